@@ -15,16 +15,13 @@ static const dq_usage usage = {
     .name = "report",
     .synopsis = "FILE.json... [-o PAGE.html] [--force]",
     .about =
-        "Makes one page with tables and pictures of what dq stats, dq quantize, dq plan "
-        "(of weights, or of the bits of the KV cache), dq bench and "
+        "Makes one page with tables and pictures of what dq stats, dq quantize, dq plan (of "
+        "weights, of the bits of the KV cache, or of roles of its groups of heads), dq bench and "
         "dq eval have printed with --json (dq eval -o FILE writes the same): outliers of several "
-        "models side by "
-        "side, what containers are, what plans found, speeds, and the scores as dq eval --html "
-        "shows "
-        "them, byte for byte. "
-        "Documents of several kinds, and several of dq eval, become parts of the page under their "
-        "names. FILE - is standard input. The page is one file that needs no other; pictures need "
-        "gnuplot.\n"
+        "models side by side, what containers are, what plans found, speeds, and the scores as dq "
+        "eval --html shows them, byte for byte. Documents of several kinds, and several of dq "
+        "eval, become parts of the page under their names. FILE - is standard input. The page is "
+        "one file that needs no other; pictures need gnuplot.\n"
         "Without -o, or with -o -, the page goes to standard output; not to a terminal, unless -o "
         "- "
         "says so.\n",

@@ -23,6 +23,8 @@ static const struct kind {
     [DQ_HTML_PLAN] = {"plan", "plan", "Plans", true, dq_html_plan_read},
     [DQ_HTML_PLAN_KV] = {"plan-kv", "plan --kv", "Plans of the KV cache", true,
                          dq_html_plan_kv_read},
+    [DQ_HTML_PLAN_ROLES] = {"plan-roles", "plan --roles", "Plans of roles of KV heads", true,
+                            dq_html_plan_roles_read},
     [DQ_HTML_BENCH] = {"bench", "bench", "Speed", true, dq_html_bench_read},
     [DQ_HTML_EVAL] = {"eval", "eval", "Evaluation", false, dq_html_rows_read},
 };
@@ -71,10 +73,11 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
             "that made it%s%.30s",
             its, MAJOR, schema, *version ? ", " : "", version);
     }
-    return dq_fail(err, DQ_MISMATCH,
-                   "no page is made of such a document (expected dq-stats/1, dq-quantize/1, "
-                   "dq-plan/1, dq-plan-kv/1, dq-bench/1 or dq-eval/1, found \"%.60s\")",
-                   schema);
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "no page is made of such a document (expected dq-stats/1, dq-quantize/1, "
+        "dq-plan/1, dq-plan-kv/1, dq-plan-roles/1, dq-bench/1 or dq-eval/1, found \"%.60s\")",
+        schema);
 }
 
 /* More would be no page that anybody can read, and take hours to draw. Counted over all documents so far. */
@@ -90,6 +93,7 @@ static dq_status check_results(const json_t *document, size_t *results, size_t *
         *tensors += json_array_size(json_object_get(result, "rows"));    /* of a container */
         *tensors += json_array_size(json_object_get(result, "tensors")); /* of a plan */
         *tensors += json_array_size(json_object_get(result, "units"));   /* of one of the cache */
+        *tensors += json_array_size(json_object_get(result, "groups"));
         *tensors += json_array_size(json_object_get(result, "trials"));
     }
     if (*results > RESULTS_MAX)
@@ -98,10 +102,11 @@ static dq_status check_results(const json_t *document, size_t *results, size_t *
                        "%zu). Make several pages of them",
                        RESULTS_MAX, *results);
     if (*tensors > TENSORS_MAX)
-        return dq_fail(err, DQ_MISMATCH,
-                       "too many tensors, units and trials for a page (expected at most %d in all "
-                       "documents, found %zu). Make several pages of them",
-                       TENSORS_MAX, *tensors);
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "too many tensors, units, groups and trials for a page (expected at most %d in all "
+            "documents, found %zu). Make several pages of them",
+            TENSORS_MAX, *tensors);
     return DQ_OK;
 }
 

@@ -42,7 +42,9 @@ awk 'BEGIN {
     for (i = 1; i < 50000; i++) printf ",0"
     print "]}]}"
 }' >huge.json
-try 4 "huge.json: too many tensors, units and trials for a page (expected at most 50000 in all documents, found 50001)" report huge.json -o gone.html
+try 4 "huge.json: too many tensors, units, groups and trials for a page (expected at most 50000 in all documents, found 50001)" report huge.json -o gone.html
+sed 's/plan-kv/plan-roles/; s/units/groups/' huge.json >huge2.json
+try 4 "huge2.json: too many tensors, units, groups and trials" report huge2.json -o gone.html
 for schema in 'dq-eval/ 1' dq-eval/+1 dq-eval/1.x dq-eval/1.; do
     echo "{\"schema\": \"$schema\", \"results\": []}" >version.json
     try 4 "version.json: a document of another version" report version.json -o gone.html

@@ -60,6 +60,9 @@ grep -q "^groups  *4 of KV heads: 2 layers of 2" "$top/out" || complain "roles p
 grep -q "warning: text.txt: 4 unseen windows are few: with fewer than 20" "$top/err" || complain "roles plan: no word about few windows"
 try 0 '"caches_alone": 4' "$@" --dry-run --json
 json dq-plan-roles/1
+cp "$top/out" dry.json
+try 4 "dry.json: results.0.: a plan of --dry-run, which measures nothing" report dry.json -o gone.html
+absent gone.html
 grep -q '"caches_sharing_at_most": 3' "$top/out" && complain "roles plan: another number of caches"
 try 0 '"caches_sharing_at_most": 3' "$@" --dry-run --json --trials 3
 absent r.json r.json.journal
@@ -79,7 +82,36 @@ cp "$top/out" table
 try 0 "." "$@" -o t.json --force
 cmp -s table "$top/out" || complain "roles plan: threads change the table"
 
-try 4 'found "dq-plan-roles/1"' report doc.json
+# the page of it says what the table says
+sed 's/"shares"/"share"/' doc.json >bad.json
+try 3 'bad.json: results.0..groups.0.: "shares" is missing' report bad.json -o gone.html
+sed 's,dq-plan-roles/1,dq-plan-roles/2,' doc.json >bad.json
+try 4 "bad.json: a document of another version (expected dq-plan-roles/1" report bad.json -o gone.html
+sed '/"groups": /,$d' doc.json >bad.json
+try 3 "bad.json: not valid JSON" report bad.json -o gone.html
+absent gone.html
+page_says() { # page_says DOCUMENT TABLE: one page of it, with the words and places of the table
+    "$dq" report "$1" -o page.html --force 2>"$top/err" || complain "roles plan: no page of $1: $(cat "$top/err")"
+    sed -n 's/^plan  *//p' "$2" >said
+    grep -q "^<pre>$(cat said)</pre>$" page.html || complain "roles plan: other settings on the page of $1 than $(cat said)"
+    sed -n 's/^  *\(KLD of the plan less its own\|perplexity\) .*): //p' "$2" >said
+    while read -r words; do
+        grep -q "<td class=\"l\">$words</td>" page.html || complain "roles plan: the page of $1 does not say: $words"
+    done <said
+    [ "$(grep -o '\(closer\|loses less\)</td>' page.html | wc -l)" = "$(wc -l <said)" ] || complain "roles plan: the page of $1 says more than the table"
+    sed -n 's/^ *\([0-9]*[.][0-9]*\)  *\(yes\|no\) .*/\1 \2/p' "$2" | sed 's/yes/shares/; s/no/cut/' >said
+    [ -s said ] || complain "roles plan: no groups in $(cat "$2")"
+    while read -r place role; do
+        grep -q "<td>$place</td><td class=\"l\">$role</td>" page.html || complain "roles plan: the page of $1 does not say that $place is $role"
+    done <said
+    for section in chosen uniform groups sharing run; do
+        grep -q "<section id=\"$section\">" page.html || complain "roles plan: no section $section on the page of $1"
+    done
+}
+if command -v gnuplot >/dev/null; then
+    page_says doc.json table
+    grep -q "closer</td>" page.html || complain "roles plan: the page decides nothing"
+fi
 
 # its figures are those of dq eval on the same windows: 1 and 2 find, 3 to 6 decide
 order=$(printf %s "$roles" | tr / , | sed 's/,$//')
@@ -137,8 +169,13 @@ cp "$top/out" table
 try 0 "." "$@" -o asked.json --force --threads 2
 cmp -s table "$top/out" || complain "roles plan: threads change the table of questions"
 try 0 '"lack_nats": [0-9]' "$@" -o asked.json --force --json
+cp "$top/out" asked.doc
 json dq-plan-roles/1
 grep -q "choices.jsonl" "$top/out" || complain "roles plan: no questions among the inputs"
+if command -v gnuplot >/dev/null; then
+    page_says asked.doc table
+    grep -q "asked.json: what the answers lack</figcaption>" page.html || complain "roles plan: no map of answers on the page"
+fi
 try 0 "^answers lack  *1: " "$@" -o alone.json --find 0 --limit 4
 grep -q "counts; all windows decide" "$top/out" || complain "roles plan: questions alone: $(cat "$top/out")"
 try 0 '"search_windows": null' "$@" -o alone.json --find 0 --limit 4 --json --force
@@ -147,7 +184,13 @@ set -- plan "diff model" --roles 0.25 --text text.txt --ctx 128 --limit 6 --find
 # where all groups share the budget is the uniform one, and nothing is compared
 try 0 "^against uniform  *the plan is this one: all groups share" "$@" --roles 0.9 --kv-recent 0 --kv-sink 0 -o all.json
 grep -q '"roles": "[0-9.,]*/"' all.json || complain "roles plan: not all share: $(cat all.json)"
+cp "$top/out" table
 try 0 '"uniform": null' "$@" --roles 0.9 --kv-recent 0 --kv-sink 0 -o all.json --force --json
+cp "$top/out" all.doc
+if command -v gnuplot >/dev/null; then
+    page_says all.doc table
+    grep -q ": the plan is this one: all groups share, so each keeps as much[.]" page.html || complain "roles plan: the page does not say that all share"
+fi
 # some numbers of many groups, another policy, a plain model
 try 0 "^KLD by number  *1: [-.0-9e]*, 3: [-.0-9e]*, 8: [-.0-9e]*$" plan "plain model" --roles 0.25 --text text.txt --ctx 128 --limit 4 --find 1 \
     --kv-recent 4 --kv-policy h2o --trials 3 -o p.json

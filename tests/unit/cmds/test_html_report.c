@@ -31,10 +31,82 @@ static json_t *parsed(const char *text)
     "{'schema':'dq-plan-kv/1','results':[{'path':'o/<p>.json','kv':{'widths':'4:3','code':"        \
     "'dither','recent':16,'sink':4},'mean_bits':3.5,'unseen':{" NATS(found) "," INTERVALS(         \
         "[0,1]", "[-1,1]") "}" more "}]}"
+#define ROLES_KV(policy, roles)                                                                    \
+    "{'policy':'" policy "','keep':0.25,'budget':'roles','roles':'" roles "','sink':4,'recent':"   \
+    "16}"
+#define ROLES_OF(kv, more)                                                                         \
+    "{'schema':'dq-plan-roles/1','results':[{'path':'o/<r>.json','kv':" kv                         \
+    ",'unseen':{" NATS("0.25") "," INTERVALS("[0,1]", "[-1,1]") "}" more "}]}"
+#define ROLES(more) ROLES_OF(ROLES_KV("keydiff", "1.0/0.0"), more)
+#define GROUP(layer, group, shares, alone, lack)                                                   \
+    "{'layer':" layer ",'group':" group ",'shares':" shares ",'alone':" alone ",'lack_nats':" lack \
+    "}"
+#define CUT(value)   "{" NATS(value) "}"
+#define LACKS(value) "{'value':" value ",'stderr':null}"
+#define BESIDE(kld, ppl)                                                                           \
+    "{'unseen':{" NATS("1") "},'plan_less_it':{" NATS("-1") "," INTERVALS(kld, ppl) "}}"
+#define SHARE(sharing, kld, lack, taken)                                                           \
+    "{'sharing':" sharing ",'kld_nats':" kld ",'lack_nats':" lack ",'taken':" taken "}"
 static const struct {
     const char *document, *says;
     dq_status status;
 } refused[] = {
+    {"{'schema':'dq-plan-roles/2','results':[]}", "expected dq-plan-roles/1, found", DQ_MISMATCH},
+    {"{'schema':'dq-plan-roles/1','results':[{'caches_alone':4,'groups':[]}]}",
+     "one.json: results[0]: a plan of --dry-run, which measures nothing", DQ_MISMATCH},
+    {"{'schema':'dq-plan-roles/1','results':[{'groups':[]}]}", "results[0]: \"kv\" is missing",
+     DQ_DAMAGED},
+    {ROLES_OF("{}", ""), "results[0].kv: \"policy\" is missing", DQ_DAMAGED},
+    {ROLES_OF(ROLES_KV("keydiff; rm", "1.0/0.0"), ""),
+     "results[0].kv: \"policy\" is \"keydiff; rm\"", DQ_DAMAGED},
+    {ROLES_OF(ROLES_KV("keydiff", "1.0 0.0"), ""), "results[0].kv: \"roles\" is \"1.0 0.0\"",
+     DQ_DAMAGED},
+    {ROLES_OF("{'policy':'h2o','roles':'/','keep':'1'}", ""),
+     "results[0].kv: \"keep\" is of another type", DQ_DAMAGED},
+    {ROLES(""), "results[0]: \"sharing\" is missing", DQ_DAMAGED},
+    {ROLES(",'sharing':1"), "results[0]: \"uniform\" is missing (expected an object or null)",
+     DQ_DAMAGED},
+    {ROLES(",'sharing':1,'uniform':{}"), "results[0].uniform: \"unseen\" is missing", DQ_DAMAGED},
+    {ROLES(",'sharing':1,'uniform':{'unseen':{" NATS("1") "}}"),
+     "results[0].uniform: \"plan_less_it\" is missing", DQ_DAMAGED},
+    {ROLES(",'sharing':1,'uniform':null"), "results[0]: \"trials\" is missing", DQ_DAMAGED},
+    {ROLES(",'sharing':1,'uniform':null,'trials':[" SHARE("1", "1", "'x'", "true") "]"),
+     "results[0].trials[0]: \"lack_nats\" is of another type", DQ_DAMAGED},
+    {ROLES(",'sharing':1,'uniform':null,'trials':[" SHARE("1", "1", "null", "1") "]"),
+     "results[0].trials[0]: \"taken\" is of another type (expected true or false)", DQ_DAMAGED},
+    {ROLES(",'sharing':1,'uniform':null,'trials':[]"), "results[0]: \"groups\" is missing",
+     DQ_DAMAGED},
+#define NO_TRIALS(sharing, uniform, groups)                                                        \
+    ROLES(",'sharing':" sharing ",'uniform':" uniform ",'trials':[],'groups':[" groups "]")
+    {NO_TRIALS("1", "null", GROUP("-1", "0", "true", CUT("1"), "null")),
+     "results[0].groups[0]: \"layer\" is -1 (expected a number from 0 to 1023)", DQ_DAMAGED},
+    {NO_TRIALS("1", "null", GROUP("0", "1024", "true", CUT("1"), "null")),
+     "results[0].groups[0]: \"group\" is 1024", DQ_DAMAGED},
+    {NO_TRIALS("1", "null", GROUP("0", "0", "1", CUT("1"), "null")),
+     "results[0].groups[0]: \"shares\" is of another type", DQ_DAMAGED},
+    {NO_TRIALS("1", "null", GROUP("0", "0", "true", "{}", "null")),
+     "results[0].groups[0].alone: \"kld_nats\" is missing", DQ_DAMAGED},
+    {NO_TRIALS("1", "null", GROUP("0", "0", "true", "null", "{}")),
+     "results[0].groups[0].lack_nats: \"value\" is missing", DQ_DAMAGED},
+    {NO_TRIALS("1", "null", GROUP("0", "0", "true", "null", "null")),
+     "results[0].groups[0]: \"alone\" and \"lack_nats\" are null", DQ_DAMAGED},
+    {NO_TRIALS("0", "null", ""), "results[0]: \"groups\" holds 0 groups, which are no map",
+     DQ_DAMAGED},
+    {NO_TRIALS("1", "null", GROUP("1", "0", "true", CUT("1"), "null")),
+     "results[0]: \"groups\" holds 1 groups, which are no map", DQ_DAMAGED},
+    {NO_TRIALS(
+         "2", "null",
+         GROUP("0", "0", "true", CUT("1"), "null") "," GROUP("0", "0", "true", CUT("1"), "null")),
+     "results[0]: \"groups\" holds 2 groups, which are no map", DQ_DAMAGED},
+    {NO_TRIALS("1", "null", GROUP("1023", "1023", "true", CUT("1"), "null")),
+     "results[0]: \"groups\" holds 1 groups, which are no map", DQ_DAMAGED},
+    {NO_TRIALS("2", "null", GROUP("0", "0", "true", CUT("1"), "null")),
+     "results[0]: \"sharing\" is 2 (expected 1, the groups that share)", DQ_DAMAGED},
+    {NO_TRIALS("0", "null", GROUP("0", "0", "false", CUT("1"), "null")),
+     "results[0]: \"uniform\" is null (expected null where all groups share, and nowhere else)",
+     DQ_DAMAGED},
+    {NO_TRIALS("1", BESIDE("[0,1]", "[0,1]"), GROUP("0", "0", "true", CUT("1"), "null")),
+     "results[0]: \"uniform\" is an object (expected null where", DQ_DAMAGED},
     {"{'schema':'dq-plan-kv/2','results':[]}", "expected dq-plan-kv/1, found", DQ_MISMATCH},
     {"{'schema':'dq-plan-kv/1','results':[{'caches_alone':13,'units':[]}]}",
      "one.json: results[0]: a plan of --dry-run, which measures nothing", DQ_MISMATCH},
@@ -57,7 +129,8 @@ static const struct {
     {"{}", "one.json: not a document of dq", DQ_DAMAGED},
     {"{'schema':1}", "not a document of dq", DQ_DAMAGED},
     {"{'schema':'dq-doctor/1','results':[]}",
-     "expected dq-stats/1, dq-quantize/1, dq-plan/1, dq-plan-kv/1, dq-bench/1 or dq-eval/1",
+     "expected dq-stats/1, dq-quantize/1, dq-plan/1, dq-plan-kv/1, dq-plan-roles/1, dq-bench/1 or "
+     "dq-eval/1",
      DQ_MISMATCH},
     {"{'schema':'dq-bench/1','results':[{'model':'m'}]}", "results[0]: \"what\" is missing",
      DQ_DAMAGED},
@@ -285,6 +358,19 @@ static void curves_of_dq_bench_are_told_apart(void **state)
     "{'side':'" side "','layers':[2,3],'map':" map ",'bits':3,'alone':[" alone "]}"
 #define ALONE(bits, kld) "{'bits':" bits ",'kld_nats':{'value':" kld ",'stderr':null}}"
 
+typedef struct said {
+    const char *words;
+    int n;
+} said;
+
+static void assert_says(const char *page, const said *says, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (count(page, says[i].words) != says[i].n)
+            fail_msg("\"%s\" is there %d times", says[i].words, count(page, says[i].words));
+    }
+}
+
 /* What is decided follows from the ends of an interval; without ends nothing is. */
 static void plans_of_the_cache_say_what_is_decided(void **state)
 {
@@ -294,53 +380,157 @@ static void plans_of_the_cache_say_what_is_decided(void **state)
         "0.25",
         ",'uniform':[" RIVAL("4:3", "3.5", "[-2,-1]", "[1,2]") "," RIVAL("<3>", "3", "[1,2]", "[-2,-1]") "," RIVAL(
             "3:3", "3", "[-1,1]",
-            "[null,null]") "],'trials':[" TRIAL("4:<3>",
-                                                "units", "false") "," TRIAL("3:4", "trade",
-                                                                            "true") "],'units':"
-                                                                                    "[" UNIT("keys",
-                                                                                             "2",
-                                                                                             ALONE("3", "0.0125") "," ALONE(
-                                                                                                 "2",
-                                                                                                 "0"
-                                                                                                 "."
-                                                                                                 "5")) "," UNIT("values",
-                                                                                                                "null",
-                                                                                                                ALONE(
-                                                                                                                    "3",
-                                                                                                                    "null")) "]"));
+            "[null,null]") "],'trials':[" TRIAL("4:<3>", "units",
+                                                "false") "," TRIAL("3:4", "trade",
+                                                                   "true") "],'units':"
+                                                                           "[" UNIT(
+                                                                               "keys", "2",
+                                                                               ALONE("3", "0.0125") "," ALONE(
+                                                                                   "2",
+                                                                                   "0"
+                                                                                   "."
+                                                                                   "5")) "," UNIT("values",
+                                                                                                  "null",
+                                                                                                  ALONE(
+                                                                                                      "3",
+                                                                                                      "null")) "]"));
     const char *page = page_of(p, d);
     assert_balanced(page);
     assert_entities(page);
     assert_alone(page);
     assert_non_null(strstr(page, "<h1>dq plan --kv: &lt;p&gt;.json</h1>"));
-    const struct {
-        const char *words;
-        int n;
-    } says[] = {{"the plan is closer</td>", 1},
-                {"the uniform width is closer</td>", 1},
-                {"not decided which is closer</td>", 1},
-                {"the plan loses less</td>", 1},
-                {"the uniform width loses less</td>", 1},
-                {"not decided which loses less</td>", 1},
-                {"<td>97.5</td>", 7},
-                {"against &lt;3&gt;</span>", 2},
-                {": the plan has 0.5 bits more: no uniform widths", 1},
-                {"<th scope=\"col\">2</th><th scope=\"col\">3</th>", 1},
-                {"<th scope=\"row\">keys of layers 2 to 3, map 2</th>", 1},
-                {"<th scope=\"row\">values of layers 2 to 3</th>", 1},
-                {"style=\"--v:1.00\">0.5000</td><td style=\"--v:0.00\"><b>0.0125</b></td>", 1},
-                {"<td class=\"l\">by units</td><td class=\"l\">4:&lt;3&gt;</td>", 1},
-                {"<td class=\"l\">a step away</td><td class=\"l\">3:4</td>", 2}};
-    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
-        if (count(page, says[i].words) != says[i].n)
-            fail_msg("\"%s\" is there %d times", says[i].words, count(page, says[i].words));
-    }
+    const said says[] = {
+        {"the plan is closer</td>", 1},
+        {"the uniform width is closer</td>", 1},
+        {"not decided which is closer</td>", 1},
+        {"the plan loses less</td>", 1},
+        {"the uniform width loses less</td>", 1},
+        {"not decided which loses less</td>", 1},
+        {"<td>97.5</td>", 7},
+        {"against &lt;3&gt;</span>", 2},
+        {": the plan has 0.5 bits more: no uniform widths", 1},
+        {"<th scope=\"col\">2</th><th scope=\"col\">3</th>", 1},
+        {"<th scope=\"row\">keys of layers 2 to 3, map 2</th>", 1},
+        {"<th scope=\"row\">values of layers 2 to 3</th>", 1},
+        {"style=\"--v:1.00\">0.5000</td><td style=\"--v:0.00\"><b>0.0125</b></td>", 1},
+        {"<td class=\"l\">by units</td><td class=\"l\">4:&lt;3&gt;</td>", 1},
+        {"<td class=\"l\">a step away</td><td class=\"l\">3:4</td>", 2}};
+    assert_says(page, says, sizeof says / sizeof *says);
     json_decref(d);
     d = parsed(KV("0.25", ",'uniform':[],'trials':[" TRIAL("3:4", "units", "true") "],'units':[]"));
     page = page_of(p, d);
     assert_balanced(page);
     assert_non_null(strstr(page, ".json: no other mix within the mean was measured.</p>"));
     assert_null(strstr(page, "decided which"));
+    json_decref(d);
+}
+
+/* Two layers of two groups, of which one shares; and the lists of a plan of them. */
+#define FOUR_GROUPS(a, b, c, d)                                                                    \
+    "'groups':[" GROUP("1", "0", "true", a, "null") "," GROUP(                                     \
+        "0", "1", "false", b, "null") "," GROUP("0", "0", "false", c,                              \
+                                                "null") "," GROUP("1", "1", "false", d,            \
+                                                                  "null") "]"
+
+static void plans_of_roles_are_maps_of_layers_and_groups(void **state)
+{
+    place *p = *state;
+    if (!p->drawing) skip();
+    json_t *d =
+        parsed(ROLES(",'sharing':1,'uniform':" BESIDE("[-2,-1]", "[1,2]") ",'trials':[" SHARE(
+            "1", "0.125", "null",
+            "true") "," SHARE("2", "0.5", "null", "false") "]," FOUR_GROUPS(CUT("0.5"),
+                                                                            CUT("0.0125"), CUT("0"),
+                                                                            CUT("null"))));
+    const char *page = page_of(p, d);
+    const said says[] = {
+        {"<h1>dq plan --roles: &lt;r&gt;.json</h1>", 1},
+        {"<td>1 of 4</td>", 1},
+        {"<pre>--kv-policy keydiff --kv-keep 0.25 --kv-sink 4 --kv-recent 16 --kv-budget roles "
+         "--kv-roles 1.0/0.0</pre>",
+         1},
+        {"the plan is closer</td>", 1},
+        {"the uniform share loses less</td>", 1},
+        {"decided which", 0},
+        {"<td>97.5</td>", 3},
+        {"&lt;r&gt;.json against the uniform share</span>", 2},
+        {"<th scope=\"col\">layer \\ group</th><th scope=\"col\">0</th><th "
+         "scope=\"col\">1</th></tr>",
+         1},
+        {"<th scope=\"row\">0</th><td style=\"--v:0.00\">0.0000<br/>cut</td>"
+         "<td style=\"--v:0.00\">0.0125<br/>cut</td></tr>",
+         1},
+        {"<th scope=\"row\">1</th><td class=\"hi\" style=\"--v:1.00\"><b>0.5000</b><br/>shares</td>"
+         "<td style=\"--v:0.00\">–<br/>cut</td></tr>",
+         1},
+        {": what the answers lack</figcaption>", 0},
+        {"<td>1.0</td><td class=\"l\">shares</td><td>0.5000</td><td>–</td></tr>", 1},
+        {"<td>1</td><td>0.125</td><td>–</td><td>0.125</td><td class=\"l\">yes</td></tr>", 1},
+        {"<td>2</td><td>0.5</td><td>–</td><td>0.5</td><td class=\"l\"></td></tr>", 1},
+        {"<span>&lt;r&gt;.json, KLD</span>", 1},
+        {"KLD + answers", 0},
+        {"href=\"#gpPt5\"", 1}, /* a ring around what was taken */
+        {"Nothing is compared", 0}};
+    assert_balanced(page);
+    assert_entities(page);
+    assert_alone(page);
+    assert_says(page, says, sizeof says / sizeof *says);
+    json_decref(d);
+}
+
+/* Questions have a map and a line of their own; without windows that find there is no other. */
+static void plans_of_roles_say_what_answers_lack(void **state)
+{
+    place *p = *state;
+    if (!p->drawing) skip();
+#define TWO_GROUPS(alone)                                                                          \
+    "'groups':[" GROUP("0", "1", "true", alone, LACKS("0.5")) "," GROUP("0", "0", "false", alone,  \
+                                                                        LACKS("0.125")) "]"
+    json_t *d =
+        parsed(ROLES(",'sharing':1,'uniform':" BESIDE("[-1,1]", "[null,null]") ",'trials':[" SHARE(
+            "1", "0.25", "0.5", "true") "]," TWO_GROUPS(CUT("0.5"))));
+    const char *page = page_of(p, d);
+    const said both[] = {{"not decided which is closer</td>", 1},
+                         {"not decided which loses less</td>", 1},
+                         {"&lt;r&gt;.json: KLD</figcaption>", 1},
+                         {"&lt;r&gt;.json: what the answers lack</figcaption>", 1},
+                         {"<td style=\"--v:0.00\">0.1250<br/>cut</td>", 1},
+                         {"<span>&lt;r&gt;.json, KLD + answers</span>", 1},
+                         {"<span>&lt;r&gt;.json, KLD</span>", 1},
+                         {"<span>&lt;r&gt;.json, answers lack</span>", 1},
+                         {"<td>0.25</td><td>0.5</td><td>0.75</td><td class=\"l\">yes</td>", 1}};
+    assert_balanced(page);
+    assert_says(page, both, sizeof both / sizeof *both);
+    json_decref(d);
+    d = parsed(ROLES(",'sharing':1,'uniform':" BESIDE("[-1,1]", "[-1,1]") ",'trials':[" SHARE(
+        "1", "null", "0.5", "true") "]," TWO_GROUPS("null")));
+    page = page_of(p, d);
+    const said asked[] = {{"&lt;r&gt;.json: KLD</figcaption>", 0},
+                          {"&lt;r&gt;.json: what the answers lack</figcaption>", 1},
+                          {"<span>&lt;r&gt;.json, answers lack</span>", 1},
+                          {"<span>&lt;r&gt;.json, KLD", 0},
+                          {"<td>–</td><td>0.5</td><td>0.5</td><td class=\"l\">yes</td>", 1}};
+    assert_balanced(page);
+    assert_says(page, asked, sizeof asked / sizeof *asked);
+    json_decref(d);
+}
+
+static void plans_in_which_all_groups_share_compare_nothing(void **state)
+{
+    place *p = *state;
+    if (!p->drawing) skip();
+    json_t *d = parsed(ROLES(",'sharing':1,'uniform':null,'trials':[" SHARE(
+        "1", "0", "null", "true") "],'groups':[" GROUP("0", "0", "true", CUT("0"), "null") "]"));
+    const char *page = page_of(p, d);
+    const said says[] = {{".json: the plan is this one: all groups share, so each keeps as much. "
+                          "Nothing is compared.</p>",
+                          1},
+                         {"decided which", 0},
+                         {"<td>1 of 1</td>", 1},
+                         {"against the uniform share", 0},
+                         {"No value that could be drawn.", 1}};
+    assert_balanced(page);
+    assert_says(page, says, sizeof says / sizeof *says);
     json_decref(d);
 }
 
@@ -353,6 +543,9 @@ int main(void)
         cmocka_unit_test(containers_show_their_worst_tensors),
         cmocka_unit_test(documents_of_several_kinds_are_parts),
         cmocka_unit_test(plans_of_the_cache_say_what_is_decided),
+        cmocka_unit_test(plans_of_roles_are_maps_of_layers_and_groups),
+        cmocka_unit_test(plans_of_roles_say_what_answers_lack),
+        cmocka_unit_test(plans_in_which_all_groups_share_compare_nothing),
         cmocka_unit_test(curves_of_dq_bench_are_told_apart),
     };
     return cmocka_run_group_tests(tests, begin, end);
