@@ -223,7 +223,8 @@ void dq_html_score_axis(dq_picture *c, double min, double max)
 
 void dq_html_loss_axis(dq_picture *c, double min, double max)
 {
-    double low = log10(min / 2), high = log10(max * 2);
+    enum { DECADES = 100 }; /* what is beyond has no place in a picture */
+    double low = fmax(log10(min / 2), -DECADES), high = fmin(log10(max * 2), DECADES);
     if (!isfinite(min)) return;
     if (floor(high) < ceil(low)) low = floor(low);
     dq_picture_set(c, "set logscale y\nset format y \"10^{%%T}\"\nset yrange [%g:%g]\n",

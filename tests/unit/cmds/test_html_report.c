@@ -534,6 +534,24 @@ static void plans_in_which_all_groups_share_compare_nothing(void **state)
     json_decref(d);
 }
 
+/* The range of an axis is one, whatever lies beside what can be drawn. */
+static void losses_at_the_ends_of_a_double_are_left_out(void **state)
+{
+    place *p = *state;
+    if (!p->drawing) skip();
+    json_t *d = parsed(
+        ROLES(",'sharing':1,'uniform':null,'trials':[" SHARE("1", "0.5", "null", "true") "," SHARE(
+            "2", "1e308", "null", "false") "," SHARE("3", "1e-308", "null",
+                                                     "false") "],'groups':[" GROUP("0", "0", "true",
+                                                                                   CUT("1e308"),
+                                                                                   "null") "]"));
+    const char *page = page_of(p, d);
+    assert_balanced(page);
+    assert_int_equal(count(page, "<svg class=\"plot\""), 1);
+    assert_int_equal(count(page, "href=\"#gpPt5\""), 1);
+    json_decref(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -546,6 +564,7 @@ int main(void)
         cmocka_unit_test(plans_of_roles_are_maps_of_layers_and_groups),
         cmocka_unit_test(plans_of_roles_say_what_answers_lack),
         cmocka_unit_test(plans_in_which_all_groups_share_compare_nothing),
+        cmocka_unit_test(losses_at_the_ends_of_a_double_are_left_out),
         cmocka_unit_test(curves_of_dq_bench_are_told_apart),
     };
     return cmocka_run_group_tests(tests, begin, end);
