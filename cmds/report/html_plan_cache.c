@@ -37,6 +37,21 @@ dq_status dq_html_check_losses(const json_t *object, const char *key, const char
     return DQ_OK;
 }
 
+dq_status dq_html_check_ends(const json_t *object, const char *key, const char *where, dq_err *err)
+{
+    const json_t *ends = json_object_get(object, key);
+    const json_t *low = json_array_get(ends, 0), *high = json_array_get(ends, 1);
+    DQ_TRY(dq_html_check(object, key, DQ_NEED_LIST, where, err));
+    const bool none = json_is_null(low) && json_is_null(high);
+    const bool both = json_is_number(low) && json_is_number(high) &&
+                      json_number_value(low) <= json_number_value(high);
+    if (json_array_size(ends) == 2 && (none || both)) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED,
+                   "%s: \"%s\" is not two ends, the smaller one first (expected numbers, or null "
+                   "for both)",
+                   where, key);
+}
+
 dq_status dq_html_check_intervals(const json_t *object, const char *key, const char *where,
                                   dq_err *err)
 {
@@ -44,8 +59,8 @@ dq_status dq_html_check_intervals(const json_t *object, const char *key, const c
     char inside[120];
     snprintf(inside, sizeof inside, "%s.%s", where, key);
     DQ_TRY(dq_html_check_losses(object, key, where, err));
-    DQ_TRY(dq_html_check(o, "kld_interval", DQ_NEED_LIST, inside, err));
-    DQ_TRY(dq_html_check(o, "ln_ppl_interval", DQ_NEED_LIST, inside, err));
+    DQ_TRY(dq_html_check_ends(o, "kld_interval", inside, err));
+    DQ_TRY(dq_html_check_ends(o, "ln_ppl_interval", inside, err));
     return dq_html_check(o, "outside", DQ_NEED_NUMBER, inside, err);
 }
 

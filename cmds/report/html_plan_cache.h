@@ -13,6 +13,8 @@ dq_status dq_html_check_losses(const json_t *object, const char *key, const char
                                dq_err *err);
 dq_status dq_html_check_intervals(const json_t *object, const char *key, const char *where,
                                   dq_err *err);
+/* DQ_DAMAGED: object[key] is neither two numbers, the smaller one first, nor null twice. */
+dq_status dq_html_check_ends(const json_t *object, const char *key, const char *where, dq_err *err);
 /* result[key] is a list, of which each passes. */
 dq_status dq_html_check_list(const json_t *result, const char *key, dq_html_check_result *check,
                              const char *where, dq_err *err);

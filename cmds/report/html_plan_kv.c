@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdio.h>
 
+enum { RIVALS = 16 }; /* of a plan; dq plan makes 2 at most */
+
 /* ----- reading ----- */
 
 static dq_status check_trial(const json_t *row, const char *where, dq_err *err)
@@ -24,12 +26,22 @@ static dq_status check_uniform(const json_t *row, const char *where, dq_err *err
     return dq_html_check_intervals(row, "plan_less_it", where, err);
 }
 
+/* So that all units together have no more widths than a map has columns. */
+static dq_status check_bits(const json_t *row, const char *where, dq_err *err)
+{
+    const double bits = dq_html_real(row, "bits");
+    DQ_TRY(dq_html_check(row, "bits", DQ_NEED_NUMBER, where, err));
+    if (bits >= 1 && bits <= DQ_HTML_PLAN_WIDTHS && bits == floor(bits)) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "%s: \"bits\" is %g (expected 1 to %d)", where, bits,
+                   DQ_HTML_PLAN_WIDTHS);
+}
+
 static dq_status check_unit(const json_t *row, const char *where, dq_err *err)
 {
     const json_t *alone = json_object_get(row, "alone"), *w;
     size_t i;
     DQ_TRY(dq_html_check(row, "side", DQ_NEED_TEXT, where, err));
-    DQ_TRY(dq_html_check(row, "layers", DQ_NEED_LIST, where, err));
+    DQ_TRY(dq_html_check_ends(row, "layers", where, err));
     DQ_TRY(dq_html_check(row, "map", DQ_NEED_NUMBER_OR_NULL, where, err));
     DQ_TRY(dq_html_check(row, "bits", DQ_NEED_NUMBER, where, err));
     DQ_TRY(dq_html_check(row, "alone", DQ_NEED_LIST, where, err));
@@ -40,7 +52,7 @@ static dq_status check_unit(const json_t *row, const char *where, dq_err *err)
     {
         char inside[100];
         snprintf(inside, sizeof inside, "%s.alone[%zu]", where, i);
-        DQ_TRY(dq_html_check(w, "bits", DQ_NEED_NUMBER, inside, err));
+        DQ_TRY(check_bits(w, inside, err));
         DQ_TRY(dq_html_check(w, "kld_nats", DQ_NEED_OBJECT, inside, err));
     }
     return DQ_OK;
@@ -57,6 +69,9 @@ static dq_status check_result(const json_t *result, const char *where, dq_err *e
     DQ_TRY(dq_html_check(result, "mean_bits", DQ_NEED_NUMBER, where, err));
     DQ_TRY(dq_html_check_intervals(result, "unseen", where, err));
     DQ_TRY(dq_html_check_list(result, "uniform", check_uniform, where, err));
+    if (json_array_size(json_object_get(result, "uniform")) > RIVALS)
+        return dq_fail(err, DQ_DAMAGED, "%s: \"uniform\" holds %zu caches (expected at most %d)",
+                       where, json_array_size(json_object_get(result, "uniform")), RIVALS);
     DQ_TRY(dq_html_check_list(result, "trials", check_trial, where, err));
     return dq_html_check_list(result, "units", check_unit, where, err);
 }
