@@ -93,7 +93,7 @@ echo '{"prompt": "the young sheep and the old fox"}' >prompt.jsonl
 try 0 "generate" eval "plain model" --task generate --data prompt.jsonl --max-new 2 --kv-keep 0.5 --kv-sink 1 --kv-recent 1 \
     --kv-budget uniform,pyramid --dump-completions budgets.jsonl
 sed 's/}$/, "verdict": true}/' budgets.jsonl >judged-budgets.jsonl
-for label in "16:16 keydiff 0.5" "16:16 keydiff 0.5 pyramid"; do
+for label in "16:16 leverage 0.5" "16:16 leverage 0.5 pyramid"; do
     try 0 " $label  *generate " eval --task verdicts --data judged-budgets.jsonl
 done
 for option in "--shots 1" "--demos judged.jsonl" "--lengths 9" "--max-new 3"; do
