@@ -34,6 +34,23 @@ int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err)
     return err->code == DQ_OK ? c->n++ : -1;
 }
 
+dq_status dq_plan_caches_spec(dq_kv_spec *out, const dq_plan_caches *c, const char *name,
+                              dq_err *err)
+{
+    const dq_math math = {0};
+    dq_kv_config config;
+    DQ_TRY(c->kind.config(&config, c->kind.arg, name, err));
+    DQ_TRY(dq_model_kv_spec(out, &config, c->in->model, math.kv, err));
+    return dq_backend_can(c->in->backend, c->in->model, math, out, err);
+}
+
+dq_status dq_plan_caches_add(dq_eval *e, const dq_plan_caches *c, int cache, dq_err *err)
+{
+    dq_kv_spec spec;
+    DQ_TRY(dq_plan_caches_spec(&spec, c, c->list[cache].name, err));
+    return dq_eval_add(e, 0, 0, dq_logit_plain, (dq_math){0}, &spec, err);
+}
+
 /* ---- The journal ---- */
 
 static dq_status put_cache(dq_plan_caches *c, int cache, int64_t begin, int64_t end, dq_err *err)
@@ -200,15 +217,25 @@ void dq_plan_caches_stage(const dq_plan_caches *c, const char *name)
     if (c->in->stage) c->in->stage(c->in->arg, name);
 }
 
+void dq_plan_caches_progress(void *arg, double share, const char *note)
+{
+    const dq_plan_caches_work *w = arg;
+    dq_plan_caches *c = w->c;
+    const double done = c->done + share * w->ids;
+    (void)note;
+    if (c->total < done) c->total = done;
+    if (c->in->step) c->in->step(c->in->arg, done, c->total, w->what);
+}
+
 /* ---- Sweeps ---- */
 
 /* Some caches on windows begin .. end - 1. */
 typedef struct sweep {
+    dq_plan_caches_work work;
     dq_plan_caches *c;
     const int *cache; /* [n] */
     int n;
     int64_t begin, end;
-    const char *what;
 } sweep;
 
 /* The part of all windows. */
@@ -225,21 +252,6 @@ static dq_status slice(dq_windows *out, const sweep *s, dq_arena *a, dq_err *err
     for (int64_t i = 0; i < out->n; i++) {
         win[i] = all->win[s->begin + i];
         win[i].value -= first;
-    }
-    return DQ_OK;
-}
-
-static dq_status add_rows(dq_eval *e, const sweep *s, dq_err *err)
-{
-    const dq_plan_caches *c = s->c;
-    const dq_math math = {0};
-    for (int i = 0; i < s->n; i++) {
-        dq_kv_config config;
-        dq_kv_spec spec;
-        DQ_TRY(c->kind.config(&config, c->kind.arg, c->list[s->cache[i]].name, err));
-        DQ_TRY(dq_model_kv_spec(&spec, &config, c->in->model, math.kv, err));
-        DQ_TRY(dq_backend_can(c->in->backend, c->in->model, math, &spec, err));
-        DQ_TRY(dq_eval_add(e, 0, 0, dq_logit_plain, math, &spec, err));
     }
     return DQ_OK;
 }
@@ -266,21 +278,6 @@ static void take_rows(const dq_eval *e, const sweep *s)
     }
 }
 
-static double ids_of(const sweep *s)
-{
-    return (double)(s->n + 1) * (double)(s->end - s->begin) * (double)s->c->in->ctx;
-}
-
-static void progress(void *arg, double share, const char *note)
-{
-    const sweep *s = arg;
-    dq_plan_caches *c = s->c;
-    const double done = c->done + share * ids_of(s);
-    (void)note;
-    if (c->total < done) c->total = done;
-    if (c->in->step) c->in->step(c->in->arg, done, c->total, s->what);
-}
-
 static dq_status run_sweep(sweep *s, dq_arena *a, dq_err *err)
 {
     const dq_plan_caches_input *in = s->c->in;
@@ -296,13 +293,14 @@ static dq_status run_sweep(sweep *s, dq_arena *a, dq_err *err)
                  .n_sources = 1,
                  .n_ids = 1,
                  .n_ctx = in->ctx,
-                 .progress = progress,
-                 .progress_arg = s};
+                 .progress = dq_plan_caches_progress,
+                 .progress_arg = &s->work};
+    s->work.ids = (double)(s->n + 1) * (double)(s->end - s->begin) * (double)in->ctx;
     DQ_TRY(slice(&ids.win, s, a, err));
-    DQ_TRY(add_rows(&e, s, err));
+    for (int i = 0; i < s->n; i++) DQ_TRY(dq_plan_caches_add(&e, s->c, s->cache[i], err));
     DQ_TRY(dq_eval_run(&e, err));
     take_rows(&e, s);
-    s->c->done += ids_of(s);
+    s->c->done += s->work.ids;
     for (int i = 0; i < s->n; i++) DQ_TRY(put_cache(s->c, s->cache[i], s->begin, s->end, err));
     return DQ_OK;
 }
@@ -337,7 +335,7 @@ dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan
     for (int i = 0; i < 3; i++) {
         if ((i == 1) != (part == DQ_PLAN_CACHES_SEARCH)) continue;
         for (int64_t begin = edge[i]; begin < edge[i + 1]; begin += step) {
-            sweep s = {.c = c, .begin = begin, .end = edge[i + 1], .what = what};
+            sweep s = {.work = {.c = c, .what = what}, .c = c, .begin = begin, .end = edge[i + 1]};
             if (s.end > begin + step) s.end = begin + step;
             DQ_TRY(run_group(&s, cache, n, err));
         }

@@ -97,6 +97,9 @@ void dq_plan_caches_end(dq_plan_caches *c); /* {0} allowed */
 int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err);
 /* The cache that a line of the journal names; -1: see err. */
 int dq_plan_caches_of_line(dq_plan_caches *c, const json_t *line, dq_err *err);
+/* What a name stands for on this model. DQ_MISMATCH: the model, or the device, does not have it. */
+dq_status dq_plan_caches_spec(dq_kv_spec *out, const dq_plan_caches *c, const char *name,
+                              dq_err *err);
 /* Measures cache[n] on the windows of a part, where that is not done yet. What is finished stays after DQ_STOPPED. */
 dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
                              const char *what, dq_err *err);
@@ -109,5 +112,15 @@ int64_t dq_plan_caches_ids(const dq_plan_caches *c, dq_plan_caches_part part);
 void dq_plan_caches_expect(dq_plan_caches *c, int64_t search, int64_t unseen);
 /* Tells who watches the name of what begins. */
 void dq_plan_caches_stage(const dq_plan_caches *c, const char *name);
+
+/* For plan_caches_ask.c: a run of dq_eval of so many ids, and its progress, whose argument that is. */
+typedef struct dq_plan_caches_work {
+    dq_plan_caches *c;
+    double ids;
+    const char *what;
+} dq_plan_caches_work;
+void dq_plan_caches_progress(void *arg, double share, const char *note);
+/* The cache as a row of the only model and source. */
+dq_status dq_plan_caches_add(dq_eval *e, const dq_plan_caches *c, int cache, dq_err *err);
 
 #endif

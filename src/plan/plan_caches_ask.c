@@ -85,22 +85,11 @@ dq_status dq_plan_caches_ask_take(dq_plan_caches *c, const json_t *line, dq_err 
 
 /* Questions begin .. begin + n - 1 to one cache. */
 typedef struct part {
+    dq_plan_caches_work work;
     dq_plan_caches *c;
     int cache;
     int64_t begin, n;
-    double ids;
-    const char *what;
 } part;
-
-static void progress(void *arg, double share, const char *note)
-{
-    const part *p = arg;
-    dq_plan_caches *c = p->c;
-    const double done = c->done + share * p->ids;
-    (void)note;
-    if (c->total < done) c->total = done;
-    if (c->in->step) c->in->step(c->in->arg, done, c->total, p->what);
-}
 
 static double lack_of(const dq_eval *e, int64_t item)
 {
@@ -112,18 +101,6 @@ static double lack_of(const dq_eval *e, int64_t item)
     for (int64_t k = first; k < end; k++) best = fmax(best, dq_eval_ll(&e->row[0], &q->req[k]));
     for (int64_t k = first; k < end; k++) sum += exp(dq_eval_ll(&e->row[0], &q->req[k]) - best);
     return best + log(sum) - right;
-}
-
-static dq_status add_row(dq_eval *e, const part *p, dq_err *err)
-{
-    const dq_plan_caches *c = p->c;
-    const dq_math math = {0};
-    dq_kv_config config;
-    dq_kv_spec spec;
-    DQ_TRY(c->kind.config(&config, c->kind.arg, c->list[p->cache].name, err));
-    DQ_TRY(dq_model_kv_spec(&spec, &config, c->in->model, math.kv, err));
-    DQ_TRY(dq_backend_can(c->in->backend, c->in->model, math, &spec, err));
-    return dq_eval_add(e, 0, 0, dq_logit_plain, math, &spec, err);
 }
 
 static dq_status run_part(part *p, dq_arena *a, dq_err *err)
@@ -143,15 +120,15 @@ static dq_status run_part(part *p, dq_arena *a, dq_err *err)
                  .source = &source,
                  .n_models = 1,
                  .n_sources = 1,
-                 .progress = progress,
-                 .progress_arg = p};
-    DQ_TRY(add_row(&e, p, err));
+                 .progress = dq_plan_caches_progress,
+                 .progress_arg = &p->work};
+    DQ_TRY(dq_plan_caches_add(&e, c, p->cache, err));
     DQ_TRY(dq_eval_run(&e, err));
     for (int64_t i = 0; i < p->n; i++) {
         m->lack[p->begin + i] = lack_of(&e, i);
         m->answered[p->begin + i] = true;
     }
-    c->done += p->ids;
+    c->done += p->work.ids;
     return put_answers(c, p->cache, p->begin, p->n, err);
 }
 
@@ -167,9 +144,9 @@ static dq_status ask(dq_plan_caches *c, int cache, const char *what, dq_err *err
 {
     for (int64_t begin = 0; begin < c->n_questions; begin += TOGETHER) {
         const int64_t left = c->n_questions - begin, n = left < TOGETHER ? left : TOGETHER;
-        part p = {.c = c, .cache = cache, .begin = begin, .n = n, .what = what};
+        const double ids = (double)(c->question_ids * n) / (double)c->n_questions;
+        part p = {.work = {c, ids, what}, .c = c, .cache = cache, .begin = begin, .n = n};
         if (is_known(&p)) continue;
-        p.ids = (double)(c->question_ids * n) / (double)c->n_questions;
         dq_arena *a = dq_arena_new();
         if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
         run_part(&p, a, err);
