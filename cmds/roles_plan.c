@@ -5,8 +5,12 @@
 #include "cmds/cache_job.h"
 #include "cmds/roles_plan_output.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
 static dq_status make_settings(dq_plan_roles_settings *s, const dq_cache_plan *c, dq_err *err)
 {
+    const long long windows = c->windows ? c->windows : DQ_PLAN_ROLES_WINDOWS;
     s->kv = dq_kv_config_plain;
     s->kv.recent = c->recent >= 0 ? (int)c->recent : DQ_PLAN_ROLES_RECENT;
     if (c->sink >= 0) s->kv.sink = (int)c->sink;
@@ -22,6 +26,13 @@ static dq_status make_settings(dq_plan_roles_settings *s, const dq_cache_plan *c
         return dq_fail(err, DQ_USAGE, "--ask is about --questions, which are not given.");
     s->keep = c->keep;
     s->find = c->find >= 0 ? c->find : DQ_PLAN_ROLES_FIND;
+    if (windows < s->find + DQ_PLAN_ROLES_LEAST_UNSEEN)
+        return dq_fail(
+            err, DQ_USAGE,
+            "--limit %lld: expected at least %lld windows with --find %lld, of which the "
+            "first %lld find roles and the others decide.",
+            windows, (long long)s->find + DQ_PLAN_ROLES_LEAST_UNSEEN, (long long)s->find,
+            (long long)s->find);
     s->tries = c->trials ? (int)c->trials : DQ_PLAN_ROLES_TRIES;
     return DQ_OK;
 }
@@ -53,6 +64,30 @@ static dq_status read_questions(dq_items *items, dq_input_text *text, dq_cache_j
     return DQ_OK;
 }
 
+/* What questions say less with than they seem to. */
+static void warn_questions(const dq_cache_job *j, const dq_plan_caches *c)
+{
+    const char *path = j->c->questions;
+    if (c->n_single)
+        dq_logger_warn(j->c->logger,
+                       "%s: %lld of %lld choices are a single token, which is predicted before "
+                       "anything is forgotten. Move the last words of each context, which are the "
+                       "question, into its choices",
+                       path, (long long)c->n_single, (long long)c->n_choices);
+    if (c->n_truncated)
+        dq_logger_warn(j->c->logger,
+                       "%s: %lld of %lld questions are longer than the %d positions of %s and lost "
+                       "the beginning of their context",
+                       path, (long long)c->n_truncated, (long long)c->n_questions,
+                       j->model->max_positions, j->model->path);
+    if ((double)c->longest > 1.1 * (double)c->shortest)
+        dq_logger_warn(j->c->logger,
+                       "%s: contexts have %lld to %lld ids, and the groups that are whole keep as "
+                       "many tokens as the shortest has: in longer ones no group is cut alone. Use "
+                       "questions with contexts of one length",
+                       path, (long long)c->shortest, (long long)c->longest);
+}
+
 /* ---- The recipe ---- */
 
 static json_t *recipe_of(const void *arg, const json_t *weights)
@@ -69,6 +104,9 @@ static void warn_weights(const dq_cache_job *j, const void *arg, const dq_kv_con
     if (kv->widths[0] || kv->k_bits < 16 || kv->v_bits < 16)
         dq_logger_warn(j->c->logger, "%s: its cache holds codes: the plan is measured with 16 bits",
                        path);
+    if (kv->rotate != mine->rotate)
+        dq_logger_warn(j->c->logger, "%s: has rotate %s: the plan is measured with %s", path,
+                       dq_rotate_name[kv->rotate], dq_rotate_name[mine->rotate]);
     if (kv->dense != mine->dense)
         dq_logger_warn(j->c->logger, "%s: has dense_type %s: the plan is measured with %s", path,
                        dq_kv_dense_name[kv->dense], dq_kv_dense_name[mine->dense]);
@@ -93,6 +131,36 @@ static void warn_replaced(const dq_cache_job *j, const dq_plan_roles_settings *s
     }
 }
 
+/* The same of what it forgets, in one line. */
+static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_roles_settings *s, dq_err *err)
+{
+    static const char *const keys[] = {"policy", "keep",   "tokens", "every",
+                                       "window", "budget", "seed"};
+    if (!j->weights) return DQ_OK;
+    json_t *recipe = dq_roles_plan_output_recipe_of(s, j->weights, "0.0,0.1/"); /* as above */
+    const json_t *was = json_object_get(j->weights, "kv"), *kv = json_object_get(recipe, "kv");
+    char list[400] = "";
+    dq_kv_config config;
+    json_t *mine = dq_kv_config_file(&config, kv, err) == DQ_OK ? dq_kv_config_json(&config) : NULL;
+    for (size_t i = 0, n = 0; mine && i < sizeof keys / sizeof *keys; i++) {
+        const json_t *old = json_object_get(was, keys[i]);
+        if (!old || json_equal(old, json_object_get(mine, keys[i]))) continue;
+        char *text = json_dumps(old, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+        if (text && n < sizeof list)
+            n += (size_t)snprintf(list + n, sizeof list - n, "%s%s %s", n ? ", " : "", keys[i],
+                                  text);
+        free(text);
+    }
+    json_decref(mine);
+    json_decref(recipe);
+    if (*list)
+        dq_logger_warn(j->c->logger,
+                       "%s: has %s of its own, which the recipe does not keep: the plan has policy "
+                       "%s, keep %g and budget roles",
+                       j->c->weights, list, s->kv.evict.policy->name, s->keep);
+    return err->code;
+}
+
 /* ---- The run ---- */
 
 /* The recipe is finished once it is written: it stays where what is said of it does not come out. */
@@ -112,6 +180,7 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_roles_settings *set,
     DQ_TRY(dq_plan_roles_open(&p, set, err));
     const dq_roles_plan_view v = {p, &j->text, questions, j->c->logger};
     dq_cache_job_warn(j, &p->caches);
+    warn_questions(j, &p->caches);
     if (j->c->dry_run) {
         j->c->json ? dq_roles_plan_output_json(&v, err) : dq_roles_plan_output_work(&v, err);
     } else {
@@ -136,7 +205,8 @@ dq_status dq_roles_plan_run(const dq_cache_plan *c, const char *model, dq_err *e
     if (dq_cache_job_open(&j, c, model, DQ_PLAN_ROLES_WINDOWS, &recipe, err) == DQ_OK) {
         set.kv.evict.policy = dq_kv_policy_for(set.kv.evict.policy, j.model->map.n_maps);
         warn_replaced(&j, &set);
-        if (read_questions(&items, &questions, &j, err) == DQ_OK) {
+        if (warn_forgotten(&j, &set, err) == DQ_OK &&
+            read_questions(&items, &questions, &j, err) == DQ_OK) {
             set.in = j.in;
             set.in.questions = c->questions ? &items : NULL;
             set.in.questions_path = c->questions;

@@ -185,7 +185,7 @@ dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
     return in->questions ? dq_plan_caches_ask_open(c, err) : DQ_OK;
 }
 
-void dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end)
+dq_status dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end, dq_err *err)
 {
     c->begin = begin;
     c->end = end;
@@ -195,6 +195,14 @@ void dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end)
         if (c->win.n_docs < 2 || c->win.win[i].doc != doc) c->clusters++;
         doc = c->win.win[i].doc;
     }
+    if (c->win.n_docs < 2 || c->clusters > 1) return DQ_OK;
+    return dq_fail_with(
+        err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+        "%s: too little text: an interval needs 2 documents, and the %lld windows "
+        "of %lld ids that decide lie in one of %lld. Give more of them, the text as a "
+        "single one,",
+        c->in->text, (long long)(c->win.n - (end - begin)), (long long)c->in->ctx,
+        (long long)c->win.n_docs);
 }
 
 int64_t dq_plan_caches_ids(const dq_plan_caches *c, dq_plan_caches_part part)

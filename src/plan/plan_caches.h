@@ -73,8 +73,10 @@ typedef struct dq_plan_caches {
     int64_t n_resumed;  /* windows and answers of caches taken over from an earlier run */
     double done, total; /* ids */
     int64_t n_questions;
-    int64_t shortest, question_ids; /* ids of the shortest context, and of all contexts together */
-    char questions_sha256[65];      /* of their ids */
+    int64_t shortest, longest, question_ids; /* ids of contexts, and of all of them together */
+    int64_t n_choices, n_single; /* choices of all questions, and those of them that are one id */
+    int64_t n_truncated;         /* questions that lost the beginning of their context */
+    char questions_sha256[65];   /* of their ids */
     /* private */
     size_t cap;
     dq_runner *runner;
@@ -88,8 +90,8 @@ dq_status dq_plan_caches_fit(dq_plan_caches_input *in, dq_err *err);
  * what it needs. */
 dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
                              const dq_plan_caches_kind *kind, dq_arena *a, dq_err *err);
-/* Windows begin .. end - 1 search. */
-void dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end);
+/* Windows begin .. end - 1 search. DQ_MISMATCH where the others lie in one document of several: intervals are between these. */
+dq_status dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end, dq_err *err);
 /* Opens the journal, with what an earlier run has measured, and the runner. */
 dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err);
 void dq_plan_caches_end(dq_plan_caches *c); /* {0} allowed */

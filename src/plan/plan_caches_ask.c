@@ -38,8 +38,12 @@ dq_status dq_plan_caches_ask_open(dq_plan_caches *c, dq_err *err)
     for (int64_t i = 0; i < q.n_items; i++) {
         const dq_request *first = &q.req[q.at[i]];
         if (i == 0 || first->n_ctx < c->shortest) c->shortest = first->n_ctx;
+        if (first->n_ctx > c->longest) c->longest = first->n_ctx;
         c->question_ids += first->n_ctx;
     }
+    for (int64_t k = 0; k < q.n; k++) c->n_single += q.req[k].n_cont == 1;
+    c->n_choices = q.n;
+    c->n_truncated = q.n_truncated;
     return hash_requests(c->questions_sha256, &q, in->questions, err);
 }
 

@@ -94,8 +94,7 @@ static dq_status split_text(dq_plan_kv *p, dq_err *err)
 {
     const int64_t n = p->caches.win.n, begin = n / 5;
     if (n < DQ_PLAN_KV_LEAST_WINDOWS) return too_little(p, err);
-    dq_plan_caches_split(&p->caches, begin, begin + 2 * n / 5);
-    return DQ_OK;
+    return dq_plan_caches_split(&p->caches, begin, begin + 2 * n / 5, err);
 }
 
 /* ---- Units ---- */

@@ -138,14 +138,36 @@ static dq_status check_questions(dq_plan_roles *p, dq_err *err)
     const dq_plan_roles_settings *s = &p->set;
     const int64_t safe = (int64_t)s->kv.sink + s->kv.recent, shortest = p->caches.shortest;
     if (!s->in.questions) return DQ_OK;
+    /* the id behind a context is predicted by its last row, which still sees all of it */
+    if (p->caches.n_single == p->caches.n_choices)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: all choices of these questions are a single token, which is predicted before "
+            "anything is forgotten, so that no cache changes the answers. Move the last words of "
+            "each context, which are the question, into its choices",
+            s->in.questions_path);
     p->question_whole = dq_plan_roles_order_whole(shortest, safe, p->n_groups);
-    if (shortest > safe) return DQ_OK;
-    return dq_fail(
-        err, DQ_MISMATCH,
-        "%s: the shortest context of these questions has %lld ids, of which the first "
-        "%d and the last %d always stay: there is nothing to cut. Use longer contexts or "
-        "fewer recent tokens",
-        s->in.questions_path, (long long)shortest, s->kv.sink, s->kv.recent);
+    if (p->question_whole > safe) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s: the shortest context of these questions has %lld ids, of which the first "
+                   "%d and the last %d always stay: too few are left to cut one group of %d. Use "
+                   "longer contexts or fewer recent tokens",
+                   s->in.questions_path, (long long)shortest, s->kv.sink, s->kv.recent,
+                   p->n_groups);
+}
+
+/* Before anything runs: that the model and the device have the caches of a plan. */
+static dq_status check_caches(dq_plan_roles *p, dq_err *err)
+{
+    const char *const roles[] = {"", p->text};
+    for (int i = 0; i < 2; i++) {
+        char name[NAME];
+        dq_kv_spec spec;
+        name_of(name, p->set.keep, 0, roles[i]);
+        if (dq_plan_caches_spec(&spec, &p->caches, name, err) != DQ_OK)
+            return dq_in(err, "%s: ", p->set.in.model->path);
+    }
+    return DQ_OK;
 }
 
 static dq_status split_text(dq_plan_roles *p, dq_err *err)
@@ -159,8 +181,7 @@ static dq_status split_text(dq_plan_roles *p, dq_err *err)
                             "Give more text",
                             s->in.text, n, (long long)s->in.ctx, find + DQ_PLAN_ROLES_LEAST_UNSEEN,
                             find);
-    dq_plan_caches_split(&p->caches, 0, find);
-    return DQ_OK;
+    return dq_plan_caches_split(&p->caches, 0, find, err);
 }
 
 static dq_status open_all(dq_plan_roles *p, dq_err *err)
@@ -171,6 +192,7 @@ static dq_status open_all(dq_plan_roles *p, dq_err *err)
     DQ_TRY(list_groups(p, err));
     DQ_TRY(check_share(p, err));
     DQ_TRY(dq_plan_caches_cut(&p->caches, &p->set.in, &kind, p->arena, err));
+    DQ_TRY(check_caches(p, err));
     DQ_TRY(check_questions(p, err));
     return split_text(p, err);
 }

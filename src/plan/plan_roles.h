@@ -5,9 +5,15 @@
  * them find, the others decide. Every group is cut alone, as far as the tokens that always stay, while the others keep all;
  * groups are ordered by the KLD that this costs. Then 1, 2, ... groups of that order share what may be kept (of many groups:
  * some numbers that grow by a factor), and the number that loses least is taken. The windows that no choice has seen tell
- * what roles lose, beside the same share in every group. Questions may count in both choices, beside windows or alone: to the KLD is
- * added what their right answers lack of all choices, -ln of their share, mean over questions. A cache is compared with the same weights and a cache that forgets
- * nothing, as dq_eval does it. Head roles are DuoAttention's (arXiv 2410.10819), where gates that are trained find them.
+ * what roles lose, beside the same share in every group. A cache is compared with the same weights and a cache that forgets
+ * nothing, as dq_eval does it.
+ *
+ * Questions may count in both choices, beside windows or alone: to the KLD is added what their right answers lack of all
+ * choices, -ln of their share, mean over questions. A group is cut alone in the shortest of their contexts: whole groups keep
+ * as many tokens of a longer one, which is less than all of it. A choice of one id is predicted by the last row of its context
+ * before anything is forgotten, so it says nothing.
+ *
+ * Head roles are DuoAttention's (arXiv 2410.10819), where gates that are trained find them.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_ROLES_H
 #define DQ_PLAN_ROLES_H
@@ -64,7 +70,8 @@ typedef struct dq_plan_roles {
 } dq_plan_roles;
 
 /* Cuts the text and lists groups. DQ_MISMATCH for a model with one group or too many, a window that the model has no positions
- * for, too little text, a share or windows with which nothing is left to share. */
+ * for, too little text, a share or windows with which nothing is left to share, a policy that the model or the device does not
+ * have, questions that no cache changes the answers to. */
 dq_status dq_plan_roles_open(dq_plan_roles **out, const dq_plan_roles_settings *s, dq_err *err);
 void dq_plan_roles_close(dq_plan_roles *p); /* NULL allowed */
 /* Numbers of groups that are tried; caches on the unseen windows, at most. */

@@ -1,5 +1,11 @@
 # roles_plan.sh: dq plan --roles, and that its figures are those of dq eval; sourced by run.sh.
 cp "$repo/calib/pair/text.txt" text.txt
+# questions whose last words, "? NAME", stand in their choices: an answer is predicted behind what is forgotten
+asked() { # asked FILE: on stdout
+    sed -e ':a' -e 's/\(? [A-Za-z]*\)\(", "choices": \[.*"\)\([0-9][0-9]*"\)/\1\2\1 \3/;ta' -e 's/ ? [A-Za-z]*", "choices"/", "choices"/' "$1"
+}
+cp choices.jsonl single.jsonl
+asked single.jsonl >choices.jsonl
 set -- plan "diff model" --roles 0.25 --text text.txt --ctx 128 --limit 6 --find 2 --kv-recent 4 --threads 1
 
 # what is missing or cannot be
@@ -16,8 +22,38 @@ try 2 "[-]-ask" "$@" -o r.json --questions choices.jsonl --ask 0
 try 6 "gone.jsonl" "$@" -o r.json --questions gone.jsonl
 try 3 "short text: .*line 1" "$@" -o r.json --questions "short text"
 try 4 "choices.jsonl: has 6 items, and the last 32 are asked[.] Use --ask 6" "$@" -o r.json --questions choices.jsonl
-try 4 "choices.jsonl: the shortest context of these questions has [0-9]* ids, of which the first 4 and the last 240 always stay" "$@" -o r.json \
+try 4 "choices.jsonl: the shortest context of these questions has [0-9]* ids, of which the first 4 and the last 240 always stay: too few" "$@" -o r.json \
     --questions choices.jsonl --ask 6 --ctx 512 --limit 3 --find 1 --roles 0.99 --kv-recent 240
+# with nothing that always stays, and a context of one id, a group's 0 tokens would be no number of tokens
+echo '{"ctx": "", "choices": ["cold hare", "red hare"], "gold": 0}' >one.jsonl
+try 4 "one.jsonl: the shortest context of these questions has 1 ids, .* too few are left to cut one group of 4" "$@" -o r.json \
+    --questions one.jsonl --ask 1 --kv-sink 0 --kv-recent 0
+# what is predicted before anything is forgotten does not depend on the cache
+try 4 "single.jsonl: all choices of these questions are a single token, which is predicted before anything is forgotten" "$@" -o r.json \
+    --questions single.jsonl --ask 6
+{
+    sed 3q choices.jsonl
+    sed 1q single.jsonl
+} >some.jsonl
+try 0 "^ask  *the last 4 questions" "$@" --dry-run --questions some.jsonl --ask 4
+grep -q "warning: some.jsonl: 4 of 16 choices are a single token, which is predicted before anything is forgotten" "$top/err" ||
+    complain "roles plan: no word about choices of one token: $(cat "$top/err")"
+grep -q "warning: some.jsonl: contexts have [0-9]* to [0-9]* ids, .* no group is cut alone" "$top/err" ||
+    complain "roles plan: no word about contexts of several lengths: $(cat "$top/err")"
+# contexts of one length that fit have no warning; one that is too long has
+sed 1q choices.jsonl >one.jsonl
+try 0 "^ask  *the last 1 question" "$@" --dry-run --questions one.jsonl --ask 1
+! grep "one.jsonl" "$top/err" || complain "roles plan: a warning of a question that has nothing"
+{
+    printf '{"ctx": "%s", ' "$(head -c 4000 text.txt | tr -d '"\\\n')"
+    sed 's/.*\("choices"\)/\1/' one.jsonl
+} >long.jsonl
+try 0 "^ask  *the last 1 question" "$@" --dry-run --questions long.jsonl --ask 1
+grep -q "warning: long.jsonl: 1 of 1 questions are longer than the 512 positions of diff model and lost the beginning" "$top/err" ||
+    complain "roles plan: no word about a context that is cut: $(cat "$top/err")"
+# what the run refuses the dry run refuses
+try 4 'plain model: the policy "a2" goes by the second map, and the model has one' plan "plain model" --roles 0.25 --text text.txt --ctx 128 --limit 6 \
+    --find 2 --kv-recent 4 --kv-policy a2 --dry-run
 try 2 "input and output are the same file" "$@" -o choices.jsonl --questions choices.jsonl --force
 try 2 "[-]-trials 1025: expected 2 to 1024 of roles" "$@" -o r.json --trials 1025
 try 2 "[-]-trials 1: expected 2 to 1024 of roles" "$@" -o r.json --trials 1
@@ -38,6 +74,19 @@ try 4 "a share of 0.1 leaves 8 tokens of contexts of 64 ids .*the first 4 and th
     -o r.json --roles 0.1
 try 4 "a share of 0.25 leaves 64 tokens of contexts of 64 ids .*the first 4 and the last 90 always stay" "$@" -o r.json --kv-recent 90
 head -c 1500 text.txt >little.txt
+try 2 "[-]-limit 3: expected at least 8 windows with --find 6, of which the first 6 find roles and the others decide" "$@" -o r.json \
+    --limit 3 --find 6
+try 2 "[-]-limit 6: expected at least 7 windows with --find 5" "$@" --dry-run --find 5
+try 2 "[-]-limit 30: expected at least 31 windows with --find 29" plan "diff model" --roles 0.25 --text text.txt --ctx 128 --find 29 --dry-run
+# windows that decide lie in one document of two
+{
+    head -c 700 text.txt
+    echo
+    head -c 4000 text.txt | tail -c 3000
+    echo
+} | sed 's/.*/{"text": "&"}/' >two.jsonl
+try 4 "two.jsonl: too little text: an interval needs 2 documents, and the [0-9]* windows of 128 ids that decide lie in one of 2" "$@" \
+    --dry-run --text two.jsonl --limit 6 --find 3
 try 4 "little.txt: too little text: 2 windows of 128 ids (expected at least 5, of which the first 3 find roles" "$@" -o r.json \
     --text little.txt --find 3
 printf 'a cold hare hears' >little.txt
@@ -176,6 +225,25 @@ if command -v gnuplot >/dev/null; then
     page_says asked.doc table
     grep -q "asked.json: what the answers lack</figcaption>" page.html || complain "roles plan: no map of answers on the page"
 fi
+# as dq eval has the answers: mean of ln of all choices' probability less the right one's, of the last 5 of 6 questions
+lack_of() { # lack_of OPTION...: of one cache
+    "$dq" eval "diff model" --task mc --data last.jsonl --kv-policy keydiff --kv-recent 4 "$@" --dump-items items.jsonl --threads 1 -q >/dev/null \
+        2>"$top/err" || complain "roles plan: dq eval of questions: $*: $(cat "$top/err")"
+    grep '"policy": "keydiff"' items.jsonl | sed -n 's/.*"item": \([0-9]*\), "choice": \([0-9]*\),.*"ll": \([-0-9.e]*\),.*"gold": \([0-9]*\).*/\1 \2 \3 \4/p' |
+        awk '{ sum[$1] += exp($3) } $2 == $4 { right[$1] = $3 } END { for (i in sum) { n++; s += log(sum[i]) - right[i] } printf "%.9e", s / n }'
+    rm items.jsonl
+}
+tail -n 5 choices.jsonl >last.jsonl
+order=$(tr -d ' \n' <asked.doc | grep -o '"layer":[0-9]*,"group":[0-9]*' | tr -dc '0-9,\n' | tr ',\n' '.,' | sed 's/,$//')
+last=
+for n in 1 2 3 4; do
+    text=$(printf %s "$order" | sed "s/,/\//$n")
+    [ $n -lt 4 ] || text=$order/
+    lack=$(lack_of --kv-keep 0.25 --kv-budget roles --kv-roles "$text")
+    same "what answers lack where $n share" "$(numbers "\"sharing\":$n,\"kld_nats\":[-0-9.e]*,\"lack_nats\":")" "$lack"
+    [ "$lack" != "$last" ] || complain "roles plan: answers lack $lack in two caches"
+    last=$lack
+done
 try 0 "^answers lack  *1: " "$@" -o alone.json --find 0 --limit 4
 grep -q "counts; all windows decide" "$top/out" || complain "roles plan: questions alone: $(cat "$top/out")"
 try 0 '"search_windows": null' "$@" -o alone.json --find 0 --limit 4 --json --force
@@ -200,7 +268,7 @@ grep -q '"policy": "h2o"' p.json || complain "roles plan: another policy in $(ca
 try 0 "content SHA-256" quantize "diff model" -o roles.h5 --recipe r.json
 try 0 "\"roles\": \"$roles\"" info roles.h5 --recipe
 echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"widths": "3|5+3:3|6", "code": "dither", "recent": 64, "policy": "h2o", "tokens": 99, "every": 7,
-    "window": 5}, "comment": "mine"}' >w.json
+    "rotate": "off", "window": 5}, "comment": "mine"}' >w.json
 try 0 "^recipe  *both.json" "$@" -o both.json --weights w.json
 for part in '"bits": 5' '"widths": "3|5+3:3|6"' '"code": "dither"' "\"roles\": \"$roles\"" '"recent": 4' '"policy": "keydiff"' '"comment": "mine"'; do
     grep -q -e "$part" both.json || complain "roles plan: no $part in $(cat both.json)"
@@ -208,7 +276,9 @@ done
 for part in tokens every window; do
     ! grep -q "\"$part\"" both.json || complain "roles plan: $part of another plan in $(cat both.json)"
 done
-for part in "its cache holds codes: the plan is measured with 16 bits" "has recent 64, which becomes 4, as the plan is measured[.] Or give --kv-recent"; do
+for part in "has rotate off: the plan is measured with auto" \
+    'has policy "h2o", tokens 99, every 7, window 5 of its own, which the recipe does not keep: the plan has policy keydiff, keep 0.25 and' \
+    "its cache holds codes: the plan is measured with 16 bits" "has recent 64, which becomes 4, as the plan is measured[.] Or give --kv-recent"; do
     grep -q "warning: w.json: $part" "$top/err" || complain "roles plan: no warning of $part: $(cat "$top/err")"
 done
 try 0 "content SHA-256" quantize "diff model" -o both.h5 --recipe both.json
@@ -271,7 +341,7 @@ try 0 "^taken over  *[1-9][0-9]* windows and answers of caches" "$@" --roles 0.5
 grep -q '"keep": 0.5' k5.json || complain "roles plan: resumed for another share: $(cat k5.json)"
 
 # the same with questions
-cp "$repo/calib/pair/choices.jsonl" questions.jsonl
+asked "$repo/calib/pair/choices.jsonl" >questions.jsonl
 set -- "$@" --questions questions.jsonl --ask 24
 rm k.json
 try 0 "." "$@" -o whole.json --force
