@@ -127,6 +127,16 @@ with tempfile.TemporaryDirectory() as folder:
     assert [r[1:5] for r in rows[1:]] == [["kld", "keydiff", v, k] for k in ("0.25", "0.5") for v in ("drop", "roles")]
     assert all(len(r[5].split()) == 2 for r in rows[1:])
 
+def asked_items(path):
+    """calib/pair's choices with the question's last words in front of each: an answer is predicted behind what is forgotten."""
+    with open(os.path.join(repository, "calib", "pair", "choices.jsonl")) as f, open(path, "w") as out:
+        for item in map(json.loads, f):
+            item["ctx"], question = item["ctx"].rsplit(" ? ", 1)
+            item["choices"] = [f"? {question} {c}" for c in item["choices"]]
+            out.write(json.dumps(item) + "\n")
+    return path
+
+
 # find_roles, and dq plan --roles on the same windows and questions: the order, the number that share and every figure
 
 for name, keep, tries, find, ask in (("diffllama", "0.25", "16", 2, 0), ("diffllama", "0.5", "16", 2, 5), ("llama", "0.25", "3", 2, 0),
@@ -136,7 +146,7 @@ for name, keep, tries, find, ask in (("diffllama", "0.25", "16", 2, 0), ("diffll
         theirs, mine = (os.path.join(folder, x) for x in ("theirs.json", "mine.json"))
         common += ["--find", str(find)]
         if ask:
-            common += ["--questions", os.path.join(repository, "calib", "pair", "choices.jsonl"), "--ask", str(ask)]
+            common += ["--questions", asked_items(os.path.join(folder, "asked.jsonl")), "--ask", str(ask)]
         said = subprocess.run([sys.executable, os.path.join(repository, "calib", "kv", "find_roles.py"), *common, "--dq", dq,
                                "--keep", keep, "--score", "3", "--tries", tries, "--recipe", theirs],
                               check=True, capture_output=True, text=True).stdout.splitlines()
