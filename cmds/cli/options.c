@@ -257,6 +257,17 @@ static dq_status flatten(dq_opt flat[MAX_OPTS], int *n, const dq_opt *rows, dq_e
     return DQ_OK;
 }
 
+/* A failure is one line: of a synopsis of several, the help is named. */
+static dq_status refuse_count(int found, const dq_usage *usage, dq_err *err)
+{
+    const char *plural = found == 1 ? "" : "s";
+    if (strchr(usage->synopsis, '\n'))
+        return dq_fail(err, DQ_USAGE, "expected %s, found %d argument%s. See dq %s --help.",
+                       usage->args, found, plural, usage->name);
+    return dq_fail(err, DQ_USAGE, "expected %s, found %d argument%s. Usage: dq %s %s", usage->args,
+                   found, plural, usage->name, usage->synopsis);
+}
+
 dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
                            const dq_usage *usage, dq_err *err)
 {
@@ -284,10 +295,9 @@ dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *r
             return dq_fail(err, DQ_USAGE, "more than %d arguments.", DQ_LIST_MAX);
         args->item[args->n++] = argv[i];
     }
-    if (args->n < usage->min_args || args->n > usage->max_args)
-        return dq_fail(err, DQ_USAGE, "expected %s, found %d argument%s. Usage: dq %s %s",
-                       usage->args, args->n, args->n == 1 ? "" : "s", usage->name, usage->synopsis);
-    return DQ_OK;
+    return args->n < usage->min_args || args->n > usage->max_args
+               ? refuse_count(args->n, usage, err)
+               : DQ_OK;
 }
 
 /* Numbers between commas; `expected` says which, of those within [min, max], when some of them do not. */

@@ -5,7 +5,7 @@ try 0 "usage: dq COMMAND" --help
 version=$(sed -n 's/^project(dq VERSION \([0-9.]*\) .*/\1/p' "$repo/CMakeLists.txt")
 try 0 "^dq $version\$" --version
 grep -rnF "\"$version\"" "$repo/src" "$repo/cmds" && complain "the version stands in more places than CMakeLists.txt"
-for c in stats quantize eval report info verify export logits tokenize bench doctor; do
+for c in stats quantize plan eval report info verify export logits tokenize bench doctor; do
     try 0 "^usage: dq $c" $c --help
     try 0 "^usage: dq $c" $c -h
     try 2 "unknown option --no-such-option" $c --no-such-option
@@ -15,9 +15,12 @@ done
 try 0 "usage: dq COMMAND" help
 try 2 "unknown command \"evla\". Did you mean dq eval" help evla
 try 0 "^dq [0-9]" version
-for c in stats eval report info verify export logits tokenize bench quantize; do
-    try 2 "expected .*found 0 arguments" $c
+for c in stats eval report info verify export logits tokenize bench quantize plan; do
+    try 2 "expected .*found 0 arguments[.] \(Usage:\|See\) dq $c " $c
+    ! grep -q '[?]' "$top/err" || complain "$c: a usage error with what cannot be printed: $(cat "$top/err")"
 done
+try 2 "expected one MODEL, found 0 arguments[.] See dq plan --help[.]\$" plan
+try 2 "expected one MODEL, found 2 arguments[.] See dq plan --help[.]\$" plan "plain model" x
 try 2 "expected no argument" doctor x
 try 2 "unknown option --jso" doctor --jso
 try 2 "takes no value" doctor --json=1
