@@ -17,8 +17,8 @@ dq_opt *dq_cache_plan_rows(dq_cache_plan *c)
                      "plan widths of the cache's codes by layer and map: a mean of so many bits "
                      "over keys and values, without what scales take"),
         dq_opt_float("roles", "KEEP", &c->keep, 0.001, 0.999,
-                     "plan head roles: which groups of KV heads share what is kept, where this "
-                     "share of a context is, while the others keep first and last tokens alone"),
+                     "plan head roles of a cache that keeps this share of a context: which groups "
+                     "of KV heads share it, while the others keep first and last tokens alone"),
         dq_opt_text("text", "FILE", &c->text,
                     "text to measure with, as in dq eval: plain, or .jsonl of {\"text\"}"),
         dq_opt_int("ctx", "N", &c->ctx, 4, INT32_MAX,
@@ -28,7 +28,7 @@ dq_opt *dq_cache_plan_rows(dq_cache_plan *c)
                    "them search (of --roles the first --find), the others decide"),
         dq_opt_text("kv-code", "NAME", &c->code, "of --kv: dither or page (default dither)"),
         dq_opt_text("kv-policy", "NAME", &c->policy,
-                    "of --roles: what chooses tokens, as in dq eval, with its default"),
+                    "of --roles: what chooses tokens, one of dq eval's policies, with its default"),
         dq_opt_int("kv-recent", "N", &c->recent, 0, INT32_MAX,
                    "last tokens that stay, and stay unquantized (default 64; 16 of --roles)"),
         dq_opt_int("kv-sink", "N", &c->sink, 0, INT32_MAX, "the same of first tokens (default 4)"),

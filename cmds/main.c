@@ -22,7 +22,7 @@ static const dq_cmd commands[] = {
     {"quantize", "write a low-bit container", dq_cmd_quantize},
     {"plan", "find out which bits where, of weights or of the KV cache", dq_cmd_plan},
     {"eval", "score models across bit widths: accuracy, NLL, KLD", dq_cmd_eval},
-    {"report", "a page with pictures from documents of stats, quantize, plan and eval",
+    {"report", "a page of what stats, quantize, plan, bench and eval print with --json",
      dq_cmd_report},
     {"info", "what a container or checkpoint holds", dq_cmd_info},
     {"verify", "check every byte of a container", dq_cmd_verify},
