@@ -3,7 +3,9 @@
 #include "cmds/roles_plan.h"
 
 #include "cmds/cache_job.h"
+#include "cmds/cli/kv_report.h"
 #include "cmds/roles_plan_output.h"
+#include "engine/reread.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -161,6 +163,36 @@ static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_roles_setti
     return err->code;
 }
 
+/* ---- Warnings of the run ---- */
+
+/* Of contexts with which the policy could not do what it is for, as dq eval warns of them. */
+static void warn_policy(const dq_cache_job *j, const dq_plan_roles *p)
+{
+    const dq_headmap *map = &j->model->map;
+    const int64_t n = p->caches.win.n, most = j->model->max_positions;
+    const unsigned needs = p->set.kv.evict.policy->needs;
+    dq_kv_spec spec = dq_kv_plain;
+    dq_kv_cached told = {.evicted = n};
+    bool flat = false;
+    for (int g = 0; g < map->n_groups; g++)
+        flat = flat || p->context <= dq_headmap_key_channels(map, g);
+    if (needs & DQ_NEEDS_KEY_LEVERAGE && flat) told.flat = n;
+    if (needs & DQ_NEEDS_PEAK && most > 0 && dq_reread_end(p->context) > most) told.beyond = n;
+    spec.evict = p->set.kv.evict;
+    spec.evict.keep = p->set.keep;
+    dq_kv_report_warn_policy(j->c->logger, j->c->text, &spec, &told);
+}
+
+/* The recipe has what the search found, whatever the other windows say. */
+static void warn_worse(const dq_cache_job *j, const dq_plan_roles *p)
+{
+    if (!p->all_share && p->kld.low > 0)
+        dq_logger_warn(j->c->logger,
+                       "%s: on windows that no choice has seen the same share in every group loses "
+                       "less than these roles; find them on more (--find), or leave them out",
+                       j->c->out);
+}
+
 /* ---- The run ---- */
 
 /* The recipe is finished once it is written: it stays where what is said of it does not come out. */
@@ -170,6 +202,7 @@ static dq_status hand_out(const dq_cache_job *j, dq_plan_roles *p, const dq_role
     json_t *recipe = dq_roles_plan_output_recipe_of(&p->set, j->weights, p->text);
     if (dq_cache_job_write(j, recipe, err) != DQ_OK) return dq_plan_roles_failed(p, err);
     dq_plan_roles_done(p);
+    warn_worse(j, p);
     return j->c->json ? dq_roles_plan_output_json(v, err) : dq_roles_plan_output_print(v, err);
 }
 
@@ -181,6 +214,7 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_roles_settings *set,
     const dq_roles_plan_view v = {p, &j->text, questions, j->c->logger};
     dq_cache_job_warn(j, &p->caches);
     warn_questions(j, &p->caches);
+    warn_policy(j, p);
     if (j->c->dry_run) {
         j->c->json ? dq_roles_plan_output_json(&v, err) : dq_roles_plan_output_work(&v, err);
     } else {

@@ -407,10 +407,7 @@ static bool is_flat(const dq_evictor *e, const cut *k)
     const dq_headmap *map = &dq_runner_model(e->r)->map;
     if (!(e->spec.evict.policy->needs & DQ_NEEDS_KEY_LEVERAGE)) return false;
     for (int i = 0; i < e->n_lists; i++) {
-        int64_t channels = 0;
-        for (int h = 0; h < map->n_kv; h++)
-            channels += map->group[h] == i % e->n_groups ? map->head_dim : 0;
-        if (k->at[i + 1] - k->at[i] <= channels) return true;
+        if (k->at[i + 1] - k->at[i] <= dq_headmap_key_channels(map, i % e->n_groups)) return true;
     }
     return false;
 }

@@ -210,6 +210,13 @@ dq_status dq_headmap_build(dq_headmap *out, dq_pairing pairing, int n_q, int n_k
     return DQ_OK;
 }
 
+int64_t dq_headmap_key_channels(const dq_headmap *map, int group)
+{
+    int64_t channels = 0;
+    for (int kv = 0; kv < map->n_kv; kv++) channels += map->group[kv] == group ? map->head_dim : 0;
+    return channels;
+}
+
 int dq_headmap_key_map(const dq_headmap *map, int kv)
 {
     bool reads[2] = {false, false};

@@ -56,6 +56,8 @@ dq_status dq_headmap_build(dq_headmap *out, dq_pairing pairing, int n_q, int n_k
 
 /* The map whose logits a KV head's keys are for: 0 the first (or the only one), 1 the second, -1 both. */
 int dq_headmap_key_map(const dq_headmap *map, int kv);
+/* Channels of all keys of a group. */
+int64_t dq_headmap_key_channels(const dq_headmap *map, int group);
 
 typedef enum dq_lambda_kind {
     DQ_LAMBDA_NONE,  /* one map */

@@ -87,7 +87,7 @@ try 4 "plain model: the widths of keys are for 3 layers" quantize "plain model" 
 absent gone.h5
 # roles of KV heads: as from options; what says them for another model is refused
 roles="1.3,1.2/1.1,1.0,0.3,0.2,0.1,0.0"
-echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"policy": "keydiff", "keep": 0.25, "budget": "roles", "roles": "'"$roles"'"}}' >roles.json
+echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"policy": "leverage", "keep": 0.25, "budget": "roles", "roles": "'"$roles"'"}}' >roles.json
 try 0 "content SHA-256" quantize "plain model" --recipe roles.json -o roles.h5
 try 0 "content SHA-256" quantize "plain model" --bits 5 --kv-keep 0.25 --kv-budget roles --kv-roles "$roles" -o asked.h5 --force
 cmp roles.h5 asked.h5 || complain "--recipe: another file than from the --kv-roles that it stands for"

@@ -54,6 +54,14 @@ grep -q "warning: long.jsonl: 1 of 1 questions are longer than the 512 positions
 # what the run refuses the dry run refuses
 try 4 'plain model: the policy "a2" goes by the second map, and the model has one' plan "plain model" --roles 0.25 --text text.txt --ctx 128 --limit 6 \
     --find 2 --kv-recent 4 --kv-policy a2 --dry-run
+# what the policy cannot do in such contexts, and roles that unseen windows speak against
+try 0 "^plan  *--kv-policy leverage" plan "plain model" --roles 0.5 --text text.txt --ctx 48 --limit 5 --find 2 --kv-recent 2 --kv-sink 2 -o flat.json
+grep -q "warning: text.txt, KV 16:16 leverage 0.5: leverage tells tokens apart only where" "$top/err" ||
+    complain "roles plan: no word about contexts of few tokens: $(cat "$top/err")"
+try 0 "the uniform share is closer" plan "diff model" --roles 0.25 --text text.txt --ctx 128 --limit 24 --find 1 --kv-recent 4 -o worse.json
+grep -q "warning: worse.json: on windows that no choice has seen the same share in every group loses less than these roles" "$top/err" ||
+    complain "roles plan: no word about roles that lose more: $(cat "$top/err")"
+rm flat.json worse.json
 try 2 "input and output are the same file" "$@" -o choices.jsonl --questions choices.jsonl --force
 try 2 "[-]-trials 1025: expected 2 to 1024 of roles" "$@" -o r.json --trials 1025
 try 2 "[-]-trials 1: expected 2 to 1024 of roles" "$@" -o r.json --trials 1
