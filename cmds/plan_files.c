@@ -4,11 +4,13 @@
 
 #include "base/file.h"
 #include "model/output_guard.h"
+#include "plan/plan_journal.h"
 
 static dq_status check_journal(const dq_plan_files *f, const char *journal, dq_err *err)
 {
     for (int i = 0; i < f->n_inputs; i++)
         DQ_TRY(dq_output_guard_protects(journal, f->inputs[i], err));
+    DQ_TRY(dq_plan_journal_check(journal, err));
     if (!f->resume || f->force || !dq_file_exists(f->out) || dq_file_exists(journal)) return DQ_OK;
     return dq_fail(err, DQ_FILE,
                    "%s: is finished already, and no interrupted run is beside it, so there is "

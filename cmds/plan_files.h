@@ -13,7 +13,7 @@ typedef struct dq_plan_files {
 } dq_plan_files;
 
 /* DQ_USAGE where the recipe or its journal would replace an input, whatever `force` says; DQ_FILE for a finished recipe that
- * is to be resumed, and as dq_output_guard_check fails. */
+ * is to be resumed, for a journal that is no regular file, and as dq_output_guard_check fails. */
 dq_status dq_plan_files_check(const dq_plan_files *f, dq_err *err);
 
 #endif

@@ -132,10 +132,30 @@ static dq_status take_lines(const dq_plan_journal *j, const dq_journal_lines *fo
     return err->code;
 }
 
+dq_status dq_plan_journal_check(const char *path, dq_err *err)
+{
+    if (!dq_file_exists(path) || dq_file_is_regular(path)) return DQ_OK;
+    return dq_fail(
+        err, DQ_FILE,
+        "%s: is not a regular file, and a plan keeps its journal there. Move it away, or "
+        "choose another name for the recipe.",
+        path);
+}
+
+/* A file that is none of these journals is not replaced unasked. */
+static dq_status read_back(dq_plan_journal *j, dq_journal_lines *found, dq_arena *a, dq_err *err)
+{
+    dq_journal_resume(&j->file, j->path, DQ_JOURNAL_CUT, found, a, err);
+    if (err->code != DQ_MISMATCH) return err->code;
+    const dq_err why = *err;
+    *err = (dq_err){0};
+    return dq_fail_with(err, why.code, (dq_remedy){.code = DQ_REMEDY_START_OVER}, "%s.", why.text);
+}
+
 static dq_status go_on(dq_plan_journal *j, const dq_plan_journal_how *how, dq_arena *a, dq_err *err)
 {
     dq_journal_lines found;
-    DQ_TRY(dq_journal_resume(&j->file, j->path, DQ_JOURNAL_CUT, &found, a, err));
+    DQ_TRY(read_back(j, &found, a, err));
     if (found.n > 0) return take_lines(j, &found, how, a, err);
     return put_key(j, how, err);
 }
@@ -146,6 +166,7 @@ dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *ho
     *j = (dq_plan_journal){.resumes = how->resume};
     j->path = dq_textf(a, err, "%s.journal", how->out);
     if (!j->path) return err->code;
+    DQ_TRY(dq_plan_journal_check(j->path, err));
     if (how->resume && dq_file_exists(j->path)) {
         DQ_TRY(go_on(j, how, a, err));
     } else {

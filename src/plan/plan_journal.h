@@ -29,7 +29,10 @@ typedef struct dq_plan_journal_how {
 
 /* SHA-256 of an object's text with its keys in order. */
 dq_status dq_plan_journal_key(char hex[65], const json_t *of, dq_err *err);
-/* DQ_FILE for one that is there, where nothing is to be resumed; DQ_MISMATCH for one of other inputs or settings. */
+/* DQ_FILE for what is there and no regular file: a folder or a FIFO holds no journal. */
+dq_status dq_plan_journal_check(const char *path, dq_err *err);
+/* DQ_FILE as dq_plan_journal_check, and for one that is there, where nothing is to be resumed; DQ_MISMATCH for one of other
+ * inputs or settings, and for a file that is none. */
 dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *how, dq_arena *a,
                                dq_err *err);
 /* Numbers as a member of a line; and back: at most n of them to x, *found: how many. DQ_DAMAGED for a member with fewer than one,

@@ -65,6 +65,20 @@ try 3 'w.json: with the cache that is planned: "kv": KV settings: tokens 40 is l
     --weights w.json --kv-recent 64
 absent r.json r.json.journal
 
+# where the journal belongs can be what holds none, in every plan and whatever is asked for
+for kind in mkdir mkfifo; do
+    $kind r.json.journal
+    for o in "" --resume --force "--dry-run"; do
+        # shellcheck disable=SC2086 # an option, or none
+        try 6 "r.json.journal: is not a regular file, .*[.] Move it away, or choose another name for the recipe[.]\$" "$@" -o r.json $o
+    done
+    try 6 "r.json.journal: is not a regular file" plan "diff model" --calib text.txt --budget bpw=3 -o r.json --resume
+    try 6 "r.json.journal: is not a regular file" plan "diff model" --roles 0.5 --text text.txt -o r.json --resume
+    [ ! -f r.json.journal ] && [ -e r.json.journal ] || complain "kv plan: a $kind in the journal's place went away"
+    rm -r r.json.journal
+done
+absent r.json
+
 # a dry run says what it would take: 6 units, 2 of 5 windows search
 try 0 "^alone  *13 caches, a unit at a width and the others at 8 bits: 3328 ids" "$@" --dry-run
 grep -q "^whole  *at most 200 caches in the search: 51200 ids" "$top/out" || complain "kv plan: work: $(cat "$top/out")"
@@ -93,8 +107,16 @@ cp "$top/out" table
 try 0 "." "$@" -o t.json --force
 cmp -s table "$top/out" || complain "kv plan: threads change the table"
 grep -q "^against 4:4  *4 bits; KLD .*" table || complain "kv plan: not compared with 4:4: $(cat table)"
-grep -q "^  *KLD of the plan less its own .* (nominally 97.5 %: .*): .*closer" table || complain "kv plan: no interval beside 4:4"
-grep -q "^  *perplexity .* (nominally 97.5 %: .*): .*less" table || complain "kv plan: no level beside 4:4: $(cat table)"
+decided() { # decided MEMBER LESS MORE OPEN: the words by where this interval of the plan less the uniform width lies in doc.json
+    tr -d ' \n' <doc.json | sed -n "s/.*\"plan_less_it\":{.*\"$1\":\[\([^]]*\)\].*/\1/p" |
+        awk -F , -v less="$2" -v more="$3" -v open="$4" 'NF == 2 { print ($2 < 0 ? less : ($1 > 0 ? more : open)) }'
+}
+words=$(decided kld_interval "the plan is closer" "the uniform width is closer" "not decided which is closer")
+grep -q "^  *KLD of the plan less its own .* (nominally 97.5 %: .*): ${words:-none}\$" table ||
+    complain "kv plan: the interval beside 4:4 says \"$words\": $(cat table)"
+words=$(decided ln_ppl_interval "the plan loses less" "the uniform width loses less" "not decided which loses less")
+grep -q "^  *perplexity .* (nominally 97.5 %: .*): ${words:-none}\$" table ||
+    complain "kv plan: the perplexity beside 4:4 says \"$words\": $(cat table)"
 tr -d ' \n' <doc.json | grep -q '"search_windows":\[2,3\]' || complain "kv plan: other search windows in the document than in the table"
 tr -d ' \n' <doc.json | grep -q '"outside":0.025' || complain "kv plan: another level in the document"
 # the page of it says what the table says
@@ -195,6 +217,13 @@ try 0 "^plan  *--kv-code page " "$@" --kv-code page -o page.json
 # interrupted, a run that resumes takes over what is there, to the same recipe, or for another mean
 try 6 "exists" "$@" -o r.json
 try 6 "r.json: is finished already, and no interrupted run is beside it" "$@" -o r.json --resume
+printf 'no journal\n\377\001\n' >odd.json.journal
+cp odd.json.journal kept.journal
+try 4 "odd.json.journal: is not a journal of this version of dq[.] Start over with --force[.]\$" "$@" -o odd.json --resume
+cmp -s odd.json.journal kept.journal || complain "kv plan: a file that is no journal was changed"
+try 0 "^recipe  *odd.json" "$@" -o odd.json --force
+cmp -s odd.json r.json || complain "kv plan: another recipe in the place of what is no journal"
+absent odd.json.journal
 : >k.json.journal
 set -- "$@" --ctx 512 --limit 15
 try 0 "." "$@" -o whole.json
