@@ -127,17 +127,19 @@ with tempfile.TemporaryDirectory() as folder:
     assert [r[1:5] for r in rows[1:]] == [["kld", "keydiff", v, k] for k in ("0.25", "0.5") for v in ("drop", "roles")]
     assert all(len(r[5].split()) == 2 for r in rows[1:])
 
-def asked_items(path):
-    """calib/pair's choices with the question's last words in front of each: an answer is predicted behind what is forgotten."""
-    with open(os.path.join(repository, "calib", "pair", "choices.jsonl")) as f, open(path, "w") as out:
-        for item in map(json.loads, f):
-            item["ctx"], question = item["ctx"].rsplit(" ? ", 1)
-            item["choices"] = [f"? {question} {c}" for c in item["choices"]]
-            out.write(json.dumps(item) + "\n")
-    return path
-
-
 # find_roles, and dq plan --roles on the same windows and questions: the order, the number that share and every figure
+
+
+def write_questions(path, count):
+    """The last `count` items of the pair's choices with the question in each choice: what is behind the compressed context is more than
+    one token, so that the lack depends on the cache."""
+    with open(os.path.join(repository, "calib", "pair", "choices.jsonl")) as source, open(path, "w") as f:
+        for item in map(json.loads, source.readlines()[-count:]):
+            words = item["ctx"].split(" ")
+            assert words[-2] == "?", item
+            choices = [" ".join((*words[-2:], choice)) for choice in item["choices"]]
+            f.write(json.dumps({**item, "ctx": " ".join(words[:-2]), "choices": choices}) + "\n")
+
 
 for name, keep, tries, find, ask in (("diffllama", "0.25", "16", 2, 0), ("diffllama", "0.5", "16", 2, 5), ("llama", "0.25", "3", 2, 0),
                                      ("llama", "0.25", "16", 0, 9)):
@@ -146,15 +148,19 @@ for name, keep, tries, find, ask in (("diffllama", "0.25", "16", 2, 0), ("diffll
         theirs, mine = (os.path.join(folder, x) for x in ("theirs.json", "mine.json"))
         common += ["--find", str(find)]
         if ask:
-            common += ["--questions", asked_items(os.path.join(folder, "asked.jsonl")), "--ask", str(ask)]
+            write_questions(os.path.join(folder, "asked.jsonl"), ask + 1)  # the first is not asked
+            common += ["--questions", os.path.join(folder, "asked.jsonl"), "--ask", str(ask)]
         said = subprocess.run([sys.executable, os.path.join(repository, "calib", "kv", "find_roles.py"), *common, "--dq", dq,
                                "--keep", keep, "--score", "3", "--tries", tries, "--recipe", theirs],
                               check=True, capture_output=True, text=True).stdout.splitlines()
         ours = json.loads(subprocess.run([dq, "plan", *common, "--roles", keep, "--limit", str(find + 3), "--trials", tries, "--json",
-                                          "--kv-policy", "keydiff", "--kv-recent", "16", "-o", mine], check=True, capture_output=True).stdout)["results"][0]
+                                          "--kv-policy", "keydiff", "--kv-recent", "16", "-o", mine], check=True,
+                                         capture_output=True).stdout)["results"][0]
         with open(theirs) as a, open(mine) as b:
             assert json.load(a)["kv"] == json.load(b)["kv"]
-        alone = []
+        alone, lacks = [], {g["lack_nats"]["value"] for g in ours["groups"]} if ask else set()
+        assert not ask or len(lacks) == len(ours["groups"]), ("the answers do not depend on which group is cut", lacks)
+        assert not ask or len({t["lack_nats"] for t in ours["trials"]}) == len(ours["trials"]), ours["trials"]
         for g in ours["groups"]:
             parts = [f"KLD {g['alone']['kld_nats']['value']:.5f}"] if find else []
             parts += [f"answers {g['lack_nats']['value']:.5f}"] if ask else []
