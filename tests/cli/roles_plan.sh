@@ -233,6 +233,7 @@ if command -v gnuplot >/dev/null; then
     page_says asked.doc table
     grep -q "asked.json: what the answers lack</figcaption>" page.html || complain "roles plan: no map of answers on the page"
 fi
+cp asked.doc doc.json
 # as dq eval has the answers: mean of ln of all choices' probability less the right one's, of the last 5 of 6 questions
 lack_of() { # lack_of OPTION...: of one cache
     "$dq" eval "diff model" --task mc --data last.jsonl --kv-policy keydiff --kv-recent 4 "$@" --dump-items items.jsonl --threads 1 -q >/dev/null \
@@ -242,7 +243,7 @@ lack_of() { # lack_of OPTION...: of one cache
     rm items.jsonl
 }
 tail -n 5 choices.jsonl >last.jsonl
-order=$(tr -d ' \n' <asked.doc | grep -o '"layer":[0-9]*,"group":[0-9]*' | tr -dc '0-9,\n' | tr ',\n' '.,' | sed 's/,$//')
+order=$(tr -d ' \n' <doc.json | grep -o '"layer":[0-9]*,"group":[0-9]*' | tr -dc '0-9,\n' | tr ',\n' '.,' | sed 's/,$//')
 last=
 for n in 1 2 3 4; do
     text=$(printf %s "$order" | sed "s/,/\//$n")
