@@ -196,15 +196,8 @@ try 0 "^plan " plan cache.h5 --kv 4.5 --text text.txt --ctx 128 --limit 5 --kv-r
 grep -q "^against 4:5 " "$top/out" && grep -q "^against 5:4 .*" "$top/out" || complain "kv plan: not compared with 4:5 and 5:4: $(cat "$top/out")"
 [ "$(grep -c "(nominally 98.75 %" "$top/out")" = 4 ] || complain "kv plan: two comparisons with intervals of one"
 # a recipe that is finished stays, and no older one in its place, where what is said of it does not come out
-for o in "" --json; do
-    echo '{"schema": "dq-recipe/1"}' >full.json
-    # shellcheck disable=SC2086
-    "$dq" "$@" $o -o full.json --force >/dev/full 2>"$top/err" </dev/null
-    got=$?
-    [ $got -eq 6 ] || complain "kv plan >/dev/full: expected status 6, found $got: $(cat "$top/err")"
-    cmp -s r.json full.json || complain "kv plan >/dev/full: another recipe"
-    absent full.json.journal
-done
+stays_when_full "$@"
+stays_when_full "$@" --json
 # a plain model has no maps; where every width is one, the plan is uniform
 try 0 "^keys of layer 1  *[248] " plan "plain model" --kv 4 --text text.txt --ctx 128 --limit 5 --kv-recent 16 --widths 2,4,8 -o p.json
 try 0 "^uniform  *no other mix within the mean was measured" "$@" --widths 4 -o u.json
@@ -237,13 +230,6 @@ try 4 "what differs first is recent: begun with 16, this run has 17" "$@" -o k.j
 try 4 'what differs first is code: begun with "dither", this run has "page"' "$@" -o k.json --resume --kv-code page
 cp k.json.journal kept.journal
 line=$(sed -n 2p kept.journal | cut -c66-)
-changed() { # changed SED: the journal with its first result so, and whole lines
-    wrong=$(printf '%s' "$line" | sed "$1")
-    {
-        sed -n 1p kept.journal
-        printf '%s %s\n' "$(printf '%s' "$wrong" | sha256sum | cut -c-64)" "$wrong"
-    } >k.json.journal
-}
 changed 's/"kld":\[[^],]*/"kld":["x"/'
 try 3 'k.json.journal: "kld" holds what is no number' "$@" -o k.json --resume
 present k.json.journal

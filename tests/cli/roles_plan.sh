@@ -297,15 +297,8 @@ grep -q "\"roles\": \"$roles\"" widths.json || complain "kv plan: roles are gone
 # a container is planned for too
 try 0 "^plan " plan roles.h5 --roles 0.25 --text text.txt --ctx 128 --limit 4 --find 1 --kv-recent 4 -o h5.json
 # a recipe that is finished stays where what is said of it does not come out
-for o in "" --json; do
-    echo '{"schema": "dq-recipe/1"}' >full.json
-    # shellcheck disable=SC2086
-    "$dq" "$@" $o -o full.json --force >/dev/full 2>"$top/err" </dev/null
-    got=$?
-    [ $got -eq 6 ] || complain "roles plan >/dev/full: expected status 6, found $got: $(cat "$top/err")"
-    cmp -s r.json full.json || complain "roles plan >/dev/full: another recipe"
-    absent full.json.journal
-done
+stays_when_full "$@"
+stays_when_full "$@" --json
 
 # interrupted, a run that resumes takes over what is there, to the same recipe, or for another share
 try 6 "exists" "$@" -o r.json
@@ -323,13 +316,6 @@ try 4 "what differs first is recent: begun with 4, this run has 5" "$@" -o k.jso
 try 4 'what differs first is policy: begun with "keydiff", this run has "knorm"' "$@" -o k.json --resume --kv-policy knorm
 cp k.json.journal kept.journal
 line=$(sed -n 2p kept.journal | cut -c66-)
-changed() { # changed SED: the journal with its first result so, and whole lines
-    wrong=$(printf '%s' "$line" | sed "$1")
-    {
-        sed -n 1p kept.journal
-        printf '%s %s\n' "$(printf '%s' "$wrong" | sha256sum | cut -c-64)" "$wrong"
-    } >k.json.journal
-}
 changed 's/"kld":\[[^],]*/"kld":["x"/'
 try 3 'k.json.journal: "kld" holds what is no number' "$@" -o k.json --resume
 present k.json.journal
@@ -360,6 +346,7 @@ until_line 2 '"lack"' KILL "$@" --force
 sed 6q questions.jsonl >fewer.jsonl
 try 4 "what differs first is questions" "$@" -o k.json --resume --ask 6 --questions fewer.jsonl
 cp k.json.journal kept.journal
+# shellcheck disable=SC2034 # for changed
 line=$(grep '"lack"' kept.journal | sed -n 1p | cut -c66-)
 changed 's/"lack":\[[^],]*/"lack":["x"/'
 try 3 'k.json.journal: "lack" holds what is no number' "$@" -o k.json --resume

@@ -47,6 +47,24 @@ try() {
     fi
 }
 
+# Of a journal whose copy is kept.journal and whose first result is $line.
+changed() { # changed SED: k.json.journal is that one with its result so, and whole lines
+    wrong=$(printf '%s' "$line" | sed "$1")
+    {
+        sed -n 1p kept.journal
+        printf '%s %s\n' "$(printf '%s' "$wrong" | sha256sum | cut -c-64)" "$wrong"
+    } >k.json.journal
+}
+
+stays_when_full() { # stays_when_full ARGUMENTS...: the recipe r.json is written where what is said of it does not come out
+    echo '{"schema": "dq-recipe/1"}' >full.json
+    "$dq" "$@" -o full.json --force >/dev/full 2>"$top/err" </dev/null
+    got=$?
+    [ "$got" -eq 6 ] || complain "dq $* >/dev/full: expected status 6, found $got: $(cat "$top/err")"
+    cmp -s r.json full.json || complain "dq $* >/dev/full: another recipe"
+    absent full.json.journal
+}
+
 # until_line COUNT PATTERN SIGNAL COMMAND...: ends a plan, whose output is k.json, once that many lines of its journal have the
 # pattern; its status is in $ended.
 until_line() {
