@@ -157,6 +157,16 @@ grep -q '"contexts": 1' "$top/out" || complain "kv: dq logits does not measure i
 try 0 '"policy": "keydiff"' eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.5 --json
 try 0 "plain model .*16:16 leverage 0.5 .*result" eval "diff model" "plain model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.5 --dry-run
 grep -q "diff model .*16:16 keydiff 0.5 .*result" "$top/out" || complain "kv: no keydiff for a model of two maps"
+# rows of both are paired: with the same policy where it is listed, else with the usual one
+pairs_of() { # pairs_of COUNT OPTION...
+    count=$1
+    shift
+    try 0 '"policy": ' eval "plain model" "diff model" --task mc --data choices.jsonl --limit 3 --kv-recent 16 --json "$@"
+    [ "$(grep -c '"cross_paired"' "$top/out")" = "$count" ] || complain "kv: $*: not $count pairs of rows"
+}
+pairs_of 1 --kv-keep 0.5
+pairs_of 1 --kv-keep 1
+pairs_of 2 --kv-keep 0.5 --kv-policy leverage,keydiff
 try 0 '"policy": "leverage"' quantize "plain model" --bits 8 --kv-keep 0.5 --print-recipe
 try 0 '"policy": "keydiff"' quantize "diff model" --bits 8 --kv-keep 0.5 --print-recipe
 try 0 '"policy": "leverage"' logits "plain model" --text "short text" -o usual.h5 --prefix 100 --kv-keep 0.5 --kv-recent 8 --json
