@@ -324,13 +324,7 @@ for w in "keep 0.25 roles 1.0" "keep 0.250" "keep 1" "keep 0" "tokens 0" "tokens
     changed "s/\"cache\":\"[^\"]*/\"cache\":\"$(printf %s "$w" | sed 's/[/]/\\&/g')/"
     try 3 'k.json.journal: "cache" .* are not as a plan writes them' "$@" -o k.json --resume
 done
-rm -f k.json
-cp kept.journal k.json.journal
-try 0 "^taken over  *[1-9][0-9]* windows and answers of caches" "$@" -o k.json --resume
-cmp -s whole.json k.json || complain "roles plan: killed and resumed: another recipe"
-grep -v "^taken over\|^recipe" "$top/out" >"$top/a"
-grep -v "^recipe" table | cmp -s - "$top/a" || complain "roles plan: killed and resumed: another table"
-absent k.json.journal
+resumed "and answers of caches" "$@"
 cp kept.journal k5.json.journal
 try 0 "^taken over  *[1-9][0-9]* windows and answers of caches" "$@" --roles 0.5 -o k5.json --resume
 grep -q '"keep": 0.5' k5.json || complain "roles plan: resumed for another share: $(cat k5.json)"
@@ -352,9 +346,4 @@ changed 's/"lack":\[[^],]*/"lack":["x"/'
 try 3 'k.json.journal: "lack" holds what is no number' "$@" -o k.json --resume
 changed 's/"question":0/"question":24/'
 try 3 'k.json.journal: .*"question"' "$@" -o k.json --resume
-cp kept.journal k.json.journal
-try 0 "^taken over  *[1-9][0-9]* windows and answers of caches" "$@" -o k.json --resume
-cmp -s whole.json k.json || complain "roles plan: killed and resumed with questions: another recipe"
-grep -v "^taken over\|^recipe" "$top/out" >"$top/a"
-grep -v "^recipe" table | cmp -s - "$top/a" || complain "roles plan: killed and resumed with questions: another table"
-absent k.json.journal
+resumed "and answers of caches" "$@"

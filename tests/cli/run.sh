@@ -56,6 +56,18 @@ changed() { # changed SED: k.json.journal is that one with its result so, and wh
     } >k.json.journal
 }
 
+resumed() { # resumed WHAT ARGUMENTS...: goes on from kept.journal to the recipe whole.json and the lines of `table`
+    what=$1
+    shift
+    rm -f k.json
+    cp kept.journal k.json.journal
+    try 0 "^taken over  *[1-9][0-9]* windows $what" "$@" -o k.json --resume
+    cmp -s whole.json k.json || complain "dq $*: killed and resumed: another recipe"
+    grep -v "^taken over\|^recipe" "$top/out" >"$top/a"
+    grep -v "^recipe" table | cmp -s - "$top/a" || complain "dq $*: killed and resumed: another table"
+    absent k.json.journal
+}
+
 stays_when_full() { # stays_when_full ARGUMENTS...: the recipe r.json is written where what is said of it does not come out
     echo '{"schema": "dq-recipe/1"}' >full.json
     "$dq" "$@" -o full.json --force >/dev/full 2>"$top/err" </dev/null
