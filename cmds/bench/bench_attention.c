@@ -137,7 +137,7 @@ static dq_status run_length(attention *x, dq_err *err)
             x->form[i].seconds[run] = s;
             x->form[i].times[run] = s / first;
         }
-        const double ops = dq_bench_limits_ops(x->b, x->o->math.qk, &x->instruction);
+        const double ops = dq_bench_limits_ops(x->b, x->o->math.qk, NULL, &x->instruction);
         if (run >= 0) x->ops[run] = ops;
         DQ_TRY(dq_backend_sync(x->b, err));
     }

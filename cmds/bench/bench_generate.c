@@ -119,7 +119,8 @@ static dq_status run_all(generate *x, dq_err *err)
             watch w;
             DQ_TRY(run_once(x, s, &w, err));
             const double rate = dq_bench_block_read(&x->block, (w.end - w.begin) / READ_PART);
-            const double ops = dq_bench_limits_ops(x->b, x->o->math.linear, &x->instruction);
+            const double ops =
+                dq_bench_limits_model(x->b, x->o->math.linear, x->m, &x->instruction);
             if (run < 0) continue;
             s->seconds[run] = w.end - w.begin;
             s->read[run] = rate;

@@ -10,18 +10,43 @@
 #include <stdio.h>
 #include <string.h>
 
-double dq_bench_limits_ops(dq_backend *b, dq_num num, const char **instruction)
+double dq_bench_limits_ops(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction)
 {
     const double enough = 0.02;
     double ops = 0, seconds = 0;
     *instruction = NULL;
-    if (!b->ops->peak_ops || b->ops->peak_ops(b, num, instruction) <= 0) return (double)NAN;
+    if (!b->ops->peak_ops || b->ops->peak_ops(b, num, w, instruction) <= 0) return (double)NAN;
     const double start = dq_bench_now(b);
     while (seconds < enough) {
-        ops += b->ops->peak_ops(b, num, instruction);
+        ops += b->ops->peak_ops(b, num, w, instruction);
         seconds = dq_bench_now(b) - start;
     }
     return ops / seconds;
+}
+
+double dq_bench_limits_model(dq_backend *b, dq_num num, const dq_model *m, const char **instruction)
+{
+    enum { KERNELS = 8 };
+    const char *seen[KERNELS];
+    int n = 0;
+    double most = (double)NAN;
+    *instruction = NULL;
+    for (int i = 0; i < m->n_layers; i++) {
+        const dq_layer *l = &m->layer[i];
+        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            const char *kernel = b->ops->matmul_kernel(b, all[k], num), *name;
+            int at = 0;
+            while (at < n && seen[at] != kernel) at++;
+            if (!kernel || at < n || n == KERNELS) continue;
+            seen[n++] = kernel;
+            const double ops = dq_bench_limits_ops(b, num, all[k], &name);
+            if (!name || ops <= most) continue; /* NaN is exceeded by everything */
+            most = ops;
+            *instruction = name;
+        }
+    }
+    return most;
 }
 
 const char *dq_bench_ceiling(char name[DQ_BENCH_CEILING], dq_num num, const char *instruction)

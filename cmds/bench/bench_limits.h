@@ -5,13 +5,17 @@
 #define DQ_BENCH_LIMITS_H
 
 #include "engine/backend.h"
+#include "model/model.h"
 
 #include <jansson.h>
 
-/* The ceiling: operations per second of the level's multiply-adds of numbers `num`, on all threads, for some 20 ms; their
- * instruction (static). NaN and NULL where the device does not know. A yardstick of arithmetic: products may be made of
- * other instructions (those in f32 with packed weights are sums of integers) and exceed it. */
-double dq_bench_limits_ops(dq_backend *b, dq_num num, const char **instruction);
+/* The ceiling: operations per second of the multiply-adds of which products in `num` with w are made (NULL: those of
+ * attention), on all threads, for some 20 ms; their instruction (static). NaN and NULL where the device does not
+ * know. */
+double dq_bench_limits_ops(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction);
+/* The highest of a model's products in `num`, which run different kernels where weights are stored differently. */
+double dq_bench_limits_model(dq_backend *b, dq_num num, const dq_model *m,
+                             const char **instruction);
 /* "f32 multiply-adds (vfmadd, 512 bits)" into name, "not known" of NULL; returns it. */
 enum { DQ_BENCH_CEILING = 80 };
 const char *dq_bench_ceiling(char name[DQ_BENCH_CEILING], dq_num num, const char *instruction);

@@ -55,7 +55,7 @@ static dq_status run_all(prefill *x, const dq_bench_prompt *prompt, int64_t run,
         x->of[i].attention[run] = x->clocked ? parts.attention / s : (double)NAN;
         x->of[i].products[run] = x->clocked ? parts.products / s : (double)NAN;
     }
-    const double rate = dq_bench_limits_ops(x->b, x->o->math.linear, &x->instruction);
+    const double rate = dq_bench_limits_model(x->b, x->o->math.linear, x->m, &x->instruction);
     if (run >= 0) x->ops[run] = rate;
     return err->code;
 }

@@ -72,10 +72,10 @@ dq_status dq_bench_product_rate(double *flops, dq_backend *b, const dq_model *m,
     const dq_weight *w = &m->layer[0].gate;
     dq_mat in = {.rows = DQ_BENCH_PRODUCT_ROWS, .cols = w->cols},
            out = {.rows = DQ_BENCH_PRODUCT_ROWS, .cols = w->rows};
-    in.p = op->alloc(b, (size_t)(in.rows * in.cols) * sizeof(float));
+    in.p = dq_bench_floats(b, in.rows * in.cols, err);
     out.p = op->alloc(b, (size_t)(out.rows * out.cols) * sizeof(float));
     double best = HUGE_VAL;
-    if (!in.p || !out.p) dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (err->code == DQ_OK && !out.p) dq_fail(err, DQ_RESOURCE, "out of memory");
     for (int i = 0; err->code == DQ_OK && i < 4; i++) {
         const double start = dq_bench_now(b);
         op->matmul(b, out, in, w, NULL, num);

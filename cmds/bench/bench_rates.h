@@ -27,8 +27,8 @@ double dq_bench_row_flops(const dq_model *m);
 double dq_bench_logits_flops(const dq_model *m);
 double dq_bench_prefill_flops(const dq_model *m, double n);
 
-/* *flops: per second, of the backend's own dense product at the feed-forward shape, the best of three: what a pass
- * cannot exceed. */
+/* *flops: per second, of the backend's own dense product at the feed-forward shape, the best of three.
+ * Activations are filled in: products pass over what is zero. */
 enum { DQ_BENCH_PRODUCT_ROWS = 1024 };
 dq_status dq_bench_product_rate(double *flops, dq_backend *b, const dq_model *m, dq_num num,
                                 dq_err *err);

@@ -72,7 +72,7 @@ void dq_cpu_add(dq_backend *b, dq_mat dst, dq_mat src);
 void dq_cpu_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
 
 /* cpu_peak.c */
-double dq_cpu_peak_ops(dq_backend *b, dq_num num, const char **instruction);
+double dq_cpu_peak_ops(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction);
 void dq_cpu_peak_read(dq_backend *b, const void *p, size_t bytes);
 
 /* cpu_matmul.c */

@@ -1,18 +1,25 @@
 /* cpu_peak: the ceilings of this processor, on all threads: every thread runs the loop of its level, or reads its share of a
  * block.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_blocked.h"
 
-double dq_cpu_peak_ops(dq_backend *b, dq_num num, const char **instruction)
+double dq_cpu_peak_ops(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction)
 {
+    enum {
+        DIGITS = 3
+    }; /* integer products of which a product in f32 with blocked weights is made */
     const dq_simd_peak *peak = dq_cpu_of(b)->peak;
+    const bool split = num == DQ_NUM_F32 && w && dq_cpu_blocked_fits(w);
+    const bool dot = split || num == DQ_NUM_INT8;
     double sum = 0;
-    *instruction = num == DQ_NUM_F32 ? peak->fma : num == DQ_NUM_INT8 ? peak->dot : NULL;
+    *instruction = split               ? peak->three_dots
+                   : dot               ? peak->dot
+                   : num == DQ_NUM_F32 ? peak->fma
+                                       : NULL;
     if (!*instruction) return 0;
 #pragma omp parallel for num_threads(b->threads) schedule(static) reduction(+ : sum)
-    for (int i = 0; i < b->threads; i++)
-        sum += num == DQ_NUM_F32 ? peak->run_fma() : peak->run_dot();
-    return sum;
+    for (int i = 0; i < b->threads; i++) sum += dot ? peak->run_dot() : peak->run_fma();
+    return split ? sum / DIGITS : sum;
 }
 
 void dq_cpu_peak_read(dq_backend *b, const void *p, size_t bytes)

@@ -103,10 +103,11 @@ typedef struct dq_ops {
      * vocabulary, and keep. */
     int64_t (*logit_bytes)(int64_t rows, int64_t vocab);
     /* What benchmarks compare with; they time the calls. Both optional (NULL: not known).
-     * A millisecond or so, on all threads, of nothing but the level's multiply-adds of numbers `num`, on registers
-     * alone: a yardstick for products, which may be made of other instructions and exceed it. Returns the operations done (a multiply-add counts as two) and the instruction's name
-     * (static); 0 and NULL: there are no products in `num`. */
-    double (*peak_ops)(dq_backend *b, dq_num num, const char **instruction);
+     * A millisecond or so, on all threads, of nothing but the multiply-adds of which products in `num` with w are made (w
+     * NULL: those of attention), on registers alone, so that no such product is faster. Returns the operations of
+     * the product that this would be (a multiply-add counts as two) and the instruction's name (static); 0 and NULL: there are no products in
+     * `num`. */
+    double (*peak_ops)(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction);
     /* Loads p[bytes], memory of alloc, once, each thread a share. bytes is a multiple of 64. */
     void (*peak_read)(dq_backend *b, const void *p, size_t bytes);
 

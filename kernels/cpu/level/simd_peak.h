@@ -6,9 +6,9 @@
 #include <stddef.h>
 
 typedef struct dq_simd_peak {
-    /* The instructions of the level that do most multiply-adds of f32, and of 8-bit codes. Products may be made of
-     * others: those in f32 with packed weights are sums of codes. */
-    const char *fma, *dot;
+    /* The instructions of the level that do most multiply-adds of f32, of 8-bit codes, and of products in f32 with packed
+     * weights, which are three of codes. Products are made of no fewer. */
+    const char *fma, *dot, *three_dots;
     /* A million of them and more in independent chains, on registers alone. Returns the operations done: a multiply-add of
      * two numbers counts as two. */
     double (*run_fma)(void);

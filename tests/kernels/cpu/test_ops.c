@@ -544,21 +544,30 @@ static void peaks(void **state)
 {
     (void)state;
     const char *scalar = NULL;
+    weight_case dense = new_weight(&storages[0], 4, 64, 1);
+    weight_case packed = new_weight(&storages[4], 4, 64, 1);
     for (int level = 0; level < N_LEVELS; level++) {
         const char *name = "";
         dq_backend *one = open_level(level, 1), *two = open_level(level, 2);
         if (!one) continue;
         for (dq_num num = DQ_NUM_F32; num <= DQ_NUM_INT8; num++) {
-            const double ops = one->ops->peak_ops(one, num, &name);
+            const double ops = one->ops->peak_ops(one, num, NULL, &name);
             if (num == DQ_NUM_BF16) {
                 assert_true(ops == 0 && name == NULL);
                 continue;
             }
             assert_non_null(name);
             assert_true(ops > 0);
-            assert_true(two->ops->peak_ops(two, num, &name) == 2 * ops);
+            assert_true(two->ops->peak_ops(two, num, NULL, &name) == 2 * ops);
         }
-        one->ops->peak_ops(one, DQ_NUM_F32, &name);
+        /* a product in f32 with packed weights is three of codes */
+        const char *dot = NULL, *split = NULL;
+        const double dots = one->ops->peak_ops(one, DQ_NUM_INT8, &packed.w, &dot);
+        assert_true(3 * one->ops->peak_ops(one, DQ_NUM_F32, &packed.w, &split) == dots);
+        assert_string_not_equal(dot, split);
+        one->ops->peak_ops(one, DQ_NUM_F32, &dense.w, &name);
+        assert_string_not_equal(name, split);
+        one->ops->peak_ops(one, DQ_NUM_F32, NULL, &name);
         if (level == 0) scalar = name;
         assert_true((level == 0) == (strcmp(name, scalar) == 0));
         for (size_t lines = 0; lines < 20;
@@ -573,6 +582,8 @@ static void peaks(void **state)
         dq_backend_close(one);
         dq_backend_close(two);
     }
+    free_weight(&packed);
+    free_weight(&dense);
 }
 
 int main(void)
