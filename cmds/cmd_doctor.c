@@ -99,7 +99,7 @@ static json_t *machine(dq_logger *logger, dq_arena *a)
     if (have & DQ_CPU_AVX512) json_array_append_new(features, json_string("avx512"));
     if (have & DQ_CPU_VNNI) json_array_append_new(features, json_string("avx512vnni"));
     dq_file_read(&info, &len, "/proc/meminfo", a, &ignored);
-    json_object_set_new(x, "processors", json_integer(dq_os_cpu_count()));
+    json_object_set_new(x, "processors", json_integer(dq_os_cpu_count("")));
     json_object_set_new(x, "openmp_threads", json_integer(omp_get_max_threads()));
     json_object_set_new(x, "cpu_features", features);
     json_object_set_new(x, "dq_cpu_limit", limit && *limit ? json_string(limit) : json_null());

@@ -327,7 +327,7 @@ dq_status dq_cmd_export(int argc, char **argv, dq_err *err)
     DQ_TRY(make_settings(&r, err));
     DQ_TRY(dq_logger_begin(&r.logger, "export", err));
 #ifdef _OPENMP
-    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count());
+    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count(""));
 #endif
     run(&r, args.item[0], err);
     dq_logger_end(&r.logger);

@@ -310,7 +310,7 @@ static void start(request *r, const char *model, dq_err *err)
         dq_logger_begin(&r->logger, "plan", err) != DQ_OK)
         return;
 #ifdef _OPENMP
-    omp_set_num_threads(r->threads > 0 ? (int)r->threads : dq_os_cpu_count());
+    omp_set_num_threads(r->threads > 0 ? (int)r->threads : dq_os_cpu_count(""));
 #endif
     cache ? run_cache(r, model, err) : run(r, model, err);
     dq_logger_end(&r->logger);

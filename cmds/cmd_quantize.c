@@ -393,7 +393,7 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
 #ifdef _OPENMP
         /* One more than processors: one thread hashes the source from end to end, and threads that
          * find nothing to do sleep at once instead of spinning. */
-        const int usual = dq_os_cpu_count() + (dq_calib_run_wanted(&r.calib) ? 0 : 1);
+        const int usual = dq_os_cpu_count("") + (dq_calib_run_wanted(&r.calib) ? 0 : 1);
         omp_set_num_threads(r.threads > 0 ? (int)r.threads : usual);
 #endif
         run(&r, args.item[0], err);

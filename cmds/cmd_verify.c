@@ -157,7 +157,7 @@ dq_status dq_cmd_verify(int argc, char **argv, dq_err *err)
     if (args.help) return DQ_OK;
     DQ_TRY(dq_logger_begin(&r.logger, "verify", err));
 #ifdef _OPENMP
-    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count());
+    omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count(""));
 #endif
     run(&r, args.item[0], err);
     dq_logger_end(&r.logger);

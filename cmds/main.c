@@ -126,6 +126,7 @@ static int run_all(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    dq_os_threads_begin(argv);
     int status = run_all(argc, argv);
     dq_last_words_end();
     return status;

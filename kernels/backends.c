@@ -98,7 +98,7 @@ dq_status dq_backend_open(dq_backend **out, const char *name, int threads, dq_er
                        getenv("DQ_CPU"));
     dq_backend *b = dq_block_new(1, sizeof *b, err);
     if (!b) return err->code;
-    b->threads = threads ? threads : dq_os_cpu_count();
+    b->threads = threads ? threads : dq_os_cpu_count("");
     if (kind->open(b, name, number, err) != DQ_OK) {
         dq_block_free(b);
         return err->code;

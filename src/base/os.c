@@ -1,6 +1,6 @@
 /* os: thin layers over POSIX and CPUID.
  * SPDX-License-Identifier: MIT */
-#define _GNU_SOURCE /* sched_getaffinity, dlinfo */
+#define _GNU_SOURCE /* dlinfo */
 #include "base/os.h"
 
 #if defined(__x86_64__)
@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,16 +66,6 @@ double dq_os_seconds(void)
 double dq_os_own_seconds(void)
 {
     return seconds_of(CLOCK_PROCESS_CPUTIME_ID);
-}
-
-int dq_os_cpu_count(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) {
-        int n = CPU_COUNT(&set);
-        if (n > 0) return n;
-    }
-    return 1;
 }
 
 int64_t dq_os_peak_bytes(void)

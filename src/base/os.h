@@ -61,8 +61,14 @@ unsigned dq_os_cpu_features(bool *unknown);
 double dq_os_seconds(void);      /* monotonic */
 double dq_os_own_seconds(void);  /* that processors have spent on this process */
 int64_t dq_os_cache_bytes(void); /* of the last-level cache that a processor sees; 0 unknown */
-int dq_os_cpu_count(void);       /* processors this process may use */
-int64_t dq_os_peak_bytes(void);  /* peak resident memory of this process; 0 unknown */
+/* os_threads.c. Processors that this process may use: its affinity, and the quota of time of its control groups, rounded
+ * up. root: "", or where a test keeps files. */
+int dq_os_cpu_count(const char *root);
+/* Makes threads that wait for each other sleep after some 50 microseconds, unless the environment says how they wait
+ * (GOMP_SPINCOUNT, OMP_WAIT_POLICY): starts the program anew with that set. First in main. Returns where it is set,
+ * or where this cannot be done; then threads wait as the runtime of OpenMP has it. */
+void dq_os_threads_begin(char **argv);
+int64_t dq_os_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
 /* Memory of this machine, or less where the process's address space is limited to less; 0 unknown. */
 int64_t dq_os_memory_bytes(void);
 /* os_memory.c. What this process could still take without driving others out: memory that the machine has available, or

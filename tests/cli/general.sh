@@ -5,6 +5,19 @@ try 0 "usage: dq COMMAND" --help
 version=$(sed -n 's/^project(dq VERSION \([0-9.]*\) .*/\1/p' "$repo/CMakeLists.txt")
 try 0 "^dq $version\$" --version
 grep -rnF "\"$version\"" "$repo/src" "$repo/cmds" && complain "the version stands in more places than CMakeLists.txt"
+# threads wait as long as dq says (the runtime prints what it read), and as the user says where he does
+if OMP_DISPLAY_ENV=VERBOSE "$dq" --version 2>&1 | grep -q GOMP_SPINCOUNT; then
+    waits() { # waits PATTERN VARIABLE=VALUE...
+        what=$1
+        shift
+        env OMP_DISPLAY_ENV=VERBOSE "$@" "$dq" --version 2>&1 >"$top/out" | grep GOMP_SPINCOUNT | tail -1 | grep -q "$what" ||
+            complain "general: $*: the runtime of threads did not read $what"
+        grep -q "^dq $version\$" "$top/out" || complain "general: $*: started anew, dq prints $(cat "$top/out")"
+    }
+    waits "'2000'" LC_ALL=C
+    waits "'77'" GOMP_SPINCOUNT=77
+    waits "'0'" OMP_WAIT_POLICY=passive
+fi
 for c in stats quantize plan eval report info verify export logits tokenize bench doctor; do
     try 0 "^usage: dq $c" $c --help
     try 0 "^usage: dq $c" $c -h

@@ -5,10 +5,7 @@
 set -u
 LC_ALL=C
 export LC_ALL
-unset DQ_CPU DQ_CUBLAS
-# Threads that wait for each other in a loop make a busy machine crawl; there are many short runs here.
-OMP_WAIT_POLICY=passive
-export OMP_WAIT_POLICY
+unset DQ_CPU DQ_CUBLAS GOMP_SPINCOUNT OMP_WAIT_POLICY
 [ $# -ge 3 ] || {
     echo "usage: run.sh DQ REPOSITORY PART..." >&2
     exit 2

@@ -53,7 +53,7 @@ static void thread_counts(void **state)
     dq_backend *b;
     (void)state;
     assert_int_equal(dq_backend_open(&b, "cpu", 0, &err), DQ_OK);
-    assert_int_equal(b->threads, dq_os_cpu_count());
+    assert_int_equal(b->threads, dq_os_cpu_count(""));
     dq_backend_close(b);
     assert_int_equal(dq_backend_open(&b, "cpu", -1, &err), DQ_USAGE);
     assert_null(b);

@@ -1,4 +1,4 @@
-/* test_os_memory: the lowest of what machine, control groups and address space leave.
+/* test_os_memory: the lowest of what machine, control groups and address space leave, of memory and of processors.
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 #include "base/os.h"
@@ -26,7 +26,10 @@ static const char *const files[] = {"/proc/meminfo",
                                     GROUP "/outer/memory.current",
                                     GROUP "/outer/own/memory.max",
                                     GROUP "/outer/own/memory.current",
-                                    GROUP "/outer/own/memory.stat"};
+                                    GROUP "/outer/own/memory.stat",
+                                    GROUP "/cpu.max",
+                                    GROUP "/outer/cpu.max",
+                                    GROUP "/outer/own/cpu.max"};
 enum { N_FOLDERS = sizeof folders / sizeof *folders, N_FILES = sizeof files / sizeof *files };
 static char root[64];
 
@@ -125,12 +128,32 @@ static void this_machine_has_some(void **unused)
     assert_true(left > 0 && left <= dq_os_memory_bytes());
 }
 
+/* The machine may have one processor only, so quotas of less than one are what is sure to lower. */
+static void quotas_of_processors_hold(void **unused)
+{
+    (void)unused;
+    const int all = dq_os_cpu_count("");
+    put("/proc/self/cgroup", "0::/outer/own\n");
+    assert_int_equal(dq_os_cpu_count(root), all);
+    put(GROUP "/outer/own/cpu.max", "max 100000\n");
+    put(GROUP "/outer/cpu.max", "900000000 100000\n");
+    assert_int_equal(dq_os_cpu_count(root), all);
+    put(GROUP "/outer/cpu.max", "20000 100000\n"); /* a fifth of a processor is one */
+    assert_int_equal(dq_os_cpu_count(root), 1);
+    put(GROUP "/outer/cpu.max", "100001 100000\n"); /* rounded up */
+    assert_int_equal(dq_os_cpu_count(root), all < 2 ? all : 2);
+    put(GROUP "/outer/cpu.max", "nothing\n");
+    put(GROUP "/cpu.max", "0 100000\n");
+    assert_int_equal(dq_os_cpu_count(root), all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_lowest_bound_holds),
         cmocka_unit_test(an_address_space_is_a_bound),
         cmocka_unit_test(this_machine_has_some),
+        cmocka_unit_test(quotas_of_processors_hold),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
