@@ -104,13 +104,15 @@ INLINE void thin_line(const thin_job *t, const int m, const int per, vec s[MAX_R
     }
 }
 
-/* The sums of m rows with LANES nv rows of W. Where all rows begin alike in a line of the cache, whole lines are read:
- * two halves of two lines would be read twice, as rows whose lengths are a power of two meet in one set of the cache. */
+/* The sums of m rows with LANES nv rows of W. Rows whose lengths are multiples of ALIKE lines meet in few sets of the cache,
+ * where two halves of two lines would be read twice: of these, whole lines are read, and the columns before the first cost
+ * more. */
 INLINE void thin_rows(const thin_job *t, const int m, const int nv, const int per)
 {
-    enum { SOON = 16, LATER = 64 }; /* lines */
+    enum { SOON = 16, LATER = 64, ALIKE = 16 }; /* lines */
     const int64_t wide = WORDS * per, half = wide / 2, turn = (LANES * nv - 1) * t->stride;
-    const int64_t skip = t->stride % LINE ? 0 : (int64_t)((uintptr_t)t->w % LINE) * per / 4;
+    const int64_t begin = (int64_t)((uintptr_t)t->w % LINE) * per / 4;
+    const int64_t skip = t->stride % (ALIKE * LINE) ? 0 : begin;
     vec s[2][MAX_ROWS];
 #pragma GCC unroll 2
     for (int v = 0; v < nv; v++)
