@@ -37,8 +37,12 @@ int dq_os_cpu_count(const char *root)
 void dq_os_threads_begin(char **argv)
 {
 #if defined(__GNUC__) && !defined(__clang__)
+    char path[4096]; /* by its own name, which ps and killall show */
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
-    if (setenv("GOMP_SPINCOUNT", "2000", 0) == 0) execv("/proc/self/exe", argv);
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+    if (n <= 0 || n >= (ssize_t)sizeof path) return;
+    path[n] = 0;
+    if (setenv("GOMP_SPINCOUNT", "2000", 0) == 0) execv(path, argv);
 #else
     (void)argv;
 #endif

@@ -15,6 +15,15 @@ if OMP_DISPLAY_ENV=VERBOSE "$dq" --version 2>&1 | grep -q GOMP_SPINCOUNT; then
         grep -q "^dq $version\$" "$top/out" || complain "general: $*: started anew, dq prints $(cat "$top/out")"
     }
     waits "'2000'" LC_ALL=C
+    if [ -r /proc/self/comm ]; then
+        mkfifo idle
+        "$dq" tokenize "plain model" --text idle >"$top/out" 2>"$top/err" &
+        sleep 0.2 # it waits for the text
+        name=$(cat /proc/$!/comm)
+        echo word >idle
+        wait $!
+        [ "$name" = "$(basename "$dq" | cut -c-15)" ] || complain "general: started anew, dq is called $name"
+    fi
     waits "'77'" GOMP_SPINCOUNT=77
     waits "'0'" OMP_WAIT_POLICY=passive
 fi
