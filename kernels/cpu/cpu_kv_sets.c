@@ -23,11 +23,21 @@ static void put_number(dq_kv_part *part, int64_t i, float x)
 /* How the values of one channel become codes. */
 typedef struct channel {
     float step, low;
-    bool overflow; /* f16 cannot hold both */
+    bool overflow; /* f16 does not hold both */
 } channel;
 
-/* As stored, rounded where f16 can hold it. Values that are not finite make both NaN, which then reaches everything that
- * reads the set. */
+/* Whether with this low all values from `least` to `largest` are within half a step of what their codes say; without a step:
+ * are alike and the low. */
+static bool covers(channel c, float low, float least, float largest, int bits, bool dithers)
+{
+    const float room = dithers ? 0.0f : 0.5f; /* dithering moves half a step either way */
+    if (c.step == 0.0f) return low == least;
+    return least - low >= -room * c.step &&
+           largest - low <= ((float)((1 << bits) - 1) + room) * c.step;
+}
+
+/* As stored, rounded to f16 where that does no harm. Values that are not finite, or so far apart, make both NaN, which then
+ * reaches everything that reads the set. */
 static channel channel_of(const dq_simd *simd, const float *x, int64_t n, int bits, bool dithers)
 {
     float least = x[0], largest = x[0];
@@ -45,8 +55,9 @@ static channel channel_of(const dq_simd *simd, const float *x, int64_t n, int bi
     if (holds) c.step = half;
     c.low = dithers ? least - c.step / 2 : least;
     const float low = dq_f32_from_f16(dq_f16_from_f32(c.low));
-    if (isfinite(low)) c.low = low;
-    c.overflow = !holds || !isfinite(low);
+    const bool low_holds = covers(c, low, least, largest, bits, dithers);
+    if (low_holds) c.low = low;
+    c.overflow = !holds || !low_holds;
     return c;
 }
 

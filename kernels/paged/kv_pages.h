@@ -34,7 +34,7 @@ typedef struct dq_kv_part {
     void *scale;
     void *sinks; /* the same [n_sinks][head_dim] a head: what is never coded in a page that is */
     bool wide;
-    bool overflow;  /* while codes are made: a scale does not fit in f16 */
+    bool overflow;  /* while codes are made: a scale or low stays f32 (kv_spec.h) */
     uint8_t n_sets; /* that there is room for, DQ_PAGE_TOKENS at most */
 } dq_kv_part;
 
@@ -83,7 +83,7 @@ typedef struct dq_kv_device {
      * number that kv->dense would make infinite. */
     bool (*write)(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                   dq_mat v);
-    /* Makes codes and scales. Where f16 cannot hold a scale of a side that is not wide, its `overflow` is set
+    /* Makes codes and scales. Where a scale or low of a side that is not wide stays f32, its `overflow` is set
      * and that side's codes may be left half made; else it is cleared. */
     bool (*encode)(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_t n);
     void (*widen)(dq_backend *b, float *to, const void *f16, int64_t n);

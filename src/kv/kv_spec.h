@@ -68,9 +68,10 @@ extern const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES]; /* "f32", "f16", "
  * infinite), code = clamp(rint(x / scale), +-Qmax). head_dim is padded with zeros to a multiple of 16.
  *
  * Page codes: a set of tokens has for each channel of a head its own low = least and step = (largest - least) / (2^b - 1),
- * both rounded to f16 (f32 where f16 would make the step subnormal, or one of them infinite); code = clamp(rint((x - low) /
- * step), 0, 2^b - 1), 0 where step is 0; read back as code * step + low. Dithered: step = (largest - least) / (2^b - 2), low =
- * least - step / 2, code = clamp(rint((x - low) / step + d), 0, 2^b - 1), read back as (code - d) * step + low, d =
+ * both rounded to f16; f32 where f16 would make the step subnormal or infinite, or move the low so far that an element is more
+ * than half a step from what its code says (where step is 0: at all). code = clamp(rint((x - low) / step), 0, 2^b - 1), 0 where
+ * step is 0; read back as code * step + low. A range that f32 cannot hold makes both NaN. Dithered: step = (largest - least) /
+ * (2^b - 2), low = least - step / 2, code = clamp(rint((x - low) / step + d), 0, 2^b - 1), read back as (code - d) * step + low, d =
  * dq_kv_dither(position of the token). A set is the tokens of a sequence, layer and head group that are due at once
  * (64p .. 64p+63, but sinks and what was forgotten before) and stand in one page of the cache.
  *

@@ -18,7 +18,8 @@ Page codes: p.D [64, D] f32 is a page of tokens at positions 64 .. 127; that of 
 B bits, M 1 where dithered:
 
     c.D.B.M [64, D] i8     codes less 2^(B-1)
-    l.D.B.M [2, D] f32     steps and lows as stored: of f16, but those that it cannot hold
+    l.D.B.M [2, D] f32     steps and lows as stored: of f16, but steps that it cannot hold, and lows with which codes
+                           would leave out more than half a step of what the channel has
 """
 import pathlib
 
@@ -75,6 +76,9 @@ def page(d):
     if d == 24:
         x[:, 6] *= f32(1e-7)
         x[:, 7] = x[:, 7] * f32(0.1) + f32(1e5)
+        x[:, 8] = x[:, 8] * f32(1e-3) + f32(1000.3)  # lows that f16 would move by many steps
+        x[:, 9] = np.arange(64, dtype=f32) * f32(2.0 ** -24) + f32(2.0 ** -22.5)
+        x[:, 10] = f32(0.3)
     return x
 
 
@@ -96,7 +100,10 @@ def quantize_page(x, bits, dithered):
     half = stored(exact)
     step = np.where((exact == 0) | (np.isfinite(half) & (half >= f32(2.0 ** -14))), half, exact)
     low = least - step / 2 if dithered else least
-    low = np.where(np.isfinite(stored(low)), stored(low), low)
+    room = f32(0 if dithered else 0.5)
+    covers = (least - stored(low) >= -room * step) & (x.max(0) - stored(low) <= (top + room) * step)
+    covers = np.where(step == 0, stored(low) == low, covers)
+    low = np.where(covers, stored(low), low)
     safe = np.where(step == 0, f32(1), step)
     u = np.clip(np.rint((x - low) / safe + d), 0, top) * (step != 0)
     return (u - f32(2 ** (bits - 1))).astype(np.int8), np.stack([step, low])

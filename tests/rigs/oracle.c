@@ -63,7 +63,7 @@ static float in_f16(float x)
     return dq_f32_from_f16(dq_f16_from_f32(x));
 }
 
-/* Channel `at` of tokens first .. end-1 by the rule of page codes in kv_spec.h; f16 holds all numbers. */
+/* Channel `at` of tokens first .. end-1 by the rule of page codes in kv_spec.h. */
 static void code_channel(float *out, const dq_oracle *o, const dq_oracle_list *l, const float *x,
                          int64_t first, int64_t end, int64_t at, int bits, bool dithers)
 {
@@ -74,8 +74,13 @@ static void code_channel(float *out, const dq_oracle *o, const dq_oracle_list *l
         largest = fmaxf(largest, x[i * width + at]);
     }
     const int top = (1 << bits) - 1;
-    const float step = in_f16((largest - least) / (float)(dithers ? top - 1 : top));
-    const float low = in_f16(dithers ? least - step / 2 : least);
+    const float exact = (largest - least) / (float)(dithers ? top - 1 : top), half = in_f16(exact);
+    const float step = exact != 0 && (half < 0x1p-14f || isinf(half)) ? exact : half;
+    const float from = dithers ? least - step / 2 : least, room = dithers ? 0.0f : 0.5f;
+    float low = in_f16(from);
+    if (step == 0 ? low != least
+                  : low - least > room * step || largest - low > ((float)top + room) * step)
+        low = from;
     for (int64_t i = first; i < end; i++) {
         const float d = dithers ? dq_kv_dither(l->pos[i]) : 0.0f;
         float u = step == 0 ? 0.0f : rintf((x[i * width + at] - low) / step + d);

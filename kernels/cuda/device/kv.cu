@@ -95,10 +95,21 @@ DQ_DEVICE bool encode_token(const dq_page_form *f, const dq_page *p, int side, i
 /* How the values of one channel and set become codes. */
 typedef struct dq_channel {
     float step, low;
-    bool overflow; /* f16 cannot hold both */
+    bool overflow; /* f16 does not hold both */
 } dq_channel;
 
-/* Of n elements of x from `at` on, one a token: as stored, rounded where f16 can hold it; NaN where one of them is not finite. */
+/* Whether with this low all values from `least` to `largest` are within half a step of what their codes say; without a step:
+ * are alike and the low. */
+DQ_DEVICE bool covers(dq_channel c, float low, float least, float largest, int bits, bool dithers)
+{
+    float room = dithers ? 0.0f : 0.5f; /* dithering moves half a step either way */
+    if (c.step == 0.0f) return low == least;
+    return dq_sub_rn(least, low) >= dq_mul_rn(-room, c.step) &&
+           dq_sub_rn(largest, low) <= dq_mul_rn((float)((1 << bits) - 1) + room, c.step);
+}
+
+/* Of n elements of x from `at` on, one a token: as stored, rounded to f16 where that does no harm; NaN where one of them is
+ * not finite, or they are so far apart. */
 DQ_DEVICE dq_channel channel_of(const dq_page_form *f, const void *x, int64_t at, int n, int bits,
                                 bool dithers)
 {
@@ -118,9 +129,9 @@ DQ_DEVICE dq_channel channel_of(const dq_page_form *f, const void *x, int64_t at
     c.step = holds ? half : step;
     c.low = dithers ? dq_sub_rn(least, dq_mul_rn(c.step, 0.5f)) : least;
     float low = dq_f16_f32(dq_f32_f16(c.low));
-    bool fits = (dq_f32_bits(low) & 0x7fffffffu) < 0x7f800000u;
-    if (fits) c.low = low;
-    c.overflow = !holds || !fits;
+    bool low_holds = covers(c, low, least, largest, bits, dithers);
+    if (low_holds) c.low = low;
+    c.overflow = !holds || !low_holds;
     return c;
 }
 

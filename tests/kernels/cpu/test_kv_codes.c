@@ -169,6 +169,64 @@ static void numpy_page_codes(void **state)
     golden_close(&g);
 }
 
+/* Channels of every size, alike or not, about zero or far from it. */
+static void draw_channels(float *x, int d, uint32_t seed)
+{
+    static const float offsets[] = {0, 0.5f, 3, 40, -700, 0x1p20f};
+    for (int c = 0; c < d; c++, seed += 100) {
+        const float size = exp2f(35 * uniform(seed) - 5), at = offsets[seed / 7 % 6] * size;
+        const int kind = c % 8;
+        for (int t = 0; t < 64; t++) {
+            float u = uniform(seed + 1 + (uint32_t)t);
+            if (kind == 5) u = 0;
+            if (kind == 6) u = t == 17;
+            if (kind == 7) u = (float)t / 16;
+            x[t * d + c] = u * size + at;
+        }
+    }
+}
+
+/* Channel c of a page, as attention reads it, but for what f32 itself rounds; y: an element a token. */
+static void check_channel(const float *x, int c, int d, const float *y, int64_t stride, int steps)
+{
+    float least = x[c], largest = x[c];
+    for (int t = 0; t < 64; t++) {
+        least = fminf(least, x[t * d + c]);
+        largest = fmaxf(largest, x[t * d + c]);
+    }
+    const double step = ((double)largest - (double)least) / steps;
+    const double most = step / 2 * (1 + 0x1p-10) + 0x1p-22 * (double)fmaxf(-least, largest);
+    for (int t = 0; t < 64; t++)
+        assert_true(fabs((double)y[t * stride] - (double)x[t * d + c]) <= most);
+}
+
+static void elements_are_within_half_a_step(void **state)
+{
+    enum { D = 64 };
+    static const int bits[] = {8, 6, 5, 4, 3, 2};
+    const dq_simd *level[3] = {&dq_simd_scalar, dq_cpu_level_of(dq_os_cpu_features(NULL))->simd,
+                               dq_cpu_level_of(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)->simd};
+    (void)state;
+    for (int i = 0; i < 6 * 4; i++) {
+        const int b = bits[i % 6], steps = (1 << b) - 1;
+        stage s;
+        float x[64 * D];
+        draw_channels(x, D, (uint32_t)i * 10007);
+        one_head_of(&s, D, b, b, 32, DQ_CODE_DITHER);
+        const dq_kv_list *list = put_tokens(&s, x, 64);
+        float *scratch = calloc((size_t)dq_cpu_kv_scratch_floats(s.kv), sizeof *scratch);
+        for (int k = 0; k < 3; k++) {
+            const float *y = dq_cpu_kv_read_keys(level[k], s.kv, list, 0, 0, 64, scratch);
+            for (int c = 0; c < D; c++) check_channel(x, c, D, y + c * 64, 1, steps);
+            y = dq_cpu_kv_read_values(level[k], s.kv, list, 0, 0, 64, scratch);
+            for (int c = 0; c < D; c++)
+                check_channel(x, c, D, y + c, s.kv->v_cols, steps - (b >= 4));
+        }
+        free(scratch);
+        close_stage(&s);
+    }
+}
+
 /* Only the scale that f16 cannot hold stays unrounded, and only its page grows. */
 static void odd_scales_stay_in_their_page(void **state)
 {
@@ -499,6 +557,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numpy_codes),
         cmocka_unit_test(numpy_page_codes),
+        cmocka_unit_test(elements_are_within_half_a_step),
         cmocka_unit_test(odd_scales_stay_in_their_page),
         cmocka_unit_test(codes_are_moved),
         cmocka_unit_test(widths_by_layer),

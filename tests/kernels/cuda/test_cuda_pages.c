@@ -82,8 +82,18 @@ static void compare_caches(dq_kv_spec (*spec)(int i))
             p.host[A_V][71 * PAIR_KV * dims[i % 6] + c] = 0;
             if (i % 2) p.host[A_K][100 * PAIR_KV * dims[i % 6] + c] *= 1e-4f; /* subnormal there */
         }
-        for (int t = 64; t < 128; t++) /* of page codes: a step that is subnormal there */
-            p.host[A_K][t * PAIR_KV * dims[i % 6] + 3] *= 1e-6f;
+        for (int t = 64; t < 128; t++) { /* of page codes: a step that is subnormal there */
+            float *k = p.host[A_K] + t * PAIR_KV * dims[i % 6];
+            k[3] *= 1e-6f;
+            k[4] = k[4] * 1e-3f +
+                   1000.3f; /* lows that f16 would move by many steps, by half of one, */
+            k[5] = k[5] * 2 + 9.3f;
+            k[6] = 0.3f; /* and where there is no step */
+        }
+        for (int t = 0; t < 64; t++) { /* up to one step, of 8 bits */
+            float *v = p.host[A_V] + t * PAIR_KV * dims[i % 6];
+            for (int c = 0; c < 8; c++) v[c] = v[c] * 2 + 40.1f;
+        }
         pair_append(&p);
         compare_codes(&p, a);
         pair_compact(&p);
