@@ -176,11 +176,42 @@ static void print_sourceless(const cmd_eval_view *v)
     }
 }
 
+/* Whether models m and k are references of their own rows and have scored the same ids of a text. */
+static bool stand_apart(const dq_eval *e, int m, int k)
+{
+    const dq_eval_model *a = &e->model[m], *b = &e->model[k];
+    if (m == k || a->ref != m || b->ref != k || a->sourceless || b->sourceless) return false;
+    for (int i = 0; i < e->n_rows; i++) {
+        if (e->row[i].model != m || !e->row[i].shown || !kind_of(e, i)->windows) continue;
+        for (int j = 0; j < e->n_rows; j++) {
+            if (e->row[j].model == k && e->row[j].shown && e->row[j].ids == e->row[i].ids)
+                return true;
+        }
+    }
+    return false;
+}
+
+static void print_apart(const cmd_eval_view *v)
+{
+    const dq_eval *e = v->e;
+    bool any = false;
+    for (int m = 0; m < e->n_models; m++) {
+        bool apart = false;
+        for (int k = 0; k < e->n_models; k++) apart = apart || stand_apart(e, m, k);
+        if (apart) printf("%s%s", any ? ", " : "", v->names[m]);
+        any = any || apart;
+    }
+    if (any)
+        printf(": each is its own reference, so neither KLD nor a difference of a text compares "
+               "them. --ref MODEL compares every row with one model.\n");
+}
+
 dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
 {
     bool first = true;
     print_notes(v->e);
     print_sourceless(v);
+    print_apart(v);
     for (int i = 0; i < v->e->n_rows; i++) {
         family f;
         bool speaks;

@@ -45,8 +45,10 @@ void cmd_eval_text_cells(dq_table *t, const dq_eval_numbers *x)
     cmd_eval_mean_cell(t, x->ppl, "");
     if (isnan(x->kld.value))
         dq_table_cell(t, "-");
-    else
+    else if (isnan(x->kld.std_err))
         dq_table_cell(t, "%.3e", x->kld.value);
+    else
+        dq_table_cell(t, "%.3e \u00b1 %.1e", x->kld.value, x->kld.std_err);
     if (isnan(x->same.value))
         dq_table_cell(t, "-");
     else

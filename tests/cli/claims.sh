@@ -39,6 +39,15 @@ try 2 "margin" "$@" --margin x
 "$dq" "$@" --limit 12 >/dev/full 2>/dev/null
 try 0 "loss at most 0.5" "$@" --limit 12 --margin 0.5 --resume
 
+# ---- two checkpoints are not compared until --ref says with which, and a KLD has its error
+apart="^plain model, diff model: each is its own reference, .* --ref MODEL "
+set -- eval "plain model" "diff model" --text "$book" --ctx 192 --limit 12 --progress never
+try 0 "$apart" "$@"
+try 0 "^diff model .*  [0-9.]*e-01 ± [0-9.]*e-0[1-9]  " "$@" --ref "plain model"
+! grep -q "$apart" "$top/out" || complain "claims: --ref is asked for where it is given"
+try 0 "." eval "diff model" --text "$book" --ctx 192 --limit 2 --logit-bits 8 --progress never
+! grep -q "own reference" "$top/out" || complain "claims: one checkpoint stands apart"
+
 # ---- an item that is lost fails nothing, and none that is lost proves little
 set -- eval "plain model" --task mc --data "$many" --logit-bits 16,8,4 --progress never
 try 0 "^  plain model, mc, grain tensor: 16$" "$@" --limit 60 --csv claims.csv -o claims.json --force
