@@ -192,17 +192,18 @@ static int power(double x)
     return (int)floor(log10(fabs(x)));
 }
 
-/* Two digits of the error; an exponent where there would be more than five digits behind the point. */
+/* Two digits of the error; an exponent where there would be more than five digits behind the point. Where a table is too
+ * wide, the line ends before the ±. */
 static void with_error(char *buf, size_t cap, double value, double std_err)
 {
     int digits = 1 - power(std_err);
     if (digits <= 5) {
         if (digits < 0) digits = 0;
-        snprintf(buf, cap, "%.*f ± %.*f", digits, value, digits, std_err);
+        snprintf(buf, cap, "%.*f ±\u00a0%.*f", digits, value, digits, std_err);
         return;
     }
     int more = value != 0 ? power(value) - power(std_err) + 1 : 1;
-    snprintf(buf, cap, "%.*e ± %.1e", more < 0 ? 0 : more > 6 ? 6 : more, value, std_err);
+    snprintf(buf, cap, "%.*e ±\u00a0%.1e", more < 0 ? 0 : more > 6 ? 6 : more, value, std_err);
 }
 
 const char *dq_html_page_value_text(char *buf, size_t cap, double value, double std_err)

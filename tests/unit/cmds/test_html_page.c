@@ -156,14 +156,15 @@ static void numbers_stand_with_their_errors(void **state)
     place *p = *state;
     if (!p->drawing) skip();
     const char *page = page_of(p, p->all);
-    assert_non_null(strstr(page, "<td>0.6340 ± 0.0048</td>")); /* 0.634 of 10042 items */
+    assert_non_null(strstr(page, "<td>0.6340 ±\u00a00.0048</td>")); /* 0.634 of 10042 items */
     assert_non_null(strstr(page, "acc_norm *</th>"));
     assert_non_null(strstr(page, "<td>2.4e-15</td>")); /* McNemar */
     assert_non_null(strstr(page, "the noise floor"));
     assert_non_null(strstr(page, "moved by one unit in the last place"));
     assert_non_null(strstr(page, "(windows as clusters)"));
-    assert_non_null(strstr(page, "<td>0.00125 ± 0.00025</td></tr>")); /* difference in a range */
-    assert_non_null(strstr(page, "<td>0.0225</td></tr>"));            /* margin of orders */
+    /* difference in a range */
+    assert_non_null(strstr(page, "<td>0.00125 ±\u00a00.00025</td></tr>"));
+    assert_non_null(strstr(page, "<td>0.0225</td></tr>"));                 /* margin of orders */
     assert_non_null(strstr(page, "<td>87.25</td><td class=\"l\">asked ")); /* ends of answers */
     assert_non_null(
         strstr(page, " A KV cache that forgets or rounds does so before the question."));
@@ -307,13 +308,13 @@ static void values_show_two_digits_of_their_error(void **state)
         double value, std_err;
         const char *want;
     } c[] = {
-        {0.634, 0.004807, "0.6340 ± 0.0048"},
-        {0.5, 0.0926, "0.500 ± 0.093"},
-        {17827.9, 3872.6, "17828 ± 3873"},
-        {9.78854, 0.2172, "9.79 ± 0.22"},
-        {1.73e-5, 4.1e-6, "1.73e-05 ± 4.1e-06"},
-        {-0.0012, 0.0013, "-0.0012 ± 0.0013"},
-        {0, 2e-9, "0.0e+00 ± 2.0e-09"},
+        {0.634, 0.004807, "0.6340 ±\u00a00.0048"},
+        {0.5, 0.0926, "0.500 ±\u00a00.093"},
+        {17827.9, 3872.6, "17828 ±\u00a03873"},
+        {9.78854, 0.2172, "9.79 ±\u00a00.22"},
+        {1.73e-5, 4.1e-6, "1.73e-05 ±\u00a04.1e-06"},
+        {-0.0012, 0.0013, "-0.0012 ±\u00a00.0013"},
+        {0, 2e-9, "0.0e+00 ±\u00a02.0e-09"},
         {1, 0, "1.0000"},
         {0.5, (double)NAN, "0.5000"},
         {3.2e-6, (double)NAN, "3.20e-06"},
