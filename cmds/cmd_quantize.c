@@ -126,8 +126,8 @@ static void row_text(dq_table *t, const dq_quantize_row *r, bool loss)
 
 static dq_status print_rows(const dq_quantizer *q, bool loss, dq_err *err)
 {
-    static const char *const titles[] = {"tensor",          "shape", "stored as", "bits", "group",
-                                         "bits per weight", "size",  "SQNR dB",   "loss"};
+    static const char *const titles[] = {"tensor", "shape", "stored as", "bits", "group",
+                                         "bpw",    "size",  "SQNR dB",   "loss"};
     dq_table *t;
     if (dq_table_new(&t, titles, loss ? 9 : 8, err) != DQ_OK) return err->code;
     for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {

@@ -1,4 +1,6 @@
-/* table: cells are kept as text, in the order they come; widths are worked out when it is printed.
+/* table: cells are kept as text, in the order they come; widths are worked out when it is printed. What is wider than a
+ * line loses columns in steps: those that hold nothing, then those that hold one thing in all rows, which a line in front
+ * says; what is still too wide goes on in further blocks of the same rows.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/table.h"
 
@@ -12,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LINE = 120, GAP = 2, MAX_COLS = 64 };
+
 typedef struct cell {
     const char *text;
     bool rule; /* one stands before the row that starts here */
@@ -19,7 +23,7 @@ typedef struct cell {
 
 struct dq_table {
     dq_arena *a; /* holds the cells and this */
-    int n_cols, n_cells;
+    int n_cols, n_cells, n_keys;
     cell *cell; /* row by row, first the titles */
     size_t cap;
     bool rule; /* before the next cell */
@@ -47,6 +51,7 @@ dq_status dq_table_new(dq_table **out, const char *const *titles, int n_cols, dq
     }
     t->a = a;
     t->n_cols = n_cols;
+    t->n_keys = 1;
     for (int i = 0; i < n_cols; i++) add_cell(t, titles[i]);
     return DQ_OK;
 }
@@ -72,6 +77,11 @@ void dq_table_real(dq_table *t, double x)
         dq_table_cell(t, "%.17g", x);
     else
         dq_table_cell(t, "%s", "");
+}
+
+void dq_table_keys(dq_table *t, int n)
+{
+    t->n_keys = n;
 }
 
 void dq_table_rule(dq_table *t)
@@ -102,37 +112,142 @@ static dq_status complete(const dq_table *t, dq_err *err)
     return dq_json_complete(err);
 }
 
-dq_status dq_table_print(const dq_table *t, dq_err *err)
+/* What of a table is printed, and how. */
+typedef struct layout {
+    int wide[MAX_COLS];
+    bool right[MAX_COLS], shown[MAX_COLS];
+} layout;
+
+static void measure(layout *l, const dq_table *t)
 {
-    int wide[64];
-    bool right[64];
-    DQ_TRY(complete(t, err));
-    if (t->n_cols > 64) return dq_fail(err, DQ_BUG, "table of %d columns", t->n_cols);
     for (int c = 0; c < t->n_cols; c++) {
-        wide[c] = 0;
-        right[c] = true;
+        l->wide[c] = 0;
+        l->right[c] = l->shown[c] = true;
         for (int i = c; i < t->n_cells; i += t->n_cols) {
             int w = width(t->cell[i].text);
-            if (w > wide[c]) wide[c] = w;
-            if (i >= t->n_cols && !is_number(t->cell[i].text)) right[c] = false;
+            if (w > l->wide[c]) l->wide[c] = w;
+            if (i >= t->n_cols && !is_number(t->cell[i].text)) l->right[c] = false;
         }
     }
-    for (int i = 0; i < t->n_cells; i++) {
-        int c = i % t->n_cols, pad = wide[c] - width(t->cell[i].text);
-        if (c == 0 && (t->cell[i].rule || i == t->n_cols)) {
-            for (int k = 0; k < t->n_cols; k++) {
-                for (int d = 0; d < wide[k]; d++) putchar('-');
-                fputs(k + 1 < t->n_cols ? "  " : "\n", stdout);
-            }
-        }
-        if (right[c])
-            printf("%*s%s", pad, "", t->cell[i].text);
-        else if (c + 1 < t->n_cols)
-            printf("%s%*s", t->cell[i].text, pad, "");
-        else
-            printf("%s", t->cell[i].text);
-        fputs(c + 1 < t->n_cols ? "  " : "\n", stdout);
+}
+
+/* Of the columns first .. end-1 that are shown, with a gap behind each. */
+static int columns(const layout *l, int first, int end)
+{
+    int n = 0;
+    for (int c = first; c < end; c++) n += l->shown[c] ? l->wide[c] + GAP : 0;
+    return n;
+}
+
+static bool fits(const layout *l, const dq_table *t)
+{
+    return columns(l, 0, t->n_cols) - GAP <= LINE;
+}
+
+/* Whether all rows, of which there are some, have the same in column c. */
+static bool is_constant(const dq_table *t, int c)
+{
+    for (int i = t->n_cols + c; i < t->n_cells; i += t->n_cols) {
+        if (strcmp(t->cell[i].text, t->cell[t->n_cols + c].text) != 0) return false;
     }
+    return t->n_cells > t->n_cols;
+}
+
+static bool is_empty(const dq_table *t, int c)
+{
+    const char *text = is_constant(t, c) ? t->cell[t->n_cols + c].text : "one";
+    return !*text || strcmp(text, "-") == 0;
+}
+
+/* Takes column c away and says its cell; *at: where in a line that ends. */
+static void say_constant(layout *l, const dq_table *t, int c, int *at)
+{
+    const char *title = t->cell[c].text, *text = t->cell[t->n_cols + c].text;
+    const int n = width(title) + 1 + width(text);
+    if (*at == 0)
+        *at = printf("In every row:");
+    else
+        *at += printf(";");
+    if (*at + 1 + n + 1 > LINE) {
+        printf("\n ");
+        *at = 1;
+    }
+    printf(" %s %s", title, text);
+    *at += 1 + n;
+    l->shown[c] = false;
+}
+
+/* The first column stays while it alone tells rows apart, or there is room for it. */
+static void say_constants(layout *l, const dq_table *t)
+{
+    layout rest = *l;
+    int at = 0;
+    bool other_keys = false;
+    for (int c = 1; c < t->n_cols; c++) {
+        rest.shown[c] = l->shown[c] && !is_constant(t, c);
+        other_keys = other_keys || (rest.shown[c] && c < t->n_keys);
+    }
+    const bool keep = fits(&rest, t) || !other_keys || !is_constant(t, 0);
+    for (int c = keep; c < t->n_cols; c++) {
+        if (l->shown[c] && is_constant(t, c)) say_constant(l, t, c, &at);
+    }
+    if (at) printf(".\n");
+}
+
+static void print_cell(const layout *l, const char *text, int c, bool last)
+{
+    const int pad = l->wide[c] - width(text);
+    if (l->right[c])
+        printf("%*s%s", pad, "", text);
+    else
+        printf("%s%*s", text, last ? 0 : pad, "");
+    printf("%s", last ? "\n" : "  ");
+}
+
+static void print_rule(const layout *l, int c, bool last)
+{
+    for (int i = 0; i < l->wide[c]; i++) putchar('-');
+    printf("%s", last ? "\n" : "  ");
+}
+
+/* The keys, and columns first .. end-1. */
+static void print_block(const layout *l, const dq_table *t, int first, int end)
+{
+    int list[MAX_COLS], n = 0;
+    for (int c = 0; c < end; c++) {
+        if (l->shown[c] && (c < t->n_keys || c >= first)) list[n++] = c;
+    }
+    for (int row = 0; row < t->n_cells; row += t->n_cols) {
+        const bool rule = t->cell[row].rule || row == t->n_cols;
+        for (int i = 0; rule && i < n; i++) print_rule(l, list[i], i + 1 == n);
+        for (int i = 0; i < n; i++) print_cell(l, t->cell[row + list[i]].text, list[i], i + 1 == n);
+    }
+}
+
+/* All columns, as many in a block as fit behind the keys, one at least. */
+static void print_blocks(const layout *l, const dq_table *t)
+{
+    const int keys = columns(l, 0, t->n_keys);
+    int first = t->n_keys, end;
+    do {
+        for (end = first; end < t->n_cols; end++) {
+            if (columns(l, first, end) && keys + columns(l, first, end + 1) - GAP > LINE) break;
+        }
+        print_block(l, t, first, end);
+        first = end;
+        if (first < t->n_cols) printf("\n");
+    } while (first < t->n_cols);
+}
+
+dq_status dq_table_print(const dq_table *t, dq_err *err)
+{
+    layout l;
+    DQ_TRY(complete(t, err));
+    if (t->n_cols > MAX_COLS) return dq_fail(err, DQ_BUG, "table of %d columns", t->n_cols);
+    measure(&l, t);
+    for (int c = 1; !fits(&l, t) && c < t->n_cols; c++) l.shown[c] = !is_empty(t, c);
+    if (!fits(&l, t) && t->n_cells > 2 * t->n_cols) say_constants(&l, t);
+    print_blocks(&l, t);
     return DQ_OK;
 }
 

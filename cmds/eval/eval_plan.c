@@ -58,12 +58,14 @@ dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err)
     dq_table *t;
     if (cmd_eval_kv_swept(v->e)) titles[n++] = "KV cache";
     titles[n++] = "task";
+    const int keys = n;
     titles[n++] = "examples";
     titles[n++] = "items or windows";
     titles[n++] = "sequences";
     titles[n++] = "ids";
     titles[n++] = "computed as";
     DQ_TRY(dq_table_new(&t, titles, n, err));
+    dq_table_keys(t, keys);
     for (int i = 0; i < v->e->n_rows; i++) {
         print_row(t, v, &v->e->row[i]);
         all += work_of(v->e, &v->e->row[i]).ids;

@@ -124,10 +124,9 @@ bool cmd_eval_math_swept(const dq_eval *e)
     return false;
 }
 
-/* "4:4", the share kept and how many times smaller the cache is; in runs with such a cache only. */
+/* "4:4" and how it forgets; in runs with such a cache only. */
 static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
 {
-    dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
     const dq_evict_spec *evict = &r->kv.evict;
     const bool cuts = evict->policy && evict->keep != 1; /* else no policy has anything to choose */
     char widths[DQ_KV_TEXT];
@@ -136,6 +135,13 @@ static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
     if (cmd_eval_kv_policies(e)) dq_table_cell(t, "%s", cuts ? evict->policy->name : "-");
     if (cmd_eval_kv_budgets(e))
         dq_table_cell(t, "%s", cuts ? dq_kv_budget_name[evict->budget] : "-");
+}
+
+/* The share kept and how many times smaller the cache is, in the same runs. */
+static void kv_shares_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
+{
+    dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
+    if (!cmd_eval_kv_swept(e)) return;
     if (isfinite(s.kept))
         dq_table_cell(t, "%.3f", s.kept);
     else
@@ -181,6 +187,7 @@ static void table_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eva
     }
     face_cells(t, e, row, x);
     difference_cells(t, v, row, x);
+    kv_shares_cells(t, e, r);
     dq_table_cell(t, "%.0f", cmd_eval_rate(&r->work));
 }
 
@@ -207,10 +214,9 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
         titles[n++] = "KV bits";
         if (cmd_eval_kv_policies(v->e)) titles[n++] = "policy";
         if (cmd_eval_kv_budgets(v->e)) titles[n++] = "budget";
-        titles[n++] = "kept";
-        titles[n++] = "ratio";
     }
     titles[n++] = "task";
+    const int keys = n;
     titles[n++] = "n";
     titles[n++] = "clusters";
     for (int m = 0; m < 2 && metric_title(v->e, m); m++) titles[n++] = metric_title(v->e, m);
@@ -223,8 +229,13 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
     if (has_items(v->e)) titles[n++] = "p";
     snprintf(within, sizeof within, "loss \u2264 %g", v->margin);
     titles[n++] = within;
+    if (cmd_eval_kv_swept(v->e)) {
+        titles[n++] = "kept";
+        titles[n++] = "ratio";
+    }
     titles[n++] = "tokens/s";
     DQ_TRY(dq_table_new(out, titles, n, err));
+    dq_table_keys(*out, keys);
     for (int i = 0; i < v->e->n_rows; i++) {
         dq_eval_numbers x;
         if (!v->e->row[i].shown) continue;

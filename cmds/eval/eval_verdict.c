@@ -162,6 +162,18 @@ static void print_notes(const dq_eval *e)
                n, 0.05 * n);
 }
 
+/* What the columns of a cache say. */
+static void print_shares(const dq_eval *e)
+{
+    bool any = false;
+    for (int i = 0; i < e->n_rows; i++)
+        any = any || (e->row[i].shown && e->row[i].work.cached.contexts);
+    if (any && cmd_eval_kv_swept(e))
+        printf("kept: share of a context's tokens that its cache holds. ratio: bytes of the whole "
+               "context at 2 an element\nover the bytes held: codes, scales, index and what is not "
+               "coded.\n");
+}
+
 static void print_sourceless(const cmd_eval_view *v)
 {
     const dq_eval *e = v->e;
@@ -210,6 +222,7 @@ dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
 {
     bool first = true;
     print_notes(v->e);
+    print_shares(v->e);
     print_sourceless(v);
     print_apart(v);
     for (int i = 0; i < v->e->n_rows; i++) {

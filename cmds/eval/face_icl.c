@@ -526,6 +526,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
         titles[HEAD + i] = title[i];
     }
     if (dq_table_new(&t, titles, HEAD + n, err) == DQ_OK && fill(t, v, shots, n, err) == DQ_OK) {
+        dq_table_keys(t, HEAD - 1);
         printf(
             "\nAccuracy by the number of demonstrations (\u00b1 standard deviation over runs):\n");
         dq_table_print(t, err);

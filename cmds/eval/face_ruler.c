@@ -264,6 +264,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
         titles[4 + l] = name[l];
     }
     DQ_TRY(dq_table_new(&t, titles, 4 + set->n_lengths, err));
+    dq_table_keys(t, 4);
     for (int i = 0; i < v->e->n_rows && err->code == DQ_OK; i++) {
         if (cmd_eval_face_shows(&cmd_eval_face_ruler, v->e, i)) fill_row(t, v, &v->e->row[i], err);
     }

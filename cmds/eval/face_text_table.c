@@ -83,6 +83,7 @@ static dq_status print(const cmd_eval_view *v, const char *head, const char *con
     for (int i = 0; i < ROW_TITLES; i++) all[i] = row_title[i];
     for (int i = 0; i < n_titles; i++) all[ROW_TITLES + i] = titles[i];
     DQ_TRY(dq_table_new(&t, all, ROW_TITLES + n_titles, err));
+    dq_table_keys(t, ROW_TITLES);
     for (int i = 0; err->code == DQ_OK && i < v->e->n_rows; i++) {
         dq_text_details d;
         dq_eval_numbers x;

@@ -204,6 +204,7 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
     dq_table *t = NULL;
     for (int i = 0; i < N_BEHIND; i++) titles[3 + math + i] = behind[i];
     DQ_TRY(dq_table_new(&t, titles, 3 + math + N_BEHIND, err));
+    dq_table_keys(t, 5 + math);
     for (int i = 0; i < v->n; i++) {
         const dq_verdict_group *g = &v->group[i];
         const bool paired = g->ref >= 0 && g->ref != i;

@@ -59,6 +59,7 @@ dq_status cmd_stats_attention_print(const cmd_stats_entry *e, int n, dq_err *err
         "sum |D|", "D < 0", "|D| < 1e-3", "|D| < 1e-2", "pages < 1e-3", "pages < 1e-2"};
     dq_table *t;
     if (dq_table_new(&t, titles, 12, err) == DQ_OK) {
+        dq_table_keys(t, 2);
         for (int i = 0; i < n; i++) {
             if (i) dq_table_rule(t);
             for (int l = 0; l < e[i].out.n_layers; l++) {

@@ -10,7 +10,7 @@ grep -q "^    8 bits: holds; loss +0.00" "$top/out" || complain "claims: no verd
 grep -q "^    4 bits: fails; loss +0.1" "$top/out" || complain "claims: no verdict on 4 bits: $(cat "$top/out")"
 grep -q "^2 comparisons, each at 95 %: about 0.1 of their intervals" "$top/out" ||
     complain "claims: comparisons are not counted"
-grep -q "^diff model .*  40 windows  " "$top/out" || complain "claims: no number of clusters beside the errors"
+grep -q "^In every row: .* clusters 40 windows" "$top/out" || complain "claims: no number of clusters beside the errors"
 ! grep -q "clusters" "$top/err" || complain "claims: a warning about 40 clusters"
 [ "$(column claims.csv 1 verdict),$(column claims.csv 2 verdict),$(column claims.csv 3 verdict)" = ",holds,fails" ] ||
     complain "claims: verdicts of the CSV: $(cat claims.csv)"
@@ -66,7 +66,7 @@ set -- eval "plain model" --task trec --data "$at/trec_test.label" --demos "$at/
     --logit-grain row --progress never
 for runs in 2 6; do
     try 0 "p: t test over queries" "$@" --runs $runs --queries 3 --csv claims$runs.csv -o claims.json --force
-    grep -q "  3 queries  " "$top/out" || complain "claims: queries are not the clusters"
+    grep -q " clusters 3 queries" "$top/out" || complain "claims: queries are not the clusters"
     holds "clusters" "$(column claims$runs.csv 2 clusters) == 3 && $(column claims$runs.csv 2 n) == 6 * $runs"
     [ -z "$(column claims$runs.csv 2 acc_mcnemar_p)" ] || complain "claims: McNemar's test of clustered items"
     [ -n "$(column claims$runs.csv 2 acc_p)" ] || complain "claims: no p"

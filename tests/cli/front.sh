@@ -96,7 +96,7 @@ try 0 "text" "$@" --kv-keep 1,0.5 --json # page where all tokens stay, token whe
 # page codes that dithering leaves alone are named so in any order, and lie on both curves
 try 0 " 3:3 page  " "$@" --kv-bits 4,3 --kv-code dither,page -o both.json
 grep -q "warning: left out: 3:3 as dither codes: the same as page codes" "$top/err" || complain "codes: not said what is one: $(cat "$top/err")"
-grep -q " 4:4 dither  " "$top/out" && ! grep -q "3:3 dither" "$top/out" || complain "codes: a cache has another code: $(cat "$top/out")"
+grep -q "4:4 dither  " "$top/out" && ! grep -q "3:3 dither" "$top/out" || complain "codes: a cache has another code: $(cat "$top/out")"
 if command -v gnuplot >/dev/null; then
     "$dq" report both.json -o both.html || complain "codes: no page of both"
     sed -n '/<section id="front">/,/<\/figure>/p' both.html >section.html
@@ -114,7 +114,7 @@ set -- eval "$pair/diffllama-0" --task mc --data "$pair/needles-blind.jsonl" --l
     --kv-keep 0.25 --kv-budget uniform,adaptive,roles --kv-roles $roles
 try 0 "^3 of 3\|^[0-2] of 3 are behind" "$@" -o budgets.json --csv budgets.csv
 for budget in uniform adaptive roles; do
-    grep -q "^diffllama-0 .* 16:16  *$budget " "$top/out" || complain "budgets: no $budget in the table: $(cat "$top/out")"
+    grep -q "^diffllama-0  $budget  " "$top/out" || complain "budgets: no $budget in the table: $(cat "$top/out")"
     [ "$(grep -c ",$budget," budgets.csv)" = 1 ] || complain "budgets: not one row of $budget in the CSV"
     grep -q "\"budget\": \"$budget\"" budgets.json || complain "budgets: no $budget in the JSON"
 done

@@ -5,7 +5,7 @@ book=$repo/calib/pair/text.txt
 set -- eval "diff model" --text "$book" --ctx 64 --limit 4 --logit-bits 16,3
 try 7 "1 result meets a condition" "$@" --fail-if 'kld_nats>0.001' --csv gate.csv -o gate.json --force
 grep -q "3-bit logits (tensor): kld_nats is [0-9]" "$top/err" || complain "gates: no line says which result: $(cat "$top/err")"
-grep -q "^model" "$top/out" || complain "gates: no table beside a missed gate"
+grep -q "NLL (nats)" "$top/out" || complain "gates: no table beside a missed gate"
 [ -s gate.csv ] || complain "gates: no CSV beside a missed gate"
 grep -q '"missed": 1' gate.json || complain "gates: the document does not count what was missed"
 try 7 "2 results meet" "$@" --ctx 256 --logit-bits 16 --fail-if 'kld_nats > 0' --kv-bits 4 --kv-recent 8 --kv-code token,page
@@ -101,7 +101,7 @@ absent dq-eval-*.resume
 # ---- several arithmetics in one run: what one of them cannot take is left out by name
 "$dq" quantize "diff model" -o eight.h5 --bits 8 -q >/dev/null
 set -- eval "diff model" eight.h5 --text "$book" --ctx 128 --limit 2 --kv-bits 16,8 --kv-recent 16
-try 0 "eight.h5  *8/128  *16  *-  *int8  *8:8" "$@" --math f32,int8 --csv both.csv
+try 0 "eight.h5  *8/128  *int8  *8:8" "$@" --math f32,int8 --csv both.csv
 [ "$(grep -c . both.csv)" = 6 ] || complain "gates: --math f32,int8: expected 5 rows: $(cat both.csv)"
 [ "$(grep -c 'left out: .*needs a packed KV cache' "$top/err")" = 1 ] || complain "gates: what was left out: $(cat "$top/err")"
 grep -q "left out: diff model: --math int8 needs packed weights" "$top/err" || complain "gates: no word of what was left out"

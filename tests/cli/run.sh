@@ -37,6 +37,7 @@ try() {
     }
     if [ "$want" -eq 0 ]; then
         grep -q -e "$pattern" "$top/out" || complain "dq $*: \"$pattern\" is not on stdout"
+        ! grep -Eq '^-[- ]{120}' "$top/out" || complain "dq $*: a table is wider than 120 columns"
     else
         [ "$want" -eq 7 ] || [ ! -s "$top/out" ] || complain "dq $*: failed, but printed on stdout"
         [ "$(grep -c 'error: ' "$top/err")" = 1 ] || complain "dq $*: not one line of error: $(cat "$top/err")"

@@ -79,6 +79,56 @@ static void columns_line_up(void **unused)
     dq_table_free(t);
 }
 
+/* Two rows that are wider than a line: keys, a column of nothing, some of one thing, three of 40 characters. */
+static dq_table *wide(int models)
+{
+    static const char *const names[] = {"model", "bits", "grain", "task", "is", "a", "b", "c"};
+    dq_table *t;
+    dq_err err = {0};
+    assert_int_equal(dq_table_new(&t, names, 8, &err), DQ_OK);
+    dq_table_keys(t, 2);
+    for (int i = 0; i < 2; i++) {
+        if (i == 1) dq_table_rule(t);
+        dq_table_cell(t, "m%d", i % models);
+        dq_table_cell(t, "%d", 16 - i);
+        dq_table_cell(t, "-");
+        dq_table_cell(t, "text");
+        dq_table_cell(t, "%s",
+                      "one thing that no row has otherwise, and which does not end where the "
+                      "line with the task ends");
+        for (int c = 0; c < 3; c++) dq_table_cell(t, "%0*d", models == 1 ? 35 : 40, 7 * i + c);
+    }
+    return t;
+}
+
+static void wide_tables_fold(void **unused)
+{
+    static const char line[] = "----------------------------------------";
+    char want[2000];
+    int n = 0;
+    (void)unused;
+    dq_table *t = wide(2);
+    n += snprintf(want, sizeof want,
+                  "In every row: task text;\n"
+                  "  is one thing that no row has otherwise, and which does not end where the line "
+                  "with the task ends.\n"
+                  "model  bits  %40s  %40s\n-----  ----  %s  %s\nm0       16  %040d  %040d\n"
+                  "-----  ----  %s  %s\nm1       15  %040d  %040d\n\n",
+                  "a", "b", line, line, 0, 1, line, line, 7, 8);
+    snprintf(want + n, sizeof want - (size_t)n,
+             "model  bits  %40s\n-----  ----  %s\nm0       16  %040d\n-----  ----  %s\n"
+             "m1       15  %040d\n",
+             "c", line, 2, line, 9);
+    assert_string_equal(printed(t), want);
+    dq_table_free(t);
+    t = wide(1); /* with the only model in front, one block is enough */
+    const char *text = printed(t);
+    assert_non_null(strstr(text, " ends.\nbits  "));
+    assert_memory_equal(text, "In every row: model m0; task text;\n", 35);
+    assert_null(strstr(text, "\n\n"));
+    dq_table_free(t);
+}
+
 /* A rule stands before its row wherever that falls in the memory of the table. */
 static void every_rule_is_there(void **unused)
 {
@@ -122,9 +172,8 @@ static void a_lost_cell_is_no_table(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(columns_line_up),
-        cmocka_unit_test(every_rule_is_there),
-        cmocka_unit_test(csv_quotes),
+        cmocka_unit_test(columns_line_up),         cmocka_unit_test(wide_tables_fold),
+        cmocka_unit_test(every_rule_is_there),     cmocka_unit_test(csv_quotes),
         cmocka_unit_test(a_lost_cell_is_no_table),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
