@@ -4,7 +4,9 @@
 #include "base/os.h"
 #include "kernels/cpu/cpu_attention.h"
 #include "kernels/cpu/cpu_blocked.h"
+#include "kernels/cpu/cpu_dense.h"
 #include "kernels/cpu/level/level.h"
+#include "tensor/weight_format.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -84,11 +86,25 @@ static void cpu_close(dq_backend *b)
     for (int i = 0; cpu->block && i < b->threads; i++) dq_block_free(cpu->block[i]);
     dq_cpu_blocks_end(b);
     dq_cpu_blocked_end(b);
+    dq_cpu_dense_end(b);
     dq_block_free(cpu->block);
     dq_block_free(cpu->shared);
     dq_block_free(cpu->operand);
     dq_block_free(cpu);
     b->state = NULL;
+}
+
+static bool weight_acquire(dq_backend *b, const dq_weight *w)
+{
+    return dq_weight_is_coded(w) ? dq_cpu_blocked_acquire(b, w) : dq_cpu_dense_acquire(b, w);
+}
+
+static void weight_release(dq_backend *b, const dq_weight *w)
+{
+    if (dq_weight_is_coded(w))
+        dq_cpu_blocked_release(b, w);
+    else
+        dq_cpu_dense_release(b, w);
 }
 
 static dq_status cpu_can(const dq_need *need, dq_err *err)
@@ -114,8 +130,8 @@ const dq_ops dq_ops_cpu = {
     .can = cpu_can,
     .peak_ops = dq_cpu_peak_ops,
     .peak_read = dq_cpu_peak_read,
-    .weight_acquire = dq_cpu_blocked_acquire,
-    .weight_release = dq_cpu_blocked_release,
+    .weight_acquire = weight_acquire,
+    .weight_release = weight_release,
     .embeds_in_place = true,
     .embed = dq_cpu_embed,
     .first_bad_row = dq_cpu_first_bad_row,

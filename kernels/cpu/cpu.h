@@ -18,6 +18,7 @@ typedef struct dq_cpu_bin {
     dq_cpu_chunk *open; /* those that have free blocks */
 } dq_cpu_bin;
 typedef struct dq_cpu_blocked dq_cpu_blocked; /* cpu_blocked.c */
+typedef struct dq_cpu_dense dq_cpu_dense;     /* cpu_dense.c */
 
 /* b->state. */
 typedef struct dq_cpu {
@@ -27,6 +28,7 @@ typedef struct dq_cpu {
     const dq_simd_peak *peak;
     const dq_simd_blocked *blocks;
     dq_cpu_blocked *blocked; /* weights with a layout of their own, NULL: none */
+    dq_cpu_dense *dense;     /* dense weights that are acquired, NULL: none yet */
     size_t block_bytes;      /* of each thread's block */
     void **block;            /* [b->threads] scratch, 64-byte aligned */
     size_t shared_bytes;

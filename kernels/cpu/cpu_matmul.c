@@ -1,6 +1,7 @@
 /* cpu_matmul: products with weights of any storage, and what is computed from logits.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu_blocked.h"
+#include "kernels/cpu/cpu_dense.h"
 #include "tensor/weight_format.h"
 
 #include <math.h>
@@ -191,11 +192,14 @@ static void run_pieces(dq_backend *b, const product *p)
 static void run_product(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
                         const float *bias)
 {
-    const product p = {dq_cpu_of(b)->simd, dst, src, w, bias};
-    if (dq_cpu_blocked_fits(w))
+    dq_weight from = *w;
+    const product p = {dq_cpu_of(b)->simd, dst, src, &from, bias};
+    if (dq_cpu_blocked_fits(w)) {
         dq_cpu_blocked_f32(b, dst, src, w, bias);
-    else
-        run_pieces(b, &p);
+        return;
+    }
+    from.data = dq_cpu_dense_values(b, w, src.rows <= FEW_ROWS);
+    run_pieces(b, &p);
 }
 
 /* What a product runs. */
