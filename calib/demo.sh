@@ -38,9 +38,10 @@ for model in $llama $diff $planted; do
     name=$(basename "$model")
     files="$files $model"
     for bits in 8 6 4; do
-        printf '\n$ %s quantize %s -o %s --bits %s\n' "$dq" "$model" "$out/$name-w$bits.h5" "$bits"
-        "$dq" quantize "$model" -o "$out/$name-w$bits.h5" --bits $bits --force -q
-        "$dq" quantize "$model" -o "$out/$name-w$bits.h5" --bits $bits --force -q --json >"$out/$name-w$bits.json"
+        set -- quantize "$model" -o "$out/$name-w$bits.h5" --bits $bits --group 128 --scale search --embed-bits 16
+        printf '\n$ %s %s\n' "$dq" "$*"
+        "$dq" "$@" --force -q
+        "$dq" "$@" --force -q --json >"$out/$name-w$bits.json"
         files="$files $out/$name-w$bits.h5" documents="$documents $out/$name-w$bits.json"
     done
 done

@@ -183,6 +183,7 @@ static dq_status make_settings(request *r, dq_err *err)
 {
     dq_plan_settings *s = &r->set;
     DQ_TRY(dq_recipe_options_read(&s->set, &r->recipe, err));
+    dq_recipe_options_scale(&s->set, true);
     DQ_TRY(read_method(r, err));
     DQ_TRY(dq_options_ints(s->bits, &s->n_bits, DQ_PLAN_WIDTHS,
                            r->widths ? r->widths : "2,3,4,5,6,8", "widths", 2, 8, err));
@@ -203,6 +204,8 @@ static dq_status make_settings(request *r, dq_err *err)
     if (!s->out && !r->dry_run)
         return dq_fail(err, DQ_USAGE,
                        "-o RECIPE.json is missing (or --dry-run to see what would be done).");
+    if (!r->recipe.embed_bits) s->set.embed_bits = 16;
+    if (s->ends) s->set.head_bits = 0; /* rules say */
     s->set.bits = s->bits[0];
     s->set.logit = dq_logit_plain;
     s->set.kv = dq_kv_config_plain;
@@ -339,13 +342,14 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
             "embedding and head get widths too; the embedding is rounded to the nearest code"),
         dq_opt_text("method", "NAME", &r->method, "align or gptq (default align)"),
         dq_opt_text("group", "N", &r->recipe.group,
-                    "columns per scale, or row, or tensor (default 128)"),
-        dq_opt_text("scale", "MODE", &r->recipe.scale, dq_recipe_options_modes(&r->recipe)),
+                    "columns per scale, or row, or tensor (default the largest of 128, 64 and 32 "
+                    "that divides the columns of all packed tensors)"),
+        dq_opt_text("scale", "MODE", &r->recipe.scale, dq_recipe_options_modes(&r->recipe, true)),
         dq_opt_text("scale-dtype", "TYPE", &r->recipe.scale_dtype, "f16 or f32 (default f16)"),
         dq_opt_bits("embed-bits", "N", &r->recipe.embed_bits,
                     "fixed width of the embedding (default 16: not packed)"),
         dq_opt_bits("head-bits", "N", &r->recipe.head_bits,
-                    "fixed width of a head of its own (default 16)"),
+                    "fixed width of a head of its own (default as --embed-bits)"),
         dq_opt_text("dense-type", "TYPE", &r->recipe.dense_type,
                     "bf16, f16 or keep: of matrices that are not packed (default keep)"),
         dq_opt_text("skip", "REGEX", &r->recipe.skip,

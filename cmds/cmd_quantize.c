@@ -42,10 +42,10 @@ static const dq_usage usage = {
     .name = "quantize",
     .synopsis = "MODEL -o OUT.h5 [options]",
     .about =
-        "Writes the projections of a checkpoint (q, k, v, o, gate, up, down) as b-bit integers "
-        "with one scale per group of columns into an HDF5 container; every other tensor keeps "
-        "its values and type, unless --embed-bits, --head-bits or --dense-type say otherwise. "
-        "Most of a small model may be its embedding: --dry-run shows where the bytes are. With "
+        "Writes the projections of a checkpoint (q, k, v, o, gate, up, down), its embedding and "
+        "its head as b-bit integers with one scale per group of columns into an HDF5 container; "
+        "every other tensor keeps its values and type, unless --dense-type says otherwise. "
+        "--dry-run shows where the bytes are, --embed-bits 16 packs projections alone. With "
         "--calib FILE the codes are chosen by what a text does inside the model, which takes a "
         "forward pass or two over it and keeps the model closer at the same size. The same "
         "settings give the same bytes, whatever the number of threads. An interrupted run is "
@@ -54,10 +54,10 @@ static const dq_usage usage = {
                 "  dq quantize model -o model-8bit.h5 --bits 8 --group row\n"
                 "  dq quantize model -o model-3bit.h5 --bits 3 --calib train.jsonl\n"
                 "  dq quantize model --dry-run --bits 6\n"
-                "  dq quantize model -o model-whole.h5 --bits 4 --embed-bits 6 --dense-type bf16\n"
+                "  dq quantize model -o model-dense-ends.h5 --embed-bits 16 --dense-type bf16\n"
                 "  dq quantize model -o model-mixed.h5 --bits-map 'down_proj=6/64' "
                 "--bits-map 'layers\\.0\\.=8'\n"
-                "  dq quantize model --bits 3 --embed-bits 6 --print-recipe > recipe.json\n",
+                "  dq quantize model --bits 3 --embed-bits 5 --print-recipe > recipe.json\n",
     .min_args = 1,
     .max_args = 1,
     .args = "one MODEL"};
@@ -86,6 +86,7 @@ static dq_status make_settings(request *r, dq_err *err)
 {
     DQ_TRY(dq_recipe_options_read(&r->set, &r->recipe, err));
     DQ_TRY(dq_calib_run_check(&r->calib, &r->set, err));
+    dq_recipe_options_scale(&r->set, dq_calib_run_wanted(&r->calib));
     int grain = dq_options_word(r->grain, "logit-grain", dq_grain_name, DQ_GRAINS, err);
     if (grain < 0) return err->code;
     DQ_TRY(kv_settings(r, err));
@@ -152,22 +153,38 @@ static bool worst_of(const dq_quantizer *q, dq_quantize_row *worst)
     return any;
 }
 
-/* "widths             3 bits in 1, 4 bits in 12", where there are several. */
+/* "packed             4 bits in 210 tensors, 4.250 bits per weight; 6 bits in 1, 6.250" */
 static void print_widths(const dq_quantizer *q)
 {
-    int64_t of_bits[9] = {0};
-    int several = 0;
+    int64_t n[9] = {0}, params[9] = {0}, bytes[9] = {0};
+    bool first = true;
     for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
         const dq_quantize_row r = dq_quantize_row_at(q, i);
-        if (r.packed && of_bits[r.bits]++ == 0) several++;
+        if (!r.packed) continue;
+        n[r.bits]++;
+        params[r.bits] += r.rows * r.cols;
+        bytes[r.bits] += r.bytes;
     }
-    const char *between = "widths             ";
-    for (int b = 2; b <= 8 && several > 1; b++) {
-        if (!of_bits[b]) continue;
-        printf("%s%d bits in %lld", between, b, (long long)of_bits[b]);
-        between = ", ";
+    for (int b = 2; b <= 8; b++) {
+        if (!n[b]) continue;
+        printf("%s%d bits in %lld%s, %.3f%s", first ? "packed             " : "; ", b,
+               (long long)n[b],
+               !first      ? ""
+               : n[b] == 1 ? " tensor"
+                           : " tensors",
+               8.0 * (double)bytes[b] / (double)params[b], first ? " bits per weight" : "");
+        first = false;
     }
-    if (several > 1) printf(" packed tensors\n");
+    if (!first) putchar('\n');
+}
+
+/* What a text would change, where none was given. */
+static void print_no_text(const request *r, const dq_quantize_info *i)
+{
+    if (dq_calib_run_wanted(&r->calib) || i->n_packed == 0) return;
+    printf("no text            codes are the nearest ones; --calib TEXT chooses them by what the "
+           "model reads, and dq eval MODEL %s --text UNSEEN says what that gains\n",
+           r->out ? r->out : "OUT.h5");
 }
 
 static void print_summary(const request *r, const dq_quantizer *q)
@@ -175,22 +192,29 @@ static void print_summary(const request *r, const dq_quantizer *q)
     const dq_quantize_info *i = dq_quantize_result(q);
     char a[32], b[32];
     dq_quantize_row worst;
-    printf("tensors            %lld packed, %lld dense", (long long)i->n_packed,
-           (long long)(i->n_tensors - i->n_packed));
-    if (i->n_skipped) printf(" (%lld of them skipped)", (long long)i->n_skipped);
-    printf("\nparameters         %lld, %lld packed\n", (long long)i->params,
-           (long long)i->packed_params);
-    printf("bits per weight    %.3f", i->bits_per_weight);
+    printf("bits per weight    %.3f over all %lld parameters", i->bits_per_weight,
+           (long long)i->params);
     if (i->packed_params)
         printf("; %.3f in packed tensors",
                8.0 * (double)i->packed_bytes / (double)i->packed_params);
-    putchar('\n');
+    printf("\ncontainer          %s%s in %s, %.1f %% of the source's %s\n",
+           r->dry_run ? "about " : "", dq_table_size_text(a, sizeof a, i->file_bytes),
+           r->out ? r->out : "(no output named)",
+           100.0 * (double)i->file_bytes / (double)i->source_bytes,
+           dq_table_size_text(b, sizeof b, i->source_bytes));
     print_widths(q);
-    printf("source             %s\n", dq_table_size_text(a, sizeof a, i->source_bytes));
-    printf("container          %s%s in %s\n", r->dry_run ? "about " : "",
-           dq_table_size_text(a, sizeof a, i->file_bytes), r->out ? r->out : "(no output named)");
+    printf("tensors            %lld packed, %lld dense", (long long)i->n_packed,
+           (long long)(i->n_tensors - i->n_packed));
+    if (i->n_skipped) printf(" (%lld of them skipped)", (long long)i->n_skipped);
+    printf("\nparameters         %lld packed, %lld dense\n", (long long)i->packed_params,
+           (long long)(i->params - i->packed_params));
+    if (i->short_groups.n)
+        printf("short groups       the last one of %lld tensors, as %s: dq export --format "
+               "compressed-tensors writes these as values\n",
+               (long long)i->short_groups.n, i->short_groups.name);
     printf("payload            %s\n", dq_table_size_text(b, sizeof b, i->weight_bytes));
     dq_calib_run_print(&r->calib, q);
+    print_no_text(r, i);
     if (r->dry_run) return;
     if (r->planned)
         printf("as planned         %s\n", r->as_planned
@@ -308,6 +332,19 @@ static void warn_of_rules(request *r, const dq_quantize_info *i)
                        r->set.skip ? "--skip leaves" : "rules leave");
 }
 
+/* Where another group would leave none short; else the summary says it. */
+static void warn_of_groups(request *r, const dq_quantize_info *i)
+{
+    const dq_quantize_short *s = &i->short_groups;
+    if (s->n == 0 || !s->whole) return;
+    dq_logger_warn(&r->logger,
+                   "the last group of %lld of %lld packed tensors is short, that of %s first (%lld "
+                   "columns in groups of %lld): dq reads them, but dq export --format "
+                   "compressed-tensors writes them as values. Groups of %lld divide all of them",
+                   (long long)s->n, (long long)i->n_packed, s->name, (long long)s->cols,
+                   (long long)s->group, (long long)s->whole);
+}
+
 static dq_status run(request *r, const char *model, dq_err *err)
 {
     /* what exists is looked at with what an interrupted run left: dq_quantize_check_output */
@@ -326,6 +363,7 @@ static dq_status run(request *r, const char *model, dq_err *err)
         return err->code;
     }
     warn_of_rules(r, i);
+    warn_of_groups(r, i);
     if (r->print_recipe) dq_recipe_options_print(dq_quantize_recipe(q), err);
     if (r->out && !r->print_recipe) dq_quantize_check_output(q, r->out, r->force, r->resume, err);
     const bool writes = !r->dry_run && !r->print_recipe;

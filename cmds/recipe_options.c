@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "absmax, fullrange (what it does), ... or asym (what it does) (default absmax)" */
-const char *dq_recipe_options_modes(dq_recipe_options *o)
+/* "absmax, fullrange (what it does), ... or asym (what it does) (default ...)" */
+const char *dq_recipe_options_modes(dq_recipe_options *o, bool calibrated)
 {
     const size_t cap = sizeof o->modes;
     size_t n = 0;
@@ -21,7 +21,9 @@ const char *dq_recipe_options_modes(dq_recipe_options *o)
         n += (size_t)snprintf(o->modes + n, cap - n, "%s%s", between, m->name);
         if (m->about && n < cap) n += (size_t)snprintf(o->modes + n, cap - n, " (%s)", m->about);
     }
-    if (n < cap) snprintf(o->modes + n, cap - n, " (default %s)", dq_quant_modes[DQ_SEARCH].name);
+    const char *some = calibrated ? "" : "asym at --bits 4 to 6 without --calib, else ";
+    if (n < cap)
+        snprintf(o->modes + n, cap - n, " (default %s%s)", some, dq_quant_modes[DQ_SEARCH].name);
     return o->modes;
 }
 
@@ -136,8 +138,9 @@ static dq_status read_words(dq_quantize_settings *s, const dq_recipe_options *o,
 dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err)
 {
     s->bits = 4;
-    s->group = 128;
-    s->mode = DQ_SEARCH;
+    s->group = DQ_QUANTIZE_GROUP_AUTO;
+    s->embed_bits = s->head_bits = DQ_QUANTIZE_BITS_AUTO;
+    s->mode = DQ_QUANT_MODES; /* not given: dq_recipe_options_scale */
     s->scale_dtype = DQ_F16;
     s->kv = dq_kv_config_plain;
     DQ_TRY(read_file(s, o, err));
@@ -152,6 +155,13 @@ dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, 
     if (o->head_bits) s->head_bits = (int)o->head_bits;
     if (o->skip) s->skip = o->skip;
     return read_map(s, o, err);
+}
+
+void dq_recipe_options_scale(dq_quantize_settings *s, bool calibrated)
+{
+    enum { FROM = 4, TO = 6 };
+    if (s->mode != DQ_QUANT_MODES) return;
+    s->mode = !calibrated && s->bits >= FROM && s->bits <= TO ? DQ_ASYM : DQ_SEARCH;
 }
 
 void dq_recipe_options_unused(const dq_recipe_options *o, const dq_quantize_used *used,

@@ -19,21 +19,22 @@ typedef struct dq_recipe_options {
     char modes[512];
 } dq_recipe_options;
 
-/* Rows for the table of options: the text of --scale is made here. */
-const char *dq_recipe_options_modes(dq_recipe_options *o);
+/* Rows for the table of options: the text of --scale is made here. calibrated: always. */
+const char *dq_recipe_options_modes(dq_recipe_options *o, bool calibrated);
 #define DQ_RECIPE_OPTION_ROWS(o)                                                                   \
     dq_opt_bits("bits", "N", &(o).bits, "2 to 8, or 16 to pack nothing (default 4)"),              \
         dq_opt_text("group", "N", &(o).group,                                                      \
-                    "columns per scale, or row, or tensor (default 128)"),                         \
-        dq_opt_text("scale", "MODE", &(o).scale, dq_recipe_options_modes(&(o))),                   \
+                    "columns per scale, or row, or tensor (default the largest of 128, 64 and 32 " \
+                    "that divides the columns of all packed tensors)"),                            \
+        dq_opt_text("scale", "MODE", &(o).scale, dq_recipe_options_modes(&(o), false)),            \
         dq_opt_text(                                                                               \
             "scale-dtype", "TYPE", &(o).scale_dtype,                                               \
             "f16 or f32 (default f16; f32 for tensors with a scale that f16 cannot hold)"),        \
         dq_opt_bits("embed-bits", "N", &(o).embed_bits,                                            \
-                    "of the embedding, and of a head that is tied to it: 2 to 8, or 16 "           \
-                    "(default 16: not packed)"),                                                   \
+                    "of the embedding, and of a head that is tied to it: 2 to 8, or 16: not "      \
+                    "packed (default 6, or --bits where that is more)"),                           \
         dq_opt_bits("head-bits", "N", &(o).head_bits,                                              \
-                    "of a head of its own, likewise (default 16)"),                                \
+                    "of a head of its own, likewise (default as --embed-bits)"),                   \
         dq_opt_text(                                                                               \
             "dense-type", "TYPE", &(o).dense_type,                                                 \
             "bf16, f16 or keep: type of matrices that are not packed, rounded to nearest; "        \
@@ -53,6 +54,9 @@ const char *dq_recipe_options_modes(dq_recipe_options *o);
 /* Fills the settings of weights in *s and, from the file or plain ones, of the KV cache; their texts and rules belong to *o
  * until it is ended. */
 dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err);
+/* Behind that: the scales of settings that name none. At 4 to 6 bits zero points lose less than searched scales for their
+ * bits where no text chooses codes; calibrated methods and fewer bits do better with searched ones (results/weights). */
+void dq_recipe_options_scale(dq_quantize_settings *s, bool calibrated);
 /* Warns of options that were given and that no tensor goes by, since rules decide. */
 void dq_recipe_options_unused(const dq_recipe_options *o, const dq_quantize_used *used,
                               dq_logger *logger);

@@ -34,7 +34,8 @@ score() { # score MODEL SETTINGS: one line
         ;;
     esac
     case $settings in *gptq* | *align*) set -- "$@" --calib "$work/$pair.calib.txt" --calib-ctx $ctx ;; esac
-    "$dq" quantize "$from" -o "$work/made.h5" --force -q "$@" >/dev/null
+    case $settings in *--group*) ;; *) set -- "$@" --group 128 ;; esac
+    "$dq" quantize "$from" -o "$work/made.h5" --force -q --embed-bits 16 "$@" >/dev/null
     "$dq" eval "$from" "$work/made.h5" --text "$work/$pair.score.txt" --ctx $ctx -q --csv "$work/made.csv" \
         --dump-items "$work/made.jsonl" --force >/dev/null
     sed -n "/\"model\": \"made.h5\"/ s/^{/{\"of\": \"$name\", \"settings\": \"$settings\", /p" "$work/made.jsonl" \

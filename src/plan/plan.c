@@ -137,6 +137,10 @@ static dq_status list_tensors(dq_plan *p, dq_err *err)
     offers o;
     if (open_offers(&o, p, err) == DQ_OK) {
         const dq_quantize_info *i = dq_quantize_result(o.q[0]);
+        const dq_quantize_settings *set = dq_quantize_effective(o.q[0]);
+        p->set.set.group = set->group; /* the same at every width */
+        if (!p->set.ends) p->set.set.embed_bits = set->embed_bits;
+        if (!p->set.ends) p->set.set.head_bits = set->head_bits;
         p->other_bytes = i->file_bytes - i->packed_bytes;
         p->source_bytes = i->source_bytes;
         p->tensor = dq_alloc(p->arena, (size_t)i->n_packed, sizeof *p->tensor, err);

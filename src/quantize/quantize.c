@@ -43,6 +43,11 @@ const dq_quantize_info *dq_quantize_result(const dq_quantizer *q)
     return &q->info;
 }
 
+const dq_quantize_settings *dq_quantize_effective(const dq_quantizer *q)
+{
+    return &q->set;
+}
+
 const char *dq_quantize_recipe(const dq_quantizer *q)
 {
     return q->recipe;

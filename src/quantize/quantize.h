@@ -36,13 +36,22 @@ typedef enum dq_dense_type {
 } dq_dense_type;
 extern const char *const dq_dense_type_name[DQ_DENSE_TYPES]; /* "keep", "bf16", "f16" */
 
+/* What depends on the model: opening finds the value, which the stored recipe has. */
+enum {
+    /* group: the largest of 128, 64 and 32 that leaves the fewest packed tensors with a short last group */
+    DQ_QUANTIZE_GROUP_AUTO = 0,
+    /* embed_bits: as `bits`, but 6 at least, or of a tied head as head_bits; head_bits: as embed_bits */
+    DQ_QUANTIZE_BITS_AUTO = -1,
+    DQ_QUANTIZE_EMBED_BITS = 6
+};
+
 typedef struct dq_quantize_settings {
     int bits;      /* of projections: 2..8, or 16: they are not packed */
-    int64_t group; /* columns per scale, DQ_GROUP_ROW or DQ_GROUP_TENSOR */
+    int64_t group; /* columns per scale, DQ_GROUP_ROW, DQ_GROUP_TENSOR or DQ_QUANTIZE_GROUP_AUTO */
     dq_scale_mode mode;
     dq_dtype scale_dtype; /* DQ_F16 (F32 for tensors whose scales do not fit) or DQ_F32 */
     const char *skip;     /* regular expression of tensors to leave as they are; NULL: none */
-    /* 2..8, or 16: not packed. 0: 16; of the head, where it is the embedding: as that */
+    /* 2..8, or 16: not packed. 0: 16; of the head, where it is the embedding: as that. DQ_QUANTIZE_BITS_AUTO */
     int embed_bits, head_bits;
     dq_dense_type dense_type;
     /* JSON of schema dq-recipe/1, the caller's; NULL: none. rules: an array of
@@ -87,6 +96,15 @@ typedef struct dq_quantize_row {
     double loss;
 } dq_quantize_row;
 
+/* Packed tensors whose last group of columns is short. */
+typedef struct dq_quantize_short {
+    int64_t n;        /* 0: the rest means nothing */
+    const char *name; /* the first of them */
+    int64_t cols, group;
+    int64_t
+        whole; /* of 128, 64 and 32 the largest that leaves none of all packed tensors short; 0: none does */
+} dq_quantize_short;
+
 /* Settings that decide about at least one tensor; where rules decide, they do not. */
 typedef struct dq_quantize_used {
     bool bits, embed_bits, head_bits, group, mode;
@@ -101,6 +119,7 @@ typedef struct dq_quantize_info {
     int64_t n_tensors, n_packed, n_skipped;
     int64_t n_fed; /* packed tensors whose codes a method would make */
     dq_quantize_used used;
+    dq_quantize_short short_groups;
     int64_t n_wide;          /* tensors with F32 scales, against the default */
     int64_t n_resumed;       /* payloads found done */
     int64_t n_by_sqnr;       /* tensors of a method that dq_quantize_compare compared by SQNR */
@@ -118,7 +137,9 @@ dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quant
 void dq_quantize_close(dq_quantizer *q); /* NULL allowed */
 const dq_quantize_info *dq_quantize_result(const dq_quantizer *q);
 dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i);
-/* The settings as the container stores them, JSON. */
+/* As they were given, with the values of what depends on the model; they point into what was given. */
+const dq_quantize_settings *dq_quantize_effective(const dq_quantizer *q);
+/* The same as the container stores them, JSON. */
 const char *dq_quantize_recipe(const dq_quantizer *q);
 
 /* Settings of weights and of the KV cache from a file of schema dq-recipe/1; what it does not name stays in *s. Texts and

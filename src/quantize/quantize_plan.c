@@ -88,6 +88,72 @@ static dq_quantize_choice choice_of(const dq_quantizer *q, const char *name,
     return c;
 }
 
+/* ---- Settings that depend on the model ---- */
+
+static void choose_bits(dq_quantizer *q)
+{
+    dq_quantize_settings *s = &q->set;
+    const bool tied = q->model->tied;
+    if (s->embed_bits == DQ_QUANTIZE_BITS_AUTO && tied && s->head_bits > 0)
+        s->embed_bits = s->head_bits;
+    if (s->embed_bits == DQ_QUANTIZE_BITS_AUTO)
+        s->embed_bits = s->bits > DQ_QUANTIZE_EMBED_BITS ? s->bits : DQ_QUANTIZE_EMBED_BITS;
+    if (s->head_bits == DQ_QUANTIZE_BITS_AUTO) s->head_bits = tied ? 0 : s->embed_bits;
+}
+
+static const int64_t usual_groups[] = {128, 64, 32};
+enum { USUAL_GROUPS = sizeof usual_groups / sizeof *usual_groups };
+
+static bool leaves_short(int64_t cols, int64_t group)
+{
+    return group > 0 && group < cols && cols % group != 0;
+}
+
+static int64_t cols_of(const dq_tensor *t)
+{
+    const int64_t rows = t->n_dims > 0 ? t->shape[0] : 1;
+    return rows ? dq_tensor_numel(t) / rows : 0;
+}
+
+/* The group of the settings, and so of every tensor without one of its own. */
+static void choose_group(dq_quantizer *q, dq_quantize_choice *choice, int64_t n)
+{
+    int64_t fewest = INT64_MAX, best = 0;
+    if (q->set.group != DQ_QUANTIZE_GROUP_AUTO) return;
+    for (int k = 0; k < USUAL_GROUPS; k++) {
+        int64_t left = 0;
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t cols = cols_of(dq_checkpoint_at(q->checkpoint, i));
+            if (choice[i].bits != 16 && choice[i].group == DQ_QUANTIZE_GROUP_AUTO)
+                left += leaves_short(cols, usual_groups[k]);
+        }
+        if (left >= fewest) continue;
+        fewest = left;
+        best = usual_groups[k];
+    }
+    q->set.group = best;
+    for (int64_t i = 0; i < n; i++) {
+        if (choice[i].group == DQ_QUANTIZE_GROUP_AUTO) choice[i].group = best;
+    }
+}
+
+static void find_short_groups(dq_quantizer *q)
+{
+    dq_quantize_short *s = &q->info.short_groups;
+    bool short_of[USUAL_GROUPS] = {false};
+    for (int64_t i = 0; i < q->info.n_tensors; i++) {
+        const dq_quantize_tensor *x = &q->tensor[i];
+        if (!x->format) continue;
+        for (int k = 0; k < USUAL_GROUPS; k++)
+            short_of[k] = short_of[k] || leaves_short(x->cols, usual_groups[k]);
+        if (!leaves_short(x->cols, x->group_size) || s->n++ > 0) continue;
+        s->name = x->t->name;
+        s->cols = x->cols;
+        s->group = x->group_size;
+    }
+    for (int k = USUAL_GROUPS - 1; k >= 0; k--) s->whole = short_of[k] ? s->whole : usual_groups[k];
+}
+
 /* One matrix is the embedding and the head: it has one width. */
 static dq_status check_tied(const dq_quantizer *q, const dq_quantize_choice *choice, int64_t n,
                             dq_err *err)
@@ -120,7 +186,7 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
     dq_quantize_tensor *x = &q->tensor[i];
     x->t = t;
     x->rows = t->n_dims > 0 ? t->shape[0] : 1;
-    x->cols = dq_tensor_numel(t) / x->rows;
+    x->cols = cols_of(t);
     if (strchr(t->name, '/'))
         return dq_fail(err, DQ_MISMATCH, "tensor \"%s\": names with '/' cannot be stored", t->name);
     if (t->dtype > DQ_F64)
@@ -167,6 +233,7 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     DQ_TRY(dq_quantize_rules_apply(
         &q->set, q->model->tied ? q->model->layout->name[DQ_ROLE_HEAD] : NULL, choice, n, err));
     DQ_TRY(check_tied(q, choice, n, err));
+    choose_group(q, choice, n);
     for (int64_t i = 0; i < n; i++) note_used(&q->info.used, &choice[i]);
     for (int64_t i = 0; i < n; i++) {
         const dq_tensor *t = dq_checkpoint_at(q->checkpoint, i);
@@ -177,6 +244,7 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
         q->info.n_skipped += q->skipped[kept++];
     }
     q->info.n_tensors = kept;
+    find_short_groups(q);
     return DQ_OK;
 }
 
@@ -409,8 +477,9 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
         return dq_in(err, "%s: ", model);
     q->set.kv.evict.policy = dq_kv_policy_for(q->set.kv.evict.policy, q->model->map.n_maps);
     DQ_TRY(begin_method(q, err));
-    DQ_TRY(make_recipe(q, err));
+    choose_bits(q);
     DQ_TRY(plan_tensors(q, err));
+    DQ_TRY(make_recipe(q, err));
     config = dq_checkpoint_config_text(q->checkpoint, &len);
     add_blob(q, "/config/model_json", config, len, DQ_ENC_TEXT);
     add_blob(q, "/config/recipe_json", q->recipe, strlen(q->recipe), DQ_ENC_TEXT);

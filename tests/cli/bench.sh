@@ -1,5 +1,5 @@
 # bench.sh: dq bench: whole-model decoding, ceilings, documents side by side; sourced by run.sh. No check looks at a time.
-"$dq" quantize "plain model" -o four.h5 --bits 4 --group 32 -q >/dev/null || complain "bench: dq quantize fails"
+"$dq" quantize "plain model" -o four.h5 --bits 4 --group 32 --scale search --embed-bits 16 -q >/dev/null || complain "bench: dq quantize fails"
 
 # ---- whole-model decoding
 try 0 "share of read  *share of ceiling" bench "plain model" --generate 2 --runs 1 --threads 1

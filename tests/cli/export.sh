@@ -1,5 +1,5 @@
 # export.sh: dq export; sourced by run.sh.
-"$dq" quantize "plain model" -o "four bits.h5" --logit-bits 8 --kv-bits 8 -q >/dev/null
+"$dq" quantize "plain model" -o "four bits.h5" --scale search --embed-bits 16 --logit-bits 8 --kv-bits 8 -q >/dev/null
 try 0 "12 as codes, 2 decoded, 6 that had none" export "four bits.h5" -o "a folder" --format compressed-tensors
 for pattern in "codes  *4 bits, one scale a row" "as F32 values .*1.mlp.down_proj.weight: 344 columns in groups of 128" \
     "not in the model  *settings of attention logits and the KV cache"; do
@@ -18,7 +18,7 @@ if command -v python3 >/dev/null; then
 fi
 
 # widths that stand in others are said, and the document has the same
-"$dq" quantize "diff model" -o six.h5 --bits 6 --group row -q >/dev/null
+"$dq" quantize "diff model" -o six.h5 --bits 6 --group row --embed-bits 16 -q >/dev/null
 try 0 "14 tensors: codes of 6 bits stand in 8" export six.h5 -o six --format compressed-tensors
 try 0 '"stored_bits": 8' export six.h5 -o six --format compressed-tensors --force --json
 json dq-export/1

@@ -99,7 +99,7 @@ try 7 "ll_nats is" eval "diff model" --task needle --data "$book" --lengths 256 
 absent dq-eval-*.resume
 
 # ---- several arithmetics in one run: what one of them cannot take is left out by name
-"$dq" quantize "diff model" -o eight.h5 --bits 8 -q >/dev/null
+"$dq" quantize "diff model" -o eight.h5 --bits 8 --embed-bits 16 -q >/dev/null
 set -- eval "diff model" eight.h5 --text "$book" --ctx 128 --limit 2 --kv-bits 16,8 --kv-recent 16
 try 0 "eight.h5  *8/128  *int8  *8:8" "$@" --math f32,int8 --csv both.csv
 [ "$(grep -c . both.csv)" = 6 ] || complain "gates: --math f32,int8: expected 5 rows: $(cat both.csv)"

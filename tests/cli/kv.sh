@@ -438,7 +438,7 @@ try 0 '"passes": "context+rest"' logits "diff model" --text "short text" -o dens
 [ "$(grep logits_sha256 "$top/out")" = "$once" ] || complain "kv: chunks show in a cache of two bytes"
 
 # ---- integers
-try 0 "packed" quantize "diff model" -o whole.h5 --force --bits 8
+try 0 "packed" quantize "diff model" -o whole.h5 --force --bits 8 --embed-bits 16
 try 4 "16-bit keys.*Add --kv-bits 8" logits whole.h5 --ids "1 2 3" -o gone.h5 --math int8
 try 4 "8-bit keys and 16-bit values" logits whole.h5 --ids "1 2 3" -o gone.h5 --math int8 --kv-bits 8:16
 try 4 "not packed" eval "diff model" --text "$book" --math int8 --kv-bits 8

@@ -20,12 +20,11 @@ try 2 "rule \"a(\": missing closing" "$@" --bits-map 'a(=4'
 try 2 "bits-map: the pattern is not valid UTF-8" "$@" --bits-map "$(printf '\377=4')"
 try 2 "embed-bits" "$@" --embed-bits 9
 try 2 "dense-type" "$@" --dense-type f32
-try 4 "Give --embed-bits alone" "$@" --head-bits 4
 try 4 "Give --embed-bits alone" "$@" --embed-bits 8 --head-bits 4
 absent gone.h5 gone.h5.partial
 
 # the last match wins, and '=' may stand in the pattern
-try 0 "packed" "$@" --dry-run --bits-map 'proj=6/row' --bits-map 'layers.0.*(?=down)down=3/64/asym'
+try 0 "packed" "$@" --dry-run --tensors --bits-map 'proj=6/row' --bits-map 'layers.0.*(?=down)down=3/64/asym'
 grep -q "layers.0.mlp.down_proj.weight .* 3 *64 " "$top/out" || complain "--bits-map: the last match does not win"
 grep -q "layers.1.mlp.down_proj.weight .* 6 *344 " "$top/out" || complain "--bits-map: the first rule is gone"
 absent gone.h5
@@ -54,7 +53,7 @@ echo '{"schema": "dq-recipe/1", "rules": [{"match": "proj", "bits": 3, "group": 
 try 0 "packed" quantize "plain model" --recipe every.json --bits 4 --group 32 --scale absmax --embed-bits 6 --dry-run
 [ "$(grep -c "warning: --bits has no effect: rules of every.json decide for every tensor" "$top/err")" = 1 ] &&
     [ "$(grep -c warning "$top/err")" = 1 ] || complain "recipe: --bits without effect: $(cat "$top/err")"
-try 0 "packed" quantize "plain model" --recipe every.json --group 32 --dry-run
+try 0 "packed" quantize "plain model" --recipe every.json --group 32 --embed-bits 16 --dry-run
 grep -q "warning: --group has no effect" "$top/err" || complain "recipe: --group without effect: $(cat "$top/err")"
 try 0 "packed" quantize "plain model" --recipe recipe.json --bits 4 --group 32 --dry-run
 [ ! -s "$top/err" ] || complain "recipe: --bits with an effect: $(cat "$top/err")"
@@ -169,7 +168,7 @@ absent gone.h5
 grep -q dq-recipe/1 recipe.json || complain "-o replaced the recipe that was read"
 
 # the whole model in codes: what is scored is told, and eval, logits and verify agree on it
-try 0 "content SHA-256" quantize "plain model" -o whole.h5 --embed-bits 4 --dense-type f16 --force
+try 0 "content SHA-256" quantize "plain model" -o whole.h5 --scale search --embed-bits 4 --dense-type f16 --force
 try 0 "4/128, embed 4" eval "plain model" whole.h5 --text "short text" --ctx 32
 try 0 '"embed_bits": 4' eval "plain model" whole.h5 --text "short text" --ctx 32 --json
 try 0 "." eval "plain model" one.h5 --text "short text" --ctx 32 --csv table.csv

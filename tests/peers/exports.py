@@ -84,6 +84,8 @@ class Worst:
 
 def check(worst, model, *options):
     what = " ".join((os.path.basename(model),) + options)
+    if "--embed-bits" not in options:
+        options += ("--embed-bits", "16")
     run("quantize", model, "-o", "m.h5", "--force", *options)
     want = own_logits("m.h5")
     run("export", "m.h5", "-o", "codes", "--force", "--format", "compressed-tensors")
@@ -110,7 +112,7 @@ def untie(model):
 def check_model(model):
     worst = Worst(model)
     mixed = [word for rule in MIXED for word in ("--bits-map", rule)]
-    check(worst, model, "--bits", "4")
+    check(worst, model, "--bits", "4", "--scale", "search")
     check(worst, model, "--bits", "4", "--group", "32", "--scale", "search", "--scale-dtype", "f32")
     check(worst, model, "--bits", "4", "--group", "32", "--scale", "asym")
     check(worst, model, "--bits", "4", "--group", "172", "--scale", "search")  # rows of 128 and groups of 172: two schemes

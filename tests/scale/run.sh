@@ -59,7 +59,8 @@ copy() { # copy plain|synced
 
 pack() { # pack BITS
     rm -f "$dir"/out*.h5*
-    timed "$dq" quantize "$model" -o "$dir/out.h5" --bits "$1" --progress never
+    timed "$dq" quantize "$model" -o "$dir/out.h5" --bits "$1" --group 128 --scale search --embed-bits 16 \
+        --progress never
 }
 
 # Room for the checkpoint, one copied shard and a container; the published type first, bf16 if need be.

@@ -78,9 +78,9 @@ grep -q '^  cuda  *cuda:0, simulated' out || complain "doctor does not name the 
 grep -q '^  cublas  *simulated, version unknown$' out || complain "doctor does not name cuBLAS: $(tail -n 3 out)"
 
 for m in llama diffllama; do
-    "$dq" quantize "$pair/$m" -o $m.h5 --bits 8 -q >out 2>err || complain "quantize $m: $(cat err)"
-    "$dq" quantize "$pair/$m" -o $m-4.h5 --bits 4 -q >out 2>err || complain "quantize $m: $(cat err)"
-    "$dq" quantize "$pair/$m" -o $m-whole.h5 --bits 4 --embed-bits 6 --bits-map 'down=8/32/asym' \
+    "$dq" quantize "$pair/$m" -o $m.h5 --bits 8 --embed-bits 16 -q >out 2>err || complain "quantize $m: $(cat err)"
+    "$dq" quantize "$pair/$m" -o $m-4.h5 --bits 4 --scale search --embed-bits 16 -q >out 2>err || complain "quantize $m: $(cat err)"
+    "$dq" quantize "$pair/$m" -o $m-whole.h5 --bits 4 --scale search --embed-bits 6 --bits-map 'down=8/32/asym' \
         --dense-type f16 -q >out 2>err || complain "quantize $m: $(cat err)"
 done
 choices="--task mc --data $pair/choices.jsonl"
@@ -184,7 +184,7 @@ says() {
         grep -q -e "$pattern" err || complain "-v does not say \"$pattern\": $(grep layer err)"
     done
 }
-"$dq" quantize "$pair/llama" -o mixed.h5 --bits 8 --skip 'layers[.]1[.].*k_proj' -q >out 2>err || complain "quantize: $(cat err)"
+"$dq" quantize "$pair/llama" -o mixed.h5 --bits 8 --embed-bits 16 --skip 'layers[.]1[.].*k_proj' -q >out 2>err || complain "quantize: $(cat err)"
 # shellcheck disable=SC2086
 "$dq" eval llama.h5 --ref llama.h5 $text --kv-bits 8 --kv-code token --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
 says "llama.h5: layers 0-1: linear gemm_packed int8 (8 bits, row) of q k v o gate up, gemm_packed int8 (8 bits, group 128) of down; attention attend_int8.*: qk int8, pv int8; kv 8:8 int8$" \

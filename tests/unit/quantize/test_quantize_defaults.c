@@ -1,0 +1,182 @@
+/* test_quantize_defaults: what is left to the model: the group that divides its columns, the bits of embedding and head.
+ * Folders are made here, as no golden model is wide enough for several groups a row.
+ * SPDX-License-Identifier: MIT */
+#include "tests/rigs/test_folder.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { VOCAB = 8, HEADS = 2, MAX_HEADER = 4096 };
+
+static const char *const matrices[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                       "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
+                                       "mlp.down_proj"};
+
+typedef struct header {
+    char text[MAX_HEADER];
+    size_t n, bytes; /* bytes: of the tensors so far */
+} header;
+
+static void add(header *h, const char *name, int rows, int cols)
+{
+    const size_t bytes = 2 * (size_t)rows * (size_t)(cols ? cols : 1);
+    char shape[32];
+    if (cols)
+        snprintf(shape, sizeof shape, "%d,%d", rows, cols);
+    else
+        snprintf(shape, sizeof shape, "%d", rows);
+    h->n += (size_t)snprintf(
+        h->text + h->n, sizeof h->text - h->n,
+        "%s\"%s.weight\":{\"dtype\":\"BF16\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+        h->n ? "," : "{", name, shape, h->bytes, h->bytes + bytes);
+    h->bytes += bytes;
+}
+
+/* A llama of one layer with bf16 weights around 1, whose rows have dim columns and ff. */
+static const char *folder(const char *name, int dim, int ff, bool tied)
+{
+    static char dir[256];
+    char config[512], path[300], full[64];
+    header h = {.n = 0};
+    add(&h, "model.embed_tokens", VOCAB, dim);
+    add(&h, "model.norm", dim, 0);
+    add(&h, "model.layers.0.input_layernorm", dim, 0);
+    add(&h, "model.layers.0.post_attention_layernorm", dim, 0);
+    for (int i = 0; i < 7; i++) {
+        snprintf(full, sizeof full, "model.layers.0.%s", matrices[i]);
+        add(&h, full, i == 4 || i == 5 ? ff : dim, i == 6 ? ff : dim);
+    }
+    if (!tied) add(&h, "lm_head", VOCAB, dim);
+    h.n += (size_t)snprintf(h.text + h.n, sizeof h.text - h.n, "}");
+    assert_true(h.n < sizeof h.text);
+    uint8_t *all = calloc(8 + h.n + h.bytes, 1);
+    assert_non_null(all);
+    for (int i = 0; i < 8; i++) all[i] = (uint8_t)(h.n >> (8 * i));
+    memcpy(all + 8, h.text, h.n);
+    for (size_t i = 0; i < h.bytes / 2; i++) { /* 0x3f00..0x3fff: 0.5 to 1.99 */
+        all[8 + h.n + 2 * i] = (uint8_t)(i * 37);
+        all[8 + h.n + 2 * i + 1] = 0x3f;
+    }
+    snprintf(dir, sizeof dir, "%s", at(name));
+    shell("mkdir -p", dir, "");
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    put_bytes(path, all, 8 + h.n + h.bytes);
+    free(all);
+    const int n =
+        snprintf(config, sizeof config,
+                 "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],"
+                 "\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":1,"
+                 "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"vocab_size\":%d,"
+                 "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"hidden_act\":\"silu\","
+                 "\"max_position_embeddings\":64,\"tie_word_embeddings\":%s}",
+                 dim, ff, HEADS, HEADS, VOCAB, tied ? "true" : "false");
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    put_bytes(path, config, (size_t)n);
+    return dir;
+}
+
+static dq_quantizer *opened(const char *dir, const dq_quantize_settings *s)
+{
+    dq_quantizer *q;
+    dq_err err = {0};
+    if (dq_quantize_open(&q, dir, s, &err) != DQ_OK) fail_msg("%s: %s", dir, err.text);
+    return q;
+}
+
+static void the_largest_group_that_divides_all(void **unused)
+{
+    static const struct {
+        int dim, ff, group, whole; /* whole 0: none of 128, 64 and 32 divides all */
+        int64_t n_short;           /* with that group */
+    } of[] = {{256, 384, 128, 128, 0}, {192, 256, 64, 64, 0}, /* 256 alone would take 128 */
+              {160, 256, 32, 32, 0},                          /* 160 takes 32 only */
+              {128, 344, 128, 0, 1},  /* down_proj is short with each of them: the largest */
+              {264, 256, 128, 0, 7},  /* all but down_proj and are */
+              {96, 100, 128, 128, 0}, /* a group is a row */
+              {96, 200, 128, 0, 1}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        dq_quantize_settings s = settings_of(4, DQ_QUANTIZE_GROUP_AUTO, DQ_ABSMAX);
+        s.embed_bits = 6;
+        dq_quantizer *q = opened(folder("model", of[i].dim, of[i].ff, true), &s);
+        const dq_quantize_info *info = dq_quantize_result(q);
+        assert_int_equal(dq_quantize_effective(q)->group, of[i].group);
+        assert_int_equal(info->short_groups.n, of[i].n_short);
+        if (of[i].n_short) assert_int_equal(info->short_groups.whole, of[i].whole);
+        char want[32];
+        snprintf(want, sizeof want, "\"group\": \"%d\"", of[i].group);
+        assert_non_null(strstr(dq_quantize_recipe(q), want));
+        dq_quantize_close(q);
+    }
+}
+
+/* Tensors that do not go by it do not matter; a group that was asked for stays, and what would have divided is known. */
+static void a_group_that_is_asked_for_stays(void **unused)
+{
+    dq_err err = {0};
+    json_t *rules = NULL;
+    static const char down[] = "[{\"match\": \"down_proj\", \"bits\": 8, \"group\": 32}]";
+    (void)unused;
+    dq_quantize_settings s = settings_of(4, DQ_QUANTIZE_GROUP_AUTO, DQ_ABSMAX);
+    assert_int_equal(dq_json_parse(&rules, down, strlen(down), "rules", &err), DQ_OK);
+    s.rules = rules;
+    dq_quantizer *q = opened(folder("model", 256, 160, true), &s);
+    assert_int_equal(dq_quantize_effective(q)->group, 128);
+    assert_int_equal(dq_quantize_result(q)->short_groups.n, 0);
+    dq_quantize_close(q);
+    json_decref(rules);
+    s = settings_of(4, 128, DQ_ABSMAX);
+    q = opened(folder("model", 192, 256, true), &s);
+    const dq_quantize_short *few = &dq_quantize_result(q)->short_groups;
+    assert_int_equal(dq_quantize_effective(q)->group, 128);
+    assert_int_equal(few->n, 6);
+    assert_int_equal(few->whole, 64);
+    assert_int_equal(few->cols, 192);
+    assert_int_equal(few->group, 128);
+    assert_string_equal(few->name, "model.layers.0.mlp.gate_proj.weight");
+    dq_quantize_close(q);
+}
+
+static void embedding_and_head_have_bits_of_their_own(void **unused)
+{
+    enum { AUTO = DQ_QUANTIZE_BITS_AUTO };
+    static const struct {
+        bool tied;
+        int bits, embed, head; /* as given */
+        int to_embed, to_head;
+    } of[] = {
+        {true, 4, AUTO, AUTO, 6, 0},   {true, 3, AUTO, AUTO, 6, 0},     {true, 8, AUTO, AUTO, 8, 0},
+        {true, 16, AUTO, AUTO, 16, 0}, {true, 4, 16, AUTO, 16, 0},      {true, 4, AUTO, 5, 5, 5},
+        {false, 4, AUTO, AUTO, 6, 6},  {false, 4, 16, AUTO, 16, 16},    {false, 4, AUTO, 8, 6, 8},
+        {false, 4, 8, AUTO, 8, 8},     {false, 16, AUTO, AUTO, 16, 16}, {false, 4, 0, 0, 0, 0}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        dq_quantize_settings s = settings_of(of[i].bits, 64, DQ_ABSMAX);
+        s.embed_bits = of[i].embed;
+        s.head_bits = of[i].head;
+        dq_quantizer *q = opened(folder("model", 192, 256, of[i].tied), &s);
+        const dq_quantize_settings *is = dq_quantize_effective(q);
+        assert_int_equal(is->embed_bits, of[i].to_embed);
+        assert_int_equal(is->head_bits, of[i].to_head);
+        char want[32];
+        snprintf(want, sizeof want, "\"embed_bits\": %d", of[i].to_embed);
+        assert_true(!strstr(dq_quantize_recipe(q), want) == !of[i].to_embed);
+        assert_null(strstr(dq_quantize_recipe(q), "-1"));
+        dq_quantize_close(q);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_largest_group_that_divides_all),
+        cmocka_unit_test(a_group_that_is_asked_for_stays),
+        cmocka_unit_test(embedding_and_head_have_bits_of_their_own),
+    };
+    return cmocka_run_group_tests(tests, folder_begin, folder_end);
+}
