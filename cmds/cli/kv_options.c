@@ -504,16 +504,17 @@ static omission omission_of(const dq_kv_options *o, const dq_kv_config *base, co
 /* Of two codes that are one, page is what results call it. */
 static void say_omission(const dq_kv_options *o, const dq_kv_config *c, omission why)
 {
-    char widths[DQ_KV_TEXT];
+    char widths[DQ_KV_TEXT], what[DQ_KV_TEXT + 32];
     dq_kv_spec spec;
     dq_err lacks = {0};
     if (!o->logger || (why != UNDITHERED && why != LACKING)) return;
     check_exists(&spec, c, &lacks);
-    dq_logger_warn(o->logger, "left out: %s as %s codes: %s", dq_kv_spec_widths(widths, &spec),
-                   dq_kv_code_name[why == LACKING ? spec.code : DQ_CODE_DITHER],
-                   why == LACKING
-                       ? lacks.text
-                       : "the same as page codes, as only values of 4 to 8 bits are dithered");
+    snprintf(what, sizeof what, "%s as %s codes", dq_kv_spec_widths(widths, &spec),
+             dq_kv_code_name[why == LACKING ? spec.code : DQ_CODE_DITHER]);
+    dq_logger_left_out(o->logger, what,
+                       why == LACKING
+                           ? lacks.text
+                           : "the same as page codes, as only values of 4 to 8 bits are dithered");
 }
 
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,

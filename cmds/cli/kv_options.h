@@ -36,7 +36,7 @@ typedef struct dq_kv_options {
     int64_t seed;  /* -1: not given */
     unsigned uses; /* what some config that dq_kv_options_list gave makes use of: DQ_KV_CODES ... */
     bool draws;    /* set by a command that draws something else with --seed */
-    dq_logger *logger; /* set by a command that sweeps: says which combinations are left out */
+    dq_logger *logger; /* set by a command that sweeps: gathers what is left out */
     dq_opt row[DQ_KV_OPTIONS + 2];
     char help[DQ_KV_OPTIONS][DQ_KV_HELP];
 } dq_kv_options;

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/logger.h"
 
+#include "base/strbuf.h"
 #include "cmds/cli/document.h"
 
 #include <stdarg.h>
@@ -24,12 +25,13 @@ dq_status dq_logger_begin(dq_logger *logger, const char *command, dq_err *err)
 void dq_logger_end(dq_logger *logger)
 {
     json_decref(logger->warnings);
-    logger->warnings = NULL;
+    json_decref(logger->left_out);
+    logger->warnings = logger->left_out = NULL;
 }
 
 void dq_logger_warn(dq_logger *logger, const char *fmt, ...)
 {
-    char line[1024];
+    char line[4096];
     va_list args;
     size_t i;
     json_t *old;
@@ -46,6 +48,47 @@ void dq_logger_warn(dq_logger *logger, const char *fmt, ...)
     }
     json_array_append_new(logger->warnings, text);
     if (!logger->quiet) fprintf(stderr, "dq %s: warning: %s\n", logger->command, line);
+}
+
+void dq_logger_left_out(dq_logger *logger, const char *what, const char *why)
+{
+    size_t i;
+    json_t *of, *old;
+    if (!logger->left_out) logger->left_out = json_object();
+    of = json_object_get(logger->left_out, why);
+    if (!of && json_object_set_new_nocheck(logger->left_out, why, of = json_array()) != 0) return;
+    if (!what) return;
+    json_array_foreach(of, i, old)
+    {
+        if (strcmp(json_string_value(old), what) == 0) return;
+    }
+    json_array_append_new(of, json_string_nocheck(what));
+}
+
+void dq_logger_say_left_out(dq_logger *logger)
+{
+    dq_strbuf text = {0};
+    dq_err err = {0};
+    const char *why;
+    json_t *of, *what;
+    size_t i;
+    json_object_foreach(logger->left_out, why, of)
+    {
+        if (text.n) dq_strbuf_add(&text, "; ", 2, &err);
+        json_array_foreach(of, i, what)
+        {
+            const char *name = json_string_value(what);
+            if (i) dq_strbuf_add(&text, ", ", 2, &err);
+            dq_strbuf_add(&text, name, strlen(name), &err);
+        }
+        if (json_array_size(of)) dq_strbuf_add(&text, ": ", 2, &err);
+        const size_t n = strlen(why);
+        dq_strbuf_add(&text, why, n > 0 && why[n - 1] == '.' ? n - 1 : n, &err);
+    }
+    if (text.n) dq_logger_warn(logger, "left out: %.*s", (int)text.n, text.s);
+    dq_block_free(text.s);
+    json_decref(logger->left_out);
+    logger->left_out = NULL;
 }
 
 static void put_line(const dq_logger *logger, const char *fmt, va_list args)

@@ -13,6 +13,7 @@ typedef struct dq_logger {
     const char *progress; /* "auto", "always", "never" */
     const char *command;  /* "eval", for the prefix of lines on stderr */
     json_t *warnings;     /* array of strings, for the JSON document; owned */
+    json_t *left_out;     /* reason to array of what it is of; owned, NULL: nothing */
 } dq_logger;
 #define DQ_LOGGER_OPTIONS(logger)                                                                  \
     dq_opt_text("progress", "WHEN", &(logger).progress,                                            \
@@ -27,6 +28,10 @@ void dq_logger_end(dq_logger *logger);
 /* One line "dq eval: warning: ..." on stderr (unless quiet) and in the JSON document. The same text
  * is said once. */
 void dq_logger_warn(dq_logger *logger, const char *fmt, ...) DQ_PRINTF(2, 3);
+/* What a list of settings asks for and cannot have: gathered, and said in one warning by the other, "left out: A, B: why; C:
+ * why". The same is said once. what NULL: `why` names it. */
+void dq_logger_left_out(dq_logger *logger, const char *what, const char *why);
+void dq_logger_say_left_out(dq_logger *logger);
 /* One line on stderr, unless quiet. */
 void dq_logger_say(dq_logger *logger, const char *fmt, ...) DQ_PRINTF(2, 3);
 /* One line on stderr with -v. */

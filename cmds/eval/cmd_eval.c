@@ -226,7 +226,7 @@ static dq_status add_math(eval_run *x, int model, int source, const dq_kv_config
         return add_rows(x, model, source, math, &kv, err);
     dq_advice_apply(&lacks);
     if (x->o.n_math > 1 && lacks.code == DQ_MISMATCH)
-        dq_logger_warn(&x->o.logger, "left out: %s", lacks.text);
+        dq_logger_left_out(&x->o.logger, NULL, lacks.text);
     else
         *err = lacks;
     return err->code;
@@ -302,6 +302,7 @@ static dq_status plan(eval_run *x, dq_err *err)
         for (int s = 0; x->e.model[m].shown && s < x->e.n_sources; s++)
             DQ_TRY(add_settings(x, m, s, err));
     }
+    dq_logger_say_left_out(&x->o.logger);
     DQ_TRY(dq_kv_options_check(&x->o.kv, err));
     if (x->e.n_rows == 0)
         return dq_fail(err, DQ_MISMATCH,
