@@ -37,7 +37,8 @@ static const dq_usage usage = {
         "compressed-tensors keeps codes, for transformers with the package compressed-tensors; "
         "vLLM has not been run with it. It has 4 and 8 bits: codes of 2 and 3 bits stand in 4, of "
         "5, 6 and 7 in 8, with the same values. Embeddings, output heads and tensors whose last "
-        "group is short become values, each of them named. Programs multiply codes in the type in "
+        "group is short become values, which is said (--tensors names each). Programs multiply "
+        "codes in the type in "
         "which they load the model: in float32 the values are dq's to the last bit, in bfloat16 "
         "scales lose three bits.\n"
         "safetensors has values only, which need no package to read.\n",
@@ -127,13 +128,26 @@ static void print_widened(const dq_export *x)
     }
 }
 
+/* A line for each reason. */
 static void print_decoded(const dq_export *x)
 {
     char label[24];
-    for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
+    const int64_t rows = dq_export_result(x)->n_rows;
+    for (int64_t i = 0; i < rows; i++) {
         const dq_export_row *r = dq_export_row_at(x, i);
+        int64_t n = 0, before = 0;
+        for (int64_t k = 0; r->why && k < rows; k++) {
+            const dq_export_row *o = dq_export_row_at(x, k);
+            const bool same = o->why && o->dtype == r->dtype && strcmp(o->why, r->why) == 0;
+            n += same;
+            before += same && k < i;
+        }
+        if (n == 0 || before > 0) continue;
         snprintf(label, sizeof label, "as %s values", dq_dtypes[r->dtype].name);
-        if (r->why) printf("%-18s %s: %s\n", label, r->name, r->why);
+        if (n == 1)
+            printf("%-18s %s: %s\n", label, r->name, r->why);
+        else
+            printf("%-18s %lld tensors, %s first: %s\n", label, (long long)n, r->name, r->why);
     }
 }
 

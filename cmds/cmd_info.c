@@ -9,6 +9,7 @@
 #include "cmds/cli/options.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
+#include "cmds/info_lists.h"
 #include "cmds/recipe_options.h"
 #include "model/published.h"
 
@@ -173,39 +174,6 @@ static json_t *model_json(const dq_model *m)
 static bool holds_codes(const dq_payload *p)
 {
     return p->row && p->row->is_codes;
-}
-
-static dq_status print_payloads(const dq_container *c, dq_err *err)
-{
-    static const char *const titles[] = {"dataset", "encoding", "bits", "group",  "rows",
-                                         "cols",    "bytes",    "bpw",  "SQNR dB"};
-    dq_table *t;
-    DQ_TRY(dq_table_new(&t, titles, 9, err));
-    for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
-        const dq_payload *p = dq_container_payload(c, i);
-        dq_table_cell(t, "%s", p->path);
-        dq_table_cell(t, "%s", p->encoding);
-        dq_table_cell(t, "%d", p->bits);
-        if (p->group_size)
-            dq_table_cell(t, "%lld", (long long)p->group_size);
-        else
-            dq_table_cell(t, "-");
-        dq_table_cell(t, "%lld", (long long)p->rows);
-        dq_table_cell(t, "%lld", (long long)p->cols);
-        dq_table_cell(t, "%lld", (long long)p->bytes);
-        if (p->bits_per_weight > 0)
-            dq_table_cell(t, "%.3f", p->bits_per_weight);
-        else
-            dq_table_cell(t, "-");
-        if (isfinite(p->sqnr_db) && holds_codes(p))
-            dq_table_cell(t, "%.2f", p->sqnr_db);
-        else
-            dq_table_cell(t, "-");
-    }
-    putchar('\n');
-    dq_table_print(t, err);
-    dq_table_free(t);
-    return err->code;
 }
 
 static json_t *recipe_of(const dq_container *c)
@@ -454,35 +422,6 @@ static void count_types(const dq_checkpoint *k, int64_t bytes[DQ_DTYPE_COUNT])
     }
 }
 
-static void shape_text(char *out, size_t cap, const dq_tensor *t)
-{
-    size_t n = 0;
-    out[0] = 0;
-    for (int d = 0; d < t->n_dims && n < cap; d++)
-        n += (size_t)snprintf(out + n, cap - n, "%s%lld", d ? "x" : "", (long long)t->shape[d]);
-    if (t->n_dims == 0) snprintf(out, cap, "scalar");
-}
-
-static dq_status print_tensors(const dq_checkpoint *k, dq_err *err)
-{
-    static const char *const titles[] = {"tensor", "type", "shape", "bytes"};
-    dq_table *t;
-    char shape[200];
-    DQ_TRY(dq_table_new(&t, titles, 4, err));
-    for (int64_t i = 0; i < dq_checkpoint_count(k); i++) {
-        const dq_tensor *x = dq_checkpoint_at(k, i);
-        shape_text(shape, sizeof shape, x);
-        dq_table_cell(t, "%s", x->name);
-        dq_table_cell(t, "%s", dq_dtypes[x->dtype].name);
-        dq_table_cell(t, "%s", shape);
-        dq_table_cell(t, "%zu", dq_tensor_bytes(x));
-    }
-    putchar('\n');
-    dq_table_print(t, err);
-    dq_table_free(t);
-    return err->code;
-}
-
 static void print_folder(const dq_checkpoint *k, const dq_model *m)
 {
     int64_t bytes[DQ_DTYPE_COUNT];
@@ -565,10 +504,10 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
     }
     if (c) {
         print_container(c, m);
-        return r->tensors ? print_payloads(c, err) : DQ_OK;
+        return r->tensors ? dq_info_lists_payloads(c, err) : DQ_OK;
     }
     print_folder(k, m);
-    return r->tensors ? print_tensors(k, err) : DQ_OK;
+    return r->tensors ? dq_info_lists_tensors(k, err) : DQ_OK;
 }
 
 static dq_status run(request *r, const char *path, dq_err *err)

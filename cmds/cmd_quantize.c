@@ -11,6 +11,7 @@
 #include "cmds/cli/table.h"
 #include "cmds/cli/version.h"
 #include "cmds/command.h"
+#include "cmds/quantize_rows.h"
 #include "cmds/recipe_options.h"
 #include "model/output_guard.h"
 #include "quantize/quantize.h"
@@ -95,49 +96,6 @@ static dq_status make_settings(request *r, dq_err *err)
     if (!r->out && !r->dry_run && !r->print_recipe)
         return dq_fail(err, DQ_USAGE, "-o OUT.h5 is missing (or --dry-run to see the plan).");
     return DQ_OK;
-}
-
-static void row_text(dq_table *t, const dq_quantize_row *r, bool loss)
-{
-    char shape[48], size[32];
-    snprintf(shape, sizeof shape, "%lldx%lld", (long long)r->rows, (long long)r->cols);
-    dq_table_cell(t, "%s", r->name);
-    dq_table_cell(t, "%s", shape);
-    if (r->packed)
-        dq_table_cell(t, "%s", r->scale_dtype == DQ_F16 ? "packed" : "packed, f32 scales");
-    else if (r->dense_dtype != r->dtype)
-        dq_table_cell(t, "dense%s, %s to %s", r->skipped ? ", skipped" : "",
-                      dq_dtypes[r->dtype].name, dq_dtypes[r->dense_dtype].name);
-    else
-        dq_table_cell(t, "%s", r->skipped ? "dense, skipped" : "dense");
-    dq_table_cell(t, "%d", r->bits);
-    if (r->packed)
-        dq_table_cell(t, "%lld", (long long)r->group_size);
-    else
-        dq_table_cell(t, "-");
-    dq_table_cell(t, "%.3f", r->bits_per_weight);
-    dq_table_cell(t, "%s", dq_table_size_text(size, sizeof size, r->bytes));
-    if (r->packed && isfinite(r->sqnr_db) && r->sqnr_db != 0)
-        dq_table_cell(t, "%.2f", r->sqnr_db);
-    else
-        dq_table_cell(t, "-");
-    if (loss && isfinite(r->loss)) dq_table_cell(t, "%.3g", r->loss);
-    if (loss && !isfinite(r->loss)) dq_table_cell(t, "-");
-}
-
-static dq_status print_rows(const dq_quantizer *q, bool loss, dq_err *err)
-{
-    static const char *const titles[] = {"tensor", "shape", "stored as", "bits", "group",
-                                         "bpw",    "size",  "SQNR dB",   "loss"};
-    dq_table *t;
-    if (dq_table_new(&t, titles, loss ? 9 : 8, err) != DQ_OK) return err->code;
-    for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
-        dq_quantize_row r = dq_quantize_row_at(q, i);
-        row_text(t, &r, loss);
-    }
-    dq_table_print(t, err);
-    dq_table_free(t);
-    return err->code;
 }
 
 /* The packed tensor with the lowest SQNR; false when none is packed. */
@@ -389,8 +347,10 @@ static dq_status run(request *r, const char *model, dq_err *err)
     if (r->json) {
         print_json(r, model, q, err);
     } else {
-        if (r->tensors || r->dry_run) print_rows(q, r->calib.calibrate && !r->dry_run, err);
-        if (r->tensors || r->dry_run) putchar('\n');
+        if (r->tensors)
+            dq_quantize_rows_print(q, r->calib.calibrate && !r->dry_run, err);
+        else if (r->dry_run)
+            dq_quantize_rows_folded(q, err);
         if (err->code == DQ_OK) print_summary(r, q);
     }
     dq_quantize_close(q);
@@ -411,7 +371,9 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
         dq_opt_text("logit-grain", "GRAIN", &r.grain, "tensor, head, row or tile (default tensor)"),
         DQ_KV_OPTION_ROWS(r.kv),
         dq_opt_heading("running:"),
-        dq_opt_flag("dry-run", &r.dry_run, "print the plan and the size, write nothing"),
+        dq_opt_flag("dry-run", &r.dry_run,
+                    "print the plan and the size, write nothing; layers that are alike stand in "
+                    "one line, but with --tensors"),
         dq_opt_flag("print-recipe", &r.print_recipe,
                     "print the settings of weights and of the KV cache as a file for --recipe, "
                     "write nothing"),

@@ -158,7 +158,7 @@ const dq_export_info *dq_export_result(const dq_export *x)
 
 const dq_export_row *dq_export_row_at(const dq_export *x, int64_t i)
 {
-    return &x->row[i];
+    return &x->row[x->order[i]];
 }
 
 const dq_export_scheme *dq_export_scheme_at(const dq_export *x, int i)

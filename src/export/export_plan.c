@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "export/export_plan.h"
 
+#include "base/name_order.h"
 #include "checkpoint/safetensors_write.h"
 
 #include <stdio.h>
@@ -222,6 +223,11 @@ static void find_split(dq_export *x)
     }
 }
 
+static const char *row_name(const void *x, int64_t i)
+{
+    return ((const dq_export *)x)->row[i].name;
+}
+
 dq_status dq_export_plan_tensors(dq_export *x, dq_err *err)
 {
     enum { SLOTS = 4 }; /* of a tensor */
@@ -239,5 +245,5 @@ dq_status dq_export_plan_tensors(dq_export *x, dq_err *err)
                                 : "no tensor has codes, which compressed-tensors is for");
     fill_shards(x);
     find_split(x);
-    return DQ_OK;
+    return dq_name_order_make(&x->order, x->info.n_rows, row_name, x, x->arena, err);
 }

@@ -38,6 +38,7 @@ struct dq_export {
     dq_export_settings set;
     dq_export_info info;
     dq_export_row *row;
+    int64_t *order;    /* dq_export_row_at */
     dq_weight *weight; /* [n_rows], of the container */
     dq_export_slot *slot;
     int64_t n_slots;

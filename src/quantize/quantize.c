@@ -62,8 +62,9 @@ static const dq_slot *slot_of(const dq_quantizer *q, int64_t tensor)
     return NULL;
 }
 
-dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i)
+dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t row)
 {
+    const int64_t i = q->order[row];
     const dq_quantize_tensor *x = &q->tensor[i];
     const int n = x->format ? x->format->n_parts : 1;
     const dq_slot *first = slot_of(q, i), *s = first;

@@ -136,6 +136,7 @@ dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quant
                            dq_err *err);
 void dq_quantize_close(dq_quantizer *q); /* NULL allowed */
 const dq_quantize_info *dq_quantize_result(const dq_quantizer *q);
+/* In the order of dq_name_order: layer 2 before layer 10. */
 dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t i);
 /* As they were given, with the values of what depends on the model; they point into what was given. */
 const dq_quantize_settings *dq_quantize_effective(const dq_quantizer *q);

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/inplace_file.h"
+#include "base/name_order.h"
 #include "quantize/quantize_recipe.h"
 #include "quantize/quantize_rules.h"
 
@@ -217,6 +218,11 @@ static void note_used(dq_quantize_used *used, const dq_quantize_choice *c)
     if (!c->projection && !c->fed) used->embed_bits = true;
 }
 
+static const char *tensor_name(const void *quantizer, int64_t i)
+{
+    return ((const dq_quantizer *)quantizer)->tensor[i].t->name;
+}
+
 static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
 {
     int n_names = 0;
@@ -245,7 +251,7 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     }
     q->info.n_tensors = kept;
     find_short_groups(q);
-    return DQ_OK;
+    return dq_name_order_make(&q->order, kept, tensor_name, q, q->arena, err);
 }
 
 /* ---- Other payloads ---- */

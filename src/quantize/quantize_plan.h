@@ -27,7 +27,8 @@ struct dq_quantizer {
     const char *dir;
     dq_model *model;
     dq_checkpoint *checkpoint;
-    dq_quantize_tensor *tensor; /* in name order */
+    dq_quantize_tensor *tensor; /* as names sort byte by byte */
+    int64_t *order;             /* dq_quantize_row_at: dq_name_order */
     bool *skipped;
     dq_blob blob[DQ_MAX_BLOBS];
     int n_blobs, table; /* table: the blob of source files */

@@ -1,7 +1,7 @@
 # export.sh: dq export; sourced by run.sh.
 "$dq" quantize "plain model" -o "four bits.h5" --scale search --embed-bits 16 --logit-bits 8 --kv-bits 8 -q >/dev/null
 try 0 "12 as codes, 2 decoded, 6 that had none" export "four bits.h5" -o "a folder" --format compressed-tensors
-for pattern in "codes  *4 bits, one scale a row" "as F32 values .*1.mlp.down_proj.weight: 344 columns in groups of 128" \
+for pattern in "codes  *4 bits, one scale a row" "as F32 values  *2 tensors, model.layers.0.mlp.down_proj.weight first: 344 columns in groups of 128" \
     "not in the model  *settings of attention logits and the KV cache"; do
     grep -q "$pattern" "$top/out" || complain "export: \"$pattern\" is not in: $(cat "$top/out")"
 done
