@@ -60,7 +60,7 @@ dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec,
     if (!e) return err->code;
     e->r = r;
     e->b = dq_runner_backend(r);
-    e->pass = (dq_pass){.logit = pass->logit, .math = pass->math};
+    e->pass = (dq_pass){.logit = pass->logit, .math = pass->math, .listener = pass->listener};
     e->kv = dq_runner_kv(r);
     e->spec = *spec;
     e->n_layers = m->n_layers;

@@ -22,7 +22,7 @@ extern const dq_evict_report dq_evict_report_none; /* gap_min INFINITY */
 
 typedef struct dq_evictor dq_evictor;
 
-/* The runner must outlive it; the storage is that of the runner's cache. pass: logit and math of the passes that read a
+/* The runner must outlive it; the storage is that of the runner's cache. pass: logit, math and listener of the passes that read a
  * context again, where the policy wants that. Fails as dq_evict_check and dq_backend_can_evict do. */
 dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec,
                          const dq_pass *pass, dq_err *err);

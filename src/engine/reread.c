@@ -92,8 +92,11 @@ static dq_status run_chunk(double *peak, chunk *c, dq_err *err)
                             .seq = &c->seq,
                             .ids = w->ids + c->begin - c->lead,
                             .pos = c->pos};
-    const dq_pass pass = {
-        .logit = w->pass.logit, .math = w->pass.math, .columns = c->columns, .maps_only = true};
+    const dq_pass pass = {.logit = w->pass.logit,
+                          .math = w->pass.math,
+                          .listener = w->pass.listener,
+                          .columns = c->columns,
+                          .maps_only = true};
     dq_mat hidden;
     DQ_TRY(dq_runner_pass(w->r, &batch, &pass, &hidden, err));
     for (int i = 0; i < c->n_layers * c->n_groups; i++) {

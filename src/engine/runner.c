@@ -283,6 +283,7 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
         if (pass->watch && pass->watch->hidden)
             op->observe(r->b, &pass->watch->hidden[i], s.x, batch, i, pass->watch->seq_base);
         if (r->b->err.code != DQ_OK) break;
+        if (pass->listener.tell) pass->listener.tell(pass->listener.arg, (double)n / m->n_layers);
     }
     if (!pass->maps_only) dq_layer_steps_norm_out(&s);
     op->first_bad_row(r->b, &bad, pass->maps_only ? s.x : s.h);

@@ -14,9 +14,18 @@ typedef struct dq_watch {
     int32_t seq_base;         /* number of the batch's first sequence in the whole run */
 } dq_watch;
 
+/* Who is told how far passes are, from within them: a pass of a large model takes minutes. */
+typedef struct dq_pass_listener {
+    /* Between layers: rows that went through one, each as its part of the model, so that a pass adds up to its rows.
+     * NULL: nobody is. */
+    void (*tell)(void *arg, double rows);
+    void *arg;
+} dq_pass_listener;
+
 typedef struct dq_pass {
     dq_logit_spec logit;
     dq_math math;
+    dq_pass_listener listener;
     const dq_watch *watch;           /* NULL: none */
     const dq_columns *columns;       /* [n_layers], NULL: none */
     const dq_attention_spans *spans; /* [n_layers], NULL: none */
