@@ -28,6 +28,23 @@ try 0 "packed" "$@" --dry-run --tensors --bits-map 'proj=6/row' --bits-map 'laye
 grep -q "layers.0.mlp.down_proj.weight .* 3 *64 " "$top/out" || complain "--bits-map: the last match does not win"
 grep -q "layers.1.mlp.down_proj.weight .* 6 *344 " "$top/out" || complain "--bits-map: the first rule is gone"
 absent gone.h5
+# a plan folds layers that are stored alike, and no others
+try 0 "^model.layers.0-1.mlp.up_proj.weight  *2  *344x128  *packed  *4 " "$@" --dry-run --bits-map 'layers.1.*q_proj=8'
+[ "$(grep -c "q_proj" "$top/out")" = 2 ] && [ "$(grep -c "k_proj" "$top/out")" = 1 ] || complain "--dry-run: lines of layers: $(cat "$top/out")"
+sed -n '/^bits per weight/p; /^container/p; /^packed/p' "$top/out" | sed 's/ .*//' | tr '\n' ' ' | grep -q '^bits container packed $' ||
+    complain "quantize: the whole model does not come first: $(cat "$top/out")"
+grep -q "^bits per weight  *[0-9.]* over all 477824 parameters; " "$top/out" || complain "quantize: no bits over all parameters"
+grep -q "^no text .*--calib TEXT" "$top/out" || complain "quantize: not said what a text would bring"
+# the default packs embedding and head; short groups that another group would not leave are warned of, once
+try 0 '"embed_bits": 6' "$@" --print-recipe
+grep -q '"scale": "asym"' "$top/out" && grep -q '"group": "128"' "$top/out" || complain "quantize: other defaults: $(cat "$top/out")"
+try 0 '"scale": "search"' "$@" --bits 3 --print-recipe
+try 0 '"embed_bits": 16' "$@" --bits 16 --print-recipe
+try 0 "^short groups  *the last one of 2 tensors, as model.layers.0.mlp.down_proj.weight" "$@" --dry-run
+[ ! -s "$top/err" ] || complain "quantize: a warning of groups that nobody chose: $(cat "$top/err")"
+try 0 "^short groups  *the last one of 13 tensors" "$@" --dry-run --skip down_proj --group 48
+[ "$(grep -c "warning: the last group of 13 of 13 packed tensors is short, .*Groups of 128 divide all of them" "$top/err")" = 1 ] ||
+    complain "quantize: no warning of short groups: $(cat "$top/err")"
 
 # a recipe that is printed gives the same file, from options, from a file and from the container
 set -- --bits 5 --group 64 --scale search --embed-bits 6 --bits-map 'down=3/32' --bits-map 'q_proj=8' --skip o_proj

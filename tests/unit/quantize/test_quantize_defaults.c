@@ -1,4 +1,5 @@
-/* test_quantize_defaults: what is left to the model: the group that divides its columns, the bits of embedding and head.
+/* test_quantize_defaults: what is left to the model: the group that divides its columns, the bits of embedding and
+ * head; and rows in the order of layers.
  * Folders are made here, as no golden model is wide enough for several groups a row.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/test_folder.h"
@@ -11,11 +12,13 @@
 
 #include <cmocka.h>
 
-enum { VOCAB = 8, HEADS = 2, MAX_HEADER = 4096 };
+enum { VOCAB = 8, HEADS = 2, MAX_HEADER = 16384 };
 
 static const char *const matrices[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
                                        "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
                                        "mlp.down_proj"};
+
+static const char *const norms[] = {"input_layernorm", "post_attention_layernorm"};
 
 typedef struct header {
     char text[MAX_HEADER];
@@ -37,19 +40,23 @@ static void add(header *h, const char *name, int rows, int cols)
     h->bytes += bytes;
 }
 
-/* A llama of one layer with bf16 weights around 1, whose rows have dim columns and ff. */
-static const char *folder(const char *name, int dim, int ff, bool tied)
+/* A llama with bf16 weights around 1, whose rows have dim columns and ff. */
+static const char *folder_of(int layers, int dim, int ff, bool tied)
 {
     static char dir[256];
     char config[512], path[300], full[64];
     header h = {.n = 0};
     add(&h, "model.embed_tokens", VOCAB, dim);
     add(&h, "model.norm", dim, 0);
-    add(&h, "model.layers.0.input_layernorm", dim, 0);
-    add(&h, "model.layers.0.post_attention_layernorm", dim, 0);
-    for (int i = 0; i < 7; i++) {
-        snprintf(full, sizeof full, "model.layers.0.%s", matrices[i]);
-        add(&h, full, i == 4 || i == 5 ? ff : dim, i == 6 ? ff : dim);
+    for (int l = 0; l < layers; l++) {
+        for (int i = 0; i < 2; i++) {
+            snprintf(full, sizeof full, "model.layers.%d.%s", l, norms[i]);
+            add(&h, full, dim, 0);
+        }
+        for (int i = 0; i < 7; i++) {
+            snprintf(full, sizeof full, "model.layers.%d.%s", l, matrices[i]);
+            add(&h, full, i == 4 || i == 5 ? ff : dim, i == 6 ? ff : dim);
+        }
     }
     if (!tied) add(&h, "lm_head", VOCAB, dim);
     h.n += (size_t)snprintf(h.text + h.n, sizeof h.text - h.n, "}");
@@ -62,7 +69,7 @@ static const char *folder(const char *name, int dim, int ff, bool tied)
         all[8 + h.n + 2 * i] = (uint8_t)(i * 37);
         all[8 + h.n + 2 * i + 1] = 0x3f;
     }
-    snprintf(dir, sizeof dir, "%s", at(name));
+    snprintf(dir, sizeof dir, "%s", at("model"));
     shell("mkdir -p", dir, "");
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     put_bytes(path, all, 8 + h.n + h.bytes);
@@ -70,14 +77,19 @@ static const char *folder(const char *name, int dim, int ff, bool tied)
     const int n =
         snprintf(config, sizeof config,
                  "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],"
-                 "\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":1,"
+                 "\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":%d,"
                  "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"vocab_size\":%d,"
                  "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"hidden_act\":\"silu\","
                  "\"max_position_embeddings\":64,\"tie_word_embeddings\":%s}",
-                 dim, ff, HEADS, HEADS, VOCAB, tied ? "true" : "false");
+                 dim, ff, layers, HEADS, HEADS, VOCAB, tied ? "true" : "false");
     snprintf(path, sizeof path, "%s/config.json", dir);
     put_bytes(path, config, (size_t)n);
     return dir;
+}
+
+static const char *folder(int dim, int ff, bool tied)
+{
+    return folder_of(1, dim, ff, tied);
 }
 
 static dq_quantizer *opened(const char *dir, const dq_quantize_settings *s)
@@ -103,7 +115,7 @@ static void the_largest_group_that_divides_all(void **unused)
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         dq_quantize_settings s = settings_of(4, DQ_QUANTIZE_GROUP_AUTO, DQ_ABSMAX);
         s.embed_bits = 6;
-        dq_quantizer *q = opened(folder("model", of[i].dim, of[i].ff, true), &s);
+        dq_quantizer *q = opened(folder(of[i].dim, of[i].ff, true), &s);
         const dq_quantize_info *info = dq_quantize_result(q);
         assert_int_equal(dq_quantize_effective(q)->group, of[i].group);
         assert_int_equal(info->short_groups.n, of[i].n_short);
@@ -125,13 +137,13 @@ static void a_group_that_is_asked_for_stays(void **unused)
     dq_quantize_settings s = settings_of(4, DQ_QUANTIZE_GROUP_AUTO, DQ_ABSMAX);
     assert_int_equal(dq_json_parse(&rules, down, strlen(down), "rules", &err), DQ_OK);
     s.rules = rules;
-    dq_quantizer *q = opened(folder("model", 256, 160, true), &s);
+    dq_quantizer *q = opened(folder(256, 160, true), &s);
     assert_int_equal(dq_quantize_effective(q)->group, 128);
     assert_int_equal(dq_quantize_result(q)->short_groups.n, 0);
     dq_quantize_close(q);
     json_decref(rules);
     s = settings_of(4, 128, DQ_ABSMAX);
-    q = opened(folder("model", 192, 256, true), &s);
+    q = opened(folder(192, 256, true), &s);
     const dq_quantize_short *few = &dq_quantize_result(q)->short_groups;
     assert_int_equal(dq_quantize_effective(q)->group, 128);
     assert_int_equal(few->n, 6);
@@ -159,7 +171,7 @@ static void embedding_and_head_have_bits_of_their_own(void **unused)
         dq_quantize_settings s = settings_of(of[i].bits, 64, DQ_ABSMAX);
         s.embed_bits = of[i].embed;
         s.head_bits = of[i].head;
-        dq_quantizer *q = opened(folder("model", 192, 256, of[i].tied), &s);
+        dq_quantizer *q = opened(folder(192, 256, of[i].tied), &s);
         const dq_quantize_settings *is = dq_quantize_effective(q);
         assert_int_equal(is->embed_bits, of[i].to_embed);
         assert_int_equal(is->head_bits, of[i].to_head);
@@ -171,12 +183,39 @@ static void embedding_and_head_have_bits_of_their_own(void **unused)
     }
 }
 
+/* Layers by number, whatever the order of the file. */
+static void rows_are_in_the_order_of_layers(void **unused)
+{
+    const dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
+    int last = -1, changes = 0;
+    (void)unused;
+    dq_quantizer *q = opened(folder_of(12, 32, 32, true), &s);
+    for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
+        const dq_quantize_row r = dq_quantize_row_at(q, i);
+        int layer;
+        if (sscanf(r.name, "model.layers.%d.", &layer) != 1) continue;
+        if (strcmp(strrchr(r.name, '.'), ".weight") != 0) fail();
+        assert_in_range(layer, last < 0 ? 0 : last, last + 1);
+        if (strstr(r.name, "_proj")) {
+            assert_int_equal(r.bits, 4);
+            assert_int_equal(r.rows, 32);
+        } else {
+            assert_int_equal(r.cols, 1);
+        }
+        changes += layer != last;
+        last = layer;
+    }
+    assert_int_equal(changes, 12);
+    dq_quantize_close(q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_group_that_divides_all),
         cmocka_unit_test(a_group_that_is_asked_for_stays),
         cmocka_unit_test(embedding_and_head_have_bits_of_their_own),
+        cmocka_unit_test(rows_are_in_the_order_of_layers),
     };
     return cmocka_run_group_tests(tests, folder_begin, folder_end);
 }
