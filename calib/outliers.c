@@ -51,6 +51,8 @@ typedef struct walk {
     dq_watch watch;
     int64_t *cu;
     int32_t *pos, *seq;
+    int number;  /* of the walk */
+    double told; /* rows of it */
 } walk;
 
 static dq_status check_sequences(const dq_model *m, const dq_sequences *s, dq_err *err)
@@ -93,6 +95,14 @@ static dq_status walk_init(walk *w, dq_err *err)
     return err->code;
 }
 
+/* Rows that a pass of the model has told of, beside those of the passes before. */
+static void tell(void *arg, double rows)
+{
+    walk *w = arg;
+    w->told += rows;
+    w->plan->tick(w->plan->arg, w->number, (int64_t)w->told);
+}
+
 static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
 {
     const dq_ops *op = dq_runner_backend(w->r)->ops;
@@ -119,6 +129,7 @@ static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
                             .pos = w->pos};
     const dq_pass pass = {.logit = {.bits = 16, .grain = DQ_GRAIN_TENSOR},
                           .math = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32},
+                          .listener = {w->plan->tick ? tell : NULL, w},
                           .watch = &w->watch};
     if (held == n)
         dq_runner_pass(w->r, &batch, &pass, &hidden, err);
@@ -133,6 +144,8 @@ static dq_status run_walk(walk *w, int number, dq_err *err)
 {
     for (int64_t first = 0, end; first < w->s->n; first = end) {
         end = pass_end(w->s, first, w->plan->max_rows);
+        w->number = number;
+        w->told = (double)w->s->cu[first];
         DQ_TRY(one_pass(w, first, end, err));
         if (w->plan->tick) w->plan->tick(w->plan->arg, number, w->s->cu[end]);
     }

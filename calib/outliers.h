@@ -40,7 +40,7 @@ typedef struct dq_outlier_plan {
     /* 1: top values are exact, medians carry a bound. 2: the pooled medians are exact too. 3: those of
      * the layers as well. Each is one more walk over all sequences. */
     int walks;
-    /* Called after each pass of the model; may be NULL. `walk` counts from 0. */
+    /* Called between layers and after each pass of the model; may be NULL. `walk` counts from 0. */
     void (*tick)(void *arg, int walk, int64_t rows_done);
     void *arg;
 } dq_outlier_plan;

@@ -48,7 +48,9 @@ typedef struct logits {
     dq_kv_bytes floor;
     dq_kv_cached cached;
     dq_sha256 sha;
-    char sha256[65]; /* of the logits' bytes */
+    char sha256[65];      /* of the logits' bytes */
+    dq_progress progress; /* in rows through the layers; the head counts for its share of weights */
+    double head_rows;     /* that one row of logits counts for */
 } logits;
 
 static const dq_usage usage = {
@@ -167,6 +169,24 @@ static dq_status check_numbers(const logits *x, const float *host, dq_mat m, int
     return DQ_OK;
 }
 
+/* ----- progress ----- */
+
+static void tell(void *arg, double rows)
+{
+    logits *x = arg;
+    dq_progress_set(&x->progress, x->progress.done + rows, NULL);
+}
+
+static void begin_progress(logits *x)
+{
+    const double head = (double)x->model->vocab * x->model->dim;
+    const double all = (double)x->model->n_params, layers = all > 2 * head ? all - head : head;
+    x->head_rows = head / layers;
+    dq_progress_begin(&x->progress, &x->logger, x->model->name,
+                      (double)x->in.n * (1 + x->head_rows));
+    dq_progress_set(&x->progress, 0, NULL);
+}
+
 /* Logits of rows first .. first + n - 1 of the hidden state into the file, from its row `base` on. */
 static dq_status write_block(logits *x, dq_mat hidden, dq_mat rows, dq_mat out, float *host,
                              int64_t first, int64_t base, dq_err *err)
@@ -200,6 +220,7 @@ static dq_status write_logits(logits *x, dq_mat hidden, int64_t base, dq_err *er
         rows.rows = out.rows = first + step < n ? step : n - first;
         if (dq_os_check_stop(err) == DQ_OK)
             write_block(x, hidden, rows, out, host, first, base, err);
+        tell(x, (double)rows.rows * x->head_rows);
     }
     b->ops->free(b, rows.p);
     b->ops->free(b, out.p);
@@ -267,7 +288,7 @@ static dq_status run_pass(logits *x, int32_t seq, const int32_t *pos, int64_t fr
                             .seq = &seq,
                             .ids = x->in.ids + from,
                             .pos = pos + from};
-    dq_pass pass = {.logit = x->logit, .math = x->math};
+    dq_pass pass = {.logit = x->logit, .math = x->math, .listener = {tell, x}};
     dq_mat hidden;
     if (x->evictor) DQ_TRY(dq_evictor_watch(x->evictor, &batch, &pass.columns, err));
     DQ_TRY(dq_runner_pass(x->runner, &batch, &pass, &hidden, err));
@@ -307,7 +328,9 @@ static dq_status run_model(logits *x, dq_err *err)
         DQ_TRY(dq_backend_sync(b, err));
         return dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
     }
+    begin_progress(x);
     run_passes(x, seq, err);
+    dq_progress_end(&x->progress);
     if (x->evictor) dq_evictor_forget(x->evictor, seq);
     b->ops->kv_seq_free(b, kv, seq);
     return err->code;

@@ -9,6 +9,7 @@
 #include "cmds/bench/bench_limits.h"
 #include "cmds/bench/bench_rates.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 
 #include <math.h>
@@ -32,7 +33,8 @@ typedef struct attention {
     int n_forms;
     dq_head *head[2]; /* [n_out] of the head maps with one map each */
     dq_headmap map[2];
-    double *ops; /* [runs] */
+    double *ops;          /* [runs] */
+    dq_progress progress; /* in pairs of rows; told between runs */
     dq_kv *kv;
     int32_t seq;
     int64_t n;
@@ -140,6 +142,7 @@ static dq_status run_length(attention *x, dq_err *err)
         const double ops = dq_bench_limits_ops(x->b, x->o->math.qk, NULL, &x->instruction);
         if (run >= 0) x->ops[run] = ops;
         DQ_TRY(dq_backend_sync(x->b, err));
+        dq_progress_set(&x->progress, x->progress.done + (double)x->n * (double)x->n, NULL);
     }
     return err->code;
 }
@@ -231,7 +234,13 @@ static dq_status print_all(attention *x, dq_logger *logger, dq_err *err)
     dq_table *table = NULL;
     DQ_TRY(dq_table_new(&table, titles, codes ? 9 : 8, err));
     json_t *doc = dq_bench_document(logger, x->m, x->b), *s = json_object_get(doc, "settings");
-    if (run_lengths(x, table, json_object_get(doc, "results"), err) == DQ_OK && x->o->json) {
+    double pairs = 0;
+    for (int i = 0; i < x->o->n_lengths; i++) pairs += (double)x->o->length[i] * x->o->length[i];
+    dq_progress_begin(&x->progress, logger, "timed", pairs * (double)(x->o->runs + 1));
+    dq_progress_set(&x->progress, 0, NULL);
+    run_lengths(x, table, json_object_get(doc, "results"), err);
+    dq_progress_end(&x->progress);
+    if (err->code == DQ_OK && x->o->json) {
         json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
         json_object_set_new(s, "math", json_string(x->o->math_word));
         json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));

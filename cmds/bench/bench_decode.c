@@ -9,6 +9,7 @@
 #include "cmds/bench/bench_rates.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "eval/score.h"
 
@@ -50,6 +51,7 @@ typedef struct decode {
     double weight_bytes;
     const dq_kv_dense *types; /* [n_types]: each variant has one subject of each */
     int n_types, n_subjects;
+    dq_progress progress; /* in tokens, and contexts as one each; told between them */
     subject at[MAX_SUBJECTS];
 } decode;
 
@@ -166,9 +168,15 @@ static dq_status step(decode *x, int i, int64_t run, dq_err *err)
 
 static dq_status run_all(decode *x, dq_err *err)
 {
-    for (int i = 0; i < x->n_subjects; i++) DQ_TRY(open_subject(x, i, err));
+    for (int i = 0; i < x->n_subjects; i++) {
+        DQ_TRY(open_subject(x, i, err));
+        dq_progress_set(&x->progress, x->progress.done + 1, NULL);
+    }
     for (int64_t run = -1; run < x->tokens; run++) {
-        for (int i = 0; i < x->n_subjects; i++) DQ_TRY(step(x, i, run, err));
+        for (int i = 0; i < x->n_subjects; i++) {
+            DQ_TRY(step(x, i, run, err));
+            dq_progress_set(&x->progress, x->progress.done + 1, NULL);
+        }
     }
     for (int i = 0; i < x->n_subjects; i++) {
         const dq_kv_bytes cached = x->b->ops->kv_bytes(x->b, dq_runner_kv(x->at[i].runner));
@@ -249,10 +257,14 @@ static dq_status run_contexts(decode *x, dq_logger *logger, const int *context, 
     json_t *doc = dq_bench_document(logger, x->m, x->b);
     json_object_set_new(json_object_get(doc, "settings"), "decode",
                         json_integer((json_int_t)x->tokens));
+    dq_progress_begin(&x->progress, logger, "timed",
+                      (double)n * x->n_subjects * (double)(x->tokens + 2));
+    dq_progress_set(&x->progress, 0, NULL);
     for (int i = 0; i < n && err->code == DQ_OK; i++) {
         x->context = context[i];
         run_context(x, table, json_object_get(doc, "results"), err);
     }
+    dq_progress_end(&x->progress);
     if (err->code == DQ_OK && json) {
         dq_document_print(json_incref(doc), err);
     } else if (err->code == DQ_OK) {

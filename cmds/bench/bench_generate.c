@@ -8,6 +8,7 @@
 #include "cmds/bench/bench_limits.h"
 #include "cmds/bench/bench_rates.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "eval/generate.h"
 
@@ -40,6 +41,7 @@ typedef struct generate {
     int32_t *ids;            /* [batch][context], the largest of both */
     subject *at;             /* [n] */
     int n;
+    dq_progress progress; /* in runs; told between them */
 } generate;
 
 /* What is seen of a run. */
@@ -118,6 +120,7 @@ static dq_status run_all(generate *x, dq_err *err)
             subject *s = &x->at[i];
             watch w;
             DQ_TRY(run_once(x, s, &w, err));
+            dq_progress_set(&x->progress, x->progress.done + 1, NULL);
             const double rate = dq_bench_block_read(&x->block, (w.end - w.begin) / READ_PART);
             const double ops =
                 dq_bench_limits_model(x->b, x->o->math.linear, x->m, &x->instruction);
@@ -304,8 +307,13 @@ dq_status dq_bench_generate(dq_logger *logger, dq_runner *r, const dq_bench_gene
     generate x = {
         .o = o, .logger = logger, .r = r, .m = dq_runner_model(r), .b = dq_runner_backend(r)};
     DQ_TRY(check_lengths(x.m, o, err));
-    if (prepare(&x, err) == DQ_OK && run_all(&x, err) == DQ_OK)
-        o->json ? print_json(&x, err) : print_table(&x, err);
+    if (prepare(&x, err) == DQ_OK) {
+        dq_progress_begin(&x.progress, logger, "timed", (double)x.n * (double)(o->runs + 1));
+        dq_progress_set(&x.progress, 0, NULL);
+        run_all(&x, err);
+        dq_progress_end(&x.progress);
+    }
+    if (err->code == DQ_OK) o->json ? print_json(&x, err) : print_table(&x, err);
     for (int i = 0; i < x.n; i++) {
         dq_block_free(x.at[i].seconds);
         dq_block_free(x.at[i].read);

@@ -8,6 +8,7 @@
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/options.h"
+#include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "engine/evict.h"
 
@@ -21,6 +22,7 @@ typedef struct policies {
     dq_logger *logger;
     dq_runner *r;
     dq_backend *b;
+    dq_progress progress;              /* in rows; told between runs */
     double *prefill, *over, *evicting; /* [runs], [n_policies][runs] twice */
 } policies;
 
@@ -121,7 +123,10 @@ static dq_status measure(policies *x, outcome *out, int length, dq_err *err)
     const int64_t runs = x->o->runs;
     dq_bench_prompt prompt = {0};
     dq_bench_prompt_new(&prompt, dq_runner_model(x->r), length, err);
-    for (int64_t i = -1; err->code == DQ_OK && i < runs; i++) run_all(x, &prompt, i, err);
+    for (int64_t i = -1; err->code == DQ_OK && i < runs; i++) {
+        run_all(x, &prompt, i, err);
+        dq_progress_set(&x->progress, x->progress.done + length, NULL);
+    }
     for (int i = 0; err->code == DQ_OK && i < x->o->n_policies; i++)
         out[i] = (outcome){.n = length,
                            .policy = x->o->policy[i],
@@ -185,8 +190,13 @@ static dq_status print_table(const policies *x, const outcome *all, dq_err *err)
 
 static dq_status run_lengths(policies *x, outcome *all, dq_err *err)
 {
+    double rows = 0;
+    for (int i = 0; i < x->o->n_lengths; i++) rows += x->o->length[i];
+    dq_progress_begin(&x->progress, x->logger, "timed", rows * (double)(x->o->runs + 1));
+    dq_progress_set(&x->progress, 0, NULL);
     for (int i = 0; i < x->o->n_lengths && err->code == DQ_OK; i++)
         measure(x, all + i * x->o->n_policies, x->o->length[i], err);
+    dq_progress_end(&x->progress);
     if (err->code != DQ_OK) return err->code;
     if (!x->o->json) return print_table(x, all, err);
     json_t *doc = document_of(x);

@@ -9,6 +9,7 @@
 #include "cmds/bench/bench_limits.h"
 #include "cmds/bench/bench_rates.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 
 #include <math.h>
@@ -23,6 +24,7 @@ typedef struct prefill {
     const char *instruction; /* of the ceiling; NULL: not known */
     double product_flops;    /* multiply-adds count as two, per second */
     bool clocked;            /* the parts of a pass are known */
+    dq_progress progress;    /* in rows; told between runs */
     double *ops;             /* [runs] */
     struct {
         double *seconds, *times, *attention, *products; /* [runs] */
@@ -66,7 +68,10 @@ static dq_status measure(prefill *x, outcome *out, int length, dq_err *err)
     const int64_t runs = x->o->runs;
     dq_bench_prompt prompt = {0};
     dq_bench_prompt_new(&prompt, x->m, length, err);
-    for (int64_t i = -1; err->code == DQ_OK && i < runs; i++) run_all(x, &prompt, i, err);
+    for (int64_t i = -1; err->code == DQ_OK && i < runs; i++) {
+        run_all(x, &prompt, i, err);
+        dq_progress_set(&x->progress, x->progress.done + length, NULL);
+    }
     for (int i = 0; err->code == DQ_OK && i < x->o->n_logits; i++) {
         const dq_bench_timing s = dq_bench_timing_of(x->of[i].seconds, runs);
         out[i] = (outcome){.n = length,
@@ -189,8 +194,13 @@ static dq_status run_lengths(prefill *x, outcome *all, dq_err *err)
 {
     DQ_TRY(dq_bench_product_rate(&x->product_flops, x->b, x->m, x->o->math.linear, err));
     x->clocked = dq_bench_clocked_begin(x->b);
+    double rows = 0;
+    for (int i = 0; i < x->o->n_lengths; i++) rows += x->o->length[i];
+    dq_progress_begin(&x->progress, x->logger, "timed", rows * (double)(x->o->runs + 1));
+    dq_progress_set(&x->progress, 0, NULL);
     for (int i = 0; i < x->o->n_lengths && err->code == DQ_OK; i++)
         measure(x, all + i * x->o->n_logits, x->o->length[i], err);
+    dq_progress_end(&x->progress);
     dq_bench_clocked_end(x->b);
     if (err->code != DQ_OK) return err->code;
     if (!x->o->json) return print_table(x, all, err);

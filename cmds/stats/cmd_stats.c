@@ -167,6 +167,7 @@ static dq_status run_model(stats *x, cmd_stats_entry *e, dq_err *err)
     dq_logger_note(&x->logger, "%s: %lld tokens in %lld sequences on %s", e->model->path,
                    (long long)s.cu[s.n], (long long)s.n, x->backend->device);
     dq_progress_begin(&x->progress, &x->logger, e->label, plan.walks * x->walk_rows);
+    dq_progress_set(&x->progress, 0, NULL);
     dq_outliers_collect(&e->out, r, &s, &plan, err);
     dq_progress_end(&x->progress);
     dq_runner_free(r);

@@ -85,13 +85,16 @@ static dq_status run_source(dq_plan_part *p, dq_err *err)
         const dq_mat x = dq_plan_pass_stream(&p->pass, k);
         p->pass.b->ops->embed(p->pass.b, x, &m->embed, k->batch.ids);
         DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-        for (int l = 0; l < m->n_layers; l++)
+        const double rows = (double)k->batch.n_rows;
+        for (int l = 0; l < m->n_layers; l++) {
             DQ_TRY(dq_plan_pass_layer(&p->pass, m, &m->layer[l], k, NULL, err));
+            dq_plan_work_add(p->work, rows * dq_calibrate_work_layer(&m->layer[l]), "source");
+        }
         const dq_mat h = dq_plan_pass_final(&p->pass, m, k);
         DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_OTHER, k->first, h, err));
         if (ask(p, k, h, &m->head, p->logp + k->first, err) != DQ_OK)
             return dq_in(err, "%s: ", m->path);
-        dq_plan_work_add(p->work, dq_plan_part_source_flop(m, (double)k->batch.n_rows), NULL);
+        dq_plan_work_add(p->work, head_flop(m, rows), "source");
     }
     return DQ_OK;
 }

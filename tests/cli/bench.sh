@@ -294,3 +294,12 @@ sed 's/"threads": 1,//' peers.json >bad.json
 try 3 'bad.json: results\[0\]: "threads" is missing' bench --compare bad.json
 sed 's/"what": "generate"/"what": "decode"/' peers.json >bad.json
 try 4 'bad.json: results\[1\]: holds "decode"' bench --compare bad.json
+
+# ---- how far it is, whatever is measured
+for how in "--tokens 16 --runs 1" "--generate 2 --runs 1" "--decode 1 --context 16" "--attention --tokens 16 --runs 1" \
+    "--kv-policy knorm --tokens 280 --runs 1"; do
+    # shellcheck disable=SC2086
+    try 0 "." bench "plain model" $how --threads 1 --progress always
+    grep -q "^dq bench: timed  *[0-9]* %  [0-9]* s left" "$top/err" ||
+        complain "bench $how: no progress: $(cat "$top/err")"
+done

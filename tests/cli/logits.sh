@@ -51,3 +51,8 @@ printf 'two words' >words
 printf '1\n2 x\n' >words2
 try 3 "line 2: expected whole numbers" tokenize "plain model" --text words2 --decode --lines
 try 3 "line 1: expected whole numbers from 0 to" tokenize "plain model" --text words --decode
+# how far it is, from between layers and after the head
+try 0 "rows" logits "plain model" --text "short text" -o told.h5 --progress always
+grep -q "^dq logits: plain model  *[0-9]* %  [0-9]* s left" "$top/err" && grep -q "^dq logits: plain model 100 %" "$top/err" ||
+    complain "logits: no progress: $(cat "$top/err")"
+rm told.h5

@@ -58,3 +58,6 @@ grep -q "warning: .*not UTF-8: 2 ill-formed" "$top/err" || complain "stats: no w
 try 0 "ill-formed" stats "plain model" --text latin --json -q
 [ ! -s "$top/err" ] || complain "stats -q: not quiet"
 json dq-stats/1
+# a pass of both layers is a third of three walks: what is told between them is told first
+try 0 "sequence" stats "plain model" --text "short text" --progress always
+grep "^dq stats: plain model  " "$top/err" | head -1 | grep -q " 17 %  " || complain "stats: nothing between layers: $(cat "$top/err")"
