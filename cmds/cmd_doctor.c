@@ -3,7 +3,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "base/file.h"
 #include "base/os.h"
-#include "calibrate/cholesky.h"
 #include "checkpoint/h5_result.h"
 #include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
@@ -38,8 +37,7 @@ static const dq_usage usage = {
 /* Groups of named facts, in the order in which they are printed. */
 static json_t *libraries(void)
 {
-    char text[128], lapack[DQ_CHOLESKY_LIBRARY];
-    dq_err err = {0};
+    char text[128];
     json_t *x = json_object();
     json_object_set_new(x, "hdf5", json_string(dq_h5_result_version(text, sizeof text)));
     json_object_set_new(x, "jansson", json_string(JANSSON_VERSION));
@@ -49,8 +47,6 @@ static json_t *libraries(void)
     }
     json_object_set_new(x, "utf8proc", json_string(utf8proc_version()));
     json_object_set_new(x, "openssl", json_string(OpenSSL_version(OPENSSL_VERSION)));
-    const bool factors = dq_cholesky_library(lapack, &err) == DQ_OK;
-    json_object_set_new(x, "lapack", json_string(factors ? lapack : err.text));
     snprintf(text, sizeof text, "%d", _OPENMP);
     json_object_set_new(x, "openmp", json_string(text));
     return x;
@@ -90,6 +86,7 @@ static json_t *machine(dq_logger *logger, dq_arena *a)
     size_t len;
     bool unknown;
     unsigned have = dq_os_cpu_features(&unknown);
+    char arithmetic[DQ_OS_ARITHMETIC];
     json_t *x = json_object(), *features = json_array();
     const char *limit = getenv("DQ_CPU");
     if (unknown)
@@ -98,10 +95,12 @@ static json_t *machine(dq_logger *logger, dq_arena *a)
     if (have & DQ_CPU_AVX2) json_array_append_new(features, json_string("avx2"));
     if (have & DQ_CPU_AVX512) json_array_append_new(features, json_string("avx512"));
     if (have & DQ_CPU_VNNI) json_array_append_new(features, json_string("avx512vnni"));
+    dq_os_arithmetic(arithmetic);
     dq_file_read(&info, &len, "/proc/meminfo", a, &ignored);
     json_object_set_new(x, "processors", json_integer(dq_os_cpu_count("")));
     json_object_set_new(x, "openmp_threads", json_integer(omp_get_max_threads()));
     json_object_set_new(x, "cpu_features", features);
+    json_object_set_new(x, "arithmetic", json_string(arithmetic));
     json_object_set_new(x, "dq_cpu_limit", limit && *limit ? json_string(limit) : json_null());
     json_object_set_new(x, "memory_bytes", memory_line(info, "MemTotal:"));
     json_object_set_new(x, "memory_available_bytes", memory_line(info, "MemAvailable:"));

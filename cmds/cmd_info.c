@@ -186,10 +186,10 @@ static json_t *recipe_of(const dq_container *c)
     return recipe;
 }
 
-/* The text that codes were chosen by, and the library that their bits depend on. */
+/* The text that codes were chosen by, and what their bits depend on. */
 static void print_method(const dq_container *c, const json_t *recipe)
 {
-    const char *lapack = dq_container_header(c)->lapack;
+    const char *arithmetic = dq_container_header(c)->arithmetic;
     const json_t *calib = json_object_get(recipe, "calib");
     const char *method = json_string_value(json_object_get(recipe, "method"));
     const char *file = json_string_value(json_object_get(calib, "file"));
@@ -199,7 +199,7 @@ static void print_method(const dq_container *c, const json_t *recipe)
         printf("method             %s, %lld id%s of %s in %lld sequence%s of at most %lld\n",
                method, (long long)ids, ids == 1 ? "" : "s", file, (long long)n, n == 1 ? "" : "s",
                (long long)json_integer_value(json_object_get(calib, "ctx")));
-    if (lapack) printf("made with          %s\n", lapack);
+    if (arithmetic) printf("made with          %s\n", arithmetic);
 }
 
 /* Whether the weights are those that the recipe's plan measured; -1: there is no plan that names its weights. */
@@ -389,7 +389,7 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
     json_object_set_new(o, "kv", kv);
     json_object_set_new(o, "fingerprint", json_string(i->fingerprint));
     json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
-    if (i->lapack) json_object_set_new(o, "lapack", json_string(i->lapack));
+    if (i->arithmetic) json_object_set_new(o, "arithmetic", json_string(i->arithmetic));
     if (as_planned(c, recipe) >= 0)
         json_object_set_new(o, "as_planned", json_boolean(as_planned(c, recipe)));
     json_object_set_new(o, "recipe", recipe);

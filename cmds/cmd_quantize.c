@@ -251,6 +251,21 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
     return err->code;
 }
 
+/* Bits of the forward pass, and with them codes, are the same for the same of each of these. */
+static void warn_other_weights(request *r)
+{
+    const char *planned = json_string_value(json_object_get(r->set.plan, "arithmetic"));
+    char here[DQ_OS_ARITHMETIC];
+    dq_os_arithmetic(here);
+    const bool other = planned && strcmp(planned, here) != 0;
+    dq_logger_warn(&r->logger,
+                   "%s: other weights than those that the recipe's plan measured, so what it "
+                   "promises was not measured. They are the same with the plan's options, text, "
+                   "program and arithmetic%s%.160s%s%s",
+                   r->out, other ? " (planned with " : "", other ? planned : "",
+                   other ? "; here: " : "", other ? here : "");
+}
+
 /* Whether the container has the weights that its plan measured. */
 static dq_status check_plan(request *r, dq_err *err)
 {
@@ -261,13 +276,7 @@ static dq_status check_plan(request *r, dq_err *err)
     DQ_TRY(dq_container_open(&c, r->out, err));
     if (dq_container_weights_sha256(sha, c, err) == DQ_OK) {
         r->as_planned = strcmp(sha, r->planned) == 0;
-        if (!r->as_planned)
-            dq_logger_warn(
-                &r->logger,
-                "%s: other weights than those that the recipe's plan measured, so what it "
-                "promises was not measured; with its options, its text and the "
-                "version of dq and the kind of processor that made it, they are the same",
-                r->out);
+        if (!r->as_planned) warn_other_weights(r);
     }
     dq_container_close(c);
     return err->code;

@@ -3,6 +3,7 @@
 #include "cmds/plan_output.h"
 
 #include "base/file.h"
+#include "base/os.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/table.h"
 #include "plan/plan_memory.h"
@@ -182,8 +183,11 @@ static json_t *rivals_json(const dq_plan *p)
 static json_t *plan_json(const dq_plan *p, const char *budget)
 {
     const dq_plan_trial *chosen = &p->trial[p->chosen];
+    char arithmetic[DQ_OS_ARITHMETIC];
     json_t *o = json_object(), *trials = json_array();
+    dq_os_arithmetic(arithmetic);
     json_object_set_new(o, "dq_version", json_string(p->set.set.dq_version));
+    json_object_set_new(o, "arithmetic", json_string(arithmetic));
     json_object_set_new(o, "budget", json_string(budget));
     json_object_set_new(o, "met", json_boolean(p->met));
     json_object_set_new(o, "bits_per_weight", dq_document_real(chosen->bits_per_weight));

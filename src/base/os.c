@@ -9,6 +9,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#if __has_include(<gnu/libc-version.h>)
+#include <gnu/libc-version.h>
+#endif
 #include <link.h>
 #include <signal.h>
 #include <stdio.h>
@@ -49,6 +52,27 @@ unsigned dq_os_cpu_features(bool *unknown)
             *unknown = true;
     }
     return have & allow;
+}
+
+#if defined(__clang__)
+#define COMPILER "clang " __clang_version__
+#elif defined(__GNUC__)
+#define COMPILER "gcc " __VERSION__
+#else
+#define COMPILER "an unknown compiler"
+#endif
+
+void dq_os_arithmetic(char about[DQ_OS_ARITHMETIC])
+{
+    const bool fused = dq_os_cpu_features(NULL) & DQ_CPU_AVX2;
+#if defined(__GLIBC__)
+    const char *library = "glibc ", *version = gnu_get_libc_version();
+#else
+    const char *library = "an unknown C library", *version = "";
+#endif
+    snprintf(about, DQ_OS_ARITHMETIC, "CPU level %s, %.80s, %s%.20s",
+             fused ? "avx2 or avx512" : "scalar", COMPILER, library, version);
+    dq_one_line(about);
 }
 
 static double seconds_of(clockid_t clock)

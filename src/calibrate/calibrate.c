@@ -137,8 +137,6 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
                                                  dq_calib_pass_widest(m));
     out->scratch_bytes = c->info.scratch_bytes;
     out->work = (int64_t)(dq_calibrate_work_all(m, c->set.rule, t) / DQ_CALIBRATE_FLOP_PER_BYTE);
-    DQ_TRY(dq_cholesky_library(c->lapack, err));
-    out->lapack = c->lapack;
     json_t *o = out->calib = json_object();
     const char *file = base_name(c->set.path);
     int64_t first;

@@ -6,7 +6,6 @@
 #include "calibrate/activations.h"
 #include "calibrate/calib_pass.h"
 #include "calibrate/calibrate.h"
-#include "calibrate/cholesky.h"
 #include "calibrate/reference.h"
 #include "calibrate/value_maps.h"
 
@@ -18,7 +17,6 @@ struct dq_calibrate {
     dq_calibrate_info info;
     dq_quantize_method method;
     double lap; /* time at which the current part began */
-    char lapack[DQ_CHOLESKY_LIBRARY];
 };
 
 /* Rows of a matrix that are corrected and rounded at a time: rows do not see each other. A matrix of one scale is rounded

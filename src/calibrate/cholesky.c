@@ -1,33 +1,16 @@
 /* cholesky: see cholesky.h. Panels of 64 columns from the left: a panel takes the products of all columns before it, row tile
- * by row tile; its tile on the diagonal goes to LAPACK (dpotrf), which is too small a task for any BLAS to share among
- * threads; the rows below are solved against it. Tiles are fixed by n alone.
+ * by row tile; its tile on the diagonal is factored row by row; the rows below are solved against it. Tiles are fixed by n
+ * alone, and products and sums are rounded apart, so that no library, machine or number of threads changes a bit.
  * Source: left-looking blocked Cholesky, Golub and Van Loan, Matrix Computations, 4.2.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/cholesky.h"
 
-#include "base/os.h"
-#include "base/sha256.h"
 #include "calibrate/f64_tile.h"
 
-#include <stddef.h>
-#include <stdio.h>
+#include <math.h>
 #include <string.h>
 
 enum { TILE = DQ_F64_TILE, DEPTH = 256 };
-
-/* LAPACK, column-major; the last argument is the length of uplo. */
-void dpotrf_(const char *uplo, const int *n, double *a, const int *lda, int *info, size_t length);
-void ilaver_(int *major, int *minor, int *patch);
-
-#ifdef DQ_CARRY
-/* Reports wrong arguments, which are not given here. LAPACK's own needs the Fortran library, which a program that carries
- * its libraries would have to take along for this alone; LAPACK lets it be replaced. */
-void xerbla_(const char *name, const int *info, size_t length);
-void xerbla_(const char *name, const int *info, size_t length)
-{
-    (void)name, (void)info, (void)length;
-}
-#endif
 
 typedef struct panel {
     double *a;
@@ -83,18 +66,17 @@ static void take_products(const panel *p, int64_t row)
 /* The first column that is not positive definite, or -1. */
 static int64_t factor_diagonal(const panel *p)
 {
-    double tile[TILE * TILE];
-    const int n = (int)p->cols;
-    int info;
-    /* the lower triangle by rows is the upper one by columns */
-    for (int64_t r = 0; r < p->cols; r++)
-        memcpy(tile + r * p->cols, p->a + (p->first + r) * p->ld + p->first,
-               (size_t)(r + 1) * sizeof *tile);
-    dpotrf_("U", &n, tile, &n, &info, 1);
-    if (info != 0) return p->first + info - 1;
-    for (int64_t r = 0; r < p->cols; r++)
-        memcpy(p->a + (p->first + r) * p->ld + p->first, tile + r * p->cols,
-               (size_t)(r + 1) * sizeof *tile);
+    double *tile = p->a + p->first * p->ld + p->first;
+    for (int64_t r = 0; r < p->cols; r++) {
+        double *row = tile + r * p->ld;
+        for (int64_t c = 0; c <= r; c++) {
+            const double *before = tile + c * p->ld;
+            double left = row[c];
+            for (int64_t k = 0; k < c; k++) left -= row[k] * before[k];
+            if (c == r && !(left > 0)) return p->first + r;
+            row[c] = c == r ? sqrt(left) : left / before[c];
+        }
+    }
     return -1;
 }
 
@@ -134,39 +116,5 @@ dq_status dq_cholesky(int64_t *bad_column, double *a, int64_t n, int64_t ld, dq_
     }
     dq_block_free(p.before);
     *bad_column = bad;
-    return DQ_OK;
-}
-
-/* ---- The library ---- */
-
-/* What OpenBLAS says of itself, its kind of processor included; "" where another library is loaded. */
-static const char *openblas(void)
-{
-    typedef char *config(void);
-    const char *why;
-    void *program = dq_os_library_open(NULL, &why);
-    dq_os_function *f = program ? dq_os_library_function(program, "openblas_get_config") : NULL;
-    return f ? ((config *)f)() : "";
-}
-
-dq_status dq_cholesky_library(char about[DQ_CHOLESKY_LIBRARY], dq_err *err)
-{
-    double tile[TILE * TILE];
-    const int n = TILE;
-    int major, minor, patch, info;
-    char sha[65];
-    for (int r = 0; r < TILE; r++) { /* 1 / (1 + distance): convex, so positive definite */
-        for (int c = 0; c < TILE; c++) tile[r * TILE + c] = 1.0 / (1 + (r > c ? r - c : c - r));
-    }
-    ilaver_(&major, &minor, &patch);
-    dpotrf_("U", &n, tile, &n, &info, 1);
-    if (info != 0)
-        return dq_fail(err, DQ_BUG, "LAPACK %d.%d.%d does not factor a matrix", major, minor,
-                       patch);
-    DQ_TRY(dq_sha256_of(sha, tile, sizeof tile, err));
-    const char *more = openblas();
-    snprintf(about, DQ_CHOLESKY_LIBRARY, "LAPACK %d.%d.%d%s%.160s, factor %.16s", major, minor,
-             patch, *more ? ", " : "", more, sha);
-    dq_one_line(about);
     return DQ_OK;
 }

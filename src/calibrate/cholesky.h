@@ -1,4 +1,5 @@
-/* cholesky: the factor of a symmetric positive definite matrix in f64: A = L L^T. The same bits for any number of threads.
+/* cholesky: the factor of a symmetric positive definite matrix in f64: A = L L^T. The same bits on every machine, for any
+ * number of threads.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CHOLESKY_H
 #define DQ_CHOLESKY_H
@@ -17,11 +18,5 @@ static inline int64_t dq_cholesky_stride(int64_t n)
  * the diagonal is left alone. *bad_column is -1, or the first column at which the matrix is not positive definite; then
  * the lower triangle holds nothing of use. DQ_RESOURCE. */
 dq_status dq_cholesky(int64_t *bad_column, double *a, int64_t n, int64_t ld, dq_err *err);
-
-/* The library that its bits depend on: "LAPACK 3.11.0, factor 5a0c66ad2b1e94f7", with what OpenBLAS says of itself between the
- * two where that is what is loaded. The version is of LAPACK's interface; the factor, the first digits of the SHA-256 of what
- * the library makes of a fixed matrix, tells apart what versions do not. One line. DQ_RESOURCE. */
-enum { DQ_CHOLESKY_LIBRARY = 256 };
-dq_status dq_cholesky_library(char about[DQ_CHOLESKY_LIBRARY], dq_err *err);
 
 #endif

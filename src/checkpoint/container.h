@@ -29,7 +29,7 @@ typedef struct dq_container_info {
     dq_logit_spec logit;  /* as /attention says */
     dq_kv_config kv;      /* as /kv_cache says */
     const char *source;   /* base name of the source checkpoint */
-    const char *lapack;   /* with which codes were made; NULL: it is not said */
+    const char *arithmetic; /* on which the bits of codes depend; NULL: it is not said */
     char fingerprint[65]; /* of the source checkpoint, as dq_model has it */
     char content_sha256[65];
 } dq_container_info;

@@ -209,7 +209,7 @@ static bool put_settings(dq_h5 *h, hid_t file, const dq_container_skeleton *s)
            put_kv(h, kv, &s->kv) && put_text(h, from, "source", s->source) &&
            put_text(h, from, "source_fingerprint", s->fingerprint) &&
            put_text(h, from, "dq_version", s->dq_version) &&
-           (!s->lapack || put_text(h, from, "lapack", s->lapack)) &&
+           (!*s->arithmetic || put_text(h, from, "arithmetic", s->arithmetic)) &&
            put_text(h, file, "encoding-type", DQ_H5_FORMAT) &&
            put_text(h, file, "encoding-version", DQ_H5_VERSION) &&
            put_text(h, file, "dq_version", s->dq_version) &&

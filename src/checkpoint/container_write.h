@@ -5,6 +5,7 @@
 #ifndef DQ_CONTAINER_WRITE_H
 #define DQ_CONTAINER_WRITE_H
 
+#include "base/os.h"
 #include "kv/kv_config.h"
 #include "kv/logit_spec.h"
 #include "tensor/quant.h"
@@ -47,7 +48,7 @@ typedef struct dq_container_skeleton {
     dq_slot *slot; /* in path order */
     int64_t n_slots;
     const char *dq_version, *family, *source, *fingerprint;
-    const char *lapack; /* on which the bits of codes depend; NULL: on none */
+    char arithmetic[DQ_OS_ARITHMETIC]; /* on which the bits of codes depend; "": on none */
     int64_t params, weight_bytes;
     double bits_per_weight;
     dq_logit_spec logit;

@@ -29,12 +29,12 @@ static dq_status settings_key(json_t *o, const dq_plan *p, dq_err *err)
 dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan *p,
                             const dq_quantize_needs *codes, dq_err *err)
 {
+    char arithmetic[DQ_OS_ARITHMETIC];
     json_t *o = *out = json_object();
+    dq_os_arithmetic(arithmetic);
     json_object_set(o, "calib", codes->calib);
-    json_object_set_new(o, "lapack", json_string(codes->lapack));
     json_object_set_new(o, "version", json_string(p->set.set.dq_version));
-    json_object_set_new(o, "compiler", json_string(__VERSION__));
-    json_object_set_new(o, "cpu", json_integer(dq_os_cpu_features(NULL)));
+    json_object_set_new(o, "arithmetic", json_string(arithmetic));
     json_object_set_new(o, "model", json_string(p->model->fingerprint));
     for (int i = 0; i < DQ_PLAN_TEXTS; i++) {
         const dq_calib_text *t = &p->text[i];

@@ -15,7 +15,6 @@ typedef struct dq_quantize_needs {
     json_t *calib;         /* what it goes by, stored beside its name; a new reference */
     int64_t work;          /* on projections, in bytes of progress (dq_quantize_progress) */
     int64_t scratch_bytes; /* on the disk of the output, while it runs */
-    const char *lapack;    /* on which the bits of its codes depend; one line, the method's */
 } dq_quantize_needs;
 typedef struct dq_quantize_method {
     const char *name; /* "gptq" */

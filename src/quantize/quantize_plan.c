@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/inplace_file.h"
 #include "base/name_order.h"
+#include "base/os.h"
 #include "quantize/quantize_recipe.h"
 #include "quantize/quantize_rules.h"
 
@@ -495,7 +496,7 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     s->family = q->info.family = q->model->layout->family;
     s->source = q->info.source = q->model->name;
     s->fingerprint = q->model->fingerprint;
-    s->lapack = q->needs.lapack;
+    if (q->set.method) dq_os_arithmetic(s->arithmetic);
     s->logit = q->set.logit;
     s->kv = q->set.kv;
     return dq_quantize_plan_slots(q, err);

@@ -194,12 +194,13 @@ static dq_status check_text(const json_t *calib, dq_err *err)
 
 static dq_status read_plan(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
-    const json_t *calib = json_object_get(v, "calib");
+    const json_t *calib = json_object_get(v, "calib"), *of = json_object_get(v, "arithmetic");
     s->plan = v;
     if (!json_is_object(v)) return dq_json_wrong("plan", "an object", v, err);
     if (check_hash(v, "weights_sha256", err) != DQ_OK ||
         check_hash(v, "model_fingerprint", err) != DQ_OK)
         return dq_in(err, "\"plan\": ");
+    if (of && !json_is_string(of)) dq_json_wrong("arithmetic", "a text", of, err);
     if (calib && !json_is_object(calib))
         dq_json_wrong("calib", "an object", calib, err);
     else if (calib && check_text(calib, err) != DQ_OK)

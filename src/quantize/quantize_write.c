@@ -187,15 +187,6 @@ static dq_status write_tables(work *w, dq_err *err)
 
 enum { HEAD_EXTRA = 8 };
 
-/* Codes of a method stand on the forward pass, whose bits depend on these. */
-static char *machine_line(dq_quantizer *q, dq_err *err)
-{
-    const unsigned has = dq_os_cpu_features(NULL);
-    const char *level = has & DQ_CPU_AVX512 ? "avx512" : has & DQ_CPU_AVX2 ? "avx2" : "scalar";
-    return one_line(
-        dq_textf(q->arena, err, "codes made at CPU level %s by compiler %s", level, __VERSION__));
-}
-
 /* The lines that a resumed run must find unchanged, without those of the source's files. */
 static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
 {
@@ -207,8 +198,8 @@ static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
     line[n++] = dq_textf(q->arena, err, "settings %s", q->recipe);
     line[n++] =
         one_line(dq_textf(q->arena, err, "source %s %s", q->model->name, q->model->fingerprint));
-    if (q->set.method) line[n++] = machine_line(q, err);
-    if (q->needs.lapack) line[n++] = dq_textf(q->arena, err, "codes made with %s", q->needs.lapack);
+    if (*q->skeleton.arithmetic) /* codes of a method stand on the forward pass */
+        line[n++] = dq_textf(q->arena, err, "codes made with %s", q->skeleton.arithmetic);
     for (int i = 0; i < q->n_blobs; i++) {
         char sha[65];
         if (i == q->table || dq_sha256_of(sha, q->blob[i].data, q->blob[i].bytes, err) != DQ_OK)

@@ -81,6 +81,14 @@ try 0 "every byte as written" verify planned.h5 --source "diff model"
 try 0 "as planned  *no" quantize "diff model" -o planned.h5 --recipe r.json --calib text.txt --force --bits-map q_proj=8
 grep -q "warning: planned.h5: other weights than those that the recipe's plan measured" "$top/err" ||
     complain "quantize: other weights than planned, and no warning: $(cat "$top/err")"
+if grep -q avx2 /proc/cpuinfo && [ "${DQ_CPU:-}" != scalar ]; then # what such weights depend on is named
+    was=${DQ_CPU:-}
+    export DQ_CPU=scalar
+    try 0 "as planned  *no" quantize "diff model" -o planned.h5 --recipe r.json --calib text.txt --force
+    DQ_CPU=$was
+    grep -q "program and arithmetic (planned with CPU level avx2 or avx512, .*; here: CPU level scalar, " "$top/err" ||
+        complain "quantize: other arithmetic than planned with, and no word of it: $(cat "$top/err")"
+fi
 try 0 "planned  *for bpw=3, but other weights than the plan measured" info planned.h5
 try 0 '"as_planned": false' info planned.h5 --json
 head -c 60000 text.txt >other.txt

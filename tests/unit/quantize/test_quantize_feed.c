@@ -1,7 +1,8 @@
-/* test_quantize_feed: a method that makes codes, and what is left of its run: progress that may go on stays, with the library
- * that its bits depend on; what would fail again goes; a head of its own is the method's, one that is the embedding is not.
+/* test_quantize_feed: a method that makes codes, and what is left of its run: progress that may go on stays, with what
+ * its bits depend on; what would fail again goes; a head of its own is the method's, one that is the embedding is not.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
+#include "base/os.h"
 #include "quantize/quantize_tensor.h"
 #include "tests/rigs/edits.h"
 #include "tests/rigs/test_folder.h"
@@ -20,7 +21,6 @@
 
 /* Feeds the tensors that are its own, zeros all, and fails behind so many of them. */
 typedef struct fake {
-    const char *lapack;
     int good;
     dq_status status; /* of the failure; DQ_OK: there is none */
     int made, found;  /* what it did, and what an earlier run had made */
@@ -29,8 +29,7 @@ typedef struct fake {
 
 static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_err *err)
 {
-    (void)m, (void)err;
-    out->lapack = ((fake *)arg)->lapack;
+    (void)arg, (void)m, (void)err;
     out->calib = json_pack("{s:s}", "file", "none");
     return DQ_OK;
 }
@@ -97,7 +96,7 @@ static void what_would_fail_again_goes(void **unused)
              {DQ_STOPPED, true, "interrupted; /"}};
     (void)unused;
     for (int i = 0; i < 4; i++) {
-        fake f = {.lapack = "LAPACK 1", .good = 3, .status = t[i].status};
+        fake f = {.good = 3, .status = t[i].status};
         dq_err err;
         write_fed(TIED, &f, false, &err);
         check_error(&err, t[i].status, t[i].text);
@@ -105,7 +104,7 @@ static void what_would_fail_again_goes(void **unused)
         assert_int_equal(is_left(), t[i].left);
         if (!t[i].left) continue;
         /* and a resumed run that finds damage does not leave it either */
-        f = (fake){.lapack = "LAPACK 1", .good = 1, .status = DQ_DAMAGED};
+        f = (fake){.good = 1, .status = DQ_DAMAGED};
         write_fed(TIED, &f, true, &err);
         check_error(&err, DQ_DAMAGED, "made to fail");
         assert_int_equal(f.found, 3);
@@ -126,7 +125,7 @@ static void turn(const char *path)
 /* A partial that cannot be read is not the method's damage: what it holds may be hours of work. */
 static void what_cannot_be_taken_up_stays(void **unused)
 {
-    fake f = {.lapack = "LAPACK 1", .good = 3, .status = DQ_STOPPED};
+    fake f = {.good = 3, .status = DQ_STOPPED};
     struct rlimit limit;
     dq_err err;
     (void)unused;
@@ -137,7 +136,7 @@ static void what_cannot_be_taken_up_stays(void **unused)
     bool reached = false;
     for (rlim_t n = 4; n < 64 && !reached; n++) {
         const struct rlimit few = {n, limit.rlim_max};
-        f = (fake){.lapack = "LAPACK 1", .good = 1, .status = DQ_STOPPED};
+        f = (fake){.good = 1, .status = DQ_STOPPED};
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
         write_fed(TIED, &f, true, &err);
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -148,7 +147,7 @@ static void what_cannot_be_taken_up_stays(void **unused)
     assert_true(reached);
     /* nor is one that holds something else */
     turn(at("fed.h5.partial"));
-    f = (fake){.lapack = "LAPACK 1"};
+    f = (fake){0};
     write_fed(TIED, &f, true, &err);
     check_error(&err, DQ_DAMAGED, "not the skeleton of this container");
     assert_null(strstr(err.text, "is kept"));
@@ -159,31 +158,37 @@ static void what_cannot_be_taken_up_stays(void **unused)
     assert_int_equal(shell("rm", at("fed.h5"), ""), 0);
 }
 
-static void another_library_does_not_go_on(void **unused)
+static void other_arithmetic_does_not_go_on(void **unused)
 {
-    fake f = {.lapack = "LAPACK 3.11.0, factor 13b863ae8e008978", .good = 3, .status = DQ_STOPPED};
+    fake f = {.good = 3, .status = DQ_STOPPED};
+    char here[DQ_OS_ARITHMETIC];
+    const char *was = getenv("DQ_CPU");
     dq_err err;
     dq_container *c;
     (void)unused;
+    dq_os_arithmetic(here);
     write_fed(TIED, &f, false, &err);
     check_error(&err, DQ_STOPPED, "interrupted");
-    f = (fake){.lapack = "LAPACK 3.9.0, factor c4f08102c68529c0"};
-    write_fed(TIED, &f, true, &err);
-    check_error(&err, DQ_MISMATCH,
-                "found \"codes made with LAPACK 3.11.0, factor 13b863ae8e008978\", this run has "
-                "\"codes made with LAPACK 3.9.0, factor c4f08102c68529c0\"");
-    assert_true(is_left());
-    f = (fake){.lapack = "LAPACK 3.11.0, factor 13b863ae8e008978"};
+    if (dq_os_cpu_features(NULL) & DQ_CPU_AVX2) {
+        f = (fake){0};
+        assert_int_equal(setenv("DQ_CPU", "scalar", 1), 0);
+        write_fed(TIED, &f, true, &err);
+        assert_int_equal(was ? setenv("DQ_CPU", was, 1) : unsetenv("DQ_CPU"), 0);
+        check_error(&err, DQ_MISMATCH, "found \"codes made with CPU level avx2 or avx512, ");
+        check_error(&err, DQ_MISMATCH, "this run has \"codes made with CPU level scalar, ");
+        assert_true(is_left());
+    }
+    f = (fake){0};
     if (write_fed(TIED, &f, true, &err) != DQ_OK) fail_msg("%s", err.text);
     assert_int_equal(f.found, 3);
     assert_int_equal(dq_container_open(&c, at("fed.h5"), &err), DQ_OK);
-    assert_string_equal(dq_container_header(c)->lapack, f.lapack);
+    assert_string_equal(dq_container_header(c)->arithmetic, here);
     dq_container_close(c);
     assert_int_equal(shell("rm", at("fed.h5"), ""), 0);
     const dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     make_container(TIED, at("near.h5"), &s);
     assert_int_equal(dq_container_open(&c, at("near.h5"), &err), DQ_OK);
-    assert_null(dq_container_header(c)->lapack);
+    assert_null(dq_container_header(c)->arithmetic);
     dq_container_close(c);
 }
 
@@ -205,7 +210,7 @@ static void a_head_of_its_own_is_fed(void **unused)
     static const char *const source[] = {TIED, UNTIED};
     (void)unused;
     for (int i = 0; i < 2; i++) {
-        fake f = {.lapack = "LAPACK 1"};
+        fake f = {0};
         dq_err err = {0};
         dq_model *m = NULL;
         if (write_fed(source[i], &f, false, &err) != DQ_OK ||
@@ -226,7 +231,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_would_fail_again_goes),
                                        cmocka_unit_test(what_cannot_be_taken_up_stays),
-                                       cmocka_unit_test(another_library_does_not_go_on),
+                                       cmocka_unit_test(other_arithmetic_does_not_go_on),
                                        cmocka_unit_test(a_head_of_its_own_is_fed)};
     return cmocka_run_group_tests(tests, folder_begin, folder_end);
 }
