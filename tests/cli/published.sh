@@ -1,0 +1,28 @@
+# published.sh: the plans of results/plan are those of this program, and README.md has their figures; sourced by run.sh. Where
+# arithmetic is another than the plans were made with, codes may differ, and only the figures are compared.
+command -v python3 >/dev/null || return 0
+cat >recipe.py <<'PY'
+import json
+import sys
+
+document = json.load(open(sys.argv[1]))
+settings, plan = document["settings"], document["results"][0]
+recipe = {k: settings[k] for k in ("method", "group", "scale", "scale_dtype")}
+recipe.update(schema="dq-recipe/1", bits=settings["widths"][0])
+recipe["rules"] = [{"name": t["name"], "bits": t["bits"]} for t in plan["tensors"]]
+recipe["plan"] = {k: plan[k] for k in ("weights_sha256", "model_fingerprint", "calib", "arithmetic")}
+json.dump(recipe, open(sys.argv[2], "w"))
+unseen = plan["result"]["unseen"]
+print("%.3f" % plan["bits_per_weight"], "%.4f" % unseen["kld"]["value"], "%.4f to %.4f" % tuple(unseen["kld_interval"]))
+PY
+"$dq" doctor >doctor.txt
+tr '\n' ' ' <"$repo/README.md" >readme.txt
+for model in llama diffllama; do
+    python3 recipe.py "$repo/results/plan/$model.json" r.json >figures || complain "results/plan/$model.json: not read"
+    read -r bits kld interval <figures
+    grep -q -F -e "$bits bits per weight of packed tensors and KLD $kld ($interval" -e "$bits and $kld ($interval" readme.txt ||
+        complain "README.md: other figures than results/plan/$model.json: $bits, $kld, $interval"
+    made=$(sed -n 's/.*"arithmetic": "\(.*\)".*/\1/p' "$repo/results/plan/$model.json")
+    grep -q -F "  $made" doctor.txt || continue
+    try 0 "as planned  *yes" quantize "$repo/calib/pair/$model" -o $model.h5 --recipe r.json --calib "$repo/calib/pair/text.txt"
+done
