@@ -142,6 +142,12 @@ void dq_cache_job_warn(const dq_cache_job *j, const dq_plan_caches *c)
                        "they say. Give more text",
                        j->c->text, (long long)c->clusters,
                        c->win.n_docs < 2 ? "windows" : "documents", DQ_PLAN_FEW_CLUSTERS);
+    if (c->win.n_copies)
+        dq_logger_warn(j->c->logger,
+                       "%s: %lld %s are copies of earlier ones; errors count each once, and what "
+                       "decides may have been searched with",
+                       j->c->text, (long long)c->win.n_copies,
+                       c->win.n_docs < 2 ? "windows" : "documents");
     if (j->model->logit.bits < 16)
         dq_logger_warn(j->c->logger,
                        "%s: stores logits of %d bits; the plan is measured with unrounded ones",

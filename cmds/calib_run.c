@@ -6,6 +6,7 @@
 #include "calibrate/calibrate_memory.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/table.h"
+#include "tasks/repeats.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -104,6 +105,18 @@ void dq_calib_run_end(dq_calib_run *c)
     c->backend = NULL;
 }
 
+void dq_calib_run_warn_repeats(const dq_calib_text *t, const char *file, const char *part,
+                               dq_logger *logger)
+{
+    if (2 * t->n_new < t->n_places)
+        dq_logger_warn(logger,
+                       "%s: repeats itself: of the %lld places of the %s text at which %d tokens "
+                       "begin, %lld begin some that are not there before, so it says as little as "
+                       "%lld tokens do. Give text without copies",
+                       file, (long long)t->n_places, part, DQ_REPEATS_IDS, (long long)t->n_new,
+                       (long long)t->n_new);
+}
+
 void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibrate_rule *rule,
                        int64_t inputs, dq_logger *logger)
 {
@@ -117,6 +130,7 @@ void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibr
         dq_logger_warn(logger, "%s: gives %lld id%s in %lld sequence%s, %lld were asked for", file,
                        (long long)t->n_ids, t->n_ids == 1 ? "" : "s", (long long)t->n_seq,
                        t->n_seq == 1 ? "" : "s", (long long)t->requested);
+    dq_calib_run_warn_repeats(t, file, "calibration", logger);
     if (rule->aligns && t->n_ids < enough)
         dq_logger_warn(logger,
                        "%s: %lld %s few for --method %s: with fewer than %d for each of the "

@@ -240,6 +240,22 @@ static void warn_text(request *r, const dq_plan *p)
     dq_calib_run_warn(&p->text[DQ_PLAN_CALIB], r->set.calib, r->set.rule,
                       dq_calib_pass_widest(p->model), &r->logger);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
+        dq_calib_run_warn_repeats(&p->text[i], dq_plan_output_file(p, i), dq_plan_text_name[i],
+                                  &r->logger);
+        if (p->text[i].n_copies)
+            dq_logger_warn(&r->logger,
+                           "%s: %lld documents (of a single text, sequences) of the %s part are "
+                           "copies of others there; errors count each once",
+                           dq_plan_output_file(p, i), (long long)p->text[i].n_copies,
+                           dq_plan_text_name[i]);
+        if (p->n_seen[i])
+            dq_logger_warn(&r->logger,
+                           "%s: %lld of the %lld sequences of the %s part %s of one in a part "
+                           "before, so numbers look better than on new text. Give text that does "
+                           "not repeat itself",
+                           dq_plan_output_file(p, i), (long long)p->n_seen[i],
+                           (long long)p->text[i].n_seq, dq_plan_text_name[i],
+                           p->n_seen[i] == 1 ? "is a copy" : "are copies");
         if (p->clusters[i] < DQ_PLAN_FEW_CLUSTERS)
             dq_logger_warn(&r->logger,
                            "%s: %lld documents (of a single text, sequences) are few for the %s "

@@ -253,7 +253,8 @@ dq_status cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v, dq_e
         DQ_TRY(dq_eval_numbers_of(e, i, &x, err));
         if (x.n_clusters == 1)
             dq_logger_warn(logger,
-                           "%s: one %s, so there are no standard errors and nothing is decided",
+                           "%s: one %s, or copies of one, so there are no standard errors and "
+                           "nothing is decided",
                            cmd_eval_title(e, i), cluster);
         else if (x.n_clusters < DQ_EVAL_FEW_CLUSTERS)
             dq_logger_warn(

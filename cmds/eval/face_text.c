@@ -269,6 +269,10 @@ static void warn_ids(dq_logger *logger, const dq_eval_ids *ids, const dq_text_se
         dq_logger_warn(logger,
                        "%lld of %lld documents are too short for a window (%s, --ctx) and left out",
                        (long long)w->n_short, (long long)w->n_given, dq_scheme_name[s->scheme]);
+    if (w->n_copies)
+        dq_logger_warn(logger, "%lld of %lld %s are copies of earlier ones; errors count each once",
+                       (long long)w->n_copies, (long long)(w->n_docs < 2 ? w->n : w->n_docs),
+                       w->n_docs < 2 ? "windows" : "documents");
     if (w->cut && s->scheme == DQ_WINDOW_ROLLING)
         dq_logger_warn(
             logger, "--limit ends inside a document, so there is no perplexity per word or byte");

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/sha256.h"
+#include "tasks/repeats.h"
 #include "tasks/windows.h"
 
 #include <string.h>
@@ -82,6 +83,45 @@ static dq_status choose(dq_calib_text *out, const pieces *p, int64_t tokens, int
     return DQ_OK;
 }
 
+static dq_repeats_run run_of(const dq_calib_text *t, int64_t s, int32_t unit)
+{
+    return (dq_repeats_run){t->ids + t->cu[s], t->cu[s + 1] - t->cu[s], unit};
+}
+
+static dq_status find_repeats(dq_calib_text *out, dq_arena *a, dq_err *err)
+{
+    const int64_t n = out->n_seq;
+    int32_t *cluster = dq_alloc(a, (size_t)n, sizeof *cluster, err);
+    dq_repeats_run *run = dq_block_new((size_t)n, sizeof *run, err);
+    for (int64_t s = 0; cluster && run && s < n; s++) run[s] = run_of(out, s, out->unit[s]);
+    if (err->code == DQ_OK)
+        dq_repeats_clusters(cluster, &out->n_clusters, &out->n_copies, run, n, err);
+    if (err->code == DQ_OK) dq_repeats_count(&out->n_places, &out->n_new, run, n, err);
+    dq_block_free(run);
+    out->cluster = cluster;
+    return err->code;
+}
+
+dq_status dq_calib_text_shared(int64_t *n, const dq_calib_text *t, const dq_calib_text *before,
+                               dq_err *err)
+{
+    const int64_t first = before->n_seq, all = first + t->n_seq;
+    int64_t n_clusters, n_first = 0;
+    dq_repeats_run *run = dq_block_new((size_t)all, sizeof *run, err);
+    int32_t *cluster = dq_block_new((size_t)all, sizeof *cluster, err);
+    *n = 0;
+    for (int64_t s = 0; run && cluster && s < all; s++)
+        run[s] = s < first ? run_of(before, s, (int32_t)s) : run_of(t, s - first, (int32_t)s);
+    if (err->code == DQ_OK) dq_repeats_clusters(cluster, &n_clusters, NULL, run, all, err);
+    for (int64_t s = 0; err->code == DQ_OK && s < all; s++) {
+        if (s < first && cluster[s] >= n_first) n_first = cluster[s] + 1;
+        if (s >= first && cluster[s] < n_first) ++*n;
+    }
+    dq_block_free(run);
+    dq_block_free(cluster);
+    return err->code;
+}
+
 static dq_status encode(dq_calib_text *out, const dq_docs *docs, const dq_tokenizer *t,
                         const dq_model *m, int64_t tokens, unsigned part, dq_arena *a, dq_err *err)
 {
@@ -102,7 +142,8 @@ static dq_status encode(dq_calib_text *out, const dq_docs *docs, const dq_tokeni
         for (int64_t i = 0; i < p.n; i++) out->found += p.list[i].n;
     }
     if (p.n == 0) return dq_fail(err, DQ_DAMAGED, "holds no text to calibrate with");
-    return choose(out, &p, tokens, n_before > 0 ? dq_tokenizer_bos(t) : -1, a, err);
+    DQ_TRY(choose(out, &p, tokens, n_before > 0 ? dq_tokenizer_bos(t) : -1, a, err));
+    return find_repeats(out, a, err);
 }
 
 static dq_status tokenizer_of(dq_tokenizer **out, const dq_model *m, dq_err *err)

@@ -19,6 +19,10 @@ typedef struct dq_calib_text {
     const int64_t *cu;        /* [n_seq + 1] */
     const int32_t *unit;      /* [n_seq] that a sequence is of, counted over the whole file */
     int64_t n_seq, ctx;       /* no sequence is longer than ctx */
+    const int32_t
+        *cluster; /* [n_seq] from 0: of its unit, and of all that are copies of one (repeats.h) */
+    int64_t n_clusters, n_copies; /* units that are copies of an earlier one of the sequences */
+    int64_t n_places, n_new;      /* dq_repeats_count of the sequences */
     int64_t n_units;          /* of the file, whatever part is taken */
     int64_t found;            /* ids that the part has */
     int64_t requested;        /* ids asked for */
@@ -34,6 +38,10 @@ typedef struct dq_calib_text {
  * DQ_DAMAGED for a file, or a part of it, without text. */
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
                              int64_t tokens, int64_t ctx, unsigned part, dq_arena *a, dq_err *err);
+
+/* Sequences of `t` whose ids are those of one of `before`. DQ_RESOURCE. */
+dq_status dq_calib_text_shared(int64_t *n, const dq_calib_text *t, const dq_calib_text *before,
+                               dq_err *err);
 
 /* Ids of the longest sequence. */
 int64_t dq_calib_text_longest(const dq_calib_text *t);

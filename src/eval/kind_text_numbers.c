@@ -22,6 +22,7 @@ typedef struct text {
     int64_t n;
     double *x;
     int32_t *cluster, *part; /* [n] of all ids; of those in x */
+    int64_t *order;          /* [n] ids, a cluster behind the other */
 } text;
 
 static void text_end(text *t)
@@ -29,6 +30,29 @@ static void text_end(text *t)
     dq_block_free(t->x);
     dq_block_free(t->cluster);
     dq_block_free(t->part);
+    dq_block_free(t->order);
+}
+
+/* Ids of windows that are copies belong to one cluster. */
+static dq_status find_clusters(text *t, dq_err *err)
+{
+    const dq_windows *w = t->w;
+    const int32_t *of = w->cluster;
+    int64_t at = 0, *begin = dq_block_new((size_t)w->n_clusters, sizeof *begin, err);
+    for (int64_t i = 0; begin && i < w->n; i++) begin[of[i]] += dq_window_scored(&w->win[i]);
+    for (int64_t c = 0; begin && c < w->n_clusters; c++) {
+        const int64_t ids = begin[c];
+        begin[c] = at;
+        at += ids;
+    }
+    for (int64_t i = 0; begin && i < w->n; i++) {
+        for (int64_t k = w->win[i].value; k < dq_windows_values(w, i + 1); k++) {
+            t->cluster[k] = of[i];
+            t->order[begin[of[i]]++] = k;
+        }
+    }
+    dq_block_free(begin);
+    return err->code;
 }
 
 static dq_status text_begin(text *t, const dq_eval *e, const dq_eval_row *row, dq_err *err)
@@ -38,16 +62,9 @@ static dq_status text_begin(text *t, const dq_eval *e, const dq_eval_row *row, d
     t->x = dq_block_new((size_t)t->n, sizeof *t->x, err);
     t->cluster = dq_block_new((size_t)t->n, sizeof *t->cluster, err);
     t->part = dq_block_new((size_t)t->n, sizeof *t->part, err);
-    if (err->code != DQ_OK) {
-        text_end(t);
-        return err->code;
-    }
-    for (int64_t i = 0; i < w->n; i++) {
-        int64_t mine = w->n_docs < 2 ? i : w->win[i].doc;
-        for (int64_t k = w->win[i].value; k < dq_windows_values(w, i + 1); k++)
-            t->cluster[k] = (int32_t)mine;
-    }
-    return DQ_OK;
+    t->order = dq_block_new((size_t)t->n, sizeof *t->order, err);
+    if (err->code != DQ_OK || find_clusters(t, err) != DQ_OK) text_end(t);
+    return err->code;
 }
 
 static double nll_of(const text *t, int64_t i)
@@ -94,7 +111,8 @@ typedef bool is_in(const text *t, int64_t i, double a, double b);
 static dq_mean mean_in(text *t, number_of *f, is_in *in, double a, double b, int64_t *n)
 {
     *n = 0;
-    for (int64_t i = 0; i < t->n; i++) {
+    for (int64_t k = 0; k < t->n; k++) {
+        const int64_t i = t->order[k];
         if (in && !in(t, i, a, b)) continue;
         t->part[*n] = t->cluster[i];
         t->x[(*n)++] = f(t, i);
@@ -185,8 +203,12 @@ dq_status dq_text_numbers_worse(dq_interval_loss *out, const dq_eval *e, const d
 {
     text t;
     DQ_TRY(text_begin(&t, e, after, err));
-    for (int64_t i = 0; i < t.n; i++) t.x[i] = after->kld[i] - before->kld[i];
-    const dq_mean m = dq_mean_clustered(t.x, t.cluster, t.n);
+    for (int64_t k = 0; k < t.n; k++) {
+        const int64_t i = t.order[k];
+        t.x[k] = after->kld[i] - before->kld[i];
+        t.part[k] = t.cluster[i];
+    }
+    const dq_mean m = dq_mean_clustered(t.x, t.part, t.n);
     *out = (dq_interval_loss){m.value, m.std_err, dq_mean_interval(m), m.clusters, -1, -1};
     text_end(&t);
     return DQ_OK;

@@ -212,29 +212,37 @@ static dq_status check_budget(const dq_plan *p, dq_err *err)
 
 /* ---- Texts ---- */
 
-/* Units with ids that are scored: a sequence of one id has none. */
-static int64_t clusters_of(const dq_calib_text *t)
-{
-    int64_t n = 0, last = -1;
-    for (int64_t s = 0; s < t->n_seq; s++) {
-        if (t->cu[s + 1] - t->cu[s] < 2 || t->unit[s] == last) continue;
-        last = t->unit[s];
-        n++;
-    }
-    return n;
-}
-
 static dq_status too_little(const dq_plan *p, dq_plan_text which, dq_err *err)
 {
     const dq_calib_text *t = &p->text[which];
     return dq_fail(err, DQ_MISMATCH,
                    "%s: too little text: an error needs 2 documents, or sequences of a single "
-                   "text, and %lld of the %lld in the file, with at most %lld ids each, came to "
+                   "text, and %lld of the %lld in the file, with at most %lld ids each%s, came to "
                    "the %s part, which asks for %lld ids. Give at least 8 of them, or ask for more "
                    "ids.",
                    which == DQ_PLAN_UNSEEN && p->set.unseen ? p->set.unseen : p->set.calib,
                    (long long)p->clusters[which], (long long)t->n_units, (long long)t->ctx,
-                   dq_plan_text_name[which], (long long)t->requested);
+                   t->n_copies ? " and copies counted once" : "", dq_plan_text_name[which],
+                   (long long)t->requested);
+}
+
+/* What a part has of those before it; nothing can be shown on text that is all of it. */
+static dq_status count_seen(dq_plan *p, dq_err *err)
+{
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
+        for (int k = 0; k < i; k++) {
+            int64_t n;
+            DQ_TRY(dq_calib_text_shared(&n, &p->text[i], &p->text[k], err));
+            if (n > p->n_seen[i]) p->n_seen[i] = n;
+        }
+    }
+    const dq_calib_text *t = &p->text[DQ_PLAN_UNSEEN];
+    if (p->n_seen[DQ_PLAN_UNSEEN] < t->n_seq) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s: each of the %lld sequences of the unseen part is a copy of one that is "
+                   "calibrated or searched with, so nothing is unseen. Give text that does not "
+                   "repeat itself, or another unseen text.",
+                   p->set.unseen ? p->set.unseen : p->set.calib, (long long)t->n_seq);
 }
 
 static dq_status read_texts(dq_plan *p, dq_err *err)
@@ -255,13 +263,13 @@ static dq_status read_texts(dq_plan *p, dq_err *err)
             return too_little(p, (dq_plan_text)i, err);
         }
         DQ_TRY(err->code);
-        p->clusters[i] = clusters_of(t);
+        p->clusters[i] = t->n_ids < 2 ? 0 : t->n_clusters; /* one id is not scored */
         if (i > 0 && p->clusters[i] < 2) return too_little(p, (dq_plan_text)i, err);
     }
     if (s->unseen && strcmp(p->text[DQ_PLAN_UNSEEN].sha256, p->text[DQ_PLAN_CALIB].sha256) == 0)
         return dq_fail(err, DQ_MISMATCH,
                        "%s: is the text that is calibrated with, so it is not unseen", s->unseen);
-    return DQ_OK;
+    return count_seen(p, err);
 }
 
 /* ---- The plan ---- */

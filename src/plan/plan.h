@@ -101,7 +101,8 @@ typedef struct dq_plan {
     dq_model *model;
     dq_calib_text text[DQ_PLAN_TEXTS];
     unsigned part[DQ_PLAN_TEXTS];
-    int64_t clusters[DQ_PLAN_TEXTS]; /* units that an error is over */
+    int64_t clusters[DQ_PLAN_TEXTS]; /* units that an error is over, copies once */
+    int64_t n_seen[DQ_PLAN_TEXTS];   /* sequences that a part before has, too; the most of one */
     dq_plan_tensor *tensor;
     int64_t n_tensors, packed_params, other_bytes; /* of the container beside packed tensors */
     int64_t source_bytes;

@@ -185,22 +185,40 @@ dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
     return in->questions ? dq_plan_caches_ask_open(c, err) : DQ_OK;
 }
 
+static bool is_in(const dq_plan_caches *c, int64_t window, dq_plan_caches_part part)
+{
+    return (window >= c->begin && window < c->end) == (part == DQ_PLAN_CACHES_SEARCH);
+}
+
+/* of[window] of a part (NULL: not wanted): its cluster, numbered within the part. */
+static dq_status number_clusters(int64_t *of, int64_t *n, const dq_plan_caches *c,
+                                 dq_plan_caches_part part, dq_err *err)
+{
+    int64_t *number = dq_block_new((size_t)c->win.n, sizeof *number, err); /* from 1 */
+    *n = 0;
+    for (int64_t x = 0; number && x < c->win.n; x++) {
+        if (!is_in(c, x, part)) continue;
+        if (number[c->win.cluster[x]] == 0) number[c->win.cluster[x]] = ++*n;
+        if (of) of[x] = number[c->win.cluster[x]] - 1;
+    }
+    dq_block_free(number);
+    return err->code;
+}
+
 dq_status dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end, dq_err *err)
 {
     c->begin = begin;
     c->end = end;
-    c->clusters = 0;
-    for (int64_t i = 0, doc = -1; i < c->win.n; i++) {
-        if (i >= begin && i < end) continue;
-        if (c->win.n_docs < 2 || c->win.win[i].doc != doc) c->clusters++;
-        doc = c->win.win[i].doc;
-    }
-    if (c->win.n_docs < 2 || c->clusters > 1) return DQ_OK;
+    DQ_TRY(number_clusters(NULL, &c->clusters, c, DQ_PLAN_CACHES_UNSEEN, err));
+    if (c->clusters > 1) return DQ_OK;
     return dq_fail_with(
         err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
-        "%s: too little text: an interval needs 2 documents, and the %lld windows "
-        "of %lld ids that decide lie in one of %lld. Give more of them, the text as a "
-        "single one,",
+        c->win.n_docs < 2
+            ? "%s: repeats itself: an interval needs 2 windows, and the %lld of %lld ids that "
+              "decide are copies of one, of %lld document. Give other text,"
+            : "%s: too little text: an interval needs 2 documents, and the %lld windows "
+              "of %lld ids that decide lie in one of %lld, or its copies. Give more of them, the "
+              "text as a single one,",
         c->in->text, (long long)(c->win.n - (end - begin)), (long long)c->in->ctx,
         (long long)c->win.n_docs);
 }
@@ -353,27 +371,18 @@ dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan
 
 /* ---- Numbers ---- */
 
-static bool is_in(const dq_plan_caches *c, int64_t window, dq_plan_caches_part part)
-{
-    return (window >= c->begin && window < c->end) == (part == DQ_PLAN_CACHES_SEARCH);
-}
-
-/* Sums over the ids of each cluster: documents, or windows of a single one. */
-static int64_t sum_up(double *kld, double *loss, int64_t *ids, const dq_plan_caches *c, int cache,
-                      int less, dq_plan_caches_part part)
+/* Sums over the ids of each cluster: documents, or windows of a single one; of: number_clusters. */
+static void sum_up(double *kld, double *loss, int64_t *ids, const int64_t *of,
+                   const dq_plan_caches *c, int cache, int less, dq_plan_caches_part part)
 {
     const dq_plan_cache *m = &c->list[cache], *other = less < 0 ? NULL : &c->list[less];
-    int64_t n = 0, doc = -1;
     for (int64_t x = 0; x < c->win.n; x++) {
         if (!is_in(c, x, part)) continue;
         const int64_t scored = dq_window_scored(&c->win.win[x]);
-        if (c->win.n_docs < 2 || c->win.win[x].doc != doc) n++;
-        doc = c->win.win[x].doc;
-        kld[n - 1] += (double)scored * (m->kld[x] - (other ? other->kld[x] : 0));
-        loss[n - 1] += (double)scored * (m->loss[x] - (other ? other->loss[x] : 0));
-        ids[n - 1] += scored;
+        kld[of[x]] += (double)scored * (m->kld[x] - (other ? other->kld[x] : 0));
+        loss[of[x]] += (double)scored * (m->loss[x] - (other ? other->loss[x] : 0));
+        ids[of[x]] += scored;
     }
-    return n;
 }
 
 dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_caches *c, int cache,
@@ -381,9 +390,9 @@ dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_c
 {
     const size_t all = (size_t)c->win.n;
     double *sums = dq_block_new(2 * all, sizeof *sums, err);
-    int64_t *ids = dq_block_new(all, sizeof *ids, err);
-    if (sums && ids) {
-        const int64_t n = sum_up(sums, sums + all, ids, c, cache, less, part);
+    int64_t *ids = dq_block_new(2 * all, sizeof *ids, err), n;
+    if (sums && ids && number_clusters(ids + all, &n, c, part, err) == DQ_OK) {
+        sum_up(sums, sums + all, ids, ids + all, c, cache, less, part);
         dq_plan_part_mean(&out->kld, sums, ids, n, err);
         dq_plan_part_mean(&out->loss, sums + all, ids, n, err);
         out->kld_skew = dq_plan_part_skew(sums, ids, n);

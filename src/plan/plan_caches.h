@@ -67,7 +67,7 @@ typedef struct dq_plan_caches {
     dq_plan_caches_kind kind;
     dq_windows win;
     int64_t begin, end; /* windows that search; the others decide */
-    int64_t clusters;   /* of those: documents, or windows of a single one */
+    int64_t clusters;   /* of those: documents, or windows of a single one, copies once */
     dq_plan_cache *list;
     int n;
     int64_t n_resumed;  /* windows and answers of caches taken over from an earlier run */

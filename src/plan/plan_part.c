@@ -41,19 +41,14 @@ double dq_plan_part_flop(const dq_model *m, int from, double ids)
     return layers_flop(m, from, ids) + 3 * head_flop(m, ids);
 }
 
-static dq_status count_clusters(dq_plan_part *p, dq_err *err)
+int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err)
 {
-    const dq_calib_text *t = p->text;
-    p->cluster = dq_alloc(p->arena, (size_t)t->n_seq, sizeof *p->cluster, err);
-    p->scored = dq_alloc(p->arena, (size_t)t->n_seq, sizeof *p->scored, err);
-    if (err->code != DQ_OK) return err->code;
-    for (int64_t s = 0; s < t->n_seq; s++) {
-        if (s == 0 || t->unit[s] != t->unit[s - 1]) p->n_clusters++;
-        p->cluster[s] = (int32_t)(p->n_clusters - 1);
+    int64_t *ids = dq_alloc(a, (size_t)t->n_clusters, sizeof *ids, err);
+    for (int64_t s = 0; ids && s < t->n_seq; s++) {
         const int64_t n = t->cu[s + 1] - t->cu[s];
-        p->scored[p->n_clusters - 1] += n - dq_plan_part_first(n);
+        ids[t->cluster[s]] += n - dq_plan_part_first(n);
     }
-    return DQ_OK;
+    return ids;
 }
 
 /* logp[row] of the ids behind the rows of a chunk; behind the last of a sequence there is none. */
@@ -107,7 +102,8 @@ dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_
     if (!p->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
     p->logp = dq_alloc(p->arena, (size_t)text->n_ids, sizeof *p->logp, err);
     if (!p->logp) return err->code;
-    DQ_TRY(count_clusters(p, err));
+    p->scored = dq_plan_part_scored(text, p->arena, err);
+    if (!p->scored) return err->code;
     DQ_TRY(dq_calib_pass_new(&p->pass, source, b, text, err));
     DQ_TRY(dq_activations_open(&p->act, b, beside, text->n_ids, source->dim, 1, source->dim, err));
     return run_source(p, err);
@@ -180,7 +176,7 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
     int64_t seq = 0;
     if (!kld) return err->code;
     double *logp = kld + p->pass.max_rows;
-    out->n = p->n_clusters;
+    out->n = p->text->n_clusters;
     out->ids = p->scored;
     memset(out->kld, 0, (size_t)out->n * sizeof *out->kld);
     memset(out->loss, 0, (size_t)out->n * sizeof *out->loss);
@@ -191,7 +187,7 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
         dq_plan_work_add(p->work, dq_plan_part_flop(other->m, from, (double)k->batch.n_rows),
                          other->what);
         for (int s = 0; s < k->batch.n_seq; s++, seq++) {
-            const int32_t c = p->cluster[seq];
+            const int32_t c = p->text->cluster[seq];
             const int64_t begin = k->batch.cu_rows[s], end = k->batch.cu_rows[s + 1];
             for (int64_t r = begin + dq_plan_part_first(end - begin) - 1; r + 1 < end; r++) {
                 out->kld[c] += kld[r];

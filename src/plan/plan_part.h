@@ -17,15 +17,16 @@ typedef struct dq_plan_part {
     dq_calib_pass pass;
     dq_activations act; /* STREAM: of the source at some layer; OTHER: its final states */
     double *logp;       /* [n_ids] of the source: ln p of the id behind each row */
-    int64_t n_clusters;
-    int32_t *cluster; /* [n_seq] from 0 */
-    int64_t *scored;  /* [n_clusters] ids */
+    int64_t *scored;    /* [n_clusters of the text] ids */
     dq_plan_work *work;
     dq_arena *arena;
 } dq_plan_part;
 
 /* The first id of a sequence of n that is scored, behind the row before it; n where none is. */
 int64_t dq_plan_part_first(int64_t n);
+
+/* Of each cluster of the text, in the arena. NULL: DQ_RESOURCE. */
+int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err);
 
 /* Sums over the ids of each cluster. */
 typedef struct dq_plan_sums {

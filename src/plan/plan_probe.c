@@ -357,8 +357,8 @@ static dq_status run_job(job *j, dq_err *err)
 {
     dq_plan_probe *p = j->p;
     const dq_model *m = p->m;
-    j->sums.kld = dq_block_new((size_t)p->search->n_clusters, sizeof(double), err);
-    j->sums.loss = dq_block_new((size_t)p->search->n_clusters, sizeof(double), err);
+    j->sums.kld = dq_block_new((size_t)p->search->text->n_clusters, sizeof(double), err);
+    j->sums.loss = dq_block_new((size_t)p->search->text->n_clusters, sizeof(double), err);
     DQ_TRY(err->code);
     for (int64_t i = 0; i < p->n; i++) { /* while the stream is that of layer 0 */
         if (p->tensor[i].slot == DQ_PLAN_EMBED) DQ_TRY(probe_tensor(j, i, err));

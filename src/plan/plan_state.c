@@ -267,16 +267,11 @@ dq_status dq_plan_state_alloc(dq_plan *p, dq_plan_trial *t, dq_err *err)
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
         dq_plan_sums *s = &t->on[i].sums;
         const dq_calib_text *text = &p->text[i];
-        int64_t *ids = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *ids, err);
         s->kld = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *s->kld, err);
         s->loss = dq_alloc(p->arena, (size_t)text->n_seq, sizeof *s->loss, err);
+        s->ids = dq_plan_part_scored(text, p->arena, err);
+        s->n = text->n_clusters;
         if (err->code != DQ_OK) return err->code;
-        for (int64_t k = 0; k < text->n_seq; k++) {
-            if (k == 0 || text->unit[k] != text->unit[k - 1]) s->n++;
-            const int64_t n = text->cu[k + 1] - text->cu[k];
-            ids[s->n - 1] += n - dq_plan_part_first(n);
-        }
-        s->ids = ids;
     }
     return DQ_OK;
 }

@@ -4,6 +4,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/windows.h"
 
+#include "tasks/repeats.h"
+
 #include <string.h>
 
 const char *const dq_scheme_name[DQ_SCHEMES] = {"chunk", "stride", "block", "rolling", "positions"};
@@ -125,6 +127,22 @@ static dq_status too_short(const dq_windows *w, const dq_window_spec *spec, dq_e
                         name, L, need[spec->scheme]);
 }
 
+static dq_status find_clusters(dq_windows *w, dq_arena *a, dq_err *err)
+{
+    int32_t *cluster = dq_alloc(a, (size_t)w->n, sizeof *cluster, err);
+    dq_repeats_run *run = dq_block_new((size_t)w->n, sizeof *run, err);
+    for (int64_t i = 0; cluster && run && i < w->n; i++) {
+        const dq_window *x = &w->win[i];
+        const int64_t unit = w->n_docs < 2 ? i : x->doc;
+        run[i] = (dq_repeats_run){x->ids, x->n + x->past, (int32_t)unit};
+    }
+    if (err->code == DQ_OK)
+        dq_repeats_clusters(cluster, &w->n_clusters, &w->n_copies, run, w->n, err);
+    dq_block_free(run);
+    w->cluster = cluster;
+    return err->code;
+}
+
 dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
                          const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
                          dq_err *err)
@@ -160,7 +178,7 @@ dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
             out->cut = out->n == take && i + 1 < n;
         }
     }
-    return DQ_OK;
+    return find_clusters(out, a, err);
 }
 
 dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,

@@ -73,6 +73,18 @@ try 0 "every byte as written, and as the source gives them, except 14 tensors of
     verify "made 1.h5" --source "diff model"
 try 4 "made from another checkpoint" verify "made 1.h5" --source "plain model"
 
+# one token for ever teaches nothing, and says so; copies of a window are no spread
+awk 'BEGIN { for (i = 0; i < 3000; i++) printf " a" }' >one.txt
+try 0 "content SHA-256" "$@" --force --calib one.txt
+grep -q "warning: one.txt: repeats itself: of the [0-9]* places of the calibration text at which 16 tokens begin, [1-4] begin some" "$top/err" ||
+    complain "quantize: no word about one token for ever: $(cat "$top/err")"
+try 0 "KLD (nats)" eval "diff model" made.h5 --text one.txt --ctx 100 --limit 12 --csv one.csv
+grep -q "warning: 11 of 12 windows are copies of earlier ones; errors count each once" "$top/err" ||
+    complain "eval: no word about copies of a window: $(cat "$top/err")"
+[ "$(column one.csv 2 clusters)" = 1 ] && [ -z "$(column one.csv 2 kld_nats_stderr)" ] ||
+    complain "eval: copies of a window as $(column one.csv 2 clusters) clusters"
+rm made.h5
+
 # better than rounding to nearest on text that it has not seen, the loss of each tensor beside its SQNR
 tail -c 20000 text.txt >unseen.txt
 try 0 "." quantize "diff model" -o near.h5 --scale search

@@ -22,6 +22,18 @@ printf 'a cold hare hears above the field slowly .' >little.txt
 try 4 "little.txt: too little text: an error needs 2 documents, or sequences of a single text, and 0 of the 1 in the file, with at most 96 ids each, came to the search part, which asks for 6144 ids. Give at least 8 of them, or ask for more" \
     plan "diff model" --calib little.txt --calib-ctx 96 --budget kld=0.1 -o r.json
 try 4 "and 1 of the 200 in the file, with at most 96 ids each, came to the search part, which asks for 97 ids" plan "diff model" --calib text.txt --calib-ctx 96 --search-tokens 97 --budget kld=0.1 -o r.json
+# copies are not unseen, and count once; text that goes round in circles is told of
+head -c 600 "$repo/calib/pair/text.txt" >short.txt
+awk '{ for (i = 0; i < 40; i++) printf "{\"text\": \"%s\"}\n", $0 }' short.txt >same.jsonl
+awk '{ for (i = 0; i < 40; i++) printf "{\"text\": \"%s%s\"}\n", $0, i % 8 < 4 ? "" : " a bear" }' short.txt >two.jsonl
+try 4 "two.jsonl: each of the [0-9]* sequences of the unseen part is a copy of one that is calibrated or searched with, so nothing is unseen. Give text that does not repeat itself, or another unseen text" \
+    plan "diff model" --calib two.jsonl --calib-ctx 96 --budget kld=0.1 -o r.json
+try 4 "same.jsonl: too little text: .*, and 1 of the 40 in the file, with at most 96 ids each and copies counted once, came to the search part" \
+    plan "diff model" --calib same.jsonl --calib-ctx 96 --budget kld=0.1 -o r.json --unseen text.txt
+awk '{ for (i = 0; i < 60; i++) printf "%s ", $0 }' short.txt >round.txt
+try 0 "calibration  *[0-9]* ids" plan "diff model" --calib round.txt --calib-ctx 96 --budget bpw=3 -o r.json --dry-run
+grep -q "warning: round.txt: repeats itself: of the [0-9]* places of the unseen text at which 16 tokens begin, " "$top/err" ||
+    complain "plan: no word about text that repeats itself: $(cat "$top/err")"
 : >little.txt
 try 3 "little.txt: holds no text" plan "diff model" --calib little.txt --budget kld=0.1 -o r.json
 try 0 "content SHA-256" quantize "diff model" -o c.h5

@@ -96,12 +96,37 @@ static void defaults_and_limits(void **unused)
     dq_arena_free(a);
 }
 
+/* Documents of the same word are copies where they have the same length; one that repeats a word has few runs of its own. */
+static void copies_are_counted(void **unused)
+{
+    static const int words[] = {25, 40, 25, 40, 30};
+    dq_arena *a = dq_arena_new();
+    dq_calib_text t, other;
+    dq_err err = {0};
+    int64_t n;
+    (void)unused;
+    assert_int_equal(read_text(&t, words, 5, 1000, 100, a, &err), DQ_OK);
+    assert_int_equal(t.n_seq, 5);
+    assert_int_equal(t.n_clusters, 3);
+    assert_int_equal(t.n_copies, 2);
+    assert_int_equal(t.cluster[2], 0);
+    assert_int_equal(t.cluster[3], 1);
+    assert_int_equal(t.cluster[4], 2);
+    assert_int_equal(t.n_places, 25 + 40 + 25 + 40 + 30 + 5 - 5 * 15);
+    assert_int_equal(t.n_new, 2); /* with BOS in front, and the word alone */
+    assert_int_equal(read_text(&other, words + 2, 2, 1000, 100, a, &err), DQ_OK);
+    assert_int_equal(dq_calib_text_shared(&n, &t, &other, &err), DQ_OK);
+    assert_int_equal(n, 4);
+    dq_arena_free(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_of_documents),
         cmocka_unit_test(as_many_as_requested),
         cmocka_unit_test(defaults_and_limits),
+        cmocka_unit_test(copies_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

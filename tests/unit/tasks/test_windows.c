@@ -279,6 +279,31 @@ static void test_documents(void **state)
     assert_int_equal(d.n, 7);
 }
 
+/* Documents that are copies, in whole, are one piece; so are windows of a single document. */
+static void test_copies(void **state)
+{
+    rig *x = *state;
+    enum { IDS = 40 };
+    const int same[] = {0, 0, 1, 0, 2, 1}, want[] = {0, 0, 1, 0, 2, 1};
+    x->n_docs = MAX_DOCS;
+    for (int d = 0; d < MAX_DOCS; d++) {
+        x->doc[d] = (dq_doc_ids){.ids = x->ids[d], .n = IDS};
+        for (int i = 0; i < IDS; i++) x->ids[d][i] = i;
+        x->ids[d][IDS - 1] += same[d]; /* the last window alone differs */
+    }
+    assert_int_equal(cut(x, DQ_WINDOW_BLOCK, 10, 0, 0), DQ_OK);
+    assert_int_equal(x->w.n, 4 * MAX_DOCS);
+    assert_int_equal(x->w.n_clusters, 3);
+    assert_int_equal(x->w.n_copies, 3);
+    for (int64_t i = 0; i < x->w.n; i++) assert_int_equal(x->w.cluster[i], want[x->w.win[i].doc]);
+    x->n_docs = 1;
+    for (int i = 0; i < IDS; i++) x->ids[0][i] = i < 20 ? 0 : i;
+    assert_int_equal(cut(x, DQ_WINDOW_BLOCK, 10, 0, 0), DQ_OK);
+    assert_int_equal(x->w.n_clusters, 3);
+    assert_int_equal(x->w.cluster[1], 0);
+    assert_int_equal(x->w.cluster[3], 2);
+}
+
 static int begin(void **state)
 {
     rig *x = calloc(1, sizeof *x);
@@ -305,6 +330,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_slices, begin, end),
         cmocka_unit_test_setup_teardown(test_slice_example, begin, end),
         cmocka_unit_test_setup_teardown(test_documents, begin, end),
+        cmocka_unit_test_setup_teardown(test_copies, begin, end),
     };
     return cmocka_run_group_tests_name("windows", tests, NULL, NULL);
 }

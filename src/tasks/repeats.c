@@ -1,0 +1,51 @@
+/* repeats: see repeats.h. Both count hashes of ids in a table; a place's hash is made anew of its 16 ids.
+ * SPDX-License-Identifier: MIT */
+#include "tasks/repeats.h"
+
+#include "base/map64.h"
+#include "base/random.h"
+
+static uint64_t hash_of(uint64_t h, const int32_t *ids, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) h = dq_random_mix(h ^ (uint32_t)ids[i]);
+    return dq_random_mix(h ^ (uint64_t)n);
+}
+
+dq_status dq_repeats_clusters(int32_t *cluster, int64_t *n_clusters, int64_t *n_copies,
+                              const dq_repeats_run *run, int64_t n, dq_err *err)
+{
+    dq_map64 seen = {0};
+    int64_t found = 0, copies = 0;
+    DQ_TRY(dq_map64_new(&seen, (size_t)n + 1, NULL, err));
+    for (int64_t i = 0, end; err->code == DQ_OK && i < n; i = end) {
+        uint64_t h = 0;
+        for (end = i; end < n && run[end].unit == run[i].unit; end++)
+            h = hash_of(h, run[end].ids, run[end].n);
+        uint64_t number = dq_map64_get(&seen, h); /* from 1 */
+        copies += number > 0;
+        if (number == 0) {
+            number = (uint64_t)++found;
+            dq_map64_put(&seen, h, number, err);
+        }
+        for (int64_t k = i; k < end; k++) cluster[k] = (int32_t)(number - 1);
+    }
+    dq_map64_free(&seen);
+    *n_clusters = found;
+    if (n_copies) *n_copies = copies;
+    return err->code;
+}
+
+dq_status dq_repeats_count(int64_t *n_places, int64_t *n_new, const dq_repeats_run *run, int64_t n,
+                           dq_err *err)
+{
+    dq_map64 seen = {0};
+    *n_places = *n_new = 0;
+    DQ_TRY(dq_map64_new(&seen, 1024, NULL, err));
+    for (int64_t i = 0; i < n && err->code == DQ_OK; i++) {
+        for (int64_t k = 0; k + DQ_REPEATS_IDS <= run[i].n && err->code == DQ_OK; k++, ++*n_places)
+            dq_map64_put(&seen, hash_of(0, run[i].ids + k, DQ_REPEATS_IDS), 1, err);
+    }
+    *n_new = (int64_t)seen.n;
+    dq_map64_free(&seen);
+    return err->code;
+}
