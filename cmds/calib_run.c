@@ -197,6 +197,12 @@ void dq_calib_run_print(const dq_calib_run *c, const dq_quantizer *q)
     printf("calibration        %s, %lld id%s in %lld sequence%s of at most %lld\n", c->method,
            (long long)i->text->n_ids, i->text->n_ids == 1 ? "" : "s", (long long)i->text->n_seq,
            i->text->n_seq == 1 ? "" : "s", (long long)i->text->ctx);
+    if (i->text->bytes_read < i->text->bytes) {
+        char b[32];
+        printf("excerpt            %s of %s of text, in even distances\n",
+               dq_table_size_text(a, sizeof a, i->text->bytes_read),
+               dq_table_size_text(b, sizeof b, i->text->bytes));
+    }
     printf("scratch            %s beside the output, while it runs\n",
            dq_table_size_text(a, sizeof a, i->scratch_bytes));
     printf("memory             about %s beside mapped files\n",
@@ -210,6 +216,8 @@ void dq_calib_run_json(const dq_calib_run *c, const dq_quantizer *q, json_t *res
     json_t *o = json_object(), *parts = json_array();
     json_object_set_new(o, "ids_found", json_integer(i->text->found));
     json_object_set_new(o, "ids_asked", json_integer(i->text->requested));
+    json_object_set_new(o, "text_bytes", json_integer(i->text->bytes));
+    json_object_set_new(o, "text_bytes_read", json_integer(i->text->bytes_read));
     json_object_set_new(o, "scratch_bytes", json_integer(i->scratch_bytes));
     json_object_set_new(o, "memory_bytes", json_integer(dq_calibrate_memory(c->calibrate, q)));
     json_object_set_new(o, "peak_bytes", json_integer(dq_os_peak_bytes()));

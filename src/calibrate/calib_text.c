@@ -3,7 +3,9 @@
 #include "calibrate/calib_text.h"
 
 #include "base/file.h"
+#include "base/os.h"
 #include "base/sha256.h"
+#include "calibrate/calib_excerpt.h"
 #include "tasks/repeats.h"
 #include "tasks/windows.h"
 
@@ -122,28 +124,31 @@ dq_status dq_calib_text_shared(int64_t *n, const dq_calib_text *t, const dq_cali
     return err->code;
 }
 
-static dq_status encode(dq_calib_text *out, const dq_docs *docs, const dq_tokenizer *t,
+static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_tokenizer *t,
                         const dq_model *m, int64_t tokens, unsigned part, dq_arena *a, dq_err *err)
 {
-    const bool several = docs->n > 1;
+    const bool several = !x->cut && x->n_units > 1;
     pieces p = {0};
     int n_before, n_after;
     dq_tokenizer_template(t, &n_before, &n_after);
-    for (int64_t i = 0; i < docs->n; i++) {
+    out->found = 0;
+    for (int64_t i = 0; i < x->docs.n; i++) {
         dq_doc_ids doc = {0};
-        DQ_TRY(dq_windows_encode(&doc, t, &docs->doc[i], DQ_BOS_AUTO, m->vocab, a, err));
-        DQ_TRY(cut(&p, &doc, several ? (int32_t)i : -1, out->ctx, a, err));
+        DQ_TRY(dq_windows_encode(&doc, t, &x->docs.doc[i], DQ_BOS_AUTO, m->vocab, a, err));
+        if (x->cut && doc.n > out->ctx) doc.n = out->ctx;
+        const int32_t unit = x->unit ? x->unit[i] : (int32_t)i;
+        DQ_TRY(cut(&p, &doc, several || x->cut ? unit : -1, out->ctx, a, err));
         out->found += doc.n;
     }
-    out->n_units = several ? docs->n : p.n;
+    out->n_units = several || x->cut ? x->n_units : p.n;
     if (part != DQ_CALIB_TEXT_ALL) {
         take_part(&p, part, several, out->n_units);
         out->found = 0;
         for (int64_t i = 0; i < p.n; i++) out->found += p.list[i].n;
     }
     if (p.n == 0) return dq_fail(err, DQ_DAMAGED, "holds no text to calibrate with");
-    DQ_TRY(choose(out, &p, tokens, n_before > 0 ? dq_tokenizer_bos(t) : -1, a, err));
-    return find_repeats(out, a, err);
+    out->n_ids = out->n_seq = 0;
+    return choose(out, &p, tokens, n_before > 0 ? dq_tokenizer_bos(t) : -1, a, err);
 }
 
 static dq_status tokenizer_of(dq_tokenizer **out, const dq_model *m, dq_err *err)
@@ -158,13 +163,33 @@ static dq_status tokenizer_of(dq_tokenizer **out, const dq_model *m, dq_err *err
     return dq_tokenizer_load(out, json, len, config, config ? config_len : 0, err);
 }
 
+/* More of the file where an excerpt has too few ids. */
+static dq_status read_pieces(dq_calib_text *out, const char *path, const char *text, size_t len,
+                             const dq_model *m, unsigned part, dq_arena *a, dq_err *err)
+{
+    enum { PER_TOKEN = 16, MORE = 4 };
+    dq_calib_excerpt x;
+    dq_tokenizer *t = NULL;
+    DQ_TRY(tokenizer_of(&t, m, err));
+    for (int64_t per = PER_TOKEN;; per *= MORE) {
+        if (dq_calib_excerpt_make(&x, path, text, len, out->requested, out->ctx, part, per, a,
+                                  err) != DQ_OK)
+            break;
+        if (encode(out, &x, t, m, out->requested, part, a, err) != DQ_OK) dq_in(err, "%s: ", path);
+        if (err->code != DQ_OK || x.all || out->n_ids >= out->requested) break;
+    }
+    dq_tokenizer_free(t);
+    out->n_bad = x.docs.n_bad;
+    out->first_bad = x.docs.first_bad;
+    out->bytes = (int64_t)len;
+    out->bytes_read = x.bytes;
+    return err->code == DQ_OK ? find_repeats(out, a, err) : err->code;
+}
+
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
                              int64_t tokens, int64_t ctx, unsigned part, dq_arena *a, dq_err *err)
 {
-    char *text;
-    size_t len;
-    dq_docs docs = {0};
-    dq_tokenizer *t = NULL;
+    dq_os_map file = {0};
     *out = (dq_calib_text){.ctx = ctx};
     if (m->max_positions > 0 && ctx > m->max_positions)
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
@@ -175,14 +200,17 @@ dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_mode
         out->ctx = few ? m->max_positions : DQ_CALIB_TEXT_CTX;
     }
     out->requested = tokens > 0 ? tokens : DQ_CALIB_TEXT_SEQUENCES * out->ctx;
-    DQ_TRY(dq_file_read(&text, &len, path, a, err));
-    DQ_TRY(dq_sha256_of(out->sha256, text, len, err));
-    DQ_TRY(dq_documents_add(&docs, path, text, len, a, err));
-    out->n_bad = docs.n_bad;
-    out->first_bad = docs.first_bad;
-    DQ_TRY(tokenizer_of(&t, m, err));
-    if (encode(out, &docs, t, m, out->requested, part, a, err) != DQ_OK) dq_in(err, "%s: ", path);
-    dq_tokenizer_free(t);
+    char *text = NULL;
+    size_t len = 0;
+    if (!dq_file_is_regular(path)) /* a pipe, or standard input */
+        DQ_TRY(dq_file_read(&text, &len, path, a, err));
+    else
+        DQ_TRY(dq_os_map_open(&file, path, err));
+    const char *all = file.data ? (const char *)file.data : text ? text : "";
+    if (file.data) len = file.bytes;
+    if (dq_sha256_of(out->sha256, all, len, err) == DQ_OK)
+        read_pieces(out, path, all, len, m, part, a, err);
+    dq_os_map_close(&file);
     return err->code;
 }
 

@@ -27,13 +27,15 @@ typedef struct dq_calib_text {
     int64_t found;            /* ids that the part has */
     int64_t requested;        /* ids asked for */
     int64_t n_bad, first_bad; /* ill-formed UTF-8 */
-    char sha256[65];          /* of the file */
+    int64_t bytes, bytes_read; /* of the file; of it as text (calib_excerpt.h) */
+    char sha256[65];           /* of the file */
 } dq_calib_text;
 
 /* The documents of a file (documents.h: .jsonl of {"text"}, or one text) as the model's tokenizer and its template encode
  * them, each cut into pieces of `ctx` ids, the last one shorter; where the template begins with an id, so does every piece,
  * in place of its first id. Of more pieces than `tokens` ids ask for, as many are taken as give them (the last one is cut,
- * and left out where one id would be all of it), in even distances; of the quarters of `part` alone, not 0. ctx 0: min(2048,
+ * and left out where one id would be all of it), in even distances; of the quarters of `part` alone, not 0. A file that is much larger than what that takes is not read whole:
+ * calib_excerpt.h. ctx 0: min(2048,
  * the model's positions); tokens 0: 128 * ctx. Memory in the arena. DQ_USAGE for a ctx that the model has no positions for;
  * DQ_DAMAGED for a file, or a part of it, without text. */
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,

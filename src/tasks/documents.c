@@ -61,24 +61,46 @@ static dq_status add_lines(dq_docs *d, const char *path, const char *text, size_
     return DQ_OK;
 }
 
+/* *fixed[*fixed_len]: the text with U+FFFD in place of what is ill-formed, itself where nothing is. */
+static dq_status repair(dq_docs *d, const char **fixed, size_t *fixed_len, const char *path,
+                        const char *text, size_t len, dq_arena *a, dq_err *err)
+{
+    int64_t first, bad = dq_utf8_check(text, len, &first);
+    *fixed = text;
+    *fixed_len = len;
+    if (bad == 0) return DQ_OK;
+    char *p = dq_alloc(a, len + 2 * (size_t)bad + 1, 1, err);
+    if (!p) return err->code;
+    *fixed_len = dq_utf8_repair(p, text, len);
+    *fixed = p;
+    if (!d->bad_path) d->first_bad = first;
+    if (!d->bad_path) d->bad_path = path;
+    d->n_bad += bad;
+    return DQ_OK;
+}
+
+bool dq_documents_has_lines(const char *path)
+{
+    static const char suffix[] = ".jsonl";
+    const size_t n = strlen(path), k = sizeof suffix - 1;
+    return n >= k && strcmp(path + n - k, suffix) == 0;
+}
+
+dq_status dq_documents_add_line(dq_docs *d, const char *path, int64_t number, const char *text,
+                                size_t len, dq_arena *a, dq_err *err)
+{
+    dq_doc one = {.path = path, .line = number};
+    DQ_TRY(repair(d, &one.text, &one.len, path, text, len, a, err));
+    return add_line(d, one, a, err);
+}
+
 dq_status dq_documents_add(dq_docs *d, const char *path, const char *text, size_t len, dq_arena *a,
                            dq_err *err)
 {
-    static const char suffix[] = ".jsonl";
-    size_t n = strlen(path), k = sizeof suffix - 1, fixed_len = len;
-    bool lines = n >= k && strcmp(path + n - k, suffix) == 0;
-    const char *fixed = text;
-    int64_t first, bad = dq_utf8_check(text, len, &first);
-    if (bad > 0) {
-        char *p = dq_alloc(a, len + 2 * (size_t)bad + 1, 1, err);
-        if (!p) return err->code;
-        fixed_len = dq_utf8_repair(p, text, len);
-        fixed = p;
-        if (!d->bad_path) d->first_bad = first;
-        if (!d->bad_path) d->bad_path = path;
-        d->n_bad += bad;
-    }
-    if (lines) return add_lines(d, path, fixed, fixed_len, a, err);
+    const char *fixed;
+    size_t fixed_len;
+    DQ_TRY(repair(d, &fixed, &fixed_len, path, text, len, a, err));
+    if (dq_documents_has_lines(path)) return add_lines(d, path, fixed, fixed_len, a, err);
     dq_doc one = {.text = text, .len = len, .path = path};
     one.words = dq_documents_count_words(fixed, fixed_len);
     return add(d, one, a, err);

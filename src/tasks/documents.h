@@ -27,6 +27,11 @@ typedef struct dq_docs {
 dq_status dq_documents_add(dq_docs *d, const char *path, const char *text, size_t len, dq_arena *a,
                            dq_err *err);
 
+/* Whether a file of that name holds lines. One of them, which is not blank; its number is for messages. */
+bool dq_documents_has_lines(const char *path);
+dq_status dq_documents_add_line(dq_docs *d, const char *path, int64_t number, const char *text,
+                                size_t len, dq_arena *a, dq_err *err);
+
 /* len(re.split(r"\s+", text)) of Python.
  * Source: lm-evaluation-harness lm_eval/tasks/wikitext/preprocess_wikitext.py (behaviour). */
 int64_t dq_documents_count_words(const char *text, size_t len);

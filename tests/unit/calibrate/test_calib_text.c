@@ -120,13 +120,62 @@ static void copies_are_counted(void **unused)
     dq_arena_free(a);
 }
 
+/* A file of `mib` MiB whose words count up, so that no two places are the same. */
+static void write_large(const char *path, bool lines, int mib)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    for (long at = 0, i = 0; at < (long)mib << 20; i++)
+        at += fprintf(f,
+                      lines ? "{\"text\": \"a cold bear [ %ld ] \u00e9 [ %ld ]\"}\n"
+                            : "a cold bear [ %ld ] \xc3\xa9 [ %ld ]\n",
+                      i, i * i % 1009);
+    fclose(f);
+}
+
+/* Of a large file little is read, and as many ids are found; quarters share nothing, and come from all over it. */
+static void large_files_are_read_in_part(void **unused)
+{
+    static const char *const path[] = {"calib_large.txt", "calib_large.jsonl"};
+    const unsigned quarter[3] = {5, 2, 8};
+    dq_err err = {0};
+    dq_model *m;
+    (void)unused;
+    assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", &err), DQ_OK);
+    for (int k = 0; k < 2; k++) {
+        dq_arena *a = dq_arena_new();
+        dq_calib_text t, part[3];
+        int64_t n;
+        write_large(path[k], k == 1, 6);
+        for (int i = 0; i < 3; i++) {
+            dq_calib_text_read(&part[i], path[k], m, 2000, 100, quarter[i], a, &err);
+            assert_int_equal(err.code, DQ_OK);
+            assert_int_equal(part[i].n_ids, 2000);
+            assert_int_equal(part[i].n_bad, 0);
+            assert_true(part[i].bytes > 6 << 20 && part[i].bytes_read < 100000);
+            for (int j = 0; j < i; j++) {
+                assert_int_equal(dq_calib_text_shared(&n, &part[i], &part[j], &err), DQ_OK);
+                assert_int_equal(n, 0);
+            }
+            assert_int_equal(part[i].n_copies, 0);
+            assert_true(part[i].unit[part[i].n_seq - 1] >= part[i].n_units / 8 * (i == 1 ? 3 : 5));
+        }
+        /* what is asked of it decides: half a million ids are all there is to a file of this size */
+        dq_calib_text_read(&t, path[k], m, 500000, 100, DQ_CALIB_TEXT_ALL, a, &err);
+        assert_int_equal(err.code, DQ_OK);
+        assert_int_equal(t.bytes_read, t.bytes);
+        unlink(path[k]);
+        dq_arena_free(a);
+    }
+    dq_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_of_documents),
-        cmocka_unit_test(as_many_as_requested),
-        cmocka_unit_test(defaults_and_limits),
-        cmocka_unit_test(copies_are_counted),
+        cmocka_unit_test(pieces_of_documents),          cmocka_unit_test(as_many_as_requested),
+        cmocka_unit_test(defaults_and_limits),          cmocka_unit_test(copies_are_counted),
+        cmocka_unit_test(large_files_are_read_in_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
