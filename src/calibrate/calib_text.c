@@ -134,7 +134,8 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
     out->found = 0;
     for (int64_t i = 0; i < x->docs.n; i++) {
         dq_doc_ids doc = {0};
-        DQ_TRY(dq_windows_encode(&doc, t, &x->docs.doc[i], DQ_BOS_AUTO, m->vocab, a, err));
+        DQ_TRY(dq_windows_encode(&doc, t, &x->docs.doc[i], DQ_BOS_AUTO, m->vocab,
+                                 x->cut ? out->ctx : 0, a, err));
         if (x->cut && doc.n > out->ctx) doc.n = out->ctx;
         const int32_t unit = x->unit ? x->unit[i] : (int32_t)i;
         DQ_TRY(cut(&p, &doc, several || x->cut ? unit : -1, out->ctx, a, err));

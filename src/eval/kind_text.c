@@ -10,8 +10,8 @@ static dq_status encode_counts(dq_doc_ids **out, const dq_text_settings *s, cons
 {
     *out = dq_alloc(a, (size_t)s->counts.n, sizeof **out, err);
     for (int64_t i = 0; *out && i < s->counts.n; i++)
-        DQ_TRY(dq_windows_encode(&(*out)[i], m->tok, &s->counts.doc[i], DQ_BOS_OFF, m->m->vocab, a,
-                                 err));
+        DQ_TRY(dq_windows_encode(&(*out)[i], m->tok, &s->counts.doc[i], DQ_BOS_OFF, m->m->vocab, 0,
+                                 a, err));
     return err->code;
 }
 
@@ -23,6 +23,7 @@ static dq_status encode_text(dq_eval *e, dq_eval_ids *ids, dq_err *err)
                            .n_ctx = e->n_ctx,
                            .stride = s->stride,
                            .limit = e->limit,
+                           .whole = s->slices,
                            .bos = e->bos,
                            .vocab = m->m->vocab};
     DQ_TRY(dq_windows_make(&ids->win, m->tok, &s->docs, &spec, e->a, err));

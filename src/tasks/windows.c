@@ -182,15 +182,15 @@ dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
 }
 
 dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,
-                            int64_t vocab, dq_arena *a, dq_err *err)
+                            int64_t vocab, int64_t max, dq_arena *a, dq_err *err)
 {
     int32_t *ids = NULL, *kept = NULL;
     int n_before = 0, n_after = 0;
     int64_t n = 0, n_bad;
     if (d->len == 0) return DQ_OK;
     if (bos != DQ_BOS_OFF) dq_tokenizer_template(t, &n_before, &n_after);
-    DQ_TRY(dq_tokenizer_encode(t, d->text, d->len, bos == DQ_BOS_OFF ? 0 : DQ_TOK_SPECIAL, &ids, &n,
-                               NULL, &n_bad, err));
+    DQ_TRY(dq_tokenizer_encode_first(t, d->text, d->len, bos == DQ_BOS_OFF ? 0 : DQ_TOK_SPECIAL,
+                                     max, &ids, &n, NULL, &n_bad, err));
     if (dq_tokenizer_check_ids(ids, n, vocab, err) == DQ_OK)
         kept = dq_alloc(a, (size_t)n, sizeof *kept, err);
     if (kept && n) memcpy(kept, ids, (size_t)n * sizeof *kept);
@@ -212,6 +212,22 @@ static void count_text(dq_windows *w, const dq_docs *docs)
     }
 }
 
+/* ids[*n]: of documents until the limit's windows are there, and of the last one a window more, which tells that it goes on. */
+static dq_status encode_docs(dq_doc_ids *ids, int64_t *n, const dq_tokenizer *t,
+                             const dq_docs *docs, const dq_window_spec *spec, dq_arena *a,
+                             dq_err *err)
+{
+    const bool first = spec->limit > 0 && !spec->whole;
+    const cutter c = {.spec = spec, .stride = spec->stride ? spec->stride : spec->n_ctx / 2};
+    for (int64_t left = spec->limit; *n < docs->n && (!first || left > 0); ++*n) {
+        const int64_t max = first ? (left + 2) * spec->n_ctx + 1 : 0;
+        dq_doc_ids *d = &ids[*n];
+        DQ_TRY(dq_windows_encode(d, t, &docs->doc[*n], spec->bos, spec->vocab, max, a, err));
+        left -= count_windows(&c, d->n);
+    }
+    return DQ_OK;
+}
+
 dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs *docs,
                           const dq_window_spec *spec, dq_arena *a, dq_err *err)
 {
@@ -227,9 +243,9 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
             "names neither bos_token nor eos_token");
     dq_doc_ids *ids = dq_alloc(a, (size_t)docs->n, sizeof *ids, err);
     if (!ids) return err->code;
-    for (int64_t i = 0; i < docs->n; i++)
-        DQ_TRY(dq_windows_encode(&ids[i], t, &docs->doc[i], spec->bos, spec->vocab, a, err));
-    DQ_TRY(dq_windows_cut(out, ids, docs->n, spec, before,
+    int64_t n = 0;
+    DQ_TRY(encode_docs(ids, &n, t, docs, spec, a, err));
+    DQ_TRY(dq_windows_cut(out, ids, n, spec, before,
                           spec->bos == DQ_BOS_OFF ? -1 : dq_tokenizer_bos(t), a, err));
     count_text(out, docs);
     return DQ_OK;

@@ -69,6 +69,7 @@ typedef struct dq_window_spec {
     int64_t n_ctx;  /* at least 4 */
     int64_t stride; /* `stride` only: 1 .. n_ctx - 1; 0: n_ctx / 2 */
     int64_t limit;  /* windows at most, 0: all */
+    bool whole;     /* all documents are encoded, though `limit` needs the first alone */
     dq_bos bos;
     int64_t vocab; /* ids must be below */
 } dq_window_spec;
@@ -80,10 +81,11 @@ int64_t dq_windows_values(const dq_windows *w, int64_t i);
 /* Windows begin .. end - 1 have the same n, first and past. */
 bool dq_windows_alike(const dq_windows *w, int64_t begin, int64_t end);
 
-/* Ids of a document, with the template unless `bos` is off; none of a document without text. */
+/* Ids of a document, with the template unless `bos` is off; none of a document without text. max: of
+ * dq_tokenizer_encode_first, 0: all. */
 dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,
-                            int64_t vocab, dq_arena *a, dq_err *err);
-/* Encodes each document once, with the template unless `bos` is off, and cuts it. Documents without text,
+                            int64_t vocab, int64_t max, dq_arena *a, dq_err *err);
+/* Encodes each document once, with a limit as many and as much of them as it needs (n_given, n_ids and n_short count these), with the template unless `bos` is off, and cuts it. Documents without text,
  * or too short for a window, have none; DQ_MISMATCH when that is all of them, DQ_DAMAGED when none has
  * text. */
 dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs *docs,

@@ -73,22 +73,33 @@ typedef struct encoding {
     const char *text;  /* the whole, repaired */
     const char *start; /* normalized text that begins where the whole does, or NULL */
     dq_id_list ids;
+    size_t max; /* with so many ids it is over; 0: with the text */
+    bool enough;
     dq_pretokenizer_run cut;
     dq_bpe_run bpe;
     dq_unigram_run unigram;
 } encoding;
 
+/* Words come in order, so what stands in the list does not depend on the text behind it. DQ_STOPPED ends the walk. */
+static dq_status go_on(encoding *e)
+{
+    e->enough = e->max > 0 && e->ids.n >= e->max;
+    return e->enough ? DQ_STOPPED : DQ_OK;
+}
+
 static dq_status on_word(void *arg, const char *word, size_t len, dq_err *err)
 {
     encoding *e = arg;
-    if (e->t->is_unigram) return dq_unigram_word(&e->unigram, &e->ids, word, len, err);
-    return dq_bpe_word(&e->bpe, &e->ids, word, len, err);
+    DQ_TRY(e->t->is_unigram ? dq_unigram_word(&e->unigram, &e->ids, word, len, err)
+                            : dq_bpe_word(&e->bpe, &e->ids, word, len, err));
+    return go_on(e);
 }
 
 static dq_status on_token(void *arg, const dq_added_token *token, dq_err *err)
 {
     encoding *e = arg;
-    return dq_id_list_push(&e->ids, token->id, err);
+    DQ_TRY(dq_id_list_push(&e->ids, token->id, err));
+    return go_on(e);
 }
 
 static dq_status on_plain_text(void *arg, const char *text, size_t len, dq_err *err)
@@ -119,10 +130,13 @@ static dq_status encode(encoding *e, size_t len, unsigned flags, dq_err *err)
 {
     const dq_tokenizer *t = e->t;
     const dq_added_tokens_visit visit = {on_raw_text, on_token, e};
-    DQ_TRY(dq_id_list_reserve(&e->ids, len / 4 + 16, err)); /* most texts need no more */
+    const size_t expected = len / 4 + 16; /* most texts need no more */
+    DQ_TRY(dq_id_list_reserve(&e->ids, e->max > 0 && e->max < expected ? e->max : expected, err));
     for (int i = 0; (flags & DQ_TOK_SPECIAL) && i < t->n_before; i++)
         DQ_TRY(dq_id_list_push(&e->ids, t->before[i], err));
-    DQ_TRY(dq_added_tokens_walk(&t->in_raw, e->text, len, &visit, err));
+    const dq_status status = dq_added_tokens_walk(&t->in_raw, e->text, len, &visit, err);
+    if (status == DQ_STOPPED && e->enough) return DQ_OK;
+    DQ_TRY(status);
     for (int i = 0; (flags & DQ_TOK_SPECIAL) && i < t->n_after; i++)
         DQ_TRY(dq_id_list_push(&e->ids, t->after[i], err));
     return DQ_OK;
@@ -132,8 +146,16 @@ dq_status dq_tokenizer_encode(const dq_tokenizer *t, const char *text, size_t le
                               int32_t **ids, int64_t *n, int64_t *first_bad, int64_t *n_bad,
                               dq_err *err)
 {
+    return dq_tokenizer_encode_first(t, text, len, flags, 0, ids, n, first_bad, n_bad, err);
+}
+
+dq_status dq_tokenizer_encode_first(const dq_tokenizer *t, const char *text, size_t len,
+                                    unsigned flags, int64_t max, int32_t **ids, int64_t *n,
+                                    int64_t *first_bad, int64_t *n_bad, dq_err *err)
+{
     encoding e = {.t = t,
                   .text = text,
+                  .max = (size_t)max,
                   .cut = {.p = &t->pre, .word = on_word},
                   .bpe = {.bpe = &t->bpe},
                   .unigram = {.u = &t->unigram}};

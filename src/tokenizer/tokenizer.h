@@ -26,6 +26,10 @@ enum { DQ_TOK_SPECIAL = 1 };
 dq_status dq_tokenizer_encode(const dq_tokenizer *t, const char *text, size_t len, unsigned flags,
                               int32_t **ids, int64_t *n, int64_t *first_bad, int64_t *n_bad,
                               dq_err *err);
+/* The first of these ids alone, at least `max` where there are as many; 0: all. What is behind them is not encoded. */
+dq_status dq_tokenizer_encode_first(const dq_tokenizer *t, const char *text, size_t len,
+                                    unsigned flags, int64_t max, int32_t **ids, int64_t *n,
+                                    int64_t *first_bad, int64_t *n_bad, dq_err *err);
 /* Text of ids[n] as the file's decoder makes it; without a decoder the tokens have one space between
  * them. An id that no token has is passed over, as in the reference. *text is a block that the
  * caller ends with dq_block_free; bytes of tokens that are no UTF-8 come out as U+FFFD. */

@@ -52,6 +52,14 @@ holds "bits per byte" "$(field rolling.csv "diff model" 16 row bits_per_byte) > 
 text 0 '"text_stderr": "clustered by document"' --text "$lines" --window rolling --ctx 64 --json
 json dq-eval/1
 text 0 '"bits_per_byte"' --text "$lines" --window rolling --ctx 64 --json
+# a limit encodes as much as it needs, and gives what all of the text gives first
+for form in chunk stride block rolling; do
+    text 0 "diff model" --text "$lines" --window $form --ctx 32 --force --csv all.csv --dump-items all.jsonl
+    for limit in 1 3 7; do
+        text 0 "diff model" --text "$lines" --window $form --ctx 32 --limit $limit --force --csv first.csv --dump-items first.jsonl
+        head -n $limit all.jsonl | cmp -s - first.jsonl || complain "text: --limit $limit of $form windows are others than the first"
+    done
+done
 # a line a window of each row, with which the means and their errors can be worked out again
 text 0 "diff model" --text "$book" --ctx 100 --limit 6 --logit-bits 16,4 --csv windows.csv --dump-items windows.jsonl
 for metric in nll_nats kld_nats; do

@@ -73,6 +73,27 @@ static bytes from_hex(const char *hex)
     return t;
 }
 
+/* The first of ids[n], at least as many as asked for: what stands behind them changes none. */
+static void check_first(const char *where, size_t index, const dq_tokenizer *t, bytes s,
+                        unsigned flags, const int32_t *ids, int64_t n)
+{
+    const int64_t most[] = {1, 2, n / 2, n - 1, n + 1};
+    for (size_t k = 0; k < sizeof most / sizeof *most; k++) {
+        dq_err err = {0};
+        int32_t *first;
+        int64_t found;
+        if (most[k] < 1) continue;
+        if (dq_tokenizer_encode_first(t, s.s, s.len, flags, most[k], &first, &found, NULL, NULL,
+                                      &err) != DQ_OK)
+            fail_msg("%s text %zu: %s", where, index, err.text);
+        if (found > n || (found < n && found < most[k]) ||
+            memcmp(first, ids, (size_t)found * sizeof *ids) != 0)
+            fail_msg("%s text %zu: the first %lld of %lld ids", where, index, (long long)most[k],
+                     (long long)n);
+        dq_block_free(first);
+    }
+}
+
 static void check_ids(const char *where, size_t index, const dq_tokenizer *t, bytes s,
                       unsigned flags, const json_t *want)
 {
@@ -89,6 +110,7 @@ static void check_ids(const char *where, size_t index, const dq_tokenizer *t, by
     if ((size_t)n != json_array_size(want))
         fail_msg("%s text %zu: %lld ids, expected %zu", where, index, (long long)n,
                  json_array_size(want));
+    check_first(where, index, t, s, flags, ids, n);
     dq_block_free(ids);
 }
 
