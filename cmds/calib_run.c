@@ -8,6 +8,7 @@
 #include "cmds/cli/table.h"
 #include "tasks/repeats.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -120,7 +121,7 @@ void dq_calib_run_warn_repeats(const dq_calib_text *t, const char *file, const c
 void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibrate_rule *rule,
                        int64_t inputs, dq_logger *logger)
 {
-    const int64_t enough = DQ_CALIBRATE_ALIGN_IDS * inputs;
+    const int64_t enough = (int64_t)ceil(rule->tokens_each * (double)inputs);
     if (t->n_bad)
         dq_logger_warn(logger,
                        "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at "
@@ -131,13 +132,17 @@ void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibr
                        (long long)t->n_ids, t->n_ids == 1 ? "" : "s", (long long)t->n_seq,
                        t->n_seq == 1 ? "" : "s", (long long)t->requested);
     dq_calib_run_warn_repeats(t, file, "calibration", logger);
-    if (rule->aligns && t->n_ids < enough)
+    if (t->n_ids < enough)
         dq_logger_warn(logger,
-                       "%s: %lld %s few for --method %s: with fewer than %d for each of the "
-                       "%lld inputs of the widest product, %lld, it may do worse than --method "
-                       "gptq. Give more text, or use --method gptq",
-                       file, (long long)t->n_ids, t->n_ids == 1 ? "id is" : "ids are", rule->name,
-                       DQ_CALIBRATE_ALIGN_IDS, (long long)inputs, (long long)enough);
+                       "%s: %lld %s few for --method %s: with fewer than %g for each of the %lld "
+                       "inputs of the widest product, %lld, it may do worse than %s%s. Give more "
+                       "text%s%s",
+                       file, (long long)t->n_ids, t->n_ids == 1 ? "token is" : "tokens are",
+                       rule->name, rule->tokens_each, (long long)inputs, (long long)enough,
+                       rule->instead ? "--method " : "rounding to nearest without a text",
+                       rule->instead ? rule->instead : "",
+                       rule->instead ? ", or use --method " : "",
+                       rule->instead ? rule->instead : "");
 }
 
 dq_status dq_calib_run_announce(const dq_calib_run *c, const dq_quantize_info *q, dq_logger *logger,

@@ -15,11 +15,14 @@ const char *const dq_calibrate_part_name[DQ_CALIBRATE_PARTS] = {"forward", "maps
 
 const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES] = {
     {.name = "gptq",
-     .about = "layer by layer, errors of columns made up for by those still to be rounded"},
+     .about = "layer by layer, errors of columns made up for by those still to be rounded",
+     .tokens_each = 0.5},
     {.name = "align",
      .about = "the same of weights that first make up for what was lost before them; takes longer",
      .aligns = true,
-     .refits = 2},
+     .refits = 2,
+     .tokens_each = 4,
+     .instead = "gptq"},
 };
 
 /* ---- Parts ---- */

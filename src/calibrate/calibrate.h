@@ -24,6 +24,10 @@ typedef struct dq_calibrate_rule {
      * inputs: value_maps.h. */
     bool aligns;
     int refits; /* of scales, gptq.h */
+    /* With fewer tokens than this for each input of the widest product, of which a Hessian or a correction has as many
+     * columns, it has been measured to do worse than `instead` about as often as better: README.md, "Calibrated weights". */
+    double tokens_each;
+    const char *instead; /* the other method; NULL: rounding to nearest without a text */
 } dq_calibrate_rule;
 enum { DQ_CALIBRATE_RULES = 2 };
 extern const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES];
@@ -39,11 +43,6 @@ typedef struct dq_calibrate_settings {
     const char *out;     /* beside which the scratch file is; NULL: nothing is run */
 } dq_calibrate_settings;
 #define DQ_CALIBRATE_DAMPING 0.01
-/* A rule that aligns fits as many numbers to an output as its product has inputs. With fewer ids than this for each input of
- * the widest product it has been measured to do worse than one that does not more often than better, from here on nearly
- * always better. */
-enum { DQ_CALIBRATE_ALIGN_IDS = 2 };
-
 /* Where the time of a run went, and the arithmetic that it did there. */
 typedef enum dq_calibrate_part {
     DQ_CALIBRATE_FORWARD,  /* f32 */

@@ -130,15 +130,16 @@ try 0 '"rows_not_corrected": [1-9]' "$@" -o made.h5 --force --group 7 --scale as
 grep -q "warning: [1-9][0-9]* rows are those of the source, .* the first is of model.layers" "$top/err" ||
     complain "calibrate: rows that are not corrected are not mentioned: $(cat "$top/err")"
 try 0 '"rows_not_corrected": 0' "$@" -o made.h5 --force --group 7 --scale asym --scale-dtype f32 --json
-# too little text for align: 2 ids for each of 344 inputs
-few="ids are few for --method align: with fewer than 2 for each of the 344 inputs of the widest product, 688"
-for n in 688 687; do
-    try 0 "." "$@" -o made.h5 --force --dry-run --calib-tokens $n
-    [ "$(grep -c "warning: text.txt: $n $few" "$top/err")" = $((688 - n)) ] ||
-        complain "calibrate: $n ids for align: $(cat "$top/err")"
-done
-try 0 "." "$@" -o made.h5 --force --dry-run --calib-tokens 100 --method gptq
-[ ! -s "$top/err" ] || complain "calibrate: gptq of little text: $(cat "$top/err")"
+# too little text: 4 tokens for each of 344 inputs for align, one for two of them for gptq
+few() { # METHOD EACH ENOUGH REMEDY
+    for n in "$3" $(($3 - 1)); do
+        try 0 "." quantize "diff model" --calib text.txt --calib-ctx 100 -o made.h5 --force --dry-run --calib-tokens "$n" --method "$1"
+        [ "$(grep -c "warning: text.txt: $n tokens are few for --method $1: with fewer than $2 for each of the 344 inputs of the widest product, $3, it may do worse than $4" "$top/err")" = $(($3 - n)) ] ||
+            complain "calibrate: $n tokens for $1: $(cat "$top/err")"
+    done
+}
+few align 4 1376 "--method gptq. Give more text, or use --method gptq$"
+few gptq 0.5 172 "rounding to nearest without a text. Give more text$"
 
 # matrices that are stored in another type: what comes behind them sees that type
 try 0 "." export gptq.h5 -o wide --format safetensors --dtype f32

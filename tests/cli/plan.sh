@@ -47,7 +47,7 @@ try 0 "sensitivities  *28 of a tensor at a width, about [0-9.]* GFLOP" "$@" --bu
 try 0 "whole models  *at most 1, as there are no other choices of widths" "$@" --widths 4 --budget kld=1 --dry-run
 grep -q ", 4[.]1[0-9]* bits per weight" "$top/out" || complain "plan: a range of one width: $(cat "$top/out")"
 try 0 "memory  *about [0-9.]* MiB beside mapped files" "$@" --budget bpw=3 --dry-run
-grep -q "500 ids are few for --method align: with fewer than 2 for each of the 344 inputs of the widest product, 688" "$top/err" ||
+grep -q "500 tokens are few for --method align: with fewer than 4 for each of the 344 inputs of the widest product, 1376" "$top/err" ||
     complain "plan: no word about little text: $(cat "$top/err")"
 grep -q "5 documents (of a single text, sequences) are few for the unseen part: with fewer than 20" "$top/err" ||
     complain "plan: no word about few documents: $(cat "$top/err")"
