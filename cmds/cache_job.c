@@ -58,12 +58,9 @@ dq_status dq_cache_job_write(const dq_cache_job *j, json_t *recipe, dq_err *err)
 
 static dq_status check_files(const dq_cache_plan *c, const char *model, dq_err *err)
 {
-    const char *inputs[4] = {model, c->text};
-    int n = 2;
-    if (c->weights) inputs[n++] = c->weights;
-    if (c->questions) inputs[n++] = c->questions;
+    const char *const inputs[] = {model, c->text, c->weights, c->questions};
     const dq_plan_files f = {
-        .out = c->out, .inputs = inputs, .n_inputs = n, .resume = c->resume, .force = c->force};
+        .out = c->out, .inputs = inputs, .n_inputs = 4, .resume = c->resume, .force = c->force};
     if (!c->text) return dq_fail(err, DQ_USAGE, "--text FILE is missing.");
     if (!c->out && !c->dry_run)
         return dq_fail(err, DQ_USAGE,

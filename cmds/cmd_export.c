@@ -9,6 +9,7 @@
 #include "cmds/cli/version.h"
 #include "cmds/command.h"
 #include "export/export.h"
+#include "model/output_guard.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -288,8 +289,11 @@ static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err
 
 static dq_status run(request *r, const char *path, dq_err *err)
 {
+    static const char *const beside[] = {".old", NULL};
+    const dq_output out = {"-o", r->out, DQ_OUTPUT_FOLDER, beside};
     dq_model *m = NULL;
     dq_export *x = NULL;
+    DQ_TRY(dq_output_guard_check(&out, 1, &path, 1, r->force, err));
     if (dq_input_model(&m, path, NULL, &r->logger, err) == DQ_OK) {
         if (m->prequant)
             dq_fail(

@@ -85,9 +85,9 @@ static dq_status check_options(logits *x, const char *model, dq_err *err)
     const int m = dq_options_word(x->math_name, "math", dq_num_name, DQ_NUMS, err);
     if (m < 0) return err->code;
     x->math = (dq_math){(dq_num)m, (dq_num)m, (dq_num)m, (dq_num)m};
-    const dq_output out = {"-o", x->out_path, DQ_OUTPUT_HDF5};
+    const dq_output out = {"-o", x->out_path, DQ_OUTPUT_HDF5, NULL};
     const char *const input[] = {model, x->text_path};
-    return dq_output_guard_check(&out, 1, input, x->text_path ? 2 : 1, x->force, err);
+    return dq_output_guard_check(&out, 1, input, 2, x->force, err);
 }
 
 /* What the container says holds unless an option says otherwise. */

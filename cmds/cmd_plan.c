@@ -300,7 +300,8 @@ static dq_status run(request *r, const char *model, dq_err *err)
     const char *inputs[] = {model, r->set.calib, r->set.unseen};
     const dq_plan_files f = {.out = r->set.out,
                              .inputs = inputs,
-                             .n_inputs = r->set.unseen ? 3 : 2,
+                             .n_inputs = 3,
+                             .trials = true,
                              .resume = r->set.resume,
                              .force = r->set.force};
     r->set.model = model;

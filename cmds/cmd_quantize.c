@@ -316,13 +316,10 @@ static void warn_of_groups(request *r, const dq_quantize_info *i)
 static dq_status run(request *r, const char *model, dq_err *err)
 {
     /* what exists is looked at with what an interrupted run left: dq_quantize_check_output */
-    const dq_output out = {"-o", r->out, DQ_OUTPUT_HDF5};
+    const dq_output out = {"-o", r->out, DQ_OUTPUT_HDF5, dq_quantize_beside};
     dq_quantizer *q;
-    const char *inputs[3] = {model};
-    int n = 1;
-    if (r->recipe.file) inputs[n++] = r->recipe.file;
-    if (r->calib.file) inputs[n++] = r->calib.file;
-    DQ_TRY(dq_output_guard_check(&out, 1, inputs, n, true, err));
+    const char *const inputs[] = {model, r->recipe.file, r->calib.file};
+    DQ_TRY(dq_output_guard_check(&out, 1, inputs, 3, true, err));
     DQ_TRY(dq_calib_run_begin(&r->calib, &r->set, r->out, r->threads, err));
     DQ_TRY(dq_quantize_open(&q, model, &r->set, err));
     const dq_quantize_info *i = dq_quantize_result(q);

@@ -53,18 +53,17 @@ static dq_status check(request *r, const dq_args *args, dq_err *err)
     int n = 0;
     for (int i = 0; i < args->n; i++) {
         for (int k = 0; k < i; k++) {
-            if (strcmp(args->item[i], args->item[k]) == 0 ||
-                dq_file_same(args->item[i], args->item[k]))
+            if (dq_file_same(args->item[i], args->item[k]))
                 return dq_fail(err, DQ_USAGE, "%s: is given twice.", args->item[i]);
         }
-        if (!is_standard(args->item[i])) input[n++] = args->item[i];
+        input[n++] = args->item[i];
     }
     if (!r->out && isatty(STDOUT_FILENO))
         return dq_fail(err, DQ_USAGE,
                        "-o PAGE.html is missing, and standard output is a terminal. Name a file, "
                        "or say -o -.");
     if (r->out && is_standard(r->out)) r->out = NULL;
-    const dq_output out = {"-o", r->out, DQ_OUTPUT_HTML};
+    const dq_output out = {"-o", r->out, DQ_OUTPUT_HTML, NULL};
     return dq_output_guard_check(&out, 1, input, n, r->force, err);
 }
 

@@ -7,12 +7,13 @@
 
 typedef struct dq_plan_files {
     const char *out; /* the recipe, beside which OUT.journal lies; NULL: none is written */
-    const char *const *inputs; /* [n_inputs] the model and files */
+    const char *const *inputs; /* [n_inputs] the model and files; NULL: none */
     int n_inputs;
+    bool trials; /* containers are tried beside it */
     bool resume, force;
 } dq_plan_files;
 
-/* DQ_USAGE where the recipe or its journal would replace an input, whatever `force` says; DQ_FILE for a finished recipe that
+/* DQ_USAGE where the recipe or what lies beside it would replace an input, whatever `force` says; DQ_FILE for a finished recipe that
  * is to be resumed, for a journal that is no regular file, and as dq_output_guard_check fails. */
 dq_status dq_plan_files_check(const dq_plan_files *f, dq_err *err);
 

@@ -399,9 +399,6 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (cmd_eval_faces[i]->say) DQ_TRY(cmd_eval_faces[i]->say(&x->o.logger, &v, err));
     }
-    const cmd_eval_identity id = {&x->e, &x->o, &x->files, (const char(*)[65])x->content,
-                                  x->backend};
-    DQ_TRY(cmd_eval_resume_name(&x->resume, &id, err));
     DQ_TRY(cmd_eval_resume_begin(&x->resume, &x->e, x->o.resume, &x->o.logger, err));
     dq_progress_begin(&x->progress, &x->o.logger, "scored", 1);
     x->e.progress = on_progress;
@@ -515,6 +512,15 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     return cmd_eval_resume_keep(&x->resume, &x->e, err);
 }
 
+/* The file of finished work, which is none that the run reads or writes otherwise. */
+static dq_status name_work(eval_run *x, const dq_args *args, dq_err *err)
+{
+    const cmd_eval_identity id = {&x->e, &x->o, &x->files, (const char(*)[65])x->content,
+                                  x->backend};
+    DQ_TRY(cmd_eval_resume_name(&x->resume, &id, err));
+    return cmd_eval_check_outputs(&x->o, args, x->resume.path, x->a, err);
+}
+
 static dq_status dump_requests(eval_run *x, dq_err *err)
 {
     if (!x->o.requests) return DQ_OK;
@@ -580,7 +586,7 @@ dq_status dq_cmd_eval(int argc, char **argv, dq_err *err)
         if (x->o.alone)
             x->o.alone->run(cmd_eval_own(&x->o, x->o.alone), &x->o, err);
         else if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
-                 dump_requests(x, err) == DQ_OK)
+                 name_work(x, &args, err) == DQ_OK && dump_requests(x, err) == DQ_OK)
             score_or_show(x, argc, argv, err);
     }
     cmd_eval_resume_end(&x->resume, &x->e, err->code);

@@ -22,6 +22,15 @@ typedef struct cmd_eval_face_option {
     size_t at;
 } cmd_eval_face_option;
 
+/* Names of what the run reads; a place may hold NULL. */
+typedef struct cmd_eval_inputs {
+    const char **path;
+    int n;
+    size_t capacity;
+} cmd_eval_inputs;
+/* NULL is fine. The text is borrowed, the list lives in the arena. */
+dq_status cmd_eval_inputs_add(cmd_eval_inputs *in, const char *path, dq_arena *a, dq_err *err);
+
 /* Names that --fail-if takes besides those that the kinds themselves have as metrics. Lists end with NULL. */
 typedef struct cmd_eval_face_gates {
     const char *first; /* the names that a message begins with; NULL: the kind's first metric */
@@ -63,9 +72,9 @@ typedef struct cmd_eval_face {
                           const char *path, dq_err *err);
     /* When all sources are chosen: DQ_USAGE for options that say nothing here. */
     dq_status (*check)(const void *own, const struct cmd_eval_options *o, dq_err *err);
-    /* *is: path is a file that is read, besides those of all sources and their examples. */
-    dq_status (*reads)(bool *is, const void *own, const struct cmd_eval_options *o,
-                       const char *path, dq_arena *a, dq_err *err);
+    /* Adds the files that are read besides those of all sources and their examples. */
+    dq_status (*reads)(cmd_eval_inputs *in, const void *own, const struct cmd_eval_options *o,
+                       dq_arena *a, dq_err *err);
 
     /* ---- A run without a model: the whole of it ---- */
     dq_status (*run)(const void *own, struct cmd_eval_options *o, dq_err *err);

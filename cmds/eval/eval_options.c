@@ -387,15 +387,18 @@ static dq_status check_alone(const cmd_eval_options *o, dq_err *err)
 }
 
 /* The files that a run writes; *n of at most N_OUTPUTS. */
-enum { N_OUTPUTS = 5 + DQ_EVAL_FACES };
-static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_eval_options *o)
+enum { N_OUTPUTS = 6 + DQ_EVAL_FACES };
+static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_eval_options *o,
+                         const char *journal)
 {
+    static const char *const old[] = {".old", NULL};
     const dq_output own[] = {
-        {"--csv", o->csv, DQ_OUTPUT_CSV},
-        {"-o", o->document, DQ_OUTPUT_JSON},
-        {"--dump-items", o->dump, DQ_OUTPUT_LINES},
-        {"--dump-requests", o->requests, DQ_OUTPUT_LINES},
-        {"--html", o->html, DQ_OUTPUT_HTML},
+        {"--csv", o->csv, DQ_OUTPUT_CSV, NULL},
+        {"-o", o->document, DQ_OUTPUT_JSON, NULL},
+        {"--dump-items", o->dump, DQ_OUTPUT_LINES, NULL},
+        {"--dump-requests", o->requests, DQ_OUTPUT_LINES, NULL},
+        {"--html", o->html, DQ_OUTPUT_HTML, NULL},
+        {"the finished work for --resume", journal, DQ_OUTPUT_JOURNAL, old},
     };
     *n = (int)(sizeof own / sizeof own[0]);
     memcpy(out, own, sizeof own);
@@ -403,28 +406,21 @@ static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_e
         const cmd_eval_face *face = cmd_eval_faces[i];
         if (!face->file) continue;
         snprintf(option[i], sizeof option[i], "--%s", face->file_option);
-        out[(*n)++] = (dq_output){option[i], face->file(o->own[i]), DQ_OUTPUT_LINES};
+        out[(*n)++] = (dq_output){option[i], face->file(o->own[i]), DQ_OUTPUT_LINES, NULL};
     }
 }
 
-static dq_status check_outputs(const cmd_eval_options *o, const dq_args *args, dq_arena *a,
-                               dq_err *err)
+dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
+                                 const char *journal, dq_arena *a, dq_err *err)
 {
     dq_output out[N_OUTPUTS];
     char option[DQ_EVAL_FACES][64];
-    const char *input[DQ_LIST_MAX + 1];
-    int n = 0, n_out;
-    list_outputs(out, &n_out, option, o);
-    for (int i = 0; i < args->n; i++) input[n++] = args->item[i];
-    if (o->ref) input[n++] = o->ref;
-    for (int i = 0; i < n_out; i++) {
-        bool same = false;
-        if (out[i].path) DQ_TRY(cmd_eval_is_input(&same, o, out[i].path, a, err));
-        if (same)
-            return dq_fail(err, DQ_USAGE, "%s is an input; the output needs another name.",
-                           out[i].path);
-    }
-    return dq_output_guard_check(out, n_out, input, n, o->force, err);
+    cmd_eval_inputs in = {0};
+    int n;
+    list_outputs(out, &n, option, o, journal);
+    DQ_TRY(cmd_eval_inputs_list(&in, o, args, a, err));
+    return journal ? dq_output_guard_names(out, n, in.path, in.n, err)
+                   : dq_output_guard_check(out, n, in.path, in.n, o->force, err);
 }
 
 /* Whether --seed has something to act on besides a policy of the cache. */
@@ -457,7 +453,7 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
     DQ_TRY(check_lengths(o, err));
     DQ_TRY(cmd_eval_gates_read(&o->gates, &o->fail_if, err));
     if (!o->alone) DQ_TRY(cmd_eval_gates_check(&o->gates, o->source, o->n_sources, err));
-    DQ_TRY(check_outputs(o, args, a, err));
+    DQ_TRY(cmd_eval_check_outputs(o, args, NULL, a, err));
     if (o->html && dq_report_check(err) != DQ_OK) return dq_in(err, "--html: ");
     return DQ_OK;
 }

@@ -52,5 +52,9 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
                          dq_err *err);
 /* Fills the second part; words live in the arena. */
 dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err);
+/* All that the run writes beside all that it reads, before it begins (journal: NULL); and once more with the file of finished
+ * work, whose name is known when inputs have been read. */
+dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
+                                 const char *journal, dq_arena *a, dq_err *err);
 
 #endif

@@ -163,10 +163,11 @@ static void say_nothing_here(const char *path, dq_logger *logger)
     dq_arena_free(a);
 }
 
-dq_status cmd_eval_resume_begin(const cmd_eval_resume *s, dq_eval *e, bool resume,
-                                dq_logger *logger, dq_err *err)
+dq_status cmd_eval_resume_begin(cmd_eval_resume *s, dq_eval *e, bool resume, dq_logger *logger,
+                                dq_err *err)
 {
     dq_err why = {0};
+    s->begun = true;
     if (resume && dq_file_exists(s->path)) return go_on(s, e, err);
     if (resume) say_nothing_here(s->path, logger);
     if (dq_file_exists(s->path) && !dq_journal_busy(s->path) && rename(s->path, s->old) == 0)
@@ -203,5 +204,5 @@ void cmd_eval_resume_end(const cmd_eval_resume *s, dq_eval *e, dq_status outcome
     bool fine = outcome == DQ_OK || outcome == DQ_GATE;
     bool keep = outcome == DQ_STOPPED || (!fine && has_work(e));
     dq_journal_close(e->journal, !keep);
-    if (fine && s->old[0]) remove(s->old);
+    if (fine && s->begun) remove(s->old);
 }

@@ -19,6 +19,7 @@ typedef struct cmd_eval_identity {
 
 typedef struct cmd_eval_resume {
     char key[65], path[64], old[72];
+    bool begun; /* the file is this run's, or could not be written */
 } cmd_eval_resume;
 
 /* Key and path of a planned sweep. */
@@ -26,8 +27,8 @@ dq_status cmd_eval_resume_name(cmd_eval_resume *s, const cmd_eval_identity *id, 
 /* Writes finished work down from here on, or (resume) first takes what the file has; with no file to resume
  * there is a warning. A file of an earlier run that is not resumed is set aside as PATH.old until this one is
  * done. Where a new file cannot be written the run goes on without, with a warning. */
-dq_status cmd_eval_resume_begin(const cmd_eval_resume *s, dq_eval *e, bool resume,
-                                dq_logger *logger, dq_err *err);
+dq_status cmd_eval_resume_begin(cmd_eval_resume *s, dq_eval *e, bool resume, dq_logger *logger,
+                                dq_err *err);
 /* Replaces the message of an interruption by one that says how to go on. */
 dq_status cmd_eval_resume_stopped(const cmd_eval_resume *s, const dq_eval *e, int argc, char **argv,
                                   dq_err *err);

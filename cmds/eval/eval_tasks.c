@@ -259,17 +259,27 @@ dq_status cmd_eval_choose(cmd_eval_options *o, const dq_args *args, const dq_usa
     return check_dumps(o, err);
 }
 
-dq_status cmd_eval_is_input(bool *is, const cmd_eval_options *o, const char *out, dq_arena *a,
-                            dq_err *err)
+dq_status cmd_eval_inputs_add(cmd_eval_inputs *in, const char *path, dq_arena *a, dq_err *err)
 {
-    *is = false;
+    const char **item = dq_grow(a, in->path, (size_t)in->n + 1, &in->capacity, sizeof *item, err);
+    if (!item) return err->code;
+    in->path = item;
+    in->path[in->n++] = path;
+    return DQ_OK;
+}
+
+dq_status cmd_eval_inputs_list(cmd_eval_inputs *in, const cmd_eval_options *o, const dq_args *args,
+                               dq_arena *a, dq_err *err)
+{
+    for (int i = 0; i < args->n; i++) DQ_TRY(cmd_eval_inputs_add(in, args->item[i], a, err));
+    DQ_TRY(cmd_eval_inputs_add(in, o->ref, a, err));
     for (int i = 0; i < o->n_sources; i++) {
-        *is = *is || (!o->source[i].fileless && dq_file_same(out, o->source[i].path)) ||
-              (o->examples[i] && dq_file_same(out, o->examples[i]));
+        const dq_eval_source *s = &o->source[i];
+        DQ_TRY(cmd_eval_inputs_add(in, s->fileless ? NULL : s->path, a, err));
+        DQ_TRY(cmd_eval_inputs_add(in, o->examples[i], a, err));
     }
-    for (int i = 0; !*is && i < DQ_EVAL_FACES; i++) {
-        if (cmd_eval_faces[i]->reads)
-            DQ_TRY(cmd_eval_faces[i]->reads(is, o->own[i], o, out, a, err));
+    for (int i = 0; i < DQ_EVAL_FACES; i++) {
+        if (cmd_eval_faces[i]->reads) DQ_TRY(cmd_eval_faces[i]->reads(in, o->own[i], o, a, err));
     }
     return DQ_OK;
 }

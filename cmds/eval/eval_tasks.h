@@ -17,8 +17,8 @@ dq_status cmd_eval_add_source(cmd_eval_options *o, const dq_eval_source *source,
 const char *cmd_eval_path_for(const dq_list *given, const char *task, int *used);
 /* DQ_USAGE: NAME=FILE with one name twice. */
 dq_status cmd_eval_check_twice(const dq_list *given, const char *option, dq_err *err);
-/* Whether `out` is one of the files that will be read. */
-dq_status cmd_eval_is_input(bool *is, const cmd_eval_options *o, const char *out, dq_arena *a,
-                            dq_err *err);
+/* All that the run reads, once it is chosen. */
+dq_status cmd_eval_inputs_list(cmd_eval_inputs *in, const cmd_eval_options *o, const dq_args *args,
+                               dq_arena *a, dq_err *err);
 
 #endif

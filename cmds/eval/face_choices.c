@@ -48,8 +48,8 @@ static dq_status examples(void *own, const cmd_eval_options *o, dq_eval_source *
 }
 
 /* Files of labels, which are named after those of items. */
-static dq_status reads(bool *is, const void *own, const cmd_eval_options *o, const char *path,
-                       dq_arena *a, dq_err *err)
+static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_options *o, dq_arena *a,
+                       dq_err *err)
 {
     (void)own;
     for (int i = 0; i < o->n_sources; i++) {
@@ -58,7 +58,7 @@ static dq_status reads(bool *is, const void *own, const cmd_eval_options *o, con
         for (int k = 0; of && of->first_label >= 0 && k < 2 && items[k]; k++) {
             const char *labels = dq_task_labels_path(items[k], a, err);
             if (!labels) return err->code;
-            *is = *is || dq_file_same(path, labels);
+            DQ_TRY(cmd_eval_inputs_add(in, labels, a, err));
         }
     }
     return DQ_OK;

@@ -186,17 +186,14 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     return DQ_OK;
 }
 
-static dq_status reads(bool *is, const void *own, const cmd_eval_options *run, const char *path,
+static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_options *run,
                        dq_arena *a, dq_err *err)
 {
     const icl_options *o = own;
     (void)run;
-    (void)a;
-    for (int i = 0; i < o->n; i++) {
-        const char *demos = o->setting[i].demos.path;
-        *is = *is || (demos && dq_file_same(path, demos));
-    }
-    return err->code;
+    for (int i = 0; i < o->n; i++)
+        DQ_TRY(cmd_eval_inputs_add(in, o->setting[i].demos.path, a, err));
+    return DQ_OK;
 }
 
 /* ---- Files ---- */

@@ -141,15 +141,13 @@ static dq_status choose_more(void *own, cmd_eval_options *run, dq_err *err)
     return cmd_eval_add_source(run, &source, "tasks", err);
 }
 
-static dq_status reads(bool *is, const void *own, const cmd_eval_options *run, const char *path,
+static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_options *run,
                        dq_arena *a, dq_err *err)
 {
     const text_options *t = own;
     (void)run;
-    (void)a;
-    for (int i = 0; i < t->files.n; i++) *is = *is || dq_file_same(path, t->files.item[i]);
-    *is = *is || (t->counts && dq_file_same(path, t->counts));
-    return err->code;
+    for (int i = 0; i < t->files.n; i++) DQ_TRY(cmd_eval_inputs_add(in, t->files.item[i], a, err));
+    return cmd_eval_inputs_add(in, t->counts, a, err);
 }
 
 /* ---- Files ---- */

@@ -41,14 +41,12 @@ static dq_status choose(void *own, cmd_eval_options *run, const char *name, cons
     return err->code;
 }
 
-static dq_status reads(bool *is, const void *own, const cmd_eval_options *run, const char *path,
+static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_options *run,
                        dq_arena *a, dq_err *err)
 {
     const verdicts_options *o = own;
     (void)run;
-    (void)a;
-    *is = o->path && dq_file_same(path, o->path);
-    return err->code;
+    return cmd_eval_inputs_add(in, o->path, a, err);
 }
 
 static json_t *paired_json(const dq_stat_flips *f)

@@ -71,12 +71,12 @@ static dq_status check_options(stats *x, dq_err *err)
 
 static dq_status check_outputs(const stats *x, const dq_args *args, dq_err *err)
 {
-    const dq_output out[] = {{"-o", x->out_path, DQ_OUTPUT_HDF5},
-                             {"--csv", x->csv_path, DQ_OUTPUT_CSV}};
+    const dq_output out[] = {{"-o", x->out_path, DQ_OUTPUT_HDF5, NULL},
+                             {"--csv", x->csv_path, DQ_OUTPUT_CSV, NULL}};
     const char *input[DQ_LIST_MAX + 1];
     int n = 0;
     for (int i = 0; i < args->n; i++) input[n++] = args->item[i];
-    if (x->text_path) input[n++] = x->text_path;
+    input[n++] = x->text_path;
     return dq_output_guard_check(out, 2, input, n, x->force, err);
 }
 

@@ -185,13 +185,6 @@ const char *dq_file_link_target(const char *path, dq_arena *a, dq_err *err)
     return dq_textf(a, err, "%.*s/%s", (int)(slash - path), path, to);
 }
 
-bool dq_file_same(const char *a, const char *b)
-{
-    struct stat x, y;
-    if (stat(a, &x) != 0 || stat(b, &y) != 0) return false;
-    return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* The folder of a path, "." when it has none. False when it does not fit. */
 static bool folder_of(char *dir, size_t cap, const char *path)
 {
@@ -203,6 +196,65 @@ static bool folder_of(char *dir, size_t cap, const char *path)
     memcpy(dir, path, n);
     dir[n] = 0;
     return true;
+}
+
+/* Where a name leads: a file, or a folder and the name in it that a file would get. */
+typedef struct place {
+    dev_t device;
+    ino_t inode;
+    char name[PATH_MAX]; /* "": what is there */
+} place;
+
+/* The target of a link at path, as seen from here, in its place. False: no link, or too long. */
+static bool follow(char path[PATH_MAX])
+{
+    char dir[PATH_MAX], to[PATH_MAX], from_here[2 * PATH_MAX];
+    const ssize_t len = readlink(path, to, sizeof to - 1);
+    if (len <= 0 || !folder_of(dir, sizeof dir, path)) return false;
+    to[len] = 0;
+    snprintf(from_here, sizeof from_here, "%s%s%s", to[0] == '/' ? "" : dir,
+             to[0] == '/' ? "" : "/", to);
+    if (strlen(from_here) >= PATH_MAX) return false;
+    memcpy(path, from_here, strlen(from_here) + 1);
+    return true;
+}
+
+static bool find_place(place *p, const char *path)
+{
+    enum { MAX_LINKS = 40 };
+    char at[PATH_MAX], dir[PATH_MAX];
+    struct stat st;
+    size_t n = strlen(path);
+    if (n >= sizeof at) return false;
+    memcpy(at, path, n + 1);
+    for (int i = 0; stat(at, &st) != 0; i++) {
+        if (i < MAX_LINKS && follow(at)) continue;
+        for (n = strlen(at); n > 1 && at[n - 1] == '/'; n--) at[n - 1] = 0;
+        if (!folder_of(dir, sizeof dir, at) || stat(dir, &st) != 0) return false;
+        const char *slash = strrchr(at, '/');
+        snprintf(p->name, sizeof p->name, "%s", slash ? slash + 1 : at);
+        p->device = st.st_dev;
+        p->inode = st.st_ino;
+        return true;
+    }
+    *p = (place){.device = st.st_dev, .inode = st.st_ino};
+    return true;
+}
+
+bool dq_file_same(const char *a, const char *b)
+{
+    place x, y;
+    if (strcmp(a, b) == 0) return true;
+    if (!find_place(&x, a) || !find_place(&y, b)) return false;
+    return x.device == y.device && x.inode == y.inode && strcmp(x.name, y.name) == 0;
+}
+
+const char *dq_file_resolved(const char *path, dq_arena *a, dq_err *err)
+{
+    char *real = realpath(path, NULL); /* NULL: a new file */
+    const char *out = dq_text(a, real ? real : path, strlen(real ? real : path), err);
+    free(real);
+    return out;
 }
 
 dq_status dq_file_commit(const char *partial, const char *path, dq_err *err)

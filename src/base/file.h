@@ -24,8 +24,11 @@ dq_status dq_file_paths_like(const char ***paths, size_t *n, const char *pattern
                              dq_err *err);
 /* What a symbolic link names, seen from where the link is seen from; in the arena. NULL: not a link, or an error. */
 const char *dq_file_link_target(const char *path, dq_arena *a, dq_err *err);
-/* Same device and inode, through links too. False when either is missing. */
+/* Whether both names lead to one file, through links too: same device and inode, or, where nothing is there yet, the
+ * same name in the same folder. */
 bool dq_file_same(const char *a, const char *b);
+/* An existing file's path without links; else path itself. In the arena. */
+const char *dq_file_resolved(const char *path, dq_arena *a, dq_err *err);
 /* fsync `partial`, rename it to `path`, fsync the folder. */
 dq_status dq_file_commit(const char *partial, const char *path, dq_err *err);
 dq_status dq_file_remove(const char *path, dq_err *err); /* an absent file is fine */

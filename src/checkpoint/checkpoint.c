@@ -64,11 +64,12 @@ static int by_text(const void *x, const void *y)
     return strcmp(*(const char *const *)x, *(const char *const *)y);
 }
 
-/* The distinct file names of an index, in name order. */
-static dq_status list_shards(dq_checkpoint *c, json_t *weights, const char *path, dq_err *err)
+/* The distinct file names of an index, in name order; the texts are the index's. */
+static dq_status distinct_names(const char ***out, size_t *n_out, json_t *weights, const char *path,
+                                dq_arena *a, dq_err *err)
 {
     size_t n = 0, cap = json_object_size(weights);
-    const char *tensor, **name = dq_alloc(c->arena, cap, sizeof *name, err);
+    const char *tensor, **name = dq_alloc(a, cap, sizeof *name, err);
     json_t *value;
     if (!name) return err->code;
     json_object_foreach(weights, tensor, value)
@@ -85,6 +86,16 @@ static dq_status list_shards(dq_checkpoint *c, json_t *weights, const char *path
     for (size_t i = 0; i < n; i++) {
         if (i == 0 || strcmp(name[i], name[i - 1]) != 0) name[distinct++] = name[i];
     }
+    *out = name;
+    *n_out = distinct;
+    return DQ_OK;
+}
+
+static dq_status list_shards(dq_checkpoint *c, json_t *weights, const char *path, dq_err *err)
+{
+    const char **name;
+    size_t distinct;
+    DQ_TRY(distinct_names(&name, &distinct, weights, path, c->arena, err));
     if (distinct == 0 || distinct > MAX_FILES)
         return dq_fail(err, DQ_DAMAGED, "%s: %zu weight files (expected 1 to %d)", path, distinct,
                        MAX_FILES);
@@ -182,18 +193,41 @@ static dq_status check_index(const dq_checkpoint *c, json_t *weights, const char
     return DQ_OK;
 }
 
-static dq_status open_sharded(dq_checkpoint *c, const char *dir, const char *path, dq_err *err)
+static dq_status read_index(json_t **index, json_t **weights, const char *path, dq_arena *a,
+                            dq_err *err)
 {
     char *text;
     size_t len;
-    json_t *index = NULL;
-    DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_INDEX, c->arena, err));
-    DQ_TRY(dq_json_parse(&index, text, len, path, err));
-    json_t *weights = json_object_get(index, "weight_map");
-    if (!json_is_object(weights))
-        dq_fail(err, DQ_DAMAGED, "%s: \"weight_map\" is missing or not an object", path);
-    else if (list_shards(c, weights, path, err) == DQ_OK && open_files(c, dir, err) == DQ_OK)
+    DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_INDEX, a, err));
+    DQ_TRY(dq_json_parse(index, text, len, path, err));
+    *weights = json_object_get(*index, "weight_map");
+    if (!json_is_object(*weights))
+        return dq_fail(err, DQ_DAMAGED, "%s: \"weight_map\" is missing or not an object", path);
+    return DQ_OK;
+}
+
+static dq_status open_sharded(dq_checkpoint *c, const char *dir, const char *path, dq_err *err)
+{
+    json_t *index = NULL, *weights;
+    if (read_index(&index, &weights, path, c->arena, err) == DQ_OK &&
+        list_shards(c, weights, path, err) == DQ_OK && open_files(c, dir, err) == DQ_OK)
         check_index(c, weights, path, err);
+    json_decref(index);
+    return err->code;
+}
+
+dq_status dq_checkpoint_index_files(const char ***file, size_t *n, const char *dir, dq_arena *a,
+                                    dq_err *err)
+{
+    json_t *index = NULL, *weights;
+    dq_err damaged = {0}; /* which whoever opens the checkpoint will say */
+    char *path = join_path(a, dir, "model.safetensors.index.json", err);
+    *n = 0;
+    if (!path || !dq_file_exists(path)) return err->code;
+    if (read_index(&index, &weights, path, a, &damaged) == DQ_OK)
+        distinct_names(file, n, weights, path, a, &damaged);
+    for (size_t i = 0; i < *n && err->code == DQ_OK; i++)
+        (*file)[i] = join_path(a, dir, (*file)[i], err);
     json_decref(index);
     return err->code;
 }

@@ -12,6 +12,10 @@ typedef struct dq_checkpoint dq_checkpoint;
 
 /* `dir` holds config.json and either model.safetensors or model.safetensors.index.json. */
 dq_status dq_checkpoint_open(dq_checkpoint **out, const char *dir, dq_err *err);
+/* Paths of the weight files that the index of a folder lists, sorted, in the arena; none where it has no index, or one that
+ * cannot be read. */
+dq_status dq_checkpoint_index_files(const char ***file, size_t *n, const char *dir, dq_arena *a,
+                                    dq_err *err);
 void dq_checkpoint_close(dq_checkpoint *c); /* NULL allowed */
 const json_t *dq_checkpoint_config(const dq_checkpoint *c);
 /* config.json byte for byte. */

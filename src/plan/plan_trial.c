@@ -3,7 +3,6 @@
 #include "plan/plan_trial.h"
 
 #include "base/file.h"
-#include "model/output_guard.h"
 #include "plan/plan_state.h"
 
 #include <stdio.h>
@@ -123,9 +122,6 @@ dq_status dq_plan_trial_guard(const dq_plan *p, dq_err *err)
     DQ_TRY(names_of(name, p, err));
     const bool ours = p->set.force || dq_file_exists(journal);
     for (int i = 0; i < FILES; i++) {
-        DQ_TRY(dq_output_guard_protects(name[i], p->set.model, err));
-        DQ_TRY(dq_output_guard_protects(name[i], p->set.calib, err));
-        if (p->set.unseen) DQ_TRY(dq_output_guard_protects(name[i], p->set.unseen, err));
         if (!ours && dq_file_exists(name[i]))
             return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE},
                                 "%s: exists, and is where a trial would be written.", name[i]);

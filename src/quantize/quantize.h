@@ -150,6 +150,8 @@ dq_status dq_quantize_recipe_file(json_t **out, const char *recipe, dq_err *err)
 /* "128", "row" or "tensor" as dq_quantize_settings.group has it; false for anything else. */
 bool dq_quantize_group_parse(int64_t *out, const char *text);
 
+/* Endings of the files that a container has beside it while it is written, besides .partial; for dq_output. */
+extern const char *const dq_quantize_beside[];
 /* Refuses outputs that are the input, exist (without force), or are left over from an interrupted
  * run (without force and resume). Touches nothing. */
 dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force, bool resume,

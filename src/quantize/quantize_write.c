@@ -347,28 +347,16 @@ static dq_status name_files(dq_quantizer *q, work *w, const char *out, dq_err *e
     return err->code;
 }
 
-static dq_status refuse_input(const dq_quantizer *q, const char *path, dq_err *err)
-{
-    char file[4096];
-    DQ_TRY(dq_output_guard_protects(path, q->dir, err));
-    for (int i = 0; i < q->n_files; i++) { /* in other folders too */
-        if (snprintf(file, sizeof file, "%s/%s", q->dir, q->file[i]) >= (int)sizeof file) continue;
-        if (dq_file_same(file, path))
-            return dq_fail(err, DQ_USAGE,
-                           "%s: the output would overwrite the input %s. Choose another name.",
-                           path, file);
-    }
-    return DQ_OK;
-}
+const char *const dq_quantize_beside[] = {".journal", NULL};
 
 dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force, bool resume,
                                    dq_err *err)
 {
     work w;
     DQ_TRY(name_files(q, &w, out, err));
-    DQ_TRY(refuse_input(q, out, err));
-    DQ_TRY(refuse_input(q, w.partial, err));
-    DQ_TRY(refuse_input(q, w.journal_path, err));
+    const dq_output own = {"-o", out, DQ_OUTPUT_HDF5, dq_quantize_beside};
+    const char *const input = q->dir;
+    DQ_TRY(dq_output_guard_names(&own, 1, &input, 1, err));
     DQ_TRY(dq_file_check(out, err));
     bool half = dq_file_exists(w.partial), journal = dq_file_exists(w.journal_path);
     /* a journal without a partial file: the run may have been killed right after its rename */

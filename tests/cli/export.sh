@@ -101,9 +101,11 @@ try 4 "a folder of codes already (GPTQ, .*Make one from the original checkpoint"
 try 6 "no such file" export missing.h5 -o gone --format safetensors
 try 6 "folder nowhere does not exist" export six.h5 -o nowhere/gone --format safetensors
 try 6 "six: exists. Add --force" export six.h5 -o six --format safetensors
-try 6 "six.h5: is not a folder" export six.h5 -o six.h5 --format safetensors --force
+try 2 "six.h5: input and output are the same file" export six.h5 -o six.h5 --format safetensors --force
+printf "" >plain.file
+try 6 "plain.file: is not a folder" export six.h5 -o plain.file --format safetensors --force
 try 6 "it holds model.safetensors\|it has no dq_settings.json" export six.h5 -o "plain model" --format safetensors --force
-try 6 "which was not written with it" export six.h5 -o . --format safetensors --force
+try 2 "holds the input six.h5" export six.h5 -o . --format safetensors --force
 "$dq" quantize "plain model" -o dense.h5 --bits 16 -q >/dev/null
 try 4 "no tensor has codes.*Use --format safetensors" export dense.h5 -o gone --format compressed-tensors
 "$dq" quantize "plain model" -o eight.h5 --bits 8 --scale asym --group 40 -q >/dev/null

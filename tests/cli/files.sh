@@ -49,7 +49,7 @@ for c in info stats logits eval tokenize verify quantize; do # a pipe that nobod
     try 6 "pipe: not a regular file" $c pipe "$@"
 done
 set -- eval "plain model" --task mc --data choices.jsonl --limit 3
-try 2 "two outputs" "$@" -o twice --csv twice
+try 2 "write this file" "$@" -o twice --csv twice
 absent twice
 [ -p pipe ] || complain "a pipe was replaced by a file"
 absent pipe.partial folder.partial
@@ -119,6 +119,67 @@ try 2 "same file" eval packed.h5 --task mc --data choices.jsonl -o packed.h5
 try 2 "same file" eval victim --ref packed.h5 --task mc --data choices.jsonl --csv packed.h5
 cksum packed.h5 | cmp -s - "$top/a" || complain "a container that was read has changed"
 rm -r victim alias link.json packed.h5
+
+# outputs are files, not spellings: two that are one are refused before any work, with what lies beside them
+mkdir -p there
+ln -s there here
+ln -s there/new.json dangling.json
+set -- eval "plain model" --task mc --data choices.jsonl --limit 3
+for pair in "b.json|./b.json" "there/b.json|here/b.json" "there/b.json|there/../here//b.json" \
+    "$PWD/b.json|b.json" "there/new.json|dangling.json" "b.json|b.json.partial"; do
+    for option in --dump-items --dump-requests; do
+        try 2 "write this file" "$@" -o "${pair%|*}" $option "${pair#*|}"
+        try 2 "write this file" "$@" -o "${pair#*|}" $option "${pair%|*}" --force
+    done
+done
+try 2 "\./b: -o and --csv write this file (b)" stats "plain model" --ids 1 -o b --csv ./b
+try 2 "b.json: --dump-items and -o\|b.json: -o and --dump-items" "$@" -o b.json --dump-items ./b.json
+try 2 "standard output" "$@" -o "$top/out" --force
+absent b b.json b.json.partial there/b.json there/new.json
+# neither is what a run keeps on its way an input or another output
+cp choices.jsonl kept.json.partial
+try 2 "input and output are the same file" eval "plain model" --task mc --data kept.json.partial -o kept.json
+cmp -s choices.jsonl kept.json.partial || complain "eval: an input that is called OUT.partial has changed"
+cp "short text" x.h5.partial
+try 2 "input and output are the same file" logits "plain model" --text x.h5.partial -o x.h5
+try 2 "input and output are the same file" stats "plain model" --text x.h5.partial -o ./x.h5
+try 2 "input and output are the same file" quantize "plain model" -o x.h5 --calib x.h5.partial --force
+mv x.h5.partial x.h5.journal
+try 2 "input and output are the same file" quantize "plain model" -o x.h5 --calib x.h5.journal --force
+try 2 "input and output are the same file" plan "plain model" --calib short.trial.h5 --budget bpw=4 -o short --force
+rm x.h5.journal kept.json.partial
+"$dq" "$@" >/dev/full 2>/dev/null # keeps its finished work
+work=$(ls dq-eval-*.resume)
+try 2 "finished work for --resume" "$@" --dump-requests "./$work" --force
+[ -s "$work" ] || complain "eval: --dump-requests has removed finished work"
+rm -f "$work"
+# weights in a folder below are files of the model
+if command -v python3 >/dev/null; then
+    cp -r "plain model" sharded
+    mkdir sharded/w
+    mv sharded/model.safetensors sharded/w/part.bin
+    python3 - <<'PY'
+import json
+with open('sharded/w/part.bin', 'rb') as f:
+    names = json.loads(f.read(int.from_bytes(f.read(8), 'little')))
+names.pop('__metadata__', 0)
+with open('sharded/model.safetensors.index.json', 'w') as f:
+    json.dump({'weight_map': {n: 'w/part.bin' for n in names}}, f)
+PY
+    ln -s sharded/w/part.bin weights
+    for c in "stats sharded --ids 1 -o weights" "logits sharded --ids 1 -o sharded/w/../w/part.bin" \
+        "quantize sharded -o weights"; do
+        # shellcheck disable=SC2086
+        try 2 "overwrite a file of the input sharded" $c --force
+    done
+    rm -r sharded weights
+fi
+try 0 "" quantize "plain model" -o there/packed.h5 -q
+# a folder of export is no folder that holds the container
+try 2 "holds the input" export there/packed.h5 -o there --format safetensors --force
+try 2 "holds the input" export here/packed.h5 -o ./there/ --format safetensors --force
+[ -s there/packed.h5 ] || complain "export: the container is gone"
+rm -r there here dangling.json
 
 # a failure removes what this run wrote, and nothing older
 echo older >older.json

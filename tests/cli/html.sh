@@ -9,8 +9,8 @@ got=$?
 grep -q "gnuplot is missing.*gnuplot-nox" "$top/err" || complain "dq eval --html without gnuplot: $(cat "$top/err")"
 [ ! -s "$top/out" ] || complain "dq eval --html without gnuplot: printed on stdout"
 absent gone.html gone.html.partial gone.json
-try 2 "two outputs" "$@" -o twice --html twice
-try 2 "is an input" "$@" --html choices.jsonl
+try 2 "write this file" "$@" -o twice --html twice
+try 2 "input and output are the same file" "$@" --html choices.jsonl
 
 # one that fails at drawing: the data are written all the same, and the scores stay
 mkdir fake

@@ -81,7 +81,7 @@ try 2 "seed has nothing to act on" eval "plain model" --text "short text" --ctx 
 try 2 "stands twice" "$@" --order class,class
 try 2 "order" "$@" --order sorted
 try 2 "given 2 times for 1 task" "$@" --demos other.label
-try 2 "other.label is an input" eval "plain model" --task trec --data "$at/trec_test.label" --demos other.label -o other.label
+try 2 "input and output are the same file" eval "plain model" --task trec --data "$at/trec_test.label" --demos other.label -o other.label
 try 6 "no-such-file" eval "plain model" --task trec --data "$at/trec_test.label" --demos no-such-file
 try 3 "banking_train.csv: line 1" eval "plain model" --task trec --data "$at/trec_test.label" \
     --demos "$at/banking_train.csv"

@@ -62,7 +62,7 @@ try 2 "a --task with choices" "$@" "$own/gsm8k.jsonl" --dump-items gone.jsonl
 try 2 "max-new is for tasks that generate" eval "plain model" --task mc --data choices.jsonl --max-new 3
 try 2 "prompts of --task generate are taken as they are" eval "plain model" --task generate --data long.jsonl \
     --dump-completions gone.jsonl --num-fewshot 1 --fewshot-data "$own/shots.jsonl"
-try 2 "is an input" "$@" unanswered.jsonl --dump-completions unanswered.jsonl
+try 2 "input and output are the same file" "$@" unanswered.jsonl --dump-completions unanswered.jsonl
 try 2 "There are: .*gsm8k, svamp, generate, .*verdicts" eval "plain model" --task gsm --data empty
 absent gone.jsonl gone.jsonl.partial dq-eval-*.resume
 
@@ -107,7 +107,7 @@ try 2 "needs one file" eval --task verdicts
 try 2 "expected one MODEL or more" eval --task mc --data choices.jsonl
 try 3 "holds no verdicts" eval --task verdicts --data empty
 try 3 "answers.jsonl: line 1: key \"verdict\" is missing" eval --task verdicts --data answers.jsonl
-try 2 "is an input" eval --task verdicts --data judged.jsonl --csv judged.jsonl
+try 2 "input and output are the same file" eval --task verdicts --data judged.jsonl --csv judged.jsonl
 
 # ---- killed and resumed: the texts of a run that was never stopped
 set -- eval "diff model" --task generate --data "$repo/calib/pair/choices.jsonl" --limit 200 --max-new 64 --logit-bits 16,6 \

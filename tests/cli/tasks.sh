@@ -82,9 +82,9 @@ try 2 "seed has nothing to act on" eval "plain model" --task piqa --data piqa.js
 try 2 "dump-requests writes items" eval "plain model" --text "short text" --dump-requests gone.jsonl
 try 2 "stands twice" eval "plain model" --task piqa,piqa --data piqa.jsonl --data piqa.jsonl
 for file in "wino train.jsonl" piqa-labels.lst train-labels.lst; do
-    try 2 "is an input" "$@" --dump-requests "$file"
+    try 2 "input and output are the same file" "$@" --dump-requests "$file"
 done
-try 2 "two outputs" "$@" --dump-requests gone.jsonl --dump-items gone.jsonl
+try 2 "write this file" "$@" --dump-requests gone.jsonl --dump-items gone.jsonl
 try 6 "no-such-file" eval "plain model" --task piqa --data piqa.jsonl --num-fewshot 1 --fewshot-data no-such-file
 try 4 "train.jsonl: has 4 items (expected at least 5 for --num-fewshot 4" eval "plain model" --task piqa --data piqa.jsonl \
     --num-fewshot 4 --fewshot-data train.jsonl

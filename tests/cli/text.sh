@@ -26,8 +26,8 @@ text 2 "does not go with --window block" --text "$book" --positions --window blo
 text 4 "only (found stride)" --text "$book" --window stride --kv-keep 0.5
 text 4 "only (found rolling)" --text "$book" --window rolling --kv-tokens 80
 text 4 "only (found --positions)" --text "$book" --positions --kv-keep 0.5
-text 2 "is an input" --text "$lines" --text "$book" --csv "$book"
-text 2 "is an input" --text "$lines" --slices --slice-counts "$book" -o "$book"
+text 2 "input and output are the same file" --text "$lines" --text "$book" --csv "$book"
+text 2 "input and output are the same file" --text "$lines" --slices --slice-counts "$book" -o "$book"
 
 # texts that are too short, empty or damaged
 text 3 "empty: holds no text" --text empty
