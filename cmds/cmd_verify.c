@@ -20,7 +20,8 @@ static const dq_usage usage = {
     .name = "verify",
     .synopsis = "FILE [--source DIR] [options]",
     .about =
-        "Reads every byte of a container and compares it with the hashes inside; scales must be "
+        "Reads every dataset and attribute of a container and compares them with the hashes and "
+        "the list inside; scales must be "
         "finite. With --source the checkpoint is quantized again, in memory, and every byte "
         "compared; codes that a calibration text chose (--method gptq) cannot be made again "
         "without "
@@ -40,6 +41,15 @@ typedef struct request {
     char method[32];
 } request;
 
+static void check_objects(request *r, const dq_container *c, dq_err *err)
+{
+    dq_err one = {0};
+    if (dq_container_check_objects(c, &one) == DQ_OK) return;
+    dq_advice_apply(&one);
+    if (err->code != DQ_OK) dq_logger_warn(&r->logger, "%s", one.text);
+    dq_fail_as(err, &one);
+}
+
 /* Checks everything; err keeps the first failure, the later ones are warnings. */
 static dq_status check_hashes(request *r, const dq_container *c, dq_err *err)
 {
@@ -49,6 +59,7 @@ static dq_status check_hashes(request *r, const dq_container *c, dq_err *err)
     for (int64_t i = 0; i < n; i++) total += (double)dq_container_payload(c, i)->bytes;
     dq_progress_begin(&bar, &r->logger, "hashes", total);
     dq_container_check_index(c, err);
+    check_objects(r, c, err);
     for (int64_t i = 0; i < n; i++) {
         const dq_payload *p = dq_container_payload(c, i);
         dq_err one = {0};
@@ -111,6 +122,7 @@ static dq_status print_json(const request *r, const char *path, const dq_contain
                         r->source ? json_string(r->source) : json_null());
     json_object_set_new(out, "path", dq_document_name(path));
     json_object_set_new(out, "datasets", json_integer(dq_container_n_payloads(c)));
+    json_object_set_new(out, "objects", json_integer(dq_container_n_objects(c)));
     json_object_set_new(out, "ok", json_true());
     json_object_set_new(out, "source_checked", json_boolean(r->source != NULL));
     if (r->n_by_sqnr)
@@ -129,7 +141,7 @@ static dq_status run(request *r, const char *path, dq_err *err)
     if (err->code == DQ_OK && r->json)
         print_json(r, path, c, err);
     else if (err->code == DQ_OK)
-        printf("%s: %lld datasets, every byte as written%s", path,
+        printf("%s: %lld datasets, every byte and attribute as written%s", path,
                (long long)dq_container_n_payloads(c),
                r->source ? ", and as the source gives them" : "");
     if (err->code == DQ_OK && !r->json && r->n_by_sqnr)

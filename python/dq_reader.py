@@ -8,7 +8,7 @@
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(dq_reader.state_dict("model-4bit.h5"), strict=False)      # needs torch
 
-    python3 dq_reader.py model-4bit.h5                     # checks every hash, lists the tensors
+    python3 dq_reader.py model-4bit.h5                     # checks every hash and attribute, lists the tensors
 
 SPDX-License-Identifier: MIT
 """
@@ -16,6 +16,7 @@ SPDX-License-Identifier: MIT
 import hashlib
 import json
 import os
+import re
 import sys
 from typing import NamedTuple
 
@@ -71,7 +72,7 @@ def _unpack(packed, cols, bits):
 
 
 def _check_attributes(f, name):
-    """Attributes have no hash of their own: ValueError where they say something else than /index, which has one."""
+    """ValueError where attributes say something else than /index; verify() compares all of them."""
     group, path = f["tensors"][name], f"/tensors/{name}/packed"
     row = [r for r in f["index"][...] if _text(r["path"]) == path]
     if len(row) != 1:
@@ -166,8 +167,66 @@ def state_dict(path, dtype=None):
     return {name: torch.from_numpy(a).to(dtype or torch.float32) for name, a in load(path).items()}
 
 
+def _plain(text):
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+
+
+def _element(t):
+    """"f16" of an HDF5 type; "text12" of a text."""
+    kind, size = t.get_class(), t.get_size()
+    if kind == h5py.h5t.STRING:
+        return f"text{size}"
+    if kind == h5py.h5t.FLOAT:
+        return "bf16" if size == 2 and t.get_ebias() == 127 else f"f{8 * size}"
+    return f"{'u' if t.get_sign() == h5py.h5t.SGN_NONE else 'i'}{8 * size}" if kind == h5py.h5t.INTEGER else "other"
+
+
+def _kind(o):
+    if isinstance(o, h5py.Group):
+        return "group"
+    t, dims = o.id.get_type(), ",".join(map(str, o.shape))
+    if t.get_class() == h5py.h5t.COMPOUND:
+        columns = ((t.get_member_name(i).decode(), _element(t.get_member_type(i)), t.get_member_offset(i))
+                   for i in range(t.get_nmembers()))
+        return f"table[{dims}]{{{','.join(f'{name}:{element}@{at}' for name, element, at in columns)}}}"
+    element = "text" if t.get_class() == h5py.h5t.STRING else _element(t)
+    return f"{element}[{dims}]" if dims else element
+
+
+def _attribute(o, name):
+    a, v = h5py.h5a.open(o.id, name.encode()), o.attrs[name]
+    is_text = a.get_type().get_class() == h5py.h5t.STRING
+    element = "text" if is_text else _element(a.get_type())
+    one = {"text": lambda x: _plain(_text(x)), "f64": lambda x: format(float(x), ".17g")}.get(element, str)
+    return f"{_plain(name)}={element}:" + (f"[{','.join(map(one, v))}]" if a.shape else one(v))
+
+
+def _object_line(f, where):
+    """The line of /objects about one object (FORMAT.md)."""
+    if where != "/" and not isinstance(f.get(where, getlink=True), h5py.HardLink):
+        return f"{_plain(where)}\tmissing"
+    o = f[where]
+    return "\t".join([_plain(where), _kind(o)] + [_attribute(o, name) for name in sorted(o.attrs)])
+
+
+def _changed_objects(f):
+    """Paths of objects that are not what /objects says, and of those that it does not know."""
+    lines, bad = {}, []
+    for line in _text(f["objects"][()]).rstrip("\n").split("\n"):
+        where = re.sub(r"\\(.)", lambda m: {"t": "\t", "n": "\n"}.get(m[1], m[1]), line.split("\t")[0])
+        lines[where] = line
+    for where, line in lines.items():
+        if _object_line(f, where) != line:
+            bad.append(where)
+        elif line.split("\t")[1] == "group":
+            below = (f"{where.rstrip('/')}/{name}" for name in f[where])
+            bad += [path for path in below if path not in lines]
+    return bad
+
+
 def verify(path):
-    """Paths of the datasets whose bytes are not those that were written; [] when all are."""
+    """Paths of the datasets whose bytes are not those that were written, and of all objects of which something was changed
+    or added; [] when there are none."""
     bad = []
     with _open(path) as f, open(path, "rb") as raw:
 
@@ -193,7 +252,7 @@ def verify(path):
                 bad.append(where)
         if content.hexdigest() != _text(f["content_sha256"][()]):
             bad.append("/content_sha256")
-    return bad
+        return bad + [where for where in _changed_objects(f) if where not in bad]
 
 
 def _main(path):

@@ -89,6 +89,9 @@ static dq_status read_header(dq_container *c, dq_container_h5 *r)
     const char *print, *grain;
     int bits;
     DQ_TRY(read_version(c, r));
+    if (read_text(c, r, DQ_PATH_OBJECTS, &c->objects, &c->objects_len) != DQ_OK)
+        return dq_fail_more(r->err, dq_remedy_none,
+                            ". An earlier dq wrote containers without it: quantize again");
     DQ_TRY(read_word(c, r, "/", "dq_version", &i->dq_version));
     DQ_TRY(read_word(c, r, "/", "architecture", &i->family));
     DQ_TRY(dq_container_h5_ints(r, "/", "params", &i->params, 1));
@@ -230,8 +233,17 @@ static dq_status read_mode(dq_container *c, dq_container_h5 *r, const char *grou
     return DQ_OK;
 }
 
-/* The first part of a coded tensor: what the attributes of its group say. */
-static dq_status begin_coded(dq_container *c, dq_container_h5 *r, dq_weight *w)
+/* An attribute of a coded tensor's group beside its row of /index. */
+static dq_status same_as_row(dq_container *c, dq_container_h5 *r, const char *group,
+                             const char *name, int64_t found, int64_t row)
+{
+    if (found == row) return DQ_OK;
+    return dq_fail(r->err, DQ_DAMAGED, "%s: %s: attribute %s is %lld (expected %lld, as in /index)",
+                   c->path, group, name, (long long)found, (long long)row);
+}
+
+/* The first part of a coded tensor, which is its codes: what the attributes of its group say. */
+static dq_status begin_coded(dq_container *c, dq_container_h5 *r, dq_weight *w, const dq_payload *p)
 {
     char group[1024], word[64];
     int64_t shape[2], v[2];
@@ -239,7 +251,8 @@ static dq_status begin_coded(dq_container *c, dq_container_h5 *r, dq_weight *w)
         return damaged(c, w->name, "name too long", r->err);
     DQ_TRY(dq_container_h5_words(r, group, "encoding-type", word, sizeof word));
     w->format = dq_weight_format_named(word);
-    if (!dq_weight_is_coded(w)) return damaged(c, group, "unknown encoding-type", r->err);
+    if (!dq_weight_is_coded(w) || strcmp(word, p->encoding) != 0)
+        return damaged(c, group, "encoding-type is unknown, or another one than in /index", r->err);
     DQ_TRY(dq_container_h5_ints(r, group, "bits", &v[0], 1));
     DQ_TRY(dq_container_h5_ints(r, group, "group_size", &v[1], 1));
     DQ_TRY(dq_container_h5_ints(r, group, "shape", shape, 2));
@@ -247,6 +260,10 @@ static dq_status begin_coded(dq_container *c, dq_container_h5 *r, dq_weight *w)
     if (v[0] < 2 || v[0] > 8) return damaged(c, group, "bits outside 2..8", r->err);
     if (shape[0] < 1 || shape[1] < 1) return damaged(c, group, "shape below 1", r->err);
     if (v[1] < 1 || v[1] > shape[1]) return damaged(c, group, "group_size outside 1..cols", r->err);
+    DQ_TRY(same_as_row(c, r, group, "bits", v[0], p->bits));
+    DQ_TRY(same_as_row(c, r, group, "group_size", v[1], p->group_size));
+    DQ_TRY(same_as_row(c, r, group, "shape", shape[0], p->rows));
+    DQ_TRY(same_as_row(c, r, group, "shape", shape[1], p->cols));
     w->rows = shape[0];
     w->cols = shape[1];
     w->bits = (int)v[0];
@@ -306,7 +323,7 @@ static dq_status check_tensor(dq_container *c, dq_container_h5 *r, dq_payload *p
         return damaged(c, w->name, "a part of it is missing", r->err);
     if (*part) {
         w->name = name;
-        if (c->n_parts == 0) DQ_TRY(begin_coded(c, r, w));
+        if (c->n_parts == 0) DQ_TRY(begin_coded(c, r, w, p));
         return check_part(c, r, p, b, part);
     }
     if (w->name || strcmp(p->encoding, dq_format_dense.name) != 0)

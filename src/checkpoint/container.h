@@ -92,7 +92,11 @@ dq_status dq_container_weights_sha256(char hex[65], const dq_container *c, dq_er
 dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *err);
 /* The two hashes over /index itself. */
 dq_status dq_container_check_index(const dq_container *c, dq_err *err);
-/* The same for what is read: /index and the texts, then every tensor (by all threads; nothing the second
+/* Every group, dataset and attribute against /objects, in both directions. DQ_DAMAGED names the first that differs, is missing
+ * or was not written with the file. What /objects says is believed: its hash is a payload's. */
+dq_status dq_container_check_objects(const dq_container *c, dq_err *err);
+int64_t dq_container_n_objects(const dq_container *c); /* groups and datasets that /objects lists */
+/* The same for what is read: /index, the texts and all objects, then every tensor (by all threads; nothing the second
  * time). dq_model_open and dq_model_check_weights ask, so that no number comes from damaged weights. */
 dq_status dq_container_check_header(dq_container *c, dq_err *err);
 dq_status dq_container_check_weights(dq_container *c, dq_err *err);

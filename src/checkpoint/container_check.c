@@ -89,7 +89,12 @@ dq_status dq_container_check_header(dq_container *c, dq_err *err)
             !dq_container_payload_in(p, DQ_PATH_FILES))
             DQ_TRY(dq_container_payload_check_once(c, i, err));
     }
-    return DQ_OK;
+    if (c->objects_sound) return DQ_OK;
+    dq_err one = {0};
+    c->objects_sound = dq_container_check_objects(c, &one) == DQ_OK;
+    if (one.code == DQ_DAMAGED)
+        return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_VERIFY}, "%s", one.text);
+    return one.code == DQ_OK ? DQ_OK : dq_fail_as(err, &one);
 }
 
 /* One dataset after the other of those that no thread has begun. */

@@ -18,13 +18,14 @@ struct dq_container {
     dq_container_info info;
     dq_payload *payload;
     int64_t n_payloads;
-    bool sound;        /* dq_container_check_weights was content */
+    bool sound; /* dq_container_check_weights was content */
+    bool objects_sound;
     dq_weight *tensor; /* in name order */
     int64_t n_tensors;
     int n_parts;        /* read so far of the coded tensor behind them */
     dq_scale_mode mode; /* of that tensor */
-    const char *config, *recipe;
-    size_t config_len, recipe_len;
+    const char *config, *recipe, *objects;
+    size_t config_len, recipe_len, objects_len;
     dq_source_file *source;
     int n_sources;
     const uint8_t *index;

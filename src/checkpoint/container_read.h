@@ -7,6 +7,7 @@
 #include "base/os.h"
 #include "checkpoint/container.h"
 #include "checkpoint/h5.h"
+#include "checkpoint/object_list.h"
 #include "kv/kv_config.h"
 
 typedef struct dq_container_h5 {
@@ -39,7 +40,7 @@ dq_status dq_container_h5_ints(dq_container_h5 *r, const char *path, const char 
                                int n);
 dq_status dq_container_h5_real(dq_container_h5 *r, const char *path, const char *name, double *v);
 bool dq_container_h5_has(dq_container_h5 *r, const char *path, const char *name);
-/* What /kv_cache says; files of the first versions have the two widths alone. An unknown policy goes to
+/* What /kv_cache says. An unknown policy goes to
  * the arena. */
 dq_status dq_container_h5_kv_config(dq_container_h5 *r, dq_kv_config *c, dq_arena *a);
 /* DQ_DAMAGED where /attention or /kv_cache says something else than the recipe. */
@@ -53,6 +54,11 @@ bool dq_container_h5_is_text(const dq_container_h5_block *b);
 /* Finds the columns of a table by name; other columns are allowed. */
 dq_status dq_container_h5_columns(dq_container_h5 *r, const char *path,
                                   const dq_container_h5_block *b, dq_h5_column *col, int n);
+/* The object at `path` as one of the list, with all its attributes; where there is none, as "missing". */
+void dq_container_h5_describe(dq_container_h5 *r, const char *path, dq_object_list *l);
+/* Names of the links of a group, in the arena; none where it cannot be read. */
+dq_status dq_container_h5_links(dq_container_h5 *r, const char *group, const char ***name,
+                                size_t *n, dq_arena *a);
 int64_t dq_container_h5_count_links(dq_container_h5 *r, const char *group); /* -1: no such group */
 
 #endif

@@ -8,15 +8,6 @@
 
 static const char group[] = "/kv_cache";
 
-/* Files of before had the widths only, which stand first; one that lost its policy is not one of them. */
-static bool has_widths_only(dq_container_h5 *r)
-{
-    for (int i = 2; i < DQ_KV_FIELDS; i++) {
-        if (dq_container_h5_has(r, group, dq_kv_fields[i].name)) return false;
-    }
-    return true;
-}
-
 static dq_status read_integer(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c)
 {
     int64_t v;
@@ -59,10 +50,8 @@ static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_conf
 
 dq_status dq_container_h5_kv_config(dq_container_h5 *r, dq_kv_config *c, dq_arena *a)
 {
-    const bool widths_only = has_widths_only(r);
     *c = dq_kv_config_plain;
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
-        if (i >= 2 && widths_only && !dq_kv_fields[i].later) continue;
         DQ_TRY(read_field(r, &dq_kv_fields[i], c, a));
     }
     return dq_kv_config_check(c, r->err) == DQ_OK ? DQ_OK
@@ -81,11 +70,12 @@ dq_status dq_container_agrees(const dq_container_info *info, const json_t *recip
     DQ_TRY(dq_json_int(&bits, recipe, "logit_bits", 2, 16, NULL, err));
     DQ_TRY(dq_json_text(&grain, recipe, "logit_grain", NULL, err));
     if (stored) DQ_TRY(dq_kv_config_read(&kv, stored, a, err));
-    if (!dq_logit_parse(&logit, bits, grain) || logit.bits != info->logit.bits ||
-        logit.grain != info->logit.grain)
-        return dq_fail(err, DQ_DAMAGED,
-                       "\"logit_bits\" or \"logit_grain\" differs from /attention");
-    return dq_kv_config_same(&kv, &info->kv)
-               ? DQ_OK
-               : dq_fail(err, DQ_DAMAGED, "\"kv\" differs from the attributes of /kv_cache");
+    const bool good = dq_logit_parse(&logit, bits, grain);
+    if (!good || logit.bits != info->logit.bits || logit.grain != info->logit.grain)
+        return dq_fail(err, DQ_DAMAGED, "\"%s\" differs from /attention",
+                       good && logit.bits == info->logit.bits ? "logit_grain" : "logit_bits");
+    const char *differs = dq_kv_config_differs(&kv, &info->kv);
+    if (!differs) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "\"kv\" differs from the attributes of /kv_cache (%s)",
+                   differs);
 }

@@ -1,5 +1,5 @@
 /* container_write: see container_write.h. The skeleton: groups, attributes and datasets of the final size, without
- * contents. It depends on the plan alone, so the same plan gives the same bytes; payloads are then written in
+ * contents. The same functions make it and its list of objects. It depends on the plan alone, so the same plan gives the same bytes; payloads are then written in
  * place at the offsets that dq_container_skeleton_locate finds, in any order. Hashes of all payloads, in order of paths,
  * make the content's hash.
  * SPDX-License-Identifier: MIT */
@@ -7,6 +7,7 @@
 
 #include "base/sha256.h"
 #include "checkpoint/h5.h"
+#include "checkpoint/object_list.h"
 #include "kv/kv_field.h"
 
 #include <string.h>
@@ -28,6 +29,15 @@ static const char *encoding_name(const dq_slot *s)
     }
 }
 
+/* Where objects go: into a file or, with a list, into that alone. Attributes follow the object that they belong to. */
+typedef struct target {
+    dq_h5 *h;
+    hid_t file;
+    dq_object_list *list; /* NULL: into the file */
+} target;
+
+enum { LISTED = 0 }; /* in the place of an identifier */
+
 static bool put_attr(dq_h5 *h, hid_t at, const char *name, hid_t type, hid_t space, const void *v)
 {
     hid_t a = type < 0 || space < 0
@@ -36,13 +46,17 @@ static bool put_attr(dq_h5 *h, hid_t at, const char *name, hid_t type, hid_t spa
     return a >= 0 && H5Awrite(a, type, v) >= 0;
 }
 
-static bool put_text(dq_h5 *h, hid_t at, const char *name, const char *text)
+static bool put_text(target *t, hid_t at, const char *name, const char *text)
 {
-    int mark = h->n;
-    hid_t type = dq_h5_keep(h, dq_h5_text_type(strlen(text)));
-    bool good = put_attr(h, at, name, type, dq_h5_keep(h, H5Screate(H5S_SCALAR)),
+    if (t->list) {
+        dq_object_list_texts(t->list, name, &text, 0);
+        return true;
+    }
+    int mark = t->h->n;
+    hid_t type = dq_h5_keep(t->h, dq_h5_text_type(strlen(text)));
+    bool good = put_attr(t->h, at, name, type, dq_h5_keep(t->h, H5Screate(H5S_SCALAR)),
                          *text ? text : "\0"); /* an empty text is one padding byte */
-    return dq_h5_drop(h, mark) && good;
+    return dq_h5_drop(t->h, mark) && good;
 }
 
 static bool put_numbers(dq_h5 *h, hid_t at, const char *name, hid_t type, int n, const void *v)
@@ -54,38 +68,57 @@ static bool put_numbers(dq_h5 *h, hid_t at, const char *name, hid_t type, int n,
     return dq_h5_drop(h, mark) && good;
 }
 
-static bool put_int(dq_h5 *h, hid_t at, const char *name, int64_t v)
+/* n 0: one that is no array. */
+static bool put_ints(target *t, hid_t at, const char *name, const int64_t *v, int n)
 {
-    return put_numbers(h, at, name, H5T_STD_I64LE, 0, &v);
+    if (!t->list) return put_numbers(t->h, at, name, H5T_STD_I64LE, n, v);
+    dq_object_list_ints(t->list, name, v, n);
+    return true;
 }
 
-static bool put_real(dq_h5 *h, hid_t at, const char *name, double v)
+static bool put_int(target *t, hid_t at, const char *name, int64_t v)
 {
-    return put_numbers(h, at, name, H5T_IEEE_F64LE, 0, &v);
+    return put_ints(t, at, name, &v, 0);
+}
+
+static bool put_real(target *t, hid_t at, const char *name, double v)
+{
+    if (!t->list) return put_numbers(t->h, at, name, H5T_IEEE_F64LE, 0, &v);
+    dq_object_list_real(t->list, name, v);
+    return true;
 }
 
 /* The axis names as the dimension scales interface spells them, so that h5py shows them. */
-static bool put_labels(dq_h5 *h, hid_t at, const char *first, const char *second)
+static bool put_labels(target *t, hid_t at, const char *first, const char *second)
 {
-    int mark = h->n;
+    static const char name[] = "DIMENSION_LABELS";
     const char *v[2] = {first, second};
     hsize_t dim = 2;
-    hid_t type = dq_h5_keep(h, H5Tcopy(H5T_C_S1));
-    bool good = type >= 0 && H5Tset_size(type, H5T_VARIABLE) >= 0 &&
-                put_attr(h, at, "DIMENSION_LABELS", type,
-                         dq_h5_keep(h, H5Screate_simple(1, &dim, NULL)), v);
-    return dq_h5_drop(h, mark) && good;
+    if (t->list) {
+        dq_object_list_texts(t->list, name, v, 2);
+        return true;
+    }
+    int mark = t->h->n;
+    hid_t type = dq_h5_keep(t->h, H5Tcopy(H5T_C_S1));
+    bool good =
+        type >= 0 && H5Tset_size(type, H5T_VARIABLE) >= 0 &&
+        put_attr(t->h, at, name, type, dq_h5_keep(t->h, H5Screate_simple(1, &dim, NULL)), v);
+    return dq_h5_drop(t->h, mark) && good;
 }
 
-/* A group without a time stamp that remembers the order of its links; stays open in h. */
-static hid_t make_group(dq_h5 *h, hid_t at, const char *name)
+/* A group without a time stamp that remembers the order of its links; stays open in t->h. */
+static hid_t make_group(target *t, const char *path)
 {
-    hid_t p = dq_h5_keep(h, H5Pcreate(H5P_GROUP_CREATE));
+    if (t->list) {
+        dq_object_list_add(t->list, path, "group");
+        return LISTED;
+    }
+    hid_t p = dq_h5_keep(t->h, H5Pcreate(H5P_GROUP_CREATE));
     /* all attributes stay in the object's header: a heap of their own would take four pages */
     if (p < 0 || H5Pset_obj_track_times(p, false) < 0 || H5Pset_attr_phase_change(p, 64, 32) < 0 ||
         H5Pset_link_creation_order(p, H5P_CRT_ORDER_TRACKED) < 0)
         return H5I_INVALID_HID;
-    return dq_h5_keep(h, H5Gcreate2(at, name, H5P_DEFAULT, p, H5P_DEFAULT));
+    return dq_h5_keep(t->h, H5Gcreate2(t->file, path, H5P_DEFAULT, p, H5P_DEFAULT));
 }
 
 static hid_t make_dataset(dq_h5 *h, hid_t at, const char *name, hid_t type, hid_t space)
@@ -98,15 +131,20 @@ static hid_t make_dataset(dq_h5 *h, hid_t at, const char *name, hid_t type, hid_
     return dq_h5_keep(h, H5Dcreate2(at, name, type, space, H5P_DEFAULT, p, H5P_DEFAULT));
 }
 
+/* The columns of a slot that is a table. */
+static size_t table_columns(dq_h5_column col[DQ_SOURCE_COLUMNS], const dq_slot *s)
+{
+    const size_t fixed = dq_h5_source_columns(col, 0);
+    return dq_h5_source_columns(col, (size_t)s->shape[1] - fixed);
+}
+
 static hid_t slot_type(dq_h5 *h, const dq_slot *s)
 {
     dq_h5_column col[DQ_SOURCE_COLUMNS];
-    size_t fixed;
     switch (s->encoding) {
     case DQ_ENC_TEXT: return dq_h5_keep(h, dq_h5_text_type((size_t)s->bytes));
     case DQ_ENC_TABLE:
-        fixed = dq_h5_source_columns(col, 0);
-        dq_h5_source_columns(col, (size_t)s->shape[1] - fixed);
+        table_columns(col, s);
         return dq_h5_table_type(h, col, DQ_SOURCE_COLUMNS, (size_t)s->shape[1]);
     default: return dq_h5_keep(h, dq_h5_type(s->dtype));
     }
@@ -118,6 +156,28 @@ static hid_t slot_space(dq_h5 *h, const dq_slot *s)
     int n = s->encoding == DQ_ENC_TABLE ? 1 : s->n_dims;
     for (int i = 0; i < n; i++) dim[i] = (hsize_t)s->shape[i];
     return dq_h5_keep(h, n == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(n, dim, NULL));
+}
+
+static const char *slot_kind(dq_object_list *l, const dq_slot *s)
+{
+    dq_h5_column col[DQ_SOURCE_COLUMNS];
+    char type[16];
+    switch (s->encoding) {
+    case DQ_ENC_TEXT: return "text";
+    case DQ_ENC_TABLE:
+        table_columns(col, s);
+        return dq_object_list_table(l, s->shape[0], col, DQ_SOURCE_COLUMNS);
+    default:
+        return dq_object_list_kind(l, dq_object_list_dtype(type, s->dtype), s->n_dims, s->shape);
+    }
+}
+
+static hid_t make_slot(target *t, const dq_slot *s)
+{
+    if (!t->list)
+        return make_dataset(t->h, t->file, s->path, slot_type(t->h, s), slot_space(t->h, s));
+    dq_object_list_add(t->list, s->path, slot_kind(t->list, s));
+    return LISTED;
 }
 
 static const char *long_name(dq_dtype dtype)
@@ -132,31 +192,31 @@ static const char *long_name(dq_dtype dtype)
 }
 
 /* The attributes of one format stand behind the width. */
-static bool put_own_attrs(dq_h5 *h, hid_t group, const dq_weight *w)
+static bool put_own_attrs(target *t, hid_t group, const dq_weight *w)
 {
-    bool good = put_int(h, group, "bits", w->bits);
+    bool good = put_int(t, group, "bits", w->bits);
     for (const dq_weight_attribute *a = w->format->attribute; good && a->name; a++)
-        good = put_int(h, group, a->name, a->value(w->bits));
+        good = put_int(t, group, a->name, a->value(w->bits));
     return good;
 }
 
-static bool put_group_attrs(dq_h5 *h, hid_t group, const dq_slot *s)
+static bool put_group_attrs(target *t, hid_t group, const dq_slot *s)
 {
     const dq_weight *w = &s->weight;
     int64_t shape[2] = {w->rows, w->cols};
-    return put_text(h, group, "encoding-type", w->format->name) &&
-           put_text(h, group, "encoding-version", "1.0") && put_own_attrs(h, group, w) &&
-           put_numbers(h, group, "shape", H5T_STD_I64LE, 2, shape) &&
-           put_int(h, group, "group_size", w->group_size) && put_int(h, group, "axis", 1) &&
-           put_text(h, group, "scale_mode", dq_quant_modes[s->mode].name) &&
-           put_int(h, group, "row_align", 4) &&
-           put_text(h, group, "source_dtype", long_name(s->source_dtype));
+    return put_text(t, group, "encoding-type", w->format->name) &&
+           put_text(t, group, "encoding-version", "1.0") && put_own_attrs(t, group, w) &&
+           put_ints(t, group, "shape", shape, 2) &&
+           put_int(t, group, "group_size", w->group_size) && put_int(t, group, "axis", 1) &&
+           put_text(t, group, "scale_mode", dq_quant_modes[s->mode].name) &&
+           put_int(t, group, "row_align", 4) &&
+           put_text(t, group, "source_dtype", long_name(s->source_dtype));
 }
 
 /* The parts of a tensor stand together in path order: the first makes the group. */
-static bool put_slot(dq_h5 *h, hid_t file, const dq_slot *s)
+static bool put_slot(target *t, const dq_slot *s)
 {
-    int mark = h->n;
+    int mark = t->h->n;
     bool good = true;
     if (s->encoding == DQ_ENC_PART && s->part == 0) {
         char name[1024];
@@ -164,22 +224,21 @@ static bool put_slot(dq_h5 *h, hid_t file, const dq_slot *s)
         if (n >= sizeof name) return false;
         memcpy(name, s->path, n);
         name[n] = 0;
-        hid_t group = make_group(h, file, name);
-        good = group >= 0 && put_group_attrs(h, group, s);
+        hid_t group = make_group(t, name);
+        good = group >= 0 && put_group_attrs(t, group, s);
     }
-    hid_t d =
-        good ? make_dataset(h, file, s->path, slot_type(h, s), slot_space(h, s)) : H5I_INVALID_HID;
+    hid_t d = good ? make_slot(t, s) : H5I_INVALID_HID;
     good = d >= 0;
-    if (good && s->encoding == DQ_ENC_PART) good = put_labels(h, d, "out", part_of(s)->label);
+    if (good && s->encoding == DQ_ENC_PART) good = put_labels(t, d, "out", part_of(s)->label);
     if (good && s->encoding == DQ_ENC_DENSE)
-        good = put_text(h, d, "encoding-type", encoding_name(s)) &&
-               put_text(h, d, "encoding-version", "1.0");
-    return dq_h5_drop(h, mark) && good;
+        good = put_text(t, d, "encoding-type", encoding_name(s)) &&
+               put_text(t, d, "encoding-version", "1.0");
+    return dq_h5_drop(t->h, mark) && good;
 }
 
 /* Attributes stand there also where they mean nothing: one reader for all files. What came later stays away where it is as it
  * was before. */
-static bool put_kv(dq_h5 *h, hid_t kv, const dq_kv_config *c)
+static bool put_kv(target *t, hid_t kv, const dq_kv_config *c)
 {
     bool good = true;
     for (int i = 0; good && i < DQ_KV_FIELDS; i++) {
@@ -187,35 +246,41 @@ static bool put_kv(dq_h5 *h, hid_t kv, const dq_kv_config *c)
         const char *text;
         if (!dq_kv_field_stored(f, c)) continue;
         switch (dq_kv_field_form(f)) {
-        case DQ_KV_AS_INTEGER: good = put_int(h, kv, f->name, dq_kv_field_integer(f, c)); break;
-        case DQ_KV_AS_REAL: good = put_real(h, kv, f->name, dq_kv_field_real(f, c)); break;
+        case DQ_KV_AS_INTEGER: good = put_int(t, kv, f->name, dq_kv_field_integer(f, c)); break;
+        case DQ_KV_AS_REAL: good = put_real(t, kv, f->name, dq_kv_field_real(f, c)); break;
         case DQ_KV_AS_TEXT:
             text = dq_kv_field_text(f, c);
-            good = put_text(h, kv, f->name, text ? text : "none");
+            good = put_text(t, kv, f->name, text ? text : "none");
             break;
         }
     }
     return good;
 }
 
-static bool put_settings(dq_h5 *h, hid_t file, const dq_container_skeleton *s)
+static bool put_root(target *t, const dq_container_skeleton *s)
 {
-    hid_t attention = make_group(h, file, "attention");
-    hid_t kv = make_group(h, file, "kv_cache");
-    hid_t from = make_group(h, file, "provenance");
-    return attention >= 0 && kv >= 0 && from >= 0 &&
-           put_int(h, attention, "logit_bits", s->logit.bits) &&
-           put_text(h, attention, "logit_grain", dq_grain_name[s->logit.grain]) &&
-           put_kv(h, kv, &s->kv) && put_text(h, from, "source", s->source) &&
-           put_text(h, from, "source_fingerprint", s->fingerprint) &&
-           put_text(h, from, "dq_version", s->dq_version) &&
-           (!*s->arithmetic || put_text(h, from, "arithmetic", s->arithmetic)) &&
-           put_text(h, file, "encoding-type", DQ_H5_FORMAT) &&
-           put_text(h, file, "encoding-version", DQ_H5_VERSION) &&
-           put_text(h, file, "dq_version", s->dq_version) &&
-           put_text(h, file, "architecture", s->family) && put_int(h, file, "params", s->params) &&
-           put_int(h, file, "bytes_total", s->weight_bytes) &&
-           put_real(h, file, "bits_per_weight", s->bits_per_weight);
+    if (t->list) dq_object_list_add(t->list, "/", "group");
+    return put_text(t, t->file, "encoding-type", DQ_H5_FORMAT) &&
+           put_text(t, t->file, "encoding-version", DQ_H5_VERSION) &&
+           put_text(t, t->file, "dq_version", s->dq_version) &&
+           put_text(t, t->file, "architecture", s->family) &&
+           put_int(t, t->file, "params", s->params) &&
+           put_int(t, t->file, "bytes_total", s->weight_bytes) &&
+           put_real(t, t->file, "bits_per_weight", s->bits_per_weight);
+}
+
+static bool put_settings(target *t, const dq_container_skeleton *s)
+{
+    hid_t attention = make_group(t, "/attention");
+    bool good = attention >= 0 && put_int(t, attention, "logit_bits", s->logit.bits) &&
+                put_text(t, attention, "logit_grain", dq_grain_name[s->logit.grain]);
+    hid_t kv = good ? make_group(t, "/kv_cache") : H5I_INVALID_HID;
+    good = kv >= 0 && put_kv(t, kv, &s->kv);
+    hid_t from = good ? make_group(t, "/provenance") : H5I_INVALID_HID;
+    return from >= 0 && put_text(t, from, "source", s->source) &&
+           put_text(t, from, "source_fingerprint", s->fingerprint) &&
+           put_text(t, from, "dq_version", s->dq_version) &&
+           (!*s->arithmetic || put_text(t, from, "arithmetic", s->arithmetic));
 }
 
 static size_t path_width(const dq_container_skeleton *s)
@@ -228,18 +293,49 @@ static size_t path_width(const dq_container_skeleton *s)
     return len;
 }
 
-static bool put_tables(dq_h5 *h, hid_t file, const dq_container_skeleton *s)
+static bool list_tables(dq_object_list *l, const dq_container_skeleton *s,
+                        const dq_h5_column col[DQ_INDEX_COLUMNS])
+{
+    dq_object_list_add(l, "/index", dq_object_list_table(l, s->n_slots, col, DQ_INDEX_COLUMNS));
+    dq_object_list_add(l, "/index_sha256", "text");
+    dq_object_list_add(l, "/content_sha256", "text");
+    return true;
+}
+
+static bool put_tables(target *t, const dq_container_skeleton *s)
 {
     dq_h5_column col[DQ_INDEX_COLUMNS];
     hsize_t rows = (hsize_t)s->n_slots;
     size_t width = dq_h5_index_columns(col, path_width(s));
-    hid_t text = dq_h5_keep(h, dq_h5_text_type(DQ_H5_SHA));
-    hid_t scalar = dq_h5_keep(h, H5Screate(H5S_SCALAR));
-    hid_t type = dq_h5_table_type(h, col, DQ_INDEX_COLUMNS, width);
-    hid_t space = dq_h5_keep(h, H5Screate_simple(1, &rows, NULL));
-    return make_dataset(h, file, "index", type, space) >= 0 &&
-           make_dataset(h, file, "index_sha256", text, scalar) >= 0 &&
-           make_dataset(h, file, "content_sha256", text, scalar) >= 0;
+    if (t->list) return list_tables(t->list, s, col);
+    hid_t text = dq_h5_keep(t->h, dq_h5_text_type(DQ_H5_SHA));
+    hid_t scalar = dq_h5_keep(t->h, H5Screate(H5S_SCALAR));
+    hid_t type = dq_h5_table_type(t->h, col, DQ_INDEX_COLUMNS, width);
+    hid_t space = dq_h5_keep(t->h, H5Screate_simple(1, &rows, NULL));
+    return make_dataset(t->h, t->file, "index", type, space) >= 0 &&
+           make_dataset(t->h, t->file, "index_sha256", text, scalar) >= 0 &&
+           make_dataset(t->h, t->file, "content_sha256", text, scalar) >= 0;
+}
+
+static bool put_all(target *t, const dq_container_skeleton *s)
+{
+    int mark = t->h->n;
+    bool good = put_root(t, s) && make_group(t, "/config") >= 0 && make_group(t, "/tensors") >= 0 &&
+                make_group(t, "/tokenizer") >= 0 && put_settings(t, s);
+    good = dq_h5_drop(t->h, mark) && good;
+    for (int64_t i = 0; good && i < s->n_slots; i++) good = put_slot(t, &s->slot[i]);
+    return good && put_tables(t, s);
+}
+
+dq_status dq_container_objects(const char **text, size_t *len, const dq_container_skeleton *s,
+                               dq_arena *a, dq_err *err)
+{
+    dq_h5 none = {.n = 0};
+    dq_object_list list = {.arena = a, .err = err};
+    target t = {&none, LISTED, &list};
+    if (!put_all(&t, s) && err->code == DQ_OK)
+        return dq_fail(err, DQ_DAMAGED, "the name of a tensor is too long for a container");
+    return dq_object_list_end(&list, text, len);
 }
 
 dq_status dq_container_skeleton_create(const dq_container_skeleton *s, const char *path,
@@ -250,7 +346,7 @@ dq_status dq_container_skeleton_create(const dq_container_skeleton *s, const cha
     hid_t access = dq_h5_access(&h, true);
     hid_t create = dq_h5_keep(&h, H5Pcreate(H5P_FILE_CREATE));
     hid_t file = H5I_INVALID_HID;
-    bool good = false;
+    bool good;
 
     if (access >= 0 && create >= 0 && H5Pset_obj_track_times(create, false) >= 0 &&
         H5Pset_attr_phase_change(create, 64, 32) >= 0)
@@ -259,12 +355,8 @@ dq_status dq_container_skeleton_create(const dq_container_skeleton *s, const cha
         dq_h5_drop(&h, 0);
         return dq_fail(err, DQ_FILE, "%s: cannot create", path);
     }
-    int mark = h.n;
-    good = make_group(&h, file, "config") >= 0 && make_group(&h, file, "tensors") >= 0 &&
-           make_group(&h, file, "tokenizer") >= 0 && put_settings(&h, file, s);
-    good = dq_h5_drop(&h, mark) && good;
-    for (int64_t i = 0; good && i < s->n_slots; i++) good = put_slot(&h, file, &s->slot[i]);
-    good = good && put_tables(&h, file, s);
+    target t = {&h, file, NULL};
+    good = put_all(&t, s);
     good = dq_h5_drop(&h, 0) && good;
     if (!good)
         return dq_fail(err, DQ_FILE,

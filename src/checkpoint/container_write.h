@@ -5,6 +5,8 @@
 #ifndef DQ_CONTAINER_WRITE_H
 #define DQ_CONTAINER_WRITE_H
 
+#define DQ_PATH_OBJECTS "/objects"
+
 #include "base/os.h"
 #include "kv/kv_config.h"
 #include "kv/logit_spec.h"
@@ -57,6 +59,10 @@ typedef struct dq_container_skeleton {
     int64_t index_at, index_bytes, content_at, index_sha_at, file_bytes;
 } dq_container_skeleton;
 
+/* The payload of /objects: see object_list.h. It has a slot of that path, whose bytes need not be known yet. In the arena;
+ * depends on the plan alone. */
+dq_status dq_container_objects(const char **text, size_t *len, const dq_container_skeleton *s,
+                               dq_arena *a, dq_err *err);
 /* Writes the file at `path` (an existing one is replaced) and closes it. */
 dq_status dq_container_skeleton_create(const dq_container_skeleton *s, const char *path,
                                        dq_err *err);

@@ -29,6 +29,8 @@ typedef struct dq_kv_config {
 extern const dq_kv_config
     dq_kv_config_plain; /* 16:16, nothing evicted; the defaults of everything else */
 bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b);
+/* The name of the first field that is not the same; NULL: none. */
+const char *dq_kv_config_differs(const dq_kv_config *a, const dq_kv_config *b);
 
 /* What `code` stands for. DQ_CODE_AUTO is token codes where tokens are forgotten, as the numbers of a page's channels weigh
  * the more, the fewer of its tokens are left; page codes where none are, or token codes have no such widths; and token codes, by

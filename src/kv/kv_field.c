@@ -402,14 +402,19 @@ dq_status dq_kv_field_set_text(const dq_kv_field *f, dq_kv_config *c, const char
     return dq_fail(err, DQ_DAMAGED, "KV settings: unknown %s \"%.80s\"", f->name, text);
 }
 
-bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b)
+const char *dq_kv_config_differs(const dq_kv_config *a, const dq_kv_config *b)
 {
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
         if (dq_kv_field_evicts(f) && !a->evict.policy) continue; /* then b has none either */
-        if (!same_at(f, in_config(f, a), in_config(f, b))) return false;
+        if (!same_at(f, in_config(f, a), in_config(f, b))) return f->name;
     }
-    return true;
+    return NULL;
+}
+
+bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b)
+{
+    return !dq_kv_config_differs(a, b);
 }
 
 json_t *dq_kv_config_json(const dq_kv_config *c)

@@ -418,6 +418,21 @@ static dq_status tensor_slots(dq_quantizer *q, int64_t i, dq_err *err)
     return err->code;
 }
 
+/* The payload that says what all others are, and all sums. */
+static dq_status list_objects(dq_quantizer *q, dq_err *err)
+{
+    dq_container_skeleton *s = &q->skeleton;
+    dq_blob *b = &q->blob[q->objects];
+    const char *text;
+    DQ_TRY(dq_container_objects(&text, &b->bytes, s, q->arena, err));
+    b->data = text;
+    for (int64_t i = 0; i < s->n_slots; i++) {
+        if (s->slot[i].origin == -1 - q->objects) blob_slot(&s->slot[i], b, q->n_files);
+    }
+    add_up(q);
+    return DQ_OK;
+}
+
 dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err)
 {
     dq_container_skeleton *s = &q->skeleton;
@@ -433,7 +448,7 @@ dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err)
     }
     qsort(s->slot, (size_t)s->n_slots, sizeof *s->slot, by_path);
     add_up(q);
-    return DQ_OK;
+    return list_objects(q, err);
 }
 
 /* Widths that were measured on one model say nothing of another. */
@@ -492,6 +507,8 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     add_blob(q, "/config/recipe_json", q->recipe, strlen(q->recipe), DQ_ENC_TEXT);
     DQ_TRY(add_tokenizer(q, err));
     DQ_TRY(plan_sources(q, err));
+    q->objects = q->n_blobs;
+    add_blob(q, DQ_PATH_OBJECTS, NULL, 0, DQ_ENC_TEXT);
     s->dq_version = q->set.dq_version;
     s->family = q->info.family = q->model->layout->family;
     s->source = q->info.source = q->model->name;

@@ -31,8 +31,8 @@ struct dq_quantizer {
     int64_t *order;             /* dq_quantize_row_at: dq_name_order */
     bool *skipped;
     dq_blob blob[DQ_MAX_BLOBS];
-    int n_blobs, table; /* table: the blob of source files */
-    const char **file;  /* weight files: base names, sizes, hashes (after the scan) */
+    int n_blobs, table, objects; /* the blobs of source files and of the list of objects */
+    const char **file;           /* weight files: base names, sizes, hashes (after the scan) */
     int64_t *file_bytes;
     char (*file_sha)[65];
     int n_files;

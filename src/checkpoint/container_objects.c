@@ -1,0 +1,332 @@
+/* container_objects: what HDF5 says of a file's objects beside what /objects says. Every object that is listed is described anew
+ * and compared as a line; then every link of every listed group must be listed. Nothing else is walked, so that links that
+ * lead in circles end.
+ * SPDX-License-Identifier: MIT */
+#include "checkpoint/container_impl.h"
+#include "checkpoint/container_read.h"
+#include "checkpoint/container_write.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ATTRIBUTE = 1 << 16, MAX_ATTRIBUTES = 4096 };
+
+/* ---- One object as a line ---- */
+
+/* The lower-case name of an element type; NULL: none of ours. */
+static const char *type_name(char buf[16], hid_t type)
+{
+    for (int i = 0; i < DQ_DTYPE_COUNT; i++) {
+        hid_t want = dq_h5_type((dq_dtype)i);
+        const bool same = want >= 0 && H5Tequal(want, type) > 0;
+        if (want >= 0) H5Tclose(want);
+        if (same) return dq_object_list_dtype(buf, (dq_dtype)i);
+    }
+    return NULL;
+}
+
+/* A table's columns as dq has them; false for others. */
+static bool table_column(dq_h5_column *col, hid_t table, unsigned i, dq_object_list *l)
+{
+    char *name = H5Tget_member_name(table, i), buf[16];
+    hid_t type = H5Tget_member_type(table, i);
+    const char *element = type < 0 ? NULL : type_name(buf, type);
+    *col = (dq_h5_column){.at = H5Tget_member_offset(table, i),
+                          .bytes = type < 0 ? 0 : H5Tget_size(type)};
+    if (name) col->name = dq_text(l->arena, name, strlen(name), l->err);
+    if (element) col->kind = element[0] == 'f' ? 'd' : strcmp(element, "i32") == 0 ? 'i' : 'l';
+    if (type >= 0 && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0)
+        col->kind = 's';
+    const bool good = col->name && col->kind &&
+                      (!element || strcmp(element, "i32") == 0 || strcmp(element, "i64") == 0 ||
+                       strcmp(element, "f64") == 0);
+    if (type >= 0) H5Tclose(type);
+    H5free_memory(name);
+    return good;
+}
+
+static const char *table_kind(hid_t type, int64_t rows, dq_object_list *l)
+{
+    enum { MAX_COLUMNS = 64 };
+    dq_h5_column col[MAX_COLUMNS];
+    const int n = H5Tget_nmembers(type);
+    if (n < 0 || n > MAX_COLUMNS) return "table";
+    for (int i = 0; i < n; i++) {
+        if (!table_column(&col[i], type, (unsigned)i, l)) return "table";
+    }
+    return dq_object_list_table(l, rows, col, n);
+}
+
+static const char *dataset_kind(dq_container_h5 *r, hid_t dataset, dq_object_list *l)
+{
+    hsize_t dim[H5S_MAX_RANK];
+    int64_t shape[DQ_MAX_DIMS];
+    char buf[16];
+    hid_t type = dq_h5_keep(&r->h, H5Dget_type(dataset));
+    hid_t space = dq_h5_keep(&r->h, H5Dget_space(dataset));
+    const int n = space < 0 ? -1 : H5Sget_simple_extent_dims(space, dim, NULL);
+    if (type < 0 || n < 0 || n > DQ_MAX_DIMS || H5Sget_simple_extent_type(space) == H5S_NULL)
+        return "dataset of another type";
+    for (int i = 0; i < n; i++) shape[i] = (int64_t)dim[i];
+    if (H5Tget_class(type) == H5T_COMPOUND && n == 1) return table_kind(type, shape[0], l);
+    const char *element = type_name(buf, type);
+    if (H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0) element = "text";
+    return element ? dq_object_list_kind(l, element, n, shape) : "dataset of another type";
+}
+
+/* Texts of varying length, as h5py reads them. */
+static void add_labels(dq_object_list *l, const char *name, hid_t a, hid_t type, hid_t space, int n)
+{
+    char **v = dq_alloc(l->arena, (size_t)n, sizeof *v, l->err);
+    const char **text = dq_alloc(l->arena, (size_t)n, sizeof *text, l->err);
+    if (!v || !text) return;
+    if (H5Aread(a, type, v) < 0) {
+        dq_object_list_other(l, name);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        const char *s = v[i] ? v[i] : "";
+        text[i] = dq_text(l->arena, s, strlen(s), l->err);
+    }
+    H5Dvlen_reclaim(type, space, H5P_DEFAULT, v);
+    if (l->err->code == DQ_OK) dq_object_list_texts(l, name, text, n);
+}
+
+static void add_text(dq_object_list *l, const char *name, hid_t a, hid_t type)
+{
+    const char *text = dq_alloc(l->arena, H5Tget_size(type) + 1, 1, l->err);
+    if (!text) return;
+    if (H5Aread(a, type, (void *)(uintptr_t)text) < 0)
+        dq_object_list_other(l, name);
+    else
+        dq_object_list_texts(l, name, &text, 0);
+}
+
+/* i64 or f64, one or a row of them. */
+static void add_numbers(dq_object_list *l, const char *name, hid_t a, hid_t type, int dims, int n)
+{
+    const bool whole = H5Tequal(type, H5T_STD_I64LE) > 0;
+    void *v = dq_alloc(l->arena, (size_t)n, 8, l->err);
+    if (!v) return;
+    if ((!whole && (H5Tequal(type, H5T_IEEE_F64LE) <= 0 || dims != 0)) ||
+        H5Aread(a, whole ? H5T_NATIVE_INT64 : H5T_NATIVE_DOUBLE, v) < 0)
+        dq_object_list_other(l, name);
+    else if (whole)
+        dq_object_list_ints(l, name, v, dims ? n : 0);
+    else
+        dq_object_list_real(l, name, *(const double *)v);
+}
+
+static void add_attribute(dq_container_h5 *r, hid_t object, const char *name, dq_object_list *l)
+{
+    const int mark = r->h.n;
+    hid_t a = dq_h5_keep(&r->h, H5Aopen(object, name, H5P_DEFAULT));
+    hid_t type = a < 0 ? a : dq_h5_keep(&r->h, H5Aget_type(a));
+    hid_t space = a < 0 ? a : dq_h5_keep(&r->h, H5Aget_space(a));
+    const int dims = space < 0 ? -1 : H5Sget_simple_extent_ndims(space);
+    const hssize_t n = space < 0 ? 0 : H5Sget_simple_extent_npoints(space);
+    const size_t bytes = type < 0 ? 0 : H5Tget_size(type);
+    const bool read = bytes > 0 && dims >= 0 && dims <= 1 && n > 0 && n <= MAX_ATTRIBUTE &&
+                      bytes <= MAX_ATTRIBUTE && (size_t)n * bytes <= MAX_ATTRIBUTE;
+    const H5T_class_t class = read ? H5Tget_class(type) : H5T_NO_CLASS;
+    if (class == H5T_STRING && H5Tis_variable_str(type) > 0 && dims == 1)
+        add_labels(l, name, a, type, space, (int)n);
+    else if (class == H5T_STRING && H5Tis_variable_str(type) == 0 && dims == 0)
+        add_text(l, name, a, type);
+    else if (class == H5T_INTEGER || class == H5T_FLOAT)
+        add_numbers(l, name, a, type, dims, (int)n);
+    else
+        dq_object_list_other(l, name);
+    dq_h5_drop(&r->h, mark);
+}
+
+typedef struct names {
+    dq_arena *arena;
+    dq_err *err;
+    const char **name;
+    size_t n, capacity;
+} names;
+
+/* Below 0 ends an iteration. */
+static herr_t note(names *to, const char *name)
+{
+    const char **grown =
+        dq_grow(to->arena, to->name, to->n + 1, &to->capacity, sizeof *grown, to->err);
+    if (!grown) return -1;
+    to->name = grown;
+    to->name[to->n] = dq_text(to->arena, name, strlen(name), to->err);
+    return to->name[to->n++] ? 0 : -1;
+}
+
+static herr_t note_attribute(hid_t at, const char *name, const H5A_info_t *info, void *arg)
+{
+    (void)at;
+    (void)info;
+    names *to = arg;
+    return to->n < MAX_ATTRIBUTES ? note(to, name) : -1;
+}
+
+static herr_t note_link(hid_t at, const char *name, const H5L_info_t *info, void *arg)
+{
+    (void)at;
+    (void)info;
+    return note(arg, name);
+}
+
+void dq_container_h5_describe(dq_container_h5 *r, const char *path, dq_object_list *l)
+{
+    const int mark = r->h.n;
+    names attributes = {.arena = l->arena, .err = l->err};
+    H5L_info_t link = {.type = H5L_TYPE_HARD};
+    const bool there =
+        strcmp(path, "/") == 0 || H5Lget_info(r->file, path, &link, H5P_DEFAULT) >= 0;
+    hid_t o = !there || link.type != H5L_TYPE_HARD
+                  ? H5I_INVALID_HID
+                  : dq_h5_keep(&r->h, H5Oopen(r->file, path, H5P_DEFAULT));
+    const H5I_type_t type = o < 0 ? H5I_BADID : H5Iget_type(o);
+    dq_object_list_add(l, path,
+                       !there                ? "missing"
+                       : type == H5I_GROUP   ? "group"
+                       : type == H5I_DATASET ? dataset_kind(r, o, l)
+                                             : "no group or dataset");
+    if (type == H5I_GROUP || type == H5I_DATASET) {
+        if (H5Aiterate2(o, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, note_attribute, &attributes) < 0)
+            dq_object_list_other(l, "(attributes that cannot be listed)");
+        for (size_t i = 0; i < attributes.n && l->err->code == DQ_OK; i++)
+            add_attribute(r, o, attributes.name[i], l);
+    }
+    dq_h5_drop(&r->h, mark);
+}
+
+dq_status dq_container_h5_links(dq_container_h5 *r, const char *group, const char ***name,
+                                size_t *n, dq_arena *a)
+{
+    const int mark = r->h.n;
+    names links = {.arena = a, .err = r->err};
+    hid_t g = dq_h5_keep(&r->h, H5Gopen2(r->file, group, H5P_DEFAULT));
+    if (g >= 0 && H5Literate(g, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, note_link, &links) < 0 &&
+        r->err->code == DQ_OK)
+        dq_fail(r->err, DQ_DAMAGED, "%s: %s: its links cannot be listed", r->path, group);
+    dq_h5_drop(&r->h, mark);
+    *name = links.name;
+    *n = links.n;
+    return r->err->code;
+}
+
+/* ---- All of them ---- */
+
+/* The lines of /objects, each as a text of its own. */
+typedef struct lines {
+    const char **line;
+    size_t n;
+    dq_arena *arena;
+} lines;
+
+static dq_status split(lines *l, const dq_container *c, dq_err *err)
+{
+    const char *text = c->objects, *end = text + c->objects_len;
+    l->n = (size_t)dq_container_n_objects(c);
+    l->line = dq_alloc(l->arena, l->n + 1, sizeof *l->line, err);
+    if (!l->line) return err->code;
+    for (size_t i = 0; i < l->n; i++) {
+        const char *stop = memchr(text, '\n', (size_t)(end - text));
+        l->line[i] = dq_text(l->arena, text, (size_t)(stop - text), err);
+        if (!l->line[i]) return err->code;
+        if (i > 0 && strcmp(l->line[i - 1], l->line[i]) >= 0)
+            return dq_fail(err, DQ_DAMAGED, "%s: %s: lines are not in order", c->path,
+                           DQ_PATH_OBJECTS);
+        text = stop + 1;
+    }
+    return DQ_OK;
+}
+
+/* Path of a line, with what plain() has spelled out read back. */
+static const char *path_of(const char *line, dq_arena *a, dq_err *err)
+{
+    const size_t n = strcspn(line, "\t");
+    char *out = dq_alloc(a, n + 1, 1, err), *to = out;
+    for (size_t i = 0; out && i < n; i++) {
+        char c = line[i];
+        if (c == '\\' && i + 1 < n) {
+            c = line[++i];
+            c = c == 't' ? '\t' : c == 'n' ? '\n' : c;
+        }
+        *to++ = c;
+    }
+    if (out) *to = 0;
+    return out;
+}
+
+static dq_status check_line(const dq_container *c, dq_container_h5 *r, const char *line,
+                            dq_arena *a, dq_err *err)
+{
+    dq_object_list list = {.arena = a, .err = err};
+    const char *path = path_of(line, a, err), *found;
+    size_t len;
+    if (!path) return err->code;
+    dq_container_h5_describe(r, path, &list);
+    DQ_TRY(dq_object_list_end(&list, &found, &len));
+    found = dq_text(a, found, len - 1, err); /* without the newline */
+    const char *wrong = found ? dq_object_list_differs(line, found, a, err) : NULL;
+    if (err->code == DQ_OK && wrong) dq_fail(err, DQ_DAMAGED, "%s: %s: %s", c->path, path, wrong);
+    return err->code;
+}
+
+/* Whether a line is about this path, as it stands in lines. */
+static int by_path(const void *key, const void *item)
+{
+    const char *path = key, *line = *(const char *const *)item;
+    const size_t n = strlen(path);
+    const int order = strncmp(path, line, n);
+    return order ? order : line[n] == '\t' ? 0 : '\t' - (unsigned char)line[n];
+}
+
+static dq_status check_links(const dq_container *c, dq_container_h5 *r, const lines *l,
+                             const char *line, dq_arena *a, dq_err *err)
+{
+    const char **name, *group = path_of(line, a, err);
+    const size_t n_path = strcspn(line, "\t");
+    size_t n;
+    if (!group || strncmp(line + n_path, "\tgroup", 6) != 0) return err->code;
+    DQ_TRY(dq_container_h5_links(r, group, &name, &n, a));
+    for (size_t i = 0; i < n; i++) {
+        const char *path = dq_textf(a, err, "%s/%s", n_path == 1 ? "" : group, name[i]);
+        const char *listed = path ? dq_object_list_plain(path, a, err) : NULL;
+        if (!listed) return err->code;
+        if (!bsearch(listed, l->line, l->n, sizeof *l->line, by_path))
+            return dq_fail(err, DQ_DAMAGED, "%s: %s: was not written with the file", c->path, path);
+    }
+    return DQ_OK;
+}
+
+static dq_status check_all(const dq_container *c, dq_container_h5 *r, lines *l, dq_err *err)
+{
+    DQ_TRY(split(l, c, err));
+    for (size_t i = 0; i < l->n && err->code == DQ_OK; i++) {
+        dq_arena *a = dq_arena_new(); /* of one object: there may be many */
+        if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+        if (check_line(c, r, l->line[i], a, err) == DQ_OK) check_links(c, r, l, l->line[i], a, err);
+        dq_arena_free(a);
+    }
+    return err->code;
+}
+
+int64_t dq_container_n_objects(const dq_container *c)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < c->objects_len; i++) n += c->objects[i] == '\n';
+    return n;
+}
+
+dq_status dq_container_check_objects(const dq_container *c, dq_err *err)
+{
+    dq_container_h5 r;
+    lines l = {.arena = dq_arena_new()};
+    if (!l.arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_container_h5_open(&r, &c->map, c->path, err) == DQ_OK) {
+        check_all(c, &r, &l, err);
+        dq_container_h5_close(&r);
+    }
+    dq_arena_free(l.arena);
+    return err->code;
+}
