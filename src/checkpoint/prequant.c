@@ -216,6 +216,7 @@ static dq_status read_all(dq_prequant *p, const json_t *config, dq_err *err)
     p->info.method = p->config.format->method;
     p->info.about = p->config.about;
     DQ_TRY(find_linears(p, err));
+    DQ_TRY(dq_prequant_match(p->linear, p->info.n_weights, &p->config, err));
     for (int64_t i = 0; i < p->info.n_weights; i++)
         DQ_TRY(dq_prequant_linear_fit(&p->linear[i], &p->config, err));
     DQ_TRY(place(p, err));

@@ -30,7 +30,6 @@ static dq_status read_int(int64_t *x, const json_t *config, const char *key, con
 static dq_status read_config(dq_prequant_config *c, const json_t *config, dq_arena *a, dq_err *err)
 {
     int64_t bits = 0, group = 0;
-    (void)a;
     c->about = "AWQ, version gemm";
     DQ_TRY(check_word(config, "version", "gemm", err));
     DQ_TRY(check_word(config, "format", "gemm", err));
@@ -44,8 +43,11 @@ static dq_status read_config(dq_prequant_config *c, const json_t *config, dq_are
     if (bits != BITS)
         return dq_fail(err, DQ_MISMATCH, "key \"bits\": %lld is not read for awq (4 is)",
                        (long long)bits);
-    return dq_prequant_config_add(c, bits, (dq_prequant_scheme){.group = group, .any_zero = true},
-                                  err);
+    c->unnamed = 1;
+    DQ_TRY(dq_prequant_config_add(c, bits, (dq_prequant_scheme){.group = group, .any_zero = true},
+                                  err));
+    const dq_prequant_word word = {DQ_PREQUANT_PART_OF, "modules_to_not_convert", NULL, -1};
+    return dq_prequant_config_names(c, word, json_object_get(config, word.key), a, err);
 }
 
 static const char *fit(dq_prequant_linear *l, const dq_prequant_scheme *s)

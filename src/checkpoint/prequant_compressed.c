@@ -92,13 +92,27 @@ static dq_status warn(dq_prequant_config *c, const json_t *scheme, const char *w
     return dq_prequant_config_warn(c, text, err);
 }
 
-static dq_status read_scheme(dq_prequant_config *c, const json_t *scheme, const char *format,
-                             dq_arena *a, dq_err *err)
+/* The modules of a group; without "targets" those that no group names. */
+static dq_status read_targets(dq_prequant_config *c, const json_t *scheme, const char *group,
+                              dq_arena *a, dq_err *err)
+{
+    const json_t *targets = json_object_get(scheme, "targets");
+    const dq_prequant_word word = {DQ_PREQUANT_TARGET, group, NULL, c->added};
+    if (!targets || json_is_null(targets)) c->unnamed |= UINT32_C(1) << c->added;
+    if (json_is_array(targets) && json_array_size(targets) == 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"targets\" is empty, so that no module has these weights");
+    return dq_prequant_config_names(c, word, targets, a, err);
+}
+
+static dq_status read_scheme(dq_prequant_config *c, const json_t *scheme, const char *group,
+                             const char *format, dq_arena *a, dq_err *err)
 {
     if (!json_is_object(scheme)) return dq_fail(err, DQ_DAMAGED, "expected an object");
     if (!is_set(scheme, "weights")) return warn(c, scheme, "input_activations", a, err);
     DQ_TRY(check_format(scheme, format, err));
     DQ_TRY(read_weights(c, json_object_get(scheme, "weights"), err));
+    DQ_TRY(read_targets(c, scheme, group, a, err));
     DQ_TRY(warn(c, scheme, "input_activations", a, err));
     return warn(c, scheme, "output_activations", a, err);
 }
@@ -124,9 +138,11 @@ static dq_status read_config(dq_prequant_config *c, const json_t *config, dq_are
         return dq_fail(err, DQ_DAMAGED, "key \"config_groups\" is missing or not an object");
     json_object_foreach(groups, name, scheme)
     {
-        if (read_scheme(c, scheme, mixed ? NULL : format, a, err) != DQ_OK)
+        if (read_scheme(c, scheme, name, mixed ? NULL : format, a, err) != DQ_OK)
             return dq_in(err, "\"%s\": ", name);
     }
+    const dq_prequant_word left_out = {DQ_PREQUANT_TARGET, "ignore", NULL, -1};
+    DQ_TRY(dq_prequant_config_names(c, left_out, json_object_get(config, "ignore"), a, err));
     if (c->n_schemes == 0)
         return dq_fail(err, DQ_MISMATCH, "\"config_groups\" quantizes no weights");
     return warn(c, config, "kv_cache_scheme", a, err);

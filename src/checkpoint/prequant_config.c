@@ -41,6 +41,7 @@ dq_status dq_prequant_config_add(dq_prequant_config *c, int64_t bits, dq_prequan
     for (int i = 0; i < c->n_schemes; i++) {
         dq_prequant_scheme *x = &c->scheme[i];
         if (x->bits != s.bits || x->group != s.group || x->any_zero != s.any_zero) continue;
+        c->added = i;
         x->any_index = x->any_index || s.any_index;
         x->needs_index = x->needs_index && s.needs_index;
         return DQ_OK;
@@ -48,6 +49,7 @@ dq_status dq_prequant_config_add(dq_prequant_config *c, int64_t bits, dq_prequan
     if (c->n_schemes == DQ_PREQUANT_SCHEMES)
         return dq_fail(err, DQ_MISMATCH, "more than %d ways of storing weights",
                        DQ_PREQUANT_SCHEMES);
+    c->added = c->n_schemes;
     c->scheme[c->n_schemes++] = s;
     return DQ_OK;
 }

@@ -29,13 +29,32 @@ typedef struct dq_prequant_scheme {
 
 enum { DQ_PREQUANT_SCHEMES = 32, DQ_PREQUANT_WARNINGS = 4 };
 
+/* How a word of the configuration names modules. */
+typedef enum dq_prequant_naming {
+    DQ_PREQUANT_TARGET, /* a name, "re:" and a pattern, or a class */
+    DQ_PREQUANT_DYNAMIC, /* "+:" or "-:" (or neither) and a pattern; the first that matches decides */
+    DQ_PREQUANT_PART_OF /* parts of a name between dots */
+} dq_prequant_naming;
+
+typedef struct dq_prequant_word {
+    dq_prequant_naming kind;
+    const char *key, *text; /* where it stands, "ignore" or the name of a group; borrowed */
+    int scheme;             /* of what it names; -1: that is not quantized */
+} dq_prequant_word;
+
 struct dq_prequant_format;
-/* What quantization_config says. Which of several schemes a weight has, its shapes tell. */
+/* What quantization_config says. Which of several schemes a weight has, its name tells, and its shapes where that leaves
+ * several. */
 typedef struct dq_prequant_config {
     const struct dq_prequant_format *format;
     const char *about;
     dq_prequant_scheme scheme[DQ_PREQUANT_SCHEMES];
     int n_schemes;
+    int added; /* index of the scheme that was added last */
+    dq_prequant_word *word;
+    int n_words;
+    size_t word_capacity;
+    uint32_t unnamed; /* a bit for each scheme of weights that no word names */
     int zero_shift;   /* zero points are stored so much too small */
     bool activations; /* there may be scales of activations or of a KV cache: not used */
     const char *warnings[DQ_PREQUANT_WARNINGS];
@@ -56,6 +75,10 @@ typedef struct dq_prequant_words {
 typedef struct dq_prequant_linear {
     const char *name; /* without its suffix */
     const dq_tensor *part[DQ_PREQUANT_PARTS];
+    /* What the configuration says of its name */
+    uint32_t schemes;           /* a bit for each scheme that it may have */
+    int named;                  /* how; 0: by no word */
+    const dq_prequant_word *by; /* which one decided */
     /* What the format's fit says */
     dq_weight w;             /* rows, cols, bits, group_size, scale_rows */
     dq_prequant_words codes; /* a stream per row, or with by_column per column */
@@ -94,6 +117,15 @@ dq_status dq_prequant_config_read(dq_prequant_config *c, const json_t *config, d
 dq_status dq_prequant_config_add(dq_prequant_config *c, int64_t bits, dq_prequant_scheme s,
                                  dq_err *err);
 dq_status dq_prequant_config_warn(dq_prequant_config *c, const char *text, dq_err *err);
+/* A word more, or all words of an array (NULL or null: none); DQ_DAMAGED where it is none of texts. */
+dq_status dq_prequant_config_name(dq_prequant_config *c, dq_prequant_word word, dq_arena *a,
+                                  dq_err *err);
+dq_status dq_prequant_config_names(dq_prequant_config *c, dq_prequant_word word, const json_t *list,
+                                   dq_arena *a, dq_err *err);
+/* Fills schemes of n weights, whose names and parts are known. DQ_MISMATCH for a weight that the configuration leaves out,
+ * does not name, or stores in two ways. */
+dq_status dq_prequant_match(dq_prequant_linear *linear, int64_t n, const dq_prequant_config *c,
+                            dq_err *err);
 /* A format that is named but not read, with what is. */
 dq_status dq_prequant_config_refuse(const char *key, const char *word, dq_err *err);
 

@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/prequant_format.h"
 
+#include <string.h>
 #include <strings.h>
 
 static dq_status check_only(const json_t *config, dq_err *err)
@@ -63,12 +64,23 @@ static dq_status read_config(dq_prequant_config *c, const json_t *config, dq_are
     DQ_TRY(check_only(config, err));
     DQ_TRY(add(c, config, NULL, err));
     const dq_prequant_scheme first = c->scheme[0];
+    c->unnamed = 1;
+    if (dynamic && !json_is_null(dynamic) && !json_is_object(dynamic))
+        return dq_fail(err, DQ_DAMAGED, "key \"dynamic\": expected an object");
     json_object_foreach(dynamic, name, other)
     {
-        if (json_is_object(other) && add(c, other, &first, err) != DQ_OK)
+        const bool out = strncmp(name, "-:", 2) == 0;
+        if (!out && !json_is_object(other))
+            return dq_fail(err, DQ_DAMAGED, "\"dynamic\": \"%s\": expected an object", name);
+        if (!out && add(c, other, &first, err) != DQ_OK)
             return dq_in(err, "\"dynamic\": \"%s\": ", name);
+        const dq_prequant_word rule = {DQ_PREQUANT_DYNAMIC, "dynamic", name, out ? -1 : c->added};
+        DQ_TRY(dq_prequant_config_name(c, rule, a, err));
     }
-    return DQ_OK;
+    return json_is_false(json_object_get(config, "lm_head"))
+               ? dq_prequant_config_name(
+                     c, (dq_prequant_word){DQ_PREQUANT_PART_OF, "lm_head", "lm_head", -1}, a, err)
+               : DQ_OK;
 }
 
 static const char *fit(dq_prequant_linear *l, const dq_prequant_scheme *s)

@@ -55,7 +55,9 @@ static dq_status check_parts(const dq_prequant_linear *l, const dq_prequant_form
 static dq_status fits_none(const dq_prequant_linear *l, const dq_prequant_config *c,
                            const char *why, dq_err *err)
 {
-    const dq_prequant_scheme *s = &c->scheme[0];
+    int first = 0;
+    while (first + 1 < c->n_schemes && !(l->schemes >> first & 1)) first++;
+    const dq_prequant_scheme *s = &c->scheme[first];
     char group[32] = "for each row";
     if (s->group == DQ_GROUP_TENSOR) strcpy(group, "for the tensor");
     if (s->group > 0) snprintf(group, sizeof group, "for %lld columns", (long long)s->group);
@@ -63,7 +65,7 @@ static dq_status fits_none(const dq_prequant_linear *l, const dq_prequant_config
                    "tensor \"%s\" and those beside it are not what quantization_config says (%d "
                    "bits, a scale %s%s): %s",
                    l->part[DQ_PREQUANT_CODES]->name, s->bits, group,
-                   c->n_schemes > 1 ? ", or others" : "", why);
+                   l->schemes >> first > 1 ? ", or others" : "", why);
 }
 
 dq_status dq_prequant_linear_fit(dq_prequant_linear *l, const dq_prequant_config *c, dq_err *err)
@@ -73,6 +75,7 @@ dq_status dq_prequant_linear_fit(dq_prequant_linear *l, const dq_prequant_config
     DQ_TRY(check_parts(l, c->format, err));
     for (int i = 0; i < c->n_schemes; i++) {
         dq_prequant_linear trial = *l;
+        if (!(l->schemes >> i & 1)) continue;
         why = c->format->fit(&trial, &c->scheme[i]);
         if (why && !reason) reason = why;
         if (why) continue;

@@ -180,7 +180,8 @@ MODELS = {
                             "b": ct_group(["re:.*[vo]_proj", "re:.*gate_proj"], 6, "group", 16, fmt="pack-quantized"),
                             "c": ct_group(["re:.*up_proj"], 4, "tensor", sym=False, fmt="pack-quantized"),
                             "d": ct_group(["re:.*down_proj"], 5, "channel", sym=False, fmt="pack-quantized"),
-                            "e": ct_group(["lm_head"], 8, "channel", fmt="pack-quantized")}, "mixed-precision")),
+                            "e": ct_group(["lm_head"], 8, "channel", fmt="pack-quantized")}, "mixed-precision",
+                           ignore=[])),
     "gptq-v1": ("llama", "F16", gptq, dict(bits=4, group=16, dtype="F16"),
                 gptq_config(4, 16, True, "gptq", desc_act=False)),
     "gptq-v1-wrapped": ("llama", "F16", gptq, dict(bits=4, group=16, dtype="F16", asym=True, no_index=True, positive=True),
@@ -198,7 +199,7 @@ MODELS = {
                                                                   r"-:.*k_proj": {}})),
     "awq": ("diffllama", "F16", awq, dict(bits=4, group=16, dtype="F16", asym=True),
             {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True, "version": "GEMM",
-             "modules_to_not_convert": ["k_proj"]}),
+             "modules_to_not_convert": ["model.layers.0.self_attn.k_proj"]}),
     "awq-row": ("llama", "F16", awq, dict(bits=4, group=0, dtype="F16", asym=True),
                 {"quant_method": "awq", "w_bit": 4, "q_group_size": -1, "zero_point": True}),
 }

@@ -440,6 +440,87 @@ static void keys_of_gptq_and_awq(void **state)
     run(t, sizeof t / sizeof *t);
 }
 
+#define CT_TARGETS(t, more) "{\"targets\":" t ",\"weights\":{\"num_bits\":" more "}}"
+#define CT_TWO(a, b)        CT("\"config_groups\":{\"a\":" a ",\"b\":" b "}")
+#define FOUR                "4,\"group_size\":16"
+#define EIGHT               "8,\"group_size\":16"
+
+/* What the configuration says of names beside the tensors that are there. */
+static void names_agree_with_what_is_stored(void **state)
+{
+    static const trial t[] = {
+        /* compressed-tensors: a name before a pattern before a class, whatever the order */
+        {"ct-w4", CT_TWO(CT_TARGETS("[\"Linear\"]", FOUR), CT_TARGETS("[\"re:.*none\"]", EIGHT)),
+         DQ_OK, ""},
+        {"ct-w4", CT_TWO(CT_TARGETS("[\"Linear\"]", EIGHT), CT_TARGETS("[\"re:.*_proj$\"]", FOUR)),
+         DQ_OK, ""},
+        {"ct-w4",
+         CT_TWO(CT_TARGETS("[\"re:.*_proj\",\"Linear\"]", FOUR), CT_TARGETS("[\"Linear\"]", EIGHT)),
+         DQ_OK, ""},
+        {"ct-w4", CT_TWO(CT_TARGETS("[\"Linear\"]", FOUR), CT_TARGETS("[\"Linear\"]", EIGHT)),
+         DQ_MISMATCH,
+         "tensor \"model.layers.0.mlp.down_proj.weight_packed\": two groups of quantization_config "
+         "store it in two ways: \"a\" has \"Linear\", \"b\" has \"Linear\""},
+        {"ct-w4",
+         CT_TWO(CT_TARGETS("[\"Linear\",\"re:.*down_proj\"]", FOUR),
+                CT_TARGETS("[\"re:.*mlp\"]", EIGHT)),
+         DQ_MISMATCH, "\"a\" has \"re:.*down_proj\", \"b\" has \"re:.*mlp\""},
+        {"ct-w4", CT_TWO(CT_TARGETS("[\"Linear\"]", FOUR), CT_TARGETS("[\"Linear\"]", FOUR)), DQ_OK,
+         ""},
+        {"ct-w4",
+         CT_TWO(CT_TARGETS("[\"Linear\"]", FOUR),
+                CT_TARGETS("[\"model.layers.1.mlp.up_proj\"]", EIGHT)),
+         DQ_MISMATCH, "layers.1.mlp.up_proj.weight_packed\" and those beside it are not what"},
+        {"ct-w4", CT("\"config_groups\":{\"g\":" CT_TARGETS("[]", FOUR) "}"), DQ_MISMATCH,
+         "\"g\": key \"targets\" is empty"},
+        {"ct-w4", CT("\"config_groups\":{\"g\":" CT_TARGETS("\"Linear\"", FOUR) "}"), DQ_DAMAGED,
+         "key \"g\": expected an array of names"},
+        {"ct-w4", CT("\"config_groups\":{\"g\":" CT_TARGETS("[4]", FOUR) "}"), DQ_DAMAGED,
+         "expected an array of names"},
+        {"ct-w4", CT("\"config_groups\":{\"g\":" CT_TARGETS("[\"re:(\"]", FOUR) "}"), DQ_DAMAGED,
+         "\"re:(\" is no regular expression"},
+        {"ct-w4", CT("\"config_groups\":{\"g\":" CT_TARGETS("[\"re:.*mlp\"]", FOUR) "}"),
+         DQ_MISMATCH, "self_attn.k_proj.weight_packed\" is quantized, but no group"},
+        {"ct-w4",
+         CT("\"ignore\":[\"lm_head\",\"re:.*layers.1.*v_proj\"],\"config_groups\":{"
+            "\"g\":" CT_TARGETS("[\"Linear\"]", FOUR) "}"),
+         DQ_MISMATCH,
+         "layers.1.self_attn.v_proj.weight_packed\" is quantized, but quantization_config leaves "
+         "it "
+         "out: \"ignore\" has \"re:.*layers.1.*v_proj\""},
+        {"ct-w4",
+         CT("\"ignore\":\"lm_head\",\"config_groups\":{\"g\":" CT_TARGETS("[\"Linear\"]",
+                                                                          FOUR) "}"),
+         DQ_DAMAGED, "key \"ignore\": expected an array of names"},
+        /* GPTQ: the first pattern that matches decides */
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16,\"dynamic\":{\"-:.*none\":{}}"), DQ_OK, ""},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16,\"dynamic\":{\"-:.*q_proj\":{}}"),
+         DQ_MISMATCH,
+         "q_proj.qweight\" is quantized, but quantization_config leaves it out: "
+         "\"dynamic\" has \"-:.*q_proj\""},
+        {"gptq-v1",
+         GPTQ("\"bits\":4,\"group_size\":16,\"dynamic\":{\"+:.*q_proj\":{},\"-:.*q_proj\":{}}"),
+         DQ_OK, ""},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16,\"dynamic\":{\"+:.*q_proj\":{\"bits\":8}}"),
+         DQ_MISMATCH, "q_proj.qweight\" and those beside it are not what"},
+        {"gptq-v1", GPTQ("\"bits\":8,\"group_size\":16,\"dynamic\":{\".*none\":{\"bits\":4}}"),
+         DQ_MISMATCH, "are not what quantization_config says (8 bits"},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16,\"dynamic\":[]"), DQ_DAMAGED,
+         "key \"dynamic\": expected an object"},
+        {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16,\"dynamic\":{\".*q_proj\":8}"), DQ_DAMAGED,
+         "\".*q_proj\": expected an object"},
+        /* AWQ: whole parts of a name */
+        {"awq", AWQ("\"bits\":4,\"group_size\":16,\"modules_to_not_convert\":[\"q_pro\"]"), DQ_OK,
+         ""},
+        {"awq", AWQ("\"bits\":4,\"group_size\":16,\"modules_to_not_convert\":[\"layers.0.mlp\"]"),
+         DQ_MISMATCH,
+         "layers.0.mlp.down_proj.qweight\" is quantized, but quantization_config leaves it out: "
+         "\"modules_to_not_convert\" has \"layers.0.mlp\""},
+    };
+    (void)state;
+    run(t, sizeof t / sizeof *t);
+}
+
 #define Q "model.layers.1.self_attn.q_proj."
 
 /* Word 5 of the index of Q becomes 99. */
@@ -675,6 +756,7 @@ int main(void)
         cmocka_unit_test(keys_of_compressed_tensors),
         cmocka_unit_test(activations_are_a_warning),
         cmocka_unit_test(keys_of_gptq_and_awq),
+        cmocka_unit_test(names_agree_with_what_is_stored),
         cmocka_unit_test(tensors_end_in_their_status),
         cmocka_unit_test(padding_is_zero),
         cmocka_unit_test(memory_may_run_out),
