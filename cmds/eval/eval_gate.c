@@ -7,6 +7,7 @@
 #include "cmds/cli/document.h"
 #include "cmds/eval/eval_face.h"
 #include "cmds/eval/eval_kv.h"
+#include "stat/interval.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -197,37 +198,73 @@ static const char *word(const json_t *row, const char *key)
     return s ? s : "-";
 }
 
-/* Which result it is: "x.h5, text, 16-bit logits (tensor)", behind it the arithmetic of runs with several, ", int8", and
- * where caches are compressed ", KV 4:4 h2o 0.5". */
+/* Which result it is: "x.h5, text, 16-bit logits (tensor), f32, KV 4:4 h2o 0.5". */
 static const char *result_text(char *buf, size_t cap, const json_t *row, const dq_eval *e,
                                int index)
 {
     char label[DQ_KV_LABEL] = "";
-    const bool swept = cmd_eval_kv_swept(e), math = cmd_eval_math_swept(e);
-    if (swept) dq_kv_report_label(label, sizeof label, &e->row[index].kv);
-    snprintf(buf, cap, "%s, %s, %lld-bit logits (%s)%s%s%s%s", word(row, "model"),
+    dq_kv_report_label(label, sizeof label, &e->row[index].kv);
+    snprintf(buf, cap, "%s, %s, %lld-bit logits (%s), %s, KV %s", word(row, "model"),
              word(row, "task"), (long long)json_integer_value(json_object_get(row, "logit_bits")),
-             word(row, "logit_grain"), math ? ", " : "",
-             math ? dq_num_name[e->row[index].math.linear] : "", swept ? ", KV " : "", label);
+             word(row, "logit_grain"), dq_num_name[e->row[index].math.linear], label);
     return buf;
 }
 
-/* x: NaN where there is no value. */
-static void say(dq_logger *logger, const cmd_eval_gate *g, const char *result, double x)
+/* The interval of 95 % of what `find` gives: the result's own, or by its standard error; none where there is neither. */
+static dq_interval find_interval(const json_t *row, const char *name)
 {
-    char value[32] = "has no value";
-    if (!isnan(x)) snprintf(value, sizeof value, "is %.6g", x);
-    dq_logger_warn(logger, "--fail-if \"%s\": %s: %s %s", g->text, result, g->name, value);
+    const json_t *metrics = json_object_get(row, "metrics"), *o;
+    char base[DQ_GATE_NAME];
+    if (strcmp(name, "ppl_ratio") == 0)
+        o = json_object_get(metrics, "ln_ppl_ratio");
+    else if (ends_in(name, "_delta", base) && json_object_get(metrics, base))
+        o = json_object_get(json_object_get(row, "paired"), base);
+    else
+        o = at_path(metrics, ends_in(name, ".value", base) ? base : name);
+    const json_t *own = json_object_get(o, "interval"), *value = json_object_get(o, "value"),
+                 *std_err = json_object_get(o, "stderr");
+    if (json_array_size(own) == 2)
+        return (dq_interval){json_number_value(json_array_get(own, 0)),
+                             json_number_value(json_array_get(own, 1))};
+    if (!json_is_number(value) || !json_is_number(std_err)) return dq_interval_none;
+    return dq_interval_t(json_number_value(value), json_number_value(std_err),
+                         json_integer_value(json_object_get(o, "n_clusters")));
 }
 
 /* What became of one gate. */
 typedef struct looked {
     int n, bad;     /* results with such a number, and those in which the condition holds */
     int sourceless; /* results that would have one if their source were in the run */
+    json_t *met;    /* an object for each bad one */
 } looked;
 
-static void look_at(const cmd_eval_gate *g, dq_logger *logger, const dq_eval *e, int index,
-                    const json_t *row, looked *sum)
+/* A result that meets the condition; x: NaN where there is no value. */
+static void say(dq_logger *logger, cmd_eval_gates *all, const cmd_eval_gate *g, looked *sum,
+                const char *result, int number, double x, dq_interval in)
+{
+    char value[32] = "has no value", around[80] = "";
+    json_t *o = json_object(), *interval = json_null();
+    if (!isnan(x)) snprintf(value, sizeof value, "is %.6g", x);
+    if (!isnan(x) && !isnan(in.low)) {
+        snprintf(around, sizeof around, " (95 %% interval %.6g to %.6g)", in.low, in.high);
+        interval = json_array();
+        json_array_append_new(interval, dq_document_real(in.low));
+        json_array_append_new(interval, dq_document_real(in.high));
+    }
+    json_object_set_new(o, "result", json_integer(number));
+    json_object_set_new(o, "value", dq_document_real(x));
+    json_object_set_new(o, "interval", interval);
+    json_array_append_new(sum->met, o);
+    dq_logger_warn(logger, "--fail-if \"%s\": %s: %s %s%s", g->text, result, g->name, value,
+                   around);
+    if (all->missed + sum->bad < DQ_GATES_TOLD)
+        snprintf(all->told[all->missed + sum->bad], sizeof all->told[0],
+                 "%.150s: %s %s%s, \"%.60s\"", result, g->name, value, around, g->text);
+    sum->bad++;
+}
+
+static void look_at(cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logger,
+                    const dq_eval *e, int index, const json_t *row, int number, looked *sum)
 {
     char result[800];
     const json_t *v = find(row, g->name);
@@ -246,11 +283,13 @@ static void look_at(const cmd_eval_gate *g, dq_logger *logger, const dq_eval *e,
         return;
     }
     if (!v) return;
-    if (strcmp(g->name, "ppl_ratio") == 0) x = exp(x);
+    dq_interval in = find_interval(row, g->name);
+    if (strcmp(g->name, "ppl_ratio") == 0) {
+        x = exp(x);
+        in = (dq_interval){exp(in.low), exp(in.high)};
+    }
     sum->n++;
-    if (!isnan(x) && !holds(g, x)) return;
-    say(logger, g, result, x);
-    sum->bad++;
+    if (isnan(x) || holds(g, x)) say(logger, all, g, sum, result, number, x, in);
 }
 
 void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const dq_eval *e, json_t *document)
@@ -258,11 +297,12 @@ void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const dq_eval *e
     const json_t *results = json_object_get(document, "results");
     json_t *list = json_array();
     for (int i = 0; i < g->n; i++) {
-        looked sum = {0, 0, 0};
-        size_t at = 0;
+        looked sum = {.met = json_array()};
+        int at = 0;
         for (int r = 0; r < e->n_rows; r++) {
-            if (e->row[r].shown)
-                look_at(&g->gate[i], logger, e, r, json_array_get(results, at++), &sum);
+            if (!e->row[r].shown) continue;
+            look_at(g, &g->gate[i], logger, e, r, json_array_get(results, (size_t)at), at, &sum);
+            at++;
         }
         if (sum.n == 0 && sum.sourceless == 0)
             dq_logger_warn(logger, "--fail-if \"%s\": no result has a %s, so nothing was looked at",
@@ -274,6 +314,7 @@ void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const dq_eval *e
         json_object_set_new(o, "fail_if", dq_document_name(g->gate[i].text));
         json_object_set_new(o, "checked", json_integer(sum.n));
         json_object_set_new(o, "missed", json_integer(sum.bad));
+        json_object_set_new(o, "met", sum.met);
         json_object_set_new(o, "unchecked", json_integer(sum.sourceless));
         json_array_append_new(list, o);
     }
@@ -283,11 +324,18 @@ void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const dq_eval *e
 
 dq_status cmd_eval_gates_outcome(const cmd_eval_gates *g, dq_err *err)
 {
-    char missed[80] = "", unchecked[80] = "";
+    char missed[DQ_GATES_TOLD * 400 + 120] = "", unchecked[80] = "";
+    size_t n = 0;
     if (g->missed == 0 && g->unchecked == 0) return DQ_OK;
     if (g->missed)
-        snprintf(missed, sizeof missed, "%d result%s a condition of --fail-if", g->missed,
-                 g->missed == 1 ? " meets" : "s meet");
+        n = (size_t)snprintf(missed, sizeof missed, "%d result%s a condition of --fail-if",
+                             g->missed, g->missed == 1 ? " meets" : "s meet");
+    for (int i = 0; i < g->missed && i < DQ_GATES_TOLD; i++)
+        n += (size_t)snprintf(missed + n, sizeof missed - n, "%s%s", i ? "; " : " (", g->told[i]);
+    if (g->missed > DQ_GATES_TOLD)
+        n += (size_t)snprintf(missed + n, sizeof missed - n, "; and %d more",
+                              g->missed - DQ_GATES_TOLD);
+    if (g->missed) snprintf(missed + n, sizeof missed - n, ")");
     if (g->unchecked)
         snprintf(unchecked, sizeof unchecked, "%d condition%s of --fail-if could not be checked",
                  g->unchecked, g->unchecked == 1 ? "" : "s");

@@ -7,7 +7,7 @@
 #include "cmds/cli/options.h"
 #include "eval/eval.h"
 
-enum { DQ_GATE_NAME = 64 };
+enum { DQ_GATE_NAME = 64, DQ_GATES_TOLD = 2 };
 
 /* NAME OP NUMBER; OP is one of < <= > >=. NAME is a metric ("acc", "kld_nats"), a member of one ("kld_nats.p99",
  * "acc.stderr"), its paired difference to the reference ("acc_delta", "nll_nats_delta"), its p
@@ -23,7 +23,8 @@ typedef struct cmd_eval_gate {
 typedef struct cmd_eval_gates {
     cmd_eval_gate gate[DQ_LIST_MAX];
     int n;
-    int missed;     /* results that meet a condition */
+    int missed;                    /* results that meet a condition */
+    char told[DQ_GATES_TOLD][400]; /* the first of them: which, its value, the condition */
     int unchecked;  /* conditions that no result has a number for, or not every one that should */
     int sourceless; /* those of them where the source of a quantized model is not in the run */
 } cmd_eval_gates;

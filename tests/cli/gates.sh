@@ -3,14 +3,15 @@
 book=$repo/calib/pair/text.txt
 
 set -- eval "diff model" --text "$book" --ctx 64 --limit 4 --logit-bits 16,3
-try 7 "1 result meets a condition" "$@" --fail-if 'kld_nats>0.001' --csv gate.csv -o gate.json --force
-grep -q "3-bit logits (tensor): kld_nats is [0-9]" "$top/err" || complain "gates: no line says which result: $(cat "$top/err")"
+try 7 "error: 1 result meets a condition of --fail-if (diff model, text, 3-bit logits (tensor), f32, KV 16:16: kld_nats is .* (95 % interval .*), .kld_nats>0.001.)" "$@" \
+    --fail-if 'kld_nats>0.001' --csv gate.csv -o gate.json --force
+grep -q "3-bit logits (tensor), f32, KV 16:16: kld_nats is [0-9.]* (95 % interval [0-9.e-]* to [0-9.]*)" "$top/err" || complain "gates: no line says which result: $(cat "$top/err")"
 grep -q "NLL (nats)" "$top/out" || complain "gates: no table beside a missed gate"
 [ -s gate.csv ] || complain "gates: no CSV beside a missed gate"
 grep -q '"missed": 1' gate.json || complain "gates: the document does not count what was missed"
 try 7 "2 results meet" "$@" --ctx 256 --logit-bits 16 --fail-if 'kld_nats > 0' --kv-bits 4 --kv-recent 8 --kv-code token,page
 for cache in 4:4 "4:4 page"; do # told apart
-    grep -q "16-bit logits (tensor), KV $cache: kld_nats is [0-9]" "$top/err" || complain "gates: no line says which cache: $(cat "$top/err")"
+    grep -q "16-bit logits (tensor), f32, KV $cache: kld_nats is [0-9]" "$top/err" || complain "gates: no line says which cache: $(cat "$top/err")"
 done
 try 0 "PPL" "$@" --fail-if 'kld_nats > 50' --fail-if 'ppl_ratio>=9' --fail-if 'same_top1<0.001'
 try 7 "2 results meet" "$@" --fail-if 'nll_nats.value>=0'
@@ -25,7 +26,7 @@ grep -q "error: 1 condition of --fail-if could not be checked" "$top/err" || com
 grep -q '"checked": 0' gate.json || complain "gates: the document does not say that nothing was looked at"
 [ "$(grep -c . gate.csv)" = 3 ] || complain "gates: no CSV beside a gate that could not be checked"
 absent dq-eval-*.resume
-try 7 "1 result meets a condition of --fail-if, and 2 conditions" "$@" --fail-if 'kv.nothing > 1' \
+try 7 "1 result meets a condition of --fail-if (.*kld_nats.p99 is .*), and 2 conditions" "$@" --fail-if 'kv.nothing > 1' \
     --fail-if 'kld_nats.p99 > 1e-6' --fail-if 'weights.x < 0'
 try 7 "kld_nats.noise_floor is" "$@" --fail-if 'kld_nats.noise_floor >= 0'
 try 7 "delta_p.rms is" "$@" --fail-if 'delta_p.rms >= 0' --logit-bits 3
@@ -44,7 +45,7 @@ for name in nll_nats_delta kld_nats kld_nats.p99 same_top1 ppl_ratio delta_p.rms
         eval two.h5 --text "$book" --ctx 64 --limit 2 --fail-if "$name > 1"
 done
 set -- eval two.h5 --text "$book" --ctx 64 --limit 12
-try 7 "two.h5, text, 16-bit logits (tensor): could not be checked, its source checkpoint is not in the run" "$@" \
+try 7 "two.h5, text, 16-bit logits (tensor), f32, KV 16:16: could not be checked, its source checkpoint is not in the run" "$@" \
     --fail-if 'kld_nats > 0.01' --csv two.csv -o two.json
 grep -q "^two.h5: compared with nothing, as its source checkpoint is not in the run" "$top/out" ||
     complain "gates: the table does not say what is not compared"
