@@ -146,10 +146,11 @@ dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, 
     DQ_TRY(read_file(s, o, err));
     DQ_TRY(read_words(s, o, err));
     if (o->group && !dq_quantize_group_parse(&s->group, o->group))
-        return dq_fail(err, DQ_USAGE,
-                       "--group: expected a number of columns from 1 up, row or tensor; found "
-                       "\"%s\".",
-                       o->group);
+        return dq_fail(
+            err, DQ_USAGE,
+            "--group: expected a number of columns from 1 to 2147483647, row or tensor; found "
+            "\"%s\".",
+            o->group);
     if (o->bits) s->bits = (int)o->bits;
     if (o->embed_bits) s->embed_bits = (int)o->embed_bits;
     if (o->head_bits) s->head_bits = (int)o->head_bits;

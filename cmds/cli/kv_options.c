@@ -219,10 +219,11 @@ static dq_status take_share(dq_kv_options *o, const char *part, int i, dq_err *e
 {
     char *end;
     double x = dq_real_parse(part, &end);
-    if (end == part || *end || !(x > 0) || x > 1)
+    if (end == part || *end || !(x >= DQ_KV_KEEP_LEAST) || x > 1)
         return dq_fail(err, DQ_USAGE,
-                       "expected a fraction above 0 and up to 1 (0.25 keeps a quarter). For a "
-                       "number of tokens use --kv-tokens.");
+                       "expected a fraction from %g to 1 (0.25 keeps a quarter). For a "
+                       "number of tokens use --kv-tokens.",
+                       DQ_KV_KEEP_LEAST);
     for (int j = 0; j < i; j++) {
         if (o->share[j] == x) return dq_fail(err, DQ_USAGE, "stands twice.");
     }

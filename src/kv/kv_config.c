@@ -180,12 +180,13 @@ dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err)
                        "KV settings: widths \"%s\" and k_bits %d, v_bits %d (expected 0)",
                        c->widths, c->k_bits, c->v_bits);
     if (!x->policy) return DQ_OK;
-    if (!(x->keep >= 0 && x->keep <= 1) || x->tokens < 0 || x->tokens > INT_MAX ||
-        (x->keep > 0) == (x->tokens > 0))
+    const bool share = x->keep >= DQ_KV_KEEP_LEAST && x->keep <= 1;
+    if (!(share || x->keep == 0) || x->tokens < 0 || x->tokens > INT_MAX ||
+        share == (x->tokens > 0))
         return dq_fail(err, DQ_DAMAGED,
-                       "KV settings: expected a share (keep) up to 1 or a number of tokens, the "
-                       "other one 0, found keep %g, tokens %lld",
-                       x->keep, (long long)x->tokens);
+                       "KV settings: expected a share (keep) from %g to 1 or a number of tokens, "
+                       "the other one 0, found keep %g, tokens %lld",
+                       DQ_KV_KEEP_LEAST, x->keep, (long long)x->tokens);
     if (x->tokens && x->tokens < (int64_t)c->sink + c->recent)
         return dq_fail(err, DQ_DAMAGED,
                        "KV settings: tokens %lld is less than sink %d and recent %d together",

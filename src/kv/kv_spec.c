@@ -136,9 +136,9 @@ dq_status dq_evict_check(const dq_kv_spec *spec, dq_err *err)
     if (e->keep != 0 && e->tokens != 0)
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_KEEP_OR_TOKENS},
                             "a share and a number of tokens to keep exclude each other.");
-    if (e->tokens == 0 && !(e->keep > 0 && e->keep <= 1))
+    if (e->tokens == 0 && !(e->keep >= DQ_KV_KEEP_LEAST && e->keep <= 1))
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
-                            "keep %g: expected a share above 0 and at most 1.", e->keep);
+                            "keep %g: expected a share from %g to 1.", e->keep, DQ_KV_KEEP_LEAST);
     if (e->tokens != 0 && e->tokens < least)
         return dq_fail_with(
             err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_SINK_RECENT},

@@ -20,9 +20,11 @@ enum { DQ_NUMS = 3 };
 extern const char *const dq_num_name[DQ_NUMS]; /* "f32", "bf16", "int8" */
 
 /* What is forgotten of a context, and when. */
+#define DQ_KV_KEEP_LEAST 1e-6 /* smaller shares are no tokens of any context */
+
 typedef struct dq_evict_spec {
     const dq_kv_policy *policy; /* NULL: nothing is evicted */
-    double keep;    /* share of the prefix that is kept, 0 < keep <= 1; 0: `tokens` says */
+    double keep;    /* share of the prefix that is kept, DQ_KV_KEEP_LEAST to 1; 0: `tokens` says */
     int64_t tokens; /* tokens kept; 0: `keep` says */
     int64_t every;  /* evict again after so many continuation tokens; 0: only once */
     int64_t window; /* rows that count; -1: as the policy says; 0: all */

@@ -41,7 +41,7 @@ bool dq_quantize_group_parse(int64_t *out, const char *text)
         *out = DQ_GROUP_ROW;
     else if (strcmp(text, "tensor") == 0)
         *out = DQ_GROUP_TENSOR;
-    else if (end == text || *end || errno || v < 1)
+    else if (end == text || *end || errno || v < 1 || v > INT32_MAX)
         return false;
     else
         *out = v;
@@ -51,9 +51,11 @@ bool dq_quantize_group_parse(int64_t *out, const char *text)
 dq_status dq_quantize_recipe_group(int64_t *out, const json_t *group, dq_err *err)
 {
     const char *text = text_of(group);
-    if (text ? dq_quantize_group_parse(out, text) : dq_json_whole(out, group) && *out > 0)
+    if (text ? dq_quantize_group_parse(out, text)
+             : dq_json_whole(out, group) && *out > 0 && *out <= INT32_MAX)
         return DQ_OK;
-    return dq_json_wrong("group", "a number of columns, \"row\" or \"tensor\"", group, err);
+    return dq_json_wrong("group", "a number of columns up to 2147483647, \"row\" or \"tensor\"",
+                         group, err);
 }
 
 dq_status dq_quantize_recipe_mode(int *out, const json_t *mode, dq_err *err)

@@ -33,7 +33,7 @@ refused "kv-bits 3|: expected widths by layer" --kv-bits "3|" --kv-code page
 refused "kv-bits 7|3: 7 bits for keys are not offered" --kv-bits "7|3" --kv-code page
 refused "kv-bits 16|4:4: 16 bits for some keys and codes for others" --kv-bits "16|4:4" --kv-code page
 refused "kv-bits 3|4\*|2\*: two entries for keys" --kv-bits "3|4*|2*" --kv-code page
-refused "kv-keep 0: expected a fraction above 0" --kv-keep 0
+refused "kv-keep 0: expected a fraction from 1e-06 to 1" --kv-keep 0
 refused "kv-keep 1.5: expected a fraction" --kv-keep 1.5
 refused "kv-keep 64: .*use --kv-tokens" --kv-keep 64
 refused "kv-keep nan: expected" --kv-keep nan

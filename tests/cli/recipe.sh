@@ -143,7 +143,20 @@ wrong_value 'key "bits": expected a value, or no such key, found null' '"bits": 
 wrong_value 'key "bits": expected 2 to 8, or 16, found "4"' '"bits": "4"'
 wrong_value 'key "embed_bits": expected 2 to 8, or 16, found 9' '"embed_bits": 9'
 wrong_value 'key "head_bits": expected 2 to 8, or 16, found 4.5' '"head_bits": 4.5'
-wrong_value 'key "group": expected a number of columns, "row" or "tensor", found an array' '"group": [1]'
+wrong_value 'key "group": expected a number of columns up to 2147483647, "row" or "tensor", found an array' '"group": [1]'
+# what 32 bits would make another number of
+wrong_value 'key "group": expected a number of columns up to 2147483647, .* found 4294967424' '"group": 4294967424'
+wrong_value 'key "group": expected a number of columns up to 2147483647, .* found "4294967424"' '"group": "4294967424"'
+wrong_value '"rules", rule 1: key "group": expected a number of columns up to' '"rules": [{"match": ".", "bits": 4, "group": 4294967424}]'
+wrong_value '"rules", rule 1: key "bits": expected 2 to 8, or 16, found 4294967300' '"rules": [{"match": ".", "bits": 4294967300}]'
+for member in '"keep": 0.5, "sink": 4294967300' '"keep": 0.5, "recent": 4294967360' '"keep": 0.5, "window": 4294967297' \
+    '"tokens": 4294967396' '"keep": 1e-300' '"keep": 1e-12' '"keep": 0.5, "every": 4294967297'; do
+    wrong_value '"kv": ' "\"kv\": {\"policy\": \"h2o\", $member}"
+done
+wrong_value '"kv": KV settings: expected a share (keep) from 1e-06 to 1' '"kv": {"policy": "h2o", "keep": 1e-300}'
+try 2 "expected a fraction from 1e-06 to 1" quantize "plain model" --dry-run --kv-policy h2o --kv-keep 1e-300
+try 2 "expected a number of columns from 1 to 2147483647" quantize "plain model" --dry-run --group 4294967424
+try 2 "GROUP is something else" quantize "plain model" --dry-run --bits-map .=4/4294967424
 wrong_value 'key "scale": expected the name of a mode of scales, found 3' '"scale": 3'
 wrong_value 'key "scale_dtype": expected "f16" or "f32", found "f64"' '"scale_dtype": "f64"'
 wrong_value 'key "dense_type": expected "keep", "bf16" or "f16", found true' '"dense_type": true'
