@@ -27,44 +27,67 @@ static bool is_new(const json_t *was, const char *key, const json_t *now)
     return !old || !json_equal(old, now);
 }
 
-/* The first member that differs, with both values where these are short. */
-static const char *difference(dq_arena *a, const json_t *was, const json_t *now, dq_err *err)
+/* A value as a message has it: of a hash its first digits, of what is long nothing; in the arena. */
+static const char *shown(dq_arena *a, const json_t *v, dq_err *err)
 {
-    enum { SHORT = 60 };
-    const char *key, *says = NULL;
+    enum { SHORT = 60, SHA = 64, DIGITS = 12 };
+    const char *s = json_string_value(v);
+    if (s && strlen(s) == SHA && strspn(s, "0123456789abcdef") == SHA)
+        return dq_textf(a, err, "%.*s...", (int)DIGITS, s);
+    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    const bool fits = text && strlen(text) <= SHORT;
+    const char *out = fits ? dq_text(a, text, strlen(text), err) : NULL;
+    free(text);
+    return out;
+}
+
+/* "calib.sha256: begun with X, this run has Y": the first member that differs, behind `path`. */
+static const char *difference(dq_arena *a, const char *path, const json_t *was, const json_t *now,
+                              dq_err *err)
+{
+    const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)was, key, v)
     {
-        if (!json_object_get(now, key)) return dq_textf(a, err, "%s", key);
+        if (!json_object_get(now, key)) return dq_textf(a, err, "%s%s", path, key);
     }
     json_object_foreach((json_t *)(uintptr_t)now, key, v)
     {
         const json_t *old = json_object_get(was, key);
         if (!is_new(was, key, v)) continue;
-        if (json_is_object(v) && json_is_object(old)) return difference(a, old, v, err);
-        char *from = old ? json_dumps(old, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-        char *to = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
-        if (from && to && strlen(from) <= SHORT && strlen(to) <= SHORT)
-            says = dq_textf(a, err, "%s: begun with %s, this run has %s", key, from, to);
-        else
-            says = dq_textf(a, err, "%s", key);
-        free(from);
-        free(to);
-        return says;
+        const char *inner = dq_textf(a, err, "%s%s.", path, key);
+        if (inner && json_is_object(v) && json_is_object(old))
+            return difference(a, inner, old, v, err);
+        const char *from = shown(a, old, err), *to = shown(a, v, err);
+        if (!from || !to) return dq_textf(a, err, "%s%s", path, key);
+        return dq_textf(a, err, "%s%s: begun with %s, this run has %s", path, key, from, to);
     }
     return NULL;
 }
 
-/* line: the first of a journal; of: what this run's key is made of. */
-static dq_status other_key(const dq_plan_journal *j, const json_t *line, const json_t *of,
-                           dq_arena *a, dq_err *err)
+/* The file that a difference comes of; NULL: none. */
+static const char *file_of(const dq_plan_journal_how *how, const char *what)
+{
+    for (int i = 0; i < DQ_PLAN_JOURNAL_FILES && how->file[i].member; i++) {
+        const size_t n = strlen(how->file[i].member);
+        if (strncmp(how->file[i].member, what, n) == 0 && strcspn(what, ".:") == n)
+            return how->file[i].path;
+    }
+    return NULL;
+}
+
+/* line: the first of a journal, with another key than this run's. */
+static dq_status other_key(const dq_plan_journal *j, const json_t *line,
+                           const dq_plan_journal_how *how, dq_arena *a, dq_err *err)
 {
     const json_t *was = json_object_get(line, "of");
-    const char *what = was ? difference(a, was, of, err) : NULL;
+    const char *what = was ? difference(a, "", was, how->of, err) : NULL;
+    const char *file = what ? file_of(how, what) : NULL;
     if (err->code != DQ_OK) return err->code;
     return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_REPEAT_OR_FORCE},
-                        "%s: was begun with another model, text or settings%s%.200s.", j->path,
-                        what ? "; what differs first is " : "", what ? what : "");
+                        "%s: was begun with another model, text or settings%s%.200s%s%.300s%s.",
+                        j->path, what ? "; what differs first is " : "", what ? what : "",
+                        file ? " (" : "", file ? file : "", file ? ")" : "");
 }
 
 /* ---- Lines ---- */
@@ -126,7 +149,7 @@ static dq_status take_lines(const dq_plan_journal *j, const dq_journal_lines *fo
         if (i > 0)
             how->take(how->arg, line, err);
         else if (!key || strcmp(key, how->key) != 0)
-            other_key(j, line, how->of, a, err);
+            other_key(j, line, how, a, err);
         json_decref(line);
     }
     return err->code;

@@ -18,10 +18,17 @@ typedef struct dq_plan_journal {
 /* What a line behind the first means; the line goes away behind it. */
 typedef dq_status dq_plan_journal_take(void *arg, json_t *line, dq_err *err);
 
+/* A member of `of` that comes of a file, for messages. */
+typedef struct dq_plan_journal_file {
+    const char *member, *path;
+} dq_plan_journal_file;
+enum { DQ_PLAN_JOURNAL_FILES = 6 };
+
 typedef struct dq_plan_journal_how {
-    const char *out;            /* beside which it lies */
-    const char *key;            /* 64 hex digits, of `of` */
-    const json_t *of;           /* member by member what results depend on */
+    const char *out;                                  /* beside which it lies */
+    const char *key;                                  /* 64 hex digits, of `of` */
+    const json_t *of;                                 /* member by member what results depend on */
+    dq_plan_journal_file file[DQ_PLAN_JOURNAL_FILES]; /* up to one without a member */
     bool resume, force;         /* go on from one that is there, or replace it */
     dq_plan_journal_take *take; /* told each line that is found */
     void *arg;

@@ -235,13 +235,19 @@ dq_status dq_plan_state_begin(dq_plan *p, dq_err *err)
     s->kept = json_object();
     s->look = json_array();
     if (key_of(key, &of, p, err) == DQ_OK) {
-        const dq_plan_journal_how how = {.out = p->set.out,
-                                         .key = key,
-                                         .of = of,
-                                         .resume = p->set.resume,
-                                         .force = p->set.force,
-                                         .take = take_line,
-                                         .arg = p};
+        const dq_plan_journal_how how = {
+            .out = p->set.out,
+            .key = key,
+            .of = of,
+            .file = {{"model", p->set.model},
+                     {"calib", p->set.calib},
+                     {dq_plan_text_name[0], p->set.calib},
+                     {dq_plan_text_name[1], p->set.calib},
+                     {dq_plan_text_name[2], p->set.unseen ? p->set.unseen : p->set.calib}},
+            .resume = p->set.resume,
+            .force = p->set.force,
+            .take = take_line,
+            .arg = p};
         dq_plan_journal_open(&s->journal, &how, p->arena, err);
     }
     json_decref(of);

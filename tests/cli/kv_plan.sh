@@ -258,5 +258,5 @@ cp lines.txt lines.jsonl
 rm k.json
 : >k.json.journal
 until_line 3 . TERM "$@" --text lines.txt --force
-try 4 "what differs first is ids[.]" "$@" -o k.json --text lines.jsonl --resume
+try 4 "what differs first is ids: begun with [0-9a-f]*[.]*, this run has [0-9a-f]*[.]* (lines.jsonl)" "$@" -o k.json --text lines.jsonl --resume
 absent k.json

@@ -338,7 +338,7 @@ cp "$top/out" table
 : >k.json.journal
 until_line 2 '"lack"' KILL "$@" --force
 sed 6q questions.jsonl >fewer.jsonl
-try 4 "what differs first is questions" "$@" -o k.json --resume --ask 6 --questions fewer.jsonl
+try 4 "what differs first is questions: begun with .* (fewer.jsonl)" "$@" -o k.json --resume --ask 6 --questions fewer.jsonl
 cp k.json.journal kept.journal
 # shellcheck disable=SC2034 # for changed
 line=$(grep '"lack"' kept.journal | sed -n 1p | cut -c66-)
