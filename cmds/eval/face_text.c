@@ -136,6 +136,14 @@ static dq_status choose_more(void *own, cmd_eval_options *run, dq_err *err)
 {
     const text_options *t = own;
     if (t->files.n == 0) return DQ_OK;
+    /* one document twice would count as two that are independent */
+    for (int i = 0; i < t->files.n; i++) {
+        for (int k = 0; k < i; k++) {
+            if (dq_file_same(t->files.item[i], t->files.item[k]))
+                return dq_fail(err, DQ_USAGE, "%s: --text is given twice for this file (%s).",
+                               t->files.item[i], t->files.item[k]);
+        }
+    }
     const dq_eval_source source = {
         .name = "text", .path = t->files.item[0], .kind = &dq_eval_text, .settings = &t->settings};
     return cmd_eval_add_source(run, &source, "tasks", err);

@@ -17,6 +17,9 @@ text 2 "expected one of chunk, stride, block, rolling" --text "$book" --window w
 text 2 "expected less than the 512 ids" --text "$book" --window stride --stride 512
 text 2 "expected less than the 64 ids" --text "$book" --window stride --stride 65 --ctx 64
 text 2 "stride is about --window stride" --text "$book" --stride 4
+ln -s "$book" again.txt
+text 2 "again.txt: --text is given twice for this file ($book)" --text "$book" --text again.txt
+rm again.txt
 text 2 "positions is about --text" --task mc --data choices.jsonl --positions
 text 2 "ctx is about --text" --task mc --data choices.jsonl --ctx 64
 text 2 "window is about --text" --task mc --data choices.jsonl --window block
@@ -37,7 +40,8 @@ text 3 "broken.jsonl: line 2: .*text" --text broken.jsonl
 text 6 "no-such-file" --text "$book" --text no-such-file
 text 4 "has 2 ids, block windows of 512 need 512" --text one --window block
 text 4 "has 2 ids, positions windows of 512 need 513" --text one --positions
-text 4 "none of 2 documents is long enough" --text one --text one
+cp one other
+text 4 "none of 2 documents is long enough" --text one --text other
 text 4 "ctx 100000 is more" --text "$book" --window stride --ctx 100000
 for form in stride rolling; do
     text 0 "diff model" --text empty --text one --window $form
@@ -98,6 +102,7 @@ for other in "--window stride --stride 17" "--window block" "--window rolling" "
     # shellcheck disable=SC2086 # several words
     anew eval "diff model" --progress never --text "$lines" --ctx 64 --resume $other
 done
-anew eval "diff model" --progress never --text "$lines" --text "$lines" --window stride --ctx 64 --stride 16 --resume
+cp "$lines" lines2.jsonl
+anew eval "diff model" --progress never --text "$lines" --text lines2.jsonl --window stride --ctx 64 --stride 16 --resume
 text 0 "AR-hit share" --text "$lines" --window stride --ctx 64 --stride 16 --resume --slices
 absent dq-eval-*.resume
