@@ -110,11 +110,25 @@ static int64_t item_rows(const dq_requests *q, int64_t item, bool shared)
     return n;
 }
 
+/* Whether all choices of an item have one context; truncation may have cut them differently. */
+static bool same_context(const dq_requests *q, int64_t item)
+{
+    const dq_request *a = &q->req[q->at[item]];
+    for (int64_t k = q->at[item] + 1; k < q->at[item + 1]; k++) {
+        const dq_request *b = &q->req[k];
+        if (a->n_ctx != b->n_ctx ||
+            (a->ctx != b->ctx && memcmp(a->ctx, b->ctx, (size_t)a->n_ctx * sizeof *a->ctx) != 0))
+            return false;
+    }
+    return true;
+}
+
 int64_t dq_score_group(const dq_requests *q, int64_t begin, int64_t max_rows, bool shared)
 {
     const int64_t last = dq_items_shared_prefix(q, begin)->end;
+    const bool same = same_context(q, begin);
     int64_t end = begin + 1, rows = item_rows(q, begin, shared);
-    for (; end < q->n_items && end < last; end++) {
+    for (; end < q->n_items && end < last && same_context(q, end) == same; end++) {
         rows += item_rows(q, end, shared);
         if (rows > max_rows) break;
     }
@@ -247,19 +261,6 @@ static int32_t open_sequence(group *g, int32_t parent, dq_err *err)
     int32_t seq = dq_score_open(g->s, parent, err);
     if (seq >= 0) g->seq[g->n_seq++] = seq;
     return seq;
-}
-
-/* Whether all choices of an item have one context; truncation may have cut them differently. */
-static bool same_context(const dq_requests *q, int64_t item)
-{
-    const dq_request *a = &q->req[q->at[item]];
-    for (int64_t k = q->at[item] + 1; k < q->at[item + 1]; k++) {
-        const dq_request *b = &q->req[k];
-        if (a->n_ctx != b->n_ctx ||
-            (a->ctx != b->ctx && memcmp(a->ctx, b->ctx, (size_t)a->n_ctx * sizeof *a->ctx) != 0))
-            return false;
-    }
-    return true;
 }
 
 /* An item's contexts: one where its choices agree. A plain cache gains nothing from a context that one choice

@@ -56,7 +56,8 @@ bool dq_score_shares(const dq_pass *pass, const dq_kv_spec *kv);
  * because fewer rows than counted are computed then. */
 int64_t dq_score_rows(const dq_runner *r, bool shared);
 /* One past the last item of a group that starts at `begin`: as many as fit into max_rows rows, at least
- * one, all with one shared prefix. */
+ * one, all with one shared prefix, and all with one context for all choices or none: what contexts take is measured
+ * by group. */
 int64_t dq_score_group(const dq_requests *q, int64_t begin, int64_t max_rows, bool shared);
 
 /* Ids of a request that are fed behind the shared prefix: the last one's successor is not asked for. */

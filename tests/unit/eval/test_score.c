@@ -298,16 +298,20 @@ static void test_groups(void **state)
     (void)state;
     rig x;
     rig_open(&x, "llama-f32");
-    const dq_shared_prefix prefix[2] = {{.ids = x.text, .n = 40, .end = 3},
-                                        {.ids = x.text, .n = 3, .end = N_ITEMS}};
+    dq_shared_prefix prefix[2] = {{.ids = x.text, .n = 40, .end = 1},
+                                  {.ids = x.text, .n = 3, .end = N_ITEMS}};
     assert_int_equal(dq_score_group(&x.q, 0, 1, true), 1); /* at least one */
-    assert_int_equal(dq_score_group(&x.q, 0, 1000000, true), N_ITEMS);
+    /* what contexts take is measured by group: items whose choices have one context stand apart from item 2 */
+    assert_int_equal(dq_score_group(&x.q, 0, 1000000, true), 2);
+    assert_int_equal(dq_score_group(&x.q, 2, 1000000, true), 3);
+    assert_int_equal(dq_score_group(&x.q, 3, 1000000, true), N_ITEMS);
     assert_int_equal(dq_score_group(&x.q, N_ITEMS - 1, 1, true), N_ITEMS);
     x.q.shared_prefix = prefix;
     x.q.n_shared_prefixes = 2;
-    assert_int_equal(dq_score_group(&x.q, 0, 1000000, true), 3); /* one shared prefix only */
+    assert_int_equal(dq_score_group(&x.q, 0, 1000000, true), 1); /* one shared prefix only */
     assert_int_equal(dq_score_group(&x.q, 3, 1000000, true), N_ITEMS);
-    assert_int_equal(dq_score_group(&x.q, 0, 200, true), 3);
+    prefix[0].end = N_ITEMS;
+    assert_int_equal(dq_score_group(&x.q, 0, 200, true), 2);
     assert_int_equal(dq_score_group(&x.q, 0, 200, false), 1); /* each with its prefix */
     rig_close(&x);
 }
