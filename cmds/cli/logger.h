@@ -17,7 +17,7 @@ typedef struct dq_logger {
 } dq_logger;
 #define DQ_LOGGER_OPTIONS(logger)                                                                  \
     dq_opt_text("progress", "WHEN", &(logger).progress,                                            \
-                "auto, always or never (default auto: when stderr is a terminal)"),                \
+                "auto, always or never (default auto: now and then in a file)"),                   \
         dq_opt_letter(                                                                             \
             'q', dq_opt_flag("quiet", &(logger).quiet, "no progress, no warnings on stderr")),     \
         dq_opt_letter('v', dq_opt_count("verbose", &(logger).verbose, "say on stderr what runs"))

@@ -18,8 +18,8 @@ void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *labe
     p->start = p->last_time = dq_os_seconds();
     p->first = -1;
     p->redraw = isatty(STDERR_FILENO) != 0;
-    p->on = !logger->quiet && strcmp(logger->progress, "never") != 0 &&
-            (p->redraw || strcmp(logger->progress, "always") == 0);
+    p->often = strcmp(logger->progress, "always") == 0;
+    p->on = !logger->quiet && strcmp(logger->progress, "never") != 0;
 }
 
 /* "12 s left", "3:20 left", "~2:05:00 left" */
@@ -40,15 +40,24 @@ void dq_progress_label(dq_progress *p, const char *label)
     p->label = label;
 }
 
+/* In a file: every 5 s at first, then a tenth of the time so far apart, and at most 5 minutes. */
+bool dq_progress_due(const dq_progress *p, double now, double share)
+{
+    const double since = now - p->last_time;
+    double gap = (now - p->start) / 10;
+    if (p->redraw) return since >= 0.1 || share >= 1;
+    if (p->often && share - p->last_share >= 0.05) return true;
+    if (gap < 5) gap = p->shown ? 5 : 3;
+    return since >= (gap < 300 ? gap : 300);
+}
+
 void dq_progress_set(dq_progress *p, double done, const char *note)
 {
     double now = dq_os_seconds(), share = done / p->total;
     p->done = done;
     if (p->first < 0) p->first = share;
     if (!p->on) return;
-    if (p->redraw ? now - p->last_time < 0.1 && share < 1
-                  : share - p->last_share < 0.05 && now - p->last_time < 30)
-        return;
+    if (!dq_progress_due(p, now, share)) return;
     char left[32] = "";
     if (share > p->first)
         time_text(left, sizeof left, (now - p->start) * (1 - share) / (share - p->first), p->rough);

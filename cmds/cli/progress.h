@@ -5,13 +5,14 @@
 
 #include "cmds/cli/logger.h"
 
-/* Progress on stderr: a redrawn line on a terminal, else a line per 5 % or 30 s. */
+/* Progress on stderr: on a terminal a line that is redrawn, in a file a line now and then: the first after 3 s, then as a
+ * log of hours stays short, see dq_progress_due. `always` adds one for every 5 %. */
 typedef struct dq_progress {
     const dq_logger *logger;
     const char *label;
     double total, done, start, first, last_time,
-        last_share; /* first: share done before the start */
-    bool redraw, shown, on;
+        last_share;                /* first: share done before the start */
+    bool redraw, shown, on, often; /* often: `always` */
     bool rough; /* how much there is to do is an estimate, and so is the time left: "~" */
 } dq_progress;
 void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *label, double total);
@@ -22,5 +23,7 @@ void dq_progress_set(dq_progress *p, double done, const char *note);
 /* The same for work whose total is told with every step; `progress` is a dq_progress. */
 void dq_progress_step(void *progress, double done, double total, const char *note);
 void dq_progress_end(dq_progress *p);
+/* Whether a line is due at `now`, seconds of dq_os_seconds. */
+bool dq_progress_due(const dq_progress *p, double now, double share);
 
 #endif

@@ -401,6 +401,7 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
     }
     DQ_TRY(cmd_eval_resume_begin(&x->resume, &x->e, x->o.resume, &x->o.logger, err));
     dq_progress_begin(&x->progress, &x->o.logger, "scored", 1);
+    x->progress.rough = x->e.n_rows > 1; /* rows take different time */
     x->e.progress = on_progress;
     x->e.progress_arg = x;
     dq_status s = dq_eval_run(&x->e, err);

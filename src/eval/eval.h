@@ -126,7 +126,7 @@ struct dq_eval_row {
     dq_kv_spec kv;         /* a row whose setting is not plain runs on runners of its own */
     int64_t done;          /* finished units, from the first on */
     dq_score_work work;    /* of what is done */
-    dq_score_work pending; /* of windows that other rows still have to score: counted with them */
+    dq_score_work pending; /* of the units that were finished last */
     /* per scored id: its log-probability and the most likely id */
     double *logp;
     int32_t *top1;
@@ -178,8 +178,8 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err);
  * everything that results depend on. With `resume` the rows first take what the file has; a file of another
  * key is DQ_MISMATCH. */
 dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err);
-/* Rows row[n] have finished their units from[i] .. done - 1, together. */
-void dq_eval_log(dq_eval *e, const int *row, const int64_t *from, int n);
+/* A row has finished its units from .. done - 1, which its `pending` is of. */
+void dq_eval_log(dq_eval *e, int row, int64_t from);
 
 /* ln of the probability of a request's continuation; whether every id of it was the most likely one. */
 double dq_eval_ll(const dq_eval_row *row, const dq_request *r);

@@ -1,11 +1,10 @@
 /* eval_journal: finished work as steps of a journal. Numbers are written in hexadecimal, so that a
  * resumed run gives the same bits as one that was never stopped. Each line of the journal is a JSON object:
  *
- *   {"schema": "dq-eval-resume/7", "key": KEY, "rows": N}
- *   {"rows": [{"row": I, "from": UNIT, "to": UNIT, "tokens": .., "computed": .., "seconds": HEX,
- *              "held": [..], "gap_min": HEX, "logp": "HEX ..", "top1": "ID ..", "kld": "HEX ..",
- *              "top_logp": "HEX ..", "extra": "HEX .."}, ...]}
- *                                            one per step: rows that finished units together
+ *   {"schema": "dq-eval-resume/8", "key": KEY, "rows": N}
+ *   {"row": I, "from": UNIT, "to": UNIT, "tokens": .., "computed": .., "seconds": HEX, "held": [..],
+ *    "gap_min": HEX, "logp": "HEX ..", "top1": "ID ..", "kld": "HEX ..", "top_logp": "HEX ..",
+ *    "extra": "HEX .."}                       one per step: units of a row that were finished together
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
 #include "base/strbuf.h"
@@ -17,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char schema[] = "dq-eval-resume/7";
+static const char schema[] = "dq-eval-resume/8";
 
 /* The counts of what contexts took, in the order of the file. */
 enum { N_HELD = 19 };
@@ -75,26 +74,21 @@ static void put_row(FILE *f, const dq_eval *e, int index, int64_t from)
     fputc('}', f);
 }
 
-static dq_status add(dq_eval *e, const int *row, const int64_t *from, int n, dq_err *err)
+static dq_status add(dq_eval *e, int row, int64_t from, dq_err *err)
 {
     dq_strbuf text = {0};
     FILE *f = dq_strbuf_memory_open(&text, err);
     if (!f) return err->code;
-    fputs("{\"rows\": [", f);
-    for (int i = 0; i < n; i++) {
-        if (i) fputs(", ", f);
-        put_row(f, e, row[i], from[i]);
-    }
-    fputs("]}", f);
+    put_row(f, e, row, from);
     if (dq_strbuf_memory_close(f, err) == DQ_OK) dq_journal_add(e->journal, text.s, text.n, err);
     dq_block_free(text.s);
     return err->code;
 }
 
-void dq_eval_log(dq_eval *e, const int *row, const int64_t *from, int n)
+void dq_eval_log(dq_eval *e, int row, int64_t from)
 {
     if (!e->journal || e->journal_err.code != DQ_OK) return;
-    add(e, row, from, n, &e->journal_err);
+    add(e, row, from, &e->journal_err);
 }
 
 /* n numbers with single spaces between. */
@@ -179,21 +173,12 @@ static dq_status get_head(const dq_eval *e, const char *key, const json_t *step,
     return dq_json_int(&rows, step, "rows", e->n_rows, e->n_rows, NULL, err);
 }
 
-static dq_status get_step(dq_eval *e, const json_t *step, dq_err *err)
-{
-    const json_t *rows = json_object_get(step, "rows");
-    if (json_array_size(rows) < 1) return dq_fail(err, DQ_DAMAGED, "a step without rows");
-    for (size_t i = 0; i < json_array_size(rows); i++)
-        DQ_TRY(get_row(e, json_array_get(rows, i), err));
-    return DQ_OK;
-}
-
 static dq_status read_steps(dq_eval *e, const char *key, const dq_journal_lines *found, dq_err *err)
 {
     for (int64_t i = 0; err->code == DQ_OK && i < found->n; i++) {
         json_t *step = NULL;
         if (dq_json_parse(&step, found->text[i], strlen(found->text[i]), "step", err) == DQ_OK)
-            i == 0 ? get_head(e, key, step, err) : get_step(e, step, err);
+            i == 0 ? get_head(e, key, step, err) : get_row(e, step, err);
         json_decref(step);
     }
     return err->code;

@@ -779,6 +779,95 @@ static void test_journal(void **state)
     rig_close(&x);
 }
 
+/* ---- Windows are units: each row is written down for itself, some windows at a time ---- */
+
+enum { MANY = 60 };
+
+/* A sweep of text alone, with caches that forget and round; 720 ids a row, so that a row takes several steps. */
+static void text_sweep_open(dq_eval *e, rig *x)
+{
+    static dq_window win[MANY];
+    dq_err err = {0};
+    dq_kv_spec kv = dq_kv_plain;
+    for (int i = 0; i < MANY; i++)
+        win[i] = (dq_window){.ids = x->text + i % 36, .n = 12, .first = 6, .value = 5 * i};
+    sweep_open(e, x);
+    e->row = NULL;
+    e->n_rows = 0;
+    e->cap_rows = 0;
+    e->ids[1].win = (dq_windows){.win = win, .n = MANY, .n_values = 5 * MANY, .longest = 12};
+    kv.recent = 2;
+    kv.sink = 1;
+    kv.evict =
+        (dq_evict_spec){.policy = dq_kv_policy_find("h2o", &err), .keep = 0.75, .window = -1};
+    assert_int_equal(dq_eval_add(e, 0, 1, specs[1], (dq_math){0}, &kv, &err), DQ_OK);
+    kv.k_bits = kv.v_bits = 4;
+    kv.code = DQ_CODE_PAGE;
+    assert_int_equal(dq_eval_add(e, 0, 1, specs[0], (dq_math){0}, &kv, &err), DQ_OK);
+    assert_int_equal(dq_eval_add(e, 0, 1, specs[2], (dq_math){0}, &dq_kv_plain, &err), DQ_OK);
+    assert_int_equal(e->n_rows, 4);
+}
+
+typedef struct watcher {
+    dq_eval *e;
+    int64_t done, steps;
+    int calls, within;
+} watcher;
+
+/* What is done is in the journal whenever progress is told, and the share is that of what is done and some more. */
+static void look(void *arg, double share, const char *note)
+{
+    watcher *w = arg;
+    const dq_eval *e = w->e;
+    int64_t done = 0, all = 0, steps = dq_journal_count(e->journal);
+    for (int i = 0; i < e->n_rows; i++) {
+        done += dq_eval_values(e, &e->row[i], e->row[i].done);
+        all += dq_eval_values(e, &e->row[i], MANY);
+    }
+    assert_non_null(note);
+    assert_true(done == w->done || steps == w->steps + 1); /* a row's step at a time */
+    assert_true(share * (double)all > (double)done - 0.5 && share < 1 + 1e-9);
+    w->calls++;
+    w->within += share * (double)all > (double)done + 0.5;
+    w->done = done;
+    w->steps = steps;
+}
+
+static void windows_are_units(void **state)
+{
+    (void)state;
+    rig x;
+    dq_eval e, f;
+    dq_err err = {0};
+    char path[] = "test_score_units.resume", key[65] = "", *text;
+    size_t len, lines = 0;
+    memset(key, 'c', 64);
+    rig_open(&x, "llama-f32");
+    text_sweep_open(&e, &x);
+    watcher w = {.e = &e, .steps = 1};
+    e.progress = look;
+    e.progress_arg = &w;
+    assert_int_equal(dq_eval_journal(&e, key, path, false, &err), DQ_OK);
+    assert_int_equal(dq_eval_run(&e, &err), DQ_OK);
+    dq_journal_close(e.journal, false);
+    assert_true(w.within >= e.n_rows);
+    assert_int_equal(dq_file_read(&text, &len, path, e.a, &err), DQ_OK);
+    for (size_t i = 0; i < len; i++) lines += text[i] == '\n';
+    assert_true((int)lines >= 1 + 2 * e.n_rows); /* the head; no row in one step */
+    for (size_t i = 0, n = 0; i < len; i++) {    /* killed when rows were differently far */
+        if (text[i] != '\n' || n++ % 4 != 2 || !test_runs((int)n, (int)lines)) continue;
+        assert_int_equal(dq_file_write(path, text, i + 1, &err), DQ_OK);
+        text_sweep_open(&f, &x);
+        assert_int_equal(dq_eval_journal(&f, key, path, true, &err), DQ_OK);
+        assert_int_equal(dq_eval_run(&f, &err), DQ_OK);
+        check_same(&e, &f);
+        dq_journal_close(f.journal, true);
+        dq_arena_free(f.a);
+    }
+    dq_arena_free(e.a);
+    rig_close(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -794,6 +883,7 @@ int main(void)
         cmocka_unit_test(test_sweep),
         cmocka_unit_test(references_with_fewer_positions),
         cmocka_unit_test(test_journal),
+        cmocka_unit_test(windows_are_units),
         cmocka_unit_test(test_prefix),
         cmocka_unit_test(test_kv_prefix),
         cmocka_unit_test(test_failures),

@@ -1,0 +1,132 @@
+/* eval_sweep: see eval_sweep.h. Shares are of scored ids. Within a step they go by the rows that passes have computed, of
+ * those that its sequences feed; where contexts are shared, or read again, there are fewer or more, and the share waits at
+ * the step's end.
+ * SPDX-License-Identifier: MIT */
+#include "eval/eval_sweep.h"
+
+#include "base/os.h"
+
+#include <stdio.h>
+
+enum { STEP_ROWS = 512 }; /* of a step at least: products over fewer rows cost more each */
+
+static double values_of(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end)
+{
+    return (double)(dq_eval_values(e, row, end) - dq_eval_values(e, row, begin));
+}
+
+/* ---- How far ---- */
+
+/* ", KV 4:4 h2o 0.25"; "" of a plain cache. */
+static void cache_note(char *note, size_t cap, const dq_kv_spec *s)
+{
+    char widths[DQ_KV_TEXT];
+    const dq_evict_spec *x = &s->evict;
+    if (dq_kv_spec_is_plain(s)) return;
+    const size_t n = (size_t)snprintf(note, cap, ", KV %s", dq_kv_codes_text(widths, s));
+    if (x->policy && n < cap)
+        snprintf(note + n, cap - n, " %s %g", x->policy->name,
+                 x->tokens ? (double)x->tokens : x->keep);
+}
+
+static void report(dq_eval_sweep *s)
+{
+    const dq_eval *e = s->e;
+    char note[200], cache[64] = "";
+    const double part = s->fed < s->feeds ? s->fed / s->feeds : 1;
+    if (!e->progress) return;
+    cache_note(cache, sizeof cache, &s->row->kv);
+    snprintf(note, sizeof note, "%s, %s, %d bits%s", e->model[s->row->model].m->name,
+             dq_eval_source_of(e, s->row)->name, s->row->logit.bits, cache);
+    e->progress(e->progress_arg, (s->done + s->values * part) / s->all, note);
+}
+
+/* dq_pass_listener. Passes of small models end faster than anybody looks. */
+static void tell(void *arg, double rows)
+{
+    enum { PER_SECOND = 10 };
+    dq_eval_sweep *s = arg;
+    const double now = dq_os_seconds();
+    s->fed += rows;
+    if (now - s->told < 1.0 / PER_SECOND) return;
+    s->told = now;
+    report(s);
+}
+
+void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e)
+{
+    *s = (dq_eval_sweep){.e = e, .rows = STEP_ROWS};
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *row = &e->row[i];
+        s->done += values_of(e, row, 0, row->done);
+        s->all += values_of(e, row, 0, dq_eval_units(e, row));
+    }
+}
+
+/* ---- Runners ---- */
+
+dq_pass dq_eval_sweep_pass(dq_eval_sweep *s, const dq_eval_row *row)
+{
+    return (dq_pass){.logit = row->logit, .math = row->math, .listener = {tell, s}};
+}
+
+dq_status dq_eval_sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_eval_row *row,
+                               dq_err *err)
+{
+    const dq_eval_model *m = &s->e->model[row->model];
+    *r = m->runner;
+    if (dq_kv_spec_is_plain(&row->kv) && row->kv.num == dq_kv_plain.num) return DQ_OK;
+    return dq_runner_new(r, m->m, dq_runner_backend(m->runner), &row->kv, err);
+}
+
+void dq_eval_sweep_runner_end(dq_runner *r, const dq_eval_sweep *s, const dq_eval_row *row)
+{
+    if (r != s->e->model[row->model].runner) dq_runner_free(r);
+}
+
+/* ---- Steps ---- */
+
+/* Ids that the sequences of the units feed, each counted for itself. */
+static double feeds_of(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end)
+{
+    const dq_eval_ids *ids = &e->ids[row->ids];
+    const dq_requests *q = &ids->req;
+    double n = 0;
+    if (dq_eval_source_of(e, row)->kind->windows) {
+        for (int64_t i = begin; i < end; i++) n += (double)ids->win.win[i].n;
+        return n;
+    }
+    for (int64_t k = q->at[begin]; k < q->at[end]; k++) n += (double)dq_score_fed(&q->req[k]);
+    return n;
+}
+
+int64_t dq_eval_sweep_rows(const dq_eval_sweep *s, int64_t max)
+{
+    return s->rows < max ? s->rows : max;
+}
+
+void dq_eval_sweep_step(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end,
+                        bool again)
+{
+    s->row = row;
+    s->fed = 0;
+    s->feeds = feeds_of(s->e, row, begin, end);
+    s->values = again ? 0 : values_of(s->e, row, begin, end);
+    s->begun = dq_os_seconds();
+    report(s);
+}
+
+void dq_eval_sweep_step_end(dq_eval_sweep *s)
+{
+    const double seconds = dq_os_seconds() - s->begun;
+    s->fed = s->feeds;
+    report(s);
+    s->done += s->values;
+    s->values = 0;
+    if (seconds < 0.5 && 2 * s->feeds >= (double)s->rows) {
+        if (s->feeds > (double)s->rows) s->rows = (int64_t)s->feeds;
+        s->rows *= 2;
+    } else if (seconds > 1) {
+        s->rows = s->feeds > 2 * STEP_ROWS ? (int64_t)s->feeds / 2 : STEP_ROWS;
+    }
+}
