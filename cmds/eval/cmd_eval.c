@@ -426,9 +426,10 @@ static dq_status print_faces(const cmd_eval_view *v, bool last, dq_err *err)
 static dq_status print_table(const cmd_eval_view *v, dq_err *err)
 {
     dq_table *t = NULL;
-    if (cmd_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK &&
-        print_faces(v, false, err) == DQ_OK && cmd_eval_claims(v, err) == DQ_OK &&
-        cmd_eval_front(v, err) == DQ_OK)
+    if (cmd_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK)
+        cmd_eval_kv_print_same(v);
+    if (err->code == DQ_OK && print_faces(v, false, err) == DQ_OK &&
+        cmd_eval_claims(v, err) == DQ_OK && cmd_eval_front(v, err) == DQ_OK)
         print_faces(v, true, err);
     dq_table_free(t);
     return err->code == DQ_OK ? dq_document_flush(err) : err->code;

@@ -9,6 +9,7 @@
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_face.h"
+#include "eval/eval_same.h"
 #include "kv/kv_field.h"
 
 #include <math.h>
@@ -53,9 +54,9 @@ static bool belongs(const dq_eval_row *a, const dq_eval_row *b)
 }
 
 /* Whether something is left to choose. */
-static bool chooses(const dq_evict_spec *s)
+static bool chooses(const dq_eval *e, const dq_eval_row *r)
 {
-    return s->policy && s->keep != 1;
+    return dq_eval_kept_of(e, r) == DQ_EVAL_KEPT_CHOSEN;
 }
 
 static bool chooses_otherwise(const dq_evict_spec *a, const dq_evict_spec *b)
@@ -95,22 +96,19 @@ static bool begins(const dq_eval *e, int i)
         if (!is_point(e, k) || !belongs(&e->row[i], &e->row[k])) continue;
         if (k < i) return false;
         several = several || has_other_code(e, k);
-        if (!chooses(s)) continue;
+        if (!chooses(e, &e->row[k])) continue;
         several = several || (seen && chooses_otherwise(seen, s));
         seen = s;
     }
     return several;
 }
 
-/* Whether the cache keeps all tokens, as one before it with the same codes does by another policy's name. */
+/* Whether the cache is that of a point before it, by another name. */
 static bool is_again(const front *f, int row)
 {
-    const dq_kv_spec *kv = &f->v->e->row[row].kv;
-    for (int i = 0; i < f->n && kv->evict.policy && kv->evict.keep == 1; i++) {
-        dq_kv_spec other = f->v->e->row[f->of[i].row].kv;
-        if (!other.evict.policy || other.evict.keep != 1) continue;
-        other.evict = kv->evict;
-        if (dq_kv_spec_same(&other, kv)) return true;
+    const dq_eval *e = f->v->e;
+    for (int i = 0; i < f->n; i++) {
+        if (dq_eval_same_cache(e, &e->row[f->of[i].row], &e->row[row])) return true;
     }
     return false;
 }
@@ -188,46 +186,44 @@ static const char *metric_of(const front *f)
     return f->windows ? "kld_nats" : s->kind->metric[dq_eval_quoted(s)];
 }
 
-/* Where all tokens are kept the policy says nothing. */
+/* Where nothing is left to choose the policy says nothing. */
 static const char *label_of(const front *f, int i, char *buf, size_t cap)
 {
-    const dq_kv_spec *kv = &f->v->e->row[f->of[i].row].kv;
+    const dq_eval_row *r = &f->v->e->row[f->of[i].row];
+    const dq_eval_kept kept = dq_eval_kept_of(f->v->e, r);
     char widths[DQ_KV_TEXT];
-    if (kv->evict.policy && kv->evict.keep != 1) return dq_kv_report_label(buf, cap, kv);
-    snprintf(buf, cap, "%s, all tokens", dq_kv_codes_text(widths, kv));
+    if (kept == DQ_EVAL_KEPT_CHOSEN) return dq_kv_report_label(buf, cap, &r->kv);
+    dq_kv_codes_text(widths, &r->kv);
+    if (kept == DQ_EVAL_KEPT_ALL)
+        snprintf(buf, cap, "%s, all tokens", widths);
+    else
+        snprintf(buf, cap, "%s, first %d and last %d tokens", widths, r->kv.sink, r->kv.recent);
     return buf;
 }
 
 /* ---- JSON ---- */
 
-/* Index of a row among the results, which are the shown ones. */
-static int result_of(const dq_eval *e, int row)
-{
-    int n = 0;
-    for (int i = 0; i < row; i++) n += e->row[i].shown;
-    return n;
-}
-
 static json_t *point_json(const front *f, int i)
 {
     const dq_eval *e = f->v->e;
     const point *p = &f->of[i];
-    const dq_evict_spec *evict = &e->row[p->row].kv.evict;
+    const dq_eval_row *r = &e->row[p->row];
+    static const char *const kept_name[] = {"all", "least", "chosen"};
     char label[DQ_KV_LABEL];
     json_t *o = json_object();
-    json_object_set_new(o, "result", json_integer(result_of(e, p->row)));
+    json_object_set_new(o, "result", json_integer(cmd_eval_result_of(e, p->row)));
     json_object_set_new(o, "kv_label", json_string(label_of(f, i, label, sizeof label)));
     json_object_set_new(o, "policy",
-                        evict->policy && evict->keep != 1 ? json_string(evict->policy->name)
-                                                          : json_null());
+                        chooses(e, r) ? json_string(r->kv.evict.policy->name) : json_null());
+    json_object_set_new(o, "kept", json_string(kept_name[dq_eval_kept_of(e, r)]));
     json_object_set_new(o, "bytes_held", json_integer((json_int_t)p->bytes));
     json_object_set_new(o, "share", dq_document_real(p->share));
     json_object_set_new(o, "value", dq_document_real(p->value.value));
     json_object_set_new(o, "stderr", dq_document_real(p->value.std_err));
     json_object_set_new(o, "is", json_string(is_name[p->front]));
-    json_object_set_new(o, "against",
-                        p->against < 0 ? json_null()
-                                       : json_integer(result_of(e, f->of[p->against].row)));
+    json_object_set_new(
+        o, "against",
+        p->against < 0 ? json_null() : json_integer(cmd_eval_result_of(e, f->of[p->against].row)));
     json_object_set_new(o, "worse",
                         p->against < 0 ? json_null() : dq_document_real(p->worse.value));
     json_object_set_new(o, "interval",

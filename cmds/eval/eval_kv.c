@@ -4,6 +4,7 @@
 #include "cmds/eval/eval_kv.h"
 
 #include "cmds/cli/logger.h"
+#include "eval/eval_same.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -75,11 +76,43 @@ void cmd_eval_kv_warn(dq_logger *logger, const dq_eval *e, const char *const *na
     char what[400];
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *r = &e->row[i];
-        if (!r->shown) continue;
+        if (!r->shown || r->same != i) continue;
         warn_short_choices(logger, e, i);
         snprintf(what, sizeof what, "%s, %s", names[r->model],
                  e->source[e->ids[r->ids].source].name);
         dq_kv_report_warn(logger, what, &r->kv, &r->work.cached);
+    }
+}
+
+static void print_same(const cmd_eval_view *v, int computed)
+{
+    const dq_eval *e = v->e;
+    const dq_eval_row *r = &e->row[computed];
+    const char *comma = "";
+    char label[DQ_KV_LABEL];
+    printf("\nOne cache, computed once (%s, %s, %d-bit logits): ", v->names[r->model],
+           cmd_eval_title(e, computed), r->logit.bits);
+    for (int i = computed; i < e->n_rows; i++) {
+        if (e->row[i].same != computed || !e->row[i].shown) continue;
+        printf("%s%s", comma, dq_kv_report_label(label, sizeof label, &e->row[i].kv));
+        comma = ", ";
+    }
+    if (dq_eval_kept_of(e, r) == DQ_EVAL_KEPT_ALL)
+        printf(". It keeps all tokens.\n");
+    else
+        printf(
+            ". It keeps the first %d and the last %d tokens of a context, to which these budgets "
+            "are raised: nothing is left to choose.\n",
+            r->kv.sink, r->kv.recent);
+}
+
+void cmd_eval_kv_print_same(const cmd_eval_view *v)
+{
+    const dq_eval *e = v->e;
+    for (int i = 0; i < e->n_rows; i++) {
+        int k = i + 1;
+        while (k < e->n_rows && !(e->row[k].same == i && e->row[k].shown)) k++;
+        if (k < e->n_rows) print_same(v, i);
     }
 }
 

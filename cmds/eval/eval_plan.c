@@ -20,6 +20,12 @@ typedef struct work {
     int64_t ids;       /* that the sequences feed, each counted for itself */
 } work;
 
+/* Nothing of these is of a row that another one is computed for. */
+static bool is_computed(const dq_eval *e, const dq_eval_row *r)
+{
+    return r == &e->row[r->same];
+}
+
 static work work_of(const dq_eval *e, const dq_eval_row *r)
 {
     const dq_requests *q = &e->ids[r->ids].req;
@@ -47,7 +53,11 @@ static void print_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
     dq_table_cell(t, "%lld", (long long)w.units);
     dq_table_cell(t, "%lld", (long long)w.sequences);
     dq_table_cell(t, "%lld", (long long)w.ids);
-    dq_table_cell(t, "%s", r->shown ? "result" : "reference");
+    if (is_computed(v->e, r))
+        dq_table_cell(t, "%s", r->shown ? "result" : "reference");
+    else
+        dq_table_cell(t, "the same as %s",
+                      dq_kv_report_label(label, sizeof label, &v->e->row[r->same].kv));
 }
 
 dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err)
@@ -68,7 +78,7 @@ dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err)
     dq_table_keys(t, keys);
     for (int i = 0; i < v->e->n_rows; i++) {
         print_row(t, v, &v->e->row[i]);
-        all += work_of(v->e, &v->e->row[i]).ids;
+        if (is_computed(v->e, &v->e->row[i])) all += work_of(v->e, &v->e->row[i]).ids;
     }
     if (dq_table_print(t, err) == DQ_OK)
         printf("rows: %d, ids: %lld; nothing was scored (--dry-run)\n", v->e->n_rows,
@@ -80,14 +90,21 @@ dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err)
 void cmd_eval_plan_say(dq_logger *logger, const cmd_eval_view *v)
 {
     int64_t ids = 0;
-    int shown = 0;
+    int shown = 0, computed = 0;
+    char same[64] = "";
     for (int i = 0; i < v->e->n_rows; i++) {
-        ids += work_of(v->e, &v->e->row[i]).ids;
-        shown += v->e->row[i].shown;
+        const dq_eval_row *r = &v->e->row[i];
+        if (!is_computed(v->e, r)) continue;
+        ids += work_of(v->e, r).ids;
+        shown += r->shown;
+        computed++;
     }
-    dq_logger_say(logger,
-                  "%d results and %d references to compute, %lld ids in all (--dry-run lists them)",
-                  shown, v->e->n_rows - shown, (long long)ids);
+    if (computed < v->e->n_rows)
+        snprintf(same, sizeof same, "; %d more results are of the same caches",
+                 v->e->n_rows - computed);
+    dq_logger_say(
+        logger, "%d results and %d references to compute, %lld ids in all (--dry-run lists them)%s",
+        shown, computed - shown, (long long)ids, same);
 }
 
 void cmd_eval_plan_json(json_t *results, const cmd_eval_view *v)
@@ -100,6 +117,8 @@ void cmd_eval_plan_json(json_t *results, const cmd_eval_view *v)
         json_object_set_new(o, "model", json_string(v->names[r->model]));
         json_object_set_new(o, "reference", json_string(v->names[v->e->row[r->ref].model]));
         json_object_set_new(o, "shown", json_boolean(r->shown));
+        json_object_set_new(o, "same_as",
+                            is_computed(v->e, r) ? json_null() : json_integer(r->same));
         json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
         json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
         json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));

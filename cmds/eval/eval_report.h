@@ -31,6 +31,8 @@ void cmd_eval_weights_cell(dq_table *t, const dq_model *m);
 /* "is the reference", or that nothing but the row itself is there to compare it with. NULL: it is compared. */
 const char *cmd_eval_no_difference(const dq_eval *e, int row);
 
+/* Index of a row among the results, which are the shown ones. */
+int cmd_eval_result_of(const dq_eval *e, int row);
 /* {"value", "stderr", "n_clusters"}. */
 json_t *cmd_eval_mean_json(dq_mean m);
 /* [low, high]; null where there is none. */

@@ -110,12 +110,13 @@ static void print_family(const cmd_eval_view *v, const family *f)
 
 /* ---- What the numbers rest on ---- */
 
-/* Differences of the quoted metric: shown rows against their references, and those of tasks against the first model. */
+/* Differences of the quoted metric: shown rows against their references, and those of tasks against the first model; a cache
+ * that several rows name counts once. */
 static int n_comparisons(const dq_eval *e)
 {
     int n = 0;
     for (int i = 0; i < e->n_rows; i++) {
-        if (!is_compared(e, i)) continue;
+        if (!is_compared(e, i) || e->row[i].same != i) continue;
         n += e->row[i].ref != i;
         n += cmd_eval_cross_row(e, i) >= 0;
     }

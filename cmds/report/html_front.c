@@ -50,6 +50,8 @@ static curve curve_of(const dq_html *h, const json_t *point)
                there && h->codes_differ ? h->row[(int)at].code : "",
                there && h->row[(int)at].undithered};
     if (!c.policy[0] || !c.budget[0]) c.budget = "uniform";
+    if (strcmp(dq_html_text(point, "kept"), "least") == 0)
+        c.policy = "nothing but first and last tokens";
     return c;
 }
 

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/eval.h"
 
+#include "eval/eval_same.h"
 #include "kv/kv_field.h"
 
 #include <string.h>
@@ -71,6 +72,31 @@ int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t done)
                                                 : dq_items_values(&ids->req, done);
 }
 
+/* The row that is computed for a new one: that one itself, which will have the next index, or one whose cache is the same. */
+static int computed_for(const dq_eval *e, const dq_eval_row *want)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        if (r->same == i && r->model == want->model && r->ids == want->ids &&
+            dq_logit_same(r->logit, want->logit) && dq_math_same(r->math, want->math) &&
+            dq_eval_same_numbers(e, r, want))
+            return i;
+    }
+    return e->n_rows;
+}
+
+static dq_status make_numbers(dq_eval *e, dq_eval_row *row, dq_err *err)
+{
+    const int64_t units = dq_eval_units(e, row), extra = units * e->ids[row->ids].n_extra;
+    const size_t n = (size_t)dq_eval_values(e, row, units);
+    row->logp = dq_alloc(e->a, n, sizeof *row->logp, err);
+    row->top1 = dq_alloc(e->a, n, sizeof *row->top1, err);
+    if (dq_eval_source_of(e, row)->kind->windows)
+        row->kld = dq_alloc(e->a, n, sizeof *row->kld, err);
+    if (extra > 0) row->extra = dq_alloc(e->a, (size_t)extra, sizeof *row->extra, err);
+    return err->code;
+}
+
 /* The index of the row, which is made if it is not there. */
 static int put_row(dq_eval *e, dq_eval_row want, dq_err *err)
 {
@@ -83,14 +109,17 @@ static int put_row(dq_eval *e, dq_eval_row want, dq_err *err)
         dq_grow(e->a, e->row, (size_t)e->n_rows + 1, &e->cap_rows, sizeof *list, err);
     if (!list) return -1;
     e->row = list;
-    int64_t units = dq_eval_units(e, &want), extra = units * e->ids[want.ids].n_extra;
-    size_t n = (size_t)dq_eval_values(e, &want, units);
-    want.logp = dq_alloc(e->a, n, sizeof *want.logp, err);
-    want.top1 = dq_alloc(e->a, n, sizeof *want.top1, err);
-    if (dq_eval_source_of(e, &want)->kind->windows)
-        want.kld = dq_alloc(e->a, n, sizeof *want.kld, err);
-    if (extra > 0) want.extra = dq_alloc(e->a, (size_t)extra, sizeof *want.extra, err);
-    if (err->code != DQ_OK) return -1;
+    want.run = dq_eval_effective_kv(e, &want);
+    want.same = computed_for(e, &want);
+    if (want.same < e->n_rows) {
+        const dq_eval_row *other = &e->row[want.same];
+        want.logp = other->logp;
+        want.top1 = other->top1;
+        want.kld = other->kld;
+        want.extra = other->extra;
+    } else if (make_numbers(e, &want, err) != DQ_OK) {
+        return -1;
+    }
     list[e->n_rows] = want;
     return e->n_rows++;
 }
@@ -140,6 +169,7 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
     dq_eval_row *r_ref = &e->row[at_ref];
     r_ref->ref = at_ref;
     e->row[at].ref = at_ref;
+    if (r_ref->same != at_ref) r_ref->top_logp = e->row[r_ref->same].top_logp;
     if (!r_ref->kld || r_ref->top_logp) return DQ_OK;
     size_t n = (size_t)dq_eval_values(e, r_ref, dq_eval_units(e, r_ref));
     r_ref->top_logp = dq_alloc(e->a, n, sizeof *r_ref->top_logp, err);

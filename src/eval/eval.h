@@ -123,7 +123,9 @@ struct dq_eval_row {
     bool shown; /* false: computed as a reference only */
     dq_logit_spec logit;
     dq_math math;
-    dq_kv_spec kv;         /* a row whose setting is not plain runs on runners of its own */
+    dq_kv_spec kv;  /* a row whose setting is not plain runs on runners of its own */
+    dq_kv_spec run; /* what it runs as: see dq_eval_effective_kv */
+    int same; /* row that is computed for it: itself, or an earlier one with the same cache, whose numbers it shares */
     int64_t done;          /* finished units, from the first on */
     dq_score_work work;    /* of what is done */
     dq_score_work pending; /* of the units that were finished last */

@@ -138,6 +138,8 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
     DQ_TRY(dq_json_int(&index, o, "row", 0, e->n_rows - 1, NULL, err));
     dq_eval_row *r = &e->row[index];
     int64_t extra = e->ids[r->ids].n_extra;
+    if (r->same != index)
+        return dq_fail(err, DQ_DAMAGED, "row %lld is not computed for itself", (long long)index);
     DQ_TRY(dq_json_int(&from, o, "from", r->done, r->done, NULL, err));
     DQ_TRY(dq_json_int(&to, o, "to", from, dq_eval_units(e, r), NULL, err));
     DQ_TRY(dq_json_int(&w.tokens, o, "tokens", 0, INT64_MAX, NULL, err));

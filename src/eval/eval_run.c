@@ -78,22 +78,36 @@ static dq_status run_items(dq_eval_sweep *s, int index, dq_err *err)
     dq_scorer scorer;
     dq_runner *r;
     DQ_TRY(dq_eval_sweep_runner(&r, s, row, err));
-    if (dq_score_begin(&scorer, r, &pass, &row->kv, err) == DQ_OK)
+    if (dq_score_begin(&scorer, r, &pass, &row->run, err) == DQ_OK)
         run_groups(s, index, &scorer, err);
     dq_score_end(&scorer);
     dq_eval_sweep_runner_end(r, s, row);
     return err->code;
 }
 
+static dq_status run_rows(dq_eval_sweep *s, dq_err *err)
+{
+    const dq_eval *e = s->e;
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *row = &e->row[i];
+        if (row->same != i) continue;
+        if (!dq_eval_source_of(e, row)->kind->windows)
+            DQ_TRY(run_items(s, i, err));
+        else if (row->ref == i)
+            DQ_TRY(dq_eval_sweep_windows(s, i, err));
+    }
+    return DQ_OK;
+}
+
 dq_status dq_eval_run(dq_eval *e, dq_err *err)
 {
     dq_eval_sweep s;
     dq_eval_sweep_begin(&s, e);
+    run_rows(&s, err);
     for (int i = 0; i < e->n_rows; i++) {
-        if (!dq_eval_source_of(e, &e->row[i])->kind->windows)
-            DQ_TRY(run_items(&s, i, err));
-        else if (e->row[i].ref == i)
-            DQ_TRY(dq_eval_sweep_windows(&s, i, err));
+        const dq_eval_row *computed = &e->row[e->row[i].same];
+        e->row[i].done = computed->done;
+        e->row[i].work = computed->work;
     }
-    return DQ_OK;
+    return err->code;
 }

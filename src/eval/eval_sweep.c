@@ -58,6 +58,7 @@ void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e)
     *s = (dq_eval_sweep){.e = e, .rows = STEP_ROWS};
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *row = &e->row[i];
+        if (row->same != i) continue;
         s->done += values_of(e, row, 0, row->done);
         s->all += values_of(e, row, 0, dq_eval_units(e, row));
     }

@@ -38,7 +38,7 @@ static dq_status score(const cluster *c, dq_eval_row *row, const step *x, dq_err
     dq_scorer s;
     dq_runner *r;
     DQ_TRY(dq_eval_sweep_runner(&r, c->s, row, err));
-    if (dq_score_begin(&s, r, &pass, &row->kv, err) == DQ_OK)
+    if (dq_score_begin(&s, r, &pass, &row->run, err) == DQ_OK)
         dq_score_windows(&s, c->w, x->begin, x->end, x->state, out, err);
     row->pending = s.work;
     dq_score_end(&s);
@@ -166,7 +166,7 @@ static dq_status find_rows(cluster *c, int ref, dq_err *err)
     if (!c->rows) return err->code;
     c->rows[c->n_rows++] = ref;
     for (int i = 0; i < e->n_rows; i++) {
-        if (i != ref && e->row[i].ref == ref) c->rows[c->n_rows++] = i;
+        if (i != ref && e->row[i].ref == ref && e->row[i].same == i) c->rows[c->n_rows++] = i;
     }
     for (int i = 0; i < c->n_rows; i++) {
         const int dim = e->model[e->row[c->rows[i]].model].m->dim;

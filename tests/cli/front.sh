@@ -33,7 +33,7 @@ absent gone.h5
 # ---- the front: said beforehand how much, then which caches nothing of no more bytes does as well as
 set -- "$@" --text "$pair/text.txt" --ctx 1024 --kv-policy streaming,h2o --kv-keep 1,0.25 --kv-bits 16,4
 "$dq" "$@" >/dev/full 2>"$top/err"
-grep -q "^dq eval: 16 results and 2 references to compute, [1-9][0-9]* ids in all" "$top/err" ||
+grep -q "^dq eval: 12 results and 2 references to compute, [1-9][0-9]* ids in all .*; 4 more results are of the same caches\$" "$top/err" ||
     complain "front: the number of rows is not said beforehand: $(cat "$top/err")"
 try 0 "^What the bytes of the KV cache buy, diffllama-0, mc, 16-bit logits, f32" "$@" --resume -o front.json # computes nothing
 ! grep -q "nothing to resume" "$top/err" || complain "front: what was computed is not taken up"
@@ -79,6 +79,22 @@ fi
 try 0 "mc" "$@" --limit 1 --kv-policy h2o --json
 ! grep -q kv_front "$top/out" || complain "front: one policy is compared with itself"
 ! grep -q "results and" "$top/err" || complain "front: what is usual is announced"
+
+# budgets that are raised to what is kept anyway leave nothing to choose: one cache, no front of policies, one comparison
+set -- eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 256 --limit 4 --progress never --kv-policy streaming,h2o,kvzip --kv-keep 0.5
+least="16:16 streaming 0.5, 16:16 h2o 0.5, 16:16 kvzip 0.5. It keeps the first 4 and the last 64 tokens of a context"
+try 0 "^One cache, computed once (diffllama-0, text, 16-bit logits): $least, to which these budgets are raised: nothing is left" "$@"
+grep -q "^1 comparison, at 95 %" "$top/out" || complain "front: one cache is compared several times: $(cat "$top/out")"
+! grep -q "What the bytes" "$top/out" || complain "front: one cache has a front: $(cat "$top/out")"
+"$dq" "$@" --dry-run | grep -q " 16:16 h2o 0.5 .* the same as 16:16 streaming 0.5\$" || complain "front: --dry-run computes one cache twice"
+try 0 "of 3 are behind" "$@" --kv-keep 0.5,0.75 --kv-policy streaming,h2o -o least.json
+grep -q "^ *16:16, first 4 and last 64 tokens " "$top/out" || complain "front: what is kept is not said: $(cat "$top/out")"
+[ "$(grep -c '"same_as": [0-9]' least.json)" = 1 ] && grep -q '"kept": "least"' least.json || complain "front: the JSON does not say what is one cache"
+if command -v gnuplot >/dev/null; then
+    "$dq" report least.json -o least.html || complain "front: no page of one cache"
+    [ "$(grep -c "<span>nothing but first and last tokens</span>" least.html)" = 1 ] || complain "front: what chooses nothing has no curve of its own"
+    rm least.html
+fi
 
 # codes of the same widths are told apart: in the front, which they have without policies too, and on the page
 set -- eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 512 --limit 4 --kv-recent 16 --progress never --kv-bits 16,4

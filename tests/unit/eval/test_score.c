@@ -868,6 +868,85 @@ static void windows_are_units(void **state)
     rig_close(&x);
 }
 
+/* ---- One cache under several names ---- */
+
+typedef struct name {
+    const char *policy;
+    double keep;
+    int every;
+    dq_kv_budget budget;
+    int same; /* row */
+} name;
+
+/* Windows have contexts of 6 ids, of which sink and recent hold 3. */
+static void same_caches_are_computed_once(void **state)
+{
+    static const name names[] = {
+        {"h2o", 1, 0, DQ_KV_BUDGET_UNIFORM, 0}, /* the reference is row 1 */
+        {"knorm", 1, 0, DQ_KV_BUDGET_UNIFORM, 0},
+        {"h2o", 0.9, 0, DQ_KV_BUDGET_UNIFORM, 0}, /* 5.4: all 6 */
+        {"h2o", 1, 0, DQ_KV_BUDGET_GLOBAL, 0},
+        {"h2o", 1, 2, DQ_KV_BUDGET_UNIFORM, 5},   /* fed in other passes */
+        {"h2o", 0.5, 0, DQ_KV_BUDGET_UNIFORM, 6}, /* 3: the least */
+        {"random", 0.5, 0, DQ_KV_BUDGET_PYRAMID, 6},
+        {"kvzip", 0.25, 0, DQ_KV_BUDGET_ADAPTIVE, 8}, /* raised to it, which is counted */
+        {"diff", 0.3, 0, DQ_KV_BUDGET_GLOBAL, 8},
+        {"h2o", 0.6, 0, DQ_KV_BUDGET_UNIFORM, 10}, /* 4: one to choose */
+        {"knorm", 0.6, 0, DQ_KV_BUDGET_UNIFORM, 11},
+        {"h2o", 0.5, 2, DQ_KV_BUDGET_UNIFORM, 12}, /* 4 of 8, later */
+    };
+    enum { N = sizeof names / sizeof *names };
+    (void)state;
+    rig x;
+    dq_eval e;
+    dq_err err = {0};
+    rig_open(&x, "diffllama-f32");
+    for (int own = 0; own < 2;
+         own++) { /* each as it is computed here, then by its own policy alone */
+        dq_eval f;
+        text_sweep_open(own ? &f : &e, &x);
+        dq_eval *to = own ? &f : &e;
+        to->row = NULL;
+        to->n_rows = 0;
+        to->cap_rows = 0;
+        to->ids[1].win = x.w;
+        for (int i = 0; i < N; i++) {
+            dq_kv_spec kv = dq_kv_plain;
+            kv.sink = 1;
+            kv.recent = 2;
+            kv.evict = (dq_evict_spec){.policy = dq_kv_policy_find(names[i].policy, &err),
+                                       .keep = names[i].keep,
+                                       .every = names[i].every,
+                                       .window = -1,
+                                       .budget = names[i].budget};
+            assert_int_equal(dq_eval_add(to, 0, 1, specs[0], (dq_math){0}, &kv, &err), DQ_OK);
+            dq_eval_row *row = &to->row[to->n_rows - 1 - (i == 0)];
+            assert_int_equal(row->same, names[i].same);
+            if (own) {
+                row->run = row->kv;
+                row->same = (int)(row - to->row);
+                row->logp = dq_alloc(to->a, 20, sizeof *row->logp, &err);
+                row->kld = dq_alloc(to->a, 20, sizeof *row->kld, &err);
+                row->extra = dq_alloc(to->a, 4, sizeof *row->extra, &err);
+            }
+        }
+        assert_int_equal(to->n_rows, N + 1);
+        assert_int_equal(dq_eval_run(to, &err), DQ_OK);
+        for (int i = 0; own && i <= N; i++) {
+            const dq_eval_row *a = &e.row[i], *b = &f.row[i];
+            assert_int_equal(a->done, 4);
+            assert_memory_equal(a->logp, b->logp, 20 * sizeof *a->logp);
+            assert_memory_equal(a->kld, b->kld, 20 * sizeof *a->kld);
+            assert_memory_equal(&a->work.cached.bytes, &b->work.cached.bytes,
+                                sizeof a->work.cached.bytes);
+            assert_int_equal(a->work.cached.raised, b->work.cached.raised);
+        }
+        if (own) dq_arena_free(f.a);
+    }
+    dq_arena_free(e.a);
+    rig_close(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -884,6 +963,7 @@ int main(void)
         cmocka_unit_test(references_with_fewer_positions),
         cmocka_unit_test(test_journal),
         cmocka_unit_test(windows_are_units),
+        cmocka_unit_test(same_caches_are_computed_once),
         cmocka_unit_test(test_prefix),
         cmocka_unit_test(test_kv_prefix),
         cmocka_unit_test(test_failures),
