@@ -31,7 +31,7 @@
 typedef struct opened {
     dq_model *m;
     dq_tokenizer *tok;
-    dq_runner *runner;
+    bool said; /* with -v, what its kernels are */
 } opened;
 
 typedef struct eval_run {
@@ -94,9 +94,9 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     x->n_open++; /* from here on it is closed with the others */
     DQ_TRY(identify(x, o->m, x->n_open - 1, err));
     DQ_TRY(open_tokenizer(o, em, err));
-    DQ_TRY(dq_runner_new(&o->runner, o->m, x->backend, &dq_kv_plain, err));
+    DQ_TRY(dq_model_check_weights(o->m, err));
+    dq_model_release(o->m);
     em->m = o->m;
-    em->runner = o->runner;
     em->shown = shown;
     x->e.n_models = x->n_open;
     return DQ_OK;
@@ -184,6 +184,7 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     DQ_TRY(dq_backend_open(&x->backend, x->o.device, (int)x->o.threads, err));
     for (int i = 0; i < x->o.n_math; i++)
         dq_kv_report_note_math(&x->o.logger, x->backend->device, x->o.math[i]);
+    x->e.backend = x->backend;
     x->e.model = dq_alloc(x->a, DQ_EVAL_MODELS + 1, sizeof *x->e.model, err);
     if (!x->e.model) return err->code;
     for (int i = 0; i < args->n; i++) DQ_TRY(open_model(x, args->item[i], true, err));
@@ -312,7 +313,8 @@ static dq_status plan(eval_run *x, dq_err *err)
     warn_grain(x);
     cmd_eval_warn_sources(&x->o.logger, &v, x->made_from);
     cmd_eval_gates_plan(&x->o.gates, &x->o.logger, &x->e);
-    cmd_eval_say_routes(&x->o.logger, x->backend, &x->e);
+    for (int m = 0; x->o.dry_run && m < x->e.n_models; m++)
+        cmd_eval_say_routes(&x->o.logger, x->backend, &x->e, m);
     for (int i = 0; i < x->e.n_ids; i++) {
         const dq_eval_ids *ids = &x->e.ids[i];
         const char *path = x->e.source[ids->source].path;
@@ -392,6 +394,14 @@ static void on_progress(void *arg, double share, const char *note)
     dq_progress_set(&x->progress, share, note);
 }
 
+/* Kernels are decided when a model's weights are in their place. */
+static void on_begins(void *arg, int model)
+{
+    eval_run *x = arg;
+    if (!x->open[model].said) cmd_eval_say_routes(&x->o.logger, x->backend, &x->e, model);
+    x->open[model].said = true;
+}
+
 static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
@@ -403,6 +413,7 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
     dq_progress_begin(&x->progress, &x->o.logger, "scored", 1);
     x->progress.rough = x->e.n_rows > 1; /* rows take different time */
     x->e.progress = on_progress;
+    x->e.begins = on_begins;
     x->e.progress_arg = x;
     dq_status s = dq_eval_run(&x->e, err);
     dq_progress_end(&x->progress);
@@ -554,7 +565,6 @@ static dq_status show_plan(eval_run *x, dq_err *err)
 static void close_all(eval_run *x)
 {
     for (int i = 0; i < x->n_open; i++) {
-        dq_runner_free(x->open[i].runner);
         dq_tokenizer_free(x->open[i].tok);
         dq_model_close(x->open[i].m);
     }

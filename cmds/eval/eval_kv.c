@@ -152,12 +152,13 @@ static bool same_route(const dq_eval_row *a, const dq_eval_row *b)
            strcmp(mine, dq_kv_codes_text(other, &b->kv)) == 0;
 }
 
-void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e)
+void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e, int model)
 {
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *r = &e->row[i];
         int k = 0;
         while (!same_route(r, &e->row[k])) k++;
-        if (k == i) dq_kv_report_note_routes(logger, b, e->model[r->model].m, r->math, &r->kv);
+        if (k == i && r->model == model)
+            dq_kv_report_note_routes(logger, b, e->model[model].m, r->math, &r->kv);
     }
 }

@@ -20,7 +20,7 @@ bool cmd_eval_kv_swept(const dq_eval *e);
 bool cmd_eval_kv_policies(const dq_eval *e);
 /* Whether some shown row gives layers and heads other budgets than the same. */
 bool cmd_eval_kv_budgets(const dq_eval *e);
-/* With -v: the layers' kernels for every model, arithmetic and cache among the rows, references too. */
-void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e);
+/* With -v: the layers' kernels for every arithmetic and cache among the rows of a model, references too. */
+void cmd_eval_say_routes(dq_logger *logger, const dq_backend *b, const dq_eval *e, int model);
 
 #endif

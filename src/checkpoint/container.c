@@ -523,6 +523,11 @@ void dq_container_close(dq_container *c)
     dq_arena_free(c->arena);
 }
 
+void dq_container_release(const dq_container *c)
+{
+    dq_os_map_release(c->map.data, c->map.bytes);
+}
+
 /* ---- Look-ups ---- */
 
 const dq_container_info *dq_container_header(const dq_container *c)

@@ -65,6 +65,8 @@ typedef struct dq_source_file {
  * that is not a complete container is DQ_DAMAGED; another major version is DQ_MISMATCH. */
 dq_status dq_container_open(dq_container **out, const char *path, dq_err *err);
 void dq_container_close(dq_container *c); /* NULL allowed */
+/* The system may take back the memory of its file's pages, which come again when they are read. */
+void dq_container_release(const dq_container *c);
 
 const dq_container_info *dq_container_header(const dq_container *c);
 /* The source's config.json and the settings it was quantized with; a NUL follows. */

@@ -81,8 +81,10 @@ struct dq_eval_model {
     const dq_tokenizer *tok; /* NULL: none */
     const char *tok_text;    /* tokenizer.json, to see which models share ids */
     size_t tok_len;
-    dq_runner *runner; /* of the rows with a plain cache */
-    int ref;           /* model that rows of this one are compared with */
+    dq_runner *
+        runner; /* the caller's, of the rows with a plain cache; NULL: made on dq_eval.backend when rows of the
+                          model begin, and freed when those of another do */
+    int ref; /* model that rows of this one are compared with */
     /* Quantized, and nothing to compare it with but its own weights: its rows have no differences. Set before rows
      * are added. */
     bool sourceless;
@@ -137,6 +139,8 @@ struct dq_eval_row {
     double *extra;    /* [units][n_extra]; of a text's reference row: each window's noise floor */
 };
 
+/* Rows of a model begin, whose weights are where they run from; perhaps not for the first time. */
+typedef void dq_eval_begins(void *arg, int model);
 typedef void dq_eval_progress(void *arg, double share, const char *note);
 
 struct dq_eval {
@@ -151,9 +155,11 @@ struct dq_eval {
     dq_long too_long;
     int64_t n_ctx, limit;
     dq_eval_progress *progress; /* NULL: none */
-    void *progress_arg;
-    dq_journal *journal; /* NULL: finished work is not written down */
-    dq_err journal_err;  /* why writing it ended, if it did */
+    dq_eval_begins *begins;     /* NULL: nobody is told */
+    void *progress_arg;         /* of both */
+    dq_backend *backend;        /* of models without a runner */
+    dq_journal *journal;        /* NULL: finished work is not written down */
+    dq_err journal_err;         /* why writing it ended, if it did */
 };
 
 /* Ids of `source` for `model`, made or found: models with one tokenizer share them. -1: see err. */

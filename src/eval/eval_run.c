@@ -77,21 +77,25 @@ static dq_status run_items(dq_eval_sweep *s, int index, dq_err *err)
     const dq_pass pass = dq_eval_sweep_pass(s, row);
     dq_scorer scorer;
     dq_runner *r;
+    if (row->done == dq_eval_units(s->e, row)) return DQ_OK;
+    DQ_TRY(dq_eval_sweep_hold(s, row->model, err));
     DQ_TRY(dq_eval_sweep_runner(&r, s, row, err));
     if (dq_score_begin(&scorer, r, &pass, &row->run, err) == DQ_OK)
         run_groups(s, index, &scorer, err);
     dq_score_end(&scorer);
-    dq_eval_sweep_runner_end(r, s, row);
+    dq_eval_sweep_runner_end(r, s);
     return err->code;
 }
 
-static dq_status run_rows(dq_eval_sweep *s, dq_err *err)
+/* Rows of items of one model, then the texts that it is the reference of: models change as rarely as they can. */
+static dq_status run_model(dq_eval_sweep *s, int model, bool windows, dq_err *err)
 {
     const dq_eval *e = s->e;
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *row = &e->row[i];
-        if (row->same != i) continue;
-        if (!dq_eval_source_of(e, row)->kind->windows)
+        if (row->same != i || row->model != model) continue;
+        if (dq_eval_source_of(e, row)->kind->windows != windows) continue;
+        if (!windows)
             DQ_TRY(run_items(s, i, err));
         else if (row->ref == i)
             DQ_TRY(dq_eval_sweep_windows(s, i, err));
@@ -103,7 +107,10 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err)
 {
     dq_eval_sweep s;
     dq_eval_sweep_begin(&s, e);
-    run_rows(&s, err);
+    for (int i = 0; err->code == DQ_OK && i < e->n_models; i++) {
+        if (run_model(&s, i, false, err) == DQ_OK) run_model(&s, i, true, err);
+    }
+    dq_eval_sweep_end(&s);
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *computed = &e->row[e->row[i].same];
         e->row[i].done = computed->done;

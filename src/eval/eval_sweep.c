@@ -55,7 +55,7 @@ static void tell(void *arg, double rows)
 
 void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e)
 {
-    *s = (dq_eval_sweep){.e = e, .rows = STEP_ROWS};
+    *s = (dq_eval_sweep){.e = e, .rows = STEP_ROWS, .model = -1};
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *row = &e->row[i];
         if (row->same != i) continue;
@@ -75,14 +75,44 @@ dq_status dq_eval_sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_e
                                dq_err *err)
 {
     const dq_eval_model *m = &s->e->model[row->model];
-    *r = m->runner;
+    *r = s->runner;
     if (dq_kv_spec_is_plain(&row->kv) && row->kv.num == dq_kv_plain.num) return DQ_OK;
-    return dq_runner_new(r, m->m, dq_runner_backend(m->runner), &row->kv, err);
+    return dq_runner_new(r, m->m, dq_runner_backend(s->runner), &row->kv, err);
 }
 
-void dq_eval_sweep_runner_end(dq_runner *r, const dq_eval_sweep *s, const dq_eval_row *row)
+void dq_eval_sweep_runner_end(dq_runner *r, const dq_eval_sweep *s)
 {
-    if (r != s->e->model[row->model].runner) dq_runner_free(r);
+    if (r != s->runner) dq_runner_free(r);
+}
+
+/* Nothing is held. */
+static void let_go(dq_eval_sweep *s)
+{
+    if (s->model < 0) return;
+    const dq_eval_model *m = &s->e->model[s->model];
+    if (!m->runner) {
+        dq_runner_free(s->runner);
+        dq_model_release(m->m);
+    }
+    s->runner = NULL;
+    s->model = -1;
+}
+
+dq_status dq_eval_sweep_hold(dq_eval_sweep *s, int model, dq_err *err)
+{
+    const dq_eval_model *m = &s->e->model[model];
+    if (s->model == model) return DQ_OK;
+    let_go(s);
+    s->runner = m->runner;
+    if (!m->runner) DQ_TRY(dq_runner_new(&s->runner, m->m, s->e->backend, &dq_kv_plain, err));
+    s->model = model;
+    if (s->e->begins) s->e->begins(s->e->progress_arg, model);
+    return DQ_OK;
+}
+
+void dq_eval_sweep_end(dq_eval_sweep *s)
+{
+    let_go(s);
 }
 
 /* ---- Steps ---- */

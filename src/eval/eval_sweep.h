@@ -13,16 +13,23 @@ typedef struct dq_eval_sweep {
     double values, fed, feeds; /* its scored ids; rows that passes have computed, and will */
     double begun, told;        /* seconds */
     int64_t rows;              /* of a step, see dq_eval_sweep_rows */
+    int model;                 /* whose rows are at work; -1: none */
+    dq_runner *runner;         /* its plain one: the caller's, or the sweep's own */
 } dq_eval_sweep;
 
 void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e);
 
+void dq_eval_sweep_end(dq_eval_sweep *s);
+
+/* Rows of the model begin: what memory the one before has taken, packed weights, activations, cached tokens and pages of its
+ * files, is given back, and this one has its runner. */
+dq_status dq_eval_sweep_hold(dq_eval_sweep *s, int model, dq_err *err);
 /* Settings of the row's passes, which tell the sweep how far they are. */
 dq_pass dq_eval_sweep_pass(dq_eval_sweep *s, const dq_eval_row *row);
-/* The model's runner, or a new one with the row's cache: a cache has one form for its life. */
+/* The runner of the model that is held, which is the row's, or a new one with the row's cache: a cache has one form for its life. */
 dq_status dq_eval_sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_eval_row *row,
                                dq_err *err);
-void dq_eval_sweep_runner_end(dq_runner *r, const dq_eval_sweep *s, const dq_eval_row *row);
+void dq_eval_sweep_runner_end(dq_runner *r, const dq_eval_sweep *s);
 
 /* Rows that a step may compute, at most `max`: 512 at first, and more while steps take less than half a second. A step is at
  * least one unit, so a stop loses one unit of a row, or several that take no more than a second or have 512 rows. How units

@@ -17,11 +17,13 @@ typedef struct cluster {
     const dq_windows *w;
     int *rows; /* [n_rows] that have this reference, which comes first */
     int n_rows;
-    int dim;            /* of the widest model */
-    int64_t max_rows;   /* of a turn, and of the states below */
-    int64_t begin, end; /* the turn */
-    dq_mat ref_state;   /* of its scored ids */
-    dq_mat state;       /* of the windows at hand */
+    int dim;               /* of the widest model */
+    bool several;          /* models */
+    const dq_weight *kept; /* see keep_head; NULL: nothing */
+    int64_t max_rows;      /* of a turn, and of the states below */
+    int64_t begin, end;    /* the turn */
+    dq_mat ref_state;      /* of its scored ids */
+    dq_mat state;          /* of the windows at hand */
 } cluster;
 
 /* Windows begin .. end - 1 of one row. */
@@ -42,7 +44,7 @@ static dq_status score(const cluster *c, dq_eval_row *row, const step *x, dq_err
         dq_score_windows(&s, c->w, x->begin, x->end, x->state, out, err);
     row->pending = s.work;
     dq_score_end(&s);
-    dq_eval_sweep_runner_end(r, c->s, row);
+    dq_eval_sweep_runner_end(r, c->s);
     return err->code;
 }
 
@@ -158,27 +160,39 @@ static dq_status run_row(const cluster *c, int index, dq_err *err)
 
 /* ---- Clusters ---- */
 
-/* The rows, the reference first. */
+static void add_rows(cluster *c, int model)
+{
+    const dq_eval *e = c->e;
+    const int ref = c->rows[0];
+    const int before = c->n_rows;
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *row = &e->row[i];
+        if (i != ref && row->ref == ref && row->same == i && row->model == model)
+            c->rows[c->n_rows++] = i;
+    }
+    if (c->n_rows > before && e->model[model].m->dim > c->dim) c->dim = e->model[model].m->dim;
+}
+
+/* The rows, model by model, the reference and others of its model first. */
 static dq_status find_rows(cluster *c, int ref, dq_err *err)
 {
     const dq_eval *e = c->e;
+    const int model = e->row[ref].model;
     c->rows = dq_block_new((size_t)e->n_rows, sizeof *c->rows, err);
     if (!c->rows) return err->code;
     c->rows[c->n_rows++] = ref;
-    for (int i = 0; i < e->n_rows; i++) {
-        if (i != ref && e->row[i].ref == ref && e->row[i].same == i) c->rows[c->n_rows++] = i;
+    c->dim = e->model[model].m->dim;
+    add_rows(c, model);
+    for (int m = 0; m < e->n_models; m++) {
+        if (m != model) add_rows(c, m);
     }
-    for (int i = 0; i < c->n_rows; i++) {
-        const int dim = e->model[e->row[c->rows[i]].model].m->dim;
-        if (dim > c->dim) c->dim = dim;
-    }
+    c->several = e->row[c->rows[c->n_rows - 1]].model != model;
     return DQ_OK;
 }
 
 static dq_status make_states(cluster *c, dq_err *err)
 {
     const dq_windows *w = c->w;
-    const dq_runner *r = c->e->model[c->e->row[c->rows[0]].model].runner;
     int64_t n = c->max_rows > w->longest ? c->max_rows : w->longest;
     size_t bytes;
     if (n > w->n_values) n = w->n_values;
@@ -190,7 +204,7 @@ static dq_status make_states(cluster *c, dq_err *err)
     if (c->state.p && c->ref_state.p) return DQ_OK;
     dq_backend_sync(c->b, err);
     dq_fail(err, DQ_RESOURCE, "out of memory for the final states of %lld ids", (long long)n);
-    return dq_runner_advise(r, c->max_rows, err);
+    return dq_runner_advise(c->s->runner, c->max_rows, err);
 }
 
 /* The first window that some row lacks. */
@@ -204,24 +218,45 @@ static int64_t first_lacking(const cluster *c)
     return first;
 }
 
+/* With several models a turn is as long as it can be, as each of them packs its weights anew; with one it is a step, after
+ * which nothing of the reference is computed again. */
 static dq_status run_turns(cluster *c, dq_err *err)
 {
     while ((c->begin = first_lacking(c)) < c->w->n) {
-        c->end = group_end(c->w, c->begin, c->w->n, dq_eval_sweep_rows(c->s, c->max_rows), false);
-        for (int i = 0; i < c->n_rows; i++) DQ_TRY(run_row(c, c->rows[i], err));
+        const int64_t rows = c->several ? c->max_rows : dq_eval_sweep_rows(c->s, c->max_rows);
+        c->end = group_end(c->w, c->begin, c->w->n, rows, false);
+        for (int i = 0; i < c->n_rows; i++) {
+            const dq_eval_row *row = &c->e->row[c->rows[i]];
+            if (i > 0 && row->done >= c->end) continue;
+            DQ_TRY(dq_eval_sweep_hold(c->s, row->model, err));
+            DQ_TRY(run_row(c, c->rows[i], err));
+        }
     }
     return DQ_OK;
+}
+
+/* The reference's head, which all differences need, while its model is not held. */
+static dq_status keep_head(cluster *c, dq_err *err)
+{
+    const dq_weight *head = &c->e->model[c->e->row[c->rows[0]].model].m->head;
+    if (!c->several || !c->b->ops->weight_acquire) return DQ_OK;
+    c->kept = c->b->ops->weight_acquire(c->b, head) ? head : NULL;
+    return dq_backend_sync(c->b, err);
 }
 
 dq_status dq_eval_sweep_windows(dq_eval_sweep *s, int ref, dq_err *err)
 {
     const dq_eval_row *row = &s->e->row[ref];
-    const dq_runner *r = s->e->model[row->model].runner;
-    cluster c = {.s = s, .e = s->e, .b = dq_runner_backend(r), .w = &s->e->ids[row->ids].win};
-    c.max_rows = dq_runner_rows(r, DQ_SCORE_ROWS);
-    if (find_rows(&c, ref, err) == DQ_OK && make_states(&c, err) == DQ_OK) run_turns(&c, err);
-    c.b->ops->free(c.b, c.state.p);
-    c.b->ops->free(c.b, c.ref_state.p);
+    cluster c = {.s = s, .e = s->e, .w = &s->e->ids[row->ids].win};
+    if (find_rows(&c, ref, err) == DQ_OK && first_lacking(&c) < c.w->n &&
+        dq_eval_sweep_hold(s, row->model, err) == DQ_OK) {
+        c.b = dq_runner_backend(s->runner);
+        c.max_rows = dq_runner_rows(s->runner, DQ_SCORE_ROWS);
+        if (make_states(&c, err) == DQ_OK && keep_head(&c, err) == DQ_OK) run_turns(&c, err);
+        if (c.kept) c.b->ops->weight_release(c.b, c.kept);
+        c.b->ops->free(c.b, c.state.p);
+        c.b->ops->free(c.b, c.ref_state.p);
+    }
     dq_block_free(c.rows);
     return err->code;
 }

@@ -169,6 +169,13 @@ dq_status dq_model_check_weights(const dq_model *m, dq_err *err)
     return DQ_OK;
 }
 
+void dq_model_release(const dq_model *m)
+{
+    const opened *o = (const opened *)m;
+    if (o->container) dq_container_release(o->container);
+    if (o->checkpoint) dq_checkpoint_release(o->checkpoint);
+}
+
 static bool ends_in(const char *s, const char *end)
 {
     size_t n = strlen(s), m = strlen(end);

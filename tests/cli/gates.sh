@@ -154,7 +154,7 @@ try 3 "line 2 was altered .*Remove it, or run without --resume" "$@" --csv kille
 for state in dq-eval-*.resume; do printf '{"sha256": "00", "step": {}}\n' >"$state"; done
 try 4 "resume: is not a journal of this version of dq. Remove it" "$@" --csv killed.csv --force --resume
 rm -f dq-eval-*.resume killed.csv
-# a disk that fills up keeps what it took: one step, then nothing more, then the results neither
+# a disk that fills up keeps what it took: some steps, then nothing more, then the results neither
 (
     trap '' XFSZ
     ulimit -f 560
@@ -165,7 +165,7 @@ got=$?
 grep -q "warning: finished work could not be kept for --resume: .*File too large" "$top/err" ||
     complain "gates: a full disk: $(cat "$top/err")"
 grep -q "Not all, but the first scores are in dq-eval-.*resume" "$top/err" || complain "gates: a full disk: $(cat "$top/err")"
-[ "$(steps)" = 2 ] || complain "gates: a full disk: expected a head and a step, found $(steps) lines"
+[ "$(steps)" -ge 2 ] || complain "gates: a full disk: expected a head and a step or more, found $(steps) lines"
 try 0 "diff model" "$@" --csv killed.csv --force --resume
 cut -d, -f1-28,30- killed.csv | cmp -s - "$top/a" || complain "gates: resumed behind a full disk: other numbers"
 absent dq-eval-*.resume
