@@ -8,7 +8,7 @@ import sys
 document = json.load(open(sys.argv[1]))
 settings, plan = document["settings"], document["results"][0]
 recipe = {k: settings[k] for k in ("method", "group", "scale", "scale_dtype")}
-recipe.update(schema="dq-recipe/1", bits=settings["widths"][0])
+recipe.update(schema="dq-recipe/1", bits=settings["widths"][0], embed_bits=16)
 recipe["rules"] = [{"name": t["name"], "bits": t["bits"]} for t in plan["tensors"]]
 recipe["plan"] = {k: plan[k] for k in ("weights_sha256", "model_fingerprint", "calib", "arithmetic")}
 json.dump(recipe, open(sys.argv[2], "w"))

@@ -33,6 +33,7 @@ typedef struct rig {
     dq_requests q;
     int32_t text[4 * 12];
     dq_window win[4];
+    int32_t cluster[4];
     dq_windows w;
 } rig;
 
@@ -81,7 +82,13 @@ static void make_requests(rig *x)
     for (int i = 0; i < 4 * 12; i++) x->text[i] = (int32_t)(next(&seed) % (uint32_t)x->m->vocab);
     for (int i = 0; i < 4; i++)
         x->win[i] = (dq_window){.ids = x->text + 12 * i, .n = 12, .first = 6, .value = 5 * i};
-    x->w = (dq_windows){.win = x->win, .n = 4, .n_values = 20, .longest = 12};
+    for (int i = 0; i < 4; i++) x->cluster[i] = i;
+    x->w = (dq_windows){.win = x->win,
+                        .n = 4,
+                        .n_values = 20,
+                        .longest = 12,
+                        .cluster = x->cluster,
+                        .n_clusters = 4};
 }
 
 static void rig_open(rig *x, const char *model)
@@ -787,15 +794,23 @@ enum { MANY = 60 };
 static void text_sweep_open(dq_eval *e, rig *x)
 {
     static dq_window win[MANY];
+    static int32_t cluster[MANY];
     dq_err err = {0};
     dq_kv_spec kv = dq_kv_plain;
-    for (int i = 0; i < MANY; i++)
+    for (int i = 0; i < MANY; i++) {
         win[i] = (dq_window){.ids = x->text + i % 36, .n = 12, .first = 6, .value = 5 * i};
+        cluster[i] = i;
+    }
     sweep_open(e, x);
     e->row = NULL;
     e->n_rows = 0;
     e->cap_rows = 0;
-    e->ids[1].win = (dq_windows){.win = win, .n = MANY, .n_values = 5 * MANY, .longest = 12};
+    e->ids[1].win = (dq_windows){.win = win,
+                                 .n = MANY,
+                                 .n_values = 5 * MANY,
+                                 .longest = 12,
+                                 .cluster = cluster,
+                                 .n_clusters = MANY};
     kv.recent = 2;
     kv.sink = 1;
     kv.evict =
