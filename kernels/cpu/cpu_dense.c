@@ -1,5 +1,5 @@
 /* cpu_dense: see cpu_dense.h. What is copied at once lies in one pool, since a large page is larger than many a weight; the
- * last of its weights that is released takes it along.
+ * memory of a weight that is released is given back, and with the last of them the pool.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu_dense.h"
 #include "base/address_list.h"
@@ -69,6 +69,7 @@ void dq_cpu_dense_release(dq_backend *b, const dq_weight *w)
     dq_cpu_dense *all = dq_cpu_of(b)->dense;
     entry *e = find(all, w);
     if (!e || --e->users > 0) return;
+    if (e->pool) dq_os_map_release(e->copy, e->bytes);
     leave_pool(e->pool);
     dq_address_list_remove(&all->entries, e);
 }
