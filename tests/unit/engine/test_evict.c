@@ -449,10 +449,10 @@ static void specs(void **state)
     assert_int_equal(dq_evict_check(&dq_kv_plain, &err), DQ_OK);
     assert_int_equal(check(dq_evict_none, &err), DQ_OK);
     assert_int_equal(check(s, &err), DQ_OK);
-    static const double bad[] = {0, -0.5, 1.01, (double)NAN, (double)INFINITY};
-    for (int i = 0; i < 5; i++) {
+    static const double bad[] = {0, -0.5, 1e-300, 9e-7, 1.01, (double)NAN, (double)INFINITY};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         t.keep = bad[i];
-        expect_usage(t, "expected a share above 0");
+        expect_usage(t, "expected a share from 1e-06 to 1");
     }
     t.keep = 0;
     t.tokens = 67; /* sink 4 + recent 64 */
