@@ -26,14 +26,14 @@ typedef struct dq_doc_ids {
 typedef struct dq_windows {
     const dq_window *win; /* [n], document by document */
     int64_t n;
-    int64_t n_values;      /* scored ids of all windows */
-    int64_t longest;       /* ids of the longest window */
-    int64_t n_ids;         /* of all documents */
+    int64_t n_values; /* scored ids of all windows */
+    int64_t longest;  /* ids of the longest window */
+    int64_t n_ids;    /* of all documents */
     /* [n] of each window the piece that an error is over, from 0: its document, or of a single document itself; pieces
      * that are copies of one another have one number (repeats.h) */
     const int32_t *cluster;
     int64_t n_clusters, n_copies; /* pieces that are copies of an earlier one */
-    const dq_doc_ids *doc; /* [n_given] all documents, used or not */
+    const dq_doc_ids *doc;        /* [n_given] all documents, used or not */
     int64_t n_given;
     int64_t n_docs;         /* documents with a window */
     int64_t n_short;        /* documents that are too short for one */
