@@ -145,7 +145,7 @@ def pair_end_to_end(m, work):
     for model in PAIR:
         packed = str(work / f"{model}.h5")
         yield Part(f"quantize-{model}", [m.dq(), "quantize", f"calib/pair/{model}", "-o", packed, "--bits", "8", "--embed-bits", "16",
-                                              "--json"])
+                                         "--json"])
         text = ["--text", "calib/pair/text.txt", "--ctx", "128", "--limit", "24" if m.real else "1"]
         sources = {"choices": ["--task", "mc", "--data", "calib/pair/choices.jsonl", *limit, "--kv-code", "token"],
                    "text": [*text, "--kv-code", "token"], "pages": [*text, "--kv-code", "page"]}
@@ -220,8 +220,8 @@ def stage_3(m, work):
     else:
         model = ROOT / "calib/pair/diffllama"
     packed = work / "items.h5"
-    yield Part("items-quantize", [m.dq(), "quantize", str(model), "-o", str(packed), "--bits", "8", "--embed-bits", "16", "--json", "-q"],
-                   120)
+    quantize = [m.dq(), "quantize", str(model), "-o", str(packed), "--bits", "8", "--embed-bits", "16", "--json", "-q"]
+    yield Part("items-quantize", quantize, 120)
     for math in ("f32", "bf16", "int8"):
         if math == "bf16" and m.device == "cpu":
             continue

@@ -249,10 +249,9 @@ static void differences_are_named(void **unused)
 /* Whatever order they come in, and whatever is in them. */
 static void lines_have_one_form(void **unused)
 {
-    static const char want[] =
-        "/\tgroup\n"
-        "/a-b\ttext\tlist=text:[out,in]\tn=i64:[-1,2]\tn_more=i64:7\n"
-        "/a\\tb\tf16[2,3]\tr=f64:0.10000000000000001\tt=text:x\\\\y\\nz\n";
+    static const char want[] = "/\tgroup\n"
+                               "/a-b\ttext\tlist=text:[out,in]\tn=i64:[-1,2]\tn_more=i64:7\n"
+                               "/a\\tb\tf16[2,3]\tr=f64:0.10000000000000001\tt=text:x\\\\y\\nz\n";
     const int64_t shape[2] = {2, 3}, n[2] = {-1, 2}, seven = 7;
     const char *const axes[2] = {"out", "in"}, *const text = "x\\y\nz";
     dq_err err = {0};
