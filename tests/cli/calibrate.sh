@@ -49,12 +49,8 @@ for n in 1 2 3; do
     mv made.h5 "made $n.h5"
 done
 json dq-quantize/1
-if grep -q avx512 /proc/cpuinfo && [ -z "${DQ_CPU:-}" ]; then # levels whose sums are fused give the same, too
-    (
-        DQ_CPU=avx2
-        export DQ_CPU
-        try 0 '"loss"' "$@" --force --json
-    )
+if grep -q avx512 /proc/cpuinfo; then # levels whose sums are fused give the same, too
+    DQ_CPU=avx2 "$dq" "$@" --force -q >"$top/out" 2>"$top/err" || complain "calibrate: AVX2: $(cat "$top/err")"
     cmp -s made.h5 "made 1.h5" || complain "calibrate: AVX2 and AVX-512 give different files"
     rm made.h5
 fi
@@ -253,11 +249,10 @@ try 4 "begun with another source or other settings (calib.sequences: begun with 
     "$@" --resume --calib-tokens 1400
 try 4 "begun with another source or other settings (calib.ctx: begun with 100, this run has 90" "$@" --resume --calib-ctx 90
 try 4 'method: begun with "align", this run has "gptq")' "$@" --resume --method gptq
-if grep -q avx2 /proc/cpuinfo && [ "${DQ_CPU:-}" != scalar ]; then
-    was=${DQ_CPU:-}
+if grep -q avx2 /proc/cpuinfo; then
     export DQ_CPU=scalar
     try 4 'found "codes made with CPU level avx2 or avx512, .*, this run has "codes made with CPU level scalar, ' "$@" --resume
-    DQ_CPU=$was
+    unset DQ_CPU
 fi
 printf ' ' >>text.txt
 try 4 "begun with another source or other settings" "$@" --resume
