@@ -142,7 +142,7 @@ static void print_no_text(const request *r, const dq_quantize_info *i)
     if (dq_calib_run_wanted(&r->calib) || i->n_packed == 0) return;
     printf("no text            codes are the nearest ones. --calib TEXT chooses them by what the "
            "model "
-           "reads: SmolLM2-135M at 4 bits then has perplexity 31.8 instead of 39.3 (27.8 "
+           "reads: SmolLM2-135M at 4 bits then has perplexity 21.1 instead of 28.6 (19.0 "
            "unrounded)\n");
 }
 
