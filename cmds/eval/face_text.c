@@ -272,9 +272,10 @@ static void warn_ids(dq_logger *logger, const dq_eval_ids *ids, const dq_text_se
     const dq_windows *w = &ids->win;
     if (w->n == 0) return;
     if (w->n_short)
-        dq_logger_warn(logger,
-                       "%lld of %lld documents are too short for a window (%s, --ctx) and left out",
-                       (long long)w->n_short, (long long)w->n_given, dq_scheme_name[s->scheme]);
+        dq_logger_warn(
+            logger, "%lld of %s%lld documents are too short for a window (%s, --ctx) and left out",
+            (long long)w->n_short, w->n_given < w->n_all ? "the first " : "", (long long)w->n_given,
+            dq_scheme_name[s->scheme]);
     if (w->n_copies)
         dq_logger_warn(logger, "%lld of %lld %s are copies of earlier ones; errors count each once",
                        (long long)w->n_copies, (long long)(w->n_docs < 2 ? w->n : w->n_docs),

@@ -108,13 +108,12 @@ static dq_status too_short(const dq_windows *w, const dq_window_spec *spec, dq_e
     const long long n = w->n_ids, L = spec->n_ctx;
     const long long need[DQ_SCHEMES] = {2 * L, 2, L, 1, L + 1};
     const char *name = dq_scheme_name[spec->scheme];
-    if (w->n_given > 1)
+    if (w->n_all > 1)
         return dq_fail_with(
             err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
             "none of %lld documents is long enough (%s windows of %lld ids need %lld). "
             "Use longer documents",
-            (long long)w->n_given, name, L,
-            spec->scheme == DQ_WINDOW_CHUNK ? L : need[spec->scheme]);
+            (long long)w->n_all, name, L, spec->scheme == DQ_WINDOW_CHUNK ? L : need[spec->scheme]);
     if (spec->scheme == DQ_WINDOW_CHUNK && n < 2 * LEAST_CTX)
         return dq_fail(err, DQ_MISMATCH,
                        "the text has %lld ids, two of the smallest windows need %d. Use more text",
@@ -143,13 +142,14 @@ static dq_status find_clusters(dq_windows *w, dq_arena *a, dq_err *err)
     return err->code;
 }
 
-dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
-                         const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
-                         dq_err *err)
+/* n_all: documents there are; those after n_docs are not needed, as the limit is reached before them. */
+static dq_status cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs, int64_t n_all,
+                     const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
+                     dq_err *err)
 {
     cutter c = {.spec = spec, .before = before, .bos = bos};
     int64_t all = 0;
-    *out = (dq_windows){.doc = doc, .n_given = n_docs};
+    *out = (dq_windows){.doc = doc, .n_given = n_docs, .n_all = n_all};
     c.stride = spec->stride ? spec->stride : spec->n_ctx / 2;
     for (int64_t d = 0; d < n_docs; d++) {
         int64_t n = count_windows(&c, doc[d].n);
@@ -157,7 +157,7 @@ dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
         out->n_short += n == 0;
         all += n;
     }
-    if (all < (spec->scheme == DQ_WINDOW_CHUNK && n_docs == 1 ? 2 : 1))
+    if (all < (spec->scheme == DQ_WINDOW_CHUNK && n_all == 1 ? 2 : 1))
         return too_short(out, spec, err);
     int64_t take = spec->limit && spec->limit < all ? spec->limit : all;
     dq_window *win = dq_alloc(a, (size_t)take, sizeof *win, err);
@@ -179,6 +179,13 @@ dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
         }
     }
     return find_clusters(out, a, err);
+}
+
+dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
+                         const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
+                         dq_err *err)
+{
+    return cut(out, doc, n_docs, n_docs, spec, before, bos, a, err);
 }
 
 dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,
@@ -245,8 +252,8 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
     if (!ids) return err->code;
     int64_t n = 0;
     DQ_TRY(encode_docs(ids, &n, t, docs, spec, a, err));
-    DQ_TRY(dq_windows_cut(out, ids, n, spec, before,
-                          spec->bos == DQ_BOS_OFF ? -1 : dq_tokenizer_bos(t), a, err));
+    DQ_TRY(cut(out, ids, n, docs->n, spec, before,
+               spec->bos == DQ_BOS_OFF ? -1 : dq_tokenizer_bos(t), a, err));
     count_text(out, docs);
     return DQ_OK;
 }

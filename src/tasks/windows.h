@@ -35,6 +35,7 @@ typedef struct dq_windows {
     int64_t n_clusters, n_copies; /* pieces that are copies of an earlier one */
     const dq_doc_ids *doc;        /* [n_given] all documents, used or not */
     int64_t n_given;
+    int64_t n_all;          /* documents there are: n_given, and those after the limit */
     int64_t n_docs;         /* documents with a window */
     int64_t n_short;        /* documents that are too short for one */
     int64_t n_words, bytes; /* of the original text of documents with a window */

@@ -64,6 +64,14 @@ for form in chunk stride block rolling; do
         head -n $limit all.jsonl | cmp -s - first.jsonl || complain "text: --limit $limit of $form windows are others than the first"
     done
 done
+# a document that the limit leaves over counts among those there are: the first need not have two windows
+head -c 3000 "$book" >first.txt
+tail -c 6000 "$book" >second.txt
+text 4 "two windows of 512 need 1024" --text first.txt --limit 1
+text 0 "diff model .* 1 window" --text first.txt --text second.txt --limit 1
+text 0 "diff model" --text one --text first.txt --text second.txt --limit 1
+grep -q "1 of the first 2 documents are too short" "$top/err" || complain "--limit: which documents are too short? $(cat "$top/err")"
+rm first.txt second.txt
 # a line a window of each row, with which the means and their errors can be worked out again
 text 0 "diff model" --text "$book" --ctx 100 --limit 6 --logit-bits 16,4 --csv windows.csv --dump-items windows.jsonl
 for metric in nll_nats kld_nats; do
