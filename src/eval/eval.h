@@ -131,6 +131,7 @@ struct dq_eval_row {
     int64_t done;          /* finished units, from the first on */
     dq_score_work work;    /* of what is done */
     dq_score_work pending; /* of the units that were finished last */
+    int64_t step_rows; /* of its next step, see dq_eval_sweep_rows; 0: as many as of a first one */
     /* per scored id: its log-probability and the most likely id */
     double *logp;
     int32_t *top1;

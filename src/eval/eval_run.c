@@ -55,7 +55,7 @@ static dq_status run_groups(dq_eval_sweep *s, int index, dq_scorer *scorer, dq_e
     const bool shared = dq_score_shares(&scorer->pass, scorer->kv);
     while (row->done < n) {
         const int64_t from = row->done;
-        const int64_t rows = dq_eval_sweep_rows(s, dq_score_rows(scorer->r, shared));
+        const int64_t rows = dq_eval_sweep_rows(row, dq_score_rows(scorer->r, shared));
         const int64_t end = group_of_items(e, row, rows, shared);
         scorer->work = (dq_score_work){0};
         dq_eval_sweep_step(s, row, from, end, false);

@@ -55,7 +55,7 @@ static void tell(void *arg, double rows)
 
 void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e)
 {
-    *s = (dq_eval_sweep){.e = e, .rows = STEP_ROWS, .model = -1};
+    *s = (dq_eval_sweep){.e = e, .model = -1};
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *row = &e->row[i];
         if (row->same != i) continue;
@@ -131,13 +131,23 @@ static double feeds_of(const dq_eval *e, const dq_eval_row *row, int64_t begin, 
     return n;
 }
 
-int64_t dq_eval_sweep_rows(const dq_eval_sweep *s, int64_t max)
+int64_t dq_eval_sweep_rows(const dq_eval_row *row, int64_t max)
 {
-    return s->rows < max ? s->rows : max;
+    const int64_t rows = row->step_rows ? row->step_rows : STEP_ROWS;
+    return rows < max ? rows : max;
 }
 
-void dq_eval_sweep_step(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end,
-                        bool again)
+/* A step of so many rows has taken so long: how many the next one may have. */
+static void set_pace(dq_eval_row *row, double rows, double seconds)
+{
+    const double most = row->step_rows ? (double)row->step_rows : STEP_ROWS;
+    double next = most;
+    if (seconds < 0.5 && 2 * rows >= most) next = 2 * (rows > most ? rows : most);
+    if (seconds > 1) next = rows * 0.5 / seconds;
+    row->step_rows = next > STEP_ROWS ? (int64_t)next : STEP_ROWS;
+}
+
+void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64_t end, bool again)
 {
     s->row = row;
     s->fed = 0;
@@ -154,10 +164,5 @@ void dq_eval_sweep_step_end(dq_eval_sweep *s)
     report(s);
     s->done += s->values;
     s->values = 0;
-    if (seconds < 0.5 && 2 * s->feeds >= (double)s->rows) {
-        if (s->feeds > (double)s->rows) s->rows = (int64_t)s->feeds;
-        s->rows *= 2;
-    } else if (seconds > 1) {
-        s->rows = s->feeds > 2 * STEP_ROWS ? (int64_t)s->feeds / 2 : STEP_ROWS;
-    }
+    set_pace(s->row, s->feeds, seconds);
 }

@@ -9,10 +9,9 @@ typedef struct dq_eval_sweep {
     dq_eval *e;
     double done, all; /* scored ids of finished units, of all */
     /* The step at hand: units of a row that are finished together. */
-    const dq_eval_row *row;
+    dq_eval_row *row;
     double values, fed, feeds; /* its scored ids; rows that passes have computed, and will */
     double begun, told;        /* seconds */
-    int64_t rows;              /* of a step, see dq_eval_sweep_rows */
     int model;                 /* whose rows are at work; -1: none */
     dq_runner *runner;         /* its plain one: the caller's, or the sweep's own */
 } dq_eval_sweep;
@@ -31,14 +30,13 @@ dq_status dq_eval_sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_e
                                dq_err *err);
 void dq_eval_sweep_runner_end(dq_runner *r, const dq_eval_sweep *s);
 
-/* Rows that a step may compute, at most `max`: 512 at first, and more while steps take less than half a second. A step is at
- * least one unit, so a stop loses one unit of a row, or several that take no more than a second or have 512 rows. How units
- * are grouped changes no result. */
-int64_t dq_eval_sweep_rows(const dq_eval_sweep *s, int64_t max);
+/* Rows that the row's next step may compute, at most `max`: 512 at first, and more while its own steps take less than half a
+ * second; after one of more than a second as many as half a second takes at its pace. A step is at least one unit, so a stop
+ * loses one unit of a row, or several that take about a second or have 512 rows. How units are grouped changes no result. */
+int64_t dq_eval_sweep_rows(const dq_eval_row *row, int64_t max);
 /* A step of units begin .. end - 1 of the row begins, and ends. again: the units are finished, and only what is not kept of
  * them is computed once more. */
-void dq_eval_sweep_step(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end,
-                        bool again);
+void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64_t end, bool again);
 void dq_eval_sweep_step_end(dq_eval_sweep *s);
 
 /* Texts: all rows with the reference row `ref`, and that row. */

@@ -145,7 +145,7 @@ static dq_status run_row(const cluster *c, int index, dq_err *err)
     for (; x.begin < c->end; x.begin = x.end) {
         const bool again = x.begin < row->done;
         const int64_t limit = again && row->done < c->end ? row->done : c->end;
-        x.end = group_end(c->w, x.begin, limit, dq_eval_sweep_rows(c->s, c->max_rows), alike);
+        x.end = group_end(c->w, x.begin, limit, dq_eval_sweep_rows(row, c->max_rows), alike);
         dq_eval_sweep_step(c->s, row, x.begin, x.end, again);
         DQ_TRY(run_step(c, row, &x, again, err));
         DQ_TRY(dq_os_maps_check(err));
@@ -223,7 +223,8 @@ static int64_t first_lacking(const cluster *c)
 static dq_status run_turns(cluster *c, dq_err *err)
 {
     while ((c->begin = first_lacking(c)) < c->w->n) {
-        const int64_t rows = c->several ? c->max_rows : dq_eval_sweep_rows(c->s, c->max_rows);
+        const dq_eval_row *ref = &c->e->row[c->rows[0]];
+        const int64_t rows = c->several ? c->max_rows : dq_eval_sweep_rows(ref, c->max_rows);
         c->end = group_end(c->w, c->begin, c->w->n, rows, false);
         for (int i = 0; i < c->n_rows; i++) {
             const dq_eval_row *row = &c->e->row[c->rows[i]];

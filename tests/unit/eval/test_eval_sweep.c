@@ -1,4 +1,4 @@
-/* test_eval_sweep: how many models a sweep holds at a time, and that this changes no number.
+/* test_eval_sweep: how many models a sweep holds at a time, and that this changes no number; how long its steps are.
  * SPDX-License-Identifier: MIT */
 #include "eval/eval_sweep.h"
 #include "tests/rigs/device.h"
@@ -157,8 +157,44 @@ static void one_model_at_a_time(void **state)
     dq_arena_free(f.a);
 }
 
+/* A step of all windows of the row, so many times the 480 rows that they have. */
+static void step(dq_eval_sweep *s, dq_eval_row *row, double times, double seconds)
+{
+    dq_eval_sweep_step(s, row, 0, WINDOWS, true);
+    s->feeds *= times;
+    s->begun -= seconds;
+    dq_eval_sweep_step_end(s);
+}
+
+static void steps_go_by_their_row(void **state)
+{
+    enum { FIRST = 512, MAX = 1 << 20, PASS = 100, ROWS = WINDOWS * CTX };
+    (void)state;
+    dq_eval e;
+    dq_eval_sweep s;
+    sweep_open(&e);
+    dq_eval_sweep_begin(&s, &e);
+    dq_eval_row *row = &e.row[0];
+    assert_int_equal(dq_eval_sweep_rows(row, MAX), FIRST);
+    for (int i = 1; i <= 5; i++) {
+        step(&s, row, 1 << i, 0);
+        assert_true(dq_eval_sweep_rows(row, MAX) >= (FIRST << i));
+    }
+    assert_int_equal(dq_eval_sweep_rows(row, PASS), PASS);
+    for (int i = 1; i < e.n_rows; i++) assert_int_equal(dq_eval_sweep_rows(&e.row[i], MAX), FIRST);
+    step(&s, row, 16, 4); /* half a second of that is an eighth */
+    assert_in_range(dq_eval_sweep_rows(row, MAX), 2 * ROWS * 9 / 10, 2 * ROWS);
+    step(&s, row, 2, 0.7); /* neither short nor long */
+    assert_in_range(dq_eval_sweep_rows(row, MAX), 2 * ROWS * 9 / 10, 2 * ROWS);
+    step(&s, row, 2, 60);
+    assert_int_equal(dq_eval_sweep_rows(row, MAX), FIRST);
+    dq_eval_sweep_end(&s);
+    dq_arena_free(e.a);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_model_at_a_time)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_model_at_a_time),
+                                       cmocka_unit_test(steps_go_by_their_row)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
