@@ -135,6 +135,31 @@ bool cmd_eval_kv_policies(const dq_eval *e)
     return false;
 }
 
+const char *cmd_eval_kv_keep_text(char buf[DQ_KV_KEEP], const dq_kv_spec *s)
+{
+    const dq_evict_spec *x = &s->evict;
+    if (!x->policy) return "-";
+    if (x->tokens)
+        snprintf(buf, DQ_KV_KEEP, "%lld tokens", (long long)x->tokens);
+    else
+        snprintf(buf, DQ_KV_KEEP, "%g", x->keep);
+    return buf;
+}
+
+bool cmd_eval_kv_keeps(const dq_eval *e)
+{
+    char one[DQ_KV_KEEP], other[DQ_KV_KEEP];
+    const char *first = NULL;
+    for (int i = 0; i < e->n_rows; i++) {
+        if (!e->row[i].shown) continue;
+        if (!first)
+            first = cmd_eval_kv_keep_text(one, &e->row[i].kv);
+        else if (strcmp(first, cmd_eval_kv_keep_text(other, &e->row[i].kv)) != 0)
+            return true;
+    }
+    return false;
+}
+
 bool cmd_eval_kv_budgets(const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {

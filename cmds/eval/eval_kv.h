@@ -8,6 +8,8 @@
 #include "cmds/eval/eval_report.h"
 #include "eval/eval.h"
 
+enum { DQ_KV_KEEP = 32 };
+
 /* Puts what runs, and what each container remembers, into `settings`. */
 void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *names);
 /* After the run. */
@@ -18,6 +20,10 @@ void cmd_eval_kv_print_same(const cmd_eval_view *v);
  * tokens. */
 bool cmd_eval_kv_swept(const dq_eval *e);
 bool cmd_eval_kv_policies(const dq_eval *e);
+/* What --kv-keep or --kv-tokens asks of a row: "0.25", "300 tokens", "-" of a cache that forgets nothing; whether shown rows
+ * differ in it. */
+const char *cmd_eval_kv_keep_text(char buf[DQ_KV_KEEP], const dq_kv_spec *s);
+bool cmd_eval_kv_keeps(const dq_eval *e);
 /* Whether some shown row gives layers and heads other budgets than the same. */
 bool cmd_eval_kv_budgets(const dq_eval *e);
 /* With -v: the layers' kernels for every arithmetic and cache among the rows of a model, references too. */

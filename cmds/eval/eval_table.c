@@ -124,17 +124,18 @@ bool cmd_eval_math_swept(const dq_eval *e)
     return false;
 }
 
-/* "4:4" and how it forgets; in runs with such a cache only. */
+/* "4:4", how it forgets and how much it is told to keep; in runs with such a cache only. */
 static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
 {
     const dq_evict_spec *evict = &r->kv.evict;
     const bool cuts = evict->policy && evict->keep != 1; /* else no policy has anything to choose */
-    char widths[DQ_KV_TEXT];
+    char widths[DQ_KV_TEXT], keep[DQ_KV_KEEP];
     if (!cmd_eval_kv_swept(e)) return;
     dq_table_cell(t, "%s", dq_kv_codes_text(widths, &r->kv));
     if (cmd_eval_kv_policies(e)) dq_table_cell(t, "%s", cuts ? evict->policy->name : "-");
     if (cmd_eval_kv_budgets(e))
         dq_table_cell(t, "%s", cuts ? dq_kv_budget_name[evict->budget] : "-");
+    if (cmd_eval_kv_keeps(e)) dq_table_cell(t, "%s", cmd_eval_kv_keep_text(keep, &r->kv));
 }
 
 /* The share kept and how many times smaller the cache is, in the same runs. */
@@ -214,6 +215,7 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
         titles[n++] = "KV bits";
         if (cmd_eval_kv_policies(v->e)) titles[n++] = "policy";
         if (cmd_eval_kv_budgets(v->e)) titles[n++] = "budget";
+        if (cmd_eval_kv_keeps(v->e)) titles[n++] = "keep";
     }
     titles[n++] = "task";
     const int keys = n;

@@ -143,6 +143,17 @@ grep -q "warning: .*2 of 2 contexts was raised to sink + recent = 68" "$top/err"
 eval_text cut.csv --kv-tokens 500
 grep -q "warning: .*only 0.0 % of the context tokens" "$top/err" || complain "kv: no warning about short contexts"
 printf '{"ctx": "the sea is", "choices": ["the", "a"], "gold": 0}\n' >one.jsonl
+# the table's rows can be told apart by what was asked for, raised or not
+keyed() { # keyed LINES OPTION...: as many rows, each with other keys
+    rows=$1
+    shift
+    try 0 "keep" eval "diff model" --text "$book" --ctx 256 --limit 2 --progress never "$@"
+    [ "$(grep '^\(diff\|h2o\|streaming\) *' "$top/out" | sort | uniq -d | wc -l)" -eq 0 ] || complain "rows that cannot be told apart: $(cat "$top/out")"
+    [ "$(grep -c '\(^\| \)\(0[.][12]\|1\|[0-9]* tokens\)\( \|$\)' "$top/out")" -ge "$rows" ] || complain "rows without what is kept: $(cat "$top/out")"
+}
+keyed 4 --kv-policy h2o,streaming --kv-keep 0.1,0.2
+keyed 3 --kv-keep 1,0.1,0.2
+keyed 2 --kv-tokens 70,80
 try 0 "kept" eval "diff model" --task mc --data one.jsonl --kv-keep 0.6 --kv-recent 1 --kv-sink 0
 grep -q "warning: mc: 2 of 2 choices are a single token, which is predicted before anything is forgotten" "$top/err" ||
     complain "kv: no warning about choices that eviction cannot reach"
