@@ -474,6 +474,7 @@ static void table_line(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%d", r->logit.bits);
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
+    if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
     dq_table_cell(t, "%s",
                   dq_kv_spec_is_plain(&r->kv) ? "16:16"
                                               : dq_kv_report_label(label, sizeof label, &r->kv));
@@ -511,19 +512,21 @@ static dq_status fill(dq_table *t, const cmd_eval_view *v, const int *shots, int
 
 static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
-    enum { HEAD = 7 };
-    const char *titles[HEAD + DQ_ICL_SHOTS] = {"model", "logit bits", "grain", "KV",
-                                               "task",  "order",      "acc"};
+    enum { HEAD = 8 };
+    static const char *const rest[] = {"KV", "task", "order", "acc"};
+    const char *titles[HEAD + DQ_ICL_SHOTS] = {"model", "logit bits", "grain"};
     char title[DQ_ICL_SHOTS][32];
-    int shots[DQ_ICL_SHOTS], n = all_shots(v->e, shots);
+    int shots[DQ_ICL_SHOTS], n = all_shots(v->e, shots), head = 3;
     dq_table *t = NULL;
     if (n == 0) return DQ_OK;
+    if (cmd_eval_math_swept(v->e)) titles[head++] = "math";
+    for (int i = 0; i < 4; i++) titles[head++] = rest[i];
     for (int i = 0; i < n; i++) {
         snprintf(title[i], sizeof title[i], "%d shot%s", shots[i], shots[i] == 1 ? "" : "s");
-        titles[HEAD + i] = title[i];
+        titles[head + i] = title[i];
     }
-    if (dq_table_new(&t, titles, HEAD + n, err) == DQ_OK && fill(t, v, shots, n, err) == DQ_OK) {
-        dq_table_keys(t, HEAD - 1);
+    if (dq_table_new(&t, titles, head + n, err) == DQ_OK && fill(t, v, shots, n, err) == DQ_OK) {
+        dq_table_keys(t, head - 1);
         printf(
             "\nAccuracy by the number of demonstrations (\u00b1 standard deviation over runs):\n");
         dq_table_print(t, err);

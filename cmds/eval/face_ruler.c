@@ -237,7 +237,11 @@ static dq_status fill_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row
     char label[DQ_KV_LABEL];
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%s", dq_eval_source_of(v->e, r)->name);
-    dq_table_cell(t, "%d", r->logit.bits);
+    if (r->logit.bits == 16)
+        dq_table_cell(t, "16");
+    else
+        dq_table_cell(t, "%d %s", r->logit.bits, dq_grain_name[r->logit.grain]);
+    if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
     dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
     for (int l = 0; l < set->n_lengths; l++) {
         dq_ruler_numbers x;
@@ -251,7 +255,8 @@ static dq_status fill_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row
 static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     char name[DQ_RULER_LENGTHS][24];
-    const char *titles[DQ_RULER_LENGTHS + 4] = {"model", "task", "logit bits", "KV"};
+    const char *titles[DQ_RULER_LENGTHS + 5] = {"model", "task", "logit bits"};
+    int keys = 3;
     const dq_ruler_set *set = NULL;
     dq_table *t = NULL;
     for (int i = 0; i < v->e->n_rows && !set; i++) {
@@ -259,12 +264,14 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
             set = dq_ruler_set_of(v->e, &v->e->row[i]);
     }
     if (!set || set->n_lengths < 2) return DQ_OK;
+    if (cmd_eval_math_swept(v->e)) titles[keys++] = "math";
+    titles[keys++] = "KV";
     for (int l = 0; l < set->n_lengths; l++) {
         snprintf(name[l], sizeof name[l], "%d ids", set->length[l]);
-        titles[4 + l] = name[l];
+        titles[keys + l] = name[l];
     }
-    DQ_TRY(dq_table_new(&t, titles, 4 + set->n_lengths, err));
-    dq_table_keys(t, 4);
+    DQ_TRY(dq_table_new(&t, titles, keys + set->n_lengths, err));
+    dq_table_keys(t, keys);
     for (int i = 0; i < v->e->n_rows && err->code == DQ_OK; i++) {
         if (cmd_eval_face_shows(&cmd_eval_face_ruler, v->e, i)) fill_row(t, v, &v->e->row[i], err);
     }

@@ -57,7 +57,8 @@ void cmd_eval_text_cells(dq_table *t, const dq_eval_numbers *x)
 
 /* What tells rows apart. */
 enum { ROW_TITLES = 4 };
-static const char *const row_title[ROW_TITLES] = {"model", "weights", "logit bits", "KV"};
+static const char *const row_title[ROW_TITLES + 1] = {"model", "weights", "logit bits", "KV",
+                                                      "math"};
 static void row_cells(dq_table *t, const cmd_eval_view *v, int row)
 {
     const dq_eval_row *r = &v->e->row[row];
@@ -69,6 +70,7 @@ static void row_cells(dq_table *t, const cmd_eval_view *v, int row)
     else
         dq_table_cell(t, "%d %s", r->logit.bits, dq_grain_name[r->logit.grain]);
     dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
+    if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
 }
 
 /* Cells of a row behind those that tell it apart. */
@@ -78,12 +80,13 @@ typedef void fill_row(dq_table *t, const dq_text_details *d, const dq_eval_numbe
 static dq_status print(const cmd_eval_view *v, const char *head, const char *const *titles,
                        int n_titles, fill_row *fill, dq_err *err)
 {
-    const char *all[ROW_TITLES + 2 * DQ_POSITIONS_MAX];
+    const int keys = ROW_TITLES + cmd_eval_math_swept(v->e);
+    const char *all[ROW_TITLES + 1 + 2 * DQ_POSITIONS_MAX];
     dq_table *t = NULL;
-    for (int i = 0; i < ROW_TITLES; i++) all[i] = row_title[i];
-    for (int i = 0; i < n_titles; i++) all[ROW_TITLES + i] = titles[i];
-    DQ_TRY(dq_table_new(&t, all, ROW_TITLES + n_titles, err));
-    dq_table_keys(t, ROW_TITLES);
+    for (int i = 0; i < keys; i++) all[i] = row_title[i];
+    for (int i = 0; i < n_titles; i++) all[keys + i] = titles[i];
+    DQ_TRY(dq_table_new(&t, all, keys + n_titles, err));
+    dq_table_keys(t, keys);
     for (int i = 0; err->code == DQ_OK && i < v->e->n_rows; i++) {
         dq_text_details d;
         dq_eval_numbers x;
