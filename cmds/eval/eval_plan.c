@@ -107,29 +107,36 @@ void cmd_eval_plan_say(dq_logger *logger, const cmd_eval_view *v)
         shown, computed - shown, (long long)ids, same);
 }
 
+static void add_row(json_t *results, const cmd_eval_view *v, int row)
+{
+    const dq_eval_row *r = &v->e->row[row];
+    const dq_eval_source *s = dq_eval_source_of(v->e, r);
+    work w = work_of(v->e, r);
+    json_t *o = json_object();
+    json_object_set_new(o, "model", json_string(v->names[r->model]));
+    json_object_set_new(o, "reference", json_string(v->names[v->e->row[r->ref].model]));
+    json_object_set_new(o, "shown", json_boolean(r->shown));
+    json_object_set_new(o, "same_as", cmd_eval_same_as_json(v->e, row));
+    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
+    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
+    json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
+    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
+    json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
+    json_object_set_new(o, "task", json_string(s->name));
+    json_object_set_new(o, s->kind->windows ? "windows" : "items",
+                        json_integer((json_int_t)w.units));
+    if (cmd_eval_face_of(s)->plan) cmd_eval_face_of(s)->plan(o, v->e, r);
+    json_object_set_new(o, "sequences", json_integer((json_int_t)w.sequences));
+    json_object_set_new(o, "ids", json_integer((json_int_t)w.ids));
+    json_array_append_new(results, o);
+}
+
+/* Those that the run will show come first: their places are those of its results. */
 void cmd_eval_plan_json(json_t *results, const cmd_eval_view *v)
 {
-    for (int i = 0; i < v->e->n_rows; i++) {
-        const dq_eval_row *r = &v->e->row[i];
-        const dq_eval_source *s = dq_eval_source_of(v->e, r);
-        work w = work_of(v->e, r);
-        json_t *o = json_object();
-        json_object_set_new(o, "model", json_string(v->names[r->model]));
-        json_object_set_new(o, "reference", json_string(v->names[v->e->row[r->ref].model]));
-        json_object_set_new(o, "shown", json_boolean(r->shown));
-        json_object_set_new(o, "same_as",
-                            is_computed(v->e, r) ? json_null() : json_integer(r->same));
-        json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-        json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
-        json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
-        json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
-        json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
-        json_object_set_new(o, "task", json_string(s->name));
-        json_object_set_new(o, s->kind->windows ? "windows" : "items",
-                            json_integer((json_int_t)w.units));
-        if (cmd_eval_face_of(s)->plan) cmd_eval_face_of(s)->plan(o, v->e, r);
-        json_object_set_new(o, "sequences", json_integer((json_int_t)w.sequences));
-        json_object_set_new(o, "ids", json_integer((json_int_t)w.ids));
-        json_array_append_new(results, o);
+    for (int shown = 1; shown >= 0; shown--) {
+        for (int i = 0; i < v->e->n_rows; i++) {
+            if (v->e->row[i].shown == shown) add_row(results, v, i);
+        }
     }
 }

@@ -10,7 +10,7 @@
 dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err);
 /* One line on stderr: how many rows there are, and ids. */
 void cmd_eval_plan_say(dq_logger *logger, const cmd_eval_view *v);
-/* One object per row. */
+/* One object per row, in the order of the results; the references that are only computed come last. */
 void cmd_eval_plan_json(json_t *results, const cmd_eval_view *v);
 
 #endif

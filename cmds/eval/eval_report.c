@@ -204,6 +204,15 @@ int cmd_eval_result_of(const dq_eval *e, int row)
     return n;
 }
 
+json_t *cmd_eval_same_as_json(const dq_eval *e, int row)
+{
+    for (int i = 0; i < row; i++) {
+        if (e->row[i].shown && e->row[i].same == e->row[row].same)
+            return json_integer(cmd_eval_result_of(e, i));
+    }
+    return json_null();
+}
+
 static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval *e = v->e;
@@ -221,8 +230,7 @@ static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_e
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
     json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
     json_object_set_new(o, "kv", dq_kv_report_json(&r->kv, &r->work.cached));
-    json_object_set_new(
-        o, "same_as", r->same == row ? json_null() : json_integer(cmd_eval_result_of(e, r->same)));
+    json_object_set_new(o, "same_as", cmd_eval_same_as_json(e, row));
     json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
     json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
     json_object_set_new(o, "task", json_string(source->name));

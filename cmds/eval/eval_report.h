@@ -33,6 +33,8 @@ const char *cmd_eval_no_difference(const dq_eval *e, int row);
 
 /* Index of a row among the results, which are the shown ones. */
 int cmd_eval_result_of(const dq_eval *e, int row);
+/* Index of the first result with the row's numbers, which were computed once; null if that is the row itself. */
+json_t *cmd_eval_same_as_json(const dq_eval *e, int row);
 /* {"value", "stderr", "n_clusters"}. */
 json_t *cmd_eval_mean_json(dq_mean m);
 /* [low, high]; null where there is none. */

@@ -90,6 +90,12 @@ grep -q "^1 comparison, at 95 %" "$top/out" || complain "front: one cache is com
 try 0 "of 3 are behind" "$@" --kv-keep 0.5,0.75 --kv-policy streaming,h2o -o least.json
 grep -q "^ *16:16, first 4 and last 64 tokens " "$top/out" || complain "front: what is kept is not said: $(cat "$top/out")"
 [ "$(grep -c '"same_as": [0-9]' least.json)" = 1 ] && grep -q '"kept": "least"' least.json || complain "front: the JSON does not say what is one cache"
+for plan in "" --dry-run; do # both say which result it is
+    try 0 text "$@" --kv-keep 0.75,0.5 --kv-policy streaming,h2o --json $plan
+    grep '"same_as": ' "$top/out" | sed -n 1,4p >same$plan.txt
+done
+grep -q '"same_as": [0-9]' same.txt && cmp -s same.txt same--dry-run.txt || complain "front: --dry-run counts results otherwise: $(cat same.txt same--dry-run.txt)"
+rm same.txt same--dry-run.txt
 if command -v gnuplot >/dev/null; then
     "$dq" report least.json -o least.html || complain "front: no page of one cache"
     [ "$(grep -c "<span>nothing but first and last tokens</span>" least.html)" = 1 ] || complain "front: what chooses nothing has no curve of its own"
