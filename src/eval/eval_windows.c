@@ -135,17 +135,25 @@ static int64_t group_end(const dq_windows *w, int64_t begin, int64_t limit, int6
     return end;
 }
 
+/* Of a step of the row, whose model is held: where it is not the reference's, its own passes may be what memory holds fewer of. */
+static int64_t max_rows_of(const cluster *c, const dq_eval_row *row)
+{
+    if (row->model == c->e->row[c->rows[0]].model) return c->max_rows;
+    return dq_runner_rows(c->s->runner, c->max_rows);
+}
+
 /* What a row lacks of the turn; the reference's states of all of it. */
 static dq_status run_row(const cluster *c, int index, dq_err *err)
 {
     dq_eval_row *row = &c->e->row[index];
     const bool alike = !dq_kv_spec_is_plain(&row->kv); /* its cache takes windows of one shape */
+    const int64_t max = max_rows_of(c, row);
     step x = {.begin = c->begin};
     if (index != c->rows[0] && row->done > c->begin) x.begin = row->done;
     for (; x.begin < c->end; x.begin = x.end) {
         const bool again = x.begin < row->done;
         const int64_t limit = again && row->done < c->end ? row->done : c->end;
-        x.end = group_end(c->w, x.begin, limit, dq_eval_sweep_rows(row, c->max_rows), alike);
+        x.end = group_end(c->w, x.begin, limit, dq_eval_sweep_rows(row, max), alike);
         dq_eval_sweep_step(c->s, row, x.begin, x.end, again);
         DQ_TRY(run_step(c, row, &x, again, err));
         DQ_TRY(dq_os_maps_check(err));

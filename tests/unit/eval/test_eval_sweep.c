@@ -20,6 +20,7 @@ static struct {
     int acquired[MODELS];
     int held, most; /* models of which more than one weight is acquired */
     int began[MODELS];
+    int told;
     int32_t ids[WINDOWS + CTX];
     dq_window win[WINDOWS];
 } x;
@@ -49,6 +50,16 @@ static void release(dq_backend *b, const dq_weight *w)
     const int i = model_of(w);
     if (x.acquired[i]-- == 2) x.held--;
     if (x.ops->weight_release) x.ops->weight_release(b, w);
+}
+
+/* Plenty for model 0, nothing for the others. */
+static size_t scarce(const dq_backend *b)
+{
+    (void)b;
+    for (int i = 1; i < MODELS; i++) {
+        if (x.acquired[i] >= 2) return 0;
+    }
+    return (size_t)1 << 30;
 }
 
 static dq_ops counted;
@@ -157,6 +168,30 @@ static void one_model_at_a_time(void **state)
     dq_arena_free(f.a);
 }
 
+static void tell(void *arg, double share, const char *note)
+{
+    (void)arg;
+    (void)share;
+    (void)note;
+    x.told++;
+}
+
+/* Rows of a model take no more at a time than its own memory holds, whatever the reference's does. */
+static void memory_goes_by_model(void **state)
+{
+    (void)state;
+    dq_eval e;
+    dq_err err = {0};
+    sweep_open(&e);
+    e.progress = tell;
+    counted.memory = scarce;
+    assert_int_equal(dq_eval_run(&e, &err), DQ_OK);
+    counted.memory = x.ops->memory;
+    assert_true(x.told >=
+                2 * WINDOWS * 2 * (MODELS - 1)); /* before and after each window of two rows */
+    dq_arena_free(e.a);
+}
+
 /* A step of all windows of the row, so many times the 480 rows that they have. */
 static void step(dq_eval_sweep *s, dq_eval_row *row, double times, double seconds)
 {
@@ -195,6 +230,7 @@ static void steps_go_by_their_row(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_model_at_a_time),
+                                       cmocka_unit_test(memory_goes_by_model),
                                        cmocka_unit_test(steps_go_by_their_row)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
