@@ -1,6 +1,6 @@
 /* table: cells are kept as text, in the order they come; widths are worked out when it is printed. What is wider than a
- * line loses columns in steps: those that hold nothing, then those that hold one thing in all rows, which a line in front
- * says; what is still too wide goes on in further blocks of the same rows.
+ * line loses columns in steps until it fits: those that hold nothing, then those that hold one thing in all rows, which a
+ * line in front says; what is still too wide goes on in further blocks of the same rows, where long names lose their middle.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/table.h"
 
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE = 120, GAP = 2, MAX_COLS = 64 };
+enum { LINE = 120, GAP = 2, MAX_COLS = 64, CELL = 512, LEAST_NAME = 16 };
 
 typedef struct cell {
     const char *text;
@@ -63,7 +63,7 @@ void dq_table_free(dq_table *t)
 
 void dq_table_cell(dq_table *t, const char *fmt, ...)
 {
-    char text[512];
+    char text[CELL];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
@@ -177,7 +177,7 @@ static void say_constant(layout *l, const dq_table *t, int c, int *at)
     l->shown[c] = false;
 }
 
-/* The first column stays while it alone tells rows apart, or there is room for it. */
+/* As many as it takes until the table fits, from the left. The first column stays while it alone tells rows apart, or there is room for it. */
 static void say_constants(layout *l, const dq_table *t)
 {
     layout rest = *l;
@@ -188,14 +188,56 @@ static void say_constants(layout *l, const dq_table *t)
         other_keys = other_keys || (rest.shown[c] && c < t->n_keys);
     }
     const bool keep = fits(&rest, t) || !other_keys || !is_constant(t, 0);
-    for (int c = keep; c < t->n_cols; c++) {
+    for (int c = keep; c < t->n_cols && !fits(l, t); c++) {
         if (l->shown[c] && is_constant(t, c)) say_constant(l, t, c, &at);
     }
     if (at) printf(".\n");
 }
 
-static void print_cell(const layout *l, const char *text, int c, bool last)
+/* Of bytes that begin a code point of s, the n-th; the end where there are fewer. */
+static const char *at_point(const char *s, int n)
 {
+    for (; *s; s++) {
+        if (((unsigned char)*s & 0xc0) != 0x80 && n-- == 0) break;
+    }
+    return s;
+}
+
+/* The text in `wide` columns, "begin…end" where it has more. */
+static const char *shortened(char *buf, size_t cap, const char *text, int wide)
+{
+    const int n = width(text), tail = (wide - 1) / 2;
+    if (n <= wide) return text;
+    const char *end = at_point(text, wide - 1 - tail);
+    snprintf(buf, cap, "%.*s\u2026%s", (int)(end - text), text, at_point(text, n - tail));
+    return buf;
+}
+
+/* Keys of more than half of a line leave little for results: where the names in the first column stay apart without their
+ * middle, they lose that. */
+static void shorten_names(layout *l, const dq_table *t)
+{
+    const int keys = columns(l, 0, t->n_keys), old = l->wide[0];
+    int wide = old - (keys - LINE / 2);
+    char a[CELL], b[CELL];
+    if (!l->shown[0] || wide >= old) return;
+    if (wide < LEAST_NAME) wide = LEAST_NAME;
+    if (wide >= old) return;
+    for (int i = t->n_cols; i < t->n_cells; i += t->n_cols) {
+        for (int k = t->n_cols; k < i; k += t->n_cols) {
+            const char *x = t->cell[i].text, *y = t->cell[k].text;
+            if (strcmp(x, y) != 0 &&
+                strcmp(shortened(a, sizeof a, x, wide), shortened(b, sizeof b, y, wide)) == 0)
+                return;
+        }
+    }
+    l->wide[0] = wide;
+}
+
+static void print_cell(const layout *l, const char *whole, int c, bool last)
+{
+    char buf[CELL];
+    const char *text = shortened(buf, sizeof buf, whole, l->wide[c]);
     const int pad = l->wide[c] - width(text);
     if (l->right[c])
         printf("%*s%s", pad, "", text);
@@ -231,7 +273,9 @@ static void print_blocks(const layout *l, const dq_table *t)
     int first = t->n_keys, end;
     do {
         for (end = first; end < t->n_cols; end++) {
-            if (columns(l, first, end) && keys + columns(l, first, end + 1) - GAP > LINE) break;
+            if (l->shown[end] && columns(l, first, end) &&
+                keys + columns(l, first, end + 1) - GAP > LINE)
+                break;
         }
         print_block(l, t, first, end);
         first = end;
@@ -247,6 +291,7 @@ dq_status dq_table_print(const dq_table *t, dq_err *err)
     measure(&l, t);
     for (int c = 1; !fits(&l, t) && c < t->n_cols; c++) l.shown[c] = !is_empty(t, c);
     if (!fits(&l, t) && t->n_cells > 2 * t->n_cols) say_constants(&l, t);
+    if (!fits(&l, t)) shorten_names(&l, t);
     print_blocks(&l, t);
     return DQ_OK;
 }

@@ -15,8 +15,8 @@ void dq_table_rule(dq_table *t);           /* a line between rows in the text fo
 /* The first n columns say which row it is, and stand in every block; without this the first. */
 void dq_table_keys(dq_table *t, int n);
 /* Text, to stdout, in lines of at most 120 characters where keys and one column allow it: a wider table loses columns that
- * hold nothing in all rows ("-"), then those that hold the same in all rows, which a line in front says, and goes on in
- * blocks of columns below one another. */
+ * hold nothing in all rows ("-"), then those that hold the same in all rows, which a line in front says, until it fits; else
+ * it goes on in blocks of columns below one another, with "…" for the middle of long names in the first column. */
 dq_status dq_table_print(const dq_table *t, dq_err *err);
 dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err); /* a whole file */
 const char *dq_table_size_text(char *buf, size_t cap, int64_t bytes);     /* "3.1 MiB" */

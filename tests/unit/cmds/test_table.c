@@ -129,6 +129,66 @@ static void wide_tables_fold(void **unused)
     dq_table_free(t);
 }
 
+/* Keys a and b, then results of some widths: how many blocks, and the longest line. */
+static int blocks(const char *text, int *longest)
+{
+    int n = 1;
+    *longest = 0;
+    for (const char *s = text; *s; s += strcspn(s, "\n") + 1) {
+        int w = 0;
+        for (const char *p = s; *p != '\n'; p++) w += ((unsigned char)*p & 0xc0) != 0x80;
+        if (w > *longest) *longest = w;
+        n += *s == '\n';
+    }
+    return n;
+}
+
+/* Rows that differ in a long name; columns of one thing and of numbers behind it. */
+static char *long_keys(const char *const *name, int n_same, int n_real)
+{
+    static const char *const names[] = {"model", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
+    dq_table *t;
+    dq_err err = {0};
+    assert_int_equal(dq_table_new(&t, names, 2 + n_same + n_real, &err), DQ_OK);
+    dq_table_keys(t, 2);
+    for (int i = 0; i < 2; i++) {
+        dq_table_cell(t, "%s", name[i]);
+        dq_table_cell(t, "key of a row %d", i);
+        for (int c = 0; c < n_real; c++) dq_table_cell(t, "%020d", 2 * c + i);
+        for (int c = 0; c < n_same; c++) dq_table_cell(t, "%s", "same in all rows");
+    }
+    char *text = printed(t);
+    dq_table_free(t);
+    return text;
+}
+
+static void long_keys_leave_room(void **unused)
+{
+    static const char *const apart[] = {"\xC3\xA9-a-model-with-a-long-name-that-says-everything-"
+                                        "about-how-it-was-made-and-when-0.h5",
+                                        "\xC3\xA9-a-model-with-a-long-name-that-says-everything-"
+                                        "about-how-it-was-made-and-when-1.h5"};
+    static const char *const alike[] = {"a-model-with-a-long-name-that-says-0-everything-about-how-"
+                                        "it-was-made-and-when-it-was-made",
+                                        "a-model-with-a-long-name-that-says-1-everything-about-how-"
+                                        "it-was-made-and-when-it-was-made"};
+    static const char *const brief[] = {"m0", "m1"};
+    int longest;
+    (void)unused;
+    const char *text = long_keys(
+        apart, 2, 4); /* what one thing fills is taken out and makes no block of keys alone */
+    assert_int_equal(blocks(text, &longest), 2);
+    assert_true(longest <= 120);
+    assert_non_null(strstr(text, "\n\xC3\xA9-a-model"));
+    assert_non_null(strstr(text, "\xE2\x80\xA6"));
+    assert_non_null(strstr(text, "when-1.h5"));
+    text = long_keys(alike, 0, 2); /* shortened they would be one */
+    assert_null(strstr(text, "\xE2\x80\xA6"));
+    text = long_keys(brief, 4, 2); /* one of the four taken out is enough */
+    assert_int_equal(blocks(text, &longest), 1);
+    assert_memory_equal(text, "In every row: e same in all rows.\n", 34);
+}
+
 /* A rule stands before its row wherever that falls in the memory of the table. */
 static void every_rule_is_there(void **unused)
 {
@@ -174,7 +234,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_line_up),         cmocka_unit_test(wide_tables_fold),
         cmocka_unit_test(every_rule_is_there),     cmocka_unit_test(csv_quotes),
-        cmocka_unit_test(a_lost_cell_is_no_table),
+        cmocka_unit_test(a_lost_cell_is_no_table), cmocka_unit_test(long_keys_leave_room),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
