@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SHORT_NAME = 60 }; /* bytes of a model's name in an error */
+
 static dq_status read_one(cmd_eval_gate *g, const char *text, dq_err *err)
 {
     const char *op = text + strcspn(text, "<>"), *number;
@@ -198,14 +200,24 @@ static const char *word(const json_t *row, const char *key)
     return s ? s : "-";
 }
 
-/* Which result it is: "x.h5, text, 16-bit logits (tensor), f32, KV 4:4 h2o 0.5". */
-static const char *result_text(char *buf, size_t cap, const json_t *row, const dq_eval *e,
-                               int index)
+/* Of a name all, or in an error, which has room for little, what fits, in whole characters. */
+static const char *shortened(char buf[SHORT_NAME + 4], const char *name)
+{
+    size_t n = strlen(name);
+    if (n <= SHORT_NAME) return name;
+    for (n = SHORT_NAME; n > 0 && ((unsigned char)name[n] & 0xc0) == 0x80;) n--;
+    snprintf(buf, SHORT_NAME + 4, "%.*s\u2026", (int)n, name);
+    return buf;
+}
+
+/* Which result it is, whose model is called so: "x.h5, text, 16-bit logits (tensor), f32, KV 4:4 h2o 0.5". */
+static const char *result_text(char *buf, size_t cap, const char *model, const json_t *row,
+                               const dq_eval *e, int index)
 {
     char label[DQ_KV_LABEL] = "";
     dq_kv_report_label(label, sizeof label, &e->row[index].kv);
-    snprintf(buf, cap, "%s, %s, %lld-bit logits (%s), %s, KV %s", word(row, "model"),
-             word(row, "task"), (long long)json_integer_value(json_object_get(row, "logit_bits")),
+    snprintf(buf, cap, "%s, %s, %lld-bit logits (%s), %s, KV %s", model, word(row, "task"),
+             (long long)json_integer_value(json_object_get(row, "logit_bits")),
              word(row, "logit_grain"), dq_num_name[e->row[index].math.linear], label);
     return buf;
 }
@@ -240,7 +252,7 @@ typedef struct looked {
 
 /* A result that meets the condition; x: NaN where there is no value. */
 static void say(dq_logger *logger, cmd_eval_gates *all, const cmd_eval_gate *g, looked *sum,
-                const char *result, int number, double x, dq_interval in)
+                const char *result, const char *brief, int number, double x, dq_interval in)
 {
     char value[32] = "has no value", around[80] = "";
     json_t *o = json_object(), *interval = json_null();
@@ -258,18 +270,20 @@ static void say(dq_logger *logger, cmd_eval_gates *all, const cmd_eval_gate *g, 
     dq_logger_warn(logger, "--fail-if \"%s\": %s: %s %s%s", g->text, result, g->name, value,
                    around);
     if (all->missed + sum->bad < DQ_GATES_TOLD)
-        snprintf(all->told[all->missed + sum->bad], sizeof all->told[0],
-                 "%.150s: %s %s%s, \"%.60s\"", result, g->name, value, around, g->text);
+        snprintf(all->told[all->missed + sum->bad], sizeof all->told[0], "%s: %s %s%s, \"%.100s\"",
+                 brief, g->name, value, around, g->text);
     sum->bad++;
 }
 
 static void look_at(cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logger,
                     const dq_eval *e, int index, const json_t *row, int number, looked *sum)
 {
-    char result[800];
+    char result[800], brief[320], name[SHORT_NAME + 4];
     const json_t *v = find(row, g->name);
     double x = json_is_number(v) ? json_number_value(v) : (double)NAN;
-    result_text(result, sizeof result, row, e, index);
+    const char *model = word(row, "model");
+    result_text(result, sizeof result, model, row, e, index);
+    result_text(brief, sizeof brief, shortened(name, model), row, e, index);
     if (e->row[index].ref == index &&
         is_difference(g->name, dq_eval_source_of(e, &e->row[index]))) {
         if (!e->model[e->row[index].model].sourceless)
@@ -289,7 +303,7 @@ static void look_at(cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logg
         in = (dq_interval){exp(in.low), exp(in.high)};
     }
     sum->n++;
-    if (isnan(x) || holds(g, x)) say(logger, all, g, sum, result, number, x, in);
+    if (isnan(x) || holds(g, x)) say(logger, all, g, sum, result, brief, number, x, in);
 }
 
 void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const dq_eval *e, json_t *document)
@@ -324,7 +338,7 @@ void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const dq_eval *e
 
 dq_status cmd_eval_gates_outcome(const cmd_eval_gates *g, dq_err *err)
 {
-    char missed[DQ_GATES_TOLD * 400 + 120] = "", unchecked[80] = "";
+    char missed[DQ_GATES_TOLD * sizeof g->told[0] + 120] = "", unchecked[80] = "";
     size_t n = 0;
     if (g->missed == 0 && g->unchecked == 0) return DQ_OK;
     if (g->missed)

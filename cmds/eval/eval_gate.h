@@ -24,7 +24,7 @@ typedef struct cmd_eval_gates {
     cmd_eval_gate gate[DQ_LIST_MAX];
     int n;
     int missed;                    /* results that meet a condition */
-    char told[DQ_GATES_TOLD][400]; /* the first of them: which, its value, the condition */
+    char told[DQ_GATES_TOLD][640]; /* the first of them: which, its value, the condition */
     int unchecked;  /* conditions that no result has a number for, or not every one that should */
     int sourceless; /* those of them where the source of a quantized model is not in the run */
 } cmd_eval_gates;

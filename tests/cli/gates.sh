@@ -99,6 +99,13 @@ done
 try 7 "ll_nats is" eval "diff model" --task needle --data "$book" --lengths 256 --needles 2:1 --fail-if 'll_nats < 9'
 absent dq-eval-*.resume
 
+# a long name is shortened between characters; what tells the row apart stays
+long=$(printf 'm%058d\303\251-and-more-and-more-and-more-and-more-and-more-and-more-and-more' 0 | tr 0 x)
+ln -s "diff model" "$long"
+try 7 "(mx*$(printf '\342\200\246'), text, 3-bit logits (tensor), f32, KV 8:8 page: kld_nats is .*, .kld_nats>0.001.)" \
+    eval "$long" --text "$book" --ctx 64 --limit 2 --logit-bits 16,3 --kv-bits 8 --kv-recent 0 --progress never --fail-if 'kld_nats>0.001'
+rm "$long"
+
 # ---- several arithmetics in one run: what one of them cannot take is left out by name
 "$dq" quantize "diff model" -o eight.h5 --bits 8 --embed-bits 16 -q >/dev/null
 set -- eval "diff model" eight.h5 --text "$book" --ctx 128 --limit 2 --kv-bits 16,8 --kv-recent 16
