@@ -84,35 +84,94 @@ void cmd_eval_kv_warn(dq_logger *logger, const dq_eval *e, const char *const *na
     }
 }
 
-static void print_same(const cmd_eval_view *v, int computed)
+/* Prints a piece of text and keeps the column; the lines are of at most 120 characters where pieces are. */
+static void put(int *at, const char *piece)
+{
+    enum { LINE = 120 };
+    int n = 0;
+    for (const char *s = piece; *s; s++) n += ((unsigned char)*s & 0xc0) != 0x80;
+    const bool breaks = *at > 0 && *at + 1 + n > LINE;
+    printf("%s%s", breaks ? "\n  " : *at ? " " : "", piece);
+    *at = breaks ? 2 + n : *at + (*at > 0) + n;
+}
+
+/* The piece's words. */
+static void put_words(int *at, const char *text)
+{
+    char word[64];
+    while (*text) {
+        const int n = (int)strcspn(text, " ");
+        snprintf(word, sizeof word, "%.*s", n, text);
+        put(at, word);
+        text += n + (text[n] == ' ');
+    }
+}
+
+/* Rows of one model and source with the same cache, which have the same others; they differ in logits or arithmetic. */
+static bool one_cache(const dq_eval_row *a, const dq_eval_row *b)
+{
+    return a->model == b->model && a->ids == b->ids && dq_kv_spec_same(&a->kv, &b->kv);
+}
+
+/* Whether shown rows are computed as this one, and no row before it speaks for its cache. */
+static bool speaks(const dq_eval *e, int row, bool *several)
+{
+    int others = 0;
+    *several = false;
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        others += i != row && r->same == row && r->shown;
+        if (r->same != i || i == row || !one_cache(r, &e->row[row])) continue;
+        if (i < row) return false;
+        *several = true;
+    }
+    return others > 0;
+}
+
+/* What the cache has kept, as measured: the rows have as many raised budgets. */
+static void put_kept(int *at, const dq_eval *e, const dq_eval_row *r)
+{
+    char text[200];
+    if (dq_eval_kept_of(e, r) == DQ_EVAL_KEPT_ALL)
+        snprintf(text, sizeof text, "It keeps all tokens.");
+    else
+        snprintf(text, sizeof text,
+                 "It keeps the first %d and the last %d tokens of a context%s: nothing is left to "
+                 "choose.",
+                 r->kv.sink, r->kv.recent,
+                 r->work.cached.raised ? ", to which these budgets are raised" : "");
+    put_words(at, text);
+}
+
+static void print_same(const cmd_eval_view *v, int computed, bool several)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[computed];
-    const char *comma = "";
-    char label[DQ_KV_LABEL];
-    printf("\nOne cache, computed once (%s, %s, %d-bit logits): ", v->names[r->model],
-           cmd_eval_title(e, computed), r->logit.bits);
+    char label[DQ_KV_LABEL], piece[DQ_KV_LABEL + 2], bits[32] = "", head[1024];
+    int at = 0, left = 0;
+    if (!several) snprintf(bits, sizeof bits, ", %d-bit logits", r->logit.bits);
+    snprintf(head, sizeof head, "One cache, computed once%s (%s, %s%s):",
+             several ? " for each kind of logits and arithmetic" : "", v->names[r->model],
+             cmd_eval_title(e, computed), bits);
+    printf("\n");
+    put(&at, head);
+    for (int i = computed; i < e->n_rows; i++)
+        left += e->row[i].same == computed && e->row[i].shown;
     for (int i = computed; i < e->n_rows; i++) {
         if (e->row[i].same != computed || !e->row[i].shown) continue;
-        printf("%s%s", comma, dq_kv_report_label(label, sizeof label, &e->row[i].kv));
-        comma = ", ";
+        snprintf(piece, sizeof piece, "%s%s",
+                 dq_kv_report_label(label, sizeof label, &e->row[i].kv), --left ? "," : ".");
+        put(&at, piece);
     }
-    if (dq_eval_kept_of(e, r) == DQ_EVAL_KEPT_ALL)
-        printf(". It keeps all tokens.\n");
-    else
-        printf(
-            ". It keeps the first %d and the last %d tokens of a context, to which these budgets "
-            "are raised: nothing is left to choose.\n",
-            r->kv.sink, r->kv.recent);
+    put_kept(&at, e, r);
+    printf("\n");
 }
 
 void cmd_eval_kv_print_same(const cmd_eval_view *v)
 {
-    const dq_eval *e = v->e;
-    for (int i = 0; i < e->n_rows; i++) {
-        int k = i + 1;
-        while (k < e->n_rows && !(e->row[k].same == i && e->row[k].shown)) k++;
-        if (k < e->n_rows) print_same(v, i);
+    for (int i = 0; i < v->e->n_rows; i++) {
+        bool several;
+        if (speaks(v->e, i, &several)) print_same(v, i, several);
     }
 }
 

@@ -14,7 +14,7 @@ enum { DQ_KV_KEEP = 32 };
 void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *names);
 /* After the run. */
 void cmd_eval_kv_warn(dq_logger *logger, const dq_eval *e, const char *const *names);
-/* A line for each cache that several rows name: what they have in common, and that it was computed once. */
+/* A note for each cache that several rows name: what they have in common, and that it was computed once. */
 void cmd_eval_kv_print_same(const cmd_eval_view *v);
 /* Whether some shown row has a cache that is not plain; whether shown rows differ in what chooses the
  * tokens. */

@@ -83,7 +83,17 @@ try 0 "mc" "$@" --limit 1 --kv-policy h2o --json
 # budgets that are raised to what is kept anyway leave nothing to choose: one cache, no front of policies, one comparison
 set -- eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 256 --limit 4 --progress never --kv-policy streaming,h2o,kvzip --kv-keep 0.5
 least="16:16 streaming 0.5, 16:16 h2o 0.5, 16:16 kvzip 0.5. It keeps the first 4 and the last 64 tokens of a context"
-try 0 "^One cache, computed once (diffllama-0, text, 16-bit logits): $least, to which these budgets are raised: nothing is left" "$@"
+same_cache() { # same_cache HEAD LIST: the only note says so, in lines of a terminal
+    tr '\n' ' ' <"$top/out" | tr -s ' ' | grep -qF "One cache, computed once$1: $2" || complain "front: expected $1: $2 in: $(cat "$top/out")"
+    [ "$(grep -c '^One cache, ' "$top/out")" = 1 ] || complain "front: one cache has several notes: $(cat "$top/out")"
+    ! sed -n '/^One cache/,/choose[.]$/p' "$top/out" | grep -q '.\{121\}' || complain "front: a long line: $(cat "$top/out")"
+}
+try 0 text "$@" --logit-bits 16,4
+same_cache " for each kind of logits and arithmetic (diffllama-0, text)" "$least, to which these budgets are raised: nothing is left to choose."
+try 0 text eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 256 --limit 4 --progress never --kv-policy streaming,h2o --kv-tokens 68
+same_cache " (diffllama-0, text, 16-bit logits)" "16:16 streaming 68, 16:16 h2o 68. It keeps the first 4 and the last 64 tokens of a context: nothing is left to choose."
+try 0 text "$@"
+same_cache " (diffllama-0, text, 16-bit logits)" "$least, to which these budgets are raised: nothing is left to choose."
 grep -q "^1 comparison, at 95 %" "$top/out" || complain "front: one cache is compared several times: $(cat "$top/out")"
 ! grep -q "What the bytes" "$top/out" || complain "front: one cache has a front: $(cat "$top/out")"
 "$dq" "$@" --dry-run | grep -q " 16:16 h2o 0.5 .* the same as 16:16 streaming 0.5\$" || complain "front: --dry-run computes one cache twice"
