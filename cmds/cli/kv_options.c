@@ -502,6 +502,15 @@ static omission omission_of(const dq_kv_options *o, const dq_kv_config *base, co
     return o->n_codes > 1 && check_exists(&spec, &c, &lacks) != DQ_OK ? LACKING : LISTED;
 }
 
+/* Why the codes cannot be: widths that they lack have one reason, whichever they are. */
+static const char *lacking(const dq_kv_spec *s, const dq_err *lacks)
+{
+    const bool one_width = !s->widths[0];
+    if (one_width && s->code == DQ_CODE_TOKEN && !dq_kv_token_widths(s->k_bits, s->v_bits))
+        return "token codes have 16, 8, 6 or 4 bits, those of values 3 and 2 too";
+    return lacks->text;
+}
+
 /* Of two codes that are one, page is what results call it. */
 static void say_omission(const dq_kv_options *o, const dq_kv_config *c, omission why)
 {
@@ -514,7 +523,7 @@ static void say_omission(const dq_kv_options *o, const dq_kv_config *c, omission
              dq_kv_code_name[why == LACKING ? spec.code : DQ_CODE_DITHER]);
     dq_logger_left_out(o->logger, what,
                        why == LACKING
-                           ? lacks.text
+                           ? lacking(&spec, &lacks)
                            : "the same as page codes, as only values of 4 to 8 bits are dithered");
 }
 

@@ -67,14 +67,13 @@ void dq_logger_left_out(dq_logger *logger, const char *what, const char *why)
 
 void dq_logger_say_left_out(dq_logger *logger)
 {
-    dq_strbuf text = {0};
-    dq_err err = {0};
     const char *why;
     json_t *of, *what;
     size_t i;
     json_object_foreach(logger->left_out, why, of)
     {
-        if (text.n) dq_strbuf_add(&text, "; ", 2, &err);
+        dq_strbuf text = {0};
+        dq_err err = {0};
         json_array_foreach(of, i, what)
         {
             const char *name = json_string_value(what);
@@ -84,9 +83,9 @@ void dq_logger_say_left_out(dq_logger *logger)
         if (json_array_size(of)) dq_strbuf_add(&text, ": ", 2, &err);
         const size_t n = strlen(why);
         dq_strbuf_add(&text, why, n > 0 && why[n - 1] == '.' ? n - 1 : n, &err);
+        if (text.n) dq_logger_warn(logger, "left out: %.*s", (int)text.n, text.s);
+        dq_block_free(text.s);
     }
-    if (text.n) dq_logger_warn(logger, "left out: %.*s", (int)text.n, text.s);
-    dq_block_free(text.s);
     json_decref(logger->left_out);
     logger->left_out = NULL;
 }

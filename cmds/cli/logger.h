@@ -28,8 +28,8 @@ void dq_logger_end(dq_logger *logger);
 /* One line "dq eval: warning: ..." on stderr (unless quiet) and in the JSON document. The same text
  * is said once. */
 void dq_logger_warn(dq_logger *logger, const char *fmt, ...) DQ_PRINTF(2, 3);
-/* What a list of settings asks for and cannot have: gathered, and said in one warning by the other, "left out: A, B: why; C:
- * why". The same is said once. what NULL: `why` names it. */
+/* What a list of settings asks for and cannot have: gathered, and said by the other in a warning for each reason, "left out: A,
+ * B: why". The same is said once. what NULL: `why` names it. */
 void dq_logger_left_out(dq_logger *logger, const char *what, const char *why);
 void dq_logger_say_left_out(dq_logger *logger);
 /* One line on stderr, unless quiet. */
