@@ -186,10 +186,11 @@ static json_t *recipe_of(const dq_container *c)
     return recipe;
 }
 
-/* The text that codes were chosen by, and what their bits depend on. */
+/* The text that codes were chosen by, what their bits depend on, and what the values were in before. */
 static void print_method(const dq_container *c, const json_t *recipe)
 {
     const char *arithmetic = dq_container_header(c)->arithmetic;
+    const char *types = dq_container_header(c)->source_types;
     const json_t *calib = json_object_get(recipe, "calib");
     const char *method = json_string_value(json_object_get(recipe, "method"));
     const char *file = json_string_value(json_object_get(calib, "file"));
@@ -200,6 +201,7 @@ static void print_method(const dq_container *c, const json_t *recipe)
                method, (long long)ids, ids == 1 ? "" : "s", file, (long long)n, n == 1 ? "" : "s",
                (long long)json_integer_value(json_object_get(calib, "ctx")));
     if (arithmetic) printf("made with          %s\n", arithmetic);
+    if (types) printf("source types       %s\n", types);
 }
 
 /* Whether the weights are those that the recipe's plan measured; -1: there is no plan that names its weights. */
@@ -390,6 +392,7 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
     json_object_set_new(o, "fingerprint", json_string(i->fingerprint));
     json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
     if (i->arithmetic) json_object_set_new(o, "arithmetic", json_string(i->arithmetic));
+    if (i->source_types) json_object_set_new(o, "source_types", json_string(i->source_types));
     if (as_planned(c, recipe) >= 0)
         json_object_set_new(o, "as_planned", json_boolean(as_planned(c, recipe)));
     json_object_set_new(o, "recipe", recipe);
@@ -411,29 +414,47 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
     return o;
 }
 
-/* ---- Folders ---- */
+/* ---- Folders and GGUF files ---- */
 
-static void count_types(const dq_checkpoint *k, int64_t bytes[DQ_DTYPE_COUNT])
+enum { TYPES = 32 }; /* more than there are */
+
+/* Tensors of one type. */
+typedef struct type_sum {
+    const char *name; /* NULL: ends the list */
+    const char *way;  /* what products do with it; "": with values as they are */
+    int64_t bytes;
+} type_sum;
+
+static const char *way_of(const dq_checkpoint *k, const char *name)
 {
-    memset(bytes, 0, DQ_DTYPE_COUNT * sizeof *bytes);
+    dq_weight w;
+    if (!dq_checkpoint_weight(k, name, &w) || !dq_weight_is_coded(&w)) return "";
+    return dq_weight_is_affine(&w) ? ", multiplied as codes" : ", dequantized in products";
+}
+
+static void count_types(const dq_checkpoint *k, type_sum sum[TYPES])
+{
+    memset(sum, 0, TYPES * sizeof *sum);
     for (int64_t i = 0; i < dq_checkpoint_count(k); i++) {
-        const dq_tensor *t = dq_checkpoint_at(k, i);
-        bytes[t->dtype] += (int64_t)dq_tensor_bytes(t);
+        const char *type = dq_checkpoint_type(k, i);
+        int at = 0;
+        while (sum[at].name && strcmp(sum[at].name, type) != 0) at++;
+        if (!sum[at].name) sum[at].way = way_of(k, dq_checkpoint_at(k, i)->name);
+        sum[at].name = type;
+        sum[at].bytes += (int64_t)dq_checkpoint_stored_bytes(k, i);
     }
 }
 
 static void print_folder(const dq_checkpoint *k, const dq_model *m)
 {
-    int64_t bytes[DQ_DTYPE_COUNT];
+    type_sum sum[TYPES];
     char a[32];
     print_model(m);
     print_kv(m);
     if (m->prequant) print_prequant(m);
-    count_types(k, bytes);
-    for (int t = 0; t < DQ_DTYPE_COUNT; t++) {
-        if (bytes[t])
-            printf("%-18s %s\n", dq_dtypes[t].name, dq_table_size_text(a, sizeof a, bytes[t]));
-    }
+    count_types(k, sum);
+    for (const type_sum *t = sum; t->name; t++)
+        printf("%-18s %s%s\n", t->name, dq_table_size_text(a, sizeof a, t->bytes), t->way);
     for (int i = 0; i < dq_checkpoint_n_files(k); i++) {
         size_t n;
         const uint8_t *data;
@@ -445,13 +466,12 @@ static void print_folder(const dq_checkpoint *k, const dq_model *m)
 
 static json_t *folder_json(const dq_checkpoint *k, bool tensors)
 {
-    int64_t bytes[DQ_DTYPE_COUNT];
+    type_sum sum[TYPES];
     json_t *o = json_object(), *types = json_object(), *files = json_array(), *rows = json_array();
     json_object_set_new(o, "kind", json_string("checkpoint"));
-    count_types(k, bytes);
-    for (int t = 0; t < DQ_DTYPE_COUNT; t++) {
-        if (bytes[t]) json_object_set_new(types, dq_dtypes[t].name, json_integer(bytes[t]));
-    }
+    count_types(k, sum);
+    for (const type_sum *t = sum; t->name; t++)
+        json_object_set_new(types, t->name, json_integer(t->bytes));
     json_object_set_new(o, "bytes_by_dtype", types);
     for (int i = 0; i < dq_checkpoint_n_files(k); i++) {
         size_t n;
@@ -468,9 +488,9 @@ static json_t *folder_json(const dq_checkpoint *k, bool tensors)
         json_t *t = json_object(), *shape = json_array();
         for (int d = 0; d < x->n_dims; d++) json_array_append_new(shape, json_integer(x->shape[d]));
         json_object_set_new(t, "name", dq_document_name(x->name));
-        json_object_set_new(t, "dtype", json_string(dq_dtypes[x->dtype].name));
+        json_object_set_new(t, "dtype", json_string(dq_checkpoint_type(k, i)));
         json_object_set_new(t, "shape", shape);
-        json_object_set_new(t, "bytes", json_integer((json_int_t)dq_tensor_bytes(x)));
+        json_object_set_new(t, "bytes", json_integer((json_int_t)dq_checkpoint_stored_bytes(k, i)));
         json_array_append_new(rows, t);
     }
     if (tensors)

@@ -64,7 +64,7 @@ static dq_status from_folder(tokenize *x, const char *path, dq_err *err)
     return load(x, path, json, len, config, config_len, err);
 }
 
-static dq_status from_container(tokenize *x, const char *path, dq_err *err)
+static dq_status from_model(tokenize *x, const char *path, dq_err *err)
 {
     const char *json, *config;
     size_t len, config_len;
@@ -72,30 +72,30 @@ static dq_status from_container(tokenize *x, const char *path, dq_err *err)
     DQ_TRY(dq_model_file(x->model, "tokenizer.json", &json, &len, err));
     if (!json)
         return dq_fail(err, DQ_MISMATCH,
-                       "%s: the container holds no tokenizer.json. Give the folder of its source.",
-                       path);
+                       "%s: the file holds no tokenizer. Give the folder of its source.", path);
     DQ_TRY(dq_model_file(x->model, "tokenizer_config.json", &config, &config_len, err));
     return load(x, path, json, len, config, config ? config_len : 0, err);
 }
 
-static dq_status is_container(bool *yes, const char *path, dq_err *err)
+static dq_status is_model_file(bool *yes, const char *path, dq_err *err)
 {
     static const uint8_t signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1A, '\n'};
     dq_os_map map;
     DQ_TRY(dq_os_map_open(&map, path, err));
-    *yes = map.bytes >= 8 && memcmp(map.data, signature, 8) == 0;
+    *yes =
+        map.bytes >= 8 && (memcmp(map.data, signature, 8) == 0 || memcmp(map.data, "GGUF", 4) == 0);
     dq_os_map_close(&map);
     return DQ_OK;
 }
 
 static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
 {
-    bool container = false;
+    bool model = false;
     char *json;
     size_t len;
     if (dq_file_is_dir(path)) return from_folder(x, path, err);
-    DQ_TRY(is_container(&container, path, err));
-    if (container) return from_container(x, path, err);
+    DQ_TRY(is_model_file(&model, path, err));
+    if (model) return from_model(x, path, err);
     DQ_TRY(dq_file_read_small(&json, &len, path, DQ_MAX_TOKENIZER, x->arena, err));
     return load(x, path, json, len, NULL, 0, err);
 }

@@ -94,9 +94,9 @@ dq_status dq_info_lists_tensors(const dq_checkpoint *k, dq_err *err)
         const dq_tensor *x = dq_checkpoint_at(k, order[i]);
         shape_text(shape, sizeof shape, x);
         dq_table_cell(t, "%s", x->name);
-        dq_table_cell(t, "%s", dq_dtypes[x->dtype].name);
+        dq_table_cell(t, "%s", dq_checkpoint_type(k, i));
         dq_table_cell(t, "%s", shape);
-        dq_table_cell(t, "%zu", dq_tensor_bytes(x));
+        dq_table_cell(t, "%zu", dq_checkpoint_stored_bytes(k, i));
     }
     putchar('\n');
     dq_table_print(t, err);

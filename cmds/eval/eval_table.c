@@ -35,6 +35,8 @@ void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
         dq_table_cell(t, "0 (all equal)");
     else if (isnan(m.std_err))
         dq_table_cell(t, sign[0] ? "%+.4f" : "%.4f", m.value);
+    else if (fabs(m.value) >= 1e6) /* a perplexity without bounds */
+        dq_table_cell(t, "%.4g \u00b1 %.2g", m.value, m.std_err);
     else if (m.std_err > 0 && m.std_err < 5e-5)
         dq_table_cell(t, sign[0] ? "%+.1e \u00b1 %.1e" : "%.6f \u00b1 %.1e", m.value, m.std_err);
     else

@@ -69,7 +69,7 @@ static void expect_block(const dq_weight *w, int64_t n0, int64_t nb, int64_t k0)
 {
     enum { LINE = 64 };
     const int64_t kb = w->cols - k0 < K_BLOCK ? w->cols - k0 : K_BLOCK;
-    if (kb <= 0) return;
+    if (kb <= 0 || dq_weight_format_of(w)->block) return;
     const int64_t bytes = stored_bytes(w, kb);
     for (int64_t i = 0; i < nb; i++) {
         const uint8_t *row = stored_at(w, n0 + i, k0);
@@ -192,14 +192,12 @@ static void run_pieces(dq_backend *b, const product *p)
 static void run_product(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
                         const float *bias)
 {
-    dq_weight from = *w;
-    const product p = {dq_cpu_of(b)->simd, dst, src, &from, bias};
     if (dq_cpu_blocked_fits(w)) {
         dq_cpu_blocked_f32(b, dst, src, w, bias);
         return;
     }
-    from.data = dq_cpu_dense_values(b, w, src.rows <= FEW_ROWS);
-    run_pieces(b, &p);
+    const dq_weight from = dq_cpu_dense_weight(b, w, src.rows <= FEW_ROWS);
+    run_pieces(b, &(product){dq_cpu_of(b)->simd, dst, src, &from, bias});
 }
 
 /* What a product runs. */

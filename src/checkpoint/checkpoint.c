@@ -1,10 +1,11 @@
 /* checkpoint: the weight files of a folder, all mapped, and one table of their tensors in name order. Where there is an
- * index it must say the same as the files.
+ * index it must say the same as the files. A GGUF file has the same table, beside the weights that its tensors are.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/checkpoint.h"
 
 #include "base/file.h"
 #include "base/os.h"
+#include "checkpoint/gguf_model.h"
 #include "checkpoint/safetensors.h"
 
 #include <stdlib.h>
@@ -26,6 +27,7 @@ struct dq_checkpoint {
     int n_files;
     dq_tensor *tensor; /* [count], in name order */
     int64_t count;
+    dq_gguf_model *gguf; /* NULL: a folder; else it owns what is above but the table */
 };
 
 static char *join_path(dq_arena *a, const char *dir, const char *name, dq_err *err)
@@ -251,8 +253,8 @@ static dq_status no_weights(const char *dir, dq_arena *a, dq_err *err)
     for (size_t i = 0; i < n; i++) {
         size_t len = strlen(name[i]);
         if (len > 5 && strcmp(name[i] + len - 5, ".gguf") == 0)
-            return dq_fail(err, DQ_MISMATCH, "%s/%s: a GGUF file is not read. Use safetensors.",
-                           dir, name[i]);
+            return dq_fail(err, DQ_FILE, "%s: no safetensors here. Name the file %s%s%s", dir, dir,
+                           dir[strlen(dir) - 1] == '/' ? "" : "/", name[i]);
     }
     return dq_fail(err, DQ_FILE,
                    "%s: neither model.safetensors nor model.safetensors.index.json is here", dir);
@@ -275,7 +277,44 @@ static dq_status open_weights(dq_checkpoint *c, const char *dir, dq_err *err)
     return no_weights(dir, c->arena, err);
 }
 
-dq_status dq_checkpoint_open(dq_checkpoint **out, const char *dir, dq_err *err)
+/* ---- GGUF files ---- */
+
+static const char gguf_end[] = ".gguf";
+
+bool dq_checkpoint_is_gguf(const char *path)
+{
+    const size_t n = strlen(path), end = sizeof gguf_end - 1;
+    uint8_t magic[4] = {0};
+    dq_os_map map;
+    dq_err err = {0};
+    if (!dq_file_is_regular(path)) return false;
+    if (n > end && strcmp(path + n - end, gguf_end) == 0) return true;
+    if (dq_os_map_open(&map, path, &err) != DQ_OK) return false;
+    if (map.bytes >= sizeof magic) memcpy(magic, map.data, sizeof magic);
+    dq_os_map_close(&map);
+    return memcmp(magic, "GGUF", sizeof magic) == 0;
+}
+
+static dq_status open_gguf(dq_checkpoint *c, const char *path, dq_err *err)
+{
+    DQ_TRY(dq_gguf_model_open(&c->gguf, path, err));
+    c->count = dq_gguf_model_count(c->gguf);
+    c->n_files = dq_gguf_model_n_files(c->gguf);
+    c->tensor = dq_alloc(c->arena, (size_t)c->count, sizeof *c->tensor, err);
+    if (!c->tensor) return err->code;
+    for (int64_t i = 0; i < c->count; i++) {
+        dq_tensor *to = &c->tensor[i];
+        dq_weight w;
+        const dq_gguf_tensor *t = dq_gguf_model_at(c->gguf, i, &w);
+        *to = (dq_tensor){.name = w.name, .dtype = w.dtype, .n_dims = t->n_dims, .data = t->data};
+        for (int k = 0; k < t->n_dims; k++) to->shape[k] = t->shape[k];
+    }
+    return DQ_OK;
+}
+
+/* ---- Open and close ---- */
+
+dq_status dq_checkpoint_open(dq_checkpoint **out, const char *path, dq_err *err)
 {
     dq_arena *arena = dq_arena_new();
     dq_checkpoint *c = arena ? dq_alloc(arena, 1, sizeof *c, err) : NULL;
@@ -285,7 +324,10 @@ dq_status dq_checkpoint_open(dq_checkpoint **out, const char *dir, dq_err *err)
         return dq_fail(err, DQ_RESOURCE, "out of memory");
     }
     c->arena = arena;
-    if (read_config(c, dir, err) == DQ_OK) open_weights(c, dir, err);
+    if (dq_checkpoint_is_gguf(path))
+        open_gguf(c, path, err);
+    else if (read_config(c, path, err) == DQ_OK)
+        open_weights(c, path, err);
     if (err->code != DQ_OK) {
         dq_checkpoint_close(c);
         return err->code;
@@ -297,20 +339,42 @@ dq_status dq_checkpoint_open(dq_checkpoint **out, const char *dir, dq_err *err)
 void dq_checkpoint_close(dq_checkpoint *c)
 {
     if (!c) return;
-    for (int i = 0; i < c->n_files; i++) dq_os_map_close(&c->file[i].map);
+    for (int i = 0; c->file && i < c->n_files; i++) dq_os_map_close(&c->file[i].map);
+    dq_gguf_model_close(c->gguf);
     json_decref(c->config);
     dq_arena_free(c->arena); /* c itself lives there */
 }
 
 const json_t *dq_checkpoint_config(const dq_checkpoint *c)
 {
-    return c->config;
+    return c->gguf ? dq_gguf_model_config(c->gguf) : c->config;
+}
+
+const char *dq_checkpoint_about(const dq_checkpoint *c)
+{
+    return c->gguf ? dq_gguf_model_about(c->gguf) : NULL;
+}
+
+dq_status dq_checkpoint_tokenizer_text(const dq_checkpoint *c, const char *name, const char **text,
+                                       size_t *len, dq_err *err)
+{
+    *text = NULL;
+    *len = 0;
+    return c->gguf ? dq_gguf_model_text(c->gguf, name, text, len, err) : DQ_OK;
+}
+
+dq_status dq_checkpoint_load(dq_checkpoint *c, dq_err *err)
+{
+    return c->gguf ? dq_gguf_model_load(c->gguf, err) : DQ_OK;
 }
 
 const char *dq_checkpoint_config_text(const dq_checkpoint *c, size_t *len)
 {
+    dq_err none = {0}; /* the text is there */
+    const char *text = c->config_text;
     *len = c->config_bytes;
-    return c->config_text;
+    if (c->gguf) dq_gguf_model_text(c->gguf, "config.json", &text, len, &none);
+    return text;
 }
 
 int64_t dq_checkpoint_count(const dq_checkpoint *c)
@@ -330,10 +394,27 @@ const dq_tensor *dq_checkpoint_find(const dq_checkpoint *c, const char *name)
                     : NULL;
 }
 
+size_t dq_checkpoint_stored_bytes(const dq_checkpoint *c, int64_t i)
+{
+    dq_weight w;
+    return c->gguf ? dq_gguf_model_at(c->gguf, i, &w)->bytes : dq_tensor_bytes(&c->tensor[i]);
+}
+
+const char *dq_checkpoint_type(const dq_checkpoint *c, int64_t i)
+{
+    dq_weight w;
+    return c->gguf ? dq_gguf_type_name(dq_gguf_model_at(c->gguf, i, &w)->type)
+                   : dq_dtypes[c->tensor[i].dtype].name;
+}
+
 bool dq_checkpoint_weight(const dq_checkpoint *c, const char *name, dq_weight *w)
 {
     const dq_tensor *t = dq_checkpoint_find(c, name);
     if (!t) return false;
+    if (c->gguf) {
+        dq_gguf_model_at(c->gguf, t - c->tensor, w);
+        return true;
+    }
     *w = (dq_weight){.name = t->name, .bits = 16, .dtype = t->dtype, .data = t->data};
     w->rows = t->n_dims > 0 ? t->shape[0] : 1;
     w->cols = t->n_dims > 1 ? t->shape[1] : 1;
@@ -351,9 +432,14 @@ static const char *name_at(void *arg, int64_t i)
     return dq_checkpoint_at(arg, i)->name;
 }
 
+static dq_status load(void *arg, dq_err *err)
+{
+    return dq_checkpoint_load(arg, err);
+}
+
 dq_source dq_checkpoint_source(dq_checkpoint *c)
 {
-    return (dq_source){c, find, c->count, name_at, NULL};
+    return (dq_source){c, find, c->count, name_at, load};
 }
 
 int dq_checkpoint_n_files(const dq_checkpoint *c)
@@ -363,9 +449,24 @@ int dq_checkpoint_n_files(const dq_checkpoint *c)
 
 const char *dq_checkpoint_file(const dq_checkpoint *c, int i, size_t *bytes, const uint8_t **data)
 {
+    size_t header;
+    if (c->gguf) return dq_gguf_model_file(c->gguf, i, bytes, data, &header);
     *bytes = c->file[i].map.bytes;
     *data = c->file[i].map.data;
     return c->file[i].name;
+}
+
+size_t dq_checkpoint_header_bytes(const dq_checkpoint *c, int i)
+{
+    size_t bytes, header;
+    const uint8_t *data;
+    uint64_t length;
+    if (c->gguf) {
+        dq_gguf_model_file(c->gguf, i, &bytes, &data, &header);
+        return header;
+    }
+    memcpy(&length, c->file[i].map.data, sizeof length); /* checked when the file was opened */
+    return sizeof length + (size_t)length;
 }
 
 void dq_checkpoint_release(const dq_checkpoint *c)

@@ -29,17 +29,15 @@ static void add_number(dq_sha256 *h, uint64_t x)
     dq_sha256_add(h, &x, sizeof x);
 }
 
-/* One weight file: the length and bytes of its name, its size, its whole safetensors header, and
+/* One weight file: the length and bytes of its name, its size, its whole header, and
  * the first and the last 64 KiB of its data. */
 static void add_file(dq_sha256 *h, const dq_checkpoint *c, int i)
 {
     enum { EDGE = 64 * 1024 };
     size_t bytes;
     const uint8_t *data;
-    uint64_t header;
     const char *name = dq_checkpoint_file(c, i, &bytes, &data);
-    memcpy(&header, data, sizeof header); /* checked when the file was opened */
-    size_t start = sizeof header + (size_t)header, rest = bytes - start;
+    size_t start = dq_checkpoint_header_bytes(c, i), rest = bytes - start;
     size_t edge = rest < EDGE ? rest : EDGE;
     add_number(h, strlen(name));
     dq_sha256_add(h, name, strlen(name));
@@ -64,7 +62,7 @@ static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
     for (int i = 0; i < dq_checkpoint_n_files(c); i++) add_file(&h, c, i);
     for (int64_t i = 0; i < dq_checkpoint_count(c); i++) {
         const dq_tensor *t = dq_checkpoint_at(c, i);
-        size_t n = dq_tensor_bytes(t), part = n < SAMPLE ? n : SAMPLE;
+        size_t n = dq_checkpoint_stored_bytes(c, i), part = n < SAMPLE ? n : SAMPLE;
         const uint8_t *data = t->data;
         dq_sha256_add(&h, data + (n - part) / 2, part);
         if (i % OFTEN == 0) dq_checkpoint_release(c);
@@ -166,6 +164,8 @@ dq_status dq_model_check_weights(const dq_model *m, dq_err *err)
     if (o->container) return dq_container_check_weights(o->container, err);
     if (o->prequant && dq_prequant_load(o->prequant, err) != DQ_OK)
         return dq_in(err, "%s: ", m->path);
+    if (o->checkpoint && dq_checkpoint_load(o->checkpoint, err) != DQ_OK)
+        return dq_in(err, "%s: ", m->path);
     return DQ_OK;
 }
 
@@ -190,7 +190,6 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
         size_t len;
         const char *what;
     } known[] = {
-        {"GGUF", 4, "a GGUF file"},
         {"PK\3\4", 4, "a PyTorch file"},
     };
     static const uint8_t hdf5[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
@@ -201,6 +200,7 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
     dq_os_map_close(&map);
     if (memcmp(head, hdf5, sizeof head) == 0 || ends_in(path, ".h5"))
         return open_container(o, path, pairing, err);
+    if (dq_checkpoint_is_gguf(path)) return open_checkpoint(o, path, pairing, err);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (memcmp(head, known[i].magic, known[i].len) == 0)
             return dq_fail(err, DQ_MISMATCH,
@@ -224,10 +224,8 @@ static dq_status explain_folder(opened *o, const char *path, dq_err *err)
     DQ_TRY(dq_file_dir_names(&name, &n, path, o->arena, err));
     for (size_t i = 0; i < n; i++) {
         if (ends_in(name[i], ".gguf"))
-            return dq_fail(err, DQ_MISMATCH,
-                           "%s/%s: a GGUF file is not read. Use a folder with config.json and "
-                           "safetensors.",
-                           path, name[i]);
+            return dq_fail(err, DQ_FILE, "%s: no config.json here. Name the file: %s%s%s", path,
+                           path, ends_in(path, "/") ? "" : "/", name[i]);
         const char *config = dq_textf(o->arena, err, "%s/%s/config.json", path, name[i]);
         if (!config) return err->code;
         if (!dq_file_exists(config)) continue;
@@ -359,6 +357,10 @@ dq_status dq_model_file(const dq_model *m, const char *name, const char **text, 
     if (strcmp(name, "config.json") == 0) {
         *text = dq_checkpoint_config_text(o->checkpoint, len);
         return DQ_OK;
+    }
+    if (dq_checkpoint_about(o->checkpoint)) {
+        dq_checkpoint_tokenizer_text(o->checkpoint, name, text, len, err);
+        return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", m->path);
     }
     char *path = dq_textf(o->arena, err, "%s/%s", m->path, name), *data = NULL;
     if (!path) return err->code;

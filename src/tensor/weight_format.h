@@ -66,12 +66,22 @@ typedef struct dq_grid {
     int zero;
 } dq_grid;
 
+/* Codes and what they are relative to in one piece, as other programs store them. */
+typedef struct dq_block {
+    uint32_t number; /* of the type, in files of the other program */
+    int bits;        /* of a code */
+    int values, bytes;
+    void (*read)(float *y, const uint8_t *b); /* y[values] */
+} dq_block;
+
 typedef struct dq_weight_format {
     const char *name; /* encoding-type of the tensor's group or dataset */
     bool is_coded;    /* codes of 2..8 bits in groups; else values of dq_weight.dtype */
     /* w = (u - zero) * scale, one f32 product, with an integer zero per group: kernels that multiply codes may
      * take it (dq_weight_zero, dq_weight_scale). Others dequantize it. */
     bool is_affine;
+    const dq_block *
+        block; /* rows are runs of such blocks; NULL: the parts below hold codes and scales apart */
     const char *note; /* for lines about a weight, besides width and groups; NULL: nothing */
     /* beside those that every coded tensor has; ends with {0} */
     const dq_weight_attribute *attribute;

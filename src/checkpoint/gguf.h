@@ -1,0 +1,37 @@
+/* gguf: one GGUF file in memory: its metadata as a JSON object, and its tensors.
+ * Source: ggml-org/ggml docs/gguf.md (format, versions 2 and 3, little-endian).
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_GGUF_H
+#define DQ_GGUF_H
+
+#include "base/json.h"
+#include "tensor/format_ggml.h"
+
+enum { DQ_GGUF_DIMS = 4 };
+
+/* Row-major as in the rest of dq: the last dimension is contiguous, the reverse of the file's order. */
+typedef struct dq_gguf_tensor {
+    const char *name;
+    uint32_t type; /* ggml_type */
+    int n_dims;
+    int64_t shape[DQ_GGUF_DIMS];
+    const uint8_t *data;
+    size_t bytes;
+} dq_gguf_tensor;
+
+typedef struct dq_gguf {
+    json_t *fields; /* every key with its value; of the caller, who ends it with json_decref */
+    dq_gguf_tensor *tensor; /* [n_tensors], by name */
+    int64_t n_tensors;
+    size_t header_bytes; /* before the data of tensors */
+} dq_gguf;
+
+/* The part that is fuzzed. Checks version, lengths, types, UTF-8, duplicate keys and names, ranges inside the file, alignment,
+ * overlap. Names and tables live in the arena, data points into `bytes`. A type of tensors that dq does not read is
+ * DQ_MISMATCH by name; big-endian files and version 1 too. On failure g->fields is NULL. */
+dq_status dq_gguf_parse(dq_gguf *g, const uint8_t *bytes, size_t len, dq_arena *a, dq_err *err);
+const dq_gguf_tensor *dq_gguf_find(const dq_gguf *g, const char *name); /* NULL: absent */
+/* Name of a ggml_type, "Q4_K"; NULL: unknown. */
+const char *dq_gguf_type_name(uint32_t type);
+
+#endif

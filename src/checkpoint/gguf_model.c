@@ -1,0 +1,484 @@
+/* gguf_model: one table leads from names of GGUF to those of transformers; a tensor that has no row is kept under its own
+ * name, which no model has. What is laid out anew gets addresses when the file is opened and is filled by all threads, a
+ * tensor at a time, when the model is to be run.
+ *
+ * Source: llama.cpp gguf-py/gguf/tensor_mapping.py (names); convert_hf_to_gguf.py, LlamaModel.permute (order of rows).
+ * SPDX-License-Identifier: MIT */
+#include "checkpoint/gguf_model.h"
+
+#include "base/file.h"
+#include "base/os.h"
+#include "checkpoint/gguf_config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PARTS = 1000, TYPE_F16 = 1, TYPE_BF16 = 30, Q4_0 = 2, Q5_0 = 6, Q8_0 = 8, LINE = 64 };
+
+typedef struct entry {
+    const char *name; /* as transformers has it */
+    const dq_gguf_tensor *t;
+    int64_t heads; /* rows are in the order of rotary pairs of so many heads; 0: as they are */
+    dq_weight w;
+    uint8_t *own; /* where it is laid out anew; NULL: it stays */
+    dq_err err;
+} entry;
+
+typedef struct part {
+    const char *name;
+    dq_os_map map;
+    dq_gguf g;
+} part;
+
+enum { CONFIG, TOKENIZER, TOKENIZER_CONFIG, N_TEXTS };
+static const char *const text_names[N_TEXTS] = {"config.json", "tokenizer.json",
+                                                "tokenizer_config.json"};
+
+typedef struct text {
+    char *text; /* of jansson; NULL: none */
+    bool made;
+} text;
+
+struct dq_gguf_model {
+    dq_arena *arena; /* owns this struct too */
+    part *part;      /* [n_parts] */
+    int n_parts;
+    json_t *config;
+    text *
+        text; /* [N_TEXTS]: config.json, and those of the tokenizer, which are made when one is asked for */
+    entry *entry; /* [n_entries], by name */
+    int64_t n_entries;
+    const char *about;
+    dq_os_block own;
+    size_t own_bytes;
+    bool loaded;
+};
+
+/* ---- Names ---- */
+
+typedef struct name_row {
+    const char *gguf, *hf; /* behind "blk.N." and "model.layers.N." */
+    bool pairs;            /* rows are in the order of rotary pairs */
+} name_row;
+
+static const name_row outer_names[] = {{"token_embd.weight", "model.embed_tokens.weight", false},
+                                       {"output_norm.weight", "model.norm.weight", false},
+                                       {"output.weight", "lm_head.weight", false}};
+static const name_row layer_names[] = {
+    {"attn_norm.weight", "input_layernorm.weight", false},
+    {"attn_q.weight", "self_attn.q_proj.weight", true},
+    {"attn_k.weight", "self_attn.k_proj.weight", true},
+    {"attn_v.weight", "self_attn.v_proj.weight", false},
+    {"attn_output.weight", "self_attn.o_proj.weight", false},
+    {"attn_q.bias", "self_attn.q_proj.bias", true},
+    {"attn_k.bias", "self_attn.k_proj.bias", true},
+    {"attn_v.bias", "self_attn.v_proj.bias", false},
+    {"attn_output.bias", "self_attn.o_proj.bias", false},
+    {"ffn_norm.weight", "post_attention_layernorm.weight", false},
+    {"ffn_gate.weight", "mlp.gate_proj.weight", false},
+    {"ffn_up.weight", "mlp.up_proj.weight", false},
+    {"ffn_down.weight", "mlp.down_proj.weight", false},
+    {"ffn_gate.bias", "mlp.gate_proj.bias", false},
+    {"ffn_up.bias", "mlp.up_proj.bias", false},
+    {"ffn_down.bias", "mlp.down_proj.bias", false},
+};
+
+static const name_row *row_of(const name_row *rows, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(rows[i].gguf, name) == 0) return &rows[i];
+    }
+    return NULL;
+}
+
+/* The name that transformers has, and whether rows lie in pairs; its own name where there is none. */
+static const char *hf_name(bool *pairs, const char *name, dq_arena *a, dq_err *err)
+{
+    const name_row *row = row_of(outer_names, sizeof outer_names / sizeof *outer_names, name);
+    *pairs = false;
+    if (row) return row->hf;
+    if (strncmp(name, "blk.", 4) != 0) return name;
+    const size_t digits = strspn(name + 4, "0123456789");
+    if (digits == 0 || name[4 + digits] != '.') return name;
+    row = row_of(layer_names, sizeof layer_names / sizeof *layer_names, name + 5 + digits);
+    if (!row) return name;
+    *pairs = row->pairs;
+    return dq_textf(a, err, "model.layers.%.*s.%s", (int)digits, name + 4, row->hf);
+}
+
+/* ---- Weights ---- */
+
+static bool becomes_codes(const dq_gguf_tensor *t)
+{
+    return t->type == Q8_0 || t->type == Q4_0 || t->type == Q5_0;
+}
+
+static size_t whole_lines(size_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+/* Bytes of codes of one that becomes codes. */
+static size_t code_bytes(const dq_weight *w)
+{
+    return whole_lines((size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
+}
+
+static size_t own_bytes(const entry *e)
+{
+    if (becomes_codes(e->t))
+        return code_bytes(&e->w) + whole_lines((size_t)(e->w.rows * e->w.cols / 32) * 2);
+    return e->heads && e->t->n_dims > 1 ? whole_lines(e->t->bytes) : 0;
+}
+
+static dq_weight weight_of(const dq_gguf_tensor *t, const char *name)
+{
+    const dq_weight_format *f = dq_format_ggml(t->type);
+    const int64_t rows = t->shape[0], cols = t->n_dims > 1 ? t->shape[1] : 1;
+    dq_weight w = {.name = name, .rows = rows, .cols = cols, .bits = 16, .data = t->data};
+    if (f && t->n_dims == 2) {
+        w = dq_format_ggml_weight(f, name, rows, cols, t->data);
+        if (becomes_codes(t)) w.format = &dq_format_int;
+        return w;
+    }
+    w.dtype = t->type == TYPE_F16 ? DQ_F16 : t->type == TYPE_BF16 ? DQ_BF16 : DQ_F32;
+    if (t->n_dims > 2 || f) w.cols = -t->n_dims; /* no layout has such a tensor */
+    return w;
+}
+
+static void take_place(entry *e, uint8_t *p)
+{
+    e->own = p;
+    e->w.data = p;
+    if (becomes_codes(e->t)) e->w.scale = p ? p + code_bytes(&e->w) : NULL;
+}
+
+/* The row of the file that is row r of transformers: there each head has the first of all pairs, then the second. */
+static int64_t stored_row(const entry *e, int64_t r)
+{
+    if (!e->heads) return r;
+    const int64_t size = e->w.rows / e->heads, half = size / 2, head = r / size, i = r % size;
+    return head * size + i % half * 2 + i / half;
+}
+
+/* Codes u - 2^(bits-1) of a block, and its scale. */
+static void split_block(int8_t q[32], uint16_t *scale, const uint8_t *b, uint32_t type)
+{
+    memcpy(scale, b, sizeof *scale);
+    if (type == Q8_0) {
+        memcpy(q, b + 2, 32);
+        return;
+    }
+    const uint8_t *bits = b + 2, *low = type == Q5_0 ? b + 6 : b + 2;
+    for (int i = 0; i < 32; i++) {
+        const int u = low[i % 16] >> i / 16 * 4 & 15;
+        q[i] = (int8_t)(type == Q5_0 ? (u | (bits[i / 8] >> i % 8 & 1) << 4) - 16 : u - 8);
+    }
+}
+
+static void fill_codes(entry *e)
+{
+    const dq_weight *w = &e->w;
+    const dq_block *k = dq_format_ggml(e->t->type)->block;
+    const int64_t groups = w->cols / 32;
+    const size_t row_bytes = dq_quant_row_bytes(w->cols, w->bits);
+    uint8_t *scales = e->own + code_bytes(w);
+    for (int64_t r = 0; r < w->rows; r++) {
+        const uint8_t *from = e->t->data + stored_row(e, r) * groups * k->bytes;
+        for (int64_t g = 0; g < groups; g++) {
+            int8_t q[32];
+            uint16_t scale;
+            split_block(q, &scale, from + g * k->bytes, e->t->type);
+            if ((scale & 0x7c00u) == 0x7c00u) {
+                dq_fail(&e->err, DQ_DAMAGED,
+                        "tensor \"%s\": the scale of row %lld, block %lld is not finite",
+                        e->t->name, (long long)r, (long long)g);
+                return;
+            }
+            memcpy(scales + (r * groups + g) * 2, &scale, sizeof scale);
+            /* 32 columns take a whole number of 4 bytes at every width */
+            dq_quant_pack_row(e->own + (size_t)r * row_bytes + (size_t)(g * 4 * w->bits), q, 32,
+                              w->bits);
+        }
+    }
+}
+
+static void fill_rows(entry *e)
+{
+    const size_t row = e->t->bytes / (size_t)e->w.rows;
+    for (int64_t r = 0; r < e->w.rows; r++)
+        memcpy(e->own + (size_t)r * row, e->t->data + (size_t)stored_row(e, r) * row, row);
+}
+
+/* Vectors are read when a model is built. */
+static dq_status fill_vector(entry *e, dq_arena *a, dq_err *err)
+{
+    uint8_t *own = dq_alloc(a, e->t->bytes, 1, err);
+    if (!own) return err->code;
+    e->own = own;
+    e->w.data = own;
+    fill_rows(e);
+    e->own = NULL;
+    return DQ_OK;
+}
+
+dq_status dq_gguf_model_load(dq_gguf_model *m, dq_err *err)
+{
+    if (m->loaded) return DQ_OK;
+    if (m->own_bytes && !dq_os_block_take(&m->own))
+        return dq_fail(err, DQ_RESOURCE,
+                       "not enough memory for %.1f MiB of weights that are laid out anew",
+                       (double)m->own_bytes / 1048576.0);
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int64_t i = 0; i < m->n_entries; i++) {
+        entry *e = &m->entry[i];
+        if (!e->own || dq_os_check_stop(&e->err) != DQ_OK) continue;
+        if (becomes_codes(e->t))
+            fill_codes(e);
+        else
+            fill_rows(e);
+        dq_os_map_release(e->t->data, e->t->bytes);
+    }
+    for (int64_t i = 0; i < m->n_entries; i++) DQ_TRY(dq_fail_as(err, &m->entry[i].err));
+    m->loaded = true;
+    return DQ_OK;
+}
+
+/* ---- Tensors of all parts ---- */
+
+static int by_name(const void *x, const void *y)
+{
+    return strcmp(((const entry *)x)->name, ((const entry *)y)->name);
+}
+
+static dq_status add_entry(dq_gguf_model *m, const dq_gguf_tensor *t, int64_t heads,
+                           int64_t kv_heads, dq_err *err)
+{
+    entry *e = &m->entry[m->n_entries];
+    bool pairs;
+    if (strcmp(t->name, "rope_freqs.weight") == 0) return DQ_OK; /* is in the configuration */
+    *e = (entry){.name = hf_name(&pairs, t->name, m->arena, err), .t = t};
+    if (!e->name) return err->code;
+    if (pairs) e->heads = strstr(t->name, "attn_q") ? heads : kv_heads;
+    if (e->heads && (t->shape[0] % e->heads || t->shape[0] / e->heads % 2))
+        return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": %lld rows are no pairs of %lld heads",
+                       t->name, (long long)t->shape[0], (long long)e->heads);
+    e->w = weight_of(t, e->name);
+    m->own_bytes += own_bytes(e);
+    m->n_entries++;
+    return e->heads && t->n_dims == 1 ? fill_vector(e, m->arena, err) : DQ_OK;
+}
+
+static dq_status list_entries(dq_gguf_model *m, int64_t heads, int64_t kv_heads, dq_err *err)
+{
+    int64_t n = 0;
+    size_t at = 0;
+    for (int i = 0; i < m->n_parts; i++) n += m->part[i].g.n_tensors;
+    m->entry = dq_alloc(m->arena, (size_t)n, sizeof *m->entry, err);
+    if (!m->entry) return err->code;
+    for (int i = 0; i < m->n_parts; i++) {
+        for (int64_t k = 0; k < m->part[i].g.n_tensors; k++)
+            DQ_TRY(add_entry(m, &m->part[i].g.tensor[k], heads, kv_heads, err));
+    }
+    qsort(m->entry, (size_t)m->n_entries, sizeof *m->entry, by_name);
+    for (int64_t i = 1; i < m->n_entries; i++) {
+        if (strcmp(m->entry[i].name, m->entry[i - 1].name) == 0)
+            return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is stored twice", m->entry[i].t->name);
+    }
+    if (m->own_bytes) dq_os_block_reserve(&m->own, m->own_bytes);
+    for (int64_t i = 0; i < m->n_entries; i++) {
+        const size_t bytes = own_bytes(&m->entry[i]);
+        if (bytes) take_place(&m->entry[i], m->own.data ? m->own.data + at : NULL);
+        at += bytes;
+    }
+    return DQ_OK;
+}
+
+/* "GGUF, 210 Q4_1, 61 F32": types by number. */
+static dq_status describe(dq_gguf_model *m, dq_err *err)
+{
+    enum { TYPES = 64 };
+    int64_t count[TYPES] = {0};
+    m->about = "GGUF";
+    for (int64_t i = 0; i < m->n_entries; i++) count[m->entry[i].t->type % TYPES]++;
+    for (int64_t most = 1; most;) {
+        uint32_t type = 0;
+        most = 0;
+        for (uint32_t k = 0; k < TYPES; k++) {
+            if (count[k] > most) most = count[type = k];
+        }
+        if (!most) break;
+        count[type] = 0;
+        m->about = dq_textf(m->arena, err, "%s, %lld %s", m->about, (long long)most,
+                            dq_gguf_type_name(type));
+        if (!m->about) return err->code;
+    }
+    return DQ_OK;
+}
+
+/* ---- Files ---- */
+
+static dq_status open_part(dq_gguf_model *m, int i, const char *path, dq_err *err)
+{
+    part *p = &m->part[i];
+    const char *slash = strrchr(path, '/');
+    p->name = dq_text(m->arena, slash ? slash + 1 : path, strlen(slash ? slash + 1 : path), err);
+    if (!p->name) return err->code;
+    DQ_TRY(dq_os_map_open(&p->map, path, err));
+    if (dq_gguf_parse(&p->g, p->map.data, p->map.bytes, m->arena, err) != DQ_OK)
+        return dq_in(err, "%s: ", path);
+    return DQ_OK;
+}
+
+/* The path of part i of n, from that of the first. */
+static char *part_path(const char *path, int64_t i, int64_t n, dq_arena *a, dq_err *err)
+{
+    char first[48];
+    snprintf(first, sizeof first, "-00001-of-%05lld.gguf", (long long)n);
+    const size_t len = strlen(path), end = strlen(first);
+    if (len <= end || strcmp(path + len - end, first) != 0) {
+        dq_fail(err, DQ_MISMATCH, "%s: is a part of a model in %lld files. Name the first, NAME%s.",
+                path, (long long)n, first);
+        return NULL;
+    }
+    return dq_textf(a, err, "%.*s-%05lld-of-%05lld.gguf", (int)(len - end), path, (long long)i + 1,
+                    (long long)n);
+}
+
+static dq_status open_parts(dq_gguf_model *m, const char *path, dq_err *err)
+{
+    static const int64_t one = 1, zero = 0;
+    int64_t n, number;
+    m->part = dq_alloc(m->arena, MAX_PARTS, sizeof *m->part, err);
+    if (!m->part) return err->code;
+    m->n_parts = 1;
+    DQ_TRY(open_part(m, 0, path, err));
+    if (dq_json_int(&n, m->part[0].g.fields, "split.count", 0, MAX_PARTS, &one, err) != DQ_OK)
+        return dq_in(err, "%s: ", path);
+    for (int64_t i = 1; i < n; i++) {
+        const char *other = part_path(path, i, n, m->arena, err);
+        if (!other) return err->code;
+        m->n_parts++;
+        DQ_TRY(open_part(m, (int)i, other, err));
+        DQ_TRY(dq_json_int(&number, m->part[i].g.fields, "split.no", 0, MAX_PARTS, &zero, err));
+        if (number != i)
+            return dq_fail(err, DQ_DAMAGED,
+                           "%s: says that it is part %lld (expected %lld, from 0 on)", other,
+                           (long long)number, (long long)i);
+    }
+    return DQ_OK;
+}
+
+static dq_status set_text(text *t, json_t *v, dq_err *err)
+{
+    return v ? dq_json_dump(&t->text, v, JSON_INDENT(2), err) : DQ_OK;
+}
+
+static dq_status read_head(dq_gguf_model *m, dq_err *err)
+{
+    const dq_gguf *g = &m->part[0].g;
+    int64_t heads, kv_heads;
+    m->text = dq_alloc(m->arena, N_TEXTS, sizeof *m->text, err);
+    if (!m->text) return err->code;
+    DQ_TRY(dq_gguf_config(&m->config, &heads, &kv_heads, g, err));
+    DQ_TRY(set_text(&m->text[CONFIG], m->config, err));
+    DQ_TRY(list_entries(m, heads, kv_heads, err));
+    return describe(m, err);
+}
+
+/* The texts of the tokenizer, once. */
+static dq_status make_tokenizer(const dq_gguf_model *m, dq_err *err)
+{
+    json_t *tokenizer, *config;
+    if (m->text[TOKENIZER].made) return DQ_OK;
+    DQ_TRY(dq_gguf_config_tokenizer(&tokenizer, &config, &m->part[0].g, err));
+    set_text(&m->text[TOKENIZER], tokenizer, err);
+    set_text(&m->text[TOKENIZER_CONFIG], config, err);
+    json_decref(tokenizer);
+    json_decref(config);
+    m->text[TOKENIZER].made = err->code == DQ_OK;
+    return err->code;
+}
+
+dq_status dq_gguf_model_open(dq_gguf_model **out, const char *path, dq_err *err)
+{
+    dq_arena *arena = dq_arena_new();
+    dq_gguf_model *m = arena ? dq_alloc(arena, 1, sizeof *m, err) : NULL;
+    *out = NULL;
+    if (!m) {
+        dq_arena_free(arena);
+        return dq_fail(err, DQ_RESOURCE, "out of memory");
+    }
+    m->arena = arena;
+    if (open_parts(m, path, err) == DQ_OK && read_head(m, err) != DQ_OK) dq_in(err, "%s: ", path);
+    if (err->code != DQ_OK) {
+        dq_gguf_model_close(m);
+        return err->code;
+    }
+    *out = m;
+    return DQ_OK;
+}
+
+void dq_gguf_model_close(dq_gguf_model *m)
+{
+    if (!m) return;
+    for (int i = 0; i < m->n_parts; i++) {
+        json_decref(m->part[i].g.fields);
+        dq_os_map_close(&m->part[i].map);
+    }
+    for (int i = 0; m->text && i < N_TEXTS; i++) free(m->text[i].text);
+    json_decref(m->config);
+    dq_os_block_free(&m->own);
+    dq_arena_free(m->arena); /* m itself lives there */
+}
+
+const json_t *dq_gguf_model_config(const dq_gguf_model *m)
+{
+    return m->config;
+}
+
+dq_status dq_gguf_model_text(const dq_gguf_model *m, const char *name, const char **out,
+                             size_t *len, dq_err *err)
+{
+    *out = NULL;
+    *len = 0;
+    for (int i = 0; i < N_TEXTS; i++) {
+        if (strcmp(text_names[i], name) != 0) continue;
+        if (i != CONFIG) DQ_TRY(make_tokenizer(m, err));
+        *out = m->text[i].text;
+        *len = *out ? strlen(*out) : 0;
+    }
+    return DQ_OK;
+}
+
+const char *dq_gguf_model_about(const dq_gguf_model *m)
+{
+    return m->about;
+}
+
+int dq_gguf_model_n_files(const dq_gguf_model *m)
+{
+    return m->n_parts;
+}
+
+const char *dq_gguf_model_file(const dq_gguf_model *m, int i, size_t *bytes, const uint8_t **data,
+                               size_t *header)
+{
+    *bytes = m->part[i].map.bytes;
+    *data = m->part[i].map.data;
+    *header = m->part[i].g.header_bytes;
+    return m->part[i].name;
+}
+
+int64_t dq_gguf_model_count(const dq_gguf_model *m)
+{
+    return m->n_entries;
+}
+
+const dq_gguf_tensor *dq_gguf_model_at(const dq_gguf_model *m, int64_t i, dq_weight *w)
+{
+    *w = m->entry[i].w;
+    return m->entry[i].t;
+}
