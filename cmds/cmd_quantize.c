@@ -219,6 +219,7 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
     json_object_set_new(in, "path", dq_document_name(model));
     json_object_set_new(in, "family", json_string(i->family));
     json_object_set_new(in, "bytes", json_integer(i->source_bytes));
+    json_object_set_new(in, "types", i->source_types ? json_string(i->source_types) : json_null());
     json_array_append_new(json_object_get(doc, "inputs"), in);
     if (!json_object_get(set, "kv")) json_object_set_new(set, "kv", dq_kv_config_json(&r->set.kv));
     json_object_set_new(set, "dry_run", json_boolean(r->dry_run));
@@ -337,6 +338,10 @@ static dq_status run(request *r, const char *model, dq_err *err)
         dq_progress bar;
         dq_quantize_progress p = {dq_progress_step, &bar};
         warn_nothing_left(r);
+        if (i->source_types)
+            dq_logger_warn(&r->logger,
+                           "%s: %s: what these types have lost stays lost, and rounding adds to it",
+                           i->source, i->source_types);
         dq_progress_begin(&bar, &r->logger, i->source, 1);
         dq_quantize_write(q, r->out, r->force, r->resume, &p, err);
         dq_progress_end(&bar);

@@ -104,7 +104,7 @@ static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
                           .m = dq_quantize_feed_model(feed),
                           .b = c->set.backend,
                           .act.file.fd = -1};
-    run_job(&j, err);
+    if (dq_model_check_weights(j.m, err) == DQ_OK) run_job(&j, err);
     dq_reference_free(&j.ref);
     dq_value_maps_free(j.maps);
     dq_activations_close(&j.act);

@@ -101,6 +101,8 @@ static dq_status read_header(dq_container *c, dq_container_h5 *r)
     DQ_TRY(dq_container_h5_kv_config(r, &i->kv, c->arena));
     DQ_TRY(read_word(c, r, "/provenance", "source", &i->source));
     DQ_TRY(read_word(c, r, "/provenance", "source_fingerprint", &print));
+    if (dq_container_h5_has(r, "/provenance", "source_types"))
+        DQ_TRY(read_word(c, r, "/provenance", "source_types", &i->source_types));
     if (dq_container_h5_has(r, "/provenance", "arithmetic"))
         DQ_TRY(read_word(c, r, "/provenance", "arithmetic", &i->arithmetic));
     if (strlen(print) != 64)

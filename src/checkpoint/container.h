@@ -26,11 +26,12 @@ typedef struct dq_container_info {
     const char *scale_mode;   /* "absmax", "fullrange", "search", "asym", "mixed"; "" when none */
     bool
         is_rounded; /* some weights are not the source's: codes, or another type of what is dense */
-    dq_logit_spec logit;    /* as /attention says */
-    dq_kv_config kv;        /* as /kv_cache says */
-    const char *source;     /* base name of the source checkpoint */
-    const char *arithmetic; /* on which the bits of codes depend; NULL: it is not said */
-    char fingerprint[65];   /* of the source checkpoint, as dq_model has it */
+    dq_logit_spec logit;      /* as /attention says */
+    dq_kv_config kv;          /* as /kv_cache says */
+    const char *source;       /* base name of the source checkpoint */
+    const char *source_types; /* types of its tensors, where it was a GGUF file; else NULL */
+    const char *arithmetic;   /* on which the bits of codes depend; NULL: it is not said */
+    char fingerprint[65];     /* of the source checkpoint, as dq_model has it */
     char content_sha256[65];
 } dq_container_info;
 

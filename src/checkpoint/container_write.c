@@ -280,7 +280,8 @@ static bool put_settings(target *t, const dq_container_skeleton *s)
     return from >= 0 && put_text(t, from, "source", s->source) &&
            put_text(t, from, "source_fingerprint", s->fingerprint) &&
            put_text(t, from, "dq_version", s->dq_version) &&
-           (!*s->arithmetic || put_text(t, from, "arithmetic", s->arithmetic));
+           (!*s->arithmetic || put_text(t, from, "arithmetic", s->arithmetic)) &&
+           (!s->source_types || put_text(t, from, "source_types", s->source_types));
 }
 
 static size_t path_width(const dq_container_skeleton *s)

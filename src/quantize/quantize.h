@@ -111,6 +111,7 @@ typedef struct dq_quantize_used {
 
 typedef struct dq_quantize_info {
     const char *family, *source;
+    const char *source_types;            /* what a GGUF file's values come out of; NULL: a folder */
     int64_t params, source_bytes;        /* all tensors; all weight files */
     int64_t packed_params, packed_bytes; /* of the packed tensors, scales included */
     int64_t weight_bytes, file_bytes;    /* file_bytes: close estimate until the file is written */
@@ -128,7 +129,7 @@ typedef struct dq_quantize_info {
 
 typedef struct dq_quantizer dq_quantizer;
 
-/* Opens the model folder and makes the plan; reads no weights. DQ_USAGE for a pattern that matches no
+/* Opens the model, a folder or a GGUF file, and makes the plan; reads no weights. DQ_USAGE for a pattern that matches no
  * tensor, DQ_MISMATCH for a model that is a container already, for widths that a tied head cannot have, and for the plan of
  * another model. */
 dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quantize_settings *s,

@@ -187,6 +187,7 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
 {
     dq_quantize_tensor *x = &q->tensor[i];
     x->t = t;
+    dq_checkpoint_weight(q->checkpoint, t->name, &x->w);
     x->rows = t->n_dims > 0 ? t->shape[0] : 1;
     x->cols = cols_of(t);
     if (strchr(t->name, '/'))
@@ -482,10 +483,12 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     const char *config;
     q->dir = dq_text(q->arena, model, strlen(model), err);
     if (!q->dir) return err->code;
-    if (dq_file_is_regular(model))
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: a file; quantizing needs the folder of the original checkpoint.",
-                       model);
+    if (dq_file_is_regular(model) && !dq_checkpoint_is_gguf(model))
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: a file; quantizing needs the folder of the original checkpoint, or a GGUF "
+            "file.",
+            model);
     DQ_TRY(dq_model_open(&q->model, model, err));
     if (q->model->prequant)
         return dq_fail(err, DQ_MISMATCH,
@@ -494,6 +497,7 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
                        model, q->model->prequant->about);
     DQ_TRY(check_planned(q, err));
     DQ_TRY(dq_checkpoint_open(&q->checkpoint, model, err));
+    if (dq_checkpoint_load(q->checkpoint, err) != DQ_OK) return dq_in(err, "%s: ", model);
     if (dq_model_kv_spec(&spec, &q->set.kv, q->model, DQ_NUM_F32, err) != DQ_OK ||
         dq_kv_config_fit(&q->set.kv, q->model->n_layers, err) != DQ_OK)
         return dq_in(err, "%s: ", model);
@@ -512,6 +516,7 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     s->dq_version = q->set.dq_version;
     s->family = q->info.family = q->model->layout->family;
     s->source = q->info.source = q->model->name;
+    s->source_types = q->info.source_types = dq_checkpoint_about(q->checkpoint);
     s->fingerprint = q->model->fingerprint;
     if (q->set.method) dq_os_arithmetic(s->arithmetic);
     s->logit = q->set.logit;

@@ -84,10 +84,17 @@ static dq_status tiling_begin(tiling *g, const dq_quantize_tensor *q, bool both,
     return DQ_OK;
 }
 
+/* Of dense values. */
 static const uint8_t *source_row(const dq_quantize_tensor *q, int64_t row)
 {
-    return (const uint8_t *)q->t->data +
+    return (const uint8_t *)q->w.data +
            (size_t)row * (size_t)q->cols * dq_dtypes[q->t->dtype].bytes;
+}
+
+/* Tells the system that rows are not needed again, if they lie in the file as they are. */
+static void release_source(const dq_quantize_tensor *q, const uint8_t *p, size_t bytes)
+{
+    if (!dq_weight_is_coded(&q->w) && q->w.data == q->t->data) dq_os_map_release(p, bytes);
 }
 
 static int64_t row_range(const dq_quantize_tensor *q, int64_t *end, int64_t begin, int64_t rows)
@@ -140,6 +147,15 @@ static const float *floats_of(float *to, const uint8_t *src, dq_dtype type, int6
     return to;
 }
 
+/* n rows as floats, likewise; codes of another program are read out. */
+static const float *rows_of(const dq_quantize_tensor *q, float *to, int64_t row, int64_t n)
+{
+    if (!dq_weight_is_coded(&q->w))
+        return floats_of(to, source_row(q, row), q->t->dtype, n * q->cols);
+    dq_weight_dequantize_rows(to, &q->w, row, row + n);
+    return to;
+}
+
 /* Group by group, on the bits as they lie; false when a value is not finite. */
 static bool scan_groups(const dq_quantize_tensor *q, piece *p, const uint8_t *src, dq_dtype type,
                         int64_t rows)
@@ -163,13 +179,13 @@ static void scan_block(const dq_quantize_tensor *q, piece *p, int64_t begin, int
 {
     int64_t n = (end - begin) * q->cols;
     dq_dtype type = q->t->dtype;
-    const uint8_t *src = source_row(q, begin);
+    const uint8_t *src = dq_weight_is_coded(&q->w) ? NULL : source_row(q, begin);
     bool finite;
     p->bad = -1;
     p->range = (dq_weight_range){0};
     p->wide = false;
-    if (type == DQ_F64) { /* what counts is the value as a float */
-        dq_tensor_to_f32(p->w, src, type, n);
+    if (!src || type == DQ_F64) { /* what counts is the value as a float */
+        rows_of(q, p->w, begin, end - begin);
         type = DQ_F32;
         src = (const uint8_t *)p->w;
     }
@@ -190,10 +206,10 @@ static void scan_block(const dq_quantize_tensor *q, piece *p, int64_t begin, int
 /* Of value `at` behind the start of a row. */
 static dq_status refuse_value(const dq_quantize_tensor *q, int64_t row, int64_t at, dq_err *err)
 {
-    const size_t size = dq_dtypes[q->t->dtype].bytes;
     const long long r = (long long)(row + at / q->cols), c = (long long)(at % q->cols);
-    float x;
-    dq_tensor_to_f32(&x, source_row(q, row) + (size_t)at * size, q->t->dtype, 1);
+    float few[8]; /* from a multiple of 8 on */
+    dq_weight_format_of(&q->w)->dequantize(few, &q->w, r, c / 8 * 8, c % 8 + 1);
+    const float x = few[c % 8];
     if (!isfinite(x))
         return dq_fail(err, DQ_DAMAGED,
                        "tensor \"%s\": the value at row %lld, column %lld is not finite",
@@ -230,7 +246,7 @@ static void release_rows(const dq_quantize_tensor *q, int64_t begin, int64_t end
                          const dq_quantize_tick *tick)
 {
     size_t bytes = (size_t)((end - begin) * q->cols) * dq_dtypes[q->t->dtype].bytes;
-    dq_os_map_release(source_row(q, begin), bytes);
+    release_source(q, source_row(q, begin), bytes);
     if (tick && tick->step) tick->step(tick->arg, (int64_t)bytes);
 }
 
@@ -246,8 +262,8 @@ static dq_status search_sweep(tiling *g, const dq_quantize_tensor *q, const dq_q
         for (int i = 0; i < n; i++) {
             int64_t b = begin + i * g->block_rows, e;
             piece *p = &g->piece[i];
-            int64_t values = row_range(q, &e, b, g->block_rows) * q->cols;
-            const float *w = floats_of(p->w, source_row(q, b), q->t->dtype, values);
+            const int64_t n_rows = row_range(q, &e, b, g->block_rows), values = n_rows * q->cols;
+            const float *w = rows_of(q, p->w, b, n_rows);
             memset(p->sums, 0, sizeof p->sums);
             if (rank)
                 dq_quant_search_rank(s, p->sums, w, values);
@@ -359,9 +375,8 @@ static void encode_row(const dq_quantize_tensor *q, const float *w, float *got, 
 static void encode_block(const dq_quantize_tensor *q, piece *p, int64_t begin, int64_t end,
                          uint8_t *part[DQ_MAX_PARTS])
 {
-    int64_t n = (end - begin) * q->cols;
     size_t step[DQ_MAX_PARTS];
-    const float *values = floats_of(p->w, source_row(q, begin), q->t->dtype, n);
+    const float *values = rows_of(q, p->w, begin, end - begin);
     memset(&p->error, 0, sizeof p->error);
     row_bytes(step, q);
     for (int64_t r = 0; r < end - begin; r++) {
@@ -443,10 +458,8 @@ static void all_tiles(tiling *g, output out[2], const dq_quantize_sink *sink, dq
 }
 
 /* n values, rounded. */
-static void round_values(const dq_quantize_tensor *q, uint16_t *to, float *space,
-                         const uint8_t *from, int64_t n)
+static void round_values(const dq_quantize_tensor *q, uint16_t *to, const float *x, int64_t n)
 {
-    const float *x = floats_of(space, from, q->t->dtype, n);
     const int blocks = (int)((n + BLOCK_VALUES - 1) / BLOCK_VALUES);
 #pragma omp taskloop grainsize(1) if (blocks > 1) shared(q, to, x)
     for (int b = 0; b < blocks; b++) {
@@ -457,26 +470,41 @@ static void round_values(const dq_quantize_tensor *q, uint16_t *to, float *space
     }
 }
 
+/* Rows that pass as floats: rounded, or out of codes. */
+static dq_status write_rows(const dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
+                            const dq_quantize_sink *sink, const dq_quantize_tick *tick, dq_err *err)
+{
+    enum { VALUES = COPY_BYTES / sizeof(float) };
+    const int64_t each = VALUES / q->cols > 0 ? VALUES / q->cols : 1;
+    const size_t values = (size_t)each * (size_t)q->cols;
+    float *space = buffer_part(buffers, 1, values, sizeof *space, err);
+    uint16_t *half = buffer_part(buffers, 2, values, sizeof *half, err);
+    for (int64_t begin = 0, end; begin < q->rows && err->code == DQ_OK; begin = end) {
+        const int64_t n = row_range(q, &end, begin, each);
+        const float *x = rows_of(q, space, begin, n);
+        DQ_TRY(dq_os_check_stop(err));
+        if (is_rounded(q)) round_values(q, half, x, n * q->cols);
+        if (is_rounded(q))
+            DQ_TRY(sink->put(sink->arg, 0, half, (size_t)(n * q->cols) * sizeof *half, err));
+        else
+            DQ_TRY(sink->put(sink->arg, 0, x, (size_t)(n * q->cols) * sizeof *x, err));
+        release_rows(q, begin, end, tick);
+    }
+    return err->code;
+}
+
 static dq_status write_dense(const dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
                              const dq_quantize_sink *sink, const dq_quantize_tick *tick,
                              dq_err *err)
 {
-    enum { VALUES = COPY_BYTES / sizeof(float) };
-    const bool rounded = is_rounded(q);
-    const size_t total = dq_tensor_bytes(q->t), size = dq_dtypes[q->t->dtype].bytes;
-    float *space = rounded ? buffer_part(buffers, 1, VALUES, sizeof *space, err) : NULL;
-    uint16_t *half = rounded ? buffer_part(buffers, 2, VALUES, sizeof *half, err) : NULL;
-    const size_t step = rounded ? VALUES * size : COPY_BYTES;
+    const size_t total = dq_tensor_bytes(q->t);
+    if (is_rounded(q) || dq_weight_is_coded(&q->w)) return write_rows(q, buffers, sink, tick, err);
     for (size_t at = 0; at < total && err->code == DQ_OK;) {
-        size_t n = total - at < step ? total - at : step;
-        const uint8_t *p = (const uint8_t *)q->t->data + at;
+        const size_t n = total - at < COPY_BYTES ? total - at : COPY_BYTES;
+        const uint8_t *p = (const uint8_t *)q->w.data + at;
         DQ_TRY(dq_os_check_stop(err));
-        if (rounded) round_values(q, half, space, p, (int64_t)(n / size));
-        if (rounded)
-            DQ_TRY(sink->put(sink->arg, 0, half, n / size * sizeof *half, err));
-        else
-            DQ_TRY(sink->put(sink->arg, 0, p, n, err));
-        dq_os_map_release(p, n);
+        DQ_TRY(sink->put(sink->arg, 0, p, n, err));
+        release_source(q, p, n);
         if (tick && tick->step) tick->step(tick->arg, (int64_t)n);
         at += n;
     }
@@ -516,7 +544,7 @@ static void error_of_rows(dq_quant_error *e, const dq_quantize_tensor *q, const 
     int64_t end;
     row_range(q, &end, begin, ERROR_ROWS);
     for (int64_t r = begin; r < end; r++) {
-        dq_tensor_to_f32(want, source_row(q, r), q->t->dtype, q->cols);
+        dq_weight_dequantize_rows(want, &q->w, r, r + 1);
         dq_weight_dequantize_rows(got, w, r, r + 1);
         dq_quant_error_add(e, want, got, q->cols);
     }

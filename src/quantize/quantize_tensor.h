@@ -9,6 +9,7 @@
 /* How one tensor of a checkpoint is stored. */
 typedef struct dq_quantize_tensor {
     const dq_tensor *t;
+    dq_weight w;                    /* its values; `data` may be other than t->data */
     int64_t rows, cols;             /* a vector: rows = numel, cols = 1 */
     const dq_weight_format *format; /* NULL: dense, and the rest means nothing but dense_dtype */
     /* of a dense tensor: t->dtype, or DQ_BF16 or DQ_F16, to which values are rounded (nearest, ties to even) */
