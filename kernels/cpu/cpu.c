@@ -96,15 +96,15 @@ static void cpu_close(dq_backend *b)
 
 static bool weight_acquire(dq_backend *b, const dq_weight *w)
 {
-    return dq_weight_is_coded(w) ? dq_cpu_blocked_acquire(b, w) : dq_cpu_dense_acquire(b, w);
+    return dq_cpu_dense_takes(w) ? dq_cpu_dense_acquire(b, w) : dq_cpu_blocked_acquire(b, w);
 }
 
 static void weight_release(dq_backend *b, const dq_weight *w)
 {
-    if (dq_weight_is_coded(w))
-        dq_cpu_blocked_release(b, w);
-    else
+    if (dq_cpu_dense_takes(w))
         dq_cpu_dense_release(b, w);
+    else
+        dq_cpu_blocked_release(b, w);
 }
 
 static dq_status cpu_can(const dq_need *need, dq_err *err)

@@ -17,10 +17,11 @@ typedef struct pool {
 
 typedef struct entry {
     const void *key; /* dq_weight.data */
+    dq_weight w;
     int users;
-    int uses; /* products with few rows, up to COPY_AFTER */
-    size_t bytes;
-    pool *pool; /* NULL: it is not copied */
+    int uses;     /* products with few rows, up to COPY_AFTER */
+    size_t bytes; /* of a copy */
+    pool *pool;   /* NULL: it is not copied */
     const uint8_t *copy;
 } entry;
 
@@ -33,6 +34,17 @@ static entry *find(const dq_cpu_dense *all, const dq_weight *w)
     return all ? dq_address_list_find(&all->entries, w->data) : NULL;
 }
 
+bool dq_cpu_dense_takes(const dq_weight *w)
+{
+    return !dq_weight_is_coded(w) || w->format->block;
+}
+
+static size_t copy_bytes(const dq_weight *w)
+{
+    if (!dq_weight_is_coded(w)) return dq_weight_bytes(w);
+    return (size_t)w->rows * (size_t)w->cols * sizeof(float);
+}
+
 static dq_cpu_dense *new_list(dq_err *err)
 {
     dq_cpu_dense *all = dq_block_new(1, sizeof *all, err);
@@ -43,7 +55,7 @@ static dq_cpu_dense *new_list(dq_err *err)
 bool dq_cpu_dense_acquire(dq_backend *b, const dq_weight *w)
 {
     dq_cpu *cpu = dq_cpu_of(b);
-    const entry e = {.key = w->data, .users = 1, .bytes = dq_weight_bytes(w)};
+    const entry e = {.key = w->data, .w = *w, .users = 1, .bytes = copy_bytes(w)};
     if (b->err.code != DQ_OK) return false;
     if (!cpu->dense) cpu->dense = new_list(&b->err);
     if (!cpu->dense) return false;
@@ -92,7 +104,7 @@ static size_t whole_lines(size_t bytes)
 static bool is_wanted(const entry *e)
 {
     bool cut;
-    return !e->pool && dq_os_map_at(e->key, &cut) != NULL;
+    return !e->pool && (dq_weight_is_coded(&e->w) || dq_os_map_at(e->key, &cut) != NULL);
 }
 
 /* A pool for all that have none; NULL: none is wanted, or memory is short. */
@@ -116,6 +128,10 @@ static void copy_one(uint8_t *to, const entry *e)
 {
     enum { PIECE = 4 << 20 };
     const uint8_t *from = e->key;
+    if (dq_weight_is_coded(&e->w)) {
+        dq_weight_dequantize_rows((float *)(void *)to, &e->w, 0, e->w.rows);
+        return;
+    }
     for (size_t at = 0; at < e->bytes; at += PIECE) {
         const size_t n = e->bytes - at < PIECE ? e->bytes - at : PIECE;
         memcpy(to + at, from + at, n);
@@ -144,11 +160,16 @@ static void copy_all(dq_backend *b, dq_cpu_dense *all)
     }
 }
 
-const void *dq_cpu_dense_values(dq_backend *b, const dq_weight *w, bool few_rows)
+dq_weight dq_cpu_dense_weight(dq_backend *b, const dq_weight *w, bool few_rows)
 {
     dq_cpu_dense *all = dq_cpu_of(b)->dense;
     entry *e = find(all, w);
-    if (!e || e->bytes != dq_weight_bytes(w)) return w->data;
+    dq_weight copied = *w;
+    if (!e || e->bytes != copy_bytes(w)) return copied;
     if (few_rows && e->uses < COPY_AFTER && ++e->uses == COPY_AFTER && !e->pool) copy_all(b, all);
-    return e->pool ? e->copy : w->data;
+    if (!e->pool) return copied;
+    copied = dq_weight_of_f32(w->name, w->rows, w->cols, NULL);
+    if (!dq_weight_is_coded(w)) copied.dtype = w->dtype;
+    copied.data = e->copy;
+    return copied;
 }

@@ -30,7 +30,7 @@ static dq_weight dense_in_file(dq_dtype dtype, uint64_t seed)
 
 static bool is_copied(dq_backend *b, const dq_weight *w)
 {
-    return dq_cpu_dense_values(b, w, true) != w->data;
+    return dq_cpu_dense_weight(b, w, true).data != w->data;
 }
 
 /* The sixteenth product is the first that reads the copy, of all that are acquired. */
@@ -53,11 +53,11 @@ static void copies_come_after_some_products(void **state)
         }
         assert_true(is_copied(b, &w));
         assert_true(is_copied(b, &other));
-        assert_memory_equal(dq_cpu_dense_values(b, &other, false), other.data,
+        assert_memory_equal(dq_cpu_dense_weight(b, &other, false).data, other.data,
                             dq_weight_bytes(&other));
         b->ops->weight_release(b, &w); /* the pool stays with the other one */
         assert_false(is_copied(b, &w));
-        assert_memory_equal(dq_cpu_dense_values(b, &other, false), other.data,
+        assert_memory_equal(dq_cpu_dense_weight(b, &other, false).data, other.data,
                             dq_weight_bytes(&other));
         dq_backend_close(b);
         dq_block_free(x);
