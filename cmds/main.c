@@ -41,7 +41,8 @@ static void print_usage(FILE *f)
     for (int i = 0; i < N_COMMANDS; i++)
         fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].purpose);
     fprintf(
-        f, "\nA MODEL is a folder with config.json and *.safetensors, a .gguf file, or a .h5 container.\n"
+        f, "\nA MODEL is a folder with config.json and *.safetensors, a .gguf file, or a .h5 "
+           "container.\n"
            "dq COMMAND --help, or dq help COMMAND, explains a command; dq --version prints the "
            "version.\n\n"
            "exit status: 0 done, 1 bug, 2 usage, 3 damaged input, 4 inputs that do not fit or are\n"
