@@ -163,6 +163,25 @@ static void say_nothing_here(const char *path, dq_logger *logger)
     dq_arena_free(a);
 }
 
+/* The finished work of an earlier run stays beside this one's; of two earlier ones, what has more: files of one command grow
+ * with their scores. */
+static void set_aside(const cmd_eval_resume *s, dq_logger *logger)
+{
+    const int64_t now = dq_file_bytes(s->path), before = dq_file_bytes(s->old);
+    if (now < 0 || dq_journal_busy(s->path)) return;
+    if (before < now && rename(s->path, s->old) != 0) return;
+    if (before < 0)
+        dq_logger_warn(logger,
+                       "an earlier run of this command left finished work, which --resume would "
+                       "go on from; it is in %s until this run is done",
+                       s->old);
+    else
+        dq_logger_warn(logger,
+                       "two earlier runs of this command left finished work; what has more of it "
+                       "is in %s until this run is done, the other's is replaced",
+                       s->old);
+}
+
 dq_status cmd_eval_resume_begin(cmd_eval_resume *s, dq_eval *e, bool resume, dq_logger *logger,
                                 dq_err *err)
 {
@@ -170,12 +189,7 @@ dq_status cmd_eval_resume_begin(cmd_eval_resume *s, dq_eval *e, bool resume, dq_
     s->begun = true;
     if (resume && dq_file_exists(s->path)) return go_on(s, e, err);
     if (resume) say_nothing_here(s->path, logger);
-    if (dq_file_exists(s->path) && !dq_journal_busy(s->path) && rename(s->path, s->old) == 0)
-        dq_logger_warn(
-            logger,
-            "an earlier run of this command left finished work, which --resume would go on "
-            "from; it is in %s until this run is done",
-            s->old);
+    set_aside(s, logger);
     if (dq_eval_journal(e, s->key, s->path, false, &why) != DQ_OK) {
         dq_advice_apply(&why);
         dq_logger_warn(logger, "finished work cannot be kept for --resume: %s", why.text);

@@ -26,7 +26,7 @@ typedef struct cmd_eval_resume {
 dq_status cmd_eval_resume_name(cmd_eval_resume *s, const cmd_eval_identity *id, dq_err *err);
 /* Writes finished work down from here on, or (resume) first takes what the file has; with no file to resume
  * there is a warning. A file of an earlier run that is not resumed is set aside as PATH.old until this one is
- * done. Where a new file cannot be written the run goes on without, with a warning. */
+ * done; where one is there already, the one with more work stays. Where a new file cannot be written the run goes on without, with a warning. */
 dq_status cmd_eval_resume_begin(cmd_eval_resume *s, dq_eval *e, bool resume, dq_logger *logger,
                                 dq_err *err);
 /* Replaces the message of an interruption by one that says how to go on. */

@@ -117,6 +117,12 @@ bool dq_file_exists(const char *path)
     return stat(path, &st) == 0;
 }
 
+int64_t dq_file_bytes(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 ? (int64_t)st.st_size : -1;
+}
+
 bool dq_file_is_dir(const char *path)
 {
     struct stat st;

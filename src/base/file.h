@@ -14,6 +14,7 @@ enum { DQ_MAX_CONFIG = 16 << 20, DQ_MAX_INDEX = 256 << 20, DQ_MAX_TOKENIZER = 25
 dq_status dq_file_read_small(char **out, size_t *len, const char *path, size_t max, dq_arena *a,
                              dq_err *err);
 bool dq_file_exists(const char *path);
+int64_t dq_file_bytes(const char *path); /* -1: there is no file */
 bool dq_file_is_dir(const char *path);
 bool dq_file_is_regular(const char *path); /* or a link to such a file */
 /* Names in a folder, sorted, without "." and "..", in the arena. */

@@ -149,6 +149,19 @@ try 0 "diff model" "$@" --csv killed.csv --force
 grep -q "warning: an earlier run of this command left finished work, .* is in dq-eval-.*resume.old" "$top/err" ||
     complain "gates: no word of finished work: $(cat "$top/err")"
 absent dq-eval-*.resume dq-eval-*.resume.old
+# of two earlier runs what has more stays, whichever was first
+killed 3 "$@"
+state=$(ls dq-eval-*.resume)
+cp "$state" more
+head -n 2 more >less
+for first in less more; do
+    cp $first "$state.old"
+    if [ $first = less ]; then cp more "$state"; else cp less "$state"; fi
+    "$dq" "$@" >/dev/full 2>"$top/err"
+    grep -q "warning: two earlier runs .* is in dq-eval-.*resume.old until" "$top/err" || complain "gates: two runs: $(cat "$top/err")"
+    cmp -s more "$state.old" || complain "gates: of two runs, $first work first, less is left"
+done
+rm more less "$state" "$state.old"
 # another tokenizer is another run
 killed 1 "$@"
 cp "diff model/tokenizer.json" tokenizer.kept
