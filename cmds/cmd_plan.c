@@ -183,7 +183,7 @@ static dq_status make_settings(request *r, dq_err *err)
 {
     dq_plan_settings *s = &r->set;
     DQ_TRY(dq_recipe_options_read(&s->set, &r->recipe, err));
-    dq_recipe_options_scale(&s->set, true);
+    dq_recipe_options_scale(&s->set, &r->recipe, true);
     DQ_TRY(read_method(r, err));
     DQ_TRY(dq_options_ints(s->bits, &s->n_bits, DQ_PLAN_WIDTHS,
                            r->widths ? r->widths : "2,3,4,5,6,8", "widths", 2, 8, err));

@@ -87,7 +87,7 @@ static dq_status make_settings(request *r, dq_err *err)
 {
     DQ_TRY(dq_recipe_options_read(&r->set, &r->recipe, err));
     DQ_TRY(dq_calib_run_check(&r->calib, &r->set, err));
-    dq_recipe_options_scale(&r->set, dq_calib_run_wanted(&r->calib));
+    dq_recipe_options_scale(&r->set, &r->recipe, dq_calib_run_wanted(&r->calib));
     int grain = dq_options_word(r->grain, "logit-grain", dq_grain_name, DQ_GRAINS, err);
     if (grain < 0) return err->code;
     DQ_TRY(kv_settings(r, err));

@@ -158,10 +158,11 @@ dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, 
     return read_map(s, o, err);
 }
 
-void dq_recipe_options_scale(dq_quantize_settings *s, bool calibrated)
+void dq_recipe_options_scale(dq_quantize_settings *s, dq_recipe_options *o, bool calibrated)
 {
     enum { FROM = 4, TO = 6 };
     if (s->mode != DQ_QUANT_MODES) return;
+    o->scale_by_bits = !calibrated;
     s->mode = !calibrated && s->bits >= FROM && s->bits <= TO ? DQ_ASYM : DQ_SEARCH;
 }
 
@@ -171,7 +172,7 @@ void dq_recipe_options_unused(const dq_recipe_options *o, const dq_quantize_used
     const struct {
         const char *option;
         bool given, used;
-    } of[] = {{"bits", o->bits, used->bits},
+    } of[] = {{"bits", o->bits, used->bits || (o->scale_by_bits && used->mode)},
               {"embed-bits", o->embed_bits, used->embed_bits},
               {"head-bits", o->head_bits, used->head_bits || used->embed_bits},
               {"group", o->group, used->group},

@@ -17,6 +17,7 @@ typedef struct dq_recipe_options {
     dq_arena *arena;
     json_t *json, *rules;
     char modes[512];
+    bool scale_by_bits; /* --bits chose the scales */
 } dq_recipe_options;
 
 /* Rows for the table of options: the text of --scale is made here. calibrated: always. */
@@ -56,7 +57,7 @@ const char *dq_recipe_options_modes(dq_recipe_options *o, bool calibrated);
 dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err);
 /* Behind that: the scales of settings that name none. At 4 to 6 bits zero points lose less than searched scales for their
  * bits where no text chooses codes; calibrated methods and fewer bits do better with searched ones (results/weights). */
-void dq_recipe_options_scale(dq_quantize_settings *s, bool calibrated);
+void dq_recipe_options_scale(dq_quantize_settings *s, dq_recipe_options *o, bool calibrated);
 /* Warns of options that were given and that no tensor goes by, since rules decide. */
 void dq_recipe_options_unused(const dq_recipe_options *o, const dq_quantize_used *used,
                               dq_logger *logger);

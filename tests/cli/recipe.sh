@@ -72,6 +72,13 @@ try 0 "packed" quantize "plain model" --recipe every.json --bits 4 --group 32 --
     [ "$(grep -c warning "$top/err")" = 1 ] || complain "recipe: --bits without effect: $(cat "$top/err")"
 try 0 "packed" quantize "plain model" --recipe every.json --group 32 --embed-bits 16 --dry-run
 grep -q "warning: --group has no effect" "$top/err" || complain "recipe: --group without effect: $(cat "$top/err")"
+# --bits that choose the scales, which the codes depend on, have one
+for bits in 3 4; do
+    try 0 "packed" quantize "plain model" --recipe every.json --bits $bits --embed-bits 16 -o "by $bits.h5"
+    [ ! -s "$top/err" ] || complain "recipe: --bits $bits chooses the scales: $(cat "$top/err")"
+done
+try 0 "search scales" info "by 3.h5"
+try 0 "asym scales" info "by 4.h5"
 try 0 "packed" quantize "plain model" --recipe recipe.json --bits 4 --group 32 --dry-run
 [ ! -s "$top/err" ] || complain "recipe: --bits with an effect: $(cat "$top/err")"
 # a plan and a comment are stored as they are
