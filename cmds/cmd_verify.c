@@ -141,7 +141,7 @@ static dq_status run(request *r, const char *path, dq_err *err)
     if (err->code == DQ_OK && r->json)
         print_json(r, path, c, err);
     else if (err->code == DQ_OK)
-        printf("%s: %lld datasets, every byte and attribute as written%s", path,
+        printf("%s: %lld datasets, every dataset and attribute as written%s", path,
                (long long)dq_container_n_payloads(c),
                r->source ? ", and as the source gives them" : "");
     if (err->code == DQ_OK && !r->json && r->n_by_sqnr)

@@ -24,6 +24,7 @@ import h5py
 import numpy as np
 
 CODED = ("int-packed", "int-zero")  # encodings of codes that this reader knows
+COMMENT = 1 << 13  # among the messages of an object's header
 BLOCK = 1 << 22  # codes that are unpacked at a time
 
 
@@ -171,11 +172,25 @@ def _plain(text):
     return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
 
 
+def _is_text(t):
+    """Of fixed length, as dq writes it."""
+    return (t.get_class() == h5py.h5t.STRING and not t.is_variable_str() and t.get_cset() == h5py.h5t.CSET_UTF8
+            and t.get_strpad() == h5py.h5t.STR_NULLPAD)
+
+
+def _is_label(t):
+    """Of varying length, as dq writes it."""
+    return (t.get_class() == h5py.h5t.STRING and t.is_variable_str() and t.get_cset() == h5py.h5t.CSET_ASCII
+            and t.get_strpad() == h5py.h5t.STR_NULLTERM)
+
+
 def _element(t):
     """"f16" of an HDF5 type; "text12" of a text."""
     kind, size = t.get_class(), t.get_size()
-    if kind == h5py.h5t.STRING:
+    if _is_text(t):
         return f"text{size}"
+    if kind in (h5py.h5t.FLOAT, h5py.h5t.INTEGER) and t.get_order() != h5py.h5t.ORDER_LE:
+        return "other"
     if kind == h5py.h5t.FLOAT:
         return "bf16" if size == 2 and t.get_ebias() == 127 else f"f{8 * size}"
     return f"{'u' if t.get_sign() == h5py.h5t.SGN_NONE else 'i'}{8 * size}" if kind == h5py.h5t.INTEGER else "other"
@@ -189,16 +204,25 @@ def _kind(o):
         columns = ((t.get_member_name(i).decode(), _element(t.get_member_type(i)), t.get_member_offset(i))
                    for i in range(t.get_nmembers()))
         return f"table[{dims}]{{{','.join(f'{name}:{element}@{at}' for name, element, at in columns)}}}"
-    element = "text" if t.get_class() == h5py.h5t.STRING else _element(t)
+    element = "text" if _is_text(t) else _element(t)
     return f"{element}[{dims}]" if dims else element
 
 
 def _attribute(o, name):
+    """"bits=i64:4"; a form that dq does not write is "other"."""
     a, v = h5py.h5a.open(o.id, name.encode()), o.attrs[name]
-    is_text = a.get_type().get_class() == h5py.h5t.STRING
-    element = "text" if is_text else _element(a.get_type())
-    one = {"text": lambda x: _plain(_text(x)), "f64": lambda x: format(float(x), ".17g")}.get(element, str)
-    return f"{_plain(name)}={element}:" + (f"[{','.join(map(one, v))}]" if a.shape else one(v))
+    t, value = a.get_type(), "other"
+    if _is_text(t) and a.shape == ():
+        raw = v if isinstance(v, bytes) else v.encode()
+        if b"\0" not in raw and max(len(raw), 1) == t.get_size():
+            value = "text:" + ("\\" if raw[:1] == b"[" else "") + _plain(raw.decode())
+    elif _is_label(t) and len(a.shape) == 1:
+        value = "text:[" + ",".join(_plain(_text(x)).replace(",", "\\,") for x in v) + "]"
+    elif _element(t) == "i64" and len(a.shape) <= 1:
+        value = "i64:" + (f"[{','.join(map(str, v))}]" if a.shape else str(v))
+    elif _element(t) == "f64" and a.shape == ():
+        value = "f64:" + format(float(v), ".17g")
+    return f"{_plain(name)}={value}"
 
 
 def _object_line(f, where):
@@ -206,6 +230,8 @@ def _object_line(f, where):
     if where != "/" and not isinstance(f.get(where, getlink=True), h5py.HardLink):
         return f"{_plain(where)}\tmissing"
     o = f[where]
+    if h5py.h5o.get_info(o.id).hdr.mesg.present & COMMENT:
+        return f"{_plain(where)}\tan object with a comment"
     return "\t".join([_plain(where), _kind(o)] + [_attribute(o, name) for name in sorted(o.attrs)])
 
 
@@ -224,9 +250,16 @@ def _changed_objects(f):
     return bad
 
 
+def _stray_bytes(raw):
+    """[a sentence] where HDF5 does not begin and end with the file; its superblock has its end at byte 28."""
+    head, size = os.pread(raw.fileno(), 36, 0), os.fstat(raw.fileno()).st_size
+    whole = head[:8] == b"\x89HDF\r\n\x1a\n" and int.from_bytes(head[28:], "little") == size
+    return [] if whole else ["bytes before or after what HDF5 holds"]
+
+
 def verify(path):
     """Paths of the datasets whose bytes are not those that were written, and of all objects of which something was changed
-    or added; [] when there are none."""
+    or added, and a sentence where the file has bytes that are none of HDF5; [] when there are none."""
     bad = []
     with _open(path) as f, open(path, "rb") as raw:
 
@@ -252,7 +285,7 @@ def verify(path):
                 bad.append(where)
         if content.hexdigest() != _text(f["content_sha256"][()]):
             bad.append("/content_sha256")
-        return bad + [where for where in _changed_objects(f) if where not in bad]
+        return bad + _stray_bytes(raw) + [where for where in _changed_objects(f) if where not in bad]
 
 
 def _main(path):

@@ -25,6 +25,23 @@ static const char *type_name(char buf[16], hid_t type)
     return NULL;
 }
 
+/* A text as dq writes it. */
+static bool is_text(hid_t type)
+{
+    if (H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) != 0) return false;
+    hid_t want = dq_h5_text_type(H5Tget_size(type));
+    const bool same = want >= 0 && H5Tequal(want, type) > 0;
+    if (want >= 0) H5Tclose(want);
+    return same;
+}
+
+/* A label as dq writes it, of varying length. H5Tequal looks at neither of the last two. */
+static bool is_label(hid_t type)
+{
+    return H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) > 0 &&
+           H5Tget_cset(type) == H5T_CSET_ASCII && H5Tget_strpad(type) == H5T_STR_NULLTERM;
+}
+
 /* A table's columns as dq has them; false for others. */
 static bool table_column(dq_h5_column *col, hid_t table, unsigned i, dq_object_list *l)
 {
@@ -35,8 +52,7 @@ static bool table_column(dq_h5_column *col, hid_t table, unsigned i, dq_object_l
                           .bytes = type < 0 ? 0 : H5Tget_size(type)};
     if (name) col->name = dq_text(l->arena, name, strlen(name), l->err);
     if (element) col->kind = element[0] == 'f' ? 'd' : strcmp(element, "i32") == 0 ? 'i' : 'l';
-    if (type >= 0 && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0)
-        col->kind = 's';
+    if (type >= 0 && is_text(type)) col->kind = 's';
     const bool good = col->name && col->kind &&
                       (!element || strcmp(element, "i32") == 0 || strcmp(element, "i64") == 0 ||
                        strcmp(element, "f64") == 0);
@@ -70,7 +86,7 @@ static const char *dataset_kind(dq_container_h5 *r, hid_t dataset, dq_object_lis
     for (int i = 0; i < n; i++) shape[i] = (int64_t)dim[i];
     if (H5Tget_class(type) == H5T_COMPOUND && n == 1) return table_kind(type, shape[0], l);
     const char *element = type_name(buf, type);
-    if (H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0) element = "text";
+    if (is_text(type)) element = "text";
     return element ? dq_object_list_kind(l, element, n, shape) : "dataset of another type";
 }
 
@@ -92,11 +108,16 @@ static void add_labels(dq_object_list *l, const char *name, hid_t a, hid_t type,
     if (l->err->code == DQ_OK) dq_object_list_texts(l, name, text, n);
 }
 
+/* All its bytes are text: none hides behind a NUL. */
 static void add_text(dq_object_list *l, const char *name, hid_t a, hid_t type)
 {
-    const char *text = dq_alloc(l->arena, H5Tget_size(type) + 1, 1, l->err);
+    const size_t bytes = H5Tget_size(type);
+    char *buf = dq_alloc(l->arena, bytes + 1, 1, l->err);
+    const char *text = buf;
     if (!text) return;
-    if (H5Aread(a, type, (void *)(uintptr_t)text) < 0)
+    const bool read = H5Aread(a, type, buf) >= 0;
+    const size_t len = strlen(text); /* an empty text is one padding byte */
+    if (!read || (len ? len : 1) != bytes)
         dq_object_list_other(l, name);
     else
         dq_object_list_texts(l, name, &text, 0);
@@ -129,9 +150,9 @@ static void add_attribute(dq_container_h5 *r, hid_t object, const char *name, dq
     const bool read = bytes > 0 && dims >= 0 && dims <= 1 && n > 0 && n <= MAX_ATTRIBUTE &&
                       bytes <= MAX_ATTRIBUTE && (size_t)n * bytes <= MAX_ATTRIBUTE;
     const H5T_class_t class = read ? H5Tget_class(type) : H5T_NO_CLASS;
-    if (class == H5T_STRING && H5Tis_variable_str(type) > 0 && dims == 1)
+    if (read && dims == 1 && is_label(type))
         add_labels(l, name, a, type, space, (int)n);
-    else if (class == H5T_STRING && H5Tis_variable_str(type) == 0 && dims == 0)
+    else if (read && dims == 0 && is_text(type))
         add_text(l, name, a, type);
     else if (class == H5T_INTEGER || class == H5T_FLOAT)
         add_numbers(l, name, a, type, dims, (int)n);
@@ -173,6 +194,12 @@ static herr_t note_link(hid_t at, const char *name, const H5L_info_t *info, void
     return note(arg, name);
 }
 
+/* dq writes none. */
+static bool has_comment(hid_t object)
+{
+    return object >= 0 && H5Oget_comment(object, NULL, 0) > 0;
+}
+
 void dq_container_h5_describe(dq_container_h5 *r, const char *path, dq_object_list *l)
 {
     const int mark = r->h.n;
@@ -186,6 +213,7 @@ void dq_container_h5_describe(dq_container_h5 *r, const char *path, dq_object_li
     const H5I_type_t type = o < 0 ? H5I_BADID : H5Iget_type(o);
     dq_object_list_add(l, path,
                        !there                ? "missing"
+                       : has_comment(o)      ? "an object with a comment"
                        : type == H5I_GROUP   ? "group"
                        : type == H5I_DATASET ? dataset_kind(r, o, l)
                                              : "no group or dataset");
@@ -299,8 +327,24 @@ static dq_status check_links(const dq_container *c, dq_container_h5 *r, const li
     return DQ_OK;
 }
 
+/* Objects are all there is: HDF5 begins with the file and ends with it. */
+static dq_status check_ends(const dq_container *c, const dq_container_h5 *r, dq_err *err)
+{
+    static const uint8_t signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+    haddr_t end = 0;
+    if (c->map.bytes < sizeof signature || memcmp(c->map.data, signature, sizeof signature) != 0)
+        return dq_fail(err, DQ_DAMAGED,
+                       "%s: HDF5 does not begin with the file: a block was put in front of it",
+                       c->path);
+    if (H5Fget_eoa(r->file, &end) < 0 || end != c->map.bytes)
+        return dq_fail(err, DQ_DAMAGED, "%s: has %lld bytes (expected %lld, where HDF5 ends)",
+                       c->path, (long long)c->map.bytes, (long long)end);
+    return DQ_OK;
+}
+
 static dq_status check_all(const dq_container *c, dq_container_h5 *r, lines *l, dq_err *err)
 {
+    DQ_TRY(check_ends(c, r, err));
     DQ_TRY(split(l, c, err));
     for (size_t i = 0; i < l->n && err->code == DQ_OK; i++) {
         dq_arena *a = dq_arena_new(); /* of one object: there may be many */

@@ -62,16 +62,25 @@ static void end_object(dq_object_list *l)
     l->n_attributes = 0;
 }
 
-const char *dq_object_list_plain(const char *text, dq_arena *a, dq_err *err)
+/* With a backslash before each character of `marks` too. */
+static const char *escaped(const char *text, const char *marks, dq_arena *a, dq_err *err)
 {
     char *out = dq_alloc(a, 2 * strlen(text) + 1, 1, err), *to = out;
     for (const char *c = text; out && *c; c++) {
-        const char special = *c == '\\' ? '\\' : *c == '\t' ? 't' : *c == '\n' ? 'n' : 0;
+        const char special = *c == '\\' || strchr(marks, *c) ? *c
+                             : *c == '\t'                    ? 't'
+                             : *c == '\n'                    ? 'n'
+                                                             : 0;
         if (special) *to++ = '\\';
         *to++ = special ? special : *c;
     }
     if (out) *to = 0;
     return out;
+}
+
+const char *dq_object_list_plain(const char *text, dq_arena *a, dq_err *err)
+{
+    return escaped(text, "", a, err);
 }
 
 static const char *plain(dq_object_list *l, const char *text)
@@ -115,11 +124,19 @@ void dq_object_list_real(dq_object_list *l, const char *name, double v)
     attribute(l, name, dq_textf(l->arena, l->err, "f64:%.17g", v));
 }
 
+/* So that a text that looks like an array is none, and one with a comma is one: "\[a", "[a\,b,c]". */
+static const char *plain_item(dq_object_list *l, const char *text, int n)
+{
+    if (n) return escaped(text, ",", l->arena, l->err);
+    const char *out = plain(l, text);
+    return out && *out == '[' ? dq_textf(l->arena, l->err, "\\%s", out) : out;
+}
+
 void dq_object_list_texts(dq_object_list *l, const char *name, const char *const *v, int n)
 {
     const int count = n ? n : 1;
     const char **text = dq_alloc(l->arena, (size_t)count, sizeof *text, l->err);
-    for (int i = 0; text && i < count; i++) text[i] = plain(l, v[i]);
+    for (int i = 0; text && i < count; i++) text[i] = plain_item(l, v[i], n);
     if (l->err->code == DQ_OK) attribute(l, name, values(l, "text", text, n));
 }
 

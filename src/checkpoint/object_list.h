@@ -4,8 +4,9 @@
  *
  * one line a group or dataset, in path order, attributes in the order of their names. KIND: "group"; a type with the
  * dataset's dimensions, "f16[64,2]", "text"; "table[3]{path:text40@0,...}". VALUE: "i64:4", "i64:[64,128]", "f64:4.125" (%.17g),
- * "text:absmax", "text:[out,in]"; a backslash, a tab and a newline of a text are \\, \t and \n. What writes a container and
- * what reads it make lines by the same functions.
+ * "text:absmax", "text:[out,in]"; a backslash, a tab and a newline of a text are \\, \t and \n. A comma in an array of texts is
+ * \, and the bracket that a text begins with which is no array is \[. What writes a container and what reads it make lines by
+ * the same functions.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_OBJECT_LIST_H
 #define DQ_OBJECT_LIST_H

@@ -65,7 +65,7 @@ try 0 '"arithmetic": "CPU level [a-z].*, .*"' info "made 1.h5" --json
 try 0 "^made with  *CPU level" info "made 1.h5"
 try 0 "^  arithmetic  *$(sed -n 's/^made with  *//p' "$top/out")" doctor
 try 0 "^method  *gptq, 2100 ids of text.txt in 21 sequences of at most 100" info "made 1.h5"
-try 0 "every byte and attribute as written, and as the source gives them, except 14 tensors of gptq, compared by SQNR alone" \
+try 0 "every dataset and attribute as written, and as the source gives them, except 14 tensors of gptq, compared by SQNR alone" \
     verify "made 1.h5" --source "diff model"
 try 4 "made from another checkpoint" verify "made 1.h5" --source "plain model"
 

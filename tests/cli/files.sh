@@ -229,7 +229,7 @@ done
 # descriptors that are closed do not become the output; a result that cannot be printed is an error
 "$dq" quantize "plain model" -o closed.h5 --progress always <&- 2>&- >"$top/out" ||
     complain "dq quantize without descriptors 0 and 2: status $?"
-try 0 "every byte and attribute as written" verify closed.h5
+try 0 "every dataset and attribute as written" verify closed.h5
 for c in "info" "info|--json" "stats|--ids|1" "tokenize|--text|short text"; do
     old=$IFS
     IFS='|'

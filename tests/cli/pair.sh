@@ -32,7 +32,7 @@ rm items.jsonl items.csv
 # zero points: nearer to the model than absmax at 3 bits, in f32 and in integers, for a tenth of a bit
 for mode in absmax asym; do
     try 0 "3\\.[12][0-9]* in packed" quantize "$pair/llama" -o $mode.h5 --bits 3 --embed-bits 16 --scale $mode
-    try 0 "every byte and attribute as written" verify $mode.h5 --source "$pair/llama"
+    try 0 "every dataset and attribute as written" verify $mode.h5 --source "$pair/llama"
 done
 try 0 "3 bits, group 128, asym scales" info asym.h5
 try 0 '"encoding": "zero"' info asym.h5 --tensors --json

@@ -89,7 +89,7 @@ try 0 '"as_planned": true' quantize "diff model" -o planned.h5 --recipe r.json -
 json dq-quantize/1
 try 0 '"budget": "bpw=3"' info planned.h5 --recipe
 try 0 "planned  *for bpw=3, the weights that the plan measured" info planned.h5
-try 0 "every byte and attribute as written" verify planned.h5 --source "diff model"
+try 0 "every dataset and attribute as written" verify planned.h5 --source "diff model"
 try 0 "as planned  *no" quantize "diff model" -o planned.h5 --recipe r.json --calib text.txt --force --bits-map q_proj=8
 grep -q "warning: planned.h5: other weights than those that the recipe's plan measured" "$top/err" ||
     complain "quantize: other weights than planned, and no warning: $(cat "$top/err")"

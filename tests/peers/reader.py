@@ -127,12 +127,44 @@ def check_refusals():
     refused(lambda: dq_reader.load("bad.h5"), '"2.0"')
 
 
+def changed(where, change):
+    """What the reader and dq say of a file in which something was changed."""
+    shutil.copy("m.h5", "bad.h5")
+    with h5py.File("bad.h5", "r+") as f:
+        change(f)
+    assert dq_reader.verify("bad.h5") == [where], (where, dq_reader.verify("bad.h5"))
+    assert subprocess.run([dq, "verify", "bad.h5"], capture_output=True).returncode == 3, where
+
+
+def check_forms():
+    """What h5py reads as the same value, in another form; comments; bytes beside the objects."""
+    group = "/tensors/model.layers.1.mlp.down_proj.weight"
+    label = group + "/packed"
+    texts = (np.bytes_(b"asym"), "asym", np.array(b"asym\0more", h5py.string_dtype(length=9)),
+             np.array(b"asym", h5py.string_dtype(length=5)))
+    for text in texts:
+        changed(group, lambda f: f[group].attrs.create("scale_mode", text))
+    for value in (np.array(b"[out,byte]", h5py.string_dtype(length=10)), np.array(["out,byte"], h5py.string_dtype("ascii")),
+                  np.array(["out", "byte"], h5py.string_dtype()), np.array([b"out", b"byte"])):
+        changed(label, lambda f: f[label].attrs.create("DIMENSION_LABELS", value))
+    changed(group, lambda f: f[group].attrs.create("bits", 4, dtype=">i8"))
+    changed(label, lambda f: h5py.h5o.set_comment(f[label].id, b"more"))
+    with open("m.h5", "rb") as f:
+        whole = f.read()
+    for more in (whole + b"\0", bytes(4096) + whole):
+        with open("bad.h5", "wb") as f:
+            f.write(more)
+        assert "bytes before or after what HDF5 holds" in dq_reader.verify("bad.h5")
+        assert subprocess.run([dq, "verify", "bad.h5"], capture_output=True).returncode == 3
+
+
 folder = tempfile.mkdtemp()
 try:
     os.chdir(folder)
     check_values()
     check_mixed()
     check_codes()
+    check_forms()
     check_refusals()
 finally:
     os.chdir(repository)

@@ -205,6 +205,95 @@ static void nothing_can_be_added(void **unused)
     expect(file, "/", "elsewhere");
 }
 
+/* Attribute `name` of an object, made anew as one text, or with dims as one label. Its type is not kept. */
+static void put_form(hid_t file, const char *object, const char *name, hid_t type, int dims,
+                     const void *value)
+{
+    const hsize_t one = 1;
+    hid_t o = H5Oopen(file, object, H5P_DEFAULT);
+    hid_t space = dims ? H5Screate_simple(1, &one, NULL) : H5Screate(H5S_SCALAR);
+    assert_true(H5Adelete(o, name) >= 0);
+    hid_t a = H5Acreate2(o, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+    assert_true(a >= 0 && H5Awrite(a, type, value) >= 0);
+    H5Aclose(a);
+    H5Sclose(space);
+    H5Tclose(type);
+    H5Oclose(o);
+}
+
+/* The same text to a reader that stops at its end, in another form. */
+static void texts_have_one_form(void **unused)
+{
+    static const char hidden[16] = "int-zero\0secret", name[] = "encoding-type";
+    const char *const label = "out,byte";
+    hid_t file, type;
+    (void)unused;
+    begin(&file); /* as it was */
+    put_form(file, DOWN, name, dq_h5_text_type(8), 0, hidden);
+    H5Fclose(file);
+    dq_err err = {0};
+    assert_int_equal(check(at("changed.h5"), &err), DQ_OK);
+    begin(&file);
+    put_form(file, DOWN, name, dq_h5_text_type(sizeof hidden), 0, hidden);
+    expect(file, DOWN, "attribute encoding-type is of another type");
+    begin(&file);
+    put_form(file, DOWN, name, dq_h5_text_type(9), 0, hidden);
+    expect(file, DOWN, "attribute encoding-type is of another type");
+    begin(&file);
+    type = dq_h5_text_type(8);
+    assert_true(H5Tset_cset(type, H5T_CSET_ASCII) >= 0);
+    put_form(file, DOWN, name, type, 0, hidden);
+    expect(file, DOWN, "attribute encoding-type is of another type");
+    begin(&file);
+    type = dq_h5_text_type(8);
+    assert_true(H5Tset_strpad(type, H5T_STR_SPACEPAD) >= 0);
+    put_form(file, DOWN, name, type, 0, hidden);
+    expect(file, DOWN, "attribute encoding-type is of another type");
+    begin(&file);
+    put_form(file, DOWN "/packed", "DIMENSION_LABELS", dq_h5_text_type(10), 0, "[out,byte]");
+    expect(file, DOWN "/packed",
+           "DIMENSION_LABELS is text:\\[out,byte] (expected text:[out,byte])");
+    type = H5Tcopy(H5T_C_S1);
+    assert_true(H5Tset_size(type, H5T_VARIABLE) >= 0);
+    begin(&file);
+    put_form(file, DOWN "/packed", "DIMENSION_LABELS", type, 1, &label);
+    expect(file, DOWN "/packed",
+           "DIMENSION_LABELS is text:[out\\,byte] (expected text:[out,byte])");
+}
+
+static void comments_cannot_be_added(void **unused)
+{
+    static const char *const object[] = {"/", "/config", "/index", DOWN "/scale"};
+    hid_t file;
+    (void)unused;
+    for (size_t i = 0; i < sizeof object / sizeof *object; i++) {
+        begin(&file);
+        assert_true(H5Oset_comment_by_name(file, object[i], "more", H5P_DEFAULT) >= 0);
+        expect(file, object[i], "is an object with a comment (expected ");
+    }
+}
+
+/* HDF5 itself reads past these. */
+static void bytes_cannot_be_added(void **unused)
+{
+    enum { FRONT = 4096 };
+    size_t len;
+    char *whole = bytes_of(at("whole.h5"), &len), *more = calloc(len + FRONT, 1);
+    (void)unused;
+    assert_non_null(more);
+    for (int front = 0; front < 2; front++) {
+        dq_err err = {0};
+        memset(more, 0, FRONT);
+        memcpy(more + (front ? FRONT : 0), whole, len);
+        put_bytes(at("changed.h5"), more, front ? len + FRONT : len + 1);
+        assert_int_equal(check(at("changed.h5"), &err), DQ_DAMAGED);
+        assert_non_null(
+            strstr(err.text, front ? "a block was put in front of it" : ", where HDF5 ends)"));
+    }
+    free(more);
+    free(whole);
+}
+
 static void empty_groups_cannot_go(void **unused)
 {
     hid_t file;
@@ -249,11 +338,12 @@ static void differences_are_named(void **unused)
 /* Whatever order they come in, and whatever is in them. */
 static void lines_have_one_form(void **unused)
 {
-    static const char want[] = "/\tgroup\n"
-                               "/a-b\ttext\tlist=text:[out,in]\tn=i64:[-1,2]\tn_more=i64:7\n"
-                               "/a\\tb\tf16[2,3]\tr=f64:0.10000000000000001\tt=text:x\\\\y\\nz\n";
+    static const char want[] =
+        "/\tgroup\n"
+        "/a-b\ttext\tlist=text:[o\\,t,[in]]\tn=i64:[-1,2]\tn_more=i64:7\tone=text:\\[a,b]\n"
+        "/a\\tb\tf16[2,3]\tr=f64:0.10000000000000001\tt=text:x\\\\y\\nz\n";
     const int64_t shape[2] = {2, 3}, n[2] = {-1, 2}, seven = 7;
-    const char *const axes[2] = {"out", "in"}, *const text = "x\\y\nz";
+    const char *const axes[2] = {"o,t", "[in]"}, *const array = "[a,b]", *const text = "x\\y\nz";
     dq_err err = {0};
     dq_object_list l = {.arena = dq_arena_new(), .err = &err};
     const char *out;
@@ -262,6 +352,7 @@ static void lines_have_one_form(void **unused)
     dq_object_list_add(&l, "/a-b", "text");
     dq_object_list_ints(&l, "n_more", &seven, 0);
     dq_object_list_ints(&l, "n", n, 2);
+    dq_object_list_texts(&l, "one", &array, 0);
     dq_object_list_texts(&l, "list", axes, 2);
     dq_object_list_add(&l, "/a\tb", dq_object_list_kind(&l, "f16", 2, shape));
     dq_object_list_texts(&l, "t", &text, 0);
@@ -286,7 +377,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attributes_cannot_change), cmocka_unit_test(versions_cannot_change),
         cmocka_unit_test(nothing_can_be_added),     cmocka_unit_test(empty_groups_cannot_go),
-        cmocka_unit_test(differences_are_named),    cmocka_unit_test(lines_have_one_form),
+        cmocka_unit_test(texts_have_one_form),      cmocka_unit_test(comments_cannot_be_added),
+        cmocka_unit_test(bytes_cannot_be_added),    cmocka_unit_test(differences_are_named),
+        cmocka_unit_test(lines_have_one_form),
     };
     int status = folder_begin(NULL);
     if (status == 0) status = make_whole();
