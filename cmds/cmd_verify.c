@@ -22,8 +22,9 @@ static const dq_usage usage = {
     .about =
         "Reads every dataset and attribute of a container and compares them with the hashes and "
         "the list inside; scales must be "
-        "finite. With --source the checkpoint is quantized again, in memory, and every byte "
-        "compared; codes that a calibration text chose (--method gptq) cannot be made again "
+        "finite. With --source the checkpoint is quantized again, in memory, and every byte and "
+        "attribute compared, but for the folder's name, the version of dq and the arithmetic; "
+        "codes that a calibration text chose (--method gptq) cannot be made again "
         "without "
         "it: their SQNR against the source must be the one on record.",
     .examples = "  dq verify model-4bit.h5\n"

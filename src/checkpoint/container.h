@@ -98,6 +98,10 @@ dq_status dq_container_check_index(const dq_container *c, dq_err *err);
 /* Every group, dataset and attribute against /objects, in both directions. DQ_DAMAGED names the first that differs, is missing
  * or was not written with the file. What /objects says is believed: its hash is a payload's. */
 dq_status dq_container_check_objects(const dq_container *c, dq_err *err);
+/* What /objects says against the list of another container, `len` bytes in the form of dq_container_objects. DQ_DAMAGED names the
+ * first object that differs, without the file. */
+dq_status dq_container_compare_objects(const dq_container *c, const char *want, size_t len,
+                                       dq_err *err);
 int64_t dq_container_n_objects(const dq_container *c); /* groups and datasets that /objects lists */
 /* The same for what is read: /index, the texts and all objects, then every tensor (by all threads; nothing the second
  * time). dq_model_open and dq_model_check_weights ask, so that no number comes from damaged weights. */

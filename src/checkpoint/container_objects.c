@@ -243,17 +243,25 @@ dq_status dq_container_h5_links(dq_container_h5 *r, const char *group, const cha
 
 /* ---- All of them ---- */
 
-/* The lines of /objects, each as a text of its own. */
+/* The lines of a list of objects, each as a text of its own. */
 typedef struct lines {
     const char **line;
     size_t n;
     dq_arena *arena;
 } lines;
 
-static dq_status split(lines *l, const dq_container *c, dq_err *err)
+static size_t count_lines(const char *text, size_t len)
 {
-    const char *text = c->objects, *end = text + c->objects_len;
-    l->n = (size_t)dq_container_n_objects(c);
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) n += text[i] == '\n';
+    return n;
+}
+
+/* of: the file, for a message. */
+static dq_status split(lines *l, const char *of, const char *text, size_t len, dq_err *err)
+{
+    const char *end = text + len;
+    l->n = count_lines(text, len);
     l->line = dq_alloc(l->arena, l->n + 1, sizeof *l->line, err);
     if (!l->line) return err->code;
     for (size_t i = 0; i < l->n; i++) {
@@ -261,8 +269,7 @@ static dq_status split(lines *l, const dq_container *c, dq_err *err)
         l->line[i] = dq_text(l->arena, text, (size_t)(stop - text), err);
         if (!l->line[i]) return err->code;
         if (i > 0 && strcmp(l->line[i - 1], l->line[i]) >= 0)
-            return dq_fail(err, DQ_DAMAGED, "%s: %s: lines are not in order", c->path,
-                           DQ_PATH_OBJECTS);
+            return dq_fail(err, DQ_DAMAGED, "%s: %s: lines are not in order", of, DQ_PATH_OBJECTS);
         text = stop + 1;
     }
     return DQ_OK;
@@ -345,7 +352,7 @@ static dq_status check_ends(const dq_container *c, const dq_container_h5 *r, dq_
 static dq_status check_all(const dq_container *c, dq_container_h5 *r, lines *l, dq_err *err)
 {
     DQ_TRY(check_ends(c, r, err));
-    DQ_TRY(split(l, c, err));
+    DQ_TRY(split(l, c->path, c->objects, c->objects_len, err));
     for (size_t i = 0; i < l->n && err->code == DQ_OK; i++) {
         dq_arena *a = dq_arena_new(); /* of one object: there may be many */
         if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
@@ -357,9 +364,37 @@ static dq_status check_all(const dq_container *c, dq_container_h5 *r, lines *l, 
 
 int64_t dq_container_n_objects(const dq_container *c)
 {
-    int64_t n = 0;
-    for (size_t i = 0; i < c->objects_len; i++) n += c->objects[i] == '\n';
-    return n;
+    return (int64_t)count_lines(c->objects, c->objects_len);
+}
+
+static dq_status compare_lines(const lines *want, const lines *found, dq_arena *a, dq_err *err)
+{
+    for (size_t i = 0; i < want->n || i < found->n; i++) {
+        const char *w = i < want->n ? want->line[i] : NULL;
+        const char *f = i < found->n ? found->line[i] : NULL;
+        if (w && f && strcmp(w, f) == 0) continue;
+        const char *path = path_of(w ? w : f, a, err);
+        const bool same = path && w && f && by_path(dq_object_list_plain(path, a, err), &f) == 0;
+        const char *wrong = same ? dq_object_list_differs(w, f, a, err) : NULL;
+        if (err->code != DQ_OK) return err->code;
+        if (same)
+            return dq_fail(err, DQ_DAMAGED, "%s: not as the source gives it: %s", path, wrong);
+        return dq_fail(err, DQ_DAMAGED, "%s: the source gives other objects here", path);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_container_compare_objects(const dq_container *c, const char *want, size_t len,
+                                       dq_err *err)
+{
+    dq_arena *a = dq_arena_new();
+    lines expected = {.arena = a}, found = {.arena = a};
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (split(&expected, "the source", want, len, err) == DQ_OK &&
+        split(&found, c->path, c->objects, c->objects_len, err) == DQ_OK)
+        compare_lines(&expected, &found, a, err);
+    dq_arena_free(a);
+    return err->code;
 }
 
 dq_status dq_container_check_objects(const dq_container *c, dq_err *err)

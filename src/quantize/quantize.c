@@ -6,6 +6,7 @@
 #include "base/os.h"
 #include "base/sha256.h"
 
+#include <stdio.h>
 #include <string.h>
 
 dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quantize_settings *s,
@@ -224,13 +225,27 @@ static dq_status compare_part(void *arg, int part, const void *p, size_t bytes, 
     return DQ_OK;
 }
 
+static const dq_payload *codes_of(const comparison *now, const dq_slot *first)
+{
+    int k = 0;
+    while (!first->weight.format->part[k].is_codes) k++;
+    return now->part[k];
+}
+
+static dq_status check_sqnr(const dq_payload *codes, const dq_quant_error *e, dq_err *err)
+{
+    const double sqnr = dq_quant_sqnr_db(e);
+    if (sqnr == codes->sqnr_db) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "%s: SQNR against the source is %.4f dB (expected %.4f)",
+                   codes->path, sqnr, codes->sqnr_db);
+}
+
 /* Codes of a method: what they are is the method's business, how far they are from the source is on record. */
 static dq_status compare_sqnr(dq_quantizer *q, int64_t tensor, const comparison *now, dq_err *err)
 {
     const dq_quantize_tensor *x = &q->tensor[tensor];
     dq_weight w = dq_quantize_tensor_weight(x);
     dq_quant_error e;
-    const dq_payload *codes = NULL;
     for (int k = 0; k < x->format->n_parts; k++) {
         const dq_part p = dq_weight_part(&w, k);
         const dq_tensor found = {.dtype = p.dtype,
@@ -238,15 +253,11 @@ static dq_status compare_sqnr(dq_quantizer *q, int64_t tensor, const comparison 
                                  .shape = {p.shape[0], p.shape[1]},
                                  .data = now->part[k]->data};
         x->format->part[k].take(&w, &found);
-        if (x->format->part[k].is_codes) codes = now->part[k];
     }
     DQ_TRY(dq_quantize_tensor_error(&e, x, &w, err));
     q->info.n_by_sqnr++;
     dq_quantize_plan_advance(q, (int64_t)dq_tensor_bytes(x->t));
-    const double sqnr = dq_quant_sqnr_db(&e);
-    if (sqnr == codes->sqnr_db) return DQ_OK;
-    return dq_fail(err, DQ_DAMAGED, "%s: SQNR against the source is %.4f dB (expected %.4f)",
-                   codes->path, sqnr, codes->sqnr_db);
+    return check_sqnr(codes_of(now, slot_of(q, tensor)), &e, err);
 }
 
 static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i, dq_err *err)
@@ -254,11 +265,16 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
     const dq_slot *s = &q->skeleton.slot[i];
     const dq_payload *p = dq_container_payload(c, i);
     comparison now = {.part = {p}};
-    /* has been compared with the file; it also names the program that wrote it, and the source's folder */
-    if (s->origin == -1 - q->objects && strcmp(p->path, s->path) == 0) return DQ_OK;
+    if (s->origin == -1 - q->objects && strcmp(p->path, s->path) == 0) {
+        const dq_blob *b = &q->blob[q->objects];
+        return dq_container_compare_objects(c, b->data, b->bytes, err);
+    }
     if (strcmp(p->path, s->path) != 0 || p->bytes != s->bytes)
         return dq_fail(err, DQ_DAMAGED, "%s: expected %s of %lld bytes from the source", p->path,
                        s->path, (long long)s->bytes);
+    if (p->bits_per_weight != s->bits_per_weight)
+        return dq_fail(err, DQ_DAMAGED, "%s: /index has %.17g bits per weight (expected %.17g)",
+                       p->path, p->bits_per_weight, s->bits_per_weight);
     if (s->origin < 0) {
         const dq_blob *b = &q->blob[-1 - s->origin];
         return compare_part(&now, 0, b->data, b->bytes, err);
@@ -276,7 +292,8 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
     dq_quantize_tick tick = {dq_quantize_plan_advance, q};
     dq_quant_error e;
     q->what = s->path;
-    return dq_quantize_tensor_write(&q->tensor[s->origin], &q->buffers, &sink, &e, &tick, err);
+    DQ_TRY(dq_quantize_tensor_write(&q->tensor[s->origin], &q->buffers, &sink, &e, &tick, err));
+    return s->encoding == DQ_ENC_PART ? check_sqnr(codes_of(&now, s), &e, err) : DQ_OK;
 }
 
 typedef struct compare_job {
@@ -301,10 +318,15 @@ dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_q
                               dq_err *err)
 {
     compare_job job = {q, c};
+    const dq_container_info *info = dq_container_header(c);
+    /* what a container says of where it was made, not of what was made; the version is among the settings */
+    q->skeleton.source = info->source;
+    if (q->set.method_name && info->arithmetic)
+        snprintf(q->skeleton.arithmetic, sizeof q->skeleton.arithmetic, "%s", info->arithmetic);
     dq_quantize_plan_progress(q, p);
-    if (strcmp(dq_container_header(c)->fingerprint, q->model->fingerprint) != 0)
+    if (strcmp(info->fingerprint, q->model->fingerprint) != 0)
         return dq_fail(err, DQ_MISMATCH,
                        "made from another checkpoint (fingerprint %.16s..., %s has %.16s...)",
-                       dq_container_header(c)->fingerprint, q->dir, q->model->fingerprint);
+                       info->fingerprint, q->dir, q->model->fingerprint);
     return dq_quantize_plan_run(q, compare_all, &job, err);
 }

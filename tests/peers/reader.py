@@ -1,6 +1,7 @@
 # python/dq_reader.py against dq: what it loads is what dq export writes as F32, bit for bit; damage and unknown forms
 # are named.
 # usage: reader.py DQ REPOSITORY
+import hashlib
 import json
 import os
 import shutil
@@ -158,6 +159,52 @@ def check_forms():
         assert subprocess.run([dq, "verify", "bad.h5"], capture_output=True).returncode == 3
 
 
+def forge(path, change):
+    """Changes attributes or /index, and then /objects and all hashes, so that they agree."""
+    def sha256(data):
+        return hashlib.sha256(data).hexdigest().encode()
+
+    with h5py.File(path, "r+") as f:
+        index, objects = f["index"], f["objects"]
+        rows = index[...]
+        change(f, rows)
+        paths = [line.split("\t")[0] for line in objects[()].decode().splitlines()]
+        lines = "".join(dq_reader._object_line(f, where) + "\n" for where in paths).encode()
+        assert len(lines) == objects.id.get_storage_size()
+        rows["sha256"][rows["path"] == b"/objects"] = sha256(lines)
+        index[...] = rows
+        text = {objects.id.get_offset(): lines, f["index_sha256"].id.get_offset(): sha256(rows.tobytes()),
+                f["content_sha256"].id.get_offset(): sha256(b"".join(b"%s %s\n" % (r["path"], r["sha256"]) for r in rows))}
+    with open(path, "r+b") as f:
+        for at, data in text.items():
+            f.seek(at)
+            f.write(data)
+
+
+def check_forged():
+    """Nothing but the source tells that these were changed."""
+    source, group = os.path.join(repository, "calib", "pair", "llama"), "/tensors/model.layers.1.mlp.down_proj.weight"
+
+    def attribute(where, name, value):
+        return lambda f, rows: f[where].attrs.modify(name, value)
+
+    def column(name, value):
+        def change(f, rows):
+            rows[name][rows["path"] == f"{group}/packed".encode()] = value
+        return change
+
+    for change, says in ((attribute(group, "axis", 7), "attribute axis is i64:7 (expected i64:1)"),
+                         (attribute(group, "source_dtype", np.bytes_(b"bfloat32")), "attribute source_dtype is text:bfloat32"),
+                         (column("sqnr_db", 99), "SQNR against the source is"),
+                         (column("bits_per_weight", 1.5), "/index has 1.5 bits per weight")):
+        shutil.copy("m.h5", "bad.h5")
+        forge("bad.h5", change)
+        assert dq_reader.verify("bad.h5") == []
+        subprocess.run([dq, "verify", "bad.h5"], check=True, capture_output=True)
+        got = subprocess.run([dq, "verify", "bad.h5", "--source", source], capture_output=True, text=True)
+        assert got.returncode == 3 and says in got.stderr, (says, got)
+
+
 folder = tempfile.mkdtemp()
 try:
     os.chdir(folder)
@@ -165,6 +212,7 @@ try:
     check_mixed()
     check_codes()
     check_forms()
+    check_forged()
     check_refusals()
 finally:
     os.chdir(repository)

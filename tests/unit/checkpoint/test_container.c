@@ -593,6 +593,14 @@ static void check_source(dq_scale_mode mode)
     assert_int_equal(dq_quantize_open(&q, model, &s, &err), DQ_OK);
     if (dq_quantize_compare(q, c, NULL, &err) != DQ_OK) fail_msg("%s", err.text);
     dq_quantize_close(q);
+    s.dq_version = "other"; /* which attributes alone have */
+    assert_int_equal(dq_quantize_open(&q, model, &s, &err), DQ_OK);
+    assert_int_equal(dq_quantize_compare(q, c, NULL, &err), DQ_DAMAGED);
+    assert_string_equal(err.text,
+                        "/: not as the source gives it: attribute dq_version is text:test "
+                        "(expected text:other)");
+    err = (dq_err){0};
+    dq_quantize_close(q);
     assert_int_equal(
         dq_quantize_open(&q, DQ_TEST_DIR "/golden/models/diffllama-f16-shards", &s, &err), DQ_OK);
     assert_int_equal(dq_quantize_compare(q, c, NULL, &err), DQ_MISMATCH);
