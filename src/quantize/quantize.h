@@ -83,6 +83,7 @@ typedef struct dq_quantize_progress {
 typedef struct dq_quantize_row {
     const char *name, *format;
     bool packed, skipped;
+    bool fed;             /* packed, and a method would make its codes */
     bool one_scale;       /* for the whole tensor */
     dq_dtype dtype;       /* of the source */
     dq_dtype dense_dtype; /* not packed: as stored */
