@@ -44,9 +44,10 @@ rm blobs/model-00001*
 try 6 "model-00001" info links/snapshot
 mkdir "only gguf" "config and gguf" torch
 printf GGUF >"only gguf/x.gguf"
-try 4 "x.gguf: a GGUF file is not read" info "only gguf"
+try 6 "Name the file: only gguf/x.gguf" info "only gguf"
+try 3 "ends inside its header" info "only gguf/x.gguf"
 cp "only gguf/x.gguf" "$golden/v2-f16/config.json" "config and gguf"
-try 4 "x.gguf: a GGUF file is not read" stats "config and gguf" --ids 1
+try 6 "Name the file config and gguf/x.gguf" stats "config and gguf" --ids 1
 cp "$golden/v2-f16/config.json" torch
 printf 'PK\003\004....' >torch/pytorch_model.bin
 try 4 "pytorch_model.bin: PyTorch pickle" info torch
