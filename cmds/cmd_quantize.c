@@ -320,9 +320,10 @@ static void warn_of_groups(request *r, const dq_quantize_info *i)
     dq_logger_warn(&r->logger,
                    "the last group of %lld of %lld packed tensors is short, that of %s first (%lld "
                    "columns in groups of %lld): dq reads them, but dq export --format "
-                   "compressed-tensors writes them as values. Groups of %lld divide all of them",
+                   "compressed-tensors writes them as values. With --group %lld none is short%s",
                    (long long)s->n, (long long)i->n_packed, s->name, (long long)s->cols,
-                   (long long)s->group, (long long)s->whole);
+                   (long long)s->group, (long long)s->whole,
+                   s->divides ? "" : ": each row of fewer columns is one group");
 }
 
 static dq_status run(request *r, const char *model, dq_err *err)

@@ -96,13 +96,15 @@ typedef struct dq_quantize_row {
     double loss;
 } dq_quantize_row;
 
-/* Packed tensors whose last group of columns is short. */
+/* Packed tensors whose last group of columns is short, which a group of their own (rules) makes short or the settings'. */
 typedef struct dq_quantize_short {
     int64_t n;        /* 0: the rest means nothing */
     const char *name; /* the first of them */
     int64_t cols, group;
-    int64_t
-        whole; /* of 128, 64 and 32 the largest that leaves none of all packed tensors short; 0: none does */
+    /* of 128, 64 and 32 the largest that leaves none of them short as the settings' group; 0: none does */
+    int64_t whole;
+    bool
+        divides; /* whole, the columns of all that go by it; else rows of fewer columns are one group */
 } dq_quantize_short;
 
 /* Settings that decide about at least one tensor; where rules decide, they do not. */

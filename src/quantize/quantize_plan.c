@@ -139,21 +139,34 @@ static void choose_group(dq_quantizer *q, dq_quantize_choice *choice, int64_t n)
     }
 }
 
+/* Of the usual groups the largest that as the group of the settings leaves no packed tensor short. */
+static void find_whole_group(dq_quantizer *q)
+{
+    dq_quantize_short *s = &q->info.short_groups;
+    for (int k = 0; k < USUAL_GROUPS && !s->whole; k++) {
+        bool left = false;
+        s->divides = true;
+        for (int64_t i = 0; i < q->info.n_tensors; i++) {
+            const dq_quantize_tensor *x = &q->tensor[i];
+            if (!x->format) continue;
+            left = left || leaves_short(x->cols, x->own_group ? x->group_size : usual_groups[k]);
+            s->divides = s->divides && (x->own_group || x->cols % usual_groups[k] == 0);
+        }
+        if (!left) s->whole = usual_groups[k];
+    }
+}
+
 static void find_short_groups(dq_quantizer *q)
 {
     dq_quantize_short *s = &q->info.short_groups;
-    bool short_of[USUAL_GROUPS] = {false};
     for (int64_t i = 0; i < q->info.n_tensors; i++) {
         const dq_quantize_tensor *x = &q->tensor[i];
-        if (!x->format) continue;
-        for (int k = 0; k < USUAL_GROUPS; k++)
-            short_of[k] = short_of[k] || leaves_short(x->cols, usual_groups[k]);
-        if (!leaves_short(x->cols, x->group_size) || s->n++ > 0) continue;
+        if (!x->format || !leaves_short(x->cols, x->group_size) || s->n++ > 0) continue;
         s->name = x->t->name;
         s->cols = x->cols;
         s->group = x->group_size;
     }
-    for (int k = USUAL_GROUPS - 1; k >= 0; k--) s->whole = short_of[k] ? s->whole : usual_groups[k];
+    find_whole_group(q);
 }
 
 /* One matrix is the embedding and the head: it has one width. */
@@ -203,6 +216,7 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
     x->is_fed = c->fed;
     x->format = dq_weight_format_of_mode(c->mode);
     x->spec = (dq_quant_spec){c->bits, c->group, c->mode, q->set.scale_dtype};
+    x->own_group = c->own_group;
     x->one_scale = c->group == DQ_GROUP_TENSOR;
     x->group_size = c->group < 0 || c->group > x->cols ? x->cols : c->group;
     x->scale_rows = x->one_scale ? 1 : x->rows;

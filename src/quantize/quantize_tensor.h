@@ -18,6 +18,7 @@ typedef struct dq_quantize_tensor {
     dq_quant_spec spec;
     int64_t group_size, scale_rows;
     bool one_scale; /* for the whole tensor */
+    bool own_group; /* a rule's, not that of the settings */
     bool
         is_fed; /* a projection, or a head of its own: a method that runs the model makes its codes */
     dq_grid grid; /* of one_scale, as stored; found by dq_quantize_tensor_scan */

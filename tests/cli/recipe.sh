@@ -48,7 +48,7 @@ try 0 '"embed_bits": 16' "$@" --bits 16 --print-recipe
 try 0 "^short groups  *the last one of 2 tensors, as model.layers.0.mlp.down_proj.weight" "$@" --dry-run
 [ ! -s "$top/err" ] || complain "quantize: a warning of groups that nobody chose: $(cat "$top/err")"
 try 0 "^short groups  *the last one of 13 tensors" "$@" --dry-run --skip down_proj --group 48
-[ "$(grep -c "warning: the last group of 13 of 13 packed tensors is short, .*Groups of 128 divide all of them" "$top/err")" = 1 ] ||
+[ "$(grep -c "warning: the last group of 13 of 13 packed tensors is short, .*With --group 128 none is short$" "$top/err")" = 1 ] ||
     complain "quantize: no warning of short groups: $(cat "$top/err")"
 
 # a recipe that is printed gives the same file, from options, from a file and from the container

@@ -154,6 +154,39 @@ static void a_group_that_is_asked_for_stays(void **unused)
     dq_quantize_close(q);
 }
 
+/* What another group of the settings would leave, which does not change the groups of rules. */
+static void rules_have_groups_of_their_own(void **unused)
+{
+    static const char whole[] = "[{\"match\": \"down_proj\", \"bits\": 8, \"group\": 32}]",
+                      some[] = "[{\"match\": \"down_proj\", \"bits\": 8, \"group\": 48}]";
+    static const struct {
+        int dim, ff, group;
+        const char *rules;
+        int64_t n_short, whole;
+        bool divides;
+    } of[] = {{52, 64, 32, NULL, 6, 128, false},   /* each row of 52 is one group of 128 */
+              {128, 160, 48, whole, 6, 128, true}, /* 160 columns go by the rule, in groups of 32 */
+              {64, 160, 64, some, 1, 0, false},    /* and here are short whatever else is said */
+              {64, 160, 48, NULL, 7, 32, true}};
+    (void)unused;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        dq_err err = {0};
+        json_t *rules = NULL;
+        dq_quantize_settings s = settings_of(4, of[i].group, DQ_ABSMAX);
+        if (of[i].rules)
+            assert_int_equal(dq_json_parse(&rules, of[i].rules, strlen(of[i].rules), "rules", &err),
+                             DQ_OK);
+        s.rules = rules;
+        dq_quantizer *q = opened(folder(of[i].dim, of[i].ff, true), &s);
+        const dq_quantize_short *few = &dq_quantize_result(q)->short_groups;
+        assert_int_equal(few->n, of[i].n_short);
+        assert_int_equal(few->whole, of[i].whole);
+        if (few->whole) assert_int_equal(few->divides, of[i].divides);
+        dq_quantize_close(q);
+        json_decref(rules);
+    }
+}
+
 static void embedding_and_head_have_bits_of_their_own(void **unused)
 {
     enum { AUTO = DQ_QUANTIZE_BITS_AUTO };
@@ -214,6 +247,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_group_that_divides_all),
         cmocka_unit_test(a_group_that_is_asked_for_stays),
+        cmocka_unit_test(rules_have_groups_of_their_own),
         cmocka_unit_test(embedding_and_head_have_bits_of_their_own),
         cmocka_unit_test(rows_are_in_the_order_of_layers),
     };
