@@ -54,8 +54,7 @@ dq_status dq_calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, d
         return recipe_text(set, err);
     if (dq_calib_run_wanted(c) && !c->file)
         return dq_fail(err, DQ_USAGE,
-                       "--method %s needs a text: --calib FILE. Without one, --method nearest with "
-                       "--scale search is the best there is.",
+                       "--method %s needs a text: --calib FILE. Without one, leave out --method.",
                        c->method);
     if (!dq_calib_run_wanted(c) && c->file)
         return dq_fail(err, DQ_USAGE,

@@ -7,7 +7,7 @@ printf '{"text": "a cold hare hears above the field slowly ."}\n{"text": ""}\n{"
 set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 2100 --calib-ctx 100
 
 # what does not fit together
-try 2 "needs a text: --calib FILE" quantize "diff model" -o made.h5 --method gptq
+try 2 "needs a text: --calib FILE. Without one, leave out --method.\$" quantize "diff model" -o made.h5 --method gptq
 try 2 "method" quantize "diff model" -o made.h5 --method awq --calib text.txt
 try 2 "[-]-calib: --method nearest reads no text. Use --method align" quantize "diff model" -o made.h5 --calib text.txt \
     --method nearest
