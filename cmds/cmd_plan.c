@@ -360,7 +360,8 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
         dq_opt_text("method", "NAME", &r->method, "align or gptq (default align)"),
         dq_opt_text("group", "N", &r->recipe.group,
                     "columns per scale, or row, or tensor (default the largest of 128, 64 and 32 "
-                    "that divides the columns of all packed tensors)"),
+                    "that divides the columns of all packed tensors, else the one that leaves the "
+                    "fewest with a short last group)"),
         dq_opt_text("scale", "MODE", &r->recipe.scale, dq_recipe_options_modes(&r->recipe, true)),
         dq_opt_text("scale-dtype", "TYPE", &r->recipe.scale_dtype, "f16 or f32 (default f16)"),
         dq_opt_bits("embed-bits", "N", &r->recipe.embed_bits,

@@ -26,7 +26,8 @@ const char *dq_recipe_options_modes(dq_recipe_options *o, bool calibrated);
     dq_opt_bits("bits", "N", &(o).bits, "2 to 8, or 16 to pack nothing (default 4)"),              \
         dq_opt_text("group", "N", &(o).group,                                                      \
                     "columns per scale, or row, or tensor (default the largest of 128, 64 and 32 " \
-                    "that divides the columns of all packed tensors)"),                            \
+                    "that divides the columns of all packed tensors, else the one that leaves "    \
+                    "the fewest with a short last group)"),                                        \
         dq_opt_text("scale", "MODE", &(o).scale, dq_recipe_options_modes(&(o), false)),            \
         dq_opt_text(                                                                               \
             "scale-dtype", "TYPE", &(o).scale_dtype,                                               \

@@ -39,7 +39,7 @@ extern const char *const dq_dense_type_name[DQ_DENSE_TYPES]; /* "keep", "bf16", 
 enum {
     /* group: the largest of 128, 64 and 32 that leaves the fewest packed tensors with a short last group */
     DQ_QUANTIZE_GROUP_AUTO = 0,
-    /* embed_bits: as `bits`, but 6 at least, or of a tied head as head_bits; head_bits: as embed_bits */
+    /* embed_bits: as `bits`, but 6 at least; head_bits: as embed_bits */
     DQ_QUANTIZE_BITS_AUTO = -1,
     DQ_QUANTIZE_EMBED_BITS = 6
 };

@@ -96,8 +96,6 @@ static void choose_bits(dq_quantizer *q)
 {
     dq_quantize_settings *s = &q->set;
     const bool tied = q->model->tied;
-    if (s->embed_bits == DQ_QUANTIZE_BITS_AUTO && tied && s->head_bits > 0)
-        s->embed_bits = s->head_bits;
     if (s->embed_bits == DQ_QUANTIZE_BITS_AUTO)
         s->embed_bits = s->bits > DQ_QUANTIZE_EMBED_BITS ? s->bits : DQ_QUANTIZE_EMBED_BITS;
     if (s->head_bits == DQ_QUANTIZE_BITS_AUTO) s->head_bits = tied ? 0 : s->embed_bits;

@@ -21,6 +21,7 @@ try 2 "bits-map: the pattern is not valid UTF-8" "$@" --bits-map "$(printf '\377
 try 2 "embed-bits" "$@" --embed-bits 9
 try 2 "dense-type" "$@" --dense-type f32
 try 4 "Give --embed-bits alone" "$@" --embed-bits 8 --head-bits 4
+try 4 "cannot have 4 bits as the one and 6 as the other. Give --embed-bits alone" "$@" --head-bits 4
 absent gone.h5 gone.h5.partial
 
 # the last match wins, and '=' may stand in the pattern

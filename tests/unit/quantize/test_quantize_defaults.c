@@ -196,7 +196,7 @@ static void embedding_and_head_have_bits_of_their_own(void **unused)
         int to_embed, to_head;
     } of[] = {
         {true, 4, AUTO, AUTO, 6, 0},   {true, 3, AUTO, AUTO, 6, 0},     {true, 8, AUTO, AUTO, 8, 0},
-        {true, 16, AUTO, AUTO, 16, 0}, {true, 4, 16, AUTO, 16, 0},      {true, 4, AUTO, 5, 5, 5},
+        {true, 16, AUTO, AUTO, 16, 0}, {true, 4, 16, AUTO, 16, 0},      {true, 4, AUTO, 6, 6, 6},
         {false, 4, AUTO, AUTO, 6, 6},  {false, 4, 16, AUTO, 16, 16},    {false, 4, AUTO, 8, 6, 8},
         {false, 4, 8, AUTO, 8, 8},     {false, 16, AUTO, AUTO, 16, 16}, {false, 4, 0, 0, 0, 0}};
     (void)unused;
@@ -214,6 +214,19 @@ static void embedding_and_head_have_bits_of_their_own(void **unused)
         assert_null(strstr(dq_quantize_recipe(q), "-1"));
         dq_quantize_close(q);
     }
+}
+
+/* It decides about nothing then: the embedding does not follow it unasked. */
+static void a_tied_head_has_no_bits_of_its_own(void **unused)
+{
+    dq_err err = {0};
+    dq_quantizer *q;
+    (void)unused;
+    dq_quantize_settings s = settings_of(4, 64, DQ_ABSMAX);
+    s.embed_bits = DQ_QUANTIZE_BITS_AUTO;
+    s.head_bits = 5;
+    assert_int_equal(dq_quantize_open(&q, folder(192, 256, true), &s, &err), DQ_MISMATCH);
+    assert_non_null(strstr(err.text, "which cannot have 5 bits as the one and 6 as the other"));
 }
 
 /* Layers by number, whatever the order of the file. */
@@ -249,6 +262,7 @@ int main(void)
         cmocka_unit_test(a_group_that_is_asked_for_stays),
         cmocka_unit_test(rules_have_groups_of_their_own),
         cmocka_unit_test(embedding_and_head_have_bits_of_their_own),
+        cmocka_unit_test(a_tied_head_has_no_bits_of_its_own),
         cmocka_unit_test(rows_are_in_the_order_of_layers),
     };
     return cmocka_run_group_tests(tests, folder_begin, folder_end);
