@@ -1,5 +1,6 @@
 /* calib_excerpt: see calib_excerpt.h. Lines of documents are counted first; what is not taken is neither parsed nor copied.
- * A region lies within its quarter of the bytes, so that parts share nothing.
+ * The quarters of a single text are the same bytes however many tokens are asked for, and a region lies within one, so that
+ * parts share nothing.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/calib_excerpt.h"
 
@@ -32,30 +33,62 @@ static size_t begin_of(const char *text, size_t from, size_t end)
     return from;
 }
 
+/* Where a quarter of a single text begins, and the one before it ends. */
+static size_t quarter_begin(const char *text, size_t len, int64_t quarter)
+{
+    const size_t each = len / QUARTERS;
+    if (quarter == QUARTERS) return len;
+    return begin_of(text, each * (size_t)quarter, each * (size_t)(quarter + 1));
+}
+
+static dq_status add_quarters(dq_calib_excerpt *x, const char *path, const char *text, size_t len,
+                              dq_arena *a, dq_err *err)
+{
+    x->quarters = true;
+    for (int64_t q = 0; q < QUARTERS; q++) {
+        const size_t begin = quarter_begin(text, len, q), end = quarter_begin(text, len, q + 1);
+        DQ_TRY(dq_documents_add(&x->docs, path, text + begin, end - begin, a, err));
+    }
+    x->n_units = x->docs.n;
+    return DQ_OK;
+}
+
+/* Adds region `k` of the `n` of a quarter that is text[from .. to). */
+static dq_status add_region(dq_calib_excerpt *x, const char *path, const char *text, size_t from,
+                            size_t to, int64_t k, int64_t n, size_t most, dq_arena *a, dq_err *err)
+{
+    const double each = (double)(to - from) / (double)n;
+    const size_t stop = from + (size_t)(each * (double)(k + 1));
+    size_t end = k + 1 == n || stop > to ? to : stop, begin = from;
+    if (k > 0) begin = begin_of(text, from + (size_t)(each * (double)k), end);
+    if (end - begin > most) end = begin + most;
+    while (end > begin && end < to && is_inside(text[end])) end--;
+    DQ_TRY(dq_documents_add(&x->docs, path, text + begin, end - begin, a, err));
+    x->bytes += (int64_t)(end - begin);
+    x->all = x->all && end - begin < most;
+    return DQ_OK;
+}
+
 static dq_status add_regions(dq_calib_excerpt *x, const char *path, const char *text, size_t len,
                              int64_t tokens, int64_t ctx, unsigned part, int64_t per_token,
                              dq_arena *a, dq_err *err)
 {
     const int64_t sequences = (tokens + ctx - 1) / ctx, of = quarters_in(part);
-    const int64_t n = QUARTERS * ((sequences + of - 1) / of);
+    const int64_t n = (sequences + of - 1) / of; /* of a quarter */
     const size_t most = (size_t)(ctx * per_token);
-    int32_t *unit = dq_alloc(a, (size_t)n, sizeof *unit, err);
+    int32_t *unit = dq_alloc(a, (size_t)(of * n), sizeof *unit, err);
     if (!unit) return err->code;
     x->cut = true;
-    for (int64_t k = 0; k < n; k++) {
-        if (!(part >> k * QUARTERS / n & 1)) continue;
-        const size_t stop = (size_t)((double)len / (double)n * (double)(k + 1));
-        size_t end = k + 1 == n ? len : stop < len ? stop : len;
-        const size_t begin = begin_of(text, (size_t)((double)len / (double)n * (double)k), end);
-        if (end - begin > most) end = begin + most;
-        while (end > begin && end < len && is_inside(text[end])) end--;
-        unit[x->docs.n] = (int32_t)k;
-        DQ_TRY(dq_documents_add(&x->docs, path, text + begin, end - begin, a, err));
-        x->bytes += (int64_t)(end - begin);
-        x->all = x->all && end - begin < most;
+    for (int64_t q = 0; q < QUARTERS; q++) {
+        if (!(part >> q & 1)) continue;
+        const size_t from = quarter_begin(text, len, q), to = quarter_begin(text, len, q + 1);
+        for (int64_t k = 0; k < n; k++) {
+            unit[x->docs.n] = (int32_t)(q * n + k);
+            DQ_TRY(add_region(x, path, text, from, to, k, n, most, a, err));
+        }
     }
     x->unit = unit;
-    x->n_units = n;
+    x->n_units = QUARTERS * n;
     return DQ_OK;
 }
 
@@ -105,14 +138,16 @@ dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const c
                                 size_t len, int64_t tokens, int64_t ctx, unsigned part,
                                 int64_t per_token, dq_arena *a, dq_err *err)
 {
+    const bool lines = dq_documents_has_lines(path), large = len > DQ_CALIB_EXCERPT_FROM;
     *out = (dq_calib_excerpt){.all = true, .bytes = (int64_t)len};
-    if (len <= DQ_CALIB_EXCERPT_FROM || (int64_t)len / DQ_CALIB_EXCERPT_BYTES <= tokens) {
+    if (!large || (int64_t)len / DQ_CALIB_EXCERPT_BYTES <= tokens) {
+        if (large && !lines && part != DQ_CALIB_TEXT_ALL)
+            return add_quarters(out, path, text, len, a, err);
         DQ_TRY(dq_documents_add(&out->docs, path, text, len, a, err));
         out->n_units = out->docs.n;
         return DQ_OK;
     }
     out->bytes = 0;
-    if (dq_documents_has_lines(path))
-        return add_some_lines(out, path, text, len, tokens, part, per_token, a, err);
+    if (lines) return add_some_lines(out, path, text, len, tokens, part, per_token, a, err);
     return add_regions(out, path, text, len, tokens, ctx, part, per_token, a, err);
 }

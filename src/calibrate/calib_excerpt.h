@@ -13,13 +13,14 @@ typedef struct dq_calib_excerpt {
     const int32_t *
         unit; /* [docs.n] that a document is, counted over the whole file; NULL: all are here, in order */
     int64_t n_units; /* of the file */
+    bool quarters;   /* documents are the quarters of a single text, all four */
     bool cut;        /* documents are regions of a single text: only their first `ctx` ids count */
     bool all;        /* of the part nothing is left out, or more of it is not to be had */
     int64_t bytes;   /* read */
 } dq_calib_excerpt;
 
-/* The documents of text[len] (dq_documents_add), or of a large one an excerpt of the quarters of `part` (calib_text.h) with
- * about per_token bytes for each token: lines of a .jsonl in even distances; of a single text regions in even distances, as
+/* The documents of text[len] (dq_documents_add). Quarters (calib_text.h) of a single text above DQ_CALIB_EXCERPT_FROM are
+ * those of its bytes, whatever is asked for. Of a large text an excerpt of the quarters of `part` with about per_token bytes for each token: lines of a .jsonl in even distances; of a single text regions in even distances, as
  * many as sequences of `ctx` ids are needed, each from behind a line's end on. Memory in the arena. DQ_DAMAGED. */
 dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const char *text,
                                 size_t len, int64_t tokens, int64_t ctx, unsigned part,

@@ -18,6 +18,7 @@ typedef struct piece {
     int64_t n;
     bool starts; /* its document */
     int32_t unit;
+    int32_t quarter;
 } piece;
 
 typedef struct pieces {
@@ -26,9 +27,9 @@ typedef struct pieces {
     size_t cap;
 } pieces;
 
-/* unit: the document's, -1: each piece is one. */
-static dq_status cut(pieces *p, const dq_doc_ids *doc, int32_t unit, int64_t ctx, dq_arena *a,
-                     dq_err *err)
+/* unit: the document's, -1: each piece is one. quarter: -1 until all pieces are there (take_part). */
+static dq_status cut(pieces *p, const dq_doc_ids *doc, int32_t unit, int32_t quarter, int64_t ctx,
+                     dq_arena *a, dq_err *err)
 {
     for (int64_t at = 0; at < doc->n; at += ctx) {
         const int64_t n = doc->n - at < ctx ? doc->n - at : ctx;
@@ -36,20 +37,19 @@ static dq_status cut(pieces *p, const dq_doc_ids *doc, int32_t unit, int64_t ctx
         piece *list = dq_grow(a, p->list, (size_t)p->n + 1, &p->cap, sizeof *list, err);
         if (!list) return err->code;
         p->list = list;
-        list[p->n] = (piece){doc->ids + at, n, at == 0, unit < 0 ? (int32_t)p->n : unit};
+        list[p->n] = (piece){doc->ids + at, n, at == 0, unit < 0 ? (int32_t)p->n : unit, quarter};
         p->n++;
     }
     return DQ_OK;
 }
 
 /* Leaves the pieces of a part. */
-static void take_part(pieces *p, unsigned part, bool several, int64_t n_units)
+static void take_part(pieces *p, unsigned part, int64_t n_units)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < p->n; i++) {
-        const int64_t unit = p->list[i].unit;
-        const int64_t quarter =
-            several ? unit % DQ_CALIB_TEXT_QUARTERS : unit * DQ_CALIB_TEXT_QUARTERS / n_units;
+        int64_t quarter = p->list[i].quarter;
+        if (quarter < 0) quarter = (int64_t)p->list[i].unit * DQ_CALIB_TEXT_QUARTERS / n_units;
         if (part >> quarter & 1) p->list[n++] = p->list[i];
     }
     p->n = n;
@@ -127,7 +127,7 @@ dq_status dq_calib_text_shared(int64_t *n, const dq_calib_text *t, const dq_cali
 static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_tokenizer *t,
                         const dq_model *m, int64_t tokens, unsigned part, dq_arena *a, dq_err *err)
 {
-    const bool several = !x->cut && x->n_units > 1;
+    const bool several = !x->cut && !x->quarters && x->n_units > 1;
     pieces p = {0};
     int n_before, n_after;
     dq_tokenizer_template(t, &n_before, &n_after);
@@ -138,12 +138,15 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
                                  x->cut ? out->ctx : 0, a, err));
         if (x->cut && doc.n > out->ctx) doc.n = out->ctx;
         const int32_t unit = x->unit ? x->unit[i] : (int32_t)i;
-        DQ_TRY(cut(&p, &doc, several || x->cut ? unit : -1, out->ctx, a, err));
+        const int32_t quarter = several       ? unit % DQ_CALIB_TEXT_QUARTERS
+                                : x->quarters ? (int32_t)i
+                                              : -1;
+        DQ_TRY(cut(&p, &doc, several || x->cut ? unit : -1, quarter, out->ctx, a, err));
         out->found += doc.n;
     }
     out->n_units = several || x->cut ? x->n_units : p.n;
     if (part != DQ_CALIB_TEXT_ALL) {
-        take_part(&p, part, several, out->n_units);
+        take_part(&p, part, out->n_units);
         out->found = 0;
         for (int64_t i = 0; i < p.n; i++) out->found += p.list[i].n;
     }

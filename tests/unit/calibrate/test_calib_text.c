@@ -1,6 +1,8 @@
 /* test_calib_text: how documents become sequences: pieces of ctx ids, even distances, what is too short, what is cut.
  * SPDX-License-Identifier: MIT */
+#include "calibrate/calib_excerpt.h"
 #include "calibrate/calib_text.h"
+#include "tasks/repeats.h"
 #include "tests/rigs/golden.h"
 
 #include <setjmp.h>
@@ -170,12 +172,79 @@ static void large_files_are_read_in_part(void **unused)
     dq_model_close(m);
 }
 
+/* Its first half has a token for each byte, its second for each word, so that quarters of tokens are not quarters of bytes; no
+ * two places are the same. */
+static void write_uneven(const char *path, long bytes)
+{
+    static const char *const word[] = {" horse", " sheep", " snail", " swan",  " bear", " mouse",
+                                       " sees",  " likes", " hears", " river", " tower"};
+    FILE *f = fopen(path, "w");
+    uint64_t x = 1;
+    assert_non_null(f);
+    for (long at = 0, i = 0; at < bytes; i++) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        const char *sep = i % 16 ? "" : "\n";
+        at += at < bytes / 2 ? fprintf(f, "%016llx%s", (unsigned long long)x, sep)
+                             : fprintf(f, "%s%s", word[(x >> 33) % 11], sep);
+    }
+    fclose(f);
+}
+
+/* Places of `n` texts, all together, at which a run of DQ_REPEATS_IDS tokens begins that is there for the first time. */
+static int64_t count_new(const dq_calib_text *t, int n)
+{
+    int64_t n_seq = 0, at = 0, places, found;
+    dq_err err = {0};
+    for (int i = 0; i < n; i++) n_seq += t[i].n_seq;
+    dq_repeats_run *run = malloc((size_t)n_seq * sizeof *run);
+    assert_non_null(run);
+    for (int i = 0; i < n; i++) {
+        for (int64_t s = 0; s < t[i].n_seq; s++, at++)
+            run[at] =
+                (dq_repeats_run){t[i].ids + t[i].cu[s], t[i].cu[s + 1] - t[i].cu[s], (int32_t)at};
+    }
+    assert_int_equal(dq_repeats_count(&places, &found, run, n_seq, &err), DQ_OK);
+    free(run);
+    return found;
+}
+
+/* Parts share no run of tokens, whichever of them is read whole and whichever in part; the same part is the same. */
+static void parts_agree_on_quarters(void **unused)
+{
+    enum { BYTES = DQ_CALIB_EXCERPT_FROM + 100000, MOST = BYTES / DQ_CALIB_EXCERPT_BYTES };
+    static const unsigned quarter[] = {5, 2, 8};
+    static const int64_t tokens[][3] = {
+        {16 * MOST, 2000, 2000}, {3000, MOST + 64, 2000}, {MOST + 64, 4 * MOST, 1}};
+    const char *path = "calib_uneven.txt";
+    dq_err err = {0};
+    dq_model *m;
+    (void)unused;
+    assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", &err), DQ_OK);
+    write_uneven(path, BYTES);
+    for (size_t k = 0; k < sizeof tokens / sizeof *tokens; k++) {
+        dq_arena *a = dq_arena_new();
+        dq_calib_text part[3];
+        int64_t each = 0;
+        for (int i = 0; i < 3; i++) {
+            dq_calib_text_read(&part[i], path, m, tokens[k][i], 100, quarter[i], a, &err);
+            assert_int_equal(err.code, DQ_OK);
+            assert_true(part[i].n_ids + 1 >= (tokens[k][i] < MOST * 3 ? tokens[k][i] : MOST * 3));
+            assert_int_equal(part[i].bytes_read == part[i].bytes, tokens[k][i] > MOST);
+            each += count_new(&part[i], 1);
+        }
+        assert_int_equal(count_new(part, 3), each);
+        dq_arena_free(a);
+    }
+    unlink(path);
+    dq_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_of_documents),          cmocka_unit_test(as_many_as_requested),
         cmocka_unit_test(defaults_and_limits),          cmocka_unit_test(copies_are_counted),
-        cmocka_unit_test(large_files_are_read_in_part),
+        cmocka_unit_test(large_files_are_read_in_part), cmocka_unit_test(parts_agree_on_quarters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
