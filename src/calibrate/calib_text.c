@@ -150,8 +150,9 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
         out->found = 0;
         for (int64_t i = 0; i < p.n; i++) out->found += p.list[i].n;
     }
-    if (p.n == 0) return dq_fail(err, DQ_DAMAGED, "holds no text to calibrate with");
     out->n_ids = out->n_seq = 0;
+    if (p.n == 0 && !x->all) return DQ_OK; /* there may be some in what was left out */
+    if (p.n == 0) return dq_fail(err, DQ_DAMAGED, "holds no text to calibrate with");
     return choose(out, &p, tokens, n_before > 0 ? dq_tokenizer_bos(t) : -1, a, err);
 }
 

@@ -239,12 +239,59 @@ static void parts_agree_on_quarters(void **unused)
     dq_model_close(m);
 }
 
+/* A large .jsonl: `front`, empty documents, and `n` documents of 60 words, with that between and after them. */
+static void write_lines(const char *path, const char *front, int n, const char *end)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fputs(front, f);
+    for (long at = 0; at <= DQ_CALIB_EXCERPT_FROM;) at += fprintf(f, "{\"text\": \"\"}%s", end);
+    for (int i = 0; i < n; i++) {
+        fputs("{\"text\": \"", f);
+        for (int k = 0; k < 60; k++) fputs(" bear", f);
+        fprintf(f, "\"}%s", end);
+    }
+    fclose(f);
+}
+
+static dq_status read_large(dq_calib_text *out, const char *path, int64_t tokens, unsigned part,
+                            dq_arena *a, dq_err *err)
+{
+    dq_model *m;
+    *err = (dq_err){0};
+    assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", err), DQ_OK);
+    dq_calib_text_read(out, path, m, tokens, 100, part, a, err);
+    dq_model_close(m);
+    return err->code;
+}
+
+/* Text that stands in few places of a large file is found; only where all was read there is none. */
+static void uneven_text_is_found(void **unused)
+{
+    const char *path = "calib_rare.jsonl";
+    dq_arena *a = dq_arena_new();
+    dq_calib_text t;
+    dq_err err;
+    (void)unused;
+    write_lines(path, "", 20, "\n");
+    assert_int_equal(read_large(&t, path, 2000, DQ_CALIB_TEXT_ALL, a, &err), DQ_OK);
+    assert_int_equal(t.n_ids, 20 * 61); /* with the BOS of the template */
+    assert_int_equal(read_large(&t, path, 2000, 2, a, &err), DQ_OK);
+    assert_int_equal(t.n_ids, 5 * 61);
+    write_lines(path, "", 0, "\n");
+    assert_int_equal(read_large(&t, path, 2000, DQ_CALIB_TEXT_ALL, a, &err), DQ_DAMAGED);
+    assert_non_null(strstr(err.text, "calib_rare.jsonl: holds no text"));
+    unlink(path);
+    dq_arena_free(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_of_documents),          cmocka_unit_test(as_many_as_requested),
         cmocka_unit_test(defaults_and_limits),          cmocka_unit_test(copies_are_counted),
         cmocka_unit_test(large_files_are_read_in_part), cmocka_unit_test(parts_agree_on_quarters),
+        cmocka_unit_test(uneven_text_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
