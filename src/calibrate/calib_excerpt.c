@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "calibrate/calib_excerpt.h"
 
+#include "base/utf8.h"
 #include "calibrate/calib_text.h"
 #include "tasks/task_file.h"
 
@@ -96,7 +97,7 @@ static dq_status add_regions(dq_calib_excerpt *x, const char *path, const char *
 static int64_t count_lines(const char *text, size_t len)
 {
     const char *line;
-    size_t at = 0, n;
+    size_t at = dq_utf8_mark(text, len), n;
     int64_t found = 0;
     while (dq_task_file_next_line(text, len, &at, &line, &n))
         found += !dq_task_file_is_blank(line, n);
@@ -108,7 +109,7 @@ static dq_status add_some_lines(dq_calib_excerpt *x, const char *path, const cha
                                 dq_err *err)
 {
     const char *line;
-    size_t at = 0, n;
+    size_t at = dq_utf8_mark(text, len), n;
     int64_t number = 0, i = 0, mine = 0, next = 0;
     const int64_t lines = x->n_units = count_lines(text, len);
     const double each = (double)len / (double)(lines ? lines : 1);

@@ -285,13 +285,34 @@ static void uneven_text_is_found(void **unused)
     dq_arena_free(a);
 }
 
+/* Byte order mark, line ends of two bytes and blank lines are no documents of a large file either. */
+static void forms_of_large_lines(void **unused)
+{
+    static const char *const front[] = {"\xef\xbb\xbf", "\xef\xbb\xbf\r\n \t\n", "\n"};
+    static const char *const end[] = {"\n", "\r\n", "\r\n\r\n"};
+    const char *path = "calib_forms.jsonl";
+    (void)unused;
+    for (int i = 0; i < 3; i++) {
+        dq_arena *a = dq_arena_new();
+        dq_calib_text t;
+        dq_err err;
+        write_lines(path, front[i], 20, end[i]);
+        assert_int_equal(read_large(&t, path, 1000, DQ_CALIB_TEXT_ALL, a, &err), DQ_OK);
+        assert_int_equal(t.n_ids, 1000);
+        assert_int_equal(t.n_units, 20 + DQ_CALIB_EXCERPT_FROM / (12 + strlen(end[i])) + 1);
+        assert_int_equal(t.unit[t.n_seq - 1] >= t.n_units - 20, true);
+        dq_arena_free(a);
+    }
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_of_documents),          cmocka_unit_test(as_many_as_requested),
         cmocka_unit_test(defaults_and_limits),          cmocka_unit_test(copies_are_counted),
         cmocka_unit_test(large_files_are_read_in_part), cmocka_unit_test(parts_agree_on_quarters),
-        cmocka_unit_test(uneven_text_is_found),
+        cmocka_unit_test(uneven_text_is_found),         cmocka_unit_test(forms_of_large_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
