@@ -104,16 +104,17 @@ static int64_t count_lines(const char *text, size_t len)
     return found;
 }
 
+/* Some of the `lines` documents of a file. */
 static dq_status add_some_lines(dq_calib_excerpt *x, const char *path, const char *text, size_t len,
-                                int64_t tokens, unsigned part, int64_t per_token, dq_arena *a,
-                                dq_err *err)
+                                int64_t lines, int64_t tokens, unsigned part, int64_t per_token,
+                                dq_arena *a, dq_err *err)
 {
     const char *line;
     size_t at = dq_utf8_mark(text, len), n;
     int64_t number = 0, i = 0, mine = 0, next = 0;
-    const int64_t lines = x->n_units = count_lines(text, len);
-    const double each = (double)len / (double)(lines ? lines : 1);
+    const double each = (double)len / (double)lines;
     int64_t all = 0;
+    x->n_units = lines;
     for (int64_t k = 0; k < lines; k++) all += part >> k % QUARTERS & 1;
     int64_t wanted = (int64_t)((double)(tokens * per_token) / each) + QUARTERS;
     if (wanted > all) wanted = all;
@@ -139,16 +140,20 @@ dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const c
                                 size_t len, int64_t tokens, int64_t ctx, unsigned part,
                                 int64_t per_token, dq_arena *a, dq_err *err)
 {
-    const bool lines = dq_documents_has_lines(path), large = len > DQ_CALIB_EXCERPT_FROM;
+    const bool has_lines = dq_documents_has_lines(path), large = len > DQ_CALIB_EXCERPT_FROM;
+    bool whole = !large || (int64_t)len / DQ_CALIB_EXCERPT_BYTES <= tokens;
+    const int64_t lines = has_lines && !whole ? count_lines(text, len) : 0;
     *out = (dq_calib_excerpt){.all = true, .bytes = (int64_t)len};
-    if (!large || (int64_t)len / DQ_CALIB_EXCERPT_BYTES <= tokens) {
-        if (large && !lines && part != DQ_CALIB_TEXT_ALL)
-            return add_quarters(out, path, text, len, a, err);
+    if (large && whole && !has_lines && part != DQ_CALIB_TEXT_ALL)
+        return add_quarters(out, path, text, len, a, err);
+    whole = whole || (has_lines && lines < 2); /* no line is parsed in part */
+    if (whole) {
         DQ_TRY(dq_documents_add(&out->docs, path, text, len, a, err));
         out->n_units = out->docs.n;
         return DQ_OK;
     }
     out->bytes = 0;
-    if (lines) return add_some_lines(out, path, text, len, tokens, part, per_token, a, err);
+    if (has_lines)
+        return add_some_lines(out, path, text, len, lines, tokens, part, per_token, a, err);
     return add_regions(out, path, text, len, tokens, ctx, part, per_token, a, err);
 }

@@ -172,22 +172,18 @@ static void large_files_are_read_in_part(void **unused)
     dq_model_close(m);
 }
 
-/* Its first half has a token for each byte, its second for each word, so that quarters of tokens are not quarters of bytes; no
- * two places are the same. */
-static void write_uneven(const char *path, long bytes)
+/* Text of which no two places are the same: `dense` bytes with a token for each, then those with one for each word. */
+static void put_text(FILE *f, long dense, long bytes, const char *sep)
 {
     static const char *const word[] = {" horse", " sheep", " snail", " swan",  " bear", " mouse",
                                        " sees",  " likes", " hears", " river", " tower"};
-    FILE *f = fopen(path, "w");
     uint64_t x = 1;
-    assert_non_null(f);
     for (long at = 0, i = 0; at < bytes; i++) {
         x = x * 6364136223846793005u + 1442695040888963407u;
-        const char *sep = i % 16 ? "" : "\n";
-        at += at < bytes / 2 ? fprintf(f, "%016llx%s", (unsigned long long)x, sep)
-                             : fprintf(f, "%s%s", word[(x >> 33) % 11], sep);
+        const char *end = i % 16 ? "" : sep;
+        at += at < dense ? fprintf(f, "%016llx%s", (unsigned long long)x, end)
+                         : fprintf(f, "%s%s", word[(x >> 33) % 11], end);
     }
-    fclose(f);
 }
 
 /* Places of `n` texts, all together, at which a run of DQ_REPEATS_IDS tokens begins that is there for the first time. */
@@ -213,14 +209,16 @@ static void parts_agree_on_quarters(void **unused)
 {
     enum { BYTES = DQ_CALIB_EXCERPT_FROM + 100000, MOST = BYTES / DQ_CALIB_EXCERPT_BYTES };
     static const unsigned quarter[] = {5, 2, 8};
-    static const int64_t tokens[][3] = {
-        {16 * MOST, 2000, 2000}, {3000, MOST + 64, 2000}, {MOST + 64, 4 * MOST, 1}};
+    static const int64_t tokens[][3] = {{16 * MOST, 2000, 2000}, {3000, MOST + 64, 1}};
     const char *path = "calib_uneven.txt";
     dq_err err = {0};
     dq_model *m;
     (void)unused;
     assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", &err), DQ_OK);
-    write_uneven(path, BYTES);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    put_text(f, BYTES / 2, BYTES, "\n"); /* quarters of tokens are not quarters of bytes */
+    fclose(f);
     for (size_t k = 0; k < sizeof tokens / sizeof *tokens; k++) {
         dq_arena *a = dq_arena_new();
         dq_calib_text part[3];
@@ -306,6 +304,33 @@ static void forms_of_large_lines(void **unused)
     unlink(path);
 }
 
+/* One large line is a single text: each part has its quarter of the tokens, whatever is asked for. */
+static void a_single_large_line(void **unused)
+{
+    static const unsigned quarter[] = {5, 2, 8};
+    static const int64_t tokens[] = {DQ_CALIB_EXCERPT_FROM, 2000, 2000};
+    const char *path = "calib_line.jsonl";
+    dq_arena *a = dq_arena_new();
+    dq_calib_text part[3];
+    int64_t each = 0;
+    dq_err err;
+    (void)unused;
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("\n{\"text\": \"", f);
+    put_text(f, 0, DQ_CALIB_EXCERPT_FROM, "");
+    fputs("\"}\n \n", f);
+    fclose(f);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(read_large(&part[i], path, tokens[i], quarter[i], a, &err), DQ_OK);
+        assert_true(part[i].n_ids == 2000 || (i == 0 && part[i].n_ids > 200000));
+        each += count_new(&part[i], 1);
+    }
+    assert_int_equal(count_new(part, 3), each);
+    unlink(path);
+    dq_arena_free(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -313,6 +338,7 @@ int main(void)
         cmocka_unit_test(defaults_and_limits),          cmocka_unit_test(copies_are_counted),
         cmocka_unit_test(large_files_are_read_in_part), cmocka_unit_test(parts_agree_on_quarters),
         cmocka_unit_test(uneven_text_is_found),         cmocka_unit_test(forms_of_large_lines),
+        cmocka_unit_test(a_single_large_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
