@@ -117,15 +117,22 @@ void dq_calib_run_warn_repeats(const dq_calib_text *t, const char *file, const c
                        (long long)t->n_new);
 }
 
+void dq_calib_run_warn_utf8(const dq_calib_text *t, const char *file, dq_logger *logger)
+{
+    if (t->n_bad)
+        dq_logger_warn(logger,
+                       "%s: not UTF-8: %lld ill-formed piece%s%s became U+FFFD, the first at byte "
+                       "%lld",
+                       file, (long long)t->n_bad, t->n_bad == 1 ? "" : "s",
+                       t->bytes_read < t->bytes ? " in what was read" : "",
+                       (long long)t->first_bad);
+}
+
 void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibrate_rule *rule,
                        int64_t inputs, dq_logger *logger)
 {
     const int64_t enough = (int64_t)ceil(rule->tokens_each * (double)inputs);
-    if (t->n_bad)
-        dq_logger_warn(logger,
-                       "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at "
-                       "byte %lld",
-                       file, (long long)t->n_bad, (long long)t->first_bad);
+    dq_calib_run_warn_utf8(t, file, logger);
     if (t->n_ids < t->requested)
         dq_logger_warn(logger, "%s: gives %lld id%s in %lld sequence%s, %lld were asked for", file,
                        (long long)t->n_ids, t->n_ids == 1 ? "" : "s", (long long)t->n_seq,

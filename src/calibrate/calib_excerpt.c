@@ -48,6 +48,7 @@ static dq_status add_quarters(dq_calib_excerpt *x, const char *path, const char 
     x->quarters = true;
     for (int64_t q = 0; q < QUARTERS; q++) {
         const size_t begin = quarter_begin(text, len, q), end = quarter_begin(text, len, q + 1);
+        x->docs.at = (int64_t)begin;
         DQ_TRY(dq_documents_add(&x->docs, path, text + begin, end - begin, a, err));
     }
     x->n_units = x->docs.n;
@@ -64,6 +65,7 @@ static dq_status add_region(dq_calib_excerpt *x, const char *path, const char *t
     if (k > 0) begin = begin_of(text, from + (size_t)(each * (double)k), end);
     if (end - begin > most) end = begin + most;
     while (end > begin && end < to && is_inside(text[end])) end--;
+    x->docs.at = (int64_t)begin;
     DQ_TRY(dq_documents_add(&x->docs, path, text + begin, end - begin, a, err));
     x->bytes += (int64_t)(end - begin);
     x->all = x->all && end - begin < most;
@@ -129,6 +131,7 @@ static dq_status add_some_lines(dq_calib_excerpt *x, const char *path, const cha
         if (mine++ != (int64_t)((double)next * (double)all / (double)wanted)) continue;
         unit[x->docs.n] = (int32_t)this;
         next++;
+        x->docs.at = line - text;
         DQ_TRY(dq_documents_add_line(&x->docs, path, number, line, n, a, err));
         x->bytes += (int64_t)n;
     }

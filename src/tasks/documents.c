@@ -73,7 +73,7 @@ static dq_status repair(dq_docs *d, const char **fixed, size_t *fixed_len, const
     if (!p) return err->code;
     *fixed_len = dq_utf8_repair(p, text, len);
     *fixed = p;
-    if (!d->bad_path) d->first_bad = first;
+    if (!d->bad_path) d->first_bad = d->at + first;
     if (!d->bad_path) d->bad_path = path;
     d->n_bad += bad;
     return DQ_OK;

@@ -19,6 +19,7 @@ typedef struct dq_docs {
     size_t cap;
     int64_t n_bad, first_bad; /* ill-formed UTF-8, and the offset of the first in its file */
     const char *bad_path;     /* that file; NULL: none */
+    int64_t at;               /* offset in its file of the text that is added next */
 } dq_docs;
 
 /* Adds what a file holds: with a name that ends in ".jsonl", a document for each line {"text": ...} that is

@@ -51,6 +51,10 @@ grep -q "500 tokens are few for --method align: with fewer than 4 for each of th
     complain "plan: no word about little text: $(cat "$top/err")"
 grep -q "5 documents (of a single text, sequences) are few for the unseen part: with fewer than 20" "$top/err" ||
     complain "plan: no word about few documents: $(cat "$top/err")"
+printf ' \377' | cat text.txt - >bad.txt
+try 0 "unseen  *400 ids" "$@" --budget bpw=3 --dry-run --unseen bad.txt
+grep -q "warning: bad.txt: not UTF-8: 1 ill-formed piece became U+FFFD, the first at byte $(($(wc -c <text.txt) + 1))$" "$top/err" ||
+    complain "plan: no word about unseen text that is not UTF-8: $(cat "$top/err")"
 # shellcheck disable=SC3045 # dash and bash have it
 if (ulimit -v 400000 && "$dq" --version; exit $?) >/dev/null 2>&1; then # KiB; a build with sanitizers cannot begin in so few
     (

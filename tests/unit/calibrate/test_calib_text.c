@@ -331,6 +331,35 @@ static void a_single_large_line(void **unused)
     dq_arena_free(a);
 }
 
+/* What is ill-formed is placed in the file, however little of it is read. */
+static void ill_formed_text_is_placed(void **unused)
+{
+    enum { HALF = DQ_CALIB_EXCERPT_FROM / 2 + 50000 };
+    static const char *const path[] = {"calib_bad.txt", "calib_bad.jsonl"};
+    static const int64_t tokens[] = {2000, DQ_CALIB_EXCERPT_FROM};
+    (void)unused;
+    for (int i = 0; i < 4; i++) {
+        const bool lines = i & 1;
+        dq_arena *a = dq_arena_new();
+        dq_calib_text t;
+        dq_err err;
+        FILE *f = fopen(path[lines], "w+");
+        assert_non_null(f);
+        if (lines) fputs("{\"text\": \"", f);
+        put_text(f, 0, HALF, lines ? "\"}\n{\"text\": \"" : "\n");
+        put_text(f, 0, HALF, lines ? "\xff\"}\n{\"text\": \"" : "\xff\n");
+        if (lines) fputs("\"}\n", f);
+        fflush(f);
+        assert_int_equal(read_large(&t, path[lines], tokens[i / 2], 8, a, &err), DQ_OK);
+        assert_true(t.n_bad > 0 && t.first_bad >= HALF);
+        fseek(f, t.first_bad, SEEK_SET);
+        assert_int_equal(fgetc(f), 0xff);
+        fclose(f);
+        unlink(path[lines]);
+        dq_arena_free(a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -338,7 +367,7 @@ int main(void)
         cmocka_unit_test(defaults_and_limits),          cmocka_unit_test(copies_are_counted),
         cmocka_unit_test(large_files_are_read_in_part), cmocka_unit_test(parts_agree_on_quarters),
         cmocka_unit_test(uneven_text_is_found),         cmocka_unit_test(forms_of_large_lines),
-        cmocka_unit_test(a_single_large_line),
+        cmocka_unit_test(a_single_large_line),          cmocka_unit_test(ill_formed_text_is_placed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
