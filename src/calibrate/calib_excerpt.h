@@ -10,9 +10,8 @@ enum { DQ_CALIB_EXCERPT_FROM = 4 << 20, DQ_CALIB_EXCERPT_BYTES = 64 };
 
 typedef struct dq_calib_excerpt {
     dq_docs docs;
-    const int32_t *
-        unit; /* [docs.n] that a document is, counted over the whole file; NULL: all are here, in order */
-    int64_t n_units; /* of the file */
+    const int32_t *unit; /* [docs.n] that a document is, of n_units; NULL: all are here, in order */
+    int64_t n_units; /* documents of the file; if cut, regions that all four quarters would have */
     bool quarters;   /* documents are the quarters of a single text, all four */
     bool cut;        /* documents are regions of a single text: only their first `ctx` ids count */
     bool all;        /* of the part nothing is left out, or more of it is not to be had */

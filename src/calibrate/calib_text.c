@@ -144,6 +144,7 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
         DQ_TRY(cut(&p, &doc, several || x->cut ? unit : -1, quarter, out->ctx, a, err));
         out->found += doc.n;
     }
+    out->cut = x->cut;
     out->n_units = several || x->cut ? x->n_units : p.n;
     if (part != DQ_CALIB_TEXT_ALL) {
         take_part(&p, part, out->n_units);

@@ -18,16 +18,17 @@ typedef struct dq_calib_text {
     const int32_t *ids; /* [n_ids] sequence by sequence */
     int64_t n_ids;
     const int64_t *cu;   /* [n_seq + 1] */
-    const int32_t *unit; /* [n_seq] that a sequence is of, counted over the whole file */
+    const int32_t *unit; /* [n_seq] that a sequence is of, of n_units */
     int64_t n_seq, ctx;  /* no sequence is longer than ctx */
     const int32_t
         *cluster; /* [n_seq] from 0: of its unit, and of all that are copies of one (repeats.h) */
     int64_t n_clusters, n_copies; /* units that are copies of an earlier one of the sequences */
     int64_t n_places, n_new;      /* dq_repeats_count of the sequences */
-    int64_t n_units;              /* of the file, whatever part is taken */
+    int64_t n_units;              /* as of the excerpt; of a single text otherwise its pieces */
+    bool cut;                     /* as of the excerpt (calib_excerpt.h) */
     int64_t found;                /* ids that the part has */
     int64_t requested;            /* ids asked for */
-    int64_t n_bad, first_bad;     /* ill-formed UTF-8 */
+    int64_t n_bad, first_bad;     /* ill-formed UTF-8 of what was read; offset in the file */
     int64_t bytes, bytes_read;    /* of the file; of it as text (calib_excerpt.h) */
     char sha256[65];              /* of the file */
 } dq_calib_text;

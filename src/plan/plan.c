@@ -215,13 +215,20 @@ static dq_status check_budget(const dq_plan *p, dq_err *err)
 static dq_status too_little(const dq_plan *p, dq_plan_text which, dq_err *err)
 {
     const dq_calib_text *t = &p->text[which];
+    const char *path = which == DQ_PLAN_UNSEEN && p->set.unseen ? p->set.unseen : p->set.calib;
+    if (t->cut) /* the file has more */
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: too little text: an error needs 2 sequences, and %lld of at most %lld "
+                       "tokens%s came to the %s part, which asks for %lld tokens. Ask for more.",
+                       path, (long long)p->clusters[which], (long long)t->ctx,
+                       t->n_copies ? ", copies counted once," : "", dq_plan_text_name[which],
+                       (long long)t->requested);
     return dq_fail(err, DQ_MISMATCH,
                    "%s: too little text: an error needs 2 documents, or sequences of a single "
                    "text, and %lld of the %lld in the file, with at most %lld ids each%s, came to "
                    "the %s part, which asks for %lld ids. Give at least 8 of them, or ask for more "
                    "ids.",
-                   which == DQ_PLAN_UNSEEN && p->set.unseen ? p->set.unseen : p->set.calib,
-                   (long long)p->clusters[which], (long long)t->n_units, (long long)t->ctx,
+                   path, (long long)p->clusters[which], (long long)t->n_units, (long long)t->ctx,
                    t->n_copies ? " and copies counted once" : "", dq_plan_text_name[which],
                    (long long)t->requested);
 }

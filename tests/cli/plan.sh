@@ -22,6 +22,13 @@ printf 'a cold hare hears above the field slowly .' >little.txt
 try 4 "little.txt: too little text: an error needs 2 documents, or sequences of a single text, and 0 of the 1 in the file, with at most 96 ids each, came to the search part, which asks for 6144 ids. Give at least 8 of them, or ask for more" \
     plan "diff model" --calib little.txt --calib-ctx 96 --budget kld=0.1 -o r.json
 try 4 "and 1 of the 200 in the file, with at most 96 ids each, came to the search part, which asks for 97 ids" plan "diff model" --calib text.txt --calib-ctx 96 --search-tokens 97 --budget kld=0.1 -o r.json
+# of a large text regions are read, of which the file has more than the part asks for
+for _ in 1 2 3 4 5 6; do
+    cat text.txt text.txt text.txt text.txt text.txt text.txt text.txt text.txt text.txt text.txt
+done >large.txt
+try 4 "large.txt: too little text: an error needs 2 sequences, and 1 of at most 96 tokens came to the search part, which asks for 90 tokens. Ask for more[.]$" \
+    plan "diff model" --calib large.txt --calib-ctx 96 --calib-tokens 500 --search-tokens 90 --budget kld=0.1 -o r.json
+rm large.txt
 # copies are not unseen, and count once; text that goes round in circles is told of
 head -c 600 "$repo/calib/pair/text.txt" >short.txt
 awk '{ for (i = 0; i < 40; i++) printf "{\"text\": \"%s\"}\n", $0 }' short.txt >same.jsonl
