@@ -55,16 +55,20 @@ static dq_status add_quarters(dq_calib_excerpt *x, const char *path, const char 
     return DQ_OK;
 }
 
-/* Adds region `k` of the `n` of a quarter that is text[from .. to). */
-static dq_status add_region(dq_calib_excerpt *x, const char *path, const char *text, size_t from,
-                            size_t to, int64_t k, int64_t n, size_t most, dq_arena *a, dq_err *err)
+/* Adds region `k` of `n`, which lies within its quarter. */
+static dq_status add_region(dq_calib_excerpt *x, const char *path, const char *text, size_t len,
+                            int64_t k, int64_t n, size_t most, dq_arena *a, dq_err *err)
 {
-    const double each = (double)(to - from) / (double)n;
-    const size_t stop = from + (size_t)(each * (double)(k + 1));
-    size_t end = k + 1 == n || stop > to ? to : stop, begin = from;
-    if (k > 0) begin = begin_of(text, from + (size_t)(each * (double)k), end);
+    const double each = (double)len / (double)n;
+    const size_t from = quarter_begin(text, len, k * QUARTERS / n);
+    const size_t to = quarter_begin(text, len, k * QUARTERS / n + 1);
+    const size_t stop = (size_t)(each * (double)(k + 1));
+    size_t end = k + 1 == n || stop > to ? to : stop;
+    size_t begin = begin_of(text, (size_t)(each * (double)k), end);
+    if (begin < from) begin = from;
+    if (end < begin) end = begin;
     if (end - begin > most) end = begin + most;
-    while (end > begin && end < to && is_inside(text[end])) end--;
+    while (end > begin && end < len && is_inside(text[end])) end--;
     x->docs.at = (int64_t)begin;
     DQ_TRY(dq_documents_add(&x->docs, path, text + begin, end - begin, a, err));
     x->bytes += (int64_t)(end - begin);
@@ -77,21 +81,18 @@ static dq_status add_regions(dq_calib_excerpt *x, const char *path, const char *
                              dq_arena *a, dq_err *err)
 {
     const int64_t sequences = (tokens + ctx - 1) / ctx, of = quarters_in(part);
-    const int64_t n = (sequences + of - 1) / of; /* of a quarter */
+    const int64_t n = QUARTERS * ((sequences + of - 1) / of);
     const size_t most = (size_t)(ctx * per_token);
-    int32_t *unit = dq_alloc(a, (size_t)(of * n), sizeof *unit, err);
+    int32_t *unit = dq_alloc(a, (size_t)n, sizeof *unit, err);
     if (!unit) return err->code;
     x->cut = true;
-    for (int64_t q = 0; q < QUARTERS; q++) {
-        if (!(part >> q & 1)) continue;
-        const size_t from = quarter_begin(text, len, q), to = quarter_begin(text, len, q + 1);
-        for (int64_t k = 0; k < n; k++) {
-            unit[x->docs.n] = (int32_t)(q * n + k);
-            DQ_TRY(add_region(x, path, text, from, to, k, n, most, a, err));
-        }
+    for (int64_t k = 0; k < n; k++) {
+        if (!(part >> k * QUARTERS / n & 1)) continue;
+        unit[x->docs.n] = (int32_t)k;
+        DQ_TRY(add_region(x, path, text, len, k, n, most, a, err));
     }
     x->unit = unit;
-    x->n_units = QUARTERS * n;
+    x->n_units = n;
     return DQ_OK;
 }
 

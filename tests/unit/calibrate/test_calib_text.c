@@ -237,6 +237,47 @@ static void parts_agree_on_quarters(void **unused)
     dq_model_close(m);
 }
 
+/* No byte is of two documents, of one part or of several, whatever each asks for, and no character is cut: lines of up to
+ * 8000 bytes, regions from 32 bytes on. */
+static void documents_share_no_byte(void **unused)
+{
+    enum { BYTES = DQ_CALIB_EXCERPT_FROM + 100003, MOST = BYTES / DQ_CALIB_EXCERPT_BYTES };
+    static const unsigned quarter[] = {5, 2, 8};
+    static const int64_t tokens[][3] = {
+        {MOST, 2000, 2000}, {3000, MOST, 1}, {MOST - 1, MOST - 1, MOST - 1}, {777, 10000, 20011}};
+    static const int64_t ctx[] = {2, 16, 2048};
+    char *text = malloc(BYTES), *taken = malloc(BYTES);
+    assert_true(text && taken);
+    for (long i = 0, line = 0; i < BYTES; i++) { /* of U+00E9 */
+        const bool ends = ++line % 2 == 0 && line > i % 8000;
+        text[i] = (char)(ends ? '\n' : line % 2 ? 0xc3 : 0xa9);
+        if (ends) line = 0;
+    }
+    (void)unused;
+    for (int k = 0; k < 12; k++) {
+        memset(taken, 0, BYTES);
+        for (int i = 0; i < 3; i++) {
+            dq_arena *a = dq_arena_new();
+            dq_calib_excerpt x;
+            dq_err err = {0};
+            assert_int_equal(dq_calib_excerpt_make(&x, "t.txt", text, BYTES, tokens[k / 3][i],
+                                                   ctx[k % 3], quarter[i], 16, a, &err),
+                             DQ_OK);
+            for (int64_t d = 0; d < x.docs.n; d++) {
+                const dq_doc *doc = &x.docs.doc[d];
+                if (x.quarters && !(quarter[i] >> d & 1)) continue;
+                if (doc->len == 0) continue;
+                assert_null(memchr(taken + (doc->text - text), 1, doc->len));
+                memset(taken + (doc->text - text), 1, doc->len);
+                assert_int_not_equal((unsigned char)doc->text[0], 0xa9);
+            }
+            dq_arena_free(a);
+        }
+    }
+    free(text);
+    free(taken);
+}
+
 /* A large .jsonl: `front`, empty documents, and `n` documents of 60 words, with that between and after them. */
 static void write_lines(const char *path, const char *front, int n, const char *end)
 {
@@ -366,8 +407,9 @@ int main(void)
         cmocka_unit_test(pieces_of_documents),          cmocka_unit_test(as_many_as_requested),
         cmocka_unit_test(defaults_and_limits),          cmocka_unit_test(copies_are_counted),
         cmocka_unit_test(large_files_are_read_in_part), cmocka_unit_test(parts_agree_on_quarters),
-        cmocka_unit_test(uneven_text_is_found),         cmocka_unit_test(forms_of_large_lines),
-        cmocka_unit_test(a_single_large_line),          cmocka_unit_test(ill_formed_text_is_placed),
+        cmocka_unit_test(documents_share_no_byte),      cmocka_unit_test(uneven_text_is_found),
+        cmocka_unit_test(forms_of_large_lines),         cmocka_unit_test(a_single_large_line),
+        cmocka_unit_test(ill_formed_text_is_placed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
