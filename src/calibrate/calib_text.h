@@ -10,8 +10,8 @@ enum { DQ_CALIB_TEXT_SEQUENCES = 128, DQ_CALIB_TEXT_CTX = 2048 }; /* without oth
 
 /* Parts of a text that share nothing: the documents of a file that has several are dealt in turn to four quarters; the pieces
  * of `ctx` ids of a single text, of which neighbours depend on each other, stay together, a quarter after the other. A quarter
- * of a single text is one of its pieces, above DQ_CALIB_EXCERPT_FROM (calib_excerpt.h) of its bytes, so that parts of different
- * numbers of tokens agree on it. A part is the bits of its quarters. */
+ * is one of the pieces; of plain text above DQ_CALIB_EXCERPT_FROM (calib_excerpt.h) one of the bytes, so that parts that ask
+ * for different numbers of tokens agree on it. A part is the bits of its quarters. */
 enum { DQ_CALIB_TEXT_QUARTERS = 4, DQ_CALIB_TEXT_ALL = 15 };
 
 typedef struct dq_calib_text {
