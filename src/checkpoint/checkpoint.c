@@ -279,17 +279,12 @@ static dq_status open_weights(dq_checkpoint *c, const char *dir, dq_err *err)
 
 /* ---- GGUF files ---- */
 
-static const char gguf_end[] = ".gguf";
-
 bool dq_checkpoint_is_gguf(const char *path)
 {
-    const size_t n = strlen(path), end = sizeof gguf_end - 1;
     uint8_t magic[4] = {0};
     dq_os_map map;
     dq_err err = {0};
-    if (!dq_file_is_regular(path)) return false;
-    if (n > end && strcmp(path + n - end, gguf_end) == 0) return true;
-    if (dq_os_map_open(&map, path, &err) != DQ_OK) return false;
+    if (!dq_file_is_regular(path) || dq_os_map_open(&map, path, &err) != DQ_OK) return false;
     if (map.bytes >= sizeof magic) memcpy(magic, map.data, sizeof magic);
     dq_os_map_close(&map);
     return memcmp(magic, "GGUF", sizeof magic) == 0;

@@ -12,7 +12,7 @@ typedef struct dq_checkpoint dq_checkpoint;
 
 /* `path` is a folder that holds config.json and either model.safetensors or model.safetensors.index.json, or a GGUF file. */
 dq_status dq_checkpoint_open(dq_checkpoint **out, const char *path, dq_err *err);
-/* Whether it is a file that begins as a GGUF file does, or has that name. */
+/* Whether it is a file that begins as a GGUF file does. */
 bool dq_checkpoint_is_gguf(const char *path);
 /* Paths of the weight files that the index of a folder lists, sorted, in the arena; none where it has no index, or one that
  * cannot be read. */

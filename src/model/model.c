@@ -212,8 +212,9 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
                        "%s: one file is no model. Name the folder that holds config.json and the "
                        "weights.",
                        path);
-    return dq_fail(err, DQ_DAMAGED,
-                   "%s: neither a folder with config.json nor a dq container (.h5)", path);
+    return dq_fail(
+        err, DQ_DAMAGED,
+        "%s: neither a folder with config.json, nor a GGUF file, nor a dq container (.h5)", path);
 }
 
 /* A folder without config.json: what it may have been meant for. DQ_OK when there is nothing to say. */

@@ -45,7 +45,7 @@ try 4 'architecture "qwen2" is not read' info arch.gguf
 head -c 100000 "$model" >cut.gguf
 try 3 "ends beyond the file" info cut.gguf
 : >empty.gguf
-try 3 "ends inside its header" info empty.gguf
+try 3 "nor a GGUF file" info empty.gguf
 mkdir folder && cp "$model" folder/
 try 6 "Name the file: folder/model.gguf" info folder
 try 4 "has scales in blocks of ggml. Use --math f32" eval "$model" --math int8 --text "$book" --ctx 64 --limit 2

@@ -576,7 +576,7 @@ static void folders_are_explained(void **state)
     edits_put("top/checkpoint-8/config.json", "{}", 2);
     refused(edits_path("top"), DQ_FILE, "checkpoint-7 (or another one beside it)");
     edits_put("top/model-Q4.gguf", "GGUF", 4);
-    refused(edits_path("top"), DQ_MISMATCH, "model-Q4.gguf: a GGUF file");
+    refused(edits_path("top"), DQ_FILE, "Name the file");
 
     unlink(edits_path("top/checkpoint-7/model-00002-of-00002.safetensors"));
     refused(edits_path("top/checkpoint-7"), DQ_FILE, "model-00002-of-00002.safetensors");
@@ -588,7 +588,7 @@ static void folders_are_explained(void **state)
     make_folder("gguf");
     edits_put("gguf/config.json", "{\"model_type\":\"llama\"}", 22);
     edits_put("gguf/model.gguf", "GGUF", 4);
-    refused(edits_path("gguf"), DQ_MISMATCH, "model.gguf: a GGUF file");
+    refused(edits_path("gguf"), DQ_FILE, "Name the file");
 }
 
 int main(void)

@@ -270,7 +270,12 @@ static void expect_read_back(const dq_quantize_tensor *q, const dq_quant_error *
 
 static dq_quant_error error_of(const dq_tensor *t, const dq_quant_spec *s)
 {
-    dq_quantize_tensor q = {.t = t, .rows = t->shape[0], .cols = t->shape[1], .spec = *s};
+    dq_quantize_tensor q = {
+        .t = t,
+        .w = {.rows = t->shape[0], .cols = t->shape[1], .dtype = t->dtype, .data = t->data},
+        .rows = t->shape[0],
+        .cols = t->shape[1],
+        .spec = *s};
     dq_quantize_tensor_buffers buffers = {0};
     dq_quantize_sink sink = {swallow, NULL};
     dq_quant_error e = {0, 0, 0};
