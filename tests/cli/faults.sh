@@ -5,7 +5,7 @@ head -c 250 "short text" >"$top/fault text"
 # What may differ between two runs, and the words of a run that could keep no state.
 whole() {
     grep -v -e '"seconds":' -e '"peak_bytes":' -e '"tokens_per_second":' -e '"warnings": \[' -e '"finished work ' \
-        -e '"an earlier run of this command' -e '^  \]$' "$1"
+        -e '"an earlier run of this command' -e '"two earlier runs of this command' -e '^  \]$' "$1"
 }
 
 # faults STRIDE ARGUMENTS...: dq, once for every STRIDE-th allocation, which fails, and then with all
