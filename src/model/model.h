@@ -71,7 +71,7 @@ dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mode
 /* Must come before weights are read. Compares a container's with their hashes, once: no number may come from damaged ones;
  * lays out those that another tool has quantized (dq_prequant_load). A plain checkpoint has no hashes. */
 dq_status dq_model_check_weights(const dq_model *m, dq_err *err);
-/* Nobody needs its weights for now: the system may take back the memory of its files' pages, which come again when they are
+/* Its weights rest: the system may take back the memory of its files' pages, which come again when they are
  * read. What another tool has quantized stays laid out. */
 void dq_model_release(const dq_model *m);
 /* A verbatim file that came with the model: "tokenizer.json", "tokenizer_config.json",
