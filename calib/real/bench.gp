@@ -1,0 +1,57 @@
+# bench.gp: the picture of the bench of a real model, from its CSV files.
+#   gnuplot -e "folder='results/real'" calib/real/bench.gp
+set datafile separator ","
+set datafile missing NaN
+set terminal svg size 1120,820 dynamic font "sans-serif,13" background rgb "white"
+set output folder."/real.svg"
+set style line 1 lc rgb "#b35806" lw 2 pt 7 ps 0.7
+set style line 2 lc rgb "#1f5fa8" lw 2 pt 5 ps 0.7
+set style line 3 lc rgb "#2a7f3f" lw 2 pt 9 ps 0.8
+set style line 4 lc rgb "#6a6a6a" lw 2 pt 13 ps 0.8
+set grid ytics lc rgb "#dddddd"
+set border 3
+set tics nomirror
+set logscale y
+set format y "10^{%L}"
+set key top right
+set ylabel "KLD, nats per token, +- standard error"
+set multiplot layout 2,2
+own(name, value) = strcol(name) eq value ? 1 : NaN
+
+set title "bits of the attention logits, by what shares a scale"
+set xrange [8.4:2.6]
+set xtics ("8" 8, "6" 6, "5" 5, "4" 4, "3" 3)
+set xlabel "bits"
+file = folder."/logits-near.csv"
+grains = "tensor head row tile"
+plot for [i=1:words(grains)] file every ::1 using (column("logit_bits") < 16 ? column("logit_bits")*own("logit_grain", word(grains, i)) : NaN):(column("kld_nats")):(column("kld_nats_stderr")) \
+     with yerrorlines ls i title word(grains, i)
+
+set title "weights, by method (groups of 64)"
+set xrange [2:6]
+set xtics auto
+set xlabel "bits per weight over all parameters"
+made = folder."/weights-made.csv"
+table = folder."/weights-near.csv"
+methods = "search gptq align"
+plot for [i=1:words(methods)] sprintf("< awk -F, 'NR == FNR { bits[$1] = $3; next } FNR == 1 { for (k = 1; k <= NF; k++) at[$k] = k; next } $at[\"model\"] ~ /w-%s-[234]-64/ { print bits[$at[\"model\"]] \",\" $at[\"kld_nats\"] \",\" $at[\"kld_nats_stderr\"] }' %s %s", word(methods, i), made, table) \
+     using 1:2:3 with yerrorlines ls i title word(methods, i)
+
+set title "codes of the KV cache (bits of keys:values)"
+set xrange [*:*]
+set xlabel "bytes per token"
+file = folder."/codes-near.csv"
+codes = "token page"
+plot for [i=1:words(codes)] file every ::1 using (column("kv_k_bits") < 16 ? column("kv_bytes_per_token")*own("kv_code", word(codes, i)) : NaN):(column("kld_nats")):(column("kld_nats_stderr")) \
+     with yerrorbars ls i title word(codes, i)
+
+set title "tokens evicted from a context of 512"
+set xrange [0.55:0.2]
+set xtics ("1/2" 0.5, "1/4" 0.25)
+set xlabel "share kept"
+file = folder."/policies.csv"
+pairs = "leverage:uniform keydiff:uniform kvzip:uniform kvzip:global"
+part(pair, k) = k == 1 ? pair[1:strstrt(pair, ":") - 1] : pair[strstrt(pair, ":") + 1:]
+plot for [i=1:words(pairs)] file every ::1 using (column("kv_keep") < 1 ? column("kv_keep")*own("kv_policy", part(word(pairs, i), 1))*own("kv_budget", part(word(pairs, i), 2)) : NaN):(column("kld_nats")):(column("kld_nats_stderr")) \
+     with yerrorlines ls i title part(word(pairs, i), 1).", ".part(word(pairs, i), 2)
+unset multiplot

