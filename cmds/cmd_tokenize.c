@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/strbuf.h"
+#include "checkpoint/gguf_model.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
@@ -31,7 +32,8 @@ static const dq_usage usage = {
         "Prints the ids of a text as decimal numbers with one space between them, on one line, "
         "exactly as the Hugging Face tokenizers library gives them. MODEL is a folder that needs "
         "nothing but tokenizer.json (tokenizer_config.json is read when it is there), a "
-        "tokenizer.json file, which is then read alone, or a container. With --decode FILE holds "
+        "tokenizer.json file, which is then read alone, a container, or a GGUF file of any model, "
+        "with or without tensors. With --decode FILE holds "
         "such ids, and the text that they stand for is printed, followed by a newline.\n",
     .examples = "  dq tokenize diffllama/ --text book.txt\n"
                 "  printf 'two words' | dq tokenize tokenizer.json --text - --special\n"
@@ -64,38 +66,59 @@ static dq_status from_folder(tokenize *x, const char *path, dq_err *err)
     return load(x, path, json, len, config, config_len, err);
 }
 
-static dq_status from_model(tokenize *x, const char *path, dq_err *err)
+static dq_status no_tokenizer(const char *path, dq_err *err)
+{
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s: the file holds no tokenizer. Give the folder of its source.", path);
+}
+
+static dq_status from_container(tokenize *x, const char *path, dq_err *err)
 {
     const char *json, *config;
     size_t len, config_len;
     DQ_TRY(dq_model_open(&x->model, path, err));
     DQ_TRY(dq_model_file(x->model, "tokenizer.json", &json, &len, err));
-    if (!json)
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: the file holds no tokenizer. Give the folder of its source.", path);
+    if (!json) return no_tokenizer(path, err);
     DQ_TRY(dq_model_file(x->model, "tokenizer_config.json", &config, &config_len, err));
     return load(x, path, json, len, config, config ? config_len : 0, err);
 }
 
-static dq_status is_model_file(bool *yes, const char *path, dq_err *err)
+/* The metadata alone are read: any model's, or those of a file that holds nothing else. */
+static dq_status from_gguf(tokenize *x, const char *path, dq_err *err)
 {
-    static const uint8_t signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1A, '\n'};
+    const char *json, *config;
+    size_t len, config_len;
+    dq_gguf_model *m;
+    DQ_TRY(dq_gguf_model_open_tokenizer(&m, path, err));
+    dq_gguf_model_text(m, "tokenizer.json", &json, &len, err);
+    dq_gguf_model_text(m, "tokenizer_config.json", &config, &config_len, err);
+    if (json)
+        load(x, path, json, len, config, config_len, err);
+    else
+        no_tokenizer(path, err);
+    dq_gguf_model_close(m);
+    return err->code;
+}
+
+static dq_status begin_of(uint8_t begin[8], const char *path, dq_err *err)
+{
     dq_os_map map;
     DQ_TRY(dq_os_map_open(&map, path, err));
-    *yes =
-        map.bytes >= 8 && (memcmp(map.data, signature, 8) == 0 || memcmp(map.data, "GGUF", 4) == 0);
+    if (map.bytes >= 8) memcpy(begin, map.data, 8);
     dq_os_map_close(&map);
     return DQ_OK;
 }
 
 static dq_status open_tokenizer(tokenize *x, const char *path, dq_err *err)
 {
-    bool model = false;
+    static const uint8_t hdf5[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1A, '\n'};
+    uint8_t begin[8] = {0};
     char *json;
     size_t len;
     if (dq_file_is_dir(path)) return from_folder(x, path, err);
-    DQ_TRY(is_model_file(&model, path, err));
-    if (model) return from_model(x, path, err);
+    DQ_TRY(begin_of(begin, path, err));
+    if (memcmp(begin, hdf5, 8) == 0) return from_container(x, path, err);
+    if (memcmp(begin, "GGUF", 4) == 0) return from_gguf(x, path, err);
     DQ_TRY(dq_file_read_small(&json, &len, path, DQ_MAX_TOKENIZER, x->arena, err));
     return load(x, path, json, len, NULL, 0, err);
 }

@@ -1,7 +1,9 @@
 /* gguf: a cursor walks the header once. Metadata become values of jansson, so that typed look-ups of base/json.h name what
- * is wrong; tensors are sorted by place to see that none overlap, then by name.
+ * is wrong; lists are checked and stay where they lie; tensors are sorted by place to see that none overlap, then by name.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/gguf.h"
+
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -89,89 +91,119 @@ static dq_status take_name(cursor *c, const char **out, const char *what)
 
 /* ---- Metadata ---- */
 
-static json_t *real_of(double x)
-{
-    return isfinite(x) ? json_real(x) : NULL;
-}
-
-static json_t *float_value(const uint8_t *p, uint64_t type)
+static double real_at(const uint8_t *p, uint64_t type)
 {
     float x;
     double y;
-    if (type == F32) {
-        memcpy(&x, p, sizeof x);
-        return real_of((double)x);
+    if (type == F64) {
+        memcpy(&y, p, sizeof y);
+        return y;
     }
-    memcpy(&y, p, sizeof y);
-    return real_of(y);
+    memcpy(&x, p, sizeof x);
+    return (double)x;
 }
 
-/* A value of fixed size; NULL: no such value. */
-static json_t *fixed_value(const uint8_t *p, uint64_t type)
+static int64_t signed_at(const uint8_t *p, uint64_t type)
 {
     const int n = value_bytes[type];
-    const uint64_t x = little(p, n);
+    return (int64_t)(little(p, n) << (64 - 8 * n)) >> (64 - 8 * n);
+}
+
+/* Whether a value of fixed size is one. */
+static bool is_value(const uint8_t *p, uint64_t type)
+{
+    if (type == F32 || type == F64) return isfinite(real_at(p, type));
+    return type != BOOL || *p <= 1;
+}
+
+/* A value of fixed size. */
+static json_t *fixed_value(const uint8_t *p, uint64_t type)
+{
+    const uint64_t x = little(p, value_bytes[type]);
     switch (type) {
     case F32:
-    case F64: return float_value(p, type);
-    case BOOL: return x > 1 ? NULL : json_boolean(x);
+    case F64: return json_real(real_at(p, type));
+    case BOOL: return json_boolean(x);
     case I8:
     case I16:
     case I32:
-    case I64: return json_integer((json_int_t)(x << (64 - 8 * n)) >> (64 - 8 * n));
+    case I64: return json_integer((json_int_t)signed_at(p, type));
     default: return x > INT64_MAX ? json_real((double)x) : json_integer((json_int_t)x);
     }
 }
 
-/* The value at the cursor; NULL: see the error. */
-static json_t *take_value(cursor *c, const char *key, uint64_t type)
+/* The bytes of a value at the cursor, checked; NULL: see the error. */
+static const uint8_t *take_bytes(cursor *c, const char *key, uint64_t type, uint64_t *n)
 {
-    uint64_t n = type < N_VALUES ? value_bytes[type] : 0;
-    if (type == STRING && take_number(c, &n, 8) != DQ_OK) return NULL;
-    if (type >= N_VALUES || type == ARRAY) {
-        dq_fail(c->err, DQ_DAMAGED,
-                "key \"%s\": type %llu of values is unknown or cannot stand in a list", key,
-                (unsigned long long)type);
-        return NULL;
-    }
-    const uint8_t *p = take(c, n);
+    *n = value_bytes[type];
+    if (type == STRING && take_number(c, n, 8) != DQ_OK) return NULL;
+    const uint8_t *p = take(c, *n);
+    int64_t bad;
     if (!p) return NULL;
-    json_t *v = type == STRING ? json_stringn((const char *)p, (size_t)n) : fixed_value(p, type);
-    if (!v)
-        dq_fail(c->err, DQ_DAMAGED, "key \"%s\": a value is %s", key,
-                type == STRING ? "not UTF-8"
-                : type == BOOL ? "neither true nor false"
-                               : "not finite");
-    return v;
-}
-
-static json_t *take_list(cursor *c, const char *key)
-{
-    uint64_t type, n;
-    if (take_number(c, &type, 4) != DQ_OK || take_number(c, &n, 8) != DQ_OK) return NULL;
-    if (n > c->len - c->at) { /* an item takes a byte at least */
-        ended(c);
-        return NULL;
-    }
-    json_t *list = json_array();
-    for (uint64_t i = 0; i < n && c->err->code == DQ_OK; i++)
-        json_array_append_new(list, take_value(c, key, type));
-    if (c->err->code == DQ_OK) return list;
-    json_decref(list);
+    if (type == STRING ? dq_utf8_check((const char *)p, (size_t)*n, &bad) == 0 : is_value(p, type))
+        return p;
+    dq_fail(c->err, DQ_DAMAGED, "key \"%s\": a value is %s", key,
+            type == STRING ? "not UTF-8"
+            : type == BOOL ? "neither true nor false"
+                           : "not finite");
     return NULL;
 }
 
-static dq_status take_field(cursor *c, json_t *fields)
+static json_t *take_value(cursor *c, const char *key, uint64_t type)
+{
+    uint64_t n;
+    const uint8_t *p = take_bytes(c, key, type, &n);
+    if (!p) return NULL;
+    return type == STRING ? json_stringn_nocheck((const char *)p, (size_t)n) : fixed_value(p, type);
+}
+
+static dq_status check_type(cursor *c, const char *key, uint64_t type)
+{
+    if (type < N_VALUES && type != ARRAY) return DQ_OK;
+    return dq_fail(c->err, DQ_DAMAGED,
+                   "key \"%s\": type %llu of values is unknown or cannot stand in a list", key,
+                   (unsigned long long)type);
+}
+
+static dq_status take_list(cursor *c, dq_gguf *g, const char *key)
+{
+    uint64_t type, n, bytes;
+    DQ_TRY(take_number(c, &type, 4));
+    DQ_TRY(take_number(c, &n, 8));
+    DQ_TRY(check_type(c, key, type));
+    if (n > c->len - c->at) return ended(c); /* an item takes a byte at least */
+    g->list = dq_grow(c->arena, g->list, g->n_lists + 1, &g->lists_cap, sizeof *g->list, c->err);
+    if (!g->list) return c->err->code;
+    g->list[g->n_lists++] = (dq_gguf_list){.key = key,
+                                           .texts = type == STRING,
+                                           .whole = type != STRING && type != F32 && type != F64,
+                                           .type = (uint32_t)type,
+                                           .n = (size_t)n,
+                                           .first = c->bytes + c->at};
+    for (uint64_t i = 0; i < n; i++) {
+        if (!take_bytes(c, key, type, &bytes)) return c->err->code;
+    }
+    return DQ_OK;
+}
+
+static dq_status take_field(cursor *c, dq_gguf *g)
 {
     const char *key;
     uint64_t type;
+    json_t *v = NULL;
     DQ_TRY(take_name(c, &key, "a key"));
     DQ_TRY(take_number(c, &type, 4));
-    if (json_object_get(fields, key))
+    if (json_object_get(g->fields, key))
         return dq_fail(c->err, DQ_DAMAGED, "key \"%s\" is there twice", key);
-    json_t *v = type == ARRAY ? take_list(c, key) : take_value(c, key, type);
-    DQ_TRY(c->err->code);
-    if (json_object_set_new(fields, key, v) != 0)
+    if (type == ARRAY) {
+        DQ_TRY(take_list(c, g, key));
+        v = json_array();
+    } else {
+        DQ_TRY(check_type(c, key, type));
+        v = take_value(c, key, type);
+        DQ_TRY(c->err->code);
+    }
+    if (json_object_set_new(g->fields, key, v) != 0)
         return dq_fail(c->err, DQ_DAMAGED, "a key before byte %zu is not UTF-8", c->at);
     return DQ_OK;
 }
@@ -314,23 +346,37 @@ static dq_status take_head(cursor *c, uint64_t *n_fields, dq_gguf *g)
     return DQ_OK;
 }
 
-static dq_status take_all(cursor *c, dq_gguf *g)
+static dq_status take_all(cursor *c, dq_gguf *g, bool tensors)
 {
     uint64_t n = 0;
     DQ_TRY(take_head(c, &n, g));
-    for (uint64_t i = 0; i < n; i++) DQ_TRY(take_field(c, g->fields));
-    return take_tensors(c, g);
+    for (uint64_t i = 0; i < n; i++) DQ_TRY(take_field(c, g));
+    if (tensors) return take_tensors(c, g);
+    g->n_tensors = 0;
+    return DQ_OK;
+}
+
+static dq_status parse(dq_gguf *g, cursor *c, bool tensors)
+{
+    *g = (dq_gguf){.fields = json_object()};
+    if (take_all(c, g, tensors) == DQ_OK) dq_json_complete(c->err);
+    if (c->err->code == DQ_OK) return DQ_OK;
+    json_decref(g->fields);
+    g->fields = NULL;
+    return c->err->code;
 }
 
 dq_status dq_gguf_parse(dq_gguf *g, const uint8_t *bytes, size_t len, dq_arena *a, dq_err *err)
 {
     cursor c = {bytes, 0, len, a, err};
-    *g = (dq_gguf){.fields = json_object()};
-    if (take_all(&c, g) == DQ_OK) dq_json_complete(err);
-    if (err->code == DQ_OK) return DQ_OK;
-    json_decref(g->fields);
-    g->fields = NULL;
-    return err->code;
+    return parse(g, &c, true);
+}
+
+dq_status dq_gguf_parse_fields(dq_gguf *g, const uint8_t *bytes, size_t len, dq_arena *a,
+                               dq_err *err)
+{
+    cursor c = {bytes, 0, len, a, err};
+    return parse(g, &c, false);
 }
 
 const dq_gguf_tensor *dq_gguf_find(const dq_gguf *g, const char *name)
@@ -338,4 +384,38 @@ const dq_gguf_tensor *dq_gguf_find(const dq_gguf *g, const char *name)
     const dq_gguf_tensor key = {.name = name};
     return g->n_tensors ? bsearch(&key, g->tensor, (size_t)g->n_tensors, sizeof key, by_name)
                         : NULL;
+}
+
+const dq_gguf_list *dq_gguf_find_list(const dq_gguf *g, const char *key)
+{
+    for (size_t i = 0; i < g->n_lists; i++) {
+        if (strcmp(g->list[i].key, key) == 0) return &g->list[i];
+    }
+    return NULL;
+}
+
+dq_status dq_gguf_list_texts(dq_gguf_span **out, const dq_gguf_list *l, dq_arena *a, dq_err *err)
+{
+    const uint8_t *p = l->first;
+    dq_gguf_span *span = *out = dq_alloc(a, l->n, sizeof *span, err);
+    for (size_t i = 0; span && i < l->n; i++) {
+        const size_t len = (size_t)little(p, 8);
+        span[i] = (dq_gguf_span){(const char *)p + 8, len};
+        p += 8 + len;
+    }
+    return err->code;
+}
+
+double dq_gguf_list_number(const dq_gguf_list *l, size_t i)
+{
+    const uint8_t *p = l->first + i * value_bytes[l->type];
+    switch (l->type) {
+    case F32:
+    case F64: return real_at(p, l->type);
+    case I8:
+    case I16:
+    case I32:
+    case I64: return (double)signed_at(p, l->type);
+    default: return (double)little(p, value_bytes[l->type]);
+    }
 }

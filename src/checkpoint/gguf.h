@@ -19,8 +19,27 @@ typedef struct dq_gguf_tensor {
     size_t bytes;
 } dq_gguf_tensor;
 
+/* A list of metadata where it lies in the file. Its items are checked as single values are. */
+typedef struct dq_gguf_list {
+    const char *key;
+    bool texts, whole;    /* what it holds: texts, whole numbers (bool too), else real numbers */
+    uint32_t type;        /* of the items; of gguf.c */
+    size_t n;             /* items */
+    const uint8_t *first; /* of them */
+} dq_gguf_list;
+
+/* Bytes of a list of texts, in the file; UTF-8, NUL allowed. */
+typedef struct dq_gguf_span {
+    const char *s;
+    size_t len;
+} dq_gguf_span;
+
 typedef struct dq_gguf {
-    json_t *fields; /* every key with its value; of the caller, who ends it with json_decref */
+    /* Every key with its value; of the caller, who ends it with json_decref. A list is empty here: its items are in `list`,
+     * as the vocabularies of models would make a million values. */
+    json_t *fields;
+    dq_gguf_list *list; /* [n_lists], as the file has them */
+    size_t n_lists, lists_cap;
     dq_gguf_tensor *tensor; /* [n_tensors], by name */
     int64_t n_tensors;
     size_t header_bytes; /* before the data of tensors */
@@ -30,7 +49,16 @@ typedef struct dq_gguf {
  * overlap. Names and tables live in the arena, data points into `bytes`. A type of tensors that dq does not read is
  * DQ_MISMATCH by name; big-endian files and version 1 too. On failure g->fields is NULL. */
 dq_status dq_gguf_parse(dq_gguf *g, const uint8_t *bytes, size_t len, dq_arena *a, dq_err *err);
+/* The metadata alone: no tensor is looked at, and the file may end behind its keys. */
+dq_status dq_gguf_parse_fields(dq_gguf *g, const uint8_t *bytes, size_t len, dq_arena *a,
+                               dq_err *err);
 const dq_gguf_tensor *dq_gguf_find(const dq_gguf *g, const char *name); /* NULL: absent */
+/* NULL: no such key, or no list. */
+const dq_gguf_list *dq_gguf_find_list(const dq_gguf *g, const char *key);
+/* The items of a list of texts, [l->n]; in the arena. */
+dq_status dq_gguf_list_texts(dq_gguf_span **out, const dq_gguf_list *l, dq_arena *a, dq_err *err);
+/* Item i of a list of numbers. */
+double dq_gguf_list_number(const dq_gguf_list *l, size_t i);
 /* Name of a ggml_type, "Q4_K"; NULL: unknown. */
 const char *dq_gguf_type_name(uint32_t type);
 

@@ -3,15 +3,16 @@
 #ifndef DQ_GGUF_CONFIG_H
 #define DQ_GGUF_CONFIG_H
 
+#include "base/strbuf.h"
 #include "checkpoint/gguf.h"
 
 /* What config.json would say; the caller ends it with json_decref. DQ_MISMATCH by name: another architecture than `llama`,
  * experts, rotary scaling of another kind. `heads`, `kv_heads`: for whoever brings rows back into order. */
 dq_status dq_gguf_config(json_t **out, int64_t *heads, int64_t *kv_heads, const dq_gguf *g,
                          dq_err *err);
-/* What tokenizer.json and tokenizer_config.json would say; NULL in both: the file has no tokenizer. DQ_MISMATCH by name:
- * a model or a pre-tokenizer that is not known. */
-dq_status dq_gguf_config_tokenizer(json_t **tokenizer, json_t **config, const dq_gguf *g,
+/* What tokenizer.json and tokenizer_config.json would say, blocks that the caller ends with dq_block_free; both empty: the
+ * file has no tokenizer. DQ_MISMATCH by name: a model or a pre-tokenizer that is not known. */
+dq_status dq_gguf_config_tokenizer(dq_strbuf *tokenizer, dq_strbuf *config, const dq_gguf *g,
                                    dq_err *err);
 
 #endif

@@ -36,18 +36,14 @@ enum { CONFIG, TOKENIZER, TOKENIZER_CONFIG, N_TEXTS };
 static const char *const text_names[N_TEXTS] = {"config.json", "tokenizer.json",
                                                 "tokenizer_config.json"};
 
-typedef struct text {
-    char *text; /* of jansson; NULL: none */
-    bool made;
-} text;
-
 struct dq_gguf_model {
     dq_arena *arena; /* owns this struct too */
     part *part;      /* [n_parts] */
     int n_parts;
     json_t *config;
-    text *
-        text; /* [N_TEXTS]: config.json, and those of the tokenizer, which are made when one is asked for */
+    /* config.json, and those of the tokenizer, which are made when one is asked for */
+    dq_strbuf text[N_TEXTS];
+    bool tokenizer_made;
     entry *entry; /* [n_entries], by name */
     int64_t n_entries;
     const char *about;
@@ -320,16 +316,17 @@ static dq_status describe(dq_gguf_model *m, dq_err *err)
 
 /* ---- Files ---- */
 
-static dq_status open_part(dq_gguf_model *m, int i, const char *path, dq_err *err)
+static dq_status open_part(dq_gguf_model *m, int i, const char *path, bool tensors, dq_err *err)
 {
     part *p = &m->part[i];
     const char *slash = strrchr(path, '/');
     p->name = dq_text(m->arena, slash ? slash + 1 : path, strlen(slash ? slash + 1 : path), err);
     if (!p->name) return err->code;
     DQ_TRY(dq_os_map_open(&p->map, path, err));
-    if (dq_gguf_parse(&p->g, p->map.data, p->map.bytes, m->arena, err) != DQ_OK)
-        return dq_in(err, "%s: ", path);
-    return DQ_OK;
+    const dq_status status =
+        tensors ? dq_gguf_parse(&p->g, p->map.data, p->map.bytes, m->arena, err)
+                : dq_gguf_parse_fields(&p->g, p->map.data, p->map.bytes, m->arena, err);
+    return status == DQ_OK ? DQ_OK : dq_in(err, "%s: ", path);
 }
 
 /* The path of part i of n, from that of the first. */
@@ -351,17 +348,14 @@ static dq_status open_parts(dq_gguf_model *m, const char *path, dq_err *err)
 {
     static const int64_t one = 1, zero = 0;
     int64_t n, number;
-    m->part = dq_alloc(m->arena, MAX_PARTS, sizeof *m->part, err);
-    if (!m->part) return err->code;
-    m->n_parts = 1;
-    DQ_TRY(open_part(m, 0, path, err));
+    DQ_TRY(open_part(m, 0, path, true, err));
     if (dq_json_int(&n, m->part[0].g.fields, "split.count", 0, MAX_PARTS, &one, err) != DQ_OK)
         return dq_in(err, "%s: ", path);
     for (int64_t i = 1; i < n; i++) {
         const char *other = part_path(path, i, n, m->arena, err);
         if (!other) return err->code;
         m->n_parts++;
-        DQ_TRY(open_part(m, (int)i, other, err));
+        DQ_TRY(open_part(m, (int)i, other, true, err));
         DQ_TRY(dq_json_int(&number, m->part[i].g.fields, "split.no", 0, MAX_PARTS, &zero, err));
         if (number != i)
             return dq_fail(err, DQ_DAMAGED,
@@ -371,54 +365,68 @@ static dq_status open_parts(dq_gguf_model *m, const char *path, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status set_text(text *t, json_t *v, dq_err *err)
-{
-    return v ? dq_json_dump(&t->text, v, JSON_INDENT(2), err) : DQ_OK;
-}
-
 static dq_status read_head(dq_gguf_model *m, dq_err *err)
 {
     const dq_gguf *g = &m->part[0].g;
     int64_t heads, kv_heads;
-    m->text = dq_alloc(m->arena, N_TEXTS, sizeof *m->text, err);
-    if (!m->text) return err->code;
+    char *text;
     DQ_TRY(dq_gguf_config(&m->config, &heads, &kv_heads, g, err));
-    DQ_TRY(set_text(&m->text[CONFIG], m->config, err));
+    DQ_TRY(dq_json_dump(&text, m->config, JSON_INDENT(2), err));
+    dq_strbuf_add(&m->text[CONFIG], text, strlen(text), err);
+    free(text);
+    DQ_TRY(err->code);
     DQ_TRY(list_entries(m, heads, kv_heads, err));
     return describe(m, err);
 }
 
 /* The texts of the tokenizer, once. */
-static dq_status make_tokenizer(const dq_gguf_model *m, dq_err *err)
+static dq_status make_tokenizer(dq_gguf_model *m, dq_err *err)
 {
-    json_t *tokenizer, *config;
-    if (m->text[TOKENIZER].made) return DQ_OK;
-    DQ_TRY(dq_gguf_config_tokenizer(&tokenizer, &config, &m->part[0].g, err));
-    set_text(&m->text[TOKENIZER], tokenizer, err);
-    set_text(&m->text[TOKENIZER_CONFIG], config, err);
-    json_decref(tokenizer);
-    json_decref(config);
-    m->text[TOKENIZER].made = err->code == DQ_OK;
+    if (m->tokenizer_made) return DQ_OK;
+    DQ_TRY(dq_gguf_config_tokenizer(&m->text[TOKENIZER], &m->text[TOKENIZER_CONFIG], &m->part[0].g,
+                                    err));
+    m->tokenizer_made = true;
+    return DQ_OK;
+}
+
+/* With one part, which is not open yet; NULL: see err. */
+static dq_gguf_model *new_model(dq_err *err)
+{
+    dq_arena *arena = dq_arena_new();
+    dq_gguf_model *m = arena ? dq_alloc(arena, 1, sizeof *m, err) : NULL;
+    part *parts = m ? dq_alloc(arena, MAX_PARTS, sizeof *parts, err) : NULL;
+    if (!parts) {
+        dq_arena_free(arena);
+        dq_fail(err, DQ_RESOURCE, "out of memory");
+        return NULL;
+    }
+    m->arena = arena;
+    m->part = parts;
+    m->n_parts = 1;
+    return m;
+}
+
+static dq_status opened(dq_gguf_model **out, dq_gguf_model *m, const dq_err *err)
+{
+    *out = err->code == DQ_OK ? m : NULL;
+    if (!*out) dq_gguf_model_close(m);
     return err->code;
 }
 
 dq_status dq_gguf_model_open(dq_gguf_model **out, const char *path, dq_err *err)
 {
-    dq_arena *arena = dq_arena_new();
-    dq_gguf_model *m = arena ? dq_alloc(arena, 1, sizeof *m, err) : NULL;
-    *out = NULL;
-    if (!m) {
-        dq_arena_free(arena);
-        return dq_fail(err, DQ_RESOURCE, "out of memory");
-    }
-    m->arena = arena;
-    if (open_parts(m, path, err) == DQ_OK && read_head(m, err) != DQ_OK) dq_in(err, "%s: ", path);
-    if (err->code != DQ_OK) {
-        dq_gguf_model_close(m);
-        return err->code;
-    }
-    *out = m;
-    return DQ_OK;
+    dq_gguf_model *m = new_model(err);
+    if (m && open_parts(m, path, err) == DQ_OK && read_head(m, err) != DQ_OK)
+        dq_in(err, "%s: ", path);
+    return opened(out, m, err);
+}
+
+dq_status dq_gguf_model_open_tokenizer(dq_gguf_model **out, const char *path, dq_err *err)
+{
+    dq_gguf_model *m = new_model(err);
+    if (m && open_part(m, 0, path, false, err) == DQ_OK && make_tokenizer(m, err) != DQ_OK)
+        dq_in(err, "%s: ", path);
+    return opened(out, m, err);
 }
 
 void dq_gguf_model_close(dq_gguf_model *m)
@@ -428,7 +436,7 @@ void dq_gguf_model_close(dq_gguf_model *m)
         json_decref(m->part[i].g.fields);
         dq_os_map_close(&m->part[i].map);
     }
-    for (int i = 0; m->text && i < N_TEXTS; i++) free(m->text[i].text);
+    for (int i = 0; i < N_TEXTS; i++) dq_block_free(m->text[i].s);
     json_decref(m->config);
     dq_os_block_free(&m->own);
     dq_arena_free(m->arena); /* m itself lives there */
@@ -439,7 +447,7 @@ const json_t *dq_gguf_model_config(const dq_gguf_model *m)
     return m->config;
 }
 
-dq_status dq_gguf_model_text(const dq_gguf_model *m, const char *name, const char **out,
+dq_status dq_gguf_model_text(dq_gguf_model *m, const char *name, const char **out,
                              size_t *len, dq_err *err)
 {
     *out = NULL;
@@ -447,8 +455,8 @@ dq_status dq_gguf_model_text(const dq_gguf_model *m, const char *name, const cha
     for (int i = 0; i < N_TEXTS; i++) {
         if (strcmp(text_names[i], name) != 0) continue;
         if (i != CONFIG) DQ_TRY(make_tokenizer(m, err));
-        *out = m->text[i].text;
-        *len = *out ? strlen(*out) : 0;
+        *out = m->text[i].s;
+        *len = m->text[i].n;
     }
     return DQ_OK;
 }

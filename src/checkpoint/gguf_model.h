@@ -14,11 +14,13 @@ typedef struct dq_gguf_model dq_gguf_model;
 /* `path` is a whole file, or the first part NAME-00001-of-0000N.gguf of a split one whose other parts lie beside it. Reads
  * headers only. DQ_MISMATCH by name: another architecture or type of tensors. */
 dq_status dq_gguf_model_open(dq_gguf_model **out, const char *path, dq_err *err);
+/* The texts of the tokenizer alone: of any architecture, with or without tensors, by the first part of a split file. */
+dq_status dq_gguf_model_open_tokenizer(dq_gguf_model **out, const char *path, dq_err *err);
 void dq_gguf_model_close(dq_gguf_model *m); /* NULL allowed */
 const json_t *dq_gguf_model_config(const dq_gguf_model *m);
 /* "config.json", "tokenizer.json", "tokenizer_config.json", which belong to the model; NULL: no such file. Those of the tokenizer
  * are made when one of them is asked for first, by one thread: DQ_MISMATCH by name for one that is not known. */
-dq_status dq_gguf_model_text(const dq_gguf_model *m, const char *name, const char **out,
+dq_status dq_gguf_model_text(dq_gguf_model *m, const char *name, const char **out,
                              size_t *len, dq_err *err);
 /* For people: "GGUF, 210 Q4_1, 1 Q8_0, 61 F32". */
 const char *dq_gguf_model_about(const dq_gguf_model *m);

@@ -78,23 +78,19 @@ static dq_tokenizer *spm_tokenizer(void)
     dq_err err = {0};
     dq_gguf g;
     dq_tokenizer *t;
-    json_t *file, *config;
-    char *bytes, *text, *more;
+    dq_strbuf text, more;
+    char *bytes;
     size_t len;
     dq_arena *a = dq_arena_new();
     assert_int_equal(dq_file_read(&bytes, &len, DQ_TEST_DIR "/golden/gguf/spm.gguf", a, &err),
                      DQ_OK);
     assert_int_equal(dq_gguf_parse(&g, (const uint8_t *)bytes, len, a, &err), DQ_OK);
-    if (dq_gguf_config_tokenizer(&file, &config, &g, &err) != DQ_OK) fail_msg("%s", err.text);
-    assert_int_equal(dq_json_dump(&text, file, 0, &err), DQ_OK);
-    assert_int_equal(dq_json_dump(&more, config, 0, &err), DQ_OK);
-    if (dq_tokenizer_load(&t, text, strlen(text), more, strlen(more), &err) != DQ_OK)
+    if (dq_gguf_config_tokenizer(&text, &more, &g, &err) != DQ_OK) fail_msg("%s", err.text);
+    if (dq_tokenizer_load(&t, text.s, text.n, more.s, more.n, &err) != DQ_OK)
         fail_msg("%s", err.text);
-    json_decref(file);
-    json_decref(config);
     json_decref(g.fields);
-    free(text);
-    free(more);
+    dq_block_free(text.s);
+    dq_block_free(more.s);
     dq_arena_free(a);
     return t;
 }

@@ -1,0 +1,42 @@
+/* gguf_vocab: the lists of a tokenizer in a GGUF file, and what tokenizer.json would write for them. For gguf_tokenizer.c.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_GGUF_VOCAB_H
+#define DQ_GGUF_VOCAB_H
+
+#include "base/strbuf.h"
+#include "checkpoint/gguf.h"
+
+/* Types of tokens. */
+enum {
+    DQ_GGUF_NORMAL = 1,
+    DQ_GGUF_UNKNOWN,
+    DQ_GGUF_CONTROL,
+    DQ_GGUF_USER_DEFINED,
+    DQ_GGUF_UNUSED,
+    DQ_GGUF_BYTE
+};
+
+typedef struct dq_gguf_vocab {
+    dq_gguf_span *token;              /* [n] */
+    const dq_gguf_list *type, *score; /* [n]; NULL: not there */
+    size_t n;
+    /* tokenizer.ggml.merges, [n_merges] of "left right"; NULL: as dq_gguf_vocab_spm found them */
+    dq_gguf_span *merge;
+    struct dq_gguf_merge *pair; /* [n_merges] */
+    size_t n_merges;
+} dq_gguf_vocab;
+
+/* Tokens and types; with `spm` scores too, and the merges of SentencePiece: all ways in which a token is made of two others,
+ * best score first. Otherwise the file's merges. Tables live in the arena, texts in the file. DQ_DAMAGED: a list is missing, of
+ * another type or length. */
+dq_status dq_gguf_vocab_read(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_arena *a,
+                             dq_err *err);
+int dq_gguf_vocab_type(const dq_gguf_vocab *v, size_t i);
+/* The first token of a type; NULL: none. */
+const dq_gguf_span *dq_gguf_vocab_first(const dq_gguf_vocab *v, int type);
+/* Appends {token: id, ...} and the list of merges, two spaces deeper than `indent`, as json_dumps indents. */
+dq_status dq_gguf_vocab_write(dq_strbuf *out, const dq_gguf_vocab *v, int indent, dq_err *err);
+dq_status dq_gguf_vocab_write_merges(dq_strbuf *out, const dq_gguf_vocab *v, int indent,
+                                     dq_err *err);
+
+#endif
