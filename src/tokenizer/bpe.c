@@ -349,13 +349,14 @@ static dq_status one_word(dq_bpe_run *run, dq_id_list *ids, const char *word, si
                             : any_word(run, ids, word, len, err);
 }
 
-dq_status dq_bpe_know(dq_bpe *bpe, dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
-                      int32_t id, dq_err *err)
+dq_status dq_bpe_makes(bool *yes, dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
+                       int32_t id, dq_err *err)
 {
+    *yes = false;
     if (len > CACHE_KEY) return DQ_OK;
     ids->n = 0;
     DQ_TRY(any_word(run, ids, word, len, err));
-    if (ids->n == 1 && ids->id[0] == id) dq_strmap_put(&bpe->known, word, len, id);
+    *yes = ids->n == 1 && ids->id[0] == id;
     return DQ_OK;
 }
 

@@ -44,10 +44,9 @@ typedef struct dq_bpe_run {
     size_t scratch_symbols;
 } dq_bpe_run;
 
-/* Puts the word into bpe->known if merging alone makes it the token `id` and it is short; it must live
- * as long as *bpe. ids is scratch. */
-dq_status dq_bpe_know(dq_bpe *bpe, dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
-                      int32_t id, dq_err *err);
+/* Whether merging alone makes of a short word the token `id`, so that it belongs into bpe->known. ids is scratch. */
+dq_status dq_bpe_makes(bool *yes, dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
+                       int32_t id, dq_err *err);
 /* Ends what dq_bpe_word has made, after a failure too. *run is {.bpe} before the first word. */
 void dq_bpe_run_end(dq_bpe_run *run);
 /* Appends the ids of one word of well-formed UTF-8: merges of lowest rank first, leftmost first among

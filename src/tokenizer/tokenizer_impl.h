@@ -9,6 +9,7 @@
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pretokenizer.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/tokenizer_lists.h"
 #include "tokenizer/unigram.h"
 
 typedef struct dq_tokenizer_entry {
@@ -42,6 +43,8 @@ struct dq_tokenizer {
 
 /* Of two entries, for qsort and bsearch. */
 int dq_tokenizer_by_id(const void *x, const void *y);
+/* By rising id; those of most files are. */
+void dq_tokenizer_sort(dq_tokenizer_entry *entry, size_t n);
 /* NULL: no such id. */
 const dq_tokenizer_entry *dq_tokenizer_find(const dq_tokenizer *t, int32_t id);
 
@@ -51,9 +54,12 @@ const dq_tokenizer_entry *dq_tokenizer_find(const dq_tokenizer *t, int32_t id);
 typedef struct dq_tokenizer_loader {
     dq_tokenizer *t;
     dq_arena *scratch;
+    bool listed;              /* the lists are there; otherwise they are in the document */
+    dq_tokenizer_lists lists; /* of a BPE model */
     dq_strmap vocab;          /* token of the model, as written -> id */
     dq_strmap by_text;        /* added token -> index in t->added */
     size_t vocab_count;       /* tokens of the model */
+    size_t next_joined;       /* token that the next merge may make; index of lists.token */
     int64_t next_id;          /* of an added token that the model does not know */
     const char *lost_unknown; /* unk_token that the vocabulary lacks, or NULL */
     const char *file;         /* whose contents are being read, for messages */
@@ -61,8 +67,8 @@ typedef struct dq_tokenizer_loader {
 
 dq_status dq_tokenizer_load_model(dq_tokenizer_loader *l, json_t *model, dq_err *err);
 /* Appends the model's tokens to t->piece (unsorted); room for `extra` more is left. `vocab` is the
- * model's, an object or (Unigram) a list. */
-dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, json_t *vocab, size_t extra,
+ * list of a Unigram model. */
+dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, const json_t *vocab, size_t extra,
                                    dq_err *err);
 
 #endif

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/tokenizer_impl.h"
 
+#include "base/utf8.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,7 +171,7 @@ static dq_status load_all_added(dq_tokenizer_loader *l, const json_t *root, cons
 }
 
 /* All pieces by id; added tokens that the model knows take their text. */
-static dq_status load_pieces(dq_tokenizer_loader *l, json_t *vocab, dq_err *err)
+static dq_status load_pieces(dq_tokenizer_loader *l, const json_t *vocab, dq_err *err)
 {
     dq_tokenizer *t = l->t;
     DQ_TRY(dq_tokenizer_load_pieces(l, vocab, t->n_added, err));
@@ -178,7 +180,7 @@ static dq_status load_pieces(dq_tokenizer_loader *l, json_t *vocab, dq_err *err)
         if (dq_strmap_get(&l->vocab, a->text, a->len) >= 0) continue;
         t->piece[t->n_pieces++] = (dq_tokenizer_entry){a->text, a->len, a->id};
     }
-    if (t->n_pieces) qsort(t->piece, t->n_pieces, sizeof *t->piece, dq_tokenizer_by_id);
+    dq_tokenizer_sort(t->piece, t->n_pieces);
     for (size_t i = 1; i < t->n_pieces; i++) {
         const dq_tokenizer_entry *p = &t->piece[i - 1];
         if (p->id == p[1].id)
@@ -342,13 +344,30 @@ static dq_status load_parts(dq_tokenizer_loader *l, json_t *root, json_t *config
     return DQ_OK;
 }
 
+/* The document without the lists of a BPE model, which stand in l->lists; where they are not found, or what is left is
+ * no JSON, the whole, so that the parser's words are about the file. */
+static dq_status parse_document(json_t **root, dq_tokenizer_loader *l, const char *json, size_t len,
+                                dq_err *err)
+{
+    int64_t first_bad;
+    char *rest;
+    size_t rest_len;
+    dq_err other = {0};
+    l->listed = dq_utf8_check(json, len, &first_bad) == 0 &&
+                dq_tokenizer_lists_scan(&l->lists, &rest, &rest_len, json, len, l->scratch) &&
+                dq_json_parse(root, rest, rest_len, l->file, &other) == DQ_OK;
+    if (l->listed) return DQ_OK;
+    l->lists = (dq_tokenizer_lists){0};
+    return dq_json_parse(root, json, len, l->file, err);
+}
+
 static dq_status load(dq_tokenizer *t, const char *json, size_t len, const char *config,
                       size_t config_len, dq_err *err)
 {
     dq_tokenizer_loader l = {.t = t, .scratch = dq_arena_new(), .file = "tokenizer.json"};
     json_t *root = NULL, *extra = NULL;
     if (!l.scratch) dq_fail(err, DQ_RESOURCE, "out of memory (loading a tokenizer)");
-    if (!err->code) dq_json_parse(&root, json, len, "tokenizer.json", err);
+    if (!err->code) parse_document(&root, &l, json, len, err);
     if (!err->code && config)
         dq_json_parse(&extra, config, config_len, "tokenizer_config.json", err);
     if (!err->code && load_parts(&l, root, extra, err) != DQ_OK) dq_in(err, "%s: ", l.file);

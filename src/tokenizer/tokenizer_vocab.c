@@ -52,109 +52,80 @@ static dq_status check_bpe_options(const json_t *model, dq_err *err)
     return DQ_OK;
 }
 
+/* Of texts that are there twice the parser knows, if it was asked. */
 static dq_status load_vocab(dq_tokenizer_loader *l, json_t *vocab, dq_err *err)
 {
-    const char *key;
-    json_t *value;
-    if (!json_is_object(vocab)) return dq_fail(err, DQ_DAMAGED, "model vocab is not an object");
-    l->vocab_count = json_object_size(vocab);
+    dq_tokenizer_lists *x = &l->lists;
+    if (!l->listed) DQ_TRY(dq_tokenizer_lists_of_tokens(x, vocab, l->scratch, err));
+    l->vocab_count = x->n_tokens;
     DQ_TRY(dq_strmap_new(&l->vocab, l->vocab_count, l->scratch, err));
-    json_object_foreach(vocab, key, value)
-    {
-        int64_t id;
-        if (!dq_json_whole(&id, value) || id < 0 || id > MAX_ID)
-            return dq_fail(err, DQ_DAMAGED,
-                           "model vocab: the id of token \"%.100s\" is not a whole number from 0 "
-                           "to %d",
-                           key, MAX_ID);
-        dq_strmap_put(&l->vocab, key, strlen(key), (int32_t)id);
+    for (size_t i = 0; i < x->n_tokens; i++) {
+        const dq_tokenizer_token *t = &x->token[i];
+        dq_strmap_put(&l->vocab, t->s, t->len, t->id);
+        if (l->vocab.n == i)
+            return dq_fail(err, DQ_DAMAGED, "model vocab: token \"%.*s\" is there twice",
+                           (int)(t->len < 100 ? t->len : 100), t->s);
     }
     return DQ_OK;
 }
 
-/* The two halves of one merge: "a b" or ["a", "b"]. */
-typedef struct halves {
-    const char *text[2];
-    size_t len[2];
-} halves;
-
-static bool split_merge(halves *h, const json_t *merge)
+static dq_status unknown_token(dq_err *err, int32_t index, const char *text, size_t len)
 {
-    if (json_is_string(merge)) {
-        const char *s = json_string_value(merge), *space;
-        size_t len = json_string_length(merge);
-        space = memchr(s, ' ', len);
-        if (!space) return false;
-        h->text[0] = s;
-        h->len[0] = (size_t)(space - s);
-        h->text[1] = space + 1;
-        h->len[1] = len - h->len[0] - 1;
-        return !memchr(h->text[1], ' ', h->len[1]);
-    }
-    if (!json_is_array(merge) || json_array_size(merge) != 2) return false;
-    for (size_t k = 0; k < 2; k++) {
-        const json_t *part = json_array_get(merge, k);
-        if (!json_is_string(part)) return false;
-        h->text[k] = json_string_value(part);
-        h->len[k] = json_string_length(part);
-    }
-    return true;
-}
-
-static dq_status unknown_token(dq_err *err, size_t index, const char *text, size_t len)
-{
-    return dq_fail(err, DQ_DAMAGED, "model merges[%zu]: token \"%.*s\" is not in the vocabulary",
-                   index, (int)(len < 100 ? len : 100), text);
+    return dq_fail(err, DQ_DAMAGED, "model merges[%d]: token \"%.*s\" is not in the vocabulary",
+                   (int)index, (int)(len < 100 ? len : 100), text);
 }
 
 /* Joins text to a U+2581 behind it. */
-static bool crosses(const halves *h)
+static bool crosses(const dq_tokenizer_merge *m)
 {
-    if (h->len[1] < 3 || memcmp(h->text[1], mark, 3) != 0) return false;
-    return h->len[0] < 3 || memcmp(h->text[0] + h->len[0] - 3, mark, 3) != 0;
+    if (m->len[1] < 3 || memcmp(m->text[1], mark, 3) != 0) return false;
+    return m->len[0] < 3 || memcmp(m->text[0] + m->len[0] - 3, mark, 3) != 0;
 }
 
-static dq_status load_merge(dq_tokenizer_loader *l, const halves *h, size_t index, int32_t rank,
+/* Most vocabularies have what merges make in their order, so that the token behind the last one found is tried first. */
+static int32_t find_joined(dq_tokenizer_loader *l, const char *s, size_t len)
+{
+    const size_t next = l->next_joined;
+    const dq_tokenizer_token *t = &l->lists.token[next];
+    if (next < l->lists.n_tokens && t->len == len && memcmp(t->s, s, len) == 0) {
+        l->next_joined++;
+        return t->id;
+    }
+    const int32_t id = dq_strmap_get(&l->vocab, s, len);
+    if (id >= 0) l->next_joined = (size_t)id + 1;
+    return id;
+}
+
+static dq_status load_merge(dq_tokenizer_loader *l, const dq_tokenizer_merge *m, int32_t rank,
                             dq_err *err)
 {
     char small[256], *joined = small;
-    size_t len = h->len[0] + h->len[1];
+    size_t len = m->len[0] + m->len[1];
     int32_t id[3];
     for (size_t k = 0; k < 2; k++) {
-        id[k] = dq_strmap_get(&l->vocab, h->text[k], h->len[k]);
-        if (id[k] < 0) return unknown_token(err, index, h->text[k], h->len[k]);
+        id[k] = dq_strmap_get(&l->vocab, m->text[k], m->len[k]);
+        if (id[k] < 0) return unknown_token(err, rank, m->text[k], m->len[k]);
     }
     if (len > sizeof small) {
         joined = dq_alloc(l->scratch, len, 1, err);
         if (!joined) return err->code;
     }
-    memcpy(joined, h->text[0], h->len[0]);
-    memcpy(joined + h->len[0], h->text[1], h->len[1]);
-    id[2] = dq_strmap_get(&l->vocab, joined, len);
-    if (id[2] < 0) return unknown_token(err, index, joined, len);
+    memcpy(joined, m->text[0], m->len[0]);
+    memcpy(joined + m->len[0], m->text[1], m->len[1]);
+    id[2] = find_joined(l, joined, len);
+    if (id[2] < 0) return unknown_token(err, rank, joined, len);
     DQ_TRY(dq_bpe_merge_put(&l->t->bpe, id[0], id[1], rank, id[2], err));
-    l->t->bpe.cuts &= !crosses(h);
+    l->t->bpe.cuts &= !crosses(m);
     return DQ_OK;
 }
 
 static dq_status load_merges(dq_tokenizer_loader *l, const json_t *merges, dq_err *err)
 {
-    int32_t rank = 0;
-    if (!json_is_array(merges)) return dq_fail(err, DQ_DAMAGED, "model merges is not a list");
-    size_t n = json_array_size(merges);
-    if (n > (size_t)MAX_ID) return dq_fail(err, DQ_DAMAGED, "model merges: too many");
-    DQ_TRY(dq_map64_new(&l->t->bpe.merges, n, l->t->arena, err));
-    for (size_t i = 0; i < n; i++) {
-        const json_t *merge = json_array_get(merges, i);
-        halves h;
-        if (json_is_string(merge) && strncmp(json_string_value(merge), "#version", 8) == 0)
-            continue; /* copied from merges.txt; has no rank */
-        if (!split_merge(&h, merge))
-            return dq_fail(err, DQ_DAMAGED,
-                           "model merges[%zu] is neither \"left right\" nor [\"left\", \"right\"]",
-                           i);
-        DQ_TRY(load_merge(l, &h, i, rank++, err));
-    }
+    dq_tokenizer_lists *x = &l->lists;
+    if (!l->listed) DQ_TRY(dq_tokenizer_lists_of_merges(x, merges, l->scratch, err));
+    if (x->n_merges > (size_t)MAX_ID) return dq_fail(err, DQ_DAMAGED, "model merges: too many");
+    DQ_TRY(dq_map64_new(&l->t->bpe.merges, x->n_merges, l->t->arena, err));
+    for (size_t i = 0; i < x->n_merges; i++) DQ_TRY(load_merge(l, &x->merge[i], (int32_t)i, err));
     return DQ_OK;
 }
 
@@ -220,38 +191,25 @@ static const json_t *listed(const json_t *vocab, size_t i)
     return json_array_get(json_array_get(vocab, i), 0);
 }
 
-static size_t vocab_bytes(const dq_tokenizer_loader *l, json_t *vocab)
+static size_t vocab_bytes(const dq_tokenizer_loader *l, const json_t *vocab)
 {
-    const char *key;
-    json_t *value;
     size_t n = 0;
-    if (l->t->is_unigram) {
-        for (size_t i = 0; i < l->vocab_count; i++) n += json_string_length(listed(vocab, i));
-    } else {
-        json_object_foreach(vocab, key, value) n += strlen(key);
-    }
+    for (size_t i = 0; i < l->vocab_count; i++)
+        n += l->t->is_unigram ? json_string_length(listed(vocab, i)) : l->lists.token[i].len;
     return n;
 }
 
 /* All tokens as the file writes them; pool has capacity for vocab_bytes. */
-static void list_tokens(const dq_tokenizer_loader *l, raw *token, json_t *vocab, char *pool)
+static void list_tokens(const dq_tokenizer_loader *l, raw *token, const json_t *vocab, char *pool)
 {
-    const char *key;
-    json_t *value;
-    size_t n = 0;
-    if (l->t->is_unigram) {
-        for (; n < l->vocab_count; n++) {
-            const json_t *s = listed(vocab, n);
-            token[n] = (raw){json_string_value(s), json_string_length(s), (int32_t)n, true};
+    for (size_t i = 0; i < l->vocab_count; i++) {
+        if (l->t->is_unigram) {
+            const json_t *s = listed(vocab, i);
+            token[i] = (raw){json_string_value(s), json_string_length(s), (int32_t)i, true};
+        } else {
+            const dq_tokenizer_token *t = &l->lists.token[i];
+            token[i] = (raw){t->s, t->len, t->id, true};
         }
-    } else {
-        json_object_foreach(vocab, key, value)
-        {
-            const size_t len = strlen(key);
-            token[n++] = (raw){key, len, dq_strmap_get(&l->vocab, key, len), true};
-        }
-    }
-    for (size_t i = 0; i < n; i++) {
         token[i].s = memcpy(pool, token[i].s, token[i].len);
         pool += token[i].len;
     }
@@ -279,6 +237,13 @@ int dq_tokenizer_by_id(const void *x, const void *y)
 {
     const dq_tokenizer_entry *a = x, *b = y;
     return (a->id > b->id) - (a->id < b->id);
+}
+
+void dq_tokenizer_sort(dq_tokenizer_entry *entry, size_t n)
+{
+    size_t i = 1;
+    while (i < n && entry[i - 1].id < entry[i].id) i++;
+    if (i < n) qsort(entry, n, sizeof *entry, dq_tokenizer_by_id);
 }
 
 /* ----- BPE ----- */
@@ -327,29 +292,54 @@ static dq_status load_start(dq_tokenizer_loader *l, const raw *token, dq_err *er
     return DQ_OK;
 }
 
+/* Token i as a word. */
+static dq_tokenizer_entry word_of(const dq_tokenizer *t, const raw *token, size_t i)
+{
+    if (t->bpe.byte_level) return t->piece[i];
+    return (dq_tokenizer_entry){token[i].s, token[i].len, token[i].id};
+}
+
+/* known[i]: merging alone makes token i of its text. Each is found for itself, so that threads share them. */
+static dq_status find_known(bool *known, const dq_tokenizer_loader *l, const raw *token,
+                            dq_err *err)
+{
+    const dq_tokenizer *t = l->t;
+#pragma omp parallel
+    {
+        dq_bpe_run run = {.bpe = &t->bpe};
+        dq_id_list ids = {0};
+        dq_err own = {0};
+#pragma omp for schedule(dynamic, 1024)
+        for (size_t i = 0; i < l->vocab_count; i++) {
+            const dq_tokenizer_entry w = word_of(t, token, i);
+            if (token[i].is_word && w.len > 0 && own.code == DQ_OK)
+                dq_bpe_makes(&known[i], &run, &ids, w.text, w.len, w.id, &own);
+        }
+        dq_bpe_run_end(&run);
+        dq_block_free(ids.id);
+#pragma omp critical
+        dq_fail_as(err, &own);
+    }
+    return err->code;
+}
+
 /* The words that are one token: always (ignore_merges), and after merging. t->piece has the tokens in
  * the same order. */
 static dq_status load_words(dq_tokenizer_loader *l, const raw *token, dq_err *err)
 {
-    dq_tokenizer *t = l->t;
-    dq_bpe *bpe = &t->bpe;
-    dq_bpe_run run = {.bpe = bpe};
-    dq_id_list ids = {0};
-    dq_status status = DQ_OK;
-    if (bpe->whole_words) DQ_TRY(dq_strmap_new(&bpe->words, l->vocab_count, t->arena, err));
-    DQ_TRY(dq_strmap_new(&bpe->known, l->vocab_count, t->arena, err));
-    for (size_t i = 0; i < l->vocab_count && status == DQ_OK; i++) {
-        const dq_tokenizer_entry *p = &t->piece[i];
-        const char *word = bpe->byte_level ? p->text : token[i].s;
-        size_t len = bpe->byte_level ? p->len : token[i].len;
-        if (!token[i].is_word || len == 0) continue;
-        if (bpe->whole_words) dq_strmap_put(&bpe->words, word, len, p->id);
-        if (!bpe->whole_words || bpe->cuts)
-            status = dq_bpe_know(bpe, &run, &ids, word, len, p->id, err);
+    dq_bpe *bpe = &l->t->bpe;
+    bool *known = dq_alloc(l->scratch, l->vocab_count, sizeof *known, err);
+    if (!known) return err->code;
+    if (bpe->whole_words) DQ_TRY(dq_strmap_new(&bpe->words, l->vocab_count, l->t->arena, err));
+    DQ_TRY(dq_strmap_new(&bpe->known, l->vocab_count, l->t->arena, err));
+    if (!bpe->whole_words || bpe->cuts) DQ_TRY(find_known(known, l, token, err));
+    for (size_t i = 0; i < l->vocab_count; i++) {
+        const dq_tokenizer_entry w = word_of(l->t, token, i);
+        if (bpe->whole_words && token[i].is_word && w.len > 0)
+            dq_strmap_put(&bpe->words, w.text, w.len, w.id);
+        if (known[i]) dq_strmap_put(&bpe->known, w.text, w.len, w.id);
     }
-    dq_bpe_run_end(&run);
-    dq_block_free(ids.id);
-    return status;
+    return DQ_OK;
 }
 
 static dq_status finish_bpe(dq_tokenizer_loader *l, const raw *token, dq_err *err)
@@ -437,7 +427,8 @@ dq_status dq_tokenizer_load_model(dq_tokenizer_loader *l, json_t *model, dq_err 
     return l->t->is_unigram ? load_unigram(l, model, err) : load_bpe(l, model, err);
 }
 
-dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, json_t *vocab, size_t extra, dq_err *err)
+dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, const json_t *vocab, size_t extra,
+                                   dq_err *err)
 {
     dq_tokenizer *t = l->t;
     size_t bytes = vocab_bytes(l, vocab);
@@ -449,6 +440,6 @@ dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, json_t *vocab, size_t
     list_tokens(l, token, vocab, pool);
     pool += bytes;
     for (size_t i = 0; i < l->vocab_count; i++) add_piece(t, &pool, &token[i]);
-    if (t->n_written) qsort(t->written, t->n_written, sizeof *t->written, dq_tokenizer_by_id);
+    dq_tokenizer_sort(t->written, t->n_written);
     return t->is_unigram ? finish_unigram(l, token, err) : finish_bpe(l, token, err);
 }

@@ -264,6 +264,50 @@ static dq_status load_edited(const char *base, const char *from, const char *to,
     return status;
 }
 
+/* One document in several spellings, which different readers of its lists take: the same tokens. */
+static void test_spellings(void **state)
+{
+    static const char *const edits[][2] = {
+        {"\"a\":0", "\"a\":0"},
+        {"\"a\":0", " \"\\u0061\" :\n0"},
+        {"\"a\":0", "\"a\":0.0"},
+        {"\"bb\":3", "\"bb\":3,\"\\ud83d\\ude00\":5"},
+        {"\"bb\":3", "\"bb\":3,\"\\\"\\\\\\/\\n\\u00e9\\u20ac\":5"},
+        {"\"b b\"", "\"#version: 0.2\",[\"b\",\"b\"]"},
+        {"\"merges\":[[\"a\",\"b\"],\"b b\"]", "\"merges\" : [ \"\\u0061 b\" , [ \"b\",\"b\" ] ]"},
+        {"\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"bb\":3},\"merges\":[[\"a\",\"b\"],\"b b\"]",
+         "\"merges\":[\"a b\",\"b b\"],\"vocab\":{\"b\":1,\"bb\":3,\"ab\":2,\"a\":0}"},
+    };
+    static const int32_t want[] = {2, 3, 0, 4, 1};
+    (void)state;
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        char text[4096];
+        dq_err err = {0};
+        dq_tokenizer *t;
+        int32_t *ids;
+        int64_t n;
+        const char *at = strstr(bpe_base, edits[i][0]);
+        assert_non_null(at);
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - bpe_base), bpe_base, edits[i][1],
+                 at + strlen(edits[i][0]));
+        /* a token more moves the one that is added */
+        char *id = strstr(edits[i][1], ":5") ? strstr(text, "\"id\":4") : NULL;
+        if (id) id[5] = '5';
+        id = strstr(edits[i][1], ":5") ? strstr(text, "[4]") : NULL;
+        if (id) id[1] = '5';
+        char *last = strstr(edits[i][1], ":5") ? strstr(text, ":5}") : NULL;
+        if (last) last[1] = '4';
+        if (dq_tokenizer_load(&t, text, strlen(text), NULL, 0, &err) != DQ_OK)
+            fail_msg("%s: %s", edits[i][1], err.text);
+        assert_int_equal(dq_tokenizer_encode(t, "abbba<b>b", 9, 0, &ids, &n, NULL, NULL, &err),
+                         DQ_OK);
+        assert_int_equal(n, 5);
+        for (int k = 0; k < 5; k++) assert_int_equal(ids[k], k == 3 && last ? 5 : want[k]);
+        dq_block_free(ids);
+        dq_tokenizer_free(t);
+    }
+}
+
 typedef struct refusal {
     const char *from, *to;
     dq_status status;
@@ -333,7 +377,17 @@ static void test_refusals(void **state)
         {"\"a\":0", "\"a\":0.5", DQ_DAMAGED, "token \"a\" is not a whole number"},
         {"\"a\":0", "\"a\":1", DQ_DAMAGED, "have the same id 1"},
         {"\"a\":0", "\"a\":2147483646", DQ_OK, ""},
-        {"\"a\":0", "\"a\":0,\"a\":5", DQ_DAMAGED, "not valid JSON"},
+        {"\"a\":0", "\"a\":0,\"a\":5", DQ_DAMAGED, "token \"a\" is there twice"},
+        {"\"a\":0", "\"a\":0.0,\"a\":5", DQ_DAMAGED, "not valid JSON"},
+        {"\"bb\":3", "\"bb\":3,", DQ_DAMAGED, "not valid JSON"},
+        {"\"bb\":3", "\"bb\":03", DQ_DAMAGED, "not valid JSON"},
+        {"\"b b\"", "\"b b\",", DQ_DAMAGED, "not valid JSON"},
+        {"\"b b\"", "\"b b\" \"b b\"", DQ_DAMAGED, "not valid JSON"},
+        {"\"b b\"", "\"b\nb\"", DQ_DAMAGED, "not valid JSON"},
+        {"\"b b\"", "\"b b\\x\"", DQ_DAMAGED, "not valid JSON"},
+        {"\"bb\":3", "\"bb\":3,\"\xff\":5", DQ_DAMAGED, "not valid JSON"},
+        {"\"vocab\"", "\"merges\":[],\"vocab\"", DQ_DAMAGED, "not valid JSON"},
+        {"\"normalizer\":null", "\"normalizer\":{]", DQ_DAMAGED, "not valid JSON"},
         {"[\"a\",\"b\"]", "[\"a\",\"z\"]", DQ_DAMAGED, "merges[0]: token \"z\" is not in"},
         {"[\"a\",\"b\"]", "[\"b\",\"a\"]", DQ_DAMAGED, "merges[0]: token \"ba\" is not in"},
         {"[\"a\",\"b\"]", "[\"a\"]", DQ_DAMAGED, "merges[0] is neither"},
@@ -594,6 +648,7 @@ int main(void)
         cmocka_unit_test(test_ids),
         cmocka_unit_test(test_decoded),
         cmocka_unit_test(test_long_runs),
+        cmocka_unit_test(test_spellings),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_unigram_refusals),
 
