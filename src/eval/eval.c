@@ -11,10 +11,8 @@
 
 static bool same_ids(const dq_eval_model *a, const dq_eval_model *b)
 {
-    return a->tok && b->tok && a->tok_len == b->tok_len &&
-           memcmp(a->tok_text, b->tok_text, a->tok_len) == 0 &&
-           dq_tokenizer_prefix(a->tok) == dq_tokenizer_prefix(b->tok) &&
-           a->m->vocab == b->m->vocab && a->m->max_positions == b->m->max_positions;
+    return a->tok && b->tok && dq_tokenizer_same(a->tok, b->tok) && a->m->vocab == b->m->vocab &&
+           a->m->max_positions == b->m->max_positions;
 }
 
 /* Whether ids that fit `b` may run past the positions of `a`; 0 positions: there is no end. */

@@ -79,7 +79,7 @@ extern const dq_eval_kind dq_eval_text;
 struct dq_eval_model {
     const dq_model *m;
     const dq_tokenizer *tok; /* NULL: none */
-    const char *tok_text;    /* tokenizer.json, to see which models share ids */
+    const char *tok_text;    /* tokenizer.json, for the key of a resumed run */
     size_t tok_len;
     dq_runner *
         runner; /* the caller's, of the rows with a plain cache; NULL: made on dq_eval.backend when rows of the

@@ -36,6 +36,7 @@ struct dq_tokenizer {
     bool is_unigram; /* which of the two models it is */
     dq_bpe bpe;
     dq_unigram unigram;
+    const char *steps;       /* of normalizer, pre-tokenizer and decoder, canonical, to compare */
     int32_t *before, *after; /* the template's tokens */
     int n_before, n_after;
     int32_t prefix;
@@ -47,6 +48,9 @@ int dq_tokenizer_by_id(const void *x, const void *y);
 void dq_tokenizer_sort(dq_tokenizer_entry *entry, size_t n);
 /* NULL: no such id. */
 const dq_tokenizer_entry *dq_tokenizer_find(const dq_tokenizer *t, int32_t id);
+
+/* Fills t->steps; takes idle members out of the document. */
+dq_status dq_tokenizer_keep_steps(dq_tokenizer *t, json_t *root, dq_err *err);
 
 /* Loading, in this order (tokenizer_vocab.c): dq_tokenizer_load_model in any order with the normalizer, the
  * pre-tokenizer and the decoder; then the added tokens; then dq_tokenizer_load_pieces, which reads

@@ -341,7 +341,7 @@ static dq_status load_parts(dq_tokenizer_loader *l, json_t *root, json_t *config
     DQ_TRY(load_post(t, json_object_get(root, "post_processor"), 0, err));
     t->prefix = named_token(l, config, "bos_token");
     if (t->prefix < 0) t->prefix = named_token(l, config, "eos_token");
-    return DQ_OK;
+    return dq_tokenizer_keep_steps(t, root, err);
 }
 
 /* The document without the lists of a BPE model, which stand in l->lists; where they are not found, or what is left is

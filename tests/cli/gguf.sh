@@ -24,6 +24,13 @@ try 0 "small.h5" eval "$model" small.h5 --text "$book" --ctx 64 --limit 2
 try 0 "lm_head\|layers" quantize "$model" --bits 16 --embed-bits 16 -o dense.h5 --tensors
 try 0 "out" export dense.h5 -o out --format safetensors --dtype f32
 try 0 "packed" quantize out -o again.h5 --group 32
+
+# the folder it was made from is the same tokenizer, however its text is written
+mkdir other && cp out/*.safetensors out/*.json other/
+sed 's/^ *//' out/tokenizer.json >other/tokenizer.json
+try 0 "against reference" eval "$model" other --ref other --text "$book" --ctx 64 --limit 2
+sed 's/"individual_digits": true/"individual_digits": false/' out/tokenizer.json >other/tokenizer.json
+try 4 "its tokenizer or number of positions differs" eval "$model" other --ref other --text "$book" --ctx 64 --limit 2
 for name in q k v o; do
     for part in packed scale zero; do
         h5diff -q small.h5 again.h5 "/tensors/model.layers.0.self_attn.${name}_proj.weight/$part" >/dev/null 2>&1 ||
@@ -46,6 +53,8 @@ head -c 100000 "$model" >cut.gguf
 try 3 "ends beyond the file" info cut.gguf
 : >empty.gguf
 try 3 "nor a GGUF file" info empty.gguf
+head -c 20000 "$model" >keys.gguf
+try 0 "^256 101 32 52 50 32" tokenize keys.gguf --text words.txt
 mkdir folder && cp "$model" folder/
 try 6 "Name the file: folder/model.gguf" info folder
 try 4 "has scales in blocks of ggml. Use --math f32" eval "$model" --math int8 --text "$book" --ctx 64 --limit 2

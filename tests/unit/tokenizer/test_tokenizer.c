@@ -308,6 +308,69 @@ static void test_spellings(void **state)
     }
 }
 
+static dq_tokenizer *load_with(const char *base, const char *from, const char *to,
+                               const char *config)
+{
+    char text[4096];
+    dq_err err = {0};
+    dq_tokenizer *t;
+    const char *at = from ? strstr(base, from) : base;
+    assert_non_null(at);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - base), base, from ? to : "",
+             at + (from ? strlen(from) : 0));
+    if (dq_tokenizer_load(&t, text, strlen(text), config, config ? strlen(config) : 0, &err) !=
+        DQ_OK)
+        fail_msg("%s: %s", to, err.text);
+    return t;
+}
+
+/* Tokenizers are the same by what they do; whatever changes a token or a text makes them differ. */
+static void test_same(void **state)
+{
+    static const struct {
+        const char *base, *from, *to, *config;
+        bool same;
+    } rows[] = {
+        {bpe_base, "\"b b\"", "[ \"b\" , \"b\" ]", NULL, true},
+        {bpe_base, "\"a\":0,\"b\":1", "\"b\":1,\"a\":0", NULL, true},
+        {bpe_base, "{\"type\":\"ByteLevel\"}", "{\"type\":\"ByteLevel\",\"use_regex\":false}", NULL,
+         true},
+        {bpe_base, "\"add_prefix_space\":false", "\"trim_offsets\":true,\"add_prefix_space\":false",
+         NULL, true},
+        {bpe_base, "\"normalizer\":null,", "", NULL, true},
+        {bpe_base, NULL, NULL, "{\"bos_token\":\"<b>\"}", true},
+        {bpe_base, "[\"a\",\"b\"],\"b b\"", "\"b b\",[\"a\",\"b\"]", NULL, false},
+        {bpe_base, ",\"b b\"", "", NULL, false},
+        {bpe_base, "\"a\":0,\"b\":1", "\"a\":1,\"b\":0", NULL, false},
+        {bpe_base, "\"ab\":2,\"bb\":3", "\"ab\":3,\"bb\":2", NULL, false},
+        {bpe_base, "\"normalizer\":null", "\"normalizer\":{\"type\":\"NFC\"}", NULL, false},
+        {bpe_base, "\"use_regex\":true", "\"use_regex\":false", NULL, false},
+        {bpe_base, "\"add_prefix_space\":false", "\"add_prefix_space\":true", NULL, false},
+        {bpe_base, "\"decoder\":{\"type\":\"ByteLevel\"}", "\"decoder\":null", NULL, false},
+        {bpe_base, "\"special\":true", "\"special\":false", NULL, false},
+        {bpe_base, "\"special\":true", "\"special\":true,\"rstrip\":true", NULL, false},
+        {bpe_base, "{\"SpecialToken\":{\"id\":\"<b>\",\"type_id\":0}},", "", NULL, false},
+        {bpe_base, "\"dropout\":null", "\"ignore_merges\":true", NULL, false},
+        {bpe_base, "\"unk_token\":null", "\"unk_token\":\"a\"", NULL, false},
+        {unigram_base, "-1.5", "-1.50", NULL, true},
+        {unigram_base, "-1.5", "-1.25", NULL, false},
+        {unigram_base, "\"unk_id\":0", "\"unk_id\":1", NULL, false},
+        {unigram_base, "never", "always", NULL, false},
+    };
+    dq_tokenizer *other = load_with(bpe_base, NULL, NULL, "{\"bos_token\":\"a\"}");
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        dq_tokenizer *a = load_with(rows[i].base, NULL, NULL, NULL);
+        dq_tokenizer *b = load_with(rows[i].base, rows[i].from, rows[i].to, rows[i].config);
+        if (dq_tokenizer_same(a, b) != rows[i].same || dq_tokenizer_same(b, a) != rows[i].same)
+            fail_msg("row %zu: %s", i, rows[i].to);
+        if (rows[i].config) assert_false(dq_tokenizer_same(other, b)); /* two that differ */
+        dq_tokenizer_free(a);
+        dq_tokenizer_free(b);
+    }
+    dq_tokenizer_free(other);
+}
+
 typedef struct refusal {
     const char *from, *to;
     dq_status status;
@@ -649,6 +712,7 @@ int main(void)
         cmocka_unit_test(test_decoded),
         cmocka_unit_test(test_long_runs),
         cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_same),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_unigram_refusals),
 
