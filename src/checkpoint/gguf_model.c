@@ -447,8 +447,8 @@ const json_t *dq_gguf_model_config(const dq_gguf_model *m)
     return m->config;
 }
 
-dq_status dq_gguf_model_text(dq_gguf_model *m, const char *name, const char **out,
-                             size_t *len, dq_err *err)
+dq_status dq_gguf_model_text(dq_gguf_model *m, const char *name, const char **out, size_t *len,
+                             dq_err *err)
 {
     *out = NULL;
     *len = 0;

@@ -20,8 +20,8 @@ void dq_gguf_model_close(dq_gguf_model *m); /* NULL allowed */
 const json_t *dq_gguf_model_config(const dq_gguf_model *m);
 /* "config.json", "tokenizer.json", "tokenizer_config.json", which belong to the model; NULL: no such file. Those of the tokenizer
  * are made when one of them is asked for first, by one thread: DQ_MISMATCH by name for one that is not known. */
-dq_status dq_gguf_model_text(dq_gguf_model *m, const char *name, const char **out,
-                             size_t *len, dq_err *err);
+dq_status dq_gguf_model_text(dq_gguf_model *m, const char *name, const char **out, size_t *len,
+                             dq_err *err);
 /* For people: "GGUF, 210 Q4_1, 1 Q8_0, 61 F32". */
 const char *dq_gguf_model_about(const dq_gguf_model *m);
 /* Makes what lies anew: codes, and rows of q and k. Once; until then such weights have shapes, but no values to read. A

@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* ---- Pre-tokenizers of byte-level BPE ---- */
 
@@ -25,6 +26,7 @@ typedef struct pre_tokenizer {
     const char *name;    /* tokenizer.ggml.pre */
     bool digits;         /* each digit on its own, then GPT-2's pattern */
     const char *pattern; /* NULL: GPT-2's */
+    bool nfc;            /* text is brought to that form first */
     bool ignore_merges;  /* a word that is a token is one */
     bool add_bos;        /* where the file does not say */
 } pre_tokenizer;
@@ -35,7 +37,7 @@ static const pre_tokenizer known[] = {
     {.name = "starcoder", .digits = true},
     {.name = "refact", .digits = true},
     {.name = "codeshell", .digits = true},
-    {.name = "qwen2", .pattern = qwen2_pattern},
+    {.name = "qwen2", .pattern = qwen2_pattern, .nfc = true},
     {.name = "llama-bpe", .pattern = llama3_pattern, .ignore_merges = true, .add_bos = true},
     {.name = "llama3", .pattern = llama3_pattern, .ignore_merges = true, .add_bos = true},
     {.name = "llama-v3", .pattern = llama3_pattern, .ignore_merges = true, .add_bos = true},
@@ -91,22 +93,49 @@ static json_t *pre_tokenizer_json(const pre_tokenizer *p)
 typedef struct files {
     const dq_gguf *g;
     dq_gguf_vocab v;
-    json_t *root, *config; /* of tokenizer.json, whose vocabulary and merges are null, and of tokenizer_config.json */
-    bool add_bos;          /* where the file does not say */
+    json_t *root,
+        *config; /* of tokenizer.json, whose vocabulary and merges are null, and of tokenizer_config.json */
+    bool add_bos; /* where the file does not say */
 } files;
 
-static json_t *added_json(const dq_gguf_vocab *v)
+static bool holds(const char *s, size_t len, const char *word)
+{
+    const size_t n = strlen(word);
+    for (size_t i = 0; i + n <= len; i++) {
+        if (strncasecmp(s + i, word, n) == 0) return true;
+    }
+    return false;
+}
+
+/* Special tokens of Phi-3 take the spaces behind them, which a file does not say: libllama too goes by the name. */
+static bool takes_spaces(const json_t *f, const dq_gguf_span *token)
+{
+    static const char *const plain[] = {"<unk>", "<s>", "<|endoftext|>"};
+    const json_t *name = json_object_get(f, "general.name");
+    const char *s = json_string_value(name);
+    if (!s || !(holds(s, json_string_length(name), "phi-3") ||
+                holds(s, json_string_length(name), "phi3")))
+        return false;
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+        if (token->len == strlen(plain[i]) && memcmp(token->s, plain[i], token->len) == 0)
+            return false;
+    }
+    return true;
+}
+
+static json_t *added_json(const dq_gguf_vocab *v, const json_t *f)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < v->n; i++) {
+        const dq_gguf_span *t = &v->token[i];
         const int type = dq_gguf_vocab_type(v, i);
         if (type != DQ_GGUF_CONTROL && type != DQ_GGUF_USER_DEFINED && type != DQ_GGUF_UNKNOWN)
             continue;
-        json_array_append_new(
-            list,
-            json_pack("{s:I, s:s%, s:b, s:b, s:b, s:b, s:b}", "id", (json_int_t)i, "content",
-                      v->token[i].s, v->token[i].len, "single_word", 0, "lstrip", 0, "rstrip", 0,
-                      "normalized", 0, "special", (int)(type != DQ_GGUF_USER_DEFINED)));
+        json_array_append_new(list,
+                              json_pack("{s:I, s:s%, s:b, s:b, s:b, s:b, s:b}", "id", (json_int_t)i,
+                                        "content", t->s, t->len, "single_word", 0, "lstrip", 0,
+                                        "rstrip", (int)takes_spaces(f, t), "normalized", 0,
+                                        "special", (int)(type != DQ_GGUF_USER_DEFINED)));
     }
     return list;
 }
@@ -130,8 +159,9 @@ static dq_status fill_gpt2(files *x, dq_arena *a, dq_err *err)
     DQ_TRY(find_pre(&pre, x->g->fields, err));
     DQ_TRY(dq_gguf_vocab_read(&x->v, x->g, false, a, err));
     x->add_bos = pre->add_bos;
-    json_object_set_new(x->root, "added_tokens", added_json(&x->v));
-    json_object_set_new(x->root, "normalizer", json_null());
+    json_object_set_new(x->root, "added_tokens", added_json(&x->v, x->g->fields));
+    json_object_set_new(x->root, "normalizer",
+                        pre->nfc ? json_pack("{s:s}", "type", "NFC") : json_null());
     json_object_set_new(x->root, "pre_tokenizer", pre_tokenizer_json(pre));
     json_object_set_new(x->root, "decoder", byte_level(true));
     json_object_set_new(x->root, "model", bpe_json(NULL, false, pre->ignore_merges));
@@ -168,7 +198,7 @@ static dq_status fill_llama(files *x, dq_arena *a, dq_err *err)
     DQ_TRY(dq_json_bool(&prefix, x->g->fields, "tokenizer.ggml.add_space_prefix", &yes, err));
     DQ_TRY(dq_gguf_vocab_read(&x->v, x->g, true, a, err));
     x->add_bos = true;
-    json_object_set_new(x->root, "added_tokens", added_json(&x->v));
+    json_object_set_new(x->root, "added_tokens", added_json(&x->v, x->g->fields));
     json_object_set_new(x->root, "normalizer", spaces_json(prefix));
     json_object_set_new(x->root, "pre_tokenizer", json_null());
     json_object_set_new(x->root, "decoder", spaces_back_json(prefix));
@@ -194,8 +224,8 @@ static dq_status named_token(const dq_gguf_span **token, int64_t *id, const file
 /* The member of a template's list, and what it stands for. */
 static void add_special(json_t *single, json_t *special, const dq_gguf_span *token, int64_t id)
 {
-    json_array_append_new(single, json_pack("{s:{s:o, s:i}}", "SpecialToken", "id",
-                                            text_json(token), "type_id", 0));
+    json_array_append_new(
+        single, json_pack("{s:{s:o, s:i}}", "SpecialToken", "id", text_json(token), "type_id", 0));
     json_object_setn_new(special, token->s, token->len,
                          json_pack("{s:o, s:[I], s:[o]}", "id", text_json(token), "ids",
                                    (json_int_t)id, "tokens", text_json(token)));

@@ -137,8 +137,8 @@ dq_status dq_gguf_vocab_read(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_ar
 static char *quote(char *out, const char *s, size_t len)
 {
     static const char digits[] = "0123456789ABCDEF";
-    static const char named[32] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f',
-                                   ['\r'] = 'r'};
+    static const char named[32] = {
+        ['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'};
     *out++ = '"';
     for (size_t i = 0; i < len; i++) {
         const unsigned char c = (unsigned char)s[i];
