@@ -17,7 +17,6 @@ static const uint8_t value_bytes[N_VALUES] = {
     [U8] = 1,  [I8] = 1,   [U16] = 2, [I16] = 2, [U32] = 4, [I32] = 4,
     [F32] = 4, [BOOL] = 1, [U64] = 8, [I64] = 8, [F64] = 8};
 
-enum { TYPE_F32 = 0, TYPE_F16 = 1, TYPE_BF16 = 30 };
 static const char *const type_names[] = {
     [0] = "F32",     [1] = "F16",      [2] = "Q4_0",   [3] = "Q4_1",    [6] = "Q5_0",
     [7] = "Q5_1",    [8] = "Q8_0",     [9] = "Q8_1",   [10] = "Q2_K",   [11] = "Q3_K",
@@ -217,8 +216,8 @@ static dq_status size_of(dq_gguf_tensor *t, dq_err *err)
     const int64_t cols = t->shape[t->n_dims - 1];
     const char *name = dq_gguf_type_name(t->type);
     size_t values = 1, per = f ? (size_t)f->block->values : 1;
-    size_t bytes = f ? (size_t)f->block->bytes : t->type == TYPE_F32 ? 4 : 2;
-    if (!f && t->type != TYPE_F32 && t->type != TYPE_F16 && t->type != TYPE_BF16)
+    size_t bytes = f ? (size_t)f->block->bytes : t->type == DQ_GGML_F32 ? 4 : 2;
+    if (!f && t->type != DQ_GGML_F32 && t->type != DQ_GGML_F16 && t->type != DQ_GGML_BF16)
         return dq_fail(
             err, DQ_MISMATCH,
             "tensor \"%s\": type %s (%u) is not read (read are F32, F16, BF16, Q8_0, Q4_0, Q4_1, "

@@ -1,21 +1,22 @@
-/* gguf_model: one table leads from names of GGUF to those of transformers; a tensor that has no row is kept under its own
- * name, which no model has. What is laid out anew gets addresses when the file is opened and is filled by all threads, a
+/* gguf_model: tensors get the names of transformers (gguf_names.h); one that has none is kept under its own name, which no
+ * model has. What is laid out anew gets addresses when the file is opened and is filled by all threads, a
  * tensor at a time, when the model is to be run.
  *
- * Source: llama.cpp gguf-py/gguf/tensor_mapping.py (names); convert_hf_to_gguf.py, LlamaModel.permute (order of rows).
+ * Source: llama.cpp convert_hf_to_gguf.py, LlamaModel.permute (order of rows).
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/gguf_model.h"
 
 #include "base/file.h"
 #include "base/os.h"
 #include "checkpoint/gguf_config.h"
+#include "checkpoint/gguf_names.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PARTS = 1000, TYPE_F16 = 1, TYPE_BF16 = 30, Q4_0 = 2, Q5_0 = 6, Q8_0 = 8, LINE = 64 };
+enum { MAX_PARTS = 1000, LINE = 64 };
 
 typedef struct entry {
     const char *name; /* as transformers has it */
@@ -52,63 +53,11 @@ struct dq_gguf_model {
     bool loaded;
 };
 
-/* ---- Names ---- */
-
-typedef struct name_row {
-    const char *gguf, *hf; /* behind "blk.N." and "model.layers.N." */
-    bool pairs;            /* rows are in the order of rotary pairs */
-} name_row;
-
-static const name_row outer_names[] = {{"token_embd.weight", "model.embed_tokens.weight", false},
-                                       {"output_norm.weight", "model.norm.weight", false},
-                                       {"output.weight", "lm_head.weight", false}};
-static const name_row layer_names[] = {
-    {"attn_norm.weight", "input_layernorm.weight", false},
-    {"attn_q.weight", "self_attn.q_proj.weight", true},
-    {"attn_k.weight", "self_attn.k_proj.weight", true},
-    {"attn_v.weight", "self_attn.v_proj.weight", false},
-    {"attn_output.weight", "self_attn.o_proj.weight", false},
-    {"attn_q.bias", "self_attn.q_proj.bias", true},
-    {"attn_k.bias", "self_attn.k_proj.bias", true},
-    {"attn_v.bias", "self_attn.v_proj.bias", false},
-    {"attn_output.bias", "self_attn.o_proj.bias", false},
-    {"ffn_norm.weight", "post_attention_layernorm.weight", false},
-    {"ffn_gate.weight", "mlp.gate_proj.weight", false},
-    {"ffn_up.weight", "mlp.up_proj.weight", false},
-    {"ffn_down.weight", "mlp.down_proj.weight", false},
-    {"ffn_gate.bias", "mlp.gate_proj.bias", false},
-    {"ffn_up.bias", "mlp.up_proj.bias", false},
-    {"ffn_down.bias", "mlp.down_proj.bias", false},
-};
-
-static const name_row *row_of(const name_row *rows, size_t n, const char *name)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(rows[i].gguf, name) == 0) return &rows[i];
-    }
-    return NULL;
-}
-
-/* The name that transformers has, and whether rows lie in pairs; its own name where there is none. */
-static const char *hf_name(bool *pairs, const char *name, dq_arena *a, dq_err *err)
-{
-    const name_row *row = row_of(outer_names, sizeof outer_names / sizeof *outer_names, name);
-    *pairs = false;
-    if (row) return row->hf;
-    if (strncmp(name, "blk.", 4) != 0) return name;
-    const size_t digits = strspn(name + 4, "0123456789");
-    if (digits == 0 || name[4 + digits] != '.') return name;
-    row = row_of(layer_names, sizeof layer_names / sizeof *layer_names, name + 5 + digits);
-    if (!row) return name;
-    *pairs = row->pairs;
-    return dq_textf(a, err, "model.layers.%.*s.%s", (int)digits, name + 4, row->hf);
-}
-
 /* ---- Weights ---- */
 
 static bool becomes_codes(const dq_gguf_tensor *t)
 {
-    return t->type == Q8_0 || t->type == Q4_0 || t->type == Q5_0;
+    return t->type == DQ_GGML_Q8_0 || t->type == DQ_GGML_Q4_0 || t->type == DQ_GGML_Q5_0;
 }
 
 static size_t whole_lines(size_t bytes)
@@ -139,7 +88,7 @@ static dq_weight weight_of(const dq_gguf_tensor *t, const char *name)
         if (becomes_codes(t)) w.format = &dq_format_int;
         return w;
     }
-    w.dtype = t->type == TYPE_F16 ? DQ_F16 : t->type == TYPE_BF16 ? DQ_BF16 : DQ_F32;
+    w.dtype = t->type == DQ_GGML_F16 ? DQ_F16 : t->type == DQ_GGML_BF16 ? DQ_BF16 : DQ_F32;
     if (t->n_dims > 2 || f) w.cols = -t->n_dims; /* no layout has such a tensor */
     return w;
 }
@@ -151,26 +100,24 @@ static void take_place(entry *e, uint8_t *p)
     if (becomes_codes(e->t)) e->w.scale = p ? p + code_bytes(&e->w) : NULL;
 }
 
-/* The row of the file that is row r of transformers: there each head has the first of all pairs, then the second. */
+/* The row of the file that is row r of transformers. */
 static int64_t stored_row(const entry *e, int64_t r)
 {
-    if (!e->heads) return r;
-    const int64_t size = e->w.rows / e->heads, half = size / 2, head = r / size, i = r % size;
-    return head * size + i % half * 2 + i / half;
+    return e->heads ? dq_gguf_name_stored_row(r, e->w.rows / e->heads) : r;
 }
 
 /* Codes u - 2^(bits-1) of a block, and its scale. */
 static void split_block(int8_t q[32], uint16_t *scale, const uint8_t *b, uint32_t type)
 {
     memcpy(scale, b, sizeof *scale);
-    if (type == Q8_0) {
+    if (type == DQ_GGML_Q8_0) {
         memcpy(q, b + 2, 32);
         return;
     }
-    const uint8_t *bits = b + 2, *low = type == Q5_0 ? b + 6 : b + 2;
+    const uint8_t *bits = b + 2, *low = type == DQ_GGML_Q5_0 ? b + 6 : b + 2;
     for (int i = 0; i < 32; i++) {
         const int u = low[i % 16] >> i / 16 * 4 & 15;
-        q[i] = (int8_t)(type == Q5_0 ? (u | (bits[i / 8] >> i % 8 & 1) << 4) - 16 : u - 8);
+        q[i] = (int8_t)(type == DQ_GGML_Q5_0 ? (u | (bits[i / 8] >> i % 8 & 1) << 4) - 16 : u - 8);
     }
 }
 
@@ -255,7 +202,7 @@ static dq_status add_entry(dq_gguf_model *m, const dq_gguf_tensor *t, int64_t he
     entry *e = &m->entry[m->n_entries];
     bool pairs;
     if (strcmp(t->name, "rope_freqs.weight") == 0) return DQ_OK; /* is in the configuration */
-    *e = (entry){.name = hf_name(&pairs, t->name, m->arena, err), .t = t};
+    *e = (entry){.name = dq_gguf_name_hf(&pairs, t->name, m->arena, err), .t = t};
     if (!e->name) return err->code;
     if (pairs) e->heads = strstr(t->name, "attn_q") ? heads : kv_heads;
     if (e->heads && (t->shape[0] % e->heads || t->shape[0] / e->heads % 2))

@@ -1,5 +1,5 @@
 /* gguf_tokenizer: tokenizer.json out of the keys `tokenizer.ggml.*`, so that one loader serves both. A vocabulary of `gpt2`
- * is byte-level BPE, whose pre-tokenizer is a row of a table by its name. One of `llama` is SentencePiece's BPE: its merges
+ * is byte-level BPE, whose pre-tokenizer has a name (gguf_pre.h). One of `llama` is SentencePiece's BPE: its merges
  * are all ways in which a piece is made of two, best score first, as transformers lists them.
  *
  * Source: transformers convert_slow_tokenizer.py (generate_merges, LlamaConverter, GGUFLlamaConverter); the patterns are those
@@ -7,85 +7,12 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/gguf_config.h"
 
+#include "checkpoint/gguf_pre.h"
 #include "checkpoint/gguf_vocab.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-/* ---- Pre-tokenizers of byte-level BPE ---- */
-
-static const char qwen2_pattern[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-                                    "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-                                    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-static const char llama3_pattern[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-                                     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-                                     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-
-typedef struct pre_tokenizer {
-    const char *name;    /* tokenizer.ggml.pre */
-    bool digits;         /* each digit on its own, then GPT-2's pattern */
-    const char *pattern; /* NULL: GPT-2's */
-    bool nfc;            /* text is brought to that form first */
-    bool ignore_merges;  /* a word that is a token is one */
-    bool add_bos;        /* where the file does not say */
-} pre_tokenizer;
-
-static const pre_tokenizer known[] = {
-    {.name = "gpt-2"},
-    {.name = "smollm", .digits = true},
-    {.name = "starcoder", .digits = true},
-    {.name = "refact", .digits = true},
-    {.name = "codeshell", .digits = true},
-    {.name = "qwen2", .pattern = qwen2_pattern, .nfc = true},
-    {.name = "llama-bpe", .pattern = llama3_pattern, .ignore_merges = true, .add_bos = true},
-    {.name = "llama3", .pattern = llama3_pattern, .ignore_merges = true, .add_bos = true},
-    {.name = "llama-v3", .pattern = llama3_pattern, .ignore_merges = true, .add_bos = true},
-};
-enum { N_KNOWN = sizeof known / sizeof *known };
-
-static dq_status find_pre(const pre_tokenizer **out, const json_t *f, dq_err *err)
-{
-    static const char *const none = "";
-    const char *name;
-    DQ_TRY(dq_json_text(&name, f, "tokenizer.ggml.pre", &none, err));
-    for (int i = 0; i < N_KNOWN; i++) {
-        if (strcmp(name, known[i].name) != 0) continue;
-        *out = &known[i];
-        return DQ_OK;
-    }
-    if (!name[0])
-        return dq_fail(err, DQ_MISMATCH,
-                       "key \"tokenizer.ggml.pre\" is missing, so that the split of text into "
-                       "words is not known. Convert "
-                       "the model again with a converter of today, or use its folder.");
-    return dq_fail(err, DQ_MISMATCH,
-                   "key \"tokenizer.ggml.pre\": \"%s\" is not known (known are gpt-2, smollm, "
-                   "starcoder, refact, codeshell, "
-                   "qwen2, llama-bpe). Use the model's folder with its tokenizer.json.",
-                   name);
-}
-
-/* ByteLevel; with a pattern of its own it splits nothing itself. */
-static json_t *byte_level(bool use_regex)
-{
-    return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
-                     "trim_offsets", 1, "use_regex", (int)use_regex);
-}
-
-static json_t *pre_tokenizer_json(const pre_tokenizer *p)
-{
-    json_t *first = NULL;
-    if (p->digits)
-        first = json_pack("{s:s, s:b}", "type", "Digits", "individual_digits", 1);
-    else if (p->pattern)
-        first = json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
-                          p->pattern, "behavior", "Isolated", "invert", 0);
-    json_t *list = json_array();
-    if (first) json_array_append_new(list, first);
-    json_array_append_new(list, byte_level(!p->pattern));
-    return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", list);
-}
 
 /* ---- The files ---- */
 
@@ -155,15 +82,15 @@ static json_t *bpe_json(const dq_gguf_span *unknown, bool byte_fallback, bool ig
 
 static dq_status fill_gpt2(files *x, dq_arena *a, dq_err *err)
 {
-    const pre_tokenizer *pre = NULL;
-    DQ_TRY(find_pre(&pre, x->g->fields, err));
+    const dq_gguf_pre *pre = NULL;
+    DQ_TRY(dq_gguf_pre_find(&pre, x->g->fields, err));
     DQ_TRY(dq_gguf_vocab_read(&x->v, x->g, false, a, err));
     x->add_bos = pre->add_bos;
     json_object_set_new(x->root, "added_tokens", added_json(&x->v, x->g->fields));
     json_object_set_new(x->root, "normalizer",
                         pre->nfc ? json_pack("{s:s}", "type", "NFC") : json_null());
-    json_object_set_new(x->root, "pre_tokenizer", pre_tokenizer_json(pre));
-    json_object_set_new(x->root, "decoder", byte_level(true));
+    json_object_set_new(x->root, "pre_tokenizer", dq_gguf_pre_json(pre));
+    json_object_set_new(x->root, "decoder", dq_gguf_pre_byte_level(true));
     json_object_set_new(x->root, "model", bpe_json(NULL, false, pre->ignore_merges));
     return DQ_OK;
 }
@@ -236,8 +163,8 @@ static dq_status set_template(files *x, dq_err *err)
 {
     static const bool no = false;
     const json_t *f = x->g->fields;
-    const dq_gguf_span *bos, *eos;
-    int64_t bos_id, eos_id;
+    const dq_gguf_span *bos, *eos, *unk, *pad;
+    int64_t bos_id, eos_id, other_id;
     bool add_bos, add_eos;
     json_t *single = json_array(), *special = json_object();
     json_object_set_new(x->root, "post_processor",
@@ -245,10 +172,14 @@ static dq_status set_template(files *x, dq_err *err)
                                   single, "pair", "special_tokens", special));
     DQ_TRY(named_token(&bos, &bos_id, x, "tokenizer.ggml.bos_token_id", err));
     DQ_TRY(named_token(&eos, &eos_id, x, "tokenizer.ggml.eos_token_id", err));
+    DQ_TRY(named_token(&unk, &other_id, x, "tokenizer.ggml.unknown_token_id", err));
+    DQ_TRY(named_token(&pad, &other_id, x, "tokenizer.ggml.padding_token_id", err));
     DQ_TRY(dq_json_bool(&add_bos, f, "tokenizer.ggml.add_bos_token", &x->add_bos, err));
     DQ_TRY(dq_json_bool(&add_eos, f, "tokenizer.ggml.add_eos_token", &no, err));
     if (bos) json_object_set_new(x->config, "bos_token", text_json(bos));
     if (eos) json_object_set_new(x->config, "eos_token", text_json(eos));
+    if (unk) json_object_set_new(x->config, "unk_token", text_json(unk));
+    if (pad) json_object_set_new(x->config, "pad_token", text_json(pad));
     if (bos && add_bos) add_special(single, special, bos, bos_id);
     json_array_append_new(single, json_pack("{s:{s:s, s:i}}", "Sequence", "id", "A", "type_id", 0));
     if (eos && add_eos) add_special(single, special, eos, eos_id);

@@ -70,6 +70,67 @@ static void read_q5_1(float *y, const uint8_t *b)
     for (int i = 0; i < 32; i++) y[i] = d * (float)q[i] + low;
 }
 
+/* ---- The same from codes ---- */
+
+static void put_half(uint8_t *p, uint16_t h)
+{
+    p[0] = (uint8_t)h;
+    p[1] = (uint8_t)(h >> 8);
+}
+
+static void write_q8_0(uint8_t *b, const int8_t *q, uint16_t d, uint16_t low)
+{
+    (void)low;
+    put_half(b, d);
+    memcpy(b + 2, q, 32);
+}
+
+/* Codes q + middle, as nibbles reads them. */
+static void put_nibbles(uint8_t *bytes, const int8_t *q, int middle)
+{
+    for (int i = 0; i < 16; i++)
+        bytes[i] = (uint8_t)(((q[i] + middle) & 15) | ((q[i + 16] + middle) & 15) << 4);
+}
+
+static void put_fifth_bits(uint8_t *bits, const int8_t *q, int middle)
+{
+    memset(bits, 0, 4);
+    for (int i = 0; i < 32; i++)
+        bits[i / 8] = (uint8_t)(bits[i / 8] | ((q[i] + middle) >> 4 & 1) << i % 8);
+}
+
+static void write_q4_0(uint8_t *b, const int8_t *q, uint16_t d, uint16_t low)
+{
+    (void)low;
+    put_half(b, d);
+    put_nibbles(b + 2, q, 8);
+}
+
+static void write_q4_1(uint8_t *b, const int8_t *q, uint16_t d, uint16_t low)
+{
+    put_half(b, d);
+    put_half(b + 2, low);
+    put_nibbles(b + 4, q, 0);
+}
+
+static void write_q5_0(uint8_t *b, const int8_t *q, uint16_t d, uint16_t low)
+{
+    (void)low;
+    put_half(b, d);
+    put_fifth_bits(b + 2, q, 16);
+    put_nibbles(b + 6, q, 16);
+}
+
+static void write_q5_1(uint8_t *b, const int8_t *q, uint16_t d, uint16_t low)
+{
+    put_half(b, d);
+    put_half(b + 2, low);
+    put_fifth_bits(b + 4, q, 0);
+    put_nibbles(b + 8, q, 0);
+}
+
+/* ---- Blocks of 32 whose codes stand for values of a table ---- */
+
 static const int8_t nonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                      1,    13,   25,  38,  53,  69,  89,  113};
 
@@ -203,22 +264,31 @@ static void dequantize(float *out, const dq_weight *w, int64_t row, int64_t firs
     }
 }
 
-#define FORMAT(word, id, code, n, size, f)                                                         \
+#define FORMAT(word, id, code, n, size, f, g)                                                      \
     {                                                                                              \
         .name = (word), .is_coded = true, .note = "scales in blocks of ggml",                      \
-        .block =                                                                                   \
-            &(const dq_block){                                                                     \
-                .number = (id), .bits = (code), .values = (n), .bytes = (size), .read = (f)},      \
+        .block = &(const dq_block){.number = (id),                                                 \
+                                   .bits = (code),                                                 \
+                                   .values = (n),                                                  \
+                                   .bytes = (size),                                                \
+                                   .read = (f),                                                    \
+                                   .write = (g)},                                                  \
         .part = &part, .n_parts = 1, .dequantize = dequantize                                      \
     }
 
 static const dq_weight_format formats[] = {
-    FORMAT("Q4_0", 2, 4, 32, 18, read_q4_0),      FORMAT("Q4_1", 3, 4, 32, 20, read_q4_1),
-    FORMAT("Q5_0", 6, 5, 32, 22, read_q5_0),      FORMAT("Q5_1", 7, 5, 32, 24, read_q5_1),
-    FORMAT("Q8_0", 8, 8, 32, 34, read_q8_0),      FORMAT("Q2_K", 10, 2, 256, 84, read_q2_k),
-    FORMAT("Q3_K", 11, 3, 256, 110, read_q3_k),   FORMAT("Q4_K", 12, 4, 256, 144, read_q4_k),
-    FORMAT("Q5_K", 13, 5, 256, 176, read_q5_k),   FORMAT("Q6_K", 14, 6, 256, 210, read_q6_k),
-    FORMAT("IQ4_NL", 20, 4, 32, 18, read_iq4_nl), FORMAT("IQ4_XS", 23, 4, 256, 136, read_iq4_xs),
+    FORMAT("Q4_0", DQ_GGML_Q4_0, 4, 32, 18, read_q4_0, write_q4_0),
+    FORMAT("Q4_1", DQ_GGML_Q4_1, 4, 32, 20, read_q4_1, write_q4_1),
+    FORMAT("Q5_0", DQ_GGML_Q5_0, 5, 32, 22, read_q5_0, write_q5_0),
+    FORMAT("Q5_1", DQ_GGML_Q5_1, 5, 32, 24, read_q5_1, write_q5_1),
+    FORMAT("Q8_0", DQ_GGML_Q8_0, 8, 32, 34, read_q8_0, write_q8_0),
+    FORMAT("Q2_K", 10, 2, 256, 84, read_q2_k, NULL),
+    FORMAT("Q3_K", 11, 3, 256, 110, read_q3_k, NULL),
+    FORMAT("Q4_K", 12, 4, 256, 144, read_q4_k, NULL),
+    FORMAT("Q5_K", 13, 5, 256, 176, read_q5_k, NULL),
+    FORMAT("Q6_K", 14, 6, 256, 210, read_q6_k, NULL),
+    FORMAT("IQ4_NL", 20, 4, 32, 18, read_iq4_nl, NULL),
+    FORMAT("IQ4_XS", 23, 4, 256, 136, read_iq4_xs, NULL),
 };
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 

@@ -72,6 +72,9 @@ typedef struct dq_block {
     int bits;        /* of a code */
     int values, bytes;
     void (*read)(float *y, const uint8_t *b); /* y[values] */
+    /* Of whole numbers q[values] that the type holds, f16 scale d and, where the type has one, f16 lowest value; NULL: such
+     * blocks are only read. */
+    void (*write)(uint8_t *b, const int8_t *q, uint16_t d, uint16_t low);
 } dq_block;
 
 typedef struct dq_weight_format {
