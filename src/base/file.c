@@ -282,6 +282,21 @@ dq_status dq_file_commit(const char *partial, const char *path, dq_err *err)
     return DQ_OK;
 }
 
+dq_status dq_file_put(int fd, const char *name, const void *data, size_t bytes, dq_err *err)
+{
+    const char *from = data;
+    while (bytes > 0) {
+        const ssize_t n = write(fd, from, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EFAULT) DQ_TRY(dq_os_maps_check(err)); /* the source has shrunk */
+        if (n < 0) return dq_os_fail(err, name, "cannot write");
+        if (n == 0) return dq_fail(err, DQ_FILE, "%s: cannot write: disk full", name);
+        from += n;
+        bytes -= (size_t)n;
+    }
+    return DQ_OK;
+}
+
 dq_status dq_file_remove(const char *path, dq_err *err)
 {
     if (unlink(path) != 0 && errno != ENOENT) return dq_os_fail(err, path, "cannot remove");

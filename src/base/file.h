@@ -40,6 +40,8 @@ dq_status dq_file_check_folder(const char *path, dq_err *err);
 dq_status dq_file_check(const char *path, dq_err *err);
 /* Writes text to path (checked; a link's target) through path.partial, then commits. */
 dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *err);
+/* All bytes into an open file, which messages call `name`. */
+dq_status dq_file_put(int fd, const char *name, const void *data, size_t bytes, dq_err *err);
 /* Free bytes of the file system that holds path's folder; -1 unknown. */
 int64_t dq_file_disk_free(const char *path);
 

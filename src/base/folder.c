@@ -119,17 +119,7 @@ dq_status dq_folder_file_begin(dq_folder *f, const char *name, dq_err *err)
 
 dq_status dq_folder_file_put(dq_folder *f, const void *data, size_t bytes, dq_err *err)
 {
-    const char *from = data;
-    while (bytes > 0) {
-        const ssize_t n = write(f->fd, from, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EFAULT) DQ_TRY(dq_os_maps_check(err)); /* the source has shrunk */
-        if (n < 0) return dq_os_fail(err, f->file, "cannot write");
-        if (n == 0) return dq_fail(err, DQ_FILE, "%s: cannot write: disk full", f->file);
-        from += n;
-        bytes -= (size_t)n;
-    }
-    return DQ_OK;
+    return dq_file_put(f->fd, f->file, data, bytes, err);
 }
 
 dq_status dq_folder_file_end(dq_folder *f, dq_err *err)
