@@ -1,0 +1,443 @@
+/* gguf_vocabulary: tokens by id first, then what splits and joins text, compared with the two forms that llama.cpp runs; then
+ * the tokens with a role. What it would do otherwise is refused, so that ids are the same or there is no file.
+ * SPDX-License-Identifier: MIT */
+#include "checkpoint/gguf_vocabulary.h"
+
+#include "checkpoint/gguf_merges.h"
+#include "checkpoint/gguf_pre.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct token {
+    const char *text; /* NULL: none of this id */
+    size_t len;
+    int type;
+} token;
+
+typedef struct vocabulary {
+    const dq_gguf_tokenizer_files *files;
+    const json_t *model;
+    dq_gguf_merges *merges;
+    token *token;   /* [n] */
+    bool *is_piece; /* [n]: of the vocabulary, and no added token */
+    int64_t n;
+    int64_t bos, eos;
+    bool add_bos, add_eos;
+    dq_arena *arena;
+} vocabulary;
+
+static const char space_mark[] = "\xe2\x96\x81"; /* U+2581 */
+
+static bool is_text(const json_t *v, const char *text)
+{
+    return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
+}
+
+static bool is_set(const json_t *v)
+{
+    return v && !json_is_null(v);
+}
+
+static dq_status refuse(const char *what, dq_err *err)
+{
+    return dq_fail(err, DQ_MISMATCH, "tokenizer.json: %s, which llama.cpp does not do", what);
+}
+
+/* ---- Tokens ---- */
+
+static dq_status add_special(vocabulary *v, const json_t *t, json_int_t id, dq_err *err)
+{
+    static const char *const flags[] = {"single_word", "lstrip", "rstrip"};
+    const json_t *text = json_object_get(t, "content");
+    if (!json_is_string(text) || id < 0)
+        return dq_fail(err, DQ_DAMAGED, "tokenizer.json: an added token has no text or no id");
+    const char *s = json_string_value(text);
+    if (id >= v->n)
+        return dq_fail(err, DQ_MISMATCH,
+                       "tokenizer.json: token %lld has no row in the embedding, which has %lld",
+                       (long long)id, (long long)v->n);
+    for (int i = 0; i < 3; i++) {
+        if (json_is_true(json_object_get(t, flags[i])))
+            return dq_fail(err, DQ_MISMATCH,
+                           "tokenizer.json: added token \"%s\" has \"%s\", which GGUF cannot say",
+                           s, flags[i]);
+    }
+    const bool special = json_is_true(json_object_get(t, "special"));
+    v->is_piece[id] = false;
+    v->token[id] = (token){.text = s,
+                           .len = json_string_length(text),
+                           .type = special ? DQ_GGUF_CONTROL : DQ_GGUF_USER_DEFINED};
+    return DQ_OK;
+}
+
+/* Those of tokenizer.json, then those that only tokenizer_config.json has. */
+static dq_status add_specials(vocabulary *v, dq_err *err)
+{
+    const json_t *added = json_object_get(v->files->tokenizer, "added_tokens");
+    json_t *more = json_object_get(v->files->tokenizer_config, "added_tokens_decoder"), *t;
+    const char *key;
+    for (size_t i = 0; i < json_array_size(added); i++) {
+        const json_t *id = json_object_get(json_array_get(added, i), "id");
+        DQ_TRY(add_special(v, json_array_get(added, i),
+                           json_is_integer(id) ? json_integer_value(id) : -1, err));
+    }
+    json_object_foreach(more, key, t)
+    {
+        const char *text = json_string_value(json_object_get(t, "content"));
+        const long long id = strtoll(key, NULL, 10);
+        if (id >= 0 && id < v->n && text && v->token[id].text && !v->is_piece[id] &&
+            strcmp(v->token[id].text, text) == 0)
+            continue;
+        DQ_TRY(add_special(v, t, id, err));
+    }
+    return DQ_OK;
+}
+
+static dq_status read_tokens(vocabulary *v, dq_err *err)
+{
+    union { /* the iteration macro takes a pointer to non-const, but changes nothing */
+        const json_t *in;
+        json_t *out;
+    } vocab = {.in = json_object_get(v->model, "vocab")};
+    const char *key;
+    json_t *id;
+    v->token = dq_alloc(v->arena, (size_t)v->n, sizeof *v->token, err);
+    v->is_piece = dq_alloc(v->arena, (size_t)v->n, sizeof *v->is_piece, err);
+    if (!v->token || !v->is_piece) return err->code;
+    json_object_foreach(vocab.out, key, id)
+    {
+        token *t = &v->token[json_integer_value(id)]; /* dq_gguf_merges_new has looked at it */
+        if (t->text)
+            return dq_fail(err, DQ_DAMAGED, "tokenizer.json: two tokens have the id %lld",
+                           (long long)json_integer_value(id));
+        *t = (token){.text = key, .len = strlen(key), .type = DQ_GGUF_NORMAL};
+        v->is_piece[json_integer_value(id)] = true;
+    }
+    return add_specials(v, err);
+}
+
+static int64_t id_of(const vocabulary *v, const char *text)
+{
+    for (int64_t i = 0; i < v->n; i++) {
+        if (v->token[i].text && strcmp(v->token[i].text, text) == 0) return i;
+    }
+    return -1;
+}
+
+static void write_tokens(dq_gguf_fields *f, const vocabulary *v)
+{
+    dq_gguf_write_list(f, "tokenizer.ggml.tokens", DQ_GGUF_TEXTS, (size_t)v->n);
+    for (int64_t i = 0; i < v->n; i++) {
+        char unused[32];
+        const token *t = &v->token[i];
+        const int n = snprintf(unused, sizeof unused, "[PAD%lld]", (long long)i);
+        dq_gguf_write_item_text(f, t->text ? t->text : unused, t->text ? t->len : (size_t)n);
+    }
+    dq_gguf_write_list(f, "tokenizer.ggml.token_type", DQ_GGUF_I32S, (size_t)v->n);
+    for (int64_t i = 0; i < v->n; i++)
+        dq_gguf_write_item_i32(f, v->token[i].text ? v->token[i].type : DQ_GGUF_UNUSED);
+}
+
+/* ---- What is added around a text ---- */
+
+/* The id of a special token of the template; -1: it is not one token. */
+static int64_t template_id(const json_t *template, const json_t *item)
+{
+    const char *name =
+        json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
+    const json_t *t =
+        name ? json_object_get(json_object_get(template, "special_tokens"), name) : NULL;
+    const json_t *ids = json_object_get(t, "ids");
+    return json_array_size(ids) == 1 ? json_integer_value(json_array_get(ids, 0)) : -1;
+}
+
+static dq_status read_template(vocabulary *v, const json_t *template, dq_err *err)
+{
+    const json_t *single = json_object_get(template, "single");
+    const size_t n = json_array_size(single);
+    size_t at = 0;
+    while (at < n && !json_object_get(json_array_get(single, at), "Sequence")) at++;
+    if (at > 1 || at == n || n - at > 2)
+        return refuse("its template puts more than one token before or after a text", err);
+    v->add_bos = at == 1;
+    v->add_eos = n - at == 2;
+    if (v->add_bos) v->bos = template_id(template, json_array_get(single, 0));
+    if (v->add_eos) v->eos = template_id(template, json_array_get(single, at + 1));
+    if ((v->add_bos && (v->bos < 0 || v->bos >= v->n)) ||
+        (v->add_eos && (v->eos < 0 || v->eos >= v->n)))
+        return dq_fail(err, DQ_DAMAGED,
+                       "tokenizer.json: its template names a token that is not one");
+    return DQ_OK;
+}
+
+static dq_status read_post(vocabulary *v, const json_t *post, int depth, dq_err *err)
+{
+    const json_t *type = json_object_get(post, "type"), *list = json_object_get(post, "processors");
+    if (!is_set(post) || is_text(type, "ByteLevel")) return DQ_OK;
+    if (is_text(type, "TemplateProcessing")) return read_template(v, post, err);
+    if (!is_text(type, "Sequence") || depth > 4)
+        return dq_fail(err, DQ_MISMATCH,
+                       "tokenizer.json: post_processor \"%s\" has no form in GGUF",
+                       json_is_string(type) ? json_string_value(type) : "");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        DQ_TRY(read_post(v, json_array_get(list, i), depth + 1, err));
+    return DQ_OK;
+}
+
+/* The id that tokenizer_config.json names by text, "eos_token", or config.json by number, "eos_token_id"; -1: neither. */
+static dq_status role_id(int64_t *id, const vocabulary *v, const char *role, dq_err *err)
+{
+    const json_t *t = json_object_get(v->files->tokenizer_config, role);
+    const char *key = dq_textf(v->arena, err, "%s_id", role);
+    if (!key) return err->code;
+    if (json_is_object(t)) t = json_object_get(t, "content");
+    *id = json_is_string(t) ? id_of(v, json_string_value(t)) : -1;
+    if (*id >= 0) return DQ_OK;
+    t = json_object_get(v->files->config, key);
+    if (json_is_array(t)) t = json_array_get(t, 0);
+    if (json_is_integer(t)) *id = json_integer_value(t);
+    if (*id >= v->n) *id = -1;
+    return DQ_OK;
+}
+
+static void write_id(dq_gguf_fields *f, const char *role, int64_t id)
+{
+    char key[64];
+    snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", role);
+    if (id >= 0) dq_gguf_write_u32(f, key, (uint32_t)id);
+}
+
+/* Without an id of its own for the end of a text llama.cpp would take a fixed one, which is some other token. */
+static dq_status write_roles(dq_gguf_fields *f, vocabulary *v, dq_err *err)
+{
+    int64_t bos, eos, unk, pad;
+    DQ_TRY(role_id(&bos, v, "bos_token", err));
+    DQ_TRY(role_id(&eos, v, "eos_token", err));
+    DQ_TRY(role_id(&unk, v, "unk_token", err));
+    DQ_TRY(role_id(&pad, v, "pad_token", err));
+    if (v->add_bos) bos = v->bos;
+    if (v->add_eos) eos = v->eos;
+    if (eos < 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "neither tokenizer_config.json (\"eos_token\") nor config.json "
+                       "(\"eos_token_id\") says which token ends a text, and llama.cpp would take "
+                       "some other one. Name it in the source.");
+    write_id(f, "bos", bos);
+    write_id(f, "eos", eos);
+    write_id(f, "unknown", unk);
+    write_id(f, "padding", pad);
+    dq_gguf_write_bool(f, "tokenizer.ggml.add_bos_token", v->add_bos);
+    dq_gguf_write_bool(f, "tokenizer.ggml.add_eos_token", v->add_eos);
+    return DQ_OK;
+}
+
+static void write_chat(dq_gguf_fields *f, const vocabulary *v)
+{
+    const json_t *chat = json_object_get(v->files->tokenizer_config, "chat_template");
+    for (size_t i = 0; i < json_array_size(chat); i++) { /* several, by name */
+        const json_t *one = json_array_get(chat, i);
+        if (!is_text(json_object_get(one, "name"), "default")) continue;
+        chat = json_object_get(one, "template");
+        break;
+    }
+    if (json_is_string(chat))
+        dq_gguf_write_text(f, "tokenizer.chat_template", json_string_value(chat),
+                           json_string_length(chat));
+}
+
+/* ---- Byte-level BPE ---- */
+
+/* The name of the pre-tokenizer for people. */
+static const char *type_name(const json_t *v)
+{
+    const char *type = json_string_value(json_object_get(v, "type"));
+    return type ? type : "none";
+}
+
+/* Whether a word that is a token is one without merges is a matter of the pre-tokenizer's name in llama.cpp; it makes no
+ * difference where merges make every token. */
+static dq_status check_ignored(const vocabulary *v, const dq_gguf_pre *pre, dq_err *err)
+{
+    const bool ignored = json_is_true(json_object_get(v->model, "ignore_merges"));
+    if (ignored == pre->ignore_merges) return DQ_OK;
+    const int32_t unmade = dq_gguf_merges_unmade(v->merges, v->is_piece, err);
+    if (unmade < 0) return err->code;
+    return dq_fail(err, DQ_MISMATCH,
+                   "tokenizer.json: \"ignore_merges\" is %s and merges do not make token %d, which "
+                   "llama.cpp reads otherwise with the pre-tokenizer \"%s\"",
+                   ignored ? "true" : "false", unmade, pre->name);
+}
+
+static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
+{
+    json_t *normalizer = json_object_get(v->files->tokenizer, "normalizer");
+    json_t *steps = json_object_get(v->files->tokenizer, "pre_tokenizer");
+    const dq_gguf_pre *pre = dq_gguf_pre_of(steps);
+    if (is_set(normalizer))
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "tokenizer.json: normalizer \"%s\" beside byte-level BPE has no form in GGUF",
+            type_name(normalizer));
+    if (!pre)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "tokenizer.json: pre_tokenizer \"%s\" is none of those that have a name in "
+            "GGUF files (gpt-2, smollm, qwen2, llama-bpe), so that llama.cpp would split "
+            "words otherwise",
+            type_name(steps));
+    DQ_TRY(check_ignored(v, pre, err));
+    dq_gguf_write_text(f, "tokenizer.ggml.model", "gpt2", 4);
+    dq_gguf_write_text(f, "tokenizer.ggml.pre", pre->name, strlen(pre->name));
+    write_tokens(f, v);
+    const int64_t n = dq_gguf_merges_count(v->merges);
+    dq_gguf_write_list(f, "tokenizer.ggml.merges", DQ_GGUF_TEXTS, (size_t)n);
+    for (int64_t i = 0; i < n && err->code == DQ_OK; i++) {
+        const dq_gguf_merge *m = dq_gguf_merges_at(v->merges, i);
+        const char *text = dq_textf(v->arena, err, "%.*s %.*s", (int)m->len[0], m->text[0],
+                                    (int)m->len[1], m->text[1]);
+        if (text) dq_gguf_write_item_text(f, text, m->len[0] + m->len[1] + 1);
+    }
+    return err->code;
+}
+
+/* ---- BPE of SentencePiece ---- */
+
+/* {"type": "Replace", " " by the mark}; {"type": "Prepend", the mark}. */
+static bool is_replace(const json_t *v)
+{
+    return is_text(json_object_get(v, "type"), "Replace") &&
+           is_text(json_object_get(json_object_get(v, "pattern"), "String"), " ") &&
+           is_text(json_object_get(v, "content"), space_mark);
+}
+
+static bool is_prepend(const json_t *v)
+{
+    return is_text(json_object_get(v, "type"), "Prepend") &&
+           is_text(json_object_get(v, "prepend"), space_mark);
+}
+
+/* A mark for each space, and perhaps one before the text; nothing else is what llama.cpp does. */
+static bool read_spaces(bool *prefix, const json_t *tokenizer)
+{
+    const json_t *normalizer = json_object_get(tokenizer, "normalizer");
+    const json_t *list = json_object_get(normalizer, "normalizers");
+    if (is_set(json_object_get(tokenizer, "pre_tokenizer"))) return false;
+    *prefix = false;
+    if (is_replace(normalizer)) return true;
+    if (!is_text(json_object_get(normalizer, "type"), "Sequence")) return false;
+    const size_t n = json_array_size(list);
+    *prefix = n == 2 && is_prepend(json_array_get(list, 0));
+    return (n == 1 || *prefix) && is_replace(json_array_get(list, n - 1));
+}
+
+/* Tokens of bytes, all of which llama.cpp needs, and of what is unknown. */
+static dq_status mark_bytes(vocabulary *v, dq_err *err)
+{
+    const char *unk = json_string_value(json_object_get(v->model, "unk_token"));
+    const int64_t unknown = unk ? id_of(v, unk) : -1;
+    bool seen[256] = {false};
+    int n = 0;
+    for (int64_t i = 0; i < v->n; i++) {
+        unsigned byte;
+        int end = 0;
+        token *t = &v->token[i];
+        if (!t->text || t->len != 6 || sscanf(t->text, "<0x%2X>%n", &byte, &end) != 1 || end != 6)
+            continue;
+        t->type = DQ_GGUF_BYTE;
+        n += !seen[byte];
+        seen[byte] = true;
+    }
+    if (unknown >= 0) v->token[unknown].type = DQ_GGUF_UNKNOWN;
+    if (n == 256) return DQ_OK;
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "tokenizer.json: %d of 256 tokens of bytes are there, and llama.cpp needs all of "
+        "them",
+        n);
+}
+
+/* The first token of the vocabulary proper. */
+static int32_t first_piece(const vocabulary *v)
+{
+    for (int64_t i = 0; i < v->n; i++) {
+        if (v->is_piece[i] && v->token[i].type == DQ_GGUF_NORMAL) return (int32_t)i;
+    }
+    return 0;
+}
+
+static dq_status write_llama(dq_gguf_fields *f, vocabulary *v, dq_err *err)
+{
+    const char *why = NULL;
+    bool prefix;
+    if (!read_spaces(&prefix, v->files->tokenizer))
+        return refuse("it makes more of spaces than U+2581, or of other characters", err);
+    float *score = dq_alloc(v->arena, (size_t)v->n, sizeof *score, err);
+    if (!score) return err->code;
+    DQ_TRY(mark_bytes(v, err));
+    DQ_TRY(
+        dq_gguf_merges_scores(score, &why, v->merges, v->is_piece, first_piece(v), v->arena, err));
+    if (why)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "tokenizer.json: its merges are not those of a SentencePiece vocabulary (%s), "
+            "so that llama.cpp would give other tokens",
+            why);
+    dq_gguf_write_text(f, "tokenizer.ggml.model", "llama", 5);
+    dq_gguf_write_text(f, "tokenizer.ggml.pre", "default", 7);
+    write_tokens(f, v);
+    dq_gguf_write_list(f, "tokenizer.ggml.scores", DQ_GGUF_F32S, (size_t)v->n);
+    for (int64_t i = 0; i < v->n; i++)
+        dq_gguf_write_item_f32(f, v->token[i].type == DQ_GGUF_NORMAL ? score[i] : 0);
+    dq_gguf_write_bool(f, "tokenizer.ggml.add_space_prefix", prefix);
+    return DQ_OK;
+}
+
+/* ---- All of it ---- */
+
+static bool is_empty(const json_t *v)
+{
+    return !is_set(v) || is_text(v, "");
+}
+
+/* What no form has, whatever the vocabulary. */
+static dq_status check_model(const vocabulary *v, dq_err *err)
+{
+    const json_t *type = json_object_get(v->model, "type");
+    if (json_is_string(type) && !is_text(type, "BPE"))
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "tokenizer.json: a model of type \"%s\" is not written to GGUF (expected BPE)",
+            json_string_value(type));
+    if (!is_empty(json_object_get(v->model, "continuing_subword_prefix")) ||
+        !is_empty(json_object_get(v->model, "end_of_word_suffix")))
+        return refuse("pieces inside a word have a prefix or a suffix", err);
+    if (json_number_value(json_object_get(v->model, "dropout")) > 0)
+        return refuse("merges are dropped by chance", err);
+    return DQ_OK;
+}
+
+static dq_status write_all(dq_gguf_fields *f, vocabulary *v, dq_err *err)
+{
+    v->model = json_object_get(v->files->tokenizer, "model");
+    DQ_TRY(check_model(v, err));
+    DQ_TRY(dq_gguf_merges_new(&v->merges, v->model, v->n, v->arena, err));
+    DQ_TRY(read_tokens(v, err));
+    DQ_TRY(read_post(v, json_object_get(v->files->tokenizer, "post_processor"), 0, err));
+    const bool bytes = json_is_true(json_object_get(v->model, "byte_fallback"));
+    DQ_TRY(bytes ? write_llama(f, v, err) : write_gpt2(f, v, err));
+    DQ_TRY(write_roles(f, v, err));
+    write_chat(f, v);
+    return DQ_OK;
+}
+
+dq_status dq_gguf_vocabulary_write(dq_gguf_fields *f, const dq_gguf_tokenizer_files *files,
+                                   int64_t n_tokens, dq_err *err)
+{
+    vocabulary v = {.files = files, .n = n_tokens, .arena = dq_arena_new(), .bos = -1, .eos = -1};
+    if (!v.arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    write_all(f, &v, err);
+    dq_arena_free(v.arena);
+    return err->code;
+}

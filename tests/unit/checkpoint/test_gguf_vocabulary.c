@@ -1,0 +1,198 @@
+/* test_gguf_vocabulary: the tokenizer of a GGUF file, read as tokenizer.json and written again, has the same keys; what
+ * llama.cpp would do otherwise is refused by name.
+ * SPDX-License-Identifier: MIT */
+#include "base/file.h"
+#include "checkpoint/gguf_config.h"
+#include "checkpoint/gguf_vocabulary.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct rig {
+    dq_arena *arena;
+    dq_gguf g;
+    dq_gguf_tokenizer_files files;
+    int64_t n;
+    dq_err err;
+} rig;
+
+static rig open_rig(const char *path)
+{
+    rig r = {.arena = dq_arena_new()};
+    char *bytes;
+    size_t len;
+    assert_int_equal(dq_file_read(&bytes, &len, path, r.arena, &r.err), DQ_OK);
+    assert_int_equal(dq_gguf_parse(&r.g, (const uint8_t *)bytes, len, r.arena, &r.err), DQ_OK);
+    assert_int_equal(
+        dq_gguf_config_tokenizer(&r.files.tokenizer, &r.files.tokenizer_config, &r.g, &r.err),
+        DQ_OK);
+    r.files.config = json_object();
+    r.n = (int64_t)json_array_size(json_object_get(r.g.fields, "tokenizer.ggml.tokens"));
+    return r;
+}
+
+static void close_rig(rig *r)
+{
+    json_decref(r->files.tokenizer);
+    json_decref(r->files.tokenizer_config);
+    json_decref(r->files.config);
+    json_decref(r->g.fields);
+    dq_arena_free(r->arena);
+}
+
+/* The fields of a file without tensors; NULL: refused, r->err says why. */
+static json_t *written(rig *r)
+{
+    dq_gguf_fields f = {0};
+    dq_strbuf head = {0};
+    dq_gguf back = {0};
+    r->err = (dq_err){0};
+    if (dq_gguf_vocabulary_write(&f, &r->files, r->n, &r->err) == DQ_OK) {
+        assert_int_equal(dq_gguf_write_head(&head, &f, NULL, 0, &r->err), DQ_OK);
+        assert_int_equal(dq_gguf_parse(&back, (const uint8_t *)head.s, head.n, r->arena, &r->err),
+                         DQ_OK);
+    }
+    dq_block_free(head.s);
+    dq_block_free(f.bytes.s);
+    return back.fields;
+}
+
+static void refused(rig *r, const char *what)
+{
+    json_t *fields = written(r);
+    if (fields) fail_msg("not refused: %s", what);
+    assert_int_equal(r->err.code, DQ_MISMATCH);
+    if (!strstr(r->err.text, what)) fail_msg("\"%s\" is not in: %s", what, r->err.text);
+}
+
+static json_t *model_of(rig *r)
+{
+    return json_object_get(r->files.tokenizer, "model");
+}
+
+/* ---- The same keys ---- */
+
+static void expect_same(const char *path)
+{
+    rig r = open_rig(path);
+    json_t *fields = written(&r), *want;
+    const char *key;
+    if (!fields) fail_msg("%s: %s", path, r.err.text);
+    json_object_foreach(r.g.fields, key, want)
+    {
+        if (strncmp(key, "tokenizer.", 10) != 0) continue;
+        if (!json_equal(json_object_get(fields, key), want)) fail_msg("%s: key %s", path, key);
+    }
+    json_decref(fields);
+    close_rig(&r);
+}
+
+static void test_same_keys(void **state)
+{
+    (void)state;
+    expect_same(DQ_TEST_DIR "/golden/gguf/spm.gguf");
+    expect_same(DQ_TEST_DIR "/golden/gguf/model/model.gguf");
+}
+
+/* A vocabulary smaller than the embedding is filled with tokens that nothing makes. */
+static void test_padded(void **state)
+{
+    (void)state;
+    rig r = open_rig(DQ_TEST_DIR "/golden/gguf/model/model.gguf");
+    r.n += 2;
+    json_t *fields = written(&r);
+    assert_non_null(fields);
+    const json_t *token = json_object_get(fields, "tokenizer.ggml.tokens");
+    const json_t *type = json_object_get(fields, "tokenizer.ggml.token_type");
+    assert_int_equal(json_array_size(token), r.n);
+    assert_int_equal(json_integer_value(json_array_get(type, (size_t)r.n - 1)), 5);
+    assert_string_equal(json_string_value(json_array_get(token, (size_t)r.n - 1)), "[PAD261]");
+    json_decref(fields);
+    r.n -= 3;
+    refused(&r, "has no row in the embedding");
+    close_rig(&r);
+}
+
+/* ---- What is refused ---- */
+
+static void test_byte_level(void **state)
+{
+    (void)state;
+    rig r = open_rig(DQ_TEST_DIR "/golden/gguf/model/model.gguf");
+    json_t *pre = json_incref(json_object_get(r.files.tokenizer, "pre_tokenizer"));
+    json_object_set_new(r.files.tokenizer, "pre_tokenizer",
+                        json_pack("{s:s}", "type", "Whitespace"));
+    refused(&r, "pre_tokenizer \"Whitespace\" is none of those that have a name");
+    json_object_set_new(r.files.tokenizer, "pre_tokenizer", pre);
+    json_object_set_new(r.files.tokenizer, "normalizer", json_pack("{s:s}", "type", "NFC"));
+    refused(&r, "normalizer \"NFC\"");
+    json_object_set_new(r.files.tokenizer, "normalizer", json_null());
+    json_object_set_new(model_of(&r), "type", json_string("WordPiece"));
+    refused(&r, "model of type \"WordPiece\"");
+    json_object_set_new(model_of(&r), "type", json_string("BPE"));
+    json_object_set_new(r.files.tokenizer, "post_processor", json_pack("{s:s}", "type", "Bert"));
+    refused(&r, "post_processor \"Bert\"");
+    json_object_del(r.files.tokenizer, "post_processor");
+
+    /* every token that is no special one is made by merges: the flag makes no difference, until one is not */
+    json_object_set_new(model_of(&r), "ignore_merges", json_true());
+    json_t *fields = written(&r);
+    assert_non_null(fields);
+    json_decref(fields);
+    json_array_clear(json_object_get(model_of(&r), "merges"));
+    refused(&r, "merges do not make token 256");
+    json_object_set_new(model_of(&r), "ignore_merges", json_false());
+    json_t *first = json_array_get(json_object_get(r.files.tokenizer, "added_tokens"), 0);
+    json_object_set_new(first, "lstrip", json_true());
+    refused(&r, "has \"lstrip\", which GGUF cannot say");
+    json_object_set_new(first, "lstrip", json_false());
+    json_object_del(r.files.tokenizer_config, "eos_token");
+    refused(&r, "says which token ends a text");
+    json_object_set_new(r.files.config, "eos_token_id", json_integer(258));
+    fields = written(&r);
+    assert_int_equal(json_integer_value(json_object_get(fields, "tokenizer.ggml.eos_token_id")),
+                     258);
+    json_decref(fields);
+    close_rig(&r);
+}
+
+/* Merges that no scores say: two of different pieces change places, one is missing. */
+static void test_sentencepiece(void **state)
+{
+    (void)state;
+    rig r = open_rig(DQ_TEST_DIR "/golden/gguf/spm.gguf");
+    json_t *merges = json_object_get(model_of(&r), "merges");
+    const size_t n = json_array_size(merges);
+    json_t *whole = json_deep_copy(merges), *moved = json_incref(json_array_get(merges, n - 1));
+    json_array_remove(merges, n - 1);
+    refused(&r, "not those of a SentencePiece vocabulary");
+    json_array_insert_new(merges, 0, moved);
+    json_t *fields = written(&r); /* one piece before all others: scores by rank */
+    if (!fields) fail_msg("%s", r.err.text);
+    const json_t *score = json_object_get(fields, "tokenizer.ggml.scores");
+    assert_false(json_equal(score, json_object_get(r.g.fields, "tokenizer.ggml.scores")));
+    json_decref(fields);
+    json_object_set_new(model_of(&r), "merges", whole);
+    json_object_set_new(r.files.tokenizer, "pre_tokenizer",
+                        json_pack("{s:s}", "type", "Metaspace"));
+    refused(&r, "makes more of spaces than U+2581");
+    json_object_set_new(r.files.tokenizer, "pre_tokenizer", json_null());
+    json_object_del(json_object_get(model_of(&r), "vocab"), "<0x41>");
+    refused(&r, "255 of 256 tokens of bytes");
+    close_rig(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_keys),
+        cmocka_unit_test(test_padded),
+        cmocka_unit_test(test_byte_level),
+        cmocka_unit_test(test_sentencepiece),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
