@@ -1,5 +1,6 @@
-/* cmd_export: dq export OUT.h5 -o DIR --format FORM
+/* cmd_export: dq export OUT.h5 -o PATH --format FORM
  * SPDX-License-Identifier: MIT */
+#include "checkpoint/container.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/input.h"
 #include "cmds/cli/logger.h"
@@ -30,11 +31,11 @@ typedef struct request {
 
 static const dq_usage usage = {
     .name = "export",
-    .synopsis = "OUT.h5 -o DIR --format FORM [options]",
+    .synopsis = "OUT.h5 -o PATH --format FORM [options]",
     .about =
-        "Writes a container as a folder that other programs load: config.json, safetensors, the "
-        "tokenizer's files, and dq_settings.json with the settings of logits and KV cache, which "
-        "no such folder holds.\n"
+        "Writes a container as what other programs load: a folder with config.json, safetensors, "
+        "the tokenizer's files, and dq_settings.json with the settings of logits and KV cache, "
+        "which no such folder holds; or one GGUF file.\n"
         "compressed-tensors keeps codes, for transformers with the package compressed-tensors; "
         "vLLM has not been run with it. It has 4 and 8 bits: codes of 2 and 3 bits stand in 4, of "
         "5, 6 and 7 in 8, with the same values. Embeddings, output heads and tensors whose last "
@@ -42,13 +43,25 @@ static const dq_usage usage = {
         "codes in the type in "
         "which they load the model: in float32 the values are dq's to the last bit, in bfloat16 "
         "scales lose three bits.\n"
-        "safetensors has values only, which need no package to read.\n",
+        "safetensors has values only, which need no package to read.\n"
+        "gguf is one file for llama.cpp and what else reads it, of plain Llamas only, with "
+        "tokenizer "
+        "and chat template. Each tensor gets the smallest type that holds its codes exactly: up to "
+        "4 bits Q4_0, 5 bits Q5_0, 6 to 8 bits Q8_0; with zero points Q4_1 and Q5_1 where f16 "
+        "holds "
+        "every lowest value, else the next type up (codes less zero points have one bit more). "
+        "Groups of 64 and 128 repeat their scale in blocks of 32. A tensor that no type holds is "
+        "refused, unless --dtype says what its values become. Containers of dq quantize --group 32 "
+        "fit whole where columns are multiples of 32.\n",
     .examples = "  dq export model-4bit.h5 -o model-4bit-ct --format compressed-tensors\n"
                 "  dq export model-4bit.h5 -o model-bf16 --format safetensors\n"
+                "  dq export model-4bit.h5 -o model-4bit.gguf --format gguf\n"
                 "  dq export model-4bit.h5 --format compressed-tensors --dry-run\n",
     .min_args = 1,
     .max_args = 1,
     .args = "one container"};
+
+static const int64_t usual_shard_mb = 5000;
 
 static dq_status make_settings(request *r, dq_err *err)
 {
@@ -56,22 +69,33 @@ static dq_status make_settings(request *r, dq_err *err)
     static const dq_dtype types[] = {DQ_BF16, DQ_F16, DQ_F32};
     if (!r->form)
         return dq_fail(err, DQ_USAGE,
-                       "--format is missing: compressed-tensors (codes) or safetensors (values).");
+                       "--format is missing: compressed-tensors (codes), safetensors (values) or "
+                       "gguf (codes, one file).");
     const int form = dq_options_word(r->form, "format", dq_export_form_name, DQ_EXPORT_FORMS, err);
     if (form < 0) return err->code;
     const char *usual = form == DQ_EXPORT_SAFETENSORS ? "bf16" : "f32";
     const int type = dq_options_word(r->dtype ? r->dtype : usual, "dtype", names, 3, err);
     if (type < 0) return err->code;
     if (!r->out && !r->dry_run)
-        return dq_fail(err, DQ_USAGE, "-o DIR is missing (or --dry-run to see the plan).");
+        return dq_fail(err, DQ_USAGE, "-o %s is missing (or --dry-run to see the plan).",
+                       form == DQ_EXPORT_GGUF ? "FILE" : "DIR");
+    if (form == DQ_EXPORT_GGUF && r->shard_mb)
+        return dq_fail(err, DQ_USAGE, "--shard-mb goes with folders: --format gguf is one file.");
+    if (!r->shard_mb) r->shard_mb = usual_shard_mb;
     r->set = (dq_export_settings){.form = (dq_export_form)form,
                                   .dtype = types[type],
+                                  .values = r->dtype != NULL,
                                   .shard_bytes = r->shard_mb * 1000000,
                                   .dq_version = DQ_VERSION};
     return DQ_OK;
 }
 
 /* ---- Text ---- */
+
+static bool is_gguf(const request *r)
+{
+    return r->set.form == DQ_EXPORT_GGUF;
+}
 
 /* "4 bits in groups of 128, zero points" */
 static const char *scheme_text(char *buf, size_t cap, const dq_export_scheme *s)
@@ -82,10 +106,11 @@ static const char *scheme_text(char *buf, size_t cap, const dq_export_scheme *s)
     return buf;
 }
 
-static dq_status print_rows(const dq_export *x, dq_err *err)
+static dq_status print_rows(const request *asked, const dq_export *x, dq_err *err)
 {
-    static const char *const titles[] = {"tensor",        "shape", "codes",
-                                         "in the folder", "type",  "size"};
+    const char *const titles[] = {"tensor", "shape",
+                                  "codes",  is_gguf(asked) ? "in the file" : "in the folder",
+                                  "type",   "size"};
     dq_table *t;
     char text[96];
     DQ_TRY(dq_table_new(&t, titles, 6, err));
@@ -98,10 +123,11 @@ static dq_status print_rows(const dq_export *x, dq_err *err)
         else
             dq_table_cell(t, "-");
         dq_table_cell(t, "%s",
-                      r->scheme < 0
+                      r->blocks ? "codes in blocks"
+                      : r->scheme < 0
                           ? "values"
                           : scheme_text(text, sizeof text, dq_export_scheme_at(x, r->scheme)));
-        dq_table_cell(t, "%s", dq_dtypes[r->dtype].name);
+        dq_table_cell(t, "%s", r->blocks ? r->blocks->name : dq_dtypes[r->dtype].name);
         dq_table_cell(t, "%s", dq_table_size_text(text, sizeof text, r->bytes));
     }
     dq_table_print(t, err);
@@ -152,7 +178,50 @@ static void print_decoded(const dq_export *x)
     }
 }
 
-static void print_summary(const request *r, const dq_export *x)
+/* How many tensors have each type, and of how many bits their codes are: "Q4_0  210 tensors, codes of 4 bits". */
+static void print_blocks(const dq_export *x)
+{
+    const int64_t rows = dq_export_result(x)->n_rows;
+    for (int64_t i = 0; i < rows; i++) {
+        const dq_export_row *r = dq_export_row_at(x, i);
+        int64_t n = 0, before = 0;
+        for (int64_t k = 0; r->blocks && k < rows; k++) {
+            const dq_export_row *o = dq_export_row_at(x, k);
+            const bool same = o->blocks == r->blocks && o->bits == r->bits;
+            n += same;
+            before += same && k < i;
+        }
+        if (n > 0 && before == 0)
+            printf("%-18s %lld tensors, codes of %d bits\n", r->blocks->name, (long long)n,
+                   r->bits);
+    }
+}
+
+/* Bits per weight of all tensors, before and after. */
+static void print_bits(const dq_model *m, const dq_export *x)
+{
+    int64_t bytes = 0;
+    double values = 0;
+    for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
+        const dq_export_row *r = dq_export_row_at(x, i);
+        bytes += r->bytes;
+        values += (double)r->rows * (double)r->cols;
+    }
+    printf("bits per weight    %.3f (in the container %.3f)\n", 8.0 * (double)bytes / values,
+           dq_container_header(m->container)->bits_per_weight);
+}
+
+static void print_left_out(const request *r, const dq_export_info *i)
+{
+    if (!i->has_logit && !i->has_kv) return;
+    printf("not in the model   settings of %s: %s\n",
+           !i->has_kv      ? "attention logits"
+           : !i->has_logit ? "the KV cache"
+                           : "attention logits and the KV cache",
+           is_gguf(r) ? "a GGUF file has no place for them" : "dq_settings.json has them");
+}
+
+static void print_summary(const request *r, const dq_model *m, const dq_export *x)
 {
     const dq_export_info *i = dq_export_result(x);
     const bool codes = r->set.form == DQ_EXPORT_COMPRESSED_TENSORS;
@@ -165,19 +234,24 @@ static void print_summary(const request *r, const dq_export *x)
     for (int k = 0; k < i->n_schemes; k++)
         printf("codes              %s\n",
                scheme_text(text, sizeof text, dq_export_scheme_at(x, k)));
-    print_widened(x);
-    if (codes)
+    if (is_gguf(r)) {
+        print_blocks(x);
+        print_bits(m, x);
+    } else {
+        print_widened(x);
+    }
+    if (codes || is_gguf(r))
         print_decoded(x);
     else
         printf("type               %s\n", dq_dtypes[r->set.dtype].name);
-    if (i->has_logit || i->has_kv)
-        printf("not in the model   settings of %s: dq_settings.json has them\n",
-               !i->has_kv      ? "attention logits"
-               : !i->has_logit ? "the KV cache"
-                               : "attention logits and the KV cache");
-    printf("folder             %s%s in %d files: %s\n", r->dry_run ? "would have " : "",
-           dq_table_size_text(text, sizeof text, i->bytes), i->n_files,
-           r->out ? r->out : "(no output named)");
+    print_left_out(r, i);
+    dq_table_size_text(text, sizeof text, i->bytes);
+    if (is_gguf(r))
+        printf("file               %s%s: %s\n", r->dry_run ? "would have " : "", text,
+               r->out ? r->out : "(no output named)");
+    else
+        printf("folder             %s%s in %d files: %s\n", r->dry_run ? "would have " : "", text,
+               i->n_files, r->out ? r->out : "(no output named)");
 }
 
 /* ---- JSON ---- */
@@ -191,8 +265,12 @@ static json_t *row_json(const dq_export *x, const dq_export_row *r)
     json_object_set_new(o, "cols", json_integer(r->cols));
     json_object_set_new(o, "bits", r->group_size ? json_integer(r->bits) : json_null());
     json_object_set_new(o, "group_size", r->group_size ? json_integer(r->group_size) : json_null());
-    json_object_set_new(o, "stored", json_string(s ? "codes" : "values"));
-    json_object_set_new(o, "stored_bits", s ? json_integer(s->bits) : json_null());
+    json_object_set_new(o, "stored", json_string(s || r->blocks ? "codes" : "values"));
+    json_object_set_new(o, "stored_bits",
+                        s           ? json_integer(s->bits)
+                        : r->blocks ? json_integer(r->blocks->block->bits)
+                                    : json_null());
+    if (r->blocks) json_object_set_new(o, "ggml_type", json_string(r->blocks->name));
     json_object_set_new(o, "symmetric", s ? json_boolean(s->symmetric) : json_null());
     json_object_set_new(o, "dtype", json_string(dq_dtypes[r->dtype].name));
     json_object_set_new(o, "why_values", r->why ? json_string(r->why) : json_null());
@@ -221,8 +299,10 @@ static dq_status print_json(const request *r, const dq_model *m, const dq_export
     json_t *set = json_object_get(doc, "settings"), *rows = json_array();
     json_array_append_new(json_object_get(doc, "inputs"), dq_input_model_json(m));
     json_object_set_new(set, "format", json_string(dq_export_form_name[r->set.form]));
-    json_object_set_new(set, "dtype", json_string(dq_dtypes[r->set.dtype].name));
-    json_object_set_new(set, "shard_mb", json_integer(r->shard_mb));
+    json_object_set_new(set, "dtype",
+                        is_gguf(r) && !r->set.values ? json_null()
+                                                     : json_string(dq_dtypes[r->set.dtype].name));
+    json_object_set_new(set, "shard_mb", is_gguf(r) ? json_null() : json_integer(r->shard_mb));
     json_object_set_new(set, "dry_run", json_boolean(r->dry_run));
     json_object_set_new(out, "path", r->out ? dq_document_name(r->out) : json_null());
     json_object_set_new(out, "bytes", json_integer(i->bytes));
@@ -280,8 +360,8 @@ static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err
     if (err->code == DQ_OK && r->json) {
         print_json(r, m, x, err);
     } else if (err->code == DQ_OK) {
-        if (r->tensors || r->dry_run) print_rows(x, err);
-        if (err->code == DQ_OK) print_summary(r, x);
+        if (r->tensors || r->dry_run) print_rows(r, x, err);
+        if (err->code == DQ_OK) print_summary(r, m, x);
     }
     if (err->code == DQ_OK) dq_document_flush(err);
     return err->code == DQ_OK && !r->dry_run ? dq_export_commit(x, err) : err->code;
@@ -290,7 +370,8 @@ static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err
 static dq_status run(request *r, const char *path, dq_err *err)
 {
     static const char *const beside[] = {".old", NULL};
-    const dq_output out = {"-o", r->out, DQ_OUTPUT_FOLDER, beside};
+    const dq_output out = {"-o", r->out, is_gguf(r) ? DQ_OUTPUT_GGUF : DQ_OUTPUT_FOLDER,
+                           is_gguf(r) ? NULL : beside};
     dq_model *m = NULL;
     dq_export *x = NULL;
     DQ_TRY(dq_output_guard_check(&out, 1, &path, 1, r->force, err));
@@ -316,23 +397,24 @@ static dq_status run(request *r, const char *path, dq_err *err)
 
 dq_status dq_cmd_export(int argc, char **argv, dq_err *err)
 {
-    request r = {.shard_mb = 5000};
+    request r = {0};
     const dq_opt opts[] = {
-        dq_opt_letter('o', dq_opt_text("output", "DIR", &r.out, "the folder to write")),
+        dq_opt_letter('o', dq_opt_text("output", "PATH", &r.out, "the folder or file to write")),
         dq_opt_text("format", "FORM", &r.form,
-                    "compressed-tensors (codes) or safetensors (values); needed"),
+                    "compressed-tensors (codes), safetensors (values) or gguf (codes, one file); "
+                    "needed"),
         dq_opt_text("dtype", "TYPE", &r.dtype,
                     "bf16, f16 or f32, rounded to nearest even. safetensors: of all tensors "
                     "(default bf16); compressed-tensors: of those that become values (default f32, "
-                    "exact); others keep theirs"),
+                    "exact); gguf: the same, which without it are refused; others keep theirs"),
         dq_opt_int("shard-mb", "N", &r.shard_mb, 1, 1e9,
-                   "megabytes of tensors in a weight file, before another one is begun (default "
-                   "5000)"),
+                   "megabytes of tensors in a weight file of a folder, before another one is begun "
+                   "(default 5000)"),
         dq_opt_heading("running:"),
         dq_opt_flag("dry-run", &r.dry_run, "print the plan and the size, write nothing"),
         dq_opt_flag("force", &r.force,
-                    "replace the folder of an earlier export, and what an interrupted one left; "
-                    "other folders are never replaced"),
+                    "replace the folder of an earlier export, and what an interrupted one left "
+                    "(other folders are never replaced), or the file"),
         dq_opt_int("threads", "N", &r.threads, 1, 1024,
                    "default: all processors; the result does not depend on it"),
         dq_opt_flag("tensors", &r.tensors, "print every tensor"),

@@ -26,6 +26,19 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_VALUE_OF_LIST] = "%t. Is it one more value of an option? Those stand with commas "
                                 "and no spaces: 16,8 or tensor,row",
     [DQ_REMEDY_EXPORT_VALUES] = "%t Use --format safetensors",
+    [DQ_REMEDY_EXPORT_TYPE] = "%t. Add --dtype f32 to write such tensors as values.",
+    [DQ_REMEDY_EXPORT_COLUMNS] =
+        "%t. Add --dtype f32 to write such tensors as values, or quantize without them (dq "
+        "quantize --skip REGEX).",
+    [DQ_REMEDY_EXPORT_GROUP] =
+        "%t. Add --dtype f32 to write such tensors as values, or quantize in groups of %n (dq "
+        "quantize --group %n).",
+    [DQ_REMEDY_EXPORT_SCALE] =
+        "%t. Add --dtype f32 to write such tensors as values, or quantize with scales in f16 (dq "
+        "quantize --scale-dtype f16).",
+    [DQ_REMEDY_EXPORT_ZERO] =
+        "%t. Add --dtype f32 to write such tensors as values, or quantize without zero points (dq "
+        "quantize --scale search).",
     [DQ_REMEDY_CTX] = "%t. Use --ctx %n",
     [DQ_REMEDY_SMALLER_CTX] = "%t or a smaller --ctx",
     [DQ_REMEDY_CTX_OF_TEXT] = " (--ctx %n for a text)",

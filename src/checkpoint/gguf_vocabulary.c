@@ -275,7 +275,8 @@ static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
     json_t *normalizer = json_object_get(v->files->tokenizer, "normalizer");
     json_t *steps = json_object_get(v->files->tokenizer, "pre_tokenizer");
     const dq_gguf_pre *pre = dq_gguf_pre_of(steps);
-    if (is_set(normalizer))
+    if (is_set(normalizer) &&
+        !(pre && pre->nfc && is_text(json_object_get(normalizer, "type"), "NFC")))
         return dq_fail(
             err, DQ_MISMATCH,
             "tokenizer.json: normalizer \"%s\" beside byte-level BPE has no form in GGUF",

@@ -5,13 +5,14 @@
 #include "base/os.h"
 #include "base/sha256.h"
 #include "checkpoint/safetensors_write.h"
-#include "export/export_plan.h"
+#include "export/export_gguf.h"
 
 #include <string.h>
 
 const char *const dq_export_form_name[DQ_EXPORT_FORMS] = {
     [DQ_EXPORT_COMPRESSED_TENSORS] = "compressed-tensors",
     [DQ_EXPORT_SAFETENSORS] = "safetensors",
+    [DQ_EXPORT_GGUF] = "gguf",
 };
 static const char settings_name[] = "dq_settings.json"; /* a folder that has it is an export */
 static const char index_name[] = "model.safetensors.index.json";
@@ -45,6 +46,11 @@ static bool of_export(const char *name)
 }
 
 /* ---- Files ---- */
+
+static bool is_gguf(const dq_export *x)
+{
+    return x->set.form == DQ_EXPORT_GGUF;
+}
 
 static void add_text(dq_export *x, const char *name, const char *text, size_t len)
 {
@@ -104,6 +110,19 @@ static dq_status add_shard(dq_export *x, int shard, int64_t *first, dq_err *err)
     return DQ_OK;
 }
 
+/* One file with all slots. */
+static dq_status add_gguf(dq_export *x, dq_err *err)
+{
+    const char *head;
+    size_t len;
+    DQ_TRY(dq_export_gguf_head(&head, &len, x, err));
+    add_text(x, "model.gguf", head, len);
+    x->content[0].end = x->n_slots;
+    for (int64_t i = 0; i < x->n_slots; i++)
+        x->file[0].bytes += (int64_t)dq_gguf_write_stride(dq_tensor_bytes(&x->slot[i].tensor));
+    return DQ_OK;
+}
+
 static dq_status plan_files(dq_export *x, dq_err *err)
 {
     enum { TEXTS = 3 };
@@ -112,8 +131,12 @@ static dq_status plan_files(dq_export *x, dq_err *err)
     x->file = dq_alloc(x->arena, n, sizeof *x->file, err);
     x->content = dq_alloc(x->arena, n, sizeof *x->content, err);
     if (!x->file || !x->content) return err->code;
-    DQ_TRY(add_texts(x, err));
-    for (int i = 0; i < x->n_shards; i++) DQ_TRY(add_shard(x, i, &first, err));
+    if (is_gguf(x)) {
+        DQ_TRY(add_gguf(x, err));
+    } else {
+        DQ_TRY(add_texts(x, err));
+        for (int i = 0; i < x->n_shards; i++) DQ_TRY(add_shard(x, i, &first, err));
+    }
     for (int i = 0; i < x->info.n_files; i++) x->info.bytes += x->file[i].bytes;
     return DQ_OK;
 }
@@ -134,6 +157,7 @@ dq_status dq_export_open(dq_export **out, const dq_model *m, const dq_export_set
     x->model = m;
     x->set = *s;
     x->folder.fd = -1;
+    x->out.fd = -1;
     x->info.has_logit = m->logit.bits != dq_logit_plain.bits;
     x->info.has_kv = !dq_kv_config_same(&m->kv, &dq_kv_config_plain);
     if (dq_export_plan_tensors(x, err) != DQ_OK || plan_files(x, err) != DQ_OK) {
@@ -148,6 +172,7 @@ void dq_export_close(dq_export *x)
 {
     if (!x) return;
     dq_folder_drop(&x->folder);
+    dq_file_out_drop(&x->out);
     dq_arena_free(x->arena);
 }
 
@@ -173,16 +198,26 @@ const dq_export_file *dq_export_file_at(const dq_export *x, int i)
 
 /* ---- Output ---- */
 
-dq_status dq_export_check(dq_export *x, const char *dir, bool force, dq_err *err)
+static dq_status check_space(const dq_export *x, const char *path, dq_err *err)
 {
-    DQ_TRY(dq_folder_name(&x->folder, dir, x->arena, err));
+    const int64_t left = dq_file_disk_free(path);
+    if (left < 0 || left >= x->info.bytes) return DQ_OK;
+    return dq_fail(err, DQ_FILE,
+                   "%s: not enough space (expected %lld bytes, the disk has %lld free).", path,
+                   (long long)x->info.bytes, (long long)left);
+}
+
+dq_status dq_export_check(dq_export *x, const char *path, bool force, dq_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    if (is_gguf(x)) {
+        DQ_TRY(dq_file_out_name(&x->out, path, x->arena, err));
+        x->file[0].name = dq_textf(x->arena, err, "%s", slash ? slash + 1 : path);
+        return x->file[0].name ? check_space(x, path, err) : err->code;
+    }
+    DQ_TRY(dq_folder_name(&x->folder, path, x->arena, err));
     DQ_TRY(dq_folder_check(&x->folder, settings_name, of_export, force, err));
-    const int64_t left = dq_file_disk_free(x->folder.path);
-    if (left >= 0 && left < x->info.bytes)
-        return dq_fail(err, DQ_FILE,
-                       "%s: not enough space (expected %lld bytes, the disk has %lld free).",
-                       x->folder.path, (long long)x->info.bytes, (long long)left);
-    return DQ_OK;
+    return check_space(x, x->folder.path, err);
 }
 
 /* A file on its way. */
@@ -202,7 +237,8 @@ enum { BLOCK_BYTES = 4 << 20 };
 static dq_status put(work *w, const void *p, size_t bytes, dq_err *err)
 {
     dq_sha256_add(&w->hash, p, bytes);
-    DQ_TRY(dq_folder_file_put(&w->x->folder, p, bytes, err));
+    DQ_TRY(is_gguf(w->x) ? dq_file_out_put(&w->x->out, p, bytes, err)
+                         : dq_folder_file_put(&w->x->folder, p, bytes, err));
     w->done += (double)bytes;
     if (w->progress)
         w->progress->step(w->progress->arg, w->done, (double)w->x->info.bytes, w->what);
@@ -254,29 +290,50 @@ static dq_status put_rows(work *w, const dq_export_slot *s, dq_err *err)
 
 static dq_status put_slot(work *w, const dq_export_slot *s, dq_err *err)
 {
+    static const uint8_t zeros[DQ_GGUF_ALIGNMENT];
+    const size_t bytes = dq_tensor_bytes(&s->tensor);
     w->what = s->tensor.name;
-    return s->kind == DQ_EXPORT_COPY ? put_copy(w, &s->tensor, err) : put_rows(w, s, err);
+    DQ_TRY(s->kind == DQ_EXPORT_OWN    ? put(w, s->tensor.data, bytes, err)
+           : s->kind == DQ_EXPORT_COPY ? put_copy(w, &s->tensor, err)
+                                       : put_rows(w, s, err));
+    return is_gguf(w->x) ? put(w, zeros, dq_gguf_write_stride(bytes) - bytes, err) : DQ_OK;
+}
+
+static dq_status put_content(work *w, int i, dq_err *err)
+{
+    const dq_export_content *c = &w->x->content[i];
+    w->what = w->x->file[i].name;
+    DQ_TRY(dq_sha256_begin(&w->hash, err));
+    DQ_TRY(put(w, c->text, c->len, err));
+    for (int64_t k = c->first; k < c->end; k++) DQ_TRY(put_slot(w, &w->x->slot[k], err));
+    return dq_sha256_end(&w->hash, w->x->file[i].sha256, err);
 }
 
 static dq_status put_file(work *w, int i, dq_err *err)
 {
     dq_export *x = w->x;
-    const dq_export_content *c = &x->content[i];
-    w->what = x->file[i].name;
     DQ_TRY(dq_folder_file_begin(&x->folder, x->file[i].name, err));
-    DQ_TRY(dq_sha256_begin(&w->hash, err));
-    DQ_TRY(put(w, c->text, c->len, err));
-    for (int64_t k = c->first; k < c->end; k++) DQ_TRY(put_slot(w, &x->slot[k], err));
-    DQ_TRY(dq_sha256_end(&w->hash, x->file[i].sha256, err));
+    DQ_TRY(put_content(w, i, err));
     return dq_folder_file_end(&x->folder, err);
+}
+
+static dq_status put_all(work *w, dq_err *err)
+{
+    dq_export *x = w->x;
+    if (is_gguf(x)) {
+        DQ_TRY(dq_file_out_begin(&x->out, err));
+        return put_content(w, 0, err);
+    }
+    DQ_TRY(dq_folder_begin(&x->folder, err));
+    for (int i = 0; i < x->info.n_files; i++) DQ_TRY(put_file(w, i, err));
+    return DQ_OK;
 }
 
 dq_status dq_export_write(dq_export *x, const dq_export_progress *p, dq_err *err)
 {
     work w = {.x = x, .progress = p};
     DQ_TRY(dq_model_check_weights(x->model, err));
-    DQ_TRY(dq_folder_begin(&x->folder, err));
-    for (int i = 0; i < x->info.n_files && err->code == DQ_OK; i++) put_file(&w, i, err);
+    put_all(&w, err);
     dq_sha256_drop(&w.hash);
     return err->code == DQ_OK ? dq_os_maps_check(err) : err->code;
 }
@@ -284,5 +341,6 @@ dq_status dq_export_write(dq_export *x, const dq_export_progress *p, dq_err *err
 dq_status dq_export_commit(dq_export *x, dq_err *err)
 {
     DQ_TRY(dq_os_check_stop(err));
+    if (is_gguf(x)) return dq_file_out_commit(&x->out, err);
     return dq_folder_commit(&x->folder, err);
 }

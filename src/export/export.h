@@ -1,16 +1,20 @@
-/* export: a container as a folder of Hugging Face form that other programs load: codes as compressed-tensors packs them,
- * or values. Plan first, then write; the plan reads no weights.
+/* export: a container as what other programs load: a folder of Hugging Face form, with codes as compressed-tensors packs
+ * them or values, or one GGUF file with codes in blocks of ggml. Plan first, then write; the plan reads no weights, but for GGUF scales and
+ * zero points, which decide about types.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_EXPORT_H
 #define DQ_EXPORT_H
 
 #include "model/model.h"
+#include "tensor/weight_format.h"
 
 typedef enum dq_export_form {
     /* Source: compressed-tensors, compressors/pack_quantized and quantization/quant_config.py (form); vLLM,
      * quantization/compressed_tensors (what it takes of that). */
     DQ_EXPORT_COMPRESSED_TENSORS,
     DQ_EXPORT_SAFETENSORS,
+    /* Source: checkpoint/gguf_write.h, checkpoint/gguf_vocabulary.h. */
+    DQ_EXPORT_GGUF,
     DQ_EXPORT_FORMS
 } dq_export_form;
 extern const char *const dq_export_form_name[DQ_EXPORT_FORMS];
@@ -19,6 +23,8 @@ typedef struct dq_export_settings {
     dq_export_form form;
     /* F32, F16 or BF16: of all tensors (DQ_EXPORT_SAFETENSORS), or of those that lose their codes */
     dq_dtype dtype;
+    bool
+        values; /* DQ_EXPORT_GGUF: what no type of codes holds becomes values of dtype; else it is refused */
     int64_t shard_bytes; /* of the tensors in one weight file, unless one alone has more */
     const char *dq_version;
 } dq_export_settings;
@@ -37,9 +43,10 @@ typedef struct dq_export_row {
     int64_t rows, cols;
     int bits; /* of its codes; 16: it has none */
     int64_t group_size;
-    int scheme;     /* of its codes in the folder; -1: values */
-    dq_dtype dtype; /* of values, or of scales */
-    int64_t bytes;  /* in the folder, all parts */
+    int scheme;                     /* of its codes in the folder; -1: values, or blocks */
+    const dq_weight_format *blocks; /* of its codes in a GGUF file, a format of ggml; NULL else */
+    dq_dtype dtype;                 /* of values, or of scales */
+    int64_t bytes;                  /* in the folder, all parts */
 } dq_export_row;
 
 typedef struct dq_export_file {
@@ -60,7 +67,8 @@ typedef struct dq_export_info {
 
 typedef struct dq_export dq_export;
 
-/* m is a container's model, which must live as long. DQ_MISMATCH when the form has no place for any of its codes. */
+/* m is a container's model, which must live as long. DQ_MISMATCH when the form has no place for any of its codes, or, GGUF,
+ * for the model, its tokenizer or a tensor, by name. */
 dq_status dq_export_open(dq_export **out, const dq_model *m, const dq_export_settings *s,
                          dq_err *err);
 void dq_export_close(dq_export *x); /* NULL allowed; what was written and not committed goes */
@@ -70,9 +78,9 @@ const dq_export_row *dq_export_row_at(const dq_export *x,
 const dq_export_scheme *dq_export_scheme_at(const dq_export *x, int i);
 const dq_export_file *dq_export_file_at(const dq_export *x, int i);
 
-/* DQ_FILE as dq_folder_check says: with force, only a folder of an earlier export is replaced. DQ_FILE when the disk has
- * not the space. Touches nothing. */
-dq_status dq_export_check(dq_export *x, const char *dir, bool force, dq_err *err);
+/* DQ_FILE as dq_folder_check says: with force, only a folder of an earlier export is replaced; a GGUF file as dq_file_check
+ * says, whether one may be replaced is the caller's business. DQ_FILE when the disk has not the space. Touches nothing. */
+dq_status dq_export_check(dq_export *x, const char *path, bool force, dq_err *err);
 
 /* Told from time to time; bytes written. */
 typedef struct dq_export_progress {
@@ -80,7 +88,7 @@ typedef struct dq_export_progress {
     void *arg;
 } dq_export_progress;
 
-/* After dq_export_check: compares the container with its hashes and writes DIR.partial; the same bytes whatever the number
+/* After dq_export_check: compares the container with its hashes and writes PATH.partial; the same bytes whatever the number
  * of threads. DQ_MISMATCH names a value that the type cannot hold. */
 dq_status dq_export_write(dq_export *x, const dq_export_progress *p, dq_err *err);
 /* Gives it its name. */

@@ -5,6 +5,7 @@
 
 #include "base/name_order.h"
 #include "checkpoint/safetensors_write.h"
+#include "export/export_gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,6 +115,7 @@ static dq_status plan_tensor(dq_export *x, int64_t row, const dq_payload *p, dq_
                          .bits = w->bits,
                          .group_size = coded ? w->group_size : 0,
                          .scheme = -1};
+    if (x->set.form == DQ_EXPORT_GGUF) return dq_export_gguf_tensor(x, row, err);
     if (coded) {
         r->why = reason(x, w, err);
         if (err->code != DQ_OK) return err->code;
@@ -157,8 +159,9 @@ static dq_status find_tensors(dq_export *x, dq_err *err)
         const int64_t row = x->info.n_rows;
         if (!name || row == source.count || !source.find(source.arg, name, &x->weight[row]))
             continue;
+        const int64_t slots = x->n_slots;
         DQ_TRY(plan_tensor(x, row, p, err));
-        x->info.n_rows++;
+        x->info.n_rows += x->n_slots > slots;
     }
     return DQ_OK;
 }
@@ -232,9 +235,11 @@ dq_status dq_export_plan_tensors(dq_export *x, dq_err *err)
 {
     enum { SLOTS = 4 }; /* of a tensor */
     const size_t n = (size_t)dq_container_source(x->model->container).count;
+    const bool gguf = x->set.form == DQ_EXPORT_GGUF;
+    if (gguf) DQ_TRY(dq_export_gguf_check(x, err));
     x->row = dq_alloc(x->arena, n, sizeof *x->row, err);
     x->weight = dq_alloc(x->arena, n, sizeof *x->weight, err);
-    x->slot = dq_alloc(x->arena, SLOTS * n, sizeof *x->slot, err);
+    x->slot = dq_alloc(x->arena, SLOTS * n + 1, sizeof *x->slot, err);
     if (!x->row || !x->weight || !x->slot) return err->code;
     DQ_TRY(find_tensors(x, err));
     if (x->set.form == DQ_EXPORT_COMPRESSED_TENSORS && x->info.n_packed == 0)
@@ -243,7 +248,10 @@ dq_status dq_export_plan_tensors(dq_export *x, dq_err *err)
                             x->info.n_decoded
                                 ? "compressed-tensors has no place for any of its codes"
                                 : "no tensor has codes, which compressed-tensors is for");
-    fill_shards(x);
+    if (gguf)
+        DQ_TRY(dq_export_gguf_more(x, err));
+    else
+        fill_shards(x);
     find_split(x);
     return dq_name_order_make(&x->order, x->info.n_rows, row_name, x, x->arena, err);
 }

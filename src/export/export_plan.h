@@ -3,6 +3,7 @@
 #ifndef DQ_EXPORT_PLAN_H
 #define DQ_EXPORT_PLAN_H
 
+#include "base/file_out.h"
 #include "base/folder.h"
 #include "base/strbuf.h"
 #include "checkpoint/container.h"
@@ -15,13 +16,16 @@ typedef enum dq_export_kind {
     DQ_EXPORT_CODES,  /* codes, perhaps of more bits */
     DQ_EXPORT_SCALES, /* the one scale of a tensor for every row */
     DQ_EXPORT_SHAPE,  /* rows, cols */
-    DQ_EXPORT_ZEROS   /* zero points, packed along the rows */
+    DQ_EXPORT_ZEROS,  /* zero points, packed along the rows */
+    DQ_EXPORT_BLOCKS, /* codes and scales in blocks of ggml, bytes of a row */
+    DQ_EXPORT_OWN     /* bytes that were made with the plan */
 } dq_export_kind;
 
 typedef struct dq_export_slot {
-    dq_tensor tensor; /* name, type and shape in the folder; data of DQ_EXPORT_COPY */
+    dq_tensor tensor; /* name, type and shape in the folder; data of DQ_EXPORT_COPY and _OWN */
     dq_export_kind kind;
     int64_t row;
+    int64_t pair_rows; /* rows of a head that go in the order of rotary pairs; 0: as they are */
     int shard;
 } dq_export_slot;
 
@@ -48,6 +52,7 @@ struct dq_export {
     dq_export_file *file;
     dq_export_content *content; /* [n_files] */
     dq_folder folder;
+    dq_file_out out; /* DQ_EXPORT_GGUF */
 };
 
 /* Rows and slots, in the order of the files. Defined in export_plan.c. */

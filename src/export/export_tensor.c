@@ -1,6 +1,8 @@
 /* export_tensor: the bytes of a tensor, rows at a time, by all threads: each row by itself.
  * SPDX-License-Identifier: MIT */
+#include "checkpoint/gguf_names.h"
 #include "export/export_plan.h"
+#include "tensor/format_ggml.h"
 
 #include <math.h>
 #include <string.h>
@@ -22,23 +24,31 @@ static int64_t convert(uint8_t *out, const float *values, int64_t n, dq_dtype ty
     return n;
 }
 
-static dq_status write_values(uint8_t *out, float *values, const dq_weight *w, dq_dtype type,
-                              int64_t first, int64_t n, dq_err *err)
+/* The row of the weight that is row r of the slot. */
+static int64_t row_of(const dq_export_slot *s, int64_t r)
+{
+    return s->pair_rows ? dq_gguf_name_hf_row(r, s->pair_rows) : r;
+}
+
+static dq_status write_values(uint8_t *out, float *values, const dq_weight *w,
+                              const dq_export_slot *s, int64_t first, int64_t n, dq_err *err)
 {
     const int64_t cols = w->cols;
+    const dq_dtype type = s->tensor.dtype;
     const size_t bytes = (size_t)cols * dq_dtypes[type].bytes;
     int64_t bad = n * cols;
 #pragma omp parallel for schedule(static) reduction(min : bad)
     for (int64_t r = 0; r < n; r++) {
         float *row = values + r * cols;
-        dq_weight_dequantize_rows(row, w, first + r, first + r + 1);
+        const int64_t from = row_of(s, first + r);
+        dq_weight_dequantize_rows(row, w, from, from + 1);
         const int64_t at = convert(out + (size_t)r * bytes, row, cols, type);
         if (at < cols && r * cols + at < bad) bad = r * cols + at;
     }
     if (bad == n * cols) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH,
                    "%s: the value %g in row %lld, column %lld is beyond %s. Use a wider type.",
-                   w->name, (double)values[bad], (long long)(first + bad / cols),
+                   w->name, (double)values[bad], (long long)row_of(s, first + bad / cols),
                    (long long)(bad % cols), dq_dtypes[type].name);
 }
 
@@ -83,6 +93,30 @@ static void write_zeros(uint8_t *out, const dq_weight *w, int64_t first, int64_t
     }
 }
 
+/* A row of codes as blocks of a type that holds them: u - zero, or, beside a lowest value, u. */
+static void write_block_row(uint8_t *out, int8_t *q, const dq_weight *w, const dq_block *b,
+                            int64_t row)
+{
+    const bool low = b->number == DQ_GGML_Q4_1 || b->number == DQ_GGML_Q5_1;
+    signed_codes(q, w, row);
+    for (int64_t c = 0; c < w->cols; c += b->values, out += b->bytes, q += b->values) {
+        const int64_t g = c / w->group_size;
+        const float scale = dq_weight_scale(w, row, g);
+        const int zero = low ? dq_weight_zero(w, row, g) : 0;
+        for (int i = 0; low && i < b->values; i++) q[i] = (int8_t)(q[i] + zero);
+        b->write(out, q, dq_f16_from_f32(scale), dq_f16_from_f32(0 - scale * (float)zero));
+    }
+}
+
+static void write_blocks(uint8_t *out, const dq_weight *w, const dq_block *b,
+                         const dq_export_slot *s, int64_t first, int64_t n, int8_t *codes)
+{
+    const size_t bytes = (size_t)(w->cols / b->values) * (size_t)b->bytes;
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < n; r++)
+        write_block_row(out + (size_t)r * bytes, codes + r * w->cols, w, b, row_of(s, first + r));
+}
+
 dq_status dq_export_tensor_rows(uint8_t *out, float *values, const dq_export *x,
                                 const dq_export_slot *s, int64_t first, int64_t n, dq_err *err)
 {
@@ -91,8 +125,11 @@ dq_status dq_export_tensor_rows(uint8_t *out, float *values, const dq_export *x,
     const int64_t shape[2] = {w->rows, w->cols};
     const size_t item = dq_dtypes[s->tensor.dtype].bytes;
     switch (s->kind) {
-    case DQ_EXPORT_VALUES: return write_values(out, values, w, s->tensor.dtype, first, n, err);
+    case DQ_EXPORT_VALUES: return write_values(out, values, w, s, first, n, err);
     case DQ_EXPORT_CODES: write_codes(out, w, bits, first, n, (int8_t *)values); return DQ_OK;
+    case DQ_EXPORT_BLOCKS:
+        write_blocks(out, w, x->row[s->row].blocks->block, s, first, n, (int8_t *)values);
+        return DQ_OK;
     case DQ_EXPORT_ZEROS: write_zeros(out, w, first, n); return DQ_OK;
     case DQ_EXPORT_SHAPE: memcpy(out, shape + first, (size_t)n * sizeof *shape); return DQ_OK;
     case DQ_EXPORT_SCALES:

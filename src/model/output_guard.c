@@ -206,7 +206,7 @@ static dq_status check_form(const dq_output *o, dq_err *err)
         {".csv", DQ_OUTPUT_CSV},
         {".html", DQ_OUTPUT_HTML},
         {".htm", DQ_OUTPUT_HTML},
-        {".gguf", -1},
+        {".gguf", DQ_OUTPUT_GGUF},
         {".safetensors", -1},
         {".bin", -1},
         {".pt", -1},
@@ -218,7 +218,7 @@ static dq_status check_form(const dq_output *o, dq_err *err)
     static const char *const what[] = {
         [DQ_OUTPUT_HDF5] = "HDF5, name.h5",           [DQ_OUTPUT_JSON] = "JSON, name.json",
         [DQ_OUTPUT_LINES] = "JSON lines, name.jsonl", [DQ_OUTPUT_CSV] = "CSV, name.csv",
-        [DQ_OUTPUT_HTML] = "HTML, name.html",
+        [DQ_OUTPUT_HTML] = "HTML, name.html",         [DQ_OUTPUT_GGUF] = "GGUF, name.gguf",
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         bool lines = o->form == DQ_OUTPUT_LINES && known[i].form == DQ_OUTPUT_JSON; /* also usual */

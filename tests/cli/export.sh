@@ -91,7 +91,7 @@ rm -r mixed values
 
 # what is wrong
 try 2 "\-\-format is missing" export six.h5 -o gone
-try 2 "format: expected one of" export six.h5 -o gone --format gguf
+try 2 "format: expected one of" export six.h5 -o gone --format onnx
 try 2 "dtype: expected one of" export six.h5 -o gone --format safetensors --dtype int8
 try 2 "\-o DIR is missing" export six.h5 --format safetensors
 try 2 "\-o: expected the name of a folder" export six.h5 -o "" --format safetensors
@@ -140,3 +140,66 @@ got=$?
 [ $got -eq 6 ] || complain "export >/dev/full: expected status 6, found $got"
 (cd six && cksum ./*) | cmp -s - "$top/a" || complain "export: a failure has changed the folder that was there"
 absent six.partial six.old
+
+# one GGUF file: the same codes, and the same logits bit for bit where no width changes
+cp -r "plain model" bytes
+sed 's/"ignore_merges": true/"ignore_merges": false/' "plain model/tokenizer.json" >bytes/tokenizer.json
+"$dq" quantize bytes -o bytes.h5 --group 32 --scale search --embed-bits 16 --skip down_proj -q >/dev/null
+"$dq" quantize bytes -o kv.h5 --group 32 --scale search --skip down_proj --kv-bits 8 --logit-bits 8 -q >/dev/null
+try 0 "Q4_0  *12 tensors, codes of 4 bits" export bytes.h5 -o bytes.gguf --format gguf
+for pattern in "bits per weight  *[0-9.]* (in the container [0-9.]*)" "file  *[0-9.]* KiB: bytes.gguf"; do
+    grep -q "$pattern" "$top/out" || complain "export: \"$pattern\" is not in: $(cat "$top/out")"
+done
+absent bytes.gguf.partial
+try 0 "Q4_0  *[0-9.]* KiB, multiplied as codes" info bytes.gguf
+digest bytes.h5
+digest bytes.gguf
+cmp -s bytes.h5.digest bytes.gguf.digest || complain "export: a GGUF file gives other logits: $(cat bytes.h5.digest bytes.gguf.digest)"
+for m in bytes.h5 bytes.gguf; do
+    try 0 "^[0-9]" tokenize "$m" --text "short text"
+    cp "$top/out" "$m.ids"
+done
+cmp -s bytes.h5.ids bytes.gguf.ids || complain "export: a GGUF file gives other tokens"
+try 0 '"ggml_type": "Q4_0"' export bytes.h5 -o again.gguf --format gguf --threads 3 --json
+json dq-export/1
+grep -q '"name": "again.gguf"' "$top/out" || complain "export --json: the file has no name"
+cmp -s bytes.gguf again.gguf || complain "export: not the same GGUF file again"
+try 6 "again.gguf: exists. Add --force" export bytes.h5 -o again.gguf --format gguf
+try 0 "as codes" export bytes.h5 -o again.gguf --format gguf --force
+try 0 "would have" export bytes.h5 --format gguf --dry-run
+
+try 0 "not in the model  *settings of attention logits and the KV cache: a GGUF file has no place" \
+    export kv.h5 --format gguf --dry-run
+
+# quantized from it, and out again: the same file but for the name of its source
+"$dq" quantize again.gguf -o round.h5 --bits 4 --group 32 --scale absmax --embed-bits 16 --skip down_proj -q >/dev/null 2>&1
+try 0 "12 tensors" export round.h5 -o round.gguf --format gguf
+try 0 "^[0-9]" tokenize round.gguf --text "short text"
+cmp -s "$top/out" bytes.h5.ids || complain "export: GGUF, container, GGUF: other tokens"
+
+# what it does not hold, with what helps
+"$dq" quantize bytes -o short.h5 --group 32 --scale search --force -q >/dev/null
+try 4 "down_proj.weight: rows of 344 codes .*Add --dtype f32 .*dq quantize --skip REGEX" export short.h5 -o gone --format gguf
+try 0 "as F32 values  *2 tensors, model.layers.0.mlp.down_proj.weight first: rows of 344" export short.h5 -o short.gguf --format gguf --dtype f32
+"$dq" quantize bytes -o short.h5 --group 40 --scale search --skip down_proj --force -q >/dev/null
+try 4 "groups of 40 codes .*dq quantize --group 32" export short.h5 -o gone --format gguf
+"$dq" quantize bytes -o short.h5 --group 32 --scale-dtype f32 --scale search --skip down_proj --force -q >/dev/null
+try 4 "scales that f16 does not hold.*dq quantize --scale-dtype f16" export short.h5 -o gone --format gguf
+"$dq" quantize bytes -o short.h5 --bits 8 --group 32 --scale asym --skip down_proj --force -q >/dev/null
+try 4 "need 9.*dq quantize --scale search" export short.h5 -o gone --format gguf
+try 4 "family diffllama .*plain Llamas only. Use --format safetensors" export six.h5 -o gone --format gguf
+try 4 '"ignore_merges" is true and merges do not make token 257' export "four bits.h5" -o gone --format gguf --dtype f32
+rm bytes/tokenizer.json
+"$dq" quantize bytes -o short.h5 --group 32 --scale search --skip down_proj --force -q >/dev/null
+try 4 "has no tokenizer.json, and llama.cpp loads no model without its tokens" export short.h5 -o gone --format gguf
+try 2 "\-o FILE is missing" export bytes.h5 --format gguf
+try 2 "shard-mb goes with folders" export bytes.h5 -o gone --format gguf --shard-mb 5
+try 2 "bytes.h5: input and output are the same file" export bytes.h5 -o bytes.h5 --format gguf --force
+try 2 "writes no such file (expected GGUF, name.gguf" export bytes.h5 -o gone.h5 --format gguf
+try 2 "expected the name of a file" export bytes.h5 -o - --format gguf
+try 6 "is a folder. Name a file in it" export bytes.h5 -o bytes --format gguf --force
+try 6 "not a regular file" export bytes.h5 -o /dev/full --format gguf --force
+try 6 "folder nowhere does not exist" export bytes.h5 -o nowhere/gone.gguf --format gguf
+try 6 "cannot create.*too long" export bytes.h5 -o "$(printf '%0250d' 0)" --format gguf
+absent gone gone.partial gone.h5
+rm -r bytes

@@ -397,7 +397,7 @@ static void threads_make_no_difference(void **unused)
 {
     (void)unused;
     quantize(golden("gda-f32-shards"), at("m.h5"), 3, 12, DQ_ASYM, NULL);
-    for (int form = 0; form < DQ_EXPORT_FORMS; form++) {
+    for (int form = 0; form <= DQ_EXPORT_SAFETENSORS; form++) { /* folders */
         const dq_export_settings s = settings((dq_export_form)form, DQ_F16);
         exported e = export_to_out(&s);
         end(&e);

@@ -1,0 +1,319 @@
+/* test_export_gguf: a GGUF file that was written holds the container's values to the last bit, in the type that its codes ask
+ * for; what no type holds is refused by name, and a failure leaves no file.
+ * SPDX-License-Identifier: MIT */
+#include "base/file.h"
+#include "base/os.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/container.h"
+#include "export/export.h"
+#include "tests/rigs/test_folder.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* The plain model of calib/pair; its words are tokens without merges, which no GGUF file says, so bytes alone are. */
+static const char *plain(void)
+{
+    static const char from[] = "\"ignore_merges\": true";
+    size_t len;
+    if (dq_file_exists(at("plain"))) return at("plain");
+    assert_int_equal(shell("cp -r", DQ_TEST_DIR "/../calib/pair/llama", at("plain")), 0);
+    char *text = bytes_of(at("plain/tokenizer.json"), &len), *flag = strstr(text, from);
+    assert_non_null(flag);
+    memcpy(flag, "\"ignore_merges\":false", sizeof from - 1);
+    put_bytes(at("plain/tokenizer.json"), text, len);
+    free(text);
+    return at("plain");
+}
+
+static dq_status try_export(const char *to, const dq_export_settings *set, dq_err *err)
+{
+    dq_model *m = NULL;
+    dq_export *x = NULL;
+    *err = (dq_err){0};
+    if (dq_model_open(&m, at("m.h5"), err) == DQ_OK && dq_export_open(&x, m, set, err) == DQ_OK &&
+        dq_export_check(x, at(to), false, err) == DQ_OK && dq_export_write(x, NULL, err) == DQ_OK)
+        dq_export_commit(x, err);
+    dq_export_close(x);
+    dq_model_close(m);
+    return err->code;
+}
+
+static dq_export_settings exact(void)
+{
+    return (dq_export_settings){.form = DQ_EXPORT_GGUF, .dtype = DQ_F32, .dq_version = "test"};
+}
+
+static void quantize(const char *source, int bits, int64_t group, dq_scale_mode mode)
+{
+    dq_quantize_settings s = settings_of(bits, group, mode);
+    s.skip = "down_proj"; /* of plain: 344 columns */
+    make_container(source, at("m.h5"), &s);
+}
+
+/* Every tensor of the container is there with its values; q_proj has the type. */
+static void check_file(const char *to, const char *type)
+{
+    dq_err err = {0};
+    dq_model *m;
+    dq_checkpoint *c;
+    if (dq_model_open(&m, at("m.h5"), &err) != DQ_OK ||
+        dq_checkpoint_open(&c, at(to), &err) != DQ_OK || dq_checkpoint_load(c, &err) != DQ_OK)
+        fail_msg("%s", err.text);
+    const int64_t n = dq_checkpoint_count(c);
+    assert_int_equal(n, dq_container_source(m->container).count);
+    for (int64_t i = 0; i < n; i++) {
+        const char *name = dq_checkpoint_at(c, i)->name;
+        dq_weight got, want;
+        dq_source source = dq_container_source(m->container);
+        assert_true(dq_checkpoint_weight(c, name, &got));
+        assert_true(source.find(source.arg, name, &want));
+        assert_true(got.rows == want.rows && got.cols == want.cols);
+        float *a = malloc((size_t)got.cols * sizeof *a), *b = malloc((size_t)got.cols * sizeof *b);
+        for (int64_t r = 0; r < got.rows; r++) {
+            dq_weight_dequantize_rows(a, &got, r, r + 1);
+            dq_weight_dequantize_rows(b, &want, r, r + 1);
+            if (memcmp(a, b, (size_t)got.cols * sizeof *a) != 0)
+                fail_msg("%s, %s: row %d", to, name, (int)r);
+        }
+        free(a);
+        free(b);
+        if (type && strstr(name, "q_proj.weight"))
+            assert_string_equal(dq_checkpoint_type(c, i), type);
+    }
+    dq_checkpoint_close(c);
+    dq_model_close(m);
+}
+
+static void test_values(void **state)
+{
+    static const struct {
+        int bits;
+        int64_t group;
+        dq_scale_mode mode;
+        const char *type;
+    } rows[] = {
+        {2, 32, DQ_ABSMAX, "Q4_0"},
+        {3, 64, DQ_SEARCH, "Q4_0"},
+        {4, 32, DQ_FULLRANGE, "Q4_0"},
+        {4, DQ_GROUP_ROW, DQ_SEARCH, "Q4_0"},
+        {5, 32, DQ_FULLRANGE, "Q5_0"},
+        {6, 128, DQ_ABSMAX, "Q8_0"},
+        {7, 32, DQ_SEARCH, "Q8_0"},
+        {8, 32, DQ_FULLRANGE, "Q8_0"},
+        {8, DQ_GROUP_TENSOR, DQ_ABSMAX, "Q8_0"},
+        {2, 32, DQ_ASYM, "Q4_0"},
+        {3, 32, DQ_ASYM, "Q4_0"},
+        {4, 32, DQ_ASYM, "Q5_0"},
+        {5, 96, DQ_ASYM, "Q8_0"},
+        {7, 32, DQ_ASYM, "Q8_0"},
+    };
+    const dq_export_settings set = exact();
+    dq_err err;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "m%zu.gguf", i);
+        quantize(plain(), rows[i].bits, rows[i].group, rows[i].mode);
+        if (try_export(name, &set, &err) != DQ_OK) fail_msg("%s", err.text);
+        check_file(name, rows[i].type);
+        assert_false(dq_file_exists(at("m.gguf.partial")));
+    }
+}
+
+/* Lowest values that f16 holds: of one zero point a tensor some are, and their tensors have Q4_1 and Q5_1. */
+static void test_lowest_values(void **state)
+{
+    const dq_export_settings set = exact();
+    int n = 0, wider = 0;
+    dq_err err;
+    (void)state;
+    for (int bits = 4; bits <= 5; bits++) {
+        dq_checkpoint *c;
+        quantize(plain(), bits, DQ_GROUP_TENSOR, DQ_ASYM);
+        const char *to = bits == 4 ? "low4.gguf" : "low5.gguf";
+        if (try_export(to, &set, &err) != DQ_OK) fail_msg("%s", err.text);
+        assert_int_equal(dq_checkpoint_open(&c, at(to), &err), DQ_OK);
+        for (int64_t i = 0; i < dq_checkpoint_count(c); i++) {
+            n += strcmp(dq_checkpoint_type(c, i), bits == 4 ? "Q4_1" : "Q5_1") == 0;
+            wider += strcmp(dq_checkpoint_type(c, i), bits == 4 ? "Q5_0" : "Q8_0") == 0;
+        }
+        dq_checkpoint_close(c);
+        check_file(to, NULL);
+    }
+    assert_true(n > 0 && wider > 0);
+}
+
+/* A golden model, which has no tokenizer, with one of two tokens. */
+static const char *with_tokens(const char *name)
+{
+    static const char tokenizer[] =
+        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": []}, "
+        "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}}";
+    static const char config[] = "{\"eos_token\": \"b\"}";
+    char path[256];
+    snprintf(path, sizeof path, DQ_TEST_DIR "/golden/models/%s", name);
+    shell("rm -rf", at("golden"), "");
+    assert_int_equal(shell("cp -r", path, at("golden")), 0);
+    /* of llama3, the one original length that dq reads from divisors */
+    assert_int_equal(shell("sed -i 's/\\(original_max_position_embeddings\": \\)64,*$/\\18192/'",
+                           at("golden/config.json"), ""),
+                     0);
+    put_bytes(at("golden/tokenizer.json"), tokenizer, sizeof tokenizer - 1);
+    put_bytes(at("golden/tokenizer_config.json"), config, sizeof config - 1);
+    return at("golden");
+}
+
+/* The file is the same model: biases and rotary scaling too. */
+static void test_models(void **state)
+{
+    static const struct {
+        const char *name, *type;
+    } rows[] = {{"llama-bf16-bias", "BF16"},
+                {"llama-f16-linear", "F16"},
+                {"llama-yarn", "BF16"},
+                {"llama-bf16-far", "BF16"},
+                {"llama-f32", "F32"}};
+    const dq_export_settings set = exact();
+    dq_err err;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        dq_model *a, *b;
+        quantize(with_tokens(rows[i].name), 16, 32, DQ_SEARCH);
+        remove(at("same.gguf"));
+        if (try_export("same.gguf", &set, &err) != DQ_OK) fail_msg("%s", err.text);
+        check_file("same.gguf", rows[i].type);
+        if (dq_model_open(&a, at("m.h5"), &err) != DQ_OK ||
+            dq_model_open(&b, at("same.gguf"), &err) != DQ_OK)
+            fail_msg("%s: %s", rows[i].name, err.text);
+        assert_true(a->dim == b->dim && a->ffn == b->ffn && a->n_layers == b->n_layers &&
+                    a->vocab == b->vocab && a->max_positions == b->max_positions &&
+                    a->tied == b->tied && a->map.n_q == b->map.n_q && a->map.n_kv == b->map.n_kv &&
+                    a->map.head_dim == b->map.head_dim && a->rope.dim == b->rope.dim);
+        assert_float_equal(a->norm_eps, b->norm_eps, 0);
+        assert_float_equal(a->rope.amplitude, b->rope.amplitude, 1e-6f);
+        for (int k = 0; k < a->rope.dim / 2; k++)
+            assert_float_equal(a->rope.inv_freq[k] / b->rope.inv_freq[k], 1, 1e-6f);
+        const dq_layer *x = &a->layer[0], *y = &b->layer[0];
+        assert_true((x->q_bias == NULL) == (y->q_bias == NULL));
+        if (x->q_bias)
+            assert_memory_equal(x->q_bias, y->q_bias, (size_t)x->q.rows * sizeof *x->q_bias);
+        dq_model_close(a);
+        dq_model_close(b);
+    }
+}
+
+static void expect(dq_export_settings set, const char *what)
+{
+    dq_err err;
+    assert_int_equal(try_export("gone.gguf", &set, &err), DQ_MISMATCH);
+    if (!strstr(err.text, what)) fail_msg("\"%s\" is not in: %s", what, err.text);
+    assert_false(dq_file_exists(at("gone.gguf")));
+    assert_false(dq_file_exists(at("gone.gguf.partial")));
+    set.values = true;
+    if (strstr(what, "no type of ggml")) {
+        if (try_export("values.gguf", &set, &err) != DQ_OK) fail_msg("%s", err.text);
+        check_file("values.gguf", "F32");
+        remove(at("values.gguf"));
+    } else {
+        assert_int_equal(try_export("gone.gguf", &set, &err), DQ_MISMATCH);
+    }
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    quantize(plain(), 4, 40, DQ_SEARCH);
+    expect(exact(), "groups of 40 codes are no whole number of blocks of 32, and no type of ggml");
+    quantize(plain(), 8, 32, DQ_ASYM);
+    expect(exact(), "need 9, and no type of ggml");
+    dq_quantize_settings s = settings_of(4, 32, DQ_SEARCH);
+    s.scale_dtype = DQ_F32;
+    s.skip = "down_proj";
+    make_container(plain(), at("m.h5"), &s);
+    expect(exact(), "scales that f16 does not hold, and no type of ggml");
+    quantize(DQ_TEST_DIR "/golden/models/llama-f32", 16, 32, DQ_SEARCH);
+    expect(exact(), "has no tokenizer.json");
+    quantize(DQ_TEST_DIR "/golden/models/diffllama-f32", 4, 32, DQ_SEARCH);
+    expect(exact(), "family diffllama");
+    quantize(DQ_TEST_DIR "/golden/models/plain-norm", 4, 32, DQ_SEARCH);
+    expect(exact(), "family diff-plain");
+    quantize(DQ_TEST_DIR "/golden/models/llama-dynamic", 16, 32, DQ_SEARCH);
+    expect(exact(), "rope type \"dynamic\" has no form");
+    quantize(DQ_TEST_DIR "/golden/models/llama-yarn-factor", 16, 32, DQ_SEARCH);
+    expect(exact(), "key \"attention_factor\" of yarn: 1.25");
+}
+
+static void test_threads(void **state)
+{
+    const dq_export_settings set = exact();
+    dq_err err;
+    (void)state;
+    quantize(plain(), 4, 64, DQ_ASYM);
+    assert_int_equal(try_export("one.gguf", &set, &err), DQ_OK);
+#ifdef _OPENMP
+    omp_set_num_threads(5);
+#endif
+    assert_int_equal(try_export("five.gguf", &set, &err), DQ_OK);
+#ifdef _OPENMP
+    omp_set_num_threads(1);
+#endif
+    assert_true(same_bytes(at("one.gguf"), at("five.gguf")));
+}
+
+/* Ctrl-C after the first block, in a process of its own: the flag stays. OpenMP's threads do not survive fork, so this
+ * runs first. */
+static void stop(void *arg, double done, double total, const char *what)
+{
+    (void)arg, (void)done, (void)total, (void)what;
+    raise(SIGINT);
+}
+
+static void test_stopped(void **state)
+{
+    (void)state;
+    int status;
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        const dq_export_progress p = {stop, NULL};
+        const dq_export_settings set = exact();
+        dq_err err = {0};
+        dq_model *m = NULL;
+        dq_export *x = NULL;
+        dq_os_catch_signals();
+        quantize(plain(), 4, 32, DQ_SEARCH);
+        const bool began = dq_model_open(&m, at("m.h5"), &err) == DQ_OK &&
+                           dq_export_open(&x, m, &set, &err) == DQ_OK &&
+                           dq_export_check(x, at("stopped.gguf"), false, &err) == DQ_OK;
+        const dq_status got = dq_export_write(x, &p, &err);
+        dq_export_close(x);
+        _exit(began && got == DQ_STOPPED ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_false(dq_file_exists(at("stopped.gguf")));
+    assert_false(dq_file_exists(at("stopped.gguf.partial")));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stopped),       cmocka_unit_test(test_values),
+        cmocka_unit_test(test_lowest_values), cmocka_unit_test(test_models),
+        cmocka_unit_test(test_threads),       cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, folder_begin, folder_end);
+}
