@@ -39,7 +39,7 @@ const dq_gguf_span *dq_gguf_vocab_first(const dq_gguf_vocab *v, int type)
 
 /* ---- Merges of SentencePiece ---- */
 
-typedef struct dq_gguf_merge {
+typedef struct dq_gguf_vocab_pair {
     const char *piece; /* left, then right */
     size_t left, bytes;
     int64_t left_chars, chars;

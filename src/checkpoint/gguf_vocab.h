@@ -22,7 +22,7 @@ typedef struct dq_gguf_vocab {
     size_t n;
     /* tokenizer.ggml.merges, [n_merges] of "left right"; NULL: as dq_gguf_vocab_spm found them */
     dq_gguf_span *merge;
-    struct dq_gguf_merge *pair; /* [n_merges] */
+    struct dq_gguf_vocab_pair *pair; /* [n_merges] */
     size_t n_merges;
 } dq_gguf_vocab;
 

@@ -13,7 +13,7 @@ typedef enum dq_export_form {
      * quantization/compressed_tensors (what it takes of that). */
     DQ_EXPORT_COMPRESSED_TENSORS,
     DQ_EXPORT_SAFETENSORS,
-    /* Source: checkpoint/gguf_write.h, checkpoint/gguf_vocabulary.h. */
+    /* Source: checkpoint/gguf_write.h, checkpoint/gguf_tokenizer_write.h. */
     DQ_EXPORT_GGUF,
     DQ_EXPORT_FORMS
 } dq_export_form;

@@ -6,7 +6,7 @@
  * SPDX-License-Identifier: MIT */
 #include "export/export_gguf.h"
 
-#include "checkpoint/gguf_vocabulary.h"
+#include "checkpoint/gguf_tokenizer_write.h"
 #include "model/model_config.h"
 
 #include <math.h>
@@ -183,7 +183,7 @@ static dq_status write_tokenizer(dq_gguf_fields *f, const dq_export *x, json_t *
     if (parse_file(&files.tokenizer, x, "tokenizer.json", err) == DQ_OK &&
         parse_file(&files.tokenizer_config, x, "tokenizer_config.json", err) == DQ_OK) {
         if (files.tokenizer)
-            dq_gguf_vocabulary_write(f, &files, x->model->vocab, err);
+            dq_gguf_tokenizer_write(f, &files, x->model->vocab, err);
         else
             dq_fail(err, DQ_MISMATCH,
                     "has no tokenizer.json, and llama.cpp loads no model without its tokens. "

@@ -1,10 +1,11 @@
-/* gguf_vocabulary: tokens by id first, then what splits and joins text, compared with the two forms that llama.cpp runs; then
+/* gguf_tokenizer_write: tokens by id first, then what splits and joins text, compared with the two forms that llama.cpp runs; then
  * the tokens with a role. What it would do otherwise is refused, so that ids are the same or there is no file.
  * SPDX-License-Identifier: MIT */
-#include "checkpoint/gguf_vocabulary.h"
+#include "checkpoint/gguf_tokenizer_write.h"
 
 #include "checkpoint/gguf_merges.h"
 #include "checkpoint/gguf_pre.h"
+#include "checkpoint/gguf_vocab.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -433,7 +434,7 @@ static dq_status write_all(dq_gguf_fields *f, vocabulary *v, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_gguf_vocabulary_write(dq_gguf_fields *f, const dq_gguf_tokenizer_files *files,
+dq_status dq_gguf_tokenizer_write(dq_gguf_fields *f, const dq_gguf_tokenizer_files *files,
                                    int64_t n_tokens, dq_err *err)
 {
     vocabulary v = {.files = files, .n = n_tokens, .arena = dq_arena_new(), .bos = -1, .eos = -1};

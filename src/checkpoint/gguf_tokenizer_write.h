@@ -1,10 +1,10 @@
-/* gguf_vocabulary: the tokenizer of a Hugging Face folder as the keys of a GGUF file, with which llama.cpp gives the same ids;
+/* gguf_tokenizer_write: the tokenizer of a Hugging Face folder as the keys of a GGUF file, with which llama.cpp gives the same ids;
  * the other way of gguf_config.h.
  * Source: llama.cpp convert_hf_to_gguf.py (get_vocab_base, _set_vocab_sentencepiece, SpecialVocab) and src/llama-vocab.cpp
  * (what is made of the keys).
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_GGUF_VOCABULARY_H
-#define DQ_GGUF_VOCABULARY_H
+#ifndef DQ_GGUF_TOKENIZER_WRITE_H
+#define DQ_GGUF_TOKENIZER_WRITE_H
 
 #include "checkpoint/gguf_write.h"
 
@@ -16,7 +16,7 @@ typedef struct dq_gguf_tokenizer_files {
 /* Byte-level BPE with a pre-tokenizer that has a name becomes `gpt2`, BPE with byte fallback `llama`. n_tokens: rows of the
  * embedding, of which those without a token become unused ones. DQ_MISMATCH by name: what llama.cpp would split, normalize or
  * merge otherwise. */
-dq_status dq_gguf_vocabulary_write(dq_gguf_fields *f, const dq_gguf_tokenizer_files *files,
+dq_status dq_gguf_tokenizer_write(dq_gguf_fields *f, const dq_gguf_tokenizer_files *files,
                                    int64_t n_tokens, dq_err *err);
 
 #endif
