@@ -18,27 +18,22 @@ and the next (--progress, /proc/PID/task/*/schedstat), as dq bench counts proces
 on the wall, and the machine must be quiet. Prints one line a work, as dq bench --compare OUT.json does.
 """
 import argparse
-import hashlib
 import json
-import mmap
 import os
 import re
 import statistics
-import struct
 import subprocess
 import sys
 import tarfile
 import time
 from math import comb
 
+from llama_gguf import config_of, fingerprint, load_gguf, made, write_gguf
+
 PACKAGE = "llama-cpp-python==0.3.36"
 # bits of dq's codes, and whether they have zero points: the type of llama.cpp
 TYPES = {(8, False): "Q8_0", (6, False): "Q6_K", (5, False): "Q5_0", (5, True): "Q5_1", (4, False): "Q4_0",
          (4, True): "Q4_1", (3, False): "Q3_K", (2, True): "Q2_K"}
-NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-         "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
-         "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 
 
 def run(*command, **more):
@@ -61,110 +56,12 @@ def build_llama(work):
     return os.path.join(build, "bin"), source
 
 
-def load_gguf(source):
-    try:
-        import gguf
-    except ImportError:
-        if not source:
-            sys.exit("bench.py: there is no package gguf. pip install gguf")
-        sys.path.insert(0, os.path.join(source, "gguf-py"))
-        import gguf
-    return gguf
-
-
 # ---- the same weights for both programs ----
-
-def config_of(folder):
-    with open(os.path.join(folder, "config.json")) as f:
-        return json.load(f)
-
-
-def fingerprint(folder):
-    """A name for the files of a checkpoint as they are now: another model in a folder of the same name has another."""
-    files = sorted(x for x in os.listdir(folder) if x.endswith(".safetensors"))
-    seen = [(x, os.stat(os.path.join(folder, x))) for x in files]
-    with open(os.path.join(folder, "config.json"), "rb") as f:
-        return hashlib.sha256(f.read() + repr([(x, s.st_size, s.st_mtime_ns) for x, s in seen]).encode()).hexdigest()[:12]
-
-
-def tensors_of(folder):
-    """name, dtype, shape, bytes of every tensor, mapped."""
-    for file in sorted(x for x in os.listdir(folder) if x.endswith(".safetensors")):
-        with open(os.path.join(folder, file), "rb") as f:
-            data = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-        n = struct.unpack("<Q", data[:8])[0]
-        for name, t in json.loads(data[8:8 + n]).items():
-            if name != "__metadata__":
-                begin, end = (8 + n + x for x in t["data_offsets"])
-                yield name, t["dtype"], t["shape"], memoryview(data)[begin:end]
-
-
-def gguf_name(name):
-    stem, _, kind = name.rpartition(".")
-    if stem.startswith("model.layers."):
-        layer, _, part = stem[len("model.layers."):].partition(".")
-        return f"blk.{layer}.{NAMES[part]}.{kind}"
-    return f"{NAMES[stem]}.{kind}"
-
-
-def rope_order(rows, heads):
-    """llama.cpp rotates neighbours, checkpoints the halves of a head: rows of q and k change places."""
-    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
-
-
-def write_gguf(gguf, folder, path):
-    import numpy as np
-    c = config_of(folder)
-    if c["model_type"] != "llama":
-        sys.exit(f"bench.py: {folder}: is of the family {c['model_type']} (expected llama)")
-    kinds = {"F32": ("<f4", gguf.GGMLQuantizationType.F32), "F16": ("<f2", gguf.GGMLQuantizationType.F16),
-             "BF16": ("<u2", gguf.GGMLQuantizationType.BF16)}
-    heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
-    dim = c.get("head_dim") or c["hidden_size"] // heads
-    w = gguf.GGUFWriter(path, "llama")
-    w.add_context_length(c["max_position_embeddings"])
-    w.add_embedding_length(c["hidden_size"])
-    w.add_block_count(c["num_hidden_layers"])
-    w.add_feed_forward_length(c["intermediate_size"])
-    w.add_head_count(heads)
-    w.add_head_count_kv(kv)
-    w.add_key_length(dim)
-    w.add_value_length(dim)
-    w.add_rope_dimension_count(dim)
-    w.add_rope_freq_base(c.get("rope_theta") or c["rope_parameters"]["rope_theta"])
-    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
-    w.add_vocab_size(c["vocab_size"])
-    w.add_tokenizer_model("none")
-    for name, dtype, shape, data in tensors_of(folder):
-        kind, raw = kinds[dtype]
-        x = np.frombuffer(data, kind).reshape(shape)
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
-            x = rope_order(x, heads if "q_proj" in name else kv)
-        if len(shape) == 1 and dtype != "F32":
-            wide = x.astype(np.uint32) << 16 if dtype == "BF16" else x
-            w.add_tensor(gguf_name(name), wide.view("<f4") if dtype == "BF16" else wide.astype("<f4"))
-        elif dtype == "BF16":
-            w.add_tensor(gguf_name(name), x.view(np.uint8).reshape(shape[0], -1), raw_dtype=raw)
-        else:
-            w.add_tensor(gguf_name(name), x)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
-
 
 def gguf_bits(gguf, path):
     """Bits per number of all matrices."""
     matrices = [t for t in gguf.GGUFReader(path).tensors if len(t.shape) > 1]
     return 8 * sum(int(t.n_bytes) for t in matrices) / sum(int(t.n_elements) for t in matrices)
-
-
-def made(path, make):
-    """The file, made under another name first, so that what is there is whole."""
-    if not os.path.exists(path):
-        make(path + ".new")
-        os.replace(path + ".new", path)
-    return path
 
 
 class Format:
