@@ -69,22 +69,13 @@ def rope_order(rows, heads):
     return rows.reshape(heads, 2, rows.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
-def write_gguf(gguf, folder, path):
-    import numpy as np
-    c = config_of(folder)
-    if c["model_type"] != "llama":
-        sys.exit(f"{folder}: is of the family {c['model_type']} (expected llama)")
-    kinds = {"F32": ("<f4", gguf.GGMLQuantizationType.F32), "F16": ("<f2", gguf.GGMLQuantizationType.F16),
-             "BF16": ("<u2", gguf.GGMLQuantizationType.BF16)}
-    heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
-    dim = c.get("head_dim") or c["hidden_size"] // heads
-    w = gguf.GGUFWriter(path, "llama")
+def add_config(w, c, dim):
     w.add_context_length(c["max_position_embeddings"])
     w.add_embedding_length(c["hidden_size"])
     w.add_block_count(c["num_hidden_layers"])
     w.add_feed_forward_length(c["intermediate_size"])
-    w.add_head_count(heads)
-    w.add_head_count_kv(kv)
+    w.add_head_count(c["num_attention_heads"])
+    w.add_head_count_kv(c["num_key_value_heads"])
     w.add_key_length(dim)
     w.add_value_length(dim)
     w.add_rope_dimension_count(dim)
@@ -92,6 +83,29 @@ def write_gguf(gguf, folder, path):
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     w.add_vocab_size(c["vocab_size"])
     w.add_tokenizer_model("none")
+
+
+def add_fields_of(w, reader):
+    """What another file of the same model says of it, its tokenizer too; not how that file stores tensors."""
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key not in ("general.architecture", "general.file_type", "general.quantization_version"):
+            w.add_key_value(key, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
+
+
+def write_gguf(gguf, folder, path, like=None):
+    """The tensors of a folder; what the file says of the model from config.json, without a tokenizer, or from the file `like`."""
+    import numpy as np
+    c = config_of(folder)
+    if c["model_type"] != "llama":
+        sys.exit(f"{folder}: is of the family {c['model_type']} (expected llama)")
+    kinds = {"F32": ("<f4", gguf.GGMLQuantizationType.F32), "F16": ("<f2", gguf.GGMLQuantizationType.F16),
+             "BF16": ("<u2", gguf.GGMLQuantizationType.BF16)}
+    heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
+    w = gguf.GGUFWriter(path, "llama")
+    if like:
+        add_fields_of(w, gguf.GGUFReader(like))
+    else:
+        add_config(w, c, c.get("head_dim") or c["hidden_size"] // heads)
     for name, dtype, shape, data in tensors_of(folder):
         kind, raw = kinds[dtype]
         x = np.frombuffer(data, kind).reshape(shape)

@@ -1,0 +1,309 @@
+"""Weights of a real model made smaller by llama.cpp, llm-compressor, GPTQModel and dq, all scored by dq eval.
+
+    python real_weights.py DQ MODEL_DIR CALIB.txt SCORE.txt --like MODEL.gguf --llama-bin DIR [--llmcompressor PYTHON]
+                           [--gptqmodel PYTHON] [--windows 20] [--only REGEX] [--work DIR] -o OUT.csv
+
+MODEL_DIR is the folder of calib/real/checkpoint.py --rescaled, MODEL.gguf the file it came from, whose tokenizer the F32 file
+for llama.cpp gets. Every program sees the same calibration: 32 pieces of 512 tokens in even distances in CALIB.txt (llama.cpp
+their text, one after the other). SCORE.txt: windows of 512 tokens, the second half of each, KLD from MODEL_DIR in f32.
+PYTHON is that of an environment which has the package; without it its rows are left out. The work folder keeps what is made and
+scored: the same command goes on where it ended. Needs numpy and gguf.
+
+A row a file: the types that its projections and its embedding really have (llama.cpp changes them where 256 does not divide the
+columns), bits per weight of the file's tensors, seconds of processor time to make it (with those of the importance matrix).
+Beside each row of a peer stands one of dq: with calibration like it or without, the most bits over projections that are not more
+(+.02), align before gptq; paired over windows, a 95 % interval of its KLD less the peer's. llama_ppl is what llama-perplexity
+says of the same windows: its products have 8-bit activations (all but F32) and its cache is f16.
+"""
+import argparse
+import collections
+import csv
+import hashlib
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+
+from llama_gguf import fingerprint, load_gguf, made, tensors_of, write_gguf
+
+CTX, PIECES = 512, 32
+LLAMA = ["Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS", "Q3_K_M", "Q3_K_S", "Q2_K"]
+TORCH = [(4, 32), (4, 64), (3, 64)]
+DQ = [(how, bits) for how, widths in
+      (("search", ("8/32", "6/32", "5/32", "4/32", "4/64", "3/64")), ("asym", ("5/32", "4/32", "4/64", "3/64")),
+       ("align", ("4/32", "4/64", "3/64", "5/32", "4/32/asym", "4/128", "2/64")), ("gptq", ("4/32", "4/64", "3/64", "2/64")))
+      for bits in widths]
+PEER_PPL = ("source", "llama-Q8_0", "llama-IQ4_NL-imatrix")  # also scored by llama-perplexity
+PROJECTION = re.compile(r"_proj\.|\.attn_(q|k|v|output)\.|\.ffn_(gate|up|down)\.")
+FIELDS = ["program", "type", "calibrated", "projections", "embedding", "bits_all", "bits_projections", "ppl", "ppl_stderr", "kld_nats",
+          "kld_nats_stderr", "cpu_seconds", "llama_ppl", "dq_beside", "dq_less_it", "low", "high", "dq_is"]
+
+
+def run(*command, **more):
+    more.setdefault("stdout", subprocess.DEVNULL)
+    more.setdefault("stderr", subprocess.PIPE)
+    done = subprocess.run([str(x) for x in command], text=True, **more)
+    if done.returncode:
+        sys.exit(f"{' '.join(str(x) for x in command)}\n{(done.stderr or '')[-2000:]}\nfailed with {done.returncode}")
+    return done
+
+
+class File:
+    """A candidate: its program, its type, whether a text went into it, where it lies and what makes it."""
+
+    def __init__(self, a, program, kind, calibrated, suffix, make):
+        self.program, self.type, self.calibrated, self.make = program, kind, calibrated, make
+        self.name = "-".join([program, kind.replace("/", "-"), *["imatrix"] * (program == "llama" and calibrated)])
+        self.path = os.path.join(a.work, self.name + suffix)
+        self.facts = os.path.join(a.work, self.name + ".json")
+        self.score = os.path.join(a.work, f"{self.name}.{a.windows}.score")
+
+
+def seconds_of(make, path):
+    before = os.times()
+    make(path)
+    after = os.times()
+    return sum(after[2:4]) - sum(before[2:4])
+
+
+def read_json(path):
+    with open(path) as f:
+        return json.load(f)
+
+
+def write_json(path, what):
+    with open(path + ".new", "w") as f:
+        json.dump(what, f)
+    os.replace(path + ".new", path)
+
+
+# ---- what is made ----
+
+def cut_calibration(a):
+    """The ids that dq takes from CALIB.txt: lines of a file; and a text of those pieces and one more for llama-imatrix."""
+    def write(path):
+        ids = run(a.dq, "tokenize", a.model, "--text", a.calib, stdout=subprocess.PIPE).stdout.split()
+        n = -(-len(ids) // CTX)
+        wanted = min(n, int(n * PIECES * CTX / len(ids)) + 1)
+        pieces = [ids[i * n // wanted * CTX:][:CTX] for i in range(wanted)]
+        if len(pieces) < PIECES + 1:
+            sys.exit(f"{a.calib}: has {len(ids)} tokens (expected more than {PIECES * CTX})")
+        with open(path, "w") as f:
+            f.writelines(" ".join(p) + "\n" for p in pieces)
+
+    def write_text(path):
+        with open(a.ids) as f, open(path + ".ids", "w") as one:
+            one.write(f.read().replace("\n", " "))
+        with open(path, "w") as f:
+            run(a.dq, "tokenize", a.model, "--text", path + ".ids", "--decode", stdout=f)
+
+    a.ids = os.path.join(a.work, "calib.ids")
+    made(a.ids, write)
+    a.pieces = made(os.path.join(a.work, "calib.txt"), write_text)
+    with open(a.ids) as f:
+        used = f.readlines()[:PIECES]
+    a.used = made(os.path.join(a.work, "calib.used"), lambda path: open(path, "w").writelines(used))
+
+
+def llama(a, kind, imatrix):
+    def make(path):
+        with_it = ["--imatrix", a.imatrix] if imatrix else []
+        run(os.path.join(a.llama_bin, "llama-quantize"), *with_it, a.whole, path, kind, a.threads)
+    return File(a, "llama", kind, imatrix, ".gguf", make)
+
+
+def by_torch(a, program, python, bits, group):
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_weights.py")
+    return File(a, program, f"{bits}/{group}", True, "",
+                lambda path: run(python, script, program, a.model, a.used, path, bits, group, stderr=subprocess.STDOUT,
+                                 stdout=open(path + ".log", "w")))
+
+
+def by_dq(a, how, word, embed=8):
+    bits, group, *asym = word.split("/")
+    calibrated = how in ("gptq", "align")
+    text = ["--calib", a.calib, "--calib-tokens", PIECES * CTX, "--calib-ctx", CTX, "--method", how] if calibrated else []
+    scale = "asym" if asym or how == "asym" else "search"
+    return File(a, "dq", f"{how}/{word}" + f"/embed{embed}" * (embed != 8), calibrated, ".h5",
+                lambda path: run(a.dq, "quantize", a.model, "-o", path, "-q", "--force", "--bits", bits, "--group", group, "--scale",
+                                 scale, "--embed-bits", embed, *text))
+
+
+def candidates(a):
+    if a.llama_bin:
+        yield from (llama(a, kind, imatrix) for imatrix in (False, True) for kind in LLAMA)
+    for program in ("llmcompressor", "gptqmodel"):
+        if getattr(a, program):
+            yield from (by_torch(a, program, getattr(a, program), *form) for form in TORCH)
+    yield from (by_dq(a, *form) for form in DQ)
+    yield by_dq(a, "align", "4/64", embed=6)
+
+
+def prepare(a, gguf):
+    a.whole = made(os.path.join(a.work, "f32.gguf"), lambda path: write_gguf(gguf, a.model, path, a.like))
+    a.imatrix = os.path.join(a.work, "imatrix.gguf")
+    spent = a.imatrix + ".json"
+    if not os.path.exists(spent):
+        write_json(spent, seconds_of(lambda path: run(os.path.join(a.llama_bin, "llama-imatrix"), "-m", a.whole, "-f", a.pieces, "-o", path,
+                                                      "-c", CTX, "--chunks", PIECES, "--no-ppl", "-t", a.threads), a.imatrix))
+    a.imatrix_seconds = read_json(spent)
+
+
+# ---- what a file holds ----
+
+def parts_of(gguf, file):
+    """name, kind of storage, bytes of every tensor."""
+    if file.path.endswith(".gguf"):
+        for t in gguf.GGUFReader(file.path).tensors:
+            yield t.name, t.tensor_type.name, int(t.n_bytes)
+    else:
+        for name, dtype, _, data in tensors_of(file.path):
+            yield name, dtype, len(data)
+
+
+def facts_of(a, gguf, file):
+    """Bits per weight over all parameters and over the projections, and the types of both."""
+    if file.program == "dq":
+        told = json.loads(run(a.dq, "info", file.path, "--json", stdout=subprocess.PIPE).stdout)["results"][0]
+        roles = [r for r in told["by_role"] if r["role"] in ("q", "k", "v", "o", "gate", "up", "down")]
+        embed = next(r for r in told["by_role"] if r["role"] == "embedding")
+        return {"bits_all": 8 * told["weight_bytes"] / a.params,
+                "bits_projections": 8 * sum(r["bytes"] for r in roles) / a.projections,
+                "projections": re.sub("^[a-z]*/|/embed.*", "", file.type), "embedding": f"{8 * embed['bytes'] / embed['params']:.2f} bits"}
+    parts = list(parts_of(gguf, file))
+    inner = [p for p in parts if PROJECTION.search(p[0])]
+    types = collections.Counter(kind for _, kind, _ in inner)
+    return {"bits_all": 8 * sum(p[2] for p in parts) / a.params, "bits_projections": 8 * sum(p[2] for p in inner) / a.projections,
+            "projections": " ".join(f"{n} {t}" for t, n in types.most_common()) if file.program == "llama" else file.type,
+            "embedding": next(kind for name, kind, _ in parts if "embd" in name or "embed" in name)}
+
+
+def make_all(a, gguf, files):
+    for file in files:
+        if not os.path.exists(file.facts):
+            seconds = seconds_of(lambda path: made(path, file.make), file.path)
+            facts = {**facts_of(a, gguf, file), "cpu_seconds": seconds}
+            write_json(file.facts, facts)
+            print(f"{file.name}: {facts['bits_projections']:.3f} bits over projections, {seconds:.0f} s", flush=True)
+
+
+# ---- scores ----
+
+def llama_ppl(a, path):
+    out = run(os.path.join(a.llama_bin, "llama-perplexity"), "-m", path, "-f", a.score, "-c", CTX, "--chunks", a.windows, "-t", a.threads,
+              stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+    return float(re.search(r"Final estimate: PPL = ([\d.]+)", out).group(1))
+
+
+def score(a, files):
+    """One run of dq eval over several files and the source, which an interrupted one goes on with."""
+    stem = os.path.join(a.work, "eval")
+    run(a.dq, "eval", a.model, *(f.path for f in files), "--ref", a.model, "--text", a.score, "--ctx", CTX, "--limit", a.windows, "-q",
+        "--resume", "--json", "-o", stem + ".json", "--dump-items", stem + ".jsonl", "--force", cwd=a.work)
+    windows = collections.defaultdict(list)
+    with open(stem + ".jsonl") as f:
+        for item in map(json.loads, f):
+            windows[item["model"]].append(item["kld_nats"])
+    for file, r in zip([None, *files], read_json(stem + ".json")["results"]):
+        path, name = (file.score, os.path.basename(file.path)) if file else (a.source_score, os.path.basename(a.model))
+        assert r["model"] == name and len(windows[name]) == a.windows, (r["model"], name, len(windows[name]))
+        if not file and os.path.exists(path):
+            continue
+        m = r["metrics"]
+        found = {"ppl": m["ppl"]["value"], "ppl_stderr": m["ppl"]["stderr"], "kld_nats": m["kld_nats"]["value"] or 0,
+                 "kld_nats_stderr": m["kld_nats"]["stderr"] or 0, "windows": windows[name]}
+        key = file.name if file else "source"
+        if a.llama_bin and key in PEER_PPL:
+            found["llama_ppl"] = llama_ppl(a, file.path if file else a.whole)
+        write_json(path, found)
+
+
+def interval(x, y):
+    """Mean of x less y over windows that both have, and half of its 95 % interval (Student's t by its expansion)."""
+    d = [a - b for a, b in zip(x, y)]
+    v, z = len(d) - 1, 1.959964
+    t = z + (z ** 3 + z) / (4 * v) + (5 * z ** 5 + 16 * z ** 3 + 3 * z) / (96 * v ** 2)
+    return statistics.fmean(d), t * statistics.stdev(d) / len(d) ** .5
+
+
+def beside(file, row, rows):
+    """The row of dq that a peer's row stands beside."""
+    fit = [(f, r) for f, r in rows if f.program == "dq" and "embed" not in f.type and f.calibrated == file.calibrated
+           and r["bits_projections"] <= row["bits_projections"] + .02]
+    return max(fit, key=lambda x: (round(x[1]["bits_projections"], 2), x[0].type.startswith("align")), default=(None, None))
+
+
+def write_csv(a, files):
+    rows = [(f, {**read_json(f.facts), **read_json(f.score)}) for f in files if os.path.exists(f.score) and os.path.exists(f.facts)]
+    table = []
+    if os.path.exists(a.source_score):
+        table.append({"program": "source", "type": "F32", "bits_all": 32, "bits_projections": 32, **read_json(a.source_score)})
+    for file, r in rows:
+        row = {"program": file.program, "type": file.type, "calibrated": "yes" if file.calibrated else "no", **r}
+        if file.program == "llama" and file.calibrated:
+            row["cpu_seconds"] += a.imatrix_seconds
+        own, its = beside(file, r, rows) if file.program != "dq" else (None, None)
+        if own:
+            mean, half = interval(its["windows"], r["windows"])
+            row.update(dq_beside=own.type, dq_less_it=mean, low=mean - half, high=mean + half,
+                       dq_is="better" if mean + half < 0 else "worse" if mean - half > 0 else "inconclusive")
+        table.append(row)
+    with open(a.output, "w", newline="") as f:
+        out = csv.DictWriter(f, FIELDS, extrasaction="ignore", lineterminator="\n")
+        out.writeheader()
+        out.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in table)
+
+
+def options():
+    p = argparse.ArgumentParser(description="weights of a real model: dq beside its peers, one yardstick")
+    for name in ("dq", "model", "calib", "score"):
+        p.add_argument(name)
+    p.add_argument("--like", help="GGUF file of the same model (needed with --llama-bin)")
+    p.add_argument("--llama-bin", help="folder of llama-quantize, llama-imatrix and llama-perplexity")
+    p.add_argument("--llmcompressor", metavar="PYTHON")
+    p.add_argument("--gptqmodel", metavar="PYTHON")
+    p.add_argument("--windows", type=int, default=20)
+    p.add_argument("--batch", type=int, default=12, help="files of one run of dq eval (default 12)")
+    p.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (default: all processors)")
+    p.add_argument("--only", type=re.compile, default=re.compile(""), help="names of files, as --list prints them")
+    p.add_argument("--list", action="store_true")
+    p.add_argument("--work", default="peers-weights")
+    p.add_argument("-o", "--output", required=True)
+    return p.parse_args()
+
+
+def main():
+    a = options()
+    for name in ("dq", "model", "calib", "score", "work"):
+        setattr(a, name, os.path.abspath(getattr(a, name)))
+    key = hashlib.sha256(fingerprint(a.model).encode())
+    for path in (a.calib, a.score):
+        with open(path, "rb") as f:
+            key.update(hashlib.sha256(f.read()).digest())
+    a.work = os.path.join(a.work, key.hexdigest()[:12])
+    os.makedirs(a.work, exist_ok=True)
+    every = list(candidates(a))
+    files = [f for f in every if a.only.search(f.name)]
+    if a.list:
+        print("\n".join(f.name for f in files))
+        return
+    sizes = [(name, len(data) // (4 if dtype == "F32" else 2)) for name, dtype, _, data in tensors_of(a.model)]
+    a.params, a.projections = sum(n for _, n in sizes), sum(n for name, n in sizes if PROJECTION.search(name))
+    a.source_score = os.path.join(a.work, f"source.{a.windows}.score")
+    gguf = load_gguf(None)
+    cut_calibration(a)
+    if a.llama_bin:
+        prepare(a, gguf)
+    for begin in range(0, len(files), a.batch):
+        part = files[begin:begin + a.batch]
+        make_all(a, gguf, part)
+        part = [f for f in part if not os.path.exists(f.score)]
+        if part:
+            score(a, part)
+        write_csv(a, every)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""A checkpoint quantized by llm-compressor (GPTQModifier) or GPTQModel on a CPU, in the environment that has the package.
+
+    python torch_weights.py llmcompressor|gptqmodel MODEL_DIR IDS.txt OUT_DIR BITS GROUP
+
+Every line of IDS.txt is one calibration sequence. Symmetric codes; the settings that are not named are the package's own.
+The embedding and the head stay as they are. pip install llmcompressor; pip install gptqmodel.
+"""
+import os
+import shutil
+import sys
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("GPTQMODEL_CPU_WORKERS", "2")  # of fewer than three processors GPTQModel makes one, and refuses it
+
+import torch
+
+program, model, ids, out, bits, group = sys.argv[1:]
+bits, group = int(bits), int(group)
+with open(ids) as f:
+    sequences = [[int(x) for x in line.split()] for line in f]
+samples = [{"input_ids": s, "attention_mask": [1] * len(s)} for s in sequences]
+
+if program == "llmcompressor":
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from datasets import Dataset
+    from llmcompressor import oneshot
+    from llmcompressor.modifiers.gptq import GPTQModifier
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    net = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(num_bits=bits, type="int", symmetric=True,
+                                                                             strategy="group", group_size=group))
+    oneshot(model=net, tokenizer=PreTrainedTokenizerFast(tokenizer_file=os.path.join(model, "tokenizer.json")),
+            dataset=Dataset.from_list(samples), num_calibration_samples=len(samples), max_seq_length=max(map(len, sequences)),
+            recipe=GPTQModifier(config_groups={"g": scheme}, ignore=["lm_head"]))
+    net.save_pretrained(out, save_compressed=True)
+elif program == "gptqmodel":
+    from gptqmodel import GPTQModel, QuantizeConfig
+
+    net = GPTQModel.load(model, QuantizeConfig(bits=bits, group_size=group), device="cpu", dtype=torch.float32)
+    net.quantize(samples, batch_size=1)
+    net.save(out)
+else:
+    sys.exit(f"{program}: is no program of this script (expected llmcompressor or gptqmodel)")
+shutil.copy(os.path.join(model, "tokenizer.json"), out)
