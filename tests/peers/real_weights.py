@@ -11,9 +11,10 @@ scored: the same command goes on where it ended. Needs numpy and gguf.
 
 A row a file: the types that its projections and its embedding really have (llama.cpp changes them where 256 does not divide the
 columns), bits per weight of the file's tensors, seconds of processor time to make it (with those of the importance matrix).
-Beside each row of a peer stands one of dq: with calibration like it or without, the most bits over projections that are not more
-(+.02), align before gptq; paired over windows, a 95 % interval of its KLD less the peer's. llama_ppl is what llama-perplexity
-says of the same windows: its products have 8-bit activations (all but F32) and its cache is f16.
+Beside each row of a peer stands one of dq, if there is one of at most as many bits over projections (+.02) and not .4 fewer:
+with calibration like it or without, the most bits, align before gptq; paired over windows, a 95 % interval of its KLD less the
+peer's. llama_ppl is what llama-perplexity says of the same windows: its products have 8-bit activations (all but F32) and its cache
+is f16.
 """
 import argparse
 import collections
@@ -22,6 +23,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -35,10 +37,10 @@ DQ = [(how, bits) for how, widths in
       (("search", ("8/32", "6/32", "5/32", "4/32", "4/64", "3/64")), ("asym", ("5/32", "4/32", "4/64", "3/64")),
        ("align", ("4/32", "4/64", "3/64", "5/32", "4/32/asym", "4/128", "2/64")), ("gptq", ("4/32", "4/64", "3/64", "2/64")))
       for bits in widths]
-PEER_PPL = ("source", "llama-Q8_0", "llama-IQ4_NL-imatrix")  # also scored by llama-perplexity
+PEER_PPL = ("llama-Q8_0", "llama-IQ4_NL-imatrix")  # also scored by llama-perplexity, as is the source
 PROJECTION = re.compile(r"_proj\.|\.attn_(q|k|v|output)\.|\.ffn_(gate|up|down)\.")
 FIELDS = ["program", "type", "calibrated", "projections", "embedding", "bits_all", "bits_projections", "ppl", "ppl_stderr", "kld_nats",
-          "kld_nats_stderr", "cpu_seconds", "llama_ppl", "dq_beside", "dq_less_it", "low", "high", "dq_is"]
+          "kld_nats_stderr", "cpu_seconds", "llama_ppl", "dq_beside", "dq_bits", "dq_less_it", "low", "high", "dq_is"]
 
 
 def run(*command, **more):
@@ -133,7 +135,7 @@ def by_dq(a, how, word, embed=8):
 
 def candidates(a):
     if a.llama_bin:
-        yield from (llama(a, kind, imatrix) for imatrix in (False, True) for kind in LLAMA)
+        yield from (llama(a, kind, imatrix) for imatrix in (False, True) for kind in LLAMA[imatrix:])  # Q8_0 asks no matrix
     for program in ("llmcompressor", "gptqmodel"):
         if getattr(a, program):
             yield from (by_torch(a, program, getattr(a, program), *form) for form in TORCH)
@@ -180,9 +182,19 @@ def facts_of(a, gguf, file):
             "embedding": next(kind for name, kind, _ in parts if "embd" in name or "embed" in name)}
 
 
+def remove(path):
+    """What an interrupted run left: a file that no seconds are known of, or a part of one."""
+    for left in (path, path + ".new"):
+        if os.path.isdir(left):
+            shutil.rmtree(left)
+        elif os.path.exists(left):
+            os.remove(left)
+
+
 def make_all(a, gguf, files):
     for file in files:
-        if not os.path.exists(file.facts):
+        if not (os.path.exists(file.path) and os.path.exists(file.facts)):
+            remove(file.path)
             seconds = seconds_of(lambda path: made(path, file.make), file.path)
             facts = {**facts_of(a, gguf, file), "cpu_seconds": seconds}
             write_json(file.facts, facts)
@@ -190,12 +202,6 @@ def make_all(a, gguf, files):
 
 
 # ---- scores ----
-
-def llama_ppl(a, path):
-    out = run(os.path.join(a.llama_bin, "llama-perplexity"), "-m", path, "-f", a.score, "-c", CTX, "--chunks", a.windows, "-t", a.threads,
-              stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
-    return float(re.search(r"Final estimate: PPL = ([\d.]+)", out).group(1))
-
 
 def score(a, files):
     """One run of dq eval over several files and the source, which an interrupted one goes on with."""
@@ -214,10 +220,21 @@ def score(a, files):
         m = r["metrics"]
         found = {"ppl": m["ppl"]["value"], "ppl_stderr": m["ppl"]["stderr"], "kld_nats": m["kld_nats"]["value"] or 0,
                  "kld_nats_stderr": m["kld_nats"]["stderr"] or 0, "windows": windows[name]}
-        key = file.name if file else "source"
-        if a.llama_bin and key in PEER_PPL:
-            found["llama_ppl"] = llama_ppl(a, file.path if file else a.whole)
         write_json(path, found)
+
+
+def ask_llama(a, files):
+    """What llama-perplexity says of the source and of two files, where these have been scored."""
+    for name, path in [("source", a.whole), *((f.name, f.path) for f in files if f.name in PEER_PPL)]:
+        kept = peer_score(a, name)
+        if not os.path.exists(kept):
+            out = run(os.path.join(a.llama_bin, "llama-perplexity"), "-m", path, "-f", a.score, "-c", CTX, "--chunks", a.windows, "-t",
+                      a.threads, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+            write_json(kept, {"llama_ppl": float(re.search(r"Final estimate: PPL = ([\d.]+)", out).group(1))})
+
+
+def peer_score(a, name):
+    return os.path.join(a.work, f"{name}.{a.windows}.llama")
 
 
 def interval(x, y):
@@ -231,15 +248,19 @@ def interval(x, y):
 def beside(file, row, rows):
     """The row of dq that a peer's row stands beside."""
     fit = [(f, r) for f, r in rows if f.program == "dq" and "embed" not in f.type and f.calibrated == file.calibrated
-           and r["bits_projections"] <= row["bits_projections"] + .02]
+           and -.4 < r["bits_projections"] - row["bits_projections"] < .02]
     return max(fit, key=lambda x: (round(x[1]["bits_projections"], 2), x[0].type.startswith("align")), default=(None, None))
 
 
 def write_csv(a, files):
-    rows = [(f, {**read_json(f.facts), **read_json(f.score)}) for f in files if os.path.exists(f.score) and os.path.exists(f.facts)]
+    def of(*paths):
+        return {k: v for path in paths if os.path.exists(path) for k, v in read_json(path).items()}
+
+    rows = [(f, of(f.facts, f.score, peer_score(a, f.name))) for f in files if os.path.exists(f.score)]
     table = []
     if os.path.exists(a.source_score):
-        table.append({"program": "source", "type": "F32", "bits_all": 32, "bits_projections": 32, **read_json(a.source_score)})
+        table.append({"program": "source", "type": "F32", "bits_all": 32, "bits_projections": 32,
+                      **of(a.source_score, peer_score(a, "source"))})
     for file, r in rows:
         row = {"program": file.program, "type": file.type, "calibrated": "yes" if file.calibrated else "no", **r}
         if file.program == "llama" and file.calibrated:
@@ -247,7 +268,7 @@ def write_csv(a, files):
         own, its = beside(file, r, rows) if file.program != "dq" else (None, None)
         if own:
             mean, half = interval(its["windows"], r["windows"])
-            row.update(dq_beside=own.type, dq_less_it=mean, low=mean - half, high=mean + half,
+            row.update(dq_beside=own.type, dq_bits=its["bits_projections"], dq_less_it=mean, low=mean - half, high=mean + half,
                        dq_is="better" if mean + half < 0 else "worse" if mean - half > 0 else "inconclusive")
         table.append(row)
     with open(a.output, "w", newline="") as f:
@@ -302,6 +323,9 @@ def main():
         part = [f for f in part if not os.path.exists(f.score)]
         if part:
             score(a, part)
+        write_csv(a, every)
+    if a.llama_bin:
+        ask_llama(a, files)
         write_csv(a, every)
 
 
