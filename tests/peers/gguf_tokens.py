@@ -3,7 +3,8 @@ made ones that look for a difference: characters of all planes, marks, spaces, r
 
     pip install llama-cpp-python gguf; python gguf_tokens.py DQ MODEL.gguf TEXT...
 
-MODEL may be a vocabulary without tensors, or this repository, whose own two files are taken then; there may be no TEXT. LLAMA_CPP_LIB_PATH names the folder of another build of libllama.
+MODEL may be a vocabulary without tensors, or this repository, whose own two files are taken then; there may be no TEXT.
+LLAMA_CPP_LIB_PATH names the folder of another build of libllama.
 Where dq goes with Hugging Face's tokenizers and libllama does not (MODEL.md), libllama gets what it would need: text in NFC for qwen2,
 and U+FFFD for bytes that are not UTF-8.
 """
@@ -18,11 +19,16 @@ import gguf
 import llama_cpp
 
 RNG = random.Random(7)
-CONTRACTIONS = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'S", "'T", "'RE", "'Ve", "'M", "'lL", "'D", "\u2019s", "'\u017f", "''s", "'x"]
-SPACES = [" ", "\t", "\u00a0", "\u1680", "\u2002", "\u2009", "\u200b", "\u2028", "\u202f", "\u3000", "\x0b", "\x0c", "\x1c", "\x85", "\ufeff"]
-EMOJI = ["\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea", "\u2764\ufe0f\u200d\U0001f525", "\U0001f44b\U0001f3fd", "1\ufe0f\u20e3"]
-WORDS = ["the", "Hello", "WORLD", "na\u00efve", "e\u0301a\u0308", "\u0939\u093f\u0928\u094d\u0926\u0940", "\u65e5\u672c\u8a9e", "\ud55c\uad6d\uc5b4", "\u0627\u0644\u0639",
-         "x86_64", "\u00bd", "4\u00bd", "\u2167", "\u0664\u0662", "\U0001d7d8\U0001d7d9", "\u4e09", "foo(bar)", "a.b,c;", "--", "...", "$5.99", "100,000", "3.14e-10",
+CONTRACTIONS = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d",
+                "'S", "'T", "'RE", "'Ve", "'M", "'lL", "'D", "\u2019s", "'\u017f", "''s", "'x"]
+SPACES = [" ", "\t", "\u00a0", "\u1680", "\u2002", "\u2009", "\u200b",
+          "\u2028", "\u202f", "\u3000", "\x0b", "\x0c", "\x1c", "\x85", "\ufeff"]
+EMOJI = ["\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea",
+         "\u2764\ufe0f\u200d\U0001f525", "\U0001f44b\U0001f3fd", "1\ufe0f\u20e3"]
+WORDS = ["the", "Hello", "WORLD", "na\u00efve", "e\u0301a\u0308", "\u0939\u093f\u0928\u094d\u0926\u0940", "\u65e5\u672c\u8a9e", "\ud55c\uad6d\uc5b4",
+         "\u0627\u0644\u0639",
+         "x86_64", "\u00bd", "4\u00bd", "\u2167", "\u0664\u0662", "\U0001d7d8\U0001d7d9", "\u4e09",
+         "foo(bar)", "a.b,c;", "--", "...", "$5.99", "100,000", "3.14e-10",
          "\u2581", "_\u2581_", "<0x41>", "\u0120the"]
 ENDS = ["\n", "\r\n", "\r", "\n\n", "\n \n", " \n", "\n\t"]
 
@@ -38,11 +44,14 @@ def made(special):
     chars = assigned()
     parts = WORDS + CONTRACTIONS + SPACES + EMOJI + special + [" ", " ", "  "]
     texts = ["", " ", "  "] + chars + [" " + c for c in chars[::3]] + ["a" + c + "b" for c in chars[::3]]
-    texts += ["".join(RNG.choices(chars, k=12)) for _ in range(1500)] + ["".join(RNG.choices(parts, k=9)) for _ in range(3000)]
+    texts += ["".join(RNG.choices(chars, k=12)) for _ in range(1500)]
+    texts += ["".join(RNG.choices(parts, k=9)) for _ in range(3000)]
     texts += [w + c + t for w in ("I", "WE", "it ", "7") for c in CONTRACTIONS for t in ("", "x", " y", "9")]
-    texts += [a + s * n + b for s in SPACES + ["0", "9", "a", "A", "-", "\u4e00"] for n in (1, 2, 3, 4, 7, 16, 33, 130) for a, b in (("", ""), ("a", "b"), ("", "1"))]
+    texts += [a + s * n + b for s in SPACES + ["0", "9", "a", "A", "-", "\u4e00"] for n in (1, 2, 3, 4, 7, 16, 33, 130)
+              for a, b in (("", ""), ("a", "b"), ("", "1"))]
     texts = [t for t in texts if "\n" not in t]
-    lines = ["".join(RNG.choices(parts + ENDS * 4, k=40)) for _ in range(40)] + ["\n" * n for n in (1, 2, 5, 40)] + ["\r\n" * 7, "a\r\n\r\nb", "x \n  \n y\n"]
+    lines = ["".join(RNG.choices(parts + ENDS * 4, k=40)) for _ in range(40)]
+    lines += ["\n" * n for n in (1, 2, 5, 40)] + ["\r\n" * 7, "a\r\n\r\nb", "x \n  \n y\n"]
     return texts, lines
 
 
