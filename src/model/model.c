@@ -348,6 +348,11 @@ void dq_model_close(dq_model *m)
     dq_arena_free(o->arena);
 }
 
+const dq_checkpoint *dq_model_checkpoint(const dq_model *m)
+{
+    return ((const opened *)m)->checkpoint;
+}
+
 dq_status dq_model_file(const dq_model *m, const char *name, const char **text, size_t *len,
                         dq_err *err)
 {

@@ -3,6 +3,7 @@
 #ifndef DQ_MODEL_H
 #define DQ_MODEL_H
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/prequant.h"
 #include "kv/kv_config.h"
 #include "kv/logit_spec.h"
@@ -74,6 +75,8 @@ dq_status dq_model_check_weights(const dq_model *m, dq_err *err);
 /* Its weights rest: the system may take back the memory of its files' pages, which come again when they are
  * read. What another tool has quantized stays laid out. */
 void dq_model_release(const dq_model *m);
+/* What a model that is no container was made from, its own. */
+const dq_checkpoint *dq_model_checkpoint(const dq_model *m);
 /* A verbatim file that came with the model: "tokenizer.json", "tokenizer_config.json",
  * "config.json". *text is NULL when there is none; it belongs to the model. */
 dq_status dq_model_file(const dq_model *m, const char *name, const char **text, size_t *len,

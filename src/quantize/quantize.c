@@ -32,7 +32,6 @@ dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quant
 void dq_quantize_close(dq_quantizer *q)
 {
     if (!q) return;
-    dq_checkpoint_close(q->checkpoint);
     dq_model_close(q->model);
     dq_quantize_tensor_buffers_free(&q->buffers);
     json_decref(q->needs.calib);

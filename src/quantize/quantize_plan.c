@@ -508,8 +508,8 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
                        "second rounding would add to the first.",
                        model, q->model->prequant->about);
     DQ_TRY(check_planned(q, err));
-    DQ_TRY(dq_checkpoint_open(&q->checkpoint, model, err));
-    if (dq_checkpoint_load(q->checkpoint, err) != DQ_OK) return dq_in(err, "%s: ", model);
+    DQ_TRY(dq_model_check_weights(q->model, err));
+    q->checkpoint = dq_model_checkpoint(q->model);
     if (dq_model_kv_spec(&spec, &q->set.kv, q->model, DQ_NUM_F32, err) != DQ_OK ||
         dq_kv_config_fit(&q->set.kv, q->model->n_layers, err) != DQ_OK)
         return dq_in(err, "%s: ", model);

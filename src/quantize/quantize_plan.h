@@ -26,9 +26,9 @@ struct dq_quantizer {
     dq_quantize_settings set;
     const char *dir;
     dq_model *model;
-    dq_checkpoint *checkpoint;
-    dq_quantize_tensor *tensor; /* as names sort byte by byte */
-    int64_t *order;             /* dq_quantize_row_at: dq_name_order */
+    const dq_checkpoint *checkpoint; /* of the model: what lies anew in memory does so once */
+    dq_quantize_tensor *tensor;      /* as names sort byte by byte */
+    int64_t *order;                  /* dq_quantize_row_at: dq_name_order */
     bool *skipped;
     dq_blob blob[DQ_MAX_BLOBS];
     int n_blobs, table, objects; /* the blobs of source files and of the list of objects */
