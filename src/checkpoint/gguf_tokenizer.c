@@ -23,6 +23,7 @@ typedef struct files {
     json_t *root,
         *config; /* of tokenizer.json, whose vocabulary and merges are null, and of tokenizer_config.json */
     bool add_bos; /* where the file does not say */
+    bool spm;     /* SentencePiece: BOS is 1 and EOS 2 where the file does not say */
 } files;
 
 static bool holds(const char *s, size_t len, const char *word)
@@ -124,7 +125,7 @@ static dq_status fill_llama(files *x, dq_arena *a, dq_err *err)
     bool prefix;
     DQ_TRY(dq_json_bool(&prefix, x->g->fields, "tokenizer.ggml.add_space_prefix", &yes, err));
     DQ_TRY(dq_gguf_vocab_read(&x->v, x->g, true, a, err));
-    x->add_bos = true;
+    x->add_bos = x->spm = true;
     json_object_set_new(x->root, "added_tokens", added_json(&x->v, x->g->fields));
     json_object_set_new(x->root, "normalizer", spaces_json(prefix));
     json_object_set_new(x->root, "pre_tokenizer", json_null());
@@ -135,12 +136,12 @@ static dq_status fill_llama(files *x, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-/* The token that a key names; NULL: no key. */
+/* The token that a key names, else `usual`, -1 for none; NULL: no such token. */
 static dq_status named_token(const dq_gguf_span **token, int64_t *id, const files *x,
-                             const char *key, dq_err *err)
+                             const char *key, int64_t usual, dq_err *err)
 {
-    static const int64_t none = -1;
-    DQ_TRY(dq_json_int(id, x->g->fields, key, 0, INT32_MAX, &none, err));
+    if (usual >= (int64_t)x->v.n) usual = -1;
+    DQ_TRY(dq_json_int(id, x->g->fields, key, 0, INT32_MAX, &usual, err));
     *token = NULL;
     if (*id >= (int64_t)x->v.n)
         return dq_fail(err, DQ_DAMAGED, "key \"%s\": there is no token %lld", key, (long long)*id);
@@ -170,10 +171,10 @@ static dq_status set_template(files *x, dq_err *err)
     json_object_set_new(x->root, "post_processor",
                         json_pack("{s:s, s:o, s:[], s:o}", "type", "TemplateProcessing", "single",
                                   single, "pair", "special_tokens", special));
-    DQ_TRY(named_token(&bos, &bos_id, x, "tokenizer.ggml.bos_token_id", err));
-    DQ_TRY(named_token(&eos, &eos_id, x, "tokenizer.ggml.eos_token_id", err));
-    DQ_TRY(named_token(&unk, &other_id, x, "tokenizer.ggml.unknown_token_id", err));
-    DQ_TRY(named_token(&pad, &other_id, x, "tokenizer.ggml.padding_token_id", err));
+    DQ_TRY(named_token(&bos, &bos_id, x, "tokenizer.ggml.bos_token_id", x->spm ? 1 : -1, err));
+    DQ_TRY(named_token(&eos, &eos_id, x, "tokenizer.ggml.eos_token_id", x->spm ? 2 : -1, err));
+    DQ_TRY(named_token(&unk, &other_id, x, "tokenizer.ggml.unknown_token_id", -1, err));
+    DQ_TRY(named_token(&pad, &other_id, x, "tokenizer.ggml.padding_token_id", -1, err));
     DQ_TRY(dq_json_bool(&add_bos, f, "tokenizer.ggml.add_bos_token", &x->add_bos, err));
     DQ_TRY(dq_json_bool(&add_eos, f, "tokenizer.ggml.add_eos_token", &no, err));
     if (bos) json_object_set_new(x->config, "bos_token", text_json(bos));

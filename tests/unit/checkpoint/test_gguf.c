@@ -395,6 +395,77 @@ static void test_lies(void **state)
     }
 }
 
+/* ---- Tokenizers of few keys ---- */
+
+static void text_field(writer *w, const char *key, const char *value)
+{
+    put_text(w, key);
+    put(w, 8, 4);
+    put_text(w, value);
+}
+
+static void list_field(writer *w, const char *key, uint64_t type, uint64_t n)
+{
+    put_text(w, key);
+    put(w, 9, 4);
+    put(w, type, 4);
+    put(w, n, 8);
+}
+
+/* Four tokens of a vocabulary, their types and scores, and what comes first of merges. */
+static void four_tokens(writer *w, const char *model, const char *pre, const char *name,
+                        const char *merge)
+{
+    static const char *const token[] = {"<unk>", "<s>", "</s>", "e"};
+    static const uint64_t type[] = {2, 3, 3, 1};
+    head(w, 0, 7);
+    text_field(w, "tokenizer.ggml.model", model);
+    text_field(w, "tokenizer.ggml.pre", pre);
+    text_field(w, "general.name", name);
+    list_field(w, "tokenizer.ggml.tokens", 8, 4);
+    for (int i = 0; i < 4; i++) put_text(w, token[i]);
+    list_field(w, "tokenizer.ggml.token_type", 5, 4);
+    for (int i = 0; i < 4; i++) put(w, type[i], 4);
+    list_field(w, "tokenizer.ggml.scores", 6, 4);
+    for (int i = 0; i < 4; i++) put(w, 0, 4);
+    list_field(w, "tokenizer.ggml.merges", 8, *merge ? 1 : 0);
+    if (*merge) put_text(w, merge);
+}
+
+/* What keys do not say and readers know all the same. */
+static void test_usual(void **state)
+{
+    static const struct {
+        const char *model, *pre, *name, *says, *more;
+    } t[] = {
+        {"llama", "default", "x", "\"SpecialToken\"", "\"bos_token\": \"<s>\""},
+        {"gpt2", "qwen2", "x", "\"type\": \"NFC\"", "{}"},
+        {"gpt2", "gpt-2", "x", "\"normalizer\": null", "{}"},
+        {"gpt2", "gpt-2", "Phi-3 mini", "\"rstrip\": true", "{}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        static writer w;
+        dq_err err = {0};
+        dq_gguf g;
+        dq_strbuf text, more;
+        dq_arena *a = dq_arena_new();
+        w = (writer){0};
+        four_tokens(&w, t[i].model, t[i].pre, t[i].name, "");
+        assert_int_equal(dq_gguf_parse_fields(&g, w.bytes, w.n, a, &err), DQ_OK);
+        if (dq_gguf_config_tokenizer(&text, &more, &g, &err) != DQ_OK) fail_msg("%s", err.text);
+        assert_int_equal(dq_strbuf_add(&text, "", 1, &err), DQ_OK);
+        assert_int_equal(dq_strbuf_add(&more, "", 1, &err), DQ_OK);
+        if (!strstr(text.s, t[i].says) || !strstr(more.s, t[i].more))
+            fail_msg("case %zu: %s %s", i, text.s, more.s);
+        if (i != 3) assert_null(strstr(text.s, "\"rstrip\": true"));
+        dq_block_free(text.s);
+        dq_block_free(more.s);
+        json_decref(g.fields);
+        dq_arena_free(a);
+    }
+}
+
 /* A file that ends anywhere before its last byte. */
 static void test_cut(void **state)
 {
@@ -412,7 +483,7 @@ static void test_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_values), cmocka_unit_test(test_lies),
-                                       cmocka_unit_test(test_cut),
+                                       cmocka_unit_test(test_cut), cmocka_unit_test(test_usual),
                                        cmocka_unit_test(test_sentencepiece)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
