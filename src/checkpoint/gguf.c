@@ -175,7 +175,6 @@ static dq_status take_list(cursor *c, dq_gguf *g, const char *key)
     if (!g->list) return c->err->code;
     g->list[g->n_lists++] = (dq_gguf_list){.key = key,
                                            .texts = type == STRING,
-                                           .whole = type != STRING && type != F32 && type != F64,
                                            .type = (uint32_t)type,
                                            .n = (size_t)n,
                                            .first = c->bytes + c->at};

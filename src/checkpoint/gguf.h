@@ -22,7 +22,7 @@ typedef struct dq_gguf_tensor {
 /* A list of metadata where it lies in the file. Its items are checked as single values are. */
 typedef struct dq_gguf_list {
     const char *key;
-    bool texts, whole;    /* what it holds: texts, whole numbers (bool too), else real numbers */
+    bool texts;           /* it holds texts, else numbers */
     uint32_t type;        /* of the items; of gguf.c */
     size_t n;             /* items */
     const uint8_t *first; /* of them */

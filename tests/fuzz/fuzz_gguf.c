@@ -1,10 +1,28 @@
 /* fuzz_gguf: any bytes as a GGUF file; what is accepted must be readable to its last byte.
  * SPDX-License-Identifier: MIT */
-#include "checkpoint/gguf.h"
+#include "checkpoint/gguf_config.h"
 
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Every item of every list, and the tokenizer that they are. */
+static void read_lists(const dq_gguf *g, dq_arena *a)
+{
+    volatile double sink = 0;
+    dq_gguf_span *text;
+    dq_strbuf tokenizer, config;
+    dq_err err = {0};
+    for (size_t i = 0; i < g->n_lists; i++) {
+        const dq_gguf_list *l = &g->list[i];
+        if (l->texts && dq_gguf_list_texts(&text, l, a, &err) != DQ_OK) return;
+        for (size_t k = 0; k < l->n; k++)
+            sink += l->texts ? (double)text[k].len : dq_gguf_list_number(l, k);
+    }
+    dq_gguf_config_tokenizer(&tokenizer, &config, g, &err);
+    dq_block_free(tokenizer.s);
+    dq_block_free(config.s);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -19,6 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (t->bytes > size || t->data < data || t->data + t->bytes > data + size) abort();
             for (size_t j = 0; j < t->bytes; j++) sink = (uint8_t)(sink ^ t->data[j]);
         }
+        read_lists(&g, a);
         json_decref(g.fields);
     } else if (err.text[0] == 0) {
         abort(); /* every refusal explains itself */
