@@ -100,14 +100,11 @@ retrieval() {
 settings() {
     cat <<'SETTINGS'
 default
-old-default --bits 4 --group 128 --scale search --embed-bits 16
 search-4-64 --bits 4 --scale search
 search-3-64 --bits 3 --scale search
 gptq-4-64 --bits 4 --method gptq
 gptq-3-64 --bits 3 --method gptq
-gptq-2-64 --bits 2 --method gptq
 align-4-64 --bits 4 --method align
-align-4-32 --bits 4 --group 32 --method align
 align-3-64 --bits 3 --method align
 align-2-64 --bits 2 --method align
 SETTINGS
@@ -121,11 +118,12 @@ weights() {
         containers="$containers w-$name.h5"
         case $options in *method*) options="$options --calib texts/calib.jsonl --calib-tokens 16384 --calib-ctx 512" ;; esac
         [ -f "w-$name.txt" ] || {
+            [ ! -f "w-$name.h5.partial" ] || options="$options --resume"
             # shellcheck disable=SC2086
-            run quantize rescaled -o "w-$name.h5" $options --resume >"w-$name.part"
+            run quantize rescaled -o "w-$name.h5" $options >"w-$name.part"
             mv "w-$name.part" "w-$name.txt"
         }
-        sed -n "s/^bits per weight *\([0-9.]*\) over all.*; \([0-9.]*\) in packed.*/w-$name.h5,$options,\1,\2/p" \
+        sed -n "s#^bits per weight *\([0-9.]*\) over all.*; \([0-9.]*\) in packed.*#w-$name.h5,$options,\1,\2#p" \
             "w-$name.txt" >>"$out/weights-made.csv.part"
     done <settings.txt
     {

@@ -48,6 +48,17 @@ def two_texts(folder, name, keys):
     return [(key, row, far.get(key)) for key, row in index(rows(folder, name + "-near"), *keys).items()]
 
 
+def stats(folder):
+    found = {}
+    for row in rows(folder, "stats"):
+        found.setdefault(row["layer"], {})[row["values"]] = row
+    kinds = ("attention_logits", "hidden_states")
+    table("Largest magnitude, median and kurtosis (3 for a normal distribution), by layer",
+          ("layer", *(f"{what}, {kind}" for kind in ("logits", "states") for what in ("top 1", "top 100", "median", "kurtosis"))),
+          [(layer, *(f"{float(cell[kind][name]):.4g}" for kind in kinds for name in ("top1", "top100", "median", "kurtosis0")))
+           for layer, cell in found.items()])
+
+
 def logits(folder):
     found = {key: (measured(a, "kld_nats"), measured(b, "kld_nats"))
              for key, a, b in two_texts(folder, "logits", ("logit_bits", "logit_grain"))}
@@ -97,8 +108,18 @@ def retrieval(folder):
           ("policy", "kept", "budget", *lengths), [(*key, *(cell.get(n, "") for n in lengths)) for key, cell in found.items()])
 
 
+def tasks(folder):
+    for name, keys in (("tasks-logits", ("logit_bits", "logit_grain")), ("tasks-weights", ("model",))):
+        found, names = {}, list(dict.fromkeys(row["task"] for row in rows(folder, name)))
+        for row in rows(folder, name):
+            metric = "acc_norm" if row["acc_norm"] else "acc"
+            found.setdefault(tuple(row[key] for key in keys), {})[row["task"]] = measured(row, metric)
+        table(f"Accuracy (normalized where the task has it), {name}", (*keys, *names),
+              [(*key, *(cell.get(task, "") for task in names)) for key, cell in found.items()])
+
+
 def main():
-    for part in (logits, weights, codes, policies, retrieval):
+    for part in (stats, logits, weights, codes, policies, retrieval, tasks):
         part(sys.argv[1])
 
 
