@@ -435,7 +435,7 @@ static dq_status write_all(dq_gguf_fields *f, vocabulary *v, dq_err *err)
 }
 
 dq_status dq_gguf_tokenizer_write(dq_gguf_fields *f, const dq_gguf_tokenizer_files *files,
-                                   int64_t n_tokens, dq_err *err)
+                                  int64_t n_tokens, dq_err *err)
 {
     vocabulary v = {.files = files, .n = n_tokens, .arena = dq_arena_new(), .bos = -1, .eos = -1};
     if (!v.arena) return dq_fail(err, DQ_RESOURCE, "out of memory");

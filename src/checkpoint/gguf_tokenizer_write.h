@@ -17,6 +17,6 @@ typedef struct dq_gguf_tokenizer_files {
  * embedding, of which those without a token become unused ones. DQ_MISMATCH by name: what llama.cpp would split, normalize or
  * merge otherwise. */
 dq_status dq_gguf_tokenizer_write(dq_gguf_fields *f, const dq_gguf_tokenizer_files *files,
-                                   int64_t n_tokens, dq_err *err);
+                                  int64_t n_tokens, dq_err *err);
 
 #endif
