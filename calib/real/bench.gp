@@ -18,7 +18,8 @@ set ylabel "KLD, nats per token, +- standard error"
 set multiplot layout 2,2
 own(name, value) = strcol(name) eq value ? 1 : NaN
 
-set title "bits of the attention logits, by what shares a scale"
+set title "attention logits, by what shares a scale"
+set key bottom right
 set xrange [8.4:2.6]
 set xtics ("8" 8, "6" 6, "5" 5, "4" 4, "3" 3)
 set xlabel "bits"
@@ -27,8 +28,9 @@ grains = "tensor head row tile"
 plot for [i=1:words(grains)] file every ::1 using (column("logit_bits") < 16 ? column("logit_bits")*own("logit_grain", word(grains, i)) : NaN):(column("kld_nats")):(column("kld_nats_stderr")) \
      with yerrorlines ls i title word(grains, i)
 
-set title "weights, by method (groups of 64)"
-set xrange [2:6]
+set title "weights in groups of 64, by method"
+set key top right
+set xrange [2.8:5]
 set xtics auto
 set xlabel "bits per weight over all parameters"
 made = folder."/weights-made.csv"
@@ -37,16 +39,20 @@ methods = "search gptq align"
 plot for [i=1:words(methods)] sprintf("< awk -F, 'NR == FNR { bits[$1] = $3; next } FNR == 1 { for (k = 1; k <= NF; k++) at[$k] = k; next } $at[\"model\"] ~ /w-%s-[234]-64/ { print bits[$at[\"model\"]] \",\" $at[\"kld_nats\"] \",\" $at[\"kld_nats_stderr\"] }' %s %s", word(methods, i), made, table) \
      using 1:2:3 with yerrorlines ls i title word(methods, i)
 
-set title "codes of the KV cache (bits of keys:values)"
-set xrange [*:*]
-set xlabel "bytes per token"
+set title "codes of the KV cache"
+set key top left
+set xrange [-0.3:3.3]
+set xtics ("8:8" 0, "4:4" 1, "4:3" 2, "4:2" 3)
+set xlabel "bits of keys:values"
 file = folder."/codes-near.csv"
 codes = "token page"
-plot for [i=1:words(codes)] file every ::1 using (column("kv_k_bits") < 16 ? column("kv_bytes_per_token")*own("kv_code", word(codes, i)) : NaN):(column("kld_nats")):(column("kld_nats_stderr")) \
-     with yerrorbars ls i title word(codes, i)
+place(k, v) = k == 8 ? 0 : k == 4 ? 5 - v : NaN
+plot for [i=1:words(codes)] file every ::1 using (place(column("kv_k_bits"), column("kv_v_bits"))*own("kv_code", word(codes, i))):(column("kld_nats")):(column("kld_nats_stderr")) \
+     with yerrorlines ls i title word(codes, i)
 
 set title "tokens evicted from a context of 512"
 set xrange [0.55:0.2]
+set format y "%g"
 set xtics ("1/2" 0.5, "1/4" 0.25)
 set xlabel "share kept"
 file = folder."/policies.csv"

@@ -43,7 +43,14 @@ score() {
     name=$1
     shift
     [ ! -f "scored-$name" ] || return 0
-    run eval "$@" --resume --force --csv "$out/$name.csv" -o "$name.json"
+    set -- "$@" --force
+    for left in dq-eval-*.resume; do
+        [ ! -f "$left" ] || {
+            set -- "$@" --resume
+            break
+        }
+    done
+    run eval "$@" --csv "$out/$name.csv" -o "$name.json"
     touch "scored-$name"
 }
 

@@ -6,6 +6,7 @@ KLD is in nats per token from the same model without rounding; ± is one standar
 """
 import csv
 import os
+import re
 import sys
 
 
@@ -17,15 +18,11 @@ def rows(folder, name):
         return list(csv.DictReader(f))
 
 
-def number(x):
-    return f"{x:.2g}" if x < 0.01 else f"{x:.4f}" if x < 0.1 else f"{x:.3f}"
-
-
 def measured(row, name):
     if not row or not row[name]:
         return ""
     value, error = float(row[name]), float(row[name + "_stderr"] or 0)
-    digits = 5 if value < 0.01 else 4 if value < 0.1 else 3 if value < 2 else 1
+    digits = 6 if value < 0.001 else 5 if value < 0.01 else 4 if value < 0.1 else 3 if value < 2 else 1
     return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
@@ -46,6 +43,21 @@ def two_texts(folder, name, keys):
     """(key, row of near, row of far), in the order of near."""
     far = index(rows(folder, name + "-far"), *keys)
     return [(key, row, far.get(key)) for key, row in index(rows(folder, name + "-near"), *keys).items()]
+
+
+def summary(folder):
+    """What README.md shows first."""
+    logit = index(rows(folder, "logits-near"), "logit_bits", "logit_grain")
+    weight = index(rows(folder, "weights-near"), "model")
+    code = index(rows(folder, "codes-near"), "kv_k_bits", "kv_v_bits", "kv_code")
+    bits = ("8", "6", "4", "3")
+    lines = [(f"attention logits, a scale for each {of} (`{grain}`)", lambda b, grain=grain: logit.get((b, grain)))
+             for of, grain in (("layer", "tensor"), ("row", "row"))]
+    lines += [(f"weights, {how}", lambda b, name=name: weight.get((f"w-{name}-{b}-64.h5",)))
+              for how, name in (("nearest codes (`--scale search`)", "search"), ("calibrated (`--calib`)", "align"))]
+    lines += [(f"KV cache, keys and values (`{name}`)", lambda b, name=name: code.get((b, b, name))) for name in ("token", "page")]
+    table("KLD over bits", ("what is rounded", *(f"{b} bits" for b in bits)),
+          [(what, *(measured(of(b), "kld_nats") for b in bits)) for what, of in lines])
 
 
 def stats(folder):
@@ -73,7 +85,8 @@ def weights(folder):
     lines = []
     for (model,), near, far in two_texts(folder, "weights", ("model",)):
         about = made.get((model,))
-        lines.append((f"`{about['options']}`" if about and about["options"] else "no options" if about else "source",
+        options = re.sub(" --calib .*", " --calib TEXT", about["options"]) if about else ""
+        lines.append((f"`{options}`" if options else "no options" if about else "source",
                       about["bits_per_weight"] if about else "32", measured(near, "ppl"), measured(near, "kld_nats"),
                       measured(far, "ppl"), measured(far, "kld_nats")))
     table("Weights", ("`dq quantize`", "bits, all parameters", "PPL near", "KLD near", "PPL far", "KLD far"), lines)
@@ -119,7 +132,7 @@ def tasks(folder):
 
 
 def main():
-    for part in (stats, logits, weights, codes, policies, retrieval, tasks):
+    for part in (summary, stats, logits, weights, codes, policies, retrieval, tasks):
         part(sys.argv[1])
 
 

@@ -36,7 +36,7 @@ sed -n '/^bits per weight/p; /^container/p; /^packed/p' "$top/out" | sed 's/ .*/
     complain "quantize: the whole model does not come first: $(cat "$top/out")"
 grep -q "^bits per weight  *[0-9.]* over all 477824 parameters; " "$top/out" || complain "quantize: no bits over all parameters"
 grep -q "^no text .*--calib TEXT" "$top/out" || complain "quantize: not said what a text would bring"
-try 0 "^no text .*: SmolLM2-135M-Instruct, moved off its grid, has perplexity 21.1 instead of 28.6 " "$@" --dry-run
+try 0 "^no text .*: SmolLM2-135M-Instruct, moved off its grid, has perplexity 23.4 instead of 29.9 " "$@" --dry-run
 try 0 "^no text .* by what the model reads\$" "$@" --bits 3 --dry-run
 try 0 "^no text .* by what the model reads\$" "$@" --bits-map up=3 --dry-run
 try 0 "packed" "$@" --bits 16 --embed-bits 4 --dry-run
