@@ -9,10 +9,13 @@
 
 #include <string.h>
 
-static bool same_ids(const dq_eval_model *a, const dq_eval_model *b)
+/* Whether ids that were made for one of the models are those of the other. */
+static bool same_ids(const dq_eval_ids *ids, const dq_eval_model *a, const dq_eval_model *b)
 {
     return a->tok && b->tok && dq_tokenizer_same(a->tok, b->tok) && a->m->vocab == b->m->vocab &&
-           a->m->max_positions == b->m->max_positions;
+           a->m->max_positions == b->m->max_positions &&
+           (!(ids->win.prefixed || ids->req.prefixed) ||
+            dq_tokenizer_prefix(a->tok) == dq_tokenizer_prefix(b->tok));
 }
 
 /* Whether ids that fit `b` may run past the positions of `a`; 0 positions: there is no end. */
@@ -35,7 +38,8 @@ int dq_eval_ids_for(dq_eval *e, int source, int model, dq_err *err)
 {
     for (int i = 0; i < e->n_ids; i++) {
         if (e->ids[i].source == source &&
-            (e->ids[i].model == model || same_ids(&e->model[e->ids[i].model], &e->model[model])))
+            (e->ids[i].model == model ||
+             same_ids(&e->ids[i], &e->model[e->ids[i].model], &e->model[model])))
             return i;
     }
     dq_eval_ids *list = dq_grow(e->a, e->ids, (size_t)e->n_ids + 1, &e->cap_ids, sizeof *list, err);
@@ -134,7 +138,7 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
         return dq_fail(err, DQ_MISMATCH,
                        "%s: has %d tokens, its reference %s has %d; they cannot be compared",
                        m->m->path, m->m->vocab, r->m->path, r->m->vocab);
-    if (r != m && r->tok && !same_ids(r, m))
+    if (r != m && r->tok && !same_ids(&e->ids[ids], r, m))
         return dq_fail(err, DQ_MISMATCH,
                        "%s: its tokenizer or number of positions differs from that of its "
                        "reference %s; they cannot be compared",

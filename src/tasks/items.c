@@ -65,6 +65,7 @@ typedef struct encoder {
     dq_arena *a;
     char *buf; /* context and choice in one piece, grown as needed; dq_block */
     size_t cap;
+    bool bare; /* a context was empty */
 } encoder;
 
 typedef struct ids {
@@ -198,6 +199,7 @@ static dq_status encode_item(encoder *e, const dq_item *item, dq_request *req, i
             encode_context(e, item, c, &ctx, &ctx_len, err) != DQ_OK)
             break;
         encode_choice(e, item, ctx_len, &ctx, &req[c], err);
+        e->bare = e->bare || ctx_len == 0;
         *truncated = *truncated || req[c].truncated;
     }
     dq_block_free(ctx.p);
@@ -226,6 +228,7 @@ dq_status dq_items_encode(dq_requests *out, const dq_items *items, const dq_toke
     out->at = at;
     out->n = at[items->n];
     out->n_items = items->n;
+    out->prefixed = e.bare;
     for (int64_t k = 0; k < out->n; k++) {
         req[k].value = out->n_values;
         out->n_values += req[k].n_cont;

@@ -255,5 +255,6 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
     DQ_TRY(cut(out, ids, n, docs->n, spec, before,
                spec->bos == DQ_BOS_OFF ? -1 : dq_tokenizer_bos(t), a, err));
     count_text(out, docs);
+    out->prefixed = spec->scheme == DQ_WINDOW_ROLLING;
     return DQ_OK;
 }

@@ -39,6 +39,7 @@ typedef struct dq_windows {
     int64_t n_docs;         /* documents with a window */
     int64_t n_short;        /* documents that are too short for one */
     int64_t n_words, bytes; /* of the original text of documents with a window */
+    bool prefixed;          /* dq_tokenizer_prefix stands in front of texts */
     bool cut;               /* `limit` left a document unfinished: the counts say too much */
 } dq_windows;
 

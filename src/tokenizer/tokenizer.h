@@ -45,8 +45,8 @@ int32_t dq_tokenizer_prefix(const dq_tokenizer *t);
  * with byte fallback as that byte), owned by t; NULL for an unknown id. */
 const char *dq_tokenizer_piece(const dq_tokenizer *t, int32_t id, size_t *len);
 /* Whether both give the same ids for every text and the same text for ids, by what was loaded, not by how files write it:
- * vocabulary, merges or scores, steps, added tokens, template, and the token before an empty context. Where one of them
- * names no such token, it refuses what would need one, and the two are the same. False is no proof of a difference. */
+ * vocabulary, merges or scores, steps, added tokens and template. Whoever puts dq_tokenizer_prefix in front of ids compares it
+ * too. False is no proof of a difference. */
 bool dq_tokenizer_same(const dq_tokenizer *a, const dq_tokenizer *b);
 
 /* DQ_MISMATCH where a model that knows `vocab` tokens lacks one of ids[n]. */

@@ -114,8 +114,7 @@ bool dq_tokenizer_same(const dq_tokenizer *a, const dq_tokenizer *b)
     if (a == b) return true;
     return a->is_unigram == b->is_unigram && strcmp(a->steps, b->steps) == 0 &&
            same_ids(a->before, a->n_before, b->before, b->n_before) &&
-           same_ids(a->after, a->n_after, b->after, b->n_after) &&
-           (a->prefix == b->prefix || a->prefix < 0 || b->prefix < 0) && same_added(a, b) &&
+           same_ids(a->after, a->n_after, b->after, b->n_after) && same_added(a, b) &&
            same_entries(a->piece, a->n_pieces, b->piece, b->n_pieces) &&
            same_entries(a->written, a->n_written, b->written, b->n_written) &&
            (a->is_unigram ? same_unigram(&a->unigram, &b->unigram) : same_bpe(&a->bpe, &b->bpe));

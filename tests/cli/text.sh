@@ -50,6 +50,22 @@ done
 text 0 "diff model" --text broken.txt --window stride
 grep -q "broken.txt: 1 ill-formed" "$top/err" || complain "broken.txt: no warning"
 
+# a token in front of a text is the model's own, in whatever order models come; where none is needed both have the same ids
+mkdir bare && cp "plain model"/*.json "plain model"/*.safetensors bare/
+printf '{"ctx": "", "choices": ["a", "b"], "gold": 0}\n' >bare.jsonl
+for config in '{}' '{"eos_token": "a"}'; do
+    printf '%s' "$config" >bare/tokenizer_config.json
+    try 0 "^bare .*all equal" eval "plain model" bare --ref "plain model" --text "$book" --ctx 64 --limit 2 --logit-bits 16
+    for models in "plain model:bare" "bare:plain model"; do
+        pattern="bare: its tokenizer or number of positions differs"
+        [ "$config" = '{}' ] && pattern="needs a token in front"
+        try 4 "$pattern" eval "${models%:*}" "${models#*:}" --ref "plain model" --text one --window rolling
+        [ "$config" = '{}' ] && pattern="the context is empty and tokenizer_config.json names neither"
+        try 4 "$pattern" eval "${models%:*}" "${models#*:}" --ref "plain model" --task mc --data bare.jsonl
+    done
+done
+rm -r bare bare.jsonl
+
 # tables and documents
 text 0 "PPL per word" --text "$lines" --window rolling --ctx 64 --csv rolling.csv
 holds "bits per byte" "$(field rolling.csv "diff model" 16 row bits_per_byte) > 0"

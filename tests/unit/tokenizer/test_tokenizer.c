@@ -357,18 +357,15 @@ static void test_same(void **state)
         {unigram_base, "\"unk_id\":0", "\"unk_id\":1", NULL, false},
         {unigram_base, "never", "always", NULL, false},
     };
-    dq_tokenizer *other = load_with(bpe_base, NULL, NULL, "{\"bos_token\":\"a\"}");
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         dq_tokenizer *a = load_with(rows[i].base, NULL, NULL, NULL);
         dq_tokenizer *b = load_with(rows[i].base, rows[i].from, rows[i].to, rows[i].config);
         if (dq_tokenizer_same(a, b) != rows[i].same || dq_tokenizer_same(b, a) != rows[i].same)
             fail_msg("row %zu: %s", i, rows[i].to);
-        if (rows[i].config) assert_false(dq_tokenizer_same(other, b)); /* two that differ */
         dq_tokenizer_free(a);
         dq_tokenizer_free(b);
     }
-    dq_tokenizer_free(other);
 }
 
 typedef struct refusal {
