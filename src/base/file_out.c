@@ -1,4 +1,4 @@
-/* file_out: what an earlier run has left as PATH.partial is written over.
+/* file_out: what lies at PATH.partial is looked at first, and again by the system when it is opened.
  * SPDX-License-Identifier: MIT */
 #include "base/file_out.h"
 
@@ -6,21 +6,35 @@
 #include "base/os.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-dq_status dq_file_out_name(dq_file_out *f, const char *path, dq_arena *a, dq_err *err)
+static dq_status check_partial(const dq_file_out *f, dq_err *err)
 {
-    *f = (dq_file_out){.fd = -1};
+    struct stat st;
+    DQ_TRY(dq_file_check(f->partial, err));
+    if (lstat(f->partial, &st) != 0) return DQ_OK;
+    if (S_ISLNK(st.st_mode))
+        return dq_fail(err, DQ_FILE, "%s: is a link. Choose another name.", f->partial);
+    if (f->force) return DQ_OK;
+    return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE},
+                        "%s: exists from an interrupted run.", f->partial);
+}
+
+dq_status dq_file_out_name(dq_file_out *f, const char *path, bool force, dq_arena *a, dq_err *err)
+{
+    *f = (dq_file_out){.fd = -1, .force = force};
     DQ_TRY(dq_file_check(path, err));
     f->path = dq_file_resolved(path, a, err);
     if (f->path) f->partial = dq_textf(a, err, "%s.partial", f->path);
     if (!f->partial) return err->code;
-    return dq_file_check(f->partial, err);
+    return check_partial(f, err);
 }
 
 dq_status dq_file_out_begin(dq_file_out *f, dq_err *err)
 {
-    f->fd = open(f->partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const int what_is_there = f->force ? O_TRUNC : O_EXCL;
+    f->fd = open(f->partial, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | what_is_there, 0666);
     if (f->fd < 0) return dq_os_fail(err, f->partial, "cannot create");
     f->begun = true;
     return DQ_OK;

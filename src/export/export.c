@@ -211,7 +211,7 @@ dq_status dq_export_check(dq_export *x, const char *path, bool force, dq_err *er
 {
     const char *slash = strrchr(path, '/');
     if (is_gguf(x)) {
-        DQ_TRY(dq_file_out_name(&x->out, path, x->arena, err));
+        DQ_TRY(dq_file_out_name(&x->out, path, force, x->arena, err));
         x->file[0].name = dq_textf(x->arena, err, "%s", slash ? slash + 1 : path);
         return x->file[0].name ? check_space(x, path, err) : err->code;
     }

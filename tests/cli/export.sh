@@ -167,6 +167,19 @@ cmp -s bytes.gguf again.gguf || complain "export: not the same GGUF file again"
 try 6 "again.gguf: exists. Add --force" export bytes.h5 -o again.gguf --format gguf
 try 0 "as codes" export bytes.h5 -o again.gguf --format gguf --force
 try 0 "would have" export bytes.h5 --format gguf --dry-run
+# what lies in the way of the unfinished file stays, and a link is not followed
+printf "someone's" >part.gguf.partial
+try 6 "part.gguf.partial: exists from an interrupted run. Add --force" export bytes.h5 -o part.gguf --format gguf
+ln -s part.gguf.partial link.gguf.partial
+for force in "" --force; do
+    # shellcheck disable=SC2086 # one word or none
+    try 6 "link.gguf.partial: is a link. Choose another name" export bytes.h5 -o link.gguf --format gguf $force
+done
+grep -q "^someone's$" part.gguf.partial || complain "export: a file called OUT.partial has changed"
+absent part.gguf link.gguf
+try 0 "as codes" export bytes.h5 -o part.gguf --format gguf --force
+cmp -s bytes.gguf part.gguf || complain "export: not the same GGUF file over an unfinished one"
+absent part.gguf.partial
 
 try 0 "not in the model  *settings of attention logits and the KV cache: a GGUF file has no place" \
     export kv.h5 --format gguf --dry-run
