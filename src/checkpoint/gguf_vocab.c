@@ -24,6 +24,20 @@ static dq_status list_of(const dq_gguf_list **out, const dq_gguf *g, const char 
                    texts ? "texts" : "numbers");
 }
 
+/* Numbers of any type are whole ones of the enumeration, or 0, which says nothing. */
+static dq_status check_types(const dq_gguf_vocab *v, dq_err *err)
+{
+    for (size_t i = 0; v->type && i < v->n; i++) {
+        const double type = dq_gguf_list_number(v->type, i);
+        if (!(type >= 0 && type <= DQ_GGUF_BYTE) || (double)(int)type < type)
+            return dq_fail(err, DQ_DAMAGED,
+                           "key \"tokenizer.ggml.token_type\": token %zu has %g (expected a whole "
+                           "number from 0 to %d)",
+                           i, type, DQ_GGUF_BYTE);
+    }
+    return DQ_OK;
+}
+
 int dq_gguf_vocab_type(const dq_gguf_vocab *v, size_t i)
 {
     return v->type ? (int)dq_gguf_list_number(v->type, i) : DQ_GGUF_NORMAL;
@@ -124,6 +138,7 @@ dq_status dq_gguf_vocab_read(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_ar
     if ((v->type && v->type->n != v->n) || (v->score && v->score->n != v->n))
         return dq_fail(err, DQ_DAMAGED,
                        "the lists of tokens, their types and scores differ in length");
+    DQ_TRY(check_types(v, err));
     DQ_TRY(dq_gguf_list_texts(&v->token, tokens, a, err));
     if (spm) return find_merges(v, a, err);
     DQ_TRY(list_of(&merges, g, "tokenizer.ggml.merges", true, true, err));

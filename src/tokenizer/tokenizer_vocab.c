@@ -85,9 +85,9 @@ static bool crosses(const dq_tokenizer_merge *m)
 /* Most vocabularies have what merges make in their order, so that the token behind the last one found is tried first. */
 static int32_t find_joined(dq_tokenizer_loader *l, const char *s, size_t len)
 {
-    const size_t next = l->next_joined;
-    const dq_tokenizer_token *t = &l->lists.token[next];
-    if (next < l->lists.n_tokens && t->len == len && memcmp(t->s, s, len) == 0) {
+    const dq_tokenizer_lists *x = &l->lists;
+    const dq_tokenizer_token *t = l->next_joined < x->n_tokens ? &x->token[l->next_joined] : NULL;
+    if (t && t->len == len && memcmp(t->s, s, len) == 0) {
         l->next_joined++;
         return t->id;
     }

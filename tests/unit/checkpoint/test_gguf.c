@@ -466,6 +466,61 @@ static void test_usual(void **state)
     }
 }
 
+/* Two tokens; a type and a score of eight bytes for the second. */
+static void two_tokens(writer *w, double type, double score, const char *token)
+{
+    const double number[2][2] = {{1, type}, {0, score}};
+    head(w, 0, 4);
+    text_field(w, "tokenizer.ggml.model", "llama");
+    list_field(w, "tokenizer.ggml.tokens", 8, 2);
+    put_text(w, "a");
+    put_text(w, token);
+    for (int k = 0; k < 2; k++) {
+        list_field(w, k ? "tokenizer.ggml.scores" : "tokenizer.ggml.token_type", 12, 2);
+        for (int i = 0; i < 2; i++) {
+            uint64_t bits;
+            memcpy(&bits, &number[k][i], sizeof bits);
+            put(w, bits, 8);
+        }
+    }
+}
+
+/* Lists that no vocabulary has. */
+static void test_odd_vocabularies(void **state)
+{
+    static const struct {
+        double type, score;
+        const char *says; /* NULL: nothing */
+    } t[] = {
+        {1, -1e300, NULL},
+        {0, 0, NULL},
+        {6, 0, NULL},
+        {7, 0, "token 1 has 7 (expected a whole number from 0 to 6)"},
+        {1.5, 0, "token 1 has 1.5"},
+        {-1, 0, "token 1 has -1"},
+        {1e300, 0, "token 1 has 1e+300"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        static writer w;
+        dq_err err = {0};
+        dq_gguf g;
+        dq_strbuf text, more;
+        dq_arena *a = dq_arena_new();
+        w = (writer){0};
+        two_tokens(&w, t[i].type, t[i].score, "b");
+        assert_int_equal(dq_gguf_parse_fields(&g, w.bytes, w.n, a, &err), DQ_OK);
+        const dq_status status = dq_gguf_config_tokenizer(&text, &more, &g, &err);
+        if (status != (t[i].says ? DQ_DAMAGED : DQ_OK) ||
+            (t[i].says && !strstr(err.text, t[i].says)))
+            fail_msg("case %zu: %d, %s", i, status, err.text);
+        dq_block_free(text.s);
+        dq_block_free(more.s);
+        json_decref(g.fields);
+        dq_arena_free(a);
+    }
+}
+
 /* A file that ends anywhere before its last byte. */
 static void test_cut(void **state)
 {
@@ -482,8 +537,11 @@ static void test_cut(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values), cmocka_unit_test(test_lies),
-                                       cmocka_unit_test(test_cut), cmocka_unit_test(test_usual),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),
+                                       cmocka_unit_test(test_lies),
+                                       cmocka_unit_test(test_cut),
+                                       cmocka_unit_test(test_usual),
+                                       cmocka_unit_test(test_odd_vocabularies),
                                        cmocka_unit_test(test_sentencepiece)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
