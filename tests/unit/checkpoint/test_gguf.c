@@ -141,7 +141,7 @@ static void test_sentencepiece(void **state)
 /* ---- Files that lie ---- */
 
 typedef struct writer {
-    uint8_t bytes[1024];
+    uint8_t bytes[2048];
     size_t n;
 } writer;
 
@@ -466,14 +466,16 @@ static void test_usual(void **state)
     }
 }
 
-/* Two tokens; a type and a score of eight bytes for the second. */
-static void two_tokens(writer *w, double type, double score, const char *token)
+/* Two tokens of SentencePiece, the second of so many bytes and with a type of eight bytes. */
+static void two_tokens(writer *w, double type, int bytes)
 {
-    const double number[2][2] = {{1, type}, {0, score}};
+    const double number[2][2] = {{1, type}, {0, -1e300}};
+    char token[1100];
     head(w, 0, 4);
     text_field(w, "tokenizer.ggml.model", "llama");
     list_field(w, "tokenizer.ggml.tokens", 8, 2);
     put_text(w, "a");
+    snprintf(token, sizeof token, "%0*d", bytes, 0);
     put_text(w, token);
     for (int k = 0; k < 2; k++) {
         list_field(w, k ? "tokenizer.ggml.scores" : "tokenizer.ggml.token_type", 12, 2);
@@ -489,16 +491,18 @@ static void two_tokens(writer *w, double type, double score, const char *token)
 static void test_odd_vocabularies(void **state)
 {
     static const struct {
-        double type, score;
-        const char *says; /* NULL: nothing */
+        double type;
+        int bytes;
+        dq_status status;
+        const char *says;
     } t[] = {
-        {1, -1e300, NULL},
-        {0, 0, NULL},
-        {6, 0, NULL},
-        {7, 0, "token 1 has 7 (expected a whole number from 0 to 6)"},
-        {1.5, 0, "token 1 has 1.5"},
-        {-1, 0, "token 1 has -1"},
-        {1e300, 0, "token 1 has 1e+300"},
+        {0, 2, DQ_OK, ""},
+        {6, 1024, DQ_OK, ""},
+        {1, 1025, DQ_MISMATCH, "token 1 has 1025 bytes (expected at most 1024"},
+        {7, 2, DQ_DAMAGED, "token 1 has 7 (expected a whole number from 0 to 6)"},
+        {1.5, 2, DQ_DAMAGED, "token 1 has 1.5"},
+        {-1, 2, DQ_DAMAGED, "token 1 has -1"},
+        {1e300, 2, DQ_DAMAGED, "token 1 has 1e+300"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
@@ -508,11 +512,10 @@ static void test_odd_vocabularies(void **state)
         dq_strbuf text, more;
         dq_arena *a = dq_arena_new();
         w = (writer){0};
-        two_tokens(&w, t[i].type, t[i].score, "b");
+        two_tokens(&w, t[i].type, t[i].bytes);
         assert_int_equal(dq_gguf_parse_fields(&g, w.bytes, w.n, a, &err), DQ_OK);
         const dq_status status = dq_gguf_config_tokenizer(&text, &more, &g, &err);
-        if (status != (t[i].says ? DQ_DAMAGED : DQ_OK) ||
-            (t[i].says && !strstr(err.text, t[i].says)))
+        if (status != t[i].status || !strstr(err.text, t[i].says))
             fail_msg("case %zu: %d, %s", i, status, err.text);
         dq_block_free(text.s);
         dq_block_free(more.s);
