@@ -2,8 +2,7 @@
  * is byte-level BPE, whose pre-tokenizer has a name (gguf_pre.h). One of `llama` is SentencePiece's BPE: its merges
  * are all ways in which a piece is made of two, best score first, as transformers lists them.
  *
- * Source: transformers convert_slow_tokenizer.py (generate_merges, LlamaConverter, GGUFLlamaConverter); the patterns are those
- * of the models' own tokenizer.json, as src/llama-vocab.cpp of llama.cpp names them.
+ * Source: transformers convert_slow_tokenizer.py (generate_merges, LlamaConverter, GGUFLlamaConverter).
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/gguf_config.h"
 

@@ -20,7 +20,7 @@ typedef struct dq_gguf_vocab {
     dq_gguf_span *token;              /* [n] */
     const dq_gguf_list *type, *score; /* [n]; NULL: not there */
     size_t n;
-    /* tokenizer.ggml.merges, [n_merges] of "left right"; NULL: as dq_gguf_vocab_spm found them */
+    /* tokenizer.ggml.merges, [n_merges] of "left right"; NULL: the pairs of SentencePiece */
     dq_gguf_span *merge;
     struct dq_gguf_vocab_pair *pair; /* [n_merges] */
     size_t n_merges;
