@@ -39,6 +39,18 @@ static size_t step(const uint8_t *p, size_t n, bool *ok)
     return need + 1;
 }
 
+bool dq_utf8_begins(char byte)
+{
+    return ((uint8_t)byte & 0xC0) != 0x80;
+}
+
+int64_t dq_utf8_count(const char *s, size_t len)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < len; i++) n += dq_utf8_begins(s[i]);
+    return n;
+}
+
 int64_t dq_utf8_check(const char *s, size_t len, int64_t *first_bad)
 {
     const uint8_t *p = (const uint8_t *)s;
@@ -107,7 +119,7 @@ uint32_t dq_utf8_first(const char *s, size_t *bytes)
 uint32_t dq_utf8_last(const char *s, size_t at, size_t *bytes)
 {
     size_t begin = at - 1;
-    while (begin > 0 && ((uint8_t)s[begin] & 0xC0) == 0x80) begin--;
+    while (begin > 0 && !dq_utf8_begins(s[begin])) begin--;
     return dq_utf8_first(s + begin, bytes);
 }
 

@@ -22,6 +22,10 @@ size_t dq_utf8_mark(const char *s, size_t len);
 uint32_t dq_utf8_first(const char *s, size_t *bytes);
 uint32_t dq_utf8_last(const char *s, size_t at, size_t *bytes);
 
+/* Whether a byte begins a character, and how many of these well-formed s[len] has. */
+bool dq_utf8_begins(char byte);
+int64_t dq_utf8_count(const char *s, size_t len);
+
 /* UTF-8 of c, which is no surrogate and at most U+10FFFF; returns its length. */
 size_t dq_utf8_put(char out[4], uint32_t c);
 

@@ -6,6 +6,7 @@
 #include "checkpoint/gguf_vocab.h"
 
 #include "base/strmap.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -77,18 +78,6 @@ static int by_rank(const void *x, const void *y)
     return a->right_id < b->right_id ? -1 : a->right_id > b->right_id;
 }
 
-static bool begins_char(char c)
-{
-    return ((unsigned char)c & 0xc0) != 0x80;
-}
-
-static int64_t count_chars(const char *s, size_t n)
-{
-    int64_t chars = 0;
-    for (size_t i = 0; i < n; i++) chars += begins_char(s[i]);
-    return chars;
-}
-
 /* All ways in which piece i is made of two others. */
 static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, const dq_strmap *ids, size_t i,
                             dq_arena *a, dq_err *err)
@@ -102,7 +91,7 @@ static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, const dq_strmap *ids,
             "vocabulary of SentencePiece)",
             i, n, MOST_PIECE_BYTES);
     for (size_t k = 1; k < n; k++) {
-        if (!begins_char(s[k])) continue;
+        if (!dq_utf8_begins(s[k])) continue;
         const int32_t left = dq_strmap_get(ids, s, k);
         const int32_t right = left < 0 ? -1 : dq_strmap_get(ids, s + k, n - k);
         if (right < 0) continue;
@@ -111,8 +100,8 @@ static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, const dq_strmap *ids,
         v->pair[v->n_merges++] = (merge){.piece = s,
                                          .left = k,
                                          .bytes = n,
-                                         .left_chars = count_chars(s, k),
-                                         .chars = count_chars(s, n),
+                                         .left_chars = dq_utf8_count(s, k),
+                                         .chars = dq_utf8_count(s, n),
                                          .score = dq_gguf_list_number(v->score, i),
                                          .left_id = left,
                                          .right_id = right,

@@ -25,13 +25,6 @@ size_t dq_items_strip_end(const char *s, size_t len)
     return len;
 }
 
-int64_t dq_items_code_points(const char *s, size_t len)
-{
-    int64_t n = 0;
-    for (size_t i = 0; i < len; i++) n += ((unsigned char)s[i] & 0xc0) != 0x80;
-    return n;
-}
-
 const char *dq_item_context(const dq_item *item, int choice, size_t *len)
 {
     const dq_choice *c = &item->choice[choice];

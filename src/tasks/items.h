@@ -96,6 +96,5 @@ dq_status dq_items_encode(dq_requests *out, const dq_items *items, const dq_toke
 bool dq_items_is_strip_space(uint32_t c);
 /* Offset behind the last character of s[len] that is not white space. */
 size_t dq_items_strip_end(const char *s, size_t len);
-int64_t dq_items_code_points(const char *s, size_t len);
 
 #endif

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/task_file.h"
 
+#include "base/utf8.h"
+
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -72,7 +74,7 @@ dq_status dq_task_file_read_jsonl(dq_task_items *l, const char *text, size_t len
 
 dq_status dq_task_file_set_choice(dq_choice *c, const char *text, dq_arena *a, dq_err *err)
 {
-    c->points = dq_items_code_points(text, strlen(text));
+    c->points = dq_utf8_count(text, strlen(text));
     c->text = dq_textf(a, err, " %s", text);
     if (!c->text) return err->code;
     c->len = strlen(c->text);

@@ -91,7 +91,7 @@ static bool has_value(uint32_t unit)
 static const char *text_at(const dq_charsmap *map, size_t at, size_t *len)
 {
     if (at > map->text_len) return NULL;
-    if (at < map->text_len && ((uint8_t)map->text[at] & 0xC0) == 0x80) return NULL;
+    if (at < map->text_len && !dq_utf8_begins(map->text[at])) return NULL;
     const char *end = memchr(map->text + at, 0, map->text_len - at);
     *len = end ? (size_t)(end - map->text) - at : map->text_len - at;
     return map->text + at;

@@ -111,7 +111,7 @@ static dq_status match(dq_regex_matcher *m, const dq_regex *r, const char *text,
         int rc;
         if (m->limit == 0 || m->at > m->window) {
             m->window = len - m->at > WINDOW ? m->at + WINDOW : len;
-            while (m->window < len && ((uint8_t)text[m->window] & 0xC0) == 0x80) m->window++;
+            while (m->window < len && !dq_utf8_begins(text[m->window])) m->window++;
         }
         DQ_TRY(match_from(m, r, text, len, m->window, FEW_STEPS, &rc, err));
         if (rc == PCRE2_ERROR_MATCHLIMIT) DQ_TRY(match_each(m, r, text, len, m->window, &rc, err));

@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-enum { MAX_ID = INT32_MAX - 1 };
-
 typedef struct scanner {
     const char *p, *end;
     dq_arena *a;
@@ -127,7 +125,7 @@ static bool take_id(scanner *s, int32_t *id)
     for (; s->p < s->end && *s->p >= '0' && *s->p <= '9' && s->p - begin < 10; s->p++)
         x = 10 * x + (*s->p - '0');
     *id = (int32_t)x;
-    return s->p > begin && x <= MAX_ID && (*begin != '0' || s->p == begin + 1);
+    return s->p > begin && x <= DQ_TOKENIZER_MAX_ID && (*begin != '0' || s->p == begin + 1);
 }
 
 static bool take_vocab(scanner *s, dq_tokenizer_lists *out)
@@ -274,11 +272,11 @@ dq_status dq_tokenizer_lists_of_tokens(dq_tokenizer_lists *out, json_t *vocab, d
     json_object_foreach(vocab, key, value)
     {
         int64_t id;
-        if (!dq_json_whole(&id, value) || id < 0 || id > MAX_ID)
+        if (!dq_json_whole(&id, value) || id < 0 || id > DQ_TOKENIZER_MAX_ID)
             return dq_fail(err, DQ_DAMAGED,
                            "model vocab: the id of token \"%.100s\" is not a whole number from 0 "
                            "to %d",
-                           key, MAX_ID);
+                           key, DQ_TOKENIZER_MAX_ID);
         out->token[out->n_tokens++] = (dq_tokenizer_token){key, strlen(key), (int32_t)id};
     }
     return DQ_OK;

@@ -6,6 +6,8 @@
 
 #include "base/json.h"
 
+enum { DQ_TOKENIZER_MAX_ID = INT32_MAX - 1 };
+
 typedef struct dq_tokenizer_token {
     const char *s; /* [len], as the file writes it, escapes undone */
     size_t len;

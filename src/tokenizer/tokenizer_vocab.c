@@ -14,8 +14,6 @@ static const bool no = false;
 static const char *const none = "";
 static const char mark[] = "\xE2\x96\x81"; /* U+2581, in place of a space */
 
-enum { MAX_ID = INT32_MAX - 1 };
-
 static dq_status load_type(bool *is_unigram, const json_t *model, dq_err *err)
 {
     const char *type = none;
@@ -123,7 +121,8 @@ static dq_status load_merges(dq_tokenizer_loader *l, const json_t *merges, dq_er
 {
     dq_tokenizer_lists *x = &l->lists;
     if (!l->listed) DQ_TRY(dq_tokenizer_lists_of_merges(x, merges, l->scratch, err));
-    if (x->n_merges > (size_t)MAX_ID) return dq_fail(err, DQ_DAMAGED, "model merges: too many");
+    if (x->n_merges > (size_t)DQ_TOKENIZER_MAX_ID)
+        return dq_fail(err, DQ_DAMAGED, "model merges: too many");
     DQ_TRY(dq_map64_new(&l->t->bpe.merges, x->n_merges, l->t->arena, err));
     for (size_t i = 0; i < x->n_merges; i++) DQ_TRY(load_merge(l, &x->merge[i], (int32_t)i, err));
     return DQ_OK;
@@ -139,14 +138,6 @@ static void load_byte_ids(int32_t id[256], const dq_strmap *vocab, bool fallback
         snprintf(name, sizeof name, "<0x%02X>", b);
         id[b] = fallback ? dq_strmap_get(vocab, name, strlen(name)) : -1;
     }
-}
-
-/* Characters of well-formed s[len], at most 2. */
-static size_t count_chars(const char *s, size_t len)
-{
-    size_t n = 0, bytes;
-    for (size_t i = 0; i < len && n < 2; i += bytes, n++) dq_utf8_first(s + i, &bytes);
-    return n;
 }
 
 /* The byte that the token <0xHH> with this id stands for; -1: it is no such token. */
@@ -283,10 +274,11 @@ static dq_status load_start(dq_tokenizer_loader *l, const raw *token, dq_err *er
         return dq_fail(err, DQ_DAMAGED, "model unk_token \"%.100s\" is not in the vocabulary",
                        l->lost_unknown);
     if (bpe->byte_level) return DQ_OK;
-    for (size_t i = 0; i < l->vocab_count; i++) chars += count_chars(token[i].s, token[i].len) == 1;
+    for (size_t i = 0; i < l->vocab_count; i++)
+        chars += dq_utf8_count(token[i].s, token[i].len) == 1;
     DQ_TRY(dq_strmap_new(&bpe->chars, chars, l->t->arena, err));
     for (size_t i = 0; i < l->vocab_count; i++) {
-        if (count_chars(token[i].s, token[i].len) == 1)
+        if (dq_utf8_count(token[i].s, token[i].len) == 1)
             dq_strmap_put(&bpe->chars, token[i].s, token[i].len, token[i].id);
     }
     return DQ_OK;
@@ -359,7 +351,8 @@ static dq_status load_scores(dq_tokenizer_loader *l, const json_t *vocab, dq_err
     size_t n = l->vocab_count = json_array_size(vocab);
     double lowest = 0, *score;
     if (!json_is_array(vocab)) return dq_fail(err, DQ_DAMAGED, "model vocab is not a list");
-    if (n > (size_t)MAX_ID) return dq_fail(err, DQ_DAMAGED, "model vocab: too many pieces");
+    if (n > (size_t)DQ_TOKENIZER_MAX_ID)
+        return dq_fail(err, DQ_DAMAGED, "model vocab: too many pieces");
     score = dq_alloc(l->t->arena, n, sizeof *score, err);
     if (!score) return err->code;
     DQ_TRY(dq_strmap_new(&l->vocab, n, l->scratch, err));
@@ -387,7 +380,7 @@ static dq_status load_unigram(dq_tokenizer_loader *l, const json_t *model, dq_er
     int64_t unknown;
     DQ_TRY(dq_json_bool(&u->fallback, model, "byte_fallback", &no, err));
     DQ_TRY(load_scores(l, json_object_get(model, "vocab"), err));
-    DQ_TRY(dq_json_int(&unknown, model, "unk_id", 0, MAX_ID, &absent, err));
+    DQ_TRY(dq_json_int(&unknown, model, "unk_id", 0, DQ_TOKENIZER_MAX_ID, &absent, err));
     if (unknown < 0) /* the reference fails at the first unknown character, fallback or not */
         return dq_fail(err, DQ_MISMATCH,
                        "a Unigram model without unk_id is not supported: text with a character "
