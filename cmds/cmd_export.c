@@ -47,12 +47,13 @@ static const dq_usage usage = {
         "gguf is one file for llama.cpp and what else reads it, of plain Llamas only, with "
         "tokenizer "
         "and chat template. Each tensor gets the smallest type that holds its codes exactly: up to "
-        "4 bits Q4_0, 5 bits Q5_0, 6 to 8 bits Q8_0; with zero points Q4_1 and Q5_1 where f16 "
-        "holds "
-        "every lowest value, else the next type up (codes less zero points have one bit more). "
+        "4 bits Q4_0, 5 bits Q5_0, 6 to 8 bits Q8_0; with zero points 2 and 3 bits Q4_0, 4 and 5 "
+        "bits Q4_1 and Q5_1 where f16 holds every lowest value, else Q5_0 and Q8_0, 6 and 7 bits "
+        "Q8_0. "
         "Groups of 64 and 128 repeat their scale in blocks of 32. A tensor that no type holds is "
         "refused, unless --dtype says what its values become. Containers of dq quantize --group 32 "
-        "fit whole where columns are multiples of 32.\n",
+        "fit whole where columns are multiples of 32, scales are f16, and no codes of 8 bits have "
+        "zero points.\n",
     .examples = "  dq export model-4bit.h5 -o model-4bit-ct --format compressed-tensors\n"
                 "  dq export model-4bit.h5 -o model-bf16 --format safetensors\n"
                 "  dq export model-4bit.h5 -o model-4bit.gguf --format gguf\n"
