@@ -69,7 +69,7 @@ static bool split(dq_gguf_merge *out, const json_t *v)
             out->text[i] = json_string_value(part);
             out->len[i] = json_string_length(part);
         }
-        return true;
+        return out->len[0] && out->len[1];
     }
     const char *s = json_string_value(v), *space = s ? strchr(s, ' ') : NULL;
     if (!space) return false;
@@ -77,7 +77,7 @@ static bool split(dq_gguf_merge *out, const json_t *v)
     out->len[0] = (size_t)(space - s);
     out->text[1] = space + 1;
     out->len[1] = json_string_length(v) - out->len[0] - 1;
-    return true;
+    return out->len[0] && out->len[1];
 }
 
 static int32_t id_of(const dq_gguf_merges *m, const char *s, size_t len)
@@ -109,7 +109,12 @@ static dq_status read_merges(dq_gguf_merges *m, const json_t *list, dq_arena *a,
         if (!split(x, json_array_get(list, (size_t)i)) || !find_ids(x, m, &joined, err))
             dq_fail(err, DQ_DAMAGED, "tokenizer.json: merge %lld is not of two tokens to a third",
                     (long long)i);
-        else if (dq_strmap_get(&m->pairs, (const char *)x->id, 2 * sizeof *x->id) < 0)
+        else if (dq_strmap_get(&m->pairs, (const char *)x->id, 2 * sizeof *x->id) >= 0)
+            dq_fail(err, DQ_MISMATCH,
+                    "tokenizer.json: merge %lld (\"%.*s\" and \"%.*s\") is there twice, and which "
+                    "of the two counts differs between programs",
+                    (long long)i, (int)x->len[0], x->text[0], (int)x->len[1], x->text[1]);
+        else
             dq_strmap_put(&m->pairs, (const char *)x->id, 2 * sizeof *x->id, (int32_t)i);
     }
     dq_block_free(joined.s);
@@ -245,6 +250,16 @@ static int32_t block_last(const ranks *r, int32_t begin)
     return last;
 }
 
+/* Whether all these merges, `last` too, make the same piece. */
+static bool one_piece(const ranks *r, int32_t begin, int32_t last)
+{
+    const dq_gguf_merge *merge = r->m->merge;
+    for (int32_t i = begin + 1; i <= last; i++) {
+        if (merge[i].id[2] != merge[begin].id[2]) return false;
+    }
+    return true;
+}
+
 static bool same_run_of(const ranks *r, int32_t a, int32_t b)
 {
     const size_t one = repeats(r, a);
@@ -257,7 +272,7 @@ static int32_t class_end(const ranks *r, int32_t begin)
 {
     const dq_gguf_merge *merge = r->m->merge;
     int32_t last = block_last(r, begin);
-    if (r->first[merge[last].id[2]] == begin) return last + 1; /* one piece */
+    if (one_piece(r, begin, last)) return last + 1;
     while (last + 1 < r->m->n_merges && same_run_of(r, merge[begin].id[2], merge[last + 1].id[2]))
         last = block_last(r, last + 1);
     return last + 1;
@@ -330,8 +345,9 @@ static size_t join_leftmost(int32_t *ids, size_t n, const dq_gguf_merges *m, int
 /* Whether both ways join n times a character to the same. */
 static bool same_run(const ranks *r, int32_t one, size_t n, int32_t end, dq_err *err)
 {
-    int32_t *a = dq_block_raw(2 * n, sizeof *a, err), *b = a + n;
+    int32_t *a = dq_block_raw(2 * n, sizeof *a, err);
     if (!a) return true;
+    int32_t *b = a + n;
     for (size_t i = 0; i < 2 * n; i++) a[i] = one;
     const size_t x = join(a, n, r->m, end), y = join_leftmost(b, n, r->m, end);
     const bool same = x == y && memcmp(a, b, x * sizeof *a) == 0;
@@ -371,7 +387,7 @@ static const char *check_classes(ranks *r, dq_err *err)
     const char *why = NULL;
     for (int32_t i = 0, end; i < r->m->n_merges && !why && err->code == DQ_OK; i = end) {
         end = class_end(r, i);
-        if (r->first[r->m->merge[end - 1].id[2]] != i) why = check_class(r, i, end, err);
+        if (!one_piece(r, i, end - 1)) why = check_class(r, i, end, err);
     }
     return why;
 }

@@ -14,7 +14,8 @@ typedef struct dq_gguf_merge {
 /* Vocabulary and merges, in the arena; texts belong to the JSON. */
 typedef struct dq_gguf_merges dq_gguf_merges;
 
-/* `model` is the member of tokenizer.json of that name, with ids below n. DQ_DAMAGED: not a vocabulary with merges of it. */
+/* `model` is the member of tokenizer.json of that name, with ids below n. DQ_DAMAGED: not a vocabulary with merges of it;
+ * DQ_MISMATCH: an id of n or more, or a merge that is there twice. */
 dq_status dq_gguf_merges_new(dq_gguf_merges **out, const json_t *model, int64_t n, dq_arena *a,
                              dq_err *err);
 int64_t dq_gguf_merges_count(const dq_gguf_merges *m);

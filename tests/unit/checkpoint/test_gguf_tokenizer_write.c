@@ -88,12 +88,17 @@ static json_t *written(rig *r)
     return back.fields;
 }
 
-static void refused(rig *r, const char *what)
+static void refused_with(rig *r, dq_status status, const char *what)
 {
     json_t *fields = written(r);
     if (fields) fail_msg("not refused: %s", what);
-    assert_int_equal(r->err.code, DQ_MISMATCH);
     if (!strstr(r->err.text, what)) fail_msg("\"%s\" is not in: %s", what, r->err.text);
+    assert_int_equal(r->err.code, status);
+}
+
+static void refused(rig *r, const char *what)
+{
+    refused_with(r, DQ_MISMATCH, what);
 }
 
 static json_t *model_of(rig *r)
@@ -213,13 +218,69 @@ static void test_sentencepiece(void **state)
     close_rig(&r);
 }
 
+/* ---- Merges ---- */
+
+/* The SentencePiece vocabulary of the rig with this one's pieces behind it, and these merges alone; pieces of it have none. */
+static void set_merges(rig *r, const char *more, const char *merges)
+{
+    json_t *vocab = json_object(), *old = json_object_get(model_of(r), "vocab"), *id;
+    json_t *list = json_loads(more, 0, NULL), *made = json_loads(merges, 0, NULL), *text;
+    const char *key;
+    size_t i;
+    assert_true(list && made);
+    json_object_foreach(old, key, id)
+    {
+        if (json_integer_value(id) < 259) json_object_set(vocab, key, id); /* roles and bytes */
+    }
+    json_array_foreach(list, i, text)
+        json_object_set_new(vocab, json_string_value(text), json_integer((json_int_t)(259 + i)));
+    r->n = 259 + (int64_t)json_array_size(list);
+    json_decref(list);
+    json_object_set_new(model_of(r), "vocab", vocab);
+    json_object_set_new(model_of(r), "merges", made);
+    json_array_clear(json_object_get(r->files.tokenizer, "added_tokens"));
+}
+
+static void test_merges(void **state)
+{
+    static const struct {
+        const char *tokens, *merges, *what; /* NULL: it is written */
+        dq_status status;
+    } rows[] = {
+        {"[\"a\", \"b\", \"ab\"]", "[[\"a\", \"b\"]]", NULL, DQ_OK},
+        {"[\"a\", \"b\", \"ab\"]", "[[\"a\", \"b\"], \"a b\"]",
+         "merge 1 (\"a\" and \"b\") is there twice", DQ_MISMATCH},
+        {"[\"a\", \"b\", \"ab\", \"\"]", "[[\"\", \"\"], [\"a\", \"b\"]]", "merge 0 is not of two",
+         DQ_DAMAGED},
+        {"[\"a\", \"b\", \"ab\", \"\"]", "[[\"a\", \"b\"], \"a \"]", "merge 1 is not of two",
+         DQ_DAMAGED},
+        {"[\"a\", \"b\", \"ab\", \"\"]", "[[\"a\", \"b\"], \" a\"]", "merge 1 is not of two",
+         DQ_DAMAGED},
+        {"[\"a\", \"b\", \"c\", \"e\", \"bc\", \"ab\", \"abc\", \"bce\"]",
+         "[\"b c\", \"a b\", \"ab c\", \"bc e\", \"a bc\"]", "\"abc\" is merged at several ranks",
+         DQ_MISMATCH},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rig r = open_rig(DQ_TEST_DIR "/golden/gguf/spm.gguf");
+        set_merges(&r, rows[i].tokens, rows[i].merges);
+        if (rows[i].what) {
+            refused_with(&r, rows[i].status, rows[i].what);
+        } else {
+            json_t *fields = written(&r);
+            if (!fields) fail_msg("%s", r.err.text);
+            json_decref(fields);
+        }
+        close_rig(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_keys),
-        cmocka_unit_test(test_padded),
-        cmocka_unit_test(test_byte_level),
-        cmocka_unit_test(test_sentencepiece),
+        cmocka_unit_test(test_same_keys),  cmocka_unit_test(test_padded),
+        cmocka_unit_test(test_byte_level), cmocka_unit_test(test_sentencepiece),
+        cmocka_unit_test(test_merges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
