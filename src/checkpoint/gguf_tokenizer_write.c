@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/gguf_tokenizer_write.h"
 
+#include "base/utf8.h"
 #include "checkpoint/gguf_merges.h"
 #include "checkpoint/gguf_pre.h"
 #include "checkpoint/gguf_vocab.h"
@@ -15,6 +16,8 @@ typedef struct token {
     const char *text; /* NULL: none of this id */
     size_t len;
     int type;
+    bool
+        normalized; /* an added one: looked for after the normalizer, and after those that are not */
 } token;
 
 typedef struct vocabulary {
@@ -66,10 +69,13 @@ static dq_status add_special(vocabulary *v, const json_t *t, json_int_t id, dq_e
                            s, flags[i]);
     }
     const bool special = json_is_true(json_object_get(t, "special"));
+    const json_t *normalized = json_object_get(t, "normalized");
     v->is_piece[id] = false;
-    v->token[id] = (token){.text = s,
-                           .len = json_string_length(text),
-                           .type = special ? DQ_GGUF_CONTROL : DQ_GGUF_USER_DEFINED};
+    v->token[id] =
+        (token){.text = s,
+                .len = json_string_length(text),
+                .type = special ? DQ_GGUF_CONTROL : DQ_GGUF_USER_DEFINED,
+                .normalized = json_is_boolean(normalized) ? json_is_true(normalized) : !special};
     return DQ_OK;
 }
 
@@ -87,11 +93,65 @@ static dq_status add_specials(vocabulary *v, dq_err *err)
     json_object_foreach(more, key, t)
     {
         const char *text = json_string_value(json_object_get(t, "content"));
-        const long long id = strtoll(key, NULL, 10);
+        char *end;
+        const long long id = strtoll(key, &end, 10);
+        if (key[0] < '0' || key[0] > '9' || *end)
+            return dq_fail(err, DQ_DAMAGED,
+                           "tokenizer_config.json: added_tokens_decoder \"%.100s\" is not an id",
+                           key);
         if (id >= 0 && id < v->n && text && v->token[id].text && !v->is_piece[id] &&
             strcmp(v->token[id].text, text) == 0)
             continue;
         DQ_TRY(add_special(v, t, id, err));
+    }
+    return DQ_OK;
+}
+
+/* Whether both texts are one and the same character over and over. */
+static bool same_runs(const token *a, const token *b)
+{
+    size_t one;
+    if (dq_utf8_first(a->text, &one) != dq_utf8_first(b->text, &one)) return false;
+    return memcmp(a->text, a->text + one, a->len - one) == 0 &&
+           memcmp(b->text, b->text + one, b->len - one) == 0;
+}
+
+/* Whether b may begin within a, at this byte of it or after. */
+static bool may_begin_in(const token *a, const token *b, size_t at)
+{
+    for (; at < a->len; at++) {
+        const size_t left = a->len - at;
+        if (memcmp(a->text + at, b->text, left < b->len ? left : b->len) == 0) return true;
+    }
+    return false;
+}
+
+/* Of two added tokens that overlap in a text the tokenizers library takes the one that is not normalized, else the left one, else
+ * the longer one, and llama.cpp the longer one; of runs of one character both take the longest that fits, which begins at the
+ * left too. Asked of each two both ways. */
+static bool same_choice(const token *a, const token *b)
+{
+    if (a->len > b->len || (a->normalized && !b->normalized)) return true;
+    if (a->normalized == b->normalized) return same_runs(a, b) || !may_begin_in(a, b, 1);
+    return !may_begin_in(a, b, 1) && !may_begin_in(b, a, 0);
+}
+
+static dq_status check_overlaps(const vocabulary *v, dq_err *err)
+{
+    int64_t n = 0;
+    const token **added = dq_alloc(v->arena, (size_t)v->n, sizeof *added, err);
+    if (!added) return err->code;
+    for (int64_t i = 0; i < v->n; i++) {
+        if (v->token[i].text && v->token[i].len && !v->is_piece[i]) added[n++] = &v->token[i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t k = 0; k < n; k++) {
+            if (i != k && !same_choice(added[i], added[k]))
+                return dq_fail(err, DQ_MISMATCH,
+                               "tokenizer.json: added tokens \"%s\" and \"%s\" overlap in a text, "
+                               "where llama.cpp would take the longer one first",
+                               added[i]->text, added[k]->text);
+        }
     }
     return DQ_OK;
 }
@@ -116,7 +176,8 @@ static dq_status read_tokens(vocabulary *v, dq_err *err)
         *t = (token){.text = key, .len = strlen(key), .type = DQ_GGUF_NORMAL};
         v->is_piece[json_integer_value(id)] = true;
     }
-    return add_specials(v, err);
+    DQ_TRY(add_specials(v, err));
+    return check_overlaps(v, err);
 }
 
 static int64_t id_of(const vocabulary *v, const char *text)
@@ -125,6 +186,13 @@ static int64_t id_of(const vocabulary *v, const char *text)
         if (v->token[i].text && strcmp(v->token[i].text, text) == 0) return i;
     }
     return -1;
+}
+
+/* Whether the model itself has this token, an added one or not. */
+static int64_t model_id(const vocabulary *v, const char *text)
+{
+    const json_t *id = json_object_get(json_object_get(v->model, "vocab"), text);
+    return id ? json_integer_value(id) : -1;
 }
 
 static void write_tokens(dq_gguf_fields *f, const vocabulary *v)
@@ -210,7 +278,8 @@ static void write_id(dq_gguf_fields *f, const char *role, int64_t id)
     if (id >= 0) dq_gguf_write_u32(f, key, (uint32_t)id);
 }
 
-/* Without an id of its own for the end of a text llama.cpp would take a fixed one, which is some other token. */
+/* Without ids of its own for the end of a text and its beginning llama.cpp would take fixed ones, which are some other tokens.
+ * What has no token to begin with begins with the one that ends a text. */
 static dq_status write_roles(dq_gguf_fields *f, vocabulary *v, dq_err *err)
 {
     int64_t bos, eos, unk, pad;
@@ -225,6 +294,9 @@ static dq_status write_roles(dq_gguf_fields *f, vocabulary *v, dq_err *err)
                        "neither tokenizer_config.json (\"eos_token\") nor config.json "
                        "(\"eos_token_id\") says which token ends a text, and llama.cpp would take "
                        "some other one. Name it in the source.");
+    if (bos < 0) bos = eos;
+    if (unk < 0 && json_is_string(json_object_get(v->model, "unk_token")))
+        unk = id_of(v, json_string_value(json_object_get(v->model, "unk_token")));
     write_id(f, "bos", bos);
     write_id(f, "eos", eos);
     write_id(f, "unknown", unk);
@@ -257,18 +329,37 @@ static const char *type_name(const json_t *v)
     return type ? type : "none";
 }
 
+/* Of bytes without a token the tokenizers library joins what stands around them, and llama.cpp does not. Those of control
+ * characters and of planes without characters may lack one, as vocabularies of real models do. */
+static dq_status check_byte_characters(const vocabulary *v, dq_err *err)
+{
+    for (unsigned b = 0; b < 256; b++) {
+        char text[3] = {0};
+        const bool control = (b < 0x20 && b != '\t' && b != '\n' && b != '\r') || b == 0x7f;
+        if (control || b == 0xc0 || b == 0xc1 || b == 0xf1 || b == 0xf2 || b > 0xf3) continue;
+        dq_utf8_of_byte(text, (uint8_t)b);
+        if (model_id(v, text) < 0)
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "tokenizer.json: byte 0x%02X (\"%s\") has no token, and llama.cpp would not "
+                "join what stands around it",
+                b, text);
+    }
+    return DQ_OK;
+}
+
 /* Whether a word that is a token is one without merges is a matter of the pre-tokenizer's name in llama.cpp; it makes no
  * difference where merges make every token. */
-static dq_status check_ignored(const vocabulary *v, const dq_gguf_pre *pre, dq_err *err)
+static dq_status check_ignored(const vocabulary *v, bool theirs, const char *name, dq_err *err)
 {
     const bool ignored = json_is_true(json_object_get(v->model, "ignore_merges"));
-    if (ignored == pre->ignore_merges) return DQ_OK;
+    if (ignored == theirs) return DQ_OK;
     const int32_t unmade = dq_gguf_merges_unmade(v->merges, v->is_piece, err);
     if (unmade < 0) return err->code;
     return dq_fail(err, DQ_MISMATCH,
                    "tokenizer.json: \"ignore_merges\" is %s and merges do not make token %d, which "
                    "llama.cpp reads otherwise with the pre-tokenizer \"%s\"",
-                   ignored ? "true" : "false", unmade, pre->name);
+                   ignored ? "true" : "false", unmade, name);
 }
 
 static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
@@ -289,7 +380,8 @@ static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
             "GGUF files (gpt-2, smollm, qwen2, llama-bpe), so that llama.cpp would split "
             "words otherwise",
             type_name(steps));
-    DQ_TRY(check_ignored(v, pre, err));
+    DQ_TRY(check_ignored(v, pre->ignore_merges, pre->name, err));
+    DQ_TRY(check_byte_characters(v, err));
     dq_gguf_write_text(f, "tokenizer.ggml.model", "gpt2", 4);
     dq_gguf_write_text(f, "tokenizer.ggml.pre", pre->name, strlen(pre->name));
     write_tokens(f, v);
@@ -334,30 +426,43 @@ static bool read_spaces(bool *prefix, const json_t *tokenizer)
     return (n == 1 || *prefix) && is_replace(json_array_get(list, n - 1));
 }
 
-/* Tokens of bytes, all of which llama.cpp needs, and of what is unknown. */
+/* Tokens of bytes, all of which llama.cpp needs and none of which it looks for in text, and, where text may have it, of what is
+ * unknown. */
 static dq_status mark_bytes(vocabulary *v, dq_err *err)
 {
     const char *unk = json_string_value(json_object_get(v->model, "unk_token"));
     const int64_t unknown = unk ? id_of(v, unk) : -1;
-    bool seen[256] = {false};
     int n = 0;
-    for (int64_t i = 0; i < v->n; i++) {
-        unsigned byte;
-        int end = 0;
-        token *t = &v->token[i];
-        if (!t->text || t->len != 6 || sscanf(t->text, "<0x%2X>%n", &byte, &end) != 1 || end != 6)
-            continue;
-        t->type = DQ_GGUF_BYTE;
-        n += !seen[byte];
-        seen[byte] = true;
+    for (unsigned b = 0; b < 256; b++) {
+        char text[8];
+        snprintf(text, sizeof text, "<0x%02X>", b);
+        const int64_t id = model_id(v, text);
+        if (id < 0 || !v->is_piece[id]) continue;
+        v->token[id].type = DQ_GGUF_BYTE;
+        n++;
     }
-    if (unknown >= 0) v->token[unknown].type = DQ_GGUF_UNKNOWN;
+    if (unknown >= 0 && !v->is_piece[unknown]) v->token[unknown].type = DQ_GGUF_UNKNOWN;
     if (n == 256) return DQ_OK;
     return dq_fail(
         err, DQ_MISMATCH,
         "tokenizer.json: %d of 256 tokens of bytes are there, and llama.cpp needs all of "
         "them",
         n);
+}
+
+/* A normalized added token is looked for in text with marks, whereas llama.cpp looks for all in text with spaces. */
+static dq_status check_forms(const vocabulary *v, bool prefix, dq_err *err)
+{
+    for (int64_t i = 0; i < v->n; i++) {
+        const token *t = &v->token[i];
+        if (!t->text || !t->normalized) continue;
+        if (prefix || strchr(t->text, ' ') || strstr(t->text, space_mark))
+            return dq_fail(err, DQ_MISMATCH,
+                           "tokenizer.json: added token \"%s\" has \"normalized\", so that the "
+                           "normalizer changes it, which llama.cpp does not do",
+                           t->text);
+    }
+    return DQ_OK;
 }
 
 /* The first token of the vocabulary proper. */
@@ -377,6 +482,8 @@ static dq_status write_llama(dq_gguf_fields *f, vocabulary *v, dq_err *err)
         return refuse("it makes more of spaces than U+2581, or of other characters", err);
     float *score = dq_alloc(v->arena, (size_t)v->n, sizeof *score, err);
     if (!score) return err->code;
+    DQ_TRY(check_forms(v, prefix, err));
+    DQ_TRY(check_ignored(v, false, "default", err));
     DQ_TRY(mark_bytes(v, err));
     DQ_TRY(
         dq_gguf_merges_scores(score, &why, v->merges, v->is_piece, first_piece(v), v->arena, err));

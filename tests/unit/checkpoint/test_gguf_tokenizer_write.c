@@ -178,6 +178,10 @@ static void test_byte_level(void **state)
     json_array_clear(json_object_get(model_of(&r), "merges"));
     refused(&r, "merges do not make token 256");
     json_object_set_new(model_of(&r), "ignore_merges", json_false());
+    json_t *byte = json_incref(json_object_get(json_object_get(model_of(&r), "vocab"), "z"));
+    json_object_del(json_object_get(model_of(&r), "vocab"), "z");
+    refused(&r, "byte 0x7A (\"z\") has no token");
+    json_object_set_new(json_object_get(model_of(&r), "vocab"), "z", byte);
     json_t *first = json_array_get(json_object_get(r.files.tokenizer, "added_tokens"), 0);
     json_object_set_new(first, "lstrip", json_true());
     refused(&r, "has \"lstrip\", which GGUF cannot say");
@@ -213,8 +217,90 @@ static void test_sentencepiece(void **state)
                         json_pack("{s:s}", "type", "Metaspace"));
     refused(&r, "makes more of spaces than U+2581");
     json_object_set_new(r.files.tokenizer, "pre_tokenizer", json_null());
-    json_object_del(json_object_get(model_of(&r), "vocab"), "<0x41>");
-    refused(&r, "255 of 256 tokens of bytes");
+    json_object_set_new(model_of(&r), "ignore_merges", json_true());
+    refused(&r, "\"ignore_merges\" is true and merges do not make token");
+    json_object_del(model_of(&r), "ignore_merges");
+    json_t *vocab = json_object_get(model_of(&r), "vocab");
+    json_t *byte = json_incref(json_object_get(vocab, "<0x0A>"));
+    json_object_del(vocab, "<0x0A>");
+    static const char *const other[] = {"<0x-1>", "<0x+5>", "<0x 5>", "<0x0a>"}; /* no bytes */
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        json_object_set(vocab, other[i], byte);
+        refused(&r, "255 of 256 tokens of bytes");
+        json_object_del(vocab, other[i]);
+    }
+    json_decref(byte);
+    close_rig(&r);
+}
+
+/* ---- Added tokens ---- */
+
+static void test_added(void **state)
+{
+    enum { BYTES, SPM };
+    static const struct {
+        int form;
+        const char *a, *b;
+        bool normalized[2];
+        const char *what; /* NULL: it is written */
+    } rows[] = {
+        {BYTES, "ab", "bcd", {false, false}, "\"ab\" and \"bcd\" overlap"},
+        {BYTES, "abc", "bc", {false, false}, NULL}, /* within: both take the longer one */
+        {BYTES, "abc", "cd", {false, false}, NULL}, /* the left one is the longer one */
+        {BYTES, "ab", "bc", {false, false}, "overlap"},
+        {BYTES, "xx", "xxx", {false, false}, NULL},
+        {BYTES, "\u00e9\u00e9", "\u00e9\u00e9\u00e9", {true, true}, NULL},
+        {BYTES, "xx", "xxy", {false, false}, "overlap"},
+        {BYTES, "b", "abc", {false, true}, "overlap"}, /* what is not normalized comes first */
+        {BYTES, "abc", "b", {false, true}, NULL},
+        {BYTES, "<x>", "<y>", {false, true}, NULL},
+        {SPM, "<x>", "<y>", {false, false}, NULL},
+        {SPM, "<x>", "<y>", {false, true}, "added token \"<y>\" has \"normalized\""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        rig r = open_rig(rows[i].form == SPM ? DQ_TEST_DIR "/golden/gguf/spm.gguf"
+                                             : DQ_TEST_DIR "/golden/gguf/model/model.gguf");
+        json_t *list = json_object_get(r.files.tokenizer, "added_tokens");
+        const char *text[2] = {rows[i].a, rows[i].b};
+        for (int k = 0; k < 2; k++)
+            json_array_append_new(list, json_pack("{s:I, s:s, s:b, s:b}", "id", (json_int_t)r.n++,
+                                                  "content", text[k], "special", 0, "normalized",
+                                                  (int)rows[i].normalized[k]));
+        if (rows[i].what) {
+            refused(&r, rows[i].what);
+        } else {
+            json_t *fields = written(&r);
+            if (!fields) fail_msg("%s, %s: %s", rows[i].a, rows[i].b, r.err.text);
+            json_decref(fields);
+        }
+        close_rig(&r);
+    }
+}
+
+/* Keys of added_tokens_decoder are ids; where no token begins a text, the one that ends it does. */
+static void test_config(void **state)
+{
+    (void)state;
+    rig r = open_rig(DQ_TEST_DIR "/golden/gguf/model/model.gguf");
+    json_object_del(r.files.tokenizer, "post_processor");
+    json_object_del(r.files.tokenizer_config, "bos_token");
+    json_object_del(r.files.tokenizer_config, "unk_token");
+    json_object_set_new(model_of(&r), "unk_token", json_string("A"));
+    json_t *fields = written(&r), *vocab = json_object_get(model_of(&r), "vocab");
+    if (!fields) fail_msg("%s", r.err.text);
+    assert_true(json_equal(json_object_get(fields, "tokenizer.ggml.bos_token_id"),
+                           json_object_get(fields, "tokenizer.ggml.eos_token_id")));
+    assert_true(json_is_false(json_object_get(fields, "tokenizer.ggml.add_bos_token")));
+    assert_true(json_equal(json_object_get(fields, "tokenizer.ggml.unknown_token_id"),
+                           json_object_get(vocab, "A")));
+    json_decref(fields);
+    static const char *const keys[] = {"abc", "1a", "", "-1", "+1", " 1"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        json_object_set_new(r.files.tokenizer_config, "added_tokens_decoder",
+                            json_pack("{s:{s:s}}", keys[i], "content", "x"));
+        refused_with(&r, DQ_DAMAGED, "is not an id");
+    }
     close_rig(&r);
 }
 
@@ -280,6 +366,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_keys),  cmocka_unit_test(test_padded),
         cmocka_unit_test(test_byte_level), cmocka_unit_test(test_sentencepiece),
+        cmocka_unit_test(test_added),      cmocka_unit_test(test_config),
         cmocka_unit_test(test_merges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

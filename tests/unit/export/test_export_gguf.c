@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
+#include "base/utf8.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "export/export.h"
@@ -124,12 +125,13 @@ static void test_values(void **state)
     dq_err err;
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char name[32];
+        char name[32], partial[64];
         snprintf(name, sizeof name, "m%zu.gguf", i);
+        snprintf(partial, sizeof partial, "%s.partial", name);
         quantize(plain(), rows[i].bits, rows[i].group, rows[i].mode);
         if (try_export(name, &set, &err) != DQ_OK) fail_msg("%s", err.text);
         check_file(name, rows[i].type);
-        assert_false(dq_file_exists(at("m.gguf.partial")));
+        assert_false(dq_file_exists(at(partial)));
     }
 }
 
@@ -156,12 +158,27 @@ static void test_lowest_values(void **state)
     assert_true(n > 0 && wider > 0);
 }
 
-/* A golden model, which has no tokenizer, with one of two tokens. */
+/* A tokenizer of the 256 bytes. */
+static void put_bytes_tokenizer(const char *path)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("{\"model\": {\"type\": \"BPE\", \"vocab\": {", f);
+    for (unsigned b = 0; b < 256; b++) {
+        char text[3] = {0};
+        dq_utf8_of_byte(text, (uint8_t)b);
+        const bool escaped = text[0] == '"' || text[0] == '\\';
+        fprintf(f, "%s\"%s%s\": %u", b ? ", " : "", escaped ? "\\" : "", text, b);
+    }
+    fputs("}, \"merges\": []}, "
+          "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}}",
+          f);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* A golden model, which has no tokenizer, with one. */
 static const char *with_tokens(const char *name)
 {
-    static const char tokenizer[] =
-        "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": []}, "
-        "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}}";
     static const char config[] = "{\"eos_token\": \"b\"}";
     char path[256];
     snprintf(path, sizeof path, DQ_TEST_DIR "/golden/models/%s", name);
@@ -171,7 +188,7 @@ static const char *with_tokens(const char *name)
     assert_int_equal(shell("sed -i 's/\\(original_max_position_embeddings\": \\)64,*$/\\18192/'",
                            at("golden/config.json"), ""),
                      0);
-    put_bytes(at("golden/tokenizer.json"), tokenizer, sizeof tokenizer - 1);
+    put_bytes_tokenizer(at("golden/tokenizer.json"));
     put_bytes(at("golden/tokenizer_config.json"), config, sizeof config - 1);
     return at("golden");
 }
