@@ -8,9 +8,11 @@
 
 #include "checkpoint/gguf_tokenizer_write.h"
 #include "model/model_config.h"
+#include "tokenizer/tokenizer.h"
 
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 /* ---- Rotary parameters ---- */
 
@@ -132,6 +134,11 @@ static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *
                        type);
     DQ_TRY(number(&original, r, config, "original_max_position_embeddings", true, m->max_positions,
                   err));
+    if (!(original >= 1 && original <= UINT32_MAX) || fmod(original, 1) > 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"original_max_position_embeddings\": %.9g cannot be said in GGUF "
+                       "(expected a whole number below 2^32)",
+                       original);
     DQ_TRY(number(&factor, r, config, "factor", false, m->max_positions / original, err));
     dq_gguf_write_text(f, "llama.rope.scaling.type", type, strlen(type));
     dq_gguf_write_f32(f, "llama.rope.scaling.factor", (float)factor);
@@ -142,13 +149,25 @@ static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *
 
 /* ---- The model ---- */
 
+/* Readers of GGUF files change tokens by these words in the name of a model. */
+static bool acts_on(const char *name)
+{
+    static const char *const words[] = {"phi-3", "phi3", "modern-bert"};
+    for (; *name; name++) {
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+            if (strncasecmp(name, words[i], strlen(words[i])) == 0) return true;
+        }
+    }
+    return false;
+}
+
 static void write_model(dq_gguf_fields *f, const dq_export *x, uint32_t file_type)
 {
     const dq_model *m = x->model;
     const char *name = dq_container_header(m->container)->source;
     dq_gguf_write_text(f, "general.architecture", "llama", 5);
     dq_gguf_write_text(f, "general.type", "model", 5);
-    dq_gguf_write_text(f, "general.name", name, strlen(name));
+    if (!acts_on(name)) dq_gguf_write_text(f, "general.name", name, strlen(name));
     dq_gguf_write_u32(f, "general.alignment", DQ_GGUF_ALIGNMENT);
     dq_gguf_write_u32(f, "general.quantization_version", 2);
     dq_gguf_write_u32(f, "general.file_type", file_type);
@@ -167,28 +186,41 @@ static void write_model(dq_gguf_fields *f, const dq_export *x, uint32_t file_typ
 
 /* ---- The tokenizer ---- */
 
-/* A file of the tokenizer; NULL: there is none. */
-static dq_status parse_file(json_t **out, const dq_export *x, const char *name, dq_err *err)
-{
-    const char *text;
+typedef struct text {
+    const char *s; /* NULL: there is no such file */
     size_t len;
+} text;
+
+static dq_status parse_text(json_t **out, const text *t, const char *name, dq_err *err)
+{
     *out = NULL;
-    DQ_TRY(dq_container_file(x->model->container, name, &text, &len, err));
-    return text ? dq_json_parse(out, text, len, name, err) : DQ_OK;
+    return t->s ? dq_json_parse(out, t->s, t->len, name, err) : DQ_OK;
+}
+
+/* What dq itself does not read is not written either. */
+static dq_status check_tokenizer(const text *tokenizer, const text *config, dq_err *err)
+{
+    dq_tokenizer *t;
+    DQ_TRY(dq_tokenizer_load(&t, tokenizer->s, tokenizer->len, config->s, config->len, err));
+    dq_tokenizer_free(t);
+    return DQ_OK;
 }
 
 static dq_status write_tokenizer(dq_gguf_fields *f, const dq_export *x, json_t *config, dq_err *err)
 {
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
     dq_gguf_tokenizer_files files = {.config = config};
-    if (parse_file(&files.tokenizer, x, "tokenizer.json", err) == DQ_OK &&
-        parse_file(&files.tokenizer_config, x, "tokenizer_config.json", err) == DQ_OK) {
-        if (files.tokenizer)
-            dq_gguf_tokenizer_write(f, &files, x->model->vocab, err);
-        else
-            dq_fail(err, DQ_MISMATCH,
-                    "has no tokenizer.json, and llama.cpp loads no model without its tokens. "
-                    "Quantize from a folder that has one.");
-    }
+    text t[2] = {0};
+    for (int i = 0; i < 2; i++)
+        DQ_TRY(dq_container_file(x->model->container, names[i], &t[i].s, &t[i].len, err));
+    if (!t[0].s)
+        return dq_fail(err, DQ_MISMATCH,
+                       "has no tokenizer.json, and llama.cpp loads no model without its tokens. "
+                       "Quantize from a folder that has one.");
+    if (check_tokenizer(&t[0], &t[1], err) == DQ_OK &&
+        parse_text(&files.tokenizer, &t[0], names[0], err) == DQ_OK &&
+        parse_text(&files.tokenizer_config, &t[1], names[1], err) == DQ_OK)
+        dq_gguf_tokenizer_write(f, &files, x->model->vocab, err);
     json_decref(files.tokenizer);
     json_decref(files.tokenizer_config);
     return err->code;

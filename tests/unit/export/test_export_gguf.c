@@ -249,9 +249,33 @@ static void expect(dq_export_settings set, const char *what)
     }
 }
 
+/* The rig's model after one change of a file of it, by sed. */
+static void expect_changed(const char *name, const char *file, const char *change, const char *what)
+{
+    char path[64], command[256];
+    with_tokens(name);
+    snprintf(path, sizeof path, "golden/%s", file);
+    snprintf(command, sizeof command, "sed -i '%s'", change);
+    assert_int_equal(shell(command, at(path), ""), 0);
+    quantize(at("golden"), 16, 32, DQ_SEARCH);
+    expect(exact(), what);
+}
+
 static void test_refused(void **state)
 {
+    static const char original[] = "s/\\(original_max_position_embeddings\": \\)[0-9]*/\\1";
+    char change[96];
     (void)state;
+    snprintf(change, sizeof change, "%s1e12/", original);
+    expect_changed("llama-yarn", "config.json", change, "embeddings\": 1e+12 cannot be said");
+    snprintf(change, sizeof change, "%s64.5/", original);
+    expect_changed("llama-yarn", "config.json", change, "embeddings\": 64.5 cannot be said");
+    /* what dq itself does not read */
+    expect_changed("llama-f32", "tokenizer.json", "s/^{/{\"version\": \"2.0\", /",
+                   "tokenizer.json: version \"2.0\" is not supported");
+    expect_changed("llama-f32", "tokenizer_config.json",
+                   "s/^{/{\"added_tokens_decoder\": {\"1\": {\"content\": \"HA\"}}, /",
+                   "added token \"HA\" has id 1 where the vocabulary puts it at 256");
     quantize(plain(), 4, 40, DQ_SEARCH);
     expect(exact(), "groups of 40 codes are no whole number of blocks of 32, and no type of ggml");
     quantize(plain(), 8, 32, DQ_ASYM);
@@ -271,6 +295,33 @@ static void test_refused(void **state)
     expect(exact(), "rope type \"dynamic\" has no form");
     quantize(DQ_TEST_DIR "/golden/models/llama-yarn-factor", 16, 32, DQ_SEARCH);
     expect(exact(), "key \"attention_factor\" of yarn: 1.25");
+}
+
+/* Words by which llama.cpp changes tokens are in no name. */
+static void test_name(void **state)
+{
+    static const struct {
+        const char *folder;
+        bool named;
+    } rows[] = {{"my-Phi-3-mini", false}, {"PHI3", false}, {"Modern-BERT", false}, {"phi-2", true}};
+    const dq_export_settings set = exact();
+    dq_err err;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *bytes;
+        size_t len;
+        bool found = false;
+        assert_int_equal(shell("cp -r", with_tokens("llama-f32"), at(rows[i].folder)), 0);
+        quantize(at(rows[i].folder), 16, 32, DQ_SEARCH);
+        remove(at("name.gguf"));
+        if (try_export("name.gguf", &set, &err) != DQ_OK) fail_msg("%s", err.text);
+        bytes = bytes_of(at("name.gguf"), &len);
+        const size_t key = strlen("general.name");
+        for (size_t k = 0; k + key <= len && !found; k++)
+            found = memcmp(bytes + k, "general.name", key) == 0;
+        free(bytes);
+        if (found != rows[i].named) fail_msg("%s", rows[i].folder);
+    }
 }
 
 static void test_threads(void **state)
@@ -331,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_stopped),       cmocka_unit_test(test_values),
         cmocka_unit_test(test_lowest_values), cmocka_unit_test(test_models),
         cmocka_unit_test(test_threads),       cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_name),
     };
     return cmocka_run_group_tests(tests, folder_begin, folder_end);
 }
