@@ -15,7 +15,7 @@ typedef struct dq_gguf_tokenizer_files {
 
 /* Byte-level BPE with a pre-tokenizer that has a name becomes `gpt2`, BPE with byte fallback `llama`. n_tokens: rows of the
  * embedding, of which those without a token become unused ones. DQ_MISMATCH by name: what llama.cpp would split, normalize or
- * merge otherwise. */
+ * merge otherwise. Files are those of a tokenizer that dq_tokenizer_load reads: what it refuses is not looked for again. */
 dq_status dq_gguf_tokenizer_write(dq_gguf_fields *f, const dq_gguf_tokenizer_files *files,
                                   int64_t n_tokens, dq_err *err);
 
