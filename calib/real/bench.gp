@@ -51,6 +51,7 @@ plot for [i=1:words(codes)] file every ::1 using (place(column("kv_k_bits"), col
      with yerrorlines ls i title word(codes, i)
 
 set title "tokens evicted from a context of 512"
+set key bottom right
 set xrange [0.55:0.2]
 set format y "%g"
 set xtics ("1/2" 0.5, "1/4" 0.25)

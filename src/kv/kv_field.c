@@ -42,11 +42,10 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .option = "kv-code",
      .swept = true,
      .value = "KIND",
-     .help =
-         "codes with scales for each token, for each channel and page of 64 tokens, or those "
-         "and values of 4 bits and more dithered: {names} (default {default}: page, which loses "
-         "less at as many bytes on models of one map and of two; token where tokens are "
-         "forgotten, as fewer of a page then share its numbers)",
+     .help = "codes with scales for each token, for each channel and page of 64 tokens, or those "
+             "and values of 4 bits and more dithered: {names} (default {default}: page; on a "
+             "real model token loses less at 4:3 and 4:2, results/real; token where tokens are "
+             "forgotten, as fewer of a page then share its numbers)",
      .column_place = 15,
      .column = {"kv_code"}},
     {.name = "widths",
