@@ -316,6 +316,17 @@ dq_status dq_file_check_folder(const char *path, dq_err *err)
     return DQ_OK;
 }
 
+/* Opening it to write would change what it leads to. */
+static dq_status check_partial(const char *path, dq_err *err)
+{
+    char partial[PATH_MAX];
+    struct stat st;
+    if (snprintf(partial, sizeof partial, "%s.partial", path) >= (int)sizeof partial ||
+        lstat(partial, &st) != 0 || !S_ISLNK(st.st_mode))
+        return DQ_OK;
+    return dq_fail(err, DQ_FILE, "%s: is a link. Choose another name.", partial);
+}
+
 dq_status dq_file_check(const char *path, dq_err *err)
 {
     struct stat st;
@@ -326,7 +337,8 @@ dq_status dq_file_check(const char *path, dq_err *err)
             return dq_fail(err, DQ_FILE, "%s: not a regular file. Choose another name.", path);
     }
     char *real = realpath(path, NULL); /* NULL: a new file */
-    dq_file_check_folder(real ? real : path, err);
+    if (dq_file_check_folder(real ? real : path, err) == DQ_OK)
+        check_partial(real ? real : path, err);
     free(real);
     return err->code;
 }
@@ -336,11 +348,10 @@ static dq_status write_text(const char *path, const char *text, size_t len, dq_e
     char partial[4096];
     if (snprintf(partial, sizeof partial, "%s.partial", path) >= (int)sizeof partial)
         return dq_fail(err, DQ_FILE, "%s: path too long", path);
-    FILE *f = fopen(partial, "wb");
-    if (!f) return dq_os_fail(err, partial, "cannot create");
-    bool bad = fwrite(text, 1, len, f) != len;
-    if (bad) dq_os_fail(err, partial, "cannot write");
-    if (fclose(f) != 0 && !bad) dq_os_fail(err, partial, "cannot write");
+    const int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0) return dq_os_fail(err, partial, "cannot create");
+    dq_file_put(fd, partial, text, len, err);
+    if (close(fd) != 0 && err->code == DQ_OK) dq_os_fail(err, partial, "cannot write");
     if (err->code == DQ_OK) dq_file_commit(partial, path, err);
     if (err->code != DQ_OK) unlink(partial);
     return err->code;

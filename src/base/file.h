@@ -36,7 +36,8 @@ dq_status dq_file_remove(const char *path, dq_err *err); /* an absent file is fi
 /* DQ_FILE when the folder of `path` is missing or this process may not write in it. */
 dq_status dq_file_check_folder(const char *path, dq_err *err);
 /* DQ_FILE when `path` cannot become a file: it is a folder, a device or a pipe, or its folder (a link's
- * target's) cannot take one. Nothing is written. Commands ask before long work. */
+ * target's) cannot take one, or PATH.partial, which it is written into, is a link. Nothing is written. Commands ask before
+ * long work. */
 dq_status dq_file_check(const char *path, dq_err *err);
 /* Writes text to path (checked; a link's target) through path.partial, then commits. */
 dq_status dq_file_write(const char *path, const char *text, size_t len, dq_err *err);

@@ -6,17 +6,12 @@
 #include "base/os.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static dq_status check_partial(const dq_file_out *f, dq_err *err)
 {
-    struct stat st;
     DQ_TRY(dq_file_check(f->partial, err));
-    if (lstat(f->partial, &st) != 0) return DQ_OK;
-    if (S_ISLNK(st.st_mode))
-        return dq_fail(err, DQ_FILE, "%s: is a link. Choose another name.", f->partial);
-    if (f->force) return DQ_OK;
+    if (f->force || !dq_file_exists(f->partial)) return DQ_OK;
     return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE},
                         "%s: exists from an interrupted run.", f->partial);
 }

@@ -148,6 +148,15 @@ mv x.h5.partial x.h5.journal
 try 2 "input and output are the same file" quantize "plain model" -o x.h5 --calib x.h5.journal --force
 try 2 "input and output are the same file" plan "plain model" --calib short.trial.h5 --budget bpw=4 -o short --force
 rm x.h5.journal kept.json.partial
+# what is called OUT.partial and leads to another file is not written through
+printf "someone's" >theirs
+for out in x.h5 x.csv x.json; do ln -s theirs $out.partial; done
+try 6 "x.h5.partial: is a link. Choose another name" logits "plain model" --ids "1 2 3" -o x.h5 --force
+try 6 "x.h5.partial: is a link. Choose another name" quantize "plain model" -o x.h5 --force
+try 6 "x.csv.partial: is a link. Choose another name" eval "plain model" --task mc --data choices.jsonl --csv x.csv --force
+try 6 "x.json.partial: is a link. Choose another name" eval "plain model" --task mc --data choices.jsonl -o x.json
+grep -q "^someone's$" theirs || complain "a file that OUT.partial leads to has changed"
+rm theirs x.h5.partial x.csv.partial x.json.partial
 "$dq" "$@" >/dev/full 2>/dev/null # keeps its finished work
 work=$(ls dq-eval-*.resume)
 try 2 "finished work for --resume" "$@" --dump-requests "./$work" --force
