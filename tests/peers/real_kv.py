@@ -4,7 +4,7 @@
 
 Needs pip install kvpress==0.5.5, in an environment of its own. MODEL is a Llama folder (calib/real/checkpoint.py).
 
-One yardstick: TEXT is cut into windows of 1024 tokens, one after the other; the first 512 are the context, and the 511 tokens after the
+TEXT is cut into windows of 1024 tokens, one after the other; the first 512 are the context, and the 511 tokens after the
 first that follows it are scored. KLD is over the whole vocabulary against the same model with its full cache in f32, a mean a window.
 Perplexities of the full cache must agree between dq and transformers window by window, else nothing is compared. Intervals are 95 % by
 Student's t over windows, of differences paired by window, each for itself.
@@ -31,7 +31,6 @@ import os
 import subprocess
 import sys
 
-sys.path.pop(0)  # a neighbour of this file has the package's name
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -40,6 +39,7 @@ import kvpress as kp
 import torch
 from kvpress.presses import kvzip_press
 from kvpress.utils import extract_keys_and_values
+from presses import protect
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AttentionInterface, DynamicCache, PreTrainedTokenizerFast
 
@@ -97,21 +97,6 @@ def attend_kivi(module, query, key, value, mask, scaling=None, dropout=0.0, **_)
 
 AttentionInterface.register("masked", attend)
 AttentionInterface.register("kivi", attend_kivi)
-
-
-def protect(press):
-    """The press with sinks and recent tokens scored above all others."""
-    score = press.score
-
-    def with_ends(*args, **kwargs):
-        s = score(*args, **kwargs)
-        top = s.abs().max() + 1
-        s[..., :SINK] = top
-        s[..., -RECENT:] = top
-        return s
-
-    press.score = with_ends
-    return press
 
 
 class Peer:
@@ -185,7 +170,7 @@ class Peer:
     def make(self, name, keep):
         press = PRESSES[name.removesuffix(" +68")](1 - keep)
         press.post_init_from_model(self.model)
-        return protect(press) if name.endswith("+68") else press
+        return protect(press, SINK, RECENT) if name.endswith("+68") else press
 
     def kvzip(self, keep):
         cache = DynamicCache()

@@ -278,7 +278,7 @@ def write_csv(a, files):
 
 
 def options():
-    p = argparse.ArgumentParser(description="weights of a real model: dq beside its peers, one yardstick")
+    p = argparse.ArgumentParser(description="weights of a real model: dq beside its peers, all scored by dq eval")
     for name in ("dq", "model", "calib", "score"):
         p.add_argument(name)
     p.add_argument("--like", help="GGUF file of the same model (needed with --llama-bin)")

@@ -1,7 +1,7 @@
 """What the presses of kvpress keep of a context: recall of needles whose question comes later, beside dq's policies.
 
-    python kvpress.py REPOSITORY OUT.csv [--models llama-0 llama-1 llama-2] [--items 64] [--keep 0.5 0.25 0.125 0.0625]
-                      [--presses knorm kvzip ...] [--dq PROGRAM]
+    python needle_presses.py REPOSITORY OUT.csv [--models llama-0 llama-1 llama-2] [--items 64]
+                      [--keep 0.5 0.25 0.125 0.0625] [--presses knorm kvzip ...] [--dq PROGRAM]
 
 Runs kvpress 0.5.5 (pip install kvpress==0.5.5, into an environment of its own: it wants a transformers of its time) on the plain
 Llamas of calib/longpair in f32, as its pipeline does: the context is compressed, then the question goes behind it at its own
@@ -24,16 +24,15 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 
-sys.path.pop(0)  # this file has the package's name
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import kvpress as kp
 import torch
+from presses import protect
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 logging.disable(logging.WARNING)
@@ -59,23 +58,8 @@ PRESSES = {
 PROTECTED = ("knorm", "snapkv", "expected", "keydiff", "leverage", "compactor", "random")
 
 
-def protect(press):
-    """The press with sinks and recent tokens scored above all others."""
-    score = press.score
-
-    def with_ends(*args, **kwargs):
-        s = score(*args, **kwargs)
-        top = s.abs().max() + 1
-        s[..., :SINK] = top
-        s[..., -RECENT:] = top
-        return s
-
-    press.score = with_ends
-    return press
-
-
 def make(name, ratio):
-    return protect(PRESSES[name[:-3]](ratio)) if name.endswith("+20") else PRESSES[name](ratio)
+    return protect(PRESSES[name[:-3]](ratio), SINK, RECENT) if name.endswith("+20") else PRESSES[name](ratio)
 
 
 def items_of(folder, path, count):
