@@ -156,21 +156,37 @@ static void print_widened(const dq_export *x)
     }
 }
 
+static bool same_reason(const dq_export_row *a, const dq_export_row *b)
+{
+    return a->why && b->why && a->dtype == b->dtype && strcmp(a->why, b->why) == 0;
+}
+
+static bool same_blocks(const dq_export_row *a, const dq_export_row *b)
+{
+    return a->blocks && a->blocks == b->blocks && a->bits == b->bits;
+}
+
+/* How many rows are like row i, itself too; 0 where an earlier one was. */
+static int64_t alike(const dq_export *x, int64_t i,
+                     bool (*same)(const dq_export_row *, const dq_export_row *))
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < dq_export_result(x)->n_rows; k++) {
+        if (!same(dq_export_row_at(x, i), dq_export_row_at(x, k))) continue;
+        if (k < i) return 0;
+        n++;
+    }
+    return n;
+}
+
 /* A line for each reason. */
 static void print_decoded(const dq_export *x)
 {
     char label[24];
-    const int64_t rows = dq_export_result(x)->n_rows;
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
         const dq_export_row *r = dq_export_row_at(x, i);
-        int64_t n = 0, before = 0;
-        for (int64_t k = 0; r->why && k < rows; k++) {
-            const dq_export_row *o = dq_export_row_at(x, k);
-            const bool same = o->why && o->dtype == r->dtype && strcmp(o->why, r->why) == 0;
-            n += same;
-            before += same && k < i;
-        }
-        if (n == 0 || before > 0) continue;
+        const int64_t n = alike(x, i, same_reason);
+        if (n == 0) continue;
         snprintf(label, sizeof label, "as %s values", dq_dtypes[r->dtype].name);
         if (n == 1)
             printf("%-18s %s: %s\n", label, r->name, r->why);
@@ -182,17 +198,10 @@ static void print_decoded(const dq_export *x)
 /* How many tensors have each type, and of how many bits their codes are: "Q4_0  210 tensors, codes of 4 bits". */
 static void print_blocks(const dq_export *x)
 {
-    const int64_t rows = dq_export_result(x)->n_rows;
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
         const dq_export_row *r = dq_export_row_at(x, i);
-        int64_t n = 0, before = 0;
-        for (int64_t k = 0; r->blocks && k < rows; k++) {
-            const dq_export_row *o = dq_export_row_at(x, k);
-            const bool same = o->blocks == r->blocks && o->bits == r->bits;
-            n += same;
-            before += same && k < i;
-        }
-        if (n > 0 && before == 0)
+        const int64_t n = alike(x, i, same_blocks);
+        if (n > 0)
             printf("%-18s %lld tensors, codes of %d bits\n", r->blocks->name, (long long)n,
                    r->bits);
     }

@@ -432,6 +432,21 @@ static void four_tokens(writer *w, const char *model, const char *pre, const cha
     if (*merge) put_text(w, merge);
 }
 
+/* The texts of the tokenizer that a file's keys make, ended by NUL; both blocks of the caller's. */
+static dq_status texts_of(dq_strbuf *text, dq_strbuf *more, const writer *w, dq_err *err)
+{
+    dq_gguf g;
+    dq_arena *a = dq_arena_new();
+    assert_int_equal(dq_gguf_parse_fields(&g, w->bytes, w->n, a, err), DQ_OK);
+    if (dq_gguf_config_tokenizer(text, more, &g, err) == DQ_OK) {
+        assert_int_equal(dq_strbuf_add(text, "", 1, err), DQ_OK);
+        assert_int_equal(dq_strbuf_add(more, "", 1, err), DQ_OK);
+    }
+    json_decref(g.fields);
+    dq_arena_free(a);
+    return err->code;
+}
+
 /* What keys do not say and readers know all the same. */
 static void test_usual(void **state)
 {
@@ -447,22 +462,15 @@ static void test_usual(void **state)
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         static writer w;
         dq_err err = {0};
-        dq_gguf g;
         dq_strbuf text, more;
-        dq_arena *a = dq_arena_new();
         w = (writer){0};
         four_tokens(&w, t[i].model, t[i].pre, t[i].name, "");
-        assert_int_equal(dq_gguf_parse_fields(&g, w.bytes, w.n, a, &err), DQ_OK);
-        if (dq_gguf_config_tokenizer(&text, &more, &g, &err) != DQ_OK) fail_msg("%s", err.text);
-        assert_int_equal(dq_strbuf_add(&text, "", 1, &err), DQ_OK);
-        assert_int_equal(dq_strbuf_add(&more, "", 1, &err), DQ_OK);
+        if (texts_of(&text, &more, &w, &err) != DQ_OK) fail_msg("%s", err.text);
         if (!strstr(text.s, t[i].says) || !strstr(more.s, t[i].more))
             fail_msg("case %zu: %s %s", i, text.s, more.s);
         if (i != 3) assert_null(strstr(text.s, "\"rstrip\": true"));
         dq_block_free(text.s);
         dq_block_free(more.s);
-        json_decref(g.fields);
-        dq_arena_free(a);
     }
 }
 
@@ -508,19 +516,14 @@ static void test_odd_vocabularies(void **state)
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         static writer w;
         dq_err err = {0};
-        dq_gguf g;
         dq_strbuf text, more;
-        dq_arena *a = dq_arena_new();
         w = (writer){0};
         two_tokens(&w, t[i].type, t[i].bytes);
-        assert_int_equal(dq_gguf_parse_fields(&g, w.bytes, w.n, a, &err), DQ_OK);
-        const dq_status status = dq_gguf_config_tokenizer(&text, &more, &g, &err);
+        const dq_status status = texts_of(&text, &more, &w, &err);
         if (status != t[i].status || !strstr(err.text, t[i].says))
             fail_msg("case %zu: %d, %s", i, status, err.text);
         dq_block_free(text.s);
         dq_block_free(more.s);
-        json_decref(g.fields);
-        dq_arena_free(a);
     }
 }
 
