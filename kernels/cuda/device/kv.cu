@@ -18,6 +18,17 @@ static dq_two_forms both(dq_page_form const form[2])
     return f;
 }
 
+/* Grid: blocks of memory. */
+DQ_KERNEL(256) zero(const dq_kv_block *DQ_RESTRICT blocks)
+{
+    const dq_kv_block k = blocks[dq_block_x()];
+    uint8_t *p = (uint8_t *)k.p;
+    for (int64_t i = 16 * (int64_t)dq_thread(); i + 16 <= k.bytes; i += 16 * (int64_t)dq_threads())
+        dq_store16(p + i, dq_u4{0, 0, 0, 0});
+    const int64_t at = k.bytes / 16 * 16 + dq_thread();
+    if (at < k.bytes) p[at] = 0;
+}
+
 /* Grid: heads of a group, sides, jobs. */
 DQ_KERNEL(128)
 write_rows(const dq_kv_write_job *DQ_RESTRICT jobs, dq_two_forms forms, dq_kv_group_heads heads,
@@ -314,6 +325,13 @@ cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form 
     if (form[0].dense != DQ_PAGE_F32 && !beyond) return cudaErrorInvalidValue;
     DQ_LAUNCH(write_rows, dim3((unsigned)heads.max, 2, (unsigned)n), 128, 0, s, jobs, both(form),
               heads, k, v, row_cols, beyond);
+    return cudaGetLastError();
+}
+
+cudaError_t dq_kv_launch_zero(const dq_kv_block *blocks, int n, cudaStream_t s)
+{
+    if (n == 0) return cudaSuccess;
+    DQ_LAUNCH(zero, dim3((unsigned)n), 256, 0, s, blocks);
     return cudaGetLastError();
 }
 

@@ -29,6 +29,13 @@ typedef struct dq_kv_group_heads {
     int32_t n_groups, max; /* heads of the largest group */
 } dq_kv_group_heads;
 
+/* Memory of a page, 16-byte aligned. */
+typedef struct dq_kv_block {
+    void *p;
+    int64_t bytes;
+} dq_kv_block;
+
+cudaError_t dq_kv_launch_zero(const dq_kv_block *blocks, int n, cudaStream_t s);
 /* k and v[rows][row_cols], heads of form.dim channels. beyond: becomes the
  * maximum of itself and the bits of all finite |x| that the form's dense type
  * makes infinite; NULL with f32. */

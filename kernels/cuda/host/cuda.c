@@ -41,6 +41,7 @@ static void cuda_close(dq_backend *b)
     dq_cuda_weights_free(c->weights);
     dq_cuda_transfer_free(c->transfer);
     dq_cuda_pool_free(c->pool);
+    dq_block_free(c->fresh);
     if (c->stream) cudaStreamDestroy(c->stream);
     dq_block_free(c);
     b->state = NULL;

@@ -40,6 +40,8 @@ typedef struct dq_cuda {
     dq_cuda_transfer *transfer;
     dq_cuda_blas *blas; /* NULL until first used */
     dq_cuda_weights *weights;
+    struct dq_kv_block *fresh; /* [n_fresh] memory of pages that is not zeroed yet: cuda_kv.c */
+    size_t n_fresh, fresh_capacity;
     void *scratch[DQ_CUDA_N_SCRATCH];
     size_t scratch_bytes[DQ_CUDA_N_SCRATCH];
 } dq_cuda;
