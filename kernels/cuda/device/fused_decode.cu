@@ -280,57 +280,70 @@ DQ_DEVICE void add_plain(float y[2], float *d, const dq_attention_units *u, cons
     }
 }
 
-/* Pages in their order. Parts of AHEAD pages come together, to shared memory, where a thread reads what it wrote
- * itself: as registers they spilled. */
-DQ_DEVICE void add_pages(float y[2], float *d, float *ahead, const dq_attention_units *u,
-                         const fused_job *j, const row_known *known, int out, int r, int seen)
+/* What row r adds of a page; by one thread. */
+DQ_DEVICE page_parts parts_of(const dq_attention_units *u, const fused_job *j, int page, int r,
+                              int seen)
 {
-    int width = j->n_slabs * u->form[1].dim, pages = (seen + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS;
-    ROLLED
-    for (int from = 0; from < pages; from += AHEAD) {
+    const dq_page *p = j->pages + page;
+    int end = code_end(j, 1, page, r);
+    page_parts x = {page, is_coded(j, p, 1, page), false};
+    if (u->form[1].set_numbers) {
+        x.first = p->first_set;
+        x.n = 0;
+        for (dq_page_set set = dq_page_sets(p); dq_page_next_set(p, &set) && set.first < end;)
+            x.n++;
+    }
+    x.plain = (p->side[1].codes && p->n_sinks > 0) || end < slots_of(seen, page);
+    return x;
+}
+
+/* Parts `first` and those behind it for a thread's channels. All loads are on their way before a store, which the compiler
+ * would wait for. */
+DQ_DEVICE void fetch_parts(float *ahead, const dq_attention_units *u, const fused_job *j, int out,
+                           int first, int r)
+{
+    int width = j->n_slabs * u->form[1].dim;
+    for (int c = (int)dq_thread(); c < width; c += THREADS) {
+        float x[AHEAD];
         DQ_UNROLL
         for (int i = 0; i < AHEAD; i++) {
-            const float *x = part_of(u, j->w, out, from + i) + r * width;
-            for (int c = (int)dq_thread(); c < width && from + i < pages; c += THREADS)
-                if (is_coded(j, j->pages + from + i, 1, from + i)) ahead[i * 256 + c] = x[c];
+            int part = first + i < j->w->n_parts ? first + i : first;
+            x[i] = part_of(u, j->w, out, part)[r * width + c];
         }
-        ROLLED
-        for (int i = 0; i < AHEAD && from + i < pages; i++) {
-            int page = from + i, n = slots_of(seen, page), end = code_end(j, 1, page, r);
-            int first = j->pages[page].side[1].codes ? j->pages[page].n_sinks : 0;
-            if (first > 0 || end < n) add_plain(y, d, u, j, known, page, r, first, end, n);
-            bool coded = is_coded(j, j->pages + page, 1, page);
-            for (int k = 0; coded && k < 2; k++) {
-                int c = (int)dq_thread() + k * THREADS;
-                if (c < width) y[k] = dq_add_rn(y[k], ahead[i * 256 + c]);
-            }
-        }
+        DQ_UNROLL
+        for (int i = 0; i < AHEAD; i++) ahead[i * 256 + c] = x[i];
     }
 }
 
-/* The same of page codes: a set's parts are added one by one. Parts are on their way as above. */
-DQ_DEVICE void add_sets(float y[2], float *d, float *ahead, const dq_attention_units *u,
-                        const fused_job *j, const row_known *known, int out, int r, int seen)
+/* Pages in their order: unquantized tokens, then parts one by one. What is to be added is looked up for THREADS pages at
+ * once, or every page would wait for its record. parts[2][THREADS]: who is late still reads the other half. */
+DQ_DEVICE void add_pages(float y[2], float *d, float *ahead, page_parts *parts,
+                         const dq_attention_units *u, const fused_job *j, const row_known *known,
+                         int out, int r, int seen)
 {
-    int width = j->n_slabs * u->form[1].dim, from = -AHEAD;
+    int width = j->n_slabs * u->form[1].dim, pages = (seen + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS;
+    int from = -AHEAD, me = (int)dq_thread();
     ROLLED
-    for (int page = 0; page * DQ_PAGE_SLOTS < seen; page++) {
-        const dq_page *p = j->pages + page;
-        int n = slots_of(seen, page), end = code_end(j, 1, page, r);
-        int first = p->side[1].codes ? p->n_sinks : 0;
-        if (first > 0 || end < n) add_plain(y, d, u, j, known, page, r, first, end, n);
-        for (dq_page_set set = dq_page_sets(p); dq_page_next_set(p, &set) && set.first < end;) {
-            int part = p->first_set + set.index;
+    for (int page = 0; page < pages; page++) {
+        page_parts *half = parts + page / THREADS % 2 * THREADS;
+        if (page % THREADS == 0) {
+            if (page + me < pages) half[me] = parts_of(u, j, page + me, r, seen);
+            DQ_SYNC(join_parts_known); /* parts of THREADS pages are known */
+        }
+        const page_parts x = half[page % THREADS];
+        if (x.plain) {
+            int first = j->pages[page].side[1].codes ? j->pages[page].n_sinks : 0;
+            add_plain(y, d, u, j, known, page, r, first, code_end(j, 1, page, r),
+                      slots_of(seen, page));
+        }
+        for (int part = x.first; part < x.first + x.n; part++) {
             if (part >= from + AHEAD) {
                 from = part;
-                for (int i = 0; i < AHEAD && part + i < j->w->n_parts; i++) {
-                    const float *x = part_of(u, j->w, out, part + i) + r * width;
-                    for (int c = (int)dq_thread(); c < width; c += THREADS)
-                        ahead[i * 256 + c] = x[c];
-                }
+                fetch_parts(ahead, u, j, out, part, r);
             }
+            DQ_UNROLL
             for (int k = 0; k < 2; k++) {
-                int c = (int)dq_thread() + k * THREADS;
+                int c = me + k * THREADS;
                 if (c < width) y[k] = dq_add_rn(y[k], ahead[(part - from) * 256 + c]);
             }
         }
@@ -344,6 +357,7 @@ DQ_KERNEL(THREADS) decode_join(dq_attention_units u, dq_attention_finish f)
     DQ_SHARED(float, y, [256]);
     DQ_SHARED(float, d, [DQ_PAGE_SLOTS]);
     DQ_SHARED(float, ahead, [AHEAD * 256]);
+    DQ_SHARED(page_parts, parts, [2 * THREADS]);
     DQ_SHARED(row_known, known, [1]);
     const dq_attention_unit *w = u.unit + dq_block_z();
     int r = (int)dq_block_x(), i = (int)dq_block_y(), width = u.n_slabs * u.form[1].dim;
@@ -356,10 +370,7 @@ DQ_KERNEL(THREADS) decode_join(dq_attention_units u, dq_attention_finish f)
     int seen = visible_of(&u, w, r);
     float *out = f.out + (w->row + r) * f.out_cols + (int64_t)job->out * width, sum[2] = {};
     float a = u.n_maps == 1 ? known->factor[0] : 1.0f;
-    if (u.form[1].set_numbers)
-        add_sets(sum, d, ahead, &u, job, known, i, r, seen);
-    else
-        add_pages(sum, d, ahead, &u, job, known, i, r, seen);
+    add_pages(sum, d, ahead, parts, &u, job, known, i, r, seen);
     for (int k = 0; k < 2; k++) {
         int c = (int)dq_thread() + k * THREADS;
         if (c < width) y[c] = dq_mul_rn(sum[k], a);

@@ -9,7 +9,13 @@
 enum {
     MAX_DECODE_ROWS = DQ_FUSED_DECODE_ROWS,
     SPLIT = 8, /* pages of a block */
-    AHEAD = 8  /* pages whose parts are on their way together */
+    AHEAD = 32 /* parts that are on their way together */
+};
+
+/* What a row adds of a page: parts from `first` on, and whether it reads tokens of it unquantized. */
+struct page_parts {
+    int32_t first, n;
+    bool plain;
 };
 
 /* The i-th output head of the unit's group, by one thread. */
