@@ -180,7 +180,7 @@ def stage_1(m, work):
                         ("keys", 60), ("maps", 90)):
         yield Part(name, [m.gpu(name)], limit)
     for name, limit in (("contract", 90), ("kv", 90), ("kv_codes", 90), ("columns", 60), ("evict", 60), ("spans", 60),
-                        ("forward", 150), ("score", 150)):
+                        ("runner", 150), ("score", 150)):
         yield Part(f"suite-{name}", [m.suite(name)], limit)
     for name in ("rows", "int8", "bf16", "f32"):
         yield Part(f"long-{name}", [m.gpu("long"), *m.small, "--only", name], 90)
@@ -294,10 +294,15 @@ class Run:
             finally:
                 end_group(p)
 
+    def named(self, text):
+        return (text.replace(str(self.machine.build), "BUILD").replace(str(self.work), "WORK")
+                .replace(str(ROOT) + "/", ""))
+
     def document_of(self, part):
-        """NaN and infinities, which are no JSON, are null."""
+        """NaN and infinities, which are no JSON, are null; folders of this machine go by their names."""
         try:
-            return json.loads((self.work / f"{part.name}.out").read_text(), parse_constant=lambda name: None)
+            text = (self.work / f"{part.name}.out").read_text()
+            return json.loads(self.named(text), parse_constant=lambda name: None)
         except (OSError, ValueError):
             return None
 
@@ -339,8 +344,7 @@ class Run:
             code = self.process(part, given)
             document = self.document_of(part)
             record.update(status=self.verdict(code, document), exit=code, document=document,
-                          command=" ".join(part.command).replace(str(self.machine.build), "BUILD")
-                          .replace(str(self.work), "WORK").replace(str(ROOT) + "/", ""))
+                          command=self.named(" ".join(part.command)))
             self.documents[part.name] = document
             if record["status"] != "ok":
                 record["tail"] = self.tail_of(part)

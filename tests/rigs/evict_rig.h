@@ -19,6 +19,10 @@
 
 enum { SEQS = DQ_ORACLE_SEQ, GROUPS = 2, LAYERS = 3, COLUMNS = 5, TOKENS = 512, ROWS = 512 };
 
+/* Of f32 attention beside f64: the norm behind maps that nearly cancel magnifies rounding. 8.4e-6 on the CPU; keys and
+ * queries of another device differ in their last bits. */
+#define LARGEST_ERROR 3e-5
+
 typedef struct rig {
     dq_model *m;
     dq_backend *b;
@@ -100,7 +104,8 @@ static void spy_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
         max = fmax(max, fabs(want[i]));
         worst = fmax(worst, fabs(want[i] - (double)got[i]));
     }
-    assert_true(worst <= 1e-5 * max);
+    if (!(worst <= LARGEST_ERROR * max)) print_error("%g of %g\n", worst, max);
+    assert_true(worst <= LARGEST_ERROR * max);
     free(want);
     free(got);
     free(q);

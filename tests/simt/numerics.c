@@ -111,6 +111,16 @@ float numerics_div(float a, float b)
     return (float)numerics_div64((double)a, (double)b);
 }
 
+float numerics_max(float a, float b)
+{
+    return a != a ? b : b != b || a > b ? a : b;
+}
+
+float numerics_min(float a, float b)
+{
+    return a != a ? b : b != b || a < b ? a : b;
+}
+
 float numerics_exp2_fast(float x)
 {
     float r = exp2f(x);

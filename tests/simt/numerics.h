@@ -25,6 +25,9 @@ int32_t numerics_f32_s32(float x);
 /* Division also where the divisor is 0, which C leaves undefined. */
 float numerics_div(float a, float b);
 double numerics_div64(double a, double b);
+/* A NaN is missing data, a signaling one too, which the C library's fmaxf makes a NaN of. */
+float numerics_max(float a, float b);
+float numerics_min(float a, float b);
 /* 2^x rounded once; results below 2^-126 become 0. The device may differ by 2^-22, relative. */
 float numerics_exp2_fast(float x);
 

@@ -473,11 +473,11 @@ DQ_DEVICE double dq_log(double x)
 }
 DQ_DEVICE float dq_max(float a, float b)
 {
-    return fmaxf(a, b);
+    return numerics_max(a, b);
 }
 DQ_DEVICE float dq_min(float a, float b)
 {
-    return fminf(a, b);
+    return numerics_min(a, b);
 }
 DQ_DEVICE float dq_abs(float a)
 {
