@@ -296,7 +296,7 @@ class Run:
 
     def named(self, text):
         return (text.replace(str(self.machine.build), "BUILD").replace(str(self.work), "WORK")
-                .replace(str(ROOT) + "/", ""))
+                .replace(str(ROOT) + "/", "").replace(sys.executable, "python3"))
 
     def document_of(self, part):
         """NaN and infinities, which are no JSON, are null; folders of this machine go by their names."""
