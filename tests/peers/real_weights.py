@@ -203,17 +203,17 @@ def make_all(a, gguf, files):
 
 # ---- scores ----
 
-def score(a, source, files):
-    """One run of dq eval over several files and the source in their form, which an interrupted one goes on with."""
+def score(a, files):
+    """One run of dq eval over several files and the source, which an interrupted one goes on with."""
     stem = os.path.join(a.work, "eval")
-    run(a.dq, "eval", source, *(f.path for f in files), "--ref", source, "--text", a.score, "--ctx", CTX, "--limit", a.windows, "-q",
+    run(a.dq, "eval", a.model, *(f.path for f in files), "--ref", a.model, "--text", a.score, "--ctx", CTX, "--limit", a.windows, "-q",
         "--resume", "--json", "-o", stem + ".json", "--dump-items", stem + ".jsonl", "--force", cwd=a.work)
     windows = collections.defaultdict(list)
     with open(stem + ".jsonl") as f:
         for item in map(json.loads, f):
             windows[item["model"]].append(item["kld_nats"])
     for file, r in zip([None, *files], read_json(stem + ".json")["results"]):
-        path, name = (file.score, os.path.basename(file.path)) if file else (a.source_score, os.path.basename(source))
+        path, name = (file.score, os.path.basename(file.path)) if file else (a.source_score, os.path.basename(a.model))
         assert r["model"] == name and len(windows[name]) == a.windows, (r["model"], name, len(windows[name]))
         if not file and os.path.exists(path):
             continue
@@ -321,11 +321,10 @@ def main():
     for begin in range(0, len(files), a.batch):
         part = files[begin:begin + a.batch]
         make_all(a, gguf, part)
-        for source in (a.whole, a.model):  # the same values; dq compares a GGUF file with a GGUF file
-            left = [f for f in part if not os.path.exists(f.score) and f.path.endswith(".gguf") == (source == a.whole)]
-            if left:
-                score(a, source, left)
-                write_csv(a, every)
+        left = [f for f in part if not os.path.exists(f.score)]
+        if left:
+            score(a, left)
+            write_csv(a, every)
     write_csv(a, every)
     if a.llama_bin:
         ask_llama(a, files)
