@@ -150,9 +150,9 @@ tasks() {
         return 0
     }
     # shellcheck disable=SC2086
-    score tasks-logits "$model" --task "$tasks" $files --limit 200 --logit-bits 16,4 --logit-grain tensor,row
+    score tasks-logits "$model" --task "$tasks" $files --limit 1000 --logit-bits 16,4 --logit-grain tensor,row
     # shellcheck disable=SC2086
-    score tasks-weights rescaled w-default.h5 w-align-4-64.h5 w-align-3-64.h5 --task "$tasks" $files --limit 200
+    score tasks-weights rescaled w-default.h5 w-align-4-64.h5 w-align-3-64.h5 --task "$tasks" $files --limit 1000
 }
 
 speed() {

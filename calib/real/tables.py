@@ -5,6 +5,7 @@
 KLD is in nats per token from the same model without rounding; ± is one standard error over documents, of needles over prompts.
 """
 import csv
+import json
 import os
 import re
 import sys
@@ -131,8 +132,26 @@ def tasks(folder):
               [(*key, *(cell.get(task, "") for task in names)) for key, cell in found.items()])
 
 
+def speed(folder):
+    path = os.path.join(folder, "speed.json")
+    if not os.path.exists(path):
+        return
+    with open(path) as f:
+        document = json.load(f)
+    lines = []
+    for row in document["results"]:
+        prefill = row["what"] == "prefill"
+        work = f"prefill of {row['tokens']}" if prefill else f"token after {row['context']}"
+        share = f"{row['share_of_ceiling']:.2f} of peak" if prefill else f"{row['share_of_read']:.2f} of a read"
+        lines.append((work, row["weights"], row["math"], f"{row['dq_tokens_per_second']:.0f}", row["peer_weights"],
+                      f"{row['peer_tokens_per_second']:.0f}", f"{row['ratio']:.2f} ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})",
+                      share))
+    table(f"Tokens a second of processor time, one thread ({document['device'].split(', ')[1]}), in turns with llama.cpp",
+          ("work", "weights of dq", "arithmetic", "dq", "llama.cpp", "", "ratio, 95 %", "dq, of the machine"), lines)
+
+
 def main():
-    for part in (summary, stats, logits, weights, codes, policies, retrieval, tasks):
+    for part in (summary, stats, logits, weights, codes, policies, retrieval, tasks, speed):
         part(sys.argv[1])
 
 
