@@ -20,9 +20,9 @@ if (picture eq "accuracy" || picture eq "kld") {
     set xtics ("16" 0, "8" 1, "6" 2, "4" 3, "3" 4, "2" 5)
     set xrange [-0.3:5.3]
     set xlabel "bits of the attention logits"
-    do for [grain in "tensor row"] {
-        set title (grain eq "tensor" ? "one absmax per layer (tensor)" : "one absmax per row (row)")
-        mine(m) = strcol("model") eq m && strcol("task") eq (picture eq "accuracy" ? "mc" : "text") && (strcol("logit_grain") eq grain || column("logit_bits") == 16)
+    do for [granularity in "tensor row"] {
+        set title (granularity eq "per-tensor" ? "one absmax per layer (tensor)" : "one absmax per row (row)")
+        mine(m) = strcol("model") eq m && strcol("task") eq (picture eq "accuracy" ? "mc" : "text") && (strcol("logit_granularity") eq granularity || column("logit_bits") == 16)
         if (picture eq "accuracy") {
             file = folder."/logits.csv"
             set ylabel "accuracy (chance 0.25), +- standard error"

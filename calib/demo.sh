@@ -29,7 +29,7 @@ run "$dq" stats $llama $diff $planted --text $pair/text.txt --ctx 192 --limit "$
 
 say "2. Accuracy, NLL, KLD and top-1 agreement over logit bits, weights as stored"
 run "$dq" eval $llama $diff $planted --task mc --data $pair/choices.jsonl --text $pair/text.txt --ctx 192 \
-    --limit "$items" --logit-bits 16,8,6,4,3,2 --logit-grain tensor,row \
+    --limit "$items" --logit-bits 16,8,6,4,3,2 --logit-granularity per-tensor,per-row \
     --csv "$out/logits.csv" -o "$out/logits.json" --force
 
 say "3. Low-bit containers: 8, 6 and 4 bits with searched scales in groups of 128"

@@ -127,7 +127,7 @@ static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
                             .seq = w->seq,
                             .ids = w->s->ids + cu[first],
                             .pos = w->pos};
-    const dq_pass pass = {.logit = {.bits = 16, .grain = DQ_GRAIN_TENSOR},
+    const dq_pass pass = {.logit = {.bits = 16, .granularity = DQ_GRANULARITY_TENSOR},
                           .math = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32},
                           .listener = {w->plan->tick ? tell : NULL, w},
                           .watch = &w->watch};

@@ -26,7 +26,8 @@ dq_opt *dq_cache_plan_rows(dq_cache_plan *c)
         dq_opt_int("limit", "N", &c->windows, 3, 1000000,
                    "windows at most (default 60; 30 of --roles): the second and third fifth of "
                    "them search (of --roles the first --find), the others decide"),
-        dq_opt_text("kv-code", "NAME", &c->code, "of --kv: dither or page (default dither)"),
+        dq_opt_text("kv-quant", "NAME", &c->code,
+                    "of --kv: dither or per-channel (default dither)"),
         dq_opt_text("kv-policy", "NAME", &c->policy,
                     "of --roles: what chooses tokens, one of dq eval's policies, with its default"),
         dq_opt_int("kv-recent", "N", &c->recent, 0, INT32_MAX,
@@ -79,7 +80,7 @@ dq_status dq_cache_plan_check(const dq_cache_plan *c, dq_err *err)
                            {c->windows, "limit"},     {c->recent >= 0, "kv-recent"},
                            {c->sink >= 0, "kv-sink"}, {c->weights, "weights"},
                            {c->device, "device"}};
-    const option widths[] = {{c->code, "kv-code"}, {c->together, "kv-layers"}};
+    const option widths[] = {{c->code, "kv-quant"}, {c->together, "kv-layers"}};
     const option roles[] = {{c->policy, "kv-policy"},
                             {c->find >= 0, "find"},
                             {c->questions, "questions"},
@@ -124,16 +125,16 @@ static dq_status read_widths(dq_plan_kv_settings *s, const dq_cache_plan *c, dq_
     return DQ_OK;
 }
 
-/* Token codes have a word of the library's about them. */
-static dq_status read_code(dq_kv_code *out, const char *text, dq_err *err)
+/* Per-token codes have a word of the library's about them. */
+static dq_status read_code(dq_kv_quant *out, const char *text, dq_err *err)
 {
-    static const dq_kv_code code[] = {DQ_CODE_DITHER, DQ_CODE_PAGE};
+    static const dq_kv_quant code[] = {DQ_KV_DITHER, DQ_KV_PER_CHANNEL};
     enum { N = sizeof code / sizeof *code };
     const char *names[N];
-    for (int i = 0; i < N; i++) names[i] = dq_kv_code_name[code[i]];
-    *out = DQ_CODE_TOKEN;
-    if (text && strcmp(text, dq_kv_code_name[DQ_CODE_TOKEN]) == 0) return DQ_OK;
-    const int i = dq_options_word(text ? text : names[0], "kv-code", names, N, err);
+    for (int i = 0; i < N; i++) names[i] = dq_kv_quant_name[code[i]];
+    *out = DQ_KV_PER_TOKEN;
+    if (text && strcmp(text, dq_kv_quant_name[DQ_KV_PER_TOKEN]) == 0) return DQ_OK;
+    const int i = dq_options_word(text ? text : names[0], "kv-quant", names, N, err);
     if (i >= 0) *out = code[i];
     return err->code;
 }
@@ -150,7 +151,7 @@ static dq_status make_settings(dq_plan_kv_settings *s, const dq_cache_plan *c, d
                        "up to two uniform widths.",
                        (long long)c->trials);
     s->kv = dq_kv_config_plain;
-    DQ_TRY(read_code(&s->kv.code, c->code, err));
+    DQ_TRY(read_code(&s->kv.quant, c->code, err));
     if (c->recent >= 0) s->kv.recent = (int)c->recent;
     if (c->sink >= 0) s->kv.sink = (int)c->sink;
     s->mean = c->mean;

@@ -17,7 +17,7 @@ double dq_cache_plan_output_coded(const dq_plan_kv *p)
 {
     const dq_kv_spec spec = {.k_bits = 8,
                              .v_bits = 8,
-                             .code = p->set.kv.code,
+                             .quant = p->set.kv.quant,
                              .sink = p->set.kv.sink,
                              .recent = p->set.kv.recent};
     double reads = 0, coded = 0;
@@ -68,11 +68,11 @@ static json_t *trials_json(const dq_plan_kv *p)
     return list;
 }
 
-static json_t *rivals_json(const dq_plan_kv *p)
+static json_t *baselines_json(const dq_plan_kv *p)
 {
     json_t *list = json_array();
-    for (int i = 0; i < p->n_rivals; i++) {
-        const dq_plan_kv_rival *r = &p->rival[i];
+    for (int i = 0; i < p->n_baselines; i++) {
+        const dq_plan_kv_baseline *r = &p->baseline[i];
         json_t *o = json_object();
         json_object_set_new(o, "widths", json_string(p->caches.list[r->mix].name));
         json_object_set_new(o, "mean_bits", dq_document_real(r->bits));
@@ -89,7 +89,7 @@ static json_t *kv_json(const dq_plan_kv_settings *s, const char *widths)
 {
     json_t *o = json_object();
     json_object_set_new(o, "widths", json_string(widths));
-    json_object_set_new(o, "code", json_string(dq_kv_code_name[s->kv.code]));
+    json_object_set_new(o, "quant", json_string(dq_kv_quant_name[s->kv.quant]));
     json_object_set_new(o, "recent", json_integer(s->kv.recent));
     json_object_set_new(o, "sink", json_integer(s->kv.sink));
     return o;
@@ -106,7 +106,7 @@ static json_t *result_json(const dq_plan_kv *p)
         json_object_set_new(o, "mean_bits", dq_document_real(p->trial[p->chosen].bits));
         json_object_set_new(o, "search_kld_nats", dq_document_real(p->trial[p->chosen].kld));
         json_object_set_new(o, "unseen", dq_cache_numbers_found(&p->found));
-        json_object_set_new(o, "uniform", rivals_json(p));
+        json_object_set_new(o, "uniform", baselines_json(p));
         json_object_set_new(o, "trials", trials_json(p));
         json_object_set_new(o, "path", dq_document_name(p->set.in.out));
         json_object_set_new(o, "windows_taken_over", json_integer(p->caches.n_resumed));
@@ -129,7 +129,7 @@ static json_t *settings_json(const dq_plan_kv *p)
     for (int i = 0; i < s->n_bits; i++) json_array_append_new(widths, json_integer(s->bits[i]));
     json_object_set_new(o, "kv", dq_document_real(s->mean));
     json_object_set_new(o, "widths", widths);
-    json_object_set_new(o, "code", json_string(dq_kv_code_name[s->kv.code]));
+    json_object_set_new(o, "quant", json_string(dq_kv_quant_name[s->kv.quant]));
     json_object_set_new(o, "recent", json_integer(s->kv.recent));
     json_object_set_new(o, "sink", json_integer(s->kv.sink));
     json_object_set_new(o, "layers_together", json_integer(s->together));
@@ -230,7 +230,7 @@ static void print_inputs(const dq_cache_plan_view *v)
     printf(
         "codes              %s, the first %d and the last %d tokens unquantized: %.1f %% of what "
         "is read are codes\n",
-        dq_kv_code_name[p->set.kv.code], p->set.kv.sink, p->set.kv.recent,
+        dq_kv_quant_name[p->set.kv.quant], p->set.kv.sink, p->set.kv.recent,
         100 * dq_cache_plan_output_coded(p));
     printf("units              %d: keys%s and values of %d layer%s%s, each with ", p->space.n_units,
            p->space.n_maps == 2 ? " by map" : "", p->space.n_layers,
@@ -276,17 +276,18 @@ static void print_search(const dq_plan_kv *p)
 
 static void print_plan(const dq_plan_kv *p)
 {
-    printf("plan               --kv-code %s --kv-recent %d --kv-sink %d --kv-bits '%s'\n",
-           dq_kv_code_name[p->set.kv.code], p->set.kv.recent, p->set.kv.sink, dq_plan_kv_widths(p));
+    printf("plan               --kv-quant %s --kv-recent %d --kv-sink %d --kv-bits '%s'\n",
+           dq_kv_quant_name[p->set.kv.quant], p->set.kv.recent, p->set.kv.sink,
+           dq_plan_kv_widths(p));
     printf("bits               %.4g of keys and values, without scales\n",
            p->trial[p->chosen].bits);
     dq_cache_numbers_print(&p->found, &p->caches);
 }
 
-static void print_rivals(const dq_plan_kv *p)
+static void print_baselines(const dq_plan_kv *p)
 {
-    for (int i = 0; i < p->n_rivals; i++) {
-        const dq_plan_kv_rival *r = &p->rival[i];
+    for (int i = 0; i < p->n_baselines; i++) {
+        const dq_plan_kv_baseline *r = &p->baseline[i];
         const double more = p->trial[p->chosen].bits - r->bits;
         char name[DQ_KV_LISTS + 16];
         snprintf(name, sizeof name, "against %s", p->caches.list[r->mix].name);
@@ -296,21 +297,21 @@ static void print_rivals(const dq_plan_kv *p)
                "%+.3g): %s\n",
                r->difference.kld.value, 100 * (1 - p->outside), r->kld.low, r->kld.high,
                dq_cache_numbers_verdict(r->kld, "the plan is closer", "the uniform width is closer",
-                                        "not decided which is closer"));
+                                        "inconclusive which is closer"));
         printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s\n",
                dq_cache_numbers_percent(r->difference.loss.value), 100 * (1 - p->outside),
                dq_cache_numbers_percent(r->loss.low), dq_cache_numbers_percent(r->loss.high),
                dq_cache_numbers_verdict(r->loss, "the plan loses less",
                                         "the uniform width loses less",
-                                        "not decided which loses less"));
+                                        "inconclusive which loses less"));
         if (more > 1e-9)
             printf("                   the plan has %.3g bits more: no uniform widths come nearer "
                    "to the mean from below\n",
                    more);
     }
-    if (p->n_rivals == 0 && p->n_trials == 1)
+    if (p->n_baselines == 0 && p->n_trials == 1)
         printf("uniform            no other mix within the mean was measured\n");
-    else if (p->n_rivals == 0)
+    else if (p->n_baselines == 0)
         printf("uniform            the plan is this one: nothing else that was measured on the "
                "search windows is closer there (no interval)\n");
 }
@@ -326,7 +327,7 @@ dq_status dq_cache_plan_output_print(const dq_cache_plan_view *v, dq_err *err)
                (long long)p->caches.n_resumed);
     print_search(p);
     print_plan(p);
-    print_rivals(p);
+    print_baselines(p);
     printf("recipe             %s\n", p->set.in.out);
     return dq_document_flush(err);
 }

@@ -20,9 +20,9 @@
 static const dq_usage usage = {
     .name = "info",
     .synopsis = "FILE|DIR [options]",
-    .about =
-        "Says what a container or a checkpoint folder holds: family, sizes, settings, and with "
-        "--tensors every tensor. Structure is checked, hashes are not: see dq verify.",
+    .about = "Says what a container or a checkpoint folder holds: architecture, sizes, settings, "
+             "and with "
+             "--tensors every tensor. Structure is checked, hashes are not: see dq verify.",
     .examples = "  dq info model-4bit.h5\n"
                 "  dq info model --tensors\n"
                 "  dq info model-4bit.h5 --recipe > recipe.json\n",
@@ -42,7 +42,7 @@ static void print_model(const dq_model *m)
     printf("model              %s, %.2f %s parameters\n", m->layout->about,
            (double)m->n_params / (m->n_params < 1000000000 ? 1e6 : 1e9),
            m->n_params < 1000000000 ? "million" : "billion");
-    printf("family             %s\n", m->layout->family);
+    printf("architecture       %s\n", m->layout->family);
     if (known) printf("same sizes as      %s\n", known->names);
     printf("layers             %d\n", m->n_layers);
     printf("heads              %d query, %d KV of %d elements; %d outputs of %d map%s\n", map->n_q,
@@ -74,10 +74,11 @@ static void print_kv(const dq_model *m)
     else
         printf("KV cache           K %d bits, V %d bits", s->k_bits, s->v_bits);
     const bool coded = dq_kv_config_uses(s) & DQ_KV_CODES;
-    const dq_kv_code code = dq_kv_config_code(s);
-    if (coded && code != DQ_CODE_TOKEN)
-        printf(", code %s%s", dq_kv_code_name[code], s->code == DQ_CODE_AUTO ? " (auto)" : "");
-    if (coded && code == DQ_CODE_TOKEN) printf(", group %d", s->group);
+    const dq_kv_quant code = dq_kv_config_quant(s);
+    if (coded && code != DQ_KV_PER_TOKEN)
+        printf(", code %s%s", dq_kv_quant_name[code],
+               s->quant == DQ_KV_QUANT_AUTO ? " (auto)" : "");
+    if (coded && code == DQ_KV_PER_TOKEN) printf(", group %d", s->group);
     if (coded || s->rotate == DQ_ROTATE_ON) printf(", rotation %s", dq_rotate_name[s->rotate]);
     if (coded || s->evict.policy) printf(", sink %d, recent %d", s->sink, s->recent);
     if (s->dense != DQ_KV_F32) printf(", uncoded tokens in %s", dq_kv_dense_name[s->dense]);
@@ -139,7 +140,7 @@ static json_t *model_json(const dq_model *m)
     const dq_published *known = dq_published_find(m);
     json_t *o = json_object();
     json_object_set_new(o, "path", dq_document_name(m->path));
-    json_object_set_new(o, "family", json_string(m->layout->family));
+    json_object_set_new(o, "architecture", json_string(m->layout->family));
     json_object_set_new(o, "about", json_string(m->layout->about));
     json_object_set_new(o, "same_sizes_as", known ? json_string(known->names) : json_null());
     json_object_set_new(o, "layers", json_integer(m->n_layers));
@@ -337,7 +338,8 @@ static void print_container(const dq_container *c, const dq_model *m)
     print_method(c, recipe);
     print_plan(c, recipe);
     json_decref(recipe);
-    printf("attention logits   %d bits, grain %s\n", i->logit.bits, dq_grain_name[i->logit.grain]);
+    printf("attention logits   %d bits, granularity %s\n", i->logit.bits,
+           dq_granularity_name[i->logit.granularity]);
     print_kv(m);
     for (int k = 0; k < dq_container_n_sources(c); k++) {
         const dq_source_file *s = dq_container_source_file(c, k);
@@ -373,7 +375,7 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
     json_object_set_new(o, "kind", json_string("container"));
     json_object_set_new(o, "format_version", json_string(i->version));
     json_object_set_new(o, "written_by", json_string(i->dq_version));
-    json_object_set_new(o, "family", json_string(i->family));
+    json_object_set_new(o, "architecture", json_string(i->family));
     json_object_set_new(o, "params", json_integer(i->params));
     json_object_set_new(o, "weight_bytes", json_integer(i->weight_bytes));
     json_object_set_new(o, "file_bytes", json_integer(i->file_bytes));
@@ -384,7 +386,8 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
     json_object_set_new(o, "scale_mode", json_string(i->scale_mode));
     json_object_set_new(o, "by_role", roles_json(m, recipe));
     json_object_set_new(o, "logit_bits", json_integer(i->logit.bits));
-    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[i->logit.grain]));
+    json_object_set_new(o, "logit_granularity",
+                        json_string(dq_granularity_name[i->logit.granularity]));
     json_t *kv = dq_kv_config_json(&i->kv);
     json_object_set(o, "k_bits", json_object_get(kv, "k_bits"));
     json_object_set(o, "v_bits", json_object_get(kv, "v_bits"));

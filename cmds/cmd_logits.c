@@ -25,7 +25,7 @@
 enum { BLOCK_BYTES = 32 << 20 };
 
 typedef struct logits {
-    const char *text_path, *out_path, *grain, *math_name, *device;
+    const char *text_path, *out_path, *granularity, *math_name, *device;
     dq_list ids;
     int64_t logit_bits, threads, prefix; /* prefix 0: none is named */
     dq_kv_options kv_options;
@@ -62,7 +62,8 @@ static const dq_usage usage = {
              "another implementation.\n",
     .examples =
         "  dq logits diffllama/ --ids \"0 17 44 8\" -o logits.h5\n"
-        "  dq logits OUT.h5 --text book.txt --logit-bits 6 --logit-grain row -o logits.h5\n"
+        "  dq logits OUT.h5 --text book.txt --logit-bits 6 --logit-granularity per-row -o "
+        "logits.h5\n"
         "  dq logits model --text book.txt --prefix 400 --kv-bits 4 --kv-keep 0.5 -o logits.h5\n",
     .min_args = 1,
     .max_args = 1,
@@ -77,10 +78,11 @@ static dq_status check_options(logits *x, const char *model, dq_err *err)
     if (x->ids.n > 1)
         return dq_fail(err, DQ_USAGE, "--ids: one sequence only. Run dq logits once for each.");
     DQ_TRY(dq_kv_options_read(&x->kv_options, false, err));
-    if (x->grain) {
-        const int g = dq_options_word(x->grain, "logit-grain", dq_grain_name, DQ_GRAINS, err);
+    if (x->granularity) {
+        const int g = dq_options_word(x->granularity, "logit-granularity", dq_granularity_name,
+                                      DQ_GRANULARITIES, err);
         if (g < 0) return err->code;
-        x->logit.grain = (dq_grain)g;
+        x->logit.granularity = (dq_granularity)g;
     }
     const int m = dq_options_word(x->math_name, "math", dq_num_name, DQ_NUMS, err);
     if (m < 0) return err->code;
@@ -94,7 +96,7 @@ static dq_status check_options(logits *x, const char *model, dq_err *err)
 static void logit_settings(logits *x)
 {
     x->logit.bits = x->logit_bits ? (int)x->logit_bits : x->model->logit.bits;
-    if (!x->grain) x->logit.grain = x->model->logit.grain;
+    if (!x->granularity) x->logit.granularity = x->model->logit.granularity;
 }
 
 static dq_status kv_settings(logits *x, dq_err *err)
@@ -248,7 +250,8 @@ static dq_status begin_file(logits *x, dq_err *err)
     DQ_TRY(dq_h5_result_text(x->h, "/", "model", x->model->name, err));
     DQ_TRY(dq_h5_result_text(x->h, "/", "fingerprint", x->model->fingerprint, err));
     DQ_TRY(dq_h5_result_int(x->h, "/", "logit_bits", x->logit.bits, err));
-    DQ_TRY(dq_h5_result_text(x->h, "/", "logit_grain", dq_grain_name[x->logit.grain], err));
+    DQ_TRY(dq_h5_result_text(x->h, "/", "logit_granularity",
+                             dq_granularity_name[x->logit.granularity], err));
     DQ_TRY(put_json(x->h, "math", dq_kv_report_math_json(x->math), err));
     DQ_TRY(dq_h5_result_array(x->h, "/ids", DQ_OUT_I32, 1, &x->in.n, x->in.ids, err));
     DQ_TRY(dq_h5_result_matrix(x->h, "/logits", x->in.n, x->model->vocab, err));
@@ -354,7 +357,8 @@ static dq_status print_json(const logits *x, dq_err *err)
     if (x->text.text) json_array_append_new(inputs, dq_input_text_json(&x->text));
     json_object_set_new(s, "logit_bits", json_integer(x->logit.bits));
     json_object_set_new(s, "head_map", dq_input_head_map_json(&x->head_map));
-    json_object_set_new(s, "logit_grain", json_string(dq_grain_name[x->logit.grain]));
+    json_object_set_new(s, "logit_granularity",
+                        json_string(dq_granularity_name[x->logit.granularity]));
     json_object_set_new(s, "kv_bits", json_string(dq_kv_spec_widths(widths, &x->kv)));
     json_object_set_new(kv, "effective", dq_kv_spec_json(&x->kv));
     json_object_set_new(kv, "stored",
@@ -418,10 +422,10 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
             "logit-bits", "N", &x->logit_bits,
             "round attention logits to 2..8 bits; 16: leave them (default: as the container "
             "says, else 16)"),
-        dq_opt_text(
-            "logit-grain", "GRAIN", &x->grain,
-            "tensor, head, row or tile: what shares a scale (default: as the container says, "
-            "else tensor)"),
+        dq_opt_text("logit-granularity", "GRANULARITY", &x->granularity,
+                    "per-tensor, per-head, per-row or per-tile: what shares a scale (default: as "
+                    "the container says, "
+                    "else tensor)"),
         dq_opt_text(
             "math", "TYPE", &x->math_name,
             "f32, bf16 or int8 (default f32); int8 takes a packed container and --kv-bits 8 or "

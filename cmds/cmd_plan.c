@@ -79,7 +79,8 @@ static const dq_usage usage = {
     .examples =
         "  dq plan model --calib train.jsonl --budget kld=0.01 -o recipe.json\n"
         "  dq quantize model -o model.h5 --recipe recipe.json --calib train.jsonl\n"
-        "  dq plan model --calib train.jsonl --budget size=1.5GiB --ends -o recipe.json\n"
+        "  dq plan model --calib train.jsonl --budget size=1.5GiB --include-embeddings -o "
+        "recipe.json\n"
         "  dq plan model --calib train.jsonl --budget ppl=1.005 --unseen test.jsonl -o r.json\n"
         "  dq plan model --calib train.jsonl --budget bpw=4.2 --dry-run\n"
         "  dq plan model --kv 4 --text test.txt --ctx 1024 -o cache.json\n"
@@ -120,7 +121,7 @@ static const char *given_of_weights(const request *r)
                {s->tokens, "calib-tokens"},
                {s->ctx, "calib-ctx"},
                {s->search_tokens, "search-tokens"},
-               {s->ends, "ends"},
+               {s->ends, "include-embeddings"},
                {r->method, "method"},
                {o->group, "group"},
                {o->scale, "scale"},
@@ -199,7 +200,8 @@ static dq_status make_settings(request *r, dq_err *err)
     DQ_TRY(dq_plan_budget_parse(&s->budget, r->budget, err));
     if (s->ends && (r->recipe.embed_bits || r->recipe.head_bits))
         return dq_fail(err, DQ_USAGE,
-                       "--ends: plans the widths of embedding and head. Leave out --embed-bits and "
+                       "--include-embeddings: plans the widths of embedding and head. Leave out "
+                       "--embed-bits and "
                        "--head-bits, which fix them.");
     if (!s->out && !r->dry_run)
         return dq_fail(err, DQ_USAGE,
@@ -358,7 +360,7 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
                    "ids to search with, and to decide with, at most (default 64 sequences each)"),
         dq_opt_heading("weights:"),
         dq_opt_flag(
-            "ends", &s->ends,
+            "include-embeddings", &s->ends,
             "embedding and head get widths too; the embedding is rounded to the nearest code"),
         dq_opt_text("method", "NAME", &r->method, "align or gptq (default align)"),
         dq_opt_text("group", "N", &r->recipe.group,

@@ -27,7 +27,7 @@
 
 typedef struct request {
     dq_logger logger;
-    const char *out, *grain;
+    const char *out, *granularity;
     int64_t logit_bits, threads;
     dq_recipe_options recipe;
     dq_kv_options kv;
@@ -88,10 +88,12 @@ static dq_status make_settings(request *r, dq_err *err)
     DQ_TRY(dq_recipe_options_read(&r->set, &r->recipe, err));
     DQ_TRY(dq_calib_run_check(&r->calib, &r->set, err));
     dq_recipe_options_scale(&r->set, &r->recipe, dq_calib_run_wanted(&r->calib));
-    int grain = dq_options_word(r->grain, "logit-grain", dq_grain_name, DQ_GRAINS, err);
-    if (grain < 0) return err->code;
+    int granularity = dq_options_word(r->granularity, "logit-granularity", dq_granularity_name,
+                                      DQ_GRANULARITIES, err);
+    if (granularity < 0) return err->code;
     DQ_TRY(kv_settings(r, err));
-    r->set.logit = (dq_logit_spec){.bits = (int)r->logit_bits, .grain = (dq_grain)grain};
+    r->set.logit =
+        (dq_logit_spec){.bits = (int)r->logit_bits, .granularity = (dq_granularity)granularity};
     r->set.dq_version = DQ_VERSION;
     if (!r->out && !r->dry_run && !r->print_recipe)
         return dq_fail(err, DQ_USAGE, "-o OUT.h5 is missing (or --dry-run to see the plan).");
@@ -228,7 +230,7 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
     json_t *set = NULL, *rows = json_array();
     dq_json_parse(&set, recipe, strlen(recipe), "recipe", err);
     json_object_set_new(in, "path", dq_document_name(model));
-    json_object_set_new(in, "family", json_string(i->family));
+    json_object_set_new(in, "architecture", json_string(i->family));
     json_object_set_new(in, "bytes", json_integer(i->source_bytes));
     json_object_set_new(in, "types", i->source_types ? json_string(i->source_types) : json_null());
     json_array_append_new(json_object_get(doc, "inputs"), in);
@@ -383,7 +385,7 @@ static dq_status run(request *r, const char *model, dq_err *err)
 
 dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
 {
-    request r = {.grain = "tensor", .logit_bits = 16};
+    request r = {.granularity = "per-tensor", .logit_bits = 16};
     dq_kv_options_begin(&r.kv, "of the policy random (default 1)");
     const dq_opt opts[] = {
         dq_opt_letter('o', dq_opt_text("output", "OUT.h5", &r.out, "the container to write")),
@@ -392,7 +394,8 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
         DQ_CALIB_RUN_OPTIONS(r.calib),
         dq_opt_heading("attention, stored for dq eval:"),
         dq_opt_bits("logit-bits", "N", &r.logit_bits, "2 to 8, or 16: not rounded (default 16)"),
-        dq_opt_text("logit-grain", "GRAIN", &r.grain, "tensor, head, row or tile (default tensor)"),
+        dq_opt_text("logit-granularity", "GRANULARITY", &r.granularity,
+                    "per-tensor, per-head, per-row or per-tile (default per-tensor)"),
         DQ_KV_OPTION_ROWS(r.kv),
         dq_opt_heading("running:"),
         dq_opt_flag("dry-run", &r.dry_run,

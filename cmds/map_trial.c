@@ -117,7 +117,7 @@ static json_t *interval_json(dq_interval x)
 static const char *judge(dq_interval x)
 {
     if (x.high < -clear) return "better";
-    return x.low > -clear ? "not better" : "not decided";
+    return x.low > -clear ? "not better" : "inconclusive";
 }
 
 static json_t *map_json(const trial *t, int i, dq_mean nll, dq_mean minus_own)
@@ -137,7 +137,7 @@ static void warn_better(const trial *t, int better)
 {
     dq_logger_warn(
         t->logger,
-        "%s: head map \"%s\" reads this text better than the \"%s\" of its family. If more "
+        "%s: head map \"%s\" reads this text better than the \"%s\" of its architecture. If more "
         "text agrees, give --head-map %s",
         t->model, dq_headmap_pairing_name(t->map[better]), dq_headmap_pairing_name(t->map[0]),
         dq_headmap_pairing_name(t->map[better]));
@@ -210,9 +210,10 @@ static void print_sentence(const json_t *tried)
     bool open = false;
     for (size_t i = 1; i < json_array_size(maps); i++)
         open = open || strcmp(json_string_value(json_object_get(json_array_get(maps, i), "is")),
-                              "not decided") == 0;
+                              "inconclusive") == 0;
     if (better)
-        printf("\nHead map %s reads this text better by more than %g nats, at 95 %%: the family's "
+        printf("\nHead map %s reads this text better by more than %g nats, at 95 %%: the "
+               "architecture's "
                "order is in doubt.\n",
                better, clear);
     else if (json_array_size(maps) < 2)

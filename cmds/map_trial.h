@@ -11,7 +11,7 @@
  * checkpoint's shapes. *out is {"model", "own", "better", "n", "n_clusters", "maps": [{"head_map", "nll_nats",
  * "minus_own", "is"}]}; better is null or the map whose NLL is lower by more than 0.02 nats with all of the
  * paired difference's 95 % interval, blocks of 32 ids being its clusters; "is" says of every other map "better",
- * "not better" or "not decided". Ended by json_decref. */
+ * "not better" or "inconclusive". Ended by json_decref. */
 dq_status dq_map_trial_try(json_t **out, const char *model, const char *text_path,
                            dq_logger *logger, dq_err *err);
 /* The same as a table with a sentence below, on stdout. */

@@ -124,10 +124,10 @@ static json_t *numbers_json(const dq_plan_numbers *n, double outside)
     return o;
 }
 
-static bool is_rival(const dq_plan *p, int64_t trial)
+static bool is_baseline(const dq_plan *p, int64_t trial)
 {
-    for (int i = 0; i < p->n_rivals; i++) {
-        if (p->rival[i].trial == trial) return true;
+    for (int i = 0; i < p->n_baselines; i++) {
+        if (p->baseline[i].trial == trial) return true;
     }
     return false;
 }
@@ -142,7 +142,7 @@ static json_t *trial_json(const dq_plan *p, int64_t i)
     json_object_set_new(o, "predicted_kld", dq_document_real(t->predicted));
     json_object_set_new(o, "search", numbers_json(&t->on[DQ_PLAN_SEARCH], 0.05));
     /* what was not looked at is not shown either */
-    if (t->look || is_rival(p, i))
+    if (t->look || is_baseline(p, i))
         json_object_set_new(
             o, "unseen",
             numbers_json(&t->on[DQ_PLAN_UNSEEN], dq_plan_decide_outside(t->look ? t->look : 1)));
@@ -155,16 +155,16 @@ static json_t *trial_json(const dq_plan *p, int64_t i)
 }
 
 /* Outside of each interval of a difference to a uniform width. */
-static double outside_rival(const dq_plan *p)
+static double outside_baseline(const dq_plan *p)
 {
     return dq_plan_decide_outside_of(p->trial[p->chosen].look, 2);
 }
 
-static json_t *rivals_json(const dq_plan *p)
+static json_t *baselines_json(const dq_plan *p)
 {
     json_t *list = json_array();
-    for (int i = 0; i < p->n_rivals; i++) {
-        const dq_plan_rival *r = &p->rival[i];
+    for (int i = 0; i < p->n_baselines; i++) {
+        const dq_plan_baseline *r = &p->baseline[i];
         json_t *o = json_object();
         json_object_set_new(o, "bits", json_integer(p->trial[r->trial].uniform));
         json_object_set_new(o, "bits_per_weight",
@@ -172,7 +172,7 @@ static json_t *rivals_json(const dq_plan *p)
         json_object_set_new(o, "kld_difference",
                             dq_document_metric(r->difference.value, r->difference.std_err));
         json_object_set_new(o, "interval", interval_json(r->interval));
-        json_object_set_new(o, "outside", dq_document_real(outside_rival(p)));
+        json_object_set_new(o, "outside", dq_document_real(outside_baseline(p)));
         if (p->set.budget.goal >= DQ_PLAN_BPW)
             json_object_set_new(o, "beyond_budget", json_boolean(r->beyond));
         json_array_append_new(list, o);
@@ -198,7 +198,7 @@ static json_t *plan_json(const dq_plan *p, const char *budget)
     json_object_set_new(o, "looks", json_integer(p->n_look));
     json_object_set_new(o, "looks_for_other_budgets", json_integer(p->n_earlier));
     json_object_set_new(o, "result", trial_json(p, p->chosen));
-    json_object_set_new(o, "uniform", rivals_json(p));
+    json_object_set_new(o, "uniform", baselines_json(p));
     json_object_set_new(o, "uniform_was_better", json_boolean(p->mix >= 0));
     for (int64_t i = 0; i < p->n_trials; i++) json_array_append_new(trials, trial_json(p, i));
     json_object_set_new(o, "trials", trials);
@@ -240,7 +240,7 @@ dq_status dq_plan_output_json(const dq_plan *p, const char *budget, const dq_log
     json_t *doc = dq_document_new(logger, "dq-plan/1"), *in = json_object(), *set = NULL;
     json_t *widths = json_array(), *result = plan_json(p, budget);
     json_object_set_new(in, "path", dq_document_name(p->set.model));
-    json_object_set_new(in, "family", json_string(p->model->layout->family));
+    json_object_set_new(in, "architecture", json_string(p->model->layout->family));
     json_array_append_new(json_object_get(doc, "inputs"), in);
     dq_quantize_recipe_of(&set, &p->set.set, err);
     json_object_del(set, "bits");
@@ -249,7 +249,7 @@ dq_status dq_plan_output_json(const dq_plan *p, const char *budget, const dq_log
     json_object_set_new(set, "widths", widths);
     json_object_set_new(set, "method", json_string(p->set.rule->name));
     json_object_set_new(set, "trials", json_integer(p->set.trials));
-    json_object_set_new(set, "ends", json_boolean(p->set.ends));
+    json_object_set_new(set, "include_embeddings", json_boolean(p->set.ends));
     json_object_set_new(doc, "settings", set);
     json_object_set_new(result, "path", dq_document_name(p->set.out));
     json_object_set_new(result, "container_bytes", json_integer(p->container_bytes));
@@ -428,21 +428,21 @@ static dq_status print_curve(const dq_plan *p, dq_err *err)
 
 /* ---- Sentences ---- */
 
-static void print_rivals(const dq_plan *p)
+static void print_baselines(const dq_plan *p)
 {
-    for (int i = 0; i < p->n_rivals; i++) {
-        const dq_plan_rival *r = &p->rival[i];
+    for (int i = 0; i < p->n_baselines; i++) {
+        const dq_plan_baseline *r = &p->baseline[i];
         const double high = r->interval.high, low = r->interval.low;
         const char *says = high < 0  ? "the plan is closer"
                            : low > 0 ? "the uniform width is closer"
-                                     : "not decided which is closer";
+                                     : "inconclusive which is closer";
         printf("against uniform %d  %.3f bits per weight%s; KLD of the plan less its own %+.3g "
                "(nominally %.5g %%: %+.3g to %+.3g): %s\n",
                p->trial[r->trial].uniform, p->trial[r->trial].bits_per_weight,
                r->beyond ? ", beyond the budget" : "", r->difference.value,
-               100 * (1 - outside_rival(p)), low, high, says);
+               100 * (1 - outside_baseline(p)), low, high, says);
     }
-    if (p->n_rivals)
+    if (p->n_baselines)
         printf("                   two such comparisons share the 5 %% outside with the looks\n");
     if (p->mix >= 0)
         printf("                   on the search text a mix of %.3f bits per weight was not "
@@ -505,7 +505,7 @@ dq_status dq_plan_output_print(const dq_plan *p, dq_err *err)
     if (p->n_resumed)
         printf("taken over         %lld results of an earlier run\n", (long long)p->n_resumed);
     print_result(p);
-    print_rivals(p);
+    print_baselines(p);
     print_budget(p);
     printf("recipe             %s\n", p->set.out);
     return DQ_OK;

@@ -41,7 +41,7 @@ const char *dq_recipe_options_modes(dq_recipe_options *o, bool calibrated);
             "dense-type", "TYPE", &(o).dense_type,                                                 \
             "bf16, f16 or keep: type of matrices that are not packed, rounded to nearest; "        \
             "f16 refuses values beyond 65504; vectors (norms, biases, lambda) keep "               \
-            "theirs, being small and touchy (default keep)"),                                      \
+            "theirs, being small and sensitive (default keep)"),                                   \
         dq_opt_list("bits-map", "REGEX=N[/GROUP[/SCALE]]", &(o).map,                               \
                     "other settings for tensors whose name matches; may be repeated, the last "    \
                     "match wins"),                                                                 \

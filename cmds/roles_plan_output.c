@@ -251,12 +251,12 @@ static void print_uniform(const dq_plan_roles *p)
            "to %+.4g): %s\n",
            kld.value, kld.std_err, sure, p->kld.low, p->kld.high,
            dq_cache_numbers_verdict(p->kld, "the plan is closer", "the uniform share is closer",
-                                    "not decided which is closer"));
+                                    "inconclusive which is closer"));
     printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s\n",
            dq_cache_numbers_percent(loss.value), sure, dq_cache_numbers_percent(p->loss.low),
            dq_cache_numbers_percent(p->loss.high),
            dq_cache_numbers_verdict(p->loss, "the plan loses less", "the uniform share loses less",
-                                    "not decided which loses less"));
+                                    "inconclusive which loses less"));
 }
 
 dq_status dq_roles_plan_output_print(const dq_roles_plan_view *v, dq_err *err)

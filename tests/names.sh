@@ -4,7 +4,7 @@
 # Prints one line per violation and exits 1; also checks itself on a planted tree that breaks every rule. The rules:
 #   noun    What a header declares, functions and data, begins with the header's noun: dq_NOUN_... in NOUN.h. A plural
 #           file may use its singular, kind_NOUN.h the noun alone, and data of a type of that header the type's name:
-#           dq_grain_name. FAMILIES below are the other prefixes, each with its reason.
+#           dq_granularity_name. FAMILIES below are the other prefixes, each with its reason.
 #   twice   No type, macro of a header, header or source has a name that another one has.
 #   guard   The guard of NAME.h is DQ_NAME_H.
 #   word    Identifiers of headers use the field's words, not those of WORDS below.
@@ -57,7 +57,7 @@ src/tokenizer/tokenizer_                dq_tokenizer_ one tokenizer
 '
 
 # Words that this project does not use in names, with those it does.
-WORDS='most:max trunk:shared_prefix stem:prefix talk:logger wish:request settle:compact settled:compacted relax:release
+WORDS='most:max grain:granularity rival:baseline yardstick:baseline trunk:shared_prefix stem:prefix talk:logger wish:request settle:compact settled:compacted relax:release
 spares:protects room:capacity held:cached asked:requested looks:observers odd:overflow'
 
 files() { # EXTENSION...: sources, without goldens
@@ -263,7 +263,7 @@ self_test() {
     mkdir -p "$tree"
     plant src/kv/kv_spec.h '/* kv_spec: see kv_spec.c. */' '#ifndef DQ_KV_SPEC_H' '#define DQ_KV_SPEC_H' \
         'typedef struct dq_kv_spec {' '    int max; /* most of room */' '} dq_kv_spec;' \
-        'typedef enum dq_grain { DQ_TILE } dq_grain;' 'extern const char *const dq_grain_name[]; /* printed */' \
+        'typedef enum dq_granularity { DQ_TILE } dq_granularity;' 'extern const char *const dq_granularity_name[]; /* printed */' \
         'enum { DQ_PAGE_TOKENS = 64 };' \
         'bool dq_kv_spec_same(const dq_kv_spec *a,' '                     const dq_kv_spec *b);' \
         'static inline int dq_kv_spec_add(int a)' '{' '    return dq_other(a);' '}' '#endif'

@@ -25,7 +25,7 @@ KINDS, SEEDS = ("diffllama", "llama"), ("0", "1", "2")
 KEEPS = (0.5, 0.25, 0.125, 0.0625)
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101,
            2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045)  # .975 quantile by degrees of freedom, from 1
-CODES = {"": ["--kv-bits", "16"], " 4:4": ["--kv-bits", "4:4", "--kv-code", "dither"]}
+CODES = {"": ["--kv-bits", "16"], " 4:4": ["--kv-bits", "4:4", "--kv-quant", "dither"]}
 
 
 def measures(o):
@@ -99,7 +99,7 @@ def compare(ours, usual):
 def said(measure, difference, half):
     """What an interval says of a policy: lower KLD or more answers is better."""
     if not abs(difference) > half:  # nor where one number has no interval
-        return "the same" if difference == half == 0 else "not decided"
+        return "the same" if difference == half == 0 else "inconclusive"
     return "better" if (difference < 0) == measure.startswith("kld") else "worse"
 
 

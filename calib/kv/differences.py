@@ -15,13 +15,13 @@ import sys
 
 from defaults import KINDS, compare, read_value, said
 
-CODES = (("page", "token"), ("dither", "token"), ("dither", "page"))
+CODES = (("per-channel", "per-token"), ("dither", "per-token"), ("dither", "per-channel"))
 
 
 def cache_of(kv):
     """(bits, code, policy, budget, share); "-" where there is nothing to name."""
     coded, cut = kv["k_bits"] < 16 or kv["v_bits"] < 16, bool(kv["policy"])
-    return (f"{kv['k_bits']}:{kv['v_bits']}", kv["code"] if coded else "-", kv["policy"] if cut else "-",
+    return (f"{kv['k_bits']}:{kv['v_bits']}", kv["quant"] if coded else "-", kv["policy"] if cut else "-",
             kv["budget"] if cut else "-", kv["keep"] if cut else 1)
 
 
@@ -65,7 +65,7 @@ def main():
         sys.exit(f"differences.py: {sys.argv[1]} has no KIND-SEED-*.items.gz. Run calib/kv/run.sh {sys.argv[1]} first.")
     with open(sys.argv[2], "w", newline="") as f:
         w = csv.writer(f, lineterminator="\n")
-        w.writerow(["kind", "seed", "measure", "bits", "code", "policy", "budget", "keep", "ours", "other", "mean", "se", "difference",
+        w.writerow(["kind", "seed", "measure", "bits", "quant", "policy", "budget", "keep", "ours", "other", "mean", "se", "difference",
                     "half_95", "said"])
         for kind, measure, cache, ours, key, other in pairs(of):
             seeds = sorted(set(of[(kind, measure, cache)]) & set(of.get(key, ())))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Widths of a KV cache's page codes by layer and map, measured: a text for --kv-bits. dq plan --kv does the same in one process.
+"""Widths of a KV cache's per-channel codes by layer and map, measured: a text for --kv-bits. dq plan --kv does the same in one process.
 
     python calib/kv/plan.py MODEL --text FILE [--mean 4] [--code dither] [--score 12] [--of TEXT,...] [--out OUT.csv]
                             [--recipe OUT.json [--weights RECIPE.json]]
@@ -76,7 +76,7 @@ class Cache:
         for i in range(0, len(todo), SWEEP):
             with tempfile.TemporaryDirectory() as folder:
                 items = os.path.join(folder, "items.jsonl")
-                of_dq([a.dq, "eval", a.model, "--text", a.text, "--ctx", str(a.ctx), "--kv-recent", str(a.recent), "--kv-code", a.code,
+                of_dq([a.dq, "eval", a.model, "--text", a.text, "--ctx", str(a.ctx), "--kv-recent", str(a.recent), "--kv-quant", a.code,
                        "--kv-bits", ",".join(todo[i:i + SWEEP]), "--dump-items", items, "--progress", "never", *limit])
                 rows = {}
                 for line in open(items):
@@ -160,7 +160,7 @@ def report(cache, texts):
 def recipe_of(weights, text, args):
     """weights: a recipe, or {}; with the plan's widths, and what else it says of the KV cache (roles)."""
     other = {k: v for k, v in weights.get("kv", {}).items() if k not in ("k_bits", "v_bits")}
-    return {**weights, "schema": "dq-recipe/1", "kv": {**other, "widths": text, "code": args.code, "recent": args.recent},
+    return {**weights, "schema": "dq-recipe/1", "kv": {**other, "widths": text, "quant": args.code, "recent": args.recent},
             "comment": weights.get("comment", f"kv: calib/kv/plan.py, mean of {args.mean} bits")}
 
 
@@ -169,7 +169,7 @@ def main():
     ap.add_argument("model")
     ap.add_argument("--text", required=True)
     ap.add_argument("--mean", type=int, default=4, help="bits of keys and values together, without scales: 2, 3, 4, 5, 6")
-    ap.add_argument("--code", default="dither", choices=("token", "page", "dither"))
+    ap.add_argument("--code", default="dither", choices=("per-token", "per-channel", "dither"))
     ap.add_argument("--ctx", type=int, default=1024)
     ap.add_argument("--recent", type=int, default=16)
     ap.add_argument("--score", type=int, default=12, help="windows that do not plan")
@@ -181,7 +181,7 @@ def main():
     ap.add_argument("--recipe", help="a file for dq quantize --recipe")
     ap.add_argument("--weights", help="a recipe whose settings of weights it has")
     args = ap.parse_args()
-    if args.code == "token" and not args.of:
+    if args.code == "per-token" and not args.of:
         ap.error("--code token: its widths are the same for all layers and maps, so there is nothing to plan. "
                  "Use page or dither, or --of to score widths")
     if args.recipe and args.of or args.weights and not args.recipe:

@@ -101,21 +101,21 @@ roles() {
         by=$(sed -n "s/.*--kv-keep $keep .*--kv-roles //p" "$found")
         set -- --kv-policy keydiff --kv-keep "$keep" --kv-budget roles --kv-roles "$by"
         needles blind "roles-$keep-recall" --kv-bits 16 "$@"
-        text "roles-$keep-text" --kv-bits 16,4 --kv-code dither "$@"
+        text "roles-$keep-text" --kv-bits 16,4 --kv-quant dither "$@"
         needles asked "roles-$keep-asked" --kv-bits 16 "$@"
     done
 }
 
 codes() {
-    text page-widths-text --kv-bits 8,6,4,4:3,4:2,3,2 --kv-code page
-    text dither-widths-text --kv-bits 8,6,4 --kv-code dither
-    text widths-text --kv-bits 16,8,6,4,4:3,4:2 --kv-code token
+    text page-widths-text --kv-bits 8,6,4,4:3,4:2,3,2 --kv-quant per-channel
+    text dither-widths-text --kv-bits 8,6,4 --kv-quant dither
+    text widths-text --kv-bits 16,8,6,4,4:3,4:2 --kv-quant per-token
 }
 codes_recall() {
-    needles blind page-widths-recall --kv-bits 4,4:2,3,2 --kv-code page
-    needles blind dither-4x4-recall --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep "$keeps"
-    text dither-4x4-text --kv-bits 4 --kv-code dither --kv-policy keydiff --kv-keep "$keeps"
-    needles blind widths-recall --kv-bits 16,8,6,4,4:3,4:2 --kv-code token
+    needles blind page-widths-recall --kv-bits 4,4:2,3,2 --kv-quant per-channel
+    needles blind dither-4x4-recall --kv-bits 4 --kv-quant dither --kv-policy keydiff --kv-keep "$keeps"
+    text dither-4x4-text --kv-bits 4 --kv-quant dither --kv-policy keydiff --kv-keep "$keeps"
+    needles blind widths-recall --kv-bits 16,8,6,4,4:3,4:2 --kv-quant per-token
 }
 
 usual=keydiff,leverage,kvzip,h2o

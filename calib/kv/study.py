@@ -26,7 +26,7 @@ values   the same; means by page, context or frozen; the middle of least and lar
 ridge    the read basis where the moment of queries is less trusted, for --calibrate
 more ... searched zero points, dither, other bases with zero points
 both     combinations at 4:4, then with bits by layer and by map at the same mean
-goal     4:4 with more for the last layer and map 1, all of it page codes, which nothing is calibrated for
+goal     4:4 with more for the last layer and map 1, all of it per-channel codes, which nothing is calibrated for
 low ...  fewer: 3 bits on both sides, values of 2 bits; lower: the best of both at a mean of 3 bits
 """
 import argparse

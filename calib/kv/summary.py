@@ -22,11 +22,11 @@ import sys
 
 DIR = pathlib.Path(sys.argv[1])
 EARLIER = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
-FIELDS = ("file", "kind", "seed", "scored_on", "k_bits", "v_bits", "code", "policy", "budget", "roles", "keep", "ratio_held",
+FIELDS = ("file", "kind", "seed", "scored_on", "k_bits", "v_bits", "quant", "policy", "budget", "roles", "keep", "ratio_held",
           "ratio_payload", "bytes_per_token", "lowbit_fraction", "acc", "acc_se", "nll", "nll_se", "dnll", "dnll_se", "kld", "kld_se",
           "same_top1", "earlier")
 NUMBERS = FIELDS[FIELDS.index("keep"):-1]
-CACHE = ("k_bits", "v_bits", "code", "policy", "budget", "keep")  # settings that differ between rows
+CACHE = ("k_bits", "v_bits", "quant", "policy", "budget", "keep")  # settings that differ between rows
 
 
 def metric(r, name):
@@ -43,7 +43,7 @@ def scored_on(name):
 def cache_of(kv):
     """What CACHE names, of the `kv` of a result or of an item; "-" where there is nothing to name."""
     coded, cut = kv["k_bits"] < 16 or kv["v_bits"] < 16, bool(kv["policy"])
-    return (kv["k_bits"], kv["v_bits"], kv["code"] if coded else "-", kv["policy"] if cut else "-", kv["budget"] if cut else "-",
+    return (kv["k_bits"], kv["v_bits"], kv["quant"] if coded else "-", kv["policy"] if cut else "-", kv["budget"] if cut else "-",
             kv["keep"] if cut else 1)
 
 
@@ -65,13 +65,13 @@ def key_of(row):
 
 
 def earlier_rows():
-    """Those of EARLIER; a table that names no code and no budget has token codes and the same budget for all."""
+    """Those of EARLIER; a table that names no code and no budget has per-token codes and the same budget for all."""
     with open(EARLIER / "kv.csv", newline="") as f:
         for old in csv.DictReader(f):
             row = {**old, **{n: int(old[n]) for n in ("seed", "k_bits", "v_bits")}, "earlier": 1, "roles": old.get("roles") or None}
             row.update({n: float(old[n]) if old[n] else None for n in NUMBERS})
             row["lowbit_fraction"] = None
-            row.setdefault("code", "token" if row["k_bits"] < 16 or row["v_bits"] < 16 else "-")
+            row.setdefault("quant", "per-token" if row["k_bits"] < 16 or row["v_bits"] < 16 else "-")
             row.setdefault("budget", "-" if row["policy"] == "-" else "uniform")
             yield {name: row[name] for name in FIELDS}
 
@@ -112,7 +112,7 @@ def text(m):
 def words(cache):
     """"4:4 page keydiff roles 0.25" of what CACHE names."""
     k, v, code, policy, budget, keep = cache
-    named = f"{k}:{v}" + ("" if code in ("-", "token") else f" {code}")
+    named = f"{k}:{v}" + ("" if code in ("-", "per-token") else f" {code}")
     return named, policy + ("" if budget in ("-", "uniform") else f" {budget}"), f"{keep:g}"
 
 
@@ -184,7 +184,7 @@ def earlier_pairs():
         out = {}
         for r in csv.DictReader(f):
             bits, policy = (int(r["k_bits"]), int(r["v_bits"])), r.get("less") or r["against"]
-            cache = (*bits, r.get("code") or ("token" if min(bits) < 16 else "-"), policy, r.get("budget") or "uniform", float(r["keep"]))
+            cache = (*bits, r.get("quant") or ("per-token" if min(bits) < 16 else "-"), policy, r.get("budget") or "uniform", float(r["keep"]))
             found = r.get("recall_difference") or r["recall_diff_minus_other"]
             out[(r.get("of") or "diff", r["kind"], r["scored_on"], cache)] = (int(r["seeds"]), float(found), float(r["se"]))
         return out
@@ -214,7 +214,7 @@ def paired():
             pairs[key] = old
     with open(DIR / "paired.csv", "w", newline="") as f, open(DIR / "paired.txt", "w") as lines:
         w = csv.writer(f, lineterminator="\n")
-        w.writerow(("kind", "scored_on", "k_bits", "v_bits", "code", "keep", "of", "less", "budget", "seeds", "recall_difference", "se"))
+        w.writerow(("kind", "scored_on", "k_bits", "v_bits", "quant", "keep", "of", "less", "budget", "seeds", "recall_difference", "se"))
         for (base, kind, on, cache), (n, m, se) in sorted(pairs.items(), key=lambda g: (g[0][0] == "diff", order((g[0][1:],)))):
             k, v, code, policy, budget, keep = cache
             w.writerow((kind, on, k, v, code, keep, base, policy, budget, n, f"{m:+.4f}", f"{se:.4f}"))
@@ -233,10 +233,10 @@ KEPT = "share of the context kept"
 
 
 def curve(kind, on, bits, policy, value, x):
-    """[(x, mean, error)] of one policy and budget with token codes, from large shares to small ones."""
+    """[(x, mean, error)] of one policy and budget with per-token codes, from large shares to small ones."""
     points = []
     for (k, s, cache), found in sorted(groups.items(), key=lambda g: -g[0][2][-1]):
-        if (k, s, cache[:2], words(cache)[1]) == (kind, on, bits, policy) and cache[2] in ("-", "token"):
+        if (k, s, cache[:2], words(cache)[1]) == (kind, on, bits, policy) and cache[2] in ("-", "per-token"):
             m = mean(found, value, value + "_se")
             if m:
                 points.append((x(found, cache[-1]), m[0], m[1]))

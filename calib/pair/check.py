@@ -5,7 +5,7 @@ Every number is float32 arithmetic on the stored (BF16) weights.  Logits S of
 one layer and one sequence are taken after the 1/sqrt(head size) scale and
 before the softmax; only causally visible entries count:
     Q = 2^(bits-1) - 1,  A = max |S|,  code = rint(S * Q / A),  S' = code * (A / Q)
-with A over all heads and rows (grain tensor), over one head (head) or over one
+with A over all heads and rows (granularity per-tensor), over one head (head) or over one
 query row of one head (row).  16 bits means: not quantized.
 
 Choices: sum of log-probabilities of the ids that encode(ctx + " " + choice) has
@@ -24,7 +24,7 @@ import torch
 from tokenizers import Tokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-STATE = {"bits": 16, "grain": "tensor", "lengths": None, "absmax": 0.0}
+STATE = {"bits": 16, "granularity": "tensor", "lengths": None, "absmax": 0.0}
 
 
 def attention(module, query, key, value, attention_mask, scaling=None, **kwargs):
@@ -39,7 +39,7 @@ def attention(module, query, key, value, attention_mask, scaling=None, **kwargs)
     STATE["absmax"] = max(STATE["absmax"], peak.max().item())
     if STATE["bits"] < 16:
         top = 2 ** (STATE["bits"] - 1) - 1
-        dims = {"tensor": (1, 2, 3), "head": (2, 3), "row": (3,)}[STATE["grain"]]
+        dims = {"tensor": (1, 2, 3), "head": (2, 3), "row": (3,)}[STATE["granularity"]]
         a = peak.amax(dims, keepdim=True).clamp_min(1e-30)
         s.mul_(top / a).round_().mul_(a / top)
     p = torch.softmax(s.masked_fill_(hidden, float("-inf")), -1)
@@ -116,7 +116,7 @@ def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--models", nargs="+", default=["llama", "diffllama", "planted"])
     ap.add_argument("--bits", type=int, nargs="+", default=[16, 8, 6, 4, 3, 2])
-    ap.add_argument("--grains", nargs="+", default=["tensor", "row"])
+    ap.add_argument("--granularities", nargs="+", default=["tensor", "row"])
     ap.add_argument("--items", type=int, default=0, help="first N items only")
     ap.add_argument("--dir", default=HERE)
     ap.add_argument("--data", default=HERE)
@@ -128,7 +128,7 @@ def main():
     items = items[:args.items] if args.items else items
     text = open(os.path.join(args.data, "text.txt")).read()
     dump = {}
-    print(f"{'model':10} {'bits':>4} {'grain':7} {'acc':>7} {'acc_norm':>8} {'NLL':>8} {'max|S|':>8}")
+    print(f"{'model':10} {'bits':>4} {'granularity':7} {'acc':>7} {'acc_norm':>8} {'NLL':>8} {'max|S|':>8}")
     for name in args.models:
         path = os.path.join(args.dir, name)
         tok = Tokenizer.from_file(os.path.join(path, "tokenizer.json"))
@@ -136,13 +136,13 @@ def main():
         reqs = requests(tok, items)
         ids = tok.encode(text).ids
         for bits in args.bits:
-            for grain in args.grains if bits < 16 else ["-"]:
-                STATE.update(bits=bits, grain=grain, absmax=0.0)
+            for granularity in args.granularities if bits < 16 else ["-"]:
+                STATE.update(bits=bits, granularity=granularity, absmax=0.0)
                 acc, norm, ll = score(model, items, reqs)
                 nll = text_nll(model, ids)
                 if bits == 16:
                     dump[name] = ll
-                print(f"{name:10} {bits:4d} {grain:7} {acc:7.4f} {norm:8.4f} {nll:8.4f} "
+                print(f"{name:10} {bits:4d} {granularity:7} {acc:7.4f} {norm:8.4f} {nll:8.4f} "
                       f"{STATE['absmax']:8.2f}", flush=True)
                 assert math.isfinite(nll)
     if args.dump:

@@ -69,8 +69,8 @@ def search(src, offset, count):
     items = items[-count:]
     reqs = check.requests(tok, items)
 
-    def accuracy(model, bits, grain):
-        check.STATE.update(bits=bits, grain=grain)
+    def accuracy(model, bits, granularity):
+        check.STATE.update(bits=bits, granularity=granularity)
         return check.score(check.prepare(model), items, reqs)[0]
 
     print(f"llama, 16 bits: {accuracy(src, 16, 'row'):.3f}; 6 bits tensor "

@@ -24,9 +24,9 @@ set xrange [8.4:2.6]
 set xtics ("8" 8, "6" 6, "5" 5, "4" 4, "3" 3)
 set xlabel "bits"
 file = folder."/logits-near.csv"
-grains = "tensor head row tile"
-plot for [i=1:words(grains)] file every ::1 using (column("logit_bits") < 16 ? column("logit_bits")*own("logit_grain", word(grains, i)) : NaN):(column("kld_nats")):(column("kld_nats_stderr")) \
-     with yerrorlines ls i title word(grains, i)
+granularities = "tensor head row tile"
+plot for [i=1:words(granularities)] file every ::1 using (column("logit_bits") < 16 ? column("logit_bits")*own("logit_granularity", word(granularities, i)) : NaN):(column("kld_nats")):(column("kld_nats_stderr")) \
+     with yerrorlines ls i title word(granularities, i)
 
 set title "weights in groups of 64, by method"
 set key top right
@@ -47,7 +47,7 @@ set xlabel "bits of keys:values"
 file = folder."/codes-near.csv"
 codes = "token page"
 place(k, v) = k == 8 ? 0 : k == 4 ? 5 - v : NaN
-plot for [i=1:words(codes)] file every ::1 using (place(column("kv_k_bits"), column("kv_v_bits"))*own("kv_code", word(codes, i))):(column("kld_nats")):(column("kld_nats_stderr")) \
+plot for [i=1:words(codes)] file every ::1 using (place(column("kv_k_bits"), column("kv_v_bits"))*own("kv_quant", word(codes, i))):(column("kld_nats")):(column("kld_nats_stderr")) \
      with yerrorlines ls i title word(codes, i)
 
 set title "tokens evicted from a context of 512"

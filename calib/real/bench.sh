@@ -77,15 +77,15 @@ stats() {
 # Figure 8 of the paper has this shape: width and granularity of the attention logits.
 logits() {
     score logits-near "$model" --text texts/near.jsonl --ctx 512 --limit $windows \
-        --logit-bits 16,8,6,5,4,3 --logit-grain tensor,head,row,tile
+        --logit-bits 16,8,6,5,4,3 --logit-granularity per-tensor,per-head,per-row,per-tile
     score logits-far "$model" --text texts/far.jsonl --ctx 512 --limit $windows \
-        --logit-bits 16,6,4 --logit-grain tensor,row
+        --logit-bits 16,6,4 --logit-granularity per-tensor,per-row
 }
 
 codes() {
     for text in near far; do
         score codes-$text "$model" --text texts/$text.jsonl --ctx 512 --limit $windows \
-            --kv-bits 16,8,4,4:3,4:2 --kv-code token,page
+            --kv-bits 16,8,4,4:3,4:2 --kv-quant per-token,per-channel
     done
 }
 
@@ -150,7 +150,7 @@ tasks() {
         return 0
     }
     # shellcheck disable=SC2086
-    score tasks-logits "$model" --task "$tasks" $files --limit 1000 --logit-bits 16,4 --logit-grain tensor,row
+    score tasks-logits "$model" --task "$tasks" $files --limit 1000 --logit-bits 16,4 --logit-granularity per-tensor,per-row
     # shellcheck disable=SC2086
     score tasks-weights rescaled w-default.h5 w-align-4-64.h5 w-align-3-64.h5 --task "$tasks" $files --limit 1000
 }

@@ -48,15 +48,15 @@ def two_texts(folder, name, keys):
 
 def summary(folder):
     """What README.md shows first."""
-    logit = index(rows(folder, "logits-near"), "logit_bits", "logit_grain")
+    logit = index(rows(folder, "logits-near"), "logit_bits", "logit_granularity")
     weight = index(rows(folder, "weights-near"), "model")
-    code = index(rows(folder, "codes-near"), "kv_k_bits", "kv_v_bits", "kv_code")
+    code = index(rows(folder, "codes-near"), "kv_k_bits", "kv_v_bits", "kv_quant")
     bits = ("8", "6", "4", "3")
-    lines = [(f"attention logits, a scale for each {of} (`{grain}`)", lambda b, grain=grain: logit.get((b, grain)))
-             for of, grain in (("layer", "tensor"), ("row", "row"))]
+    lines = [(f"attention logits, a scale for each {of} (`{granularity}`)", lambda b, granularity=granularity: logit.get((b, granularity)))
+             for of, granularity in (("layer", "per-tensor"), ("row", "per-row"))]
     lines += [(f"weights, {how}", lambda b, name=name: weight.get((f"w-{name}-{b}-64.h5",)))
               for how, name in (("nearest codes (`--scale search`)", "search"), ("calibrated (`--calib`)", "align"))]
-    lines += [(f"KV cache, keys and values (`{name}`)", lambda b, name=name: code.get((b, b, name))) for name in ("token", "page")]
+    lines += [(f"KV cache, keys and values (`{name}`)", lambda b, name=name: code.get((b, b, name))) for name in ("per-token", "per-channel")]
     table("KLD over bits", ("what is rounded", *(f"{b} bits" for b in bits)),
           [(what, *(measured(of(b), "kld_nats") for b in bits)) for what, of in lines])
 
@@ -74,11 +74,11 @@ def stats(folder):
 
 def logits(folder):
     found = {key: (measured(a, "kld_nats"), measured(b, "kld_nats"))
-             for key, a, b in two_texts(folder, "logits", ("logit_bits", "logit_grain"))}
-    grains = ("tensor", "head", "tile", "row")
+             for key, a, b in two_texts(folder, "logits", ("logit_bits", "logit_granularity"))}
+    granularities = ("per-tensor", "per-head", "per-tile", "per-row")
     for at, text in enumerate(("near", "far")):
-        table(f"KLD over the bits of the attention logits, text {text}", ("bits", *grains),
-              [(bits, *(found.get((bits, grain), ("", ""))[at] for grain in grains)) for bits in ("8", "6", "5", "4", "3")])
+        table(f"KLD over the bits of the attention logits, text {text}", ("bits", *granularities),
+              [(bits, *(found.get((bits, granularity), ("", ""))[at] for granularity in granularities)) for bits in ("8", "6", "5", "4", "3")])
 
 
 def weights(folder):
@@ -95,7 +95,7 @@ def weights(folder):
 
 def codes(folder):
     lines = []
-    for key, near, far in two_texts(folder, "codes", ("kv_k_bits", "kv_v_bits", "kv_code")):
+    for key, near, far in two_texts(folder, "codes", ("kv_k_bits", "kv_v_bits", "kv_quant")):
         if key[0] != "16":
             lines.append((f"{key[0]}:{key[1]}", key[2], f"{float(near['kv_bytes_per_token']):.0f}",
                           measured(near, "kld_nats"), measured(far, "kld_nats")))
@@ -123,7 +123,7 @@ def retrieval(folder):
 
 
 def tasks(folder):
-    for name, keys in (("tasks-logits", ("logit_bits", "logit_grain")), ("tasks-weights", ("model",))):
+    for name, keys in (("tasks-logits", ("logit_bits", "logit_granularity")), ("tasks-weights", ("model",))):
         found, names = {}, list(dict.fromkeys(row["task"] for row in rows(folder, name)))
         for row in rows(folder, name):
             metric = "acc_norm" if row["acc_norm"] else "acc"

@@ -6,7 +6,7 @@
 WINDOWS.jsonl: lines of `dq eval --dump-items` with "of" (the source) and "settings" (of dq quantize), as run.sh makes them.
 A line of OUT.csv: source, settings that both have, the two, windows, their mean KLD each, the mean of the differences
 (second less first) and its 95 % interval by Student's t over windows, and what follows from it: which is lower, or
-"not decided".
+"inconclusive".
 """
 import csv
 import json
@@ -70,7 +70,7 @@ def main():
                 if a.keys() != b.keys():
                     sys.exit(f"{model}, {first}: other windows than with {second}")
                 mean, low, high = compare(list(a.values()), [b[w] for w in a])
-                lower = second if high < 0 else first if low > 0 else "not decided"
+                lower = second if high < 0 else first if low > 0 else "inconclusive"
                 out.writerow((model, " ".join(sorted(common)), first, second, len(a), f"{statistics.fmean(a.values()):.6g}",
                               f"{statistics.fmean(b.values()):.6g}", f"{mean:.6g}", f"{low:.6g}", f"{high:.6g}", lower))
 

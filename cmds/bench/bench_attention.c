@@ -59,7 +59,8 @@ static void attend(const attention *x, const dq_attn *attn, dq_logit_spec logit)
                            .math = x->o->math};
     if (dq_logit_needs_absmax(logit)) {
         x->b->ops->attn_absmax(x->b, x->absmax, &args);
-        if (logit.grain == DQ_GRAIN_TENSOR) x->b->ops->absmax_join(x->b, x->absmax, 1, map->n_q);
+        if (logit.granularity == DQ_GRANULARITY_TENSOR)
+            x->b->ops->absmax_join(x->b, x->absmax, 1, map->n_q);
         args.absmax = x->absmax;
     }
     x->b->ops->attend(x->b, (dq_mat){x->y, x->n, width}, &args);

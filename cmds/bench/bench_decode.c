@@ -20,14 +20,14 @@ enum { CHUNK = 256 };
 typedef struct variant {
     int k_bits, v_bits;
     dq_num num; /* of attention; projections stay in f32 */
-    dq_kv_code code;
+    dq_kv_quant quant;
 } variant;
 static const variant variants[] = {
-    {16, 16, DQ_NUM_F32, DQ_CODE_TOKEN}, {8, 8, DQ_NUM_F32, DQ_CODE_TOKEN},
-    {8, 8, DQ_NUM_INT8, DQ_CODE_TOKEN},  {8, 8, DQ_NUM_INT8, DQ_CODE_PAGE},
-    {4, 4, DQ_NUM_F32, DQ_CODE_TOKEN},   {4, 4, DQ_NUM_INT8, DQ_CODE_TOKEN},
-    {4, 4, DQ_NUM_INT8, DQ_CODE_PAGE},   {4, 4, DQ_NUM_F32, DQ_CODE_DITHER},
-    {4, 4, DQ_NUM_INT8, DQ_CODE_DITHER}};
+    {16, 16, DQ_NUM_F32, DQ_KV_PER_TOKEN},  {8, 8, DQ_NUM_F32, DQ_KV_PER_TOKEN},
+    {8, 8, DQ_NUM_INT8, DQ_KV_PER_TOKEN},   {8, 8, DQ_NUM_INT8, DQ_KV_PER_CHANNEL},
+    {4, 4, DQ_NUM_F32, DQ_KV_PER_TOKEN},    {4, 4, DQ_NUM_INT8, DQ_KV_PER_TOKEN},
+    {4, 4, DQ_NUM_INT8, DQ_KV_PER_CHANNEL}, {4, 4, DQ_NUM_F32, DQ_KV_DITHER},
+    {4, 4, DQ_NUM_INT8, DQ_KV_DITHER}};
 enum {
     N_VARIANTS = sizeof variants / sizeof variants[0],
     MAX_SUBJECTS = N_VARIANTS * DQ_KV_DENSE_TYPES
@@ -92,7 +92,7 @@ static dq_status spec_of(dq_kv_spec *out, const decode *x, int i, dq_err *err)
     dq_kv_config c = dq_kv_config_plain;
     c.k_bits = variant_of(x, i)->k_bits;
     c.v_bits = variant_of(x, i)->v_bits;
-    c.code = variant_of(x, i)->code;
+    c.quant = variant_of(x, i)->quant;
     c.dense = x->types[i % x->n_types];
     return dq_kv_options_spec(out, &c, x->m, variant_of(x, i)->num, err);
 }

@@ -46,7 +46,7 @@ dq_status dq_bench_policies_read(dq_bench_policies_options *o, const char *names
         bool asked = false;
         for (int k = 0; k < n; k++)
             asked = asked || found[k] == i ||
-                    (found[k] == dq_kv_n_policies && !dq_kv_policies[i].yardstick);
+                    (found[k] == dq_kv_n_policies && !dq_kv_policies[i].baseline);
         if (asked) o->policy[o->n_policies++] = &dq_kv_policies[i];
     }
     return DQ_OK;

@@ -19,7 +19,7 @@ typedef struct dq_bench_policies_options {
     bool json;
 } dq_bench_policies_options;
 
-/* Policies of a list of names; `all` is every one that is no yardstick. */
+/* Policies of a list of names; `all` is every one that is no baseline. */
 dq_status dq_bench_policies_read(dq_bench_policies_options *o, const char *names, dq_err *err);
 
 /* Every policy reads the context and forgets all but a quarter, in turns with a prefill that forgets nothing. Prints a

@@ -156,22 +156,22 @@ float *dq_bench_floats(dq_backend *b, int64_t n, dq_err *err)
     return p;
 }
 
-dq_status dq_bench_logits(dq_logit_spec *out, int *n, const char *bits, const char *grain,
+dq_status dq_bench_logits(dq_logit_spec *out, int *n, const char *bits, const char *granularity,
                           dq_err *err)
 {
-    int width[8], n_widths = 0, at[DQ_GRAINS] = {DQ_GRAIN_TENSOR}, n_grains = 1;
-    if (grain && !bits)
+    int width[8], n_widths = 0, at[DQ_GRANULARITIES] = {DQ_GRANULARITY_TENSOR}, n_granularities = 1;
+    if (granularity && !bits)
         return dq_fail(err, DQ_USAGE,
-                       "--logit-grain has nothing to act on. Add --logit-bits N[,N...].");
+                       "--logit-granularity has nothing to act on. Add --logit-bits N[,N...].");
     if (bits) DQ_TRY(dq_options_bits(width, &n_widths, 8, bits, "logit-bits", err));
-    if (grain)
-        DQ_TRY(
-            dq_options_words(at, &n_grains, grain, "logit-grain", dq_grain_name, DQ_GRAINS, err));
+    if (granularity)
+        DQ_TRY(dq_options_words(at, &n_granularities, granularity, "logit-granularity",
+                                dq_granularity_name, DQ_GRANULARITIES, err));
     out[0] = dq_logit_plain;
     *n = 1;
     for (int i = 0; i < n_widths; i++) {
-        for (int g = 0; width[i] < 16 && g < n_grains; g++)
-            out[(*n)++] = (dq_logit_spec){width[i], (dq_grain)at[g]};
+        for (int g = 0; width[i] < 16 && g < n_granularities; g++)
+            out[(*n)++] = (dq_logit_spec){width[i], (dq_granularity)at[g]};
     }
     return DQ_OK;
 }
@@ -179,15 +179,16 @@ dq_status dq_bench_logits(dq_logit_spec *out, int *n, const char *bits, const ch
 const char *dq_bench_logit_name(char *out, dq_logit_spec s)
 {
     snprintf(out, DQ_BENCH_LOGIT_NAME, dq_logit_rounds(s) ? "%d %s" : "%d", s.bits,
-             dq_grain_name[s.grain]);
+             dq_granularity_name[s.granularity]);
     return out;
 }
 
 void dq_bench_logit_json(json_t *result, dq_logit_spec s)
 {
     json_object_set_new(result, "logit_bits", json_integer(s.bits));
-    json_object_set_new(result, "logit_grain",
-                        dq_logit_rounds(s) ? json_string(dq_grain_name[s.grain]) : json_null());
+    json_object_set_new(result, "logit_granularity",
+                        dq_logit_rounds(s) ? json_string(dq_granularity_name[s.granularity])
+                                           : json_null());
 }
 
 dq_status dq_bench_math(dq_math *out, const char *word, dq_err *err)

@@ -49,14 +49,14 @@ dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prom
 /* n invented numbers in [-1, 1) in backend memory; NULL with DQ_RESOURCE. The caller frees them. */
 float *dq_bench_floats(dq_backend *b, int64_t n, dq_err *err);
 
-/* Roundings of logits that one benchmark compares: every width with every grain, behind none. */
+/* Roundings of logits that one benchmark compares: every width with every granularity, behind none. */
 enum { DQ_BENCH_LOGITS = 33 };
-/* Of the words of --logit-bits and --logit-grain, NULL: not given; out[DQ_BENCH_LOGITS]. */
-dq_status dq_bench_logits(dq_logit_spec *out, int *n, const char *bits, const char *grain,
+/* Of the words of --logit-bits and --logit-granularity, NULL: not given; out[DQ_BENCH_LOGITS]. */
+dq_status dq_bench_logits(dq_logit_spec *out, int *n, const char *bits, const char *granularity,
                           dq_err *err);
 enum { DQ_BENCH_LOGIT_NAME = 24 };
 const char *dq_bench_logit_name(char *out, dq_logit_spec s); /* "16", "8 tensor" */
-/* Members logit_bits and logit_grain, null at 16 bits. */
+/* Members logit_bits and logit_granularity, null at 16 bits. */
 void dq_bench_logit_json(json_t *result, dq_logit_spec s);
 
 /* A document of dq bench: its model among the inputs, and what all benchmarks have among the settings. The caller ends it,

@@ -22,7 +22,7 @@ enum { MAX_LENGTHS = 16, DEFAULT_RUNS = 5 };
 
 typedef struct bench {
     const char *lengths_text, *contexts_text, *batches_text, *device, *items, *task, *math_word;
-    const char *logit_bits, *logit_grain, *policies, *types_text;
+    const char *logit_bits, *logit_granularity, *policies, *types_text;
     int64_t threads, runs, decode, generate, limit; /* threads -1, others 0: not given */
     bool json, compare, attention;
     int length[MAX_LENGTHS], n_lengths, context[MAX_LENGTHS], n_contexts;
@@ -91,7 +91,7 @@ static dq_status check_options(const bench *x, const mode *m, dq_err *err)
                {"limit", x->limit, ITEMS, "--items FILE", ""},
                {"tokens", x->lengths_text, PREFILL | ATTENTION | POLICIES, NULL, ""},
                {"logit-bits", x->logit_bits, PREFILL | ATTENTION, NULL, ""},
-               {"logit-grain", x->logit_grain, PREFILL | ATTENTION, NULL, ""},
+               {"logit-granularity", x->logit_granularity, PREFILL | ATTENTION, NULL, ""},
                {"math", x->math_word, ALL & ~DECODE, NULL, takes},
                {"math", x->math_word, ALL & ~COMPARE, NULL, ""},
                {"runs", x->runs, ALL & ~DECODE, NULL, every},
@@ -151,7 +151,7 @@ static dq_status understand(bench *x, const dq_args *args, dq_err *err)
     if (x->threads < 0) x->threads = 0;
     DQ_TRY(read_types(x, x->types_text ? x->types_text : dq_kv_dense_name[DQ_KV_F32], err));
     DQ_TRY(dq_bench_math(&x->math, x->math_word, err));
-    DQ_TRY(dq_bench_logits(x->logit, &x->n_logits, x->logit_bits, x->logit_grain, err));
+    DQ_TRY(dq_bench_logits(x->logit, &x->n_logits, x->logit_bits, x->logit_granularity, err));
     DQ_TRY(dq_options_ints(x->length, &x->n_lengths, MAX_LENGTHS,
                            x->lengths_text ? x->lengths_text
                            : x->policies   ? "512"
@@ -171,7 +171,7 @@ static dq_status understand(bench *x, const dq_args *args, dq_err *err)
 static dq_status choose_cache(bench *x, dq_err *err)
 {
     dq_kv_config kv = dq_kv_config_plain;
-    kv.code = DQ_CODE_TOKEN;
+    kv.quant = DQ_KV_PER_TOKEN;
     if (x->math.kv == DQ_NUM_INT8) kv.k_bits = kv.v_bits = 8;
     DQ_TRY(dq_kv_options_spec(&x->kv, &kv, x->model, x->math.kv, err));
     return dq_backend_can(x->backend, x->model, x->math, &x->kv, err);
@@ -301,7 +301,7 @@ static const dq_usage usage = {
         "one that does not. The shares compare its rate with that of one dense matrix product of "
         "the same model, measured in the same run, and with the ceiling: multiply-adds of the "
         "widest instruction in the arithmetic of --math, on registers alone, timed behind every "
-        "run. The ceiling is a yardstick of arithmetic: in f32, products with packed weights are "
+        "run. The ceiling is a measure of arithmetic: in f32, products with packed weights are "
         "sums of integers and may exceed it. With --decode: attention of single tokens behind a "
         "context, with nothing in the processor's caches; shares are of what a plain read of "
         "memory reaches in between. With --attention: one layer's attention of a prompt, and, of "
@@ -317,7 +317,8 @@ static const dq_usage usage = {
         "One "
         "thread is timed by processor time, which other work on the machine disturbs less.",
     .examples = "  dq bench calib/pair/diffllama --tokens 128,512\n"
-                "  dq bench model --tokens 2048 --logit-bits 8,4 --logit-grain row,tile,tensor\n"
+                "  dq bench model --tokens 2048 --logit-bits 8,4 --logit-granularity "
+                "per-row,per-tile,per-tensor\n"
                 "  dq bench model --attention --tokens 2048,8192\n"
                 "  dq bench model --decode 20 --context 2048,16384\n"
                 "  dq bench model4.h5 --generate 64 --batch 1,4 --math int8\n"
@@ -353,8 +354,8 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
         dq_opt_text("logit-bits", "LIST", &x.logit_bits,
                     "widths of attention logits of prefill and --attention, timed in turns with "
                     "unrounded ones"),
-        dq_opt_text("logit-grain", "LIST", &x.logit_grain,
-                    "grains of --logit-bits (default tensor)"),
+        dq_opt_text("logit-granularity", "LIST", &x.logit_granularity,
+                    "granularities of --logit-bits (default tensor)"),
         dq_opt_text("kv-policy", "LIST", &x.policies,
                     "instead: times forgetting three quarters of --tokens ids by each policy, or "
                     "all, as for dq eval"),
@@ -367,7 +368,7 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
         dq_opt_int("limit", "N", &x.limit, 1, 1e9, "the first N items of --items only"),
         dq_opt_text("math", "KIND", &x.math_word,
                     "f32, bf16 or int8 (default f32), for all but --decode; int8 takes packed "
-                    "containers and keeps keys and values as token codes of 8 bits"),
+                    "containers and keeps keys and values as per-token codes of 8 bits"),
         DQ_OPT_DEVICE(&x.device),
         dq_opt_int("threads", "N", &x.threads, 0, 1024, "CPU threads (default 0: all processors)"),
         dq_opt_flag("json", &x.json, "one JSON document"),

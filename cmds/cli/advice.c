@@ -24,7 +24,7 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_DOWNLOAD] = "%t. dq downloads nothing; for a name on the Hugging Face hub run "
                            "huggingface-cli download %w --local-dir %b first, and name that folder",
     [DQ_REMEDY_VALUE_OF_LIST] = "%t. Is it one more value of an option? Those stand with commas "
-                                "and no spaces: 16,8 or tensor,row",
+                                "and no spaces: 16,8 or per-tensor,per-row",
     [DQ_REMEDY_EXPORT_VALUES] = "%t Use --format safetensors",
     [DQ_REMEDY_EXPORT_TYPE] = "%t. Add --dtype f32 to write such tensors as values.",
     [DQ_REMEDY_EXPORT_COLUMNS] =
@@ -70,7 +70,7 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_KV_ONE_MAP] = "%t. Give another --kv-policy",
     [DQ_REMEDY_KV_ROLES] = "%t. Give --kv-roles for this model, as dq plan --roles finds them, or "
                            "another --kv-budget",
-    [DQ_REMEDY_KV_PAGE] = "%t Add --kv-code page or dither",
+    [DQ_REMEDY_KV_PAGE] = "%t Add --kv-quant per-channel or dither",
     [DQ_REMEDY_KV_DENSE] = "%t. Use --kv-dense-type f32 or --device cpu",
     [DQ_REMEDY_KV_RANGE] = "%t. Use --kv-dense-type %w",
     [DQ_REMEDY_KV_BITS_ROWS] = ", %n with --kv-bits 8",

@@ -149,7 +149,7 @@ json_t *dq_input_model_json(const dq_model *m)
     json_t *x = json_object();
     json_object_set_new(x, "kind", json_string("model"));
     json_object_set_new(x, "path", dq_document_name(m->path));
-    json_object_set_new(x, "family", json_string(m->layout->family));
+    json_object_set_new(x, "architecture", json_string(m->layout->family));
     json_object_set_new(x, "head_map", json_string(dq_headmap_pairing_name(m->map.pairing)));
     json_object_set_new(x, "bytes", json_integer(m->weight_bytes));
     json_object_set_new(x, "fingerprint", json_string(m->fingerprint));

@@ -11,14 +11,14 @@
 /* --head-map: which heads meet in one output head, for checkpoints whose order is in doubt. It goes for
  * every model of a run that has two maps. */
 typedef struct dq_input_head_map {
-    const char *word;   /* as given; NULL: as each checkpoint's family says */
+    const char *word;   /* as given; NULL: as each checkpoint's architecture says */
     dq_pairing pairing; /* DQ_PAIR_COUNT without a word */
     bool used;          /* some model took it */
 } dq_input_head_map;
 #define DQ_INPUT_HEAD_MAP_OPTION(h)                                                                \
     dq_opt_text("head-map", "MAP", &(h).word,                                                      \
                 "adjacent, adjacent-naive or halves: read the heads of a Diff Transformer in "     \
-                "this order, whatever its family says (see MODEL.md and dq doctor --model)")
+                "this order, whatever its architecture says (see MODEL.md and dq doctor --model)")
 /* Before any model is opened. */
 dq_status dq_input_head_map_read(dq_input_head_map *h, dq_err *err);
 /* After the last one: a map that no model took is DQ_MISMATCH. */

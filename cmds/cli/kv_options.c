@@ -40,7 +40,7 @@ static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
     for (int i = 0; i < n; i++) {
         const char *name = policies ? dq_kv_policies[i].name : f->words[i];
         const bool turn =
-            policies && dq_kv_policies[i].yardstick && i && !dq_kv_policies[i - 1].yardstick;
+            policies && dq_kv_policies[i].baseline && i && !dq_kv_policies[i - 1].baseline;
         const char *before = i == 0                    ? ""
                              : turn                    ? "; to compare them with: "
                              : !policies && i == n - 1 ? " or "
@@ -49,7 +49,7 @@ static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
         append(help, name, strlen(name));
     }
     if (policies) append(help, all_help, strlen(all_help));
-    if (f->words == dq_kv_code_name) append(help, codes_help, strlen(codes_help));
+    if (f->words == dq_kv_quant_name) append(help, codes_help, strlen(codes_help));
 }
 
 static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
@@ -173,7 +173,7 @@ static int at_least_one(int n)
 /* `c` with the place in the list of codes; as it is where none is given. */
 static void set_code(const dq_kv_options *o, dq_kv_config *c, int place)
 {
-    if (o->n_codes) c->code = (dq_kv_code)o->codes[place];
+    if (o->n_codes) c->quant = (dq_kv_quant)o->codes[place];
 }
 
 /* The same of the list of widths. */
@@ -259,7 +259,7 @@ static dq_status take_policy(dq_kv_options *o, const char *part, int i, dq_err *
     return err->code;
 }
 
-/* Names of policies with `all` replaced by those that it stands for, the ones that are no yardsticks, in text[cap]. */
+/* Names of policies with `all` replaced by those that it stands for, the ones that are no baselines, in text[cap]. */
 static dq_status expand_policies(dq_kv_options *o, char *text, size_t cap, const char *given,
                                  dq_err *err)
 {
@@ -273,7 +273,7 @@ static dq_status expand_policies(dq_kv_options *o, char *text, size_t cap, const
         if (!all) n += (size_t)snprintf(text + n, cap - n, "%.*s", (int)len, p);
         const char *comma = "";
         for (int i = 0; all && n < cap && i < dq_kv_n_policies; i++) {
-            if (dq_kv_policies[i].yardstick) continue;
+            if (dq_kv_policies[i].baseline) continue;
             n += (size_t)snprintf(text + n, cap - n, "%s%s", comma, dq_kv_policies[i].name);
             comma = ",";
         }
@@ -291,7 +291,7 @@ static dq_status expand_policies(dq_kv_options *o, char *text, size_t cap, const
 static dq_status read_words(dq_kv_options *o, const dq_kv_field *f, const char *text, bool sweep,
                             dq_err *err)
 {
-    const bool codes = f->words == dq_kv_code_name;
+    const bool codes = f->words == dq_kv_quant_name;
     int *list = codes ? o->codes : o->kinds, *n = codes ? &o->n_codes : &o->n_kinds;
     DQ_TRY(dq_options_words(list, n, text, f->option, f->words, f->n_words, err));
     return *n == 1 || sweep ? DQ_OK : one_value(f->option, err);
@@ -374,8 +374,8 @@ static dq_status check_codes(const dq_kv_options *o, dq_err *err)
                 first = lacks;
         }
         if (!has && first.code != DQ_OK)
-            return dq_fail(err, DQ_USAGE, "--kv-code %s: no width of --kv-bits has such codes: %s",
-                           dq_kv_code_name[o->codes[k]], first.text);
+            return dq_fail(err, DQ_USAGE, "--kv-quant %s: no width of --kv-bits has such codes: %s",
+                           dq_kv_quant_name[o->codes[k]], first.text);
     }
     return DQ_OK;
 }
@@ -460,8 +460,8 @@ static dq_kv_config combined(const dq_kv_options *o, dq_kv_config c, combination
     if (evicts && o->n_kinds) c.evict.budget = (dq_kv_budget)o->kinds[at.kind];
     if (evicts && !c.evict.policy) c.evict.policy = &dq_kv_policy_usual;
     if (o->n_codes > 1) {
-        if (!(dq_kv_config_uses(&c) & DQ_KV_CODES)) c.code = DQ_CODE_AUTO;
-        c.code = dq_kv_config_code(&c);
+        if (!(dq_kv_config_uses(&c) & DQ_KV_CODES)) c.quant = DQ_KV_QUANT_AUTO;
+        c.quant = dq_kv_config_quant(&c);
     }
     return c;
 }
@@ -470,8 +470,8 @@ static dq_kv_config combined(const dq_kv_options *o, dq_kv_config c, combination
 typedef enum omission {
     LISTED, /* it is one */
     REPEATED, /* what keeps everything, by another policy or budget of `all`; 16 bits by another code */
-    UNDITHERED, /* page codes of values that dithering leaves alone, where both codes are in the list */
-    LACKING     /* of several codes, one that has no such widths */
+    UNDITHERED, /* per-channel codes of values that dithering leaves alone, where both codes are in the list */
+    LACKING /* of several codes, one that has no such widths */
 } omission;
 
 /* Of a cache beside one before it that differs in the place in the list of codes alone. */
@@ -479,7 +479,7 @@ static omission beside(const dq_kv_config *c, const dq_kv_config *before)
 {
     dq_kv_spec a, b;
     dq_err lacks = {0};
-    if (c->code == before->code) return REPEATED;
+    if (c->quant == before->quant) return REPEATED;
     if (check_exists(&a, c, &lacks) != DQ_OK || check_exists(&b, before, &lacks) != DQ_OK)
         return LISTED;
     return dq_kv_spec_same(&a, &b) ? UNDITHERED : LISTED;
@@ -506,8 +506,8 @@ static omission omission_of(const dq_kv_options *o, const dq_kv_config *base, co
 static const char *lacking(const dq_kv_spec *s, const dq_err *lacks)
 {
     const bool one_width = !s->widths[0];
-    if (one_width && s->code == DQ_CODE_TOKEN && !dq_kv_token_widths(s->k_bits, s->v_bits))
-        return "token codes have 16, 8, 6 or 4 bits, those of values 3 and 2 too";
+    if (one_width && s->quant == DQ_KV_PER_TOKEN && !dq_kv_token_widths(s->k_bits, s->v_bits))
+        return "per-token codes have 16, 8, 6 or 4 bits, those of values 3 and 2 too";
     return lacks->text;
 }
 
@@ -520,11 +520,12 @@ static void say_omission(const dq_kv_options *o, const dq_kv_config *c, omission
     if (!o->logger || (why != UNDITHERED && why != LACKING)) return;
     check_exists(&spec, c, &lacks);
     snprintf(what, sizeof what, "%s as %s codes", dq_kv_spec_widths(widths, &spec),
-             dq_kv_code_name[why == LACKING ? spec.code : DQ_CODE_DITHER]);
-    dq_logger_left_out(o->logger, what,
-                       why == LACKING
-                           ? lacking(&spec, &lacks)
-                           : "the same as page codes, as only values of 4 to 8 bits are dithered");
+             dq_kv_quant_name[why == LACKING ? spec.quant : DQ_KV_DITHER]);
+    dq_logger_left_out(
+        o->logger, what,
+        why == LACKING
+            ? lacking(&spec, &lacks)
+            : "the same as per-channel codes, as only values of 4 to 8 bits are dithered");
 }
 
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
@@ -558,7 +559,8 @@ static const char *remedy(unsigned applies)
                    ? "the cache is neither coded nor cut. Add --kv-bits or --kv-keep"
                    : "nothing is coded. Add --kv-bits";
     if (applies & DQ_KV_NARROW)
-        return "it is for token codes of at most 4 bits. Add --kv-bits 4, with --kv-code token";
+        return "it is for per-token codes of at most 4 bits. Add --kv-bits 4, with --kv-quant "
+               "per-token";
     if (applies & DQ_KV_EVICTS) return "nothing is forgotten. Add --kv-keep or --kv-tokens";
     if (applies & DQ_KV_SUMS)
         return "no policy that reads attention is at work. Add --kv-keep or --kv-tokens, with "

@@ -25,8 +25,8 @@ typedef struct dq_kv_options {
     int n_bits;
     double share[DQ_KV_LIST];
     int64_t count[DQ_KV_LIST];
-    int n_budgets; /* of share (--kv-keep) or count (--kv-tokens), the other is 0 */
-    int codes[DQ_KV_CODE_KINDS + 1]; /* of --kv-code, each a dq_kv_code */
+    int n_budgets;               /* of share (--kv-keep) or count (--kv-tokens), the other is 0 */
+    int codes[DQ_KV_QUANTS + 1]; /* of --kv-quant, each a dq_kv_quant */
     int n_codes;
     const dq_kv_policy *policies[DQ_KV_LIST];
     int n_policies;

@@ -109,7 +109,7 @@ dq_status dq_options_ints(int *out, int *n, int cap, const char *text, const cha
 /* The same for widths of 2 to 8 bits, or 16. */
 dq_status dq_options_bits(int *out, int *n, int cap, const char *text, const char *option,
                           dq_err *err);
-/* "row,tile" -> indices in names[n_names], which out[n_names] holds; no empty part, no duplicate. */
+/* "per-row,per-tile" -> indices in names[n_names], which out[n_names] holds; no empty part, no duplicate. */
 dq_status dq_options_words(int *out, int *n, const char *text, const char *option,
                            const char *const *names, int n_names, dq_err *err);
 /* Index of `text` in names[n], or -1 with DQ_USAGE listing them. */

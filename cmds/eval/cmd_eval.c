@@ -66,7 +66,8 @@ static dq_status identify(eval_run *x, const dq_model *m, int index, dq_err *err
         json_object_set_new(in, "file_bytes", json_integer((json_int_t)info->file_bytes));
         json_object_set_new(in, "content_sha256", json_string(content));
         json_object_set_new(in, "stored_logit_bits", json_integer(m->logit.bits));
-        json_object_set_new(in, "stored_logit_grain", json_string(dq_grain_name[m->logit.grain]));
+        json_object_set_new(in, "stored_logit_granularity",
+                            json_string(dq_granularity_name[m->logit.granularity]));
         json_object_set_new(in, "stored_kv", dq_kv_config_json(&m->kv));
     }
     return err->code;
@@ -195,20 +196,20 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     return choose_ctx(x, err);
 }
 
-/* Widths and grains of one model: the options, or what it stores itself. */
+/* Widths and granularities of one model: the options, or what it stores itself. */
 static dq_status add_rows(eval_run *x, int model, int source, dq_math math, const dq_kv_spec *kv,
                           dq_err *err)
 {
     const dq_model *m = x->e.model[model].m;
-    int bits[DQ_EVAL_BITS] = {m->logit.bits}, n_bits = 1, n_grains = 1;
-    dq_grain grain[DQ_GRAINS] = {m->logit.grain};
+    int bits[DQ_EVAL_BITS] = {m->logit.bits}, n_bits = 1, n_granularities = 1;
+    dq_granularity granularity[DQ_GRANULARITIES] = {m->logit.granularity};
     if (x->o.n_bits) memcpy(bits, x->o.bits, sizeof bits);
     if (x->o.n_bits) n_bits = x->o.n_bits;
-    if (x->o.n_grains) memcpy(grain, x->o.grain, sizeof grain);
-    if (x->o.n_grains) n_grains = x->o.n_grains;
-    for (int g = 0; g < n_grains; g++) {
+    if (x->o.n_granularities) memcpy(granularity, x->o.granularity, sizeof granularity);
+    if (x->o.n_granularities) n_granularities = x->o.n_granularities;
+    for (int g = 0; g < n_granularities; g++) {
         for (int b = 0; b < n_bits; b++) {
-            dq_logit_spec spec = {.bits = bits[b], .grain = grain[g]};
+            dq_logit_spec spec = {.bits = bits[b], .granularity = granularity[g]};
             DQ_TRY(dq_eval_add(&x->e, model, source, spec, math, kv, err));
         }
     }
@@ -247,13 +248,14 @@ static dq_status add_settings(eval_run *x, int model, int source, dq_err *err)
     return err->code;
 }
 
-static void warn_grain(eval_run *x)
+static void warn_granularity(eval_run *x)
 {
     bool rounded = false;
     for (int i = 0; i < x->e.n_rows; i++) rounded = rounded || x->e.row[i].logit.bits < 16;
-    if (x->o.logit_grain && !rounded)
-        dq_logger_warn(&x->o.logger, "--logit-grain says nothing here: no logits are rounded. Add "
-                                     "--logit-bits of 2 to 8");
+    if (x->o.logit_granularity && !rounded)
+        dq_logger_warn(&x->o.logger,
+                       "--logit-granularity says nothing here: no logits are rounded. Add "
+                       "--logit-bits of 2 to 8");
 }
 
 /* Items that lost the beginning of their context, and where the first of them stands. */
@@ -310,7 +312,7 @@ static dq_status plan(eval_run *x, dq_err *err)
                        "nothing is left of --math %s for these models. Add f32, or give packed "
                        "containers and --kv-bits 8",
                        x->o.math_word);
-    warn_grain(x);
+    warn_granularity(x);
     cmd_eval_warn_sources(&x->o.logger, &v, x->made_from);
     cmd_eval_gates_plan(&x->o.gates, &x->o.logger, &x->e);
     for (int m = 0; x->o.dry_run && m < x->e.n_models; m++)
@@ -334,24 +336,25 @@ static json_t *int_list(const int *v, int n)
     return l;
 }
 
-/* The widths and grains that occur, in the order of the rows. */
+/* The widths and granularities that occur, in the order of the rows. */
 static void put_sweep(const eval_run *x, json_t *s)
 {
     int bits[16], n = 0;
-    bool seen[DQ_GRAINS] = {false};
-    json_t *grains = json_array();
+    bool seen[DQ_GRANULARITIES] = {false};
+    json_t *granularities = json_array();
     for (int i = 0; i < x->e.n_rows; i++) {
         const dq_eval_row *r = &x->e.row[i];
         bool known = !r->shown;
         for (int k = 0; k < n; k++) known = known || bits[k] == r->logit.bits;
         if (!known && n < 16) bits[n++] = r->logit.bits;
-        if (r->shown && !seen[r->logit.grain]) {
-            seen[r->logit.grain] = true;
-            json_array_append_new(grains, json_string(dq_grain_name[r->logit.grain]));
+        if (r->shown && !seen[r->logit.granularity]) {
+            seen[r->logit.granularity] = true;
+            json_array_append_new(granularities,
+                                  json_string(dq_granularity_name[r->logit.granularity]));
         }
     }
     json_object_set_new(s, "logit_bits", int_list(bits, n));
-    json_object_set_new(s, "logit_grain", grains);
+    json_object_set_new(s, "logit_granularity", granularities);
 }
 
 /* The seed of few-shot examples, one for all; null where none are drawn. */

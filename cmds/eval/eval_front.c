@@ -1,6 +1,6 @@
-/* eval_front: see eval_front.h. A cache is on the front if it is better than each one that holds no more bytes, every
+/* eval_front: see eval_front.h. A cache is on the Pareto front if it is better than each one that holds no more bytes, every
  * difference by its own paired interval: all of them must decide, so the claim errs no more often than one interval. It
- * is behind if one of them is better; about the others nothing is decided. Bytes within a hundredth are the same: what
+ * is dominated if one of them is better; the others are inconclusive. Bytes within a hundredth are the same: what
  * policies hold at one budget differs by tails of pages.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_front.h"
@@ -17,8 +17,8 @@
 
 #define SAME_BYTES 1.01
 
-typedef enum is { ON_FRONT, UNDECIDED, BEHIND } is; /* the worst last */
-static const char *const is_name[] = {"on the front", "not decided", "behind"};
+typedef enum is { ON_FRONT, UNDECIDED, DOMINATED } is; /* the worst last */
+static const char *const is_name[] = {"on the Pareto front", "inconclusive", "dominated"};
 
 typedef struct point {
     int row;
@@ -68,10 +68,10 @@ static bool chooses_otherwise(const dq_evict_spec *a, const dq_evict_spec *b)
 static bool other_code(const dq_kv_spec *a, const dq_kv_spec *b)
 {
     dq_kv_spec same = *b;
-    same.code = a->code;
+    same.quant = a->quant;
     same.rotate_k = a->rotate_k; /* what auto makes of a rotation goes by the code */
     same.rotate_v = a->rotate_v;
-    return dq_kv_has_codes(a) && a->code != b->code && dq_kv_spec_same(a, &same);
+    return dq_kv_has_codes(a) && a->quant != b->quant && dq_kv_spec_same(a, &same);
 }
 
 /* Whether some row before k on its front differs in the code alone. */
@@ -134,16 +134,16 @@ static dq_status add_point(front *f, int row, dq_err *err)
 /* Among differences of one verdict, the larger the nearer it is to being worse. */
 static double nearness(is now, const dq_interval_loss *worse)
 {
-    return now == ON_FRONT ? worse->interval.high
-           : now == BEHIND ? worse->interval.low
-                           : worse->value;
+    return now == ON_FRONT    ? worse->interval.high
+           : now == DOMINATED ? worse->interval.low
+                              : worse->value;
 }
 
 /* Takes what the difference to point k says about p: the worst verdict rules. */
 static void compare(point *p, int k, const dq_interval_loss *worse)
 {
     const is now = worse->interval.high < 0  ? ON_FRONT
-                   : worse->interval.low > 0 ? BEHIND
+                   : worse->interval.low > 0 ? DOMINATED
                                              : UNDECIDED; /* also without an interval */
     if (p->against >= 0 &&
         (now < p->front || (now == p->front && nearness(now, worse) <= nearness(now, &p->worse))))
@@ -239,7 +239,8 @@ static json_t *front_json(const front *f)
     json_object_set_new(o, "model", json_string(f->v->names[r->model]));
     json_object_set_new(o, "task", json_string(cmd_eval_title(e, f->of[0].row)));
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
+    json_object_set_new(o, "logit_granularity",
+                        json_string(dq_granularity_name[r->logit.granularity]));
     json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
     json_object_set_new(o, "metric", json_string(metric_of(f)));
     json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
@@ -320,26 +321,28 @@ static dq_status print_front(const front *f, void *arg, dq_err *err)
     const dq_eval_row *r = &e->row[f->of[0].row];
     const char *titles[] = {"KV",       "share of 16 bits", metric_of(f), "front", "compared with",
                             "worse by", "interval"};
-    int behind = 0;
+    int dominated = 0;
     dq_table *t;
     (void)arg;
     DQ_TRY(dq_table_new(&t, titles, (int)(sizeof titles / sizeof *titles), err));
     for (int i = 0; i < f->n; i++) {
-        if (f->of[i].front == BEHIND)
-            behind++;
+        if (f->of[i].front == DOMINATED)
+            dominated++;
         else
             fill_row(t, f, i);
     }
     printf("\nWhat the bytes of the KV cache buy, %s, %s, %d-bit logits", f->v->names[r->model],
            cmd_eval_title(e, f->of[0].row), r->logit.bits);
-    if (r->logit.bits < 16) printf(" (%s)", dq_grain_name[r->logit.grain]);
-    printf(", %s. On the front: better than each of no more bytes (up to 1 %% more), by paired "
-           "95 %% intervals of %s:\n",
-           dq_num_name[r->math.linear], metric_of(f));
+    if (r->logit.bits < 16) printf(" (%s)", dq_granularity_name[r->logit.granularity]);
+    printf(
+        ", %s. On the Pareto front: better than each of no more bytes (up to 1 %% more), by paired "
+        "95 %% intervals of %s:\n",
+        dq_num_name[r->math.linear], metric_of(f));
     if (dq_table_print(t, err) == DQ_OK)
-        printf("%d of %d are behind one of no more bytes. %lld comparisons, each at 95 %%: about "
+        printf("%d of %d are dominated by one of no more bytes. %lld comparisons, each at 95 %%: "
+               "about "
                "%.1f of their intervals are expected to miss by chance.\n",
-               behind, f->n, (long long)f->comparisons, 0.05 * (double)f->comparisons);
+               dominated, f->n, (long long)f->comparisons, 0.05 * (double)f->comparisons);
     if (err->code == DQ_OK && holds_f32(f))
         printf("Shares above 1: what is not coded is held in f32; --kv-dense-type f16 halves it on "
                "the CPU.\n");

@@ -218,7 +218,7 @@ static const char *result_text(char *buf, size_t cap, const char *model, const j
     dq_kv_report_label(label, sizeof label, &e->row[index].kv);
     snprintf(buf, cap, "%s, %s, %lld-bit logits (%s), %s, KV %s", model, word(row, "task"),
              (long long)json_integer_value(json_object_get(row, "logit_bits")),
-             word(row, "logit_grain"), dq_num_name[e->row[index].math.linear], label);
+             word(row, "logit_granularity"), dq_num_name[e->row[index].math.linear], label);
     return buf;
 }
 

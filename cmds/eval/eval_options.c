@@ -25,25 +25,25 @@ static const dq_usage usage = {
         "queries where "
         "runs share them; those of texts treat each document as one cluster, each window where "
         "there is one document. A verdict compares the paired 95 % interval of a row's loss with "
-        "--margin: it holds if all of it is within, fails if all of it is beyond, else it is not "
-        "decided. Ctrl-C "
+        "--margin: all of it is within, or exceeds it, or it is inconclusive. Ctrl-C "
         "keeps what is finished; the same command with --resume goes on from there.",
-    .examples = "  dq eval llama diffllama --task mc --data choices.jsonl --logit-bits 16,8,6,4\n"
-                "  dq eval model model.h5 --text book.txt --ctx 512 --json\n"
-                "  dq eval model --text a.txt --text b.txt --window stride --stride 256 --slices\n"
-                "  dq eval model --text books.jsonl --positions --ctx 4096 --kv-bits 16,4\n"
-                "  dq eval model --text book.txt --kv-bits 16,8:4 --kv-keep 1,0.5,0.25\n"
-                "  dq eval model --text book.txt --kv-bits 16,8,4 --kv-code token,page,dither\n"
-                "  dq eval model --task hellaswag --data hellaswag_val.jsonl --limit 500\n"
-                "  dq eval model --task piqa --data valid.jsonl --num-fewshot 5 --fewshot-data "
-                "train.jsonl\n"
-                "  dq eval model --task needle --data book.txt --lengths 2048,4096 --needles 6:2 "
-                "--attention\n"
-                "  dq eval model --task vt,cwe --data cwe=book.txt --lengths 4096 --kv-policy all "
-                "--html page.html\n"
-                "  dq eval model --task trec --data TREC_10.label --demos train_5500.label --shots "
-                "10,100\n"
-                "  dq eval --task verdicts --data judged.jsonl\n",
+    .examples =
+        "  dq eval llama diffllama --task mc --data choices.jsonl --logit-bits 16,8,6,4\n"
+        "  dq eval model model.h5 --text book.txt --ctx 512 --json\n"
+        "  dq eval model --text a.txt --text b.txt --window stride --stride 256 --slices\n"
+        "  dq eval model --text books.jsonl --positions --ctx 4096 --kv-bits 16,4\n"
+        "  dq eval model --text book.txt --kv-bits 16,8:4 --kv-keep 1,0.5,0.25\n"
+        "  dq eval model --text book.txt --kv-bits 16,8,4 --kv-quant per-token,per-channel,dither\n"
+        "  dq eval model --task hellaswag --data hellaswag_val.jsonl --limit 500\n"
+        "  dq eval model --task piqa --data valid.jsonl --num-fewshot 5 --fewshot-data "
+        "train.jsonl\n"
+        "  dq eval model --task needle --data book.txt --lengths 2048,4096 --needles 6:2 "
+        "--attention\n"
+        "  dq eval model --task vt,cwe --data cwe=book.txt --lengths 4096 --kv-policy all "
+        "--html page.html\n"
+        "  dq eval model --task trec --data TREC_10.label --demos train_5500.label --shots "
+        "10,100\n"
+        "  dq eval --task verdicts --data judged.jsonl\n",
     .min_args = 0, /* verdicts take none */
     .max_args = DQ_EVAL_MODELS,
     .args = "one MODEL or more (at most 64)",
@@ -173,10 +173,10 @@ static void add_computed(rows *to, cmd_eval_options *o)
             "logit-bits", "LIST", &o->logit_bits,
             "widths of attention logits, 16 (not rounded) or 2 to 8 (default: as a container "
             "says, else 16)"),
-        dq_opt_text(
-            "logit-grain", "LIST", &o->logit_grain,
-            "what shares a scale: tensor, head, row, tile (default: as a container says, else "
-            "tensor)"),
+        dq_opt_text("logit-granularity", "LIST", &o->logit_granularity,
+                    "what shares a scale: per-tensor, per-head, per-row, per-tile (default: as a "
+                    "container says, else "
+                    "tensor)"),
         dq_opt_text(
             "math", "LIST", &o->math_word,
             "f32, bf16, int8 (default f32); int8 takes packed containers and --kv-bits 8 or "
@@ -274,14 +274,14 @@ dq_status cmd_eval_split(const char *text, const char *option, dq_list *out, dq_
 
 static dq_status read_logits(cmd_eval_options *o, dq_err *err)
 {
-    int at[DQ_GRAINS];
+    int at[DQ_GRANULARITIES];
     if (o->logit_bits)
         DQ_TRY(
             dq_options_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits, "logit-bits", err));
-    if (!o->logit_grain) return DQ_OK;
-    DQ_TRY(dq_options_words(at, &o->n_grains, o->logit_grain, "logit-grain", dq_grain_name,
-                            DQ_GRAINS, err));
-    for (int i = 0; i < o->n_grains; i++) o->grain[i] = (dq_grain)at[i];
+    if (!o->logit_granularity) return DQ_OK;
+    DQ_TRY(dq_options_words(at, &o->n_granularities, o->logit_granularity, "logit-granularity",
+                            dq_granularity_name, DQ_GRANULARITIES, err));
+    for (int i = 0; i < o->n_granularities; i++) o->granularity[i] = (dq_granularity)at[i];
     return DQ_OK;
 }
 
@@ -361,7 +361,7 @@ static dq_status check_alone(const cmd_eval_options *o, dq_err *err)
         {"long", o->too_long != NULL},
         {"bos", strcmp(o->bos_word, d->bos_word) != 0},
         {"logit-bits", o->logit_bits != NULL},
-        {"logit-grain", o->logit_grain != NULL},
+        {"logit-granularity", o->logit_granularity != NULL},
         {"math", strcmp(o->math_word, d->math_word) != 0},
         {"ref", o->ref != NULL},
         {"head-map", o->head_map.word != NULL},

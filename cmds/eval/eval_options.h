@@ -15,7 +15,7 @@ enum { DQ_EVAL_MODELS = 64, DQ_EVAL_SOURCES = 16, DQ_EVAL_BITS = 8, DQ_EVAL_LENG
 
 typedef struct cmd_eval_options {
     dq_list tasks, data, fewshot, fail_if;
-    const char *logit_bits, *logit_grain, *bos_word, *math_word, *ref, *device;
+    const char *logit_bits, *logit_granularity, *bos_word, *math_word, *ref, *device;
     const char *too_long, *dump, *requests, *csv, *document, *html;
     const char *lengths_word;
     int64_t ctx, threads, limit, num_fewshot;
@@ -29,8 +29,8 @@ typedef struct cmd_eval_options {
     /* what they mean */
     cmd_eval_gates gates;
     int bits[DQ_EVAL_BITS], n_bits; /* 0: as each model says */
-    dq_grain grain[DQ_GRAINS];
-    int n_grains; /* 0: as each model says */
+    dq_granularity granularity[DQ_GRANULARITIES];
+    int n_granularities; /* 0: as each model says */
     dq_math math[3];
     int n_math;
     dq_bos bos;

@@ -45,7 +45,7 @@ static void print_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
     char label[DQ_KV_LABEL];
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
+    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
     if (cmd_eval_kv_swept(v->e))
         dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
     dq_table_cell(t, "%s", s->name);
@@ -62,7 +62,7 @@ static void print_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
 
 dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err)
 {
-    const char *titles[12] = {"model", "logit bits", "grain"};
+    const char *titles[12] = {"model", "logit bits", "granularity"};
     int n = 3;
     int64_t all = 0;
     dq_table *t;
@@ -118,7 +118,8 @@ static void add_row(json_t *results, const cmd_eval_view *v, int row)
     json_object_set_new(o, "shown", json_boolean(r->shown));
     json_object_set_new(o, "same_as", cmd_eval_same_as_json(v->e, row));
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
+    json_object_set_new(o, "logit_granularity",
+                        json_string(dq_granularity_name[r->logit.granularity]));
     json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
     json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
     json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));

@@ -228,7 +228,8 @@ static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_e
     json_object_set_new(o, "reference_weights", json_string(reference_weights(e, r)));
     json_object_set_new(o, "weights", weights_json(cmd_eval_model_of(e, row)));
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
+    json_object_set_new(o, "logit_granularity",
+                        json_string(dq_granularity_name[r->logit.granularity]));
     json_object_set_new(o, "kv", dq_kv_report_json(&r->kv, &r->work.cached));
     json_object_set_new(o, "same_as", cmd_eval_same_as_json(e, row));
     json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
@@ -263,7 +264,8 @@ void cmd_eval_row_keys(json_t *o, const cmd_eval_view *v, const dq_eval_row *r)
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "task", json_string(dq_eval_source_of(v->e, r)->name));
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
+    json_object_set_new(o, "logit_granularity",
+                        json_string(dq_granularity_name[r->logit.granularity]));
     if (!dq_kv_spec_is_plain(&r->kv)) json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
     json_object_set_new(o, "math", json_string(dq_num_name[r->math.linear]));
 }

@@ -68,7 +68,7 @@ static void add_rows(dq_sha256 *h, const dq_eval *e)
         const dq_eval_row *r = &e->row[i];
         char line[256 + DQ_KV_LISTS + DQ_KV_ROLES_TEXT];
         add_line(h, "%d %d %d %d %d %d ", r->model, r->ids, r->ref, r->logit.bits,
-                 (int)r->logit.grain, (int)r->math.linear);
+                 (int)r->logit.granularity, (int)r->math.linear);
         int n = dq_kv_spec_key(line, sizeof line, &r->kv);
         dq_sha256_add(h, line, (size_t)n);
     }

@@ -176,7 +176,7 @@ static void table_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eva
     dq_table_cell(t, "%s", v->names[r->model]);
     cmd_eval_weights_cell(t, cmd_eval_model_of(e, row));
     dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
+    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
     if (cmd_eval_math_swept(e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
     kv_cells(t, e, r);
     dq_table_cell(t, "%s", cmd_eval_title(e, row));
@@ -209,7 +209,7 @@ static bool swept(const dq_eval *e)
 dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
 {
     const char *titles[20 + DQ_EVAL_FACES * DQ_EVAL_FACE_COLUMNS] = {"model", "weights",
-                                                                     "logit bits", "grain"};
+                                                                     "logit bits", "granularity"};
     int n = 4, last = -1;
     char within[48];
     if (cmd_eval_math_swept(v->e)) titles[n++] = "math";
@@ -271,7 +271,7 @@ static void columns_row(dq_table *t, const cmd_eval_view *v, int row, const dq_e
         dq_table_cell(t, "mixed");
     dq_table_cell(t, "%s", cmd_eval_model_of(e, row)->weight_group);
     dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", dq_grain_name[r->logit.grain]);
+    dq_table_cell(t, "%s", dq_granularity_name[r->logit.granularity]);
     dq_table_cell(t, "%s", cmd_eval_title(e, row));
     dq_table_cell(t, "%lld", (long long)x->n);
     for (int m = 0; m < 2; m++) cmd_eval_mean_columns(t, m < x->n_metrics ? x->score[m] : none);
@@ -352,7 +352,7 @@ static const char *const common[] = {"model",
                                      "weight_bits",
                                      "weight_group",
                                      "logit_bits",
-                                     "logit_grain",
+                                     "logit_granularity",
                                      "task",
                                      "n",
                                      "acc",

@@ -33,8 +33,8 @@ cmd_eval_verdict cmd_eval_verdict_of(const cmd_eval_view *v, int row, const dq_e
     cmd_eval_verdict y = {.there = false};
     y.there = dq_eval_loss_of(&y.loss, v->e, row, x);
     if (!y.there) return y;
-    y.is = dq_interval_holds(y.loss.interval, v->margin);
-    if (y.is == DQ_UNDECIDED) y.missing = dq_interval_missing(&y.loss, v->margin);
+    y.is = dq_interval_decide(y.loss.interval, v->margin);
+    if (y.is == DQ_INCONCLUSIVE) y.missing = dq_interval_missing(&y.loss, v->margin);
     return y;
 }
 
@@ -51,7 +51,7 @@ static bool same_but_bits(const dq_eval_row *a, const dq_eval_row *b)
 {
     return b->shown && b->model == a->model && b->ids == a->ids && dq_math_same(a->math, b->math) &&
            dq_kv_spec_same(&a->kv, &b->kv) &&
-           (!dq_logit_rounds(b->logit) || b->logit.grain == a->logit.grain);
+           (!dq_logit_rounds(b->logit) || b->logit.granularity == a->logit.granularity);
 }
 
 /* Whether row i is the first rounded one of a family, and the family. */
@@ -70,7 +70,7 @@ static dq_status family_of(family *f, const cmd_eval_view *v, int i, bool *speak
             if (!same_but_bits(&e->row[i], &e->row[k])) continue;
             DQ_TRY(dq_eval_numbers_of(e, k, &x, err));
             f->verdict[f->n] = cmd_eval_verdict_of(v, k, &x);
-            good = good && (!f->verdict[f->n].there || f->verdict[f->n].is == DQ_HOLDS);
+            good = good && (!f->verdict[f->n].there || f->verdict[f->n].is == DQ_WITHIN);
             if (good) f->lowest = bits;
             f->row[f->n++] = k;
         }
@@ -84,8 +84,8 @@ static void print_family(const cmd_eval_view *v, const family *f)
     const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
     const char *cluster = dq_eval_cluster(v->e, r);
     char label[DQ_KV_LABEL];
-    printf("  %s, %s, grain %s", v->names[r->model], cmd_eval_title(v->e, f->row[0]),
-           dq_grain_name[r->logit.grain]);
+    printf("  %s, %s, granularity %s", v->names[r->model], cmd_eval_title(v->e, f->row[0]),
+           dq_granularity_name[r->logit.granularity]);
     if (cmd_eval_math_swept(v->e)) printf(", math %s", dq_num_name[r->math.linear]);
     if (cmd_eval_kv_swept(v->e)) printf(", KV %s", dq_kv_report_label(label, sizeof label, &r->kv));
     if (f->lowest)
@@ -232,7 +232,7 @@ dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
         DQ_TRY(family_of(&f, v, i, &speaks, err));
         if (!speaks) continue;
         if (first)
-            printf("\nLowest logit bits that hold: loss at most %g (%s), by paired 95 %% "
+            printf("\nLowest logit bits within the margin: loss at most %g (%s), by paired 95 %% "
                    "intervals:\n",
                    v->margin,
                    !has_windows(v->e, true)    ? "of accuracy"
@@ -332,7 +332,8 @@ static json_t *family_json(const cmd_eval_view *v, const family *f)
     char bits[16], label[DQ_KV_LABEL];
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "task", json_string(cmd_eval_title(v->e, f->row[0])));
-    json_object_set_new(o, "logit_grain", json_string(dq_grain_name[r->logit.grain]));
+    json_object_set_new(o, "logit_granularity",
+                        json_string(dq_granularity_name[r->logit.granularity]));
     json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
     json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
     json_object_set_new(o, "kv_label",

@@ -291,10 +291,10 @@ static void warn_plan(dq_logger *logger, const cmd_eval_view *v)
         dq_icl_cost(&e->ids[r->ids].req, &naive, &shared);
         dq_logger_warn(
             logger,
-            "%s: with --logit-grain %s every choice is a sequence of its own: %lld tokens "
-            "instead of %lld. Use --logit-grain row, or fewer --queries and --shots",
-            dq_eval_source_of(e, r)->name, dq_grain_name[r->logit.grain], (long long)naive,
-            (long long)shared);
+            "%s: with --logit-granularity %s every choice is a sequence of its own: %lld tokens "
+            "instead of %lld. Use --logit-granularity per-row, or fewer --queries and --shots",
+            dq_eval_source_of(e, r)->name, dq_granularity_name[r->logit.granularity],
+            (long long)naive, (long long)shared);
     }
 }
 
@@ -473,7 +473,7 @@ static void table_line(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r
     char label[DQ_KV_LABEL];
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_grain_name[r->logit.grain]);
+    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
     if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
     dq_table_cell(t, "%s",
                   dq_kv_spec_is_plain(&r->kv) ? "16:16"
@@ -514,7 +514,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     enum { HEAD = 8 };
     static const char *const rest[] = {"KV", "task", "order", "acc"};
-    const char *titles[HEAD + DQ_ICL_SHOTS] = {"model", "logit bits", "grain"};
+    const char *titles[HEAD + DQ_ICL_SHOTS] = {"model", "logit bits", "granularity"};
     char title[DQ_ICL_SHOTS][32];
     int shots[DQ_ICL_SHOTS], n = all_shots(v->e, shots), head = 3;
     dq_table *t = NULL;

@@ -419,7 +419,8 @@ static void print_title(const grid *g, const char *what)
     char label[DQ_KV_LABEL];
     printf("\n%s of %s, %d needle%s, %d asked for, %d-bit logits", what, g->v->names[g->row->model],
            c->n, c->n == 1 ? "" : "s", c->r, g->row->logit.bits);
-    if (g->row->logit.bits < 16) printf(" (grain %s)", dq_grain_name[g->row->logit.grain]);
+    if (g->row->logit.bits < 16)
+        printf(" (granularity %s)", dq_granularity_name[g->row->logit.granularity]);
     if (!dq_kv_spec_is_plain(&g->row->kv))
         printf(", KV %s", dq_kv_report_label(label, sizeof label, &g->row->kv));
 }

@@ -240,7 +240,7 @@ static dq_status fill_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row
     if (r->logit.bits == 16)
         dq_table_cell(t, "16");
     else
-        dq_table_cell(t, "%d %s", r->logit.bits, dq_grain_name[r->logit.grain]);
+        dq_table_cell(t, "%d %s", r->logit.bits, dq_granularity_name[r->logit.granularity]);
     if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
     dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
     for (int l = 0; l < set->n_lengths; l++) {

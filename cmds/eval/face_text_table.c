@@ -68,7 +68,7 @@ static void row_cells(dq_table *t, const cmd_eval_view *v, int row)
     if (r->logit.bits == 16)
         dq_table_cell(t, "16");
     else
-        dq_table_cell(t, "%d %s", r->logit.bits, dq_grain_name[r->logit.grain]);
+        dq_table_cell(t, "%d %s", r->logit.bits, dq_granularity_name[r->logit.granularity]);
     dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
     if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
 }

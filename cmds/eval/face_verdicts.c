@@ -81,7 +81,7 @@ static json_t *group_json(const dq_verdicts *v, int index)
     json_object_set_new(o, "model", json_string(g->model));
     json_object_set_new(o, "reference", text_or_null(g->ref >= 0 ? v->group[g->ref].model : NULL));
     json_object_set_new(o, "logit_bits", json_integer(g->bits));
-    json_object_set_new(o, "logit_grain", json_string(g->grain));
+    json_object_set_new(o, "logit_granularity", json_string(g->granularity));
     json_object_set_new(o, "kv", g->kv ? json_deep_copy(g->kv) : json_null());
     json_object_set_new(o, "weights", json_null());
     json_object_set_new(o, "math", math_json(g->math));
@@ -136,12 +136,12 @@ static const char *kv_label(char text[KV_LABEL], const json_t *kv)
 {
     const json_t *k = json_object_get(kv, "k_bits"), *v = json_object_get(kv, "v_bits");
     const char *widths = json_string_value(json_object_get(kv, "widths"));
-    const char *code = json_string_value(json_object_get(kv, "code"));
+    const char *code = json_string_value(json_object_get(kv, "quant"));
     char bits[24], rest[128];
     const bool known = json_is_integer(k) && json_is_integer(v);
     const bool coded =
         widths || (known && (json_integer_value(k) < 16 || json_integer_value(v) < 16));
-    const bool say = coded && code && strcmp(code, "token") != 0;
+    const bool say = coded && code && strcmp(code, "per-token") != 0;
     text[0] = 0;
     if (known)
         snprintf(bits, sizeof bits, "%d:%d", (int)json_integer_value(k),
@@ -197,7 +197,7 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
     static const char *const behind[] = {"KV cache", "verdicts on",       "n",
                                          "acc",      "against reference", "McNemar p"};
     enum { N_BEHIND = sizeof behind / sizeof behind[0] };
-    const char *titles[4 + N_BEHIND] = {"model", "logit bits", "grain", "math"};
+    const char *titles[4 + N_BEHIND] = {"model", "logit bits", "granularity", "math"};
     const bool math = differ_in_math(v);
     dq_table *t = NULL;
     for (int i = 0; i < N_BEHIND; i++) titles[3 + math + i] = behind[i];
@@ -208,7 +208,7 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
         const bool paired = g->ref >= 0 && g->ref != i;
         dq_table_cell(t, "%s", g->model);
         dq_table_cell(t, "%d", g->bits);
-        dq_table_cell(t, "%s", g->bits == 16 ? "-" : g->grain);
+        dq_table_cell(t, "%s", g->bits == 16 ? "-" : g->granularity);
         if (math) dq_table_cell(t, "%s", g->math ? g->math : "-");
         kv_cell(t, v, g->kv, err);
         dq_table_cell(t, "%s", g->task ? g->task : "-");
@@ -233,10 +233,20 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
 
 static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
 {
-    const char *titles[] = {
-        "model",         "reference",  "logit_bits", "logit_grain", "kv",        "task",
-        "of_task",       "n",          "acc",        "acc_stderr",  "acc_delta", "acc_delta_stderr",
-        "acc_mcnemar_p", "math_linear"};
+    const char *titles[] = {"model",
+                            "reference",
+                            "logit_bits",
+                            "logit_granularity",
+                            "kv",
+                            "task",
+                            "of_task",
+                            "n",
+                            "acc",
+                            "acc_stderr",
+                            "acc_delta",
+                            "acc_delta_stderr",
+                            "acc_mcnemar_p",
+                            "math_linear"};
     dq_table *t = NULL;
     DQ_TRY(dq_table_new(&t, titles, (int)(sizeof titles / sizeof titles[0]), err));
     for (int i = 0; i < v->n; i++) {
@@ -245,7 +255,7 @@ static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
         dq_table_cell(t, "%s", g->model);
         dq_table_cell(t, "%s", g->ref >= 0 ? v->group[g->ref].model : "");
         dq_table_cell(t, "%d", g->bits);
-        dq_table_cell(t, "%s", g->grain);
+        dq_table_cell(t, "%s", g->granularity);
         kv_text(t, g->kv, "", err);
         dq_table_cell(t, "verdicts");
         dq_table_cell(t, "%s", g->task ? g->task : "");

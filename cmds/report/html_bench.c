@@ -46,7 +46,7 @@ static const work works[] = {
             {"products", "share_of_products", 1, 3},
             {"attention", "share_of_attention", 1, 3},
             {"logit bits", "logit_bits", 1, 0},
-            {"<grain", "logit_grain", 0, 0},
+            {"<granularity", "logit_granularity", 0, 0},
             {"times", "times_first_median", 1, 3}}},
     {.what = "attention",
      .caption =
@@ -61,7 +61,7 @@ static const work works[] = {
      .of = {{"tokens", "tokens", 1, 0},
             {"<form", "form", 0, 0},
             {"logit bits", "logit_bits", 1, 0},
-            {"<grain", "logit_grain", 0, 0},
+            {"<granularity", "logit_granularity", 0, 0},
             {"ms", "seconds_median", 1e3, 2},
             {"GFLOP/s", "flops_per_second", 1e-9, 1},
             {"share of ceiling", "share_of_ceiling", 1, 2},
@@ -242,9 +242,9 @@ static const char *label_of(dq_html *h, int i)
     }
     const json_t *bits = json_object_get(j, "logit_bits"); /* 16 or none: not rounded */
     if (json_is_number(bits) && json_number_value(bits) < 16) {
-        const char *grain = dq_html_text(j, "logit_grain");
+        const char *granularity = dq_html_text(j, "logit_granularity");
         label = dq_html_words(h, "%s, %g-bit logits", label, json_number_value(bits));
-        if (*grain) label = dq_html_words(h, "%s, %s", label, grain);
+        if (*granularity) label = dq_html_words(h, "%s, %s", label, granularity);
     }
     if (*math) label = dq_html_words(h, "%s, %s", label, math);
     label =

@@ -1,6 +1,6 @@
 /* html_front: what the bytes of a KV cache buy, a curve for each policy and budget, and each code where they are compared: the
  * best that it reaches with so many bytes or fewer, over shares and widths. Its other points are dots. Rings are what dq eval has
- * decided to be on the front.
+ * decided to be on the Pareto front.
  * SPDX-License-Identifier: MIT */
 #include "cmds/page/page_style.h"
 #include "cmds/report/html_sections.h"
@@ -25,10 +25,10 @@ static bool loses(const json_t *front)
 static const char *title_of(dq_html *h, const json_t *front)
 {
     const double bits = dq_html_real(front, "logit_bits");
-    const char *grain =
-        bits < 16 ? dq_html_words(h, " (%s)", dq_html_text(front, "logit_grain")) : "";
+    const char *granularity =
+        bits < 16 ? dq_html_words(h, " (%s)", dq_html_text(front, "logit_granularity")) : "";
     return dq_html_words(h, "%s, %s, %g-bit logits%s, %s", dq_html_text(front, "model"),
-                         dq_html_text(front, "task"), bits, grain,
+                         dq_html_text(front, "task"), bits, granularity,
                          dq_html_text(json_object_get(front, "math"), "linear"));
 }
 
@@ -38,7 +38,7 @@ typedef struct curve {
     const char *policy; /* "": all tokens are kept */
     const char *budget; /* "uniform": the same for all */
     const char *code;   /* "": any, or none */
-    bool undithered;    /* of a point: its page codes are dithered ones too */
+    bool undithered;    /* of a point: its per-channel codes are dithered ones too */
 } curve;
 
 static curve curve_of(const dq_html *h, const json_t *point)
@@ -55,7 +55,7 @@ static curve curve_of(const dq_html *h, const json_t *point)
     return c;
 }
 
-/* Whether a point is one of the curve: without codes it is one of the curve of each code, and page codes that dithering leaves
+/* Whether a point is one of the curve: without codes it is one of the curve of each code, and per-channel codes that dithering leaves
  * alone are on both curves. */
 static bool is_of(const curve *point, const curve *c)
 {
@@ -149,7 +149,7 @@ static bool is_ringed(const json_t *front, const json_t *point, double best)
 {
     (void)front;
     (void)best;
-    return strcmp(dq_html_text(point, "is"), "on the front") == 0;
+    return strcmp(dq_html_text(point, "is"), "on the Pareto front") == 0;
 }
 
 /* Points come by bytes. */
@@ -246,7 +246,7 @@ static void figure(dq_html *h, const json_t *front)
         "dots are its others. A ring: decided to be better than everything that holds no more.",
         loses(front) ? "KL divergence from the reference" : "the score",
         h->codes_differ
-            ? " with one kind of codes (16 bits have none and belong to all, page codes "
+            ? " with one kind of codes (16 bits have none and belong to all, per-channel codes "
               "of values that dithering leaves alone also to dithered ones)"
             : "");
     dq_picture_figure_end(h->p);
@@ -292,7 +292,7 @@ static void table(dq_html *h, const json_t *front)
     dq_html_page_text(h->p, title_of(h, front));
     dq_html_page_html(
         h->p,
-        ": on the front is what is better than each cache of no more bytes (up to 1 %% "
+        ": on the Pareto front is what is better than each cache of no more bytes (up to 1 %% "
         "more), by paired 95 %% intervals; "
         "behind is what one of them is better than; about the others nothing is "
         "decided. %.0f comparisons: about "

@@ -36,7 +36,7 @@ static bool same_line(const dq_html_row *a, const dq_html_row *b)
 {
     return a->model_index == b->model_index && a->bits == b->bits &&
            strcmp(a->task, b->task) == 0 && strcmp(kept_of(a), kept_of(b)) == 0 &&
-           (a->bits == 16 || strcmp(a->grain, b->grain) == 0);
+           (a->bits == 16 || strcmp(a->granularity, b->granularity) == 0);
 }
 
 static bool begins_line(const dq_html *h, int i)
@@ -61,7 +61,7 @@ static bool is_swept(const dq_html *h, const dq_html_row *r)
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *o = &h->row[i];
         if (o->model_index == r->model_index && o->bits == r->bits &&
-            strcmp(o->task, r->task) == 0 && strcmp(o->grain, r->grain) == 0 &&
+            strcmp(o->task, r->task) == 0 && strcmp(o->granularity, r->granularity) == 0 &&
             strcmp(o->kv, r->kv) != 0)
             return true;
     }

@@ -138,7 +138,7 @@ static const json_t *ends_of(const json_t *less, bool of_ppl)
     return json_object_get(less, of_ppl ? "ln_ppl_interval" : "kld_interval");
 }
 
-static void difference_picture(dq_html *h, const dq_html_rivals *r, bool of_ppl)
+static void difference_picture(dq_html *h, const dq_html_baselines *r, bool of_ppl)
 {
     dq_picture c;
     dq_picture_figure_begin(h->p);
@@ -178,7 +178,7 @@ static void difference_picture(dq_html *h, const dq_html_rivals *r, bool of_ppl)
     dq_picture_figure_end(h->p);
 }
 
-void dq_html_rivals_pictures(dq_html *h, const dq_html_rivals *r)
+void dq_html_baselines_pictures(dq_html *h, const dq_html_baselines *r)
 {
     dq_html_page_html(h->p, "<div class=\"pair\">\n");
     difference_picture(h, r, false);
@@ -191,10 +191,10 @@ static const char *verdict(dq_html *h, const json_t *ends, const char *one, bool
     const char *is = of_ppl ? "loses less" : "is closer";
     if (dq_html_real_at(ends, 1) < 0) return dq_html_words(h, "the plan %s", is);
     if (dq_html_real_at(ends, 0) > 0) return dq_html_words(h, "%s %s", one, is);
-    return dq_html_words(h, "not decided which %s", is);
+    return dq_html_words(h, "inconclusive which %s", is);
 }
 
-void dq_html_rival_cells(dq_html *h, const dq_html_rivals *r, int i, bool of_ppl)
+void dq_html_baseline_cells(dq_html *h, const dq_html_baselines *r, int i, bool of_ppl)
 {
     const json_t *less = json_object_get(r->at[i].j, "plan_less_it"), *ends = ends_of(less, of_ppl);
     const json_t *all[] = {r->at[i].found, json_object_get(r->at[i].j, "unseen"), less};

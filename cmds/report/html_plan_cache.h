@@ -24,25 +24,25 @@ dq_status dq_html_check_list(const json_t *result, const char *key, dq_html_chec
 void dq_html_found_cells(dq_html *h, const json_t *unseen);
 
 /* A plan beside another cache. */
-typedef struct dq_html_rival {
-    int plan, place;     /* of the page; among the rivals of that plan */
+typedef struct dq_html_baseline {
+    int plan, place;     /* of the page; among the baselines of that plan */
     const char *label;   /* "PLAN against IT" */
     const json_t *found; /* what the plan loses */
-    const json_t *j;     /* what the rival loses and the difference: {unseen, plan_less_it} */
-} dq_html_rival;
+    const json_t *j;     /* what the baseline loses and the difference: {unseen, plan_less_it} */
+} dq_html_baseline;
 
 /* Those of a page, and what all of them and one are called. */
-typedef struct dq_html_rivals {
-    dq_html_rival *at; /* [n] */
+typedef struct dq_html_baselines {
+    dq_html_baseline *at; /* [n] */
     int n;
     const char *all, *one; /* "uniform widths", "the uniform width" */
-} dq_html_rivals;
+} dq_html_baselines;
 
-/* Differences with their intervals, of the KLD and of the perplexity, a point for each rival. */
-void dq_html_rivals_pictures(dq_html *h, const dq_html_rivals *r);
-/* Cells of one: what is compared, of the plan, of the rival, their difference, its interval, its level, and what it decides, in
+/* Differences with their intervals, of the KLD and of the perplexity, a point for each baseline. */
+void dq_html_baselines_pictures(dq_html *h, const dq_html_baselines *r);
+/* Cells of one: what is compared, of the plan, of the baseline, their difference, its interval, its level, and what it decides, in
  * the words of the tables of dq plan: an interval that holds 0, or has no ends, decides nothing. */
-void dq_html_rival_cells(dq_html *h, const dq_html_rivals *r, int i, bool of_ppl);
+void dq_html_baseline_cells(dq_html *h, const dq_html_baselines *r, int i, bool of_ppl);
 
 /* Between which powers of 10 the losses of a map lie; begins as DQ_HTML_NO_SHADES. Losses that are not above 0 have none. */
 typedef struct dq_html_shades {

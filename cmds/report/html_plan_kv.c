@@ -65,7 +65,7 @@ static dq_status check_result(const json_t *result, const char *where, dq_err *e
     DQ_TRY(dq_html_check_whole_run(result, where, err));
     snprintf(inside, sizeof inside, "%s.kv", where);
     DQ_TRY(dq_html_check(kv, "widths", DQ_NEED_TEXT, inside, err));
-    DQ_TRY(dq_html_check(kv, "code", DQ_NEED_TEXT, inside, err));
+    DQ_TRY(dq_html_check(kv, "quant", DQ_NEED_TEXT, inside, err));
     DQ_TRY(dq_html_check(result, "mean_bits", DQ_NEED_NUMBER, where, err));
     DQ_TRY(dq_html_check_intervals(result, "unseen", where, err));
     DQ_TRY(dq_html_check_list(result, "uniform", check_uniform, where, err));
@@ -91,7 +91,7 @@ dq_status dq_html_plan_kv_read(dq_html *h, dq_err *err)
 void dq_html_plan_kv_chosen(dq_html *h)
 {
     static const char *const titles[] = {
-        "<plan", "<--kv-code",   "<--kv-bits",    "--kv-recent",  "--kv-sink",    "bits",
+        "<plan", "<--kv-quant",  "<--kv-bits",    "--kv-recent",  "--kv-sink",    "bits",
         "KLD",   "its interval", "perplexity, %", "its interval", "nominally, %", NULL};
     dq_html_page_table(h->p, "What was chosen, and what it loses on windows that no choice saw.",
                        titles);
@@ -99,7 +99,7 @@ void dq_html_plan_kv_chosen(dq_html *h)
         const json_t *j = h->item[i].j, *kv = json_object_get(j, "kv");
         dq_html_page_html(h->p, "<tr>");
         dq_html_page_cell(h->p, h->item[i].name);
-        dq_html_page_cell(h->p, dq_html_text(kv, "code"));
+        dq_html_page_cell(h->p, dq_html_text(kv, "quant"));
         dq_html_page_cell(h->p, dq_html_text(kv, "widths"));
         dq_html_count_cell(h, dq_html_real(kv, "recent"));
         dq_html_count_cell(h, dq_html_real(kv, "sink"));
@@ -110,33 +110,33 @@ void dq_html_plan_kv_chosen(dq_html *h)
     dq_html_page_table_end(h->p);
 }
 
-static void uniform_row(dq_html *h, const dq_html_rivals *r, int i, bool of_ppl)
+static void uniform_row(dq_html *h, const dq_html_baselines *r, int i, bool of_ppl)
 {
-    const dq_html_rival *rival = &r->at[i];
+    const dq_html_baseline *baseline = &r->at[i];
     dq_html_page_html(h->p, "<tr>");
-    dq_html_page_cell(h->p, of_ppl ? "" : h->item[rival->plan].name);
-    dq_html_page_cell(h->p, of_ppl ? "" : dq_html_text(rival->j, "widths"));
+    dq_html_page_cell(h->p, of_ppl ? "" : h->item[baseline->plan].name);
+    dq_html_page_cell(h->p, of_ppl ? "" : dq_html_text(baseline->j, "widths"));
     if (of_ppl)
         dq_html_page_html(h->p, "<td></td>");
     else
-        dq_html_page_cellf(h->p, "%.4g", dq_html_real(rival->j, "mean_bits"));
-    dq_html_rival_cells(h, r, i, of_ppl);
+        dq_html_page_cellf(h->p, "%.4g", dq_html_real(baseline->j, "mean_bits"));
+    dq_html_baseline_cells(h, r, i, of_ppl);
     dq_html_page_html(h->p, "</tr>\n");
 }
 
 /* What else there is to say of the comparisons of a plan. */
 static void uniform_words(dq_html *h, int i)
 {
-    const json_t *rivals = dq_html_member(h, i, "uniform"), *rival;
-    const bool none = json_array_size(rivals) == 0;
+    const json_t *baselines = dq_html_member(h, i, "uniform"), *baseline;
+    const bool none = json_array_size(baselines) == 0;
     const char *words = json_array_size(dq_html_member(h, i, "trials")) == 1
                             ? "no other mix within the mean was measured"
                             : "the plan is uniform: nothing else that was measured on the search "
                               "windows is closer there (no interval)";
     double more = 0;
     size_t k;
-    json_array_foreach(rivals, k, rival) more =
-        fmax(more, dq_html_real(h->item[i].j, "mean_bits") - dq_html_real(rival, "mean_bits"));
+    json_array_foreach(baselines, k, baseline) more =
+        fmax(more, dq_html_real(h->item[i].j, "mean_bits") - dq_html_real(baseline, "mean_bits"));
     if (!none && !(more > 1e-9)) return;
     dq_html_page_html(h->p, "<p>");
     dq_html_page_text(h->p, h->item[i].name);
@@ -150,18 +150,19 @@ static void uniform_words(dq_html *h, int i)
 }
 
 /* Uniform widths beside each plan, in the order of the table. */
-static dq_html_rivals rivals_of(dq_html *h)
+static dq_html_baselines baselines_of(dq_html *h)
 {
-    dq_html_rivals r = {.all = "uniform widths", .one = "the uniform width"};
-    const json_t *rival;
+    dq_html_baselines r = {.all = "uniform widths", .one = "the uniform width"};
+    const json_t *baseline;
     size_t n = 0, k;
     for (int i = 0; i < h->n; i++) n += json_array_size(dq_html_member(h, i, "uniform"));
     r.at = dq_alloc(h->a, n, sizeof *r.at, h->p->err);
     for (int i = 0; i < h->n && r.at; i++) {
-        json_array_foreach(dq_html_member(h, i, "uniform"), k, rival) r.at[r.n++] = (dq_html_rival){
+        json_array_foreach(dq_html_member(h, i, "uniform"), k, baseline)
+            r.at[r.n++] = (dq_html_baseline){
             i, (int)k,
-            dq_html_words(h, "%s against %s", h->item[i].name, dq_html_text(rival, "widths")),
-            dq_html_member(h, i, "unseen"), rival};
+            dq_html_words(h, "%s against %s", h->item[i].name, dq_html_text(baseline, "widths")),
+            dq_html_member(h, i, "unseen"), baseline};
     }
     return r;
 }
@@ -171,9 +172,9 @@ void dq_html_plan_kv_uniform(dq_html *h)
     static const char *const titles[] = {"<plan",        "<against",   "its bits",   "<what",
                                          "of the plan",  "of uniform", "difference", "its interval",
                                          "nominally, %", "<decision",  NULL};
-    const dq_html_rivals r = rivals_of(h);
+    const dq_html_baselines r = baselines_of(h);
     if (r.n) {
-        dq_html_rivals_pictures(h, &r);
+        dq_html_baselines_pictures(h, &r);
         dq_html_page_table(h->p,
                            "The plan beside uniform widths of at most the same mean, the nearest "
                            "that there are, on windows that no choice saw. An interval that holds "

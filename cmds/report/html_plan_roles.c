@@ -199,16 +199,16 @@ void dq_html_plan_roles_chosen(dq_html *h)
     for (int i = 0; i < h->n; i++) settings_line(h, i);
 }
 
-static dq_html_rivals rivals_of(dq_html *h)
+static dq_html_baselines baselines_of(dq_html *h)
 {
-    dq_html_rivals r = {.all = "the uniform share", .one = "the uniform share"};
+    dq_html_baselines r = {.all = "the uniform share", .one = "the uniform share"};
     r.at = dq_alloc(h->a, (size_t)h->n, sizeof *r.at, h->p->err);
     for (int i = 0; i < h->n && r.at; i++) {
         const json_t *uniform = dq_html_member(h, i, "uniform");
         if (!json_is_object(uniform)) continue;
-        r.at[r.n++] =
-            (dq_html_rival){i, i, dq_html_words(h, "%s against the uniform share", h->item[i].name),
-                            dq_html_member(h, i, "unseen"), uniform};
+        r.at[r.n++] = (dq_html_baseline){
+            i, i, dq_html_words(h, "%s against the uniform share", h->item[i].name),
+            dq_html_member(h, i, "unseen"), uniform};
     }
     return r;
 }
@@ -218,9 +218,9 @@ void dq_html_plan_roles_uniform(dq_html *h)
     static const char *const titles[] = {"<plan",        "<what",      "of the plan",
                                          "of uniform",   "difference", "its interval",
                                          "nominally, %", "<decision",  NULL};
-    const dq_html_rivals r = rivals_of(h);
+    const dq_html_baselines r = baselines_of(h);
     if (r.n) {
-        dq_html_rivals_pictures(h, &r);
+        dq_html_baselines_pictures(h, &r);
         dq_html_page_table(h->p,
                            "The plan beside the uniform share, which keeps as much in every group, "
                            "on windows that no choice saw. An interval that holds 0 decides "
@@ -229,7 +229,7 @@ void dq_html_plan_roles_uniform(dq_html *h)
         for (int i = 0; i < 2 * r.n; i++) {
             dq_html_page_html(h->p, "<tr>");
             dq_html_page_cell(h->p, i % 2 ? "" : h->item[r.at[i / 2].plan].name);
-            dq_html_rival_cells(h, &r, i / 2, i % 2);
+            dq_html_baseline_cells(h, &r, i / 2, i % 2);
             dq_html_page_html(h->p, "</tr>\n");
         }
         dq_html_page_table_end(h->p);

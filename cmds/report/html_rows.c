@@ -65,10 +65,10 @@ static bool same_line(const dq_html_row *a, const dq_html_row *b)
     return a->model_index == b->model_index && strcmp(a->task, b->task) == 0 &&
            strcmp(a->math, b->math) == 0 && strcmp(a->kv, b->kv) == 0 &&
            strcmp(order_of(a), order_of(b)) == 0 &&
-           (a->bits == 16 || b->bits == 16 || strcmp(a->grain, b->grain) == 0);
+           (a->bits == 16 || b->bits == 16 || strcmp(a->granularity, b->granularity) == 0);
 }
 
-/* Whether a line starts at row i: its first row with this grain below 16 bits, or a row of 16 bits
+/* Whether a line starts at row i: its first row with this granularity below 16 bits, or a row of 16 bits
  * that no other width continues. */
 static bool starts_line(const dq_html *h, int i)
 {
@@ -113,26 +113,27 @@ static bool has_wide_values(const json_t *kv)
     return false;
 }
 
-/* Whether page codes and dithered ones are the same. */
+/* Whether per-channel codes and dithered ones are the same. */
 static bool is_undithered(const json_t *kv)
 {
-    const char *code = dq_html_text(kv, "code");
-    return (strcmp(code, "page") == 0 || strcmp(code, "dither") == 0) && !has_wide_values(kv);
+    const char *code = dq_html_text(kv, "quant");
+    return (strcmp(code, "per-channel") == 0 || strcmp(code, "dither") == 0) &&
+           !has_wide_values(kv);
 }
 
 /* "" where nothing is coded. */
 static const char *code_of(const json_t *kv)
 {
     const bool coded = dq_html_real(kv, "k_bits") < 16 || dq_html_real(kv, "v_bits") < 16;
-    return !coded ? "" : is_undithered(kv) ? "page" : dq_html_text(kv, "code");
+    return !coded ? "" : is_undithered(kv) ? "per-channel" : dq_html_text(kv, "quant");
 }
 
-/* " rotated" or " unrotated" where `auto` would rotate otherwise: token codes of at most 4 bits, and keys as page codes. */
+/* " rotated" or " unrotated" where `auto` would rotate otherwise: per-token codes of at most 4 bits, and keys as per-channel codes. */
 static const char *rotation_of(const json_t *kv)
 {
     const json_t *r = json_object_get(kv, "rotate");
     const json_t *k = json_object_get(r, "k"), *v = json_object_get(r, "v");
-    const bool token = strcmp(dq_html_text(kv, "code"), "token") == 0;
+    const bool token = strcmp(dq_html_text(kv, "quant"), "per-token") == 0;
     const bool usual_k = dq_html_real(kv, "k_bits") <= (token ? 4 : 8);
     const bool usual_v = token && dq_html_real(kv, "v_bits") <= 4;
     if (!json_is_boolean(k) || !json_is_boolean(v)) return "";
@@ -145,7 +146,7 @@ static const char *codes_label(const json_t *kv, dq_arena *a, dq_err *err)
 {
     const char *widths = dq_html_text(kv, "widths"), *code = code_of(kv);
     const char *type = dq_html_text(kv, "dense_type");
-    const bool say = code[0] && strcmp(code, "token") != 0;
+    const bool say = code[0] && strcmp(code, "per-token") != 0;
     const bool dense = type[0] && strcmp(type, "f32") != 0;
     if (!widths[0])
         widths =
@@ -193,7 +194,7 @@ static dq_status read_row(dq_html *h, dq_html_row *r, const json_t *j, dq_err *e
     r->metrics = json_object_get(j, "metrics");
     r->model = dq_html_text(j, "model");
     r->task = dq_html_text(j, "task");
-    r->grain = dq_html_text(j, "logit_grain");
+    r->granularity = dq_html_text(j, "logit_granularity");
     r->bits = bits >= 2 && bits <= 16 ? (int)bits : 16;
     r->math = dq_html_text(json_object_get(j, "math"), "linear");
     DQ_TRY(read_kv(r, json_object_get(j, "kv"), h->a, err));
@@ -216,7 +217,7 @@ static bool other_code(const dq_html_row *a, const dq_html_row *b)
                                        "tokens", "dense_type", "budget", NULL};
     const json_t *x = json_object_get(a->j, "kv"), *y = json_object_get(b->j, "kv");
     bool alike = a->model_index == b->model_index && strcmp(a->task, b->task) == 0 &&
-                 a->bits == b->bits && strcmp(a->grain, b->grain) == 0 &&
+                 a->bits == b->bits && strcmp(a->granularity, b->granularity) == 0 &&
                  strcmp(a->math, b->math) == 0 && strcmp(order_of(a), order_of(b)) == 0;
     for (int i = 0; alike && same[i]; i++) alike = same_member(x, y, same[i]);
     return alike && strcmp(a->code, b->code) != 0;
@@ -224,13 +225,13 @@ static bool other_code(const dq_html_row *a, const dq_html_row *b)
 
 /* What the label of a row must say, because other rows of its task differ in it. */
 typedef struct differences {
-    bool bits, grain, math, kv, code, order;
+    bool bits, granularity, math, kv, code, order;
 } differences;
 
 static differences differences_of(const dq_html *h, const dq_html_row *r)
 {
     differences d = {false, false, false, false, false, false};
-    const char *grain = NULL;
+    const char *granularity = NULL;
     for (int i = 0; i < h->n; i++) {
         const dq_html_row *o = &h->row[i];
         if (strcmp(o->task, r->task) != 0) continue;
@@ -240,8 +241,8 @@ static differences differences_of(const dq_html *h, const dq_html_row *r)
         d.code = d.code || other_code(o, r);
         d.order = d.order || strcmp(order_of(o), order_of(r)) != 0;
         if (o->bits == 16) continue;
-        d.grain = d.grain || (grain && strcmp(grain, o->grain) != 0);
-        grain = o->grain;
+        d.granularity = d.granularity || (granularity && strcmp(granularity, o->granularity) != 0);
+        granularity = o->granularity;
     }
     return d;
 }
@@ -249,10 +250,11 @@ static differences differences_of(const dq_html *h, const dq_html_row *r)
 static dq_status name_row(dq_html *h, dq_html_row *r, dq_err *err)
 {
     differences d = differences_of(h, r);
-    bool grain = d.grain && r->bits != 16, order = d.order && *order_of(r);
+    bool granularity = d.granularity && r->bits != 16, order = d.order && *order_of(r);
     const char *bits = d.bits ? dq_textf(h->a, err, ", %d bits", r->bits) : "";
-    r->line = dq_textf(h->a, err, "%s%s%s%s%s%s%s%s", grain ? ", " : "", grain ? r->grain : "",
-                       d.math ? ", " : "", d.math ? r->math : "", d.kv ? ", KV " : "",
+    r->line = dq_textf(h->a, err, "%s%s%s%s%s%s%s%s", granularity ? ", " : "",
+                       granularity ? r->granularity : "", d.math ? ", " : "", d.math ? r->math : "",
+                       d.kv ? ", KV " : "",
                        !d.kv    ? ""
                        : *r->kv ? r->kv
                                 : "16:16",

@@ -9,12 +9,14 @@
 /* One result. Texts belong to the document or to the arena. */
 typedef struct dq_html_row {
     const json_t *j, *metrics;
-    const char *model, *task, *grain;
+    const char *model, *task, *granularity;
     const char *math; /* "f32", of the linear layers */
     const char *kv;   /* "8:4 h2o keep 0.5 roles"; "" for a plain 16-bit cache */
     const char *kept; /* of that, which tokens are kept: "h2o keep 0.5 roles"; "" for all */
-    const char *code; /* how numbers of the cache become codes, "page"; "" for one without codes */
-    bool undithered;  /* page codes that dithered ones are too, as none of the values is dithered */
+    const char
+        *code; /* how numbers of the cache become codes, "per-channel"; "" for one without codes */
+    bool
+        undithered; /* per-channel codes that dithered ones are too, as none of the values is dithered */
     const char *label; /* the model and what tells the rows of its task apart */
     const char *line;  /* the same without the logit bits */
     int bits, model_index;
@@ -42,7 +44,7 @@ bool dq_html_shows_kv(const dq_html *h);
 /* True for the first row of its task. */
 bool dq_html_first_of_task(const dq_html *h, int i);
 /* Indices of the rows of a task that lie on the same line over logit bits as row `first`, widest
- * first; 16 bits belong to the lines of all grains. Empty unless `first` is the line's first row.
+ * first; 16 bits belong to the lines of all granularities. Empty unless `first` is the line's first row.
  * At most `cap`. */
 int dq_html_line(const dq_html *h, int first, int *index, int cap);
 

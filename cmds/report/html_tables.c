@@ -34,7 +34,7 @@ static void result_cells(dq_html *h, const dq_html_row *r, const char *const *na
     dq_html_page_cell(h->p, *order ? dq_html_words(h, "%s, order %s", r->model, order) : r->model);
     dq_html_json_cell(h, bits);
     dq_html_page_cellf(h->p, "%d", r->bits);
-    dq_html_page_cell(h->p, r->bits == 16 ? "–" : r->grain);
+    dq_html_page_cell(h->p, r->bits == 16 ? "–" : r->granularity);
     if (dq_html_shows_kv(h)) dq_html_page_cell(h->p, *r->kv ? r->kv : "16:16");
     dq_html_count_cell(h, dq_html_real(r->j, "n"));
     for (int k = 0; k < n; k++) dq_html_metric_cell(h, r->metrics, name[k]);
@@ -69,7 +69,7 @@ static void results_head(dq_html *h, const char *task, const char *const *name, 
     dq_html_page_title(h->p, "model", true);
     dq_html_page_title(h->p, "weight bits", false);
     dq_html_page_title(h->p, "logit bits", false);
-    dq_html_page_title(h->p, "grain", true);
+    dq_html_page_title(h->p, "granularity", true);
     if (dq_html_shows_kv(h)) dq_html_page_title(h->p, "KV cache", true);
     dq_html_page_title(h->p, "n", false);
     for (int k = 0; k < n; k++)

@@ -56,16 +56,16 @@ static const char *widths_with(dq_html *h, const json_t *family, const char *is)
 
 static void lowest_table(dq_html *h)
 {
-    static const char *const titles[] = {"<model", "<task", "<grain",      "<KV cache", "lowest",
-                                         "hold",   "fail",  "not decided", NULL};
+    static const char *const titles[] = {"<model", "<task",   "<granularity", "<KV cache", "lowest",
+                                         "within", "exceeds", "inconclusive", NULL};
     const json_t *list = json_object_get(h->document, "lowest_logit_bits"), *f;
     size_t i;
     if (json_array_size(list) == 0) return;
-    dq_html_page_table(
-        h->p,
-        "The lowest width of the attention logits that holds, with every larger width that was "
-        "tested. 16 bits stand for no rounding.",
-        titles);
+    dq_html_page_table(h->p,
+                       "The lowest width of the attention logits within the margin, with every "
+                       "larger width that was "
+                       "tested. 16 bits stand for no rounding.",
+                       titles);
     json_array_foreach(list, i, f)
     {
         const json_t *math = json_object_get(f, "math");
@@ -73,16 +73,16 @@ static void lowest_table(dq_html *h)
         dq_html_page_html(h->p, "<tr>");
         dq_html_page_cell(h->p, dq_html_text(f, "model"));
         dq_html_page_cell(h->p, dq_html_text(f, "task"));
-        dq_html_page_cell(h->p, dq_html_text(f, "logit_grain"));
+        dq_html_page_cell(h->p, dq_html_text(f, "logit_granularity"));
         dq_html_page_cell(h->p, dq_html_words(h, "%s, %s", dq_html_text(f, "kv_label"),
                                               dq_html_text(math, "linear")));
         if (isfinite(lowest))
             dq_html_page_cellf(h->p, "%.0f", lowest);
         else
             dq_html_page_cellf(h->p, "none");
-        dq_html_page_cellf(h->p, "%s", widths_with(h, f, "holds"));
-        dq_html_page_cellf(h->p, "%s", widths_with(h, f, "fails"));
-        dq_html_page_cellf(h->p, "%s", widths_with(h, f, "not decided"));
+        dq_html_page_cellf(h->p, "%s", widths_with(h, f, "within the margin"));
+        dq_html_page_cellf(h->p, "%s", widths_with(h, f, "exceeds the margin"));
+        dq_html_page_cellf(h->p, "%s", widths_with(h, f, "inconclusive"));
         dq_html_page_html(h->p, "</tr>\n");
     }
     dq_html_page_table_end(h->p);

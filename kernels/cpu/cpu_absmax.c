@@ -1,4 +1,4 @@
-/* cpu_absmax: the largest logits of a call, which grains that span rows are rounded by.
+/* cpu_absmax: the largest logits of a call, which granularities that span rows are rounded by.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu_attention.h"
 

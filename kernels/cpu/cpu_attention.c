@@ -99,7 +99,7 @@ typedef struct scratch {
     double sum[MAX_SLOTS][DQ_PAGE_TOKENS];
     float by[MAX_SLOTS][DQ_PAGE_TOKENS][2];
     int64_t visible[DQ_PAGE_TOKENS];
-    int32_t *edge; /* tile grain: end of each run of keys in one tile of positions */
+    int32_t *edge; /* tile granularity: end of each run of keys in one tile of positions */
     int64_t n_edges;
     float *columns; /* of cpu_columns.c */
     float *read;    /* pages on their way into products */
@@ -173,7 +173,7 @@ static float round_row(const work *w, float *x, int64_t n, float top, const dq_k
                        int head, float qmax)
 {
     const dq_attend_args *args = w->args;
-    const float absmax = args->logit.grain == DQ_GRAIN_ROW
+    const float absmax = args->logit.granularity == DQ_GRANULARITY_ROW
                              ? w->simd->absmax(x, n)
                              : args->absmax[rows->seq * args->attn->map->n_q + head];
     round_run(w->simd, x, n, absmax, qmax);

@@ -20,7 +20,7 @@ typedef struct dq_cpu_page {
     int64_t n_plain;    /* leading slots that take part in the f32 product */
     enum { DQ_CPU_PLAIN, DQ_CPU_CODED, DQ_CPU_SETS } kind;
     union {                    /* overrides what the f32 product says */
-        dq_simd_set_page sets; /* page codes */
+        dq_simd_set_page sets; /* per-channel codes */
         dq_simd_int8_page coded;
     };
 } dq_cpu_page;

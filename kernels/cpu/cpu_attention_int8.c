@@ -4,7 +4,7 @@
  * keys share a scale in; D, times the values' scales, to 16 bits per row and page: 8 would cost more
  * than the codes of the values do, and a difference of maps needs two 8-bit products anyway, as D in two
  * bytes or as both maps. Sums of codes are exact; they are added in f32 in the order of channels and
- * pages. Page codes have a step for each channel: a query row times a page's steps is rounded for that page, D once for all
+ * pages. Per-channel codes have a step for each channel: a query row times a page's steps is rounded for that page, D once for all
  * channels, and what lows add is a sum over channels, or of D, in f32. So a result depends on nothing but its own row.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu_attention.h"

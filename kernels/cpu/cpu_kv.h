@@ -4,7 +4,7 @@
  * Lines of codes are made of planes, see simd_kv.h: a line of keys is one channel of all tokens, because
  * attention wants keys transposed; a line of values is one token. So `plain` is keys [head_dim][DQ_PAGE_TOKENS]
  * and values [DQ_PAGE_TOKENS][v_cols], `codes` keys [v_cols][64 codes] and values [DQ_PAGE_TOKENS][v_cols codes], `scale`
- * keys [n_scales][DQ_PAGE_TOKENS] and values [DQ_PAGE_TOKENS][n_scales]. Page codes: `scale` is as kv_pages.h says.
+ * keys [n_scales][DQ_PAGE_TOKENS] and values [DQ_PAGE_TOKENS][n_scales]. Per-channel codes: `scale` is as kv_pages.h says.
  * Elements of `plain` and `sinks` that have two bytes are made f32 where they are read.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CPU_KV_H
@@ -32,7 +32,7 @@ typedef struct dq_cpu_kv_view {
     const uint8_t *codes;
     const uint8_t *next; /* codes of the following page of the list; NULL: it has none */
     const float *scale;  /* [n_scales][DQ_PAGE_TOKENS]; of values zero where not coded */
-    const float *sets;   /* of page codes: as in dq_simd_set_page; NULL: none */
+    const float *sets;   /* of per-channel codes: as in dq_simd_set_page; NULL: none */
     const float *dither; /* [DQ_PAGE_TOKENS] of values with sets; NULL: keys */
     uint64_t begins;
     int64_t first, end;          /* slots read as codes; the same: none */
@@ -54,7 +54,7 @@ void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, i
 void dq_cpu_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
                          const int32_t *kept, int64_t n, float *scratch);
 
-/* ---- cpu_kv_sets.c: page codes */
+/* ---- cpu_kv_sets.c: per-channel codes */
 /* Those of what is due in one head, less 2^(bits-1): keys q[v_cols][DQ_PAGE_TOKENS], values q[DQ_PAGE_TOKENS][v_cols]; other
  * slots stay. Steps and lows go to the page. False where one stays f32 (kv_spec.h) and the side is not wide.
  * plain: the head's unquantized numbers; rows[DQ_PAGE_TOKENS * v_cols]. */

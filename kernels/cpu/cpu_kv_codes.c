@@ -14,7 +14,7 @@ static int64_t least(int64_t a, int64_t b)
 
 int64_t dq_cpu_kv_scratch_floats(const dq_kv *kv)
 {
-    /* values or keys as f32; as codes; scales (at most one per channel; of page codes two, and a page of one set); last of
+    /* values or keys as f32; as codes; scales (at most one per channel; of per-channel codes two, and a page of one set); last of
      * all what is held in two bytes */
     const int64_t pages = kv->by_page ? 5 : kv->has_codes ? 3 : 0;
     return (pages + (kv->dense != DQ_F32)) * DQ_PAGE_TOKENS * kv->v_cols;
@@ -199,7 +199,7 @@ static void store_head(const dq_kv *kv, dq_kv_page *p, int side, int h, const in
     pack_head(kv, codes, lines, bits, side, 0, DQ_PAGE_TOKENS);
 }
 
-/* Page codes of one head; true when their scales can be stored. */
+/* Per-channel codes of one head; true when their scales can be stored. */
 static bool encode_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side, int h,
                         int8_t *q, float *rows)
 {
@@ -284,7 +284,7 @@ static bool reads_plain(const dq_kv_page *p, int side, int64_t slots)
     return !part->codes || (part->plain && slots <= p->n_sinks);
 }
 
-/* Page codes as f32: all that a head's set has, and of others their own slots. */
+/* Per-channel codes as f32: all that a head's set has, and of others their own slots. */
 static void read_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int side, int head,
                       int64_t slots, float *scratch)
 {

@@ -1,4 +1,4 @@
-/* cpu_kv_sets: page codes of the KV cache (kv_spec.h): what a set of tokens has for each channel is made, moved and read.
+/* cpu_kv_sets: per-channel codes of the KV cache (kv_spec.h): what a set of tokens has for each channel is made, moved and read.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu_kv.h"
 #include "tensor/quant.h"

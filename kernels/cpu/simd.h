@@ -99,7 +99,7 @@ typedef struct dq_simd {
                       const float *scale);
     void (*read_values)(float *dst, const uint8_t *codes, int bits, int64_t tokens, int64_t cols,
                         int64_t group, const float *scale, int64_t n_scales);
-    /* Page codes of one set, whatever slots are its own: dst[channels][64] = code * step[channel] + low[channel]; dst of
+    /* Per-channel codes of one set, whatever slots are its own: dst[channels][64] = code * step[channel] + low[channel]; dst of
      * tokens first .. end-1 = (code - dither[token]) * step[col] + low[col]. One product, one sum. */
     void (*read_page_keys)(float *dst, const uint8_t *codes, int bits, int64_t channels,
                            const float *step, const float *low);
@@ -261,7 +261,7 @@ typedef struct dq_simd_int8_page {
     int64_t first, end;
 } dq_simd_int8_page;
 
-/* The same of page codes. Sets of slots have steps and middles for each channel; a new one begins at every bit of `begins`. */
+/* The same of per-channel codes. Sets of slots have steps and middles for each channel; a new one begins at every bit of `begins`. */
 typedef struct dq_simd_set_page {
     uint8_t *block; /* as key_block of one run, or value_block, made it, or room for it */
     const uint8_t *codes, *next; /* as above */
@@ -292,7 +292,7 @@ typedef struct dq_simd_pages {
      * finite. work[dq_simd_int8_work_bytes], which stands on 64 bytes. */
     void (*value_sums)(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
                        const dq_simd_int8_page *page, void *work);
-    /* Page codes, set by set. s[r * lds + t] = (float)(exact sum of q codes * (code - 2^(bits-1))) * q scale + base: the query
+    /* Per-channel codes, set by set. s[r * lds + t] = (float)(exact sum of q codes * (code - 2^(bits-1))) * q scale + base: the query
      * row q[r * ldq] times the steps is rounded to 8 bits: scale max|e| / 127, code rint(e * (127 / max|e|)), none where
      * max|e| < 2^-100; base is the sum of q times the middles in 16 interleaved lanes that are added pairwise.
      * work[dq_simd_set_work_bytes]. */

@@ -98,10 +98,10 @@ static dq_kv_page_form form_of(const dq_kv_spec *spec, int bits, int head_dim, i
 {
     dq_kv_page_form form = {.bits = bits, .plain_floats = cols * DQ_PAGE_TOKENS};
     if (bits == 16) return form;
-    const bool runs = bits <= 4 && spec->group < head_dim && spec->code == DQ_CODE_TOKEN;
+    const bool runs = bits <= 4 && spec->group < head_dim && spec->quant == DQ_KV_PER_TOKEN;
     form.group = runs ? spec->group : (int)cols;
-    if (spec->code == DQ_CODE_TOKEN) form.n_scales = (head_dim + form.group - 1) / form.group;
-    if (spec->code != DQ_CODE_TOKEN) form.set_scales = 2 * (int64_t)head_dim;
+    if (spec->quant == DQ_KV_PER_TOKEN) form.n_scales = (head_dim + form.group - 1) / form.group;
+    if (spec->quant != DQ_KV_PER_TOKEN) form.set_scales = 2 * (int64_t)head_dim;
     form.code_bytes = cols * DQ_PAGE_TOKENS * bits / 8;
     return form;
 }
@@ -443,7 +443,7 @@ static bool kept_is_valid(const int32_t *kept, int64_t n, int64_t count)
     return true;
 }
 
-/* Of two tokens with page codes. */
+/* Of two tokens with per-channel codes. */
 static bool same_set(const dq_kv_list *list, int64_t a, int64_t b)
 {
     const dq_kv_page *p = list->page[a / DQ_PAGE_TOKENS];

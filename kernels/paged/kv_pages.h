@@ -12,8 +12,8 @@ enum { DQ_K, DQ_V };
 typedef struct dq_kv_page_form {
     int bits;         /* the largest, where layers or heads differ */
     int group;        /* channels per scale; the last run of a head may be shorter */
-    int64_t n_scales; /* per token and head; 0: page codes */
-    /* of page codes, per set and head: a step for each channel, then a low; else 0 */
+    int64_t n_scales; /* per token and head; 0: per-channel codes */
+    /* of per-channel codes, per set and head: a step for each channel, then a low; else 0 */
     int64_t set_scales;
     int64_t plain_floats; /* of one head and page, each of dq_kv.dense_bytes */
     int64_t code_bytes;   /* of one head and page; 0: 16 bits */
@@ -30,7 +30,7 @@ typedef struct dq_kv_head_codes {
 typedef struct dq_kv_part {
     void *plain;    /* unquantized, in dq_kv.dense; form.plain_floats a head */
     uint8_t *codes; /* dq_kv_code_bytes together */
-    /* form.n_scales * DQ_PAGE_TOKENS a head; of page codes [n_sets][heads][form.set_scales]: f16, or f32 where `wide` */
+    /* form.n_scales * DQ_PAGE_TOKENS a head; of per-channel codes [n_sets][heads][form.set_scales]: f16, or f32 where `wide` */
     void *scale;
     void *sinks; /* the same [n_sinks][head_dim] a head: what is never coded in a page that is */
     bool wide;
@@ -41,12 +41,12 @@ typedef struct dq_kv_part {
 /* DQ_PAGE_TOKENS tokens of one (sequence, layer, KV head group). Forks share pages; a page with more than one
  * holder is copied before tokens are written to it. Slots at and after a list's count may hold what
  * another holder appended or what a rewind left: readers stop at the count. Codes follow from a slot's
- * unquantized values (page codes: from those of a set, which stands in one page whole), whoever makes them, so they are
+ * unquantized values (per-channel codes: from those of a set, which stands in one page whole), whoever makes them, so they are
  * added to shared pages too. */
 typedef struct dq_kv_page {
     int32_t holders;
     int32_t agreed; /* holders that will not read coded slots unquantized again */
-    /* page codes: bit i: slot i is the first of a set; the others belong to the set before them */
+    /* per-channel codes: bit i: slot i is the first of a set; the others belong to the set before them */
     uint64_t begins;
     int16_t n_sinks; /* slots before the first one with codes; 0 without codes */
     int16_t coded;   /* slots n_sinks .. coded-1 have codes */
@@ -166,7 +166,7 @@ static inline void *dq_kv_sinks_of(const dq_kv *kv, const dq_kv_page *p, int sid
            (int64_t)slot * p->n_sinks * kv->map->head_dim * kv->dense_bytes;
 }
 
-/* How many sets of page codes begin in the first n slots. */
+/* How many sets of per-channel codes begin in the first n slots. */
 static inline int dq_kv_sets(const dq_kv_page *p, int64_t n)
 {
     int sets = 0;
@@ -196,7 +196,7 @@ static inline int64_t dq_kv_slots(int64_t index, int64_t page)
 
 /* How many tokens stand at positions <= t: what a query at t sees. */
 int64_t dq_kv_visible(const dq_kv_list *list, int32_t t);
-/* How many rows behind the last one codes are made for: 1, but where page codes of a page that is not full would be due. */
+/* How many rows behind the last one codes are made for: 1, but where per-channel codes of a page that is not full would be due. */
 static inline int dq_kv_ahead(const dq_kv *kv)
 {
     return kv->by_page && kv->spec.recent == 0 ? 0 : 1;
@@ -255,9 +255,9 @@ bool dq_kv_code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group)
 dq_kv_page *dq_kv_page_new(dq_kv *kv, int place); /* without parts */
 /* Unquantized parts; sinks among the first `at` slots come back into them. */
 bool dq_kv_page_add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at);
-/* Codes and f16 scales, of zero; n_sinks slots are copied beside them. Page codes get room for the sets of p->begins. */
+/* Codes and f16 scales, of zero; n_sinks slots are copied beside them. Per-channel codes get room for the sets of p->begins. */
 bool dq_kv_page_add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks);
-/* Page codes: sets for slots coded .. due-1, by their positions, and room for their scales. */
+/* Per-channel codes: sets for slots coded .. due-1, by their positions, and room for their scales. */
 bool dq_kv_page_add_sets(dq_kv *kv, dq_kv_page *p, int group);
 bool dq_kv_page_widen(dq_kv *kv, dq_kv_page *p, int group, int side);
 dq_kv_page *dq_kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group);

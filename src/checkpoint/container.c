@@ -86,7 +86,7 @@ static dq_status read_version(dq_container *c, dq_container_h5 *r)
 static dq_status read_header(dq_container *c, dq_container_h5 *r)
 {
     dq_container_info *i = &c->info;
-    const char *print, *grain;
+    const char *print, *granularity;
     int bits;
     DQ_TRY(read_version(c, r));
     if (read_text(c, r, DQ_PATH_OBJECTS, &c->objects, &c->objects_len) != DQ_OK)
@@ -97,7 +97,7 @@ static dq_status read_header(dq_container *c, dq_container_h5 *r)
     DQ_TRY(dq_container_h5_ints(r, "/", "params", &i->params, 1));
     DQ_TRY(dq_container_h5_ints(r, "/", "bytes_total", &i->weight_bytes, 1));
     DQ_TRY(read_int(r, "/attention", "logit_bits", &bits));
-    DQ_TRY(read_word(c, r, "/attention", "logit_grain", &grain));
+    DQ_TRY(read_word(c, r, "/attention", "logit_granularity", &granularity));
     DQ_TRY(dq_container_h5_kv_config(r, &i->kv, c->arena));
     DQ_TRY(read_word(c, r, "/provenance", "source", &i->source));
     DQ_TRY(read_word(c, r, "/provenance", "source_fingerprint", &print));
@@ -108,8 +108,8 @@ static dq_status read_header(dq_container *c, dq_container_h5 *r)
     if (strlen(print) != 64)
         return damaged(c, "/provenance", "source_fingerprint is malformed", r->err);
     memcpy(i->fingerprint, print, 65);
-    if (!dq_logit_parse(&i->logit, bits, grain))
-        return damaged(c, "/attention", "unknown logit_bits or logit_grain", r->err);
+    if (!dq_logit_parse(&i->logit, bits, granularity))
+        return damaged(c, "/attention", "unknown logit_bits or logit_granularity", r->err);
     DQ_TRY(read_text(c, r, "/config/model_json", &c->config, &c->config_len));
     DQ_TRY(read_text(c, r, "/config/recipe_json", &c->recipe, &c->recipe_len));
     DQ_TRY(read_hash(c, r, "/content_sha256", i->content_sha256));

@@ -63,17 +63,17 @@ dq_status dq_container_agrees(const dq_container_info *info, const json_t *recip
                               dq_err *err)
 {
     int64_t bits;
-    const char *grain;
+    const char *granularity;
     dq_logit_spec logit;
     dq_kv_config kv = dq_kv_config_plain;
     const json_t *stored = json_object_get(recipe, "kv");
     DQ_TRY(dq_json_int(&bits, recipe, "logit_bits", 2, 16, NULL, err));
-    DQ_TRY(dq_json_text(&grain, recipe, "logit_grain", NULL, err));
+    DQ_TRY(dq_json_text(&granularity, recipe, "logit_granularity", NULL, err));
     if (stored) DQ_TRY(dq_kv_config_read(&kv, stored, a, err));
-    const bool good = dq_logit_parse(&logit, bits, grain);
-    if (!good || logit.bits != info->logit.bits || logit.grain != info->logit.grain)
+    const bool good = dq_logit_parse(&logit, bits, granularity);
+    if (!good || logit.bits != info->logit.bits || logit.granularity != info->logit.granularity)
         return dq_fail(err, DQ_DAMAGED, "\"%s\" differs from /attention",
-                       good && logit.bits == info->logit.bits ? "logit_grain" : "logit_bits");
+                       good && logit.bits == info->logit.bits ? "logit_granularity" : "logit_bits");
     const char *differs = dq_kv_config_differs(&kv, &info->kv);
     if (!differs) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED, "\"kv\" differs from the attributes of /kv_cache (%s)",

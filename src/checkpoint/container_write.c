@@ -272,8 +272,9 @@ static bool put_root(target *t, const dq_container_skeleton *s)
 static bool put_settings(target *t, const dq_container_skeleton *s)
 {
     hid_t attention = make_group(t, "/attention");
-    bool good = attention >= 0 && put_int(t, attention, "logit_bits", s->logit.bits) &&
-                put_text(t, attention, "logit_grain", dq_grain_name[s->logit.grain]);
+    bool good =
+        attention >= 0 && put_int(t, attention, "logit_bits", s->logit.bits) &&
+        put_text(t, attention, "logit_granularity", dq_granularity_name[s->logit.granularity]);
     hid_t kv = good ? make_group(t, "/kv_cache") : H5I_INVALID_HID;
     good = kv >= 0 && put_kv(t, kv, &s->kv);
     hid_t from = good ? make_group(t, "/provenance") : H5I_INVALID_HID;

@@ -1,5 +1,5 @@
 /* backend: the operations of the forward pass, the KV cache and the reducers, as one table per
- * device. The CPU in f32 is the definition of right. Kernels never learn a family's name.
+ * device. The CPU in f32 is the definition of right. Kernels never learn an architecture's name.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_BACKEND_H
 #define DQ_BACKEND_H
@@ -53,9 +53,10 @@ typedef struct dq_attend_args {
     dq_mat q;      /* [n_rows, n_q * head_dim], after RoPE */
     dq_mat lambda; /* [n_rows, n_out], DQ_LAMBDA_TOKEN only, else p NULL */
     dq_logit_spec logit;
-    dq_math math;        /* qk, pv */
-    const float *absmax; /* [n_seq, n_q] backend memory from attn_absmax: tensor and head grain;
-                             for tensor grain every entry of a sequence holds the maximum */
+    dq_math math; /* qk, pv */
+    const float
+        *absmax; /* [n_seq, n_q] backend memory from attn_absmax: tensor and head granularity;
+                             for tensor granularity every entry of a sequence holds the maximum */
     const dq_columns *columns; /* NULL: none */
     dq_head_measure *measure;  /* [n_out] on the host: adds what the rows look like; NULL: none */
     /* attention to classes of tokens (attention_spans.h); NULL: none */
@@ -205,7 +206,7 @@ typedef struct dq_ops {
     /* absmax[n_seq, n_q] (backend memory) = max |S| over the entries that the sequence's rows see,
      * 0 for a sequence without rows. args->absmax and args->logit are not read. */
     void (*attn_absmax)(dq_backend *b, float *absmax, const dq_attend_args *args);
-    /* For grain `tensor`: replaces each row of absmax[n_seq, n_q] by its maximum. */
+    /* For granularity `tensor`: replaces each row of absmax[n_seq, n_q] by its maximum. */
     void (*absmax_join)(dq_backend *b, float *absmax, int n_seq, int n_q);
     /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of headmap.h; dst.p NULL, where has_peaks: only what the
      * arguments have noted of the maps.

@@ -186,7 +186,7 @@ static void attention(dq_runner *r, const dq_layer_steps *s, const dq_pass *pass
     if (dq_logit_needs_absmax(pass->logit)) {
         dq_mat absmax = take(r, &r->absmax, s->batch->n_seq, m->map.n_q);
         op->attn_absmax(b, absmax.p, &args);
-        if (pass->logit.grain == DQ_GRAIN_TENSOR)
+        if (pass->logit.granularity == DQ_GRANULARITY_TENSOR)
             op->absmax_join(b, absmax.p, s->batch->n_seq, m->map.n_q);
         extra.absmax = absmax.p;
     }

@@ -158,7 +158,7 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
     dq_eval_row ref = {.model = m->ref,
                        .ids = ids,
                        .ref = -1,
-                       .logit = {.bits = 16, .grain = logit.grain},
+                       .logit = {.bits = 16, .granularity = logit.granularity},
                        .kv = dq_kv_plain};
     if (dq_kv_spec_is_plain(kv)) { /* windows and groups of nothing make no row of their own */
         row.kv = dq_kv_plain;

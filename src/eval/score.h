@@ -50,7 +50,7 @@ typedef struct dq_scores {
 enum { DQ_SCORE_ROWS = 4096 };
 
 /* Whether choices of an item share its context and items their prefix: where the logit rounding looks at one row
- * only, and with a compressed cache at every grain. */
+ * only, and with a compressed cache at every granularity. */
 bool dq_score_shares(const dq_pass *pass, const dq_kv_spec *kv);
 /* max_rows of dq_score_group on this runner: DQ_SCORE_ROWS or what memory holds; more where contexts are shared,
  * because fewer rows than counted are computed then. */

@@ -87,10 +87,11 @@ dq_status dq_export_gguf_check(dq_export *x, dq_err *err)
 {
     const dq_model *m = x->model;
     if (strcmp(m->layout->family, "llama") != 0)
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
-                            "%s: family %s (%s): llama.cpp has no such graph, so GGUF is for plain "
-                            "Llamas only.",
-                            m->path, m->layout->family, m->layout->about);
+        return dq_fail_with(
+            err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
+            "%s: architecture %s (%s): llama.cpp has no such graph, so GGUF is for plain "
+            "Llamas only.",
+            m->path, m->layout->family, m->layout->about);
     return dq_model_check_weights(m, err);
 }
 

@@ -13,7 +13,7 @@ const char *const dq_rotate_name[DQ_ROTATES] = {"auto", "on", "off"};
 
 const dq_kv_config dq_kv_config_plain = {.k_bits = 16,
                                          .v_bits = 16,
-                                         .code = DQ_CODE_AUTO,
+                                         .quant = DQ_KV_QUANT_AUTO,
                                          .group = DQ_KV_GROUP,
                                          .sink = DQ_KV_SINK,
                                          .recent = DQ_KV_RECENT,
@@ -28,22 +28,22 @@ static dq_kv_config without_list(const dq_kv_config *c)
     return alike;
 }
 
-dq_kv_code dq_kv_config_code(const dq_kv_config *asked)
+dq_kv_quant dq_kv_config_quant(const dq_kv_config *asked)
 {
     const dq_kv_config c = without_list(asked);
     const dq_evict_spec *x = &c.evict;
     const bool forgets = x->policy && (x->tokens || x->keep < 1);
     const bool offered = !c.widths[0] && dq_kv_token_widths(c.k_bits, c.v_bits);
     const bool coded = c.k_bits != 16 || c.v_bits != 16;
-    if (c.code != DQ_CODE_AUTO) return c.code;
-    return !coded || (forgets && offered) ? DQ_CODE_TOKEN : DQ_CODE_PAGE;
+    if (c.quant != DQ_KV_QUANT_AUTO) return c.quant;
+    return !coded || (forgets && offered) ? DQ_KV_PER_TOKEN : DQ_KV_PER_CHANNEL;
 }
 
 unsigned dq_kv_config_uses(const dq_kv_config *asked)
 {
     const dq_kv_config alike = without_list(asked), *c = &alike;
     const dq_kv_policy *p = c->evict.policy;
-    const bool token = dq_kv_config_code(c) == DQ_CODE_TOKEN;
+    const bool token = dq_kv_config_quant(c) == DQ_KV_PER_TOKEN;
     unsigned uses = 0;
     if (c->k_bits < 16 || c->v_bits < 16) uses |= DQ_KV_CODES;
     if (token && (c->k_bits <= 4 || c->v_bits <= 4)) uses |= DQ_KV_NARROW;
@@ -130,7 +130,7 @@ dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num n
     dq_kv_config fit = *asked;
     const dq_kv_config *c = &fit;
     const bool fits = dq_kv_config_fit(&fit, n_layers, err) == DQ_OK;
-    const dq_kv_code code = dq_kv_config_code(c);
+    const dq_kv_quant code = dq_kv_config_quant(c);
     dq_kv_spec bits = {.k_bits = 0};
     set_bits(&bits, c);
     *out = (dq_kv_spec){
@@ -138,7 +138,7 @@ dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num n
         .k_bits = bits.k_bits,
         .v_bits = bits.v_bits,
         .group = c->group,
-        .code = code,
+        .quant = code,
         .dense = c->dense,
         .rotate_k = rotates(c->rotate, dq_kv_auto_rotates(code, bits.k_bits, false), head_dim),
         .rotate_v = rotates(c->rotate, dq_kv_auto_rotates(code, bits.v_bits, true), head_dim),
@@ -146,8 +146,8 @@ dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num n
         .recent = c->recent,
         .evict = c->evict.policy ? c->evict : dq_evict_none};
     memcpy(out->widths, bits.widths, sizeof out->widths);
-    if (code == DQ_CODE_DITHER && dq_kv_has_codes(out) && !dq_kv_dithers(out))
-        out->code = DQ_CODE_PAGE;
+    if (code == DQ_KV_DITHER && dq_kv_has_codes(out) && !dq_kv_dithers(out))
+        out->quant = DQ_KV_PER_CHANNEL;
     return fits ? dq_kv_check(out, head_dim, err) : err->code;
 }
 

@@ -8,8 +8,8 @@
 #include "kv/kv_spec.h"
 
 typedef enum dq_rotate {
-    DQ_ROTATE_AUTO, /* where head_dim is a power of two: token codes of at most 4 bits, and keys as page codes */
-    DQ_ROTATE_ON, /* both, whatever their widths */
+    DQ_ROTATE_AUTO, /* where head_dim is a power of two: per-token codes of at most 4 bits, and keys as per-channel codes */
+    DQ_ROTATE_ON,   /* both, whatever their widths */
     DQ_ROTATE_OFF
 } dq_rotate;
 enum { DQ_ROTATES = 3 };
@@ -19,7 +19,7 @@ typedef struct dq_kv_config {
     int k_bits, v_bits;       /* as in dq_kv_spec; 0: `widths` says */
     char widths[DQ_KV_LISTS]; /* what dq_kv_widths_parse reads; empty: none */
     int group, sink, recent;
-    dq_kv_code code; /* or DQ_CODE_AUTO */
+    dq_kv_quant quant; /* or DQ_KV_QUANT_AUTO */
     dq_kv_dense dense;
     dq_rotate rotate;
     /* stands last, see kv_field.c. The policy may be one of dq_kv_policy_stored */
@@ -32,10 +32,10 @@ bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b);
 /* The name of the first field that is not the same; NULL: none. */
 const char *dq_kv_config_differs(const dq_kv_config *a, const dq_kv_config *b);
 
-/* What `code` stands for. DQ_CODE_AUTO is token codes where tokens are forgotten, as the numbers of a page's channels weigh
- * the more, the fewer of its tokens are left; page codes where none are, or token codes have no such widths; and token codes, by
+/* What `code` stands for. DQ_KV_QUANT_AUTO is per-token codes where tokens are forgotten, as the numbers of a page's channels weigh
+ * the more, the fewer of its tokens are left; per-channel codes where none are, or per-token codes have no such widths; and per-token codes, by
  * name, where nothing is coded. */
-dq_kv_code dq_kv_config_code(const dq_kv_config *c);
+dq_kv_quant dq_kv_config_quant(const dq_kv_config *c);
 
 /* What a setting acts on, and what of that there is. */
 enum {
@@ -59,7 +59,7 @@ enum { DQ_KV_ANY_LAYERS = 0 };
 dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err);
 
 /* What is asked as a model with n_layers and heads of head_dim takes it, rotation resolved, and codes named by what they
- * are: page codes where dithering leaves all values alone. *out is filled in any case;
+ * are: per-channel codes where dithering leaves all values alone. *out is filled in any case;
  * fails as dq_kv_check and dq_kv_config_fit do. What is evicted is checked by dq_evict_check. */
 dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *c, dq_num num, int head_dim,
                             int n_layers, dq_err *err);

@@ -20,8 +20,10 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .swept = true,
      .value = "K[:V]",
      .help =
-         "widths of keys (16, 8, 6, 4) and values (3 and 2 too; as page codes both, and 5); 16: as "
-         "computed (default: as a container says, else {default}). Page codes: by layer, and keys "
+         "widths of keys (16, 8, 6, 4) and values (3 and 2 too; as per-channel codes both, and 5); "
+         "16: as "
+         "computed (default: as a container says, else {default}). Per-channel codes: by layer, "
+         "and keys "
          "by map, \"3|5+3:3|6\": | between layers, + between the keys of the first and the second "
          "map; 4*6 is for six layers, 4* for those that are left, an entry alone for all",
      .column_place = 1,
@@ -31,23 +33,24 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      IN_BOTH(v_bits),
      .column_place = 2,
      .column = {"kv_v_bits"}}, /* --kv-bits says both */
-    {.name = "code",
+    {.name = "quant",
      .type = DQ_KV_WORD,
-     IN_BOTH(code),
+     IN_BOTH(quant),
      .applies = DQ_KV_CODES,
      .later = true,
-     .words = dq_kv_code_name,
-     .n_words = DQ_KV_CODE_KINDS + 1,
+     .words = dq_kv_quant_name,
+     .n_words = DQ_KV_QUANTS + 1,
      .option_place = 13,
-     .option = "kv-code",
+     .option = "kv-quant",
      .swept = true,
      .value = "KIND",
-     .help = "codes with scales for each token, for each channel and page of 64 tokens, or those "
-             "and values of 4 bits and more dithered: {names} (default {default}: page; on a "
-             "real model token loses less at 4:3 and 4:2, results/real; token where tokens are "
-             "forgotten, as fewer of a page then share its numbers)",
+     .help =
+         "what shares a scale: a token, a channel of a page of 64 tokens, or that with values of 4 "
+         "bits and more dithered: {names} (default {default}: per-channel; on a real model "
+         "per-token loses less at 4:3 and 4:2, results/real; per-token where tokens are "
+         "evicted, as fewer of a page then share its numbers)",
      .column_place = 15,
-     .column = {"kv_code"}},
+     .column = {"kv_quant"}},
     {.name = "widths",
      .type = DQ_KV_BY_LAYER,
      IN_BOTH(widths),
@@ -77,7 +80,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .min = 1,
      .max = 65536,
      .value = "N",
-     .help = "channels per scale of token codes at 4 bits and fewer (default {default})",
+     .help = "channels per scale of per-token codes at 4 bits and fewer (default {default})",
      .column_place = 10,
      .column = {"kv_group"}},
     {.name = "rotate",
@@ -88,7 +91,8 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .option_place = 3,
      .option = "kv-rotate",
      .value = "WHEN",
-     .help = "Hadamard rotation: auto (token codes of at most 4 bits, keys as page codes, where "
+     .help = "Hadamard rotation: auto (per-token codes of at most 4 bits, keys as per-channel "
+             "codes, where "
              "head_dim is a power of two), on (both) or off (default {default})",
      .column_place = 11,
      .column = {"kv_rotate_k", "kv_rotate_v"}},
@@ -248,11 +252,11 @@ static bool is_list(const dq_kv_field *f)
     return f->type == DQ_KV_BY_LAYER || f->type == DQ_KV_BY_GROUP;
 }
 
-/* What c's field is in a file that does not name it: token codes where something is coded, else the default. */
+/* What c's field is in a file that does not name it: per-token codes where something is coded, else the default. */
 static int64_t unnamed(const dq_kv_field *f, const dq_kv_config *c)
 {
     const bool codes = dq_kv_config_uses(c) & DQ_KV_CODES;
-    if (f->words == dq_kv_code_name && codes) return DQ_CODE_TOKEN;
+    if (f->words == dq_kv_quant_name && codes) return DQ_KV_PER_TOKEN;
     return dq_kv_field_integer(f, &dq_kv_config_plain);
 }
 

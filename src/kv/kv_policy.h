@@ -45,7 +45,7 @@ typedef struct dq_kv_policy {
     bool draws;     /* at random: a seed says something */
     /* scores of different layers and groups are in one unit: a shared budget compares them as they are */
     bool common;
-    bool yardstick; /* there to compare the others with; these stand last */
+    bool baseline; /* there to compare the others with; these stand last */
     /* score[n]: larger is kept first. Before pooling: callers want dq_kv_policy_score. NULL: a policy that
      * some container names and this program does not have. */
     void (*score)(double *score, const dq_token_columns *c);

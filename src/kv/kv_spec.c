@@ -8,7 +8,8 @@
 #include <string.h>
 
 const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
-const char *const dq_kv_code_name[DQ_KV_CODE_KINDS + 1] = {"token", "page", "dither", "auto"};
+const char *const dq_kv_quant_name[DQ_KV_QUANTS + 1] = {"per-token", "per-channel", "dither",
+                                                        "auto"};
 const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES] = {"f32", "f16", "bf16"};
 
 const dq_evict_spec dq_evict_none = {.keep = 1, .window = -1};
@@ -35,26 +36,26 @@ const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s)
     return text;
 }
 
-bool dq_kv_auto_rotates(dq_kv_code code, int bits, bool values)
+bool dq_kv_auto_rotates(dq_kv_quant code, int bits, bool values)
 {
-    if (code == DQ_CODE_TOKEN) return bits <= 4;
+    if (code == DQ_KV_PER_TOKEN) return bits <= 4;
     return !values && bits <= 8; /* a page's values have a scale for each channel as they are */
 }
 
 /* " rotated" or " unrotated" where `auto` would rotate otherwise. */
 static const char *rotation_text(const dq_kv_spec *s)
 {
-    if (s->rotate_k == dq_kv_auto_rotates(s->code, s->k_bits, false) &&
-        s->rotate_v == dq_kv_auto_rotates(s->code, s->v_bits, true))
+    if (s->rotate_k == dq_kv_auto_rotates(s->quant, s->k_bits, false) &&
+        s->rotate_v == dq_kv_auto_rotates(s->quant, s->v_bits, true))
         return "";
     return s->rotate_k || s->rotate_v ? " rotated" : " unrotated";
 }
 
 const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s)
 {
-    const bool say = dq_kv_has_codes(s) && s->code != DQ_CODE_TOKEN;
+    const bool say = dq_kv_has_codes(s) && s->quant != DQ_KV_PER_TOKEN;
     size_t n = strlen(dq_kv_spec_widths(text, s));
-    if (say) n += (size_t)snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_code_name[s->code]);
+    if (say) n += (size_t)snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_quant_name[s->quant]);
     if (s->dense != DQ_KV_F32)
         n += (size_t)snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_dense_name[s->dense]);
     snprintf(text + n, DQ_KV_TEXT - n, "%s", rotation_text(s));
@@ -104,13 +105,13 @@ dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err)
     const unsigned more = dq_kv_by_page(spec) ? NARROW | ODD : 0;
     if (spec->widths[0] && !dq_kv_by_page(spec))
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_PAGE},
-                            "widths that differ by layer or map need page codes.");
-    DQ_TRY(check_width("keys", spec->k_bits, WIDE | more, "16, 8, 6, 4; as page codes 5, 3, 2 too",
-                       err));
+                            "widths that differ by layer or map need per-channel codes.");
+    DQ_TRY(check_width("keys", spec->k_bits, WIDE | more,
+                       "16, 8, 6, 4; as per-channel codes 5, 3, 2 too", err));
     DQ_TRY(check_width("values", spec->v_bits, WIDE | NARROW | more,
-                       "16, 8, 6, 4, 3, 2; as page codes 5 too", err));
-    if ((unsigned)spec->code >= DQ_KV_CODE_KINDS)
-        return dq_fail(err, DQ_BUG, "no KV code number %d", (int)spec->code);
+                       "16, 8, 6, 4, 3, 2; as per-channel codes 5 too", err));
+    if ((unsigned)spec->quant >= DQ_KV_QUANTS)
+        return dq_fail(err, DQ_BUG, "no KV code number %d", (int)spec->quant);
     if ((unsigned)spec->dense >= DQ_KV_DENSE_TYPES)
         return dq_fail(err, DQ_BUG, "no KV type number %d", (int)spec->dense);
     if (spec->group < 1 || spec->sink < 0 || spec->recent < 0)
@@ -215,12 +216,12 @@ bool dq_kv_has_codes(const dq_kv_spec *spec)
 
 bool dq_kv_by_page(const dq_kv_spec *spec)
 {
-    return spec->code != DQ_CODE_TOKEN && dq_kv_has_codes(spec);
+    return spec->quant != DQ_KV_PER_TOKEN && dq_kv_has_codes(spec);
 }
 
 bool dq_kv_dithers(const dq_kv_spec *spec)
 {
-    return spec->code == DQ_CODE_DITHER && spec->v_bits >= 4 && spec->v_bits < 16;
+    return spec->quant == DQ_KV_DITHER && spec->v_bits >= 4 && spec->v_bits < 16;
 }
 
 float dq_kv_dither(int32_t position)

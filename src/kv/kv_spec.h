@@ -36,15 +36,15 @@ typedef struct dq_evict_spec {
 extern const dq_evict_spec dq_evict_none; /* keep 1, no policy */
 
 /* How numbers become codes. */
-typedef enum dq_kv_code {
-    DQ_CODE_TOKEN,  /* scales for each token */
-    DQ_CODE_PAGE,   /* for each channel and page */
-    DQ_CODE_DITHER, /* the same, and values of 4 bits and more dithered; without such values: page */
-    DQ_CODE_AUTO    /* of a dq_kv_config alone, where dq_kv_config_code says which */
-} dq_kv_code;
-enum { DQ_KV_CODE_KINDS = 3 }; /* that a dq_kv_spec can have */
+typedef enum dq_kv_quant {
+    DQ_KV_PER_TOKEN,   /* scales for each token */
+    DQ_KV_PER_CHANNEL, /* for each channel and page */
+    DQ_KV_DITHER, /* the same, and values of 4 bits and more dithered; without such values: page */
+    DQ_KV_QUANT_AUTO /* of a dq_kv_config alone, where dq_kv_config_quant says which */
+} dq_kv_quant;
+enum { DQ_KV_QUANTS = 3 }; /* that a dq_kv_spec can have */
 extern const char
-    *const dq_kv_code_name[DQ_KV_CODE_KINDS + 1]; /* "token", "page", "dither", "auto" */
+    *const dq_kv_quant_name[DQ_KV_QUANTS + 1]; /* "per-token", "per-channel", "dither", "auto" */
 
 /* Where nothing else is asked. */
 enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = 64 };
@@ -65,11 +65,11 @@ extern const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES]; /* "f32", "f16", "
  * Prefill, chunks and decoding are therefore equal. The rule holds after eviction too, by a token's
  * original position.
  *
- * Token codes: one scale per token and head at 8 and 6 bits, one per `group` channels below (the last group of
+ * Per-token codes: one scale per token and head at 8 and 6 bits, one per `group` channels below (the last group of
  * a head may be short); scale = absmax / Qmax rounded to f16 (f32 where f16 would be subnormal or
  * infinite), code = clamp(rint(x / scale), +-Qmax). head_dim is padded with zeros to a multiple of 16.
  *
- * Page codes: a set of tokens has for each channel of a head its own low = least and step = (largest - least) / (2^b - 1),
+ * Per-channel codes: a set of tokens has for each channel of a head its own low = least and step = (largest - least) / (2^b - 1),
  * both rounded to f16; f32 where f16 would make the step subnormal or infinite, or move the low so far that an element is more
  * than half a step from what its code says (where step is 0: at all). code = clamp(rint((x - low) / step), 0, 2^b - 1), 0 where
  * step is 0; read back as code * step + low. A range that f32 cannot hold makes both NaN. Dithered: step = (largest - least) /
@@ -81,12 +81,12 @@ extern const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES]; /* "f32", "f16", "
  * 1. */
 typedef struct dq_kv_spec {
     dq_num num;
-    int k_bits; /* 16, 8, 6 or 4; page codes: 5, 3 and 2 too. The largest, where `widths` says more */
-    int v_bits; /* 16, 8, 6, 4, 3 or 2; page codes: 5 too. The same */
+    int k_bits; /* 16, 8, 6 or 4; per-channel codes: 5, 3 and 2 too. The largest, where `widths` says more */
+    int v_bits; /* 16, 8, 6, 4, 3 or 2; per-channel codes: 5 too. The same */
     char widths
-        [DQ_KV_LISTS]; /* page codes: by layer and map, as dq_kv_widths_fit leaves them; empty: alike */
-    int group;         /* token codes: channels per scale at <= 4 bits */
-    dq_kv_code code;
+        [DQ_KV_LISTS]; /* per-channel codes: by layer and map, as dq_kv_widths_fit leaves them; empty: alike */
+    int group; /* per-token codes: channels per scale at <= 4 bits */
+    dq_kv_quant quant;
     dq_kv_dense dense;
     bool rotate_k, rotate_v; /* normalized Hadamard over head_dim: on Q and K after RoPE, on V */
     int sink;                /* tokens at positions below it are never coded and never evicted */
@@ -104,12 +104,12 @@ const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s);
 /* Of keys or values, the mean over layers and heads; `widths` must be those of a model. */
 double dq_kv_mean_bits(const dq_kv_spec *s, bool values);
 /* Whether `auto` rotates keys (values) of so many bits, where head_dim is a power of two. */
-bool dq_kv_auto_rotates(dq_kv_code code, int bits, bool values);
+bool dq_kv_auto_rotates(dq_kv_quant code, int bits, bool values);
 /* Nothing is coded, rounded, rotated or evicted: sequences run in one pass. */
 bool dq_kv_spec_is_plain(const dq_kv_spec *s);
 /* As a head_dim: no model is known yet, and what some head_dim allows is allowed. */
 enum { DQ_KV_ANY_DIM = 0 };
-/* DQ_USAGE for widths, groups or windows that do not exist, widths by layer of token codes; DQ_MISMATCH for a rotation of a head_dim
+/* DQ_USAGE for widths, groups or windows that do not exist, widths by layer of per-token codes; DQ_MISMATCH for a rotation of a head_dim
  * that is no power of two. Eviction is not looked at. */
 dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err);
 /* DQ_MISMATCH: a policy that this program does not have. DQ_USAGE: neither a share in (0, 1] nor tokens,
@@ -128,7 +128,7 @@ void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t 
                  int64_t *coded);
 /* Whether something is stored as codes at all. */
 bool dq_kv_has_codes(const dq_kv_spec *spec);
-/* Widths of keys and values that token codes have. */
+/* Widths of keys and values that per-token codes have. */
 bool dq_kv_token_widths(int k_bits, int v_bits);
 /* Whether the codes of a token depend on others. */
 bool dq_kv_by_page(const dq_kv_spec *spec);
@@ -136,7 +136,7 @@ bool dq_kv_by_page(const dq_kv_spec *spec);
 bool dq_kv_dithers(const dq_kv_spec *spec);
 /* In steps, from -1/2 to 1/2: frac(t (sqrt 5 - 1) / 2 + 1/4) - 1/2 for place t of a position in its page. */
 float dq_kv_dither(int32_t position);
-/* Bytes of one coded token in one KV head (the mean of all), K and V, with f16 scales and, of page codes, in a set of
+/* Bytes of one coded token in one KV head (the mean of all), K and V, with f16 scales and, of per-channel codes, in a set of
  * DQ_PAGE_TOKENS tokens; 16-bit widths count 2 bytes per element. */
 double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim);
 /* Bytes of an element that is not coded, as the CPU backend holds it. */

@@ -284,11 +284,11 @@ static bool hub_name(const char *path)
     return name > 0 && path[owner + 1] != '.' && path[owner + 1 + name] == 0 && !file_name(path);
 }
 
-/* Whether a word is likely one more value of an option than a model: "8", "8:4", "row". */
+/* Whether a word is likely one more value of an option than a model: "8", "8:4", "per-row". */
 static bool value_of_list(const char *word)
 {
-    for (int i = 0; i < DQ_GRAINS; i++) {
-        if (strcmp(word, dq_grain_name[i]) == 0) return true;
+    for (int i = 0; i < DQ_GRANULARITIES; i++) {
+        if (strcmp(word, dq_granularity_name[i]) == 0) return true;
     }
     for (int i = 0; i < DQ_NUMS; i++) {
         if (strcmp(word, dq_num_name[i]) == 0) return true;

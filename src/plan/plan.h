@@ -88,13 +88,13 @@ typedef struct dq_plan_trial {
 } dq_plan_trial;
 
 /* The plan beside a uniform width on the unseen text. */
-typedef struct dq_plan_rival {
+typedef struct dq_plan_baseline {
     int64_t trial;
     dq_mean difference; /* KLD of the plan less its own */
     double skew;
     dq_interval interval;
     bool beyond; /* a budget of bits or bytes */
-} dq_plan_rival;
+} dq_plan_baseline;
 
 typedef struct dq_plan {
     dq_plan_settings set;
@@ -117,8 +117,8 @@ typedef struct dq_plan {
         container_bytes; /* of the file that dq_plan_settings_of gives, to the byte; 0: not known yet */
     int n_look;          /* for this budget */
     int n_earlier;       /* for others before, of the runs that this one resumes */
-    dq_plan_rival rival[2];
-    int n_rivals;
+    dq_plan_baseline baseline[2];
+    int n_baselines;
     int64_t
         mix; /* trial that the search text found worse than the uniform width chosen; -1: none */
     int64_t n_resumed; /* results taken from an earlier run */

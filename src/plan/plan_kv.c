@@ -42,7 +42,7 @@ static bool is_widths(const void *arg, const char *name)
 static void add_depends(json_t *of, const void *arg)
 {
     const dq_kv_config *kv = &((const dq_plan_kv *)arg)->set.kv;
-    json_object_set_new(of, "code", json_string(dq_kv_code_name[kv->code]));
+    json_object_set_new(of, "quant", json_string(dq_kv_quant_name[kv->quant]));
     json_object_set_new(of, "recent", json_integer(kv->recent));
     json_object_set_new(of, "sink", json_integer(kv->sink));
 }
@@ -53,10 +53,11 @@ static dq_status check_settings(const dq_plan_kv *p, dq_err *err)
 {
     const dq_plan_kv_settings *s = &p->set;
     const int least = s->bits[0], largest = s->bits[s->n_bits - 1];
-    if (s->kv.code == DQ_CODE_TOKEN)
-        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
-                            "code token: its widths are the same for all layers and maps, so there "
-                            "is nothing to plan. Use page or dither.");
+    if (s->kv.quant == DQ_KV_PER_TOKEN)
+        return dq_fail_with(
+            err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
+            "quant per-token: its widths are the same for all layers and maps, so there "
+            "is nothing to plan. Use per-channel or dither.");
     if (s->mean < least || s->mean > largest)
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
                             "kv %g: is out of reach of the widths (expected a mean of %d to %d).",

@@ -1,4 +1,4 @@
-/* plan_kv: which widths the page codes of a KV cache get by layer and map for a mean of bits, measured on a text.
+/* plan_kv: which widths the per-channel codes of a KV cache get by layer and map for a mean of bits, measured on a text.
  *
  * Windows of the text, one behind the other, of which the second half is scored: the second and third fifth of them search, the
  * others decide. Every unit (plan_kv_space.h) is coded alone at each width, all others at 8 bits; widths go where they save most
@@ -25,7 +25,7 @@ typedef struct dq_plan_kv_settings {
     dq_plan_caches_input in;
     double mean; /* bits of keys and values together */
     int bits[DQ_PLAN_WIDTHS], n_bits, together;
-    dq_kv_config kv; /* page codes and their windows; widths are not looked at */
+    dq_kv_config kv; /* per-channel codes and their windows; widths are not looked at */
     int64_t trials;  /* mixes measured whole in the search, at most */
 } dq_plan_kv_settings;
 
@@ -38,12 +38,12 @@ typedef struct dq_plan_kv_trial {
     bool taken;       /* the plan at that time */
 } dq_plan_kv_trial;
 
-typedef struct dq_plan_kv_rival {
+typedef struct dq_plan_kv_baseline {
     int mix;
     double bits;
     dq_plan_caches_numbers its, difference; /* on the unseen windows; of the plan less its own */
     dq_interval kld, loss;                  /* of the difference */
-} dq_plan_kv_rival;
+} dq_plan_kv_baseline;
 
 typedef struct dq_plan_kv {
     dq_plan_kv_settings set;
@@ -54,8 +54,8 @@ typedef struct dq_plan_kv {
     dq_plan_item *item;
     dq_plan_kv_trial *trial; /* the last one taken is the plan */
     int n_trials, chosen;
-    dq_plan_kv_rival rival[2];
-    int n_rivals;
+    dq_plan_kv_baseline baseline[2];
+    int n_baselines;
     double outside;               /* of each interval of a difference: 5 % for all together */
     dq_plan_caches_numbers found; /* of the plan on the unseen windows */
     /* private */
@@ -64,7 +64,7 @@ typedef struct dq_plan_kv {
 } dq_plan_kv;
 
 /* Cuts the text and lists units. DQ_USAGE for a mean that the widths cannot have, a window that the model has no positions for,
- * token codes, whose widths are the same everywhere; DQ_MISMATCH for too little text. */
+ * per-token codes, whose widths are the same everywhere; DQ_MISMATCH for too little text. */
 dq_status dq_plan_kv_open(dq_plan_kv **out, const dq_plan_kv_settings *s, dq_err *err);
 void dq_plan_kv_close(dq_plan_kv *p); /* NULL allowed */
 /* Caches of units alone. */

@@ -10,7 +10,7 @@
 enum {
     USUAL_ROUNDS = 2,
     RIVALS = 2,
-    VERDICTS = 2 /* of a rival: KLD and perplexity */
+    VERDICTS = 2 /* of a baseline: KLD and perplexity */
 };
 
 static int64_t mixes_expected(const dq_plan_kv *p)
@@ -227,25 +227,25 @@ static dq_status search(offers *o, dq_err *err)
 
 /* ---- The windows that are left ---- */
 
-static dq_status list_rivals(dq_plan_kv *p, dq_err *err)
+static dq_status list_baselines(dq_plan_kv *p, dq_err *err)
 {
     int pair[2][2], width[DQ_PLAN_KV_UNITS] = {0};
     char text[DQ_KV_LISTS];
     const int n = dq_plan_kv_space_uniform(pair, p->set.mean);
     for (int i = 0; i < n; i++) {
-        dq_plan_kv_rival *r = &p->rival[p->n_rivals];
+        dq_plan_kv_baseline *r = &p->baseline[p->n_baselines];
         uniform_widths(width, p, pair[i]);
         DQ_TRY(dq_plan_kv_space_text(text, &p->space, width, err));
         r->mix = dq_plan_caches_find(&p->caches, text, err);
         r->bits = dq_plan_kv_space_mean(&p->space, width);
         if (r->mix < 0) return err->code;
-        p->n_rivals += r->mix != p->trial[p->chosen].mix;
+        p->n_baselines += r->mix != p->trial[p->chosen].mix;
     }
-    p->outside = 0.05 / (VERDICTS * (p->n_rivals > 1 ? p->n_rivals : 1));
+    p->outside = 0.05 / (VERDICTS * (p->n_baselines > 1 ? p->n_baselines : 1));
     return DQ_OK;
 }
 
-static dq_status compare_rival(dq_plan_kv *p, dq_plan_kv_rival *r, dq_err *err)
+static dq_status compare_baseline(dq_plan_kv *p, dq_plan_kv_baseline *r, dq_err *err)
 {
     const int mine = p->trial[p->chosen].mix;
     const dq_plan_caches_numbers *d = &r->difference;
@@ -261,14 +261,14 @@ static dq_status decide(dq_plan_kv *p, dq_err *err)
 {
     int mix[1 + RIVALS] = {p->trial[p->chosen].mix};
     dq_plan_caches_stage(&p->caches, "unseen windows");
-    DQ_TRY(list_rivals(p, err));
-    for (int i = 0; i < p->n_rivals; i++) mix[1 + i] = p->rival[i].mix;
-    dq_plan_caches_expect(&p->caches, 0, 1 + p->n_rivals);
-    DQ_TRY(dq_plan_caches_run(&p->caches, mix, 1 + p->n_rivals, DQ_PLAN_CACHES_UNSEEN,
+    DQ_TRY(list_baselines(p, err));
+    for (int i = 0; i < p->n_baselines; i++) mix[1 + i] = p->baseline[i].mix;
+    dq_plan_caches_expect(&p->caches, 0, 1 + p->n_baselines);
+    DQ_TRY(dq_plan_caches_run(&p->caches, mix, 1 + p->n_baselines, DQ_PLAN_CACHES_UNSEEN,
                               "plan and uniform", err));
     DQ_TRY(
         dq_plan_caches_numbers_of(&p->found, &p->caches, mix[0], -1, DQ_PLAN_CACHES_UNSEEN, err));
-    for (int i = 0; i < p->n_rivals; i++) DQ_TRY(compare_rival(p, &p->rival[i], err));
+    for (int i = 0; i < p->n_baselines; i++) DQ_TRY(compare_baseline(p, &p->baseline[i], err));
     return DQ_OK;
 }
 

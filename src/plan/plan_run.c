@@ -292,7 +292,7 @@ static dq_status choose_by_size(job *j, dq_err *err)
 
 /* ---- Beside uniform widths ---- */
 
-static dq_status compare(dq_plan *p, dq_plan_rival *r, dq_err *err)
+static dq_status compare(dq_plan *p, dq_plan_baseline *r, dq_err *err)
 {
     const dq_plan_sums *own = &p->trial[p->chosen].on[DQ_PLAN_UNSEEN].sums;
     const dq_plan_sums *its = &p->trial[r->trial].on[DQ_PLAN_UNSEEN].sums;
@@ -304,14 +304,15 @@ static dq_status compare(dq_plan *p, dq_plan_rival *r, dq_err *err)
     return err->code;
 }
 
-static dq_status add_rival(job *j, int bits, dq_err *err)
+static dq_status add_baseline(job *j, int bits, dq_err *err)
 {
     dq_plan *p = j->p;
-    dq_plan_rival *r = &p->rival[p->n_rivals];
-    if (bits == 0 || p->n_rivals == 2) return DQ_OK;
+    dq_plan_baseline *r = &p->baseline[p->n_baselines];
+    if (bits == 0 || p->n_baselines == 2) return DQ_OK;
     DQ_TRY(try_uniform(&r->trial, j, bits, err));
-    if (r->trial == p->chosen || (p->n_rivals == 1 && r->trial == p->rival[0].trial)) return DQ_OK;
-    p->n_rivals++;
+    if (r->trial == p->chosen || (p->n_baselines == 1 && r->trial == p->baseline[0].trial))
+        return DQ_OK;
+    p->n_baselines++;
     return compare(p, r, err);
 }
 
@@ -323,10 +324,10 @@ static dq_status beside_uniform(job *j, dq_err *err)
     const double cost = dq_plan_alloc_cost(&p->curve, t->choice);
     const double outside = dq_plan_decide_outside_of(t->look, 2);
     expect(j, RIVALS, 0);
-    DQ_TRY(add_rival(j, uniform_near(j, cost - !!t->uniform, true), err));
-    DQ_TRY(add_rival(j, uniform_near(j, cost + !!t->uniform, false), err));
-    for (int i = 0; i < p->n_rivals; i++) {
-        dq_plan_rival *r = &p->rival[i];
+    DQ_TRY(add_baseline(j, uniform_near(j, cost - !!t->uniform, true), err));
+    DQ_TRY(add_baseline(j, uniform_near(j, cost + !!t->uniform, false), err));
+    for (int i = 0; i < p->n_baselines; i++) {
+        dq_plan_baseline *r = &p->baseline[i];
         r->interval = dq_plan_decide_interval(r->difference, r->skew, outside);
     }
     return DQ_OK;
@@ -347,11 +348,11 @@ static dq_status weigh(dq_plan *p, dq_err *err)
         room = b.value;
     }
     p->met = t->meets = used <= room;
-    for (int i = 0; i < p->n_rivals; i++) {
-        const dq_plan_trial *r = &p->trial[p->rival[i].trial];
+    for (int i = 0; i < p->n_baselines; i++) {
+        const dq_plan_trial *r = &p->trial[p->baseline[i].trial];
         const int64_t more = b.goal == DQ_PLAN_SIZE ? r->file_bytes - t->file_bytes
                                                     : r->packed_bytes - t->packed_bytes;
-        p->rival[i].beyond = used + (double)more > room;
+        p->baseline[i].beyond = used + (double)more > room;
     }
     return dq_plan_trial_bytes(&p->container_bytes, p, p->chosen, err);
 }

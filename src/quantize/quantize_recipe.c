@@ -322,7 +322,8 @@ dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_
     json_object_set_new(r, "scale_dtype", json_string(s->scale_dtype == DQ_F16 ? "f16" : "f32"));
     json_object_set_new(r, "skip", s->skip ? json_string(s->skip) : json_null());
     json_object_set_new(r, "logit_bits", json_integer(s->logit.bits));
-    json_object_set_new(r, "logit_grain", json_string(dq_grain_name[s->logit.grain]));
+    json_object_set_new(r, "logit_granularity",
+                        json_string(dq_granularity_name[s->logit.granularity]));
     put_newer(r, s);
     DQ_TRY(dq_json_complete(err));
     if (json_object_get(r, "skip")) return DQ_OK;

@@ -7,7 +7,8 @@
 #include <math.h>
 
 const dq_interval dq_interval_none = {(double)NAN, (double)NAN};
-const char *const dq_interval_decision_name[] = {"not decided", "holds", "fails"};
+const char *const dq_interval_decision_name[] = {"inconclusive", "within the margin",
+                                                 "exceeds the margin"};
 
 /* The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4. */
 double dq_interval_t_tails(double t, int64_t df)
@@ -137,10 +138,10 @@ dq_interval dq_interval_still(double mean, int64_t clusters, double low, double 
     return (dq_interval){fmax(low, mean - half), fmin(high, mean + half)};
 }
 
-dq_interval_decision dq_interval_holds(dq_interval loss, double margin)
+dq_interval_decision dq_interval_decide(dq_interval loss, double margin)
 {
-    if (loss.high <= margin) return DQ_HOLDS;
-    return loss.low > margin ? DQ_FAILS : DQ_UNDECIDED;
+    if (loss.high <= margin) return DQ_WITHIN;
+    return loss.low > margin ? DQ_EXCEEDS : DQ_INCONCLUSIVE;
 }
 
 /* The interval of a loss like this one over n pieces in place of l->clusters. */
@@ -170,10 +171,10 @@ int64_t dq_interval_missing(const dq_interval_loss *l, double margin)
         low = high;
         high *= 2;
         if (high > max) return 0;
-    } while (dq_interval_holds(interval_over(l, high), margin) == DQ_UNDECIDED);
+    } while (dq_interval_decide(interval_over(l, high), margin) == DQ_INCONCLUSIVE);
     while (high - low > 1) { /* undecided with low, decided with high */
         const double middle = floor((low + high) / 2);
-        if (dq_interval_holds(interval_over(l, middle), margin) == DQ_UNDECIDED)
+        if (dq_interval_decide(interval_over(l, middle), margin) == DQ_INCONCLUSIVE)
             low = middle;
         else
             high = middle;

@@ -37,10 +37,11 @@ dq_interval dq_interval_paired(int64_t up, int64_t down, int64_t n);
  * spread: as far to both sides as the intervals above are where nothing moved. */
 dq_interval dq_interval_still(double mean, int64_t clusters, double low, double high);
 
-/* A loss against a margin: it holds if the whole interval is within, fails if the whole interval is beyond. */
-typedef enum dq_interval_decision { DQ_UNDECIDED, DQ_HOLDS, DQ_FAILS } dq_interval_decision;
-extern const char *const dq_interval_decision_name[]; /* "not decided", "holds", "fails" */
-dq_interval_decision dq_interval_holds(dq_interval loss, double margin);
+/* A loss against a margin: the whole interval is within it, or exceeds it, or neither. */
+typedef enum dq_interval_decision { DQ_INCONCLUSIVE, DQ_WITHIN, DQ_EXCEEDS } dq_interval_decision;
+extern const char *const
+    dq_interval_decision_name[]; /* "inconclusive", "within the margin", "exceeds the margin" */
+dq_interval_decision dq_interval_decide(dq_interval loss, double margin);
 /* What was lost, and what its interval is made of. */
 typedef struct dq_interval_loss {
     double value, std_err;

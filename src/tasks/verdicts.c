@@ -46,11 +46,12 @@ static dq_status read_score(double *score, const json_t *o, dq_err *err)
 
 static const char f32[] = "f32"; /* the arithmetic of references */
 
-/* What makes a group, as bytes in r->key: texts end in a NUL. Of 16 bits the grain says nothing. */
+/* What makes a group, as bytes in r->key: texts end in a NUL. Of 16 bits the granularity says nothing. */
 static dq_status make_key(reader *r, const dq_verdict_group *g, dq_err *err)
 {
-    const char *grain = g->bits == 16 ? "" : g->grain, bits = (char)g->bits;
-    const char *const texts[] = {g->model, g->task ? g->task : "", grain, g->math ? g->math : f32};
+    const char *granularity = g->bits == 16 ? "" : g->granularity, bits = (char)g->bits;
+    const char *const texts[] = {g->model, g->task ? g->task : "", granularity,
+                                 g->math ? g->math : f32};
     char *kv = NULL;
     if (g->kv) DQ_TRY(dq_json_dump(&kv, g->kv, JSON_ENCODE_ANY | JSON_SORT_KEYS, err));
     r->key.n = 0;
@@ -71,12 +72,12 @@ static int find_group(reader *r, const dq_verdict_group *g, dq_err *err)
 /* What a line says about itself; words belong to the line. */
 static dq_status read_group(dq_verdict_group *g, const json_t *o, dq_err *err)
 {
-    static const char *const model = "model", *const grain = "tensor", *const none = "";
+    static const char *const model = "model", *const granularity = "per-tensor", *const none = "";
     static const int64_t bits = 16;
     int64_t width;
     *g = (dq_verdict_group){.ref = -1, .cross = -1};
     DQ_TRY(dq_json_text(&g->model, o, "model", &model, err));
-    DQ_TRY(dq_json_text(&g->grain, o, "logit_grain", &grain, err));
+    DQ_TRY(dq_json_text(&g->granularity, o, "logit_granularity", &granularity, err));
     DQ_TRY(dq_json_text(&g->task, o, "task", &none, err));
     DQ_TRY(dq_json_text(&g->math, o, "math", &none, err));
     DQ_TRY(dq_json_int(&width, o, "logit_bits", 2, 16, &bits, err));

@@ -12,10 +12,10 @@ typedef struct dq_verdict {
     int64_t line; /* of the file, from 1 */
 } dq_verdict;
 
-/* Lines that agree in task, model, logit bits (and, below 16, grain), arithmetic and KV cache. */
+/* Lines that agree in task, model, logit bits (and, below 16, granularity), arithmetic and KV cache. */
 typedef struct dq_verdict_group {
     const char *task; /* NULL: the lines name none */
-    const char *model, *grain;
+    const char *model, *granularity;
     const char *math; /* "f32", ...; NULL: the lines name none, and count as f32 */
     int bits;
     const json_t *kv;    /* owned by the dq_verdicts; NULL: plain */
@@ -36,7 +36,7 @@ typedef struct dq_verdicts {
     json_t *kept; /* what groups borrow */
 } dq_verdicts;
 
-/* Reads JSON lines {"item", "verdict", "model"?, "logit_bits"?, "logit_grain"?, "math"?, "kv"?, "task"?}: verdict is
+/* Reads JSON lines {"item", "verdict", "model"?, "logit_bits"?, "logit_granularity"?, "math"?, "kv"?, "task"?}: verdict is
  * true, false, "correct", "incorrect" or a number from 0 to 1; without the others a line is of the model
  * "model" at 16 bits. Lists live in the arena; end it with dq_verdicts_end, whatever happened. DQ_DAMAGED
  * names path and line. */

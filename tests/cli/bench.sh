@@ -62,7 +62,7 @@ if (ulimit -v 130000 && "$dq" --version; exit $?) >/dev/null 2>&1; then
 fi
 try 2 "Give one" bench "plain model" --generate 2 --decode 2
 # what is of no use here is not advised to be added to: that would be refused as well
-for case in "generate 2:logit-grain row" "generate 2:logit-bits 4" "items choices.jsonl:context 3" "items choices.jsonl:batch 2" \
+for case in "generate 2:logit-granularity per-row" "generate 2:logit-bits 4" "items choices.jsonl:context 3" "items choices.jsonl:batch 2" \
     "decode 2:task mc" "decode 2:batch 2" "attention:limit 3" "attention:batch 2" "generate 2:task mc"; do
     option=${case#*:} mode=${case%%:*}
     # shellcheck disable=SC2086 # options and their values
@@ -154,9 +154,9 @@ try 2 "Give one" bench "diff model" --kv-policy h2o --attention
 # ---- rounding of logits, and attention alone
 for work in "" --attention; do
     # shellcheck disable=SC2086
-    try 0 "times: against" bench "diff model" $work --tokens 40 --runs 1 --threads 1 --logit-bits 16,4 --logit-grain row,tile
+    try 0 "times: against" bench "diff model" $work --tokens 40 --runs 1 --threads 1 --logit-bits 16,4 --logit-granularity per-row,per-tile
     # shellcheck disable=SC2086
-    try 0 '"logit_grain": "tile"' bench "diff model" $work --tokens 40,100 --runs 3 --threads 1 --logit-bits 8,4 --logit-grain row,tile,head,tensor --json
+    try 0 '"logit_granularity": "per-tile"' bench "diff model" $work --tokens 40,100 --runs 3 --threads 1 --logit-bits 8,4 --logit-granularity per-row,per-tile,per-head,per-tensor --json
     json dq-bench/1
     cp "$top/out" "logits$work.json"
     if command -v python3 >/dev/null; then
@@ -166,8 +166,8 @@ import sys
 
 rows = json.load(open(sys.argv[1]))["results"]
 alone = sys.argv[2] == "--attention"
-logits = [(16, None)] + [(b, g) for b in (8, 4) for g in ("row", "tile", "head", "tensor")]
-seen = [(r["tokens"], r["logit_bits"], r["logit_grain"]) for r in rows if r.get("form") != "two softmaxes"]
+logits = [(16, None)] + [(b, g) for b in (8, 4) for g in ("per-row", "per-tile", "per-head", "per-tensor")]
+seen = [(r["tokens"], r["logit_bits"], r["logit_granularity"]) for r in rows if r.get("form") != "two softmaxes"]
 assert seen == [(t, b, g) for t in (40, 100) for b, g in logits], seen
 assert all(r.get("share_of_codes") is None for r in rows)
 for r in rows:
@@ -204,12 +204,12 @@ for r in rows:
     assert (coded > 0) == (n > 127) and abs(r["share_of_codes"] - coded / (n * (n + 1) / 2)) < 1e-12, r
 EOP
 fi
-try 2 "logit-grain has nothing to act on. Add --logit-bits" bench "diff model" --logit-grain row
-try 2 "logit-grain has nothing to act on. Add --logit-bits" bench "diff model" --attention --logit-grain row
+try 2 "logit-granularity has nothing to act on. Add --logit-bits" bench "diff model" --logit-granularity per-row
+try 2 "logit-granularity has nothing to act on. Add --logit-bits" bench "diff model" --attention --logit-granularity per-row
 try 2 "logit-bits has nothing to act on with --generate" bench "diff model" --generate 1 --logit-bits 4
-try 2 "row stands twice" bench "diff model" --logit-bits 4 --logit-grain row,tile,row
-try 2 "expected one of tensor, head, row, tile" bench "diff model" --logit-bits 4 --logit-grain map
-try 2 "an empty part" bench "diff model" --logit-bits 4 --logit-grain row,
+try 2 "row stands twice" bench "diff model" --logit-bits 4 --logit-granularity per-row,per-tile,per-row
+try 2 "expected one of per-tensor, per-head, per-row, per-tile" bench "diff model" --logit-bits 4 --logit-granularity map
+try 2 "an empty part" bench "diff model" --logit-bits 4 --logit-granularity per-row,
 try 2 "Give one" bench "diff model" --attention --decode 2
 try 0 "diff model: prefill 40" bench --compare logits.json
 [ "$(grep -c 'prefill 40' "$top/out")" = 1 ] || complain "bench --compare: a pass that rounds logits is compared"
@@ -225,7 +225,7 @@ if command -v gnuplot >/dev/null; then
     "$dq" report "$@" -o all.html 2>"$top/err" || complain "report of dq bench: $(cat "$top/err")"
     for words in '<section id="growth">' '<section id="speed">' 'W4 in groups of 32' 'plain model: generate, BF16, batch 2, f32' \
         'heads16: decode, 4:4, int8' 'Decoding with the whole model' 'Scoring of short items' 'share of ceiling' \
-        'two softmaxes' '>diff model: prefill, BF16, 4-bit logits, tile, f32' \
+        'two softmaxes' '>diff model: prefill, BF16, 4-bit logits, per-tile, f32' \
         '<title>dq bench: plain model, diff model, four.h5, heads16, diffllama</title>'; do
         grep -q "$words" all.html || complain "report of dq bench: \"$words\" is not in the page"
     done
@@ -271,7 +271,7 @@ got=$?
 
 try 2 "expected one MODEL" bench
 try 2 "expected one MODEL, found 2" bench "plain model" four.h5
-for option in "math f32" "logit-grain row" "logit-bits 4" "batch 2" "context 3" "tokens 3" "task mc" "limit 3" "runs 2" "device cpu" json; do
+for option in "math f32" "logit-granularity per-row" "logit-bits 4" "batch 2" "context 3" "tokens 3" "task mc" "limit 3" "runs 2" "device cpu" json; do
     # shellcheck disable=SC2086 # an option and its value
     try 2 "${option% *} has nothing to act on with --compare.*Leave it out" bench --compare peers.json --$option
 done

@@ -5,25 +5,25 @@ many=$repo/calib/pair/choices.jsonl
 
 # ---- a verdict needs an interval within the margin: fewer data decide less, never more
 set -- eval "diff model" --text "$book" --ctx 192 --logit-bits 16,8,4 --progress never
-try 0 "^  diff model, text, grain tensor: 8$" "$@" --limit 40 --csv claims.csv -o claims.json
-grep -q "^    8 bits: holds; loss +0.00" "$top/out" || complain "claims: no verdict on 8 bits: $(cat "$top/out")"
-grep -q "^    4 bits: fails; loss +0.1" "$top/out" || complain "claims: no verdict on 4 bits: $(cat "$top/out")"
+try 0 "^  diff model, text, granularity per-tensor: 8$" "$@" --limit 40 --csv claims.csv -o claims.json
+grep -q "^    8 bits: within the margin; loss +0.00" "$top/out" || complain "claims: no verdict on 8 bits: $(cat "$top/out")"
+grep -q "^    4 bits: exceeds the margin; loss +0.1" "$top/out" || complain "claims: no verdict on 4 bits: $(cat "$top/out")"
 grep -q "^2 comparisons, each at 95 %: about 0.1 of their intervals" "$top/out" ||
     complain "claims: comparisons are not counted"
 grep -q "^In every row: .* clusters 40 windows" "$top/out" || complain "claims: no number of clusters beside the errors"
 ! grep -q "clusters" "$top/err" || complain "claims: a warning about 40 clusters"
-[ "$(column claims.csv 1 verdict),$(column claims.csv 2 verdict),$(column claims.csv 3 verdict)" = ",holds,fails" ] ||
+[ "$(column claims.csv 1 verdict),$(column claims.csv 2 verdict),$(column claims.csv 3 verdict)" = ",within the margin,exceeds the margin" ] ||
     complain "claims: verdicts of the CSV: $(cat claims.csv)"
 holds "the interval ends within" "$(column claims.csv 2 loss_high) <= $(column claims.csv 2 margin)"
 holds "the interval begins beyond" "$(column claims.csv 3 loss_low) > $(column claims.csv 3 margin)"
 holds "40 windows" "$(column claims.csv 2 clusters) == 40"
 holds "an interval by t" "($(column claims.csv 2 loss_high) - $(column claims.csv 2 loss) - 2.0226909 * \
     $(column claims.csv 2 ln_ppl_ratio_stderr)) ^ 2 < 1e-14"
-for word in '"lowest": 8' '"is": "fails"' '"margin": 0.01' '"expected_misses": 0.1' '"cluster": "window"' '"n_clusters": 40'; do
+for word in '"lowest": 8' '"is": "exceeds the margin"' '"margin": 0.01' '"expected_misses": 0.1' '"cluster": "window"' '"n_clusters": 40'; do
     grep -q "$word" claims.json || complain "claims: no $word in the document"
 done
-try 0 "^  diff model, text, grain tensor: 16$" "$@" --limit 2
-grep -q "^    4 bits: not decided; .*, roughly [0-9]* windows more would decide$" "$top/out" ||
+try 0 "^  diff model, text, granularity per-tensor: 16$" "$@" --limit 2
+grep -q "^    4 bits: inconclusive; .*, roughly [0-9]* windows more would decide$" "$top/out" ||
     complain "claims: two windows decide: $(cat "$top/out")"
 grep -q "warning: text: standard errors rest on 2 clusters (each window is one).*Use 10 or more" "$top/err" ||
     complain "claims: no warning about 2 clusters"
@@ -32,8 +32,8 @@ grep -q "warning: text: one window, or copies of one, so there are no standard e
 [ -z "$(column claims.csv 2 nll_nats_stderr)$(column claims.csv 2 loss_high)" ] || complain "claims: an error from one window"
 # what the margin is, is said and can be set; it is no part of what --resume goes on from
 try 0 "loss at most 1 (nats of NLL)" "$@" --limit 40 --margin 1
-grep -q "^  diff model, text, grain tensor: 4$" "$top/out" || complain "claims: a wide margin does not hold"
-try 0 "^    8 bits: not decided\|^    8 bits: fails" "$@" --limit 40 --margin 0
+grep -q "^  diff model, text, granularity per-tensor: 4$" "$top/out" || complain "claims: a wide margin does not hold"
+try 0 "^    8 bits: inconclusive\|^    8 bits: exceeds the margin" "$@" --limit 40 --margin 0
 try 2 "margin" "$@" --margin -1
 try 2 "margin" "$@" --margin x
 "$dq" "$@" --limit 12 >/dev/full 2>/dev/null
@@ -50,20 +50,20 @@ try 0 "." eval "diff model" --text "$book" --ctx 192 --limit 2 --logit-bits 8 --
 
 # ---- an item that is lost fails nothing, and none that is lost proves little
 set -- eval "plain model" --task mc --data "$many" --logit-bits 16,8,4 --progress never
-try 0 "^  plain model, mc, grain tensor: 16$" "$@" --limit 60 --csv claims.csv -o claims.json --force
+try 0 "^  plain model, mc, granularity per-tensor: 16$" "$@" --limit 60 --csv claims.csv -o claims.json --force
 grep -q "1.0000 (≥ 0.9398)" "$top/out" || complain "claims: no bound where all is right: $(cat "$top/out")"
 grep -q "  0 (within ± 0.0602)  " "$top/out" || complain "claims: no bound where nothing flips: $(cat "$top/out")"
-grep -q "^    8 bits: not decided; loss +0.0000, interval -0.0602 to +0.0602, roughly 321 items more would decide$" "$top/out" ||
+grep -q "^    8 bits: inconclusive; loss +0.0000, interval -0.0602 to +0.0602, roughly 321 items more would decide$" "$top/out" ||
     complain "claims: 60 items prove a point of accuracy: $(cat "$top/out")"
 ! grep -q "± 0.0000" "$top/out" || complain "claims: an error of 0"
 grep -q '"test": "McNemar, exact"' claims.json || complain "claims: the test is not named"
-try 0 "^  plain model, mc, grain tensor: 8$" "$@" --limit 300 --margin 0.02
-grep -q "^    4 bits: not decided; loss +0.0067, interval -0.00" "$top/out" || complain "claims: two items of 300 decide"
+try 0 "^  plain model, mc, granularity per-tensor: 8$" "$@" --limit 300 --margin 0.02
+grep -q "^    4 bits: inconclusive; loss +0.0067, interval -0.00" "$top/out" || complain "claims: two items of 300 decide"
 
 # ---- runs of in-context learning share their queries
 at=$repo/tests/golden/icl
 set -- eval "plain model" --task trec --data "$at/trec_test.label" --demos "$at/trec_train.label" --shots 1,3 --logit-bits 16,3 \
-    --logit-grain row --progress never
+    --logit-granularity per-row --progress never
 for runs in 2 6; do
     try 0 "p: t test over queries" "$@" --runs $runs --queries 3 --csv claims$runs.csv -o claims.json --force
     grep -q " clusters 3 queries" "$top/out" || complain "claims: queries are not the clusters"

@@ -48,7 +48,7 @@ grep -q quantization_config values/config.json && complain "export: values have 
 try 0 "type  *BF16" export six.h5 -o half --format safetensors --shard-mb 1
 try 0 "type  *F32" export six.h5 -o shards --format safetensors --dtype f32 --shard-mb 1
 present half/model.safetensors shards/model-00001-of-00002.safetensors shards/model.safetensors.index.json
-try 0 "family  *diffllama" info shards
+try 0 "architecture  *diffllama" info shards
 rm -r half shards values
 
 # codes go out and come in again: the same logits bit for bit, whatever widths and groups stand beside each other; to
@@ -200,7 +200,7 @@ try 4 "groups of 40 codes .*dq quantize --group 32" export short.h5 -o gone --fo
 try 4 "scales that f16 does not hold.*dq quantize --scale-dtype f16" export short.h5 -o gone --format gguf
 "$dq" quantize bytes -o short.h5 --bits 8 --group 32 --scale asym --skip down_proj --force -q >/dev/null
 try 4 "need 9.*dq quantize --scale search" export short.h5 -o gone --format gguf
-try 4 "family diffllama .*plain Llamas only. Use --format safetensors" export six.h5 -o gone --format gguf
+try 4 "architecture diffllama .*plain Llamas only. Use --format safetensors" export six.h5 -o gone --format gguf
 try 4 '"ignore_merges" is true and merges do not make token 257' export "four bits.h5" -o gone --format gguf --dtype f32
 rm bytes/tokenizer.json
 "$dq" quantize bytes -o short.h5 --group 32 --scale search --skip down_proj --force -q >/dev/null

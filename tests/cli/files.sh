@@ -204,10 +204,10 @@ rm older.json
 # what was scored is kept: the same command goes on to an output that can be written
 (
     ulimit -f 16
-    exec "$dq" "$@" --logit-bits 16,8,6,4 --logit-grain tensor,row --dump-items gone.jsonl
+    exec "$dq" "$@" --logit-bits 16,8,6,4 --logit-granularity per-tensor,per-row --dump-items gone.jsonl
 ) >"$top/out" 2>"$top/err"
 grep -q "scores are in dq-eval-.*resume" "$top/err" || complain "dq eval on a full disk: $(cat "$top/err")"
-"$dq" "$@" --logit-bits 16,8,6,4 --logit-grain tensor,row --resume --dump-items kept.jsonl >"$top/out" 2>"$top/err" ||
+"$dq" "$@" --logit-bits 16,8,6,4 --logit-granularity per-tensor,per-row --resume --dump-items kept.jsonl >"$top/out" 2>"$top/err" ||
     complain "dq eval: kept scores cannot be resumed: $(cat "$top/err")"
 [ -s kept.jsonl ] || complain "dq eval: nothing was written from kept scores"
 absent gone.jsonl gone.jsonl.partial dq-eval-*.resume
@@ -320,7 +320,7 @@ try 2 "bits" quantize "diff model" -o gone.h5 --bits 1
 echo something >again.h5
 try 6 "exists" quantize "diff model" -o again.h5
 absent gone.h5 gone.h5.partial
-"$dq" quantize "diff model" -o "packed model.h5" --bits 4 --logit-bits 6 --logit-grain head \
+"$dq" quantize "diff model" -o "packed model.h5" --bits 4 --logit-bits 6 --logit-granularity per-head \
     >/dev/null 2>"$top/err" || complain "quantize fails: $(cat "$top/err")"
 try 0 "." verify "packed model.h5"
 try 0 "diffllama" info "packed model.h5"

@@ -19,9 +19,9 @@ rows $((1 + 1 + policies)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4
 rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 1,0.25 --kv-bits 4
 rows $((1 + 1 + policies * 3)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4 --kv-budget uniform,pyramid,global
 rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 0.5 --kv-bits 4 --kv-budget uniform,adaptive
-rows $((1 + (1 + 2 * 3) + policies * 3 * (1 + 2 * 3))) "$@" --kv-policy all --kv-code token,page,dither # 16 bits have no codes
-rows $((1 + (1 + 2) + policies * (1 + 2))) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 16,4 --kv-code page,token
-rows $((1 + 2 * (1 + 2))) "$@" --kv-policy h2o,loo --kv-keep 0.25 --kv-bits 16,4 --kv-code auto,page,token
+rows $((1 + (1 + 2 * 3) + policies * 3 * (1 + 2 * 3))) "$@" --kv-policy all --kv-quant per-token,per-channel,dither # 16 bits have no codes
+rows $((1 + (1 + 2) + policies * (1 + 2))) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 16,4 --kv-quant per-channel,per-token
+rows $((1 + 2 * (1 + 2))) "$@" --kv-policy h2o,loo --kv-keep 0.25 --kv-bits 16,4 --kv-quant auto,per-channel,per-token
 try 2 "kv-policy h2o: stands twice, as all has it" "$@" --kv-policy all,h2o
 try 2 "kv-policy: all stands twice" "$@" --kv-policy all,all
 try 2 "kv-budget: uniform stands twice" "$@" --kv-keep 0.5 --kv-budget uniform,pyramid,uniform
@@ -38,8 +38,8 @@ grep -q "^dq eval: 12 results and 2 references to compute, [1-9][0-9]* ids in al
 try 0 "^What the bytes of the KV cache buy, diffllama-0, mc, 16-bit logits, f32" "$@" --resume -o front.json # computes nothing
 ! grep -q "nothing to resume" "$top/err" || complain "front: what was computed is not taken up"
 grep -q "^What the bytes of the KV cache buy, diffllama-0, text" "$top/out" || complain "front: none of the text"
-grep -q "4:4 page, all tokens .*on the front" "$top/out" || complain "front: 4 bits of all tokens are not on it: $(cat "$top/out")"
-grep -q "of 6 are behind one of no more bytes. [1-9][0-9]* comparisons, each at 95 %" "$top/out" ||
+grep -q "4:4 per-channel, all tokens .*on the Pareto front" "$top/out" || complain "front: 4 bits of all tokens are not on it: $(cat "$top/out")"
+grep -q "of 6 are dominated by one of no more bytes. [1-9][0-9]* comparisons, each at 95 %" "$top/out" ||
     complain "front: the comparisons are not counted"
 if command -v python3 >/dev/null; then
     python3 - <<'PY' >"$top/python" 2>&1 || complain "front: $(cat "$top/python")"
@@ -58,18 +58,18 @@ for front in document["kv_front"]:
         r = results[p["result"]]
         assert r["task"] == front["task"] and r["kv"]["bytes_held"] == p["bytes_held"]
         assert r["metrics"][front["metric"]]["value"] == p["value"]
-        rivals = [o for o in points if o is not p and o["bytes_held"] <= 1.01 * p["bytes_held"]]
-        comparisons += len(rivals)
-        worse = {o["result"]: (p["value"] - o["value"]) * (1 if lower else -1) for o in rivals}
-        assert bool(rivals) == (p["against"] is not None)
-        if not rivals:
-            assert p["is"] == "on the front"
+        baselines = [o for o in points if o is not p and o["bytes_held"] <= 1.01 * p["bytes_held"]]
+        comparisons += len(baselines)
+        worse = {o["result"]: (p["value"] - o["value"]) * (1 if lower else -1) for o in baselines}
+        assert bool(baselines) == (p["against"] is not None)
+        if not baselines:
+            assert p["is"] == "on the Pareto front"
             continue
         assert abs(worse[p["against"]] - p["worse"]) < 1e-9, (p, worse)
         low, high = p["interval"]
         assert low <= p["worse"] <= high
-        assert p["is"] == ("behind" if low > 0 else "on the front" if high < 0 else "not decided")
-        if p["is"] == "on the front":  # better than all, by an interval each
+        assert p["is"] == ("dominated" if low > 0 else "on the Pareto front" if high < 0 else "inconclusive")
+        if p["is"] == "on the Pareto front":  # better than all, by an interval each
             assert all(x < 0 for x in worse.values())
     assert comparisons == front["comparisons"]
     assert {p["policy"] for p in points} == {None, "streaming", "h2o"}
@@ -97,7 +97,7 @@ same_cache " (diffllama-0, text, 16-bit logits)" "$least, to which these budgets
 grep -q "^1 comparison, at 95 %" "$top/out" || complain "front: one cache is compared several times: $(cat "$top/out")"
 ! grep -q "What the bytes" "$top/out" || complain "front: one cache has a front: $(cat "$top/out")"
 "$dq" "$@" --dry-run | grep -q " 16:16 h2o 0.5 .* the same as 16:16 streaming 0.5\$" || complain "front: --dry-run computes one cache twice"
-try 0 "of 3 are behind" "$@" --kv-keep 0.5,0.75 --kv-policy streaming,h2o -o least.json
+try 0 "of 3 are dominated" "$@" --kv-keep 0.5,0.75 --kv-policy streaming,h2o -o least.json
 grep -q "^ *16:16, first 4 and last 64 tokens " "$top/out" || complain "front: what is kept is not said: $(cat "$top/out")"
 [ "$(grep -c '"same_as": [0-9]' least.json)" = 1 ] && grep -q '"kept": "least"' least.json || complain "front: the JSON does not say what is one cache"
 for plan in "" --dry-run; do # both say which result it is
@@ -114,20 +114,20 @@ fi
 
 # codes of the same widths are told apart: in the front, which they have without policies too, and on the page
 set -- eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 512 --limit 4 --kv-recent 16 --progress never --kv-bits 16,4
-try 0 "of 3 are behind" "$@" --kv-code token,page,dither -o codes.json
-try 0 "of 4 are behind" "$@" --kv-code token,page --kv-policy keydiff --kv-keep 1,0.5 --kv-bits 4 -o cut.json
-for label in "4:4, all tokens" "4:4 page, all tokens" "4:4 dither, all tokens"; do
+try 0 "of 3 are dominated" "$@" --kv-quant per-token,per-channel,dither -o codes.json
+try 0 "of 4 are dominated" "$@" --kv-quant per-token,per-channel --kv-policy keydiff --kv-keep 1,0.5 --kv-bits 4 -o cut.json
+for label in "4:4, all tokens" "4:4 per-channel, all tokens" "4:4 dither, all tokens"; do
     grep -q "\"kv_label\": \"$label\"" codes.json || complain "codes: no label $label in the JSON"
 done
-for label in "4:4 keydiff 0.5" "4:4 page keydiff 0.5"; do
+for label in "4:4 keydiff 0.5" "4:4 per-channel keydiff 0.5"; do
     grep -q "\"kv_label\": \"$label\"" cut.json || complain "codes: no label $label in the JSON"
 done
 try 0 "text" "$@" --kv-keep 1,0.5 --json # page where all tokens stay, token where they do not: no codes are compared
 ! grep -q kv_front "$top/out" || complain "codes: the usual ones have a front"
 
-# page codes that dithering leaves alone are named so in any order, and lie on both curves
-try 0 " 3:3 page  " "$@" --kv-bits 4,3 --kv-code dither,page -o both.json
-grep -q "warning: left out: 3:3 as dither codes: the same as page codes" "$top/err" || complain "codes: not said what is one: $(cat "$top/err")"
+# per-channel codes that dithering leaves alone are named so in any order, and lie on both curves
+try 0 "3:3 per-channel  " "$@" --kv-bits 4,3 --kv-quant dither,per-channel -o both.json
+grep -q "warning: left out: 3:3 as dither codes: the same as per-channel codes" "$top/err" || complain "codes: not said what is one: $(cat "$top/err")"
 grep -q "4:4 dither  " "$top/out" && ! grep -q "3:3 dither" "$top/out" || complain "codes: a cache has another code: $(cat "$top/out")"
 if command -v gnuplot >/dev/null; then
     "$dq" report both.json -o both.html || complain "codes: no page of both"
@@ -136,7 +136,7 @@ if command -v gnuplot >/dev/null; then
         [ "$(grep -o "<use href=\"[^\"]*\" transform=\"[^\"]*\" color=\"var(--s$colour)\"" section.html | wc -l)" = 2 ] ||
             complain "codes: a curve has not two points: $(cat section.html)"
     done
-    [ "$(grep -o "<span>all tokens kept, [a-z]* codes</span>" section.html | wc -l)" = 2 ] || complain "codes: other curves: $(cat section.html)"
+    [ "$(grep -o "<span>all tokens kept, [a-z-]* codes</span>" section.html | wc -l)" = 2 ] || complain "codes: other curves: $(cat section.html)"
     rm both.html
 fi
 
@@ -144,7 +144,7 @@ fi
 roles=1.1,1.0/0.0,0.1
 set -- eval "$pair/diffllama-0" --task mc --data "$pair/needles-blind.jsonl" --limit 2 --kv-recent 16 --progress never --kv-policy keydiff \
     --kv-keep 0.25 --kv-budget uniform,adaptive,roles --kv-roles $roles
-try 0 "^3 of 3\|^[0-2] of 3 are behind" "$@" -o budgets.json --csv budgets.csv
+try 0 "^3 of 3\|^[0-2] of 3 are dominated" "$@" -o budgets.json --csv budgets.csv
 for budget in uniform adaptive roles; do
     grep -q "^diffllama-0  $budget  " "$top/out" || complain "budgets: no $budget in the table: $(cat "$top/out")"
     [ "$(grep -c ",$budget," budgets.csv)" = 1 ] || complain "budgets: not one row of $budget in the CSV"
@@ -174,14 +174,14 @@ if command -v gnuplot >/dev/null; then
 fi
 if command -v gnuplot >/dev/null; then
     "$dq" report codes.json -o codes.html && "$dq" report cut.json -o cut.html || complain "codes: no page"
-    for kind in token page dither; do
+    for kind in per-token per-channel dither; do
         [ "$(grep -c "<span>all tokens kept, $kind codes</span>" codes.html)" = 1 ] || complain "codes: $kind has no curve"
     done
     [ "$(grep -c "<span>all tokens kept" codes.html)" = 3 ] || complain "codes: a curve of all"
-    for label in "all tokens kept, token codes" "all tokens kept, page codes" "keydiff, token codes" "keydiff, page codes"; do
+    for label in "all tokens kept, per-token codes" "all tokens kept, per-channel codes" "keydiff, per-token codes" "keydiff, per-channel codes"; do
         [ "$(grep -c "<span>$label</span>" cut.html)" = 1 ] || complain "codes: $label has no curve"
     done
-    grep -q "<td class=\"l\">diffllama-0, KV 4:4 page keydiff keep 0.5</td>" cut.html || complain "codes: no row of page codes"
+    grep -q "<td class=\"l\">diffllama-0, KV 4:4 per-channel keydiff keep 0.5</td>" cut.html || complain "codes: no row of per-channel codes"
 fi
 if command -v gnuplot >/dev/null; then
     "$dq" report budgets.json -o budgets.html || complain "budgets: no page"

@@ -3,15 +3,15 @@
 book=$repo/calib/pair/text.txt
 
 set -- eval "diff model" --text "$book" --ctx 64 --limit 4 --logit-bits 16,3
-try 7 "error: 1 result meets a condition of --fail-if (diff model, text, 3-bit logits (tensor), f32, KV 16:16: kld_nats is .* (95 % interval .*), .kld_nats>0.001.)" "$@" \
+try 7 "error: 1 result meets a condition of --fail-if (diff model, text, 3-bit logits (per-tensor), f32, KV 16:16: kld_nats is .* (95 % interval .*), .kld_nats>0.001.)" "$@" \
     --fail-if 'kld_nats>0.001' --csv gate.csv -o gate.json --force
-grep -q "3-bit logits (tensor), f32, KV 16:16: kld_nats is [0-9.]* (95 % interval [0-9.e-]* to [0-9.]*)" "$top/err" || complain "gates: no line says which result: $(cat "$top/err")"
+grep -q "3-bit logits (per-tensor), f32, KV 16:16: kld_nats is [0-9.]* (95 % interval [0-9.e-]* to [0-9.]*)" "$top/err" || complain "gates: no line says which result: $(cat "$top/err")"
 grep -q "NLL (nats)" "$top/out" || complain "gates: no table beside a missed gate"
 [ -s gate.csv ] || complain "gates: no CSV beside a missed gate"
 grep -q '"missed": 1' gate.json || complain "gates: the document does not count what was missed"
-try 7 "2 results meet" "$@" --ctx 256 --logit-bits 16 --fail-if 'kld_nats > 0' --kv-bits 4 --kv-recent 8 --kv-code token,page
-for cache in 4:4 "4:4 page"; do # told apart
-    grep -q "16-bit logits (tensor), f32, KV $cache: kld_nats is [0-9]" "$top/err" || complain "gates: no line says which cache: $(cat "$top/err")"
+try 7 "2 results meet" "$@" --ctx 256 --logit-bits 16 --fail-if 'kld_nats > 0' --kv-bits 4 --kv-recent 8 --kv-quant per-token,per-channel
+for cache in 4:4 "4:4 per-channel"; do # told apart
+    grep -q "16-bit logits (per-tensor), f32, KV $cache: kld_nats is [0-9]" "$top/err" || complain "gates: no line says which cache: $(cat "$top/err")"
 done
 try 0 "PPL" "$@" --fail-if 'kld_nats > 50' --fail-if 'ppl_ratio>=9' --fail-if 'same_top1<0.001'
 try 7 "2 results meet" "$@" --fail-if 'nll_nats.value>=0'
@@ -45,7 +45,7 @@ for name in nll_nats_delta kld_nats kld_nats.p99 same_top1 ppl_ratio delta_p.rms
         eval two.h5 --text "$book" --ctx 64 --limit 2 --fail-if "$name > 1"
 done
 set -- eval two.h5 --text "$book" --ctx 64 --limit 12
-try 7 "two.h5, text, 16-bit logits (tensor), f32, KV 16:16: could not be checked, its source checkpoint is not in the run" "$@" \
+try 7 "two.h5, text, 16-bit logits (per-tensor), f32, KV 16:16: could not be checked, its source checkpoint is not in the run" "$@" \
     --fail-if 'kld_nats > 0.01' --csv two.csv -o two.json
 grep -q "^two.h5: compared with nothing, as its source checkpoint is not in the run" "$top/out" ||
     complain "gates: the table does not say what is not compared"
@@ -63,7 +63,7 @@ for sweep in "--logit-bits 16,8" "--logit-bits 8" "--kv-bits 8 --kv-recent 8"; d
     ! grep -q "Lowest logit bits" "$top/out" || complain "gates: $sweep: a verdict without a reference"
 done
 # somebody who wants to know what logits lose says so
-try 0 "not about\|holds\|fails\|not decided" "$@" --ref two.h5 --logit-bits 16,8 --csv two.csv --force
+try 0 "not about\|within the margin\|exceeds the margin\|inconclusive" "$@" --ref two.h5 --logit-bits 16,8 --csv two.csv --force
 holds "the sweep is compared" "$(column two.csv 2 kld_nats) > 0"
 # the source, or --ref, makes it one that can be checked
 try 7 "2 results meet\|1 result meets" "$@" "diff model" --fail-if 'kld_nats > 0.01' --csv two.csv -o two.json --force
@@ -102,7 +102,7 @@ absent dq-eval-*.resume
 # a long name is shortened between characters; what tells the row apart stays
 long=$(printf 'm%058d\303\251-and-more-and-more-and-more-and-more-and-more-and-more-and-more' 0 | tr 0 x)
 ln -s "diff model" "$long"
-try 7 "(mx*$(printf '\342\200\246'), text, 3-bit logits (tensor), f32, KV 8:8 page: kld_nats is .*, .kld_nats>0.001.)" \
+try 7 "(mx*$(printf '\342\200\246'), text, 3-bit logits (per-tensor), f32, KV 8:8 per-channel: kld_nats is .*, .kld_nats>0.001.)" \
     eval "$long" --text "$book" --ctx 64 --limit 2 --logit-bits 16,3 --kv-bits 8 --kv-recent 0 --progress never --fail-if 'kld_nats>0.001'
 rm "$long"
 
@@ -122,7 +122,7 @@ try 2 "int8 stands twice" "$@" --math int8,int8
 try 2 "--math" "$@" --math f32,int4
 
 # ---- kill -9 at any moment: the rest of the run gives what an undisturbed one does
-set -- eval "diff model" --text "$book" --ctx 128 --logit-bits 16,4 --logit-grain row --threads 1 --progress never
+set -- eval "diff model" --text "$book" --ctx 128 --logit-bits 16,4 --logit-granularity per-row --threads 1 --progress never
 "$dq" "$@" --csv whole.csv >/dev/null 2>"$top/err" || complain "gates: $(cat "$top/err")"
 cut -d, -f1-28,30- whole.csv >"$top/a"
 steps() { cat dq-eval-*.resume 2>/dev/null | wc -l; } # the first line is its head
@@ -233,8 +233,8 @@ absent gone.jsonl gone.h5 gone.h5.partial
 absent dq-eval-*.resume
 rm -r "nan model"
 
-# ---- a grain that nothing is rounded by
-try 0 PPL eval "diff model" --text "$book" --ctx 64 --limit 2 --logit-grain row
-grep -q "warning: --logit-grain says nothing here" "$top/err" || complain "gates: no word of a grain without rounding"
-try 0 PPL eval "diff model" --text "$book" --ctx 64 --limit 2 --logit-grain row --logit-bits 16,6
-! grep -q "says nothing" "$top/err" || complain "gates: a warning about a grain that rounds"
+# ---- a granularity that nothing is rounded by
+try 0 PPL eval "diff model" --text "$book" --ctx 64 --limit 2 --logit-granularity per-row
+grep -q "warning: --logit-granularity says nothing here" "$top/err" || complain "gates: no word of a granularity without rounding"
+try 0 PPL eval "diff model" --text "$book" --ctx 64 --limit 2 --logit-granularity per-row --logit-bits 16,6
+! grep -q "says nothing" "$top/err" || complain "gates: a warning about a granularity that rounds"

@@ -65,7 +65,7 @@ for c in "stats --ids 1" "info" "bench" "doctor --model" "logits --ids 1 -o x.h5
 done
 try 6 "no such file or folder\$" info ./owner/model
 try 6 "8: no such file or folder.*with commas and no spaces" eval "plain model" --text words --logit-bits 16 8
-try 6 "row: no such file or folder.*with commas and no spaces" eval "plain model" --text words --logit-grain tensor row
+try 6 "per-row: no such file or folder.*with commas and no spaces" eval "plain model" --text words --logit-granularity per-tensor per-row
 mkdir "empty folder"
 try 6 "config.json" info "empty folder"
 try 3 "choices.jsonl" verify choices.jsonl

@@ -35,15 +35,15 @@ try 0 "banking77" eval "plain model" --task banking77,clinic150 --data "$at/bank
     --data clinic150="$at/clinc.json" --demos banking77="$at/banking_train.csv" --shots 2 --runs 1 --limit 2
 try 0 "trec_fine" eval "plain model" --task trec_fine --data "$at/trec_test.label" --demos "$at/trec_train.label" \
     --shots 1 --runs 1 --queries 1 --kv-bits 16,8 --kv-recent 16
-try 0 "." "$@" --logit-bits 16,6 --logit-grain tensor
+try 0 "." "$@" --logit-bits 16,6 --logit-granularity per-tensor
 grep -q "every choice is a sequence of its own: [0-9]* tokens instead of" "$top/err" ||
-    complain "eval --logit-grain tensor: its cost is not said"
+    complain "eval --logit-granularity per-tensor: its cost is not said"
 try 0 "." "$@" --shots 1,3,13,500
 grep -q "shots 13, 500 left out" "$top/err" || complain "eval --shots: what does not fit is not said"
 
 # Items as text, one line per label; nothing but the last query's own end differs within a block.
 try 0 "." "$@" --dump-items items --csv items.csv
-for metric in acc acc_ll; do again items items.csv "plain model" 16 tensor $metric; done
+for metric in acc acc_ll; do again items items.csv "plain model" 16 per-tensor $metric; done
 grep -q '"shots": 3, "run": 1, "order": "random", "nth_order": 0, "query": [0-9]*, "gold": ' items ||
     complain "eval --dump-items: no shots, run or order"
 [ "$(wc -l <items)" -eq 72 ] || complain "eval --dump-items: expected 72 lines for 12 prompts and 6 labels"

@@ -17,22 +17,22 @@ refused() { # PATTERN OPTION...
     try 2 "$pattern" logits "diff model" --ids "1 2 3" --prefix 2 -o gone.h5 "$@"
     try 2 "$pattern" quantize "diff model" -o gone.h5 "$@"
 }
-refused "kv-bits.*: 5 bits for keys are not offered" --kv-bits 5 --kv-code token
-refused "3 bits for keys are not offered" --kv-bits 3:3 --kv-code token
-refused "2 bits for keys are not offered" --kv-bits 2:4 --kv-code token
+refused "kv-bits.*: 5 bits for keys are not offered" --kv-bits 5 --kv-quant per-token
+refused "3 bits for keys are not offered" --kv-bits 3:3 --kv-quant per-token
+refused "2 bits for keys are not offered" --kv-bits 2:4 --kv-quant per-token
 refused "7 bits for values are not offered" --kv-bits 16:7
-refused "kv-bits 7: 7 bits for keys .*as page codes 5, 3, 2 too" --kv-bits 7 --kv-code page
-refused "kv-code: expected one of token, page, dither, auto" --kv-bits 4 --kv-code channel
-refused "kv-code has nothing to act on" --kv-code page
+refused "kv-bits 7: 7 bits for keys .*as per-channel codes 5, 3, 2 too" --kv-bits 7 --kv-quant per-channel
+refused "kv-quant: expected one of per-token, per-channel, dither, auto" --kv-bits 4 --kv-quant channel
+refused "kv-quant has nothing to act on" --kv-quant per-channel
 refused "kv-dense-type: expected one of f32, f16, bf16" --kv-dense-type half
-refused "kv-group has nothing to act on.*token codes" --kv-bits 4 --kv-code page --kv-group 16
+refused "kv-group has nothing to act on.*per-token codes" --kv-bits 4 --kv-quant per-channel --kv-group 16
 refused "kv-bits 4:: expected a width" --kv-bits 4:
-refused "kv-bits.*: widths that differ by layer or map need page codes. Add --kv-code page or dither" --kv-bits "3|4" --kv-code token
-refused "kv-bits 3|4:5+3: values have no maps" --kv-bits "3|4:5+3" --kv-code page
-refused "kv-bits 3|: expected widths by layer" --kv-bits "3|" --kv-code page
-refused "kv-bits 7|3: 7 bits for keys are not offered" --kv-bits "7|3" --kv-code page
-refused "kv-bits 16|4:4: 16 bits for some keys and codes for others" --kv-bits "16|4:4" --kv-code page
-refused "kv-bits 3|4\*|2\*: two entries for keys" --kv-bits "3|4*|2*" --kv-code page
+refused "kv-bits.*: widths that differ by layer or map need per-channel codes. Add --kv-quant per-channel or dither" --kv-bits "3|4" --kv-quant per-token
+refused "kv-bits 3|4:5+3: values have no maps" --kv-bits "3|4:5+3" --kv-quant per-channel
+refused "kv-bits 3|: expected widths by layer" --kv-bits "3|" --kv-quant per-channel
+refused "kv-bits 7|3: 7 bits for keys are not offered" --kv-bits "7|3" --kv-quant per-channel
+refused "kv-bits 16|4:4: 16 bits for some keys and codes for others" --kv-bits "16|4:4" --kv-quant per-channel
+refused "kv-bits 3|4\*|2\*: two entries for keys" --kv-bits "3|4*|2*" --kv-quant per-channel
 refused "kv-keep 0: expected a fraction from 1e-06 to 1" --kv-keep 0
 refused "kv-keep 1.5: expected a fraction" --kv-keep 1.5
 refused "kv-keep 64: .*use --kv-tokens" --kv-keep 64
@@ -66,15 +66,15 @@ try 2 "kv-keep: an empty part in \"0.5,\"" eval "diff model" --text "$book" --kv
 try 2 "kv-policy: an empty part in \"h2o,\"" eval "diff model" --text "$book" --kv-keep 0.5 --kv-policy h2o,
 try 2 "kv-policy: an empty part in \"all,,a1\"" eval "diff model" --text "$book" --kv-policy all,,a1
 try 2 "kv-policy: an empty part in \"\"" eval "diff model" --text "$book" --kv-keep 0.5 --kv-policy ""
-try 2 "kv-code: page stands twice" eval "diff model" --text "$book" --kv-bits 4 --kv-code page,token,page
-try 2 "kv-code: an empty part in \"page,\"" eval "diff model" --text "$book" --kv-bits 4 --kv-code page,
-try 2 "kv-code token: no width of --kv-bits has such codes: 3 bits for keys" eval "diff model" --text "$book" --kv-bits 3,5 --kv-code token,page
-try 2 "kv-bits 7: 7 bits for keys are not offered" eval "diff model" --text "$book" --kv-bits 4,7 --kv-code token,page
-try 2 "kv-code has nothing to act on: nothing is coded" eval "diff model" --text "$book" --kv-bits 16 --kv-code token,page
-try 2 "kv-group has nothing to act on" eval "diff model" --text "$book" --kv-bits 8,3 --kv-code token,page --kv-group 16
+try 2 "kv-quant: per-channel stands twice" eval "diff model" --text "$book" --kv-bits 4 --kv-quant per-channel,per-token,per-channel
+try 2 "kv-quant: an empty part in \"per-channel,\"" eval "diff model" --text "$book" --kv-bits 4 --kv-quant per-channel,
+try 2 "kv-quant per-token: no width of --kv-bits has such codes: 3 bits for keys" eval "diff model" --text "$book" --kv-bits 3,5 --kv-quant per-token,per-channel
+try 2 "kv-bits 7: 7 bits for keys are not offered" eval "diff model" --text "$book" --kv-bits 4,7 --kv-quant per-token,per-channel
+try 2 "kv-quant has nothing to act on: nothing is coded" eval "diff model" --text "$book" --kv-bits 16 --kv-quant per-token,per-channel
+try 2 "kv-group has nothing to act on" eval "diff model" --text "$book" --kv-bits 8,3 --kv-quant per-token,per-channel --kv-group 16
 try 2 "kv-bits: one value only" logits "diff model" --ids 1 -o gone.h5 --kv-bits 8,4
-try 2 "kv-code: one value only" logits "diff model" --ids 1 -o gone.h5 --kv-bits 4 --kv-code page,token
-try 2 "kv-code: one value only" quantize "diff model" -o gone.h5 --kv-bits 4 --kv-code page,token
+try 2 "kv-quant: one value only" logits "diff model" --ids 1 -o gone.h5 --kv-bits 4 --kv-quant per-channel,per-token
+try 2 "kv-quant: one value only" quantize "diff model" -o gone.h5 --kv-bits 4 --kv-quant per-channel,per-token
 try 2 "kv-keep: one value only" quantize "diff model" -o gone.h5 --kv-keep 0.5,1
 try 2 "Add --prefix" logits "diff model" --ids "1 2 3" -o gone.h5 --kv-keep 0.5
 try 2 "prefix 4 is more than the 3 ids" logits "diff model" --ids "1 2 3" -o gone.h5 --prefix 4
@@ -98,7 +98,7 @@ done
 [ "$(column all1.csv 1 kld_nats)$(column all1.csv 1 same_top1)" = 01 ] || complain "kv: decoding is not the reference"
 [ "$(column all.csv 1 kv_kept_fraction)" = 1 ] || complain "kv: --kv-keep 1 does not keep all"
 try 0 "diff model" eval "diff model" --task mc --data choices.jsonl --force --csv plain.csv
-try 0 "diff model" eval "diff model" --task mc --data choices.jsonl --force --csv all.csv --kv-keep 1 --logit-bits 16,6 --logit-grain row
+try 0 "diff model" eval "diff model" --task mc --data choices.jsonl --force --csv all.csv --kv-keep 1 --logit-bits 16,6 --logit-granularity per-row
 for name in acc acc_norm; do
     [ "$(column plain.csv 1 $name)" = "$(column all.csv 1 $name)" ] || complain "kv: --kv-keep 1 changes $name"
 done
@@ -278,41 +278,41 @@ grep -q "KV eviction.*, window 9$" "$top/out" || complain "info: the window is n
 try 0 "." quantize "diff model" -o counted.h5 --kv-tokens 100
 try 2 "error: counted.h5: --kv-tokens 100 is less than the 99 first" eval counted.h5 --text "$book" --kv-sink 99
 try 2 "error: --kv-tokens 101 is less than the 99 first" eval counted.h5 --text "$book" --kv-sink 99 --kv-tokens 101
-try 0 "." quantize "diff model" -o coded.h5 --kv-bits 4 --kv-code token --kv-rotate off --kv-group 16
+try 0 "." quantize "diff model" -o coded.h5 --kv-bits 4 --kv-quant per-token --kv-rotate off --kv-group 16
 try 2 "error: --kv-bits: 3 bits for keys" eval coded.h5 --text "$book" --kv-bits 3
 try 0 "." verify coded.h5 --source "diff model"
 try 0 "K 4 bits, V 4 bits, group 16, rotation off" info coded.h5
 try 0 '"k_bits": 4' eval coded.h5 --text "$book" --ctx 512 --limit 1 --json
 try 0 "8:8" eval coded.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 8
-try 0 "." quantize "diff model" -o paged.h5 --kv-bits 5:4 --kv-code dither
+try 0 "." quantize "diff model" -o paged.h5 --kv-bits 5:4 --kv-quant dither
 try 0 "." verify paged.h5 --source "diff model"
 try 0 "K 5 bits, V 4 bits, code dither, rotation auto" info paged.h5
-try 0 '"code": "dither"' info paged.h5 --json
-try 0 '"code": "dither"' eval paged.h5 --text "$book" --ctx 512 --limit 1 --json
+try 0 '"quant": "dither"' info paged.h5 --json
+try 0 '"quant": "dither"' eval paged.h5 --text "$book" --ctx 512 --limit 1 --json
 try 0 "5:4 dither" eval paged.h5 --text "$book" --ctx 512 --limit 1
-try 0 "5:4 page" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code page
-try 0 "3:3 page " eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5,3
-# the usual code: page where nothing is forgotten and where token codes have no such width, else token; a container keeps it open
-for kind in auto page token; do
-    eval_text usual-$kind.csv --kv-bits 4 --kv-code $kind --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16
+try 0 "5:4 per-channel" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-quant per-channel
+try 0 "3:3 per-channel " eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5,3
+# the usual code: page where nothing is forgotten and where per-token codes have no such width, else token; a container keeps it open
+for kind in auto per-channel per-token; do
+    eval_text usual-$kind.csv --kv-bits 4 --kv-quant $kind --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16
 done
 eval_text usual.csv --kv-bits 4 --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16
 [ "$(column usual.csv 1 kld_nats)$(column usual.csv 2 kld_nats)" = "$(column usual-auto.csv 1 kld_nats)$(column usual-auto.csv 2 kld_nats)" ] || complain "kv: auto is not the usual code"
-[ "$(column usual.csv 1 kv_code)$(column usual.csv 2 kv_code)" = pagetoken ] || complain "kv: the usual codes are $(column usual.csv 1 kv_code), $(column usual.csv 2 kv_code)"
-[ "$(column usual.csv 1 kld_nats)" = "$(column usual-page.csv 1 kld_nats)" ] && [ "$(column usual.csv 2 kld_nats)" = "$(column usual-token.csv 2 kld_nats)" ] ||
+[ "$(column usual.csv 1 kv_quant)$(column usual.csv 2 kv_quant)" = per-channelper-token ] || complain "kv: the usual codes are $(column usual.csv 1 kv_quant), $(column usual.csv 2 kv_quant)"
+[ "$(column usual.csv 1 kld_nats)" = "$(column usual-per-channel.csv 1 kld_nats)" ] && [ "$(column usual.csv 2 kld_nats)" = "$(column usual-per-token.csv 2 kld_nats)" ] ||
     complain "kv: the usual codes are not those that it names"
-try 0 '"code": "page"' eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 3:4 --kv-keep 0.5 --json
+try 0 '"quant": "per-channel"' eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 3:4 --kv-keep 0.5 --json
 try 0 "." quantize "diff model" -o open.h5 --kv-bits 4
 try 0 "." verify open.h5 --source "diff model"
-try 0 '"code": "auto"' info open.h5 --json
-try 0 '"code": "page"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json
-try 0 '"code": "token"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json --kv-keep 0.5
-try 0 "." quantize "diff model" -o open.h5 --force --kv-bits 4 --kv-code token # as all containers were before other codes
+try 0 '"quant": "auto"' info open.h5 --json
+try 0 '"quant": "per-channel"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json
+try 0 '"quant": "per-token"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json --kv-keep 0.5
+try 0 "." quantize "diff model" -o open.h5 --force --kv-bits 4 --kv-quant per-token # as all containers were before other codes
 try 0 "K 4 bits, V 4 bits, group 32" info open.h5
-try 0 '"code": "token"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json
-try 2 "error: paged.h5: 5 bits for keys" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-code token
+try 0 '"quant": "per-token"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json
+try 2 "error: paged.h5: 5 bits for keys" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-quant per-token
 # widths by layer and map: read from what the container says, and alike they are what they are without a list
-try 0 "." quantize "diff model" -o listed.h5 --kv-bits "3|5+3:3*|6" --kv-code dither
+try 0 "." quantize "diff model" -o listed.h5 --kv-bits "3|5+3:3*|6" --kv-quant dither
 try 0 "." verify listed.h5 --source "diff model"
 try 0 "K:V 3|5+3:3|6 bits, code dither, rotation auto" info listed.h5
 try 0 '"widths": "3|5+3:3|6"' info listed.h5 --json
@@ -320,35 +320,35 @@ grep -q '"k_bits": null' "$top/out" || complain "info: widths by layer beside on
 try 0 "3|5+3:3|6 dither" eval listed.h5 --text "$book" --ctx 512 --limit 1
 try 0 '"widths": "3|5+3:3|6"' eval listed.h5 --text "$book" --ctx 512 --limit 1 --json
 grep -q '"k_bits": 3.5' "$top/out" && grep -q '"v_bits": 4.5' "$top/out" || complain "kv: no mean widths in the JSON document"
-try 2 "error: listed.h5: widths that differ by layer or map need page codes" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-code token
-try 0 "5:5 dither" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5 --kv-code dither
+try 2 "error: listed.h5: widths that differ by layer or map need per-channel codes" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-quant per-token
+try 0 "5:5 dither" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5 --kv-quant dither
 try 4 "the policy \"a2\" goes by the second map, and the model has one. Give another --kv-policy" eval "plain model" --text "$book" --kv-keep 0.5 --kv-policy a2
-try 4 "keys are for 3 layers, and the model has 2. Give --kv-bits" eval "diff model" --text "$book" --kv-bits "3|4|5" --kv-code page
-try 4 "are for two maps, and the model has one. Give --kv-bits one width" eval "$narrow" --text "$book" --kv-bits "3+4:4" --kv-code page
-try 0 "." quantize "diff model" -o alike.h5 --kv-bits "4*|4+4:4|4" --kv-code page
-try 0 "." quantize "diff model" -o plain.h5 --kv-bits 4 --kv-code page
+try 4 "keys are for 3 layers, and the model has 2. Give --kv-bits" eval "diff model" --text "$book" --kv-bits "3|4|5" --kv-quant per-channel
+try 4 "are for two maps, and the model has one. Give --kv-bits one width" eval "$narrow" --text "$book" --kv-bits "3+4:4" --kv-quant per-channel
+try 0 "." quantize "diff model" -o alike.h5 --kv-bits "4*|4+4:4|4" --kv-quant per-channel
+try 0 "." quantize "diff model" -o plain.h5 --kv-bits 4 --kv-quant per-channel
 cmp -s alike.h5 plain.h5 || complain "kv: widths that are alike make another container"
-eval_text listed.csv --kv-bits "4,4|4*:4,3|5+3:3|6,2|4" --kv-code page --kv-recent 16
+eval_text listed.csv --kv-bits "4,4|4*:4,3|5+3:3|6,2|4" --kv-quant per-channel --kv-recent 16
 [ "$(wc -l <listed.csv)" = 4 ] || complain "kv: widths that are alike are a row of their own"
 [ "$(column listed.csv 2 kv_widths)" = "3|5+3:3|6" ] || complain "kv: no kv_widths in the CSV"
 [ "$(column listed.csv 2 kv_k_bits)$(column listed.csv 2 kv_v_bits)" = 3.54.5 ] || complain "kv: no mean widths in the CSV"
 [ "$(column listed.csv 1 kv_bytes_held)" = "$(column listed.csv 2 kv_bytes_held)" ] || complain "kv: a mean of 4 bits holds other bytes than 4 bits"
 holds "bytes follow widths" "$(column listed.csv 3 kv_bytes_held) < $(column listed.csv 2 kv_bytes_held)"
 try 0 "4:4 keydiff 0.5 " eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-group 16 --kv-keep 0.5 --dry-run
-try 0 " 4:4  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-code token --dry-run
+try 0 " 4:4  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-quant per-token --dry-run
 try 0 " 16:16 f16  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "16|16" --kv-dense-type f16 --dry-run
 
 # ---- caches that differ in the rotation alone are told apart: in the table, JSON, the list of --dry-run, and on the page
-for how in on off auto; do try 0 "." quantize "diff model" -o turned-$how.h5 --force --kv-bits 4 --kv-code page --kv-rotate $how; done
-try 0 "^turned-on.h5 .* 4:4 page rotated " eval turned-on.h5 turned-off.h5 turned-auto.h5 --text "$book" --ctx 512 --limit 1 -o turned.json
-grep -q "^turned-off.h5 .* 4:4 page unrotated " "$top/out" && grep -q "^turned-auto.h5 .* 4:4 page  " "$top/out" ||
+for how in on off auto; do try 0 "." quantize "diff model" -o turned-$how.h5 --force --kv-bits 4 --kv-quant per-channel --kv-rotate $how; done
+try 0 "^turned-on.h5 .* 4:4 per-channel rotated " eval turned-on.h5 turned-off.h5 turned-auto.h5 --text "$book" --ctx 512 --limit 1 -o turned.json
+grep -q "^turned-off.h5 .* 4:4 per-channel unrotated " "$top/out" && grep -q "^turned-auto.h5 .* 4:4 per-channel  " "$top/out" ||
     complain "kv: the rotation has no mark: $(cat "$top/out")"
 [ "$(tr -d ' \n' <turned.json | grep -o '"rotate":{"k":[a-z]*,"v":[a-z]*}' | sort -u | wc -l)" -ge 3 ] || complain "kv: rotations are alike in the JSON"
 try 0 " 16:16 rotated  *text .* result$" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 16,4 --kv-rotate on --dry-run
 grep -q " 16:16  *text .* reference$" "$top/out" || complain "kv: a rotated cache looks like its reference: $(cat "$top/out")"
 if command -v gnuplot >/dev/null; then
     "$dq" report turned.json -o turned.html || complain "kv: no page of rotated caches"
-    for label in "4:4 page rotated" "4:4 page unrotated" "4:4 page"; do
+    for label in "4:4 per-channel rotated" "4:4 per-channel unrotated" "4:4 per-channel"; do
         [ "$(grep -c "<td class=\"l\">$label</td>" turned.html)" = 1 ] || complain "kv: not one row of $label on the page"
     done
     rm turned.html
@@ -356,41 +356,41 @@ fi
 rm turned.json turned-*.h5
 
 # ---- a list of codes: each at every width that it has, 16 bits once; the numbers are those of each alone
-eval_text codes.csv --kv-bits 16,4,3,8,2 --kv-code token,page,dither --kv-recent 16
-grep -q "warning: left out: 3:3 as token codes, 2:2 as token codes: token codes have 16, 8, 6 or 4 bits, those of values 3 and 2 too\$" "$top/err" ||
+eval_text codes.csv --kv-bits 16,4,3,8,2 --kv-quant per-token,per-channel,dither --kv-recent 16
+grep -q "warning: left out: 3:3 as per-token codes, 2:2 as per-token codes: per-token codes have 16, 8, 6 or 4 bits, those of values 3 and 2 too\$" "$top/err" ||
     complain "codes: not said what is left out: $(cat "$top/err")"
-grep -q "warning: left out: 3:3 as dither codes, 2:2 as dither codes: the same as page codes" "$top/err" || complain "codes: not said what is the same: $(cat "$top/err")"
+grep -q "warning: left out: 3:3 as dither codes, 2:2 as dither codes: the same as per-channel codes" "$top/err" || complain "codes: not said what is the same: $(cat "$top/err")"
 [ "$(grep -c "left out" "$top/err")" = 2 ] || complain "codes: not a warning for each reason: $(cat "$top/err")"
-eval_text same.csv --kv-bits 3,4:16 --kv-code page --kv-recent 16
-eval_text code.csv --kv-bits 3,4:16 --kv-code dither --kv-recent 16
+eval_text same.csv --kv-bits 3,4:16 --kv-quant per-channel --kv-recent 16
+eval_text code.csv --kv-bits 3,4:16 --kv-quant dither --kv-recent 16
 [ "$(column same.csv 1 kld_nats)$(column same.csv 2 kld_nats)" = "$(column code.csv 1 kld_nats)$(column code.csv 2 kld_nats)" ] ||
     complain "codes: what is said to be the same is not"
-[ "$(cut -d, -f42- codes.csv | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next } { printf "%s%s ", $at["kv_k_bits"], $at["kv_code"] }')" = \
-    "16token 4token 4page 4dither 3page 8token 8page 8dither 2page " ] || complain "codes: other rows: $(cat codes.csv)"
+[ "$(cut -d, -f42- codes.csv | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next } { printf "%s%s ", $at["kv_k_bits"], $at["kv_quant"] }')" = \
+    "16per-token 4per-token 4per-channel 4dither 3per-channel 8per-token 8per-channel 8dither 2per-channel " ] || complain "codes: other rows: $(cat codes.csv)"
 n=2
-for kind in token page dither; do
-    eval_text code.csv --kv-bits 4 --kv-code $kind --kv-recent 16
+for kind in per-token per-channel dither; do
+    eval_text code.csv --kv-bits 4 --kv-quant $kind --kv-recent 16
     [ "$(column code.csv 1 kld_nats)" = "$(column codes.csv $n kld_nats)" ] || complain "codes: $kind is not what it is alone"
     n=$((n + 1))
 done
-try 0 "16:16 f16 .*" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 16,4 --kv-code page,dither --kv-dense-type f16 --dry-run
+try 0 "16:16 f16 .*" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 16,4 --kv-quant per-channel,dither --kv-dense-type f16 --dry-run
 [ "$(grep -c " 16:16 f16 " "$top/out")" = 1 ] || complain "codes: 16 bits stand more than once"
 set -- eval "diff model" --text "$book" --ctx 512 --limit 2 --kv-recent 16 --kv-bits 4 --progress never
-"$dq" "$@" --kv-code token,page >/dev/full 2>"$top/err" # nothing is printed, and what was computed stays
-anew "$@" --kv-code token,dither --resume
-try 0 "4:4 page" "$@" --kv-code token,page --resume --dump-items codes.jsonl
+"$dq" "$@" --kv-quant per-token,per-channel >/dev/full 2>"$top/err" # nothing is printed, and what was computed stays
+anew "$@" --kv-quant per-token,dither --resume
+try 0 "4:4 per-channel" "$@" --kv-quant per-token,per-channel --resume --dump-items codes.jsonl
 ! grep -q "nothing to resume" "$top/err" || complain "codes: what was computed is not taken up"
-for kind in token page; do
-    [ "$(grep -c "\"code\": \"$kind\"" codes.jsonl)" = 2 ] || complain "codes: not two items of $kind"
+for kind in per-token per-channel; do
+    [ "$(grep -c "\"quant\": \"$kind\"" codes.jsonl)" = 2 ] || complain "codes: not two items of $kind"
 done
-try 0 "4:4 page" "$@" --kv-code token,page -v
-grep -q "kv 4:4 f32$" "$top/err" && grep -q "kv 4:4 page f32$" "$top/err" || complain "codes: -v does not say the kernels of each"
-try 0 "left out: 3|5+3:3|6 as token codes: widths that differ" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-code token,page --json # in its warnings
-grep -q '"code": "page"' "$top/out" && ! grep -q '"code": "token"' "$top/out" || complain "codes: a container's widths are not those of page codes"
-# they hold as many bits as token codes with a scale for 32 channels do, keep what they are when tokens go, and are
+try 0 "4:4 per-channel" "$@" --kv-quant per-token,per-channel -v
+grep -q "kv 4:4 f32$" "$top/err" && grep -q "kv 4:4 per-channel f32$" "$top/err" || complain "codes: -v does not say the kernels of each"
+try 0 "left out: 3|5+3:3|6 as per-token codes: widths that differ" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-quant per-token,per-channel --json # in its warnings
+grep -q '"quant": "per-channel"' "$top/out" && ! grep -q '"quant": "per-token"' "$top/out" || complain "codes: a container's widths are not those of per-channel codes"
+# they hold as many bits as per-token codes with a scale for 32 channels do, keep what they are when tokens go, and are
 # multiplied as they are
-eval_text paged.csv --kv-bits 4 --kv-code page --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16
-[ "$(column paged.csv 1 kv_code)" = page ] || complain "kv: no kv_code in the CSV"
+eval_text paged.csv --kv-bits 4 --kv-quant per-channel --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16
+[ "$(column paged.csv 1 kv_quant)" = per-channel ] || complain "kv: no kv_quant in the CSV"
 
 # ---- a budget by roles: as many tokens as with another, elsewhere; a list that is not of this model is refused
 roles="1.1,1.0/0.0,0.1"
@@ -440,8 +440,8 @@ try 0 "." quantize "diff model" -o dense.h5 --kv-bits 8 --kv-dense-type bf16
 try 0 "." verify dense.h5 --source "diff model"
 try 0 "K 8 bits, V 8 bits.*, uncoded tokens in bf16" info dense.h5
 try 0 '"dense_type": "bf16"' info dense.h5 --json
-try 0 "8:8 page bf16" eval dense.h5 --text "$book" --ctx 512 --limit 1
-try 0 "8:8 page f16" eval dense.h5 --text "$book" --ctx 512 --limit 1 --kv-dense-type f16
+try 0 "8:8 per-channel bf16" eval dense.h5 --text "$book" --ctx 512 --limit 1
+try 0 "8:8 per-channel f16" eval dense.h5 --text "$book" --ctx 512 --limit 1 --kv-dense-type f16
 try 0 "." quantize "diff model" -o plain.h5 --force --kv-bits 8 --kv-dense-type f32
 try 0 "." quantize "diff model" -o usual.h5 --force --kv-bits 8
 cmp -s plain.h5 usual.h5 || complain "kv: --kv-dense-type f32 makes another container"
@@ -482,7 +482,7 @@ done
 holds "int8 differs" "$(column f32.csv 1 nll_nats) != $(column int8.csv 1 nll_nats)"
 try 0 "whole.h5" eval whole.h5 --ref whole.h5 --text "$book" --ctx 512 --limit 1 --math int8 --kv-bits 8 -v
 grep -q "arithmetic: linear int8, qk int8, pv int8, kv int8" "$top/err" || complain "eval: -v does not say which arithmetic ran"
-grep -q "whole.h5: layers 0-1: linear blocked_int8 int8 (8 bits.*; attention attend_int8: qk int8, pv int8; kv 8:8 page int8$" "$top/err" ||
+grep -q "whole.h5: layers 0-1: linear blocked_int8 int8 (8 bits.*; attention attend_int8: qk int8, pv int8; kv 8:8 per-channel int8$" "$top/err" ||
     complain "eval: -v does not say which kernels run: $(grep layer "$top/err")"
 grep -q "whole.h5: layers 0-1: linear blocked f32 (8 bits.*; attention attend: qk f32, pv f32; kv 16:16 f32$" "$top/err" ||
     complain "eval: -v does not say which kernels the reference runs: $(grep layer "$top/err")"

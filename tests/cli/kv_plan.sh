@@ -10,14 +10,14 @@ try 2 "[-]-kv 3: is out of reach of the widths (expected a mean of 4 to 8)" "$@"
 try 2 "[-]-kv 8: is out of reach of the widths (expected a mean of 2 to 4)" "$@" -o r.json --kv 8 --widths 4,2
 try 2 "[-]-widths 4,7: 7 bits are not offered for a cache" "$@" -o r.json --widths 4,7
 try 2 "[-]-widths" "$@" -o r.json --widths 2,9
-try 2 "[-]-kv-code token: its widths are the same for all layers and maps, so there is nothing to plan[.] Use page or dither" \
-    "$@" -o r.json --kv-code token
+try 2 "[-]-kv-quant per-token: its widths are the same for all layers and maps, so there is nothing to plan[.] Use per-channel or dither" \
+    "$@" -o r.json --kv-quant per-token
 for o in pages auto; do
-    try 2 "[-]-kv-code: expected one of dither, page; found \"$o\"" "$@" -o r.json --kv-code $o
+    try 2 "[-]-kv-quant: expected one of dither, per-channel; found \"$o\"" "$@" -o r.json --kv-quant $o
 done
 try 2 "[-]-limit 4: expected at least 5 windows with --kv" "$@" -o r.json --limit 4
 try 2 "[-]-trials 2: expected at least 3 of a cache" "$@" -o r.json --trials 2
-for o in "--budget kld=1" "--calib text.txt" "--unseen text.txt" "--calib-tokens 500" "--calib-ctx 64" "--search-tokens 99" --ends \
+for o in "--budget kld=1" "--calib text.txt" "--unseen text.txt" "--calib-tokens 500" "--calib-ctx 64" "--search-tokens 99" --include-embeddings \
     "--method gptq" "--group 64" "--scale search" "--scale-dtype f16" "--embed-bits 8" "--head-bits 8" "--dense-type bf16" "--skip up"; do
     # shellcheck disable=SC2086 # an option and its value
     try 2 "${o%% *} is about weights, and --kv plans the cache[.] Plan one, then the other: --weights RECIPE.json" "$@" -o r.json $o
@@ -26,7 +26,7 @@ for o in "--text text.txt" "--ctx 64" "--limit 9" "--kv-recent 0" "--kv-sink 0" 
     # shellcheck disable=SC2086
     try 2 "${o%% *} is about --kv or --roles, which are not given" plan "diff model" --calib text.txt --budget kld=1 -o r.json $o
 done
-for o in "--kv-code page" "--kv-layers 2"; do
+for o in "--kv-quant per-channel" "--kv-layers 2"; do
     # shellcheck disable=SC2086
     try 2 "${o%% *} is about --kv, which is not given" plan "diff model" --calib text.txt --budget kld=1 -o r.json $o
 done
@@ -101,7 +101,7 @@ for key in side layers map alone kld_nats ln_ppl_ratio clusters kld_interval out
 done
 grep -q "^dq plan: units alone  *[0-9]* %  *~[0-9:]* s* *left  alone" "$top/err" || complain "kv plan: no time left: $(cat "$top/err")"
 widths=$(sed -n 's/.*"widths": "\([^"]*\)".*/\1/p' r.json)
-try 0 "^plan  *--kv-code dither --kv-recent 16 --kv-sink 4 --kv-bits '$widths'" "$@" -o t.json --threads 2
+try 0 "^plan  *--kv-quant dither --kv-recent 16 --kv-sink 4 --kv-bits '$widths'" "$@" -o t.json --threads 2
 cmp -s r.json t.json || complain "kv plan: threads change the recipe"
 cp "$top/out" table
 try 0 "." "$@" -o t.json --force
@@ -111,10 +111,10 @@ decided() { # decided MEMBER LESS MORE OPEN: the words by where this interval of
     tr -d ' \n' <doc.json | sed -n "s/.*\"plan_less_it\":{.*\"$1\":\[\([^]]*\)\].*/\1/p" |
         awk -F , -v less="$2" -v more="$3" -v open="$4" 'NF == 2 { print ($2 < 0 ? less : ($1 > 0 ? more : open)) }'
 }
-words=$(decided kld_interval "the plan is closer" "the uniform width is closer" "not decided which is closer")
+words=$(decided kld_interval "the plan is closer" "the uniform width is closer" "inconclusive which is closer")
 grep -q "^  *KLD of the plan less its own .* (nominally 97.5 %: .*): ${words:-none}\$" table ||
     complain "kv plan: the interval beside 4:4 says \"$words\": $(cat table)"
-words=$(decided ln_ppl_interval "the plan loses less" "the uniform width loses less" "not decided which loses less")
+words=$(decided ln_ppl_interval "the plan loses less" "the uniform width loses less" "inconclusive which loses less")
 grep -q "^  *perplexity .* (nominally 97.5 %: .*): ${words:-none}\$" table ||
     complain "kv plan: the perplexity beside 4:4 says \"$words\": $(cat table)"
 tr -d ' \n' <doc.json | grep -q '"search_windows":\[2,3\]' || complain "kv plan: other search windows in the document than in the table"
@@ -153,7 +153,7 @@ try 0 "^keys of layer 0, map 1 .* ± - " "$@" -o two.json --text two.jsonl
 ! grep "^keys\|^values" "$top/out" | grep -q nan || complain "kv plan: an error that is no number: $(cat "$top/out")"
 
 # its figures are those of dq eval on the same windows: 2 and 3 search, 1, 4 and 5 decide
-try 0 "." eval "diff model" --text text.txt --ctx 128 --limit 5 --kv-recent 16 --kv-code dither --kv-bits "2+8|8:8,$widths,4:4" \
+try 0 "." eval "diff model" --text text.txt --ctx 128 --limit 5 --kv-recent 16 --kv-quant dither --kv-bits "2+8|8:8,$widths,4:4" \
     --dump-items items.jsonl --threads 1
 mean_of() { # mean_of FIELD PATTERN WINDOW...: of one cache over windows, from 1
     field=$1 pattern=$2
@@ -205,7 +205,7 @@ grep -q "^measured  *1 mix whole" "$top/out" || complain "kv plan: mixes: $(cat 
 try 0 "^uniform  *the plan is this one: nothing else that was measured on the search windows is closer there (no interval)" "$@" --kv-layers 2 -o u2.json
 try 0 "^  *the plan has [.0-9]* bits more: no uniform widths come nearer" "$@" --kv 7.5 --widths 4,6,8 -o more.json
 grep -q '"widths": "4:4"' u.json || complain "kv plan: one width, and another plan: $(cat u.json)"
-try 0 "^plan  *--kv-code page " "$@" --kv-code page -o page.json
+try 0 "^plan  *--kv-quant per-channel " "$@" --kv-quant per-channel -o page.json
 
 # interrupted, a run that resumes takes over what is there, to the same recipe, or for another mean
 try 6 "exists" "$@" -o r.json
@@ -227,7 +227,7 @@ grep -q "k.json.journal is kept. Run the same command with --resume" "$top/err" 
 until_line 20 . KILL "$@" --resume
 try 6 "k.json.journal: an interrupted run left it. Add --resume" "$@" -o k.json
 try 4 "what differs first is recent: begun with 16, this run has 17" "$@" -o k.json --resume --kv-recent 17
-try 4 'what differs first is code: begun with "dither", this run has "page"' "$@" -o k.json --resume --kv-code page
+try 4 'what differs first is quant: begun with "dither", this run has "per-channel"' "$@" -o k.json --resume --kv-quant per-channel
 cp k.json.journal kept.journal
 line=$(sed -n 2p kept.journal | cut -c66-)
 changed 's/"kld":\[[^],]*/"kld":["x"/'

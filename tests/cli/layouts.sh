@@ -7,7 +7,7 @@ for c in "v1-bf16 diff-v1 adjacent" "v1-naive-f32 diff-v1-naive adjacent-naive" 
     # shellcheck disable=SC2086
     set -- $c
     name=$1 family=$2 map=$3
-    try 0 "^family  *$family\$" info "$golden/$name"
+    try 0 "^architecture  *$family\$" info "$golden/$name"
     try 0 "^head map  *$map\$" info "$golden/$name"
     try 0 "\"head_map\": \"$map\"" info "$golden/$name" --json
     json dq-info/1

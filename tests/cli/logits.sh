@@ -14,10 +14,10 @@ try 0 "rows" logits "diff model" --ids "1 2 3" -o again.h5 --threads 1
 cmp -s again.h5 "the logits.h5" || complain "logits: not the same bytes again"
 try 0 "logits_sha256" logits "diff model" --ids "1 2 3" -o again.h5 --force --json
 json dq-logits/1
-try 0 "rows" logits "diff model" --ids "1 2 3 4 5 6" -o "four bits.h5" --logit-bits 4 --logit-grain row
+try 0 "rows" logits "diff model" --ids "1 2 3 4 5 6" -o "four bits.h5" --logit-bits 4 --logit-granularity per-row
 try 0 "rows" logits "plain model" --text "short text" -o text.h5
-for grain in tensor head tile; do
-    try 0 "rows" logits "plain model" --ids "7 8 9" -o "$grain.h5" --logit-bits 2 --logit-grain $grain
+for granularity in per-tensor per-head per-tile; do
+    try 0 "rows" logits "plain model" --ids "7 8 9" -o "$granularity.h5" --logit-bits 2 --logit-granularity $granularity
 done
 
 try 2 "Add -o" logits "plain model" --ids 1
@@ -26,7 +26,7 @@ try 2 "give either" logits "plain model" -o gone.h5 --ids 1 --text "short text"
 try 2 "one sequence only" logits "plain model" -o gone.h5 --ids 1 --ids 2
 try 2 "logit-bits" logits "plain model" -o gone.h5 --ids 1 --logit-bits 12
 try 2 "logit-bits" logits "plain model" -o gone.h5 --ids 1 --logit-bits 1
-try 2 "logit-grain: expected one of" logits "plain model" -o gone.h5 --ids 1 --logit-grain map
+try 2 "logit-granularity: expected one of" logits "plain model" -o gone.h5 --ids 1 --logit-granularity map
 try 2 "math: expected one of" logits "plain model" -o gone.h5 --ids 1 --math fp8
 try 4 "bf16 is not available" logits "plain model" -o gone.h5 --ids 1 --math bf16
 try 4 "not packed.*dq quantize" logits "plain model" -o gone.h5 --ids 1 --math int8 --kv-bits 8

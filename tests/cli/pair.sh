@@ -2,26 +2,26 @@
 
 pair=$repo/calib/pair
 try 0 planted eval "$pair/llama" "$pair/diffllama" "$pair/planted" --task mc \
-    --data "$pair/choices.jsonl" --limit 60 --logit-bits 16,6 --logit-grain tensor,row \
+    --data "$pair/choices.jsonl" --limit 60 --logit-bits 16,6 --logit-granularity per-tensor,per-row \
     --csv pair.csv --progress never
 for model in llama diffllama planted; do
-    holds "$model answers at 16 bits" "$(field pair.csv $model 16 row acc) >= 0.9"
-    holds "$model survives 6 bits per row" "$(field pair.csv $model 6 row acc) >= 0.9"
+    holds "$model answers at 16 bits" "$(field pair.csv $model 16 per-row acc) >= 0.9"
+    holds "$model survives 6 bits per row" "$(field pair.csv $model 6 per-row acc) >= 0.9"
 done
 for model in llama diffllama; do
-    holds "$model survives 6 bits per layer" "$(field pair.csv $model 6 tensor acc) >= 0.9"
+    holds "$model survives 6 bits per layer" "$(field pair.csv $model 6 per-tensor acc) >= 0.9"
 done
 holds "the planted model collapses at 6 bits per layer" \
-    "$(field pair.csv planted 6 tensor acc) <= 0.6"
+    "$(field pair.csv planted 6 per-tensor acc) <= 0.6"
 
 # every accuracy can be worked out again from the items
 try 0 planted eval "$pair/diffllama" "$pair/planted" --task mc --data "$pair/choices.jsonl" --limit 50 \
-    --logit-bits 16,4,3 --logit-grain tensor,row --csv items.csv --dump-items items.jsonl --progress never
+    --logit-bits 16,4,3 --logit-granularity per-tensor,per-row --csv items.csv --dump-items items.jsonl --progress never
 for model in diffllama planted; do
     for metric in acc acc_norm; do
-        again items.jsonl items.csv $model 16 tensor $metric
+        again items.jsonl items.csv $model 16 per-tensor $metric
         for bits in 4 3; do
-            for grain in tensor row; do again items.jsonl items.csv $model $bits $grain $metric; done
+            for granularity in per-tensor per-row; do again items.jsonl items.csv $model $bits $granularity $metric; done
         done
     done
 done
@@ -43,6 +43,6 @@ for math in f32 int8; do
     try 0 "asym.h5" eval absmax.h5 asym.h5 --ref "$pair/llama" --text "$pair/text.txt" --ctx 192 --limit 10 --csv $math.csv \
         --math $math $kv --progress never
     holds "zero points help at 3 bits in $math" \
-        "$(field $math.csv asym.h5 16 tensor kld_nats) < 0.9 * $(field $math.csv absmax.h5 16 tensor kld_nats)"
+        "$(field $math.csv asym.h5 16 per-tensor kld_nats) < 0.9 * $(field $math.csv absmax.h5 16 per-tensor kld_nats)"
 done
 rm absmax.h5 asym.h5 f32.csv int8.csv

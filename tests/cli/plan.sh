@@ -13,7 +13,7 @@ try 2 "[-]-budget: 2 bits per weight is less than the least that these widths gi
 try 2 "[-]-budget: 1000 bytes are less than the least that these widths give, about [0-9]*[.]" "$@" -o r.json --budget size=1kB
 try 2 "[-]-budget: expected one, found kld=0.1 and bpw=3" "$@" -o r.json --budget kld=0.1 --budget bpw=3
 try 2 "[-]-widths" "$@" -o r.json --budget kld=0.1 --widths 2,9
-try 2 "[-]-ends: plans the widths" "$@" -o r.json --budget kld=0.1 --ends --embed-bits 4
+try 2 "[-]-include-embeddings: plans the widths" "$@" -o r.json --budget kld=0.1 --include-embeddings --embed-bits 4
 try 2 "[-]-method" "$@" -o r.json --budget kld=0.1 --method nearest
 try 4 "no tensor is to be packed" "$@" -o r.json --budget kld=0.1 --skip proj
 try 4 "is the text that is calibrated with" "$@" -o r.json --budget kld=0.1 --unseen text.txt
@@ -86,10 +86,10 @@ grep -q "^dq plan: trial of 2[.0-9]* bits per weight  *[0-9]* %  *~" "$top/err" 
 tr -d ' %' <"$top/err" | sed -n 's/^dqplan:[a-z]*\(of[0-9.]*bitsperweight\)*\([0-9]*\)~.*/\2/p' | sort -nc ||
     complain "plan: progress falls back: $(cat "$top/err")"
 grep -q "budget  *met: 2[.][0-9]* bits per weight of 3$" "$top/out" || complain "plan: no figure beside its budget"
-grep -q "against uniform 4 .*, beyond the budget; KLD" "$top/out" || complain "plan: a width beyond the budget as a rival"
+grep -q "against uniform 4 .*, beyond the budget; KLD" "$top/out" || complain "plan: a width beyond the budget as a baseline"
 grep -q "^ *4[.]1[0-9]*  *4 " "$top/out" || complain "plan: all tensors at a width are called mixed: $(cat "$top/out")"
 grep -q "looks at it  *1" "$top/out" || complain "plan: not one look for a budget of size"
-grep -q "against uniform 2 .*(nominally 98.75 %: .*: not decided which is closer" "$top/out" || complain "plan: not compared with uniform 2"
+grep -q "against uniform 2 .*(nominally 98.75 %: .*: inconclusive which is closer" "$top/out" || complain "plan: not compared with uniform 2"
 absent r.json.journal r.json.trial.h5 r.json.trial.h5.partial
 try 6 "exists" "$@" --budget bpw=3 -o r.json
 try 6 "r.json: is finished already, and no interrupted run is beside it" "$@" --budget bpw=3 -o r.json --resume
@@ -133,7 +133,7 @@ same=$(tr -d ' \n' <"$top/out" | grep -o '"kld_nats":{"value":[0-9][^,]*' | head
 holds "KLD of a plan and of eval" "$kld - $same < 6e-6 && $same - $kld < 6e-6 && $kld > 0"
 
 # bytes of the whole file, embedding included; what the recipe says of the plan counts, with as many widths as there are
-try 0 '"met": true' "$@" --budget size=1150kB --ends -o w.json --widths 2,3,4,5,6,8 --search-tokens 200 --json
+try 0 '"met": true' "$@" --budget size=1150kB --include-embeddings -o w.json --widths 2,3,4,5,6,8 --search-tokens 200 --json
 cp "$top/out" w.out
 try 0 "as planned  *yes" quantize "diff model" -o w.h5 --recipe w.json --calib text.txt
 bytes=$(wc -c <w.h5)

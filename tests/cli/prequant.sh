@@ -11,7 +11,7 @@ for name in ct-asym-index gptq-v2-index awq; do
             --kv-recent 0 --csv "$kind.csv" --progress never
     done
     for bits in 16 5; do
-        a=$(field $name.csv $name $bits tensor nll_nats) b=$(field $name-dense.csv $name-dense $bits tensor nll_nats)
+        a=$(field $name.csv $name $bits per-tensor nll_nats) b=$(field $name-dense.csv $name-dense $bits per-tensor nll_nats)
         holds "$name scores as its dense values at $bits bits" "$a > 0 && ($a - $b) ^ 2 < 1e-12"
     done
 done

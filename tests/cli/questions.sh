@@ -21,7 +21,7 @@ absent dq-eval-*.resume
 # ---- prompts
 set -- eval "diff model" --task generate --data "$own/prompts.jsonl"
 try 2 "give --dump-completions FILE" "$@"
-try 0 "generate" "$@" --stop " ." --max-new 12 --logit-bits 6 --logit-grain row,tile --dump-completions prompts.jsonl
+try 0 "generate" "$@" --stop " ." --max-new 12 --logit-bits 6 --logit-granularity per-row,per-tile --dump-completions prompts.jsonl
 [ "$(wc -l <prompts.jsonl)" = 12 ] || complain "questions: not 12 completions of 6 prompts in 2 rows"
 grep -q '"id": "own-0"' prompts.jsonl || complain "questions: ids are lost"
 grep -q '"id": 4' prompts.jsonl || complain "questions: an id that is a number is lost"

@@ -93,9 +93,9 @@ try 0 "content SHA-256" quantize "plain model" --recipe planned.json -o planned.
 try 0 '"kld": 0.01' info planned.h5 --recipe
 grep -q '"comment": "mine"' "$top/out" || complain "a recipe's comment is lost"
 # the settings of the KV cache are part of it; an option beside it wins
-echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"widths": "4|8:8|6", "code": "dither", "recent": 16}}' >cached.json
+echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"widths": "4|8:8|6", "quant": "dither", "recent": 16}}' >cached.json
 try 0 "content SHA-256" quantize "plain model" --recipe cached.json -o cached.h5
-try 0 "content SHA-256" quantize "plain model" --bits 5 --kv-bits '4|8:8|6' --kv-code dither --kv-recent 16 -o asked.h5
+try 0 "content SHA-256" quantize "plain model" --bits 5 --kv-bits '4|8:8|6' --kv-quant dither --kv-recent 16 -o asked.h5
 cmp cached.h5 asked.h5 || complain "--recipe: another file than from the --kv options that it stands for"
 try 0 dq-recipe/1 info cached.h5 --recipe
 cp "$top/out" printed.json
@@ -106,13 +106,13 @@ try 0 '"recent": 32' quantize "plain model" --recipe cached.json --kv-recent 32 
 grep -q '"widths": "4|8:8|6"' "$top/out" || complain "--kv-recent: the widths of the recipe are gone"
 try 0 '"k_bits": 5' quantize "plain model" --recipe cached.json --kv-bits 5:8 --print-recipe
 if grep -q '"widths"' "$top/out"; then complain "--kv-bits: the widths of the recipe stay beside it"; fi
-grep -q '"code": "dither"' "$top/out" || complain "--kv-bits: the code of the recipe is gone"
+grep -q '"quant": "dither"' "$top/out" || complain "--kv-bits: the code of the recipe is gone"
 # of the two that contradict each other the option is at fault
-try 2 "." quantize "plain model" --recipe cached.json --kv-code token --print-recipe
+try 2 "." quantize "plain model" --recipe cached.json --kv-quant per-token --print-recipe
 try 4 "plain model: the widths of keys are for two maps, and the model has one" quantize "plain model" -o gone.h5 \
-    --recipe "$(printf '%s' '{"schema": "dq-recipe/1", "kv": {"widths": "4+3:4", "code": "page"}}' >maps.json && echo maps.json)"
+    --recipe "$(printf '%s' '{"schema": "dq-recipe/1", "kv": {"widths": "4+3:4", "quant": "per-channel"}}' >maps.json && echo maps.json)"
 try 4 "plain model: the widths of keys are for 3 layers" quantize "plain model" -o gone.h5 \
-    --recipe "$(printf '%s' '{"schema": "dq-recipe/1", "kv": {"widths": "4|3|2:4", "code": "page"}}' >layers.json && echo layers.json)"
+    --recipe "$(printf '%s' '{"schema": "dq-recipe/1", "kv": {"widths": "4|3|2:4", "quant": "per-channel"}}' >layers.json && echo layers.json)"
 absent gone.h5
 # roles of KV heads: as from options; what says them for another model is refused
 roles="1.3,1.2/1.1,1.0,0.3,0.2,0.1,0.0"
@@ -179,8 +179,8 @@ wrong_value 'key "kv": expected a value, or no such key, found null' '"kv": null
 wrong_value '"kv": not an object' '"kv": "4:4"'
 wrong_value '"kv": unknown key "bits"' '"kv": {"bits": 4}'
 wrong_value '"kv": key "recent": expected an integer, found a string' '"kv": {"recent": "16"}'
-wrong_value '"kv": key "code": expected "token", "page", "dither" or "auto", found "dithr"' '"kv": {"code": "dithr"}'
-wrong_value '"kv": key "widths" is "4|": ' '"kv": {"code": "page", "widths": "4|"}'
+wrong_value '"kv": key "quant": expected "per-token", "per-channel", "dither" or "auto", found "dithr"' '"kv": {"quant": "dithr"}'
+wrong_value '"kv": key "widths" is "4|": ' '"kv": {"quant": "per-channel", "widths": "4|"}'
 wrong_value '"kv": key "policy" is "h3o": unknown policy' '"kv": {"policy": "h3o", "keep": 0.5}'
 wrong_value '"kv": key "keep" says nothing without "policy"' '"kv": {"keep": 0.5}'
 wrong_value '"kv": KV settings: 7 bits' '"kv": {"k_bits": 7}'

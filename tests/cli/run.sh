@@ -106,12 +106,12 @@ column() {
         NR == row + 1 { print at[name] ? $at[name] : "no column " name }' "$1"
 }
 
-# field FILE MODEL BITS GRAIN COLUMN: one number of a CSV of dq eval.
+# field FILE MODEL BITS GRANULARITY COLUMN: one number of a CSV of dq eval.
 field() {
-    awk -F, -v model="$2" -v bits="$3" -v grain="$4" -v column="$5" '
+    awk -F, -v model="$2" -v bits="$3" -v granularity="$4" -v column="$5" '
         NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
         $at["model"] == model && $at["logit_bits"] == bits &&
-            ($at["logit_grain"] == grain || bits == 16) { print $at[column]; exit }' "$1"
+            ($at["logit_granularity"] == granularity || bits == 16) { print $at[column]; exit }' "$1"
 }
 
 # holds WHAT EXPRESSION: an awk expression that must be true.
@@ -119,12 +119,12 @@ holds() {
     awk "BEGIN { exit !($2) }" || complain "$1: $2 is not true"
 }
 
-# again ITEMS CSV MODEL BITS GRAIN METRIC: an accuracy of dq eval, worked out again from --dump-items.
+# again ITEMS CSV MODEL BITS GRANULARITY METRIC: an accuracy of dq eval, worked out again from --dump-items.
 again() {
     told=$(field "$2" "$3" "$4" "$5" "$6")
-    sed -n 's/^{"model": "\([^"]*\)", "task": "[^"]*", "logit_bits": \([0-9]*\), "logit_grain": "\([a-z]*\)".*"item": [0-9]*, "choice": 0, .*"gold": \([0-9]*\), "pick": {\(.*\)}}$/\1|\2|\3|\4|\5/p' "$1" |
-        awk -F'|' -v model="$3" -v bits="$4" -v grain="$5" -v metric="$6" -v told="$told" '
-            $1 == model && $2 == bits && $3 == grain {
+    sed -n 's/^{"model": "\([^"]*\)", "task": "[^"]*", "logit_bits": \([0-9]*\), "logit_granularity": "\([a-z-]*\)".*"item": [0-9]*, "choice": 0, .*"gold": \([0-9]*\), "pick": {\(.*\)}}$/\1|\2|\3|\4|\5/p' "$1" |
+        awk -F'|' -v model="$3" -v bits="$4" -v granularity="$5" -v metric="$6" -v told="$told" '
+            $1 == model && $2 == bits && $3 == granularity {
                 n++
                 right += index(", " $5 ",", ", \"" metric "\": " $4 ",") > 0
             }

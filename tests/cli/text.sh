@@ -68,7 +68,7 @@ rm -r bare bare.jsonl
 
 # tables and documents
 text 0 "PPL per word" --text "$lines" --window rolling --ctx 64 --csv rolling.csv
-holds "bits per byte" "$(field rolling.csv "diff model" 16 row bits_per_byte) > 0"
+holds "bits per byte" "$(field rolling.csv "diff model" 16 per-row bits_per_byte) > 0"
 text 0 '"text_stderr": "clustered by document"' --text "$lines" --window rolling --ctx 64 --json
 json dq-eval/1
 text 0 '"bits_per_byte"' --text "$lines" --window rolling --ctx 64 --json
@@ -101,21 +101,21 @@ done
 rm windows windows.csv windows.jsonl
 text 0 "diff model" --text "$book" --window rolling --ctx 64 --limit 2 --csv rolling.csv --force
 grep -q "limit ends inside a document" "$top/err" || complain "rolling --limit: no warning"
-[ -z "$(field rolling.csv "diff model" 16 row word_ppl)" ] || complain "rolling --limit: a perplexity per word"
+[ -z "$(field rolling.csv "diff model" 16 per-row word_ppl)" ] || complain "rolling --limit: a perplexity per word"
 text 0 "less that of the reference" --text "$lines" --positions --ctx 100 --logit-bits 16,4 --csv positions.csv
-holds "the mean of all positions" "($(field positions.csv "diff model" 4 tensor cumulative_nll_nats_100) - \
-    $(field positions.csv "diff model" 4 tensor nll_nats)) ^ 2 < 1e-24"
+holds "the mean of all positions" "($(field positions.csv "diff model" 4 per-tensor cumulative_nll_nats_100) - \
+    $(field positions.csv "diff model" 4 per-tensor nll_nats)) ^ 2 < 1e-24"
 text 0 "AR-hit share" --text "$lines" --text "$book" --ctx 64 --window stride --slices --kv-bits 16,4 --kv-recent 16 \
     --csv slices.csv
-holds "the share of hits" "$(field slices.csv "diff model" 16 row ar_hit_share) > 0.01"
+holds "the share of hits" "$(field slices.csv "diff model" 16 per-row ar_hit_share) > 0.01"
 text 0 "AR-hit share" --text "$book" --ctx 64 --limit 2 --slices
 grep -q "one document alone" "$top/err" || complain "--slices of one document: no warning"
 text 0 '"counted_in": "one"' --text "$book" --ctx 64 --limit 2 --slices --slice-counts one --json
 for form in stride block rolling; do
     text 0 "diff model" --text "$lines" --ctx 160 --window $form --kv-bits 8 --kv-recent 8 --csv coded.csv --force
-    holds "$form with codes" "$(field coded.csv "diff model" 16 row kld_nats) < 0.1"
-    holds "$form with codes" "$(field coded.csv "diff model" 16 row kld_nats) > 100 * \
-        $(field coded.csv "diff model" 16 row kld_noise_floor)"
+    holds "$form with codes" "$(field coded.csv "diff model" 16 per-row kld_nats) < 0.1"
+    holds "$form with codes" "$(field coded.csv "diff model" 16 per-row kld_nats) > 100 * \
+        $(field coded.csv "diff model" 16 per-row kld_noise_floor)"
 done
 
 # finished work belongs to its windows; slices can be asked for later

@@ -15,8 +15,8 @@ Every folder of tests/golden/models holds a checkpoint and golden.safetensors:
     lambda [L] f32                 lambda of each layer; none where there is nothing to subtract, left
                                    out where lambda depends on the token
     qrows, qcols [..] i32          rows and columns of the logits with rounded attention logits:
-    logits.B.GRAIN [r, c] f32      B bits, grain tensor, head, row or tile
-    err.B.GRAIN [2] f32            max and mean |f32 - f64| / max |logit|: a logit next to a rounding
+    logits.B.GRANULARITY [r, c] f32      B bits, granularity tensor, head, row or tile
+    err.B.GRANULARITY [2] f32            max and mean |f32 - f64| / max |logit|: a logit next to a rounding
                                    boundary may fall on either side of it in another order of sums
 """
 
@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 
 OUT = pathlib.Path(__file__).parent / "models"
 BITS = (8, 6, 4, 3, 2)
-GRAINS = ("tensor", "head", "row", "tile")
+GRANULARITIES = ("per-tensor", "per-head", "per-row", "per-tile")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 # Families whose lambda is one number per layer -> what is taken off the layer index in lambda_init.
@@ -214,7 +214,7 @@ def head_map(s):
     return pairs, lambda m: 2 * (m // 2 // rep) + m % 2
 
 
-def round_logits(x, bits, grain, xp, peak=None):
+def round_logits(x, bits, granularity, xp, peak=None):
     """x [heads, t, s], -inf where masked, in f32 or f64 (quotients always as the f32 definition has them).
     peak: the largest magnitude of the layer where x holds only some of its heads."""
     if bits == 16:
@@ -222,11 +222,11 @@ def round_logits(x, bits, grain, xp, peak=None):
     top = 2 ** (bits - 1) - 1
     seen = np.isfinite(x)
     mag = np.where(seen, np.abs(np.where(seen, x, 0)), 0).astype(np.float32)
-    if grain == "tensor":
+    if granularity == "per-tensor":
         a = np.broadcast_to(mag.max() if peak is None else np.float32(peak), x.shape)
-    elif grain == "head":
+    elif granularity == "per-head":
         a = np.broadcast_to(mag.max((1, 2), keepdims=True), x.shape)
-    elif grain == "row":
+    elif granularity == "per-row":
         a = np.broadcast_to(mag.max(2, keepdims=True), x.shape)
     else:
         a = np.zeros_like(mag)
@@ -268,7 +268,7 @@ def angles(s, start, n):
     return torch.from_numpy(angle).cos(), torch.from_numpy(angle).sin()
 
 
-def forward64(s, w, ids, start, bits=16, grain="tensor", noise=None):
+def forward64(s, w, ids, start, bits=16, granularity="per-tensor", noise=None):
     """The whole model in f64; w: name -> f64 array. noise: a generator that disturbs the attention logits
     as another order of f32 sums may."""
     d, n, family = width(s), len(ids), s["family"]
@@ -302,7 +302,7 @@ def forward64(s, w, ids, start, bits=16, grain="tensor", noise=None):
         z = np.stack([q[m] @ k[key(m)].T for m in range(len(q))]) / math.sqrt(d)
         if noise:
             z = z + 2e-7 * np.abs(z).max() * noise.uniform(-1, 1, z.shape)
-        z = round_logits(np.where(hidden, -np.inf, z), bits, grain, np.float64)
+        z = round_logits(np.where(hidden, -np.inf, z), bits, granularity, np.float64)
         e = np.exp(z - z.max(-1, keepdims=True))
         prob = e / e.sum(-1, keepdims=True)
         gate = 1 / (1 + np.exp(-linear(u, a + "lambda_proj"))) if family == "v2" else None
@@ -334,7 +334,7 @@ def relative(a, b, scale):
 
 
 def golden(s, w, ids, run):
-    """run(ids, start, bits, grain) is the reference in f32. Returns the tensors and lines to print."""
+    """run(ids, start, bits, granularity) is the reference in f32. Returns the tensors and lines to print."""
     n = len(ids)
     rows = np.arange(0, n, 8 if s["offsets"] else 4) if s["quant"] else np.arange(1, n, 2)
     g = {"ids": ids.astype(np.int32), "rows": rows.astype(np.int32), "inv_freq": frequencies(s)}
@@ -345,7 +345,7 @@ def golden(s, w, ids, run):
     lines = []
     for start in (0, *s["offsets"]):
         tag = f".pos{start}" if start else ""
-        got, want = run(ids, start, 16, "tensor"), forward64(s, w, ids, start)
+        got, want = run(ids, start, 16, "per-tensor"), forward64(s, w, ids, start)
         scale = np.abs(want).max()
         err = relative(got, want, scale)[0]
         assert err < 1e-4, f"{s['name']}: head map or formula differs from the reference: {err}"
@@ -363,12 +363,12 @@ def add_rounded(s, g, w, ids, run):
     g["qrows"], g["qcols"] = qrows.astype(np.int32), qcols.astype(np.int32)
     lines = []
     for bits in BITS:
-        for grain in GRAINS:
-            got, want = run(ids, 0, bits, grain), forward64(s, w, ids, 0, bits, grain)
-            g[f"logits.{bits}.{grain}"] = got[np.ix_(qrows, qcols)]
-            g[f"err.{bits}.{grain}"] = np.array(relative(got, want, scale), np.float32)
+        for granularity in GRANULARITIES:
+            got, want = run(ids, 0, bits, granularity), forward64(s, w, ids, 0, bits, granularity)
+            g[f"logits.{bits}.{granularity}"] = got[np.ix_(qrows, qcols)]
+            g[f"err.{bits}.{granularity}"] = np.array(relative(got, want, scale), np.float32)
             most, mean = relative(got, want, scale)
-            lines.append(f"\n  {bits}.{grain} err {most:.1e} mean {mean:.1e} "
+            lines.append(f"\n  {bits}.{granularity} err {most:.1e} mean {mean:.1e} "
                          f"effect {relative(want, exact, scale)[1]:.1e}")
     return lines
 
@@ -378,11 +378,11 @@ def assert_steady(s, w, ids):
     boundary, this fails, and the golden needs another seed."""
     scale, noise = np.abs(forward64(s, w, ids, 0)).max(), np.random.default_rng(1)
     for bits in BITS:
-        for grain in GRAINS:
-            want = forward64(s, w, ids, 0, bits, grain)[-8:, ::16]
+        for granularity in GRANULARITIES:
+            want = forward64(s, w, ids, 0, bits, granularity)[-8:, ::16]
             for _ in range(6):
-                mean = relative(forward64(s, w, ids, 0, bits, grain, noise)[-8:, ::16], want, scale)[1]
-                assert mean < 2e-4, f"{s['name']} {bits} {grain}: {mean}: take another seed"
+                mean = relative(forward64(s, w, ids, 0, bits, granularity, noise)[-8:, ::16], want, scale)[1]
+                assert mean < 2e-4, f"{s['name']} {bits} {granularity}: {mean}: take another seed"
 
 
 def save_golden(s, folder, g, lines):

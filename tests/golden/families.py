@@ -95,7 +95,7 @@ class Flash:
     learn the largest magnitude of all calls, then to round."""
 
     def __init__(self):
-        self.bits, self.grain, self.peak, self.learning = 16, "tensor", 0.0, False
+        self.bits, self.granularity, self.peak, self.learning = 16, "per-tensor", 0.0, False
 
     def __call__(self, q, k, v, causal=False):
         assert causal and q.shape[0] == 1
@@ -107,7 +107,7 @@ class Flash:
             self.peak = max(self.peak, float(x.masked_fill(future, 0.0).abs().max()))
         x = x.masked_fill(future, -math.inf)
         if self.bits != 16 and not self.learning:
-            x = torch.from_numpy(common.round_logits(x[0].numpy(), self.bits, self.grain, np.float32, self.peak))[None]
+            x = torch.from_numpy(common.round_logits(x[0].numpy(), self.bits, self.granularity, np.float32, self.peak))[None]
         return torch.matmul(torch.softmax(x, -1), v).transpose(1, 2)
 
     def layer(self, attention, *args):
@@ -337,8 +337,8 @@ def make(s, seed, code):
     first, *others = references(s, code, {k: torch.from_numpy(v).float() for k, v in w.items()})
     ids = rng.integers(0, s["vocab"], s["tokens"])
 
-    def run(ids, start, bits, grain):
-        FLASH.bits, FLASH.grain = bits, grain
+    def run(ids, start, bits, granularity):
+        FLASH.bits, FLASH.granularity = bits, granularity
         return first(ids, start)
 
     if s["quant"]:
@@ -346,7 +346,7 @@ def make(s, seed, code):
     g, lines = common.golden(s, w, ids, run)
     for other in others:
         for start in (0, *s["offsets"]):
-            got = run(ids, start, 16, "tensor")
+            got = run(ids, start, 16, "per-tensor")
             apart = common.relative(other(ids, start), got, np.abs(got).max())[0]
             assert apart < 2e-5, f"{s['name']}: the references differ: {apart}"
             lines.append(f"second reference {apart:.1e}")

@@ -55,13 +55,13 @@ def kv(k=16, v=16, keep=1.0, policy="h2o"):
     }
 
 
-def base(model, bits, task, n, grain="tensor", k=None):
+def base(model, bits, task, n, granularity="per-tensor", k=None):
     return {
         "model": model,
         "reference": model,
         "weights": {"bits": 16, "group": None, "scale": None, "bytes": 955648},
         "logit_bits": bits,
-        "logit_grain": grain,
+        "logit_granularity": granularity,
         "kv": k or kv(),
         "math": {"linear": "f32", "qk": "f32", "pv": "f32", "kv": "f32"},
         "passes": "whole",
@@ -87,12 +87,12 @@ acc = {
     "diffllama": {16: 0.662, 8: 0.661, 6: 0.655, 4: 0.52, 3: 0.33, 2: 0.26},
 }
 for mo in models:
-    for g in ("tensor", "row"):
+    for g in ("per-tensor", "per-row"):
         for b in (16, 8, 6, 4, 3, 2):
-            if b == 16 and g == "row":
+            if b == 16 and g == "per-row":
                 continue
             p = acc[mo][b]
-            p = p if g == "tensor" else (p + acc[mo][16]) / 2
+            p = p if g == "per-tensor" else (p + acc[mo][16]) / 2
             r = base(mo, b, "hellaswag", 10042, g)
             r.update(truncated_items=0, paper_metric="acc_norm", num_fewshot=0, seed=1)
             r["metrics"] = {
@@ -108,7 +108,7 @@ for mo in models:
                     "mcnemar_p": 0.04 if b == 8 else 2.4e-15,
                 }
                 r["paired"] = {"acc": d, "acc_norm": d}
-            if mo != "llama" and g == "tensor":
+            if mo != "llama" and g == "per-tensor":
                 r["cross_paired"] = {
                     "model": "llama",
                     "acc": {"n01": 400, "n10": 700, "delta": 0.03, "stderr": 0.0033, "mcnemar_p": 1e-9},
@@ -344,7 +344,7 @@ doc = {
         {
             "kind": "model",
             "path": "models/llama",
-            "family": "llama",
+            "architecture": "llama",
             "bytes": 955648,
             "fingerprint": "d4f76e24e0c5e24e0b35ff4199fa4e1e68d39bc17e6a896f571b48302c47a459",
         },
@@ -359,7 +359,7 @@ doc = {
     "settings": {
         "tasks": ["hellaswag", "arc_easy", "text", "needle", "trec", "gsm8k"],
         "logit_bits": [16, 8, 6, 4, 3, 2],
-        "logit_grain": ["tensor", "row"],
+        "logit_granularity": ["per-tensor", "per-row"],
         "head_map": None,
         "kv_bits": ["16:16", "8:8", "8:4", "4:4"],
         "kv": {"effective": [kv()], "stored": {}},

@@ -14,7 +14,7 @@ The rule is written out once more here, apart from dq's sources: scale = peak / 
 rounded to f16 unless it is not zero and becomes subnormal or infinite there; code = rint(x / scale)
 within +-qmax, ties to even, 0 where the scale is 0.
 
-Page codes: p.D [64, D] f32 is a page of tokens at positions 64 .. 127; that of 24 channels has some that f16 cannot hold. For
+Per-channel codes: p.D [64, D] f32 is a page of tokens at positions 64 .. 127; that of 24 channels has some that f16 cannot hold. For
 B bits, M 1 where dithered:
 
     c.D.B.M [64, D] i8     codes less 2^(B-1)

@@ -82,14 +82,14 @@ def config_of(s):
 PLAIN_EAGER = modeling_llama.eager_attention_forward
 
 
-def rounding_eager(bits, grain):
+def rounding_eager(bits, granularity):
     """transformers' eager attention with its logits rounded before softmax."""
     def attend(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
         n = module.num_key_value_groups
         k, v = modeling_llama.repeat_kv(key, n), modeling_llama.repeat_kv(value, n)
         x = (torch.matmul(query, k.transpose(2, 3)) * scaling)[0]
         future = torch.ones(x.shape[-2:], dtype=torch.bool).triu(1)
-        x = common.round_logits(x.masked_fill(future, -math.inf).numpy(), bits, grain, np.float32)
+        x = common.round_logits(x.masked_fill(future, -math.inf).numpy(), bits, granularity, np.float32)
         a = torch.softmax(torch.from_numpy(x), -1)[None]
         return torch.matmul(a, v).transpose(1, 2).contiguous(), a
     return attend
@@ -115,8 +115,8 @@ def make(s, seed):
     before = {start: run(net, ids, start) for start in (0, *s["offsets"])}
     rotary.inv_freq.copy_(freq)
 
-    def reference(ids, start, bits, grain):
-        return run(net, ids, start, PLAIN_EAGER if bits == 16 else rounding_eager(bits, grain))
+    def reference(ids, start, bits, granularity):
+        return run(net, ids, start, PLAIN_EAGER if bits == 16 else rounding_eager(bits, granularity))
 
     w = common.read_weights(folder)
     g, lines = common.golden(s, w, ids, reference)

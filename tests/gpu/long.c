@@ -146,7 +146,7 @@ static void pass(stage *g, int64_t first, int64_t n, bool attend, dq_err *err)
                                 .math = {DQ_NUM_F32, num, num, num}};
             if (dq_logit_needs_absmax(g->s->logit)) {
                 b->ops->attn_absmax(b, g->absmax[side], &a);
-                if (g->s->logit.grain == DQ_GRAIN_TENSOR)
+                if (g->s->logit.granularity == DQ_GRANULARITY_TENSOR)
                     b->ops->absmax_join(b, g->absmax[side], g->s->n_seq, g->map.n_q);
                 a.absmax = g->absmax[side];
             }
@@ -269,8 +269,8 @@ static void long_contexts(bench *x, bool small, dq_err *err)
                 if (cannot(x, nums[n]) || !requested(x, dq_num_name[nums[n]]) || (small && k == 2))
                     continue;
                 compare_attention(x, &s, err);
-                s.logit =
-                    (dq_logit_spec){.bits = 6, .grain = i % 2 ? DQ_GRAIN_TENSOR : DQ_GRAIN_ROW};
+                s.logit = (dq_logit_spec){
+                    .bits = 6, .granularity = i % 2 ? DQ_GRANULARITY_TENSOR : DQ_GRANULARITY_ROW};
                 s.what = i % 2 ? "long context, logits rounded by tensor"
                                : "long context, logits rounded by row";
                 if (nums[n] != DQ_NUM_BF16 && err->code == DQ_OK) compare_attention(x, &s, err);

@@ -78,7 +78,7 @@ def rows_of(document):
     rows = {}
     for r in document["results"]:
         m = r["metrics"]
-        key = (r["task"], r["logit_bits"], r["logit_grain"])
+        key = (r["task"], r["logit_bits"], r["logit_granularity"])
         rows[key] = {"n": r["n"], "math": r["math"], **{k: m[k]["value"] for k in ("acc", "nll_nats") if k in m}}
     return rows
 
@@ -140,15 +140,15 @@ def compare(documents, name, other, tolerance, different):
 def pair_end_to_end(m, work):
     """Scores on both devices, then what must be near what: mean NLLs of a text in f32 within 1e-5 nats of the CPU's f32,
     bf16 and int8 within 0.02 of it (and of another arithmetic), int8 within 1e-3 of the CPU's int8; log-probabilities
-    of single choices within 1e-4, 0.5 and 0.05 nats. The cache holds token codes, for `pages` page codes."""
+    of single choices within 1e-4, 0.5 and 0.05 nats. The cache holds per-token codes, for `pages` per-channel codes."""
     limit = ["--limit", "24"] if m.real else ["--limit", "2"]
     for model in PAIR:
         packed = str(work / f"{model}.h5")
         yield Part(f"quantize-{model}", [m.dq(), "quantize", f"calib/pair/{model}", "-o", packed, "--bits", "8", "--embed-bits", "16",
                                          "--json"])
         text = ["--text", "calib/pair/text.txt", "--ctx", "128", "--limit", "24" if m.real else "1"]
-        sources = {"choices": ["--task", "mc", "--data", "calib/pair/choices.jsonl", *limit, "--kv-code", "token"],
-                   "text": [*text, "--kv-code", "token"], "pages": [*text, "--kv-code", "page"]}
+        sources = {"choices": ["--task", "mc", "--data", "calib/pair/choices.jsonl", *limit, "--kv-quant", "per-token"],
+                   "text": [*text, "--kv-quant", "per-token"], "pages": [*text, "--kv-quant", "per-channel"]}
         for what, source in sources.items():
             both = [("cpu", "f32"), ("cpu", "int8"), (m.backend, "f32"), (m.backend, "bf16"), (m.backend, "int8")]
             for device, math in dict.fromkeys(both):

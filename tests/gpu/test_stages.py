@@ -22,7 +22,7 @@ a = sys.argv[1:]
 value = lambda name: a[a.index(name) + 1] if name in a else None
 math, device = value("--math"), value("--device")
 wrong = 0.5 if math == "int8" and device == "cuda" and a[1].endswith("diffllama.h5") else 0
-row = {"task": "text", "logit_bits": 16, "logit_grain": "tensor", "n": 100, "math": {"linear": math},
+row = {"task": "text", "logit_bits": 16, "logit_granularity": "per-tensor", "n": 100, "math": {"linear": math},
        "metrics": {"nll_nats": {"value": 2.0 + wrong}, "acc": {"value": 0.5}}}
 print(json.dumps({"results": [row]}))
 """

@@ -71,7 +71,7 @@ with tempfile.TemporaryDirectory() as folder:
         read = json.loads(subprocess.run([dq, "quantize", os.path.join(repository, "calib", "pair", "diffllama"), "--recipe", path,
                                           "--print-recipe"], check=True, capture_output=True).stdout)
         assert read["bits"] == weights.get("bits", 4) and read["comment"] == weights.get("comment", read["comment"])
-        assert (read["kv"]["widths"], read["kv"]["code"], read["kv"]["recent"]) == (widths, "dither", 16)
+        assert (read["kv"]["widths"], read["kv"]["quant"], read["kv"]["recent"]) == (widths, "dither", 16)
         assert read["kv"]["sink"] == weights.get("kv", {"sink": 4})["sink"]
 text = os.path.join(repository, "calib", "pair", "text.txt")
 for options in (["--code", "token"], ["--of", "4:4", "--recipe", "x.json"], ["--weights", "x.json"]):
@@ -267,7 +267,7 @@ try:
 except ValueError:
     pass
 assert [defaults.said(*a) for a in (("kld", -1, 0.5), ("kld", 1, 0.5), ("blind", 1, 0.5), ("kld 4:4", -1, 2))] == \
-    ["better", "worse", "better", "not decided"]
+    ["better", "worse", "better", "inconclusive"]
 
 # ---- defaults: parts that are kept
 

@@ -17,7 +17,7 @@ that must lie on one side of all queries. h2o of kvpress is ObservedAttentionPre
 
 codes: caches of K:V bits, read as a stream would, at every row, of the context too. KIVI (arXiv 2402.02750) is written down
 here: keys per channel in groups of G tokens, coded R at a time; values per token in groups of G channels, all but the last R tokens;
-low and step in f16. G 32 and R 128 are the paper's. With G 64 a code takes as many bits as dq's page codes do; R 64 leaves fewer
+low and step in f16. G 32 and R 128 are the paper's. With G 64 a code takes as many bits as dq's per-channel codes do; R 64 leaves fewer
 tokens unquantized than dq. Bytes a token count codes with their numbers and 16 bits for what is not coded (computed in f32),
 as a mean over the scored rows. Against: dq's default code, page.
 """
@@ -240,7 +240,7 @@ def dq_rows(o):
     """key -> KLD of each window; and NLL of each with the full cache."""
     rows, full = {}, []
     runs = {"evict": [["--kv-policy", p, "--kv-budget", b, "--kv-keep", ",".join(map(str, KEEPS))] for p, b in POLICIES],
-            "codes": [["--kv-bits", ",".join(("16", *WIDTHS)), "--kv-code", "page"]]}
+            "codes": [["--kv-bits", ",".join(("16", *WIDTHS)), "--kv-quant", "per-channel"]]}
     for options in itertools.chain(*(runs[w] for w in o.what)):
         here = []
         for line in dq_items(o, options):
@@ -249,7 +249,7 @@ def dq_rows(o):
                 here.append(line["nll_nats"])
                 continue
             if kv["k_bits"] < 16:
-                key = ("dq", kv["code"], f"{kv['k_bits']:g}:{kv['v_bits']:g}")
+                key = ("dq", kv["quant"], f"{kv['k_bits']:g}:{kv['v_bits']:g}")
             else:
                 key = ("dq", f"{kv['policy']} {kv['budget']}", kv["keep"])
             rows.setdefault(key, []).append(line["kld_nats"])
@@ -298,7 +298,7 @@ def write(o, rows, shares, config):
     with open(o.out, "w") as f:
         f.write("who,method,setting,kept,bytes_token,kld,kld_half95,against,ratio,less,less_half95,is,windows\n")
         for key, klds in sorted(rows.items(), key=lambda r: (isinstance(r[0][2], str), str(r[0][2]), sum(r[1]))):
-            base = ("dq", "leverage uniform" if isinstance(key[2], float) else "page", key[2])
+            base = ("dq", "leverage uniform" if isinstance(key[2], float) else "per-channel", key[2])
             mean, half = interval(klds)
             kept = shares.get(key, key[2]) if isinstance(key[2], float) else ""
             size = f"{bytes_a_token(key, config):.0f}" if isinstance(key[2], str) else ""

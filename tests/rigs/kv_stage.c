@@ -131,19 +131,19 @@ void append(stage *s)
     dq_oracle_append(s->oracle, &s->batch, s->k, s->v);
 }
 
-dq_attend_args arguments(stage *s, int bits, dq_grain grain)
+dq_attend_args arguments(stage *s, int bits, dq_granularity granularity)
 {
     dq_attend_args a = {.attn = &s->attn, .batch = &s->batch, .kv = s->kv};
     a.q = mat(s->both[Q].device, s->batch.n_rows, (int64_t)N_Q * s->map.head_dim);
     test_put(s->b, &s->both[Q], a.q.rows * a.q.cols);
-    a.logit = (dq_logit_spec){.bits = bits, .grain = grain};
+    a.logit = (dq_logit_spec){.bits = bits, .granularity = granularity};
     a.math = s->math;
     return a;
 }
 
 void attend(stage *s, int bits)
 {
-    dq_attend_args a = arguments(s, bits, DQ_GRAIN_ROW);
+    dq_attend_args a = arguments(s, bits, DQ_GRANULARITY_ROW);
     s->b->ops->attend(s->b, mat(s->both[OUT].device, s->batch.n_rows, out_cols(s)), &a);
     test_get(s->b, &s->both[OUT], s->batch.n_rows * out_cols(s));
 }
@@ -167,7 +167,7 @@ void check_attend(stage *s)
     dq_oracle_args a = {.attn = &s->attn,
                         .batch = &s->batch,
                         .q = s->q,
-                        .logit = {.bits = 16, .grain = DQ_GRAIN_ROW}};
+                        .logit = {.bits = 16, .granularity = DQ_GRANULARITY_ROW}};
     dq_oracle_attend(want, s->oracle, &a);
     attend(s, 16);
     expect_no_error(s);

@@ -55,7 +55,7 @@ void add_rows(stage *s, int32_t seq, int n);
 
 /* Batch into the cache and the oracle. */
 void append(stage *s);
-dq_attend_args arguments(stage *s, int bits, dq_grain grain);
+dq_attend_args arguments(stage *s, int bits, dq_granularity granularity);
 void attend(stage *s, int bits);
 void compact_stage(stage *s);
 void expect_no_error(stage *s);

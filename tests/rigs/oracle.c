@@ -63,7 +63,7 @@ static float in_f16(float x)
     return dq_f32_from_f16(dq_f16_from_f32(x));
 }
 
-/* Channel `at` of tokens first .. end-1 by the rule of page codes in kv_spec.h. */
+/* Channel `at` of tokens first .. end-1 by the rule of per-channel codes in kv_spec.h. */
 static void code_channel(float *out, const dq_oracle *o, const dq_oracle_list *l, const float *x,
                          int64_t first, int64_t end, int64_t at, int bits, bool dithers)
 {
@@ -103,7 +103,7 @@ static int bits_of(const dq_oracle *o, int side, int64_t at)
     return w.run[side][0].bits[second];
 }
 
-/* Page codes of all that a row at t reads so and that has none: a set is what shares a page of positions and one of slots. */
+/* Per-channel codes of all that a row at t reads so and that has none: a set is what shares a page of positions and one of slots. */
 static void code_due(const dq_oracle *o, dq_oracle_list *l, int32_t t)
 {
     const int64_t width = (int64_t)row_floats(o->map);
@@ -248,11 +248,11 @@ static int64_t absmax_group(const dq_oracle *o, const dq_oracle_args *a, int64_t
 {
     const int seq = dq_oracle_seq_of(a->batch, row);
     const int64_t n_q = o->map->n_q;
-    switch (a->logit.grain) {
-    case DQ_GRAIN_TENSOR: return seq;
-    case DQ_GRAIN_HEAD: return seq * n_q + head;
-    case DQ_GRAIN_ROW: return row * n_q + head;
-    case DQ_GRAIN_TILE:
+    switch (a->logit.granularity) {
+    case DQ_GRANULARITY_TENSOR: return seq;
+    case DQ_GRANULARITY_HEAD: return seq * n_q + head;
+    case DQ_GRANULARITY_ROW: return row * n_q + head;
+    case DQ_GRANULARITY_TILE:
         return ((seq * n_q + head) * TILES + a->batch->pos[row] / 64) * TILES + key / 64;
     }
     return 0;

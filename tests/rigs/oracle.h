@@ -14,7 +14,7 @@ typedef struct dq_oracle_list {
     int32_t pos[DQ_ORACLE_TOKENS];
     float *k, *v;                /* [DQ_ORACLE_TOKENS][n_kv * head_dim] */
     float *k_coded, *v_coded;    /* the same, codes read back */
-    bool made[DQ_ORACLE_TOKENS]; /* page codes: they are there */
+    bool made[DQ_ORACLE_TOKENS]; /* per-channel codes: they are there */
 } dq_oracle_list;
 
 /* One layer. */

@@ -50,7 +50,7 @@ alike() {
         NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
         FNR == 1 { next }
         {
-            row = $column["model"] " " $column["logit_bits"] " " $column["logit_grain"] " " $column["task"]
+            row = $column["model"] " " $column["logit_bits"] " " $column["logit_granularity"] " " $column["task"]
             value = $column["nll_nats"]
             rest = $column["n"] " " $column["acc"] " " $column["acc_norm"]
         }
@@ -92,9 +92,9 @@ for m in llama diffllama; do
     {
         both "$pair/$m" $m.h5 $m-4.h5 $choices --limit 2
         both "$pair/$m" $m.h5 $text --logit-bits 16,6
-        both $m.h5 $text --logit-bits 6 --logit-grain head,row,tile
+        both $m.h5 $text --logit-bits 6 --logit-granularity per-head,per-row,per-tile
         both "$pair/$m" $m-whole.h5 $text
-        for kv in "--kv-bits 8 --kv-code token --kv-recent 16" "--kv-bits 4:3 --kv-code token --kv-recent 16" \
+        for kv in "--kv-bits 8 --kv-quant per-token --kv-recent 16" "--kv-bits 4:3 --kv-quant per-token --kv-recent 16" \
             "--kv-keep 0.5 --kv-policy h2o --kv-recent 8 --kv-every 8" \
             "--kv-keep 0.5 --kv-recent 8 --kv-policy knorm --kv-bits 8"; do
             both $m.h5 $text $kv
@@ -129,10 +129,10 @@ done
 # Other arithmetics are near f32, but not f32.
 for m in llama diffllama; do
     # shellcheck disable=SC2086
-    on cpu cpu.csv $m.h5 $text --kv-bits 8 --kv-code token --kv-recent 16
+    on cpu cpu.csv $m.h5 $text --kv-bits 8 --kv-quant per-token --kv-recent 16
     for math in bf16 int8; do
         # shellcheck disable=SC2086
-        on cuda cuda.csv $m.h5 $text --kv-bits 8 --kv-code token --kv-recent 16 --math $math || continue
+        on cuda cuda.csv $m.h5 $text --kv-bits 8 --kv-quant per-token --kv-recent 16 --math $math || continue
         wrong=$(alike cpu.csv cuda.csv 0.02)
         [ -z "$wrong" ] || complain "$m in $math: $wrong"
         [ -n "$(alike cpu.csv cuda.csv 1e-6)" ] || complain "$m in $math: the numbers are those of f32"
@@ -141,11 +141,11 @@ for m in llama diffllama; do
 done
 # shellcheck disable=SC2086
 refused 4 "rounding of logits by tiles" eval llama.h5 $text --kv-bits 8 --kv-recent 16 --math int8 --device cuda \
-    --logit-bits 6 --logit-grain tile
+    --logit-bits 6 --logit-granularity per-tile
 
 # 192 positions: two pages are read as codes.
 pages="--text $pair/text.txt --ctx 192 --limit 1 --kv-recent 8"
-for kv in "4 --kv-code page" "4:3 --kv-code dither --kv-keep 0.5" "3|5+3:5|4 --kv-code dither"; do
+for kv in "4 --kv-quant per-channel" "4:3 --kv-quant dither --kv-keep 0.5" "3|5+3:5|4 --kv-quant dither"; do
     # shellcheck disable=SC2086
     both diffllama.h5 $pages --kv-bits $kv
     cp cuda.csv f32.csv
@@ -161,7 +161,7 @@ done
 # shellcheck disable=SC2086
 refused 4 "math int8 on the cuda backend .* in f32, not in f16.*Use --kv-dense-type f32 or --device cpu" eval llama.h5 $text \
     --kv-dense-type f16 --kv-bits 8 --math int8 --device cuda
-for kv in "16 --kv-dense-type f16" "4 --kv-code token --kv-dense-type bf16 --kv-recent 8"; do
+for kv in "16 --kv-dense-type f16" "4 --kv-quant per-token --kv-dense-type bf16 --kv-recent 8"; do
     # shellcheck disable=SC2086
     both diffllama.h5 $text --kv-bits $kv
 done
@@ -186,12 +186,12 @@ says() {
 }
 "$dq" quantize "$pair/llama" -o mixed.h5 --bits 8 --embed-bits 16 --skip 'layers[.]1[.].*k_proj' -q >out 2>err || complain "quantize: $(cat err)"
 # shellcheck disable=SC2086
-"$dq" eval llama.h5 --ref llama.h5 $text --kv-bits 8 --kv-code token --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
+"$dq" eval llama.h5 --ref llama.h5 $text --kv-bits 8 --kv-quant per-token --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
 says "llama.h5: layers 0-1: linear gemm_packed int8 (8 bits, row) of q k v o gate up, gemm_packed int8 (8 bits, group 128) of down; attention attend_int8.*: qk int8, pv int8; kv 8:8 int8$" \
     "llama.h5: layers 0-1: linear widen + cublasSgemm f32 .*; attention scores + softmax + values: qk f32, pv f32; kv 16:16 f32$"
 # shellcheck disable=SC2086
 "$dq" eval llama.h5 $text --kv-bits 8 --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
-says "attention attend_int8_sets (decode_int8_sets for single rows): qk int8, pv int8; kv 8:8 page int8$"
+says "attention attend_int8_sets (decode_int8_sets for single rows): qk int8, pv int8; kv 8:8 per-channel int8$"
 # shellcheck disable=SC2086
 "$dq" eval mixed.h5 $text --math bf16 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
 says "mixed.h5: layer 0: linear widen + cublasGemmEx bf16 .* of q k v o gate up, .*; attention attend_bf16: qk bf16, pv bf16; kv 16:16 bf16$" \

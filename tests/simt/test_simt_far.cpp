@@ -421,7 +421,7 @@ static void test_sets(void **state)
     assert_true(fabsf(*out - 0.5f) <= 2e-3f);
 }
 
-/* As test_decode, all tokens in page codes; the parts of splits between corners stay zero. */
+/* As test_decode, all tokens in per-channel codes; the parts of splits between corners stay zero. */
 static void test_decode_sets(void **state)
 {
     (void)state;
@@ -439,7 +439,7 @@ static void test_decode_sets(void **state)
     near(s.out[(ROWS - 1) * COLS + DIM - 1], 0.5 * 3 / SPLITS);
 }
 
-/* Page codes of the last of 65 535 jobs, which has as many heads as a page can have, and a token of it moved. */
+/* Per-channel codes of the last of 65 535 jobs, which has as many heads as a page can have, and a token of it moved. */
 static void test_page_codes(void **state)
 {
     (void)state;

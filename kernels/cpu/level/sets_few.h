@@ -1,4 +1,4 @@
-/* sets_few: products of few rows with a page of 8 or 4 bits whose slots are one set of page codes, with AVX-512 VNNI. Part of
+/* sets_few: products of few rows with a page of 8 or 4 bits whose slots are one set of per-channel codes, with AVX-512 VNNI. Part of
  * simd_vnni.c; simd_sets.h has the same for all other pages.
  *
  * A channel's step and middle belong to all slots, so keys take one sum over all channels, and D is rounded once for all

@@ -156,7 +156,7 @@ static inline void read_keys(float *restrict dst, const uint8_t *restrict codes,
     }
 }
 
-/* Page codes of the j-th piece: (code - d) times a step, and a low: those of one channel, or (each 1) of every code. */
+/* Per-channel codes of the j-th piece: (code - d) times a step, and a low: those of one channel, or (each 1) of every code. */
 DQ_KV_INLINE void kv_page_piece(float *restrict dst, const uint8_t *restrict line, int bits,
                                 int parts, int64_t piece, int j, float d,
                                 const float *restrict step, const float *restrict least, int each)

@@ -1,4 +1,4 @@
-/* simd_sets: attention on page codes in integers, see simd.h: what a channel's step and low mean leaves the loop over tokens.
+/* simd_sets: attention on per-channel codes in integers, see simd.h: what a channel's step and low mean leaves the loop over tokens.
  * Part of simd_pages.h, whose functions it uses.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_SETS_H

@@ -1,8 +1,8 @@
 /* attention: see attention.h. Attention in launches that pass strips on, one row of numbers per query head and
  * row:
- * 1. scores: S = scale * Q K^T of every page, to the strips. For a grain above a row, the same kernel finds the
+ * 1. scores: S = scale * Q K^T of every page, to the strips. For a granularity above a row, the same kernel finds the
  *    largest |S| first, without strips.
- * 2. round_tiles, where the grain is a tile; softmax rounds every other grain itself, replaces S by exp(S - max)
+ * 2. round_tiles, where the granularity is a tile; softmax rounds every other granularity itself, replaces S by exp(S - max)
  *    and keeps each row's sum.
  * 3. factors: what turns the exps of both maps into P1 - lambda P2, once per row and output head.
  * 4. values: D = P1 - lambda P2 of a page in shared memory, times V, pages in ascending order; D is never stored.

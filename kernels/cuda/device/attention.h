@@ -21,7 +21,7 @@ extern "C" {
 typedef struct dq_attention_unit {
     int64_t strip;  /* of its first strip, in floats */
     int64_t page;   /* of its list's first page, in the table of pages */
-    int64_t edge;   /* of its list's first edge (grain `tile`), in the table of edges */
+    int64_t edge;   /* of its list's first edge (granularity `tile`), in the table of edges */
     int32_t record; /* of its first row and query head */
     int32_t factor; /* of its first row and output head */
     int32_t row, n; /* rows of the batch */
@@ -31,7 +31,7 @@ typedef struct dq_attention_unit {
     int32_t keys, ld; /* what the last row sees; floats from row to row */
     int32_t n_edges;
     int32_t
-        n_parts; /* of an output head, that dq_fused_decode keeps: pages, or the sets of page codes */
+        n_parts; /* of an output head, that dq_fused_decode keeps: pages, or the sets of per-channel codes */
     int32_t seq, group;
     int32_t first;         /* row of the unit from which on columns count; n: none */
     int32_t sinks;         /* tokens at positions where attention is parked (measure) */

@@ -30,7 +30,7 @@ const char *dq_fused_lacks(const dq_attention_units *u, const dq_attention_finis
     if (math == DQ_FUSED_INT8 && (u->form[0].bits > 8 || u->form[1].bits > 8))
         return "int8 arithmetic on pages without codes";
     if (math == DQ_FUSED_INT8 && !u->form[0].set_numbers != !u->form[1].set_numbers)
-        return "int8 arithmetic with page codes of keys or values alone";
+        return "int8 arithmetic with per-channel codes of keys or values alone";
     if (round == DQ_ROUND_TILE) return "rounding of logits by tiles";
     return NULL;
 }

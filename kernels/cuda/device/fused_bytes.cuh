@@ -54,7 +54,7 @@ DQ_DEVICE void round_pair(uint32_t *high, uint32_t *low, float x, float y, float
     *high = dq_prmt(a + 128, b + 128, 0x0051); /* what remains is -128..127 */
 }
 
-/* Of page codes `factor` is the lane's D, [32][DQ_WARP], and d nothing. sixteens: tokens elsewhere are no codes. */
+/* Of per-channel codes `factor` is the lane's D, [32][DQ_WARP], and d nothing. sixteens: tokens elsewhere are no codes. */
 template <bool SETS>
 DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const float *factor,
                                 const lane_page *at, uint32_t sixteens)

@@ -1,4 +1,4 @@
-/* fused_decode_sets: page codes in int8 attention of few rows. A warp reads a page; it rounds the rows anew for every set of the
+/* fused_decode_sets: per-channel codes in int8 attention of few rows. A warp reads a page; it rounds the rows anew for every set of the
  * page, a single row by eight sets at once, and what a set adds to a row is a part of its own. See fused_decode.cu, fused_sets.cuh.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_FUSED_DECODE_SETS_CUH

@@ -2,7 +2,7 @@
  * times the offset is taken off behind the product. Keys of the next page are fetched while this one is
  * multiplied. D is rounded to 16 bits by row and run of scales and multiplied as two bytes; tokens that are read
  * unquantized are added in f32. Texts of masks are quoted by tests/simt/defects.tsv.
- * Kernels on page codes are instances of the same passes, see fused_sets.cuh.
+ * Kernels on per-channel codes are instances of the same passes, see fused_sets.cuh.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/fused_launch.h"
 #include "kernels/cuda/device/fused_sets.cuh"
@@ -292,7 +292,7 @@ DQ_DEVICE void page_difference(float d[8][4], uint8_t *mem, const fused_space *a
     for (int i = 0; i < 16; i++) d[i / 4][i % 4] = parked[i * THREADS];
 }
 
-/* The same of page codes, to parked[32][DQ_WARP] of the lane. */
+/* The same of per-channel codes, to parked[32][DQ_WARP] of the lane. */
 DQ_DEVICE void set_difference(float *parked, uint8_t *mem, const fused_space *at,
                               const dq_attention_units *u, const fused_job *j, const lane_rows *l,
                               const dq_fused_logits *round, int page)
@@ -313,7 +313,7 @@ DQ_DEVICE void set_difference(float *parked, uint8_t *mem, const fused_space *at
     }
 }
 
-/* o += D V of page codes, set by set. By all threads; some: the warp has rows that see the page. parked: as set_difference. */
+/* o += D V of per-channel codes, set by set. By all threads; some: the warp has rows that see the page. parked: as set_difference. */
 template <int NT>
 DQ_DEVICE void add_sets(float o[NT][4], const float *parked, const uint8_t *cells, float *numbers,
                         const dq_attention_units *u, const fused_job *j, const lane_page *rows,
@@ -359,7 +359,7 @@ DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const fused_space *at,
             fetch_page<SETS>(mem + at->raw_values, j, values, 1, page, j->value, j->n_slabs);
         if (SETS && some) set_difference(parked, mem, at, u, j, l, round, page);
         if (!SETS && some) page_difference(d, mem, at, u, j, l, round, page);
-        /* of token codes the next keys may be on their way */
+        /* of per-token codes the next keys may be on their way */
         DQ_CP_ASYNC_WAIT(SETS ? 0 : 1, int8_values_wait);
         DQ_SYNC(int8_values_codes); /* codes of values are there */
         const uint8_t *cells =

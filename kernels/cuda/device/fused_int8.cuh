@@ -11,13 +11,13 @@
 /* Where things lie in a block's shared memory, in bytes. */
 struct fused_space {
     int32_t q, q_scale, q_sum; /* queries: cells of 64 rows, [map][run][64] */
-    int32_t q_base;            /* page codes: [map][64] */
+    int32_t q_base;            /* per-channel codes: [map][64] */
     /* Keys as they come; pages with odd numbers raw_stride behind the others, where codes of 8 bits are
      * cells already. Otherwise `keys` are the cells. Cells of values take their place, one page's. Scales are [head][run][64],
-     * of page codes steps and middles [head][2][dim] of a set. Page codes of keys and of values come to one place in turns. */
+     * of per-channel codes steps and middles [head][2][dim] of a set. Per-channel codes of keys and of values come to one place in turns. */
     int32_t raw_keys, raw_stride, keys, key_scale;
     int32_t raw_values, value_scale;
-    /* shares of lanes; half a page's D; [warp][16 tokens][16 rows] of it, of page codes behind all of it, [warp][32][lane] */
+    /* shares of lanes; half a page's D; [warp][16 tokens][16 rows] of it, of per-channel codes behind all of it, [warp][32][lane] */
     int32_t d;
     int32_t rows; /* row_stats */
     int32_t total;
@@ -118,7 +118,7 @@ DQ_DEVICE void copy_bytes(uint8_t *to, const uint8_t *from, int bytes)
         dq_cp_async16(to + i, from + i);
 }
 
-/* Starts copies of codes and scales of n heads: heads one after the other, then their scales, or of page codes the numbers of
+/* Starts copies of codes and scales of n heads: heads one after the other, then their scales, or of per-channel codes the numbers of
  * the page's first set. */
 template <bool SETS>
 DQ_DEVICE void fetch_page(uint8_t *to, const fused_job *j, const dq_page_form *f, int side,

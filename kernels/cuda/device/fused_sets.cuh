@@ -1,4 +1,4 @@
-/* fused_sets: page codes in products of bytes. A set of tokens has a step and a middle (what the code 0 stands for) for each
+/* fused_sets: per-channel codes in products of bytes. A set of tokens has a step and a middle (what the code 0 stands for) for each
  * channel. A query row times a set's steps is rounded to 8 bits, and the row times the middles is added to all products with
  * its tokens; D of a set is rounded once for all channels, and its sum brings the middles. A set is multiplied with those
  * sixteens of a page's tokens that hold some of it. Sums in f32 are those of the CPU: 16 of every sixteenth number each, folded
@@ -155,7 +155,7 @@ DQ_DEVICE void round_row_by_set(const rounded_queries *to, float *to_base, const
 
 /* -------------------------------------------------------------------------------------- scores */
 
-/* S of 32 tokens of page codes, unscaled. A set that begins in the first half of a page is rounded for both halves there. */
+/* S of 32 tokens of per-channel codes, unscaled. A set that begins in the first half of a page is rounded for both halves there. */
 DQ_DEVICE void set_scores(float s[4][4], uint8_t *mem, const fused_space *at,
                           const dq_attention_units *u, const fused_job *j, const lane_rows *l,
                           int page, int m, int half)

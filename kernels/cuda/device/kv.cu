@@ -1,5 +1,5 @@
 /* kv: see kv.h. A warp makes the codes of one token: it finds the largest magnitude of each run of channels, from
- * it the scale, and packs the codes through shared memory, so that no thread writes a part of a byte. Of page codes a
+ * it the scale, and packs the codes through shared memory, so that no thread writes a part of a byte. Of per-channel codes a
  * thread makes those of one channel and set. Moving tokens copies codes and never makes them again.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/kv.h"
@@ -232,7 +232,7 @@ DQ_DEVICE void move_plain(const dq_page_form *f, const dq_page *to, const dq_pag
     }
 }
 
-/* Codes of one token to q[64][cols], its scales to their place; of page codes the numbers of a set with its first token. */
+/* Codes of one token to q[64][cols], its scales to their place; of per-channel codes the numbers of a set with its first token. */
 DQ_DEVICE void move_codes(const dq_page_form *f, const dq_page *to, const dq_page *from, int side,
                           int head, int slot, int t, int8_t *q)
 {

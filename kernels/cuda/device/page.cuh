@@ -2,7 +2,7 @@
  *
  *   plain  [64][stride], one token after the other; keys have stride dim, values cols.
  *   scale  [n_scales][64].
- *          Page codes: [sets][heads][2][dim], steps and lows of channels.
+ *          Per-channel codes: [sets][heads][2][dim], steps and lows of channels.
  *   codes  planes of w bits: 8, 4 and 2 bits are one plane; 6 bits the 4 low bits, then the 2 high ones; 5 bits
  *          the 4 low ones, then the high one; 3 bits the 2 low ones, then the high one. A plane is made of
  *          cells. A cell of keys belongs to one token and holds 16 channels (32 in planes of 4 bits, but for the
@@ -143,7 +143,7 @@ DQ_DEVICE float dq_page_scale(const dq_page_form *f, const dq_page *p, int side,
     return dq_page_number(p, side, dq_page_scale_place(f, head, t, g));
 }
 
-/* The set of slot t, of page codes; -1: before the first. */
+/* The set of slot t, of per-channel codes; -1: before the first. */
 DQ_BOTH int dq_page_set_of(const dq_page *p, int t)
 {
     return dq_page_ones(p->begins & (~(uint64_t)0 >> (63 - t))) - 1;

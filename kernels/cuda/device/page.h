@@ -15,18 +15,18 @@ enum { DQ_PAGE_SLOTS = 64 }; /* tokens of a page */
 typedef struct dq_page_side {
     void *plain;    /* in the form's dense type; NULL: none */
     uint8_t *codes; /* NULL: none */
-    /* f16, or f32 where the page's side is wide; of page codes [sets][heads][set_numbers] */
+    /* f16, or f32 where the page's side is wide; of per-channel codes [sets][heads][set_numbers] */
     void *scale;
     void *sinks; /* the same [n_sinks][dim] a head; NULL: none */
 } dq_page_side;
 
 typedef struct dq_page {
     dq_page_side side[2];
-    uint64_t begins; /* page codes: bit i: slot i is the first of a set */
+    uint64_t begins; /* per-channel codes: bit i: slot i is the first of a set */
     uint64_t widths
         [2]; /* bits of each head's codes, 4 bits a head from the lowest; 0: those of the form */
     int32_t dither;    /* row of the form's dither; -1: none */
-    int32_t first_set; /* page codes: sets of the pages before it in a list */
+    int32_t first_set; /* per-channel codes: sets of the pages before it in a list */
     int16_t n_sinks, heads;
     uint8_t wide[2];
 } dq_page;
@@ -45,7 +45,7 @@ typedef struct dq_page_form {
     int32_t cols;       /* the same, padded to a multiple of 16: channels that have codes */
     int32_t stride;     /* elements from token to token in `plain` */
     int32_t code_bytes; /* of one head and page */
-    /* page codes: of a set and head, a step for each channel, then a low; else 0 */
+    /* per-channel codes: of a set and head, a step for each channel, then a low; else 0 */
     int32_t set_numbers;
     int32_t dense;       /* type of `plain` and `sinks` */
     const float *dither; /* of values: rows of DQ_PAGE_SLOTS, one number a slot; NULL: none */

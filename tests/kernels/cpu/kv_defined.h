@@ -17,7 +17,7 @@ static float lanes(const float *a, const float *b, int64_t n)
     return lane[0];
 }
 
-/* q . k of one token with page codes, whose steps and lows are number[2 * dim], by the definition. */
+/* q . k of one token with per-channel codes, whose steps and lows are number[2 * dim], by the definition. */
 static float set_score_of(const float *q, const int8_t *code, const float *number, int64_t dim,
                           int bits)
 {

@@ -79,7 +79,7 @@ static dq_attend_args arguments(scene *s, const dq_attn *attn)
                             .batch = &s->batch,
                             .kv = s->kv,
                             .q = {s->q, T, N_Q * D},
-                            .logit = {16, DQ_GRAIN_TENSOR}};
+                            .logit = {16, DQ_GRANULARITY_TENSOR}};
 }
 
 static float *attend(scene *s, const dq_attn *attn)
@@ -143,7 +143,7 @@ static void oracle_result(scene *s, const dq_attn *attn, double *y)
 {
     dq_oracle *o = dq_oracle_new(&s->map);
     dq_oracle_append(o, &s->batch, s->k, s->v);
-    dq_oracle_args a = {attn, &s->batch, s->q, NULL, {16, DQ_GRAIN_TENSOR}, NULL};
+    dq_oracle_args a = {attn, &s->batch, s->q, NULL, {16, DQ_GRANULARITY_TENSOR}, NULL};
     dq_oracle_attend(y, o, &a);
     dq_oracle_free(o);
 }
@@ -213,7 +213,7 @@ static void naive_logits(dq_tally *t, scene *s, const dq_attn *attn)
 {
     dq_oracle *o = dq_oracle_new(&s->map);
     dq_oracle_append(o, &s->batch, s->k, s->v);
-    dq_oracle_args a = {attn, &s->batch, s->q, NULL, {8, DQ_GRAIN_TENSOR}, NULL};
+    dq_oracle_args a = {attn, &s->batch, s->q, NULL, {8, DQ_GRANULARITY_TENSOR}, NULL};
     for (int h = 0; h < N_Q; h++) {
         for (int row = 0; row < T; row++) {
             for (int i = 0; i <= row; i++) {

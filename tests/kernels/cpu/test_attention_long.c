@@ -126,7 +126,7 @@ static void rows_stay_themselves(dq_pairing pairing, int n_kv, dq_logit_spec log
 
 static void rows_do_not_depend_on_neighbours(void **state)
 {
-    const dq_logit_spec exact = {16, DQ_GRAIN_TENSOR};
+    const dq_logit_spec exact = {16, DQ_GRANULARITY_TENSOR};
     (void)state;
     rows_stay_themselves(DQ_PAIR_HALVES, N_Q, exact);
     rows_stay_themselves(DQ_PAIR_HALVES, 2, exact);
@@ -139,8 +139,8 @@ static void rows_do_not_depend_on_neighbours(void **state)
 static void rounded_rows_do_not_either(void **state)
 {
     (void)state;
-    rows_stay_themselves(DQ_PAIR_HALVES, 4, (dq_logit_spec){8, DQ_GRAIN_ROW});
-    rows_stay_themselves(DQ_PAIR_HALVES, 4, (dq_logit_spec){6, DQ_GRAIN_HEAD});
+    rows_stay_themselves(DQ_PAIR_HALVES, 4, (dq_logit_spec){8, DQ_GRANULARITY_ROW});
+    rows_stay_themselves(DQ_PAIR_HALVES, 4, (dq_logit_spec){6, DQ_GRANULARITY_HEAD});
 }
 
 /* y = (P1 - lambda P2) V of one row in f64. */
@@ -178,7 +178,7 @@ static void rows_see_what_they_should(void **state)
                                    64, 112, 113, ROWS - 1}; /* tiles begin at 49, 113 */
     (void)state;
     scene *s = scene_new(DQ_PAIR_HALVES, 4, 2);
-    float *y = attend(s, (dq_logit_spec){16, DQ_GRAIN_TENSOR}, ROWS, false);
+    float *y = attend(s, (dq_logit_spec){16, DQ_GRANULARITY_TENSOR}, ROWS, false);
     assert_int_equal((KEYS - ROWS + 49) % DQ_PAGE_TOKENS, 0);
     for (int i = 0; i < 8; i++) {
         for (int out = 0; out < s->map.n_out; out++)

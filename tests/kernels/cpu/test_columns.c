@@ -155,7 +155,8 @@ static int64_t sum_up(scene *s, dq_logit_spec logit, int64_t last_rows, double *
     if (dq_logit_needs_absmax(logit)) {
         float *absmax = s->absmax = s->b->ops->alloc(s->b, 2 * N_Q * sizeof *absmax);
         s->b->ops->attn_absmax(s->b, absmax, &a);
-        if (logit.grain == DQ_GRAIN_TENSOR) s->b->ops->absmax_join(s->b, absmax, 2, N_Q);
+        if (logit.granularity == DQ_GRANULARITY_TENSOR)
+            s->b->ops->absmax_join(s->b, absmax, 2, N_Q);
         a.absmax = absmax;
     }
     s->b->ops->attend(s->b,
@@ -189,7 +190,7 @@ static void check(dq_pairing pairing, int head_dim, const made *how, double tole
     scene s;
     double *got, *want;
     scene_open(&s, pairing, head_dim, 2, how);
-    const int64_t n = sum_up(&s, (dq_logit_spec){16, DQ_GRAIN_TENSOR}, 0, &got, &want);
+    const int64_t n = sum_up(&s, (dq_logit_spec){16, DQ_GRANULARITY_TENSOR}, 0, &got, &want);
     expect_sums(got, want, n, tolerance);
     scene_close(&s);
 }
@@ -236,7 +237,7 @@ static void maps_that_cancel(void **state)
     scene s;
     (void)state;
     scene_open(&s, DQ_PAIR_SHARED_KV, 16, 2, &how);
-    const int64_t n = sum_up(&s, (dq_logit_spec){16, DQ_GRAIN_TENSOR}, 0, &got, &want);
+    const int64_t n = sum_up(&s, (dq_logit_spec){16, DQ_GRANULARITY_TENSOR}, 0, &got, &want);
     for (int64_t i = 0; i < n; i++) {
         assert_true(got[4 * n + i] <= 1e-5 * got[i]);
         assert_true(got[3 * n + i] <= 1e-5 * got[i]);
@@ -261,7 +262,7 @@ static void roundings_windows_and_lambdas(void **state)
     for (int i = 0; i < 8 * N_PAIRINGS; i++) {
         if (!test_runs(i, 5)) continue;
         const made how = {.loud = 3, .grid = true};
-        const dq_logit_spec logit = {(int[]){2, 3, 4, 8}[i / 2 % 4], (dq_grain)(i % 4)};
+        const dq_logit_spec logit = {(int[]){2, 3, 4, 8}[i / 2 % 4], (dq_granularity)(i % 4)};
         scene s;
         double *got, *want;
         scene_open(&s, pairings[i / 8], 16, 1 + i % 3, &how);
@@ -284,7 +285,7 @@ static void sums_depend_on_the_sequence_alone(void **state)
         double *want, *got, *unused;
         scene_open(&both, pairings[p], 20, 1, &how);
         scene_open(&one, pairings[p], 20, 2, &how);
-        const dq_logit_spec logit = {16, DQ_GRAIN_TENSOR};
+        const dq_logit_spec logit = {16, DQ_GRANULARITY_TENSOR};
         const int64_t n = sum_up(&both, logit, 0, &want, &unused);
         one.batch.n_seq = 1; /* the second sequence stays out of the call */
         one.batch.n_rows = FIRST;

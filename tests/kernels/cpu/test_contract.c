@@ -139,7 +139,7 @@ static void keep(stage *s, int32_t seq, int group, const int32_t *kept, int64_t 
     dq_oracle_keep(s->oracle, seq, group, kept, n);
 }
 
-static dq_attend_args arguments(stage *s, int bits, dq_grain grain)
+static dq_attend_args arguments(stage *s, int bits, dq_granularity granularity)
 {
     dq_attend_args a = {.attn = &s->attn, .batch = &s->batch, .kv = s->kv, .layer = LAYER};
     a.q = mat(s->both[Q].device, s->batch.n_rows, (int64_t)N_Q * s->map.head_dim);
@@ -148,16 +148,17 @@ static dq_attend_args arguments(stage *s, int bits, dq_grain grain)
         a.lambda = mat(s->both[LAMBDA].device, s->batch.n_rows, s->map.n_out);
         test_put(s->b, &s->both[LAMBDA], a.lambda.rows * a.lambda.cols);
     }
-    a.logit = (dq_logit_spec){.bits = bits, .grain = grain};
+    a.logit = (dq_logit_spec){.bits = bits, .granularity = granularity};
     return a;
 }
 
-static void attend(stage *s, int bits, dq_grain grain, const dq_columns *columns)
+static void attend(stage *s, int bits, dq_granularity granularity, const dq_columns *columns)
 {
-    dq_attend_args a = arguments(s, bits, grain);
+    dq_attend_args a = arguments(s, bits, granularity);
     if (dq_logit_needs_absmax(a.logit)) {
         s->b->ops->attn_absmax(s->b, s->absmax, &a);
-        if (grain == DQ_GRAIN_TENSOR) s->b->ops->absmax_join(s->b, s->absmax, a.batch->n_seq, N_Q);
+        if (granularity == DQ_GRANULARITY_TENSOR)
+            s->b->ops->absmax_join(s->b, s->absmax, a.batch->n_seq, N_Q);
         a.absmax = s->absmax;
     }
     a.columns = columns;
@@ -165,14 +166,14 @@ static void attend(stage *s, int bits, dq_grain grain, const dq_columns *columns
 }
 
 /* Attends and compares with the oracle: |difference| <= tolerance * largest |y|. */
-static void check_attend(stage *s, int bits, dq_grain grain, double tolerance)
+static void check_attend(stage *s, int bits, dq_granularity granularity, double tolerance)
 {
     const int64_t n = s->batch.n_rows * out_cols(s);
     double *want = calloc((size_t)n, sizeof *want), max = 0, worst = 0;
     float *got = calloc((size_t)n, sizeof *got);
-    dq_oracle_args a = {&s->attn, &s->batch, s->q, s->lambda, {bits, grain}, NULL};
+    dq_oracle_args a = {&s->attn, &s->batch, s->q, s->lambda, {bits, granularity}, NULL};
     dq_oracle_attend(want, s->oracle, &a);
-    attend(s, bits, grain, NULL);
+    attend(s, bits, granularity, NULL);
     s->b->ops->get(s->b, got, s->both[OUT].device, (size_t)n * sizeof *got);
     expect_no_error(s);
     for (int64_t i = 0; i < n; i++) {
@@ -181,7 +182,8 @@ static void check_attend(stage *s, int bits, dq_grain grain, double tolerance)
         worst = off > worst || off != off ? off : worst;
     }
     if (!(worst <= tolerance * max)) {
-        print_error("bits %d, grain %s: off by %g of %g\n", bits, dq_grain_name[grain], worst, max);
+        print_error("bits %d, granularity %s: off by %g of %g\n", bits,
+                    dq_granularity_name[granularity], worst, max);
     }
     assert_true(worst <= tolerance * max);
     free(want);
@@ -250,7 +252,7 @@ static void every_map_unrounded(void **state)
             build_scene(&s);
             for (int i = 0; i < (d == 0 ? 10 : 5); i++) {
                 set_lambda(&s, i);
-                check_attend(&s, 16, DQ_GRAIN_TENSOR, 5e-6);
+                check_attend(&s, 16, DQ_GRANULARITY_TENSOR, 5e-6);
             }
             close_stage(&s);
         }
@@ -266,10 +268,11 @@ static void every_rounding(void **state)
         if (!test_runs(p, 3)) continue;
         open_stage(&s, pairings[p], 16, 2);
         build_scene(&s);
-        for (int grain = DQ_GRAIN_TENSOR; grain <= DQ_GRAIN_TILE; grain++) {
+        for (int granularity = DQ_GRANULARITY_TENSOR; granularity <= DQ_GRANULARITY_TILE;
+             granularity++) {
             for (int i = 0; i < 5; i++) {
-                set_lambda(&s, grain + i + p);
-                check_attend(&s, bits[i], (dq_grain)grain, 5e-6);
+                set_lambda(&s, granularity + i + p);
+                check_attend(&s, bits[i], (dq_granularity)granularity, 5e-6);
             }
         }
         close_stage(&s);
@@ -280,7 +283,8 @@ static void every_rounding(void **state)
 static void zero_logits(void **state)
 {
     (void)state;
-    for (int grain = DQ_GRAIN_TENSOR; grain <= DQ_GRAIN_TILE; grain++) {
+    for (int granularity = DQ_GRANULARITY_TENSOR; granularity <= DQ_GRANULARITY_TILE;
+         granularity++) {
         stage s;
         open_stage(&s, DQ_PAIR_HALVES, 16, 1);
         s.tag[0] = s.b->ops->kv_seq_new(s.b, s.kv);
@@ -288,7 +292,7 @@ static void zero_logits(void **state)
         add_rows(&s, 0, 70);
         memset(s.q, 0, sizeof(float) * 70 * N_Q * 16);
         append(&s);
-        check_attend(&s, 4, (dq_grain)grain, 5e-6);
+        check_attend(&s, 4, (dq_granularity)granularity, 5e-6);
         close_stage(&s);
     }
 }
@@ -321,10 +325,11 @@ static void columns_match(void **state)
                                    .diff = at + 3 * n,
                                    .loo = at + 4 * n};
         }
-        dq_oracle_args a = {&s.attn, &s.batch, s.q, s.lambda, {16, DQ_GRAIN_TENSOR}, &both[1]};
+        dq_oracle_args a = {&s.attn, &s.batch, s.q, s.lambda, {16, DQ_GRANULARITY_TENSOR},
+                            &both[1]};
         dq_oracle_attend(y, s.oracle, &a);
         for (int times = 1; times <= 2; times++) { /* adds to what is there */
-            attend(&s, 16, DQ_GRAIN_TENSOR, &both[0]);
+            attend(&s, 16, DQ_GRANULARITY_TENSOR, &both[0]);
             expect_no_error(&s);
             for (int64_t c = 0; c < 5 * n; c++)
                 assert_true(fabs(sums[c] - times * sums[5 * n + c]) <=
@@ -346,8 +351,8 @@ static void absmax_is_exact(void **state)
     add_rows(&s, 2, 3);
     add_rows(&s, 1, 0); /* a sequence without rows: 0 */
     append(&s);
-    dq_attend_args a = arguments(&s, 4, DQ_GRAIN_HEAD);
-    dq_oracle_args oa = {&s.attn, &s.batch, s.q, NULL, {4, DQ_GRAIN_HEAD}, NULL};
+    dq_attend_args a = arguments(&s, 4, DQ_GRANULARITY_HEAD);
+    dq_oracle_args oa = {&s.attn, &s.batch, s.q, NULL, {4, DQ_GRANULARITY_HEAD}, NULL};
     s.b->ops->attn_absmax(s.b, s.absmax, &a);
     float max_of_all = 0, got[2 * N_Q];
     s.b->ops->get(s.b, got, s.absmax, sizeof got);
@@ -391,7 +396,7 @@ static float *in_chunks(dq_pairing pairing, int head_dim, int chunk, int threads
         if (company) add_rows(&s, 1, before);
         add_rows(&s, 0, n);
         append(&s);
-        attend(&s, bits, DQ_GRAIN_ROW, NULL);
+        attend(&s, bits, DQ_GRANULARITY_ROW, NULL);
         s.b->ops->get(s.b, out + (size_t)at * row, s.both[OUT].device + (size_t)before * row,
                       (size_t)n * row * sizeof *out);
     }
@@ -445,7 +450,7 @@ static void fork_rewind_keep_continue(void **state)
         add_rows(&s, 0, 9);
         add_rows(&s, 2, 64);
         append(&s);
-        check_attend(&s, 16, DQ_GRAIN_TENSOR, 5e-6);
+        check_attend(&s, 16, DQ_GRANULARITY_TENSOR, 5e-6);
         for (int g = 0; g < s.map.n_groups; g++) {
             int32_t kept[100];
             int64_t n = 0;
@@ -459,8 +464,8 @@ static void fork_rewind_keep_continue(void **state)
         add_rows(&s, 2, 66);
         add_rows(&s, fork, 1);
         append(&s);
-        check_attend(&s, 16, DQ_GRAIN_TENSOR, 5e-6);
-        check_attend(&s, 6, DQ_GRAIN_TILE, 5e-6);
+        check_attend(&s, 16, DQ_GRANULARITY_TENSOR, 5e-6);
+        check_attend(&s, 6, DQ_GRANULARITY_TILE, 5e-6);
         s.b->ops->kv_seq_free(s.b, s.kv, 1);
         assert_int_equal(s.b->ops->kv_seq_new(s.b, s.kv), 1);
         assert_int_equal(s.b->ops->kv_count(s.b, s.kv, 1, LAYER, 0, NULL), 0);
@@ -540,7 +545,7 @@ static void exhausted_memory(void **state)
         append(&s);
         int32_t fork = s.b->ops->kv_fork(s.b, s.kv, 0), kept[3] = {0, 5, 9};
         s.b->ops->kv_keep(s.b, s.kv, 0, LAYER, 0, kept, 3);
-        attend(&s, 4, DQ_GRAIN_TENSOR, NULL);
+        attend(&s, 4, DQ_GRANULARITY_TENSOR, NULL);
         dq_alloc_fail_at(0);
         dq_status status = dq_backend_sync(s.b, &err);
         assert_true(status == DQ_OK || status == DQ_RESOURCE);
@@ -564,7 +569,7 @@ static void nan_reaches_the_output(void **state)
         add_rows(&s, 0, 70);
         s.q[66 * N_Q * 16 + 3] = bad[i % 3];
         append(&s);
-        attend(&s, i / 3 < 4 ? 4 : 16, (dq_grain)(i / 3 % 4), NULL);
+        attend(&s, i / 3 < 4 ? 4 : 16, (dq_granularity)(i / 3 % 4), NULL);
         expect_no_error(&s);
         test_get(s.b, &s.both[OUT], 70 * out_cols(&s));
         int n_bad = 0;

@@ -10,7 +10,7 @@ enum { N_PAIRINGS = sizeof pairings / sizeof pairings[0] };
 static const int k_widths[] = {16, 8, 6, 4}, v_widths[] = {16, 8, 6, 4, 3, 2};
 enum { N_WIDTHS = 4 * 6 };
 
-/* the tests run with token codes, then with page codes, then with both and what is not coded in two bytes */
+/* the tests run with per-token codes, then with per-channel codes, then with both and what is not coded in two bytes */
 static bool pages, half;
 
 /* Widths, groups and windows of the i-th case. */
@@ -24,7 +24,7 @@ static dq_kv_spec spec_of(int i)
     spec.group = groups[i % 5];
     if (half) spec.dense = i % 2 ? DQ_KV_BF16 : DQ_KV_F16;
     if (pages && !(half && i % 4 < 2)) {
-        spec.code = i % 3 ? DQ_CODE_DITHER : DQ_CODE_PAGE;
+        spec.quant = i % 3 ? DQ_KV_DITHER : DQ_KV_PER_CHANNEL;
         spec.k_bits = widths[i % 7];
         spec.v_bits = widths[(i + i / 7) % 6];
     }
@@ -225,7 +225,7 @@ static void rewind_drops_or_refuses(void **state)
     dq_kv_spec spec = {.k_bits = 4, .v_bits = 3, .group = 32, .sink = 4, .recent = 64};
     (void)state;
     stage s;
-    if (pages) spec.code = DQ_CODE_PAGE;
+    if (pages) spec.quant = DQ_KV_PER_CHANNEL;
     open_stage(&s, DQ_PAIR_HALVES, 32, spec, 2);
     int32_t a = new_seq(&s, 1, 0);
     stream(&s, a, 200); /* position 200 reads 4..127 as codes */
@@ -326,7 +326,7 @@ static void widths_by_map(void **state)
     (void)state;
     for (int i = 0; i < 12 && pages; i++) {
         dq_kv_spec spec = with_widths(spec_of(1 + 3 * i), widths[i % 4], 1);
-        if (spec.code == DQ_CODE_TOKEN) spec.code = DQ_CODE_PAGE;
+        if (spec.quant == DQ_KV_PER_TOKEN) spec.quant = DQ_KV_PER_CHANNEL;
         stage s;
         if (!test_runs(i, 5)) continue;
         open_stage(&s, own_keys[i % 3], i % 2 ? 80 : 32, spec, 2);
@@ -473,7 +473,7 @@ static void absmax_reads_codes(void **state)
         begin_batch(&s);
         add_rows(&s, a, 90);
         append(&s);
-        dq_attend_args args = arguments(&s, 4, DQ_GRAIN_HEAD);
+        dq_attend_args args = arguments(&s, 4, DQ_GRANULARITY_HEAD);
         dq_oracle_args oa = {.attn = &s.attn, .batch = &s.batch, .q = s.q, .logit = {.bits = 16}};
         s.b->ops->attn_absmax(s.b, absmax, &args);
         s.b->ops->get(s.b, got, absmax, sizeof got);
@@ -514,9 +514,9 @@ int main(void)
         cmocka_unit_test(leverages_are_of_keys_before_rope),
         cmocka_unit_test(absmax_reads_codes),
     };
-    const int failed = cmocka_run_group_tests_name("token codes", tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests_name("per-token codes", tests, NULL, NULL);
     pages = true;
-    const int more = cmocka_run_group_tests_name("page codes", tests, NULL, NULL);
+    const int more = cmocka_run_group_tests_name("per-channel codes", tests, NULL, NULL);
     half = true;
     if (strcmp(test_device(), "cpu") != 0) return failed + more; /* which holds f32 alone */
     return failed + more + cmocka_run_group_tests_name("two bytes", tests, NULL, NULL);

@@ -9,10 +9,10 @@
 #include "tests/rigs/kv_stage.h"
 
 /* One KV head of head_dim channels with all tokens as codes but none of the windows. */
-static void one_head_of(stage *s, int head_dim, int k_bits, int v_bits, int group, dq_kv_code code)
+static void one_head_of(stage *s, int head_dim, int k_bits, int v_bits, int group, dq_kv_quant code)
 {
     dq_err err = {0};
-    dq_kv_spec spec = {.k_bits = k_bits, .v_bits = v_bits, .group = group, .code = code};
+    dq_kv_spec spec = {.k_bits = k_bits, .v_bits = v_bits, .group = group, .quant = code};
     open_stage(s, DQ_PAIR_NONE, head_dim, spec, 1);
     s->b->ops->kv_free(s->b, s->kv);
     dq_oracle_free(s->oracle);
@@ -25,7 +25,7 @@ static void one_head_of(stage *s, int head_dim, int k_bits, int v_bits, int grou
 
 static void one_head(stage *s, int head_dim, int k_bits, int v_bits, int group)
 {
-    one_head_of(s, head_dim, k_bits, v_bits, group, DQ_CODE_TOKEN);
+    one_head_of(s, head_dim, k_bits, v_bits, group, DQ_KV_PER_TOKEN);
 }
 
 /* Appends n tokens of that head, keys and values alike, from position 64 on: all are read as codes. */
@@ -113,7 +113,7 @@ static void numpy_codes(void **state)
     golden_close(&g);
 }
 
-/* Page codes, steps and lows of one side, and the page as attention reads it. */
+/* Per-channel codes, steps and lows of one side, and the page as attention reads it. */
 static void check_page(stage *s, const golden *g, const dq_kv_list *list, int side, int bits,
                        int dithered)
 {
@@ -160,7 +160,7 @@ static void numpy_page_codes(void **state)
         snprintf(name, sizeof name, "p.%d", d);
         const dq_tensor *in = golden_find(&g, name);
         assert_non_null(in);
-        one_head_of(&s, d, b, b, 32, dithered ? DQ_CODE_DITHER : DQ_CODE_PAGE);
+        one_head_of(&s, d, b, b, 32, dithered ? DQ_KV_DITHER : DQ_KV_PER_CHANNEL);
         const dq_kv_list *list = put_tokens(&s, in->data, 64);
         check_page(&s, &g, list, DQ_K, b, 0);
         check_page(&s, &g, list, DQ_V, b, dithered);
@@ -212,7 +212,7 @@ static void elements_are_within_half_a_step(void **state)
         stage s;
         float x[64 * D];
         draw_channels(x, D, (uint32_t)i * 10007);
-        one_head_of(&s, D, b, b, 32, DQ_CODE_DITHER);
+        one_head_of(&s, D, b, b, 32, DQ_KV_DITHER);
         const dq_kv_list *list = put_tokens(&s, x, 64);
         float *scratch = calloc((size_t)dq_cpu_kv_scratch_floats(s.kv), sizeof *scratch);
         for (int k = 0; k < 3; k++) {
@@ -310,7 +310,7 @@ static dq_kv_bytes count_bytes(const stage *s)
                 if (part->plain) n.unquantized += h * 64 * (side == DQ_K ? d : padded) * bytes;
                 if (part->sinks) n.unquantized += h * page->n_sinks * d * bytes;
                 if (part->codes) n.codes += h * 64 * padded * bits[side] / 8;
-                if (part->scale && s->spec.code != DQ_CODE_TOKEN)
+                if (part->scale && s->spec.quant != DQ_KV_PER_TOKEN)
                     n.scales += h * dq_kv_sets(page, 64) * 2 * d * (part->wide ? 4 : 2);
                 else if (part->scale)
                     n.scales += h * 64 * ((d + group - 1) / group) * (part->wide ? 4 : 2);
@@ -340,7 +340,7 @@ static void bytes_are_those_allocated(void **state)
         stage s;
         dq_kv_spec spec = {
             .k_bits = widths[i][0], .v_bits = widths[i][1], .group = 32, .sink = 4, .recent = 64};
-        spec.code = w / 6 % 2 ? DQ_CODE_DITHER : DQ_CODE_TOKEN;
+        spec.quant = w / 6 % 2 ? DQ_KV_DITHER : DQ_KV_PER_TOKEN;
         spec.dense = w < 12 ? DQ_KV_F32 : w < 18 ? DQ_KV_F16 : DQ_KV_BF16;
         open_stage(&s, DQ_PAIR_HALVES, 24, spec, 2);
         int32_t a = new_seq(&s, 1, 0);
@@ -410,11 +410,11 @@ static void forks_share_coded_pages(void **state)
 }
 
 /* Codes and scales of every coded token before and after tokens are dropped. */
-static void move_some(dq_kv_code code)
+static void move_some(dq_kv_quant code)
 {
     dq_kv_spec spec = {.k_bits = 6, .v_bits = 3, .group = 20, .sink = 3, .recent = 10};
     stage s;
-    spec.code = code;
+    spec.quant = code;
     open_stage(&s, DQ_PAIR_SHARED_KV, 80, spec, 1);
     int32_t a = new_seq(&s, 1, 0);
     begin_batch(&s);
@@ -445,7 +445,7 @@ static void move_some(dq_kv_code code)
         }
     }
     assert_true(checked > 100);
-    if (code == DQ_CODE_PAGE) /* tokens of three pages: three sets with scales of their own */
+    if (code == DQ_KV_PER_CHANNEL) /* tokens of three pages: three sets with scales of their own */
         assert_int_equal(dq_kv_sets(now->page[0], DQ_PAGE_TOKENS), 3);
     expect_bytes(&s);
     close_stage(&s);
@@ -454,8 +454,8 @@ static void move_some(dq_kv_code code)
 static void codes_are_moved(void **state)
 {
     (void)state;
-    move_some(DQ_CODE_TOKEN);
-    move_some(DQ_CODE_PAGE);
+    move_some(DQ_KV_PER_TOKEN);
+    move_some(DQ_KV_PER_CHANNEL);
 }
 
 /* Tokens of three layers, the same in each, into a cache of such widths. */
@@ -480,7 +480,7 @@ static void widths_by_layer(void **state)
 {
     static const int bits[3][3] = {
         {3, 3, 6}, {5, 2, 3}, {5, 2, 4}}; /* keys of either map, values */
-    dq_kv_spec spec = {.k_bits = 8, .v_bits = 8, .group = 32, .sink = 3, .code = DQ_CODE_DITHER};
+    dq_kv_spec spec = {.k_bits = 8, .v_bits = 8, .group = 32, .sink = 3, .quant = DQ_KV_DITHER};
     stage s;
     (void)state;
     open_stage(&s, DQ_PAIR_HALVES, 24, spec, 1);
@@ -515,12 +515,12 @@ static void widths_by_layer(void **state)
 }
 
 /* Every allocation of a scene fails once: an error each time, never a crash or a leak. */
-static void exhaust_memory(dq_kv_code code)
+static void exhaust_memory(dq_kv_quant code)
 {
     for (int64_t n = 1; n < 1000; n++) {
         stage s;
         dq_kv_spec spec = {.k_bits = 4, .v_bits = 8, .group = 16, .sink = 4, .recent = 3};
-        spec.code = code;
+        spec.quant = code;
         open_stage(&s, DQ_PAIR_HALVES, 16, spec, 2);
         int32_t a = new_seq(&s, 1, 0);
         begin_batch(&s);
@@ -547,8 +547,8 @@ static void exhaust_memory(dq_kv_code code)
 static void exhausted_memory(void **state)
 {
     (void)state;
-    exhaust_memory(DQ_CODE_TOKEN);
-    exhaust_memory(DQ_CODE_PAGE);
+    exhaust_memory(DQ_KV_PER_TOKEN);
+    exhaust_memory(DQ_KV_PER_CHANNEL);
 }
 
 /* Those that read codes know how the CPU stores them. */

@@ -185,8 +185,8 @@ static void tell_story(answers *to, dq_pairing pairing, dq_kv_spec spec, dq_math
 static const dq_kv_spec specs[] = {
     {.k_bits = 16, .v_bits = 16, .group = 32, .sink = 4, .recent = 64},
     {.k_bits = 8, .v_bits = 4, .group = 32, .sink = 4, .recent = 30},
-    {.k_bits = 4, .v_bits = 8, .group = 7, .sink = 0, .recent = 0, .code = DQ_CODE_PAGE},
-    {.k_bits = 5, .v_bits = 4, .group = 32, .sink = 70, .recent = 16, .code = DQ_CODE_DITHER},
+    {.k_bits = 4, .v_bits = 8, .group = 7, .sink = 0, .recent = 0, .quant = DQ_KV_PER_CHANNEL},
+    {.k_bits = 5, .v_bits = 4, .group = 32, .sink = 70, .recent = 16, .quant = DQ_KV_DITHER},
     {.k_bits = 16, .v_bits = 3, .group = 32, .sink = 5, .recent = 20},
     {.k_bits = 8, .v_bits = 8, .group = 32, .sink = 3, .recent = 64, .rotate_k = true},
 };

@@ -16,7 +16,7 @@ enum { N_PAIRINGS = 6, N_WIDTHS = 15, SCORES = 512 };
 
 static const dq_math int8 = {DQ_NUM_INT8, DQ_NUM_INT8, DQ_NUM_INT8, DQ_NUM_INT8};
 
-static bool pages; /* the tests run with token codes, then with page codes */
+static bool pages; /* the tests run with per-token codes, then with per-channel codes */
 
 /* Widths, groups and windows of the i-th case. */
 static dq_kv_spec spec_of(int i)
@@ -32,7 +32,7 @@ static dq_kv_spec spec_of(int i)
     spec.recent = recents[i / 3 % 4];
     if (pages) {
         static const int widths[] = {4, 5, 3, 8, 2, 6};
-        spec.code = i % 3 ? DQ_CODE_DITHER : DQ_CODE_PAGE;
+        spec.quant = i % 3 ? DQ_KV_DITHER : DQ_KV_PER_CHANNEL;
         spec.k_bits = widths[i % 6];
         spec.v_bits = widths[(i + i / 6) % 6];
     }
@@ -85,7 +85,7 @@ static dq_kv_rows tile_of(const stage *s, int seq)
 static void scores(stage *s, const dq_simd_pages *table, const dq_kv_rows *rows, int head,
                    float *out)
 {
-    dq_attend_args args = arguments(s, 16, DQ_GRAIN_ROW);
+    dq_attend_args args = arguments(s, 16, DQ_GRANULARITY_ROW);
     dq_err err = {0};
     const dq_kv_list *list =
         dq_kv_list_of(s->kv, s->seq[rows->seq], 0, s->map.group[s->map.key[head]]);
@@ -149,7 +149,7 @@ static void check_page(stage *s, const dq_simd_pages *table, const dq_kv_list *l
 {
     enum { ROWS = 11 };
     static float d[ROWS * DQ_PAGE_TOKENS], y[ROWS * 128], want[ROWS * 128];
-    dq_attend_args args = arguments(s, 16, DQ_GRAIN_ROW);
+    dq_attend_args args = arguments(s, 16, DQ_GRANULARITY_ROW);
     const int64_t dim = s->map.head_dim;
     dq_err err = {0};
     dq_cpu cpu = *dq_cpu_of(s->b);
@@ -345,7 +345,7 @@ static void outputs_are_as_defined(void **state)
 static void page_products(stage *s, const dq_simd_pages *table, const dq_kv_list *list,
                           int64_t page, int64_t m, int64_t rows, float *out, float *scratch)
 {
-    dq_attend_args args = arguments(s, 16, DQ_GRAIN_ROW);
+    dq_attend_args args = arguments(s, 16, DQ_GRANULARITY_ROW);
     const int64_t d = s->map.head_dim, n = dq_kv_slots(list->count, page);
     const int64_t end = dq_kv_coded_index(s->kv, list, s->pos[s->cu_rows[1] - 1]);
     dq_cpu cpu = *dq_cpu_of(s->b);
@@ -378,7 +378,7 @@ static void few_rows_are_rows_of_many(void **state)
         add_rows(&s, a, 5);
         append(&s);
         attend(&s, 16); /* makes codes */
-        dq_attend_args args = arguments(&s, 16, DQ_GRAIN_ROW);
+        dq_attend_args args = arguments(&s, 16, DQ_GRANULARITY_ROW);
         float *scratch = dq_block_new((size_t)dq_cpu_score_floats(&args, 4, 1), 4, &err);
         const dq_kv_list *list = dq_kv_list_of(s.kv, a, 0, 0);
         for (int64_t m = 1; m <= DQ_PAGES_FEW; m++) {
@@ -397,7 +397,7 @@ static void few_rows_are_rows_of_many(void **state)
     }
 }
 
-/* What attention hands to the products of page codes: how many pages of whole sets, and how many of them have a way of their own. */
+/* What attention hands to the products of per-channel codes: how many pages of whole sets, and how many of them have a way of their own. */
 static const dq_simd_pages *real;
 static int64_t whole, own_way;
 
@@ -479,7 +479,7 @@ static void pages_are_added_in_order(void **state)
         const int64_t d = s.map.head_dim, last = 4;
         const dq_cpu *cpu = dq_cpu_of(s.b);
         const dq_kv_rows rows = {.n = 1, .first = last, .pos = s.pos + last};
-        dq_attend_args args = arguments(&s, 16, DQ_GRAIN_ROW);
+        dq_attend_args args = arguments(&s, 16, DQ_GRANULARITY_ROW);
         float *scratch = dq_block_new((size_t)dq_cpu_score_floats(&args, 1, 1), 4, &err);
         for (int h = 0; h < N_Q; h++) {
             const int v = s.map.head[h].v[0];
@@ -554,7 +554,7 @@ static void nothing_shows_in_the_bits(void **state)
     }
 }
 
-/* Grains that span rows are rounded by the logits that attend uses, and observed are the same. */
+/* Granularitys that span rows are rounded by the logits that attend uses, and observed are the same. */
 static void absmax_is_of_these_logits(void **state)
 {
     static float got[DQ_PAGE_TOKENS * SCORES];
@@ -563,7 +563,7 @@ static void absmax_is_of_these_logits(void **state)
         stage s;
         float max[2 * N_Q], all = 0;
         prepare(&s, i, 2);
-        dq_attend_args args = arguments(&s, 4, DQ_GRAIN_HEAD);
+        dq_attend_args args = arguments(&s, 4, DQ_GRANULARITY_HEAD);
         s.b->ops->attn_absmax(s.b, max, &args);
         for (int e = 0; e < 2 * N_Q; e++) {
             const int seq = e / N_Q, h = e % N_Q;
@@ -605,7 +605,7 @@ static void outputs_are_near(void **state)
         spec.num = DQ_NUM_INT8;
         spec.k_bits = k_widths[i % 3];
         spec.v_bits = v_widths[i / 3];
-        spec.code = pages ? DQ_CODE_DITHER : DQ_CODE_TOKEN;
+        spec.quant = pages ? DQ_KV_DITHER : DQ_KV_PER_TOKEN;
         open_stage(&s, DQ_PAIR_HALVES, 64, spec, 2);
         s.attn.head_norm = false;
         int32_t a = new_seq(&s, 1, 0);
@@ -664,7 +664,7 @@ int main(void)
         cmocka_unit_test(outputs_are_near),
         cmocka_unit_test(odd_values_show),
     };
-    const int failed = cmocka_run_group_tests_name("token codes", tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests_name("per-token codes", tests, NULL, NULL);
     pages = true;
-    return failed + cmocka_run_group_tests_name("page codes", tests, NULL, NULL);
+    return failed + cmocka_run_group_tests_name("per-channel codes", tests, NULL, NULL);
 }

@@ -142,7 +142,7 @@ static void check_table(const dq_simd_pages *table)
     }
 }
 
-/* The same of page codes. */
+/* The same of per-channel codes. */
 typedef struct sets {
     float number[SLOTS * 2 * DIM], dither[SLOTS], q[ROWS * (DIM + APART)];
     dq_simd_set_page of;

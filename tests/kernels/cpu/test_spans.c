@@ -172,14 +172,14 @@ static void attend(stage *s, dq_logit_spec logit, const dq_attention_spans *span
     if (s->attn.lambda_kind == DQ_LAMBDA_TOKEN) a.lambda = mat(s, LAMBDA, s->map.n_out);
     if (dq_logit_needs_absmax(logit)) {
         s->b->ops->attn_absmax(s->b, s->absmax, &a);
-        if (logit.grain == DQ_GRAIN_TENSOR)
+        if (logit.granularity == DQ_GRANULARITY_TENSOR)
             s->b->ops->absmax_join(s->b, s->absmax, s->batch.n_seq, s->map.n_q);
         a.absmax = s->absmax;
     }
     s->b->ops->attend(s->b, mat(s, OUT, (int64_t)s->map.n_out * s->map.n_slabs * DIM), &a);
 }
 
-static const dq_logit_spec whole = {16, DQ_GRAIN_TENSOR};
+static const dq_logit_spec whole = {16, DQ_GRANULARITY_TENSOR};
 
 static dq_attention_spans spans_of(const stage *s, dq_span_share *sums)
 {
@@ -356,7 +356,7 @@ static void against_oracle(int i)
     build_scene(&s);
     if (s.map.n_maps == 2 && i / N_PAIRINGS % 2) s.attn.lambda_kind = DQ_LAMBDA_TOKEN;
     memcpy(s.last, last[i / 3 % 4], sizeof s.last);
-    const dq_logit_spec logit = {bits[i % 8], (dq_grain)(i / 8 % 4)};
+    const dq_logit_spec logit = {bits[i % 8], (dq_granularity)(i / 8 % 4)};
     const dq_oracle_args o = {&s.attn, &s.batch, s.both[Q].host, s.both[LAMBDA].host, logit, NULL};
     const dq_attention_spans mine = spans_of(&s, got), theirs = spans_of(&s, want);
     for (int times = 0; times < 2; times++) { /* adds to what is there */

@@ -149,7 +149,7 @@ static void put_codes(rig *r, rig_side *s, int side, int p, dq_page *page, int f
     free(half);
 }
 
-/* The same of page codes: sets behind slot `end` have numbers that nobody reads. */
+/* The same of per-channel codes: sets behind slot `end` have numbers that nobody reads. */
 static void put_sets(rig *r, rig_side *s, int side, int p, dq_page *page, int end)
 {
     const dq_page_form *f = &s->form;

@@ -43,7 +43,7 @@ struct rig_spec {
     bool sets, dither;
     bool many_sets; /* pages have up to 12 */
     bool each_slot; /* every slot of a page is a set of its own, most of whose tokens are gone */
-    int second; /* bits of the second map's keys, where page codes have widths by map; 0: they have none */
+    int second; /* bits of the second map's keys, where per-channel codes have widths by map; 0: they have none */
 };
 
 /* A whole call, on both sides. */
@@ -67,7 +67,7 @@ struct rig {
 void rig_open(rig *r, const rig_spec *spec, uint64_t seed);
 void rig_close(rig *r);
 
-/* Which set of page codes slot t has; slots of a page that lie before `index` of its list; what is added to slot t before its
+/* Which set of per-channel codes slot t has; slots of a page that lie before `index` of its list; what is added to slot t before its
  * values are rounded. */
 int rig_set_of(const dq_page *p, int t);
 int rig_slots(int64_t index, int page);

@@ -25,7 +25,7 @@ dq_kv_spec page_spec_of(int i)
         int k, v;
     } maps[] = {{"5+3:6", 5, 6}, {"2+8:3", 8, 3}};
     dq_kv_spec spec = spec_of(i);
-    spec.code = i % 3 ? DQ_CODE_DITHER : DQ_CODE_PAGE;
+    spec.quant = i % 3 ? DQ_KV_DITHER : DQ_KV_PER_CHANNEL;
     spec.k_bits = i % 7 == 5 ? 16 : width[i % 6];
     spec.v_bits = i % 7 == 6 ? 16 : width[(i + 1 + i / 6) % 6];
     if (i % 4 != 3) return spec;
@@ -324,7 +324,7 @@ void attend_both(pair *p, dq_logit_spec logit, const dq_columns columns[2],
         absmax[k] = op->alloc(p->b[k], PAIR_SEQ * PAIR_Q * sizeof(float));
         if (dq_logit_needs_absmax(logit)) {
             op->attn_absmax(p->b[k], absmax[k], &a);
-            if (logit.grain == DQ_GRAIN_TENSOR)
+            if (logit.granularity == DQ_GRANULARITY_TENSOR)
                 op->absmax_join(p->b[k], absmax[k], p->batch.n_seq, PAIR_Q);
             a.absmax = absmax[k];
         }

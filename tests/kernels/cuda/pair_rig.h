@@ -55,7 +55,7 @@ enum { N_PAIRINGS = sizeof pairings / sizeof pairings[0] };
 static const int dims[] = {24, 64, 80, 32, 16, 128};
 
 dq_kv_spec spec_of(int i);
-/* Page codes, with dither and without, of every width; some go by the maps of keys. */
+/* Per-channel codes, with dither and without, of every width; some go by the maps of keys. */
 dq_kv_spec page_spec_of(int i);
 float pair_value(pair *p);
 void pair_open(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec);
@@ -79,7 +79,7 @@ dq_attend_args pair_args(const pair *p, int k, dq_logit_spec logit);
  * of it with rows of its own; b starts at a far position. The batch left behind is ragged and appended. */
 void pair_scene(pair *p, bool evicts);
 
-/* Damage i % N_DAMAGES of page codes: what is not finite, or has no finite step, in keys, values or the last row's queries; and
+/* Damage i % N_DAMAGES of per-channel codes: what is not finite, or has no finite step, in keys, values or the last row's queries; and
  * in all heads channel 2 of a page is alike, so that its step is 0. */
 enum { N_DAMAGES = 6 };
 dq_kv_spec damaged_spec_of(int i);

@@ -16,8 +16,8 @@ static void outputs_are_equal(void **state)
         pair_scene(&p, i % 2);
         set_options(&p, i);
         for (int k = 0; k < 2; k++) {
-            attend_both(&p, (dq_logit_spec){bits[(i + k) % 4], (dq_grain)((i + 2 * k) % 4)}, NULL,
-                        NULL);
+            attend_both(&p, (dq_logit_spec){bits[(i + k) % 4], (dq_granularity)((i + 2 * k) % 4)},
+                        NULL, NULL);
             compare_outputs(&p);
         }
         pair_close(&p);
@@ -35,7 +35,7 @@ static void page_codes_are_read(void **state)
         pair_open(&p, pairings[i / 2 % N_PAIRINGS], dims[i % 6], spec);
         pair_scene(&p, i % 2);
         set_options(&p, i);
-        attend_both(&p, (dq_logit_spec){i % 4 ? 16 : 4, (dq_grain)(i % 4)}, NULL, NULL);
+        attend_both(&p, (dq_logit_spec){i % 4 ? 16 : 4, (dq_granularity)(i % 4)}, NULL, NULL);
         compare_outputs(&p);
         pair_close(&p);
     }
@@ -44,7 +44,8 @@ static void page_codes_are_read(void **state)
 /* The CPU's bits, and its NaN, where a page has a step of 0 or one that is no number. */
 static void damaged_page_codes_are_read(void **state)
 {
-    static const dq_grain grains[] = {DQ_GRAIN_HEAD, DQ_GRAIN_ROW, DQ_GRAIN_TILE};
+    static const dq_granularity granularities[] = {DQ_GRANULARITY_HEAD, DQ_GRANULARITY_ROW,
+                                                   DQ_GRANULARITY_TILE};
     const bool fused = dq_os_cpu_features(NULL) & (DQ_CPU_AVX2 | DQ_CPU_AVX512);
     (void)state;
     for (int i = 0; i < 2 * N_DAMAGES; i++) {
@@ -52,7 +53,7 @@ static void damaged_page_codes_are_read(void **state)
         pair_open(&p, pairings[i / 2 % N_PAIRINGS], dims[i % 6], damaged_spec_of(i));
         pair_damaged_scene(&p, i, 20);
         set_options(&p, i);
-        attend_both(&p, (dq_logit_spec){i % 3 ? 16 : 4, grains[i / 3 % 3]}, NULL, NULL);
+        attend_both(&p, (dq_logit_spec){i % 3 ? 16 : 4, granularities[i / 3 % 3]}, NULL, NULL);
         compare_damaged(&p, 2e-6, fused);
         pair_close(&p);
     }
@@ -71,7 +72,7 @@ static void two_bytes_are_read(void **state)
         pair_open(&p, pairings[i / 2 % N_PAIRINGS], dims[i % 6], spec);
         pair_scene(&p, i % 4 < 2);
         set_options(&p, i);
-        attend_both(&p, (dq_logit_spec){i % 4 ? 16 : 4, (dq_grain)(i % 4)}, NULL, NULL);
+        attend_both(&p, (dq_logit_spec){i % 4 ? 16 : 4, (dq_granularity)(i % 4)}, NULL, NULL);
         compare_outputs(&p);
         pair_close(&p);
     }
@@ -85,8 +86,9 @@ static void every_order_of_threads(void **state)
         dq_simt_set_schedule(seed ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, seed);
         pair_open(&p, DQ_PAIR_HALVES, 48, spec_of(1));
         pair_scene(&p, true);
-        for (int grain = DQ_GRAIN_TENSOR; grain <= DQ_GRAIN_TILE; grain++) {
-            attend_both(&p, (dq_logit_spec){4, (dq_grain)grain}, NULL, NULL);
+        for (int granularity = DQ_GRANULARITY_TENSOR; granularity <= DQ_GRANULARITY_TILE;
+             granularity++) {
+            attend_both(&p, (dq_logit_spec){4, (dq_granularity)granularity}, NULL, NULL);
             compare_outputs(&p);
         }
         pair_close(&p);
@@ -104,7 +106,7 @@ static void absmax_is_equal(void **state)
         pair_scene(&p, true);
         for (int k = CPU; k <= CUDA; k++) {
             const dq_ops *op = p.b[k]->ops;
-            const dq_attend_args a = pair_args(&p, k, (dq_logit_spec){4, DQ_GRAIN_HEAD});
+            const dq_attend_args a = pair_args(&p, k, (dq_logit_spec){4, DQ_GRANULARITY_HEAD});
             at[k] = op->alloc(p.b[k], sizeof got[k]);
             op->attn_absmax(p.b[k], at[k], &a);
             op->get(p.b[k], got[k], at[k], (size_t)p.batch.n_seq * PAIR_Q * sizeof(float));
@@ -135,7 +137,7 @@ static void long_rows(void **state)
         pair_begin(&p);
         pair_rows(&p, a, 1);
         pair_append(&p);
-        attend_both(&p, (dq_logit_spec){bits, DQ_GRAIN_ROW}, NULL, NULL);
+        attend_both(&p, (dq_logit_spec){bits, DQ_GRANULARITY_ROW}, NULL, NULL);
         compare_outputs(&p);
         pair_close(&p);
     }

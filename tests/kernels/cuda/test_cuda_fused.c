@@ -25,7 +25,7 @@ static void open_math(pair *p, int i, dq_num num)
     open_math_of(p, i, num, spec_of(i));
 }
 
-/* Token codes, then page codes. */
+/* Per-token codes, then per-channel codes. */
 static void open_int8(pair *p, int i)
 {
     open_math_of(p, i, DQ_NUM_INT8, i < 12 ? spec_of(i) : page_spec_of(i));
@@ -34,12 +34,13 @@ static void open_int8(pair *p, int i)
 /* S is the same bit for bit; exps and sums are not, so that a code of D may differ by one. */
 static void int8_is_near(void **state)
 {
-    static const dq_grain grains[] = {DQ_GRAIN_TENSOR, DQ_GRAIN_HEAD, DQ_GRAIN_ROW};
+    static const dq_granularity granularities[] = {DQ_GRANULARITY_TENSOR, DQ_GRANULARITY_HEAD,
+                                                   DQ_GRANULARITY_ROW};
     (void)state;
     for (int i = 0; i < 26; i++) {
         pair p;
         open_int8(&p, i);
-        attend_both(&p, (dq_logit_spec){i % 2 ? 16 : 6, grains[i % 3]}, NULL, NULL);
+        attend_both(&p, (dq_logit_spec){i % 2 ? 16 : 6, granularities[i % 3]}, NULL, NULL);
         compare_within(&p, 2e-4, false);
         pair_close(&p);
     }
@@ -59,10 +60,10 @@ static void damage_is_seen(void **state)
         pair_damaged_scene(&p, i, i < N_DAMAGES ? 20 : 1);
         set_options(&p, i);
         if (!bytes) p.attn.head_norm = false;
-        attend_both(
-            &p,
-            (dq_logit_spec){bytes && i % 3 == 0 ? 6 : 16, i / 3 % 2 ? DQ_GRAIN_HEAD : DQ_GRAIN_ROW},
-            NULL, NULL);
+        attend_both(&p,
+                    (dq_logit_spec){bytes && i % 3 == 0 ? 6 : 16,
+                                    i / 3 % 2 ? DQ_GRANULARITY_HEAD : DQ_GRANULARITY_ROW},
+                    NULL, NULL);
         compare_damaged(&p, bytes ? 2e-4 : 3e-2, false);
         pair_close(&p);
     }
@@ -77,7 +78,7 @@ static void bf16_is_near(void **state)
         if (i >= 18) spec.dense = i % 2 ? DQ_KV_F16 : DQ_KV_BF16;
         open_math_of(&p, i, DQ_NUM_BF16, spec);
         p.attn.head_norm = false; /* a norm of nearly nothing has no bound */
-        attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
+        attend_both(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, NULL, NULL);
         compare_within(&p, 3e-2, false);
         pair_close(&p);
     }
@@ -94,7 +95,7 @@ static void absmax_is_equal(void **state)
         open_int8(&p, i);
         for (int k = CPU; k <= CUDA; k++) {
             const dq_ops *op = p.b[k]->ops;
-            const dq_attend_args a = pair_args(&p, k, (dq_logit_spec){4, DQ_GRAIN_HEAD});
+            const dq_attend_args a = pair_args(&p, k, (dq_logit_spec){4, DQ_GRANULARITY_HEAD});
             float *at = op->alloc(p.b[k], sizeof got[k]);
             op->attn_absmax(p.b[k], at, &a);
             op->get(p.b[k], got[k], at, (size_t)p.batch.n_seq * PAIR_Q * sizeof(float));
@@ -119,7 +120,7 @@ static float *outputs(pair *p)
 static void looking_changes_nothing(void **state)
 {
     (void)state;
-    for (int i = 0; i < 8; i++) { /* token codes, then page codes */
+    for (int i = 0; i < 8; i++) { /* per-token codes, then per-channel codes */
         pair p;
         const dq_num num = i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
         double *mass[2];
@@ -136,9 +137,9 @@ static void looking_changes_nothing(void **state)
         for (int k = CPU; k <= CUDA; k++) mass[k] = calloc((size_t)n, sizeof(double));
         const dq_columns columns[2] = {{.offset = offset, .mass = {mass[CPU]}},
                                        {.offset = offset, .mass = {mass[CUDA]}}};
-        attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
+        attend_both(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, NULL, NULL);
         float *before = outputs(&p);
-        attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, columns, measure);
+        attend_both(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, columns, measure);
         pair_sync(&p);
         float *after = outputs(&p);
         const dq_mat m = pair_mat(&p, CUDA, A_OUT);
@@ -159,14 +160,14 @@ static void spans_see_the_same_maps(void **state)
 {
     static const int64_t last[][PAIR_SEQ] = {{0, 1, 0}, {1, 0, 21}, {0, 50, 1}, {1, 20, 4}};
     (void)state;
-    for (int i = 0; i < 8; i++) { /* token codes, then page codes */
+    for (int i = 0; i < 8; i++) { /* per-token codes, then per-channel codes */
         pair p;
         const dq_num num = i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
         open_math_of(&p, i + 1, num, i < 4 ? spec_of(i + 1) : page_spec_of(i + 9));
-        attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
+        attend_both(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, NULL, NULL);
         float *before = outputs(&p);
         pair_count_spans(&p, last[i % 4]);
-        attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
+        attend_both(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, NULL, NULL);
         pair_sync(&p);
         float *after = outputs(&p);
         const dq_mat m = pair_mat(&p, CUDA, A_OUT);
@@ -186,13 +187,14 @@ static const float *row_of(const pair *p, const float *x, int64_t row)
 /* A pass of each sequence's last row alone gives the bits of the pass of all rows, in other kernels. */
 static void single_rows_are_equal(void **state)
 {
-    static const dq_grain grains[] = {DQ_GRAIN_ROW, DQ_GRAIN_HEAD};
+    static const dq_granularity granularities[] = {DQ_GRANULARITY_ROW, DQ_GRANULARITY_HEAD};
     (void)state;
     for (int i = 0; i < 20; i++) {
         pair p;
         open_int8(&p, i);
         const dq_ops *op = p.b[CUDA]->ops;
-        dq_attend_args a = pair_args(&p, CUDA, (dq_logit_spec){i % 3 ? 16 : 6, grains[i / 3 % 2]});
+        dq_attend_args a =
+            pair_args(&p, CUDA, (dq_logit_spec){i % 3 ? 16 : 6, granularities[i / 3 % 2]});
         const size_t width = (size_t)pair_mat(&p, CUDA, A_OUT).cols;
         float given[PAIR_SEQ * PAIR_Q], *absmax = op->alloc(p.b[CUDA], sizeof given);
         for (int k = 0; k < PAIR_SEQ * PAIR_Q; k++) given[k] = 3.0f + (float)(k % 5);
@@ -239,7 +241,7 @@ static void tiles_are_refused_by_name(void **state)
     dq_err err = {0};
     (void)state;
     open_math(&p, 1, DQ_NUM_INT8);
-    const dq_attend_args a = pair_args(&p, CUDA, (dq_logit_spec){4, DQ_GRAIN_TILE});
+    const dq_attend_args a = pair_args(&p, CUDA, (dq_logit_spec){4, DQ_GRANULARITY_TILE});
     p.b[CUDA]->ops->attend(p.b[CUDA], pair_mat(&p, CUDA, A_OUT), &a);
     assert_int_equal(dq_backend_sync(p.b[CUDA], &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "rounding of logits by tiles"));

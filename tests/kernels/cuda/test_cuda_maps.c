@@ -79,7 +79,7 @@ static void looks_are_equal(void **state)
         pair_open(&p, pairings[i], dims[i], i % 2 ? dq_kv_plain : spec_of(2 * i + 1));
         pair_scene(&p, i % 3 == 1);
         set_options(&p, i);
-        look_twice(&p, (dq_logit_spec){i == 3 ? 4 : 16, DQ_GRAIN_ROW}, last[i % 3]);
+        look_twice(&p, (dq_logit_spec){i == 3 ? 4 : 16, DQ_GRANULARITY_ROW}, last[i % 3]);
         pair_close(&p);
     }
 }
@@ -107,7 +107,7 @@ static void spans_are_equal(void **state)
         pair_open(&p, pairings[i], dims[i], i % 2 ? spec_of(2 * i + 1) : dq_kv_plain);
         pair_scene(&p, i % 3 != 1);
         set_options(&p, i + 1);
-        look_at_classes(&p, (dq_logit_spec){i % 4 ? 4 : 16, (dq_grain)(i % 4)}, last[i % 4]);
+        look_at_classes(&p, (dq_logit_spec){i % 4 ? 4 : 16, (dq_granularity)(i % 4)}, last[i % 4]);
         pair_close(&p);
     }
 }
@@ -134,7 +134,7 @@ typedef void observe_fn(pair *p, int k, dq_tally *t);
 
 static void observe_logits(pair *p, int k, dq_tally *t)
 {
-    const dq_attend_args a = pair_args(p, k, (dq_logit_spec){16, DQ_GRAIN_ROW});
+    const dq_attend_args a = pair_args(p, k, (dq_logit_spec){16, DQ_GRANULARITY_ROW});
     p->b[k]->ops->attn_observe(p->b[k], t, &a, 10);
 }
 
@@ -196,8 +196,9 @@ static void launches_do_not_show(void **state)
         pair_open(&p, i ? DQ_PAIR_GROUPED : DQ_PAIR_SHARED_KV, 32, spec_of(3));
         dq_cuda_of(p.b[CUDA])->strip_bytes = 576 << 10; /* about two units of four heads */
         pair_scene(&p, i);
-        look_twice(&p, (dq_logit_spec){6, DQ_GRAIN_TILE}, 0);
-        look_at_classes(&p, (dq_logit_spec){6, DQ_GRAIN_TILE}, (int64_t[PAIR_SEQ]){1, 40, 20});
+        look_twice(&p, (dq_logit_spec){6, DQ_GRANULARITY_TILE}, 0);
+        look_at_classes(&p, (dq_logit_spec){6, DQ_GRANULARITY_TILE},
+                        (int64_t[PAIR_SEQ]){1, 40, 20});
         observe_both(&p, observe_logits);
         pair_close(&p);
     }

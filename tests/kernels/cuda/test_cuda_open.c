@@ -409,7 +409,7 @@ static void test_can(void **state)
     kv.group = 32;
     assert_int_equal(dq_backend_can(b, &m, math, &kv, &err), DQ_OK);
     kv.num = DQ_NUM_F32;
-    kv.code = DQ_CODE_PAGE;
+    kv.quant = DQ_KV_PER_CHANNEL;
     memset(&err, 0, sizeof err);
     assert_int_equal(dq_backend_can(b, &m, plain, &kv, &err), DQ_OK);
     kv.num = DQ_NUM_BF16;
@@ -417,7 +417,7 @@ static void test_can(void **state)
     math.qk = math.pv = math.kv = kv.num = DQ_NUM_INT8;
     kv.k_bits = 8;
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
-    kv.code = DQ_CODE_TOKEN;
+    kv.quant = DQ_KV_PER_TOKEN;
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
     kv.dense = DQ_KV_BF16; /* refused in int8 alone */
     memset(&err, 0, sizeof err);

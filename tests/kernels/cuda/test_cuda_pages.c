@@ -23,7 +23,7 @@ static void compare_token(pair *p, const dq_kv_list *const list[2], int64_t i, i
                      cudaSuccess);
     for (int k = CPU; k <= CUDA; k++)
         name_nans(scale[k], form[side].n_scales + form[side].set_numbers);
-    /* of page codes the padding holds anything */
+    /* of per-channel codes the padding holds anything */
     assert_memory_equal(q[CPU], q[CUDA],
                         (size_t)(form[side].set_numbers ? form[side].dim : form[side].cols));
     assert_memory_equal(scale[CPU], scale[CUDA],
@@ -82,7 +82,7 @@ static void compare_caches(dq_kv_spec (*spec)(int i))
             p.host[A_V][71 * PAIR_KV * dims[i % 6] + c] = 0;
             if (i % 2) p.host[A_K][100 * PAIR_KV * dims[i % 6] + c] *= 1e-4f; /* subnormal there */
         }
-        for (int t = 64; t < 128; t++) { /* of page codes: a step that is subnormal there */
+        for (int t = 64; t < 128; t++) { /* of per-channel codes: a step that is subnormal there */
             float *k = p.host[A_K] + t * PAIR_KV * dims[i % 6];
             k[3] *= 1e-6f;
             k[4] = k[4] * 1e-3f +
@@ -167,7 +167,7 @@ static void page_codes_are_equal(void **state)
     compare_caches(page_spec_of);
 }
 
-/* Codes and numbers of damaged pages, whole and when some of their tokens have been forgotten; token codes, too. */
+/* Codes and numbers of damaged pages, whole and when some of their tokens have been forgotten; per-token codes, too. */
 static void damaged_codes_are_equal(void **state)
 {
     (void)state;
@@ -211,7 +211,7 @@ static void exhausted_device(void **state)
         assert_int_equal(status, DQ_RESOURCE);
         assert_int_equal(op->kv_count(p.b[CUDA], p.kv[CUDA], a, 0, 0, NULL), 30);
         pair_append(&p);
-        attend_both(&p, (dq_logit_spec){16, DQ_GRAIN_ROW}, NULL, NULL);
+        attend_both(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, NULL, NULL);
         compare_outputs(&p);
         compare_codes(&p, a);
         for (int k = CPU; k <= CUDA; k++) {
@@ -237,7 +237,7 @@ static void large_groups_are_refused(void **state)
                          DQ_OK);
         map.group = one_group;
         map.n_groups = 1;
-        spec.code = DQ_CODE_PAGE;
+        spec.quant = DQ_KV_PER_CHANNEL;
         strcpy(spec.widths, "4|3:4");
         spec.k_bits = spec.v_bits = 4;
         assert_int_equal(dq_backend_open(&b, rig_name(), 1, &err), DQ_OK);

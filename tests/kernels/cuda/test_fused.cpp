@@ -118,7 +118,7 @@ static rig_spec spec_of(int math, int dim, int k_bits, int v_bits, uint64_t seed
     return s;
 }
 
-/* Page codes, in int8, with dither and with widths by map. */
+/* Per-channel codes, in int8, with dither and with widths by map. */
 static rig_spec sets_of(int dim, int k_bits, int v_bits, uint64_t seed)
 {
     static const int widths[6] = {8, 6, 5, 4, 3, 2};

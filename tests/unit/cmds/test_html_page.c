@@ -73,7 +73,7 @@ static void no_name_reaches_gnuplot(void **state)
         json_object_set_new(
             row, "task",
             json_sprintf("%s%s", evil, json_string_value(json_object_get(row, "task"))));
-        json_object_set_new(row, "logit_grain", json_string(evil));
+        json_object_set_new(row, "logit_granularity", json_string(evil));
         json_object_set_new(json_object_get(row, "kv"), "policy", json_string(evil));
     }
     char here[4096];
@@ -172,7 +172,7 @@ static void numbers_stand_with_their_errors(void **state)
     assert_non_null(strstr(page, "AR hit"));
     assert_non_null(strstr(page, "at most the margin, 0.01; it fails if all of it is more"));
     assert_non_null(strstr(page, "intervals are expected to miss by chance.</p>"));
-    assert_non_null(strstr(page, "<td class=\"l\">not decided</td>"));
+    assert_non_null(strstr(page, "<td class=\"l\">inconclusive</td>"));
     assert_non_null(strstr(page, "<td>8</td><td>8</td><td>4, 3</td><td>6</td></tr>"));
     assert_non_null(strstr(page, "<td>none</td><td>–</td><td>16, 8</td><td>–</td></tr>"));
     assert_non_null(strstr(page, "<p>Normalization: absolute values, divided by their sum.</p>"));
@@ -184,7 +184,7 @@ static json_t *smallest(const char *name)
 {
     return json_pack("{s:s, s:[{s:s, s:s, s:i, s:s, s:{s:{s:n, s:n}, s:{s:f, s:n}}}]}", "schema",
                      "dq-eval/1", "results", "model", name, "task", "mc", "logit_bits", 16,
-                     "logit_grain", "tensor", "metrics", "acc", "value", "stderr", "acc_norm",
+                     "logit_granularity", "tensor", "metrics", "acc", "value", "stderr", "acc_norm",
                      "value", 0.5, "stderr");
 }
 

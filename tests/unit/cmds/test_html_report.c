@@ -28,7 +28,7 @@ static json_t *parsed(const char *text)
     "'kld_nats':{'value':" value ",'stderr':null},'ln_ppl_ratio':{'value':0,'stderr':null}"
 #define INTERVALS(kld, ppl) "'kld_interval':" kld ",'ln_ppl_interval':" ppl ",'outside':0.025"
 #define KV(found, more)                                                                            \
-    "{'schema':'dq-plan-kv/1','results':[{'path':'o/<p>.json','kv':{'widths':'4:3','code':"        \
+    "{'schema':'dq-plan-kv/1','results':[{'path':'o/<p>.json','kv':{'widths':'4:3','quant':"       \
     "'dither','recent':16,'sink':4},'mean_bits':3.5,'unseen':{" NATS(found) "," INTERVALS(         \
         "[0,1]", "[-1,1]") "}" more "}]}"
 #define ROLES_KV(policy, roles)                                                                    \
@@ -331,12 +331,14 @@ static void curves_of_dq_bench_are_told_apart(void **state)
     json_t *d = parsed(
         "{'schema':'dq-bench/1','settings':{'math':'f32','threads':1},'results':[" PREFILL("64", "") "," PREFILL(
             "128",
-            ",'logit_bits':16,'logit_grain':null") "," PREFILL("128",
-                                                               ",'logit_bits':8,'logit_grain':'"
-                                                               "tile'") "," PREFILL("64",
-                                                                                    ",'logit_bits':"
-                                                                                    "4") "," PREFILL("128",
-                                                                                                     ",'logit_bits':'4'") "]}");
+            ",'logit_bits':16,'logit_granularity':null") "," PREFILL("128",
+                                                                     ",'logit_bits':8,'logit_"
+                                                                     "granularity':'"
+                                                                     "tile'") "," PREFILL("64",
+                                                                                          ",'logit_"
+                                                                                          "bits':"
+                                                                                          "4") "," PREFILL("128",
+                                                                                                           ",'logit_bits':'4'") "]}");
     const char *page = page_of(p, d);
     assert_int_equal(count(page, "m: prefill, BF16, f32, threads: 1</span>"), 1);
     assert_int_equal(count(page, "m: prefill, BF16, 8-bit logits, tile, f32, threads: 1</span>"),
@@ -348,7 +350,7 @@ static void curves_of_dq_bench_are_told_apart(void **state)
     json_decref(d);
 }
 
-/* A rival of a plan of the cache, with the ends of its intervals. */
+/* A baseline of a plan of the cache, with the ends of its intervals. */
 #define RIVAL(widths, bits, kld, ppl)                                                              \
     "{'widths':'" widths "','mean_bits':" bits                                                     \
     ",'unseen':{" NATS("0.5") "},'plan_less_it':{" NATS("-0.25") "," INTERVALS(kld, ppl) "}}"
@@ -402,10 +404,10 @@ static void plans_of_the_cache_say_what_is_decided(void **state)
     const said says[] = {
         {"the plan is closer</td>", 1},
         {"the uniform width is closer</td>", 1},
-        {"not decided which is closer</td>", 1},
+        {"inconclusive which is closer</td>", 1},
         {"the plan loses less</td>", 1},
         {"the uniform width loses less</td>", 1},
-        {"not decided which loses less</td>", 1},
+        {"inconclusive which loses less</td>", 1},
         {"<td>97.5</td>", 7},
         {"against &lt;3&gt;</span>", 2},
         {": the plan has 0.5 bits more: no uniform widths", 1},
@@ -490,8 +492,8 @@ static void plans_of_roles_say_what_answers_lack(void **state)
         parsed(ROLES(",'sharing':1,'uniform':" BESIDE("[-1,1]", "[null,null]") ",'trials':[" SHARE(
             "1", "0.25", "0.5", "true") "]," TWO_GROUPS(CUT("0.5"))));
     const char *page = page_of(p, d);
-    const said both[] = {{"not decided which is closer</td>", 1},
-                         {"not decided which loses less</td>", 1},
+    const said both[] = {{"inconclusive which is closer</td>", 1},
+                         {"inconclusive which loses less</td>", 1},
                          {"&lt;r&gt;.json: KLD</figcaption>", 1},
                          {"&lt;r&gt;.json: what the answers lack</figcaption>", 1},
                          {"<td style=\"--v:0.00\">0.1250<br/>cut</td>", 1},

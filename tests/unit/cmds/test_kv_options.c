@@ -34,7 +34,7 @@ static size_t put_cache(char *text, size_t cap, const dq_kv_config *c)
         snprintf(widths, sizeof widths, "%s", c->widths);
     else
         snprintf(widths, sizeof widths, "%d:%d", c->k_bits, c->v_bits);
-    n = snprintf(text, cap, "%s %s", widths, dq_kv_code_name[c->code]);
+    n = snprintf(text, cap, "%s %s", widths, dq_kv_quant_name[c->quant]);
     if (c->evict.policy)
         n += snprintf(text + n, cap - (size_t)n, " %s %g %s", c->evict.policy->name, c->evict.keep,
                       dq_kv_budget_name[c->evict.budget]);
@@ -64,56 +64,60 @@ static const char *caches(char text[LINE], const dq_kv_config *stored, const cha
 static void codes_multiply(void **state)
 {
     (void)state;
-    assert_string_equal(CACHES("kv-bits", "8,4", "kv-code", "token,dither"),
-                        "8:8 token; 8:8 dither; 4:4 token; 4:4 dither; ");
-    assert_string_equal(CACHES("kv-bits", "4", "kv-code", "page,token", "kv-policy", "h2o,keydiff",
-                               "kv-keep", "0.5,0.25"),
-                        "4:4 page h2o 0.5 uniform; 4:4 page h2o 0.25 uniform; "
-                        "4:4 page keydiff 0.5 uniform; 4:4 page keydiff 0.25 uniform; "
-                        "4:4 token h2o 0.5 uniform; 4:4 token h2o 0.25 uniform; "
-                        "4:4 token keydiff 0.5 uniform; 4:4 token keydiff 0.25 uniform; ");
+    assert_string_equal(CACHES("kv-bits", "8,4", "kv-quant", "per-token,dither"),
+                        "8:8 per-token; 8:8 dither; 4:4 per-token; 4:4 dither; ");
+    assert_string_equal(
+        CACHES("kv-bits", "4", "kv-quant", "per-channel,per-token", "kv-policy", "h2o,keydiff",
+               "kv-keep", "0.5,0.25"),
+        "4:4 per-channel h2o 0.5 uniform; 4:4 per-channel h2o 0.25 uniform; "
+        "4:4 per-channel keydiff 0.5 uniform; 4:4 per-channel keydiff 0.25 uniform; "
+        "4:4 per-token h2o 0.5 uniform; 4:4 per-token h2o 0.25 uniform; "
+        "4:4 per-token keydiff 0.5 uniform; 4:4 per-token keydiff 0.25 uniform; ");
     /* one code alone stays what it is called */
-    assert_string_equal(CACHES("kv-bits", "16,4", "kv-code", "page"), "16:16 page; 4:4 page; ");
-    assert_string_equal(CACHES("kv-bits", "4", "kv-code", "auto"), "4:4 auto; ");
+    assert_string_equal(CACHES("kv-bits", "16,4", "kv-quant", "per-channel"),
+                        "16:16 per-channel; 4:4 per-channel; ");
+    assert_string_equal(CACHES("kv-bits", "4", "kv-quant", "auto"), "4:4 auto; ");
     assert_string_equal(CACHES("kv-bits", "4"), "4:4 auto; ");
 }
 
 static void without_codes_once(void **state)
 {
     (void)state;
-    assert_string_equal(CACHES("kv-bits", "16,16:4", "kv-code", "page,dither"),
-                        "16:16 token; 16:4 page; 16:4 dither; ");
-    assert_string_equal(CACHES("kv-bits", "16|16", "kv-code", "page,dither", "kv-dense-type", "f16",
-                               "kv-keep", "0.5"),
-                        "16|16:16|16 token usual 0.5 uniform; ");
-    assert_string_equal(
-        CACHES("kv-bits", "16,8", "kv-code", "page,token", "kv-policy", "a1,a2", "kv-keep", "0.5"),
-        "16:16 token a1 0.5 uniform; 16:16 token a2 0.5 uniform; "
-        "8:8 page a1 0.5 uniform; 8:8 page a2 0.5 uniform; "
-        "8:8 token a1 0.5 uniform; 8:8 token a2 0.5 uniform; ");
+    assert_string_equal(CACHES("kv-bits", "16,16:4", "kv-quant", "per-channel,dither"),
+                        "16:16 per-token; 16:4 per-channel; 16:4 dither; ");
+    assert_string_equal(CACHES("kv-bits", "16|16", "kv-quant", "per-channel,dither",
+                               "kv-dense-type", "f16", "kv-keep", "0.5"),
+                        "16|16:16|16 per-token usual 0.5 uniform; ");
+    assert_string_equal(CACHES("kv-bits", "16,8", "kv-quant", "per-channel,per-token", "kv-policy",
+                               "a1,a2", "kv-keep", "0.5"),
+                        "16:16 per-token a1 0.5 uniform; 16:16 per-token a2 0.5 uniform; "
+                        "8:8 per-channel a1 0.5 uniform; 8:8 per-channel a2 0.5 uniform; "
+                        "8:8 per-token a1 0.5 uniform; 8:8 per-token a2 0.5 uniform; ");
 }
 
-/* Page codes of values with fewer than 4 bits, or uncoded ones, are not dithered. */
+/* Per-channel codes of values with fewer than 4 bits, or uncoded ones, are not dithered. */
 static void what_is_not_dithered_stands_once(void **state)
 {
     (void)state;
-    assert_string_equal(CACHES("kv-bits", "3,8:2,4:16,5:4", "kv-code", "page,dither"),
-                        "3:3 page; 8:2 page; 4:16 page; 5:4 page; 5:4 dither; ");
-    assert_string_equal(CACHES("kv-bits", "4:2|3,4:2|5", "kv-code", "dither,page"),
-                        "4:2|3 dither; 4:2|5 dither; 4:2|5 page; ");
-    assert_string_equal(CACHES("kv-bits", "4:3,3", "kv-code", "token,dither"),
-                        "4:3 token; 4:3 dither; 3:3 dither; ");
+    assert_string_equal(
+        CACHES("kv-bits", "3,8:2,4:16,5:4", "kv-quant", "per-channel,dither"),
+        "3:3 per-channel; 8:2 per-channel; 4:16 per-channel; 5:4 per-channel; 5:4 dither; ");
+    assert_string_equal(CACHES("kv-bits", "4:2|3,4:2|5", "kv-quant", "dither,per-channel"),
+                        "4:2|3 dither; 4:2|5 dither; 4:2|5 per-channel; ");
+    assert_string_equal(CACHES("kv-bits", "4:3,3", "kv-quant", "per-token,dither"),
+                        "4:3 per-token; 4:3 dither; 3:3 dither; ");
 }
 
 /* auto is one of the others, another where tokens are forgotten. */
 static void auto_stands_for_another(void **state)
 {
     (void)state;
-    assert_string_equal(CACHES("kv-bits", "4", "kv-code", "auto,token,page", "kv-policy", "h2o",
-                               "kv-keep", "1,0.5"),
-                        "4:4 page h2o 1 uniform; 4:4 token h2o 0.5 uniform; "
-                        "4:4 token h2o 1 uniform; 4:4 page h2o 0.5 uniform; ");
-    assert_string_equal(CACHES("kv-bits", "4", "kv-code", "page,auto"), "4:4 page; ");
+    assert_string_equal(CACHES("kv-bits", "4", "kv-quant", "auto,per-token,per-channel",
+                               "kv-policy", "h2o", "kv-keep", "1,0.5"),
+                        "4:4 per-channel h2o 1 uniform; 4:4 per-token h2o 0.5 uniform; "
+                        "4:4 per-token h2o 1 uniform; 4:4 per-channel h2o 0.5 uniform; ");
+    assert_string_equal(CACHES("kv-bits", "4", "kv-quant", "per-channel,auto"),
+                        "4:4 per-channel; ");
 }
 
 static void missing_widths_are_left_out(void **state)
@@ -121,14 +125,15 @@ static void missing_widths_are_left_out(void **state)
     dq_kv_config listed = dq_kv_config_plain;
     dq_err err = {0};
     (void)state;
-    assert_string_equal(CACHES("kv-bits", "4,3,2:4,3|5", "kv-code", "token,page"),
-                        "4:4 token; 4:4 page; 3:3 page; 2:4 page; 3|5:3|5 page; ");
-    assert_string_equal(CACHES("kv-bits", "4:3,4|4", "kv-code", "token,page"),
-                        "4:3 token; 4:3 page; 4|4:4|4 token; 4|4:4|4 page; ");
+    assert_string_equal(
+        CACHES("kv-bits", "4,3,2:4,3|5", "kv-quant", "per-token,per-channel"),
+        "4:4 per-token; 4:4 per-channel; 3:3 per-channel; 2:4 per-channel; 3|5:3|5 per-channel; ");
+    assert_string_equal(CACHES("kv-bits", "4:3,4|4", "kv-quant", "per-token,per-channel"),
+                        "4:3 per-token; 4:3 per-channel; 4|4:4|4 per-token; 4|4:4|4 per-channel; ");
     /* a container's own widths */
     assert_int_equal(dq_kv_config_set_widths(&listed, "3|5", &err), DQ_OK);
-    listed.code = DQ_CODE_PAGE;
-    const char *const given[] = {"kv-code", "token,dither", NULL};
+    listed.quant = DQ_KV_PER_CHANNEL;
+    const char *const given[] = {"kv-quant", "per-token,dither", NULL};
     assert_string_equal(caches((char[LINE]){0}, &listed, given), "3|5:3|5 dither; ");
 }
 
@@ -139,9 +144,10 @@ static void all_with_codes(void **state)
     dq_kv_config *list;
     dq_err err = {0};
     int n, policies = 0;
-    const char *const given[] = {"kv-policy", "all", "kv-code", "token,page,dither", NULL};
+    const char *const given[] = {"kv-policy", "all", "kv-quant", "per-token,per-channel,dither",
+                                 NULL};
     (void)state;
-    for (int i = 0; i < dq_kv_n_policies; i++) policies += !dq_kv_policies[i].yardstick;
+    for (int i = 0; i < dq_kv_n_policies; i++) policies += !dq_kv_policies[i].baseline;
     give(&o, given);
     assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
     assert_int_equal(dq_kv_options_list(&list, &n, &o, &dq_kv_config_plain, &err), DQ_OK);
@@ -167,19 +173,22 @@ static void refuses(bool sweep, const char *said, const char *const *given)
 static void what_does_not_exist_is_refused(void **state)
 {
     (void)state;
-    REFUSES(true, "--kv-code: page stands twice", "kv-code", "page,token,page");
-    REFUSES(true, "--kv-code: an empty part in \"page,\"", "kv-code", "page,");
-    REFUSES(true, "--kv-code: expected one of token, page, dither, auto", "kv-code", "page,tokens");
-    REFUSES(false, "--kv-code: one value only; dq eval sweeps over lists", "kv-code", "page,token");
+    REFUSES(true, "--kv-quant: per-channel stands twice", "kv-quant",
+            "per-channel,per-token,per-channel");
+    REFUSES(true, "--kv-quant: an empty part in \"per-channel,\"", "kv-quant", "per-channel,");
+    REFUSES(true, "--kv-quant: expected one of per-token, per-channel, dither, auto", "kv-quant",
+            "per-channel,tokens");
+    REFUSES(false, "--kv-quant: one value only; dq eval sweeps over lists", "kv-quant",
+            "per-channel,per-token");
     /* a width that no code has, and a code that has none of the widths */
-    REFUSES(true, "--kv-bits 7: 7 bits for keys are not offered", "kv-bits", "4,7", "kv-code",
-            "token,page");
-    REFUSES(true, "--kv-code token: no width of --kv-bits has such codes: 3 bits for keys",
-            "kv-bits", "16,3,5", "kv-code", "page,token");
-    REFUSES(true, "--kv-code token: no width of --kv-bits has such codes: widths that differ",
-            "kv-bits", "3|4", "kv-code", "page,token");
-    REFUSES(true, "--kv-bits 3|4: widths that differ by layer", "kv-bits", "4,3|4", "kv-code",
-            "token");
+    REFUSES(true, "--kv-bits 7: 7 bits for keys are not offered", "kv-bits", "4,7", "kv-quant",
+            "per-token,per-channel");
+    REFUSES(true, "--kv-quant per-token: no width of --kv-bits has such codes: 3 bits for keys",
+            "kv-bits", "16,3,5", "kv-quant", "per-channel,per-token");
+    REFUSES(true, "--kv-quant per-token: no width of --kv-bits has such codes: widths that differ",
+            "kv-bits", "3|4", "kv-quant", "per-channel,per-token");
+    REFUSES(true, "--kv-bits 3|4: widths that differ by layer", "kv-bits", "4,3|4", "kv-quant",
+            "per-token");
     REFUSES(true, "leverage, a1, a2, sum), or all in dq eval", "kv-policy", "keydif");
 }
 
@@ -190,13 +199,13 @@ static void options_act_on_what_stays(void **state)
     dq_kv_config *list;
     dq_err err = {0};
     int n;
-    const char *const given[] = {"kv-bits", "8,3", "kv-code", "token,page", NULL};
+    const char *const given[] = {"kv-bits", "8,3", "kv-quant", "per-token,per-channel", NULL};
     (void)state;
     give(&o, given);
     assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
     assert_int_equal(dq_kv_options_list(&list, &n, &o, &dq_kv_config_plain, &err), DQ_OK);
     assert_int_equal(n, 3);
-    assert_int_equal(o.uses, DQ_KV_CODES); /* no token codes of 3 bits, which have groups */
+    assert_int_equal(o.uses, DQ_KV_CODES); /* no per-token codes of 3 bits, which have groups */
     assert_int_equal(dq_kv_options_check(&o, &err), DQ_OK);
     dq_block_free(list);
 }

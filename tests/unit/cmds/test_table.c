@@ -82,7 +82,8 @@ static void columns_line_up(void **unused)
 /* Two rows that are wider than a line: keys, a column of nothing, some of one thing, three of 40 characters. */
 static dq_table *wide(int models)
 {
-    static const char *const names[] = {"model", "bits", "grain", "task", "is", "a", "b", "c"};
+    static const char *const names[] = {"model", "bits", "granularity", "task",
+                                        "is",    "a",    "b",           "c"};
     dq_table *t;
     dq_err err = {0};
     assert_int_equal(dq_table_new(&t, names, 8, &err), DQ_OK);

@@ -283,7 +283,7 @@ static void keep_alike(const rig *x, rig *y)
  * is due, as where somebody just knew what to keep. */
 static void a_second_reading_codes_nothing(void **state)
 {
-    static const dq_kv_code code[] = {DQ_CODE_TOKEN, DQ_CODE_PAGE, DQ_CODE_DITHER};
+    static const dq_kv_quant code[] = {DQ_KV_PER_TOKEN, DQ_KV_PER_CHANNEL, DQ_KV_DITHER};
     (void)state;
     for (int k = 0; k < 3; k++) {
         dq_kv_spec spec = spec_of("kvzip", 0.25, DQ_KV_BUDGET_UNIFORM, 4);
@@ -291,7 +291,7 @@ static void a_second_reading_codes_nothing(void **state)
         rig x, y;
         spec.k_bits = spec.v_bits = 4;
         spec.group = DQ_KV_GROUP;
-        spec.code = code[k];
+        spec.quant = code[k];
         spec.recent = 200; /* three pages within the context are not due yet */
         rig_open(&x, "llama-f32", &spec);
         rig_open(&y, "llama-f32", &spec);

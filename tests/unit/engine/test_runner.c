@@ -177,7 +177,7 @@ static void equals_the_reference(void **state)
 }
 
 /* A logit next to a rounding boundary may fall on either side of it in another order of sums; then
- * single entries move, the mean hardly does. A wrong grain or width moves the mean by far more. */
+ * single entries move, the mean hardly does. A wrong granularity or width moves the mean by far more. */
 static void rounded_logits_equal_the_oracle(void **state)
 {
     static const int bits[] = {8, 6, 4, 3, 2};
@@ -192,11 +192,11 @@ static void rounded_logits_equal_the_oracle(void **state)
                 char name[64];
                 double max, mean;
                 if (!test_runs((int)i + k + g, 4)) continue;
-                snprintf(name, sizeof name, "logits.%d.%s", bits[k], dq_grain_name[g]);
-                float *got = all_logits(&x, 0, (dq_logit_spec){bits[k], (dq_grain)g});
+                snprintf(name, sizeof name, "logits.%d.%s", bits[k], dq_granularity_name[g]);
+                float *got = all_logits(&x, 0, (dq_logit_spec){bits[k], (dq_granularity)g});
                 differ(&x, got, golden_find(&x.g, name), "qrows", "qcols", &max, &mean);
                 printf("%-14s %d bits %-6s max %.2e mean %.2e\n", which[i], bits[k],
-                       dq_grain_name[g], max, mean);
+                       dq_granularity_name[g], max, mean);
                 assert_true(max <= 2e-5 || mean <= 5e-4);
                 free(got);
             }
@@ -209,7 +209,7 @@ static void rounded_logits_equal_the_oracle(void **state)
 static void chunks_and_threads_change_no_bit(void **state)
 {
     static const int64_t chunk[] = {1, 7, 64, 160};
-    static const dq_logit_spec logit[] = {{16, DQ_GRAIN_TENSOR}, {4, DQ_GRAIN_ROW}};
+    static const dq_logit_spec logit[] = {{16, DQ_GRANULARITY_TENSOR}, {4, DQ_GRANULARITY_ROW}};
     (void)state;
     for (int k = 0; k < 2; k++) {
         dq_err err = {0};
@@ -243,14 +243,14 @@ static void chunks_and_threads_change_no_bit(void **state)
     }
 }
 
-/* The other sequences of a batch, and their order, change nothing: also for grains that span rows. */
+/* The other sequences of a batch, and their order, change nothing: also for granularities that span rows. */
 static void batching_changes_no_bit(void **state)
 {
     (void)state;
     for (int g = 0; g < 4; g++) {
         rig x;
         dq_err err = {0};
-        dq_logit_spec logit = {4, (dq_grain)g};
+        dq_logit_spec logit = {4, (dq_granularity)g};
         rig_open(&x, "diffllama-f32", "avx512", 2);
         size_t dim = (size_t)x.m->dim;
         float *alone = dq_block_new(160 * dim, sizeof(float), &err);

@@ -132,7 +132,7 @@ static void sweep_open(dq_eval *e)
     }
     for (int i = MODELS - 1; i >= 0; i--) {
         for (int bits = 4; bits <= 16; bits += 12) {
-            const dq_logit_spec logit = {.bits = bits, .grain = DQ_GRAIN_ROW};
+            const dq_logit_spec logit = {.bits = bits, .granularity = DQ_GRANULARITY_ROW};
             assert_int_equal(dq_eval_add(e, i, 0, logit, (dq_math){0}, &dq_kv_plain, &err), DQ_OK);
         }
     }

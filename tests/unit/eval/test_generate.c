@@ -260,7 +260,7 @@ static dq_generate_state slowly(rig *x, bool steps)
 /* How logits are rounded and what the cache keeps. */
 typedef struct setting {
     int bits;
-    dq_grain grain;
+    dq_granularity granularity;
     int k_bits, v_bits;
     const char *policy;
     double keep;
@@ -270,18 +270,18 @@ typedef struct setting {
 } setting;
 
 static const setting settings[] = {
-    {16, DQ_GRAIN_TENSOR, 16, 16, NULL, 1, 0, true, true},
-    {4, DQ_GRAIN_ROW, 16, 16, NULL, 1, 0, true, true},
-    {4, DQ_GRAIN_TENSOR, 16, 16, NULL, 1, 0, false, false},
-    {5, DQ_GRAIN_HEAD, 16, 16, NULL, 1, 0, false, false},
-    {3, DQ_GRAIN_TILE, 16, 16, NULL, 1, 0, false, false},
-    {16, DQ_GRAIN_TENSOR, 4, 2, NULL, 1, 0, true, true},
-    {16, DQ_GRAIN_TENSOR, 16, 16, "streaming", 0.5, 3, false, true},
-    {6, DQ_GRAIN_ROW, 8, 8, "knorm", 0.4, 0, false, true},
-    {16, DQ_GRAIN_TENSOR, 6, 3, "random", 0.5, 2, false, true},
-    {16, DQ_GRAIN_TENSOR, 16, 16, "h2o", 0.3, 2, false, false},
-    {16, DQ_GRAIN_TENSOR, 4, 4, "snapkv", 0.5, 4, false, false},
-    {4, DQ_GRAIN_TENSOR, 16, 16, "diff", 0.5, 1, false, false},
+    {16, DQ_GRANULARITY_TENSOR, 16, 16, NULL, 1, 0, true, true},
+    {4, DQ_GRANULARITY_ROW, 16, 16, NULL, 1, 0, true, true},
+    {4, DQ_GRANULARITY_TENSOR, 16, 16, NULL, 1, 0, false, false},
+    {5, DQ_GRANULARITY_HEAD, 16, 16, NULL, 1, 0, false, false},
+    {3, DQ_GRANULARITY_TILE, 16, 16, NULL, 1, 0, false, false},
+    {16, DQ_GRANULARITY_TENSOR, 4, 2, NULL, 1, 0, true, true},
+    {16, DQ_GRANULARITY_TENSOR, 16, 16, "streaming", 0.5, 3, false, true},
+    {6, DQ_GRANULARITY_ROW, 8, 8, "knorm", 0.4, 0, false, true},
+    {16, DQ_GRANULARITY_TENSOR, 6, 3, "random", 0.5, 2, false, true},
+    {16, DQ_GRANULARITY_TENSOR, 16, 16, "h2o", 0.3, 2, false, false},
+    {16, DQ_GRANULARITY_TENSOR, 4, 4, "snapkv", 0.5, 4, false, false},
+    {4, DQ_GRANULARITY_TENSOR, 16, 16, "diff", 0.5, 1, false, false},
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
@@ -306,7 +306,7 @@ static void check_groups(const char *model, const setting *s, int threads)
     rig x;
     dq_kv_spec kv = kv_of(s);
     rig_open(&x, model, &kv, threads);
-    x.pass.logit = (dq_logit_spec){.bits = s->bits, .grain = s->grain};
+    x.pass.logit = (dq_logit_spec){.bits = s->bits, .granularity = s->granularity};
     ask_for(&x, N_PROMPTS, 5);
     for (int j = 2; j < N_PROMPTS - 1; j++) x.prompt[j].n = 73 + j; /* a page and a bit */
     x.prompt[5].n = 33;
@@ -335,7 +335,7 @@ static void check_contexts(const char *model, const setting *s)
     rig x;
     dq_kv_spec kv = kv_of(s);
     rig_open(&x, model, &kv, 1);
-    x.pass.logit = (dq_logit_spec){.bits = s->bits, .grain = s->grain};
+    x.pass.logit = (dq_logit_spec){.bits = s->bits, .granularity = s->granularity};
     ask_for(&x, N_PROMPTS - 1, 4); /* the last one has one id */
     dq_generate_state whole = slowly(&x, !s->whole);
     for (int j = 0; j < N_PROMPTS - 1; j++) x.prompt[j].context = x.prompt[j].n * (3 + j % 4) / 8;
@@ -417,7 +417,7 @@ static void test_threads(void **state)
     rig_open(&x, "diffllama", &dq_kv_plain, 1);
     dq_generate_state plain = generate(&x, &work);
     rig_open(&y, "diffllama", &kv, 1);
-    y.pass.logit = (dq_logit_spec){.bits = s->bits, .grain = s->grain};
+    y.pass.logit = (dq_logit_spec){.bits = s->bits, .granularity = s->granularity};
     dq_generate_state one = generate(&y, &work);
     bool same = true;
     for (int i = 0; i < N_PROMPTS; i++) same = same && one.of[i].logp[0] == plain.of[i].logp[0];

@@ -259,7 +259,7 @@ static void test_shared(void **state)
     rig_close(&x);
 }
 
-/* Nothing is shared at grain tensor; at grain row and with a compressed cache the shared prefix is. */
+/* Nothing is shared at granularity tensor; at granularity row and with a compressed cache the shared prefix is. */
 static void test_settings(void **state)
 {
     (void)state;
@@ -271,14 +271,14 @@ static void test_settings(void **state)
     rig_open(&x, "llama", "banking77");
     x.s.runs = 1;
     assert_non_null(plan(&x));
-    score(&x, (dq_logit_spec){.bits = 6, .grain = DQ_GRAIN_TENSOR}, &dq_kv_plain);
-    score(&x, (dq_logit_spec){.bits = 6, .grain = DQ_GRAIN_ROW}, &dq_kv_plain);
+    score(&x, (dq_logit_spec){.bits = 6, .granularity = DQ_GRANULARITY_TENSOR}, &dq_kv_plain);
+    score(&x, (dq_logit_spec){.bits = 6, .granularity = DQ_GRANULARITY_ROW}, &dq_kv_plain);
     score(&x, (dq_logit_spec){.bits = 16}, &kv);
     dq_icl_cost(&x.e.ids[0].req, &naive, &shared);
     assert_int_equal(x.e.n_rows, 4);
     for (int i = 0; i < x.e.n_rows; i++) {
         const dq_eval_row *r = &x.e.row[i];
-        bool whole = r->logit.bits == 6 && r->logit.grain == DQ_GRAIN_TENSOR;
+        bool whole = r->logit.bits == 6 && r->logit.granularity == DQ_GRANULARITY_TENSOR;
         assert_int_equal(r->work.computed, whole ? naive : shared);
         assert_true(r->work.cached.contexts == (dq_kv_spec_is_plain(&r->kv) ? 0 : 2));
         dq_eval_numbers n;
@@ -392,7 +392,7 @@ static void test_query_clusters(void **state)
     rig_open(&x, "llama", "clinic150");
     assert_non_null(plan(&x));
     score(&x, (dq_logit_spec){.bits = 16}, &dq_kv_plain);
-    score(&x, (dq_logit_spec){.bits = 4, .grain = DQ_GRAIN_ROW}, &dq_kv_plain);
+    score(&x, (dq_logit_spec){.bits = 4, .granularity = DQ_GRANULARITY_ROW}, &dq_kv_plain);
     double right[2][MAX], mean[Q] = {0}, change[Q] = {0};
     uint32_t seed = 7;
     const int64_t n = dq_eval_units(&x.e, &x.e.row[1]);

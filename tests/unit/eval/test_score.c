@@ -179,9 +179,9 @@ static void score_windows(rig *x, const dq_pass *pass, const dq_kv_spec *kv, int
     dq_score_end(&s);
 }
 
-static const dq_logit_spec specs[] = {{16, DQ_GRAIN_TENSOR}, {4, DQ_GRAIN_ROW},
-                                      {4, DQ_GRAIN_TENSOR},  {6, DQ_GRAIN_HEAD},
-                                      {3, DQ_GRAIN_TILE},    {2, DQ_GRAIN_ROW}};
+static const dq_logit_spec specs[] = {{16, DQ_GRANULARITY_TENSOR}, {4, DQ_GRANULARITY_ROW},
+                                      {4, DQ_GRANULARITY_TENSOR},  {6, DQ_GRANULARITY_HEAD},
+                                      {3, DQ_GRANULARITY_TILE},    {2, DQ_GRANULARITY_ROW}};
 enum { N_SPECS = sizeof specs / sizeof specs[0] };
 
 static void check_items(const char *model)
@@ -200,7 +200,7 @@ static void check_items(const char *model)
         assert_memory_equal(&each, &want, sizeof want);
         assert_int_equal(work.tokens, single.tokens);
         assert_int_equal(work.computed, single.computed);
-        if (specs[s].bits == 16 || specs[s].grain == DQ_GRAIN_ROW)
+        if (specs[s].bits == 16 || specs[s].granularity == DQ_GRANULARITY_ROW)
             assert_true(work.computed < work.tokens);
         else
             assert_int_equal(work.computed, work.tokens);
@@ -209,7 +209,7 @@ static void check_items(const char *model)
 }
 
 /* A shared prefix in front of all items gives the bits of sequences that hold it themselves, and is computed once
- * where the grain allows. */
+ * where the granularity allows. */
 static void test_prefix(void **state)
 {
     (void)state;
@@ -345,7 +345,7 @@ static void test_kv_items(void **state)
     rig x;
     dq_err err = {0};
     rig_open(&x, "diffllama-f32");
-    dq_pass pass = {.logit = {.bits = 16, .grain = DQ_GRAIN_TENSOR}};
+    dq_pass pass = {.logit = {.bits = 16, .granularity = DQ_GRANULARITY_TENSOR}};
     answers want, all, each;
     expect(&x, &pass, NULL, &want);
     for (int e = 0; e < 3; e++) {
@@ -379,7 +379,7 @@ static void test_kv_prefix(void **state)
     dq_err err = {0};
     rig_open(&x, "diffllama-f32");
     const dq_shared_prefix prefix = {.ids = x.text, .n = 40, .end = N_ITEMS};
-    dq_pass pass = {.logit = {.bits = 16, .grain = DQ_GRAIN_TENSOR}};
+    dq_pass pass = {.logit = {.bits = 16, .granularity = DQ_GRANULARITY_TENSOR}};
     answers want, all, each;
     expect(&x, &pass, &prefix, &want);
     x.q.shared_prefix = &prefix;
@@ -464,7 +464,7 @@ static void test_kv_windows(void **state)
     rig x;
     dq_err err = {0};
     rig_open(&x, "llama-f32");
-    dq_pass pass = {.logit = {.bits = 16, .grain = DQ_GRAIN_TENSOR}};
+    dq_pass pass = {.logit = {.bits = 16, .granularity = DQ_GRANULARITY_TENSOR}};
     double want[N], logp[N], once[N];
     int32_t top1[N];
     dq_score_work work = {0};
@@ -568,7 +568,7 @@ static void test_past(void **state)
     rig x;
     dq_err err = {0};
     rig_open(&x, "diffllama-f32");
-    dq_pass pass = {.logit = {.bits = 16, .grain = DQ_GRAIN_TENSOR}};
+    dq_pass pass = {.logit = {.bits = 16, .granularity = DQ_GRANULARITY_TENSOR}};
     for (int64_t first = 0; first < 11; first++) {
         if (!test_runs((int)first, 4)) continue;
         const int64_t scored = 11 - first;
@@ -817,7 +817,7 @@ static void text_sweep_open(dq_eval *e, rig *x)
         (dq_evict_spec){.policy = dq_kv_policy_find("h2o", &err), .keep = 0.75, .window = -1};
     assert_int_equal(dq_eval_add(e, 0, 1, specs[1], (dq_math){0}, &kv, &err), DQ_OK);
     kv.k_bits = kv.v_bits = 4;
-    kv.code = DQ_CODE_PAGE;
+    kv.quant = DQ_KV_PER_CHANNEL;
     assert_int_equal(dq_eval_add(e, 0, 1, specs[0], (dq_math){0}, &kv, &err), DQ_OK);
     assert_int_equal(dq_eval_add(e, 0, 1, specs[2], (dq_math){0}, &dq_kv_plain, &err), DQ_OK);
     assert_int_equal(e->n_rows, 4);

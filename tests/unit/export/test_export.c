@@ -46,7 +46,7 @@ static void quantize(const char *source, const char *out, int bits, int64_t grou
 {
     dq_quantize_settings s = settings_of(bits, group, mode);
     s.skip = skip;
-    s.logit = (dq_logit_spec){.bits = 8, .grain = DQ_GRAIN_ROW};
+    s.logit = (dq_logit_spec){.bits = 8, .granularity = DQ_GRANULARITY_ROW};
     make_container(source, out, &s);
 }
 

@@ -288,9 +288,9 @@ static void test_refused(void **state)
     quantize(DQ_TEST_DIR "/golden/models/llama-f32", 16, 32, DQ_SEARCH);
     expect(exact(), "has no tokenizer.json");
     quantize(DQ_TEST_DIR "/golden/models/diffllama-f32", 4, 32, DQ_SEARCH);
-    expect(exact(), "family diffllama");
+    expect(exact(), "architecture diffllama");
     quantize(DQ_TEST_DIR "/golden/models/plain-norm", 4, 32, DQ_SEARCH);
-    expect(exact(), "family diff-plain");
+    expect(exact(), "architecture diff-plain");
     quantize(DQ_TEST_DIR "/golden/models/llama-dynamic", 16, 32, DQ_SEARCH);
     expect(exact(), "rope type \"dynamic\" has no form");
     quantize(DQ_TEST_DIR "/golden/models/llama-yarn-factor", 16, 32, DQ_SEARCH);

@@ -43,7 +43,7 @@ static dq_kv_config other(int i)
     else if (i < 2)
         dq_kv_field_set_integer(f, &c, bits[i]);
     else if (f->type == DQ_KV_BY_LAYER) {
-        c.code = DQ_CODE_PAGE; /* in full(), too: see places below */
+        c.quant = DQ_KV_PER_CHANNEL; /* in full(), too: see places below */
         assert_int_equal(dq_kv_config_set_widths(&c, "6|3+2:3", &err), DQ_OK);
     } else if (f->type == DQ_KV_BY_GROUP) {
         c.evict.budget = DQ_KV_BUDGET_ROLES;
@@ -159,7 +159,7 @@ static void no_policy_no_eviction(void **state)
     assert_true(dq_kv_spec_same(&s, &t));
     assert_int_equal(dq_evict_check(&s, &err), DQ_OK);
     json_t *o = dq_kv_config_json(&a), *p = dq_kv_spec_json(&s);
-    assert_int_equal(json_object_size(o), 7); /* no "code", no "widths" */
+    assert_int_equal(json_object_size(o), 7); /* no "quant", no "widths" */
     assert_int_equal(json_object_size(p), DQ_KV_FIELDS);
     assert_true(json_real_value(json_object_get(p, "keep")) == 1);
     assert_true(json_is_null(json_object_get(p, "tokens")));
@@ -203,7 +203,7 @@ static void rotation_waits_for_a_model(void **state)
     dq_kv_config c = dq_kv_config_plain;
     dq_kv_spec s;
     (void)state;
-    c.code = DQ_CODE_TOKEN;
+    c.quant = DQ_KV_PER_TOKEN;
     c.v_bits = 4;
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
     assert_true(!s.rotate_k && s.rotate_v);
@@ -222,33 +222,33 @@ static void labels_say_what_a_cache_has(void **state)
 {
     static const struct {
         const char *widths;
-        dq_kv_code code;
+        dq_kv_quant quant;
         dq_rotate rotate;
         const char *says;
-    } all[] = {{"16", DQ_CODE_AUTO, DQ_ROTATE_AUTO, "16:16"},
-               {"16", DQ_CODE_AUTO, DQ_ROTATE_OFF, "16:16"},
-               {"16", DQ_CODE_AUTO, DQ_ROTATE_ON, "16:16 rotated"},
-               {"8:4", DQ_CODE_PAGE, DQ_ROTATE_AUTO, "8:4 page"},
-               {"8:4", DQ_CODE_PAGE, DQ_ROTATE_ON, "8:4 page rotated"},
-               {"8:4", DQ_CODE_PAGE, DQ_ROTATE_OFF, "8:4 page unrotated"},
-               {"16:4", DQ_CODE_PAGE, DQ_ROTATE_OFF, "16:4 page"},
-               {"8", DQ_CODE_TOKEN, DQ_ROTATE_OFF, "8:8"},
-               {"8:4", DQ_CODE_TOKEN, DQ_ROTATE_AUTO, "8:4"},
-               {"8:4", DQ_CODE_TOKEN, DQ_ROTATE_ON, "8:4 rotated"},
-               {"4", DQ_CODE_TOKEN, DQ_ROTATE_ON, "4:4"},
-               {"4", DQ_CODE_TOKEN, DQ_ROTATE_OFF, "4:4 unrotated"},
-               {"4", DQ_CODE_DITHER, DQ_ROTATE_AUTO, "4:4 dither"},
-               {"4:3", DQ_CODE_DITHER, DQ_ROTATE_AUTO, "4:3 page"},
-               {"4:16", DQ_CODE_DITHER, DQ_ROTATE_AUTO, "4:16 page"},
-               {"4:2|3", DQ_CODE_DITHER, DQ_ROTATE_AUTO, "4:2|3 page"},
-               {"4:2|5", DQ_CODE_DITHER, DQ_ROTATE_AUTO, "4:2|5 dither"}};
+    } all[] = {{"16", DQ_KV_QUANT_AUTO, DQ_ROTATE_AUTO, "16:16"},
+               {"16", DQ_KV_QUANT_AUTO, DQ_ROTATE_OFF, "16:16"},
+               {"16", DQ_KV_QUANT_AUTO, DQ_ROTATE_ON, "16:16 rotated"},
+               {"8:4", DQ_KV_PER_CHANNEL, DQ_ROTATE_AUTO, "8:4 per-channel"},
+               {"8:4", DQ_KV_PER_CHANNEL, DQ_ROTATE_ON, "8:4 per-channel rotated"},
+               {"8:4", DQ_KV_PER_CHANNEL, DQ_ROTATE_OFF, "8:4 per-channel unrotated"},
+               {"16:4", DQ_KV_PER_CHANNEL, DQ_ROTATE_OFF, "16:4 per-channel"},
+               {"8", DQ_KV_PER_TOKEN, DQ_ROTATE_OFF, "8:8"},
+               {"8:4", DQ_KV_PER_TOKEN, DQ_ROTATE_AUTO, "8:4"},
+               {"8:4", DQ_KV_PER_TOKEN, DQ_ROTATE_ON, "8:4 rotated"},
+               {"4", DQ_KV_PER_TOKEN, DQ_ROTATE_ON, "4:4"},
+               {"4", DQ_KV_PER_TOKEN, DQ_ROTATE_OFF, "4:4 unrotated"},
+               {"4", DQ_KV_DITHER, DQ_ROTATE_AUTO, "4:4 dither"},
+               {"4:3", DQ_KV_DITHER, DQ_ROTATE_AUTO, "4:3 per-channel"},
+               {"4:16", DQ_KV_DITHER, DQ_ROTATE_AUTO, "4:16 per-channel"},
+               {"4:2|3", DQ_KV_DITHER, DQ_ROTATE_AUTO, "4:2|3 per-channel"},
+               {"4:2|5", DQ_KV_DITHER, DQ_ROTATE_AUTO, "4:2|5 dither"}};
     dq_err err = {0};
     dq_kv_spec s;
     char text[DQ_KV_TEXT];
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         dq_kv_config c = dq_kv_config_plain;
-        c.code = all[i].code;
+        c.quant = all[i].quant;
         c.rotate = all[i].rotate;
         assert_int_equal(dq_kv_config_set_widths(&c, all[i].widths, &err), DQ_OK);
         assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
@@ -264,33 +264,33 @@ static void usual_code_goes_by_what_is_forgotten(void **state)
     dq_kv_config c = dq_kv_config_plain, back;
     dq_kv_spec s;
     (void)state;
-    assert_int_equal(c.code, DQ_CODE_AUTO);
+    assert_int_equal(c.quant, DQ_KV_QUANT_AUTO);
     c.k_bits = c.v_bits = 4;
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
-    assert_true(s.code == DQ_CODE_PAGE && s.rotate_k && !s.rotate_v);
+    assert_true(s.quant == DQ_KV_PER_CHANNEL && s.rotate_k && !s.rotate_v);
     c.evict.policy = dq_kv_policy_find("h2o", &err); /* keeps everything */
-    assert_int_equal(dq_kv_config_code(&c), DQ_CODE_PAGE);
+    assert_int_equal(dq_kv_config_quant(&c), DQ_KV_PER_CHANNEL);
     c.evict.keep = 0.5;
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
-    assert_true(s.code == DQ_CODE_TOKEN && s.rotate_k && s.rotate_v);
+    assert_true(s.quant == DQ_KV_PER_TOKEN && s.rotate_k && s.rotate_v);
     assert_true(dq_kv_config_uses(&c) & DQ_KV_NARROW);
     c.k_bits = 3;
-    assert_int_equal(dq_kv_config_code(&c), DQ_CODE_PAGE);
+    assert_int_equal(dq_kv_config_quant(&c), DQ_KV_PER_CHANNEL);
     assert_false(dq_kv_config_uses(&c) & DQ_KV_NARROW);
     c.k_bits = 4;
     c.evict.keep = 0;
     c.evict.tokens = 100;
-    assert_int_equal(dq_kv_config_code(&c), DQ_CODE_TOKEN);
+    assert_int_equal(dq_kv_config_quant(&c), DQ_KV_PER_TOKEN);
     json_t *o = dq_kv_config_json(&c);
-    assert_string_equal(json_string_value(json_object_get(o, "code")), "auto");
-    json_object_del(o, "code");
+    assert_string_equal(json_string_value(json_object_get(o, "quant")), "auto");
+    json_object_del(o, "quant");
     assert_int_equal(dq_kv_config_read(&back, o, a, &err), DQ_OK);
-    assert_int_equal(back.code, DQ_CODE_TOKEN);
+    assert_int_equal(back.quant, DQ_KV_PER_TOKEN);
     json_decref(o);
     o = dq_kv_config_json(&dq_kv_config_plain);
-    assert_null(json_object_get(o, "code"));
+    assert_null(json_object_get(o, "quant"));
     assert_int_equal(dq_kv_config_read(&back, o, a, &err), DQ_OK);
-    assert_int_equal(back.code, DQ_CODE_AUTO);
+    assert_int_equal(back.quant, DQ_KV_QUANT_AUTO);
     json_decref(o);
     dq_arena_free(a);
 }
@@ -303,12 +303,12 @@ static void equal_widths_are_no_list(void **state)
     dq_kv_spec s;
     (void)state;
     assert_int_equal(dq_kv_config_set_widths(&c, "4|4", &err), DQ_OK);
-    assert_int_equal(dq_kv_config_code(&c), DQ_CODE_PAGE);
+    assert_int_equal(dq_kv_config_quant(&c), DQ_KV_PER_CHANNEL);
     c.evict.policy = dq_kv_policy_find("h2o", &err);
     c.evict.keep = 0.5;
-    assert_int_equal(dq_kv_config_code(&c), DQ_CODE_TOKEN);
+    assert_int_equal(dq_kv_config_quant(&c), DQ_KV_PER_TOKEN);
     assert_int_equal(dq_kv_config_uses(&c), DQ_KV_CODES | DQ_KV_NARROW | DQ_KV_EVICTS | DQ_KV_SUMS);
-    c.code = DQ_CODE_TOKEN;
+    c.quant = DQ_KV_PER_TOKEN;
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, &err),
                      DQ_OK);
     assert_true(!s.widths[0] && s.k_bits == 4 && s.v_bits == 4);
@@ -322,7 +322,7 @@ static void widths_wait_for_a_model(void **state)
     dq_kv_config c = dq_kv_config_plain;
     dq_kv_spec s, t;
     (void)state;
-    c.code = DQ_CODE_PAGE;
+    c.quant = DQ_KV_PER_CHANNEL;
     assert_int_equal(dq_kv_config_set_widths(&c, "3|5+3:2*|6", &err), DQ_OK);
     assert_true(c.k_bits == 0 && c.v_bits == 0);
     assert_int_equal(dq_kv_config_uses(&c), DQ_KV_CODES);
@@ -338,7 +338,7 @@ static void widths_wait_for_a_model(void **state)
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
     assert_int_equal(dq_kv_config_fit(&c, 2, &err), DQ_OK);
     dq_kv_config plain = dq_kv_config_plain;
-    plain.code = DQ_CODE_PAGE;
+    plain.quant = DQ_KV_PER_CHANNEL;
     plain.k_bits = plain.v_bits = 4;
     assert_int_equal(dq_kv_config_spec(&t, &plain, DQ_NUM_F32, 64, 2, &err), DQ_OK);
     assert_true(dq_kv_spec_same(&s, &t) && dq_kv_config_same(&c, &plain));
@@ -347,7 +347,7 @@ static void widths_wait_for_a_model(void **state)
     assert_int_equal(dq_kv_config_uses(&c), 0);
     c = plain;
     assert_int_equal(dq_kv_config_set_widths(&c, "3|4", &err), DQ_OK);
-    c.code = DQ_CODE_TOKEN;
+    c.quant = DQ_KV_PER_TOKEN;
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_USAGE);
 }
 
@@ -415,7 +415,7 @@ static void damaged_settings_are_refused(void **state)
         for (char *p = text; *p; p++) *p = *p == '\'' ? '"' : *p;
         json_t *o = dq_kv_config_json(&dq_kv_config_plain), *more = json_loads(text, 0, NULL);
         assert_non_null(more);
-        json_object_set_new(o, "code", json_string("page"));
+        json_object_set_new(o, "quant", json_string("per-channel"));
         json_object_update(o, more);
         assert_int_equal(dq_kv_config_read(&back, o, a, &err), DQ_DAMAGED);
         json_decref(o);
@@ -447,15 +447,15 @@ static void files_leave_out(void **state)
     (void)state;
     assert_int_equal(read_file(&c, "{}", &err), DQ_OK);
     assert_true(dq_kv_config_same(&c, &want));
-    assert_int_equal(read_file(&c, "{'widths': '3|5+3:3|6', 'code': 'dither', 'recent': 16}", &err),
-                     DQ_OK);
-    want.code = DQ_CODE_DITHER;
+    assert_int_equal(
+        read_file(&c, "{'widths': '3|5+3:3|6', 'quant': 'dither', 'recent': 16}", &err), DQ_OK);
+    want.quant = DQ_KV_DITHER;
     want.recent = 16;
     assert_int_equal(dq_kv_config_set_widths(&want, "3|5+3:3|6", &err), DQ_OK);
     assert_true(dq_kv_config_same(&c, &want));
     want = dq_kv_config_plain;
     assert_int_equal(read_file(&c, "{'widths': '8:4'}", &err), DQ_OK);
-    want.code = DQ_CODE_TOKEN; /* which files without the key mean */
+    want.quant = DQ_KV_PER_TOKEN; /* which files without the key mean */
     want.k_bits = 8;
     want.v_bits = 4;
     assert_true(dq_kv_config_same(&c, &want));
@@ -478,33 +478,32 @@ static void damaged_files_are_refused(void **state)
 {
     static const struct {
         const char *text, *says;
-    } bad[] = {
-        {"[]", "not an object"},
-        {"{'bits': 4}", "unknown key \"bits\""},
-        {"{'sink': null}", "key \"sink\": expected a value"},
-        {"{'sink': -1}", "key \"sink\": expected 0 to"},
-        {"{'recent': '16'}", "key \"recent\": expected an integer"},
-        {"{'code': 'pages'}",
-         "key \"code\": expected \"token\", \"page\", \"dither\" or \"auto\", found \"pages\""},
-        {"{'rotate': 1}", "key \"rotate\": expected a string"},
-        {"{'widths': '3|'}", "key \"widths\" is \"3|\": "},
-        {"{'widths': '4:4', 'k_bits': 4}", "\"widths\" and \"k_bits\" are two ways"},
-        {"{'widths': '3|4:4'}", "KV settings: "}, /* of token codes */
-        {"{'k_bits': 7}", "KV settings: 7 bits"},
-        {"{'k_bits': null}", "key \"k_bits\": expected a value"},
-        {"{'keep': 0.5}", "key \"keep\" says nothing without \"policy\""},
-        {"{'policy': 'h3o', 'keep': 0.5}", "key \"policy\" is \"h3o\": unknown policy"},
-        {"{'policy': 'h2o'}", "\"policy\" needs \"keep\" or \"tokens\""},
-        {"{'policy': 'h2o', 'keep': 1.5}", "found keep 1.5"},
-        {"{'policy': 'h2o', 'keep': 0.5, 'tokens': 100}", "the other one 0"},
-        {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles', 'roles': '1.0,'}",
-         "key \"roles\" is \"1.0,\": expected layers"},
-        {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles'}", "needs roles"},
-        {"{'policy': 'h2o', 'keep': 0.5, 'roles': '1.0'}", "roles say nothing with"},
-        {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles', 'roles': 1}",
-         "key \"roles\": expected a string"},
-        {"{'roles': '1.0'}", "key \"roles\" says nothing without \"policy\""},
-        {"{'policy': 'h2o', 'tokens': 10}", "tokens 10 is less than sink"}};
+    } bad[] = {{"[]", "not an object"},
+               {"{'bits': 4}", "unknown key \"bits\""},
+               {"{'sink': null}", "key \"sink\": expected a value"},
+               {"{'sink': -1}", "key \"sink\": expected 0 to"},
+               {"{'recent': '16'}", "key \"recent\": expected an integer"},
+               {"{'quant': 'pages'}", "key \"quant\": expected \"per-token\", \"per-channel\", "
+                                      "\"dither\" or \"auto\", found \"pages\""},
+               {"{'rotate': 1}", "key \"rotate\": expected a string"},
+               {"{'widths': '3|'}", "key \"widths\" is \"3|\": "},
+               {"{'widths': '4:4', 'k_bits': 4}", "\"widths\" and \"k_bits\" are two ways"},
+               {"{'widths': '3|4:4'}", "KV settings: "}, /* of per-token codes */
+               {"{'k_bits': 7}", "KV settings: 7 bits"},
+               {"{'k_bits': null}", "key \"k_bits\": expected a value"},
+               {"{'keep': 0.5}", "key \"keep\" says nothing without \"policy\""},
+               {"{'policy': 'h3o', 'keep': 0.5}", "key \"policy\" is \"h3o\": unknown policy"},
+               {"{'policy': 'h2o'}", "\"policy\" needs \"keep\" or \"tokens\""},
+               {"{'policy': 'h2o', 'keep': 1.5}", "found keep 1.5"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'tokens': 100}", "the other one 0"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles', 'roles': '1.0,'}",
+                "key \"roles\" is \"1.0,\": expected layers"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles'}", "needs roles"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'roles': '1.0'}", "roles say nothing with"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles', 'roles': 1}",
+                "key \"roles\": expected a string"},
+               {"{'roles': '1.0'}", "key \"roles\" says nothing without \"policy\""},
+               {"{'policy': 'h2o', 'tokens': 10}", "tokens 10 is less than sink"}};
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dq_err err;

@@ -408,7 +408,7 @@ static void settings_of_other_layers_are_damage(void **state)
         dq_kv_config kv = dq_kv_config_plain;
         dq_err err = {0};
         dq_model *m = NULL;
-        kv.code = DQ_CODE_PAGE;
+        kv.quant = DQ_KV_PER_CHANNEL;
         kv.evict.policy = t[i].roles ? dq_kv_policy_find("keydiff", &err) : NULL;
         kv.evict.keep = t[i].roles ? 0.5 : kv.evict.keep;
         if (t[i].roles) kv.evict.budget = DQ_KV_BUDGET_ROLES;

@@ -175,7 +175,8 @@ static void recipes_come_back(void **unused)
         "{\"schema\":\"dq-recipe/1\",\"bits\":3,\"group\":\"row\",\"scale\":\"asym\","
         "\"scale_dtype\":\"f32\",\"skip\":\"o_proj\",\"embed_bits\":6,\"head_bits\":8,"
         "\"dense_type\":\"bf16\",\"rules\":[{\"match\":\"down\",\"bits\":5,\"group\":64}],"
-        "\"kv\":{\"k_bits\":null,\"v_bits\":null,\"code\":\"page\",\"widths\":\"3|5+3:3|6\","
+        "\"kv\":{\"k_bits\":null,\"v_bits\":null,\"quant\":\"per-channel\",\"widths\":\"3|5+3:3|"
+        "6\","
         "\"group\":32,\"rotate\":\"auto\",\"sink\":4,\"recent\":16,\"policy\":\"h2o\",\"keep\":0."
         "25,"
         "\"tokens\":null,\"budget\":\"uniform\",\"every\":0,\"window\":-1,\"seed\":1},"
@@ -226,8 +227,8 @@ static void plain_settings_keep_their_recipe(void **unused)
     assert_int_equal(dq_quantize_recipe_of(&recipe, &s, &err), DQ_OK);
     assert_int_equal(dq_json_dump(&text, recipe, JSON_SORT_KEYS, &err), DQ_OK);
     assert_string_equal(
-        text, "{\"bits\": 4, \"group\": \"128\", \"logit_bits\": 16, \"logit_grain\": "
-              "\"tensor\", \"scale\": \"absmax\", \"scale_dtype\": \"f16\", \"skip\": null}");
+        text, "{\"bits\": 4, \"group\": \"128\", \"logit_bits\": 16, \"logit_granularity\": "
+              "\"per-tensor\", \"scale\": \"absmax\", \"scale_dtype\": \"f16\", \"skip\": null}");
     free(text);
     json_decref(recipe);
 }

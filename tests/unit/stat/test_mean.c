@@ -215,27 +215,27 @@ static int64_t missing(double loss, double std_err, int64_t n, int64_t gained, i
 static void counts_decide(int64_t gained, int64_t lost, int64_t n)
 {
     const double d = (double)(lost - gained) / (double)n;
-    if (dq_interval_holds(dq_interval_paired(lost, gained, n), 0.013) != DQ_UNDECIDED) return;
+    if (dq_interval_decide(dq_interval_paired(lost, gained, n), 0.013) != DQ_INCONCLUSIVE) return;
     const int64_t more = missing(d, 0, n, gained, lost, 0.013), times = (n + more) / n + 1;
     assert_true(more >= 1);
     assert_int_not_equal(
-        dq_interval_holds(dq_interval_paired(times * lost, times * gained, times * n), 0.013),
-        DQ_UNDECIDED);
+        dq_interval_decide(dq_interval_paired(times * lost, times * gained, times * n), 0.013),
+        DQ_INCONCLUSIVE);
     const int64_t fewer = (n + more) * 9 / 10 / n;
     if (fewer < 1) return;
     assert_int_equal(
-        dq_interval_holds(dq_interval_paired(fewer * lost, fewer * gained, fewer * n), 0.013),
-        DQ_UNDECIDED);
+        dq_interval_decide(dq_interval_paired(fewer * lost, fewer * gained, fewer * n), 0.013),
+        DQ_INCONCLUSIVE);
 }
 
 static void test_margin(void **state)
 {
     (void)state;
-    assert_int_equal(dq_interval_holds((dq_interval){-0.02, 0.01}, 0.01), DQ_HOLDS);
-    assert_int_equal(dq_interval_holds((dq_interval){-0.02, 0.0101}, 0.01), DQ_UNDECIDED);
-    assert_int_equal(dq_interval_holds((dq_interval){0.01, 0.03}, 0.01), DQ_UNDECIDED);
-    assert_int_equal(dq_interval_holds((dq_interval){0.0101, 0.03}, 0.01), DQ_FAILS);
-    assert_int_equal(dq_interval_holds(dq_interval_none, 0.01), DQ_UNDECIDED);
+    assert_int_equal(dq_interval_decide((dq_interval){-0.02, 0.01}, 0.01), DQ_WITHIN);
+    assert_int_equal(dq_interval_decide((dq_interval){-0.02, 0.0101}, 0.01), DQ_INCONCLUSIVE);
+    assert_int_equal(dq_interval_decide((dq_interval){0.01, 0.03}, 0.01), DQ_INCONCLUSIVE);
+    assert_int_equal(dq_interval_decide((dq_interval){0.0101, 0.03}, 0.01), DQ_EXCEEDS);
+    assert_int_equal(dq_interval_decide(dq_interval_none, 0.01), DQ_INCONCLUSIVE);
     /* half as wide: four times as many, less what the smaller quantile of t saves */
     assert_int_equal(missing(0, 0.01, 100, -1, -1, 0.01), 287);
     assert_int_equal(missing(3.2, 1.3287, 4, -1, -1, 0.01), 2);
@@ -243,8 +243,8 @@ static void test_margin(void **state)
     assert_int_equal(missing(0.01, 0.01, 100, -1, -1, 0.01), 0); /* on the margin: never */
     assert_int_equal(missing(0, 0, 60, -1, -1, 0.01), 381 - 60);
     assert_int_equal(missing(0, 0, 60, 0, 0, 0.01), 381 - 60);
-    assert_int_equal(dq_interval_holds(dq_interval_paired(0, 0, 381), 0.01), DQ_HOLDS);
-    assert_int_equal(dq_interval_holds(dq_interval_paired(0, 0, 380), 0.01), DQ_UNDECIDED);
+    assert_int_equal(dq_interval_decide(dq_interval_paired(0, 0, 381), 0.01), DQ_WITHIN);
+    assert_int_equal(dq_interval_decide(dq_interval_paired(0, 0, 380), 0.01), DQ_INCONCLUSIVE);
     assert_int_equal(missing(0, 0, 60, -1, -1, 1e-300), 0);
     const dq_interval_loss alone = {
         .clusters = 1, .interval = dq_interval_none, .gained = -1, .lost = -1};

@@ -210,11 +210,12 @@ static void use_file(rig *x, const char *name, int64_t shots)
 }
 
 /* Adds a row and computes all. */
-static dq_eval_row *run(rig *x, int bits, dq_grain grain, const dq_kv_spec *kv)
+static dq_eval_row *run(rig *x, int bits, dq_granularity granularity, const dq_kv_spec *kv)
 {
     dq_err err = {0};
     const int at = x->e.n_rows;
-    dq_eval_add(&x->e, 0, 0, (dq_logit_spec){.bits = bits, .grain = grain}, (dq_math){0}, kv, &err);
+    dq_eval_add(&x->e, 0, 0, (dq_logit_spec){.bits = bits, .granularity = granularity},
+                (dq_math){0}, kv, &err);
     assert_string_equal(err.text, "");
     dq_eval_run(&x->e, &err);
     assert_string_equal(err.text, "");
@@ -252,7 +253,7 @@ static int expect_golden(rig *x, const json_t *root, const char *model, const ch
 {
     int n = 0;
     use_file(x, file, shots);
-    const dq_eval_row *row = run(x, 16, DQ_GRAIN_TENSOR, &dq_kv_plain);
+    const dq_eval_row *row = run(x, 16, DQ_GRANULARITY_TENSOR, &dq_kv_plain);
     for (size_t i = 0; i < json_array_size(root); i++) {
         const json_t *c = json_array_get(root, i);
         if (strcmp(json_string_value(json_object_get(c, "model")), model) == 0 &&
@@ -341,13 +342,13 @@ static void groups_do_not_matter(void **state)
         const dq_kv_spec kv[] = {dq_kv_plain, coded(8, 4), forgets};
         rig_open(&x, models[i]);
         use_file(&x, "prompts.jsonl", 0);
-        expect_alone(&x, run(&x, 16, DQ_GRAIN_TENSOR, &kv[0]));
-        for (int g = DQ_GRAIN_TENSOR; g <= DQ_GRAIN_TILE; g++)
-            expect_alone(&x, run(&x, 6, (dq_grain)g, &kv[0]));
-        const dq_eval_row *row = run(&x, 16, DQ_GRAIN_TENSOR, &kv[1]);
+        expect_alone(&x, run(&x, 16, DQ_GRANULARITY_TENSOR, &kv[0]));
+        for (int g = DQ_GRANULARITY_TENSOR; g <= DQ_GRANULARITY_TILE; g++)
+            expect_alone(&x, run(&x, 6, (dq_granularity)g, &kv[0]));
+        const dq_eval_row *row = run(&x, 16, DQ_GRANULARITY_TENSOR, &kv[1]);
         assert_true(row->work.cached.contexts == dq_eval_units(&x.e, row));
         expect_alone(&x, row);
-        row = run(&x, 8, DQ_GRAIN_ROW, &kv[2]);
+        row = run(&x, 8, DQ_GRANULARITY_ROW, &kv[2]);
         assert_true(row->work.cached.evicted > 0);
         expect_alone(&x, row);
         rig_close(&x);
@@ -363,7 +364,7 @@ static void prompts_have_no_reference(void **state)
     (void)state;
     rig_open(&x, "llama");
     use_file(&x, "prompts.jsonl", 0);
-    run(&x, 4, DQ_GRAIN_ROW, &dq_kv_plain);
+    run(&x, 4, DQ_GRANULARITY_ROW, &dq_kv_plain);
     assert_int_equal(x.e.n_rows, 1);
     dq_eval_numbers_of(&x.e, 0, &n, &err);
     assert_int_equal(err.code, DQ_OK);
@@ -506,7 +507,7 @@ static void ends_at_the_last_position(void **state)
     memcpy(text + n, "\"}", 3);
     set_source(&x, &dq_eval_prompts, text, strlen(text));
     x.settings.n_stop = 0;
-    const dq_eval_row *row = run(&x, 16, DQ_GRAIN_TENSOR, &dq_kv_plain);
+    const dq_eval_row *row = run(&x, 16, DQ_GRANULARITY_TENSOR, &dq_kv_plain);
     const int64_t capacity = 512 - x.e.ids[0].req.req[0].n_ctx + 1;
     assert_in_range(capacity, 1, NEW - 1);
     assert_int_equal((int)row->extra[DQ_GEN_END], DQ_GENERATE_END_POSITIONS);

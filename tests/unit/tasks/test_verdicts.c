@@ -91,13 +91,17 @@ static void refuses(void **state)
 
 /* Two models, three settings of the first; lines in any order, one item missing at 4 bits. */
 static const char many[] =
-    "{\"model\": \"a\", \"logit_bits\": 4, \"logit_grain\": \"row\", \"item\": 2, \"verdict\": 0}\n"
-    "{\"model\": \"a\", \"logit_bits\": 16, \"logit_grain\": \"row\", \"item\": 0, \"verdict\": "
+    "{\"model\": \"a\", \"logit_bits\": 4, \"logit_granularity\": \"row\", \"item\": 2, "
+    "\"verdict\": 0}\n"
+    "{\"model\": \"a\", \"logit_bits\": 16, \"logit_granularity\": \"row\", \"item\": 0, "
+    "\"verdict\": "
     "1}\n"
     "{\"model\": \"a\", \"logit_bits\": 16, \"item\": 2, \"verdict\": true}\n"
     "{\"model\": \"a\", \"logit_bits\": 16, \"item\": 1, \"verdict\": false}\n"
-    "{\"model\": \"a\", \"logit_bits\": 4, \"logit_grain\": \"row\", \"item\": 1, \"verdict\": 1}\n"
-    "{\"model\": \"a\", \"logit_bits\": 4, \"logit_grain\": \"tensor\", \"item\": 0, \"verdict\": "
+    "{\"model\": \"a\", \"logit_bits\": 4, \"logit_granularity\": \"row\", \"item\": 1, "
+    "\"verdict\": 1}\n"
+    "{\"model\": \"a\", \"logit_bits\": 4, \"logit_granularity\": \"tensor\", \"item\": 0, "
+    "\"verdict\": "
     "1}\n"
     "{\"model\": \"a\", \"kv\": {\"k_bits\": 8, \"v_bits\": 4}, \"item\": 0, \"verdict\": 0.5}\n"
     "{\"model\": \"a\", \"kv\": {\"v_bits\": 4, \"k_bits\": 8}, \"item\": 1, \"verdict\": 0.5}\n"
@@ -123,7 +127,7 @@ static void groups_and_pairs(void **state)
     assert_int_equal(row4->flips.n01, 1);
     assert_int_equal(row4->flips.n10, 1);
     assert_true(row4->flips.p == 1);
-    assert_int_equal(x.v.group[2].n, 1); /* another grain */
+    assert_int_equal(x.v.group[2].n, 1); /* another granularity */
     assert_int_equal(kv->n, 2);          /* the same cache, whatever the order of its keys */
     assert_true(kv->acc.value == 0.5 && kv->acc.std_err == 0);
     assert_int_equal(b16->ref, 4);
