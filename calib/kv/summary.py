@@ -184,7 +184,8 @@ def earlier_pairs():
         out = {}
         for r in csv.DictReader(f):
             bits, policy = (int(r["k_bits"]), int(r["v_bits"])), r.get("less") or r["against"]
-            cache = (*bits, r.get("quant") or ("per-token" if min(bits) < 16 else "-"), policy, r.get("budget") or "uniform", float(r["keep"]))
+            quant = r.get("quant") or ("per-token" if min(bits) < 16 else "-")
+            cache = (*bits, quant, policy, r.get("budget") or "uniform", float(r["keep"]))
             found = r.get("recall_difference") or r["recall_diff_minus_other"]
             out[(r.get("of") or "diff", r["kind"], r["scored_on"], cache)] = (int(r["seeds"]), float(found), float(r["se"]))
         return out

@@ -56,7 +56,8 @@ def summary(folder):
              for of, granularity in (("layer", "per-tensor"), ("row", "per-row"))]
     lines += [(f"weights, {how}", lambda b, name=name: weight.get((f"w-{name}-{b}-64.h5",)))
               for how, name in (("nearest codes (`--scale search`)", "search"), ("calibrated (`--calib`)", "align"))]
-    lines += [(f"KV cache, keys and values (`{name}`)", lambda b, name=name: code.get((b, b, name))) for name in ("per-token", "per-channel")]
+    lines += [(f"KV cache, keys and values (`{name}`)", lambda b, name=name: code.get((b, b, name)))
+              for name in ("per-token", "per-channel")]
     table("KLD over bits", ("what is rounded", *(f"{b} bits" for b in bits)),
           [(what, *(measured(of(b), "kld_nats") for b in bits)) for what, of in lines])
 
@@ -78,7 +79,7 @@ def logits(folder):
     granularities = ("per-tensor", "per-head", "per-tile", "per-row")
     for at, text in enumerate(("near", "far")):
         table(f"KLD over the bits of the attention logits, text {text}", ("bits", *granularities),
-              [(bits, *(found.get((bits, granularity), ("", ""))[at] for granularity in granularities)) for bits in ("8", "6", "5", "4", "3")])
+              [(bits, *(found.get((bits, name), ("", ""))[at] for name in granularities)) for bits in ("8", "6", "5", "4", "3")])
 
 
 def weights(folder):
@@ -150,8 +151,28 @@ def speed(folder):
           ("work", "weights of dq", "arithmetic", "dq", "llama.cpp", "", "ratio, 95 %", "dq, of the machine"), lines)
 
 
+def peers(folder):
+    """What tests/peers/real_weights.py measured; in what a row gives a peer, dq has no more bits over projections (+.02)."""
+    found = rows(folder, "weights_peers")
+    own = {row["type"]: row for row in found if row["program"] == "dq"}
+    lines = []
+    for row in found:
+        if row["program"] in ("dq", "source"):
+            continue
+        lines.append((f"{row['program']} {row['type']}" + (", text" if row["calibrated"] == "yes" else ""),
+                      f"{float(row['bits_projections']):.2f}", measured(row, "kld_nats"),
+                      f"`{row['dq_beside']}`" if row["dq_beside"] else "",
+                      f"{float(row['dq_bits']):.2f}" if row["dq_bits"] else "",
+                      measured(own.get(row["dq_beside"]), "kld_nats"),
+                      "{:+.4f} ({:+.4f} to {:+.4f})".format(*(float(row[k]) for k in ("dq_less_it", "low", "high")))
+                      if row["dq_less_it"] else "",
+                      row["dq_is"]))
+    table("Weights of peers on text near, KLD; text: made with 16384 tokens",
+          ("peer", "bits of projections", "KLD", "dq beside it", "bits", "KLD", "dq less it, 95 %", "dq is"), lines)
+
+
 def main():
-    for part in (summary, stats, logits, weights, codes, policies, retrieval, tasks, speed):
+    for part in (summary, stats, logits, weights, codes, policies, retrieval, tasks, speed, peers):
         part(sys.argv[1])
 
 
