@@ -22,7 +22,7 @@ dq_opt *dq_cache_plan_rows(dq_cache_plan *c)
         dq_opt_text("text", "FILE", &c->text,
                     "text to measure with, as in dq eval: plain, or .jsonl of {\"text\"}"),
         dq_opt_int("ctx", "N", &c->ctx, 4, INT32_MAX,
-                   "ids of a window (default min(2048, the model's positions))"),
+                   "tokens of a window (default min(2048, the model's positions))"),
         dq_opt_int("limit", "N", &c->windows, 3, 1000000,
                    "windows at most (default 60; 30 of --roles): the second and third fifth of "
                    "them search (of --roles the first --find), the others decide"),
@@ -173,7 +173,7 @@ static void warn_weights(const dq_cache_job *j, const void *arg, const dq_kv_con
     const char *path = j->c->weights;
     if (kv->evict.policy)
         dq_logger_warn(j->c->logger,
-                       "%s: its cache forgets tokens (policy %s): the plan is measured without",
+                       "%s: its cache evicts tokens (policy %s): the plan is measured without",
                        path, kv->evict.policy->name);
     if (kv->rotate != plain->rotate)
         dq_logger_warn(j->c->logger, "%s: has rotate %s: the plan is measured with %s", path,
@@ -191,7 +191,7 @@ static void warn(const dq_cache_job *j, const dq_plan_kv *p)
     dq_cache_job_warn(j, &p->caches);
     if (coded < 0.5)
         dq_logger_warn(j->c->logger,
-                       "only %.1f %% of what scored ids read are codes: windows of %lld ids are "
+                       "only %.1f %% of what scored tokens read are codes: windows of %lld tokens are "
                        "short for %d recent tokens. Use a larger --ctx",
                        100 * coded, (long long)p->set.in.ctx, p->set.kv.recent);
 }

@@ -222,7 +222,7 @@ static void print_inputs(const dq_cache_plan_view *v)
     const dq_plan_kv *p = v->plan;
     char together[32] = "";
     if (p->set.together > 1) snprintf(together, sizeof together, ", %d together", p->set.together);
-    printf("text               %lld windows of %lld ids of %s, the second half of each scored\n",
+    printf("text               %lld windows of %lld tokens of %s, the second half of each scored\n",
            (long long)p->caches.win.n, (long long)p->set.in.ctx, v->text->path);
     printf("search             windows %lld to %lld; the other %lld decide, which no choice sees\n",
            (long long)p->caches.begin + 1, (long long)p->caches.end,
@@ -247,11 +247,11 @@ dq_status dq_cache_plan_output_work(const dq_cache_plan_view *v, dq_err *err)
     const long long alone = dq_plan_kv_caches(p), whole = dq_plan_kv_max_trials(p);
     print_inputs(v);
     printf(
-        "alone              %lld caches, a unit at a width and the others at %d bits: %lld ids\n",
+        "alone              %lld caches, a unit at a width and the others at %d bits: %lld tokens\n",
         alone, DQ_PLAN_KV_OTHERS, alone * search);
-    printf("whole              at most %lld caches in the search: %lld ids\n", whole,
+    printf("whole              at most %lld caches in the search: %lld tokens\n", whole,
            whole * search);
-    printf("decide             at most 3 caches: %lld ids\n", 3 * unseen);
+    printf("decide             at most 3 caches: %lld tokens\n", 3 * unseen);
     printf("beside             the unquantized cache, once for up to %d of these\n",
            DQ_PLAN_CACHES_SWEEP);
     printf("mean               %g bits of keys and values\n", p->set.mean);

@@ -134,8 +134,8 @@ void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibr
     const int64_t enough = (int64_t)ceil(rule->tokens_each * (double)inputs);
     dq_calib_run_warn_utf8(t, file, logger);
     if (t->n_ids < t->requested)
-        dq_logger_warn(logger, "%s: gives %lld id%s in %lld sequence%s, %lld were asked for", file,
-                       (long long)t->n_ids, t->n_ids == 1 ? "" : "s", (long long)t->n_seq,
+        dq_logger_warn(logger, "%s: gives %lld token%s in %lld sequence%s, %lld were asked for",
+                       file, (long long)t->n_ids, t->n_ids == 1 ? "" : "s", (long long)t->n_seq,
                        t->n_seq == 1 ? "" : "s", (long long)t->requested);
     dq_calib_run_warn_repeats(t, file, "calibration", logger);
     if (t->n_ids < enough)
@@ -205,7 +205,7 @@ void dq_calib_run_print(const dq_calib_run *c, const dq_quantizer *q)
     char a[32];
     if (!c->calibrate) return;
     const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
-    printf("calibration        %s, %lld id%s in %lld sequence%s of at most %lld\n", c->method,
+    printf("calibration        %s, %lld token%s in %lld sequence%s of at most %lld\n", c->method,
            (long long)i->text->n_ids, i->text->n_ids == 1 ? "" : "s", (long long)i->text->n_seq,
            i->text->n_seq == 1 ? "" : "s", (long long)i->text->ctx);
     if (i->text->bytes_read < i->text->bytes) {
@@ -225,8 +225,8 @@ void dq_calib_run_json(const dq_calib_run *c, const dq_quantizer *q, json_t *res
     if (!c->calibrate) return;
     const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
     json_t *o = json_object(), *parts = json_array();
-    json_object_set_new(o, "ids_found", json_integer(i->text->found));
-    json_object_set_new(o, "ids_asked", json_integer(i->text->requested));
+    json_object_set_new(o, "tokens_found", json_integer(i->text->found));
+    json_object_set_new(o, "tokens_asked", json_integer(i->text->requested));
     json_object_set_new(o, "text_bytes", json_integer(i->text->bytes));
     json_object_set_new(o, "text_bytes_read", json_integer(i->text->bytes_read));
     json_object_set_new(o, "scratch_bytes", json_integer(i->scratch_bytes));

@@ -25,9 +25,9 @@ typedef struct dq_calib_run {
                     "text that the model is to keep predicting: plain, or .jsonl of {\"text\"}; "  \
                     "not the text that it is scored with later"),                                  \
         dq_opt_int("calib-tokens", "N", &(c).tokens, 1, 1000000000000,                             \
-                   "ids taken from it, in even distances (default 128 sequences)"),                \
+                   "tokens taken from it, in even distances (default 128 sequences)"),                \
         dq_opt_int("calib-ctx", "N", &(c).ctx, 2, INT32_MAX,                                       \
-                   "ids of a sequence (default min(2048, the model's positions))")
+                   "tokens of a sequence (default min(2048, the model's positions))")
 
 /* Decides on the method: the option's, the recipe's, align where there is a text. DQ_USAGE for an unknown one, a text that
  * the method does not read, and a method without its text. */

@@ -198,7 +198,7 @@ static void print_method(const dq_container *c, const json_t *recipe)
     const json_int_t ids = json_integer_value(json_object_get(calib, "tokens")),
                      n = json_integer_value(json_object_get(calib, "sequences"));
     if (method && file)
-        printf("method             %s, %lld id%s of %s in %lld sequence%s of at most %lld\n",
+        printf("method             %s, %lld token%s of %s in %lld sequence%s of at most %lld\n",
                method, (long long)ids, ids == 1 ? "" : "s", file, (long long)n, n == 1 ? "" : "s",
                (long long)json_integer_value(json_object_get(calib, "ctx")));
     if (arithmetic) printf("made with          %s\n", arithmetic);

@@ -57,7 +57,7 @@ static const dq_usage usage = {
     .name = "logits",
     .synopsis = "MODEL (--ids \"1 2 3\" | --text FILE) -o OUT.h5 [options]",
     .about = "Runs the model once over one sequence and writes /ids (int32 [n]) and /logits "
-             "(float32 [n, vocabulary]); row i holds the logits behind id i. Ids are taken as they "
+             "(float32 [n, vocabulary]); row i holds the logits after id i. Ids are taken as they "
              "are: nothing is put in front of them or of the text. Use it to compare dq with "
              "another implementation.\n",
     .examples =
@@ -113,7 +113,7 @@ static dq_status kv_settings(logits *x, dq_err *err)
     if (evict->policy && x->prefix == 0 && (evict->tokens || evict->keep < 1))
         return dq_fail(
             err, DQ_USAGE,
-            "tokens are forgotten behind a context, and none is named. Add --prefix N%s.",
+            "tokens are evicted after a context, and none is named. Add --prefix N%s.",
             x->model->kv.evict.policy ? ", or --kv-keep 1 against what the container asks for"
                                       : "");
     return DQ_OK;
@@ -130,10 +130,10 @@ static dq_status read_ids(logits *x, dq_err *err)
         DQ_TRY(dq_input_encode(&x->in, x->tokenizer, &x->text, 0, &x->logger, x->arena, err));
     }
     if (x->in.n > m->max_positions)
-        return dq_fail(err, DQ_MISMATCH, "%s: %lld ids, but the model has %d positions", m->path,
+        return dq_fail(err, DQ_MISMATCH, "%s: %lld tokens, but the model has %d positions", m->path,
                        (long long)x->in.n, m->max_positions);
     if (x->prefix > x->in.n)
-        return dq_fail(err, DQ_USAGE, "--prefix %lld is more than the %lld ids there are.",
+        return dq_fail(err, DQ_USAGE, "--prefix %lld is more than the %lld tokens there are.",
                        (long long)x->prefix, (long long)x->in.n);
     for (int64_t i = 0; i < x->in.n; i++) {
         if (x->in.ids[i] < 0 || x->in.ids[i] >= m->vocab)
@@ -148,7 +148,7 @@ static dq_status check_space(const logits *x, dq_err *err)
     int64_t need = x->in.n * (int64_t)x->model->vocab * 4, left = dq_file_disk_free(x->out_path);
     if (left >= 0 && left < need)
         return dq_fail(err, DQ_FILE,
-                       "%s: the disk is too full (%lld bytes needed, %lld free). Use fewer ids or "
+                       "%s: the disk is too full (%lld bytes needed, %lld free). Use fewer tokens or "
                        "another disk.",
                        x->out_path, (long long)need, (long long)left);
     return DQ_OK;
@@ -432,7 +432,7 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
             "fewer; what the device lacks is refused"),
         DQ_KV_OPTION_ROWS(x->kv_options),
         dq_opt_int("prefix", "N", &x->prefix, 1, 1e9,
-                   "the first N ids are the context: one pass, behind which tokens are forgotten"),
+                   "the first N tokens are the context: one pass, after which tokens are evicted"),
         dq_opt_heading("how it is computed"),
         DQ_INPUT_HEAD_MAP_OPTION(x->head_map),
         DQ_OPT_RUN(&x->device, &x->threads),

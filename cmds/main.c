@@ -83,19 +83,20 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
         printf("dq " DQ_VERSION "\n");
         return dq_document_flush(err);
     }
-    if (help && argc > 3)
-        return dq_fail(err, DQ_USAGE, "dq help takes one command (found \"%s\").", argv[3]);
+    if (help && argc > 4)
+        return dq_fail(err, DQ_USAGE, "dq help takes a command and a topic (found \"%s\").",
+                       argv[4]);
     if (help && strcmp(argv[2], "help") == 0) {
         print_usage(stdout);
         return dq_document_flush(err);
     }
     const dq_cmd *c = find(help ? argv[2] : word);
     if (!c) return unknown(help ? argv[2] : word, err);
-    char requested[] = "--help", *text[] = {argv[help ? 2 : 1], requested, NULL};
+    char requested[] = "--help",
+         *text[] = {argv[help ? 2 : 1], requested, help && argc > 3 ? argv[3] : NULL, NULL};
     *name = c->name;
     dq_last_words_name(*name);
-    if (c->run(help ? 2 : argc - 1, help ? text : argv + 1, err) == DQ_OK &&
-        dq_json_complete(err) == DQ_OK)
+    if (c->run(argc - 1, help ? text : argv + 1, err) == DQ_OK && dq_json_complete(err) == DQ_OK)
         dq_document_flush(err);
     return err->code;
 }

@@ -39,7 +39,7 @@ static json_t *texts_json(const dq_plan *p)
         json_object_set_new(o, "file", dq_document_name(base_name(dq_plan_output_file(p, i))));
         json_object_set_new(o, "sha256", json_string(t->sha256));
         json_object_set_new(o, "quarters", dq_calib_text_quarters(p->part[i]));
-        json_object_set_new(o, "ids", json_integer(t->n_ids));
+        json_object_set_new(o, "tokens", json_integer(t->n_ids));
         json_object_set_new(o, "sequences", json_integer(t->n_seq));
         json_object_set_new(o, "ctx", json_integer(t->ctx));
         json_array_append_new(list, o);
@@ -296,7 +296,7 @@ void dq_plan_output_inputs(const dq_plan *p)
     }
     for (int i = 0; i < DQ_PLAN_TEXTS; i++) {
         const dq_calib_text *t = &p->text[i];
-        printf("%-18s %lld id%s in %lld sequence%s of at most %lld, of %s", dq_plan_text_name[i],
+        printf("%-18s %lld token%s in %lld sequence%s of at most %lld, of %s", dq_plan_text_name[i],
                (long long)t->n_ids, t->n_ids == 1 ? "" : "s", (long long)t->n_seq,
                t->n_seq == 1 ? "" : "s", (long long)t->ctx, dq_plan_output_file(p, i));
         print_quarters(p->part[i]);
@@ -324,7 +324,7 @@ dq_status dq_plan_output_work(const dq_plan *p, dq_err *err)
     if (dq_plan_choices(p) < search + behind)
         printf("%.0f, as there are no other choices of widths", dq_plan_choices(p));
     else
-        printf("%d in the search, %d behind it", search, behind);
+        printf("%d in the search, %d after it", search, behind);
     printf(", about %.3g GFLOP each\n", dq_plan_trial_flop(p) / 1e9);
     printf("scratch            %s beside the output, and a container\n",
            dq_table_size_text(a, sizeof a, scratch));

@@ -51,7 +51,7 @@ const char *dq_recipe_options_modes(dq_recipe_options *o, bool calibrated);
             "recipe", "FILE", &(o).file,                                                           \
             "take all this and the settings of the KV cache from a file (dq-recipe/1, as "         \
             "--print-recipe and dq info --recipe print it); options override it, but for tensors " \
-            "that its rules decide about; --bits-map goes behind its rules")
+            "that its rules decide about; --bits-map goes after its rules")
 
 /* Fills the settings of weights in *s and, from the file or plain ones, of the KV cache; their texts and rules belong to *o
  * until it is ended. */

@@ -73,7 +73,7 @@ static void warn_questions(const dq_cache_job *j, const dq_plan_caches *c)
     if (c->n_single)
         dq_logger_warn(j->c->logger,
                        "%s: %lld of %lld choices are a single token, which is predicted before "
-                       "anything is forgotten. Move the last words of each context, which are the "
+                       "anything is evicted. Move the last words of each context, which are the "
                        "question, into its choices",
                        path, (long long)c->n_single, (long long)c->n_choices);
     if (c->n_truncated)
@@ -84,7 +84,7 @@ static void warn_questions(const dq_cache_job *j, const dq_plan_caches *c)
                        j->model->max_positions, j->model->path);
     if ((double)c->longest > 1.1 * (double)c->shortest)
         dq_logger_warn(j->c->logger,
-                       "%s: contexts have %lld to %lld ids, and the groups that are whole keep as "
+                       "%s: contexts have %lld to %lld tokens, and the groups that are whole keep as "
                        "many tokens as the shortest has: in longer ones no group is cut alone. Use "
                        "questions with contexts of one length",
                        path, (long long)c->shortest, (long long)c->longest);

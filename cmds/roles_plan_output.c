@@ -183,7 +183,7 @@ static void print_inputs(const dq_roles_plan_view *v)
 {
     const dq_plan_roles *p = v->plan;
     const dq_model *m = p->set.in.model;
-    printf("text               %lld windows of %lld ids of %s: the first half of each is "
+    printf("text               %lld windows of %lld tokens of %s: the first half of each is "
            "compressed, the second scored\n",
            (long long)p->caches.win.n, (long long)p->set.in.ctx, v->text->path);
     if (p->set.find)
@@ -213,13 +213,13 @@ dq_status dq_roles_plan_output_work(const dq_roles_plan_view *v, dq_err *err)
     const int n = dq_plan_roles_numbers(p);
     print_inputs(v);
     printf("alone              %d caches, a group without its context and the others with all: "
-           "%lld ids\n",
+           "%lld tokens\n",
            p->n_groups, p->n_groups * (search + asked));
-    printf("share              at most %d caches, so many groups sharing: %lld ids\n", n,
+    printf("share              at most %d caches, so many groups sharing: %lld tokens\n", n,
            n * (search + asked));
-    printf("decide             at most %d caches: %lld ids\n", DQ_PLAN_ROLES_UNSEEN,
+    printf("decide             at most %d caches: %lld tokens\n", DQ_PLAN_ROLES_UNSEEN,
            DQ_PLAN_ROLES_UNSEEN * unseen);
-    printf("beside             the cache that forgets nothing, once for up to %d of these\n",
+    printf("beside             the cache that evicts nothing, once for up to %d of these\n",
            DQ_PLAN_CACHES_SWEEP);
     return dq_document_flush(err);
 }

@@ -65,7 +65,7 @@ static const char *print_to(dq_arena *a, dq_err *err, const char *fmt, ...)
 static const struct {
     const char *what, *word[2], *member[2];
 } works[] = {{"prefill", {"prefill"}, {"tokens"}},
-             {"generate", {"decode behind", ", batch"}, {"context", "batch"}}};
+             {"generate", {"decode after", ", batch"}, {"context", "batch"}}};
 enum { N_WORKS = sizeof works / sizeof *works };
 
 static dq_status find_work(int *i, const json_t *result, dq_err *err)

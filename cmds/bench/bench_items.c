@@ -199,7 +199,7 @@ static dq_status print_json(const items_bench *x, const dq_bench_timing *t, dq_e
 
 static dq_status print_table(const items_bench *x, const dq_bench_timing *t, dq_err *err)
 {
-    const char *titles[N_COLUMNS + 3] = {"items", "naive ids", "computed ids"};
+    const char *titles[N_COLUMNS + 3] = {"items", "naive tokens", "computed tokens"};
     int n = 3;
     dq_table *table = NULL;
     for (int i = 0; i < N_COLUMNS; i++) {
@@ -213,7 +213,7 @@ static dq_status print_table(const items_bench *x, const dq_bench_timing *t, dq_
         if (shown[i].title) dq_table_cell(table, "%.*f", shown[i].digits, t[i].median);
     }
     printf("%s: items of %s in %s on %s, medians of %lld run%s\n"
-           "prefill: one prompt of %lld ids after every group of items; floor: the matrix products "
+           "prefill: one prompt of %lld tokens after every group of items; floor: the matrix products "
            "of the "
            "computed rows and of %lld rows of logits at %.1f GFLOP/s\n\n",
            dq_runner_model(x->r)->name, x->o->task, x->o->math_word,

@@ -300,9 +300,9 @@ static const dq_usage usage = {
         "log-probabilities. With --logit-bits passes that round attention logits take turns with "
         "one that does not. The shares compare its rate with that of one dense matrix product of "
         "the same model, measured in the same run, and with the ceiling: multiply-adds of the "
-        "widest instruction in the arithmetic of --math, on registers alone, timed behind every "
+        "widest instruction in the arithmetic of --math, on registers alone, timed after every "
         "run. The ceiling is a measure of arithmetic: in f32, products with packed weights are "
-        "sums of integers and may exceed it. With --decode: attention of single tokens behind a "
+        "sums of integers and may exceed it. With --decode: attention of single tokens after a "
         "context, with nothing in the processor's caches; shares are of what a plain read of "
         "memory reaches in between. With --attention: one layer's attention of a prompt, and, of "
         "a model with two maps, both maps as softmax attentions of their own over the same keys "
@@ -357,7 +357,7 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
         dq_opt_text("logit-granularity", "LIST", &x.logit_granularity,
                     "granularities of --logit-bits (default tensor)"),
         dq_opt_text("kv-policy", "LIST", &x.policies,
-                    "instead: times forgetting three quarters of --tokens ids by each policy, or "
+                    "instead: times evicting three quarters of --tokens tokens by each policy, or "
                     "all, as for dq eval"),
         dq_opt_text("kv-dense-type", "LIST", &x.types_text,
                     "what is not coded of the caches of --decode: f32, f16 or bf16; several: each "

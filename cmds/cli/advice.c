@@ -52,14 +52,14 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_MAX_NEW] = "%t. Use a smaller --max-new",
     [DQ_REMEDY_LONG_CUT] = "--%t. Use a smaller --max-new",
     [DQ_REMEDY_NEEDLES] =
-        "--needles %w with their question, room for answers and some filler need %n ids, "
+        "--needles %w with their question, room for answers and some filler need %n tokens, "
         "--lengths %m is less. Use longer --lengths or fewer --needles",
     [DQ_REMEDY_ATTENTION] = "--%t. Leave out --attention or --kv-keep, --kv-tokens and --kv-policy",
     [DQ_REMEDY_KV_KEEP_OR_TOKENS] = "--kv-keep and --kv-tokens exclude each other. Give one.",
     [DQ_REMEDY_KV_SINK_RECENT] = "--kv-%t, or lower --kv-sink and --kv-recent.",
     [DQ_REMEDY_KV_OTHER_POLICY] = "%t. Update dq, or give --kv-policy",
-    [DQ_REMEDY_KV_POLICY] = "forgetting tokens needs a --kv-policy.",
-    [DQ_REMEDY_KV_CHUNKS] = "--kv-policy %w forgets in the middle of each window, which goes with "
+    [DQ_REMEDY_KV_POLICY] = "evicting tokens needs a --kv-policy.",
+    [DQ_REMEDY_KV_CHUNKS] = "--kv-policy %w evicts in the middle of each window, which goes with "
                             "--window chunk only",
     [DQ_REMEDY_KV_POSITIONS] = " (found --positions)",
     [DQ_REMEDY_KV_EVERY] = "%t. Leave out --kv-every, or use --question known",

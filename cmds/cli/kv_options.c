@@ -30,7 +30,7 @@ static const char all_help[] =
     "1,0.5,0.25,0.125 and --kv-bits 16,8,4";
 
 static const char codes_help[] =
-    "; in dq eval, token,page,dither compares them at every width that they have";
+    "; in dq eval, per-token,per-channel,dither compares them at every width that they have";
 
 /* "a, b or c"; policies: "a, b; to compare them with: c, d". */
 static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
@@ -91,8 +91,8 @@ void dq_kv_options_begin(dq_kv_options *o, const char *seed_of)
     memset(o, 0, sizeof *o);
     o->seed = -1;
     for (int i = 0; i < DQ_KV_FIELDS; i++) o->given[i].number = -1;
-    o->row[0] = (dq_opt){
-        .help = "KV cache (in dq eval, bits, code, keep or tokens, policy and budget take lists):"};
+    o->row[0] = dq_opt_topic(
+        "kv", "KV cache (in dq eval, bits, quant, keep or tokens, policy and budget take lists):");
     for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
         const int i = dq_kv_field_of_option(place);
         const dq_kv_field *f = &dq_kv_fields[i];
@@ -561,7 +561,7 @@ static const char *remedy(unsigned applies)
     if (applies & DQ_KV_NARROW)
         return "it is for per-token codes of at most 4 bits. Add --kv-bits 4, with --kv-quant "
                "per-token";
-    if (applies & DQ_KV_EVICTS) return "nothing is forgotten. Add --kv-keep or --kv-tokens";
+    if (applies & DQ_KV_EVICTS) return "nothing is evicted. Add --kv-keep or --kv-tokens";
     if (applies & DQ_KV_SUMS)
         return "no policy that reads attention is at work. Add --kv-keep or --kv-tokens, with "
                "--kv-policy h2o, snapkv, diff or loo";

@@ -143,7 +143,7 @@ void dq_kv_report_warn_policy(dq_logger *logger, const char *what, const dq_kv_s
     if (h->beyond)
         dq_logger_warn(
             logger,
-            "%s, KV %s: %s read %lld of %lld contexts again at positions behind those that the "
+            "%s, KV %s: %s read %lld of %lld contexts again at positions after those that the "
             "model has; give shorter contexts, or another --kv-policy",
             what, label, s->evict.policy->name, (long long)h->beyond, (long long)h->evicted);
     if (h->flat)
@@ -173,7 +173,7 @@ void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
         dq_logger_warn(
             logger,
             "%s, KV %s: only %.1f %% of the context tokens are in contexts that are longer "
-            "than their budget; nothing was forgotten of the others",
+            "than their budget; nothing was evicted of the others",
             what, label, 100 * x.cut);
     if (h->raised)
         dq_logger_warn(

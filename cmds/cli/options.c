@@ -163,25 +163,80 @@ static void print_wrapped(const char *text, int indent, int at)
     putchar('\n');
 }
 
-static void print_help(const dq_opt *opts, const dq_usage *usage)
+/* --name VALUE, and its help behind it. */
+static void print_option(const dq_opt *o, const char *help)
+{
+    char left[64];
+    int n = o->letter ? snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name)
+                      : snprintf(left, sizeof left, "      --%s", o->name);
+    if (takes_value(o)) snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
+    printf("%-34s", left);
+    if (strlen(left) > 33) printf("\n%34s", "");
+    print_wrapped(help, 34, 34);
+}
+
+/* Options of `topic`, NULL: all, under their headings. False: there is no such topic. */
+static bool print_options(const dq_opt *opts, const char *topic)
+{
+    bool shown = !topic, found = !topic;
+    for (const dq_opt *o = opts; !is_end(o); o++) {
+        if (!o->name && topic) shown = o->value && strcmp(o->value, topic) == 0;
+        if (!shown) continue;
+        if (o->name)
+            print_option(o, o->help);
+        else
+            printf("%s%s\n", topic && !found ? "" : "\n", o->help);
+        found = true;
+    }
+    return found;
+}
+
+static void print_all(const dq_opt *opts, const dq_usage *usage)
 {
     printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
     print_wrapped(usage->about, 0, 0);
-    for (const dq_opt *o = opts; !is_end(o); o++) {
-        char left[64];
-        if (!o->name) {
-            printf("\n%s\n", o->help);
-            continue;
-        }
-        int n = o->letter ? snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name)
-                          : snprintf(left, sizeof left, "      --%s", o->name);
-        if (takes_value(o)) snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
-        printf("%-34s", left);
-        if (strlen(left) > 33) printf("\n%34s", "");
-        print_wrapped(o->help, 34, 34);
-    }
+    print_options(opts, NULL);
     printf("  -h, --help                      this text\n");
     if (usage->examples) printf("\nexamples:\n%s", usage->examples);
+}
+
+static dq_status print_first(const dq_opt *opts, const dq_usage *usage, dq_err *err)
+{
+    printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
+    print_wrapped(usage->first_about, 0, 0);
+    for (const dq_opt_brief *b = usage->first; b->text; b++) {
+        const dq_opt *o = opts;
+        if (!b->name) {
+            printf("\n%s\n", b->text);
+            continue;
+        }
+        while (!is_end(o) && (!o->name || strcmp(o->name, b->name) != 0)) o++;
+        if (is_end(o)) return dq_fail(err, DQ_BUG, "help: there is no option --%s", b->name);
+        print_option(o, b->text);
+    }
+    printf("\nall of them, by topic: dq help %s TOPIC\n", usage->name);
+    for (const dq_opt *o = opts; !is_end(o); o++) {
+        if (o->name || !o->value) continue;
+        size_t n = strcspn(o->help, ":("); /* a heading says more behind these */
+        while (n > 0 && o->help[n - 1] == ' ') n--;
+        printf("  %-10s%.*s\n", o->value, (int)n, o->help);
+    }
+    printf("  %-10severy option, and how results are to be read\n", "all");
+    printf("\nexamples:\n%s", usage->first_examples);
+    return DQ_OK;
+}
+
+/* topic NULL: none was named. */
+static dq_status print_help(const dq_opt *opts, const dq_usage *usage, const char *topic,
+                            dq_err *err)
+{
+    if (!topic && usage->first) return print_first(opts, usage, err);
+    if (!topic || strcmp(topic, "all") == 0 || !usage->first) {
+        print_all(opts, usage);
+        return DQ_OK;
+    }
+    if (print_options(opts, topic)) return DQ_OK;
+    return dq_fail(err, DQ_USAGE, "there is no topic \"%s\". See dq help %s.", topic, usage->name);
 }
 
 static dq_status build_tables(struct option *lopts, char *sopts, const dq_opt **row,
@@ -284,9 +339,8 @@ dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *r
     optind = 1;
     while ((c = getopt_long(argc, argv, sopts, lopts, NULL)) != -1) {
         if (c == 'h') {
-            print_help(opts, usage);
             args->help = true;
-            return DQ_OK;
+            return print_help(opts, usage, argv[optind], err);
         }
         DQ_TRY(parse_option(c, argv, row, opts, usage, err));
     }

@@ -23,7 +23,7 @@ typedef struct dq_list {
 } dq_list;
 
 /* One row per option; the table ends with a row whose name and help are NULL. A row with a NULL name
- * and a help text is a heading. */
+ * and a help text is a heading; its value is the topic of `dq help COMMAND TOPIC`, NULL: it has none. */
 typedef struct dq_opt {
     const char *name; /* "bits", used as --bits */
     char letter;      /* 'b' or 0 */
@@ -38,6 +38,10 @@ typedef struct dq_opt {
 static inline dq_opt dq_opt_heading(const char *text)
 {
     return (dq_opt){.help = text};
+}
+static inline dq_opt dq_opt_topic(const char *topic, const char *text)
+{
+    return (dq_opt){.help = text, .value = topic};
 }
 static inline dq_opt dq_opt_flag(const char *name, bool *to, const char *help)
 {
@@ -83,6 +87,11 @@ static inline dq_opt dq_opt_letter(char letter, dq_opt row)
     DQ_OPT_DEVICE(device),                                                                         \
         dq_opt_int("threads", "N", threads, 0, 4096, "threads, 0 for all processors (default 0)")
 
+/* A line of the first page of a long help: an option's name and what it is; a NULL name: a heading. Ends with an empty one. */
+typedef struct dq_opt_brief {
+    const char *name, *text;
+} dq_opt_brief;
+
 typedef struct dq_usage {
     const char *name;     /* "quantize" */
     const char *synopsis; /* "MODEL -o OUT.h5 [options]" */
@@ -90,6 +99,9 @@ typedef struct dq_usage {
     const char *examples; /* lines */
     int min_args, max_args;
     const char *args; /* what is missing or too much: "one MODEL" */
+    /* What --help shows where all options are too many for a page, with the topics that hold the rest. NULL: it shows all. */
+    const dq_opt_brief *first;
+    const char *first_about, *first_examples;
 } dq_usage;
 
 typedef struct dq_args {
@@ -98,7 +110,7 @@ typedef struct dq_args {
     bool help; /* --help was asked for and has been printed: return DQ_OK at once */
 } dq_args;
 
-/* Options may stand anywhere, "--" ends them; abbreviations are refused; the nearest name is
+/* --help prints the options, --help TOPIC those of a topic, --help all every one. Options may stand anywhere, "--" ends them; abbreviations are refused; the nearest name is
  * offered for an unknown one. DQ_USAGE with the remedy. */
 dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *opts,
                            const dq_usage *usage, dq_err *err);

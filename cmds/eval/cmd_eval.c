@@ -287,7 +287,7 @@ static void warn_skipped(eval_run *x)
         if (s->n_skipped)
             dq_logger_warn(
                 &x->o.logger,
-                "%s: items that have more ids than a model has positions are left out: %lld",
+                "%s: items that have more tokens than a model has positions are left out: %lld",
                 s->path, (long long)s->n_skipped);
     }
 }

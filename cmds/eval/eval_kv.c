@@ -67,7 +67,7 @@ static void warn_short_choices(dq_logger *logger, const dq_eval *e, int row)
         dq_logger_warn(
             logger,
             "%s: %lld of %lld choices are a single token, which is predicted before anything is "
-            "forgotten; to measure eviction, let choices begin with the question",
+            "evicted; to measure eviction, let choices begin with the question",
             e->source[e->ids[r->ids].source].name, (long long)n, (long long)req->n);
 }
 

@@ -12,8 +12,51 @@
 #include <stdio.h>
 #include <string.h>
 
+static const dq_opt_brief first[] = {
+    {NULL, "what is scored"},
+    {"task", "mc, arc_easy, hellaswag, piqa, gsm8k, needle, trec, vt, ..."},
+    {"data", "file of the task, or NAME=FILE"},
+    {"num-fewshot", "solved examples before every item, of --fewshot-data FILE"},
+    {"text", "UTF-8 text, or FILE.jsonl: NLL, perplexity, KLD, top-1 agreement"},
+    {"ctx", "tokens of a window of it (default 2048)"},
+    {"limit", "only the first N items of each task and N windows"},
+    {NULL, "at which widths; lists are compared"},
+    {"logit-bits", "of attention logits: 16, or 2 to 8 (default 16)"},
+    {"logit-granularity", "what shares a scale: per-tensor, per-head, per-row, per-tile"},
+    {"kv-bits", "of keys and values: 16, 8, 8:4, 4 (default 16)"},
+    {"kv-quant", "per-token, per-channel, dither (default auto)"},
+    {"kv-keep", "share of a context's tokens that stays; the rest is evicted"},
+    {"kv-policy", "which: leverage, keydiff, snapkv, h2o, kvzip, ..., all"},
+    {"kv-budget", "what heads get: uniform, global, adaptive, pyramid, roles"},
+    {"ref", "compare every row with this model at 16 bits"},
+    {NULL, "how it runs"},
+    {"math", "f32, bf16, int8 (default f32)"},
+    {"device", "cpu, cuda[:N] or auto, which is cpu (default auto)"},
+    {"threads", "0 (default): all processors"},
+    {"dry-run", "print what would be computed"},
+    {"resume", "go on where the same command was interrupted"},
+    {NULL, "what comes out"},
+    {"json", "one JSON document instead of the table"},
+    {"output", "the JSON document in a file too"},
+    {"csv", "the table as CSV too"},
+    {"html", "a page with pictures too"},
+    {"margin", "loss that verdicts allow (default 0.01)"},
+    {"fail-if", "exit with status 7 where a result meets it: 'kld_nats > 0.01'"},
+    {0},
+};
+
 static const dq_usage usage = {
     .name = "eval",
+    .first = first,
+    .first_about =
+        "Scores models on tasks and text at one or many widths, in one table. Each row is compared "
+        "with the same checkpoint at 16 bits: a container with its source, which must be in the "
+        "run, "
+        "or with --ref.",
+    .first_examples =
+        "  dq eval model --text book.txt --logit-bits 16,8,6,4\n"
+        "  dq eval model model.h5 --task hellaswag --data hellaswag_val.jsonl --limit 500\n"
+        "  dq eval model --text book.txt --kv-bits 16,8:4 --kv-keep 1,0.5,0.25\n",
     .synopsis = "MODEL... (--task NAME --data FILE | --text FILE) [options]",
     .about =
         "Scores checkpoints and containers on multiple-choice tasks, on questions that they answer "
@@ -119,7 +162,7 @@ static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
 static void add_scored(rows *to, cmd_eval_options *o, const char *tasks)
 {
     const dq_opt opts[] = {
-        dq_opt_heading("what is scored"),
+        dq_opt_topic("tasks", "tasks and their files"),
         dq_opt_list("task", "NAME[,NAME]", &o->tasks, tasks),
         dq_opt_list("data", "FILE", &o->data,
                     "file of the task; with several tasks once for each, in the same order, or "
@@ -138,10 +181,11 @@ static void add_scored(rows *to, cmd_eval_options *o, const char *tasks)
 static void add_limits(rows *to, cmd_eval_options *o)
 {
     const dq_opt opts[] = {
+        dq_opt_topic("limits", "how much of it"),
         dq_opt_int("limit", "N", &o->limit, 1, 1e15,
                    "only the first N items of each task and N windows of the text"),
         dq_opt_text("lengths", "LIST", &o->lengths_word,
-                    "ids of a prompt and the room for its answers, of tasks that make their own "
+                    "tokens of a prompt and the room for its answers, of tasks that make their own "
                     "prompts (default 4096, "
                     "or the fewest positions of the models)"),
         dq_opt_int("samples", "N", &o->samples, 1, 1e6,
@@ -150,14 +194,14 @@ static void add_limits(rows *to, cmd_eval_options *o)
                    "from --seed, each apart from all others"),
         dq_opt_text(
             "long", "WHAT", &o->too_long,
-            "items with more ids than a model has positions: error: refuse them, all counted, "
+            "items with more tokens than a model has positions: error: refuse them, all counted, "
             "before anything is scored (the default for generated text); skip: leave them out "
             "for every model; cut: drop the beginning of the context as lm-eval does, BOS "
-            "too, for generated text so that --max-new ids have room (the default for "
+            "too, for generated text so that --max-new tokens have room (the default for "
             "choices); not for in-context tasks and those with --lengths, which say it"),
         dq_opt_int(
             "ctx", "N", &o->ctx, 4, 1e9,
-            "ids per window of --text (default 2048, or the fewest positions of the models)"),
+            "tokens per window of --text (default 2048, or the fewest positions of the models)"),
         dq_opt_text("bos", "WHEN", &o->bos_word,
                     "auto, on or off (default auto: as the tokenizer's own template says)"),
         {0},
@@ -168,15 +212,14 @@ static void add_limits(rows *to, cmd_eval_options *o)
 static void add_computed(rows *to, cmd_eval_options *o)
 {
     const dq_opt opts[] = {
-        dq_opt_heading("how it is computed"),
+        dq_opt_topic("run", "how it is computed"),
         dq_opt_text(
             "logit-bits", "LIST", &o->logit_bits,
             "widths of attention logits, 16 (not rounded) or 2 to 8 (default: as a container "
             "says, else 16)"),
         dq_opt_text("logit-granularity", "LIST", &o->logit_granularity,
                     "what shares a scale: per-tensor, per-head, per-row, per-tile (default: as a "
-                    "container says, else "
-                    "tensor)"),
+                    "container says, else per-tensor)"),
         dq_opt_text(
             "math", "LIST", &o->math_word,
             "f32, bf16, int8 (default f32); int8 takes packed containers and --kv-bits 8 or "
@@ -193,6 +236,7 @@ static void add_computed(rows *to, cmd_eval_options *o)
             "is kept in dq-eval-KEY.resume there, KEY standing for inputs and settings"),
         dq_opt_flag("dry-run", &o->dry_run,
                     "print what would be computed, and stop before scoring"),
+        DQ_LOGGER_OPTIONS(o->logger),
         DQ_KV_OPTION_ROWS(o->kv),
         {0},
     };
@@ -202,7 +246,7 @@ static void add_computed(rows *to, cmd_eval_options *o)
 static void add_outputs(rows *to, cmd_eval_options *o)
 {
     const dq_opt opts[] = {
-        dq_opt_heading("what comes out"),
+        dq_opt_topic("output", "what comes out"),
         dq_opt_flag("json", &o->json, "one JSON document (dq-eval/1) instead of the table"),
         dq_opt_letter('o', dq_opt_text("output", "FILE", &o->document,
                                        "write the JSON document to a file too")),
@@ -219,21 +263,21 @@ static void add_outputs(rows *to, cmd_eval_options *o)
             "prompt that a task made, and NLL and KLD of every window of a text, as JSON lines"),
         dq_opt_text("dump-requests", "FILE", &o->requests,
                     "write context and continuation of every choice as JSON lines, before scoring"),
-        dq_opt_float(
-            "margin", "X", &o->margin, 0, 1e3,
-            "loss that verdicts allow, of accuracy or in nats of NLL (default 0.01: one point "
-            "of accuracy, 1 % of perplexity)"),
         dq_opt_flag(
             "force", &o->force,
             "replace the files named above where they exist; a resumed run, too, writes them "
             "anew and needs it for those that an earlier run left"),
+        dq_opt_topic("gates", "verdicts and gates"),
+        dq_opt_float(
+            "margin", "X", &o->margin, 0, 1e3,
+            "loss that verdicts allow, of accuracy or in nats of NLL (default 0.01: one point "
+            "of accuracy, 1 % of perplexity)"),
         dq_opt_list(
             "fail-if", "CONDITION", &o->fail_if,
             "exit with status 7, after everything is written, where a result meets it, where none "
             "has such a number, or where it needs a reference that is not in the run: "
             "'kld_nats > 0.01', 'ppl_ratio >= 1.02', 'acc_delta < -0.01', 'kld_nats.p99 > 1'; "
             "may be repeated"),
-        DQ_LOGGER_OPTIONS(o->logger),
         {0},
     };
     add_rows(to, opts);
@@ -247,6 +291,7 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     DQ_TRY(begin(o, a, err));
     DQ_TRY(tasks_help(&tasks, a, err));
     add_scored(&all, o, tasks);
+    add_rows(&all, (const dq_opt[]){dq_opt_topic("text", "text and its windows"), {0}});
     for (int i = 0; i < DQ_EVAL_FACES; i++) add_own(&all, cmd_eval_faces[i]->scored, o->own[i]);
     add_limits(&all, o);
     add_computed(&all, o);

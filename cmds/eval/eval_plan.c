@@ -72,7 +72,7 @@ dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err)
     titles[n++] = "examples";
     titles[n++] = "items or windows";
     titles[n++] = "sequences";
-    titles[n++] = "ids";
+    titles[n++] = "tokens";
     titles[n++] = "computed as";
     DQ_TRY(dq_table_new(&t, titles, n, err));
     dq_table_keys(t, keys);
@@ -81,7 +81,7 @@ dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err)
         if (is_computed(v->e, &v->e->row[i])) all += work_of(v->e, &v->e->row[i]).ids;
     }
     if (dq_table_print(t, err) == DQ_OK)
-        printf("rows: %d, ids: %lld; nothing was scored (--dry-run)\n", v->e->n_rows,
+        printf("rows: %d, tokens: %lld; nothing was scored (--dry-run)\n", v->e->n_rows,
                (long long)all);
     dq_table_free(t);
     return err->code == DQ_OK ? dq_document_flush(err) : err->code;
@@ -103,7 +103,8 @@ void cmd_eval_plan_say(dq_logger *logger, const cmd_eval_view *v)
         snprintf(same, sizeof same, "; %d more results are of the same caches",
                  v->e->n_rows - computed);
     dq_logger_say(
-        logger, "%d results and %d references to compute, %lld ids in all (--dry-run lists them)%s",
+        logger,
+        "%d results and %d references to compute, %lld tokens in all (--dry-run lists them)%s",
         shown, computed - shown, (long long)ids, same);
 }
 
@@ -128,7 +129,7 @@ static void add_row(json_t *results, const cmd_eval_view *v, int row)
                         json_integer((json_int_t)w.units));
     if (cmd_eval_face_of(s)->plan) cmd_eval_face_of(s)->plan(o, v->e, r);
     json_object_set_new(o, "sequences", json_integer((json_int_t)w.sequences));
-    json_object_set_new(o, "ids", json_integer((json_int_t)w.ids));
+    json_object_set_new(o, "tokens", json_integer((json_int_t)w.ids));
     json_array_append_new(results, o);
 }
 

@@ -29,7 +29,7 @@ typedef struct generate_options {
 } generate_options;
 
 static const cmd_eval_face_option options[] = {
-    {.opt = {.help = "generated text (gsm8k, svamp, generate)"}},
+    {.opt = {.value = "generate", .help = "generated text (gsm8k, svamp, generate)"}},
     {{.name = "max-new",
       .kind = DQ_OPT_INT,
       .min = 1,

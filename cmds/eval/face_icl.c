@@ -33,7 +33,8 @@ typedef struct icl_options {
 } icl_options;
 
 static const cmd_eval_face_option options[] = {
-    {.opt = {.help = "in-context learning (--task trec, trec_fine, banking77, clinic150)"}},
+    {.opt = {.value = "icl",
+             .help = "in-context learning (--task trec, trec_fine, banking77, clinic150)"}},
     {{.name = "demos",
       .kind = DQ_OPT_LIST,
       .value = "FILE",

@@ -22,7 +22,8 @@ typedef struct needle_options {
 } needle_options;
 
 static const cmd_eval_face_option options[] = {
-    {.opt = {.help = "needles (--task needle: numbers hidden in a text of yours and asked for; "
+    {.opt = {.value = "needle",
+             .help = "needles (--task needle: numbers hidden in a text of yours and asked for; "
                      "--data FILE "
                      "is the text):"}},
     {{.name = "depths",
@@ -39,17 +40,17 @@ static const cmd_eval_face_option options[] = {
     {{.name = "needle-mode",
       .kind = DQ_OPT_TEXT,
       .value = "MODE",
-      .help = "forced (default): whether each digit is the most likely one behind those "
-              "before it, in one pass; what a cache forgets or rounds lies before the "
-              "question. generated: up to 12 ids a city, greedily; the next city is asked "
-              "for behind the model's own answer, cut at its first newline or period; a "
-              "cache is cut behind the question"},
+      .help = "forced (default): whether each digit is the most likely one after those "
+              "before it, in one pass; what a cache evicts or rounds lies before the "
+              "question. generated: up to 12 tokens a city, greedily; the next city is asked "
+              "for after the model's own answer, cut at its first newline or period; a "
+              "cache is cut after the question"},
      offsetof(needle_options, mode)},
     {{.name = "attention",
       .kind = DQ_OPT_FLAG,
       .help = "also how much attention goes to the needle that the prompt's end asks for, "
               "other needles, filler, the question and BOS: one more pass a prompt; not "
-              "where tokens are forgotten"},
+              "where tokens are evicted"},
      offsetof(needle_options, attention)},
     {{.name = "attention-rows",
       .kind = DQ_OPT_TEXT,
@@ -455,7 +456,7 @@ static dq_status print_accuracy(const grid *g, dq_err *err)
     const char *titles[DQ_NEEDLE_SWEEP + 1] = {"depth"};
     dq_table *t = NULL;
     for (int l = 0; l < g->n_lengths; l++) {
-        snprintf(name[l], sizeof name[l], "%lld ids", (long long)cell_of(g, l, 0)->length);
+        snprintf(name[l], sizeof name[l], "%lld tokens", (long long)cell_of(g, l, 0)->length);
         titles[l + 1] = name[l];
     }
     print_title(g, "Accuracy");
@@ -505,7 +506,7 @@ static dq_status print_attention(const grid *g, int length, dq_err *err)
     dq_table *t = NULL;
     row_count rows = {0, 0};
     print_title(g, "Attention");
-    printf(", %lld ids, %s, |a| / sum |a|; noise counts other needles:\n",
+    printf(", %lld tokens, %s, |a| / sum |a|; noise counts other needles:\n",
            (long long)cell_of(g, length, 0)->length,
            g->set->settings->query_rows ? "rows of the question" : "last row");
     if (dq_table_new(&t, titles, N, err) == DQ_OK &&

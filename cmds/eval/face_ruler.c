@@ -25,15 +25,16 @@ static const char *const question_name[] = {"later", "known"};
 
 static const cmd_eval_face_option options[] = {
     {.opt =
-         {.help =
+         {.value = "ruler",
+          .help =
               "prompts as RULER builds them (--task niah_single, niah_multikey, niah_multivalue, "
               "niah_multiquery, vt, cwe, fwe)"}},
     {{.name = "question",
       .kind = DQ_OPT_TEXT,
       .value = "WHEN",
       .help =
-          "later (default): a cache forgets and rounds before it sees the question, as where one "
-          "context is asked many things; known: behind it"},
+          "later (default): a cache evicts and rounds before it sees the question, as where one "
+          "context is asked many things; known: after it"},
      offsetof(ruler_options, question)},
     {.opt = {.name = NULL}},
 };
@@ -267,7 +268,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
     if (cmd_eval_math_swept(v->e)) titles[keys++] = "math";
     titles[keys++] = "KV";
     for (int l = 0; l < set->n_lengths; l++) {
-        snprintf(name[l], sizeof name[l], "%d ids", set->length[l]);
+        snprintf(name[l], sizeof name[l], "%d tokens", set->length[l]);
         titles[keys + l] = name[l];
     }
     DQ_TRY(dq_table_new(&t, titles, keys + set->n_lengths, err));

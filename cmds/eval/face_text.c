@@ -33,9 +33,9 @@ static const cmd_eval_face_option options[] = {
     {{.name = "window",
       .kind = DQ_OPT_TEXT,
       .value = "FORM",
-      .help = "chunk (default): one behind the other, the second half of each scored;\n"
-              "stride: each --stride behind the one before, every id scored once;\n"
-              "block: one behind the other, all of each scored;\n"
+      .help = "chunk (default): one after the other, the second half of each scored;\n"
+              "stride: each --stride after the one before, every token scored once;\n"
+              "block: one after the other, all of each scored;\n"
               "rolling: as lm-eval, with perplexity per word and byte"},
      offsetof(text_options, window)},
     {{.name = "stride",
@@ -43,16 +43,16 @@ static const cmd_eval_face_option options[] = {
       .min = 1,
       .max = 1e9,
       .value = "N",
-      .help = "ids between windows of --window stride (default: half of --ctx)"},
+      .help = "tokens between windows of --window stride (default: half of --ctx)"},
      offsetof(text_options, stride)},
     {{.name = "positions",
       .kind = DQ_OPT_FLAG,
-      .help = "NLL by position: score the first --ctx ids behind the beginning of every "
+      .help = "NLL by position: score the first --ctx tokens after the beginning of every "
               "document that has as many"},
      offsetof(text_options, positions)},
     {{.name = "slices",
       .kind = DQ_OPT_FLAG,
-      .help = "NLL of ids that end a bigram seen before in the window and rare in training, "
+      .help = "NLL of tokens that end a bigram seen before in the window and rare in training, "
               "and of the others"},
      offsetof(text_options, slices)},
     {{.name = "slice-counts",
@@ -66,7 +66,7 @@ static const cmd_eval_face_option options[] = {
       .min = 0,
       .max = 1e10,
       .value = "N",
-      .help = "a bigram with more than N in 10^10 counted ids is frequent (default 1250)"},
+      .help = "a bigram with more than N in 10^10 counted tokens is frequent (default 1250)"},
      offsetof(text_options, threshold)},
     {.opt = {.name = NULL}},
 };
@@ -106,10 +106,11 @@ static dq_status check_company(const text_options *t, int64_t ctx, dq_err *err)
 static dq_status check_stride(const text_options *t, int64_t n_ctx, dq_err *err)
 {
     if (t->stride < n_ctx) return DQ_OK;
-    return dq_fail(err, DQ_USAGE,
-                   "--stride %lld: expected less than the %lld ids of a window. Use --window block "
-                   "for windows that do not overlap.",
-                   (long long)t->stride, (long long)n_ctx);
+    return dq_fail(
+        err, DQ_USAGE,
+        "--stride %lld: expected less than the %lld tokens of a window. Use --window block "
+        "for windows that do not overlap.",
+        (long long)t->stride, (long long)n_ctx);
 }
 
 static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)

@@ -166,7 +166,7 @@ static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq
         titles[i] = name[i];
     }
     snprintf(head, sizeof head,
-             "Mean NLL (nats) of the first ids of each of %lld documents:", (long long)w->n);
+             "Mean NLL (nats) of the first tokens of each of %lld documents:", (long long)w->n);
     DQ_TRY(print(v, head, titles, n, fill_cumulative, err));
     if (!compared(v->e)) return DQ_OK;
     return print(v, "The same, less that of the reference:", titles, n, fill_difference, err);
@@ -188,9 +188,9 @@ dq_status cmd_eval_text_tables(const cmd_eval_view *v, dq_err *err)
     if (!ids->slices) return DQ_OK;
     return print(v,
                  ids->slices->own
-                     ? "NLL of ids that end a repeated bigram (frequent ones counted in "
+                     ? "NLL of tokens that end a repeated bigram (frequent ones counted in "
                        "the other documents):"
-                     : "NLL of ids that end a repeated bigram (frequent ones counted in "
+                     : "NLL of tokens that end a repeated bigram (frequent ones counted in "
                        "--slice-counts):",
                  sliced, 5, fill_slices, err);
 }

@@ -89,7 +89,7 @@ static const work works[] = {
             {"share of ceiling", "share_of_ceiling", 1, 2}}},
     {.what = "decode",
      .caption =
-         "Attention of one token behind a context, with nothing in the caches: the share is of a "
+         "Attention of one token after a context, with nothing in the caches: the share is of a "
          "plain read of the KV; ms/token is the whole model, projections in f32.",
      .x = "context",
      .seconds = "token_seconds_median",
@@ -106,7 +106,7 @@ static const work works[] = {
             {"ms/token", "token_seconds_median", 1e3, 2}}},
     {.what = "policies",
      .caption =
-         "Forgetting three quarters of a context: what watching the prefill and evicting behind it "
+         "Evicting three quarters of a context: what watching the prefill and evicting after it "
          "took more than a prefill that nobody watches, as a share of that.",
      .of = {{"tokens", "tokens", 1, 0},
             {"<policy", "policy", 0, 0},
@@ -117,7 +117,7 @@ static const work works[] = {
             {"evicting", "evicting_over_prefill_median", 1, 3}}},
     {.what = "items",
      .caption =
-         "Scoring of short items: computed ids, and beside them one long prefill and the bare "
+         "Scoring of short items: computed tokens, and beside them one long prefill and the bare "
          "products of the same rows.",
      .of = {{"<task", "task", 0, 0},
             {"items", "items", 1, 0},
@@ -349,6 +349,6 @@ void dq_html_bench_growth(dq_html *h)
     dq_picture_figure_caption(h->p);
     dq_html_page_html(h->p, "Time per token: of prefill and attention (one layer) the mean over "
                             "the prompt, of decoding that of one "
-                            "token behind the context, a batch sharing its step.");
+                            "token after the context, a batch sharing its step.");
     dq_picture_figure_end(h->p);
 }

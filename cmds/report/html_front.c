@@ -294,7 +294,7 @@ static void table(dq_html *h, const json_t *front)
         h->p,
         ": on the Pareto front is what is better than each cache of no more bytes (up to 1 %% "
         "more), by paired 95 %% intervals; "
-        "behind is what one of them is better than; about the others nothing is "
+        "after is what one of them is better than; about the others nothing is "
         "decided. %.0f comparisons: about "
         "%.1f of their intervals are expected to miss by chance.%s</p>\n",
         n, 0.05 * n,

@@ -41,7 +41,7 @@ void dq_html_generation(dq_html *h)
             dq_html_page_table(
                 h->p,
                 "Answers generated greedily. Exact match: the share whose last number is "
-                "right; strict match: whose number behind #### is; finished: the share "
+                "right; strict match: whose number after #### is; finished: the share "
                 "that ended by a stop before the limit. New tokens are a mean. Standard "
                 "errors over items.",
                 titles);

@@ -190,7 +190,7 @@ static void introduction(dq_html *h, const json_t *needle)
             ? "generated exactly"
             : "predicted exactly, digit by digit, when the right digits before are given");
     if (*boundary && dq_html_shows_kv(h)) {
-        dq_html_page_html(h->p, " A KV cache that forgets or rounds does so ");
+        dq_html_page_html(h->p, " A KV cache that evicts or rounds does so ");
         dq_html_page_text(h->p, boundary);
         dq_html_page_html(h->p, ".");
     }

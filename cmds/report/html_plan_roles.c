@@ -148,7 +148,7 @@ dq_status dq_html_plan_roles_read(dq_html *h, dq_err *err)
 {
     DQ_TRY(dq_html_items(h, "path", check_result, err));
     h->about = "KLD is in nats per id. It and the perplexity are against the same weights with a "
-               "cache that forgets nothing, on the second half of each window. What answers lack "
+               "cache that evicts nothing, on the second half of each window. What answers lack "
                "is −ln of the right answer&#39;s share of all choices, in nats, the mean over "
                "questions. ± is one standard error: between documents, or between windows of a "
                "single one; of answers between questions.";

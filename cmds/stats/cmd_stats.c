@@ -250,7 +250,7 @@ static dq_status print_text(const stats *x, dq_err *err)
         printf("%s: %lld tokens in %lld sequence%s%s%s", e->model->path, (long long)e->out.n_rows,
                (long long)e->in.n_seq, e->in.n_seq == 1 ? "" : "s", x->text.text ? " of " : "",
                x->text.text ? x->text.path : "");
-        if (e->ctx) printf(", windows of %lld ids", (long long)e->ctx);
+        if (e->ctx) printf(", windows of %lld tokens", (long long)e->ctx);
         printf("\n");
     }
     printf("\n");
@@ -323,7 +323,7 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
         dq_opt_list("ids", "\"1 2 3\"", &x->ids,
                     "one sequence of ids, taken as it is; may be repeated"),
         dq_opt_int("ctx", "N", &x->ctx, 1, INT32_MAX,
-                   "ids per window of text (default min(2048, the model's positions))"),
+                   "tokens per window of text (default min(2048, the model's positions))"),
         dq_opt_int("limit", "N", &x->limit, 1, INT32_MAX,
                    "only the first N sequences (default all)"),
         dq_opt_text(

@@ -25,7 +25,7 @@ static dq_status quoted_field(dq_csv *c, char *out, size_t *n, dq_err *err)
     if (c->at < c->n && c->s[c->at] == '\r') c->at++;
     if (c->at < c->n && c->s[c->at] != ',' && c->s[c->at] != '\n')
         return dq_fail(err, DQ_DAMAGED,
-                       "line %lld: text behind a closing quote (expected a comma or the end of the "
+                       "line %lld: text after a closing quote (expected a comma or the end of the "
                        "line)",
                        (long long)c->line);
     return DQ_OK;

@@ -64,7 +64,7 @@ dq_status dq_memory_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, dou
                      ", %lld with a cache of 8 bits", (long long)more);
     const int64_t ctx = fit ? fit : more;
     return dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_CTX_OF_TEXT, .number = {ctx}},
-                        " (windows of %lld ids for a text)", (long long)ctx);
+                        " (windows of %lld tokens for a text)", (long long)ctx);
 }
 
 /* Elements of the projections, elements and bytes of the embedding and a head of its own, and the bytes of everything

@@ -144,10 +144,11 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
                        "reference %s; they cannot be compared",
                        m->m->path, r->m->path);
     if (has_fewer_positions(r->m, m->m))
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: its reference %s has fewer positions (%d); the same ids would run past "
-                       "them. Use a reference with at least as many",
-                       m->m->path, r->m->path, r->m->max_positions);
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: its reference %s has fewer positions (%d); the same tokens would run past "
+            "them. Use a reference with at least as many",
+            m->m->path, r->m->path, r->m->max_positions);
     dq_eval_row row = {.model = model,
                        .ids = ids,
                        .ref = -1,

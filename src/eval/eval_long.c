@@ -68,7 +68,7 @@ static dq_status judge_misfits(dq_eval *e, dq_eval_source *s, const misfit *f, i
     return dq_fail_with(
         err, DQ_MISMATCH, (dq_remedy){.code = none ? DQ_REMEDY_NONE : DQ_REMEDY_SKIP_OR_CUT},
         "%s: %lld of %lld items are too long (expected at most the %d positions of %s; "
-        "the first, item %lld%s, has %lld ids)%s",
+        "the first, item %lld%s, has %lld tokens)%s",
         s->path, (long long)f->n, (long long)n, f->of->max_positions, f->of->path,
         (long long)f->first, line, (long long)f->need, none ? ". None is left to score" : "");
 }

@@ -205,13 +205,13 @@ static dq_status make_states(cluster *c, dq_err *err)
     size_t bytes;
     if (n > w->n_values) n = w->n_values;
     if (!dq_mul_ok(&bytes, (size_t)n, (size_t)c->dim * sizeof(float)))
-        return dq_fail(err, DQ_RESOURCE, "windows of %lld ids do not fit in memory",
+        return dq_fail(err, DQ_RESOURCE, "windows of %lld tokens do not fit in memory",
                        (long long)w->longest);
     c->state.p = c->b->ops->alloc(c->b, bytes);
     c->ref_state.p = c->b->ops->alloc(c->b, bytes);
     if (c->state.p && c->ref_state.p) return DQ_OK;
     dq_backend_sync(c->b, err);
-    dq_fail(err, DQ_RESOURCE, "out of memory for the final states of %lld ids", (long long)n);
+    dq_fail(err, DQ_RESOURCE, "out of memory for the final states of %lld tokens", (long long)n);
     return dq_runner_advise(c->s->runner, c->max_rows, err);
 }
 

@@ -24,16 +24,16 @@ static dq_status check_prompt(const dq_generate_prompt *p, int64_t i, const dq_m
     if (p->n < 1)
         return dq_fail(
             err, DQ_MISMATCH,
-            "prompt %lld has no ids, so nothing can follow them. Put text or a BOS there.",
+            "prompt %lld has no tokens, so nothing can follow them. Put text or a BOS there.",
             (long long)i);
     if (m->max_positions > 0 && p->n > m->max_positions)
         return dq_fail(
             err, DQ_MISMATCH,
-            "%s: prompt %lld has too many ids (expected at most %d, found %lld). Shorten "
+            "%s: prompt %lld has too many tokens (expected at most %d, found %lld). Shorten "
             "it.",
             m->path, (long long)i, m->max_positions, (long long)p->n);
     if (p->context < 0 || p->context >= p->n)
-        return dq_fail(err, DQ_BUG, "prompt %lld: a context of %lld of its %lld ids", (long long)i,
+        return dq_fail(err, DQ_BUG, "prompt %lld: a context of %lld of its %lld tokens", (long long)i,
                        (long long)p->context, (long long)p->n);
     return DQ_OK;
 }

@@ -89,7 +89,7 @@ static dq_status check_ids(const dq_model *m, const int32_t *ids, int64_t n, dq_
 {
     if (n < 1)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_BOS_ON},
-                            "the prompt gives no ids. Put text there");
+                            "the prompt gives no tokens. Put text there");
     return dq_tokenizer_check_ids(ids, n, m->vocab, err);
 }
 
@@ -122,12 +122,12 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     DQ_TRY(dq_items_bos_check(m->tok, e->bos, err));
     if (m->m->max_positions > 0 && max_new > m->m->max_positions)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MAX_NEW},
-                            "%lld new ids are asked for, %s has %d positions", (long long)max_new,
+                            "%lld new tokens are asked for, %s has %d positions", (long long)max_new,
                             m->m->path, m->m->max_positions);
     if (e->too_long == DQ_LONG_CUT && m->m->max_positions > 0 && max_new >= m->m->max_positions)
         return dq_fail_with(
             err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_LONG_CUT},
-            "long cut leaves room for %lld new ids, and %s has %d positions: nothing "
+            "long cut leaves room for %lld new tokens, and %s has %d positions: nothing "
             "is left of a prompt",
             (long long)max_new, m->m->path, m->m->max_positions);
     dq_request *req = dq_alloc(e->a, (size_t)q->n, sizeof *req, err);

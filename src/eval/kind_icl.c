@@ -197,7 +197,7 @@ static dq_status store_prompts(maker *m, const ids *w, dq_err *err)
     for (int64_t q = 0; q < n; q++) {
         int64_t k = common(&w[q], &w[n]);
         if (w[q].n == 0)
-            return dq_fail(err, DQ_MISMATCH, "a prompt gives no ids in this tokenizer");
+            return dq_fail(err, DQ_MISMATCH, "a prompt gives no tokens in this tokenizer");
         if (k > w[q].n - 1) k = w[q].n - 1;
         if (k < shared_prefix) shared_prefix = k;
     }

@@ -28,7 +28,7 @@ int64_t dq_needle_value(const dq_eval *e, const dq_eval_row *row, int64_t unit, 
 
 const char *dq_needle_boundary(const dq_needle_settings *s)
 {
-    return s->generated ? "behind the question" : "before the question";
+    return s->generated ? "after the question" : "before the question";
 }
 
 static dq_status load(dq_eval *e, dq_eval_source *source, dq_err *err)
@@ -173,7 +173,7 @@ static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_er
     const dq_needle_settings *s = source->settings;
     if (!s->attention || !kv->evict.policy) return DQ_OK;
     return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_ATTENTION},
-                        "attention is not defined where tokens are forgotten (%s): shares would be "
+                        "attention is not defined where tokens are evicted (%s): shares would be "
                         "of what is left",
                         kv->evict.policy->name);
 }

@@ -77,7 +77,7 @@ typedef struct dq_needle_numbers {
 dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const dq_eval_row *row,
                                int64_t cell, dq_err *err);
 
-/* Where the cache of a row is cut: "before the question" or "behind the question". */
+/* Where the cache of a row is cut: "before the question" or "after the question". */
 const char *dq_needle_boundary(const dq_needle_settings *s);
 
 /* The shares of one prompt, from the sums of its pass: sums[n_layers * n_out] by layer. into[]: from

@@ -105,8 +105,8 @@ static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_er
     const dq_ruler_settings *s = source->settings;
     if (s->known || !kv->evict.policy || !kv->evict.every) return DQ_OK;
     return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_EVERY},
-                        "%s: forgetting every %lld tokens is not defined where the question comes "
-                        "behind what is forgotten",
+                        "%s: evicting every %lld tokens is not defined where the question comes "
+                        "after what is evicted",
                         source->name, (long long)kv->evict.every);
 }
 

@@ -45,7 +45,7 @@ static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_er
     const bool positions = s->scheme == DQ_WINDOW_POSITIONS;
     dq_fail_with(err, DQ_MISMATCH,
                  (dq_remedy){.code = DQ_REMEDY_KV_CHUNKS, .word = kv->evict.policy->name},
-                 "policy %s forgets in the middle of each window, which goes with chunks only",
+                 "policy %s evicts in the middle of each window, which goes with chunks only",
                  kv->evict.policy->name);
     return dq_fail_more(err,
                         (dq_remedy){.code = positions ? DQ_REMEDY_KV_POSITIONS : DQ_REMEDY_NONE},

@@ -300,7 +300,7 @@ static dq_status slices(text *t, dq_text_details *o, dq_err *err)
     if (o->others.n) sum += (double)o->others.n / (double)t->n * o->others.nll.value;
     if (o->hit.n + o->others.n != t->n || !(fabs(sum - whole) <= 1e-12 * fabs(whole)))
         return dq_fail(err, DQ_BUG,
-                       "slices of %lld and %lld ids with NLL %.17g, the whole has %.17g",
+                       "slices of %lld and %lld tokens with NLL %.17g, the whole has %.17g",
                        (long long)o->hit.n, (long long)o->others.n, sum, whole);
     return DQ_OK;
 }

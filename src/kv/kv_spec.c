@@ -158,7 +158,7 @@ dq_status dq_evict_check(const dq_kv_spec *spec, dq_err *err)
                             "a budget by roles needs a list of the groups of KV heads");
     if (!e->policy && (e->tokens != 0 || e->keep < 1 || e->every != 0))
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_POLICY},
-                            "forgetting tokens needs a policy.");
+                            "evicting tokens needs a policy.");
     return DQ_OK;
 }
 

@@ -223,14 +223,15 @@ static dq_status too_little(const dq_plan *p, dq_plan_text which, dq_err *err)
                        path, (long long)p->clusters[which], (long long)t->ctx,
                        t->n_copies ? ", copies counted once," : "", dq_plan_text_name[which],
                        (long long)t->requested);
-    return dq_fail(err, DQ_MISMATCH,
-                   "%s: too little text: an error needs 2 documents, or sequences of a single "
-                   "text, and %lld of the %lld in the file, with at most %lld ids each%s, came to "
-                   "the %s part, which asks for %lld ids. Give at least 8 of them, or ask for more "
-                   "ids.",
-                   path, (long long)p->clusters[which], (long long)t->n_units, (long long)t->ctx,
-                   t->n_copies ? " and copies counted once" : "", dq_plan_text_name[which],
-                   (long long)t->requested);
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "%s: too little text: an error needs 2 documents, or sequences of a single "
+        "text, and %lld of the %lld in the file, with at most %lld tokens each%s, came to "
+        "the %s part, which asks for %lld tokens. Give at least 8 of them, or ask for more "
+        "tokens.",
+        path, (long long)p->clusters[which], (long long)t->n_units, (long long)t->ctx,
+        t->n_copies ? " and copies counted once" : "", dq_plan_text_name[which],
+        (long long)t->requested);
 }
 
 /* What a part has of those before it; nothing can be shown on text that is all of it. */

@@ -169,7 +169,7 @@ dq_status dq_plan_caches_fit(dq_plan_caches_input *in, dq_err *err)
     if (in->ctx == 0) in->ctx = positions > 0 && positions < 2048 ? positions : 2048;
     if (in->ctx <= positions) return DQ_OK;
     return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CTX, .number = {positions}},
-                        "%s: has %d positions, windows of %lld ids are more", in->model->path,
+                        "%s: has %d positions, windows of %lld tokens are more", in->model->path,
                         positions, (long long)in->ctx);
 }
 
@@ -218,10 +218,10 @@ dq_status dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end, dq
     return dq_fail_with(
         err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
         c->win.n_docs < 2
-            ? "%s: repeats itself: an interval needs 2 windows, and the %lld of %lld ids that "
+            ? "%s: repeats itself: an interval needs 2 windows, and the %lld of %lld tokens that "
               "decide are copies of one, of %lld document. Give other text,"
             : "%s: too little text: an interval needs 2 documents, and the %lld windows "
-              "of %lld ids that decide lie in one of %lld, or its copies. Give more of them, the "
+              "of %lld tokens that decide lie in one of %lld, or its copies. Give more of them, the "
               "text as a single one,",
         c->in->text, (long long)(c->win.n - (end - begin)), (long long)c->in->ctx,
         (long long)c->win.n_docs);

@@ -127,7 +127,7 @@ static dq_status check_share(dq_plan_roles *p, dq_err *err)
     const int64_t kept = dq_evict_budget(&spec, p->context, NULL);
     if (kept > safe && kept < p->context) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH,
-                   "a share of %g leaves %lld tokens of contexts of %lld ids (half a window), of "
+                   "a share of %g leaves %lld tokens of contexts of %lld tokens (half a window), of "
                    "which the first %d and the last %d always stay: there is nothing to share. Use "
                    "longer windows, fewer recent tokens or another share",
                    s->keep, (long long)kept, (long long)p->context, s->kv.sink, s->kv.recent);
@@ -143,13 +143,13 @@ static dq_status check_questions(dq_plan_roles *p, dq_err *err)
         return dq_fail(
             err, DQ_MISMATCH,
             "%s: all choices of these questions are a single token, which is predicted before "
-            "anything is forgotten, so that no cache changes the answers. Move the last words of "
+            "anything is evicted, so that no cache changes the answers. Move the last words of "
             "each context, which are the question, into its choices",
             s->in.questions_path);
     p->question_whole = dq_plan_roles_order_whole(shortest, safe, p->n_groups);
     if (p->question_whole > safe) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH,
-                   "%s: the shortest context of these questions has %lld ids, of which the first "
+                   "%s: the shortest context of these questions has %lld tokens, of which the first "
                    "%d and the last %d always stay: too few are left to cut one group of %d. Use "
                    "longer contexts or fewer recent tokens",
                    s->in.questions_path, (long long)shortest, s->kv.sink, s->kv.recent,
@@ -176,7 +176,7 @@ static dq_status split_text(dq_plan_roles *p, dq_err *err)
     const long long n = p->caches.win.n, find = s->find;
     if (n < find + DQ_PLAN_ROLES_LEAST_UNSEEN)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
-                            "%s: too little text: %lld windows of %lld ids (expected at least "
+                            "%s: too little text: %lld windows of %lld tokens (expected at least "
                             "%lld, of which the first %lld find roles and the others decide). "
                             "Give more text",
                             s->in.text, n, (long long)s->in.ctx, find + DQ_PLAN_ROLES_LEAST_UNSEEN,

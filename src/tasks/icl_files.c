@@ -164,7 +164,7 @@ static dq_status trec_line(dq_icl_reader *r, const char *line, size_t n, int64_t
                        (long long)number, n < 40 ? (int)n : 40, line);
     while (code < n && line[code] == ' ') code++;
     if (code == n)
-        return dq_fail(err, DQ_DAMAGED, "line %lld: no question behind the class",
+        return dq_fail(err, DQ_DAMAGED, "line %lld: no question after the class",
                        (long long)number);
     return add(r, line + code, n - code, name, err);
 }

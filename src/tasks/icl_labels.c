@@ -37,7 +37,7 @@ static dq_status label_ids(dq_icl_label *l, const char *name, const dq_tokenizer
         encode(t, l->text, vocab, &ids, &l->n, err);
     }
     if (err->code == DQ_OK && l->n == 0)
-        dq_fail(err, DQ_MISMATCH, "the label \"%s\" has no ids in this tokenizer", name);
+        dq_fail(err, DQ_MISMATCH, "the label \"%s\" has no tokens in this tokenizer", name);
     if (err->code == DQ_OK) kept = dq_alloc(a, (size_t)l->n + 1, sizeof *kept, err);
     if (kept) memcpy(kept, ids, (size_t)l->n * sizeof *kept);
     l->ids = kept;

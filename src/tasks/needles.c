@@ -295,7 +295,8 @@ static dq_status too_many(const dq_needle_cell *c, int64_t need, dq_err *err)
     return dq_fail_with(
         err, DQ_MISMATCH,
         (dq_remedy){.code = DQ_REMEDY_NEEDLES, .number = {need, c->length}, .word = cities},
-        "needles %s with their question, room for answers and some filler need %lld ids, a length "
+        "needles %s with their question, room for answers and some filler need %lld tokens, a "
+        "length "
         "of %lld is less",
         cities, (long long)need, (long long)c->length);
 }

@@ -232,7 +232,7 @@ static dq_status fit(const fitting *f, dq_err *err)
     if (n_lo > f->room)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_OPTION},
                             "lengths %lld: the shortest prompt of %s and room for its answer need "
-                            "%lld ids. Use longer "
+                            "%lld tokens. Use longer "
                             "ones",
                             (long long)f->length, f->m->task->name,
                             (long long)(n_lo + f->m->task->max_new));

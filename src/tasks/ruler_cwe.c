@@ -41,7 +41,7 @@ void dq_ruler_cwe(dq_ruler_draft *d, int64_t units)
     const int64_t need = units > of_example ? units : of_example;
     if (need > d->text->n_words) {
         dq_fail(d->err, DQ_MISMATCH,
-                "has %lld different words of 3 to 12 small letters, lists of %lld ids take more. "
+                "has %lld different words of 3 to 12 small letters, lists of %lld tokens take more. "
                 "Give a longer text",
                 (long long)d->text->n_words, (long long)d->length);
         return;

@@ -129,7 +129,7 @@ static dq_status apply_labels(dq_task_items *l, const dq_task *task, const dq_it
         if (dq_task_file_is_blank(line, n)) continue;
         if (i == n_items)
             return dq_fail(err, DQ_DAMAGED,
-                           "line %lld: is behind the labels of all %lld items (expected as many "
+                           "line %lld: is after the labels of all %lld items (expected as many "
                            "labels as items)",
                            (long long)number, (long long)n_items);
         int n_choices = l->item[i < l->n ? i : 0].n_choices;

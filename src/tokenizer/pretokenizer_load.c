@@ -174,7 +174,7 @@ static dq_status load_one(loading *l, const json_t *v, const char *type)
         if (strcmp(type, kinds[i].type) != 0) continue;
         if (p->byte_level) /* what follows would see mapped bytes */
             return dq_fail(l->err, DQ_MISMATCH,
-                           "a pre_tokenizer step behind ByteLevel is not supported");
+                           "a pre_tokenizer step after ByteLevel is not supported");
         if (p->n_steps == DQ_PRETOKENIZER_MAX_STEPS)
             return dq_fail(l->err, DQ_MISMATCH,
                            "more than %d pre_tokenizer steps are not supported",

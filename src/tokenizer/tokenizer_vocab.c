@@ -384,7 +384,7 @@ static dq_status load_unigram(dq_tokenizer_loader *l, const json_t *model, dq_er
     if (unknown < 0) /* the reference fails at the first unknown character, fallback or not */
         return dq_fail(err, DQ_MISMATCH,
                        "a Unigram model without unk_id is not supported: text with a character "
-                       "that it lacks would have no ids");
+                       "that it lacks would have no tokens");
     if (unknown >= (int64_t)u->n)
         return dq_fail(err, DQ_DAMAGED, "model unk_id %lld is not below the %zu pieces of vocab",
                        (long long)unknown, u->n);
@@ -401,7 +401,7 @@ static dq_status finish_unigram(dq_tokenizer_loader *l, const raw *token, dq_err
     if (!piece) return err->code;
     if (l->t->pre.byte_level)
         return dq_fail(err, DQ_MISMATCH,
-                       "a Unigram model behind a ByteLevel pre_tokenizer is not supported yet");
+                       "a Unigram model after a ByteLevel pre_tokenizer is not supported yet");
     DQ_TRY(dq_strmap_new(&u->pieces, u->n, l->t->arena, err));
     for (size_t i = 0; i < u->n; i++) {
         const raw *r = &token[i];

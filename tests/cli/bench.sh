@@ -118,8 +118,8 @@ grep -q "warning: plain model: --tokens 513 is more than the 512 positions that 
 try 0 '"tokens": 513' bench "plain model" --tokens 513 --runs 1 --threads 1 --json
 grep -q '"plain model: --tokens 513 is more than' "$top/out" || complain "bench: no warning of positions in the JSON"
 try 0 "^ *400 .*kvzip" bench "plain model" --kv-policy kvzip,keydiff --tokens 400 --runs 2 --threads 1
-grep -q "warning: plain model, 400 tokens, KV 16:16 kvzip 0.25: kvzip read 1 of 1 contexts again at positions behind those that the model has" "$top/err" ||
-    complain "bench: not said that kvzip reads behind the model's positions: $(cat "$top/err")"
+grep -q "warning: plain model, 400 tokens, KV 16:16 kvzip 0.25: kvzip read 1 of 1 contexts again at positions after those that the model has" "$top/err" ||
+    complain "bench: not said that kvzip reads after the model's positions: $(cat "$top/err")"
 [ "$(grep -c "warning: .*positions" "$top/err")" = 1 ] || complain "bench: more than one warning of kvzip: $(cat "$top/err")"
 try 0 "^ *272 .*kvzip" bench "$repo/calib/longpair/llama-0" --kv-policy kvzip --tokens 272 --runs 1 --threads 1
 ! grep -q "positions" "$top/err" || complain "bench: a warning of positions that the model has: $(cat "$top/err")"
@@ -247,7 +247,7 @@ cat >peers.json <<'EOF'
   "threads": 2, "peer": "llama.cpp", "peer_weights": "Q4_0", "peer_tokens_per_second": 8, "dq_tokens_per_second": 2}]}
 EOF
 try 0 "prefill 40, W4 in groups of 32, int8, 1 thread  .*200  *500  *2.40  *2.10-2.75\$" bench --compare peers.json
-try 0 "decode behind 128, batch 1, W4 in groups of 32, int8, 2 threads  .*8.0  *2.0  *0.25  *-\$" bench --compare peers.json
+try 0 "decode after 128, batch 1, W4 in groups of 32, int8, 2 threads  .*8.0  *2.0  *0.25  *-\$" bench --compare peers.json
 sed 's/"tokens_per_second": .*/"tokens_per_second": 1000.0,/' avx2.json >new.json
 grep -q '[*]' "$top/out" && complain "bench --compare: a mark without two documents"
 for order in "peers.json new.json" "new.json peers.json"; do

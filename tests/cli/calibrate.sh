@@ -26,7 +26,7 @@ try 3 "wrong.jsonl: line 1" quantize "diff model" -o made.h5 --method gptq --cal
 absent made.h5 made.h5.partial made.h5.journal
 
 # a dry run says what it would take and runs nothing
-try 0 "calibration  *gptq, 2100 ids in 21 sequences of at most 100" "$@" --dry-run
+try 0 "calibration  *gptq, 2100 tokens in 21 sequences of at most 100" "$@" --dry-run
 try 0 "scratch  *3.78 MiB beside the output" "$@" --dry-run
 try 0 "memory  *about [0-9.]* MiB beside mapped files" "$@" --dry-run
 try 0 '"memory_bytes": [1-9]' "$@" --dry-run --json
@@ -64,7 +64,7 @@ try 0 '"file": "text.txt"' info "made 1.h5" --json
 try 0 '"arithmetic": "CPU level [a-z].*, .*"' info "made 1.h5" --json
 try 0 "^made with  *CPU level" info "made 1.h5"
 try 0 "^  arithmetic  *$(sed -n 's/^made with  *//p' "$top/out")" doctor
-try 0 "^method  *gptq, 2100 ids of text.txt in 21 sequences of at most 100" info "made 1.h5"
+try 0 "^method  *gptq, 2100 tokens of text.txt in 21 sequences of at most 100" info "made 1.h5"
 try 0 "every dataset and attribute as written, and as the source gives them, except 14 tensors of gptq, compared by SQNR alone" \
     verify "made 1.h5" --source "diff model"
 try 4 "made from another checkpoint" verify "made 1.h5" --source "plain model"
@@ -100,9 +100,9 @@ set -- quantize "diff model" --calib text.txt --calib-tokens 2100 --calib-ctx 10
 loss_of() { sed 's/ *$//' "$top/out" | awk -v name="$1" '$1 == name { print $NF }'; }
 try 0 "content SHA-256" "$@" -o gptq.h5 --method gptq --tensors --embed-bits 16
 lost=$(loss_of model.layers.0.mlp.down_proj.weight)
-try 0 "calibration  *align, 2100 ids" "$@" -o made.h5 --threads 1 --tensors --embed-bits 16
+try 0 "calibration  *align, 2100 tokens" "$@" -o made.h5 --threads 1 --tensors --embed-bits 16
 holds "loss of align against the source's weights" "$(loss_of model.layers.0.mlp.down_proj.weight) > 2 * $lost"
-try 0 "^method  *align, 2100 ids of text.txt" info made.h5
+try 0 "^method  *align, 2100 tokens of text.txt" info made.h5
 try 0 '"values": "maps"' info made.h5 --json
 try 0 '"method": "gptq"' info gptq.h5 --json
 ! grep -q '"values"' "$top/out" || complain "calibrate: gptq says that values were rounded by maps"
@@ -212,10 +212,10 @@ set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-t
 
 # little text: said, and enough to run
 try 0 "content SHA-256" quantize "diff model" -o made.h5 --method gptq --calib few.jsonl
-grep -q "warning: few.jsonl: gives [0-9]* ids in 2 sequences, 65536 were asked for" "$top/err" ||
+grep -q "warning: few.jsonl: gives [0-9]* tokens in 2 sequences, 65536 were asked for" "$top/err" ||
     complain "calibrate: a short text is not mentioned: $(cat "$top/err")"
-try 0 ", 1 id in 1 sequence of at most 2" "$@" --calib-tokens 1 --calib-ctx 2 --force
-try 0 ", 1 id of text.txt in 1 sequence of at most 2" info made.h5
+try 0 ", 1 token in 1 sequence of at most 2" "$@" --calib-tokens 1 --calib-ctx 2 --force
+try 0 ", 1 token of text.txt in 1 sequence of at most 2" info made.h5
 rm -f made.h5
 
 # ---- kill -9 at any moment (align: two streams, and a head behind them): the rest of the run gives the same bytes
@@ -229,7 +229,7 @@ killed() {
     while [ "$(done_lines)0" -lt "${want}0" ] && kill -0 $child 2>/dev/null; do sleep 0.01; done
     kill -KILL $child 2>/dev/null
     wait $child 2>/dev/null
-    [ -e made.h5.partial ] || complain "calibrate: the run was over before it was killed behind payload $want"
+    [ -e made.h5.partial ] || complain "calibrate: the run was over before it was killed after payload $want"
 }
 # as much text as it takes for a run to be killed in time, which is less where everything is slower
 tokens=19000

@@ -7,7 +7,7 @@ rows() { # EXPECTED OPTION...
     want=$1
     shift
     "$dq" "$@" --dry-run >"$top/out" 2>"$top/err"
-    grep -q "^rows: $want, ids: " "$top/out" || complain "dq $*: expected $want rows: $(tail -n 1 "$top/out")"
+    grep -q "^rows: $want, tokens: " "$top/out" || complain "dq $*: expected $want rows: $(tail -n 1 "$top/out")"
 }
 policies=10 # of the table, without the three to compare with
 rows $((1 + 3 + policies * 3 * 3)) "$@" --kv-policy all # 3 widths that keep everything, and the reference
@@ -33,7 +33,7 @@ absent gone.h5
 # ---- the front: said beforehand how much, then which caches nothing of no more bytes does as well as
 set -- "$@" --text "$pair/text.txt" --ctx 1024 --kv-policy streaming,h2o --kv-keep 1,0.25 --kv-bits 16,4
 "$dq" "$@" >/dev/full 2>"$top/err"
-grep -q "^dq eval: 12 results and 2 references to compute, [1-9][0-9]* ids in all .*; 4 more results are of the same caches\$" "$top/err" ||
+grep -q "^dq eval: 12 results and 2 references to compute, [1-9][0-9]* tokens in all .*; 4 more results are of the same caches\$" "$top/err" ||
     complain "front: the number of rows is not said beforehand: $(cat "$top/err")"
 try 0 "^What the bytes of the KV cache buy, diffllama-0, mc, 16-bit logits, f32" "$@" --resume -o front.json # computes nothing
 ! grep -q "nothing to resume" "$top/err" || complain "front: what was computed is not taken up"

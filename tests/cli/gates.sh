@@ -135,7 +135,7 @@ killed() {
     while [ "$(steps)" -le "$want" ] && kill -0 $child 2>/dev/null; do sleep 0.02; done
     kill -KILL $child 2>/dev/null
     wait $child 2>/dev/null
-    [ "$(steps)" -gt "$want" ] || complain "gates: the run was over before it was killed behind step $want"
+    [ "$(steps)" -gt "$want" ] || complain "gates: the run was over before it was killed after step $want"
 }
 killed 1 "$@"
 killed 2 "$@" --resume
@@ -189,7 +189,7 @@ grep -q "warning: finished work could not be kept for --resume: .*File too large
 grep -q "Not all, but the first scores are in dq-eval-.*resume" "$top/err" || complain "gates: a full disk: $(cat "$top/err")"
 [ "$(steps)" -ge 2 ] || complain "gates: a full disk: expected a head and a step or more, found $(steps) lines"
 try 0 "diff model" "$@" --csv killed.csv --force --resume
-cut -d, -f1-28,30- killed.csv | cmp -s - "$top/a" || complain "gates: resumed behind a full disk: other numbers"
+cut -d, -f1-28,30- killed.csv | cmp -s - "$top/a" || complain "gates: resumed after a full disk: other numbers"
 absent dq-eval-*.resume
 rm -f killed.csv
 

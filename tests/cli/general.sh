@@ -35,6 +35,21 @@ for c in stats quantize plan eval report info verify export logits tokenize benc
     try 0 "^usage: dq $c" help $c
 done
 try 0 "usage: dq COMMAND" help
+# a help of many options has a first page, and topics that hold all of them between them
+try 0 "all of them, by topic" eval --help
+[ "$(wc -l <"$top/out")" -le 60 ] || complain "help eval: $(wc -l <"$top/out") lines are no page"
+sed -n 's/^ *\(-., \)\{0,1\}--\([a-z-]*\).*/\2/p' "$top/out" | sort >brief
+topics=$(sed -n '/^all of them/,/^$/s/^  \([a-z]*\) .*/\1/p' "$top/out")
+for topic in $(echo "$topics" | grep -vx all); do
+    try 0 "      --" help eval "$topic"
+    sed -n 's/^ *\(-., \)\{0,1\}--\([a-z-]*\).*/\2/p' "$top/out"
+done | sort -u >listed
+try 0 "^usage: dq eval" help eval all
+sed -n 's/^ *\(-., \)\{0,1\}--\([a-z-]*\).*/\2/p' "$top/out" | grep -vx help | sort -u | cmp -s - listed || complain "help eval: topics lack options"
+[ -z "$(comm -23 brief listed)" ] || complain "help eval: the first page has others: $(comm -23 brief listed)"
+try 0 "^      --kv-budget KIND" eval --help kv
+try 2 'there is no topic "kvs". See dq help eval' help eval kvs
+try 2 "takes a command and a topic" help eval kv x
 try 2 "unknown command \"evla\". Did you mean dq eval" help evla
 try 0 "^dq [0-9]" version
 for c in stats eval report info verify export logits tokenize bench quantize plan; do

@@ -2,7 +2,7 @@
 book=$repo/calib/pair/text.txt
 narrow=$repo/tests/golden/models/llama-f32 # its head_dim is no power of two
 
-# eval_text CSV OPTION...: two windows of 512 ids, 256 of them context; numbers in a CSV.
+# eval_text CSV OPTION...: two windows of 512 tokens, 256 of them context; numbers in a CSV.
 eval_text() {
     csv=$1
     shift
@@ -77,7 +77,7 @@ try 2 "kv-quant: one value only" logits "diff model" --ids 1 -o gone.h5 --kv-bit
 try 2 "kv-quant: one value only" quantize "diff model" -o gone.h5 --kv-bits 4 --kv-quant per-channel,per-token
 try 2 "kv-keep: one value only" quantize "diff model" -o gone.h5 --kv-keep 0.5,1
 try 2 "Add --prefix" logits "diff model" --ids "1 2 3" -o gone.h5 --kv-keep 0.5
-try 2 "prefix 4 is more than the 3 ids" logits "diff model" --ids "1 2 3" -o gone.h5 --prefix 4
+try 2 "prefix 4 is more than the 3 tokens" logits "diff model" --ids "1 2 3" -o gone.h5 --prefix 4
 try 4 "power of two.*--kv-rotate off" logits "$narrow" --ids "1 2 3" -o gone.h5 --kv-bits 4 --kv-rotate on
 try 4 "power of two.*--kv-rotate off" quantize "$narrow" -o gone.h5 --kv-bits 4 --kv-rotate on
 absent gone.h5 gone.h5.partial
@@ -155,7 +155,7 @@ keyed 4 --kv-policy h2o,streaming --kv-keep 0.1,0.2
 keyed 3 --kv-keep 1,0.1,0.2
 keyed 2 --kv-tokens 70,80
 try 0 "kept" eval "diff model" --task mc --data one.jsonl --kv-keep 0.6 --kv-recent 1 --kv-sink 0
-grep -q "warning: mc: 2 of 2 choices are a single token, which is predicted before anything is forgotten" "$top/err" ||
+grep -q "warning: mc: 2 of 2 choices are a single token, which is predicted before anything is evicted" "$top/err" ||
     complain "kv: no warning about choices that eviction cannot reach"
 try 0 "acc" eval "diff model" --task mc --data one.jsonl --kv-bits 8
 ! grep -q "single token" "$top/err" || complain "kv: a warning about eviction without eviction"
@@ -185,7 +185,7 @@ try 0 '"policy": "leverage"' logits "plain model" --text "short text" -o usual.h
 for n in 250 300; do
     try 0 "rows" logits "diff model" --ids "$(awk 'BEGIN { for (i = 0; i < 310; i++) printf "%d ", i % 50 }')" -o again.h5 --force \
         --prefix $n --kv-keep 0.5 --kv-policy kvzip
-    case $n$(grep -c "warning: .*kvzip read 1 of 1 contexts again at positions behind those that the model has" "$top/err") in
+    case $n$(grep -c "warning: .*kvzip read 1 of 1 contexts again at positions after those that the model has" "$top/err") in
     2500 | 3001) ;;
     *) complain "kv: the warning about positions of a second reading is wrong at $n ids" ;;
     esac
@@ -223,7 +223,7 @@ fi
 
 # ---- remedies that can be followed
 printf 'ab' >ab.txt
-try 4 "has . ids, two of the smallest windows need 8. Use more text" eval "diff model" --text ab.txt --ctx 4
+try 4 "has . tokens, two of the smallest windows need 8. Use more text" eval "diff model" --text ab.txt --ctx 4
 try 4 "has no tokenizer.json, so text cannot become ids$" doctor --model "$repo/tests/golden/models/v2-f16"
 
 # ---- containers remember
@@ -253,7 +253,7 @@ holds "4 bits do more" "$(column codes.csv 3 kld_nats) > $(column codes.csv 2 kl
 # row t reads t + 1 keys, the floor((t - 63) / 64) pages of 64 but for four sinks as codes
 reads=$(awk 'BEGIN { for (t = 256; t < 511; t++) { all += t + 1; coded += int((t - 63) / 64) * 64 - 4 }; print coded "/" all }')
 holds "low bits" "$(column codes.csv 3 kv_lowbit_fraction) - $reads < 1e-9 && $reads - $(column codes.csv 3 kv_lowbit_fraction) < 1e-9"
-# a context of one page holds no codes when it ends, and the rows behind it read some all the same
+# a context of one page holds no codes when it ends, and the rows after it read some all the same
 try 0 "4:4" eval "diff model" --text "$book" --ctx 256 --limit 1 --kv-bits 4 --csv late.csv
 holds "codes that are read late" "$(column late.csv 1 kv_lowbit_fraction) > 0.4"
 # no context, so no bytes held; what is read is known all the same

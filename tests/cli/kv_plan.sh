@@ -31,10 +31,10 @@ for o in "--kv-quant per-channel" "--kv-layers 2"; do
     try 2 "${o%% *} is about --kv, which is not given" plan "diff model" --calib text.txt --budget kld=1 -o r.json $o
 done
 try 2 "[-]-trials 41: expected at most 40 of weights" plan "diff model" --calib text.txt --budget kld=1 -o r.json --trials 41
-try 4 "has 512 positions, windows of 513 ids are more[.] Use --ctx 512" "$@" -o r.json --ctx 513
-try 4 "windows of 64 ids with the last 16 and the first 4 unquantized hold no page of codes" "$@" -o r.json --ctx 64
+try 4 "has 512 positions, windows of 513 tokens are more[.] Use --ctx 512" "$@" -o r.json --ctx 513
+try 4 "windows of 64 tokens with the last 16 and the first 4 unquantized hold no page of codes" "$@" -o r.json --ctx 64
 head -c 1500 text.txt >little.txt
-try 4 "little.txt: too little text: [0-4] windows of 128 ids (expected at least 5, of which two fifths search" "$@" -o r.json --text little.txt
+try 4 "little.txt: too little text: [0-4] windows of 128 tokens (expected at least 5, of which two fifths search" "$@" -o r.json --text little.txt
 printf 'a cold hare hears' >little.txt
 try 4 "little.txt: too little text: 0 windows" "$@" -o r.json --text little.txt
 cp -r "diff model" "odd model"
@@ -80,8 +80,8 @@ done
 absent r.json
 
 # a dry run says what it would take: 6 units, 2 of 5 windows search
-try 0 "^alone  *13 caches, a unit at a width and the others at 8 bits: 3328 ids" "$@" --dry-run
-grep -q "^whole  *at most 200 caches in the search: 51200 ids" "$top/out" || complain "kv plan: work: $(cat "$top/out")"
+try 0 "^alone  *13 caches, a unit at a width and the others at 8 bits: 3328 tokens" "$@" --dry-run
+grep -q "^whole  *at most 200 caches in the search: 51200 tokens" "$top/out" || complain "kv plan: work: $(cat "$top/out")"
 grep -q "^search  *windows 2 to 3; the other 3 decide" "$top/out" || complain "kv plan: windows: $(cat "$top/out")"
 grep -q "warning: text.txt: 3 unseen windows are few: with fewer than 20" "$top/err" || complain "kv plan: no word about few windows"
 try 0 '"caches_alone": 13' "$@" --dry-run --json
@@ -187,7 +187,7 @@ done
 # what of its cache the plan does not measure is said
 echo '{"schema": "dq-recipe/1", "kv": {"widths": "8", "policy": "keydiff", "tokens": 99, "rotate": "off", "dense_type": "f16"}}' >w.json
 try 0 "^alone " "$@" --dry-run --weights w.json
-for part in "its cache forgets tokens (policy keydiff): the plan is measured without" "has rotate off: the plan is measured with auto" \
+for part in "its cache evicts tokens (policy keydiff): the plan is measured without" "has rotate off: the plan is measured with auto" \
     "has dense_type f16: the plan is measured with f32"; do
     grep -q "warning: w.json: $part" "$top/err" || complain "kv plan: no warning of $part: $(cat "$top/err")"
 done

@@ -21,15 +21,15 @@ for option in "--lengths 420" "--depths 0" "--needles 1:1" "--samples 2" "--need
     try 2 "has nothing to act on" eval "diff model" --text "$filler" --limit 1 $option
 done
 try 4 "lengths 1024: .* has 512 positions. Use lengths up to 512" "$@" --lengths 420,1024
-try 4 "needles 3:2 with their question.* need .* ids, --lengths 120 is less" "$@" --lengths 120 --needles 3:2
-try 4 "attention is not defined where tokens are forgotten" "$@" --attention --kv-keep 0.5
+try 4 "needles 3:2 with their question.* need .* tokens, --lengths 120 is less" "$@" --lengths 120 --needles 3:2
+try 4 "attention is not defined where tokens are evicted" "$@" --attention --kv-keep 0.5
 try 3 "empty: holds no text" eval "diff model" --task needle --data empty
 printf 'no end' >endless
 try 3 "endless: has no end of a sentence" eval "diff model" --task needle --data endless
 
 # ---- tables, documents, items
 try 0 "^Accuracy of diff model, 3 needles, 2 asked for, 16-bit logits" "$@" --csv needle.csv --dump-items needle.jsonl
-grep -q "^depth *420 ids" "$top/out" || complain "needle: no column of a length"
+grep -q "^depth *420 tokens" "$top/out" || complain "needle: no column of a length"
 ! grep -q "^Attention of" "$top/out" || complain "needle: attention that nobody asked for"
 [ "$(column needle.csv 1 n)" = 8 ] || complain "needle: not 2 x 2 x 2 samples"
 [ -n "$(column needle.csv 1 all_correct)" ] || complain "needle: no column all_correct"
@@ -73,7 +73,7 @@ ll() { # OPTION...: the mean log-likelihood of the last row
 whole=$(ll)
 [ "$whole" = "$(ll --kv-keep 1 --kv-bits 16)" ] || complain "needle: --kv-keep 1 changes the numbers"
 [ "$whole" = "$(ll --attention)" ] || complain "needle: --attention changes the numbers"
-[ "$whole" != "$(ll --kv-keep 0.3 --kv-policy streaming)" ] || complain "needle: forgetting changes nothing"
+[ "$whole" != "$(ll --kv-keep 0.3 --kv-policy streaming)" ] || complain "needle: evicting changes nothing"
 
 # ---- resumed runs: scores are kept when stdout is full, for the same settings only
 rm -f dq-eval-*.resume

@@ -19,9 +19,9 @@ try 4 "no tensor is to be packed" "$@" -o r.json --budget kld=0.1 --skip proj
 try 4 "is the text that is calibrated with" "$@" -o r.json --budget kld=0.1 --unseen text.txt
 try 6 "gone.txt" "$@" -o r.json --budget kld=0.1 --unseen gone.txt
 printf 'a cold hare hears above the field slowly .' >little.txt
-try 4 "little.txt: too little text: an error needs 2 documents, or sequences of a single text, and 0 of the 1 in the file, with at most 96 ids each, came to the search part, which asks for 6144 ids. Give at least 8 of them, or ask for more" \
+try 4 "little.txt: too little text: an error needs 2 documents, or sequences of a single text, and 0 of the 1 in the file, with at most 96 tokens each, came to the search part, which asks for 6144 tokens. Give at least 8 of them, or ask for more" \
     plan "diff model" --calib little.txt --calib-ctx 96 --budget kld=0.1 -o r.json
-try 4 "and 1 of the 200 in the file, with at most 96 ids each, came to the search part, which asks for 97 ids" plan "diff model" --calib text.txt --calib-ctx 96 --search-tokens 97 --budget kld=0.1 -o r.json
+try 4 "and 1 of the 200 in the file, with at most 96 tokens each, came to the search part, which asks for 97 tokens" plan "diff model" --calib text.txt --calib-ctx 96 --search-tokens 97 --budget kld=0.1 -o r.json
 # of a large text regions are read, of which the file has more than the part asks for
 for _ in 1 2 3 4 5 6; do
     cat text.txt text.txt text.txt text.txt text.txt text.txt text.txt text.txt text.txt text.txt
@@ -35,10 +35,10 @@ awk '{ for (i = 0; i < 40; i++) printf "{\"text\": \"%s\"}\n", $0 }' short.txt >
 awk '{ for (i = 0; i < 40; i++) printf "{\"text\": \"%s%s\"}\n", $0, i % 8 < 4 ? "" : " a bear" }' short.txt >two.jsonl
 try 4 "two.jsonl: each of the [0-9]* sequences of the unseen part is a copy of one that is calibrated or searched with, so nothing is unseen. Give text that does not repeat itself, or another unseen text" \
     plan "diff model" --calib two.jsonl --calib-ctx 96 --budget kld=0.1 -o r.json
-try 4 "same.jsonl: too little text: .*, and 1 of the 40 in the file, with at most 96 ids each and copies counted once, came to the search part" \
+try 4 "same.jsonl: too little text: .*, and 1 of the 40 in the file, with at most 96 tokens each and copies counted once, came to the search part" \
     plan "diff model" --calib same.jsonl --calib-ctx 96 --budget kld=0.1 -o r.json --unseen text.txt
 awk '{ for (i = 0; i < 60; i++) printf "%s ", $0 }' short.txt >round.txt
-try 0 "calibration  *[0-9]* ids" plan "diff model" --calib round.txt --calib-ctx 96 --budget bpw=3 -o r.json --dry-run
+try 0 "calibration  *[0-9]* tokens" plan "diff model" --calib round.txt --calib-ctx 96 --budget bpw=3 -o r.json --dry-run
 grep -q "warning: round.txt: repeats itself: of the [0-9]* places of the unseen text at which 16 tokens begin, " "$top/err" ||
     complain "plan: no word about text that repeats itself: $(cat "$top/err")"
 : >little.txt
@@ -48,7 +48,7 @@ try 4 "container" plan c.h5 --calib text.txt --budget kld=0.1 -o r.json
 absent r.json r.json.journal
 
 # a dry run says what it would take
-try 0 "calibration  *500 ids in 6 sequences of at most 96, of text.txt: the first and third quarter" "$@" --budget bpw=3 --dry-run
+try 0 "calibration  *500 tokens in 6 sequences of at most 96, of text.txt: the first and third quarter" "$@" --budget bpw=3 --dry-run
 grep -q "^budget  *bpw=3" "$top/out" || complain "plan: no budget in a dry run: $(cat "$top/out")"
 try 0 "sensitivities  *28 of a tensor at a width, about [0-9.]* GFLOP" "$@" --budget bpw=3 --dry-run
 try 0 "whole models  *at most 1, as there are no other choices of widths" "$@" --widths 4 --budget kld=1 --dry-run
@@ -59,7 +59,7 @@ grep -q "500 tokens are few for --method align: with fewer than 4 for each of th
 grep -q "5 documents (of a single text, sequences) are few for the unseen part: with fewer than 20" "$top/err" ||
     complain "plan: no word about few documents: $(cat "$top/err")"
 printf ' \377' | cat text.txt - >bad.txt
-try 0 "unseen  *400 ids" "$@" --budget bpw=3 --dry-run --unseen bad.txt
+try 0 "unseen  *400 tokens" "$@" --budget bpw=3 --dry-run --unseen bad.txt
 grep -q "warning: bad.txt: not UTF-8: 1 ill-formed piece became U+FFFD, the first at byte $(($(wc -c <text.txt) + 1))$" "$top/err" ||
     complain "plan: no word about unseen text that is not UTF-8: $(cat "$top/err")"
 # shellcheck disable=SC3045 # dash and bash have it
@@ -205,7 +205,7 @@ grep -q "^on unseen text .*(nominally 97.5 %" "$top/out" || complain "plan: a se
 grep -q "full.json.trial.h5.partial: cannot write.*[.] full.json.journal is kept; --resume goes on from it[.]$" "$top/err" ||
     complain "plan: a full disk: $(cat "$top/err")"
 try 0 "taken over  *8 results" "$@" --budget kld=0.001 -o full.json --resume
-cmp -s whole.json full.json || complain "plan: resumed behind a full disk: another recipe"
+cmp -s whole.json full.json || complain "plan: resumed after a full disk: another recipe"
 (
     ulimit -f 1
     "$dq" "$@" --budget kld=0.001 -o full2.json >/dev/null 2>&1 </dev/null

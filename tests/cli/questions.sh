@@ -49,7 +49,7 @@ printf '{"prompt": "a"}\n{"prompt": "%01400d"}\n' 7 >long.jsonl
 set -- eval "plain model" --task gsm8k --data
 try 3 "unanswered.jsonl: line 1: expected an \"answer\"" "$@" unanswered.jsonl
 try 3 "empty: holds no items (expected JSON lines or one JSON list of {\"question\", \"answer\"}" "$@" empty
-try 4 "gsm8k.jsonl: 513 new ids are asked for, plain model has 512 positions. Use a smaller --max-new" "$@" \
+try 4 "gsm8k.jsonl: 513 new tokens are asked for, plain model has 512 positions. Use a smaller --max-new" "$@" \
     "$own/gsm8k.jsonl" --max-new 513
 try 4 "long.jsonl: 1 of 2 items are too long .* positions of plain model; the first, item 1, line 2, has" eval "plain model" --task generate \
     --data long.jsonl --dump-completions gone.jsonl
@@ -140,7 +140,7 @@ many=$(awk 'BEGIN { for (i = 0; i < 200; i++) printf "the duck meets the hen and
 set -- eval "diff model" --task gsm8k --data long.jsonl --max-new 8 --logit-bits 16,6 --progress never
 counted="long.jsonl: 2 of 6 items are too long (expected at most the 512 positions of diff model; the first, item 2, line 3, has"
 try 4 "$counted" "$@"
-try 4 "$counted [0-9]* ids). Use --long skip or --long cut" "$@" --long error --dump-completions gone.jsonl
+try 4 "$counted [0-9]* tokens). Use --long skip or --long cut" "$@" --long error --dump-completions gone.jsonl
 printf '{"prompt": "%s"}\n' "$many" >one.jsonl
 try 4 "one.jsonl: 1 of 1 items are too long" eval "diff model" --task generate --data one.jsonl --dump-completions gone.jsonl
 absent gone.jsonl dq-eval-*.resume

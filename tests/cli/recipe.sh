@@ -70,7 +70,7 @@ json dq-info/1
 # options go before the file, --bits-map behind its rules
 try 0 '"bits": 2' quantize "plain model" --recipe recipe.json --bits 2 --bits-map 'up=7' --print-recipe
 grep -q '"match": "up"' "$top/out" || complain "--bits-map is lost beside --recipe"
-[ "$(grep -c '"match"' "$top/out")" -eq 3 ] || complain "--bits-map: not behind the rules of --recipe"
+[ "$(grep -c '"match"' "$top/out")" -eq 3 ] || complain "--bits-map: not after the rules of --recipe"
 # what rules leave nothing to decide about is said; what they leave something is not
 echo '{"schema": "dq-recipe/1", "rules": [{"match": "proj", "bits": 3, "group": 64}]}' >every.json
 try 0 "packed" quantize "plain model" --recipe every.json --bits 4 --group 32 --scale absmax --embed-bits 6 --dry-run

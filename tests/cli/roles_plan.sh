@@ -1,6 +1,6 @@
 # roles_plan.sh: dq plan --roles, and that its figures are those of dq eval; sourced by run.sh.
 cp "$repo/calib/pair/text.txt" text.txt
-# questions whose last words, "? NAME", stand in their choices: an answer is predicted behind what is forgotten
+# questions whose last words, "? NAME", stand in their choices: an answer is predicted after what is evicted
 asked() { # asked FILE: on stdout
     sed -e ':a' -e 's/\(? [A-Za-z]*\)\(", "choices": \[.*"\)\([0-9][0-9]*"\)/\1\2\1 \3/;ta' -e 's/ ? [A-Za-z]*", "choices"/", "choices"/' "$1"
 }
@@ -22,23 +22,23 @@ try 2 "[-]-ask" "$@" -o r.json --questions choices.jsonl --ask 0
 try 6 "gone.jsonl" "$@" -o r.json --questions gone.jsonl
 try 3 "short text: .*line 1" "$@" -o r.json --questions "short text"
 try 4 "choices.jsonl: has 6 items, and the last 32 are asked[.] Use --ask 6" "$@" -o r.json --questions choices.jsonl
-try 4 "choices.jsonl: the shortest context of these questions has [0-9]* ids, of which the first 4 and the last 240 always stay: too few" "$@" -o r.json \
+try 4 "choices.jsonl: the shortest context of these questions has [0-9]* tokens, of which the first 4 and the last 240 always stay: too few" "$@" -o r.json \
     --questions choices.jsonl --ask 6 --ctx 512 --limit 3 --find 1 --roles 0.99 --kv-recent 240
 # with nothing that always stays, and a context of one id, a group's 0 tokens would be no number of tokens
 echo '{"ctx": "", "choices": ["cold hare", "red hare"], "gold": 0}' >one.jsonl
-try 4 "one.jsonl: the shortest context of these questions has 1 ids, .* too few are left to cut one group of 4" "$@" -o r.json \
+try 4 "one.jsonl: the shortest context of these questions has 1 tokens, .* too few are left to cut one group of 4" "$@" -o r.json \
     --questions one.jsonl --ask 1 --kv-sink 0 --kv-recent 0
 # what is predicted before anything is forgotten does not depend on the cache
-try 4 "single.jsonl: all choices of these questions are a single token, which is predicted before anything is forgotten" "$@" -o r.json \
+try 4 "single.jsonl: all choices of these questions are a single token, which is predicted before anything is evicted" "$@" -o r.json \
     --questions single.jsonl --ask 6
 {
     sed 3q choices.jsonl
     sed 1q single.jsonl
 } >some.jsonl
 try 0 "^ask  *the last 4 questions" "$@" --dry-run --questions some.jsonl --ask 4
-grep -q "warning: some.jsonl: 4 of 16 choices are a single token, which is predicted before anything is forgotten" "$top/err" ||
+grep -q "warning: some.jsonl: 4 of 16 choices are a single token, which is predicted before anything is evicted" "$top/err" ||
     complain "roles plan: no word about choices of one token: $(cat "$top/err")"
-grep -q "warning: some.jsonl: contexts have [0-9]* to [0-9]* ids, .* no group is cut alone" "$top/err" ||
+grep -q "warning: some.jsonl: contexts have [0-9]* to [0-9]* tokens, .* no group is cut alone" "$top/err" ||
     complain "roles plan: no word about contexts of several lengths: $(cat "$top/err")"
 # contexts of one length that fit have no warning; one that is too long has
 sed 1q choices.jsonl >one.jsonl
@@ -77,10 +77,10 @@ for o in "--kv-policy h2o" "--find 3" "--questions choices.jsonl" "--ask 3"; do
     # shellcheck disable=SC2086
     try 2 "${o%% *} is about --roles, which is not given" plan "diff model" --calib text.txt --budget kld=1 -o r.json $o
 done
-try 4 "has 512 positions, windows of 513 ids are more[.] Use --ctx 512" "$@" -o r.json --ctx 513
-try 4 "a share of 0.1 leaves 8 tokens of contexts of 64 ids .*the first 4 and the last 4 always stay: there is nothing to share" "$@" \
+try 4 "has 512 positions, windows of 513 tokens are more[.] Use --ctx 512" "$@" -o r.json --ctx 513
+try 4 "a share of 0.1 leaves 8 tokens of contexts of 64 tokens .*the first 4 and the last 4 always stay: there is nothing to share" "$@" \
     -o r.json --roles 0.1
-try 4 "a share of 0.25 leaves 64 tokens of contexts of 64 ids .*the first 4 and the last 90 always stay" "$@" -o r.json --kv-recent 90
+try 4 "a share of 0.25 leaves 64 tokens of contexts of 64 tokens .*the first 4 and the last 90 always stay" "$@" -o r.json --kv-recent 90
 head -c 1500 text.txt >little.txt
 try 2 "[-]-limit 3: expected at least 8 windows with --find 6, of which the first 6 find roles and the others decide" "$@" -o r.json \
     --limit 3 --find 6
@@ -93,9 +93,9 @@ try 2 "[-]-limit 30: expected at least 31 windows with --find 29" plan "diff mod
     head -c 4000 text.txt | tail -c 3000
     echo
 } | sed 's/.*/{"text": "&"}/' >two.jsonl
-try 4 "two.jsonl: too little text: an interval needs 2 documents, and the [0-9]* windows of 128 ids that decide lie in one of 2" "$@" \
+try 4 "two.jsonl: too little text: an interval needs 2 documents, and the [0-9]* windows of 128 tokens that decide lie in one of 2" "$@" \
     --dry-run --text two.jsonl --limit 6 --find 3
-try 4 "little.txt: too little text: 2 windows of 128 ids (expected at least 5, of which the first 3 find roles" "$@" -o r.json \
+try 4 "little.txt: too little text: 2 windows of 128 tokens (expected at least 5, of which the first 3 find roles" "$@" -o r.json \
     --text little.txt --find 3
 printf 'a cold hare hears' >little.txt
 try 4 "little.txt: too little text: 0 windows" "$@" -o r.json --text little.txt
@@ -110,8 +110,8 @@ rm r.json.journal
 absent r.json r.json.journal
 
 # a dry run says what it would take: 4 groups, 2 of 6 windows find
-try 0 "^alone  *4 caches, a group without its context and the others with all: 1024 ids" "$@" --dry-run
-grep -q "^share  *at most 4 caches, so many groups sharing: 1024 ids" "$top/out" || complain "roles plan: work: $(cat "$top/out")"
+try 0 "^alone  *4 caches, a group without its context and the others with all: 1024 tokens" "$@" --dry-run
+grep -q "^share  *at most 4 caches, so many groups sharing: 1024 tokens" "$top/out" || complain "roles plan: work: $(cat "$top/out")"
 grep -q "^find  *windows 1 to 2; the other 4 decide" "$top/out" || complain "roles plan: windows: $(cat "$top/out")"
 grep -q "^groups  *4 of KV heads: 2 layers of 2" "$top/out" || complain "roles plan: groups: $(cat "$top/out")"
 grep -q "warning: text.txt: 4 unseen windows are few: with fewer than 20" "$top/err" || complain "roles plan: no word about few windows"
@@ -219,7 +219,7 @@ tr -d ' \n' <doc.json | grep -q '"outside":0.025' || complain "roles plan: anoth
 # questions count beside windows, or alone: threads change nothing
 set -- "$@" --questions choices.jsonl --ask 5
 try 0 "^ask  *the last 5 questions of choices.jsonl, .* counts beside the KLD" "$@" --dry-run
-ids=$(sed -n 's/^share .* sharing: \([0-9]*\) ids.*/\1/p' "$top/out")
+ids=$(sed -n 's/^share .* sharing: \([0-9]*\) tokens.*/\1/p' "$top/out")
 holds "ids of questions count in a dry run" "$ids > 1024 + 4 * 5 * 20"
 try 0 "^KLD + answers  *1: " "$@" -o asked.json
 cp "$top/out" table

@@ -20,12 +20,12 @@ for option in "--lengths 420" "--samples 2"; do
     # shellcheck disable=SC2086
     try 2 "has nothing to act on: there is no task that makes its own prompts" eval "diff model" --text "$book" --limit 1 $option
 done
-try 4 "vt: --lengths 100: the shortest prompt of vt and room for its answer need [0-9]* ids. Use longer ones" "$@" --lengths 100
+try 4 "vt: --lengths 100: the shortest prompt of vt and room for its answer need [0-9]* tokens. Use longer ones" "$@" --lengths 100
 try 4 "lengths 5000: .* has 4096 positions. Use lengths up to 4096" "$@" --lengths 2400,5000
 try 4 "short text: has [0-9]* different words of 3 to 12 small letters, lists of .* Give a longer text" eval "plain model" \
     --task cwe --data "short text" --lengths 4000
 try 3 "empty: has no end of a sentence" eval "diff model" --task niah_single --data empty
-try 4 "vt: forgetting every 4 tokens is not defined .* use --question known" "$@" --kv-keep 0.5 --kv-every 4
+try 4 "vt: evicting every 4 tokens is not defined .* use --question known" "$@" --kv-keep 0.5 --kv-every 4
 
 # ---- tables, documents, items
 try 0 "^diff model *vt *16 *16:16" "$@" --lengths 2000,$long --csv ruler.csv --dump-items ruler.jsonl

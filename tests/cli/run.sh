@@ -134,7 +134,7 @@ again() {
 
 absent() {
     for f; do
-        [ ! -e "$f" ] || complain "$f was left behind"
+        [ ! -e "$f" ] || complain "$f was left after"
     done
 }
 

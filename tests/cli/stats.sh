@@ -10,7 +10,7 @@ done
 grep -q '"n": 80,' "$top/out" || complain "stats: 80 logits expected"
 try 0 '"top100": null' stats "diff model" --ids 3 --json
 try 0 "\"kind\": \"sample\"" stats "plain model" --one-pass --limit 1 --ctx 32 --json
-try 0 "windows of 64 ids" stats "plain model" --text "short text" --ctx 64
+try 0 "windows of 64 tokens" stats "plain model" --text "short text" --ctx 64
 "$dq" stats "plain model" --text - --ctx 64 --json <"short text" >"$top/out" 2>"$top/err" ||
     complain "stats: --text - fails: $(cat "$top/err")"
 json dq-stats/1

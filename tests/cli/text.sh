@@ -14,8 +14,8 @@ text() {
 
 # what does not go together
 text 2 "expected one of chunk, stride, block, rolling" --text "$book" --window wide
-text 2 "expected less than the 512 ids" --text "$book" --window stride --stride 512
-text 2 "expected less than the 64 ids" --text "$book" --window stride --stride 65 --ctx 64
+text 2 "expected less than the 512 tokens" --text "$book" --window stride --stride 512
+text 2 "expected less than the 64 tokens" --text "$book" --window stride --stride 65 --ctx 64
 text 2 "stride is about --window stride" --text "$book" --stride 4
 ln -s "$book" again.txt
 text 2 "again.txt: --text is given twice for this file ($book)" --text "$book" --text again.txt
@@ -38,8 +38,8 @@ text 3 "none.jsonl: holds no text" --text none.jsonl
 text 3 "empty: holds no text" --text "$book" --slices --slice-counts empty
 text 3 "broken.jsonl: line 2: .*text" --text broken.jsonl
 text 6 "no-such-file" --text "$book" --text no-such-file
-text 4 "has 2 ids, block windows of 512 need 512" --text one --window block
-text 4 "has 2 ids, positions windows of 512 need 513" --text one --positions
+text 4 "has 2 tokens, block windows of 512 need 512" --text one --window block
+text 4 "has 2 tokens, positions windows of 512 need 513" --text one --positions
 cp one other
 text 4 "none of 2 documents is long enough" --text one --text other
 text 4 "ctx 100000 is more" --text "$book" --window stride --ctx 100000

@@ -104,7 +104,7 @@ static void expect_ids(const dq_tokenizer *t, const char *text, size_t len, unsi
     const int64_t n_want = (int64_t)json_array_size(want);
     assert_int_equal(dq_tokenizer_encode(t, text, len, flags, &ids, &n, &first_bad, &bad, &err),
                      DQ_OK);
-    if (n != n_want + first) fail_msg("\"%s\": %d ids, not %d", text, (int)n, (int)n_want);
+    if (n != n_want + first) fail_msg("\"%s\": %d tokens, not %d", text, (int)n, (int)n_want);
     for (int64_t i = 0; i < n_want; i++) {
         if (ids[first + i] != json_integer_value(json_array_get(want, (size_t)i)))
             fail_msg("\"%s\": id %d", text, (int)i);

@@ -80,7 +80,7 @@ static void test_words(void **state)
     dq_advice_apply(&err);
     assert_string_equal(err.text,
                         "--needles 4:2 with their question, room for answers and some filler need "
-                        "500 ids, --lengths 300 is less. Use longer --lengths or fewer --needles");
+                        "500 tokens, --lengths 300 is less. Use longer --lengths or fewer --needles");
 }
 
 /* Every code has words, and none goes beyond what an error holds. */

@@ -544,11 +544,11 @@ static void test_positions(void **state)
     x.prompt[3].n = max + 1;
     assert_int_equal(dq_generate_new(&g, &x.spec, x.m, x.a, &err), DQ_MISMATCH);
     assert_non_null(
-        strstr(err.text, "prompt 3 has too many ids (expected at most 512, found 513)"));
+        strstr(err.text, "prompt 3 has too many tokens (expected at most 512, found 513)"));
     err = (dq_err){0};
     x.prompt[0].n = 0;
     assert_int_equal(dq_generate_new(&g, &x.spec, x.m, x.a, &err), DQ_MISMATCH);
-    assert_non_null(strstr(err.text, "prompt 0 has no ids"));
+    assert_non_null(strstr(err.text, "prompt 0 has no tokens"));
     rig_close(&x);
 }
 

@@ -119,7 +119,7 @@ static void every_field_reaches_everything(void **state)
             strcmp(is, was) == 0 || json_equal(o, requested) || json_equal(p, runs) ||
             json_equal(json_object_get(o, f->name), json_object_get(requested, f->name)) ||
             json_equal(json_object_get(p, f->name), json_object_get(runs, f->name)))
-            fail_msg("%s is forgotten", f->name);
+            fail_msg("%s is evicted", f->name);
         json_decref(o);
         json_decref(p);
     }

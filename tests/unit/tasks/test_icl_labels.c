@@ -126,7 +126,7 @@ static void test_bad_files(void **state)
         {"banking77", "text,category\na,b\nc\n", csv, "q: line 3: expected 2 fields"},
         {"banking77", "text,category\na,b,c\n", csv, "found 3"},
         {"banking77", "text,category\n\"a\n\n\",b\n\"c", csv, "q: line 5: the quoted field"},
-        {"banking77", "text,category\n\"a\"x,b\n", csv, "q: line 2: text behind"},
+        {"banking77", "text,category\n\"a\"x,b\n", csv, "q: line 2: text after"},
         {"banking77", "text,category\na\"b,c\n", csv, "q: line 2: a quote inside"},
         {"banking77", "text,category\n,b\n", csv, "q: line 2: the text is empty"},
         {"banking77", "text,category\na,\n", csv, "q: line 2: the category is empty"},

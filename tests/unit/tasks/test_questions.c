@@ -452,7 +452,7 @@ static void refuses_lengths(void **state)
         else
             assert_true(((dq_questions *)x.source.own)->n == 1 && x.source.n_skipped == 1);
     }
-    expect_refused(&x, "{\"prompt\": \"a\"}", 513, "513 new ids are asked for");
+    expect_refused(&x, "{\"prompt\": \"a\"}", 513, "513 new tokens are asked for");
     x.e.too_long = DQ_LONG_CUT;
     expect_refused(&x, "{\"prompt\": \"a\"}", 512, "nothing is left of a prompt");
     rig_close(&x);

@@ -228,7 +228,7 @@ static const struct {
      "x-labels.lst: line 1: the labels end (expected one for each of 2 items)"},
     {"piqa", PIQA PIQA PIQA, "1\n0\n", 1, DQ_DAMAGED, "x-labels.lst: line 2: the labels end"},
     {"piqa", PIQA PIQA, "1\n0\n\n1\n", 0, DQ_DAMAGED,
-     "x-labels.lst: line 4: is behind the labels of all 2 items"},
+     "x-labels.lst: line 4: is after the labels of all 2 items"},
     {"piqa", PIQA PIQA, "1\n2\n", 0, DQ_DAMAGED,
      "x-labels.lst: item 1, line 2: expected a label from 0 to 1, found \"2\""},
     {"piqa", PIQA, "-1\n", 0, DQ_DAMAGED, "expected a label from 0 to 1, found \"-1\""},

@@ -303,7 +303,7 @@ static void test_refusals(void **state)
         {"p",
          "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\","
          "\"add_prefix_space\":false},{\"type\":\"Digits\"}]}",
-         DQ_MISMATCH, "behind ByteLevel"},
+         DQ_MISMATCH, "after ByteLevel"},
         {"d", "{\"type\":\"WordPiece\"}", DQ_MISMATCH,
          "decoder type \"WordPiece\" is not supported"},
         {"d", "{\"type\":\"CTC\"}", DQ_MISMATCH, "decoder type \"CTC\" is not supported"},

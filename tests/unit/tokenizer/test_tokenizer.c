@@ -88,7 +88,7 @@ static void check_first(const char *where, size_t index, const dq_tokenizer *t, 
             fail_msg("%s text %zu: %s", where, index, err.text);
         if (found > n || (found < n && found < most[k]) ||
             memcmp(first, ids, (size_t)found * sizeof *ids) != 0)
-            fail_msg("%s text %zu: the first %lld of %lld ids", where, index, (long long)most[k],
+            fail_msg("%s text %zu: the first %lld of %lld tokens", where, index, (long long)most[k],
                      (long long)n);
         dq_block_free(first);
     }
@@ -108,7 +108,7 @@ static void check_ids(const char *where, size_t index, const dq_tokenizer *t, by
                      (long long)json_integer_value(json_array_get(want, i)));
     }
     if ((size_t)n != json_array_size(want))
-        fail_msg("%s text %zu: %lld ids, expected %zu", where, index, (long long)n,
+        fail_msg("%s text %zu: %lld tokens, expected %zu", where, index, (long long)n,
                  json_array_size(want));
     check_first(where, index, t, s, flags, ids, n);
     dq_block_free(ids);
@@ -202,7 +202,7 @@ static void check_hash(const char *name, size_t index, const dq_tokenizer *t, by
     snprintf(got, sizeof got, "%016llx", (unsigned long long)h);
     if (n != json_integer_value(json_array_get(want, 0)) ||
         strcmp(got, json_string_value(json_array_get(want, 1))) != 0)
-        fail_msg("%s run %zu: %lld ids with hash %s", name, index, (long long)n, got);
+        fail_msg("%s run %zu: %lld tokens with hash %s", name, index, (long long)n, got);
     dq_block_free(ids);
 }
 

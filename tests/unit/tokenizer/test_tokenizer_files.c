@@ -268,7 +268,7 @@ static void test_unigram_refusals(void **state)
         {"[\"a\",-1.5]", "[\"ab\",-1.5]", DQ_OK, ""},
         {"\"byte_fallback\":false", "\"byte_fallback\":0", DQ_DAMAGED, "expected a boolean"},
         {"Metaspace\"", "ByteLevel\",\"add_prefix_space\":false", DQ_MISMATCH,
-         "Unigram model behind a ByteLevel"},
+         "Unigram model after a ByteLevel"},
     };
     (void)state;
     check_refusals(unigram_base, rows, sizeof rows / sizeof *rows);
