@@ -190,10 +190,11 @@ static void warn(const dq_cache_job *j, const dq_plan_kv *p)
     const double coded = dq_cache_plan_output_coded(p);
     dq_cache_job_warn(j, &p->caches);
     if (coded < 0.5)
-        dq_logger_warn(j->c->logger,
-                       "only %.1f %% of what scored tokens read are codes: windows of %lld tokens are "
-                       "short for %d recent tokens. Use a larger --ctx",
-                       100 * coded, (long long)p->set.in.ctx, p->set.kv.recent);
+        dq_logger_warn(
+            j->c->logger,
+            "only %.1f %% of what scored tokens read are codes: windows of %lld tokens are "
+            "short for %d recent tokens. Use a larger --ctx",
+            100 * coded, (long long)p->set.in.ctx, p->set.kv.recent);
 }
 
 /* The recipe is finished once it is written: it stays where what is said of it does not come out. */

@@ -246,9 +246,9 @@ dq_status dq_cache_plan_output_work(const dq_cache_plan_view *v, dq_err *err)
     const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
     const long long alone = dq_plan_kv_caches(p), whole = dq_plan_kv_max_trials(p);
     print_inputs(v);
-    printf(
-        "alone              %lld caches, a unit at a width and the others at %d bits: %lld tokens\n",
-        alone, DQ_PLAN_KV_OTHERS, alone * search);
+    printf("alone              %lld caches, a unit at a width and the others at %d bits: %lld "
+           "tokens\n",
+           alone, DQ_PLAN_KV_OTHERS, alone * search);
     printf("whole              at most %lld caches in the search: %lld tokens\n", whole,
            whole * search);
     printf("decide             at most 3 caches: %lld tokens\n", 3 * unseen);

@@ -25,7 +25,7 @@ typedef struct dq_calib_run {
                     "text that the model is to keep predicting: plain, or .jsonl of {\"text\"}; "  \
                     "not the text that it is scored with later"),                                  \
         dq_opt_int("calib-tokens", "N", &(c).tokens, 1, 1000000000000,                             \
-                   "tokens taken from it, in even distances (default 128 sequences)"),                \
+                   "tokens taken from it, in even distances (default 128 sequences)"),             \
         dq_opt_int("calib-ctx", "N", &(c).ctx, 2, INT32_MAX,                                       \
                    "tokens of a sequence (default min(2048, the model's positions))")
 

@@ -111,11 +111,11 @@ static dq_status kv_settings(logits *x, dq_err *err)
     const dq_evict_spec *evict = &x->kv.evict;
     x->evicts = evict->policy && x->prefix > 0;
     if (evict->policy && x->prefix == 0 && (evict->tokens || evict->keep < 1))
-        return dq_fail(
-            err, DQ_USAGE,
-            "tokens are evicted after a context, and none is named. Add --prefix N%s.",
-            x->model->kv.evict.policy ? ", or --kv-keep 1 against what the container asks for"
-                                      : "");
+        return dq_fail(err, DQ_USAGE,
+                       "tokens are evicted after a context, and none is named. Add --prefix N%s.",
+                       x->model->kv.evict.policy
+                           ? ", or --kv-keep 1 against what the container asks for"
+                           : "");
     return DQ_OK;
 }
 
@@ -147,10 +147,11 @@ static dq_status check_space(const logits *x, dq_err *err)
 {
     int64_t need = x->in.n * (int64_t)x->model->vocab * 4, left = dq_file_disk_free(x->out_path);
     if (left >= 0 && left < need)
-        return dq_fail(err, DQ_FILE,
-                       "%s: the disk is too full (%lld bytes needed, %lld free). Use fewer tokens or "
-                       "another disk.",
-                       x->out_path, (long long)need, (long long)left);
+        return dq_fail(
+            err, DQ_FILE,
+            "%s: the disk is too full (%lld bytes needed, %lld free). Use fewer tokens or "
+            "another disk.",
+            x->out_path, (long long)need, (long long)left);
     return DQ_OK;
 }
 

@@ -356,8 +356,9 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
                    "tokens to calibrate with (default 128 sequences)"),
         dq_opt_int("calib-ctx", "N", &s->ctx, 2, INT32_MAX,
                    "tokens of a sequence (default min(2048, the model's positions))"),
-        dq_opt_int("search-tokens", "N", &s->search_tokens, 4, 1000000000000,
-                   "tokens to search with, and to decide with, at most (default 64 sequences each)"),
+        dq_opt_int(
+            "search-tokens", "N", &s->search_tokens, 4, 1000000000000,
+            "tokens to search with, and to decide with, at most (default 64 sequences each)"),
         dq_opt_heading("weights:"),
         dq_opt_flag(
             "include-embeddings", &s->ends,

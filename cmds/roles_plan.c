@@ -83,11 +83,12 @@ static void warn_questions(const dq_cache_job *j, const dq_plan_caches *c)
                        path, (long long)c->n_truncated, (long long)c->n_questions,
                        j->model->max_positions, j->model->path);
     if ((double)c->longest > 1.1 * (double)c->shortest)
-        dq_logger_warn(j->c->logger,
-                       "%s: contexts have %lld to %lld tokens, and the groups that are whole keep as "
-                       "many tokens as the shortest has: in longer ones no group is cut alone. Use "
-                       "questions with contexts of one length",
-                       path, (long long)c->shortest, (long long)c->longest);
+        dq_logger_warn(
+            j->c->logger,
+            "%s: contexts have %lld to %lld tokens, and the groups that are whole keep as "
+            "many tokens as the shortest has: in longer ones no group is cut alone. Use "
+            "questions with contexts of one length",
+            path, (long long)c->shortest, (long long)c->longest);
 }
 
 /* ---- The recipe ---- */

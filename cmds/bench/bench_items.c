@@ -212,13 +212,14 @@ static dq_status print_table(const items_bench *x, const dq_bench_timing *t, dq_
     for (int i = 0; i < N_COLUMNS; i++) {
         if (shown[i].title) dq_table_cell(table, "%.*f", shown[i].digits, t[i].median);
     }
-    printf("%s: items of %s in %s on %s, medians of %lld run%s\n"
-           "prefill: one prompt of %lld tokens after every group of items; floor: the matrix products "
-           "of the "
-           "computed rows and of %lld rows of logits at %.1f GFLOP/s\n\n",
-           dq_runner_model(x->r)->name, x->o->task, x->o->math_word,
-           dq_runner_backend(x->r)->device, (long long)x->o->runs, x->o->runs == 1 ? "" : "s",
-           (long long)x->prompt.n, (long long)x->scored, t[PRODUCT_RATE].median * 1e-9);
+    printf(
+        "%s: items of %s in %s on %s, medians of %lld run%s\n"
+        "prefill: one prompt of %lld tokens after every group of items; floor: the matrix products "
+        "of the "
+        "computed rows and of %lld rows of logits at %.1f GFLOP/s\n\n",
+        dq_runner_model(x->r)->name, x->o->task, x->o->math_word, dq_runner_backend(x->r)->device,
+        (long long)x->o->runs, x->o->runs == 1 ? "" : "s", (long long)x->prompt.n,
+        (long long)x->scored, t[PRODUCT_RATE].median * 1e-9);
     dq_table_print(table, err);
     dq_table_free(table);
     return err->code;

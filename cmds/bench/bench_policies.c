@@ -178,11 +178,10 @@ static dq_status print_table(const policies *x, const outcome *all, dq_err *err)
         dq_table_cell(table, "%.3f", t->over.max);
         dq_table_cell(table, "%.3f", t->evicting);
     }
-    printf(
-        "%s: evicting all but %g of a context, in %s on %s\n"
-        "more: what watching the prefill and evicting after it took, over a prefill that nobody "
-        "watches, in turns: median, least, most; evicting: of that, after the prefill\n\n",
-        dq_runner_model(x->r)->name, keep, x->o->math_word, x->b->device);
+    printf("%s: evicting all but %g of a context, in %s on %s\n"
+           "more: what watching the prefill and evicting after it took, over a prefill that nobody "
+           "watches, in turns: median, least, most; evicting: of that, after the prefill\n\n",
+           dq_runner_model(x->r)->name, keep, x->o->math_word, x->b->device);
     dq_table_print(table, err);
     dq_table_free(table);
     return err->code;

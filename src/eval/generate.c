@@ -33,8 +33,8 @@ static dq_status check_prompt(const dq_generate_prompt *p, int64_t i, const dq_m
             "it.",
             m->path, (long long)i, m->max_positions, (long long)p->n);
     if (p->context < 0 || p->context >= p->n)
-        return dq_fail(err, DQ_BUG, "prompt %lld: a context of %lld of its %lld tokens", (long long)i,
-                       (long long)p->context, (long long)p->n);
+        return dq_fail(err, DQ_BUG, "prompt %lld: a context of %lld of its %lld tokens",
+                       (long long)i, (long long)p->context, (long long)p->n);
     return DQ_OK;
 }
 

@@ -122,8 +122,8 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     DQ_TRY(dq_items_bos_check(m->tok, e->bos, err));
     if (m->m->max_positions > 0 && max_new > m->m->max_positions)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MAX_NEW},
-                            "%lld new tokens are asked for, %s has %d positions", (long long)max_new,
-                            m->m->path, m->m->max_positions);
+                            "%lld new tokens are asked for, %s has %d positions",
+                            (long long)max_new, m->m->path, m->m->max_positions);
     if (e->too_long == DQ_LONG_CUT && m->m->max_positions > 0 && max_new >= m->m->max_positions)
         return dq_fail_with(
             err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_LONG_CUT},

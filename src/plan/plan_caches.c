@@ -221,7 +221,8 @@ dq_status dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end, dq
             ? "%s: repeats itself: an interval needs 2 windows, and the %lld of %lld tokens that "
               "decide are copies of one, of %lld document. Give other text,"
             : "%s: too little text: an interval needs 2 documents, and the %lld windows "
-              "of %lld tokens that decide lie in one of %lld, or its copies. Give more of them, the "
+              "of %lld tokens that decide lie in one of %lld, or its copies. Give more of them, "
+              "the "
               "text as a single one,",
         c->in->text, (long long)(c->win.n - (end - begin)), (long long)c->in->ctx,
         (long long)c->win.n_docs);

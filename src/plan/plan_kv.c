@@ -74,21 +74,23 @@ static dq_status check_codes(const dq_plan_kv *p, dq_err *err)
     DQ_TRY(dq_plan_kv_config(&c, p, "8:8", err));
     DQ_TRY(dq_model_kv_spec(&spec, &c, s->in.model, DQ_NUM_F32, err));
     if (dq_kv_coded_end(&spec, (int32_t)s->in.ctx - 2) > spec.sink) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "windows of %lld tokens with the last %d and the first %d unquantized hold no page "
-                   "of codes. Use longer windows or fewer recent tokens",
-                   (long long)s->in.ctx, spec.recent, spec.sink);
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "windows of %lld tokens with the last %d and the first %d unquantized hold no page "
+        "of codes. Use longer windows or fewer recent tokens",
+        (long long)s->in.ctx, spec.recent, spec.sink);
 }
 
 /* ---- The text ---- */
 
 static dq_status too_little(const dq_plan_kv *p, dq_err *err)
 {
-    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
-                        "%s: too little text: %lld windows of %lld tokens (expected at least %d, of "
-                        "which two fifths search and the others decide). Give more text",
-                        p->set.in.text, (long long)p->caches.win.n, (long long)p->set.in.ctx,
-                        DQ_PLAN_KV_LEAST_WINDOWS);
+    return dq_fail_with(
+        err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+        "%s: too little text: %lld windows of %lld tokens (expected at least %d, of "
+        "which two fifths search and the others decide). Give more text",
+        p->set.in.text, (long long)p->caches.win.n, (long long)p->set.in.ctx,
+        DQ_PLAN_KV_LEAST_WINDOWS);
 }
 
 static dq_status split_text(dq_plan_kv *p, dq_err *err)

@@ -126,11 +126,12 @@ static dq_status check_share(dq_plan_roles *p, dq_err *err)
     p->whole = dq_plan_roles_order_whole(p->context, safe, p->n_groups);
     const int64_t kept = dq_evict_budget(&spec, p->context, NULL);
     if (kept > safe && kept < p->context) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "a share of %g leaves %lld tokens of contexts of %lld tokens (half a window), of "
-                   "which the first %d and the last %d always stay: there is nothing to share. Use "
-                   "longer windows, fewer recent tokens or another share",
-                   s->keep, (long long)kept, (long long)p->context, s->kv.sink, s->kv.recent);
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "a share of %g leaves %lld tokens of contexts of %lld tokens (half a window), of "
+        "which the first %d and the last %d always stay: there is nothing to share. Use "
+        "longer windows, fewer recent tokens or another share",
+        s->keep, (long long)kept, (long long)p->context, s->kv.sink, s->kv.recent);
 }
 
 static dq_status check_questions(dq_plan_roles *p, dq_err *err)
@@ -148,12 +149,12 @@ static dq_status check_questions(dq_plan_roles *p, dq_err *err)
             s->in.questions_path);
     p->question_whole = dq_plan_roles_order_whole(shortest, safe, p->n_groups);
     if (p->question_whole > safe) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "%s: the shortest context of these questions has %lld tokens, of which the first "
-                   "%d and the last %d always stay: too few are left to cut one group of %d. Use "
-                   "longer contexts or fewer recent tokens",
-                   s->in.questions_path, (long long)shortest, s->kv.sink, s->kv.recent,
-                   p->n_groups);
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "%s: the shortest context of these questions has %lld tokens, of which the first "
+        "%d and the last %d always stay: too few are left to cut one group of %d. Use "
+        "longer contexts or fewer recent tokens",
+        s->in.questions_path, (long long)shortest, s->kv.sink, s->kv.recent, p->n_groups);
 }
 
 /* Before anything runs: that the model and the device have the caches of a plan. */

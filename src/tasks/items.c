@@ -111,14 +111,16 @@ static dq_status store(const encoder *e, dq_request *r, const dq_request *before
                        const int32_t *ctx, int64_t n_ctx, const int32_t *cont, int64_t n_cont,
                        dq_err *err)
 {
-    if (n_ctx < 1) return dq_fail(err, DQ_MISMATCH, "the context gives no tokens; give it some text");
+    if (n_ctx < 1)
+        return dq_fail(err, DQ_MISMATCH, "the context gives no tokens; give it some text");
     if (n_cont < 1)
-        return dq_fail(err, DQ_MISMATCH, "choice %d adds no tokens to its context; give it some text",
-                       r->choice);
+        return dq_fail(err, DQ_MISMATCH,
+                       "choice %d adds no tokens to its context; give it some text", r->choice);
     if (n_cont > e->max_len)
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SKIP_ITEM},
-                            "choice %d has %lld tokens, the model has %lld positions; remove the item",
-                            r->choice, (long long)n_cont, (long long)e->max_len);
+        return dq_fail_with(
+            err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SKIP_ITEM},
+            "choice %d has %lld tokens, the model has %lld positions; remove the item", r->choice,
+            (long long)n_cont, (long long)e->max_len);
     int64_t capacity = e->max_len + 1 - n_cont;
     r->truncated = n_ctx > capacity;
     if (r->truncated) {

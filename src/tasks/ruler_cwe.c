@@ -40,10 +40,11 @@ void dq_ruler_cwe(dq_ruler_draft *d, int64_t units)
     const repeats usual = is_short ? (repeats){6, 1} : (repeats){30, 3};
     const int64_t need = units > of_example ? units : of_example;
     if (need > d->text->n_words) {
-        dq_fail(d->err, DQ_MISMATCH,
-                "has %lld different words of 3 to 12 small letters, lists of %lld tokens take more. "
-                "Give a longer text",
-                (long long)d->text->n_words, (long long)d->length);
+        dq_fail(
+            d->err, DQ_MISMATCH,
+            "has %lld different words of 3 to 12 small letters, lists of %lld tokens take more. "
+            "Give a longer text",
+            (long long)d->text->n_words, (long long)d->length);
         return;
     }
     const int32_t *mine = dq_ruler_draft_shuffled(d, d->text->n_words);

@@ -115,9 +115,10 @@ static dq_status too_short(const dq_windows *w, const dq_window_spec *spec, dq_e
             "Use longer documents",
             (long long)w->n_all, name, L, spec->scheme == DQ_WINDOW_CHUNK ? L : need[spec->scheme]);
     if (spec->scheme == DQ_WINDOW_CHUNK && n < 2 * LEAST_CTX)
-        return dq_fail(err, DQ_MISMATCH,
-                       "the text has %lld tokens, two of the smallest windows need %d. Use more text",
-                       n, 2 * LEAST_CTX);
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "the text has %lld tokens, two of the smallest windows need %d. Use more text", n,
+            2 * LEAST_CTX);
     if (spec->scheme == DQ_WINDOW_CHUNK)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CTX, .number = {n / 2}},
                             "the text has %lld tokens, two windows of %lld need %lld", n, L, 2 * L);

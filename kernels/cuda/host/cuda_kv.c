@@ -122,8 +122,8 @@ static void zero_fresh(dq_backend *b)
     dq_cuda *c = dq_cuda_of(b);
     const size_t n = c->n_fresh;
     c->n_fresh = 0;
-    const dq_kv_block *at =
-        n > FEW ? dq_cuda_upload(b, c->fresh, n * sizeof *c->fresh) : NULL; /* NULL after an error */
+    const dq_kv_block *at = n > FEW ? dq_cuda_upload(b, c->fresh, n * sizeof *c->fresh)
+                                    : NULL; /* NULL after an error */
     if (at) {
         dq_cuda_ok(b, dq_kv_launch_zero(at, (int)n, c->stream), "zeros of pages");
         dq_cuda_upload_end(b);
@@ -138,9 +138,9 @@ static void *block_new(dq_backend *b, int64_t bytes)
 {
     dq_cuda *c = dq_cuda_of(b);
     void *p = dq_cuda_alloc(b, (size_t)bytes);
-    dq_kv_block *list = p ? dq_grow(NULL, c->fresh, c->n_fresh + 1, &c->fresh_capacity,
-                                    sizeof *list, &b->err)
-                          : NULL;
+    dq_kv_block *list =
+        p ? dq_grow(NULL, c->fresh, c->n_fresh + 1, &c->fresh_capacity, sizeof *list, &b->err)
+          : NULL;
     if (!list) {
         zero_fresh(b); /* what is there stays, and may be read */
         dq_cuda_free(b, p);

@@ -78,9 +78,9 @@ static void test_words(void **state)
     dq_fail_with(&err, DQ_MISMATCH,
                  OF(.code = DQ_REMEDY_NEEDLES, .number = {500, 300}, .word = "4:2"), "too many");
     dq_advice_apply(&err);
-    assert_string_equal(err.text,
-                        "--needles 4:2 with their question, room for answers and some filler need "
-                        "500 tokens, --lengths 300 is less. Use longer --lengths or fewer --needles");
+    assert_string_equal(
+        err.text, "--needles 4:2 with their question, room for answers and some filler need "
+                  "500 tokens, --lengths 300 is less. Use longer --lengths or fewer --needles");
 }
 
 /* Every code has words, and none goes beyond what an error holds. */

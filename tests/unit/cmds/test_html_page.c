@@ -166,8 +166,7 @@ static void numbers_stand_with_their_errors(void **state)
     assert_non_null(strstr(page, "<td>0.00125 ±\u00a00.00025</td></tr>"));
     assert_non_null(strstr(page, "<td>0.0225</td></tr>"));                 /* margin of orders */
     assert_non_null(strstr(page, "<td>87.25</td><td class=\"l\">asked ")); /* ends of answers */
-    assert_non_null(
-        strstr(page, " A KV cache that evicts or rounds does so before the question."));
+    assert_non_null(strstr(page, " A KV cache that evicts or rounds does so before the question."));
     assert_non_null(strstr(page, "N&#160;=&#160;8"));
     assert_non_null(strstr(page, "AR hit"));
     assert_non_null(strstr(page, "at most the margin, 0.01; it fails if all of it is more"));

@@ -444,16 +444,11 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ids),
-        cmocka_unit_test(test_decoded),
-        cmocka_unit_test(test_long_runs),
-        cmocka_unit_test(test_runaway_pattern),
-        cmocka_unit_test(test_deep_json),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_template),
-        cmocka_unit_test(test_config),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_ids),       cmocka_unit_test(test_decoded),
+        cmocka_unit_test(test_long_runs), cmocka_unit_test(test_runaway_pattern),
+        cmocka_unit_test(test_deep_json), cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_template),  cmocka_unit_test(test_config),
+        cmocka_unit_test(test_memory),    cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
