@@ -114,24 +114,31 @@ static bool upload_heads(dq_backend *b, dq_kv_group_heads *heads, const dq_kv *k
 
 /* ----------------------------------------------------------------------------------------- blocks */
 
-/* A long prompt takes thousands of blocks, and a memset costs the host microseconds: blocks are zeroed together, before
- * the first kernel that touches one. Few of them, or after an error, one by one. */
+/* Needs no memory, so that who cannot report a lack of it still finds zeros. */
+static void zero_each(dq_backend *b)
+{
+    dq_cuda *c = dq_cuda_of(b);
+    for (size_t i = 0; i < c->n_fresh; i++)
+        dq_cuda_ok(b, cudaMemsetAsync(c->fresh[i].p, 0, (size_t)c->fresh[i].bytes, c->stream),
+                   "memset");
+    c->n_fresh = 0;
+}
+
+/* A long prompt takes thousands of blocks, and a memset costs the host microseconds: where tokens are written or coded,
+ * all blocks are zeroed by one kernel. Few of them, or after an error, one by one. */
 static void zero_fresh(dq_backend *b)
 {
     enum { FEW = 4 };
     dq_cuda *c = dq_cuda_of(b);
     const size_t n = c->n_fresh;
-    c->n_fresh = 0;
     const dq_kv_block *at = n > FEW ? dq_cuda_upload(b, c->fresh, n * sizeof *c->fresh)
                                     : NULL; /* NULL after an error */
     if (at) {
         dq_cuda_ok(b, dq_kv_launch_zero(at, (int)n, c->stream), "zeros of pages");
         dq_cuda_upload_end(b);
-        return;
+        c->n_fresh = 0;
     }
-    for (size_t i = 0; i < n; i++)
-        dq_cuda_ok(b, cudaMemsetAsync(c->fresh[i].p, 0, (size_t)c->fresh[i].bytes, c->stream),
-                   "memset");
+    zero_each(b);
 }
 
 static void *block_new(dq_backend *b, int64_t bytes)
@@ -142,7 +149,7 @@ static void *block_new(dq_backend *b, int64_t bytes)
         p ? dq_grow(NULL, c->fresh, c->n_fresh + 1, &c->fresh_capacity, sizeof *list, &b->err)
           : NULL;
     if (!list) {
-        zero_fresh(b); /* what is there stays, and may be read */
+        zero_each(b); /* what is there stays, and may be read */
         dq_cuda_free(b, p);
         return NULL;
     }
@@ -163,7 +170,7 @@ static void block_free(dq_backend *b, void *p)
 
 static void block_copy(dq_backend *b, void *dst, const void *src, int64_t bytes)
 {
-    zero_fresh(b);
+    zero_each(b);
     if (b->err.code != DQ_OK) return;
     dq_cuda_ok(
         b, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToDevice, dq_cuda_stream(b)),
@@ -174,7 +181,8 @@ static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group,
                        int64_t n, bool back)
 {
     dq_page_form form[2];
-    zero_fresh(b);
+    if (n == 0) return;
+    zero_each(b);
     if (b->err.code != DQ_OK) return;
     dq_cuda_forms(form, kv);
     dq_cuda_ok(b,
@@ -185,7 +193,7 @@ static void move_sinks(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group,
 
 static void widen(dq_backend *b, float *to, const void *f16, int64_t n)
 {
-    zero_fresh(b);
+    zero_each(b);
     if (b->err.code != DQ_OK) return;
     dq_cuda_ok(b, dq_kv_launch_widen(to, f16, n, dq_cuda_stream(b)), "scales of a page");
 }
