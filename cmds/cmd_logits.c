@@ -426,7 +426,7 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
         dq_opt_text("logit-granularity", "GRANULARITY", &x->granularity,
                     "per-tensor, per-head, per-row or per-tile: what shares a scale (default: as "
                     "the container says, "
-                    "else tensor)"),
+                    "else per-tensor)"),
         dq_opt_text(
             "math", "TYPE", &x->math_name,
             "f32, bf16 or int8 (default f32); int8 takes a packed container and --kv-bits 8 or "

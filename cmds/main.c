@@ -92,11 +92,12 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
     }
     const dq_cmd *c = find(help ? argv[2] : word);
     if (!c) return unknown(help ? argv[2] : word, err);
-    char requested[] = "--help",
-         *text[] = {argv[help ? 2 : 1], requested, help && argc > 3 ? argv[3] : NULL, NULL};
+    char requested[64] = "--help", *text[] = {argv[help ? 2 : 1], requested, NULL};
+    if (help && argc > 3) snprintf(requested, sizeof requested, "--help=%s", argv[3]);
     *name = c->name;
     dq_last_words_name(*name);
-    if (c->run(argc - 1, help ? text : argv + 1, err) == DQ_OK && dq_json_complete(err) == DQ_OK)
+    if (c->run(help ? 2 : argc - 1, help ? text : argv + 1, err) == DQ_OK &&
+        dq_json_complete(err) == DQ_OK)
         dq_document_flush(err);
     return err->code;
 }

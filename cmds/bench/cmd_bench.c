@@ -355,7 +355,7 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
                     "widths of attention logits of prefill and --attention, timed in turns with "
                     "unrounded ones"),
         dq_opt_text("logit-granularity", "LIST", &x.logit_granularity,
-                    "granularities of --logit-bits (default tensor)"),
+                    "granularities of --logit-bits (default per-tensor)"),
         dq_opt_text("kv-policy", "LIST", &x.policies,
                     "instead: times evicting three quarters of --tokens tokens by each policy, or "
                     "all, as for dq eval"),

@@ -163,7 +163,7 @@ static void print_wrapped(const char *text, int indent, int at)
     putchar('\n');
 }
 
-/* --name VALUE, and its help behind it. */
+/* --name VALUE and what it is. */
 static void print_option(const dq_opt *o, const char *help)
 {
     char left[64];
@@ -217,7 +217,7 @@ static dq_status print_first(const dq_opt *opts, const dq_usage *usage, dq_err *
     printf("\nall of them, by topic: dq help %s TOPIC\n", usage->name);
     for (const dq_opt *o = opts; !is_end(o); o++) {
         if (o->name || !o->value) continue;
-        size_t n = strcspn(o->help, ":("); /* a heading says more behind these */
+        size_t n = strcspn(o->help, ":("); /* a heading says more after these */
         while (n > 0 && o->help[n - 1] == ' ') n--;
         printf("  %-10s%.*s\n", o->value, (int)n, o->help);
     }
@@ -231,12 +231,12 @@ static dq_status print_help(const dq_opt *opts, const dq_usage *usage, const cha
                             dq_err *err)
 {
     if (!topic && usage->first) return print_first(opts, usage, err);
-    if (!topic || strcmp(topic, "all") == 0 || !usage->first) {
+    if (!topic || strcmp(topic, "all") == 0)
         print_all(opts, usage);
-        return DQ_OK;
-    }
-    if (print_options(opts, topic)) return DQ_OK;
-    return dq_fail(err, DQ_USAGE, "there is no topic \"%s\". See dq help %s.", topic, usage->name);
+    else if (!print_options(opts, topic))
+        return dq_fail(err, DQ_USAGE, "there is no topic \"%s\". See dq help %s.", topic,
+                       usage->name);
+    return DQ_OK;
 }
 
 static dq_status build_tables(struct option *lopts, char *sopts, const dq_opt **row,
@@ -258,7 +258,7 @@ static dq_status build_tables(struct option *lopts, char *sopts, const dq_opt **
             if (takes_value(o)) sopts[s++] = ':';
         }
     }
-    lopts[n] = (struct option){.name = "help", .val = 'h'};
+    lopts[n] = (struct option){.name = "help", .has_arg = optional_argument, .val = 'h'};
     sopts[s] = 0;
     return DQ_OK;
 }
@@ -340,7 +340,7 @@ dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *r
     while ((c = getopt_long(argc, argv, sopts, lopts, NULL)) != -1) {
         if (c == 'h') {
             args->help = true;
-            return print_help(opts, usage, argv[optind], err);
+            return print_help(opts, usage, optarg, err);
         }
         DQ_TRY(parse_option(c, argv, row, opts, usage, err));
     }

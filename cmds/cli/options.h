@@ -110,8 +110,9 @@ typedef struct dq_args {
     bool help; /* --help was asked for and has been printed: return DQ_OK at once */
 } dq_args;
 
-/* --help prints the options, --help TOPIC those of a topic, --help all every one. Options may stand anywhere, "--" ends them; abbreviations are refused; the nearest name is
- * offered for an unknown one. DQ_USAGE with the remedy. */
+/* Options may stand anywhere, "--" ends them; abbreviations are refused; the nearest name is
+ * offered for an unknown one. --help prints the options, or the first page; --help=TOPIC those of a topic, --help=all
+ * every one. DQ_USAGE with the remedy. */
 dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *opts,
                            const dq_usage *usage, dq_err *err);
 

@@ -210,7 +210,7 @@ static const char *shortened(char buf[SHORT_NAME + 4], const char *name)
     return buf;
 }
 
-/* Which result it is, whose model is called so: "x.h5, text, 16-bit logits (tensor), f32, KV 4:4 h2o 0.5". */
+/* Which result it is, whose model is called so: "x.h5, text, 16-bit logits (per-tensor), f32, KV 4:4 h2o 0.5". */
 static const char *result_text(char *buf, size_t cap, const char *model, const json_t *row,
                                const dq_eval *e, int index)
 {

@@ -47,9 +47,11 @@ done | sort -u >listed
 try 0 "^usage: dq eval" help eval all
 sed -n 's/^ *\(-., \)\{0,1\}--\([a-z-]*\).*/\2/p' "$top/out" | grep -vx help | sort -u | cmp -s - listed || complain "help eval: topics lack options"
 [ -z "$(comm -23 brief listed)" ] || complain "help eval: the first page has others: $(comm -23 brief listed)"
-try 0 "^      --kv-budget KIND" eval --help kv
+try 0 "^      --kv-budget KIND" eval --help=kv
 try 2 'there is no topic "kvs". See dq help eval' help eval kvs
 try 2 "takes a command and a topic" help eval kv x
+try 2 'there is no topic "kv". See dq help info' help info kv
+try 0 "all of them, by topic" eval --help "plain model"
 try 2 "unknown command \"evla\". Did you mean dq eval" help evla
 try 0 "^dq [0-9]" version
 for c in stats eval report info verify export logits tokenize bench quantize plan; do

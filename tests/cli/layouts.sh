@@ -77,7 +77,7 @@ try 4 "positions" logits changed --ids "1 2 3 4 5" -o gone.h5
 
 # --head-map
 for c in stats eval logits; do
-    try 0 "head-map MAP" $c --help all
+    try 0 "head-map MAP" $c --help=all
     case $c in
     stats) set -- --ids "1 2 3" ;;
     eval) set -- --task mc --data choices.jsonl --limit 2 ;;
