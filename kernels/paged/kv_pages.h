@@ -73,8 +73,9 @@ typedef struct dq_kv_job {
 
 /* What a backend does with the memory of pages. Functions that return false have set b->err. */
 typedef struct dq_kv_device {
-    void *(*block_new)(dq_backend *b, int64_t bytes); /* zeroed; NULL on failure */
-    void (*block_free)(dq_backend *b, void *p);       /* NULL allowed; after an error too */
+    void *(*block_new)(dq_backend *b,
+                       int64_t bytes); /* zeroed when another of these sees it; NULL on failure */
+    void (*block_free)(dq_backend *b, void *p); /* NULL allowed; after an error too */
     void (*block_copy)(dq_backend *b, void *dst, const void *src, int64_t bytes);
     /* Slots 0 .. n-1 of the sink parts of all heads, from the unquantized parts or back into them. */
     void (*sinks)(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side, int64_t n,

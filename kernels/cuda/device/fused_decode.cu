@@ -297,8 +297,8 @@ DQ_DEVICE page_parts parts_of(const dq_attention_units *u, const fused_job *j, i
     return x;
 }
 
-/* Parts `first` and those behind it for a thread's channels. All loads are on their way before a store, which the compiler
- * would wait for. */
+/* Parts `first` and those after it for a thread's channels; some are of pages without codes, were never written and are
+ * not added. All loads are on their way before a store, which the compiler would wait for. */
 DQ_DEVICE void fetch_parts(float *ahead, const dq_attention_units *u, const fused_job *j, int out,
                            int first, int r)
 {

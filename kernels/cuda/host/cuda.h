@@ -87,7 +87,7 @@ void dq_cuda_finish_uploads(dq_backend *b);
  * through pinned memory, so host may change at once. NULL with the sticky error set (bytes 0: a valid
  * pointer). */
 const void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes);
-/* Every operation that uploads calls it once behind its launches. */
+/* Every operation that uploads calls it after its launches, and zeros of pages after theirs. */
 void dq_cuda_upload_end(dq_backend *b);
 /* At the next sync or get: take(arg, data, bytes) on the host, in the order of the calls, with what src holds
  * behind the operations launched so far; src may be reused at once. take NULL: data is copied to arg. */
