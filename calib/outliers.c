@@ -72,7 +72,7 @@ static dq_status check_sequences(const dq_model *m, const dq_sequences *s, dq_er
     return DQ_OK;
 }
 
-/* First sequence behind the pass that begins with `first`. */
+/* First sequence after the pass that begins with `first`. */
 static int64_t pass_end(const dq_sequences *s, int64_t first, int64_t max_rows)
 {
     int64_t end = first + 1;
@@ -271,7 +271,7 @@ double dq_outlier_kurtosis0(const dq_tally *t)
     return t->sum2 > 0 ? (double)t->n * t->sum4 / (t->sum2 * t->sum2) : (double)NAN;
 }
 
-int dq_outlier_map(const dq_headmap *map, int head)
+int dq_outlier_map(const dq_head_order *map, int head)
 {
     if (map->n_maps < 2) return 0;
     for (int i = 0; i < map->n_out; i++) {

@@ -59,6 +59,6 @@ double dq_outlier_rms(const dq_tally *t);
  * without mean. */
 double dq_outlier_kurtosis0(const dq_tally *t);
 /* 1 or 2: the softmax map that query head `head` belongs to; 0 when the model has one map. */
-int dq_outlier_map(const dq_headmap *map, int head);
+int dq_outlier_map(const dq_head_order *map, int head);
 
 #endif

@@ -1,4 +1,4 @@
-/* cache_plan_output: what dq plan --kv writes and prints: the recipe, the document, the tables and the sentences behind them.
+/* cache_plan_output: what dq plan --kv writes and prints: the recipe, the document, the tables and the sentences after them.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CACHE_PLAN_OUTPUT_H
 #define DQ_CACHE_PLAN_OUTPUT_H
@@ -15,7 +15,7 @@ typedef struct dq_cache_plan_view {
 
 /* Before a run: windows, units and passes. */
 dq_status dq_cache_plan_output_work(const dq_cache_plan_view *v, dq_err *err);
-/* Behind it: tables and verdicts. */
+/* After it: tables and verdicts. */
 dq_status dq_cache_plan_output_print(const dq_cache_plan_view *v, dq_err *err);
 /* The document dq-plan-kv/1 on stdout; of a dry run without results of a search. */
 dq_status dq_cache_plan_output_json(const dq_cache_plan_view *v, dq_err *err);

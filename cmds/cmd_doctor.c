@@ -11,7 +11,7 @@
 #include "cmds/cli/table.h"
 #include "cmds/cli/version.h"
 #include "cmds/command.h"
-#include "cmds/map_trial.h"
+#include "cmds/head_order_trial.h"
 #include "engine/backend.h"
 
 #include <omp.h>
@@ -205,7 +205,7 @@ static dq_status run(request *q, dq_err *err)
     json_t *tried = NULL;
     if (q->text && !q->model)
         return dq_fail(err, DQ_USAGE, "--text needs --model: there is nothing to read it.");
-    if (q->model) DQ_TRY(dq_map_trial_try(&tried, q->model, q->text, logger, err));
+    if (q->model) DQ_TRY(dq_head_order_trial_try(&tried, q->model, q->text, logger, err));
     dq_arena *a = dq_arena_new();
     if (!a) {
         json_decref(tried);
@@ -220,7 +220,7 @@ static dq_status run(request *q, dq_err *err)
     json_object_set_new(r, "machine", machine(logger, a));
     json_object_set_new(r, "devices", devices);
     json_object_set_new(r, "cublas", cublas(a));
-    if (tried) json_object_set_new(r, "head_maps", tried);
+    if (tried) json_object_set_new(r, "head_orders", tried);
     json_array_append_new(json_object_get(doc, "results"), r);
     dq_arena_free(a);
     if (q->json) return dq_document_print(doc, err);
@@ -228,7 +228,7 @@ static dq_status run(request *q, dq_err *err)
     print_group("libraries", json_object_get(r, "libraries"));
     print_group("machine", json_object_get(r, "machine"));
     print_devices(devices, json_object_get(r, "cublas"));
-    if (tried) dq_map_trial_print(tried, err);
+    if (tried) dq_head_order_trial_print(tried, err);
     json_decref(doc);
     return dq_document_flush(err);
 }
@@ -239,7 +239,7 @@ dq_status dq_cmd_doctor(int argc, char **argv, dq_err *err)
     dq_args args;
     const dq_opt opts[] = {
         dq_opt_text("model", "MODEL", &q.model,
-                    "try the head maps of this checkpoint or container"),
+                    "try the head orders of this checkpoint or container"),
         dq_opt_text("text", "FILE", &q.text,
                     "what to read with them (default: the built-in sample)"),
         dq_opt_flag("json", &q.json, "one JSON document (dq-doctor/1)"),

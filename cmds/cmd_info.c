@@ -37,17 +37,17 @@ typedef struct request {
 
 static void print_model(const dq_model *m)
 {
-    const dq_headmap *map = &m->map;
+    const dq_head_order *map = &m->map;
     const dq_published *known = dq_published_find(m);
-    printf("model              %s, %.2f %s parameters\n", m->layout->about,
+    printf("model              %s, %.2f %s parameters\n", m->architecture->about,
            (double)m->n_params / (m->n_params < 1000000000 ? 1e6 : 1e9),
            m->n_params < 1000000000 ? "million" : "billion");
-    printf("architecture       %s\n", m->layout->family);
+    printf("architecture       %s\n", m->architecture->name);
     if (known) printf("same sizes as      %s\n", known->names);
     printf("layers             %d\n", m->n_layers);
     printf("heads              %d query, %d KV of %d elements; %d outputs of %d map%s\n", map->n_q,
            map->n_kv, map->head_dim, map->n_out, map->n_maps, map->n_maps > 1 ? "s" : "");
-    printf("head map           %s\n", dq_headmap_pairing_name(map->pairing));
+    printf("head order           %s\n", dq_head_order_pairing_name(map->pairing));
     printf("width              %d, feed-forward %d\n", m->dim, m->ffn);
     printf("vocabulary         %d%s\n", m->vocab, m->tied ? ", output tied to the input" : "");
     printf("positions          %d\n", m->max_positions);
@@ -140,8 +140,8 @@ static json_t *model_json(const dq_model *m)
     const dq_published *known = dq_published_find(m);
     json_t *o = json_object();
     json_object_set_new(o, "path", dq_document_name(m->path));
-    json_object_set_new(o, "architecture", json_string(m->layout->family));
-    json_object_set_new(o, "about", json_string(m->layout->about));
+    json_object_set_new(o, "architecture", json_string(m->architecture->name));
+    json_object_set_new(o, "about", json_string(m->architecture->about));
     json_object_set_new(o, "same_sizes_as", known ? json_string(known->names) : json_null());
     json_object_set_new(o, "layers", json_integer(m->n_layers));
     json_object_set_new(o, "n_q", json_integer(m->map.n_q));
@@ -149,7 +149,7 @@ static json_t *model_json(const dq_model *m)
     json_object_set_new(o, "kv_groups", json_integer(m->map.n_groups));
     json_object_set_new(o, "head_dim", json_integer(m->map.head_dim));
     json_object_set_new(o, "n_out", json_integer(m->map.n_out));
-    json_object_set_new(o, "head_map", json_string(dq_headmap_pairing_name(m->map.pairing)));
+    json_object_set_new(o, "head_order", json_string(dq_head_order_pairing_name(m->map.pairing)));
     json_object_set_new(o, "norm_eps", dq_document_real((double)m->norm_eps));
     json_object_set_new(o, "head_norm_eps",
                         m->layer[0].attn.head_norm
@@ -375,7 +375,7 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
     json_object_set_new(o, "kind", json_string("container"));
     json_object_set_new(o, "format_version", json_string(i->version));
     json_object_set_new(o, "written_by", json_string(i->dq_version));
-    json_object_set_new(o, "architecture", json_string(i->family));
+    json_object_set_new(o, "architecture", json_string(i->architecture));
     json_object_set_new(o, "params", json_integer(i->params));
     json_object_set_new(o, "weight_bytes", json_integer(i->weight_bytes));
     json_object_set_new(o, "file_bytes", json_integer(i->file_bytes));

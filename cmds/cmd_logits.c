@@ -30,7 +30,7 @@ typedef struct logits {
     int64_t logit_bits, threads, prefix; /* prefix 0: none is named */
     dq_kv_options kv_options;
     bool json, force;
-    dq_input_head_map head_map;
+    dq_input_head_order head_order;
     dq_logger logger;
     dq_arena *arena;
     dq_backend *backend;
@@ -43,7 +43,7 @@ typedef struct logits {
     dq_math math;
     dq_h5_result *h;
     dq_kv_spec kv;
-    bool evicts;         /* there is a context, and a policy for what is behind it */
+    bool evicts;         /* there is a context, and a policy for what is after it */
     dq_evictor *evictor; /* NULL: nothing is evicted */
     dq_kv_bytes floor;
     dq_kv_cached cached;
@@ -58,7 +58,7 @@ static const dq_usage usage = {
     .synopsis = "MODEL (--ids \"1 2 3\" | --text FILE) -o OUT.h5 [options]",
     .about = "Runs the model once over one sequence and writes /ids (int32 [n]) and /logits "
              "(float32 [n, vocabulary]); row i holds the logits after id i. Ids are taken as they "
-             "are: nothing is put in front of them or of the text. Use it to compare dq with "
+             "are: nothing is put before them or of the text. Use it to compare dq with "
              "another implementation.\n",
     .examples =
         "  dq logits diffllama/ --ids \"0 17 44 8\" -o logits.h5\n"
@@ -259,7 +259,7 @@ static dq_status begin_file(logits *x, dq_err *err)
     return dq_sha256_begin(&x->sha, err);
 }
 
-/* Where the pass that begins at row `from` ends: behind the context, then every --kv-every rows. */
+/* Where the pass that begins at row `from` ends: after the context, then every --kv-every rows. */
 static int64_t pass_end(const logits *x, int64_t from)
 {
     int64_t every = x->evictor ? x->kv.evict.every : 0;
@@ -267,7 +267,7 @@ static int64_t pass_end(const logits *x, int64_t from)
     return every > 0 && x->in.n - from > every ? from + every : x->in.n;
 }
 
-/* Behind the context (or all ids, where none is named): evicts if asked to, and measures. */
+/* After the context (or all ids, where none is named): evicts if asked to, and measures. */
 static dq_status compress(logits *x, const dq_batch *batch, int32_t length, dq_err *err)
 {
     dq_evict_report report = {.gap_min = (double)INFINITY};
@@ -357,7 +357,7 @@ static dq_status print_json(const logits *x, dq_err *err)
     json_array_append_new(inputs, dq_input_model_json(x->model));
     if (x->text.text) json_array_append_new(inputs, dq_input_text_json(&x->text));
     json_object_set_new(s, "logit_bits", json_integer(x->logit.bits));
-    json_object_set_new(s, "head_map", dq_input_head_map_json(&x->head_map));
+    json_object_set_new(s, "head_order", dq_input_head_order_json(&x->head_order));
     json_object_set_new(s, "logit_granularity",
                         json_string(dq_granularity_name[x->logit.granularity]));
     json_object_set_new(s, "kv_bits", json_string(dq_kv_spec_widths(widths, &x->kv)));
@@ -384,10 +384,10 @@ static dq_status print_json(const logits *x, dq_err *err)
 static dq_status run(logits *x, const char *path, dq_err *err)
 {
     DQ_TRY(check_options(x, path, err));
-    DQ_TRY(dq_input_head_map_read(&x->head_map, err));
+    DQ_TRY(dq_input_head_order_read(&x->head_order, err));
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
-    DQ_TRY(dq_input_model(&x->model, path, &x->head_map, &x->logger, err));
-    DQ_TRY(dq_input_head_map_check(&x->head_map, err));
+    DQ_TRY(dq_input_model(&x->model, path, &x->head_order, &x->logger, err));
+    DQ_TRY(dq_input_head_order_check(&x->head_order, err));
     logit_settings(x);
     DQ_TRY(kv_settings(x, err));
     DQ_TRY(dq_backend_can(x->backend, x->model, x->math, &x->kv, err));
@@ -435,7 +435,7 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
         dq_opt_int("prefix", "N", &x->prefix, 1, 1e9,
                    "the first N tokens are the context: one pass, after which tokens are evicted"),
         dq_opt_heading("how it is computed"),
-        DQ_INPUT_HEAD_MAP_OPTION(x->head_map),
+        DQ_INPUT_HEAD_ORDER_OPTION(x->head_order),
         DQ_OPT_RUN(&x->device, &x->threads),
         dq_opt_flag("json", &x->json, "one JSON document (dq-logits/1) instead of a line"),
         dq_opt_flag("force", &x->force, "replace an existing output file"),

@@ -230,7 +230,7 @@ static dq_status print_json(const request *r, const char *model, const dq_quanti
     json_t *set = NULL, *rows = json_array();
     dq_json_parse(&set, recipe, strlen(recipe), "recipe", err);
     json_object_set_new(in, "path", dq_document_name(model));
-    json_object_set_new(in, "architecture", json_string(i->family));
+    json_object_set_new(in, "architecture", json_string(i->architecture));
     json_object_set_new(in, "bytes", json_integer(i->source_bytes));
     json_object_set_new(in, "types", i->source_types ? json_string(i->source_types) : json_null());
     json_array_append_new(json_object_get(doc, "inputs"), in);

@@ -6,7 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 
-/* A table on stdout behind an empty line. DQ_RESOURCE. */
+/* A table on stdout after an empty line. DQ_RESOURCE. */
 dq_status dq_info_lists_payloads(const dq_container *c, dq_err *err);
 dq_status dq_info_lists_tensors(const dq_checkpoint *k, dq_err *err);
 

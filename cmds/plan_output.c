@@ -240,7 +240,7 @@ dq_status dq_plan_output_json(const dq_plan *p, const char *budget, const dq_log
     json_t *doc = dq_document_new(logger, "dq-plan/1"), *in = json_object(), *set = NULL;
     json_t *widths = json_array(), *result = plan_json(p, budget);
     json_object_set_new(in, "path", dq_document_name(p->set.model));
-    json_object_set_new(in, "architecture", json_string(p->model->layout->family));
+    json_object_set_new(in, "architecture", json_string(p->model->architecture->name));
     json_array_append_new(json_object_get(doc, "inputs"), in);
     dq_quantize_recipe_of(&set, &p->set.set, err);
     json_object_del(set, "bits");
@@ -319,12 +319,12 @@ dq_status dq_plan_output_work(const dq_plan *p, dq_err *err)
     printf("sensitivities      %lld of a tensor at a width, about %.3g GFLOP in all\n",
            (long long)options, dq_plan_flop(p) / 1e9);
     const int search = quality ? p->set.trials : DQ_PLAN_SIZE_TRIES;
-    const int behind = quality ? 1 + DQ_PLAN_MAX_LOOK + 2 : 1 + 2;
+    const int after = quality ? 1 + DQ_PLAN_MAX_LOOK + 2 : 1 + 2;
     printf("whole models       at most ");
-    if (dq_plan_choices(p) < search + behind)
+    if (dq_plan_choices(p) < search + after)
         printf("%.0f, as there are no other choices of widths", dq_plan_choices(p));
     else
-        printf("%d in the search, %d after it", search, behind);
+        printf("%d in the search, %d after it", search, after);
     printf(", about %.3g GFLOP each\n", dq_plan_trial_flop(p) / 1e9);
     printf("scratch            %s beside the output, and a container\n",
            dq_table_size_text(a, sizeof a, scratch));

@@ -1,4 +1,4 @@
-/* plan_output: what dq plan writes and prints: the recipe, the document, the tables and the sentences behind them.
+/* plan_output: what dq plan writes and prints: the recipe, the document, the tables and the sentences after them.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_OUTPUT_H
 #define DQ_PLAN_OUTPUT_H
@@ -11,7 +11,7 @@ const char *dq_plan_output_file(const dq_plan *p, int text);
 /* Before a run: parts of the text, tensors and sizes; with arithmetic, scratch and memory. */
 void dq_plan_output_inputs(const dq_plan *p);
 dq_status dq_plan_output_work(const dq_plan *p, dq_err *err);
-/* Behind it: tables and verdict. */
+/* After it: tables and verdict. */
 dq_status dq_plan_output_print(const dq_plan *p, dq_err *err);
 /* What a recipe tells of the plan: dq_plan_settings.told. budget: a const char **, as it was given. */
 json_t *dq_plan_output_told(void *budget, const dq_plan *p);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Cells behind the name, without SQNR and loss. */
+/* Cells after the name, without SQNR and loss. */
 static void stored_cells(dq_table *t, const dq_quantize_row *r, int64_t bytes)
 {
     char size[32];

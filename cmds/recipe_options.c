@@ -1,4 +1,4 @@
-/* recipe_options: see recipe_options.h. Defaults, then the file, then options; rules of --bits-map behind those of the
+/* recipe_options: see recipe_options.h. Defaults, then the file, then options; rules of --bits-map after those of the
  * file.
  * SPDX-License-Identifier: MIT */
 #include "cmds/recipe_options.h"
@@ -60,7 +60,7 @@ static dq_status bad_map(const char *item, const char *why, dq_err *err)
                    modes, item, why);
 }
 
-/* "6/64/search", the numbers behind the last '=' of an item, into the rule. NULL, or what is wrong. */
+/* "6/64/search", the numbers after the last '=' of an item, into the rule. NULL, or what is wrong. */
 static const char *read_values(json_t *rule, const char *values)
 {
     char word[3][32] = {""};

@@ -56,7 +56,7 @@ const char *dq_recipe_options_modes(dq_recipe_options *o, bool calibrated);
 /* Fills the settings of weights in *s and, from the file or plain ones, of the KV cache; their texts and rules belong to *o
  * until it is ended. */
 dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err);
-/* Behind that: the scales of settings that name none. At 4 to 6 bits zero points lose less than searched scales for their
+/* After that: the scales of settings that name none. At 4 to 6 bits zero points lose less than searched scales for their
  * bits where no text chooses codes; calibrated methods and fewer bits do better with searched ones (results/weights). */
 void dq_recipe_options_scale(dq_quantize_settings *s, dq_recipe_options *o, bool calibrated);
 /* Warns of options that were given and that no tensor goes by, since rules decide. */

@@ -5,7 +5,7 @@
 #include "cmds/cache_job.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/roles_plan_output.h"
-#include "engine/reread.h"
+#include "engine/second_pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,16 +169,16 @@ static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_roles_setti
 /* Of contexts with which the policy could not do what it is for, as dq eval warns of them. */
 static void warn_policy(const dq_cache_job *j, const dq_plan_roles *p)
 {
-    const dq_headmap *map = &j->model->map;
+    const dq_head_order *map = &j->model->map;
     const int64_t n = p->caches.win.n, most = j->model->max_positions;
     const unsigned needs = p->set.kv.evict.policy->needs;
     dq_kv_spec spec = dq_kv_plain;
     dq_kv_cached told = {.evicted = n};
     bool flat = false;
     for (int g = 0; g < map->n_groups; g++)
-        flat = flat || p->context <= dq_headmap_key_channels(map, g);
+        flat = flat || p->context <= dq_head_order_key_channels(map, g);
     if (needs & DQ_NEEDS_KEY_LEVERAGE && flat) told.flat = n;
-    if (needs & DQ_NEEDS_PEAK && most > 0 && dq_reread_end(p->context) > most) told.beyond = n;
+    if (needs & DQ_NEEDS_PEAK && most > 0 && dq_second_pass_end(p->context) > most) told.beyond = n;
     spec.evict = p->set.kv.evict;
     spec.evict.keep = p->set.keep;
     dq_kv_report_warn_policy(j->c->logger, j->c->text, &spec, &told);

@@ -1,4 +1,4 @@
-/* roles_plan_output: what dq plan --roles writes and prints: the recipe, the document, the tables and the sentences behind them.
+/* roles_plan_output: what dq plan --roles writes and prints: the recipe, the document, the tables and the sentences after them.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_ROLES_PLAN_OUTPUT_H
 #define DQ_ROLES_PLAN_OUTPUT_H
@@ -16,7 +16,7 @@ typedef struct dq_roles_plan_view {
 
 /* Before a run: windows, groups and passes. */
 dq_status dq_roles_plan_output_work(const dq_roles_plan_view *v, dq_err *err);
-/* Behind it: tables and verdicts. */
+/* After it: tables and verdicts. */
 dq_status dq_roles_plan_output_print(const dq_roles_plan_view *v, dq_err *err);
 /* The document dq-plan-roles/1 on stdout; of a dry run without results of a search. */
 dq_status dq_roles_plan_output_json(const dq_roles_plan_view *v, dq_err *err);

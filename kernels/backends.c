@@ -59,7 +59,7 @@ dq_status dq_backend_blas(const char **path, const char **version, dq_arena *a, 
 /* "auto" is the first: the CPU, until the kernels for a GPU have been seen right on one (tests/gpu/run_all.sh). */
 static const dq_device_kind kinds[] = {{"cpu", false, open_cpu}, {"cuda", true, open_cuda}};
 
-/* The decimal number behind "NAME:"; "" behind a bare NAME; NULL: name is not of this kind. */
+/* The decimal number after "NAME:"; "" after a bare NAME; NULL: name is not of this kind. */
 static const char *number_in(const char *name, const dq_device_kind *kind)
 {
     const size_t n = strlen(kind->name);

@@ -15,7 +15,9 @@ yardstick: baseline
 (^|[^a-z])rivals?([^a-z]|$): baseline
 not decided: inconclusive
 on the front([^a-z]|$): on the Pareto front
---ends([^a-z-]|$): --include-embeddings'
+--ends([^a-z-]|$): --include-embeddings
+head[-_ ]maps?([^a-z]|$): head order
+(^|[^a-z])reread: second pass'
 
 # found FOLDER: lines "FILE:LINE:TEXT <- say WORD"
 found() {
@@ -38,10 +40,10 @@ top=$(mktemp -d)
 trap 'rm -rf "$top"' EXIT
 mkdir "$top/tree"
 printf '%s\n' "its grain is one" "the --kv-code" "token codes, page code" touchy "a yardstick" "no rivals" "not decided" "on the front" \
-    "--ends" >"$top/tree/bad"
+    "--ends" "the head map" "a reread" >"$top/tree/bad"
 printf '%s\n' "grained" "codes of a token" "arrival" "decided" "in front" "--ends-with" >"$top/tree/good"
 found "$top/tree" >"$top/out"
-[ "$(grep -c '^\./bad:' "$top/out")" = 9 ] && [ "$(wc -l <"$top/out")" = 9 ] || {
+[ "$(grep -c '^\./bad:' "$top/out")" = 11 ] && [ "$(wc -l <"$top/out")" = 11 ] || {
     echo "words.sh: does not find what was planted:"
     cat "$top/out"
     exit 1

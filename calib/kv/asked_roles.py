@@ -38,7 +38,7 @@ def tokens_of_pages(text, pages):
 
 
 def last_windows(folder):
-    """The last windows of the text, as words stand in it, each behind a space."""
+    """The last windows of the text, as words stand in it, each after a space."""
     with open(os.path.join(PAIR, "text.txt")) as f:
         words = f.read().split()
     out = os.path.join(folder, "find.txt")

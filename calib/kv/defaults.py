@@ -8,7 +8,7 @@ Recall of needles whose question comes later (blind) or stands in the context to
 windows of text (kld), 16-bit cache and 4:4 dithered, 4 sinks and 16 recent tokens kept beside what policies choose. The first
 windows and needles, --seen, are left out: an earlier choice has seen them. A line a model, measure, policy and share: the
 mean with its standard error, and the difference to the policy --usual over the same items or windows with the half width of
-its 95 % interval. Behind the seeds of a kind stand two more lines. `all`: an item's mean over the three models is one number,
+its 95 % interval. After the seeds of a kind stand two more lines. `all`: an item's mean over the three models is one number,
 so that models that read the same window are one cluster; about these models. `seeds`: Student's interval of the three
 models' means (2 degrees of freedom); about models made by the same recipe. Printed is what each interval says. Finished parts
 in WORK are kept; their names tell apart all that a part depends on but the program.

@@ -4,7 +4,7 @@
 Reads the *.items.gz in DIR. A line a kind, seed, measure and pair of caches that differ in one thing: a policy beside keydiff, keydiff
 by roles beside the same budget for all, one code beside another, and DIFF beside the plain model with the same cache. Measures are
 the right answers to questions that come later (recall) or stand in the context too (asked), and the KLD of text (kld). `mean` is that
-of `ours`, with its standard error; `difference` is `ours` less `other`, with the half width of its 95 % interval. Behind the
+of `ours`, with its standard error; `difference` is `ours` less `other`, with the half width of its 95 % interval. After the
 seeds stand `all` and `seeds`, as defaults.py has them: about these models, and about models made by the same recipe.
 """
 import csv

@@ -12,7 +12,7 @@ the shortest has): groups are ordered by the
 KLD that this costs. --questions has the last --ask of its items (of --task mc) count as well: to the KLD of text is added what the
 right answer lacks of all choices, -ln of its share, mean over items. Roles found on text alone can lose the answers to questions;
 --find 0 asks questions only. Then, for every share of --keep, 1, 2, ... groups of that order (of many groups: about --tries
-numbers) share what may be kept; the number that loses least stands before the /. Printed are the text, and on --score windows behind
+numbers) share what may be kept; the number that loses least stands before the /. Printed are the text, and on --score windows after
 those, which no choice has seen, its KLD beside that of `uniform`; with --needles also the answers to that file's first --items
 questions. --out appends the numbers of all windows and questions, for `roles.py OUT.csv --join PART.csv ...`, where `drop` is
 uniform. --of finds nothing and scores a text. --recipe writes policy, first share and its text as a file for `dq quantize
@@ -217,7 +217,7 @@ def main():
     ap.add_argument("--ctx", type=int, default=1024)
     ap.add_argument("--recent", type=int, default=16)
     ap.add_argument("--find", type=int, default=6, help="first windows, that roles are found on")
-    ap.add_argument("--score", type=int, default=12, help="windows behind them, that are scored")
+    ap.add_argument("--score", type=int, default=12, help="windows after them, that are scored")
     ap.add_argument("--tries", type=int, default=16, help="at most so many numbers of groups that share")
     ap.add_argument("--questions", help="items of --task mc, the last of which roles are found on too")
     ap.add_argument("--ask", type=int, help="how many of them (32)")

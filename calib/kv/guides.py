@@ -12,22 +12,22 @@ A guide is a number for each token of a layer and KV head group. Two maps make o
 a1 A1; a2 A2; max the larger of A1 and |lambda| A2; sum A1 + |lambda| A2; diff |A1 - lambda A2|; out: the length of the change of the
 head's output when the token is left out, in units of the output's length (the head norm sees no other), which is loo of dq over |o|
 
-prefill  sum of these over the rows of the context; far: their maximum over rows at least 32 behind
+prefill  sum of these over the rows of the context; far: their maximum over rows at least 32 after
 snap     sum over the last 64 rows, then the maximum of 5 positions
-zip      KVzip (arXiv 2505.23416): the context is read again behind itself in chunks, and a token's number is the maximum over the
-         repeated rows; softmax over sinks, chunk and the rows themselves. zip-n: chunks of n ids, the first behind nothing, others
-         behind the last 8 ids of the chunk before; all: the whole softmax. plus: times |Wo v| / |h|
+zip      KVzip (arXiv 2505.23416): the context is read again after itself in chunks, and a token's number is the maximum over the
+         repeated rows; softmax over sinks, chunk and the rows themselves. zip-n: chunks of n ids, the first after nothing, others
+         after the last 8 ids of the chunk before; all: the whole softmax. plus: times |Wo v| / |h|
 mean     the same, summed over the repeated rows
 expected Expected Attention (arXiv 2510.00636): mean and covariance of the context's queries before RoPE, RoPE averaged over the next
          512 positions, softmax of mu k / sqrt d + k' Sigma k / 2d, times |v|; text: of the queries of calibration text, the same for
          every context; bank: mean softmax of 256 such queries themselves, bankmax its maximum
 keydiff  minus the cosine between a key and the mean of keys (arXiv 2504.15364), mean over key heads
 leverage x (X'X + .01)^-1 x' of centred keys (arXiv 2507.08143): of the group's keys before RoPE side by side, or the sum or the
-         maximum over its key heads, or turned: the same behind RoPE; compactor: .875 of it and z-scores of attention inside blocks
+         maximum over its key heads, or turned: the same after RoPE; compactor: .875 of it and z-scores of attention inside blocks
          of 256, times |v|, mean of 3 positions
 knorm, random, streaming as dq has them
 gate     a linear function of what the layer's attention reads, fitted on calibration text to ln of the largest A1 (two maps: also max)
-         that the token gets from rows at least 32 behind (in the manner of Fast KVzip, arXiv 2601.17668)
+         that the token gets from rows at least 32 after (in the manner of Fast KVzip, arXiv 2601.17668)
 asked    what the question's rows themselves look at: no guide can know it
 
 Budgets: uniform; adaptive: groups of a layer share by raw numbers, a fifth of each one's own is safe (AdaKV, arXiv 2407.11550); norm:
@@ -76,7 +76,7 @@ class Model(weights_study.Model):
 
 
 def feed(m, ids, at, cache=None, kept=None, counts=None):
-    """Rows `ids` at positions `at` behind a cache. A list over layers of what they make: h, q before and after RoPE, k, v, and the maps
+    """Rows `ids` at positions `at` after a cache. A list over layers of what they make: h, q before and after RoPE, k, v, and the maps
     p [..., heads, rows, keys]. kept [variants, layers, groups, keys]: which of the cached keys are there. counts [layers, groups, keys]:
     how many tokens each of them stands for, in both maps."""
     x, out = m.embed(ids), []
@@ -365,7 +365,7 @@ def kept_of(scores, n, keep):
 
 
 def answer(m, context, n, question, masks):
-    """The logits behind the question for every mask [variants, layers, groups, n]."""
+    """The logits after the question for every mask [variants, layers, groups, n]."""
     ids = question
     out = []
     for i in range(0, len(masks), 256):

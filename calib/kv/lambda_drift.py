@@ -17,7 +17,7 @@ cache for three ways to read the kept tokens:
 
     renormalized      both maps sum to one again (what an eviction does by itself)
     exact mass        the evicted mass stays in the denominators, exactly (an oracle: needs the full cache).
-                      Behind the head norm this is also "renormalized with each query's own lambda
+                      After the head norm this is also "renormalized with each query's own lambda
                       correction (1 - m2) / (1 - m1)"
     lambda mean       renormalized, with lambda times the head's mean of (1 - m2) / (1 - m1) over the
                       windows' own prefix queries (known at eviction)

@@ -4,7 +4,7 @@
     python calib/kv/plan.py MODEL --text FILE [--mean 4] [--code dither] [--score 12] [--of TEXT,...] [--out OUT.csv]
                             [--recipe OUT.json [--weights RECIPE.json]]
 
-Runs `dq eval` over windows of FILE, whose second halves count. The --plan (24) behind the first --score (12) plan. Every unit
+Runs `dq eval` over windows of FILE, whose second halves count. The --plan (24) after the first --score (12) plan. Every unit
 (keys of a layer and map; values of a layer) is coded alone at each width, all others at 8 bits; steps that save most KLD for
 their bits are taken while the mean over keys and values is at most --mean. Then, measured whole, a unit gives a step to another as long as
 that helps, --rounds times at most. Printed is the text, and on the first --score windows, which no choice has seen, its KLD and
@@ -26,14 +26,14 @@ WIDTHS = (2, 3, 4, 5, 6, 8)
 SWEEP = 32  # widths that one run of dq eval takes
 
 
-def key_maps(head_map, n_q, n_kv):
+def key_maps(head_order, n_q, n_kv):
     """2 where no KV head's keys are read by both maps of the model, so that keys can have widths by map; else 1."""
-    if head_map in ("plain", "shared-kv"):
+    if head_order in ("plain", "shared-kv"):
         return 1
-    if head_map in ("adjacent", "grouped"):
+    if head_order in ("adjacent", "grouped"):
         return 2
     repeat, half = n_q // n_kv, n_q // 2
-    pairs = {"halves": [(h, h + half) for h in range(half)], "adjacent-naive": [(2 * h, 2 * h + 1) for h in range(half)]}[head_map]
+    pairs = {"halves": [(h, h + half) for h in range(half)], "adjacent-naive": [(2 * h, 2 * h + 1) for h in range(half)]}[head_order]
     return 1 if {a // repeat for a, _ in pairs} & {b // repeat for _, b in pairs} else 2
 
 
@@ -173,8 +173,8 @@ def main():
     ap.add_argument("--ctx", type=int, default=1024)
     ap.add_argument("--recent", type=int, default=16)
     ap.add_argument("--score", type=int, default=12, help="windows that do not plan")
-    ap.add_argument("--plan", type=int, default=24, help="windows behind them, that do")
-    ap.add_argument("--of", help="widths to score instead of planning, on the windows before and behind those that plan")
+    ap.add_argument("--plan", type=int, default=24, help="windows after them, that do")
+    ap.add_argument("--of", help="widths to score instead of planning, on the windows before and after those that plan")
     ap.add_argument("--rounds", type=int, default=20)
     ap.add_argument("--dq", default="build/dq")
     ap.add_argument("--out")
@@ -188,7 +188,7 @@ def main():
         ap.error("--recipe writes a plan, which --of does not make" if args.recipe else "--weights needs --recipe")
     weights = json.load(open(args.weights)) if args.weights else {}
     about = json.loads(of_dq([args.dq, "info", args.model, "--json"]))["inputs"][0]
-    layers, maps = about["layers"], key_maps(about["head_map"], about["n_q"], about["n_kv"])
+    layers, maps = about["layers"], key_maps(about["head_order"], about["n_q"], about["n_kv"])
     cache = Cache(args, layers)
     if args.of:
         return report(cache, args.of.split(","))

@@ -4,7 +4,7 @@
     python roles.py OUT.csv [--models diffllama-0 ...] [--windows 6] [--items 16] [--guides keydiff leverage]
     python roles.py OUT.csv --join PART.csv ...
 
-Second halves of the first windows of ../longpair/text.txt behind their compressed first halves (kld), and needles whose question
+Second halves of the first windows of ../longpair/text.txt after their compressed first halves (kld), and needles whose question
 comes later (blind); 4 sinks and 16 recent tokens stay beside what a guide keeps, unquantized. The guides are those of guides.py:
 keydiff and leverage (keys before RoPE side by side). A part has a line for every model, guide, variant and share with the numbers
 of all items; --join makes of parts the means and the differences to `drop` over the same items, as many as every part of a kind has,
@@ -136,7 +136,7 @@ def merged(m, context, masks, how):
 # ---- Measures
 
 class Item:
-    """A compressed context and what is read behind it: rows of text, or a question."""
+    """A compressed context and what is read after it: rows of text, or a question."""
 
     def __init__(self, m, ids, rest, names):
         self.m, self.n, self.rest = m, len(ids), rest

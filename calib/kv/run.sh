@@ -89,7 +89,7 @@ last() {
 roles() {
     found=$out/$kind-$seed.roles
     if [ ! -s "$found" ]; then
-        # as words stand in the text, each behind a space
+        # as words stand in the text, each after a space
         tr ' ' '\n' <"$pair/text.txt" | tail -n $((6 * ctx)) | tr '\n' ' ' | sed 's/^/ /; s/ $//' >"$out/$kind-$seed.find.txt"
         # shellcheck disable=SC2046 # a list
         python3 "$here/find_roles.py" "$pair/$kind-$seed" --text "$out/$kind-$seed.find.txt" --ctx "$ctx" --find 6 --score 0 \

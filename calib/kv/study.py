@@ -5,7 +5,7 @@
 
 Six models of ../longpair, windows of 1024 ids, and two of ../pair, windows of 192. The first --windows windows (12; of the pair
 40) are scored, statistics that a code is made of (means, bases) come from the last 8 (of the pair 40). Read as `dq eval
---kv-recent 16` reads: pages of 64 tokens, codes once the page's last token is 16 behind, 4 sinks never. `today` is dq's code; its
+--kv-recent 16` reads: pages of 64 tokens, codes once the page's last token is 16 after, 4 sinks never. `today` is dq's code; its
 KLD here and there agree to three digits. A window's score is the mean KLD of its second half against the model with an exact
 cache, and the paired difference in NLL.
 
@@ -73,7 +73,7 @@ def texts(m, count):
 
 
 def needles(m):
-    """Contexts with the question behind them, the row that answers, the six answers, the right one."""
+    """Contexts with the question after them, the row that answers, the six answers, the right one."""
     rows = []
     for line in list(open(os.path.join(HERE, "..", "longpair", "needles-blind.jsonl")))[:ITEMS]:
         item = json.loads(line)
@@ -121,7 +121,7 @@ def attend(m, layer, q, k, v, kc, vc, first, own=False, recent=RECENT):
 
 def forward(m, ids, code=None, rows=None, read=None):
     """Log probabilities of the second half of windows, or of one row each. code(layer, k before RoPE, k, v): decoded keys and
-    values. read(layer, q, k, v, kc, vc, first): the head outputs behind the head norm, where that is not `attend`."""
+    values. read(layer, q, k, v, kc, vc, first): the head outputs after the head norm, where that is not `attend`."""
     n = ids.shape[1]
     last = int(rows.min()) // PAGE * PAGE if rows is not None else n // 2 // PAGE * PAGE
     x = m.embed(ids)

@@ -281,11 +281,11 @@ def held(found, keep):
 
 if shutil.which("gnuplot"):
     recall = "recall (chance 0.17)"
-    plot("recall", "Recall after eviction, question behind the cut, 16-bit cache", recall, "acc", [("recall", (16, 16))], KEPT, kept)
+    plot("recall", "Recall after eviction, question after the cut, 16-bit cache", recall, "acc", [("recall", (16, 16))], KEPT, kept)
     plot("asked", "Recall after eviction, question on both sides of the cut, 16-bit cache (dashed: maps of the last 64 rows)",
          recall, "acc", [("asked", (16, 16)), ("asked last 64", (16, 16))], KEPT, kept)
     plot("kld", "Divergence on the second half of windows after eviction, 16-bit cache", "KLD (nats per token)", "kld",
          [("text", (16, 16))], KEPT, kept)
-    plot("pareto", "Recall against bytes held, question behind the cut (dashed: 4:4)", recall, "acc",
+    plot("pareto", "Recall against bytes held, question after the cut (dashed: 4:4)", recall, "acc",
          [("recall", (16, 16)), ("recall", (4, 4))], "16-bit bytes of the whole context / bytes held", held,
          ("keydiff", "keydiff roles", "leverage", "kvzip", "diff", "loo", "h2o", "snapkv", "knorm", "random"))

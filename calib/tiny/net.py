@@ -115,7 +115,7 @@ class Body(nn.Module):
 
 class Net(nn.Module):
     """kind: llama or diffllama. shape: what transformers' configurations call sizes, by their names. Parameter names
-    equal those of the transformers models (tied embeddings). block: rows of attention at a time, so that keys behind
+    equal those of the transformers models (tied embeddings). block: rows of attention at a time, so that keys after
     them cost nothing; None: all."""
 
     def __init__(self, kind, shape, block=None):

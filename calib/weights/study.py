@@ -12,7 +12,7 @@ mean of the ratios with its standard error over models.
 
 Sets; each is measured against its first entry:
 gptq    rounding by LDLQ in the order of descending diagonals, 1 % damping, sequential with rounded inputs; then: no order; scales
-        searched with weights diag(H); two sweeps of coordinate descent behind it; scales fitted to the codes twice, rounding anew
+        searched with weights diag(H); two sweeps of coordinate descent after it; scales fitted to the codes twice, rounding anew
 fold    gptq after scaling input channels by mean |x|^a into norms and `up` (AWQ), or rotating the residual stream, values, or both
         by Hadamard matrices with random signs (QuaRot, offline parts); the same with `align` instead of gptq
 align   gptq; of weights corrected for inputs that differ from those before rounding (GPTAQ, Qronos); half of the correction;
@@ -388,7 +388,7 @@ def hadamard(n):
 
 
 def turned(m, stream, values):
-    """Residual stream and values rotated; norm gains go into the weights behind them."""
+    """Residual stream and values rotated; norm gains go into the weights after them."""
     t = copy.copy(m)
     t.W = dict(m.W)
     if stream:

@@ -1,7 +1,7 @@
 /* bench_attention: see bench_attention.h. A cache of one layer is filled once per length and read by all forms in turns. It
  * is never compacted, so that every row reads what it reads in a pass: which tokens are read as codes goes by positions
  * alone (kv/kv_spec.h), and appending makes the codes of all that the last row reads so. Two softmaxes are two
- * calls with a head map of one map each: the same kernels and pages, and the products with values twice. Run -1 warms up.
+ * calls with a head order of one map each: the same kernels and pages, and the products with values twice. Run -1 warms up.
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_attention.h"
 
@@ -31,8 +31,8 @@ typedef struct attention {
     const char *instruction; /* of the ceiling; NULL: not known */
     form form[MAX_FORMS];
     int n_forms;
-    dq_head *head[2]; /* [n_out] of the head maps with one map each */
-    dq_headmap map[2];
+    dq_head *head[2]; /* [n_out] of the head orders with one map each */
+    dq_head_order map[2];
     double *ops;          /* [runs] */
     dq_progress progress; /* in pairs of rows; told between runs */
     dq_kv *kv;
@@ -46,7 +46,7 @@ typedef struct attention {
 
 static void attend(const attention *x, const dq_attn *attn, dq_logit_spec logit)
 {
-    const dq_headmap *map = attn->map;
+    const dq_head_order *map = attn->map;
     const int64_t cu[2] = {0, x->n}, width = (int64_t)map->n_out * map->n_slabs * map->head_dim;
     const dq_batch batch = {
         .n_seq = 1, .n_rows = x->n, .cu_rows = cu, .seq = &x->seq, .pos = x->pos};
@@ -83,7 +83,7 @@ static double time_form(const attention *x, const form *f)
 
 static dq_status fill(attention *x, dq_err *err)
 {
-    const dq_headmap *map = &x->m->map;
+    const dq_head_order *map = &x->m->map;
     const int64_t cols = (int64_t)map->n_kv * map->head_dim, cu[2] = {0, x->n};
     const dq_batch batch = {
         .n_seq = 1, .n_rows = x->n, .cu_rows = cu, .seq = &x->seq, .pos = x->pos};
@@ -100,7 +100,7 @@ static dq_status fill(attention *x, dq_err *err)
 
 static dq_status begin_length(attention *x, dq_err *err)
 {
-    const dq_headmap *map = &x->m->map;
+    const dq_head_order *map = &x->m->map;
     x->pos = dq_block_new((size_t)x->n, sizeof *x->pos, err);
     for (int64_t i = 0; x->pos && i < x->n; i++) x->pos[i] = (int32_t)i;
     if (x->pos) x->kv = x->b->ops->kv_new(x->b, map, 1, x->o->kv);
@@ -153,7 +153,7 @@ static dq_status run_length(attention *x, dq_err *err)
 /* Multiply-adds of the products that the form needs count as two each; a first sweep for maxima is not counted. */
 static double flops_of(const attention *x, const form *f)
 {
-    const dq_headmap *a = &x->m->map;
+    const dq_head_order *a = &x->m->map;
     const double products = (double)a->n_out * a->n_slabs * (f->softmaxes ? 2 : 1);
     return 2.0 * a->head_dim * (a->n_q + products) * ((double)x->n * (double)(x->n + 1) / 2);
 }
@@ -265,7 +265,7 @@ static dq_status print_all(attention *x, dq_logger *logger, dq_err *err)
 /* Every output head with one of its maps. */
 static dq_status one_map(attention *x, int k, dq_err *err)
 {
-    const dq_headmap *map = &x->m->map;
+    const dq_head_order *map = &x->m->map;
     x->head[k] = dq_block_new((size_t)map->n_out, sizeof *x->head[k], err);
     if (!x->head[k]) return err->code;
     for (int i = 0; i < map->n_out; i++) {

@@ -113,11 +113,11 @@ static dq_status open_subject(decode *x, int i, dq_err *err)
     return dq_backend_sync(x->b, err);
 }
 
-/* Attention of all layers alone, for the position behind the last token: only that one, and later ones,
+/* Attention of all layers alone, for the position after the last token: only that one, and later ones,
  * may read what has been compacted. */
 static double time_attention(const decode *x, const subject *s, const dq_batch *last, dq_math math)
 {
-    const dq_headmap *map = &x->m->map;
+    const dq_head_order *map = &x->m->map;
     const int32_t pos = s->pos + 1;
     dq_batch batch = *last;
     batch.pos = &pos;
@@ -283,7 +283,7 @@ dq_status dq_bench_decode(dq_logger *logger, const dq_model *m, dq_backend *b, i
                           const int *context, int n, const dq_kv_dense *types, int n_types,
                           bool json, dq_err *err)
 {
-    const dq_headmap *map = &m->map;
+    const dq_head_order *map = &m->map;
     const int64_t d = map->head_dim;
     if (!b->ops->peak_read)
         return dq_fail(err, DQ_MISMATCH,

@@ -1,5 +1,5 @@
-/* bench_generate: see bench_generate.h. dq_generate asks behind every new id whether a sequence shall end: the clock is read
- * there, behind the last sequence's first id, which the prompt's pass gave, and behind its last one.
+/* bench_generate: see bench_generate.h. dq_generate asks after every new id whether a sequence shall end: the clock is read
+ * there, after the last sequence's first id, which the prompt's pass gave, and after its last one.
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_generate.h"
 
@@ -15,7 +15,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* A plain read takes a part of the time of the run that it is compared with: one of 30 ms behind seconds would say more of what
+/* A plain read takes a part of the time of the run that it is compared with: one of 30 ms after seconds would say more of what
  * else goes on in the machine. */
 enum { READ_PART = 4 };
 
@@ -24,7 +24,7 @@ typedef struct subject {
     int context, batch;
     double *seconds, *read; /* [runs] of all steps; bytes per second */
     double *ceiling;        /* [runs] flops per second */
-    double *share, *ops;    /* [runs] of the read and of the ceiling behind a run */
+    double *share, *ops;    /* [runs] of the read and of the ceiling after a run */
     double kv_bytes;        /* held, the mean of the first and the last step */
     dq_bench_bytes weights;
 } subject;

@@ -18,7 +18,7 @@ typedef struct dq_bench_generate_options {
 } dq_bench_generate_options;
 
 /* Continues invented prompts as dq eval does (eval/generate.h), for every context and batch. A run is all of these in
- * turn, a plain read of memory behind each; prompts are computed anew in every run and are not timed. Prints a table or a
+ * turn, a plain read of memory after each; prompts are computed anew in every run and are not timed. Prints a table or a
  * document. */
 dq_status dq_bench_generate(dq_logger *logger, dq_runner *r, const dq_bench_generate_options *o,
                             dq_err *err);

@@ -26,7 +26,7 @@ typedef struct policies {
     double *prefill, *over, *evicting; /* [runs], [n_policies][runs] twice */
 } policies;
 
-/* Of one policy behind one length; the two last over the prefill. */
+/* Of one policy after one length; the two last over the prefill. */
 typedef struct outcome {
     int n;
     const dq_kv_policy *policy;
@@ -52,7 +52,7 @@ dq_status dq_bench_policies_read(dq_bench_policies_options *o, const char *names
     return DQ_OK;
 }
 
-/* One context, watched and cut by e, or by nobody. *evicting: the part of *seconds behind the pass. */
+/* One context, watched and cut by e, or by nobody. *evicting: the part of *seconds after the pass. */
 static dq_status run_one(policies *x, const dq_bench_prompt *p, dq_evictor *e, double *seconds,
                          double *evicting, dq_evict_report *report, dq_err *err)
 {

@@ -1,5 +1,5 @@
 /* bench_prefill: see bench_prefill.h. Run -1 warms up. The dense product is timed once, before all lengths; the ceiling
- * behind every run, and compared with as the median of these.
+ * after every run, and compared with as the median of these.
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_prefill.h"
 

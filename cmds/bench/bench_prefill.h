@@ -18,7 +18,7 @@ typedef struct dq_bench_prefill_options {
     bool json;
 } dq_bench_prefill_options;
 
-/* The roundings of logits take turns. Behind every run comes the ceiling (bench_limits.h), so that both see the same
+/* The roundings of logits take turns. After every run comes the ceiling (bench_limits.h), so that both see the same
  * machine. Prints a table or a document. */
 dq_status dq_bench_prefill(dq_logger *logger, dq_runner *r, const dq_bench_prefill_options *o,
                            dq_err *err);

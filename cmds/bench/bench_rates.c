@@ -1,5 +1,5 @@
 /* bench_rates: see bench_rates.h. Floating-point operations are counted from the shapes, times are medians of
- * whole runs. The rate of a bare product is the best of three behind one that warms up, and is what a prompt's
+ * whole runs. The rate of a bare product is the best of three after one that warms up, and is what a prompt's
  * rate is compared with.
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_rates.h"
@@ -59,7 +59,7 @@ double dq_bench_logits_flops(const dq_model *m)
 
 double dq_bench_prefill_flops(const dq_model *m, double n)
 {
-    const dq_headmap *a = &m->map;
+    const dq_head_order *a = &m->map;
     const double pairs = n * (n + 1) / 2;
     const double attention = 2.0 * a->head_dim * (a->n_q + (double)a->n_out * a->n_slabs);
     return dq_bench_row_flops(m) * n + m->n_layers * attention * pairs + dq_bench_logits_flops(m);

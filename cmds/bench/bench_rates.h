@@ -49,7 +49,7 @@ dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prom
 /* n invented numbers in [-1, 1) in backend memory; NULL with DQ_RESOURCE. The caller frees them. */
 float *dq_bench_floats(dq_backend *b, int64_t n, dq_err *err);
 
-/* Roundings of logits that one benchmark compares: every width with every granularity, behind none. */
+/* Roundings of logits that one benchmark compares: every width with every granularity, after none. */
 enum { DQ_BENCH_LOGITS = 33 };
 /* Of the words of --logit-bits and --logit-granularity, NULL: not given; out[DQ_BENCH_LOGITS]. */
 dq_status dq_bench_logits(dq_logit_spec *out, int *n, const char *bits, const char *granularity,

@@ -344,7 +344,7 @@ dq_status dq_cmd_bench(int argc, char **argv, dq_err *err)
         dq_opt_int("generate", "N", &x.generate, 1, 100000,
                    "instead: times the whole model decoding N tokens one by one, as dq eval does"),
         dq_opt_text("context", "T[,T...]", &x.contexts_text,
-                    "tokens in front of those of --decode, invented (default 1024); ids of the "
+                    "tokens before those of --decode, invented (default 1024); ids of the "
                     "prompts of --generate (default 128)"),
         dq_opt_text("batch", "B[,B...]", &x.batches_text,
                     "sequences of --generate that are decoded together, 1 to 8 (default 1)"),

@@ -1,5 +1,5 @@
 /* advice: see advice.h. Each remedy has a form of what stands in its part of the text: %t is the library's text
- * itself, %n and %m are the remedy's numbers, %w its word, %b what stands in the word behind the first slash.
+ * itself, %n and %m are the remedy's numbers, %w its word, %b what stands in the word after the first slash.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/advice.h"
 

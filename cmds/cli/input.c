@@ -12,33 +12,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-dq_status dq_input_head_map_read(dq_input_head_map *h, dq_err *err)
+dq_status dq_input_head_order_read(dq_input_head_order *h, dq_err *err)
 {
     static const dq_pairing offered[] = {DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE, DQ_PAIR_HALVES};
     enum { N = sizeof offered / sizeof offered[0] };
     const char *names[N];
     h->pairing = DQ_PAIR_COUNT;
     if (!h->word) return DQ_OK;
-    for (int i = 0; i < N; i++) names[i] = dq_headmap_pairing_name(offered[i]);
-    int i = dq_options_word(h->word, "head-map", names, N, err);
+    for (int i = 0; i < N; i++) names[i] = dq_head_order_pairing_name(offered[i]);
+    int i = dq_options_word(h->word, "head-order", names, N, err);
     if (i < 0) return err->code;
     h->pairing = offered[i];
     return DQ_OK;
 }
 
-dq_status dq_input_head_map_check(const dq_input_head_map *h, dq_err *err)
+dq_status dq_input_head_order_check(const dq_input_head_order *h, dq_err *err)
 {
     if (!h->word || h->used) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH, "--head-map %s: no model here has two maps per head", h->word);
+    return dq_fail(err, DQ_MISMATCH, "--head-order %s: no model here has two maps per head",
+                   h->word);
 }
 
-json_t *dq_input_head_map_json(const dq_input_head_map *h)
+json_t *dq_input_head_order_json(const dq_input_head_order *h)
 {
     return h->word ? json_string(h->word) : json_null();
 }
 
-dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_map *h, dq_logger *logger,
-                         dq_err *err)
+dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_order *h,
+                         dq_logger *logger, dq_err *err)
 {
     DQ_TRY(dq_model_open_as(out, path, h ? h->pairing : DQ_PAIR_COUNT, err));
     const dq_model *m = *out;
@@ -149,8 +150,8 @@ json_t *dq_input_model_json(const dq_model *m)
     json_t *x = json_object();
     json_object_set_new(x, "kind", json_string("model"));
     json_object_set_new(x, "path", dq_document_name(m->path));
-    json_object_set_new(x, "architecture", json_string(m->layout->family));
-    json_object_set_new(x, "head_map", json_string(dq_headmap_pairing_name(m->map.pairing)));
+    json_object_set_new(x, "architecture", json_string(m->architecture->name));
+    json_object_set_new(x, "head_order", json_string(dq_head_order_pairing_name(m->map.pairing)));
     json_object_set_new(x, "bytes", json_integer(m->weight_bytes));
     json_object_set_new(x, "fingerprint", json_string(m->fingerprint));
     return x;

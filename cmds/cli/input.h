@@ -8,26 +8,26 @@
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 
-/* --head-map: which heads meet in one output head, for checkpoints whose order is in doubt. It goes for
+/* --head-order: which heads meet in one output head, for checkpoints whose order is in doubt. It goes for
  * every model of a run that has two maps. */
-typedef struct dq_input_head_map {
+typedef struct dq_input_head_order {
     const char *word;   /* as given; NULL: as each checkpoint's architecture says */
     dq_pairing pairing; /* DQ_PAIR_COUNT without a word */
     bool used;          /* some model took it */
-} dq_input_head_map;
-#define DQ_INPUT_HEAD_MAP_OPTION(h)                                                                \
-    dq_opt_text("head-map", "MAP", &(h).word,                                                      \
+} dq_input_head_order;
+#define DQ_INPUT_HEAD_ORDER_OPTION(h)                                                              \
+    dq_opt_text("head-order", "MAP", &(h).word,                                                    \
                 "adjacent, adjacent-naive or halves: read the heads of a Diff Transformer in "     \
                 "this order, whatever its architecture says (see MODEL.md and dq doctor --model)")
 /* Before any model is opened. */
-dq_status dq_input_head_map_read(dq_input_head_map *h, dq_err *err);
+dq_status dq_input_head_order_read(dq_input_head_order *h, dq_err *err);
 /* After the last one: a map that no model took is DQ_MISMATCH. */
-dq_status dq_input_head_map_check(const dq_input_head_map *h, dq_err *err);
+dq_status dq_input_head_order_check(const dq_input_head_order *h, dq_err *err);
 /* "halves" or null, for `settings`. */
-json_t *dq_input_head_map_json(const dq_input_head_map *h);
+json_t *dq_input_head_order_json(const dq_input_head_order *h);
 /* Opens a model as MODEL arguments are opened and passes on its warnings. h may be NULL. */
-dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_map *h, dq_logger *logger,
-                         dq_err *err);
+dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_order *h,
+                         dq_logger *logger, dq_err *err);
 
 /* A text and where it came from. Memory belongs to the arena. */
 typedef struct dq_input_text {

@@ -383,7 +383,7 @@ static dq_status check_codes(const dq_kv_options *o, dq_err *err)
 dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
 {
     DQ_TRY(check_others(o, err));
-    for (int widths = 0; widths < 2; widths++) { /* behind the codes that they depend on */
+    for (int widths = 0; widths < 2; widths++) { /* after the codes that they depend on */
         for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
             const int i = dq_kv_field_of_option(place);
             const dq_kv_field *f = &dq_kv_fields[i];

@@ -137,7 +137,7 @@ static dq_status set(const dq_opt *o, const char *text, dq_err *err)
     return dq_fail(err, DQ_BUG, "option kind %d", (int)o->kind);
 }
 
-/* Text in lines of at most 100 columns behind an indent; '\n' starts a new line. */
+/* Text in lines of at most 100 columns after an indent; '\n' starts a new line. */
 static void print_wrapped(const char *text, int indent, int at)
 {
     bool space = false; /* one is due before the next word, if that stays on the line */

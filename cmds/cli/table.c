@@ -131,7 +131,7 @@ static void measure(layout *l, const dq_table *t)
     }
 }
 
-/* Of the columns first .. end-1 that are shown, with a gap behind each. */
+/* Of the columns first .. end-1 that are shown, with a gap after each. */
 static int columns(const layout *l, int first, int end)
 {
     int n = 0;
@@ -266,7 +266,7 @@ static void print_block(const layout *l, const dq_table *t, int first, int end)
     }
 }
 
-/* All columns, as many in a block as fit behind the keys, one at least. */
+/* All columns, as many in a block as fit after the keys, one at least. */
 static void print_blocks(const layout *l, const dq_table *t)
 {
     const int keys = columns(l, 0, t->n_keys);

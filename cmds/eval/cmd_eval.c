@@ -91,7 +91,7 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     opened *o = &x->open[x->n_open];
     dq_eval_model *em = &x->e.model[x->n_open];
     dq_logger_note(&x->o.logger, "opening %s", path);
-    DQ_TRY(dq_input_model(&o->m, path, &x->o.head_map, &x->o.logger, err));
+    DQ_TRY(dq_input_model(&o->m, path, &x->o.head_order, &x->o.logger, err));
     x->n_open++; /* from here on it is closed with the others */
     DQ_TRY(identify(x, o->m, x->n_open - 1, err));
     DQ_TRY(open_tokenizer(o, em, err));
@@ -190,7 +190,7 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     if (!x->e.model) return err->code;
     for (int i = 0; i < args->n; i++) DQ_TRY(open_model(x, args->item[i], true, err));
     DQ_TRY(choose_references(x, args, err));
-    DQ_TRY(dq_input_head_map_check(&x->o.head_map, err));
+    DQ_TRY(dq_input_head_order_check(&x->o.head_order, err));
     DQ_TRY(choose_names(x, err));
     for (int i = 0; i < x->e.n_sources; i++) DQ_TRY(dq_eval_long_fit(&x->e, i, err));
     return choose_ctx(x, err);
@@ -376,7 +376,7 @@ static void make_settings(eval_run *x)
     json_object_set_new(s, "num_fewshot", json_integer((json_int_t)x->o.num_fewshot));
     json_object_set_new(s, "seed", drawn_seed(&x->e));
     put_sweep(x, s);
-    json_object_set_new(s, "head_map", dq_input_head_map_json(&x->o.head_map));
+    json_object_set_new(s, "head_order", dq_input_head_order_json(&x->o.head_order));
     cmd_eval_kv_settings(s, &x->e, x->names);
     json_object_set_new(s, "math", json_string(x->o.math_word));
     json_object_set_new(s, "margin", dq_document_real(x->o.margin));
@@ -427,7 +427,7 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
     return s == DQ_STOPPED ? cmd_eval_resume_stopped(&x->resume, &x->e, argc, argv, err) : s;
 }
 
-/* What the faces print behind the table, before the claims or behind them. */
+/* What the faces print after the table, before the claims or after them. */
 static dq_status print_faces(const cmd_eval_view *v, bool last, dq_err *err)
 {
     for (int i = 0; i < DQ_EVAL_FACES; i++) {

@@ -115,7 +115,7 @@ typedef struct cmd_eval_face {
     dq_status (*csv_titles)(const char **titles, int *n, const cmd_eval_view *v, dq_err *err);
     dq_status (*csv_cells)(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x,
                            dq_err *err);
-    /* Prints what stands behind the table; last: behind the claims too. */
+    /* Prints what stands after the table; last: after the claims too. */
     dq_status (*tables)(const cmd_eval_view *v, dq_err *err);
     bool tables_last;
     void (*warn_done)(dq_logger *logger, const cmd_eval_view *v);

@@ -51,7 +51,7 @@ void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const 
     json_object_set_new(settings, "kv", kv);
 }
 
-/* The id behind a context is predicted by the context's last row, which still sees all of it: a choice of
+/* The id after a context is predicted by the context's last row, which still sees all of it: a choice of
  * one id says nothing about what was forgotten. Once per source and tokenizer. */
 static void warn_short_choices(dq_logger *logger, const dq_eval *e, int row)
 {

@@ -120,7 +120,7 @@ static dq_status begin(cmd_eval_options *o, dq_arena *a, dq_err *err)
     return err->code;
 }
 
-/* Rows of all options, as they come together; behind the last one an empty one. */
+/* Rows of all options, as they come together; after the last one an empty one. */
 enum { MAX_ROWS = 128 };
 typedef struct rows {
     dq_opt row[MAX_ROWS + 1];
@@ -158,7 +158,7 @@ static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-/* What is scored: tasks and their examples; behind them what faces score without --task, and then add_limits. */
+/* What is scored: tasks and their examples; after them what faces score without --task, and then add_limits. */
 static void add_scored(rows *to, cmd_eval_options *o, const char *tasks)
 {
     const dq_opt opts[] = {
@@ -168,7 +168,7 @@ static void add_scored(rows *to, cmd_eval_options *o, const char *tasks)
                     "file of the task; with several tasks once for each, in the same order, or "
                     "NAME=FILE"),
         dq_opt_int("num-fewshot", "N", &o->num_fewshot, 0, 1000,
-                   "solved examples in front of every item, drawn as lm-evaluation-harness does "
+                   "solved examples before every item, drawn as lm-evaluation-harness does "
                    "(default 0)"),
         dq_opt_list(
             "fewshot-data", "FILE", &o->fewshot,
@@ -226,7 +226,7 @@ static void add_computed(rows *to, cmd_eval_options *o)
             "fewer; what the device lacks is refused, or, in a list of several, left out "
             "with a warning"),
         dq_opt_text("ref", "MODEL", &o->ref, "compare every row with this model at 16 bits"),
-        DQ_INPUT_HEAD_MAP_OPTION(o->head_map),
+        DQ_INPUT_HEAD_ORDER_OPTION(o->head_order),
         dq_opt_text("device", "NAME", &o->device,
                     "cpu, cuda[:N] or auto, which is cpu (default auto)"),
         dq_opt_int("threads", "N", &o->threads, 0, 4096, "0 (default): all processors"),
@@ -409,7 +409,7 @@ static dq_status check_alone(const cmd_eval_options *o, dq_err *err)
         {"logit-granularity", o->logit_granularity != NULL},
         {"math", strcmp(o->math_word, d->math_word) != 0},
         {"ref", o->ref != NULL},
-        {"head-map", o->head_map.word != NULL},
+        {"head-order", o->head_order.word != NULL},
         {"device", strcmp(o->device, d->device) != 0},
         {"threads", o->threads != 0},
         {"resume", o->resume},
@@ -482,7 +482,7 @@ static bool draws(const cmd_eval_options *o)
 dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
 {
     DQ_TRY(read_words(o, err));
-    DQ_TRY(dq_input_head_map_read(&o->head_map, err));
+    DQ_TRY(dq_input_head_order_read(&o->head_order, err));
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (cmd_eval_faces[i]->read) DQ_TRY(cmd_eval_faces[i]->read(o->own[i], o, a, err));

@@ -22,7 +22,7 @@ typedef struct cmd_eval_options {
     int64_t samples; /* given or not */
     double margin;
     bool json, resume, dry_run, force;
-    dq_input_head_map head_map;
+    dq_input_head_order head_order;
     dq_kv_options kv;
     void *own[DQ_EVAL_FACES]; /* the options of each face, and what they mean */
     dq_logger logger;

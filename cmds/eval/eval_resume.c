@@ -39,7 +39,7 @@ static dq_status add_sources(dq_sha256 *h, const cmd_eval_identity *id, dq_err *
 {
     const dq_eval *e = id->e;
     add_line(h, "%lld %d %s\n", (long long)e->n_ctx, (int)e->bos,
-             id->o->head_map.word ? id->o->head_map.word : "-");
+             id->o->head_order.word ? id->o->head_order.word : "-");
     if (e->too_long) add_line(h, "long %d\n", (int)e->too_long);
     for (int i = 0; i < id->files->n; i++) dq_sha256_add(h, id->files->sha[i], 64);
     for (int i = 0; i < e->n_sources; i++) {

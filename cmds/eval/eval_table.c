@@ -321,7 +321,7 @@ static void score_titles(char (*name)[SCORE_NAME], const char **titles, int n, c
     }
 }
 
-/* Columns of the faces behind those of all rows; n_own: how many each has. */
+/* Columns of the faces after those of all rows; n_own: how many each has. */
 static dq_status face_titles(const char **titles, int *n, int *n_own, const cmd_eval_view *v,
                              dq_err *err)
 {

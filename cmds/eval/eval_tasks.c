@@ -71,7 +71,7 @@ static dq_status refuse_unknown(const char *name, dq_err *err)
     return dq_fail(err, DQ_USAGE, "unknown task \"%s\". There are: %s.", name, all);
 }
 
-/* Where the examples in front of source i, just chosen, come from. */
+/* Where the examples before source i, just chosen, come from. */
 static dq_status take_examples(cmd_eval_options *o, int i, int *used, dq_err *err)
 {
     dq_eval_source *s = &o->source[i];
@@ -134,7 +134,7 @@ static dq_status choose_alone(cmd_eval_options *o, int face, const dq_list *name
                        args->item[0]);
     if (o->num_fewshot || o->fewshot.n)
         return dq_fail(err, DQ_USAGE,
-                       "--task %s runs no model, so there is nothing to put examples in front of.",
+                       "--task %s runs no model, so there is nothing to put examples before.",
                        name);
     const char *path = cmd_eval_path_for(&o->data, name, &used);
     if (!path || o->data.n > 1)

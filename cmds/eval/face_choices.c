@@ -64,7 +64,7 @@ static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_opti
     return DQ_OK;
 }
 
-/* A file of a task and the labels that belong to it; `what` is behind the task's name in `inputs`. */
+/* A file of a task and the labels that belong to it; `what` is after the task's name in `inputs`. */
 static dq_status read_items(dq_items *items, const dq_task *of, const char *path, int64_t limit,
                             const char *what, cmd_eval_files *f, dq_arena *a, dq_err *err)
 {
@@ -157,9 +157,9 @@ static dq_status requests(FILE *f, const dq_eval_source *s, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Behind the table ---- */
+/* ---- After the table ---- */
 
-/* Which metric publications quote, and what was put in front of the items. */
+/* Which metric publications quote, and what was put before the items. */
 static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     static const char *const metrics[] = {"acc", "acc_norm"};
@@ -179,7 +179,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
     for (int i = 0; i < e->n_sources; i++) { /* all that have examples have as many */
         const dq_eval_source *s = &e->source[i];
         if (!s->n_shots) continue;
-        printf("%lld few-shot examples in front of every item, drawn with seed %lld\n",
+        printf("%lld few-shot examples before every item, drawn with seed %lld\n",
                (long long)s->n_shots, (long long)s->seed);
         break;
     }

@@ -21,7 +21,7 @@ typedef struct generate_options {
     dq_list stop_words;
     const char *completions;
     /* what they mean */
-    int64_t num_fewshot;    /* in front of questions */
+    int64_t num_fewshot;    /* before questions */
     const char *shots_path; /* NULL: none */
     const char *stop[STOP_TEXTS];
     char shots_sha[65]; /* "" without shots */

@@ -199,7 +199,7 @@ static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_opti
 
 /* ---- Files ---- */
 
-/* Index of the settings behind a source; -1: it is of another kind. */
+/* Index of the settings after a source; -1: it is of another kind. */
 static int settings_of(const icl_options *o, const dq_eval_source *s)
 {
     for (int i = 0; i < o->n; i++) {

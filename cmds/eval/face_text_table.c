@@ -1,4 +1,4 @@
-/* face_text_table: numbers of running text as cells: those of the large table, small tables behind it for what a
+/* face_text_table: numbers of running text as cells: those of the large table, small tables after it for what a
  * window or --slices adds, and the columns of the CSV.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/face_text_table.h"
@@ -73,7 +73,7 @@ static void row_cells(dq_table *t, const cmd_eval_view *v, int row)
     if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
 }
 
-/* Cells of a row behind those that tell it apart. */
+/* Cells of a row after those that tell it apart. */
 typedef void fill_row(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x, bool is_ref);
 
 /* A table of all shown rows of texts. */

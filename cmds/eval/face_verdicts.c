@@ -194,14 +194,14 @@ static bool differ_in_math(const dq_verdicts *v)
 
 static dq_status print_table(const dq_verdicts *v, dq_err *err)
 {
-    static const char *const behind[] = {"KV cache", "verdicts on",       "n",
-                                         "acc",      "against reference", "McNemar p"};
-    enum { N_BEHIND = sizeof behind / sizeof behind[0] };
-    const char *titles[4 + N_BEHIND] = {"model", "logit bits", "granularity", "math"};
+    static const char *const after[] = {"KV cache", "verdicts on",       "n",
+                                        "acc",      "against reference", "McNemar p"};
+    enum { N_AFTER = sizeof after / sizeof after[0] };
+    const char *titles[4 + N_AFTER] = {"model", "logit bits", "granularity", "math"};
     const bool math = differ_in_math(v);
     dq_table *t = NULL;
-    for (int i = 0; i < N_BEHIND; i++) titles[3 + math + i] = behind[i];
-    DQ_TRY(dq_table_new(&t, titles, 3 + math + N_BEHIND, err));
+    for (int i = 0; i < N_AFTER; i++) titles[3 + math + i] = after[i];
+    DQ_TRY(dq_table_new(&t, titles, 3 + math + N_AFTER, err));
     dq_table_keys(t, 5 + math);
     for (int i = 0; i < v->n; i++) {
         const dq_verdict_group *g = &v->group[i];

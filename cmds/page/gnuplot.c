@@ -111,7 +111,7 @@ static void first_complaint(char line[200], const char *text)
     }
 }
 
-/* A full disk makes gnuplot fail like any other trouble, or not at all: whether another byte fits behind what it
+/* A full disk makes gnuplot fail like any other trouble, or not at all: whether another byte fits after what it
  * wrote. */
 static dq_status check_disk(int fd, dq_err *err)
 {

@@ -192,7 +192,7 @@ static int power(double x)
     return (int)floor(log10(fabs(x)));
 }
 
-/* Two digits of the error; an exponent where there would be more than five digits behind the point. Where a table is too
+/* Two digits of the error; an exponent where there would be more than five digits after the point. Where a table is too
  * wide, the line ends before the ±. */
 static void with_error(char *buf, size_t cap, double value, double std_err)
 {

@@ -48,7 +48,7 @@ void dq_picture_word(dq_picture *c, double x, double y, bool below, const char *
  * sentence that says so. The picture is gone afterwards. */
 void dq_picture_end(dq_picture *c, const char *alt);
 
-/* <figure>, before the picture; the caption with its number, behind it, to be filled; both ends. */
+/* <figure>, before the picture; the caption with its number, after it, to be filled; both ends. */
 void dq_picture_figure_begin(dq_html_page *p);
 void dq_picture_figure_caption(dq_html_page *p);
 void dq_picture_figure_end(dq_html_page *p);

@@ -173,7 +173,7 @@ static bool skip(walk *w, const char *end)
     return at != NULL;
 }
 
-/* An element that draws, from behind its name on; text may hold pieces with attributes of their own.
+/* An element that draws, from after its name on; text may hold pieces with attributes of their own.
  * False: not what gnuplot writes. */
 static bool shape(walk *w, const char *name, size_t len, int depth)
 {

@@ -32,7 +32,7 @@ typedef struct dq_html {
     dq_html_page *p;
 } dq_html;
 
-/* Puts a document's name in front of a message about it. Returns err->code. */
+/* Puts a document's name before a message about it. Returns err->code. */
 dq_status dq_html_in(const dq_report_input *in, dq_err *err);
 /* The results of all documents as items, each checked; its name is the last part of the path under `key`,
  * or more where that is another's too; "result N" where there is no path. */

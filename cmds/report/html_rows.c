@@ -96,8 +96,8 @@ int dq_html_line(const dq_html *h, int first, int *index, int cap)
     return n;
 }
 
-/* Whether some values have a width that is dithered, 4 to 8 bits. In a list, "3|5*2", it stands behind the colon, and numbers
- * behind a star are layers. */
+/* Whether some values have a width that is dithered, 4 to 8 bits. In a list, "3|5*2", it stands after the colon, and numbers
+ * after a star are layers. */
 static bool has_wide_values(const json_t *kv)
 {
     const char *widths = dq_html_text(kv, "widths"), *at = strchr(widths, ':');

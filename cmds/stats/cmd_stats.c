@@ -22,7 +22,7 @@ typedef struct stats {
     dq_list ids;
     int64_t ctx, limit, threads, places;
     bool json, force, one_pass;
-    dq_input_head_map head_map;
+    dq_input_head_order head_order;
     dq_logger logger;
     dq_arena *arena;
     dq_backend *backend;
@@ -80,7 +80,7 @@ static dq_status check_outputs(const stats *x, const dq_args *args, dq_err *err)
     return dq_output_guard_check(out, 2, input, n, x->force, err);
 }
 
-/* Puts `id` in front of the only sequence. */
+/* Puts `id` before the only sequence. */
 static dq_status prepend(dq_input_ids *in, int32_t id, dq_arena *a, dq_err *err)
 {
     int32_t *ids = dq_alloc(a, (size_t)in->n + 1, sizeof *ids, err);
@@ -185,10 +185,10 @@ static dq_status open_models(stats *x, const dq_args *args, dq_err *err)
 {
     for (int i = 0; i < args->n; i++) {
         cmd_stats_entry *e = &x->entry[x->n++];
-        DQ_TRY(dq_input_model(&e->model, args->item[i], &x->head_map, &x->logger, err));
+        DQ_TRY(dq_input_model(&e->model, args->item[i], &x->head_order, &x->logger, err));
         DQ_TRY(sequences(x, e, err));
     }
-    DQ_TRY(dq_input_head_map_check(&x->head_map, err));
+    DQ_TRY(dq_input_head_order_check(&x->head_order, err));
     for (int i = 0; i < x->n; i++) {
         x->entry[i].label = x->entry[i].model->name;
         for (int j = 0; j < x->n; j++) {
@@ -208,7 +208,7 @@ static void settings_json(const stats *x, json_t *s)
     json_object_set_new(s, "limit", x->limit ? json_integer(x->limit) : json_null());
     json_object_set_new(s, "medians", json_string(x->one_pass ? "bounded" : "exact"));
     json_object_set_new(s, "places", json_integer(x->places));
-    json_object_set_new(s, "head_map", dq_input_head_map_json(&x->head_map));
+    json_object_set_new(s, "head_order", dq_input_head_order_json(&x->head_order));
     json_object_set_new(s, "logit_bits", json_integer(16));
     json_object_set_new(s, "kv_bits", json_string("16:16"));
     json_object_set_new(s, "math", json_string(dq_num_name[DQ_NUM_F32]));
@@ -257,7 +257,7 @@ static dq_status print_text(const stats *x, dq_err *err)
     return cmd_stats_print(x->entry, x->n, (int)x->places, err);
 }
 
-/* The file without its final name: everything that can fail for want of space is behind us then. */
+/* The file without its final name: everything that can fail for want of space is after us then. */
 static dq_status write_h5(const stats *x, dq_h5_result **h, dq_err *err)
 {
     json_t *settings = json_object();
@@ -302,7 +302,7 @@ static dq_status run(stats *x, const dq_args *args, dq_err *err)
 {
     DQ_TRY(check_options(x, err));
     DQ_TRY(check_outputs(x, args, err));
-    DQ_TRY(dq_input_head_map_read(&x->head_map, err));
+    DQ_TRY(dq_input_head_order_read(&x->head_order, err));
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     if (!x->ids.n) DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
     DQ_TRY(open_models(x, args, err)); /* all inputs are looked at before anything runs */
@@ -326,11 +326,10 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
                    "tokens per window of text (default min(2048, the model's positions))"),
         dq_opt_int("limit", "N", &x->limit, 1, INT32_MAX,
                    "only the first N sequences (default all)"),
-        dq_opt_text(
-            "bos", "WHEN", &x->bos,
-            "begin-of-text token in front of the text: auto (as the tokenizer does), on or off "
-            "(default auto)"),
-        DQ_INPUT_HEAD_MAP_OPTION(x->head_map),
+        dq_opt_text("bos", "WHEN", &x->bos,
+                    "begin-of-text token before the text: auto (as the tokenizer does), on or off "
+                    "(default auto)"),
+        DQ_INPUT_HEAD_ORDER_OPTION(x->head_order),
         dq_opt_heading("output:"),
         dq_opt_letter('o', dq_opt_text("output", "OUT.h5", &x->out_path,
                                        "all numbers and histograms as HDF5")),

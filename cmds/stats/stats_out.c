@@ -317,7 +317,7 @@ json_t *cmd_stats_json(const cmd_stats_entry *e, int n_places)
         json_array_append_new(layers, l);
     }
     json_object_set_new(x, "model", dq_document_name(e->model->path));
-    json_object_set_new(x, "architecture", json_string(e->model->layout->family));
+    json_object_set_new(x, "architecture", json_string(e->model->architecture->name));
     json_object_set_new(x, "n_sequences", json_integer(e->in.n_seq));
     json_object_set_new(x, "n_tokens", json_integer(e->out.n_rows));
     json_object_set_new(x, "ctx", e->ctx ? json_integer(e->ctx) : json_null());
@@ -432,7 +432,7 @@ dq_status cmd_stats_h5(dq_h5_result *h, const cmd_stats_entry *e, int i, dq_err 
     snprintf(group, sizeof group, "/models/%d", i);
     if (dq_h5_result_group(h, group, err) == DQ_OK &&
         dq_h5_result_text(h, group, "name", e->model->name, err) == DQ_OK &&
-        dq_h5_result_text(h, group, "architecture", e->model->layout->family, err) == DQ_OK)
+        dq_h5_result_text(h, group, "architecture", e->model->architecture->name, err) == DQ_OK)
         dq_h5_result_text(h, group, "fingerprint", e->model->fingerprint, err);
     for (int k = 0; k < DQ_N_KINDS && err->code == DQ_OK; k++) {
         snprintf(name, sizeof name, "%s/%s", group, dq_outlier_name[k]);

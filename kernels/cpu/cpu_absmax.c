@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Floats for a maximum of every query head, such that what follows stands on 64 bytes. */
-static int64_t max_floats(const dq_headmap *map)
+static int64_t max_floats(const dq_head_order *map)
 {
     return (map->n_q + 15) / 16 * 16;
 }
@@ -21,7 +21,7 @@ static size_t absmax_bytes(const dq_attend_args *args)
 }
 
 /* Raises *max to the largest |q . k| of one query head on a page; as NaN stays, unlike in a comparison. Later rows see more:
- * behind the first that sees all of the page the products are one run. */
+ * after the first that sees all of the page the products are one run. */
 static void raise_max(const dq_simd *simd, float *max, const float *product, const dq_kv_span *a,
                       const int64_t *visible, int64_t p)
 {
@@ -40,7 +40,7 @@ static void tile_absmax(const dq_cpu *cpu, float *absmax, const dq_attend_args *
                         const dq_kv_rows *rows, int key, float *block)
 {
     const dq_simd *simd = cpu->simd;
-    const dq_headmap *map = args->attn->map;
+    const dq_head_order *map = args->attn->map;
     const dq_kv_list *list =
         dq_kv_list_of(args->kv, args->batch->seq[rows->seq], args->layer, map->group[key]);
     float *product = block, *max = product + DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;

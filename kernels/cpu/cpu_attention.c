@@ -49,7 +49,7 @@ void dq_cpu_rows_last_tile(dq_kv_rows *rows, const dq_batch *batch, int seq, int
 }
 
 /* Chains of what reads the same KV head, so that a page is read once for all of them: next[i] is the
- * following one with head[i], n behind the last; again[i]: an earlier one has it too. */
+ * following one with head[i], n after the last; again[i]: an earlier one has it too. */
 static void chain_heads(int *next, bool *again, const int *head, int n)
 {
     for (int i = 0; i < n; i++) again[i] = false;
@@ -256,7 +256,7 @@ static void times_page(const work *w, const scratch *s, int64_t ld, const dq_kv_
                        const dq_kv_span *a, const bundle *u, int e, const dq_cpu_page *page,
                        int64_t p)
 {
-    const dq_headmap *map = w->args->attn->map;
+    const dq_head_order *map = w->args->attn->map;
     const int i = e / map->n_slabs;
     const int64_t column = ((int64_t)u->out[i] * map->n_slabs + e % map->n_slabs) * map->head_dim;
     float *y = w->dst.p + (rows->first + a->first) * w->dst.cols + column;
@@ -267,7 +267,7 @@ static void times_page(const work *w, const scratch *s, int64_t ld, const dq_kv_
 static void times_values(const work *w, const scratch *s, int64_t ld, const dq_kv_rows *rows,
                          const dq_kv_list *list, const bundle *u, int64_t keys)
 {
-    const dq_headmap *map = w->args->attn->map;
+    const dq_head_order *map = w->args->attn->map;
     const int n_slabs = u->n_outs * map->n_slabs;
     dq_kv_span span[2], at[2];
     const int n_spans = dq_kv_spans(span, w->args->kv, list, rows);
@@ -324,7 +324,7 @@ static int fresh_slot(scratch *s, bundle *u, int *next, int head)
 }
 
 /* Slot in which the bundle has, or will have, the second map of output head `out`; -1: none yet. */
-static int second_slot(const dq_headmap *map, const scratch *s, const bundle *u, int out)
+static int second_slot(const dq_head_order *map, const scratch *s, const bundle *u, int out)
 {
     if (map->head[out].q[1] == s->held) return s->kept;
     for (int i = 0; i < u->n_outs; i++) {
@@ -333,8 +333,8 @@ static int second_slot(const dq_headmap *map, const scratch *s, const bundle *u,
     return -1;
 }
 
-/* Takes as many output heads, from *out on, as there are slots for; moves *out behind them. */
-static void next_bundle(bundle *u, scratch *s, const dq_headmap *map, const dq_cpu_task *t,
+/* Takes as many output heads, from *out on, as there are slots for; moves *out after them. */
+static void next_bundle(bundle *u, scratch *s, const dq_head_order *map, const dq_cpu_task *t,
                         int *out)
 {
     int next = 0;
@@ -403,7 +403,7 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_row
 static void attend_block(const work *w, scratch *s, int64_t ld, const dq_kv_rows *rows,
                          const dq_kv_list *list, const dq_cpu_task *t)
 {
-    const dq_headmap *map = w->args->attn->map;
+    const dq_head_order *map = w->args->attn->map;
     for (int64_t r = 0; r < rows->n; r++) s->visible[r] = dq_kv_visible(list, rows->pos[r]);
     const int64_t keys = s->visible[rows->n - 1];
     if (dq_logit_by_tile(w->args->logit)) find_edges(s, list, keys);
@@ -442,7 +442,7 @@ static bool sums_columns(const dq_columns *c)
 
 static plan plan_blocks(const dq_attend_args *args)
 {
-    const dq_headmap *map = args->attn->map;
+    const dq_head_order *map = args->attn->map;
     plan p = {.keys = max_keys(args), .block_rows = DQ_PAGE_TOKENS, .slots = map->n_maps};
     const bool tiles = dq_logit_by_tile(args->logit);
     const int useful = map->n_q < MAX_SLOTS ? map->n_q : MAX_SLOTS;

@@ -115,7 +115,7 @@ typedef struct dq_cpu_task {
 int dq_cpu_task_parts(const dq_attend_args *args, int threads);
 /* Fills list (NULL: only counts); returns how many tasks there are. */
 int64_t dq_cpu_tasks(dq_cpu_task *list, const dq_attend_args *args, int parts);
-int dq_cpu_group_of_out(const dq_headmap *map, int out);
+int dq_cpu_group_of_out(const dq_head_order *map, int out);
 
 /* One output head's maps for a block of rows, on their way from softmax to subtraction: row r of map m is
  * p[m][r * ld + i] / sum[m][r] for the visible[r] first tokens of the list. p[1] NULL: one map. */

@@ -132,7 +132,7 @@ void dq_cpu_round_queries(dq_simd_int8_rows *q, const dq_cpu *cpu, const dq_atte
                                  args->q.cols, rows->n, at);
 }
 
-/* A page from its view. Slots behind the coded ones need the f32 product of all before them. */
+/* A page from its view. Slots after the coded ones need the f32 product of all before them. */
 static void page_of(dq_cpu_page *page, const dq_kv *kv, const dq_cpu_kv_view *v, int64_t n)
 {
     page->plain = v->plain;

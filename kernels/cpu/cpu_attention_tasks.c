@@ -10,13 +10,13 @@ static bool whole_sequences(const dq_attend_args *args)
     return args->columns || args->measure;
 }
 
-int dq_cpu_group_of_out(const dq_headmap *map, int out)
+int dq_cpu_group_of_out(const dq_head_order *map, int out)
 {
     return map->group[map->head[out].v[0]];
 }
 
 /* Output heads after `out` that can share its second map: where heads are tasks of their own, these stay in one. */
-static int share_end(const dq_headmap *map, int out)
+static int share_end(const dq_head_order *map, int out)
 {
     int end = out + 1;
     if (map->n_maps < 2) return end;
@@ -28,7 +28,7 @@ static int share_end(const dq_headmap *map, int out)
 }
 
 /* The output heads of a group, in as many parts or as many as it has heads. */
-static int64_t cut_group(dq_cpu_task *list, const dq_headmap *map, const dq_cpu_task *whole,
+static int64_t cut_group(dq_cpu_task *list, const dq_head_order *map, const dq_cpu_task *whole,
                          int parts)
 {
     int64_t n = 0;
@@ -51,7 +51,8 @@ static int64_t cut_group(dq_cpu_task *list, const dq_headmap *map, const dq_cpu_
 }
 
 /* Cuts one tile of rows, or all rows of a sequence, into tasks. */
-static int64_t cut_rows(dq_cpu_task *list, const dq_headmap *map, const dq_kv_rows *rows, int parts)
+static int64_t cut_rows(dq_cpu_task *list, const dq_head_order *map, const dq_kv_rows *rows,
+                        int parts)
 {
     int64_t n = 0;
     dq_cpu_task whole = {.seq = rows->seq, .first = rows->first, .end = rows->first + rows->n};

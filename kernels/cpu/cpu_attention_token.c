@@ -14,7 +14,7 @@ enum { MAX_ROWS = 64 }; /* of all products of a page */
 /* Scratch: rows of queries, or of y, in the order of their KV heads; what a page makes of them, or takes; D of output heads. */
 int64_t dq_cpu_token_floats(const dq_attend_args *args, int64_t heads)
 {
-    const dq_headmap *map = args->attn->map;
+    const dq_head_order *map = args->attn->map;
     return heads * (map->n_slabs * (map->head_dim + DQ_PAGE_TOKENS) + DQ_PAGE_TOKENS);
 }
 
@@ -61,7 +61,7 @@ void dq_cpu_token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_arg
                          int n_heads, int64_t keys, const dq_cpu_scaled *scaled, float *scratch,
                          float *token)
 {
-    const dq_headmap *map = args->attn->map;
+    const dq_head_order *map = args->attn->map;
     const int64_t d = map->head_dim;
     float *x = token, *product = token + n_heads * d;
     int key[MAX_ROWS] = {0}, order[MAX_ROWS];
@@ -95,7 +95,7 @@ void dq_cpu_token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_arg
     }
 }
 
-/* D of n slots from `first` on; those of the page behind it, where there is one, are asked for. */
+/* D of n slots from `first` on; those of the page after it, where there is one, are asked for. */
 static void map_page(const dq_simd *simd, float *d, const dq_cpu_token_map *m, int64_t first,
                      int64_t n, bool more)
 {
@@ -124,7 +124,7 @@ void dq_cpu_token_values(const dq_cpu *cpu, float *y, const dq_attend_args *args
                          const dq_kv_rows *row, const dq_kv_list *list, const dq_cpu_token_map *m,
                          int n, int64_t keys, float *scratch, float *token)
 {
-    const dq_headmap *map = args->attn->map;
+    const dq_head_order *map = args->attn->map;
     const int64_t d = map->head_dim;
     const int slabs = map->n_slabs, n_rows = n * slabs;
     float *sum = token, *own = token + n_rows * d, *maps = own + n_rows * DQ_PAGE_TOKENS;

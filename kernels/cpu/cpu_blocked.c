@@ -142,7 +142,7 @@ static void lay_out_codes(const dq_simd *simd, uint8_t *block, const dq_weight *
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Scales of row j, of `size` bytes each, behind the codes of their groups. */
+/* Scales of row j, of `size` bytes each, after the codes of their groups. */
 INLINE void lay_out_scales(uint8_t *block, int64_t j, const uint8_t *scale,
                            const dq_simd_blocked_weight *d, const size_t size)
 {

@@ -306,7 +306,7 @@ typedef struct piece {
     int64_t k, n;
 } piece;
 
-/* False behind the last one. */
+/* False after the last one. */
 static bool next_piece(piece *p, const dq_simd_blocked_weight *w)
 {
     const int64_t group = w->group * COLS, k = p->k + p->n;

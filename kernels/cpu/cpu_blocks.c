@@ -16,10 +16,10 @@ enum {
     CHUNK_BYTES = 1 << 24,
     SMALL_BYTES = 1 << 19,
     LARGE_PAGE = 1 << 21,
-    HEAD = 64 /* in front of every chunk and block, so that these are aligned */
+    HEAD = 64 /* before every chunk and block, so that these are aligned */
 };
 
-/* Stands in front of every block. */
+/* Stands before every block. */
 typedef struct head {
     dq_cpu_chunk *chunk;
     struct head *next; /* free ones of the chunk */

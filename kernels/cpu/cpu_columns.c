@@ -67,7 +67,7 @@ static void add_peaks(const dq_cpu_column_job *j, int64_t r, double *peak, const
 /* Index of the job's sequence and group. */
 static int64_t list_of(const dq_cpu_column_job *j)
 {
-    const dq_headmap *map = j->args->attn->map;
+    const dq_head_order *map = j->args->attn->map;
     return (int64_t)j->rows.seq * map->n_groups + map->group[map->head[j->out].v[0]];
 }
 
@@ -120,7 +120,7 @@ typedef struct loo {
 
 int64_t dq_cpu_column_floats(const dq_attend_args *args, int64_t rows)
 {
-    const dq_headmap *map = args->attn->map;
+    const dq_head_order *map = args->attn->map;
     const int64_t width = (int64_t)map->n_slabs * map->head_dim;
     if (!args->columns || !args->columns->loo) return 0;
     const int64_t floats = 4 * rows * width + DQ_PAGE_TOKENS * map->n_slabs * args->kv->v_cols +
@@ -357,7 +357,7 @@ static void add_page(const loo *l, int64_t page)
 /* Rows from `first` on count; all of them read the same tokens as codes. */
 static void count_left_out(const dq_cpu_column_job *j, int64_t first, int64_t coded_end, int64_t at)
 {
-    const dq_headmap *map = j->args->attn->map;
+    const dq_head_order *map = j->args->attn->map;
     loo l = {.job = j,
              .first = first,
              .coded_end = coded_end,

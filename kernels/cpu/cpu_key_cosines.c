@@ -69,7 +69,7 @@ static void add_cosines(double *cosine, const double *sum, const head_keys *h)
 void dq_cpu_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                            int32_t t, double *cosine)
 {
-    const dq_headmap *map = kv->map;
+    const dq_head_order *map = kv->map;
     if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
     if (!dq_cpu_reserve(b, (size_t)dq_cpu_kv_scratch_floats(kv) * sizeof(float))) return;
     double *sum = dq_block_new((size_t)map->head_dim, sizeof *sum, &b->err);

@@ -84,11 +84,11 @@ static void write_full(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p
         memcpy(values + i * kv->v_cols, v + i * stride, (size_t)d * sizeof(float));
 }
 
-/* n rows of one sequence behind the list's count. The largest magnitude that kv->dense cannot hold, 0: it can. */
+/* n rows of one sequence after the list's count. The largest magnitude that kv->dense cannot hold, 0: it can. */
 static float write_tokens(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list, int group,
                           const float *k, const float *v, int64_t n)
 {
-    const dq_headmap *map = kv->map;
+    const dq_head_order *map = kv->map;
     const int64_t d = map->head_dim, stride = map->n_kv * d;
     float beyond = 0;
     for (int64_t done = 0; done < n;) {
@@ -169,7 +169,7 @@ static const dq_kv_device device = {
     .move = move,
 };
 
-dq_kv *dq_cpu_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec)
+dq_kv *dq_cpu_kv_new(dq_backend *b, const dq_head_order *map, int n_layers, const dq_kv_spec *spec)
 {
     return dq_kv_pages_new(b, map, n_layers, spec, &device);
 }
@@ -183,7 +183,7 @@ void dq_cpu_kv_free(dq_backend *b, dq_kv *kv)
 void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                          int32_t t, double *sum)
 {
-    const dq_headmap *map = kv->map;
+    const dq_head_order *map = kv->map;
     if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
     if (!dq_cpu_reserve(b, (size_t)dq_cpu_kv_scratch_floats(kv) * sizeof(float))) return;
     const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);

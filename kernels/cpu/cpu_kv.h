@@ -16,7 +16,7 @@
 /* ---- Reading. One page of one KV head as a query reads it that takes the tokens below index
  * `coded_end` of the list as codes: keys [head_dim][DQ_PAGE_TOKENS], values [DQ_PAGE_TOKENS][v_cols]. Where nothing is
  * coded and all is f32 this is the page itself, else scratch (dq_cpu_kv_scratch_floats(kv) floats) is filled; the
- * result is good until scratch is used again. Slots behind the list's count hold anything. */
+ * result is good until scratch is used again. Slots after the list's count hold anything. */
 const float *dq_cpu_kv_read_keys(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
                                  int64_t page, int head, int64_t coded_end, float *scratch);
 const float *dq_cpu_kv_read_values(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
@@ -70,10 +70,10 @@ void dq_cpu_kv_sets_move(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_p
                          int from_set, int group, int side, int h);
 
 /* ---- cpu_kv.c */
-/* n elements of kv->dense, each so many behind the one before. */
+/* n elements of kv->dense, each so many after the one before. */
 void dq_cpu_kv_copy(const dq_kv *kv, void *to, int64_t to_step, const void *from, int64_t from_step,
                     int64_t n);
-dq_kv *dq_cpu_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec);
+dq_kv *dq_cpu_kv_new(dq_backend *b, const dq_head_order *map, int n_layers, const dq_kv_spec *spec);
 void dq_cpu_kv_free(dq_backend *b, dq_kv *kv);
 /* cpu_blocks.c: memory of pages, zeroed and 64-byte aligned; on one thread at a time. What is freed is kept for the next block
  * of that size, until `end` or beyond 256 MiB: then chunks of blocks go of which none is in use. `end` works after errors. */

@@ -369,7 +369,7 @@ static const float *turned_scales(float *out, const dq_simd *simd, const dq_kv *
     return out;
 }
 
-/* Codes of one head on page `page`, which is looked at soon; NULL: none. What leads to the page behind it
+/* Codes of one head on page `page`, which is looked at soon; NULL: none. What leads to the page after it
  * and what goes with the codes is fetched ahead. */
 static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
                                  int h)
@@ -433,7 +433,7 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
             turned_scales(scratch + 2 * size, simd, kv, part, h, v.first, v.end, scratch + size);
     else
         v.scale = read_scales(simd, kv, part, side, h, scratch + size);
-    /* behind what is read here: there is room for few misses */
+    /* after what is read here: there is room for few misses */
     v.next = next_codes(kv, list, page + 1, side, h);
     const bool tail = part->plain && slots < DQ_PAGE_TOKENS;
     if (!part->sinks && !tail) return v;

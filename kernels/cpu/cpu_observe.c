@@ -77,7 +77,7 @@ static void observe_logits(dq_backend *b, dq_tally *local, const dq_attend_args 
                            const piece *p, int64_t step, int32_t seq_base)
 {
     const dq_simd *simd = dq_cpu_of(b)->simd;
-    const dq_headmap *map = args->attn->map;
+    const dq_head_order *map = args->attn->map;
     const dq_kv_list *list = dq_kv_list_of(args->kv, args->batch->seq[p->rows.seq], args->layer,
                                            map->group[map->key[p->head]]);
     float *scratch = dq_cpu_of(b)->block[omp_get_thread_num()];
@@ -100,7 +100,7 @@ static void observe_logits(dq_backend *b, dq_tally *local, const dq_attend_args 
 /* Tiles of rows for every query head. Fills list (NULL: only counts); *keys: the longest list. */
 static int64_t list_pieces(piece *list, const dq_attend_args *args, int64_t *keys)
 {
-    const dq_headmap *map = args->attn->map;
+    const dq_head_order *map = args->attn->map;
     const dq_batch *batch = args->batch;
     int64_t n = 0;
     *keys = 0;

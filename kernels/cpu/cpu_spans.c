@@ -22,7 +22,7 @@ static void count_row(const dq_cpu_column_job *j, dq_span_mass *mass, const uint
 
 void dq_cpu_count_spans(const dq_cpu_column_job *j, dq_span_mass *mass, const dq_span_rows *s)
 {
-    const dq_headmap *map = j->args->attn->map;
+    const dq_head_order *map = j->args->attn->map;
     const dq_attention_spans *spans = j->args->spans;
     const int n_classes = spans->n_classes, seq = j->rows.seq;
     const int64_t first = dq_attention_spans_first(spans, j->args->batch->cu_rows, seq);

@@ -177,7 +177,7 @@ static inline int64_t dq_simd_unpacked_bytes(const dq_simd_blocked_weight *w, in
     return chunks * (w->bits == 8 ? 2 : 1) * DQ_UNPACKED_CHUNK + groups * DQ_UNPACKED_TAIL;
 }
 
-/* n blocks of a weight: the first stands at `at`, each other one `apart` bytes behind the one before. */
+/* n blocks of a weight: the first stands at `at`, each other one `apart` bytes after the one before. */
 typedef struct dq_simd_blocks {
     const uint8_t *at;
     int64_t apart;

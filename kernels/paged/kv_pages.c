@@ -109,7 +109,7 @@ static dq_kv_page_form form_of(const dq_kv_spec *spec, int bits, int head_dim, i
 /* Widths of all heads, and where their codes lie in a page. */
 static bool place_codes(dq_backend *b, dq_kv *kv)
 {
-    const dq_headmap *map = kv->map;
+    const dq_head_order *map = kv->map;
     const int uniform[2] = {kv->spec.k_bits, kv->spec.v_bits};
     dq_kv_widths w;
     kv->by_layer = kv->spec.widths[0] != 0;
@@ -133,14 +133,14 @@ static bool place_codes(dq_backend *b, dq_kv *kv)
             kv->codes + (dq_kv_head_codes_of(kv, &at, side, kv->slot[j]) - kv->codes);
         c->bits = uniform[side];
         if (kv->by_layer)
-            c->bits = dq_kv_widths_of(&w, side, layer, dq_headmap_key_map(map, j) == 1);
+            c->bits = dq_kv_widths_of(&w, side, layer, dq_head_order_key_map(map, j) == 1);
         c[1].at = c->at + (c->bits == 16 ? 0 : kv->v_cols * DQ_PAGE_TOKENS * c->bits / 8);
     }
     return kv->codes != NULL;
 }
 
-dq_kv *dq_kv_pages_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec,
-                       const dq_kv_device *device)
+dq_kv *dq_kv_pages_new(dq_backend *b, const dq_head_order *map, int n_layers,
+                       const dq_kv_spec *spec, const dq_kv_device *device)
 {
     static const dq_dtype dense_of[DQ_KV_DENSE_TYPES] = {DQ_F32, DQ_F16, DQ_BF16};
     if (b->err.code != DQ_OK) return NULL;
@@ -342,7 +342,7 @@ static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batc
     return true;
 }
 
-/* n tokens that the device has written behind the list's count. */
+/* n tokens that the device has written after the list's count. */
 static void count_tokens(dq_kv_list *list, const int32_t *pos, int64_t n)
 {
     for (int64_t i = 0; i < n; i++, list->count++)

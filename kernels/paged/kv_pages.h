@@ -80,7 +80,7 @@ typedef struct dq_kv_device {
     /* Slots 0 .. n-1 of the sink parts of all heads, from the unquantized parts or back into them. */
     void (*sinks)(dq_backend *b, const dq_kv *kv, dq_kv_page *p, int group, int side, int64_t n,
                   bool back);
-    /* The batch's rows into the unquantized slots behind each list's count; there is room. DQ_MISMATCH for a finite
+    /* The batch's rows into the unquantized slots after each list's count; there is room. DQ_MISMATCH for a finite
      * number that kv->dense would make infinite. */
     bool (*write)(dq_backend *b, const dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                   dq_mat v);
@@ -96,7 +96,7 @@ typedef struct dq_kv_device {
 struct dq_kv {
     dq_backend *b;
     const dq_kv_device *device;
-    const dq_headmap *map;
+    const dq_head_order *map;
     dq_kv_spec spec;
     bool has_codes, by_page;
     dq_dtype dense; /* of what is not coded: DQ_F32, DQ_F16 or DQ_BF16 */
@@ -107,7 +107,7 @@ struct dq_kv {
     float dither[DQ_PAGE_TOKENS]; /* of values, by position; 0: none */
     bool by_layer; /* widths differ by layer or map: a place is a layer and group, else a group */
     dq_kv_head_codes
-        *codes; /* [places][2][max_heads + 1]; behind the last head of a group its end */
+        *codes; /* [places][2][max_heads + 1]; after the last head of a group its end */
     int max_heads;
     int *slot;        /* [n_kv] index of a KV head inside its group */
     int *heads;       /* [n_groups] KV heads of each group */
@@ -175,7 +175,7 @@ static inline int dq_kv_sets(const dq_kv_page *p, int64_t n)
     return sets;
 }
 
-/* The slot behind the set that begins at `slot`, `end` at most. */
+/* The slot after the set that begins at `slot`, `end` at most. */
 static inline int64_t dq_kv_set_end(const dq_kv_page *p, int64_t slot, int64_t end)
 {
     do slot++;
@@ -197,7 +197,7 @@ static inline int64_t dq_kv_slots(int64_t index, int64_t page)
 
 /* How many tokens stand at positions <= t: what a query at t sees. */
 int64_t dq_kv_visible(const dq_kv_list *list, int32_t t);
-/* How many rows behind the last one codes are made for: 1, but where per-channel codes of a page that is not full would be due. */
+/* How many rows after the last one codes are made for: 1, but where per-channel codes of a page that is not full would be due. */
 static inline int dq_kv_ahead(const dq_kv *kv)
 {
     return kv->by_page && kv->spec.recent == 0 ? 0 : 1;
@@ -225,8 +225,8 @@ int dq_kv_spans(dq_kv_span span[2], const dq_kv *kv, const dq_kv_list *list,
 int dq_kv_page_spans(dq_kv_span out[2], const dq_kv_span *span, int n, int64_t page);
 
 /* ---- Operations of backend.h, on the host but for what `device` does. */
-dq_kv *dq_kv_pages_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec,
-                       const dq_kv_device *device);
+dq_kv *dq_kv_pages_new(dq_backend *b, const dq_head_order *map, int n_layers,
+                       const dq_kv_spec *spec, const dq_kv_device *device);
 void dq_kv_pages_free(dq_backend *b, dq_kv *kv);
 int32_t dq_kv_pages_seq_new(dq_backend *b, dq_kv *kv);
 int32_t dq_kv_pages_fork(dq_backend *b, dq_kv *kv, int32_t seq);
@@ -247,9 +247,9 @@ void dq_kv_refuse_range(dq_backend *b, dq_dtype dense, int layer, float beyond);
 bool dq_kv_pages_known(dq_backend *b, const dq_kv *kv, int32_t seq);
 
 /* ---- page_codes.c. False: b->err is set. */
-/* Codes of all that the last row of each sequence of a batch reads so, or the row `ahead` behind it. */
+/* Codes of all that the last row of each sequence of a batch reads so, or the row `ahead` after it. */
 bool dq_kv_make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int ahead);
-/* Of what is due behind the list's last token, where codes depend on tokens that are about to go. */
+/* Of what is due after the list's last token, where codes depend on tokens that are about to go. */
 bool dq_kv_code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group);
 
 /* ---- page_memory.c: memory of one page. On one thread; kv->bytes follows. */

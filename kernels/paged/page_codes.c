@@ -33,7 +33,7 @@ static bool plan_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, 
     return true;
 }
 
-/* The same for every list of a batch, as its last row (ahead 0) or the row behind it (1) reads them. */
+/* The same for every list of a batch, as its last row (ahead 0) or the row after it (1) reads them. */
 static bool plan_batch(dq_kv *kv, int layer, const dq_batch *batch, int ahead, dq_kv_job *jobs,
                        int64_t *n)
 {

@@ -47,7 +47,7 @@ static bool label_keys(dq_backend *b, dq_span_rows *s, const dq_attend_args *arg
 
 bool dq_span_rows_new(dq_backend *b, dq_span_rows *s, const dq_attend_args *args)
 {
-    const dq_headmap *map = args->attn->map;
+    const dq_head_order *map = args->attn->map;
     const int n_seq = args->batch->n_seq, n_lists = n_seq * map->n_groups;
     memset(s, 0, sizeof *s);
     if (args->spans->n_classes < 1 || args->spans->n_classes > DQ_SPAN_CLASSES) {

@@ -1,6 +1,6 @@
 /* base: see base.h. An error keeps its first message: later failures on the way out change nothing, and callers
  * only put the place in front. An arena is a list of chunks whose first is the open one; a request above a chunk's
- * size gets its own, behind it.
+ * size gets its own, after it.
  * SPDX-License-Identifier: MIT */
 #include "base/base.h"
 
@@ -161,7 +161,7 @@ typedef struct chunk {
 } chunk;
 
 struct dq_arena {
-    chunk *first; /* the one being filled; larger blocks stand behind it */
+    chunk *first; /* the one being filled; larger blocks stand after it */
 };
 
 dq_arena *dq_arena_new(void)

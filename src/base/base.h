@@ -42,14 +42,14 @@ dq_status dq_fail(dq_err *err, dq_status code, const char *fmt, ...) DQ_PRINTF(3
 /* The same with a remedy of the whole text. */
 dq_status dq_fail_with(dq_err *err, dq_status code, dq_remedy remedy, const char *fmt, ...)
     DQ_PRINTF(4, 5);
-/* Says more behind the text of a failure, which err must hold; with a remedy of what is added. Returns its code. */
+/* Says more after the text of a failure, which err must hold; with a remedy of what is added. Returns its code. */
 dq_status dq_fail_more(dq_err *err, dq_remedy remedy, const char *fmt, ...) DQ_PRINTF(3, 4);
 /* Records another failure with its text and remedies; nothing if that is DQ_OK. Returns err->code. */
 dq_status dq_fail_as(dq_err *err, const dq_err *other);
 extern const dq_remedy dq_remedy_none;
 /* The same replacement (by '?') in any text that goes to a terminal. */
 void dq_one_line(char *s);
-/* Puts the place in front of the text: "model.safetensors: ". Returns err->code. */
+/* Puts the place before the text: "model.safetensors: ". Returns err->code. */
 dq_status dq_in(dq_err *err, const char *fmt, ...) DQ_PRINTF(2, 3);
 
 #define DQ_TRY(call)                                                                               \
@@ -79,7 +79,7 @@ void *dq_block_raw(size_t n, size_t size, dq_err *err);
 void dq_block_free(void *p);
 
 /* list[*cap] of items of `size` bytes, in the arena or, where a is NULL, a block, with room for `want` of them: the same
- * list, or one of at least twice the room with the items copied, zeros behind them, and *cap set; a block it was is
+ * list, or one of at least twice the room with the items copied, zeros after them, and *cap set; a block it was is
  * freed. NULL with DQ_RESOURCE on overflow or exhaustion: the old list stays. */
 void *dq_grow(dq_arena *a, void *list, size_t want, size_t *cap, size_t size, dq_err *err);
 

@@ -5,7 +5,7 @@
 
 #include "base/strbuf.h"
 
-/* A whole text or data file into an arena, with a NUL behind it: a regular file, a pipe or "-" for
+/* A whole text or data file into an arena, with a NUL after it: a regular file, a pipe or "-" for
  * standard input. DQ_FILE for folders and devices, DQ_RESOURCE where it is larger than memory. */
 dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err);
 /* The same for what belongs to a model: a regular file of at most `max` bytes, else DQ_FILE or

@@ -22,7 +22,7 @@ struct dq_journal {
     char *path; /* block */
 };
 
-enum { HASH = 64, BEFORE = HASH + 1 }; /* bytes in front of the text: its hash and a blank */
+enum { HASH = 64, BEFORE = HASH + 1 }; /* bytes before the text: its hash and a blank */
 
 /* Whether the path still leads to the open file. */
 static bool is_there(const dq_journal *j)
@@ -145,11 +145,11 @@ dq_status dq_journal_add(dq_journal *j, const char *text, size_t len, dq_err *er
     if (memchr(text, '\n', len)) return dq_fail(err, DQ_BUG, "%s: a line of two lines", j->path);
     DQ_TRY(dq_sha256_of(before, text, len, err));
     before[HASH] = ' ';
-    const off_t behind = j->end + BEFORE + (off_t)len;
+    const off_t after = j->end + BEFORE + (off_t)len;
     if (write_at(j, j->end, before, BEFORE, err) == DQ_OK &&
         write_at(j, j->end + BEFORE, text, len, err) == DQ_OK &&
-        write_at(j, behind, "\n", 1, err) == DQ_OK) {
-        j->end = behind + 1;
+        write_at(j, after, "\n", 1, err) == DQ_OK) {
+        j->end = after + 1;
         j->n++;
     } else if (ftruncate(j->fd, j->end) != 0) {
         errno =

@@ -14,24 +14,24 @@
 /* An open journal is locked: no other process can open it. */
 typedef struct dq_journal dq_journal;
 
-/* What was found in a file: text without hashes, each with a NUL behind it. */
+/* What was found in a file: text without hashes, each with a NUL after it. */
 typedef struct dq_journal_lines {
     char **text; /* [n] */
     int64_t n;
 } dq_journal_lines;
 
-/* A line behind which others follow, and which does not fit its hash. */
+/* A line after which others follow, and which does not fit its hash. */
 typedef enum dq_journal_damage {
     DQ_JOURNAL_REFUSE, /* DQ_DAMAGED: a program that was killed does not leave that */
-    DQ_JOURNAL_CUT /* it goes, and so does all behind it: a machine that went down may keep any of the
-                        * lines behind the last sync */
+    DQ_JOURNAL_CUT /* it goes, and so does all after it: a machine that went down may keep any of the
+                        * lines after the last sync */
 } dq_journal_damage;
 
 /* Whether another process has it open. */
 bool dq_journal_busy(const char *path);
 /* An empty journal in place of what is there. DQ_RESOURCE: another process has it open. */
 dq_status dq_journal_new(dq_journal **out, const char *path, dq_err *err);
-/* Reads the lines of an existing file, into the arena, and goes on behind them. A last line that was cut off,
+/* Reads the lines of an existing file, into the arena, and goes on after them. A last line that was cut off,
  * or does not fit its hash, is dropped. DQ_MISMATCH: the file is none of these journals; it stays as it is. */
 dq_status dq_journal_resume(dq_journal **out, const char *path, dq_journal_damage damage,
                             dq_journal_lines *found, dq_arena *a, dq_err *err);

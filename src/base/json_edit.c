@@ -7,11 +7,11 @@
 
 /* Offsets into the text; npos: there is none. */
 typedef struct places {
-    size_t comma;         /* in front of the member found, npos: it is the first */
+    size_t comma;         /* before the member found, npos: it is the first */
     size_t begin, at;     /* of the member's key, and of its value; npos: there is no such member */
-    size_t end;           /* behind its value */
-    size_t next;          /* the comma behind it, npos: it is the last */
-    size_t last, closing; /* behind the last member (npos: there is none), and the last bracket */
+    size_t end;           /* after its value */
+    size_t next;          /* the comma after it, npos: it is the last */
+    size_t last, closing; /* after the last member (npos: there is none), and the last bracket */
 } places;
 static const size_t npos = (size_t)-1;
 
@@ -26,14 +26,14 @@ static size_t skip_blank(const char *s, size_t i, size_t len)
     return i;
 }
 
-/* Behind the string that begins at s[i]. */
+/* After the string that begins at s[i]. */
 static size_t skip_string(const char *s, size_t i, size_t len)
 {
     for (i++; i < len && s[i] != '"'; i++) i += s[i] == '\\';
     return i + 1;
 }
 
-/* Behind the value that begins at s[i]. */
+/* After the value that begins at s[i]. */
 static size_t skip_value(const char *s, size_t i, size_t len)
 {
     int depth = 0;
@@ -59,9 +59,9 @@ static places find(const char *s, size_t len, const char *key)
     size_t comma = npos, i = 0;
     while (i < len && s[i] != '{') i++;
     for (i = skip_blank(s, i + 1, len); i < len && s[i] == '"';) {
-        const size_t begin = i, behind = skip_string(s, i, len);
-        const bool found = behind - begin == n + 2 && memcmp(s + begin + 1, key, n) == 0;
-        const size_t colon = skip_blank(s, behind, len), at = skip_blank(s, colon + 1, len);
+        const size_t begin = i, after = skip_string(s, i, len);
+        const bool found = after - begin == n + 2 && memcmp(s + begin + 1, key, n) == 0;
+        const size_t colon = skip_blank(s, after, len), at = skip_blank(s, colon + 1, len);
         const size_t end = skip_value(s, at, len), next = skip_blank(s, end, len);
         const bool more = next < len && s[next] == ',';
         if (found) {
@@ -84,7 +84,7 @@ static dq_status add(dq_strbuf *out, const char *s, dq_err *err)
     return dq_strbuf_add(out, s, strlen(s), err);
 }
 
-/* The lines behind the first stand as members of the object do. */
+/* The lines after the first stand as members of the object do. */
 static dq_status add_value(dq_strbuf *out, const char *s, dq_err *err)
 {
     for (const char *end; (end = strchr(s, '\n')); s = end + 1) {

@@ -11,7 +11,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Of the numbers that *a and *b begin with; moves both behind them. */
+/* Of the numbers that *a and *b begin with; moves both after them. */
 static int compare_numbers(const char **a, const char **b)
 {
     const char *x = *a, *y = *b;

@@ -22,7 +22,7 @@ void dq_os_map_close(dq_os_map *m); /* leaves an empty map; may be called again 
 /* Tells the kernel that [p, p + bytes) of a mapping will not be needed again: resident memory stays
  * bounded while a file larger than memory is walked. */
 void dq_os_map_release(const void *p, size_t bytes);
-/* Reading a page may make this many bytes before and behind it resident, too. */
+/* Reading a page may make this many bytes before and after it resident, too. */
 enum { DQ_OS_MAP_AROUND = 64 << 10 };
 /* Makes the pages of [p, p + bytes) of this process's own memory at once, rather than at the first touch of each, for
  * whoever is about to write all of them. What they hold stays; a system that cannot does nothing. */

@@ -1,5 +1,5 @@
 /* os_groups: what the kernel's files say of this process and of the control groups (version 2) that it is in. Private to
- * src/base. All paths begin behind `root`, "" but in tests.
+ * src/base. All paths begin after `root`, "" but in tests.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_OS_GROUPS_H
 #define DQ_OS_GROUPS_H

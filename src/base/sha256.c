@@ -1,5 +1,5 @@
 /* sha256: see sha256.h. A thin layer over OpenSSL. A mapping is hashed in steps, and the pages of each are given
- * back to the kernel behind it, so that hashing a large file does not fill memory.
+ * back to the kernel after it, so that hashing a large file does not fill memory.
  * SPDX-License-Identifier: MIT */
 #include "base/sha256.h"
 

@@ -17,7 +17,7 @@ void dq_sha256_drop(dq_sha256 *h); /* frees without a result; may be called agai
 
 /* A block of memory at once. */
 dq_status dq_sha256_of(char hex[65], const void *p, size_t bytes, dq_err *err);
-/* A mapped range, giving pages back to the kernel behind it. */
+/* A mapped range, giving pages back to the kernel after it. */
 dq_status dq_sha256_mapped(char hex[65], const void *p, size_t bytes, dq_err *err);
 
 #endif

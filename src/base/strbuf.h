@@ -13,11 +13,11 @@ typedef struct dq_strbuf {
     size_t n, capacity;
 } dq_strbuf;
 
-/* Capacity for `more` bytes behind s[n]. */
+/* Capacity for `more` bytes after s[n]. */
 dq_status dq_strbuf_reserve(dq_strbuf *b, size_t more, dq_err *err);
 dq_status dq_strbuf_add(dq_strbuf *b, const char *s, size_t n, dq_err *err);
 
-/* A stream whose bytes end behind one another in *b; NULL with DQ_RESOURCE. Unlike open_memstream it
+/* A stream whose bytes end after one another in *b; NULL with DQ_RESOURCE. Unlike open_memstream it
  * remembers what memory was too short for: dq_strbuf_memory_close, which ends it, says DQ_RESOURCE then. */
 FILE *dq_strbuf_memory_open(dq_strbuf *b, dq_err *err);
 dq_status dq_strbuf_memory_close(FILE *f, dq_err *err);

@@ -1,4 +1,4 @@
-/* activations: see activations.h. Streams come first in the file, the other matrix behind them.
+/* activations: see activations.h. Streams come first in the file, the other matrix after them.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/activations.h"
 

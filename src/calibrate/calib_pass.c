@@ -27,7 +27,7 @@ int64_t dq_calib_pass_rows(const dq_calib_text *t)
 
 int64_t dq_calib_pass_bytes(const dq_model *m, int64_t rows)
 {
-    const dq_headmap *a = &m->map;
+    const dq_head_order *a = &m->map;
     const int64_t ffn_rows = rows < DQ_FFN_ROWS ? rows : DQ_FFN_ROWS, d = a->head_dim;
     const int64_t y = dq_calib_pass_y(m), cache = 2 * (int64_t)a->n_kv * d;
     const int64_t heads = ((int64_t)a->n_q + 2 * (int64_t)a->n_kv + 1) * d + a->n_out;
@@ -77,7 +77,7 @@ static dq_mat buffer(dq_calib_pass *p, int64_t rows, int64_t cols)
 dq_status dq_calib_pass_new(dq_calib_pass *p, const dq_model *m, dq_backend *b,
                             const dq_calib_text *text, dq_err *err)
 {
-    const dq_headmap *a = &m->map;
+    const dq_head_order *a = &m->map;
     *p = (dq_calib_pass){.b = b, .arena = dq_arena_new()};
     if (!p->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
     DQ_TRY(list_chunks(p, text, err));
@@ -89,7 +89,7 @@ dq_status dq_calib_pass_new(dq_calib_pass *p, const dq_model *m, dq_backend *b,
     p->v = buffer(p, rows, (int64_t)a->n_kv * a->head_dim);
     p->y = buffer(p, rows, dq_calib_pass_y(m));
     p->angles = buffer(p, rows, a->head_dim);
-    p->lambda = buffer(p, rows, m->layout->lambda == DQ_LAMBDA_TOKEN ? a->n_out : 0);
+    p->lambda = buffer(p, rows, m->architecture->lambda == DQ_LAMBDA_TOKEN ? a->n_out : 0);
     p->gate = buffer(p, ffn_rows, m->ffn);
     p->up = buffer(p, ffn_rows, m->ffn);
     return dq_backend_sync(b, err);

@@ -7,7 +7,7 @@
  *
  * In a layer: inputs of q, k and v; where weights are aligned, what the maps of the rounded q and k make of them for v; the
  * attention of the rounded q, k and v, which o reads; inputs of gate and up; their product after rounding, which down reads.
- * Behind the last layer: the final norm, whose output the head reads. A head that is the embedding is none of this room's: its
+ * After the last layer: the final norm, whose output the head reads. A head that is the embedding is none of this room's: its
  * codes are looked up as rows too.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CALIBRATE_H

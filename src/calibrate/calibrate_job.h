@@ -38,7 +38,7 @@ typedef struct dq_calibrate_job {
     dq_coded coded[7];
     float *dense[8]; /* values of the layer's matrices that are stored in another type */
     int n_coded, n_dense, number; /* of the layer */
-    int n_layers;                 /* behind them nothing is left to round but the head */
+    int n_layers;                 /* after them nothing is left to round but the head */
     bool head;                    /* a head of its own is left to round */
 } dq_calibrate_job;
 
@@ -52,7 +52,7 @@ dq_status dq_calibrate_job_put_stream(dq_calibrate_job *j, const dq_calib_chunk 
 void dq_calibrate_job_find_left(dq_calibrate_job *j);
 /* Rounds the projections of a layer, and takes the stream, and the reference's, through it. */
 dq_status dq_calibrate_job_run_layer(dq_calibrate_job *j, int number, dq_err *err);
-/* Rounds a head of its own by what the final norm gives of both streams behind the last layer. */
+/* Rounds a head of its own by what the final norm gives of both streams after the last layer. */
 dq_status dq_calibrate_job_run_head(dq_calibrate_job *j, dq_err *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* calibrate_layer: a layer takes five passes, six where weights are aligned, over the chunks of the text, each of which ends
  * where the next product needs weights that are not rounded yet; what a pass leaves lies in the scratch file. The head takes
- * one more behind the last layer.
+ * one more after the last layer.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/calibrate_job.h"
 
@@ -300,7 +300,7 @@ static dq_status round_weights(dq_calibrate_job *j, dq_weight *const *w, int n, 
 
 /* ---- Passes of a layer ---- */
 
-/* Behind add_inputs of s->h, where there is a reference. */
+/* After add_inputs of s->h, where there is a reference. */
 static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calib_chunk *k,
                                     const dq_layer_steps *s, norm_step *norm, dq_err *err)
 {
@@ -529,7 +529,7 @@ static dq_status reference_feed_forward(dq_calibrate_job *j, const dq_calib_chun
     return DQ_OK;
 }
 
-/* Nothing that is left to round lies behind the layer. */
+/* Nothing that is left to round lies after the layer. */
 static bool is_last(const dq_calibrate_job *j)
 {
     return j->number == j->n_layers - 1 && !j->head;

@@ -5,7 +5,7 @@
  *     W* = W + C (H + damping I)^-1,   H = mean of x x^T,   C = mean of (target - W x) x^T,
  * and it is W* that is rounded then. Where only inputs differ, target = W x' with x' the inputs of the model before rounding,
  * and C = W M with M = mean of (x' - x) x^T. Where the output is added to the residual stream, target - W x is all that this
- * stream lacks behind the product, so that o and down take back what was lost earlier too.
+ * stream lacks after the product, so that o and down take back what was lost earlier too.
  * Source: asymmetric calibration, GPTAQ, arXiv 2504.02692, and Qronos, arXiv 2505.11695, whose least squares are solved
  * here at once and before rounding; the residual target is dq's own.
  * SPDX-License-Identifier: MIT */

@@ -9,7 +9,7 @@
 typedef struct dq_cross {
     int64_t m, n, ld; /* ld: a multiple of 8 */
     int64_t rows;     /* added so far */
-    double *c;        /* [m, ld], 64-byte aligned: sums, and means behind dq_cross_mean */
+    double *c;        /* [m, ld], 64-byte aligned: sums, and means after dq_cross_mean */
     float *left;      /* [m, DQ_HESSIAN_ROWS] a block of a, transposed */
     float *right;     /* [n, DQ_HESSIAN_ROWS] a block of x */
     float *product;   /* [tile, n] */

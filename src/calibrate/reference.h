@@ -38,10 +38,10 @@ void dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
                              void (*norm)(const dq_layer_steps *s));
 /* Adds what is left of r->lacks[rows, n], inputs before rounding, when x[rows, n], the rounded model's, are taken away. */
 void dq_reference_add_read(dq_reference *r, dq_backend *b, dq_mat x);
-/* Adds what the rounded stream would lack behind attention, if o were not rounded: r->x is behind attention, s->x before it,
+/* Adds what the rounded stream would lack after attention, if o were not rounded: r->x is after attention, s->x before it,
  * s->y what o reads; s->h is overwritten. */
 void dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number);
-/* The same for down and rows at .. of the chunk: r->x is behind the layer, s->x before down, gate[n, ffn] what down reads. */
+/* The same for down and rows at .. of the chunk: r->x is after the layer, s->x before down, gate[n, ffn] what down reads. */
 void dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number, int64_t at,
                            dq_mat gate);
 /* x += feed-forward part, for the steps of the reference; gate and up are scratch of at most DQ_FFN_ROWS rows. */

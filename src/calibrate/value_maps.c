@@ -53,14 +53,14 @@ void dq_value_maps_free(dq_value_maps *v)
     dq_block_free(v);
 }
 
-int dq_value_maps_head(const dq_headmap *map, int64_t seq, int64_t row)
+int dq_value_maps_head(const dq_head_order *map, int64_t seq, int64_t row)
 {
     return (int)((seq + row / BLOCK) % map->n_out);
 }
 
 double dq_value_maps_flop(const dq_model *m, int64_t rows)
 {
-    const dq_headmap *a = &m->map;
+    const dq_head_order *a = &m->map;
     const double d = a->head_dim, dim = m->dim;
     const bool norm = m->n_layers > 0 && m->layer[0].attn.head_norm;
     double n = norm ? 2 * (double)rows * dim * a->n_slabs * d : 0;
@@ -96,7 +96,7 @@ static void take_head(float *dst, dq_mat x, int64_t first, int64_t n, int head, 
 static void logits_of(dq_value_maps *v, const rows_at *r, int map)
 {
     const dq_layer_steps *s = r->s;
-    const dq_headmap *a = &s->m->map;
+    const dq_head_order *a = &s->m->map;
     const int64_t d = a->head_dim, keys = r->at + r->n;
     const int q = r->head->q[map];
     take_head(v->q, s->q, r->first + r->at, r->n, q, d);
@@ -140,7 +140,7 @@ static float lambda_of(const rows_at *r, int64_t row)
     return r->s->lambda.p[(r->first + r->at + row) * r->s->lambda.cols + r->out];
 }
 
-/* d[n, ld]: the rows' D, 0 behind their own keys. */
+/* d[n, ld]: the rows' D, 0 after their own keys. */
 static void maps_of_block(dq_value_maps *v, const rows_at *r, float *d, int64_t ld)
 {
     const bool two = r->head->q[1] >= 0;
@@ -181,7 +181,7 @@ static void add_squares(dq_value_maps *v, const rows_at *r, dq_mat z, int slab, 
 /* z[n, dim] times the gain of the head norm. */
 static void normalize(dq_value_maps *v, const rows_at *r, dq_mat z)
 {
-    const dq_headmap *a = &r->s->m->map;
+    const dq_head_order *a = &r->s->m->map;
     double sum[BLOCK] = {0};
     for (int slab = 0; slab < a->n_slabs; slab++) add_squares(v, r, z, slab, sum);
     for (int64_t i = 0; i < r->n; i++) {
@@ -194,7 +194,7 @@ static void normalize(dq_value_maps *v, const rows_at *r, dq_mat z)
 /* Rows at .. of a panel, of which one head is taken. */
 static rows_at block_of(const rows_at *panel, int64_t at, int64_t seq)
 {
-    const dq_headmap *a = &panel->s->m->map;
+    const dq_head_order *a = &panel->s->m->map;
     const int64_t left = panel->at + panel->n - at;
     rows_at r = *panel;
     r.at = at;

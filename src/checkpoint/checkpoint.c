@@ -413,7 +413,7 @@ bool dq_checkpoint_weight(const dq_checkpoint *c, const char *name, dq_weight *w
     *w = (dq_weight){.name = t->name, .bits = 16, .dtype = t->dtype, .data = t->data};
     w->rows = t->n_dims > 0 ? t->shape[0] : 1;
     w->cols = t->n_dims > 1 ? t->shape[1] : 1;
-    if (t->n_dims > 2) w->cols = -t->n_dims; /* no layout has such a tensor */
+    if (t->n_dims > 2) w->cols = -t->n_dims; /* no architecture has such a tensor */
     return true;
 }
 

@@ -93,7 +93,7 @@ static dq_status read_header(dq_container *c, dq_container_h5 *r)
         return dq_fail_more(r->err, dq_remedy_none,
                             ". An earlier dq wrote containers without it: quantize again");
     DQ_TRY(read_word(c, r, "/", "dq_version", &i->dq_version));
-    DQ_TRY(read_word(c, r, "/", "architecture", &i->family));
+    DQ_TRY(read_word(c, r, "/", "architecture", &i->architecture));
     DQ_TRY(dq_container_h5_ints(r, "/", "params", &i->params, 1));
     DQ_TRY(dq_container_h5_ints(r, "/", "bytes_total", &i->weight_bytes, 1));
     DQ_TRY(read_int(r, "/attention", "logit_bits", &bits));

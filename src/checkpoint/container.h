@@ -14,11 +14,11 @@ typedef struct dq_container dq_container;
 
 /* What the header says. Texts belong to the container. */
 typedef struct dq_container_info {
-    const char *version;    /* encoding-version, "1.0" */
-    const char *dq_version; /* program that wrote it */
-    const char *family;     /* layout name, "diffllama" */
-    int64_t params;         /* elements of all tensors */
-    int64_t weight_bytes;   /* bytes of all payloads under /tensors */
+    const char *version;      /* encoding-version, "1.0" */
+    const char *dq_version;   /* program that wrote it */
+    const char *architecture; /* "diffllama" */
+    int64_t params;           /* elements of all tensors */
+    int64_t weight_bytes;     /* bytes of all payloads under /tensors */
     int64_t file_bytes;
     double bits_per_weight;   /* all tensors together, scales and padding included */
     int weight_bits;          /* of the packed tensors; 16: none is packed; 0: mixed */

@@ -22,7 +22,7 @@ struct dq_container {
     bool objects_sound;
     dq_weight *tensor; /* in name order */
     int64_t n_tensors;
-    int n_parts;        /* read so far of the coded tensor behind them */
+    int n_parts;        /* read so far of the coded tensor after them */
     dq_scale_mode mode; /* of that tensor */
     const char *config, *recipe, *objects;
     size_t config_len, recipe_len, objects_len;

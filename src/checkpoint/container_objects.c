@@ -108,7 +108,7 @@ static void add_labels(dq_object_list *l, const char *name, hid_t a, hid_t type,
     if (l->err->code == DQ_OK) dq_object_list_texts(l, name, text, n);
 }
 
-/* All its bytes are text: none hides behind a NUL. */
+/* All its bytes are text: none hides after a NUL. */
 static void add_text(dq_object_list *l, const char *name, hid_t a, hid_t type)
 {
     const size_t bytes = H5Tget_size(type);
@@ -341,8 +341,7 @@ static dq_status check_ends(const dq_container *c, const dq_container_h5 *r, dq_
     haddr_t end = 0;
     if (c->map.bytes < sizeof signature || memcmp(c->map.data, signature, sizeof signature) != 0)
         return dq_fail(err, DQ_DAMAGED,
-                       "%s: HDF5 does not begin with the file: a block was put in front of it",
-                       c->path);
+                       "%s: HDF5 does not begin with the file: a block was put before it", c->path);
     if (H5Fget_eoa(r->file, &end) < 0 || end != c->map.bytes)
         return dq_fail(err, DQ_DAMAGED, "%s: has %lld bytes (expected %lld, where HDF5 ends)",
                        c->path, (long long)c->map.bytes, (long long)end);

@@ -191,7 +191,7 @@ static const char *long_name(dq_dtype dtype)
     }
 }
 
-/* The attributes of one format stand behind the width. */
+/* The attributes of one format stand after the width. */
 static bool put_own_attrs(target *t, hid_t group, const dq_weight *w)
 {
     bool good = put_int(t, group, "bits", w->bits);
@@ -263,7 +263,7 @@ static bool put_root(target *t, const dq_container_skeleton *s)
     return put_text(t, t->file, "encoding-type", DQ_H5_FORMAT) &&
            put_text(t, t->file, "encoding-version", DQ_H5_VERSION) &&
            put_text(t, t->file, "dq_version", s->dq_version) &&
-           put_text(t, t->file, "architecture", s->family) &&
+           put_text(t, t->file, "architecture", s->architecture) &&
            put_int(t, t->file, "params", s->params) &&
            put_int(t, t->file, "bytes_total", s->weight_bytes) &&
            put_real(t, t->file, "bits_per_weight", s->bits_per_weight);

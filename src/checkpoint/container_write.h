@@ -49,7 +49,7 @@ typedef struct dq_slot {
 typedef struct dq_container_skeleton {
     dq_slot *slot; /* in path order */
     int64_t n_slots;
-    const char *dq_version, *family, *source, *fingerprint;
+    const char *dq_version, *architecture, *source, *fingerprint;
     const char *source_types;          /* as dq_checkpoint_about says; NULL: a folder */
     char arithmetic[DQ_OS_ARITHMETIC]; /* on which the bits of codes depend; "": on none */
     int64_t params, weight_bytes;

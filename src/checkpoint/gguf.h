@@ -49,7 +49,7 @@ typedef struct dq_gguf {
  * overlap. Names and tables live in the arena, data points into `bytes`. A type of tensors that dq does not read is
  * DQ_MISMATCH by name; big-endian files and version 1 too. On failure g->fields is NULL. */
 dq_status dq_gguf_parse(dq_gguf *g, const uint8_t *bytes, size_t len, dq_arena *a, dq_err *err);
-/* The metadata alone: no tensor is looked at, and the file may end behind its keys. */
+/* The metadata alone: no tensor is looked at, and the file may end after its keys. */
 dq_status dq_gguf_parse_fields(dq_gguf *g, const uint8_t *bytes, size_t len, dq_arena *a,
                                dq_err *err);
 const dq_gguf_tensor *dq_gguf_find(const dq_gguf *g, const char *name); /* NULL: absent */

@@ -266,7 +266,7 @@ static bool same_run_of(const ranks *r, int32_t a, int32_t b)
     return one && repeats(r, b) == one && memcmp(r->m->text[a], r->m->text[b], one) == 0;
 }
 
-/* The end of the class that begins with this merge: pieces of one score. With runs of a character come those behind them, as
+/* The end of the class that begins with this merge: pieces of one score. With runs of a character come those after them, as
  * the run of two, which has but one merge. */
 static int32_t class_end(const ranks *r, int32_t begin)
 {

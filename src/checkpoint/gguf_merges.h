@@ -27,7 +27,7 @@ int32_t dq_gguf_merges_unmade(const dq_gguf_merges *m, const bool *is_piece, dq_
 
 /* Scores of pieces, [n] by id, with which SentencePiece's BPE (the best score first, of equals the leftmost) joins what the
  * merges join: those of the file that the merges came from where ids are in its order, else by rank. Needs: merges are all ways
- * in which a piece is made of two others or of characters, those of a piece one behind the other (but for runs of one character,
+ * in which a piece is made of two others or of characters, those of a piece one after the other (but for runs of one character,
  * which may have one score together); and where two ways of a piece
  * share a part (XY = YZ), the merges never reach X, Y, Z with YZ first. *why names what does not hold; NULL: scores are set.
  * `first` is the id whose score is 0. */

@@ -89,7 +89,7 @@ static dq_weight weight_of(const dq_gguf_tensor *t, const char *name)
         return w;
     }
     w.dtype = t->type == DQ_GGML_F16 ? DQ_F16 : t->type == DQ_GGML_BF16 ? DQ_BF16 : DQ_F32;
-    if (t->n_dims > 2 || f) w.cols = -t->n_dims; /* no layout has such a tensor */
+    if (t->n_dims > 2 || f) w.cols = -t->n_dims; /* no architecture has such a tensor */
     return w;
 }
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef struct name_row {
-    const char *gguf, *hf; /* behind "blk.N." and "model.layers.N." */
+    const char *gguf, *hf; /* after "blk.N." and "model.layers.N." */
     bool pairs;            /* rows are in the order of rotary pairs */
 } name_row;
 

@@ -98,7 +98,7 @@ static json_t *plain_step(json_t *step)
     return json_incref(step);
 }
 
-/* Steps one behind the other, sequences taken apart. */
+/* Steps one after the other, sequences taken apart. */
 static void add_steps(json_t *list, json_t *v, int depth)
 {
     const char *type = json_string_value(json_object_get(v, "type"));

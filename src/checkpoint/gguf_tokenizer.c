@@ -34,7 +34,7 @@ static bool holds(const char *s, size_t len, const char *word)
     return false;
 }
 
-/* Special tokens of Phi-3 take the spaces behind them, which a file does not say: libllama too goes by the name. */
+/* Special tokens of Phi-3 take the spaces after them, which a file does not say: libllama too goes by the name. */
 static bool takes_spaces(const json_t *f, const dq_gguf_span *token)
 {
     static const char *const plain[] = {"<unk>", "<s>", "<|endoftext|>"};

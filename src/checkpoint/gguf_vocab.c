@@ -185,7 +185,7 @@ static char *put_number(char *out, size_t x)
     return out + sizeof digits - n;
 }
 
-/* A new line of a list or an object, behind a comma where one is due, with room for `bytes` behind its indent; NULL: see err. */
+/* A new line of a list or an object, after a comma where one is due, with room for `bytes` after its indent; NULL: see err. */
 static char *line(dq_strbuf *out, bool comma, int indent, size_t bytes, dq_err *err)
 {
     if (dq_strbuf_reserve(out, bytes + (size_t)indent + 2, err) != DQ_OK) return NULL;

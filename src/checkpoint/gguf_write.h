@@ -34,7 +34,7 @@ static inline size_t dq_gguf_write_stride(size_t bytes)
     return (bytes + DQ_GGUF_ALIGNMENT - 1) / DQ_GGUF_ALIGNMENT * DQ_GGUF_ALIGNMENT;
 }
 
-/* Appends everything before the data of tensors, which stand behind it in this order, each padded to dq_gguf_write_stride. Of a
+/* Appends everything before the data of tensors, which stand after it in this order, each padded to dq_gguf_write_stride. Of a
  * tensor name, type, shape and bytes count. */
 dq_status dq_gguf_write_head(dq_strbuf *out, const dq_gguf_fields *f, const dq_gguf_tensor *tensor,
                              int64_t n, dq_err *err);

@@ -39,7 +39,7 @@ static int by_name(const void *a, const void *b)
     return order ? order : n < m ? -1 : n > m;
 }
 
-/* parts[n] with `between` before each of them, behind `first`. */
+/* parts[n] with `between` before each of them, after `first`. */
 static const char *join(dq_object_list *l, const char *first, const char *between,
                         const char *const *part, size_t n)
 {
@@ -216,7 +216,7 @@ static int shown(int length)
     return length < SHOWN ? length : SHOWN;
 }
 
-/* What stands behind the name. */
+/* What stands after the name. */
 static const char *value_of(const char *attribute)
 {
     const char *end = attribute + name_length(attribute);

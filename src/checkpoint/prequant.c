@@ -58,7 +58,7 @@ static dq_prequant_linear *find_linear(const dq_prequant *p, const char *start, 
         if (order < 0)
             low = middle + 1;
         else
-            high = middle; /* a longer name comes behind */
+            high = middle; /* a longer name comes after */
     }
     return n && low < p->info.n_weights && is_named(p->linear[low].name, start, n) ? &p->linear[low]
                                                                                    : NULL;

@@ -1,6 +1,6 @@
 /* prequant: folders whose weights another tool has quantized (quantization_config of transformers) as a source of coded
  * weights: "X.weight" stands for "X.qweight", "X.scales" and what else belongs to it. Codes lie in the mapped file where
- * the layouts agree (compressed-tensors); others are laid out anew, once, in memory of the source, before they are used.
+ * the layouts agree (compressed-tensors); others are repacked, once, in memory of the source, before they are used.
  * A weight is (u - zero) * scale, one f32 product, whatever type the scales have; transformers computes the same in the
  * type of the model, f16 or bf16, and rounds there.
  * SPDX-License-Identifier: MIT */

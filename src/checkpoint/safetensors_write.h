@@ -1,4 +1,4 @@
-/* safetensors_write: the head of a weight file, for who writes its tensors behind it, one after the other.
+/* safetensors_write: the head of a weight file, for who writes its tensors after it, one after the other.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SAFETENSORS_WRITE_H
 #define DQ_SAFETENSORS_WRITE_H

@@ -10,7 +10,7 @@
 typedef struct dq_source {
     void *arg;
     /* Fills *w (dense or packed; vectors and scalars have rows = numel, cols = 1; anything of n > 2
-     * dimensions cols = -n, which no layout accepts). False: absent. */
+     * dimensions cols = -n, which no architecture accepts). False: absent. */
     bool (*find)(void *arg, const char *name, dq_weight *w);
     int64_t count; /* tensors there are, for the check that all are used */
     const char *(*name_at)(void *arg, int64_t i);

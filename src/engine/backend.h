@@ -10,7 +10,7 @@
 #include "kv/kv_spec.h"
 #include "kv/logit_spec.h"
 #include "model/act.h"
-#include "model/headmap.h"
+#include "model/head_order.h"
 #include "model/rope.h"
 #include "stat/tally.h"
 #include "tensor/weight.h"
@@ -130,7 +130,7 @@ typedef struct dq_ops {
     void (*matmul)(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num);
     /* What matmul runs for w in `num`, by the name (static) that reports give it; NULL: nothing, matmul fails.
-     * matmul itself goes by the decision behind it; of a weight that is not acquired yet it may name both kernels that
+     * matmul itself goes by the decision after it; of a weight that is not acquired yet it may name both kernels that
      * are possible. */
     const char *(*matmul_kernel)(const dq_backend *b, const dq_weight *w, dq_num num);
     /* table[n, dim]: cos of the angles in the first dim/2 columns, sin in the others; the angle is
@@ -163,8 +163,8 @@ typedef struct dq_ops {
     void (*kld)(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_head, dq_num ref_num,
                 dq_mat hidden, const dq_weight *head, dq_num num);
 
-    /* A cache for any number of sequences; map must outlive it. n_layers layers of the same head map. */
-    dq_kv *(*kv_new)(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec);
+    /* A cache for any number of sequences; map must outlive it. n_layers layers of the same head order. */
+    dq_kv *(*kv_new)(dq_backend *b, const dq_head_order *map, int n_layers, const dq_kv_spec *spec);
     void (*kv_free)(dq_backend *b, dq_kv *kv);
     /* An empty sequence; a copy of one (pages shared, copied when written). Handles are small integers, reused after kv_seq_free. -1 on failure. */
     int32_t (*kv_seq_new)(dq_backend *b, dq_kv *kv);
@@ -208,7 +208,7 @@ typedef struct dq_ops {
     void (*attn_absmax)(dq_backend *b, float *absmax, const dq_attend_args *args);
     /* For granularity `tensor`: replaces each row of absmax[n_seq, n_q] by its maximum. */
     void (*absmax_join)(dq_backend *b, float *absmax, int n_seq, int n_q);
-    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of headmap.h; dst.p NULL, where has_peaks: only what the
+    /* dst[n_rows, n_out * n_slabs * head_dim] by the formula of head_order.h; dst.p NULL, where has_peaks: only what the
      * arguments have noted of the maps.
      *
      * math.qk int8: a query row is rounded to 8 bits per head and run of channels that keys have one scale

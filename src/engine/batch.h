@@ -13,7 +13,7 @@ typedef struct dq_mat {
 
 /* A pass appends rows cu_rows[i] .. cu_rows[i+1]-1 to sequence seq[i]. A sequence occurs at most
  * once in a batch; a range may be empty. Positions are absolute, not negative, ascend by 1 inside a
- * range and lie above those that the sequence holds; they need not start at 0 or right behind them
+ * range and lie above those that the sequence holds; they need not start at 0 or right after them
  * (goldens start at 60 000). The batch is a view: arrays belong to the caller, on the host. */
 typedef struct dq_batch {
     int n_seq;

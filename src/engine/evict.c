@@ -131,7 +131,7 @@ static dq_status reach(dq_evictor *e, int32_t seq, dq_err *err)
     return DQ_OK;
 }
 
-static bool rereads(const dq_evictor *e)
+static bool has_second_pass(const dq_evictor *e)
 {
     return e->spec.evict.policy && (e->spec.evict.policy->needs & DQ_NEEDS_PEAK);
 }
@@ -278,7 +278,7 @@ dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_column
 {
     *out = NULL;
     DQ_TRY(end_watch(e, err));
-    for (int i = 0; rereads(e) && i < batch->n_seq; i++) {
+    for (int i = 0; has_second_pass(e) && i < batch->n_seq; i++) {
         DQ_TRY(reach(e, batch->seq[i], err));
         DQ_TRY(remember(e, batch, i, err));
     }
@@ -381,33 +381,34 @@ static dq_status find_sums(dq_evictor *e, cut *k, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status reread(dq_evictor *e, cut *k, dq_evict_report *report, dq_err *err)
+static dq_status second_pass(dq_evictor *e, cut *k, dq_evict_report *report, dq_err *err)
 {
-    if (!rereads(e)) return DQ_OK;
+    if (!has_second_pass(e)) return DQ_OK;
     const text *t = k->seq < e->n_seq ? &e->text[k->seq] : NULL;
     const int most = dq_runner_model(e->r)->max_positions;
     if (!t || t->n != k->safe.end)
         return dq_fail(err, DQ_BUG, "not all ids of sequence %d were watched", (int)k->seq);
-    const dq_reread w = {.r = e->r,
-                         .pass = e->pass,
-                         .seq = k->seq,
-                         .ids = t->ids,
-                         .n = t->n,
-                         .sink = e->spec.sink,
-                         .at = k->at,
-                         .pos = k->pos};
-    report->reread += dq_reread_rows(t->n);
-    report->beyond += most > 0 && dq_reread_end(t->n) > most;
-    return dq_reread_peaks(k->peak, &w, err);
+    const dq_second_pass w = {.r = e->r,
+                              .pass = e->pass,
+                              .seq = k->seq,
+                              .ids = t->ids,
+                              .n = t->n,
+                              .sink = e->spec.sink,
+                              .at = k->at,
+                              .pos = k->pos};
+    report->second_pass += dq_second_pass_rows(t->n);
+    report->beyond += most > 0 && dq_second_pass_end(t->n) > most;
+    return dq_second_pass_peaks(k->peak, &w, err);
 }
 
 /* As many keys as they have channels span all directions, each its own. */
 static bool is_flat(const dq_evictor *e, const cut *k)
 {
-    const dq_headmap *map = &dq_runner_model(e->r)->map;
+    const dq_head_order *map = &dq_runner_model(e->r)->map;
     if (!(e->spec.evict.policy->needs & DQ_NEEDS_KEY_LEVERAGE)) return false;
     for (int i = 0; i < e->n_lists; i++) {
-        if (k->at[i + 1] - k->at[i] <= dq_headmap_key_channels(map, i % e->n_groups)) return true;
+        if (k->at[i + 1] - k->at[i] <= dq_head_order_key_channels(map, i % e->n_groups))
+            return true;
     }
     return false;
 }
@@ -509,7 +510,7 @@ static dq_status evict_tokens(dq_evictor *e, cut *k, dq_arena *a, dq_evict_repor
     DQ_TRY(cut_new(e, k, a, err));
     DQ_TRY(read_keys(e, k, err));
     DQ_TRY(find_sums(e, k, err));
-    DQ_TRY(reread(e, k, report, err));
+    DQ_TRY(second_pass(e, k, report, err));
     report->flat += is_flat(e, k);
     DQ_TRY(choose(e, k, report, err));
     for (int i = 0; i < e->n_lists; i++) {
@@ -571,7 +572,7 @@ dq_status dq_evictor_fork(dq_evictor *e, int32_t from, int32_t to, dq_err *err)
     DQ_TRY(reach(e, to, err));
     sums *parent = &e->seq[from], copy;
     sums_drop(&e->seq[to]);
-    if (rereads(e)) DQ_TRY(text_copy(&e->text[to], &e->text[from], err));
+    if (has_second_pass(e)) DQ_TRY(text_copy(&e->text[to], &e->text[from], err));
     if (!parent->at) return DQ_OK;
     int64_t *count = dq_block_new((size_t)e->n_lists, sizeof *count, err);
     if (!count) return err->code;

@@ -4,16 +4,16 @@
 #ifndef DQ_EVICT_H
 #define DQ_EVICT_H
 
-#include "engine/reread.h"
+#include "engine/second_pass.h"
 
 /* What eviction did, summed over sequences, layers and groups. Calls add to it. */
 typedef struct dq_evict_report {
     int64_t before, kept; /* tokens */
     int64_t raised;       /* evictions of a sequence whose budget was raised to sink + recent */
     double gap_min;       /* see dq_kv_policy_gap */
-    int64_t reread;       /* rows that were computed to read contexts again */
+    int64_t second_pass;  /* rows that second passes computed */
     int64_t
-        beyond; /* contexts of which some of these stood behind the positions that the model has */
+        beyond; /* contexts of which some of these stood after the positions that the model has */
     /* contexts that the policy weighs by directions of keys, of which some group held no more tokens than its keys have
      * channels: all have nearly the same number */
     int64_t flat;

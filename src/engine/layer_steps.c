@@ -77,7 +77,7 @@ void dq_layer_steps_gate_up(const dq_layer_steps *s, dq_mat gate, dq_mat up, dq_
     const dq_layer *l = s->layer;
     s->b->ops->matmul(s->b, gate, in, &l->gate, l->gate_bias, s->math.linear);
     s->b->ops->matmul(s->b, up, in, &l->up, l->up_bias, s->math.linear);
-    s->b->ops->ffn_act(s->b, gate, up, s->m->layout->act, l->act);
+    s->b->ops->ffn_act(s->b, gate, up, s->m->architecture->act, l->act);
 }
 
 void dq_layer_steps_down(const dq_layer_steps *s, dq_mat out, dq_mat gate)

@@ -29,7 +29,7 @@ typedef struct dq_layer_steps {
 /* h = norm(x), before attention or before the feed-forward part. */
 void dq_layer_steps_norm_attn(const dq_layer_steps *s);
 void dq_layer_steps_norm_ffn(const dq_layer_steps *s);
-/* Behind the last layer: what the head reads. */
+/* After the last layer: what the head reads. */
 void dq_layer_steps_norm_out(const dq_layer_steps *s);
 /* q, k and lambda of h, with positions and rotations; and v, and k and v in the cache. */
 void dq_layer_steps_qk(const dq_layer_steps *s);

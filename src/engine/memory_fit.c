@@ -11,7 +11,7 @@
 
 static double pass_bytes(const dq_model *m, const dq_kv_spec *kv, int64_t n_rows)
 {
-    const dq_headmap *a = &m->map;
+    const dq_head_order *a = &m->map;
     const int64_t heads = a->n_q + 2 * (int64_t)a->n_kv + (int64_t)a->n_out * a->n_slabs + 1;
     const int64_t ffn_rows = n_rows < DQ_FFN_ROWS ? n_rows : DQ_FFN_ROWS;
     const int64_t strips =

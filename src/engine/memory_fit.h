@@ -11,7 +11,7 @@ enum { DQ_FFN_ROWS = 1024 }; /* rows of the feed-forward part at a time: bounds 
 /* The most rows, at most `max`, whose pass takes no more than `available` bytes: scratch, cache and the
  * caller's final states. */
 int64_t dq_memory_fit_rows(const dq_model *m, const dq_kv_spec *kv, double available, int64_t max);
-/* Say behind the text of a DQ_RESOURCE what fits into `available` bytes: how many of a pass's rows, with this
+/* Say after the text of a DQ_RESOURCE what fits into `available` bytes: how many of a pass's rows, with this
  * cache or a packed one; weights of how many bits. Return its code. */
 dq_status dq_memory_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, double available,
                                     int64_t rows, dq_err *err);

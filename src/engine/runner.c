@@ -26,7 +26,7 @@ struct dq_runner {
     slot x, h, q, k, v, y, angles, lambda, gate, up, absmax;
 };
 
-/* The i-th weight of a model, NULL behind the last. Absent ones have no rows. */
+/* The i-th weight of a model, NULL after the last. Absent ones have no rows. */
 static const dq_weight *weight_at(const dq_model *m, int i)
 {
     enum { PER_LAYER = 8 };
@@ -168,7 +168,7 @@ dq_status dq_runner_advise(const dq_runner *r, int64_t rows, dq_err *err)
     return dq_memory_fit_advise_rows(r->m, &r->kv_spec, available_for(r), rows, err);
 }
 
-/* ends: nothing behind the maps is wanted. */
+/* ends: nothing after the maps is wanted. */
 static void attention(dq_runner *r, const dq_layer_steps *s, const dq_pass *pass, int i, bool ends)
 {
     const dq_model *m = r->m;
@@ -245,7 +245,7 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
                          dq_err *err)
 {
     const dq_model *m = r->m;
-    const dq_headmap *a = &m->map;
+    const dq_head_order *a = &m->map;
     const dq_ops *op = r->b->ops;
     int64_t n = batch->n_rows, bad = -1;
 
@@ -263,7 +263,7 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
                         .v = take(r, &r->v, n, (int64_t)a->n_kv * a->head_dim),
                         .y = take(r, &r->y, n, (int64_t)a->n_out * a->n_slabs * a->head_dim),
                         .angles = take(r, &r->angles, n, a->head_dim)};
-    if (m->layout->lambda == DQ_LAMBDA_TOKEN) s.lambda = take(r, &r->lambda, n, a->n_out);
+    if (m->architecture->lambda == DQ_LAMBDA_TOKEN) s.lambda = take(r, &r->lambda, n, a->n_out);
     if (r->b->err.code != DQ_OK) {
         dq_backend_sync(r->b, err);
         return dq_runner_advise(r, n, err);

@@ -48,7 +48,7 @@ const dq_kv_spec *dq_runner_kv_spec(const dq_runner *r);
 /* Appends the batch to its sequences. All rows finish layer l before l + 1. *hidden is the state
  * after the last norm, [n_rows, dim], backend memory, valid until the next pass of this runner.
  * Ids outside the vocabulary are DQ_MISMATCH; a NaN or infinity in the final state is DQ_DAMAGED
- * naming the row's sequence and position. maps_only: *hidden is empty, and the state in front of the last layer's
+ * naming the row's sequence and position. maps_only: *hidden is empty, and the state before the last layer's
  * attention is looked at. DQ_STOPPED between layers after Ctrl-C. After any failure the
  * sequences of the batch hold a different length in each layer and must be freed. */
 dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pass, dq_mat *hidden,
@@ -56,7 +56,7 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
 /* Rows of one pass that memory holds beside what others have taken, at most `max`; all where the backend does
  * not know its memory. Counts scratch, cache and final states, with an eighth more for what is rounded up. */
 int64_t dq_runner_rows(const dq_runner *r, int64_t max);
-/* Says behind the text of a DQ_RESOURCE, met in a pass of so many rows, how many would fit. */
+/* Says after the text of a DQ_RESOURCE, met in a pass of so many rows, how many would fit. */
 dq_status dq_runner_advise(const dq_runner *r, int64_t rows, dq_err *err);
 
 #endif

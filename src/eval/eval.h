@@ -56,7 +56,7 @@ typedef struct dq_eval_kind {
                        dq_err *err);
     /* DQ_MISMATCH where rows of the source cannot run with such a cache. NULL: they can with all. */
     dq_status (*takes)(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err);
-    bool answered; /* items have their answers, so solved ones can stand in front of others */
+    bool answered; /* items have their answers, so solved ones can stand before others */
     /* Items that a model may have too few positions for, as eval_long.h treats them. */
     /* where nobody says what becomes of them; DQ_LONG_USUAL: there are none, and the functions
      * below but line are NULL */
@@ -103,7 +103,7 @@ struct dq_eval_source {
     void *own;             /* what other kinds make of the text; in the arena */
     int64_t n_skipped;     /* items that were too long and are gone (--long skip) */
     const int64_t *number; /* [units] of those left, in the file; NULL: all are there */
-    int64_t n_shots, seed; /* examples in front of every context, and the seed of their draw */
+    int64_t n_shots, seed; /* examples before every context, and the seed of their draw */
     const char *text;
     size_t len;
 };

@@ -5,7 +5,7 @@
 
 #include "kv/kv_field.h"
 
-/* Ids of the longest window, or of the longest context of one, behind which a cache is cut. */
+/* Ids of the longest window, or of the longest context of one, after which a cache is cut. */
 static int64_t longest_of_windows(const dq_windows *w, bool whole)
 {
     int64_t n = 0;

@@ -209,7 +209,7 @@ static dq_status run_beginning(run *x, dq_err *err)
     return DQ_OK;
 }
 
-/* What is behind the contexts. */
+/* What is after the contexts. */
 static dq_status run_rest(run *x, dq_err *err)
 {
     dq_pass_plan_clear(&x->plan);

@@ -1,5 +1,5 @@
 /* kind_generate: kinds of source whose units are prompts that a model continues greedily.
- * A request's n_cont is the number of new ids asked for; a row's top1 holds them, -1 behind the last.
+ * A request's n_cont is the number of new ids asked for; a row's top1 holds them, -1 after the last.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KIND_GENERATE_H
 #define DQ_KIND_GENERATE_H
@@ -13,7 +13,7 @@ typedef struct dq_eval_generate {
     int64_t max_new; /* new ids of a prompt at most */
     const char *const *stop;
     int n_stop;        /* texts that end a continuation and are not part of it */
-    const char *shots; /* in front of answered questions; NULL: none */
+    const char *shots; /* before answered questions; NULL: none */
 } dq_eval_generate;
 
 extern const dq_eval_kind dq_eval_answers; /* answered questions: exact_match, strict_match */

@@ -27,7 +27,7 @@ static dq_status add_example(dq_strbuf *out, const dq_icl_task *task, const dq_i
     return DQ_OK;
 }
 
-/* All demonstrations, each with what stands behind it. */
+/* All demonstrations, each with what stands after it. */
 static dq_status add_demos(dq_strbuf *out, const dq_icl_task *task, const dq_icl_data *d,
                            const dq_icl_block *b, dq_err *err)
 {

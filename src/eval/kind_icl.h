@@ -45,7 +45,7 @@ typedef struct dq_icl_plan {
 /* settings: dq_icl_settings; source->own: dq_icl_data. Metrics "acc" (dq_icl_walk) and "acc_ll"
  * (dq_icl_likeliest). */
 extern const dq_eval_kind dq_eval_icl_kind;
-/* The prompt of query q behind the demonstrations of b. Appends. */
+/* The prompt of query q after the demonstrations of b. Appends. */
 dq_status dq_icl_prompt(dq_strbuf *out, const dq_icl_task *task, const dq_icl_data *d,
                         const dq_icl_block *b, const dq_icl_example *q, dq_err *err);
 /* The label that item i of the row is given by a metric. */

@@ -39,7 +39,7 @@ static dq_status load(dq_eval *e, dq_eval_source *source, dq_err *err)
 
 /* ---- Prompts ---- */
 
-/* The ids that the template puts in front of a text. */
+/* The ids that the template puts before a text. */
 static dq_status template_ids(dq_needle_maker *m, dq_bos bos, dq_err *err)
 {
     int before = 0, after;

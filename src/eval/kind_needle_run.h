@@ -1,4 +1,4 @@
-/* kind_needle_run: the passes behind dq_eval_needle.
+/* kind_needle_run: the passes after dq_eval_needle.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KIND_NEEDLE_RUN_H
 #define DQ_KIND_NEEDLE_RUN_H

@@ -8,7 +8,7 @@
 #include "tasks/ruler.h"
 
 /* Metrics: "acc", the share of the answers that stand in the continuation, and "all_correct". A request's n_cont is
- * the number of new ids asked for; a row's top1 holds them, -1 behind the last. */
+ * the number of new ids asked for; a row's top1 holds them, -1 after the last. */
 extern const dq_eval_kind dq_eval_ruler;
 
 enum { DQ_RULER_LENGTHS = 32, DQ_RULER_DEFAULT_LENGTH = 4096 };
@@ -20,7 +20,7 @@ typedef struct dq_ruler_settings {
         n_lengths;   /* none: DQ_RULER_DEFAULT_LENGTH, or the fewest positions */
     int64_t samples; /* of a length; dq_eval.limit caps it */
     uint64_t seed;
-    bool known; /* the question stands in what a cache forgets and rounds, else behind it */
+    bool known; /* the question stands in what a cache forgets and rounds, else after it */
 } dq_ruler_settings;
 
 /* dq_eval_ids.own */

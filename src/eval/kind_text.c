@@ -37,7 +37,7 @@ static dq_status encode_text(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     return dq_slices_make(slices, &ids->win, corpus, s->counts.n, s->threshold, e->a, err);
 }
 
-/* Eviction happens in the middle of a window, behind a context that every window has. Without settings windows are chunks. */
+/* Eviction happens in the middle of a window, after a context that every window has. Without settings windows are chunks. */
 static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err)
 {
     const dq_text_settings *s = source->settings;

@@ -22,7 +22,7 @@ typedef struct text {
     int64_t n;
     double *x;
     int32_t *cluster, *part; /* [n] of all ids; of those in x */
-    int64_t *order;          /* [n] ids, a cluster behind the other */
+    int64_t *order;          /* [n] ids, a cluster after the other */
 } text;
 
 static void text_end(text *t)

@@ -22,14 +22,14 @@ typedef struct dq_confidence {
     dq_mean kld, same; /* NaN where n is 0 */
 } dq_confidence;
 
-/* Mean NLL of ids 1 .. at behind the beginning of each document, and the same less that of the
+/* Mean NLL of ids 1 .. at after the beginning of each document, and the same less that of the
  * reference; standard errors over documents. */
 typedef struct dq_position {
     int64_t at;
     dq_mean cumulative, difference;
 } dq_position;
 
-/* NLL of the ids from .. to - 1 behind the beginning of each document. */
+/* NLL of the ids from .. to - 1 after the beginning of each document. */
 typedef struct dq_position_bin {
     int64_t from, to, n;
     dq_mean nll, difference;

@@ -71,7 +71,7 @@ void dq_kv_cached_measure(dq_kv_cached *cached, dq_runner *r, const dq_kv_spec *
                           int64_t n)
 {
     dq_backend *b = dq_runner_backend(r);
-    const dq_headmap *map = &dq_runner_model(r)->map;
+    const dq_head_order *map = &dq_runner_model(r)->map;
     int64_t layers = dq_runner_model(r)->n_layers;
     dq_kv_bytes now = b->ops->kv_bytes(b, dq_runner_kv(r));
     add_bytes(&now, floor, -1);

@@ -10,7 +10,7 @@
  * grouped. */
 typedef struct dq_kv_cached {
     int64_t contexts;   /* measured */
-    int64_t missed;     /* sequences that ran with no boundary behind a context */
+    int64_t missed;     /* sequences that ran with no boundary after a context */
     int64_t tokens;     /* of the contexts, evicted ones included */
     int64_t tokens_cut; /* of the contexts of which something was evicted */
     int64_t slots;      /* tokens x layers x groups: what a whole cache holds */
@@ -21,9 +21,8 @@ typedef struct dq_kv_cached {
      * them that were codes. */
     int64_t reads, reads_coded;
     int64_t evicted, raised; /* contexts whose budget was applied; was raised */
-    int64_t
-        beyond;   /* contexts whose second reading stood behind the positions that the model has */
-    int64_t flat; /* see dq_evict_report */
+    int64_t beyond; /* contexts whose second pass stood after the positions that the model has */
+    int64_t flat;   /* see dq_evict_report */
     double gap_min; /* with `evicted`; see dq_kv_policy_gap */
 } dq_kv_cached;
 void dq_kv_cached_add(dq_kv_cached *into, const dq_kv_cached *from);
@@ -33,7 +32,7 @@ dq_status dq_kv_cached_floor(dq_kv_bytes *floor, dq_runner *r, int64_t n, dq_err
 void dq_kv_cached_measure(dq_kv_cached *cached, dq_runner *r, const dq_kv_spec *spec,
                           const dq_kv_bytes *floor, const int32_t *seq, const int32_t *prefix,
                           int64_t n);
-/* Adds what the rows at n positions of a sequence read; positions may stand there several times. Behind the
+/* Adds what the rows at n positions of a sequence read; positions may stand there several times. After the
  * pass that had these rows, before anything is forgotten. */
 dq_status dq_kv_cached_reads(dq_kv_cached *cached, dq_runner *r, int32_t seq, const int32_t *pos,
                              int64_t n, dq_err *err);

@@ -158,7 +158,7 @@ dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor,
     if (!next) return err->code;
     if (s->evictor) {
         dq_evictor_run(s->evictor, &batch, next, &report, err);
-        s->work.computed += report.reread;
+        s->work.computed += report.second_pass;
         s->work.seconds += dq_os_seconds() - start;
     }
     if (floor && err->code == DQ_OK) {

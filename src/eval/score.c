@@ -10,7 +10,7 @@
  *
  * Each of these sequences is a `feed`: positions begin .. end - 1 of one request. What was cached first is what is
  * compressed: the shared prefix, or else the contexts. With kv->evict.every, later feeds run in pieces of
- * so many ids, all feeds side by side, with an eviction behind each piece.
+ * so many ids, all feeds side by side, with an eviction after each piece.
  * SPDX-License-Identifier: MIT */
 #include "eval/score.h"
 
@@ -142,7 +142,7 @@ typedef struct feed {
     int32_t seq;
     int64_t begin, end;
     int64_t req,
-        req_end; /* requests whose first scored id is asked for behind their common context */
+        req_end; /* requests whose first scored id is asked for after their common context */
 } feed;
 
 /* A group of items on its way. */
@@ -232,7 +232,7 @@ static dq_status evict_feeds(const group *g, int64_t fed, dq_err *err)
         next[batch.n_seq++] = (int32_t)(f->begin + fed);
     }
     if (batch.n_seq) DQ_TRY(dq_evictor_run(s->evictor, &batch, next, &report, err));
-    s->work.computed += report.reread;
+    s->work.computed += report.second_pass;
     s->work.seconds += dq_os_seconds() - start;
     return DQ_OK;
 }

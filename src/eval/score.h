@@ -36,10 +36,10 @@ void dq_score_end(dq_scorer *s);
 /* Opens an empty sequence, or a copy of `parent` if that is not negative. -1: see err. */
 int32_t dq_score_open(dq_scorer *s, int32_t parent, dq_err *err);
 void dq_score_close(dq_scorer *s, const int32_t *seq, int64_t n);
-/* Ids of a sequence between two evictions behind its context: kv->evict.every, or INT32_MAX where none follows. */
+/* Ids of a sequence between two evictions after its context: kv->evict.every, or INT32_MAX where none follows. */
 int64_t dq_score_piece(const dq_scorer *s);
 
-/* Where answers go: ln of the probability of each scored id behind the ids before it, and the most likely id
+/* Where answers go: ln of the probability of each scored id after the ids before it, and the most likely id
  * there. */
 typedef struct dq_scores {
     double *logp;
@@ -60,13 +60,13 @@ int64_t dq_score_rows(const dq_runner *r, bool shared);
  * by group. */
 int64_t dq_score_group(const dq_requests *q, int64_t begin, int64_t max_rows, bool shared);
 
-/* Ids of a request that are fed behind the shared prefix: the last one's successor is not asked for. */
+/* Ids of a request that are fed after the shared prefix: the last one's successor is not asked for. */
 int64_t dq_score_fed(const dq_request *r);
 
 /* Items begin .. end - 1 (one group); `out` is indexed by dq_request.value. With a compressed cache contexts
- * come first, then eviction, then the rest of each choice behind a copy, in pieces of kv->evict.every
- * tokens with an eviction behind each; where there is a shared prefix, that is what is compressed, once, and contexts go
- * behind a copy of it. After a failure the scorer may go on with other items. */
+ * come first, then eviction, then the rest of each choice after a copy, in pieces of kv->evict.every
+ * tokens with an eviction after each; where there is a shared prefix, that is what is compressed, once, and contexts go
+ * after a copy of it. After a failure the scorer may go on with other items. */
 dq_status dq_score_items(dq_scorer *s, const dq_requests *q, int64_t begin, int64_t end,
                          dq_scores out, dq_err *err);
 

@@ -162,7 +162,7 @@ dq_status dq_export_config_settings(const char **out, size_t *len, dq_export *x,
     json_object_set_new(o, "schema", json_string("dq-settings/1"));
     json_object_set_new(o, "dq_version", json_string(x->set.dq_version));
     json_object_set_new(o, "format", json_string(dq_export_form_name[x->set.form]));
-    json_object_set_new(o, "architecture", json_string(i->family));
+    json_object_set_new(o, "architecture", json_string(i->architecture));
     json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
     json_object_set_new(o, "source_fingerprint", json_string(i->fingerprint));
     json_object_set_new(o, "logit", logit);

@@ -86,12 +86,12 @@ static const dq_weight_format *type_of(const char **why, dq_remedy *remedy, dq_e
 dq_status dq_export_gguf_check(dq_export *x, dq_err *err)
 {
     const dq_model *m = x->model;
-    if (strcmp(m->layout->family, "llama") != 0)
+    if (strcmp(m->architecture->name, "llama") != 0)
         return dq_fail_with(
             err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
             "%s: architecture %s (%s): llama.cpp has no such graph, so GGUF is for plain "
             "Llamas only.",
-            m->path, m->layout->family, m->layout->about);
+            m->path, m->architecture->name, m->architecture->about);
     return dq_model_check_weights(m, err);
 }
 

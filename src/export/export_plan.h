@@ -29,7 +29,7 @@ typedef struct dq_export_slot {
     int shard;
 } dq_export_slot;
 
-/* A file: a text, or the slots first .. end - 1 behind a head. */
+/* A file: a text, or the slots first .. end - 1 after a head. */
 typedef struct dq_export_content {
     const char *text;
     size_t len;

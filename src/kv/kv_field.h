@@ -50,7 +50,7 @@ const char *dq_kv_field_title(int place);
 bool dq_kv_field_evicts(const dq_kv_field *f);
 /* Files and recipes hold it. */
 bool dq_kv_field_stored(const dq_kv_field *f, const dq_kv_config *c);
-/* c's `later` field becomes what it is in a file that does not name it; behind k_bits and v_bits. */
+/* c's `later` field becomes what it is in a file that does not name it; after k_bits and v_bits. */
 void dq_kv_field_leave_out(const dq_kv_field *f, dq_kv_config *c);
 
 /* How a setting is written down. */

@@ -340,7 +340,7 @@ dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *poo
     candidate *all = dq_block_new((size_t)total, sizeof *all, err);
     if (!all) return err->code;
     for (int g = 0; g < pool->n_groups; g++) {
-        /* the floor is taken at once; what stands behind it joins the pool */
+        /* the floor is taken at once; what stands after it joins the pool */
         const int64_t safe_tokens = dq_kv_policy_protected(group[g].pos, group[g].n, safe);
         const int64_t spare = pool->budget > safe_tokens ? pool->budget - safe_tokens : 0;
         const int64_t floor = pool->floor ? (spare + pool->floor - 1) / pool->floor : 0;

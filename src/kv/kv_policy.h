@@ -28,7 +28,7 @@ enum { /* columns, as bits of dq_kv_policy.needs */
        DQ_NEEDS_DIFF = 8,
        DQ_NEEDS_LOO = 16,
        DQ_NEEDS_KEY_NORM = 32,
-       DQ_NEEDS_PEAK = 64, /* the prefix is read again behind itself, see reread.h */
+       DQ_NEEDS_PEAK = 64, /* the prefix is read again after itself, see second_pass.h */
        DQ_NEEDS_KEY_COSINE = 128,
        DQ_NEEDS_KEY_LEVERAGE = 256,
        /* sums over query rows: a window of rows says something, and a sequence must be watched */

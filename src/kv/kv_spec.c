@@ -181,8 +181,8 @@ int64_t dq_evict_window(const dq_evict_spec *evict)
 
 int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t)
 {
-    int64_t behind = (int64_t)t + 1 - spec->recent;
-    return behind > 0 ? (int32_t)(behind / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS) : 0;
+    int64_t after = (int64_t)t + 1 - spec->recent;
+    return after > 0 ? (int32_t)(after / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS) : 0;
 }
 
 /* How many of n ascending positions are below `end`. */

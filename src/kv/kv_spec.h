@@ -90,7 +90,7 @@ typedef struct dq_kv_spec {
     dq_kv_dense dense;
     bool rotate_k, rotate_v; /* normalized Hadamard over head_dim: on Q and K after RoPE, on V */
     int sink;                /* tokens at positions below it are never coded and never evicted */
-    int recent;              /* a page is coded once its last token is this far behind */
+    int recent;              /* a page is coded once its last token is this far after */
     dq_evict_spec evict;     /* stands last, see kv_field.c */
 } dq_kv_spec;
 
@@ -99,7 +99,7 @@ extern const dq_kv_spec dq_kv_plain; /* 16:16 in f32, nothing rotated or evicted
 /* The widths of keys and values as everything printed has them, "8:4" or "3|5+3:3|6"; returns text. */
 enum { DQ_KV_TEXT = DQ_KV_LISTS + 32 };
 const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s);
-/* With what is not usual about codes, what is not coded and the rotation behind them, "8:4 page f16 rotated". */
+/* With what is not usual about codes, what is not coded and the rotation after them, "8:4 page f16 rotated". */
 const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s);
 /* Of keys or values, the mean over layers and heads; `widths` must be those of a model. */
 double dq_kv_mean_bits(const dq_kv_spec *s, bool values);

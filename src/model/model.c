@@ -85,9 +85,9 @@ static dq_status describe_prequant(opened *o, dq_err *err)
 static dq_status build_from_checkpoint(opened *o, dq_pairing pairing, dq_err *err)
 {
     const json_t *config = dq_checkpoint_config(o->checkpoint);
-    const dq_layout
-        *layout; /* before the weights: another copy of a family that is not run would not help */
-    if (dq_layout_find(&layout, config, err) != DQ_OK) return dq_in(err, "config.json: ");
+    const dq_architecture
+        *arch; /* before the weights: another copy of one that is not run would not help */
+    if (dq_architecture_find(&arch, config, err) != DQ_OK) return dq_in(err, "config.json: ");
     DQ_TRY(dq_prequant_open(&o->prequant, o->checkpoint, err));
     dq_source source =
         o->prequant ? dq_prequant_source(o->prequant) : dq_checkpoint_source(o->checkpoint);
@@ -105,7 +105,7 @@ static dq_status open_checkpoint(opened *o, const char *path, dq_pairing pairing
 /* ---- Containers and other files ---- */
 
 /* Widths by layer and roles are of one model: no option mends a file that has another's, as none stands for the stored ones
- * before the file is open. Other head maps than the layout's may not part the maps that the widths tell apart. */
+ * before the file is open. Other head orders than the architecture's may not part the maps that the widths tell apart. */
 static dq_status check_stored_lists(const dq_model *m, dq_err *err)
 {
     dq_kv_spec spec;
@@ -113,10 +113,10 @@ static dq_status check_stored_lists(const dq_model *m, dq_err *err)
     if ((!m->kv.widths[0] && !m->kv.evict.roles[0]) ||
         dq_model_kv_spec(&spec, &m->kv, m, DQ_NUM_F32, &why) == DQ_OK)
         return DQ_OK;
-    if (m->map.pairing != m->layout->pairing)
+    if (m->map.pairing != m->architecture->pairing)
         return dq_fail(err, DQ_MISMATCH,
-                       "the settings of /kv_cache do not go with the head map %s: %s",
-                       dq_headmap_pairing_name(m->map.pairing), why.text);
+                       "the settings of /kv_cache do not go with the head order %s: %s",
+                       dq_head_order_pairing_name(m->map.pairing), why.text);
     return dq_fail(
         err, DQ_DAMAGED,
         "the settings of /kv_cache are not of this model: %s. The container is damaged, or "
@@ -378,7 +378,7 @@ dq_status dq_model_file(const dq_model *m, const char *name, const char **text, 
 }
 
 /* Widths of keys by map, where they have no map of their own. */
-static dq_status check_maps(const dq_kv_spec *s, const dq_headmap *map, dq_err *err)
+static dq_status check_maps(const dq_kv_spec *s, const dq_head_order *map, dq_err *err)
 {
     const dq_remedy one = {.code = DQ_REMEDY_KV_MAPS};
     dq_kv_widths w;
@@ -389,7 +389,7 @@ static dq_status check_maps(const dq_kv_spec *s, const dq_headmap *map, dq_err *
         return dq_fail_with(err, DQ_MISMATCH, one,
                             "the widths of keys are for two maps, and the model has one");
     for (int i = 0; i < map->n_kv; i++) {
-        if (dq_headmap_key_map(map, i) < 0)
+        if (dq_head_order_key_map(map, i) < 0)
             return dq_fail_with(err, DQ_MISMATCH, one,
                                 "the widths of keys differ by map, and both maps of the model "
                                 "read the same keys");
@@ -398,7 +398,7 @@ static dq_status check_maps(const dq_kv_spec *s, const dq_headmap *map, dq_err *
 }
 
 /* A policy that goes by the second map alone would keep the first tokens of a model that has none. */
-static dq_status check_policy(const dq_kv_spec *s, const dq_headmap *map, dq_err *err)
+static dq_status check_policy(const dq_kv_spec *s, const dq_head_order *map, dq_err *err)
 {
     const dq_kv_policy *p = s->evict.policy;
     if (!p || p->needs != DQ_NEEDS_MASS2 || map->n_maps > 1) return DQ_OK;

@@ -1,4 +1,4 @@
-/* model: weights, head map and constants of one model, from a checkpoint folder or a container.
+/* model: weights, head order and constants of one model, from a checkpoint folder or a container.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_MODEL_H
 #define DQ_MODEL_H
@@ -7,7 +7,7 @@
 #include "checkpoint/prequant.h"
 #include "kv/kv_config.h"
 #include "kv/logit_spec.h"
-#include "model/layouts.h"
+#include "model/architecture.h"
 
 typedef struct dq_layer {
     dq_attn attn;
@@ -24,11 +24,11 @@ typedef struct dq_layer {
 typedef struct dq_model {
     const char *path; /* as given */
     const char *name; /* last part of the path */
-    const dq_layout *layout;
+    const dq_architecture *architecture;
     int dim, ffn, n_layers, vocab, max_positions;
     float norm_eps;
     dq_rope rope;
-    dq_headmap map;
+    dq_head_order map;
     dq_layer *layer;       /* [n_layers] */
     dq_weight embed, head; /* head shares embed's memory when tied */
     bool tied;
@@ -58,8 +58,8 @@ typedef struct dq_model {
 } dq_model;
 
 /* A folder with config.json, or a dq container (.h5); the model keeps its source open. Every tensor
- * that the layout names must be there with the expected shape, and every tensor there must be named
- * by the layout: missing is DQ_DAMAGED, unexpected is DQ_MISMATCH, both by name. */
+ * that the architecture names must be there with the expected shape, and every tensor there must be named
+ * by the architecture: missing is DQ_DAMAGED, unexpected is DQ_MISMATCH, both by name. */
 dq_status dq_model_open(dq_model **out, const char *path, dq_err *err);
 /* The same, with the heads of a checkpoint whose order is in doubt paired by the caller's word; DQ_PAIR_COUNT: its own.
  * A pairing of another shape is DQ_MISMATCH; a model of one map per head keeps its own. */
@@ -82,7 +82,7 @@ const dq_checkpoint *dq_model_checkpoint(const dq_model *m);
 dq_status dq_model_file(const dq_model *m, const char *name, const char **text, size_t *len,
                         dq_err *err);
 
-/* The parts behind dq_model_open, for tests. */
+/* The parts after dq_model_open, for tests. */
 /* *m is zeroed by the caller. What is made here lives in the arena; weights stay where the source
  * has them. Defined in model_build.c. */
 dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *source,

@@ -21,7 +21,7 @@ typedef struct builder {
 /* The name of a role's tensor; layer is ignored where the name has no place for it. */
 static void role_name(char name[MAX_NAME], const builder *b, dq_role role, int layer)
 {
-    const char *pattern = b->m->layout->name[role], *hole = strstr(pattern, "%d");
+    const char *pattern = b->m->architecture->tensor[role], *hole = strstr(pattern, "%d");
     if (hole)
         snprintf(name, MAX_NAME, "%.*s%d%s", (int)(hole - pattern), pattern, layer, hole + 2);
     else
@@ -87,7 +87,7 @@ static dq_status load_weight(builder *b, dq_role role, int layer, dq_weight *w, 
     return DQ_OK;
 }
 
-/* A vector as f32 in the arena. NULL in *out when the layout or the configuration has none. */
+/* A vector as f32 in the arena. NULL in *out when the architecture or the configuration has none. */
 static dq_status load_vector(builder *b, dq_role role, int layer, const float **out, dq_err *err)
 {
     dq_weight w;
@@ -192,7 +192,7 @@ static dq_status load_layer_lambda(builder *b, int l, dq_layer *layer, dq_err *e
         DQ_TRY(load_vector(b, (dq_role)(DQ_ROLE_LAMBDA_Q1 + i), l, &v[i], err));
     double init = b->plan->constant_lambda_init
                       ? b->plan->lambda_init
-                      : 0.8 - 0.6 * exp(-0.3 * ((double)l - b->m->layout->depth_shift));
+                      : 0.8 - 0.6 * exp(-0.3 * ((double)l - b->m->architecture->depth_shift));
     double lambda = exp(dot(v[0], v[1], d)) - exp(dot(v[2], v[3], d)) + init;
     layer->lambda_init = (float)init;
     layer->attn.lambda = (float)lambda;
@@ -207,7 +207,7 @@ static dq_status load_layer_lambda(builder *b, int l, dq_layer *layer, dq_err *e
 
 static dq_status load_lambda(builder *b, int l, dq_layer *layer, dq_err *err)
 {
-    const dq_lambda_kind kind = b->m->layout->lambda;
+    const dq_lambda_kind kind = b->m->architecture->lambda;
     layer->attn.lambda_kind = kind;
     layer->attn.out_scale = 1.0f;
     if (kind == DQ_LAMBDA_LAYER) return load_layer_lambda(b, l, layer, err);
@@ -277,7 +277,8 @@ static bool is_expected(const builder *b, const char *name)
 {
     if (strstr(name, "rotary_emb.inv_freq")) return true; /* left over from old versions */
     for (int r = 0; r < DQ_ROLE_COUNT; r++) {
-        if (b->plan->wanted[r] && matches(b->m->layout->name[r], name, b->m->n_layers)) return true;
+        if (b->plan->wanted[r] && matches(b->m->architecture->tensor[r], name, b->m->n_layers))
+            return true;
     }
     return false;
 }
@@ -290,7 +291,7 @@ static dq_status check_all_used(const builder *b, dq_err *err)
             return dq_fail(err, DQ_MISMATCH,
                            "tensor \"%s\" does not belong to a %s model of %d layers with this "
                            "configuration",
-                           name, b->m->layout->family, b->m->n_layers);
+                           name, b->m->architecture->name, b->m->n_layers);
     }
     return DQ_OK;
 }

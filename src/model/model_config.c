@@ -1,4 +1,4 @@
-/* model_config: see model_config.h. config.json is read by the layout's row: required keys, keys with only one
+/* model_config: see model_config.h. config.json is read by the architecture's row: required keys, keys with only one
  * value that is run, sizes, heads, rotary parameters. Then every role gets its shape, or is marked absent, and the
  * loader compares tensors with that and nothing else.
  * SPDX-License-Identifier: MIT */
@@ -26,14 +26,14 @@ static dq_status read_sizes(dq_model *m, const json_t *config, dq_err *err)
     return read_int(&m->max_positions, config, "max_position_embeddings", 1 << 30, &positions, err);
 }
 
-/* The pairing of the layout, or the one the caller wants to try on the same shapes. */
-static dq_status choose_pairing(dq_pairing *pairing, const dq_layout *layout, dq_err *err)
+/* The pairing of the architecture, or the one the caller wants to try on the same shapes. */
+static dq_status choose_pairing(dq_pairing *pairing, const dq_architecture *arch, dq_err *err)
 {
-    if (*pairing == DQ_PAIR_COUNT || layout->pairing == DQ_PAIR_NONE) *pairing = layout->pairing;
-    if (dq_headmap_pairing_same_shape(layout->pairing, *pairing)) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH, "head map \"%s\" does not fit a %s model, which has \"%s\"",
-                   dq_headmap_pairing_name(*pairing), layout->family,
-                   dq_headmap_pairing_name(layout->pairing));
+    if (*pairing == DQ_PAIR_COUNT || arch->pairing == DQ_PAIR_NONE) *pairing = arch->pairing;
+    if (dq_head_order_pairing_same_shape(arch->pairing, *pairing)) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "head order \"%s\" does not fit a %s model, which has \"%s\"",
+                   dq_head_order_pairing_name(*pairing), arch->name,
+                   dq_head_order_pairing_name(arch->pairing));
 }
 
 static dq_status read_heads(dq_model *m, const json_t *config, dq_pairing pairing, dq_arena *a,
@@ -44,7 +44,7 @@ static dq_status read_heads(dq_model *m, const json_t *config, dq_pairing pairin
     int n_q, n_kv, head_dim, n_noise = 0;
     DQ_TRY(read_int(&n_q, config, "num_attention_heads", MAX_HEADS, NULL, err));
     DQ_TRY(read_int(&n_kv, config, "num_key_value_heads", MAX_HEADS, &n_q, err));
-    if (m->layout->pairing == DQ_PAIR_GROUPED)
+    if (m->architecture->pairing == DQ_PAIR_GROUPED)
         DQ_TRY(read_int(&n_noise, config, "num_noise_heads", MAX_HEADS, &none, err));
     head_dim = m->dim / n_q;
     const json_t *stated = json_object_get(config, "head_dim");
@@ -56,8 +56,8 @@ static dq_status read_heads(dq_model *m, const json_t *config, dq_pairing pairin
             "hidden_size %d is not a multiple of num_attention_heads %d, and there is no "
             "head_dim",
             m->dim, n_q);
-    DQ_TRY(choose_pairing(&pairing, m->layout, err));
-    return dq_headmap_build(&m->map, pairing, n_q, n_kv, head_dim, n_noise, a, err);
+    DQ_TRY(choose_pairing(&pairing, m->architecture, err));
+    return dq_head_order_build(&m->map, pairing, n_q, n_kv, head_dim, n_noise, a, err);
 }
 
 static bool present(const json_t *config, const char *key)
@@ -75,34 +75,34 @@ static dq_status read_eps(float *out, dq_model *m, const json_t *config, const c
         return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected more than 0 and at most 1, found %g",
                        key, eps);
     *out = (float)eps;
-    if (!m->layout->warn_eps || present(config, key)) return DQ_OK;
+    if (!m->architecture->warn_eps || present(config, key)) return DQ_OK;
     const char *text = dq_textf(a, err, "config.json has no \"%s\": %g is assumed", key, fallback);
     return text ? dq_model_config_warn(m, a, text, err) : err->code;
 }
 
-/* The names of the one activation that a layout has. */
+/* The names of the one activation that an architecture has. */
 static dq_status check_act(const dq_model *m, const json_t *config, dq_err *err)
 {
     static const char *const names[][2] = {
         [DQ_ACT_SILU] = {"silu", "swish"}, [DQ_ACT_POLYNORM] = {"poly_norm", "polynorm"}};
-    const char *const *want = names[m->layout->act];
+    const char *const *want = names[m->architecture->act];
     const char *act = NULL;
     DQ_TRY(dq_json_text(&act, config, "hidden_act", &want[0], err));
     if (strcmp(act, want[0]) != 0 && strcmp(act, want[1]) != 0)
         return dq_fail(err, DQ_MISMATCH,
                        "key \"hidden_act\": \"%s\" is not supported for %s "
                        "(expected \"%s\")",
-                       act, m->layout->family, want[0]);
+                       act, m->architecture->name, want[0]);
     return DQ_OK;
 }
 
 /* theta may also stand among the rotary parameters; where several objects hold such, only the one
  * that counts does. */
-static dq_status check_required(const dq_layout *layout, const json_t *config, dq_err *err)
+static dq_status check_required(const dq_architecture *arch, const json_t *config, dq_err *err)
 {
     const json_t *rotary;
     const char *where;
-    for (const char *const *key = layout->required; key && *key; key++) {
+    for (const char *const *key = arch->required; key && *key; key++) {
         bool found = present(config, *key);
         if (!found && strcmp(*key, "rope_theta") == 0) {
             DQ_TRY(dq_model_config_rope(&rotary, &where, config, err));
@@ -110,15 +110,15 @@ static dq_status check_required(const dq_layout *layout, const json_t *config, d
         }
         if (!found)
             return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing (a %s model needs it)", *key,
-                           layout->family);
+                           arch->name);
     }
     return DQ_OK;
 }
 
 /* Keys of which only one value is run. */
-static dq_status check_only(const dq_layout *layout, const json_t *config, dq_err *err)
+static dq_status check_only(const dq_architecture *arch, const json_t *config, dq_err *err)
 {
-    for (const dq_only *o = layout->only; o && o->key; o++) {
+    for (const dq_only *o = arch->only; o && o->key; o++) {
         const json_t *v = json_object_get(config, o->key);
         if (!present(config, o->key)) continue;
         if (!json_is_boolean(v) && !json_is_number(v))
@@ -126,23 +126,22 @@ static dq_status check_only(const dq_layout *layout, const json_t *config, dq_er
         double x = json_is_boolean(v) ? json_is_true(v) : json_number_value(v);
         if (x < o->value || x > o->value)
             return dq_fail(err, DQ_MISMATCH, "key \"%s\": only %s is supported for %s", o->key,
-                           o->value > 0 ? "1" : "false", layout->family);
+                           o->value > 0 ? "1" : "false", arch->name);
     }
     return DQ_OK;
 }
 
 /* Table 6 of the paper: without the norm over each head, and lambda_init the same in every layer. */
-static dq_status read_ablation(dq_model_config *plan, const dq_layout *layout, const json_t *config,
-                               dq_err *err)
+static dq_status read_ablation(dq_model_config *plan, const dq_architecture *arch,
+                               const json_t *config, dq_err *err)
 {
-    const char *const usual = layout->head_norm ? "rms" : "none", *norm = usual;
+    const char *const usual = arch->head_norm ? "rms" : "none", *norm = usual;
     const json_t *init = json_object_get(config, "lambda_init");
-    plan->head_norm = layout->head_norm;
-    if (!layout->variant) return DQ_OK;
-    if (!layout->ablation && (present(config, "sub_norm") || present(config, "lambda_init")))
+    plan->head_norm = arch->head_norm;
+    if (!arch->variant) return DQ_OK;
+    if (!arch->ablation && (present(config, "sub_norm") || present(config, "lambda_init")))
         return dq_fail(err, DQ_MISMATCH,
-                       "keys \"sub_norm\" and \"lambda_init\" have no meaning for %s",
-                       layout->family);
+                       "keys \"sub_norm\" and \"lambda_init\" have no meaning for %s", arch->name);
     DQ_TRY(dq_json_text(&norm, config, "sub_norm", &usual, err));
     if (strcmp(norm, "rms") != 0 && strcmp(norm, "none") != 0)
         return dq_fail(err, DQ_MISMATCH,
@@ -150,9 +149,8 @@ static dq_status read_ablation(dq_model_config *plan, const dq_layout *layout, c
                        norm);
     plan->head_norm = strcmp(norm, "rms") == 0;
     if (!present(config, "lambda_init")) return DQ_OK;
-    if (layout->lambda != DQ_LAMBDA_LAYER)
-        return dq_fail(err, DQ_MISMATCH, "key \"lambda_init\" has no meaning for %s",
-                       layout->family);
+    if (arch->lambda != DQ_LAMBDA_LAYER)
+        return dq_fail(err, DQ_MISMATCH, "key \"lambda_init\" has no meaning for %s", arch->name);
     if (json_is_string(init) && strcmp(json_string_value(init), "depth") == 0) return DQ_OK;
     plan->constant_lambda_init = true;
     plan->lambda_init = json_number_value(init);
@@ -161,17 +159,17 @@ static dq_status read_ablation(dq_model_config *plan, const dq_layout *layout, c
     return DQ_OK;
 }
 
-static void want_roles(dq_model_config *plan, const dq_layout *layout, bool attention_bias,
+static void want_roles(dq_model_config *plan, const dq_architecture *arch, bool attention_bias,
                        bool mlp_bias)
 {
     static const dq_role attention[] = {DQ_ROLE_Q_BIAS, DQ_ROLE_K_BIAS, DQ_ROLE_V_BIAS,
                                         DQ_ROLE_O_BIAS};
     static const dq_role mlp[] = {DQ_ROLE_GATE_BIAS, DQ_ROLE_UP_BIAS, DQ_ROLE_DOWN_BIAS};
-    for (int r = 0; r < DQ_ROLE_COUNT; r++) plan->wanted[r] = layout->name[r] != NULL;
+    for (int r = 0; r < DQ_ROLE_COUNT; r++) plan->wanted[r] = arch->tensor[r] != NULL;
     for (size_t i = 0; i < sizeof attention / sizeof *attention; i++)
         plan->wanted[attention[i]] &= attention_bias;
     for (size_t i = 0; i < sizeof mlp / sizeof *mlp; i++)
-        plan->wanted[mlp[i]] &= mlp_bias && layout->mlp_bias;
+        plan->wanted[mlp[i]] &= mlp_bias && arch->mlp_bias;
     plan->wanted[DQ_ROLE_HEAD_GAIN] &= plan->head_norm;
 }
 
@@ -212,25 +210,25 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
 {
     static const bool no = false;
     bool attention_bias = false, mlp_bias = false;
-    DQ_TRY(dq_layout_find(&m->layout, config, err));
-    const dq_layout *layout = m->layout;
-    DQ_TRY(check_required(layout, config, err));
-    DQ_TRY(check_only(layout, config, err));
+    DQ_TRY(dq_architecture_find(&m->architecture, config, err));
+    const dq_architecture *arch = m->architecture;
+    DQ_TRY(check_required(arch, config, err));
+    DQ_TRY(check_only(arch, config, err));
     DQ_TRY(read_sizes(m, config, err));
     DQ_TRY(read_heads(m, config, pairing, a, err));
-    DQ_TRY(read_ablation(plan, layout, config, err));
-    DQ_TRY(read_eps(&m->norm_eps, m, config, "rms_norm_eps", layout->default_norm_eps, a, err));
-    plan->head_eps = (float)layout->default_head_eps;
-    if (layout->head_eps_key)
-        DQ_TRY(read_eps(&plan->head_eps, m, config, layout->head_eps_key, layout->default_head_eps,
-                        a, err));
+    DQ_TRY(read_ablation(plan, arch, config, err));
+    DQ_TRY(read_eps(&m->norm_eps, m, config, "rms_norm_eps", arch->default_norm_eps, a, err));
+    plan->head_eps = (float)arch->default_head_eps;
+    if (arch->head_eps_key)
+        DQ_TRY(read_eps(&plan->head_eps, m, config, arch->head_eps_key, arch->default_head_eps, a,
+                        err));
     DQ_TRY(check_act(m, config, err));
     DQ_TRY(dq_json_bool(&m->tied, config, "tie_word_embeddings", &no, err));
     DQ_TRY(dq_json_bool(&attention_bias, config, "attention_bias", &no, err));
-    if (layout->mlp_bias) DQ_TRY(dq_json_bool(&mlp_bias, config, "mlp_bias", &no, err));
-    DQ_TRY(dq_model_rope_read(&m->rope, layout->rope, m->map.head_dim, config, m->max_positions, a,
+    if (arch->mlp_bias) DQ_TRY(dq_json_bool(&mlp_bias, config, "mlp_bias", &no, err));
+    DQ_TRY(dq_model_rope_read(&m->rope, arch->rope, m->map.head_dim, config, m->max_positions, a,
                               err));
-    want_roles(plan, layout, attention_bias, mlp_bias);
+    want_roles(plan, arch, attention_bias, mlp_bias);
     set_shapes(plan, m);
     return DQ_OK;
 }

@@ -14,7 +14,7 @@ typedef struct dq_model_config {
     double lambda_init;
 } dq_model_config;
 
-/* Fills *plan and, in *m, layout, sizes, head map, rotation, norm_eps, tied. */
+/* Fills *plan and, in *m, architecture, sizes, head order, rotation, norm_eps, tied. */
 dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t *config,
                                dq_pairing pairing, dq_arena *a, dq_err *err);
 

@@ -1,4 +1,4 @@
-/* published: see published.h. A table, searched by the family and the sizes of a model. Totals come from the
+/* published: see published.h. A table, searched by the architecture and the sizes of a model. Totals come from the
  * repositories' own metadata.
  * SPDX-License-Identifier: MIT */
 #include "model/published.h"
@@ -20,10 +20,10 @@ const dq_published *dq_published_find(const dq_model *m)
 {
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         const dq_published *p = &table[i];
-        if (strcmp(p->family, m->layout->family) == 0 && p->vocab == m->vocab && p->dim == m->dim &&
-            p->n_layers == m->n_layers && p->n_q == m->map.n_q && p->n_kv == m->map.n_kv &&
-            p->head_dim == m->map.head_dim && p->n_out == m->map.n_out && p->ffn == m->ffn &&
-            p->tied == m->tied)
+        if (strcmp(p->architecture, m->architecture->name) == 0 && p->vocab == m->vocab &&
+            p->dim == m->dim && p->n_layers == m->n_layers && p->n_q == m->map.n_q &&
+            p->n_kv == m->map.n_kv && p->head_dim == m->map.head_dim && p->n_out == m->map.n_out &&
+            p->ffn == m->ffn && p->tied == m->tied)
             return p;
     }
     return NULL;

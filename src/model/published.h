@@ -7,7 +7,7 @@
 
 typedef struct dq_published {
     const char *names; /* repositories, comma separated */
-    const char *family;
+    const char *architecture;
     int vocab, dim, n_layers, n_q, n_kv, head_dim, n_out, ffn;
     bool tied;
     int64_t params;

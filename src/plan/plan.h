@@ -137,7 +137,7 @@ double dq_plan_trial_flop(const dq_plan *p);
 /* All of it. After DQ_STOPPED, and after other failures, what was found is in out.journal, and a plan with `resume` goes on
  * from there to the same result; the failure says so. */
 dq_status dq_plan_run(dq_plan *p, dq_err *err);
-/* Behind a failure of what is made of a plan, too: says what is kept. Returns err->code. */
+/* After a failure of what is made of a plan, too: says what is kept. Returns err->code. */
 dq_status dq_plan_failed(dq_plan *p, dq_err *err);
 /* Drops the journal: what it holds is written elsewhere. */
 void dq_plan_done(dq_plan *p);

@@ -41,7 +41,7 @@ static const char *shown(dq_arena *a, const json_t *v, dq_err *err)
     return out;
 }
 
-/* "calib.sha256: begun with X, this run has Y": the first member that differs, behind `path`. */
+/* "calib.sha256: begun with X, this run has Y": the first member that differs, after `path`. */
 static const char *difference(dq_arena *a, const char *path, const json_t *was, const json_t *now,
                               dq_err *err)
 {

@@ -15,7 +15,7 @@ typedef struct dq_plan_journal {
     bool resumes;     /* what an earlier run left stays, even where this one fails */
 } dq_plan_journal;
 
-/* What a line behind the first means; the line goes away behind it. */
+/* What a line after the first means; the line goes away after it. */
 typedef dq_status dq_plan_journal_take(void *arg, json_t *line, dq_err *err);
 
 /* A member of `of` that comes of a file, for messages. */
@@ -53,7 +53,7 @@ dq_status dq_plan_journal_put(dq_plan_journal *j, json_t *line, dq_err *err);
 void dq_plan_journal_end(dq_plan_journal *j, bool done);
 /* Whether a failure leaves what a later run goes on from: it is none of the inputs'. */
 bool dq_plan_journal_resumable(const dq_err *err);
-/* Behind a failure: says what is kept, or ends a journal with nothing in it. Returns err->code. */
+/* After a failure: says what is kept, or ends a journal with nothing in it. Returns err->code. */
 dq_status dq_plan_journal_failed(dq_plan_journal *j, dq_err *err);
 
 #endif

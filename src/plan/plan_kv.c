@@ -5,11 +5,11 @@
 #include <string.h>
 
 /* Whether each KV head's keys are for the logits of one map, so that keys of a layer can have two widths. */
-static int key_maps(const dq_headmap *map)
+static int key_maps(const dq_head_order *map)
 {
     if (map->n_maps < 2) return 1;
     for (int i = 0; i < map->n_kv; i++) {
-        if (dq_headmap_key_map(map, i) < 0) return 1;
+        if (dq_head_order_key_map(map, i) < 0) return 1;
     }
     return 2;
 }

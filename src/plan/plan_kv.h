@@ -1,6 +1,6 @@
 /* plan_kv: which widths the per-channel codes of a KV cache get by layer and map for a mean of bits, measured on a text.
  *
- * Windows of the text, one behind the other, of which the second half is scored: the second and third fifth of them search, the
+ * Windows of the text, one after the other, of which the second half is scored: the second and third fifth of them search, the
  * others decide. Every unit (plan_kv_space.h) is coded alone at each width, all others at 8 bits; widths go where they save most
  * for their bits (plan_alloc.h); that mix and uniform widths of as many bits are measured whole; from the best of them, mixes a
  * step away are measured, those first whose units lose least, and the best one is taken as long as that helps. The windows
@@ -74,7 +74,7 @@ int64_t dq_plan_kv_max_trials(const dq_plan_kv *p);
 /* All of it. After DQ_STOPPED and other failures that leave something, what was found is in out.journal, and a plan with
  * `resume` goes on from there to the same result, or to that of another mean. */
 dq_status dq_plan_kv_run(dq_plan_kv *p, dq_err *err);
-/* Behind a failure of what is made of a plan, too: says what is kept. Returns err->code. */
+/* After a failure of what is made of a plan, too: says what is kept. Returns err->code. */
 dq_status dq_plan_kv_failed(dq_plan_kv *p, dq_err *err);
 /* Drops the journal: what it holds is written elsewhere. */
 void dq_plan_kv_done(dq_plan_kv *p);

@@ -156,7 +156,7 @@ static void choose(dq_plan_kv *p, int trial)
     p->trial[trial].taken = true;
 }
 
-/* What is left of the mean behind the curve's point goes to later steps. */
+/* What is left of the mean after the curve's point goes to later steps. */
 static dq_status by_units(int *width, dq_plan_kv *p, dq_err *err)
 {
     const double budget = dq_plan_kv_space_budget(&p->space, p->set.mean);

@@ -35,7 +35,7 @@ double dq_plan_part_source_flop(const dq_model *m, double ids)
     return layers_flop(m, 0, ids) + head_flop(m, ids);
 }
 
-/* Both heads for the divergence, and that of the other model for the ids behind. */
+/* Both heads for the divergence, and that of the other model for the ids after. */
 double dq_plan_part_flop(const dq_model *m, int from, double ids)
 {
     return layers_flop(m, from, ids) + 3 * head_flop(m, ids);
@@ -51,7 +51,7 @@ int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err)
     return ids;
 }
 
-/* logp[row] of the ids behind the rows of a chunk; behind the last of a sequence there is none. */
+/* logp[row] of the ids after the rows of a chunk; after the last of a sequence there is none. */
 static dq_status ask(dq_plan_part *p, const dq_calib_chunk *k, dq_mat h, const dq_weight *head,
                      double *logp, dq_err *err)
 {

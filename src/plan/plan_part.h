@@ -16,13 +16,13 @@ typedef struct dq_plan_part {
     const dq_model *source;
     dq_calib_pass pass;
     dq_activations act; /* STREAM: of the source at some layer; OTHER: its final states */
-    double *logp;       /* [n_ids] of the source: ln p of the id behind each row */
+    double *logp;       /* [n_ids] of the source: ln p of the id after each row */
     int64_t *scored;    /* [n_clusters of the text] ids */
     dq_plan_work *work;
     dq_arena *arena;
 } dq_plan_part;
 
-/* The first id of a sequence of n that is scored, behind the row before it; n where none is. */
+/* The first id of a sequence of n that is scored, after the row before it; n where none is. */
 int64_t dq_plan_part_first(int64_t n);
 
 /* Of each cluster of the text, in the arena. NULL: DQ_RESOURCE. */

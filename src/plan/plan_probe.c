@@ -1,5 +1,5 @@
 /* plan_probe: see plan_probe.h. One pass of the calibration text through a layer gives the Hessians of its four kinds of
- * inputs and takes the text on to the next layer; behind the last one the final norm gives that of a head's.
+ * inputs and takes the text on to the next layer; after the last one the final norm gives that of a head's.
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_probe.h"
 
@@ -286,7 +286,7 @@ static dq_status see_layer(job *j, int number, dq_err *err)
     return DQ_OK;
 }
 
-/* Tensors of a layer whose numbers lack; *later: some of a layer behind it do. */
+/* Tensors of a layer whose numbers lack; *later: some of a layer after it do. */
 static bool wants_layer(job *j, int number, bool *later)
 {
     bool any = false;
@@ -320,7 +320,7 @@ static dq_status run_layers(job *j, bool head, dq_err *err)
     return DQ_OK;
 }
 
-/* A head of its own, by what the final norm gives behind the last layer. */
+/* A head of its own, by what the final norm gives after the last layer. */
 static dq_status run_head(job *j, dq_err *err)
 {
     const dq_model *m = j->p->m;

@@ -139,7 +139,7 @@ static dq_status check_questions(dq_plan_roles *p, dq_err *err)
     const dq_plan_roles_settings *s = &p->set;
     const int64_t safe = (int64_t)s->kv.sink + s->kv.recent, shortest = p->caches.shortest;
     if (!s->in.questions) return DQ_OK;
-    /* the id behind a context is predicted by its last row, which still sees all of it */
+    /* the id after a context is predicted by its last row, which still sees all of it */
     if (p->caches.n_single == p->caches.n_choices)
         return dq_fail(
             err, DQ_MISMATCH,
@@ -270,7 +270,7 @@ static dq_status list_alone(int *alone, dq_plan_roles *p, dq_kv_role *order, int
     return DQ_OK;
 }
 
-/* Windows, and questions, that are still to be run for n caches, and for others behind these. */
+/* Windows, and questions, that are still to be run for n caches, and for others after these. */
 static void expect(dq_plan_roles *p, const int *cache, const int *asked, int n, int more)
 {
     const dq_plan_caches *c = &p->caches;

@@ -1,7 +1,7 @@
 /* plan_roles: which groups of KV heads need the whole context, and how many of them share what a cache may keep, measured on a
  * text.
  *
- * Windows of the text, one behind the other, whose first halves are compressed and whose second halves are scored: the first of
+ * Windows of the text, one after the other, whose first halves are compressed and whose second halves are scored: the first of
  * them find, the others decide. Every group is cut alone, as far as the tokens that always stay, while the others keep all;
  * groups are ordered by the KLD that this costs. Then 1, 2, ... groups of that order share what may be kept (of many groups:
  * some numbers that grow by a factor), and the number that loses least is taken. The windows that no choice has seen tell
@@ -82,7 +82,7 @@ enum { DQ_PLAN_ROLES_UNSEEN = 2 };
 /* All of it. After DQ_STOPPED and other failures that leave something, what was found is in out.journal, and a plan with
  * `resume` goes on from there to the same result, or to that of another share. */
 dq_status dq_plan_roles_run(dq_plan_roles *p, dq_err *err);
-/* Behind a failure of what is made of a plan, too: says what is kept. Returns err->code. */
+/* After a failure of what is made of a plan, too: says what is kept. Returns err->code. */
 dq_status dq_plan_roles_failed(dq_plan_roles *p, dq_err *err);
 /* Drops the journal: what it holds is written elsewhere. */
 void dq_plan_roles_done(dq_plan_roles *p);

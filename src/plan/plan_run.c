@@ -15,8 +15,8 @@ typedef struct job {
     dq_plan *p;
     dq_plan_trials parts;
     int *choice; /* [n_tensors] scratch */
-    int models;  /* still expected, of which `behind` come after the present step */
-    int behind;
+    int models;  /* still expected, of which `after` come after the present step */
+    int after;
 } job;
 
 static void stage(const dq_plan *p, const char *name)
@@ -24,18 +24,18 @@ static void stage(const dq_plan *p, const char *name)
     if (p->set.stage) p->set.stage(p->set.arg, name);
 }
 
-/* From here on so many whole models are expected, `behind` of them after what comes next. */
-static void expect(job *j, int models, int behind)
+/* From here on so many whole models are expected, `after` of them after what comes next. */
+static void expect(job *j, int models, int after)
 {
     j->models = models;
-    j->behind = behind;
+    j->after = after;
     dq_plan_work_expect(&j->p->work, models * dq_plan_trial_flop(j->p));
 }
 
 static dq_status try_choice(int64_t *trial, job *j, int64_t point, dq_err *err)
 {
     DQ_TRY(dq_plan_trial_of(trial, j->p, &j->parts, j->choice, point, err));
-    expect(j, j->models - 1 > j->behind ? j->models - 1 : j->behind, j->behind);
+    expect(j, j->models - 1 > j->after ? j->models - 1 : j->after, j->after);
     return DQ_OK;
 }
 

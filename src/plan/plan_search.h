@@ -10,7 +10,7 @@ typedef struct dq_plan_search {
     const dq_plan_curve *curve;
     double budget; /* in the unit of the curve's loss */
     int max;       /* measurements */
-    /* Of a point: what is compared with the budget; behind that, whatever the caller keeps. */
+    /* Of a point: what is compared with the budget; after that, whatever the caller keeps. */
     dq_status (*measure)(void *arg, int64_t point, double *upper, dq_err *err);
     void *arg;
 } dq_plan_search;
@@ -20,7 +20,7 @@ typedef struct dq_plan_search {
  * third time the middle of them, in cost. It ends where no point lies between, where they cost the same to 2 per mille,
  * or after `max` measurements, the last of which is the dearest point if none has kept the budget by then. */
 dq_status dq_plan_search_run(int64_t *point, const dq_plan_search *s, dq_err *err);
-/* The next dearer point that is predicted to lose a tenth less; the last one where none is, -1 behind that. */
+/* The next dearer point that is predicted to lose a tenth less; the last one where none is, -1 after that. */
 int64_t dq_plan_search_next(const dq_plan_curve *c, int64_t point);
 
 #endif

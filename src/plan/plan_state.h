@@ -29,7 +29,7 @@ dq_status dq_plan_state_get_trial(bool *found, dq_plan *p, dq_plan_trial *t, dq_
 /* Writes down that the trial of a choice is begun; *again: an earlier run had begun it last, and what it left is its. */
 dq_status dq_plan_state_begin_trial(bool *again, dq_plan *p, const dq_plan_trial *t, dq_err *err);
 /* The number of the look at a trial for the budget, from 1, over all of the journal; written down before anybody uses what it
- * says. DQ_MISMATCH behind DQ_PLAN_LAST_LOOK. */
+ * says. DQ_MISMATCH after DQ_PLAN_LAST_LOOK. */
 dq_status dq_plan_state_look(int *number, dq_plan *p, const dq_plan_trial *t, dq_err *err);
 /* Room for the sums of a trial. */
 dq_status dq_plan_state_alloc(dq_plan *p, dq_plan_trial *t, dq_err *err);

@@ -109,9 +109,9 @@ enum { FILES = 3 };
 
 static dq_status names_of(char *name[FILES], const dq_plan *p, dq_err *err)
 {
-    static const char *const behind[FILES] = {"", ".partial", ".journal"};
+    static const char *const after[FILES] = {"", ".partial", ".journal"};
     for (int i = 0; err->code == DQ_OK && i < FILES; i++)
-        name[i] = dq_textf(p->arena, err, "%s.trial.h5%s", p->set.out, behind[i]);
+        name[i] = dq_textf(p->arena, err, "%s.trial.h5%s", p->set.out, after[i]);
     return err->code;
 }
 

@@ -25,7 +25,7 @@ typedef struct dq_quantize_method {
     void *arg;
 } dq_quantize_method;
 extern const char
-    *const dq_quantize_methods[]; /* names that a container may have, NULL behind the last */
+    *const dq_quantize_methods[]; /* names that a container may have, NULL after the last */
 /* What becomes of matrices that are not packed; vectors keep their type. */
 typedef enum dq_dense_type {
     DQ_DENSE_KEEP,
@@ -113,7 +113,7 @@ typedef struct dq_quantize_used {
 } dq_quantize_used;
 
 typedef struct dq_quantize_info {
-    const char *family, *source;
+    const char *architecture, *source;
     const char *source_types;            /* what a GGUF file's values come out of; NULL: a folder */
     int64_t params, source_bytes;        /* all tensors; all weight files */
     int64_t packed_params, packed_bytes; /* of the packed tensors, scales included */
@@ -181,7 +181,7 @@ bool dq_quantize_feed_done(const dq_quantize_feed *f, const struct dq_quantize_t
 /* Then: its codes, read back and compared with their hash; the caller ends them with dq_coded_free. */
 dq_status dq_quantize_feed_take(dq_quantize_feed *f, const struct dq_quantize_tensor *t,
                                 dq_coded *out, dq_err *err);
-/* Else: writes w, which has the shape and spec of the tensor; behind it, it is on the disk and in the journal. loss: of
+/* Else: writes w, which has the shape and spec of the tensor; after it, it is on the disk and in the journal. loss: of
  * dq_quantize_row. */
 dq_status dq_quantize_feed_put(dq_quantize_feed *f, const struct dq_quantize_tensor *t,
                                const dq_weight *w, double loss, dq_err *err);

@@ -49,8 +49,8 @@ static const named_role *packable_names(dq_quantizer *q, int *count, dq_err *err
     named_role *names = dq_alloc(q->arena, (size_t)q->model->n_layers * N, sizeof *names, err);
     int n = 0;
     for (int r = 0; names && r < N; r++) {
-        /* the layout's name holds one %d, for the layer, or none */
-        const char *form = q->model->layout->name[roles[r]];
+        /* the name of a tensor holds one %d, for the layer, or none */
+        const char *form = q->model->architecture->tensor[roles[r]];
         const char *hole = form ? strstr(form, "%d") : NULL;
         for (int layer = 0; form && layer < (hole ? q->model->n_layers : 1); layer++) {
             names[n].role = roles[r];
@@ -181,8 +181,10 @@ static dq_status check_tied(const dq_quantizer *q, const dq_quantize_choice *cho
                             "the one and %d as the other",
                             q->model->name, s->head_bits, embed_bits);
     for (int64_t i = 0; i < n; i++) {
-        if (strcmp(choice[i].name, q->model->layout->name[DQ_ROLE_EMBED]) == 0) embed = &choice[i];
-        if (strcmp(choice[i].name, q->model->layout->name[DQ_ROLE_HEAD]) == 0) head = &choice[i];
+        if (strcmp(choice[i].name, q->model->architecture->tensor[DQ_ROLE_EMBED]) == 0)
+            embed = &choice[i];
+        if (strcmp(choice[i].name, q->model->architecture->tensor[DQ_ROLE_HEAD]) == 0)
+            head = &choice[i];
     }
     if (!embed || !head || (embed->bits == 16 && head->bits == 16)) return DQ_OK;
     if (embed->bits == head->bits && embed->group == head->group && embed->mode == head->mode)
@@ -251,7 +253,8 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     for (int64_t i = 0; i < n; i++)
         choice[i] = choice_of(q, dq_checkpoint_at(q->checkpoint, i)->name, names, n_names);
     DQ_TRY(dq_quantize_rules_apply(
-        &q->set, q->model->tied ? q->model->layout->name[DQ_ROLE_HEAD] : NULL, choice, n, err));
+        &q->set, q->model->tied ? q->model->architecture->tensor[DQ_ROLE_HEAD] : NULL, choice, n,
+        err));
     DQ_TRY(check_tied(q, choice, n, err));
     choose_group(q, choice, n);
     for (int64_t i = 0; i < n; i++) note_used(&q->info.used, &choice[i]);
@@ -526,7 +529,7 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     q->objects = q->n_blobs;
     add_blob(q, DQ_PATH_OBJECTS, NULL, 0, DQ_ENC_TEXT);
     s->dq_version = q->set.dq_version;
-    s->family = q->info.family = q->model->layout->family;
+    s->architecture = q->info.architecture = q->model->architecture->name;
     s->source = q->info.source = q->model->name;
     s->source_types = q->info.source_types = dq_checkpoint_about(q->checkpoint);
     s->fingerprint = q->model->fingerprint;

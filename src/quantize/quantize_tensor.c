@@ -203,7 +203,7 @@ static void scan_block(const dq_quantize_tensor *q, piece *p, int64_t begin, int
     dq_weight_range_ends(&p->range, w, n);
 }
 
-/* Of value `at` behind the start of a row. */
+/* Of value `at` after the start of a row. */
 static dq_status refuse_value(const dq_quantize_tensor *q, int64_t row, int64_t at, dq_err *err)
 {
     const long long r = (long long)(row + at / q->cols), c = (long long)(at % q->cols);

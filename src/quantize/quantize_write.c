@@ -1,6 +1,6 @@
 /* quantize_write: the second half of quantize.h. The order of steps makes every moment safe to be killed in: the journal's
  * head is on the disk before the partial file exists; the hashes of the source follow when they are known, perhaps while payloads
- * are written already; a line about a payload comes behind these hashes and behind the payload; the output appears by one rename.
+ * are written already; a line about a payload comes after these hashes and after the payload; the output appears by one rename.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/inplace_file.h"

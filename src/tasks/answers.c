@@ -1,5 +1,5 @@
 /* answers: see answers.h. Runs of digits are found by hand, in the places that the reference's patterns match:
- * behind the mark for the strict answer, the last of the text for the other. Values are compared as decimal
+ * after the mark for the strict answer, the last of the text for the other. Values are compared as decimal
  * digits, never as floating-point numbers.
  * SPDX-License-Identifier: MIT */
 #include "tasks/answers.h"

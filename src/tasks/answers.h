@@ -19,11 +19,11 @@ typedef struct dq_span {
     size_t len;
 } dq_span;
 
-/* What follows the first "#### " that has one of "-0-9.," behind it: -?[0-9.,]+. */
+/* What follows the first "#### " that has one of "-0-9.," after it: -?[0-9.,]+. */
 dq_span dq_answer_strict(const char *text, size_t len);
 /* The last of the numbers that lie one after the other: -?[$0-9.,]{2,}, or else -?[0-9]+. */
 dq_span dq_answer_last(const char *text, size_t len);
-/* The text without every ',' and '$', then from behind the last "#### " on, then without a '.' at its
+/* The text without every ',' and '$', then from after the last "#### " on, then without a '.' at its
  * end or before a newline at its end. In the arena, with a NUL; NULL: see err. */
 char *dq_answer_clean(dq_span text, dq_arena *a, dq_err *err);
 

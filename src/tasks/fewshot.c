@@ -49,7 +49,7 @@ static bool same_record(const dq_item *x, const dq_item *y, const dq_task *task)
     return same_json(x, y, task->loose);
 }
 
-/* How many examples are asked for, behind the text of a failure. */
+/* How many examples are asked for, after the text of a failure. */
 static void say_examples(int64_t n, dq_err *err)
 {
     dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_EXAMPLES, .number = {n}}, "%lld examples",
@@ -89,21 +89,21 @@ static dq_status draw(drawer *d, const dq_item *item, dq_err *err)
     return kept < d->n ? draw_from_others(d, item, err) : DQ_OK;
 }
 
-/* Context, answer, two line ends. An empty text behind a choice's own context is no answer: then the
+/* Context, answer, two line ends. An empty text after a choice's own context is no answer: then the
  * context stands alone. */
 static dq_status add_example(drawer *d, const dq_item *item, dq_err *err)
 {
     size_t n;
     const dq_choice *c = &item->choice[item->gold];
     const char *ctx = dq_item_context(item, item->gold, &n);
-    const char *rest = c->text + 1; /* behind the delimiter */
+    const char *rest = c->text + 1; /* after the delimiter */
     DQ_TRY(dq_strbuf_add(&d->text, ctx, n, err));
     if (c->ctx && !*rest) return DQ_OK;
     DQ_TRY(dq_strbuf_add(&d->text, c->text, c->len, err));
     return dq_strbuf_add(&d->text, "\n\n", 2, err);
 }
 
-/* The examples and a context behind them. */
+/* The examples and a context after them. */
 static const char *joined(const drawer *d, const char *ctx, size_t *len, dq_arena *a, dq_err *err)
 {
     char *s = dq_alloc(a, d->text.n + *len + 1, 1, err);

@@ -1,4 +1,4 @@
-/* fewshot: solved examples in front of the contexts of items, drawn and put together as
+/* fewshot: solved examples before the contexts of items, drawn and put together as
  * lm-evaluation-harness does it.
  * Source: lm_eval/api/samplers.py ContextSampler, lm_eval/api/task.py fewshot_context (behaviour).
  * SPDX-License-Identifier: MIT */
@@ -9,7 +9,7 @@
 
 enum { DQ_FEWSHOT_SEED = 1234 }; /* the harness's own */
 
-/* Puts n examples of `pool` in front of every context of `items`: for each item in turn n are drawn
+/* Puts n examples of `pool` before every context of `items`: for each item in turn n are drawn
  * (where the task draws a spare, n + 1 of which the item itself is left out), all from one stream of
  * `seed`. Each is its context, its answer and two line ends. Texts live in the arena; `pool` may go
  * afterwards. DQ_MISMATCH when the pool is too small; names no file. */

@@ -20,7 +20,7 @@ static void by_class(int32_t *sorted, int64_t *first, const int32_t *demo, int64
     for (int64_t i = 0; i < n; i++) first[pool->ex[demo[i]].label + 1]++;
     for (int l = 0; l < n_labels; l++) first[l + 1] += first[l];
     for (int64_t i = 0; i < n; i++) sorted[first[pool->ex[demo[i]].label]++] = demo[i];
-    for (int l = n_labels; l > 0; l--) first[l] = first[l - 1]; /* now behind what it began */
+    for (int l = n_labels; l > 0; l--) first[l] = first[l - 1]; /* now after what it began */
     first[0] = 0;
 }
 

@@ -15,7 +15,7 @@ static dq_status encode(const dq_tokenizer *t, const char *s, int64_t vocab, int
     return dq_tokenizer_check_ids(*ids, *n, vocab, err);
 }
 
-/* Whether the tokenizer puts a space in front of a text itself. */
+/* Whether the tokenizer puts a space before a text itself. */
 static bool spaces_itself(const dq_tokenizer *t, const int32_t *ids, int64_t n)
 {
     size_t len = 0;

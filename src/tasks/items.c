@@ -235,7 +235,7 @@ const dq_shared_prefix *dq_items_shared_prefix(const dq_requests *q, int64_t ite
 {
     static const dq_shared_prefix none = {.end = INT64_MAX};
     int64_t low = 0, high = q->n_shared_prefixes;
-    while (low < high) { /* the first shared prefix that ends behind the item */
+    while (low < high) { /* the first shared prefix that ends after the item */
         int64_t mid = low + (high - low) / 2;
         if (q->shared_prefix[mid].end > item)
             high = mid;

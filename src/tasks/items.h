@@ -35,7 +35,7 @@ typedef struct dq_items {
     size_t labels_len;
 } dq_items;
 
-/* Ids in front of the contexts of several items, which are all that they have in common. */
+/* Ids before the contexts of several items, which are all that they have in common. */
 typedef struct dq_shared_prefix {
     const int32_t *ids; /* [n]; n may be 0 */
     int64_t n;
@@ -94,7 +94,7 @@ dq_status dq_items_encode(dq_requests *out, const dq_items *items, const dq_toke
 
 /* White space as Python's str.isspace sees it. */
 bool dq_items_is_strip_space(uint32_t c);
-/* Offset behind the last character of s[len] that is not white space. */
+/* Offset after the last character of s[len] that is not white space. */
 size_t dq_items_strip_end(const char *s, size_t len);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* The next run of digits at or behind *at, which becomes its end. False: there is none. */
+/* The next run of digits at or after *at, which becomes its end. False: there is none. */
 static bool next_run(const char *text, size_t len, size_t *at, const char **run, size_t *n)
 {
     size_t i = *at;

@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 
-/* Whether `number` (ASCII digits) stands in text[len] with no digit right before or behind it. */
+/* Whether `number` (ASCII digits) stands in text[len] with no digit right before or after it. */
 bool dq_needle_recall_found(const char *text, size_t len, const char *number);
 
 enum { DQ_NEAR_DIGITS = 2 }; /* that may differ: 5 of 7 are equal */

@@ -15,7 +15,7 @@ const char dq_needle_form[] =
     "\\n\\nQuestion: What is the special magic number for {city}?\\nAnswer: The special magic "
     "{city} number is:"
     " | of several: What are the special magic numbers for {city}, and {city}?, each asked for in "
-    "turn behind"
+    "turn after"
     " the answer before it with \"\\nThe special magic {city} number is:\"";
 
 const char *const dq_needle_class_name[DQ_NEEDLE_CLASSES] = {"bos", "answer", "distractor", "noise",
@@ -71,7 +71,7 @@ static dq_status index_filler(dq_needle_filler *out, const dq_tokenizer *t, cons
     if (any && out->n_starts > 0) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED,
                    "has no end of a sentence (a token that ends in . ! ? or a newline) to put a "
-                   "needle behind. Give running text");
+                   "needle after. Give running text");
 }
 
 dq_status dq_needle_filler_read(dq_needle_filler *out, const dq_tokenizer *t, const char *text,
@@ -145,7 +145,7 @@ typedef struct making {
     int *order;
 } making;
 
-/* Ids of `text` as they are behind other text: a tokenizer may begin a text in a way of its own. */
+/* Ids of `text` as they are after other text: a tokenizer may begin a text in a way of its own. */
 static dq_status encode(const making *x, const char *text, size_t len, const int32_t **out,
                         int64_t *n, dq_err *err)
 {

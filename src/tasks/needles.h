@@ -1,5 +1,5 @@
 /* needles: prompts for multi-needle retrieval. A running text with sentences such as "The special magic Oslo
- * number is: 1234567" hidden in it, and behind it a question about some of them, as ids of one tokenizer.
+ * number is: 1234567" hidden in it, and after it a question about some of them, as ids of one tokenizer.
  * Sources: LargeWorldModel/LWM scripts/eval_needle_multi.py (wording); arXiv 2410.05258, section 3.3 (numbers).
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_NEEDLES_H
@@ -57,7 +57,7 @@ void dq_needle_place(int64_t *anchor, int *order, const uint64_t *tie, int n, in
 /* The ids in answer (and with n in front, in the prompt) that are asked for one city. */
 typedef struct dq_needle_answer {
     int needle;
-    int64_t begin;    /* first id behind the text that asks */
+    int64_t begin;    /* first id after the text that asks */
     int64_t from, to; /* ids of the number: from the first one with a digit */
 } dq_needle_answer;
 

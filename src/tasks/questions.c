@@ -1,5 +1,5 @@
 /* questions: see questions.h. A file is one JSON list or lines; both give records, one after the other, to the
- * same function. Shots are read from another file in the same way and joined into one text that stands in front of
+ * same function. Shots are read from another file in the same way and joined into one text that stands before
  * all questions.
  * SPDX-License-Identifier: MIT */
 #include "tasks/questions.h"

@@ -27,7 +27,7 @@ typedef enum dq_question_form {
 extern const char *const dq_question_form_text[]; /* for messages */
 
 /* Records of text[len], JSON lines or one JSON list, at most `limit` (0: all). The prompt of an answered
- * one is "Question: ...\nAnswer:", behind `shots` (NULL: none). DQ_DAMAGED names the path and the line, or
+ * one is "Question: ...\nAnswer:", after `shots` (NULL: none). DQ_DAMAGED names the path and the line, or
  * the item of a list.
  * Source: lm-evaluation-harness lm_eval/tasks/gsm8k/gsm8k.yaml (behaviour). */
 dq_status dq_questions_load(dq_questions *out, dq_question_form form, const char *shots,

@@ -40,7 +40,7 @@ static bool is_space(char c)
 
 enum { LONGEST = 1 << 20 }; /* bytes of a piece: what has no white space falls into several */
 
-/* Length of the piece at s[len] behind *from spaces; 0: there is none. */
+/* Length of the piece at s[len] after *from spaces; 0: there is none. */
 static size_t next_piece(const char *s, size_t len, size_t *from)
 {
     size_t n = 0;

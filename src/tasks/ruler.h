@@ -38,11 +38,11 @@ typedef struct dq_ruler_draft {
     dq_arena *a; /* for as long as the draft */
     dq_err *err; /* of the first failure */
     dq_strbuf prompt;
-    size_t question; /* bytes in front of the question */
+    size_t question; /* bytes before the question */
     const char *answer[DQ_RULER_ANSWERS];
     int n_answers;
 } dq_ruler_draft;
-/* printf behind what is there. */
+/* printf after what is there. */
 void dq_ruler_draft_put(dq_ruler_draft *d, const char *fmt, ...) DQ_PRINTF(2, 3);
 /* perm[n]: 0 .. n - 1, shuffled; NULL: see d->err. */
 int32_t *dq_ruler_draft_shuffled(dq_ruler_draft *d, int64_t n);
@@ -71,8 +71,7 @@ void dq_ruler_fwe(dq_ruler_draft *d, int64_t units);
 typedef struct dq_ruler_prompt {
     const int32_t *ids; /* [n], template included; n + max_new is at most the length asked for */
     int64_t n;
-    int64_t
-        question; /* ids 0 .. question - 1 are those of the text in front of the question alone */
+    int64_t question; /* ids 0 .. question - 1 are those of the text before the question alone */
     const char *const *answer; /* [n_answers] */
     int n_answers;
     int64_t units;

@@ -1,5 +1,5 @@
 /* ruler_niah: sentences with keys and numbers in a running text. The text begins at a sentence drawn at random; needles
- * stand in front of the sentences at different ones of 40 depths.
+ * stand before the sentences at different ones of 40 depths.
  * Source: RULER scripts/data/synthetic/niah.py (structure).
  * SPDX-License-Identifier: MIT */
 #include "tasks/ruler.h"

@@ -12,7 +12,7 @@ static const char line[] =
     "The bread is brown. The milk is white. The coal is black. Off we set. Out and home again.";
 
 typedef struct chain {
-    char name[2 * VARIABLES][LETTERS + 1]; /* of the chain, and of the example's behind it */
+    char name[2 * VARIABLES][LETTERS + 1]; /* of the chain, and of the example's after it */
     int n;
 } chain;
 

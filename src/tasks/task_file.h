@@ -15,7 +15,7 @@ typedef struct dq_task_items {
     dq_arena *a;
 } dq_task_items;
 
-/* A zeroed item behind the others, or NULL with DQ_RESOURCE. */
+/* A zeroed item after the others, or NULL with DQ_RESOURCE. */
 dq_item *dq_task_file_add(dq_task_items *l, dq_err *err);
 
 /* A line of text[len] from *at on, without its U+000A. False at the end. */

@@ -33,7 +33,7 @@ const dq_task *dq_task_find(const char *name, dq_err *err);
  * Messages name file, item and line. */
 dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, const char *text,
                        size_t len, int64_t limit, dq_arena *a, dq_err *err);
-/* "X-labels.lst" of "X.jsonl"; of a path that ends otherwise, that behind it. */
+/* "X-labels.lst" of "X.jsonl"; of a path that ends otherwise, that after it. */
 char *dq_task_labels_path(const char *path, dq_arena *a, dq_err *err);
 
 #endif

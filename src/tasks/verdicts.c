@@ -154,7 +154,7 @@ static int by_item_alone(const void *a, const void *b)
     return (x->item > y->item) - (x->item < y->item);
 }
 
-/* Hands the verdicts to their groups: one list, group behind group. */
+/* Hands the verdicts to their groups: one list, group after group. */
 static dq_status share_out(reader *r, dq_err *err)
 {
     dq_verdict_group *group = r->out->group;

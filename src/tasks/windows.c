@@ -245,10 +245,9 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
     if (with_text == 0) return dq_fail(err, DQ_DAMAGED, "holds no text");
     DQ_TRY(dq_items_bos_check(t, spec->bos, err));
     if (spec->scheme == DQ_WINDOW_ROLLING && (before < 0 || before >= spec->vocab))
-        return dq_fail_with(
-            err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_ROLLING},
-            "window rolling needs a token in front of a text; tokenizer_config.json "
-            "names neither bos_token nor eos_token");
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_ROLLING},
+                            "window rolling needs a token before a text; tokenizer_config.json "
+                            "names neither bos_token nor eos_token");
     dq_doc_ids *ids = dq_alloc(a, (size_t)docs->n, sizeof *ids, err);
     if (!ids) return err->code;
     int64_t n = 0;

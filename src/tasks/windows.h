@@ -17,7 +17,7 @@ typedef struct dq_window {
     int64_t at;    /* index of ids[0] in the document, -1: a prefix stands there */
 } dq_window;
 
-/* The ids of a document; what the template adds is in front of and behind them. */
+/* The ids of a document; what the template adds is before and after them. */
 typedef struct dq_doc_ids {
     const int32_t *ids; /* [n], template and all */
     int64_t n, n_before, n_after;
@@ -39,7 +39,7 @@ typedef struct dq_windows {
     int64_t n_docs;         /* documents with a window */
     int64_t n_short;        /* documents that are too short for one */
     int64_t n_words, bytes; /* of the original text of documents with a window */
-    bool prefixed;          /* dq_tokenizer_prefix stands in front of texts */
+    bool prefixed;          /* dq_tokenizer_prefix stands before texts */
     bool cut;               /* `limit` left a document unfinished: the counts say too much */
 } dq_windows;
 
@@ -48,11 +48,11 @@ typedef struct dq_windows {
  *             BOS in the template the first id of each is overwritten by it. A document alone has
  *             at least two.
  *             Source: llama.cpp tools/perplexity/perplexity.cpp perplexity (behaviour).
- *   stride    L ids (the last one fewer), each `stride` behind the one before; what no earlier window
+ *   stride    L ids (the last one fewer), each `stride` after the one before; what no earlier window
  *             scored is scored: every id of a document but the first, once.
  *             Source: transformers docs/source/en/perplexity.md (behaviour).
  *   block     L ids each, one after the other, the tail dropped, all scored but the first.
- *   rolling   every id of a document once, the first behind BOS (or EOS); L fed ids where there are as
+ *   rolling   every id of a document once, the first after BOS (or EOS); L fed ids where there are as
  *             many, of which the scored ones are the last and see all that fits.
  *             Source: lm-evaluation-harness lm_eval/utils.py get_rolling_token_windows (behaviour).
  *   positions one for each document of more than L ids: its first L are fed, their successors scored. */
@@ -92,7 +92,7 @@ dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc
  * text. */
 dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs *docs,
                           const dq_window_spec *spec, dq_arena *a, dq_err *err);
-/* The same from ids that are there. before: id in front of the first one, for `rolling`; -1: none. bos: id
+/* The same from ids that are there. before: id before the first one, for `rolling`; -1: none. bos: id
  * that overwrites the first of each chunk; -1: none. words and bytes are left 0. */
 dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
                          const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,

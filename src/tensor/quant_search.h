@@ -26,12 +26,12 @@ void dq_quant_search_begin(dq_quant_search *s, float peak, int bits, dq_dtype dt
 /* First sweep: error[k] += the sum of (w - candidate[k] q)^2, in f32. */
 void dq_quant_search_rank(const dq_quant_search *s, double error[DQ_N_CANDIDATES], const float *w,
                           int64_t n);
-/* Behind it: the candidate of least error joins the finalists. */
+/* After it: the candidate of least error joins the finalists. */
 void dq_quant_search_narrow(dq_quant_search *s, const double error[DQ_N_CANDIDATES]);
 /* Second sweep: adds the noise of n values, as one dq_quant_error_add does, for each finalist. */
 void dq_quant_search_measure(const dq_quant_search *s, double error[DQ_N_FINALISTS], const float *w,
                              int64_t n);
-/* Behind it: the finalist of least error, the first of equals. */
+/* After it: the finalist of least error, the first of equals. */
 float dq_quant_search_end(const dq_quant_search *s, const double error[DQ_N_FINALISTS]);
 /* All of it, for a group in memory; a peak of 0 gives 0. */
 float dq_quant_search_group(const float *w, int64_t n, int bits, float peak, dq_dtype dtype);

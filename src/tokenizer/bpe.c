@@ -4,10 +4,10 @@
  * array that is searched whole each time, which is quadratic and the fastest for words as they are. Longer words
  * use a list of symbols linked both ways and a heap of candidates ordered by rank, then position; candidates are
  * not taken out of the heap when a neighbour changes, but recognised as stale when they come up: O(n log n).
- * In front of both stand two tables for words of up to CACHE_KEY bytes: `known`, made at load, of words that are
+ * Before both stand two tables for words of up to CACHE_KEY bytes: `known`, made at load, of words that are
  * one token in the end, and a cache per run of what other words became, of four slots a row, which grows to
  * CACHE_LAST slots and then overwrites.
- * Where merges cannot cross a run of U+2581, a text is cut in front of it, and the parts are words of their own
+ * Where merges cannot cross a run of U+2581, a text is cut before it, and the parts are words of their own
  * with the same ids.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/bpe.h"
@@ -112,7 +112,7 @@ static size_t count_symbols(const dq_bpe *bpe, const char *word, size_t len)
 }
 
 /* The symbols a word begins as; out has capacity for count_symbols. A pending unknown token comes out before
- * the next known character, behind bytes that fall back: the order of the reference. */
+ * the next known character, after bytes that fall back: the order of the reference. */
 static size_t first_symbols(const dq_bpe *bpe, const char *word, size_t len, int32_t *out)
 {
     size_t n = 0, used;
@@ -366,7 +366,7 @@ static bool is_mark(const char *s, size_t left)
     return left >= 3 && memcmp(s, "\xE2\x96\x81", 3) == 0;
 }
 
-/* Where the first run of U+2581 behind other text begins; len when there is none. */
+/* Where the first run of U+2581 after other text begins; len when there is none. */
 static size_t next_cut(const char *word, size_t len)
 {
     size_t at = 0;

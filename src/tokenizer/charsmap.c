@@ -1,4 +1,4 @@
-/* charsmap: see charsmap.h. A double array (darts-clone) over the bytes of the input, and behind it the
+/* charsmap: see charsmap.h. A double array (darts-clone) over the bytes of the input, and after it the
  * replacements as strings that end in NUL. Offsets come from a file, so each step checks that it stays inside; the
  * shortest match counts, as in the reference.
  * SPDX-License-Identifier: MIT */

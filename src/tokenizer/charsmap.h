@@ -1,5 +1,5 @@
 /* charsmap: the character map that SentencePiece models carry, a double-array trie over UTF-8 and the
- * replacements behind it.
+ * replacements after it.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CHARSMAP_H
 #define DQ_CHARSMAP_H

@@ -10,7 +10,7 @@ typedef struct dq_id_list {
     size_t n, capacity;
 } dq_id_list;
 
-/* Makes room for `more` ids behind the last one. */
+/* Makes room for `more` ids after the last one. */
 dq_status dq_id_list_reserve(dq_id_list *ids, size_t more, dq_err *err);
 dq_status dq_id_list_push(dq_id_list *ids, int32_t id, dq_err *err);
 

@@ -139,7 +139,7 @@ static dq_status one_form(dq_strbuf *out, points *work, const char *s, size_t le
         dq_block_free(work->p);
         work->capacity = 0;
         size_t capacity = (size_t)n + (size_t)n / 4 + 64;
-        work->p = dq_block_new(capacity + 1, sizeof *work->p, err); /* + 1: a NUL is put behind */
+        work->p = dq_block_new(capacity + 1, sizeof *work->p, err); /* + 1: a NUL is put after */
         if (!work->p) return err->code;
         work->capacity = capacity;
     }

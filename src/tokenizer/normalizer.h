@@ -46,7 +46,7 @@ void dq_normalizer_free(dq_normalizer *n);
  * the caller ends with dq_block_free. Safe from several threads at once. */
 dq_status dq_normalizer_run(const dq_normalizer *n, char **out, size_t *out_len, const char *text,
                             size_t len, dq_err *err);
-/* The same, and *moved tells whether the result begins with something from behind the beginning of
+/* The same, and *moved tells whether the result begins with something from after the beginning of
  * text: the reference's "first" piece is then no longer first. */
 dq_status dq_normalizer_run_from(const dq_normalizer *n, char **out, size_t *out_len, bool *moved,
                                  const char *text, size_t len, dq_err *err);

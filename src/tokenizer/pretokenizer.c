@@ -1,5 +1,5 @@
 /* pretokenizer: see pretokenizer.h. Each piece goes through the steps depth first: what step k cuts off goes to
- * step k + 1 at once, and behind the last step it is a word. So nothing but the text being rewritten is stored,
+ * step k + 1 at once, and after the last step it is a word. So nothing but the text being rewritten is stored,
  * however long it is.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/pretokenizer.h"
@@ -79,7 +79,7 @@ static int kind_of(uint32_t c)
     return dq_utf8_is_space(c) ? 0 : dq_utf8_is_word(c) ? 1 : 2;
 }
 
-/* First delimiter at or behind `at`; false: none. */
+/* First delimiter at or after `at`; false: none. */
 static bool next_character(const dq_pretokenizer_step *s, const char *text, size_t len, size_t at,
                            size_t *begin, size_t *end)
 {

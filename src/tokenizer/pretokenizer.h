@@ -50,7 +50,7 @@ typedef struct dq_pretokenizer {
 } dq_pretokenizer;
 
 /* From the value of "pre_tokenizer" (NULL and null: none, the text is one word). A type that is not
- * implemented, and a step behind ByteLevel, is DQ_MISMATCH by name. The caller ends *p with
+ * implemented, and a step after ByteLevel, is DQ_MISMATCH by name. The caller ends *p with
  * dq_pretokenizer_free, after a failure too; *p must be zeroed before. */
 dq_status dq_pretokenizer_load(dq_pretokenizer *p, const json_t *value, dq_arena *a, dq_err *err);
 void dq_pretokenizer_free(dq_pretokenizer *p);

@@ -102,7 +102,7 @@ static dq_status match_each(dq_regex_matcher *m, const dq_regex *r, const char *
     return DQ_OK;
 }
 
-/* First match at or behind m->at; *found is false when there is none. The limit of PCRE2 holds for
+/* First match at or after m->at; *found is false when there is none. The limit of PCRE2 holds for
  * each beginning, of which a text has many, so that they are tried by windows. */
 static dq_status match(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                        bool *found, dq_err *err)

@@ -28,13 +28,13 @@ typedef struct dq_regex_matcher {
 /* A pattern that backtracks without end is DQ_RESOURCE after a bounded number of steps, whatever the
  * text; signals are seen on the way.
  * Next match in text[len] as the reference's iterator tells them: an empty match counts too, except
- * right behind a match. A text begins with dq_regex_begin; *found is false behind the last one. */
+ * right after a match. A text begins with dq_regex_begin; *found is false after the last one. */
 dq_status dq_regex_begin(dq_regex_matcher *m, size_t len, dq_err *err);
 dq_status dq_regex_next(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
                         size_t *begin, size_t *end, bool *found, dq_err *err);
 void dq_regex_end(dq_regex_matcher *m);
 
-/* First place at or behind `at` where part[part_len] (not empty) stands; SIZE_MAX: nowhere. */
+/* First place at or after `at` where part[part_len] (not empty) stands; SIZE_MAX: nowhere. */
 size_t dq_regex_find_text(const char *text, size_t len, size_t at, const char *part,
                           size_t part_len);
 

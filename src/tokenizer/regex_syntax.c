@@ -94,7 +94,7 @@ static bool is_category(const char *name, size_t n)
     return false;
 }
 
-/* \p{..} with t->at behind the p. A bare script name means the script itself to the reference, its
+/* \p{..} with t->at after the p. A bare script name means the script itself to the reference, its
  * extensions to PCRE2. */
 static dq_status property(translator *t, char kind)
 {
@@ -132,7 +132,7 @@ static int hex_value(int c)
     return -1;
 }
 
-/* \xHH, \x{H...} and \uHHHH, with t->at behind the letter. */
+/* \xHH, \x{H...} and \uHHHH, with t->at after the letter. */
 static dq_status code_escape(translator *t, char kind)
 {
     uint32_t c = 0;
@@ -365,7 +365,7 @@ static dq_status literal(translator *t)
 }
 
 /* Anchors of lines: Ruby syntax has no other. A final newline opens no further line for ^, yet $
- * matches behind it. */
+ * matches after it. */
 static void anchor(translator *t, const char *text)
 {
     emit(t, text);

@@ -80,7 +80,7 @@ typedef struct encoding {
     dq_unigram_run unigram;
 } encoding;
 
-/* Words come in order, so what stands in the list does not depend on the text behind it. DQ_STOPPED ends the walk. */
+/* Words come in order, so what stands in the list does not depend on the text after it. DQ_STOPPED ends the walk. */
 static dq_status go_on(encoding *e)
 {
     e->enough = e->max > 0 && e->ids.n >= e->max;
@@ -109,7 +109,7 @@ static dq_status on_plain_text(void *arg, const char *text, size_t len, dq_err *
     return dq_pretokenizer_cut(&e->cut, text, len, err);
 }
 
-/* Text between the tokens found in the raw text: normalizer, then the tokens found behind it. */
+/* Text between the tokens found in the raw text: normalizer, then the tokens found after it. */
 static dq_status on_raw_text(void *arg, const char *text, size_t len, dq_err *err)
 {
     encoding *e = arg;

@@ -28,7 +28,7 @@ static bool take(scanner *s, char c)
 
 /* ---- Texts ---- */
 
-/* The end of the text behind the quote at s->p, or NULL; *escaped: it holds a backslash. */
+/* The end of the text after the quote at s->p, or NULL; *escaped: it holds a backslash. */
 static const char *end_of_text(const scanner *s, bool *escaped)
 {
     *escaped = false;

@@ -11,7 +11,7 @@ static const bool no = false, yes = true;
 
 enum { MAX_ADDED = 1 << 16 };
 
-/* The id that the reference gives: the model's when it knows the text, else one behind all others.
+/* The id that the reference gives: the model's when it knows the text, else one after all others.
  * A file that says otherwise is used by nobody with the ids it says. */
 static dq_status check_added_id(dq_tokenizer_loader *l, const dq_added_token *a, bool *is_new,
                                 dq_err *err)
@@ -235,7 +235,7 @@ static dq_status begin_template(dq_tokenizer *t, dq_err *err)
     return t->before && t->after ? DQ_OK : err->code;
 }
 
-/* BertProcessing and RobertaProcessing: "cls" before the text and "sep" behind it, each as [token,
+/* BertProcessing and RobertaProcessing: "cls" before the text and "sep" after it, each as [token,
  * id]. */
 static dq_status load_cls_sep(dq_tokenizer *t, const json_t *v, const char *type, dq_err *err)
 {

@@ -73,14 +73,14 @@ static dq_status unknown_token(dq_err *err, int32_t index, const char *text, siz
                    (int)index, (int)(len < 100 ? len : 100), text);
 }
 
-/* Joins text to a U+2581 behind it. */
+/* Joins text to a U+2581 after it. */
 static bool crosses(const dq_tokenizer_merge *m)
 {
     if (m->len[1] < 3 || memcmp(m->text[1], mark, 3) != 0) return false;
     return m->len[0] < 3 || memcmp(m->text[0] + m->len[0] - 3, mark, 3) != 0;
 }
 
-/* Most vocabularies have what merges make in their order, so that the token behind the last one found is tried first. */
+/* Most vocabularies have what merges make in their order, so that the token after the last one found is tried first. */
 static int32_t find_joined(dq_tokenizer_loader *l, const char *s, size_t len)
 {
     const dq_tokenizer_lists *x = &l->lists;

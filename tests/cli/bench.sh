@@ -188,7 +188,7 @@ done
 try 0 "softmax " bench "plain model" --attention --tokens 40 --runs 1 --threads 1
 grep -q "two softmaxes" "$top/out" && complain "bench --attention: two softmaxes of a model with one map"
 grep -q "as codes" "$top/out" && complain "bench --attention: codes in f32"
-# tokens that a query reads unquantized are multiplied in f32: the first 4, and all above the last whole page of 64 that ends 64 behind
+# tokens that a query reads unquantized are multiplied in f32: the first 4, and all above the last whole page of 64 that ends 64 after
 try 0 "^as codes: share of the pairs" bench four.h5 --attention --tokens 40,200 --runs 1 --threads 1 --math int8
 try 0 '"what": "attention"' bench four.h5 --attention --tokens 40,200,300 --runs 1 --threads 1 --math int8 --json
 if command -v python3 >/dev/null; then

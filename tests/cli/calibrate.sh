@@ -137,7 +137,7 @@ few() { # METHOD EACH ENOUGH REMEDY
 few align 4 1376 "--method gptq. Give more text, or use --method gptq$"
 few gptq 0.5 172 "rounding to nearest without a text. Give more text$"
 
-# matrices that are stored in another type: what comes behind them sees that type
+# matrices that are stored in another type: what comes after them sees that type
 try 0 "." export gptq.h5 -o wide --format safetensors --dtype f32
 for type in keep bf16; do
     try 0 "." quantize wide -o made.h5 --force --bits 2 --bits-map self_attn=16 --dense-type $type --method gptq \
@@ -155,7 +155,7 @@ try 0 "as the source gives them, except 14 tensors of gptq, compared by SQNR alo
 try 0 "^  embedding  *6.125 bits per weight: 6 bits; nearest" info made.h5
 rm -f made.h5
 
-# a head of its own: by the method, from inputs behind the last layer
+# a head of its own: by the method, from inputs after the last layer
 untie() { # FROM TO: a copy whose head is a tensor of its own, with the values of the embedding
     cp -r "$1" "$2"
     sed 's/"tie_word_embeddings": *true/"tie_word_embeddings": false/' "$1/config.json" >"$2/config.json"
@@ -218,7 +218,7 @@ try 0 ", 1 token in 1 sequence of at most 2" "$@" --calib-tokens 1 --calib-ctx 2
 try 0 ", 1 token of text.txt in 1 sequence of at most 2" info made.h5
 rm -f made.h5
 
-# ---- kill -9 at any moment (align: two streams, and a head behind them): the rest of the run gives the same bytes
+# ---- kill -9 at any moment (align: two streams, and a head after them): the rest of the run gives the same bytes
 done_lines() { grep -c 'done [0-9]' made.h5.journal 2>/dev/null || true; }
 # killed N COMMAND...: starts the run and kills it once N payloads are finished
 killed() {

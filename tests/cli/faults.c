@@ -1,5 +1,5 @@
-/* faults: a library to be loaded in front of a program (LD_PRELOAD). The allocation of number
- * DQ_FAULT_AT fails, like all behind it if DQ_FAULT_ON is set; with DQ_FAULT_COUNT=FILE their number
+/* faults: a library to be loaded before a program (LD_PRELOAD). The allocation of number
+ * DQ_FAULT_AT fails, like all after it if DQ_FAULT_ON is set; with DQ_FAULT_COUNT=FILE their number
  * is written at the end. Calls from before main, from the loader, OpenMP and HDF5 are neither counted nor
  * failed: those end the process by themselves. With DQ_FAULT_LIBRARY=NAME only calls
  * from the library of that name are.

@@ -273,7 +273,7 @@ if [ -r /proc/self/maps ]; then
         child=$!
         exec 9>fed
         n=0
-        # mapped, and behind whatever else opening does: it sleeps, waiting for its text
+        # mapped, and after whatever else opening does: it sleeps, waiting for its text
         until { grep -q "$f" /proc/$child/maps && grep -q '^State:.S' /proc/$child/status; } || [ $n -eq 100 ]; do
             n=$((n + 1))
             sleep 0.1

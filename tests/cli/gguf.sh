@@ -13,7 +13,7 @@ printf 'the 42 things' >words.txt
 try 0 "^256 101 32 52 50 32 256 105 110 103 115$" tokenize "$model" --text words.txt
 try 0 "2 windows" eval "$model" "$parts" --text "$book" --ctx 64 --limit 2
 try 0 "hidden states" stats "$model" --ids "1 2 3 4 5"
-try 0 "no other head map\|its own" doctor --model "$model"
+try 0 "no other head order\|its own" doctor --model "$model"
 
 # quantized from blocks: the same codes as from the values
 try 0 "bits per weight" quantize "$model" -o small.h5 --group 32

@@ -6,7 +6,7 @@ grep -q '"model_max_length": 1000000000000000019884624838656' "$saved/tokenizer_
     complain "tests/golden/saved has no large number"
 try 0 "hidden states" stats "$saved" --text "short text"
 try 0 "62  " eval "$saved" --text "short text" --ctx 64
-try 0 "head map" doctor --model "$saved" --text "short text"
+try 0 "head order" doctor --model "$saved" --text "short text"
 try 0 "SHA-256" quantize "$saved" -o saved.h5 --bits 4
 try 0 "62  " eval saved.h5 --text "short text" --ctx 64
 try 0 '"recipe": {' info saved.h5 --json

@@ -181,13 +181,13 @@ pairs_of 2 --kv-keep 0.5 --kv-policy leverage,keydiff
 try 0 '"policy": "leverage"' quantize "plain model" --bits 8 --kv-keep 0.5 --print-recipe
 try 0 '"policy": "keydiff"' quantize "diff model" --bits 8 --kv-keep 0.5 --print-recipe
 try 0 '"policy": "leverage"' logits "plain model" --text "short text" -o usual.h5 --prefix 100 --kv-keep 0.5 --kv-recent 8 --json
-# a second reading stands behind the context: of 300 ids that is more than the model's 512 positions
+# a second pass stands after the context: of 300 ids that is more than the model's 512 positions
 for n in 250 300; do
     try 0 "rows" logits "diff model" --ids "$(awk 'BEGIN { for (i = 0; i < 310; i++) printf "%d ", i % 50 }')" -o again.h5 --force \
         --prefix $n --kv-keep 0.5 --kv-policy kvzip
     case $n$(grep -c "warning: .*kvzip read 1 of 1 contexts again at positions after those that the model has" "$top/err") in
     2500 | 3001) ;;
-    *) complain "kv: the warning about positions of a second reading is wrong at $n ids" ;;
+    *) complain "kv: the warning about positions of a second pass is wrong at $n ids" ;;
     esac
 done
 # a group's keys, of two maps, have 64 channels: 64 of them all weigh the same

@@ -164,7 +164,7 @@ mean_of() { # mean_of FIELD PATTERN WINDOW...: of one cache over windows, from 1
 same() { # same WHAT NUMBER NUMBER
     holds "$1" "$2 - $3 < 1e-9 + 1e-6 * $3 && $3 - $2 < 1e-9 + 1e-6 * $3 && $3 != 0"
 }
-number() { # number PATTERN: behind the first match in the document without white space
+number() { # number PATTERN: after the first match in the document without white space
     tr -d ' \n' <doc.json | grep -o -e "$1[-0-9.e]*" | head -n 1 | sed 's/.*://'
 }
 same "KLD of a unit" "$(number '"alone":\[{"kld_nats":{"value":')" "$(mean_of kld_nats '"widths": "2+8|8:8"' 2 3)"

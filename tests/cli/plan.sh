@@ -162,7 +162,7 @@ try 0 "as planned  *yes" quantize "diff model" -o threads.h5 --recipe threads.js
 bytes=$(wc -c <threads.h5)
 [ "$told" = "$bytes" ] || complain "plan: a container of $bytes bytes, told were $told"
 
-# interrupted, killed while it measures and behind its first look, it goes on to the same recipe
+# interrupted, killed while it measures and after its first look, it goes on to the same recipe
 lines() { wc -l 2>/dev/null <"$1" || echo 0; }
 : >k.json.journal
 until_line 3 . TERM "$@" --budget kld=0.001 --force

@@ -67,7 +67,7 @@ try 0 "group mixed, search scales" info one.h5
 grep -q "embedding  *6.250 bits per weight: 6 bits" "$top/out" || complain "info: no line of the embedding"
 try 0 '"by_role"' info one.h5 --json
 json dq-info/1
-# options go before the file, --bits-map behind its rules
+# options go before the file, --bits-map after its rules
 try 0 '"bits": 2' quantize "plain model" --recipe recipe.json --bits 2 --bits-map 'up=7' --print-recipe
 grep -q '"match": "up"' "$top/out" || complain "--bits-map is lost beside --recipe"
 [ "$(grep -c '"match"' "$top/out")" -eq 3 ] || complain "--bits-map: not after the rules of --recipe"
@@ -140,7 +140,7 @@ try 2 "[-]-method gptq needs a text" quantize "plain model" --recipe wrong.json 
 # nothing is packed that a text could choose codes for
 try 2 "[-]-calib: no tensor is packed whose codes a text could choose" quantize "plain model" --bits 16 --embed-bits 4 \
     --calib "$repo/calib/pair/text.txt" --dry-run
-# behind the end of a run there is nothing to resume
+# after the end of a run there is nothing to resume
 try 6 "two.h5: exists, and there is nothing to resume. Add --force" quantize "plain model" -o two.h5 --recipe recipe.json --resume
 echo '{"schema": "dq-recipe/1", "bitz": 4}' >wrong.json
 try 3 'wrong.json: unknown key "bitz"' quantize "plain model" --recipe wrong.json -o gone.h5

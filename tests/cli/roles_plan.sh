@@ -186,7 +186,7 @@ mean_of() { # mean_of FIELD WINDOW... OPTION...: of one cache over windows, from
 same() { # same WHAT NUMBER NUMBER
     holds "$1" "$2 - $3 < 1e-9 + 1e-6 * $3 && $3 - $2 < 1e-9 + 1e-6 * $3 && $3 != 0"
 }
-numbers() { # numbers PATTERN: behind each match in the document without white space
+numbers() { # numbers PATTERN: after each match in the document without white space
     tr -d ' \n' <doc.json | grep -o -e "$1[-0-9.e]*" | sed 's/.*://'
 }
 # a group alone: 8 tokens always stay, so 8 + 3 * 56 / 4 a group are whole contexts of the other three

@@ -43,7 +43,7 @@ done
 grep -q '"question": "later"' "$top/out" || complain "ruler: the document does not say where the question stands"
 [ "$(grep -c '"kind": "vt"' "$top/out")" = 0 ] || complain "ruler: an input that is none"
 
-# ---- the cache: all kept is nothing changed, and the question is behind what is forgotten unless it is known
+# ---- the cache: all kept is nothing changed, and the question is after what is forgotten unless it is known
 answers() { # OPTION...: what is generated, and how many ids the caches held
     "$dq" "$@" --limit 1 -q --json --dump-items answers.jsonl --force >answers.json
     sed 's/.*"prediction"/"prediction"/' answers.jsonl

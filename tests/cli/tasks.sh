@@ -23,7 +23,7 @@ try 0 "^published results quote acc of piqa, winogrande$" eval "plain model" --t
     --data wino.jsonl
 set -- eval "plain model" "diff model" --task piqa,winogrande --data piqa.jsonl --data winogrande=wino.jsonl \
     --num-fewshot 2 --fewshot-data "winogrande=wino train.jsonl" --fewshot-data train.jsonl --progress never
-try 0 "^2 few-shot examples in front of every item, drawn with seed 1234$" "$@"
+try 0 "^2 few-shot examples before every item, drawn with seed 1234$" "$@"
 try 0 '"num_fewshot": 2' "$@" --json
 json dq-eval/1
 [ "$(grep -c '"paper_metric": "acc"' "$top/out")" = 4 ] || complain "tasks: paper_metric is not in every row"

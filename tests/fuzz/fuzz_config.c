@@ -114,7 +114,7 @@ static float sum_of(const float *x, int64_t n)
     return sum;
 }
 
-static void check_map(const dq_headmap *map)
+static void check_map(const dq_head_order *map)
 {
     for (int o = 0; o < map->n_out; o++) {
         for (int j = 0; j < map->n_maps; j++) {
@@ -161,7 +161,7 @@ static void check(const dq_model *m)
     if (!(m->rope.amplitude > 0) || !isfinite(m->rope.amplitude)) abort();
 }
 
-/* Builds the model with the head map of its family, or with another one. */
+/* Builds the model with the head order of its family, or with another one. */
 static bool build(const json_t *config, sizes *s, dq_pairing pairing)
 {
     dq_err err = {0};

@@ -1,5 +1,5 @@
 /* fuzz_prequant: any bytes as a folder that another tool has quantized: config.json up to the first NUL, model.safetensors
- * behind it. What is accepted must have values to its last row; what is refused must say why.
+ * after it. What is accepted must have values to its last row; what is refused must say why.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "checkpoint/prequant.h"

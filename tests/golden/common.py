@@ -1,6 +1,6 @@
 """What make.py and families.py share: writing checkpoints, and the f64 side of every golden.
 
-forward64 is an implementation of its own: numpy, one loop over output heads, the head maps written as
+forward64 is an implementation of its own: numpy, one loop over output heads, the head orders written as
 formulas. It keeps the f32 angles of the f32 run, because those are what trained models saw.
 
 Every folder of tests/golden/models holds a checkpoint and golden.safetensors:
@@ -65,7 +65,7 @@ def head_normed(s):
 def weights_of(s, rng):
     """Gains that make attention sharp in places and output logits several units large."""
     h, f, d, t = s["hidden"], s["ffn"], width(s), {}
-    outs, _ = head_map(s)
+    outs, _ = head_order(s)
     wide = len(outs[0][1]) * d
 
     def matrix(name, rows, cols, gain, bias=False):
@@ -189,7 +189,7 @@ def rope_scale(s):
     return rope.get("attention_factor") or 0.1 * math.log(rope["factor"]) + 1.0
 
 
-def head_map(s):
+def head_order(s):
     """(query heads, value slabs) of every output head, and the key head of a query head."""
     h, rep, half = s["heads"], s["heads"] // s["kv"], s["heads"] // 2
     family = s["family"]
@@ -273,7 +273,7 @@ def forward64(s, w, ids, start, bits=16, granularity="per-tensor", noise=None):
     as another order of f32 sums may."""
     d, n, family = width(s), len(ids), s["family"]
     cos, sin = (x.numpy().astype(np.float64) * rope_scale(s) for x in angles(s, start, n))
-    outs, key = head_map(s)
+    outs, key = head_order(s)
     hidden = np.arange(n)[None, :] > np.arange(n)[:, None]
 
     def norm(x, g, eps):
@@ -348,7 +348,7 @@ def golden(s, w, ids, run):
         got, want = run(ids, start, 16, "per-tensor"), forward64(s, w, ids, start)
         scale = np.abs(want).max()
         err = relative(got, want, scale)[0]
-        assert err < 1e-4, f"{s['name']}: head map or formula differs from the reference: {err}"
+        assert err < 1e-4, f"{s['name']}: head order or formula differs from the reference: {err}"
         g["logits" + tag], g["err" + tag] = got[rows], np.array([err], np.float32)
         lines.append(f"pos {start}: max {scale:.2f} err {err:.1e}")
     if s["quant"]:

@@ -7,7 +7,7 @@ x [64, 64] f32, n.TYPE [64, 64] TYPE: x.to(TYPE), with ties, subnormals, numbers
 holds, and infinity.
 
 q, k, v [100, heads, 32] f32, 8 query heads and 4 of keys and values; y.TYPE [100, 8, 32] f32: causal
-scaled_dot_product_attention of q with k.to(TYPE) and v.to(TYPE), in f64 behind the rounding.
+scaled_dot_product_attention of q with k.to(TYPE) and v.to(TYPE), in f64 after the rounding.
 """
 import pathlib
 

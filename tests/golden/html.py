@@ -360,7 +360,7 @@ doc = {
         "tasks": ["hellaswag", "arc_easy", "text", "needle", "trec", "gsm8k"],
         "logit_bits": [16, 8, 6, 4, 3, 2],
         "logit_granularity": ["per-tensor", "per-row"],
-        "head_map": None,
+        "head_order": None,
         "kv_bits": ["16:16", "8:8", "8:4", "4:4"],
         "kv": {"effective": [kv()], "stored": {}},
         "math": "f32",

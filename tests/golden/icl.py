@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes icl/golden.json: what transformers picks behind demonstrations, for the embedded pair.
+"""Writes icl/golden.json: what transformers picks after demonstrations, for the embedded pair.
 
     python tests/golden/icl.py build/dq
 
@@ -9,7 +9,7 @@ forms of the official data sets, in words of our own. For every task and model:
 1. prompts are made anew from the files: the generator, what drops out for its length, the order, the text; they
    must be those that `dq eval --dump-items` writes;
 2. each prompt, encoded in one piece by the tokenizers library, is answered in float32 by greedy decoding in which
-   all ids are masked but those that go on with a label (labels cut to unique beginnings, a newline behind a label
+   all ids are masked but those that go on with a label (labels cut to unique beginnings, a newline after a label
    that another begins with), a whole forward pass per step;
 3. each label is scored by its log-likelihood (float64 from float32 logits), which must be that of dq.
 

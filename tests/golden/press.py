@@ -6,7 +6,7 @@
 Contexts of N ids through models/llama-f32 and models/diffllama-f32 in f32, at dq's frequencies; G KV head groups, 4 sinks.
 
     ids [N] i32
-    kvzip [layers, G, N] f32           largest attention when the context is read again in chunks of 2048 ids, the second behind the
+    kvzip [layers, G, N] f32           largest attention when the context is read again in chunks of 2048 ids, the second after the
                                        last 8 ids of the first, no instruction before them: KVzipPress with a tokenizer that knows no
                                        text. Numbers of sinks mean nothing
     kvzip.global, kvzip.layer [layers, G, N] i8    llama: 1 for what KVzipPress keeps at a quarter, from all layers and layer by layer
@@ -121,7 +121,7 @@ sketched_leverages = kp.LeverageScorePress.compute_leverage_scores
 
 
 def leverages(model, ids):
-    """Of all layers, a score for each group of the head map."""
+    """Of all layers, a score for each group of the head order."""
     seen, hooks, c = [], [], model.config
     groups = groups_of(c) if "diff" in c.model_type else range(c.num_key_value_heads)
     keys_of = lambda module, h: module.k_proj(h).unflatten(-1, (c.num_key_value_heads, -1)).transpose(1, 2)

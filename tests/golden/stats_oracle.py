@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes stats_oracle.json: what dq stats must find on two of the test checkpoints.
 
-transformers runs each sequence on its own in float32.  Queries and keys are taken behind their
+transformers runs each sequence on its own in float32.  Queries and keys are taken after their
 projections, turned by the library's own RoPE and multiplied here; every sequence keeps the entries
 with key <= query.  The attention maps are softmaxes of those logits in float64, subtracted with lambda
 as the paper's formula has it.  Hidden states are what each decoder layer returns.  The median is the value of rank

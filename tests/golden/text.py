@@ -62,7 +62,7 @@ def encode(text):
 
 
 def logps(model, fed):
-    """ln p [len(fed), vocab] behind each fed id."""
+    """ln p [len(fed), vocab] after each fed id."""
     return torch.log_softmax(models[model](torch.tensor([fed])).logits[0].double(), -1).numpy()
 
 

@@ -35,7 +35,7 @@ enum { N_SETTINGS = sizeof settings / sizeof *settings };
 typedef struct bench {
     dq_backend *b;
     dq_arena *arena;
-    dq_headmap map;
+    dq_head_order map;
     dq_attn attn;
     float gain[2 * DIM];
     json_t *results;
@@ -137,7 +137,7 @@ typedef struct layer {
 static void pass(layer *l, int64_t first, int64_t n, bool append, bool attend)
 {
     const dq_ops *op = l->x->b->ops;
-    const dq_headmap *map = &l->x->map;
+    const dq_head_order *map = &l->x->map;
     const int64_t kv_cols = (int64_t)map->n_kv * DIM, q_cols = (int64_t)map->n_q * DIM;
     const int64_t cu[2] = {0, n};
     for (int64_t i = 0; i < n; i++) l->pos[i] = (int32_t)(first + i);
@@ -166,7 +166,7 @@ static void prefill(void *arg)
     pass(l, 0, l->rows, true, true);
 }
 
-/* One row behind the context; nothing is appended, so that it can be repeated. */
+/* One row after the context; nothing is appended, so that it can be repeated. */
 static void decode(void *arg)
 {
     layer *l = arg;
@@ -399,7 +399,7 @@ static dq_status open_bench(bench *x, const char *device, dq_err *err)
     x->arena = dq_arena_new();
     if (!x->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
     const int n = 2 * (x->small ? SMALL_PAIRS : PAIRS);
-    DQ_TRY(dq_headmap_build(&x->map, DQ_PAIR_ADJACENT, n, n, DIM, 0, x->arena, err));
+    DQ_TRY(dq_head_order_build(&x->map, DQ_PAIR_ADJACENT, n, n, DIM, 0, x->arena, err));
     for (int i = 0; i < 2 * DIM; i++) x->gain[i] = 1.0f + (float)i / 1024;
     x->attn = (dq_attn){.map = &x->map,
                         .lambda_kind = DQ_LAMBDA_LAYER,

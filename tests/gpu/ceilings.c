@@ -1,4 +1,4 @@
-/* ceilings: see ceilings.h. The best of several runs behind each other, of random numbers: zeros draw less power
+/* ceilings: see ceilings.h. The best of several runs after each other, of random numbers: zeros draw less power
  * and would be faster than real data.
  * SPDX-License-Identifier: MIT */
 #include "tests/gpu/ceilings.h"
@@ -38,7 +38,7 @@ static bool int8(const blocks *k)
     return dq_cuda_gemm_square(k->b, true, k->z, k->x, k->y, k->n);
 }
 
-/* The least seconds of one of RUNS runs behind each other; 0 where it is refused. */
+/* The least seconds of one of RUNS runs after each other; 0 where it is refused. */
 static double least(const blocks *k, work *f)
 {
     double best = 0;

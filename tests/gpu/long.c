@@ -102,7 +102,7 @@ typedef struct scene {
 typedef struct stage {
     bench *x;
     const scene *s;
-    dq_headmap map;
+    dq_head_order map;
     dq_attn attn;
     dq_kv_spec spec;
     dq_kv *kv[2];
@@ -170,7 +170,7 @@ static dq_status open_stage(stage *g, bench *x, const scene *s, dq_err *err)
     g->spec.num = s->num;
     g->spec.k_bits = s->k_bits;
     g->spec.v_bits = s->v_bits;
-    DQ_TRY(dq_headmap_build(&g->map, s->pairing, N_Q, N_KV, s->dim, 0, x->arena, err));
+    DQ_TRY(dq_head_order_build(&g->map, s->pairing, N_Q, N_KV, s->dim, 0, x->arena, err));
     g->attn = (dq_attn){.map = &g->map,
                         .lambda_kind = g->map.n_maps == 2 ? DQ_LAMBDA_LAYER : DQ_LAMBDA_NONE,
                         .lambda = 0.4f,

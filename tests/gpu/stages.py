@@ -188,7 +188,7 @@ def stage_1(m, work):
 
 
 def sanitizers(m):
-    """Few cases: a tool costs ten to a hundred times. Blocks of exact sizes, so that accesses behind them are seen."""
+    """Few cases: a tool costs ten to a hundred times. Blocks of exact sizes, so that accesses after them are seen."""
     tool = ["compute-sanitizer", "--error-exitcode", "9", "--tool"]
     exact = {"DQ_CUDA_POOL": "exact"}
     yield Part("sanitizer", tool + ["memcheck", m.gpu("probes"), "dp4a"], 40)  # some machines refuse it

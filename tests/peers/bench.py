@@ -12,7 +12,7 @@ Without --llama-bin, llama.cpp is built there from the package that this names: 
 Needs numpy and gguf (pip install gguf; or, with a build of its own, the copy that the package holds), cmake and a C++ compiler.
 
 Both programs compute the logits of the last row of a prompt only, and those of every token that is decoded, one at a time
-behind --context ids. llama-bench keeps keys and values in f16; dq in f32, or with --math int8 in 8 bits. llama-bench tells
+after --context ids. llama-bench keeps keys and values in f16; dq in f32, or with --math int8 in 8 bits. llama-bench tells
 times on the wall. With one thread it is timed by what it got of a processor between the line that it prints before a run
 and the next (--progress, /proc/PID/task/*/schedstat), as dq bench counts processor time; with more threads both are times
 on the wall, and the machine must be quiet. Prints one line a work, as dq bench --compare OUT.json does.
@@ -183,7 +183,7 @@ def measure(a, form, work, dq_options, peer_options, about):
 
 
 def write_document(a, source, about, results):
-    """Everything so far: hours of rounds shall not be lost to what fails behind them."""
+    """Everything so far: hours of rounds shall not be lost to what fails after them."""
     clock = "processor; of the peer: between its lines of progress, by schedstat"
     doc = {"schema": "dq-peers/1", "command": "tests/peers/bench.py", "package": PACKAGE if source else None, **about,
            "settings": {"threads": a.threads, "rounds": a.rounds, "runs": a.runs, "generate": a.generate,

@@ -1,5 +1,5 @@
 # The parts of calib/kv/plan.py, find_roles.py, asked_roles.py and defaults.py that are functions of numbers, on numbers made up
-# here; and what plan.py and find_roles.py write is a recipe of dq, whose head maps, forms of widths and groups of KV heads they know.
+# here; and what plan.py and find_roles.py write is a recipe of dq, whose head orders, forms of widths and groups of KV heads they know.
 # dq plan --kv measures what plan.py does, and dq plan --roles what find_roles.py does.
 # usage: kv_studies.py DQ REPOSITORY
 import argparse
@@ -60,7 +60,7 @@ assert [3, 2, 2, 2] in plan.neighbours([2, 2, 2, 2], cost, 4)
 
 about = json.loads(subprocess.run([dq, "info", os.path.join(repository, "calib", "pair", "diffllama"), "--json"], check=True,
                                   capture_output=True).stdout)["inputs"][0]
-assert plan.key_maps(about["head_map"], about["n_q"], about["n_kv"]) == 2
+assert plan.key_maps(about["head_order"], about["n_q"], about["n_kv"]) == 2
 settings = argparse.Namespace(code="dither", recent=16, mean=4)
 widths = plan.text_of([3, 2, 5, 4, 3, 6], 2, 2)
 with tempfile.TemporaryDirectory() as folder:
@@ -131,7 +131,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 def write_questions(path, count):
-    """The last `count` items of the pair's choices with the question in each choice: what is behind the compressed context is more than
+    """The last `count` items of the pair's choices with the question in each choice: what is after the compressed context is more than
     one token, so that the lack depends on the cache."""
     with open(os.path.join(repository, "calib", "pair", "choices.jsonl")) as source, open(path, "w") as f:
         for item in map(json.loads, source.readlines()[-count:]):

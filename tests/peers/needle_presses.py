@@ -4,7 +4,7 @@
                       [--keep 0.5 0.25 0.125 0.0625] [--presses knorm kvzip ...] [--dq PROGRAM]
 
 Runs kvpress 0.5.5 (pip install kvpress==0.5.5, into an environment of its own: it wants a transformers of its time) on the plain
-Llamas of calib/longpair in f32, as its pipeline does: the context is compressed, then the question goes behind it at its own
+Llamas of calib/longpair in f32, as its pipeline does: the context is compressed, then the question goes after it at its own
 positions. Items are those of calib/longpair/needles-blind.jsonl, which dq scores with --task mc; the first two ids of all choices
 are the question, and recall is how often the right one of six is the likeliest third id. With --dq the program scores the
 same items first (--kv-recent 16, as calib/kv/run.sh).

@@ -107,7 +107,7 @@ def check(name, llama):
         run(sys.executable, recipe, llama, again, "--noise", "0.3", "--seed", "7")
     assert filecmp.cmp(*(os.path.join(x, "model.safetensors") for x in ("other", "again")), shallow=False), "noise of one seed differs"
     about = json.loads(run(dq, "info", "same", "--json"))["inputs"][0]
-    assert about["architecture"] == "diff-v2" and about["head_map"] == "shared-kv", about
+    assert about["architecture"] == "diff-v2" and about["head_order"] == "shared-kv", about
     same, other = own_logits("same"), own_logits("other")
     found = {"twin, Llama": apart(same, source), "twin, formula": apart(same, formula("same")),
              "noise, formula": apart(other, formula("other"))}

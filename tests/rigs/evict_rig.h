@@ -19,7 +19,7 @@
 
 enum { SEQS = DQ_ORACLE_SEQ, GROUPS = 2, LAYERS = 3, COLUMNS = 5, TOKENS = 512, ROWS = 512 };
 
-/* Of f32 attention beside f64: the norm behind maps that nearly cancel magnifies rounding. 8.4e-6 on the CPU; keys and
+/* Of f32 attention beside f64: the norm after maps that nearly cancel magnifies rounding. 8.4e-6 on the CPU; keys and
  * queries of another device differ in their last bits. */
 #define LARGEST_ERROR 3e-5
 
@@ -118,8 +118,8 @@ static void rig_roles(char *roles, const dq_model *m)
     const int n = m->map.n_groups, lists = m->n_layers * n;
     size_t at = 0;
     for (int i = lists - 1; i >= 0; i--) {
-        const char *behind = i == 0 ? "" : lists - i == 2 ? "/" : ",";
-        at += (size_t)snprintf(roles + at, DQ_KV_ROLES_TEXT - at, "%d.%d%s", i / n, i % n, behind);
+        const char *after = i == 0 ? "" : lists - i == 2 ? "/" : ",";
+        at += (size_t)snprintf(roles + at, DQ_KV_ROLES_TEXT - at, "%d.%d%s", i / n, i % n, after);
     }
 }
 

@@ -36,8 +36,8 @@ void open_stage(stage *s, dq_pairing pairing, int head_dim, dq_kv_spec spec, int
     memset(s, 0, sizeof *s);
     s->arena = dq_arena_new();
     s->spec = spec;
-    assert_int_equal(dq_headmap_build(&s->map, pairing, N_Q, N_KV, head_dim,
-                                      pairing == DQ_PAIR_GROUPED ? 2 : 0, s->arena, &err),
+    assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, N_KV, head_dim,
+                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, s->arena, &err),
                      DQ_OK);
     assert_int_equal(dq_kv_check(&spec, head_dim, &err), DQ_OK);
     assert_int_equal(dq_backend_open(&s->b, test_device(), threads, &err), DQ_OK);
@@ -178,7 +178,7 @@ void check_attend(stage *s)
     }
     if (!(worst <= 1e-5 * max))
         print_error("%s, head_dim %d, %d:%d: off by %g of %g\n",
-                    dq_headmap_pairing_name(s->map.pairing), s->map.head_dim, s->spec.k_bits,
+                    dq_head_order_pairing_name(s->map.pairing), s->map.head_dim, s->spec.k_bits,
                     s->spec.v_bits, worst, max);
     assert_true(worst <= 1e-5 * max);
     free(want);

@@ -20,7 +20,7 @@ enum { N_Q = 8, N_KV = 4, MAX_ROWS = 512, MAX_WIDTH = 8 * 2 * 128 };
 typedef struct stage {
     dq_arena *arena;
     dq_backend *b;
-    dq_headmap map;
+    dq_head_order map;
     dq_kv_spec spec;
     dq_kv *kv;
     dq_oracle *oracle; /* follows sequences that are below DQ_ORACLE_SEQ */

@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t row_floats(const dq_headmap *map)
+static size_t row_floats(const dq_head_order *map)
 {
     return (size_t)map->n_kv * (size_t)map->head_dim;
 }
 
-dq_oracle *dq_oracle_new(const dq_headmap *map)
+dq_oracle *dq_oracle_new(const dq_head_order *map)
 {
     dq_oracle *o = calloc(1, sizeof *o);
     o->map = map;
@@ -170,7 +170,7 @@ void dq_oracle_append(dq_oracle *o, const dq_batch *batch, const float *k, const
                 code_token(o, l, l->n);
                 l->n++;
             }
-            /* the row behind it finds all there, but one that would make a page full */
+            /* the row after it finds all there, but one that would make a page full */
             if (l->n) code_due(o, l, l->pos[l->n - 1] + (o->spec.recent > 0));
         }
     }
@@ -314,8 +314,8 @@ static double odds(double p)
 }
 
 /* Length of a (o1 - v) - b (o2 - v) for the i-th of the n tokens that a row sees. */
-static double left_out(const dq_oracle_list *l, const dq_headmap *map, const dq_head *h, int64_t n,
-                       int64_t i, const double *p1, const double *p2, double lambda)
+static double left_out(const dq_oracle_list *l, const dq_head_order *map, const dq_head *h,
+                       int64_t n, int64_t i, const double *p1, const double *p2, double lambda)
 {
     double squares = 0;
     for (int c = 0; c < map->n_slabs * map->head_dim; c++) {
@@ -335,7 +335,7 @@ static double left_out(const dq_oracle_list *l, const dq_headmap *map, const dq_
 static void count_columns(const dq_oracle *o, const dq_oracle_args *a, int64_t row, int out,
                           const double *p1, const double *p2, double lambda)
 {
-    const dq_headmap *map = o->map;
+    const dq_head_order *map = o->map;
     const dq_columns *c = a->columns;
     const int seq = dq_oracle_seq_of(a->batch, row), group = map->group[map->head[out].v[0]];
     const dq_oracle_list *l = &o->list[a->batch->seq[seq]][group];
@@ -383,7 +383,7 @@ static double both_maps(double *p1, double *p2, const dq_oracle *o, const dq_ora
 static void attend_row(double *y, const dq_oracle *o, const dq_oracle_args *a, const float *absmax,
                        int64_t row, int out)
 {
-    const dq_headmap *map = o->map;
+    const dq_head_order *map = o->map;
     const dq_head *h = &map->head[out];
     const int d = map->head_dim, width = map->n_slabs * d;
     const dq_oracle_list *l = list_of(o, a, row, h->q[0]);

@@ -19,12 +19,12 @@ typedef struct dq_oracle_list {
 
 /* One layer. */
 typedef struct dq_oracle {
-    const dq_headmap *map;
+    const dq_head_order *map;
     dq_kv_spec spec; /* dq_kv_plain, until a test says otherwise */
     dq_oracle_list list[DQ_ORACLE_SEQ][DQ_ORACLE_GROUPS];
 } dq_oracle;
 
-dq_oracle *dq_oracle_new(const dq_headmap *map);
+dq_oracle *dq_oracle_new(const dq_head_order *map);
 void dq_oracle_free(dq_oracle *o);
 void dq_oracle_append(dq_oracle *o, const dq_batch *batch, const float *k, const float *v);
 void dq_oracle_fork(dq_oracle *o, int to, int from);

@@ -80,8 +80,8 @@ struct simt_launch_args {
     void *body;
 };
 
-/* Two tokens in turns: what a thread does behind one opening must not seem to come before what a slower one
- * does behind the opening before. */
+/* Two tokens in turns: what a thread does after one opening must not seem to come before what a slower one
+ * does after the opening before. */
 struct simt_tokens {
     unsigned opened;
     char token[2];

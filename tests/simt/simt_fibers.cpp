@@ -71,7 +71,7 @@ dq_simt_switch:
 
 static __thread simt_thread *self;
 static __thread char begun,
-    ended; /* order threads behind what comes before them, and before what follows */
+    ended; /* order threads after what comes before them, and before what follows */
 static __thread char *stacks;
 static __thread size_t n_stacks;
 static __thread void *

@@ -59,7 +59,7 @@ static void on_fault(int sig, siginfo_t *info, void *context)
                 t->block->index.x, t->block->index.y, t->block->index.z, t->place.thread);
     auto it = simt_device_memory.upper_bound(at);
     if (it != simt_device_memory.begin() && at - (--it)->first < it->second + 2 * PAGE)
-        fprintf(stderr, "access behind the end of a block of %zu bytes of device memory\n",
+        fprintf(stderr, "access after the end of a block of %zu bytes of device memory\n",
                 it->second);
     else
         fprintf(stderr, "access outside of device memory\n");

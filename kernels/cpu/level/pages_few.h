@@ -7,7 +7,7 @@
 #ifndef DQ_PAGES_FEW_H
 #define DQ_PAGES_FEW_H
 
-/* Lines of 32 bytes as two vectors of words: bytes 0-3, 16-19, 4-7, 20-23 of each line, and those 8 behind. */
+/* Lines of 32 bytes as two vectors of words: bytes 0-3, 16-19, 4-7, 20-23 of each line, and those 8 after. */
 DQ_KV_INLINE __m512i quads32(const uint8_t *line, int64_t stride, int half)
 {
     const __m256i a = _mm256_loadu_si256((const void *)line);
@@ -282,7 +282,7 @@ static inline __m512i add_spread(__m512i z, __m512i u, const int8_t *x)
 }
 
 /* 64 slots times two vectors of columns: 4 bits the low and the high codes of 16 bytes, which are of two runs or (`same`) of one;
- * 8 bits both halves of 32 bytes. z[4 * row + 2 * vector]: sums of high bytes, of low bytes behind them. */
+ * 8 bits both halves of 32 bytes. z[4 * row + 2 * vector]: sums of high bytes, of low bytes after them. */
 DQ_KV_INLINE void value_tile(__m512i z[16], const int8_t *const code[2], const uint8_t *at,
                              int64_t stride, const uint8_t *next, int half, int bits, bool same,
                              int m)
@@ -345,7 +345,7 @@ DQ_KV_INLINE void add_quads(float *y, __m512 w0, __m512 w1)
     _mm512_storeu_ps(y + 16, _mm512_add_ps(_mm512_loadu_ps(y + 16), a[1]));
 }
 
-/* 32 bytes of every line, which begins with column c: 32 columns, or of 4 bits as many `apart` columns behind, too. */
+/* 32 bytes of every line, which begins with column c: 32 columns, or of 4 bits as many `apart` columns after, too. */
 DQ_KV_INLINE void value_piece(float *y, int64_t ldy, const few_rounded *w, const int64_t run[2],
                               const uint8_t *at, int64_t stride, const uint8_t *next, int64_t apart,
                               int bits, int m)

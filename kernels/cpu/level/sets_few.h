@@ -215,7 +215,7 @@ DQ_KV_INLINE void add_set(float *y, __m512i sum, const few_set *w, int r, __m512
     _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), more));
 }
 
-/* y[32] of m rows from sums in the order of quads32: vectors of a row stand `apart` behind each other. */
+/* y[32] of m rows from sums in the order of quads32: vectors of a row stand `apart` after each other. */
 DQ_KV_INLINE void add_set_rows(float *y, int64_t ldy, const __m512i *first, const __m512i *second,
                                int apart, const few_set *w, const float *step, const float *middle,
                                int m)

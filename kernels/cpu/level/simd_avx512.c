@@ -392,7 +392,7 @@ INLINE void turn_pieces(float *out, const uint16_t *in, const int n)
     for (int k = 0; k < n; k++, in += 64) {
         const __m512i a = _mm512_loadu_si512(in), b = _mm512_loadu_si512(in + 32);
 #pragma GCC unroll 2
-        for (int q = 0; q < 4; q += 2) { /* piece q and the one behind it */
+        for (int q = 0; q < 4; q += 2) { /* piece q and the one after it */
             const int first = q / pieces + q % pieces * 16 * n;
             const int second = (q + 1) / pieces + (q + 1) % pieces * 16 * n;
             const __m512i at =

@@ -210,7 +210,7 @@ BLOCKED_INLINE void blocked_f32_piece(vecf total[DQ_BLOCKED_F32_MAX][4],
     blocked_digit_fold(total, sum, scale, t->unit, m, nv);
 }
 
-/* Behind a piece; `chunks` are left of the block. False behind the last one. */
+/* After a piece; `chunks` are left of the block. False after the last one. */
 BLOCKED_INLINE bool blocked_next_piece(blocked_piece *t, const dq_simd_blocked_weight *w,
                                        int64_t *chunks, const int m, const int bits)
 {

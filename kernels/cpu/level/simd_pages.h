@@ -164,7 +164,7 @@ static void pages_key_scores(float *s, int64_t lds, const dq_simd_int8_rows *q, 
     }
 }
 
-/* D times one run's scales, in 16 bits: high bytes high[64], low bytes behind them. */
+/* D times one run's scales, in 16 bits: high bytes high[64], low bytes after them. */
 static inline void pages_round(int8_t *restrict high, float *restrict scale, int32_t *restrict sum,
                                const float *restrict d, const float *restrict factor)
 {

@@ -17,7 +17,7 @@
 
 /* ---------------------------------------------------------------------------------------- scores */
 
-/* Channels c0 .. c0+31 of the unit's rows of one query head, zero behind its rows and behind dim. */
+/* Channels c0 .. c0+31 of the unit's rows of one query head, zero after its rows and after dim. */
 DQ_DEVICE void stage_queries(float *to, const dq_attention_units *u, const dq_attention_unit *w,
                              int head, int c0)
 {

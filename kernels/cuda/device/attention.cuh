@@ -65,8 +65,8 @@ DQ_DEVICE int span_slots(const dq_attention_unit *w, int span, int page)
     return slots_of(w->coded[span], page);
 }
 
-/* By all threads: channels c0 .. c0+n_c-1 of 64 tokens of a head to to[64][pitch], zero behind the
- * `tokens` first ones and behind dim. */
+/* By all threads: channels c0 .. c0+n_c-1 of 64 tokens of a head to to[64][pitch], zero after the
+ * `tokens` first ones and after dim. */
 DQ_DEVICE void stage_page(float *to, int pitch, const dq_page_form *f, const dq_page *p, int side,
                           int head, int slots, int tokens, int c0, int n_c)
 {

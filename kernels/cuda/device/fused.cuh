@@ -96,7 +96,7 @@ DQ_DEVICE const float *query_of(const dq_attention_units *u, const fused_job *j,
 
 /* The two rows of a lane. */
 struct lane_rows {
-    int row[2], seen[2]; /* seen: keys, 0 behind the unit's rows */
+    int row[2], seen[2]; /* seen: keys, 0 after the unit's rows */
     int max;             /* the warp's largest seen */
 };
 

@@ -43,7 +43,7 @@ cudaError_t dq_fused_attend(dq_attention_units u, dq_attention_finish f, dq_fuse
                             int math, cudaStream_t s);
 
 enum { DQ_FUSED_DECODE_ROWS = 8 };
-/* Floats that dq_fused_decode wants behind the strips of a unit with so many output heads, rows and parts. */
+/* Floats that dq_fused_decode wants after the strips of a unit with so many output heads, rows and parts. */
 int64_t dq_fused_decode_floats(const dq_attention_units *u, int64_t outs, int64_t rows,
                                int64_t parts);
 /* dq_fused_attend in int8, bit for bit, for units of at most DQ_FUSED_DECODE_ROWS rows: blocks share their

@@ -47,7 +47,7 @@ DQ_DEVICE void load_eight_plain(float x[8], const dq_page_form *f, plain_place p
     }
 }
 
-/* Rows of all maps, zero behind the unit's. By all threads, before a barrier. */
+/* Rows of all maps, zero after the unit's. By all threads, before a barrier. */
 DQ_DEVICE void put_queries(uint8_t *to, const dq_attention_units *u, const fused_job *j)
 {
     int dim = u->form[0].dim, per = dim / 8 * TILE;
@@ -99,7 +99,7 @@ DQ_DEVICE void read_bytes(float to[4], uint32_t w, int half)
                              : (int32_t)(int8_t)(w >> 8 * i & 255));
 }
 
-/* Keys of the page as a way has them; tokens behind the unit's keys are zero. */
+/* Keys of the page as a way has them; tokens after the unit's keys are zero. */
 DQ_DEVICE void put_keys(uint8_t *to, const dq_attention_units *u, const fused_job *j, int page,
                         int end)
 {

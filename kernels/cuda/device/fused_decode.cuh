@@ -190,7 +190,7 @@ DQ_DEVICE void channel_sums(int32_t sum[MAX_DECODE_ROWS], const decode_page *d,
     for (int r = 0; r < MAX_DECODE_ROWS; r++) sum[r] = high[r] * 256 + low[r];
 }
 
-/* A part, [rows][width], behind the unit's strips: [output head][page, or set of per-channel codes]. */
+/* A part, [rows][width], after the unit's strips: [output head][page, or set of per-channel codes]. */
 DQ_DEVICE float *part_of(const dq_attention_units *u, const dq_attention_unit *w, int out, int part)
 {
     int64_t strips = (int64_t)heads_of(u->q_first, w->group) * w->n * w->ld;

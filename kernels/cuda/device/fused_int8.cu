@@ -1,5 +1,5 @@
 /* fused_int8: see fused.h. Codes are multiplied as they are stored, unsigned, and the sum of a query's codes
- * times the offset is taken off behind the product. Keys of the next page are fetched while this one is
+ * times the offset is taken off after the product. Keys of the next page are fetched while this one is
  * multiplied. D is rounded to 16 bits by row and run of scales and multiplied as two bytes; tokens that are read
  * unquantized are added in f32. Texts of masks are quoted by tests/simt/defects.tsv.
  * Kernels on per-channel codes are instances of the same passes, see fused_sets.cuh.

@@ -12,12 +12,12 @@
 struct fused_space {
     int32_t q, q_scale, q_sum; /* queries: cells of 64 rows, [map][run][64] */
     int32_t q_base;            /* per-channel codes: [map][64] */
-    /* Keys as they come; pages with odd numbers raw_stride behind the others, where codes of 8 bits are
+    /* Keys as they come; pages with odd numbers raw_stride after the others, where codes of 8 bits are
      * cells already. Otherwise `keys` are the cells. Cells of values take their place, one page's. Scales are [head][run][64],
      * of per-channel codes steps and middles [head][2][dim] of a set. Per-channel codes of keys and of values come to one place in turns. */
     int32_t raw_keys, raw_stride, keys, key_scale;
     int32_t raw_values, value_scale;
-    /* shares of lanes; half a page's D; [warp][16 tokens][16 rows] of it, of per-channel codes behind all of it, [warp][32][lane] */
+    /* shares of lanes; half a page's D; [warp][16 tokens][16 rows] of it, of per-channel codes after all of it, [warp][32][lane] */
     int32_t d;
     int32_t rows; /* row_stats */
     int32_t total;
@@ -56,7 +56,7 @@ struct rounded_queries {
     int32_t rows;
 };
 
-/* Row r by a warp, x NULL: zeros. Channels behind dim, up to a multiple of 32, become zero. */
+/* Row r by a warp, x NULL: zeros. Channels after dim, up to a multiple of 32, become zero. */
 DQ_DEVICE void round_query(const rounded_queries *to, const dq_page_form *f, const float *x, int r)
 {
     int lane = (int)dq_lane(), padded = (f->dim + 31) / 32 * 32;

@@ -1,4 +1,4 @@
-/* fused_launch: the launchers of one arithmetic each, behind those of fused.h.
+/* fused_launch: the launchers of one arithmetic each, after those of fused.h.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_FUSED_LAUNCH_H
 #define DQ_FUSED_LAUNCH_H
@@ -23,7 +23,7 @@ cudaError_t dq_fused_attend_bf16(dq_attention_units u, dq_attention_finish f, dq
 #include "kernels/cuda/device/ptx.cuh"
 
 /* Returns the result of launching a kernel of blocks of `threads` for `blocks` pairs of units and heads,
- * behind permission for its shared memory. A macro, so that a failed launch is reported by the kernel's name. */
+ * after permission for its shared memory. A macro, so that a failed launch is reported by the kernel's name. */
 #define DQ_FUSED_LAUNCH(kernel, blocks, threads, smem, s, ...)                                     \
     do {                                                                                           \
         if ((blocks) == 0) return cudaSuccess;                                                     \

@@ -35,7 +35,7 @@ DQ_DEVICE pair set_number(const dq_page_form *f, const void *from, bool wide, in
     return pair{step, middle_of(step, low, bits)};
 }
 
-/* By all threads: those of n heads to [n][2][dim]: from what fetch_page brought behind their codes, or (raw NULL) of any set. */
+/* By all threads: those of n heads to [n][2][dim]: from what fetch_page brought after their codes, or (raw NULL) of any set. */
 DQ_DEVICE void unpack_set(float *to, const uint8_t *raw, const fused_job *j, const dq_page_form *f,
                           int side, int page, int set, const int32_t *head, int n)
 {

@@ -137,7 +137,7 @@ centre(float *DQ_RESTRICT x, const double *DQ_RESTRICT mean, double unit, int64_
         row[c] = (float)dq_mul_rn(dq_sub_rn((double)row[c], mean[c]), unit);
 }
 
-/* Columns c0 .. c0+63 of rows first .. first+n-1 to to[n][65]; zeros behind the last column. */
+/* Columns c0 .. c0+63 of rows first .. first+n-1 to to[n][65]; zeros after the last column. */
 DQ_DEVICE void stage_rows(float *to, const float *x, int64_t first, int n, int64_t c0, int64_t cols)
 {
     for (int i = (int)dq_thread(); i < n * TILE; i += (int)dq_threads()) {

@@ -20,7 +20,7 @@
 enum {
     STAGE = 128,             /* codes of k per stage: whole cells of 16 bytes at every width */
     STEP = 32,               /* codes of k per matrix instruction */
-    STEPS = STAGE / STEP,    /* per stage; a group ends behind a step */
+    STEPS = STAGE / STEP,    /* per stage; a group ends after a step */
     PITCH = STAGE + 16,      /* bytes of a row of codes in shared memory */
     CELL = 16,               /* bytes per copy */
     ROW_CELLS = STAGE / CELL /* of a row of activations */
@@ -38,7 +38,7 @@ template <int BITS_, int BM_, int BN_, int WM_, int WN_, int STAGES_, bool ZERO_
     static const int X_SCALES = STEPS * BM * 4, W_SCALES = STEPS * BN * 4;
     static const int STAGE_BYTES = A_BYTES + W_BYTES + X_SCALES + W_SCALES;
     static const int SMEM = STAGES * STAGE_BYTES + BN * PITCH; /* and the unpacked weights */
-    /* With zero points, behind all that, for each stage: sums of activations, and zero points. */
+    /* With zero points, after all that, for each stage: sums of activations, and zero points. */
     static const int X_SUMS = STEPS * BM * 4, ZERO_BYTES = X_SUMS + STEPS * BN;
 };
 
@@ -265,7 +265,7 @@ DQ_DEVICE void store_tile(const sums<S> &t, const product &p, int64_t row0, int6
 }
 
 /* Before that, where codes have zero points: sums and zeros point at those of the warp's rows and of the tile's
- * columns. Rows behind the last one have any sum; their results are never stored, and unsigned numbers may wrap. */
+ * columns. Rows after the last one have any sum; their results are never stored, and unsigned numbers may wrap. */
 template <class S>
 DQ_DEVICE void shift_group(sums<S> &t, const int32_t *x, const unsigned char *zeros, int column)
 {

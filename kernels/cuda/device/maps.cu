@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* Row r of the strip of the i-th output head: behind those of the query heads. */
+/* Row r of the strip of the i-th output head: after those of the query heads. */
 DQ_DEVICE float *out_strip_of(const dq_attention_units *u, const dq_attention_unit *w, int i_out,
                               int r)
 {

@@ -43,7 +43,7 @@ typedef struct dq_observe_call {
     double total[4]; /* sums of |x|, x^2, x^4; values that are not finite */
 } dq_observe_call;
 
-/* Zero before the first launch, and behind each one. */
+/* Zero before the first launch, and after each one. */
 typedef struct dq_observe_bins {
     uint64_t hist[DQ_OBSERVE_BINS], fine[DQ_OBSERVE_FINE];
 } dq_observe_bins;

@@ -92,7 +92,7 @@ DQ_BOTH int dq_page_code(const dq_page_form *f, int bits, int side, const uint8_
     return u - (1 << (bits - 1));
 }
 
-/* By all threads of a block, behind a barrier: codes q[64][cols] (shared memory) of tokens first..end-1
+/* By all threads of a block, after a barrier: codes q[64][cols] (shared memory) of tokens first..end-1
  * into a page that keeps its others. Bytes are shared by codes, so they are written part by part. */
 DQ_DEVICE void dq_page_store(const dq_page_form *f, int bits, int side, uint8_t *codes,
                              const int8_t *q, int first, int end)
@@ -159,7 +159,7 @@ struct dq_page_set {
     int first, end, index;
 };
 
-/* The slot at which the set behind the first `from` slots begins; 64: there is none. */
+/* The slot at which the set after the first `from` slots begins; 64: there is none. */
 DQ_BOTH int dq_page_next_begin(const dq_page *p, int from)
 {
     if (from >= DQ_PAGE_SLOTS) return DQ_PAGE_SLOTS;
@@ -167,7 +167,7 @@ DQ_BOTH int dq_page_next_begin(const dq_page *p, int from)
     return left ? from + dq_page_ones(below) : (int)DQ_PAGE_SLOTS;
 }
 
-/* Before the first set of a page; the set behind *s, false: there is none. */
+/* Before the first set of a page; the set after *s, false: there is none. */
 DQ_BOTH dq_page_set dq_page_sets(const dq_page *p)
 {
     return dq_page_set{0, dq_page_next_begin(p, 0), -1};

@@ -224,7 +224,7 @@ DQ_DEVICE uint32_t dq_smem_address(const void *smem)
     return (uint32_t)__cvta_generic_to_shared(smem);
 }
 /* Copies that the calling thread starts; smem holds the bytes, for this thread, after a wait that
- * covers their group, and for others after a barrier behind that wait. Both addresses are multiples
+ * covers their group, and for others after a barrier after that wait. Both addresses are multiples
  * of the size. Until then the destination is undefined. */
 DQ_DEVICE void dq_cp_async16(void *smem, const void *global)
 {

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/device/ptx.cuh"
 
-/* Sums of v[N] over the block's THREADS threads, in all of them. The first thing behind a barrier if it is
+/* Sums of v[N] over the block's THREADS threads, in all of them. The first thing after a barrier if it is
  * called twice. */
 template <int N, int THREADS> DQ_DEVICE void dq_reduce_block_sum(double v[N])
 {

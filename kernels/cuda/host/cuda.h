@@ -90,10 +90,10 @@ const void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes);
 /* Every operation that uploads calls it after its launches, and zeros of pages after theirs. */
 void dq_cuda_upload_end(dq_backend *b);
 /* At the next sync or get: take(arg, data, bytes) on the host, in the order of the calls, with what src holds
- * behind the operations launched so far; src may be reused at once. take NULL: data is copied to arg. */
+ * after the operations launched so far; src may be reused at once. take NULL: data is copied to arg. */
 typedef void dq_cuda_take(void *arg, const void *data, size_t bytes);
 void dq_cuda_download(dq_backend *b, const void *src, size_t bytes, dq_cuda_take *take, void *arg);
-/* A block of host memory for `arg` of take, freed behind it. A get between the two frees it too. NULL with
+/* A block of host memory for `arg` of take, freed after it. A get between the two frees it too. NULL with
  * the sticky error set. */
 void *dq_cuda_note(dq_backend *b, size_t bytes);
 

@@ -155,13 +155,13 @@ void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     dq_cuda_units u;
     dq_cuda_observers observers;
     dq_attention_finish f;
-    void *behind;
+    void *after;
     if (!dq_cuda_units_begin(b, &u, args, request)) return;
     if (describe_finish(b, &f, dst, args) && taken(b, &u, &f, args) &&
         dq_cuda_observers_begin(b, &observers, &u, args) &&
-        dq_cuda_units_scratch(b, &u, observers.behind, &behind)) {
+        dq_cuda_units_scratch(b, &u, observers.after, &after)) {
         dq_attention_units launch;
-        observers.scratch = behind;
+        observers.scratch = after;
         for (int first; b->err.code == DQ_OK && dq_cuda_units_next(&u, &launch, &first);)
             attend_units(b, &launch, &f, args, &observers, u.unit + first);
         dq_cuda_observers_end(b, &observers);

@@ -14,7 +14,7 @@ typedef struct dq_cuda_observers {
     double *measure;    /* device [n_seq][n_out][DQ_MAP_FIELDS]; NULL: none */
     dq_span_sums spans; /* device; mass NULL: none */
     size_t mass_bytes;
-    size_t behind;            /* bytes that observers want behind the strips */
+    size_t after;             /* bytes that observers want after the strips */
     double *scratch;          /* there */
     int64_t records, factors; /* of the largest launch */
 } dq_cuda_observers;

@@ -94,7 +94,7 @@ void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv)
 /* KV heads by group, for kernels of this operation. False with the sticky error set. */
 static bool upload_heads(dq_backend *b, dq_kv_group_heads *heads, const dq_kv *kv)
 {
-    const dq_headmap *map = kv->map;
+    const dq_head_order *map = kv->map;
     const int n = map->n_groups + 1 + map->n_kv;
     int32_t *table = dq_block_new((size_t)n, sizeof *table, &b->err);
     if (!table) return false;
@@ -385,7 +385,7 @@ static const dq_kv_device device = {
 
 /* ------------------------------------------------------------------------------------- operations */
 
-dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec)
+dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_head_order *map, int n_layers, const dq_kv_spec *spec)
 {
     dq_kv *kv = dq_kv_pages_new(b, map, n_layers, spec, &device);
     if (!kv || !kv->by_layer || kv->max_heads <= DQ_PAGE_WIDTHS) return kv;

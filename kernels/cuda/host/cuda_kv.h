@@ -8,7 +8,8 @@
 #include "kernels/paged/kv_pages.h"
 
 /* ---- Operations of backend.h; those not named here are dq_kv_pages_*. */
-dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_headmap *map, int n_layers, const dq_kv_spec *spec);
+dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_head_order *map, int n_layers,
+                      const dq_kv_spec *spec);
 /* cuda_keys.c */
 void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                           int32_t t, double *sum);

@@ -8,7 +8,7 @@
 /* Rows n0 .. n0 + n of w in the type of a product, where they lie or in scratch A. NULL: sticky error. */
 const void *dq_cuda_wide_rows(dq_backend *b, const dq_cuda_weight *w, int64_t n0, int64_t n,
                               bool bf16);
-/* Rows m0 .. m0 + DQ_CUDA_TILE_ROWS of src in that type; rows behind the last hold anything. Where they lie
+/* Rows m0 .. m0 + DQ_CUDA_TILE_ROWS of src in that type; rows after the last hold anything. Where they lie
  * or in scratch B. NULL: sticky error. */
 const void *dq_cuda_tile_rows(dq_backend *b, dq_mat src, int64_t m0, bool bf16);
 /* Rows of w that a product widens at a time. */

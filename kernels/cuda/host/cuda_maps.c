@@ -64,7 +64,7 @@ static size_t measure_bytes(const dq_attend_args *args)
 bool dq_cuda_observers_begin(dq_backend *b, dq_cuda_observers *l, const dq_cuda_units *u,
                              const dq_attend_args *args)
 {
-    const dq_headmap *map = args->attn->map;
+    const dq_head_order *map = args->attn->map;
     const size_t width = (size_t)map->n_slabs * (size_t)map->head_dim;
     memset(l, 0, sizeof *l);
     l->args = args;
@@ -72,11 +72,11 @@ bool dq_cuda_observers_begin(dq_backend *b, dq_cuda_observers *l, const dq_cuda_
     l->factors = u->max_factors;
     if (args->columns && !begin_columns(b, l)) return false;
     if (l->sums.loo)
-        l->behind = ((size_t)l->records + (size_t)l->factors * 2 * width) * sizeof(double);
+        l->after = ((size_t)l->records + (size_t)l->factors * 2 * width) * sizeof(double);
     if (args->spans && !dq_cuda_spans_begin(b, l)) return false;
     if (args->measure) {
         const size_t rows = (size_t)l->factors * DQ_MAP_FIELDS * sizeof(double);
-        if (rows > l->behind) l->behind = rows; /* one after the other */
+        if (rows > l->after) l->after = rows; /* one after the other */
         l->measure = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_BATCH, measure_bytes(args));
         if (!l->measure) return false;
         return dq_cuda_ok(b, cudaMemsetAsync(l->measure, 0, measure_bytes(args), dq_cuda_stream(b)),

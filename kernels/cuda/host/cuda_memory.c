@@ -1,7 +1,7 @@
 /* cuda_memory: device memory of the CUDA backend: a pool of blocks and the named scratch buffers.
  *
  * All work of a backend is in one stream, so a block may be given out again as soon as it is freed:
- * whatever uses it next is launched behind what used it before. Taking memory from the driver costs a
+ * whatever uses it next is launched after what used it before. Taking memory from the driver costs a
  * hundred times more than that and may stop the device, so blocks go back only at the end, or when an
  * allocation would fail otherwise. Free blocks stand in a list for each class of sizes, and a table of addresses
  * finds the block that is freed: both take the same time for two blocks and for the hundred thousand of a long cache.

@@ -138,7 +138,7 @@ static void count_end(dq_backend *b, const count *c, int layer, int32_t seq_base
 /* Strips of one sequence of a launch, by query head and position. */
 static int add_pieces(dq_observe_piece *to, const dq_cuda_units *u,
                       const dq_attention_units *launch, const dq_attention_unit *unit, int n,
-                      const dq_headmap *map, int32_t *record)
+                      const dq_head_order *map, int32_t *record)
 {
     int n_pieces = 0;
     for (int h = 0; h < map->n_q; h++) {
@@ -167,7 +167,7 @@ static int add_pieces(dq_observe_piece *to, const dq_cuda_units *u,
 
 static bool observe_launch(dq_backend *b, count *c, const dq_cuda_units *u,
                            const dq_attention_units *launch, const dq_attention_unit *unit,
-                           const dq_headmap *map, void *scratch)
+                           const dq_head_order *map, void *scratch)
 {
     dq_observe_piece *pieces =
         dq_block_new((size_t)launch->n * (size_t)map->n_q, sizeof *pieces, &b->err);
@@ -199,7 +199,7 @@ void dq_cuda_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *
                           int32_t seq_base)
 {
     const dq_cuda_units_request request = {.strips = true, .places = true};
-    const dq_headmap *map = args->attn->map;
+    const dq_head_order *map = args->attn->map;
     dq_cuda_units u;
     count c;
     void *scratch;

@@ -10,7 +10,7 @@ enum { RING_BYTES = 4 << 20, RING = 4, AREA_BYTES = 1 << 20 };
 
 typedef struct ring_block {
     uint8_t *p;        /* pinned, NULL until first used */
-    cudaEvent_t empty; /* behind the last copy out of it */
+    cudaEvent_t empty; /* after the last copy out of it */
     bool busy;
 } ring_block;
 

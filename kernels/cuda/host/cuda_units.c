@@ -189,7 +189,7 @@ static void add_list(draft *d, int i, int g)
 
 /* ------------------------------------------------------------------------------------------ heads */
 
-static int group_of_out(const dq_headmap *map, int out)
+static int group_of_out(const dq_head_order *map, int out)
 {
     return map->group[map->head[out].v[0]];
 }
@@ -202,7 +202,7 @@ typedef struct head_table {
 
 static void fill_heads(head_table *t, const dq_kv *kv)
 {
-    const dq_headmap *map = kv->map;
+    const dq_head_order *map = kv->map;
     int32_t n_q = 0, n_out = 0;
     for (int g = 0; g < map->n_groups; g++) {
         t->q_first[g] = n_q;
@@ -237,7 +237,7 @@ static void max_heads(dq_attention_units *u, const head_table *t, int n_groups)
 /* Heads by group. *t stays good until it is freed as one block: t->q. */
 static bool upload_heads(dq_backend *b, dq_attention_units *u, head_table *t, const dq_kv *kv)
 {
-    const dq_headmap *map = kv->map;
+    const dq_head_order *map = kv->map;
     const size_t q = (size_t)map->n_q, o = (size_t)map->n_out, g = (size_t)map->n_groups + 1;
     const size_t bytes = q * sizeof *t->q + o * sizeof *t->o + (2 * g + q) * sizeof(int32_t);
     t->q = dq_block_new(1, bytes, &b->err);
@@ -268,12 +268,12 @@ static void place_units(dq_cuda_units *u, const head_table *t, dq_cuda_units_req
         dq_attention_unit *w = &u->unit[i];
         const int q = t->q_first[w->group + 1] - t->q_first[w->group];
         const int o = t->o_first[w->group + 1] - t->o_first[w->group];
-        int64_t behind = request.out_strips ? (int64_t)o * w->n * w->ld : 0;
+        int64_t after = request.out_strips ? (int64_t)o * w->n * w->ld : 0;
         const int64_t parts =
             request.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->n_parts) : 0;
-        if (parts > behind) behind = parts;
+        if (parts > after) after = parts;
         const bool needs_strips = request.strips || (request.counted && w->counted < w->n);
-        const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld + behind : 0;
+        const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld + after : 0;
         if (in_launch && (strips + floats > capacity || in_launch == UNITS))
             strips = records = factors = in_launch = 0;
         w->strip = strips;
@@ -306,7 +306,7 @@ bool dq_cuda_units_next(dq_cuda_units *u, dq_attention_units *launch, int *first
 
 static void describe(dq_attention_units *u, const dq_attend_args *args)
 {
-    const dq_headmap *map = args->attn->map;
+    const dq_head_order *map = args->attn->map;
     dq_cuda_forms(u->form, args->kv);
     u->n_groups = map->n_groups;
     u->n_q = map->n_q;
@@ -374,11 +374,11 @@ void dq_cuda_units_end(dq_backend *b, dq_cuda_units *u)
     dq_cuda_upload_end(b);
 }
 
-bool dq_cuda_units_scratch(dq_backend *b, dq_cuda_units *u, size_t behind, void **more)
+bool dq_cuda_units_scratch(dq_backend *b, dq_cuda_units *u, size_t after, void **more)
 {
     const size_t strips = ((size_t)u->max_strips * sizeof(float) + 255) / 256 * 256;
     const size_t sums = (size_t)u->max_records * sizeof(double);
-    uint8_t *a = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, strips + behind);
+    uint8_t *a = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, strips + after);
     double *sum =
         dq_cuda_scratch(b, DQ_CUDA_SCRATCH_B, sums + 3 * (size_t)u->max_factors * sizeof(float));
     if (!a || !sum) return false;

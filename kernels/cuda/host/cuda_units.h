@@ -20,7 +20,7 @@ typedef struct dq_cuda_units {
 typedef struct dq_cuda_units_request {
     bool strips;     /* of all units. Without any: one launch for as many units as a grid takes */
     bool counted;    /* strips of units with rows that spans count */
-    bool out_strips; /* one more strip per output head, behind those of the query heads */
+    bool out_strips; /* one more strip per output head, after those of the query heads */
     bool parts;      /* there too, what dq_fused_decode wants; observers are done then */
     bool edges;
     bool places; /* positions of rows in `pos`; of keys as edges */
@@ -31,9 +31,9 @@ typedef struct dq_cuda_units_request {
 bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *args,
                          dq_cuda_units_request request);
 void dq_cuda_units_end(dq_backend *b, dq_cuda_units *u);
-/* Scratch for strips (A, `behind` bytes more behind them at *more), sums and factors (B). */
-bool dq_cuda_units_scratch(dq_backend *b, dq_cuda_units *u, size_t behind, void **more);
-/* The next launch; false behind the last one. first: index of its first unit. */
+/* Scratch for strips (A, `after` bytes more after them at *more), sums and factors (B). */
+bool dq_cuda_units_scratch(dq_backend *b, dq_cuda_units *u, size_t after, void **more);
+/* The next launch; false after the last one. first: index of its first unit. */
 bool dq_cuda_units_next(dq_cuda_units *u, dq_attention_units *launch, int *first);
 
 #endif

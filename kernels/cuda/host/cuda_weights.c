@@ -54,7 +54,7 @@ static void put_dense(dq_backend *b, entry *e, const dq_weight *w)
     if (e->data) dq_cuda_put(b, e->data, w->data, bytes);
 }
 
-/* One row with its groups padded; codes is scratch for a row, before and behind. */
+/* One row with its groups padded; codes is scratch for a row, before and after. */
 static void spread_row(uint8_t *to, const uint8_t *from, const dq_cuda_weight *d, int8_t *codes)
 {
     int8_t *wide = codes + padded(d->cols, 64);

@@ -20,7 +20,7 @@ static dq_arena *arena;
 /* One sequence of T tokens in a cache of one layer, whole in one batch. */
 typedef struct scene {
     dq_backend *b;
-    dq_headmap map;
+    dq_head_order map;
     dq_kv *kv;
     dq_batch batch;
     int64_t cu_rows[2];
@@ -46,8 +46,8 @@ static scene *scene_new(dq_pairing pairing, float width, int32_t first_pos, int 
     dq_err err = {0};
     scene *s = calloc(1, sizeof *s);
     seed = 12345;
-    assert_int_equal(dq_headmap_build(&s->map, pairing, N_Q, N_KV, D,
-                                      pairing == DQ_PAIR_GROUPED ? 2 : 0, arena, &err),
+    assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, N_KV, D,
+                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, arena, &err),
                      DQ_OK);
     assert_int_equal(dq_backend_open(&s->b, "cpu", threads, &err), DQ_OK);
     s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &dq_kv_plain);
@@ -94,7 +94,7 @@ static float *attend(scene *s, const dq_attn *attn)
 /* One plain call: softmax of map m times value slabs first..first+n-1 of every output head. */
 static float *plain_call(scene *s, int m, int first, int n)
 {
-    dq_headmap map = s->map;
+    dq_head_order map = s->map;
     dq_head head[N_Q];
     for (int o = 0; o < map.n_out; o++) {
         const dq_head *h = &s->map.head[o];

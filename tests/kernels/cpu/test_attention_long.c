@@ -1,4 +1,4 @@
-/* Rows that share one reading of keys and values behind a long context: every bit is that of the row by itself, whatever rows
+/* Rows that share one reading of keys and values after a long context: every bit is that of the row by itself, whatever rows
  * stand beside it, on any number of threads, with one map and two, with heads that share a KV head, up to the edge that a row
  * sees and with rounded logits. How much memory such blocks take.
  * SPDX-License-Identifier: MIT */
@@ -18,7 +18,7 @@ enum { D = 16, N_Q = 8, KEYS = 8549, ROWS = 150 };
 static dq_arena *arena;
 
 typedef struct scene {
-    dq_headmap map;
+    dq_head_order map;
     dq_attn attn;
     dq_backend *b;
     dq_kv *kv;
@@ -44,7 +44,7 @@ static scene *scene_new(dq_pairing pairing, int n_kv, int threads)
     dq_err err = {0};
     scene *s = calloc(1, sizeof *s);
     assert_non_null(s);
-    assert_int_equal(dq_headmap_build(&s->map, pairing, N_Q, n_kv, D, 0, arena, &err), DQ_OK);
+    assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, n_kv, D, 0, arena, &err), DQ_OK);
     assert_int_equal(dq_backend_open(&s->b, "cpu", threads, &err), DQ_OK);
     s->attn = (dq_attn){.map = &s->map, .out_scale = 1.0f};
     if (s->map.n_maps == 2) {
@@ -188,7 +188,7 @@ static void rows_see_what_they_should(void **state)
     scene_free(s);
 }
 
-/* 64 rows share a reading as long as their scores take 64 MiB, fewer behind longer contexts, 16 always. */
+/* 64 rows share a reading as long as their scores take 64 MiB, fewer after longer contexts, 16 always. */
 static void blocks_are_bounded(void **state)
 {
     (void)state;

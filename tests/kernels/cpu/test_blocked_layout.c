@@ -189,7 +189,7 @@ static float scale_in(const uint8_t *block, const dq_simd_blocked_weight *d, int
     return scale;
 }
 
-/* Every level writes the block that simd.h describes, wherever codes begin and whatever stands behind a row's last. */
+/* Every level writes the block that simd.h describes, wherever codes begin and whatever stands after a row's last. */
 static void blocks_are_as_described(void **state)
 {
     enum { ROWS = 37, COLS = 1100, GROUPS = 12 };

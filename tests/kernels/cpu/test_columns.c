@@ -23,7 +23,7 @@ static const char *const column_name[] = {"mass 1", "mass 2", "lambda mass", "di
 typedef struct scene {
     dq_arena *a;
     dq_backend *b;
-    dq_headmap map;
+    dq_head_order map;
     dq_attn attn;
     dq_kv *kv;
     dq_oracle *oracle;
@@ -81,8 +81,8 @@ static void scene_open(scene *s, dq_pairing pairing, int head_dim, int threads, 
     dq_err err = {0};
     memset(s, 0, sizeof *s);
     s->a = dq_arena_new();
-    assert_int_equal(dq_headmap_build(&s->map, pairing, N_Q, N_KV, head_dim,
-                                      pairing == DQ_PAIR_GROUPED ? 2 : 0, s->a, &err),
+    assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, N_KV, head_dim,
+                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, s->a, &err),
                      DQ_OK);
     assert_int_equal(dq_backend_open(&s->b, test_device(), threads, &err), DQ_OK);
     s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &dq_kv_plain);

@@ -20,7 +20,7 @@ static dq_arena *arena;
 /* A cache, its oracle, and one batch of rows with their data. */
 typedef struct stage {
     dq_backend *b;
-    dq_headmap map;
+    dq_head_order map;
     dq_kv *kv;
     dq_oracle *oracle;
     dq_attn attn;
@@ -43,8 +43,8 @@ static void open_stage(stage *s, dq_pairing pairing, int head_dim, int threads)
 {
     dq_err err = {0};
     memset(s, 0, sizeof *s);
-    assert_int_equal(dq_headmap_build(&s->map, pairing, N_Q, N_KV, head_dim,
-                                      pairing == DQ_PAIR_GROUPED ? 2 : 0, arena, &err),
+    assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, N_KV, head_dim,
+                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, arena, &err),
                      DQ_OK);
     assert_int_equal(dq_backend_open(&s->b, test_device(), threads, &err), DQ_OK);
     s->kv = s->b->ops->kv_new(s->b, &s->map, N_LAYERS, &dq_kv_plain);
@@ -191,7 +191,7 @@ static void check_attend(stage *s, int bits, dq_granularity granularity, double 
 }
 
 /* Three ragged sequences: A; B, forked from A at 70 tokens and gone another way; C with a different
- * kept set for every group. The batch left behind holds 80, 33 and 5 rows. */
+ * kept set for every group. The batch left after holds 80, 33 and 5 rows. */
 static void build_scene(stage *s)
 {
     const dq_ops *op = s->b->ops;
@@ -415,10 +415,10 @@ static void chunks_and_threads_give_equal_bits(void **state)
         int d = p % 2 ? 80 : 16, bits = p % 3 ? 16 : 4;
         if (!test_runs(p, 3)) continue;
         float *want = in_chunks(pairings[p], d, TOKENS, 1, false, bits);
-        dq_headmap map;
+        dq_head_order map;
         dq_err err = {0};
-        dq_headmap_build(&map, pairings[p], N_Q, N_KV, d, pairings[p] == DQ_PAIR_GROUPED ? 2 : 0,
-                         arena, &err);
+        dq_head_order_build(&map, pairings[p], N_Q, N_KV, d, pairings[p] == DQ_PAIR_GROUPED ? 2 : 0,
+                            arena, &err);
         size_t n = (size_t)(TOKENS * map.n_out * map.n_slabs * d);
         for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
             float *got =
@@ -556,7 +556,7 @@ static void exhausted_memory(void **state)
     fail_msg("allocations never ended");
 }
 
-/* A damaged value must be seen behind attention, whatever the rounding. */
+/* A damaged value must be seen after attention, whatever the rounding. */
 static void nan_reaches_the_output(void **state)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};

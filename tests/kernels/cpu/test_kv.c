@@ -132,11 +132,11 @@ static void nothing_shows_in_the_bits(void **state)
         const dq_kv_spec spec = spec_of(1 + 5 * i);
         const way whole = {TOKENS, 1, bits, false, false, false};
         float *want = in_chunks(pairing, d, spec, start, whole);
-        dq_headmap map;
+        dq_head_order map;
         dq_err err = {0};
         dq_arena *arena = dq_arena_new();
-        dq_headmap_build(&map, pairing, N_Q, N_KV, d, pairing == DQ_PAIR_GROUPED ? 2 : 0, arena,
-                         &err);
+        dq_head_order_build(&map, pairing, N_Q, N_KV, d, pairing == DQ_PAIR_GROUPED ? 2 : 0, arena,
+                            &err);
         const size_t n = (size_t)TOKENS * (size_t)(map.n_out * map.n_slabs * d);
         dq_arena_free(arena);
         for (size_t k = 0; k < sizeof ways / sizeof ways[0]; k++) {
@@ -202,11 +202,11 @@ static void kept_tokens_go_on(void **state)
         if (!test_runs(i, 5)) continue;
         const dq_pairing pairing = pairings[i % N_PAIRINGS];
         const dq_kv_spec spec = spec_of(1 + 3 * i);
-        dq_headmap map;
+        dq_head_order map;
         dq_err err = {0};
         dq_arena *arena = dq_arena_new();
-        dq_headmap_build(&map, pairing, N_Q, N_KV, 32, pairing == DQ_PAIR_GROUPED ? 2 : 0, arena,
-                         &err);
+        dq_head_order_build(&map, pairing, N_Q, N_KV, 32, pairing == DQ_PAIR_GROUPED ? 2 : 0, arena,
+                            &err);
         const size_t n = 150 * (size_t)(map.n_out * map.n_slabs * 32) * sizeof(float);
         dq_arena_free(arena);
         float *want = after_keep(pairing, spec, 75, true, true);

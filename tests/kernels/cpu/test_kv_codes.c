@@ -16,7 +16,7 @@ static void one_head_of(stage *s, int head_dim, int k_bits, int v_bits, int grou
     open_stage(s, DQ_PAIR_NONE, head_dim, spec, 1);
     s->b->ops->kv_free(s->b, s->kv);
     dq_oracle_free(s->oracle);
-    assert_int_equal(dq_headmap_build(&s->map, DQ_PAIR_NONE, 1, 1, head_dim, 0, s->arena, &err),
+    assert_int_equal(dq_head_order_build(&s->map, DQ_PAIR_NONE, 1, 1, head_dim, 0, s->arena, &err),
                      DQ_OK);
     s->oracle = dq_oracle_new(&s->map);
     s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &spec);

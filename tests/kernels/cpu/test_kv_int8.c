@@ -262,7 +262,7 @@ static void add_values(const stage *s, const dq_kv_list *list, int64_t row, int 
 /* One output head of one row, y[n_slabs * head_dim]. */
 static void output_of(const stage *s, int seq, int64_t row, int out, double *y, float *scratch)
 {
-    const dq_headmap *map = &s->map;
+    const dq_head_order *map = &s->map;
     const int width = map->n_slabs * map->head_dim;
     const dq_kv_list *list = dq_kv_list_of(s->kv, s->seq[seq], 0, map->group[map->head[out].v[0]]);
     const int64_t n = dq_kv_visible(list, s->pos[row]);

@@ -120,7 +120,7 @@ static weight_case new_weight(const storage *s, int64_t rows, int64_t cols, uint
     dq_err err = {0};
     const size_t row = s->bits == 16 ? (size_t)cols * dq_dtypes[s->dtype].bytes
                                      : dq_quant_row_bytes(cols, s->bits);
-    /* exactly as long as needed: the address sanitizer sees any byte read behind it */
+    /* exactly as long as needed: the address sanitizer sees any byte read after it */
     c.data = malloc((size_t)rows * row + (size_t)s->offset);
     assert_non_null(c.data);
     memset(c.data, 0, (size_t)rows * row + (size_t)s->offset);

@@ -232,8 +232,7 @@ static void check_set_table(const dq_simd_pages *table)
             t.of.end = SLOTS;
             t.of.begins = 1 | 1ull << (m + i);
             check_sets(&t, &p, table, m);
-            t.of.begins =
-                m % 2 ? 1u : 0u; /* slots in front of the first beginning are a set as well */
+            t.of.begins = m % 2 ? 1u : 0u; /* slots before the first beginning are a set as well */
         }
         t.of.begins = 1;
         spoil_sets(&t, &p, false);
@@ -253,14 +252,14 @@ static void few_rows_of_sets_are_exact(void **state)
 
 enum { UNTOUCHED = 0xa5 };
 
-/* Bytes of `work` in front of those that nothing was written to. */
+/* Bytes of `work` before those that nothing was written to. */
 static int64_t taken(const page *p, int64_t bytes)
 {
     while (bytes > 0 && p->work[bytes - 1] == UNTOUCHED) bytes--;
     return bytes;
 }
 
-/* A way of its own leaves the room behind its codes as it is, and the other one does not. */
+/* A way of its own leaves the room after its codes as it is, and the other one does not. */
 static void check_way(sets *t, page *p, const dq_simd_pages *table, int m)
 {
     static float out[ROWS * DIM];

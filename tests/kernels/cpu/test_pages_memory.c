@@ -101,7 +101,7 @@ static void too_much_is_refused(void **state)
     assert_null(dq_cpu_block_new(b, 100));
     dq_alloc_fail_at(0);
     assert_int_equal(dq_backend_sync(b, &err), DQ_RESOURCE);
-    void *p = dq_cpu_block_new(b, 100); /* the failure left nothing behind */
+    void *p = dq_cpu_block_new(b, 100); /* the failure left nothing after */
     assert_non_null(p);
     dq_cpu_block_free(b, p);
     dq_backend_close(b);

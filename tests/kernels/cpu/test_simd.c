@@ -45,7 +45,7 @@ static void fill(float *x, int64_t n, uint64_t seed)
 
 static void same(const float *a, const float *b, int64_t n)
 {
-    assert_memory_equal(a, b, (size_t)(n + 1) * sizeof *a); /* and nothing behind */
+    assert_memory_equal(a, b, (size_t)(n + 1) * sizeof *a); /* and nothing after */
 }
 
 /* Ends the data with what is hard: infinities, NaN, zeros of both signs. */
@@ -300,7 +300,7 @@ static void gemms(void **state)
     }
 }
 
-/* Weights read where they lie, `skip` bytes behind the start of a line and up to the end of what may be read: the chains of
+/* Weights read where they lie, `skip` bytes after the start of a line and up to the end of what may be read: the chains of
  * gemm, and nothing beside the columns. */
 static void thin_case(const dq_simd *t, bool half, int64_t skip, int64_t ldw, int64_t m, int64_t n,
                       int64_t k, bool add)

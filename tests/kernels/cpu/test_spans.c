@@ -1,4 +1,4 @@
-/* Shares of classes of tokens: cases by hand, and against the f64 oracle in every head map, lambda, rounding of
+/* Shares of classes of tokens: cases by hand, and against the f64 oracle in every head order, lambda, rounding of
  * logits and width of the cache; what may not change a bit.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* setenv under strict C17 */
@@ -26,7 +26,7 @@ enum { Q, K, V, LAMBDA, OUT, N_ARRAYS };
 typedef struct stage {
     dq_arena *a;
     dq_backend *b;
-    dq_headmap map;
+    dq_head_order map;
     dq_attn attn;
     dq_kv *kv;
     dq_oracle *oracle;
@@ -57,7 +57,7 @@ static void stage_open(stage *s, dq_pairing pairing, int n_q, int n_kv, const dq
     memset(s, 0, sizeof *s);
     s->a = dq_arena_new();
     const int n_noise = pairing == DQ_PAIR_GROUPED ? 2 : 0;
-    assert_int_equal(dq_headmap_build(&s->map, pairing, n_q, n_kv, DIM, n_noise, s->a, &err),
+    assert_int_equal(dq_head_order_build(&s->map, pairing, n_q, n_kv, DIM, n_noise, s->a, &err),
                      DQ_OK);
     assert_int_equal(dq_backend_open(&s->b, test_device(), threads, &err), DQ_OK);
     s->kv = s->b->ops->kv_new(s->b, &s->map, 1, spec);
@@ -127,7 +127,7 @@ static void append(stage *s)
     dq_oracle_append(s->oracle, &s->batch, s->both[K].host, s->both[V].host);
 }
 
-/* A ragged batch of 20, 70 and 6 rows: sequence 2 goes on behind a fork of 0, which has kept other tokens in every
+/* A ragged batch of 20, 70 and 6 rows: sequence 2 goes on after a fork of 0, which has kept other tokens in every
  * group; sequence 1 begins far away. */
 static void build_scene(stage *s)
 {

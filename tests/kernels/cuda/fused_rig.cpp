@@ -149,7 +149,7 @@ static void put_codes(rig *r, rig_side *s, int side, int p, dq_page *page, int f
     free(half);
 }
 
-/* The same of per-channel codes: sets behind slot `end` have numbers that nobody reads. */
+/* The same of per-channel codes: sets after slot `end` have numbers that nobody reads. */
 static void put_sets(rig *r, rig_side *s, int side, int p, dq_page *page, int end)
 {
     const dq_page_form *f = &s->form;
@@ -314,7 +314,7 @@ static void upload_units(rig *r)
         l->unit.page = n_pages;
         l->unit.strip = strip;
         strip += (int64_t)u->max_q * l->unit.n * l->unit.ld;
-        /* what dq_fused_decode keeps behind them */
+        /* what dq_fused_decode keeps after them */
         strip += (int64_t)u->max_out * l->unit.n * l->unit.n_parts * r->spec.slabs * r->spec.dim;
         l->unit.record = records;
         l->unit.factor = factors;

@@ -62,8 +62,8 @@ void pair_open(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec)
     p->arena = dq_arena_new();
     p->seed = 1;
     p->spec = spec;
-    assert_int_equal(dq_headmap_build(&p->map, pairing, PAIR_Q, PAIR_KV, head_dim,
-                                      pairing == DQ_PAIR_GROUPED ? 2 : 0, p->arena, &err),
+    assert_int_equal(dq_head_order_build(&p->map, pairing, PAIR_Q, PAIR_KV, head_dim,
+                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, p->arena, &err),
                      DQ_OK);
     assert_int_equal(dq_kv_check(&spec, head_dim, &err), DQ_OK);
     for (const char *c = spec.widths; (c = strchr(c, '|')) && c < strchr(spec.widths, ':'); c++)
@@ -222,7 +222,7 @@ static void damage(pair *p, int i)
 {
     static const struct {
         int array;
-        float x, y; /* y: of the token behind it, if not 0 */
+        float x, y; /* y: of the token after it, if not 0 */
     } of[N_DAMAGES] = {{A_K, NAN, 0}, {A_V, INFINITY, 0},   {A_K, -INFINITY, 0},
                        {A_V, NAN, 0}, {A_V, 3e38f, -3e38f}, {A_K, -3e38f, 3e38f}};
     const int64_t width = (int64_t)PAIR_KV * p->map.head_dim;

@@ -29,7 +29,7 @@ enum { A_Q, A_K, A_V, A_LAMBDA, A_OUT, N_ARRAYS };
 
 typedef struct pair {
     dq_arena *arena;
-    dq_headmap map;
+    dq_head_order map;
     dq_kv_spec spec;
     dq_attn attn;
     dq_math math; /* the CPU runs f32 in place of bf16 */
@@ -76,7 +76,7 @@ void pair_keep(pair *p, int32_t seq, int group, const int32_t *kept, int64_t n);
 dq_attend_args pair_args(const pair *p, int k, dq_logit_spec logit);
 
 /* a + n tokens of sequence 0, in pages some of which are evicted differently in every group, and a fork
- * of it with rows of its own; b starts at a far position. The batch left behind is ragged and appended. */
+ * of it with rows of its own; b starts at a far position. The batch left after is ragged and appended. */
 void pair_scene(pair *p, bool evicts);
 
 /* Damage i % N_DAMAGES of per-channel codes: what is not finite, or has no finite step, in keys, values or the last row's queries; and
@@ -84,7 +84,7 @@ void pair_scene(pair *p, bool evicts);
 enum { N_DAMAGES = 6 };
 dq_kv_spec damaged_spec_of(int i);
 /* 200 tokens with that damage, of which odd i forget some; then `rows` more, which read its page as codes. What is left
- * behind is as in pair_scene. */
+ * after is as in pair_scene. */
 void pair_damaged_scene(pair *p, int i, int rows);
 /* Outputs of both are NaN at the same places, of which there are some, and near elsewhere; or the same bit for bit. */
 void compare_damaged(pair *p, double tolerance, bool equal);

@@ -286,7 +286,7 @@ static void add_bytes(void *arg, const void *data, size_t bytes)
     for (size_t i = 0; i < bytes; i++) **at = **at * 10 + ((const uint8_t *)data)[i];
 }
 
-/* Results are given in the order of the calls, notes die behind them; after an error nothing is. */
+/* Results are given in the order of the calls, notes die after them; after an error nothing is. */
 static void test_downloads(void **state)
 {
     dq_backend *b = rig_device("cuda");

@@ -231,9 +231,9 @@ static void large_groups_are_refused(void **state)
     for (int heads = DQ_PAGE_WIDTHS; heads <= DQ_PAGE_WIDTHS + 1; heads++) {
         dq_arena *arena = dq_arena_new();
         dq_kv_spec spec = dq_kv_plain;
-        dq_headmap map;
+        dq_head_order map;
         dq_err err = {0};
-        assert_int_equal(dq_headmap_build(&map, DQ_PAIR_NONE, heads, heads, 32, 0, arena, &err),
+        assert_int_equal(dq_head_order_build(&map, DQ_PAIR_NONE, heads, heads, 32, 0, arena, &err),
                          DQ_OK);
         map.group = one_group;
         map.n_groups = 1;

@@ -124,7 +124,7 @@ static void test_numbers_too_large_to_be_values(void **state)
     json_decref(o);
 }
 
-/* The n-th allocation of the second reading of a document fails. */
+/* The n-th allocation of the second pass of a document fails. */
 static void test_memory_ends_while_numbers_are_held(void **state)
 {
     (void)state;

@@ -52,7 +52,7 @@ static void pieces_of_documents(void **unused)
     assert_int_equal(t.n_seq, 8);
     for (int i = 0; i < 8; i++) {
         assert_int_equal(t.cu[i + 1] - t.cu[i], want[i]);
-        assert_int_equal(t.ids[t.cu[i]], t.ids[0]); /* BOS in front of every piece */
+        assert_int_equal(t.ids[t.cu[i]], t.ids[0]); /* BOS before every piece */
         for (int64_t k = t.cu[i] + 1; k < t.cu[i + 1]; k++) assert_int_equal(t.ids[k], t.ids[1]);
     }
     assert_int_not_equal(t.ids[0], t.ids[1]);

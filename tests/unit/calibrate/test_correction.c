@@ -381,7 +381,7 @@ static void rows_that_do_not_fit_are_counted(void **unused)
     dq_cross_free(r.sums);
 }
 
-/* Rows are corrected by their own sums, whichever band they come in, and nothing behind the band is written. */
+/* Rows are corrected by their own sums, whichever band they come in, and nothing after the band is written. */
 static void corrected_bands_are_the_whole(void **unused)
 {
     enum { BAND = 32 };

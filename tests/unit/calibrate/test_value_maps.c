@@ -53,7 +53,7 @@ static void rig_open(rig *x, const char *model, int threads)
     dq_model_open(&x->m, folder, &err);
     assert_string_equal(err.text, "");
     assert_int_equal(dq_backend_open(&x->b, "cpu", threads, &err), DQ_OK);
-    const dq_headmap *a = &x->m->map;
+    const dq_head_order *a = &x->m->map;
     for (int i = 0; i < N_SEQ; i++) {
         for (int64_t r = cu[i]; r < cu[i + 1]; r++) {
             x->pos[r] = (int32_t)(r - cu[i]);
@@ -120,7 +120,7 @@ static double dot(const float *a, const float *b, int64_t n)
 /* Adds `share` of the softmax of query head q of row t to d, keys from the sequence's first row on. */
 static void add_map(const rig *x, int64_t first, int64_t t, int q, double share, double *d)
 {
-    const dq_headmap *a = &x->m->map;
+    const dq_head_order *a = &x->m->map;
     const int64_t dim = a->head_dim, n = t - first + 1;
     double *p = calloc((size_t)n, sizeof *p), top = -INFINITY, sum = 0;
     for (int64_t s = 0; s < n; s++) {
@@ -157,7 +157,7 @@ static double read_row(const rig *x, int64_t first, int64_t t, int out, double *
 /* z of row t of a sequence, against the engine's output of that head and against x->z. */
 static void check_row(const rig *x, const float *w, int64_t first, int64_t t, int out, double most)
 {
-    const dq_headmap *a = &x->m->map;
+    const dq_head_order *a = &x->m->map;
     const dq_attn *attn = &x->s.layer->attn;
     const int64_t dim = x->m->dim, d = a->head_dim, width = a->n_slabs * d;
     double *z = calloc((size_t)dim, sizeof *z), *y = calloc((size_t)width, sizeof *y), gain = 1;
@@ -206,7 +206,7 @@ static void agrees_with_plain_sums_and_the_engine(void **unused)
 
 static void every_head_has_its_turn(void **unused)
 {
-    const dq_headmap map = {.n_out = 5};
+    const dq_head_order map = {.n_out = 5};
     (void)unused;
     for (int64_t seq = 0; seq < 7; seq++) {
         int rows[5] = {0};
@@ -251,7 +251,7 @@ static void memory_that_is_short_is_said(void **unused)
 {
     dq_err err = {0};
     dq_value_maps *v;
-    dq_headmap map = {.head_dim = 8, .n_out = 2, .n_maps = 2, .n_slabs = 2};
+    dq_head_order map = {.head_dim = 8, .n_out = 2, .n_maps = 2, .n_slabs = 2};
     const dq_model m = {.dim = 24, .map = map};
     (void)unused;
     for (int i = 1; i <= 8; i++) {

@@ -303,7 +303,7 @@ static void bytes_cannot_be_added(void **unused)
         put_bytes(at("changed.h5"), more, front ? len + FRONT : len + 1);
         assert_int_equal(check(at("changed.h5"), &err), DQ_DAMAGED);
         assert_non_null(
-            strstr(err.text, front ? "a block was put in front of it" : ", where HDF5 ends)"));
+            strstr(err.text, front ? "a block was put before it" : ", where HDF5 ends)"));
     }
     free(more);
     free(whole);

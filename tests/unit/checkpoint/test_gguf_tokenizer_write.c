@@ -306,7 +306,7 @@ static void test_config(void **state)
 
 /* ---- Merges ---- */
 
-/* The SentencePiece vocabulary of the rig with this one's pieces behind it, and these merges alone; pieces of it have none. */
+/* The SentencePiece vocabulary of the rig with this one's pieces after it, and these merges alone; pieces of it have none. */
 static void set_merges(rig *r, const char *more, const char *merges)
 {
     json_t *vocab = json_object(), *old = json_object_get(model_of(r), "vocab"), *id;

@@ -626,7 +626,7 @@ static void tensors_end_in_their_status(void **state)
     }
 }
 
-/* Bits behind the last code of a row. */
+/* Bits after the last code of a row. */
 static void change_padding(unsigned char *bytes, const dq_weight *w)
 {
     if (strcmp(w->name, Q "weight_shape") == 0) bytes[8] = 30;

@@ -26,7 +26,7 @@ static void test_whole_text(void **state)
     assert_string_equal(err.text, "a.h5: exists. Add --force to replace it.");
 }
 
-/* A place in front of the text moves what is reworded. */
+/* A place before the text moves what is reworded. */
 static void test_place(void **state)
 {
     (void)state;

@@ -34,7 +34,7 @@ static int teardown(void **unused)
     return unlink(path);
 }
 
-/* `rows` rows, and a rule in front of row `ruled`. */
+/* `rows` rows, and a rule before row `ruled`. */
 static dq_table *made(int rows, int ruled)
 {
     dq_table *t;
@@ -144,7 +144,7 @@ static int blocks(const char *text, int *longest)
     return n;
 }
 
-/* Rows that differ in a long name; columns of one thing and of numbers behind it. */
+/* Rows that differ in a long name; columns of one thing and of numbers after it. */
 static char *long_keys(const char *const *name, int n_same, int n_real)
 {
     static const char *const names[] = {"model", "b", "c", "d", "e", "f", "g", "h", "i", "j"};

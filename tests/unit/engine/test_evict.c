@@ -34,7 +34,7 @@ static void slow_scores(const rig *x, double *score, int layer, int seq, int gro
 {
     const dq_oracle_list *l = &x->oracle[layer]->list[seq][group];
     double(*sum)[TOKENS] = x->sum[place(layer, seq, group)];
-    const dq_headmap *map = &x->m->map;
+    const dq_head_order *map = &x->m->map;
     const char *name = x->spec.policy->name;
     double raw[TOKENS], *norm = calloc(TOKENS, sizeof *norm);
     for (int64_t i = 0; i < l->n; i++) {
@@ -261,7 +261,7 @@ static void kept_sets_are_those_of_the_oracle(void **state)
         if (!test_runs(i + 6, 7)) continue;
         static const double keeps[] = {0.3, 0.55, 0.8};
         const dq_kv_policy *p = &dq_kv_policies[i % dq_kv_n_policies];
-        if (p->needs & ELSEWHERE) continue; /* test_reread.c */
+        if (p->needs & ELSEWHERE) continue; /* test_second_pass.c */
         const dq_evict_spec spec =
             spec_of(p->name, keeps[i % 3], (dq_kv_budget)(i / 2 % DQ_KV_BUDGETS), i % 4 ? 16 : 0);
         rig x;

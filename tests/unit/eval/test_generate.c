@@ -206,7 +206,7 @@ static void one_pass(rig *x, int32_t seq, const int32_t *ids, int64_t from, int6
 }
 
 /* The id that follows ids[n_prompt + n_new]. `steps`: in the passes of generation, instead of one; with a context
- * the cache is cut behind that. */
+ * the cache is cut after that. */
 static int32_t next_id(rig *x, const int32_t *ids, int64_t n_prompt, int64_t context, int64_t n_new,
                        bool steps, double *logp)
 {

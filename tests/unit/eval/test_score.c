@@ -132,7 +132,7 @@ static void one_sequence(rig *x, const dq_pass *pass, const int32_t *ids, int64_
     assert_int_equal(dq_backend_sync(x->b, &err), DQ_OK);
 }
 
-/* The plain way for all requests, `prefix` in front of each. */
+/* The plain way for all requests, `prefix` before each. */
 static void expect(rig *x, const dq_pass *pass, const dq_shared_prefix *prefix, answers *want)
 {
     memset(want, 0, sizeof *want);
@@ -208,7 +208,7 @@ static void check_items(const char *model)
     rig_close(&x);
 }
 
-/* A shared prefix in front of all items gives the bits of sequences that hold it themselves, and is computed once
+/* A shared prefix before all items gives the bits of sequences that hold it themselves, and is computed once
  * where the granularity allows. */
 static void test_prefix(void **state)
 {
@@ -336,7 +336,7 @@ static void test_pick(void **state)
     assert_int_equal(dq_eval_pick(&item, &equal, r, false), 1);
 }
 
-/* Behind contexts of which nothing is forgotten, in pieces of any size, continuations get the bits
+/* After contexts of which nothing is forgotten, in pieces of any size, continuations get the bits
  * of one pass; what contexts take adds up the same however items are grouped. */
 static void test_kv_items(void **state)
 {
@@ -561,7 +561,7 @@ static void test_reads(void **state)
     rig_close(&x);
 }
 
-/* Windows whose last fed id is asked for its successor, behind a context and behind none. */
+/* Windows whose last fed id is asked for its successor, after a context and after none. */
 static void test_past(void **state)
 {
     (void)state;

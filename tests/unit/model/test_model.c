@@ -76,7 +76,7 @@ static void golden_checkpoints_load(void **state)
         assert_int_equal(dq_model_open(&m, path, &err), DQ_OK);
         assert_string_equal(m->name, g->name);
         assert_string_equal(m->path, path);
-        assert_string_equal(m->layout->family, g->family);
+        assert_string_equal(m->architecture->name, g->family);
         assert_int_equal(m->n_layers, g->n_layers);
         assert_int_equal(m->map.n_q, g->n_q);
         assert_int_equal(m->map.n_kv, g->n_kv);

@@ -120,7 +120,7 @@ static void yarn_stretches_and_amplifies(void **state)
         {"{\"rope_theta\":5e5,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"beta_fast\":16,"
          "\"beta_slow\":2" M8192 "}}",
          64, 15, 5.7717820791e-04, 1.207944154},
-        /* A ramp that would end behind the last dimension ends there: from 1 to 7, not to 12. */
+        /* A ramp that would end after the last dimension ends there: from 1 to 7, not to 12. */
         {"{\"rope_theta\":10,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"beta_fast\":"
          "256" M4096 "}}",
          8, 3, 0.13337095575, 1.138629436},

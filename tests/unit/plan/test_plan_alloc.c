@@ -117,7 +117,7 @@ static void hull_and_fill(void **unused)
     dq_plan_alloc_at(choice, &c, 0);
     dq_plan_alloc_fill(choice, &c, 0, 4);
     assert_true(choice[0] == 0 &&
-                choice[1] == 1); /* the next step is too dear, the one behind it is not */
+                choice[1] == 1); /* the next step is too dear, the one after it is not */
     dq_arena_free(a);
 }
 

@@ -101,8 +101,7 @@ static void ends(void **unused)
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_END);
     assert_true(l.met && l.point > 3);
     l = decider(
-        -1,
-        false); /* behind the dearest, which is all that is left where the search kept nothing */
+        -1, false); /* after the dearest, which is all that is left where the search kept nothing */
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
     assert_int_equal(l.point, POINTS - 1);
     dq_plan_decide_look(&l, misses, 0, 1);

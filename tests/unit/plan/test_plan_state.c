@@ -57,7 +57,7 @@ static dq_status take_none(void *arg, json_t *line, dq_err *err)
     return DQ_OK;
 }
 
-/* A run that opens the journal of `out`, writes so many lines behind the key and fails; whether the journal is there then. */
+/* A run that opens the journal of `out`, writes so many lines after the key and fails; whether the journal is there then. */
 static bool left_by(const char *out, bool resume, int lines, dq_status status)
 {
     char key[65], path[100];

@@ -19,7 +19,7 @@
 #define TIED   MODELS "diffllama-f32"
 #define UNTIED MODELS "llama-bf16-bias"
 
-/* Feeds the tensors that are its own, zeros all, and fails behind so many of them. */
+/* Feeds the tensors that are its own, zeros all, and fails after so many of them. */
 typedef struct fake {
     int good;
     dq_status status; /* of the failure; DQ_OK: there is none */

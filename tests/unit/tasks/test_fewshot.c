@@ -1,4 +1,4 @@
-/* Examples in front of items, drawn as CPython does (test_random.c); draws of lm-evaluation-harness are compared
+/* Examples before items, drawn as CPython does (test_random.c); draws of lm-evaluation-harness are compared
  * in test_lmeval.c.
  * SPDX-License-Identifier: MIT */
 #include "tasks/fewshot.h"
@@ -73,7 +73,7 @@ static void contexts_of_choices(void **state)
     check_context(&x, 0, 1, "if X lost\n\nso Y");
     assert_string_equal(x.items.item[0].choice[1].text, " won");
     dq_arena_free(x.a);
-    /* nothing behind the blank: no answer and no line ends */
+    /* nothing after the blank: no answer and no line ends */
     assert_int_equal(solve(&x, "winogrande", WINO("1", "so _ won", "2"),
                            WINO("2", "so _ won", "2") WINO("3", "if _ ", "1"), 1),
                      DQ_OK);

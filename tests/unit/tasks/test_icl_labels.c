@@ -215,7 +215,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* The logit that a made-up model gives an id behind some ids; few values, so that there are ties. */
+/* The logit that a made-up model gives an id after some ids; few values, so that there are ties. */
 static double logit(uint64_t model, const int32_t *before, int64_t n, int32_t id)
 {
     uint64_t h = mix(model);

@@ -53,7 +53,7 @@ static void worked_placement(void **state)
     assert_int_equal(dq_needle_anchor(100, left), left);
     int64_t at[] = {24, 3, 47};
     dq_needle_place(at, order, tie, 3, 50, &f, 0, left);
-    assert_int_equal(at[0], 20); /* behind id 19 */
+    assert_int_equal(at[0], 20); /* after id 19 */
     assert_int_equal(at[1], 0);  /* no end before it */
     assert_int_equal(at[2], 45);
     assert_int_equal(order[0], 1);
@@ -71,7 +71,7 @@ static void ties(void **state)
         {0, {0, 0, 2}, {0, 2, 1}},      /* needle 0 first, whatever its tie says */
         {100, {48, 48, 48}, {2, 1, 0}}, /* and last */
         {50, {24, 22, 20}, {2, 1, 0}},  /* by their ties */
-        {50, {25, 24, 23}, {2, 1, 0}},  /* 25 is behind an end; the others move to 20 */
+        {50, {25, 24, 23}, {2, 1, 0}},  /* 25 is after an end; the others move to 20 */
         {100, {48, 47, 48}, {1, 2, 0}},
     };
     const dq_needle_filler f = ring();
@@ -87,10 +87,10 @@ static void ties(void **state)
     int64_t at[] = {7};
     int order[1];
     dq_needle_place(at, order, tie, 1, 50, &f, 13, 48); /* the filler begins at id 13 */
-    assert_int_equal(at[0], 7);                         /* behind id 19 */
+    assert_int_equal(at[0], 7);                         /* after id 19 */
     at[0] = 6;
     dq_needle_place(at, order, tie, 1, 50, &f, 13, 48);
-    assert_int_equal(at[0], 2); /* behind id 14 */
+    assert_int_equal(at[0], 2); /* after id 14 */
 }
 
 /* ---- A sweep over the embedded pair ---- */
@@ -659,7 +659,7 @@ static void as_transformers(void **state)
 
 /* ---- Generated answers ---- */
 
-/* What the runner says behind ids[n], without grouping or a stop. */
+/* What the runner says after ids[n], without grouping or a stop. */
 static int64_t continued(const rig *x, const int32_t *ids, int64_t n, int32_t *out)
 {
     dq_pass pass = {.logit = {.bits = 16}};
@@ -683,7 +683,7 @@ static int64_t continued(const rig *x, const int32_t *ids, int64_t n, int32_t *o
     return got;
 }
 
-/* Ids in front of the first one with a newline or a period. */
+/* Ids before the first one with a newline or a period. */
 static int64_t until_end(const rig *x, const int32_t *ids, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {

@@ -250,7 +250,7 @@ static void check_prompt(rig *x, const reading *r, int64_t sample, const dq_rule
     assert_true(ids_with(x, r, sample, p->units + 1) + task->max_new > r->length);
     for (int64_t i = 0; i < p->n; i++) assert_in_range(p->ids[i], 0, VOCAB - 1);
     r->check(p, text_of(x, p->ids, p->n));
-    /* what is in front of the question holds the whole context and nothing of the question */
+    /* what is before the question holds the whole context and nothing of the question */
     assert_true(p->question > 0 && p->question < p->n);
     char *context = text_of(x, p->ids, p->question), *all = text_of(x, p->ids, p->n);
     const size_t end = (size_t)(last(all, r->question) - all);

@@ -73,7 +73,7 @@ static bytes from_hex(const char *hex)
     return t;
 }
 
-/* The first of ids[n], at least as many as asked for: what stands behind them changes none. */
+/* The first of ids[n], at least as many as asked for: what stands after them changes none. */
 static void check_first(const char *where, size_t index, const dq_tokenizer *t, bytes s,
                         unsigned flags, const int32_t *ids, int64_t n)
 {

@@ -1,12 +1,12 @@
-/* layouts: the table of checkpoint families that dq runs, and the list of those it knows but
- * refuses. See layouts.h.
+/* architecture: the table of the architectures that dq runs, and the list of those it knows but
+ * refuses. See architecture.h.
  * SPDX-License-Identifier: MIT */
-#include "model/layouts.h"
+#include "model/architecture.h"
 
 #include <string.h>
 #include <strings.h>
 
-/* Names that Llama gave to the parts every family here has: all, and all but the output
+/* Names that Llama gave to the parts every architecture here has: all, and all but the output
  * projection. */
 #define LLAMA_NAMES LLAMA_BASE_NAMES, [DQ_ROLE_O] = "model.layers.%d.self_attn.o_proj.weight"
 
@@ -52,26 +52,26 @@ static const dq_only motif_only[] = {
 
 static const dq_only diff_only[] = {{"attention_bias", 0}, {NULL, 0}};
 
-/* What the layouts of Microsoft's modules share. The modules come without a model around them: the
+/* What the rows of Microsoft's modules share. The modules come without a model around them: the
  * names and the configuration of the rest are dq's own convention (MODEL.md). */
 #define DIFF_TRANSFORMER                                                                           \
     .model_type = "diff_transformer", .rope = DQ_ROPE_ADJACENT, .act = DQ_ACT_SILU,                \
     .default_head_eps = 1e-5, .default_norm_eps = 1e-5, .only = diff_only
 
 #define MOTIF                                                                                      \
-    .model_type = "motif", .architecture = "MotifForCausalLM", .lambda = DQ_LAMBDA_LAYER,          \
+    .model_type = "motif", .class_name = "MotifForCausalLM", .lambda = DQ_LAMBDA_LAYER,            \
     .depth_shift = 1.0, .rope = DQ_ROPE_HALVES, .act = DQ_ACT_POLYNORM, .head_norm = true,         \
     .head_eps_key = "attn_rms_norm_eps", .default_head_eps = 1e-5, .default_norm_eps = 1e-6,       \
     .warn_eps = true, .only = motif_only
 
 /* The first row that matches is taken: the variant, if the row has one, and the model type or the
  * architecture. */
-static const dq_layout layouts[] = {
+static const dq_architecture architectures[] = {
     {
-        .family = "diffllama",
+        .name = "diffllama",
         .about = "Diff Transformer in the form of transformers (DiffLlama)",
         .model_type = "diffllama",
-        .architecture = "DiffLlamaForCausalLM",
+        .class_name = "DiffLlamaForCausalLM",
         .pairing = DQ_PAIR_HALVES,
         .lambda = DQ_LAMBDA_LAYER,
         .rope = DQ_ROPE_HALVES,
@@ -80,39 +80,39 @@ static const dq_layout layouts[] = {
         .head_eps_key = "rms_norm_eps",
         .default_head_eps = 1e-5,
         .default_norm_eps = 1e-5,
-        .name = {LLAMA_NAMES, LAMBDA_NAMES},
+        .tensor = {LLAMA_NAMES, LAMBDA_NAMES},
     },
     {
-        .family = "llama",
+        .name = "llama",
         .about = "plain transformer (Llama)",
         .model_type = "llama",
-        .architecture = "LlamaForCausalLM",
+        .class_name = "LlamaForCausalLM",
         .pairing = DQ_PAIR_NONE,
         .lambda = DQ_LAMBDA_NONE,
         .rope = DQ_ROPE_HALVES,
         .act = DQ_ACT_SILU,
         .mlp_bias = true,
         .default_norm_eps = 1e-6,
-        .name = {LLAMA_NAMES, MLP_BIAS_NAMES},
+        .tensor = {LLAMA_NAMES, MLP_BIAS_NAMES},
     },
     {
-        .family = "motif2",
+        .name = "motif2",
         .about = "Motif with noise heads shared by groups (grouped differential attention)",
         MOTIF,
         .pairing = DQ_PAIR_GROUPED,
         .required = motif2_keys,
-        .name = {LLAMA_NAMES, LAMBDA_NAMES, HEAD_GAIN, ACT_NAMES},
+        .tensor = {LLAMA_NAMES, LAMBDA_NAMES, HEAD_GAIN, ACT_NAMES},
     },
     {
-        .family = "motif",
+        .name = "motif",
         .about = "Motif (Diff Transformer V1 heads, PolyNorm)",
         MOTIF,
         .pairing = DQ_PAIR_ADJACENT,
         .required = motif_keys,
-        .name = {LLAMA_NAMES, LAMBDA_NAMES, HEAD_GAIN, ACT_NAMES},
+        .tensor = {LLAMA_NAMES, LAMBDA_NAMES, HEAD_GAIN, ACT_NAMES},
     },
     {
-        .family = "diff-v1",
+        .name = "diff-v1",
         .about = "Diff Transformer V1 (Microsoft, flash modules)",
         DIFF_TRANSFORMER,
         .variant = "v1",
@@ -120,10 +120,10 @@ static const dq_layout layouts[] = {
         .lambda = DQ_LAMBDA_LAYER,
         .head_norm = true,
         .ablation = true,
-        .name = {LLAMA_BASE_NAMES, OUT_PROJ, LAMBDA_NAMES, HEAD_GAIN},
+        .tensor = {LLAMA_BASE_NAMES, OUT_PROJ, LAMBDA_NAMES, HEAD_GAIN},
     },
     {
-        .family = "diff-v1-naive",
+        .name = "diff-v1-naive",
         .about = "Diff Transformer V1 (Microsoft, plain module: keys repeated before pairing)",
         DIFF_TRANSFORMER,
         .variant = "v1_naive",
@@ -131,33 +131,33 @@ static const dq_layout layouts[] = {
         .lambda = DQ_LAMBDA_LAYER,
         .head_norm = true,
         .ablation = true,
-        .name = {LLAMA_BASE_NAMES, OUT_PROJ, LAMBDA_NAMES, HEAD_GAIN},
+        .tensor = {LLAMA_BASE_NAMES, OUT_PROJ, LAMBDA_NAMES, HEAD_GAIN},
     },
     {
-        .family = "diff-v2",
+        .name = "diff-v2",
         .about = "Diff Transformer V2 (Microsoft, lambda per token)",
         DIFF_TRANSFORMER,
         .variant = "v2",
         .pairing = DQ_PAIR_SHARED_KV,
         .lambda = DQ_LAMBDA_TOKEN,
-        .name = {LLAMA_NAMES, [DQ_ROLE_LAMBDA_PROJ] =
-                                  "model.layers.%d.self_attn.lambda_proj.weight"},
+        .tensor = {LLAMA_NAMES, [DQ_ROLE_LAMBDA_PROJ] =
+                                    "model.layers.%d.self_attn.lambda_proj.weight"},
     },
     {
-        .family = "diff-plain",
+        .name = "diff-plain",
         .about = "plain transformer in the form of Diff Transformer V1, for comparison",
         DIFF_TRANSFORMER,
         .variant = "plain",
         .pairing = DQ_PAIR_NONE,
         .lambda = DQ_LAMBDA_NONE,
         .ablation = true,
-        .name = {LLAMA_BASE_NAMES, OUT_PROJ, HEAD_GAIN},
+        .tensor = {LLAMA_BASE_NAMES, OUT_PROJ, HEAD_GAIN},
     },
 };
 
 /* Families that are recognised so that the refusal can say why, and what to do. */
 static const struct refusal {
-    const char *family, *architecture, *reason;
+    const char *model_type, *class_name, *reason;
 } refusals[] = {
     {"diff_llama", NULL,
      "amazingvince/diff-llama subtracts logits of neighbouring keys without a causal mask: it is "
@@ -189,11 +189,11 @@ static dq_status read_architecture(const char **out, const json_t *config, dq_er
     return DQ_OK;
 }
 
-static bool same_family(const char *model_type, const char *architecture, const char *family,
-                        const char *family_architecture)
+static bool is_named(const char *model_type, const char *class_name, const char *row_type,
+                     const char *row_class)
 {
-    if (model_type && strcasecmp(model_type, family) == 0) return true;
-    return architecture && family_architecture && strcmp(architecture, family_architecture) == 0;
+    if (model_type && strcasecmp(model_type, row_type) == 0) return true;
+    return class_name && row_class && strcmp(class_name, row_class) == 0;
 }
 
 /* Weights that MLX has packed in its own way; quantization_config is for whoever reads the weights. */
@@ -216,47 +216,49 @@ static bool is_motif3(const json_t *config)
            (attention && strcmp(attention, "gdla") == 0);
 }
 
-/* A known but unsupported family. */
-static dq_status refuse_known(const json_t *config, const char *model_type,
-                              const char *architecture, dq_err *err)
+/* A known but unsupported architecture. */
+static dq_status refuse_known(const json_t *config, const char *model_type, const char *class_name,
+                              dq_err *err)
 {
-    if (same_family(model_type, architecture, "motif", "MotifForCausalLM") && is_motif3(config))
+    if (is_named(model_type, class_name, "motif", "MotifForCausalLM") && is_motif3(config))
         return dq_fail(err, DQ_MISMATCH,
                        "Motif-3 (low-rank latent attention, experts, sliding windows) is not "
                        "supported; Motif-2.6B and Motif-2-12.7B are");
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         const struct refusal *r = &refusals[i];
-        if (same_family(model_type, architecture, r->family, r->architecture))
+        if (is_named(model_type, class_name, r->model_type, r->class_name))
             return dq_fail(err, DQ_MISMATCH, "model type \"%s\": %s",
-                           model_type ? model_type : architecture, r->reason);
+                           model_type ? model_type : class_name, r->reason);
     }
     return DQ_OK;
 }
 
-/* Whether the row is meant, its family being the right one. */
-static bool chosen(const dq_layout *l, const char *variant, bool noise_heads)
+/* Whether the row is meant, of those with its names. */
+static bool chosen(const dq_architecture *row, const char *variant, bool noise_heads)
 {
-    if (l->variant) return variant && strcmp(l->variant, variant) == 0;
-    return l->pairing != DQ_PAIR_GROUPED || noise_heads;
+    if (row->variant) return variant && strcmp(row->variant, variant) == 0;
+    return row->pairing != DQ_PAIR_GROUPED || noise_heads;
 }
 
-/* A model type of one family with the architecture of another. */
-static dq_status check_agreement(const dq_layout *l, const char *model_type,
-                                 const char *architecture, dq_err *err)
+/* A model type of one architecture with the class of another. */
+static dq_status check_agreement(const dq_architecture *row, const char *model_type,
+                                 const char *class_name, dq_err *err)
 {
-    for (size_t i = 0; model_type && architecture && i < sizeof layouts / sizeof *layouts; i++) {
-        const dq_layout *other = &layouts[i];
-        if (strcmp(other->model_type, l->model_type) == 0) continue;
-        if (same_family(model_type, architecture, other->model_type, other->architecture))
-            return dq_fail(err, DQ_MISMATCH,
-                           "model_type \"%s\" and architectures \"%s\" name different families",
-                           model_type, architecture);
+    for (size_t i = 0; model_type && class_name && i < sizeof architectures / sizeof *architectures;
+         i++) {
+        const dq_architecture *other = &architectures[i];
+        if (strcmp(other->model_type, row->model_type) == 0) continue;
+        if (is_named(model_type, class_name, other->model_type, other->class_name))
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "model_type \"%s\" and architectures \"%s\" name different architectures",
+                model_type, class_name);
     }
     return DQ_OK;
 }
 
-static dq_status no_layout(const char *model_type, const char *architecture, const char *variant,
-                           dq_err *err)
+static dq_status unknown(const char *model_type, const char *class_name, const char *variant,
+                         dq_err *err)
 {
     if (model_type && strcasecmp(model_type, "diff_transformer") == 0)
         return dq_fail(err, DQ_MISMATCH,
@@ -266,32 +268,32 @@ static dq_status no_layout(const char *model_type, const char *architecture, con
     return dq_fail(err, DQ_MISMATCH,
                    "model type \"%s\" is not supported (supported: llama, diffllama, motif, "
                    "diff_transformer)",
-                   model_type ? model_type : architecture);
+                   model_type ? model_type : class_name);
 }
 
-dq_status dq_layout_find(const dq_layout **out, const json_t *config, dq_err *err)
+dq_status dq_architecture_find(const dq_architecture **out, const json_t *config, dq_err *err)
 {
     static const int64_t zero = 0;
-    const char *model_type = NULL, *architecture = NULL, *variant = NULL;
+    const char *model_type = NULL, *class_name = NULL, *variant = NULL;
     int64_t noise = 0;
     *out = NULL;
     DQ_TRY(optional_text(&model_type, config, "model_type", err));
-    DQ_TRY(read_architecture(&architecture, config, err));
+    DQ_TRY(read_architecture(&class_name, config, err));
     DQ_TRY(optional_text(&variant, config, "diff_variant", err));
-    if (!model_type && !architecture)
+    if (!model_type && !class_name)
         return dq_fail(err, DQ_DAMAGED,
                        "neither \"model_type\" nor \"architectures\" names the "
                        "kind of model");
-    DQ_TRY(refuse_known(config, model_type, architecture, err));
+    DQ_TRY(refuse_known(config, model_type, class_name, err));
     DQ_TRY(dq_json_int(&noise, config, "num_noise_heads", 0, INT32_MAX, &zero, err));
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-        const dq_layout *l = &layouts[i];
-        if (!same_family(model_type, architecture, l->model_type, l->architecture) ||
-            !chosen(l, variant, noise > 0))
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
+        const dq_architecture *row = &architectures[i];
+        if (!is_named(model_type, class_name, row->model_type, row->class_name) ||
+            !chosen(row, variant, noise > 0))
             continue;
-        *out = l;
-        DQ_TRY(check_agreement(l, model_type, architecture, err));
+        *out = row;
+        DQ_TRY(check_agreement(row, model_type, class_name, err));
         return refuse_packed(config, err);
     }
-    return no_layout(model_type, architecture, variant, err);
+    return unknown(model_type, class_name, variant, err);
 }

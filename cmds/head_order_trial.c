@@ -1,7 +1,7 @@
-/* map_trial: see map_trial.h. The ids are scored once per head map, in one pass each, with the model opened anew
+/* head_order_trial: see head_order_trial.h. The ids are scored once per head order, in one pass each, with the model opened anew
  * under that map. Losses are then compared id by id in blocks of 32, which are the clusters of the interval.
  * SPDX-License-Identifier: MIT */
-#include "cmds/map_trial.h"
+#include "cmds/head_order_trial.h"
 
 #include "base/os.h"
 #include "cmds/cli/document.h"
@@ -62,7 +62,7 @@ static dq_status try_one(trial *t, int i, dq_err *err)
     dq_runner *r = NULL;
     t->nll[i] = dq_alloc(t->a, (size_t)t->n, sizeof *t->nll[i], err);
     if (!t->nll[i]) return err->code;
-    dq_logger_note(t->logger, "head map %s", dq_headmap_pairing_name(t->map[i]));
+    dq_logger_note(t->logger, "head order %s", dq_head_order_pairing_name(t->map[i]));
     if (dq_model_open_as(&m, t->model, t->map[i], err) == DQ_OK &&
         dq_runner_new(&r, m, t->b, &dq_kv_plain, err) == DQ_OK)
         score(t, r, t->nll[i], err);
@@ -72,7 +72,7 @@ static dq_status try_one(trial *t, int i, dq_err *err)
     return err->code;
 }
 
-/* The ids, and which head maps there are to try. */
+/* The ids, and which head orders there are to try. */
 static dq_status prepare(trial *t, const char *text_path, dq_err *err)
 {
     dq_model *m = NULL;
@@ -87,7 +87,7 @@ static dq_status prepare(trial *t, const char *text_path, dq_err *err)
         if (t->n > m->max_positions) t->n = m->max_positions;
         t->map[t->n_maps++] = own;
         for (int p = 0; p < DQ_PAIR_COUNT; p++) {
-            if ((dq_pairing)p != own && dq_headmap_pairing_same_shape(own, (dq_pairing)p))
+            if ((dq_pairing)p != own && dq_head_order_pairing_same_shape(own, (dq_pairing)p))
                 t->map[t->n_maps++] = (dq_pairing)p;
         }
         if (t->n < 1) dq_fail(err, DQ_DAMAGED, "%s: fewer than 2 tokens", text.path);
@@ -125,7 +125,7 @@ static json_t *map_json(const trial *t, int i, dq_mean nll, dq_mean minus_own)
     json_t *x = json_object(),
            *d = i ? dq_document_metric(minus_own.value, minus_own.std_err) : json_null();
     const dq_interval interval = dq_mean_interval(minus_own);
-    json_object_set_new(x, "head_map", json_string(dq_headmap_pairing_name(t->map[i])));
+    json_object_set_new(x, "head_order", json_string(dq_head_order_pairing_name(t->map[i])));
     json_object_set_new(x, "nll_nats", dq_document_metric(nll.value, nll.std_err));
     json_object_set_new(x, "minus_own", d);
     json_object_set_new(x, "is", i ? json_string(judge(interval)) : json_null());
@@ -137,10 +137,10 @@ static void warn_better(const trial *t, int better)
 {
     dq_logger_warn(
         t->logger,
-        "%s: head map \"%s\" reads this text better than the \"%s\" of its architecture. If more "
-        "text agrees, give --head-map %s",
-        t->model, dq_headmap_pairing_name(t->map[better]), dq_headmap_pairing_name(t->map[0]),
-        dq_headmap_pairing_name(t->map[better]));
+        "%s: head order \"%s\" reads this text better than the \"%s\" of its architecture. If more "
+        "text agrees, give --head-order %s",
+        t->model, dq_head_order_pairing_name(t->map[better]), dq_head_order_pairing_name(t->map[0]),
+        dq_head_order_pairing_name(t->map[better]));
 }
 
 static dq_status report(json_t **out, const trial *t, dq_err *err)
@@ -161,9 +161,10 @@ static dq_status report(json_t **out, const trial *t, dq_err *err)
         }
     }
     json_object_set_new(o, "model", json_string(t->model));
-    json_object_set_new(o, "own", json_string(dq_headmap_pairing_name(t->map[0])));
-    json_object_set_new(
-        o, "better", better ? json_string(dq_headmap_pairing_name(t->map[better])) : json_null());
+    json_object_set_new(o, "own", json_string(dq_head_order_pairing_name(t->map[0])));
+    json_object_set_new(o, "better",
+                        better ? json_string(dq_head_order_pairing_name(t->map[better]))
+                               : json_null());
     json_object_set_new(o, "n", json_integer(t->n));
     json_object_set_new(o, "n_clusters", json_integer(nll.clusters));
     json_object_set_new(o, "maps", maps);
@@ -172,8 +173,8 @@ static dq_status report(json_t **out, const trial *t, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_map_trial_try(json_t **out, const char *model, const char *text_path,
-                           dq_logger *logger, dq_err *err)
+dq_status dq_head_order_trial_try(json_t **out, const char *model, const char *text_path,
+                                  dq_logger *logger, dq_err *err)
 {
     trial t = {.model = model, .logger = logger, .a = dq_arena_new()};
     *out = NULL;
@@ -212,26 +213,26 @@ static void print_sentence(const json_t *tried)
         open = open || strcmp(json_string_value(json_object_get(json_array_get(maps, i), "is")),
                               "inconclusive") == 0;
     if (better)
-        printf("\nHead map %s reads this text better by more than %g nats, at 95 %%: the "
+        printf("\nHead order %s reads this text better by more than %g nats, at 95 %%: the "
                "architecture's "
                "order is in doubt.\n",
                better, clear);
     else if (json_array_size(maps) < 2)
-        printf("\nNo other head map has these shapes.\n");
+        printf("\nNo other head order has these shapes.\n");
     else if (open)
-        printf("\nNot decided: these tokens do not tell whether another head map reads them "
+        printf("\nNot decided: these tokens do not tell whether another head order reads them "
                "better by %g nats. Try another text.\n",
                clear);
     else
-        printf("\nNo other head map reads this text better by %g nats, at 95 %%.\n", clear);
+        printf("\nNo other head order reads this text better by %g nats, at 95 %%.\n", clear);
 }
 
-dq_status dq_map_trial_print(const json_t *tried, dq_err *err)
+dq_status dq_head_order_trial_print(const json_t *tried, dq_err *err)
 {
-    static const char *const titles[] = {"head map", "NLL (nats)", "against its own", "better"};
+    static const char *const titles[] = {"head order", "NLL (nats)", "against its own", "better"};
     const json_t *maps = json_object_get(tried, "maps");
     dq_table *table;
-    printf("\n%s: %lld tokens read with every head map of its shapes; \u00b1 one standard error "
+    printf("\n%s: %lld tokens read with every head order of its shapes; \u00b1 one standard error "
            "over %lld blocks of %d\n\n",
            json_string_value(json_object_get(tried, "model")),
            (long long)json_integer_value(json_object_get(tried, "n")),
@@ -240,7 +241,7 @@ dq_status dq_map_trial_print(const json_t *tried, dq_err *err)
     for (size_t i = 0; i < json_array_size(maps); i++) {
         const json_t *x = json_array_get(maps, i);
         const char *is = json_string_value(json_object_get(x, "is"));
-        dq_table_cell(table, "%s%s", json_string_value(json_object_get(x, "head_map")),
+        dq_table_cell(table, "%s%s", json_string_value(json_object_get(x, "head_order")),
                       i == 0 ? " (its own)" : "");
         metric_cell(table, json_object_get(x, "nll_nats"), "");
         metric_cell(table, json_object_get(x, "minus_own"), "+");

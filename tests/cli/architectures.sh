@@ -1,4 +1,4 @@
-# layouts.sh: families beside Llama and DiffLlama, odd forms of checkpoints, --head-map; sourced by run.sh.
+# architectures.sh: those beside Llama and DiffLlama, odd forms of checkpoints, --head-order; sourced by run.sh.
 golden=$repo/tests/golden/models
 
 # what each family is called, and that every command reads it
@@ -8,14 +8,14 @@ for c in "v1-bf16 diff-v1 adjacent" "v1-naive-f32 diff-v1-naive adjacent-naive" 
     set -- $c
     name=$1 family=$2 map=$3
     try 0 "^architecture  *$family\$" info "$golden/$name"
-    try 0 "^head map  *$map\$" info "$golden/$name"
-    try 0 "\"head_map\": \"$map\"" info "$golden/$name" --json
+    try 0 "^head order  *$map\$" info "$golden/$name"
+    try 0 "\"head_order\": \"$map\"" info "$golden/$name" --json
     json dq-info/1
     try 0 "rows" logits "$golden/$name" --ids "1 2 3 4" -o "$name.h5"
     try 0 "hidden" stats "$golden/$name" --ids "1 2 3"
     try 0 "." quantize "$golden/$name" -o "$name 4.h5" --bits 4 --group 32
     try 0 "." verify "$name 4.h5"
-    try 0 "^head map  *$map\$" info "$name 4.h5"
+    try 0 "^head order  *$map\$" info "$name 4.h5"
     try 0 "rows" logits "$name 4.h5" --ids "1 2 3 4" -o "$name 4 bits.h5"
     try 0 "." quantize "$golden/$name" -o "$name 16.h5" --bits 16
     try 0 "rows" logits "$name 16.h5" --ids "1 2 3 4" -o "$name 16 bits.h5"
@@ -75,38 +75,38 @@ config llama-dynamic 's/"max_position_embeddings": 65536/"max_position_embedding
 try 0 "rows" logits changed --ids "1 2 3 4" -o dynamic.h5
 try 4 "positions" logits changed --ids "1 2 3 4 5" -o gone.h5
 
-# --head-map
+# --head-order
 for c in stats eval logits; do
-    try 0 "head-map MAP" $c --help=all
+    try 0 "head-order MAP" $c --help=all
     case $c in
     stats) set -- --ids "1 2 3" ;;
     eval) set -- --task mc --data choices.jsonl --limit 2 ;;
     logits) set -- --ids "1 2 3" -o gone.h5 ;;
     esac
     for word in shared-kv grouped plain Halves ""; do
-        try 2 "head-map: expected one of" $c "diff model" "$@" --head-map "$word"
+        try 2 "head-order: expected one of" $c "diff model" "$@" --head-order "$word"
     done
-    try 4 "no model here has two maps" $c "plain model" "$@" --head-map halves
-    try 4 "does not fit a diff-v2 model" $c "$golden/v2-f16" "$@" --head-map adjacent
-    try 4 "does not fit a motif2 model" $c "$golden/gda-f32-shards" "$@" --head-map halves
+    try 4 "no model here has two maps" $c "plain model" "$@" --head-order halves
+    try 4 "does not fit a diff-v2 model" $c "$golden/v2-f16" "$@" --head-order adjacent
+    try 4 "does not fit a motif2 model" $c "$golden/gda-f32-shards" "$@" --head-order halves
     absent gone.h5
-    [ $c = logits ] || try 0 '"head_map": "adjacent"' $c "plain model" "diff model" "$@" --head-map adjacent --json
-    [ $c = logits ] || grep -q '"head_map": "plain"' "$top/out" || complain "$c: the plain model lost its map"
+    [ $c = logits ] || try 0 '"head_order": "adjacent"' $c "plain model" "diff model" "$@" --head-order adjacent --json
+    [ $c = logits ] || grep -q '"head_order": "plain"' "$top/out" || complain "$c: the plain model lost its map"
 done
-try 0 '"head_map": null' logits "diff model" --ids "1 2 3" -o own.h5 --json
-try 0 '"head_map": "halves"' logits "diff model" --ids "1 2 3" -o own.h5 --json --head-map halves --force
+try 0 '"head_order": null' logits "diff model" --ids "1 2 3" -o own.h5 --json
+try 0 '"head_order": "halves"' logits "diff model" --ids "1 2 3" -o own.h5 --json --head-order halves --force
 hash=$(grep logits_sha256 "$top/out")
-try 0 '"head_map": "adjacent"' logits "diff model" --ids "1 2 3" -o other.h5 --json --head-map adjacent
-[ "$(grep logits_sha256 "$top/out")" != "$hash" ] || complain "another head map gives the same logits"
+try 0 '"head_order": "adjacent"' logits "diff model" --ids "1 2 3" -o other.h5 --json --head-order adjacent
+[ "$(grep logits_sha256 "$top/out")" != "$hash" ] || complain "another head order gives the same logits"
 "$dq" quantize "diff model" -o "diff 4.h5" --bits 4 >/dev/null 2>&1
-try 0 '"head_map": "adjacent"' logits "diff 4.h5" --ids "1 2 3" -o other.h5 --json --head-map adjacent --force
+try 0 '"head_order": "adjacent"' logits "diff 4.h5" --ids "1 2 3" -o other.h5 --json --head-order adjacent --force
 
 # doctor --model
 try 2 "text needs --model" doctor --text "short text"
 try 6 "no-such-model" doctor --model no-such-model
 try 4 "tokenizer.json" doctor --model "$golden/v1-bf16"
 try 3 "empty" doctor --model "diff model" --text empty
-try 0 "No other head map reads this text better by 0.02 nats, at 95 %" doctor --model "diff model" --text "$repo/calib/pair/text.txt"
-try 0 "No other head map has these shapes" doctor --model "plain model" --text "short text"
+try 0 "No other head order reads this text better by 0.02 nats, at 95 %" doctor --model "diff model" --text "$repo/calib/pair/text.txt"
+try 0 "No other head order has these shapes" doctor --model "plain model" --text "short text"
 try 0 '"own": "halves"' doctor --model "diff 4.h5" --text "short text" --json
 json dq-doctor/1

@@ -1,13 +1,13 @@
-/* reread: see reread.h. A chunk runs as a pass of its own: columns of the fork are laid out list by list, the part that
+/* second_pass: see second_pass.h. A chunk runs as a pass of its own: columns of the fork are laid out list by list, the part that
  * counts is found by position, and maxima are copied to where the caller's lists have those tokens.
  * SPDX-License-Identifier: MIT */
-#include "engine/reread.h"
+#include "engine/second_pass.h"
 
 #include <string.h>
 
-/* One chunk on its way: ids begin .. end - 1 behind `lead` others. */
+/* One chunk on its way: ids begin .. end - 1 after `lead` others. */
 typedef struct chunk {
-    const dq_reread *w;
+    const dq_second_pass *w;
     int64_t begin, end, lead, rows;
     int n_layers, n_groups;
     int32_t seq;
@@ -20,29 +20,30 @@ typedef struct chunk {
 
 static int64_t lead_of(int64_t begin)
 {
-    return begin < DQ_REREAD_LEAD ? begin : DQ_REREAD_LEAD;
+    return begin < DQ_SECOND_PASS_LEAD ? begin : DQ_SECOND_PASS_LEAD;
 }
 
-int64_t dq_reread_rows(int64_t n)
+int64_t dq_second_pass_rows(int64_t n)
 {
     int64_t rows = n;
-    for (int64_t begin = 0; begin < n; begin += DQ_REREAD_CHUNK) rows += lead_of(begin);
+    for (int64_t begin = 0; begin < n; begin += DQ_SECOND_PASS_CHUNK) rows += lead_of(begin);
     return rows;
 }
 
-int64_t dq_reread_end(int64_t n)
+int64_t dq_second_pass_end(int64_t n)
 {
     int64_t most = 0;
-    for (int64_t begin = 0; begin < n; begin += DQ_REREAD_CHUNK) {
+    for (int64_t begin = 0; begin < n; begin += DQ_SECOND_PASS_CHUNK) {
         const int64_t left = n - begin,
-                      rows = lead_of(begin) + (left < DQ_REREAD_CHUNK ? left : DQ_REREAD_CHUNK);
+                      rows = lead_of(begin) +
+                             (left < DQ_SECOND_PASS_CHUNK ? left : DQ_SECOND_PASS_CHUNK);
         if (rows > most) most = rows;
     }
     return n + most;
 }
 
-/* First of the list's tokens at position `pos` or behind it. */
-static int64_t first_from(const dq_reread *w, int list, int64_t pos)
+/* First of the list's tokens at position `pos` or after it. */
+static int64_t first_from(const dq_second_pass *w, int list, int64_t pos)
 {
     int64_t low = w->at[list], high = w->at[list + 1];
     while (low < high) {
@@ -57,7 +58,7 @@ static int64_t first_from(const dq_reread *w, int list, int64_t pos)
 
 static dq_status lay_out(chunk *c, dq_arena *a, dq_err *err)
 {
-    const dq_reread *w = c->w;
+    const dq_second_pass *w = c->w;
     const int n_lists = c->n_layers * c->n_groups;
     const size_t floats = (size_t)(w->at[n_lists] + n_lists * c->rows);
     c->pos = dq_alloc(a, (size_t)c->rows, sizeof *c->pos, err);
@@ -84,7 +85,7 @@ static dq_status lay_out(chunk *c, dq_arena *a, dq_err *err)
 
 static dq_status run_chunk(double *peak, chunk *c, dq_err *err)
 {
-    const dq_reread *w = c->w;
+    const dq_second_pass *w = c->w;
     const int64_t cu[2] = {0, c->rows};
     const dq_batch batch = {.n_seq = 1,
                             .n_rows = c->rows,
@@ -108,12 +109,13 @@ static dq_status run_chunk(double *peak, chunk *c, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status read_chunk(double *peak, const dq_reread *w, int64_t begin, dq_err *err)
+static dq_status read_chunk(double *peak, const dq_second_pass *w, int64_t begin, dq_err *err)
 {
     dq_backend *b = dq_runner_backend(w->r);
     dq_kv *kv = dq_runner_kv(w->r);
     const dq_model *m = dq_runner_model(w->r);
-    const int64_t left = w->n - begin, n = left < DQ_REREAD_CHUNK ? left : DQ_REREAD_CHUNK;
+    const int64_t left = w->n - begin,
+                  n = left < DQ_SECOND_PASS_CHUNK ? left : DQ_SECOND_PASS_CHUNK;
     chunk c = {.w = w,
                .begin = begin,
                .end = begin + n,
@@ -137,9 +139,9 @@ static dq_status read_chunk(double *peak, const dq_reread *w, int64_t begin, dq_
     return err->code;
 }
 
-dq_status dq_reread_peaks(double *peak, const dq_reread *w, dq_err *err)
+dq_status dq_second_pass_peaks(double *peak, const dq_second_pass *w, dq_err *err)
 {
-    for (int64_t begin = 0; begin < w->n; begin += DQ_REREAD_CHUNK)
+    for (int64_t begin = 0; begin < w->n; begin += DQ_SECOND_PASS_CHUNK)
         DQ_TRY(read_chunk(peak, w, begin, err));
     return DQ_OK;
 }

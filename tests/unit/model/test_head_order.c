@@ -1,7 +1,7 @@
-/* Golden head maps of every pairing: worked examples, entries of published models, a numeric probe
+/* Golden head orders of every pairing: worked examples, entries of published models, a numeric probe
  * through a literal reference, and the identities between pairings.
  * SPDX-License-Identifier: MIT */
-#include "model/headmap.h"
+#include "model/head_order.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -28,11 +28,11 @@ static int teardown(void **state)
     return 0;
 }
 
-static dq_headmap build(dq_pairing pairing, int n_q, int n_kv, int n_noise)
+static dq_head_order build(dq_pairing pairing, int n_q, int n_kv, int n_noise)
 {
-    dq_headmap map;
+    dq_head_order map;
     dq_err err = {0};
-    dq_status s = dq_headmap_build(&map, pairing, n_q, n_kv, 2, n_noise, arena, &err);
+    dq_status s = dq_head_order_build(&map, pairing, n_q, n_kv, 2, n_noise, arena, &err);
     if (s != DQ_OK) print_error("%s\n", err.text);
     assert_int_equal(s, DQ_OK);
     return map;
@@ -43,7 +43,7 @@ typedef struct row {
     int q1, k1, q2, k2, v0, v1;
 } row;
 
-static void check_row(const dq_headmap *map, int o, const row *want)
+static void check_row(const dq_head_order *map, int o, const row *want)
 {
     const dq_head *h = &map->head[o];
     assert_int_equal(h->q[0], want->q1);
@@ -157,7 +157,7 @@ static void worked_examples_come_out(void **state)
     (void)state;
     for (int e = 0; e < N_EXAMPLES; e++) {
         const struct example *x = &examples[e];
-        dq_headmap map = build(x->pairing, 8, 4, x->n_noise);
+        dq_head_order map = build(x->pairing, 8, 4, x->n_noise);
         assert_int_equal(map.n_q, 8);
         assert_int_equal(map.n_kv, 4);
         assert_int_equal(map.head_dim, 2);
@@ -191,7 +191,7 @@ static void entries_of_published_models_come_out(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
-        dq_headmap map = build(t[i].pairing, t[i].n_q, t[i].n_kv, t[i].n_noise);
+        dq_head_order map = build(t[i].pairing, t[i].n_q, t[i].n_kv, t[i].n_noise);
         check_row(&map, t[i].o, &t[i].want);
     }
 }
@@ -219,7 +219,7 @@ static void value(double v[2], int i, int t)
 }
 
 /* Probabilities that query head m of row 1 gives the two keys. */
-static void probabilities(double p[2], const dq_headmap *map, int m)
+static void probabilities(double p[2], const dq_head_order *map, int m)
 {
     double q[2], k[2], e[2];
     query(q, m, 1);
@@ -230,7 +230,7 @@ static void probabilities(double p[2], const dq_headmap *map, int m)
     for (int s = 0; s < 2; s++) p[s] = e[s] / (e[0] + e[1]);
 }
 
-static void output(double y[4], const dq_headmap *map, int o)
+static void output(double y[4], const dq_head_order *map, int o)
 {
     const dq_head *h = &map->head[o];
     double plus[2], minus[2] = {0, 0}, v[2];
@@ -248,7 +248,7 @@ static void probe_gives_the_golden_outputs(void **state)
 {
     (void)state;
     for (int e = 0; e < N_EXAMPLES; e++) {
-        dq_headmap map = build(examples[e].pairing, 8, 4, examples[e].n_noise);
+        dq_head_order map = build(examples[e].pairing, 8, 4, examples[e].n_noise);
         for (int o = 0; o < map.n_out; o++) {
             double y[4] = {0};
             output(y, &map, o);
@@ -260,7 +260,7 @@ static void probe_gives_the_golden_outputs(void **state)
 
 /* ---- Identities ---- */
 
-static bool same_map(const dq_headmap *a, const dq_headmap *b)
+static bool same_map(const dq_head_order *a, const dq_head_order *b)
 {
     return a->n_q == b->n_q && a->n_kv == b->n_kv && a->n_out == b->n_out &&
            a->n_maps == b->n_maps && a->n_slabs == b->n_slabs && a->n_groups == b->n_groups &&
@@ -275,9 +275,9 @@ static void pairings_agree_where_they_must(void **state)
     for (int h = 4; h <= 64; h += 4) {
         for (int k = 2; k <= h; k += 2) {
             if (h % k) continue;
-            dq_headmap adjacent = build(DQ_PAIR_ADJACENT, h, k, 0);
-            dq_headmap naive = build(DQ_PAIR_ADJACENT_NAIVE, h, k, 0);
-            dq_headmap grouped = build(DQ_PAIR_GROUPED, h, k, h / 2);
+            dq_head_order adjacent = build(DQ_PAIR_ADJACENT, h, k, 0);
+            dq_head_order naive = build(DQ_PAIR_ADJACENT_NAIVE, h, k, 0);
+            dq_head_order grouped = build(DQ_PAIR_GROUPED, h, k, h / 2);
             assert_true(same_map(&adjacent, &grouped));
             assert_int_equal(same_map(&adjacent, &naive), h == k);
         }
@@ -292,9 +292,9 @@ static void groups_are_the_heads_read_together(void **state)
     for (int h = 4; h <= 48; h += 4) {
         for (int k = 2; k <= h; k += 2) {
             if (h % k) continue;
-            dq_headmap plain = build(DQ_PAIR_NONE, h, k, 0);
-            dq_headmap adjacent = build(DQ_PAIR_ADJACENT, h, k, 0);
-            dq_headmap halves = build(DQ_PAIR_HALVES, h, k, 0);
+            dq_head_order plain = build(DQ_PAIR_NONE, h, k, 0);
+            dq_head_order adjacent = build(DQ_PAIR_ADJACENT, h, k, 0);
+            dq_head_order halves = build(DQ_PAIR_HALVES, h, k, 0);
             assert_int_equal(plain.n_groups, k);
             assert_int_equal(adjacent.n_groups, k / 2);
             assert_int_equal(halves.n_groups, k / 2);
@@ -335,10 +335,10 @@ static void impossible_shapes_are_refused(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
-        dq_headmap map;
+        dq_head_order map;
         dq_err err = {0};
-        assert_int_equal(dq_headmap_build(&map, t[i].pairing, t[i].n_q, t[i].n_kv, t[i].head_dim,
-                                          t[i].n_noise, arena, &err),
+        assert_int_equal(dq_head_order_build(&map, t[i].pairing, t[i].n_q, t[i].n_kv, t[i].head_dim,
+                                             t[i].n_noise, arena, &err),
                          DQ_MISMATCH);
         assert_non_null(strstr(err.text, t[i].names));
     }

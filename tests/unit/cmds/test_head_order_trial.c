@@ -1,4 +1,4 @@
-/* Tests of head maps that a caller chooses: what they change, what they are refused for, and that
+/* Tests of head orders that a caller chooses: what they change, what they are refused for, and that
  * dq doctor finds out when the heads of a checkpoint stand in another order.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
@@ -77,8 +77,8 @@ static void maps_that_do_not_fit_are_refused(void **state)
         dq_model *m;
         snprintf(path, sizeof path, MODELS "%s", shaped[i / 3]);
         dq_model_open_as(&m, path, offered[i % 3], &err);
-        snprintf(want, sizeof want, "head map \"%s\" does not fit a %s model",
-                 dq_headmap_pairing_name(offered[i % 3]), i / 3 ? "motif2" : "diff-v2");
+        snprintf(want, sizeof want, "head order \"%s\" does not fit a %s model",
+                 dq_head_order_pairing_name(offered[i % 3]), i / 3 ? "motif2" : "diff-v2");
         check_error(&err, DQ_MISMATCH, want);
         assert_null(m);
     }
@@ -167,7 +167,7 @@ static void interleaved_heads_need_another_map(void **state)
     assert_false(same_results(PAIR "diffllama", DQ_PAIR_COUNT, edits_folder(), DQ_PAIR_COUNT));
 }
 
-/* The head maps of dq doctor --json for a model, read with the pair's own text. */
+/* The head orders of dq doctor --json for a model, read with the pair's own text. */
 static json_t *doctor(const char *model, json_t **doc)
 {
     char command[1024];
@@ -178,16 +178,16 @@ static json_t *doctor(const char *model, json_t **doc)
     assert_non_null(f);
     *doc = json_loadf(f, 0, NULL);
     assert_int_equal(pclose(f), 0);
-    json_t *x = json_object_get(json_array_get(json_object_get(*doc, "results"), 0), "head_maps");
+    json_t *x = json_object_get(json_array_get(json_object_get(*doc, "results"), 0), "head_orders");
     assert_string_equal(json_string_value(json_object_get(*doc, "schema")), "dq-doctor/1");
     assert_true(json_is_object(x));
     assert_string_equal(json_string_value(json_object_get(x, "model")), model);
     return x;
 }
 
-static double against_own(const json_t *head_maps, size_t i, const char *part)
+static double against_own(const json_t *head_orders, size_t i, const char *part)
 {
-    const json_t *x = json_array_get(json_object_get(head_maps, "maps"), i);
+    const json_t *x = json_array_get(json_object_get(head_orders, "maps"), i);
     return json_number_value(json_object_get(json_object_get(x, "minus_own"), part));
 }
 
@@ -211,7 +211,7 @@ static void doctor_finds_the_right_order(void **state)
     assert_true(against_own(x, 1, "value") < -3 * against_own(x, 1, "stderr"));
     json_decref(doc);
     char command[512];
-    snprintf(command, sizeof command, "grep -q 'give --head-map adjacent' '%s'",
+    snprintf(command, sizeof command, "grep -q 'give --head-order adjacent' '%s'",
              edits_path("warnings"));
     assert_int_equal(system(command), 0);
 

@@ -1,6 +1,6 @@
-/* headmap: head maps of all pairings and the KV head groups that follow from them.
+/* head_order: head orders of all pairings and the KV head groups that follow from them.
  * SPDX-License-Identifier: MIT */
-#include "model/headmap.h"
+#include "model/head_order.h"
 
 #include <math.h>
 #include <string.h>
@@ -91,12 +91,12 @@ static const pairing_rule rules[] = {
     [DQ_PAIR_SHARED_KV] = {"shared-kv", 2, 1, false, head_shared_kv, key_repeated},
 };
 
-const char *dq_headmap_pairing_name(dq_pairing pairing)
+const char *dq_head_order_pairing_name(dq_pairing pairing)
 {
     return rules[pairing].name;
 }
 
-bool dq_headmap_pairing_same_shape(dq_pairing a, dq_pairing b)
+bool dq_head_order_pairing_same_shape(dq_pairing a, dq_pairing b)
 {
     if (a == b) return true;
     if (a == DQ_PAIR_GROUPED || b == DQ_PAIR_GROUPED) return false;
@@ -158,7 +158,7 @@ static void join(int16_t *group, int16_t a, int16_t b)
 }
 
 /* Returns the number of groups. */
-static int build_groups(int16_t *group, const dq_headmap *map)
+static int build_groups(int16_t *group, const dq_head_order *map)
 {
     int n = 0;
     for (int i = 0; i < map->n_kv; i++) group[i] = (int16_t)i;
@@ -179,8 +179,8 @@ static int count_outputs(dq_pairing pairing, int n_q, int n_noise)
     return n_q / rules[pairing].n_maps;
 }
 
-dq_status dq_headmap_build(dq_headmap *out, dq_pairing pairing, int n_q, int n_kv, int head_dim,
-                           int n_noise, dq_arena *a, dq_err *err)
+dq_status dq_head_order_build(dq_head_order *out, dq_pairing pairing, int n_q, int n_kv,
+                              int head_dim, int n_noise, dq_arena *a, dq_err *err)
 {
     const pairing_rule *rule = &rules[pairing];
     shape s = {.n_q = n_q, .n_kv = n_kv, .n_noise = n_noise};
@@ -193,7 +193,7 @@ dq_status dq_headmap_build(dq_headmap *out, dq_pairing pairing, int n_q, int n_k
     if (!key || !head || !group) return err->code;
     for (int m = 0; m < n_q; m++) key[m] = (int16_t)rule->key(&s, m);
     for (int o = 0; o < n_out; o++) head[o] = rule->head(&s, o);
-    *out = (dq_headmap){
+    *out = (dq_head_order){
         .pairing = pairing,
         .head_dim = head_dim,
         .n_q = n_q,
@@ -210,14 +210,14 @@ dq_status dq_headmap_build(dq_headmap *out, dq_pairing pairing, int n_q, int n_k
     return DQ_OK;
 }
 
-int64_t dq_headmap_key_channels(const dq_headmap *map, int group)
+int64_t dq_head_order_key_channels(const dq_head_order *map, int group)
 {
     int64_t channels = 0;
     for (int kv = 0; kv < map->n_kv; kv++) channels += map->group[kv] == group ? map->head_dim : 0;
     return channels;
 }
 
-int dq_headmap_key_map(const dq_headmap *map, int kv)
+int dq_head_order_key_map(const dq_head_order *map, int kv)
 {
     bool reads[2] = {false, false};
     for (int o = 0; o < map->n_out; o++) {

@@ -1,8 +1,8 @@
-/* headmap: the head map, which says which projection heads meet in one output head. One formula
+/* head_order: the head order, which says which projection heads meet in one output head. One formula
  * serves every architecture; kernels never learn an architecture's name.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_HEADMAP_H
-#define DQ_HEADMAP_H
+#ifndef DQ_HEAD_ORDER_H
+#define DQ_HEAD_ORDER_H
 
 #include "base/base.h"
 
@@ -30,12 +30,12 @@ typedef enum dq_pairing {
     DQ_PAIR_COUNT
 } dq_pairing;
 /* "plain", "adjacent", "adjacent-naive", "halves", "grouped", "shared-kv". */
-const char *dq_headmap_pairing_name(dq_pairing pairing);
+const char *dq_head_order_pairing_name(dq_pairing pairing);
 /* Whether a checkpoint of one pairing has the shapes of the other: same maps and value slabs per
  * output head, as many output heads. */
-bool dq_headmap_pairing_same_shape(dq_pairing a, dq_pairing b);
+bool dq_head_order_pairing_same_shape(dq_pairing a, dq_pairing b);
 
-typedef struct dq_headmap {
+typedef struct dq_head_order {
     dq_pairing pairing; /* for people; kernels read the arrays */
     int head_dim;
     int n_q, n_kv;        /* projection heads; the cache holds n_kv keys and n_kv values */
@@ -46,18 +46,18 @@ typedef struct dq_headmap {
     const dq_head *head;  /* [n_out] */
     const int16_t *group; /* [n_kv] group of each KV head (its K and its V) */
     float scale;          /* 1/sqrt(head_dim) */
-} dq_headmap;
+} dq_head_order;
 
 /* Fills every field. Divisibility is checked per pairing; DQ_MISMATCH names the numbers.
  * n_noise: noise heads (DQ_PAIR_GROUPED only, else 0). Arrays live in the arena. Groups are the
  * connected components of "read by one output head", numbered by their lowest KV head. */
-dq_status dq_headmap_build(dq_headmap *out, dq_pairing pairing, int n_q, int n_kv, int head_dim,
-                           int n_noise, dq_arena *a, dq_err *err);
+dq_status dq_head_order_build(dq_head_order *out, dq_pairing pairing, int n_q, int n_kv,
+                              int head_dim, int n_noise, dq_arena *a, dq_err *err);
 
 /* The map whose logits a KV head's keys are for: 0 the first (or the only one), 1 the second, -1 both. */
-int dq_headmap_key_map(const dq_headmap *map, int kv);
+int dq_head_order_key_map(const dq_head_order *map, int kv);
 /* Channels of all keys of a group. */
-int64_t dq_headmap_key_channels(const dq_headmap *map, int group);
+int64_t dq_head_order_key_channels(const dq_head_order *map, int group);
 
 typedef enum dq_lambda_kind {
     DQ_LAMBDA_NONE,  /* one map */
@@ -65,9 +65,9 @@ typedef enum dq_lambda_kind {
     DQ_LAMBDA_TOKEN  /* sigmoid of a projection, per row and output head */
 } dq_lambda_kind;
 
-/* What one layer adds to the head map. */
+/* What one layer adds to the head order. */
 typedef struct dq_attn {
-    const dq_headmap *map; /* shared by all layers */
+    const dq_head_order *map; /* shared by all layers */
     dq_lambda_kind lambda_kind;
     float lambda;    /* DQ_LAMBDA_LAYER only */
     float out_scale; /* 1 - lambda_init, or 1 */

@@ -416,7 +416,7 @@ static void published_sizes_add_up(void **state)
         assert_int_equal(m.n_params, p->params);
         assert_int_equal(m.n_warnings, 0);
         assert_int_equal(m.map.head_dim, p->d);
-        const dq_headmap *map = &m.map;
+        const dq_head_order *map = &m.map;
         const dq_head *h = &map->head[p->head];
         assert_int_equal(h->q[0], p->pos[0]);
         assert_int_equal(map->key[h->q[0]], p->pos[1]);

@@ -176,8 +176,8 @@ static bool near(float x, double want, double by)
 
 static void check_sizes(const dq_model *m, const struct wanted *g)
 {
-    assert_string_equal(m->layout->family, g->family);
-    assert_string_equal(dq_headmap_pairing_name(m->map.pairing), g->map);
+    assert_string_equal(m->architecture->name, g->family);
+    assert_string_equal(dq_head_order_pairing_name(m->map.pairing), g->map);
     assert_int_equal(m->n_layers, g->n_layers);
     assert_int_equal(m->dim, g->dim);
     assert_int_equal(m->ffn, g->ffn);
@@ -192,7 +192,7 @@ static void check_sizes(const dq_model *m, const struct wanted *g)
     assert_int_equal(m->weight_bytes, g->params * (int64_t)dq_dtypes[g->dtype].bytes + 2 * g->wide);
     assert_int_equal(m->n_warnings, 0);
     assert_true(near(m->norm_eps, g->eps, 1e-9));
-    assert_int_equal(m->layout->act == DQ_ACT_POLYNORM, g->polynorm);
+    assert_int_equal(m->architecture->act == DQ_ACT_POLYNORM, g->polynorm);
     assert_int_equal(m->rope.order == DQ_ROPE_ADJACENT, g->adjacent);
     assert_int_equal(m->rope.dim, g->head_dim);
     assert_int_equal(m->rope.max_positions, g->dynamic ? 65536 : 0);
@@ -317,7 +317,7 @@ static void same_layer(const dq_model *m, const dq_layer *a, const dq_layer *b)
 
 static void same_model(const dq_model *a, const dq_model *b)
 {
-    assert_ptr_equal(a->layout, b->layout);
+    assert_ptr_equal(a->architecture, b->architecture);
     assert_int_equal(a->map.pairing, b->map.pairing);
     assert_int_equal(a->n_params, b->n_params);
     assert_int_equal(a->tied, b->tied);
@@ -425,10 +425,10 @@ static void settings_of_other_layers_are_damage(void **state)
         if (!fits)
             assert_non_null(strstr(err.text, "the settings of /kv_cache are not of this model"));
         dq_model_close(m);
-        err = (dq_err){0}; /* another head map may be what they do not fit */
+        err = (dq_err){0}; /* another head order may be what they do not fit */
         assert_int_equal(dq_model_open_as(&m, edits_path("model.h5"), DQ_PAIR_HALVES, &err),
                          fits ? DQ_OK : DQ_MISMATCH);
-        if (!fits) assert_non_null(strstr(err.text, "do not go with the head map halves: "));
+        if (!fits) assert_non_null(strstr(err.text, "do not go with the head order halves: "));
         dq_model_close(m);
     }
     unlink(edits_path("model.h5"));
@@ -569,7 +569,7 @@ static void folders_are_explained(void **state)
     refused(edits_path("top"), DQ_FILE, "top/checkpoint-7");
     refused(edits_path("top/"), DQ_FILE, "top/checkpoint-7");
     assert_int_equal(dq_model_open(&m, edits_path("top/checkpoint-7"), &err), DQ_OK);
-    assert_string_equal(m->layout->family, "motif2");
+    assert_string_equal(m->architecture->name, "motif2");
     assert_string_equal(m->name, "checkpoint-7");
     dq_model_close(m);
     make_folder("top/checkpoint-8");

@@ -1,5 +1,5 @@
 /* Contexts that are read again, and what keys say of themselves: numbers and kept tokens against kvpress (one map) and
- * against maps of transformers (two), tests/golden/press.py; and that nothing is left of a second reading.
+ * against maps of transformers (two), tests/golden/press.py; and that nothing is left of a second pass.
  * SPDX-License-Identifier: MIT */
 #include "engine/evict.h"
 #include "tests/rigs/golden.h"
@@ -124,8 +124,8 @@ static void peaks(void **state)
         for (size_t i = 0; i < n; i++) pos[i] = (int32_t)(i % (size_t)x.n);
         for (int i = 0; i <= x.n_lists; i++) at[i] = i * x.n;
         const dq_kv_bytes before = held(&x);
-        const dq_reread w = {x.r, plain, x.seq, x.ids, x.n, spec.sink, at, pos};
-        dq_reread_peaks(peak, &w, &err);
+        const dq_second_pass w = {x.r, plain, x.seq, x.ids, x.n, spec.sink, at, pos};
+        dq_second_pass_peaks(peak, &w, &err);
         assert_string_equal(err.text, "");
         const dq_kv_bytes after = held(&x);
         assert_memory_equal(&before, &after, sizeof before);
@@ -136,9 +136,10 @@ static void peaks(void **state)
             worst = fmax(worst, fabs(peak[i] - y) / y);
         }
         assert_true(worst <= 2e-5);
-        assert_int_equal(dq_reread_rows(x.n), x.n + DQ_REREAD_LEAD);
-        assert_int_equal(dq_reread_end(x.n), x.n + DQ_REREAD_CHUNK);
-        assert_int_equal(dq_reread_end(2 * DQ_REREAD_CHUNK), 3 * DQ_REREAD_CHUNK + DQ_REREAD_LEAD);
+        assert_int_equal(dq_second_pass_rows(x.n), x.n + DQ_SECOND_PASS_LEAD);
+        assert_int_equal(dq_second_pass_end(x.n), x.n + DQ_SECOND_PASS_CHUNK);
+        assert_int_equal(dq_second_pass_end(2 * DQ_SECOND_PASS_CHUNK),
+                         3 * DQ_SECOND_PASS_CHUNK + DQ_SECOND_PASS_LEAD);
         free(at);
         free(pos);
         free(peak);
@@ -240,12 +241,12 @@ static void kept_sets_are_those_of_kvpress(void **state)
         }
         assert_true(100 * sure >= 99 * x.n_lists * x.n);
         assert_int_equal(report.kept, x.n_lists * 587);
-        assert_int_equal(report.reread, k == 0 ? x.n + DQ_REREAD_LEAD : 0);
+        assert_int_equal(report.second_pass, k == 0 ? x.n + DQ_SECOND_PASS_LEAD : 0);
         rig_close(&x);
     }
 }
 
-/* Rows behind the context, ids of its beginning once more. The hidden states, for the caller to free. */
+/* Rows after the context, ids of its beginning once more. The hidden states, for the caller to free. */
 static float *go_on(rig *x, int64_t rows)
 {
     const int64_t cu[2] = {0, rows};
@@ -279,7 +280,7 @@ static void keep_alike(const rig *x, rig *y)
     free(kept);
 }
 
-/* Pages that only the rows of a second reading took for codes have none afterwards: what is kept of them is coded when it
+/* Pages that only the rows of a second pass took for codes have none afterwards: what is kept of them is coded when it
  * is due, as where somebody just knew what to keep. */
 static void a_second_reading_codes_nothing(void **state)
 {
