@@ -12,8 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Of a group, such as plan, the rows that follow begin with its name; its own row has no `run`. */
 typedef struct dq_cmd {
-    const char *name, *purpose;
+    const char *name, *purpose; /* "plan kv" */
     dq_cmd_run *run;
 } dq_cmd;
 
@@ -27,19 +28,33 @@ static const dq_cmd commands[] = {
     {"info", "what a container or checkpoint holds", dq_cmd_info},
     {"verify", "check every byte of a container", dq_cmd_verify},
     {"export", "a container as a folder for transformers", dq_cmd_export},
-    {"logits", "logits of given ids, for comparing with other programs", dq_cmd_logits},
-    {"tokenize", "text to ids", dq_cmd_tokenize},
+    {"logits", "logits of given token ids, for comparing with other programs", dq_cmd_logits},
+    {"tokenize", "text to token ids", dq_cmd_tokenize},
     {"bench", "prefill speed with its share of the matrix product", dq_cmd_bench},
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
+/* Whether c is one of the commands of a group. */
+static bool is_of(const dq_cmd *c, const char *group)
+{
+    const size_t n = strlen(group);
+    return strncmp(c->name, group, n) == 0 && c->name[n] == ' ';
+}
+
+static void print_rows(FILE *f, const char *group)
+{
+    for (int i = 0; i < N_COMMANDS; i++) {
+        if (!group || is_of(&commands[i], group))
+            fprintf(f, "  %-16s %s\n", commands[i].name, commands[i].purpose);
+    }
+}
+
 static void print_usage(FILE *f)
 {
     fprintf(f, "dq " DQ_VERSION ": low-bit quantization of Differential Transformers\n\n"
                "usage: dq COMMAND [options] ARGUMENTS\n\ncommands:\n");
-    for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].purpose);
+    print_rows(f, NULL);
     fprintf(
         f, "\nA MODEL is a folder with config.json and *.safetensors, a .gguf file, or a .h5 "
            "container.\n"
@@ -50,32 +65,114 @@ static void print_usage(FILE *f)
            "141 the reader of standard output left (| head): files are complete\n");
 }
 
-static const dq_cmd *find(const char *name)
+static void print_group(const dq_cmd *group)
+{
+    printf("usage: dq %s COMMAND [options] ARGUMENTS\n\n%s:\n", group->name, group->purpose);
+    print_rows(stdout, group->name);
+    printf("\ndq help %s COMMAND explains one of them.\n", group->name);
+}
+
+/* The command of `group` (NULL: of dq) that is called `word`; NULL: none is. */
+static const dq_cmd *find(const char *group, const char *word)
 {
     for (int i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(name, commands[i].name) == 0) return &commands[i];
+        const dq_cmd *c = &commands[i];
+        if (group ? is_of(c, group) && strcmp(c->name + strlen(group) + 1, word) == 0
+                  : strcmp(c->name, word) == 0)
+            return c;
     }
     return NULL;
 }
 
-static dq_status unknown(const char *word, dq_err *err)
+static dq_status unknown(const char *group, const char *word, dq_err *err)
 {
     const char *names[N_COMMANDS];
-    for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
-    const char *near = dq_options_nearest(word, names, N_COMMANDS);
-    return dq_fail(err, DQ_USAGE, "unknown command \"%s\". %s%s%sSee dq --help.", word,
-                   near ? "Did you mean dq " : "", near ? near : "", near ? "? " : "");
+    int n = 0;
+    for (int i = 0; i < N_COMMANDS; i++) {
+        if (group ? is_of(&commands[i], group) : !strchr(commands[i].name, ' '))
+            names[n++] = commands[i].name + (group ? strlen(group) + 1 : 0);
+    }
+    const char *near = dq_options_nearest(word, names, n), *of = group ? group : "",
+               *space = group ? " " : "";
+    if (near)
+        return dq_fail(err, DQ_USAGE,
+                       "unknown command \"%s%s%s\". Did you mean dq %s%s%s? See dq %s%s--help.", of,
+                       space, word, of, space, near, of, space);
+    return dq_fail(err, DQ_USAGE, "unknown command \"%s%s%s\". See dq %s%s--help.", of, space, word,
+                   of, space);
+}
+
+/* A command by its words, with what follows them. */
+typedef struct call {
+    const dq_cmd *cmd; /* NULL: dq itself */
+    int argc;
+    char **argv; /* argv[0] is the command's last word */
+} call;
+
+/* argv begins with a command's words; cmd may be a group when nothing follows its name, or --help. */
+static dq_status find_call(call *out, int argc, char **argv, dq_err *err)
+{
+    const dq_cmd *c = find(NULL, argv[0]);
+    if (!c) return unknown(NULL, argv[0], err);
+    if (!c->run && argc > 1 && argv[1][0] != '-') {
+        const dq_cmd *of = find(c->name, argv[1]);
+        if (!of) return unknown(c->name, argv[1], err);
+        argc--;
+        argv++;
+        c = of;
+    }
+    *out = (call){c, argc, argv};
+    return DQ_OK;
+}
+
+static bool asks_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+static dq_status run_call(const call *c, const char **name, dq_err *err)
+{
+    *name = c->cmd->name;
+    if (!c->cmd->run) {
+        if (c->argc < 2 || !asks_help(c->argv[1]))
+            return dq_fail(err, DQ_USAGE, "expected one of its commands. See dq %s --help.", *name);
+        print_group(c->cmd);
+        return dq_document_flush(err);
+    }
+    dq_last_words_name(*name);
+    if (c->cmd->run(c->argc, c->argv, err) == DQ_OK && dq_json_complete(err) == DQ_OK)
+        dq_document_flush(err);
+    return err->code;
+}
+
+/* dq help [COMMAND [TOPIC]] */
+static dq_status run_help(int argc, char **argv, const char **name, dq_err *err)
+{
+    call c;
+    char requested[64] = "--help", *text[] = {argv[0], requested, NULL};
+    if (argc == 0 || strcmp(argv[0], "help") == 0) {
+        print_usage(stdout);
+        return dq_document_flush(err);
+    }
+    DQ_TRY(find_call(&c, argc, argv, err));
+    if (c.argc > 2)
+        return dq_fail(err, DQ_USAGE, "dq help takes a command and a topic (found \"%s\").",
+                       c.argv[2]);
+    if (c.argc > 1) snprintf(requested, sizeof requested, "--help=%s", c.argv[1]);
+    c.argc = 2;
+    c.argv = text;
+    return run_call(&c, name, err);
 }
 
 static dq_status run(int argc, char **argv, const char **name, dq_err *err)
 {
+    call c;
     if (argc < 2) {
         print_usage(stderr);
         return dq_fail(err, DQ_USAGE, "no command given.");
     }
     const char *word = argv[1];
-    bool help = strcmp(word, "help") == 0;
-    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || (help && argc == 2)) {
+    if (asks_help(word)) {
         print_usage(stdout);
         return dq_document_flush(err);
     }
@@ -83,23 +180,9 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
         printf("dq " DQ_VERSION "\n");
         return dq_document_flush(err);
     }
-    if (help && argc > 4)
-        return dq_fail(err, DQ_USAGE, "dq help takes a command and a topic (found \"%s\").",
-                       argv[4]);
-    if (help && strcmp(argv[2], "help") == 0) {
-        print_usage(stdout);
-        return dq_document_flush(err);
-    }
-    const dq_cmd *c = find(help ? argv[2] : word);
-    if (!c) return unknown(help ? argv[2] : word, err);
-    char requested[64] = "--help", *text[] = {argv[help ? 2 : 1], requested, NULL};
-    if (help && argc > 3) snprintf(requested, sizeof requested, "--help=%s", argv[3]);
-    *name = c->name;
-    dq_last_words_name(*name);
-    if (c->run(help ? 2 : argc - 1, help ? text : argv + 1, err) == DQ_OK &&
-        dq_json_complete(err) == DQ_OK)
-        dq_document_flush(err);
-    return err->code;
+    if (strcmp(word, "help") == 0) return run_help(argc - 2, argv + 2, name, err);
+    DQ_TRY(find_call(&c, argc - 1, argv + 1, err));
+    return run_call(&c, name, err);
 }
 
 static int run_all(int argc, char **argv)
