@@ -30,7 +30,7 @@ static void run_all(const trial *t, size_t n)
     }
 }
 
-static void families_are_told_apart(void **state)
+static void architectures_are_told_apart(void **state)
 {
     static const trial t[] = {
         /* The variant. */
@@ -53,9 +53,9 @@ static void families_are_told_apart(void **state)
         {SET("motif-bf16", "architectures", NULL), DQ_OK, ""},
         {SET2("motif-bf16", "architectures", NULL, "model_type", "\"motif3\""), DQ_MISMATCH,
          "\"motif3\" is not supported (supported: llama, diffllama, motif, diff_transformer)"},
-        {SET("motif-bf16", "model_type", "\"llama\""), DQ_MISMATCH, "different families"},
+        {SET("motif-bf16", "model_type", "\"llama\""), DQ_MISMATCH, "different architectures"},
         {SET("motif-bf16", "architectures", "[\"LlamaForCausalLM\"]"), DQ_MISMATCH,
-         "different families"},
+         "different architectures"},
         {SET("v2-f16", "architectures", "[\"LlamaForCausalLM\"]"), DQ_MISMATCH,
          "\"diff_transformer\" and architectures \"LlamaForCausalLM\""},
         {SET("v2-f16", "architectures", "[\"SomeForCausalLM\"]"), DQ_OK, ""},
@@ -436,7 +436,7 @@ static void published_sizes_add_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(families_are_told_apart),
+        cmocka_unit_test(architectures_are_told_apart),
         cmocka_unit_test(keys_of_diff_transformer),
         cmocka_unit_test(keys_of_motif),
         cmocka_unit_test(theta_must_stand_where_it_counts),
