@@ -30,7 +30,14 @@ static const dq_cmd commands[] = {
     {"export", "a container as a folder for transformers", dq_cmd_export},
     {"logits", "logits of given token ids, for comparing with other programs", dq_cmd_logits},
     {"tokenize", "text to token ids", dq_cmd_tokenize},
-    {"bench", "prefill speed with its share of the matrix product", dq_cmd_bench},
+    {"bench", "speed, beside what the machine can do: prefill, generate, decode, ...", NULL},
+    {"bench prefill", "of a whole prompt", dq_cmd_bench_prefill},
+    {"bench generate", "of the whole model, token by token", dq_cmd_bench_generate},
+    {"bench decode", "of attention alone, a token after a long context", dq_cmd_bench_decode},
+    {"bench attention", "of attention alone, of a prompt", dq_cmd_bench_attention},
+    {"bench items", "of scoring short items", dq_cmd_bench_items},
+    {"bench evict", "of choosing what a KV cache keeps", dq_cmd_bench_evict},
+    {"bench compare", "what was measured, beside peers", dq_cmd_bench_compare},
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
@@ -42,11 +49,18 @@ static bool is_of(const dq_cmd *c, const char *group)
     return strncmp(c->name, group, n) == 0 && c->name[n] == ' ';
 }
 
+/* Whether c is listed in the help of `group`; NULL: of dq. */
+static bool is_listed(const dq_cmd *c, const char *group)
+{
+    return group ? is_of(c, group) : !strchr(c->name, ' ');
+}
+
 static void print_rows(FILE *f, const char *group)
 {
     for (int i = 0; i < N_COMMANDS; i++) {
-        if (!group || is_of(&commands[i], group))
-            fprintf(f, "  %-16s %s\n", commands[i].name, commands[i].purpose);
+        const dq_cmd *c = &commands[i];
+        if (is_listed(c, group))
+            fprintf(f, group ? "  %-16s %s\n" : "  %-10s %s\n", c->name, c->purpose);
     }
 }
 
@@ -67,7 +81,8 @@ static void print_usage(FILE *f)
 
 static void print_group(const dq_cmd *group)
 {
-    printf("usage: dq %s COMMAND [options] ARGUMENTS\n\n%s:\n", group->name, group->purpose);
+    printf("usage: dq %s COMMAND [options] ARGUMENTS\n\n%s\n\ncommands:\n", group->name,
+           group->purpose);
     print_rows(stdout, group->name);
     printf("\ndq help %s COMMAND explains one of them.\n", group->name);
 }
@@ -89,7 +104,7 @@ static dq_status unknown(const char *group, const char *word, dq_err *err)
     const char *names[N_COMMANDS];
     int n = 0;
     for (int i = 0; i < N_COMMANDS; i++) {
-        if (group ? is_of(&commands[i], group) : !strchr(commands[i].name, ' '))
+        if (is_listed(&commands[i], group))
             names[n++] = commands[i].name + (group ? strlen(group) + 1 : 0);
     }
     const char *near = dq_options_nearest(word, names, n), *of = group ? group : "",

@@ -143,7 +143,7 @@ def speed(folder):
     for row in document["results"]:
         prefill = row["what"] == "prefill"
         work = f"prefill of {row['tokens']}" if prefill else f"token after {row['context']}"
-        share = f"{row['share_of_ceiling']:.2f} of peak" if prefill else f"{row['share_of_read']:.2f} of a read"
+        share = f"{row['share_of_peak']:.2f} of peak" if prefill else f"{row['share_of_read']:.2f} of a read"
         lines.append((work, row["weights"], row["math"], f"{row['dq_tokens_per_second']:.0f}", row["peer_weights"],
                       f"{row['peer_tokens_per_second']:.0f}", f"{row['ratio']:.2f} ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})",
                       share))

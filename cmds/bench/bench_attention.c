@@ -1,16 +1,19 @@
-/* bench_attention: see bench_attention.h. A cache of one layer is filled once per length and read by all forms in turns. It
- * is never compacted, so that every row reads what it reads in a pass: which tokens are read as codes goes by positions
- * alone (kv/kv_spec.h), and appending makes the codes of all that the last row reads so. Two softmaxes are two
- * calls with a head order of one map each: the same kernels and pages, and the products with values twice. Run -1 warms up.
+/* bench_attention: dq bench attention: one layer's attention over invented queries, keys and values of each length, from
+ * products with keys to the head norm: with every rounding of logits, and, of a model with two maps, each map by itself as a
+ * softmax attention over the same keys and values. These take turns, and so does the peak (bench_limits.h).
+ *
+ * A cache of one layer is filled once per length and read by all forms. It is never compacted, so that every row reads what it
+ * reads in a pass: which tokens are read as codes goes by positions alone (kv/kv_spec.h), and appending makes the codes of all
+ * that the last row reads so. Two softmaxes are two calls with a head order of one map each: the same kernels and pages, and
+ * the products with values twice. Run -1 warms up.
  * SPDX-License-Identifier: MIT */
-#include "cmds/bench/bench_attention.h"
-
 #include "base/os.h"
 #include "cmds/bench/bench_limits.h"
 #include "cmds/bench/bench_rates.h"
-#include "cmds/cli/document.h"
+#include "cmds/bench/bench_report.h"
+#include "cmds/bench/bench_run.h"
 #include "cmds/cli/progress.h"
-#include "cmds/cli/table.h"
+#include "cmds/command.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,10 +28,11 @@ typedef struct form {
 } form;
 
 typedef struct attention {
-    const dq_bench_attention_options *o;
+    dq_bench *o;
     const dq_model *m;
     dq_backend *b;
-    const char *instruction; /* of the ceiling; NULL: not known */
+    dq_bench_list length;
+    const char *instruction; /* of the peak; NULL: not known */
     form form[MAX_FORMS];
     int n_forms;
     dq_head *head[2]; /* [n_out] of the head orders with one map each */
@@ -103,7 +107,7 @@ static dq_status begin_length(attention *x, dq_err *err)
     const dq_head_order *map = &x->m->map;
     x->pos = dq_block_new((size_t)x->n, sizeof *x->pos, err);
     for (int64_t i = 0; x->pos && i < x->n; i++) x->pos[i] = (int32_t)i;
-    if (x->pos) x->kv = x->b->ops->kv_new(x->b, map, 1, x->o->kv);
+    if (x->pos) x->kv = x->b->ops->kv_new(x->b, map, 1, &x->o->kv);
     if (x->pos && !x->kv) {
         dq_backend_sync(x->b, err);
         return dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
@@ -164,7 +168,7 @@ static double share_of_codes(const attention *x)
     double all = 0, coded = 0;
     for (int64_t i = 0; i < x->n; i++) {
         int64_t reads, codes;
-        dq_kv_reads(x->o->kv, x->pos[i], x->pos, x->n, &reads, &codes);
+        dq_kv_reads(&x->o->kv, x->pos[i], x->pos, x->n, &reads, &codes);
         all += (double)reads;
         coded += (double)codes;
     }
@@ -177,88 +181,75 @@ static const char *name_of(const attention *x, const form *f)
     return x->m->map.n_maps == 2 ? "difference" : "softmax";
 }
 
-static void put_form(attention *x, form *f, double ceiling, dq_table *table, json_t *results)
+static void add_result(attention *x, const form *f, double peak, dq_bench_report *r, dq_err *err)
 {
     const dq_bench_timing s = dq_bench_timing_of(f->seconds, x->o->runs);
     const dq_bench_timing times = dq_bench_timing_of(f->times, x->o->runs);
     const double rate = flops_of(x, f) / s.median;
+    const bool codes = x->o->math.qk == DQ_NUM_INT8;
     char logits[DQ_BENCH_LOGIT_NAME];
-    dq_table_cell(table, "%lld", (long long)x->n);
-    dq_table_cell(table, "%s", name_of(x, f));
-    dq_table_cell(table, "%s", dq_bench_logit_name(logits, f->logit));
-    dq_table_cell(table, "%.2f", 1e3 * s.median);
-    dq_table_cell(table, "%.2f", 1e3 * s.min);
-    dq_table_cell(table, "%.1f", rate * 1e-9);
-    dq_table_cell(table, "%.2f", rate / ceiling);
-    dq_table_cell(table, "%.3f", times.median);
-    if (x->o->math.qk == DQ_NUM_INT8) dq_table_cell(table, "%.3f", share_of_codes(x));
-    json_t *r = json_object();
-    json_object_set_new(r, "model", dq_document_name(x->m->name));
-    json_object_set_new(r, "what", json_string("attention"));
-    json_object_set_new(r, "tokens", json_integer((json_int_t)x->n));
-    json_object_set_new(r, "form", json_string(name_of(x, f)));
-    dq_bench_logit_json(r, f->logit);
-    json_object_set_new(r, "seconds_median", dq_document_real(s.median));
-    json_object_set_new(r, "seconds_min", dq_document_real(s.min));
-    json_object_set_new(r, "seconds_max", dq_document_real(s.max));
-    json_object_set_new(r, "flops_per_second", dq_document_real(rate));
-    json_object_set_new(r, "ceiling_flops_per_second", dq_document_real(ceiling));
-    json_object_set_new(r, "share_of_ceiling", dq_document_real(rate / ceiling));
-    json_object_set_new(r, "share_of_codes", dq_document_real(share_of_codes(x)));
-    json_object_set_new(r, "times_first_median", dq_document_real(times.median));
-    json_object_set_new(r, "times_first_min", dq_document_real(times.min));
-    json_object_set_new(r, "times_first_max", dq_document_real(times.max));
-    json_array_append_new(results, r);
+    const dq_bench_figure all[] = {
+        dq_bench_count("tokens", "tokens", x->n),
+        dq_bench_text("form", "form", name_of(x, f)),
+        dq_bench_text(NULL, "logits", dq_bench_logit_name(logits, f->logit)),
+        dq_bench_real("seconds_median", "ms", s.median, 1e3, 2),
+        dq_bench_real("seconds_min", "least", s.min, 1e3, 2),
+        dq_bench_real("seconds_max", NULL, s.max, 1e3, 2),
+        dq_bench_real("flops_per_second", "GFLOP/s", rate, 1e-9, 1),
+        dq_bench_real("peak_flops_per_second", NULL, peak, 1, 0),
+        dq_bench_real("share_of_peak", "share of peak", rate / peak, 1, 2),
+        dq_bench_real("times_first_median", "times", times.median, 1, 3),
+        dq_bench_real("times_first_min", NULL, times.min, 1, 3),
+        dq_bench_real("times_first_max", NULL, times.max, 1, 3),
+        dq_bench_real("share_of_codes", codes ? "as codes" : NULL, share_of_codes(x), 1, 3)};
+    dq_bench_report_logit(
+        dq_bench_report_add(r, "attention", all, (int)(sizeof all / sizeof *all), err), f->logit);
 }
 
-static dq_status run_lengths(attention *x, dq_table *table, json_t *results, dq_err *err)
+static dq_status run_lengths(attention *x, dq_bench_report *r, dq_err *err)
 {
-    for (int i = 0; i < x->o->n_lengths && err->code == DQ_OK; i++) {
-        x->n = x->o->length[i];
+    double pairs = 0;
+    for (int i = 0; i < x->length.n; i++) pairs += (double)x->length.at[i] * x->length.at[i];
+    dq_progress_begin(&x->progress, &x->o->logger, "timed", pairs * (double)(x->o->runs + 1));
+    dq_progress_set(&x->progress, 0, NULL);
+    for (int i = 0; i < x->length.n && err->code == DQ_OK; i++) {
+        x->n = x->length.at[i];
         if (begin_length(x, err) == DQ_OK && run_length(x, err) == DQ_OK) {
-            const double ceiling =
+            const double peak =
                 x->instruction ? dq_bench_timing_of(x->ops, x->o->runs).median : (double)NAN;
-            for (int k = 0; k < x->n_forms; k++) put_form(x, &x->form[k], ceiling, table, results);
+            for (int k = 0; k < x->n_forms; k++) add_result(x, &x->form[k], peak, r, err);
         }
         end_length(x);
     }
+    dq_progress_end(&x->progress);
     return err->code;
 }
 
-static dq_status print_all(attention *x, dq_logger *logger, dq_err *err)
+static void print_heading(const attention *x)
 {
-    static const char *const titles[] = {"tokens",  "form",    "logits",           "ms",
-                                         "least",   "GFLOP/s", "share of ceiling", "times",
-                                         "as codes"};
-    const bool codes = x->o->math.qk == DQ_NUM_INT8;
-    char ceiling[DQ_BENCH_CEILING];
-    dq_table *table = NULL;
-    DQ_TRY(dq_table_new(&table, titles, codes ? 9 : 8, err));
-    json_t *doc = dq_bench_document(logger, x->m, x->b), *s = json_object_get(doc, "settings");
-    double pairs = 0;
-    for (int i = 0; i < x->o->n_lengths; i++) pairs += (double)x->o->length[i] * x->o->length[i];
-    dq_progress_begin(&x->progress, logger, "timed", pairs * (double)(x->o->runs + 1));
-    dq_progress_set(&x->progress, 0, NULL);
-    run_lengths(x, table, json_object_get(doc, "results"), err);
-    dq_progress_end(&x->progress);
-    if (err->code == DQ_OK && x->o->json) {
-        json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
-        json_object_set_new(s, "math", json_string(x->o->math_word));
-        json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));
-        dq_bench_ceiling_json(s, x->o->math.qk, x->instruction);
-        dq_document_print(json_incref(doc), err);
-    } else if (err->code == DQ_OK) {
-        printf("%s: attention of one layer in %s on %s, medians of %lld run%s\n"
-               "times: against the first line of a length, run by run; ceiling: %s\n%s\n",
-               x->m->name, x->o->math_word, x->b->device, (long long)x->o->runs,
-               x->o->runs == 1 ? "" : "s", dq_bench_ceiling(ceiling, x->o->math.qk, x->instruction),
-               codes ? "as codes: share of the pairs of query and key that are multiplied in int8, "
-                       "the others in f32\n"
-                     : "");
-        dq_table_print(table, err);
+    char peak[DQ_BENCH_PEAK];
+    printf("%s: attention of one layer in %s on %s, medians of %lld run%s\n"
+           "times: against the first line of a length, run by run; peak: %s\n%s\n",
+           x->m->name, x->o->math_word, x->b->device, (long long)x->o->runs,
+           x->o->runs == 1 ? "" : "s", dq_bench_peak(peak, x->o->math.qk, x->instruction),
+           x->o->math.qk == DQ_NUM_INT8
+               ? "as codes: share of the pairs of query and key that are multiplied in int8, "
+                 "the others in f32\n"
+               : "");
+}
+
+static dq_status run_all(attention *x, dq_err *err)
+{
+    dq_bench_report r;
+    DQ_TRY(dq_bench_report_begin(&r, x->o, err));
+    if (run_lengths(x, &r, err) == DQ_OK) {
+        dq_bench_report_runs(&r);
+        json_object_set_new(r.settings, "kv_bits", json_integer(x->o->kv.k_bits));
+        dq_bench_peak_json(r.settings, x->o->math.qk, x->instruction);
+        if (!x->o->json) print_heading(x);
+        dq_bench_report_print(&r, err);
     }
-    json_decref(doc);
-    dq_table_free(table);
+    dq_bench_report_end(&r);
     return err->code;
 }
 
@@ -296,16 +287,49 @@ static dq_status begin_forms(attention *x, dq_err *err)
     return err->code;
 }
 
-dq_status dq_bench_attention(dq_logger *logger, const dq_model *m, dq_backend *b,
-                             const dq_bench_attention_options *o, dq_err *err)
+static void run(attention *x, dq_err *err)
 {
-    attention x = {.o = o, .m = m, .b = b};
-    if (begin_forms(&x, err) == DQ_OK) print_all(&x, logger, err);
-    for (int i = 0; i < x.n_forms; i++) {
-        dq_block_free(x.form[i].seconds);
-        dq_block_free(x.form[i].times);
+    x->m = x->o->model;
+    x->b = x->o->backend;
+    if (begin_forms(x, err) == DQ_OK) run_all(x, err);
+    for (int i = 0; i < x->n_forms; i++) {
+        dq_block_free(x->form[i].seconds);
+        dq_block_free(x->form[i].times);
     }
-    for (int k = 0; k < 2; k++) dq_block_free(x.head[k]);
-    dq_block_free(x.ops);
+    for (int k = 0; k < 2; k++) dq_block_free(x->head[k]);
+    dq_block_free(x->ops);
+}
+
+static const dq_usage usage = {
+    .name = "bench attention",
+    .synopsis = "MODEL [options]",
+    .about = "Times one layer's attention of a prompt and, of a model with two maps, both maps as "
+             "softmax attentions of their own over the same keys and values. In int8, tokens that "
+             "a query reads unquantized are multiplied in f32; the share of those read as codes is "
+             "told.",
+    .examples = "  dq bench attention model --tokens 2048,8192\n"
+                "  dq bench attention model4.h5 --math int8 --logit-bits 8,4\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one MODEL"};
+
+dq_status dq_cmd_bench_attention(int argc, char **argv, dq_err *err)
+{
+    dq_bench o = dq_bench_defaults;
+    attention x = {.o = &o};
+    const char *lengths = "128,512";
+    const dq_opt opts[] = {
+        dq_opt_text("tokens", "N[,N...]", &lengths, "prompt lengths (default 128,512)"),
+        DQ_BENCH_LOGIT(o),
+        DQ_BENCH_MATH(o),
+        DQ_BENCH_RUNS(o),
+        DQ_BENCH_RUN(o),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    if (args.help) return DQ_OK;
+    DQ_TRY(dq_bench_list_read(&x.length, lengths, "tokens", 1 << 20, err));
+    if (dq_bench_open(&o, usage.name, args.item[0], err) == DQ_OK) run(&x, err);
+    dq_bench_close(&o);
     return err->code;
 }

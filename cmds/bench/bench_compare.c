@@ -1,13 +1,18 @@
-/* bench_compare: see bench_compare.h. Both kinds of documents name a work by the same members, which become its line's words.
- * When all is read, rates that dq bench gives join the lines of the same words, whatever the order of the documents.
+/* bench_compare: dq bench compare: documents of dq bench and of tests/peers/bench.py side by side. One line for every work:
+ * what a peer and dq reached, in tokens per second, and dq over peer. Documents of peers (dq-peers/1) have both. What dq
+ * bench measured (dq-bench/1; prefill and generate) takes the place of dq's figure, with a mark, on the lines of the same
+ * model, work, weights, arithmetic and threads; it makes a line of its own where there is none.
+ *
+ * Both kinds of documents name a work by the same members, which become its line's words. When all is read, rates that dq bench
+ * gives join the lines of the same words, whatever the order of the documents.
  * SPDX-License-Identifier: MIT */
-#include "cmds/bench/bench_compare.h"
-
 #include "base/file.h"
 #include "base/json.h"
 #include "base/strbuf.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/options.h"
 #include "cmds/cli/table.h"
+#include "cmds/command.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -266,7 +271,7 @@ static dq_status read_all(comparison *c, json_t **doc, const char *const *path, 
     return print_lines(c, err);
 }
 
-dq_status dq_bench_compare(const char *const *path, int n, dq_err *err)
+static dq_status compare(const char *const *path, int n, dq_err *err)
 {
     comparison c = {.a = dq_arena_new()};
     json_t **doc = dq_block_new((size_t)n, sizeof(json_t *), err);
@@ -276,4 +281,22 @@ dq_status dq_bench_compare(const char *const *path, int n, dq_err *err)
     dq_block_free(doc);
     dq_arena_free(c.a);
     return err->code;
+}
+
+static const dq_usage usage = {
+    .name = "bench compare",
+    .synopsis = "FILE.json...",
+    .about = "Prints dq beside peers, a line for every work: documents that dq bench printed with "
+             "--json, and those of tests/peers.",
+    .examples = "  dq bench compare peers.json model4.json\n",
+    .min_args = 1,
+    .max_args = DQ_LIST_MAX,
+    .args = "one FILE.json or more"};
+
+dq_status dq_cmd_bench_compare(int argc, char **argv, dq_err *err)
+{
+    const dq_opt opts[] = {{0}};
+    dq_args args;
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    return args.help ? DQ_OK : compare(args.item, args.n, err);
 }

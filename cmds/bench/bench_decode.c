@@ -1,16 +1,17 @@
-/* bench_decode: see bench_decode.h. One cache per kind of numbers is filled with invented keys and values, which
- * cost no prefill. Then the caches take turns, a token each, so that a machine that slows down slows them alike;
- * run -1 warms up.
+/* bench_decode: dq bench decode: attention of single tokens after a long context, for several KV caches, with nothing in the
+ * processor's caches, and the whole token beside it. One cache per kind of numbers is filled with invented keys and values,
+ * which cost no prefill. Then the caches take turns, a token each, and so does a plain read of memory, so that a machine that
+ * slows down slows them alike; run -1 warms up.
  * SPDX-License-Identifier: MIT */
-#include "cmds/bench/bench_decode.h"
-
 #include "cmds/bench/bench_bytes.h"
 #include "cmds/bench/bench_limits.h"
 #include "cmds/bench/bench_rates.h"
-#include "cmds/cli/document.h"
+#include "cmds/bench/bench_report.h"
+#include "cmds/bench/bench_run.h"
+#include "cmds/cli/kv_options.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/progress.h"
-#include "cmds/cli/table.h"
+#include "cmds/command.h"
 #include "eval/score.h"
 
 #include <stdio.h>
@@ -42,14 +43,17 @@ typedef struct subject {
 } subject;
 
 typedef struct decode {
+    dq_bench *o;
     const dq_model *m;
     dq_backend *b;
-    int64_t tokens, context;
+    dq_bench_list contexts;
+    int64_t tokens, context; /* that are timed; before them, of the caches at work */
     float *k, *v; /* backend memory: CHUNK rows of keys and values, one row of the others */
     float *q, *y, *lambda;
     dq_bench_block block;
     double weight_bytes;
-    const dq_kv_dense *types; /* [n_types]: each variant has one subject of each */
+    int types
+        [DQ_KV_DENSE_TYPES]; /* [n_types], each a dq_kv_dense: each variant has one subject of each */
     int n_types, n_subjects;
     dq_progress progress; /* in tokens, and contexts as one each; told between them */
     subject at[MAX_SUBJECTS];
@@ -93,7 +97,7 @@ static dq_status spec_of(dq_kv_spec *out, const decode *x, int i, dq_err *err)
     c.k_bits = variant_of(x, i)->k_bits;
     c.v_bits = variant_of(x, i)->v_bits;
     c.quant = variant_of(x, i)->quant;
-    c.dense = x->types[i % x->n_types];
+    c.dense = (dq_kv_dense)x->types[i % x->n_types];
     return dq_kv_options_spec(out, &c, x->m, variant_of(x, i)->num, err);
 }
 
@@ -185,7 +189,7 @@ static dq_status run_all(decode *x, dq_err *err)
     return err->code;
 }
 
-static void put_result(const decode *x, int i, double plain, dq_table *table, json_t *results)
+static void add_result(const decode *x, int i, double plain, dq_bench_report *r, dq_err *err)
 {
     const subject *s = &x->at[i];
     const dq_bench_timing token = dq_bench_timing_of(s->token_s, x->tokens);
@@ -194,41 +198,29 @@ static void put_result(const decode *x, int i, double plain, dq_table *table, js
     const double read = dq_bench_timing_of(s->read_rate, x->tokens).median;
     char bits[DQ_KV_TEXT];
     dq_kv_codes_text(bits, dq_runner_kv_spec(s->runner));
-    dq_table_cell(table, "%lld", (long long)x->context);
-    dq_table_cell(table, "%s", bits);
-    dq_table_cell(table, "%s", dq_num_name[variant_of(x, i)->num]);
-    dq_table_cell(table, "%.2f", s->kv_bytes / 1048576);
-    dq_table_cell(table, "%.3f", 1e3 * attend.median);
-    dq_table_cell(table, "%.3f", 1e3 * attend.min);
-    dq_table_cell(table, "%.1f", rate * 1e-9);
-    dq_table_cell(table, "%.2f", rate / read);
-    dq_table_cell(table, "%.2f", plain / attend.median);
-    dq_table_cell(table, "%.2f", 1e3 * token.median);
-    json_t *r = json_object();
-    json_object_set_new(r, "model", dq_document_name(x->m->name));
-    json_object_set_new(r, "what", json_string("decode"));
-    json_object_set_new(r, "context", json_integer((json_int_t)x->context));
-    json_object_set_new(r, "kv_bits", json_string(bits));
-    json_object_set_new(r, "attention_math", json_string(dq_num_name[variant_of(x, i)->num]));
-    json_object_set_new(r, "kv_bytes", dq_document_real(s->kv_bytes));
-    json_object_set_new(r, "attention_seconds_median", dq_document_real(attend.median));
-    json_object_set_new(r, "attention_seconds_min", dq_document_real(attend.min));
-    json_object_set_new(r, "attention_bytes_per_second", dq_document_real(rate));
-    json_object_set_new(r, "read_bytes_per_second", dq_document_real(read));
-    json_object_set_new(r, "share_of_read", dq_document_real(rate / read));
-    json_object_set_new(r, "speedup_over_16_bits", dq_document_real(plain / attend.median));
-    json_object_set_new(r, "weight_bytes", dq_document_real(x->weight_bytes));
-    json_object_set_new(r, "token_seconds_median", dq_document_real(token.median));
-    json_object_set_new(r, "tokens_per_second", dq_document_real(1 / token.median));
-    json_array_append_new(results, r);
+    const dq_bench_figure all[] = {
+        dq_bench_count("context", "context", x->context),
+        dq_bench_text("kv_bits", "KV bits", bits),
+        dq_bench_text("attention_math", "math", dq_num_name[variant_of(x, i)->num]),
+        dq_bench_real("kv_bytes", "KV, MiB", s->kv_bytes, 1.0 / 1048576, 2),
+        dq_bench_real("attention_seconds_median", "ms", attend.median, 1e3, 3),
+        dq_bench_real("attention_seconds_min", "least", attend.min, 1e3, 3),
+        dq_bench_real("attention_bytes_per_second", "GB/s", rate, 1e-9, 1),
+        dq_bench_real("read_bytes_per_second", NULL, read, 1e-9, 1),
+        dq_bench_real("share_of_read", "share of read", rate / read, 1, 2),
+        dq_bench_real("speedup_over_16_bits", "times", plain / attend.median, 1, 2),
+        dq_bench_real("weight_bytes", NULL, x->weight_bytes, 1, 0),
+        dq_bench_real("token_seconds_median", "ms/token", token.median, 1e3, 2),
+        dq_bench_real("tokens_per_second", NULL, 1 / token.median, 1, 1)};
+    dq_bench_report_add(r, "decode", all, (int)(sizeof all / sizeof *all), err);
 }
 
-/* Caches of one context, from invented tokens to rows of the table. */
-static dq_status run_context(decode *x, dq_table *table, json_t *results, dq_err *err)
+/* Caches of one context, from invented tokens to results. */
+static dq_status run_context(decode *x, dq_bench_report *r, dq_err *err)
 {
     if (run_all(x, err) == DQ_OK) {
         const double plain = dq_bench_timing_of(x->at[0].attend_s, x->tokens).median;
-        for (int i = 0; i < x->n_subjects; i++) put_result(x, i, plain, table, results);
+        for (int i = 0; i < x->n_subjects; i++) add_result(x, i, plain, r, err);
     }
     for (int i = 0; i < x->n_subjects; i++) {
         subject *s = &x->at[i];
@@ -241,78 +233,105 @@ static dq_status run_context(decode *x, dq_table *table, json_t *results, dq_err
     return err->code;
 }
 
-static dq_status run_contexts(decode *x, dq_logger *logger, const int *context, int n, bool json,
-                              dq_err *err)
+static dq_status run_contexts(decode *x, dq_bench_report *r, dq_err *err)
 {
-    static const char *const titles[] = {"context", "KV bits", "math", "KV, MiB",
-                                         "ms",      "least",   "GB/s", "share of read",
-                                         "times",   "ms/token"};
-    dq_table *table = NULL;
-    DQ_TRY(dq_table_new(&table, titles, 10, err));
     for (int i = 0; i < x->n_subjects; i++) {
         dq_kv_spec spec;
-        if (spec_of(&spec, x, i, err) != DQ_OK) break;
-        dq_kv_report_note_routes(logger, x->b, x->m, math_of(x, i), &spec);
+        DQ_TRY(spec_of(&spec, x, i, err));
+        dq_kv_report_note_routes(&x->o->logger, x->b, x->m, math_of(x, i), &spec);
     }
-    json_t *doc = dq_bench_document(logger, x->m, x->b);
-    json_object_set_new(json_object_get(doc, "settings"), "decode",
-                        json_integer((json_int_t)x->tokens));
-    dq_progress_begin(&x->progress, logger, "timed",
-                      (double)n * x->n_subjects * (double)(x->tokens + 2));
+    json_object_set_new(r->settings, "decode", json_integer((json_int_t)x->tokens));
+    dq_progress_begin(&x->progress, &x->o->logger, "timed",
+                      (double)x->contexts.n * x->n_subjects * (double)(x->tokens + 2));
     dq_progress_set(&x->progress, 0, NULL);
-    for (int i = 0; i < n && err->code == DQ_OK; i++) {
-        x->context = context[i];
-        run_context(x, table, json_object_get(doc, "results"), err);
+    for (int i = 0; i < x->contexts.n && err->code == DQ_OK; i++) {
+        x->context = x->contexts.at[i];
+        run_context(x, r, err);
     }
     dq_progress_end(&x->progress);
-    if (err->code == DQ_OK && json) {
-        dq_document_print(json_incref(doc), err);
-    } else if (err->code == DQ_OK) {
+    if (err->code != DQ_OK) return err->code;
+    if (!x->o->json)
         printf(
             "%s: attention of one token on %s, medians of %lld tokens; times: against the first\n"
             "ms/token: the whole model, projections in f32\n\n",
             x->m->name, x->b->device, (long long)x->tokens);
-        dq_table_print(table, err);
+    return dq_bench_report_print(r, err);
+}
+
+static dq_status check(const decode *x, dq_err *err)
+{
+    if (!x->b->ops->peak_read)
+        return dq_fail(err, DQ_MISMATCH,
+                       "dq bench decode takes shares of what the processor reads, not of %s. Use "
+                       "--device cpu",
+                       x->b->device);
+    for (int i = 0; i < x->contexts.n; i++) {
+        if (x->contexts.at[i] + x->tokens + 1 > x->m->max_positions)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: has %d positions. Lower --context or --new-tokens", x->m->path,
+                           x->m->max_positions);
     }
-    json_decref(doc);
-    dq_table_free(table);
+    return DQ_OK;
+}
+
+static dq_status run(decode *x, dq_err *err)
+{
+    const dq_head_order *map = &x->o->model->map;
+    const int64_t d = map->head_dim,
+                  sizes[] = {CHUNK * map->n_kv * d, CHUNK * map->n_kv * d, map->n_q * d,
+                             map->n_out * map->n_slabs * d, map->n_out};
+    float **const all[] = {&x->k, &x->v, &x->q, &x->y, &x->lambda};
+    dq_bench_report r;
+    x->m = x->o->model;
+    x->b = x->o->backend;
+    x->n_subjects = N_VARIANTS * x->n_types;
+    x->weight_bytes = dq_bench_bytes_of(x->m, 1).total;
+    DQ_TRY(check(x, err));
+    DQ_TRY(dq_bench_report_begin(&r, x->o, err));
+    dq_bench_block_new(&x->block, x->b, 0);
+    if (!x->block.p) /* it also empties the caches */
+        dq_fail(err, DQ_RESOURCE, "out of memory (%zu bytes for a plain read)", x->block.bytes);
+    for (int i = 0; i < 5 && err->code == DQ_OK; i++)
+        *all[i] = dq_bench_floats(x->b, sizes[i], err);
+    if (err->code == DQ_OK) run_contexts(x, &r, err);
+    for (int i = 0; i < 5; i++) x->b->ops->free(x->b, *all[i]);
+    dq_bench_block_free(&x->block);
+    dq_bench_report_end(&r);
     return err->code;
 }
 
-dq_status dq_bench_decode(dq_logger *logger, const dq_model *m, dq_backend *b, int64_t tokens,
-                          const int *context, int n, const dq_kv_dense *types, int n_types,
-                          bool json, dq_err *err)
+static const dq_usage usage = {
+    .name = "bench decode",
+    .synopsis = "MODEL [options]",
+    .about = "Times attention of single tokens after a context, with nothing in the processor's "
+             "caches, for several widths of the KV cache in turn. Shares are of what a plain read "
+             "of memory reaches in between. One thread is timed by processor time, which other "
+             "work on the machine disturbs less.",
+    .examples = "  dq bench decode model --new-tokens 20 --context 2048,16384\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one MODEL"};
+
+dq_status dq_cmd_bench_decode(int argc, char **argv, dq_err *err)
 {
-    const dq_head_order *map = &m->map;
-    const int64_t d = map->head_dim;
-    if (!b->ops->peak_read)
-        return dq_fail(err, DQ_MISMATCH,
-                       "--decode takes shares of what the processor reads, not of %s. Use --device "
-                       "cpu",
-                       b->device);
-    for (int i = 0; i < n; i++) {
-        if (context[i] + tokens + 1 > m->max_positions)
-            return dq_fail(err, DQ_MISMATCH, "%s: has %d positions. Lower --context or --decode",
-                           m->path, m->max_positions);
-    }
-    decode x = {.m = m,
-                .b = b,
-                .tokens = tokens,
-                .types = types,
-                .n_types = n_types,
-                .n_subjects = N_VARIANTS * n_types,
-                .weight_bytes = dq_bench_bytes_of(m, 1).total};
-    dq_bench_block_new(&x.block, b, 0);
-    if (!x.block.p) /* it also empties the caches */
-        dq_fail(err, DQ_RESOURCE, "out of memory (%zu bytes for a plain read)", x.block.bytes);
-    if (err->code == DQ_OK) x.k = dq_bench_floats(b, CHUNK * map->n_kv * d, err);
-    if (err->code == DQ_OK) x.v = dq_bench_floats(b, CHUNK * map->n_kv * d, err);
-    if (err->code == DQ_OK) x.q = dq_bench_floats(b, map->n_q * d, err);
-    if (err->code == DQ_OK) x.y = dq_bench_floats(b, map->n_out * map->n_slabs * d, err);
-    if (err->code == DQ_OK) x.lambda = dq_bench_floats(b, map->n_out, err);
-    if (err->code == DQ_OK) run_contexts(&x, logger, context, n, json, err);
-    float *all[] = {x.k, x.v, x.q, x.y, x.lambda};
-    for (int i = 0; i < 5; i++) b->ops->free(b, all[i]);
-    dq_bench_block_free(&x.block);
+    dq_bench o = dq_bench_defaults;
+    decode x = {.o = &o, .tokens = 20};
+    const char *contexts = "1024", *types = dq_kv_dense_name[DQ_KV_F32];
+    const dq_opt opts[] = {
+        dq_opt_int("new-tokens", "N", &x.tokens, 1, 100000, "tokens that are timed (default 20)"),
+        dq_opt_text("context", "T[,T...]", &contexts, "invented tokens before them (default 1024)"),
+        dq_opt_text("kv-dense-type", "LIST", &types,
+                    "what is not coded of the caches: f32, f16 or bf16; several: each cache with "
+                    "each (default f32)"),
+        DQ_BENCH_RUN(o),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    if (args.help) return DQ_OK;
+    DQ_TRY(dq_bench_list_read(&x.contexts, contexts, "context", 1 << 24, err));
+    DQ_TRY(dq_options_words(x.types, &x.n_types, types, "kv-dense-type", dq_kv_dense_name,
+                            DQ_KV_DENSE_TYPES, err));
+    if (dq_bench_open(&o, usage.name, args.item[0], err) == DQ_OK) run(&x, err);
+    dq_bench_close(&o);
     return err->code;
 }

@@ -1,16 +1,17 @@
-/* bench_items: see bench_items.h. Every group of items is scored and then compared, at once, with two things on
- * the same machine: a prompt of the same kind of work, and the bare products that its floating-point operations
- * would take. A run is all groups; run -1 warms up with the first one alone.
+/* bench_items: dq bench items: throughput of scoring short items in the groups of dq eval, tokenizing apart. Every group of
+ * items is scored and then compared, at once, with two things on the same machine: a prompt of the same kind of work, and the
+ * bare products that its floating-point operations would take. A run is all groups; run -1 warms up with the first one alone.
  * SPDX-License-Identifier: MIT */
-#include "cmds/bench/bench_items.h"
-
 #include "base/file.h"
 #include "base/os.h"
 #include "cmds/bench/bench_rates.h"
+#include "cmds/bench/bench_report.h"
+#include "cmds/bench/bench_run.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/input.h"
 #include "cmds/cli/progress.h"
-#include "cmds/cli/table.h"
+#include "cmds/command.h"
+#include "eval/score.h"
 #include "tasks/tasks.h"
 
 #include <stdio.h>
@@ -32,9 +33,9 @@ typedef enum column {
 } column;
 
 typedef struct items_bench {
-    const dq_bench_items_options *o;
-    dq_logger *logger;
-    dq_runner *r;
+    dq_bench *o;
+    const char *path, *task; /* the file and its form, as dq eval names it */
+    int64_t limit;           /* 0: all items */
     dq_tokenizer *tok;
     dq_items items;
     dq_bench_prompt prompt;
@@ -54,14 +55,14 @@ typedef struct encoded {
 
 static dq_status encode(items_bench *x, encoded *e, dq_err *err)
 {
-    const dq_model *m = dq_runner_model(x->r);
-    const dq_backend *b = dq_runner_backend(x->r);
+    const dq_model *m = x->o->model;
+    const dq_backend *b = x->o->backend;
     *e = (encoded){.a = dq_arena_new()};
     if (!e->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     const double start = dq_bench_now(b);
     if (dq_items_encode(&e->q, &x->items, x->tok, DQ_BOS_AUTO, m->max_positions, m->vocab, e->a,
                         err) != DQ_OK)
-        return dq_in(err, "%s: ", x->o->path);
+        return dq_in(err, "%s: ", x->path);
     e->seconds = dq_bench_now(b) - start;
     e->logp = dq_alloc(e->a, (size_t)e->q.n_values, sizeof *e->logp, err);
     e->top1 = dq_alloc(e->a, (size_t)e->q.n_values, sizeof *e->top1, err);
@@ -78,8 +79,8 @@ typedef struct sums {
 static dq_status run_group(items_bench *x, encoded *e, dq_scorer *scorer, int64_t begin,
                            int64_t end, sums *s, dq_err *err)
 {
-    const dq_model *m = dq_runner_model(x->r);
-    dq_backend *b = dq_runner_backend(x->r);
+    const dq_model *m = x->o->model;
+    dq_backend *b = x->o->backend;
     const int64_t before = scorer->work.computed;
     double prefill, rate;
     const double start = dq_bench_now(b);
@@ -87,7 +88,8 @@ static dq_status run_group(items_bench *x, encoded *e, dq_scorer *scorer, int64_
     s->score += dq_bench_now(b) - start;
     /* the second of two: the first finds the caches full of what was scored */
     for (int i = 0; i < 2; i++)
-        DQ_TRY(dq_bench_prompt_run(&prefill, x->r, &x->prompt, dq_logit_plain, x->o->math, err));
+        DQ_TRY(dq_bench_prompt_run(&prefill, x->o->runner, &x->prompt, dq_logit_plain, x->o->math,
+                                   err));
     DQ_TRY(dq_bench_product_rate(&rate, b, m, x->o->math.linear, err));
     const int64_t scored = dq_items_values(&e->q, end) - dq_items_values(&e->q, begin);
     const double flops = dq_bench_row_flops(m) * (double)(scorer->work.computed - before) +
@@ -128,13 +130,13 @@ static dq_status run_once(items_bench *x, int64_t run, dq_err *err)
     sums s = {0};
     const dq_pass pass = {.logit = {.bits = 16}, .math = x->o->math};
     dq_scorer scorer;
-    if (dq_score_begin(&scorer, x->r, &pass, x->o->kv, err) == DQ_OK) encode(x, &e, err);
+    if (dq_score_begin(&scorer, x->o->runner, &pass, &x->o->kv, err) == DQ_OK) encode(x, &e, err);
     for (int64_t begin = 0, end; err->code == DQ_OK && begin < e.q.n_items; begin = end) {
-        end = dq_score_group(&e.q, begin, dq_score_rows(x->r, true), true);
+        end = dq_score_group(&e.q, begin, dq_score_rows(x->o->runner, true), true);
         if (run_group(x, &e, &scorer, begin, end, &s, err) != DQ_OK || run < 0) break;
         dq_progress_set(&x->progress,
                         ((double)run + (double)end / (double)e.q.n_items) / (double)x->o->runs,
-                        x->o->task);
+                        x->task);
     }
     if (err->code == DQ_OK && run >= 0) keep(x, &e, &s, &scorer.work, run);
     dq_score_end(&scorer);
@@ -156,72 +158,47 @@ static const struct {
                       [OF_PREFILL] = {"of prefill", "share_of_prefill", 2},
                       [OF_FLOOR] = {"of floor", "share_of_floor", 2}};
 
-static json_t *result_json(const items_bench *x, const dq_bench_timing *t)
+enum { FIGURES = 10 + 3 * N_COLUMNS };
+
+static dq_status report(const items_bench *x, const dq_bench_timing *t, dq_err *err)
 {
-    json_t *r = json_object();
-    char key[64];
-    json_object_set_new(r, "model", dq_document_name(dq_runner_model(x->r)->name));
-    json_object_set_new(r, "what", json_string("items"));
-    json_object_set_new(r, "task", json_string(x->o->task));
-    json_object_set_new(r, "items", json_integer((json_int_t)x->items.n));
-    json_object_set_new(r, "truncated", json_integer((json_int_t)x->n_truncated));
-    json_object_set_new(r, "groups", json_integer((json_int_t)x->n_groups));
-    json_object_set_new(r, "naive_tokens", json_integer((json_int_t)x->naive));
-    json_object_set_new(r, "computed_tokens", json_integer((json_int_t)x->computed));
-    json_object_set_new(r, "scored_tokens", json_integer((json_int_t)x->scored));
-    json_object_set_new(r, "prefill_tokens", json_integer((json_int_t)x->prompt.n));
+    char member[N_COLUMNS][3][64];
+    dq_bench_report r;
+    dq_bench_figure f[FIGURES] = {dq_bench_text("task", NULL, x->task),
+                                  dq_bench_count("items", "items", x->items.n),
+                                  dq_bench_count("truncated", NULL, x->n_truncated),
+                                  dq_bench_count("groups", NULL, x->n_groups),
+                                  dq_bench_count("naive_tokens", "naive tokens", x->naive),
+                                  dq_bench_count("computed_tokens", "computed tokens", x->computed),
+                                  dq_bench_count("scored_tokens", NULL, x->scored),
+                                  dq_bench_count("prefill_tokens", NULL, x->prompt.n),
+                                  dq_bench_count("peak_bytes", NULL, dq_os_peak_bytes())};
+    int n = 9;
     for (int i = 0; i < N_COLUMNS; i++) {
         const double v[] = {t[i].median, t[i].min, t[i].max};
         static const char *const of[] = {"median", "min", "max"};
         for (int k = 0; k < 3; k++) {
-            snprintf(key, sizeof key, "%s_%s", shown[i].member, of[k]);
-            json_object_set_new(r, key, dq_document_real(v[k]));
+            snprintf(member[i][k], sizeof member[i][k], "%s_%s", shown[i].member, of[k]);
+            f[n++] =
+                dq_bench_real(member[i][k], k ? NULL : shown[i].title, v[k], 1, shown[i].digits);
         }
     }
-    json_object_set_new(r, "peak_bytes", json_integer((json_int_t)dq_os_peak_bytes()));
-    return r;
-}
-
-static dq_status print_json(const items_bench *x, const dq_bench_timing *t, dq_err *err)
-{
-    const dq_backend *b = dq_runner_backend(x->r);
-    const dq_model *m = dq_runner_model(x->r);
-    json_t *doc = dq_bench_document(x->logger, m, b), *s = json_object_get(doc, "settings");
-    json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(x->o->path));
-    json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
-    json_object_set_new(s, "math", json_string(x->o->math_word));
-    json_object_set_new(s, "kv_bits", json_integer(x->o->kv->k_bits));
-    json_object_set_new(s, "limit",
-                        x->o->limit ? json_integer((json_int_t)x->o->limit) : json_null());
-    json_array_append_new(json_object_get(doc, "results"), result_json(x, t));
-    return dq_document_print(doc, err);
-}
-
-static dq_status print_table(const items_bench *x, const dq_bench_timing *t, dq_err *err)
-{
-    const char *titles[N_COLUMNS + 3] = {"items", "naive tokens", "computed tokens"};
-    int n = 3;
-    dq_table *table = NULL;
-    for (int i = 0; i < N_COLUMNS; i++) {
-        if (shown[i].title) titles[n++] = shown[i].title;
-    }
-    DQ_TRY(dq_table_new(&table, titles, n, err));
-    dq_table_cell(table, "%lld", (long long)x->items.n);
-    dq_table_cell(table, "%lld", (long long)x->naive);
-    dq_table_cell(table, "%lld", (long long)x->computed);
-    for (int i = 0; i < N_COLUMNS; i++) {
-        if (shown[i].title) dq_table_cell(table, "%.*f", shown[i].digits, t[i].median);
-    }
-    printf(
-        "%s: items of %s in %s on %s, medians of %lld run%s\n"
-        "prefill: one prompt of %lld tokens after every group of items; floor: the matrix products "
-        "of the "
-        "computed rows and of %lld rows of logits at %.1f GFLOP/s\n\n",
-        dq_runner_model(x->r)->name, x->o->task, x->o->math_word, dq_runner_backend(x->r)->device,
-        (long long)x->o->runs, x->o->runs == 1 ? "" : "s", (long long)x->prompt.n,
-        (long long)x->scored, t[PRODUCT_RATE].median * 1e-9);
-    dq_table_print(table, err);
-    dq_table_free(table);
+    DQ_TRY(dq_bench_report_begin(&r, x->o, err));
+    json_array_append_new(json_object_get(r.doc, "inputs"), dq_document_name(x->path));
+    dq_bench_report_runs(&r);
+    json_object_set_new(r.settings, "kv_bits", json_integer(x->o->kv.k_bits));
+    json_object_set_new(r.settings, "limit",
+                        x->limit ? json_integer((json_int_t)x->limit) : json_null());
+    dq_bench_report_add(&r, "items", f, n, err);
+    if (!x->o->json)
+        printf("%s: items of %s in %s on %s, medians of %lld run%s\n"
+               "prefill: one prompt of %lld tokens after every group of items; floor: the matrix "
+               "products of the computed rows and of %lld rows of logits at %.1f GFLOP/s\n\n",
+               x->o->model->name, x->task, x->o->math_word, x->o->backend->device,
+               (long long)x->o->runs, x->o->runs == 1 ? "" : "s", (long long)x->prompt.n,
+               (long long)x->scored, t[PRODUCT_RATE].median * 1e-9);
+    dq_bench_report_print(&r, err);
+    dq_bench_report_end(&r);
     return err->code;
 }
 
@@ -232,37 +209,67 @@ static dq_status run_all(items_bench *x, dq_err *err)
         x->value[i] = dq_block_new((size_t)x->o->runs, sizeof *x->value[i], err);
         if (!x->value[i]) return err->code;
     }
-    dq_progress_begin(&x->progress, x->logger, "timed", 1);
+    dq_progress_begin(&x->progress, &x->o->logger, "timed", 1);
     for (int64_t run = -1; run < x->o->runs && err->code == DQ_OK; run++) run_once(x, run, err);
     dq_progress_end(&x->progress);
     if (err->code != DQ_OK) return err->code;
     for (int i = 0; i < N_COLUMNS; i++) t[i] = dq_bench_timing_of(x->value[i], x->o->runs);
     if (x->n_truncated)
-        dq_logger_warn(x->logger, "%s: %lld of %lld items lost the beginning of their context",
-                       x->o->path, (long long)x->n_truncated, (long long)x->items.n);
-    return x->o->json ? print_json(x, t, err) : print_table(x, t, err);
+        dq_logger_warn(&x->o->logger, "%s: %lld of %lld items lost the beginning of their context",
+                       x->path, (long long)x->n_truncated, (long long)x->items.n);
+    return report(x, t, err);
 }
 
-dq_status dq_bench_items(dq_logger *logger, dq_runner *r, const dq_bench_items_options *o,
-                         dq_err *err)
+static dq_status run(items_bench *x, dq_err *err)
 {
-    const dq_model *m = dq_runner_model(r);
-    items_bench x = {.o = o, .logger = logger, .r = r};
+    const dq_model *m = x->o->model;
     char *text;
     size_t len;
-    const dq_task *task = dq_task_find(o->task, err);
+    const dq_task *task = dq_task_find(x->task, err);
     dq_arena *a = task ? dq_arena_new() : NULL;
     if (!task) return err->code;
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (dq_file_read(&text, &len, o->path, a, err) == DQ_OK &&
-        dq_task_load(&x.items, task, o->path, text, len, o->limit, a, err) == DQ_OK &&
-        dq_input_tokenizer(&x.tok, m, true, err) == DQ_OK &&
-        dq_bench_prompt_new(&x.prompt, m, m->max_positions < LONGEST ? m->max_positions : LONGEST,
+    if (dq_bench_open_runner(x->o, err) == DQ_OK &&
+        dq_file_read(&text, &len, x->path, a, err) == DQ_OK &&
+        dq_task_load(&x->items, task, x->path, text, len, x->limit, a, err) == DQ_OK &&
+        dq_input_tokenizer(&x->tok, m, true, err) == DQ_OK &&
+        dq_bench_prompt_new(&x->prompt, m, m->max_positions < LONGEST ? m->max_positions : LONGEST,
                             err) == DQ_OK)
-        run_all(&x, err);
-    for (int i = 0; i < N_COLUMNS; i++) dq_block_free(x.value[i]);
-    dq_bench_prompt_free(&x.prompt);
-    dq_tokenizer_free(x.tok);
+        run_all(x, err);
+    for (int i = 0; i < N_COLUMNS; i++) dq_block_free(x->value[i]);
+    dq_bench_prompt_free(&x->prompt);
+    dq_tokenizer_free(x->tok);
     dq_arena_free(a);
+    return err->code;
+}
+
+static const dq_usage usage = {
+    .name = "bench items",
+    .synopsis = "MODEL FILE [options]",
+    .about = "Times scoring the short items of FILE, tokenizing apart. After every group of items "
+             "come one long prefill and one dense product, so that shares compare times of one "
+             "machine.",
+    .examples = "  dq bench items model hellaswag_val.jsonl --task hellaswag --limit 1000\n",
+    .min_args = 2,
+    .max_args = 2,
+    .args = "MODEL and FILE"};
+
+dq_status dq_cmd_bench_items(int argc, char **argv, dq_err *err)
+{
+    dq_bench o = dq_bench_defaults;
+    items_bench x = {.o = &o, .task = "mc"};
+    const dq_opt opts[] = {
+        dq_opt_text("task", "NAME", &x.task, "form of FILE, as for dq eval (default mc)"),
+        dq_opt_int("limit", "N", &x.limit, 1, 1e9, "the first N items only"),
+        DQ_BENCH_MATH(o),
+        DQ_BENCH_RUNS(o),
+        DQ_BENCH_RUN(o),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    if (args.help) return DQ_OK;
+    x.path = args.item[1];
+    if (dq_bench_open(&o, usage.name, args.item[0], err) == DQ_OK) run(&x, err);
+    dq_bench_close(&o);
     return err->code;
 }

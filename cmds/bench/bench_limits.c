@@ -49,20 +49,20 @@ double dq_bench_limits_model(dq_backend *b, dq_num num, const dq_model *m, const
     return most;
 }
 
-const char *dq_bench_ceiling(char name[DQ_BENCH_CEILING], dq_num num, const char *instruction)
+const char *dq_bench_peak(char name[DQ_BENCH_PEAK], dq_num num, const char *instruction)
 {
     if (instruction)
-        snprintf(name, DQ_BENCH_CEILING, "%s multiply-adds (%s)", dq_num_name[num], instruction);
+        snprintf(name, DQ_BENCH_PEAK, "%s multiply-adds (%s)", dq_num_name[num], instruction);
     else
-        snprintf(name, DQ_BENCH_CEILING, "not known");
+        snprintf(name, DQ_BENCH_PEAK, "not known");
     return name;
 }
 
-void dq_bench_ceiling_json(json_t *settings, dq_num num, const char *instruction)
+void dq_bench_peak_json(json_t *settings, dq_num num, const char *instruction)
 {
-    char name[DQ_BENCH_CEILING];
-    dq_bench_ceiling(name, num, instruction);
-    json_object_set_new(settings, "ceiling", instruction ? json_string(name) : json_null());
+    char name[DQ_BENCH_PEAK];
+    dq_bench_peak(name, num, instruction);
+    json_object_set_new(settings, "peak", instruction ? json_string(name) : json_null());
 }
 
 void dq_bench_block_new(dq_bench_block *block, dq_backend *b, double weights)

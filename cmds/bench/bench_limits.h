@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-/* The ceiling: operations per second of the multiply-adds of which products in `num` with w are made (NULL: those of
+/* The peak: operations per second of the multiply-adds of which products in `num` with w are made (NULL: those of
  * attention), on all threads, for some 20 ms; their instruction (static). NaN and NULL where the device does not
  * know. */
 double dq_bench_limits_ops(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction);
@@ -17,10 +17,10 @@ double dq_bench_limits_ops(dq_backend *b, dq_num num, const dq_weight *w, const 
 double dq_bench_limits_model(dq_backend *b, dq_num num, const dq_model *m,
                              const char **instruction);
 /* "f32 multiply-adds (vfmadd, 512 bits)" into name, "not known" of NULL; returns it. */
-enum { DQ_BENCH_CEILING = 80 };
-const char *dq_bench_ceiling(char name[DQ_BENCH_CEILING], dq_num num, const char *instruction);
-/* The member "ceiling" of a document's settings, null where it is not known. */
-void dq_bench_ceiling_json(json_t *settings, dq_num num, const char *instruction);
+enum { DQ_BENCH_PEAK = 80 };
+const char *dq_bench_peak(char name[DQ_BENCH_PEAK], dq_num num, const char *instruction);
+/* The member "peak" of a document's settings, null where it is not known. */
+void dq_bench_peak_json(json_t *settings, dq_num num, const char *instruction);
 
 /* A block that nothing else reads. */
 typedef struct dq_bench_block {

@@ -1,45 +1,33 @@
-/* bench_prefill: see bench_prefill.h. Run -1 warms up. The dense product is timed once, before all lengths; the ceiling
- * after every run, and compared with as the median of these.
+/* bench_prefill: dq bench prefill: one prompt of each length through the whole model, beside one dense product and the peak of
+ * the processor. Run -1 warms up. The roundings of logits take turns. The dense product is timed once, before all lengths;
+ * the peak after every run, so that both see the same machine, and compared with as the median of these.
  * SPDX-License-Identifier: MIT */
-#include "cmds/bench/bench_prefill.h"
-
 #include "base/os.h"
 #include "cmds/bench/bench_bytes.h"
 #include "cmds/bench/bench_clocked.h"
 #include "cmds/bench/bench_limits.h"
 #include "cmds/bench/bench_rates.h"
-#include "cmds/cli/document.h"
+#include "cmds/bench/bench_report.h"
+#include "cmds/bench/bench_run.h"
 #include "cmds/cli/progress.h"
-#include "cmds/cli/table.h"
+#include "cmds/command.h"
 
 #include <math.h>
 #include <stdio.h>
 
 typedef struct prefill {
-    const dq_bench_prefill_options *o;
-    dq_logger *logger;
-    dq_runner *r;
-    const dq_model *m;
-    dq_backend *b;
-    const char *instruction; /* of the ceiling; NULL: not known */
+    dq_bench *o;
+    dq_bench_list length;
+    const char *instruction; /* of the peak; NULL: not known */
     double product_flops;    /* multiply-adds count as two, per second */
     bool clocked;            /* the parts of a pass are known */
     dq_progress progress;    /* in rows; told between runs */
+    double peak;             /* flops per second, of the last length; NaN: not known */
     double *ops;             /* [runs] */
     struct {
         double *seconds, *times, *attention, *products; /* [runs] */
     } of[DQ_BENCH_LOGITS];
 } prefill;
-
-/* One length with one rounding of logits; flops per second. */
-typedef struct outcome {
-    int n;
-    dq_logit_spec logit;
-    dq_bench_timing seconds, times; /* times: against the first, unrounded ones, run by run */
-    double attention, products;     /* shares of a pass, medians; NaN: not known */
-    double flops, ceiling;          /* NaN: not known */
-    int64_t peak_bytes;             /* of the process, up to here */
-} outcome;
 
 /* One run of all roundings in turns; run -1 warms up. */
 static dq_status run_all(prefill *x, const dq_bench_prompt *prompt, int64_t run, dq_err *err)
@@ -48,7 +36,7 @@ static dq_status run_all(prefill *x, const dq_bench_prompt *prompt, int64_t run,
     for (int i = 0; i < x->o->n_logits; i++) {
         double s;
         dq_bench_clocked_take();
-        DQ_TRY(dq_bench_prompt_run(&s, x->r, prompt, x->o->logit[i], x->o->math, err));
+        DQ_TRY(dq_bench_prompt_run(&s, x->o->runner, prompt, x->o->logit[i], x->o->math, err));
         const dq_bench_clocked parts = dq_bench_clocked_take();
         if (i == 0) first = s;
         if (run < 0) continue;
@@ -57,179 +45,167 @@ static dq_status run_all(prefill *x, const dq_bench_prompt *prompt, int64_t run,
         x->of[i].attention[run] = x->clocked ? parts.attention / s : (double)NAN;
         x->of[i].products[run] = x->clocked ? parts.products / s : (double)NAN;
     }
-    const double rate = dq_bench_limits_model(x->b, x->o->math.linear, x->m, &x->instruction);
+    const double rate =
+        dq_bench_limits_model(x->o->backend, x->o->math.linear, x->o->model, &x->instruction);
     if (run >= 0) x->ops[run] = rate;
     return err->code;
 }
 
-/* Outcomes out[n_logits] of one length. */
-static dq_status measure(prefill *x, outcome *out, int length, dq_err *err)
+static void add_result(prefill *x, dq_bench_report *r, int n, int i, dq_err *err)
 {
     const int64_t runs = x->o->runs;
+    const dq_logit_spec logit = x->o->logit[i];
+    const dq_bench_timing s = dq_bench_timing_of(x->of[i].seconds, runs);
+    const dq_bench_timing times = dq_bench_timing_of(x->of[i].times, runs);
+    const double attention = dq_bench_timing_of(x->of[i].attention, runs).median;
+    const double products = dq_bench_timing_of(x->of[i].products, runs).median;
+    const double flops = dq_bench_prefill_flops(x->o->model, n) / s.median;
+    const bool several = x->o->n_logits > 1, clocked = x->clocked;
+    char weights[DQ_BENCH_WEIGHTS], logits[DQ_BENCH_LOGIT_NAME];
+    const dq_bench_figure f[] = {
+        dq_bench_count("tokens", "tokens", n),
+        dq_bench_text("weights", NULL, dq_bench_weights(weights, x->o->model)),
+        dq_bench_text(NULL, several ? "logits" : NULL, dq_bench_logit_name(logits, logit)),
+        dq_bench_real("times_first_median", several ? "times" : NULL, times.median, 1, 3),
+        dq_bench_real("times_first_min", NULL, times.min, 1, 3),
+        dq_bench_real("times_first_max", NULL, times.max, 1, 3),
+        dq_bench_real("seconds_median", "median s", s.median, 1, 3),
+        dq_bench_real("seconds_min", "min s", s.min, 1, 3),
+        dq_bench_real("seconds_max", NULL, s.max, 1, 3),
+        dq_bench_real("tokens_per_second", "tokens/s", n / s.median, 1, 0),
+        dq_bench_real("flops_per_second", "GFLOP/s", flops, 1e-9, 1),
+        dq_bench_real("matmul_flops_per_second", NULL, x->product_flops, 1, 0),
+        dq_bench_real("share_of_matmul", "share of matmul", flops / x->product_flops, 1, 2),
+        dq_bench_real("peak_flops_per_second", NULL, x->peak, 1, 0),
+        dq_bench_real("share_of_peak", x->instruction ? "share of peak" : NULL, flops / x->peak, 1,
+                      2),
+        dq_bench_real("share_of_products", clocked ? "products" : NULL, products, 1, 3),
+        dq_bench_real("share_of_attention", clocked ? "attention" : NULL, attention, 1, 3),
+        dq_bench_real(NULL, clocked ? "rest" : NULL, 1 - products - attention, 1, 3),
+        dq_bench_real(NULL, "memory, MiB", (double)dq_os_peak_bytes(), 1.0 / 1048576, 0)};
+    json_t *result = dq_bench_report_add(r, "prefill", f, (int)(sizeof f / sizeof *f), err);
+    dq_bench_report_logit(result, logit);
+    json_object_set_new(result, "peak_bytes", json_integer((json_int_t)dq_os_peak_bytes()));
+}
+
+static dq_status measure(prefill *x, dq_bench_report *r, int length, dq_err *err)
+{
     dq_bench_prompt prompt = {0};
-    dq_bench_prompt_new(&prompt, x->m, length, err);
-    for (int64_t i = -1; err->code == DQ_OK && i < runs; i++) {
+    dq_bench_prompt_new(&prompt, x->o->model, length, err);
+    for (int64_t i = -1; err->code == DQ_OK && i < x->o->runs; i++) {
         run_all(x, &prompt, i, err);
         dq_progress_set(&x->progress, x->progress.done + length, NULL);
     }
-    for (int i = 0; err->code == DQ_OK && i < x->o->n_logits; i++) {
-        const dq_bench_timing s = dq_bench_timing_of(x->of[i].seconds, runs);
-        out[i] = (outcome){.n = length,
-                           .logit = x->o->logit[i],
-                           .seconds = s,
-                           .times = dq_bench_timing_of(x->of[i].times, runs),
-                           .attention = dq_bench_timing_of(x->of[i].attention, runs).median,
-                           .products = dq_bench_timing_of(x->of[i].products, runs).median,
-                           .flops = dq_bench_prefill_flops(x->m, length) / s.median,
-                           .peak_bytes = dq_os_peak_bytes(),
-                           .ceiling = x->instruction ? dq_bench_timing_of(x->ops, runs).median
-                                                     : (double)NAN};
-    }
+    if (err->code == DQ_OK)
+        x->peak = x->instruction ? dq_bench_timing_of(x->ops, x->o->runs).median : (double)NAN;
+    for (int i = 0; err->code == DQ_OK && i < x->o->n_logits; i++) add_result(x, r, length, i, err);
     dq_bench_prompt_free(&prompt);
     return err->code;
 }
 
-static json_t *result_json(const prefill *x, const outcome *t)
+static void print_heading(const prefill *x)
 {
-    char weights[DQ_BENCH_WEIGHTS];
-    json_t *r = json_object();
-    json_object_set_new(r, "model", dq_document_name(x->m->name));
-    json_object_set_new(r, "what", json_string("prefill"));
-    json_object_set_new(r, "tokens", json_integer(t->n));
-    json_object_set_new(r, "weights", json_string(dq_bench_weights(weights, x->m)));
-    dq_bench_logit_json(r, t->logit);
-    json_object_set_new(r, "seconds_median", dq_document_real(t->seconds.median));
-    json_object_set_new(r, "seconds_min", dq_document_real(t->seconds.min));
-    json_object_set_new(r, "seconds_max", dq_document_real(t->seconds.max));
-    json_object_set_new(r, "tokens_per_second", dq_document_real(t->n / t->seconds.median));
-    json_object_set_new(r, "flops_per_second", dq_document_real(t->flops));
-    json_object_set_new(r, "matmul_flops_per_second", dq_document_real(x->product_flops));
-    json_object_set_new(r, "share_of_matmul", dq_document_real(t->flops / x->product_flops));
-    json_object_set_new(r, "ceiling_flops_per_second", dq_document_real(t->ceiling));
-    json_object_set_new(r, "share_of_ceiling", dq_document_real(t->flops / t->ceiling));
-    json_object_set_new(r, "share_of_attention", dq_document_real(t->attention));
-    json_object_set_new(r, "share_of_products", dq_document_real(t->products));
-    json_object_set_new(r, "times_first_median", dq_document_real(t->times.median));
-    json_object_set_new(r, "times_first_min", dq_document_real(t->times.min));
-    json_object_set_new(r, "times_first_max", dq_document_real(t->times.max));
-    json_object_set_new(r, "peak_bytes", json_integer((json_int_t)t->peak_bytes));
-    return r;
-}
-
-static void put_row(const prefill *x, const outcome *t, dq_table *table)
-{
-    char logits[DQ_BENCH_LOGIT_NAME];
-    dq_table_cell(table, "%d", t->n);
-    if (x->o->n_logits > 1) {
-        dq_table_cell(table, "%s", dq_bench_logit_name(logits, t->logit));
-        dq_table_cell(table, "%.3f", t->times.median);
-    }
-    dq_table_cell(table, "%.3f", t->seconds.median);
-    dq_table_cell(table, "%.3f", t->seconds.min);
-    dq_table_cell(table, "%.0f", t->n / t->seconds.median);
-    dq_table_cell(table, "%.1f", t->flops * 1e-9);
-    dq_table_cell(table, "%.2f", t->flops / x->product_flops);
-    if (x->instruction) dq_table_cell(table, "%.2f", t->flops / t->ceiling);
-    if (x->clocked) {
-        dq_table_cell(table, "%.3f", t->products);
-        dq_table_cell(table, "%.3f", t->attention);
-        dq_table_cell(table, "%.3f", 1 - t->products - t->attention);
-    }
-    dq_table_cell(table, "%.0f", (double)t->peak_bytes / 1048576);
-}
-
-static json_t *document_of(const prefill *x)
-{
-    json_t *doc = dq_bench_document(x->logger, x->m, x->b), *s = json_object_get(doc, "settings");
-    json_object_set_new(s, "runs", json_integer((json_int_t)x->o->runs));
-    json_object_set_new(s, "math", json_string(x->o->math_word));
-    dq_bench_ceiling_json(s, x->o->math.linear, x->instruction);
-    return doc;
-}
-
-static dq_status print_table(const prefill *x, const outcome *all, dq_err *err)
-{
-    const struct {
-        const char *title;
-        bool shown;
-    } all_titles[] = {{"tokens", true},
-                      {"logits", x->o->n_logits > 1},
-                      {"times", x->o->n_logits > 1},
-                      {"median s", true},
-                      {"min s", true},
-                      {"tokens/s", true},
-                      {"GFLOP/s", true},
-                      {"share of matmul", true},
-                      {"share of ceiling", x->instruction != NULL},
-                      {"products", x->clocked},
-                      {"attention", x->clocked},
-                      {"rest", x->clocked},
-                      {"peak MiB", true}};
-    enum { TITLES = sizeof all_titles / sizeof *all_titles };
-    const char *titles[TITLES];
-    char ceiling[DQ_BENCH_CEILING];
-    int n = 0;
-    dq_table *table = NULL;
-    for (int i = 0; i < TITLES; i++) {
-        if (all_titles[i].shown) titles[n++] = all_titles[i].title;
-    }
-    DQ_TRY(dq_table_new(&table, titles, n, err));
-    for (int i = 0; i < x->o->n_lengths * x->o->n_logits; i++) put_row(x, &all[i], table);
+    const dq_weight *gate = &x->o->model->layer[0].gate;
+    char peak[DQ_BENCH_PEAK];
     printf("%s: prefill in %s on %s; one dense product %dx%lldx%lld reaches %.1f GFLOP/s\n",
-           x->m->name, x->o->math_word, x->b->device, DQ_BENCH_PRODUCT_ROWS,
-           (long long)x->m->layer[0].gate.rows, (long long)x->m->layer[0].gate.cols,
-           x->product_flops * 1e-9);
+           x->o->model->name, x->o->math_word, x->o->backend->device, DQ_BENCH_PRODUCT_ROWS,
+           (long long)gate->rows, (long long)gate->cols, x->product_flops * 1e-9);
     if (x->instruction)
-        printf("ceiling: %s on registers alone, %.1f GFLOP/s\n",
-               dq_bench_ceiling(ceiling, x->o->math.linear, x->instruction), all[0].ceiling * 1e-9);
+        printf("peak: %s on registers alone, %.1f GFLOP/s\n",
+               dq_bench_peak(peak, x->o->math.linear, x->instruction), x->peak * 1e-9);
     if (x->clocked) printf("products, attention, rest: shares of a pass\n");
     if (x->o->n_logits > 1) printf("times: against the pass with unrounded logits, run by run\n");
     putchar('\n');
-    dq_table_print(table, err);
-    dq_table_free(table);
+}
+
+static dq_status run_lengths(prefill *x, dq_bench_report *r, dq_err *err)
+{
+    double rows = 0;
+    DQ_TRY(dq_bench_product_rate(&x->product_flops, x->o->backend, x->o->model, x->o->math.linear,
+                                 err));
+    x->clocked = dq_bench_clocked_begin(x->o->backend);
+    for (int i = 0; i < x->length.n; i++) rows += x->length.at[i];
+    dq_progress_begin(&x->progress, &x->o->logger, "timed", rows * (double)(x->o->runs + 1));
+    dq_progress_set(&x->progress, 0, NULL);
+    for (int i = 0; i < x->length.n && err->code == DQ_OK; i++) measure(x, r, x->length.at[i], err);
+    dq_progress_end(&x->progress);
+    dq_bench_clocked_end(x->o->backend);
+    dq_bench_report_runs(r);
+    dq_bench_peak_json(r->settings, x->o->math.linear, x->instruction);
+    if (err->code == DQ_OK && !x->o->json) print_heading(x);
+    return err->code == DQ_OK ? dq_bench_report_print(r, err) : err->code;
+}
+
+static void warn_positions(prefill *x)
+{
+    const int most = x->o->model->max_positions;
+    for (int i = 0; i < x->length.n; i++) {
+        if (most > 0 && x->length.at[i] > most)
+            dq_logger_warn(&x->o->logger,
+                           "%s: --tokens %d is more than the %d positions that the model has; the "
+                           "time is that of as many rows, but no text of this model is as long",
+                           x->o->model->name, x->length.at[i], most);
+    }
+}
+
+static dq_status run(prefill *x, dq_err *err)
+{
+    const size_t runs = (size_t)x->o->runs, n = (size_t)x->o->n_logits;
+    dq_bench_report r;
+    DQ_TRY(dq_bench_open_runner(x->o, err));
+    warn_positions(x);
+    double *times = dq_block_new((4 * n + 1) * runs, sizeof *times, err);
+    if (times && dq_bench_report_begin(&r, x->o, err) == DQ_OK) {
+        x->ops = times + 4 * n * runs;
+        for (size_t i = 0; i < n; i++) {
+            double *at = times + 4 * i * runs;
+            x->of[i].seconds = at;
+            x->of[i].times = at + runs;
+            x->of[i].attention = at + 2 * runs;
+            x->of[i].products = at + 3 * runs;
+        }
+        run_lengths(x, &r, err);
+        dq_bench_report_end(&r);
+    }
+    dq_block_free(times);
     return err->code;
 }
 
-static dq_status run_lengths(prefill *x, outcome *all, dq_err *err)
-{
-    DQ_TRY(dq_bench_product_rate(&x->product_flops, x->b, x->m, x->o->math.linear, err));
-    x->clocked = dq_bench_clocked_begin(x->b);
-    double rows = 0;
-    for (int i = 0; i < x->o->n_lengths; i++) rows += x->o->length[i];
-    dq_progress_begin(&x->progress, x->logger, "timed", rows * (double)(x->o->runs + 1));
-    dq_progress_set(&x->progress, 0, NULL);
-    for (int i = 0; i < x->o->n_lengths && err->code == DQ_OK; i++)
-        measure(x, all + i * x->o->n_logits, x->o->length[i], err);
-    dq_progress_end(&x->progress);
-    dq_bench_clocked_end(x->b);
-    if (err->code != DQ_OK) return err->code;
-    if (!x->o->json) return print_table(x, all, err);
-    json_t *doc = document_of(x);
-    for (int i = 0; i < x->o->n_lengths * x->o->n_logits; i++)
-        json_array_append_new(json_object_get(doc, "results"), result_json(x, &all[i]));
-    return dq_document_print(doc, err);
-}
+static const dq_usage usage = {
+    .name = "bench prefill",
+    .synopsis = "MODEL [options]",
+    .about =
+        "Times one prompt of each length through the whole model, up to the next token's "
+        "log-probabilities. With --logit-bits, passes that round attention logits take turns with "
+        "one that does not. Shares compare the rate with that of one dense matrix product of the "
+        "same model, and with the peak: multiply-adds of the widest instruction in the arithmetic "
+        "of --math, on registers alone, timed after every run. In f32, products with packed "
+        "weights are sums of integers and may exceed the peak. One thread is timed by processor "
+        "time, which other work on the machine disturbs less.",
+    .examples = "  dq bench prefill calib/pair/diffllama --tokens 128,512\n"
+                "  dq bench prefill model --tokens 2048 --logit-bits 8,4 --logit-granularity "
+                "per-row,per-tile\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one MODEL"};
 
-dq_status dq_bench_prefill(dq_logger *logger, dq_runner *r, const dq_bench_prefill_options *o,
-                           dq_err *err)
+dq_status dq_cmd_bench_prefill(int argc, char **argv, dq_err *err)
 {
-    prefill x = {
-        .o = o, .logger = logger, .r = r, .m = dq_runner_model(r), .b = dq_runner_backend(r)};
-    const size_t runs = (size_t)o->runs, n = (size_t)o->n_logits;
-    outcome *all = dq_block_new((size_t)o->n_lengths * n, sizeof *all, err);
-    double *times = all ? dq_block_new((4 * n + 1) * runs, sizeof *times, err) : NULL;
-    if (times) {
-        x.ops = times + 4 * n * runs;
-        for (size_t i = 0; i < n; i++) {
-            double *at = times + 4 * i * runs;
-            x.of[i].seconds = at;
-            x.of[i].times = at + runs;
-            x.of[i].attention = at + 2 * runs;
-            x.of[i].products = at + 3 * runs;
-        }
-        run_lengths(&x, all, err);
-    }
-    dq_block_free(times);
-    dq_block_free(all);
+    dq_bench o = dq_bench_defaults;
+    prefill x = {.o = &o};
+    const char *lengths = "128,512";
+    const dq_opt opts[] = {
+        dq_opt_text("tokens", "N[,N...]", &lengths, "prompt lengths (default 128,512)"),
+        DQ_BENCH_LOGIT(o),
+        DQ_BENCH_MATH(o),
+        DQ_BENCH_RUNS(o),
+        DQ_BENCH_RUN(o),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    if (args.help) return DQ_OK;
+    DQ_TRY(dq_bench_list_read(&x.length, lengths, "tokens", 1 << 20, err));
+    if (dq_bench_open(&o, usage.name, args.item[0], err) == DQ_OK) run(&x, err);
+    dq_bench_close(&o);
     return err->code;
 }

@@ -5,12 +5,9 @@
 #include "cmds/bench/bench_rates.h"
 
 #include "base/os.h"
-#include "cmds/cli/document.h"
-#include "cmds/cli/options.h"
 #include "eval/score.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,59 +151,4 @@ float *dq_bench_floats(dq_backend *b, int64_t n, dq_err *err)
     dq_block_free(host);
     if (!p) dq_fail(err, DQ_RESOURCE, "out of memory");
     return p;
-}
-
-dq_status dq_bench_logits(dq_logit_spec *out, int *n, const char *bits, const char *granularity,
-                          dq_err *err)
-{
-    int width[8], n_widths = 0, at[DQ_GRANULARITIES] = {DQ_GRANULARITY_TENSOR}, n_granularities = 1;
-    if (granularity && !bits)
-        return dq_fail(err, DQ_USAGE,
-                       "--logit-granularity has nothing to act on. Add --logit-bits N[,N...].");
-    if (bits) DQ_TRY(dq_options_bits(width, &n_widths, 8, bits, "logit-bits", err));
-    if (granularity)
-        DQ_TRY(dq_options_words(at, &n_granularities, granularity, "logit-granularity",
-                                dq_granularity_name, DQ_GRANULARITIES, err));
-    out[0] = dq_logit_plain;
-    *n = 1;
-    for (int i = 0; i < n_widths; i++) {
-        for (int g = 0; width[i] < 16 && g < n_granularities; g++)
-            out[(*n)++] = (dq_logit_spec){width[i], (dq_granularity)at[g]};
-    }
-    return DQ_OK;
-}
-
-const char *dq_bench_logit_name(char *out, dq_logit_spec s)
-{
-    snprintf(out, DQ_BENCH_LOGIT_NAME, dq_logit_rounds(s) ? "%d %s" : "%d", s.bits,
-             dq_granularity_name[s.granularity]);
-    return out;
-}
-
-void dq_bench_logit_json(json_t *result, dq_logit_spec s)
-{
-    json_object_set_new(result, "logit_bits", json_integer(s.bits));
-    json_object_set_new(result, "logit_granularity",
-                        dq_logit_rounds(s) ? json_string(dq_granularity_name[s.granularity])
-                                           : json_null());
-}
-
-dq_status dq_bench_math(dq_math *out, const char *word, dq_err *err)
-{
-    static const char *const words[] = {"f32", "bf16", "int8"};
-    static const dq_num num[] = {DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8};
-    const int i = dq_options_word(word, "math", words, 3, err);
-    if (i < 0) return err->code;
-    *out = (dq_math){num[i], num[i], num[i], num[i]};
-    return DQ_OK;
-}
-
-json_t *dq_bench_document(const dq_logger *logger, const dq_model *m, const dq_backend *b)
-{
-    json_t *doc = dq_document_new(logger, "dq-bench/1"), *s = json_object_get(doc, "settings");
-    json_array_append_new(json_object_get(doc, "inputs"), dq_document_name(m->path));
-    json_object_set_new(s, "device", json_string(b->device));
-    json_object_set_new(s, "threads", json_integer(b->threads));
-    json_object_set_new(s, "clock", json_string(dq_bench_clock(b)));
-    return doc;
 }

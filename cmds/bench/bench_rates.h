@@ -4,10 +4,7 @@
 #ifndef DQ_BENCH_RATES_H
 #define DQ_BENCH_RATES_H
 
-#include "cmds/cli/logger.h"
 #include "engine/runner.h"
-
-#include <jansson.h>
 
 typedef struct dq_bench_timing {
     double median, min, max;
@@ -48,22 +45,5 @@ dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prom
 
 /* n invented numbers in [-1, 1) in backend memory; NULL with DQ_RESOURCE. The caller frees them. */
 float *dq_bench_floats(dq_backend *b, int64_t n, dq_err *err);
-
-/* Roundings of logits that one benchmark compares: every width with every granularity, after none. */
-enum { DQ_BENCH_LOGITS = 33 };
-/* Of the words of --logit-bits and --logit-granularity, NULL: not given; out[DQ_BENCH_LOGITS]. */
-dq_status dq_bench_logits(dq_logit_spec *out, int *n, const char *bits, const char *granularity,
-                          dq_err *err);
-enum { DQ_BENCH_LOGIT_NAME = 24 };
-const char *dq_bench_logit_name(char *out, dq_logit_spec s); /* "16", "8 tensor" */
-/* Members logit_bits and logit_granularity, null at 16 bits. */
-void dq_bench_logit_json(json_t *result, dq_logit_spec s);
-
-/* A document of dq bench: its model among the inputs, and what all benchmarks have among the settings. The caller ends it,
- * by dq_document_print or json_decref. */
-json_t *dq_bench_document(const dq_logger *logger, const dq_model *m, const dq_backend *b);
-
-/* --math of dq bench; all four the same. DQ_USAGE for another word. */
-dq_status dq_bench_math(dq_math *out, const char *word, dq_err *err);
 
 #endif

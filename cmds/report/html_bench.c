@@ -29,7 +29,7 @@ static const work works[] = {
     {.what = "prefill",
      .caption =
          "Prefill of one prompt: shares are of one dense product of the same model, and of the "
-         "ceiling, multiply-adds on registers alone, which products of other instructions may "
+         "peak, multiply-adds on registers alone, which products of other instructions may "
          "exceed; products and attention are shares of the pass, times is against unrounded "
          "logits.",
      .x = "tokens",
@@ -42,7 +42,7 @@ static const work works[] = {
             {"tokens/s", "tokens_per_second", 1, 0},
             {"GFLOP/s", "flops_per_second", 1e-9, 1},
             {"share of matmul", "share_of_matmul", 1, 2},
-            {"share of ceiling", "share_of_ceiling", 1, 2},
+            {"share of peak", "share_of_peak", 1, 2},
             {"products", "share_of_products", 1, 3},
             {"attention", "share_of_attention", 1, 3},
             {"logit bits", "logit_bits", 1, 0},
@@ -64,13 +64,13 @@ static const work works[] = {
             {"<granularity", "logit_granularity", 0, 0},
             {"ms", "seconds_median", 1e3, 2},
             {"GFLOP/s", "flops_per_second", 1e-9, 1},
-            {"share of ceiling", "share_of_ceiling", 1, 2},
+            {"share of peak", "share_of_peak", 1, 2},
             {"times", "times_first_median", 1, 3},
             {"as codes", "share_of_codes", 1, 3}}},
     {.what = "generate",
      .caption =
          "Decoding with the whole model: GB/s are stored bytes of the weights and KV that a step "
-         "reads, over its time; the shares are of a plain read of memory, and of the ceiling, "
+         "reads, over its time; the shares are of a plain read of memory, and of the peak, "
          "multiply-adds on registers alone, timed in turns.",
      .x = "context",
      .seconds = "step_seconds_median",
@@ -86,7 +86,7 @@ static const work works[] = {
             {"most", "tokens_per_second_max", 1, 1},
             {"GB/s", "bytes_per_second", 1e-9, 1},
             {"share of read", "share_of_read", 1, 2},
-            {"share of ceiling", "share_of_ceiling", 1, 2}}},
+            {"share of peak", "share_of_peak", 1, 2}}},
     {.what = "decode",
      .caption =
          "Attention of one token after a context, with nothing in the caches: the share is of a "
@@ -104,7 +104,7 @@ static const work works[] = {
             {"share of read", "share_of_read", 1, 2},
             {"times 16 bits", "speedup_over_16_bits", 1, 2},
             {"ms/token", "token_seconds_median", 1e3, 2}}},
-    {.what = "policies",
+    {.what = "evict",
      .caption =
          "Evicting three quarters of a context: what watching the prefill and evicting after it "
          "took more than a prefill that nobody watches, as a share of that.",
@@ -149,7 +149,7 @@ static dq_status check_result(const json_t *result, const char *where, dq_err *e
     if (!w)
         return dq_fail(err, DQ_DAMAGED,
                        "%s: \"what\" is \"%.60s\" (expected prefill, attention, generate, decode, "
-                       "policies or items)",
+                       "evict or items)",
                        where, dq_html_text(result, "what"));
     const char *const number[] = {w->x, w->seconds, w->each};
     for (int i = 0; i < 3; i++) {

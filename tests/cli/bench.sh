@@ -1,14 +1,14 @@
-# bench.sh: dq bench: whole-model decoding, ceilings, documents side by side; sourced by run.sh. No check looks at a time.
+# bench.sh: dq bench: whole-model decoding, peaks, documents side by side; sourced by run.sh. No check looks at a time.
 "$dq" quantize "plain model" -o four.h5 --bits 4 --group 32 --scale search --embed-bits 16 -q >/dev/null || complain "bench: dq quantize fails"
 
 # ---- whole-model decoding
-try 0 "share of read  *share of ceiling" bench "plain model" --generate 2 --runs 1 --threads 1
-grep -q "^share of ceiling: .*, over f32 multiply-adds (.*) on registers alone" "$top/out" || complain "bench: --generate does not say what its ceiling is"
-try 0 "four.h5: decoding with W4 in groups of 32 in int8" bench four.h5 --generate 1 --runs 1 --math int8 --context 70 --threads 1
+try 0 "share of read  *share of peak" bench generate "plain model" --new-tokens 2 --runs 1 --threads 1
+grep -q "^share of peak: .*, over f32 multiply-adds (.*) on registers alone" "$top/out" || complain "bench: --generate does not say what its peak is"
+try 0 "four.h5: decoding with W4 in groups of 32 in int8" bench generate four.h5 --new-tokens 1 --runs 1 --math int8 --context 70 --threads 1
 for math in f32 int8; do
     runs=2
     [ $math = int8 ] && runs=1
-    try 0 '"what": "generate"' bench four.h5 --generate 3 --runs $runs --batch 1,3,8 --context 40,100 --math $math --threads 1 --json
+    try 0 '"what": "generate"' bench generate four.h5 --new-tokens 3 --runs $runs --batch 1,3,8 --context 40,100 --math $math --threads 1 --json
     json dq-bench/1
     if command -v python3 >/dev/null; then
         python3 - "$top/out" $math $runs <<'EOF' || complain "bench: the fields of --generate in $math do not fit together"
@@ -32,12 +32,12 @@ for r in rows:
     # a scale of 16 bits for 32 codes of 4; the last group of 344 columns is short
     assert w["codes"] < 8 * w["scales"] < 1.01 * w["codes"] and w["zeros"] == 0, w
     assert near(r["bytes_per_second"] * r["step_seconds_median"], w["total"] + r["kv_bytes"])
-    assert r["share_of_read"] > 0 and r["share_of_ceiling"] > 0
-    assert s["ceiling"].startswith(sys.argv[2] + " multiply-adds ("), s
+    assert r["share_of_read"] > 0 and r["share_of_peak"] > 0
+    assert s["peak"].startswith(sys.argv[2] + " multiply-adds ("), s
     work = r["flops_per_second"] * r["step_seconds_median"]
     assert near(work, r["batch"] * rows[0]["flops_per_second"] * rows[0]["step_seconds_median"])
     if s["runs"] == 1:  # else it is the median of the runs' own shares
-        assert near(r["share_of_ceiling"] * r["ceiling_flops_per_second"], r["flops_per_second"])
+        assert near(r["share_of_peak"] * r["peak_flops_per_second"], r["flops_per_second"])
         assert near(r["share_of_read"] * r["read_bytes_per_second"], r["bytes_per_second"])
     assert r["kv_bytes"] > 0 and r["peak_bytes"] > 0
 by = {(r["context"], r["batch"]): r for r in rows}
@@ -48,90 +48,89 @@ EOF
     fi
 done
 "$dq" quantize "diff model" -o asym.h5 --bits 4 --group 32 --scale asym --embed-bits 8 -q >/dev/null || complain "bench: dq quantize fails"
-try 0 '"weights": "W4 in groups of 32, zero points"' bench asym.h5 --generate 1 --runs 1 --threads 1 --json
+try 0 '"weights": "W4 in groups of 32, zero points"' bench generate asym.h5 --new-tokens 1 --runs 1 --threads 1 --json
 grep -q '"zeros": [1-9]' "$top/out" || complain "bench: zero points are not counted"
-try 0 '"weights": "BF16"' bench "diff model" --generate 1 --runs 1 --threads 1 --json
+try 0 '"weights": "BF16"' bench generate "diff model" --new-tokens 1 --runs 1 --threads 1 --json
 # shellcheck disable=SC3045 # dash, bash and ksh know -v
 # less memory than the block that is read (128 MiB or more); checked builds do not start in it
 if (ulimit -v 130000 && "$dq" --version; exit $?) >/dev/null 2>&1; then
     # shellcheck disable=SC3045
-    (ulimit -v 130000 && OMP_NUM_THREADS=1 "$dq" bench four.h5 --generate 1 --runs 1 --threads 1 >"$top/out" 2>"$top/err") ||
+    (ulimit -v 130000 && OMP_NUM_THREADS=1 "$dq" bench generate four.h5 --new-tokens 1 --runs 1 --threads 1 >"$top/out" 2>"$top/err") ||
         complain "bench: without memory for a plain read: $(cat "$top/err")"
     grep -q "warning: out of memory .*plain read.*share of read is missing" "$top/err" || complain "bench: does not say that there is no plain read"
     grep -q "share of read" "$top/out" && complain "bench: a share of a read that did not happen"
 fi
-try 2 "Give one" bench "plain model" --generate 2 --decode 2
-# what is of no use here is not advised to be added to: that would be refused as well
-for case in "generate 2:logit-granularity per-row" "generate 2:logit-bits 4" "items choices.jsonl:context 3" "items choices.jsonl:batch 2" \
-    "decode 2:task mc" "decode 2:batch 2" "attention:limit 3" "attention:batch 2" "generate 2:task mc"; do
-    option=${case#*:} mode=${case%%:*}
+# an option of another work is none
+for case in "generate:logit-granularity per-row" "generate:logit-bits 4" "generate:tokens 64" "generate:kv-dense-type f16" "generate:task mc" \
+    "decode:task mc" "decode:batch 2" "decode:runs 3" "decode:math int8" "attention:limit 3" "attention:batch 2" "attention:kv-policy h2o" \
+    "prefill:batch 2" "prefill:context 100" "prefill:kv-dense-type f16" "evict:logit-bits 4" "compare:math f32" "compare:threads 0" \
+    "compare:json" "compare:quiet" "compare:progress never"; do
+    option=${case#*:}
     # shellcheck disable=SC2086 # options and their values
-    try 2 "\-\-${option% *} has nothing to act on with --${mode% *}. Leave it out" bench "plain model" --$mode --$option
+    try 2 "unknown option --${option% *}.*See dq bench ${case%%:*} --help" bench ${case%%:*} "plain model" --$option
 done
-try 2 "Give one" bench "plain model" --generate 2 --items choices.jsonl
-try 2 "expected .*from 1 to 8" bench "plain model" --generate 2 --batch 9
-try 2 "expected .*from 1 to 8" bench "plain model" --generate 2 --batch 0
-try 2 "generate" bench "plain model" --generate 0
-try 2 "Add --generate N" bench "plain model" --batch 2
-try 2 "Add --decode N or --generate N" bench "plain model" --context 100
-try 2 "tokens has nothing to act on with --generate" bench "plain model" --generate 2 --tokens 64
-try 2 "runs has nothing to act on with --decode" bench "plain model" --decode 2 --runs 3
-try 2 "Add --decode N" bench "plain model" --kv-dense-type f16
-try 2 "kv-dense-type has nothing to act on with --generate" bench "plain model" --generate 2 --kv-dense-type f16
-try 2 "kv-dense-type: expected one of f32, f16, bf16" bench "plain model" --decode 2 --kv-dense-type f32,f8
-try 2 "kv-dense-type: f16 stands twice" bench "plain model" --decode 2 --kv-dense-type f16,bf16,f16
-try 2 "kv-dense-type: expected one of" bench "plain model" --decode 2 --kv-dense-type f16,
-try 4 "has 512 positions. Lower --context or --generate" bench "plain model" --generate 2 --context 511
-try 4 "packed" bench "plain model" --generate 2 --math int8
-try 4 "bf16" bench "plain model" --generate 2 --math bf16
+try 2 "unknown option --context" bench items "plain model" choices.jsonl --context 3
+try 2 "expected one of its commands. See dq bench --help" bench
+try 2 'unknown command "bench prefil". Did you mean dq bench prefill' bench prefil "plain model"
+try 0 "bench compare  *what was measured" bench --help
+try 0 "usage: dq bench decode MODEL" help bench decode
+try 2 "expected .*from 1 to 8" bench generate "plain model" --new-tokens 2 --batch 9
+try 2 "expected .*from 1 to 8" bench generate "plain model" --new-tokens 2 --batch 0
+try 2 "new-tokens: expected" bench generate "plain model" --new-tokens 0
+try 2 "kv-dense-type: expected one of f32, f16, bf16" bench decode "plain model" --new-tokens 2 --kv-dense-type f32,f8
+try 2 "kv-dense-type: f16 stands twice" bench decode "plain model" --new-tokens 2 --kv-dense-type f16,bf16,f16
+try 2 "kv-dense-type: an empty part" bench decode "plain model" --new-tokens 2 --kv-dense-type f16,
+try 4 "has 512 positions. Lower --context or --new-tokens" bench generate "plain model" --new-tokens 2 --context 511
+try 4 "packed" bench generate "plain model" --new-tokens 2 --math int8
+try 4 "bf16" bench generate "plain model" --new-tokens 2 --math bf16
 
-# ---- prefill beside a ceiling, which belongs to the level in use
-try 0 "ceiling: f32 multiply-adds (.*) on registers alone" bench "plain model" --tokens 32 --runs 1 --threads 1
-# no rate is above its ceiling: a product of numbers that nobody filled in is faster than the machine. Within a tenth, as both
+# ---- prefill beside a peak, which belongs to the instruction set in use
+try 0 "peak: f32 multiply-adds (.*) on registers alone" bench prefill "plain model" --tokens 32 --runs 1 --threads 1
+# no rate is above its peak: a product of numbers that nobody filled in is faster than the machine. Within a tenth, as both
 # are times, and of the thread's own clock
-for level in scalar avx2 avx512; do
+for isa in scalar avx2 avx512; do
     for math in f32 int8; do
-        DQ_CPU=$level "$dq" bench four.h5 --tokens 16,40 --runs 2 --threads 1 --math $math --json >$level.json 2>"$top/err" ||
-            complain "bench, DQ_CPU=$level: $(cat "$top/err")"
+        DQ_CPU=$isa "$dq" bench prefill four.h5 --tokens 16,40 --runs 2 --threads 1 --math $math --json >$isa.json 2>"$top/err" ||
+            complain "bench, DQ_CPU=$isa: $(cat "$top/err")"
         command -v python3 >/dev/null || continue
-        python3 - $level.json $math <<'PY' || complain "bench, DQ_CPU=$level, --math $math: a rate or its ceiling"
+        python3 - $isa.json $math <<'PY' || complain "bench, DQ_CPU=$isa, --math $math: a rate or its peak"
 import json, sys
 d = json.load(open(sys.argv[1]))
-assert d["settings"]["ceiling"].startswith(sys.argv[2] + " multiply-adds ("), d["settings"]
+assert d["settings"]["peak"].startswith(sys.argv[2] + " multiply-adds ("), d["settings"]
 for r in d["results"]:
-    ceiling = r["ceiling_flops_per_second"]
+    peak = r["peak_flops_per_second"]
     for rate in ("matmul_flops_per_second", "flops_per_second"):
-        assert 0 < r[rate] < 1.1 * ceiling, (rate, r[rate], ceiling)
-    assert 0 < r["share_of_ceiling"] < 1.1, r
+        assert 0 < r[rate] < 1.1 * peak, (rate, r[rate], peak)
+    assert 0 < r["share_of_peak"] < 1.1, r
 PY
     done
 done
 if grep -q AVX2 avx2.json; then
-    [ "$(grep '"ceiling":' scalar.json)" != "$(grep '"ceiling":' avx2.json)" ] || complain "bench: one ceiling for two levels"
+    [ "$(grep '"peak":' scalar.json)" != "$(grep '"peak":' avx2.json)" ] || complain "bench: one peak for two instruction sets"
 fi
 
 # prompts that are longer than the model is made for are said to be
-try 0 "^ *513 " bench "plain model" --tokens 512,513 --runs 1 --threads 1
+try 0 "^ *513 " bench prefill "plain model" --tokens 512,513 --runs 1 --threads 1
 grep -q "warning: plain model: --tokens 513 is more than the 512 positions that the model has" "$top/err" ||
     complain "bench: not said that a prompt has no positions: $(cat "$top/err")"
 [ "$(grep -c "warning: .*positions" "$top/err")" = 1 ] || complain "bench: more than one warning of positions: $(cat "$top/err")"
-try 0 '"tokens": 513' bench "plain model" --tokens 513 --runs 1 --threads 1 --json
+try 0 '"tokens": 513' bench prefill "plain model" --tokens 513 --runs 1 --threads 1 --json
 grep -q '"plain model: --tokens 513 is more than' "$top/out" || complain "bench: no warning of positions in the JSON"
-try 0 "^ *400 .*kvzip" bench "plain model" --kv-policy kvzip,keydiff --tokens 400 --runs 2 --threads 1
+try 0 "^ *400 .*kvzip" bench evict "plain model" --kv-policy kvzip,keydiff --tokens 400 --runs 2 --threads 1
 grep -q "warning: plain model, 400 tokens, KV 16:16 kvzip 0.25: kvzip read 1 of 1 contexts again at positions after those that the model has" "$top/err" ||
     complain "bench: not said that kvzip reads after the model's positions: $(cat "$top/err")"
 [ "$(grep -c "warning: .*positions" "$top/err")" = 1 ] || complain "bench: more than one warning of kvzip: $(cat "$top/err")"
-try 0 "^ *272 .*kvzip" bench "$repo/calib/longpair/llama-0" --kv-policy kvzip --tokens 272 --runs 1 --threads 1
+try 0 "^ *272 .*kvzip" bench evict "$repo/calib/longpair/llama-0" --kv-policy kvzip --tokens 272 --runs 1 --threads 1
 ! grep -q "positions" "$top/err" || complain "bench: a warning of positions that the model has: $(cat "$top/err")"
 
 # ---- what policies take beside a prefill
-try 0 "leverage " bench "diff model" --kv-policy leverage,kvzip --tokens 272 --runs 1 --threads 1
-[ "$(grep -c '^ *272  ' "$top/out")" = 2 ] || complain "bench --kv-policy: not a line for each policy"
-try 0 '"what": "policies"' bench "diff model" --kv-policy all,a1 --tokens 280,400 --runs 3 --threads 1 --json
+try 0 "leverage " bench evict "diff model" --kv-policy leverage,kvzip --tokens 272 --runs 1 --threads 1
+[ "$(grep -c '^ *272  ' "$top/out")" = 2 ] || complain "bench kv-policy: not a line for each policy"
+try 0 '"what": "evict"' bench evict "diff model" --kv-policy all,a1 --tokens 280,400 --runs 3 --threads 1 --json
 json dq-bench/1
 cp "$top/out" policies.json
 if command -v python3 >/dev/null; then
-    python3 - "$top/out" <<'EOF' || complain "bench --kv-policy: the numbers do not fit together"
+    python3 - "$top/out" <<'EOF' || complain "bench kv-policy: the numbers do not fit together"
 import json
 import sys
 
@@ -145,27 +144,23 @@ of = {r["policy"]: r["over_prefill_median"] for r in rows if r["tokens"] == 400}
 assert of["kvzip"] > .5 and of["kvzip"] > of["streaming"], of  # it reads the context again
 EOF
 fi
-try 2 "expected one of streaming, .*, leverage, a1, a2, sum, all" bench "diff model" --kv-policy everything
-try 2 "tokens 271: 0.25 of them are fewer than the 68 .*Give 272" bench "diff model" --kv-policy h2o --tokens 271
-try 2 "keydiff stands twice" bench "diff model" --kv-policy keydiff,keydiff
-try 2 "logit-bits has nothing to act on with --kv-policy" bench "diff model" --kv-policy h2o --logit-bits 4
-try 2 "Give one" bench "diff model" --kv-policy h2o --attention
+try 2 "expected one of streaming, .*, leverage, a1, a2, sum, all" bench evict "diff model" --kv-policy everything
+try 2 "tokens 271: 0.25 of them are fewer than the 68 .*Give 272" bench evict "diff model" --kv-policy h2o --tokens 271
+try 2 "keydiff stands twice" bench evict "diff model" --kv-policy keydiff,keydiff
 
 # ---- rounding of logits, and attention alone
-for work in "" --attention; do
-    # shellcheck disable=SC2086
-    try 0 "times: against" bench "diff model" $work --tokens 40 --runs 1 --threads 1 --logit-bits 16,4 --logit-granularity per-row,per-tile
-    # shellcheck disable=SC2086
-    try 0 '"logit_granularity": "per-tile"' bench "diff model" $work --tokens 40,100 --runs 3 --threads 1 --logit-bits 8,4 --logit-granularity per-row,per-tile,per-head,per-tensor --json
+for work in prefill attention; do
+    try 0 "times: against" bench $work "diff model" --tokens 40 --runs 1 --threads 1 --logit-bits 16,4 --logit-granularity per-row,per-tile
+    try 0 '"logit_granularity": "per-tile"' bench $work "diff model" --tokens 40,100 --runs 3 --threads 1 --logit-bits 8,4 --logit-granularity per-row,per-tile,per-head,per-tensor --json
     json dq-bench/1
-    cp "$top/out" "logits$work.json"
+    cp "$top/out" "logits-$work.json"
     if command -v python3 >/dev/null; then
         python3 - "$top/out" "$work" <<'EOF' || complain "bench $work: the fields of rounded logits do not fit together"
 import json
 import sys
 
 rows = json.load(open(sys.argv[1]))["results"]
-alone = sys.argv[2] == "--attention"
+alone = sys.argv[2] == "attention"
 logits = [(16, None)] + [(b, g) for b in (8, 4) for g in ("per-row", "per-tile", "per-head", "per-tensor")]
 seen = [(r["tokens"], r["logit_bits"], r["logit_granularity"]) for r in rows if r.get("form") != "two softmaxes"]
 assert seen == [(t, b, g) for t in (40, 100) for b, g in logits], seen
@@ -185,14 +180,14 @@ for t in (40, 100):
 EOF
     fi
 done
-try 0 "softmax " bench "plain model" --attention --tokens 40 --runs 1 --threads 1
-grep -q "two softmaxes" "$top/out" && complain "bench --attention: two softmaxes of a model with one map"
-grep -q "as codes" "$top/out" && complain "bench --attention: codes in f32"
+try 0 "softmax " bench attention "plain model" --tokens 40 --runs 1 --threads 1
+grep -q "two softmaxes" "$top/out" && complain "bench attention: two softmaxes of a model with one map"
+grep -q "as codes" "$top/out" && complain "bench attention: codes in f32"
 # tokens that a query reads unquantized are multiplied in f32: the first 4, and all above the last whole page of 64 that ends 64 after
-try 0 "^as codes: share of the pairs" bench four.h5 --attention --tokens 40,200 --runs 1 --threads 1 --math int8
-try 0 '"what": "attention"' bench four.h5 --attention --tokens 40,200,300 --runs 1 --threads 1 --math int8 --json
+try 0 "^as codes: share of the pairs" bench attention four.h5 --tokens 40,200 --runs 1 --threads 1 --math int8
+try 0 '"what": "attention"' bench attention four.h5 --tokens 40,200,300 --runs 1 --threads 1 --math int8 --json
 if command -v python3 >/dev/null; then
-    python3 - "$top/out" <<'EOP' || complain "bench --attention: other pairs are multiplied in int8"
+    python3 - "$top/out" <<'EOP' || complain "bench attention: other pairs are multiplied in int8"
 import json
 import sys
 
@@ -204,27 +199,25 @@ for r in rows:
     assert (coded > 0) == (n > 127) and abs(r["share_of_codes"] - coded / (n * (n + 1) / 2)) < 1e-12, r
 EOP
 fi
-try 2 "logit-granularity has nothing to act on. Add --logit-bits" bench "diff model" --logit-granularity per-row
-try 2 "logit-granularity has nothing to act on. Add --logit-bits" bench "diff model" --attention --logit-granularity per-row
-try 2 "logit-bits has nothing to act on with --generate" bench "diff model" --generate 1 --logit-bits 4
-try 2 "row stands twice" bench "diff model" --logit-bits 4 --logit-granularity per-row,per-tile,per-row
-try 2 "expected one of per-tensor, per-head, per-row, per-tile" bench "diff model" --logit-bits 4 --logit-granularity map
-try 2 "an empty part" bench "diff model" --logit-bits 4 --logit-granularity per-row,
-try 2 "Give one" bench "diff model" --attention --decode 2
-try 0 "diff model: prefill 40" bench --compare logits.json
-[ "$(grep -c 'prefill 40' "$top/out")" = 1 ] || complain "bench --compare: a pass that rounds logits is compared"
-try 4 'holds "attention"' bench --compare logits--attention.json
-sed 's/"logit_bits": 4,/"logit_bits": "4",/' logits.json >bad.json
-try 3 'bad.json: results\[5\]: "logit_bits" is missing or no number' bench --compare bad.json
+try 2 "logit-granularity has nothing to act on. Add --logit-bits" bench prefill "diff model" --logit-granularity per-row
+try 2 "logit-granularity has nothing to act on. Add --logit-bits" bench attention "diff model" --logit-granularity per-row
+try 2 "row stands twice" bench prefill "diff model" --logit-bits 4 --logit-granularity per-row,per-tile,per-row
+try 2 "expected one of per-tensor, per-head, per-row, per-tile" bench prefill "diff model" --logit-bits 4 --logit-granularity map
+try 2 "an empty part" bench prefill "diff model" --logit-bits 4 --logit-granularity per-row,
+try 0 "diff model: prefill 40" bench compare logits-prefill.json
+[ "$(grep -c 'prefill 40' "$top/out")" = 1 ] || complain "bench compare: a pass that rounds logits is compared"
+try 4 'holds "attention"' bench compare logits-attention.json
+sed 's/"logit_bits": 4,/"logit_bits": "4",/' logits-prefill.json >bad.json
+try 3 'bad.json: results\[5\]: "logit_bits" is missing or no number' bench compare bad.json
 
 # ---- the page of dq report: of what was just measured, and of published documents
-"$dq" bench "plain model" --generate 1 --runs 1 --batch 1,2 --context 40,100 --threads 1 --json >generate.json 2>"$top/err" ||
-    complain "bench --generate: $(cat "$top/err")"
+"$dq" bench generate "plain model" --new-tokens 1 --runs 1 --batch 1,2 --context 40,100 --threads 1 --json >generate.json 2>"$top/err" ||
+    complain "bench generate: $(cat "$top/err")"
 if command -v gnuplot >/dev/null; then
-    set -- generate.json logits.json logits--attention.json avx2.json "$repo/results/bench/decode.json" "$repo/results/bench/items.json"
+    set -- generate.json logits-prefill.json logits-attention.json avx2.json "$repo/results/bench/decode.json" "$repo/results/bench/items.json"
     "$dq" report "$@" -o all.html 2>"$top/err" || complain "report of dq bench: $(cat "$top/err")"
     for words in '<section id="growth">' '<section id="speed">' 'W4 in groups of 32' 'plain model: generate, BF16, batch 2, f32' \
-        'heads16: decode, 4:4, int8' 'Decoding with the whole model' 'Scoring of short items' 'share of ceiling' \
+        'heads16: decode, 4:4, int8' 'Decoding with the whole model' 'Scoring of short items' 'share of peak' \
         'two softmaxes' '>diff model: prefill, BF16, 4-bit logits, per-tile, f32' \
         '<title>dq bench: plain model, diff model, four.h5, heads16, diffllama</title>'; do
         grep -q "$words" all.html || complain "report of dq bench: \"$words\" is not in the page"
@@ -237,7 +230,7 @@ if command -v gnuplot >/dev/null; then
 fi
 
 # ---- side by side
-try 0 "four.h5: prefill 40, W4 in groups of 32, int8, 1 thread  *-" bench --compare avx2.json
+try 0 "four.h5: prefill 40, W4 in groups of 32, int8, 1 thread  *-" bench compare avx2.json
 cat >peers.json <<'EOF'
 {"schema": "dq-peers/1", "results": [
  {"model": "four.h5", "what": "prefill", "tokens": 40, "weights": "W4 in groups of 32", "math": "int8", "threads": 1,
@@ -246,60 +239,50 @@ cat >peers.json <<'EOF'
  {"model": "four.h5", "what": "generate", "context": 128, "batch": 1, "weights": "W4 in groups of 32", "math": "int8",
   "threads": 2, "peer": "llama.cpp", "peer_weights": "Q4_0", "peer_tokens_per_second": 8, "dq_tokens_per_second": 2}]}
 EOF
-try 0 "prefill 40, W4 in groups of 32, int8, 1 thread  .*200  *500  *2.40  *2.10-2.75\$" bench --compare peers.json
-try 0 "decode after 128, batch 1, W4 in groups of 32, int8, 2 threads  .*8.0  *2.0  *0.25  *-\$" bench --compare peers.json
+try 0 "prefill 40, W4 in groups of 32, int8, 1 thread  .*200  *500  *2.40  *2.10-2.75\$" bench compare peers.json
+try 0 "decode after 128, batch 1, W4 in groups of 32, int8, 2 threads  .*8.0  *2.0  *0.25  *-\$" bench compare peers.json
 sed 's/"tokens_per_second": .*/"tokens_per_second": 1000.0,/' avx2.json >new.json
-grep -q '[*]' "$top/out" && complain "bench --compare: a mark without two documents"
+grep -q '[*]' "$top/out" && complain "bench compare: a mark without two documents"
 for order in "peers.json new.json" "new.json peers.json"; do
     # shellcheck disable=SC2086 # two names
-    try 0 "prefill 40, .* 1 thread  *llama.cpp  *Q4_0  *200  *1000[*]  *5.00" bench --compare $order
-    [ "$(grep -c 'prefill 40' "$top/out")" = 1 ] || complain "bench --compare: one work has several lines"
-    grep -q '[*]: dq measured by itself' "$top/out" || complain "bench --compare: the mark is not explained"
+    try 0 "prefill 40, .* 1 thread  *llama.cpp  *Q4_0  *200  *1000[*]  *5.00" bench compare $order
+    [ "$(grep -c 'prefill 40' "$top/out")" = 1 ] || complain "bench compare: one work has several lines"
+    grep -q '[*]: dq measured by itself' "$top/out" || complain "bench compare: the mark is not explained"
 done
-try 4 'new.json: results\[0\]: holds "four.h5: prefill 16, .*", which avx2.json holds as well. Give one of them' bench --compare avx2.json new.json
-try 4 'results\[0\]: holds ".*" beside llama.cpp, which peers.json holds as well' bench --compare peers.json peers.json
-try 0 "prefill 16, .* 1 thread  *-  *-  *-  *1000  *-" bench --compare peers.json new.json
+try 4 'new.json: results\[0\]: holds "four.h5: prefill 16, .*", which avx2.json holds as well. Give one of them' bench compare avx2.json new.json
+try 4 'results\[0\]: holds ".*" beside llama.cpp, which peers.json holds as well' bench compare peers.json peers.json
+try 0 "prefill 16, .* 1 thread  *-  *-  *-  *1000  *-" bench compare peers.json new.json
 # ---- Ctrl-C ends attention, too, which no pass of a model runs
-"$dq" bench "$repo/calib/pair/diffllama" --attention --tokens 512 --runs 1000 --threads 1 >"$top/out" 2>"$top/err" &
+"$dq" bench attention "$repo/calib/pair/diffllama" --tokens 512 --runs 1000 --threads 1 >"$top/out" 2>"$top/err" &
 child=$!
 sleep 0.7
 kill -INT $child
 wait $child
 got=$?
-[ $got -eq 130 ] || complain "bench --attention: SIGINT: expected status 130, found $got: $(cat "$top/err")"
-[ ! -s "$top/out" ] || complain "bench --attention: prints a table though it was interrupted"
+[ $got -eq 130 ] || complain "bench attention: SIGINT: expected status 130, found $got: $(cat "$top/err")"
+[ ! -s "$top/out" ] || complain "bench attention: prints a table though it was interrupted"
 
-try 2 "expected one MODEL" bench
-try 2 "expected one MODEL, found 2" bench "plain model" four.h5
-for option in "math f32" "logit-granularity per-row" "logit-bits 4" "batch 2" "context 3" "tokens 3" "task mc" "limit 3" "runs 2" "device cpu" json; do
-    # shellcheck disable=SC2086 # an option and its value
-    try 2 "${option% *} has nothing to act on with --compare.*Leave it out" bench --compare peers.json --$option
-done
-try 2 "threads has nothing to act on with --compare" bench --compare peers.json --threads 0
-try 0 "prefill" bench four.h5 --tokens 16 --runs 1 --threads 1 --math int8 -v
+try 2 "expected one MODEL, found 2" bench prefill "plain model" four.h5
+try 0 "prefill" bench prefill four.h5 --tokens 16 --runs 1 --threads 1 --math int8 -v
 grep -q "linear blocked_int8 int8 (4 bits" "$top/err" || complain "bench: -v does not say which kernels run: $(grep layer "$top/err")"
-try 2 "quiet has nothing to act on with --compare" bench --compare peers.json -q
-try 2 "verbose has nothing to act on with --compare" bench --compare peers.json -v
-try 2 "progress has nothing to act on with --compare" bench --compare peers.json --progress never
-try 2 "Give one" bench --compare peers.json --generate 3
-try 6 "nowhere.json" bench --compare nowhere.json
-try 3 "not valid JSON" bench --compare empty
+try 6 "nowhere.json" bench compare nowhere.json
+try 3 "not valid JSON" bench compare empty
 for text in '[]' '{"schema": "dq-peers/1"}' '{"results": []}'; do
     echo "$text" >bad.json
-    try 3 "bad.json: not a document of speed" bench --compare bad.json
+    try 3 "bad.json: not a document of speed" bench compare bad.json
 done
 echo '{"schema": "dq-eval/1", "results": []}' >bad.json
-try 4 'bad.json: holds no speed .*found "dq-eval/1"' bench --compare peers.json bad.json
+try 4 'bad.json: holds no speed .*found "dq-eval/1"' bench compare peers.json bad.json
 sed 's/"threads": 1,//' peers.json >bad.json
-try 3 'bad.json: results\[0\]: "threads" is missing' bench --compare bad.json
+try 3 'bad.json: results\[0\]: "threads" is missing' bench compare bad.json
 sed 's/"what": "generate"/"what": "decode"/' peers.json >bad.json
-try 4 'bad.json: results\[1\]: holds "decode"' bench --compare bad.json
+try 4 'bad.json: results\[1\]: holds "decode"' bench compare bad.json
 
 # ---- how far it is, whatever is measured
-for how in "--tokens 16 --runs 1" "--generate 2 --runs 1" "--decode 1 --context 16" "--attention --tokens 16 --runs 1" \
-    "--kv-policy knorm --tokens 280 --runs 1"; do
+for how in "prefill --tokens 16 --runs 1" "generate --new-tokens 2 --runs 1" "decode --new-tokens 1 --context 16" \
+    "attention --tokens 16 --runs 1" "evict --kv-policy knorm --tokens 280 --runs 1"; do
     # shellcheck disable=SC2086
-    try 0 "." bench "plain model" $how --threads 1 --progress always
-    grep -q "^dq bench: timed  *[0-9]* %  [0-9]* s left" "$top/err" ||
+    try 0 "." bench $how "plain model" --threads 1 --progress always
+    grep -q "^dq bench ${how%% *}: timed  *[0-9]* %  [0-9]* s left" "$top/err" ||
         complain "bench $how: no progress: $(cat "$top/err")"
 done

@@ -346,7 +346,7 @@ if [ -n "$at" ]; then
     try 3 "$damage" eval flipped.h5 --text "short text"
     try 3 "$damage" stats flipped.h5 --ids "1 2 3"
     try 3 "$damage" logits flipped.h5 --ids "1 2 3" -o gone.h5
-    try 3 "$damage" bench flipped.h5 --tokens 8
+    try 3 "$damage" bench prefill flipped.h5 --tokens 8
     absent gone.h5 gone.h5.partial
     try 0 "diffllama" info flipped.h5 # shows sizes only
     rm flipped.h5

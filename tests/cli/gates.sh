@@ -224,10 +224,10 @@ done
 try 3 "item 0: $no" eval "nan model" --task trec --data "$repo/tests/golden/icl/trec_test.label" \
     --demos "$repo/tests/golden/icl/trec_train.label" --shots 2 --runs 1 --limit 2
 try 3 "nan model: the logit of id 639 at position 0 is -*nan" logits "nan model" --ids "1 2 3" -o gone.h5
-try 3 "$no" bench "nan model" --tokens 32 --runs 1
-try 3 "$no" bench "nan model" --decode 1 --context 30
-try 3 "$no" bench "nan model" --generate 1 --context 30 --runs 1
-try 3 "$no" bench "nan model" --items choices.jsonl --runs 1
+try 3 "$no" bench prefill "nan model" --tokens 32 --runs 1
+try 3 "$no" bench decode "nan model" --new-tokens 1 --context 30
+try 3 "$no" bench generate "nan model" --new-tokens 1 --context 30 --runs 1
+try 3 "$no" bench items "nan model" choices.jsonl --runs 1
 try 3 "$no" doctor --model "nan model"
 absent gone.jsonl gone.h5 gone.h5.partial
 absent dq-eval-*.resume

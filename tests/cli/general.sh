@@ -27,13 +27,30 @@ if OMP_DISPLAY_ENV=VERBOSE "$dq" --version 2>&1 | grep -q GOMP_SPINCOUNT; then
     waits "'77'" GOMP_SPINCOUNT=77
     waits "'0'" OMP_WAIT_POLICY=passive
 fi
-for c in stats quantize plan eval report info verify export logits tokenize bench doctor; do
+# every command that dq --help lists, and those that the help of a group does
+listed='s/^  \([a-z][a-z ]*[a-z]\)  .*/\1/p'
+"$dq" --help | sed -n "$listed" >top
+while read -r c; do
+    if "$dq" "$c" --help | head -n 1 | grep -q "usage: dq $c COMMAND"; then
+        try 2 "expected one of its commands. See dq $c --help" "$c"
+        try 0 "^usage: dq $c COMMAND" help "$c"
+        "$dq" "$c" --help | sed -n "$listed"
+    else
+        echo "$c"
+    fi
+done <top >commands
+grep -qx "bench prefill" commands || complain "general: no command of a group: $(cat commands)"
+# shellcheck disable=SC2086
+while read -r c; do
     try 0 "^usage: dq $c" $c --help
     try 0 "^usage: dq $c" $c -h
     try 2 "unknown option --no-such-option" $c --no-such-option
     try 2 "See dq $c --help" $c --no-such-option
     try 0 "^usage: dq $c" help $c
-done
+    [ "$c" = doctor ] && continue
+    try 2 "expected .*found 0 arguments[.] \(Usage:\|See\) dq $c " $c
+    ! grep -q '[?]' "$top/err" || complain "$c: a usage error with what cannot be printed: $(cat "$top/err")"
+done <commands
 try 0 "usage: dq COMMAND" help
 # a help of many options has a first page, and topics that hold all of them between them
 try 0 "all of them, by topic" eval --help
@@ -54,10 +71,6 @@ try 2 'there is no topic "kv". See dq help info' help info kv
 try 0 "all of them, by topic" eval --help "plain model"
 try 2 "unknown command \"evla\". Did you mean dq eval" help evla
 try 0 "^dq [0-9]" version
-for c in stats eval report info verify export logits tokenize bench quantize plan; do
-    try 2 "expected .*found 0 arguments[.] \(Usage:\|See\) dq $c " $c
-    ! grep -q '[?]' "$top/err" || complain "$c: a usage error with what cannot be printed: $(cat "$top/err")"
-done
 try 2 "expected one MODEL, found 0 arguments[.] See dq plan --help[.]\$" plan
 try 2 "expected one MODEL, found 2 arguments[.] See dq plan --help[.]\$" plan "plain model" x
 try 2 "expected no argument" doctor x
@@ -73,7 +86,7 @@ try 6 "no-such-model" logits no-such-model --ids 1 -o x.h5
 try 6 "no-such-model" quantize no-such-model -o x.h5
 try 6 "no-such-model" eval no-such-model --text "short text"
 try 6 "no-such-model" tokenize no-such-model --text "short text"
-for c in "stats --ids 1" "info" "bench" "doctor --model" "logits --ids 1 -o x.h5" "quantize -o x.h5" "eval --text words"; do
+for c in "stats --ids 1" "info" "bench prefill" "doctor --model" "logits --ids 1 -o x.h5" "quantize -o x.h5" "eval --text words"; do
     echo words >words
     # shellcheck disable=SC2086
     try 6 "huggingface-cli download owner/model --local-dir model first" $c owner/model
@@ -125,40 +138,34 @@ ids=$(cat "$top/out")
 [ "$("$dq" tokenize "plain model" --text - <words)" = "$ids" ] || complain "tokenize: - differs from a file"
 
 # ---- decoding speed
-try 0 "4:4 *int8" bench "$repo/calib/pair/diffllama" --decode 2 --context 200
-try 0 '"what": "decode"' bench "$repo/calib/pair/llama" --decode 1 --context 70 --json
-try 2 "Add --decode" bench "$repo/calib/pair/llama" --context 70
-try 4 "Lower --context" bench "$repo/calib/pair/llama" --decode 1 --context 100000
+try 0 "4:4 *int8" bench decode "$repo/calib/pair/diffllama" --new-tokens 2 --context 200
+try 0 '"what": "decode"' bench decode "$repo/calib/pair/llama" --new-tokens 1 --context 70 --json
+try 4 "Lower --context" bench decode "$repo/calib/pair/llama" --new-tokens 1 --context 100000
 
 # ---- speed of short items; counts are those of dq eval
 items=$repo/calib/pair/choices.jsonl
 whole() { # whole KEY: the first whole number of that name in the last output
     sed -n "s/^ *\"$1\": \([0-9][0-9]*\),*$/\1/p" "$top/out" | head -n 1
 }
-try 0 "items of mc in f32" bench "$repo/calib/pair/diffllama" --items "$items" --limit 3 --runs 2
-try 0 '"share_of_prefill_median"' bench "$repo/calib/pair/llama" --items "$items" --limit 100 --runs 1 --json
+try 0 "items of mc in f32" bench items "$repo/calib/pair/diffllama" "$items" --limit 3 --runs 2
+try 0 '"share_of_prefill_median"' bench items "$repo/calib/pair/llama" "$items" --limit 100 --runs 1 --json
 json dq-bench/1
 counted="$(whole naive_tokens) ids, $(whole computed_tokens) computed"
 try 0 '"task"' eval "$repo/calib/pair/llama" --task mc --data "$items" --limit 100 --json
 [ "$counted" = "$(whole tokens) ids, $(whole computed_tokens) computed" ] || complain "bench: $counted, but not in dq eval"
 [ "${counted%% *}" -gt 10000 ] || complain "bench: $counted is too little"
 try 0 "" quantize "$repo/calib/pair/llama" -o items-8.h5 --bits 8
-try 0 '"math": "int8"' bench items-8.h5 --items "$items" --limit 2 --runs 1 --math int8 --json
-try 0 "prefill in int8" bench items-8.h5 --tokens 64 --runs 1 --math int8
-try 2 "Give one" bench "$repo/calib/pair/llama" --items "$items" --decode 1
-try 2 "Add --items" bench "$repo/calib/pair/llama" --task mc
-try 2 "Add --items" bench "$repo/calib/pair/llama" --limit 3
-try 2 "Leave it out" bench "$repo/calib/pair/llama" --items "$items" --tokens 64
-try 2 "Leave it out" bench "$repo/calib/pair/llama" --decode 1 --math int8
-try 2 "expected one of f32, bf16, int8" bench "$repo/calib/pair/llama" --math f64
-try 2 "task" bench "$repo/calib/pair/llama" --items "$items" --task nothing
-try 3 "choices" bench "$repo/calib/pair/llama" --items "$repo/calib/pair/llama/config.json"
-try 4 "bf16" bench "$repo/calib/pair/llama" --items "$items" --math bf16
-try 4 "packed" bench "$repo/calib/pair/llama" --items "$items" --math int8
+try 0 '"math": "int8"' bench items items-8.h5 "$items" --limit 2 --runs 1 --math int8 --json
+try 0 "prefill in int8" bench prefill items-8.h5 --tokens 64 --runs 1 --math int8
+try 2 "expected one of f32, bf16, int8" bench prefill "$repo/calib/pair/llama" --math f64
+try 2 "task" bench items "$repo/calib/pair/llama" "$items" --task nothing
+try 3 "choices" bench items "$repo/calib/pair/llama" "$repo/calib/pair/llama/config.json"
+try 4 "bf16" bench items "$repo/calib/pair/llama" "$items" --math bf16
+try 4 "packed" bench items "$repo/calib/pair/llama" "$items" --math int8
 mkdir "ids only"
 cp "plain model/config.json" "plain model/model.safetensors" "ids only"
-try 4 "tokenizer" bench "ids only" --items "$items"
-try 6 "missing.jsonl" bench "$repo/calib/pair/llama" --items missing.jsonl
+try 4 "tokenizer" bench items "ids only" "$items"
+try 6 "missing.jsonl" bench items "$repo/calib/pair/llama" missing.jsonl
 
 # ---- a reader that has enough is no failure: nothing is said, and files are complete
 closed() { # closed ARGUMENTS...: the status of dq when nobody reads its output

@@ -24,7 +24,7 @@ json dq-info/1
 try 0 '"quantized": null' info awq-dense --json
 try 0 "attention logits" stats awq --ids "1 2 3"
 try 0 "rows" logits awq --ids "1 2 3" -o awq.h5
-try 0 "int8" bench awq --decode 2 --context 70
+try 0 "int8" bench decode awq --new-tokens 2 --context 70
 echo "some text" >"some words"
 try 0 "." tokenize awq --text "some words"
 for name in ct-w4 gptq-v1 awq-row; do

@@ -225,7 +225,7 @@ def stage_3(m, work):
     for math in ("f32", "bf16", "int8"):
         if math == "bf16" and m.device == "cpu":
             continue
-        yield Part(f"items-{math}", [m.dq(), "bench", str(packed if math == "int8" else model), "--items",
+        yield Part(f"items-{math}", [m.dq(), "bench", "items", str(packed if math == "int8" else model),
                                      "calib/pair/choices.jsonl", "--limit", "300" if m.real else "2", "--runs",
                                      "3" if m.real else "1", "--math", math, "--device", m.backend, "--json", "-q"], 90)
     peers = [sys.executable, "tests/gpu/peers.py"]

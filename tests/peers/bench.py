@@ -15,7 +15,7 @@ Both programs compute the logits of the last row of a prompt only, and those of 
 after --context ids. llama-bench keeps keys and values in f16; dq in f32, or with --math int8 in 8 bits. llama-bench tells
 times on the wall. With one thread it is timed by what it got of a processor between the line that it prints before a run
 and the next (--progress, /proc/PID/task/*/schedstat), as dq bench counts processor time; with more threads both are times
-on the wall, and the machine must be quiet. Prints one line a work, as dq bench --compare OUT.json does.
+on the wall, and the machine must be quiet. Prints one line a work, as dq bench compare OUT.json does.
 """
 import argparse
 import json
@@ -127,7 +127,7 @@ def ask_llama(a, path, options):
 
 
 def ask_dq(a, path, math, options):
-    out = run(a.dq, "bench", path, "--math", math, "--threads", a.threads, "--runs", a.runs, "--json", "-q", *options,
+    out = run(a.dq, "bench", options[0], path, "--math", math, "--threads", a.threads, "--runs", a.runs, "--json", "-q", *options[1:],
               stdout=subprocess.PIPE).stdout
     doc = json.loads(out)
     return doc["results"][0], doc
@@ -137,9 +137,9 @@ def works_of(a):
     """What is measured, as the members of a result, the options of dq and those of llama-bench."""
     if a.generate:
         yield ({"what": "generate", "context": a.context, "batch": 1},
-               ["--generate", a.generate, "--context", a.context], ["-p", 0, "-n", a.generate, "-d", a.context])
+               ["generate", "--new-tokens", a.generate, "--context", a.context], ["-p", 0, "-n", a.generate, "-d", a.context])
     for n in a.tokens:
-        yield {"what": "prefill", "tokens": n}, ["--tokens", n], ["-p", n, "-n", 0]
+        yield {"what": "prefill", "tokens": n}, ["prefill", "--tokens", n], ["-p", n, "-n", 0]
 
 
 def median_interval(x):
@@ -166,7 +166,7 @@ def measure(a, form, work, dq_options, peer_options, about):
         for math, r in got.items():
             rounds[math].append({"peer_tokens_per_second": rate, "peer_tokens_per_second_wall": on_wall,
                                  "dq_tokens_per_second": r["tokens_per_second"],
-                                 **{k: r[k] for k in ("share_of_read", "share_of_matmul", "share_of_ceiling") if k in r}})
+                                 **{k: r[k] for k in ("share_of_read", "share_of_matmul", "share_of_peak") if k in r}})
     for math, r in got.items():
         column = lambda key: [x[key] for x in rounds[math] if x.get(key) is not None]
         peer, own = (statistics.median(column(f"{who}_tokens_per_second")) for who in ("peer", "dq"))
@@ -177,7 +177,7 @@ def measure(a, form, work, dq_options, peer_options, about):
                "dq_bits_per_weight": form.bits, "peer_tokens_per_second": peer, "dq_tokens_per_second": own,
                "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
                **dict(zip(("ratio_low", "ratio_high"), median_interval(ratios) or ())),
-               **{k: statistics.median(column(k)) for k in ("share_of_read", "share_of_matmul", "share_of_ceiling")
+               **{k: statistics.median(column(k)) for k in ("share_of_read", "share_of_matmul", "share_of_peak")
                   if column(k)},
                "rounds": rounds[math]}
 

@@ -5,7 +5,7 @@
 Rounds alternate between dq, eager and sdpa so that a machine whose speed drifts is fair to all. Each
 round is one whole-process `dq bench` (its own warm-up, then one timed run) and one timed forward pass
 of a resident transformers model; the ratio uses medians over rounds. One thread is timed by processor
-time, as dq bench does, several by the clock on the wall. `dq bench --compare OUT.json` prints the lines.
+time, as dq bench does, several by the clock on the wall. `dq bench compare OUT.json` prints the lines.
 """
 import argparse
 import json
@@ -47,21 +47,21 @@ def main():
         torch_run("eager"), torch_run("sdpa")
         shares = []
         for _ in range(a.runs):
-            text = subprocess.run([a.dq, "bench", a.model, "--tokens", str(n), "--runs", "1",
+            text = subprocess.run([a.dq, "bench", "prefill", a.model, "--tokens", str(n), "--runs", "1",
                                    "--threads", str(a.threads), "--json"],
                                   check=True, capture_output=True).stdout
             r = json.loads(text)["results"][0]
             times["dq"].append(r["seconds_median"])
-            shares.append((r["share_of_matmul"], r["share_of_ceiling"]))
+            shares.append((r["share_of_matmul"], r["share_of_peak"]))
             times["eager"].append(torch_run("eager"))
             times["sdpa"].append(torch_run("sdpa"))
         med = {k: statistics.median(v) for k, v in times.items()}
-        of_matmul, of_ceiling = (statistics.median(x) for x in zip(*shares))
+        of_matmul, of_peak = (statistics.median(x) for x in zip(*shares))
         for kind in ("eager", "sdpa"):
             out.append({"model": r["model"], "what": "prefill", "tokens": n, "weights": r["weights"], "math": "f32",
                         "threads": a.threads, "peer": f"transformers {kind}", "peer_weights": "F32",
                         "peer_tokens_per_second": n / med[kind], "dq_tokens_per_second": n / med["dq"],
-                        "ratio": med[kind] / med["dq"], "share_of_matmul": of_matmul, "share_of_ceiling": of_ceiling,
+                        "ratio": med[kind] / med["dq"], "share_of_matmul": of_matmul, "share_of_peak": of_peak,
                         "dq_peak_bytes": r["peak_bytes"], "peer_seconds": times[kind], "dq_seconds": times["dq"]})
             print(json.dumps(out[-1]), flush=True)
     doc = {"schema": "dq-peers/1", "command": "tests/peers/prefill.py", "torch": torch.__version__,

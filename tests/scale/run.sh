@@ -106,7 +106,7 @@ first_tokens() {
         timed sh -c 'cat "$@" >/dev/null' sh "$model"/*.safetensors || return 1
         cats="$cats $sec"
         drop
-        timed "$dq" bench "$model" --tokens 1 --runs 1 --json --progress never || return 1
+        timed "$dq" bench prefill "$model" --tokens 1 --runs 1 --json --progress never || return 1
         firsts="$firsts $sec"
     done
     first=$(calc %.3f "$(say "$firsts" | median) / $(say "$cats" | median)")
@@ -134,7 +134,7 @@ one() {
     q4_s=$sec rss4=$rss out4=$(wc -c <"$dir/out.h5")
     rm -f "$dir/out.h5"
     forward=null forward_rss=null first=null cats='' firsts=''
-    if [ "$(calc %d "$params < 4e9")" = 1 ] && timed "$dq" bench "$model" --tokens 64 --runs 1 --json --progress never; then
+    if [ "$(calc %d "$params < 4e9")" = 1 ] && timed "$dq" bench prefill "$model" --tokens 64 --runs 1 --json --progress never; then
         forward=$sec forward_rss=$rss
         first_tokens || return 1
     fi

@@ -175,7 +175,7 @@ both diffllama.h5 $text --kv-keep 0.5 --kv-recent 8 --kv-policy leverage --kv-bi
 refused 4 "the policy kvzip is not on the cuda backend. Use --device cpu, or --kv-policy keydiff" eval llama.h5 $text --kv-keep 0.5 \
     --kv-policy kvzip --device cuda
 
-refused 4 "shares of what the processor reads" bench "$pair/llama" --decode 1 --device cuda
+refused 4 "shares of what the processor reads" bench decode "$pair/llama" --new-tokens 1 --device cuda
 
 # -v names the kernels of every layer, of layers that run alike once.
 # says PATTERN...: each is in what the last command said.
