@@ -3,6 +3,7 @@
 #include "base/os.h"
 #include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/version.h"
 #include "cmds/command.h"
@@ -160,11 +161,25 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
     return err->code;
 }
 
+/* dq help --markdown: docs/commands.md. */
+static dq_status print_markdown(const char **name, dq_err *err)
+{
+    printf("# Commands and options\n\n`dq help --markdown` prints this page.\n\n");
+    dq_help_markdown();
+    for (int i = 0; i < N_COMMANDS; i++) {
+        const dq_cmd *c = &commands[i];
+        char requested[] = "--help", *text[] = {requested, requested, NULL};
+        if (c->run) DQ_TRY(run_call(&(call){c, 2, text}, name, err));
+    }
+    return DQ_OK;
+}
+
 /* dq help [COMMAND [TOPIC]] */
 static dq_status run_help(int argc, char **argv, const char **name, dq_err *err)
 {
     call c;
     char requested[64] = "--help", *text[] = {argv[0], requested, NULL};
+    if (argc == 1 && strcmp(argv[0], "--markdown") == 0) return print_markdown(name, err);
     if (argc == 0 || strcmp(argv[0], "help") == 0) {
         print_usage(stdout);
         return dq_document_flush(err);

@@ -1,10 +1,11 @@
 /* options: see options.h. getopt_long reads the command line by tables that are built from the rows of options;
  * abbreviations that it would accept are refused afterwards. Help, ranges and the nearest name of a misspelt
- * option come from the same rows.
+ * option come from the same rows; help.h prints the former.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/options.h"
 
 #include "base/real.h"
+#include "cmds/cli/help.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -14,16 +15,6 @@
 #include <string.h>
 
 enum { MAX_OPTS = 128, LONG_BASE = 256 };
-
-static bool is_end(const dq_opt *o)
-{
-    return !o->name && !o->help;
-}
-
-static bool takes_value(const dq_opt *o)
-{
-    return o->kind != DQ_OPT_FLAG && o->kind != DQ_OPT_COUNT;
-}
 
 /* Edit distance of two short names, capped at 63 characters each. */
 static int distance(const char *a, const char *b)
@@ -64,7 +55,7 @@ static dq_status unknown_option(const char *text, const dq_opt *opts, const dq_u
     const char *names[MAX_OPTS];
     char word[64];
     int n = 0;
-    for (const dq_opt *o = opts; !is_end(o); o++) {
+    for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
         if (o->name && n < MAX_OPTS) names[n++] = o->name;
     }
     while (*text == '-') text++;
@@ -137,108 +128,6 @@ static dq_status set(const dq_opt *o, const char *text, dq_err *err)
     return dq_fail(err, DQ_BUG, "option kind %d", (int)o->kind);
 }
 
-/* Text in lines of at most 100 columns after an indent; '\n' starts a new line. */
-static void print_wrapped(const char *text, int indent, int at)
-{
-    bool space = false; /* one is due before the next word, if that stays on the line */
-    while (*text) {
-        size_t word = strcspn(text, " \n");
-        if (at + space + (int)word > 100 && at > indent) {
-            printf("\n%*s", indent, "");
-            at = indent;
-        } else if (space) {
-            putchar(' ');
-            at++;
-        }
-        printf("%.*s", (int)word, text);
-        at += (int)word;
-        text += word;
-        space = *text == ' ';
-        if (*text == '\n') {
-            printf("\n%*s", text[1] ? indent : 0, "");
-            at = indent;
-        }
-        if (*text) text++;
-    }
-    putchar('\n');
-}
-
-/* --name VALUE and what it is. */
-static void print_option(const dq_opt *o, const char *help)
-{
-    char left[64];
-    int n = o->letter ? snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name)
-                      : snprintf(left, sizeof left, "      --%s", o->name);
-    if (takes_value(o)) snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
-    printf("%-34s", left);
-    if (strlen(left) > 33) printf("\n%34s", "");
-    print_wrapped(help, 34, 34);
-}
-
-/* Options of `topic`, NULL: all, under their headings. False: there is no such topic. */
-static bool print_options(const dq_opt *opts, const char *topic)
-{
-    bool shown = !topic, found = !topic;
-    for (const dq_opt *o = opts; !is_end(o); o++) {
-        if (!o->name && topic) shown = o->value && strcmp(o->value, topic) == 0;
-        if (!shown) continue;
-        if (o->name)
-            print_option(o, o->help);
-        else
-            printf("%s%s\n", topic && !found ? "" : "\n", o->help);
-        found = true;
-    }
-    return found;
-}
-
-static void print_all(const dq_opt *opts, const dq_usage *usage)
-{
-    printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
-    print_wrapped(usage->about, 0, 0);
-    print_options(opts, NULL);
-    printf("  -h, --help                      this text\n");
-    if (usage->examples) printf("\nexamples:\n%s", usage->examples);
-}
-
-static dq_status print_first(const dq_opt *opts, const dq_usage *usage, dq_err *err)
-{
-    printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
-    print_wrapped(usage->first_about, 0, 0);
-    for (const dq_opt_brief *b = usage->first; b->text; b++) {
-        const dq_opt *o = opts;
-        if (!b->name) {
-            printf("\n%s\n", b->text);
-            continue;
-        }
-        while (!is_end(o) && (!o->name || strcmp(o->name, b->name) != 0)) o++;
-        if (is_end(o)) return dq_fail(err, DQ_BUG, "help: there is no option --%s", b->name);
-        print_option(o, b->text);
-    }
-    printf("\nall of them, by topic: dq help %s TOPIC\n", usage->name);
-    for (const dq_opt *o = opts; !is_end(o); o++) {
-        if (o->name || !o->value) continue;
-        size_t n = strcspn(o->help, ":("); /* a heading says more after these */
-        while (n > 0 && o->help[n - 1] == ' ') n--;
-        printf("  %-10s%.*s\n", o->value, (int)n, o->help);
-    }
-    printf("  %-10severy option, and how results are to be read\n", "all");
-    printf("\nexamples:\n%s", usage->first_examples);
-    return DQ_OK;
-}
-
-/* topic NULL: none was named. */
-static dq_status print_help(const dq_opt *opts, const dq_usage *usage, const char *topic,
-                            dq_err *err)
-{
-    if (!topic && usage->first) return print_first(opts, usage, err);
-    if (!topic || strcmp(topic, "all") == 0)
-        print_all(opts, usage);
-    else if (!print_options(opts, topic))
-        return dq_fail(err, DQ_USAGE, "there is no topic \"%s\". See dq help %s.", topic,
-                       usage->name);
-    return DQ_OK;
-}
-
 static dq_status build_tables(struct option *lopts, char *sopts, const dq_opt **row,
                               const dq_opt *opts, dq_err *err)
 {
@@ -246,16 +135,17 @@ static dq_status build_tables(struct option *lopts, char *sopts, const dq_opt **
     size_t s = 0;
     sopts[s++] = ':'; /* tell a missing value from an unknown option */
     sopts[s++] = 'h';
-    for (const dq_opt *o = opts; !is_end(o); o++) {
+    for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
         if (!o->name) continue;
         if (n >= MAX_OPTS - 2) return dq_fail(err, DQ_BUG, "too many options");
-        lopts[n] = (struct option){.name = o->name,
-                                   .has_arg = takes_value(o) ? required_argument : no_argument,
-                                   .val = LONG_BASE + n};
+        lopts[n] =
+            (struct option){.name = o->name,
+                            .has_arg = dq_opt_takes_value(o) ? required_argument : no_argument,
+                            .val = LONG_BASE + n};
         row[n++] = o;
         if (o->letter) {
             sopts[s++] = o->letter;
-            if (takes_value(o)) sopts[s++] = ':';
+            if (dq_opt_takes_value(o)) sopts[s++] = ':';
         }
     }
     lopts[n] = (struct option){.name = "help", .has_arg = optional_argument, .val = 'h'};
@@ -278,7 +168,7 @@ static dq_status parse_option(int c, char **argv, const dq_opt **row, const dq_o
     const dq_opt *o = NULL;
     if (c >= LONG_BASE) {
         o = row[c - LONG_BASE];
-        if (abbreviated(argv, o->name, takes_value(o)))
+        if (abbreviated(argv, o->name, dq_opt_takes_value(o)))
             return unknown_option(argv[optind - 1] == optarg ? argv[optind - 2] : argv[optind - 1],
                                   opts, usage, err);
     } else if (c == ':') {
@@ -292,7 +182,7 @@ static dq_status parse_option(int c, char **argv, const dq_opt **row, const dq_o
             return dq_fail(err, DQ_USAGE, "--%s takes no value.", row[optopt - LONG_BASE]->name);
         return unknown_option(argv[optind - 1], opts, usage, err);
     } else {
-        for (o = opts; !is_end(o) && (!o->name || o->letter != c);) o++;
+        for (o = opts; !dq_opt_is_end(o) && (!o->name || o->letter != c);) o++;
     }
     return set(o, optarg, err);
 }
@@ -300,7 +190,7 @@ static dq_status parse_option(int c, char **argv, const dq_opt **row, const dq_o
 /* The table with the rows of other tables in it. */
 static dq_status flatten(dq_opt flat[MAX_OPTS], int *n, const dq_opt *rows, dq_err *err)
 {
-    for (; !is_end(rows); rows++) {
+    for (; !dq_opt_is_end(rows); rows++) {
         if (rows->kind == DQ_OPT_ROWS) {
             DQ_TRY(flatten(flat, n, rows->to, err));
             continue;
@@ -340,7 +230,7 @@ dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *r
     while ((c = getopt_long(argc, argv, sopts, lopts, NULL)) != -1) {
         if (c == 'h') {
             args->help = true;
-            return print_help(opts, usage, optarg, err);
+            return dq_help_print(opts, usage, optarg, err);
         }
         DQ_TRY(parse_option(c, argv, row, opts, usage, err));
     }

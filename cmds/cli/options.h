@@ -34,6 +34,15 @@ typedef struct dq_opt {
     const char *help;  /* one or more lines; names the default */
 } dq_opt;
 
+static inline bool dq_opt_is_end(const dq_opt *o)
+{
+    return !o->name && !o->help;
+}
+static inline bool dq_opt_takes_value(const dq_opt *o)
+{
+    return o->kind != DQ_OPT_FLAG && o->kind != DQ_OPT_COUNT;
+}
+
 /* Rows, read as --help shows them: --name VALUE, where it goes, what it may be, what it is. */
 static inline dq_opt dq_opt_heading(const char *text)
 {

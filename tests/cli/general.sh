@@ -27,6 +27,8 @@ if OMP_DISPLAY_ENV=VERBOSE "$dq" --version 2>&1 | grep -q GOMP_SPINCOUNT; then
     waits "'77'" GOMP_SPINCOUNT=77
     waits "'0'" OMP_WAIT_POLICY=passive
 fi
+"$dq" help --markdown >commands.md
+cmp -s commands.md "$repo/docs/commands.md" || complain "docs/commands.md is not what dq help --markdown prints"
 # every command that dq --help lists, and those that the help of a group does
 listed='s/^  \([a-z][a-z ]*[a-z]\)  .*/\1/p'
 "$dq" --help | sed -n "$listed" >top

@@ -1,0 +1,157 @@
+/* help: see help.h. Text is wrapped at 100 columns; Markdown is left to its reader.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/cli/help.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool markdown; /* of the process, as stdout is */
+
+void dq_help_markdown(void)
+{
+    markdown = true;
+}
+
+/* ---- Text ---- */
+
+/* Text in lines of at most 100 columns after an indent; '\n' starts a new line. */
+static void print_wrapped(const char *text, int indent, int at)
+{
+    bool space = false; /* one is due before the next word, if that stays on the line */
+    while (*text) {
+        size_t word = strcspn(text, " \n");
+        if (at + space + (int)word > 100 && at > indent) {
+            printf("\n%*s", indent, "");
+            at = indent;
+        } else if (space) {
+            putchar(' ');
+            at++;
+        }
+        printf("%.*s", (int)word, text);
+        at += (int)word;
+        text += word;
+        space = *text == ' ';
+        if (*text == '\n') {
+            printf("\n%*s", text[1] ? indent : 0, "");
+            at = indent;
+        }
+        if (*text) text++;
+    }
+    putchar('\n');
+}
+
+/* --name VALUE and what it is. */
+static void print_option(const dq_opt *o, const char *help)
+{
+    char left[64];
+    int n = o->letter ? snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name)
+                      : snprintf(left, sizeof left, "      --%s", o->name);
+    if (dq_opt_takes_value(o)) snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
+    printf("%-34s", left);
+    if (strlen(left) > 33) printf("\n%34s", "");
+    print_wrapped(help, 34, 34);
+}
+
+/* Options of `topic`, NULL: all, under their headings. False: there is no such topic. */
+static bool print_options(const dq_opt *opts, const char *topic)
+{
+    bool shown = !topic, found = !topic;
+    for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
+        if (!o->name && topic) shown = o->value && strcmp(o->value, topic) == 0;
+        if (!shown) continue;
+        if (o->name)
+            print_option(o, o->help);
+        else
+            printf("%s%s\n", topic && !found ? "" : "\n", o->help);
+        found = true;
+    }
+    return found;
+}
+
+static void print_all(const dq_opt *opts, const dq_usage *usage)
+{
+    printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
+    print_wrapped(usage->about, 0, 0);
+    print_options(opts, NULL);
+    printf("  -h, --help                      this text\n");
+    if (usage->examples) printf("\nexamples:\n%s", usage->examples);
+}
+
+static dq_status print_first(const dq_opt *opts, const dq_usage *usage, dq_err *err)
+{
+    printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
+    print_wrapped(usage->first_about, 0, 0);
+    for (const dq_opt_brief *b = usage->first; b->text; b++) {
+        const dq_opt *o = opts;
+        if (!b->name) {
+            printf("\n%s\n", b->text);
+            continue;
+        }
+        while (!dq_opt_is_end(o) && (!o->name || strcmp(o->name, b->name) != 0)) o++;
+        if (dq_opt_is_end(o)) return dq_fail(err, DQ_BUG, "help: there is no option --%s", b->name);
+        print_option(o, b->text);
+    }
+    printf("\nall of them, by topic: dq help %s TOPIC\n", usage->name);
+    for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
+        if (o->name || !o->value) continue;
+        size_t n = strcspn(o->help, ":("); /* a heading says more after these */
+        while (n > 0 && o->help[n - 1] == ' ') n--;
+        printf("  %-10s%.*s\n", o->value, (int)n, o->help);
+    }
+    printf("  %-10severy option, and how results are to be read\n", "all");
+    printf("\nexamples:\n%s", usage->first_examples);
+    return DQ_OK;
+}
+
+/* ---- Markdown ---- */
+
+/* A cell of a table: lines become one, and what would end the cell is escaped. */
+static void print_cell(const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '\n')
+            fputs("<br>", stdout);
+        else if (*text == '|' || *text == '<')
+            printf("\\%c", *text);
+        else
+            putchar(*text);
+    }
+}
+
+static void print_markdown(const dq_opt *opts, const dq_usage *usage)
+{
+    bool open = false;
+    printf("## dq %s\n\n```\ndq %s %s\n```\n\n%s\n", usage->name, usage->name, usage->synopsis,
+           usage->about);
+    for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
+        if (!o->name) {
+            printf("\n**%s**\n", o->help);
+            open = false;
+            continue;
+        }
+        if (!open) printf("\n| option | |\n|---|---|\n");
+        open = true;
+        printf("| `--%s%s%s`", o->name, dq_opt_takes_value(o) ? " " : "",
+               dq_opt_takes_value(o) ? o->value : "");
+        if (o->letter) printf(", `-%c`", o->letter);
+        printf(" | ");
+        print_cell(o->help);
+        printf(" |\n");
+    }
+    if (usage->examples) printf("\n```\n%s```\n", usage->examples);
+    putchar('\n');
+}
+
+dq_status dq_help_print(const dq_opt *opts, const dq_usage *usage, const char *topic, dq_err *err)
+{
+    if (markdown)
+        print_markdown(opts, usage);
+    else if (!topic && usage->first)
+        return print_first(opts, usage, err);
+    else if (!topic || strcmp(topic, "all") == 0)
+        print_all(opts, usage);
+    else if (!print_options(opts, topic))
+        return dq_fail(err, DQ_USAGE, "there is no topic \"%s\". See dq help %s.", topic,
+                       usage->name);
+    return DQ_OK;
+}
