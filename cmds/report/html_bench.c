@@ -143,8 +143,8 @@ static const work *work_of(const json_t *result)
 
 static dq_status check_result(const json_t *result, const char *where, dq_err *err)
 {
-    DQ_TRY(dq_html_check(result, "model", DQ_NEED_TEXT, where, err));
-    DQ_TRY(dq_html_check(result, "what", DQ_NEED_TEXT, where, err));
+    static const dq_html_members members[] = {{"", "model what", DQ_NEED_TEXT}, {0}};
+    DQ_TRY(dq_html_check_members(result, where, members, err));
     const work *w = work_of(result);
     if (!w)
         return dq_fail(err, DQ_DAMAGED,
@@ -153,8 +153,8 @@ static dq_status check_result(const json_t *result, const char *where, dq_err *e
                        where, dq_html_text(result, "what"));
     const char *const number[] = {w->x, w->seconds, w->each};
     for (int i = 0; i < 3; i++) {
-        if (number[i] && *number[i])
-            DQ_TRY(dq_html_check(result, number[i], DQ_NEED_NUMBER, where, err));
+        const dq_html_members one[] = {{"", number[i], DQ_NEED_NUMBER}, {0}};
+        if (number[i] && *number[i]) DQ_TRY(dq_html_check_members(result, where, one, err));
     }
     return DQ_OK;
 }

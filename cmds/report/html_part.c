@@ -108,6 +108,53 @@ dq_status dq_html_check(const json_t *object, const char *key, dq_html_need need
                    x ? "of another type" : "missing", words[need]);
 }
 
+static dq_status check_members(const json_t *object, const char *where, const dq_html_members *m,
+                               dq_err *err)
+{
+    char key[64];
+    for (const char *name = m->names; *name;) {
+        const size_t n = strcspn(name, " ");
+        snprintf(key, sizeof key, "%.*s", (int)n, name);
+        DQ_TRY(dq_html_check(object, key, m->need, where, err));
+        name += n + (name[n] == ' ');
+    }
+    return DQ_OK;
+}
+
+/* Of every object at the end of `path`. */
+static dq_status check_path(const json_t *object, const char *path, const char *where,
+                            const dq_html_members *m, dq_err *err)
+{
+    const size_t n = strcspn(path, ".");
+    const bool each = n > 2 && path[n - 1] == ']';
+    char key[64], inside[160];
+    size_t i;
+    const json_t *x;
+    if (!*path) return check_members(object, where, m, err);
+    const char *rest = path + n + (path[n] == '.');
+    snprintf(key, sizeof key, "%.*s", (int)(each ? n - 2 : n), path);
+    x = json_object_get(object, key);
+    if (!each) {
+        snprintf(inside, sizeof inside, "%s.%s", where, key);
+        return check_path(x, rest, inside, m, err);
+    }
+    const json_t *list = x;
+    json_array_foreach(list, i, x)
+    {
+        snprintf(inside, sizeof inside, "%s.%s[%zu]", where, key, i);
+        DQ_TRY(check_path(x, rest, inside, m, err));
+    }
+    return DQ_OK;
+}
+
+dq_status dq_html_check_members(const json_t *object, const char *where,
+                                const dq_html_members *table, dq_err *err)
+{
+    for (const dq_html_members *m = table; m->path; m++)
+        DQ_TRY(check_path(object, m->path, where, m, err));
+    return DQ_OK;
+}
+
 double dq_html_real(const json_t *object, const char *key)
 {
     const json_t *x = json_object_get(object, key);

@@ -39,8 +39,8 @@ dq_status dq_html_in(const dq_report_input *in, dq_err *err);
 typedef dq_status dq_html_check_result(const json_t *result, const char *where, dq_err *err);
 dq_status dq_html_items(dq_html *h, const char *key, dq_html_check_result *check, dq_err *err);
 
-/* What a section cannot do without. DQ_DAMAGED: object[key] is missing, or of another type. `where`
- * says which object it is: "results[3]". */
+/* What a section cannot do without: members of the objects at `path` from a result, "" itself, "layers[].hidden_states" that
+ * of each element of the list. A table ends with {0}. */
 typedef enum dq_html_need {
     DQ_NEED_TEXT,
     DQ_NEED_OBJECT,
@@ -50,6 +50,14 @@ typedef enum dq_html_need {
     DQ_NEED_NUMBER_OR_NULL,
     DQ_NEED_BOOL
 } dq_html_need;
+typedef struct dq_html_members {
+    const char *path;
+    const char *names; /* with spaces between */
+    dq_html_need need;
+} dq_html_members;
+/* DQ_DAMAGED: a member is missing, or of another type. `where` says which object it is: "results[3]". */
+dq_status dq_html_check_members(const json_t *object, const char *where,
+                                const dq_html_members *table, dq_err *err);
 dq_status dq_html_check(const json_t *object, const char *key, dq_html_need need, const char *where,
                         dq_err *err);
 

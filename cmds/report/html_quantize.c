@@ -15,25 +15,15 @@ enum { WIDE = 460, HIGH = 290, ROLES = 16, WORST = 10 };
 
 static dq_status check_result(const json_t *result, const char *where, dq_err *err)
 {
-    static const char *const counts[] = {"tensors",        "packed",       "params",
-                                         "packed_params",  "weight_bytes", "file_bytes",
-                                         "bits_per_weight"};
-    static const char *const numbers[] = {"bits", "rows", "cols", "bytes", "bits_per_weight"};
-    const json_t *row;
-    size_t i;
-    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
-        DQ_TRY(dq_html_check(result, counts[k], DQ_NEED_NUMBER, where, err));
-    DQ_TRY(dq_html_check(result, "rows", DQ_NEED_LIST, where, err));
-    json_array_foreach(json_object_get(result, "rows"), i, row)
-    {
-        char inside[60];
-        snprintf(inside, sizeof inside, "%s.rows[%zu]", where, i);
-        DQ_TRY(dq_html_check(row, "name", DQ_NEED_TEXT, inside, err));
-        for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
-            DQ_TRY(dq_html_check(row, numbers[k], DQ_NEED_NUMBER, inside, err));
-        DQ_TRY(dq_html_check(row, "sqnr_db", DQ_NEED_NUMBER_OR_NULL, inside, err));
-    }
-    return DQ_OK;
+    static const dq_html_members members[] = {
+        {"", "tensors packed params packed_params weight_bytes file_bytes bits_per_weight",
+         DQ_NEED_NUMBER},
+        {"", "rows", DQ_NEED_LIST},
+        {"rows[]", "name", DQ_NEED_TEXT},
+        {"rows[]", "bits rows cols bytes bits_per_weight", DQ_NEED_NUMBER},
+        {"rows[]", "sqnr_db", DQ_NEED_NUMBER_OR_NULL},
+        {0}};
+    return dq_html_check_members(result, where, members, err);
 }
 
 dq_status dq_html_quantize_read(dq_html *h, dq_err *err)

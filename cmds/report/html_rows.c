@@ -184,12 +184,12 @@ static dq_status read_kv(dq_html_row *r, const json_t *kv, dq_arena *a, dq_err *
 
 static dq_status read_row(dq_html *h, dq_html_row *r, const json_t *j, dq_err *err)
 {
+    static const dq_html_members members[] = {
+        {"", "model task", DQ_NEED_TEXT}, {"", "metrics", DQ_NEED_OBJECT}, {0}};
     char where[40];
     double bits = dq_html_real(j, "logit_bits");
     snprintf(where, sizeof where, "results[%d]", (int)(r - h->row));
-    DQ_TRY(dq_html_check(j, "model", DQ_NEED_TEXT, where, err));
-    DQ_TRY(dq_html_check(j, "task", DQ_NEED_TEXT, where, err));
-    DQ_TRY(dq_html_check(j, "metrics", DQ_NEED_OBJECT, where, err));
+    DQ_TRY(dq_html_check_members(j, where, members, err));
     r->j = j;
     r->metrics = json_object_get(j, "metrics");
     r->model = dq_html_text(j, "model");

@@ -14,41 +14,35 @@ static const char *const ranks[RANKS] = {"top1", "top2", "top3", "top10", "top10
 
 /* ----- reading ----- */
 
-static dq_status check_values(const json_t *object, const char *where, dq_err *err)
-{
-    static const char *const more[] = {"rms", "kurtosis0"};
-    for (int v = 0; v < VALUES; v++) {
-        char inside[80];
-        const json_t *x = json_object_get(object, values[v]);
-        snprintf(inside, sizeof inside, "%s.%s", where, values[v]);
-        DQ_TRY(dq_html_check(object, values[v], DQ_NEED_OBJECT, where, err));
-        DQ_TRY(dq_html_check(x, "n", DQ_NEED_NUMBER, inside, err));
-        for (int k = 0; k < RANKS; k++)
-            DQ_TRY(dq_html_check(x, ranks[k], DQ_NEED_NUMBER_OR_NULL, inside, err));
-        for (int k = 0; k < 2; k++)
-            DQ_TRY(dq_html_check(x, more[k], DQ_NEED_NUMBER_OR_NULL, inside, err));
-    }
-    return DQ_OK;
-}
-
 static dq_status check_result(const json_t *result, const char *where, dq_err *err)
 {
+#define VALUES_AT(path)                                                                            \
+    {path, "n", DQ_NEED_NUMBER},                                                                   \
+    {                                                                                              \
+        path, "top1 top2 top3 top10 top100 median rms kurtosis0", DQ_NEED_NUMBER_OR_NULL           \
+    }
+    static const dq_html_members members[] = {
+        {"", "model", DQ_NEED_TEXT},
+        {"", "table5", DQ_NEED_OBJECT},
+        {"table5", "attention_logits hidden_states", DQ_NEED_OBJECT},
+        VALUES_AT("table5.attention_logits"),
+        VALUES_AT("table5.hidden_states"),
+        {"", "layers", DQ_NEED_LIST},
+        {"layers[]", "layer", DQ_NEED_NUMBER},
+        {"layers[]", "attention_logits hidden_states", DQ_NEED_OBJECT},
+        VALUES_AT("layers[].attention_logits"),
+        VALUES_AT("layers[].hidden_states"),
+        {0}};
     const json_t *layer;
     size_t i;
-    char inside[60];
-    DQ_TRY(dq_html_check(result, "model", DQ_NEED_TEXT, where, err));
-    DQ_TRY(dq_html_check(result, "table5", DQ_NEED_OBJECT, where, err));
-    DQ_TRY(dq_html_check(result, "layers", DQ_NEED_LIST, where, err));
-    snprintf(inside, sizeof inside, "%s.table5", where);
-    DQ_TRY(check_values(json_object_get(result, "table5"), inside, err));
+    DQ_TRY(dq_html_check_members(result, where, members, err));
     json_array_foreach(json_object_get(result, "layers"), i, layer)
     {
-        snprintf(inside, sizeof inside, "%s.layers[%zu]", where, i);
-        DQ_TRY(dq_html_check(layer, "layer", DQ_NEED_NUMBER, inside, err));
-        if (!(dq_html_real(layer, "layer") >= 0 && dq_html_real(layer, "layer") < 100000))
-            return dq_fail(err, DQ_DAMAGED, "%s: \"layer\" is %g (expected a number from 0 up)",
-                           inside, dq_html_real(layer, "layer"));
-        DQ_TRY(check_values(layer, inside, err));
+        const double number = dq_html_real(layer, "layer");
+        if (!(number >= 0 && number < 100000))
+            return dq_fail(err, DQ_DAMAGED,
+                           "%s.layers[%zu]: \"layer\" is %g (expected a number from 0 up)", where,
+                           i, number);
     }
     return DQ_OK;
 }

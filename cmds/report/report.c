@@ -84,9 +84,10 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
 static dq_status check_results(const json_t *document, size_t *results, size_t *tensors,
                                dq_err *err)
 {
+    static const dq_html_members members[] = {{"", "results", DQ_NEED_LIST}, {0}};
     const json_t *result;
     size_t i;
-    DQ_TRY(dq_html_check(document, "results", DQ_NEED_LIST, "the document", err));
+    DQ_TRY(dq_html_check_members(document, "the document", members, err));
     json_array_foreach(json_object_get(document, "results"), i, result)
     {
         ++*results;
