@@ -135,7 +135,7 @@ static const struct {
     {"{'schema':'dq-bench/1','results':[{'model':'m'}]}", "results[0]: \"what\" is missing",
      DQ_DAMAGED},
     {"{'schema':'dq-bench/1','results':[{'model':'m','what':'nothing'}]}",
-     "results[0]: \"what\" is \"nothing\" (expected prefill, attention, generate, decode, policies "
+     "results[0]: \"what\" is \"nothing\" (expected prefill, attention, generate, decode, evict "
      "or items)",
      DQ_DAMAGED},
     {"{'schema':'dq-bench/1','results':[{'model':'m','what':'prefill','tokens':8}]}",
