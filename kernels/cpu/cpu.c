@@ -179,7 +179,6 @@ dq_status dq_cpu_open(dq_backend *b, dq_err *err)
     b->state = cpu;
     b->ops = &dq_ops_cpu;
     cpu->simd = level->simd;
-    cpu->int8_dots = level->int8_dots;
     cpu->pages = level->pages;
     cpu->peak = level->peak;
     cpu->blocks = level->blocked;

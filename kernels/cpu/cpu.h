@@ -23,7 +23,6 @@ typedef struct dq_cpu_dense dq_cpu_dense;     /* cpu_dense.c */
 /* b->state. */
 typedef struct dq_cpu {
     const dq_simd *simd;
-    dq_simd_int8_dots_fn *int8_dots;
     const dq_simd_pages *pages;
     const dq_simd_peak *peak;
     const dq_simd_blocked *blocks;
@@ -81,12 +80,9 @@ void dq_cpu_peak_read(dq_backend *b, const void *p, size_t bytes);
 void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num);
 const char *dq_cpu_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_num num);
-/* cpu_int8.c. One run of activations in 8 bits: scale absmax/127 (NaN where x is not finite), code
+/* cpu_blocked_matmul.c. One run of activations in 8 bits: scale absmax/127 (NaN where x is not finite), code
  * rint(x/scale). Returns the sum of the codes. */
 int32_t dq_cpu_round8(const dq_simd *simd, int8_t *code, float *scale, const float *x, int64_t n);
-/* w is packed. */
-void dq_cpu_matmul_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
-                        const float *bias);
 void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
                     const dq_weight *head, const int32_t *target, dq_num num);
 int64_t dq_cpu_logit_bytes(int64_t rows, int64_t vocab);

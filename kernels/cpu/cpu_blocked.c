@@ -51,6 +51,13 @@ static int64_t used_bytes(const dq_simd_blocked_weight *d)
     return codes + (d->own_zeros ? padded(d->groups * ROWS, DQ_BLOCKED_ZEROS) : 0);
 }
 
+/* Whether a group begins within a chunk of the codes as they are stored. */
+static bool is_odd(const dq_weight *w)
+{
+    return w->group_size % COLS != 0 && w->group_size < w->cols;
+}
+
+/* A chunk holds columns of one group: its last one may have fewer than COLS. */
 dq_simd_blocked_weight dq_cpu_blocked_shape(const dq_weight *w)
 {
     dq_simd_blocked_weight d = {.bits = w->bits,
@@ -59,9 +66,10 @@ dq_simd_blocked_weight dq_cpu_blocked_shape(const dq_weight *w)
                                 .own_zeros = w->zero != NULL,
                                 .rows = w->rows,
                                 .cols = w->cols,
-                                .chunks = padded(w->cols, COLS) / COLS,
                                 .groups = dq_quant_groups(w->cols, w->group_size)};
-    d.group = d.groups == 1 ? d.chunks : w->group_size / COLS;
+    const int64_t last = w->cols - (d.groups - 1) * w->group_size;
+    d.group = padded(d.groups == 1 ? w->cols : w->group_size, COLS) / COLS;
+    d.chunks = (d.groups - 1) * d.group + padded(last, COLS) / COLS;
     d.scales = ROWS * (d.scale_f16 ? 2 : 4);
     d.bytes = padded(used_bytes(&d), 64);
     return d;
@@ -121,18 +129,53 @@ static void put_chunks(const dq_simd *simd, uint8_t *block, const dq_simd_blocke
     }
 }
 
+/* Where groups are odd: rows with every group filled up to whole chunks, and one row before and after that. */
+static int64_t repacked_bytes(const dq_simd_blocked_weight *d)
+{
+    return ROWS * d->chunks * d->bits * 4 + 2 * d->chunks * COLS;
+}
+
+int64_t dq_cpu_blocked_scratch(const dq_weight *w, const dq_simd_blocked_weight *d)
+{
+    return d->bytes + (is_odd(w) ? repacked_bytes(d) : 0);
+}
+
+/* Rows of w from `first` on into to[rows][chunks * bits * 4]. */
+static void repack(uint8_t *to, const dq_weight *w, const dq_simd_blocked_weight *d, int64_t first,
+                   int64_t rows)
+{
+    const int64_t bytes = d->chunks * d->bits * 4, cols = d->chunks * COLS;
+    int8_t *stored = (int8_t *)(to + ROWS * bytes), *filled = stored + cols;
+    memset(filled, -(1 << (d->bits - 1)), (size_t)cols); /* as unsigned codes: zeros */
+    for (int64_t j = 0; j < rows; j++) {
+        const int64_t at = (first + j) * (int64_t)dq_quant_row_bytes(w->cols, w->bits);
+        dq_quant_unpack_row(stored, (const uint8_t *)w->data + at, w->cols, w->bits);
+        for (int64_t g = 0; g < d->groups; g++) {
+            const int64_t k = g * w->group_size, left = w->cols - k;
+            memcpy(filled + g * d->group * COLS, stored + k,
+                   (size_t)(left < w->group_size ? left : w->group_size));
+        }
+        dq_quant_pack_row(to + j * bytes, filled, cols, d->bits);
+    }
+}
+
 static void lay_out_codes(const dq_simd *simd, uint8_t *block, const dq_weight *w,
                           const dq_simd_blocked_weight *d, int64_t first, int64_t rows)
 {
     _Alignas(64) uint8_t words[RUN_WORDS * LINE];
-    const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, w->bits);
-    const int over = (int)(w->cols * w->bits % 32);
-    const word_run r = {.simd = simd,
-                        .row = (const uint8_t *)w->data + first * bytes,
-                        .bytes = bytes,
-                        .rows = rows,
-                        .used = (w->cols * w->bits + 31) / 32,
-                        .mask = over ? (1u << over) - 1 : UINT32_MAX};
+    const int64_t cols = is_odd(w) ? d->chunks * COLS : w->cols;
+    const int64_t bytes = (int64_t)dq_quant_row_bytes(cols, w->bits);
+    const int over = (int)(cols * w->bits % 32);
+    word_run r = {.simd = simd,
+                  .row = (const uint8_t *)w->data + first * bytes,
+                  .bytes = bytes,
+                  .rows = rows,
+                  .used = (cols * w->bits + 31) / 32,
+                  .mask = over ? (1u << over) - 1 : UINT32_MAX};
+    if (is_odd(w)) {
+        repack(block + d->bytes, w, d, first, rows);
+        r.row = block + d->bytes;
+    }
     for (int64_t c = 0; c < d->chunks; c += RUN) {
         const int64_t n = d->chunks - c < RUN ? d->chunks - c : RUN;
         fetch_words(words, &r, c * w->bits, n * w->bits);

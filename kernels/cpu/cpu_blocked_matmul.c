@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu_blocked.h"
 
+#include <math.h>
 #include <omp.h>
 #include <string.h>
 
@@ -47,9 +48,34 @@ static int task_run(const dq_backend *b, int64_t tasks, bool once)
     return n > 0 ? (int)n : 1;
 }
 
-static dq_simd_blocks blocks_of(const dq_simd_blocked_weight *w, const task *t)
+/* A weight, and what products read of it: its layout, or (data is NULL) blocks that are laid out when they are needed, in a
+ * thread's scratch. */
+typedef struct operand {
+    const dq_weight *w;
+    dq_simd_blocked_weight d;
+} operand;
+
+static operand operand_of(dq_backend *b, const dq_weight *w)
 {
-    return (dq_simd_blocks){w->data + t->first * w->bytes, t->step * w->bytes, t->n};
+    const dq_simd_blocked_weight *kept = dq_cpu_blocked_of(b, w);
+    return (operand){w, kept ? *kept : dq_cpu_blocked_shape(w)};
+}
+
+/* Scratch of a thread for that, and for `bytes` before. */
+static bool reserve(dq_backend *b, const operand *o, int64_t bytes)
+{
+    const int64_t own = o->d.data ? 0 : dq_cpu_blocked_scratch(o->w, &o->d);
+    return dq_cpu_reserve(b, (size_t)(own > bytes ? own : bytes));
+}
+
+/* Without a layout, a task has one block. */
+static dq_simd_blocks blocks_of(const dq_cpu *cpu, const operand *o, const task *t)
+{
+    const dq_simd_blocked_weight *d = &o->d;
+    if (d->data) return (dq_simd_blocks){d->data + t->first * d->bytes, t->step * d->bytes, t->n};
+    uint8_t *scratch = cpu->block[omp_get_thread_num()];
+    dq_cpu_blocked_lay_out(cpu->simd, scratch, o->w, d, t->first);
+    return (dq_simd_blocks){.at = scratch, .n = 1};
 }
 
 /* dst[m] from y[m][blocks], plus bias. */
@@ -109,20 +135,51 @@ static void put_four(int8_t *to, const int8_t *from, bool words)
     }
 }
 
-/* Rounds rows first .. first + m into their tile; line[padded]; sums are taken `times`. */
+/* Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, without a call. */
+static int32_t encode(int8_t *code, const float *x, int64_t n, float scale)
+{
+    const float magic = 12582912.0f;
+    int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        const float q = x[i] / scale + magic - magic;
+        const int32_t c = (int32_t)q;
+        code[i] = (int8_t)c;
+        sum += c;
+    }
+    return sum;
+}
+
+int32_t dq_cpu_round8(const dq_simd *simd, int8_t *code, float *scale, const float *x, int64_t n)
+{
+    const float max = simd->absmax(x, n);
+    *scale = isfinite(max) ? max / 127.0f : NAN; /* shows in every result of the row */
+    if (*scale > 0) return encode(code, x, n, *scale);
+    memset(code, 0, (size_t)n);
+    return 0;
+}
+
+/* Rounds row i of the m of a tile into line[padded], where groups begin as they do in the layout; sums are taken `times`. */
+static void round_row(const dq_simd *simd, const activations *a, int8_t *line, const float *x,
+                      const operand *o, int32_t times, int64_t first, int i, int m)
+{
+    const int64_t size = o->w->group_size, width = o->d.group * COLS;
+    for (int64_t g = 0; g < a->groups; g++) {
+        const int64_t left = o->w->cols - g * size, n = left < size ? left : size;
+        const int64_t rest = a->padded - g * width, at = first * a->groups + g * m + i;
+        int8_t *code = line + g * width;
+        const int32_t sum = dq_cpu_round8(simd, code, &a->scale[at], x + g * size, n);
+        memset(code + n, 0, (size_t)((rest < width ? rest : width) - n));
+        a->sum[at] = (int32_t)((uint32_t)times * (uint32_t)sum); /* as vectors do */
+    }
+}
+
+/* Rounds rows first .. first + m into their tile. */
 static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, dq_mat src,
-                       int64_t group_size, int32_t times, int64_t first, int m)
+                       const operand *o, int32_t times, int64_t first, int m)
 {
     for (int i = 0; i < m; i++) {
-        const float *x = src.p + (first + i) * src.cols;
-        for (int64_t g = 0; g < a->groups; g++) {
-            const int64_t k = g * group_size, left = src.cols - k;
-            const int64_t at = first * a->groups + g * m + i;
-            const int64_t n = left < group_size ? left : group_size;
-            const int32_t sum = dq_cpu_round8(simd, line + k, &a->scale[at], x + k, n);
-            a->sum[at] = (int32_t)((uint32_t)times * (uint32_t)sum); /* as vectors do */
-        }
-        memset(line + src.cols, 0, (size_t)(a->padded - src.cols));
+        round_row(simd, a, line, src.p + (first + i) * src.cols, o, times, first, i, m);
         for (int64_t k0 = 0; k0 < a->padded; k0 += a->panel) {
             int8_t *code = codes_at(a, first, k0);
             for (int64_t k = 0; k < panel_cols(a, k0); k += 4)
@@ -137,32 +194,33 @@ static int int8_most(const dq_simd_blocked *blocks, int64_t rows)
     return rows > blocks->int8_rows ? blocks->int8_one : blocks->int8_rows;
 }
 
-static void run_int8(dq_backend *b, dq_mat dst, const activations *a,
-                     const dq_simd_blocked_weight *w, const float *bias)
+static void run_int8(dq_backend *b, dq_mat dst, const activations *a, const operand *o,
+                     const float *bias)
 {
     const dq_cpu *cpu = dq_cpu_of(b);
     const int most = int8_most(cpu->blocks, dst.rows);
-    const int64_t n_blocks = (w->rows + ROWS - 1) / ROWS;
-    const bool once = dst.rows <= most;
+    const int64_t n_blocks = (o->d.rows + ROWS - 1) / ROWS;
+    const bool once = o->d.data && dst.rows <= most;
     const int64_t tasks = n_tasks(b, n_blocks, once);
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic, task_run(b, tasks, once))
     for (int64_t i = 0; i < tasks; i++) {
         const task own = task_at(n_blocks, tasks, i);
+        const dq_simd_blocks blocks = blocks_of(cpu, o, &own);
         for (int64_t t = 0; t < n_tiles(dst.rows, most); t++) {
             const int64_t first = tile_at(dst.rows, most, t);
             const int m = (int)(tile_at(dst.rows, most, t + 1) - first);
             const dq_simd_blocked_rows rows = rows_at(a, first, m, 0, 0);
             float y[DQ_BLOCKED_INT8_MAX * DQ_BLOCKED_WIDE * ROWS];
-            cpu->blocks->int8(y, own.n * ROWS, w, blocks_of(w, &own), &rows, m);
+            cpu->blocks->int8(y, own.n * ROWS, &o->d, blocks, &rows, m);
             put(dst, first, &own, y, m, bias, cpu->simd);
         }
     }
 }
 
-/* Whether codes are unpacked once for many rows. */
-static bool is_unpacked(const dq_simd_blocked *blocks, int64_t rows)
+/* Whether codes of a layout are unpacked once for many rows. */
+static bool is_unpacked(const dq_simd_blocked *blocks, const operand *o, int64_t rows)
 {
-    return blocks->unpack && rows > blocks->int8_rows;
+    return o->d.data && blocks->unpack && rows > blocks->int8_rows;
 }
 
 /* A part of a product: one panel of activations, and rows of it whose codes stay in the second-level cache while all
@@ -247,35 +305,37 @@ static int64_t panel_of(const dq_simd_blocked_weight *w)
     return (chunks < w->chunks ? chunks : w->chunks) * COLS;
 }
 
-void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_simd_blocked_weight *w,
-                         int64_t group_size, const float *bias)
+void dq_cpu_blocked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
+                         const float *bias)
 {
+    const operand o = operand_of(b, w);
+    const dq_simd_blocked_weight *d = &o.d;
     const dq_cpu *cpu = dq_cpu_of(b);
     const int most = int8_most(cpu->blocks, src.rows);
-    const bool unpacked = is_unpacked(cpu->blocks, src.rows);
+    const bool unpacked = is_unpacked(cpu->blocks, &o, src.rows);
     activations a = {.rows = src.rows,
-                     .padded = w->chunks * COLS,
-                     .groups = w->groups,
-                     .panel = unpacked ? panel_of(w) : w->chunks * COLS,
-                     .words = !unpacked && w->bits == cpu->blocks->int8_words};
-    const int32_t zero = unpacked && w->bits == 8 ? w->zero - 128 : w->zero;
+                     .padded = d->chunks * COLS,
+                     .groups = d->groups,
+                     .panel = unpacked ? panel_of(d) : d->chunks * COLS,
+                     .words = !unpacked && d->bits == cpu->blocks->int8_words};
+    const int32_t zero = unpacked && d->bits == 8 ? d->zero - 128 : d->zero;
     const size_t codes = ((size_t)((src.rows * a.padded) << a.words) + 63) / 64 * 64;
     const size_t words = (size_t)(src.rows * a.groups);
     uint8_t *shared = dq_cpu_shared(b, codes + words * (sizeof(float) + sizeof(int32_t)));
-    if (!shared || !dq_cpu_reserve(b, (size_t)a.padded)) return;
+    if (!shared || !reserve(b, &o, a.padded)) return;
     a.code = (int8_t *)shared;
     a.scale = (float *)(void *)(shared + codes);
     a.sum = (int32_t *)(void *)(a.scale + words);
 #pragma omp parallel for num_threads(b->threads) schedule(static) if (src.rows > most)
     for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
         const int64_t first = tile_at(src.rows, most, t), end = tile_at(src.rows, most, t + 1);
-        round_tile(cpu->simd, &a, cpu->block[omp_get_thread_num()], src, group_size,
-                   w->own_zeros ? 1 : -zero, first, (int)(end - first));
+        round_tile(cpu->simd, &a, cpu->block[omp_get_thread_num()], src, &o,
+                   d->own_zeros ? 1 : -zero, first, (int)(end - first));
     }
     if (unpacked)
-        run_int8_unpacked(b, dst, &a, w, bias);
+        run_int8_unpacked(b, dst, &a, d, bias);
     else
-        run_int8(b, dst, &a, w, bias);
+        run_int8(b, dst, &a, &o, bias);
 }
 
 /* ------------------------------------------------------------------------------------------- f32 */
@@ -403,28 +463,20 @@ static int64_t panel_tiles(const dq_cpu *cpu, const digit_rows *a)
 static bool product(dq_backend *b, digit_rows *a, dq_mat dst, dq_mat src, const dq_weight *w,
                     const float *bias)
 {
-    const dq_simd_blocked_weight *kept = dq_cpu_blocked_of(b, w);
+    const operand o = operand_of(b, w);
+    const dq_simd_blocked_weight *d = &o.d;
     const dq_cpu *cpu = dq_cpu_of(b);
-    const dq_simd_blocked_weight d = kept ? *kept : dq_cpu_blocked_shape(w);
-    const int64_t n_blocks = (d.rows + ROWS - 1) / ROWS;
-    if (!make_digits(b, a, src, &d) || (!kept && !dq_cpu_reserve(b, (size_t)d.bytes))) return false;
+    const int64_t n_blocks = (d->rows + ROWS - 1) / ROWS;
+    if (!make_digits(b, a, src, d) || !reserve(b, &o, 0)) return false;
     const int64_t tiles = n_tiles(src.rows, cpu->blocks->f32_rows);
-    const int64_t each = kept ? panel_tiles(cpu, a) : tiles, panels = (tiles + each - 1) / each;
-    const bool once = kept && tiles == 1;
+    const int64_t each = d->data ? panel_tiles(cpu, a) : tiles, panels = (tiles + each - 1) / each;
+    const bool once = d->data && tiles == 1;
     const int64_t tasks = n_tasks(b, n_blocks, once);
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic, task_run(b, tasks, once))
     for (int64_t i = 0; i < tasks * panels; i++) {
         const task own = task_at(n_blocks, tasks, i % tasks);
         const int64_t first = i / tasks * each, end = tiles - first < each ? tiles : first + each;
-        dq_simd_blocks blocks = {.n = 1};
-        if (kept) {
-            blocks = blocks_of(&d, &own);
-        } else {
-            uint8_t *scratch = cpu->block[omp_get_thread_num()];
-            dq_cpu_blocked_lay_out(cpu->simd, scratch, w, &d, own.first);
-            blocks.at = scratch;
-        }
-        run_f32(cpu, dst, a, &d, &own, blocks, first, end, bias);
+        run_f32(cpu, dst, a, d, &own, blocks_of(cpu, &o, &own), first, end, bias);
     }
     return true;
 }

@@ -238,7 +238,7 @@ void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, co
     if (!can_run(b, dst, src, w, num) || src.rows == 0) return;
     const way to = way_of(w, num);
     if (to == WAY_INT8) {
-        dq_cpu_matmul_int8(b, dst, src, w, bias);
+        dq_cpu_blocked_int8(b, dst, src, w, bias);
         return;
     }
     if (to == WAY_NONE) {

@@ -114,17 +114,6 @@ extern const dq_simd dq_simd_avx2;
 extern const dq_simd dq_simd_avx512;
 #endif
 
-/* dots[i * DQ_INT8_COLS + j] = sum over kk < k of a[i*lda + kk] * w(j, kk), exact in 32 bits, with
- * w(j, kk) unsigned at w[kk / 4 * 4 * DQ_INT8_COLS + 4 * j + kk % 4]. k is a multiple of 4; w stands
- * on 64 bytes. */
-enum { DQ_INT8_COLS = 32 };
-typedef void dq_simd_int8_dots_fn(int32_t *dots, const int8_t *a, int64_t lda, const uint8_t *w,
-                                  int64_t m, int64_t k);
-dq_simd_int8_dots_fn dq_simd_int8_dots;
-#if defined(__x86_64__)
-dq_simd_int8_dots_fn dq_simd_int8_dots_vnni; /* AVX-512 with VNNI */
-#endif
-
 /* A packed weight laid out for products, once (cpu_blocked.c). A block is 32 rows: groups one after another, of each
  * its codes, chunk after chunk of 32 columns, and its scales [32 rows]; before every two groups their zero points
  * [2][32 rows] of a byte where groups have their own. Rows and columns that do not exist are zeros. Products read

@@ -12,7 +12,6 @@ typedef struct dq_cpu_level {
     const dq_simd *simd;            /* f32, and reading codes */
     const dq_simd_blocked *blocked; /* packed weights in their own layout */
     const dq_simd_pages *pages;     /* packed KV pages in integers */
-    dq_simd_int8_dots_fn *int8_dots;
     const dq_simd_peak *peak;
 } dq_cpu_level;
 

@@ -409,16 +409,20 @@ BLOCKED_INLINE void blocked_int8(float *y, int64_t ldy, const dq_simd_blocked_we
         blocked_int8_one(y, ldy, w, b.at, row, a, m, nv, bits);
 }
 
-/* CALL(bits) for the width of w, as a constant. */
-#define BLOCKED_BY_WIDTH(CALL)                                                                     \
-    switch (w->bits) {                                                                             \
-    case 2: CALL(2); break;                                                                        \
-    case 3: CALL(3); break;                                                                        \
-    case 4: CALL(4); break;                                                                        \
-    case 5: CALL(5); break;                                                                        \
-    case 6: CALL(6); break;                                                                        \
-    case 7: CALL(7); break;                                                                        \
-    default: CALL(8); break;                                                                       \
+/* F(M, bits) for every width. Each width has a function of its own, by a table: together in one they take several times as long
+ * to compile. */
+#define BLOCKED_WIDTHS(F, M) F(M, 2) F(M, 3) F(M, 4) F(M, 5) F(M, 6) F(M, 7) F(M, 8)
+enum { WIDTHS = 7, LEAST_WIDTH = 2 };
+
+/* int8 of M rows and nv vectors of a block, f32 the same. */
+#define INT8_ARGS                                                                                  \
+    float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks b,                      \
+        const dq_simd_blocked_rows *a
+#define INT8_FUNCTION(M, BITS)                                                                     \
+    static void int8_##M##_##BITS(INT8_ARGS)                                                       \
+    {                                                                                              \
+        blocked_int8(y, ldy, w, b, a, M, int8_vectors(M, BITS), BITS);                             \
     }
+#define INT8_NAME(M, BITS) int8_##M##_##BITS,
 
 #endif

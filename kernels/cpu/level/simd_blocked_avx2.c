@@ -201,78 +201,59 @@ VEC veci add_negative(veci sum, veci size, veci sign)
 #include "kernels/cpu/level/simd_blocked_digits.h"
 #include "kernels/cpu/level/simd_blocked_unpacked.h"
 
+BLOCKED_WIDTHS(UNPACK_FUNCTION, 1)
 static void unpack(uint8_t *to, const dq_simd_blocked_weight *w, const uint8_t *block,
-                   int64_t group, int64_t chunks){
-#define UNPACK(bits) unpack_block(to, w, block, group, chunks, bits)
-    BLOCKED_BY_WIDTH(UNPACK)}
-
-#define ROWS_UNPACKED(M)                                                                           \
-    static void unpacked_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,          \
-                                  const uint8_t *from, int64_t chunks,                             \
-                                  const dq_simd_blocked_rows *a, bool add)                         \
-    {                                                                                              \
-        BLOCKED_BY_WIDTH(UNPACKED_CALL_##M)                                                        \
-    }
-#define UNPACKED_CALL_2(bits) unpacked_int8(y, ldy, w, from, chunks, a, add, 2, 2, bits)
-#define UNPACKED_CALL_3(bits) unpacked_int8(y, ldy, w, from, chunks, a, add, 3, 2, bits)
-#define UNPACKED_CALL_4(bits) unpacked_int8(y, ldy, w, from, chunks, a, add, 4, 2, bits)
-ROWS_UNPACKED(2) ROWS_UNPACKED(3) ROWS_UNPACKED(4)
-
-    static void int8_unpacked(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
-                              const uint8_t *unpacked, int64_t chunks,
-                              const dq_simd_blocked_rows *a, int m, bool add)
+                   int64_t group, int64_t chunks)
 {
-    switch (m) {
-    case 2: unpacked_rows_2(y, ldy, w, unpacked, chunks, a, add); break;
-    case 3: unpacked_rows_3(y, ldy, w, unpacked, chunks, a, add); break;
-    default: unpacked_rows_4(y, ldy, w, unpacked, chunks, a, add); break;
-    }
+    static void (*const of[WIDTHS])(uint8_t *, const dq_simd_blocked_weight *, const uint8_t *,
+                                    int64_t, int64_t) = {BLOCKED_WIDTHS(UNPACK_NAME, 1)};
+    of[w->bits - LEAST_WIDTH](to, w, block, group, chunks);
 }
 
-#define ROWS_INT8(M)                                                                               \
-    static void int8_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,              \
-                              dq_simd_blocks b, const dq_simd_blocked_rows *a)                     \
-    {                                                                                              \
-        BLOCKED_BY_WIDTH(INT8_CALL_##M)                                                            \
-    }
-#define INT8_CALL_1(bits) blocked_int8(y, ldy, w, b, a, 1, int8_vectors(1, bits), bits)
-#define INT8_CALL_2(bits) blocked_int8(y, ldy, w, b, a, 2, int8_vectors(2, bits), bits)
-#define INT8_CALL_3(bits) blocked_int8(y, ldy, w, b, a, 3, int8_vectors(3, bits), bits)
-#define INT8_CALL_4(bits) blocked_int8(y, ldy, w, b, a, 4, int8_vectors(4, bits), bits)
-ROWS_INT8(1)
-ROWS_INT8(2)
-ROWS_INT8(3)
-ROWS_INT8(4)
+BLOCKED_WIDTHS(UNPACKED_FUNCTION, 2)
+BLOCKED_WIDTHS(UNPACKED_FUNCTION, 3)
+BLOCKED_WIDTHS(UNPACKED_FUNCTION, 4)
+static void (*const unpacked_of[3][WIDTHS])(UNPACKED_ARGS) = {
+    {BLOCKED_WIDTHS(UNPACKED_NAME, 2)},
+    {BLOCKED_WIDTHS(UNPACKED_NAME, 3)},
+    {BLOCKED_WIDTHS(UNPACKED_NAME, 4)},
+};
+
+static void int8_unpacked(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
+                          const uint8_t *unpacked, int64_t chunks, const dq_simd_blocked_rows *a,
+                          int m, bool add)
+{
+    unpacked_of[m - 2][w->bits - LEAST_WIDTH](y, ldy, w, unpacked, chunks, a, add);
+}
+
+BLOCKED_WIDTHS(INT8_FUNCTION, 1)
+BLOCKED_WIDTHS(INT8_FUNCTION, 2)
+BLOCKED_WIDTHS(INT8_FUNCTION, 3)
+BLOCKED_WIDTHS(INT8_FUNCTION, 4)
+static void (*const int8_of[4][WIDTHS])(INT8_ARGS) = {
+    {BLOCKED_WIDTHS(INT8_NAME, 1)},
+    {BLOCKED_WIDTHS(INT8_NAME, 2)},
+    {BLOCKED_WIDTHS(INT8_NAME, 3)},
+    {BLOCKED_WIDTHS(INT8_NAME, 4)},
+};
 
 static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks b,
                  const dq_simd_blocked_rows *a, int m)
 {
-    switch (m) {
-    case 1: int8_rows_1(y, ldy, w, b, a); break;
-    case 2: int8_rows_2(y, ldy, w, b, a); break;
-    case 3: int8_rows_3(y, ldy, w, b, a); break;
-    default: int8_rows_4(y, ldy, w, b, a); break;
-    }
+    int8_of[m - 1][w->bits - LEAST_WIDTH](y, ldy, w, b, a);
 }
 
-#define ROWS_F32(M)                                                                                \
-    static void f32_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,               \
-                             dq_simd_blocks b, const dq_simd_blocked_digits *a)                    \
-    {                                                                                              \
-        BLOCKED_BY_WIDTH(F32_CALL_##M)                                                             \
-    }
-#define F32_CALL_1(bits) blocked_f32(y, ldy, w, b, a, 1, int8_vectors(3, bits), bits)
-#define F32_CALL_2(bits) blocked_f32(y, ldy, w, b, a, 2, int8_vectors(6, bits), bits)
-ROWS_F32(1)
-ROWS_F32(2)
+BLOCKED_WIDTHS(F32_FUNCTION, 1)
+BLOCKED_WIDTHS(F32_FUNCTION, 2)
+static void (*const f32_of[2][WIDTHS])(F32_ARGS) = {
+    {BLOCKED_WIDTHS(F32_NAME, 1)},
+    {BLOCKED_WIDTHS(F32_NAME, 2)},
+};
 
 static void f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks b,
                 const dq_simd_blocked_digits *a, int m)
 {
-    if (m == 1)
-        f32_rows_1(y, ldy, w, b, a);
-    else
-        f32_rows_2(y, ldy, w, b, a);
+    f32_of[m - 1][w->bits - LEAST_WIDTH](y, ldy, w, b, a);
 }
 
 const dq_simd_blocked dq_simd_blocked_avx2 = {.int8_rows = 4,

@@ -306,4 +306,14 @@ BLOCKED_INLINE void blocked_f32(float *y, int64_t ldy, const dq_simd_blocked_wei
                             bits);
 }
 
+#define F32_ARGS                                                                                   \
+    float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks b,                      \
+        const dq_simd_blocked_digits *a
+#define F32_FUNCTION(M, BITS)                                                                      \
+    static void f32_##M##_##BITS(F32_ARGS)                                                         \
+    {                                                                                              \
+        blocked_f32(y, ldy, w, b, a, M, int8_vectors(3 * M, BITS), BITS);                          \
+    }
+#define F32_NAME(M, BITS) f32_##M##_##BITS,
+
 #endif

@@ -203,4 +203,21 @@ BLOCKED_INLINE void unpack_block(uint8_t *to, const dq_simd_blocked_weight *w, c
     }
 }
 
+#define UNPACK_FUNCTION(M, BITS)                                                                   \
+    static void unpack_##BITS(uint8_t *to, const dq_simd_blocked_weight *w, const uint8_t *block,  \
+                              int64_t group, int64_t chunks)                                       \
+    {                                                                                              \
+        unpack_block(to, w, block, group, chunks, BITS);                                           \
+    }
+#define UNPACK_NAME(M, BITS) unpack_##BITS,
+#define UNPACKED_ARGS                                                                              \
+    float *y, int64_t ldy, const dq_simd_blocked_weight *w, const uint8_t *from, int64_t chunks,   \
+        const dq_simd_blocked_rows *a, bool add
+#define UNPACKED_FUNCTION(M, BITS)                                                                 \
+    static void unpacked_##M##_##BITS(UNPACKED_ARGS)                                               \
+    {                                                                                              \
+        unpacked_int8(y, ldy, w, from, chunks, a, add, M, 2, BITS);                                \
+    }
+#define UNPACKED_NAME(M, BITS) unpacked_##M##_##BITS,
+
 #endif

@@ -129,68 +129,43 @@ VEC veci add_dots(veci sum, veci u, const int8_t *x, int64_t i, int bits)
 
 /* two vectors each: sums of eight rows stay in registers, sums and totals of five */
 enum { INT8_ONE = 5 };
+#define int8_vectors(m, bits) 2
 
 #include "kernels/cpu/level/simd_blocked_digits.h"
 
-#define ROWS_INT8(M)                                                                               \
-    static void int8_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,              \
-                              dq_simd_blocks b, const dq_simd_blocked_rows *a)                     \
-    {                                                                                              \
-        BLOCKED_BY_WIDTH(INT8_CALL_##M)                                                            \
-    }
-#define INT8_CALL_1(bits) blocked_int8(y, ldy, w, b, a, 1, 2, bits)
-#define INT8_CALL_2(bits) blocked_int8(y, ldy, w, b, a, 2, 2, bits)
-#define INT8_CALL_3(bits) blocked_int8(y, ldy, w, b, a, 3, 2, bits)
-#define INT8_CALL_4(bits) blocked_int8(y, ldy, w, b, a, 4, 2, bits)
-#define INT8_CALL_5(bits) blocked_int8(y, ldy, w, b, a, 5, 2, bits)
-#define INT8_CALL_6(bits) blocked_int8(y, ldy, w, b, a, 6, 2, bits)
-#define INT8_CALL_7(bits) blocked_int8(y, ldy, w, b, a, 7, 2, bits)
-#define INT8_CALL_8(bits) blocked_int8(y, ldy, w, b, a, 8, 2, bits)
-ROWS_INT8(1)
-ROWS_INT8(2)
-ROWS_INT8(3)
-ROWS_INT8(4)
-ROWS_INT8(5)
-ROWS_INT8(6)
-ROWS_INT8(7)
-ROWS_INT8(8)
+BLOCKED_WIDTHS(INT8_FUNCTION, 1)
+BLOCKED_WIDTHS(INT8_FUNCTION, 2)
+BLOCKED_WIDTHS(INT8_FUNCTION, 3)
+BLOCKED_WIDTHS(INT8_FUNCTION, 4)
+BLOCKED_WIDTHS(INT8_FUNCTION, 5)
+BLOCKED_WIDTHS(INT8_FUNCTION, 6)
+BLOCKED_WIDTHS(INT8_FUNCTION, 7)
+BLOCKED_WIDTHS(INT8_FUNCTION, 8)
+static void (*const int8_of[8][WIDTHS])(INT8_ARGS) = {
+    {BLOCKED_WIDTHS(INT8_NAME, 1)}, {BLOCKED_WIDTHS(INT8_NAME, 2)}, {BLOCKED_WIDTHS(INT8_NAME, 3)},
+    {BLOCKED_WIDTHS(INT8_NAME, 4)}, {BLOCKED_WIDTHS(INT8_NAME, 5)}, {BLOCKED_WIDTHS(INT8_NAME, 6)},
+    {BLOCKED_WIDTHS(INT8_NAME, 7)}, {BLOCKED_WIDTHS(INT8_NAME, 8)},
+};
 
 static void int8(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks b,
                  const dq_simd_blocked_rows *a, int m)
 {
-    switch (m) {
-    case 1: int8_rows_1(y, ldy, w, b, a); break;
-    case 2: int8_rows_2(y, ldy, w, b, a); break;
-    case 3: int8_rows_3(y, ldy, w, b, a); break;
-    case 4: int8_rows_4(y, ldy, w, b, a); break;
-    case 5: int8_rows_5(y, ldy, w, b, a); break;
-    case 6: int8_rows_6(y, ldy, w, b, a); break;
-    case 7: int8_rows_7(y, ldy, w, b, a); break;
-    default: int8_rows_8(y, ldy, w, b, a); break;
-    }
+    int8_of[m - 1][w->bits - LEAST_WIDTH](y, ldy, w, b, a);
 }
 
-#define ROWS_F32(M)                                                                                \
-    static void f32_rows_##M(float *y, int64_t ldy, const dq_simd_blocked_weight *w,               \
-                             dq_simd_blocks b, const dq_simd_blocked_digits *a)                    \
-    {                                                                                              \
-        BLOCKED_BY_WIDTH(F32_CALL_##M)                                                             \
-    }
-#define F32_CALL_1(bits) blocked_f32(y, ldy, w, b, a, 1, 2, bits)
-#define F32_CALL_2(bits) blocked_f32(y, ldy, w, b, a, 2, 2, bits)
-#define F32_CALL_3(bits) blocked_f32(y, ldy, w, b, a, 3, 2, bits)
-ROWS_F32(1)
-ROWS_F32(2)
-ROWS_F32(3)
+BLOCKED_WIDTHS(F32_FUNCTION, 1)
+BLOCKED_WIDTHS(F32_FUNCTION, 2)
+BLOCKED_WIDTHS(F32_FUNCTION, 3)
+static void (*const f32_of[3][WIDTHS])(F32_ARGS) = {
+    {BLOCKED_WIDTHS(F32_NAME, 1)},
+    {BLOCKED_WIDTHS(F32_NAME, 2)},
+    {BLOCKED_WIDTHS(F32_NAME, 3)},
+};
 
 static void f32(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks b,
                 const dq_simd_blocked_digits *a, int m)
 {
-    switch (m) {
-    case 1: f32_rows_1(y, ldy, w, b, a); break;
-    case 2: f32_rows_2(y, ldy, w, b, a); break;
-    default: f32_rows_3(y, ldy, w, b, a); break;
-    }
+    f32_of[m - 1][w->bits - LEAST_WIDTH](y, ldy, w, b, a);
 }
 
 const dq_simd_blocked dq_simd_blocked_vnni = {.int8_rows = 8,
