@@ -26,7 +26,7 @@ cmds/report/                            dq_html_     sections of one page
 cmds/stats/                             cmd_stats_   one command; src/stat has dq_stat_
 kernels/backends.h                      dq_backend_  opens what engine/backend.h uses
 kernels/cpu/                            dq_cpu_      one backend
-kernels/cpu/level/                      dq_simd_     the loops of simd.h, by instruction set
+kernels/cpu/isa/                        dq_simd_     the loops of simd.h, by instruction set
 kernels/cuda/device/fused_launch.h      dq_fused_    the launches of fused*.cu
 kernels/cuda/device/kv.h                dq_kv_       launches on pages
 kernels/cuda/device/ptx.cuh             dq_          instructions, named as the hardware names them

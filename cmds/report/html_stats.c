@@ -29,6 +29,8 @@ static dq_status check_result(const json_t *result, const char *where, dq_err *e
         VALUES_AT("table5.hidden_states"),
         {"", "layers", DQ_NEED_LIST},
         {"layers[]", "layer", DQ_NEED_NUMBER},
+        {0}};
+    static const dq_html_members of_layers[] = {
         {"layers[]", "attention_logits hidden_states", DQ_NEED_OBJECT},
         VALUES_AT("layers[].attention_logits"),
         VALUES_AT("layers[].hidden_states"),
@@ -44,7 +46,7 @@ static dq_status check_result(const json_t *result, const char *where, dq_err *e
                            "%s.layers[%zu]: \"layer\" is %g (expected a number from 0 up)", where,
                            i, number);
     }
-    return DQ_OK;
+    return dq_html_check_members(result, where, of_layers, err);
 }
 
 /* What was measured: texts and ids, which have no fingerprint as models have. */

@@ -2,16 +2,16 @@
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/cpu.h"
 #include "base/os.h"
-#include "kernels/cpu/cpu_attention.h"
-#include "kernels/cpu/cpu_blocked.h"
-#include "kernels/cpu/cpu_dense.h"
-#include "kernels/cpu/level/level.h"
+#include "kernels/cpu/attention/cpu_attention.h"
+#include "kernels/cpu/isa/isa.h"
+#include "kernels/cpu/linear/cpu_dense.h"
+#include "kernels/cpu/linear/cpu_prepacked.h"
 #include "tensor/weight_format.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Scratch of threads and products, and what a plain read is measured on: in large pages, as layouts of weights are, so that the read
+/* Scratch of threads and products, and what a plain read is measured on: in large pages, as packings of weights are, so that the read
  * is not of slower memory. */
 static void *new_block(dq_backend *b, size_t bytes)
 {
@@ -85,7 +85,7 @@ static void cpu_close(dq_backend *b)
     if (!cpu) return;
     for (int i = 0; cpu->block && i < b->threads; i++) dq_block_free(cpu->block[i]);
     dq_cpu_blocks_end(b);
-    dq_cpu_blocked_end(b);
+    dq_cpu_prepacked_end(b);
     dq_cpu_dense_end(b);
     dq_block_free(cpu->block);
     dq_block_free(cpu->shared);
@@ -96,7 +96,7 @@ static void cpu_close(dq_backend *b)
 
 static bool weight_acquire(dq_backend *b, const dq_weight *w)
 {
-    return dq_cpu_dense_takes(w) ? dq_cpu_dense_acquire(b, w) : dq_cpu_blocked_acquire(b, w);
+    return dq_cpu_dense_takes(w) ? dq_cpu_dense_acquire(b, w) : dq_cpu_prepacked_acquire(b, w);
 }
 
 static void weight_release(dq_backend *b, const dq_weight *w)
@@ -104,7 +104,7 @@ static void weight_release(dq_backend *b, const dq_weight *w)
     if (dq_cpu_dense_takes(w))
         dq_cpu_dense_release(b, w);
     else
-        dq_cpu_blocked_release(b, w);
+        dq_cpu_prepacked_release(b, w);
 }
 
 static dq_status cpu_can(const dq_need *need, dq_err *err)
@@ -173,15 +173,15 @@ const dq_ops dq_ops_cpu = {
 
 dq_status dq_cpu_open(dq_backend *b, dq_err *err)
 {
-    const dq_cpu_level *level = dq_cpu_level_of(dq_os_cpu_features(NULL));
+    const dq_cpu_isa *isa = dq_cpu_isa_of(dq_os_cpu_features(NULL));
     dq_cpu *cpu = dq_block_new(1, sizeof *cpu, err);
     if (!cpu) return err->code;
     b->state = cpu;
     b->ops = &dq_ops_cpu;
-    cpu->simd = level->simd;
-    cpu->pages = level->pages;
-    cpu->peak = level->peak;
-    cpu->blocks = level->blocked;
+    cpu->simd = isa->simd;
+    cpu->pages = isa->pages;
+    cpu->peak = isa->peak;
+    cpu->blocks = isa->prepacked;
     cpu->block = dq_block_new((size_t)b->threads, sizeof *cpu->block, err);
     if (!cpu->block) {
         cpu_close(b);

@@ -4,7 +4,7 @@
 #define DQ_CPU_H
 
 #include "engine/backend.h"
-#include "kernels/cpu/level/simd_peak.h"
+#include "kernels/cpu/isa/peak.h"
 #include "kernels/cpu/simd.h"
 
 /* cpu_blocks.c: blocks of one size. A cache has some of keys and of values each: whole pages, codes by width, sinks, and the
@@ -17,19 +17,19 @@ typedef struct dq_cpu_bin {
     int64_t capacity;   /* blocks in all chunks, in use or not */
     dq_cpu_chunk *open; /* those that have free blocks */
 } dq_cpu_bin;
-typedef struct dq_cpu_blocked dq_cpu_blocked; /* cpu_blocked.c */
-typedef struct dq_cpu_dense dq_cpu_dense;     /* cpu_dense.c */
+typedef struct dq_cpu_prepacked dq_cpu_prepacked; /* cpu_prepacked.c */
+typedef struct dq_cpu_dense dq_cpu_dense;         /* cpu_dense.c */
 
 /* b->state. */
 typedef struct dq_cpu {
     const dq_simd *simd;
     const dq_simd_pages *pages;
     const dq_simd_peak *peak;
-    const dq_simd_blocked *blocks;
-    dq_cpu_blocked *blocked; /* weights with a layout of their own, NULL: none */
-    dq_cpu_dense *dense;     /* dense weights that are acquired, NULL: none yet */
-    size_t block_bytes;      /* of each thread's block */
-    void **block;            /* [b->threads] scratch, 64-byte aligned */
+    const dq_simd_prepacked *blocks;
+    dq_cpu_prepacked *prepacked; /* weights that are kept prepacked, NULL: none */
+    dq_cpu_dense *dense;         /* dense weights that are acquired, NULL: none yet */
+    size_t block_bytes;          /* of each thread's block */
+    void **block;                /* [b->threads] scratch, 64-byte aligned */
     size_t shared_bytes;
     void *shared; /* scratch that all threads see */
     size_t operand_bytes;
@@ -51,8 +51,8 @@ bool dq_cpu_reserve(dq_backend *b, size_t bytes);
 /* One block for all threads, on the same terms. NULL with the sticky error set. */
 void *dq_cpu_shared(dq_backend *b, size_t bytes);
 /* Likewise, for the activations of a product, whose result may lie in what dq_cpu_shared gave. In f32 with packed weights
- * they are digits: of every row 3 bytes a column and 16 a piece of 32 to 128 columns, less than the 4 bytes of a float.
- * What layouts of weights may take (cpu_blocked.h) leaves this memory out: they leave it a quarter of what there is. */
+ * they are split integers: of every row 3 bytes a column and 16 a piece of 32 to 128 columns, less than the 4 bytes of a float.
+ * What packings of weights may take (cpu_prepacked.h) leaves this memory out: they leave it a quarter of what there is. */
 void *dq_cpu_operand(dq_backend *b, size_t bytes);
 
 /* The state for dq_backend_open: fills b->state, b->ops and b->device; b->threads is set. */
@@ -80,7 +80,7 @@ void dq_cpu_peak_read(dq_backend *b, const void *p, size_t bytes);
 void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num);
 const char *dq_cpu_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_num num);
-/* cpu_blocked_matmul.c. One run of activations in 8 bits: scale absmax/127 (NaN where x is not finite), code
+/* cpu_prepacked_matmul.c. One run of activations in 8 bits: scale absmax/127 (NaN where x is not finite), code
  * rint(x/scale). Returns the sum of the codes. */
 int32_t dq_cpu_round8(const dq_simd *simd, int8_t *code, float *scale, const float *x, int64_t n);
 void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,

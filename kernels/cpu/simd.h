@@ -1,4 +1,4 @@
-/* simd: the inner loops of the CPU backend, one table per instruction level. Private to kernels/cpu.
+/* simd: the inner loops of the CPU backend, one table per instruction set. Private to kernels/cpu.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SIMD_H
 #define DQ_SIMD_H
@@ -15,7 +15,7 @@ enum { DQ_CHAIN = 256 };
  *   comment names;
  * - `gemm` gives the same bits for a given element whatever m, n and the position in the tile are;
  *   AVX2 and AVX-512 agree bit for bit (fused chains), scalar rounds products too (plain a*b + c);
- * - every other function gives the same bits on all three levels. */
+ * - every other function gives the same bits on all three instruction sets. */
 typedef struct dq_simd {
     const char *name; /* "scalar", "AVX2", "AVX-512" */
 
@@ -33,11 +33,11 @@ typedef struct dq_simd {
     /* The sums of one call of gemm for each DQ_CHAIN of k, in order, bit for bit, with W[n][ldw] not transposed: s(i,j) =
      * sum A[i*lda + kk] * W[j*ldw + kk]. For few rows (best up to 8) of long rows of W that follow each other. 1 <= n <= 16;
      * 16 rows of W must be readable in their k columns. */
-    void (*thin)(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
-                 int64_t m, int64_t n, int64_t k, bool add);
+    void (*skinny)(float *c, int64_t ldc, const float *a, int64_t lda, const float *w, int64_t ldw,
+                   int64_t m, int64_t n, int64_t k, bool add);
     /* The same sums with W of bfloat16. n is a multiple of 16 (best of 32). */
-    void (*thin_bf16)(float *c, int64_t ldc, const float *a, int64_t lda, const uint16_t *w,
-                      int64_t ldw, int64_t m, int64_t n, int64_t k, bool add);
+    void (*skinny_bf16)(float *c, int64_t ldc, const float *a, int64_t lda, const uint16_t *w,
+                        int64_t ldw, int64_t m, int64_t n, int64_t k, bool add);
     /* dst[j*ldd + i] = src[i*lds + j], i < rows, j < cols. */
     void (*transpose)(float *dst, int64_t ldd, const float *src, int64_t lds, int64_t rows,
                       int64_t cols);
@@ -89,10 +89,10 @@ typedef struct dq_simd {
      * row_bytes bytes. first is a multiple of 32. */
     void (*codes)(float *dst, const uint8_t *row, int64_t row_bytes, int bits, int64_t first,
                   int64_t n, int zero, float scale);
-    /* Chunks of a block (dq_simd_blocked_weight) of fewer than 8 bits: to[chunks][bits][32 rows] of 32-bit words, lines,
+    /* Chunks of a block (dq_simd_prepacked_weight) of fewer than 8 bits: to[chunks][bits][32 rows] of 32-bit words, lines,
      * from words[chunks][bits][32 rows], the words of packed rows as they are stored. */
     void (*lines)(void *to, const void *words, int bits, int64_t chunks);
-    /* Codes of a KV page, packed as simd_kv.h says, times their scales: keys dst[channels][64], a line
+    /* Codes of a KV page, packed as kv_lines.h says, times their scales: keys dst[channels][64], a line
      * of 64 codes per channel, scale[runs of `group` channels][64]; values dst[tokens][cols], a line
      * of cols codes per token, scale[tokens][n_scales], the last scale to the end of the line. */
     void (*read_keys)(float *dst, const uint8_t *codes, int bits, int64_t channels, int64_t group,
@@ -114,7 +114,7 @@ extern const dq_simd dq_simd_avx2;
 extern const dq_simd dq_simd_avx512;
 #endif
 
-/* A packed weight laid out for products, once (cpu_blocked.c). A block is 32 rows: groups one after another, of each
+/* A packed weight as products read it, made once (cpu_prepacked.c). A block is 32 rows: groups one after another, of each
  * its codes, chunk after chunk of 32 columns, and its scales [32 rows]; before every two groups their zero points
  * [2][32 rows] of a byte where groups have their own. Rows and columns that do not exist are zeros. Products read
  * a block in the order of its addresses, which is what a processor foresees.
@@ -123,44 +123,44 @@ extern const dq_simd dq_simd_avx512;
  * a word each: each byte of a line has whole codes, 8 / bits of them, low bits first, for the steps in their order. The
  * steps for which there are no lines left (2 of 3 and of 6 bits, 3 of 5, 1 of 7) fill the high bits that are spare, one
  * step after the other, those of the first line first. */
-enum { DQ_BLOCKED_ROWS = 32, DQ_BLOCKED_COLS = 32 };
+enum { DQ_PREPACKED_ROWS = 32, DQ_PREPACKED_COLS = 32 };
 /* The most rows of activations that a table may take in one call, and blocks. */
 enum {
-    DQ_BLOCKED_INT8_MAX = 8,
-    DQ_BLOCKED_F32_MAX = 3,
-    DQ_BLOCKED_DOTS_MAX = 9,
-    DQ_BLOCKED_WIDE = 4
+    DQ_PREPACKED_INT8_MAX = 8,
+    DQ_PREPACKED_F32_MAX = 3,
+    DQ_PREPACKED_DOTS_MAX = 9,
+    DQ_PREPACKED_WIDE = 4
 };
 /* Chunks of a piece of columns at most; pieces begin where groups do. Sums of 128 * 255 * 128 * 257 fit 32 bits. Longer
- * ones are hardly faster, and an outlier makes the digits of all columns of its piece coarser. */
-enum { DQ_BLOCKED_PIECE = 4 };
-typedef struct dq_simd_blocked_weight {
+ * ones are hardly faster, and an outlier makes the parts of all columns of its piece coarser. */
+enum { DQ_PREPACKED_PIECE = 4 };
+typedef struct dq_simd_prepacked_weight {
     const uint8_t *data; /* [blocks][bytes], on 64 bytes */
     int bits, zero;      /* zero: of all groups, where they have none of their own */
     bool scale_f16, own_zeros;
     int64_t rows, cols, chunks; /* chunks of a row */
     int64_t groups, group;      /* group: chunks of a scale */
     int64_t scales, bytes;      /* scales: bytes of a group's; bytes: of a block */
-} dq_simd_blocked_weight;
+} dq_simd_prepacked_weight;
 
-enum { DQ_BLOCKED_ZEROS = 2 * DQ_BLOCKED_ROWS }; /* bytes of two groups' zero points */
+enum { DQ_PREPACKED_ZEROS = 2 * DQ_PREPACKED_ROWS }; /* bytes of two groups' zero points */
 
 /* Bytes from a block to the codes of a group. */
-static inline int64_t dq_simd_blocked_group(const dq_simd_blocked_weight *w, int64_t group)
+static inline int64_t dq_simd_prepacked_group(const dq_simd_prepacked_weight *w, int64_t group)
 {
-    const int64_t codes = w->group * w->bits * DQ_BLOCKED_ROWS * 4;
-    return group * (codes + w->scales) + (w->own_zeros ? (group / 2 + 1) * DQ_BLOCKED_ZEROS : 0);
+    const int64_t codes = w->group * w->bits * DQ_PREPACKED_ROWS * 4;
+    return group * (codes + w->scales) + (w->own_zeros ? (group / 2 + 1) * DQ_PREPACKED_ZEROS : 0);
 }
 
 /* Chunks of a block with every code in a byte of its own: of each group [chunks][8 steps] lines, then [32 rows] each of
  * scales in f32, zero points, negated, in 32 bits, and one line more. Codes of 8 bits, and their zero points, are less 128;
  * a step of them has two lines, |c| and -1 where c < 0, else 0, and the line more has the sums of |c| where c < 0. */
 enum {
-    DQ_UNPACKED_CHUNK = DQ_BLOCKED_ROWS * DQ_BLOCKED_COLS,
-    DQ_UNPACKED_TAIL = 12 * DQ_BLOCKED_ROWS
+    DQ_UNPACKED_CHUNK = DQ_PREPACKED_ROWS * DQ_PREPACKED_COLS,
+    DQ_UNPACKED_TAIL = 12 * DQ_PREPACKED_ROWS
 };
 
-static inline int64_t dq_simd_unpacked_bytes(const dq_simd_blocked_weight *w, int64_t chunks)
+static inline int64_t dq_simd_unpacked_bytes(const dq_simd_prepacked_weight *w, int64_t chunks)
 {
     const int64_t groups = (chunks + w->group - 1) / w->group;
     return chunks * (w->bits == 8 ? 2 : 1) * DQ_UNPACKED_CHUNK + groups * DQ_UNPACKED_TAIL;
@@ -176,54 +176,54 @@ typedef struct dq_simd_blocks {
 /* m rows of 8-bit activations: codes [column / 4][m][4], filled up with zeros to whole chunks; scales and sums of
  * codes [groups][m], times -zero where a weight's groups have none of their own. Where a table's int8_words are the
  * weight's bits, codes are words of 16 bits, of each four columns those of 0, 2, 1 and 3. */
-typedef struct dq_simd_blocked_rows {
+typedef struct dq_simd_prepacked_rows {
     const int8_t *code;
     const float *scale;
     const int32_t *sum;
-} dq_simd_blocked_rows;
+} dq_simd_prepacked_rows;
 
-/* m rows of activations as whole numbers of units, d0 * 65536 + d1 * 256 + d2 with digits in -128 .. 127: digits
+/* m rows of activations as split integers, whole numbers of units: d0 * 65536 + d1 * 256 + d2 with parts in -128 .. 127: parts
  * [column / 4][m][3][4], filled up with zeros to whole chunks; units [pieces][m], powers of two; [pieces][m][3]: minus the
- * sums of digits, times the zero point where all groups share it. Digits are words where codes are. */
-typedef struct dq_simd_blocked_digits {
+ * sums of parts, times the zero point where all groups share it. Parts are words where codes are. */
+typedef struct dq_simd_split_rows {
     const int8_t *code;
     const float *unit;
     const int32_t *start;
-} dq_simd_blocked_digits;
+} dq_simd_split_rows;
 
-typedef struct dq_simd_blocked {
-    int int8_rows, f32_rows; /* of a call, at most DQ_BLOCKED_INT8_MAX, DQ_BLOCKED_F32_MAX */
+typedef struct dq_simd_prepacked {
+    int int8_rows, f32_rows; /* of a call, at most DQ_PREPACKED_INT8_MAX, DQ_PREPACKED_F32_MAX */
     int int8_one;            /* rows that are best taken with one block */
     int int8_words; /* bits of weights that take activations as words of 16 bits; 0: none do */
     /* y[r * ldy + j] for r < m and row j of blocks of w, one after another: groups in order from 0, each adds
      * (float)(dots - zero * sum) * (activation scale * weight scale). Every table gives the same bits. */
-    void (*int8)(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks blocks,
-                 const dq_simd_blocked_rows *a, int m);
+    void (*int8)(float *y, int64_t ldy, const dq_simd_prepacked_weight *w, dq_simd_blocks blocks,
+                 const dq_simd_prepacked_rows *a, int m);
     /* Many rows (NULL: int8 serves them, too). unpack: `chunks` chunks of a block from a group on, the last group of them whole
      * or the row's last, into to[dq_simd_unpacked_bytes], 64-byte aligned. int8_unpacked: the same sums as int8 over what
      * was unpacked, added to y in order where `add`; a begins at these columns, 2 <= m <= int8_one. Its codes are bytes for
      * all widths, and where all groups share a zero point its sums are times what was unpacked of it. */
-    void (*unpack)(uint8_t *to, const dq_simd_blocked_weight *w, const uint8_t *block,
+    void (*unpack)(uint8_t *to, const dq_simd_prepacked_weight *w, const uint8_t *block,
                    int64_t group, int64_t chunks);
-    void (*int8_unpacked)(float *y, int64_t ldy, const dq_simd_blocked_weight *w,
-                          const uint8_t *unpacked, int64_t chunks, const dq_simd_blocked_rows *a,
+    void (*int8_unpacked)(float *y, int64_t ldy, const dq_simd_prepacked_weight *w,
+                          const uint8_t *unpacked, int64_t chunks, const dq_simd_prepacked_rows *a,
                           int m, bool add);
     /* The same of f32: pieces in order from 0, each adds ((float)s0 * 65536 + (float)(s1 * 256 + s2)) * weight
-     * scale * unit for the sums s0, s1, s2 of (code - zero) * digit. Every table gives the same bits. */
-    void (*f32)(float *y, int64_t ldy, const dq_simd_blocked_weight *w, dq_simd_blocks blocks,
-                const dq_simd_blocked_digits *a, int m);
-    /* Digits of n columns of a row, whose largest |x| is max: digit d at line[d * ld + column]. The unit is the least
+     * scale * unit for the sums s0, s1, s2 of (code - zero) * part. Every table gives the same bits. */
+    void (*f32)(float *y, int64_t ldy, const dq_simd_prepacked_weight *w, dq_simd_blocks blocks,
+                const dq_simd_split_rows *a, int m);
+    /* Parts of n columns of a row, whose largest |x| is max: part d at line[d * ld + column]. The unit is the least
      * power of two of which max is less than 2^23 / (1 + 1/128), NaN where max is not finite. rest[n] (may be NULL): x less
      * its units, exact. Returns whether that should count: something is left, and half of the activations or more are at
      * most an eighth of the largest and have less than 2^16 units in the mean. */
-    bool (*digits)(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float *rest,
-                   const float *x, int64_t n, float max);
-} dq_simd_blocked;
+    bool (*split)(int8_t *line, int64_t ld, float *unit, int32_t sum[3], float *rest,
+                  const float *x, int64_t n, float max);
+} dq_simd_prepacked;
 
-extern const dq_simd_blocked dq_simd_blocked_plain;
+extern const dq_simd_prepacked dq_simd_prepacked_scalar;
 #if defined(__x86_64__)
-extern const dq_simd_blocked dq_simd_blocked_avx2;
-extern const dq_simd_blocked dq_simd_blocked_vnni; /* AVX-512 with VNNI */
+extern const dq_simd_prepacked dq_simd_prepacked_avx2;
+extern const dq_simd_prepacked dq_simd_prepacked_vnni; /* AVX-512 with VNNI */
 #endif
 
 /* Rows of one query head in 8 bits. Channels are rounded in the runs of a page's scales; the codes of a
@@ -262,7 +262,7 @@ typedef struct dq_simd_set_page {
     const float *dither; /* [64], of values */
 } dq_simd_set_page;
 
-/* Attention on packed pages (simd_kv.h) in integers. Every table gives the same bits; a block is read by
+/* Attention on packed pages (kv_lines.h) in integers. Every table gives the same bits; a block is read by
  * the table that made it only. */
 typedef struct dq_simd_pages {
     /* Codes in the order in which sums are made; block[dq_simd_int8_key_bytes] or
@@ -296,7 +296,7 @@ typedef struct dq_simd_pages {
                      const dq_simd_set_page *page, void *work);
 } dq_simd_pages;
 
-extern const dq_simd_pages dq_simd_pages_plain;
+extern const dq_simd_pages dq_simd_pages_scalar;
 #if defined(__x86_64__)
 extern const dq_simd_pages dq_simd_pages_avx2;
 extern const dq_simd_pages dq_simd_pages_vnni; /* AVX-512 with VNNI */

@@ -264,7 +264,7 @@ got=$?
 
 try 2 "expected one MODEL, found 2" bench prefill "plain model" four.h5
 try 0 "prefill" bench prefill four.h5 --tokens 16 --runs 1 --threads 1 --math int8 -v
-grep -q "linear blocked_int8 int8 (4 bits" "$top/err" || complain "bench: -v does not say which kernels run: $(grep layer "$top/err")"
+grep -q "linear prepacked_int8 int8 (4 bits" "$top/err" || complain "bench: -v does not say which kernels run: $(grep layer "$top/err")"
 try 6 "nowhere.json" bench compare nowhere.json
 try 3 "not valid JSON" bench compare empty
 for text in '[]' '{"schema": "dq-peers/1"}' '{"results": []}'; do

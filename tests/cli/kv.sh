@@ -482,13 +482,13 @@ done
 holds "int8 differs" "$(column f32.csv 1 nll_nats) != $(column int8.csv 1 nll_nats)"
 try 0 "whole.h5" eval whole.h5 --ref whole.h5 --text "$book" --ctx 512 --limit 1 --math int8 --kv-bits 8 -v
 grep -q "arithmetic: linear int8, qk int8, pv int8, kv int8" "$top/err" || complain "eval: -v does not say which arithmetic ran"
-grep -q "whole.h5: layers 0-1: linear blocked_int8 int8 (8 bits.*; attention attend_int8: qk int8, pv int8; kv 8:8 per-channel int8$" "$top/err" ||
+grep -q "whole.h5: layers 0-1: linear prepacked_int8 int8 (8 bits.*; attention attend_int8: qk int8, pv int8; kv 8:8 per-channel int8$" "$top/err" ||
     complain "eval: -v does not say which kernels run: $(grep layer "$top/err")"
-grep -q "whole.h5: layers 0-1: linear blocked f32 (8 bits.*; attention attend: qk f32, pv f32; kv 16:16 f32$" "$top/err" ||
+grep -q "whole.h5: layers 0-1: linear prepacked f32 (8 bits.*; attention attend: qk f32, pv f32; kv 16:16 f32$" "$top/err" ||
     complain "eval: -v does not say which kernels the reference runs: $(grep layer "$top/err")"
 try 0 "packed" quantize "$repo/calib/pair/llama" -o mixed.h5 --bits 4 --skip "layers[.]1[.].*k_proj" --force
 try 0 "mixed-logits.h5" logits mixed.h5 --text "short text" -o mixed-logits.h5 --force -v
-grep -q "mixed.h5: layer 0: linear blocked f32 (4 bits.* of q k v o " "$top/err" && grep -q "mixed.h5: layer 1: linear blocked f32 (4 bits.* of q v o .*, gemm f32 (BF16) of k, " "$top/err" ||
+grep -q "mixed.h5: layer 0: linear prepacked f32 (4 bits.* of q k v o " "$top/err" && grep -q "mixed.h5: layer 1: linear prepacked f32 (4 bits.* of q v o .*, gemm f32 (BF16) of k, " "$top/err" ||
     complain "logits: -v does not tell layers apart: $(grep layer "$top/err")"
 try 0 "packed" quantize "$repo/calib/longpair/diffllama-0" -o long.h5 --bits 8
 try 0 '"pv": "int8"' eval long.h5 --task mc --data "$repo/calib/longpair/needles.jsonl" --limit 4 --math int8 --kv-bits 8 --json

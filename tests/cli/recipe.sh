@@ -220,7 +220,7 @@ try 0 "." eval "plain model" one.h5 --text "short text" --ctx 32 --csv table.csv
 grep -q "mixed, [0-9.]* bpw" "$top/out" || complain "eval: mixed widths have no bits per weight"
 try 0 "." eval whole.h5 --text "short text" --ctx 32 --math int8 --kv-bits 8
 "$dq" eval whole.h5 --text "short text" --ctx 32 -v >"$top/out" 2>"$top/err"
-grep -q "head blocked f32 (4 bits, row)" "$top/err" || complain "eval -v: nothing about the head's kernel"
+grep -q "head prepacked f32 (4 bits, row)" "$top/err" || complain "eval -v: nothing about the head's kernel"
 # only the embedding is packed: the container is not its own source all the same
 try 0 "content SHA-256" quantize "plain model" -o ends.h5 --bits 16 --embed-bits 6
 try 0 "16, embed 6" eval ends.h5 --text "short text" --ctx 32

@@ -141,7 +141,7 @@ DQ_KERNEL(THREADS) hadamard(float *x, int64_t n, int dim, int per_block, float n
 }
 
 /* --------------------------------------------------------------------------------------- elementwise */
-/* exp of kernels/cpu/level/simd_exp.h, the same products and sums. */
+/* exp of kernels/cpu/isa/loops_exp.h, the same products and sums. */
 DQ_DEVICE float exp_as_cpu(float x)
 {
     const float high = 88.72283f, low = -87.33654f;

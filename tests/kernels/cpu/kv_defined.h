@@ -3,7 +3,7 @@
 #ifndef DQ_KV_DEFINED_H
 #define DQ_KV_DEFINED_H
 
-#include "kernels/cpu/cpu_kv.h"
+#include "kernels/cpu/kv/cpu_kv.h"
 #include "tests/rigs/kv_stage.h"
 
 /* Sum of a b in 16 lanes, value i in lane i mod 16. */

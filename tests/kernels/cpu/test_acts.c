@@ -1,7 +1,7 @@
-/* test_acts: element-wise operations at every instruction level: activations, sigmoid, sums, and the
+/* test_acts: element-wise operations at every instruction set: activations, sigmoid, sums, and the
  * Hadamard rotation.
  * SPDX-License-Identifier: MIT */
-#include "tests/rigs/levels.h"
+#include "tests/rigs/isas.h"
 
 #include <math.h>
 
@@ -11,8 +11,8 @@ static void activations(void **state)
     float *g = random_floats(N, 1), *u = random_floats(N, 2), *y = new_floats(N);
     (void)state;
     for (int64_t i = 0; i < N; i++) g[i] *= (float)(i % 97);
-    for (int level = 0; level < N_LEVELS; level++) {
-        dq_backend *b = open_level(level, 2);
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        dq_backend *b = open_isa(isa, 2);
         if (!b) continue;
         memcpy(y, g, N * sizeof *y);
         b->ops->ffn_act(b, (dq_mat){y, 2, N / 2}, (dq_mat){u, 2, N / 2}, DQ_ACT_SILU, NULL);
@@ -55,8 +55,8 @@ static void polynorm_has_its_published_values(void **state)
         {{0.5f, -0.25f, 0.75f, 0.1f}, 2, {0, 0}, {0.1, 0.1}}, /* the epsilon: no 0 / 0 */
     };
     (void)state;
-    for (int level = 0; level < N_LEVELS; level++) {
-        dq_backend *b = open_level(level, 1);
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        dq_backend *b = open_isa(isa, 1);
         for (size_t i = 0; b && i < sizeof t / sizeof *t; i++) {
             float x[4], up[4] = {1, 1, 1, 1};
             memcpy(x, t[i].x, sizeof x);
@@ -78,8 +78,8 @@ static void polynorm_survives_outliers(void **state)
     float *y = new_floats(ROWS * COLS), *other = new_floats(ROWS * COLS);
     (void)state;
     g[COLS + 17] = 4e6f;
-    for (int level = 0; level < N_LEVELS; level++) {
-        dq_backend *b = open_level(level, 2);
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        dq_backend *b = open_isa(isa, 2);
         if (!b) continue;
         memcpy(y, g, ROWS * COLS * sizeof *y);
         b->ops->ffn_act(b, (dq_mat){y, ROWS, COLS}, (dq_mat){u, ROWS, COLS}, DQ_ACT_POLYNORM,
@@ -114,8 +114,8 @@ static void sigmoids(void **state)
     static const float x[] = {0, 1, -1, 20, -20, 100, -100, 800, -800, INFINITY, -INFINITY, -1e-8f};
     enum { N = sizeof x / sizeof *x };
     (void)state;
-    for (int level = 0; level < N_LEVELS; level++) {
-        dq_backend *b = open_level(level, 1);
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        dq_backend *b = open_isa(isa, 1);
         float y[N];
         if (!b) continue;
         memcpy(y, x, sizeof y);
@@ -174,8 +174,8 @@ static void hadamard_case(dq_backend *b, int dim)
 static void hadamards(void **state)
 {
     (void)state;
-    for (int level = 0; level < N_LEVELS; level++) {
-        dq_backend *b = open_level(level, 2);
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        dq_backend *b = open_isa(isa, 2);
         for (int dim = 2; b && dim <= 256; dim *= 2) hadamard_case(b, dim);
         dq_backend_close(b);
     }

@@ -2,7 +2,7 @@
  * stand beside it, on any number of threads, with one map and two, with heads that share a KV head, up to the edge that a row
  * sees and with rounded logits. How much memory such blocks take.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cpu/cpu_attention.h"
+#include "kernels/cpu/attention/cpu_attention.h"
 
 #include <math.h>
 #include <setjmp.h>

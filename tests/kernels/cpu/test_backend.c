@@ -1,4 +1,4 @@
-/* test_backend: names of devices and levels, what a backend refuses, and how failures travel.
+/* test_backend: names of devices and instruction sets, what a backend refuses, and how failures travel.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "engine/backend.h"
@@ -59,7 +59,7 @@ static void thread_counts(void **state)
     assert_null(b);
 }
 
-static void levels(void **state)
+static void isas(void **state)
 {
     dq_err err = {0};
     dq_backend *b;
@@ -143,7 +143,7 @@ static void memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(devices),  cmocka_unit_test(thread_counts), cmocka_unit_test(levels),
+        cmocka_unit_test(devices),  cmocka_unit_test(thread_counts), cmocka_unit_test(isas),
         cmocka_unit_test(refusals), cmocka_unit_test(memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* Per-key sums against the f64 oracle where rounding hurts: rows that look at one key almost alone,
- * values far from zero, equal maps; at every CPU level and rounding of logits.
+ * values far from zero, equal maps; at every instruction set and rounding of logits.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* setenv under strict C17 */
 #include "tests/rigs/device.h"
@@ -197,12 +197,12 @@ static void check(dq_pairing pairing, int head_dim, const made *how, double tole
 
 static void ordinary_rows(void **state)
 {
-    static const char *const levels[] = {"scalar", "avx2", "avx512"};
+    static const char *const isas[] = {"scalar", "avx2", "avx512"};
     static const made how = {.loud = 1};
     (void)state;
     for (int i = 0; i < 3 * N_PAIRINGS; i++) {
         if (!test_runs(i, 4)) continue;
-        setenv("DQ_CPU", levels[i % 3], 1);
+        setenv("DQ_CPU", isas[i % 3], 1);
         check(pairings[i / 3], (int[]){16, 20, 80}[i % 3], &how, 3e-6);
     }
     unsetenv("DQ_CPU");

@@ -2,9 +2,9 @@
  * they are acquired.
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/rigs/blocked_rig.h"
+#include "tests/rigs/prepacked_rig.h"
 
-#include "kernels/cpu/cpu_dense.h"
+#include "kernels/cpu/linear/cpu_dense.h"
 
 #include <string.h>
 
@@ -41,7 +41,7 @@ static void copies_come_after_some_products(void **state)
     for (int k = 0; k < 3; k++) {
         const dq_weight w = dense_in_file(dtypes[k], 1), other = dense_in_file(dtypes[k], 2);
         float *x = random_floats(COLS * FEW, 4), want[ROWS], got[ROWS];
-        dq_backend *b = open_level(0, 2);
+        dq_backend *b = open_isa(0, 2);
         multiply(b, want, x, 1, &w, NULL, DQ_NUM_F32);
         assert_true(b->ops->weight_acquire(b, &w));
         assert_true(b->ops->weight_acquire(b, &other));
@@ -72,7 +72,7 @@ static void what_is_not_copied(void **state)
     const dq_weight w = dense_in_file(DQ_F32, 1);
     dq_weight own = w;
     float *x = random_floats(COLS * FEW, 4), got[ROWS * FEW];
-    dq_backend *b = open_level(0, 1);
+    dq_backend *b = open_isa(0, 1);
     (void)state;
     own.data = random_bytes(dq_weight_bytes(&w), 3);
     assert_false(is_copied(b, &w)); /* not acquired */
@@ -98,7 +98,7 @@ static void short_memory(void **state)
     dq_err err = {0};
     (void)state;
     for (int n = 1; n <= 2; n++) { /* the table, its list */
-        dq_backend *b = open_level(0, 1);
+        dq_backend *b = open_isa(0, 1);
         dq_alloc_fail_at(n);
         assert_false(b->ops->weight_acquire(b, &w));
         dq_alloc_fail_at(0);

@@ -113,7 +113,7 @@ static int zero_at(const dq_weight *w, int64_t row, int64_t group)
     return z;
 }
 
-/* One element by the definition in cpu_int8.c. */
+/* One element by the definition in cpu_prepacked.h. */
 static float product(const float *x, const dq_weight *w, int64_t row)
 {
     const int64_t groups = dq_quant_groups(w->cols, w->group_size);
@@ -139,11 +139,11 @@ static float product(const float *x, const dq_weight *w, int64_t row)
     return total;
 }
 
-static dq_backend *open_cpu(const char *level, int threads)
+static dq_backend *open_cpu(const char *isa, int threads)
 {
     dq_err err = {0};
     dq_backend *b = NULL;
-    setenv("DQ_CPU", level, 1);
+    setenv("DQ_CPU", isa, 1);
     assert_int_equal(dq_backend_open(&b, "cpu", threads, &err), DQ_OK);
     unsetenv("DQ_CPU");
     return b;
@@ -156,7 +156,7 @@ static void check_products(dq_scale_mode mode)
         bool one_scale;
     } shapes[] = {{33, 128, 32, false}, {64, 100, 100, false}, {5, 77, 20, false},
                   {96, 256, 256, true}, {1, 3, 2, false},      {40, 513, 128, false}};
-    static const char *const levels[] = {"scalar", "avx2", "avx512"};
+    static const char *const isas[] = {"scalar", "avx2", "avx512"};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int bits = 2; bits <= 8; bits++) {
             const int64_t n = shapes[s].rows, k = shapes[s].cols, m = s == 0 ? 101 : 7;
@@ -164,8 +164,8 @@ static void check_products(dq_scale_mode mode)
             float *y = block((size_t)(m * n), sizeof *y), *bias = random_floats(n, 5);
             dq_weight w = pack(values, n, k, bits, shapes[s].group, shapes[s].one_scale, mode);
             memset(x, 0, (size_t)k * sizeof *x); /* a row of zeros */
-            for (int level = 0; level < 3; level++) {
-                dq_backend *b = open_cpu(levels[level], 1 + level % 2);
+            for (int isa = 0; isa < 3; isa++) {
+                dq_backend *b = open_cpu(isas[isa], 1 + isa % 2);
                 b->ops->matmul(b, (dq_mat){y, m, n}, (dq_mat){x, m, k}, &w, bias, DQ_NUM_INT8);
                 dq_err err = {0};
                 dq_backend_sync(b, &err);
@@ -174,7 +174,7 @@ static void check_products(dq_scale_mode mode)
                     const float want = product(x + i / n * k, &w, i % n) + bias[i % n];
                     if (memcmp(&want, &y[i], sizeof want) != 0)
                         fail_msg("%d bits, %s, shape %zu, element %lld: %.9g, expected %.9g", bits,
-                                 levels[level], s, (long long)i, (double)y[i], (double)want);
+                                 isas[isa], s, (long long)i, (double)y[i], (double)want);
                 }
                 dq_backend_close(b);
             }

@@ -2,8 +2,8 @@
  * scales cannot describe, moved codes, bytes, exhausted memory.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "kernels/cpu/cpu_kv.h"
-#include "kernels/cpu/level/level.h"
+#include "kernels/cpu/isa/isa.h"
+#include "kernels/cpu/kv/cpu_kv.h"
 #include "tensor/quant.h"
 #include "tests/rigs/golden.h"
 #include "tests/rigs/kv_stage.h"
@@ -63,8 +63,8 @@ static void check_side(stage *s, const golden *g, const dq_kv_list *list, int si
                     *y = find(g, 'y', d, bits, group);
     float *scratch = calloc((size_t)dq_cpu_kv_scratch_floats(s->kv), sizeof *scratch), scale[64];
     int8_t codes[64];
-    const dq_simd *level[3] = {&dq_simd_scalar, dq_cpu_level_of(dq_os_cpu_features(NULL))->simd,
-                               dq_cpu_level_of(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)->simd};
+    const dq_simd *isa[3] = {&dq_simd_scalar, dq_cpu_isa_of(dq_os_cpu_features(NULL))->simd,
+                             dq_cpu_isa_of(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)->simd};
     for (int64_t t = 0; t < q->shape[0]; t++) {
         dq_cpu_kv_token_codes(s->kv, list, t, 0, side, codes, scale);
         assert_memory_equal(codes, (const int8_t *)q->data + t * d, (size_t)d);
@@ -74,8 +74,8 @@ static void check_side(stage *s, const golden *g, const dq_kv_list *list, int si
     }
     for (int k = 0; k < 3; k++) {
         const float *page = side == DQ_K
-                                ? dq_cpu_kv_read_keys(level[k], s->kv, list, 0, 0, 64, scratch)
-                                : dq_cpu_kv_read_values(level[k], s->kv, list, 0, 0, 64, scratch);
+                                ? dq_cpu_kv_read_keys(isa[k], s->kv, list, 0, 0, 64, scratch)
+                                : dq_cpu_kv_read_values(isa[k], s->kv, list, 0, 0, 64, scratch);
         assert_ptr_equal(page, scratch);
         for (int64_t i = 0; i < q->shape[0] * d; i++) {
             const float got = side == DQ_K ? page[i % d * DQ_PAGE_TOKENS + i / d]
@@ -119,8 +119,8 @@ static void check_page(stage *s, const golden *g, const dq_kv_list *list, int si
 {
     const int d = s->map.head_dim;
     const dq_tensor *c = find(g, 'c', d, bits, dithered), *l = find(g, 'l', d, bits, dithered);
-    const dq_simd *level[3] = {&dq_simd_scalar, dq_cpu_level_of(dq_os_cpu_features(NULL))->simd,
-                               dq_cpu_level_of(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)->simd};
+    const dq_simd *isa[3] = {&dq_simd_scalar, dq_cpu_isa_of(dq_os_cpu_features(NULL))->simd,
+                             dq_cpu_isa_of(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)->simd};
     float *scratch = calloc((size_t)dq_cpu_kv_scratch_floats(s->kv), sizeof *scratch);
     float number[2 * 64];
     int8_t codes[64];
@@ -129,9 +129,9 @@ static void check_page(stage *s, const golden *g, const dq_kv_list *list, int si
         assert_memory_equal(codes, (const int8_t *)c->data + t * d, (size_t)d);
         for (int i = 0; i < 2 * d; i++) assert_true(number[i] == golden_f32(l, i));
         for (int k = 0; k < 3; k++) {
-            const float *page =
-                side == DQ_K ? dq_cpu_kv_read_keys(level[k], s->kv, list, 0, 0, 64, scratch)
-                             : dq_cpu_kv_read_values(level[k], s->kv, list, 0, 0, 64, scratch);
+            const float *page = side == DQ_K
+                                    ? dq_cpu_kv_read_keys(isa[k], s->kv, list, 0, 0, 64, scratch)
+                                    : dq_cpu_kv_read_values(isa[k], s->kv, list, 0, 0, 64, scratch);
             for (int i = 0; i < d; i++) {
                 const float u = (float)(codes[i] + (1 << (bits - 1)));
                 const float off = dithered ? dq_kv_dither((int32_t)t) : 0.0f;
@@ -204,8 +204,8 @@ static void elements_are_within_half_a_step(void **state)
 {
     enum { D = 64 };
     static const int bits[] = {8, 6, 5, 4, 3, 2};
-    const dq_simd *level[3] = {&dq_simd_scalar, dq_cpu_level_of(dq_os_cpu_features(NULL))->simd,
-                               dq_cpu_level_of(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)->simd};
+    const dq_simd *isa[3] = {&dq_simd_scalar, dq_cpu_isa_of(dq_os_cpu_features(NULL))->simd,
+                             dq_cpu_isa_of(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)->simd};
     (void)state;
     for (int i = 0; i < 6 * 4; i++) {
         const int b = bits[i % 6], steps = (1 << b) - 1;
@@ -216,9 +216,9 @@ static void elements_are_within_half_a_step(void **state)
         const dq_kv_list *list = put_tokens(&s, x, 64);
         float *scratch = calloc((size_t)dq_cpu_kv_scratch_floats(s.kv), sizeof *scratch);
         for (int k = 0; k < 3; k++) {
-            const float *y = dq_cpu_kv_read_keys(level[k], s.kv, list, 0, 0, 64, scratch);
+            const float *y = dq_cpu_kv_read_keys(isa[k], s.kv, list, 0, 0, 64, scratch);
             for (int c = 0; c < D; c++) check_channel(x, c, D, y + c * 64, 1, steps);
-            y = dq_cpu_kv_read_values(level[k], s.kv, list, 0, 0, 64, scratch);
+            y = dq_cpu_kv_read_values(isa[k], s.kv, list, 0, 0, 64, scratch);
             for (int c = 0; c < D; c++)
                 check_channel(x, c, D, y + c, s.kv->v_cols, steps - (b >= 4));
         }

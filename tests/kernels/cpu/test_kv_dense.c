@@ -1,10 +1,10 @@
 /* test_kv_dense: keys and values that are not codes, held in two bytes: numbers and attention against PyTorch, and against a
  * cache in f32 that is fed the rounded numbers, which must give the same bits in everything.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cpu/cpu_kv.h"
+#include "kernels/cpu/kv/cpu_kv.h"
 #include "tests/rigs/golden.h"
+#include "tests/rigs/isas.h"
 #include "tests/rigs/kv_stage.h"
-#include "tests/rigs/levels.h"
 
 enum { TYPES = 2 };
 static const dq_kv_dense types[TYPES] = {DQ_KV_F16, DQ_KV_BF16};
@@ -40,7 +40,7 @@ static void numbers_are_pytorchs(void **state)
     dq_err err = {0};
     (void)state;
     assert_true(golden_open(&g, DQ_TEST_DIR "/golden/dense", &err));
-    for (int i = 0; i < TYPES * N_LEVELS; i++) {
+    for (int i = 0; i < TYPES * N_ISAS; i++) {
         const dq_tensor *in = find(&g, "x", i % TYPES), *want = find(&g, "n", i % TYPES);
         const dq_simd *simd = table_of(i / TYPES);
         dq_kv_spec spec = dq_kv_plain;
@@ -198,17 +198,17 @@ static void as_f32_of_rounded_numbers(void **state)
                                           DQ_PAIR_SHARED_KV};
     answers *got = calloc(2, sizeof *got), *want = got + 1;
     (void)state;
-    for (int i = 0; i < SPECS * TYPES * N_LEVELS * 2; i++) {
-        const int level = i / (SPECS * TYPES) % N_LEVELS;
-        const bool int8 = i / (SPECS * TYPES * N_LEVELS);
+    for (int i = 0; i < SPECS * TYPES * N_ISAS * 2; i++) {
+        const int isa = i / (SPECS * TYPES) % N_ISAS;
+        const bool int8 = i / (SPECS * TYPES * N_ISAS);
         dq_kv_spec spec = specs[i % SPECS];
         dq_math math = {0};
-        if (!table_of(level) || (int8 && (spec.k_bits == 16 || spec.v_bits == 16))) continue;
+        if (!table_of(isa) || (int8 && (spec.k_bits == 16 || spec.v_bits == 16))) continue;
         if (int8) {
             math.qk = math.pv = math.kv = spec.num = DQ_NUM_INT8;
         }
         const dq_pairing pairing = pairings[i % 4];
-        setenv("DQ_CPU", levels[level], 1);
+        setenv("DQ_CPU", isas[isa], 1);
         tell_story(want, pairing, spec, math, types[i / SPECS % TYPES]);
         spec.dense = types[i / SPECS % TYPES];
         tell_story(got, pairing, spec, math, DQ_KV_F32);

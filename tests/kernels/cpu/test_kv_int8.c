@@ -4,8 +4,8 @@
 #include "tests/rigs/kv_stage.h"
 
 #include "base/os.h"
-#include "kernels/cpu/cpu_attention.h"
-#include "kernels/cpu/level/level.h"
+#include "kernels/cpu/attention/cpu_attention.h"
+#include "kernels/cpu/isa/isa.h"
 #include "tests/kernels/cpu/kv_defined.h"
 
 static const dq_pairing pairings[] = {DQ_PAIR_NONE,   DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,
@@ -42,12 +42,12 @@ static dq_kv_spec spec_of(int i)
 /* The tables this machine has. */
 static int tables(const dq_simd_pages *out[3])
 {
-    static const unsigned levels[] = {DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
+    static const unsigned isas[] = {DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
     const unsigned have = dq_os_cpu_features(NULL);
     int n = 0;
-    out[n++] = dq_cpu_level_of(0)->pages;
+    out[n++] = dq_cpu_isa_of(0)->pages;
     for (int i = 0; i < 2; i++) {
-        const dq_simd_pages *t = dq_cpu_level_of(have & levels[i])->pages;
+        const dq_simd_pages *t = dq_cpu_isa_of(have & isas[i])->pages;
         if (t != out[n - 1]) out[n++] = t;
     }
     return n;
@@ -515,7 +515,7 @@ static float *in_chunks(int i, way w)
     stage s;
     open_stage(&s, pairings[i % N_PAIRINGS], dims[i % 6], spec_of(i), w.threads);
     s.math = int8;
-    if (w.plain_table) dq_cpu_of(s.b)->pages = &dq_simd_pages_plain;
+    if (w.plain_table) dq_cpu_of(s.b)->pages = &dq_simd_pages_scalar;
     int32_t a = new_seq(&s, 1, 0), other = new_seq(&s, 9, 0);
     const size_t row = (size_t)out_cols(&s);
     float *out = calloc(TOKENS * MAX_WIDTH, sizeof *out);

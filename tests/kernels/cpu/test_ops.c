@@ -1,5 +1,5 @@
-/* test_ops: every operation on rows and every product, at every instruction level, against f64
- * loops, and bit for bit across levels, threads and row counts.
+/* test_ops: every operation on rows and every product, at every instruction set, against f64
+ * loops, and bit for bit across instruction sets, threads and row counts.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "tensor/weight_format.h"
-#include "tests/rigs/levels.h"
+#include "tests/rigs/isas.h"
 #include "tests/rigs/weights.h"
 
 #include <math.h>
@@ -207,29 +207,29 @@ static void check_product(const storage *s, int64_t m, int64_t n, int64_t k)
     weight_case c = new_weight(s, n, k, (uint64_t)(m * 7919 + n * 31 + k));
     float *x = random_floats(m * k, 5), *bias = random_floats(n, 6);
     float *y = new_floats(m * n), *other = new_floats(m * n), *fused = NULL;
-    for (int level = 0; level < N_LEVELS; level++) {
-        dq_backend *b = open_level(level, 1), *more;
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        dq_backend *b = open_isa(isa, 1), *more;
         double plain, top;
         if (!b) continue;
         multiply(b, y, x, m, &c.w, m % 2 ? bias : NULL);
         const double e = product_error(y, x, &c, m % 2 ? bias : NULL, m, &plain, &top);
         if (!(e <= 2 * plain + 1e-6 * top))
-            fail_msg("%s %s %dx%dx%d: error %g, plain loop %g", levels[level], s->name, (int)m,
-                     (int)n, (int)k, e, plain);
+            fail_msg("%s %s %dx%dx%d: error %g, plain loop %g", isas[isa], s->name, (int)m, (int)n,
+                     (int)k, e, plain);
         for (int64_t i = 0; i < m; i++) /* row by row */
             multiply(b, other + i * n, x + i * k, 1, &c.w, m % 2 ? bias : NULL);
         assert_true(same_bits(y, other, m * n));
         for (int threads = 2; threads <= 5; threads += 3) {
-            more = open_level(level, threads);
+            more = open_isa(isa, threads);
             multiply(more, other, x, m, &c.w, m % 2 ? bias : NULL);
             assert_true(same_bits(y, other, m * n));
             dq_backend_close(more);
         }
-        if (level == 1) {
+        if (isa == 1) {
             fused = new_floats(m * n);
             memcpy(fused, y, (size_t)(m * n) * sizeof *y);
         }
-        if (level == 2 && fused) assert_true(same_bits(y, fused, m * n));
+        if (isa == 2 && fused) assert_true(same_bits(y, fused, m * n));
         dq_backend_close(b);
     }
     dq_block_free(fused);
@@ -257,7 +257,7 @@ static void products(void **state)
 static void product_of_unfit_math(void **state)
 {
     weight_case c = new_weight(&storages[0], 4, 4, 1);
-    dq_backend *b = open_level(0, 1);
+    dq_backend *b = open_isa(0, 1);
     dq_err err = {0};
     float x[4] = {0}, y[4] = {0};
     (void)state;
@@ -272,7 +272,7 @@ static void product_of_unfit_math(void **state)
 static void memory_failures_stick(void **state)
 {
     weight_case c = new_weight(&storages[0], 4, 4, 1);
-    dq_backend *b = open_level(0, 2);
+    dq_backend *b = open_isa(0, 2);
     dq_err err = {0};
     float x[4] = {1, 2, 3, 4}, y[4] = {9, 9, 9, 9};
     (void)state;
@@ -295,9 +295,9 @@ static void embeddings(void **state)
 {
     const int32_t ids[5] = {0, 6, 3, 3, 10};
     (void)state;
-    for (int i = 0; i < N_STORAGES * N_LEVELS; i++) {
-        weight_case c = new_weight(&storages[i / N_LEVELS], 11, 77, 3);
-        dq_backend *b = open_level(i % N_LEVELS, 2);
+    for (int i = 0; i < N_STORAGES * N_ISAS; i++) {
+        weight_case c = new_weight(&storages[i / N_ISAS], 11, 77, 3);
+        dq_backend *b = open_isa(i % N_ISAS, 2);
         float *y = new_floats(5 * 77);
         if (b) {
             b->ops->embed(b, (dq_mat){y, 5, 77}, &c.w, ids);
@@ -317,8 +317,8 @@ static void norms(void **state)
     float *x = random_floats(ROWS * COLS, 11), *gain = random_floats(COLS, 12);
     float *y = new_floats(ROWS * COLS);
     (void)state;
-    for (int level = 0; level < N_LEVELS; level++) {
-        dq_backend *b = open_level(level, 2);
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        dq_backend *b = open_isa(isa, 2);
         if (!b) continue;
         b->ops->rms_norm(b, (dq_mat){y, ROWS, COLS}, (dq_mat){x, ROWS, COLS}, gain, 1e-5f);
         for (int64_t i = 0; i < ROWS; i++) {
@@ -373,8 +373,8 @@ static void rope_case(dq_backend *b, dq_rope_order order, int dim)
 static void ropes(void **state)
 {
     (void)state;
-    for (int level = 0; level < N_LEVELS; level++) {
-        dq_backend *b = open_level(level, 2);
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        dq_backend *b = open_isa(isa, 2);
         if (!b) continue;
         for (int dim = 2; dim <= 128; dim += 14) {
             rope_case(b, DQ_ROPE_HALVES, dim);
@@ -410,8 +410,8 @@ static void logprobs(void **state)
     (void)state;
     for (int i = 0; i < ROWS * DIM; i++) x[i] *= 0.1f; /* logits of about 10 */
     for (int i = 0; i < ROWS; i++) target[i] = i == 5 ? -1 : (i * 29) % VOCAB;
-    for (int level = 0; level < N_LEVELS; level++) {
-        dq_backend *b = open_level(level, 2), *single = open_level(level, 1);
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        dq_backend *b = open_isa(isa, 2), *single = open_isa(isa, 1);
         if (!b) continue;
         b->ops->logprob(b, logp, top1, (dq_mat){x, ROWS, DIM}, &c.w, target, DQ_NUM_F32);
         expect_sync(b);
@@ -444,8 +444,8 @@ static void logits_that_are_no_numbers_show(void **state)
     const dq_weight w = {
         .name = "head", .rows = VOCAB, .cols = DIM, .bits = 16, .dtype = DQ_F32, .data = head};
     (void)state;
-    for (int level = 0; level < N_LEVELS; level++) {
-        dq_backend *b = open_level(level, 1);
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        dq_backend *b = open_isa(isa, 1);
         if (!b) continue;
         for (int i = 0; i < 3 * VOCAB; i++) {
             int32_t target[2] = {-1, (i * 7 + 1) % VOCAB}, top1;
@@ -463,7 +463,7 @@ static void logits_that_are_no_numbers_show(void **state)
 }
 
 /* A head in codes gives what the f32 head of their values gives, in int8 arithmetic too. */
-static void head_on_codes(const storage *as, int level)
+static void head_on_codes(const storage *as, int isa)
 {
     enum { ROWS = 21, DIM = 77, VOCAB = 203 };
     weight_case c = new_weight(as, VOCAB, DIM, 5), other = new_weight(&storages[3], VOCAB, DIM, 6);
@@ -477,7 +477,7 @@ static void head_on_codes(const storage *as, int level)
     const double by = rounding_of(c.value, VOCAB, DIM);
     for (int64_t i = 0; i < VOCAB * DIM; i++) value[i] = (float)c.value[i];
     for (int num = 0; num < 2; num++) {
-        dq_backend *b = open_level(level, 2);
+        dq_backend *b = open_isa(isa, 2);
         for (int k = 0; b && k < 2; k++) {
             const dq_num n = num && k == 0 ? DQ_NUM_INT8 : DQ_NUM_F32;
             const dq_mat s = {x, ROWS, DIM}, t = {y, ROWS, DIM};
@@ -488,7 +488,7 @@ static void head_on_codes(const storage *as, int level)
         }
         if (!are_near(logp[0], logp[1], ROWS, by) || !are_near(kld[0], kld[1], ROWS, by) ||
             !are_near(from[0], from[1], ROWS, by) || memcmp(top1[0], top1[1], sizeof top1[0]) != 0)
-            fail_msg("%s, level %d: a head in codes differs from its values", as->name, level);
+            fail_msg("%s, isa %d: a head in codes differs from its values", as->name, isa);
         dq_backend_close(b);
     }
     dq_block_free(x);
@@ -501,8 +501,7 @@ static void head_on_codes(const storage *as, int level)
 static void heads_on_codes(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_STORAGES * N_LEVELS; i++)
-        head_on_codes(&storages[i / N_LEVELS], i % N_LEVELS);
+    for (int i = 0; i < N_STORAGES * N_ISAS; i++) head_on_codes(&storages[i / N_ISAS], i % N_ISAS);
 }
 
 static void divergences(void **state)
@@ -513,8 +512,8 @@ static void divergences(void **state)
     float *x = random_floats(ROWS * DIM, 9), *y = random_floats(ROWS * DIM, 10);
     double kld[ROWS], one;
     (void)state;
-    for (int level = 0; level < N_LEVELS; level++) {
-        dq_backend *b = open_level(level, 2);
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        dq_backend *b = open_isa(isa, 2);
         if (!b) continue;
         const dq_mat ref = {x, ROWS, DIM}, hid = {y, ROWS, DIM};
         b->ops->kld(b, kld, ref, &p.w, DQ_NUM_F32, ref, &p.w, DQ_NUM_F32);
@@ -539,16 +538,16 @@ static void divergences(void **state)
     free_weight(&p);
 }
 
-/* Ceilings: every level has its own for f32 and int8, on as many threads as there are, and reads whatever it is given. */
+/* Ceilings: every instruction set has its own for f32 and int8, on as many threads as there are, and reads whatever it is given. */
 static void peaks(void **state)
 {
     (void)state;
     const char *scalar = NULL;
     weight_case dense = new_weight(&storages[0], 4, 64, 1);
     weight_case packed = new_weight(&storages[4], 4, 64, 1);
-    for (int level = 0; level < N_LEVELS; level++) {
+    for (int isa = 0; isa < N_ISAS; isa++) {
         const char *name = "";
-        dq_backend *one = open_level(level, 1), *two = open_level(level, 2);
+        dq_backend *one = open_isa(isa, 1), *two = open_isa(isa, 2);
         if (!one) continue;
         for (dq_num num = DQ_NUM_F32; num <= DQ_NUM_INT8; num++) {
             const double ops = one->ops->peak_ops(one, num, NULL, &name);
@@ -568,8 +567,8 @@ static void peaks(void **state)
         one->ops->peak_ops(one, DQ_NUM_F32, &dense.w, &name);
         assert_string_not_equal(name, split);
         one->ops->peak_ops(one, DQ_NUM_F32, NULL, &name);
-        if (level == 0) scalar = name;
-        assert_true((level == 0) == (strcmp(name, scalar) == 0));
+        if (isa == 0) scalar = name;
+        assert_true((isa == 0) == (strcmp(name, scalar) == 0));
         for (size_t lines = 0; lines < 20;
              lines++) { /* a byte more would be seen by the sanitizer */
             void *p = one->ops->alloc(one, 64 * lines + 1);

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/os.h"
-#include "kernels/cpu/level/level.h"
+#include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/simd.h"
 
 #include <math.h>
@@ -92,7 +92,7 @@ static void expect_equal(const float *got, const float *want, int64_t n, const p
 
 static void check_keys(page *p, const dq_simd_pages *table, int m)
 {
-    const dq_simd_pages *plain = dq_cpu_level_of(0)->pages;
+    const dq_simd_pages *plain = dq_cpu_isa_of(0)->pages;
     float got[ROWS * SLOTS], want[ROWS * SLOTS];
     memset(got, 0, sizeof got);
     memset(want, 0, sizeof want);
@@ -108,7 +108,7 @@ static void check_keys(page *p, const dq_simd_pages *table, int m)
 
 static void check_values(page *p, const dq_simd_pages *table, int m)
 {
-    const dq_simd_pages *plain = dq_cpu_level_of(0)->pages;
+    const dq_simd_pages *plain = dq_cpu_isa_of(0)->pages;
     static float got[ROWS * DIM], want[ROWS * DIM];
     const int64_t cols = (p->of.dim + 15) / 16 * 16;
     for (int64_t i = 0; i < ROWS * DIM; i++) got[i] = want[i] = (float)i;
@@ -192,7 +192,7 @@ static void spoil_sets(sets *t, page *p, bool steps)
 
 static void check_sets(sets *t, page *p, const dq_simd_pages *table, int m)
 {
-    const dq_simd_pages *plain = dq_cpu_level_of(0)->pages;
+    const dq_simd_pages *plain = dq_cpu_isa_of(0)->pages;
     enum { SCORES = SLOTS + APART, SUMS = DIM + APART, ALL = ROWS * SUMS };
     static float got[ALL], want[ALL];
     const int64_t dim = t->of.dim, cols = t->of.cols;
@@ -244,10 +244,10 @@ static void check_set_table(const dq_simd_pages *table)
 
 static void few_rows_of_sets_are_exact(void **state)
 {
-    static const unsigned levels[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
+    static const unsigned isas[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
     const unsigned have = dq_os_cpu_features(NULL);
     (void)state;
-    for (int i = 0; i < 3; i++) check_set_table(dq_cpu_level_of(have & levels[i])->pages);
+    for (int i = 0; i < 3; i++) check_set_table(dq_cpu_isa_of(have & isas[i])->pages);
 }
 
 enum { UNTOUCHED = 0xa5 };
@@ -281,17 +281,17 @@ static void check_way(sets *t, page *p, const dq_simd_pages *table, int m)
 /* Few rows of whole sets have a way of their own with AVX-512 VNNI, and take it; nothing else does. */
 static void few_rows_of_sets_take_their_way(void **state)
 {
-    static const unsigned levels[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
+    static const unsigned isas[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
     static const int widths[] = {8, 6, 5, 4, 3, 2}, dims[] = {64, 80, 128};
     static page p;
     static sets t;
     const unsigned have = dq_os_cpu_features(NULL);
     (void)state;
     for (int i = 0; i < 3 * 6 * 3 * ROWS; i++) {
-        const unsigned level = have & levels[i % 3];
-        const dq_simd_pages *table = dq_cpu_level_of(level)->pages;
+        const unsigned isa = have & isas[i % 3];
+        const dq_simd_pages *table = dq_cpu_isa_of(isa)->pages;
         const int bits = widths[i / 3 % 6], dim = dims[i / 18 % 3], m = 1 + i / 54;
-        const bool few = level == levels[2] && (bits == 8 || bits == 4) && dim != 80 && m <= 4;
+        const bool few = isa == isas[2] && (bits == 8 || bits == 4) && dim != 80 && m <= 4;
         fill_sets(&t, &p, bits, dim);
         t.of.codes = p.codes[0];
         assert_int_equal(table->few_of_set(&t.of, m), few);
@@ -307,10 +307,10 @@ static void few_rows_of_sets_take_their_way(void **state)
 
 static void few_rows_are_exact(void **state)
 {
-    static const unsigned levels[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
+    static const unsigned isas[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
     const unsigned have = dq_os_cpu_features(NULL);
     (void)state;
-    for (int i = 0; i < 3; i++) check_table(dq_cpu_level_of(have & levels[i])->pages);
+    for (int i = 0; i < 3; i++) check_table(dq_cpu_isa_of(have & isas[i])->pages);
 }
 
 int main(void)

@@ -1,6 +1,6 @@
 /* test_pages_memory: blocks of KV pages: zeroed, aligned, apart, taken again, and given back when nobody uses them.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cpu/cpu_kv.h"
+#include "kernels/cpu/kv/cpu_kv.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

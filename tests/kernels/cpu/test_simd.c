@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/os.h"
-#include "kernels/cpu/level/level.h"
+#include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/simd.h"
 #include "tensor/quant.h"
 
@@ -27,8 +27,8 @@ static int find_tables(void **state)
 {
     const unsigned have = dq_os_cpu_features(NULL);
     (void)state;
-    if (have & DQ_CPU_AVX2) wide[0] = dq_cpu_level_of(DQ_CPU_AVX2)->simd;
-    if (have & DQ_CPU_AVX512) wide[1] = dq_cpu_level_of(DQ_CPU_AVX2 | DQ_CPU_AVX512)->simd;
+    if (have & DQ_CPU_AVX2) wide[0] = dq_cpu_isa_of(DQ_CPU_AVX2)->simd;
+    if (have & DQ_CPU_AVX512) wide[1] = dq_cpu_isa_of(DQ_CPU_AVX2 | DQ_CPU_AVX512)->simd;
     return 0;
 }
 
@@ -173,7 +173,7 @@ static void exponentials(void **state)
     }
 }
 
-/* Against libm, one value and many; every level gives the same bits. */
+/* Against libm, one value and many; every instruction set gives the same bits. */
 static void divergences(void **state)
 {
     float p[MAX], q[MAX];
@@ -325,9 +325,9 @@ static void thin_case(const dq_simd *t, bool half, int64_t skip, int64_t ldw, in
         memcpy(at + i * size, half ? (const void *)&bits : (const void *)&w[i], (size_t)size);
     }
     if (half)
-        t->thin_bf16(c, LDC, a, DEPTH, (const uint16_t *)(const void *)at, ldw, m, n, k, add);
+        t->skinny_bf16(c, LDC, a, DEPTH, (const uint16_t *)(const void *)at, ldw, m, n, k, add);
     else
-        t->thin(c, LDC, a, DEPTH, (const float *)(const void *)at, ldw, m, n, k, add);
+        t->skinny(c, LDC, a, DEPTH, (const float *)(const void *)at, ldw, m, n, k, add);
     for (int64_t i = 0; i < MOST; i++)
         for (int64_t j = 0; j < LDC; j++) {
             float want = old[i * LDC + j];

@@ -370,11 +370,11 @@ static void against_oracle(int i)
 
 static void the_oracle_agrees(void **state)
 {
-    static const char *const levels[] = {"scalar", "avx2", "avx512"};
+    static const char *const isas[] = {"scalar", "avx2", "avx512"};
     (void)state;
     for (int i = 0; i < 96; i++) {
         if (!test_runs(i, 7)) continue;
-        setenv("DQ_CPU", levels[i % 3], 1);
+        setenv("DQ_CPU", isas[i % 3], 1);
         against_oracle(i);
     }
     unsetenv("DQ_CPU");

@@ -3,7 +3,7 @@
 #ifndef DQ_PAIR_RIG_H
 #define DQ_PAIR_RIG_H
 
-#include "kernels/cpu/cpu_kv.h"
+#include "kernels/cpu/kv/cpu_kv.h"
 #include "kernels/cuda/host/cuda_kv.h"
 #include "tests/kernels/cuda/cuda_rig.h"
 

@@ -1,0 +1,167 @@
+/* cpu_attention: attention of the CPU backend over its KV cache. Private to kernels/cpu.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CPU_ATTENTION_H
+#define DQ_CPU_ATTENTION_H
+
+#include "kernels/cpu/kv/cpu_kv.h"
+#include "kernels/paged/span_rows.h"
+
+/* ---- cpu_attention_int8.c: pages in products. math.qk and math.pv of the call decide whether a page's
+ * codes are multiplied as integers or read back; unquantized slots are multiplied in f32 either way. */
+
+/* What attend takes for math.qk, math.pv. */
+const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
+                                 int64_t rows);
+
+/* A page of one KV head as some rows read it. */
+typedef struct dq_cpu_page {
+    const float *plain; /* NULL: all is coded, or `half` has it */
+    const void *half;   /* the same in kv->dense, as the cache holds it, for few rows */
+    int64_t n_plain;    /* leading slots that take part in the f32 product */
+    enum { DQ_CPU_PLAIN, DQ_CPU_CODED, DQ_CPU_SETS } kind;
+    union {                    /* overrides what the f32 product says */
+        dq_simd_set_page sets; /* per-channel codes */
+        dq_simd_int8_page coded;
+    };
+} dq_cpu_page;
+
+/* Floats of scratch for up to `heads` query heads of `rows` rows; enough for dq_cpu_kv_read_* too. */
+int64_t dq_cpu_score_floats(const dq_attend_args *args, int64_t rows, int64_t heads);
+/* Query heads in 8 bits, q[n_heads], into scratch; nothing with other arithmetic. */
+void dq_cpu_round_queries(dq_simd_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,
+                          const dq_kv_rows *rows, const int *head, int n_heads, float *scratch);
+/* The same of rows x[n][ldx] of one head or of several; `at` is dq_cpu_rounded_at, where heads stand one after the other. */
+dq_simd_int8_rows dq_cpu_round_rows(const dq_cpu *cpu, const dq_attend_args *args, const float *x,
+                                    int64_t ldx, int64_t n, float *at);
+float *dq_cpu_rounded_at(const dq_attend_args *args, float *scratch);
+/* The page's first n slots, for products with `rows` rows in one call or more; scratch is in use until the page is not. */
+dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
+                             int64_t page, int key, int64_t coded_end, int64_t n, int64_t rows,
+                             float *scratch);
+dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
+                               const dq_kv_list *list, int64_t page, int head, int64_t coded_end,
+                               int64_t n, int64_t rows, float *scratch);
+/* s[r * ld + i] = q . k unscaled, r < a->n: rows a->first .. of the block `rows`, whose heads q holds. */
+void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
+                       const dq_kv_rows *rows, const dq_kv_span *a, int head,
+                       const dq_simd_int8_rows *q, const dq_cpu_page *page, float *scratch);
+/* The same of m rows x[m][ldx], which are rows first .. of q. */
+void dq_cpu_rows_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
+                            const float *x, int64_t ldx, int64_t m, const dq_simd_int8_rows *q,
+                            int64_t first, const dq_cpu_page *page, float *scratch);
+/* y[m][head_dim] = D V, or y += D V; d[m][ldd] from the page's first slot on. */
+void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_attend_args *args,
+                         const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add,
+                         float *scratch);
+
+/* What a row's logits become while they are near: times `scale`, of the slots it sees; top[i][r]: the largest so far. */
+typedef struct dq_cpu_scaled {
+    float scale;
+    const int64_t *visible; /* [rows] */
+    float (*top)[DQ_PAGE_TOKENS];
+} dq_cpu_scaled;
+static inline void dq_cpu_scale_page(const dq_simd *simd, float *s, int64_t ld, int64_t rows,
+                                     int64_t page, float scale, const int64_t *visible, float *top)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        const float max = simd->scale_max(s + r * ld, dq_kv_slots(visible[r], page), scale);
+        top[r] = page == 0 || max > top[r] ? max : top[r];
+    }
+}
+
+/* ---- cpu_attention_token.c: a block of one row. Heads that share a KV head are rows of one product. */
+/* As dq_cpu_scores. token: dq_cpu_token_floats. */
+void dq_cpu_token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_args *args,
+                         const dq_kv_rows *row, const dq_kv_list *list, const int *head,
+                         int n_heads, int64_t keys, const dq_cpu_scaled *scaled, float *scratch,
+                         float *token);
+/* D of an output head: by[0] p[0] - by[1] p[1], p[0] where there is no second map. */
+typedef struct dq_cpu_token_map {
+    int out;
+    const float *p[2];
+    float by[2];
+} dq_cpu_token_map;
+/* y = D V in the places of n output heads, y[n_out][n_slabs * head_dim]; keys > 0. */
+void dq_cpu_token_values(const dq_cpu *cpu, float *y, const dq_attend_args *args,
+                         const dq_kv_rows *row, const dq_kv_list *list, const dq_cpu_token_map *m,
+                         int n, int64_t keys, float *scratch, float *token);
+/* For up to `heads` query heads, and as many output heads. */
+int64_t dq_cpu_token_floats(const dq_attend_args *args, int64_t heads);
+
+/* ---- cpu_attention.c */
+/* S[r * ld + s] = (q_r . k_s), unscaled where `scaled` is NULL, for every token s < keys of the list and each of n_heads
+ * query heads, 32 at most (S[i] belongs to head[i]). Pages are walked once for all heads, and codes made
+ * ready once per KV head. The rows share a tile; scratch: dq_cpu_score_floats. */
+void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_attend_args *args,
+                   const dq_kv_rows *rows, const dq_kv_list *list, const int *head, int n_heads,
+                   int64_t keys, const dq_cpu_scaled *scaled, float *scratch);
+/* Rows per block such that `buffers` rows-by-keys blocks take 64 MiB at most, or 16 rows; 1..DQ_PAGE_TOKENS. */
+int64_t dq_cpu_block_rows(int64_t keys, int64_t buffers);
+/* Floats from one row of a block to the next. */
+int64_t dq_cpu_row_floats(int64_t keys);
+/* Cuts rows first..end of sequence `seq` at multiples of DQ_PAGE_TOKENS in position: *rows becomes the
+ * last such tile before `end` (later tiles see more keys, so they are handed out first). */
+void dq_cpu_rows_last_tile(dq_kv_rows *rows, const dq_batch *batch, int seq, int64_t first,
+                           int64_t end);
+
+/* ---- cpu_attention_tasks.c: how a call is cut for threads. It never shows in the results. */
+/* Rows first .. end-1 of a sequence for those of output heads out_first .. out_end-1 that belong to one KV head group. */
+typedef struct dq_cpu_task {
+    int seq;
+    int64_t first, end;
+    int out_first, out_end, group;
+} dq_cpu_task;
+/* Into how many parts each KV head group is cut; 0: into its output heads. */
+int dq_cpu_task_parts(const dq_attend_args *args, int threads);
+/* Fills list (NULL: only counts); returns how many tasks there are. */
+int64_t dq_cpu_tasks(dq_cpu_task *list, const dq_attend_args *args, int parts);
+int dq_cpu_group_of_out(const dq_head_order *map, int out);
+
+/* One output head's maps for a block of rows, on their way from softmax to subtraction: row r of map m is
+ * p[m][r * ld + i] / sum[m][r] for the visible[r] first tokens of the list. p[1] NULL: one map. */
+typedef struct dq_cpu_column_job {
+    const dq_simd *simd;
+    const dq_attend_args *args;
+    const dq_kv_list *list;
+    dq_kv_rows rows;
+    int out;
+    float *p[2]; /* changed on the way, and put back */
+    const double *sum[2];
+    int64_t ld;
+    const int64_t *visible;
+    float *scratch; /* dq_cpu_column_floats; the task's own */
+    float *read;    /* dq_cpu_kv_scratch_floats, for dq_cpu_kv_read_values */
+} dq_cpu_column_job;
+
+/* cpu_columns.c: adds to args->columns. */
+void dq_cpu_count_columns(const dq_cpu_column_job *job);
+/* Scratch for blocks of at most `rows` rows, a multiple of 16; 0 where the columns need none. */
+int64_t dq_cpu_column_floats(const dq_attend_args *args, int64_t rows);
+
+/* cpu_measure.c: adds the block's rows to the measure of the output head. */
+void dq_cpu_measure(const dq_cpu_column_job *job, dq_head_measure *m);
+
+/* cpu_spans.c: masses of those of the block's rows that count; the others cost nothing. */
+void dq_cpu_count_spans(const dq_cpu_column_job *job, dq_span_mass *mass, const dq_span_rows *s);
+
+static inline float dq_cpu_lambda(const dq_attend_args *args, int64_t row, int out)
+{
+    return args->attn->lambda_kind == DQ_LAMBDA_TOKEN
+               ? args->lambda.p[row * args->lambda.cols + out]
+               : args->attn->lambda;
+}
+
+/* cpu_absmax.c */
+void dq_cpu_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args);
+void dq_cpu_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q);
+
+/* cpu_attention.c */
+void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args);
+
+/* cpu_observe.c */
+void dq_cpu_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
+                         int32_t seq_base);
+void dq_cpu_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
+                    int32_t seq_base);
+
+#endif

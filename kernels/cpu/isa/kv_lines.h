@@ -1,0 +1,296 @@
+/* kv_lines: codes of KV pages read back. Compiled once per instruction set; the compiler makes vector
+ * code of these loops, and all instruction sets give the same bits: one conversion, one product.
+ *
+ * A line of n codes (n a multiple of 16) is one or two planes. A plane of w bits has n * w / 8 bytes;
+ * byte i holds the bits of codes i, i + m, i + 2m ... (m = n * w / 8) from its lowest bits up, so that
+ * unpacking needs a mask and a shift and no shuffle. 8, 4 and 2 bits are one plane; 6 and 5 bits are the 4
+ * low bits, then the high ones; 3 bits the 2 low ones, then the high one. Codes are offset binary.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_KV_LINES_H
+#define DQ_KV_LINES_H
+
+#include <stdint.h>
+#include <string.h>
+
+enum { DQ_KV_LINE = 128 }; /* longer lines are cut into lines of this many codes */
+enum { SLOTS = 64 };       /* of a page */
+
+static inline int64_t pages_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Lines 0 .. n-1 of a page, `stride` bytes apart, and 64 columns of them: codes chunk * 64 .. of `cols`. next: lines of the
+ * same form that are read after these, NULL: unknown. */
+typedef struct pages_lines {
+    const uint8_t *codes, *next;
+    int bits;
+    int64_t cols, chunk, stride, n;
+} pages_lines;
+
+/* u |= plane << shift */
+static inline void kv_plane(uint8_t *restrict u, const uint8_t *restrict in, int64_t n, int width,
+                            int shift)
+{
+    const int parts = 8 / width;
+    const int64_t m = n / parts;
+    const unsigned mask = (1u << width) - 1;
+    for (int k = 0; k < parts; k++) {
+#pragma omp simd
+        for (int64_t i = 0; i < m; i++) {
+            const unsigned x = (unsigned)in[i] >> (k * width) & mask;
+            u[k * m + i] = (uint8_t)(u[k * m + i] | x << shift);
+        }
+    }
+}
+
+/* Bits of the first plane. */
+static inline int kv_low(int bits)
+{
+    return bits == 8 ? 8 : bits >= 4 ? 4 : 2;
+}
+
+/* n <= DQ_KV_LINE codes of one line, in offset binary. */
+static inline void kv_unsigned(uint8_t *restrict u, const uint8_t *restrict line, int bits,
+                               int64_t n)
+{
+    memset(u, 0, (size_t)n);
+    switch (bits) {
+    case 8: memcpy(u, line, (size_t)n); break;
+    case 6:
+        kv_plane(u, line, n, 4, 0);
+        kv_plane(u, line + n / 2, n, 2, 4);
+        break;
+    case 5:
+        kv_plane(u, line, n, 4, 0);
+        kv_plane(u, line + n / 2, n, 1, 4);
+        break;
+    case 4: kv_plane(u, line, n, 4, 0); break;
+    case 3:
+        kv_plane(u, line, n, 2, 0);
+        kv_plane(u, line + n / 4, n, 1, 2);
+        break;
+    default: kv_plane(u, line, n, 2, 0); break;
+    }
+}
+
+/* The same, signed. */
+static inline void kv_unpack(int8_t *restrict q, const uint8_t *restrict line, int bits, int64_t n)
+{
+    const int half = 1 << (bits - 1);
+    uint8_t u[DQ_KV_LINE];
+    kv_unsigned(u, line, bits, n);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) q[i] = (int8_t)(u[i] - half);
+}
+
+#if defined(__GNUC__)
+#define DQ_KV_INLINE   static inline __attribute__((always_inline))
+#define DQ_KV_FETCH(p) __builtin_prefetch(p, 0, 2) /* towards the second-level cache */
+#else
+#define DQ_KV_INLINE   static inline
+#define DQ_KV_FETCH(p) (void)(p)
+#endif
+
+/* Codes of one plane in the j-th of `parts` equal pieces of a line. */
+DQ_KV_INLINE unsigned kv_bits(const uint8_t *restrict plane, int width, int parts, int64_t piece,
+                              int j, int64_t i)
+{
+    const int pieces = width * parts / 8; /* of bytes in this plane */
+    return (unsigned)plane[j % pieces * piece + i] >> (j / pieces * width) & ((1u << width) - 1);
+}
+
+/* Codes of the j-th piece, each times its own scale. */
+DQ_KV_INLINE void kv_piece(float *restrict dst, const uint8_t *restrict line, int bits, int parts,
+                           int64_t piece, int j, const float *restrict s)
+{
+    const int half = 1 << (bits - 1), low = kv_low(bits), high = bits - low;
+    const uint8_t *restrict second = line + piece * parts * low / 8;
+    float *restrict to = dst + j * piece;
+    const float *restrict factor = s + j * piece;
+#pragma omp simd
+    for (int64_t i = 0; i < piece; i++) {
+        unsigned u = kv_bits(line, low, parts, piece, j, i);
+        if (high) u |= kv_bits(second, high ? high : 1, parts, piece, j, i) << low;
+        to[i] = (float)((int)u - half) * factor[i];
+    }
+}
+
+/* n codes of one line. A piece lies in one place of every byte; which one is a constant here, as `bits`
+ * and mostly n are, so that each piece becomes a few vectors without a branch. */
+DQ_KV_INLINE void kv_line(float *restrict dst, const uint8_t *restrict line, int bits, int64_t n,
+                          const float *restrict s)
+{
+    const int parts = bits == 3 ? 8 : 4;
+    kv_piece(dst, line, bits, parts, n / parts, 0, s);
+    kv_piece(dst, line, bits, parts, n / parts, 1, s);
+    kv_piece(dst, line, bits, parts, n / parts, 2, s);
+    kv_piece(dst, line, bits, parts, n / parts, 3, s);
+    if (parts == 4) return;
+    kv_piece(dst, line, bits, parts, n / parts, 4, s);
+    kv_piece(dst, line, bits, parts, n / parts, 5, s);
+    kv_piece(dst, line, bits, parts, n / parts, 6, s);
+    kv_piece(dst, line, bits, parts, n / parts, 7, s);
+}
+
+DQ_KV_INLINE void kv_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
+                          int64_t channels, int64_t group, const float *restrict scale)
+{
+    int64_t left = group;
+    for (int64_t c = 0; c < channels; c++, left--) {
+        if (left == 0) {
+            scale += 64;
+            left = group;
+        }
+        kv_line(dst + c * 64, codes + c * 8 * bits, bits, 64, scale);
+    }
+}
+
+static inline void read_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
+                             int64_t channels, int64_t group, const float *restrict scale)
+{
+    switch (bits) {
+    case 8: kv_keys(dst, codes, 8, channels, group, scale); break;
+    case 6: kv_keys(dst, codes, 6, channels, group, scale); break;
+    default: kv_keys(dst, codes, 4, channels, group, scale); break;
+    }
+}
+
+/* Per-channel codes of the j-th piece: (code - d) times a step, and a low: those of one channel, or (each 1) of every code. */
+DQ_KV_INLINE void kv_page_piece(float *restrict dst, const uint8_t *restrict line, int bits,
+                                int parts, int64_t piece, int j, float d,
+                                const float *restrict step, const float *restrict least, int each)
+{
+    const int low = kv_low(bits), high = bits - low;
+    const uint8_t *restrict second = line + piece * parts * low / 8;
+#pragma omp simd
+    for (int64_t i = 0; i < piece; i++) {
+        unsigned u = kv_bits(line, low, parts, piece, j, i);
+        if (high) u |= kv_bits(second, high ? high : 1, parts, piece, j, i) << low;
+        const int64_t at = each * (j * piece + i);
+        dst[j * piece + i] = ((float)(int)u - d) * step[at] + least[at];
+    }
+}
+
+DQ_KV_INLINE void kv_page_line(float *restrict dst, const uint8_t *restrict line, int bits,
+                               int64_t n, float d, const float *restrict step,
+                               const float *restrict least, int each)
+{
+    const int parts = bits % 2 ? 8 : 4; /* constants, as in kv_line */
+    kv_page_piece(dst, line, bits, parts, n / parts, 0, d, step, least, each);
+    kv_page_piece(dst, line, bits, parts, n / parts, 1, d, step, least, each);
+    kv_page_piece(dst, line, bits, parts, n / parts, 2, d, step, least, each);
+    kv_page_piece(dst, line, bits, parts, n / parts, 3, d, step, least, each);
+    if (parts == 4) return;
+    kv_page_piece(dst, line, bits, parts, n / parts, 4, d, step, least, each);
+    kv_page_piece(dst, line, bits, parts, n / parts, 5, d, step, least, each);
+    kv_page_piece(dst, line, bits, parts, n / parts, 6, d, step, least, each);
+    kv_page_piece(dst, line, bits, parts, n / parts, 7, d, step, least, each);
+}
+
+DQ_KV_INLINE void kv_page_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
+                               int64_t channels, const float *restrict step,
+                               const float *restrict least)
+{
+    for (int64_t c = 0; c < channels; c++)
+        kv_page_line(dst + c * 64, codes + c * 8 * bits, bits, 64, 0, step + c, least + c, 0);
+}
+
+static inline void read_page_keys(float *restrict dst, const uint8_t *restrict codes, int bits,
+                                  int64_t channels, const float *restrict step,
+                                  const float *restrict least)
+{
+    switch (bits) {
+    case 8: kv_page_keys(dst, codes, 8, channels, step, least); break;
+    case 6: kv_page_keys(dst, codes, 6, channels, step, least); break;
+    case 5: kv_page_keys(dst, codes, 5, channels, step, least); break;
+    case 4: kv_page_keys(dst, codes, 4, channels, step, least); break;
+    case 3: kv_page_keys(dst, codes, 3, channels, step, least); break;
+    default: kv_page_keys(dst, codes, 2, channels, step, least); break;
+    }
+}
+
+DQ_KV_INLINE void kv_page_values(float *restrict dst, const uint8_t *restrict codes, int bits,
+                                 int64_t first, int64_t end, int64_t cols, const float *step,
+                                 const float *least, const float *dither)
+{
+    for (int64_t t = first; t < end; t++) {
+        for (int64_t c = 0; c < cols; c += DQ_KV_LINE) {
+            const int64_t n = cols - c < DQ_KV_LINE ? cols - c : DQ_KV_LINE, at = t * cols + c;
+            const uint8_t *restrict line = codes + at * bits / 8;
+            if (n == 128) {
+                kv_page_line(dst + at, line, bits, 128, dither[t], step + c, least + c, 1);
+            } else if (n == 64) {
+                kv_page_line(dst + at, line, bits, 64, dither[t], step + c, least + c, 1);
+            } else {
+                kv_page_line(dst + at, line, bits, n, dither[t], step + c, least + c, 1);
+            }
+        }
+    }
+}
+
+static inline void read_page_values(float *restrict dst, const uint8_t *restrict codes, int bits,
+                                    int64_t first, int64_t end, int64_t cols, const float *step,
+                                    const float *least, const float *dither)
+{
+    switch (bits) {
+    case 8: kv_page_values(dst, codes, 8, first, end, cols, step, least, dither); break;
+    case 6: kv_page_values(dst, codes, 6, first, end, cols, step, least, dither); break;
+    case 5: kv_page_values(dst, codes, 5, first, end, cols, step, least, dither); break;
+    case 4: kv_page_values(dst, codes, 4, first, end, cols, step, least, dither); break;
+    case 3: kv_page_values(dst, codes, 3, first, end, cols, step, least, dither); break;
+    default: kv_page_values(dst, codes, 2, first, end, cols, step, least, dither); break;
+    }
+}
+
+/* s[n] = scales of channels c .. c+n-1 of one token. */
+static inline void kv_spread(float *restrict s, int64_t c, int64_t n, int64_t group,
+                             const float *restrict scale, int64_t n_scales)
+{
+    int64_t g = c == 0 ? 0 : c / group; /* a division costs as much as many codes */
+    for (int64_t i = 0; i < n; g++) {
+        if (g >= n_scales) g = n_scales - 1; /* padding */
+        const int64_t last = g + 1 < n_scales ? (g + 1) * group - c : n;
+        const int64_t end = last < n ? last : n;
+        const float x = scale[g];
+#pragma omp simd
+        for (int64_t k = i; k < end; k++) s[k] = x;
+        i = end;
+    }
+}
+
+DQ_KV_INLINE void kv_values(float *restrict dst, const uint8_t *restrict codes, int bits,
+                            int64_t tokens, int64_t cols, int64_t group,
+                            const float *restrict scale, int64_t n_scales)
+{
+    float s[DQ_KV_LINE];
+    for (int64_t t = 0; t < tokens; t++) {
+        for (int64_t c = 0; c < cols; c += DQ_KV_LINE) {
+            const int64_t n = cols - c < DQ_KV_LINE ? cols - c : DQ_KV_LINE;
+            const uint8_t *restrict line = codes + (t * cols + c) * bits / 8;
+            kv_spread(s, c, n, group, scale + t * n_scales, n_scales);
+            if (n == 128) {
+                kv_line(dst + t * cols + c, line, bits, 128, s);
+            } else if (n == 64) {
+                kv_line(dst + t * cols + c, line, bits, 64, s);
+            } else {
+                kv_line(dst + t * cols + c, line, bits, n, s);
+            }
+        }
+    }
+}
+
+static inline void read_values(float *restrict dst, const uint8_t *restrict codes, int bits,
+                               int64_t tokens, int64_t cols, int64_t group,
+                               const float *restrict scale, int64_t n_scales)
+{
+    switch (bits) {
+    case 8: kv_values(dst, codes, 8, tokens, cols, group, scale, n_scales); break;
+    case 6: kv_values(dst, codes, 6, tokens, cols, group, scale, n_scales); break;
+    case 4: kv_values(dst, codes, 4, tokens, cols, group, scale, n_scales); break;
+    case 3: kv_values(dst, codes, 3, tokens, cols, group, scale, n_scales); break;
+    default: kv_values(dst, codes, 2, tokens, cols, group, scale, n_scales); break;
+    }
+}
+
+#endif

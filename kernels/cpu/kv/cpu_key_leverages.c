@@ -1,0 +1,172 @@
+/* cpu_key_leverages: how much of what the keys of a list span is a key's own. Keys go back to where RoPE found them, the
+ * mean is taken off, and with their Gram matrix G = U'U a key's number is the length of x U^-1, squared. Products are f32
+ * by pages, sums over pages and the factor f64; each number is made by one thread in one order.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cpu/kv/cpu_kv.h"
+#include "kernels/paged/key_factor.h"
+
+#include <omp.h>
+#include <string.h>
+
+typedef struct leverages {
+    dq_backend *b;
+    const dq_kv *kv;
+    const dq_kv_list *list;
+    const dq_rope *rope;
+    int group;
+    int64_t n, cols,
+        ld; /* tokens; the group's key heads side by side, padded with zeros to a multiple of 16 */
+    dq_mat x;     /* [n][ld] */
+    double *gram; /* [cols][ld], upper triangle = U'U */
+    float *right; /* [cols][ld], U^-1 */
+} leverages;
+
+static float *thread_scratch(const leverages *l)
+{
+    return dq_cpu_of(l->b)->block[omp_get_thread_num()];
+}
+
+static void read_page(const leverages *l, int64_t page, int64_t coded_end)
+{
+    const int64_t dim = l->kv->map->head_dim;
+    float *row = l->x.p + page * DQ_PAGE_TOKENS * l->ld;
+    for (int head = 0, at = 0; head < l->kv->map->n_kv; head++) {
+        if (l->kv->map->group[head] != l->group) continue;
+        const dq_simd *simd = dq_cpu_of(l->b)->simd;
+        const float *k =
+            dq_cpu_kv_read_keys(simd, l->kv, l->list, page, head, coded_end, thread_scratch(l));
+        simd->transpose(row + at++ * dim, l->ld, k, DQ_PAGE_TOKENS, dim, dq_kv_slots(l->n, page));
+    }
+}
+
+static int64_t pages_of(const leverages *l)
+{
+    return (l->n + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
+}
+
+static void read_keys(const leverages *l, int64_t coded_end)
+{
+#pragma omp parallel for schedule(static) num_threads(l->b->threads) if (l->n > DQ_PAGE_TOKENS)
+    for (int64_t p = 0; p < pages_of(l); p++) read_page(l, p, coded_end);
+}
+
+/* RoPE by the negative position is its inverse, but for the square of the amplitude. */
+static void undo_rope(const leverages *l)
+{
+    const int64_t dim = l->kv->map->head_dim;
+    dq_mat table = {.rows = l->n, .cols = dim};
+    int32_t *pos = dq_block_new((size_t)l->n, sizeof *pos, &l->b->err);
+    table.p = dq_block_new((size_t)(l->n * dim), sizeof *table.p, &l->b->err);
+    if (pos && table.p) {
+        for (int64_t i = 0; i < l->n; i++) pos[i] = -dq_kv_pos(l->list, i);
+        if (l->kv->spec.rotate_k) dq_cpu_hadamard(l->b, l->x, (int)dim);
+        dq_cpu_rope_table(l->b, table, pos, l->rope);
+        dq_cpu_rope(l->b, l->x, table, l->rope->order);
+    }
+    dq_block_free(pos);
+    dq_block_free(table.p);
+}
+
+/* `sum[cols]` is for the mean. */
+static void centre(const leverages *l, double *sum)
+{
+    const double a = (double)l->rope->amplitude, unit = 1.0 / (a * a);
+    memset(sum, 0, (size_t)l->cols * sizeof *sum);
+    for (int64_t i = 0; i < l->n; i++) {
+        for (int64_t c = 0; c < l->cols; c++) sum[c] += (double)l->x.p[i * l->ld + c];
+    }
+    for (int64_t c = 0; c < l->cols; c++) sum[c] /= (double)l->n;
+    for (int64_t i = 0; i < l->n; i++) {
+        float *x = l->x.p + i * l->ld;
+        for (int64_t c = 0; c < l->cols; c++) x[c] = (float)(((double)x[c] - sum[c]) * unit);
+    }
+}
+
+static int64_t tile_of(const leverages *l, int64_t first)
+{
+    return l->cols - first < DQ_TILE_N ? l->cols - first : DQ_TILE_N;
+}
+
+/* Columns first .. of the rows above and on the diagonal. */
+static void gram_tile(const leverages *l, int64_t first)
+{
+    const dq_simd *simd = dq_cpu_of(l->b)->simd;
+    const int64_t n = tile_of(l, first), rows = first + n;
+    float *turned = thread_scratch(l), *part = turned + l->cols * DQ_PAGE_TOKENS;
+    for (int64_t p = 0; p < pages_of(l); p++) {
+        const float *x = l->x.p + p * DQ_PAGE_TOKENS * l->ld;
+        const int64_t k = dq_kv_slots(l->n, p);
+        simd->transpose(turned, DQ_PAGE_TOKENS, x, l->ld, k, rows);
+        simd->gemm(part, DQ_TILE_N, turned, DQ_PAGE_TOKENS, x + first, l->ld, rows, n, k, false);
+        for (int64_t i = 0; i < rows; i++) {
+            double *to = l->gram + i * l->ld + first;
+            for (int64_t c = 0; c < n; c++) to[c] += (double)part[i * DQ_TILE_N + c];
+        }
+    }
+}
+
+static void measure_page(const leverages *l, int64_t page, double *leverage)
+{
+    const dq_simd *simd = dq_cpu_of(l->b)->simd;
+    const int64_t first = page * DQ_PAGE_TOKENS, rows = dq_kv_slots(l->n, page);
+    float *y = thread_scratch(l);
+    for (int64_t i = 0; i < rows; i++) leverage[first + i] = 0;
+    for (int64_t c = 0; c < l->cols; c += DQ_TILE_N) {
+        const int64_t n = tile_of(l, c);
+        simd->gemm(y, DQ_TILE_N, l->x.p + first * l->ld, l->ld, l->right + c, l->ld, rows, n, c + n,
+                   false);
+        for (int64_t i = 0; i < rows; i++)
+            leverage[first + i] += simd->sum_squares(y + i * DQ_TILE_N, n);
+    }
+}
+
+static void measure(const leverages *l, double *work, double *leverage)
+{
+#pragma omp parallel for schedule(dynamic, 1) num_threads(l->b->threads) if (l->cols > DQ_TILE_N)
+    for (int64_t c = 0; c < l->cols; c += DQ_TILE_N) gram_tile(l, c);
+    if (!dq_key_factor(l->right, work, l->gram, l->cols, l->ld)) {
+        dq_fail(&l->b->err, DQ_DAMAGED, "keys of the KV cache are not finite");
+        return;
+    }
+#pragma omp parallel for schedule(static) num_threads(l->b->threads) if (l->n > DQ_PAGE_TOKENS)
+    for (int64_t p = 0; p < pages_of(l); p++) measure_page(l, p, leverage);
+}
+
+static bool reserve(const leverages *l)
+{
+    const int64_t read = dq_cpu_kv_scratch_floats(l->kv);
+    const int64_t tiles = 2 * (l->cols + DQ_TILE_N) * DQ_PAGE_TOKENS;
+    return dq_cpu_reserve(l->b, (size_t)(read > tiles ? read : tiles) * sizeof(float));
+}
+
+void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                             int32_t t, const dq_rope *rope, double *leverage)
+{
+    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
+    leverages l = {.b = b,
+                   .kv = kv,
+                   .list = dq_kv_list_of(kv, seq, layer, group),
+                   .rope = rope,
+                   .group = group,
+                   .cols = (int64_t)kv->heads[group] * kv->map->head_dim};
+    l.n = l.list->count;
+    l.ld = (l.cols + 15) / 16 * 16;
+    if (l.n == 0 || !reserve(&l)) return;
+    const size_t square = (size_t)(l.cols * l.ld);
+    l.x = (dq_mat){dq_block_new((size_t)(l.n * l.ld), sizeof(float), &b->err), l.n, l.ld};
+    l.gram = dq_block_new(square, sizeof *l.gram, &b->err);
+    l.right = dq_block_new(square, sizeof *l.right, &b->err);
+    double *work = dq_block_new(2 * square, sizeof *work, &b->err);
+    if (b->err.code == DQ_OK) {
+        read_keys(&l, dq_kv_coded_index(kv, l.list, t));
+        undo_rope(&l);
+        if (b->err.code == DQ_OK) {
+            centre(&l, work);
+            measure(&l, work, leverage);
+        }
+    }
+    dq_block_free(work);
+    dq_block_free(l.right);
+    dq_block_free(l.gram);
+    dq_block_free(l.x.p);
+}

@@ -1,0 +1,92 @@
+/* cpu_kv: how pages of the KV cache lie in memory on the CPU, and how attention reads them. Private to
+ * kernels/cpu.
+ *
+ * Lines of codes are made of planes, see kv_lines.h: a line of keys is one channel of all tokens, because
+ * attention wants keys transposed; a line of values is one token. So `plain` is keys [head_dim][DQ_PAGE_TOKENS]
+ * and values [DQ_PAGE_TOKENS][v_cols], `codes` keys [v_cols][64 codes] and values [DQ_PAGE_TOKENS][v_cols codes], `scale`
+ * keys [n_scales][DQ_PAGE_TOKENS] and values [DQ_PAGE_TOKENS][n_scales]. Per-channel codes: `scale` is as kv_pages.h says.
+ * Elements of `plain` and `sinks` that have two bytes are made f32 where they are read.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CPU_KV_H
+#define DQ_CPU_KV_H
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/paged/kv_pages.h"
+
+/* ---- Reading. One page of one KV head as a query reads it that takes the tokens below index
+ * `coded_end` of the list as codes: keys [head_dim][DQ_PAGE_TOKENS], values [DQ_PAGE_TOKENS][v_cols]. Where nothing is
+ * coded and all is f32 this is the page itself, else scratch (dq_cpu_kv_scratch_floats(kv) floats) is filled; the
+ * result is good until scratch is used again. Slots after the list's count hold anything. */
+const float *dq_cpu_kv_read_keys(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                                 int64_t page, int head, int64_t coded_end, float *scratch);
+const float *dq_cpu_kv_read_values(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                                   int64_t page, int head, int64_t coded_end, float *scratch);
+int64_t dq_cpu_kv_scratch_floats(const dq_kv *kv);
+/* The same page as it is held, in kv->dense; NULL where that is f32 or something is read as codes. */
+const void *dq_cpu_kv_half_page(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
+                                int head, int64_t coded_end);
+
+/* The same without reading codes back: which slots are read as codes, and the others as f32. */
+typedef struct dq_cpu_kv_view {
+    const float *plain; /* as above, zero where coded; NULL: nothing is read there */
+    const uint8_t *codes;
+    const uint8_t *next; /* codes of the following page of the list; NULL: it has none */
+    const float *scale;  /* [n_scales][DQ_PAGE_TOKENS]; of values zero where not coded */
+    const float *sets;   /* of per-channel codes: as in dq_simd_set_page; NULL: none */
+    const float *dither; /* [DQ_PAGE_TOKENS] of values with sets; NULL: keys */
+    uint64_t begins;
+    int64_t first, end;          /* slots read as codes; the same: none */
+    int bits;                    /* of the codes */
+    const dq_kv_page_form *form; /* NULL: none */
+} dq_cpu_kv_view;
+dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_list *list,
+                                   int64_t page, int side, int head, int64_t coded_end,
+                                   float *scratch);
+
+/* ---- cpu_kv_codes.c */
+/* dq_kv_device.encode of one page. */
+void dq_cpu_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job,
+                           float *scratch);
+/* Codes q[v_cols] and scales [n_scales], or steps and lows [2 * head_dim], of token i, which has them. For tests. */
+void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, int head, int side,
+                           int8_t *q, float *scale);
+/* dq_kv_device.move */
+void dq_cpu_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
+                         const int32_t *kept, int64_t n, float *scratch);
+
+/* ---- cpu_kv_sets.c: per-channel codes */
+/* Those of what is due in one head, less 2^(bits-1): keys q[v_cols][DQ_PAGE_TOKENS], values q[DQ_PAGE_TOKENS][v_cols]; other
+ * slots stay. Steps and lows go to the page. False where one stays f32 (kv_spec.h) and the side is not wide.
+ * plain: the head's unquantized numbers; rows[DQ_PAGE_TOKENS * v_cols]. */
+bool dq_cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
+                           int h, int8_t *q, const float *plain, float *rows);
+/* Steps [v_cols] and lows [v_cols] of the first n sets of a head, one set after the other, filled up with zeros. */
+void dq_cpu_kv_sets_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
+                         int side, int h, int n, float *out);
+/* Dither of the page's slots, zeros below 4 bits; own[DQ_PAGE_TOKENS] is for where they do not lie in the order of positions. */
+const float *dq_cpu_kv_sets_dither(const dq_kv *kv, const dq_kv_page *p, float *own);
+/* Numbers of set `from` become those of set `to`. */
+void dq_cpu_kv_sets_move(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page *from,
+                         int from_set, int group, int side, int h);
+
+/* ---- cpu_kv.c */
+/* n elements of kv->dense, each so many after the one before. */
+void dq_cpu_kv_copy(const dq_kv *kv, void *to, int64_t to_step, const void *from, int64_t from_step,
+                    int64_t n);
+dq_kv *dq_cpu_kv_new(dq_backend *b, const dq_head_order *map, int n_layers, const dq_kv_spec *spec);
+void dq_cpu_kv_free(dq_backend *b, dq_kv *kv);
+/* cpu_blocks.c: memory of pages, zeroed and 64-byte aligned; on one thread at a time. What is freed is kept for the next block
+ * of that size, until `end` or beyond 256 MiB: then chunks of blocks go of which none is in use. `end` works after errors. */
+void *dq_cpu_block_new(dq_backend *b, int64_t bytes);
+void dq_cpu_block_free(dq_backend *b, void *p); /* NULL allowed */
+void dq_cpu_blocks_end(dq_backend *b);
+void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                         int32_t t, double *sum);
+/* cpu_key_cosines.c */
+void dq_cpu_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                           int32_t t, double *cosine);
+/* cpu_key_leverages.c */
+void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                             int32_t t, const dq_rope *rope, double *leverage);
+
+#endif

@@ -1,0 +1,329 @@
+/* cpu_matmul: products with weights of any storage, and what is computed from logits.
+ * SPDX-License-Identifier: MIT */
+#include "kernels/cpu/linear/cpu_dense.h"
+#include "kernels/cpu/linear/cpu_prepacked.h"
+#include "tensor/weight_format.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+/* An element of a product is the same for every number of rows, threads and pieces. A block of W, transposed to
+ * [K_BLOCK][DQ_TILE_N], stays in the second-level cache while all rows of a piece pass over it. */
+enum { K_BLOCK = DQ_CHAIN, STRIP = 16, STRIP_LD = K_BLOCK + 16, FEW_ROWS = 8 };
+
+/* A thread's block while a product runs. */
+typedef struct scratch {
+    float b[K_BLOCK * DQ_TILE_N];
+    float strip[STRIP * STRIP_LD]; /* STRIP rows of W widened to f32 */
+} scratch;
+
+void dq_cpu_weight_row(const dq_simd *simd, float *dst, const dq_weight *w, int64_t row,
+                       int64_t first, int64_t n)
+{
+    const uint8_t *data = w->data;
+    if (!dq_weight_is_coded(w)) {
+        const int64_t size = w->dtype == DQ_F32 ? 4 : 2;
+        simd->widen(dst, data + (row * w->cols + first) * size, w->dtype, n);
+        return;
+    }
+    const bool aligned = w->group_size % 32 == 0 || w->group_size >= w->cols;
+    if (!dq_weight_is_affine(w) || (!aligned && w->zero)) {
+        w->format->dequantize(dst, w, row, first, n);
+        return;
+    }
+    const int64_t bytes = (int64_t)dq_quant_row_bytes(w->cols, w->bits);
+    const uint8_t *packed = data + row * bytes;
+    if (!aligned) simd->codes(dst, packed, bytes, w->bits, first, n, 1 << (w->bits - 1), 1.0f);
+    for (int64_t i = 0; i < n;) {
+        const int64_t group = (first + i) / w->group_size;
+        int64_t end = (group + 1) * w->group_size - first;
+        if (end > n) end = n;
+        const float scale = dq_weight_scale(w, row, group);
+        if (aligned)
+            simd->codes(dst + i, packed, bytes, w->bits, first + i, end - i,
+                        dq_weight_zero(w, row, group), scale);
+        else
+            simd->scale(dst + i, end - i, scale);
+        i = end;
+    }
+}
+
+/* Bytes of `n` columns of one stored row, and where a row's columns from `first` on begin. */
+static int64_t stored_bytes(const dq_weight *w, int64_t n)
+{
+    if (!dq_weight_is_coded(w)) return n * (w->dtype == DQ_F32 ? 4 : 2);
+    return n * w->bits / 8;
+}
+
+static const uint8_t *stored_at(const dq_weight *w, int64_t row, int64_t first)
+{
+    const int64_t bytes = dq_weight_is_coded(w) ? (int64_t)dq_quant_row_bytes(w->cols, w->bits)
+                                                : stored_bytes(w, w->cols);
+    return (const uint8_t *)w->data + row * bytes + stored_bytes(w, first);
+}
+
+/* Asks for columns k0 .. k0 + K_BLOCK of stored rows n0 .. n0 + nb, so that they arrive while the
+ * block before them is worked on. */
+static void expect_block(const dq_weight *w, int64_t n0, int64_t nb, int64_t k0)
+{
+    enum { LINE = 64 };
+    const int64_t kb = w->cols - k0 < K_BLOCK ? w->cols - k0 : K_BLOCK;
+    if (kb <= 0 || dq_weight_format_of(w)->block) return;
+    const int64_t bytes = stored_bytes(w, kb);
+    for (int64_t i = 0; i < nb; i++) {
+        const uint8_t *row = stored_at(w, n0 + i, k0);
+        for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(row + at, 0, 2);
+    }
+}
+
+/* Stored as values of the type, that may be read as such. */
+static bool is_plain(const dq_weight *w, dq_dtype type)
+{
+    return !dq_weight_is_coded(w) && w->dtype == type &&
+           (uintptr_t)w->data % dq_dtypes[type].bytes == 0;
+}
+
+static void fetch_strip(const dq_simd *simd, scratch *s, const dq_weight *w, int64_t n0,
+                        int64_t rows, int64_t k0, int64_t kb)
+{
+    for (int64_t j = 0; j < rows; j++)
+        dq_cpu_weight_row(simd, s->strip + j * STRIP_LD, w, n0 + j, k0, kb);
+}
+
+/* s->b = W[n0 .. n0+nb)[k0 .. k0+kb) transposed. */
+static void fetch_block(const dq_simd *simd, scratch *s, const dq_weight *w, int64_t n0, int64_t nb,
+                        int64_t k0, int64_t kb)
+{
+    if (is_plain(w, DQ_F32)) {
+        const float *from = (const float *)w->data + n0 * w->cols + k0;
+        simd->transpose(s->b, DQ_TILE_N, from, w->cols, nb, kb);
+        return;
+    }
+    for (int64_t i = 0; i < nb; i += STRIP) {
+        const int64_t rows = nb - i < STRIP ? nb - i : STRIP;
+        fetch_strip(simd, s, w, n0 + i, rows, k0, kb);
+        simd->transpose(s->b + i, DQ_TILE_N, s->strip, STRIP_LD, rows, kb);
+    }
+}
+
+typedef struct product {
+    const dq_simd *simd;
+    dq_mat dst, src;
+    const dq_weight *w;
+    const float *bias;
+} product;
+
+/* Rows n0 .. n0 + n of W, at most STRIP, times all rows of src, K_BLOCK columns after the other. */
+static void run_strip(const product *p, scratch *s, int64_t n0, int64_t n)
+{
+    const int64_t cols = p->w->rows, depth = p->w->cols;
+    for (int64_t k0 = 0; k0 < depth; k0 += K_BLOCK) {
+        const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
+        if (dq_weight_is_coded(p->w)) expect_block(p->w, n0, n, k0 + K_BLOCK);
+        fetch_strip(p->simd, s, p->w, n0, n, k0, kb);
+        p->simd->skinny(p->dst.p + n0, cols, p->src.p + k0, depth, s->strip, STRIP_LD, p->src.rows,
+                        n, kb, k0 > 0);
+    }
+}
+
+/* Few rows: a block of weights would not be used again. */
+static void run_skinny(const product *p, scratch *s, int64_t n0, int64_t nb)
+{
+    const int64_t cols = p->w->rows, depth = p->w->cols, rows = p->src.rows, at = n0 * depth;
+    const int64_t whole = nb / STRIP * STRIP;
+    const float *a = p->src.p;
+    float *c = p->dst.p + n0;
+    int64_t i = 0;
+    if (whole && is_plain(p->w, DQ_BF16)) {
+        const uint16_t *w = (const uint16_t *)p->w->data + at;
+        p->simd->skinny_bf16(c, cols, a, depth, w, depth, rows, whole, depth, false);
+        i = whole;
+    }
+    for (; i < whole && is_plain(p->w, DQ_F32); i += STRIP) {
+        const float *w = (const float *)p->w->data + at + i * depth;
+        p->simd->skinny(c + i, cols, a, depth, w, depth, rows, STRIP, depth, false);
+    }
+    for (; i < nb; i += STRIP) run_strip(p, s, n0 + i, nb - i < STRIP ? nb - i : STRIP);
+}
+
+static void run_piece(const product *p, scratch *s, int64_t n0, int64_t m0, int64_t m1)
+{
+    const int64_t cols = p->w->rows, depth = p->w->cols;
+    const int64_t nb = cols - n0 < DQ_TILE_N ? cols - n0 : DQ_TILE_N;
+    float *c = p->dst.p + m0 * cols + n0;
+    const float *a = p->src.p + m0 * depth;
+    const bool skinny = p->src.rows <= FEW_ROWS;
+    if (skinny) run_skinny(p, s, n0, nb);
+    for (int64_t k0 = 0; !skinny && k0 < depth; k0 += K_BLOCK) {
+        const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
+        expect_block(p->w, n0, nb, k0 + K_BLOCK);
+        fetch_block(p->simd, s, p->w, n0, nb, k0, kb);
+        p->simd->gemm(c, cols, a + k0, depth, s->b, DQ_TILE_N, m1 - m0, nb, kb, k0 > 0);
+    }
+    if (!p->bias) return;
+    for (int64_t i = m0; i < m1; i++) p->simd->add(p->dst.p + i * cols + n0, p->bias + n0, nb);
+}
+
+/* Rows per piece. Every piece fetches its weights anew, so more than PANEL rows are cut only because
+ * a panel of src that fits the last-instruction set cache pays for that, and fewer only when the columns alone
+ * do not make enough pieces for many threads. */
+static int64_t piece_rows(int64_t rows, int64_t n_blocks)
+{
+    enum { PANEL = 768, ENOUGH = 16, STEP = 48 };
+    const int64_t panels = (rows + PANEL - 1) / PANEL, wanted = (ENOUGH + n_blocks - 1) / n_blocks;
+    const int64_t cuts = panels > wanted ? panels : wanted;
+    return ((rows + cuts - 1) / cuts + STEP - 1) / STEP * STEP;
+}
+
+static void run_pieces(dq_backend *b, const product *p)
+{
+    dq_cpu *cpu = dq_cpu_of(b);
+    const int64_t n_blocks = (p->w->rows + DQ_TILE_N - 1) / DQ_TILE_N, rows = p->src.rows;
+    if (rows == 0 || !dq_cpu_reserve(b, sizeof(scratch))) return;
+    const int64_t each = piece_rows(rows, n_blocks), n_cuts = (rows + each - 1) / each;
+#pragma omp parallel for num_threads(b->threads) schedule(dynamic)
+    for (int64_t i = 0; i < n_blocks * n_cuts; i++) {
+        const int64_t m0 = i / n_blocks * each, m1 = rows - m0 < each ? rows : m0 + each;
+        run_piece(p, cpu->block[omp_get_thread_num()], i % n_blocks * DQ_TILE_N, m0, m1);
+    }
+}
+
+static void run_product(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
+                        const float *bias)
+{
+    if (dq_cpu_prepacked_fits(w)) {
+        dq_cpu_prepacked_f32(b, dst, src, w, bias);
+        return;
+    }
+    const dq_weight from = dq_cpu_dense_weight(b, w, src.rows <= FEW_ROWS);
+    run_pieces(b, &(product){dq_cpu_of(b)->simd, dst, src, &from, bias});
+}
+
+/* What a product runs. */
+typedef enum way { WAY_NONE, WAY_F32, WAY_INT8 } way;
+
+static way way_of(const dq_weight *w, dq_num num)
+{
+    if (num == DQ_NUM_F32) return WAY_F32;
+    return num == DQ_NUM_INT8 && dq_weight_is_affine(w) ? WAY_INT8 : WAY_NONE;
+}
+
+const char *dq_cpu_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_num num)
+{
+    static const char *const name[][3] = {
+        [DQ_CPU_ROWS] = {NULL, "packed", "packed_int8"},
+        [DQ_CPU_BLOCKS] = {NULL, "prepacked", "prepacked_int8"},
+        [DQ_CPU_UNDECIDED] = {NULL, "packed or prepacked", "packed_int8 or prepacked_int8"}};
+    const way to = way_of(w, num);
+    return to == WAY_F32 && !dq_cpu_prepacked_fits(w) ? "gemm"
+                                                      : name[dq_cpu_prepacked_state(b, w)][to];
+}
+
+/* What the caller must have made sure of, and the arithmetic that exists here. */
+static bool can_run(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, dq_num num)
+{
+    if (b->err.code != DQ_OK) return false;
+    if (num == DQ_NUM_BF16) {
+        dq_fail(&b->err, DQ_MISMATCH, "bf16 products are not available on the CPU. Use f32");
+    } else if (src.cols != w->cols || dst.cols != w->rows || dst.rows != src.rows) {
+        dq_fail(&b->err, DQ_BUG, "%s: product of unfitting shapes", w->name ? w->name : "weight");
+    }
+    return b->err.code == DQ_OK;
+}
+
+void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
+                   dq_num num)
+{
+    if (!can_run(b, dst, src, w, num) || src.rows == 0) return;
+    const way to = way_of(w, num);
+    if (to == WAY_INT8) {
+        dq_cpu_prepacked_int8(b, dst, src, w, bias);
+        return;
+    }
+    if (to == WAY_NONE) {
+        dq_fail(&b->err, DQ_MISMATCH, "%s: is not packed, so there is no int8 product with it",
+                w->name ? w->name : "weight");
+        return;
+    }
+    run_product(b, dst, src, w, bias);
+}
+
+/* Rows whose logits are held at once: about 64 MB, and enough rows to repay fetching the weights. */
+static int64_t logit_rows(int64_t rows, int64_t vocab)
+{
+    enum { FLOATS = 1 << 24, MAX = 256, LEAST = 16 };
+    int64_t n = FLOATS / (vocab + 1);
+    n = n > MAX ? MAX : n;
+    n = n < LEAST ? LEAST : n;
+    return rows < n ? rows : n;
+}
+
+int64_t dq_cpu_logit_bytes(int64_t rows, int64_t vocab)
+{
+    const int64_t one = logit_rows(rows, vocab) * vocab, two = logit_rows(rows, 2 * vocab) * vocab;
+    return (one > 2 * two ? one : 2 * two) * (int64_t)sizeof(float);
+}
+
+static int32_t first_at(const float *x, int64_t n, float value)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] == value) return (int32_t)i;
+    return 0; /* only NaN */
+}
+
+void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
+                    const dq_weight *head, const int32_t *target, dq_num num)
+{
+    const dq_simd *simd = dq_cpu_of(b)->simd;
+    const int64_t vocab = head->rows, step = logit_rows(hidden.rows, vocab);
+    const dq_mat all = {NULL, hidden.rows, vocab};
+    if (!can_run(b, all, hidden, head, num) || hidden.rows == 0) return;
+    float *logits = dq_cpu_shared(b, (size_t)(step * vocab) * sizeof *logits);
+    if (!logits) return;
+    for (int64_t first = 0; first < hidden.rows && b->err.code == DQ_OK; first += step) {
+        const int64_t n = hidden.rows - first < step ? hidden.rows - first : step;
+        const dq_mat h = {hidden.p + first * hidden.cols, n, hidden.cols};
+        run_product(b, (dq_mat){logits, n, vocab}, h, head, NULL);
+#pragma omp parallel for num_threads(b->threads) schedule(dynamic)
+        for (int64_t i = 0; i < n; i++) {
+            const float *x = logits + i * vocab;
+            const int32_t t = target ? target[first + i] : -1;
+            const float top = simd->max(x, vocab);
+            if (top1) top1[first + i] = first_at(x, vocab, top);
+            const double off = t >= 0 ? (double)x[t] - (double)top : 0;
+            if (logp) logp[first + i] = off - log(simd->sum_exp(x, vocab, top));
+        }
+    }
+}
+
+/* Divergence of one row. Everything in double: the terms nearly cancel when the models agree. */
+static double row_kld(const dq_simd *simd, const float *ref, const float *x, int64_t n)
+{
+    double sum[3];
+    simd->divergence(sum, ref, x, n, (double)simd->max(ref, n), (double)simd->max(x, n));
+    return sum[2] / sum[0] + (log(sum[1]) - log(sum[0]));
+}
+
+void dq_cpu_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_head, dq_num ref_num,
+                dq_mat hidden, const dq_weight *head, dq_num num)
+{
+    const dq_simd *simd = dq_cpu_of(b)->simd;
+    const int64_t vocab = head->rows, step = logit_rows(hidden.rows, 2 * vocab);
+    const dq_mat all = {NULL, hidden.rows, vocab};
+    if (!can_run(b, all, ref, ref_head, ref_num) || !can_run(b, all, hidden, head, num)) return;
+    if (hidden.rows == 0) return;
+    float *logits = dq_cpu_shared(b, (size_t)(2 * step * vocab) * sizeof *logits);
+    if (!logits) return;
+    float *other = logits + step * vocab;
+    for (int64_t first = 0; first < hidden.rows && b->err.code == DQ_OK; first += step) {
+        const int64_t n = hidden.rows - first < step ? hidden.rows - first : step;
+        const dq_mat r = {ref.p + first * ref.cols, n, ref.cols};
+        const dq_mat h = {hidden.p + first * hidden.cols, n, hidden.cols};
+        run_product(b, (dq_mat){logits, n, vocab}, r, ref_head, NULL);
+        run_product(b, (dq_mat){other, n, vocab}, h, head, NULL);
+#pragma omp parallel for num_threads(b->threads) schedule(dynamic)
+        for (int64_t i = 0; i < n; i++)
+            kld[first + i] = row_kld(simd, logits + i * vocab, other + i * vocab, vocab);
+    }
+}
