@@ -4,7 +4,7 @@
 
 #include "cmds/cache_job.h"
 #include "cmds/cache_plan_output.h"
-#include "plan/plan_roles.h"
+#include "plan/plan_heads.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,31 +16,32 @@ dq_opt *dq_cache_plan_rows(dq_cache_plan *c)
         dq_opt_float("kv", "BITS", &c->mean, 2, 8,
                      "plan widths of the cache's codes by layer and map: a mean of so many bits "
                      "over keys and values, without what scales take"),
-        dq_opt_float("roles", "KEEP", &c->keep, 0.001, 0.999,
-                     "plan head roles of a cache that keeps this share of a context: which groups "
-                     "of KV heads share it, while the others keep first and last tokens alone"),
+        dq_opt_float(
+            "heads", "KEEP", &c->keep, 0.001, 0.999,
+            "plan retrieval heads of a cache that keeps this share of a context: which groups "
+            "of KV heads share it, while the others keep first and last tokens alone"),
         dq_opt_text("text", "FILE", &c->text,
                     "text to measure with, as in dq eval: plain, or .jsonl of {\"text\"}"),
         dq_opt_int("ctx", "N", &c->ctx, 4, INT32_MAX,
                    "tokens of a window (default min(2048, the model's positions))"),
         dq_opt_int("limit", "N", &c->windows, 3, 1000000,
-                   "windows at most (default 60; 30 of --roles): the second and third fifth of "
-                   "them search (of --roles the first --find), the others decide"),
+                   "windows at most (default 60; 30 of --heads): the second and third fifth of "
+                   "them search (of --heads the first --find), the others decide"),
         dq_opt_text("kv-quant", "NAME", &c->code,
                     "of --kv: dither or per-channel (default dither)"),
         dq_opt_text("kv-policy", "NAME", &c->policy,
-                    "of --roles: what chooses tokens, one of dq eval's policies, with its default"),
+                    "of --heads: what chooses tokens, one of dq eval's policies, with its default"),
         dq_opt_int("kv-recent", "N", &c->recent, 0, INT32_MAX,
-                   "last tokens that stay, and stay unquantized (default 64; 16 of --roles)"),
+                   "last tokens that stay, and stay unquantized (default 64; 16 of --heads)"),
         dq_opt_int("kv-sink", "N", &c->sink, 0, INT32_MAX, "the same of first tokens (default 4)"),
         dq_opt_int("kv-layers", "N", &c->together, 1, 10000,
                    "of --kv: neighbouring layers that get one width: fewer units, a shorter search "
                    "(default 1)"),
         dq_opt_int("find", "N", &c->find, 0, 1000000,
-                   "of --roles: first windows, which roles are found on (default 6; 0: on "
+                   "of --heads: first windows, which heads are found on (default 6; 0: on "
                    "--questions alone)"),
         dq_opt_text("questions", "ITEMS.jsonl", &c->questions,
-                    "of --roles: items of dq eval --task mc, whose right answers count beside the "
+                    "of --heads: items of dq eval --task mc, whose right answers count beside the "
                     "windows that find"),
         dq_opt_int("ask", "N", &c->ask, 1, 1000000, "the last N of --questions (default 32)"),
         dq_opt_text("weights", "RECIPE.json", &c->weights,
@@ -81,26 +82,26 @@ dq_status dq_cache_plan_check(const dq_cache_plan *c, dq_err *err)
                            {c->sink >= 0, "kv-sink"}, {c->weights, "weights"},
                            {c->device, "device"}};
     const option widths[] = {{c->code, "kv-quant"}, {c->together, "kv-layers"}};
-    const option roles[] = {{c->policy, "kv-policy"},
+    const option heads[] = {{c->policy, "kv-policy"},
                             {c->find >= 0, "find"},
                             {c->questions, "questions"},
                             {c->ask, "ask"}};
     const char *of_both = first_given(both, sizeof both / sizeof *both);
     const char *of_widths = first_given(widths, sizeof widths / sizeof *widths);
-    const char *of_roles = first_given(roles, sizeof roles / sizeof *roles);
+    const char *of_roles = first_given(heads, sizeof heads / sizeof *heads);
     if (c->mean > 0 && c->keep > 0)
         return dq_fail(err, DQ_USAGE,
-                       "--kv and --roles are two plans. Make one, then the other: --weights "
+                       "--kv and --heads are two plans. Make one, then the other: --weights "
                        "RECIPE.json puts both into one recipe.");
     if (of_both && !dq_cache_plan_requested(c))
-        return dq_fail(err, DQ_USAGE, "--%s is about --kv or --roles, which are not given.",
+        return dq_fail(err, DQ_USAGE, "--%s is about --kv or --heads, which are not given.",
                        of_both);
     if (of_widths && !(c->mean > 0))
         return dq_fail(err, DQ_USAGE, "--%s is about --kv, which is not given.", of_widths);
     if (of_roles && !(c->keep > 0))
-        return dq_fail(err, DQ_USAGE, "--%s is about --roles, which is not given.", of_roles);
+        return dq_fail(err, DQ_USAGE, "--%s is about --heads, which is not given.", of_roles);
     if (c->keep > 0 && c->widths)
-        return dq_fail(err, DQ_USAGE, "--widths is about codes, and --roles plans what is kept.");
+        return dq_fail(err, DQ_USAGE, "--widths is about codes, and --heads plans what is kept.");
     return DQ_OK;
 }
 

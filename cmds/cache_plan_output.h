@@ -19,7 +19,7 @@ dq_status dq_cache_plan_output_work(const dq_cache_plan_view *v, dq_err *err);
 dq_status dq_cache_plan_output_print(const dq_cache_plan_view *v, dq_err *err);
 /* The document dq-plan-kv/1 on stdout; of a dry run without results of a search. */
 dq_status dq_cache_plan_output_json(const dq_cache_plan_view *v, dq_err *err);
-/* The recipe, a new reference: beside what one of weights (NULL: none) says, of its cache too (roles, a policy), but for widths
+/* The recipe, a new reference: beside what one of weights (NULL: none) says, of its cache too (heads, a policy), but for widths
  * and codes. What it lacks where memory ends, dq_json_complete tells. */
 json_t *dq_cache_plan_output_recipe_of(const dq_plan_kv_settings *s, const json_t *weights,
                                        const char *widths);

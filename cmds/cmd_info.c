@@ -92,7 +92,7 @@ static void print_kv(const dq_model *m)
     else
         printf("%g of the context", s->evict.keep);
     printf(" stay, budget %s", dq_kv_budget_name[s->evict.budget]);
-    if (s->evict.roles[0]) printf(" %s", s->evict.roles);
+    if (s->evict.heads[0]) printf(" %s", s->evict.heads);
     if (s->evict.every) printf(", again every %lld tokens", (long long)s->evict.every);
     if (s->evict.window >= 0) printf(", window %lld", (long long)s->evict.window);
     if (s->evict.policy->draws) printf(", seed %llu", (unsigned long long)s->evict.seed);

@@ -1,5 +1,5 @@
-/* cmd_plan: dq plan MODEL --calib FILE --budget B -o RECIPE.json for weights; with --kv or --roles, cache_plan.h or
- * roles_plan.h for the KV cache.
+/* cmd_plan: dq plan MODEL --calib FILE --budget B -o RECIPE.json for weights; with --kv or --heads, cache_plan.h or
+ * heads_plan.h for the KV cache.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "cmds/cache_plan.h"
@@ -8,10 +8,10 @@
 #include "cmds/cli/progress.h"
 #include "cmds/cli/version.h"
 #include "cmds/command.h"
+#include "cmds/heads_plan.h"
 #include "cmds/plan_files.h"
 #include "cmds/plan_output.h"
 #include "cmds/recipe_options.h"
-#include "cmds/roles_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ typedef struct request {
     int64_t trials, threads;
     bool dry_run, json;
     dq_recipe_options recipe;
-    dq_cache_plan cache; /* --kv, --roles and what belongs to them */
+    dq_cache_plan cache; /* --kv, --heads and what belongs to them */
     dq_plan_settings set;
     /* what runs */
     dq_progress bar;
@@ -38,7 +38,7 @@ static const dq_usage usage = {
     .name = "plan",
     .synopsis = "MODEL --calib FILE --budget BUDGET -o RECIPE.json [options]\n"
                 "       dq plan MODEL --kv BITS --text FILE -o RECIPE.json [options]\n"
-                "       dq plan MODEL --roles KEEP --text FILE -o RECIPE.json [options]",
+                "       dq plan MODEL --heads KEEP --text FILE -o RECIPE.json [options]",
     .about =
         "Finds out which tensor needs how many bits, and writes a recipe for dq quantize --recipe. "
         "The documents of FILE are dealt in turn to four quarters; a single text is cut into "
@@ -66,16 +66,17 @@ static const dq_usage usage = {
         "nearest that there are. Figures are of the cache alone: with a recipe of a cache, dq "
         "quantize packs weights at 4 bits, as without one, where no --bits is given.\n"
         "\n"
-        "With --roles KEEP head roles are planned: where a cache keeps that share of a context, "
+        "With --heads KEEP retrieval heads are planned: where a cache keeps that share of a "
+        "context, "
         "which groups of KV heads share it, while the others keep first and last tokens alone (dq "
-        "eval --kv-budget roles --kv-roles). The first half of each window is compressed, the "
+        "eval --kv-budget heads --kv-heads). The first half of each window is compressed, the "
         "second scored. On the first windows each group is cut alone, and groups are ordered by "
         "the KL divergence that this costs; then 1, 2, ... groups of that order share (of more "
         "than 16: 16 numbers that grow by a factor), and the number that is closest is taken. "
-        "Windows that no choice has seen compare it with the same share in every group. Roles "
+        "Windows that no choice has seen compare it with the same share in every group. Heads "
         "found on running text can lose answers to questions: with --questions, what their right "
         "answers lack of all choices (-ln of their share) is added to the divergence in both "
-        "choices. One plan, then the other with --weights, puts widths and roles into one recipe.",
+        "choices. One plan, then the other with --weights, puts widths and heads into one recipe.",
     .examples =
         "  dq plan model --calib train.jsonl --budget kld=0.01 -o recipe.json\n"
         "  dq quantize model -o model.h5 --recipe recipe.json --calib train.jsonl\n"
@@ -84,7 +85,7 @@ static const dq_usage usage = {
         "  dq plan model --calib train.jsonl --budget ppl=1.005 --unseen test.jsonl -o r.json\n"
         "  dq plan model --calib train.jsonl --budget bpw=4.2 --dry-run\n"
         "  dq plan model --kv 4 --text test.txt --ctx 1024 -o cache.json\n"
-        "  dq plan model --roles 0.125 --text test.txt --ctx 1024 --weights cache.json -o "
+        "  dq plan model --heads 0.125 --text test.txt --ctx 1024 --weights cache.json -o "
         "both.json\n"
         "  dq quantize model -o model.h5 --recipe both.json\n",
     .min_args = 1,
@@ -160,7 +161,7 @@ static dq_status check_kind(const request *r, dq_err *err)
         return dq_fail(err, DQ_USAGE,
                        "--%s is about weights, and --%s plans the cache. Plan one, then the other: "
                        "--weights RECIPE.json puts both into one recipe.",
-                       name, r->cache.keep > 0 ? "roles" : "kv");
+                       name, r->cache.keep > 0 ? "heads" : "kv");
     if (!cache && r->trials > DQ_PLAN_MAX_TRIALS)
         return dq_fail(err, DQ_USAGE, "--trials %lld: expected at most %d of weights.",
                        (long long)r->trials, DQ_PLAN_MAX_TRIALS);
@@ -323,7 +324,7 @@ static dq_status run(request *r, const char *model, dq_err *err)
 
 static dq_status run_cache(const request *r, const char *model, dq_err *err)
 {
-    return r->cache.keep > 0 ? dq_roles_plan_run(&r->cache, model, err)
+    return r->cache.keep > 0 ? dq_heads_plan_run(&r->cache, model, err)
                              : dq_cache_plan_run(&r->cache, model, err);
 }
 
@@ -391,7 +392,7 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
         dq_opt_int("threads", "N", &r->threads, 0, 4096,
                    "0 for all processors (default 0); the result does not depend on it"),
         dq_opt_flag("json", &r->json,
-                    "one JSON document (dq-plan/1, dq-plan-kv/1, dq-plan-roles/1) on stdout"),
+                    "one JSON document (dq-plan/1, dq-plan-kv/1, dq-plan-heads/1) on stdout"),
         DQ_LOGGER_OPTIONS(r->logger),
         {0}};
     return dq_options_parse(args, argc, argv, opts, &usage, err);

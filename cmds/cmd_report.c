@@ -16,7 +16,7 @@ static const dq_usage usage = {
     .synopsis = "FILE.json... [-o PAGE.html] [--force]",
     .about =
         "Makes one page with tables and pictures of what dq stats, dq quantize, dq plan (of "
-        "weights, of the bits of the KV cache, or of roles of its groups of heads), dq bench and "
+        "weights, of the bits of the KV cache, or of heads of its groups of heads), dq bench and "
         "dq eval have printed with --json (dq eval -o FILE writes the same): outliers of several "
         "models side by side, what containers are, what plans found, speeds, and the scores as dq "
         "eval --html shows them, byte for byte. Documents of several kinds, and several of dq "

@@ -81,7 +81,7 @@ static dq_status of_another_model(const char *path, dq_err *err)
 {
     for (int i = 0; i < err->n_remedies; i++) {
         const dq_remedy_code code = err->remedy[i].code;
-        if (code != DQ_REMEDY_KV_ROLES && code != DQ_REMEDY_KV_LAYERS && code != DQ_REMEDY_KV_MAPS)
+        if (code != DQ_REMEDY_KV_HEADS && code != DQ_REMEDY_KV_LAYERS && code != DQ_REMEDY_KV_MAPS)
             continue;
         err->n_remedies = 0;
         return dq_in(err, "%s: made from another checkpoint: ", path);

@@ -17,7 +17,8 @@ not decided: inconclusive
 on the front([^a-z]|$): on the Pareto front
 --ends([^a-z-]|$): --include-embeddings
 head[-_ ]maps?([^a-z]|$): head order
-(^|[^a-z])reread: second pass'
+(^|[^a-z])reread: second pass
+kv[-_]roles|head roles: retrieval and streaming heads'
 
 # found FOLDER: lines "FILE:LINE:TEXT <- say WORD"
 found() {
@@ -40,10 +41,10 @@ top=$(mktemp -d)
 trap 'rm -rf "$top"' EXIT
 mkdir "$top/tree"
 printf '%s\n' "its grain is one" "the --kv-code" "token codes, page code" touchy "a yardstick" "no rivals" "not decided" "on the front" \
-    "--ends" "the head map" "a reread" >"$top/tree/bad"
+    "--ends" "the head map" "a reread" "--kv-roles" >"$top/tree/bad"
 printf '%s\n' "grained" "codes of a token" "arrival" "decided" "in front" "--ends-with" >"$top/tree/good"
 found "$top/tree" >"$top/out"
-[ "$(grep -c '^\./bad:' "$top/out")" = 11 ] && [ "$(wc -l <"$top/out")" = 11 ] || {
+[ "$(grep -c '^\./bad:' "$top/out")" = 12 ] && [ "$(wc -l <"$top/out")" = 12 ] || {
     echo "words.sh: does not find what was planted:"
     cat "$top/out"
     exit 1

@@ -349,7 +349,7 @@ static dq_status read_one(dq_kv_options *o, int i, dq_err *err)
     const dq_kv_field *f = &dq_kv_fields[i];
     dq_kv_config c = dq_kv_config_plain;
     if (f->type == DQ_KV_BY_GROUP)
-        return dq_kv_config_set_roles(&c, o->given[i].text, err) == DQ_OK
+        return dq_kv_config_set_heads(&c, o->given[i].text, err) == DQ_OK
                    ? DQ_OK
                    : dq_in(err, "--%s: ", f->option);
     o->given[i].number = dq_options_word(o->given[i].text, f->option, f->words, f->n_words, err);
@@ -406,16 +406,16 @@ static dq_kv_config overridden(const dq_kv_options *o, const dq_kv_config *store
         if (o->given[i].number >= 0)
             dq_kv_field_set_integer(&dq_kv_fields[i], &c, o->given[i].number);
         if (o->given[i].text && dq_kv_fields[i].type == DQ_KV_BY_GROUP)
-            snprintf(c.evict.roles, sizeof c.evict.roles, "%s", o->given[i].text);
+            snprintf(c.evict.heads, sizeof c.evict.heads, "%s", o->given[i].text);
     }
     return c;
 }
 
-/* Nothing of an eviction stays where there is none, and no roles beside another budget. */
+/* Nothing of an eviction stays where there is none, and no heads beside another budget. */
 static void drop_unused(dq_kv_config *c)
 {
     if (!c->evict.policy) c->evict = dq_kv_config_plain.evict;
-    if (c->evict.budget != DQ_KV_BUDGET_ROLES) memset(c->evict.roles, 0, sizeof c->evict.roles);
+    if (c->evict.budget != DQ_KV_BUDGET_HEADS) memset(c->evict.heads, 0, sizeof c->evict.heads);
 }
 
 /* How many of each list that is swept, and places in them. */
@@ -565,8 +565,8 @@ static const char *remedy(unsigned applies)
     if (applies & DQ_KV_SUMS)
         return "no policy that reads attention is at work. Add --kv-keep or --kv-tokens, with "
                "--kv-policy h2o, snapkv, diff or loo";
-    if (applies & DQ_KV_BY_ROLES)
-        return "no budget goes by roles. Add --kv-budget roles with --kv-keep or --kv-tokens";
+    if (applies & DQ_KV_BY_HEADS)
+        return "no budget goes by heads. Add --kv-budget heads with --kv-keep or --kv-tokens";
     return "nothing is drawn at random. Add --kv-policy random with --kv-keep";
 }
 

@@ -35,7 +35,7 @@ json_t *dq_kv_report_json(const dq_kv_spec *s, const dq_kv_cached *h);
 enum { DQ_KV_TITLES = DQ_KV_COLUMNS + 7 };
 int dq_kv_report_titles(const char **titles);
 void dq_kv_report_columns(dq_table *t, const dq_kv_spec *s, const dq_kv_cached *h);
-/* "4:4", "4:4 snapkv 0.25", "4:4 keydiff 0.25 roles": enough to tell settings apart. */
+/* "4:4", "4:4 snapkv 0.25", "4:4 keydiff 0.25 heads": enough to tell settings apart. */
 enum { DQ_KV_LABEL = DQ_KV_TEXT + 64 }; /* holds any */
 const char *dq_kv_report_label(char *buf, size_t cap, const dq_kv_spec *s);
 /* Warns of contexts with which the policy could not do what it is for. `what` stands in front. */

@@ -66,7 +66,7 @@ static void add_rows(dq_sha256 *h, const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *r = &e->row[i];
-        char line[256 + DQ_KV_LISTS + DQ_KV_ROLES_TEXT];
+        char line[256 + DQ_KV_LISTS + DQ_KV_HEADS_TEXT];
         add_line(h, "%d %d %d %d %d %d ", r->model, r->ids, r->ref, r->logit.bits,
                  (int)r->logit.granularity, (int)r->math.linear);
         int n = dq_kv_spec_key(line, sizeof line, &r->kv);

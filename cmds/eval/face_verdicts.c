@@ -115,7 +115,7 @@ static json_t *document(const cmd_eval_options *o, const dq_verdicts *v, json_t 
     return doc;
 }
 
-/* What a cache forgets, as labels have it: " keydiff 0.25 roles"; "" for nothing. */
+/* What a cache forgets, as labels have it: " keydiff 0.25 heads"; "" for nothing. */
 static const char *forgets(char *text, size_t cap, const json_t *kv)
 {
     const char *policy = json_string_value(json_object_get(kv, "policy"));

@@ -1,4 +1,4 @@
-/* html_plan_cache: what pages of plans of the KV cache share, of its widths and of its roles: reading what was measured, cells of
+/* html_plan_cache: what pages of plans of the KV cache share, of its widths and of its heads: reading what was measured, cells of
  * losses with their intervals, a plan beside other caches on windows that no choice saw, and maps shaded by losses.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_HTML_PLAN_CACHE_H

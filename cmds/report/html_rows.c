@@ -155,7 +155,7 @@ static const char *codes_label(const json_t *kv, dq_arena *a, dq_err *err)
                     dense ? " " : "", dense ? type : "", rotation_of(kv));
 }
 
-/* "h2o keep 0.5 roles"; "" where all tokens are kept. */
+/* "h2o keep 0.5 heads"; "" where all tokens are kept. */
 static const char *kept_label(const json_t *kv, dq_arena *a, dq_err *err)
 {
     const double keep = dq_html_real(kv, "keep"), tokens = dq_html_real(kv, "tokens");

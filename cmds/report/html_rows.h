@@ -11,8 +11,8 @@ typedef struct dq_html_row {
     const json_t *j, *metrics;
     const char *model, *task, *granularity;
     const char *math; /* "f32", of the linear layers */
-    const char *kv;   /* "8:4 h2o keep 0.5 roles"; "" for a plain 16-bit cache */
-    const char *kept; /* of that, which tokens are kept: "h2o keep 0.5 roles"; "" for all */
+    const char *kv;   /* "8:4 h2o keep 0.5 heads"; "" for a plain 16-bit cache */
+    const char *kept; /* of that, which tokens are kept: "h2o keep 0.5 heads"; "" for all */
     const char
         *code; /* how numbers of the cache become codes, "per-channel"; "" for one without codes */
     bool

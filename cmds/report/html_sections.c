@@ -7,7 +7,7 @@
 #define QUANTIZE DQ_HTML_QUANTIZE
 #define PLAN     DQ_HTML_PLAN
 #define PLAN_KV  DQ_HTML_PLAN_KV
-#define ROLES    DQ_HTML_PLAN_ROLES
+#define HEADS    DQ_HTML_PLAN_HEADS
 #define BENCH    DQ_HTML_BENCH
 #define EVAL     DQ_HTML_EVAL
 
@@ -31,11 +31,11 @@ const dq_html_section dq_html_sections[] = {
     {PLAN_KV, "units", "Units alone", dq_html_has_items, dq_html_plan_kv_units},
     {PLAN_KV, "search", "The search", dq_html_has_items, dq_html_plan_kv_search},
     {PLAN_KV, "run", "What ran", NULL, dq_html_run},
-    {ROLES, "chosen", "Chosen", dq_html_has_items, dq_html_plan_roles_chosen},
-    {ROLES, "uniform", "Beside the uniform share", dq_html_has_items, dq_html_plan_roles_uniform},
-    {ROLES, "groups", "Groups alone", dq_html_has_items, dq_html_plan_roles_groups},
-    {ROLES, "sharing", "How many share", dq_html_has_items, dq_html_plan_roles_sharing},
-    {ROLES, "run", "What ran", NULL, dq_html_run},
+    {HEADS, "chosen", "Chosen", dq_html_has_items, dq_html_plan_heads_chosen},
+    {HEADS, "uniform", "Beside the uniform share", dq_html_has_items, dq_html_plan_heads_uniform},
+    {HEADS, "groups", "Groups alone", dq_html_has_items, dq_html_plan_heads_groups},
+    {HEADS, "sharing", "How many share", dq_html_has_items, dq_html_plan_heads_sharing},
+    {HEADS, "run", "What ran", NULL, dq_html_run},
     {BENCH, "growth", "Time per token", dq_html_has_curves, dq_html_bench_growth},
     {BENCH, "speed", "Speed", dq_html_has_items, dq_html_bench_tables},
     {BENCH, "run", "What ran", NULL, dq_html_run},

@@ -12,7 +12,7 @@ typedef enum dq_html_kind {
     DQ_HTML_QUANTIZE,
     DQ_HTML_PLAN, /* of weights */
     DQ_HTML_PLAN_KV,
-    DQ_HTML_PLAN_ROLES,
+    DQ_HTML_PLAN_HEADS,
     DQ_HTML_BENCH,
     DQ_HTML_EVAL
 } dq_html_kind;
@@ -35,7 +35,7 @@ dq_status dq_html_stats_read(dq_html *h, dq_err *err);
 dq_status dq_html_quantize_read(dq_html *h, dq_err *err);
 dq_status dq_html_plan_read(dq_html *h, dq_err *err);
 dq_status dq_html_plan_kv_read(dq_html *h, dq_err *err);
-dq_status dq_html_plan_roles_read(dq_html *h, dq_err *err);
+dq_status dq_html_plan_heads_read(dq_html *h, dq_err *err);
 dq_status dq_html_bench_read(dq_html *h, dq_err *err);
 
 /* html_run.c: warnings, settings, inputs. */
@@ -54,9 +54,9 @@ dq_html_show dq_html_plan_curve, dq_html_plan_chosen, dq_html_plan_tensors;
 enum { DQ_HTML_PLAN_WIDTHS = 16 };
 dq_html_show dq_html_plan_kv_chosen, dq_html_plan_kv_uniform, dq_html_plan_kv_search,
     dq_html_plan_kv_units;
-/* html_plan_roles.c: of which groups of KV heads keep the whole context. */
-dq_html_show dq_html_plan_roles_chosen, dq_html_plan_roles_uniform, dq_html_plan_roles_groups,
-    dq_html_plan_roles_sharing;
+/* html_plan_heads.c: of which groups of KV heads keep the whole context. */
+dq_html_show dq_html_plan_heads_chosen, dq_html_plan_heads_uniform, dq_html_plan_heads_groups,
+    dq_html_plan_heads_sharing;
 /* html_bench.c */
 dq_html_applies dq_html_has_curves;
 dq_html_show dq_html_bench_tables, dq_html_bench_growth;

@@ -23,8 +23,8 @@ static const struct kind {
     [DQ_HTML_PLAN] = {"plan", "plan", "Plans", true, dq_html_plan_read},
     [DQ_HTML_PLAN_KV] = {"plan-kv", "plan --kv", "Plans of the KV cache", true,
                          dq_html_plan_kv_read},
-    [DQ_HTML_PLAN_ROLES] = {"plan-roles", "plan --roles", "Plans of roles of KV heads", true,
-                            dq_html_plan_roles_read},
+    [DQ_HTML_PLAN_HEADS] = {"plan-heads", "plan --heads", "Plans of heads of KV heads", true,
+                            dq_html_plan_heads_read},
     [DQ_HTML_BENCH] = {"bench", "bench", "Speed", true, dq_html_bench_read},
     [DQ_HTML_EVAL] = {"eval", "eval", "Evaluation", false, dq_html_rows_read},
 };
@@ -76,7 +76,7 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
     return dq_fail(
         err, DQ_MISMATCH,
         "no page is made of such a document (expected dq-stats/1, dq-quantize/1, "
-        "dq-plan/1, dq-plan-kv/1, dq-plan-roles/1, dq-bench/1 or dq-eval/1, found \"%.60s\")",
+        "dq-plan/1, dq-plan-kv/1, dq-plan-heads/1, dq-bench/1 or dq-eval/1, found \"%.60s\")",
         schema);
 }
 

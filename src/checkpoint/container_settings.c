@@ -21,7 +21,7 @@ static dq_status read_integer(dq_container_h5 *r, const dq_kv_field *f, dq_kv_co
 
 static dq_status read_text(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
 {
-    char word[DQ_KV_ROLES_TEXT]; /* the longest there is */
+    char word[DQ_KV_HEADS_TEXT]; /* the longest there is */
     const size_t cap = f->type == DQ_KV_BY_GROUP ? sizeof word : DQ_KV_LISTS;
     DQ_TRY(dq_container_h5_words(r, group, f->name, word, cap));
     if (f->type == DQ_KV_POLICY && strcmp(word, "none") == 0) return DQ_OK;

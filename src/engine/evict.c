@@ -32,7 +32,7 @@ struct dq_evictor {
     dq_pass pass;
     dq_kv *kv;
     dq_kv_spec spec;
-    dq_kv_roles roles; /* of a budget that goes by them */
+    dq_kv_heads heads; /* of a budget that goes by them */
     int n_layers, n_groups, n_lists;
     int slot[N_COLUMNS]; /* of each column among the needed ones; -1: not needed */
     int n_columns;
@@ -72,9 +72,9 @@ dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec,
     }
     if (e->n_columns) e->window = dq_evict_window(&spec->evict);
     e->columns = dq_block_new((size_t)e->n_layers, sizeof *e->columns, err);
-    if (spec->evict.budget == DQ_KV_BUDGET_ROLES &&
-        dq_kv_roles_parse(&e->roles, spec->evict.roles, err) == DQ_OK)
-        dq_kv_roles_fit(&e->roles, e->n_layers, e->n_groups, err);
+    if (spec->evict.budget == DQ_KV_BUDGET_HEADS &&
+        dq_kv_heads_parse(&e->heads, spec->evict.heads, err) == DQ_OK)
+        dq_kv_heads_fit(&e->heads, e->n_layers, e->n_groups, err);
     if (err->code != DQ_OK)
         dq_evictor_free(e);
     else
@@ -468,7 +468,7 @@ static dq_status share(const dq_evictor *e, cut *k, dq_evict_report *report, dq_
     if (kind == DQ_KV_BUDGET_GLOBAL) DQ_TRY(pool_lists(e, k, 0, e->n_lists, 0, report, err));
     const dq_pool all = {
         .group = k->group, .n_groups = e->n_lists, .budget = k->budget, .safe = k->safe};
-    if (kind == DQ_KV_BUDGET_ROLES) dq_kv_budget_of_roles(k->share, &all, &e->roles, e->n_groups);
+    if (kind == DQ_KV_BUDGET_HEADS) dq_kv_budget_of_heads(k->share, &all, &e->heads, e->n_groups);
     return DQ_OK;
 }
 

@@ -50,7 +50,7 @@ unsigned dq_kv_config_uses(const dq_kv_config *asked)
     if (p) uses |= DQ_KV_EVICTS;
     if (p && p->needs & DQ_NEEDS_ATTENTION) uses |= DQ_KV_SUMS;
     if (p && p->draws) uses |= DQ_KV_DRAWS;
-    if (p && c->evict.budget == DQ_KV_BUDGET_ROLES) uses |= DQ_KV_BY_ROLES;
+    if (p && c->evict.budget == DQ_KV_BUDGET_HEADS) uses |= DQ_KV_BY_HEADS;
     return uses;
 }
 
@@ -91,12 +91,12 @@ dq_status dq_kv_config_set_widths(dq_kv_config *c, const char *text, dq_err *err
     return dq_kv_widths_text(c->widths, &w, err);
 }
 
-dq_status dq_kv_config_set_roles(dq_kv_config *c, const char *text, dq_err *err)
+dq_status dq_kv_config_set_heads(dq_kv_config *c, const char *text, dq_err *err)
 {
-    dq_kv_roles r;
-    DQ_TRY(dq_kv_roles_parse(&r, text, err));
-    memset(c->evict.roles, 0, sizeof c->evict.roles);
-    memcpy(c->evict.roles, text, strlen(text));
+    dq_kv_heads r;
+    DQ_TRY(dq_kv_heads_parse(&r, text, err));
+    memset(c->evict.heads, 0, sizeof c->evict.heads);
+    memcpy(c->evict.heads, text, strlen(text));
     return DQ_OK;
 }
 
@@ -154,18 +154,18 @@ dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num n
 /* A list stands beside the budget that goes by it, and nowhere else. */
 static dq_status check_roles(const dq_evict_spec *x, dq_err *err)
 {
-    dq_kv_roles r;
+    dq_kv_heads r;
     dq_err e = {0};
-    if (x->budget != DQ_KV_BUDGET_ROLES && x->roles[0])
-        return dq_fail(err, DQ_DAMAGED, "KV settings: roles say nothing with the budget \"%s\"",
+    if (x->budget != DQ_KV_BUDGET_HEADS && x->heads[0])
+        return dq_fail(err, DQ_DAMAGED, "KV settings: heads say nothing with the budget \"%s\"",
                        dq_kv_budget_name[x->budget]);
-    if (x->budget != DQ_KV_BUDGET_ROLES) return DQ_OK;
-    if (!x->roles[0])
+    if (x->budget != DQ_KV_BUDGET_HEADS) return DQ_OK;
+    if (!x->heads[0])
         return dq_fail(err, DQ_DAMAGED,
-                       "KV settings: the budget \"roles\" needs roles, groups of KV heads in "
+                       "KV settings: the budget \"heads\" needs heads, groups of KV heads in "
                        "order of need");
-    if (dq_kv_roles_parse(&r, x->roles, &e) == DQ_OK) return DQ_OK;
-    return dq_fail(err, DQ_DAMAGED, "KV settings: roles: %s", e.text);
+    if (dq_kv_heads_parse(&r, x->heads, &e) == DQ_OK) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "KV settings: heads: %s", e.text);
 }
 
 dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err)
@@ -294,7 +294,7 @@ static dq_status file_text(dq_kv_config *c, const dq_kv_field *f, const json_t *
     if (f->type == DQ_KV_POLICY)
         c->evict.policy = dq_kv_policy_find(text, &wrong);
     else if (f->type == DQ_KV_BY_GROUP)
-        dq_kv_config_set_roles(c, text, &wrong);
+        dq_kv_config_set_heads(c, text, &wrong);
     else if (f->type != DQ_KV_BY_LAYER)
         return dq_kv_field_set_text(f, c, text, NULL, &wrong) == DQ_OK ? DQ_OK
                                                                        : wrong_word(f, o, err);

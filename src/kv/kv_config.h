@@ -44,14 +44,14 @@ enum {
     DQ_KV_EVICTS = 4,
     DQ_KV_SUMS = 8, /* the policy reads sums over rows of attention */
     DQ_KV_DRAWS = 16,
-    DQ_KV_BY_ROLES = 32 /* the budget goes by roles */
+    DQ_KV_BY_HEADS = 32 /* the budget goes by heads */
 };
 unsigned dq_kv_config_uses(const dq_kv_config *c);
 
 /* Widths of options: "8", "8:4", or by layer. DQ_USAGE. */
 dq_status dq_kv_config_set_widths(dq_kv_config *c, const char *text, dq_err *err);
-/* Groups of KV heads in order of need, as dq_kv_roles_parse reads them. DQ_USAGE. */
-dq_status dq_kv_config_set_roles(dq_kv_config *c, const char *text, dq_err *err);
+/* Groups of KV heads in order of need, as dq_kv_heads_parse reads them. DQ_USAGE. */
+dq_status dq_kv_config_set_heads(dq_kv_config *c, const char *text, dq_err *err);
 /* As n_layers: no model is known yet. */
 enum { DQ_KV_ANY_LAYERS = 0 };
 /* As a model of n_layers holds them: how many layers each width is for, or where they are all alike plain k_bits and v_bits.

@@ -168,19 +168,19 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .help = "what layers and heads get: {names} (default {default})",
      .column_place = 6,
      .column = {"kv_budget"}},
-    {.name = "roles",
+    {.name = "heads",
      .type = DQ_KV_BY_GROUP,
-     IN_BOTH(evict.roles),
-     .applies = DQ_KV_BY_ROLES,
+     IN_BOTH(evict.heads),
+     .applies = DQ_KV_BY_HEADS,
      .later = true,
      .option_place = 15,
-     .option = "kv-roles",
+     .option = "kv-heads",
      .value = "L.G,...",
      .help =
-         "for a budget by roles: all groups of KV heads, layer.group, the one that needs the whole "
+         "for a budget by heads: all groups of KV heads, layer.group, the one that needs the whole "
          "context most first; with a /, 1.0,1.1/0.0,0.1, those before it share what is kept",
      .column_place = 18,
-     .column = {"kv_roles"}},
+     .column = {"kv_heads"}},
     {.name = "every",
      .type = DQ_KV_LONG,
      IN_BOTH(evict.every),
@@ -391,7 +391,7 @@ dq_status dq_kv_field_set_text(const dq_kv_field *f, dq_kv_config *c, const char
         memcpy((char *)c + f->config, &p, sizeof p);
         return p ? DQ_OK : err->code;
     }
-    const size_t cap = f->type == DQ_KV_BY_LAYER ? DQ_KV_LISTS : DQ_KV_ROLES_TEXT;
+    const size_t cap = f->type == DQ_KV_BY_LAYER ? DQ_KV_LISTS : DQ_KV_HEADS_TEXT;
     if (is_list(f) && strlen(text) < cap) {
         memset((char *)c + f->config, 0, cap);
         memcpy((char *)c + f->config, text, strlen(text));

@@ -17,7 +17,7 @@ typedef enum dq_kv_type {
     DQ_KV_ROTATE,   /* the same in dq_kv_config; rotate_k and rotate_v in dq_kv_spec */
     DQ_KV_POLICY,   /* const dq_kv_policy * */
     DQ_KV_BY_LAYER, /* char[DQ_KV_LISTS]; empty: none */
-    DQ_KV_BY_GROUP  /* char[DQ_KV_ROLES_TEXT]; the same */
+    DQ_KV_BY_GROUP  /* char[DQ_KV_HEADS_TEXT]; the same */
 } dq_kv_type;
 
 typedef struct dq_kv_field {
@@ -61,7 +61,7 @@ int64_t dq_kv_field_integer(const dq_kv_field *f, const dq_kv_config *c);
 void dq_kv_field_set_integer(const dq_kv_field *f, dq_kv_config *c, int64_t v);
 double dq_kv_field_real(const dq_kv_field *f, const dq_kv_config *c);
 void dq_kv_field_set_real(const dq_kv_field *f, dq_kv_config *c, double v);
-/* NULL: no policy, no widths by layer, no roles. */
+/* NULL: no policy, no widths by layer, no heads. */
 const char *dq_kv_field_text(const dq_kv_field *f, const dq_kv_config *c);
 /* DQ_DAMAGED for an unknown word or one that is too long, naming the field; an unknown policy goes to the arena. */
 dq_status dq_kv_field_set_text(const dq_kv_field *f, dq_kv_config *c, const char *text, dq_arena *a,

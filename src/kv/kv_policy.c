@@ -164,7 +164,7 @@ const dq_kv_policy dq_kv_policies[] = {
 };
 const int dq_kv_n_policies = sizeof dq_kv_policies / sizeof dq_kv_policies[0];
 const char *const dq_kv_budget_name[DQ_KV_BUDGETS] = {"uniform", "pyramid", "adaptive", "global",
-                                                      "roles"};
+                                                      "heads"};
 
 static const dq_kv_policy *policy_named(const char *name)
 {

@@ -94,10 +94,10 @@ typedef enum dq_kv_budget {
     DQ_KV_BUDGET_ADAPTIVE, /* groups of a layer share one pool by score, each at least a fifth of its
                            uniform share. arXiv 2407.11550 */
     DQ_KV_BUDGET_GLOBAL,   /* groups of all layers share one pool by score. arXiv 2505.23416 */
-    DQ_KV_BUDGET_ROLES /* groups that need the whole context first, see kv_roles.h. arXiv 2410.10819 */
+    DQ_KV_BUDGET_HEADS /* groups that need the whole context first, see kv_heads.h. arXiv 2410.10819 */
 } dq_kv_budget;
 enum { DQ_KV_BUDGETS = 5 };
-/* "uniform", "pyramid", "adaptive", "global", "roles" */
+/* "uniform", "pyramid", "adaptive", "global", "heads" */
 extern const char *const dq_kv_budget_name[DQ_KV_BUDGETS];
 
 /* Tokens that layer `layer` keeps per group: `budget` redistributed; sums over layers to n_layers *

@@ -153,9 +153,9 @@ dq_status dq_evict_check(const dq_kv_spec *spec, dq_err *err)
                        (long long)e->tokens, (long long)e->every, (long long)e->window);
     if ((unsigned)e->budget >= DQ_KV_BUDGETS)
         return dq_fail(err, DQ_BUG, "no KV budget number %d", (int)e->budget);
-    if (e->budget == DQ_KV_BUDGET_ROLES && !e->roles[0])
-        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_ROLES},
-                            "a budget by roles needs a list of the groups of KV heads");
+    if (e->budget == DQ_KV_BUDGET_HEADS && !e->heads[0])
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_HEADS},
+                            "a budget by heads needs a list of the groups of KV heads");
     if (!e->policy && (e->tokens != 0 || e->keep < 1 || e->every != 0))
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_POLICY},
                             "evicting tokens needs a policy.");

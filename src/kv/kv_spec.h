@@ -4,7 +4,7 @@
 #ifndef DQ_KV_SPEC_H
 #define DQ_KV_SPEC_H
 
-#include "kv/kv_roles.h"
+#include "kv/kv_heads.h"
 #include "kv/kv_widths.h"
 
 enum { DQ_PAGE_TOKENS = 64 }; /* tokens per page */
@@ -29,8 +29,8 @@ typedef struct dq_evict_spec {
     int64_t every;  /* evict again after so many continuation tokens; 0: only once */
     int64_t window; /* rows that count; -1: as the policy says; 0: all */
     dq_kv_budget budget;
-    char roles
-        [DQ_KV_ROLES_TEXT]; /* what dq_kv_roles_parse reads; empty: none, and no budget by roles */
+    char heads
+        [DQ_KV_HEADS_TEXT]; /* what dq_kv_heads_parse reads; empty: none, and no budget by heads */
     uint64_t seed;          /* of a policy that draws */
 } dq_evict_spec;
 extern const dq_evict_spec dq_evict_none; /* keep 1, no policy */
@@ -113,7 +113,7 @@ enum { DQ_KV_ANY_DIM = 0 };
  * that is no power of two. Eviction is not looked at. */
 dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err);
 /* DQ_MISMATCH: a policy that this program does not have. DQ_USAGE: neither a share in (0, 1] nor tokens,
- * both, tokens below sink + recent, negative numbers, an eviction without a policy, a budget by roles without roles. */
+ * both, tokens below sink + recent, negative numbers, an eviction without a policy, a budget by heads without them. */
 dq_status dq_evict_check(const dq_kv_spec *spec, dq_err *err);
 /* Tokens of a prefix that are kept in each layer and group, before they are redistributed:
  * ceil(keep * prefix) or `tokens`, raised to sink + recent, at most prefix. *raised (may be NULL):

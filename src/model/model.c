@@ -104,13 +104,13 @@ static dq_status open_checkpoint(opened *o, const char *path, dq_pairing pairing
 
 /* ---- Containers and other files ---- */
 
-/* Widths by layer and roles are of one model: no option mends a file that has another's, as none stands for the stored ones
+/* Widths by layer and heads are of one model: no option mends a file that has another's, as none stands for the stored ones
  * before the file is open. Other head orders than the architecture's may not part the maps that the widths tell apart. */
 static dq_status check_stored_lists(const dq_model *m, dq_err *err)
 {
     dq_kv_spec spec;
     dq_err why = {0};
-    if ((!m->kv.widths[0] && !m->kv.evict.roles[0]) ||
+    if ((!m->kv.widths[0] && !m->kv.evict.heads[0]) ||
         dq_model_kv_spec(&spec, &m->kv, m, DQ_NUM_F32, &why) == DQ_OK)
         return DQ_OK;
     if (m->map.pairing != m->architecture->pairing)
@@ -413,8 +413,8 @@ dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mode
     out->evict.policy = dq_kv_policy_for(out->evict.policy, m->map.n_maps);
     DQ_TRY(check_maps(out, &m->map, err));
     DQ_TRY(check_policy(out, &m->map, err));
-    if (!out->evict.roles[0]) return DQ_OK;
-    dq_kv_roles roles;
-    DQ_TRY(dq_kv_roles_parse(&roles, out->evict.roles, err));
-    return dq_kv_roles_fit(&roles, m->n_layers, m->map.n_groups, err);
+    if (!out->evict.heads[0]) return DQ_OK;
+    dq_kv_heads heads;
+    DQ_TRY(dq_kv_heads_parse(&heads, out->evict.heads, err));
+    return dq_kv_heads_fit(&heads, m->n_layers, m->map.n_groups, err);
 }

@@ -1,5 +1,5 @@
 /* plan_caches: what KV caches lose on windows of a text, beside the same weights and an unquantized cache, as dq_eval measures it.
- * What is measured is written down in a journal and not measured again. Plans of a cache (plan_kv.h, plan_roles.h) say which
+ * What is measured is written down in a journal and not measured again. Plans of a cache (plan_kv.h, plan_heads.h) say which
  * caches there are: each has a name, which its plan can make a configuration of. A plan searches with some of the windows,
  * side by side; no choice sees the others, which decide.
  * SPDX-License-Identifier: MIT */

@@ -71,7 +71,7 @@ faults 31 plan "fault model" --kv 4 --text "$top/fault windows" --ctx 80 --limit
     --threads 1 --force --json
 echo '{"ctx": "the old fox and the young sheep went over the hill to the other fox", "choices": ["and the sheep", "and the fox"], "gold": 0}' >"$top/fault question"
 cat "$top/fault question" "$top/fault question" >"$top/fault questions"
-faults 31 plan "fault model" --roles 0.5 --text "$top/fault windows" --ctx 80 --limit 4 --find 1 --kv-recent 2 --kv-sink 2 -o fault.plan \
+faults 31 plan "fault model" --heads 0.5 --text "$top/fault windows" --ctx 80 --limit 4 --find 1 --kv-recent 2 --kv-sink 2 -o fault.plan \
     --questions "$top/fault questions" --ask 2 --threads 1 --force --json
 side='' stays=''
 faults 31 info "fault model" --json

@@ -141,16 +141,16 @@ if command -v gnuplot >/dev/null; then
 fi
 
 # rows that differ in the budget alone are told apart: in the table, the front, JSON, CSV, the list of --dry-run and the page
-roles=1.1,1.0/0.0,0.1
+heads=1.1,1.0/0.0,0.1
 set -- eval "$pair/diffllama-0" --task mc --data "$pair/needles-blind.jsonl" --limit 2 --kv-recent 16 --progress never --kv-policy keydiff \
-    --kv-keep 0.25 --kv-budget uniform,adaptive,roles --kv-roles $roles
+    --kv-keep 0.25 --kv-budget uniform,adaptive,heads --kv-heads $heads
 try 0 "^3 of 3\|^[0-2] of 3 are dominated" "$@" -o budgets.json --csv budgets.csv
-for budget in uniform adaptive roles; do
+for budget in uniform adaptive heads; do
     grep -q "^diffllama-0  $budget  " "$top/out" || complain "budgets: no $budget in the table: $(cat "$top/out")"
     [ "$(grep -c ",$budget," budgets.csv)" = 1 ] || complain "budgets: not one row of $budget in the CSV"
     grep -q "\"budget\": \"$budget\"" budgets.json || complain "budgets: no $budget in the JSON"
 done
-for label in "16:16 keydiff 0.25" "16:16 keydiff 0.25 adaptive" "16:16 keydiff 0.25 roles"; do
+for label in "16:16 keydiff 0.25" "16:16 keydiff 0.25 adaptive" "16:16 keydiff 0.25 heads"; do
     grep -q "\"kv_label\": \"$label\"" budgets.json || complain "budgets: no label $label in the JSON"
     "$dq" "$@" --dry-run | grep -q " $label  *mc " || complain "budgets: no $label in the list of --dry-run"
 done
@@ -185,10 +185,10 @@ if command -v gnuplot >/dev/null; then
 fi
 if command -v gnuplot >/dev/null; then
     "$dq" report budgets.json -o budgets.html || complain "budgets: no page"
-    for label in keydiff "keydiff, budget adaptive" "keydiff, budget roles"; do
+    for label in keydiff "keydiff, budget adaptive" "keydiff, budget heads"; do
         [ "$(grep -c "<span>$label</span>" budgets.html)" = 1 ] || complain "budgets: $label has no curve in the picture"
     done
-    for label in "16:16 keydiff keep 0.25" "16:16 keydiff keep 0.25 adaptive" "16:16 keydiff keep 0.25 roles"; do
+    for label in "16:16 keydiff keep 0.25" "16:16 keydiff keep 0.25 adaptive" "16:16 keydiff keep 0.25 heads"; do
         grep -q "<td class=\"l\">diffllama-0, KV $label</td>" budgets.html || complain "budgets: no row $label on the page"
     done
 fi

@@ -44,12 +44,12 @@ refused "kv-keep and --kv-tokens" --kv-keep 0.5 --kv-tokens 100
 refused "kv-policy best: .*streaming, h2o.* sum), or all in dq eval$" --kv-keep 0.5 --kv-policy best
 refused "kv-rotate: expected one of" --kv-bits 4 --kv-rotate maybe
 refused "kv-budget: expected one of" --kv-keep 0.5 --kv-budget flat
-refused "kv-roles: expected layers and their groups.*at \"\"" --kv-keep 0.5 --kv-budget roles --kv-roles 1.0,
-refused "kv-roles: group 1.0 stands twice" --kv-keep 0.5 --kv-budget roles --kv-roles 1.0,0.0,1.0
-refused "a budget by roles needs a list .*Give --kv-roles" --kv-keep 0.5 --kv-budget roles
+refused "kv-heads: expected layers and their groups.*at \"\"" --kv-keep 0.5 --kv-budget heads --kv-heads 1.0,
+refused "kv-heads: group 1.0 stands twice" --kv-keep 0.5 --kv-budget heads --kv-heads 1.0,0.0,1.0
+refused "a budget by heads needs a list .*Give --kv-heads" --kv-keep 0.5 --kv-budget heads
 # no option is read and forgotten
-refused "kv-roles has nothing to act on: no budget goes by roles. Add --kv-budget roles" --kv-keep 0.5 --kv-roles 1.0
-refused "kv-roles has nothing to act on" --kv-roles 1.0
+refused "kv-heads has nothing to act on: no budget goes by heads. Add --kv-budget heads" --kv-keep 0.5 --kv-heads 1.0
+refused "kv-heads has nothing to act on" --kv-heads 1.0
 refused "kv-policy has nothing to act on.*--kv-keep" --kv-policy h2o
 refused "kv-every has nothing to act on" --kv-every 8
 refused "kv-budget has nothing to act on" --kv-budget pyramid
@@ -392,38 +392,38 @@ grep -q '"quant": "per-channel"' "$top/out" && ! grep -q '"quant": "per-token"' 
 eval_text paged.csv --kv-bits 4 --kv-quant per-channel --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16
 [ "$(column paged.csv 1 kv_quant)" = per-channel ] || complain "kv: no kv_quant in the CSV"
 
-# ---- a budget by roles: as many tokens as with another, elsewhere; a list that is not of this model is refused
-roles="1.1,1.0/0.0,0.1"
-eval_text roles.csv --kv-keep 0.5,0.25 --kv-policy keydiff --kv-recent 16 --kv-budget roles --kv-roles "$roles"
+# ---- a budget by heads: as many tokens as with another, elsewhere; a list that is not of this model is refused
+heads="1.1,1.0/0.0,0.1"
+eval_text heads.csv --kv-keep 0.5,0.25 --kv-policy keydiff --kv-recent 16 --kv-budget heads --kv-heads "$heads"
 eval_text even.csv --kv-keep 0.5,0.25 --kv-policy keydiff --kv-recent 16
-eval_text all.csv --kv-keep 0.5,0.25 --kv-policy keydiff --kv-recent 16 --kv-budget roles --kv-roles "0.1,0.0,1.1,1.0/"
-eval_text other.csv --kv-keep 0.5,0.25 --kv-policy keydiff --kv-recent 16 --kv-budget roles --kv-roles "0.1,0.0/1.1,1.0"
-[ "$(column roles.csv 1 kv_budget)$(column even.csv 1 kv_roles)" = roles ] || complain "kv: no kv_budget or kv_roles in the CSV"
-grep -q "\"$roles\"" roles.csv || complain "kv: no kv_roles in the CSV"
-for csv in roles all other; do # column cuts at commas
+eval_text all.csv --kv-keep 0.5,0.25 --kv-policy keydiff --kv-recent 16 --kv-budget heads --kv-heads "0.1,0.0,1.1,1.0/"
+eval_text other.csv --kv-keep 0.5,0.25 --kv-policy keydiff --kv-recent 16 --kv-budget heads --kv-heads "0.1,0.0/1.1,1.0"
+[ "$(column heads.csv 1 kv_budget)$(column even.csv 1 kv_heads)" = heads ] || complain "kv: no kv_budget or kv_heads in the CSV"
+grep -q "\"$heads\"" heads.csv || complain "kv: no kv_heads in the CSV"
+for csv in heads all other; do # column cuts at commas
     sed 's/"[^"]*"/list/' $csv.csv >"$top/a" && mv "$top/a" $csv.csv
 done
-[ "$(column all.csv 2 kld_nats)" = "$(column even.csv 2 kld_nats)" ] || complain "kv: roles that all share are not uniform"
+[ "$(column all.csv 2 kld_nats)" = "$(column even.csv 2 kld_nats)" ] || complain "kv: heads that all share are not uniform"
 # 512 ids: a quarter of the first 256 is 64 in each of 4 groups, 20 of them protected: two groups have 44 more, two none
-holds "two lists are two results" "$(column roles.csv 2 kld_nats) != $(column other.csv 2 kld_nats) && $(column roles.csv 2 kld_nats) != $(column even.csv 2 kld_nats)"
-try 0 "." eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.25 --kv-recent 16 --kv-budget roles --kv-roles "$roles" --json
-grep -q "\"roles\": \"$roles\"" "$top/out" || complain "kv: no roles in the JSON document"
-try 4 "the roles name 3 of the 4 groups of KV heads that the model has (2 layers of 2). Give --kv-roles" eval "diff model" \
-    --text "$book" --kv-keep 0.25 --kv-budget roles --kv-roles 1.1,1.0/0.0
-try 4 "the roles name group 2.0, and the model has 2 layers of 2 groups" quantize "diff model" -o gone.h5 --kv-keep 0.25 \
-    --kv-budget roles --kv-roles 1.1,1.0,0.0,0.1,2.0
+holds "two lists are two results" "$(column heads.csv 2 kld_nats) != $(column other.csv 2 kld_nats) && $(column heads.csv 2 kld_nats) != $(column even.csv 2 kld_nats)"
+try 0 "." eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.25 --kv-recent 16 --kv-budget heads --kv-heads "$heads" --json
+grep -q "\"heads\": \"$heads\"" "$top/out" || complain "kv: no heads in the JSON document"
+try 4 "the heads name 3 of the 4 groups of KV heads that the model has (2 layers of 2). Give --kv-heads" eval "diff model" \
+    --text "$book" --kv-keep 0.25 --kv-budget heads --kv-heads 1.1,1.0/0.0
+try 4 "the heads name group 2.0, and the model has 2 layers of 2 groups" quantize "diff model" -o gone.h5 --kv-keep 0.25 \
+    --kv-budget heads --kv-heads 1.1,1.0,0.0,0.1,2.0
 absent gone.h5
-try 0 "." quantize "diff model" -o roles.h5 --kv-keep 0.25 --kv-policy keydiff --kv-recent 16 --kv-budget roles --kv-roles "$roles"
-try 0 "." verify roles.h5 --source "diff model"
-try 4 "roles.h5: made from another checkpoint: .*the roles name 4 of the 8 groups of KV heads that the model has (2 layers of 4)$" \
-    verify roles.h5 --source "plain model"
-try 0 "KV eviction        keydiff, 0.25 of the context stay, budget roles $roles$" info roles.h5
-try 0 "\"roles\": \"$roles\"" info roles.h5 --json
-try 0 "\"kv_groups\": 2" info roles.h5 --json
-try 0 "\"roles\": \"$roles\"" eval roles.h5 --text "$book" --ctx 512 --limit 1 --json
-try 0 '"roles": "0.0,1.1,1.0,0.1"' eval roles.h5 --text "$book" --ctx 512 --limit 1 --kv-roles 0.0,1.1,1.0,0.1 --json
-try 0 '"roles": null' eval roles.h5 --text "$book" --ctx 512 --limit 1 --kv-budget uniform --json
-try 0 '"budget": "roles"' logits roles.h5 --text "short text" -o roles.logits.h5 --prefix 60 --kv-tokens 30 --json
+try 0 "." quantize "diff model" -o heads.h5 --kv-keep 0.25 --kv-policy keydiff --kv-recent 16 --kv-budget heads --kv-heads "$heads"
+try 0 "." verify heads.h5 --source "diff model"
+try 4 "heads.h5: made from another checkpoint: .*the heads name 4 of the 8 groups of KV heads that the model has (2 layers of 4)$" \
+    verify heads.h5 --source "plain model"
+try 0 "KV eviction        keydiff, 0.25 of the context stay, budget heads $heads$" info heads.h5
+try 0 "\"heads\": \"$heads\"" info heads.h5 --json
+try 0 "\"kv_groups\": 2" info heads.h5 --json
+try 0 "\"heads\": \"$heads\"" eval heads.h5 --text "$book" --ctx 512 --limit 1 --json
+try 0 '"heads": "0.0,1.1,1.0,0.1"' eval heads.h5 --text "$book" --ctx 512 --limit 1 --kv-heads 0.0,1.1,1.0,0.1 --json
+try 0 '"heads": null' eval heads.h5 --text "$book" --ctx 512 --limit 1 --kv-budget uniform --json
+try 0 '"budget": "heads"' logits heads.h5 --text "short text" -o heads.logits.h5 --prefix 60 --kv-tokens 30 --json
 
 # ---- what is not coded in two bytes
 eval_text full.csv --kv-keep 1 --kv-bits 16,4 --kv-recent 16 # the policy makes 16:16 count its bytes

@@ -24,7 +24,7 @@ for o in "--budget kld=1" "--calib text.txt" "--unseen text.txt" "--calib-tokens
 done
 for o in "--text text.txt" "--ctx 64" "--limit 9" "--kv-recent 0" "--kv-sink 0" "--weights w.json" "--device cpu"; do
     # shellcheck disable=SC2086
-    try 2 "${o%% *} is about --kv or --roles, which are not given" plan "diff model" --calib text.txt --budget kld=1 -o r.json $o
+    try 2 "${o%% *} is about --kv or --heads, which are not given" plan "diff model" --calib text.txt --budget kld=1 -o r.json $o
 done
 for o in "--kv-quant per-channel" "--kv-layers 2"; do
     # shellcheck disable=SC2086
@@ -73,7 +73,7 @@ for kind in mkdir mkfifo; do
         try 6 "r.json.journal: is not a regular file, .*[.] Move it away, or choose another name for the recipe[.]\$" "$@" -o r.json $o
     done
     try 6 "r.json.journal: is not a regular file" plan "diff model" --calib text.txt --budget bpw=3 -o r.json --resume
-    try 6 "r.json.journal: is not a regular file" plan "diff model" --roles 0.5 --text text.txt -o r.json --resume
+    try 6 "r.json.journal: is not a regular file" plan "diff model" --heads 0.5 --text text.txt -o r.json --resume
     [ ! -f r.json.journal ] && [ -e r.json.journal ] || complain "kv plan: a $kind in the journal's place went away"
     rm -r r.json.journal
 done

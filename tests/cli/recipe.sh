@@ -114,14 +114,14 @@ try 4 "plain model: the widths of keys are for two maps, and the model has one" 
 try 4 "plain model: the widths of keys are for 3 layers" quantize "plain model" -o gone.h5 \
     --recipe "$(printf '%s' '{"schema": "dq-recipe/1", "kv": {"widths": "4|3|2:4", "quant": "per-channel"}}' >layers.json && echo layers.json)"
 absent gone.h5
-# roles of KV heads: as from options; what says them for another model is refused
-roles="1.3,1.2/1.1,1.0,0.3,0.2,0.1,0.0"
-echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"policy": "leverage", "keep": 0.25, "budget": "roles", "roles": "'"$roles"'"}}' >roles.json
-try 0 "content SHA-256" quantize "plain model" --recipe roles.json -o roles.h5
-try 0 "content SHA-256" quantize "plain model" --bits 5 --kv-keep 0.25 --kv-budget roles --kv-roles "$roles" -o asked.h5 --force
-cmp roles.h5 asked.h5 || complain "--recipe: another file than from the --kv-roles that it stands for"
-try 0 "\"roles\": \"$roles\"" info roles.h5 --recipe
-try 4 "diff model: the roles name group 1.3, and the model has 2 layers of 2" quantize "diff model" --recipe roles.json -o gone.h5
+# heads of KV heads: as from options; what says them for another model is refused
+heads="1.3,1.2/1.1,1.0,0.3,0.2,0.1,0.0"
+echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"policy": "leverage", "keep": 0.25, "budget": "heads", "heads": "'"$heads"'"}}' >heads.json
+try 0 "content SHA-256" quantize "plain model" --recipe heads.json -o heads.h5
+try 0 "content SHA-256" quantize "plain model" --bits 5 --kv-keep 0.25 --kv-budget heads --kv-heads "$heads" -o asked.h5 --force
+cmp heads.h5 asked.h5 || complain "--recipe: another file than from the --kv-heads that it stands for"
+try 0 "\"heads\": \"$heads\"" info heads.h5 --recipe
+try 4 "diff model: the heads name group 1.3, and the model has 2 layers of 2" quantize "diff model" --recipe heads.json -o gone.h5
 absent gone.h5
 # what is wrong in a file is named, be it for any model or for this one
 misfit() { # misfit STATUS PATTERN MEMBER
@@ -184,8 +184,8 @@ wrong_value '"kv": key "widths" is "4|": ' '"kv": {"quant": "per-channel", "widt
 wrong_value '"kv": key "policy" is "h3o": unknown policy' '"kv": {"policy": "h3o", "keep": 0.5}'
 wrong_value '"kv": key "keep" says nothing without "policy"' '"kv": {"keep": 0.5}'
 wrong_value '"kv": KV settings: 7 bits' '"kv": {"k_bits": 7}'
-wrong_value '"kv": KV settings: the budget "roles" needs roles' '"kv": {"policy": "h2o", "keep": 0.5, "budget": "roles"}'
-wrong_value '"kv": .*group 0.0 stands twice' '"kv": {"policy": "h2o", "keep": 0.5, "budget": "roles", "roles": "0.0,0.0"}'
+wrong_value '"kv": KV settings: the budget "heads" needs heads' '"kv": {"policy": "h2o", "keep": 0.5, "budget": "heads"}'
+wrong_value '"kv": .*group 0.0 stands twice' '"kv": {"policy": "h2o", "keep": 0.5, "budget": "heads", "heads": "0.0,0.0"}'
 wrong_value '"rules": not an array' '"rules": {}'
 wrong_value '"rules", rule 1: key "bits": expected a value, or no such key, found null' '"rules": [{"match": "q", "bits": null}]'
 wrong_value '"rules", rule 1: key "bits": expected 2 to 8, or 16, found 9' '"rules": [{"match": "q", "bits": 9}]'

@@ -43,7 +43,7 @@ awk 'BEGIN {
     print "]}]}"
 }' >huge.json
 try 4 "huge.json: too many tensors, units, groups and trials for a page (expected at most 50000 in all documents, found 50001)" report huge.json -o gone.html
-sed 's/plan-kv/plan-roles/; s/units/groups/' huge.json >huge2.json
+sed 's/plan-kv/plan-heads/; s/units/groups/' huge.json >huge2.json
 try 4 "huge2.json: too many tensors, units, groups and trials" report huge2.json -o gone.html
 for schema in 'dq-eval/ 1' dq-eval/+1 dq-eval/1.x dq-eval/1.; do
     echo "{\"schema\": \"$schema\", \"results\": []}" >version.json

@@ -1,6 +1,6 @@
 # The parts of calib/kv/plan.py, find_roles.py, asked_roles.py and defaults.py that are functions of numbers, on numbers made up
 # here; and what plan.py and find_roles.py write is a recipe of dq, whose head orders, forms of widths and groups of KV heads they know.
-# dq plan --kv measures what plan.py does, and dq plan --roles what find_roles.py does.
+# dq plan --kv measures what plan.py does, and dq plan --heads what find_roles.py does.
 # usage: kv_studies.py DQ REPOSITORY
 import argparse
 import importlib
@@ -121,13 +121,13 @@ with tempfile.TemporaryDirectory() as folder:
     assert run.returncode == 0, run.stderr
     read = json.loads(subprocess.run([dq, "quantize", model, "--recipe", path, "--print-recipe"], check=True,
                                      capture_output=True).stdout)["kv"]
-    assert sorted(read["roles"].replace("/", ",").strip(",").split(",")) == ["0.0", "0.1", "1.0", "1.1"]
-    assert (read["policy"], read["keep"], read["budget"], read["recent"]) == ("keydiff", 0.25, "roles", 16)
+    assert sorted(read["heads"].replace("/", ",").strip(",").split(",")) == ["0.0", "0.1", "1.0", "1.1"]
+    assert (read["policy"], read["keep"], read["budget"], read["recent"]) == ("keydiff", 0.25, "heads", 16)
     rows = [line.split(",") for line in open(out).read().splitlines()]
-    assert [r[1:5] for r in rows[1:]] == [["kld", "keydiff", v, k] for k in ("0.25", "0.5") for v in ("drop", "roles")]
+    assert [r[1:5] for r in rows[1:]] == [["kld", "keydiff", v, k] for k in ("0.25", "0.5") for v in ("drop", "heads")]
     assert all(len(r[5].split()) == 2 for r in rows[1:])
 
-# find_roles, and dq plan --roles on the same windows and questions: the order, the number that share and every figure
+# find_roles, and dq plan --heads on the same windows and questions: the order, the number that share and every figure
 
 
 def write_questions(path, count):
@@ -153,7 +153,7 @@ for name, keep, tries, find, ask in (("diffllama", "0.25", "16", 2, 0), ("diffll
         said = subprocess.run([sys.executable, os.path.join(repository, "calib", "kv", "find_roles.py"), *common, "--dq", dq,
                                "--keep", keep, "--score", "3", "--tries", tries, "--recipe", theirs],
                               check=True, capture_output=True, text=True).stdout.splitlines()
-        ours = json.loads(subprocess.run([dq, "plan", *common, "--roles", keep, "--limit", str(find + 3), "--trials", tries, "--json",
+        ours = json.loads(subprocess.run([dq, "plan", *common, "--heads", keep, "--limit", str(find + 3), "--trials", tries, "--json",
                                           "--kv-policy", "keydiff", "--kv-recent", "16", "-o", mine], check=True,
                                          capture_output=True).stdout)["results"][0]
         with open(theirs) as a, open(mine) as b:
@@ -172,7 +172,7 @@ for name, keep, tries, find, ask in (("diffllama", "0.25", "16", 2, 0), ("diffll
         found = ours["unseen"]["kld_nats"]["value"]
         usual, less = (({"value": found}, {"value": 0, "stderr": 0}) if ours["uniform"] is None else
                        (ours["uniform"]["unseen"]["kld_nats"], ours["uniform"]["plan_less_it"]["kld_nats"]))
-        assert said[-1] == (f"kld, keydiff, keep {keep}: {found:.5f} with roles {ours['kv']['roles']}, {usual['value']:.5f} without, "
+        assert said[-1] == (f"kld, keydiff, keep {keep}: {found:.5f} with heads {ours['kv']['heads']}, {usual['value']:.5f} without, "
                             f"difference {less['value']:+.5f} +- {less['stderr']:.5f} over 3"), (ours, said)
 
 # Questions: what the right answer lacks of all choices; that it counts, and which items are asked
@@ -227,7 +227,7 @@ for text_of_roles in ("1.0/1.1,0.0,0.1", "1.0,1.1/0.0,0.1", "a,b,c/d,e,f,g,h", "
         tokens = asked_roles.tokens_of_pages(text_of_roles, pages)
         assert held(tokens) <= pages * (sharing + rest) < held(tokens) + sharing and held(tokens + 1) > held(tokens)
 
-# asked_roles: what roles are found on is not scored, and a part holds the roles, which --join leaves out
+# asked_roles: what heads are found on is not scored, and a part holds the heads, which --join leaves out
 
 assert asked_roles.overlap(argparse.Namespace(items=224, ask=32, windows=66)) is None
 assert "--items 225" in asked_roles.overlap(argparse.Namespace(items=225, ask=32, windows=66))
@@ -238,9 +238,9 @@ with tempfile.TemporaryDirectory() as folder:
     for seed in defaults.SEEDS:
         part.model = f"llama-{seed}"
         find_roles.write_lines(part, [("kld tokens", "drop", 0.25, [1.0, 2.0]), ("kld tokens", "text", 0.25, [1.0, 1.5]),
-                                      ("roles", "text", 0.25, "1.0,1.1/0.0,0.1")])
+                                      ("heads", "text", 0.25, "1.0,1.1/0.0,0.1")])
     with open(part.out) as f:
-        assert f.read().count('roles,keydiff,text,0.25,"1.0,1.1/0.0,0.1"') == 3
+        assert f.read().count('heads,keydiff,text,0.25,"1.0,1.1/0.0,0.1"') == 3
     asked_roles.join([part.out], argparse.Namespace(writerow=joined.append))
     assert {r[2] for r in joined[1:]} == {"kld tokens"} and joined[-1][7:10] == ["1.25000", joined[-1][8], "-0.25000"], joined
 

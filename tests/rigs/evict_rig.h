@@ -113,13 +113,13 @@ static void spy_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
 }
 
 /* All groups, the last one first; the first two share where there are more. */
-static void rig_roles(char *roles, const dq_model *m)
+static void rig_roles(char *heads, const dq_model *m)
 {
     const int n = m->map.n_groups, lists = m->n_layers * n;
     size_t at = 0;
     for (int i = lists - 1; i >= 0; i--) {
         const char *after = i == 0 ? "" : lists - i == 2 ? "/" : ",";
-        at += (size_t)snprintf(roles + at, DQ_KV_ROLES_TEXT - at, "%d.%d%s", i / n, i % n, after);
+        at += (size_t)snprintf(heads + at, DQ_KV_HEADS_TEXT - at, "%d.%d%s", i / n, i % n, after);
     }
 }
 
@@ -136,7 +136,7 @@ static void rig_open(rig *x, const char *model, const dq_evict_spec *spec, int t
     dq_model_open(&x->m, model, &err);
     assert_string_equal(err.text, "");
     assert_true(x->m->n_layers <= LAYERS && x->m->map.n_groups <= GROUPS);
-    if (spec->budget == DQ_KV_BUDGET_ROLES) rig_roles(x->kv.evict.roles, x->m);
+    if (spec->budget == DQ_KV_BUDGET_HEADS) rig_roles(x->kv.evict.heads, x->m);
     assert_int_equal(dq_backend_open(&x->b, test_device(), threads, &err), DQ_OK);
     assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &x->kv, &err), DQ_OK);
     const dq_pass plain = {.logit = {.bits = 16}};

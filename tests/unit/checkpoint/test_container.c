@@ -531,29 +531,29 @@ static void attributes_agree_with_the_recipe(void **unused)
     }
 }
 
-/* The same of a list of roles, which is a text. */
+/* The same of a list of heads, which is a text. */
 static void roles_agree_with_the_recipe(void **unused)
 {
     static char endless[9000];
     static const struct {
         const char *text, *says;
     } lies[] = {{"2.0/0.0,1.0", "differs from the attributes of /kv_cache"},
-                {"", "the budget \"roles\" needs roles"},
-                {"2.0,0.0,", "roles: expected layers and their groups"},
+                {"", "the budget \"heads\" needs heads"},
+                {"2.0,0.0,", "heads: expected layers and their groups"},
                 {"2.0,0.0,2.0", "group 2.0 stands twice"},
-                {endless, "attribute roles"},
-                {NULL, "the budget \"roles\" needs roles"}};
+                {endless, "attribute heads"},
+                {NULL, "the budget \"heads\" needs heads"}};
     dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     dq_err err = {0};
     (void)unused;
     memset(endless, '1', sizeof endless - 1);
     s.kv.evict.policy = dq_kv_policy_find("random", &err);
-    s.kv.evict.budget = DQ_KV_BUDGET_ROLES;
-    assert_int_equal(dq_kv_config_set_roles(&s.kv, "2.0,0.0/1.0", &err), DQ_OK);
+    s.kv.evict.budget = DQ_KV_BUDGET_HEADS;
+    assert_int_equal(dq_kv_config_set_heads(&s.kv, "2.0,0.0/1.0", &err), DQ_OK);
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         hid_t type = H5Tcopy(H5T_C_S1);
         assert_true(H5Tset_size(type, lies[i].text ? strlen(lies[i].text) + 1 : 1) >= 0);
-        expect_refusal(&s, "/kv_cache", "roles", type, lies[i].text, lies[i].says);
+        expect_refusal(&s, "/kv_cache", "heads", type, lies[i].text, lies[i].says);
         H5Tclose(type);
     }
 }
@@ -647,8 +647,8 @@ static void kv_settings_are_remembered(void **unused)
         dq_container_close(c);
         s.kv.evict.keep = 0;
         s.kv.evict.tokens = 100;
-        s.kv.evict.budget = DQ_KV_BUDGET_ROLES;
-        assert_int_equal(dq_kv_config_set_roles(&s.kv, "2.0,0.0/1.0", &err), DQ_OK);
+        s.kv.evict.budget = DQ_KV_BUDGET_HEADS;
+        assert_int_equal(dq_kv_config_set_heads(&s.kv, "2.0,0.0/1.0", &err), DQ_OK);
     }
     s.kv.k_bits = 5;
     assert_int_not_equal(write_container(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);

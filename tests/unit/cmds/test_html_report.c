@@ -31,13 +31,13 @@ static json_t *parsed(const char *text)
     "{'schema':'dq-plan-kv/1','results':[{'path':'o/<p>.json','kv':{'widths':'4:3','quant':"       \
     "'dither','recent':16,'sink':4},'mean_bits':3.5,'unseen':{" NATS(found) "," INTERVALS(         \
         "[0,1]", "[-1,1]") "}" more "}]}"
-#define ROLES_KV(policy, roles)                                                                    \
-    "{'policy':'" policy "','keep':0.25,'budget':'roles','roles':'" roles "','sink':4,'recent':"   \
+#define ROLES_KV(policy, heads)                                                                    \
+    "{'policy':'" policy "','keep':0.25,'budget':'heads','heads':'" heads "','sink':4,'recent':"   \
     "16}"
 #define ROLES_OF(kv, more)                                                                         \
-    "{'schema':'dq-plan-roles/1','results':[{'path':'o/<r>.json','kv':" kv                         \
+    "{'schema':'dq-plan-heads/1','results':[{'path':'o/<r>.json','kv':" kv                         \
     ",'unseen':{" NATS("0.25") "," INTERVALS("[0,1]", "[-1,1]") "}" more "}]}"
-#define ROLES(more) ROLES_OF(ROLES_KV("keydiff", "1.0/0.0"), more)
+#define HEADS(more) ROLES_OF(ROLES_KV("keydiff", "1.0/0.0"), more)
 #define GROUP(layer, group, shares, alone, lack)                                                   \
     "{'layer':" layer ",'group':" group ",'shares':" shares ",'alone':" alone ",'lack_nats':" lack \
     "}"
@@ -51,33 +51,33 @@ static const struct {
     const char *document, *says;
     dq_status status;
 } refused[] = {
-    {"{'schema':'dq-plan-roles/2','results':[]}", "expected dq-plan-roles/1, found", DQ_MISMATCH},
-    {"{'schema':'dq-plan-roles/1','results':[{'caches_alone':4,'groups':[]}]}",
+    {"{'schema':'dq-plan-heads/2','results':[]}", "expected dq-plan-heads/1, found", DQ_MISMATCH},
+    {"{'schema':'dq-plan-heads/1','results':[{'caches_alone':4,'groups':[]}]}",
      "one.json: results[0]: a plan of --dry-run, which measures nothing", DQ_MISMATCH},
-    {"{'schema':'dq-plan-roles/1','results':[{'groups':[]}]}", "results[0]: \"kv\" is missing",
+    {"{'schema':'dq-plan-heads/1','results':[{'groups':[]}]}", "results[0]: \"kv\" is missing",
      DQ_DAMAGED},
     {ROLES_OF("{}", ""), "results[0].kv: \"policy\" is missing", DQ_DAMAGED},
     {ROLES_OF(ROLES_KV("keydiff; rm", "1.0/0.0"), ""),
      "results[0].kv: \"policy\" is \"keydiff; rm\"", DQ_DAMAGED},
-    {ROLES_OF(ROLES_KV("keydiff", "1.0 0.0"), ""), "results[0].kv: \"roles\" is \"1.0 0.0\"",
+    {ROLES_OF(ROLES_KV("keydiff", "1.0 0.0"), ""), "results[0].kv: \"heads\" is \"1.0 0.0\"",
      DQ_DAMAGED},
-    {ROLES_OF("{'policy':'h2o','roles':'/','keep':'1'}", ""),
+    {ROLES_OF("{'policy':'h2o','heads':'/','keep':'1'}", ""),
      "results[0].kv: \"keep\" is of another type", DQ_DAMAGED},
-    {ROLES(""), "results[0]: \"sharing\" is missing", DQ_DAMAGED},
-    {ROLES(",'sharing':1"), "results[0]: \"uniform\" is missing (expected an object or null)",
+    {HEADS(""), "results[0]: \"sharing\" is missing", DQ_DAMAGED},
+    {HEADS(",'sharing':1"), "results[0]: \"uniform\" is missing (expected an object or null)",
      DQ_DAMAGED},
-    {ROLES(",'sharing':1,'uniform':{}"), "results[0].uniform: \"unseen\" is missing", DQ_DAMAGED},
-    {ROLES(",'sharing':1,'uniform':{'unseen':{" NATS("1") "}}"),
+    {HEADS(",'sharing':1,'uniform':{}"), "results[0].uniform: \"unseen\" is missing", DQ_DAMAGED},
+    {HEADS(",'sharing':1,'uniform':{'unseen':{" NATS("1") "}}"),
      "results[0].uniform: \"plan_less_it\" is missing", DQ_DAMAGED},
-    {ROLES(",'sharing':1,'uniform':null"), "results[0]: \"trials\" is missing", DQ_DAMAGED},
-    {ROLES(",'sharing':1,'uniform':null,'trials':[" SHARE("1", "1", "'x'", "true") "]"),
+    {HEADS(",'sharing':1,'uniform':null"), "results[0]: \"trials\" is missing", DQ_DAMAGED},
+    {HEADS(",'sharing':1,'uniform':null,'trials':[" SHARE("1", "1", "'x'", "true") "]"),
      "results[0].trials[0]: \"lack_nats\" is of another type", DQ_DAMAGED},
-    {ROLES(",'sharing':1,'uniform':null,'trials':[" SHARE("1", "1", "null", "1") "]"),
+    {HEADS(",'sharing':1,'uniform':null,'trials':[" SHARE("1", "1", "null", "1") "]"),
      "results[0].trials[0]: \"taken\" is of another type (expected true or false)", DQ_DAMAGED},
-    {ROLES(",'sharing':1,'uniform':null,'trials':[]"), "results[0]: \"groups\" is missing",
+    {HEADS(",'sharing':1,'uniform':null,'trials':[]"), "results[0]: \"groups\" is missing",
      DQ_DAMAGED},
 #define NO_TRIALS(sharing, uniform, groups)                                                        \
-    ROLES(",'sharing':" sharing ",'uniform':" uniform ",'trials':[],'groups':[" groups "]")
+    HEADS(",'sharing':" sharing ",'uniform':" uniform ",'trials':[],'groups':[" groups "]")
     {NO_TRIALS("1", "null", GROUP("-1", "0", "true", CUT("1"), "null")),
      "results[0].groups[0]: \"layer\" is -1 (expected a number from 0 to 1023)", DQ_DAMAGED},
     {NO_TRIALS("1", "null", GROUP("0", "1024", "true", CUT("1"), "null")),
@@ -129,7 +129,7 @@ static const struct {
     {"{}", "one.json: not a document of dq", DQ_DAMAGED},
     {"{'schema':1}", "not a document of dq", DQ_DAMAGED},
     {"{'schema':'dq-doctor/1','results':[]}",
-     "expected dq-stats/1, dq-quantize/1, dq-plan/1, dq-plan-kv/1, dq-plan-roles/1, dq-bench/1 or "
+     "expected dq-stats/1, dq-quantize/1, dq-plan/1, dq-plan-kv/1, dq-plan-heads/1, dq-bench/1 or "
      "dq-eval/1",
      DQ_MISMATCH},
     {"{'schema':'dq-bench/1','results':[{'model':'m'}]}", "results[0]: \"what\" is missing",
@@ -439,17 +439,17 @@ static void plans_of_roles_are_maps_of_layers_and_groups(void **state)
     place *p = *state;
     if (!p->drawing) skip();
     json_t *d =
-        parsed(ROLES(",'sharing':1,'uniform':" BESIDE("[-2,-1]", "[1,2]") ",'trials':[" SHARE(
+        parsed(HEADS(",'sharing':1,'uniform':" BESIDE("[-2,-1]", "[1,2]") ",'trials':[" SHARE(
             "1", "0.125", "null",
             "true") "," SHARE("2", "0.5", "null", "false") "]," FOUR_GROUPS(CUT("0.5"),
                                                                             CUT("0.0125"), CUT("0"),
                                                                             CUT("null"))));
     const char *page = page_of(p, d);
     const said says[] = {
-        {"<h1>dq plan --roles: &lt;r&gt;.json</h1>", 1},
+        {"<h1>dq plan --heads: &lt;r&gt;.json</h1>", 1},
         {"<td>1 of 4</td>", 1},
-        {"<pre>--kv-policy keydiff --kv-keep 0.25 --kv-sink 4 --kv-recent 16 --kv-budget roles "
-         "--kv-roles 1.0/0.0</pre>",
+        {"<pre>--kv-policy keydiff --kv-keep 0.25 --kv-sink 4 --kv-recent 16 --kv-budget heads "
+         "--kv-heads 1.0/0.0</pre>",
          1},
         {"the plan is closer</td>", 1},
         {"the uniform share loses less</td>", 1},
@@ -489,7 +489,7 @@ static void plans_of_roles_say_what_answers_lack(void **state)
     "'groups':[" GROUP("0", "1", "true", alone, LACKS("0.5")) "," GROUP("0", "0", "false", alone,  \
                                                                         LACKS("0.125")) "]"
     json_t *d =
-        parsed(ROLES(",'sharing':1,'uniform':" BESIDE("[-1,1]", "[null,null]") ",'trials':[" SHARE(
+        parsed(HEADS(",'sharing':1,'uniform':" BESIDE("[-1,1]", "[null,null]") ",'trials':[" SHARE(
             "1", "0.25", "0.5", "true") "]," TWO_GROUPS(CUT("0.5"))));
     const char *page = page_of(p, d);
     const said both[] = {{"inconclusive which is closer</td>", 1},
@@ -504,7 +504,7 @@ static void plans_of_roles_say_what_answers_lack(void **state)
     assert_balanced(page);
     assert_says(page, both, sizeof both / sizeof *both);
     json_decref(d);
-    d = parsed(ROLES(",'sharing':1,'uniform':" BESIDE("[-1,1]", "[-1,1]") ",'trials':[" SHARE(
+    d = parsed(HEADS(",'sharing':1,'uniform':" BESIDE("[-1,1]", "[-1,1]") ",'trials':[" SHARE(
         "1", "null", "0.5", "true") "]," TWO_GROUPS("null")));
     page = page_of(p, d);
     const said asked[] = {{"&lt;r&gt;.json: KLD</figcaption>", 0},
@@ -521,7 +521,7 @@ static void plans_in_which_all_groups_share_compare_nothing(void **state)
 {
     place *p = *state;
     if (!p->drawing) skip();
-    json_t *d = parsed(ROLES(",'sharing':1,'uniform':null,'trials':[" SHARE(
+    json_t *d = parsed(HEADS(",'sharing':1,'uniform':null,'trials':[" SHARE(
         "1", "0", "null", "true") "],'groups':[" GROUP("0", "0", "true", CUT("0"), "null") "]"));
     const char *page = page_of(p, d);
     const said says[] = {{".json: the plan is this one: all groups share, so each keeps as much. "
@@ -542,7 +542,7 @@ static void losses_at_the_ends_of_a_double_are_left_out(void **state)
     place *p = *state;
     if (!p->drawing) skip();
     json_t *d = parsed(
-        ROLES(",'sharing':1,'uniform':null,'trials':[" SHARE("1", "0.5", "null", "true") "," SHARE(
+        HEADS(",'sharing':1,'uniform':null,'trials':[" SHARE("1", "0.5", "null", "true") "," SHARE(
             "2", "1e308", "null", "false") "," SHARE("3", "1e-308", "null",
                                                      "false") "],'groups':[" GROUP("0", "0", "true",
                                                                                    CUT("1e308"),

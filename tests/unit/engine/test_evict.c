@@ -115,7 +115,7 @@ static void check_list(rig *x, int layer, int seq, int group, int64_t budget, in
     }
 }
 
-/* Of a budget by roles: token by token, as rig_roles has the groups. */
+/* Of a budget by heads: token by token, as rig_roles has the groups. */
 static void role_shares(const rig *x, int64_t *share, const dq_pool_group *group, int64_t budget,
                         int32_t end)
 {
@@ -155,7 +155,7 @@ static void shares(const rig *x, int64_t *share, bool *sure, int seq, int64_t bu
         slow_scores(x, score[i], i / n, seq, i % n, end);
         group[i] = (dq_pool_group){score[i], l->pos, l->n};
     }
-    if (kind == DQ_KV_BUDGET_ROLES) role_shares(x, share, group, budget, end);
+    if (kind == DQ_KV_BUDGET_HEADS) role_shares(x, share, group, budget, end);
     if (kind != DQ_KV_BUDGET_ADAPTIVE && kind != DQ_KV_BUDGET_GLOBAL) return;
     for (int first = 0; first < lists; first += pooled) {
         dq_err err = {0};
@@ -474,8 +474,8 @@ static void specs(void **state)
     t.policy = NULL;
     expect_usage(t, "needs a policy");
     t = s;
-    t.budget = DQ_KV_BUDGET_ROLES;
-    expect_usage(t, "by roles needs a list");
+    t.budget = DQ_KV_BUDGET_HEADS;
+    expect_usage(t, "by heads needs a list");
     s.keep = 0.07; /* 0.07 * 100 is a little more than 7 in f64 */
     const dq_kv_spec kv = {.sink = 1, .recent = 1, .evict = s};
     assert_int_equal(dq_evict_budget(&kv, 100, &raised), 7);

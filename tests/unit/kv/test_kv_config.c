@@ -46,8 +46,8 @@ static dq_kv_config other(int i)
         c.quant = DQ_KV_PER_CHANNEL; /* in full(), too: see places below */
         assert_int_equal(dq_kv_config_set_widths(&c, "6|3+2:3", &err), DQ_OK);
     } else if (f->type == DQ_KV_BY_GROUP) {
-        c.evict.budget = DQ_KV_BUDGET_ROLES;
-        assert_int_equal(dq_kv_config_set_roles(&c, "1.0/0.0,0.1,1.1", &err), DQ_OK);
+        c.evict.budget = DQ_KV_BUDGET_HEADS;
+        assert_int_equal(dq_kv_config_set_heads(&c, "1.0/0.0,0.1,1.1", &err), DQ_OK);
     } else if (f->words)
         dq_kv_field_set_integer(f, &c,
                                 f->type == DQ_KV_ROTATE ? DQ_ROTATE_ON : DQ_KV_BUDGET_ADAPTIVE);
@@ -351,23 +351,23 @@ static void widths_wait_for_a_model(void **state)
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_USAGE);
 }
 
-/* Of a budget that goes by roles two lists are two settings; beside another budget there is none. */
+/* Of a budget that goes by heads two lists are two settings; beside another budget there is none. */
 static void roles_are_compared_and_refused(void **state)
 {
     static const struct {
-        const char *roles;
+        const char *heads;
         dq_kv_budget budget;
         const char *says;
-    } bad[] = {{"", DQ_KV_BUDGET_ROLES, "the budget \"roles\" needs roles"},
-               {"1.0,0.0", DQ_KV_BUDGET_GLOBAL, "roles say nothing with the budget \"global\""},
-               {"1.0,1.0", DQ_KV_BUDGET_ROLES, "KV settings: roles: group 1.0 stands twice"}};
+    } bad[] = {{"", DQ_KV_BUDGET_HEADS, "the budget \"heads\" needs heads"},
+               {"1.0,0.0", DQ_KV_BUDGET_GLOBAL, "heads say nothing with the budget \"global\""},
+               {"1.0,1.0", DQ_KV_BUDGET_HEADS, "KV settings: heads: group 1.0 stands twice"}};
     dq_arena *a = dq_arena_new();
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dq_err err = {0};
         dq_kv_config c = full(), back;
         c.evict.budget = bad[i].budget;
-        snprintf(c.evict.roles, sizeof c.evict.roles, "%s", bad[i].roles);
+        snprintf(c.evict.heads, sizeof c.evict.heads, "%s", bad[i].heads);
         json_t *o = dq_kv_config_json(&c);
         assert_int_equal(dq_kv_config_read(&back, o, a, &err), DQ_DAMAGED);
         if (!strstr(err.text, bad[i].says)) fail_msg("%s", err.text);
@@ -377,21 +377,21 @@ static void roles_are_compared_and_refused(void **state)
     }
     dq_err err = {0};
     dq_kv_config c = full(), d;
-    c.evict.budget = DQ_KV_BUDGET_ROLES;
+    c.evict.budget = DQ_KV_BUDGET_HEADS;
     dq_kv_spec s = spec_of(&c);
     assert_int_equal(dq_evict_check(&s, &err), DQ_USAGE);
-    assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_ROLES);
+    assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_HEADS);
     err = (dq_err){0};
-    assert_int_equal(dq_kv_config_set_roles(&c, "1.0/0.0", &err), DQ_OK);
+    assert_int_equal(dq_kv_config_set_heads(&c, "1.0/0.0", &err), DQ_OK);
     d = c;
-    assert_int_equal(dq_kv_config_set_roles(&d, "1.0,0.0", &err), DQ_OK);
+    assert_int_equal(dq_kv_config_set_heads(&d, "1.0,0.0", &err), DQ_OK);
     assert_false(dq_kv_config_same(&c, &d));
-    assert_int_equal(dq_kv_config_set_roles(&d, "1.0,", &err), DQ_USAGE);
-    assert_string_equal(d.evict.roles, "1.0,0.0"); /* as it was */
+    assert_int_equal(dq_kv_config_set_heads(&d, "1.0,", &err), DQ_USAGE);
+    assert_string_equal(d.evict.heads, "1.0,0.0"); /* as it was */
     s = spec_of(&c);
     err = (dq_err){0};
     assert_int_equal(dq_evict_check(&s, &err), DQ_OK);
-    assert_true(dq_kv_config_uses(&c) & DQ_KV_BY_ROLES);
+    assert_true(dq_kv_config_uses(&c) & DQ_KV_BY_HEADS);
     dq_arena_free(a);
 }
 
@@ -496,13 +496,13 @@ static void damaged_files_are_refused(void **state)
                {"{'policy': 'h2o'}", "\"policy\" needs \"keep\" or \"tokens\""},
                {"{'policy': 'h2o', 'keep': 1.5}", "found keep 1.5"},
                {"{'policy': 'h2o', 'keep': 0.5, 'tokens': 100}", "the other one 0"},
-               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles', 'roles': '1.0,'}",
-                "key \"roles\" is \"1.0,\": expected layers"},
-               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles'}", "needs roles"},
-               {"{'policy': 'h2o', 'keep': 0.5, 'roles': '1.0'}", "roles say nothing with"},
-               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'roles', 'roles': 1}",
-                "key \"roles\": expected a string"},
-               {"{'roles': '1.0'}", "key \"roles\" says nothing without \"policy\""},
+               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'heads', 'heads': '1.0,'}",
+                "key \"heads\" is \"1.0,\": expected layers"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'heads'}", "needs heads"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'heads': '1.0'}", "heads say nothing with"},
+               {"{'policy': 'h2o', 'keep': 0.5, 'budget': 'heads', 'heads': 1}",
+                "key \"heads\": expected a string"},
+               {"{'heads': '1.0'}", "key \"heads\" says nothing without \"policy\""},
                {"{'policy': 'h2o', 'tokens': 10}", "tokens 10 is less than sink"}};
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

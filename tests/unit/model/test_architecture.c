@@ -391,15 +391,15 @@ static void write_settings(dq_kv_config *kv, const char *fits, const char *store
     assert_string_equal(err.text, "");
 }
 
-/* Roles, and widths by layer, of a model with other layers: no option helps, the file is damaged. */
+/* Heads, and widths by layer, of a model with other layers: no option helps, the file is damaged. */
 static void settings_of_other_layers_are_damage(void **state)
 {
     static const struct {
-        bool roles;
+        bool heads;
         const char *fits, *stored, *says;
     } t[] = {
-        {true, "2.0,2.1,1.0,1.1/0.0,0.1", "2.0,2.1,1.0,1.1/0.0,3.1", "the roles name group 3.1"},
-        {true, "2.0,2.1,1.0,1.1/0.0,0.1", "2.0,2.1,1.0,1.1/0.0,0.2", "the roles name group 0.2"},
+        {true, "2.0,2.1,1.0,1.1/0.0,0.1", "2.0,2.1,1.0,1.1/0.0,3.1", "the heads name group 3.1"},
+        {true, "2.0,2.1,1.0,1.1/0.0,0.1", "2.0,2.1,1.0,1.1/0.0,0.2", "the heads name group 0.2"},
         {true, "2.0,2.1,1.0,1.1/0.0,0.1", "2.0,2.1,1.0,1.1/0.0,0.1", ""},
         {false, "3*2|4:4", "3*4|5:4", "for 5 layers, and the model has 3"},
         {false, "3*2|4:4", "3*2|4:4", ""}};
@@ -409,14 +409,14 @@ static void settings_of_other_layers_are_damage(void **state)
         dq_err err = {0};
         dq_model *m = NULL;
         kv.quant = DQ_KV_PER_CHANNEL;
-        kv.evict.policy = t[i].roles ? dq_kv_policy_find("keydiff", &err) : NULL;
-        kv.evict.keep = t[i].roles ? 0.5 : kv.evict.keep;
-        if (t[i].roles) kv.evict.budget = DQ_KV_BUDGET_ROLES;
-        if (t[i].roles)
-            assert_int_equal(dq_kv_config_set_roles(&kv, t[i].fits, &err), DQ_OK);
+        kv.evict.policy = t[i].heads ? dq_kv_policy_find("keydiff", &err) : NULL;
+        kv.evict.keep = t[i].heads ? 0.5 : kv.evict.keep;
+        if (t[i].heads) kv.evict.budget = DQ_KV_BUDGET_HEADS;
+        if (t[i].heads)
+            assert_int_equal(dq_kv_config_set_heads(&kv, t[i].fits, &err), DQ_OK);
         else
             assert_int_equal(dq_kv_config_set_widths(&kv, t[i].fits, &err), DQ_OK);
-        write_settings(&kv, t[i].fits, t[i].stored, t[i].roles ? kv.evict.roles : kv.widths);
+        write_settings(&kv, t[i].fits, t[i].stored, t[i].heads ? kv.evict.heads : kv.widths);
         const bool fits = strcmp(t[i].fits, t[i].stored) == 0;
         if (dq_model_open(&m, edits_path("model.h5"), &err) != (fits ? DQ_OK : DQ_DAMAGED) ||
             !strstr(err.text, t[i].says))

@@ -1,7 +1,7 @@
-/* kv_roles: a text is read from left to right; a share is what the protected tokens are, then grows in turns over those
- * that share, and in one more over all in order of need. See kv_roles.h.
+/* kv_heads: a text is read from left to right; a share is what the protected tokens are, then grows in turns over those
+ * that share, and in one more over all in order of need. See kv_heads.h.
  * SPDX-License-Identifier: MIT */
-#include "kv/kv_roles.h"
+#include "kv/kv_heads.h"
 
 #include <string.h>
 
@@ -26,7 +26,7 @@ static dq_status wrong(const char *at, dq_err *err)
                    at);
 }
 
-static dq_status take_role(dq_kv_roles *r, const char **text, dq_err *err)
+static dq_status take_role(dq_kv_heads *r, const char **text, dq_err *err)
 {
     const char *begin = *text;
     const int layer = take_number(text);
@@ -38,18 +38,18 @@ static dq_status take_role(dq_kv_roles *r, const char **text, dq_err *err)
         if (r->at[i].layer == layer && r->at[i].group == group)
             return dq_fail(err, DQ_USAGE, "group %d.%d stands twice.", layer, group);
     }
-    if (r->n == DQ_KV_ROLES_MAX)
-        return dq_fail(err, DQ_USAGE, "more than %d groups of KV heads.", DQ_KV_ROLES_MAX);
-    r->at[r->n++] = (dq_kv_role){(int16_t)layer, (int16_t)group};
+    if (r->n == DQ_KV_HEADS_MAX)
+        return dq_fail(err, DQ_USAGE, "more than %d groups of KV heads.", DQ_KV_HEADS_MAX);
+    r->at[r->n++] = (dq_kv_heads_group){(int16_t)layer, (int16_t)group};
     return DQ_OK;
 }
 
-dq_status dq_kv_roles_parse(dq_kv_roles *out, const char *text, dq_err *err)
+dq_status dq_kv_heads_parse(dq_kv_heads *out, const char *text, dq_err *err)
 {
     out->n = out->sharing = 0;
-    if (strlen(text) >= DQ_KV_ROLES_TEXT)
-        return dq_fail(err, DQ_USAGE, "the roles take %zu characters (at most %d).", strlen(text),
-                       DQ_KV_ROLES_TEXT - 1);
+    if (strlen(text) >= DQ_KV_HEADS_TEXT)
+        return dq_fail(err, DQ_USAGE, "the heads take %zu characters (at most %d).", strlen(text),
+                       DQ_KV_HEADS_TEXT - 1);
     for (const char *p = text;; p++) {
         DQ_TRY(take_role(out, &p, err));
         if (!*p) return DQ_OK;
@@ -59,19 +59,19 @@ dq_status dq_kv_roles_parse(dq_kv_roles *out, const char *text, dq_err *err)
     }
 }
 
-dq_status dq_kv_roles_fit(const dq_kv_roles *r, int n_layers, int n_groups, dq_err *err)
+dq_status dq_kv_heads_fit(const dq_kv_heads *r, int n_layers, int n_groups, dq_err *err)
 {
-    const dq_remedy remedy = {.code = DQ_REMEDY_KV_ROLES};
+    const dq_remedy remedy = {.code = DQ_REMEDY_KV_HEADS};
     for (int i = 0; i < r->n; i++) {
         if (r->at[i].layer >= n_layers || r->at[i].group >= n_groups)
             return dq_fail_with(err, DQ_MISMATCH, remedy,
-                                "the roles name group %d.%d, and the model has %d layers of %d "
+                                "the heads name group %d.%d, and the model has %d layers of %d "
                                 "groups of KV heads",
                                 r->at[i].layer, r->at[i].group, n_layers, n_groups);
     }
     if (r->n == n_layers * n_groups) return DQ_OK; /* none stands twice */
     return dq_fail_with(err, DQ_MISMATCH, remedy,
-                        "the roles name %d of the %d groups of KV heads that the model has (%d "
+                        "the heads name %d of the %d groups of KV heads that the model has (%d "
                         "layers of %d)",
                         r->n, n_layers * n_groups, n_layers, n_groups);
 }
@@ -91,7 +91,7 @@ static int64_t give(int64_t *share, const dq_pool *pool, int group, int64_t toke
     return left - gets;
 }
 
-void dq_kv_budget_of_roles(int64_t *share, const dq_pool *pool, const dq_kv_roles *r, int n_groups)
+void dq_kv_budget_of_heads(int64_t *share, const dq_pool *pool, const dq_kv_heads *r, int n_groups)
 {
     int64_t left = 0;
     int open = r->sharing;

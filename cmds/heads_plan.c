@@ -1,41 +1,41 @@
-/* roles_plan: see roles_plan.h. Inputs are cache_job.h's, the plan is the library's.
+/* heads_plan: see heads_plan.h. Inputs are cache_job.h's, the plan is the library's.
  * SPDX-License-Identifier: MIT */
-#include "cmds/roles_plan.h"
+#include "cmds/heads_plan.h"
 
 #include "cmds/cache_job.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/roles_plan_output.h"
+#include "cmds/heads_plan_output.h"
 #include "engine/second_pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static dq_status make_settings(dq_plan_roles_settings *s, const dq_cache_plan *c, dq_err *err)
+static dq_status make_settings(dq_plan_heads_settings *s, const dq_cache_plan *c, dq_err *err)
 {
-    const long long windows = c->windows ? c->windows : DQ_PLAN_ROLES_WINDOWS;
+    const long long windows = c->windows ? c->windows : DQ_PLAN_HEADS_WINDOWS;
     s->kv = dq_kv_config_plain;
-    s->kv.recent = c->recent >= 0 ? (int)c->recent : DQ_PLAN_ROLES_RECENT;
+    s->kv.recent = c->recent >= 0 ? (int)c->recent : DQ_PLAN_HEADS_RECENT;
     if (c->sink >= 0) s->kv.sink = (int)c->sink;
     s->kv.evict.policy = c->policy ? dq_kv_policy_find(c->policy, err) : &dq_kv_policy_usual;
     if (!s->kv.evict.policy) return dq_in(err, "--kv-policy: ");
-    if (c->trials && (c->trials < 2 || c->trials > DQ_PLAN_ROLES_MAX_TRIES))
+    if (c->trials && (c->trials < 2 || c->trials > DQ_PLAN_HEADS_MAX_TRIES))
         return dq_fail(err, DQ_USAGE,
-                       "--trials %lld: expected 2 to %d of roles, which are numbers of groups.",
-                       (long long)c->trials, DQ_PLAN_ROLES_MAX_TRIES);
+                       "--trials %lld: expected 2 to %d of heads, which are numbers of groups.",
+                       (long long)c->trials, DQ_PLAN_HEADS_MAX_TRIES);
     if (c->find == 0 && !c->questions)
-        return dq_fail(err, DQ_USAGE, "--find 0: roles are found on nothing. Give --questions.");
+        return dq_fail(err, DQ_USAGE, "--find 0: heads are found on nothing. Give --questions.");
     if (c->ask && !c->questions)
         return dq_fail(err, DQ_USAGE, "--ask is about --questions, which are not given.");
     s->keep = c->keep;
-    s->find = c->find >= 0 ? c->find : DQ_PLAN_ROLES_FIND;
-    if (windows < s->find + DQ_PLAN_ROLES_LEAST_UNSEEN)
+    s->find = c->find >= 0 ? c->find : DQ_PLAN_HEADS_FIND;
+    if (windows < s->find + DQ_PLAN_HEADS_LEAST_UNSEEN)
         return dq_fail(
             err, DQ_USAGE,
             "--limit %lld: expected at least %lld windows with --find %lld, of which the "
-            "first %lld find roles and the others decide.",
-            windows, (long long)s->find + DQ_PLAN_ROLES_LEAST_UNSEEN, (long long)s->find,
+            "first %lld find heads and the others decide.",
+            windows, (long long)s->find + DQ_PLAN_HEADS_LEAST_UNSEEN, (long long)s->find,
             (long long)s->find);
-    s->tries = c->trials ? (int)c->trials : DQ_PLAN_ROLES_TRIES;
+    s->tries = c->trials ? (int)c->trials : DQ_PLAN_HEADS_TRIES;
     return DQ_OK;
 }
 
@@ -95,14 +95,14 @@ static void warn_questions(const dq_cache_job *j, const dq_plan_caches *c)
 
 static json_t *recipe_of(const void *arg, const json_t *weights)
 {
-    dq_plan_roles_settings any = *(const dq_plan_roles_settings *)arg;
+    dq_plan_heads_settings any = *(const dq_plan_heads_settings *)arg;
     any.kv.evict.policy = dq_kv_policy_for(any.kv.evict.policy, 2);
-    return dq_roles_plan_output_recipe_of(&any, weights, "0.0,0.1/"); /* whatever stands in it */
+    return dq_heads_plan_output_recipe_of(&any, weights, "0.0,0.1/"); /* whatever stands in it */
 }
 
 static void warn_weights(const dq_cache_job *j, const void *arg, const dq_kv_config *kv)
 {
-    const dq_kv_config *mine = &((const dq_plan_roles_settings *)arg)->kv;
+    const dq_kv_config *mine = &((const dq_plan_heads_settings *)arg)->kv;
     const char *path = j->c->weights;
     if (kv->widths[0] || kv->k_bits < 16 || kv->v_bits < 16)
         dq_logger_warn(j->c->logger, "%s: its cache holds codes: the plan is measured with 16 bits",
@@ -116,7 +116,7 @@ static void warn_weights(const dq_cache_job *j, const void *arg, const dq_kv_con
 }
 
 /* What of weights' cache the recipe has otherwise, as the plan is measured so. */
-static void warn_replaced(const dq_cache_job *j, const dq_plan_roles_settings *s)
+static void warn_replaced(const dq_cache_job *j, const dq_plan_heads_settings *s)
 {
     const json_t *kv = json_object_get(j->weights, "kv");
     const struct {
@@ -135,12 +135,12 @@ static void warn_replaced(const dq_cache_job *j, const dq_plan_roles_settings *s
 }
 
 /* The same of what it forgets, in one line. */
-static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_roles_settings *s, dq_err *err)
+static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_heads_settings *s, dq_err *err)
 {
     static const char *const keys[] = {"policy", "keep",   "tokens", "every",
                                        "window", "budget", "seed"};
     if (!j->weights) return DQ_OK;
-    json_t *recipe = dq_roles_plan_output_recipe_of(s, j->weights, "0.0,0.1/"); /* as above */
+    json_t *recipe = dq_heads_plan_output_recipe_of(s, j->weights, "0.0,0.1/"); /* as above */
     const json_t *was = json_object_get(j->weights, "kv"), *kv = json_object_get(recipe, "kv");
     char list[400] = "";
     dq_kv_config config;
@@ -159,7 +159,7 @@ static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_roles_setti
     if (*list)
         dq_logger_warn(j->c->logger,
                        "%s: has %s of its own, which the recipe does not keep: the plan has policy "
-                       "%s, keep %g and budget roles",
+                       "%s, keep %g and budget heads",
                        j->c->weights, list, s->kv.evict.policy->name, s->keep);
     return err->code;
 }
@@ -167,7 +167,7 @@ static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_roles_setti
 /* ---- Warnings of the run ---- */
 
 /* Of contexts with which the policy could not do what it is for, as dq eval warns of them. */
-static void warn_policy(const dq_cache_job *j, const dq_plan_roles *p)
+static void warn_policy(const dq_cache_job *j, const dq_plan_heads *p)
 {
     const dq_head_order *map = &j->model->map;
     const int64_t n = p->caches.win.n, most = j->model->max_positions;
@@ -185,59 +185,59 @@ static void warn_policy(const dq_cache_job *j, const dq_plan_roles *p)
 }
 
 /* The recipe has what the search found, whatever the other windows say. */
-static void warn_worse(const dq_cache_job *j, const dq_plan_roles *p)
+static void warn_worse(const dq_cache_job *j, const dq_plan_heads *p)
 {
     if (!p->all_share && p->kld.low > 0)
         dq_logger_warn(j->c->logger,
                        "%s: on windows that no choice has seen the same share in every group loses "
-                       "less than these roles; find them on more (--find), or leave them out",
+                       "less than these heads; find them on more (--find), or leave them out",
                        j->c->out);
 }
 
 /* ---- The run ---- */
 
 /* The recipe is finished once it is written: it stays where what is said of it does not come out. */
-static dq_status hand_out(const dq_cache_job *j, dq_plan_roles *p, const dq_roles_plan_view *v,
+static dq_status hand_out(const dq_cache_job *j, dq_plan_heads *p, const dq_heads_plan_view *v,
                           dq_err *err)
 {
-    json_t *recipe = dq_roles_plan_output_recipe_of(&p->set, j->weights, p->text);
-    if (dq_cache_job_write(j, recipe, err) != DQ_OK) return dq_plan_roles_failed(p, err);
-    dq_plan_roles_done(p);
+    json_t *recipe = dq_heads_plan_output_recipe_of(&p->set, j->weights, p->text);
+    if (dq_cache_job_write(j, recipe, err) != DQ_OK) return dq_plan_heads_failed(p, err);
+    dq_plan_heads_done(p);
     warn_worse(j, p);
-    return j->c->json ? dq_roles_plan_output_json(v, err) : dq_roles_plan_output_print(v, err);
+    return j->c->json ? dq_heads_plan_output_json(v, err) : dq_heads_plan_output_print(v, err);
 }
 
-static dq_status run_plan(dq_cache_job *j, const dq_plan_roles_settings *set,
+static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set,
                           const dq_input_text *questions, dq_err *err)
 {
-    dq_plan_roles *p;
-    DQ_TRY(dq_plan_roles_open(&p, set, err));
-    const dq_roles_plan_view v = {p, &j->text, questions, j->c->logger};
+    dq_plan_heads *p;
+    DQ_TRY(dq_plan_heads_open(&p, set, err));
+    const dq_heads_plan_view v = {p, &j->text, questions, j->c->logger};
     dq_cache_job_warn(j, &p->caches);
     warn_questions(j, &p->caches);
     warn_policy(j, p);
     if (j->c->dry_run) {
-        j->c->json ? dq_roles_plan_output_json(&v, err) : dq_roles_plan_output_work(&v, err);
+        j->c->json ? dq_heads_plan_output_json(&v, err) : dq_heads_plan_output_work(&v, err);
     } else {
         dq_progress_begin(&j->bar, j->c->logger, "plan", 1);
         j->bar.rough = true;
-        dq_plan_roles_run(p, err);
+        dq_plan_heads_run(p, err);
         dq_progress_end(&j->bar);
         if (err->code == DQ_OK) hand_out(j, p, &v, err);
     }
-    dq_plan_roles_close(p);
+    dq_plan_heads_close(p);
     return err->code;
 }
 
-dq_status dq_roles_plan_run(const dq_cache_plan *c, const char *model, dq_err *err)
+dq_status dq_heads_plan_run(const dq_cache_plan *c, const char *model, dq_err *err)
 {
-    dq_plan_roles_settings set = {0};
+    dq_plan_heads_settings set = {0};
     const dq_cache_job_recipe recipe = {recipe_of, warn_weights, &set};
     dq_cache_job j;
     dq_items items;
     dq_input_text questions = {0};
     DQ_TRY(make_settings(&set, c, err));
-    if (dq_cache_job_open(&j, c, model, DQ_PLAN_ROLES_WINDOWS, &recipe, err) == DQ_OK) {
+    if (dq_cache_job_open(&j, c, model, DQ_PLAN_HEADS_WINDOWS, &recipe, err) == DQ_OK) {
         set.kv.evict.policy = dq_kv_policy_for(set.kv.evict.policy, j.model->map.n_maps);
         warn_replaced(&j, &set);
         if (warn_forgotten(&j, &set, err) == DQ_OK &&

@@ -1,6 +1,6 @@
-/* Head roles: what is read, refused, and what groups get of a budget.
+/* retrieval heads: what is read, refused, and what groups get of a budget.
  * SPDX-License-Identifier: MIT */
-#include "kv/kv_roles.h"
+#include "kv/kv_heads.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,11 +11,11 @@
 
 enum { LAYERS = 2, GROUPS = 3, LISTS = LAYERS * GROUPS, TOKENS = 100 };
 
-static dq_kv_roles roles_of(const char *text)
+static dq_kv_heads roles_of(const char *text)
 {
-    dq_kv_roles r;
+    dq_kv_heads r;
     dq_err err = {0};
-    dq_kv_roles_parse(&r, text, &err);
+    dq_kv_heads_parse(&r, text, &err);
     assert_string_equal(err.text, "");
     return r;
 }
@@ -23,7 +23,7 @@ static dq_kv_roles roles_of(const char *text)
 static void texts_are_read(void **state)
 {
     (void)state;
-    dq_kv_roles r = roles_of("12.0,9999.3/0.10");
+    dq_kv_heads r = roles_of("12.0,9999.3/0.10");
     assert_int_equal(r.n, 3);
     assert_int_equal(r.sharing, 2);
     assert_true(r.at[0].layer == 12 && r.at[0].group == 0);
@@ -55,9 +55,9 @@ static void wrong_texts_are_refused(void **state)
                {"0.1,1.0,0.1", "group 0.1 stands twice"}};
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        dq_kv_roles r;
+        dq_kv_heads r;
         dq_err err = {0};
-        if (dq_kv_roles_parse(&r, bad[i].text, &err) != DQ_USAGE || !strstr(err.text, bad[i].says))
+        if (dq_kv_heads_parse(&r, bad[i].text, &err) != DQ_USAGE || !strstr(err.text, bad[i].says))
             fail_msg("\"%s\": expected \"%s\", found %d \"%s\"", bad[i].text, bad[i].says,
                      (int)err.code, err.text);
     }
@@ -66,36 +66,36 @@ static void wrong_texts_are_refused(void **state)
 /* As long as a text and as many as groups may be, and one more. */
 static void ends_are_where_they_are_said(void **state)
 {
-    char text[2 * DQ_KV_ROLES_TEXT] = "";
+    char text[2 * DQ_KV_HEADS_TEXT] = "";
     size_t n = 0;
-    dq_kv_roles r;
+    dq_kv_heads r;
     dq_err err = {0};
     (void)state;
-    for (int i = 0; n < DQ_KV_ROLES_TEXT; i++)
+    for (int i = 0; n < DQ_KV_HEADS_TEXT; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%d.%d", i ? "," : "", 1000 + i / 10,
                               100 + i % 10);
-    assert_int_equal(dq_kv_roles_parse(&r, text, &err), DQ_USAGE);
+    assert_int_equal(dq_kv_heads_parse(&r, text, &err), DQ_USAGE);
     assert_non_null(strstr(err.text, "characters (at most 8191)"));
-    for (n = DQ_KV_ROLES_TEXT - 1; text[n] != ','; n--) continue;
+    for (n = DQ_KV_HEADS_TEXT - 1; text[n] != ','; n--) continue;
     text[n] = 0;
     err = (dq_err){0};
-    assert_int_equal(dq_kv_roles_parse(&r, text, &err), DQ_OK);
-    assert_in_range(r.n, 700, DQ_KV_ROLES_MAX);
+    assert_int_equal(dq_kv_heads_parse(&r, text, &err), DQ_OK);
+    assert_in_range(r.n, 700, DQ_KV_HEADS_MAX);
 }
 
 static void models_are_told_apart(void **state)
 {
-    const dq_kv_roles r = roles_of("1.0,1.1,0.0,0.1");
+    const dq_kv_heads r = roles_of("1.0,1.1,0.0,0.1");
     dq_err err = {0};
     (void)state;
-    assert_int_equal(dq_kv_roles_fit(&r, 2, 2, &err), DQ_OK);
-    assert_int_equal(dq_kv_roles_fit(&r, 2, 1, &err), DQ_MISMATCH);
+    assert_int_equal(dq_kv_heads_fit(&r, 2, 2, &err), DQ_OK);
+    assert_int_equal(dq_kv_heads_fit(&r, 2, 1, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "name group 1.1, and the model has 2 layers of 1"));
-    assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_ROLES);
+    assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_HEADS);
     err = (dq_err){0};
-    assert_int_equal(dq_kv_roles_fit(&r, 1, 4, &err), DQ_MISMATCH);
+    assert_int_equal(dq_kv_heads_fit(&r, 1, 4, &err), DQ_MISMATCH);
     err = (dq_err){0};
-    assert_int_equal(dq_kv_roles_fit(&r, 3, 2, &err), DQ_MISMATCH);
+    assert_int_equal(dq_kv_heads_fit(&r, 3, 2, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "name 4 of the 6 groups"));
 }
 
@@ -103,14 +103,14 @@ static void models_are_told_apart(void **state)
 static void expect_shares(const char *text, int64_t budget, const int64_t *beside)
 {
     static int32_t pos[TOKENS];
-    const dq_kv_roles r = roles_of(text);
+    const dq_kv_heads r = roles_of(text);
     dq_pool_group group[LISTS];
     const dq_pool pool = {
         .group = group, .n_groups = LISTS, .budget = budget, .safe = {2, 8, TOKENS}};
     int64_t share[LISTS], sum = 0;
     for (int32_t i = 0; i < TOKENS; i++) pos[i] = i;
     for (int i = 0; i < LISTS; i++) group[i] = (dq_pool_group){NULL, pos, TOKENS};
-    dq_kv_budget_of_roles(share, &pool, &r, GROUPS);
+    dq_kv_budget_of_heads(share, &pool, &r, GROUPS);
     for (int i = 0; i < LISTS; i++) {
         const int64_t got = share[r.at[i].layer * GROUPS + r.at[i].group];
         if (got != 10 + beside[i])
@@ -149,7 +149,7 @@ static void what_is_gone_is_given_on(void **state)
 {
     static int32_t whole[TOKENS], rest[20];
     static const int64_t want[] = {20, 65, 65, 10};
-    const dq_kv_roles r = roles_of("0.0,0.1,1.0/1.1");
+    const dq_kv_heads r = roles_of("0.0,0.1,1.0/1.1");
     const dq_pool_group group[] = {
         {NULL, rest, 20}, {NULL, whole, TOKENS}, {NULL, whole, TOKENS}, {NULL, rest, 20}};
     const dq_pool pool = {.group = group, .n_groups = 4, .budget = 40, .safe = {2, 8, TOKENS}};
@@ -157,7 +157,7 @@ static void what_is_gone_is_given_on(void **state)
     (void)state;
     for (int32_t i = 0; i < TOKENS; i++) whole[i] = i;
     for (int32_t i = 0; i < 20; i++) rest[i] = i < 10 ? i : 80 + i;
-    dq_kv_budget_of_roles(share, &pool, &r, 2);
+    dq_kv_budget_of_heads(share, &pool, &r, 2);
     for (int i = 0; i < 4; i++) assert_int_equal(share[i], want[i]);
 }
 

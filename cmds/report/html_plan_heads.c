@@ -1,4 +1,4 @@
-/* html_plan_roles: what a plan of the roles of groups of KV heads found: who shares what the cache may keep and who is cut, what
+/* html_plan_heads: what a plan of which KV heads are for retrieval found: who shares what the cache may keep and who is cut, what
  * cutting each group alone costs, the loss by number of groups that share, and the comparison with the uniform share. Groups
  * stand in the document in order of need; the map puts them back into their layers.
  * SPDX-License-Identifier: MIT */
@@ -29,7 +29,7 @@ static dq_status check_kv(const json_t *kv, const char *where, dq_err *err)
 {
     static const char *const numbers[] = {"keep", "sink", "recent"};
     DQ_TRY(check_word(kv, "policy", "abcdefghijklmnopqrstuvwxyz0123456789_", where, err));
-    DQ_TRY(check_word(kv, "roles", "0123456789.,/", where, err));
+    DQ_TRY(check_word(kv, "heads", "0123456789.,/", where, err));
     for (int k = 0; k < 3; k++) DQ_TRY(dq_html_check(kv, numbers[k], DQ_NEED_NUMBER, where, err));
     return DQ_OK;
 }
@@ -144,7 +144,7 @@ static dq_status check_result(const json_t *result, const char *where, dq_err *e
     return check_shares(result, where, err);
 }
 
-dq_status dq_html_plan_roles_read(dq_html *h, dq_err *err)
+dq_status dq_html_plan_heads_read(dq_html *h, dq_err *err)
 {
     DQ_TRY(dq_html_items(h, "path", check_result, err));
     h->about = "KLD is in nats per id. It and the perplexity are against the same weights with a "
@@ -155,7 +155,7 @@ dq_status dq_html_plan_roles_read(dq_html *h, dq_err *err)
     return err->code;
 }
 
-/* ----- the roles, and the uniform share ----- */
+/* ----- the heads, and the uniform share ----- */
 
 /* The settings of dq eval and of the other commands, to copy. */
 static void settings_line(dq_html *h, int i)
@@ -167,14 +167,14 @@ static void settings_line(dq_html *h, int i)
     dq_html_page_text(h->p,
                       dq_html_words(h,
                                     "--kv-policy %s --kv-keep %.15g --kv-sink %.0f --kv-recent "
-                                    "%.0f --kv-budget roles --kv-roles %s",
+                                    "%.0f --kv-budget heads --kv-heads %s",
                                     dq_html_text(kv, "policy"), dq_html_real(kv, "keep"),
                                     dq_html_real(kv, "sink"), dq_html_real(kv, "recent"),
-                                    dq_html_text(kv, "roles")));
+                                    dq_html_text(kv, "heads")));
     dq_html_page_html(h->p, "</pre>\n");
 }
 
-void dq_html_plan_roles_chosen(dq_html *h)
+void dq_html_plan_heads_chosen(dq_html *h)
 {
     static const char *const titles[] = {"<plan",        "<--kv-policy", "--kv-keep",
                                          "--kv-sink",    "--kv-recent",  "groups that share",
@@ -213,7 +213,7 @@ static dq_html_baselines baselines_of(dq_html *h)
     return r;
 }
 
-void dq_html_plan_roles_uniform(dq_html *h)
+void dq_html_plan_heads_uniform(dq_html *h)
 {
     static const char *const titles[] = {"<plan",        "<what",      "of the plan",
                                          "of uniform",   "difference", "its interval",
@@ -257,7 +257,7 @@ static const char *role_of(const json_t *group)
     return json_is_true(json_object_get(group, "shares")) ? "shares" : "cut";
 }
 
-/* Whether windows found the roles, or questions. */
+/* Whether windows found the heads, or questions. */
 static bool is_measured(const dq_html *h, int i, bool asked)
 {
     const json_t *group = json_array_get(dq_html_member(h, i, "groups"), 0);
@@ -308,7 +308,7 @@ static void group_rows(dq_html *h, int i)
     }
 }
 
-void dq_html_plan_roles_groups(dq_html *h)
+void dq_html_plan_heads_groups(dq_html *h)
 {
     static const char *const titles[] = {"<plan", "layer.group",  "<role",
                                          "KLD",   "answers lack", NULL};
@@ -447,7 +447,7 @@ static void loss_cell(dq_html *h, double x)
         dq_html_page_cellf(h->p, "–");
 }
 
-void dq_html_plan_roles_sharing(dq_html *h)
+void dq_html_plan_heads_sharing(dq_html *h)
 {
     static const char *const titles[] = {
         "<plan", "groups that share", "KLD", "answers lack", "what counts", "<taken", NULL};

@@ -1,6 +1,6 @@
-/* roles_plan_output: see roles_plan_output.h. Every figure of the tables is in the document too; groups stand in order of need.
+/* heads_plan_output: see heads_plan_output.h. Every figure of the tables is in the document too; groups stand in order of need.
  * SPDX-License-Identifier: MIT */
-#include "cmds/roles_plan_output.h"
+#include "cmds/heads_plan_output.h"
 
 #include "cmds/cache_numbers.h"
 #include "cmds/cli/document.h"
@@ -12,18 +12,18 @@
 
 /* ---- The document ---- */
 
-static void set_kv(json_t *o, const dq_plan_roles_settings *s, const char *roles)
+static void set_kv(json_t *o, const dq_plan_heads_settings *s, const char *heads)
 {
     json_object_set_new(o, "policy", json_string(s->kv.evict.policy->name));
     json_object_set_new(o, "keep", dq_document_real(s->keep));
-    json_object_set_new(o, "budget", json_string(dq_kv_budget_name[DQ_KV_BUDGET_ROLES]));
-    json_object_set_new(o, "roles", json_string(roles));
+    json_object_set_new(o, "budget", json_string(dq_kv_budget_name[DQ_KV_BUDGET_HEADS]));
+    json_object_set_new(o, "heads", json_string(heads));
     json_object_set_new(o, "sink", json_integer(s->kv.sink));
     json_object_set_new(o, "recent", json_integer(s->kv.recent));
 }
 
 /* Group `i` in order of need; of a dry run as the model has them. */
-static json_t *group_json(const dq_plan_roles *p, int i)
+static json_t *group_json(const dq_plan_heads *p, int i)
 {
     const int g = p->order[i];
     json_t *o = json_object();
@@ -41,14 +41,14 @@ static json_t *group_json(const dq_plan_roles *p, int i)
 }
 
 /* null without windows that find, or questions. */
-static void set_lost(json_t *o, const dq_plan_roles *p, const dq_plan_roles_trial *t)
+static void set_lost(json_t *o, const dq_plan_heads *p, const dq_plan_heads_trial *t)
 {
     json_object_set_new(o, "kld_nats", p->set.find ? dq_document_real(t->kld) : json_null());
     json_object_set_new(o, "lack_nats",
                         p->caches.n_questions ? dq_document_real(t->lack) : json_null());
 }
 
-static json_t *trials_json(const dq_plan_roles *p)
+static json_t *trials_json(const dq_plan_heads *p)
 {
     json_t *list = json_array();
     for (int i = 0; i < p->n_trials; i++) {
@@ -62,7 +62,7 @@ static json_t *trials_json(const dq_plan_roles *p)
 }
 
 /* null where all groups share, so that there is nothing to compare. */
-static json_t *uniform_json(const dq_plan_roles *p)
+static json_t *uniform_json(const dq_plan_heads *p)
 {
     if (p->all_share) return json_null();
     json_t *o = json_object();
@@ -72,7 +72,7 @@ static json_t *uniform_json(const dq_plan_roles *p)
     return o;
 }
 
-static json_t *result_json(const dq_plan_roles *p)
+static json_t *result_json(const dq_plan_heads *p)
 {
     json_t *o = json_object(), *groups = json_array();
     for (int i = 0; i < p->n_groups; i++) json_array_append_new(groups, group_json(p, i));
@@ -90,7 +90,7 @@ static json_t *result_json(const dq_plan_roles *p)
         json_object_set_new(o, "taken_over", json_integer(p->caches.n_resumed));
     } else {
         json_object_set_new(o, "caches_alone", json_integer(p->n_groups));
-        json_object_set_new(o, "caches_sharing_at_most", json_integer(dq_plan_roles_numbers(p)));
+        json_object_set_new(o, "caches_sharing_at_most", json_integer(dq_plan_heads_numbers(p)));
         json_object_set_new(o, "ids_of_a_search_cache",
                             json_integer(dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH)));
         json_object_set_new(o, "ids_of_an_unseen_cache",
@@ -100,11 +100,11 @@ static json_t *result_json(const dq_plan_roles *p)
     return o;
 }
 
-static json_t *settings_json(const dq_plan_roles *p)
+static json_t *settings_json(const dq_plan_heads *p)
 {
-    const dq_plan_roles_settings *s = &p->set;
+    const dq_plan_heads_settings *s = &p->set;
     json_t *o = json_object();
-    json_object_set_new(o, "roles", dq_document_real(s->keep));
+    json_object_set_new(o, "heads", dq_document_real(s->keep));
     json_object_set_new(o, "policy", json_string(s->kv.evict.policy->name));
     json_object_set_new(o, "recent", json_integer(s->kv.recent));
     json_object_set_new(o, "sink", json_integer(s->kv.sink));
@@ -120,9 +120,9 @@ static json_t *settings_json(const dq_plan_roles *p)
     return o;
 }
 
-dq_status dq_roles_plan_output_json(const dq_roles_plan_view *v, dq_err *err)
+dq_status dq_heads_plan_output_json(const dq_heads_plan_view *v, dq_err *err)
 {
-    json_t *doc = dq_document_new(v->logger, "dq-plan-roles/1");
+    json_t *doc = dq_document_new(v->logger, "dq-plan-heads/1");
     json_t *inputs = json_object_get(doc, "inputs");
     json_array_append_new(inputs, dq_input_model_json(v->plan->set.in.model));
     json_array_append_new(inputs, dq_input_text_json(v->text));
@@ -134,8 +134,8 @@ dq_status dq_roles_plan_output_json(const dq_roles_plan_view *v, dq_err *err)
 
 /* ---- The recipe ---- */
 
-json_t *dq_roles_plan_output_recipe_of(const dq_plan_roles_settings *s, const json_t *weights,
-                                       const char *roles)
+json_t *dq_heads_plan_output_recipe_of(const dq_plan_heads_settings *s, const json_t *weights,
+                                       const char *heads)
 {
     static const char *const kept[] = {"tokens", "every", "window", "seed"};
     json_t *recipe =
@@ -143,9 +143,9 @@ json_t *dq_roles_plan_output_recipe_of(const dq_plan_roles_settings *s, const js
     json_t *was = json_object_get(recipe, "kv"), *kv = was ? json_deep_copy(was) : json_object();
     char comment[64];
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) json_object_del(kv, kept[i]);
-    set_kv(kv, s, roles);
+    set_kv(kv, s, heads);
     json_object_set_new(recipe, "kv", kv);
-    snprintf(comment, sizeof comment, "kv: dq plan --roles %g", s->keep);
+    snprintf(comment, sizeof comment, "kv: dq plan --heads %g", s->keep);
     if (!json_object_get(recipe, "comment"))
         json_object_set_new(recipe, "comment", json_string(comment));
     return recipe;
@@ -159,7 +159,7 @@ static void number_cell(dq_table *t, dq_mean m)
                         : dq_table_cell(t, "%.4g ± -", m.value);
 }
 
-static dq_status print_groups(const dq_plan_roles *p, dq_err *err)
+static dq_status print_groups(const dq_plan_heads *p, dq_err *err)
 {
     const char *titles[4] = {"layer.group", "shares"};
     int n = 2;
@@ -179,9 +179,9 @@ static dq_status print_groups(const dq_plan_roles *p, dq_err *err)
     return err->code;
 }
 
-static void print_inputs(const dq_roles_plan_view *v)
+static void print_inputs(const dq_heads_plan_view *v)
 {
-    const dq_plan_roles *p = v->plan;
+    const dq_plan_heads *p = v->plan;
     const dq_model *m = p->set.in.model;
     printf("text               %lld windows of %lld tokens of %s: the first half of each is "
            "compressed, the second scored\n",
@@ -204,39 +204,39 @@ static void print_inputs(const dq_roles_plan_view *v)
            m->n_layers > 1 ? "s" : "", m->map.n_groups);
 }
 
-dq_status dq_roles_plan_output_work(const dq_roles_plan_view *v, dq_err *err)
+dq_status dq_heads_plan_output_work(const dq_heads_plan_view *v, dq_err *err)
 {
-    const dq_plan_roles *p = v->plan;
+    const dq_plan_heads *p = v->plan;
     const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
     const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
     const long long asked = p->caches.question_ids;
-    const int n = dq_plan_roles_numbers(p);
+    const int n = dq_plan_heads_numbers(p);
     print_inputs(v);
     printf("alone              %d caches, a group without its context and the others with all: "
            "%lld tokens\n",
            p->n_groups, p->n_groups * (search + asked));
     printf("share              at most %d caches, so many groups sharing: %lld tokens\n", n,
            n * (search + asked));
-    printf("decide             at most %d caches: %lld tokens\n", DQ_PLAN_ROLES_UNSEEN,
-           DQ_PLAN_ROLES_UNSEEN * unseen);
+    printf("decide             at most %d caches: %lld tokens\n", DQ_PLAN_HEADS_UNSEEN,
+           DQ_PLAN_HEADS_UNSEEN * unseen);
     printf("beside             the cache that evicts nothing, once for up to %d of these\n",
            DQ_PLAN_CACHES_SWEEP);
     return dq_document_flush(err);
 }
 
-static void print_plan(const dq_plan_roles *p)
+static void print_plan(const dq_plan_heads *p)
 {
     printf("%-19s", p->set.find ? p->caches.n_questions ? "KLD + answers" : "KLD by number"
                                 : "answers lack");
     for (int i = 0; i < p->n_trials; i++)
-        printf("%s%d: %.4g", i ? ", " : "", p->trial[i].sharing, dq_plan_roles_lost(&p->trial[i]));
+        printf("%s%d: %.4g", i ? ", " : "", p->trial[i].sharing, dq_plan_heads_lost(&p->trial[i]));
     printf("\nplan               --kv-policy %s --kv-keep %.15g --kv-sink %d --kv-recent %d "
-           "--kv-budget roles --kv-roles %s\n",
+           "--kv-budget heads --kv-heads %s\n",
            p->set.kv.evict.policy->name, p->set.keep, p->set.kv.sink, p->set.kv.recent, p->text);
     dq_cache_numbers_print(&p->found, &p->caches);
 }
 
-static void print_uniform(const dq_plan_roles *p)
+static void print_uniform(const dq_plan_heads *p)
 {
     const dq_mean kld = p->difference.kld, loss = p->difference.loss;
     const double sure = 100 * (1 - p->outside);
@@ -259,9 +259,9 @@ static void print_uniform(const dq_plan_roles *p)
                                     "inconclusive which loses less"));
 }
 
-dq_status dq_roles_plan_output_print(const dq_roles_plan_view *v, dq_err *err)
+dq_status dq_heads_plan_output_print(const dq_heads_plan_view *v, dq_err *err)
 {
-    const dq_plan_roles *p = v->plan;
+    const dq_plan_heads *p = v->plan;
     DQ_TRY(print_groups(p, err));
     putchar('\n');
     print_inputs(v);
