@@ -22,7 +22,12 @@ typedef struct dq_cmd {
 static const dq_cmd commands[] = {
     {"stats", "activation outliers of one or many models, side by side", dq_cmd_stats},
     {"quantize", "write a low-bit container", dq_cmd_quantize},
-    {"plan", "find out which bits where, of weights or of the KV cache", dq_cmd_plan},
+    {"plan", "find out which bits where: of weights, of the KV cache, of its heads", NULL},
+    {"plan weights", "widths of tensors under a budget of KLD, perplexity, bits or bytes",
+     dq_cmd_plan_weights},
+    {"plan kv", "widths of a KV cache by layer and map, for a mean of bits", dq_cmd_plan_kv},
+    {"plan heads", "which KV heads need the whole context, for a share that is kept",
+     dq_cmd_plan_heads},
     {"eval", "score models across bit widths: accuracy, NLL, KLD", dq_cmd_eval},
     {"report", "a page of what stats, quantize, plan, bench and eval print with --json",
      dq_cmd_report},

@@ -22,7 +22,7 @@ ln -s "$root/calib" calib
 
 for model in llama diffllama; do
     set -- "calib/pair/$model" --calib calib/pair/text.txt
-    "$dq" plan "$@" --calib-ctx 192 --budget kld=0.01 -o $model.json --threads "${THREADS:-1}" --json -q >"$out/$model.json" || [ $? -eq 7 ]
+    "$dq" plan weights "$@" --calib-ctx 192 --budget kld=0.01 -o $model.json --threads "${THREADS:-1}" --json -q >"$out/$model.json" || [ $? -eq 7 ]
     "$dq" quantize "$@" -o $model.h5 --recipe $model.json -q | grep '^as planned  *yes'
 done
 ! command -v gnuplot >/dev/null || "$dq" report "$out/llama.json" "$out/diffllama.json" -o "$out/plan.html" --force

@@ -68,7 +68,7 @@ static const char *const form[DQ_REMEDIES] = {
                             "any number",
     [DQ_REMEDY_KV_MAPS] = "%t. Give --kv-bits one width for the keys of a layer",
     [DQ_REMEDY_KV_ONE_MAP] = "%t. Give another --kv-policy",
-    [DQ_REMEDY_KV_HEADS] = "%t. Give --kv-heads for this model, as dq plan --heads finds them, or "
+    [DQ_REMEDY_KV_HEADS] = "%t. Give --kv-heads for this model, as dq plan heads finds them, or "
                            "another --kv-budget",
     [DQ_REMEDY_KV_PAGE] = "%t Add --kv-quant per-channel or dither",
     [DQ_REMEDY_KV_DENSE] = "%t. Use --kv-dense-type f32 or --device cpu",

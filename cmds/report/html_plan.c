@@ -34,10 +34,10 @@ static dq_status check_result(const json_t *result, const char *where, dq_err *e
     DQ_TRY(dq_html_check(result, "budget", DQ_NEED_TEXT, where, err));
     DQ_TRY(dq_html_check(result, "bits_per_weight", DQ_NEED_NUMBER, where, err));
     DQ_TRY(dq_html_check(result, "looks", DQ_NEED_NUMBER, where, err));
-    DQ_TRY(dq_html_check(result, "result", DQ_NEED_OBJECT, where, err));
+    DQ_TRY(dq_html_check(result, "chosen", DQ_NEED_OBJECT, where, err));
     DQ_TRY(check_list(result, "curve", point, where, err));
     DQ_TRY(check_list(result, "trials", point, where, err));
-    return check_list(result, "tensors", tensor, where, err);
+    return check_list(result, "units", tensor, where, err);
 }
 
 dq_status dq_html_plan_read(dq_html *h, dq_err *err)
@@ -126,7 +126,7 @@ void dq_html_plan_chosen(dq_html *h)
                        "decided, wider for each look before it.",
                        titles);
     for (int i = 0; i < h->n; i++) {
-        const json_t *j = h->item[i].j, *result = json_object_get(j, "result");
+        const json_t *j = h->item[i].j, *result = json_object_get(j, "chosen");
         const json_t *unseen = json_object_get(result, "unseen");
         const json_t *interval = json_object_get(unseen, "kld_interval");
         double se, kld = dq_html_metric(unseen, "kld", &se);
@@ -154,7 +154,7 @@ void dq_html_plan_tensors(dq_html *h)
     for (int i = 0; i < h->n; i++) {
         const json_t *row, *w;
         size_t k, m;
-        json_array_foreach(dq_html_member(h, i, "tensors"), k, row)
+        json_array_foreach(dq_html_member(h, i, "units"), k, row)
         {
             const double bits = dq_html_real(row, "bits");
             double se = (double)NAN, kld = (double)NAN;

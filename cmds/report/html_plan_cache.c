@@ -12,12 +12,21 @@ enum { WIDE = 460, HIGH = 260 };
 
 dq_status dq_html_check_whole_run(const json_t *result, const char *where, dq_err *err)
 {
-    if (!json_object_get(result, "kv") && json_object_get(result, "caches_alone"))
+    char inside[120];
+    if (!json_object_get(result, "chosen") && json_object_get(result, "caches_alone"))
         return dq_fail(err, DQ_MISMATCH,
                        "%s: a plan of --dry-run, which measures nothing (expected one of a whole "
                        "run). Run dq plan without --dry-run",
                        where);
-    return dq_html_check(result, "kv", DQ_NEED_OBJECT, where, err);
+    DQ_TRY(dq_html_check(result, "chosen", DQ_NEED_OBJECT, where, err));
+    snprintf(inside, sizeof inside, "%s.chosen", where);
+    DQ_TRY(dq_html_check(json_object_get(result, "chosen"), "kv", DQ_NEED_OBJECT, inside, err));
+    return dq_html_check_intervals(json_object_get(result, "chosen"), "unseen", inside, err);
+}
+
+const json_t *dq_html_chosen(const dq_html *h, int i, const char *key)
+{
+    return json_object_get(dq_html_member(h, i, "chosen"), key);
 }
 
 dq_status dq_html_check_losses(const json_t *object, const char *key, const char *where,

@@ -6,8 +6,10 @@
 
 #include "cmds/report/html_part.h"
 
-/* Reading. DQ_MISMATCH: a plan of --dry-run; DQ_DAMAGED: one without what it found, "kv". */
+/* Reading. DQ_MISMATCH: a plan of --dry-run; DQ_DAMAGED: one without what it found, "chosen": {"kv", "unseen"}. */
 dq_status dq_html_check_whole_run(const json_t *result, const char *where, dq_err *err);
+/* A member of what result i has chosen. */
+const json_t *dq_html_chosen(const dq_html *h, int i, const char *key);
 /* DQ_DAMAGED: object[key] is no {kld_nats, ln_ppl_ratio} with a value each; or has no intervals of them. */
 dq_status dq_html_check_losses(const json_t *object, const char *key, const char *where,
                                dq_err *err);

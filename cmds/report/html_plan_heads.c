@@ -70,6 +70,12 @@ static dq_status check_group(const json_t *row, const char *where, dq_err *err)
                          err);
 }
 
+static dq_status check_uniform(const json_t *row, const char *where, dq_err *err)
+{
+    DQ_TRY(dq_html_check_losses(row, "unseen", where, err));
+    return dq_html_check_intervals(row, "plan_less_it", where, err);
+}
+
 /* Layers and groups of each; and where in the list each group stands: at[layer * groups + group]. */
 typedef struct map {
     int layers, groups;
@@ -79,7 +85,7 @@ typedef struct map {
 /* False: not each group of each layer is there once. */
 static bool map_of(map *m, const json_t *result)
 {
-    const json_t *list = json_object_get(result, "groups"), *row;
+    const json_t *list = json_object_get(result, "units"), *row;
     size_t i;
     memset(m, 0, sizeof *m);
     json_array_foreach(list, i, row)
@@ -101,13 +107,13 @@ static bool map_of(map *m, const json_t *result)
 /* Members that say the same thing twice. */
 static dq_status check_shares(const json_t *result, const char *where, dq_err *err)
 {
-    const json_t *list = json_object_get(result, "groups"), *row;
-    const double sharing = dq_html_real(result, "sharing");
+    const json_t *list = json_object_get(result, "units"), *row;
+    const double sharing = dq_html_real(json_object_get(result, "chosen"), "sharing");
     size_t i, n = 0;
     map m;
     if (!map_of(&m, result))
         return dq_fail(err, DQ_DAMAGED,
-                       "%s: \"groups\" holds %zu groups, which are no map (expected each group of "
+                       "%s: \"units\" holds %zu groups, which are no map (expected each group of "
                        "each layer once, at most %d). Is the document cut or edited?",
                        where, json_array_size(list), GROUPS);
     json_array_foreach(list, i, row) n += json_is_true(json_object_get(row, "shares"));
@@ -116,31 +122,25 @@ static dq_status check_shares(const json_t *result, const char *where, dq_err *e
                        "%s: \"sharing\" is %g (expected %zu, the groups that share). Is the "
                        "document edited?",
                        where, sharing, n);
-    if (json_is_null(json_object_get(result, "uniform")) != (n == i))
+    if (json_array_size(json_object_get(result, "baselines")) != (n == i ? 0 : 1))
         return dq_fail(err, DQ_DAMAGED,
-                       "%s: \"uniform\" is %s (expected null where all groups share, and nowhere "
-                       "else). Is the document edited?",
-                       where, n == i ? "an object" : "null");
+                       "%s: \"baselines\" holds %zu (expected none where all groups share, else "
+                       "one). Is the document edited?",
+                       where, json_array_size(json_object_get(result, "baselines")));
     return DQ_OK;
 }
 
 static dq_status check_result(const json_t *result, const char *where, dq_err *err)
 {
+    static const dq_html_members members[] = {{"chosen", "sharing", DQ_NEED_NUMBER}, {0}};
     char inside[60];
     DQ_TRY(dq_html_check_whole_run(result, where, err));
-    snprintf(inside, sizeof inside, "%s.kv", where);
-    DQ_TRY(check_kv(json_object_get(result, "kv"), inside, err));
-    DQ_TRY(dq_html_check(result, "sharing", DQ_NEED_NUMBER, where, err));
-    DQ_TRY(dq_html_check_intervals(result, "unseen", where, err));
-    DQ_TRY(dq_html_check(result, "uniform", DQ_NEED_OBJECT_OR_NULL, where, err));
-    if (json_is_object(json_object_get(result, "uniform"))) {
-        const json_t *uniform = json_object_get(result, "uniform");
-        snprintf(inside, sizeof inside, "%s.uniform", where);
-        DQ_TRY(dq_html_check_losses(uniform, "unseen", inside, err));
-        DQ_TRY(dq_html_check_intervals(uniform, "plan_less_it", inside, err));
-    }
+    snprintf(inside, sizeof inside, "%s.chosen.kv", where);
+    DQ_TRY(check_kv(json_object_get(json_object_get(result, "chosen"), "kv"), inside, err));
+    DQ_TRY(dq_html_check_members(result, where, members, err));
+    DQ_TRY(dq_html_check_list(result, "baselines", check_uniform, where, err));
     DQ_TRY(dq_html_check_list(result, "trials", check_trial, where, err));
-    DQ_TRY(dq_html_check_list(result, "groups", check_group, where, err));
+    DQ_TRY(dq_html_check_list(result, "units", check_group, where, err));
     return check_shares(result, where, err);
 }
 
@@ -160,7 +160,7 @@ dq_status dq_html_plan_heads_read(dq_html *h, dq_err *err)
 /* The settings of dq eval and of the other commands, to copy. */
 static void settings_line(dq_html *h, int i)
 {
-    const json_t *kv = dq_html_member(h, i, "kv");
+    const json_t *kv = dq_html_chosen(h, i, "kv");
     dq_html_page_html(h->p, "<p>");
     dq_html_page_text(h->p, h->item[i].name);
     dq_html_page_html(h->p, ", as settings of a command:</p>\n<pre>");
@@ -183,16 +183,17 @@ void dq_html_plan_heads_chosen(dq_html *h)
     dq_html_page_table(h->p, "What was chosen, and what it loses on windows that no choice saw.",
                        titles);
     for (int i = 0; i < h->n; i++) {
-        const json_t *kv = dq_html_member(h, i, "kv");
+        const json_t *kv = dq_html_chosen(h, i, "kv");
         dq_html_page_html(h->p, "<tr>");
         dq_html_page_cell(h->p, h->item[i].name);
         dq_html_page_cell(h->p, dq_html_text(kv, "policy"));
         dq_html_page_cellf(h->p, "%.15g", dq_html_real(kv, "keep"));
         dq_html_count_cell(h, dq_html_real(kv, "sink"));
         dq_html_count_cell(h, dq_html_real(kv, "recent"));
-        dq_html_page_cellf(h->p, "%.0f of %zu", dq_html_real(h->item[i].j, "sharing"),
-                           json_array_size(dq_html_member(h, i, "groups")));
-        dq_html_found_cells(h, dq_html_member(h, i, "unseen"));
+        dq_html_page_cellf(h->p, "%.0f of %zu",
+                           dq_html_real(dq_html_member(h, i, "chosen"), "sharing"),
+                           json_array_size(dq_html_member(h, i, "units")));
+        dq_html_found_cells(h, dq_html_chosen(h, i, "unseen"));
         dq_html_page_html(h->p, "</tr>\n");
     }
     dq_html_page_table_end(h->p);
@@ -204,11 +205,11 @@ static dq_html_baselines baselines_of(dq_html *h)
     dq_html_baselines r = {.all = "the uniform share", .one = "the uniform share"};
     r.at = dq_alloc(h->a, (size_t)h->n, sizeof *r.at, h->p->err);
     for (int i = 0; i < h->n && r.at; i++) {
-        const json_t *uniform = dq_html_member(h, i, "uniform");
-        if (!json_is_object(uniform)) continue;
+        const json_t *uniform = json_array_get(dq_html_member(h, i, "baselines"), 0);
+        if (!uniform) continue;
         r.at[r.n++] = (dq_html_baseline){
             i, i, dq_html_words(h, "%s against the uniform share", h->item[i].name),
-            dq_html_member(h, i, "unseen"), uniform};
+            dq_html_chosen(h, i, "unseen"), uniform};
     }
     return r;
 }
@@ -235,7 +236,7 @@ void dq_html_plan_heads_uniform(dq_html *h)
         dq_html_page_table_end(h->p);
     }
     for (int i = 0; i < h->n; i++) {
-        if (json_is_object(dq_html_member(h, i, "uniform"))) continue;
+        if (json_array_size(dq_html_member(h, i, "baselines"))) continue;
         dq_html_page_html(h->p, "<p>");
         dq_html_page_text(h->p, h->item[i].name);
         dq_html_page_html(h->p, ": the plan is this one: all groups share, so each keeps as much. "
@@ -260,7 +261,7 @@ static const char *role_of(const json_t *group)
 /* Whether windows found the heads, or questions. */
 static bool is_measured(const dq_html *h, int i, bool asked)
 {
-    const json_t *group = json_array_get(dq_html_member(h, i, "groups"), 0);
+    const json_t *group = json_array_get(dq_html_member(h, i, "units"), 0);
     return json_is_object(json_object_get(group, asked ? "lack_nats" : "alone"));
 }
 
@@ -293,7 +294,7 @@ static void group_rows(dq_html *h, int i)
 {
     const json_t *group;
     size_t k;
-    json_array_foreach(dq_html_member(h, i, "groups"), k, group)
+    json_array_foreach(dq_html_member(h, i, "units"), k, group)
     {
         dq_html_page_html(h->p, "<tr>");
         dq_html_page_cell(h->p, k ? "" : h->item[i].name);

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { RIVALS = 16 }; /* of a plan; dq plan makes 2 at most */
+enum { BASELINES = 16 }; /* of a plan; dq plan makes 2 at most */
 
 /* ----- reading ----- */
 
@@ -60,18 +60,14 @@ static dq_status check_unit(const json_t *row, const char *where, dq_err *err)
 
 static dq_status check_result(const json_t *result, const char *where, dq_err *err)
 {
-    const json_t *kv = json_object_get(result, "kv");
-    char inside[60];
+    static const dq_html_members members[] = {
+        {"chosen.kv", "widths quant", DQ_NEED_TEXT}, {"chosen", "mean_bits", DQ_NEED_NUMBER}, {0}};
     DQ_TRY(dq_html_check_whole_run(result, where, err));
-    snprintf(inside, sizeof inside, "%s.kv", where);
-    DQ_TRY(dq_html_check(kv, "widths", DQ_NEED_TEXT, inside, err));
-    DQ_TRY(dq_html_check(kv, "quant", DQ_NEED_TEXT, inside, err));
-    DQ_TRY(dq_html_check(result, "mean_bits", DQ_NEED_NUMBER, where, err));
-    DQ_TRY(dq_html_check_intervals(result, "unseen", where, err));
-    DQ_TRY(dq_html_check_list(result, "uniform", check_uniform, where, err));
-    if (json_array_size(json_object_get(result, "uniform")) > RIVALS)
-        return dq_fail(err, DQ_DAMAGED, "%s: \"uniform\" holds %zu caches (expected at most %d)",
-                       where, json_array_size(json_object_get(result, "uniform")), RIVALS);
+    DQ_TRY(dq_html_check_members(result, where, members, err));
+    DQ_TRY(dq_html_check_list(result, "baselines", check_uniform, where, err));
+    if (json_array_size(json_object_get(result, "baselines")) > BASELINES)
+        return dq_fail(err, DQ_DAMAGED, "%s: \"baselines\" holds %zu caches (expected at most %d)",
+                       where, json_array_size(json_object_get(result, "baselines")), BASELINES);
     DQ_TRY(dq_html_check_list(result, "trials", check_trial, where, err));
     return dq_html_check_list(result, "units", check_unit, where, err);
 }
@@ -88,6 +84,11 @@ dq_status dq_html_plan_kv_read(dq_html *h, dq_err *err)
 
 /* ----- the widths, and uniform ones ----- */
 
+static double mean_bits(const dq_html *h, int i)
+{
+    return dq_html_real(dq_html_member(h, i, "chosen"), "mean_bits");
+}
+
 void dq_html_plan_kv_chosen(dq_html *h)
 {
     static const char *const titles[] = {
@@ -96,15 +97,15 @@ void dq_html_plan_kv_chosen(dq_html *h)
     dq_html_page_table(h->p, "What was chosen, and what it loses on windows that no choice saw.",
                        titles);
     for (int i = 0; i < h->n; i++) {
-        const json_t *j = h->item[i].j, *kv = json_object_get(j, "kv");
+        const json_t *kv = dq_html_chosen(h, i, "kv");
         dq_html_page_html(h->p, "<tr>");
         dq_html_page_cell(h->p, h->item[i].name);
         dq_html_page_cell(h->p, dq_html_text(kv, "quant"));
         dq_html_page_cell(h->p, dq_html_text(kv, "widths"));
         dq_html_count_cell(h, dq_html_real(kv, "recent"));
         dq_html_count_cell(h, dq_html_real(kv, "sink"));
-        dq_html_page_cellf(h->p, "%.4g", dq_html_real(j, "mean_bits"));
-        dq_html_found_cells(h, json_object_get(j, "unseen"));
+        dq_html_page_cellf(h->p, "%.4g", mean_bits(h, i));
+        dq_html_found_cells(h, dq_html_chosen(h, i, "unseen"));
         dq_html_page_html(h->p, "</tr>\n");
     }
     dq_html_page_table_end(h->p);
@@ -127,7 +128,7 @@ static void uniform_row(dq_html *h, const dq_html_baselines *r, int i, bool of_p
 /* What else there is to say of the comparisons of a plan. */
 static void uniform_words(dq_html *h, int i)
 {
-    const json_t *baselines = dq_html_member(h, i, "uniform"), *baseline;
+    const json_t *baselines = dq_html_member(h, i, "baselines"), *baseline;
     const bool none = json_array_size(baselines) == 0;
     const char *words = json_array_size(dq_html_member(h, i, "trials")) == 1
                             ? "no other mix within the mean was measured"
@@ -136,7 +137,7 @@ static void uniform_words(dq_html *h, int i)
     double more = 0;
     size_t k;
     json_array_foreach(baselines, k, baseline) more =
-        fmax(more, dq_html_real(h->item[i].j, "mean_bits") - dq_html_real(baseline, "mean_bits"));
+        fmax(more, mean_bits(h, i) - dq_html_real(baseline, "mean_bits"));
     if (!none && !(more > 1e-9)) return;
     dq_html_page_html(h->p, "<p>");
     dq_html_page_text(h->p, h->item[i].name);
@@ -155,14 +156,14 @@ static dq_html_baselines baselines_of(dq_html *h)
     dq_html_baselines r = {.all = "uniform widths", .one = "the uniform width"};
     const json_t *baseline;
     size_t n = 0, k;
-    for (int i = 0; i < h->n; i++) n += json_array_size(dq_html_member(h, i, "uniform"));
+    for (int i = 0; i < h->n; i++) n += json_array_size(dq_html_member(h, i, "baselines"));
     r.at = dq_alloc(h->a, n, sizeof *r.at, h->p->err);
     for (int i = 0; i < h->n && r.at; i++) {
-        json_array_foreach(dq_html_member(h, i, "uniform"), k, baseline)
+        json_array_foreach(dq_html_member(h, i, "baselines"), k, baseline)
             r.at[r.n++] = (dq_html_baseline){
             i, (int)k,
             dq_html_words(h, "%s against %s", h->item[i].name, dq_html_text(baseline, "widths")),
-            dq_html_member(h, i, "unseen"), baseline};
+            dq_html_chosen(h, i, "unseen"), baseline};
     }
     return r;
 }

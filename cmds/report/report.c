@@ -15,18 +15,20 @@
 /* What is known of the documents of a schema, "dq-eval/1", and of the command that prints them. */
 static const struct kind {
     const char *schema, *command, *subject;
-    bool together; /* all its documents make one part, else one each */
+    const char *plan; /* the setting "kind" of a plan; NULL: no plan */
+    bool together;    /* all its documents make one part, else one each */
     dq_status (*read)(dq_html *h, dq_err *err);
 } kinds[] = {
-    [DQ_HTML_STATS] = {"stats", "stats", "Outliers", true, dq_html_stats_read},
-    [DQ_HTML_QUANTIZE] = {"quantize", "quantize", "Containers", true, dq_html_quantize_read},
-    [DQ_HTML_PLAN] = {"plan", "plan", "Plans", true, dq_html_plan_read},
-    [DQ_HTML_PLAN_KV] = {"plan-kv", "plan --kv", "Plans of the KV cache", true,
+    [DQ_HTML_STATS] = {"stats", "stats", "Outliers", NULL, true, dq_html_stats_read},
+    [DQ_HTML_QUANTIZE] = {"quantize", "quantize", "Containers", NULL, true, dq_html_quantize_read},
+    [DQ_HTML_PLAN] = {"plan", "plan weights", "Plans of weights", "weights", true,
+                      dq_html_plan_read},
+    [DQ_HTML_PLAN_KV] = {"plan", "plan kv", "Plans of the KV cache", "kv", true,
                          dq_html_plan_kv_read},
-    [DQ_HTML_PLAN_HEADS] = {"plan-heads", "plan --heads", "Plans of heads of KV heads", true,
+    [DQ_HTML_PLAN_HEADS] = {"plan", "plan heads", "Plans of retrieval heads", "heads", true,
                             dq_html_plan_heads_read},
-    [DQ_HTML_BENCH] = {"bench", "bench", "Speed", true, dq_html_bench_read},
-    [DQ_HTML_EVAL] = {"eval", "eval", "Evaluation", false, dq_html_rows_read},
+    [DQ_HTML_BENCH] = {"bench", "bench", "Speed", NULL, true, dq_html_bench_read},
+    [DQ_HTML_EVAL] = {"eval", "eval", "Evaluation", NULL, false, dq_html_rows_read},
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0], MAJOR = 1, RESULTS_MAX = 5000, TENSORS_MAX = 50000 };
 
@@ -43,7 +45,6 @@ typedef struct report {
     dq_html_page page;
 } report;
 
-/* The kind that a schema "dq-eval/1" names. */
 /* "1" or "1." and digits. */
 static bool is_of_version(const char *version)
 {
@@ -52,9 +53,12 @@ static bool is_of_version(const char *version)
     return *end == 0 || (*end == '.' && end[1] && end[1 + strspn(end + 1, "0123456789")] == 0);
 }
 
+/* The kind that a schema "dq-eval/1" names, and of plans the setting "kind". */
 static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
 {
     const char *schema = dq_html_text(document, "schema");
+    const char *plan = dq_html_text(json_object_get(document, "settings"), "kind");
+    bool is_plan = false;
     if (!*schema)
         return dq_fail(err, DQ_DAMAGED,
                        "not a document of dq (expected an object with a \"schema\"). Give what dq "
@@ -65,7 +69,11 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
         if (strncmp(schema, "dq-", 3) != 0 || strncmp(schema + 3, its, n) != 0 ||
             schema[3 + n] != '/')
             continue;
-        if (is_of_version(schema + 4 + n)) return DQ_OK;
+        if (is_of_version(schema + 4 + n)) {
+            if (!kinds[*kind].plan || strcmp(kinds[*kind].plan, plan) == 0) return DQ_OK;
+            is_plan = true;
+            continue;
+        }
         const char *version = dq_html_text(document, "dq_version");
         return dq_fail(
             err, DQ_MISMATCH,
@@ -73,11 +81,15 @@ static dq_status kind_of(int *kind, const json_t *document, dq_err *err)
             "that made it%s%.30s",
             its, MAJOR, schema, *version ? ", " : "", version);
     }
-    return dq_fail(
-        err, DQ_MISMATCH,
-        "no page is made of such a document (expected dq-stats/1, dq-quantize/1, "
-        "dq-plan/1, dq-plan-kv/1, dq-plan-heads/1, dq-bench/1 or dq-eval/1, found \"%.60s\")",
-        schema);
+    if (is_plan)
+        return dq_fail(err, DQ_DAMAGED,
+                       "settings: \"kind\" is \"%.60s\" (expected weights, kv or heads). Is the "
+                       "document cut or edited?",
+                       plan);
+    return dq_fail(err, DQ_MISMATCH,
+                   "no page is made of such a document (expected dq-stats/1, dq-quantize/1, "
+                   "dq-plan/1, dq-bench/1 or dq-eval/1, found \"%.60s\")",
+                   schema);
 }
 
 /* More would be no page that anybody can read, and take hours to draw. Counted over all documents so far. */
@@ -91,10 +103,8 @@ static dq_status check_results(const json_t *document, size_t *results, size_t *
     json_array_foreach(json_object_get(document, "results"), i, result)
     {
         ++*results;
-        *tensors += json_array_size(json_object_get(result, "rows"));    /* of a container */
-        *tensors += json_array_size(json_object_get(result, "tensors")); /* of a plan */
-        *tensors += json_array_size(json_object_get(result, "units"));   /* of one of the cache */
-        *tensors += json_array_size(json_object_get(result, "groups"));
+        *tensors += json_array_size(json_object_get(result, "rows"));  /* of a container */
+        *tensors += json_array_size(json_object_get(result, "units")); /* of a plan */
         *tensors += json_array_size(json_object_get(result, "trials"));
     }
     if (*results > RESULTS_MAX)

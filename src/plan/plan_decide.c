@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_decide.h"
 
-#include "plan/plan_search.h"
+#include "plan/weights/plan_search.h"
 
 #include <math.h>
 
@@ -62,4 +62,40 @@ bool dq_plan_decide_uniform(dq_plan_offer mix, dq_plan_offer uniform)
 {
     if (uniform.excess > 0) return false;
     return mix.excess > 0 || uniform.kld < mix.kld;
+}
+
+dq_status dq_plan_decide_mean(dq_mean *out, const double *sums, const int64_t *ids, int64_t n,
+                              dq_err *err)
+{
+    int64_t all = 0, at = 0;
+    for (int64_t c = 0; c < n; c++) all += ids[c];
+    double *x = dq_block_new((size_t)all, sizeof *x, err);
+    int32_t *cluster = dq_block_new((size_t)all, sizeof *cluster, err);
+    for (int64_t c = 0; err->code == DQ_OK && c < n; c++) {
+        for (int64_t i = 0; i < ids[c]; i++, at++) {
+            x[at] = sums[c] / (double)ids[c];
+            cluster[at] = (int32_t)c;
+        }
+    }
+    if (err->code == DQ_OK) *out = dq_mean_clustered(x, cluster, all);
+    dq_block_free(x);
+    dq_block_free(cluster);
+    return err->code;
+}
+
+double dq_plan_decide_skew(const double *sums, const int64_t *ids, int64_t n)
+{
+    double all = 0, total = 0, two = 0, three = 0, used = 0;
+    for (int64_t c = 0; c < n; c++) {
+        total += sums[c];
+        all += (double)ids[c];
+    }
+    for (int64_t c = 0; c < n; c++) {
+        if (ids[c] == 0) continue;
+        const double d = sums[c] - total / all * (double)ids[c];
+        two += d * d;
+        three += d * d * d;
+        used++;
+    }
+    return two > 0 ? three / used / pow(two / used, 1.5) : 0;
 }

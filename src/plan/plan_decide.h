@@ -49,6 +49,12 @@ dq_interval dq_plan_decide_interval(dq_mean m, double skew, double outside);
 /* The same of what is not below 0, as a KLD. */
 dq_interval dq_plan_decide_kld(dq_mean m, double skew, double outside);
 
+/* Mean per token of sums over clusters, with the error between these. ids[n]: tokens of each. DQ_RESOURCE. */
+dq_status dq_plan_decide_mean(dq_mean *out, const double *sums, const int64_t *ids, int64_t n,
+                              dq_err *err);
+/* Skewness of what the error is over: sums less what the mean gives for as many ids. 0 where all are alike. */
+double dq_plan_decide_skew(const double *sums, const int64_t *ids, int64_t n);
+
 /* A model for a budget of size, with its KLD on the search text. */
 typedef struct dq_plan_offer {
     double excess; /* bytes beyond the budget; above 0: does not fit */

@@ -188,7 +188,7 @@ for row in 3 4; do
     holds "KLD of a head by the method and by search" "$(column kld.csv $row kld_nats) < $(column kld.csv 2 kld_nats) / 2"
 done
 # a plan of the head alone: what it measures of a width is what a model with it loses, bit for bit
-try 0 '"predicted_kld"' plan "own head" --calib text.txt --calib-ctx 100 --calib-tokens 600 --search-tokens 400 --widths 3 \
+try 0 '"predicted_kld"' plan weights "own head" --calib text.txt --calib-ctx 100 --calib-tokens 600 --search-tokens 400 --widths 3 \
     --include-embeddings --skip 'proj|embed' --method gptq --budget bpw=4 -o head.json --json
 [ "$(tr -d ' \n' <"$top/out" | grep -Eo '("predicted_kld"|"kld":{"value"):[0-9.e-]+' | sed 's/.*://' | head -2 | uniq -c | tr -s ' ' |
     cut -d' ' -f2)" = 2 ] || complain "calibrate: a head's sensitivity is not what its rounding loses"

@@ -67,12 +67,12 @@ faults 31 quantize "fault model" -o "$top/fault.h5" --method gptq --calib "$top/
     --calib-tokens 32 --threads 1 --force --json
 side=fault.plan stays=yes
 head -c 6000 "$repo/calib/pair/text.txt" >"$top/fault windows"
-faults 31 plan "fault model" --kv 4 --text "$top/fault windows" --ctx 80 --limit 5 --kv-recent 2 --kv-sink 2 --widths 4,8 -o fault.plan \
+faults 31 plan kv "fault model" --kv-bits 4 --text "$top/fault windows" --ctx 80 --limit 5 --kv-recent 2 --kv-sink 2 --widths 4,8 -o fault.plan \
     --threads 1 --force --json
 echo '{"ctx": "the old fox and the young sheep went over the hill to the other fox", "choices": ["and the sheep", "and the fox"], "gold": 0}' >"$top/fault question"
 cat "$top/fault question" "$top/fault question" >"$top/fault questions"
-faults 31 plan "fault model" --heads 0.5 --text "$top/fault windows" --ctx 80 --limit 4 --find 1 --kv-recent 2 --kv-sink 2 -o fault.plan \
-    --questions "$top/fault questions" --ask 2 --threads 1 --force --json
+faults 31 plan heads "fault model" --kv-keep 0.5 --text "$top/fault windows" --ctx 80 --limit 4 --search-windows 1 --kv-recent 2 --kv-sink 2 -o fault.plan \
+    --questions "$top/fault questions" --search-items 2 --threads 1 --force --json
 side='' stays=''
 faults 31 info "fault model" --json
 "$dq" quantize "fault model" --dry-run --json -q >fault.json || complain "quantize: no plan"

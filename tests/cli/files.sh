@@ -146,7 +146,7 @@ try 2 "input and output are the same file" stats "plain model" --text x.h5.parti
 try 2 "input and output are the same file" quantize "plain model" -o x.h5 --calib x.h5.partial --force
 mv x.h5.partial x.h5.journal
 try 2 "input and output are the same file" quantize "plain model" -o x.h5 --calib x.h5.journal --force
-try 2 "input and output are the same file" plan "plain model" --calib short.trial.h5 --budget bpw=4 -o short --force
+try 2 "input and output are the same file" plan weights "plain model" --calib short.trial.h5 --budget bpw=4 -o short --force
 rm x.h5.journal kept.json.partial
 # what is called OUT.partial and leads to another file is not written through
 printf "someone's" >theirs

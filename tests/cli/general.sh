@@ -73,8 +73,7 @@ try 2 'there is no topic "kv". See dq help info' help info kv
 try 0 "all of them, by topic" eval --help "plain model"
 try 2 "unknown command \"evla\". Did you mean dq eval" help evla
 try 0 "^dq [0-9]" version
-try 2 "expected one MODEL, found 0 arguments[.] See dq plan --help[.]\$" plan
-try 2 "expected one MODEL, found 2 arguments[.] See dq plan --help[.]\$" plan "plain model" x
+try 2 "expected one MODEL, found 2 arguments[.] Usage: dq plan kv MODEL" plan kv "plain model" x
 try 2 "expected no argument" doctor x
 try 2 "unknown option --jso" doctor --jso
 try 2 "takes no value" doctor --json=1

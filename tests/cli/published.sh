@@ -9,10 +9,10 @@ document = json.load(open(sys.argv[1]))
 settings, plan = document["settings"], document["results"][0]
 recipe = {k: settings[k] for k in ("method", "group", "scale", "scale_dtype")}
 recipe.update(schema="dq-recipe/1", bits=settings["widths"][0], embed_bits=16)
-recipe["rules"] = [{"name": t["name"], "bits": t["bits"]} for t in plan["tensors"]]
+recipe["rules"] = [{"name": t["name"], "bits": t["bits"]} for t in plan["units"]]
 recipe["plan"] = {k: plan[k] for k in ("weights_sha256", "model_fingerprint", "calib", "arithmetic")}
 json.dump(recipe, open(sys.argv[2], "w"))
-unseen = plan["result"]["unseen"]
+unseen = plan["chosen"]["unseen"]
 print("%.3f" % plan["bits_per_weight"], "%.4f" % unseen["kld"]["value"], "%.4f to %.4f" % tuple(unseen["kld_interval"]))
 PY
 "$dq" doctor >doctor.txt

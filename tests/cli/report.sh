@@ -38,12 +38,12 @@ try 4 "kv.json: no page.*dq-kv-study/1" report "$repo/results/kv/kv.json" -o gon
 } >huge.json
 try 4 "huge.json: too many results for a page (expected at most 5000 in all documents, found 5001)" report huge.json -o gone.html
 awk 'BEGIN {
-    printf "{\"schema\": \"dq-plan-kv/1\", \"results\": [{\"units\": [0], \"trials\": [0"
+    printf "{\"schema\": \"dq-plan/1\", \"settings\": {\"kind\": \"kv\"}, \"results\": [{\"units\": [0], \"trials\": [0"
     for (i = 1; i < 50000; i++) printf ",0"
     print "]}]}"
 }' >huge.json
 try 4 "huge.json: too many tensors, units, groups and trials for a page (expected at most 50000 in all documents, found 50001)" report huge.json -o gone.html
-sed 's/plan-kv/plan-heads/; s/units/groups/' huge.json >huge2.json
+sed 's/"kv"/"heads"/' huge.json >huge2.json
 try 4 "huge2.json: too many tensors, units, groups and trials" report huge2.json -o gone.html
 for schema in 'dq-eval/ 1' dq-eval/+1 dq-eval/1.x dq-eval/1.; do
     echo "{\"schema\": \"$schema\", \"results\": []}" >version.json

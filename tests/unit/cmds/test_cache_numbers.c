@@ -1,6 +1,6 @@
 /* Tests of the words for a difference between two caches: by where its interval lies.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cache_numbers.h"
+#include "cmds/plan/cache_numbers.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -27,17 +27,20 @@ static json_t *parsed(const char *text)
 #define NATS(value)                                                                                \
     "'kld_nats':{'value':" value ",'stderr':null},'ln_ppl_ratio':{'value':0,'stderr':null}"
 #define INTERVALS(kld, ppl) "'kld_interval':" kld ",'ln_ppl_interval':" ppl ",'outside':0.025"
+#define OF_KIND(kind)       "{'schema':'dq-plan/1','settings':{'kind':'" kind "'},"
 #define KV(found, more)                                                                            \
-    "{'schema':'dq-plan-kv/1','results':[{'path':'o/<p>.json','kv':{'widths':'4:3','quant':"       \
-    "'dither','recent':16,'sink':4},'mean_bits':3.5,'unseen':{" NATS(found) "," INTERVALS(         \
-        "[0,1]", "[-1,1]") "}" more "}]}"
-#define ROLES_KV(policy, heads)                                                                    \
+    OF_KIND("kv")                                                                                  \
+    "'results':[{'path':'o/<p>.json','chosen':{'kv':{'widths':'4:3','quant':'dither','recent':16," \
+    "'sink':4},'mean_bits':3.5,'unseen':{" NATS(found) "," INTERVALS("[0,1]", "[-1,1]") "}}" more  \
+                                                                                        "}]}"
+#define HEADS_KV(policy, heads)                                                                    \
     "{'policy':'" policy "','keep':0.25,'budget':'heads','heads':'" heads "','sink':4,'recent':"   \
     "16}"
-#define ROLES_OF(kv, more)                                                                         \
-    "{'schema':'dq-plan-heads/1','results':[{'path':'o/<r>.json','kv':" kv                         \
-    ",'unseen':{" NATS("0.25") "," INTERVALS("[0,1]", "[-1,1]") "}" more "}]}"
-#define HEADS(more) ROLES_OF(ROLES_KV("keydiff", "1.0/0.0"), more)
+#define HEADS_OF(kv, chosen, more)                                                                 \
+    OF_KIND("heads")                                                                               \
+    "'results':[{'path':'o/<r>.json','chosen':{'kv':" kv                                           \
+    ",'unseen':{" NATS("0.25") "," INTERVALS("[0,1]", "[-1,1]") "}" chosen "}" more "}]}"
+#define HEADS(chosen, more) HEADS_OF(HEADS_KV("keydiff", "1.0/0.0"), chosen, more)
 #define GROUP(layer, group, shares, alone, lack)                                                   \
     "{'layer':" layer ",'group':" group ",'shares':" shares ",'alone':" alone ",'lack_nats':" lack \
     "}"
@@ -51,87 +54,86 @@ static const struct {
     const char *document, *says;
     dq_status status;
 } refused[] = {
-    {"{'schema':'dq-plan-heads/2','results':[]}", "expected dq-plan-heads/1, found", DQ_MISMATCH},
-    {"{'schema':'dq-plan-heads/1','results':[{'caches_alone':4,'groups':[]}]}",
+    {"{'schema':'dq-plan/2','results':[]}", "expected dq-plan/1, found", DQ_MISMATCH},
+    {"{'schema':'dq-plan/1','results':[]}",
+     "settings: \"kind\" is \"\" (expected weights, kv or heads)", DQ_DAMAGED},
+    {OF_KIND("heads") "'results':[{'caches_alone':4,'units':[]}]}",
      "one.json: results[0]: a plan of --dry-run, which measures nothing", DQ_MISMATCH},
-    {"{'schema':'dq-plan-heads/1','results':[{'groups':[]}]}", "results[0]: \"kv\" is missing",
+    {OF_KIND("heads") "'results':[{'units':[]}]}", "results[0]: \"chosen\" is missing", DQ_DAMAGED},
+    {OF_KIND("heads") "'results':[{'chosen':{}}]}", "results[0].chosen: \"kv\" is missing",
      DQ_DAMAGED},
-    {ROLES_OF("{}", ""), "results[0].kv: \"policy\" is missing", DQ_DAMAGED},
-    {ROLES_OF(ROLES_KV("keydiff; rm", "1.0/0.0"), ""),
-     "results[0].kv: \"policy\" is \"keydiff; rm\"", DQ_DAMAGED},
-    {ROLES_OF(ROLES_KV("keydiff", "1.0 0.0"), ""), "results[0].kv: \"heads\" is \"1.0 0.0\"",
+    {HEADS_OF("{}", "", ""), "results[0].chosen.kv: \"policy\" is missing", DQ_DAMAGED},
+    {HEADS_OF(HEADS_KV("keydiff; rm", "1.0/0.0"), "", ""),
+     "results[0].chosen.kv: \"policy\" is \"keydiff; rm\"", DQ_DAMAGED},
+    {HEADS_OF(HEADS_KV("keydiff", "1.0 0.0"), "", ""),
+     "results[0].chosen.kv: \"heads\" is \"1.0 0.0\"", DQ_DAMAGED},
+    {HEADS_OF("{'policy':'h2o','heads':'/','keep':'1'}", "", ""),
+     "results[0].chosen.kv: \"keep\" is of another type", DQ_DAMAGED},
+    {HEADS("", ""), "results[0].chosen: \"sharing\" is missing", DQ_DAMAGED},
+    {HEADS(",'sharing':1", ""), "results[0]: \"baselines\" is missing (expected a list)",
      DQ_DAMAGED},
-    {ROLES_OF("{'policy':'h2o','heads':'/','keep':'1'}", ""),
-     "results[0].kv: \"keep\" is of another type", DQ_DAMAGED},
-    {HEADS(""), "results[0]: \"sharing\" is missing", DQ_DAMAGED},
-    {HEADS(",'sharing':1"), "results[0]: \"uniform\" is missing (expected an object or null)",
+    {HEADS(",'sharing':1", ",'baselines':[{}]"), "results[0].baselines[0]: \"unseen\" is missing",
      DQ_DAMAGED},
-    {HEADS(",'sharing':1,'uniform':{}"), "results[0].uniform: \"unseen\" is missing", DQ_DAMAGED},
-    {HEADS(",'sharing':1,'uniform':{'unseen':{" NATS("1") "}}"),
-     "results[0].uniform: \"plan_less_it\" is missing", DQ_DAMAGED},
-    {HEADS(",'sharing':1,'uniform':null"), "results[0]: \"trials\" is missing", DQ_DAMAGED},
-    {HEADS(",'sharing':1,'uniform':null,'trials':[" SHARE("1", "1", "'x'", "true") "]"),
+    {HEADS(",'sharing':1", ",'baselines':[{'unseen':{" NATS("1") "}}]"),
+     "results[0].baselines[0]: \"plan_less_it\" is missing", DQ_DAMAGED},
+    {HEADS(",'sharing':1", ",'baselines':[]"), "results[0]: \"trials\" is missing", DQ_DAMAGED},
+    {HEADS(",'sharing':1", ",'baselines':[],'trials':[" SHARE("1", "1", "'x'", "true") "]"),
      "results[0].trials[0]: \"lack_nats\" is of another type", DQ_DAMAGED},
-    {HEADS(",'sharing':1,'uniform':null,'trials':[" SHARE("1", "1", "null", "1") "]"),
+    {HEADS(",'sharing':1", ",'baselines':[],'trials':[" SHARE("1", "1", "null", "1") "]"),
      "results[0].trials[0]: \"taken\" is of another type (expected true or false)", DQ_DAMAGED},
-    {HEADS(",'sharing':1,'uniform':null,'trials':[]"), "results[0]: \"groups\" is missing",
+    {HEADS(",'sharing':1", ",'baselines':[],'trials':[]"), "results[0]: \"units\" is missing",
      DQ_DAMAGED},
 #define NO_TRIALS(sharing, uniform, groups)                                                        \
-    HEADS(",'sharing':" sharing ",'uniform':" uniform ",'trials':[],'groups':[" groups "]")
-    {NO_TRIALS("1", "null", GROUP("-1", "0", "true", CUT("1"), "null")),
-     "results[0].groups[0]: \"layer\" is -1 (expected a number from 0 to 1023)", DQ_DAMAGED},
-    {NO_TRIALS("1", "null", GROUP("0", "1024", "true", CUT("1"), "null")),
-     "results[0].groups[0]: \"group\" is 1024", DQ_DAMAGED},
-    {NO_TRIALS("1", "null", GROUP("0", "0", "1", CUT("1"), "null")),
-     "results[0].groups[0]: \"shares\" is of another type", DQ_DAMAGED},
-    {NO_TRIALS("1", "null", GROUP("0", "0", "true", "{}", "null")),
-     "results[0].groups[0].alone: \"kld_nats\" is missing", DQ_DAMAGED},
-    {NO_TRIALS("1", "null", GROUP("0", "0", "true", "null", "{}")),
-     "results[0].groups[0].lack_nats: \"value\" is missing", DQ_DAMAGED},
-    {NO_TRIALS("1", "null", GROUP("0", "0", "true", "null", "null")),
-     "results[0].groups[0]: \"alone\" and \"lack_nats\" are null", DQ_DAMAGED},
-    {NO_TRIALS("0", "null", ""), "results[0]: \"groups\" holds 0 groups, which are no map",
-     DQ_DAMAGED},
-    {NO_TRIALS("1", "null", GROUP("1", "0", "true", CUT("1"), "null")),
-     "results[0]: \"groups\" holds 1 groups, which are no map", DQ_DAMAGED},
+    HEADS(",'sharing':" sharing, ",'baselines':[" uniform "],'trials':[],'units':[" groups "]")
+    {NO_TRIALS("1", "", GROUP("-1", "0", "true", CUT("1"), "null")),
+     "results[0].units[0]: \"layer\" is -1 (expected a number from 0 to 1023)", DQ_DAMAGED},
+    {NO_TRIALS("1", "", GROUP("0", "1024", "true", CUT("1"), "null")),
+     "results[0].units[0]: \"group\" is 1024", DQ_DAMAGED},
+    {NO_TRIALS("1", "", GROUP("0", "0", "1", CUT("1"), "null")),
+     "results[0].units[0]: \"shares\" is of another type", DQ_DAMAGED},
+    {NO_TRIALS("1", "", GROUP("0", "0", "true", "{}", "null")),
+     "results[0].units[0].alone: \"kld_nats\" is missing", DQ_DAMAGED},
+    {NO_TRIALS("1", "", GROUP("0", "0", "true", "null", "{}")),
+     "results[0].units[0].lack_nats: \"value\" is missing", DQ_DAMAGED},
+    {NO_TRIALS("1", "", GROUP("0", "0", "true", "null", "null")),
+     "results[0].units[0]: \"alone\" and \"lack_nats\" are null", DQ_DAMAGED},
+    {NO_TRIALS("0", "", ""), "results[0]: \"units\" holds 0 groups, which are no map", DQ_DAMAGED},
+    {NO_TRIALS("1", "", GROUP("1", "0", "true", CUT("1"), "null")),
+     "results[0]: \"units\" holds 1 groups, which are no map", DQ_DAMAGED},
     {NO_TRIALS(
-         "2", "null",
+         "2", "",
          GROUP("0", "0", "true", CUT("1"), "null") "," GROUP("0", "0", "true", CUT("1"), "null")),
-     "results[0]: \"groups\" holds 2 groups, which are no map", DQ_DAMAGED},
-    {NO_TRIALS("1", "null", GROUP("1023", "1023", "true", CUT("1"), "null")),
-     "results[0]: \"groups\" holds 1 groups, which are no map", DQ_DAMAGED},
-    {NO_TRIALS("2", "null", GROUP("0", "0", "true", CUT("1"), "null")),
+     "results[0]: \"units\" holds 2 groups, which are no map", DQ_DAMAGED},
+    {NO_TRIALS("1", "", GROUP("1023", "1023", "true", CUT("1"), "null")),
+     "results[0]: \"units\" holds 1 groups, which are no map", DQ_DAMAGED},
+    {NO_TRIALS("2", "", GROUP("0", "0", "true", CUT("1"), "null")),
      "results[0]: \"sharing\" is 2 (expected 1, the groups that share)", DQ_DAMAGED},
-    {NO_TRIALS("0", "null", GROUP("0", "0", "false", CUT("1"), "null")),
-     "results[0]: \"uniform\" is null (expected null where all groups share, and nowhere else)",
+    {NO_TRIALS("0", "", GROUP("0", "0", "false", CUT("1"), "null")),
+     "results[0]: \"baselines\" holds 0 (expected none where all groups share, else one)",
      DQ_DAMAGED},
     {NO_TRIALS("1", BESIDE("[0,1]", "[0,1]"), GROUP("0", "0", "true", CUT("1"), "null")),
-     "results[0]: \"uniform\" is an object (expected null where", DQ_DAMAGED},
-    {"{'schema':'dq-plan-kv/2','results':[]}", "expected dq-plan-kv/1, found", DQ_MISMATCH},
-    {"{'schema':'dq-plan-kv/1','results':[{'caches_alone':13,'units':[]}]}",
+     "results[0]: \"baselines\" holds 1 (expected none where", DQ_DAMAGED},
+    {OF_KIND("kv") "'results':[{'caches_alone':13,'units':[]}]}",
      "one.json: results[0]: a plan of --dry-run, which measures nothing", DQ_MISMATCH},
-    {"{'schema':'dq-plan-kv/1','results':[{'units':[]}]}", "results[0]: \"kv\" is missing",
-     DQ_DAMAGED},
-    {"{'schema':'dq-plan-kv/1','results':[{'kv':{'widths':4}}]}",
-     "results[0].kv: \"widths\" is of another type", DQ_DAMAGED},
-    {KV("'x'", ""), "results[0].unseen.kld_nats: \"value\" is of another type", DQ_DAMAGED},
-    {KV("1", ""), "results[0]: \"uniform\" is missing", DQ_DAMAGED},
-    {KV("1", ",'uniform':[{'widths':'3:3','mean_bits':3}]"),
-     "results[0].uniform[0]: \"unseen\" is missing", DQ_DAMAGED},
-    {KV("1", ",'uniform':[],'trials':[{'widths':'3:3','from':'units'}]"),
+    {OF_KIND("kv") "'results':[{'chosen':{'kv':{'widths':4},'unseen':{" NATS("1") "," INTERVALS(
+         "[0,1]", "[-1,1]") "}}}]}",
+     "results[0].chosen.kv: \"widths\" is of another type", DQ_DAMAGED},
+    {KV("'x'", ""), "results[0].chosen.unseen.kld_nats: \"value\" is of another type", DQ_DAMAGED},
+    {KV("1", ""), "results[0]: \"baselines\" is missing", DQ_DAMAGED},
+    {KV("1", ",'baselines':[{'widths':'3:3','mean_bits':3}]"),
+     "results[0].baselines[0]: \"unseen\" is missing", DQ_DAMAGED},
+    {KV("1", ",'baselines':[],'trials':[{'widths':'3:3','from':'units'}]"),
      "results[0].trials[0]: \"mean_bits\" is missing", DQ_DAMAGED},
-    {KV("1", ",'uniform':[],'trials':[],'units':[{'side':'keys','layers':[0,0],'map':'1'}]"),
+    {KV("1", ",'baselines':[],'trials':[],'units':[{'side':'keys','layers':[0,0],'map':'1'}]"),
      "results[0].units[0]: \"map\" is of another type (expected a number or null)", DQ_DAMAGED},
-    {KV("1", ",'uniform':[],'trials':[],'units':[{'side':'keys','layers':[0,0],'map':1,'bits':3,"
+    {KV("1", ",'baselines':[],'trials':[],'units':[{'side':'keys','layers':[0,0],'map':1,'bits':3,"
              "'alone':[{'bits':3}]}]"),
      "results[0].units[0].alone[0]: \"kld_nats\" is missing", DQ_DAMAGED},
     {"[]", "one.json: not a document of dq", DQ_DAMAGED},
     {"{}", "one.json: not a document of dq", DQ_DAMAGED},
     {"{'schema':1}", "not a document of dq", DQ_DAMAGED},
     {"{'schema':'dq-doctor/1','results':[]}",
-     "expected dq-stats/1, dq-quantize/1, dq-plan/1, dq-plan-kv/1, dq-plan-heads/1, dq-bench/1 or "
-     "dq-eval/1",
-     DQ_MISMATCH},
+     "expected dq-stats/1, dq-quantize/1, dq-plan/1, dq-bench/1 or dq-eval/1", DQ_MISMATCH},
     {"{'schema':'dq-bench/1','results':[{'model':'m'}]}", "results[0]: \"what\" is missing",
      DQ_DAMAGED},
     {"{'schema':'dq-bench/1','results':[{'model':'m','what':'nothing'}]}",
@@ -380,7 +382,7 @@ static void plans_of_the_cache_say_what_is_decided(void **state)
     if (!p->drawing) skip();
     json_t *d = parsed(KV(
         "0.25",
-        ",'uniform':[" RIVAL("4:3", "3.5", "[-2,-1]", "[1,2]") "," RIVAL("<3>", "3", "[1,2]", "[-2,-1]") "," RIVAL(
+        ",'baselines':[" RIVAL("4:3", "3.5", "[-2,-1]", "[1,2]") "," RIVAL("<3>", "3", "[1,2]", "[-2,-1]") "," RIVAL(
             "3:3", "3", "[-1,1]",
             "[null,null]") "],'trials':[" TRIAL("4:<3>", "units",
                                                 "false") "," TRIAL("3:4", "trade",
@@ -400,7 +402,7 @@ static void plans_of_the_cache_say_what_is_decided(void **state)
     assert_balanced(page);
     assert_entities(page);
     assert_alone(page);
-    assert_non_null(strstr(page, "<h1>dq plan --kv: &lt;p&gt;.json</h1>"));
+    assert_non_null(strstr(page, "<h1>dq plan kv: &lt;p&gt;.json</h1>"));
     const said says[] = {
         {"the plan is closer</td>", 1},
         {"the uniform width is closer</td>", 1},
@@ -419,7 +421,8 @@ static void plans_of_the_cache_say_what_is_decided(void **state)
         {"<td class=\"l\">a step away</td><td class=\"l\">3:4</td>", 2}};
     assert_says(page, says, sizeof says / sizeof *says);
     json_decref(d);
-    d = parsed(KV("0.25", ",'uniform':[],'trials':[" TRIAL("3:4", "units", "true") "],'units':[]"));
+    d = parsed(
+        KV("0.25", ",'baselines':[],'trials':[" TRIAL("3:4", "units", "true") "],'units':[]"));
     page = page_of(p, d);
     assert_balanced(page);
     assert_non_null(strstr(page, ".json: no other mix within the mean was measured.</p>"));
@@ -429,24 +432,24 @@ static void plans_of_the_cache_say_what_is_decided(void **state)
 
 /* Two layers of two groups, of which one shares; and the lists of a plan of them. */
 #define FOUR_GROUPS(a, b, c, d)                                                                    \
-    "'groups':[" GROUP("1", "0", "true", a, "null") "," GROUP(                                     \
+    "'units':[" GROUP("1", "0", "true", a, "null") "," GROUP(                                      \
         "0", "1", "false", b, "null") "," GROUP("0", "0", "false", c,                              \
                                                 "null") "," GROUP("1", "1", "false", d,            \
                                                                   "null") "]"
 
-static void plans_of_roles_are_maps_of_layers_and_groups(void **state)
+static void plans_of_heads_are_maps_of_layers_and_groups(void **state)
 {
     place *p = *state;
     if (!p->drawing) skip();
-    json_t *d =
-        parsed(HEADS(",'sharing':1,'uniform':" BESIDE("[-2,-1]", "[1,2]") ",'trials':[" SHARE(
-            "1", "0.125", "null",
-            "true") "," SHARE("2", "0.5", "null", "false") "]," FOUR_GROUPS(CUT("0.5"),
-                                                                            CUT("0.0125"), CUT("0"),
-                                                                            CUT("null"))));
+    json_t *d = parsed(HEADS(
+        ",'sharing':1", ",'baselines':[" BESIDE("[-2,-1]", "[1,2]") "],'trials':[" SHARE(
+                            "1", "0.125", "null",
+                            "true") "," SHARE("2", "0.5", "null",
+                                              "false") "]," FOUR_GROUPS(CUT("0.5"), CUT("0.0125"),
+                                                                        CUT("0"), CUT("null"))));
     const char *page = page_of(p, d);
     const said says[] = {
-        {"<h1>dq plan --heads: &lt;r&gt;.json</h1>", 1},
+        {"<h1>dq plan heads: &lt;r&gt;.json</h1>", 1},
         {"<td>1 of 4</td>", 1},
         {"<pre>--kv-policy keydiff --kv-keep 0.25 --kv-sink 4 --kv-recent 16 --kv-budget heads "
          "--kv-heads 1.0/0.0</pre>",
@@ -481,16 +484,16 @@ static void plans_of_roles_are_maps_of_layers_and_groups(void **state)
 }
 
 /* Questions have a map and a line of their own; without windows that find there is no other. */
-static void plans_of_roles_say_what_answers_lack(void **state)
+static void plans_of_heads_say_what_answers_lack(void **state)
 {
     place *p = *state;
     if (!p->drawing) skip();
 #define TWO_GROUPS(alone)                                                                          \
-    "'groups':[" GROUP("0", "1", "true", alone, LACKS("0.5")) "," GROUP("0", "0", "false", alone,  \
-                                                                        LACKS("0.125")) "]"
-    json_t *d =
-        parsed(HEADS(",'sharing':1,'uniform':" BESIDE("[-1,1]", "[null,null]") ",'trials':[" SHARE(
-            "1", "0.25", "0.5", "true") "]," TWO_GROUPS(CUT("0.5"))));
+    "'units':[" GROUP("0", "1", "true", alone, LACKS("0.5")) "," GROUP("0", "0", "false", alone,   \
+                                                                       LACKS("0.125")) "]"
+    json_t *d = parsed(
+        HEADS(",'sharing':1", ",'baselines':[" BESIDE("[-1,1]", "[null,null]") "],'trials':[" SHARE(
+                                  "1", "0.25", "0.5", "true") "]," TWO_GROUPS(CUT("0.5"))));
     const char *page = page_of(p, d);
     const said both[] = {{"inconclusive which is closer</td>", 1},
                          {"inconclusive which loses less</td>", 1},
@@ -504,8 +507,9 @@ static void plans_of_roles_say_what_answers_lack(void **state)
     assert_balanced(page);
     assert_says(page, both, sizeof both / sizeof *both);
     json_decref(d);
-    d = parsed(HEADS(",'sharing':1,'uniform':" BESIDE("[-1,1]", "[-1,1]") ",'trials':[" SHARE(
-        "1", "null", "0.5", "true") "]," TWO_GROUPS("null")));
+    d = parsed(
+        HEADS(",'sharing':1", ",'baselines':[" BESIDE("[-1,1]", "[-1,1]") "],'trials':[" SHARE(
+                                  "1", "null", "0.5", "true") "]," TWO_GROUPS("null")));
     page = page_of(p, d);
     const said asked[] = {{"&lt;r&gt;.json: KLD</figcaption>", 0},
                           {"&lt;r&gt;.json: what the answers lack</figcaption>", 1},
@@ -521,8 +525,10 @@ static void plans_in_which_all_groups_share_compare_nothing(void **state)
 {
     place *p = *state;
     if (!p->drawing) skip();
-    json_t *d = parsed(HEADS(",'sharing':1,'uniform':null,'trials':[" SHARE(
-        "1", "0", "null", "true") "],'groups':[" GROUP("0", "0", "true", CUT("0"), "null") "]"));
+    json_t *d = parsed(
+        HEADS(",'sharing':1",
+              ",'baselines':[],'trials':[" SHARE("1", "0", "null", "true") "],'units':[" GROUP(
+                  "0", "0", "true", CUT("0"), "null") "]"));
     const char *page = page_of(p, d);
     const said says[] = {{".json: the plan is this one: all groups share, so each keeps as much. "
                           "Nothing is compared.</p>",
@@ -542,11 +548,12 @@ static void losses_at_the_ends_of_a_double_are_left_out(void **state)
     place *p = *state;
     if (!p->drawing) skip();
     json_t *d = parsed(
-        HEADS(",'sharing':1,'uniform':null,'trials':[" SHARE("1", "0.5", "null", "true") "," SHARE(
-            "2", "1e308", "null", "false") "," SHARE("3", "1e-308", "null",
-                                                     "false") "],'groups':[" GROUP("0", "0", "true",
-                                                                                   CUT("1e308"),
-                                                                                   "null") "]"));
+        HEADS(",'sharing':1",
+              ",'baselines':[],'trials':[" SHARE("1", "0.5", "null", "true") "," SHARE(
+                  "2", "1e308", "null",
+                  "false") "," SHARE("3", "1e-308", "null",
+                                     "false") "],'units':[" GROUP("0", "0", "true", CUT("1e308"),
+                                                                  "null") "]"));
     const char *page = page_of(p, d);
     assert_balanced(page);
     assert_int_equal(count(page, "<svg class=\"plot\""), 1);
@@ -563,8 +570,8 @@ int main(void)
         cmocka_unit_test(containers_show_their_worst_tensors),
         cmocka_unit_test(documents_of_several_kinds_are_parts),
         cmocka_unit_test(plans_of_the_cache_say_what_is_decided),
-        cmocka_unit_test(plans_of_roles_are_maps_of_layers_and_groups),
-        cmocka_unit_test(plans_of_roles_say_what_answers_lack),
+        cmocka_unit_test(plans_of_heads_are_maps_of_layers_and_groups),
+        cmocka_unit_test(plans_of_heads_say_what_answers_lack),
         cmocka_unit_test(plans_in_which_all_groups_share_compare_nothing),
         cmocka_unit_test(losses_at_the_ends_of_a_double_are_left_out),
         cmocka_unit_test(curves_of_dq_bench_are_told_apart),

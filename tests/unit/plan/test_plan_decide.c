@@ -2,8 +2,8 @@
  * accepted, and when a uniform width is taken.
  * SPDX-License-Identifier: MIT */
 #include "base/random.h"
-#include "plan/plan.h"
-#include "plan/plan_part.h"
+#include "plan/weights/plan_weights.h"
+#include "plan/weights/plan_part.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -164,8 +164,8 @@ static void skewness(void **unused)
     const double alike[] = {2, 4}, sums[] = {1, 0, 1, 4};
     const int64_t two[] = {1, 2}, ids[] = {1, 0, 1, 1};
     (void)unused;
-    assert_true(fabs(dq_plan_part_skew(sums, ids, 4) - sqrt(0.5)) < 1e-15);
-    assert_true(dq_plan_part_skew(alike, two, 2) == 0);
+    assert_true(fabs(dq_plan_decide_skew(sums, ids, 4) - sqrt(0.5)) < 1e-15);
+    assert_true(dq_plan_decide_skew(alike, two, 2) == 0);
     assert_int_equal(dq_plan_part_first(1), 1);
     assert_int_equal(dq_plan_part_first(2), 1);
     assert_int_equal(dq_plan_part_first(3), 2);
@@ -192,7 +192,7 @@ static void few_clusters(void **unused)
                 x[i] = exp(sigma * normal(&r));
                 ids[i] = 1;
             }
-            const double skew = dq_plan_part_skew(x, ids, want[w].n);
+            const double skew = dq_plan_decide_skew(x, ids, want[w].n);
             below += dq_plan_decide_kld(dq_mean_of(x, want[w].n), skew, 0.05).high < truth;
         }
         if (below < want[w].low * SAMPLES || below > want[w].high * SAMPLES)

@@ -2,7 +2,7 @@
  * against what the budget gives, numbers that grow, and an order whose equal ones stay as they were.
  * SPDX-License-Identifier: MIT */
 #include "base/random.h"
-#include "plan/plan_heads_order.h"
+#include "plan/cache/plan_heads_order.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

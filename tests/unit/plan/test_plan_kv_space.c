@@ -1,7 +1,7 @@
 /* test_plan_kv_space: texts of mixes against widths that the cache reads from them, costs, steps and uniform widths.
  * SPDX-License-Identifier: MIT */
 #include "base/random.h"
-#include "plan/plan_kv_space.h"
+#include "plan/cache/plan_kv_space.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "base/random.h"
 #include "calibrate/calib_text.h"
-#include "plan/plan.h"
-#include "plan/plan_search.h"
+#include "plan/weights/plan_weights.h"
+#include "plan/weights/plan_search.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -150,18 +150,18 @@ static void budgets(void **unused)
     (void)unused;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         dq_err err = {0};
-        assert_int_equal(dq_plan_budget_parse(&b, wrong[i], &err), DQ_USAGE);
+        assert_int_equal(dq_plan_weights_budget_parse(&b, wrong[i], &err), DQ_USAGE);
     }
     dq_err err = {0};
-    assert_int_equal(dq_plan_budget_parse(&b, "size=1.5GiB", &err), DQ_OK);
+    assert_int_equal(dq_plan_weights_budget_parse(&b, "size=1.5GiB", &err), DQ_OK);
     assert_true(b.goal == DQ_PLAN_SIZE && b.value == 1.5 * 1073741824);
-    assert_int_equal(dq_plan_budget_parse(&b, "size=700MB", &err), DQ_OK);
+    assert_int_equal(dq_plan_weights_budget_parse(&b, "size=700MB", &err), DQ_OK);
     assert_true(b.value == 7e8);
-    assert_int_equal(dq_plan_budget_parse(&b, "ppl=1.005", &err), DQ_OK);
+    assert_int_equal(dq_plan_weights_budget_parse(&b, "ppl=1.005", &err), DQ_OK);
     assert_true(b.goal == DQ_PLAN_PPL && b.value == 1.005);
-    assert_int_equal(dq_plan_budget_parse(&b, "bpw=4.2", &err), DQ_OK);
+    assert_int_equal(dq_plan_weights_budget_parse(&b, "bpw=4.2", &err), DQ_OK);
     assert_true(b.goal == DQ_PLAN_BPW);
-    assert_int_equal(dq_plan_budget_parse(&b, "kld=1e-2", &err), DQ_OK);
+    assert_int_equal(dq_plan_weights_budget_parse(&b, "kld=1e-2", &err), DQ_OK);
     assert_true(b.goal == DQ_PLAN_KLD && b.value == 0.01);
 }
 

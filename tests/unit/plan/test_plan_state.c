@@ -3,7 +3,7 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "base/file.h"
 #include "base/os.h"
-#include "plan/plan_state.h"
+#include "plan/weights/plan_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-static void key_of(char hex[65], const dq_plan *p, const char *values)
+static void key_of(char hex[65], const dq_plan_weights *p, const char *values)
 {
     dq_err err = {0};
     dq_quantize_needs codes = {.calib = json_pack("{s: i}", "tokens", 500)};
@@ -28,7 +28,7 @@ static void key_of(char hex[65], const dq_plan *p, const char *values)
 static void what_codes_depend_on_is_in_the_key(void **unused)
 {
     dq_model m = {.fingerprint = "of a model"};
-    dq_plan p = {.model = &m, .set = {.rule = &dq_calibrate_rules[1], .n_bits = 2, .bits = {2, 4}}};
+    dq_plan_weights p = {.model = &m, .set = {.rule = &dq_calibrate_rules[1], .n_bits = 2, .bits = {2, 4}}};
     char key[65], same[65], plain[65], form[65];
     (void)unused;
     p.set.set = (dq_quantize_settings){

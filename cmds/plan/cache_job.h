@@ -1,0 +1,75 @@
+/* cache_job: what both plans of a KV cache have on the command line: the model, the text, a recipe of weights, progress.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CACHE_JOB_H
+#define DQ_CACHE_JOB_H
+
+#include "cmds/cli/input.h"
+#include "cmds/cli/logger.h"
+#include "cmds/cli/progress.h"
+#include "plan/cache/plan_caches.h"
+
+/* Options of both plans of a cache, as given. A number of 0, recent and sink of -1, or a NULL was not given. */
+typedef struct dq_cache_options {
+    const char *text, *questions, *onto, *out, *device;
+    int64_t ctx, windows, trials, threads, recent, sink;
+    bool dry_run, json, resume, force;
+    dq_logger logger;
+} dq_cache_options;
+extern const dq_cache_options dq_cache_options_none;
+
+/* Their rows: the text; what stays of the cache; the run. windows, recent: defaults, in words. */
+#define DQ_CACHE_OPTIONS_TEXT(o, windows_help)                                                     \
+    dq_opt_text("text", "FILE", &(o).text,                                                         \
+                "text to measure with, as in dq eval: plain, or .jsonl of {\"text\"}"),            \
+        dq_opt_int("ctx", "N", &(o).ctx, 4, INT32_MAX,                                             \
+                   "tokens of a window (default min(2048, the model's positions))"),               \
+        dq_opt_int("limit", "N", &(o).windows, 3, 1000000, windows_help)
+#define DQ_CACHE_OPTIONS_KEPT(o, recent_help)                                                      \
+    dq_opt_int("kv-recent", "N", &(o).recent, 0, INT32_MAX, recent_help),                          \
+        dq_opt_int("kv-sink", "N", &(o).sink, 0, INT32_MAX,                                        \
+                   "the same of first tokens (default 4)")
+#define DQ_CACHE_OPTIONS_RUN(o, resume_help)                                                       \
+    dq_opt_letter('o', dq_opt_text("output", "RECIPE.json", &(o).out, "the recipe to write")),     \
+        dq_opt_text("onto", "RECIPE.json", &(o).onto,                                              \
+                    "a recipe of weights, or of the cache's other plan, whose settings the new "   \
+                    "one has too"),                                                                \
+        dq_opt_flag("dry-run", &(o).dry_run, "print windows and passes, run nothing"),             \
+        dq_opt_flag("resume", &(o).resume, resume_help),                                           \
+        dq_opt_flag("force", &(o).force, "replace the recipe, and what an interrupted run left"),  \
+        DQ_OPT_DEVICE(&(o).device),                                                                \
+        dq_opt_int("threads", "N", &(o).threads, 0, 4096,                                          \
+                   "0 for all processors (default 0); the result does not depend on it"),          \
+        dq_opt_flag("json", &(o).json, "one JSON document (dq-plan/1) on stdout"),                 \
+        DQ_LOGGER_OPTIONS((o).logger)
+
+typedef struct dq_cache_job {
+    dq_cache_options *c;
+    dq_plan_caches_input in;
+    dq_model *model;
+    dq_tokenizer *tok;
+    dq_docs docs;
+    dq_input_text text;
+    json_t *onto; /* NULL: none */
+    dq_progress bar;
+    dq_arena *a;
+} dq_cache_job;
+
+/* What a recipe becomes with the plan's part of the cache: a new reference, which lacks what memory does not hold;
+ * and what of the recipe's own cache `kv` is not measured, a warning each. */
+typedef struct dq_cache_job_recipe {
+    json_t *(*make)(const void *arg, const json_t *onto);
+    void (*warn)(const dq_cache_job *j, const void *arg, const dq_kv_config *kv);
+    const void *arg;
+} dq_cache_job_recipe;
+
+/* The backend, the model, its tokenizer, the text and the recipe to plan onto, with all that can be said against these. windows: where none
+ * are given. To be closed whatever came of it. */
+dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const char *model,
+                            int64_t windows, const dq_cache_job_recipe *recipe, dq_err *err);
+void dq_cache_job_close(dq_cache_job *j);
+/* Warnings: where few documents, or windows of a single one, decide; where the model rounds logits. */
+void dq_cache_job_warn(const dq_cache_job *j, const dq_plan_caches *c);
+/* A recipe as a file, to c->out; takes the value. */
+dq_status dq_cache_job_write(const dq_cache_job *j, json_t *recipe, dq_err *err);
+
+#endif

@@ -1,0 +1,324 @@
+/* cmd_plan_heads: dq plan heads: which groups of KV heads share what a cache keeps, and which are cut. Inputs are cache_job.h's,
+ * the search is the library's (plan/cache/plan_heads.h).
+ * SPDX-License-Identifier: MIT */
+#include "cmds/cli/kv_report.h"
+#include "cmds/command.h"
+#include "cmds/plan/cache_job.h"
+#include "cmds/plan/heads_output.h"
+#include "engine/second_pass.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct options {
+    dq_cache_options all;
+    double keep; /* 0: not given */
+    const char *policy;
+    int64_t search_windows; /* -1: not given */
+    int64_t search_items;   /* 0: not given */
+} options;
+
+static const dq_usage usage = {
+    .name = "plan heads",
+    .synopsis = "MODEL --kv-keep SHARE --text FILE -o RECIPE.json [options]",
+    .about =
+        "Finds retrieval and streaming heads: where a cache keeps that share of a context, which "
+        "groups of KV heads share it, while the others keep first and last tokens alone (dq eval "
+        "--kv-budget heads --kv-heads). The first half of each window is compressed, the second "
+        "scored. On the first windows each group is cut alone, and groups are ordered by the KL "
+        "divergence that this costs. Then 1, 2, ... groups of that order share (of more than 16: "
+        "16 numbers that grow by a factor), and the number that is closest is taken. Windows that "
+        "no choice has seen compare it with the same share in every group. Heads found on running "
+        "text can lose answers to questions: with --questions, what their right answers lack of "
+        "all choices (-ln of their share) is added to the divergence in both choices.",
+    .examples = "  dq plan heads model --kv-keep 0.125 --text test.txt --ctx 1024 -o heads.json\n"
+                "  dq plan heads model --kv-keep 0.125 --text test.txt --onto cache.json -o "
+                "both.json\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one MODEL"};
+
+/* ---- Settings ---- */
+
+static dq_status make_settings(dq_plan_heads_settings *s, const options *c, dq_err *err)
+{
+    const long long windows = c->all.windows ? c->all.windows : DQ_PLAN_HEADS_WINDOWS;
+    s->kv = dq_kv_config_plain;
+    s->kv.recent = c->all.recent >= 0 ? (int)c->all.recent : DQ_PLAN_HEADS_RECENT;
+    if (c->all.sink >= 0) s->kv.sink = (int)c->all.sink;
+    s->kv.evict.policy = c->policy ? dq_kv_policy_find(c->policy, err) : &dq_kv_policy_usual;
+    if (!s->kv.evict.policy) return dq_in(err, "--kv-policy: ");
+    if (c->all.trials && (c->all.trials < 2 || c->all.trials > DQ_PLAN_HEADS_MAX_TRIES))
+        return dq_fail(err, DQ_USAGE,
+                       "--trials %lld: expected 2 to %d of heads, which are numbers of groups.",
+                       (long long)c->all.trials, DQ_PLAN_HEADS_MAX_TRIES);
+    if (c->search_windows == 0 && !c->all.questions)
+        return dq_fail(err, DQ_USAGE,
+                       "--search-windows 0: heads are found on nothing. Give --questions.");
+    if (c->search_items && !c->all.questions)
+        return dq_fail(err, DQ_USAGE, "--search-items is about --questions, which are not given.");
+    s->keep = c->keep;
+    s->find = c->search_windows >= 0 ? c->search_windows : DQ_PLAN_HEADS_FIND;
+    if (windows < s->find + DQ_PLAN_HEADS_LEAST_UNSEEN)
+        return dq_fail(
+            err, DQ_USAGE,
+            "--limit %lld: expected at least %lld windows with --search-windows %lld, of which the "
+            "first %lld find heads and the others decide.",
+            windows, (long long)s->find + DQ_PLAN_HEADS_LEAST_UNSEEN, (long long)s->find,
+            (long long)s->find);
+    s->tries = c->all.trials ? (int)c->all.trials : DQ_PLAN_HEADS_TRIES;
+    return DQ_OK;
+}
+
+/* ---- Questions ---- */
+
+enum { ASK = 32 }; /* without other words */
+
+/* The last ones of a file. */
+static dq_status read_questions(dq_items *items, dq_input_text *text, dq_cache_job *j,
+                                int64_t asked, dq_err *err)
+{
+    const char *path = j->c->questions;
+    const int64_t ask = asked ? asked : ASK;
+    if (!path) return DQ_OK;
+    DQ_TRY(dq_input_read(text, path, j->a, err));
+    const dq_task *task = dq_task_find("mc", err);
+    if (!task) return err->code;
+    DQ_TRY(dq_task_load(items, task, path, text->text, text->bytes, 0, j->a, err));
+    if (items->n_bad)
+        dq_logger_warn(&j->c->logger,
+                       "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte %lld",
+                       path, (long long)items->n_bad, (long long)items->first_bad);
+    if (items->n < ask)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: has %lld items, and the last %lld are asked. Use --search-items %lld",
+                       path, (long long)items->n, (long long)ask, (long long)items->n);
+    items->item += items->n - ask;
+    items->n = ask;
+    return DQ_OK;
+}
+
+/* What questions say less with than they seem to. */
+static void warn_questions(const dq_cache_job *j, const dq_plan_caches *c)
+{
+    const char *path = j->c->questions;
+    if (c->n_single)
+        dq_logger_warn(&j->c->logger,
+                       "%s: %lld of %lld choices are a single token, which is predicted before "
+                       "anything is evicted. Move the last words of each context, which are the "
+                       "question, into its choices",
+                       path, (long long)c->n_single, (long long)c->n_choices);
+    if (c->n_truncated)
+        dq_logger_warn(&j->c->logger,
+                       "%s: %lld of %lld questions are longer than the %d positions of %s and lost "
+                       "the beginning of their context",
+                       path, (long long)c->n_truncated, (long long)c->n_questions,
+                       j->model->max_positions, j->model->path);
+    if ((double)c->longest > 1.1 * (double)c->shortest)
+        dq_logger_warn(
+            &j->c->logger,
+            "%s: contexts have %lld to %lld tokens, and the groups that are whole keep as "
+            "many tokens as the shortest has: in longer ones no group is cut alone. Use "
+            "questions with contexts of one length",
+            path, (long long)c->shortest, (long long)c->longest);
+}
+
+/* ---- The recipe ---- */
+
+static json_t *recipe_of(const void *arg, const json_t *weights)
+{
+    dq_plan_heads_settings any = *(const dq_plan_heads_settings *)arg;
+    any.kv.evict.policy = dq_kv_policy_for(any.kv.evict.policy, 2);
+    return dq_heads_output_recipe_of(&any, weights, "0.0,0.1/"); /* whatever stands in it */
+}
+
+static void warn_onto(const dq_cache_job *j, const void *arg, const dq_kv_config *kv)
+{
+    const dq_kv_config *mine = &((const dq_plan_heads_settings *)arg)->kv;
+    const char *path = j->c->onto;
+    if (kv->widths[0] || kv->k_bits < 16 || kv->v_bits < 16)
+        dq_logger_warn(&j->c->logger,
+                       "%s: its cache holds codes: the plan is measured with 16 bits", path);
+    if (kv->rotate != mine->rotate)
+        dq_logger_warn(&j->c->logger, "%s: has rotate %s: the plan is measured with %s", path,
+                       dq_rotate_name[kv->rotate], dq_rotate_name[mine->rotate]);
+    if (kv->dense != mine->dense)
+        dq_logger_warn(&j->c->logger, "%s: has dense_type %s: the plan is measured with %s", path,
+                       dq_kv_dense_name[kv->dense], dq_kv_dense_name[mine->dense]);
+}
+
+/* What of weights' cache the recipe has otherwise, as the plan is measured so. */
+static void warn_replaced(const dq_cache_job *j, const dq_plan_heads_settings *s)
+{
+    const json_t *kv = json_object_get(j->onto, "kv");
+    const struct {
+        const char *key;
+        int mine;
+    } all[] = {{"recent", s->kv.recent}, {"sink", s->kv.sink}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const json_t *was = json_object_get(kv, all[i].key);
+        if (was && json_integer_value(was) != all[i].mine)
+            dq_logger_warn(&j->c->logger,
+                           "%s: has %s %lld, which becomes %d, as the plan is measured. Or give "
+                           "--kv-%s",
+                           j->c->onto, all[i].key, (long long)json_integer_value(was), all[i].mine,
+                           all[i].key);
+    }
+}
+
+/* The same of what it forgets, in one line. */
+static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_heads_settings *s, dq_err *err)
+{
+    static const char *const keys[] = {"policy", "keep",   "tokens", "every",
+                                       "window", "budget", "seed"};
+    if (!j->onto) return DQ_OK;
+    json_t *recipe = dq_heads_output_recipe_of(s, j->onto, "0.0,0.1/"); /* as above */
+    const json_t *was = json_object_get(j->onto, "kv"), *kv = json_object_get(recipe, "kv");
+    char list[400] = "";
+    dq_kv_config config;
+    json_t *mine = dq_kv_config_file(&config, kv, err) == DQ_OK ? dq_kv_config_json(&config) : NULL;
+    for (size_t i = 0, n = 0; mine && i < sizeof keys / sizeof *keys; i++) {
+        const json_t *old = json_object_get(was, keys[i]);
+        if (!old || json_equal(old, json_object_get(mine, keys[i]))) continue;
+        char *text = json_dumps(old, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+        if (text && n < sizeof list)
+            n += (size_t)snprintf(list + n, sizeof list - n, "%s%s %s", n ? ", " : "", keys[i],
+                                  text);
+        free(text);
+    }
+    json_decref(mine);
+    json_decref(recipe);
+    if (*list)
+        dq_logger_warn(&j->c->logger,
+                       "%s: has %s of its own, which the recipe does not keep: the plan has policy "
+                       "%s, keep %g and budget heads",
+                       j->c->onto, list, s->kv.evict.policy->name, s->keep);
+    return err->code;
+}
+
+/* ---- Warnings of the run ---- */
+
+/* Of contexts with which the policy could not do what it is for, as dq eval warns of them. */
+static void warn_policy(const dq_cache_job *j, const dq_plan_heads *p)
+{
+    const dq_head_order *map = &j->model->map;
+    const int64_t n = p->caches.win.n, most = j->model->max_positions;
+    const unsigned needs = p->set.kv.evict.policy->needs;
+    dq_kv_spec spec = dq_kv_plain;
+    dq_kv_cached told = {.evicted = n};
+    bool flat = false;
+    for (int g = 0; g < map->n_groups; g++)
+        flat = flat || p->context <= dq_head_order_key_channels(map, g);
+    if (needs & DQ_NEEDS_KEY_LEVERAGE && flat) told.flat = n;
+    if (needs & DQ_NEEDS_PEAK && most > 0 && dq_second_pass_end(p->context) > most) told.beyond = n;
+    spec.evict = p->set.kv.evict;
+    spec.evict.keep = p->set.keep;
+    dq_kv_report_warn_policy(&j->c->logger, j->c->text, &spec, &told);
+}
+
+/* The recipe has what the search found, whatever the other windows say. */
+static void warn_worse(const dq_cache_job *j, const dq_plan_heads *p)
+{
+    if (!p->all_share && p->kld.low > 0)
+        dq_logger_warn(
+            &j->c->logger,
+            "%s: on windows that no choice has seen the same share in every group loses "
+            "less than these heads; find them on more (--search-windows), or leave them out",
+            j->c->out);
+}
+
+/* ---- The run ---- */
+
+/* The recipe is finished once it is written: it stays where what is said of it does not come out. */
+static dq_status hand_out(const dq_cache_job *j, dq_plan_heads *p, const dq_heads_output_view *v,
+                          dq_err *err)
+{
+    json_t *recipe = dq_heads_output_recipe_of(&p->set, j->onto, p->text);
+    if (dq_cache_job_write(j, recipe, err) != DQ_OK) return dq_plan_heads_failed(p, err);
+    dq_plan_heads_done(p);
+    warn_worse(j, p);
+    return j->c->json ? dq_heads_output_json(v, err) : dq_heads_output_print(v, err);
+}
+
+static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set,
+                          const dq_input_text *questions, dq_err *err)
+{
+    dq_plan_heads *p;
+    DQ_TRY(dq_plan_heads_open(&p, set, err));
+    const dq_heads_output_view v = {p, &j->text, questions, &j->c->logger};
+    dq_cache_job_warn(j, &p->caches);
+    warn_questions(j, &p->caches);
+    warn_policy(j, p);
+    if (j->c->dry_run) {
+        j->c->json ? dq_heads_output_json(&v, err) : dq_heads_output_work(&v, err);
+    } else {
+        dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);
+        j->bar.rough = true;
+        dq_plan_heads_run(p, err);
+        dq_progress_end(&j->bar);
+        if (err->code == DQ_OK) hand_out(j, p, &v, err);
+    }
+    dq_plan_heads_close(p);
+    return err->code;
+}
+
+static void open_and_run(options *o, const char *model, dq_plan_heads_settings *set, dq_err *err)
+{
+    const dq_cache_job_recipe recipe = {recipe_of, warn_onto, set};
+    dq_cache_job j;
+    dq_items items;
+    dq_input_text questions = {0};
+    if (dq_cache_job_open(&j, &o->all, model, DQ_PLAN_HEADS_WINDOWS, &recipe, err) == DQ_OK) {
+        set->kv.evict.policy = dq_kv_policy_for(set->kv.evict.policy, j.model->map.n_maps);
+        warn_replaced(&j, set);
+        if (warn_forgotten(&j, set, err) == DQ_OK &&
+            read_questions(&items, &questions, &j, o->search_items, err) == DQ_OK) {
+            set->in = j.in;
+            set->in.questions = o->all.questions ? &items : NULL;
+            set->in.questions_path = o->all.questions;
+            run_plan(&j, set, &questions, err);
+        }
+    }
+    dq_cache_job_close(&j);
+}
+
+static void start(options *o, const char *model, dq_err *err)
+{
+    dq_plan_heads_settings set = {0};
+    if (!(o->keep > 0)) dq_fail(err, DQ_USAGE, "--kv-keep SHARE is missing: 0.001 to 0.999.");
+    if (err->code != DQ_OK || make_settings(&set, o, err) != DQ_OK ||
+        dq_logger_begin(&o->all.logger, usage.name, err) != DQ_OK)
+        return;
+    open_and_run(o, model, &set, err);
+    dq_logger_end(&o->all.logger);
+}
+
+dq_status dq_cmd_plan_heads(int argc, char **argv, dq_err *err)
+{
+    options o = {.all = dq_cache_options_none, .search_windows = -1};
+    const dq_opt opts[] = {
+        dq_opt_float("kv-keep", "SHARE", &o.keep, 0.001, 0.999,
+                     "share of a context that the cache keeps"),
+        DQ_CACHE_OPTIONS_TEXT(o.all, "windows at most (default 30): the first --search-windows "
+                                     "find heads, the others decide"),
+        dq_opt_int("search-windows", "N", &o.search_windows, 0, 1000000,
+                   "first windows, which heads are found on (default 6; 0: on --questions alone)"),
+        dq_opt_text("questions", "ITEMS.jsonl", &o.all.questions,
+                    "items of dq eval --task mc, whose right answers count beside the windows that "
+                    "find"),
+        dq_opt_int("search-items", "N", &o.search_items, 1, 1000000,
+                   "the last N of --questions (default 32)"),
+        dq_opt_text("kv-policy", "NAME", &o.policy,
+                    "what chooses tokens, one of dq eval's policies, with its default"),
+        DQ_CACHE_OPTIONS_KEPT(o.all, "last tokens that stay (default 16)"),
+        dq_opt_int("trials", "N", &o.all.trials, 1, 1000000,
+                   "numbers of groups that may share (default 16)"),
+        DQ_CACHE_OPTIONS_RUN(o.all,
+                             "finish an interrupted run of the same command, for another share "
+                             "too, and with other --trials and --search-windows"),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    if (!args.help) start(&o, args.item[0], err);
+    return err->code;
+}

@@ -1,0 +1,28 @@
+/* heads_output: what dq plan heads writes and prints: the recipe, the document, the tables and the sentences after them.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_HEADS_OUTPUT_H
+#define DQ_HEADS_OUTPUT_H
+
+#include "cmds/cli/input.h"
+#include "plan/cache/plan_heads.h"
+
+/* A plan with what it was made from. */
+typedef struct dq_heads_output_view {
+    const dq_plan_heads *plan;
+    const dq_input_text *text;
+    const dq_input_text *questions; /* its path NULL: none */
+    const dq_logger *logger;
+} dq_heads_output_view;
+
+/* Before a run: windows, groups and passes. */
+dq_status dq_heads_output_work(const dq_heads_output_view *v, dq_err *err);
+/* After it: tables and verdicts. */
+dq_status dq_heads_output_print(const dq_heads_output_view *v, dq_err *err);
+/* The document dq-plan/1 on stdout; of a dry run without results of a search. */
+dq_status dq_heads_output_json(const dq_heads_output_view *v, dq_err *err);
+/* The recipe, a new reference: beside what one of weights (NULL: none) says, of its cache too (widths and codes), but for what is
+ * kept. What it lacks where memory ends, dq_json_complete tells. */
+json_t *dq_heads_output_recipe_of(const dq_plan_heads_settings *s, const json_t *weights,
+                                  const char *heads);
+
+#endif

@@ -1,0 +1,168 @@
+/* plan_caches_ask: see plan_caches_ask.h. A cache is asked a few questions at a time, so that an end in between costs little; an
+ * unquantized cache is not asked, as what answers lack says enough by itself.
+ * SPDX-License-Identifier: MIT */
+#include "plan/cache/plan_caches_ask.h"
+
+#include "base/sha256.h"
+
+#include <math.h>
+
+enum { TOGETHER = 8 }; /* questions */
+
+/* ---- Questions ---- */
+
+/* Of all requests their ids, and which choice is the right one. */
+static dq_status hash_requests(char hex[65], const dq_requests *q, const dq_items *items,
+                               dq_err *err)
+{
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    for (int64_t i = 0; i < q->n; i++) {
+        const dq_request *r = &q->req[i];
+        const int64_t head[] = {r->item, r->choice, items->item[r->item].gold, r->n_ctx, r->n_cont};
+        dq_sha256_add(&h, head, sizeof head);
+        dq_sha256_add(&h, r->ctx, (size_t)r->n_ctx * sizeof *r->ctx);
+        dq_sha256_add(&h, r->cont, (size_t)r->n_cont * sizeof *r->cont);
+    }
+    return dq_sha256_end(&h, hex, err);
+}
+
+dq_status dq_plan_caches_ask_open(dq_plan_caches *c, dq_err *err)
+{
+    const dq_plan_caches_input *in = c->in;
+    dq_requests q;
+    if (dq_items_encode(&q, in->questions, in->tok, DQ_BOS_AUTO, in->model->max_positions,
+                        in->model->vocab, c->arena, err) != DQ_OK)
+        return dq_in(err, "%s: ", in->questions_path);
+    c->n_questions = q.n_items;
+    for (int64_t i = 0; i < q.n_items; i++) {
+        const dq_request *first = &q.req[q.at[i]];
+        if (i == 0 || first->n_ctx < c->shortest) c->shortest = first->n_ctx;
+        if (first->n_ctx > c->longest) c->longest = first->n_ctx;
+        c->question_ids += first->n_ctx;
+    }
+    for (int64_t k = 0; k < q.n; k++) c->n_single += q.req[k].n_cont == 1;
+    c->n_choices = q.n;
+    c->n_truncated = q.n_truncated;
+    return hash_requests(c->questions_sha256, &q, in->questions, err);
+}
+
+void dq_plan_caches_ask_expect(dq_plan_caches *c, int64_t caches)
+{
+    c->total += (double)(caches * c->question_ids);
+}
+
+dq_mean dq_plan_caches_ask_mean(const dq_plan_caches *c, int cache)
+{
+    return dq_mean_of(c->list[cache].lack, c->n_questions);
+}
+
+/* ---- The journal ---- */
+
+static dq_status put_answers(dq_plan_caches *c, int cache, int64_t begin, int64_t n, dq_err *err)
+{
+    const dq_plan_cache *m = &c->list[cache];
+    json_t *line = json_object();
+    json_object_set_new(line, c->kind.key, json_string(m->name));
+    json_object_set_new(line, "question", json_integer(begin));
+    json_object_set_new(line, "lack", dq_plan_journal_reals(m->lack + begin, n));
+    return dq_plan_journal_put(&c->journal, line, err);
+}
+
+dq_status dq_plan_caches_ask_take(dq_plan_caches *c, const json_t *line, dq_err *err)
+{
+    int64_t begin, n;
+    const int cache = dq_plan_caches_of_line(c, line, err);
+    if (cache < 0) return err->code;
+    DQ_TRY(dq_json_int(&begin, line, "question", 0, c->n_questions - 1, NULL, err));
+    dq_plan_cache *m = &c->list[cache];
+    DQ_TRY(
+        dq_plan_journal_take_reals(m->lack + begin, c->n_questions - begin, &n, line, "lack", err));
+    for (int64_t i = begin; i < begin + n; i++) {
+        c->n_resumed += !m->answered[i];
+        m->answered[i] = true;
+    }
+    return DQ_OK;
+}
+
+/* ---- Asking ---- */
+
+/* Questions begin .. begin + n - 1 to one cache. */
+typedef struct part {
+    dq_plan_caches_work work;
+    dq_plan_caches *c;
+    int cache;
+    int64_t begin, n;
+} part;
+
+static double lack_of(const dq_eval *e, int64_t item)
+{
+    const dq_requests *q = &e->ids[0].req;
+    const int64_t first = q->at[item], end = q->at[item + 1];
+    const double right =
+        dq_eval_ll(&e->row[0], &q->req[first + e->source[0].items.item[item].gold]);
+    double best = right, sum = 0;
+    for (int64_t k = first; k < end; k++) best = fmax(best, dq_eval_ll(&e->row[0], &q->req[k]));
+    for (int64_t k = first; k < end; k++) sum += exp(dq_eval_ll(&e->row[0], &q->req[k]) - best);
+    return best + log(sum) - right;
+}
+
+static dq_status run_part(part *p, dq_arena *a, dq_err *err)
+{
+    dq_plan_caches *c = p->c;
+    const dq_plan_caches_input *in = c->in;
+    dq_plan_cache *m = &c->list[p->cache];
+    dq_eval_model model = {
+        .m = in->model, .tok = in->tok, .runner = c->runner, .sourceless = true, .shown = true};
+    dq_eval_source source = {.name = "mc",
+                             .path = in->questions_path,
+                             .kind = &dq_eval_choices,
+                             .task = dq_task_find("mc", err),
+                             .items = {.item = in->questions->item + p->begin, .n = p->n}};
+    dq_eval e = {.a = a,
+                 .model = &model,
+                 .source = &source,
+                 .n_models = 1,
+                 .n_sources = 1,
+                 .progress = dq_plan_caches_progress,
+                 .progress_arg = &p->work};
+    DQ_TRY(dq_plan_caches_add(&e, c, p->cache, err));
+    DQ_TRY(dq_eval_run(&e, err));
+    for (int64_t i = 0; i < p->n; i++) {
+        m->lack[p->begin + i] = lack_of(&e, i);
+        m->answered[p->begin + i] = true;
+    }
+    c->done += p->work.ids;
+    return put_answers(c, p->cache, p->begin, p->n, err);
+}
+
+static bool is_known(const part *p)
+{
+    for (int64_t i = p->begin; i < p->begin + p->n; i++) {
+        if (!p->c->list[p->cache].answered[i]) return false;
+    }
+    return true;
+}
+
+static dq_status ask(dq_plan_caches *c, int cache, const char *what, dq_err *err)
+{
+    for (int64_t begin = 0; begin < c->n_questions; begin += TOGETHER) {
+        const int64_t left = c->n_questions - begin, n = left < TOGETHER ? left : TOGETHER;
+        const double ids = (double)(c->question_ids * n) / (double)c->n_questions;
+        part p = {.work = {c, ids, what}, .c = c, .cache = cache, .begin = begin, .n = n};
+        if (is_known(&p)) continue;
+        dq_arena *a = dq_arena_new();
+        if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+        run_part(&p, a, err);
+        dq_arena_free(a);
+        DQ_TRY(err->code);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, const char *what,
+                                 dq_err *err)
+{
+    for (int i = 0; i < n; i++) DQ_TRY(ask(c, cache[i], what, err));
+    return DQ_OK;
+}

@@ -1,0 +1,200 @@
+/* plan_part: see plan_part.h. Final states of the source lie in the scratch file, its logits are made again for every
+ * comparison, as no file could hold them.
+ * SPDX-License-Identifier: MIT */
+#include "plan/weights/plan_part.h"
+
+#include "calibrate/calibrate_work.h"
+
+#include <math.h>
+#include <string.h>
+
+int64_t dq_plan_part_bytes(const dq_calib_text *text, const dq_model *m)
+{
+    return dq_activations_bytes(text->n_ids, m->dim, 1, m->dim);
+}
+
+int64_t dq_plan_part_first(int64_t n)
+{
+    return n < 3 ? 1 : n / 2 + 1;
+}
+
+static double layers_flop(const dq_model *m, int from, double ids)
+{
+    double n = 0;
+    for (int l = from; l < m->n_layers; l++) n += ids * dq_calibrate_work_layer(&m->layer[l]);
+    return n;
+}
+
+static double head_flop(const dq_model *m, double ids)
+{
+    return 2 * ids * (double)m->vocab * (double)m->dim;
+}
+
+double dq_plan_part_source_flop(const dq_model *m, double ids)
+{
+    return layers_flop(m, 0, ids) + head_flop(m, ids);
+}
+
+/* Both heads for the divergence, and that of the other model for the ids after. */
+double dq_plan_part_flop(const dq_model *m, int from, double ids)
+{
+    return layers_flop(m, from, ids) + 3 * head_flop(m, ids);
+}
+
+int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err)
+{
+    int64_t *ids = dq_alloc(a, (size_t)t->n_clusters, sizeof *ids, err);
+    for (int64_t s = 0; ids && s < t->n_seq; s++) {
+        const int64_t n = t->cu[s + 1] - t->cu[s];
+        ids[t->cluster[s]] += n - dq_plan_part_first(n);
+    }
+    return ids;
+}
+
+/* logp[row] of the ids after the rows of a chunk; after the last of a sequence there is none. */
+static dq_status ask(dq_plan_part *p, const dq_calib_chunk *k, dq_mat h, const dq_weight *head,
+                     double *logp, dq_err *err)
+{
+    const dq_batch *batch = &k->batch;
+    int32_t *target = dq_block_new((size_t)batch->n_rows, sizeof *target, err);
+    if (!target) return err->code;
+    for (int s = 0; s < batch->n_seq; s++) {
+        const int64_t end = batch->cu_rows[s + 1] - 1;
+        for (int64_t i = batch->cu_rows[s]; i < end; i++) target[i] = batch->ids[i + 1];
+        target[end] = -1;
+    }
+    p->pass.b->ops->logprob(p->pass.b, logp, NULL, h, head, target, DQ_NUM_F32);
+    dq_backend_sync(p->pass.b, err);
+    dq_block_free(target);
+    for (int64_t i = 0; err->code == DQ_OK && i < batch->n_rows; i++) {
+        if (!isfinite(logp[i])) dq_fail(err, DQ_DAMAGED, "gives a log-probability of %g", logp[i]);
+    }
+    return err->code;
+}
+
+static dq_status run_source(dq_plan_part *p, dq_err *err)
+{
+    const dq_model *m = p->source;
+    for (int64_t i = 0; i < p->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &p->pass.chunk[i];
+        const dq_mat x = dq_plan_pass_stream(&p->pass, k);
+        p->pass.b->ops->embed(p->pass.b, x, &m->embed, k->batch.ids);
+        DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+        const double rows = (double)k->batch.n_rows;
+        for (int l = 0; l < m->n_layers; l++) {
+            DQ_TRY(dq_plan_pass_layer(&p->pass, m, &m->layer[l], k, NULL, err));
+            dq_plan_work_add(p->work, rows * dq_calibrate_work_layer(&m->layer[l]), "source");
+        }
+        const dq_mat h = dq_plan_pass_final(&p->pass, m, k);
+        DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_OTHER, k->first, h, err));
+        if (ask(p, k, h, &m->head, p->logp + k->first, err) != DQ_OK)
+            return dq_in(err, "%s: ", m->path);
+        dq_plan_work_add(p->work, head_flop(m, rows), "source");
+    }
+    return DQ_OK;
+}
+
+dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
+                           dq_backend *b, const char *beside, dq_plan_work *work, dq_err *err)
+{
+    *p = (dq_plan_part){.text = text, .source = source, .work = work, .act.file.fd = -1};
+    p->arena = dq_arena_new();
+    if (!p->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    p->logp = dq_alloc(p->arena, (size_t)text->n_ids, sizeof *p->logp, err);
+    if (!p->logp) return err->code;
+    p->scored = dq_plan_part_scored(text, p->arena, err);
+    if (!p->scored) return err->code;
+    DQ_TRY(dq_calib_pass_new(&p->pass, source, b, text, err));
+    DQ_TRY(dq_activations_open(&p->act, b, beside, text->n_ids, source->dim, 1, source->dim, err));
+    return run_source(p, err);
+}
+
+void dq_plan_part_end(dq_plan_part *p)
+{
+    dq_activations_close(&p->act);
+    dq_calib_pass_end(&p->pass);
+    dq_arena_free(p->arena);
+    *p = (dq_plan_part){.act.file.fd = -1};
+}
+
+dq_status dq_plan_part_advance(dq_plan_part *p, int layer, dq_err *err)
+{
+    for (int64_t i = 0; i < p->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &p->pass.chunk[i];
+        const dq_mat x = dq_plan_pass_stream(&p->pass, k);
+        DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+        DQ_TRY(dq_plan_pass_layer(&p->pass, p->source, &p->source->layer[layer], k, NULL, err));
+        DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+        dq_plan_work_add(
+            p->work, (double)x.rows * dq_calibrate_work_layer(&p->source->layer[layer]), "forward");
+    }
+    return DQ_OK;
+}
+
+/* The other model's final states of a chunk. */
+static dq_status run_other(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan_other *o,
+                           dq_err *err)
+{
+    const dq_mat x = dq_plan_pass_stream(&p->pass, k);
+    int l = o->embed ? 0 : o->from;
+    if (!o->embed && o->from == o->m->n_layers) { /* the source's own final states */
+        dq_mat h = p->pass.h;
+        h.rows = x.rows;
+        return dq_activations_get(&p->act, DQ_ACTIVATIONS_OTHER, k->first, h, err);
+    }
+    if (o->embed)
+        p->pass.b->ops->embed(p->pass.b, x, o->embed, k->batch.ids);
+    else
+        DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+    for (; l < o->m->n_layers; l++) {
+        const dq_layer *layer = o->layer && l == o->from ? o->layer : &o->m->layer[l];
+        DQ_TRY(dq_plan_pass_layer(&p->pass, o->m, layer, k, NULL, err));
+    }
+    dq_plan_pass_final(&p->pass, o->m, k);
+    return dq_backend_sync(p->pass.b, err);
+}
+
+/* kld[row] and logp[row] of a chunk. The source's states take the buffer of the stream, which has served. */
+static dq_status compare(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan_other *o,
+                         double *kld, double *logp, dq_err *err)
+{
+    dq_backend *b = p->pass.b;
+    const dq_mat ref = dq_plan_pass_stream(&p->pass, k);
+    dq_mat h = p->pass.h;
+    h.rows = k->batch.n_rows;
+    DQ_TRY(run_other(p, k, o, err));
+    DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_OTHER, k->first, ref, err));
+    b->ops->kld(b, kld, ref, &p->source->head, DQ_NUM_F32, h, o->head, DQ_NUM_F32);
+    DQ_TRY(dq_backend_sync(b, err));
+    return ask(p, k, h, o->head, logp, err);
+}
+
+dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan_other *other,
+                               dq_err *err)
+{
+    double *kld = dq_block_new((size_t)p->pass.max_rows, 2 * sizeof *kld, err);
+    int64_t seq = 0;
+    if (!kld) return err->code;
+    double *logp = kld + p->pass.max_rows;
+    out->n = p->text->n_clusters;
+    out->ids = p->scored;
+    memset(out->kld, 0, (size_t)out->n * sizeof *out->kld);
+    memset(out->loss, 0, (size_t)out->n * sizeof *out->loss);
+    for (int64_t i = 0; i < p->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &p->pass.chunk[i];
+        const int from = other->embed ? 0 : other->from;
+        if (compare(p, k, other, kld, logp, err) != DQ_OK) break;
+        dq_plan_work_add(p->work, dq_plan_part_flop(other->m, from, (double)k->batch.n_rows),
+                         other->what);
+        for (int s = 0; s < k->batch.n_seq; s++, seq++) {
+            const int32_t c = p->text->cluster[seq];
+            const int64_t begin = k->batch.cu_rows[s], end = k->batch.cu_rows[s + 1];
+            for (int64_t r = begin + dq_plan_part_first(end - begin) - 1; r + 1 < end; r++) {
+                out->kld[c] += kld[r];
+                out->loss[c] += p->logp[k->first + r] - logp[r];
+            }
+        }
+    }
+    dq_block_free(kld);
+    return err->code;
+}

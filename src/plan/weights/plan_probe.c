@@ -1,0 +1,391 @@
+/* plan_probe: see plan_probe.h. One pass of the calibration text through a layer gives the Hessians of its four kinds of
+ * inputs and takes the text on to the next layer; after the last one the final norm gives that of a head's.
+ * SPDX-License-Identifier: MIT */
+#include "plan/weights/plan_probe.h"
+
+#include "plan/plan_decide.h"
+
+#include "base/os.h"
+#include "calibrate/calibrate_work.h"
+#include "calibrate/gptq.h"
+#include "tensor/coded.h"
+
+#include <math.h>
+#include <string.h>
+
+/* One run. */
+typedef struct job {
+    dq_plan_probe *p;
+    dq_calib_pass pass; /* of the calibration text */
+    dq_activations act;
+    dq_hessian *h[DQ_PLAN_PRODUCTS];
+    bool wanted[DQ_PLAN_PRODUCTS], factored[DQ_PLAN_PRODUCTS];
+    dq_plan_sums sums;
+} job;
+
+/* A head's inputs are as many as those of q, k and v, and come when these have served. */
+static dq_plan_product product_of(dq_plan_slot s)
+{
+    if (s <= DQ_PLAN_V || s == DQ_PLAN_HEAD) return DQ_PLAN_QKV;
+    if (s == DQ_PLAN_OUT) return DQ_PLAN_O;
+    return s == DQ_PLAN_DOWN_PROJ ? DQ_PLAN_DOWN : DQ_PLAN_GATE_UP;
+}
+
+static bool is_end(const dq_plan_tensor *t)
+{
+    return t->slot == DQ_PLAN_EMBED || t->slot == DQ_PLAN_HEAD;
+}
+
+static dq_weight *weight_at(dq_layer *l, dq_plan_slot s)
+{
+    dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+    return all[s];
+}
+
+static int missing_of(const dq_plan_tensor *t)
+{
+    int n = 0;
+    for (int i = 0; i < t->n; i++) n += !t->known[i];
+    return n;
+}
+
+static bool wants_head(const dq_plan_probe *p)
+{
+    for (int64_t i = 0; i < p->n; i++) {
+        if (p->tensor[i].slot == DQ_PLAN_HEAD && missing_of(&p->tensor[i])) return true;
+    }
+    return false;
+}
+
+/* The first layer that runs when it is measured. */
+static int first_layer(const dq_model *m, const dq_plan_tensor *t)
+{
+    return t->slot == DQ_PLAN_HEAD ? m->n_layers : t->layer;
+}
+
+/* ---- Arithmetic ---- */
+
+static double rounding_flop(const dq_plan_probe *p, const dq_plan_tensor *t)
+{
+    if (t->slot == DQ_PLAN_EMBED) return 0;
+    return DQ_CALIBRATE_F64_FLOP *
+           dq_calibrate_work_rounding((double)t->rows, (double)t->cols, t->spec.mode, p->rule);
+}
+
+static double option_flop(const dq_plan_probe *p, const dq_plan_tensor *t, double search_ids)
+{
+    return rounding_flop(p, t) + dq_plan_part_flop(p->m, first_layer(p->m, t), search_ids);
+}
+
+static double hessians_flop(const dq_model *m, double ids)
+{
+    double n = 0;
+    for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) {
+        const double width = (double)dq_plan_pass_width(m, (dq_plan_product)i);
+        n += dq_calibrate_work_hessian(ids, width);
+    }
+    return n;
+}
+
+static double head_hessian_flop(const dq_model *m, double ids)
+{
+    return dq_calibrate_work_hessian(ids, (double)m->dim);
+}
+
+static double head_factor_flop(const dq_model *m)
+{
+    return DQ_CALIBRATE_F64_FLOP * dq_calibrate_work_factor((double)m->dim);
+}
+
+static double factors_flop(const dq_model *m)
+{
+    double n = 0;
+    for (int i = 0; i < DQ_PLAN_PRODUCTS; i++)
+        n += DQ_CALIBRATE_F64_FLOP *
+             dq_calibrate_work_factor((double)dq_plan_pass_width(m, (dq_plan_product)i));
+    return n;
+}
+
+double dq_plan_probe_flop(const dq_plan_probe *p, int64_t calib_ids, int64_t search_ids)
+{
+    double n = 0;
+    for (int64_t i = 0; i < p->n; i++)
+        n += missing_of(&p->tensor[i]) * option_flop(p, &p->tensor[i], (double)search_ids);
+    for (int l = 0; l < p->m->n_layers; l++)
+        n += (double)(calib_ids + search_ids) * dq_calibrate_work_layer(&p->m->layer[l]) +
+             hessians_flop(p->m, (double)calib_ids) + factors_flop(p->m);
+    if (wants_head(p)) n += head_hessian_flop(p->m, (double)calib_ids) + head_factor_flop(p->m);
+    return n;
+}
+
+/* ---- Rounding one tensor ---- */
+
+/* F32 where F16 cannot hold a scale that may come of some group, as a container of it would have. */
+static dq_dtype scale_type(const float *w, const dq_plan_tensor *t, const dq_quant_spec *spec)
+{
+    dq_code_shape s = dq_code_shape_of(t->rows, t->cols, spec);
+    if (s.grid_rows == 1 && s.groups == 1) /* one scale for all rows, which lie side by side */
+        s = (dq_code_shape){.rows = 1, .cols = t->rows * t->cols, .group_size = t->rows * t->cols};
+    for (int64_t r = 0; r < s.rows; r++) {
+        if (!dq_codes_row_fits(w + r * s.cols, &s, spec)) return DQ_F32;
+    }
+    return spec->scale_dtype;
+}
+
+static dq_status values_of(float **out, const dq_weight *w, dq_err *err)
+{
+    const int64_t n = w->rows * w->cols;
+    float *f32 = *out = dq_block_new((size_t)w->rows, (size_t)w->cols * sizeof *f32, err);
+    bool finite = true;
+    if (!f32) return err->code;
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < w->rows; r++) dq_weight_dequantize_rows(f32 + r * w->cols, w, r, r + 1);
+#pragma omp parallel for schedule(static) reduction(&& : finite)
+    for (int64_t i = 0; i < n; i++) finite = finite && isfinite(f32[i]);
+    return finite ? DQ_OK : dq_fail(err, DQ_DAMAGED, "%s: has values that are not finite", w->name);
+}
+
+static dq_status round_nearest(dq_coded *out, const float *w, const dq_plan_tensor *t,
+                               const dq_quant_spec *spec, dq_err *err)
+{
+    dq_codes *c;
+    DQ_TRY(dq_codes_new(&c, t->rows, t->cols, spec, err));
+    const dq_weight_format *f = dq_weight_format_of_mode(spec->mode);
+    float *got = dq_block_new((size_t)t->cols, sizeof *got, err);
+    dq_codes_fit(c, w);
+    for (int64_t r = 0; got && r < t->rows; r++) {
+        for (int64_t at = 0; at < t->cols; at += c->shape.group_size) {
+            const int64_t left = t->cols - at;
+            const int64_t n = left < c->shape.group_size ? left : c->shape.group_size;
+            f->encode(c->code + r * t->cols + at, got, w + r * t->cols + at, n,
+                      dq_codes_grid(c, r, at), spec);
+        }
+    }
+    dq_block_free(got);
+    if (err->code == DQ_OK) dq_coded_pack(out, c, err);
+    dq_codes_free(c);
+    return err->code;
+}
+
+/* In bands, which do not see each other, so that beside a head's values memory is that of a band. */
+static dq_status round_by_method(dq_coded *out, job *j, const float *w, const dq_plan_tensor *t,
+                                 const dq_quant_spec *spec, dq_err *err)
+{
+    enum { BAND = 4096 };
+    const int64_t band = spec->group == DQ_GROUP_TENSOR || t->rows < BAND ? t->rows : BAND;
+    DQ_TRY(dq_coded_new(out, t->rows, t->cols, spec, err));
+    for (int64_t first = 0; err->code == DQ_OK && first < t->rows; first += band) {
+        const int64_t left = t->rows - first, n = left < band ? left : band;
+        dq_codes *codes = NULL;
+        dq_gptq(&codes, w + first * t->cols, n, t->cols, j->h[product_of(t->slot)], spec,
+                j->p->rule->refits, NULL, err);
+        if (err->code == DQ_OK) dq_coded_put(out, codes, first);
+        dq_codes_free(codes);
+    }
+    return err->code;
+}
+
+static dq_status round_option(dq_coded *out, job *j, const dq_plan_tensor *t, int option,
+                              const dq_weight *w, dq_err *err)
+{
+    dq_quant_spec spec = t->spec;
+    float *f32;
+    spec.bits = t->bits[option];
+    if (values_of(&f32, w, err) == DQ_OK) {
+        spec.scale_dtype = scale_type(f32, t, &spec);
+        if (t->slot == DQ_PLAN_EMBED)
+            round_nearest(out, f32, t, &spec, err);
+        else
+            round_by_method(out, j, f32, t, &spec, err);
+    }
+    dq_block_free(f32);
+    out->weight.name = t->name;
+    return err->code;
+}
+
+/* ---- Measuring ---- */
+
+static dq_status measure(job *j, const dq_plan_tensor *t, const dq_weight *w, dq_err *err)
+{
+    const dq_model *m = j->p->m;
+    dq_layer layer = m->layer[t->layer];
+    dq_plan_other other = {.m = m, .from = first_layer(m, t), .head = &m->head, .what = t->name};
+    if (t->slot == DQ_PLAN_EMBED) other.embed = w;
+    if (t->slot == DQ_PLAN_HEAD || (t->slot == DQ_PLAN_EMBED && m->tied)) other.head = w;
+    if (!is_end(t)) {
+        *weight_at(&layer, t->slot) = *w;
+        other.layer = &layer;
+    }
+    return dq_plan_part_measure(&j->sums, j->p->search, &other, err);
+}
+
+static dq_status probe_option(job *j, int64_t i, int option, const dq_weight *w, dq_err *err)
+{
+    dq_plan_probe *p = j->p;
+    dq_plan_tensor *t = &p->tensor[i];
+    dq_coded coded = {.bytes = NULL};
+    DQ_TRY(dq_os_check_stop(err));
+    if (round_option(&coded, j, t, option, w, err) == DQ_OK) {
+        dq_plan_work_add(p->work, rounding_flop(p, t), t->name);
+        measure(j, t, &coded.weight, err);
+    }
+    dq_coded_free(&coded);
+    DQ_TRY(err->code);
+    DQ_TRY(dq_plan_decide_mean(&t->kld[option], j->sums.kld, j->sums.ids, j->sums.n, err));
+    t->known[option] = true;
+    return p->found(p->arg, i, option, err);
+}
+
+static dq_status probe_tensor(job *j, int64_t i, dq_err *err)
+{
+    dq_plan_tensor *t = &j->p->tensor[i];
+    const dq_model *m = j->p->m;
+    dq_layer layer = m->layer[t->layer];
+    const dq_weight *w = t->slot == DQ_PLAN_EMBED  ? &m->embed
+                         : t->slot == DQ_PLAN_HEAD ? &m->head
+                                                   : weight_at(&layer, t->slot);
+    if (t->slot != DQ_PLAN_EMBED) {
+        const dq_plan_product product = product_of(t->slot);
+        if (!j->factored[product])
+            DQ_TRY(dq_hessian_factor(j->h[product], DQ_CALIBRATE_DAMPING, t->name, err));
+        j->factored[product] = true;
+    }
+    for (int o = 0; o < t->n; o++) {
+        if (!t->known[o]) DQ_TRY(probe_option(j, i, o, w, err));
+    }
+    return DQ_OK;
+}
+
+/* ---- Layers ---- */
+
+static void see(void *arg, dq_plan_product product, dq_mat x)
+{
+    job *j = arg;
+    if (j->wanted[product]) dq_hessian_add(j->h[product], j->pass.b, x);
+}
+
+/* The calibration text through a layer. */
+static dq_status see_layer(job *j, int number, dq_err *err)
+{
+    const dq_model *m = j->p->m;
+    const dq_plan_inputs inputs = {see, j};
+    for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) {
+        j->factored[i] = false;
+        if (j->wanted[i]) dq_hessian_begin(j->h[i], dq_plan_pass_width(m, (dq_plan_product)i));
+    }
+    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &j->pass.chunk[i];
+        const dq_mat x = dq_plan_pass_stream(&j->pass, k);
+        DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+        DQ_TRY(dq_plan_pass_layer(&j->pass, m, &m->layer[number], k, &inputs, err));
+        DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+        dq_plan_work_add(j->p->work,
+                         (double)x.rows * dq_calibrate_work_layer(&m->layer[number]) +
+                             hessians_flop(m, (double)x.rows),
+                         "hessians");
+    }
+    dq_plan_work_add(j->p->work, factors_flop(m), "hessians");
+    return DQ_OK;
+}
+
+/* Tensors of a layer whose numbers lack; *later: some of a layer after it do. */
+static bool wants_layer(job *j, int number, bool *later)
+{
+    bool any = false;
+    *later = false;
+    memset(j->wanted, 0, sizeof j->wanted);
+    for (int64_t i = 0; i < j->p->n; i++) {
+        const dq_plan_tensor *t = &j->p->tensor[i];
+        if (is_end(t) || !missing_of(t)) continue;
+        *later = *later || t->layer > number;
+        if (t->layer != number) continue;
+        any = j->wanted[product_of(t->slot)] = true;
+    }
+    return any;
+}
+
+static dq_status run_layers(job *j, bool head, dq_err *err)
+{
+    dq_plan_probe *p = j->p;
+    bool any = true, later = true;
+    for (int l = 0; l < p->m->n_layers && (later || head); l++) {
+        any = wants_layer(j, l, &later);
+        if (any || later || head) DQ_TRY(see_layer(j, l, err));
+        for (int64_t i = 0; any && i < p->n; i++) {
+            const dq_plan_tensor *t = &p->tensor[i];
+            if (is_end(t) || t->layer != l || !missing_of(t)) continue;
+            if (probe_tensor(j, i, err) != DQ_OK)
+                return err->code == DQ_STOPPED ? err->code : dq_in(err, "layer %d: ", l);
+        }
+        if (later) DQ_TRY(dq_plan_part_advance(p->search, l, err));
+    }
+    return DQ_OK;
+}
+
+/* A head of its own, by what the final norm gives after the last layer. */
+static dq_status run_head(job *j, dq_err *err)
+{
+    const dq_model *m = j->p->m;
+    j->factored[DQ_PLAN_QKV] = false;
+    dq_hessian_begin(j->h[DQ_PLAN_QKV], m->dim);
+    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &j->pass.chunk[i];
+        const dq_mat x = dq_plan_pass_stream(&j->pass, k);
+        DQ_TRY(dq_os_check_stop(err));
+        DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+        dq_hessian_add(j->h[DQ_PLAN_QKV], j->pass.b, dq_plan_pass_final(&j->pass, m, k));
+        DQ_TRY(dq_backend_sync(j->pass.b, err));
+        dq_plan_work_add(j->p->work, head_hessian_flop(m, (double)x.rows), "hessians");
+    }
+    dq_plan_work_add(j->p->work, head_factor_flop(m), "hessians");
+    for (int64_t i = 0; i < j->p->n; i++) {
+        if (j->p->tensor[i].slot == DQ_PLAN_HEAD) DQ_TRY(probe_tensor(j, i, err));
+    }
+    return DQ_OK;
+}
+
+static dq_status embed(job *j, dq_err *err)
+{
+    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &j->pass.chunk[i];
+        const dq_mat x = dq_plan_pass_stream(&j->pass, k);
+        j->pass.b->ops->embed(j->pass.b, x, &j->p->m->embed, k->batch.ids);
+        DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+    }
+    return DQ_OK;
+}
+
+static dq_status run_job(job *j, dq_err *err)
+{
+    dq_plan_probe *p = j->p;
+    const dq_model *m = p->m;
+    j->sums.kld = dq_block_new((size_t)p->search->text->n_clusters, sizeof(double), err);
+    j->sums.loss = dq_block_new((size_t)p->search->text->n_clusters, sizeof(double), err);
+    DQ_TRY(err->code);
+    for (int64_t i = 0; i < p->n; i++) { /* while the stream is that of layer 0 */
+        if (p->tensor[i].slot == DQ_PLAN_EMBED) DQ_TRY(probe_tensor(j, i, err));
+    }
+    DQ_TRY(dq_calib_pass_new(&j->pass, m, p->b, p->calib, err));
+    DQ_TRY(dq_activations_open(&j->act, p->b, p->beside, p->calib->n_ids, m->dim, 1, 0, err));
+    DQ_TRY(embed(j, err));
+    for (int i = 0; i < DQ_PLAN_PRODUCTS; i++)
+        DQ_TRY(dq_hessian_new(&j->h[i], dq_plan_pass_width(m, (dq_plan_product)i), err));
+    const bool head = wants_head(p);
+    DQ_TRY(run_layers(j, head, err));
+    return head ? run_head(j, err) : DQ_OK;
+}
+
+dq_status dq_plan_probe_run(dq_plan_probe *p, dq_err *err)
+{
+    job j = {.p = p, .act.file.fd = -1};
+    int64_t missing = 0;
+    for (int64_t i = 0; i < p->n; i++) missing += missing_of(&p->tensor[i]);
+    if (missing == 0) return DQ_OK;
+    run_job(&j, err);
+    for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) dq_hessian_free(j.h[i]);
+    dq_activations_close(&j.act);
+    dq_calib_pass_end(&j.pass);
+    dq_block_free(j.sums.kld);
+    dq_block_free(j.sums.loss);
+    return err->code;
+}
