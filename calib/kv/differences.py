@@ -2,7 +2,7 @@
 """Differences between caches over the same items or windows, of a run of calib/kv/run.sh: python differences.py DIR OUT.csv
 
 Reads the *.items.gz in DIR. A line a kind, seed, measure and pair of caches that differ in one thing: a policy beside keydiff, keydiff
-by roles beside the same budget for all, one code beside another, and DIFF beside the plain model with the same cache. Measures are
+by heads beside the same budget for all, one code beside another, and DIFF beside the plain model with the same cache. Measures are
 the right answers to questions that come later (recall) or stand in the context too (asked), and the KLD of text (kld). `mean` is that
 of `ours`, with its standard error; `difference` is `ours` less `other`, with the half width of its 95 % interval. After the
 seeds stand `all` and `seeds`, as defaults.py has them: about these models, and about models made by the same recipe.
@@ -48,8 +48,8 @@ def pairs(of):
         bits, code, policy, budget, keep = cache
         if policy != "-" and budget == "uniform" and policy != "keydiff":
             yield kind, measure, cache, policy, (kind, measure, (bits, code, "keydiff", budget, keep)), "keydiff"
-        if budget == "roles":
-            yield kind, measure, cache, "roles", (kind, measure, (bits, code, policy, "uniform", keep)), "uniform"
+        if budget == "heads":
+            yield kind, measure, cache, "heads", (kind, measure, (bits, code, policy, "uniform", keep)), "uniform"
         for ours, other in CODES:
             if code == ours:
                 yield kind, measure, cache, ours, (kind, measure, (bits, other, policy, budget, keep)), other

@@ -2,7 +2,7 @@
 # run.sh OUT [SEED...]: what may be forgotten of a context, and which bits may hold it?
 # For the long pair of every seed: policies x kept share x KV bits, scored on needles whose question comes
 # after the cut (recall), on needles whose question stands on both sides of it (asked), and on the second half
-# of windows (NLL, KLD); keydiff with a budget by each model's own roles, which find_roles.py finds on the last
+# of windows (NLL, KLD); keydiff with a budget by each model's own heads, which dq plan heads finds on the last
 # six windows of the text (never scored); codes by token, by page and dithered without eviction; maps summed over
 # the last rows only. Needs build/dq and python3; summary.py makes tables, with gnuplot pictures, differences.py
 # intervals of differences. Finished parts are kept, and finished rows of a part: running it again goes on where
@@ -27,7 +27,7 @@ out=$(cd "$1" && pwd)
 shift
 [ $# -gt 0 ] || set -- 0 1 2
 items=${DQ_KV_ITEMS:-256} windows=${DQ_KV_WINDOWS:-66}
-[ "$windows" -le 66 ] || { echo "run.sh: DQ_KV_WINDOWS is at most 66; the last six of 72 windows are for roles" >&2; exit 2; }
+[ "$windows" -le 66 ] || { echo "run.sh: DQ_KV_WINDOWS is at most 66; the last six of 72 windows are for heads" >&2; exit 2; }
 case $dq in /*) ;; *) dq=$PWD/$dq ;; esac
 pair=$(cd "${DQ_KV_PAIR:-$root/calib/longpair}" && pwd)
 ctx=${DQ_KV_CTX:-1024}
@@ -85,25 +85,23 @@ last() {
     needles blind last-recall --kv-policy "$maps" --kv-window 64 --kv-keep "${DQ_KV_KEEP:-0.5,0.25}"
 }
 
-# a budget by the roles that are this model's own at each share
-roles() {
-    found=$out/$kind-$seed.roles
-    if [ ! -s "$found" ]; then
-        # as words stand in the text, each after a space
-        tr ' ' '\n' <"$pair/text.txt" | tail -n $((6 * ctx)) | tr '\n' ' ' | sed 's/^/ /; s/ $//' >"$out/$kind-$seed.find.txt"
-        # shellcheck disable=SC2046 # a list
-        python3 "$here/find_roles.py" "$pair/$kind-$seed" --text "$out/$kind-$seed.find.txt" --ctx "$ctx" --find 6 --score 0 \
-            --keep $(printf %s "$keeps" | tr , ' ') --dq "$dq" >"$found.new"
-        mv "$found.new" "$found"
-        rm "$out/$kind-$seed.find.txt"
-    fi
+# a budget by heads, those of this model at each share
+heads() {
+    # as words stand in the text, each after a space: the last six windows find, any other two are what decides
+    find=$out/$kind-$seed.find.txt
+    { tr ' ' '\n' <"$pair/text.txt" | tail -n $((6 * ctx)) && tr ' ' '\n' <"$pair/text.txt" | head -n $((2 * ctx)); } |
+        tr '\n' ' ' | sed 's/^/ /; s/ $//' >"$find"
     for keep in $(printf %s "$keeps" | tr , ' '); do
-        by=$(sed -n "s/.*--kv-keep $keep .*--kv-roles //p" "$found")
-        set -- --kv-policy keydiff --kv-keep "$keep" --kv-budget roles --kv-roles "$by"
-        needles blind "roles-$keep-recall" --kv-bits 16 "$@"
-        text "roles-$keep-text" --kv-bits 16,4 --kv-quant dither "$@"
-        needles asked "roles-$keep-asked" --kv-bits 16 "$@"
+        found=$out/$kind-$seed-$keep.heads.json
+        [ -s "$found" ] || "$dq" plan heads "$pair/$kind-$seed" --kv-keep "$keep" --kv-policy keydiff --text "$find" --ctx "$ctx" \
+            --search-windows 6 --limit 8 -o "$found" -q >/dev/null
+        by=$(sed -n 's/.*"heads": "\([^"]*\)".*/\1/p' "$found")
+        set -- --kv-policy keydiff --kv-keep "$keep" --kv-budget heads --kv-heads "$by"
+        needles blind "heads-$keep-recall" --kv-bits 16 "$@"
+        text "heads-$keep-text" --kv-bits 16,4 --kv-quant dither "$@"
+        needles asked "heads-$keep-asked" --kv-bits 16 "$@"
     done
+    rm "$find"
 }
 
 codes() {
@@ -119,7 +117,7 @@ codes_recall() {
 }
 
 usual=keydiff,leverage,kvzip,h2o
-for what in ${DQ_KV_PARTS:-recall texts asked roles codes codes_recall coded recall_rest texts_rest asked_rest last coded_rest}; do
+for what in ${DQ_KV_PARTS:-recall texts asked heads codes codes_recall coded recall_rest texts_rest asked_rest last coded_rest}; do
     for seed in $seeds; do
         for kind in ${DQ_KV_KINDS:-diffllama llama}; do
             if [ ! -d "$pair/$kind-$seed" ]; then

@@ -22,7 +22,7 @@ import sys
 
 DIR = pathlib.Path(sys.argv[1])
 EARLIER = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
-FIELDS = ("file", "kind", "seed", "scored_on", "k_bits", "v_bits", "quant", "policy", "budget", "roles", "keep", "ratio_held",
+FIELDS = ("file", "kind", "seed", "scored_on", "k_bits", "v_bits", "quant", "policy", "budget", "heads", "keep", "ratio_held",
           "ratio_payload", "bytes_per_token", "lowbit_fraction", "acc", "acc_se", "nll", "nll_se", "dnll", "dnll_se", "kld", "kld_se",
           "same_top1", "earlier")
 NUMBERS = FIELDS[FIELDS.index("keep"):-1]
@@ -35,7 +35,7 @@ def metric(r, name):
 
 
 def scored_on(name):
-    """What a document was scored on: its name is kind-seed[-last|-widths|-roles-share|...][-bits]-what."""
+    """What a document was scored on: its name is kind-seed[-last|-widths|-heads-share|...][-bits]-what."""
     parts = name.split("-")
     return parts[-1] + (" last 64" if "last" in parts else "")
 
@@ -53,7 +53,7 @@ def rows():
         for r in json.loads(path.read_text())["results"]:
             kv, paired = r["kv"], (r.get("paired") or {}).get("nll_nats") or {}
             row = {"file": path.stem, "kind": kind, "seed": int(seed), "scored_on": scored_on(path.stem), **dict(zip(CACHE, cache_of(kv)))}
-            row.update({name: kv[name] for name in ("roles", "ratio_held", "ratio_payload", "bytes_per_token", "lowbit_fraction")})
+            row.update({name: kv[name] for name in ("heads", "ratio_held", "ratio_payload", "bytes_per_token", "lowbit_fraction")})
             for name, long in (("acc", "acc"), ("nll", "nll_nats"), ("kld", "kld_nats")):
                 row[name], row[name + "_se"] = metric(r, long)
             row.update(dnll=paired.get("delta"), dnll_se=paired.get("stderr"), same_top1=metric(r, "same_top1")[0], earlier=0)
@@ -68,7 +68,7 @@ def earlier_rows():
     """Those of EARLIER; a table that names no code and no budget has per-token codes and the same budget for all."""
     with open(EARLIER / "kv.csv", newline="") as f:
         for old in csv.DictReader(f):
-            row = {**old, **{n: int(old[n]) for n in ("seed", "k_bits", "v_bits")}, "earlier": 1, "roles": old.get("roles") or None}
+            row = {**old, **{n: int(old[n]) for n in ("seed", "k_bits", "v_bits")}, "earlier": 1, "heads": old.get("heads") or None}
             row.update({n: float(old[n]) if old[n] else None for n in NUMBERS})
             row["lowbit_fraction"] = None
             row.setdefault("quant", "per-token" if row["k_bits"] < 16 or row["v_bits"] < 16 else "-")
@@ -110,7 +110,7 @@ def text(m):
 
 
 def words(cache):
-    """"4:4 page keydiff roles 0.25" of what CACHE names."""
+    """"4:4 page keydiff heads 0.25" of what CACHE names."""
     k, v, code, policy, budget, keep = cache
     named = f"{k}:{v}" + ("" if code in ("-", "per-token") else f" {code}")
     return named, policy + ("" if budget in ("-", "uniform") else f" {budget}"), f"{keep:g}"
@@ -227,7 +227,7 @@ paired()
 
 
 KINDS = ("diffllama", "llama")
-COLOURS = {"keydiff": "#d62728", "keydiff roles": "#7f0000", "leverage": "#e377c2", "kvzip": "#1a55ff", "a1": "#1f77b4",
+COLOURS = {"keydiff": "#d62728", "keydiff heads": "#7f0000", "leverage": "#e377c2", "kvzip": "#1a55ff", "a1": "#1f77b4",
            "a2": "#17becf", "sum": "#7f7f7f", "diff": "#4b0082", "loo": "#2ca02c", "h2o": "#ff7f0e", "snapkv": "#9467bd",
            "knorm": "#8c564b", "streaming": "#bcbd22", "random": "#000000"}
 KEPT = "share of the context kept"
@@ -288,4 +288,4 @@ if shutil.which("gnuplot"):
          [("text", (16, 16))], KEPT, kept)
     plot("pareto", "Recall against bytes held, question after the cut (dashed: 4:4)", recall, "acc",
          [("recall", (16, 16)), ("recall", (4, 4))], "16-bit bytes of the whole context / bytes held", held,
-         ("keydiff", "keydiff roles", "leverage", "kvzip", "diff", "loo", "h2o", "snapkv", "knorm", "random"))
+         ("keydiff", "keydiff heads", "leverage", "kvzip", "diff", "loo", "h2o", "snapkv", "knorm", "random"))
