@@ -29,6 +29,7 @@ static const dq_cmd commands[] = {
     {"plan heads", "which KV heads need the whole context, for a share that is kept",
      dq_cmd_plan_heads},
     {"eval", "score models across bit widths: accuracy, NLL, KLD", dq_cmd_eval},
+    {"judged", "accuracy of completions that somebody judged", dq_cmd_judged},
     {"report", "a page of what stats, quantize, plan, bench and eval print with --json",
      dq_cmd_report},
     {"info", "what a container or checkpoint holds", dq_cmd_info},

@@ -598,10 +598,8 @@ dq_status dq_cmd_eval(int argc, char **argv, dq_err *err)
     if (err->code == DQ_OK && cmd_eval_parse(&x->o, &args, argc, argv, x->a, err) == DQ_OK &&
         !args.help && cmd_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
         dq_logger_begin(&x->o.logger, "eval", err) == DQ_OK) {
-        if (x->o.alone)
-            x->o.alone->run(cmd_eval_own(&x->o, x->o.alone), &x->o, err);
-        else if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
-                 name_work(x, &args, err) == DQ_OK && dump_requests(x, err) == DQ_OK)
+        if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
+            name_work(x, &args, err) == DQ_OK && dump_requests(x, err) == DQ_OK)
             score_or_show(x, argc, argv, err);
     }
     cmd_eval_resume_end(&x->resume, &x->e, err->code);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 const cmd_eval_face *const cmd_eval_faces[DQ_EVAL_FACES] = {
-    &cmd_eval_face_choices, &cmd_eval_face_text, &cmd_eval_face_generate, &cmd_eval_face_verdicts,
+    &cmd_eval_face_choices, &cmd_eval_face_text, &cmd_eval_face_generate,
     &cmd_eval_face_needle,  &cmd_eval_face_icl,  &cmd_eval_face_ruler,
 };
 

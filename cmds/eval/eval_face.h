@@ -44,7 +44,7 @@ enum { DQ_EVAL_FACE_KINDS = 2, DQ_EVAL_FACE_COLUMNS = 4, DQ_EVAL_FACE_CSV_COLUMN
 
 typedef struct cmd_eval_face {
     const char *name;
-    const dq_eval_kind *kind[DQ_EVAL_FACE_KINDS]; /* whose results it shows; none: see run */
+    const dq_eval_kind *kind[DQ_EVAL_FACE_KINDS]; /* whose results it shows */
 
     /* ---- The command line; eval_options.c says in which order these are called ---- */
     size_t size;
@@ -75,9 +75,6 @@ typedef struct cmd_eval_face {
     /* Adds the files that are read besides those of all sources and their examples. */
     dq_status (*reads)(cmd_eval_inputs *in, const void *own, const struct cmd_eval_options *o,
                        dq_arena *a, dq_err *err);
-
-    /* ---- A run without a model: the whole of it ---- */
-    dq_status (*run)(const void *own, struct cmd_eval_options *o, dq_err *err);
 
     /* ---- Before anything is scored ---- */
     /* Files that belong to no single source. */
@@ -130,13 +127,12 @@ typedef struct cmd_eval_face {
     dq_document_lines *file_lines; /* of a cmd_eval_view */
 } cmd_eval_face;
 
-enum { DQ_EVAL_FACES = 7 };
+enum { DQ_EVAL_FACES = 6 };
 extern const cmd_eval_face *const cmd_eval_faces[DQ_EVAL_FACES]; /* in the order of printing */
 
 extern const cmd_eval_face cmd_eval_face_choices;  /* multiple choice */
 extern const cmd_eval_face cmd_eval_face_text;     /* --text */
 extern const cmd_eval_face cmd_eval_face_generate; /* text that the model goes on with */
-extern const cmd_eval_face cmd_eval_face_verdicts; /* what was made of such text; no model */
 extern const cmd_eval_face cmd_eval_face_needle;   /* multi-needle retrieval */
 extern const cmd_eval_face cmd_eval_face_icl;      /* in-context learning */
 extern const cmd_eval_face cmd_eval_face_ruler;    /* prompts made up for long contexts */

@@ -85,9 +85,8 @@ static const dq_usage usage = {
         "  dq eval model --task vt,cwe --data cwe=book.txt --lengths 4096 --kv-policy all "
         "--html page.html\n"
         "  dq eval model --task trec --data TREC_10.label --demos train_5500.label --shots "
-        "10,100\n"
-        "  dq eval --task verdicts --data judged.jsonl\n",
-    .min_args = 0, /* verdicts take none */
+        "10,100\n",
+    .min_args = 1,
     .max_args = DQ_EVAL_MODELS,
     .args = "one MODEL or more (at most 64)",
 };
@@ -387,50 +386,6 @@ static dq_status check_lengths(const cmd_eval_options *o, dq_err *err)
                    given);
 }
 
-static dq_status says_nothing(const cmd_eval_options *o, const char *option, dq_err *err)
-{
-    return dq_fail(err, DQ_USAGE, "--task %s runs no model, so --%s says nothing.", o->alone->name,
-                   option);
-}
-
-/* Options that say how a model is run. Those of faces without a source are refused by their faces. */
-static dq_status check_alone(const cmd_eval_options *o, dq_err *err)
-{
-    const cmd_eval_options *const d = &defaults;
-    const char *const kv = dq_kv_options_given(&o->kv);
-    const struct {
-        const char *name;
-        bool given;
-    } of_models[] = {
-        {"limit", o->limit != 0},
-        {"long", o->too_long != NULL},
-        {"bos", strcmp(o->bos_word, d->bos_word) != 0},
-        {"logit-bits", o->logit_bits != NULL},
-        {"logit-granularity", o->logit_granularity != NULL},
-        {"math", strcmp(o->math_word, d->math_word) != 0},
-        {"ref", o->ref != NULL},
-        {"head-order", o->head_order.word != NULL},
-        {"device", strcmp(o->device, d->device) != 0},
-        {"threads", o->threads != 0},
-        {"resume", o->resume},
-        {kv, kv != NULL},
-        {"dump-items", o->dump != NULL},
-        {"dump-requests", o->requests != NULL},
-        {"dry-run", o->dry_run},
-        {"fail-if", o->fail_if.n > 0},
-        {"html", o->html != NULL},
-        {"margin", o->margin != d->margin},
-    };
-    for (size_t i = 0; i < sizeof of_models / sizeof of_models[0]; i++) {
-        if (of_models[i].given) return says_nothing(o, of_models[i].name, err);
-    }
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = cmd_eval_faces[i];
-        if (face->file && face->file(o->own[i])) return says_nothing(o, face->file_option, err);
-    }
-    return DQ_OK;
-}
-
 /* The files that a run writes; *n of at most N_OUTPUTS. */
 enum { N_OUTPUTS = 6 + DQ_EVAL_FACES };
 static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_eval_options *o,
@@ -487,17 +442,16 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (cmd_eval_faces[i]->read) DQ_TRY(cmd_eval_faces[i]->read(o->own[i], o, a, err));
     }
-    DQ_TRY(cmd_eval_choose(o, args, &usage, a, err));
+    DQ_TRY(cmd_eval_choose(o, a, err));
     o->kv.draws = draws(o);
     o->kv.logger = &o->logger;
-    if (o->alone) DQ_TRY(check_alone(o, err));
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
         if (cmd_eval_faces[i]->check) DQ_TRY(cmd_eval_faces[i]->check(o->own[i], o, err));
     }
     DQ_TRY(read_long(o, err));
     DQ_TRY(check_lengths(o, err));
     DQ_TRY(cmd_eval_gates_read(&o->gates, &o->fail_if, err));
-    if (!o->alone) DQ_TRY(cmd_eval_gates_check(&o->gates, o->source, o->n_sources, err));
+    DQ_TRY(cmd_eval_gates_check(&o->gates, o->source, o->n_sources, err));
     DQ_TRY(cmd_eval_check_outputs(o, args, NULL, a, err));
     if (o->html && dq_report_check(err) != DQ_OK) return dq_in(err, "--html: ");
     return DQ_OK;

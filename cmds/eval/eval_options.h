@@ -39,7 +39,6 @@ typedef struct cmd_eval_options {
     dq_eval_source source[DQ_EVAL_SOURCES]; /* name, path, task and its examples */
     const char *examples[DQ_EVAL_SOURCES];  /* path of the few-shot examples; NULL: none */
     int n_sources;
-    const cmd_eval_face *alone; /* runs no model and is all there is; NULL: no such task is named */
 } cmd_eval_options;
 
 /* What the options of a face mean, in this run. */

@@ -119,30 +119,6 @@ static dq_status choose_task(cmd_eval_options *o, const char *name, files_used *
     return take_examples(o, first, &used->fewshot, err);
 }
 
-/* A task that runs no model, so it goes with nothing that does. */
-static dq_status choose_alone(cmd_eval_options *o, int face, const dq_list *names,
-                              const dq_args *args, dq_arena *a, dq_err *err)
-{
-    int used = 0;
-    o->alone = cmd_eval_faces[face];
-    const char *name = o->alone->name;
-    if (names->n > 1 || o->n_sources)
-        return dq_fail(err, DQ_USAGE, "--task %s runs no model: give no other task or text.", name);
-    if (args->n)
-        return dq_fail(err, DQ_USAGE,
-                       "--task %s runs no model, the file names the models: leave out %s.", name,
-                       args->item[0]);
-    if (o->num_fewshot || o->fewshot.n)
-        return dq_fail(err, DQ_USAGE,
-                       "--task %s runs no model, so there is nothing to put examples before.",
-                       name);
-    const char *path = cmd_eval_path_for(&o->data, name, &used);
-    if (!path || o->data.n > 1)
-        return dq_fail(err, DQ_USAGE, "--task %s needs one file: give --data FILE (expected %s).",
-                       name, o->alone->form(name));
-    return o->alone->choose(o->own[face], o, name, path, a, err);
-}
-
 static dq_status check_lists(const cmd_eval_options *o, int n_tasks, dq_err *err)
 {
     const char *end = n_tasks == 1 ? "" : "s";
@@ -231,8 +207,7 @@ static dq_status choose_more(cmd_eval_options *o, dq_err *err)
     return DQ_OK;
 }
 
-dq_status cmd_eval_choose(cmd_eval_options *o, const dq_args *args, const dq_usage *usage,
-                          dq_arena *a, dq_err *err)
+dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
 {
     dq_list names = {.n = 0};
     files_used used = {0, 0};
@@ -240,15 +215,6 @@ dq_status cmd_eval_choose(cmd_eval_options *o, const dq_args *args, const dq_usa
     DQ_TRY(cmd_eval_check_twice(&o->fewshot, "fewshot-data", err));
     for (int i = 0; i < o->tasks.n; i++)
         DQ_TRY(cmd_eval_split(o->tasks.item[i], "task", &names, a, err));
-    for (int i = 0; i < names.n; i++) {
-        const int face = cmd_eval_face_named(names.item[i]);
-        if (face < 0 || !cmd_eval_faces[face]->run) continue;
-        DQ_TRY(choose_more(o, err));
-        return choose_alone(o, face, &names, args, a, err);
-    }
-    if (args->n == 0)
-        return dq_fail(err, DQ_USAGE, "expected %s, found 0 arguments. Usage: dq eval %s",
-                       usage->args, usage->synopsis);
     for (int i = 0; i < names.n; i++) DQ_TRY(choose_task(o, names.item[i], &used, a, err));
     DQ_TRY(check_lists(o, names.n, err));
     DQ_TRY(check_data(o, used.data, err));

@@ -5,10 +5,8 @@
 
 #include "cmds/eval/eval_options.h"
 
-/* Fills o->source and o->examples, or o->alone. DQ_USAGE: names, files or options that do not go together; no
- * model, which `usage` then explains. */
-dq_status cmd_eval_choose(cmd_eval_options *o, const dq_args *args, const dq_usage *usage,
-                          dq_arena *a, dq_err *err);
+/* Fills o->source and o->examples. DQ_USAGE: names, files or options that do not go together. */
+dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err);
 /* For faces: one more source of the run. DQ_USAGE: there are too many `what`, "tasks". */
 dq_status cmd_eval_add_source(cmd_eval_options *o, const dq_eval_source *source, const char *what,
                               dq_err *err);

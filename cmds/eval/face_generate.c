@@ -46,7 +46,7 @@ static const cmd_eval_face_option options[] = {
     {{.name = "dump-completions",
       .kind = DQ_OPT_TEXT,
       .value = "FILE",
-      .help = "write every continuation as JSON lines, which --task verdicts reads back with "
+      .help = "write every continuation as JSON lines, which dq judged reads back with "
               "a \"verdict\" in each"},
      offsetof(generate_options, completions)},
     {.opt = {.name = NULL}},

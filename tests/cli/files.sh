@@ -62,7 +62,7 @@ for option in -o --csv --dump-items --dump-requests --html; do
     try 6 "kept: exists. Add --force" eval "no such model" --task mc --data choices.jsonl $option kept
     [ "$(cat kept)" = older ] || complain "eval $option: a file was replaced without --force"
 done
-try 6 "kept: exists. Add --force" eval --task verdicts --data choices.jsonl --csv kept
+try 6 "kept: exists. Add --force" judged choices.jsonl --csv kept
 try 6 "kept: exists. Add --force" eval "plain model" --task generate --data prompts.jsonl --dump-completions kept
 try 6 "kept: exists. Add --force" stats "plain model" --ids 1 --csv kept
 try 6 "kept: exists. Add --force" stats "plain model" --ids 1 -o kept

@@ -138,7 +138,7 @@ try 4 "added token 503 of 70000 bytes is not supported" tokenize slow --text let
 awk 'BEGIN { for (i = 0; i < 60000; i++) {
     printf "{\"item\": %d, \"verdict\": %s, \"model\": \"A\", \"task\": \"t%d\"}\n", i % 7, i % 2 ? "true" : "false", i
     printf "{\"item\": %d, \"verdict\": true, \"model\": \"B\", \"task\": \"t%d\"}\n", i % 7, i } }' >many.jsonl
-try 0 '"of_task": "t59999"' eval --task verdicts --data many.jsonl --json
+try 0 '"of_task": "t59999"' judged many.jsonl --json
 [ "$(grep -c '"cross_paired": {' "$top/out")" = 60000 ] || complain "verdicts: not 60000 groups are compared"
 [ "$(grep -c '"n10": 1' "$top/out")" = 30000 ] || complain "verdicts: not 30000 flips"
 printf 'text,category\nw,l7\n' >query.csv

@@ -63,7 +63,7 @@ try 2 "max-new is for tasks that generate" eval "plain model" --task mc --data c
 try 2 "prompts of --task generate are taken as they are" eval "plain model" --task generate --data long.jsonl \
     --dump-completions gone.jsonl --num-fewshot 1 --fewshot-data "$own/shots.jsonl"
 try 2 "input and output are the same file" "$@" unanswered.jsonl --dump-completions unanswered.jsonl
-try 2 "There are: .*gsm8k, svamp, generate, .*verdicts" eval "plain model" --task gsm --data empty
+try 2 "There are: .*gsm8k, svamp, generate, .*" eval "plain model" --task gsm --data empty
 absent gone.jsonl gone.jsonl.partial dq-eval-*.resume
 
 # the seed of the settings is that of what is drawn: examples of choices, not those of questions, the first of a file
@@ -75,8 +75,8 @@ try 0 '"seed": null' "$@" --task gsm8k --data "$own/gsm8k.jsonl"
 # ---- verdicts
 sed -e '/"item": 0/s/}$/, "verdict": true}/' -e '/"item": [1-9]/s/}$/, "verdict": "incorrect"}/' answers.jsonl >judged.jsonl
 grep -v '"task": "svamp"' judged.jsonl | sed '/"item": 0.*verdict/{/"logit_bits": 4/s/true}$/0.5}/;}' >half.jsonl
-try 0 "plain model" eval --task verdicts --data judged.jsonl
-try 0 '"task": "verdicts"' eval --task verdicts --data half.jsonl --json --csv verdicts.csv -o verdicts.json
+try 0 "plain model" judged judged.jsonl
+try 0 '"task": "judged"' judged half.jsonl --json --csv verdicts.csv -o verdicts.json
 json dq-eval/1
 [ "$(cat "$top/out")" = "$(cat verdicts.json)" ] || complain "questions: -o holds another document than --json"
 grep -q '"n01": 1' "$top/out" || complain "questions: verdicts are not paired"
@@ -86,7 +86,7 @@ tr -d ' \n' <"$top/out" | grep -q '"math":{"linear":"f32","qk":"f32","pv":"f32",
     complain "questions: verdicts do not say what arithmetic the texts came from"
 # the same items in two arithmetics are two rows, not one item twice
 { cat judged.jsonl && sed 's/"math": "f32"/"math": "bf16"/' judged.jsonl; } >twice.jsonl
-try 0 "math" eval --task verdicts --data twice.jsonl
+try 0 "math" judged twice.jsonl
 [ "$(grep -c ' bf16 ' "$top/out")" -gt 0 ] || complain "questions: verdicts in bf16 have no row"
 # caches that differ in the budget alone are two rows that say so
 echo '{"prompt": "the young sheep and the old fox"}' >prompt.jsonl
@@ -94,20 +94,17 @@ try 0 "generate" eval "plain model" --task generate --data prompt.jsonl --max-ne
     --kv-budget uniform,pyramid --dump-completions budgets.jsonl
 sed 's/}$/, "verdict": true}/' budgets.jsonl >judged-budgets.jsonl
 for label in "16:16 leverage 0.5" "16:16 leverage 0.5 pyramid"; do
-    try 0 " $label  *generate " eval --task verdicts --data judged-budgets.jsonl
+    try 0 " $label  *generate " judged judged-budgets.jsonl
 done
 for option in "--shots 1" "--demos judged.jsonl" "--lengths 9" "--max-new 3"; do
     # shellcheck disable=SC2086 # an option and its value
-    try 2 "--\(shots\|demos\|lengths\|max-new\) \(is for\|has nothing\)" eval --task verdicts --data judged.jsonl $option
+    try 2 "--\(shots\|demos\|lengths\|max-new\) \(is for\|has nothing\)" eval "plain model" --task mc --data choices.jsonl $option
 done
-try 2 "leave out plain model" eval "plain model" --task verdicts --data judged.jsonl
-try 2 "give no other task" eval --task verdicts,mc --data judged.jsonl --data choices.jsonl
-try 2 "so --logit-bits says nothing" eval --task verdicts --data judged.jsonl --logit-bits 4
-try 2 "needs one file" eval --task verdicts
+try 2 "expected one FILE.jsonl, found 2" judged "plain model" judged.jsonl
 try 2 "expected one MODEL or more" eval --task mc --data choices.jsonl
-try 3 "holds no verdicts" eval --task verdicts --data empty
-try 3 "answers.jsonl: line 1: key \"verdict\" is missing" eval --task verdicts --data answers.jsonl
-try 2 "input and output are the same file" eval --task verdicts --data judged.jsonl --csv judged.jsonl
+try 3 "holds no verdicts" judged empty
+try 3 "answers.jsonl: line 1: key \"verdict\" is missing" judged answers.jsonl
+try 2 "input and output are the same file" judged judged.jsonl --csv judged.jsonl
 
 # ---- killed and resumed: the texts of a run that was never stopped
 set -- eval "diff model" --task generate --data "$repo/calib/pair/choices.jsonl" --limit 200 --max-new 64 --logit-bits 16,6 \
@@ -167,5 +164,4 @@ sed -n 2p long-mc.jsonl >one.jsonl
 try 4 "1 of 1 items are too long .*None is left" eval "diff model" --task mc --data one.jsonl --long skip
 try 2 "expected one of error, skip, cut" "$@" --long maybe
 try 2 "long is for tasks with choices" eval "diff model" --text "$repo/calib/pair/text.txt" --long skip
-try 2 "so --long says nothing" eval --task verdicts --data one.jsonl --long skip
 rm -f long.jsonl long-mc.jsonl one.jsonl cut.jsonl skipped.jsonl

@@ -58,7 +58,7 @@ for config in '{}' '{"eos_token": "a"}'; do
     try 0 "^bare .*all equal" eval "plain model" bare --ref "plain model" --text "$book" --ctx 64 --limit 2 --logit-bits 16
     for models in "plain model:bare" "bare:plain model"; do
         pattern="bare: its tokenizer or number of positions differs"
-        [ "$config" = '{}' ] && pattern="needs a token in front"
+        [ "$config" = '{}' ] && pattern="needs a token before"
         try 4 "$pattern" eval "${models%:*}" "${models#*:}" --ref "plain model" --text one --window rolling
         [ "$config" = '{}' ] && pattern="the context is empty and tokenizer_config.json names neither"
         try 4 "$pattern" eval "${models%:*}" "${models#*:}" --ref "plain model" --task mc --data bare.jsonl

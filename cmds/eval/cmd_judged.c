@@ -1,13 +1,15 @@
-/* face_verdicts: the task that runs no model: a file of verdicts on texts that were generated earlier becomes rows
- * like those of any other task.
+/* cmd_judged: dq judged FILE.jsonl: completions that dq eval --dump-completions wrote and that somebody gave a "verdict" each
+ * become rows like those of dq eval, each beside the same model's 16-bit row.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/table.h"
+#include "cmds/command.h"
 #include "cmds/eval/eval_report.h"
 #include "cmds/eval/eval_sources.h"
+#include "model/output_guard.h"
 #include "tasks/verdicts.h"
 
 #include <math.h>
@@ -15,39 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct verdicts_options {
-    const char *path;
-} verdicts_options;
-
-static const char *task(int i)
-{
-    return i == 0 ? "verdicts" : NULL;
-}
-
-static const char *form(const char *name)
-{
-    (void)name;
-    return "JSON lines {\"item\", \"verdict\"}";
-}
-
-static dq_status choose(void *own, cmd_eval_options *run, const char *name, const char *path,
-                        dq_arena *a, dq_err *err)
-{
-    verdicts_options *o = own;
-    (void)run;
-    (void)name;
-    (void)a;
-    o->path = path;
-    return err->code;
-}
-
-static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_options *run,
-                       dq_arena *a, dq_err *err)
-{
-    const verdicts_options *o = own;
-    (void)run;
-    return cmd_eval_inputs_add(in, o->path, a, err);
-}
+typedef struct options {
+    const char *path, *csv, *document;
+    bool json, force;
+    dq_logger logger;
+} options;
 
 static json_t *paired_json(const dq_stat_flips *f)
 {
@@ -87,7 +61,7 @@ static json_t *group_json(const dq_verdicts *v, int index)
     json_object_set_new(o, "math", math_json(g->math));
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
         json_object_set_new(o, unknown[i], json_null());
-    json_object_set_new(o, "task", json_string("verdicts"));
+    json_object_set_new(o, "task", json_string("judged"));
     json_object_set_new(o, "of_task", text_or_null(g->task));
     json_object_set_new(o, "n", json_integer((json_int_t)g->n));
     json_t *acc = cmd_eval_mean_json(g->acc);
@@ -104,10 +78,10 @@ static json_t *group_json(const dq_verdicts *v, int index)
     return o;
 }
 
-static json_t *document(const cmd_eval_options *o, const dq_verdicts *v, json_t *inputs)
+static json_t *document(const options *o, const dq_verdicts *v, json_t *inputs)
 {
     json_t *doc = dq_document_new(&o->logger, "dq-eval/1"), *tasks = json_array();
-    json_array_append_new(tasks, json_string("verdicts"));
+    json_array_append_new(tasks, json_string("judged"));
     json_object_set_new(json_object_get(doc, "settings"), "tasks", tasks);
     json_object_set(doc, "inputs", inputs);
     for (int i = 0; i < v->n; i++)
@@ -115,8 +89,8 @@ static json_t *document(const cmd_eval_options *o, const dq_verdicts *v, json_t 
     return doc;
 }
 
-/* What a cache forgets, as labels have it: " keydiff 0.25 heads"; "" for nothing. */
-static const char *forgets(char *text, size_t cap, const json_t *kv)
+/* What a cache evicts, as labels have it: " keydiff 0.25 heads"; "" for nothing. */
+static const char *evicts(char *text, size_t cap, const json_t *kv)
 {
     const char *policy = json_string_value(json_object_get(kv, "policy"));
     const char *budget = json_string_value(json_object_get(kv, "budget"));
@@ -130,7 +104,7 @@ static const char *forgets(char *text, size_t cap, const json_t *kv)
     return text;
 }
 
-/* Widths, codes and what is forgotten where a cache gives them; "" where it does not. */
+/* Widths, codes and what is evicted where a cache gives them; "" where it does not. */
 enum { KV_LABEL = 256 };
 static const char *kv_label(char text[KV_LABEL], const json_t *kv)
 {
@@ -148,7 +122,7 @@ static const char *kv_label(char text[KV_LABEL], const json_t *kv)
                  (int)json_integer_value(v));
     if (widths || known)
         snprintf(text, KV_LABEL, "%.64s%s%.16s%s", widths ? widths : bits, say ? " " : "",
-                 say ? code : "", forgets(rest, sizeof rest, kv));
+                 say ? code : "", evicts(rest, sizeof rest, kv));
     return text;
 }
 
@@ -257,7 +231,7 @@ static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
         dq_table_cell(t, "%d", g->bits);
         dq_table_cell(t, "%s", g->granularity);
         kv_text(t, g->kv, "", err);
-        dq_table_cell(t, "verdicts");
+        dq_table_cell(t, "judged");
         dq_table_cell(t, "%s", g->task ? g->task : "");
         dq_table_cell(t, "%lld", (long long)g->n);
         dq_table_real(t, g->acc.value);
@@ -286,7 +260,7 @@ static void warn_missing(dq_logger *logger, const dq_verdicts *v)
     }
 }
 
-static dq_status hand_out(cmd_eval_options *o, const dq_verdicts *v, json_t *inputs, dq_err *err)
+static dq_status hand_out(options *o, const dq_verdicts *v, json_t *inputs, dq_err *err)
 {
     const char *written[2];
     int n = 0;
@@ -306,10 +280,16 @@ static dq_status hand_out(cmd_eval_options *o, const dq_verdicts *v, json_t *inp
     return err->code;
 }
 
-/* Reads, compares, writes and prints. */
-static dq_status run(const void *own, cmd_eval_options *o, dq_err *err)
+static dq_status check_outputs(const options *o, dq_err *err)
 {
-    const verdicts_options *mine = own;
+    const dq_output out[] = {{"--csv", o->csv, DQ_OUTPUT_CSV, NULL},
+                             {"-o", o->document, DQ_OUTPUT_JSON, NULL}};
+    return dq_output_guard_check(out, 2, &o->path, 1, o->force, err);
+}
+
+/* Reads, compares, writes and prints. */
+static dq_status run(options *o, dq_err *err)
+{
     dq_verdicts v = {0};
     dq_arena *a = dq_arena_new();
     cmd_eval_files files = {.inputs = json_array(), .logger = &o->logger};
@@ -317,9 +297,8 @@ static dq_status run(const void *own, cmd_eval_options *o, dq_err *err)
     size_t len;
     if (!a) dq_fail(err, DQ_RESOURCE, "out of memory");
     if (a &&
-        cmd_eval_file_read(&files, files.sha[0], "verdicts", mine->path, &text, &len, a, err) ==
-            DQ_OK &&
-        dq_verdicts_load(&v, mine->path, text, len, a, err) == DQ_OK)
+        cmd_eval_file_read(&files, files.sha[0], "judged", o->path, &text, &len, a, err) == DQ_OK &&
+        dq_verdicts_load(&v, o->path, text, len, a, err) == DQ_OK)
         hand_out(o, &v, files.inputs, err);
     json_decref(files.inputs);
     dq_verdicts_end(&v);
@@ -327,13 +306,35 @@ static dq_status run(const void *own, cmd_eval_options *o, dq_err *err)
     return err->code;
 }
 
-const cmd_eval_face cmd_eval_face_verdicts = {
-    .name = "verdicts",
-    .size = sizeof(verdicts_options),
-    .tasks_help = "verdicts: that file with a \"verdict\" in each line, without a MODEL",
-    .task = task,
-    .form = form,
-    .choose = choose,
-    .reads = reads,
-    .run = run,
-};
+static const dq_usage usage = {
+    .name = "judged",
+    .synopsis = "FILE.jsonl [options]",
+    .about = "Reads completions that dq eval --dump-completions wrote and that somebody judged: "
+             "each line has a \"verdict\" besides. Prints the accuracy of every model and width, "
+             "and its paired difference to the same model at 16 bits. No model is run.",
+    .examples = "  dq eval model --task generate --data prompts.jsonl --dump-completions c.jsonl\n"
+                "  dq judged c.jsonl\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one FILE.jsonl"};
+
+dq_status dq_cmd_judged(int argc, char **argv, dq_err *err)
+{
+    options o = {0};
+    const dq_opt opts[] = {
+        dq_opt_flag("json", &o.json, "one JSON document (dq-eval/1) instead of the table"),
+        dq_opt_letter('o', dq_opt_text("output", "FILE", &o.document,
+                                       "write the JSON document to a file too")),
+        dq_opt_text("csv", "FILE", &o.csv, "write the table as CSV too"),
+        dq_opt_flag("force", &o.force, "replace existing output files"),
+        DQ_LOGGER_OPTIONS(o.logger),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    if (args.help) return DQ_OK;
+    o.path = args.item[0];
+    if (check_outputs(&o, err) == DQ_OK && dq_logger_begin(&o.logger, usage.name, err) == DQ_OK)
+        run(&o, err);
+    dq_logger_end(&o.logger);
+    return err->code;
+}
