@@ -2,18 +2,15 @@
  * written to a folder of the test's own.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/edits.h"
+#include "tests/rigs/suite.h"
 
 #include "checkpoint/checkpoint.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char folder[] = "/tmp/dq-test-edits-XXXXXX";
 

@@ -8,14 +8,11 @@
 #include "engine/evict.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/oracle.h"
+#include "tests/rigs/suite.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SEQS = DQ_ORACLE_SEQ, GROUPS = 2, LAYERS = 3, COLUMNS = 5, TOKENS = 512, ROWS = 512 };
 

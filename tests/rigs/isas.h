@@ -3,12 +3,9 @@
 #ifndef DQ_ISAS_H
 #define DQ_ISAS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/rigs/suite.h"
 
-#include <cmocka.h>
+#include <stdint.h>
 
 #include "base/os.h"
 #include "kernels/cpu/cpu.h"

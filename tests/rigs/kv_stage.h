@@ -6,14 +6,11 @@
 #include "tests/rigs/device.h"
 #include "tests/rigs/grid.h"
 #include "tests/rigs/oracle.h"
+#include "tests/rigs/suite.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { N_Q = 8, N_KV = 4, MAX_ROWS = 512, MAX_WIDTH = 8 * 2 * 128 };
 

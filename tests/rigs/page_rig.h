@@ -4,18 +4,16 @@
 #ifndef DQ_PAGE_RIG_H
 #define DQ_PAGE_RIG_H
 
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "cmds/page/gnuplot.h"
 #include "cmds/report/report.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 typedef struct place {
     char dir[64], page[96];

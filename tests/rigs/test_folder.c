@@ -2,17 +2,14 @@
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "tests/rigs/test_folder.h"
+#include "tests/rigs/suite.h"
 
 #include "base/os.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* HDF5 1.10 leaks small blocks when it refuses damaged metadata; that is not ours to fix. */
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);

@@ -3,16 +3,8 @@
 #ifndef DQ_CHECK_H
 #define DQ_CHECK_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-extern "C" {
-#include <cmocka.h>
-}
-
 #include "tests/kernels/cuda/simulated.h"
+#include "tests/rigs/suite.h"
 
 #include <stdlib.h>
 #include <string.h>

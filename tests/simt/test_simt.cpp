@@ -1,6 +1,8 @@
 /* test_simt: what threads do together: indices, barriers, shuffles, votes, atomics; and the reports about
  * kernels that are wrong.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tests/simt/check.h"
 
 #include "kernels/cuda/device/ptx.cuh"
@@ -14,9 +16,8 @@ DQ_KERNEL(64) indices(uint32_t *out)
     o[1] = dq_grid_z();
 }
 
-static void test_indices(void **state)
+TEST(test_indices)
 {
-    (void)state;
     check_array<uint32_t> out(3 * 2 * 4 * 64 * 2);
     DQ_LAUNCH(indices, dim3(3, 2, 4), 64, 0, NULL, out.device);
     out.get();
@@ -39,9 +40,8 @@ DQ_KERNEL(64) shuffles(uint32_t *x, float *f, double *d)
     d[t] = dq_shfl_xor((double)t * 1e100, 16);
 }
 
-static void test_shuffles(void **state)
+TEST(test_shuffles)
 {
-    (void)state;
     check_array<uint32_t> x(256);
     check_array<float> f(64);
     check_array<double> d(64);
@@ -72,9 +72,8 @@ DQ_KERNEL(32) votes(uint32_t *out, uint32_t yes, uint32_t mask)
     out[3 * lane + 2] = dq_all(p, mask);
 }
 
-static void test_votes(void **state)
+TEST(test_votes)
 {
-    (void)state;
     check_random r = {7};
     check_array<uint32_t> out(96);
     for (int i = 0; i < 40; i++) {
@@ -115,9 +114,8 @@ DQ_KERNEL(128) handover(uint32_t *out, int rounds)
     if (w > 1) out[32 * (w - 2) + lane] = sum;
 }
 
-static void test_named_barriers(void **state)
+TEST(test_named_barriers)
 {
-    (void)state;
     check_array<uint32_t> out(64);
     dq_each_order([&] {
         DQ_LAUNCH(handover, 1, 128, 0, NULL, out.device, 7);
@@ -137,9 +135,8 @@ DQ_KERNEL(64) log_blocks(uint32_t *entry, uint32_t *n, int rounds)
 }
 
 /* Two blocks go on side by side: what they log is mixed. */
-static void test_side_by_side(void **state)
+TEST(test_side_by_side)
 {
-    (void)state;
     dq_each_order([] {
         check_array<uint32_t> entry(40), n(1);
         uint32_t turns = 0;
@@ -158,9 +155,8 @@ DQ_KERNEL(32) mark_block(uint32_t *mark)
         mark[(dq_block_z() * dq_grid_y() + dq_block_y()) * dq_grid_x() + dq_block_x()] = 1;
 }
 
-static void test_corners(void **state)
+TEST(test_corners)
 {
-    (void)state;
     check_array<uint32_t> mark(5 * 2 * 8);
     mark.put();
     dq_simt_set_corners(1);
@@ -186,9 +182,8 @@ DQ_KERNEL(64) neighbours(uint32_t *out)
     out[dq_thread()] = x[dq_thread() ^ 1u];
 }
 
-static void test_warp_sync(void **state)
+TEST(test_warp_sync)
 {
-    (void)state;
     check_array<uint32_t> out(64);
     dq_each_order([&] {
         DQ_LAUNCH(neighbours, 1, 64, 0, NULL, out.device);
@@ -215,9 +210,8 @@ DQ_KERNEL(32) first_look(uint32_t *out)
     if (a[2] + b[0] + d[7] != 6 || (uintptr_t)dynamic % 1024) o[0] = 0;
 }
 
-static void test_shared_memory_is_poisoned(void **state)
+TEST(test_shared_memory_is_poisoned)
 {
-    (void)state;
     check_array<uint32_t> out(3 * 5);
     DQ_LAUNCH(first_look, 5, 32, 32, NULL, out.device);
     out.get();
@@ -257,9 +251,8 @@ DQ_KERNEL(64) count_up(totals *t, uint32_t *last_block)
         *last_block = 1000 + dq_load_fresh(&t->u32);
 }
 
-static void test_atomics(void **state)
+TEST(test_atomics)
 {
-    (void)state;
     for (int workers = 1; workers <= 3; workers++) {
         check_array<totals> t(1);
         check_array<uint32_t> last(1);
@@ -363,9 +356,8 @@ DQ_KERNEL(32) crooked_load(uint32_t *out)
     out[0] = dq_load16(out + 2).x;
 }
 
-static void test_reports(void **state)
+TEST(test_reports)
 {
-    (void)state;
     check_array<uint32_t> out(256);
     dq_simt_set_quiet(1);
     dq_each_order([&] {
@@ -398,15 +390,4 @@ static void test_reports(void **state)
         report_has("dq_load16", "is not a multiple of 16");
     });
     dq_simt_set_quiet(0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_indices),      cmocka_unit_test(test_shuffles),
-        cmocka_unit_test(test_votes),        cmocka_unit_test(test_named_barriers),
-        cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_corners),
-        cmocka_unit_test(test_warp_sync),    cmocka_unit_test(test_shared_memory_is_poisoned),
-        cmocka_unit_test(test_atomics),      cmocka_unit_test(test_reports)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * and of a grid only the corners run: the first, middle and last block of each axis. What they write must be
  * where 64-bit arithmetic says; a pointer that went wrong finds zeros, poison or no memory.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
 #include "tests/simt/check.h"
 
 #include "kernels/cuda/device/fused.h"
@@ -65,9 +66,8 @@ static int64_t last_of(int64_t n)
 
 /* --------------------------------------------------------------------------------- rows, products */
 
-static void test_rows(void **state)
+TEST(test_rows)
 {
-    (void)state;
     far<float> x(MANY), y(MANY), gain(COLS);
     far<int32_t> ids(ROWS, true, 1);
     far<int64_t> index(ROWS);
@@ -102,9 +102,8 @@ static void test_rows(void **state)
     assert_int_equal(found[0], 0xffffffffu - (uint32_t)(ROWS - 1));
 }
 
-static void test_rope(void **state)
+TEST(test_rope)
 {
-    (void)state;
     const int64_t half = COLS / 2, last = last_of(ROWS * half), row = last / half, j = last % half;
     far<float> table(MANY), x(MANY), inv(half, true, 0.001f);
     far<int32_t> pos(ROWS);
@@ -119,9 +118,8 @@ static void test_rope(void **state)
     near(x[row * COLS + 2 * j + 1], sin(0.5));
 }
 
-static void test_values(void **state)
+TEST(test_values)
 {
-    (void)state;
     const int64_t last = last_of(MANY);
     far<float> x(MANY), y(MANY), bias(COLS, true, 4.0f);
     far<uint16_t> half(MANY);
@@ -142,9 +140,8 @@ static void test_values(void **state)
 }
 
 /* Codes of 40 000 x 64K activations in groups of 64, and a product with as many results. */
-static void test_packed(void **state)
+TEST(test_packed)
 {
-    (void)state;
     dq_cuda_weight w = {};
     w.kind = DQ_STORED_PACKED;
     w.bits = 8;
@@ -176,9 +173,8 @@ static void test_packed(void **state)
     near(y[MANY - 1], 128 * 15);
 }
 
-static void test_logprob(void **state)
+TEST(test_logprob)
 {
-    (void)state;
     far<float> p(MANY), q(MANY);
     far<dq_logprob_row> row(ROWS);
     far<dq_logprob_kld_row> kld(ROWS);
@@ -195,9 +191,8 @@ static void test_logprob(void **state)
     assert_true(out[0] == 0 && out[ROWS - 1] > 1);
 }
 
-static void test_tally(void **state)
+TEST(test_tally)
 {
-    (void)state;
     far<float> x(MANY);
     far<int32_t> pos(ROWS);
     far<dq_observe_piece> piece(1);
@@ -280,9 +275,8 @@ struct scene {
     }
 };
 
-static void test_attend(void **state)
+TEST(test_attend)
 {
-    (void)state;
     scene s;
     far<uint32_t> max(Q);
     far<double> row(ROWS * DQ_MAP_FIELDS), into(DQ_MAP_FIELDS), mass(KEYS), spans(ROWS * 2),
@@ -322,9 +316,8 @@ static void test_attend(void **state)
 }
 
 /* One kernel over all rows and strips; three pages of keys, or decoding takes minutes here. */
-static void test_fused(void **state)
+TEST(test_fused)
 {
-    (void)state;
     scene s;
     for (int i = 0; i < UNITS; i++) {
         s.unit[i].keys = 192;
@@ -357,9 +350,8 @@ static void take_eight_rows(scene *s, dq_attention_unit *unit, int n)
 }
 
 /* 40 000 rows as 5000 sequences of 64K tokens, without codes. */
-static void test_decode(void **state)
+TEST(test_decode)
 {
-    (void)state;
     enum { SEQS = ROWS / 8 };
     scene s;
     far<dq_attention_unit> unit(SEQS);
@@ -400,9 +392,8 @@ struct coded_pages {
     }
 };
 
-static void test_sets(void **state)
+TEST(test_sets)
 {
-    (void)state;
     scene s;
     const coded_pages low(&s, 0.125f), high(&s, 0.25f);
     far<uint32_t> max(Q);
@@ -422,9 +413,8 @@ static void test_sets(void **state)
 }
 
 /* As test_decode, all tokens in per-channel codes; the parts of splits between corners stay zero. */
-static void test_decode_sets(void **state)
+TEST(test_decode_sets)
 {
-    (void)state;
     enum { SEQS = ROWS / 8, SPLITS = PAGES / 8 };
     scene s;
     const coded_pages zero(&s, 0.0f), last(&s, 1e-3f);
@@ -440,9 +430,8 @@ static void test_decode_sets(void **state)
 }
 
 /* Per-channel codes of the last of 65 535 jobs, which has as many heads as a page can have, and a token of it moved. */
-static void test_page_codes(void **state)
+TEST(test_page_codes)
 {
-    (void)state;
     enum : int64_t { JOBS = 65535, HEADS = INT16_MAX, NUMBERS = 2 * DIM };
     far<float> plain(HEADS * 64 * DIM);
     far<uint8_t> codes(HEADS * 64 * DIM), moved(HEADS * 64 * DIM);
@@ -478,9 +467,8 @@ static void test_page_codes(void **state)
     assert_int_equal(moved[(HEADS - 1) * 64 * DIM], 255);
 }
 
-static void test_pages(void **state)
+TEST(test_pages)
 {
-    (void)state;
     enum { JOBS = ROWS / 64 };
     scene s;
     far<float> k(MANY), v(MANY), to(2 * 64 * DIM);
@@ -501,10 +489,9 @@ static void test_pages(void **state)
     near(norm[KEYS - 1], pow(65535.0 / 65536.0, 2));
 }
 
-static void test_keys(void **state)
+TEST(test_keys)
 {
     enum { HEADS = COLS / DIM, LISTED = ROWS / 64 };
-    (void)state;
     const dq_page_form form = {16, DIM, 1, DIM, DIM, DIM, 0, 0, 0, NULL};
     far<float> plain((int64_t)HEADS * 64 * DIM), x(MANY);
     far<double> mean(COLS), gram((int64_t)COLS * COLS), norm(ROWS), sum(DIM), cosine(ROWS);
@@ -526,19 +513,12 @@ static void test_keys(void **state)
 }
 
 /* With an argument: tests of that name. */
-int main(int argc, char **argv)
+
+static int begin(void **)
 {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),        cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_values),      cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_logprob),     cmocka_unit_test(test_tally),
-        cmocka_unit_test(test_attend),      cmocka_unit_test(test_fused),
-        cmocka_unit_test(test_decode),      cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_keys),        cmocka_unit_test(test_sets),
-        cmocka_unit_test(test_decode_sets), cmocka_unit_test(test_page_codes),
-    };
     dq_simt_set_memory((size_t)1 << 42);
     dq_simt_set_corners(1);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return 0;
 }
+
+FIXTURES(begin, NULL)

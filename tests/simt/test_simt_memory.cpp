@@ -1,6 +1,8 @@
 /* test_simt_memory: asynchronous copies, and the stand-in of the runtime: memory, limits, what waits for
  * what, launches that are refused.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tests/simt/check.h"
 
 #include "kernels/cuda/device/ptx.cuh"
@@ -49,9 +51,8 @@ template <int LEFT> static void check_groups(void)
     if (LEFT) assert_true(poison > 8); /* some may land early, not most */
 }
 
-static void test_wait_counts(void **state)
+TEST(test_wait_counts)
 {
-    (void)state;
     dq_each_order([] {
         check_groups<0>();
         check_groups<1>();
@@ -72,9 +73,8 @@ DQ_KERNEL(32) reused(uint32_t *seen, const uint32_t *x)
     seen[32 + dq_thread()] = box[dq_thread()];
 }
 
-static void test_old_contents_are_gone(void **state)
+TEST(test_old_contents_are_gone)
 {
-    (void)state;
     check_array<uint32_t> x(32), seen(64);
     for (uint32_t i = 0; i < 32; i++) x.host[i] = 100 + i;
     x.put();
@@ -100,9 +100,8 @@ DQ_KERNEL(32) sizes(uint32_t *out, const unsigned char *x)
     memcpy(out + 8 * t, box + 32 * t, 32);
 }
 
-static void test_copy_sizes(void **state)
+TEST(test_copy_sizes)
 {
-    (void)state;
     check_array<unsigned char> x(512), out(1024);
     for (unsigned i = 0; i < 512; i++) x.host[i] = (unsigned char)(i * 7 + 1);
     x.put();
@@ -119,9 +118,8 @@ static void test_copy_sizes(void **state)
 }
 
 /* ------------------------------------------------------------------------------------------ runtime */
-static void test_memory_limit(void **state)
+TEST(test_memory_limit)
 {
-    (void)state;
     void *a, *b;
     size_t before = dq_simt_memory_used(), free_bytes, total;
     dq_simt_set_memory(before + 1000);
@@ -148,9 +146,8 @@ DQ_KERNEL(32) add_one(uint32_t *x)
 }
 
 /* Pinned memory shows who forgot to wait; other host memory is read and written at once. */
-static void test_nothing_happens_before_a_wait(void **state)
+TEST(test_nothing_happens_before_a_wait)
 {
-    (void)state;
     check_array<uint32_t> x(32);
     uint32_t *pinned;
     cudaStream_t s;
@@ -183,9 +180,8 @@ static void test_nothing_happens_before_a_wait(void **state)
     assert_int_equal(cudaFreeHost(pinned), cudaSuccess);
 }
 
-static void test_wrong_sides_are_refused(void **state)
+TEST(test_wrong_sides_are_refused)
 {
-    (void)state;
     check_array<uint32_t> x(32);
     uint32_t other[32] = {0};
     assert_int_equal(cudaMemcpy(other, x.host, 128, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
@@ -213,9 +209,8 @@ DQ_KERNEL(32) large(unsigned char *out, unsigned bytes)
     if (dq_thread() == 0) *out = box[bytes - 1];
 }
 
-static void test_launches_are_refused(void **state)
+TEST(test_launches_are_refused)
 {
-    (void)state;
     check_array<uint32_t> x(32);
     DQ_LAUNCH(add_one, 1, 33, 0, NULL, x.device);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
@@ -254,9 +249,8 @@ DQ_KERNEL(32) beyond(uint32_t *x, int edge)
 }
 
 /* With the address sanitizer, what goes over an edge ends the process. */
-static void test_edges(void **state)
+TEST(test_edges)
 {
-    (void)state;
 #ifdef __SANITIZE_ADDRESS__
     for (int edge = INSIDE; edge <= LOCAL; edge++) {
         pid_t child = fork();
@@ -282,9 +276,8 @@ static void test_edges(void **state)
 #endif
 }
 
-static void test_devices(void **state)
+TEST(test_devices)
 {
-    (void)state;
     int n = -1, value = 0;
     cudaDeviceProp p;
     assert_int_equal(cudaGetDeviceCount(&n), cudaSuccess);
@@ -307,18 +300,4 @@ static void test_devices(void **state)
     dq_simt_set_devices(1);
     dq_simt_set_driver(13000);
     dq_simt_reset();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wait_counts),
-                                       cmocka_unit_test(test_old_contents_are_gone),
-                                       cmocka_unit_test(test_copy_sizes),
-                                       cmocka_unit_test(test_memory_limit),
-                                       cmocka_unit_test(test_nothing_happens_before_a_wait),
-                                       cmocka_unit_test(test_wrong_sides_are_refused),
-                                       cmocka_unit_test(test_launches_are_refused),
-                                       cmocka_unit_test(test_edges),
-                                       cmocka_unit_test(test_devices)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

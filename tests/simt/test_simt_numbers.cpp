@@ -1,6 +1,8 @@
 /* test_simt_numbers: matrix fragments against plain products, dot products of bytes, conversions against
  * a search for the nearest value, exponentials.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tests/simt/check.h"
 
 #include "kernels/cuda/device/ptx.cuh"
@@ -35,9 +37,8 @@ static int value8(uint8_t x, bool is_signed)
     return is_signed && x > 127 ? x - 256 : x;
 }
 
-static void test_product8(void **state)
+TEST(test_product8)
 {
-    (void)state;
     check_random r = {3};
     check_array<uint8_t> a(512), b(256);
     check_array<int32_t> c(128);
@@ -100,9 +101,8 @@ DQ_KERNEL(32) four_matrices(uint32_t *out, const uint16_t *x, int trans)
     for (int j = 0; j < 4; j++) out[4 * lane + j] = r[j];
 }
 
-static void test_product16(void **state)
+TEST(test_product16)
 {
-    (void)state;
     check_random r = {4};
     check_array<uint16_t> a(256), b(128);
     check_array<float> c(128);
@@ -125,9 +125,8 @@ static void test_product16(void **state)
     }
 }
 
-static void test_four_matrices(void **state)
+TEST(test_four_matrices)
 {
-    (void)state;
     check_array<uint16_t> x(256);
     check_array<uint32_t> out(128);
     for (int i = 0; i < 256; i++) x.host[i] = (uint16_t)(i * 257 + 3);
@@ -146,9 +145,8 @@ static void test_four_matrices(void **state)
     }
 }
 
-static void test_dp4a(void **state)
+TEST(test_dp4a)
 {
-    (void)state;
     check_random r = {5};
     for (int round = 0; round < 4000; round++) {
         uint32_t a = 0, b = 0, c = round % 3 ? r.bits() % 1000 : 0x7fffffffu;
@@ -170,9 +168,8 @@ static void test_dp4a(void **state)
     }
 }
 
-static void test_bits(void **state)
+TEST(test_bits)
 {
-    (void)state;
     assert_int_equal(dq_popc(0xf0010001u), 6);
     assert_int_equal(dq_clz(0), 32);
     assert_int_equal(dq_clz(1), 31);
@@ -228,9 +225,8 @@ static void check_narrow(float x)
     assert_int_equal(dq_f32x2_bf16(-2.0f, x), (sign | bf16) << 16 | 0xc000u);
 }
 
-static void test_narrow_floats(void **state)
+TEST(test_narrow_floats)
 {
-    (void)state;
     const uint32_t low_bits[] = {0,      1,      0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000,
                                  0x3001, 0x7fff, 0x8000, 0x8001, 0xffff, 0xf000, 0xefff};
     for (uint32_t high = 0; high < 0x10000; high += 3)
@@ -247,9 +243,8 @@ static void test_narrow_floats(void **state)
     assert_true(isnan(dq_f16_f32(0x7c01)));
 }
 
-static void test_integers(void **state)
+TEST(test_integers)
 {
-    (void)state;
     for (int i = -1400; i <= 1400; i++) {
         float x = (float)i / 4.0f;
         int down = (int)floorf(x), whole = down;
@@ -271,9 +266,8 @@ static void test_integers(void **state)
     assert_true(dq_u8_f32(0xffffff80u) == 128.0f);
 }
 
-static void test_exponentials(void **state)
+TEST(test_exponentials)
 {
-    (void)state;
     double worst = 0, worst_fast = 0;
     for (float x = -126.0f; x < 127.99f; x += 0.00317f) {
         double right = exp2((double)x);
@@ -292,9 +286,8 @@ static void test_exponentials(void **state)
     assert_true(dq_exp2_fast(-126.5f) == 0);
 }
 
-static void test_exact_operations(void **state)
+TEST(test_exact_operations)
 {
-    (void)state;
     float e = 0x1p-12f;
     assert_true(dq_add_rn(dq_mul_rn(1 + e, 1 + e), -1 - 2 * e) == 0); /* not contracted */
     assert_true(dq_fma_rn(1 + e, 1 + e, -1 - 2 * e) == 0x1p-24f);
@@ -307,16 +300,4 @@ static void test_exact_operations(void **state)
     assert_true(dq_max(NAN, 1.0f) == 1.0f && dq_min(1.0f, NAN) == 1.0f &&
                 dq_max(-1.0f, 2.0f) == 2.0f);
     assert_true(dq_fma_rn(1.0 + 0x1p-30, 1.0 + 0x1p-30, -1.0 - 0x1p-29) == 0x1p-60);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_product8),      cmocka_unit_test(test_product16),
-        cmocka_unit_test(test_four_matrices), cmocka_unit_test(test_dp4a),
-        cmocka_unit_test(test_bits),
-
-        cmocka_unit_test(test_narrow_floats), cmocka_unit_test(test_integers),
-        cmocka_unit_test(test_exponentials),  cmocka_unit_test(test_exact_operations)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* test_simt_sample: the sample kernels against plain loops, in several orders of the threads; also the
  * example of how a kernel is tested.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tests/simt/check.h"
 
 #include "kernels/cuda/device/ptx.cuh"
@@ -27,9 +29,8 @@ static void check_product(int m, int n, int k)
         }
 }
 
-static void test_product(void **state)
+TEST(test_product)
 {
-    (void)state;
     dq_each_order([] {
         check_product(32, 32, 64);
         check_product(37, 70, 208);
@@ -50,9 +51,8 @@ static void check_sum(int n)
     assert_int_equal(total.host[0], sum);
 }
 
-static void test_sum(void **state)
+TEST(test_sum)
 {
-    (void)state;
     dq_each_order([] {
         check_sum(1);
         check_sum(2000);
@@ -83,19 +83,11 @@ static int count_wrong(dq_simt_schedule schedule, uint64_t seed)
 }
 
 /* Why tests run in several greedy orders. */
-static void test_orders_that_show_and_hide(void **state)
+TEST(test_orders_that_show_and_hide)
 {
-    (void)state;
     int seen = 0;
     for (uint64_t seed = 1; seed <= 8; seed++) seen += count_wrong(DQ_SIMT_GREEDY, seed) > 0;
     assert_true(seen >= 6); /* 23 of 24 orders of the warps show it */
     assert_int_equal(count_wrong(DQ_SIMT_ROUND_ROBIN, 0), 0);
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_product), cmocka_unit_test(test_sum),
-                                       cmocka_unit_test(test_orders_that_show_and_hide)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

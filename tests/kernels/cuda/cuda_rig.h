@@ -4,12 +4,9 @@
 #ifndef DQ_CUDA_RIG_H
 #define DQ_CUDA_RIG_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/rigs/suite.h"
 
-#include <cmocka.h>
+#include <stdint.h>
 
 #include "engine/backend.h"
 #include "tensor/weight_format.h"
@@ -34,7 +31,6 @@ static inline const char *rig_name(void)
 }
 
 /* Whether there is a GPU; without one a test of the simulation would be wrong, one for a GPU is skipped. */
-enum { RIG_SKIP = 77 };
 static inline bool rig_can_run(void)
 {
 #ifdef DQ_SIMT

@@ -3,11 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "tests/kernels/cuda/pair_rig.h"
+#include "tests/rigs/suite.h"
 
-static void outputs_are_equal(void **state)
+TEST(outputs_are_equal)
 {
     static const int bits[] = {16, 8, 4, 3};
-    (void)state;
     for (int i = 0; i < 12; i++) {
         pair p;
         dq_kv_spec spec = i % 3 == 2 ? dq_kv_plain : spec_of(i + 1);
@@ -25,9 +25,8 @@ static void outputs_are_equal(void **state)
 }
 
 /* From position 0 and from far away, whole and with tokens forgotten, so that slots lie in another order than positions. */
-static void page_codes_are_read(void **state)
+TEST(page_codes_are_read)
 {
-    (void)state;
     for (int i = 0; i < 24; i++) {
         pair p;
         dq_kv_spec spec = page_spec_of(i);
@@ -42,12 +41,11 @@ static void page_codes_are_read(void **state)
 }
 
 /* The CPU's bits, and its NaN, where a page has a step of 0 or one that is no number. */
-static void damaged_page_codes_are_read(void **state)
+TEST(damaged_page_codes_are_read)
 {
     static const dq_granularity granularities[] = {DQ_GRANULARITY_HEAD, DQ_GRANULARITY_ROW,
                                                    DQ_GRANULARITY_TILE};
     const bool fused = dq_os_cpu_features(NULL) & (DQ_CPU_AVX2 | DQ_CPU_AVX512);
-    (void)state;
     for (int i = 0; i < 2 * N_DAMAGES; i++) {
         pair p;
         pair_open(&p, pairings[i / 2 % N_PAIRINGS], dims[i % 6], damaged_spec_of(i));
@@ -61,9 +59,8 @@ static void damaged_page_codes_are_read(void **state)
 
 /* Tokens that are not codes, in two bytes: whole caches of them, and beside
  * codes of both kinds. */
-static void two_bytes_are_read(void **state)
+TEST(two_bytes_are_read)
 {
-    (void)state;
     for (int i = 0; i < 18; i++) {
         pair p;
         dq_kv_spec spec = i % 3 == 0 ? dq_kv_plain : i % 3 == 1 ? spec_of(i) : page_spec_of(i);
@@ -78,9 +75,8 @@ static void two_bytes_are_read(void **state)
     }
 }
 
-static void every_order_of_threads(void **state)
+TEST(every_order_of_threads)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 3; seed++) {
         pair p;
         dq_simt_set_schedule(seed ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, seed);
@@ -96,9 +92,8 @@ static void every_order_of_threads(void **state)
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
 
-static void absmax_is_equal(void **state)
+TEST(absmax_is_equal)
 {
-    (void)state;
     for (int i = 0; i < N_PAIRINGS; i += 2) {
         pair p;
         float got[2][PAIR_SEQ * PAIR_Q], *at[2];
@@ -121,9 +116,8 @@ static void absmax_is_equal(void **state)
 
 /* One row of more keys than a softmax adds at a time (attention.cu, RUNS), with and without a maximum that
  * several warps look for. */
-static void long_rows(void **state)
+TEST(long_rows)
 {
-    (void)state;
     for (int bits = 4; bits <= 16; bits += 12) {
         pair p;
         pair_open(&p, DQ_PAIR_HALVES, 16, dq_kv_plain);
@@ -144,18 +138,5 @@ static void long_rows(void **state)
 }
 
 /* With an argument: tests of that name. */
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outputs_are_equal),
-        cmocka_unit_test(page_codes_are_read),
-        cmocka_unit_test(two_bytes_are_read),
-        cmocka_unit_test(every_order_of_threads),
-        cmocka_unit_test(absmax_is_equal),
-        cmocka_unit_test(long_rows),
-        cmocka_unit_test(damaged_page_codes_are_read),
-    };
-    if (!rig_can_run()) return RIG_SKIP;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+
+NEEDS(rig_can_run)

@@ -1,11 +1,6 @@
 /* test_cuda_blas_find: the order in which cuBLAS is looked for, in planted folders.
  * SPDX-License-Identifier: MIT */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 
 #include "base/file.h"
 #include "base/os.h"
@@ -120,9 +115,25 @@ static void finds(const char *want, const char *text)
     }
 }
 
+/* --------------------------------------------------------------------------------------------- loader */
+/* Before all folders; runs where the fake one is on the loader's path. */
+TEST(test_loader)
+{
+    const char *path = getenv("LD_LIBRARY_PATH");
+    dq_cuda_blas_file f;
+    dq_err err = {0};
+    if (!path || strncmp(path, FAKE_CUBLAS, strlen(path)) != 0) skip();
+    plant("home/lib64", "libcublas.so.13");
+    set("CUDA_HOME", "home");
+    assert_int_equal(dq_cuda_blas_find(&f, "", arena, &err), DQ_OK);
+    assert_string_equal(f.path, FAKE_CUBLAS);
+    set("DQ_CUBLAS", "nowhere");
+    assert_int_equal(dq_cuda_blas_find(&f, "", arena, &err), DQ_RESOURCE);
+}
+
 /* -------------------------------------------------------------------------------------------- order */
 /* First to last: each is found when those before it are gone. A link to an interpreter is followed step by step. */
-static void test_order(void **state)
+TEST(test_order)
 {
     static const char *const order[] = {
         "home/lib64",
@@ -145,7 +156,6 @@ static void test_order(void **state)
         "me/.local/lib/python3.12/site-packages/nvidia/cu13/lib"};
     enum { N = sizeof order / sizeof *order };
     char path[MAX], name[MAX];
-    (void)state;
     set("CUDA_HOME", "home");
     set("CUDA_PATH", "path");
     set("VIRTUAL_ENV", "venv");
@@ -173,9 +183,8 @@ static void test_order(void **state)
 }
 
 /* The newer one of a folder; one that does not open is passed over, and told of where nothing else is. */
-static void test_choice(void **state)
+TEST(test_choice)
 {
-    (void)state;
     plant("usr/local/cuda/lib64", "libcublas.so.12");
     finds("usr/local/cuda/lib64/libcublas.so.12", "");
     write_file("usr/local/cuda/lib64/libcublas.so.13", "not a library");
@@ -187,9 +196,8 @@ static void test_choice(void **state)
     finds("usr/local/cuda/lib64/libcublas.so.13", "");
 }
 
-static void test_links_in_a_circle(void **state)
+TEST(test_links_in_a_circle)
 {
-    (void)state;
     link_to("python3.1", "bin/python3");
     link_to("python3", "bin/python3.1");
     set("PATH", "bin");
@@ -197,9 +205,8 @@ static void test_links_in_a_circle(void **state)
 }
 
 /* ------------------------------------------------------------------------------------------ DQ_CUBLAS */
-static void test_named(void **state)
+TEST(test_named)
 {
-    (void)state;
     plant("here", "libcublas.so.13");
     plant("usr/local/cuda/lib64", "libcublas.so.13");
     set("DQ_CUBLAS", "here");
@@ -211,9 +218,8 @@ static void test_named(void **state)
 }
 
 /* Never something else instead. */
-static void test_named_wrongly(void **state)
+TEST(test_named_wrongly)
 {
-    (void)state;
     plant("usr/local/cuda/lib64", "libcublas.so.13");
     set("DQ_CUBLAS", "nowhere");
     finds("", "/nowhere: cuBLAS does not open (");
@@ -229,26 +235,8 @@ static void test_named_wrongly(void **state)
     finds("", "DQ_CUBLAS=libm.so.6: cuBLAS does not open (./libm.so.6: ");
 }
 
-/* --------------------------------------------------------------------------------------------- loader */
-/* Before all folders; runs where the fake one is on the loader's path. */
-static void test_loader(void **state)
+TEST(test_memory)
 {
-    const char *path = getenv("LD_LIBRARY_PATH");
-    dq_cuda_blas_file f;
-    dq_err err = {0};
-    (void)state;
-    if (!path || strncmp(path, FAKE_CUBLAS, strlen(path)) != 0) skip();
-    plant("home/lib64", "libcublas.so.13");
-    set("CUDA_HOME", "home");
-    assert_int_equal(dq_cuda_blas_find(&f, "", arena, &err), DQ_OK);
-    assert_string_equal(f.path, FAKE_CUBLAS);
-    set("DQ_CUBLAS", "nowhere");
-    assert_int_equal(dq_cuda_blas_find(&f, "", arena, &err), DQ_RESOURCE);
-}
-
-static void test_memory(void **state)
-{
-    (void)state;
     plant("usr/lib/python3/dist-packages/nvidia/cu13/lib", "libcublas.so.13");
     set("HOME", "me");
     for (int n = 1;; n++) {
@@ -264,17 +252,4 @@ static void test_memory(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_loader, setup,
-                                        teardown), /* first: before another opens it */
-        cmocka_unit_test_setup_teardown(test_order, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_choice, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_links_in_a_circle, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_named, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_named_wrongly, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_memory, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+CASE_FIXTURES(setup, teardown)

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "tests/kernels/cuda/pair_rig.h"
+#include "tests/rigs/suite.h"
 
 static const int fused_dims[] = {16, 64, 80, 32, 48, 128};
 
@@ -32,11 +33,10 @@ static void open_int8(pair *p, int i)
 }
 
 /* S is the same bit for bit; exps and sums are not, so that a code of D may differ by one. */
-static void int8_is_near(void **state)
+TEST(int8_is_near)
 {
     static const dq_granularity granularities[] = {DQ_GRANULARITY_TENSOR, DQ_GRANULARITY_HEAD,
                                                    DQ_GRANULARITY_ROW};
-    (void)state;
     for (int i = 0; i < 26; i++) {
         pair p;
         open_int8(&p, i);
@@ -47,9 +47,8 @@ static void int8_is_near(void **state)
 }
 
 /* In int8 many rows and single ones, which have kernels of their own, and in bf16. */
-static void damage_is_seen(void **state)
+TEST(damage_is_seen)
 {
-    (void)state;
     for (int i = 0; i < 3 * N_DAMAGES; i++) {
         pair p;
         const bool bytes = i < 2 * N_DAMAGES;
@@ -69,9 +68,8 @@ static void damage_is_seen(void **state)
     }
 }
 
-static void bf16_is_near(void **state)
+TEST(bf16_is_near)
 {
-    (void)state;
     for (int i = 0; i < 24; i++) {
         pair p;
         dq_kv_spec spec = i < 6 || i % 6 == 5 ? spec_of(i) : page_spec_of(i);
@@ -85,10 +83,9 @@ static void bf16_is_near(void **state)
 }
 
 /* Bit for bit, but where the CPU rounds the products of unquantized tokens. */
-static void absmax_is_equal(void **state)
+TEST(absmax_is_equal)
 {
     const bool fused = dq_os_cpu_features(NULL) & (DQ_CPU_AVX2 | DQ_CPU_AVX512);
-    (void)state;
     for (int i = 0; i < 24; i += i < N_PAIRINGS ? 2 : 3) {
         pair p;
         float got[2][PAIR_SEQ * PAIR_Q];
@@ -117,9 +114,8 @@ static float *outputs(pair *p)
 }
 
 /* Columns and measures come from strips of their own. */
-static void looking_changes_nothing(void **state)
+TEST(looking_changes_nothing)
 {
-    (void)state;
     for (int i = 0; i < 8; i++) { /* per-token codes, then per-channel codes */
         pair p;
         const dq_num num = i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
@@ -156,10 +152,9 @@ static void looking_changes_nothing(void **state)
 }
 
 /* Rows of 1, 50 and 21, in one to two units a group: strips are made for some of them. */
-static void spans_see_the_same_maps(void **state)
+TEST(spans_see_the_same_maps)
 {
     static const int64_t last[][PAIR_SEQ] = {{0, 1, 0}, {1, 0, 21}, {0, 50, 1}, {1, 20, 4}};
-    (void)state;
     for (int i = 0; i < 8; i++) { /* per-token codes, then per-channel codes */
         pair p;
         const dq_num num = i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
@@ -185,10 +180,9 @@ static const float *row_of(const pair *p, const float *x, int64_t row)
 }
 
 /* A pass of each sequence's last row alone gives the bits of the pass of all rows, in other kernels. */
-static void single_rows_are_equal(void **state)
+TEST(single_rows_are_equal)
 {
     static const dq_granularity granularities[] = {DQ_GRANULARITY_ROW, DQ_GRANULARITY_HEAD};
-    (void)state;
     for (int i = 0; i < 20; i++) {
         pair p;
         open_int8(&p, i);
@@ -235,11 +229,10 @@ static void single_rows_are_equal(void **state)
     }
 }
 
-static void tiles_are_refused_by_name(void **state)
+TEST(tiles_are_refused_by_name)
 {
     pair p;
     dq_err err = {0};
-    (void)state;
     open_math(&p, 1, DQ_NUM_INT8);
     const dq_attend_args a = pair_args(&p, CUDA, (dq_logit_spec){4, DQ_GRANULARITY_TILE});
     p.b[CUDA]->ops->attend(p.b[CUDA], pair_mat(&p, CUDA, A_OUT), &a);
@@ -250,19 +243,5 @@ static void tiles_are_refused_by_name(void **state)
 }
 
 /* With an argument: tests of that name. */
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(int8_is_near),
-        cmocka_unit_test(damage_is_seen),
-        cmocka_unit_test(bf16_is_near),
-        cmocka_unit_test(absmax_is_equal),
-        cmocka_unit_test(looking_changes_nothing),
-        cmocka_unit_test(spans_see_the_same_maps),
-        cmocka_unit_test(single_rows_are_equal),
-        cmocka_unit_test(tiles_are_refused_by_name),
-    };
-    if (!rig_can_run()) return RIG_SKIP;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+
+NEEDS(rig_can_run)

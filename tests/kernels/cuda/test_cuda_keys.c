@@ -2,6 +2,7 @@
  * products as the device does.
  * SPDX-License-Identifier: MIT */
 #include "tests/kernels/cuda/pair_rig.h"
+#include "tests/rigs/suite.h"
 
 #include "base/os.h"
 
@@ -75,9 +76,8 @@ static void odd_keys(pair *p)
     }
 }
 
-static void keys_are_measured_alike(void **state)
+TEST(keys_are_measured_alike)
 {
-    (void)state;
     for (int i = 0; i < 12; i++) {
         pair p;
         dq_kv_spec spec = i % 3 == 0 ? dq_kv_plain : i % 2 ? page_spec_of(i) : spec_of(i);
@@ -101,10 +101,9 @@ static void keys_are_measured_alike(void **state)
 }
 
 /* A list without tokens asks nothing of the device; keys that are not finite have no factor, and say so on both. */
-static void no_keys_and_bad_ones(void **state)
+TEST(no_keys_and_bad_ones)
 {
     static double got[KEYS];
-    (void)state;
     pair p;
     pair_open(&p, DQ_PAIR_ADJACENT, 64, dq_kv_plain);
     const int32_t a = pair_seq(&p, 0);
@@ -128,13 +127,5 @@ static void no_keys_and_bad_ones(void **state)
 }
 
 /* With an argument: tests of that name. */
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_are_measured_alike),
-        cmocka_unit_test(no_keys_and_bad_ones),
-    };
-    if (!rig_can_run()) return RIG_SKIP;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+
+NEEDS(rig_can_run)

@@ -2,6 +2,7 @@
  * every order of threads; floats are near it, and a row's result does not depend on the rows beside it.
  * SPDX-License-Identifier: MIT */
 #include "tests/kernels/cuda/cuda_rig.h"
+#include "tests/rigs/suite.h"
 
 static const int64_t ragged[] = {1, 3, 70};
 enum { N_RAGGED = 3 };
@@ -43,11 +44,10 @@ static void check_int8(const rig *r, int64_t rows, int64_t out, int64_t cols, in
     rig_drop_weight(&w);
 }
 
-static void test_packed(void **state)
+TEST(test_packed)
 {
     static const int64_t groups[] = {32, 128, 1 << 20, 0};
     rig r = rig_open();
-    (void)state;
     for (int bits = 2; bits <= 8; bits++)
         for (int g = 0; g < 4; g++) {
             check_int8(&r, 1, 67, 300, bits, groups[g], DQ_F16);
@@ -56,10 +56,9 @@ static void test_packed(void **state)
     rig_close(&r);
 }
 
-static void test_packed_shapes(void **state)
+TEST(test_packed_shapes)
 {
     rig r = rig_open();
-    (void)state;
     check_int8(&r, 3, 1, 1, 4, 1, DQ_F16);
     check_int8(&r, 16, 33, 31, 4, 32, DQ_F16);
     check_int8(&r, 17, 9, 640, 8, 64, DQ_F32);
@@ -71,10 +70,9 @@ static void test_packed_shapes(void **state)
     rig_close(&r);
 }
 
-static void test_orders(void **state)
+TEST(test_orders)
 {
     rig r = rig_open();
-    (void)state;
     for (uint64_t seed = 0; seed < 4; seed++) {
         dq_simt_set_schedule(seed ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, seed);
         check_int8(&r, 130, 70, 520, 4, 128, DQ_F16);
@@ -86,12 +84,11 @@ static void test_orders(void **state)
 }
 
 /* Zeros, values that are not finite, and rows that only differ in scale. */
-static void test_special_activations(void **state)
+TEST(test_special_activations)
 {
     rig r = rig_open();
     float *x = rig_floats(20 * 96, 32);
     dq_weight w = rig_packed(24, 96, 4, 32, DQ_F16, 33);
-    (void)state;
     for (int i = 0; i < 96; i++) {
         x[i] = 0;
         x[96 + i] *= 1e-30f;
@@ -117,11 +114,10 @@ static void check_floats(const rig *r, dq_weight w, dq_num num, double absolute)
     rig_drop_weight(&w);
 }
 
-static void test_floats(void **state)
+TEST(test_floats)
 {
     static const dq_dtype dense[] = {DQ_F32, DQ_F16, DQ_BF16};
     rig r = rig_open();
-    (void)state;
     for (int i = 0; i < 3; i++) {
         check_floats(&r, rig_dense(131, 205, dense[i], 35), DQ_NUM_F32, 2e-4);
         check_floats(&r, rig_dense(131, 205, dense[i], 35), DQ_NUM_BF16, 0.5);
@@ -136,12 +132,11 @@ static void test_floats(void **state)
 }
 
 /* bf16 products are those of rounded operands, with sums in f32. */
-static void test_bf16_rounds_operands(void **state)
+TEST(test_bf16_rounds_operands)
 {
     rig r = rig_open();
     dq_weight w = rig_dense(20, 64, DQ_BF16, 39);
     float *x = rig_floats(3 * 64, 40), *rounded = rig_floats(3 * 64, 40);
-    (void)state;
     for (int i = 0; i < 3 * 64; i++) rounded[i] = dq_f32_from_bf16(dq_bf16_from_f32(x[i]));
     dq_mat want = multiply(r.cpu, rounded, 3, &w, NULL, DQ_NUM_F32);
     dq_mat got = multiply(r.cuda, x, 3, &w, NULL, DQ_NUM_BF16);
@@ -153,13 +148,12 @@ static void test_bf16_rounds_operands(void **state)
 }
 
 /* A row among 70 and alone; and the products that cuBLAS sees have one number of rows. */
-static void test_rows_are_independent(void **state)
+TEST(test_rows_are_independent)
 {
     static const dq_num nums[] = {DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8};
     rig r = rig_open();
     dq_weight w = rig_packed(50, 160, 4, 32, DQ_F16, 41);
     float *x = rig_floats(70 * 160, 42);
-    (void)state;
     for (int k = 0; k < 3; k++) {
         float *all = rig_take(r.cuda, multiply(r.cuda, x, 70, &w, NULL, nums[k]));
         for (int64_t row = 0; row < 70; row += 23) {
@@ -180,13 +174,12 @@ static void test_rows_are_independent(void **state)
     rig_close(&r);
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
     rig r = rig_open();
     dq_err err = {0};
     dq_weight w = rig_dense(8, 8, DQ_F32, 43);
     float *x = rig_floats(8, 44);
-    (void)state;
     dq_mat y = multiply(r.cuda, x, 1, &w, NULL, DQ_NUM_INT8);
     assert_int_equal(dq_backend_sync(r.cuda, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "is not packed"));
@@ -200,18 +193,4 @@ static void test_refusals(void **state)
     rig_close(&r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_packed_shapes),
-        cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_special_activations),
-        cmocka_unit_test(test_floats),
-        cmocka_unit_test(test_bf16_rounds_operands),
-        cmocka_unit_test(test_rows_are_independent),
-        cmocka_unit_test(test_refusals),
-    };
-    if (!rig_can_run()) return RIG_SKIP;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+NEEDS(rig_can_run)

@@ -2,6 +2,7 @@
  * and places exactly, sums up to their order.
  * SPDX-License-Identifier: MIT */
 #include "tests/kernels/cuda/pair_rig.h"
+#include "tests/rigs/suite.h"
 
 /* ------------------------------------------------------------------------------- columns, measures */
 
@@ -70,10 +71,9 @@ static void look_twice(pair *p, dq_logit_spec logit, int64_t last_rows)
     for (int o = 0; o < p->map.n_out; o++) compare_measures(&of[CPU][o], &of[CUDA][o]);
 }
 
-static void looks_are_equal(void **state)
+TEST(looks_are_equal)
 {
     static const int64_t last[] = {0, 7, 50};
-    (void)state;
     for (int i = 0; i < N_PAIRINGS; i++) {
         pair p;
         pair_open(&p, pairings[i], dims[i], i % 2 ? dq_kv_plain : spec_of(2 * i + 1));
@@ -98,10 +98,9 @@ static void look_at_classes(pair *p, dq_logit_spec logit, const int64_t last[PAI
 }
 
 /* Rows of 1, 50 and 21: none of a sequence, one, some, all. */
-static void spans_are_equal(void **state)
+TEST(spans_are_equal)
 {
     static const int64_t last[][PAIR_SEQ] = {{1, 3, 0}, {0, 1, 21}, {1, 1000, 1}, {0, 0, 3}};
-    (void)state;
     for (int i = 0; i < N_PAIRINGS; i++) {
         pair p;
         pair_open(&p, pairings[i], dims[i], i % 2 ? spec_of(2 * i + 1) : dq_kv_plain);
@@ -162,9 +161,8 @@ static void observe_both(pair *p, observe_fn *observe)
     for (int k = CPU; k <= CUDA; k++) dq_tally_free(&t[k]);
 }
 
-static void tallies_are_equal(void **state)
+TEST(tallies_are_equal)
 {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         pair p;
         pair_open(&p, pairings[i + 1], dims[i], i % 2 ? dq_kv_plain : spec_of(i));
@@ -188,9 +186,8 @@ static void tallies_are_equal(void **state)
 }
 
 /* Little memory for strips: they are made in many launches, and nothing shows. */
-static void launches_do_not_show(void **state)
+TEST(launches_do_not_show)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         pair p;
         pair_open(&p, i ? DQ_PAIR_GROUPED : DQ_PAIR_SHARED_KV, 32, spec_of(3));
@@ -205,15 +202,5 @@ static void launches_do_not_show(void **state)
 }
 
 /* With an argument: tests of that name. */
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(looks_are_equal),
-        cmocka_unit_test(spans_are_equal),
-        cmocka_unit_test(tallies_are_equal),
-        cmocka_unit_test(launches_do_not_show),
-    };
-    if (!rig_can_run()) return RIG_SKIP;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+
+NEEDS(rig_can_run)

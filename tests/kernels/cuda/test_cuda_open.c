@@ -2,6 +2,7 @@
  * its work.
  * SPDX-License-Identifier: MIT */
 #include "tests/kernels/cuda/cuda_rig.h"
+#include "tests/rigs/suite.h"
 
 #include "kernels/cuda/host/cuda.h"
 #include "model/model.h"
@@ -16,10 +17,9 @@ static dq_status open_status(const char *name, dq_err *err)
     return status;
 }
 
-static void test_devices(void **state)
+TEST(test_devices)
 {
     dq_err err;
-    (void)state;
     assert_int_equal(open_status("cuda", &err), DQ_OK);
     assert_int_equal(open_status("cuda:0", &err), DQ_OK);
     assert_int_equal(open_status("cuda:00", &err), DQ_OK);
@@ -37,7 +37,7 @@ static void test_devices(void **state)
 }
 
 /* Each in one line that says what is there, what should be, and what to do. */
-static void test_unusable_devices(void **state)
+TEST(test_unusable_devices)
 {
     static const struct {
         int devices, driver, capability;
@@ -48,7 +48,6 @@ static void test_unusable_devices(void **state)
         {0, 13000, 80, "no CUDA device is visible (nvidia-smi lists them"},
         {1, 13000, 75, "cuda:0 (simulated) has compute capability 7.5 (expected 8.0 or later)"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dq_err err;
         dq_simt_set_devices(cases[i].devices);
@@ -68,7 +67,7 @@ static void test_unusable_devices(void **state)
     assert_int_equal(dq_simt_memory_used(), 0);
 }
 
-static void test_refusal_texts(void **state)
+TEST(test_refusal_texts)
 {
     static const struct {
         cudaError_t e;
@@ -79,7 +78,6 @@ static void test_refusal_texts(void **state)
                  {cudaErrorInsufficientDriver, 12040,
                   "too old (expected one for CUDA 13.0, found one for CUDA 12.4)"},
                  {cudaErrorLaunchFailure, 13000, "cudaErrorLaunchFailure"}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         dq_err err = {0};
         assert_int_equal(dq_cuda_refuse(cases[i].e, cases[i].driver, 13000, &err), DQ_RESOURCE);
@@ -88,9 +86,8 @@ static void test_refusal_texts(void **state)
     }
 }
 
-static void test_host_memory(void **state)
+TEST(test_host_memory)
 {
-    (void)state;
     for (int n = 1; n <= 5; n++) {
         dq_err err = {0};
         dq_backend *b;
@@ -103,10 +100,9 @@ static void test_host_memory(void **state)
 }
 
 /* ------------------------------------------------------------------------------------------- memory */
-static void test_pool(void **state)
+TEST(test_pool)
 {
     dq_backend *b = rig_device("cuda");
-    (void)state;
     void *p = b->ops->alloc(b, 100000), *q = b->ops->alloc(b, 5);
     assert_int_equal((uintptr_t)p % 256, 0);
     assert_ptr_not_equal(p, q);
@@ -122,10 +118,9 @@ static void test_pool(void **state)
 }
 
 /* As compute-sanitizer wants it: no byte more than asked for, and nothing is used again. */
-static void test_exact_pool(void **state)
+TEST(test_exact_pool)
 {
     dq_err err = {0};
-    (void)state;
     setenv("DQ_CUDA_POOL", "exact", 1);
     dq_backend *b = rig_device("cuda");
     const size_t used = dq_simt_memory_used();
@@ -144,12 +139,11 @@ static void test_exact_pool(void **state)
     unsetenv("DQ_CUDA_POOL");
 }
 
-static void test_out_of_memory(void **state)
+TEST(test_out_of_memory)
 {
     dq_backend *b = rig_device("cuda");
     dq_err err = {0};
     const size_t mib = 1 << 20;
-    (void)state;
     dq_simt_set_memory(64 * mib);
     void *p = b->ops->alloc(b, 40 * mib);
     assert_non_null(p);
@@ -174,12 +168,11 @@ static void test_out_of_memory(void **state)
 }
 
 /* An operation that runs out of memory half-way ends there, and runs when there is enough. */
-static void test_out_of_memory_inside(void **state)
+TEST(test_out_of_memory_inside)
 {
     dq_backend *b = rig_device("cuda");
     dq_weight head = rig_dense(70, 40, DQ_BF16, 4);
     int failures = 0;
-    (void)state;
     dq_mat x = rig_put(b, NULL, 33, 40);
     assert_true(b->ops->weight_acquire(b, &head));
     const size_t before = dq_simt_memory_used();
@@ -203,12 +196,11 @@ static void test_out_of_memory_inside(void **state)
 }
 
 /* A weight that does not fit leaves nothing behind; one that several use is there once. */
-static void test_weights(void **state)
+TEST(test_weights)
 {
     dq_backend *b = rig_device("cuda");
     dq_err err = {0};
     dq_weight w = rig_packed(64, 512, 4, 128, DQ_F16, 1), big = rig_dense(2048, 512, DQ_F32, 2);
-    (void)state;
     dq_simt_set_memory(1 << 20);
     assert_true(b->ops->weight_acquire(b, &w));
     const size_t used = dq_simt_memory_used();
@@ -231,12 +223,11 @@ static void test_weights(void **state)
 
 /* -------------------------------------------------------------------------------------------- order */
 /* Host inputs may change when a call returns; outputs come with sync, not before. */
-static void test_asynchronous(void **state)
+TEST(test_asynchronous)
 {
     dq_backend *b = rig_device("cuda");
     float x[4] = {1, 2, 3, 4}, back[4] = {0};
     int64_t index[2] = {1, 0}, row = -7;
-    (void)state;
     dq_mat m = rig_put(b, x, 2, 2), n = rig_put(b, NULL, 2, 2);
     x[0] = 99;
     b->ops->gather(b, n, m, index);
@@ -256,13 +247,12 @@ static void test_asynchronous(void **state)
 }
 
 /* More than the ring of pinned memory holds, from host memory that is overwritten at once. */
-static void test_large_copies(void **state)
+TEST(test_large_copies)
 {
     dq_backend *b = rig_device("cuda");
     const size_t n = (size_t)9 << 20;
     uint32_t *x = rig_block(n / 4, 4), *y = rig_block(n / 4, 4);
     void *p[3];
-    (void)state;
     for (uint32_t k = 0; k < 3; k++) {
         for (size_t i = 0; i < n / 4; i++) x[i] = (uint32_t)i * 2654435761u + k;
         p[k] = b->ops->alloc(b, n);
@@ -287,12 +277,11 @@ static void add_bytes(void *arg, const void *data, size_t bytes)
 }
 
 /* Results are given in the order of the calls, notes die after them; after an error nothing is. */
-static void test_downloads(void **state)
+TEST(test_downloads)
 {
     dq_backend *b = rig_device("cuda");
     int sum = 0;
     uint8_t got[2] = {0};
-    (void)state;
     for (int fails = 0; fails < 2; fails++) {
         dq_err err = {0};
         for (uint8_t i = 0; i < 2; i++) {
@@ -313,12 +302,11 @@ static void test_downloads(void **state)
     dq_backend_close(b);
 }
 
-static void test_missing_blas(void **state)
+TEST(test_missing_blas)
 {
     dq_backend *b = rig_device("cuda");
     dq_err err = {0};
     dq_weight w = rig_dense(4, 4, DQ_F32, 3);
-    (void)state;
     dq_simt_set_blas(0);
     dq_mat x = rig_put(b, NULL, 1, 4), y = rig_put(b, NULL, 1, 4);
     assert_true(b->ops->weight_acquire(b, &w));
@@ -339,7 +327,7 @@ static void test_missing_blas(void **state)
 }
 
 /* What kernels are announced is what products run or refuse. */
-static void test_kernels(void **state)
+TEST(test_kernels)
 {
     static const char *const names[3][3] = {
         {"cublasSgemm", "widen + cublasSgemm", "widen + cublasSgemm"},
@@ -348,7 +336,6 @@ static void test_kernels(void **state)
     dq_backend *b = rig_device("cuda");
     dq_weight w[3] = {rig_dense(8, 64, DQ_F32, 3), rig_dense(8, 64, DQ_BF16, 4),
                       rig_packed(8, 64, 4, 32, DQ_F16, 5)};
-    (void)state;
     dq_mat x = rig_put(b, NULL, 1, 64), y = rig_put(b, NULL, 1, 8);
     for (int i = 0; i < 3; i++) {
         assert_true(b->ops->weight_acquire(b, &w[i]));
@@ -372,7 +359,7 @@ static void test_kernels(void **state)
     for (int i = 0; i < 3; i++) rig_drop_weight(&w[i]);
 }
 
-static void test_can(void **state)
+TEST(test_can)
 {
     const dq_math plain = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32};
     dq_backend *b = rig_device("cuda");
@@ -381,7 +368,6 @@ static void test_can(void **state)
     dq_model m = {.path = "m", .n_layers = 1, .layer = &layer};
     dq_math math = plain;
     dq_err err = {0};
-    (void)state;
     math.linear = DQ_NUM_BF16;
     assert_int_equal(dq_backend_can(b, &m, math, &dq_kv_plain, &err), DQ_OK);
     math.linear = DQ_NUM_INT8;
@@ -433,18 +419,10 @@ static void test_can(void **state)
     dq_backend_close(b);
 }
 
-int main(void)
+static int begin(void **unused)
 {
-    unsetenv("DQ_CUDA_POOL"); /* the pool itself is tested here */
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_devices),       cmocka_unit_test(test_unusable_devices),
-        cmocka_unit_test(test_refusal_texts), cmocka_unit_test(test_host_memory),
-        cmocka_unit_test(test_pool),          cmocka_unit_test(test_exact_pool),
-        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_out_of_memory_inside),
-        cmocka_unit_test(test_weights),       cmocka_unit_test(test_asynchronous),
-        cmocka_unit_test(test_large_copies),  cmocka_unit_test(test_downloads),
-        cmocka_unit_test(test_missing_blas),  cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_can),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    (void)unused;
+    return unsetenv("DQ_CUDA_POOL"); /* the pool itself is tested here */
 }
+
+FIXTURES(begin, NULL)

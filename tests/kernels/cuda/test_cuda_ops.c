@@ -1,6 +1,7 @@
 /* test_cuda_ops: operations on rows and logits of the CUDA backend against the CPU's, on ragged sizes.
  * SPDX-License-Identifier: MIT */
 #include "tests/kernels/cuda/cuda_rig.h"
+#include "tests/rigs/suite.h"
 
 static const int64_t ragged[] = {1, 3, 70};
 enum { N_RAGGED = 3 };
@@ -33,11 +34,10 @@ static void check_embed(const rig *r, dq_weight w)
     rig_drop_weight(&w);
 }
 
-static void test_embed(void **state)
+TEST(test_embed)
 {
     static const dq_dtype dense[] = {DQ_F32, DQ_F16, DQ_BF16};
     rig r = rig_open();
-    (void)state;
     for (int i = 0; i < 3; i++) check_embed(&r, rig_dense(9, 77, dense[i], 1));
     for (int bits = 2; bits <= 8; bits++) {
         check_embed(&r, rig_packed(9, 77, bits, 32, DQ_F16, 2));
@@ -49,11 +49,10 @@ static void test_embed(void **state)
     rig_close(&r);
 }
 
-static void test_rms_norm(void **state)
+TEST(test_rms_norm)
 {
     static const int64_t cols[] = {1, 33, 300, 1000};
     rig r = rig_open();
-    (void)state;
     for (int i = 0; i < N_RAGGED; i++)
         for (int k = 0; k < 4; k++) {
             float *x = rig_floats(ragged[i] * cols[k], 5), *gain = rig_floats(cols[k], 6);
@@ -96,10 +95,9 @@ static void check_rope(const rig *r, dq_rope_order order, int64_t rows, int head
     rig_drop(pos);
 }
 
-static void test_rope(void **state)
+TEST(test_rope)
 {
     rig r = rig_open();
-    (void)state;
     for (int i = 0; i < N_RAGGED; i++) {
         check_rope(&r, DQ_ROPE_HALVES, ragged[i], 3, 64);
         check_rope(&r, DQ_ROPE_ADJACENT, ragged[i], 2, 6);
@@ -107,10 +105,9 @@ static void test_rope(void **state)
     rig_close(&r);
 }
 
-static void test_hadamard(void **state)
+TEST(test_hadamard)
 {
     rig r = rig_open();
-    (void)state;
     for (int dim = 1; dim <= 2048; dim = dim == 64 ? 1024 : 2 * dim) {
         float *x = rig_floats(5 * 3 * dim, 8);
         pair p = put_both(&r, x, 5, 3 * dim);
@@ -122,11 +119,10 @@ static void test_hadamard(void **state)
     rig_close(&r);
 }
 
-static void test_ffn_act(void **state)
+TEST(test_ffn_act)
 {
     const float param[4] = {0.3f, -0.5f, 0.8f, 0.1f};
     rig r = rig_open();
-    (void)state;
     for (int i = 0; i < N_RAGGED; i++)
         for (int act = 0; act < 2; act++) {
             const int64_t cols = 331;
@@ -145,10 +141,9 @@ static void test_ffn_act(void **state)
     rig_close(&r);
 }
 
-static void test_elementwise(void **state)
+TEST(test_elementwise)
 {
     rig r = rig_open();
-    (void)state;
     for (int i = 0; i < N_RAGGED; i++) {
         const int64_t rows = ragged[i], cols = 45, index[] = {rows - 1, 0, rows / 2, 0};
         float *x = rig_floats(rows * cols, 11), *y = rig_floats(rows * cols, 12);
@@ -169,7 +164,7 @@ static void test_elementwise(void **state)
     rig_close(&r);
 }
 
-static void test_first_bad_row(void **state)
+TEST(test_first_bad_row)
 {
     static const struct {
         int64_t at;
@@ -178,7 +173,6 @@ static void test_first_bad_row(void **state)
     } cases[] = {{0, 1, -1}, {69 * 50 + 49, INFINITY, 69}, {4 * 50 + 7, NAN, 4}, {0, -INFINITY, 0}};
     rig r = rig_open();
     float *x = rig_floats(70 * 50, 13);
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int64_t row = 5;
         x[cases[i].at] = cases[i].value; /* earlier ones stay: the first counts */
@@ -218,10 +212,9 @@ static void check_logprob(const rig *r, dq_weight head, int64_t rows, dq_num num
     rig_drop_weight(&head);
 }
 
-static void test_logprob(void **state)
+TEST(test_logprob)
 {
     rig r = rig_open();
-    (void)state;
     for (int i = 0; i < N_RAGGED; i++) {
         check_logprob(&r, rig_dense(257, 40, DQ_F32, 15), ragged[i], DQ_NUM_F32, 2e-5);
         check_logprob(&r, rig_dense(64, 33, DQ_BF16, 16), ragged[i], DQ_NUM_INT8, 2e-5);
@@ -277,10 +270,9 @@ static void check_packed_head(const rig *r, dq_weight packed, int64_t rows)
     rig_drop(y);
 }
 
-static void test_packed_heads(void **state)
+TEST(test_packed_heads)
 {
     rig r = rig_open();
-    (void)state;
     for (int bits = 2; bits <= 8; bits += 2)
         check_packed_head(&r, rig_packed(70, 40, bits, 20, DQ_F32, 3), 3);
     check_packed_head(&r, rig_zeroed(70, 40, 4, 0, DQ_F16, 5), 66);
@@ -289,13 +281,12 @@ static void test_packed_heads(void **state)
 }
 
 /* One logit that is no number shows in the answer, in whichever piece it stands. */
-static void test_logits_that_are_no_numbers(void **state)
+TEST(test_logits_that_are_no_numbers)
 {
     rig r = rig_open();
     dq_weight head = rig_dense(200, 8, DQ_F32, 18);
     const float x[8] = {1, 0, 0, 0, 0, 0, 0, 0};
     const float bad[] = {NAN, INFINITY};
-    (void)state;
     for (int i = 0; i < 2 * 200; i += 7) {
         float *w = rig_floats(200 * 8, 18);
         int32_t target[2] = {-1, (i * 3 + 1) % 200};
@@ -318,14 +309,13 @@ static void test_logits_that_are_no_numbers(void **state)
 }
 
 /* Equal largest logits in two pieces: the lower index counts. */
-static void test_ties(void **state)
+TEST(test_ties)
 {
     rig r = rig_open();
     dq_weight head = rig_dense(200, 8, DQ_F32, 18);
     float *w = rig_floats(200 * 8, 18);
     const float x[8] = {1, 0, 0, 0, 0, 0, 0, 0};
     int32_t top = -1;
-    (void)state;
     w[3 * 8] = w[150 * 8] = 9;
     rig_drop(head.data);
     head.data = w;
@@ -340,14 +330,13 @@ static void test_ties(void **state)
     rig_close(&r);
 }
 
-static void test_kld(void **state)
+TEST(test_kld)
 {
     rig r = rig_open();
     dq_weight head[2] = {rig_dense(190, 24, DQ_F32, 19), rig_dense(190, 36, DQ_BF16, 20)};
     float *x = rig_floats(70 * 24, 21), *y = rig_floats(70 * 36, 22);
     double kld[2][70], same[70];
     dq_backend *const b[2] = {r.cpu, r.cuda};
-    (void)state;
     for (int i = 0; i < 2; i++) assert_true(r.cuda->ops->weight_acquire(r.cuda, &head[i]));
     for (int i = 0; i < N_RAGGED; i++) {
         for (int k = 0; k < 2; k++) {
@@ -372,16 +361,4 @@ static void test_kld(void **state)
     rig_close(&r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_embed),         cmocka_unit_test(test_rms_norm),
-        cmocka_unit_test(test_rope),          cmocka_unit_test(test_hadamard),
-        cmocka_unit_test(test_ffn_act),       cmocka_unit_test(test_elementwise),
-        cmocka_unit_test(test_first_bad_row), cmocka_unit_test(test_logprob),
-        cmocka_unit_test(test_packed_heads),  cmocka_unit_test(test_logits_that_are_no_numbers),
-        cmocka_unit_test(test_ties),          cmocka_unit_test(test_kld),
-    };
-    if (!rig_can_run()) return RIG_SKIP;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+NEEDS(rig_can_run)

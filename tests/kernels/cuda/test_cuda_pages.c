@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/kernels/cuda/page_codes.h"
 #include "tests/kernels/cuda/pair_rig.h"
+#include "tests/rigs/suite.h"
 
 /* Damage is NaN, of whatever bits. */
 static void name_nans(float *x, int n)
@@ -114,9 +115,8 @@ static void compare_caches(dq_kv_spec (*spec)(int i))
     }
 }
 
-static void codes_are_equal(void **state)
+TEST(codes_are_equal)
 {
-    (void)state;
     compare_caches(spec_of);
 }
 
@@ -127,18 +127,16 @@ static dq_kv_spec two_bytes_of(int i)
     return spec;
 }
 
-static void codes_of_two_bytes_are_equal(void **state)
+TEST(codes_of_two_bytes_are_equal)
 {
-    (void)state;
     compare_caches(two_bytes_of);
 }
 
 /* Numbers that a type cannot hold end the append in both, with the same words.
  */
-static void range_is_refused(void **state)
+TEST(range_is_refused)
 {
     static const float given[] = {65519.996f, 65520.0f, -1e30f, INFINITY, 3.4e38f};
-    (void)state;
     for (int i = 0; i < 20; i++) {
         pair p;
         dq_kv_spec spec = dq_kv_plain;
@@ -161,16 +159,14 @@ static void range_is_refused(void **state)
     }
 }
 
-static void page_codes_are_equal(void **state)
+TEST(page_codes_are_equal)
 {
-    (void)state;
     compare_caches(page_spec_of);
 }
 
 /* Codes and numbers of damaged pages, whole and when some of their tokens have been forgotten; per-token codes, too. */
-static void damaged_codes_are_equal(void **state)
+TEST(damaged_codes_are_equal)
 {
-    (void)state;
     for (int i = 0; i < 4 * N_DAMAGES; i++) {
         pair p;
         dq_kv_spec spec = damaged_spec_of(i);
@@ -186,9 +182,8 @@ static void damaged_codes_are_equal(void **state)
 }
 
 /* Memory ends in the middle of an append: the cache holds what it held, and goes on when there is more. */
-static void exhausted_device(void **state)
+TEST(exhausted_device)
 {
-    (void)state;
     if (!simulated()) skip(); /* nobody else's memory is taken away */
     for (int step = 0; step < 12; step++) {
         pair p;
@@ -223,11 +218,10 @@ static void exhausted_device(void **state)
 }
 
 /* A page has the widths of 16 heads; no pairing makes groups so large, so this one is made by hand. */
-static void large_groups_are_refused(void **state)
+TEST(large_groups_are_refused)
 {
     static const int16_t one_group[DQ_PAGE_WIDTHS + 1] = {0};
     dq_backend *b = NULL;
-    (void)state;
     for (int heads = DQ_PAGE_WIDTHS; heads <= DQ_PAGE_WIDTHS + 1; heads++) {
         dq_arena *arena = dq_arena_new();
         dq_kv_spec spec = dq_kv_plain;
@@ -259,15 +253,5 @@ static void large_groups_are_refused(void **state)
 }
 
 /* With an argument: tests of that name. */
-int main(int argc, char **argv)
-{
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codes_are_equal),          cmocka_unit_test(page_codes_are_equal),
-        cmocka_unit_test(damaged_codes_are_equal),  cmocka_unit_test(codes_of_two_bytes_are_equal),
-        cmocka_unit_test(range_is_refused),         cmocka_unit_test(exhausted_device),
-        cmocka_unit_test(large_groups_are_refused),
-    };
-    if (!rig_can_run()) return RIG_SKIP;
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+
+NEEDS(rig_can_run)

@@ -2,6 +2,7 @@
  * what rounding D and f32 sums may cost.
  * SPDX-License-Identifier: MIT */
 #include "tests/kernels/cuda/fused_rig.h"
+#include "tests/rigs/suite.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -165,16 +166,14 @@ static void check_widths(int math, const int *k, int n_k, const int *v, int n_v,
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
 
-static void test_int8(void **state)
+TEST(test_int8)
 {
-    (void)state;
     const int k[3] = {8, 6, 4}, v[5] = {8, 6, 4, 3, 2};
     check_widths(DQ_FUSED_INT8, k, 3, v, 5, 1);
 }
 
-static void test_decode(void **state)
+TEST(test_decode)
 {
-    (void)state;
     const int k[3] = {8, 6, 4}, v[5] = {8, 6, 4, 3, 2};
     for (int i = 0; i < 75; i++) {
         rig r;
@@ -190,9 +189,8 @@ static void test_decode(void **state)
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
 
-static void test_sets(void **state)
+TEST(test_sets)
 {
-    (void)state;
     static const int widths[6] = {8, 6, 5, 4, 3, 2};
     for (uint64_t i = 0; i < 60; i++) {
         dq_simt_set_schedule(i % 3 ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, i);
@@ -201,9 +199,8 @@ static void test_sets(void **state)
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
 
-static void test_decode_sets(void **state)
+TEST(test_decode_sets)
 {
-    (void)state;
     static const int widths[6] = {8, 6, 5, 4, 3, 2};
     for (uint64_t i = 0; i < 48; i++) {
         rig r;
@@ -220,9 +217,8 @@ static void test_decode_sets(void **state)
 }
 
 /* Pages of as many sets as they have slots. */
-static void test_each_slot(void **state)
+TEST(test_each_slot)
 {
-    (void)state;
     static const int widths[6] = {8, 6, 5, 4, 3, 2};
     for (uint64_t i = 0; i < 12; i++) {
         rig r;
@@ -239,9 +235,8 @@ static void test_each_slot(void **state)
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
 
-static void test_bf16(void **state)
+TEST(test_bf16)
 {
-    (void)state;
     const int k[4] = {16, 8, 6, 4}, v[6] = {16, 8, 6, 4, 3, 2};
     check_widths(DQ_FUSED_BF16, k, 4, v, 6, 1);
 }
@@ -274,9 +269,8 @@ static void check_cut(rig_spec s, uint64_t seed)
     rig_close(&r);
 }
 
-static void test_cut(void **state)
+TEST(test_cut)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
         dq_simt_set_schedule(DQ_SIMT_GREEDY, seed);
         check_cut(spec_of(DQ_FUSED_INT8, 32, 8, 4, seed), seed);
@@ -286,9 +280,8 @@ static void test_cut(void **state)
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
 
-static void test_lacks(void **state)
+TEST(test_lacks)
 {
-    (void)state;
     rig r;
     const rig_spec s = spec_of(DQ_FUSED_INT8, 48, 8, 8, 3);
     rig_open(&r, &s, 3);
@@ -311,9 +304,8 @@ static void test_lacks(void **state)
 }
 
 /* A launch that fails is reported by its kernel's name. */
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     if (!simulated()) skip(); /* a GPU forgets a process whose kernel failed */
     for (int math = DQ_FUSED_INT8; math <= DQ_FUSED_BF16; math++) {
         const char *const names[2][3] = {{"attend_int8<", "scores_int8<", "absmax_int8<"},
@@ -343,9 +335,8 @@ static void test_names(void **state)
 }
 
 /* The widest head in every order of threads. */
-static void test_orders(void **state)
+TEST(test_orders)
 {
-    (void)state;
     dq_each_order([] {
         check_call(DQ_FUSED_INT8, 32, 8, 8, 104);
         check_call(DQ_FUSED_INT8, 32, 4, 3, 105);
@@ -353,21 +344,14 @@ static void test_orders(void **state)
 }
 
 /* With an argument: tests of that name. */
-int main(int argc, char **argv)
+
+static bool is_there(void)
 {
-    if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_int8),        cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_bf16),        cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_cut),         cmocka_unit_test(test_lacks),
-        cmocka_unit_test(test_names),       cmocka_unit_test(test_sets),
-        cmocka_unit_test(test_decode_sets), cmocka_unit_test(test_each_slot),
-    };
     int devices = 0;
     const cudaError_t e = cudaGetDeviceCount(&devices);
-    if (e != cudaSuccess || devices == 0) {
-        print_error("skipped: %s\n", cudaGetErrorString(e));
-        return 77;
-    }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (e == cudaSuccess && devices > 0) return true;
+    print_error("skipped: %s\n", cudaGetErrorString(e));
+    return false;
 }
+
+NEEDS(is_there)

@@ -3,10 +3,7 @@
 #include "base/address_list.h"
 #include "base/random.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 
 enum { ADDRESSES = 60, STEPS = 4000 };
 
@@ -15,7 +12,7 @@ typedef struct item {
     int value, other[3];
 } item;
 
-static void finds_what_was_added(void **state)
+TEST(finds_what_was_added)
 {
     static const char at[ADDRESSES];
     int want[ADDRESSES] = {0}; /* 0: not in the list */
@@ -23,7 +20,6 @@ static void finds_what_was_added(void **state)
     dq_random r = {5};
     dq_err err = {0};
     size_t n = 0;
-    (void)state;
     for (int step = 1; step <= STEPS; step++) {
         const size_t i = dq_random_below(&r, ADDRESSES);
         item *found = dq_address_list_find(&l, at + i);
@@ -50,12 +46,11 @@ static void finds_what_was_added(void **state)
     assert_null(dq_address_list_find(&l, at));
 }
 
-static void short_memory_leaves_the_list(void **state)
+TEST(short_memory_leaves_the_list)
 {
     const item one = {.address = &one, .value = 1};
     dq_address_list l = {.size = sizeof(item)};
     dq_err err = {0};
-    (void)state;
     assert_true(dq_address_list_reserve(&l, &err));
     dq_address_list_add(&l, &one);
     l.capacity = 1; /* the next one needs memory */
@@ -65,13 +60,4 @@ static void short_memory_leaves_the_list(void **state)
     assert_int_equal(err.code, DQ_RESOURCE);
     assert_memory_equal(dq_address_list_find(&l, &one), &one, sizeof one);
     dq_address_list_free(&l);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_what_was_added),
-        cmocka_unit_test(short_memory_leaves_the_list),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

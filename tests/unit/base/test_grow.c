@@ -1,12 +1,10 @@
 /* test_grow: lists that make themselves room, in an arena and as blocks.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/strbuf.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { MANY = 5000 };
 
@@ -35,9 +33,8 @@ static void check_growth(dq_arena *a)
     if (!a) dq_block_free(list);
 }
 
-static void lists_grow(void **unused)
+TEST(lists_grow)
 {
-    (void)unused;
     dq_arena *a = dq_arena_new();
     assert_non_null(a);
     check_growth(a);
@@ -45,9 +42,8 @@ static void lists_grow(void **unused)
     dq_arena_free(a);
 }
 
-static void nothing_is_a_list_too(void **unused)
+TEST(nothing_is_a_list_too)
 {
-    (void)unused;
     dq_err err = {0};
     size_t cap = 0;
     char *list = dq_grow(NULL, NULL, 0, &cap, 1, &err);
@@ -57,10 +53,9 @@ static void nothing_is_a_list_too(void **unused)
 }
 
 /* Sizes that wrap, in the product and in the doubling, are refused; what was there stays. */
-static void sizes_beyond_memory_are_refused(void **unused)
+TEST(sizes_beyond_memory_are_refused)
 {
     static const size_t want[] = {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 8 + 1};
-    (void)unused;
     dq_arena *a = dq_arena_new();
     assert_non_null(a);
     for (int in_arena = 0; in_arena < 2; in_arena++) {
@@ -89,9 +84,8 @@ static void sizes_beyond_memory_are_refused(void **unused)
     dq_block_free(b.s);
 }
 
-static void a_failed_allocation_keeps_the_list(void **unused)
+TEST(a_failed_allocation_keeps_the_list)
 {
-    (void)unused;
     dq_err err = {0};
     size_t cap = 0;
     int32_t *list = dq_grow(NULL, NULL, 3, &cap, sizeof *list, &err);
@@ -109,15 +103,4 @@ static void a_failed_allocation_keeps_the_list(void **unused)
     assert_non_null(list);
     assert_int_equal(list[2], 9);
     dq_block_free(list);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_grow),
-        cmocka_unit_test(nothing_is_a_list_too),
-        cmocka_unit_test(sizes_beyond_memory_are_refused),
-        cmocka_unit_test(a_failed_allocation_keeps_the_list),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,20 +1,18 @@
 /* test_journal: what a journal holds after anything that can end a program or spoil a file.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* mkdtemp */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "base/journal.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char dir[64], path[80];
 static dq_arena *arena;
@@ -109,9 +107,8 @@ static dq_status refused(dq_journal_damage damage, const char *why)
     return err.code;
 }
 
-static void the_form_is_a_hash_and_the_text(void **unused)
+TEST(the_form_is_a_hash_and_the_text)
 {
-    (void)unused;
     size_t len;
     const char *bytes = written(&len);
     /* printf first | sha256sum */
@@ -121,9 +118,8 @@ static void the_form_is_a_hash_and_the_text(void **unused)
     assert_memory_equal(bytes, want, sizeof want - 1);
 }
 
-static void a_file_cut_off_anywhere_goes_on(void **unused)
+TEST(a_file_cut_off_anywhere_goes_on)
 {
-    (void)unused;
     size_t len;
     const char *whole = written(&len);
     for (size_t cut = 0, lines = 0; cut <= len; cut++) {
@@ -133,9 +129,8 @@ static void a_file_cut_off_anywhere_goes_on(void **unused)
     }
 }
 
-static void a_damaged_line_is_found(void **unused)
+TEST(a_damaged_line_is_found)
 {
-    (void)unused;
     size_t len;
     char *whole = written(&len), bad[1024];
     assert_true(len < sizeof bad);
@@ -160,7 +155,7 @@ static void a_damaged_line_is_found(void **unused)
     }
 }
 
-static void other_forms_are_refused_by_name(void **unused)
+TEST(other_forms_are_refused_by_name)
 {
     static const char *const old[] = {
         "dq-journal 2 5c6a8a6e\nversion 0.4.0 0d0f4c0e\nsettings {} 12345678\n",
@@ -168,7 +163,6 @@ static void other_forms_are_refused_by_name(void **unused)
         "\"step\": {}}\n",
         "words\n",
     };
-    (void)unused;
     for (int i = 0; i < 3; i++) {
         put(old[i], strlen(old[i]));
         assert_int_equal(refused(DQ_JOURNAL_CUT, "not a journal of this version of dq"),
@@ -177,9 +171,8 @@ static void other_forms_are_refused_by_name(void **unused)
     }
 }
 
-static void new_and_clear_begin_anew(void **unused)
+TEST(new_and_clear_begin_anew)
 {
-    (void)unused;
     dq_journal *j;
     dq_err err = {0}, newline = {0};
     size_t len;
@@ -224,9 +217,8 @@ static pid_t holder(void)
     return pid;
 }
 
-static void another_process_keeps_out_until_it_is_killed(void **unused)
+TEST(another_process_keeps_out_until_it_is_killed)
 {
-    (void)unused;
     size_t len;
     int status;
     const char *whole = written(&len);
@@ -245,9 +237,8 @@ static void another_process_keeps_out_until_it_is_killed(void **unused)
 }
 
 /* The first run ends while the second waits for nothing: whoever finds the name gone makes a new file. */
-static void a_removed_file_is_not_written_to(void **unused)
+TEST(a_removed_file_is_not_written_to)
 {
-    (void)unused;
     dq_journal *j, *k;
     dq_err err = {0};
     assert_int_equal(dq_journal_new(&j, path, &err), DQ_OK);
@@ -261,9 +252,8 @@ static void a_removed_file_is_not_written_to(void **unused)
 }
 
 /* A limit on the size of files is met like a full disk: the line is refused, those before it stay. */
-static void a_full_disk_keeps_whole_lines(void **unused)
+TEST(a_full_disk_keeps_whole_lines)
 {
-    (void)unused;
     size_t len;
     const char *whole = written(&len);
     for (size_t limit = 0; limit < len; limit += 7) {
@@ -294,9 +284,8 @@ static void a_full_disk_keeps_whole_lines(void **unused)
     assert_null(j);
 }
 
-static void failing_allocations_are_reported(void **unused)
+TEST(failing_allocations_are_reported)
 {
-    (void)unused;
     size_t len;
     const char *whole = written(&len);
     for (int64_t n = 1;; n++) {
@@ -317,18 +306,4 @@ static void failing_allocations_are_reported(void **unused)
     resumes(LINES, DQ_JOURNAL_REFUSE, whole, len);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_form_is_a_hash_and_the_text),
-        cmocka_unit_test(a_file_cut_off_anywhere_goes_on),
-        cmocka_unit_test(a_damaged_line_is_found),
-        cmocka_unit_test(other_forms_are_refused_by_name),
-        cmocka_unit_test(new_and_clear_begin_anew),
-        cmocka_unit_test(another_process_keeps_out_until_it_is_killed),
-        cmocka_unit_test(a_removed_file_is_not_written_to),
-        cmocka_unit_test(a_full_disk_keeps_whole_lines),
-        cmocka_unit_test(failing_allocations_are_reported),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+FIXTURES(setup, teardown)

@@ -2,12 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,9 +15,8 @@ static json_t *parse(const char *text)
     return v;
 }
 
-static void test_numbers_of_any_size(void **state)
+TEST(test_numbers_of_any_size)
 {
-    (void)state;
     static const struct {
         const char *text;
         double value;
@@ -49,9 +43,8 @@ static void test_numbers_of_any_size(void **state)
 }
 
 /* What stands beside a large number keeps its digits and its text. */
-static void test_the_rest_is_untouched(void **state)
+TEST(test_the_rest_is_untouched)
 {
-    (void)state;
     json_t *v =
         parse("{\"a 99999999999999999999\\\" 1e999\": [9223372036854775807, -0, 1e2],\n"
               " \"b\": 99999999999999999999, \"c\": \"\\\\\", \"d\": -9223372036854775808}");
@@ -65,9 +58,8 @@ static void test_the_rest_is_untouched(void **state)
     json_decref(v);
 }
 
-static void test_what_is_no_json_stays_refused(void **state)
+TEST(test_what_is_no_json_stays_refused)
 {
-    (void)state;
     static const char *const texts[] = {"[1e400",
                                         "[1e400, 1e]",
                                         "[99999999999999999999, 01]",
@@ -86,9 +78,8 @@ static void test_what_is_no_json_stays_refused(void **state)
     }
 }
 
-static void test_whole_numbers(void **state)
+TEST(test_whole_numbers)
 {
-    (void)state;
     json_t *o =
         parse("{\"a\": 1E5, \"b\": 4096.0, \"c\": 1.5, \"d\": 9007199254740993.0e3, \"e\": \"1\","
               " \"f\": 1e400, \"g\": -0, \"h\": -0.0, \"i\": 99999999999999999999, \"j\": true}");
@@ -108,9 +99,8 @@ static void test_whole_numbers(void **state)
     json_decref(o);
 }
 
-static void test_numbers_too_large_to_be_values(void **state)
+TEST(test_numbers_too_large_to_be_values)
 {
-    (void)state;
     json_t *o = parse("{\"a\": 1e400, \"b\": -1e400, \"c\": 1e308}");
     double x;
     for (const char *const *key = (const char *const[]){"a", "b", NULL}; *key; key++) {
@@ -125,9 +115,8 @@ static void test_numbers_too_large_to_be_values(void **state)
 }
 
 /* The n-th allocation of the second pass of a document fails. */
-static void test_memory_ends_while_numbers_are_held(void **state)
+TEST(test_memory_ends_while_numbers_are_held)
 {
-    (void)state;
     static const char text[] = "[99999999999999999999]";
     json_t *v = NULL;
     dq_err err = {0};
@@ -137,9 +126,8 @@ static void test_memory_ends_while_numbers_are_held(void **state)
     assert_null(v);
 }
 
-static void test_dump(void **state)
+TEST(test_dump)
 {
-    (void)state;
     char *text;
     dq_err err = {0};
     json_t *v = parse("{\"a\": [1, 2]}");
@@ -149,18 +137,4 @@ static void test_dump(void **state)
     json_decref(v);
     assert_int_equal(dq_json_dump(&text, NULL, 0, &err), DQ_RESOURCE);
     assert_null(text);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers_of_any_size),
-        cmocka_unit_test(test_the_rest_is_untouched),
-        cmocka_unit_test(test_what_is_no_json_stays_refused),
-        cmocka_unit_test(test_whole_numbers),
-        cmocka_unit_test(test_numbers_too_large_to_be_values),
-        cmocka_unit_test(test_memory_ends_while_numbers_are_held),
-        cmocka_unit_test(test_dump),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,11 @@
 /* test_json_edit: a member is set, put in its place or left out, and every other byte stays.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/json_edit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void check(const char *text, const char *key, const char *value, const char *want)
 {
@@ -20,9 +17,8 @@ static void check(const char *text, const char *key, const char *value, const ch
     dq_block_free(b.s);
 }
 
-static void members_are_added(void **unused)
+TEST(members_are_added)
 {
-    (void)unused;
     check("{}", "k", "1", "{\n  \"k\": 1}");
     check(" { } \n", "k", "1", " { \n  \"k\": 1} \n");
     check("{\"a\": 1e-05}\n", "k", "1", "{\"a\": 1e-05,\n  \"k\": 1}\n");
@@ -32,31 +28,19 @@ static void members_are_added(void **unused)
           "{\"x\": \"\\\"k\\\": 1}\\\\\",\n  \"k\": 1}");
 }
 
-static void members_are_replaced(void **unused)
+TEST(members_are_replaced)
 {
-    (void)unused;
     check("{\"k\": {\"k\": [\"}\", 1]} , \"b\": 99999999999999999999}", "k", "null",
           "{\"k\": null , \"b\": 99999999999999999999}");
     check("{\"a\": true,\"k\":\"x\\\\\"}", "k", "2", "{\"a\": true,\"k\":2}");
     check("{\"kk\": 1, \"k\": -1.5e3\n}", "k", "2", "{\"kk\": 1, \"k\": 2\n}");
 }
 
-static void members_are_left_out(void **unused)
+TEST(members_are_left_out)
 {
-    (void)unused;
     check("{\"k\": 1}", "k", NULL, "{}");
     check("{\"k\": [1, 2], \"b\": 1}", "k", NULL, "{\"b\": 1}");
     check("{\"a\": 1, \"k\": {}, \"b\": 1}", "k", NULL, "{\"a\": 1, \"b\": 1}");
     check("{\"a\": 1,\n  \"k\": {\"x\": 1}\n}", "k", NULL, "{\"a\": 1\n}");
     check("{\"a\": {\"k\": 1}}", "k", NULL, "{\"a\": {\"k\": 1}}");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_are_added),
-        cmocka_unit_test(members_are_replaced),
-        cmocka_unit_test(members_are_left_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

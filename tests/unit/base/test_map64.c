@@ -1,13 +1,11 @@
 /* test_map64: a map against plain arrays.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/map64.h"
 #include "base/random.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 enum { KEYS = 3000, STEPS = 20000 };
 
@@ -54,9 +52,8 @@ static void check(dq_arena *a, size_t capacity)
     dq_map64_free(&m);
 }
 
-static void values_are_those_put(void **unused)
+TEST(values_are_those_put)
 {
-    (void)unused;
     dq_arena *a = dq_arena_new();
     assert_non_null(a);
     check(a, 0);
@@ -65,9 +62,8 @@ static void values_are_those_put(void **unused)
     dq_arena_free(a);
 }
 
-static void failures_keep_the_map(void **unused)
+TEST(failures_keep_the_map)
 {
-    (void)unused;
     dq_err err = {0}, full = {0}, zero = {0}, huge = {0};
     dq_map64 m, none;
     assert_int_equal(dq_map64_new(&m, 8, NULL, &err), DQ_OK);
@@ -82,13 +78,4 @@ static void failures_keep_the_map(void **unused)
     dq_map64_free(&m);
     assert_int_equal(dq_map64_new(&none, SIZE_MAX / 2, NULL, &huge), DQ_RESOURCE);
     assert_null(none.slot);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_those_put),
-        cmocka_unit_test(failures_keep_the_map),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

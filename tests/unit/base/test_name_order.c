@@ -1,12 +1,10 @@
 /* test_name_order: numbers inside names count as numbers.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/name_order.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 /* In the order that they are to have. */
 static const char *const names[] = {"",
@@ -33,9 +31,8 @@ static int sign(int x)
     return (x > 0) - (x < 0);
 }
 
-static void numbers_count_as_numbers(void **unused)
+TEST(numbers_count_as_numbers)
 {
-    (void)unused;
     for (int i = 0; i < N; i++) {
         for (int k = 0; k < N; k++)
             assert_int_equal(sign(dq_name_order_compare(names[i], names[k])), sign(i - k));
@@ -48,20 +45,12 @@ static const char *backwards(const void *arg, int64_t i)
     return names[N - 1 - i];
 }
 
-static void indices_are_sorted(void **unused)
+TEST(indices_are_sorted)
 {
     dq_err err = {0};
     dq_arena *a = dq_arena_new();
     int64_t *order;
-    (void)unused;
     assert_int_equal(dq_name_order_make(&order, N, backwards, NULL, a, &err), DQ_OK);
     for (int64_t i = 0; i < N; i++) assert_int_equal(order[i], N - 1 - i);
     dq_arena_free(a);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_count_as_numbers),
-                                       cmocka_unit_test(indices_are_sorted)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,20 +1,18 @@
 /* test_os_map: what is remembered of mapped files, and that their changes are seen.
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
+#include "tests/rigs/suite.h"
+
 #include "base/os.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { PAGES = 4, PAGE = 4096, BYTES = PAGES * PAGE };
 static char dir[64];
@@ -68,11 +66,10 @@ static dq_os_map open_map(const char *path)
     return m;
 }
 
-static void addresses_lead_to_files(void **unused)
+TEST(addresses_lead_to_files)
 {
     bool cut;
     int local = 0;
-    (void)unused;
     put(at("a"), 1);
     put(at("b"), 2);
     for (int turn = 0; turn < 3; turn++) {
@@ -106,13 +103,12 @@ static void change(const char *path, char what)
     }
 }
 
-static void changes_are_seen(void **unused)
+TEST(changes_are_seen)
 {
     static const struct {
         char what;
         bool seen;
     } list[] = {{'c', true}, {'l', true}, {'w', true}, {'r', false}, {'u', false}};
-    (void)unused;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         dq_err err = {0};
         put_old(at("a"));
@@ -138,9 +134,8 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
 }
 
 /* A page that a file lost while it was mapped: the handler learns whose it was. */
-static void a_lost_page_has_a_name(void **unused)
+TEST(a_lost_page_has_a_name)
 {
-    (void)unused;
     put(at("a"), 1);
     pid_t pid = fork();
     if (pid == 0) {
@@ -161,9 +156,8 @@ static void a_lost_page_has_a_name(void **unused)
 }
 
 /* In a child, whose descriptors 0 and 1 are closed: neither becomes a file. */
-static void closed_descriptors_are_taken(void **unused)
+TEST(closed_descriptors_are_taken)
 {
-    (void)unused;
     put(at("a"), 1);
     pid_t pid = fork();
     if (pid == 0) {
@@ -182,10 +176,9 @@ static void closed_descriptors_are_taken(void **unused)
 }
 
 /* Addresses cost nothing, however many; memory that is taken holds zeros. */
-static void blocks_are_taken_late(void **unused)
+TEST(blocks_are_taken_late)
 {
     dq_os_block b;
-    (void)unused;
     assert_true(dq_os_block_reserve(&b, (size_t)1 << 42));
     assert_non_null(b.data);
     dq_os_block_free(&b);
@@ -219,12 +212,11 @@ static int is_large(const void *p)
     return told ? large : -1;
 }
 
-static void large_pages_hold_what_small_ones_held(void **unused)
+TEST(large_pages_hold_what_small_ones_held)
 {
     enum { MANY = 9 << 20, STEP = 4093 };
     const bool can = access("/sys/kernel/mm/transparent_hugepage", F_OK) == 0;
     dq_os_block b;
-    (void)unused;
     assert_true(dq_os_block_reserve(&b, MANY));
     assert_true(dq_os_block_take(&b));
     for (int i = 0; i < MANY / 2; i += STEP) b.data[i] = (uint8_t)(i % 251);
@@ -237,15 +229,4 @@ static void large_pages_hold_what_small_ones_held(void **unused)
     dq_os_block_free(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_lead_to_files),
-        cmocka_unit_test(changes_are_seen),
-        cmocka_unit_test(a_lost_page_has_a_name),
-        cmocka_unit_test(closed_descriptors_are_taken),
-        cmocka_unit_test(blocks_are_taken_late),
-        cmocka_unit_test(large_pages_hold_what_small_ones_held),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+FIXTURES(setup, teardown)

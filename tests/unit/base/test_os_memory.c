@@ -1,18 +1,16 @@
 /* test_os_memory: the lowest of what machine, control groups and address space leave, of memory and of processors.
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
+#include "tests/rigs/suite.h"
+
 #include "base/os.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define GROUP "/sys/fs/cgroup"
 static const char *const folders[] = {"/proc",        "/proc/self",      "/sys", "/sys/fs", GROUP,
@@ -72,9 +70,8 @@ static void expect(int64_t bytes)
     assert_int_equal(dq_os_memory_left(root), bytes);
 }
 
-static void the_lowest_bound_holds(void **unused)
+TEST(the_lowest_bound_holds)
 {
-    (void)unused;
     expect(dq_os_memory_bytes());
     put("/proc/meminfo", "MemTotal: 4096 kB\nMemFree: 9 kB\nMemAvailable:    2048 kB\n");
     expect(2048 * 1024);
@@ -104,10 +101,9 @@ static void the_lowest_bound_holds(void **unused)
     expect(2048 * 1024);
 }
 
-static void an_address_space_is_a_bound(void **unused)
+TEST(an_address_space_is_a_bound)
 {
     struct rlimit old, less;
-    (void)unused;
     put("/proc/self/status", "Name:\tdq\nVmPeak:\t 99 kB\nVmSize:\t 1000 kB\n");
     assert_int_equal(getrlimit(RLIMIT_AS, &old), 0);
     less = old;
@@ -121,17 +117,15 @@ static void an_address_space_is_a_bound(void **unused)
     assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
 }
 
-static void this_machine_has_some(void **unused)
+TEST(this_machine_has_some)
 {
     const int64_t left = dq_os_memory_left("");
-    (void)unused;
     assert_true(left > 0 && left <= dq_os_memory_bytes());
 }
 
 /* The machine may have one processor only, so quotas of less than one are what is sure to lower. */
-static void quotas_of_processors_hold(void **unused)
+TEST(quotas_of_processors_hold)
 {
-    (void)unused;
     const int all = dq_os_cpu_count("");
     put("/proc/self/cgroup", "0::/outer/own\n");
     assert_int_equal(dq_os_cpu_count(root), all);
@@ -147,13 +141,4 @@ static void quotas_of_processors_hold(void **unused)
     assert_int_equal(dq_os_cpu_count(root), all);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_lowest_bound_holds),
-        cmocka_unit_test(an_address_space_is_a_bound),
-        cmocka_unit_test(this_machine_has_some),
-        cmocka_unit_test(quotas_of_processors_hold),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+FIXTURES(setup, teardown)

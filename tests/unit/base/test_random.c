@@ -1,16 +1,14 @@
 /* test_random: both generators against what others publish: SplitMix64's outputs as its authors' code gives them
  * (Vigna's splitmix64.c), and CPython 3.11's random module.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/random.h"
 #include "base/random_mt.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static void outputs_are_splitmix64s(void **state)
+TEST(outputs_are_splitmix64s)
 {
     static const struct {
         uint64_t seed, want[5];
@@ -22,7 +20,6 @@ static void outputs_are_splitmix64s(void **state)
          {0xe220a8397b1dcdafu, 0x6e789e6aa1b965f4u, 0x06c45d188009454fu, 0xf88bb8a8724c81ecu,
           0x1b39896a51a8749bu}},
     };
-    (void)state;
     for (int i = 0; i < 2; i++) {
         dq_random r = {known[i].seed};
         for (int k = 0; k < 5; k++) assert_true(dq_random_next(&r) == known[i].want[k]);
@@ -31,11 +28,10 @@ static void outputs_are_splitmix64s(void **state)
 }
 
 /* Of 2^63 + 1 remainders only one turn fits 2^64: what lies above is drawn again. */
-static void ranges_reject(void **state)
+TEST(ranges_reject)
 {
     static const uint64_t want[] = {6457827717110365317u, 3203168211198807973u,
                                     4593380528125082431u, 7804594928223864054u};
-    (void)state;
     dq_random r = {1234567}, all = r;
     int drawn = 0;
     for (int i = 0; i < 4; i++) {
@@ -53,9 +49,8 @@ static void ranges_reject(void **state)
 }
 
 /* Streams of one seed, and seeds of one stream, have nothing in common; numbers as those of results so far. */
-static void streams_differ(void **state)
+TEST(streams_differ)
 {
-    (void)state;
     for (uint64_t i = 0; i < 64; i++) {
         for (uint64_t k = 0; k < i; k++) {
             assert_true(dq_random_of(1, i).state != dq_random_of(1, k).state);
@@ -72,7 +67,7 @@ static void streams_differ(void **state)
     assert_int_equal(p[0], 0);
 }
 
-static void words_and_ranges_are_pythons(void **state)
+TEST(words_and_ranges_are_pythons)
 {
     static const struct {
         uint64_t seed;
@@ -88,7 +83,6 @@ static void words_and_ranges_are_pythons(void **state)
          {554, 506, 273},
          3911804369},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         dq_random_mt r;
         uint32_t last = 0;
@@ -105,7 +99,7 @@ static void words_and_ranges_are_pythons(void **state)
 
 enum { DRAWS = 22 };
 
-static void samples_are_pythons(void **state)
+TEST(samples_are_pythons)
 {
     static const struct {
         uint64_t seed;
@@ -157,7 +151,6 @@ static void samples_are_pythons(void **state)
         {1234, 1119, 5, {902, 239, 15, 185, 71}, {171, 201, 726, 484, 35}},
         {1234, 4957, 5, {3610, 957, 61, 742, 4769}, {286, 687, 806, 2905, 1939}},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         dq_random_mt r;
         dq_err err = {0};
@@ -173,14 +166,4 @@ static void samples_are_pythons(void **state)
             }
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outputs_are_splitmix64s), cmocka_unit_test(ranges_reject),
-        cmocka_unit_test(streams_differ),          cmocka_unit_test(words_and_ranges_are_pythons),
-        cmocka_unit_test(samples_are_pythons),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* Outlier statistics of the test checkpoints against tests/golden/stats_oracle.json, and files that
  * results are written to.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "base/json.h"
 #include "base/os.h"
@@ -8,13 +10,9 @@
 #include "checkpoint/h5_result.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void must(dq_status status, const dq_err *err)
 {
@@ -186,9 +184,9 @@ static void check_model(const fixture *f, const json_t *x, int64_t max_rows, int
     dq_model_close(m);
 }
 
-static void test_oracle(void **state)
+TEST(test_oracle)
 {
-    const fixture *f = *state;
+    const fixture *f = *case_state;
     size_t i;
     json_t *x;
     json_array_foreach(f->root, i, x)
@@ -200,9 +198,9 @@ static void test_oracle(void **state)
 }
 
 /* Batching changes no bit. */
-static void test_batching(void **state)
+TEST(test_batching)
 {
-    const fixture *f = *state;
+    const fixture *f = *case_state;
     const json_t *x = json_array_get(f->root, 1);
     dq_sequences s = sequences_of(json_object_get(x, "sequences"), f->arena);
     dq_model *m = open_model(json_string_value(json_object_get(x, "model")));
@@ -224,9 +222,9 @@ static void test_batching(void **state)
     dq_model_close(m);
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    const fixture *f = *state;
+    const fixture *f = *case_state;
     dq_model *m = open_model("diffllama-f32");
     const int64_t cu[] = {0, 2, 3};
     const dq_outlier_plan plan = {.max_rows = 4096, .walks = 3};
@@ -261,9 +259,8 @@ static void test_refusals(void **state)
 }
 
 /* No values: nothing to say, and nothing said. */
-static void test_few_values(void **state)
+TEST(test_few_values)
 {
-    (void)state;
     dq_err err = {0};
     dq_tally t = {0};
     must(dq_tally_init(&t, &err), &err);
@@ -277,9 +274,8 @@ static void test_few_values(void **state)
     dq_tally_free(&t);
 }
 
-static void test_maps(void **state)
+TEST(test_maps)
 {
-    (void)state;
     dq_model *m = open_model("diffllama-f32"), *plain = open_model("llama-f32");
     const int want[4] = {1, 1, 2, 2};
     for (int h = 0; h < 4; h++) {
@@ -321,9 +317,8 @@ static void write_one(const char *path, bool force)
     assert_null(h);
 }
 
-static void test_files(void **state)
+TEST(test_files)
 {
-    (void)state;
     const char *a = "test_outliers_a.h5", *b = "test_outliers_b.h5";
     dq_err err = {0};
     dq_h5_result *h = NULL;
@@ -354,12 +349,4 @@ static void test_files(void **state)
     assert_int_equal(dq_h5_result_check("-", true, &err), DQ_USAGE);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_oracle),   cmocka_unit_test(test_batching),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_few_values),
-        cmocka_unit_test(test_maps),     cmocka_unit_test(test_files),
-    };
-    return cmocka_run_group_tests_name("outliers", tests, set_up, tear_down);
-}
+FIXTURES(set_up, tear_down)

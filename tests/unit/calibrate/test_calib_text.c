@@ -1,16 +1,14 @@
 /* test_calib_text: how documents become sequences: pieces of ctx ids, even distances, what is too short, what is cut.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "calibrate/calib_excerpt.h"
 #include "calibrate/calib_text.h"
 #include "tasks/repeats.h"
 #include "tests/rigs/golden.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* Words of the pair are one id each, with the space in front. */
 static void write_documents(const char *path, const int *words, int n)
@@ -38,7 +36,7 @@ static dq_status read_text(dq_calib_text *out, const int *words, int n, int64_t 
     return err->code;
 }
 
-static void pieces_of_documents(void **unused)
+TEST(pieces_of_documents)
 {
     static const int words[] = {25, 0, 1, 10, 21};
     /* with the BOS of the template; one id alone is no sequence: the fourth leaves one */
@@ -46,7 +44,6 @@ static void pieces_of_documents(void **unused)
     dq_arena *a = dq_arena_new();
     dq_calib_text t;
     dq_err err = {0};
-    (void)unused;
     assert_int_equal(read_text(&t, words, 5, 1000, 10, a, &err), DQ_OK);
     assert_int_equal(t.found, 61);
     assert_int_equal(t.n_seq, 8);
@@ -64,10 +61,9 @@ static void pieces_of_documents(void **unused)
 
 /* Never more than was requested; the last piece is cut for it, and left out where one id would be all of it: that has no
  * context. */
-static void as_many_as_requested(void **unused)
+TEST(as_many_as_requested)
 {
     static const int words[] = {100, 100, 100, 100};
-    (void)unused;
     for (int64_t tokens = 1; tokens <= 400; tokens += 7) {
         dq_arena *a = dq_arena_new();
         dq_calib_text t;
@@ -81,13 +77,12 @@ static void as_many_as_requested(void **unused)
     }
 }
 
-static void defaults_and_limits(void **unused)
+TEST(defaults_and_limits)
 {
     static const int words[] = {30, 0};
     dq_arena *a = dq_arena_new();
     dq_calib_text t;
     dq_err err = {0};
-    (void)unused;
     assert_int_equal(read_text(&t, words, 1, 0, 0, a, &err), DQ_OK);
     assert_int_equal(t.ctx, 512); /* the model's positions */
     assert_int_equal(t.requested, 128 * 512);
@@ -99,14 +94,13 @@ static void defaults_and_limits(void **unused)
 }
 
 /* Documents of the same word are copies where they have the same length; one that repeats a word has few runs of its own. */
-static void copies_are_counted(void **unused)
+TEST(copies_are_counted)
 {
     static const int words[] = {25, 40, 25, 40, 30};
     dq_arena *a = dq_arena_new();
     dq_calib_text t, other;
     dq_err err = {0};
     int64_t n;
-    (void)unused;
     assert_int_equal(read_text(&t, words, 5, 1000, 100, a, &err), DQ_OK);
     assert_int_equal(t.n_seq, 5);
     assert_int_equal(t.n_clusters, 3);
@@ -136,13 +130,12 @@ static void write_large(const char *path, bool lines, int mib)
 }
 
 /* Of a large file little is read, and as many ids are found; quarters share nothing, and come from all over it. */
-static void large_files_are_read_in_part(void **unused)
+TEST(large_files_are_read_in_part)
 {
     static const char *const path[] = {"calib_large.txt", "calib_large.jsonl"};
     const unsigned quarter[3] = {5, 2, 8};
     dq_err err = {0};
     dq_model *m;
-    (void)unused;
     assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", &err), DQ_OK);
     for (int k = 0; k < 2; k++) {
         dq_arena *a = dq_arena_new();
@@ -205,7 +198,7 @@ static int64_t count_new(const dq_calib_text *t, int n)
 }
 
 /* Parts share no run of tokens, whichever of them is read whole and whichever in part; the same part is the same. */
-static void parts_agree_on_quarters(void **unused)
+TEST(parts_agree_on_quarters)
 {
     enum { BYTES = DQ_CALIB_EXCERPT_FROM + 100000, MOST = BYTES / DQ_CALIB_EXCERPT_BYTES };
     static const unsigned quarter[] = {5, 2, 8};
@@ -213,7 +206,6 @@ static void parts_agree_on_quarters(void **unused)
     const char *path = "calib_uneven.txt";
     dq_err err = {0};
     dq_model *m;
-    (void)unused;
     assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", &err), DQ_OK);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
@@ -239,7 +231,7 @@ static void parts_agree_on_quarters(void **unused)
 
 /* No byte is of two documents, of one part or of several, whatever each asks for, and no character is cut: lines of up to
  * 8000 bytes, regions from 32 bytes on. */
-static void documents_share_no_byte(void **unused)
+TEST(documents_share_no_byte)
 {
     enum { BYTES = DQ_CALIB_EXCERPT_FROM + 100003, MOST = BYTES / DQ_CALIB_EXCERPT_BYTES };
     static const unsigned quarter[] = {5, 2, 8};
@@ -253,7 +245,6 @@ static void documents_share_no_byte(void **unused)
         text[i] = (char)(ends ? '\n' : line % 2 ? 0xc3 : 0xa9);
         if (ends) line = 0;
     }
-    (void)unused;
     for (int k = 0; k < 12; k++) {
         memset(taken, 0, BYTES);
         for (int i = 0; i < 3; i++) {
@@ -305,13 +296,12 @@ static dq_status read_large(dq_calib_text *out, const char *path, int64_t tokens
 }
 
 /* Text that stands in few places of a large file is found; only where all was read there is none. */
-static void uneven_text_is_found(void **unused)
+TEST(uneven_text_is_found)
 {
     const char *path = "calib_rare.jsonl";
     dq_arena *a = dq_arena_new();
     dq_calib_text t;
     dq_err err;
-    (void)unused;
     write_lines(path, "", 20, "\n");
     assert_int_equal(read_large(&t, path, 2000, DQ_CALIB_TEXT_ALL, a, &err), DQ_OK);
     assert_int_equal(t.n_ids, 20 * 61); /* with the BOS of the template */
@@ -325,12 +315,11 @@ static void uneven_text_is_found(void **unused)
 }
 
 /* Byte order mark, line ends of two bytes and blank lines are no documents of a large file either. */
-static void forms_of_large_lines(void **unused)
+TEST(forms_of_large_lines)
 {
     static const char *const front[] = {"\xef\xbb\xbf", "\xef\xbb\xbf\r\n \t\n", "\n"};
     static const char *const end[] = {"\n", "\r\n", "\r\n\r\n"};
     const char *path = "calib_forms.jsonl";
-    (void)unused;
     for (int i = 0; i < 3; i++) {
         dq_arena *a = dq_arena_new();
         dq_calib_text t;
@@ -346,7 +335,7 @@ static void forms_of_large_lines(void **unused)
 }
 
 /* One large line is a single text: each part has its quarter of the tokens, whatever is asked for. */
-static void a_single_large_line(void **unused)
+TEST(a_single_large_line)
 {
     static const unsigned quarter[] = {5, 2, 8};
     static const int64_t tokens[] = {DQ_CALIB_EXCERPT_FROM, 2000, 2000};
@@ -355,7 +344,6 @@ static void a_single_large_line(void **unused)
     dq_calib_text part[3];
     int64_t each = 0;
     dq_err err;
-    (void)unused;
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     fputs("\n{\"text\": \"", f);
@@ -373,12 +361,11 @@ static void a_single_large_line(void **unused)
 }
 
 /* What is ill-formed is placed in the file, however little of it is read. */
-static void ill_formed_text_is_placed(void **unused)
+TEST(ill_formed_text_is_placed)
 {
     enum { HALF = DQ_CALIB_EXCERPT_FROM / 2 + 50000 };
     static const char *const path[] = {"calib_bad.txt", "calib_bad.jsonl"};
     static const int64_t tokens[] = {2000, DQ_CALIB_EXCERPT_FROM};
-    (void)unused;
     for (int i = 0; i < 4; i++) {
         const bool lines = i & 1;
         dq_arena *a = dq_arena_new();
@@ -399,17 +386,4 @@ static void ill_formed_text_is_placed(void **unused)
         unlink(path[lines]);
         dq_arena_free(a);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_of_documents),          cmocka_unit_test(as_many_as_requested),
-        cmocka_unit_test(defaults_and_limits),          cmocka_unit_test(copies_are_counted),
-        cmocka_unit_test(large_files_are_read_in_part), cmocka_unit_test(parts_agree_on_quarters),
-        cmocka_unit_test(documents_share_no_byte),      cmocka_unit_test(uneven_text_is_found),
-        cmocka_unit_test(forms_of_large_lines),         cmocka_unit_test(a_single_large_line),
-        cmocka_unit_test(ill_formed_text_is_placed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,8 @@
  * whole or in bands, and never make a rounding worse; the loss is of the weights that it is asked for; the same bytes for any
  * number of threads.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "calibrate/correction.h"
 #include "calibrate/gptq.h"
 #include "calibrate/reference.h"
@@ -10,12 +12,8 @@
 
 #include <math.h>
 #include <omp.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { N = 150, M = 70, ROWS = 2500 };
 
@@ -80,11 +78,10 @@ static void sums_free(sums *s)
 }
 
 /* K (H + damping I) = C, apart from the column that has no input. */
-static void solution_solves(void **unused)
+TEST(solution_solves)
 {
     static float x[ROWS * N], a[ROWS * M];
     dq_err err = {0};
-    (void)unused;
     inputs(x, a);
     sums s = sums_of(x, a, M, 1), again = sums_of(x, a, M, 3);
     double *c = malloc(sizeof *c * (size_t)(M * s.c->ld));
@@ -115,11 +112,10 @@ static void solution_solves(void **unused)
 
 /* With inputs x' = x + d, the outputs of corrected weights on x are nearer to w x' than those of w are, and no other weights
  * are nearer, damping aside: the gradient of the damped squares is 0. */
-static void corrected_weights_are_nearest(void **unused)
+TEST(corrected_weights_are_nearest)
 {
     static float x[ROWS * N], a[ROWS * M], d[ROWS * N], w[M * N], fixed[M * N], same[M * N];
     dq_err err = {0};
-    (void)unused;
     inputs(x, a);
     for (int i = 0; i < ROWS * N; i++)
         d[i] = 0.1f * uniform() + 0.2f * x[i / N * N + i % N * 7 % N];
@@ -172,7 +168,7 @@ static double missed(const sums *s, const dq_codes *c, const float *w, int row, 
     return sum;
 }
 
-static void refitted_scales_are_least(void **unused)
+TEST(refitted_scales_are_least)
 {
     static const struct {
         int bits;
@@ -181,7 +177,6 @@ static void refitted_scales_are_least(void **unused)
     } all[] = {
         {3, 32, DQ_SEARCH}, {4, DQ_GROUP_ROW, DQ_ABSMAX}, {2, 64, DQ_ASYM}, {3, 50, DQ_FULLRANGE}};
     static float x[ROWS * N], a[ROWS * M], w[M * N];
-    (void)unused;
     inputs(x, a);
     for (int i = 0; i < M * N; i++) w[i] = uniform() * (i / N % 3 ? 1.0f : 0.1f);
     memset(w + 5 * N, 0, sizeof *w * N); /* a row of zeros */
@@ -213,12 +208,11 @@ static void refitted_scales_are_least(void **unused)
 }
 
 /* One scale for the whole matrix is left alone. */
-static void one_scale_stays(void **unused)
+TEST(one_scale_stays)
 {
     static float x[ROWS * N], a[ROWS * M], w[M * N];
     const dq_quant_spec spec = {4, DQ_GROUP_TENSOR, DQ_SEARCH, DQ_F16};
     dq_err err = {0};
-    (void)unused;
     inputs(x, a);
     for (int i = 0; i < M * N; i++) w[i] = uniform();
     sums s = sums_of(x, a, M, 2);
@@ -250,7 +244,7 @@ static double missed_by(const double *h, const dq_codes *c, const float *w, int6
 
 /* More groups than a system may have: scales that codes were made with and that were spoiled come near again, and those of
  * the last band are the best there are beside the others. */
-static void many_groups_go_in_bands(void **unused)
+TEST(many_groups_go_in_bands)
 {
     enum { WIDE = 720, FEW = 3, INPUTS = 1500 };
     const dq_quant_spec spec = {3, 1, DQ_ABSMAX, DQ_F32};
@@ -261,7 +255,6 @@ static void many_groups_go_in_bands(void **unused)
     dq_backend *b;
     dq_hessian *of;
     dq_codes *c;
-    (void)unused;
     for (int i = 0; i < INPUTS * WIDE; i++) x[i] = uniform() + (i % WIDE ? x[i - 1] / 2 : 0);
     for (int i = 0; i < FEW * WIDE; i++) { /* none so small that its scale would leave the range */
         const float u = uniform();
@@ -302,10 +295,9 @@ static void many_groups_go_in_bands(void **unused)
 }
 
 /* At the widest input of a published model: systems of 256 MiB, integers and values of 512 rows, a panel of 512. */
-static void memory_of_scales_is_bounded(void **unused)
+TEST(memory_of_scales_is_bounded)
 {
     static const int64_t groups[] = {1, 7, 8, 16, 32, 64, 128, 512, 5000, DQ_GROUP_ROW};
-    (void)unused;
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
         const dq_quant_spec spec = {4, groups[i], DQ_SEARCH, DQ_F16};
         const dq_code_shape s = dq_code_shape_of(16384, 16384, &spec);
@@ -315,11 +307,10 @@ static void memory_of_scales_is_bounded(void **unused)
 }
 
 /* The loss of codes against weights that they were not made from. */
-static void loss_is_of_the_weights_given(void **unused)
+TEST(loss_is_of_the_weights_given)
 {
     static const dq_scale_mode modes[] = {DQ_SEARCH, DQ_ASYM};
     static float x[ROWS * N], a[ROWS * M], w[M * N], source[M * N];
-    (void)unused;
     inputs(x, a);
     for (int i = 0; i < M * N; i++) {
         w[i] = uniform();
@@ -355,13 +346,12 @@ static void loss_is_of_the_weights_given(void **unused)
 }
 
 /* A row whose corrected scales F16 does not hold stays as it was, and is counted. */
-static void rows_that_do_not_fit_are_counted(void **unused)
+TEST(rows_that_do_not_fit_are_counted)
 {
     static float w[M * N], before[M * N];
     dq_err err = {0};
     dq_reference r = {.of_inputs = false};
     int64_t kept;
-    (void)unused;
     for (int i = 0; i < M * N; i++) before[i] = w[i] = uniform();
     assert_int_equal(dq_cross_new(&r.sums, M, N, &err), DQ_OK);
     dq_cross_begin(r.sums, M, N);
@@ -382,12 +372,11 @@ static void rows_that_do_not_fit_are_counted(void **unused)
 }
 
 /* Rows are corrected by their own sums, whichever band they come in, and nothing after the band is written. */
-static void corrected_bands_are_the_whole(void **unused)
+TEST(corrected_bands_are_the_whole)
 {
     enum { BAND = 32 };
     const dq_quant_spec spec = {4, 50, DQ_SEARCH, DQ_F16};
     static float x[ROWS * N], a[ROWS * M], w[M * N], whole[M * N];
-    (void)unused;
     inputs(x, a);
     for (int i = 0; i < M * N; i++) w[i] = uniform();
     for (int k = 0; k < 2; k++) {
@@ -414,12 +403,11 @@ static void corrected_bands_are_the_whole(void **unused)
 }
 
 /* Rows that a product does not have. */
-static void outputs_are_those_of_the_product(void **unused)
+TEST(outputs_are_those_of_the_product)
 {
     float w[2] = {1, 1};
     dq_err err = {0};
     dq_cross *c;
-    (void)unused;
     assert_int_equal(dq_cross_new(&c, 3, 1, &err), DQ_OK);
     dq_cross_begin(c, 3, 1);
     for (int i = 0; i < 3; i++) c->c[i * c->ld] = 10 * (i + 1);
@@ -429,13 +417,12 @@ static void outputs_are_those_of_the_product(void **unused)
     dq_cross_free(c);
 }
 
-static void sums_must_be_finite(void **unused)
+TEST(sums_must_be_finite)
 {
     static float x[ROWS * N], a[ROWS * M];
     dq_err err = {0};
     dq_backend *b;
     dq_cross *c;
-    (void)unused;
     inputs(x, a);
     a[77] = NAN;
     assert_int_equal(dq_backend_open(&b, "cpu", 1, &err), DQ_OK);
@@ -446,22 +433,4 @@ static void sums_must_be_finite(void **unused)
     assert_non_null(strstr(err.text, "layer 3, down"));
     dq_cross_free(c);
     dq_backend_close(b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(solution_solves),
-        cmocka_unit_test(corrected_weights_are_nearest),
-        cmocka_unit_test(refitted_scales_are_least),
-        cmocka_unit_test(one_scale_stays),
-        cmocka_unit_test(many_groups_go_in_bands),
-        cmocka_unit_test(memory_of_scales_is_bounded),
-        cmocka_unit_test(loss_is_of_the_weights_given),
-        cmocka_unit_test(rows_that_do_not_fit_are_counted),
-        cmocka_unit_test(corrected_bands_are_the_whole),
-        cmocka_unit_test(outputs_are_those_of_the_product),
-        cmocka_unit_test(sums_must_be_finite),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

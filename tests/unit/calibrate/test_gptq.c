@@ -1,6 +1,8 @@
 /* test_gptq: the Hessian against a plain sum in f64, the factor against its product, and rounding against NumPy's textbook
  * form, which inverts; what has no Hessian to speak of; and the same bytes for any number of threads.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/sha256.h"
 #include "calibrate/cholesky.h"
 #include "calibrate/gptq.h"
@@ -9,14 +11,10 @@
 
 #include <math.h>
 #include <omp.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static uint64_t state = 88172645463325252u;
 static float uniform(void) /* -1 .. 1 */
@@ -55,10 +53,9 @@ static dq_hessian *hessian_of(const float *x, int64_t rows, int64_t n, int threa
 
 /* ---- Factor ---- */
 
-static void factor_gives_the_matrix(void **unused)
+TEST(factor_gives_the_matrix)
 {
     static const int64_t sizes[] = {1, 3, 63, 64, 65, 130, 300, 577};
-    (void)unused;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         const int64_t n = sizes[s], ld = dq_cholesky_stride(n);
         dq_err err = {0};
@@ -98,7 +95,7 @@ static void factor_gives_the_matrix(void **unused)
 }
 
 /* Another digest on any machine, at any level, is another container there. */
-static void factor_has_the_same_bits_everywhere(void **unused)
+TEST(factor_has_the_same_bits_everywhere)
 {
     enum { N = 200 };
     const int64_t ld = dq_cholesky_stride(N);
@@ -106,7 +103,6 @@ static void factor_has_the_same_bits_everywhere(void **unused)
     int64_t bad;
     char sha[65];
     double *a = dq_block_new((size_t)(N * ld), sizeof *a, &err);
-    (void)unused;
     for (int r = 0; r < N; r++) { /* 1 / (1 + distance): convex, so positive definite */
         for (int c = 0; c <= r; c++) a[r * ld + c] = 1.0 / (1 + r - c);
     }
@@ -120,12 +116,11 @@ static void factor_has_the_same_bits_everywhere(void **unused)
 /* ---- Hessian ---- */
 
 /* The error of the f32 sums, relative to what it is measured by: the damping of 1 % of the mean diagonal. */
-static void sums_have_enough_digits(void **unused)
+TEST(sums_have_enough_digits)
 {
     enum { N = 200, ROWS = 3000 };
     float *x = malloc(sizeof *x * N * ROWS);
     double mean = 0, worst = 0;
-    (void)unused;
     for (int i = 0; i < N * ROWS; i++) x[i] = uniform() * (i % N == 7 ? 100.0f : 1.0f) + 0.5f;
     dq_hessian *h = hessian_of(x, ROWS, N, 1), *other = hessian_of(x, ROWS, N, 3);
     assert_memory_equal(h->a, other->a, sizeof(double) * (size_t)(N * h->ld));
@@ -146,12 +141,11 @@ static void sums_have_enough_digits(void **unused)
     free(x);
 }
 
-static void factor_of_inputs(void **unused)
+TEST(factor_of_inputs)
 {
     enum { N = 150, ROWS = 400 };
     static float x[N * ROWS];
     dq_err err = {0};
-    (void)unused;
     for (int i = 0; i < N * ROWS; i++) x[i] = i % N == 9 ? 0 : uniform() * (float)(1 + i % N % 5);
     dq_hessian *h = hessian_of(x, ROWS, N, 2), *plain = hessian_of(x, ROWS, N, 2);
     assert_int_equal(dq_hessian_factor(h, 0.01, "x", &err), DQ_OK);
@@ -171,11 +165,10 @@ static void factor_of_inputs(void **unused)
     dq_hessian_free(plain);
 }
 
-static void inputs_that_are_not_finite(void **unused)
+TEST(inputs_that_are_not_finite)
 {
     float x[4 * 8] = {0};
     dq_err err = {0};
-    (void)unused;
     for (int i = 0; i < 32; i++) x[i] = uniform();
     x[10] = (float)NAN;
     dq_hessian *h = hessian_of(x, 4, 8, 1);
@@ -186,12 +179,11 @@ static void inputs_that_are_not_finite(void **unused)
 }
 
 /* More damping than asked for is said; a matrix that none helps is refused. */
-static void damping_rises(void **unused)
+TEST(damping_rises)
 {
     enum { N = 6 };
     float x[N] = {1, 2, 3, 4, 5, 6};
     dq_err err = {0};
-    (void)unused;
     dq_hessian *h = hessian_of(x, 1, N, 1);
     h->a[1 * h->ld] += 0.5; /* no sum of squares any more: needs damping of the order of 1/15 */
     assert_int_equal(dq_hessian_factor(h, 0.001, "x", &err), DQ_OK);
@@ -232,7 +224,7 @@ static void check_golden(const golden *g, const dq_hessian *h, const float *w, c
     dq_codes_free(c);
 }
 
-static void codes_are_those_of_numpy(void **unused)
+TEST(codes_are_those_of_numpy)
 {
     static const struct {
         const char *name;
@@ -247,7 +239,6 @@ static void codes_are_those_of_numpy(void **unused)
     };
     golden g = {0};
     dq_err err = {0};
-    (void)unused;
     assert_true(golden_open(&g, DQ_TEST_DIR "/golden/gptq", &err));
     const dq_tensor *x = golden_find(&g, "x"), *w = golden_find(&g, "w");
     float *inputs = malloc((size_t)dq_tensor_numel(x) * sizeof *inputs);
@@ -269,14 +260,13 @@ static void codes_are_those_of_numpy(void **unused)
 
 /* Without any input nothing is known: each value goes to its nearest code. One token says something of one
  * direction. Rows of zeros stay zero. */
-static void little_is_known(void **unused)
+TEST(little_is_known)
 {
     enum { ROWS = 5, N = 131 };
     static float w[ROWS * N], x[N];
     const dq_weight_format *f = dq_weight_format_of_mode(DQ_SEARCH);
     const dq_quant_spec spec = {3, 50, DQ_SEARCH, DQ_F16};
     dq_err err = {0};
-    (void)unused;
     for (int i = 0; i < ROWS * N; i++) w[i] = i / N == 2 ? 0 : uniform();
     for (int i = 0; i < N; i++) x[i] = uniform();
     for (int tokens = 0; tokens < 2; tokens++) {
@@ -310,12 +300,11 @@ static void little_is_known(void **unused)
 }
 
 /* What is packed is what was rounded to, for every format and layout of scales. */
-static void packed_codes_read_back(void **unused)
+TEST(packed_codes_read_back)
 {
     enum { ROWS = 6, N = 77 };
     static const int64_t groups[] = {16, 30, DQ_GROUP_ROW, DQ_GROUP_TENSOR};
     static float w[ROWS * N], back[ROWS * N];
-    (void)unused;
     for (int i = 0; i < ROWS * N; i++) w[i] = uniform();
     for (int bits = 2; bits <= 8; bits++) {
         for (int mode = 0; mode < DQ_QUANT_MODES; mode++) {
@@ -347,13 +336,12 @@ static void packed_codes_read_back(void **unused)
 }
 
 /* Rows do not see each other: bands of them give the bytes of the whole. */
-static void bands_are_the_whole(void **unused)
+TEST(bands_are_the_whole)
 {
     enum { ROWS = 200, N = 70, BAND = 128 };
     static const dq_scale_mode modes[] = {DQ_SEARCH, DQ_ASYM, DQ_FULLRANGE};
     float *x = malloc(sizeof *x * N * 300), *w = malloc(sizeof *w * N * ROWS);
     dq_err err = {0};
-    (void)unused;
     for (int i = 0; i < N * 300; i++) x[i] = uniform() + (i % N == 3 ? 2.0f : 0.0f);
     for (int i = 0; i < N * ROWS; i++) w[i] = uniform();
     dq_hessian *h = hessian_of(x, 300, N, 1);
@@ -382,21 +370,4 @@ static void bands_are_the_whole(void **unused)
     dq_hessian_free(h);
     free(x);
     free(w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(factor_gives_the_matrix),
-        cmocka_unit_test(sums_have_enough_digits),
-        cmocka_unit_test(factor_of_inputs),
-        cmocka_unit_test(inputs_that_are_not_finite),
-        cmocka_unit_test(damping_rises),
-        cmocka_unit_test(codes_are_those_of_numpy),
-        cmocka_unit_test(little_is_known),
-        cmocka_unit_test(packed_codes_read_back),
-        cmocka_unit_test(bands_are_the_whole),
-        cmocka_unit_test(factor_has_the_same_bits_everywhere),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

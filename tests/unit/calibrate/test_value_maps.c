@@ -2,18 +2,16 @@
  * map; times v_proj it is the engine's output of that head; every head has its turn; the same bits for any number of threads
  * and whatever else is in the batch; the buffers are as large as is said.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "calibrate/value_maps.h"
 #include "tensor/weight_format.h"
 
 #include <math.h>
 #include <omp.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const char *const models[] = {
     "llama-f32",      "llama-bf16-bias", "diffllama-f32",       "diffllama-bf16-untied",
@@ -182,9 +180,8 @@ static void check_row(const rig *x, const float *w, int64_t first, int64_t t, in
     free(y);
 }
 
-static void agrees_with_plain_sums_and_the_engine(void **unused)
+TEST(agrees_with_plain_sums_and_the_engine)
 {
-    (void)unused;
     for (int i = 0; i < N_MODELS; i++) {
         rig x;
         rig_open(&x, models[i], 2);
@@ -204,10 +201,9 @@ static void agrees_with_plain_sums_and_the_engine(void **unused)
     }
 }
 
-static void every_head_has_its_turn(void **unused)
+TEST(every_head_has_its_turn)
 {
     const dq_head_order map = {.n_out = 5};
-    (void)unused;
     for (int64_t seq = 0; seq < 7; seq++) {
         int rows[5] = {0};
         for (int64_t t = 0; t < 5 * DQ_VALUE_MAPS_BLOCK; t++)
@@ -219,10 +215,9 @@ static void every_head_has_its_turn(void **unused)
     assert_int_equal(DQ_VALUE_MAPS_PANEL % DQ_VALUE_MAPS_BLOCK, 0);
 }
 
-static void threads_and_batches_change_nothing(void **unused)
+TEST(threads_and_batches_change_nothing)
 {
     rig x, y;
-    (void)unused;
     rig_open(&x, "motif-gqa-f32", 1);
     run(&x);
     rig_open(&y, "motif-gqa-f32", 3);
@@ -247,13 +242,12 @@ static void threads_and_batches_change_nothing(void **unused)
     rig_close(&y);
 }
 
-static void memory_that_is_short_is_said(void **unused)
+TEST(memory_that_is_short_is_said)
 {
     dq_err err = {0};
     dq_value_maps *v;
     dq_head_order map = {.head_dim = 8, .n_out = 2, .n_maps = 2, .n_slabs = 2};
     const dq_model m = {.dim = 24, .map = map};
-    (void)unused;
     for (int i = 1; i <= 8; i++) {
         err = (dq_err){0};
         dq_alloc_fail_at(i);
@@ -265,15 +259,4 @@ static void memory_that_is_short_is_said(void **unused)
                      4 * (24 * 100 + 100 * 100 + 2 * 64 * 100 + 2 * 64 * 8 + 100 * 8));
     assert_int_equal(dq_value_maps_bytes(&m, 1000) - dq_value_maps_bytes(&m, 999),
                      4 * (24 + 256 + 128 + 8));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_plain_sums_and_the_engine),
-        cmocka_unit_test(every_head_has_its_turn),
-        cmocka_unit_test(threads_and_batches_change_nothing),
-        cmocka_unit_test(memory_that_is_short_is_said),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,8 @@
  * the same bytes.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* usleep */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "base/journal.h"
 #include "base/os.h"
@@ -12,9 +14,7 @@
 #include <fcntl.h>
 #include <hdf5.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +22,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const char model[] = DQ_TEST_DIR "/golden/models/diffllama-f32";
 static void make(const char *out, int bits, int64_t group, dq_scale_mode mode)
@@ -58,12 +56,11 @@ static void check_tensor(const dq_tensor *t, const dq_weight *w, int64_t group)
     free(got);
 }
 
-static void containers_hold_the_defined_values(void **unused)
+TEST(containers_hold_the_defined_values)
 {
     static const int64_t groups[] = {128, 7, DQ_GROUP_ROW, DQ_GROUP_TENSOR};
     dq_err err = {0};
     dq_checkpoint *k;
-    (void)unused;
     assert_int_equal(dq_checkpoint_open(&k, model, &err), DQ_OK);
     for (int bits = 2; bits <= 8; bits++) {
         int64_t group = groups[bits % 4];
@@ -108,12 +105,11 @@ static dq_status check_file(const char *path, dq_err *err)
 }
 
 /* Every value within a step of its own, as verify finds the file, for groups of any form. */
-static void zero_points_hold_for_any_group(void **unused)
+TEST(zero_points_hold_for_any_group)
 {
     static const int64_t groups[] = {128, 7, DQ_GROUP_ROW, DQ_GROUP_TENSOR};
     dq_err err = {0};
     dq_checkpoint *k;
-    (void)unused;
     assert_int_equal(dq_checkpoint_open(&k, model, &err), DQ_OK);
     for (int bits = 2; bits <= 8; bits++) {
         dq_container *c;
@@ -145,11 +141,10 @@ static void zero_points_hold_for_any_group(void **unused)
     dq_checkpoint_close(k);
 }
 
-static void payloads_begin_on_pages(void **unused)
+TEST(payloads_begin_on_pages)
 {
     dq_err err = {0};
     dq_container *c;
-    (void)unused;
     make(at("p.h5"), 6, 128, DQ_SEARCH);
     assert_int_equal(dq_container_open(&c, at("p.h5"), &err), DQ_OK);
     for (int64_t i = 0; i < dq_container_n_payloads(c); i++)
@@ -157,9 +152,8 @@ static void payloads_begin_on_pages(void **unused)
     dq_container_close(c);
 }
 
-static void runs_give_the_same_bytes(void **unused)
+TEST(runs_give_the_same_bytes)
 {
-    (void)unused;
     make(at("a.h5"), 4, 32, DQ_SEARCH);
     make(at("b.h5"), 4, 32, DQ_SEARCH);
     make(at("c.h5"), 4, 32, DQ_ASYM);
@@ -170,11 +164,10 @@ static void runs_give_the_same_bytes(void **unused)
     assert_false(dq_file_exists(at("a.h5.journal")));
 }
 
-static void truncations_are_found(void **unused)
+TEST(truncations_are_found)
 {
     size_t len;
     dq_err err;
-    (void)unused;
     make(at("t.h5"), 4, 128, DQ_ABSMAX);
     char *whole = bytes_of(at("t.h5"), &len);
     for (size_t cut = 0; cut < len; cut += cut < 64 || cut > len - 64 ? 1 : len / 150) {
@@ -185,12 +178,11 @@ static void truncations_are_found(void **unused)
     free(whole);
 }
 
-static void flips_are_named(void **unused)
+TEST(flips_are_named)
 {
     dq_err err = {0};
     dq_container *c;
     size_t len;
-    (void)unused;
     make(at("f.h5"), 4, 128, DQ_ASYM);
     assert_int_equal(dq_container_open(&c, at("f.h5"), &err), DQ_OK);
     char *whole = bytes_of(at("f.h5"), &len);
@@ -212,11 +204,10 @@ static void flips_are_named(void **unused)
 }
 
 /* Any byte: never a crash, and never an undetected change of what a reader uses. */
-static void flips_anywhere_do_no_harm(void **unused)
+TEST(flips_anywhere_do_no_harm)
 {
     dq_err err;
     size_t len;
-    (void)unused;
     make(at("w.h5"), 4, 128, DQ_ASYM);
     char *whole = bytes_of(at("w.h5"), &len);
     size_t step = len / 400 + 1;
@@ -264,11 +255,10 @@ static int interrupted_run(const char *out, int after, int number, bool resume)
 
 /* OpenMP's threads do not survive fork: the parent of these tests must not have started any, so they
  * run first. */
-static void interrupted_runs_end_in_the_same_bytes(void **unused)
+TEST(interrupted_runs_end_in_the_same_bytes)
 {
     static const int numbers[] = {SIGINT, SIGKILL};
     dq_quantize_settings other = settings_of(8, 16, DQ_ASYM);
-    (void)unused;
     assert_int_equal(interrupted_run(at("whole.h5"), 0, SIGKILL, false), 0);
     for (int k = 0; k < 2; k++) {
         for (int after = 1, ended = 0; !ended && after < 400; after += 1 + after) {
@@ -310,14 +300,13 @@ static void interrupted_runs_end_in_the_same_bytes(void **unused)
 }
 
 /* A journal has a line a step, whatever the names in it hold. */
-static void a_name_of_two_lines_is_resumed(void **unused)
+TEST(a_name_of_two_lines_is_resumed)
 {
     char quoted[300], plain[256];
     dq_journal *j;
     dq_journal_lines found;
     dq_err err = {0};
     dq_arena *a = dq_arena_new();
-    (void)unused;
     assert_non_null(a);
     snprintf(plain, sizeof plain, "%s", at("two\nlines"));
     snprintf(quoted, sizeof quoted, "'%s'", plain);
@@ -335,11 +324,10 @@ static void a_name_of_two_lines_is_resumed(void **unused)
     dq_arena_free(a);
 }
 
-static void outputs_are_refused(void **unused)
+TEST(outputs_are_refused)
 {
     dq_err err;
     dq_quantize_settings s = settings_of(4, 128, DQ_ABSMAX);
-    (void)unused;
     make(at("o.h5"), 4, 128, DQ_ABSMAX);
     assert_int_equal(write_container(model, at("o.h5"), &s, false, false, NULL, &err), DQ_FILE);
     assert_int_equal(write_container(model, at("no/o.h5"), &s, false, false, NULL, &err), DQ_FILE);
@@ -374,9 +362,8 @@ static void outputs_are_refused(void **unused)
 }
 
 /* As a user whom the folder's mode binds; root may write everywhere. */
-static void folders_that_cannot_be_written_are_named(void **unused)
+TEST(folders_that_cannot_be_written_are_named)
 {
-    (void)unused;
     assert_int_equal(mkdir(at("closed"), 0555), 0);
     pid_t child = fork();
     assert_true(child >= 0);
@@ -398,7 +385,7 @@ static void folders_that_cannot_be_written_are_named(void **unused)
     assert_int_equal(rmdir(at("closed")), 0);
 }
 
-static void values_that_are_not_finite_are_named(void **unused)
+TEST(values_that_are_not_finite_are_named)
 {
     dq_err err = {0};
     dq_quantize_settings s = settings_of(4, 128, DQ_ABSMAX);
@@ -406,7 +393,6 @@ static void values_that_are_not_finite_are_named(void **unused)
     size_t bytes, len;
     const uint8_t *data;
     const float bad = (float)NAN;
-    (void)unused;
     assert_int_equal(shell("cp -r", model, at("nan")), 0);
     assert_int_equal(dq_checkpoint_open(&k, at("nan"), &err), DQ_OK);
     const dq_tensor *t = dq_checkpoint_find(k, "model.layers.0.self_attn.k_proj.weight");
@@ -424,9 +410,8 @@ static void values_that_are_not_finite_are_named(void **unused)
     assert_false(dq_file_exists(at("n.h5")) || dq_file_exists(at("n.h5.partial")));
 }
 
-static void a_full_disk_leaves_no_output(void **unused)
+TEST(a_full_disk_leaves_no_output)
 {
-    (void)unused;
     for (rlim_t limit = 100; limit < 200000; limit *= 8) {
         pid_t pid = fork();
         if (pid == 0) {
@@ -503,7 +488,7 @@ static void expect_refusal(const dq_quantize_settings *s, const char *group, con
 }
 
 /* Attributes have no hash, but the recipe, which says the same, has one. */
-static void attributes_agree_with_the_recipe(void **unused)
+TEST(attributes_agree_with_the_recipe)
 {
     static const struct {
         const char *group, *name;
@@ -520,7 +505,6 @@ static void attributes_agree_with_the_recipe(void **unused)
     };
     dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     dq_err none = {0};
-    (void)unused;
     s.kv.evict.policy = dq_kv_policy_find("random", &none);
     s.kv.evict.keep = 0;
     s.kv.evict.tokens = 100;
@@ -532,7 +516,7 @@ static void attributes_agree_with_the_recipe(void **unused)
 }
 
 /* The same of a list of heads, which is a text. */
-static void roles_agree_with_the_recipe(void **unused)
+TEST(roles_agree_with_the_recipe)
 {
     static char endless[9000];
     static const struct {
@@ -545,7 +529,6 @@ static void roles_agree_with_the_recipe(void **unused)
                 {NULL, "the budget \"heads\" needs heads"}};
     dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     dq_err err = {0};
-    (void)unused;
     memset(endless, '1', sizeof endless - 1);
     s.kv.evict.policy = dq_kv_policy_find("random", &err);
     s.kv.evict.budget = DQ_KV_BUDGET_HEADS;
@@ -558,10 +541,9 @@ static void roles_agree_with_the_recipe(void **unused)
     }
 }
 
-static void lies_are_refused(void **unused)
+TEST(lies_are_refused)
 {
     dq_err err;
-    (void)unused;
     for (int lie = 0; lie < LIES; lie++) {
         make(at("lie.h5"), 4, 128, DQ_ASYM);
         hid_t f = H5Fopen(at("lie.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
@@ -609,22 +591,20 @@ static void check_source(dq_scale_mode mode)
     json_decref(recipe);
 }
 
-static void containers_match_their_source(void **unused)
+TEST(containers_match_their_source)
 {
-    (void)unused;
     check_source(DQ_FULLRANGE);
     check_source(DQ_ASYM);
 }
 
 /* Settings of the KV cache come back as they were, from the header and from the recipe; a file of
  * before they existed stands for none. */
-static void kv_settings_are_remembered(void **unused)
+TEST(kv_settings_are_remembered)
 {
     dq_err err = {0};
     dq_container *c;
     dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX), back;
     json_t *recipe;
-    (void)unused;
     s.kv = (dq_kv_config){.k_bits = 6,
                           .v_bits = 3,
                           .group = 8,
@@ -654,14 +634,13 @@ static void kv_settings_are_remembered(void **unused)
     assert_int_not_equal(write_container(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
 }
 
-static void h5py_reads_the_same_values(void **unused)
+TEST(h5py_reads_the_same_values)
 {
     static const char name[] = "model.layers.0.mlp.down_proj.weight";
     dq_err err = {0};
     dq_container *c;
     dq_weight w;
     size_t len;
-    (void)unused;
     if (shell("python3 -c 'import h5py, numpy' 2>/dev/null", "", "") != 0) skip();
     for (int i = 2; i <= 16; i++) {
         const int bits = i <= 8 ? i : i < 16 ? i - 7 : 4;
@@ -684,28 +663,4 @@ static void h5py_reads_the_same_values(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(interrupted_runs_end_in_the_same_bytes),
-        cmocka_unit_test(a_name_of_two_lines_is_resumed),
-        cmocka_unit_test(a_full_disk_leaves_no_output),
-        cmocka_unit_test(containers_hold_the_defined_values),
-        cmocka_unit_test(zero_points_hold_for_any_group),
-        cmocka_unit_test(payloads_begin_on_pages),
-        cmocka_unit_test(runs_give_the_same_bytes),
-        cmocka_unit_test(truncations_are_found),
-        cmocka_unit_test(flips_are_named),
-        cmocka_unit_test(flips_anywhere_do_no_harm),
-        cmocka_unit_test(outputs_are_refused),
-        cmocka_unit_test(folders_that_cannot_be_written_are_named),
-        cmocka_unit_test(values_that_are_not_finite_are_named),
-        cmocka_unit_test(lies_are_refused),
-        cmocka_unit_test(containers_match_their_source),
-        cmocka_unit_test(kv_settings_are_remembered),
-        cmocka_unit_test(attributes_agree_with_the_recipe),
-        cmocka_unit_test(roles_agree_with_the_recipe),
-        cmocka_unit_test(h5py_reads_the_same_values),
-    };
-    return cmocka_run_group_tests(tests, folder_begin, folder_end);
-}
+FIXTURES(folder_begin, folder_end)

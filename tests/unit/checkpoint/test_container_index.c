@@ -1,17 +1,15 @@
 /* test_container_index: /index says of every dataset what the dataset itself says, or the container is
  * refused before anything is read.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "checkpoint/h5.h"
 #include "tests/rigs/test_folder.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const char model[] = DQ_TEST_DIR "/golden/models/diffllama-f32";
 static const char container[] = "a.h5";
@@ -112,12 +110,11 @@ static void expect(book *b, hsize_t row, bool lie, const char *what)
     memcpy(b->row, b->was, b->rows * b->width);
 }
 
-static void sizes_that_lie_are_refused(void **unused)
+TEST(sizes_that_lie_are_refused)
 {
     static const int columns[] = {DQ_COL_BITS, DQ_COL_GROUP, DQ_COL_ROWS, DQ_COL_COLS,
                                   DQ_COL_BYTES};
     book b;
-    (void)unused;
     open_book(&b);
     for (hsize_t r = 0; r < b.rows; r++) {
         for (size_t k = 0; k < sizeof columns / sizeof *columns; k++) {
@@ -133,10 +130,9 @@ static void sizes_that_lie_are_refused(void **unused)
 }
 
 /* Two columns that agree with each other, and with nothing else. */
-static void products_that_lie_are_refused(void **unused)
+TEST(products_that_lie_are_refused)
 {
     book b;
-    (void)unused;
     open_book(&b);
     for (hsize_t r = 0; r < b.rows; r++) {
         int64_t rows = get_int(&b, r, DQ_COL_ROWS), cols = get_int(&b, r, DQ_COL_COLS);
@@ -150,12 +146,11 @@ static void products_that_lie_are_refused(void **unused)
     close_book(&b);
 }
 
-static void encodings_that_lie_are_refused(void **unused)
+TEST(encodings_that_lie_are_refused)
 {
     static const char *const names[] = {"int-packed", "int-zero", "scale", "zero", "dense",
                                         "text",       "bytes",    "table", "",     "other"};
     book b;
-    (void)unused;
     open_book(&b);
     for (hsize_t r = 0; r < b.rows; r++) {
         for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -173,14 +168,13 @@ static void encodings_that_lie_are_refused(void **unused)
 }
 
 /* Every tensor is the same dataset under another name: a small file that would take long to read. */
-static void one_dataset_has_one_name(void **unused)
+TEST(one_dataset_has_one_name)
 {
     static const char target[] = "/tensors/model.embed_tokens.weight";
     dq_err err = {0};
     dq_container *c;
     book b;
     hsize_t from = 0;
-    (void)unused;
     open_book(&b);
     hid_t file = H5Fopen(at(container), H5F_ACC_RDWR, H5P_DEFAULT);
     while (strncmp((const char *)field(&b, from, DQ_COL_PATH), target, sizeof target - 1) != 0)
@@ -205,13 +199,4 @@ static void one_dataset_has_one_name(void **unused)
     close_book(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_that_lie_are_refused),
-        cmocka_unit_test(products_that_lie_are_refused),
-        cmocka_unit_test(encodings_that_lie_are_refused),
-        cmocka_unit_test(one_dataset_has_one_name),
-    };
-    return cmocka_run_group_tests(tests, folder_begin, folder_end);
-}
+FIXTURES(folder_begin, folder_end)

@@ -2,16 +2,13 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/h5.h"
 #include "checkpoint/object_list.h"
+#include "tests/rigs/suite.h"
 #include "tests/rigs/test_folder.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const char model[] = DQ_TEST_DIR "/golden/models/diffllama-f32";
 #define DOWN "/tensors/model.layers.0.mlp.down_proj.weight"
@@ -131,26 +128,24 @@ static int try_object(const char *object)
     return f.n;
 }
 
-static void attributes_cannot_change(void **unused)
+TEST(attributes_cannot_change)
 {
     static const char *const object[] = {
         "/",           "/attention", "/kv_cache",
         "/provenance", DOWN,         DOWN "/packed",
         DOWN "/scale", DOWN "/zero", "/tensors/model.layers.0.input_layernorm.weight"};
-    (void)unused;
     int n = 0;
     for (size_t i = 0; i < sizeof object / sizeof *object; i++) n += try_object(object[i]);
     assert_true(n >= 36);
 }
 
 /* A major version that is not known is another format; a minor one belongs to another file. */
-static void versions_cannot_change(void **unused)
+TEST(versions_cannot_change)
 {
     static const struct {
         const char *value;
         dq_status status;
     } row[] = {{"9.0", DQ_MISMATCH}, {"1.7", DQ_DAMAGED}};
-    (void)unused;
     for (int i = 0; i < 2; i++) {
         dq_err err = {0};
         hid_t file;
@@ -186,13 +181,12 @@ static void put_dataset(hid_t file, const char *path)
     H5Sclose(space);
 }
 
-static void nothing_can_be_added(void **unused)
+TEST(nothing_can_be_added)
 {
     static const char *const folder[] = {
         "", "/config", "/tensors/model.layers.0.mlp.up_proj.weight", "/tokenizer", "/kv_cache"};
     char path[200];
     hid_t file;
-    (void)unused;
     for (size_t i = 0; i < sizeof folder / sizeof *folder; i++) {
         snprintf(path, sizeof path, "%s/more", folder[i]);
         begin(&file);
@@ -237,12 +231,11 @@ static void put_form(hid_t file, const char *object, const char *name, hid_t typ
 }
 
 /* The same text to a reader that stops at its end, in another form. */
-static void texts_have_one_form(void **unused)
+TEST(texts_have_one_form)
 {
     static const char hidden[16] = "int-zero\0secret", name[] = "encoding-type";
     const char *const label = "out,byte";
     hid_t file, type;
-    (void)unused;
     begin(&file); /* as it was */
     put_form(file, DOWN, name, dq_h5_text_type(8), 0, hidden);
     H5Fclose(file);
@@ -276,11 +269,10 @@ static void texts_have_one_form(void **unused)
            "DIMENSION_LABELS is text:[out\\,byte] (expected text:[out,byte])");
 }
 
-static void comments_cannot_be_added(void **unused)
+TEST(comments_cannot_be_added)
 {
     static const char *const object[] = {"/", "/config", "/index", DOWN "/scale"};
     hid_t file;
-    (void)unused;
     for (size_t i = 0; i < sizeof object / sizeof *object; i++) {
         begin(&file);
         assert_true(H5Oset_comment_by_name(file, object[i], "more", H5P_DEFAULT) >= 0);
@@ -289,12 +281,11 @@ static void comments_cannot_be_added(void **unused)
 }
 
 /* HDF5 itself reads past these. */
-static void bytes_cannot_be_added(void **unused)
+TEST(bytes_cannot_be_added)
 {
     enum { FRONT = 4096 };
     size_t len;
     char *whole = bytes_of(at("whole.h5"), &len), *more = calloc(len + FRONT, 1);
-    (void)unused;
     assert_non_null(more);
     for (int front = 0; front < 2; front++) {
         dq_err err = {0};
@@ -310,13 +301,12 @@ static void bytes_cannot_be_added(void **unused)
 }
 
 /* /tokenizer holds nothing in this model: no payload and no attribute lacks with it. */
-static void nothing_can_go(void **unused)
+TEST(nothing_can_go)
 {
     static const char *const path[] = {"/tokenizer", "/attention", "/kv_cache",
                                        "/config/recipe_json", "/objects"};
     H5G_info_t in;
     hid_t file;
-    (void)unused;
     begin(&file);
     assert_true(H5Gget_info_by_name(file, "/tokenizer", &in, H5P_DEFAULT) >= 0 && in.nlinks == 0);
     H5Fclose(file);
@@ -328,7 +318,7 @@ static void nothing_can_go(void **unused)
 }
 
 /* Any two lines have a first difference that is named. */
-static void differences_are_named(void **unused)
+TEST(differences_are_named)
 {
     static const struct {
         const char *written, *found, *says;
@@ -347,7 +337,6 @@ static void differences_are_named(void **unused)
     };
     dq_arena *a = dq_arena_new();
     dq_err err = {0};
-    (void)unused;
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         const char *says = dq_object_list_differs(row[i].written, row[i].found, a, &err);
         if (!says != !row[i].says || (says && !strstr(says, row[i].says)))
@@ -357,7 +346,7 @@ static void differences_are_named(void **unused)
 }
 
 /* Whatever order they come in, and whatever is in them. */
-static void lines_have_one_form(void **unused)
+TEST(lines_have_one_form)
 {
     static const char want[] =
         "/\tgroup\n"
@@ -369,7 +358,6 @@ static void lines_have_one_form(void **unused)
     dq_object_list l = {.arena = dq_arena_new(), .err = &err};
     const char *out;
     size_t len;
-    (void)unused;
     dq_object_list_add(&l, "/a-b", "text");
     dq_object_list_ints(&l, "n_more", &seven, 0);
     dq_object_list_ints(&l, "n", n, 2);
@@ -385,26 +373,13 @@ static void lines_have_one_form(void **unused)
     dq_arena_free(l.arena);
 }
 
-static int make_whole(void)
+static int begin_whole(void **state)
 {
     const dq_quantize_settings s = settings_of(4, 8, DQ_ASYM);
     dq_err err = {0};
+    if (folder_begin(state) != 0) return -1;
     make_container(model, at("whole.h5"), &s);
     return check(at("whole.h5"), &err) == DQ_OK ? 0 : -1;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attributes_cannot_change), cmocka_unit_test(versions_cannot_change),
-        cmocka_unit_test(nothing_can_be_added),     cmocka_unit_test(nothing_can_go),
-        cmocka_unit_test(texts_have_one_form),      cmocka_unit_test(comments_cannot_be_added),
-        cmocka_unit_test(bytes_cannot_be_added),    cmocka_unit_test(differences_are_named),
-        cmocka_unit_test(lines_have_one_form),
-    };
-    int status = folder_begin(NULL);
-    if (status == 0) status = make_whole();
-    if (status == 0) status = cmocka_run_group_tests(tests, NULL, NULL);
-    folder_end(NULL);
-    return status;
-}
+FIXTURES(begin_whole, folder_end)

@@ -2,6 +2,8 @@
  * tokenizer or runs it learns of the damage first.
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE /* memmem */
+#include "tests/rigs/suite.h"
+
 #include "base/os.h"
 #include "base/sha256.h"
 #include "checkpoint/container.h"
@@ -9,14 +11,10 @@
 #include "tests/rigs/test_folder.h"
 
 #include <hdf5.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const char container[] = "a.h5";
 static char *whole; /* the container as it was written */
@@ -97,11 +95,10 @@ static place *places(int64_t *n)
     return all;
 }
 
-static void any_flipped_bit_is_found(void **unused)
+TEST(any_flipped_bit_is_found)
 {
     dq_err err;
     int64_t n;
-    (void)unused;
     make(DQ_ASYM);
     place *all = places(&n);
     if (use(&err) != DQ_OK) fail_msg("%s", err.text);
@@ -155,21 +152,19 @@ static void check_scales(dq_scale_mode mode)
     free(all);
 }
 
-static void scales_must_make_sense(void **unused)
+TEST(scales_must_make_sense)
 {
-    (void)unused;
     check_scales(DQ_ABSMAX);
     check_scales(DQ_ASYM);
 }
 
 /* The row of zero points ends inside a byte: what fills it is zero, whatever its hash says. */
-static void zero_points_must_make_sense(void **unused)
+TEST(zero_points_must_make_sense)
 {
     dq_err err = {0};
     dq_container *c;
     int64_t n;
     char sha[65];
-    (void)unused;
     make(DQ_ASYM);
     if (use(&err) != DQ_OK) fail_msg("%s", err.text);
     place *all = places(&n);
@@ -189,20 +184,18 @@ static void zero_points_must_make_sense(void **unused)
 }
 
 /* Scales of the other modes may be negative. */
-static void signs_are_for_fullrange(void **unused)
+TEST(signs_are_for_fullrange)
 {
     dq_err err;
-    (void)unused;
     make(DQ_FULLRANGE);
     if (use(&err) != DQ_OK) fail_msg("%s", err.text);
 }
 
 /* A file may ask for a filter; no code is loaded for it, whatever the environment says. */
-static void no_plugin_is_loaded(void **unused)
+TEST(no_plugin_is_loaded)
 {
     unsigned mask = ~0u;
     dq_err err;
-    (void)unused;
     assert_int_equal(H5PLset_loading_state(~0u), 0);
     make(DQ_ABSMAX);
     use(&err);
@@ -210,12 +203,4 @@ static void no_plugin_is_loaded(void **unused)
     assert_int_equal(mask, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_flipped_bit_is_found),    cmocka_unit_test(scales_must_make_sense),
-        cmocka_unit_test(zero_points_must_make_sense), cmocka_unit_test(signs_are_for_fullrange),
-        cmocka_unit_test(no_plugin_is_loaded),
-    };
-    return cmocka_run_group_tests(tests, folder_begin, teardown);
-}
+FIXTURES(folder_begin, teardown)

@@ -1,15 +1,13 @@
 /* GGUF files: values of every block type against those of the package gguf, and headers that lie.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "checkpoint/gguf_config.h"
 #include "tokenizer/tokenizer.h"
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const char types_file[] = DQ_TEST_DIR "/golden/gguf/types.gguf";
 
@@ -36,11 +34,10 @@ static void close_rig(rig *r)
 }
 
 /* Every value of every type, and rows read in parts that do not begin or end with a block. */
-static void test_values(void **state)
+TEST(test_values)
 {
     rig r;
     int n = 0;
-    (void)state;
     open_rig(&r);
     for (int64_t i = 0; i < r.g.n_tensors; i++) {
         const dq_gguf_tensor *t = &r.g.tensor[i], *want;
@@ -113,7 +110,7 @@ static void expect_ids(const dq_tokenizer *t, const char *text, size_t len, unsi
 }
 
 /* The ids that sentencepiece itself gives, and BOS in front where special tokens are asked for. */
-static void test_sentencepiece(void **state)
+TEST(test_sentencepiece)
 {
     dq_err err = {0};
     char *bytes;
@@ -121,7 +118,6 @@ static void test_sentencepiece(void **state)
     json_t *golden, *row;
     dq_arena *a = dq_arena_new();
     dq_tokenizer *t = spm_tokenizer();
-    (void)state;
     assert_int_equal(dq_file_read(&bytes, &len, DQ_TEST_DIR "/golden/gguf/spm.json", a, &err),
                      DQ_OK);
     assert_int_equal(dq_json_parse(&golden, bytes, len, "spm.json", &err), DQ_OK);
@@ -351,7 +347,7 @@ static dq_status parse(dq_err *err, const void *bytes, size_t n)
     return err->code;
 }
 
-static void test_lies(void **state)
+TEST(test_lies)
 {
     static const struct {
         void (*make)(writer *w);
@@ -383,7 +379,6 @@ static void test_lies(void **state)
         {same_name, DQ_DAMAGED, "\"x\" is there twice"},
         {five, DQ_DAMAGED, "5 dimensions"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         static writer w;
         dq_err err;
@@ -448,7 +443,7 @@ static dq_status texts_of(dq_strbuf *text, dq_strbuf *more, const writer *w, dq_
 }
 
 /* What keys do not say and readers know all the same. */
-static void test_usual(void **state)
+TEST(test_usual)
 {
     static const struct {
         const char *model, *pre, *name, *says, *more;
@@ -458,7 +453,6 @@ static void test_usual(void **state)
         {"gpt2", "gpt-2", "x", "\"normalizer\": null", "{}"},
         {"gpt2", "gpt-2", "Phi-3 mini", "\"rstrip\": true", "{}"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         static writer w;
         dq_err err = {0};
@@ -496,7 +490,7 @@ static void two_tokens(writer *w, double type, int bytes)
 }
 
 /* Lists that no vocabulary has. */
-static void test_odd_vocabularies(void **state)
+TEST(test_odd_vocabularies)
 {
     static const struct {
         double type;
@@ -512,7 +506,6 @@ static void test_odd_vocabularies(void **state)
         {-1, 2, DQ_DAMAGED, "token 1 has -1"},
         {1e300, 2, DQ_DAMAGED, "token 1 has 1e+300"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         static writer w;
         dq_err err = {0};
@@ -528,26 +521,14 @@ static void test_odd_vocabularies(void **state)
 }
 
 /* A file that ends anywhere before its last byte. */
-static void test_cut(void **state)
+TEST(test_cut)
 {
     rig r;
     dq_err err;
-    (void)state;
     open_rig(&r);
     for (size_t n = 0; n < r.len; n += n < r.g.header_bytes + 64 ? 1 : 997) {
         assert_int_equal(parse(&err, r.bytes, n), DQ_DAMAGED);
         assert_true(err.text[0] != 0);
     }
     close_rig(&r);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values),
-                                       cmocka_unit_test(test_lies),
-                                       cmocka_unit_test(test_cut),
-                                       cmocka_unit_test(test_usual),
-                                       cmocka_unit_test(test_odd_vocabularies),
-                                       cmocka_unit_test(test_sentencepiece)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

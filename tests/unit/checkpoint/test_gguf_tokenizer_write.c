@@ -1,16 +1,14 @@
 /* test_gguf_tokenizer_write: the tokenizer of a GGUF file, read as tokenizer.json and written again, has the same keys; what
  * llama.cpp would do otherwise is refused by name.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "checkpoint/gguf_config.h"
 #include "checkpoint/gguf_tokenizer_write.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct rig {
     dq_arena *arena;
@@ -123,17 +121,15 @@ static void expect_same(const char *path)
     close_rig(&r);
 }
 
-static void test_same_keys(void **state)
+TEST(test_same_keys)
 {
-    (void)state;
     expect_same(DQ_TEST_DIR "/golden/gguf/spm.gguf");
     expect_same(DQ_TEST_DIR "/golden/gguf/model/model.gguf");
 }
 
 /* A vocabulary smaller than the embedding is filled with tokens that nothing makes. */
-static void test_padded(void **state)
+TEST(test_padded)
 {
-    (void)state;
     rig r = open_rig(DQ_TEST_DIR "/golden/gguf/model/model.gguf");
     r.n += 2;
     json_t *fields = written(&r);
@@ -151,9 +147,8 @@ static void test_padded(void **state)
 
 /* ---- What is refused ---- */
 
-static void test_byte_level(void **state)
+TEST(test_byte_level)
 {
-    (void)state;
     rig r = open_rig(DQ_TEST_DIR "/golden/gguf/model/model.gguf");
     json_t *pre = json_incref(json_object_get(r.files.tokenizer, "pre_tokenizer"));
     json_object_set_new(r.files.tokenizer, "pre_tokenizer",
@@ -197,9 +192,8 @@ static void test_byte_level(void **state)
 }
 
 /* Merges that no scores say: two of different pieces change places, one is missing. */
-static void test_sentencepiece(void **state)
+TEST(test_sentencepiece)
 {
-    (void)state;
     rig r = open_rig(DQ_TEST_DIR "/golden/gguf/spm.gguf");
     json_t *merges = json_object_get(model_of(&r), "merges");
     const size_t n = json_array_size(merges);
@@ -235,7 +229,7 @@ static void test_sentencepiece(void **state)
 
 /* ---- Added tokens ---- */
 
-static void test_added(void **state)
+TEST(test_added)
 {
     enum { BYTES, SPM };
     static const struct {
@@ -257,7 +251,6 @@ static void test_added(void **state)
         {SPM, "<x>", "<y>", {false, false}, NULL},
         {SPM, "<x>", "<y>", {false, true}, "added token \"<y>\" has \"normalized\""},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         rig r = open_rig(rows[i].form == SPM ? DQ_TEST_DIR "/golden/gguf/spm.gguf"
                                              : DQ_TEST_DIR "/golden/gguf/model/model.gguf");
@@ -279,9 +272,8 @@ static void test_added(void **state)
 }
 
 /* Keys of added_tokens_decoder are ids; where no token begins a text, the one that ends it does. */
-static void test_config(void **state)
+TEST(test_config)
 {
-    (void)state;
     rig r = open_rig(DQ_TEST_DIR "/golden/gguf/model/model.gguf");
     json_object_del(r.files.tokenizer, "post_processor");
     json_object_del(r.files.tokenizer_config, "bos_token");
@@ -327,7 +319,7 @@ static void set_merges(rig *r, const char *more, const char *merges)
     json_array_clear(json_object_get(r->files.tokenizer, "added_tokens"));
 }
 
-static void test_merges(void **state)
+TEST(test_merges)
 {
     static const struct {
         const char *tokens, *merges, *what; /* NULL: it is written */
@@ -346,7 +338,6 @@ static void test_merges(void **state)
          "[\"b c\", \"a b\", \"ab c\", \"bc e\", \"a bc\"]", "\"abc\" is merged at several ranks",
          DQ_MISMATCH},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         rig r = open_rig(DQ_TEST_DIR "/golden/gguf/spm.gguf");
         set_merges(&r, rows[i].tokens, rows[i].merges);
@@ -359,15 +350,4 @@ static void test_merges(void **state)
         }
         close_rig(&r);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_keys),  cmocka_unit_test(test_padded),
-        cmocka_unit_test(test_byte_level), cmocka_unit_test(test_sentencepiece),
-        cmocka_unit_test(test_added),      cmocka_unit_test(test_config),
-        cmocka_unit_test(test_merges),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,17 @@
 /* Tests of weights that other tools have quantized: every value of the goldens bit by bit, where parts lie, what becomes
  * of a configuration or a tensor that is wrong.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "base/sha256.h"
 #include "checkpoint/prequant_format.h"
 #include "tests/rigs/edits.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-
-#include <cmocka.h>
 
 #define GOLDEN DQ_TEST_DIR "/golden/prequant/"
 #define HERE   "../prequant/"
@@ -92,21 +90,19 @@ static int check_all(bool odd)
     return n;
 }
 
-static void values_are_numpys(void **state)
+TEST(values_are_numpys)
 {
-    (void)state;
     assert_int_equal(check_all(false), 166);
     assert_int_equal(check_all(true), 166);
 }
 
 /* A row gives the same values whole and in pieces that have fewer columns than there are groups. */
-static void pieces_of_indexed_rows(void **state)
+TEST(pieces_of_indexed_rows)
 {
     enum { COLS = 64, GROUPS = 32, PIECE = 8 };
     uint8_t codes[COLS / 2], zero[GROUPS / 2];
     float scale[GROUPS], whole[COLS], piece[COLS];
     int32_t index[COLS];
-    (void)state;
     for (int i = 0; i < COLS; i++) index[i] = i * 37 % GROUPS;
     for (int i = 0; i < COLS / 2; i++) codes[i] = (uint8_t)(i * 73 + 5);
     for (int i = 0; i < GROUPS / 2; i++) zero[i] = (uint8_t)(i * 29 + 3);
@@ -142,7 +138,7 @@ static dq_model *open_golden(const char *name)
     return m;
 }
 
-static void models_say_what_they_hold(void **state)
+TEST(models_say_what_they_hold)
 {
     static const struct {
         const char *name, *group, *method, *about;
@@ -166,7 +162,6 @@ static void models_say_what_they_hold(void **state)
         {"awq", "16", "awq", "AWQ, version gemm", 4, 0, 13, 13, 0, 0},
         {"awq-row", "row", "awq", "AWQ, version gemm", 4, 0, 14, 14, 0, 0},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_model *m = open_golden(t[i].name);
         const dq_prequant_info *info = m->prequant;
@@ -186,11 +181,10 @@ static void models_say_what_they_hold(void **state)
 }
 
 /* As many parameters as the dense model, and the bytes of codes, scales, zero points and index. */
-static void bytes_are_counted(void **state)
+TEST(bytes_are_counted)
 {
     const int64_t linears = 2 * (4 * 32 * 32 + 3 * 32 * 64), groups = linears / 16;
     const int64_t dense = 640 * 32 + 32 + 2 * (2 * 32 + 4 * 8);
-    (void)state;
     dq_model *m = open_golden("gptq-v2-index");
     assert_int_equal(m->n_params, linears + dense);
     assert_int_equal(m->weight_bytes,
@@ -199,10 +193,9 @@ static void bytes_are_counted(void **state)
 }
 
 /* Codes and f32 scales of compressed-tensors are not copied. */
-static void rows_stay_in_the_file(void **state)
+TEST(rows_stay_in_the_file)
 {
     static const char *const names[] = {"ct-w4", "ct-asym-index"};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         opened o = {.p = NULL};
         char path[512];
@@ -220,11 +213,10 @@ static void rows_stay_in_the_file(void **state)
     }
 }
 
-static void parts_are_hidden(void **state)
+TEST(parts_are_hidden)
 {
     opened o = {.p = NULL};
     dq_weight w;
-    (void)state;
     open_folder(&o, "ct-w8-kv8", GOLDEN "ct-w8-kv8");
     assert_int_equal(o.source.count, 14 + 6);
     for (int64_t i = 0; i < o.source.count; i++)
@@ -261,7 +253,7 @@ static void run(const trial *t, size_t n)
     }
 }
 
-static void methods_are_named(void **state)
+TEST(methods_are_named)
 {
     static const char *const methods[] = {
         "bitsandbytes", "fp8",     "fbgemm_fp8", "hqq",   "quanto", "aqlm", "mxfp4",     "eetq",
@@ -282,7 +274,6 @@ static void methods_are_named(void **state)
          "columns are no multiple of group_size"},
         {"awq", GPTQ("\"bits\":4,\"group_size\":16"), DQ_MISMATCH, "scales do not have the shape"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         char config[128], text[128];
         snprintf(config, sizeof config, "{\"quant_method\":\"%s\"}", methods[i]);
@@ -294,7 +285,7 @@ static void methods_are_named(void **state)
     run(t, sizeof t / sizeof *t);
 }
 
-static void keys_of_compressed_tensors(void **state)
+TEST(keys_of_compressed_tensors)
 {
     static const trial t[] = {
         {"ct-w4", CT_GROUP("\"group_size\":16"), DQ_OK, ""},
@@ -366,12 +357,11 @@ static void keys_of_compressed_tensors(void **state)
             "\"symmetric\":false}}}"),
          DQ_MISMATCH, "k_scale\" does not belong"},
     };
-    (void)state;
     run(t, sizeof t / sizeof *t);
 }
 
 /* Weights of a model with 8-bit activations are what they are; the user is told. */
-static void activations_are_a_warning(void **state)
+TEST(activations_are_a_warning)
 {
     const edit e = {
         .base = HERE "ct-w4",
@@ -382,7 +372,6 @@ static void activations_are_a_warning(void **state)
         .tensor = "model.norm.weight",
         .arg = "model.layers.0.mlp.up_proj.input_scale"};
     dq_err err = {0};
-    (void)state;
     dq_model *m = edits_open(&e, &err);
     assert_string_equal(err.text, "");
     assert_int_equal(m->n_warnings, 1);
@@ -393,7 +382,7 @@ static void activations_are_a_warning(void **state)
     dq_model_close(m);
 }
 
-static void keys_of_gptq_and_awq(void **state)
+TEST(keys_of_gptq_and_awq)
 {
     static const trial t[] = {
         {"gptq-v1", GPTQ("\"bits\":4,\"group_size\":16"), DQ_OK, ""},
@@ -436,7 +425,6 @@ static void keys_of_gptq_and_awq(void **state)
         {"awq", AWQ("\"bits\":4,\"group_size\":0"), DQ_DAMAGED, "a group of 0 columns"},
         {"awq", AWQ("\"bits\":4,\"group_size\":32"), DQ_MISMATCH, "scales or qzeros"},
     };
-    (void)state;
     run(t, sizeof t / sizeof *t);
 }
 
@@ -446,7 +434,7 @@ static void keys_of_gptq_and_awq(void **state)
 #define EIGHT               "8,\"group_size\":16"
 
 /* What the configuration says of names beside the tensors that are there. */
-static void names_agree_with_what_is_stored(void **state)
+TEST(names_agree_with_what_is_stored)
 {
     static const trial t[] = {
         /* compressed-tensors: a name before a pattern before a class, whatever the order */
@@ -517,7 +505,6 @@ static void names_agree_with_what_is_stored(void **state)
          "layers.0.mlp.down_proj.qweight\" is quantized, but quantization_config leaves it out: "
          "\"modules_to_not_convert\" has \"layers.0.mlp\""},
     };
-    (void)state;
     run(t, sizeof t / sizeof *t);
 }
 
@@ -555,7 +542,7 @@ static void no_index(unsigned char *bytes, const dq_weight *w)
     if (strstr(w->name, "weight_g_idx")) memset(bytes, 255, (size_t)w->rows * 4);
 }
 
-static void tensors_end_in_their_status(void **state)
+TEST(tensors_end_in_their_status)
 {
     static const struct {
         edit e;
@@ -616,7 +603,6 @@ static void tensors_end_in_their_status(void **state)
         {WEIGHT(HERE "awq", RETYPE, Q "scales", "BF16"), DQ_OK, ""},
         {WEIGHT(HERE "awq", RESHAPE, Q "qzeros", "4,2"), DQ_MISMATCH, "scales or qzeros"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err = {0};
         dq_model *m = edits_open(&t[i].e, &err);
@@ -633,7 +619,7 @@ static void change_padding(unsigned char *bytes, const dq_weight *w)
     if (strcmp(w->name, Q "weight_packed") == 0) bytes[15] |= 128;
 }
 
-static void padding_is_zero(void **state)
+TEST(padding_is_zero)
 {
     const edit e = {
         .base = HERE "ct-w4",
@@ -643,7 +629,6 @@ static void padding_is_zero(void **state)
         .change = change_padding};
     opened o = {.p = NULL};
     dq_err err = {0};
-    (void)state;
     edits_write(&e);
     assert_int_equal(dq_checkpoint_open(&o.c, edits_folder(), &err), DQ_OK);
     assert_int_equal(dq_prequant_open(&o.p, o.c, &err), DQ_OK);
@@ -655,11 +640,10 @@ static void padding_is_zero(void **state)
 /* ---- When ---- */
 
 /* Opening reads neither codes nor scales; where laying them out needs more memory than there is, nothing is taken. */
-static void weights_are_laid_out_when_needed(void **state)
+TEST(weights_are_laid_out_when_needed)
 {
     struct rlimit before;
     dq_err err = {0}, short_of = {0};
-    (void)state;
     const edit e = {.base = HERE "gptq-v1", .change = change_scale};
     dq_model *m = edits_open(&e, &err);
     assert_string_equal(err.text, "");
@@ -696,13 +680,12 @@ static dq_status load_tied(void *arg, dq_err *err)
     return s->load(s->arg, err);
 }
 
-static void tied_ends_are_compared(void **state)
+TEST(tied_ends_are_compared)
 {
     opened o = {.p = NULL};
     dq_model m = {.tied = false};
     dq_err err = {0};
     dq_arena *a = dq_arena_new();
-    (void)state;
     assert_int_equal(dq_checkpoint_open(&o.c, GOLDEN "ct-mixed", &err), DQ_OK);
     assert_int_equal(dq_prequant_open(&o.p, o.c, &err), DQ_OK);
     o.source = dq_prequant_source(o.p);
@@ -719,10 +702,9 @@ static void tied_ends_are_compared(void **state)
 }
 
 /* Memory that runs out is told at every place, and nothing is left behind. */
-static void memory_may_run_out(void **state)
+TEST(memory_may_run_out)
 {
     static const char *const names[] = {"ct-mixed", "gptq-v2-index", "awq"};
-    (void)state;
     for (int i = 0; i < 3; i++) {
         char path[512];
         dq_status status = DQ_RESOURCE;
@@ -743,25 +725,4 @@ static void memory_may_run_out(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_numpys),
-        cmocka_unit_test(pieces_of_indexed_rows),
-        cmocka_unit_test(models_say_what_they_hold),
-        cmocka_unit_test(bytes_are_counted),
-        cmocka_unit_test(rows_stay_in_the_file),
-        cmocka_unit_test(parts_are_hidden),
-        cmocka_unit_test(methods_are_named),
-        cmocka_unit_test(keys_of_compressed_tensors),
-        cmocka_unit_test(activations_are_a_warning),
-        cmocka_unit_test(keys_of_gptq_and_awq),
-        cmocka_unit_test(names_agree_with_what_is_stored),
-        cmocka_unit_test(tensors_end_in_their_status),
-        cmocka_unit_test(padding_is_zero),
-        cmocka_unit_test(memory_may_run_out),
-        cmocka_unit_test(weights_are_laid_out_when_needed),
-        cmocka_unit_test(tied_ends_are_compared),
-    };
-    return cmocka_run_group_tests(tests, edits_begin, edits_end);
-}
+FIXTURES(edits_begin, edits_end)

@@ -1,18 +1,16 @@
 /* Tests of safetensors files and checkpoint folders: what is valid loads, everything else ends in
  * its status and a line that names the culprit.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* ---- One file in memory ---- */
 
@@ -40,7 +38,7 @@ static void check_error(const dq_err *err, dq_status want, const char *text)
     assert_null(strchr(err->text, '\n'));
 }
 
-static void valid_files_load(void **state)
+TEST(valid_files_load)
 {
     static const char header[] =
         "{\"__metadata__\":{\"format\":\"pt\"},"
@@ -56,7 +54,6 @@ static void valid_files_load(void **state)
     dq_err err = {0};
     dq_arena *a = dq_arena_new();
     uint8_t *bytes = make_file(&len, header, 15);
-    (void)state;
     assert_int_equal(dq_safetensors_parse(&t, &n, bytes, len, a, &err), DQ_OK);
     assert_int_equal(n, 4);
     for (int i = 0; i < 4; i++) {
@@ -74,7 +71,7 @@ static void valid_files_load(void **state)
 #define T(dtype, shape, offsets)                                                                   \
     "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-static void lying_headers_are_named(void **state)
+TEST(lying_headers_are_named)
 {
     static const struct {
         const char *header;
@@ -126,7 +123,6 @@ static void lying_headers_are_named(void **state)
         {"{\"a\\u0000b\":" T("F32", "[1]", "[0,4]") "}", 4, DQ_DAMAGED, "JSON"},
         {"{\"a\\nb\":" T("F32", "[2]", "[0,4]") "}", 4, DQ_DAMAGED, "a?b"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         size_t len;
         dq_tensor *tensors;
@@ -141,7 +137,7 @@ static void lying_headers_are_named(void **state)
     }
 }
 
-static void header_lengths_are_checked(void **state)
+TEST(header_lengths_are_checked)
 {
     static const struct {
         uint64_t length;
@@ -159,7 +155,6 @@ static void header_lengths_are_checked(void **state)
         {UINT64_MAX, 20, "18446744073709551615"},
         {UINT64_MAX - 7, 20, "not plausible"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_tensor *tensors;
         int64_t n;
@@ -241,7 +236,7 @@ static void put_weights(const char *file, const char *names)
     free(bytes);
 }
 
-static void deep_json_does_not_exhaust_the_stack(void **state)
+TEST(deep_json_does_not_exhaust_the_stack)
 {
     enum { DEPTH = 100000 };
     static char header[DEPTH + 8];
@@ -250,7 +245,6 @@ static void deep_json_does_not_exhaust_the_stack(void **state)
     int64_t n;
     dq_err err = {0};
     dq_arena *a = dq_arena_new();
-    (void)state;
     memcpy(header, "{\"a\":", 5);
     memset(header + 5, '[', DEPTH);
     header[5 + DEPTH] = 0;
@@ -270,7 +264,7 @@ static void deep_json_does_not_exhaust_the_stack(void **state)
 #define INDEX(map) "{\"metadata\":{\"total_size\":12.0},\"weight_map\":" map "}"
 
 /* a.safetensors holds x and y, b.safetensors z, sub/c.safetensors w. */
-static void indexes_are_checked(void **state)
+TEST(indexes_are_checked)
 {
     static const struct {
         const char *index;
@@ -303,7 +297,6 @@ static void indexes_are_checked(void **state)
         {"", DQ_DAMAGED, "JSON"},
         {INDEX("{\"x\":\"a.safetensors\",\"x\":\"a.safetensors\"}"), DQ_DAMAGED, "duplicate"},
     };
-    (void)state;
     char sub[256];
     snprintf(sub, sizeof sub, "%s/sub", folder);
     assert_int_equal(mkdir(sub, 0700), 0);
@@ -331,11 +324,10 @@ static void indexes_are_checked(void **state)
     empty_folder();
 }
 
-static void odd_folders_are_explained(void **state)
+TEST(odd_folders_are_explained)
 {
     dq_checkpoint *c;
     char path[256];
-    (void)state;
     for (int i = 0; i < 8; i++) {
         dq_err err = {0};
         switch (i) {
@@ -389,13 +381,12 @@ static void odd_folders_are_explained(void **state)
     empty_folder();
 }
 
-static void shards_become_one_table(void **state)
+TEST(shards_become_one_table)
 {
     dq_checkpoint *c;
     dq_err err = {0};
     size_t len, bytes;
     const uint8_t *data;
-    (void)state;
     assert_int_equal(
         dq_checkpoint_open(&c, DQ_TEST_DIR "/golden/models/diffllama-f16-shards", &err), DQ_OK);
     assert_int_equal(dq_checkpoint_n_files(c), 2);
@@ -415,16 +406,4 @@ static void shards_become_one_table(void **state)
     dq_checkpoint_close(c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(valid_files_load),
-        cmocka_unit_test(lying_headers_are_named),
-        cmocka_unit_test(header_lengths_are_checked),
-        cmocka_unit_test(deep_json_does_not_exhaust_the_stack),
-        cmocka_unit_test(odd_folders_are_explained),
-        cmocka_unit_test(indexes_are_checked),
-        cmocka_unit_test(shards_become_one_table),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+FIXTURES(make_folder, remove_folder)

@@ -1,20 +1,16 @@
 /* Failures and their remedies: what the library keeps of them, and what the program makes of it.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "cmds/cli/advice.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #define OF(...) ((dq_remedy){__VA_ARGS__})
 
-static void test_whole_text(void **state)
+TEST(test_whole_text)
 {
-    (void)state;
     dq_err err = {0};
     assert_int_equal(
         dq_fail_with(&err, DQ_FILE, OF(.code = DQ_REMEDY_FORCE), "%s: exists.", "a.h5"), DQ_FILE);
@@ -27,9 +23,8 @@ static void test_whole_text(void **state)
 }
 
 /* A place before the text moves what is reworded. */
-static void test_place(void **state)
+TEST(test_place)
 {
-    (void)state;
     dq_err err = {0};
     dq_fail_with(&err, DQ_USAGE, OF(.code = DQ_REMEDY_KV_OPTION), "keep %g: no share", 2.0);
     dq_in(&err, "%s: ", "model");
@@ -40,9 +35,8 @@ static void test_place(void **state)
 }
 
 /* Parts that follow each other, with and without a remedy. */
-static void test_parts(void **state)
+TEST(test_parts)
 {
-    (void)state;
     dq_err err = {0}, copy = {0};
     assert_int_equal(dq_fail_more(&err, dq_remedy_none, "nothing failed"), DQ_OK);
     assert_string_equal(err.text, "");
@@ -63,9 +57,8 @@ static void test_parts(void **state)
     assert_int_equal(err.n_remedies, 3);
 }
 
-static void test_words(void **state)
+TEST(test_words)
 {
-    (void)state;
     dq_err err = {0};
     dq_fail_with(&err, DQ_FILE, OF(.code = DQ_REMEDY_DOWNLOAD, .word = "some/model"), "%s: no such",
                  "some/model");
@@ -84,10 +77,9 @@ static void test_words(void **state)
 }
 
 /* Every code has words, and none goes beyond what an error holds. */
-static void test_all(void **state)
+TEST(test_all)
 {
     char word[2 * DQ_REMEDY_WORD];
-    (void)state;
     memset(word, 'w', sizeof word);
     word[1] = '\n';
     word[sizeof word - 1] = 0;
@@ -111,9 +103,8 @@ static void test_all(void **state)
 }
 
 /* More remedies than an error keeps: the first ones stay, the text is whole. */
-static void test_many(void **state)
+TEST(test_many)
 {
-    (void)state;
     dq_err err = {0};
     dq_fail(&err, DQ_FILE, "a");
     for (int i = 0; i < DQ_ERR_REMEDIES + 1; i++)
@@ -122,14 +113,4 @@ static void test_many(void **state)
     dq_advice_apply(&err);
     assert_string_equal(err.text,
                         "a--num-fewshot 0--num-fewshot 1--num-fewshot 2--num-fewshot 3,4");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_text), cmocka_unit_test(test_place),
-        cmocka_unit_test(test_parts),      cmocka_unit_test(test_words),
-        cmocka_unit_test(test_all),        cmocka_unit_test(test_many),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,16 @@
 /* Tests of head orders that a caller chooses: what they change, what they are refused for, and that
  * dq doctor finds out when the heads of a checkpoint stand in another order.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "engine/runner.h"
 #include "tests/rigs/edits.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define PAIR DQ_SOURCE_DIR "/calib/pair/"
 
@@ -66,11 +64,10 @@ static bool same_results(const char *a, dq_pairing as_a, const char *b, dq_pairi
     return same;
 }
 
-static void maps_that_do_not_fit_are_refused(void **state)
+TEST(maps_that_do_not_fit_are_refused)
 {
     static const char *const shaped[] = {"v2-f16", "gda-f32-shards", "gda-wide-bf16"};
     static const dq_pairing offered[] = {DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE, DQ_PAIR_HALVES};
-    (void)state;
     for (int i = 0; i < 9; i++) {
         char path[512], want[64];
         dq_err err = {0};
@@ -84,10 +81,9 @@ static void maps_that_do_not_fit_are_refused(void **state)
     }
 }
 
-static void plain_models_keep_theirs(void **state)
+TEST(plain_models_keep_theirs)
 {
     static const char *const plain[] = {MODELS "llama-yarn", MODELS "plain-norm"};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         dq_model *m = open_as(plain[i], DQ_PAIR_HALVES);
         assert_int_equal(m->map.pairing, DQ_PAIR_NONE);
@@ -96,11 +92,10 @@ static void plain_models_keep_theirs(void **state)
     }
 }
 
-static void maps_change_results(void **state)
+TEST(maps_change_results)
 {
     static const char *const models[] = {MODELS "v1-bf16", MODELS "motif-gqa-f32",
                                          MODELS "diffllama-bf16-far"};
-    (void)state;
     for (int i = 0; i < 3; i++) {
         dq_model *m = open_as(models[i], DQ_PAIR_COUNT);
         for (int p = DQ_PAIR_ADJACENT; p <= DQ_PAIR_HALVES; p++) {
@@ -112,12 +107,11 @@ static void maps_change_results(void **state)
 }
 
 /* The two modules of V1 are one model where queries share no keys, and two where they do. */
-static void naive_equals_flash_without_sharing(void **state)
+TEST(naive_equals_flash_without_sharing)
 {
     const edit naive = SET("v1-bf16", "diff_variant", "\"v1_naive\"");
     dq_err err = {0};
     const char *shares_none = MODELS "motif-bf16", *shares = MODELS "v1-bf16";
-    (void)state;
     assert_true(same_results(shares_none, DQ_PAIR_ADJACENT, shares_none, DQ_PAIR_ADJACENT_NAIVE));
     assert_false(same_results(shares, DQ_PAIR_ADJACENT, shares, DQ_PAIR_ADJACENT_NAIVE));
     /* Said by the caller or by the configuration is the same. */
@@ -157,10 +151,9 @@ static void copy_tokenizer(void)
     dq_arena_free(a);
 }
 
-static void interleaved_heads_need_another_map(void **state)
+TEST(interleaved_heads_need_another_map)
 {
     dq_err err = {0};
-    (void)state;
     dq_model_close(edits_open(&interleaved, &err));
     assert_string_equal(err.text, "");
     assert_true(same_results(PAIR "diffllama", DQ_PAIR_COUNT, edits_folder(), DQ_PAIR_ADJACENT));
@@ -191,10 +184,9 @@ static double against_own(const json_t *head_orders, size_t i, const char *part)
     return json_number_value(json_object_get(json_object_get(x, "minus_own"), part));
 }
 
-static void doctor_finds_the_right_order(void **state)
+TEST(doctor_finds_the_right_order)
 {
     json_t *doc, *x = doctor(PAIR "diffllama", &doc);
-    (void)state;
     assert_string_equal(json_string_value(json_object_get(x, "own")), "halves");
     assert_true(json_is_null(json_object_get(x, "better")));
     assert_int_equal(json_array_size(json_object_get(x, "maps")), 3);
@@ -222,15 +214,4 @@ static void doctor_finds_the_right_order(void **state)
     json_decref(doc);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(maps_that_do_not_fit_are_refused),
-        cmocka_unit_test(plain_models_keep_theirs),
-        cmocka_unit_test(maps_change_results),
-        cmocka_unit_test(naive_equals_flash_without_sharing),
-        cmocka_unit_test(interleaved_heads_need_another_map),
-        cmocka_unit_test(doctor_finds_the_right_order),
-    };
-    return cmocka_run_group_tests(tests, edits_begin, edits_end);
-}
+FIXTURES(edits_begin, edits_end)

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #define FIXTURE DQ_TEST_DIR "/golden/html/all.json"
 #include "tests/rigs/page_rig.h"
+#include "tests/rigs/suite.h"
 
 #include "cmds/page/html_page.h"
 #include "cmds/page/svg.h"
@@ -25,9 +26,9 @@ static json_t *only(const place *p, const char *task, const char *without, const
     return d;
 }
 
-static void a_page_is_whole_and_alone(void **state)
+TEST(a_page_is_whole_and_alone)
 {
-    place *p = *state;
+    place *p = *case_state;
     if (!p->drawing) skip();
     const char *page = page_of(p, p->all);
     assert_balanced(page);
@@ -48,9 +49,9 @@ static void a_page_is_whole_and_alone(void **state)
     assert_int_equal(count(page, "<figcaption"), count(page, "</figure>"));
 }
 
-static void text_of_others_is_escaped(void **state)
+TEST(text_of_others_is_escaped)
 {
-    place *p = *state;
+    place *p = *case_state;
     if (!p->drawing) skip();
     const char *page = page_of(p, p->all);
     assert_null(strstr(page, "<ird>"));
@@ -59,10 +60,10 @@ static void text_of_others_is_escaped(void **state)
 }
 
 /* What an attacker would try in every text of a document: gnuplot runs none of it. */
-static void no_name_reaches_gnuplot(void **state)
+TEST(no_name_reaches_gnuplot)
 {
     static const char evil[] = "\"`touch owned`\"'; system(\"touch owned\") # \\ \x01 EOD\n%s%n";
-    place *p = *state;
+    place *p = *case_state;
     if (!p->drawing) skip();
     json_t *d = json_deep_copy(p->all), *row;
     size_t i;
@@ -107,7 +108,7 @@ static void assert_sections(const char *page, const char *want)
     }
 }
 
-static void sections_stand_where_their_data_are(void **state)
+TEST(sections_stand_where_their_data_are)
 {
     static const struct {
         const char *task, *without, *inside, *want;
@@ -131,7 +132,7 @@ static void sections_stand_where_their_data_are(void **state)
         {"gsm8k", "generation", NULL, " run accuracy results "},
         {"generate", NULL, NULL, " run generation results "},
     };
-    place *p = *state;
+    place *p = *case_state;
     if (!p->drawing) skip();
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         json_t *d = only(p, c[i].task, c[i].without, c[i].inside);
@@ -151,9 +152,9 @@ static void sections_stand_where_their_data_are(void **state)
     json_decref(d);
 }
 
-static void numbers_stand_with_their_errors(void **state)
+TEST(numbers_stand_with_their_errors)
 {
-    place *p = *state;
+    place *p = *case_state;
     if (!p->drawing) skip();
     const char *page = page_of(p, p->all);
     assert_non_null(strstr(page, "<td>0.6340 ±\u00a00.0048</td>")); /* 0.634 of 10042 items */
@@ -187,9 +188,9 @@ static json_t *smallest(const char *name)
                      "value", 0.5, "stderr");
 }
 
-static void documents_may_lack_almost_everything(void **state)
+TEST(documents_may_lack_almost_everything)
 {
-    place *p = *state;
+    place *p = *case_state;
     json_t *d = smallest("m");
     const char *page = page_of(p, d);
     assert_sections(page, " run results ");
@@ -212,9 +213,9 @@ static void documents_may_lack_almost_everything(void **state)
     json_decref(d);
 }
 
-static void gnuplot_may_be_missing(void **state)
+TEST(gnuplot_may_be_missing)
 {
-    place *p = *state;
+    place *p = *case_state;
     dq_err err = {0};
     const char *path = getenv("PATH");
     char *kept = strdup(path ? path : "");
@@ -230,10 +231,10 @@ static void gnuplot_may_be_missing(void **state)
     free(kept);
 }
 
-static void scripts_leave_nothing_behind(void **state)
+TEST(scripts_leave_nothing_behind)
 {
     static const char bad[] = "set terminal svg\nplot nothing_of_that_name\n";
-    place *p = *state;
+    place *p = *case_state;
     dq_err err = {0};
     char *out = NULL;
     const char **names;
@@ -256,7 +257,7 @@ static void scripts_leave_nothing_behind(void **state)
 }
 
 /* What stands in an SVG of gnuplot, and what becomes of it. */
-static void drawings_are_taken_apart(void **state)
+TEST(drawings_are_taken_apart)
 {
 #define HEAD "<svg viewBox=\"0 0 10 20\"><g id=\"gnuplot_canvas\">"
     static const struct {
@@ -282,7 +283,6 @@ static void drawings_are_taken_apart(void **state)
         {HEAD "<path d=M0,0/></g></svg>", NULL},
         {HEAD "<text>words</g></svg>", NULL},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         dq_err err = {0};
         dq_html_page page;
@@ -301,7 +301,7 @@ static void drawings_are_taken_apart(void **state)
     }
 }
 
-static void values_show_two_digits_of_their_error(void **state)
+TEST(values_show_two_digits_of_their_error)
 {
     static const struct {
         double value, std_err;
@@ -325,15 +325,14 @@ static void values_show_two_digits_of_their_error(void **state)
         {0, 0, "0.0000"},
     };
     char text[96];
-    (void)state;
     for (size_t i = 0; i < sizeof c / sizeof *c; i++)
         assert_string_equal(dq_html_page_value_text(text, sizeof text, c[i].value, c[i].std_err),
                             c[i].want);
 }
 
-static void failing_memory_is_survived(void **state)
+TEST(failing_memory_is_survived)
 {
-    place *p = *state;
+    place *p = *case_state;
     json_t *d = smallest("m");
     int failures = 0;
     for (int64_t n = 1; n < 200; n++) {
@@ -351,20 +350,4 @@ static void failing_memory_is_survived(void **state)
     json_decref(d);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_page_is_whole_and_alone),
-        cmocka_unit_test(text_of_others_is_escaped),
-        cmocka_unit_test(no_name_reaches_gnuplot),
-        cmocka_unit_test(sections_stand_where_their_data_are),
-        cmocka_unit_test(numbers_stand_with_their_errors),
-        cmocka_unit_test(documents_may_lack_almost_everything),
-        cmocka_unit_test(gnuplot_may_be_missing),
-        cmocka_unit_test(scripts_leave_nothing_behind),
-        cmocka_unit_test(drawings_are_taken_apart),
-        cmocka_unit_test(values_show_two_digits_of_their_error),
-        cmocka_unit_test(failing_memory_is_survived),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+FIXTURES(begin, end)

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #define FIXTURE DQ_TEST_DIR "/golden/html/all.json"
 #include "tests/rigs/page_rig.h"
+#include "tests/rigs/suite.h"
 
 /* A value without whitespace in which ' stands for ". */
 static json_t *parsed(const char *text)
@@ -172,9 +173,9 @@ static const struct {
      "results[0].rows[0]: \"bits\" is missing", DQ_DAMAGED},
 };
 
-static void other_documents_are_refused(void **state)
+TEST(other_documents_are_refused)
 {
-    place *p = *state;
+    place *p = *case_state;
     char *text;
     size_t len;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -205,9 +206,9 @@ static json_t *stats_of(const char *model, int ctx)
 
 /* Models of several documents of dq stats stand side by side, under names of their own, and a page whose
  * documents differ in what was measured says so. */
-static void outliers_of_several_documents_stand_together(void **state)
+TEST(outliers_of_several_documents_stand_together)
 {
-    place *p = *state;
+    place *p = *case_state;
     dq_err err = {0};
     char *text = NULL;
     size_t len;
@@ -232,9 +233,9 @@ static void outliers_of_several_documents_stand_together(void **state)
 }
 
 /* Where every value is null or 0 (a logarithmic axis shows none), a sentence stands for the picture. */
-static void pictures_may_have_nothing_to_draw(void **state)
+TEST(pictures_may_have_nothing_to_draw)
 {
-    place *p = *state;
+    place *p = *case_state;
     json_t *d = stats_of("m", 64), *x, *v;
     const char *key, *name;
     json_object_foreach(json_object_get(json_array_get(json_object_get(d, "results"), 0), "table5"),
@@ -264,9 +265,9 @@ static json_t *container(void)
                   "'group_size':null,'bytes':4,'bits_per_weight':16,'sqnr_db':null}]}]}");
 }
 
-static void containers_show_their_worst_tensors(void **state)
+TEST(containers_show_their_worst_tensors)
 {
-    place *p = *state;
+    place *p = *case_state;
     if (!p->drawing) skip();
     json_t *d = container();
     const char *page = page_of(p, d), *worst = strstr(page, "<section id=\"worst\">");
@@ -292,9 +293,9 @@ static void containers_show_their_worst_tensors(void **state)
 }
 
 /* Several kinds, and several documents of dq eval, are parts with ids of their own. */
-static void documents_of_several_kinds_are_parts(void **state)
+TEST(documents_of_several_kinds_are_parts)
 {
-    place *p = *state;
+    place *p = *case_state;
     dq_err err = {0};
     char *text = NULL;
     size_t len;
@@ -326,9 +327,9 @@ static void documents_of_several_kinds_are_parts(void **state)
     "{'model':'m','what':'prefill','weights':'BF16','tokens':" tokens ",'seconds_median':1" more "}"
 
 /* A result without rounded logits lies on one curve with those of documents that know no rounding. */
-static void curves_of_dq_bench_are_told_apart(void **state)
+TEST(curves_of_dq_bench_are_told_apart)
 {
-    place *p = *state;
+    place *p = *case_state;
     if (!p->drawing) skip();
     json_t *d = parsed(
         "{'schema':'dq-bench/1','settings':{'math':'f32','threads':1},'results':[" PREFILL("64", "") "," PREFILL(
@@ -376,9 +377,9 @@ static void assert_says(const char *page, const said *says, size_t n)
 }
 
 /* What is decided follows from the ends of an interval; without ends nothing is. */
-static void plans_of_the_cache_say_what_is_decided(void **state)
+TEST(plans_of_the_cache_say_what_is_decided)
 {
-    place *p = *state;
+    place *p = *case_state;
     if (!p->drawing) skip();
     json_t *d = parsed(KV(
         "0.25",
@@ -437,9 +438,9 @@ static void plans_of_the_cache_say_what_is_decided(void **state)
                                                 "null") "," GROUP("1", "1", "false", d,            \
                                                                   "null") "]"
 
-static void plans_of_heads_are_maps_of_layers_and_groups(void **state)
+TEST(plans_of_heads_are_maps_of_layers_and_groups)
 {
-    place *p = *state;
+    place *p = *case_state;
     if (!p->drawing) skip();
     json_t *d = parsed(HEADS(
         ",'sharing':1", ",'baselines':[" BESIDE("[-2,-1]", "[1,2]") "],'trials':[" SHARE(
@@ -484,9 +485,9 @@ static void plans_of_heads_are_maps_of_layers_and_groups(void **state)
 }
 
 /* Questions have a map and a line of their own; without windows that find there is no other. */
-static void plans_of_heads_say_what_answers_lack(void **state)
+TEST(plans_of_heads_say_what_answers_lack)
 {
-    place *p = *state;
+    place *p = *case_state;
     if (!p->drawing) skip();
 #define TWO_GROUPS(alone)                                                                          \
     "'units':[" GROUP("0", "1", "true", alone, LACKS("0.5")) "," GROUP("0", "0", "false", alone,   \
@@ -521,9 +522,9 @@ static void plans_of_heads_say_what_answers_lack(void **state)
     json_decref(d);
 }
 
-static void plans_in_which_all_groups_share_compare_nothing(void **state)
+TEST(plans_in_which_all_groups_share_compare_nothing)
 {
-    place *p = *state;
+    place *p = *case_state;
     if (!p->drawing) skip();
     json_t *d = parsed(
         HEADS(",'sharing':1",
@@ -543,9 +544,9 @@ static void plans_in_which_all_groups_share_compare_nothing(void **state)
 }
 
 /* The range of an axis is one, whatever lies beside what can be drawn. */
-static void losses_at_the_ends_of_a_double_are_left_out(void **state)
+TEST(losses_at_the_ends_of_a_double_are_left_out)
 {
-    place *p = *state;
+    place *p = *case_state;
     if (!p->drawing) skip();
     json_t *d = parsed(
         HEADS(",'sharing':1",
@@ -561,20 +562,4 @@ static void losses_at_the_ends_of_a_double_are_left_out(void **state)
     json_decref(d);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(other_documents_are_refused),
-        cmocka_unit_test(outliers_of_several_documents_stand_together),
-        cmocka_unit_test(pictures_may_have_nothing_to_draw),
-        cmocka_unit_test(containers_show_their_worst_tensors),
-        cmocka_unit_test(documents_of_several_kinds_are_parts),
-        cmocka_unit_test(plans_of_the_cache_say_what_is_decided),
-        cmocka_unit_test(plans_of_heads_are_maps_of_layers_and_groups),
-        cmocka_unit_test(plans_of_heads_say_what_answers_lack),
-        cmocka_unit_test(plans_in_which_all_groups_share_compare_nothing),
-        cmocka_unit_test(losses_at_the_ends_of_a_double_are_left_out),
-        cmocka_unit_test(curves_of_dq_bench_are_told_apart),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+FIXTURES(begin, end)

@@ -1,14 +1,11 @@
 /* Lists of the KV cache's options: which caches they multiply to, in which order, each once.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "cmds/cli/kv_options.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { LINE = 1024 };
 
@@ -61,9 +58,8 @@ static const char *caches(char text[LINE], const dq_kv_config *stored, const cha
 #define CACHES(...)                                                                                \
     caches((char[LINE]){0}, &dq_kv_config_plain, (const char *const[]){__VA_ARGS__, NULL})
 
-static void codes_multiply(void **state)
+TEST(codes_multiply)
 {
-    (void)state;
     assert_string_equal(CACHES("kv-bits", "8,4", "kv-quant", "per-token,dither"),
                         "8:8 per-token; 8:8 dither; 4:4 per-token; 4:4 dither; ");
     assert_string_equal(
@@ -80,9 +76,8 @@ static void codes_multiply(void **state)
     assert_string_equal(CACHES("kv-bits", "4"), "4:4 auto; ");
 }
 
-static void without_codes_once(void **state)
+TEST(without_codes_once)
 {
-    (void)state;
     assert_string_equal(CACHES("kv-bits", "16,16:4", "kv-quant", "per-channel,dither"),
                         "16:16 per-token; 16:4 per-channel; 16:4 dither; ");
     assert_string_equal(CACHES("kv-bits", "16|16", "kv-quant", "per-channel,dither",
@@ -96,9 +91,8 @@ static void without_codes_once(void **state)
 }
 
 /* Per-channel codes of values with fewer than 4 bits, or uncoded ones, are not dithered. */
-static void what_is_not_dithered_stands_once(void **state)
+TEST(what_is_not_dithered_stands_once)
 {
-    (void)state;
     assert_string_equal(
         CACHES("kv-bits", "3,8:2,4:16,5:4", "kv-quant", "per-channel,dither"),
         "3:3 per-channel; 8:2 per-channel; 4:16 per-channel; 5:4 per-channel; 5:4 dither; ");
@@ -109,9 +103,8 @@ static void what_is_not_dithered_stands_once(void **state)
 }
 
 /* auto is one of the others, another where tokens are forgotten. */
-static void auto_stands_for_another(void **state)
+TEST(auto_stands_for_another)
 {
-    (void)state;
     assert_string_equal(CACHES("kv-bits", "4", "kv-quant", "auto,per-token,per-channel",
                                "kv-policy", "h2o", "kv-keep", "1,0.5"),
                         "4:4 per-channel h2o 1 uniform; 4:4 per-token h2o 0.5 uniform; "
@@ -120,11 +113,10 @@ static void auto_stands_for_another(void **state)
                         "4:4 per-channel; ");
 }
 
-static void missing_widths_are_left_out(void **state)
+TEST(missing_widths_are_left_out)
 {
     dq_kv_config listed = dq_kv_config_plain;
     dq_err err = {0};
-    (void)state;
     assert_string_equal(
         CACHES("kv-bits", "4,3,2:4,3|5", "kv-quant", "per-token,per-channel"),
         "4:4 per-token; 4:4 per-channel; 3:3 per-channel; 2:4 per-channel; 3|5:3|5 per-channel; ");
@@ -138,7 +130,7 @@ static void missing_widths_are_left_out(void **state)
 }
 
 /* `all` is one policy where everything is kept, by each code. */
-static void all_with_codes(void **state)
+TEST(all_with_codes)
 {
     dq_kv_options o;
     dq_kv_config *list;
@@ -146,7 +138,6 @@ static void all_with_codes(void **state)
     int n, policies = 0;
     const char *const given[] = {"kv-policy", "all", "kv-quant", "per-token,per-channel,dither",
                                  NULL};
-    (void)state;
     for (int i = 0; i < dq_kv_n_policies; i++) policies += !dq_kv_policies[i].baseline;
     give(&o, given);
     assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
@@ -170,9 +161,8 @@ static void refuses(bool sweep, const char *said, const char *const *given)
 
 #define REFUSES(sweep, said, ...) refuses(sweep, said, (const char *const[]){__VA_ARGS__, NULL})
 
-static void what_does_not_exist_is_refused(void **state)
+TEST(what_does_not_exist_is_refused)
 {
-    (void)state;
     REFUSES(true, "--kv-quant: per-channel stands twice", "kv-quant",
             "per-channel,per-token,per-channel");
     REFUSES(true, "--kv-quant: an empty part in \"per-channel,\"", "kv-quant", "per-channel,");
@@ -193,14 +183,13 @@ static void what_does_not_exist_is_refused(void **state)
 }
 
 /* What combinations that are left out would have used is not used. */
-static void options_act_on_what_stays(void **state)
+TEST(options_act_on_what_stays)
 {
     dq_kv_options o;
     dq_kv_config *list;
     dq_err err = {0};
     int n;
     const char *const given[] = {"kv-bits", "8,3", "kv-quant", "per-token,per-channel", NULL};
-    (void)state;
     give(&o, given);
     assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
     assert_int_equal(dq_kv_options_list(&list, &n, &o, &dq_kv_config_plain, &err), DQ_OK);
@@ -208,19 +197,4 @@ static void options_act_on_what_stays(void **state)
     assert_int_equal(o.uses, DQ_KV_CODES); /* no per-token codes of 3 bits, which have groups */
     assert_int_equal(dq_kv_options_check(&o, &err), DQ_OK);
     dq_block_free(list);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codes_multiply),
-        cmocka_unit_test(without_codes_once),
-        cmocka_unit_test(what_is_not_dithered_stands_once),
-        cmocka_unit_test(auto_stands_for_another),
-        cmocka_unit_test(missing_widths_are_left_out),
-        cmocka_unit_test(all_with_codes),
-        cmocka_unit_test(what_does_not_exist_is_refused),
-        cmocka_unit_test(options_act_on_what_stays),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,11 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/progress.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 
 /* Lines of a run of so many seconds that is looked at ten times a second, and when the first one comes. */
 static int lines_of(dq_progress *p, double seconds, double *first)
@@ -23,13 +19,12 @@ static int lines_of(dq_progress *p, double seconds, double *first)
     return n;
 }
 
-static void a_file_has_a_line_now_and_then(void **state)
+TEST(a_file_has_a_line_now_and_then)
 {
     static const struct {
         double seconds;
         int least, most;
     } cases[] = {{2, 0, 0}, {60, 10, 12}, {3600, 40, 70}, {36000, 100, 200}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dq_progress p = {.start = 1000, .last_time = 1000};
         double first = 0;
@@ -40,29 +35,17 @@ static void a_file_has_a_line_now_and_then(void **state)
 }
 
 /* Always: a line for every 5 % of a run that is over before the first one would be due. */
-static void always_has_every_twentieth(void **state)
+TEST(always_has_every_twentieth)
 {
-    (void)state;
     double first;
     dq_progress p = {.often = true};
     assert_in_range(lines_of(&p, 2, &first), 10, 20);
 }
 
-static void a_terminal_is_redrawn(void **state)
+TEST(a_terminal_is_redrawn)
 {
-    (void)state;
     const dq_progress p = {.redraw = true, .start = 10, .last_time = 10};
     assert_false(dq_progress_due(&p, 10.05, 0.5));
     assert_true(dq_progress_due(&p, 10.2, 0.5));
     assert_true(dq_progress_due(&p, 10.05, 1)); /* what is done is said */
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_has_a_line_now_and_then),
-        cmocka_unit_test(always_has_every_twentieth),
-        cmocka_unit_test(a_terminal_is_redrawn),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

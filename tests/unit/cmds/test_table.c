@@ -1,16 +1,14 @@
 /* test_table: cells, rules and CSV of a table of any size.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "cmds/cli/table.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { COLS = 4 };
 static const char *const titles[COLS] = {"name", "x", "y", "note"};
@@ -67,9 +65,8 @@ static char *printed(const dq_table *t)
     return text;
 }
 
-static void columns_line_up(void **unused)
+TEST(columns_line_up)
 {
-    (void)unused;
     dq_table *t = made(2, 1);
     assert_string_equal(printed(t), "name   x  y  note\n"
                                     "-----  -  -  ------\n"
@@ -102,12 +99,11 @@ static dq_table *wide(int models)
     return t;
 }
 
-static void wide_tables_fold(void **unused)
+TEST(wide_tables_fold)
 {
     static const char line[] = "----------------------------------------";
     char want[2000];
     int n = 0;
-    (void)unused;
     dq_table *t = wide(2);
     n += snprintf(want, sizeof want,
                   "In every row: task text;\n"
@@ -163,7 +159,7 @@ static char *long_keys(const char *const *name, int n_same, int n_real)
     return text;
 }
 
-static void long_keys_leave_room(void **unused)
+TEST(long_keys_leave_room)
 {
     static const char *const apart[] = {"\xC3\xA9-a-model-with-a-long-name-that-says-everything-"
                                         "about-how-it-was-made-and-when-0.h5",
@@ -175,7 +171,6 @@ static void long_keys_leave_room(void **unused)
                                         "it-was-made-and-when-it-was-made"};
     static const char *const brief[] = {"m0", "m1"};
     int longest;
-    (void)unused;
     const char *text = long_keys(
         apart, 2, 4); /* what one thing fills is taken out and makes no block of keys alone */
     assert_int_equal(blocks(text, &longest), 2);
@@ -191,9 +186,8 @@ static void long_keys_leave_room(void **unused)
 }
 
 /* A rule stands before its row wherever that falls in the memory of the table. */
-static void every_rule_is_there(void **unused)
+TEST(every_rule_is_there)
 {
-    (void)unused;
     for (int ruled = 1; ruled < 70; ruled++) {
         dq_table *t = made(ruled + 1, ruled);
         int rules = 0;
@@ -203,9 +197,8 @@ static void every_rule_is_there(void **unused)
     }
 }
 
-static void csv_quotes(void **unused)
+TEST(csv_quotes)
 {
-    (void)unused;
     dq_table *t = made(2, 1);
     dq_err err = {0};
     char *text;
@@ -217,9 +210,8 @@ static void csv_quotes(void **unused)
 }
 
 /* Memory that was too short for a cell is remembered until the table is shown. */
-static void a_lost_cell_is_no_table(void **unused)
+TEST(a_lost_cell_is_no_table)
 {
-    (void)unused;
     dq_table *t = made(0, -1);
     dq_err err = {0};
     dq_alloc_fail_at(1);
@@ -230,12 +222,4 @@ static void a_lost_cell_is_no_table(void **unused)
     dq_table_free(NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(columns_line_up),         cmocka_unit_test(wide_tables_fold),
-        cmocka_unit_test(every_rule_is_there),     cmocka_unit_test(csv_quotes),
-        cmocka_unit_test(a_lost_cell_is_no_table), cmocka_unit_test(long_keys_leave_room),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+FIXTURES(setup, teardown)

@@ -2,6 +2,7 @@
  * change a result.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/evict_rig.h"
+#include "tests/rigs/suite.h"
 
 static const char *const models[] = {DQ_TEST_DIR "/golden/models/diffllama-f32",
                                      DQ_TEST_DIR "/golden/models/llama-f32",
@@ -254,9 +255,8 @@ static void tell_story(rig *x)
     }
 }
 
-static void kept_sets_are_those_of_the_oracle(void **state)
+TEST(kept_sets_are_those_of_the_oracle)
 {
-    (void)state;
     for (int i = 0; i < N_MODELS * dq_kv_n_policies; i++) {
         if (!test_runs(i + 6, 7)) continue;
         static const double keeps[] = {0.3, 0.55, 0.8};
@@ -279,10 +279,9 @@ static void kept_sets_are_those_of_the_oracle(void **state)
 }
 
 /* The same with every budget, for the policies that need most. */
-static void budgets(void **state)
+TEST(budgets)
 {
     static const char *const names[] = {"h2o", "knorm", "loo"};
-    (void)state;
     for (int i = 0; i < 3 * DQ_KV_BUDGETS; i++) {
         if (!test_runs(i, 4)) continue;
         dq_evict_spec spec = spec_of(names[i % 3], 0, (dq_kv_budget)(i / 3), 9);
@@ -333,10 +332,9 @@ static void run_together(ending *end, const char *model, const dq_evict_spec *sp
     rig_close(&x);
 }
 
-static void batches_and_threads_do_not_matter(void **state)
+TEST(batches_and_threads_do_not_matter)
 {
     static ending want[N_STORIES], got[N_STORIES];
-    (void)state;
     for (int i = 0; i < N_MODELS * dq_kv_n_policies; i++) {
         if (!test_runs(i, 13)) continue;
         if (!is_there(&dq_kv_policies[i % dq_kv_n_policies])) continue;
@@ -351,10 +349,9 @@ static void batches_and_threads_do_not_matter(void **state)
     }
 }
 
-static void keeping_all_changes_no_bit(void **state)
+TEST(keeping_all_changes_no_bit)
 {
     static ending want[N_STORIES], got[N_STORIES];
-    (void)state;
     for (int m = 0; m < N_MODELS; m++) {
         run_together(want, models[m], &dq_evict_none, 2, 0, N_STORIES);
         for (int i = 0; i < dq_kv_n_policies; i++) {
@@ -367,9 +364,8 @@ static void keeping_all_changes_no_bit(void **state)
     }
 }
 
-static void bytes_fall_and_counts_are_reported(void **state)
+TEST(bytes_fall_and_counts_are_reported)
 {
-    (void)state;
     for (int i = 0; i < DQ_KV_BUDGETS; i++) {
         const dq_evict_spec spec = spec_of("h2o", 0.25, (dq_kv_budget)i, 0);
         rig x;
@@ -396,10 +392,9 @@ static void bytes_fall_and_counts_are_reported(void **state)
 }
 
 /* Whatever N is: after each eviction the lists hold the budget of all tokens so far. */
-static void every(void **state)
+TEST(every)
 {
     static const int steps[] = {1, 2, 7, 16, 64};
-    (void)state;
     for (int i = 0; i < 5 * dq_kv_n_policies; i++) {
         if (!test_runs(i + 1, 11)) continue; /* steps of one token take longest */
         const dq_kv_policy *p = &dq_kv_policies[i / 5];
@@ -440,9 +435,8 @@ static void expect_usage(dq_evict_spec spec, const char *text)
     assert_non_null(strstr(err.text, text));
 }
 
-static void specs(void **state)
+TEST(specs)
 {
-    (void)state;
     dq_err err = {0};
     dq_evict_spec s = spec_of("h2o", 0.5, DQ_KV_BUDGET_UNIFORM, 0), t = s;
     bool raised;
@@ -488,9 +482,8 @@ static void specs(void **state)
 }
 
 /* Sums follow a rewind, and tokens of a pass that was not watched count as zero. */
-static void rewinds_and_unwatched_passes(void **state)
+TEST(rewinds_and_unwatched_passes)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         const dq_evict_spec spec = spec_of(i ? "diff" : "loo", 0.3, DQ_KV_BUDGET_UNIFORM, 16);
         dq_err err = {0};
@@ -522,9 +515,8 @@ static void rewinds_and_unwatched_passes(void **state)
     }
 }
 
-static void unwatched_is_a_bug(void **state)
+TEST(unwatched_is_a_bug)
 {
-    (void)state;
     dq_err err = {0};
     rig x;
     const dq_evict_spec spec = spec_of("loo", 0.3, DQ_KV_BUDGET_UNIFORM, 0);
@@ -562,28 +554,10 @@ static void exhaust(const dq_evict_spec *spec)
     fail_msg("allocations never ended");
 }
 
-static void exhausted_memory(void **state)
+TEST(exhausted_memory)
 {
     const dq_evict_spec loo = spec_of("loo", 0.3, DQ_KV_BUDGET_ADAPTIVE, 5);
     const dq_evict_spec kvzip = spec_of("kvzip", 0.3, DQ_KV_BUDGET_GLOBAL, 5);
-    (void)state;
     exhaust(&loo);
     if (is_there(kvzip.policy)) exhaust(&kvzip);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kept_sets_are_those_of_the_oracle),
-        cmocka_unit_test(budgets),
-        cmocka_unit_test(batches_and_threads_do_not_matter),
-        cmocka_unit_test(keeping_all_changes_no_bit),
-        cmocka_unit_test(bytes_fall_and_counts_are_reported),
-        cmocka_unit_test(every),
-        cmocka_unit_test(specs),
-        cmocka_unit_test(rewinds_and_unwatched_passes),
-        cmocka_unit_test(unwatched_is_a_bug),
-        cmocka_unit_test(exhausted_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

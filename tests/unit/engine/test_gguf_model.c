@@ -2,16 +2,14 @@
  * however the model is cut into files.
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
+#include "tests/rigs/suite.h"
+
 #include "engine/runner.h"
 #include "tensor/weight_format.h"
 #include "tests/rigs/golden.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #define FOLDER DQ_TEST_DIR "/golden/gguf/model"
 
@@ -56,7 +54,7 @@ static dq_model *model_of(const char *name)
     return m;
 }
 
-static void logits_are_those_of_transformers(void **state)
+TEST(logits_are_those_of_transformers)
 {
     static const char *const files[] = {"model.gguf", "parts-00001-of-00002.gguf"};
     static const char *const levels[] = {"scalar", "avx2", "avx512"};
@@ -64,7 +62,6 @@ static void logits_are_those_of_transformers(void **state)
     golden g;
     dq_err err = {0};
     int32_t ids[MAX_IDS];
-    (void)state;
     assert_true(golden_open(&g, FOLDER, &err));
     const dq_tensor *want = golden_find(&g, "logits"), *list = golden_find(&g, "ids");
     const int64_t n = list->shape[0], values = dq_tensor_numel(want);
@@ -86,12 +83,11 @@ static void logits_are_those_of_transformers(void **state)
 }
 
 /* q in codes that dq multiplies, k in blocks, both with rows in the order of transformers, to the bit. */
-static void rows_come_back(void **state)
+TEST(rows_come_back)
 {
     golden g;
     dq_err err = {0};
     dq_model *m = model_of("model.gguf");
-    (void)state;
     assert_true(golden_open(&g, FOLDER, &err));
     assert_int_equal(dq_model_check_weights(m, &err), DQ_OK);
     const struct {
@@ -115,11 +111,4 @@ static void rows_come_back(void **state)
     }
     golden_close(&g);
     dq_model_close(m);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_are_those_of_transformers),
-                                       cmocka_unit_test(rows_come_back)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

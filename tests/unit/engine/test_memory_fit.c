@@ -1,14 +1,12 @@
 /* test_memory_fit: the width that weights are advised to have is the largest that fits, whatever they are stored in.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "engine/memory_fit.h"
 #include "tensor/weight_format.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { ROWS = 64, COLS = 256, PARTS = 7, ELEMENTS = PARTS * ROWS * COLS };
 
@@ -50,10 +48,9 @@ static void check(dq_weight w, int64_t others)
     }
 }
 
-static void test_codes_with_scales_and_zero_points(void **state)
+TEST(test_codes_with_scales_and_zero_points)
 {
     static const uint8_t zero[1];
-    (void)state;
     for (int bits = 3; bits <= 8; bits++) {
         for (int group = 8; group <= COLS; group *= 2) {
             dq_weight w = {.format = &dq_format_int,
@@ -70,21 +67,19 @@ static void test_codes_with_scales_and_zero_points(void **state)
     }
 }
 
-static void test_dense(void **state)
+TEST(test_dense)
 {
-    (void)state;
     check((dq_weight){.bits = 16, .dtype = DQ_BF16}, 5000);
     check((dq_weight){.bits = 16, .dtype = DQ_F32}, 0);
 }
 
 /* Where projections of two bits do not fit beside the embedding, it is advised to be packed too. */
-static void test_the_embedding(void **state)
+TEST(test_the_embedding)
 {
     enum { VOCAB = 4096 };
     const double ends = (double)VOCAB * COLS, scales = 16.0 / 128;
     dq_model m;
     dq_layer l;
-    (void)state;
     make(&m, &l, (dq_weight){.rows = ROWS, .cols = COLS, .bits = 16, .dtype = DQ_F32}, 0);
     m.embed = m.head = (dq_weight){.rows = VOCAB, .cols = COLS, .bits = 16, .dtype = DQ_BF16};
     for (int tied = 0; tied < 2; tied++) {
@@ -105,12 +100,4 @@ static void test_the_embedding(void **state)
         dq_memory_fit_advise_bits(&m, (n + ELEMENTS) * (2 + scales) / 8 * 9 / 8 - 1, &err);
         assert_non_null(strstr(err.text, "do not fit at 2 bits either"));
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_codes_with_scales_and_zero_points),
-                                       cmocka_unit_test(test_the_embedding),
-                                       cmocka_unit_test(test_dense)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

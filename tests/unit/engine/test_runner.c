@@ -2,16 +2,14 @@
  * properties of passes.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* setenv under strict C17 */
+#include "tests/rigs/suite.h"
+
 #include "engine/runner.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/golden.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 static const char *const models[] = {"llama-f32",
                                      "llama-bf16-bias",
@@ -145,9 +143,8 @@ static void differ(const rig *x, const float *logits, const dq_tensor *want, con
 
 static const char *const levels[] = {"scalar", "avx2", "avx512"};
 
-static void equals_the_reference(void **state)
+TEST(equals_the_reference)
 {
-    (void)state;
     for (int i = 0; i < N_MODELS; i++) {
         for (int level = 0; level < n_levels(); level++) {
             static const int32_t offsets[] = {0, 4000, 60000};
@@ -178,12 +175,11 @@ static void equals_the_reference(void **state)
 
 /* A logit next to a rounding boundary may fall on either side of it in another order of sums; then
  * single entries move, the mean hardly does. A wrong granularity or width moves the mean by far more. */
-static void rounded_logits_equal_the_oracle(void **state)
+TEST(rounded_logits_equal_the_oracle)
 {
     static const int bits[] = {8, 6, 4, 3, 2};
     static const char *const which[] = {"llama-f32", "diffllama-f32", "v1-bf16", "v2-f16",
                                         "gda-f32-shards"};
-    (void)state;
     for (size_t i = 0; i < sizeof which / sizeof *which; i++) {
         rig x;
         rig_open(&x, which[i], "avx512", 2);
@@ -206,11 +202,10 @@ static void rounded_logits_equal_the_oracle(void **state)
 }
 
 /* Threads, chunks of appending and forks give the same bytes where no group spans rows. */
-static void chunks_and_threads_change_no_bit(void **state)
+TEST(chunks_and_threads_change_no_bit)
 {
     static const int64_t chunk[] = {1, 7, 64, 160};
     static const dq_logit_spec logit[] = {{16, DQ_GRANULARITY_TENSOR}, {4, DQ_GRANULARITY_ROW}};
-    (void)state;
     for (int k = 0; k < 2; k++) {
         dq_err err = {0};
         float *want = NULL;
@@ -244,9 +239,8 @@ static void chunks_and_threads_change_no_bit(void **state)
 }
 
 /* The other sequences of a batch, and their order, change nothing: also for granularities that span rows. */
-static void batching_changes_no_bit(void **state)
+TEST(batching_changes_no_bit)
 {
-    (void)state;
     for (int g = 0; g < 4; g++) {
         rig x;
         dq_err err = {0};
@@ -281,9 +275,8 @@ static void batching_changes_no_bit(void **state)
     }
 }
 
-static void ids_outside_the_vocabulary_are_refused(void **state)
+TEST(ids_outside_the_vocabulary_are_refused)
 {
-    (void)state;
     rig x;
     dq_err err = {0};
     rig_open(&x, "llama-f32", "avx2", 1);
@@ -349,23 +342,9 @@ static void expect_releases(bool embeds_in_place)
     rig_close(&x);
 }
 
-static void weights_are_released(void **state)
+TEST(weights_are_released)
 {
-    (void)state;
     assert_true(dq_ops_cpu.embeds_in_place);
     expect_releases(true);
     expect_releases(false);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_the_reference),
-        cmocka_unit_test(rounded_logits_equal_the_oracle),
-        cmocka_unit_test(chunks_and_threads_change_no_bit),
-        cmocka_unit_test(batching_changes_no_bit),
-        cmocka_unit_test(ids_outside_the_vocabulary_are_refused),
-        cmocka_unit_test(weights_are_released),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

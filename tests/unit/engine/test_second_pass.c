@@ -1,15 +1,13 @@
 /* Contexts that are read again, and what keys say of themselves: numbers and kept tokens against kvpress (one map) and
  * against maps of transformers (two), tests/golden/press.py; and that nothing is left of a second pass.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "engine/evict.h"
 #include "tests/rigs/golden.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #define FOLDER DQ_TEST_DIR "/golden/press/"
 
@@ -106,10 +104,9 @@ static dq_kv_bytes held(const rig *x)
 }
 
 /* Numbers of all tokens, and the cache as it was. */
-static void peaks(void **state)
+TEST(peaks)
 {
     static const char *const names[] = {"llama-f32", "diffllama-f32"};
-    (void)state;
     for (int k = 0; k < 2; k++) {
         const dq_kv_spec spec = spec_of("kvzip", 0.25, DQ_KV_BUDGET_GLOBAL, 4);
         dq_err err = {0};
@@ -148,10 +145,9 @@ static void peaks(void **state)
 }
 
 /* Of the keys of both maps side by side too. */
-static void leverages(void **state)
+TEST(leverages)
 {
     static const char *const names[] = {"llama-f32", "diffllama-f32"};
-    (void)state;
     for (int k = 0; k < 2; k++) {
         const dq_kv_spec spec = spec_of("leverage", 0.25, DQ_KV_BUDGET_UNIFORM, 4);
         dq_err err = {0};
@@ -211,7 +207,7 @@ static double cut_of(const rig *x, int list, int n_lists, const dq_tensor *kept,
     return cut;
 }
 
-static void kept_sets_are_those_of_kvpress(void **state)
+TEST(kept_sets_are_those_of_kvpress)
 {
     static const struct {
         const char *policy, *kept, *score;
@@ -222,7 +218,6 @@ static void kept_sets_are_those_of_kvpress(void **state)
                  {"keydiff", "keydiff.kept", "keydiff", DQ_KV_BUDGET_UNIFORM, 0},
                  {"leverage", "leverage.kept", "leverage", DQ_KV_BUDGET_UNIFORM, 0},
                  {"streaming", "streaming.kept", NULL, DQ_KV_BUDGET_UNIFORM, 4}};
-    (void)state;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         const dq_kv_spec spec = spec_of(cases[k].policy, 0.25, cases[k].budget, cases[k].sink);
         dq_evict_report report = dq_evict_report_none;
@@ -282,10 +277,9 @@ static void keep_alike(const rig *x, rig *y)
 
 /* Pages that only the rows of a second pass took for codes have none afterwards: what is kept of them is coded when it
  * is due, as where somebody just knew what to keep. */
-static void a_second_reading_codes_nothing(void **state)
+TEST(a_second_reading_codes_nothing)
 {
     static const dq_kv_quant code[] = {DQ_KV_PER_TOKEN, DQ_KV_PER_CHANNEL, DQ_KV_DITHER};
-    (void)state;
     for (int k = 0; k < 3; k++) {
         dq_kv_spec spec = spec_of("kvzip", 0.25, DQ_KV_BUDGET_UNIFORM, 4);
         dq_evict_report report = dq_evict_report_none;
@@ -309,15 +303,4 @@ static void a_second_reading_codes_nothing(void **state)
         rig_close(&x);
         rig_close(&y);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(peaks),
-        cmocka_unit_test(leverages),
-        cmocka_unit_test(kept_sets_are_those_of_kvpress),
-        cmocka_unit_test(a_second_reading_codes_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

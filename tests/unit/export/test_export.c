@@ -1,6 +1,8 @@
 /* test_export: an exported folder, read back by other code, holds the container's values to the last bit; nothing that is
  * not an export is replaced, and a failure leaves no folder.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "base/json.h"
 #include "base/os.h"
@@ -10,17 +12,13 @@
 #include "export/export.h"
 #include "tests/rigs/test_folder.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -201,11 +199,10 @@ static void check_all(const exported *e)
     check_alignment(e);
 }
 
-static void codes_are_the_containers(void **unused)
+TEST(codes_are_the_containers)
 {
     static const int64_t groups[] = {16, DQ_GROUP_ROW, DQ_GROUP_TENSOR};
     const dq_export_settings s = settings(DQ_EXPORT_COMPRESSED_TENSORS, DQ_F32);
-    (void)unused;
     for (int i = 0; i < 7 * DQ_QUANT_MODES; i++) {
         const int bits = 2 + i % 7;
         const dq_scale_mode mode = (dq_scale_mode)(i / 7);
@@ -226,9 +223,8 @@ static void codes_are_the_containers(void **unused)
 }
 
 /* Rows and columns that fill no word; a short last group; types of values. */
-static void what_has_no_place_becomes_values(void **unused)
+TEST(what_has_no_place_becomes_values)
 {
-    (void)unused;
     quantize(golden("gda-f32-shards"), at("m.h5"), 4, 12, DQ_ASYM, NULL);
     for (int i = 0; i < 3; i++) {
         const dq_dtype type = (dq_dtype[]){DQ_F32, DQ_F16, DQ_BF16}[i];
@@ -260,13 +256,12 @@ static void what_has_no_place_becomes_values(void **unused)
 }
 
 /* Scalars and vectors keep their shapes, so that the folder is a checkpoint again, of the same values. */
-static void values_make_a_checkpoint(void **unused)
+TEST(values_make_a_checkpoint)
 {
     const dq_export_settings s = settings(DQ_EXPORT_SAFETENSORS, DQ_F32);
     dq_model *m;
     dq_checkpoint *source;
     dq_err err = {0};
-    (void)unused;
     quantize(golden("motif-gqa-f32"), at("m.h5"), 5, 16, DQ_SEARCH, NULL);
     exported e = export_to_out(&s);
     assert_int_equal(dq_checkpoint_open(&source, golden("motif-gqa-f32"), &err), DQ_OK);
@@ -301,10 +296,9 @@ static bool has_text(const json_t *array, const char *text)
     return false;
 }
 
-static void config_names_what_is_coded(void **unused)
+TEST(config_names_what_is_coded)
 {
     const dq_export_settings s = settings(DQ_EXPORT_COMPRESSED_TENSORS, DQ_F32);
-    (void)unused;
     quantize(golden("diffllama-f32"), at("m.h5"), 4, 16, DQ_ASYM, "v_proj");
     exported e = export_to_out(&s);
     json_t *v = read_json(at("out/config.json")), *q = json_object_get(v, "quantization_config");
@@ -353,10 +347,9 @@ static void config_names_what_is_coded(void **unused)
     end(&e);
 }
 
-static void several_files_have_an_index(void **unused)
+TEST(several_files_have_an_index)
 {
     dq_export_settings s = settings(DQ_EXPORT_COMPRESSED_TENSORS, DQ_F32);
-    (void)unused;
     quantize(golden("diffllama-f32"), at("m.h5"), 8, 16, DQ_FULLRANGE, NULL);
     s.shard_bytes = 20000; /* the embedding alone has more */
     exported e = export_to_out(&s);
@@ -393,9 +386,8 @@ static void several_files_have_an_index(void **unused)
     end(&e);
 }
 
-static void threads_make_no_difference(void **unused)
+TEST(threads_make_no_difference)
 {
-    (void)unused;
     quantize(golden("gda-f32-shards"), at("m.h5"), 3, 12, DQ_ASYM, NULL);
     for (int form = 0; form <= DQ_EXPORT_SAFETENSORS; form++) { /* folders */
         const dq_export_settings s = settings((dq_export_form)form, DQ_F16);
@@ -427,10 +419,9 @@ static void refused(const dq_export_settings *s, bool force, dq_status want, con
     assert_false(dq_file_exists(at("out.old")));
 }
 
-static void only_exports_are_replaced(void **unused)
+TEST(only_exports_are_replaced)
 {
     const dq_export_settings s = settings(DQ_EXPORT_COMPRESSED_TENSORS, DQ_F32);
-    (void)unused;
     quantize(golden("diffllama-f32"), at("m.h5"), 4, 16, DQ_ABSMAX, NULL);
     assert_int_equal(shell("rm -rf", at("out"), ""), 0);
     assert_int_equal(mkdir(at("out"), 0777), 0);
@@ -468,12 +459,11 @@ static void only_exports_are_replaced(void **unused)
 }
 
 /* Whoever makes the folder while it is written keeps it. */
-static void a_folder_that_comes_meanwhile_stays(void **unused)
+TEST(a_folder_that_comes_meanwhile_stays)
 {
     const dq_export_settings s = settings(DQ_EXPORT_SAFETENSORS, DQ_BF16);
     exported e = {0};
     dq_err err = {0};
-    (void)unused;
     assert_int_equal(shell("rm -rf", at("out"), ""), 0);
     assert_int_equal(dq_model_open(&e.model, at("m.h5"), &err), DQ_OK);
     assert_int_equal(dq_export_open(&e.export, e.model, &s, &err), DQ_OK);
@@ -487,10 +477,9 @@ static void a_folder_that_comes_meanwhile_stays(void **unused)
     assert_int_equal(rmdir(at("out")), 0);
 }
 
-static void codes_are_needed(void **unused)
+TEST(codes_are_needed)
 {
     dq_export_settings s = settings(DQ_EXPORT_COMPRESSED_TENSORS, DQ_F32);
-    (void)unused;
     assert_int_equal(shell("rm -rf", at("out"), ""), 0);
     quantize(golden("diffllama-f32"), at("m.h5"), 16, 16, DQ_ABSMAX, NULL);
     refused(&s, false, DQ_MISMATCH, "no tensor has codes");
@@ -502,7 +491,7 @@ static void codes_are_needed(void **unused)
 }
 
 /* A value beyond f16: named, and no folder. */
-static void failures_leave_no_folder(void **unused)
+TEST(failures_leave_no_folder)
 {
     static const uint8_t large[2] = {0xc3, 0x47}; /* bf16 99840 */
     dq_export_settings s = settings(DQ_EXPORT_SAFETENSORS, DQ_F16);
@@ -510,7 +499,6 @@ static void failures_leave_no_folder(void **unused)
     dq_err err = {0};
     size_t bytes;
     const uint8_t *data;
-    (void)unused;
     assert_int_equal(shell("rm -rf", at("out"), at("large")), 0);
     assert_int_equal(shell("cp -r", golden("diffllama-bf16-untied"), at("large")), 0);
     assert_int_equal(dq_checkpoint_open(&c, at("large"), &err), DQ_OK);
@@ -533,11 +521,10 @@ static void failures_leave_no_folder(void **unused)
     end(&e);
 }
 
-static void damage_is_found_before_it_is_exported(void **unused)
+TEST(damage_is_found_before_it_is_exported)
 {
     const dq_export_settings s = settings(DQ_EXPORT_COMPRESSED_TENSORS, DQ_F32);
     dq_err err = {0};
-    (void)unused;
     assert_int_equal(shell("rm -rf", at("out"), ""), 0);
     quantize(golden("diffllama-f32"), at("m.h5"), 4, 16, DQ_ABSMAX, NULL);
     dq_container *k;
@@ -570,9 +557,8 @@ static void stop(void *arg, double done, double total, const char *what)
     raise(SIGINT);
 }
 
-static void an_interrupted_export_leaves_no_folder(void **unused)
+TEST(an_interrupted_export_leaves_no_folder)
 {
-    (void)unused;
     int status;
     const pid_t pid = fork();
     assert_true(pid >= 0);
@@ -595,21 +581,4 @@ static void an_interrupted_export_leaves_no_folder(void **unused)
     assert_false(dq_file_exists(at("out")) || dq_file_exists(at("out.partial")));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_interrupted_export_leaves_no_folder),
-        cmocka_unit_test(codes_are_the_containers),
-        cmocka_unit_test(what_has_no_place_becomes_values),
-        cmocka_unit_test(values_make_a_checkpoint),
-        cmocka_unit_test(config_names_what_is_coded),
-        cmocka_unit_test(several_files_have_an_index),
-        cmocka_unit_test(threads_make_no_difference),
-        cmocka_unit_test(only_exports_are_replaced),
-        cmocka_unit_test(a_folder_that_comes_meanwhile_stays),
-        cmocka_unit_test(codes_are_needed),
-        cmocka_unit_test(failures_leave_no_folder),
-        cmocka_unit_test(damage_is_found_before_it_is_exported),
-    };
-    return cmocka_run_group_tests(tests, folder_begin, folder_end);
-}
+FIXTURES(folder_begin, folder_end)

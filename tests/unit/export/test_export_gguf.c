@@ -1,6 +1,8 @@
 /* test_export_gguf: a GGUF file that was written holds the container's values to the last bit, in the type that its codes ask
  * for; what no type holds is refused by name, and a failure leaves no file.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "base/os.h"
 #include "base/utf8.h"
@@ -9,16 +11,12 @@
 #include "export/export.h"
 #include "tests/rigs/test_folder.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -98,7 +96,7 @@ static void check_file(const char *to, const char *type)
     dq_model_close(m);
 }
 
-static void test_values(void **state)
+TEST(test_values)
 {
     static const struct {
         int bits;
@@ -123,7 +121,6 @@ static void test_values(void **state)
     };
     const dq_export_settings set = exact();
     dq_err err;
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char name[32], partial[64];
         snprintf(name, sizeof name, "m%zu.gguf", i);
@@ -136,12 +133,11 @@ static void test_values(void **state)
 }
 
 /* Lowest values that f16 holds: of one zero point a tensor some are, and their tensors have Q4_1 and Q5_1. */
-static void test_lowest_values(void **state)
+TEST(test_lowest_values)
 {
     const dq_export_settings set = exact();
     int n = 0, wider = 0;
     dq_err err;
-    (void)state;
     for (int bits = 4; bits <= 5; bits++) {
         dq_checkpoint *c;
         quantize(plain(), bits, DQ_GROUP_TENSOR, DQ_ASYM);
@@ -194,7 +190,7 @@ static const char *with_tokens(const char *name)
 }
 
 /* The file is the same model: biases and rotary scaling too. */
-static void test_models(void **state)
+TEST(test_models)
 {
     static const struct {
         const char *name, *type;
@@ -205,7 +201,6 @@ static void test_models(void **state)
                 {"llama-f32", "F32"}};
     const dq_export_settings set = exact();
     dq_err err;
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         dq_model *a, *b;
         quantize(with_tokens(rows[i].name), 16, 32, DQ_SEARCH);
@@ -261,11 +256,10 @@ static void expect_changed(const char *name, const char *file, const char *chang
     expect(exact(), what);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
     static const char original[] = "s/\\(original_max_position_embeddings\": \\)[0-9]*/\\1";
     char change[96];
-    (void)state;
     snprintf(change, sizeof change, "%s1e12/", original);
     expect_changed("llama-yarn", "config.json", change, "embeddings\": 1e+12 cannot be said");
     snprintf(change, sizeof change, "%s64.5/", original);
@@ -298,7 +292,7 @@ static void test_refused(void **state)
 }
 
 /* Words by which llama.cpp changes tokens are in no name. */
-static void test_name(void **state)
+TEST(test_name)
 {
     static const struct {
         const char *folder;
@@ -306,7 +300,6 @@ static void test_name(void **state)
     } rows[] = {{"my-Phi-3-mini", false}, {"PHI3", false}, {"Modern-BERT", false}, {"phi-2", true}};
     const dq_export_settings set = exact();
     dq_err err;
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *bytes;
         size_t len;
@@ -324,11 +317,10 @@ static void test_name(void **state)
     }
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
     const dq_export_settings set = exact();
     dq_err err;
-    (void)state;
     quantize(plain(), 4, 64, DQ_ASYM);
     assert_int_equal(try_export("one.gguf", &set, &err), DQ_OK);
 #ifdef _OPENMP
@@ -349,9 +341,8 @@ static void stop(void *arg, double done, double total, const char *what)
     raise(SIGINT);
 }
 
-static void test_stopped(void **state)
+TEST(test_stopped)
 {
-    (void)state;
     int status;
     const pid_t pid = fork();
     assert_true(pid >= 0);
@@ -376,13 +367,4 @@ static void test_stopped(void **state)
     assert_false(dq_file_exists(at("stopped.gguf.partial")));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stopped),       cmocka_unit_test(test_values),
-        cmocka_unit_test(test_lowest_values), cmocka_unit_test(test_models),
-        cmocka_unit_test(test_threads),       cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_name),
-    };
-    return cmocka_run_group_tests(tests, folder_begin, folder_end);
-}
+FIXTURES(folder_begin, folder_end)

@@ -1,15 +1,13 @@
 /* The table of KV settings: every row must reach everything that goes over it.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "kv/kv_field.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 /* Something of everything, no number what it is by default. */
 static dq_kv_config full(void)
@@ -66,10 +64,9 @@ static dq_kv_spec spec_of(const dq_kv_config *c)
     return s;
 }
 
-static void places_are_taken_once(void **state)
+TEST(places_are_taken_once)
 {
     int named = 0, columns = 0;
-    (void)state;
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
         assert_non_null(f->name);
@@ -98,12 +95,11 @@ static bool same_column(const dq_kv_spec *a, const dq_kv_spec *b, int place)
 }
 
 /* A value that equality, JSON, the key or the CSV forgot would be a row that another one stands for. */
-static void every_field_reaches_everything(void **state)
+TEST(every_field_reaches_everything)
 {
     const dq_kv_config all = full();
     const dq_kv_spec ran = spec_of(&all);
     char was[512], is[512];
-    (void)state;
     dq_kv_spec_key(was, sizeof was, &ran);
     json_t *requested = dq_kv_config_json(&all), *runs = dq_kv_spec_json(&ran);
     assert_true(dq_kv_config_same(&all, &all) && dq_kv_spec_same(&ran, &ran));
@@ -127,12 +123,11 @@ static void every_field_reaches_everything(void **state)
     json_decref(runs);
 }
 
-static void json_comes_back(void **state)
+TEST(json_comes_back)
 {
     dq_arena *a = dq_arena_new();
     dq_err err = {0};
     dq_kv_config back;
-    (void)state;
     for (int i = -2; i < DQ_KV_FIELDS; i++) {
         const dq_kv_config c = i == -2 ? dq_kv_config_plain : i < 0 ? full() : other(i);
         json_t *o = dq_kv_config_json(&c);
@@ -145,11 +140,10 @@ static void json_comes_back(void **state)
 }
 
 /* Without a policy nothing of an eviction is compared, listed or asked for. */
-static void no_policy_no_eviction(void **state)
+TEST(no_policy_no_eviction)
 {
     dq_kv_config a = full(), b;
     dq_err err = {0};
-    (void)state;
     a.evict.policy = NULL;
     b = a;
     b.evict.keep = 0.9;
@@ -177,12 +171,11 @@ static void no_policy_no_eviction(void **state)
 }
 
 /* A container may name what only a later dq has: it is shown and compared, but not run. */
-static void unknown_policies_are_kept_and_refused(void **state)
+TEST(unknown_policies_are_kept_and_refused)
 {
     dq_arena *a = dq_arena_new();
     dq_err err = {0};
     dq_kv_config c = full(), back;
-    (void)state;
     c.evict.policy = dq_kv_policy_stored("tomorrow", a, &err);
     json_t *o = dq_kv_config_json(&c);
     assert_string_equal(json_string_value(json_object_get(o, "policy")), "tomorrow");
@@ -197,12 +190,11 @@ static void unknown_policies_are_kept_and_refused(void **state)
     dq_arena_free(a);
 }
 
-static void rotation_waits_for_a_model(void **state)
+TEST(rotation_waits_for_a_model)
 {
     dq_err err = {0};
     dq_kv_config c = dq_kv_config_plain;
     dq_kv_spec s;
-    (void)state;
     c.quant = DQ_KV_PER_TOKEN;
     c.v_bits = 4;
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
@@ -218,7 +210,7 @@ static void rotation_waits_for_a_model(void **state)
 }
 
 /* Labels say how a cache is rotated where `auto` would do otherwise, and which code it has. */
-static void labels_say_what_a_cache_has(void **state)
+TEST(labels_say_what_a_cache_has)
 {
     static const struct {
         const char *widths;
@@ -245,7 +237,6 @@ static void labels_say_what_a_cache_has(void **state)
     dq_err err = {0};
     dq_kv_spec s;
     char text[DQ_KV_TEXT];
-    (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         dq_kv_config c = dq_kv_config_plain;
         c.quant = all[i].quant;
@@ -257,13 +248,12 @@ static void labels_say_what_a_cache_has(void **state)
 }
 
 /* The usual code, and what a file means that names none. */
-static void usual_code_goes_by_what_is_forgotten(void **state)
+TEST(usual_code_goes_by_what_is_forgotten)
 {
     dq_arena *a = dq_arena_new();
     dq_err err = {0};
     dq_kv_config c = dq_kv_config_plain, back;
     dq_kv_spec s;
-    (void)state;
     assert_int_equal(c.quant, DQ_KV_QUANT_AUTO);
     c.k_bits = c.v_bits = 4;
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
@@ -296,12 +286,11 @@ static void usual_code_goes_by_what_is_forgotten(void **state)
 }
 
 /* Before a model is known, widths that are all alike have the codes, and make use of the options, of one width. */
-static void equal_widths_are_no_list(void **state)
+TEST(equal_widths_are_no_list)
 {
     dq_err err = {0};
     dq_kv_config c = dq_kv_config_plain;
     dq_kv_spec s;
-    (void)state;
     assert_int_equal(dq_kv_config_set_widths(&c, "4|4", &err), DQ_OK);
     assert_int_equal(dq_kv_config_quant(&c), DQ_KV_PER_CHANNEL);
     c.evict.policy = dq_kv_policy_find("h2o", &err);
@@ -316,12 +305,11 @@ static void equal_widths_are_no_list(void **state)
 }
 
 /* What a list means for a model, and that one of equal widths is no list. */
-static void widths_wait_for_a_model(void **state)
+TEST(widths_wait_for_a_model)
 {
     dq_err err = {0};
     dq_kv_config c = dq_kv_config_plain;
     dq_kv_spec s, t;
-    (void)state;
     c.quant = DQ_KV_PER_CHANNEL;
     assert_int_equal(dq_kv_config_set_widths(&c, "3|5+3:2*|6", &err), DQ_OK);
     assert_true(c.k_bits == 0 && c.v_bits == 0);
@@ -352,7 +340,7 @@ static void widths_wait_for_a_model(void **state)
 }
 
 /* Of a budget that goes by heads two lists are two settings; beside another budget there is none. */
-static void roles_are_compared_and_refused(void **state)
+TEST(roles_are_compared_and_refused)
 {
     static const struct {
         const char *heads;
@@ -362,7 +350,6 @@ static void roles_are_compared_and_refused(void **state)
                {"1.0,0.0", DQ_KV_BUDGET_GLOBAL, "heads say nothing with the budget \"global\""},
                {"1.0,1.0", DQ_KV_BUDGET_HEADS, "KV settings: heads: group 1.0 stands twice"}};
     dq_arena *a = dq_arena_new();
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dq_err err = {0};
         dq_kv_config c = full(), back;
@@ -396,7 +383,7 @@ static void roles_are_compared_and_refused(void **state)
 }
 
 /* A file says widths once, what it says can be read, and words are known. */
-static void damaged_settings_are_refused(void **state)
+TEST(damaged_settings_are_refused)
 {
     static const char *const bad[] = {"{'k_bits': 4, 'v_bits': 0, 'widths': '3|4:4'}",
                                       "{'k_bits': 0, 'v_bits': 0, 'widths': '3|'}",
@@ -406,7 +393,6 @@ static void damaged_settings_are_refused(void **state)
                                       "{'dense_type': ''}",
                                       "{'dense_type': 1}"};
     dq_arena *a = dq_arena_new();
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dq_err err = {0};
         dq_kv_config back;
@@ -440,11 +426,10 @@ static dq_status read_file(dq_kv_config *out, const char *single_quoted, dq_err 
 }
 
 /* Each key may be left out; what a container remembers is such a file as it stands. */
-static void files_leave_out(void **state)
+TEST(files_leave_out)
 {
     dq_err err;
     dq_kv_config c, want = dq_kv_config_plain;
-    (void)state;
     assert_int_equal(read_file(&c, "{}", &err), DQ_OK);
     assert_true(dq_kv_config_same(&c, &want));
     assert_int_equal(
@@ -474,7 +459,7 @@ static void files_leave_out(void **state)
     }
 }
 
-static void damaged_files_are_refused(void **state)
+TEST(damaged_files_are_refused)
 {
     static const struct {
         const char *text, *says;
@@ -504,7 +489,6 @@ static void damaged_files_are_refused(void **state)
                 "key \"heads\": expected a string"},
                {"{'heads': '1.0'}", "key \"heads\" says nothing without \"policy\""},
                {"{'policy': 'h2o', 'tokens': 10}", "tokens 10 is less than sink"}};
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dq_err err;
         dq_kv_config c;
@@ -512,25 +496,4 @@ static void damaged_files_are_refused(void **state)
             fail_msg("%s: expected \"%s\", found %d \"%s\"", bad[i].text, bad[i].says,
                      (int)err.code, err.text);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(places_are_taken_once),
-        cmocka_unit_test(every_field_reaches_everything),
-        cmocka_unit_test(json_comes_back),
-        cmocka_unit_test(no_policy_no_eviction),
-        cmocka_unit_test(unknown_policies_are_kept_and_refused),
-        cmocka_unit_test(rotation_waits_for_a_model),
-        cmocka_unit_test(labels_say_what_a_cache_has),
-        cmocka_unit_test(usual_code_goes_by_what_is_forgotten),
-        cmocka_unit_test(equal_widths_are_no_list),
-        cmocka_unit_test(widths_wait_for_a_model),
-        cmocka_unit_test(roles_are_compared_and_refused),
-        cmocka_unit_test(damaged_settings_are_refused),
-        cmocka_unit_test(files_leave_out),
-        cmocka_unit_test(damaged_files_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

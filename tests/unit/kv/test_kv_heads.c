@@ -1,13 +1,11 @@
 /* retrieval heads: what is read, refused, and what groups get of a budget.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "kv/kv_heads.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { LAYERS = 2, GROUPS = 3, LISTS = LAYERS * GROUPS, TOKENS = 100 };
 
@@ -20,9 +18,8 @@ static dq_kv_heads roles_of(const char *text)
     return r;
 }
 
-static void texts_are_read(void **state)
+TEST(texts_are_read)
 {
-    (void)state;
     dq_kv_heads r = roles_of("12.0,9999.3/0.10");
     assert_int_equal(r.n, 3);
     assert_int_equal(r.sharing, 2);
@@ -35,7 +32,7 @@ static void texts_are_read(void **state)
     assert_true(r.n == 1 && r.sharing == 0);
 }
 
-static void wrong_texts_are_refused(void **state)
+TEST(wrong_texts_are_refused)
 {
     static const struct {
         const char *text, *says;
@@ -53,7 +50,6 @@ static void wrong_texts_are_refused(void **state)
                {"1.-1", "at \"1.-1\""},
                {"12345.0", "at \"12345.0\""},
                {"0.1,1.0,0.1", "group 0.1 stands twice"}};
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dq_kv_heads r;
         dq_err err = {0};
@@ -64,13 +60,12 @@ static void wrong_texts_are_refused(void **state)
 }
 
 /* As long as a text and as many as groups may be, and one more. */
-static void ends_are_where_they_are_said(void **state)
+TEST(ends_are_where_they_are_said)
 {
     char text[2 * DQ_KV_HEADS_TEXT] = "";
     size_t n = 0;
     dq_kv_heads r;
     dq_err err = {0};
-    (void)state;
     for (int i = 0; n < DQ_KV_HEADS_TEXT; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%d.%d", i ? "," : "", 1000 + i / 10,
                               100 + i % 10);
@@ -83,11 +78,10 @@ static void ends_are_where_they_are_said(void **state)
     assert_in_range(r.n, 700, DQ_KV_HEADS_MAX);
 }
 
-static void models_are_told_apart(void **state)
+TEST(models_are_told_apart)
 {
     const dq_kv_heads r = roles_of("1.0,1.1,0.0,0.1");
     dq_err err = {0};
-    (void)state;
     assert_int_equal(dq_kv_heads_fit(&r, 2, 2, &err), DQ_OK);
     assert_int_equal(dq_kv_heads_fit(&r, 2, 1, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "name group 1.1, and the model has 2 layers of 1"));
@@ -121,10 +115,9 @@ static void expect_shares(const char *text, int64_t budget, const int64_t *besid
     assert_int_equal(sum, LISTS * (budget > 10 ? budget : 10)); /* as many as with uniform */
 }
 
-static void the_first_get_most(void **state)
+TEST(the_first_get_most)
 {
     static const char order[] = "1.2,0.0,1.1,0.2,0.1,1.0";
-    (void)state;
     expect_shares(order, 10, (const int64_t[]){0, 0, 0, 0, 0, 0});
     expect_shares(order, 4, (const int64_t[]){0, 0, 0, 0, 0, 0});
     expect_shares(order, 11, (const int64_t[]){6, 0, 0, 0, 0, 0});
@@ -133,9 +126,8 @@ static void the_first_get_most(void **state)
     expect_shares(order, 100, (const int64_t[]){90, 90, 90, 90, 90, 90});
 }
 
-static void sharing_is_even_and_loses_nothing(void **state)
+TEST(sharing_is_even_and_loses_nothing)
 {
-    (void)state;
     expect_shares("1.2,0.0/1.1,0.2,0.1,1.0", 25, (const int64_t[]){45, 45, 0, 0, 0, 0});
     expect_shares("1.2,0.0,1.1,0.2/0.1,1.0", 25, (const int64_t[]){23, 23, 22, 22, 0, 0});
     expect_shares("1.2/0.0,1.1,0.2,0.1,1.0", 30, (const int64_t[]){90, 30, 0, 0, 0, 0});
@@ -145,7 +137,7 @@ static void sharing_is_even_and_loses_nothing(void **state)
 }
 
 /* After an earlier eviction groups have as many tokens as they kept: what some lack goes to the others that share. */
-static void what_is_gone_is_given_on(void **state)
+TEST(what_is_gone_is_given_on)
 {
     static int32_t whole[TOKENS], rest[20];
     static const int64_t want[] = {20, 65, 65, 10};
@@ -154,23 +146,8 @@ static void what_is_gone_is_given_on(void **state)
         {NULL, rest, 20}, {NULL, whole, TOKENS}, {NULL, whole, TOKENS}, {NULL, rest, 20}};
     const dq_pool pool = {.group = group, .n_groups = 4, .budget = 40, .safe = {2, 8, TOKENS}};
     int64_t share[4];
-    (void)state;
     for (int32_t i = 0; i < TOKENS; i++) whole[i] = i;
     for (int32_t i = 0; i < 20; i++) rest[i] = i < 10 ? i : 80 + i;
     dq_kv_budget_of_heads(share, &pool, &r, 2);
     for (int i = 0; i < 4; i++) assert_int_equal(share[i], want[i]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_are_read),
-        cmocka_unit_test(wrong_texts_are_refused),
-        cmocka_unit_test(ends_are_where_they_are_said),
-        cmocka_unit_test(models_are_told_apart),
-        cmocka_unit_test(the_first_get_most),
-        cmocka_unit_test(sharing_is_even_and_loses_nothing),
-        cmocka_unit_test(what_is_gone_is_given_on),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

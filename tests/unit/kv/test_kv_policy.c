@@ -1,27 +1,24 @@
 /* Policies, budgets and choices as pure numbers.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "kv/kv_policy.h"
 #include "kv/kv_spec.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { MAX = 256 };
 
 static const dq_kv_protected nothing = {0, 0, 1000};
 
-static void test_find(void **state)
+TEST(test_find)
 {
     static const char *const names[] = {"streaming", "h2o", "snapkv", "knorm",   "random",
                                         "diff",      "loo", "kvzip",  "keydiff", "leverage",
                                         "a1",        "a2",  "sum"};
     dq_err err = {0};
-    (void)state;
     assert_int_equal(dq_kv_n_policies, 13);
     for (int i = 0; i < 13; i++) {
         const dq_kv_policy *p = dq_kv_policy_find(names[i], &err);
@@ -37,11 +34,10 @@ static void test_find(void **state)
 }
 
 /* What nobody names is a policy that takes part in no list, until a model is known. */
-static void test_usual(void **state)
+TEST(test_usual)
 {
     dq_err err = {0};
     const dq_kv_policy *h2o = dq_kv_policy_find("h2o", &err);
-    (void)state;
     assert_string_equal(dq_kv_policy_for(&dq_kv_policy_usual, 1)->name, "leverage");
     assert_string_equal(dq_kv_policy_for(&dq_kv_policy_usual, 2)->name, "keydiff");
     assert_ptr_equal(dq_kv_policy_for(h2o, 1), h2o);
@@ -62,7 +58,7 @@ static void score_of(double *score, const char *name, const dq_token_columns *c,
     dq_kv_policy_score(score, p, c, safe);
 }
 
-static void test_scores(void **state)
+TEST(test_scores)
 {
     static const int32_t pos[] = {0, 3, 9, 10};
     static const double m1[] = {1, 2, 3, 4}, m2[] = {10, 20, 30, 40}, lm[] = {-1, 5, 0, 2},
@@ -86,7 +82,6 @@ static void test_scores(void **state)
                  {"a2", {10, 20, 30, 40}},     {"sum", {0, 7, 3, 6}},
                  {"leverage", {.5, .25, 1, 0}}};
     double got[4];
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         score_of(got, cases[i].name, &two, nothing);
         for (int t = 0; t < 4; t++) assert_true(got[t] == cases[i].want[t]);
@@ -112,11 +107,10 @@ static double pooled(const double *x, const int32_t *pos, int n, int i, dq_kv_pr
     return best;
 }
 
-static void test_pooling(void **state)
+TEST(test_pooling)
 {
     int32_t pos[MAX], next = 0;
     double mass[MAX], got[MAX];
-    (void)state;
     srand(3);
     for (int i = 0; i < MAX; i++) {
         pos[i] = next;
@@ -129,12 +123,11 @@ static void test_pooling(void **state)
     for (int i = 0; i < MAX; i++) assert_true(got[i] == pooled(mass, pos, MAX, i, safe));
 }
 
-static void test_random(void **state)
+TEST(test_random)
 {
     int32_t pos[MAX];
     double a[MAX], b[MAX], sum = 0;
     dq_token_columns c = {.n = MAX, .pos = pos, .seed = dq_kv_policy_seed(1, 2, 3)};
-    (void)state;
     for (int i = 0; i < MAX; i++) pos[i] = i;
     score_of(a, "random", &c, nothing);
     for (int i = 0; i < MAX; i++) {
@@ -177,12 +170,11 @@ static void expect_kept(const double *score, int64_t n, int64_t budget, dq_kv_pr
     for (int64_t i = 0; i < n_want; i++) assert_int_equal(kept[i], want[i]);
 }
 
-static void test_keep(void **state)
+TEST(test_keep)
 {
     static const double flat[10] = {0}, rising[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
     const double inf = (double)INFINITY, nan = (double)NAN;
     const double odd[10] = {nan, inf, -inf, 1, nan, -1, 1, 0, -0.0, 1};
-    (void)state;
     const dq_kv_protected none = {0, 0, 10}, both = {2, 3, 10};
     expect_kept(flat, 10, 4, none, (int32_t[]){0, 1, 2, 3}, 4); /* ties: the lower positions */
     expect_kept(flat, 10, 7, both, (int32_t[]){0, 1, 2, 3, 7, 8, 9}, 7);
@@ -206,26 +198,24 @@ static void test_keep(void **state)
 }
 
 /* Positions with holes: windows go by position. */
-static void test_keep_positions(void **state)
+TEST(test_keep_positions)
 {
     static const int32_t pos[] = {1, 3, 4, 90, 95, 99};
     static const double score[] = {0, 5, 6, 7, 0, 0};
     int32_t kept[6];
     const dq_kv_protected safe = {4, 5, 100};
-    (void)state;
     assert_int_equal(dq_kv_policy_protected(pos, 6, safe), 4); /* 1, 3, 95, 99 */
     assert_int_equal(keep(kept, score, pos, 6, 5, safe), 5);
     assert_int_equal(kept[2], 3);
 }
 
-static void test_gap(void **state)
+TEST(test_gap)
 {
     static const int32_t pos[] = {0, 1, 2, 3, 4, 5};
     static const double score[] = {9, 8, 4, 2, 1, 9};
     const double deep[] = {0, -3, -2, -(double)INFINITY, -(double)INFINITY, 0};
     const dq_kv_protected safe = {1, 1, 6};
     int32_t kept[6];
-    (void)state;
     int64_t n = keep(kept, score, pos, 6, 4, safe);
     assert_true(dq_kv_policy_gap(kept, n, score, pos, 6, safe) == 0.5); /* 4 against 2 */
     n = keep(kept, score, pos, 6, 2, safe);                             /* nothing by score */
@@ -240,9 +230,8 @@ static void test_gap(void **state)
     assert_true(dq_kv_policy_gap(kept, n, deep, pos, 6, safe) == 0);
 }
 
-static void test_layers(void **state)
+TEST(test_layers)
 {
-    (void)state;
     for (int layers = 1; layers < 40; layers++) {
         for (int64_t n = 1; n < 300; n += 13) {
             for (int64_t least = 0; least <= n; least += 17) {
@@ -296,13 +285,12 @@ static void share_of(int64_t *share, double *gap, const double *const *score, in
     share_by(share, gap, score, n_groups, n, budget, safe, false);
 }
 
-static void test_groups(void **state)
+TEST(test_groups)
 {
     double flat[MAX], peaked[MAX] = {0}, negative[MAX];
     int64_t share[3];
     double gap;
     const dq_kv_protected safe = {4, 6, 100};
-    (void)state;
     for (int i = 0; i < MAX; i++) {
         flat[i] = 1;
         negative[i] = -1 - i % 2; /* as knorm: half of the tokens count double */
@@ -334,13 +322,12 @@ static void test_groups(void **state)
 }
 
 /* One unit for all: the group whose scores are larger takes everything, down to what is protected. */
-static void test_common_pool(void **state)
+TEST(test_common_pool)
 {
     double low[MAX], high[MAX];
     int64_t share[2];
     double gap;
     const dq_kv_protected safe = {4, 6, 100};
-    (void)state;
     for (int i = 0; i < MAX; i++) {
         low[i] = 0.1 + 1e-4 * i;
         high[i] = 0.5 + 1e-4 * i;
@@ -357,12 +344,11 @@ static void test_common_pool(void **state)
 }
 
 /* The pool by definition: floors first, then the best of the rest one by one. */
-static void test_pool_by_definition(void **state)
+TEST(test_pool_by_definition)
 {
     enum { G = 3, N = 90 };
     static double score[G][MAX];
     const dq_kv_protected safe = {3, 7, N};
-    (void)state;
     srand(11);
     for (int round = 0; round < 20; round++) {
         const int64_t budget = 10 + 4 * round, spare = budget - 10, least = (spare + 4) / 5;
@@ -397,7 +383,7 @@ static void test_pool_by_definition(void **state)
     }
 }
 
-static void test_no_memory(void **state)
+TEST(test_no_memory)
 {
     static const double score[4] = {1, 2, 3, 4};
     static const int32_t pos[4] = {0, 1, 2, 3};
@@ -407,30 +393,9 @@ static void test_no_memory(void **state)
     dq_err err = {0}, again = {0};
     const dq_pool_group group = {score, pos, 4};
     const dq_pool pool = {.group = &group, .n_groups = 1, .budget = 2, .safe = nothing};
-    (void)state;
     dq_alloc_fail_at(1);
     assert_int_equal(dq_kv_policy_keep(kept, &n, score, pos, 4, 2, nothing, &err), DQ_RESOURCE);
     dq_alloc_fail_at(1);
     assert_int_equal(dq_kv_budget_of_groups(share, &gap, &pool, &again), DQ_RESOURCE);
     dq_alloc_fail_at(0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find),
-        cmocka_unit_test(test_usual),
-        cmocka_unit_test(test_scores),
-        cmocka_unit_test(test_pooling),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_keep_positions),
-        cmocka_unit_test(test_gap),
-        cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_pool_by_definition),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_common_pool),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,11 @@
 /* Widths by layer and map: what is read, written, refused, and what it comes to.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "kv/kv_widths.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 /* As written for a model of n_layers; 0: for none. */
 static const char *fitted(const char *given, int n_layers)
@@ -21,11 +19,10 @@ static const char *fitted(const char *given, int n_layers)
     return text;
 }
 
-static void texts_come_back(void **state)
+TEST(texts_come_back)
 {
     static const char *const same[] = {"3|5+3:3|6", "4+2:16", "8:4*30|2|3", "4|4*|5+6:3",
                                        "4*2|6:5"};
-    (void)state;
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         assert_string_equal(fitted(same[i], 0), same[i]);
     assert_string_equal(fitted("3|5", 0), "3|5:3|5");
@@ -39,12 +36,11 @@ static void texts_come_back(void **state)
     assert_string_equal(fitted("4*6:4|5*5", 6), "4:4|5*5");
 }
 
-static void numbers_are_those_of_layers(void **state)
+TEST(numbers_are_those_of_layers)
 {
     static const int keys[5][2] = {{3, 3}, {5, 2}, {5, 2}, {5, 2}, {8, 8}};
     dq_kv_widths w;
     dq_err err = {0};
-    (void)state;
     assert_int_equal(dq_kv_widths_parse(&w, "3|5+2*|8:4*2|2*3", &err), DQ_OK);
     assert_int_equal(dq_kv_widths_fit(&w, 5, &err), DQ_OK);
     for (int l = 0; l < 5; l++) {
@@ -61,7 +57,7 @@ static void numbers_are_those_of_layers(void **state)
     assert_false(dq_kv_widths_uniform(&w, 0) || dq_kv_widths_uniform(&w, 1));
 }
 
-static void nonsense_is_refused(void **state)
+TEST(nonsense_is_refused)
 {
     static const char *const bad[][2] = {
         {"", "expected widths by layer"},
@@ -86,7 +82,6 @@ static void nonsense_is_refused(void **state)
         {"16+4:4", "16 bits for some keys"},
         {"4*|5|4*:4", "two entries for keys are for the layers that are left"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dq_kv_widths w;
         dq_err err = {0};
@@ -95,13 +90,12 @@ static void nonsense_is_refused(void **state)
     }
 }
 
-static void other_models_are_refused(void **state)
+TEST(other_models_are_refused)
 {
     static const struct {
         const char *text;
         int layers;
     } bad[] = {{"3|5", 3}, {"3|5", 1}, {"3*4:4", 3}, {"4:3*2", 4}, {"3|4*|5", 2}, {"4:4|2*", 1}};
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dq_kv_widths w;
         dq_err err = {0};
@@ -110,12 +104,11 @@ static void other_models_are_refused(void **state)
     }
 }
 
-static void long_texts_are_refused(void **state)
+TEST(long_texts_are_refused)
 {
     char text[8 * DQ_KV_RUNS] = "4", wide[DQ_KV_LISTS];
     dq_kv_widths w;
     dq_err err = {0};
-    (void)state;
     for (int i = 1; i < DQ_KV_RUNS; i++) strcat(text, i % 2 ? "|5" : "|4");
     assert_int_equal(dq_kv_widths_parse(&w, text, &err), DQ_OK); /* both sides: 255 characters */
     assert_int_equal(dq_kv_widths_text(wide, &w, &err), DQ_USAGE);
@@ -124,14 +117,4 @@ static void long_texts_are_refused(void **state)
     strcat(text, "|5");
     assert_int_equal(dq_kv_widths_parse(&w, text, &err), DQ_USAGE);
     assert_non_null(strstr(err.text, "more than 64 entries"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_come_back),        cmocka_unit_test(numbers_are_those_of_layers),
-        cmocka_unit_test(nonsense_is_refused),    cmocka_unit_test(other_models_are_refused),
-        cmocka_unit_test(long_texts_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

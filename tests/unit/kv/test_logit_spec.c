@@ -1,16 +1,13 @@
 /* Which roundings of logits there are, and what they tie together.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "kv/logit_spec.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
-static void widths_and_names(void **state)
+TEST(widths_and_names)
 {
-    (void)state;
     for (int64_t bits = -1; bits <= 33; bits++) {
         for (int g = 0; g < DQ_GRANULARITIES; g++) {
             dq_logit_spec s = {.bits = 99};
@@ -27,10 +24,9 @@ static void widths_and_names(void **state)
     assert_true(dq_logit_same(s, dq_logit_plain));
 }
 
-static void what_is_tied(void **state)
+TEST(what_is_tied)
 {
     static const bool ties[] = {true, true, false, true}, whole[] = {true, true, false, false};
-    (void)state;
     for (int g = 0; g < DQ_GRANULARITIES; g++) {
         const dq_logit_spec s = {4, (dq_granularity)g}, wide = {16, (dq_granularity)g},
                             row = {4, DQ_GRANULARITY_ROW};
@@ -43,13 +39,4 @@ static void what_is_tied(void **state)
             dq_logit_same(wide, dq_logit_plain)); /* of 16 bits the granularity says nothing */
         assert_int_equal(dq_logit_same(s, row), g == DQ_GRANULARITY_ROW);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(widths_and_names),
-        cmocka_unit_test(what_is_tied),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,16 @@
 /* Tests of the families beside Llama and DiffLlama: what their goldens load as, every key of their
  * configurations, their tensors, and odd forms of checkpoints.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "quantize/quantize_plan.h"
 #include "tests/rigs/edits.h"
 #include "tests/rigs/golden.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* ---- Goldens ---- */
 
@@ -259,9 +257,8 @@ static void check_act(const dq_model *m, const struct wanted *g, const char *pat
     dq_checkpoint_close(c);
 }
 
-static void golden_checkpoints_load(void **state)
+TEST(golden_checkpoints_load)
 {
-    (void)state;
     for (int i = 0; i < N_GOLDENS; i++) {
         char path[512];
         dq_err err = {0};
@@ -334,10 +331,9 @@ static void same_model(const dq_model *a, const dq_model *b)
     for (int l = 0; l < a->n_layers; l++) same_layer(a, &a->layer[l], &b->layer[l]);
 }
 
-static void containers_keep_the_model(void **state)
+TEST(containers_keep_the_model)
 {
     static const int bits[] = {16, 4};
-    (void)state;
     for (int i = 0; i < 2 * N_GOLDENS; i++) {
         const dq_quantize_settings s = {.bits = bits[i % 2],
                                         .group = 32,
@@ -392,7 +388,7 @@ static void write_settings(dq_kv_config *kv, const char *fits, const char *store
 }
 
 /* Heads, and widths by layer, of a model with other layers: no option helps, the file is damaged. */
-static void settings_of_other_layers_are_damage(void **state)
+TEST(settings_of_other_layers_are_damage)
 {
     static const struct {
         bool heads;
@@ -403,7 +399,6 @@ static void settings_of_other_layers_are_damage(void **state)
         {true, "2.0,2.1,1.0,1.1/0.0,0.1", "2.0,2.1,1.0,1.1/0.0,0.1", ""},
         {false, "3*2|4:4", "3*4|5:4", "for 5 layers, and the model has 3"},
         {false, "3*2|4:4", "3*2|4:4", ""}};
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_kv_config kv = dq_kv_config_plain;
         dq_err err = {0};
@@ -440,7 +435,7 @@ static void settings_of_other_layers_are_damage(void **state)
 #define ATTN1  LAYER1 "self_attn."
 #define NORM   "model.norm.weight"
 
-static void tensors_end_in_their_status(void **state)
+TEST(tensors_end_in_their_status)
 {
     static const struct {
         edit e;
@@ -504,7 +499,6 @@ static void tensors_end_in_their_status(void **state)
         {{.base = "motif-gqa-f32", .odd_header = true}, DQ_OK, ""},
         {WEIGHT("motif-gqa-f32", RESHAPE, LAYER1 "mlp.act_fn.bias", "1"), DQ_OK, ""},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err = {0};
         dq_model *m = edits_open(&t[i].e, &err);
@@ -520,11 +514,10 @@ static void enlarge(unsigned char *bytes, const dq_weight *w)
     for (int64_t i = 0; i < w->rows; i++) memcpy(bytes + 4 * i, &large, sizeof large);
 }
 
-static void huge_lambda_is_refused(void **state)
+TEST(huge_lambda_is_refused)
 {
     const edit e = {.base = "gda-wide-bf16", .change = enlarge};
     dq_err err = {0};
-    (void)state;
     assert_null(edits_open(&e, &err));
     check_error(&err, DQ_DAMAGED, "layer 2: the lambda vectors");
 }
@@ -558,11 +551,10 @@ static void link_files(const char *to, const char *model)
     assert_int_equal(system(command), 0);
 }
 
-static void folders_are_explained(void **state)
+TEST(folders_are_explained)
 {
     dq_err err = {0};
     dq_model *m;
-    (void)state;
     make_folder("top/empty");
     refused(edits_path("top"), DQ_FILE, "config.json");
     link_files("top/checkpoint-7", MODELS "gda-f32-shards");
@@ -591,15 +583,4 @@ static void folders_are_explained(void **state)
     refused(edits_path("gguf"), DQ_FILE, "Name the file");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_checkpoints_load),
-        cmocka_unit_test(containers_keep_the_model),
-        cmocka_unit_test(settings_of_other_layers_are_damage),
-        cmocka_unit_test(tensors_end_in_their_status),
-        cmocka_unit_test(huge_lambda_is_refused),
-        cmocka_unit_test(folders_are_explained),
-    };
-    return cmocka_run_group_tests(tests, edits_begin, edits_end);
-}
+FIXTURES(edits_begin, edits_end)

@@ -1,16 +1,14 @@
 /* Tests of configurations of the families beside Llama and DiffLlama: which family a config.json
  * names, and each of its keys.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "model/published.h"
 #include "tests/rigs/edits.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct trial {
     edit e;
@@ -30,7 +28,7 @@ static void run_all(const trial *t, size_t n)
     }
 }
 
-static void architectures_are_told_apart(void **state)
+TEST(architectures_are_told_apart)
 {
     static const trial t[] = {
         /* The variant. */
@@ -88,11 +86,10 @@ static void architectures_are_told_apart(void **state)
         {SET("v2-f16", "quantization_config", "{\"quant_method\":\"hqq\"}"), DQ_MISMATCH,
          "\"hqq\" is not read"},
     };
-    (void)state;
     run_all(t, sizeof t / sizeof *t);
 }
 
-static void keys_of_diff_transformer(void **state)
+TEST(keys_of_diff_transformer)
 {
     static const trial t[] = {
         {SET("v1-const", "lambda_init", "\"depth\""), DQ_OK, ""},
@@ -133,11 +130,10 @@ static void keys_of_diff_transformer(void **state)
         {SET("v1-bf16", "num_noise_heads", "-1"), DQ_DAMAGED, "\"num_noise_heads\""},
         {SET("v1-bf16", "partial_rotary_factor", "0.5"), DQ_MISMATCH, "partial_rotary_factor"},
     };
-    (void)state;
     run_all(t, sizeof t / sizeof *t);
 }
 
-static void keys_of_motif(void **state)
+TEST(keys_of_motif)
 {
     static const char theta[] = "{\"rope_type\":\"default\",\"rope_theta\":500000.0}";
     static const trial t[] = {
@@ -190,12 +186,11 @@ static void keys_of_motif(void **state)
          "o_proj.weight\": wrong shape (expected [50, 96], found [50, 128])"},
         {SET("gda-wide-bf16", "num_attention_heads", "10"), DQ_MISMATCH, "10 query heads, 4 noise"},
     };
-    (void)state;
     run_all(t, sizeof t / sizeof *t);
 }
 
 /* Where two objects hold rotary parameters, the theta of the other one is lost: not a silent 10000. */
-static void theta_must_stand_where_it_counts(void **state)
+TEST(theta_must_stand_where_it_counts)
 {
     static const char lost[] = "{\"rope_theta\":500000.0}";
     static const char linear[] = "{\"rope_type\":\"linear\",\"factor\":2}";
@@ -205,7 +200,6 @@ static void theta_must_stand_where_it_counts(void **state)
                     .key2 = "rope_scaling",
                     .value2 = linear};
     dq_err err = {0};
-    (void)state;
     dq_model *m = edits_open(&e, &err); /* the theta of the top level is there */
     assert_int_equal(err.code, DQ_OK);
     assert_true(fabs((double)m->rope.inv_freq[1] * 2.0 / pow(5e5, -0.25) - 1) < 1e-6);
@@ -220,7 +214,7 @@ static void theta_must_stand_where_it_counts(void **state)
     assert_null(m);
 }
 
-static void missing_epsilons_are_assumed_aloud(void **state)
+TEST(missing_epsilons_are_assumed_aloud)
 {
     static const struct {
         edit e;
@@ -238,7 +232,6 @@ static void missing_epsilons_are_assumed_aloud(void **state)
         {SET("diffllama-f32", "rms_norm_eps", "1e-3"), 0, "", 1e-3, 1e-3},
         {SET("diffllama-f32", "rms_norm_eps", NULL), 0, "", 1e-5, 1e-5},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err = {0};
         dq_model *m = edits_open(&t[i].e, &err);
@@ -251,11 +244,10 @@ static void missing_epsilons_are_assumed_aloud(void **state)
     }
 }
 
-static void lambda_init_may_be_constant(void **state)
+TEST(lambda_init_may_be_constant)
 {
     static const char *const values[] = {"0.8", "0", "-0.25", "\"depth\"", "1"};
     static const double want[] = {0.8, 0, -0.25, 0.3555091, 1};
-    (void)state;
     for (int i = 0; i < 5; i++) {
         const edit e = SET("v1-const", "lambda_init", values[i]);
         dq_err err = {0};
@@ -400,9 +392,8 @@ static bool find_shape(void *arg, const char *name, dq_weight *w)
 }
 
 /* The totals come from the repositories' metadata, so they check every shape that dq expects. */
-static void published_sizes_add_up(void **state)
+TEST(published_sizes_add_up)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
         const struct published *p = sized = &published[i];
         const dq_source source = {.find = find_shape};
@@ -433,16 +424,4 @@ static void published_sizes_add_up(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(architectures_are_told_apart),
-        cmocka_unit_test(keys_of_diff_transformer),
-        cmocka_unit_test(keys_of_motif),
-        cmocka_unit_test(theta_must_stand_where_it_counts),
-        cmocka_unit_test(missing_epsilons_are_assumed_aloud),
-        cmocka_unit_test(lambda_init_may_be_constant),
-        cmocka_unit_test(published_sizes_add_up),
-    };
-    return cmocka_run_group_tests(tests, edits_begin, edits_end);
-}
+FIXTURES(edits_begin, edits_end)

@@ -1,16 +1,14 @@
 /* Golden head orders of every pairing: worked examples, entries of published models, a numeric probe
  * through a literal reference, and the identities between pairings.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "model/head_order.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static dq_arena *arena;
 
@@ -152,9 +150,8 @@ static const struct example {
 };
 enum { N_EXAMPLES = sizeof examples / sizeof *examples };
 
-static void worked_examples_come_out(void **state)
+TEST(worked_examples_come_out)
 {
-    (void)state;
     for (int e = 0; e < N_EXAMPLES; e++) {
         const struct example *x = &examples[e];
         dq_head_order map = build(x->pairing, 8, 4, x->n_noise);
@@ -171,7 +168,7 @@ static void worked_examples_come_out(void **state)
     }
 }
 
-static void entries_of_published_models_come_out(void **state)
+TEST(entries_of_published_models_come_out)
 {
     static const struct {
         dq_pairing pairing;
@@ -189,7 +186,6 @@ static void entries_of_published_models_come_out(void **state)
         {DQ_PAIR_GROUPED, 40, 16, 8, 4, {5, 2, 9, 3, 2, 3}},
         {DQ_PAIR_GROUPED, 40, 16, 8, 31, {38, 14, 39, 15, 14, 15}},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_head_order map = build(t[i].pairing, t[i].n_q, t[i].n_kv, t[i].n_noise);
         check_row(&map, t[i].o, &t[i].want);
@@ -244,9 +240,8 @@ static void output(double y[4], const dq_head_order *map, int o)
     }
 }
 
-static void probe_gives_the_golden_outputs(void **state)
+TEST(probe_gives_the_golden_outputs)
 {
-    (void)state;
     for (int e = 0; e < N_EXAMPLES; e++) {
         dq_head_order map = build(examples[e].pairing, 8, 4, examples[e].n_noise);
         for (int o = 0; o < map.n_out; o++) {
@@ -269,9 +264,8 @@ static bool same_map(const dq_head_order *a, const dq_head_order *b)
            memcmp(a->group, b->group, (size_t)a->n_kv * sizeof *a->group) == 0;
 }
 
-static void pairings_agree_where_they_must(void **state)
+TEST(pairings_agree_where_they_must)
 {
-    (void)state;
     for (int h = 4; h <= 64; h += 4) {
         for (int k = 2; k <= h; k += 2) {
             if (h % k) continue;
@@ -286,9 +280,8 @@ static void pairings_agree_where_they_must(void **state)
 
 /* Every KV head is in one group, outputs stay inside theirs, and groups are as small as that
  * allows: K_j with its partners, as each family defines them. */
-static void groups_are_the_heads_read_together(void **state)
+TEST(groups_are_the_heads_read_together)
 {
-    (void)state;
     for (int h = 4; h <= 48; h += 4) {
         for (int k = 2; k <= h; k += 2) {
             if (h % k) continue;
@@ -307,7 +300,7 @@ static void groups_are_the_heads_read_together(void **state)
     }
 }
 
-static void impossible_shapes_are_refused(void **state)
+TEST(impossible_shapes_are_refused)
 {
     static const struct {
         dq_pairing pairing;
@@ -333,7 +326,6 @@ static void impossible_shapes_are_refused(void **state)
         {DQ_PAIR_SHARED_KV, 8, 8, 2, 0, "1"},
         {DQ_PAIR_SHARED_KV, 9, 3, 2, 0, "9"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_head_order map;
         dq_err err = {0};
@@ -344,15 +336,4 @@ static void impossible_shapes_are_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(worked_examples_come_out),
-        cmocka_unit_test(entries_of_published_models_come_out),
-        cmocka_unit_test(probe_gives_the_golden_outputs),
-        cmocka_unit_test(pairings_agree_where_they_must),
-        cmocka_unit_test(groups_are_the_heads_read_together),
-        cmocka_unit_test(impossible_shapes_are_refused),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+FIXTURES(setup, teardown)

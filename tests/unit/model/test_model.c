@@ -1,19 +1,17 @@
 /* Tests of model loading: golden checkpoints, both spellings of a configuration, tied heads, and
  * what happens to every kind of damaged or foreign input.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "tests/rigs/edits.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* ---- Goldens ---- */
 
@@ -64,9 +62,8 @@ static void check_reference(const dq_model *m, const char *name)
     dq_arena_free(a);
 }
 
-static void golden_checkpoints_load(void **state)
+TEST(golden_checkpoints_load)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
         const struct golden *g = &goldens[i];
         char path[512];
@@ -97,12 +94,11 @@ static void golden_checkpoints_load(void **state)
     }
 }
 
-static void depth_sets_lambda_init(void **state)
+TEST(depth_sets_lambda_init)
 {
     static const double want[3] = {0.2, 0.3555091, 0.4707130};
     dq_err err = {0};
     dq_model *m;
-    (void)state;
     assert_int_equal(dq_model_open(&m, MODELS "diffllama-f32", &err), DQ_OK);
     for (int l = 0; l < 3; l++) {
         assert_true(fabs((double)m->layer[l].lambda_init - want[l]) < 1e-7);
@@ -116,7 +112,7 @@ static void depth_sets_lambda_init(void **state)
 
 /* ---- Configurations ---- */
 
-static void configurations_end_in_their_status(void **state)
+TEST(configurations_end_in_their_status)
 {
     static const char big[] = "1099511627776";
     static const struct {
@@ -194,7 +190,6 @@ static void configurations_end_in_their_status(void **state)
          "longrope"},
         {SET2("llama-f32", "dtype", "\"float16\"", "torch_dtype", NULL), DQ_OK, ""},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err = {0};
         dq_model *m = edits_open(&t[i].e, &err);
@@ -208,7 +203,7 @@ static void configurations_end_in_their_status(void **state)
 #define LAYER1 "model.layers.1."
 #define EMBED  "model.embed_tokens.weight"
 
-static void tensors_end_in_their_status(void **state)
+TEST(tensors_end_in_their_status)
 {
     static const struct {
         edit e;
@@ -271,7 +266,6 @@ static void tensors_end_in_their_status(void **state)
          "embed_tokens.weight\" is missing",
          0},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err = {0};
         dq_model *m = edits_open(&t[i].e, &err);
@@ -291,18 +285,17 @@ static void enlarge(unsigned char *bytes, const dq_weight *w)
     for (int64_t i = 0; i < w->rows; i++) memcpy(bytes + 4 * i, &large, sizeof large);
 }
 
-static void huge_lambda_is_refused(void **state)
+TEST(huge_lambda_is_refused)
 {
     const edit e = {.base = "diffllama-f32", .change = enlarge};
     dq_err err = {0};
-    (void)state;
     assert_null(edits_open(&e, &err));
     check_error(&err, DQ_DAMAGED, "layer 0: the lambda vectors");
 }
 
 /* ---- Paths, files, fingerprints ---- */
 
-static void paths_are_explained(void **state)
+TEST(paths_are_explained)
 {
     static const struct {
         const char *name, *bytes;
@@ -318,7 +311,6 @@ static void paths_are_explained(void **state)
         {"file.h5", "something else", DQ_DAMAGED, "file.h5"},
         {"file.gguf", "\x89HDF\r\n\x1a\n", DQ_DAMAGED, "file.gguf"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err = {0};
         dq_model *m;
@@ -329,7 +321,7 @@ static void paths_are_explained(void **state)
     }
 }
 
-static void fingerprints_tell_models_apart(void **state)
+TEST(fingerprints_tell_models_apart)
 {
     static const edit edits[] = {
         WEIGHT("llama-f32", KEEP, NULL, NULL),
@@ -340,7 +332,6 @@ static void fingerprints_tell_models_apart(void **state)
     };
     enum { N = sizeof edits / sizeof *edits };
     char print[N + 1][65];
-    (void)state;
     for (int i = 0; i <= N; i++) {
         dq_err err = {0};
         dq_model *m = edits_open(&edits[i % N], &err); /* the last one repeats the first */
@@ -354,13 +345,12 @@ static void fingerprints_tell_models_apart(void **state)
     }
 }
 
-static void files_come_with_the_model(void **state)
+TEST(files_come_with_the_model)
 {
     edit e = WEIGHT("llama-f32", KEEP, NULL, NULL);
     dq_err err = {0};
     const char *text;
     size_t len;
-    (void)state;
     dq_model *m = edits_open(&e, &err);
     assert_int_equal(err.code, DQ_OK);
     assert_int_equal(dq_model_file(m, "tokenizer.json", &text, &len, &err), DQ_OK);
@@ -376,12 +366,11 @@ static void files_come_with_the_model(void **state)
 }
 
 /* Whichever allocation fails, the status says so and nothing leaks. */
-static void every_allocation_may_fail(void **state)
+TEST(every_allocation_may_fail)
 {
     static const char *const paths[] = {MODELS "diffllama-f16-shards", MODELS "llama-bf16-bias",
                                         MODELS "gda-f32-shards", MODELS "v2-f16",
                                         MODELS "llama-yarn"};
-    (void)state;
     for (size_t p = 0; p < sizeof paths / sizeof *paths; p++) {
         bool failed = true;
         for (int64_t n = 1; failed; n++) {
@@ -397,18 +386,4 @@ static void every_allocation_may_fail(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_checkpoints_load),
-        cmocka_unit_test(depth_sets_lambda_init),
-        cmocka_unit_test(configurations_end_in_their_status),
-        cmocka_unit_test(tensors_end_in_their_status),
-        cmocka_unit_test(huge_lambda_is_refused),
-        cmocka_unit_test(paths_are_explained),
-        cmocka_unit_test(fingerprints_tell_models_apart),
-        cmocka_unit_test(files_come_with_the_model),
-        cmocka_unit_test(every_allocation_may_fail),
-    };
-    return cmocka_run_group_tests(tests, edits_begin, edits_end);
-}
+FIXTURES(edits_begin, edits_end)

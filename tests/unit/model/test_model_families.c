@@ -1,12 +1,7 @@
 /* Tests of the two tokenizer models against plain transcriptions of their rules, on small random
  * vocabularies full of ties and random texts; pieces and decoding; memory failures.
  * SPDX-License-Identifier: MIT */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 
 #include "tokenizer/tokenizer.h"
 
@@ -145,12 +140,11 @@ static size_t plain_bpe(int *ids, const vocabulary *v, const char *s, size_t len
     return n;
 }
 
-static void test_bpe(void **state)
+TEST(test_bpe)
 {
     static char json[1 << 14];
     char s[MAX_TEXT];
     int want[MAX_TEXT];
-    (void)state;
     for (seed = 1; seed < 400000000; seed += 1000003) {
         vocabulary v;
         uint32_t begin = seed;
@@ -214,12 +208,11 @@ static size_t plain_unigram(int *ids, const vocabulary *v, const char *s, size_t
     return n;
 }
 
-static void test_unigram(void **state)
+TEST(test_unigram)
 {
     static char json[1 << 14];
     char s[MAX_TEXT];
     int want[MAX_TEXT];
-    (void)state;
     for (seed = 2; seed < 400000000; seed += 1000003) {
         vocabulary v;
         uint32_t begin = seed;
@@ -236,7 +229,7 @@ static void test_unigram(void **state)
 }
 
 /* Some piece spans every place of the text: the window holds all of it. */
-static void test_wide_window(void **state)
+TEST(test_wide_window)
 {
     enum { N = 3000000 };
     dq_err err = {0};
@@ -245,7 +238,6 @@ static void test_wide_window(void **state)
     char *s = malloc(N);
     dq_tokenizer *t = load("{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"?\",0],"
                            "[\"a\",-1],[\"aa\",-1.5],[\"aaa\",-2]]}}");
-    (void)state;
     assert_non_null(s);
     memset(s, 'a', N);
     assert_int_equal(dq_tokenizer_encode(t, s, N, 0, &ids, &n, NULL, NULL, &err), DQ_OK);
@@ -265,13 +257,12 @@ static const char bytes_json[] =
     "\"byte_fallback\":true,\"vocab\":[[\"<s>\",0],[\"<unk>\",0],[\"<0xC3>\",0],[\"<0xA9>\",0],"
     "[\"\xE2\x96\x81x\",-1],[\"x\xE2\x96\x81\",-2],[\"x\",-3],[\"<0x41\",-9],[\"\",-9]]}}";
 
-static void test_pieces(void **state)
+TEST(test_pieces)
 {
     static const char *const want[] = {"<s>", "<unk>", "\xC3",  "\xA9", " x",
                                        "x ",  "x",     "<0x41", ""};
     dq_tokenizer *t = load(bytes_json);
     size_t len;
-    (void)state;
     for (int32_t i = 0; i < 9; i++) {
         const char *s = dq_tokenizer_piece(t, i, &len);
         assert_non_null(s);
@@ -281,7 +272,7 @@ static void test_pieces(void **state)
     dq_tokenizer_free(t);
 }
 
-static void test_decode(void **state)
+TEST(test_decode)
 {
     static const struct {
         unsigned flags;
@@ -292,7 +283,6 @@ static void test_decode(void **state)
     dq_tokenizer *t = load(bytes_json);
     char *text;
     size_t len;
-    (void)state;
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(dq_tokenizer_decode(t, ids, 7, rows[i].flags, &text, &len, &err), DQ_OK);
         assert_int_equal(len, strlen(rows[i].want));
@@ -306,14 +296,13 @@ static void test_decode(void **state)
 }
 
 /* Each allocation fails once: DQ_RESOURCE, nothing lost (the sanitizer build looks). */
-static void test_memory(void **state)
+TEST(test_memory)
 {
     dq_tokenizer *t = NULL;
     int32_t *ids = NULL;
     int64_t k, n = 0;
     char *text = NULL, long_text[2000];
     size_t len;
-    (void)state;
     memset(long_text, 'x', sizeof long_text);
     for (k = 1; !t; k++) {
         dq_err err = {0};
@@ -340,14 +329,4 @@ static void test_memory(void **state)
     dq_block_free(text);
     dq_block_free(ids);
     dq_tokenizer_free(t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bpe),         cmocka_unit_test(test_unigram),
-        cmocka_unit_test(test_wide_window), cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_decode),      cmocka_unit_test(test_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

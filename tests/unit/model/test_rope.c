@@ -1,15 +1,13 @@
 /* Tests of rotary frequencies: every form of the configuration, golden values, refusals.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "model/model.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void check_error(const dq_err *err, dq_status want, const char *text)
 {
@@ -23,7 +21,7 @@ static void check_error(const dq_err *err, dq_status want, const char *text)
 #define LLAMA3 "\"rope_type\":\"llama3\",\"factor\":32,\"low_freq_factor\":1,\"high_freq_factor\":4"
 #define M8192  ",\"original_max_position_embeddings\":8192"
 
-static void frequencies_come_out(void **state)
+TEST(frequencies_come_out)
 {
     static const struct {
         const char *config;
@@ -66,7 +64,6 @@ static void frequencies_come_out(void **state)
         {"{\"rope_parameters\":{\"rope_theta\":1e6},\"rope_scaling\":null}", 64, 2048, 16, 1e-3},
         {"{\"partial_rotary_factor\":1.0}", 64, 2048, 16, 1e-2},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_rope rope;
         dq_arena *a = dq_arena_new();
@@ -89,7 +86,7 @@ static void frequencies_come_out(void **state)
 /* Wanted values were computed apart from this code, from the formulas of arXiv 2309.00071 as
  * transformers has them. Rounded to whole dimensions the ramp goes from 10 to 23, else from 10.47 to
  * 22.51. */
-static void yarn_stretches_and_amplifies(void **state)
+TEST(yarn_stretches_and_amplifies)
 {
     static const struct {
         const char *config;
@@ -139,7 +136,6 @@ static void yarn_stretches_and_amplifies(void **state)
         {YARN M4096 ",\"factor\":40,\"attention_factor\":2,\"mscale\":0.707,\"mscale_all_dim\":1}}",
          64, 0, 1.0, 2.0},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_rope rope;
         dq_arena *a = dq_arena_new();
@@ -159,13 +155,12 @@ static void yarn_stretches_and_amplifies(void **state)
 }
 
 /* dynamic changes nothing up to the model's positions, and says where they end. */
-static void dynamic_has_an_end(void **state)
+TEST(dynamic_has_an_end)
 {
     dq_rope rope;
     dq_arena *a = dq_arena_new();
     dq_err err = {0};
     json_t *config = json_loads("{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", 0, NULL);
-    (void)state;
     assert_int_equal(dq_model_rope_read(&rope, DQ_ROPE_ADJACENT, 64, config, 777, a, &err), DQ_OK);
     assert_int_equal(rope.max_positions, 777);
     assert_int_equal(rope.order, DQ_ROPE_ADJACENT);
@@ -175,7 +170,7 @@ static void dynamic_has_an_end(void **state)
     dq_arena_free(a);
 }
 
-static void odd_rotations_are_refused(void **state)
+TEST(odd_rotations_are_refused)
 {
     static const struct {
         const char *config;
@@ -216,7 +211,6 @@ static void odd_rotations_are_refused(void **state)
         {"{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e4}}}", 64, DQ_MISMATCH,
          "full_attention"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_rope rope;
         dq_arena *a = dq_arena_new();
@@ -228,15 +222,4 @@ static void odd_rotations_are_refused(void **state)
         json_decref(config);
         dq_arena_free(a);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(frequencies_come_out),
-        cmocka_unit_test(yarn_stretches_and_amplifies),
-        cmocka_unit_test(dynamic_has_an_end),
-        cmocka_unit_test(odd_rotations_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,15 +2,12 @@
  * head; and rows in the order of layers.
  * Folders are made here, as no golden model is wide enough for several groups a row.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
 #include "tests/rigs/test_folder.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { VOCAB = 8, HEADS = 2, MAX_HEADER = 16384 };
 
@@ -100,7 +97,7 @@ static dq_quantizer *opened(const char *dir, const dq_quantize_settings *s)
     return q;
 }
 
-static void the_largest_group_that_divides_all(void **unused)
+TEST(the_largest_group_that_divides_all)
 {
     static const struct {
         int dim, ff, group, whole; /* whole 0: none of 128, 64 and 32 divides all */
@@ -111,7 +108,6 @@ static void the_largest_group_that_divides_all(void **unused)
               {264, 256, 128, 0, 7},  /* all but down_proj and are */
               {96, 100, 128, 128, 0}, /* a group is a row */
               {96, 200, 128, 0, 1}};
-    (void)unused;
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         dq_quantize_settings s = settings_of(4, DQ_QUANTIZE_GROUP_AUTO, DQ_ABSMAX);
         s.embed_bits = 6;
@@ -128,12 +124,11 @@ static void the_largest_group_that_divides_all(void **unused)
 }
 
 /* Tensors that do not go by it do not matter; a group that was asked for stays, and what would have divided is known. */
-static void a_group_that_is_asked_for_stays(void **unused)
+TEST(a_group_that_is_asked_for_stays)
 {
     dq_err err = {0};
     json_t *rules = NULL;
     static const char down[] = "[{\"match\": \"down_proj\", \"bits\": 8, \"group\": 32}]";
-    (void)unused;
     dq_quantize_settings s = settings_of(4, DQ_QUANTIZE_GROUP_AUTO, DQ_ABSMAX);
     assert_int_equal(dq_json_parse(&rules, down, strlen(down), "rules", &err), DQ_OK);
     s.rules = rules;
@@ -155,7 +150,7 @@ static void a_group_that_is_asked_for_stays(void **unused)
 }
 
 /* What another group of the settings would leave, which does not change the groups of rules. */
-static void rules_have_groups_of_their_own(void **unused)
+TEST(rules_have_groups_of_their_own)
 {
     static const char whole[] = "[{\"match\": \"down_proj\", \"bits\": 8, \"group\": 32}]",
                       some[] = "[{\"match\": \"down_proj\", \"bits\": 8, \"group\": 48}]";
@@ -168,7 +163,6 @@ static void rules_have_groups_of_their_own(void **unused)
               {128, 160, 48, whole, 6, 128, true}, /* 160 columns go by the rule, in groups of 32 */
               {64, 160, 64, some, 1, 0, false},    /* and here are short whatever else is said */
               {64, 160, 48, NULL, 7, 32, true}};
-    (void)unused;
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         dq_err err = {0};
         json_t *rules = NULL;
@@ -187,7 +181,7 @@ static void rules_have_groups_of_their_own(void **unused)
     }
 }
 
-static void embedding_and_head_have_bits_of_their_own(void **unused)
+TEST(embedding_and_head_have_bits_of_their_own)
 {
     enum { AUTO = DQ_QUANTIZE_BITS_AUTO };
     static const struct {
@@ -199,7 +193,6 @@ static void embedding_and_head_have_bits_of_their_own(void **unused)
         {true, 16, AUTO, AUTO, 16, 0}, {true, 4, 16, AUTO, 16, 0},      {true, 4, AUTO, 6, 6, 6},
         {false, 4, AUTO, AUTO, 6, 6},  {false, 4, 16, AUTO, 16, 16},    {false, 4, AUTO, 8, 6, 8},
         {false, 4, 8, AUTO, 8, 8},     {false, 16, AUTO, AUTO, 16, 16}, {false, 4, 0, 0, 0, 0}};
-    (void)unused;
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
         dq_quantize_settings s = settings_of(of[i].bits, 64, DQ_ABSMAX);
         s.embed_bits = of[i].embed;
@@ -217,11 +210,10 @@ static void embedding_and_head_have_bits_of_their_own(void **unused)
 }
 
 /* It decides about nothing then: the embedding does not follow it unasked. */
-static void a_tied_head_has_no_bits_of_its_own(void **unused)
+TEST(a_tied_head_has_no_bits_of_its_own)
 {
     dq_err err = {0};
     dq_quantizer *q;
-    (void)unused;
     dq_quantize_settings s = settings_of(4, 64, DQ_ABSMAX);
     s.embed_bits = DQ_QUANTIZE_BITS_AUTO;
     s.head_bits = 5;
@@ -230,11 +222,10 @@ static void a_tied_head_has_no_bits_of_its_own(void **unused)
 }
 
 /* Layers by number, whatever the order of the file. */
-static void rows_are_in_the_order_of_layers(void **unused)
+TEST(rows_are_in_the_order_of_layers)
 {
     const dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     int last = -1, changes = 0;
-    (void)unused;
     dq_quantizer *q = opened(folder_of(12, 32, 32, true), &s);
     for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
         const dq_quantize_row r = dq_quantize_row_at(q, i);
@@ -255,15 +246,4 @@ static void rows_are_in_the_order_of_layers(void **unused)
     dq_quantize_close(q);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_largest_group_that_divides_all),
-        cmocka_unit_test(a_group_that_is_asked_for_stays),
-        cmocka_unit_test(rules_have_groups_of_their_own),
-        cmocka_unit_test(embedding_and_head_have_bits_of_their_own),
-        cmocka_unit_test(a_tied_head_has_no_bits_of_its_own),
-        cmocka_unit_test(rows_are_in_the_order_of_layers),
-    };
-    return cmocka_run_group_tests(tests, folder_begin, folder_end);
-}
+FIXTURES(folder_begin, folder_end)

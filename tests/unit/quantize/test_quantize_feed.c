@@ -1,20 +1,18 @@
 /* test_quantize_feed: a method that makes codes, and what is left of its run: progress that may go on stays, with what
  * its bits depend on; what would fail again goes; a head of its own is the method's, one that is the embedding is not.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "base/os.h"
 #include "quantize/quantize_tensor.h"
 #include "tests/rigs/edits.h"
 #include "tests/rigs/test_folder.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-
-#include <cmocka.h>
 
 #define TIED   MODELS "diffllama-f32"
 #define UNTIED MODELS "llama-bf16-bias"
@@ -84,7 +82,7 @@ static bool is_left(void)
     return partial;
 }
 
-static void what_would_fail_again_goes(void **unused)
+TEST(what_would_fail_again_goes)
 {
     static const struct {
         dq_status status;
@@ -94,7 +92,6 @@ static void what_would_fail_again_goes(void **unused)
              {DQ_RESOURCE, true, "made to fail. /"},
              {DQ_FILE, true, "made to fail. /"},
              {DQ_STOPPED, true, "interrupted; /"}};
-    (void)unused;
     for (int i = 0; i < 4; i++) {
         fake f = {.good = 3, .status = t[i].status};
         dq_err err;
@@ -123,12 +120,11 @@ static void turn(const char *path)
 }
 
 /* A partial that cannot be read is not the method's damage: what it holds may be hours of work. */
-static void what_cannot_be_taken_up_stays(void **unused)
+TEST(what_cannot_be_taken_up_stays)
 {
     fake f = {.good = 3, .status = DQ_STOPPED};
     struct rlimit limit;
     dq_err err;
-    (void)unused;
     write_fed(TIED, &f, false, &err);
     assert_true(is_left());
     /* no more files can be opened than the plan and the journal are */
@@ -158,14 +154,13 @@ static void what_cannot_be_taken_up_stays(void **unused)
     assert_int_equal(shell("rm", at("fed.h5"), ""), 0);
 }
 
-static void other_arithmetic_does_not_go_on(void **unused)
+TEST(other_arithmetic_does_not_go_on)
 {
     fake f = {.good = 3, .status = DQ_STOPPED};
     char here[DQ_OS_ARITHMETIC];
     const char *was = getenv("DQ_CPU");
     dq_err err;
     dq_container *c;
-    (void)unused;
     dq_os_arithmetic(here);
     write_fed(TIED, &f, false, &err);
     check_error(&err, DQ_STOPPED, "interrupted");
@@ -205,10 +200,9 @@ static bool is_zero(const dq_weight *w)
     return zero;
 }
 
-static void a_head_of_its_own_is_fed(void **unused)
+TEST(a_head_of_its_own_is_fed)
 {
     static const char *const source[] = {TIED, UNTIED};
-    (void)unused;
     for (int i = 0; i < 2; i++) {
         fake f = {0};
         dq_err err = {0};
@@ -227,11 +221,4 @@ static void a_head_of_its_own_is_fed(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_would_fail_again_goes),
-                                       cmocka_unit_test(what_cannot_be_taken_up_stays),
-                                       cmocka_unit_test(other_arithmetic_does_not_go_on),
-                                       cmocka_unit_test(a_head_of_its_own_is_fed)};
-    return cmocka_run_group_tests(tests, folder_begin, folder_end);
-}
+FIXTURES(folder_begin, folder_end)

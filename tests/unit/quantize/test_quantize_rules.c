@@ -1,15 +1,13 @@
 /* test_quantize_rules: the last rule that matches decides, what matches nothing is named, and a recipe that is read
  * is the recipe that was printed.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "quantize/quantize_recipe.h"
 #include "quantize/quantize_rules.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { Q, DOWN, EMBED, NORM, TENSORS };
 
@@ -63,10 +61,9 @@ static void is(const dq_quantize_choice *c, int bits, int64_t group, dq_scale_mo
     assert_int_equal(c->mode, mode);
 }
 
-static void the_last_match_wins(void **unused)
+TEST(the_last_match_wins)
 {
     dq_quantize_choice c[TENSORS];
-    (void)unused;
     applies(c, "[]", NULL);
     is(&c[Q], 4, 128, DQ_SEARCH);
     applies(c,
@@ -86,11 +83,10 @@ static void the_last_match_wins(void **unused)
     refused(DQ_USAGE, "[{\"name\":\"model.norm.weigh.\",\"bits\":4}]", "matches no tensor");
 }
 
-static void what_is_skipped_stays(void **unused)
+TEST(what_is_skipped_stays)
 {
     dq_quantize_choice c[TENSORS];
     dq_err err;
-    (void)unused;
     applies(c, "[{\"match\":\"embed|q_proj\",\"bits\":8}]", "embed|down|norm");
     assert_int_equal(c[EMBED].bits, 16);
     assert_int_equal(c[DOWN].bits, 16);
@@ -101,9 +97,8 @@ static void what_is_skipped_stays(void **unused)
     assert_non_null(strstr(err.text, "skip \"no_such\" matches no tensor"));
 }
 
-static void what_is_wrong_is_named(void **unused)
+TEST(what_is_wrong_is_named)
 {
-    (void)unused;
     refused(DQ_USAGE, "[{\"match\":\"down_prj\",\"bits\":4}]",
             "rule \"down_prj\" matches no tensor. Closest names: "
             "model.layers.1.mlp.down_proj.weight");
@@ -147,9 +142,8 @@ static void recipe_refused(dq_status want, const char *text, const char *says)
     json_decref(file);
 }
 
-static void wrong_recipes_are_named(void **unused)
+TEST(wrong_recipes_are_named)
 {
-    (void)unused;
     recipe_refused(DQ_DAMAGED, "[]", "not a JSON object");
     recipe_refused(DQ_DAMAGED, "{\"bits\":4}", "schema");
     recipe_refused(DQ_MISMATCH, "{\"schema\":\"dq-recipe/9\"}", "dq-recipe/9");
@@ -169,7 +163,7 @@ static void wrong_recipes_are_named(void **unused)
 }
 
 /* Printed, read and printed again it is the same; a file keeps what it does not name. */
-static void recipes_come_back(void **unused)
+TEST(recipes_come_back)
 {
     static const char text[] =
         "{\"schema\":\"dq-recipe/1\",\"bits\":3,\"group\":\"row\",\"scale\":\"asym\","
@@ -185,7 +179,6 @@ static void recipes_come_back(void **unused)
     dq_err err;
     json_t *file, *recipe = NULL, *again = NULL;
     char *stored = NULL;
-    (void)unused;
     if (read_recipe(&s, &file, text, &err) != DQ_OK) fail_msg("%s", err.text);
     assert_int_equal(s.bits, 3);
     assert_int_equal(s.group, DQ_GROUP_ROW);
@@ -213,7 +206,7 @@ static void recipes_come_back(void **unused)
 }
 
 /* What was not a setting once is not stored where nothing is asked: such files keep their bytes. */
-static void plain_settings_keep_their_recipe(void **unused)
+TEST(plain_settings_keep_their_recipe)
 {
     const dq_quantize_settings s = {.bits = 4,
                                     .group = 128,
@@ -223,7 +216,6 @@ static void plain_settings_keep_their_recipe(void **unused)
     dq_err err = {0};
     json_t *recipe = NULL;
     char *text = NULL;
-    (void)unused;
     assert_int_equal(dq_quantize_recipe_of(&recipe, &s, &err), DQ_OK);
     assert_int_equal(dq_json_dump(&text, recipe, JSON_SORT_KEYS, &err), DQ_OK);
     assert_string_equal(
@@ -231,17 +223,4 @@ static void plain_settings_keep_their_recipe(void **unused)
               "\"per-tensor\", \"scale\": \"absmax\", \"scale_dtype\": \"f16\", \"skip\": null}");
     free(text);
     json_decref(recipe);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_last_match_wins),
-        cmocka_unit_test(what_is_skipped_stays),
-        cmocka_unit_test(what_is_wrong_is_named),
-        cmocka_unit_test(wrong_recipes_are_named),
-        cmocka_unit_test(recipes_come_back),
-        cmocka_unit_test(plain_settings_keep_their_recipe),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

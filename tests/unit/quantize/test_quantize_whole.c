@@ -2,6 +2,8 @@
  * those of the definition, a tied matrix stays one, the source gives the same bytes again, and damage is named.
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE /* memmem */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
@@ -9,13 +11,9 @@
 #include "tests/rigs/test_folder.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static dq_model *written(const char *source, const dq_quantize_settings *s)
 {
@@ -86,9 +84,8 @@ static void check_ends(const char *source, int embed_bits, int head_bits)
     dq_model_close(from);
 }
 
-static void ends_are_codes_of_the_definition(void **state)
+TEST(ends_are_codes_of_the_definition)
 {
-    (void)state;
     for (int bits = 2; bits <= 8; bits++) {
         check_ends(MODELS "diffllama-f32", bits, 0);
         check_ends(MODELS "llama-bf16-bias", bits, 10 - bits);
@@ -99,13 +96,12 @@ static void ends_are_codes_of_the_definition(void **state)
 }
 
 /* A head that is stored beside the embedding it is tied to, with its values: codes are equal too. */
-static void a_stored_copy_stays_tied(void **state)
+TEST(a_stored_copy_stays_tied)
 {
     const edit e = WEIGHT("diffllama-f32", COPY, "model.embed_tokens.weight", "lm_head.weight");
     dq_err err;
     dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     json_t *rules = json_pack("[{s:s,s:i}]", "name", "lm_head.weight", "bits", 8);
-    (void)state;
     edits_write(&e);
     check_ends(edits_folder(), 5, 0);
     s.embed_bits = 5;
@@ -117,11 +113,10 @@ static void a_stored_copy_stays_tied(void **state)
     json_decref(rules);
 }
 
-static void a_tied_head_has_no_width_of_its_own(void **state)
+TEST(a_tied_head_has_no_width_of_its_own)
 {
     dq_err err;
     dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
-    (void)state;
     s.head_bits = 6;
     check_error((write_container(MODELS "diffllama-f32", edits_path("whole.h5"), &s, true, false,
                                  NULL, &err),
@@ -160,11 +155,10 @@ static void expect_tensor(const dq_model *m, const dq_tensor *t, dq_dense_type t
     dq_block_free(y);
 }
 
-static void matrices_are_rounded_and_vectors_stay(void **state)
+TEST(matrices_are_rounded_and_vectors_stay)
 {
     static const char *const models[] = {MODELS "diffllama-f32", MODELS "gda-f32-shards",
                                          MODELS "llama-f16-linear", MODELS "motif-bf16"};
-    (void)state;
     for (int i = 0; i < 8; i++) {
         const char *source = models[i / 2];
         dq_err err = {0};
@@ -184,11 +178,10 @@ static void matrices_are_rounded_and_vectors_stay(void **state)
 }
 
 /* What is skipped is as it was; what a rule leaves dense is rounded. */
-static void what_is_skipped_keeps_its_type(void **state)
+TEST(what_is_skipped_keeps_its_type)
 {
     dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     json_t *rules = json_pack("[{s:s,s:i}]", "match", "q_proj|k_proj", "bits", 16);
-    (void)state;
     s.rules = rules;
     s.skip = "k_proj|embed";
     s.dense_type = DQ_DENSE_BF16;
@@ -210,7 +203,7 @@ static void plant(unsigned char *bytes, const dq_weight *w)
         memcpy(bytes + (size_t)(2 * w->cols + 5) * sizeof planted, &planted, sizeof planted);
 }
 
-static void what_would_be_infinite_is_refused(void **state)
+TEST(what_would_be_infinite_is_refused)
 {
     const edit e = {.base = "diffllama-f32", .change = plant};
     const struct {
@@ -220,7 +213,6 @@ static void what_would_be_infinite_is_refused(void **state)
     } t[] = {{65519.0f, DQ_DENSE_F16, true},   {65520.0f, DQ_DENSE_F16, false},
              {-65520.0f, DQ_DENSE_F16, false}, {1e9f, DQ_DENSE_BF16, true},
              {3.4e38f, DQ_DENSE_BF16, false},  {1e-7f, DQ_DENSE_F16, true}};
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_err err;
         dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
@@ -238,7 +230,7 @@ static void what_would_be_infinite_is_refused(void **state)
 /* ---- Damage ---- */
 
 /* One byte of a part of the embedding is another one. */
-static void damage_is_named(void **state)
+TEST(damage_is_named)
 {
     const char *out = edits_path("whole.h5"), *broken = edits_path("broken.h5");
     dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
@@ -246,7 +238,6 @@ static void damage_is_named(void **state)
     dq_arena *a = dq_arena_new();
     char *bytes;
     size_t len;
-    (void)state;
     s.embed_bits = 6;
     dq_model *m = written(MODELS "diffllama-f32", &s);
     assert_int_equal(dq_file_read(&bytes, &len, out, a, &err), DQ_OK);
@@ -269,16 +260,4 @@ static void damage_is_named(void **state)
     dq_arena_free(a);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ends_are_codes_of_the_definition),
-        cmocka_unit_test(a_stored_copy_stays_tied),
-        cmocka_unit_test(a_tied_head_has_no_width_of_its_own),
-        cmocka_unit_test(matrices_are_rounded_and_vectors_stay),
-        cmocka_unit_test(what_is_skipped_keeps_its_type),
-        cmocka_unit_test(what_would_be_infinite_is_refused),
-        cmocka_unit_test(damage_is_named),
-    };
-    return cmocka_run_group_tests(tests, edits_begin, edits_end);
-}
+FIXTURES(edits_begin, edits_end)

@@ -3,12 +3,8 @@
 #include "base/random.h"
 #include "stat/mean.h"
 
+#include "tests/rigs/suite.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 static void near(double got, double want, double rel)
 {
@@ -16,9 +12,8 @@ static void near(double got, double want, double rel)
         fail_msg("got %.17g, want %.17g", got, want);
 }
 
-static void test_means(void **state)
+TEST(test_means)
 {
-    (void)state;
     const double x[] = {1, 2, 4, 9};
     dq_mean m = dq_mean_of(x, 4);
     near(m.value, 4, 1e-15);
@@ -30,9 +25,8 @@ static void test_means(void **state)
 }
 
 /* 0.634 of 10042 items: 0.004807. */
-static void test_share(void **state)
+TEST(test_share)
 {
-    (void)state;
     const double x[] = {1, 0, 0, 1, 1};
     dq_mean m = dq_mean_share(6367, 10042), direct = dq_mean_of(x, 5);
     near(m.std_err, 0.004807, 1e-4);
@@ -43,9 +37,8 @@ static void test_share(void **state)
 }
 
 /* Clusters of equal values carry one value's worth of information each; sizes that differ count. */
-static void test_clusters(void **state)
+TEST(test_clusters)
 {
-    (void)state;
     const double x[] = {1, 1, 1, 2, 2, 2, 6, 6, 6}, means[] = {1, 2, 6}, y[] = {1, 3, 2, 6, 6, 6};
     const int32_t three[] = {0, 0, 0, 4, 4, 4, 5, 5, 5}, one[9] = {0}, sizes[] = {0, 0, 1, 2, 2, 2};
     dq_mean c = dq_mean_clustered(x, three, 9), m = dq_mean_of(means, 3);
@@ -62,9 +55,8 @@ static void test_clusters(void **state)
     assert_true(isnan(dq_mean_clustered(x, one, 1).std_err));
 }
 
-static void test_mcnemar(void **state)
+TEST(test_mcnemar)
 {
-    (void)state;
     near(dq_stat_mcnemar(0, 0), 1, 0);
     near(dq_stat_mcnemar(3, 3), 1, 0);
     near(dq_stat_mcnemar(0, 1), 1, 1e-12); /* 2 * 1/2 */
@@ -75,9 +67,8 @@ static void test_mcnemar(void **state)
     assert_true(dq_stat_mcnemar(100000, 90000) < 1e-100);
 }
 
-static void test_flips(void **state)
+TEST(test_flips)
 {
-    (void)state;
     double before[500], after[500];
     for (int i = 0; i < 500; i++) before[i] = after[i] = i % 2 == 0;
     for (int i = 0; i < 80; i += 2) after[i] = 0;    /* 40 become wrong */
@@ -100,9 +91,8 @@ static void test_flips(void **state)
 }
 
 /* Scores between 0 and 1: falls and rises count, and delta is what the means differ by. */
-static void test_fractions(void **state)
+TEST(test_fractions)
 {
-    (void)state;
     const double before[] = {1, .5, .25, 0, .75, 1}, after[] = {.75, .5, 0, 0, .5, .5};
     dq_interval interval;
     const dq_stat_flips f = dq_stat_flips_of(before, after, 6, 0);
@@ -117,9 +107,8 @@ static void test_fractions(void **state)
 }
 
 /* 4 queries in 3 runs: what runs share is not counted three times. */
-static void test_clustered_flips(void **state)
+TEST(test_clustered_flips)
 {
-    (void)state;
     const double before[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0},
                  after[] = {0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0};
     const double mean[] = {-1, 0, 0, 0}, means[] = {1, 1, 1, 0};
@@ -147,9 +136,8 @@ static void test_clustered_flips(void **state)
 }
 
 /* The table of Student's t, and mpmath's incomplete beta function. */
-static void test_t(void **state)
+TEST(test_t)
 {
-    (void)state;
     static const struct {
         int64_t df;
         double t;
@@ -172,9 +160,8 @@ static void test_t(void **state)
 }
 
 /* Tango's interval against a search for the constrained maximum of the likelihood; Wilson's by hand. */
-static void test_score_intervals(void **state)
+TEST(test_score_intervals)
 {
-    (void)state;
     static const struct {
         int64_t up, down, n;
         double low, high;
@@ -228,9 +215,8 @@ static void counts_decide(int64_t gained, int64_t lost, int64_t n)
         DQ_INCONCLUSIVE);
 }
 
-static void test_margin(void **state)
+TEST(test_margin)
 {
-    (void)state;
     assert_int_equal(dq_interval_decide((dq_interval){-0.02, 0.01}, 0.01), DQ_WITHIN);
     assert_int_equal(dq_interval_decide((dq_interval){-0.02, 0.0101}, 0.01), DQ_INCONCLUSIVE);
     assert_int_equal(dq_interval_decide((dq_interval){0.01, 0.03}, 0.01), DQ_INCONCLUSIVE);
@@ -283,7 +269,7 @@ static void count_misses(double miss[2], double sigma, int n, double share)
 }
 
 /* Upper ends of skewed means. The ends by t are missed about twice as often at least; what is left of it is stated. */
-static void test_skewed(void **state)
+TEST(test_skewed)
 {
     static const struct {
         double sigma;
@@ -292,7 +278,6 @@ static void test_skewed(void **state)
     } want[] = {{0.5, 10, 0.06}, {0.5, 16, 0.05}, {0.5, 30, 0.042}, {0.5, 60, 0.038},
                 {1, 10, 0.095},  {1, 16, 0.085},  {1, 30, 0.066},   {1, 60, 0.055}};
     double miss[2];
-    (void)state;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         count_misses(miss, want[i].sigma, want[i].n, 0.05);
         if (!(miss[1] <= want[i].most && miss[0] >= 1.3 * miss[1]))
@@ -312,9 +297,8 @@ static void test_skewed(void **state)
     assert_true(isnan(dq_interval_t_skewed(2, (double)NAN, 9, 1, 0.05).high));
 }
 
-static void test_percentiles(void **state)
+TEST(test_percentiles)
 {
-    (void)state;
     double x[] = {5, 1, 4, 2, 3};
     dq_stat_sort(x, 5);
     near(dq_stat_percentile(x, 5, 0.5), 3, 0);
@@ -323,17 +307,4 @@ static void test_percentiles(void **state)
     near(dq_stat_percentile(x, 5, 1), 5, 0);
     near(dq_stat_percentile(x, 1, 0.99), 1, 0);
     assert_true(isnan(dq_stat_percentile(x, 0, 0.5)));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_means),           cmocka_unit_test(test_share),
-        cmocka_unit_test(test_clusters),        cmocka_unit_test(test_mcnemar),
-        cmocka_unit_test(test_flips),           cmocka_unit_test(test_fractions),
-        cmocka_unit_test(test_clustered_flips), cmocka_unit_test(test_t),
-        cmocka_unit_test(test_score_intervals), cmocka_unit_test(test_margin),
-        cmocka_unit_test(test_skewed),          cmocka_unit_test(test_percentiles),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,12 @@
 /* dq_tally against a full sort: counts, largest values with places, sums, quantiles, merging.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "stat/tally.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static uint64_t seed = 1;
 
@@ -60,12 +58,11 @@ static double quantile_of(const float *sorted, int64_t n, double p)
     return (double)sorted[n - (rank < 1 ? 1 : rank)];
 }
 
-static void random_data_match_a_sort(void **state)
+TEST(random_data_match_a_sort)
 {
     enum { N = 200003 };
     static const double p[] = {0.0, 0.001, 0.25, 0.5, 0.99, 0.99999, 1.0};
     float *x = malloc(N * sizeof *x);
-    (void)state;
     fill(x, N);
     float *sorted = sorted_magnitudes(x, N);
     dq_tally t = fresh();
@@ -117,11 +114,10 @@ static void expect_same(const dq_tally *a, const dq_tally *b)
 }
 
 /* Pieces of every length, merged forward and backward, with many ties. */
-static void merging_equals_one_stream(void **state)
+TEST(merging_equals_one_stream)
 {
     enum { N = 30000, PIECES = 7 };
     float *x = malloc(N * sizeof *x);
-    (void)state;
     for (int kind = 0; kind < 3; kind++) {
         fill(x, N);
         for (int i = 0; i < N && kind > 0; i++) x[i] = kind == 1 ? (float)(i % 50) : -3.5f;
@@ -150,10 +146,9 @@ static void merging_equals_one_stream(void **state)
     free(x);
 }
 
-static void ties_go_to_the_smaller_place(void **state)
+TEST(ties_go_to_the_smaller_place)
 {
     const float x[1] = {2.0f};
-    (void)state;
     dq_tally t = fresh();
     for (int32_t i = 499; i >= 0; i--) {
         dq_tally_add(&t, x, 1, (dq_place){i / 200, i / 100 % 2, i / 50 % 2, i / 10 % 5, i % 10});
@@ -165,10 +160,9 @@ static void ties_go_to_the_smaller_place(void **state)
     dq_tally_free(&t);
 }
 
-static void bf16_values_have_one_value_per_bin(void **state)
+TEST(bf16_values_have_one_value_per_bin)
 {
     static const float x[] = {1.0f, -1.5f, 2.0f, 4.0f, 0.0f};
-    (void)state;
     dq_tally t = fresh();
     dq_err err = {0};
     bool exact;
@@ -182,11 +176,10 @@ static void bf16_values_have_one_value_per_bin(void **state)
     dq_tally_free(&t);
 }
 
-static void merging_a_second_pass(void **state)
+TEST(merging_a_second_pass)
 {
     enum { N = 5000 };
     float x[N];
-    (void)state;
     for (int i = 0; i < N; i++) x[i] = 1.0f + (float)i * 0x1p-20f;
     dq_tally a = fresh(), b = fresh();
     dq_err err = {0};
@@ -207,10 +200,9 @@ static void merging_a_second_pass(void **state)
     dq_tally_free(&b);
 }
 
-static void empty_and_bad_streams(void **state)
+TEST(empty_and_bad_streams)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
-    (void)state;
     dq_tally t = fresh();
     bool exact = true;
     assert_true(isnan(dq_tally_quantile(&t, 0.5, &exact)) && !exact);
@@ -223,9 +215,8 @@ static void empty_and_bad_streams(void **state)
     dq_tally_free(&t);
 }
 
-static void exhausted_memory(void **state)
+TEST(exhausted_memory)
 {
-    (void)state;
     dq_tally t;
     dq_err err = {0};
     dq_alloc_fail_at(1);
@@ -237,18 +228,4 @@ static void exhausted_memory(void **state)
     assert_int_equal(dq_tally_refine(&t, 0.5, &err), DQ_RESOURCE);
     dq_alloc_fail_at(0);
     dq_tally_free(&t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_data_match_a_sort),
-        cmocka_unit_test(merging_equals_one_stream),
-        cmocka_unit_test(ties_go_to_the_smaller_place),
-        cmocka_unit_test(bf16_values_have_one_value_per_bin),
-        cmocka_unit_test(merging_a_second_pass),
-        cmocka_unit_test(empty_and_bad_streams),
-        cmocka_unit_test(exhausted_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

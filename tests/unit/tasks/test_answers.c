@@ -1,14 +1,11 @@
 /* Answers in generated text: what Python's re finds with gsm8k's patterns, and the verdicts on it.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tasks/answers.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 /* Text; strict and last match; both cleaned. NULL: none. */
 static const struct {
@@ -68,9 +65,8 @@ static void expect_span(dq_span got, const char *want, const char *want_clean, d
     assert_string_equal(dq_answer_clean(got, a, &err), want_clean);
 }
 
-static void test_found(void **state)
+TEST(test_found)
 {
-    (void)state;
     dq_arena *a = dq_arena_new();
     for (size_t i = 0; i < sizeof found / sizeof found[0]; i++) {
         const size_t n = strlen(found[i].text);
@@ -105,9 +101,8 @@ static const char *const cleaned[][2] = {
     {"\n", "\n"},
 };
 
-static void test_cleaned(void **state)
+TEST(test_cleaned)
 {
-    (void)state;
     dq_arena *a = dq_arena_new();
     dq_err err = {0};
     for (size_t i = 0; i < sizeof cleaned / sizeof cleaned[0]; i++) {
@@ -138,9 +133,8 @@ static const char *const golds[][3] = {
     {"{\"answer\":\"a #### \"}", NULL, "is empty"},
 };
 
-static void test_gold(void **state)
+TEST(test_gold)
 {
-    (void)state;
     dq_arena *a = dq_arena_new();
     for (size_t i = 0; i < sizeof golds / sizeof golds[0]; i++) {
         dq_err err = {0};
@@ -179,9 +173,8 @@ static const struct {
     {"[invalid]", "[invalid]", false, false, false},
 };
 
-static void test_judge(void **state)
+TEST(test_judge)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof judged / sizeof judged[0]; i++) {
         dq_err err = {0};
         dq_answer_verdict v;
@@ -204,9 +197,8 @@ static void test_judge(void **state)
     }
 }
 
-static void test_same_value(void **state)
+TEST(test_same_value)
 {
-    (void)state;
     static const struct {
         const char *a, *b;
         bool same;
@@ -223,9 +215,8 @@ static void test_same_value(void **state)
     }
 }
 
-static void test_end(void **state)
+TEST(test_end)
 {
-    (void)state;
     static const struct {
         const char *text;
         size_t end;
@@ -238,14 +229,4 @@ static void test_end(void **state)
             dq_answer_end(row[i].text, strlen(row[i].text), dq_answer_stop, dq_answer_n_stops),
             row[i].end);
     assert_int_equal(dq_answer_end("Question:", 9, NULL, 0), 9);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_found),      cmocka_unit_test(test_cleaned),
-        cmocka_unit_test(test_gold),       cmocka_unit_test(test_judge),
-        cmocka_unit_test(test_same_value), cmocka_unit_test(test_end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

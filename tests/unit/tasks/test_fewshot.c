@@ -1,15 +1,12 @@
 /* Examples before items, drawn as CPython does (test_random.c); draws of lm-evaluation-harness are compared
  * in test_lmeval.c.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tasks/fewshot.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct rig {
     dq_arena *a;
@@ -39,10 +36,9 @@ static void check_context(const rig *x, int64_t item, int choice, const char *wa
 #define MC(ctx, gold) "{\"ctx\": \"" ctx "\", \"choices\": [\"no\", \"ja\"], \"gold\": " gold "}\n"
 
 /* Draws of two of three with seed 1234: checked with CPython, (1, 0) and (0, 2). */
-static void texts(void **state)
+TEST(texts)
 {
     rig x;
-    (void)state;
     assert_int_equal(
         solve(&x, "mc", MC("P?", "0") MC("Q?", "1"), MC("A?", "0") MC("B?", "1") MC("C?", "1"), 2),
         DQ_OK);
@@ -61,10 +57,9 @@ static void texts(void **state)
     "\"answer\": \"" answer "\"}\n"
 
 /* Both contexts of an item get the same examples; an example has its own right option. */
-static void contexts_of_choices(void **state)
+TEST(contexts_of_choices)
 {
     rig x;
-    (void)state;
     assert_int_equal(solve(&x, "winogrande", WINO("1", "so _ won", "2"),
                            WINO("2", "so _ won", "2") WINO("3", "if _ lost ", "1"), 1),
                      DQ_OK);
@@ -81,7 +76,7 @@ static void contexts_of_choices(void **state)
     dq_arena_free(x.a);
 }
 
-static void pools_that_are_too_small(void **state)
+TEST(pools_that_are_too_small)
 {
     static const struct {
         const char *task, *items, *pool;
@@ -98,7 +93,6 @@ static void pools_that_are_too_small(void **state)
          WINO("2", "so _ won", "2") WINO("3", "so _ won", "2"), 1,
          "scored, item 1, line 3 (expected 1"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         rig x;
         assert_int_equal(solve(&x, bad[i].task, bad[i].items, bad[i].pool, bad[i].n), DQ_MISMATCH);
@@ -109,7 +103,7 @@ static void pools_that_are_too_small(void **state)
 }
 
 /* Records are the same whatever the order of their keys; another answer makes another record. */
-static void records(void **state)
+TEST(records)
 {
     static const struct {
         const char *pool;
@@ -120,7 +114,6 @@ static void records(void **state)
          "if X lost\n\nso X"},
         {WINO("1", "so _ won", "1") WINO("3", "so _ won", "1"), "so X won\n\nso X"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         rig x;
         assert_int_equal(solve(&x, "winogrande", WINO("1", "so _ won", "2"), all[i].pool, 1),
@@ -128,15 +121,4 @@ static void records(void **state)
         check_context(&x, 0, 0, all[i].want);
         dq_arena_free(x.a);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts),
-        cmocka_unit_test(contexts_of_choices),
-        cmocka_unit_test(pools_that_are_too_small),
-        cmocka_unit_test(records),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,14 @@
 /* In-context learning before any model: the files' forms, what is drawn and in which order, labels as ids, and
  * constrained decoding against a loop with a mask on random labels.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/csv.h"
 #include "eval/kind_icl.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct rig {
     dq_arena *a;
@@ -39,9 +36,8 @@ static void check(const rig *x, const dq_icl_example *e, const char *text, const
     assert_string_equal(x->d.label[e->label], label);
 }
 
-static void test_trec(void **state)
+TEST(test_trec)
 {
-    (void)state;
     rig x;
     const char queries[] = "NUM:date When ?\r\n\n  \nENTY:techmeth How was the caf\xe9 built ?  \n";
     const char demos[] = "\xef\xbb\xbf"
@@ -65,9 +61,8 @@ static void test_trec(void **state)
     dq_arena_free(x.a);
 }
 
-static void test_banking(void **state)
+TEST(test_banking)
 {
-    (void)state;
     rig x;
     const char queries[] =
         "\xef\xbb\xbftext,category\r\n\"a, \"\"b\"\"\r\nc\",card_lost\r\n\r\nplain,top_up";
@@ -87,9 +82,8 @@ static void test_banking(void **state)
     dq_arena_free(x.a);
 }
 
-static void test_clinc(void **state)
+TEST(test_clinc)
 {
-    (void)state;
     rig x;
     const char both[] =
         "{\"train\": [[\"a\", \"set_timer\"]], \"val\": [], \"test\": [[\"b\", \"w2\"]],"
@@ -109,9 +103,8 @@ static void test_clinc(void **state)
     dq_arena_free(x.a);
 }
 
-static void test_bad_files(void **state)
+TEST(test_bad_files)
 {
-    (void)state;
     static const char trec[] = "NUM:date When ?\n", csv[] = "text,category\na,b\n";
     static const struct {
         const char *task, *queries, *demos, *part;
@@ -155,9 +148,8 @@ static void test_bad_files(void **state)
 }
 
 /* The vectors are those of tests/golden/icl.py. */
-static void test_permutations(void **state)
+TEST(test_permutations)
 {
-    (void)state;
     static const struct {
         uint64_t stream;
         int32_t want[10];
@@ -184,9 +176,8 @@ static void test_permutations(void **state)
     for (int i = 0; i < 3; i++) assert_in_range(count[i], 2764, 3236);
 }
 
-static void test_orders(void **state)
+TEST(test_orders)
 {
-    (void)state;
     dq_icl_example ex[8];
     static const int label[8] = {2, 0, 2, 2, 0, 3, 2, 0};
     static const int32_t drawn[7] = {6, 5, 1, 3, 7, 0, 4};
@@ -276,9 +267,8 @@ static int masked(const dq_icl_label *label, int n, uint64_t model)
     }
 }
 
-static void test_walk(void **state)
+TEST(test_walk)
 {
-    (void)state;
     int differ = 0, several = 0;
     for (uint64_t t = 0; t < 3000; t++) {
         static int32_t ids[MAX_LABELS][MAX_LEN];
@@ -303,9 +293,8 @@ static void test_walk(void **state)
 }
 
 /* The newline counts for the walk, and not for the log-likelihood. */
-static void test_contained(void **state)
+TEST(test_contained)
 {
-    (void)state;
     static const int32_t a[] = {1, 9}, ab[] = {1, 2};
     const dq_icl_label label[] = {{.ids = a, .n = 1, .n_cont = 2, .at = 0},
                                   {.ids = ab, .n = 2, .n_cont = 2, .at = 2}};
@@ -316,15 +305,4 @@ static void test_contained(void **state)
     assert_int_equal(dq_icl_walk(label, 2, shorter, alive), 0);
     assert_int_equal(dq_icl_walk(label, 2, tie, alive), 1); /* the lower id */
     assert_int_equal(dq_icl_likeliest(label, 2, longer), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_trec),         cmocka_unit_test(test_banking),
-        cmocka_unit_test(test_clinc),        cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_permutations), cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_walk),         cmocka_unit_test(test_contained),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,14 @@
 /* Numbers in answers: found as whole runs of digits, and what became of those that are not.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tasks/needle_recall.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static void test_found(void **state)
+TEST(test_found)
 {
-    (void)state;
     static const struct {
         const char *text;
         bool found;
@@ -61,9 +57,8 @@ static const struct {
     {"91234567", 1, {.none = 1}},
 };
 
-static void test_judge(void **state)
+TEST(test_judge)
 {
-    (void)state;
     dq_needle_recall sum = {0}, want = {0};
     for (size_t i = 0; i < sizeof judged / sizeof judged[0]; i++) {
         const dq_needle_recall *w = &judged[i].want;
@@ -81,9 +76,8 @@ static void test_judge(void **state)
 }
 
 /* Numbers so short that all their digits would differ are not near. */
-static void test_short(void **state)
+TEST(test_short)
 {
-    (void)state;
     static const char *const number[] = {"42", "7"};
     dq_needle_recall got = {0};
     dq_needle_recall_judge(&got, "17 and 42", 9, number, 1, 2);
@@ -92,14 +86,4 @@ static void test_short(void **state)
     dq_needle_recall_judge(&got, "7", 1, number, 1, 2);
     const dq_needle_recall want = {.correct = 1, .near = 1, .none = 1, .other = 1};
     assert_memory_equal(&got, &want, sizeof got);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_found),
-        cmocka_unit_test(test_judge),
-        cmocka_unit_test(test_short),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* Multi-needle retrieval: where needles go, what prompts hold, how answers are judged, and transformers' numbers
  * on the embedded pair.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "eval/kind_needle.h"
 
 #include "base/file.h"
@@ -9,19 +11,13 @@
 #include "tests/rigs/device.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 /* ---- Places ---- */
 
-static void cities_differ(void **state)
+TEST(cities_differ)
 {
-    (void)state;
     for (int i = 0; i < DQ_NEEDLE_CITIES; i++) {
         assert_true(strlen(dq_needle_city[i]) >= 4);
         for (int k = 0; k < i; k++) assert_string_not_equal(dq_needle_city[i], dq_needle_city[k]);
@@ -37,14 +33,13 @@ static dq_needle_filler ring(void)
 }
 
 /* 64 ids, 3 needles of 3, a question of 2 x 3, a BOS and no room for answers leave 48. */
-static void worked_placement(void **state)
+TEST(worked_placement)
 {
     const dq_needle_cell cell = {.length = 64, .depth = 50, .n = 3, .r = 2};
     const int64_t len[] = {3, 3, 3};
     const dq_needle_filler f = ring();
     const uint64_t tie[] = {2, 1, 0};
     int order[3];
-    (void)state;
     const int64_t left = dq_needle_left(&cell, 1, len, 6, 0);
     assert_int_equal(left, 48);
     assert_int_equal(dq_needle_left(&cell, 1, len, 6, 7), 41);
@@ -61,7 +56,7 @@ static void worked_placement(void **state)
     assert_int_equal(order[2], 2);
 }
 
-static void ties(void **state)
+TEST(ties)
 {
     static const struct {
         int depth;
@@ -76,7 +71,6 @@ static void ties(void **state)
     };
     const dq_needle_filler f = ring();
     const uint64_t tie[] = {2, 1, 0};
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         int64_t at[3];
         int order[3];
@@ -247,10 +241,9 @@ static void check_prompt(const rig *x, const dq_needle_prompt *p, const dq_needl
     dq_block_free(text);
 }
 
-static void prompts_hold_what_they_should(void **state)
+TEST(prompts_hold_what_they_should)
 {
     rig x;
-    (void)state;
     rig_open(&x);
     x.s = (dq_needle_settings){.length = {450, 512},
                                .n_lengths = 2,
@@ -277,13 +270,12 @@ static void prompts_hold_what_they_should(void **state)
 
 /* Tokenizers of other kinds: what each makes of a text's beginning, of digits and of newlines stays out of the
  * joints. */
-static void other_tokenizers(void **state)
+TEST(other_tokenizers)
 {
     static const char *const names[] = {"gpt2",       "llama3",    "digits",   "whole",
                                         "sp_first",   "sp_legacy", "sp_cross", "sp_never",
                                         "uni_legacy", "prefix"};
     const dq_needle_cell cell = {.length = 1600, .depth = 50, .n = 3, .r = 2};
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[1024], *json, *text, line[200], want[400];
         size_t len;
@@ -314,10 +306,9 @@ static void other_tokenizers(void **state)
 }
 
 /* A sample is the same whatever else is drawn; another seed gives another. */
-static void samples_stand_alone(void **state)
+TEST(samples_stand_alone)
 {
     rig one, many;
-    (void)state;
     rig_open(&one);
     rig_open(&many);
     many.s.length[0] = 430;
@@ -345,10 +336,9 @@ static void samples_stand_alone(void **state)
     rig_close(&one);
 }
 
-static void short_fillers_wrap(void **state)
+TEST(short_fillers_wrap)
 {
     rig x;
-    (void)state;
     rig_open(&x);
     x.source.text = " a cold hare hears . the owl";
     x.source.len = strlen(x.source.text);
@@ -359,7 +349,7 @@ static void short_fillers_wrap(void **state)
     rig_close(&x);
 }
 
-static void refusals(void **state)
+TEST(refusals)
 {
     static const struct {
         const char *text, *message;
@@ -372,7 +362,6 @@ static void refusals(void **state)
         {". . .", "no end of a sentence", 420, DQ_DAMAGED},
         {"", "holds no text", 420, DQ_DAMAGED},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         rig x;
         rig_open(&x);
@@ -393,10 +382,9 @@ static void refusals(void **state)
     rig_close(&x);
 }
 
-static void default_length_fits(void **state)
+TEST(default_length_fits)
 {
     rig x;
-    (void)state;
     rig_open(&x);
     x.s.n_lengths = 0;
     assert_int_equal(rig_encode(&x)->cell[0].length, 512);
@@ -417,11 +405,10 @@ static void put_number(const rig *x, int32_t *ids, const char *digits)
     dq_block_free(got);
 }
 
-static void judging_by_ids(void **state)
+TEST(judging_by_ids)
 {
     rig x;
     dq_err err = {0};
-    (void)state;
     rig_open(&x);
     const dq_needle_prompt *p = &rig_encode(&x)->prompt[3]; /* 3 needles, 2 asked for */
     const dq_needle_answer *a = &p->answer[1];
@@ -457,12 +444,11 @@ static void judging_by_ids(void **state)
     rig_close(&x);
 }
 
-static void metrics_count_numbers(void **state)
+TEST(metrics_count_numbers)
 {
     rig x;
     double score[4];
     dq_needle_numbers n;
-    (void)state;
     rig_open(&x);
     rig_run(&x, 0, &dq_kv_plain);
     dq_eval_row *row = &x.e.row[0];
@@ -486,12 +472,11 @@ static void metrics_count_numbers(void **state)
 
 /* ---- Attention ---- */
 
-static void labels_cover_the_prompt(void **state)
+TEST(labels_cover_the_prompt)
 {
     rig x;
     uint8_t label[512];
     int64_t n[DQ_NEEDLE_CLASSES] = {0};
-    (void)state;
     rig_open(&x);
     const dq_needle_prompt *p = &rig_encode(&x)->prompt[3];
     const int answers = p->answer[0].needle;
@@ -511,7 +496,7 @@ static void labels_cover_the_prompt(void **state)
 
 /* BOS c c A A c q q: (.10 .00 .01 .20 .15 -.01 .05 .00), sum .50; beside it a head that is skipped in the sum,
  * and a layer that looks at the answer only. */
-static void worked_shares(void **state)
+TEST(worked_shares)
 {
     static const dq_span_mass worked[DQ_NEEDLE_CLASSES] = {{.positive = .10},
                                                            {.positive = .35},
@@ -522,7 +507,6 @@ static void worked_shares(void **state)
     static const dq_span_mass all[DQ_NEEDLE_CLASSES] = {{0}, {.positive = .7}};
     double into[DQ_NEEDLE_AT_HEADS - DQ_NEEDLE_AT_SHARE + 4];
     dq_span_share sums[4] = {0};
-    (void)state;
     dq_attention_spans_add_row(&sums[0], worked, DQ_NEEDLE_CLASSES);
     dq_attention_spans_add_row(&sums[1], none, DQ_NEEDLE_CLASSES);
     dq_attention_spans_add_row(&sums[2], all, DQ_NEEDLE_CLASSES);
@@ -549,11 +533,10 @@ static void worked_shares(void **state)
     assert_true(isnan(into[DQ_NEEDLE_ANSWER]) && !isnan(into[DQ_NEEDLE_CLASSES]));
 }
 
-static void no_attention_where_tokens_are_forgotten(void **state)
+TEST(no_attention_where_tokens_are_forgotten)
 {
     rig x;
     dq_kv_spec kv = dq_kv_plain;
-    (void)state;
     rig_open(&x);
     x.s.attention = true;
     kv.evict.policy = dq_kv_policy_find("h2o", &x.err);
@@ -624,10 +607,9 @@ static double expect_shares(const double *x, const json_t *want, double wide)
     return worst;
 }
 
-static void as_transformers(void **state)
+TEST(as_transformers)
 {
     double worst = 0;
-    (void)state;
     for (int i = 0; i < 4; i++) { /* model, rows of attention */
         rig x;
         rig_open(&x);
@@ -694,11 +676,10 @@ static int64_t until_end(const rig *x, const int32_t *ids, int64_t n)
     return n;
 }
 
-static void generated_answers_follow_each_other(void **state)
+TEST(generated_answers_follow_each_other)
 {
     rig x;
     int64_t cut_ones = 0;
-    (void)state;
     rig_open(&x);
     x.s.generated = true;
     x.s.samples = 6;
@@ -729,27 +710,4 @@ static void generated_answers_follow_each_other(void **state)
     }
     assert_true(cut_ones > 0);
     rig_close(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cities_differ),
-        cmocka_unit_test(worked_placement),
-        cmocka_unit_test(ties),
-        cmocka_unit_test(prompts_hold_what_they_should),
-        cmocka_unit_test(other_tokenizers),
-        cmocka_unit_test(samples_stand_alone),
-        cmocka_unit_test(short_fillers_wrap),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(default_length_fits),
-        cmocka_unit_test(judging_by_ids),
-        cmocka_unit_test(metrics_count_numbers),
-        cmocka_unit_test(labels_cover_the_prompt),
-        cmocka_unit_test(worked_shares),
-        cmocka_unit_test(no_attention_where_tokens_are_forgotten),
-        cmocka_unit_test(as_transformers),
-        cmocka_unit_test(generated_answers_follow_each_other),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

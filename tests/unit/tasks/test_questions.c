@@ -1,6 +1,8 @@
 /* Questions and prompts: the forms of their files; the completions of transformers and the verdicts of lm-eval
  * on the embedded pair, however units are grouped; verdicts on texts that are given.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "eval/eval_long.h"
 #include "eval/kind_generate.h"
 
@@ -9,13 +11,8 @@
 #include "tasks/answers.h"
 #include "tests/rigs/device.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define HERE DQ_TEST_DIR "/golden/questions/"
 enum { NEW = 32, N_ANSWERS = 6 };
@@ -49,9 +46,8 @@ static const struct {
     {DQ_FORM_PROMPT, "{\"prompt\": \"\xff\"}", "\xef\xbf\xbd", NULL, NULL},
 };
 
-static void reads_forms(void **state)
+TEST(reads_forms)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         dq_arena *a = dq_arena_new();
         dq_questions q;
@@ -93,9 +89,8 @@ static const struct {
     {DQ_FORM_PROMPT, "{\"prompt\": \"\"}", "f: line 1: the prompt is empty"},
 };
 
-static void refuses(void **state)
+TEST(refuses)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         dq_arena *a = dq_arena_new();
         dq_questions q;
@@ -107,14 +102,13 @@ static void refuses(void **state)
     }
 }
 
-static void makes_shots(void **state)
+TEST(makes_shots)
 {
     static const char text[] = "{\"question\": \"a\", \"answer\": \"1 + 1\\n#### 2\"}\n"
                                "{\"question\": \"b\", \"answer\": \"3.0\"}\n";
     dq_arena *a = dq_arena_new();
     const char *shots;
     dq_err err = {0};
-    (void)state;
     dq_questions_shots(&shots, 2, "f", text, strlen(text), a, &err);
     assert_string_equal(err.text, "");
     assert_string_equal(shots, "Question: a\nAnswer: 1 + 1\n#### 2\n\nQuestion: b\nAnswer: 3\n\n");
@@ -265,10 +259,9 @@ static int expect_golden(rig *x, const json_t *root, const char *model, const ch
     return n;
 }
 
-static void equals_transformers(void **state)
+TEST(equals_transformers)
 {
     static const char *const models[] = {"llama", "diffllama"};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         rig x;
         size_t len;
@@ -326,10 +319,9 @@ static dq_kv_spec coded(int k, int v)
     return s;
 }
 
-static void groups_do_not_matter(void **state)
+TEST(groups_do_not_matter)
 {
     static const char *const models[] = {"llama", "diffllama"};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         rig x;
         dq_err err = {0};
@@ -356,12 +348,11 @@ static void groups_do_not_matter(void **state)
 }
 
 /* Prompts that nobody judges need no reference row. */
-static void prompts_have_no_reference(void **state)
+TEST(prompts_have_no_reference)
 {
     rig x;
     dq_eval_numbers n;
     dq_err err = {0};
-    (void)state;
     rig_open(&x, "llama");
     use_file(&x, "prompts.jsonl", 0);
     run(&x, 4, DQ_GRANULARITY_ROW, &dq_kv_plain);
@@ -386,13 +377,12 @@ static const struct {
     {"7", "", false, false},
 };
 
-static void judges_given_texts(void **state)
+TEST(judges_given_texts)
 {
     char text[2048] = "";
     rig x;
     dq_err err = {0};
     double exact[N_ANSWERS], strict[N_ANSWERS];
-    (void)state;
     rig_open(&x, "llama");
     for (int i = 0; i < N_ANSWERS; i++) {
         const size_t n = strlen(text);
@@ -432,11 +422,10 @@ static void expect_refused(rig *x, const char *text, int64_t max_new, const char
     if (!strstr(err.text, message)) fail_msg("\"%s\" is not in \"%s\"", message, err.text);
 }
 
-static void refuses_lengths(void **state)
+TEST(refuses_lengths)
 {
     static char text[4096];
     rig x;
-    (void)state;
     rig_open(&x, "llama");
     size_t n = (size_t)snprintf(text, sizeof text, "{\"prompt\": \"a\"}\n\n{\"prompt\": \"");
     memset(text + n, '7', 1600);
@@ -459,12 +448,11 @@ static void refuses_lengths(void **state)
 }
 
 /* What is cut is the beginning, BOS too, until all new ids have room; what fits stays as it is. */
-static void cuts_the_beginning(void **state)
+TEST(cuts_the_beginning)
 {
     enum { LONG = 700 };
     static char text[8 * LONG];
     rig x;
-    (void)state;
     for (int n = LONG; n > 2; n = n > 480 ? n - 9 : n / 2) {
         int32_t *whole;
         int64_t n_whole;
@@ -495,12 +483,11 @@ static void cuts_the_beginning(void **state)
 }
 
 /* A prompt that leaves 3 positions gets 4 new ids: the last one is not fed. */
-static void ends_at_the_last_position(void **state)
+TEST(ends_at_the_last_position)
 {
     char text[4096];
     rig x;
     int64_t n_ids = 0;
-    (void)state;
     rig_open(&x, "llama");
     size_t n = (size_t)snprintf(text, sizeof text, "{\"prompt\": \"");
     for (; n_ids < 509; n += 2, n_ids++) memcpy(text + n, " a", 2);
@@ -517,30 +504,16 @@ static void ends_at_the_last_position(void **state)
 
 /* ---- What ends ---- */
 
-static void finds_stop_ids(void **state)
+TEST(finds_stop_ids)
 {
     rig x;
     const int32_t *ids;
     int64_t n;
     dq_err err = {0};
-    (void)state;
     rig_open(&x, "diffllama");
     dq_eval_stop_ids(&x.e, 0, &ids, &n, x.a, &err);
     assert_string_equal(err.text, "");
     assert_int_equal(n, 1);
     assert_int_equal(ids[0], 0);
     rig_close(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_forms),          cmocka_unit_test(refuses),
-        cmocka_unit_test(makes_shots),          cmocka_unit_test(equals_transformers),
-        cmocka_unit_test(groups_do_not_matter), cmocka_unit_test(prompts_have_no_reference),
-        cmocka_unit_test(judges_given_texts),   cmocka_unit_test(refuses_lengths),
-        cmocka_unit_test(cuts_the_beginning),   cmocka_unit_test(ends_at_the_last_position),
-        cmocka_unit_test(finds_stop_ids),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,16 @@
 /* Prompts made up for long contexts: each one is read back, by other means than it was written, and asked its own
  * question; lengths, cuts and draws; the score.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tasks/ruler.h"
 
 #include "base/file.h"
 #include "base/strmap.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SAMPLES = 3, VOCAB = 640 };
 
@@ -258,10 +255,9 @@ static void check_prompt(rig *x, const reading *r, int64_t sample, const dq_rule
     assert_memory_equal(context, all, strlen(context));
 }
 
-static void prompts_hold_their_answers(void **state)
+TEST(prompts_hold_their_answers)
 {
     rig x;
-    (void)state;
     rig_open(&x);
     assert_int_equal(READINGS, dq_ruler_n_tasks);
     for (int i = 0; i < READINGS; i++) {
@@ -279,11 +275,10 @@ static uint64_t hash_of(const dq_ruler_prompt *p)
 }
 
 /* The same on every machine and in every version, for results are named by their seeds. */
-static void draws_are_fixed(void **state)
+TEST(draws_are_fixed)
 {
     rig x;
     int wrong = 0;
-    (void)state;
     rig_open(&x);
     for (int i = 0; i < READINGS; i++) {
         const reading *r = &readings[i];
@@ -313,12 +308,11 @@ static void expect_refused(rig *x, const dq_ruler_maker *m, int64_t length, cons
     x->err = (dq_err){0};
 }
 
-static void what_does_not_fit(void **state)
+TEST(what_does_not_fit)
 {
     rig x;
     dq_ruler_text few;
     char *text = NULL;
-    (void)state;
     rig_open(&x);
     for (int i = 0; i < READINGS; i++) {
         const dq_ruler_maker m = maker_of(&x, dq_ruler_find(readings[i].task));
@@ -341,7 +335,7 @@ static void what_does_not_fit(void **state)
 
 /* ---- The score ---- */
 
-static void scores(void **state)
+TEST(scores)
 {
     static const char *const answer[] = {"ABCDE", "12345", "dog"};
     static const struct {
@@ -354,18 +348,6 @@ static void scores(void **state)
         {"it is 912345, dogma", 2.0 / 3}, /* also inside of others, as in RULER */
         {"DOG abcDE\n12345", 1},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         assert_true(dq_ruler_found(rows[i].text, strlen(rows[i].text), answer, 3) == rows[i].found);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prompts_hold_their_answers),
-        cmocka_unit_test(draws_are_fixed),
-        cmocka_unit_test(what_does_not_fit),
-        cmocka_unit_test(scores),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

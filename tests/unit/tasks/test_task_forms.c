@@ -1,17 +1,14 @@
 /* The file forms of the multiple-choice tasks: what each makes of a record, what it refuses, and the
  * files of labels beside them.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tasks/tasks.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 typedef struct rig {
     dq_arena *a;
@@ -88,9 +85,8 @@ static const struct {
      "L: A.| w| x| y*| z"},
 };
 
-static void every_form(void **state)
+TEST(every_form)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         rig x;
         char got[512];
@@ -168,9 +164,8 @@ static const struct {
      "key \"choices\": expected at least two choices, found 1"},
 };
 
-static void bad_records(void **state)
+TEST(bad_records)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         rig x;
         assert_int_equal(load_from(&x, bad[i].task, "data", bad[i].text, 0), DQ_DAMAGED);
@@ -236,9 +231,8 @@ static const struct {
     {"winogrande", WINO, "", 0, DQ_DAMAGED, "line 0: the labels end"},
 };
 
-static void label_files(void **state)
+TEST(label_files)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof labelled / sizeof *labelled; i++) {
         rig x;
         char got[8] = "";
@@ -260,24 +254,14 @@ static void label_files(void **state)
     }
 }
 
-static void paths_of_labels(void **state)
+TEST(paths_of_labels)
 {
     dq_err err = {0};
     dq_arena *a = dq_arena_new();
-    (void)state;
     assert_string_equal(dq_task_labels_path("a/valid.jsonl", a, &err), "a/valid-labels.lst");
     assert_string_equal(dq_task_labels_path("valid.json", a, &err), "valid.json-labels.lst");
     assert_string_equal(dq_task_labels_path(".jsonl", a, &err), ".jsonl-labels.lst");
     dq_arena_free(a);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_form),
-        cmocka_unit_test(bad_records),
-        cmocka_unit_test(label_files),
-        cmocka_unit_test(paths_of_labels),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+FIXTURES(begin, end)

@@ -1,19 +1,16 @@
 /* Files of own items and of HellaSwag, its clean-up, the split of context and choice into ids, text
  * windows. The other tasks: test_task_forms.c.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/utf8.h"
 #include "tasks/hellaswag.h"
 #include "tasks/task_file.h"
 #include "tasks/tasks.h"
 #include "tasks/windows.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { BOS = 256, EOS = 257, SPACE_A = 258, VOCAB = 259 };
 
@@ -92,9 +89,8 @@ static void check_choice(const dq_item *item, int c, const char *want, int64_t p
     assert_int_equal(item->choice[c].points, points);
 }
 
-static void test_mc(void **state)
+TEST(test_mc)
 {
-    (void)state;
     rig x;
     const char text[] = "{\"ctx\": \"One\", \"choices\": [\"a\", \"b\\u00e9\"], \"gold\": 1}\n"
                         "\n"
@@ -123,9 +119,8 @@ static void refused(const char *task, const char *text, dq_status code, const ch
     end(&x);
 }
 
-static void test_bad_files(void **state)
+TEST(test_bad_files)
 {
-    (void)state;
     const char good[] = "{\"ctx\": \"c\", \"choices\": [\"a\", \"b\"], \"gold\": 0}\n";
     char two[256];
     refused("mc", "", DQ_DAMAGED, "no items");
@@ -157,7 +152,7 @@ static void test_bad_files(void **state)
 }
 
 /* Windows puts U+000D before line ends and a byte order mark before files. Neither is text. */
-static void test_line_ends_and_marks(void **state)
+TEST(test_line_ends_and_marks)
 {
 #define MARK "\xef\xbb\xbf"
 #define OFFICIAL                                                                                   \
@@ -176,7 +171,6 @@ static void test_line_ends_and_marks(void **state)
         {"mc", MARK "{\"ctx\": \"c\", \"choices\": [\"a\", \"b\"], \"gold\": 1}\r\n", "c", " b", 1,
          1},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         rig x;
         load(&x, files[i].task, files[i].text, 0);
@@ -196,7 +190,7 @@ static void test_line_ends_and_marks(void **state)
 }
 
 /* A label is digits: what ends a C string is not white space around it. */
-static void test_index_of(void **state)
+TEST(test_index_of)
 {
     static const struct {
         const char *text;
@@ -212,15 +206,13 @@ static void test_index_of(void **state)
                   {"", 0, -1},
                   {"\0", 1, -1},
                   {"4", 1, -1}};
-    (void)state;
     for (size_t i = 0; i < sizeof labels / sizeof labels[0]; i++)
         assert_int_equal(dq_task_file_index_of(labels[i].text, labels[i].len, 0, 4),
                          labels[i].want);
 }
 
-static void test_hellaswag_lines(void **state)
+TEST(test_hellaswag_lines)
 {
-    (void)state;
     rig x;
     assert_int_equal(
         load(&x, "hellaswag", "A man. he\n2\none\n two\nx [y]\nfour\nB\n0\n1\n2\n3\n4", 0), DQ_OK);
@@ -238,9 +230,8 @@ static void test_hellaswag_lines(void **state)
     end(&x);
 }
 
-static void test_hellaswag_json(void **state)
+TEST(test_hellaswag_json)
 {
-    (void)state;
     rig x;
     const char text[] =
         "{\"activity_label\": \"Roof shingle removal\", \"ctx_a\": \"A man is sitting on a roof.\","
@@ -261,9 +252,8 @@ static void test_hellaswag_json(void **state)
     end(&x);
 }
 
-static void test_cleaning(void **state)
+TEST(test_cleaning)
 {
-    (void)state;
     dq_err err = {0};
     dq_arena *a = dq_arena_new();
     const char *pairs[][2] = {
@@ -310,9 +300,8 @@ static void check_ids(const dq_tokenizer *t, dq_bos bos, int64_t max_len, const 
     dq_arena_free(a);
 }
 
-static void test_split(void **state)
+TEST(test_split)
 {
-    (void)state;
     dq_tokenizer *t = make_tokenizer(true, config), *bare = make_tokenizer(false, NULL);
     check_ids(t, DQ_BOS_AUTO, 99, "x", " ab", "256 120 | 258 98 ");
     check_ids(t, DQ_BOS_OFF, 99, "x", " ab", "120 | 258 98 ");
@@ -338,9 +327,8 @@ static void test_split(void **state)
 }
 
 /* Where a merge crosses the boundary, ids are counted, not matched: C ++ W[|C|:]. */
-static void test_merge_across(void **state)
+TEST(test_merge_across)
 {
-    (void)state;
     dq_tokenizer *t = make_tokenizer(false, config);
     dq_err err = {0};
     check_ids(t, DQ_BOS_AUTO, 99, "x y", "a", "120 32 121 | 97 ");
@@ -357,9 +345,8 @@ static void test_merge_across(void **state)
 }
 
 /* Choices with contexts of their own, of which one ends in white space. */
-static void test_own_contexts(void **state)
+TEST(test_own_contexts)
 {
-    (void)state;
     dq_tokenizer *t = make_tokenizer(true, config);
     dq_err err = {0};
     dq_requests q;
@@ -389,9 +376,8 @@ static dq_status windows(dq_windows *w, dq_scheme scheme, const dq_tokenizer *t,
     return dq_windows_make(w, t, &docs, &spec, a, err);
 }
 
-static void test_windows(void **state)
+TEST(test_windows)
 {
-    (void)state;
     dq_tokenizer *t = make_tokenizer(true, config);
     dq_err err = {0};
     dq_arena *a = dq_arena_new();
@@ -428,22 +414,4 @@ static void test_windows(void **state)
     assert_int_equal(w.doc[0].n_before, 1);
     dq_arena_free(a);
     dq_tokenizer_free(t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mc),
-        cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_line_ends_and_marks),
-        cmocka_unit_test(test_index_of),
-        cmocka_unit_test(test_hellaswag_lines),
-        cmocka_unit_test(test_hellaswag_json),
-        cmocka_unit_test(test_cleaning),
-        cmocka_unit_test(test_split),
-        cmocka_unit_test(test_merge_across),
-        cmocka_unit_test(test_own_contexts),
-        cmocka_unit_test(test_windows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

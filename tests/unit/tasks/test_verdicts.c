@@ -1,14 +1,11 @@
 /* Verdicts: the forms of a line, groups and what they are compared with.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tasks/verdicts.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct rig {
     dq_arena *a;
@@ -35,9 +32,8 @@ static const struct {
 } words[] = {{"true", 1},    {"false", 0},       {"1", 1},   {"0", 0},
              {"0.25", 0.25}, {"\"correct\"", 1}, {"1.0", 1}, {"\"incorrect\"", 0}};
 
-static void reads_words(void **state)
+TEST(reads_words)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         char line[128];
         rig x;
@@ -76,9 +72,8 @@ static const struct {
      "f: line 4: item 1 of this model and setting has a verdict in line 1 already"},
 };
 
-static void refuses(void **state)
+TEST(refuses)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         rig x;
         load(&x, refused[i].text);
@@ -110,10 +105,9 @@ static const char many[] =
     "{\"model\": \"b\", \"item\": 2, \"verdict\": 0}\n"
     "{\"model\": \"b\", \"task\": \"t\", \"item\": 2, \"verdict\": 0}\n";
 
-static void groups_and_pairs(void **state)
+TEST(groups_and_pairs)
 {
     rig x;
-    (void)state;
     load(&x, many);
     assert_string_equal(x.err.text, "");
     assert_int_equal(x.v.n, 6);
@@ -149,10 +143,9 @@ static const char arithmetic[] =
     "{\"model\": \"b\", \"math\": \"bf16\", \"item\": 0, \"verdict\": 0}\n"
     "{\"model\": \"b\", \"math\": \"bf16\", \"logit_bits\": 4, \"item\": 0, \"verdict\": 0}\n";
 
-static void arithmetic_makes_groups(void **state)
+TEST(arithmetic_makes_groups)
 {
     rig x;
-    (void)state;
     load(&x, arithmetic);
     assert_string_equal(x.err.text, "");
     assert_int_equal(x.v.n, 4);
@@ -164,15 +157,4 @@ static void arithmetic_makes_groups(void **state)
     assert_int_equal(x.v.group[3].ref, 2); /* else its own */
     assert_int_equal(x.v.group[2].cross, -1);
     end(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_words),
-        cmocka_unit_test(refuses),
-        cmocka_unit_test(groups_and_pairs),
-        cmocka_unit_test(arithmetic_makes_groups),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

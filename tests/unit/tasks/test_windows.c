@@ -1,15 +1,12 @@
 /* Windows of documents and the slices of their ids: what each scheme covers, at random lengths; slices
  * against a search through every earlier pair; documents as files give them.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tasks/slices.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { MAX_DOCS = 6, MAX_IDS = 300, PREFIX = 999, BOS = 888 };
 
@@ -72,9 +69,9 @@ static void check_windows(const rig *x, dq_scheme scheme, int64_t ctx, int times
     assert_int_equal(dq_windows_values(&x->w, x->w.n), values);
 }
 
-static void test_cover(void **state)
+TEST(test_cover)
 {
-    rig *x = *state;
+    rig *x = *case_state;
     int times[MAX_DOCS][MAX_IDS];
     for (int round = 0; round < 600; round++) {
         const dq_scheme scheme = (dq_scheme)(round % DQ_SCHEMES);
@@ -102,9 +99,9 @@ static void test_cover(void **state)
 }
 
 /* With a context of L - S ids at least; rolling windows are as long as they can be. */
-static void test_context(void **state)
+TEST(test_context)
 {
-    rig *x = *state;
+    rig *x = *case_state;
     for (int round = 0; round < 200; round++) {
         const int64_t ctx = 4 + below(x, 60), stride = 1 + below(x, ctx - 1);
         const dq_scheme scheme = round % 2 ? DQ_WINDOW_STRIDE : DQ_WINDOW_ROLLING;
@@ -124,9 +121,9 @@ static void test_context(void **state)
 }
 
 /* The worked examples of the sources. */
-static void test_examples(void **state)
+TEST(test_examples)
 {
-    rig *x = *state;
+    rig *x = *case_state;
     x->n_docs = 1;
     x->doc[0] = (dq_doc_ids){.ids = x->ids[0], .n = 7};
     assert_int_equal(cut(x, DQ_WINDOW_STRIDE, 4, 2, 0), DQ_OK);
@@ -181,9 +178,9 @@ static bool hit(const rig *x, const dq_window *w, int64_t t, bool own, double th
     return false;
 }
 
-static void test_slices(void **state)
+TEST(test_slices)
 {
-    rig *x = *state;
+    rig *x = *case_state;
     int64_t hits = 0, all = 0;
     for (int round = 0; round < 150; round++) {
         const dq_scheme scheme = (dq_scheme)(round % DQ_SCHEMES);
@@ -214,9 +211,9 @@ static void test_slices(void **state)
 }
 
 /* A B C A B D A B: hits at 4 and 7 where nothing is frequent. */
-static void test_slice_example(void **state)
+TEST(test_slice_example)
 {
-    rig *x = *state;
+    rig *x = *case_state;
     static const int32_t ids[] = {1, 2, 3, 1, 2, 4, 1, 2};
     static const int32_t often[] = {1, 2, 1, 2, 1, 2};
     const dq_doc_ids corpus = {.ids = often, .n = 6};
@@ -231,9 +228,9 @@ static void test_slice_example(void **state)
     for (int i = 0; i < 7; i++) assert_false(s.hit[i]);
 }
 
-static void test_documents(void **state)
+TEST(test_documents)
 {
-    rig *x = *state;
+    rig *x = *case_state;
     static const char lines[] = "{\"text\": \"one two\"}\n\n  \r\n{\"text\": \"\", \"id\": 3}\n"
                                 "{\"text\": \" = A = \\n b c \\n\"}";
     static const struct {
@@ -280,9 +277,9 @@ static void test_documents(void **state)
 }
 
 /* Documents that are copies, in whole, are one piece; so are windows of a single document. */
-static void test_copies(void **state)
+TEST(test_copies)
 {
-    rig *x = *state;
+    rig *x = *case_state;
     enum { IDS = 40 };
     const int same[] = {0, 0, 1, 0, 2, 1}, want[] = {0, 0, 1, 0, 2, 1};
     x->n_docs = MAX_DOCS;
@@ -321,16 +318,4 @@ static int end(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_cover, begin, end),
-        cmocka_unit_test_setup_teardown(test_context, begin, end),
-        cmocka_unit_test_setup_teardown(test_examples, begin, end),
-        cmocka_unit_test_setup_teardown(test_slices, begin, end),
-        cmocka_unit_test_setup_teardown(test_slice_example, begin, end),
-        cmocka_unit_test_setup_teardown(test_documents, begin, end),
-        cmocka_unit_test_setup_teardown(test_copies, begin, end),
-    };
-    return cmocka_run_group_tests_name("windows", tests, NULL, NULL);
-}
+CASE_FIXTURES(begin, end)

@@ -1,5 +1,7 @@
 /* test_quant: packing, codes and scales against definitions written out here, and known SQNR values.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "base/os.h"
 #include "quantize/quantize_tensor.h"
@@ -8,13 +10,9 @@
 #include "tests/rigs/golden.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* A fixed generator: the tests must not depend on the C library's. */
 static uint64_t state = 88172645463325252u;
@@ -32,11 +30,10 @@ static float gauss(void)
     return (float)(sqrt(-2 * log(u + 1e-300)) * cos(6.283185307179586 * v));
 }
 
-static void packing_is_a_bit_stream(void **unused)
+TEST(packing_is_a_bit_stream)
 {
     int8_t q[300], back[300];
     uint8_t packed[400];
-    (void)unused;
     for (int bits = 2; bits <= 8; bits++) {
         for (int cols = 1; cols < 300; cols += cols < 40 ? 1 : 37) {
             size_t bytes = dq_quant_row_bytes(cols, bits);
@@ -57,22 +54,20 @@ static void packing_is_a_bit_stream(void **unused)
     }
 }
 
-static void low_nibble_is_the_even_column(void **unused)
+TEST(low_nibble_is_the_even_column)
 {
     int8_t q[4] = {-7, 7, 0, -1};
     uint8_t packed[4] = {0};
-    (void)unused;
     dq_quant_pack_row(packed, q, 4, 4);
     assert_int_equal(packed[0], 0xf1);
     assert_int_equal(packed[1], 0x78);
     assert_int_equal(packed[2] | packed[3], 0);
 }
 
-static void codes_follow_the_definition(void **unused)
+TEST(codes_follow_the_definition)
 {
     float w[64];
     int8_t q[64];
-    (void)unused;
     for (int bits = 2; bits <= 8; bits++) {
         for (int round = 0; round < 50; round++) {
             for (int i = 0; i < 64; i++) w[i] = gauss() * 0.02f;
@@ -86,23 +81,21 @@ static void codes_follow_the_definition(void **unused)
     }
 }
 
-static void ties_go_to_even(void **unused)
+TEST(ties_go_to_even)
 {
     const float w[8] = {0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 3.5f, 1e30f};
     const int8_t want[8] = {0, 2, 2, 0, -2, -2, 4, 7};
     int8_t q[8];
-    (void)unused;
     dq_quant_encode(q, w, 8, 4, 1.0f, DQ_ABSMAX);
     assert_memory_equal(q, want, 8);
     dq_quant_encode(q, w, 8, 4, 0.0f, DQ_ABSMAX);
     for (int i = 0; i < 8; i++) assert_int_equal(q[i], 0);
 }
 
-static void full_range_maps_the_peak_to_the_lowest_code(void **unused)
+TEST(full_range_maps_the_peak_to_the_lowest_code)
 {
     const float up[3] = {0.1f, 0.8f, -0.3f}, down[3] = {0.1f, -0.8f, 0.3f};
     int8_t q[3];
-    (void)unused;
     float s = dq_quant_group_scale(up, 3, 4, DQ_FULLRANGE, DQ_F32);
     assert_true(s < 0);
     dq_quant_encode(q, up, 3, 4, s, DQ_FULLRANGE);
@@ -133,7 +126,7 @@ static double sqnr(int bits, int64_t group, dq_scale_mode mode)
 }
 
 /* Gaussian values: what absmax and full-range scales give, in dB. */
-static void gaussian_sqnr(void **unused)
+TEST(gaussian_sqnr)
 {
     static const struct {
         int bits;
@@ -142,7 +135,6 @@ static void gaussian_sqnr(void **unused)
     } row[] = {{8, 32, 45.5, 45.5},  {8, 128, 43.8, 43.8}, {6, 64, 32.3, 32.5},
                {6, 128, 31.5, 31.8}, {5, 128, 25.2, 25.8}, {4, 32, 20.3, 21.4},
                {4, 128, 18.6, 19.7}, {3, 32, 12.9, 15.2},  {3, 128, 11.3, 13.7}};
-    (void)unused;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         double absmax = sqnr(row[i].bits, row[i].group, DQ_ABSMAX);
         double full = sqnr(row[i].bits, row[i].group, DQ_FULLRANGE);
@@ -170,10 +162,9 @@ static double noise_of(const float *w, int n, int bits, dq_scale_mode mode, dq_d
     return noise(w, n, bits, dq_quant_group_scale(w, n, bits, mode, type), mode);
 }
 
-static void search_takes_the_best_candidate(void **unused)
+TEST(search_takes_the_best_candidate)
 {
     float w[96];
-    (void)unused;
     for (int i = 0; i < 96; i++) w[i] = gauss();
     for (int bits = 2; bits <= 8; bits++) {
         for (int t = 0; t < 2; t++) {
@@ -211,12 +202,11 @@ static void fill(float *w, int n, int kind)
 }
 
 /* No other mode is better for any group: exactly, by the measure that sqnr_db is made of. */
-static void search_never_loses(void **unused)
+TEST(search_never_loses)
 {
     enum { KINDS = 8, ROUNDS = 700 };
     float w[600];
     int better = 0, groups = 0;
-    (void)unused;
     for (int round = 0; round < KINDS * ROUNDS; round++) {
         int n = 1 + (int)(uniform() * (round % 3 == 0 ? 600 : round % 3 == 1 ? 40 : 5));
         fill(w, n, round % KINDS);
@@ -293,7 +283,7 @@ static dq_quant_error error_of(const dq_tensor *t, const dq_quant_spec *s)
 
 /* Whole tensors, of every group size, of more than one block, with f32 scales for the sake of one group
  * and without. */
-static void search_is_best_for_every_tensor(void **unused)
+TEST(search_is_best_for_every_tensor)
 {
     enum { ROWS = 700, COLS = 100, N = ROWS * COLS };
     static const int64_t groups[] = {1, 7, 16, 32, 64, 128, DQ_GROUP_ROW, DQ_GROUP_TENSOR};
@@ -301,7 +291,6 @@ static void search_is_best_for_every_tensor(void **unused)
     char path[] =
         "/tmp/dq_quant_XXXXXX"; /* passes give pages back, which only a file can lend again */
     dq_err err = {0};
-    (void)unused;
     close(mkstemp(path));
     for (int kind = 0; kind < 4; kind++) {
         dq_os_map file;
@@ -331,10 +320,9 @@ static void search_is_best_for_every_tensor(void **unused)
     unlink(path);
 }
 
-static void search_takes_the_smallest_floats(void **unused)
+TEST(search_takes_the_smallest_floats)
 {
     const float tiny[3] = {0x1p-149f, -0x1p-148f, 0}, none[2] = {0, -0.0f};
-    (void)unused;
     for (int bits = 2; bits <= 8; bits++) {
         float s = dq_quant_group_scale(tiny, 3, bits, DQ_SEARCH, DQ_F32);
         assert_true(isfinite(s));
@@ -344,10 +332,9 @@ static void search_takes_the_smallest_floats(void **unused)
     }
 }
 
-static void decoding_reads_scales_by_group(void **unused)
+TEST(decoding_reads_scales_by_group)
 {
     enum { ROWS = 3, COLS = 301, GROUP = 100 };
-    (void)unused;
     for (int bits = 2; bits <= 8; bits++) {
         uint8_t packed[ROWS * 304];
         uint16_t scale[ROWS * 4];
@@ -442,9 +429,8 @@ static void check_asym(const golden *g, int bits, int group, dq_dtype type)
 }
 
 /* Every value of 16 bits as the scale in the middle of sound ones, in both types. */
-static void wrong_scales_are_seen(void **unused)
+TEST(wrong_scales_are_seen)
 {
-    (void)unused;
     for (int h = 0; h < 65536; h++) {
         uint16_t half[3] = {0x3c00, (uint16_t)h, 0x8000};
         float single[3] = {1.0f, dq_f32_from_f16(half[1]), -0.0f};
@@ -458,11 +444,10 @@ static void wrong_scales_are_seen(void **unused)
     }
 }
 
-static void asym_is_that_of_numpy(void **unused)
+TEST(asym_is_that_of_numpy)
 {
     golden g = {0};
     dq_err err = {0};
-    (void)unused;
     assert_true(golden_open(&g, DQ_TEST_DIR "/golden/asym", &err));
     for (int bits = 2; bits <= 8; bits++) {
         for (int k = 0; k < 4; k++) check_asym(&g, bits, k % 2 ? 20 : 77, k < 2 ? DQ_F16 : DQ_F32);
@@ -471,11 +456,10 @@ static void asym_is_that_of_numpy(void **unused)
 }
 
 /* All of one sign, equal, or zero: what is dequantized lies within half a step, and 0 stays 0. */
-static void asym_holds_any_group(void **unused)
+TEST(asym_holds_any_group)
 {
     const dq_quant_spec spec = {.bits = 3, .mode = DQ_ASYM, .scale_dtype = DQ_F32};
     static const float ends[][2] = {{2, 5}, {-5, -2}, {4, 4}, {-4, -4}, {0, 0}, {-1, 6}, {-6, 1}};
-    (void)unused;
     for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
         float w[9], got[9];
         int8_t q[9];
@@ -490,7 +474,7 @@ static void asym_holds_any_group(void **unused)
 }
 
 /* A tensor gets f32 scales where f16 cannot hold one of them: too large, or subnormal. */
-static void asym_scales_fit_or_are_f32(void **unused)
+TEST(asym_scales_fit_or_are_f32)
 {
     static const struct {
         float low, high;
@@ -499,14 +483,13 @@ static void asym_scales_fit_or_are_f32(void **unused)
                   {-9e5f, 9e5f, false},  {0, 1e-4f, false}, {-3e38f, 3e38f, false},
                   {-1e-4f, 1e-3f, true}, {0, 9.2e-4f, true}};
     const dq_quant_spec spec = {.bits = 4, .mode = DQ_ASYM, .scale_dtype = DQ_F16};
-    (void)unused;
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         const dq_weight_range r = {.low = ranges[i].low, .high = ranges[i].high};
         assert_int_equal(dq_format_int_zero.fits_f16(&r, &spec), ranges[i].fits);
     }
 }
 
-static void bits_per_weight_count_scales_and_padding(void **unused)
+TEST(bits_per_weight_count_scales_and_padding)
 {
     dq_weight w = {.rows = 4,
                    .cols = 256,
@@ -515,7 +498,6 @@ static void bits_per_weight_count_scales_and_padding(void **unused)
                    .group_size = 128,
                    .scale_rows = 4,
                    .scale_dtype = DQ_F16};
-    (void)unused;
     assert_true(dq_weight_bits_per_weight(&w) == 4.125);
     w.cols = w.group_size = 5;
     assert_true(dq_weight_bits_per_weight(&w) == (32.0 + 16.0) / 5.0);
@@ -525,27 +507,4 @@ static void bits_per_weight_count_scales_and_padding(void **unused)
     assert_true(dq_weight_bits_per_weight(&w) == 4 + 20.0 / 128);
     assert_int_equal(dq_quant_groups(129, 128), 2);
     assert_true(isinf(dq_quant_sqnr_db(&(dq_quant_error){1, 0, 0})));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packing_is_a_bit_stream),
-        cmocka_unit_test(low_nibble_is_the_even_column),
-        cmocka_unit_test(codes_follow_the_definition),
-        cmocka_unit_test(ties_go_to_even),
-        cmocka_unit_test(full_range_maps_the_peak_to_the_lowest_code),
-        cmocka_unit_test(gaussian_sqnr),
-        cmocka_unit_test(search_takes_the_best_candidate),
-        cmocka_unit_test(search_never_loses),
-        cmocka_unit_test(search_is_best_for_every_tensor),
-        cmocka_unit_test(search_takes_the_smallest_floats),
-        cmocka_unit_test(decoding_reads_scales_by_group),
-        cmocka_unit_test(bits_per_weight_count_scales_and_padding),
-        cmocka_unit_test(asym_is_that_of_numpy),
-        cmocka_unit_test(wrong_scales_are_seen),
-        cmocka_unit_test(asym_holds_any_group),
-        cmocka_unit_test(asym_scales_fit_or_are_f32),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,12 @@
 /* test_quant_loops: every form of the loops gives the bits of a definition written out here.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tensor/quant_loops.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { MAX = 150 };
 
@@ -36,10 +34,9 @@ static const dq_quant_loop_table *form(int i)
     return i == 0 ? dq_quant_loops_plain() : dq_quant_loops();
 }
 
-static void the_largest_magnitude_is_found(void **unused)
+TEST(the_largest_magnitude_is_found)
 {
     uint8_t bytes[4 * MAX + 4];
-    (void)unused;
     for (int n = 0; n < MAX; n++) {
         uint32_t want32 = 0, want16 = 0;
         int shift = n % 4; /* sources need no alignment */
@@ -61,11 +58,10 @@ static void the_largest_magnitude_is_found(void **unused)
     }
 }
 
-static void every_half_becomes_its_float(void **unused)
+TEST(every_half_becomes_its_float)
 {
     static uint16_t halves[65536];
     static float got[65536];
-    (void)unused;
     for (int i = 0; i < 65536; i++) halves[i] = (uint16_t)i;
     for (int f = 0; f < 4; f++) {
         if (f < 2)
@@ -79,11 +75,10 @@ static void every_half_becomes_its_float(void **unused)
     }
 }
 
-static void codes_and_errors_follow_the_definition(void **unused)
+TEST(codes_and_errors_follow_the_definition)
 {
     float w[MAX], got[MAX];
     int8_t q[MAX], alone[MAX];
-    (void)unused;
     for (int n = 0; n < MAX; n++) {
         float high = (float)(1 << (n % 7 + 1)) - 1, low = n % 2 ? -high : -high - 1;
         float scale = n % 3 ? 0.01f : -0.003f;
@@ -110,10 +105,9 @@ static void codes_and_errors_follow_the_definition(void **unused)
     }
 }
 
-static void misses_follow_the_definition(void **unused)
+TEST(misses_follow_the_definition)
 {
     float w[MAX], inverse[DQ_QUANT_LOOP_SCALES];
-    (void)unused;
     for (int k = 0; k < DQ_QUANT_LOOP_SCALES; k++)
         inverse[k] = k ? (k % 2 ? -1.0f : 1.0f) * (0.3f + (float)k) : 0;
     for (int n = 0; n < MAX; n++) {
@@ -137,11 +131,10 @@ static void misses_follow_the_definition(void **unused)
     }
 }
 
-static void codes_are_packed(void **unused)
+TEST(codes_are_packed)
 {
     int8_t q[MAX];
     uint8_t packed[MAX + 1];
-    (void)unused;
     for (int n = 0; n < MAX; n += 2) {
         for (int f = 0; f < 2; f++) {
             for (int i = 0; i < n; i++) q[i] = (int8_t)((int)(random_bits() >> 50 & 255) - 128);
@@ -157,16 +150,4 @@ static void codes_are_packed(void **unused)
             assert_int_equal(packed[n / 2], 0xaa);
         }
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_largest_magnitude_is_found),
-        cmocka_unit_test(every_half_becomes_its_float),
-        cmocka_unit_test(codes_and_errors_follow_the_definition),
-        cmocka_unit_test(misses_follow_the_definition),
-        cmocka_unit_test(codes_are_packed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

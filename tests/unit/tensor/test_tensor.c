@@ -1,15 +1,13 @@
 /* Tests of element types and exact conversions.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "tensor/tensor.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static uint32_t bits_of(float x)
 {
@@ -39,9 +37,8 @@ static const struct format {
 };
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
-static void every_16_bit_value_survives(void **state)
+TEST(every_16_bit_value_survives)
 {
-    (void)state;
     for (int f = 0; f < N_FORMATS; f++) {
         for (uint32_t h = 0; h < 65536; h++) {
             float x = formats[f].widen((uint16_t)h);
@@ -81,10 +78,9 @@ static void check_nearest(const struct format *f, float x)
     assert_int_equal(h >> 15, bits_of(x) >> 31);
 }
 
-static void rounding_is_to_the_nearest_even(void **state)
+TEST(rounding_is_to_the_nearest_even)
 {
     uint64_t seed = 1;
-    (void)state;
     for (int i = 0; i < 400000; i++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         uint32_t u = (uint32_t)(seed >> 32);
@@ -97,7 +93,7 @@ static void rounding_is_to_the_nearest_even(void **state)
     }
 }
 
-static void known_values_convert(void **state)
+TEST(known_values_convert)
 {
     static const struct {
         float x;
@@ -112,7 +108,6 @@ static void known_values_convert(void **state)
         {0x1.8p-24f, 0x0002, 0x33c0},   {0x1.ff8p-15f, 0x03ff, 0x3880},
         {0x1.ffcp-15f, 0x0400, 0x3880}, {-3.4028235e38f, 0xfc00, 0xff80},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         assert_int_equal(dq_f16_from_f32(t[i].x), t[i].f16);
         assert_int_equal(dq_bf16_from_f32(t[i].x), t[i].bf16);
@@ -125,11 +120,10 @@ static void known_values_convert(void **state)
     assert_true(isnan(dq_f32_from_bf16(dq_bf16_from_f32(float_of(0xffffffffu)))));
 }
 
-static void rows_convert_from_any_address(void **state)
+TEST(rows_convert_from_any_address)
 {
     const float want[3] = {1.5f, -0.25f, 96.0f};
     unsigned char raw[3 * 8 + 1];
-    (void)state;
     for (int type = 0; type < DQ_DTYPE_COUNT; type++) {
         bool can = type == DQ_F32 || type == DQ_F16 || type == DQ_BF16 || type == DQ_F64;
         float got[3] = {0};
@@ -148,7 +142,7 @@ static void rows_convert_from_any_address(void **state)
     }
 }
 
-static void sizes_follow_shape_and_type(void **state)
+TEST(sizes_follow_shape_and_type)
 {
     static const struct {
         dq_tensor t;
@@ -160,22 +154,9 @@ static void sizes_follow_shape_and_type(void **state)
         {{.dtype = DQ_F64, .n_dims = 3, .shape = {2, 0, 7}}, 0, 0},
         {{.dtype = DQ_BOOL, .n_dims = 1, .shape = {9}}, 9, 9},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         assert_int_equal(dq_tensor_numel(&t[i].t), t[i].numel);
         assert_int_equal(dq_tensor_bytes(&t[i].t), t[i].bytes);
     }
     for (int i = 0; i < DQ_DTYPE_COUNT; i++) assert_non_null(dq_dtypes[i].name);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_16_bit_value_survives),
-        cmocka_unit_test(rounding_is_to_the_nearest_even),
-        cmocka_unit_test(known_values_convert),
-        cmocka_unit_test(rows_convert_from_any_address),
-        cmocka_unit_test(sizes_follow_shape_and_type),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 /* Tests of the steps around the model: normalizers, pre-tokenizers, decoders, against what the
  * reference makes of the same texts (golden/steps.py).
  * SPDX-License-Identifier: MIT */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 
 #include "base/file.h"
 #include "base/utf8.h"
@@ -37,9 +32,8 @@ static void check_text(const json_t *row, size_t i, const char *got, size_t len,
     fail_msg("text %zu: got \"%.*s\", expected \"%s\"", i, (int)len, got, json_string_value(want));
 }
 
-static void test_normalizers(void **state)
+TEST(test_normalizers)
 {
-    (void)state;
     const json_t *rows = member("normalizers"), *texts = member("texts");
     for (size_t r = 0; r < json_array_size(rows); r++) {
         const json_t *row = json_array_get(rows, r), *out = json_object_get(row, "out");
@@ -84,9 +78,8 @@ static dq_status on_word(void *arg, const char *word, size_t len, dq_err *err)
     return DQ_OK;
 }
 
-static void test_pre_tokenizers(void **state)
+TEST(test_pre_tokenizers)
 {
-    (void)state;
     const json_t *rows = member("pre_tokenizers"), *texts = member("texts");
     for (size_t r = 0; r < json_array_size(rows); r++) {
         const json_t *row = json_array_get(rows, r), *out = json_object_get(row, "out");
@@ -110,9 +103,8 @@ static void test_pre_tokenizers(void **state)
     }
 }
 
-static void test_decoders(void **state)
+TEST(test_decoders)
 {
-    (void)state;
     const json_t *rows = member("decoders"), *tokens = member("tokens");
     for (size_t r = 0; r < json_array_size(rows); r++) {
         const json_t *row = json_array_get(rows, r), *out = json_object_get(row, "out");
@@ -155,9 +147,8 @@ static uint32_t crc32(uint32_t crc, const char *s, size_t len)
 }
 
 /* Every character of Unicode, alone and among marks: nothing may differ. */
-static void test_forms(void **state)
+TEST(test_forms)
 {
-    (void)state;
     const json_t *rows = member("characters");
     for (size_t r = 0; r < json_array_size(rows); r++) {
         const json_t *row = json_array_get(rows, r);
@@ -215,9 +206,8 @@ static uint32_t lowered(const dq_normalizer *n, uint32_t c)
 
 /* Only characters that utf8proc does not know yet may be in another class or have another lower case
  * than in the reference's newer tables; those of punctuation are older. */
-static void test_classes(void **state)
+TEST(test_classes)
 {
-    (void)state;
     const json_t *classes = member("classes"), *lower = member("lowered");
     const json_t *punctuation = json_object_get(classes, "punctuation");
     const json_t *number = json_object_get(classes, "number");
@@ -265,7 +255,7 @@ static void check_refusal(const char *kind, const char *json, dq_status want, co
     json_decref(v);
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
     static const struct {
         const char *kind, *json;
@@ -313,16 +303,14 @@ static void test_refusals(void **state)
          "not one character"},
         {"d", "{\"type\":\"Sequence\",\"decoders\":{}}", DQ_DAMAGED, "no list"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_refusal(rows[i].kind, rows[i].json, rows[i].status, rows[i].says);
 }
 
 /* What no file should say but the reference of older versions took: an absent map, the old flag of
  * Metaspace, a cut at both ends of a token that is shorter than both. */
-static void test_beyond_reference(void **state)
+TEST(test_beyond_reference)
 {
-    (void)state;
     dq_err err = {0};
     dq_normalizer n = {.n_steps = 1, .step[0].kind = DQ_NORMALIZER_CHARSMAP};
     char *got;
@@ -346,7 +334,7 @@ static void test_beyond_reference(void **state)
 
 /* Whether the reference takes the result for the beginning of the text, which it shows by what
  * Metaspace with prepend_scheme "first" does to it (tokenizers 0.23.3). */
-static void test_beginnings(void **state)
+TEST(test_beginnings)
 {
 #define REPLACE(pattern, by) "{\"type\":\"Replace\",\"pattern\":" pattern ",\"content\":\"" by "\"}"
 #define PAIR(a, b)           "{\"type\":\"Sequence\",\"normalizers\":[" a "," b "]}"
@@ -369,7 +357,6 @@ static void test_beginnings(void **state)
         {REPLACE("{\"Regex\":\"a*\"}", "-"), "aab", true},
         {REPLACE("{\"Regex\":\"a*\"}", "-"), "ab", false},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         dq_err err = {0};
         dq_normalizer n = {0};
@@ -390,9 +377,8 @@ static void test_beginnings(void **state)
 }
 
 /* Memory that ends anywhere is an error and no leak. */
-static void test_short_memory(void **state)
+TEST(test_short_memory)
 {
-    (void)state;
     const char *text = " E\xCC\x81 two  \xEF\xBC\xA1";
     const json_t *rows = member("normalizers");
     dq_err err = {0};
@@ -457,14 +443,4 @@ static int tear_down(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_normalizers),      cmocka_unit_test(test_pre_tokenizers),
-        cmocka_unit_test(test_decoders),         cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_classes),          cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_short_memory),     cmocka_unit_test(test_beginnings),
-        cmocka_unit_test(test_beyond_reference),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+FIXTURES(set_up, tear_down)

@@ -1,12 +1,7 @@
 /* Tests of what the tokenizer stands on: patterns, character classes, UTF-8, the byte table. The
  * reference's classes are in golden/tokenizer/classes.json (golden/tokenizer.py).
  * SPDX-License-Identifier: MIT */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 
 #include "base/file.h"
 #include "base/json.h"
@@ -69,9 +64,8 @@ static pcre2_code *compiled(const char *pattern)
 
 /* The whole of Unicode: only characters that PCRE2's own tables do not know yet (category Cn) may be
  * in another class than the reference's newer tables say. */
-static void test_classes(void **state)
+TEST(test_classes)
 {
-    (void)state;
     json_t *classes = classes_file(), *list;
     const char *pattern;
     pcre2_code *unknown = compiled("\\p{Cn}");
@@ -102,9 +96,8 @@ static void test_classes(void **state)
 }
 
 /* Word characters of added tokens, against the reference's [\w] and its two joiners. */
-static void test_word_characters(void **state)
+TEST(test_word_characters)
 {
-    (void)state;
     json_t *classes = classes_file();
     const json_t *list = json_object_get(classes, "[\\w]");
     pcre2_code *unknown = compiled("\\p{Cn}");
@@ -127,7 +120,7 @@ static void test_word_characters(void **state)
     json_decref(classes);
 }
 
-static void test_patterns(void **state)
+TEST(test_patterns)
 {
     static const struct {
         const char *pattern, *translated; /* NULL: refused, saying ... */
@@ -173,7 +166,6 @@ static void test_patterns(void **state)
         {"(?i:\xC3\x9F)", NULL, "above U+007F"},
         {"(?i:\\p{Lu})", NULL, "a property of case"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         dq_err err = {0};
         char *out = NULL;
@@ -191,11 +183,10 @@ static void test_patterns(void **state)
 }
 
 /* What PCRE2 itself refuses comes out by name too. */
-static void test_pattern_errors(void **state)
+TEST(test_pattern_errors)
 {
     static const char *const rows[] = {"\\p{Letter}", "a{70000}", "(?<=a+)b", "[z-a]",
                                        "((((a{900}){900}){900}){900})"};
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         dq_err err = {0};
         pcre2_code *code;
@@ -208,7 +199,7 @@ static void test_pattern_errors(void **state)
 }
 
 /* Ill-formed text: number of subparts and offset of the first, cut as Unicode recommends. */
-static void test_utf8(void **state)
+TEST(test_utf8)
 {
     static const struct {
         const char *s;
@@ -228,7 +219,6 @@ static void test_utf8(void **state)
         {"\xF4\x90", 2, 2, 0, "\xEF\xBF\xBD\xEF\xBF\xBD"},
         {"\xE4\xB8\xE4\xB8\xAD", 5, 1, 0, "\xEF\xBF\xBD\xE4\xB8\xAD"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char out[64];
         int64_t first;
@@ -240,9 +230,8 @@ static void test_utf8(void **state)
     }
 }
 
-static void test_byte_table(void **state)
+TEST(test_byte_table)
 {
-    (void)state;
     for (int b = 0; b < 256; b++) {
         char text[2], back[2];
         size_t len = dq_utf8_of_byte(text, (uint8_t)b), n = 0;
@@ -270,12 +259,4 @@ static int tear_down(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classes),  cmocka_unit_test(test_word_characters),
-        cmocka_unit_test(test_patterns), cmocka_unit_test(test_pattern_errors),
-        cmocka_unit_test(test_utf8),     cmocka_unit_test(test_byte_table),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+FIXTURES(set_up, tear_down)

@@ -1,12 +1,7 @@
 /* Tests of the tokenizer: ids and decoded text against those of the reference library
  * (golden/tokenizer.py), long runs, damaged files, memory failures, threads. See test_tokenizer_files.c, test_regex_syntax.c.
  * SPDX-License-Identifier: MIT */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 
 #include "base/file.h"
 #include "base/json.h"
@@ -114,9 +109,8 @@ static void check_ids(const char *where, size_t index, const dq_tokenizer *t, by
     dq_block_free(ids);
 }
 
-static void test_ids(void **state)
+TEST(test_ids)
 {
-    (void)state;
     json_t *cases = golden("cases"), *file;
     const json_t *hex = json_object_get(cases, "bytes_hex");
     const char *name;
@@ -167,9 +161,8 @@ static void check_decoded(const char *where, size_t index, const dq_tokenizer *t
     dq_block_free(ids);
 }
 
-static void test_decoded(void **state)
+TEST(test_decoded)
 {
-    (void)state;
     json_t *cases = golden("cases"), *file;
     const json_t *hex = json_object_get(cases, "bytes_hex");
     const char *name;
@@ -207,9 +200,8 @@ static void check_hash(const char *name, size_t index, const dq_tokenizer *t, by
 }
 
 /* Runs of up to a million characters: linear or nearly so, and equal; and a text of many words. */
-static void test_long_runs(void **state)
+TEST(test_long_runs)
 {
-    (void)state;
     json_t *cases = golden("cases"), *file;
     const json_t *runs = json_object_get(cases, "long");
     const char *name;
@@ -233,14 +225,13 @@ static void test_long_runs(void **state)
     json_decref(cases);
 }
 
-static void test_runaway_pattern(void **state)
+TEST(test_runaway_pattern)
 {
     dq_err err = {0};
     char edited[2048], *s = malloc(5000);
     dq_tokenizer *t = NULL;
     int32_t *ids;
     int64_t n;
-    (void)state;
     assert_non_null(s);
     snprintf(
         edited, sizeof edited,
@@ -258,13 +249,12 @@ static void test_runaway_pattern(void **state)
     free(s);
 }
 
-static void test_deep_json(void **state)
+TEST(test_deep_json)
 {
     enum { DEPTH = 100000 };
     dq_err err = {0};
     dq_tokenizer *t;
     char *s = malloc(DEPTH);
-    (void)state;
     assert_non_null(s);
     memset(s, '[', DEPTH);
     assert_int_equal(dq_tokenizer_load(&t, s, DEPTH, NULL, 0, &err), DQ_DAMAGED);
@@ -272,7 +262,7 @@ static void test_deep_json(void **state)
 }
 
 /* Pieces put together are the text again. */
-static void test_pieces(void **state)
+TEST(test_pieces)
 {
     static const char text[] = "Tolner <bos> don't\n\n  \xE9\x87\x8F\xF0\x9F\x99\x82 x=1;\t\x01";
     char joined[256];
@@ -280,7 +270,6 @@ static void test_pieces(void **state)
     dq_err err = {0};
     int32_t *ids;
     int64_t n, first, bad;
-    (void)state;
     dq_tokenizer *t = load_text(golden_file("gpt2"), NULL);
     assert_int_equal(dq_tokenizer_encode(t, text, sizeof text - 1, 0, &ids, &n, &first, &bad, &err),
                      DQ_OK);
@@ -300,10 +289,9 @@ static void test_pieces(void **state)
     dq_tokenizer_free(t);
 }
 
-static void test_template(void **state)
+TEST(test_template)
 {
     int before, after;
-    (void)state;
     dq_tokenizer *t = load_text(golden_file("llama3"), NULL);
     dq_tokenizer_template(t, &before, &after);
     assert_int_equal(before, 1);
@@ -316,7 +304,7 @@ static void test_template(void **state)
     dq_tokenizer_free(t);
 }
 
-static void test_config(void **state)
+TEST(test_config)
 {
     static const struct {
         const char *config;
@@ -342,7 +330,6 @@ static void test_config(void **state)
         {"{", DQ_DAMAGED, -1, "tokenizer_config.json: not valid JSON"},
     };
     bytes json = golden_file("gpt2");
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         dq_err err = {0};
         dq_tokenizer *t = NULL;
@@ -358,7 +345,7 @@ static void test_config(void **state)
 }
 
 /* Each allocation fails once: DQ_RESOURCE, nothing lost (the sanitizer build looks). */
-static void test_memory(void **state)
+TEST(test_memory)
 {
     bytes json = golden_file("added");
     static const char text[] =
@@ -366,7 +353,6 @@ static void test_memory(void **state)
     int64_t k, n;
     int32_t *ids;
     dq_tokenizer *t = NULL;
-    (void)state;
     for (k = 1; !t; k++) {
         dq_err err = {0};
         dq_alloc_fail_at(k);
@@ -409,11 +395,10 @@ static void *encode_job(void *arg)
     return NULL;
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
     job jobs[3];
     pthread_t thread[3];
-    (void)state;
     dq_tokenizer *t = load_text(golden_file("llama3"), NULL);
     for (int i = 0; i < 3; i++) {
         jobs[i] = (job){t, golden_file("cases"), 0, DQ_OK};
@@ -441,14 +426,4 @@ static int tear_down(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ids),       cmocka_unit_test(test_decoded),
-        cmocka_unit_test(test_long_runs), cmocka_unit_test(test_runaway_pattern),
-        cmocka_unit_test(test_deep_json), cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_template),  cmocka_unit_test(test_config),
-        cmocka_unit_test(test_memory),    cmocka_unit_test(test_threads),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+FIXTURES(set_up, tear_down)

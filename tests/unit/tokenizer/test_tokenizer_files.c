@@ -1,12 +1,7 @@
 /* Tests of small tokenizer files, each a valid one with something replaced: other spellings of the same, tokenizers that do the
  * same or not, and refusals. See test_tokenizer.c.
  * SPDX-License-Identifier: MIT */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 
 #include "tokenizer/tokenizer.h"
 
@@ -45,7 +40,7 @@ static dq_status load_edited(const char *base, const char *from, const char *to,
 }
 
 /* One document in several spellings, which different readers of its lists take: the same tokens. */
-static void test_spellings(void **state)
+TEST(test_spellings)
 {
     static const char *const edits[][2] = {
         {"\"a\":0", "\"a\":0"},
@@ -59,7 +54,6 @@ static void test_spellings(void **state)
          "\"merges\":[\"a b\",\"b b\"],\"vocab\":{\"b\":1,\"bb\":3,\"ab\":2,\"a\":0}"},
     };
     static const int32_t want[] = {2, 3, 0, 4, 1};
-    (void)state;
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         char text[4096];
         dq_err err = {0};
@@ -105,7 +99,7 @@ static dq_tokenizer *load_with(const char *base, const char *from, const char *t
 }
 
 /* Tokenizers are the same by what they do; whatever changes a token or a text makes them differ. */
-static void test_same(void **state)
+TEST(test_same)
 {
     static const struct {
         const char *base, *from, *to, *config;
@@ -137,7 +131,6 @@ static void test_same(void **state)
         {unigram_base, "\"unk_id\":0", "\"unk_id\":1", NULL, false},
         {unigram_base, "never", "always", NULL, false},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         dq_tokenizer *a = load_with(rows[i].base, NULL, NULL, NULL);
         dq_tokenizer *b = load_with(rows[i].base, rows[i].from, rows[i].to, rows[i].config);
@@ -165,7 +158,7 @@ static void check_refusals(const char *base, const refusal *rows, size_t n)
     }
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
     static const refusal rows[] = {
         {NULL, "", DQ_OK, ""},
@@ -241,11 +234,10 @@ static void test_refusals(void **state)
         {"[{\"id\":4", "[7,{\"id\":4", DQ_DAMAGED, "added_tokens[0] is not an object"},
         {"\"added_tokens\":[", "\"added_tokens\":{},\"x\":[", DQ_DAMAGED, "not a list"},
     };
-    (void)state;
     check_refusals(bpe_base, rows, sizeof rows / sizeof *rows);
 }
 
-static void test_unigram_refusals(void **state)
+TEST(test_unigram_refusals)
 {
     static const refusal rows[] = {
         {NULL, "", DQ_OK, ""},
@@ -270,17 +262,5 @@ static void test_unigram_refusals(void **state)
         {"Metaspace\"", "ByteLevel\",\"add_prefix_space\":false", DQ_MISMATCH,
          "Unigram model after a ByteLevel"},
     };
-    (void)state;
     check_refusals(unigram_base, rows, sizeof rows / sizeof *rows);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_same),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_unigram_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
