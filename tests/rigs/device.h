@@ -15,6 +15,12 @@ static inline const char *test_device(void)
     return name && *name ? name : "cpu";
 }
 
+/* Some of what a cache holds is seen on the CPU alone. */
+static inline bool on_cpu(void)
+{
+    return strcmp(test_device(), "cpu") == 0;
+}
+
 /* Kernels that are simulated take a thousand times as long: tests of many cases leave some out. Every
  * `one_in`-th of them runs there, fewer with sanitizers, all of them elsewhere. */
 static inline bool test_runs(int i, int one_in)

@@ -1,5 +1,5 @@
 /* edits: see edits.h. A model of the fixtures is read, changed in memory key by key and tensor by tensor, and
- * written to a folder of the test's own.
+ * written to the folder of the test.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/edits.h"
 #include "tests/rigs/suite.h"
@@ -12,53 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-static char folder[] = "/tmp/dq-test-edits-XXXXXX";
-
-void check_error(const dq_err *err, dq_status want, const char *text)
-{
-    if (err->code != want || !strstr(err->text, text))
-        print_error("status %d, \"%s\" (wanted %d, \"%s\")\n", (int)err->code, err->text, (int)want,
-                    text);
-    assert_int_equal(err->code, want);
-    assert_non_null(strstr(err->text, text));
-}
-
-int edits_begin(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-int edits_end(void **state)
-{
-    char command[64];
-    (void)state;
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
-}
-
-const char *edits_folder(void)
-{
-    return folder;
-}
-
-const char *edits_path(const char *name)
-{
-    static char path[4][256];
-    static int turn;
-    char *p = path[turn = (turn + 1) % 4];
-    snprintf(p, sizeof path[0], "%s/%s", folder, name);
-    return p;
-}
-
 void edits_put(const char *name, const void *bytes, size_t len)
 {
-    const char *path = edits_path(name);
-    unlink(path);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, len, f), len);
-    assert_int_equal(fclose(f), 0);
+    unlink(at(name)); /* where it is a link */
+    put_bytes(at(name), bytes, len);
 }
 
 static void base_path(char path[512], const edit *e, const char *name)
@@ -97,16 +54,16 @@ static void put_config(const edit *e)
 
 typedef struct sink {
     FILE *header, *data;
-    size_t at; /* bytes of data so far */
-    bool more; /* than no entry */
+    size_t end; /* bytes of data so far */
+    bool more;  /* than no entry */
     const edit *e;
 } sink;
 
 static void add_header(sink *s, const char *name, const char *dtype, const char *shape, size_t n)
 {
     fprintf(s->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
-            s->more ? "," : "", name, dtype, shape, s->at, s->at + n);
-    s->at += n;
+            s->more ? "," : "", name, dtype, shape, s->end, s->end + n);
+    s->end += n;
     s->more = true;
 }
 
@@ -197,7 +154,7 @@ dq_model *edits_open(const edit *e, dq_err *err)
 {
     dq_model *m;
     edits_write(e);
-    dq_model_open(&m, folder, err);
+    dq_model_open(&m, at(""), err);
     if (err->code != DQ_OK) assert_null(m);
     return m;
 }

@@ -1,9 +1,10 @@
-/* edits: changed copies of checkpoints in a folder of the test's own, for tests of loading.
+/* edits: changed copies of checkpoints in the folder of the test, for tests of loading.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_EDITS_H
 #define DQ_EDITS_H
 
-#include "model/model.h"
+#include "tests/rigs/given.h"
+#include "tests/rigs/test_folder.h"
 
 #define MODELS DQ_TEST_DIR "/golden/models/"
 
@@ -42,18 +43,10 @@ typedef struct edit {
         .base = b, .kind = what, .tensor = t, .arg = a                                             \
     }
 
-/* Group fixtures: makes and removes the folder. */
-int edits_begin(void **state);
-int edits_end(void **state);
-const char *edits_folder(void);
-/* The path of a name in the folder; valid for a few calls. */
-const char *edits_path(const char *name);
+/* A file of the folder; a link is replaced. */
 void edits_put(const char *name, const void *bytes, size_t len);
 /* config.json and model.safetensors of the edit; open also opens the model. */
 void edits_write(const edit *e);
 dq_model *edits_open(const edit *e, dq_err *err);
-
-/* The status, and a part of the message. */
-void check_error(const dq_err *err, dq_status want, const char *text);
 
 #endif

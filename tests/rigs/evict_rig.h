@@ -7,6 +7,7 @@
 
 #include "engine/evict.h"
 #include "tests/rigs/device.h"
+#include "tests/rigs/given.h"
 #include "tests/rigs/oracle.h"
 #include "tests/rigs/suite.h"
 
@@ -130,11 +131,10 @@ static void rig_open(rig *x, const char *model, const dq_evict_spec *spec, int t
     x->kv.recent = 8;
     x->spec = x->kv.evict = *spec;
     x->report = dq_evict_report_none;
-    dq_model_open(&x->m, model, &err);
-    assert_string_equal(err.text, "");
+    x->m = given_model("%s", model);
     assert_true(x->m->n_layers <= LAYERS && x->m->map.n_groups <= GROUPS);
     if (spec->budget == DQ_KV_BUDGET_HEADS) rig_roles(x->kv.evict.heads, x->m);
-    assert_int_equal(dq_backend_open(&x->b, test_device(), threads, &err), DQ_OK);
+    x->b = given_backend(threads);
     assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &x->kv, &err), DQ_OK);
     const dq_pass plain = {.logit = {.bits = 16}};
     dq_evictor_new(&x->e, x->r, &x->kv, &plain, &err);

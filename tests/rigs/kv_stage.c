@@ -2,6 +2,7 @@
  * goes to the device and to the f64 oracle.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/kv_stage.h"
+#include "tests/rigs/given.h"
 
 float uniform(uint32_t seed)
 {
@@ -40,7 +41,7 @@ void open_stage(stage *s, dq_pairing pairing, int head_dim, dq_kv_spec spec, int
                                          pairing == DQ_PAIR_GROUPED ? 2 : 0, s->arena, &err),
                      DQ_OK);
     assert_int_equal(dq_kv_check(&spec, head_dim, &err), DQ_OK);
-    assert_int_equal(dq_backend_open(&s->b, test_device(), threads, &err), DQ_OK);
+    s->b = given_backend(threads);
     s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &spec);
     assert_non_null(s->kv);
     s->oracle = dq_oracle_new(&s->map);

@@ -18,7 +18,10 @@ extern "C" {
 void suite_add(const char *name, CMUnitTestFunction run, int line);
 void suite_fixtures(CMFixtureFunction begin, CMFixtureFunction end);
 void suite_case_fixtures(CMFixtureFunction begin, CMFixtureFunction end);
+void suite_runs(const char *(*run)(int));
 void suite_needs(bool (*can_run)(void));
+/* For rigs: what ends what they gave a case. The last call counts. */
+void suite_after_case(void (*end)(void));
 #ifdef __cplusplus
 }
 #endif
@@ -43,6 +46,13 @@ void suite_needs(bool (*can_run)(void));
     __attribute__((constructor)) static void cases_have_fixtures(void)                             \
     {                                                                                              \
         suite_case_fixtures(begin, end);                                                           \
+    }
+
+/* The cases run once for each name that run(0), run(1), ... gives until NULL, and before which it sets what differs. */
+#define RUNS(run)                                                                                  \
+    __attribute__((constructor)) static void suite_has_runs(void)                                  \
+    {                                                                                              \
+        suite_runs(run);                                                                           \
     }
 
 /* Without it (a device) the program ends with status 77, which CTest knows as skipped; can_run says why. */

@@ -2,14 +2,14 @@
  * Hadamard rotation.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/isas.h"
+#include "tests/rigs/suite.h"
 
 #include <math.h>
 
-static void activations(void **state)
+TEST(activations)
 {
     enum { N = 2 * 20011 };
     float *g = random_floats(N, 1), *u = random_floats(N, 2), *y = new_floats(N);
-    (void)state;
     for (int64_t i = 0; i < N; i++) g[i] *= (float)(i % 97);
     for (int isa = 0; isa < N_ISAS; isa++) {
         dq_backend *b = open_isa(isa, 2);
@@ -38,7 +38,7 @@ static void activations(void **state)
 
 /* ---- PolyNorm -------------------------------------------------------------------------------- */
 
-static void polynorm_has_its_published_values(void **state)
+TEST(polynorm_has_its_published_values)
 {
     static const struct {
         float param[4];
@@ -54,7 +54,6 @@ static void polynorm_has_its_published_values(void **state)
          {0.2570711108, -0.7958423598, 1.9096124424, 0.4106401036}},
         {{0.5f, -0.25f, 0.75f, 0.1f}, 2, {0, 0}, {0.1, 0.1}}, /* the epsilon: no 0 / 0 */
     };
-    (void)state;
     for (int isa = 0; isa < N_ISAS; isa++) {
         dq_backend *b = open_isa(isa, 1);
         for (size_t i = 0; b && i < sizeof t / sizeof *t; i++) {
@@ -70,13 +69,12 @@ static void polynorm_has_its_published_values(void **state)
 }
 
 /* Against loops in f64, with an outlier whose sixth power leaves f32, and the branch beside it. */
-static void polynorm_survives_outliers(void **state)
+TEST(polynorm_survives_outliers)
 {
     enum { ROWS = 3, COLS = 517 };
     const float param[4] = {0.7f, -0.4f, 1.1f, -0.2f};
     float *g = random_floats(ROWS * COLS, 5), *u = random_floats(ROWS * COLS, 6);
     float *y = new_floats(ROWS * COLS), *other = new_floats(ROWS * COLS);
-    (void)state;
     g[COLS + 17] = 4e6f;
     for (int isa = 0; isa < N_ISAS; isa++) {
         dq_backend *b = open_isa(isa, 2);
@@ -109,11 +107,10 @@ static void polynorm_survives_outliers(void **state)
     dq_block_free(g);
 }
 
-static void sigmoids(void **state)
+TEST(sigmoids)
 {
     static const float x[] = {0, 1, -1, 20, -20, 100, -100, 800, -800, INFINITY, -INFINITY, -1e-8f};
     enum { N = sizeof x / sizeof *x };
-    (void)state;
     for (int isa = 0; isa < N_ISAS; isa++) {
         dq_backend *b = open_isa(isa, 1);
         float y[N];
@@ -171,24 +168,11 @@ static void hadamard_case(dq_backend *b, int dim)
     dq_block_free(x);
 }
 
-static void hadamards(void **state)
+TEST(hadamards)
 {
-    (void)state;
     for (int isa = 0; isa < N_ISAS; isa++) {
         dq_backend *b = open_isa(isa, 2);
         for (int dim = 2; b && dim <= 256; dim *= 2) hadamard_case(b, dim);
         dq_backend_close(b);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(activations),
-        cmocka_unit_test(polynorm_has_its_published_values),
-        cmocka_unit_test(polynorm_survives_outliers),
-        cmocka_unit_test(sigmoids),
-        cmocka_unit_test(hadamards),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,20 +2,17 @@
  * double width, four plain calls) and against f64; far positions; the reducers of attn_observe and
  * observe against naive loops.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "engine/backend.h"
+#include "tests/rigs/given.h"
 #include "tests/rigs/oracle.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 enum { D = 64, N_Q = 8, N_KV = 4, T = 150 };
-
-static dq_arena *arena;
 
 /* One sequence of T tokens in a cache of one layer, whole in one batch. */
 typedef struct scene {
@@ -47,7 +44,7 @@ static scene *scene_new(dq_pairing pairing, float width, int32_t first_pos, int 
     scene *s = calloc(1, sizeof *s);
     seed = 12345;
     assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, N_KV, D,
-                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, arena, &err),
+                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, given_arena(), &err),
                      DQ_OK);
     assert_int_equal(dq_backend_open(&s->b, "cpu", threads, &err), DQ_OK);
     s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &dq_kv_plain);
@@ -149,11 +146,10 @@ static void oracle_result(scene *s, const dq_attn *attn, double *y)
 }
 
 /* Fused, two-call, four-call and f64 of every family with two value slabs. */
-static void decompositions_agree(void **state)
+TEST(decompositions_agree)
 {
     static const dq_pairing families[] = {DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE, DQ_PAIR_HALVES,
                                           DQ_PAIR_GROUPED};
-    (void)state;
     for (int f = 0; f < 4; f++) {
         scene *s = scene_new(families[f], 1.0f, 0, 2);
         dq_attn attn = differential(s);
@@ -188,10 +184,9 @@ static void decompositions_agree(void **state)
 }
 
 /* From nearly uniform rows to rows that hang on one key, and far from position 0. */
-static void sharp_rows_and_far_positions(void **state)
+TEST(sharp_rows_and_far_positions)
 {
     static const float widths[] = {0.01f, 1.0f, 3.0f, 8.0f};
-    (void)state;
     for (int i = 0; i < 4; i++) {
         scene *s = scene_new(DQ_PAIR_SHARED_KV, widths[i], i % 2 ? 60000 : 31, 1);
         dq_attn attn = differential(s);
@@ -247,9 +242,8 @@ static void expect_same_tally(const dq_tally *a, const dq_tally *b)
     assert_true(fabs(a->sum4 - b->sum4) <= 1e-12 * a->sum4);
 }
 
-static void observed_logits_match(void **state)
+TEST(observed_logits_match)
 {
-    (void)state;
     double sums[3] = {0};
     for (int threads = 1; threads <= 3; threads++) {
         scene *s = scene_new(DQ_PAIR_HALVES, 1.0f, 40, threads);
@@ -281,9 +275,8 @@ static void observed_logits_match(void **state)
 }
 
 /* Kept tokens carry their own positions into the places. */
-static void places_name_positions(void **state)
+TEST(places_name_positions)
 {
-    (void)state;
     scene *s = scene_new(DQ_PAIR_NONE, 1.0f, 0, 2);
     dq_attn attn = {.map = &s->map, .out_scale = 1.0f};
     int32_t kept[T];
@@ -313,9 +306,8 @@ static void places_name_positions(void **state)
     scene_free(s);
 }
 
-static void observed_activations_match(void **state)
+TEST(observed_activations_match)
 {
-    (void)state;
     for (int threads = 1; threads <= 3; threads++) {
         scene *s = scene_new(DQ_PAIR_NONE, 1.0f, 7, threads);
         const int64_t cu[4] = {0, 0, 60, T};
@@ -338,30 +330,4 @@ static void observed_activations_match(void **state)
         dq_tally_free(&got);
         scene_free(s);
     }
-}
-
-static int make_arena(void **state)
-{
-    (void)state;
-    arena = dq_arena_new();
-    return arena == NULL;
-}
-
-static int free_arena(void **state)
-{
-    (void)state;
-    dq_arena_free(arena);
-    return 0;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decompositions_agree),
-        cmocka_unit_test(sharp_rows_and_far_positions),
-        cmocka_unit_test(observed_logits_match),
-        cmocka_unit_test(places_name_positions),
-        cmocka_unit_test(observed_activations_match),
-    };
-    return cmocka_run_group_tests(tests, make_arena, free_arena);
 }

@@ -2,20 +2,17 @@
  * stand beside it, on any number of threads, with one map and two, with heads that share a KV head, up to the edge that a row
  * sees and with rounded logits. How much memory such blocks take.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
+#include "tests/rigs/suite.h"
+
 #include "kernels/cpu/attention/cpu_attention.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 /* The context ends within a page, and the rows begin and end within tiles. */
 enum { D = 16, N_Q = 8, KEYS = 8549, ROWS = 150 };
-
-static dq_arena *arena;
 
 typedef struct scene {
     dq_head_order map;
@@ -44,7 +41,8 @@ static scene *scene_new(dq_pairing pairing, int n_kv, int threads)
     dq_err err = {0};
     scene *s = calloc(1, sizeof *s);
     assert_non_null(s);
-    assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, n_kv, D, 0, arena, &err), DQ_OK);
+    assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, n_kv, D, 0, given_arena(), &err),
+                     DQ_OK);
     assert_int_equal(dq_backend_open(&s->b, "cpu", threads, &err), DQ_OK);
     s->attn = (dq_attn){.map = &s->map, .out_scale = 1.0f};
     if (s->map.n_maps == 2) {
@@ -124,10 +122,9 @@ static void rows_stay_themselves(dq_pairing pairing, int n_kv, dq_logit_spec log
     scene_free(three);
 }
 
-static void rows_do_not_depend_on_neighbours(void **state)
+TEST(rows_do_not_depend_on_neighbours)
 {
     const dq_logit_spec exact = {16, DQ_GRANULARITY_TENSOR};
-    (void)state;
     rows_stay_themselves(DQ_PAIR_HALVES, N_Q, exact);
     rows_stay_themselves(DQ_PAIR_HALVES, 2, exact);
     rows_stay_themselves(DQ_PAIR_ADJACENT, 4, exact);
@@ -136,9 +133,8 @@ static void rows_do_not_depend_on_neighbours(void **state)
     rows_stay_themselves(DQ_PAIR_NONE, 2, exact);
 }
 
-static void rounded_rows_do_not_either(void **state)
+TEST(rounded_rows_do_not_either)
 {
-    (void)state;
     rows_stay_themselves(DQ_PAIR_HALVES, 4, (dq_logit_spec){8, DQ_GRANULARITY_ROW});
     rows_stay_themselves(DQ_PAIR_HALVES, 4, (dq_logit_spec){6, DQ_GRANULARITY_HEAD});
 }
@@ -172,11 +168,10 @@ static void row_is_right(const scene *s, const float *y, int64_t row, int out)
     free(e);
 }
 
-static void rows_see_what_they_should(void **state)
+TEST(rows_see_what_they_should)
 {
     static const int64_t rows[] = {0,  48,  49,  63,
                                    64, 112, 113, ROWS - 1}; /* tiles begin at 49, 113 */
-    (void)state;
     scene *s = scene_new(DQ_PAIR_HALVES, 4, 2);
     float *y = attend(s, (dq_logit_spec){16, DQ_GRANULARITY_TENSOR}, ROWS, false);
     assert_int_equal((KEYS - ROWS + 49) % DQ_PAGE_TOKENS, 0);
@@ -189,9 +184,8 @@ static void rows_see_what_they_should(void **state)
 }
 
 /* 64 rows share a reading as long as their scores take 64 MiB, fewer after longer contexts, 16 always. */
-static void blocks_are_bounded(void **state)
+TEST(blocks_are_bounded)
 {
-    (void)state;
     for (int64_t keys = 1; keys <= 1 << 21; keys *= 2) {
         for (int64_t maps = 1; maps <= 2; maps++) {
             const int64_t rows = dq_cpu_block_rows(keys, maps);
@@ -199,29 +193,4 @@ static void blocks_are_bounded(void **state)
             assert_int_equal(rows, wanted);
         }
     }
-}
-
-static int make_arena(void **state)
-{
-    (void)state;
-    arena = dq_arena_new();
-    return arena == NULL;
-}
-
-static int free_arena(void **state)
-{
-    (void)state;
-    dq_arena_free(arena);
-    return 0;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_do_not_depend_on_neighbours),
-        cmocka_unit_test(rounded_rows_do_not_either),
-        cmocka_unit_test(rows_see_what_they_should),
-        cmocka_unit_test(blocks_are_bounded),
-    };
-    return cmocka_run_group_tests(tests, make_arena, free_arena);
 }

@@ -1,16 +1,14 @@
 /* test_backend: names of devices and instruction sets, what a backend refuses, and how failures travel.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/os.h"
 #include "engine/backend.h"
 #include "model/model.h"
 #include "tensor/weight_format.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const struct name_case {
     const char *name;
@@ -28,9 +26,8 @@ static const struct name_case {
     {"", DQ_USAGE, "unknown device"},
 };
 
-static void devices(void **state)
+TEST(devices)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         dq_err err = {0};
         dq_backend *b;
@@ -47,11 +44,10 @@ static void devices(void **state)
     }
 }
 
-static void thread_counts(void **state)
+TEST(thread_counts)
 {
     dq_err err = {0};
     dq_backend *b;
-    (void)state;
     assert_int_equal(dq_backend_open(&b, "cpu", 0, &err), DQ_OK);
     assert_int_equal(b->threads, dq_os_cpu_count(""));
     dq_backend_close(b);
@@ -59,11 +55,10 @@ static void thread_counts(void **state)
     assert_null(b);
 }
 
-static void isas(void **state)
+TEST(isas)
 {
     dq_err err = {0};
     dq_backend *b;
-    (void)state;
     setenv("DQ_CPU", "sse9", 1);
     assert_int_equal(dq_backend_open(&b, "cpu", 1, &err), DQ_USAGE);
     assert_non_null(strstr(err.text, "sse9"));
@@ -76,14 +71,13 @@ static void isas(void **state)
     unsetenv("DQ_CPU");
 }
 
-static void refusals(void **state)
+TEST(refusals)
 {
     const dq_math plain = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32};
     dq_err err = {0};
     dq_backend *b;
     dq_kv_spec kv = dq_kv_plain;
     dq_math math = plain;
-    (void)state;
     assert_int_equal(dq_backend_open(&b, "cpu", 1, &err), DQ_OK);
     assert_int_equal(dq_backend_can(b, NULL, math, &kv, &err), DQ_OK);
     math.linear = DQ_NUM_BF16;
@@ -114,9 +108,8 @@ static void refusals(void **state)
     dq_backend_close(b);
 }
 
-static void memory(void **state)
+TEST(memory)
 {
-    (void)state;
     for (int n = 1; n <= 3; n++) {
         dq_err err = {0};
         dq_backend *b;
@@ -138,13 +131,4 @@ static void memory(void **state)
     assert_int_equal(dq_backend_sync(b, &err), DQ_OK);
     dq_backend_close(b);
     dq_backend_close(NULL);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(devices),  cmocka_unit_test(thread_counts), cmocka_unit_test(isas),
-        cmocka_unit_test(refusals), cmocka_unit_test(memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,14 +4,11 @@
 #define _DEFAULT_SOURCE /* setenv under strict C17 */
 #include "tests/rigs/device.h"
 #include "tests/rigs/oracle.h"
+#include "tests/rigs/suite.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { N_Q = 8, N_KV = 4, FIRST = 70, ROWS = 100, N_COLUMNS = 5 };
 
@@ -195,11 +192,10 @@ static void check(dq_pairing pairing, int head_dim, const made *how, double tole
     scene_close(&s);
 }
 
-static void ordinary_rows(void **state)
+TEST(ordinary_rows)
 {
     static const char *const isas[] = {"scalar", "avx2", "avx512"};
     static const made how = {.loud = 1};
-    (void)state;
     for (int i = 0; i < 3 * N_PAIRINGS; i++) {
         if (!test_runs(i, 4)) continue;
         setenv("DQ_CPU", isas[i % 3], 1);
@@ -209,9 +205,8 @@ static void ordinary_rows(void **state)
 }
 
 /* 1 - p from 1e-1 to far below the precision of f32. */
-static void peaked_rows(void **state)
+TEST(peaked_rows)
 {
-    (void)state;
     for (int i = 0; i < 5 * N_PAIRINGS; i++) {
         if (!test_runs(i, 4)) continue;
         const made how = {.loud = (float[]){3, 8, 16, 40, 200}[i % 5], .far = i % 2 ? 30.0f : 0};
@@ -219,9 +214,8 @@ static void peaked_rows(void **state)
     }
 }
 
-static void values_far_from_zero(void **state)
+TEST(values_far_from_zero)
 {
-    (void)state;
     for (int i = 0; i < 2 * N_PAIRINGS; i++) {
         const made how = {.loud = 2, .far = i % 2 ? 100.0f : -3.0f};
         if (!test_runs(i, 3)) continue;
@@ -230,12 +224,11 @@ static void values_far_from_zero(void **state)
 }
 
 /* Lambda 1 and equal maps: what leaving a key out changes is zero, up to rounding. */
-static void maps_that_cancel(void **state)
+TEST(maps_that_cancel)
 {
     static const made how = {.loud = 2, .twins = true};
     double *got, *want;
     scene s;
-    (void)state;
     scene_open(&s, DQ_PAIR_SHARED_KV, 16, 2, &how);
     const int64_t n = sum_up(&s, (dq_logit_spec){16, DQ_GRANULARITY_TENSOR}, 0, &got, &want);
     for (int64_t i = 0; i < n; i++) {
@@ -245,9 +238,8 @@ static void maps_that_cancel(void **state)
     scene_close(&s);
 }
 
-static void repeated_values(void **state)
+TEST(repeated_values)
 {
-    (void)state;
     for (int i = 0; i < 2 * N_PAIRINGS; i++) {
         const made how = {.loud = i % 2 ? 12 : 2, .repeats = true};
         if (!test_runs(i, 3)) continue;
@@ -255,10 +247,9 @@ static void repeated_values(void **state)
     }
 }
 
-static void roundings_windows_and_lambdas(void **state)
+TEST(roundings_windows_and_lambdas)
 {
     static const int64_t last[] = {0, 1, 7, 64};
-    (void)state;
     for (int i = 0; i < 8 * N_PAIRINGS; i++) {
         if (!test_runs(i, 5)) continue;
         const made how = {.loud = 3, .grid = true};
@@ -275,9 +266,8 @@ static void roundings_windows_and_lambdas(void **state)
 }
 
 /* Bit for bit: threads, and a sequence beside it. */
-static void sums_depend_on_the_sequence_alone(void **state)
+TEST(sums_depend_on_the_sequence_alone)
 {
-    (void)state;
     for (int p = 0; p < N_PAIRINGS; p++) {
         const made how = {.loud = 4, .far = 1};
         if (!test_runs(p, 2)) continue;
@@ -297,18 +287,4 @@ static void sums_depend_on_the_sequence_alone(void **state)
         scene_close(&both);
         scene_close(&one);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ordinary_rows),
-        cmocka_unit_test(peaked_rows),
-        cmocka_unit_test(values_far_from_zero),
-        cmocka_unit_test(maps_that_cancel),
-        cmocka_unit_test(repeated_values),
-        cmocka_unit_test(roundings_windows_and_lambdas),
-        cmocka_unit_test(sums_depend_on_the_sequence_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,20 +2,16 @@
  * naive and in f64.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/device.h"
+#include "tests/rigs/given.h"
 #include "tests/rigs/grid.h"
 #include "tests/rigs/oracle.h"
+#include "tests/rigs/suite.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 enum { N_Q = 8, N_KV = 4, LAYER = 1, N_LAYERS = 2, MAX_ROWS = 512, MAX_WIDTH = 8 * 2 * 80 };
-
-static dq_arena *arena;
 
 /* A cache, its oracle, and one batch of rows with their data. */
 typedef struct stage {
@@ -44,7 +40,7 @@ static void open_stage(stage *s, dq_pairing pairing, int head_dim, int threads)
     dq_err err = {0};
     memset(s, 0, sizeof *s);
     assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, N_KV, head_dim,
-                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, arena, &err),
+                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, given_arena(), &err),
                      DQ_OK);
     assert_int_equal(dq_backend_open(&s->b, test_device(), threads, &err), DQ_OK);
     s->kv = s->b->ops->kv_new(s->b, &s->map, N_LAYERS, &dq_kv_plain);
@@ -240,10 +236,9 @@ static void set_lambda(stage *s, int i)
     s->attn.lambda = values[i % 4];
 }
 
-static void every_map_unrounded(void **state)
+TEST(every_map_unrounded)
 {
     static const int dims[] = {16, 20, 80};
-    (void)state;
     for (int p = 0; p < N_PAIRINGS; p++) {
         for (int d = 0; d < 3; d++) {
             stage s;
@@ -259,10 +254,9 @@ static void every_map_unrounded(void **state)
     }
 }
 
-static void every_rounding(void **state)
+TEST(every_rounding)
 {
     static const int bits[] = {8, 6, 4, 3, 2};
-    (void)state;
     for (int p = 0; p < N_PAIRINGS; p++) {
         stage s;
         if (!test_runs(p, 3)) continue;
@@ -280,9 +274,8 @@ static void every_rounding(void **state)
 }
 
 /* All keys zero: A is 0, S' is 0, attention is uniform. */
-static void zero_logits(void **state)
+TEST(zero_logits)
 {
-    (void)state;
     for (int granularity = DQ_GRANULARITY_TENSOR; granularity <= DQ_GRANULARITY_TILE;
          granularity++) {
         stage s;
@@ -297,10 +290,9 @@ static void zero_logits(void **state)
     }
 }
 
-static void columns_match(void **state)
+TEST(columns_match)
 {
     static const int64_t last[] = {0, 7, 50};
-    (void)state;
     for (int i = 0; i < 3 * N_PAIRINGS; i++) {
         if (!test_runs(i, 2)) continue;
         stage s;
@@ -341,9 +333,8 @@ static void columns_match(void **state)
     }
 }
 
-static void absmax_is_exact(void **state)
+TEST(absmax_is_exact)
 {
-    (void)state;
     stage s;
     open_stage(&s, DQ_PAIR_ADJACENT, 16, 2);
     build_scene(&s);
@@ -404,13 +395,12 @@ static float *in_chunks(dq_pairing pairing, int head_dim, int chunk, int threads
     return out;
 }
 
-static void chunks_and_threads_give_equal_bits(void **state)
+TEST(chunks_and_threads_give_equal_bits)
 {
     static const struct {
         int chunk, threads;
         bool company;
     } ways[] = {{1, 1, false}, {7, 2, true}, {64, 3, false}, {TOKENS, 3, true}, {TOKENS, 2, false}};
-    (void)state;
     for (int p = 0; p < N_PAIRINGS; p++) {
         int d = p % 2 ? 80 : 16, bits = p % 3 ? 16 : 4;
         if (!test_runs(p, 3)) continue;
@@ -418,7 +408,7 @@ static void chunks_and_threads_give_equal_bits(void **state)
         dq_head_order map;
         dq_err err = {0};
         dq_head_order_build(&map, pairings[p], N_Q, N_KV, d, pairings[p] == DQ_PAIR_GROUPED ? 2 : 0,
-                            arena, &err);
+                            given_arena(), &err);
         size_t n = (size_t)(TOKENS * map.n_out * map.n_slabs * d);
         for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
             float *got =
@@ -430,9 +420,8 @@ static void chunks_and_threads_give_equal_bits(void **state)
     }
 }
 
-static void fork_rewind_keep_continue(void **state)
+TEST(fork_rewind_keep_continue)
 {
-    (void)state;
     for (int p = 0; p < N_PAIRINGS; p++) {
         stage s;
         open_stage(&s, pairings[p], 16, 2);
@@ -473,9 +462,8 @@ static void fork_rewind_keep_continue(void **state)
     }
 }
 
-static void counts_and_positions(void **state)
+TEST(counts_and_positions)
 {
-    (void)state;
     stage s;
     open_stage(&s, DQ_PAIR_HALVES, 16, 1);
     build_scene(&s);
@@ -497,9 +485,8 @@ static int64_t page_bytes(const stage *s)
     return DQ_PAGE_TOKENS * (d + padded) * N_KV * (int64_t)sizeof(float);
 }
 
-static void bytes_are_those_allocated(void **state)
+TEST(bytes_are_those_allocated)
 {
-    (void)state;
     stage s;
     open_stage(&s, DQ_PAIR_ADJACENT, 20, 1);
     const dq_ops *op = s.b->ops;
@@ -531,9 +518,8 @@ static void bytes_are_those_allocated(void **state)
 }
 
 /* Every allocation of a small scene fails once: an error each time, never a crash or a leak. */
-static void exhausted_memory(void **state)
+TEST(exhausted_memory)
 {
-    (void)state;
     for (int64_t n = 1; n < 400; n++) {
         stage s;
         dq_err err = {0};
@@ -557,10 +543,9 @@ static void exhausted_memory(void **state)
 }
 
 /* A damaged value must be seen after attention, whatever the rounding. */
-static void nan_reaches_the_output(void **state)
+TEST(nan_reaches_the_output)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
-    (void)state;
     for (int i = 0; i < 5 * 3; i++) {
         stage s;
         open_stage(&s, DQ_PAIR_SHARED_KV, 16, 1);
@@ -577,36 +562,4 @@ static void nan_reaches_the_output(void **state)
         assert_true(n_bad > 0);
         close_stage(&s);
     }
-}
-
-static int make_arena(void **state)
-{
-    (void)state;
-    arena = dq_arena_new();
-    return arena == NULL;
-}
-
-static int free_arena(void **state)
-{
-    (void)state;
-    dq_arena_free(arena);
-    return 0;
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_map_unrounded),
-        cmocka_unit_test(every_rounding),
-        cmocka_unit_test(zero_logits),
-        cmocka_unit_test(columns_match),
-        cmocka_unit_test(absmax_is_exact),
-        cmocka_unit_test(chunks_and_threads_give_equal_bits),
-        cmocka_unit_test(fork_rewind_keep_continue),
-        cmocka_unit_test(counts_and_positions),
-        cmocka_unit_test(bytes_are_those_allocated),
-        cmocka_unit_test(exhausted_memory),
-        cmocka_unit_test(nan_reaches_the_output),
-    };
-    return cmocka_run_group_tests(tests, make_arena, free_arena);
 }

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/rigs/prepacked_rig.h"
+#include "tests/rigs/suite.h"
 
 #include "kernels/cpu/linear/cpu_dense.h"
 
@@ -34,10 +35,9 @@ static bool is_copied(dq_backend *b, const dq_weight *w)
 }
 
 /* The sixteenth product is the first that reads the copy, of all that are acquired. */
-static void copies_come_after_some_products(void **state)
+TEST(copies_come_after_some_products)
 {
     static const dq_dtype dtypes[] = {DQ_F32, DQ_BF16, DQ_F16};
-    (void)state;
     for (int k = 0; k < 3; k++) {
         const dq_weight w = dense_in_file(dtypes[k], 1), other = dense_in_file(dtypes[k], 2);
         float *x = random_floats(COLS * FEW, 4), want[ROWS], got[ROWS];
@@ -67,13 +67,12 @@ static void copies_come_after_some_products(void **state)
 }
 
 /* Products with many rows, memory of our own, and memory that is short. */
-static void what_is_not_copied(void **state)
+TEST(what_is_not_copied)
 {
     const dq_weight w = dense_in_file(DQ_F32, 1);
     dq_weight own = w;
     float *x = random_floats(COLS * FEW, 4), got[ROWS * FEW];
     dq_backend *b = open_isa(0, 1);
-    (void)state;
     own.data = random_bytes(dq_weight_bytes(&w), 3);
     assert_false(is_copied(b, &w)); /* not acquired */
     assert_true(b->ops->weight_acquire(b, &own));
@@ -92,11 +91,10 @@ static void what_is_not_copied(void **state)
 }
 
 /* No weight is acquired by half. */
-static void short_memory(void **state)
+TEST(short_memory)
 {
     const dq_weight w = dense_in_file(DQ_F32, 1);
     dq_err err = {0};
-    (void)state;
     for (int n = 1; n <= 2; n++) { /* the table, its list */
         dq_backend *b = open_isa(0, 1);
         dq_alloc_fail_at(n);
@@ -107,12 +105,4 @@ static void short_memory(void **state)
         dq_backend_close(b);
     }
     drop_file(w.data);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(copies_come_after_some_products),
-                                       cmocka_unit_test(what_is_not_copied),
-                                       cmocka_unit_test(short_memory)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 /* test_int8: products of 8-bit activations with packed weights, bit for bit against plain loops, and
  * near the f32 product.
  * SPDX-License-Identifier: MIT */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 
 #include "kernels/cpu/cpu.h"
 #include "tensor/weight_format.h"
@@ -187,20 +182,18 @@ static void check_products(dq_scale_mode mode)
     }
 }
 
-static void products_are_exact(void **state)
+TEST(products_are_exact)
 {
-    (void)state;
     check_products(DQ_ABSMAX);
 }
 
-static void products_with_zero_points_are_exact(void **state)
+TEST(products_with_zero_points_are_exact)
 {
-    (void)state;
     check_products(DQ_ASYM);
 }
 
 /* Rounding activations to 8 bits costs about half a percent. */
-static void products_are_near(void **state)
+TEST(products_are_near)
 {
     enum { M = 20, N = 64, K = 512 };
     float *values = random_floats(N * K, 3), *x = random_floats(M * K, 4);
@@ -208,7 +201,6 @@ static void products_are_near(void **state)
     dq_weight w = pack(values, N, K, 8, 128, false, DQ_ABSMAX);
     dq_backend *b = open_cpu("avx512", 2);
     double error = 0, size = 0;
-    (void)state;
     b->ops->matmul(b, (dq_mat){y, M, N}, (dq_mat){x, M, K}, &w, NULL, DQ_NUM_INT8);
     b->ops->matmul(b, (dq_mat){z, M, N}, (dq_mat){x, M, K}, &w, NULL, DQ_NUM_F32);
     for (int i = 0; i < M * N; i++) {
@@ -224,7 +216,7 @@ static void products_are_near(void **state)
     dq_block_free(z);
 }
 
-static void odd_input_is_reported(void **state)
+TEST(odd_input_is_reported)
 {
     enum { N = 4, K = 8 };
     float *values = random_floats(N * K, 3), x[2 * K] = {0}, y[2 * N];
@@ -232,7 +224,6 @@ static void odd_input_is_reported(void **state)
               dense = {.name = "dense", .rows = N, .cols = K};
     dq_backend *b = open_cpu("avx512", 1);
     dq_err err = {0};
-    (void)state;
     x[3] = INFINITY;
     x[K + 1] = 1.0f;
     b->ops->matmul(b, (dq_mat){y, 2, N}, (dq_mat){x, 2, K}, &w, NULL, DQ_NUM_INT8);
@@ -246,15 +237,4 @@ static void odd_input_is_reported(void **state)
     dq_backend_close(b);
     unpack_free(&w);
     dq_block_free(values);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_are_exact),
-        cmocka_unit_test(products_with_zero_points_are_exact),
-        cmocka_unit_test(products_are_near),
-        cmocka_unit_test(odd_input_is_reported),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,9 @@
 /* test_kv: the KV cache with codes, through the backend's operations: every width against an oracle
  * in f64 that reads tokens as if they had come one by one, and what must never show in a bit.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/kv_stage.h"
+#include "tests/rigs/suite.h"
 
 static const dq_pairing pairings[] = {DQ_PAIR_NONE,   DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,
                                       DQ_PAIR_HALVES, DQ_PAIR_GROUPED,  DQ_PAIR_SHARED_KV};
@@ -34,10 +36,9 @@ static dq_kv_spec spec_of(int i)
 }
 
 /* Prefill, chunks, single tokens and a second sequence from far positions. */
-static void every_width_and_map(void **state)
+TEST(every_width_and_map)
 {
     static const int dims[] = {32, 64, 24, 80, 128};
-    (void)state;
     for (int i = 0; i < N_WIDTHS * N_PAIRINGS; i++) {
         stage s;
         if (!test_runs(i, 11) || (pages && i % 2)) continue;
@@ -65,9 +66,8 @@ static void every_width_and_map(void **state)
 }
 
 /* The oracle gets what the model would: rotated queries, keys and values. */
-static void rotation_is_undone(void **state)
+TEST(rotation_is_undone)
 {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         dq_kv_spec spec = spec_of(5 * i);
         spec.rotate_k = i % 2 == 0;
@@ -117,13 +117,12 @@ static float *in_chunks(dq_pairing pairing, int head_dim, dq_kv_spec spec, int32
     return out;
 }
 
-static void nothing_shows_in_the_bits(void **state)
+TEST(nothing_shows_in_the_bits)
 {
     static const way ways[] = {{1, 1, 0, true, false, true},
                                {7, 2, 0, true, true, true},
                                {64, 2, 0, false, false, false},
                                {100, 1, 0, true, true, false}};
-    (void)state;
     for (int i = 0; i < 14; i++) {
         if (!test_runs(i, 5)) continue;
         const dq_pairing pairing = pairings[i % N_PAIRINGS];
@@ -134,11 +133,10 @@ static void nothing_shows_in_the_bits(void **state)
         float *want = in_chunks(pairing, d, spec, start, whole);
         dq_head_order map;
         dq_err err = {0};
-        dq_arena *arena = dq_arena_new();
+        dq_arena *arena = given_arena();
         dq_head_order_build(&map, pairing, N_Q, N_KV, d, pairing == DQ_PAIR_GROUPED ? 2 : 0, arena,
                             &err);
         const size_t n = (size_t)TOKENS * (size_t)(map.n_out * map.n_slabs * d);
-        dq_arena_free(arena);
         for (size_t k = 0; k < sizeof ways / sizeof ways[0]; k++) {
             way w = ways[k];
             w.bits = bits;
@@ -195,20 +193,18 @@ static float *after_keep(dq_pairing pairing, dq_kv_spec spec, int chunk, bool co
     return out;
 }
 
-static void kept_tokens_go_on(void **state)
+TEST(kept_tokens_go_on)
 {
-    (void)state;
     for (int i = 0; i < 12; i++) {
         if (!test_runs(i, 5)) continue;
         const dq_pairing pairing = pairings[i % N_PAIRINGS];
         const dq_kv_spec spec = spec_of(1 + 3 * i);
         dq_head_order map;
         dq_err err = {0};
-        dq_arena *arena = dq_arena_new();
+        dq_arena *arena = given_arena();
         dq_head_order_build(&map, pairing, N_Q, N_KV, 32, pairing == DQ_PAIR_GROUPED ? 2 : 0, arena,
                             &err);
         const size_t n = 150 * (size_t)(map.n_out * map.n_slabs * 32) * sizeof(float);
-        dq_arena_free(arena);
         float *want = after_keep(pairing, spec, 75, true, true);
         for (int k = 0; k < 3; k++) {
             float *got = after_keep(pairing, spec, k == 0 ? 1 : 40, k < 2, false);
@@ -220,10 +216,9 @@ static void kept_tokens_go_on(void **state)
 }
 
 /* Positions that a rewind may go back to are those whose window is still unquantized. */
-static void rewind_drops_or_refuses(void **state)
+TEST(rewind_drops_or_refuses)
 {
     dq_kv_spec spec = {.k_bits = 4, .v_bits = 3, .group = 32, .sink = 4, .recent = 64};
-    (void)state;
     stage s;
     if (pages) spec.quant = DQ_KV_PER_CHANNEL;
     open_stage(&s, DQ_PAIR_HALVES, 32, spec, 2);
@@ -258,9 +253,8 @@ static void rewind_drops_or_refuses(void **state)
 }
 
 /* What others wrote into a page, and codes that were made of it, are gone when a sequence goes on from its middle. */
-static void pages_are_coded_again(void **state)
+TEST(pages_are_coded_again)
 {
-    (void)state;
     for (int i = 0; i < 6; i++) {
         stage s;
         if (!test_runs(i, 3)) continue;
@@ -293,9 +287,8 @@ static void pages_are_coded_again(void **state)
 }
 
 /* Forks that need the same page as codes at different times. */
-static void forks_part(void **state)
+TEST(forks_part)
 {
-    (void)state;
     for (int i = 0; i < 8; i++) {
         stage s;
         if (!test_runs(i, 3)) continue;
@@ -319,11 +312,10 @@ static void forks_part(void **state)
 }
 
 /* Keys whose width goes by their map, before and after tokens are dropped. */
-static void widths_by_map(void **state)
+TEST(widths_by_map)
 {
     static const dq_pairing own_keys[] = {DQ_PAIR_ADJACENT, DQ_PAIR_HALVES, DQ_PAIR_GROUPED};
     static const char *const widths[] = {"5+3:6", "2+8:3", "4+6:16", "6+4:2"};
-    (void)state;
     for (int i = 0; i < 12 && pages; i++) {
         dq_kv_spec spec = with_widths(spec_of(1 + 3 * i), widths[i % 4], 1);
         if (spec.quant == DQ_KV_PER_TOKEN) spec.quant = DQ_KV_PER_CHANNEL;
@@ -339,9 +331,8 @@ static void widths_by_map(void **state)
     }
 }
 
-static void key_norms_read_as_a_query_does(void **state)
+TEST(key_norms_read_as_a_query_does)
 {
-    (void)state;
     for (int i = 1; i < 12; i += 5) {
         stage s;
         double got[300];
@@ -415,12 +406,11 @@ static void key_before(double *to, const float *k, int dim, const dq_rope *rope,
     }
 }
 
-static void leverages_are_of_keys_before_rope(void **state)
+TEST(leverages_are_of_keys_before_rope)
 {
     enum { D = 32, N = 210 };
     float freq[D / 2];
     const dq_rope rope = {.dim = D, .inv_freq = freq, .amplitude = 1.25f};
-    (void)state;
     for (int c = 0; c < D / 2; c++) freq[c] = powf(100.0f, -2.0f * (float)c / D);
     for (int i = 0; i < 2; i++) {
         stage s;
@@ -459,9 +449,8 @@ static void leverages_are_of_keys_before_rope(void **state)
     }
 }
 
-static void absmax_reads_codes(void **state)
+TEST(absmax_reads_codes)
 {
-    (void)state;
     for (int i = 0; i < N_PAIRINGS; i++) {
         if (!test_runs(i, 2)) continue;
         stage s;
@@ -499,25 +488,13 @@ static void absmax_reads_codes(void **state)
     }
 }
 
-int main(void)
+/* Two bytes of a row: not on a device, which holds f32 alone. */
+static const char *codes(int run)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_width_and_map),
-        cmocka_unit_test(rotation_is_undone),
-        cmocka_unit_test(nothing_shows_in_the_bits),
-        cmocka_unit_test(kept_tokens_go_on),
-        cmocka_unit_test(rewind_drops_or_refuses),
-        cmocka_unit_test(pages_are_coded_again),
-        cmocka_unit_test(forks_part),
-        cmocka_unit_test(widths_by_map),
-        cmocka_unit_test(key_norms_read_as_a_query_does),
-        cmocka_unit_test(leverages_are_of_keys_before_rope),
-        cmocka_unit_test(absmax_reads_codes),
-    };
-    const int failed = cmocka_run_group_tests_name("per-token codes", tests, NULL, NULL);
-    pages = true;
-    const int more = cmocka_run_group_tests_name("per-channel codes", tests, NULL, NULL);
-    half = true;
-    if (strcmp(test_device(), "cpu") != 0) return failed + more; /* which holds f32 alone */
-    return failed + more + cmocka_run_group_tests_name("two bytes", tests, NULL, NULL);
+    static const char *const name[] = {"per-token codes", "per-channel codes", "two bytes"};
+    pages = run > 0;
+    half = run > 1;
+    return run < (on_cpu() ? 3 : 2) ? name[run] : NULL;
 }
+
+RUNS(codes)

@@ -7,6 +7,7 @@
 #include "tensor/quant.h"
 #include "tests/rigs/golden.h"
 #include "tests/rigs/kv_stage.h"
+#include "tests/rigs/suite.h"
 
 /* One KV head of head_dim channels with all tokens as codes but none of the windows. */
 static void one_head_of(stage *s, int head_dim, int k_bits, int v_bits, int group, dq_kv_quant code)
@@ -86,12 +87,12 @@ static void check_side(stage *s, const golden *g, const dq_kv_list *list, int si
     free(scratch);
 }
 
-static void numpy_codes(void **state)
+TEST(numpy_codes)
 {
+    if (!on_cpu()) skip();
     static const int bits[] = {8, 6, 4, 3, 2};
     golden g = {0};
     dq_err err = {0};
-    (void)state;
     assert_true(golden_open(&g, DQ_TEST_DIR "/golden/kv", &err));
     for (int i = 0; i < 2 * 5 * 2; i++) {
         const int d = i % 2 ? 64 : 24, b = bits[i / 2 % 5];
@@ -145,12 +146,12 @@ static void check_page(stage *s, const golden *g, const dq_kv_list *list, int si
     free(scratch);
 }
 
-static void numpy_page_codes(void **state)
+TEST(numpy_page_codes)
 {
+    if (!on_cpu()) skip();
     static const int bits[] = {8, 6, 5, 4, 3, 2};
     golden g = {0};
     dq_err err = {0};
-    (void)state;
     assert_true(golden_open(&g, DQ_TEST_DIR "/golden/kv", &err));
     for (int i = 0; i < 2 * 6 * 2; i++) {
         const int d = i % 2 ? 64 : 24, b = bits[i / 2 % 6], dithered = i / 12;
@@ -200,13 +201,13 @@ static void check_channel(const float *x, int c, int d, const float *y, int64_t 
         assert_true(fabs((double)y[t * stride] - (double)x[t * d + c]) <= most);
 }
 
-static void elements_are_within_half_a_step(void **state)
+TEST(elements_are_within_half_a_step)
 {
+    if (!on_cpu()) skip();
     enum { D = 64 };
     static const int bits[] = {8, 6, 5, 4, 3, 2};
     const dq_simd *isa[3] = {&dq_simd_scalar, dq_cpu_isa_of(dq_os_cpu_features(NULL))->simd,
                              dq_cpu_isa_of(dq_os_cpu_features(NULL) & DQ_CPU_AVX2)->simd};
-    (void)state;
     for (int i = 0; i < 6 * 4; i++) {
         const int b = bits[i % 6], steps = (1 << b) - 1;
         stage s;
@@ -228,9 +229,9 @@ static void elements_are_within_half_a_step(void **state)
 }
 
 /* Only the scale that f16 cannot hold stays unrounded, and only its page grows. */
-static void odd_scales_stay_in_their_page(void **state)
+TEST(odd_scales_stay_in_their_page)
 {
-    (void)state;
+    if (!on_cpu()) skip();
     stage s;
     float x[64 * 32], scale[1];
     int8_t q[32];
@@ -255,10 +256,9 @@ static void odd_scales_stay_in_their_page(void **state)
 }
 
 /* A value that is not finite reaches what reads its run, also as a code. */
-static void damage_is_seen(void **state)
+TEST(damage_is_seen)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
-    (void)state;
     for (int i = 0; i < 6; i++) {
         stage s;
         dq_kv_spec spec = {.k_bits = 8, .v_bits = 4, .group = 32};
@@ -330,11 +330,10 @@ static void expect_bytes(stage *s)
     assert_int_equal(got.index, want.index);
 }
 
-static void bytes_are_those_allocated(void **state)
+TEST(bytes_are_those_allocated)
 {
     static const int widths[][2] = {{8, 8}, {4, 3}, {6, 2}, {16, 4}, {8, 16}, {16, 16}};
     const bool cpu = strcmp(test_device(), "cpu") == 0;
-    (void)state;
     for (int w = 0; w < (cpu ? 24 : 12); w++) {
         const int i = w % 6, size = w < 12 ? 4 : 2;
         stage s;
@@ -384,10 +383,9 @@ static void bytes_are_those_allocated(void **state)
 }
 
 /* A page of forks gives up its unquantized half when the last of them needs it no more. */
-static void forks_share_coded_pages(void **state)
+TEST(forks_share_coded_pages)
 {
     dq_kv_spec spec = {.k_bits = 4, .v_bits = 4, .group = 32, .sink = 4, .recent = 64};
-    (void)state;
     stage s;
     open_stage(&s, DQ_PAIR_NONE, 32, spec, 1);
     int32_t a = new_seq(&s, 1, 0);
@@ -451,9 +449,9 @@ static void move_some(dq_kv_quant code)
     close_stage(&s);
 }
 
-static void codes_are_moved(void **state)
+TEST(codes_are_moved)
 {
-    (void)state;
+    if (!on_cpu()) skip();
     move_some(DQ_KV_PER_TOKEN);
     move_some(DQ_KV_PER_CHANNEL);
 }
@@ -476,13 +474,13 @@ static dq_kv *three_layers(stage *s, dq_kv_spec spec)
 }
 
 /* A head's codes are those of a cache that has its width everywhere, and pages hold no more than all heads' codes. */
-static void widths_by_layer(void **state)
+TEST(widths_by_layer)
 {
+    if (!on_cpu()) skip();
     static const int bits[3][3] = {
         {3, 3, 6}, {5, 2, 3}, {5, 2, 4}}; /* keys of either map, values */
     dq_kv_spec spec = {.k_bits = 8, .v_bits = 8, .group = 32, .sink = 3, .quant = DQ_KV_DITHER};
     stage s;
-    (void)state;
     open_stage(&s, DQ_PAIR_HALVES, 24, spec, 1);
     new_seq(&s, 1, 0);
     begin_batch(&s);
@@ -544,31 +542,10 @@ static void exhaust_memory(dq_kv_quant code)
     fail_msg("allocations never ended");
 }
 
-static void exhausted_memory(void **state)
+TEST(exhausted_memory)
 {
-    (void)state;
     exhaust_memory(DQ_KV_PER_TOKEN);
     exhaust_memory(DQ_KV_PER_CHANNEL);
 }
 
 /* Those that read codes know how the CPU stores them. */
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numpy_codes),
-        cmocka_unit_test(numpy_page_codes),
-        cmocka_unit_test(elements_are_within_half_a_step),
-        cmocka_unit_test(odd_scales_stay_in_their_page),
-        cmocka_unit_test(codes_are_moved),
-        cmocka_unit_test(widths_by_layer),
-    };
-    const struct CMUnitTest everywhere[] = {
-        cmocka_unit_test(damage_is_seen),
-        cmocka_unit_test(bytes_are_those_allocated),
-        cmocka_unit_test(forks_share_coded_pages),
-        cmocka_unit_test(exhausted_memory),
-    };
-    const int failed =
-        strcmp(test_device(), "cpu") == 0 ? cmocka_run_group_tests(tests, NULL, NULL) : 0;
-    return failed + cmocka_run_group_tests(everywhere, NULL, NULL);
-}

@@ -1,6 +1,8 @@
 /* test_kv_dense: keys and values that are not codes, held in two bytes: numbers and attention against PyTorch, and against a
  * cache in f32 that is fed the rounded numbers, which must give the same bits in everything.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "kernels/cpu/kv/cpu_kv.h"
 #include "tests/rigs/golden.h"
 #include "tests/rigs/isas.h"
@@ -33,12 +35,11 @@ static void put_rows(stage *s, const void *x, int n)
 }
 
 /* 32 tokens of 4 heads of 32 channels. */
-static void numbers_are_pytorchs(void **state)
+TEST(numbers_are_pytorchs)
 {
     enum { ROWS = 32, D = 32 };
     golden g = {0};
     dq_err err = {0};
-    (void)state;
     assert_true(golden_open(&g, DQ_TEST_DIR "/golden/dense", &err));
     for (int i = 0; i < TYPES * N_ISAS; i++) {
         const dq_tensor *in = find(&g, "x", i % TYPES), *want = find(&g, "n", i % TYPES);
@@ -76,13 +77,12 @@ static void numbers_are_pytorchs(void **state)
     golden_close(&g);
 }
 
-static void attention_is_pytorchs(void **state)
+TEST(attention_is_pytorchs)
 {
     enum { ROWS = 100, D = 32 };
     static const int chunks[] = {ROWS, 64, 7, 1};
     golden g = {0};
     dq_err err = {0};
-    (void)state;
     assert_true(golden_open(&g, DQ_TEST_DIR "/golden/dense", &err));
     for (int i = 0; i < TYPES * 4; i++) {
         const dq_tensor *want = find(&g, "y", i % TYPES);
@@ -192,12 +192,11 @@ static const dq_kv_spec specs[] = {
 };
 enum { SPECS = sizeof specs / sizeof *specs };
 
-static void as_f32_of_rounded_numbers(void **state)
+TEST(as_f32_of_rounded_numbers)
 {
     static const dq_pairing pairings[] = {DQ_PAIR_NONE, DQ_PAIR_ADJACENT, DQ_PAIR_HALVES,
                                           DQ_PAIR_SHARED_KV};
     answers *got = calloc(2, sizeof *got), *want = got + 1;
-    (void)state;
     for (int i = 0; i < SPECS * TYPES * N_ISAS * 2; i++) {
         const int isa = i / (SPECS * TYPES) % N_ISAS;
         const bool int8 = i / (SPECS * TYPES * N_ISAS);
@@ -242,7 +241,7 @@ static dq_err append_one(dq_kv_dense type, float x, bool value)
     return err;
 }
 
-static void what_does_not_fit_is_refused(void **state)
+TEST(what_does_not_fit_is_refused)
 {
     static const struct {
         dq_kv_dense type;
@@ -258,22 +257,10 @@ static void what_does_not_fit_is_refused(void **state)
         {DQ_KV_BF16, 3.4e38f, "layer 0 has a key or value of 3.4e+38, and bf16 ends at "},
         {DQ_KV_F32, 3.4e38f, NULL},
     };
-    (void)state;
     for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
         const dq_err err = append_one(cases[i / 2].type, cases[i / 2].x, i % 2);
         const char *text = cases[i / 2].text;
         assert_int_equal(err.code, text ? DQ_MISMATCH : DQ_OK);
         if (text && strncmp(err.text, text, strlen(text)) != 0) fail_msg("%s", err.text);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_pytorchs),
-        cmocka_unit_test(attention_is_pytorchs),
-        cmocka_unit_test(as_f32_of_rounded_numbers),
-        cmocka_unit_test(what_does_not_fit_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * (backend.h), with every table of inner loops, and near the f32 reading.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/kv_stage.h"
+#include "tests/rigs/suite.h"
 
 #include "base/os.h"
 #include "kernels/cpu/attention/cpu_attention.h"
@@ -97,13 +98,12 @@ static void scores(stage *s, const dq_simd_pages *table, const dq_kv_rows *rows,
     dq_block_free(scratch);
 }
 
-static void scores_are_exact(void **state)
+TEST(scores_are_exact)
 {
     static float got[DQ_PAGE_TOKENS * SCORES], plain[DQ_PAGE_TOKENS * SCORES];
     const dq_simd_pages *table[3];
     const int n_tables = tables(table);
     int64_t coded = 0;
-    (void)state;
     for (int i = 0; i < (pages ? 3 : 6) * N_WIDTHS; i++) {
         stage s;
         prepare(&s, i, 1);
@@ -178,11 +178,10 @@ static void check_page(stage *s, const dq_simd_pages *table, const dq_kv_list *l
     dq_block_free(scratch);
 }
 
-static void values_are_exact(void **state)
+TEST(values_are_exact)
 {
     const dq_simd_pages *table[3];
     const int n_tables = tables(table);
-    (void)state;
     for (int i = 0; i < (pages ? 3 : 6) * N_WIDTHS; i++) {
         stage s;
         prepare(&s, i, 1);
@@ -296,10 +295,9 @@ static void forget_some(stage *s, int32_t seq)
 
 /* Everything between queries and outputs, beside the definition in double precision: what is left over is
  * the rounding of f32. */
-static void outputs_are_as_defined(void **state)
+TEST(outputs_are_as_defined)
 {
     double worst = 0;
-    (void)state;
     for (int i = 0; i < (pages ? 3 : 6) * N_WIDTHS; i++) {
         stage s;
         dq_err err = {0};
@@ -361,12 +359,11 @@ static void page_products(stage *s, const dq_simd_pages *table, const dq_kv_list
 }
 
 /* Few rows read codes as they lie, many a block of them. */
-static void few_rows_are_rows_of_many(void **state)
+TEST(few_rows_are_rows_of_many)
 {
     static float few[4 * (DQ_PAGE_TOKENS + 128)], many[4 * (DQ_PAGE_TOKENS + 128)];
     const dq_simd_pages *table[3];
     const int n_tables = tables(table);
-    (void)state;
     for (int i = 0; i < 6 * N_WIDTHS; i++) {
         stage s;
         dq_err err = {0};
@@ -423,11 +420,10 @@ static void noted_sums(float *y, int64_t ldy, const float *d, int64_t ldd, int64
 }
 
 /* One row of a sequence reads its whole pages of 8 and 4 bits by the way that few rows have with AVX-512 VNNI. */
-static void decoding_takes_the_way_of_few_rows(void **state)
+TEST(decoding_takes_the_way_of_few_rows)
 {
     const unsigned vnni = DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI;
     const bool has = (dq_os_cpu_features(NULL) & vnni) == vnni;
-    (void)state;
     if (!pages) skip();
     for (int i = 0; i < 3 * N_PAIRINGS; i++) {
         static const int widths[][2] = {{8, 8}, {4, 4}, {6, 3}};
@@ -458,10 +454,9 @@ static void decoding_takes_the_way_of_few_rows(void **state)
 }
 
 /* One map, no norm: the same bits as scores, one softmax, and pages of values one after the other. */
-static void pages_are_added_in_order(void **state)
+TEST(pages_are_added_in_order)
 {
     static float x[DQ_PAGE_TOKENS * SCORES];
-    (void)state;
     for (int i = 0; i < N_WIDTHS; i++) {
         stage s;
         dq_err err = {0};
@@ -533,13 +528,12 @@ static float *in_chunks(int i, way w)
     return out;
 }
 
-static void nothing_shows_in_the_bits(void **state)
+TEST(nothing_shows_in_the_bits)
 {
     static const way ways[] = {{1, 1, 0, true, false, false},
                                {7, 2, 0, true, true, false},
                                {64, 2, 0, false, false, true},
                                {100, 1, 0, true, true, false}};
-    (void)state;
     for (int i = 0; i < N_WIDTHS; i++) {
         const int bits = i % 2 ? 16 : 4;
         float *want = in_chunks(i, (way){TOKENS, 1, bits, false, false, false});
@@ -555,10 +549,9 @@ static void nothing_shows_in_the_bits(void **state)
 }
 
 /* Granularitys that span rows are rounded by the logits that attend uses, and observed are the same. */
-static void absmax_is_of_these_logits(void **state)
+TEST(absmax_is_of_these_logits)
 {
     static float got[DQ_PAGE_TOKENS * SCORES];
-    (void)state;
     for (int i = 0; i < N_WIDTHS; i++) {
         stage s;
         float max[2 * N_Q], all = 0;
@@ -594,9 +587,8 @@ static void absmax_is_of_these_logits(void **state)
 }
 
 /* Length of the difference of int8 and f32 attention over that of the latter, per pair of widths. */
-static void outputs_are_near(void **state)
+TEST(outputs_are_near)
 {
-    (void)state;
     for (int i = 0; i < N_WIDTHS; i++) {
         stage s;
         static float exact[40 * MAX_WIDTH];
@@ -630,11 +622,10 @@ static void outputs_are_near(void **state)
 }
 
 /* A value that is not finite reaches the rows that read it, and none before its page. */
-static void odd_values_show(void **state)
+TEST(odd_values_show)
 {
     stage s;
     dq_kv_spec spec = spec_of(0);
-    (void)state;
     spec.recent = 0;
     open_stage(&s, DQ_PAIR_ADJACENT, 32, spec, 2);
     s.math = int8;
@@ -650,21 +641,11 @@ static void odd_values_show(void **state)
     close_stage(&s);
 }
 
-int main(void)
+static const char *codes(int run)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scores_are_exact),
-        cmocka_unit_test(values_are_exact),
-        cmocka_unit_test(outputs_are_as_defined),
-        cmocka_unit_test(pages_are_added_in_order),
-        cmocka_unit_test(decoding_takes_the_way_of_few_rows),
-        cmocka_unit_test(few_rows_are_rows_of_many),
-        cmocka_unit_test(nothing_shows_in_the_bits),
-        cmocka_unit_test(absmax_is_of_these_logits),
-        cmocka_unit_test(outputs_are_near),
-        cmocka_unit_test(odd_values_show),
-    };
-    const int failed = cmocka_run_group_tests_name("per-token codes", tests, NULL, NULL);
-    pages = true;
-    return failed + cmocka_run_group_tests_name("per-channel codes", tests, NULL, NULL);
+    static const char *const name[] = {"per-token codes", "per-channel codes", NULL};
+    pages = run > 0;
+    return name[run];
 }
+
+RUNS(codes)

@@ -1,12 +1,7 @@
 /* test_ops: every operation on rows and every product, at every instruction set, against f64
  * loops, and bit for bit across instruction sets, threads and row counts.
  * SPDX-License-Identifier: MIT */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 
 #include "tensor/weight_format.h"
 #include "tests/rigs/isas.h"
@@ -240,13 +235,12 @@ static void check_product(const storage *s, int64_t m, int64_t n, int64_t k)
     free_weight(&c);
 }
 
-static void products(void **state)
+TEST(products)
 {
     static const int64_t shape[][3] = {
         {1, 1, 1},    {2, 3, 5},    {3, 16, 31},  {4, 17, 32},   {5, 64, 255},   {6, 65, 256},
         {7, 80, 257}, {8, 130, 64}, {9, 33, 599}, {12, 63, 512}, {13, 129, 513}, {1, 130, 600},
     };
-    (void)state;
     for (int i = 0; i < N_STORAGES; i++)
         for (size_t j = 0; j < sizeof shape / sizeof *shape; j++)
             check_product(&storages[i], shape[j][0], shape[j][1], shape[j][2]);
@@ -254,13 +248,12 @@ static void products(void **state)
     check_product(&storages[3], 100, 1100, 40);
 }
 
-static void product_of_unfit_math(void **state)
+TEST(product_of_unfit_math)
 {
     weight_case c = new_weight(&storages[0], 4, 4, 1);
     dq_backend *b = open_isa(0, 1);
     dq_err err = {0};
     float x[4] = {0}, y[4] = {0};
-    (void)state;
     b->ops->matmul(b, (dq_mat){y, 1, 4}, (dq_mat){x, 1, 4}, &c.w, NULL, DQ_NUM_INT8);
     assert_int_equal(dq_backend_sync(b, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "int8"));
@@ -269,13 +262,12 @@ static void product_of_unfit_math(void **state)
     free_weight(&c);
 }
 
-static void memory_failures_stick(void **state)
+TEST(memory_failures_stick)
 {
     weight_case c = new_weight(&storages[0], 4, 4, 1);
     dq_backend *b = open_isa(0, 2);
     dq_err err = {0};
     float x[4] = {1, 2, 3, 4}, y[4] = {9, 9, 9, 9};
-    (void)state;
     dq_alloc_fail_at(2);
     b->ops->matmul(b, (dq_mat){y, 1, 4}, (dq_mat){x, 1, 4}, &c.w, NULL, DQ_NUM_F32);
     dq_alloc_fail_at(0);
@@ -291,10 +283,9 @@ static void memory_failures_stick(void **state)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static void embeddings(void **state)
+TEST(embeddings)
 {
     const int32_t ids[5] = {0, 6, 3, 3, 10};
-    (void)state;
     for (int i = 0; i < N_STORAGES * N_ISAS; i++) {
         weight_case c = new_weight(&storages[i / N_ISAS], 11, 77, 3);
         dq_backend *b = open_isa(i % N_ISAS, 2);
@@ -311,12 +302,11 @@ static void embeddings(void **state)
     }
 }
 
-static void norms(void **state)
+TEST(norms)
 {
     enum { ROWS = 5, COLS = 403 };
     float *x = random_floats(ROWS * COLS, 11), *gain = random_floats(COLS, 12);
     float *y = new_floats(ROWS * COLS);
-    (void)state;
     for (int isa = 0; isa < N_ISAS; isa++) {
         dq_backend *b = open_isa(isa, 2);
         if (!b) continue;
@@ -370,9 +360,8 @@ static void rope_case(dq_backend *b, dq_rope_order order, int dim)
     dq_block_free(inv);
 }
 
-static void ropes(void **state)
+TEST(ropes)
 {
-    (void)state;
     for (int isa = 0; isa < N_ISAS; isa++) {
         dq_backend *b = open_isa(isa, 2);
         if (!b) continue;
@@ -400,14 +389,13 @@ static double *softmax64(const float *x, const weight_case *c)
     return z;
 }
 
-static void logprobs(void **state)
+TEST(logprobs)
 {
     enum { ROWS = 37, DIM = 45, VOCAB = 1003 };
     weight_case c = new_weight(&storages[6], VOCAB, DIM, 4);
     float *x = random_floats(ROWS * DIM, 9);
     int32_t target[ROWS], top1[ROWS], one_top;
     double logp[ROWS], one;
-    (void)state;
     for (int i = 0; i < ROWS * DIM; i++) x[i] *= 0.1f; /* logits of about 10 */
     for (int i = 0; i < ROWS; i++) target[i] = i == 5 ? -1 : (i * 29) % VOCAB;
     for (int isa = 0; isa < N_ISAS; isa++) {
@@ -436,14 +424,13 @@ static void logprobs(void **state)
 }
 
 /* One logit that is no number shows in the answer, whatever was asked for and wherever it stands. */
-static void logits_that_are_no_numbers_show(void **state)
+TEST(logits_that_are_no_numbers_show)
 {
     enum { DIM = 5, VOCAB = 75 };
     static const float bad[] = {NAN, -NAN, INFINITY};
     float head[VOCAB * DIM], x[DIM] = {1, 0, 0, 0, 0};
     const dq_weight w = {
         .name = "head", .rows = VOCAB, .cols = DIM, .bits = 16, .dtype = DQ_F32, .data = head};
-    (void)state;
     for (int isa = 0; isa < N_ISAS; isa++) {
         dq_backend *b = open_isa(isa, 1);
         if (!b) continue;
@@ -498,20 +485,18 @@ static void head_on_codes(const storage *as, int isa)
     free_weight(&other);
 }
 
-static void heads_on_codes(void **state)
+TEST(heads_on_codes)
 {
-    (void)state;
     for (int i = 0; i < N_STORAGES * N_ISAS; i++) head_on_codes(&storages[i / N_ISAS], i % N_ISAS);
 }
 
-static void divergences(void **state)
+TEST(divergences)
 {
     enum { ROWS = 19, DIM = 40, VOCAB = 517 };
     weight_case p = new_weight(&storages[0], VOCAB, DIM, 4);
     weight_case q = new_weight(&storages[10], VOCAB, DIM, 8);
     float *x = random_floats(ROWS * DIM, 9), *y = random_floats(ROWS * DIM, 10);
     double kld[ROWS], one;
-    (void)state;
     for (int isa = 0; isa < N_ISAS; isa++) {
         dq_backend *b = open_isa(isa, 2);
         if (!b) continue;
@@ -539,9 +524,8 @@ static void divergences(void **state)
 }
 
 /* Ceilings: every instruction set has its own for f32 and int8, on as many threads as there are, and reads whatever it is given. */
-static void peaks(void **state)
+TEST(peaks)
 {
-    (void)state;
     const char *scalar = NULL;
     weight_case dense = new_weight(&storages[0], 4, 64, 1);
     weight_case packed = new_weight(&storages[4], 4, 64, 1);
@@ -583,22 +567,4 @@ static void peaks(void **state)
     }
     free_weight(&packed);
     free_weight(&dense);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products),
-        cmocka_unit_test(product_of_unfit_math),
-        cmocka_unit_test(memory_failures_stick),
-        cmocka_unit_test(embeddings),
-        cmocka_unit_test(norms),
-        cmocka_unit_test(ropes),
-        cmocka_unit_test(logprobs),
-        cmocka_unit_test(heads_on_codes),
-        cmocka_unit_test(logits_that_are_no_numbers_show),
-        cmocka_unit_test(divergences),
-        cmocka_unit_test(peaks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 /* test_pages: products of few rows with packed KV pages, which take codes as they are stored: bit for bit those of the plain table
  * with blocks (test_kv_int8 has their definition), for widths, heads and runs of channels in every combination.
  * SPDX-License-Identifier: MIT */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 
 #include "base/os.h"
 #include "kernels/cpu/isa/isa.h"
@@ -242,11 +237,10 @@ static void check_set_table(const dq_simd_pages *table)
     }
 }
 
-static void few_rows_of_sets_are_exact(void **state)
+TEST(few_rows_of_sets_are_exact)
 {
     static const unsigned isas[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
     const unsigned have = dq_os_cpu_features(NULL);
-    (void)state;
     for (int i = 0; i < 3; i++) check_set_table(dq_cpu_isa_of(have & isas[i])->pages);
 }
 
@@ -279,14 +273,13 @@ static void check_way(sets *t, page *p, const dq_simd_pages *table, int m)
 }
 
 /* Few rows of whole sets have a way of their own with AVX-512 VNNI, and take it; nothing else does. */
-static void few_rows_of_sets_take_their_way(void **state)
+TEST(few_rows_of_sets_take_their_way)
 {
     static const unsigned isas[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
     static const int widths[] = {8, 6, 5, 4, 3, 2}, dims[] = {64, 80, 128};
     static page p;
     static sets t;
     const unsigned have = dq_os_cpu_features(NULL);
-    (void)state;
     for (int i = 0; i < 3 * 6 * 3 * ROWS; i++) {
         const unsigned isa = have & isas[i % 3];
         const dq_simd_pages *table = dq_cpu_isa_of(isa)->pages;
@@ -305,18 +298,9 @@ static void few_rows_of_sets_take_their_way(void **state)
     }
 }
 
-static void few_rows_are_exact(void **state)
+TEST(few_rows_are_exact)
 {
     static const unsigned isas[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI};
     const unsigned have = dq_os_cpu_features(NULL);
-    (void)state;
     for (int i = 0; i < 3; i++) check_table(dq_cpu_isa_of(have & isas[i])->pages);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(few_rows_are_exact),
-                                       cmocka_unit_test(few_rows_of_sets_take_their_way),
-                                       cmocka_unit_test(few_rows_of_sets_are_exact)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

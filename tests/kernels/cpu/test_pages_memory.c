@@ -1,13 +1,11 @@
 /* test_pages_memory: blocks of KV pages: zeroed, aligned, apart, taken again, and given back when nobody uses them.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "kernels/cpu/kv/cpu_kv.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { BLOCKS = 200, SIZES = DQ_CPU_BINS + 2 }; /* more sizes than there are bins */
 
@@ -37,12 +35,11 @@ static uint8_t *take(dq_backend *b, int i)
     return p;
 }
 
-static void blocks_are_their_own(void **state)
+TEST(blocks_are_their_own)
 {
     uint8_t *p[BLOCKS];
     dq_err err = {0};
     dq_backend *b;
-    (void)state;
     assert_int_equal(dq_backend_open(&b, "cpu", 1, &err), DQ_OK);
     for (int i = 0; i < BLOCKS; i++) p[i] = i % SIZES == SIZES - 1 && i > SIZES ? NULL : take(b, i);
     for (int round = 2; round < 6; round++) {
@@ -64,13 +61,12 @@ static void blocks_are_their_own(void **state)
 }
 
 /* What one cache uses outlives the end of another; of what nobody uses 256 MiB are kept. */
-static void some_memory_is_kept(void **state)
+TEST(some_memory_is_kept)
 {
     enum { BYTES = 1 << 16, N = 5000 };
     static uint8_t *p[N];
     dq_err err = {0};
     dq_backend *b;
-    (void)state;
     assert_int_equal(dq_backend_open(&b, "cpu", 1, &err), DQ_OK);
     for (int i = 0; i < N; i++) {
         p[i] = dq_cpu_block_new(b, BYTES);
@@ -91,11 +87,10 @@ static void some_memory_is_kept(void **state)
     dq_backend_close(b);
 }
 
-static void too_much_is_refused(void **state)
+TEST(too_much_is_refused)
 {
     dq_err err = {0};
     dq_backend *b;
-    (void)state;
     assert_int_equal(dq_backend_open(&b, "cpu", 1, &err), DQ_OK);
     dq_alloc_fail_at(1);
     assert_null(dq_cpu_block_new(b, 100));
@@ -105,14 +100,4 @@ static void too_much_is_refused(void **state)
     assert_non_null(p);
     dq_cpu_block_free(b, p);
     dq_backend_close(b);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_are_their_own),
-        cmocka_unit_test(some_memory_is_kept),
-        cmocka_unit_test(too_much_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

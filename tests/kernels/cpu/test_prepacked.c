@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/rigs/prepacked_rig.h"
+#include "tests/rigs/suite.h"
 
 /* Results of all instruction sets are the same, and right: those in int8 are those of another kernel. */
 static void check(const dq_weight *w, int64_t m, const float *x, const float *bias)
@@ -45,7 +46,7 @@ static void check(const dq_weight *w, int64_t m, const float *x, const float *bi
     for (int i = 0; i < 2; i++) dq_block_free(plain[i]);
 }
 
-static void products_are_right(void **state)
+TEST(products_are_right)
 {
     static const shape shapes[] = {
         {70, 320, 32, false}, {33, 200, 32, false}, {16, 576, 64, false}, {35, 513, 128, false},
@@ -53,7 +54,6 @@ static void products_are_right(void **state)
     static const int64_t rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 50};
     enum { MOST = 50, WIDEST = 576, TALLEST = 200 };
     float *x = random_floats(MOST * WIDEST, 11), *bias = random_floats(TALLEST, 12);
-    (void)state;
     memset(x, 0, 40 * sizeof *x);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int bits = 2; bits <= 8; bits++)
@@ -70,7 +70,7 @@ static void products_are_right(void **state)
 }
 
 /* More columns than a panel of activations has, in whole groups, and more rows than stay near. */
-static void many_rows_are_right(void **state)
+TEST(many_rows_are_right)
 {
     static const shape shapes[] = {{40, 2100, 32, false},
                                    {70, 2080, 160, false},
@@ -79,7 +79,6 @@ static void many_rows_are_right(void **state)
     static const int64_t rows[] = {5, 9, 11, 270};
     enum { MANY = 3, MOST = 270, WIDEST = 2500, TALLEST = 70 };
     float *x = random_floats(MOST * WIDEST, 31), *bias = random_floats(TALLEST, 32);
-    (void)state;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int bits = 2; bits <= 8; bits++) {
             const bool zeros = (s + (size_t)bits) % 2;
@@ -95,12 +94,11 @@ static void many_rows_are_right(void **state)
 }
 
 /* A row does not know how many others there are, nor in how many threads. */
-static void rows_are_alone(void **state)
+TEST(rows_are_alone)
 {
     enum { M = 21, N = 96, K = 384 };
     const dq_weight w = new_weight((shape){N, K, 32, false}, 6, true, DQ_F16);
     float *x = random_floats(M * K, 4), *all = new_floats(M * N), *one = new_floats(N);
-    (void)state;
     for (int isa = 0; isa < N_ISAS; isa++) {
         for (int int8 = 0; int8 < 2; int8++) {
             const dq_num num = int8 ? DQ_NUM_INT8 : DQ_NUM_F32;
@@ -124,11 +122,10 @@ static void rows_are_alone(void **state)
 }
 
 /* Sums of 16384 columns of 8 bits, one group a row. */
-static void long_rows_are_exact(void **state)
+TEST(long_rows_are_exact)
 {
     enum { K = 16384, M = 6 };
     float *x = random_floats(M * K, 21);
-    (void)state;
     for (int kind = 0; kind < 2; kind++) {
         const dq_weight w = new_weight((shape){3, K, K, false}, 8, kind == 1, DQ_F32);
         check(&w, 1, x, NULL);
@@ -139,12 +136,11 @@ static void long_rows_are_exact(void **state)
 }
 
 /* Codes and activations of 8 bits at the ends of their ranges, all alike and in turns: sums of pairs at theirs. */
-static void ends_of_ranges_fit(void **state)
+TEST(ends_of_ranges_fit)
 {
     enum { N = 4, K = 96, M = 9 };
     static const uint8_t ends[2][N] = {{0, 255, 127, 128}, {0, 255, 128, 127}};
     float *x = new_floats(M * K);
-    (void)state;
     for (int64_t i = 0; i < M * K; i++) x[i] = (i / K + i % K * (i / K / 2)) % 2 ? -1.0f : 1.0f;
     for (int kind = 0; kind < 2; kind++) {
         dq_weight w = new_weight((shape){N, K, 32, false}, 8, kind == 1, DQ_F32);
@@ -159,14 +155,13 @@ static void ends_of_ranges_fit(void **state)
 }
 
 /* The head's logits pass through the same products. */
-static void a_head_is_a_weight(void **state)
+TEST(a_head_is_a_weight)
 {
     enum { M = 5, N = 100, K = 128 };
     const dq_weight w = new_weight((shape){N, K, 64, false}, 4, false, DQ_F16);
     float *x = random_floats(M * K, 8);
     double want[M], got[M];
     int32_t top[2][M];
-    (void)state;
     for (int isa = 0; isa < N_ISAS; isa++) {
         dq_backend *b = open_isa(isa, 2);
         if (!b) continue;
@@ -181,14 +176,4 @@ static void a_head_is_a_weight(void **state)
     }
     dq_block_free(x);
     drop_weight(&w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_are_right), cmocka_unit_test(many_rows_are_right),
-        cmocka_unit_test(rows_are_alone),     cmocka_unit_test(long_rows_are_exact),
-        cmocka_unit_test(ends_of_ranges_fit), cmocka_unit_test(a_head_is_a_weight),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,18 +3,18 @@
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/rigs/prepacked_rig.h"
+#include "tests/rigs/suite.h"
 
 #include <sys/resource.h>
 
 /* Another weight at the same address gets a packing of its own, once the first one has gone. */
-static void packings_end(void **state)
+TEST(packings_end)
 {
     enum { N = 32, K = 64 };
     dq_weight w = new_weight((shape){N, K, 32, false}, 4, false, DQ_F32);
     const dq_weight odd = new_weight((shape){N, 60, 20, false}, 4, false, DQ_F32);
     float *x = random_floats(K, 4), first[N], second[N], third[N];
     dq_backend *b = open_isa(0, 1);
-    (void)state;
     b->ops->weight_release(b, &w); /* never acquired */
     for (int i = 0; i < 2; i++) assert_true(b->ops->weight_acquire(b, &w));
     multiply(b, first, x, 1, &w, NULL, DQ_NUM_F32);
@@ -42,11 +42,10 @@ static void packings_end(void **state)
 }
 
 /* A weight that is not prepacked is counted, too: whoever releases it takes none from another one at its address. */
-static void every_user_counts(void **state)
+TEST(every_user_counts)
 {
     dq_weight w = new_weight((shape){32, 64, 32, false}, 4, false, DQ_F32), odd = w;
     dq_backend *b = open_isa(0, 1);
-    (void)state;
     odd.group_size = 20;
     assert_true(b->ops->weight_acquire(b, &odd));
     assert_true(b->ops->weight_acquire(b, &w));
@@ -67,13 +66,12 @@ static void every_user_counts(void **state)
 }
 
 /* What is not of a file would take its memory twice. */
-static void memory_of_our_own_stays(void **state)
+TEST(memory_of_our_own_stays)
 {
     enum { N = 32, K = 64 };
     dq_weight w = new_weight((shape){N, K, 32, false}, 4, false, DQ_F32);
     const void *codes = w.data;
     dq_backend *b = open_isa(0, 1);
-    (void)state;
     w.data = random_bytes(N * K / 2, 1);
     assert_string_equal(b->ops->matmul_kernel(b, &w, DQ_NUM_INT8), "packed_int8");
     assert_true(b->ops->weight_acquire(b, &w));
@@ -86,14 +84,13 @@ static void memory_of_our_own_stays(void **state)
 }
 
 /* No weight is acquired by half; a packing that is not to be had is none. */
-static void short_memory(void **state)
+TEST(short_memory)
 {
     enum { N = 32, K = 64 };
     const dq_weight w = new_weight((shape){N, K, 32, false}, 4, false, DQ_F32);
     float *x = random_floats(K, 4), want[N], got[N];
     dq_err err = {0};
     dq_backend *b = open_isa(0, 1);
-    (void)state;
     multiply(b, want, x, 1, &w, NULL, DQ_NUM_F32);
     for (int n = 1; n <= 2; n++) { /* the table, its list */
         dq_alloc_fail_at(n);
@@ -130,7 +127,7 @@ static int64_t mapped_bytes(void)
 }
 
 /* All packings together: 3/4 of 2 MiB hold one of a MiB and a small one, not two. */
-static void a_limit_holds(void **state)
+TEST(a_limit_holds)
 {
     const shape large = {512, 4096, 4096, false};
     const dq_weight a = new_weight(large, 4, false, DQ_F32),
@@ -138,7 +135,6 @@ static void a_limit_holds(void **state)
                     small = new_weight((shape){32, 64, 32, false}, 4, false, DQ_F32);
     dq_backend *b = open_isa(0, 1);
     struct rlimit old, less;
-    (void)state;
     if (mapped_bytes() == 0 || getrlimit(RLIMIT_AS, &old) != 0) skip();
     less = old;
     less.rlim_cur = (rlim_t)mapped_bytes() + (2 << 20);
@@ -190,7 +186,7 @@ static float scale_in(const uint8_t *block, const dq_simd_prepacked_weight *d, i
 }
 
 /* Every instruction set writes the block that simd.h describes, wherever codes begin and whatever stands after a row's last. */
-static void blocks_are_as_described(void **state)
+TEST(blocks_are_as_described)
 {
     enum { ROWS = 37, COLS = 1100, GROUPS = 12 };
     const unsigned isa[] = {0, DQ_CPU_AVX2, DQ_CPU_AVX2 | DQ_CPU_AVX512};
@@ -199,7 +195,6 @@ static void blocks_are_as_described(void **state)
     static int8_t want[COLS];
     uint8_t *bytes = random_bytes(ROWS * (COLS + 4) + 4, 5);
     float *scale = random_floats(ROWS * GROUPS, 6);
-    (void)state;
     for (int n = 0; n < 3 * 7 * 8 * 4; n++) {
         const unsigned l = isa[n % 3];
         const dq_weight w = {.rows = ROWS,
@@ -228,17 +223,4 @@ static void blocks_are_as_described(void **state)
     }
     dq_block_free(bytes);
     dq_block_free(scale);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_are_as_described),
-        cmocka_unit_test(packings_end),
-        cmocka_unit_test(every_user_counts),
-        cmocka_unit_test(memory_of_our_own_stays),
-        cmocka_unit_test(short_memory),
-        cmocka_unit_test(a_limit_holds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

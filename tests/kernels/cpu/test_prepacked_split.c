@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/rigs/prepacked_rig.h"
+#include "tests/rigs/suite.h"
 
 #include <math.h>
 
@@ -32,7 +33,7 @@ static void check_split(const dq_simd_prepacked *t, const float *x, int64_t n, f
     assert_int_equal(uneven, left && 2 * n_below >= n && below < n_below * 65536);
 }
 
-static void split_integers_are_nearest(void **state)
+TEST(split_integers_are_nearest)
 {
     enum { N = 128 };
     static const int64_t sizes[] = {1, 7, 32, 77, 128};
@@ -40,7 +41,6 @@ static void split_integers_are_nearest(void **state)
                                  -8388607 * 0.5f, 100000.5f};
     static const float times[] = {1, 40, 1000, 0x1p-130f, 0x1p100f};
     float *x = random_floats(N, 21);
-    (void)state;
     for (int isa = 0; isa < N_ISAS; isa++) {
         dq_backend *b = open_isa(isa, 1);
         if (!b) continue;
@@ -62,13 +62,12 @@ static void split_integers_are_nearest(void **state)
     dq_block_free(x);
 }
 
-static void errors_are_bound(void **state)
+TEST(errors_are_bound)
 {
     enum { N = 40, K = 768, M = 4 };
     static const int64_t groups[] = {32, 96, 128, 320, K};
     static const float largest[M] = {1, 100, 3000, 0x1p-120f};
     float *x = random_floats(M * K, 31), *y = new_floats(M * N);
-    (void)state;
     for (int i = 0; i < M; i++) {
         for (int k = 0; k < K && i == 3; k++) x[i * K + k] *= largest[i];
         x[i * K + 77] *= i < 3 ? largest[i] : 1;
@@ -123,12 +122,11 @@ static void measure_errors(const dq_weight *w, float largest, double error[2])
 }
 
 /* The table of MODEL.md. */
-static void errors_are_those_of_f32(void **state)
+TEST(errors_are_those_of_f32)
 {
     static const float largest[] = {1, 20, 50, 3000};
     static const int64_t groups[] = {32, 128, 2048};
     enum { N = sizeof largest / sizeof *largest };
-    (void)state;
     for (int i = 0; i < 3 * N; i++) {
         double error[2];
         const dq_weight w = new_weight((shape){64, 2048, groups[i / N], false}, 4, false, DQ_F32);
@@ -141,12 +139,11 @@ static void errors_are_those_of_f32(void **state)
 }
 
 /* No number stays none, where it is and nowhere else; the largest ones and the smallest ones are numbers. */
-static void ends_of_numbers(void **state)
+TEST(ends_of_numbers)
 {
     enum { N = 33, K = 96, M = 7 };
     const dq_weight w = new_weight((shape){N, K, 32, false}, 4, false, DQ_F32);
     float *x = random_floats(M * K, 5), *y = new_floats(M * N), *one = new_floats(N);
-    (void)state;
     x[0 * K + 40] = NAN;
     x[1 * K + 41] = INFINITY;
     x[2 * K + 95] = -INFINITY;
@@ -173,15 +170,4 @@ static void ends_of_numbers(void **state)
     dq_block_free(y);
     dq_block_free(one);
     drop_weight(&w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(split_integers_are_nearest),
-        cmocka_unit_test(errors_are_bound),
-        cmocka_unit_test(errors_are_those_of_f32),
-        cmocka_unit_test(ends_of_numbers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,7 @@
  * promises it, and exp against f64.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/rigs/suite.h"
 
 #include "base/os.h"
 #include "kernels/cpu/isa/isa.h"
@@ -55,11 +50,10 @@ static void harden(float *x, int64_t n)
     for (int64_t i = 0; i < 6 && 7 * i + 3 < n; i++) x[7 * i + 3] = hard[i];
 }
 
-static void row_functions(void **state)
+TEST(row_functions)
 {
     const dq_simd *s = &dq_simd_scalar;
     float x[MAX + 1], y[MAX + 1], u[MAX + 1], v[MAX + 1], c[MAX + 1];
-    (void)state;
     for (int64_t n = 0; n <= 2 * MAX; n++) {
         const bool hard = n > MAX;
         const int64_t len = hard ? n - MAX : n;
@@ -107,12 +101,11 @@ static void row_functions(void **state)
     }
 }
 
-static void turned_scales(void **state)
+TEST(turned_scales)
 {
     enum { SLOTS = 64, MOST = 8 };
     uint16_t in[SLOTS * MOST];
     float out[SLOTS * MOST + 1];
-    (void)state;
     for (int i = 0; i < SLOTS * MOST; i++) in[i] = (uint16_t)(i * 8191 + 77); /* NaN among them */
     for (int w = 0; w < 2; w++) {
         for (int64_t n = 1; wide[w] && wide[w]->turn_scales && n <= MOST; n++) {
@@ -130,10 +123,9 @@ static void turned_scales(void **state)
     }
 }
 
-static void exponentials(void **state)
+TEST(exponentials)
 {
     float x[MAX + 1], p[MAX + 1], q[MAX + 1];
-    (void)state;
     for (int round = 0; round < 3000; round++) {
         const int64_t n = round % (MAX + 1);
         uint64_t seed = (uint64_t)round;
@@ -174,11 +166,10 @@ static void exponentials(void **state)
 }
 
 /* Against libm, one value and many; every instruction set gives the same bits. */
-static void divergences(void **state)
+TEST(divergences)
 {
     float p[MAX], q[MAX];
     double sum[3], other[3];
-    (void)state;
     for (int64_t n = 0; n <= MAX; n++) {
         double want[3] = {0};
         uint64_t seed = (uint64_t)n + 1;
@@ -273,9 +264,8 @@ static void gemm_half_case(const dq_simd *t, dq_dtype type, int64_t m, int64_t n
     assert_memory_equal(got, want, sizeof got);
 }
 
-static void gemms_of_two_bytes(void **state)
+TEST(gemms_of_two_bytes)
 {
-    (void)state;
     for (int w = -1; w < 2; w++) {
         const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
         for (int64_t i = 0; t && i < 13 * DQ_TILE_N; i++) {
@@ -285,9 +275,8 @@ static void gemms_of_two_bytes(void **state)
     }
 }
 
-static void gemms(void **state)
+TEST(gemms)
 {
-    (void)state;
     for (int w = -1; w < 2; w++) {
         const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
         if (!t) continue;
@@ -342,11 +331,10 @@ static void thin_case(const dq_simd *t, bool half, int64_t skip, int64_t ldw, in
     assert_int_equal(munmap(pages, 3 * PAGE), 0);
 }
 
-static void thin_products(void **state)
+TEST(thin_products)
 {
     static const int64_t depth[] = {1, 16, 31, 33, 255, 256, 257, 300, 512, 530};
     static const int64_t skips[] = {-1, 0, 2, 4, 8, 30, 60};
-    (void)state;
     for (int w = -1; w < 2; w++) {
         const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
         for (int64_t m = 1; m <= 9 && t; m++)
@@ -364,11 +352,10 @@ static void thin_products(void **state)
     }
 }
 
-static void transposes(void **state)
+TEST(transposes)
 {
     enum { SIDE = 70, LD = 77 };
     static float x[SIDE * LD], y[SIDE * LD];
-    (void)state;
     fill(x, SIDE * LD, 4);
     for (int w = -1; w < 2; w++) {
         const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
@@ -384,11 +371,10 @@ static void transposes(void **state)
     }
 }
 
-static void stored_values(void **state)
+TEST(stored_values)
 {
     static uint16_t all[65536];
     static float p[65536], q[65536];
-    (void)state;
     for (int i = 0; i < 65536; i++) all[i] = (uint16_t)i;
     for (int type = 0; type < 2; type++) {
         const dq_dtype dtype = type ? DQ_F16 : DQ_BF16;
@@ -407,12 +393,11 @@ static void stored_values(void **state)
     }
 }
 
-static void packed_codes(void **state)
+TEST(packed_codes)
 {
     enum { COLS = 109 };
     int8_t code[COLS], back[COLS];
     float p[COLS + 1], *q = p;
-    (void)state;
     for (int bits = 2; bits <= 8; bits++)
         for (int w = -1; w < 2; w++) {
             const dq_simd *t = w < 0 ? &dq_simd_scalar : wide[w];
@@ -439,14 +424,4 @@ static void packed_codes(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(row_functions), cmocka_unit_test(turned_scales),
-        cmocka_unit_test(exponentials),  cmocka_unit_test(divergences),
-        cmocka_unit_test(gemms),         cmocka_unit_test(gemms_of_two_bytes),
-        cmocka_unit_test(transposes),    cmocka_unit_test(stored_values),
-        cmocka_unit_test(packed_codes),  cmocka_unit_test(thin_products),
-    };
-    return cmocka_run_group_tests(tests, find_tables, NULL);
-}
+FIXTURES(find_tables, NULL)

@@ -2,18 +2,16 @@
  * logits and width of the cache; what may not change a bit.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* setenv under strict C17 */
+#include "tests/rigs/suite.h"
+
 #include "engine/runner.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/grid.h"
 #include "tests/rigs/oracle.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { N_Q = 8, N_KV = 4, DIM = 16, N_SEQ = 3, ROWS = 260, N_CLASSES = 5, FAR = 500, LABELS = 800 };
 
@@ -194,13 +192,12 @@ static void expect_near(double got, double want, double tolerance)
     assert_true(fabs(got - want) <= tolerance);
 }
 
-static void rows_without_a_whole_are_skipped(void **state)
+TEST(rows_without_a_whole_are_skipped)
 {
     static const dq_span_mass cancel[2] = {{.3, .1}, {.2, .4 - 5e-4}}, zero[2] = {{0, 0}, {0, 0}},
                               negative[2] = {{0, .3}, {0, .1}}, enough[2] = {{.3, .1}, {.2, .398}},
                               bad[2] = {{(double)NAN, 0}, {0, 0}};
     dq_span_share s = {0};
-    (void)state;
     dq_attention_spans_add_row(&s, cancel, 2);
     assert_true(s.rows == 1 && s.skipped[DQ_SPAN_SUM] == 1 && s.skipped[DQ_SPAN_POSITIVE] == 0);
     assert_true(isnan(dq_attention_spans_mean(&s, DQ_SPAN_SUM, 0)));
@@ -247,14 +244,13 @@ static dq_span_share one_row(dq_pairing pairing, const double *const logit[2], i
 }
 
 /* One head: BOS, two of the context, two of the answer, one of the context, two of the question. */
-static void the_worked_example(void **state)
+TEST(the_worked_example)
 {
     static const uint8_t label[] = {0, 2, 2, 1, 1, 2, 3, 3};
     static const double d[] = {.10, .00, .01, .20, .15, -.01, .05, .00}, even[8] = {0};
     static const double sum[] = {.2, .7, 0, .1}, positive[] = {10, 35, 1, 5},
                         size[] = {10, 35, 2, 5};
     double first[8];
-    (void)state;
     for (int i = 0; i < 8; i++) first[i] = log(d[i] + .5 / 8); /* A1 = D + lambda A2, A2 even */
     const double *const logit[] = {first, even};
     const dq_span_share s = one_row(DQ_PAIR_SHARED_KV, logit, 8, .5f, label, 1);
@@ -268,12 +264,11 @@ static void the_worked_example(void **state)
 }
 
 /* Rows t give the answer, positions 3 to 7, what they see of it over t + 1. */
-static void even_rows_give_lengths(void **state)
+TEST(even_rows_give_lengths)
 {
     static const uint8_t label[12] = {0, 2, 2, 1, 1, 1, 1, 1, 2, 2, 3, 3};
     static const double even[12] = {0};
     static const double *const logit[] = {even, even};
-    (void)state;
     for (int last = 1; last <= 12; last += 11) {
         for (int i = 0; i < 2; i++) {
             const dq_span_share s =
@@ -286,12 +281,11 @@ static void even_rows_give_lengths(void **state)
     }
 }
 
-static void one_hot_rows_are_exact(void **state)
+TEST(one_hot_rows_are_exact)
 {
     static const uint8_t label[] = {0, 2, 2, 1, 1, 2, 3, 3};
     static const double third[8] = {[3] = 200}, last[8] = {[7] = 200};
     static const double *const same[] = {third, third}, *const apart[] = {third, last};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         const dq_span_share s =
             one_row(i ? DQ_PAIR_SHARED_KV : DQ_PAIR_NONE, same, 8, .5f, label, 1);
@@ -306,13 +300,12 @@ static void one_hot_rows_are_exact(void **state)
     expect_near(s.share[DQ_SPAN_ABSOLUTE][3], 1. / 3, 1e-15);
 }
 
-static void lambdas_near_one_are_skipped(void **state)
+TEST(lambdas_near_one_are_skipped)
 {
     static const float lambda[] = {.998f, .9995f, 1.0f, 1.0005f, 1.002f};
     static const uint8_t label[] = {0, 1, 1, 1};
     static const double a[] = {0, 1, 2, 3}, b[] = {3, 2, 1, 0};
     static const double *const apart[] = {a, b}, *const same[] = {a, a};
-    (void)state;
     for (int i = 0; i < 5; i++) {
         const dq_span_share s = one_row(DQ_PAIR_SHARED_KV, apart, 4, lambda[i], label, 1);
         assert_int_equal(s.skipped[DQ_SPAN_SUM], i > 0 && i < 4);
@@ -368,10 +361,9 @@ static void against_oracle(int i)
     stage_close(&s);
 }
 
-static void the_oracle_agrees(void **state)
+TEST(the_oracle_agrees)
 {
     static const char *const isas[] = {"scalar", "avx2", "avx512"};
-    (void)state;
     for (int i = 0; i < 96; i++) {
         if (!test_runs(i, 7)) continue;
         setenv("DQ_CPU", isas[i % 3], 1);
@@ -381,14 +373,13 @@ static void the_oracle_agrees(void **state)
 }
 
 /* One row and one output head a group: the column `diff` holds |a| of the same strips, whatever made them. */
-static void int8_sees_its_own_maps(void **state)
+TEST(int8_sees_its_own_maps)
 {
     stage s;
     dq_span_share sums[N_SEQ * N_Q] = {0};
     double *diff = calloc(4 * 3 * ROWS, sizeof *diff), size[N_SEQ * 4][N_CLASSES + 1] = {0};
     int64_t offset[N_SEQ * 4];
     int32_t pos[ROWS];
-    (void)state;
     stage_open(&s, DQ_PAIR_SHARED_KV, N_Q, N_KV, &specs[1], 2);
     build_scene(&s);
     s.math.qk = s.math.pv = DQ_NUM_INT8;
@@ -414,9 +405,8 @@ static void int8_sees_its_own_maps(void **state)
 
 /* --------------------------------------------------------------------------------- what may not show */
 
-static void outputs_stay_as_they_are(void **state)
+TEST(outputs_stay_as_they_are)
 {
-    (void)state;
     for (int i = 0; i < N_PAIRINGS; i++) {
         stage s;
         dq_span_share sums[N_SEQ * N_Q] = {0};
@@ -481,13 +471,12 @@ static void run_model(dq_span_share *sums, const dq_model *m, int threads, const
     dq_backend_close(b);
 }
 
-static void threads_chunks_and_neighbours_do_not_show(void **state)
+TEST(threads_chunks_and_neighbours_do_not_show)
 {
     static const int one[] = {150, 0}, cut[] = {40, 64, 130, 149, 150, 0};
     dq_span_share want[2 * 64] = {0}, got[2 * 64];
     dq_err err = {0};
     dq_model *m;
-    (void)state;
     assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/longpair/diffllama-0", &err), DQ_OK);
     assert_int_equal(m->n_layers, 2);
     const size_t n = (size_t)(2 * m->map.n_out);
@@ -510,9 +499,8 @@ static void threads_chunks_and_neighbours_do_not_show(void **state)
 
 /* --------------------------------------------------------------------------------------------- errors */
 
-static void classes_that_do_not_exist_are_errors(void **state)
+TEST(classes_that_do_not_exist_are_errors)
 {
-    (void)state;
     for (int i = 0; i < 3; i++) {
         stage s;
         dq_span_share sums[N_SEQ * N_Q] = {0};
@@ -533,12 +521,11 @@ static void classes_that_do_not_exist_are_errors(void **state)
 }
 
 /* Memory that is short anywhere on the way is an error, and the next call is right again. */
-static void short_memory_is_an_error(void **state)
+TEST(short_memory_is_an_error)
 {
     stage s;
     dq_span_share sums[N_SEQ * N_Q], want[N_SEQ * N_Q] = {0};
     int failed = 0;
-    (void)state;
     stage_open(&s, DQ_PAIR_HALVES, N_Q, N_KV, &dq_kv_plain, 1);
     build_scene(&s);
     for (int i = 0; i < N_SEQ; i++) s.last[i] = 1 + i;
@@ -561,22 +548,4 @@ static void short_memory_is_an_error(void **state)
     assert_true(failed >= 4);
     assert_memory_equal(sums, want, sizeof sums);
     stage_close(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_without_a_whole_are_skipped),
-        cmocka_unit_test(the_worked_example),
-        cmocka_unit_test(even_rows_give_lengths),
-        cmocka_unit_test(one_hot_rows_are_exact),
-        cmocka_unit_test(lambdas_near_one_are_skipped),
-        cmocka_unit_test(the_oracle_agrees),
-        cmocka_unit_test(int8_sees_its_own_maps),
-        cmocka_unit_test(outputs_stay_as_they_are),
-        cmocka_unit_test(threads_chunks_and_neighbours_do_not_show),
-        cmocka_unit_test(classes_that_do_not_exist_are_errors),
-        cmocka_unit_test(short_memory_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* test_grow: lists that make themselves room, in an arena and as blocks.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/strbuf.h"
@@ -35,11 +36,9 @@ static void check_growth(dq_arena *a)
 
 TEST(lists_grow)
 {
-    dq_arena *a = dq_arena_new();
-    assert_non_null(a);
+    dq_arena *a = given_arena();
     check_growth(a);
     check_growth(NULL);
-    dq_arena_free(a);
 }
 
 TEST(nothing_is_a_list_too)
@@ -56,8 +55,7 @@ TEST(nothing_is_a_list_too)
 TEST(sizes_beyond_memory_are_refused)
 {
     static const size_t want[] = {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 8 + 1};
-    dq_arena *a = dq_arena_new();
-    assert_non_null(a);
+    dq_arena *a = given_arena();
     for (int in_arena = 0; in_arena < 2; in_arena++) {
         dq_err fine = {0};
         size_t cap = 0;
@@ -74,7 +72,6 @@ TEST(sizes_beyond_memory_are_refused)
         }
         if (!in_arena) dq_block_free(list);
     }
-    dq_arena_free(a);
     dq_err err = {0};
     dq_strbuf b = {0};
     assert_int_equal(dq_strbuf_add(&b, "x", 1, &err), DQ_OK);

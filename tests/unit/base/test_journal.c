@@ -1,7 +1,9 @@
 /* test_journal: what a journal holds after anything that can end a program or spoil a file.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* mkdtemp */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
+#include "tests/rigs/test_folder.h"
 
 #include "base/file.h"
 #include "base/journal.h"
@@ -14,26 +16,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char dir[64], path[80];
-static dq_arena *arena;
+static char path[80];
 
-static int setup(void **unused)
+static int begin(void **state)
 {
-    (void)unused;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%.40s/dq-journal-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(dir)) return -1;
-    snprintf(path, sizeof path, "%s/a.journal", dir);
-    arena = dq_arena_new();
-    return arena ? 0 : -1;
-}
-
-static int teardown(void **unused)
-{
-    (void)unused;
-    dq_arena_free(arena);
-    unlink(path);
-    return rmdir(dir);
+    const int failed = folder_begin(state);
+    strcpy(path, at("a.journal"));
+    return failed;
 }
 
 static const char *const text[] = {"first", "", "third {\"with\": \"quotes\"} \\ \t and more",
@@ -53,24 +42,19 @@ static char *written(size_t *len)
     }
     assert_int_equal(dq_journal_sync(j, &err), DQ_OK);
     dq_journal_close(j, false);
-    assert_int_equal(dq_file_read(&bytes, len, path, arena, &err), DQ_OK);
+    assert_int_equal(dq_file_read(&bytes, len, path, given_arena(), &err), DQ_OK);
     return bytes;
 }
 
 static void put(const char *bytes, size_t len)
 {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, len, f), len);
-    assert_int_equal(fclose(f), 0);
+    put_bytes(path, bytes, len);
 }
 
 static size_t file_bytes(void)
 {
-    char *bytes;
     size_t len;
-    dq_err err = {0};
-    assert_int_equal(dq_file_read(&bytes, &len, path, arena, &err), DQ_OK);
+    given_file(&len, "%s", path);
     return len;
 }
 
@@ -82,14 +66,14 @@ static void resumes(int n, dq_journal_damage damage, const char *whole, size_t l
     dq_err err = {0};
     char *now;
     size_t now_len;
-    assert_int_equal(dq_journal_resume(&j, path, damage, &found, arena, &err), DQ_OK);
+    assert_int_equal(dq_journal_resume(&j, path, damage, &found, given_arena(), &err), DQ_OK);
     assert_int_equal(found.n, n);
     assert_int_equal(dq_journal_count(j), n);
     for (int i = 0; i < n; i++) assert_string_equal(found.text[i], text[i]);
     for (int i = n; i < LINES; i++)
         assert_int_equal(dq_journal_add(j, text[i], strlen(text[i]), &err), DQ_OK);
     dq_journal_close(j, false);
-    assert_int_equal(dq_file_read(&now, &now_len, path, arena, &err), DQ_OK);
+    assert_int_equal(dq_file_read(&now, &now_len, path, given_arena(), &err), DQ_OK);
     assert_int_equal(now_len, len);
     assert_memory_equal(now, whole, len);
 }
@@ -100,7 +84,7 @@ static dq_status refused(dq_journal_damage damage, const char *why)
     dq_journal_lines found;
     dq_err err = {0};
     const size_t before = file_bytes();
-    dq_journal_resume(&j, path, damage, &found, arena, &err);
+    dq_journal_resume(&j, path, damage, &found, given_arena(), &err);
     assert_null(j);
     if (!strstr(err.text, why)) fail_msg("expected \"%s\", found \"%s\"", why, err.text);
     assert_int_equal(file_bytes(), before);
@@ -189,7 +173,8 @@ TEST(new_and_clear_begin_anew)
     dq_journal_close(j, true);
     assert_false(dq_file_exists(path));
     dq_journal_lines found;
-    assert_int_equal(dq_journal_resume(&j, path, DQ_JOURNAL_CUT, &found, arena, &err), DQ_FILE);
+    assert_int_equal(dq_journal_resume(&j, path, DQ_JOURNAL_CUT, &found, given_arena(), &err),
+                     DQ_FILE);
     assert_null(j);
 }
 
@@ -306,4 +291,4 @@ TEST(failing_allocations_are_reported)
     resumes(LINES, DQ_JOURNAL_REFUSE, whole, len);
 }
 
-FIXTURES(setup, teardown)
+FIXTURES(begin, folder_end)

@@ -1,5 +1,6 @@
 /* test_map64: a map against plain arrays.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/map64.h"
@@ -54,12 +55,10 @@ static void check(dq_arena *a, size_t capacity)
 
 TEST(values_are_those_put)
 {
-    dq_arena *a = dq_arena_new();
-    assert_non_null(a);
+    dq_arena *a = given_arena();
     check(a, 0);
     check(NULL, 0);
     check(NULL, KEYS);
-    dq_arena_free(a);
 }
 
 TEST(failures_keep_the_map)

@@ -1,5 +1,6 @@
 /* test_name_order: numbers inside names count as numbers.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/name_order.h"
@@ -48,9 +49,8 @@ static const char *backwards(const void *arg, int64_t i)
 TEST(indices_are_sorted)
 {
     dq_err err = {0};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     int64_t *order;
     assert_int_equal(dq_name_order_make(&order, N, backwards, NULL, a, &err), DQ_OK);
     for (int64_t i = 0; i < N; i++) assert_int_equal(order[i], N - 1 - i);
-    dq_arena_free(a);
 }

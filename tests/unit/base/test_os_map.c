@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/rigs/suite.h"
+#include "tests/rigs/test_folder.h"
 
 #include "base/os.h"
 
@@ -15,33 +16,6 @@
 #include <unistd.h>
 
 enum { PAGES = 4, PAGE = 4096, BYTES = PAGES * PAGE };
-static char dir[64];
-
-static const char *at(const char *name)
-{
-    static char path[4][128];
-    static int turn;
-    char *p = path[turn = (turn + 1) % 4];
-    snprintf(p, 128, "%s/%s", dir, name);
-    return p;
-}
-
-static int setup(void **unused)
-{
-    (void)unused;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%.40s/dq-map-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **unused)
-{
-    static const char *const names[] = {"a", "b"};
-    (void)unused;
-    for (int i = 0; i < 2; i++) unlink(at(names[i]));
-    return rmdir(dir);
-}
-
 static void put(const char *path, int byte)
 {
     FILE *f = fopen(path, "wb");
@@ -229,4 +203,4 @@ TEST(large_pages_hold_what_small_ones_held)
     dq_os_block_free(&b);
 }
 
-FIXTURES(setup, teardown)
+FIXTURES(folder_begin, folder_end)

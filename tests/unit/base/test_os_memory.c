@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/rigs/suite.h"
+#include "tests/rigs/test_folder.h"
 
 #include "base/os.h"
 
@@ -15,21 +16,8 @@
 #define GROUP "/sys/fs/cgroup"
 static const char *const folders[] = {"/proc",        "/proc/self",      "/sys", "/sys/fs", GROUP,
                                       GROUP "/outer", GROUP "/outer/own"};
-static const char *const files[] = {"/proc/meminfo",
-                                    "/proc/self/cgroup",
-                                    "/proc/self/status",
-                                    GROUP "/memory.max",
-                                    GROUP "/memory.current",
-                                    GROUP "/outer/memory.max",
-                                    GROUP "/outer/memory.current",
-                                    GROUP "/outer/own/memory.max",
-                                    GROUP "/outer/own/memory.current",
-                                    GROUP "/outer/own/memory.stat",
-                                    GROUP "/cpu.max",
-                                    GROUP "/outer/cpu.max",
-                                    GROUP "/outer/own/cpu.max"};
-enum { N_FOLDERS = sizeof folders / sizeof *folders, N_FILES = sizeof files / sizeof *files };
-static char root[64];
+enum { N_FOLDERS = sizeof folders / sizeof *folders };
+static char root[80];
 
 static const char *below(const char *name)
 {
@@ -38,31 +26,18 @@ static const char *below(const char *name)
     return path;
 }
 
-static int setup(void **unused)
+static int begin(void **state)
 {
-    (void)unused;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(root, sizeof root, "%.40s/dq-memory-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(root)) return -1;
+    if (folder_begin(state) != 0) return -1;
+    strcpy(root, at(""));
     for (int i = 0; i < N_FOLDERS; i++)
         if (mkdir(below(folders[i]), 0700) != 0) return -1;
     return 0;
 }
 
-static int teardown(void **unused)
-{
-    (void)unused;
-    for (int i = 0; i < N_FILES; i++) unlink(below(files[i]));
-    for (int i = N_FOLDERS - 1; i >= 0; i--) rmdir(below(folders[i]));
-    return rmdir(root);
-}
-
 static void put(const char *name, const char *text)
 {
-    FILE *f = fopen(below(name), "w");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
+    put_bytes(below(name), text, strlen(text));
 }
 
 static void expect(int64_t bytes)
@@ -141,4 +116,4 @@ TEST(quotas_of_processors_hold)
     assert_int_equal(dq_os_cpu_count(root), all);
 }
 
-FIXTURES(setup, teardown)
+FIXTURES(begin, folder_end)

@@ -1,6 +1,7 @@
 /* Outlier statistics of the test checkpoints against tests/golden/stats_oracle.json, and files that
  * results are written to.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
@@ -28,23 +29,14 @@ static void close_to(double got, double want, const char *what)
 
 typedef struct fixture {
     json_t *root;
-    dq_arena *arena;
     dq_backend *backend;
 } fixture;
 
 static int set_up(void **state)
 {
     static fixture f;
-    dq_err err = {0};
-    char *text;
-    size_t len;
-    f.arena = dq_arena_new();
-    if (dq_file_read(&text, &len, DQ_TEST_DIR "/golden/stats_oracle.json", f.arena, &err) ||
-        dq_json_parse(&f.root, text, len, "stats_oracle.json", &err) ||
-        dq_backend_open(&f.backend, "cpu", 2, &err)) {
-        print_error("%s\n", err.text);
-        return -1;
-    }
+    f.root = given_json(DQ_TEST_DIR "/golden/stats_oracle.json");
+    f.backend = given_backend(2);
     *state = &f;
     return 0;
 }
@@ -54,7 +46,6 @@ static int tear_down(void **state)
     fixture *f = *state;
     json_decref(f->root);
     dq_backend_close(f->backend);
-    dq_arena_free(f->arena);
     return 0;
 }
 
@@ -73,16 +64,6 @@ static dq_sequences sequences_of(const json_t *list, dq_arena *a)
         json_array_foreach(seq, k, id) ids[cu[i + 1]++] = (int32_t)json_integer_value(id);
     }
     return (dq_sequences){.n = (int64_t)n, .cu = cu, .ids = ids};
-}
-
-static dq_model *open_model(const char *name)
-{
-    char path[512];
-    dq_err err = {0};
-    dq_model *m = NULL;
-    snprintf(path, sizeof path, DQ_TEST_DIR "/golden/models/%s", name);
-    must(dq_model_open(&m, path, &err), &err);
-    return m;
 }
 
 static void collect(dq_outliers *o, const dq_model *m, dq_backend *b, const dq_sequences *s,
@@ -158,8 +139,8 @@ static void compare_measure(const dq_head_measure *m, const json_t *want)
 static void check_model(const fixture *f, const json_t *x, int64_t max_rows, int walks)
 {
     const char *name = json_string_value(json_object_get(x, "model"));
-    dq_sequences s = sequences_of(json_object_get(x, "sequences"), f->arena);
-    dq_model *m = open_model(name);
+    dq_sequences s = sequences_of(json_object_get(x, "sequences"), given_arena());
+    dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s", name);
     dq_outliers o;
     collect(&o, m, f->backend, &s, max_rows, walks);
     for (int k = 0; k < DQ_N_KINDS; k++) {
@@ -202,8 +183,9 @@ TEST(test_batching)
 {
     const fixture *f = *case_state;
     const json_t *x = json_array_get(f->root, 1);
-    dq_sequences s = sequences_of(json_object_get(x, "sequences"), f->arena);
-    dq_model *m = open_model(json_string_value(json_object_get(x, "model")));
+    dq_sequences s = sequences_of(json_object_get(x, "sequences"), given_arena());
+    dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s",
+                              json_string_value(json_object_get(x, "model")));
     dq_outliers a, b;
     collect(&a, m, f->backend, &s, 4096, 2);
     collect(&b, m, f->backend, &s, 50, 2);
@@ -225,7 +207,7 @@ TEST(test_batching)
 TEST(test_refusals)
 {
     const fixture *f = *case_state;
-    dq_model *m = open_model("diffllama-f32");
+    dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s", "diffllama-f32");
     const int64_t cu[] = {0, 2, 3};
     const dq_outlier_plan plan = {.max_rows = 4096, .walks = 3};
     for (int turn = 0; turn < 2; turn++) {
@@ -276,7 +258,8 @@ TEST(test_few_values)
 
 TEST(test_maps)
 {
-    dq_model *m = open_model("diffllama-f32"), *plain = open_model("llama-f32");
+    dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s", "diffllama-f32"),
+             *plain = given_model(DQ_TEST_DIR "/golden/models/%s", "llama-f32");
     const int want[4] = {1, 1, 2, 2};
     for (int h = 0; h < 4; h++) {
         assert_int_equal(dq_outlier_map(&m->map, h), want[h]);

@@ -5,6 +5,7 @@
 #include "calibrate/calib_excerpt.h"
 #include "calibrate/calib_text.h"
 #include "tasks/repeats.h"
+#include "tests/rigs/given.h"
 #include "tests/rigs/golden.h"
 
 #include <stdlib.h>
@@ -27,8 +28,7 @@ static dq_status read_text(dq_calib_text *out, const int *words, int n, int64_t 
                            dq_arena *a, dq_err *err)
 {
     const char *path = "calib_text.jsonl";
-    dq_model *m;
-    assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", err), DQ_OK);
+    dq_model *m = given_model(DQ_SOURCE_DIR "/calib/pair/llama");
     write_documents(path, words, n);
     dq_calib_text_read(out, path, m, tokens, ctx, DQ_CALIB_TEXT_ALL, a, err);
     unlink(path);
@@ -41,7 +41,7 @@ TEST(pieces_of_documents)
     static const int words[] = {25, 0, 1, 10, 21};
     /* with the BOS of the template; one id alone is no sequence: the fourth leaves one */
     static const int64_t want[] = {10, 10, 6, 2, 10, 10, 10, 2};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_calib_text t;
     dq_err err = {0};
     assert_int_equal(read_text(&t, words, 5, 1000, 10, a, &err), DQ_OK);
@@ -56,7 +56,6 @@ TEST(pieces_of_documents)
     assert_int_equal(t.n_ids, t.cu[8]);
     assert_int_equal(t.requested, 1000);
     assert_int_equal(strlen(t.sha256), 64);
-    dq_arena_free(a);
 }
 
 /* Never more than was requested; the last piece is cut for it, and left out where one id would be all of it: that has no
@@ -65,7 +64,7 @@ TEST(as_many_as_requested)
 {
     static const int words[] = {100, 100, 100, 100};
     for (int64_t tokens = 1; tokens <= 400; tokens += 7) {
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         dq_calib_text t;
         dq_err err = {0};
         assert_int_equal(read_text(&t, words, 4, tokens, 10, a, &err), DQ_OK);
@@ -73,14 +72,13 @@ TEST(as_many_as_requested)
         assert_int_equal(t.n_ids, want);
         assert_int_equal(t.n_seq, (want + 9) / 10);
         assert_int_equal(t.cu[t.n_seq], want);
-        dq_arena_free(a);
     }
 }
 
 TEST(defaults_and_limits)
 {
     static const int words[] = {30, 0};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_calib_text t;
     dq_err err = {0};
     assert_int_equal(read_text(&t, words, 1, 0, 0, a, &err), DQ_OK);
@@ -90,14 +88,13 @@ TEST(defaults_and_limits)
     err = (dq_err){0};
     assert_int_equal(read_text(&t, words + 1, 1, 0, 0, a, &err), DQ_DAMAGED);
     assert_non_null(strstr(err.text, "holds no text"));
-    dq_arena_free(a);
 }
 
 /* Documents of the same word are copies where they have the same length; one that repeats a word has few runs of its own. */
 TEST(copies_are_counted)
 {
     static const int words[] = {25, 40, 25, 40, 30};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_calib_text t, other;
     dq_err err = {0};
     int64_t n;
@@ -113,7 +110,6 @@ TEST(copies_are_counted)
     assert_int_equal(read_text(&other, words + 2, 2, 1000, 100, a, &err), DQ_OK);
     assert_int_equal(dq_calib_text_shared(&n, &t, &other, &err), DQ_OK);
     assert_int_equal(n, 4);
-    dq_arena_free(a);
 }
 
 /* A file of `mib` MiB whose words count up, so that no two places are the same. */
@@ -135,10 +131,9 @@ TEST(large_files_are_read_in_part)
     static const char *const path[] = {"calib_large.txt", "calib_large.jsonl"};
     const unsigned quarter[3] = {5, 2, 8};
     dq_err err = {0};
-    dq_model *m;
-    assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", &err), DQ_OK);
+    dq_model *m = given_model(DQ_SOURCE_DIR "/calib/pair/llama");
     for (int k = 0; k < 2; k++) {
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         dq_calib_text t, part[3];
         int64_t n;
         write_large(path[k], k == 1, 6);
@@ -160,7 +155,6 @@ TEST(large_files_are_read_in_part)
         assert_int_equal(err.code, DQ_OK);
         assert_int_equal(t.bytes_read, t.bytes);
         unlink(path[k]);
-        dq_arena_free(a);
     }
     dq_model_close(m);
 }
@@ -205,14 +199,13 @@ TEST(parts_agree_on_quarters)
     static const int64_t tokens[][3] = {{16 * MOST, 2000, 2000}, {3000, MOST + 64, 1}};
     const char *path = "calib_uneven.txt";
     dq_err err = {0};
-    dq_model *m;
-    assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", &err), DQ_OK);
+    dq_model *m = given_model(DQ_SOURCE_DIR "/calib/pair/llama");
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     put_text(f, BYTES / 2, BYTES, "\n"); /* quarters of tokens are not quarters of bytes */
     fclose(f);
     for (size_t k = 0; k < sizeof tokens / sizeof *tokens; k++) {
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         dq_calib_text part[3];
         int64_t each = 0;
         for (int i = 0; i < 3; i++) {
@@ -223,7 +216,6 @@ TEST(parts_agree_on_quarters)
             each += count_new(&part[i], 1);
         }
         assert_int_equal(count_new(part, 3), each);
-        dq_arena_free(a);
     }
     unlink(path);
     dq_model_close(m);
@@ -248,7 +240,7 @@ TEST(documents_share_no_byte)
     for (int k = 0; k < 12; k++) {
         memset(taken, 0, BYTES);
         for (int i = 0; i < 3; i++) {
-            dq_arena *a = dq_arena_new();
+            dq_arena *a = given_arena();
             dq_calib_excerpt x;
             dq_err err = {0};
             assert_int_equal(dq_calib_excerpt_make(&x, "t.txt", text, BYTES, tokens[k / 3][i],
@@ -262,7 +254,6 @@ TEST(documents_share_no_byte)
                 memset(taken + (doc->text - text), 1, doc->len);
                 assert_int_not_equal((unsigned char)doc->text[0], 0xa9);
             }
-            dq_arena_free(a);
         }
     }
     free(text);
@@ -287,9 +278,8 @@ static void write_lines(const char *path, const char *front, int n, const char *
 static dq_status read_large(dq_calib_text *out, const char *path, int64_t tokens, unsigned part,
                             dq_arena *a, dq_err *err)
 {
-    dq_model *m;
+    dq_model *m = given_model(DQ_SOURCE_DIR "/calib/pair/llama");
     *err = (dq_err){0};
-    assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", err), DQ_OK);
     dq_calib_text_read(out, path, m, tokens, 100, part, a, err);
     dq_model_close(m);
     return err->code;
@@ -299,7 +289,7 @@ static dq_status read_large(dq_calib_text *out, const char *path, int64_t tokens
 TEST(uneven_text_is_found)
 {
     const char *path = "calib_rare.jsonl";
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_calib_text t;
     dq_err err;
     write_lines(path, "", 20, "\n");
@@ -311,7 +301,6 @@ TEST(uneven_text_is_found)
     assert_int_equal(read_large(&t, path, 2000, DQ_CALIB_TEXT_ALL, a, &err), DQ_DAMAGED);
     assert_non_null(strstr(err.text, "calib_rare.jsonl: holds no text"));
     unlink(path);
-    dq_arena_free(a);
 }
 
 /* Byte order mark, line ends of two bytes and blank lines are no documents of a large file either. */
@@ -321,7 +310,7 @@ TEST(forms_of_large_lines)
     static const char *const end[] = {"\n", "\r\n", "\r\n\r\n"};
     const char *path = "calib_forms.jsonl";
     for (int i = 0; i < 3; i++) {
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         dq_calib_text t;
         dq_err err;
         write_lines(path, front[i], 20, end[i]);
@@ -329,7 +318,6 @@ TEST(forms_of_large_lines)
         assert_int_equal(t.n_ids, 1000);
         assert_int_equal(t.n_units, 20 + DQ_CALIB_EXCERPT_FROM / (12 + strlen(end[i])) + 1);
         assert_int_equal(t.unit[t.n_seq - 1] >= t.n_units - 20, true);
-        dq_arena_free(a);
     }
     unlink(path);
 }
@@ -340,7 +328,7 @@ TEST(a_single_large_line)
     static const unsigned quarter[] = {5, 2, 8};
     static const int64_t tokens[] = {DQ_CALIB_EXCERPT_FROM, 2000, 2000};
     const char *path = "calib_line.jsonl";
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_calib_text part[3];
     int64_t each = 0;
     dq_err err;
@@ -357,7 +345,6 @@ TEST(a_single_large_line)
     }
     assert_int_equal(count_new(part, 3), each);
     unlink(path);
-    dq_arena_free(a);
 }
 
 /* What is ill-formed is placed in the file, however little of it is read. */
@@ -368,7 +355,7 @@ TEST(ill_formed_text_is_placed)
     static const int64_t tokens[] = {2000, DQ_CALIB_EXCERPT_FROM};
     for (int i = 0; i < 4; i++) {
         const bool lines = i & 1;
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         dq_calib_text t;
         dq_err err;
         FILE *f = fopen(path[lines], "w+");
@@ -384,6 +371,5 @@ TEST(ill_formed_text_is_placed)
         assert_int_equal(fgetc(f), 0xff);
         fclose(f);
         unlink(path[lines]);
-        dq_arena_free(a);
     }
 }

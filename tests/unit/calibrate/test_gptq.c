@@ -7,6 +7,7 @@
 #include "calibrate/cholesky.h"
 #include "calibrate/gptq.h"
 #include "tensor/coded.h"
+#include "tests/rigs/given.h"
 #include "tests/rigs/golden.h"
 
 #include <math.h>
@@ -27,11 +28,8 @@ static float uniform(void) /* -1 .. 1 */
 
 static dq_backend *backend(int threads)
 {
-    dq_err err = {0};
-    dq_backend *b;
     omp_set_num_threads(threads);
-    assert_int_equal(dq_backend_open(&b, "cpu", threads, &err), DQ_OK);
-    return b;
+    return given_backend(threads);
 }
 
 static dq_hessian *hessian_of(const float *x, int64_t rows, int64_t n, int threads)

@@ -2,6 +2,7 @@
  * map; times v_proj it is the engine's output of that head; every head has its turn; the same bits for any number of threads
  * and whatever else is in the batch; the buffers are as large as is said.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "calibrate/value_maps.h"
@@ -43,14 +44,11 @@ static dq_mat matrix(rig *x, int64_t cols)
 
 static void rig_open(rig *x, const char *model, int threads)
 {
-    char folder[1024];
     dq_err err = {0};
     memset(x, 0, sizeof *x);
     omp_set_num_threads(threads);
-    snprintf(folder, sizeof folder, DQ_TEST_DIR "/golden/models/%s", model);
-    dq_model_open(&x->m, folder, &err);
-    assert_string_equal(err.text, "");
-    assert_int_equal(dq_backend_open(&x->b, "cpu", threads, &err), DQ_OK);
+    x->m = given_model(DQ_TEST_DIR "/golden/models/%s", model);
+    x->b = given_backend(threads);
     const dq_head_order *a = &x->m->map;
     for (int i = 0; i < N_SEQ; i++) {
         for (int64_t r = cu[i]; r < cu[i + 1]; r++) {

@@ -9,6 +9,7 @@
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/h5_result.h"
+#include "tests/rigs/given.h"
 #include "tests/rigs/test_folder.h"
 
 #include <fcntl.h>
@@ -306,8 +307,7 @@ TEST(a_name_of_two_lines_is_resumed)
     dq_journal *j;
     dq_journal_lines found;
     dq_err err = {0};
-    dq_arena *a = dq_arena_new();
-    assert_non_null(a);
+    dq_arena *a = given_arena();
     snprintf(plain, sizeof plain, "%s", at("two\nlines"));
     snprintf(quoted, sizeof quoted, "'%s'", plain);
     assert_int_equal(shell("cp -r", model, quoted), 0);
@@ -321,7 +321,6 @@ TEST(a_name_of_two_lines_is_resumed)
     assert_non_null(strstr(found.text[3], "source two?lines "));
     assert_int_equal(interrupted_run(at("lines.h5"), 0, SIGKILL, true), 0);
     source = model;
-    dq_arena_free(a);
 }
 
 TEST(outputs_are_refused)

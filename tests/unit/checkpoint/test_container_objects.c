@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/h5.h"
 #include "checkpoint/object_list.h"
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 #include "tests/rigs/test_folder.h"
 
@@ -335,14 +336,13 @@ TEST(differences_are_named)
         {"/a\tgroup\tx", "/a\tgroup\tx=i64:1", "attribute x is i64:1 (expected )"},
         {"/a", "/a\tgroup", "is no line of objects"},
     };
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_err err = {0};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         const char *says = dq_object_list_differs(row[i].written, row[i].found, a, &err);
         if (!says != !row[i].says || (says && !strstr(says, row[i].says)))
             fail_msg("%zu: %s", i, says ? says : "(nothing)");
     }
-    dq_arena_free(a);
 }
 
 /* Whatever order they come in, and whatever is in them. */

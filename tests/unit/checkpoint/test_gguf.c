@@ -1,5 +1,6 @@
 /* GGUF files: values of every block type against those of the package gguf, and headers that lie.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
@@ -21,8 +22,8 @@ typedef struct rig {
 static void open_rig(rig *r)
 {
     dq_err err = {0};
-    r->a = dq_arena_new();
-    assert_int_equal(dq_file_read(&r->bytes, &r->len, types_file, r->a, &err), DQ_OK);
+    r->a = given_arena();
+    r->bytes = given_file(&r->len, "%s", types_file);
     if (dq_gguf_parse(&r->g, (const uint8_t *)r->bytes, r->len, r->a, &err) != DQ_OK)
         fail_msg("%s", err.text);
 }
@@ -30,7 +31,6 @@ static void open_rig(rig *r)
 static void close_rig(rig *r)
 {
     json_decref(r->g.fields);
-    dq_arena_free(r->a);
 }
 
 /* Every value of every type, and rows read in parts that do not begin or end with a block. */
@@ -74,21 +74,15 @@ static dq_tokenizer *spm_tokenizer(void)
 {
     dq_err err = {0};
     dq_gguf g;
-    dq_tokenizer *t;
     dq_strbuf text, more;
-    char *bytes;
     size_t len;
-    dq_arena *a = dq_arena_new();
-    assert_int_equal(dq_file_read(&bytes, &len, DQ_TEST_DIR "/golden/gguf/spm.gguf", a, &err),
-                     DQ_OK);
-    assert_int_equal(dq_gguf_parse(&g, (const uint8_t *)bytes, len, a, &err), DQ_OK);
+    const char *bytes = given_file(&len, DQ_TEST_DIR "/golden/gguf/spm.gguf");
+    assert_int_equal(dq_gguf_parse(&g, (const uint8_t *)bytes, len, given_arena(), &err), DQ_OK);
     if (dq_gguf_config_tokenizer(&text, &more, &g, &err) != DQ_OK) fail_msg("%s", err.text);
-    if (dq_tokenizer_load(&t, text.s, text.n, more.s, more.n, &err) != DQ_OK)
-        fail_msg("%s", err.text);
+    dq_tokenizer *t = given_tokenizer(text.s, text.n, more.s);
     json_decref(g.fields);
     dq_block_free(text.s);
     dq_block_free(more.s);
-    dq_arena_free(a);
     return t;
 }
 
@@ -116,7 +110,7 @@ TEST(test_sentencepiece)
     char *bytes;
     size_t len, i;
     json_t *golden, *row;
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_tokenizer *t = spm_tokenizer();
     assert_int_equal(dq_file_read(&bytes, &len, DQ_TEST_DIR "/golden/gguf/spm.json", a, &err),
                      DQ_OK);
@@ -131,7 +125,6 @@ TEST(test_sentencepiece)
     }
     json_decref(golden);
     dq_tokenizer_free(t);
-    dq_arena_free(a);
 }
 
 /* ---- Files that lie ---- */
@@ -335,14 +328,13 @@ static dq_status parse(dq_err *err, const void *bytes, size_t n)
     dq_gguf g;
     uint8_t *copy =
         malloc(n ? n : 1); /* of exactly that size, so that a sanitizer sees any step outside */
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     memcpy(copy, bytes, n);
     *err = (dq_err){0};
     if (dq_gguf_parse(&g, copy, n, a, err) == DQ_OK)
         json_decref(g.fields);
     else
         assert_null(g.fields);
-    dq_arena_free(a);
     free(copy);
     return err->code;
 }
@@ -431,14 +423,13 @@ static void four_tokens(writer *w, const char *model, const char *pre, const cha
 static dq_status texts_of(dq_strbuf *text, dq_strbuf *more, const writer *w, dq_err *err)
 {
     dq_gguf g;
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     assert_int_equal(dq_gguf_parse_fields(&g, w->bytes, w->n, a, err), DQ_OK);
     if (dq_gguf_config_tokenizer(text, more, &g, err) == DQ_OK) {
         assert_int_equal(dq_strbuf_add(text, "", 1, err), DQ_OK);
         assert_int_equal(dq_strbuf_add(more, "", 1, err), DQ_OK);
     }
     json_decref(g.fields);
-    dq_arena_free(a);
     return err->code;
 }
 

@@ -1,6 +1,7 @@
 /* test_gguf_tokenizer_write: the tokenizer of a GGUF file, read as tokenizer.json and written again, has the same keys; what
  * llama.cpp would do otherwise is refused by name.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
@@ -44,10 +45,9 @@ static json_t *json_of(dq_strbuf *text)
 
 static rig open_rig(const char *path)
 {
-    rig r = {.arena = dq_arena_new()};
-    char *bytes;
+    rig r = {.arena = given_arena()};
     size_t len;
-    assert_int_equal(dq_file_read(&bytes, &len, path, r.arena, &r.err), DQ_OK);
+    const char *bytes = given_file(&len, "%s", path);
     assert_int_equal(dq_gguf_parse(&r.g, (const uint8_t *)bytes, len, r.arena, &r.err), DQ_OK);
     dq_strbuf tokenizer, config;
     assert_int_equal(dq_gguf_config_tokenizer(&tokenizer, &config, &r.g, &r.err), DQ_OK);
@@ -65,7 +65,6 @@ static void close_rig(rig *r)
     json_decref(r->files.tokenizer_config);
     json_decref(r->files.config);
     json_decref(r->g.fields);
-    dq_arena_free(r->arena);
 }
 
 /* The fields of a file without tensors; NULL: refused, r->err says why. */

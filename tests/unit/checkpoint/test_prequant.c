@@ -71,7 +71,7 @@ static int check_all(bool odd)
     int n = 0;
     opened o = {.p = NULL};
     dq_err err = {0};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     assert_int_equal(dq_file_read(&text, &len, GOLDEN "values.txt", a, &err), DQ_OK);
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest), n++) {
         assert_int_equal(sscanf(line, "%63s %127s %31s %64s", name, tensor, format, digest), 4);
@@ -81,12 +81,11 @@ static int check_all(bool odd)
             const edit e = {.base = base, .odd_header = odd};
             if (odd) edits_write(&e);
             snprintf(base, sizeof base, GOLDEN "%s", name);
-            open_folder(&o, name, odd ? edits_folder() : base);
+            open_folder(&o, name, odd ? at("") : base);
         }
         check_values(&o, tensor, format, digest);
     }
     close_folder(&o);
-    dq_arena_free(a);
     return n;
 }
 
@@ -127,17 +126,6 @@ TEST(pieces_of_indexed_rows)
 
 /* ---- Models ---- */
 
-static dq_model *open_golden(const char *name)
-{
-    char path[512];
-    dq_err err = {0};
-    dq_model *m;
-    snprintf(path, sizeof path, GOLDEN "%s", name);
-    dq_model_open(&m, path, &err);
-    assert_string_equal(err.text, "");
-    return m;
-}
-
 TEST(models_say_what_they_hold)
 {
     static const struct {
@@ -163,7 +151,7 @@ TEST(models_say_what_they_hold)
         {"awq-row", "row", "awq", "AWQ, version gemm", 4, 0, 14, 14, 0, 0},
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
-        dq_model *m = open_golden(t[i].name);
+        dq_model *m = given_model(GOLDEN "%s", t[i].name);
         const dq_prequant_info *info = m->prequant;
         assert_non_null(info);
         assert_string_equal(m->weight_group, t[i].group);
@@ -185,7 +173,7 @@ TEST(bytes_are_counted)
 {
     const int64_t linears = 2 * (4 * 32 * 32 + 3 * 32 * 64), groups = linears / 16;
     const int64_t dense = 640 * 32 + 32 + 2 * (2 * 32 + 4 * 8);
-    dq_model *m = open_golden("gptq-v2-index");
+    dq_model *m = given_model(GOLDEN "%s", "gptq-v2-index");
     assert_int_equal(m->n_params, linears + dense);
     assert_int_equal(m->weight_bytes,
                      linears + 2 * groups + groups + 2 * (6 * 32 + 64) * 4 + 2 * dense);
@@ -630,7 +618,7 @@ TEST(padding_is_zero)
     opened o = {.p = NULL};
     dq_err err = {0};
     edits_write(&e);
-    assert_int_equal(dq_checkpoint_open(&o.c, edits_folder(), &err), DQ_OK);
+    assert_int_equal(dq_checkpoint_open(&o.c, at(""), &err), DQ_OK);
     assert_int_equal(dq_prequant_open(&o.p, o.c, &err), DQ_OK);
     dq_prequant_load(o.p, &err);
     check_error(&err, DQ_DAMAGED, "weight_packed\": holds padding bits that are not zero");
@@ -650,7 +638,7 @@ TEST(weights_are_laid_out_when_needed)
     dq_model_check_weights(m, &err);
     check_error(&err, DQ_DAMAGED, "row 1, group 0 is not finite");
     dq_model_close(m);
-    m = open_golden("gptq-v1");
+    m = given_model(GOLDEN "%s", "gptq-v1");
     assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
     assert_int_equal(setrlimit(RLIMIT_AS, &(struct rlimit){1, before.rlim_max}), 0);
     dq_model_check_weights(m, &short_of);
@@ -685,7 +673,7 @@ TEST(tied_ends_are_compared)
     opened o = {.p = NULL};
     dq_model m = {.tied = false};
     dq_err err = {0};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     assert_int_equal(dq_checkpoint_open(&o.c, GOLDEN "ct-mixed", &err), DQ_OK);
     assert_int_equal(dq_prequant_open(&o.p, o.c, &err), DQ_OK);
     o.source = dq_prequant_source(o.p);
@@ -697,7 +685,6 @@ TEST(tied_ends_are_compared)
     assert_true(m.tied);
     assert_int_equal(m.n_warnings, 0);
     json_decref(config);
-    dq_arena_free(a);
     close_folder(&o);
 }
 
@@ -725,4 +712,4 @@ TEST(memory_may_run_out)
     }
 }
 
-FIXTURES(edits_begin, edits_end)
+FIXTURES(folder_begin, folder_end)

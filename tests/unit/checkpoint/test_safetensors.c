@@ -1,7 +1,9 @@
 /* Tests of safetensors files and checkpoint folders: what is valid loads, everything else ends in
  * its status and a line that names the culprit.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
+#include "tests/rigs/test_folder.h"
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
@@ -28,16 +30,6 @@ static uint8_t *make_file(size_t *len, const char *header, size_t data_bytes)
     return bytes;
 }
 
-static void check_error(const dq_err *err, dq_status want, const char *text)
-{
-    if (err->code != want || !strstr(err->text, text))
-        print_error("status %d, \"%s\" (wanted %d, \"%s\")\n", (int)err->code, err->text, (int)want,
-                    text);
-    assert_int_equal(err->code, want);
-    assert_non_null(strstr(err->text, text));
-    assert_null(strchr(err->text, '\n'));
-}
-
 TEST(valid_files_load)
 {
     static const char header[] =
@@ -52,7 +44,7 @@ TEST(valid_files_load)
     dq_tensor *t;
     int64_t n;
     dq_err err = {0};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     uint8_t *bytes = make_file(&len, header, 15);
     assert_int_equal(dq_safetensors_parse(&t, &n, bytes, len, a, &err), DQ_OK);
     assert_int_equal(n, 4);
@@ -65,7 +57,6 @@ TEST(valid_files_load)
     assert_int_equal(t[2].n_dims, 0);
     assert_int_equal(t[3].shape[0], 2);
     free(bytes);
-    dq_arena_free(a);
 }
 
 #define T(dtype, shape, offsets)                                                                   \
@@ -128,12 +119,11 @@ TEST(lying_headers_are_named)
         dq_tensor *tensors;
         int64_t n;
         dq_err err = {0};
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         uint8_t *bytes = make_file(&len, t[i].header, t[i].data);
         dq_safetensors_parse(&tensors, &n, bytes, len, a, &err);
         check_error(&err, t[i].status, t[i].text);
         free(bytes);
-        dq_arena_free(a);
     }
 }
 
@@ -159,7 +149,7 @@ TEST(header_lengths_are_checked)
         dq_tensor *tensors;
         int64_t n;
         dq_err err = {0};
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         uint8_t *bytes = malloc(t[i].file + 1);
         assert_non_null(bytes);
         memset(bytes, ' ', t[i].file + 1);
@@ -167,56 +157,19 @@ TEST(header_lengths_are_checked)
         dq_safetensors_parse(&tensors, &n, bytes, t[i].file, a, &err);
         check_error(&err, DQ_DAMAGED, t[i].text);
         free(bytes);
-        dq_arena_free(a);
     }
 }
 
 /* ---- Folders ---- */
 
-static char folder[] = "/tmp/dq-test-safetensors-XXXXXX";
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
 static void empty_folder(void)
 {
-    static const char *const names[] = {
-        "config.json",      "model.safetensors", "model.safetensors.index.json",
-        "a.safetensors",    "b.safetensors",     "sub/c.safetensors",
-        "pytorch_model.bin"};
-    char path[256];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        unlink(path);
-    }
-}
-
-static int remove_folder(void **state)
-{
-    char path[256];
-    (void)state;
-    empty_folder();
-    snprintf(path, sizeof path, "%s/sub", folder);
-    rmdir(path);
-    return rmdir(folder);
-}
-
-static void put(const char *name, const void *bytes, size_t len)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, len, f), len);
-    assert_int_equal(fclose(f), 0);
+    assert_int_equal(shell("rm -rf", at("*"), ""), 0);
 }
 
 static void put_text(const char *name, const char *text)
 {
-    put(name, text, strlen(text));
+    put_bytes(at(name), text, strlen(text));
 }
 
 /* A weight file with one f32 each for the letters of `names`. */
@@ -232,7 +185,7 @@ static void put_weights(const char *file, const char *names)
     }
     strcat(header, "}");
     uint8_t *bytes = make_file(&len, header, 4 * n);
-    put(file, bytes, len);
+    put_bytes(at(file), bytes, len);
     free(bytes);
 }
 
@@ -244,7 +197,7 @@ TEST(deep_json_does_not_exhaust_the_stack)
     dq_tensor *tensors;
     int64_t n;
     dq_err err = {0};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     memcpy(header, "{\"a\":", 5);
     memset(header + 5, '[', DEPTH);
     header[5 + DEPTH] = 0;
@@ -254,11 +207,10 @@ TEST(deep_json_does_not_exhaust_the_stack)
     dq_checkpoint *c;
     dq_err config_err = {0};
     put_text("config.json", header);
-    dq_checkpoint_open(&c, folder, &config_err);
+    dq_checkpoint_open(&c, at(""), &config_err);
     check_error(&config_err, DQ_DAMAGED, "config.json: not valid JSON");
     empty_folder();
     free(bytes);
-    dq_arena_free(a);
 }
 
 #define INDEX(map) "{\"metadata\":{\"total_size\":12.0},\"weight_map\":" map "}"
@@ -297,9 +249,7 @@ TEST(indexes_are_checked)
         {"", DQ_DAMAGED, "JSON"},
         {INDEX("{\"x\":\"a.safetensors\",\"x\":\"a.safetensors\"}"), DQ_DAMAGED, "duplicate"},
     };
-    char sub[256];
-    snprintf(sub, sizeof sub, "%s/sub", folder);
-    assert_int_equal(mkdir(sub, 0700), 0);
+    assert_int_equal(mkdir(at("sub"), 0700), 0);
     put_text("config.json", "{\"k\":1}");
     put_weights("a.safetensors", "xy");
     put_weights("b.safetensors", "z");
@@ -308,7 +258,7 @@ TEST(indexes_are_checked)
         dq_checkpoint *c;
         dq_err err = {0};
         put_text("model.safetensors.index.json", t[i].index);
-        dq_checkpoint_open(&c, folder, &err);
+        dq_checkpoint_open(&c, at(""), &err);
         check_error(&err, t[i].status, t[i].text);
         if (t[i].status == DQ_OK) assert_non_null(dq_checkpoint_find(c, "z"));
         if (t[i].status != DQ_OK) assert_null(c);
@@ -319,7 +269,7 @@ TEST(indexes_are_checked)
     dq_err err = {0};
     put_weights("b.safetensors", "zy");
     put_text("model.safetensors.index.json", t[0].index);
-    dq_checkpoint_open(&c, folder, &err);
+    dq_checkpoint_open(&c, at(""), &err);
     check_error(&err, DQ_DAMAGED, "\"y\" is stored in two");
     empty_folder();
 }
@@ -327,27 +277,26 @@ TEST(indexes_are_checked)
 TEST(odd_folders_are_explained)
 {
     dq_checkpoint *c;
-    char path[256];
     for (int i = 0; i < 8; i++) {
         dq_err err = {0};
         switch (i) {
         case 0: /* no config.json */
-            dq_checkpoint_open(&c, folder, &err);
+            dq_checkpoint_open(&c, at(""), &err);
             check_error(&err, DQ_FILE, "config.json");
             break;
         case 1:
             put_text("config.json", "{\"a\":1}");
-            dq_checkpoint_open(&c, folder, &err);
+            dq_checkpoint_open(&c, at(""), &err);
             check_error(&err, DQ_FILE, "neither model.safetensors nor");
             break;
         case 2:
             put_text("pytorch_model.bin", "PK");
-            dq_checkpoint_open(&c, folder, &err);
+            dq_checkpoint_open(&c, at(""), &err);
             check_error(&err, DQ_MISMATCH, "Convert");
             break;
         case 3:
             put_weights("model.safetensors", "qp");
-            dq_checkpoint_open(&c, folder, &err);
+            dq_checkpoint_open(&c, at(""), &err);
             assert_int_equal(err.code, DQ_OK);
             assert_int_equal(dq_checkpoint_count(c), 2);
             assert_string_equal(dq_checkpoint_at(c, 0)->name, "p");
@@ -357,24 +306,23 @@ TEST(odd_folders_are_explained)
             dq_checkpoint_close(c);
             break;
         case 4: /* a file instead of a folder */
-            snprintf(path, sizeof path, "%s/config.json", folder);
-            dq_checkpoint_open(&c, path, &err);
+            dq_checkpoint_open(&c, at("config.json"), &err);
             check_error(&err, DQ_DAMAGED, "not a folder");
             break;
         case 5:
             put_text("config.json", "[1]");
-            dq_checkpoint_open(&c, folder, &err);
+            dq_checkpoint_open(&c, at(""), &err);
             check_error(&err, DQ_DAMAGED, "config.json: not a JSON object");
             break;
         case 6:
             put_text("config.json", "{\"a\":1,\n\"a\":2}");
-            dq_checkpoint_open(&c, folder, &err);
+            dq_checkpoint_open(&c, at(""), &err);
             check_error(&err, DQ_DAMAGED, "line 2");
             break;
         default:
             put_text("config.json", "{\"a\":1}");
             put_text("model.safetensors", "");
-            dq_checkpoint_open(&c, folder, &err);
+            dq_checkpoint_open(&c, at(""), &err);
             check_error(&err, DQ_DAMAGED, "model.safetensors: 0 bytes");
         }
     }
@@ -406,4 +354,4 @@ TEST(shards_become_one_table)
     dq_checkpoint_close(c);
 }
 
-FIXTURES(make_folder, remove_folder)
+FIXTURES(folder_begin, folder_end)

@@ -117,8 +117,8 @@ TEST(naive_equals_flash_without_sharing)
     /* Said by the caller or by the configuration is the same. */
     dq_model_close(edits_open(&naive, &err));
     assert_string_equal(err.text, "");
-    assert_true(same_results(shares, DQ_PAIR_ADJACENT_NAIVE, edits_folder(), DQ_PAIR_COUNT));
-    assert_true(same_results(shares, DQ_PAIR_COUNT, edits_folder(), DQ_PAIR_ADJACENT));
+    assert_true(same_results(shares, DQ_PAIR_ADJACENT_NAIVE, at(""), DQ_PAIR_COUNT));
+    assert_true(same_results(shares, DQ_PAIR_COUNT, at(""), DQ_PAIR_ADJACENT));
 }
 
 /* ---- A checkpoint whose heads stand side by side instead of in halves ---- */
@@ -142,13 +142,9 @@ static const edit interleaved = {.base = PAIR "diffllama", .change = interleave_
 
 static void copy_tokenizer(void)
 {
-    dq_arena *a = dq_arena_new();
-    dq_err err = {0};
-    char *text;
     size_t len;
-    assert_int_equal(dq_file_read(&text, &len, PAIR "diffllama/tokenizer.json", a, &err), DQ_OK);
+    const char *text = given_file(&len, PAIR "diffllama/tokenizer.json");
     edits_put("tokenizer.json", text, len);
-    dq_arena_free(a);
 }
 
 TEST(interleaved_heads_need_another_map)
@@ -156,8 +152,8 @@ TEST(interleaved_heads_need_another_map)
     dq_err err = {0};
     dq_model_close(edits_open(&interleaved, &err));
     assert_string_equal(err.text, "");
-    assert_true(same_results(PAIR "diffllama", DQ_PAIR_COUNT, edits_folder(), DQ_PAIR_ADJACENT));
-    assert_false(same_results(PAIR "diffllama", DQ_PAIR_COUNT, edits_folder(), DQ_PAIR_COUNT));
+    assert_true(same_results(PAIR "diffllama", DQ_PAIR_COUNT, at(""), DQ_PAIR_ADJACENT));
+    assert_false(same_results(PAIR "diffllama", DQ_PAIR_COUNT, at(""), DQ_PAIR_COUNT));
 }
 
 /* The head orders of dq doctor --json for a model, read with the pair's own text. */
@@ -166,7 +162,7 @@ static json_t *doctor(const char *model, json_t **doc)
     char command[1024];
     snprintf(command, sizeof command,
              "'%s' doctor --model '%s' --text '" PAIR "text.txt' --progress never --json 2>'%s'",
-             DQ_PROGRAM, model, edits_path("warnings"));
+             DQ_PROGRAM, model, at("warnings"));
     FILE *f = popen(command, "r");
     assert_non_null(f);
     *doc = json_loadf(f, 0, NULL);
@@ -196,15 +192,14 @@ TEST(doctor_finds_the_right_order)
 
     edits_write(&interleaved);
     copy_tokenizer();
-    x = doctor(edits_folder(), &doc);
+    x = doctor(at(""), &doc);
     assert_string_equal(json_string_value(json_object_get(x, "own")), "halves");
     assert_string_equal(json_string_value(json_object_get(x, "better")), "adjacent");
     assert_true(against_own(x, 1, "value") < -0.02);
     assert_true(against_own(x, 1, "value") < -3 * against_own(x, 1, "stderr"));
     json_decref(doc);
     char command[512];
-    snprintf(command, sizeof command, "grep -q 'give --head-order adjacent' '%s'",
-             edits_path("warnings"));
+    snprintf(command, sizeof command, "grep -q 'give --head-order adjacent' '%s'", at("warnings"));
     assert_int_equal(system(command), 0);
 
     x = doctor(PAIR "llama", &doc);
@@ -214,4 +209,4 @@ TEST(doctor_finds_the_right_order)
     json_decref(doc);
 }
 
-FIXTURES(edits_begin, edits_end)
+FIXTURES(folder_begin, folder_end)

@@ -1,6 +1,8 @@
 /* test_table: cells, rules and CSV of a table of any size.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
+#include "tests/rigs/test_folder.h"
 
 #include "base/file.h"
 #include "cmds/cli/table.h"
@@ -13,23 +15,12 @@
 enum { COLS = 4 };
 static const char *const titles[COLS] = {"name", "x", "y", "note"};
 static char path[80];
-static dq_arena *arena;
 
-static int setup(void **unused)
+static int begin(void **state)
 {
-    (void)unused;
-    const char *tmp = getenv("TMPDIR");
-    snprintf(path, sizeof path, "%.40s/dq-table-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    const int fd = mkstemp(path);
-    arena = dq_arena_new();
-    return fd >= 0 && close(fd) == 0 && arena ? 0 : -1;
-}
-
-static int teardown(void **unused)
-{
-    (void)unused;
-    dq_arena_free(arena);
-    return unlink(path);
+    const int failed = folder_begin(state);
+    strcpy(path, at("table"));
+    return failed;
 }
 
 /* `rows` rows, and a rule before row `ruled`. */
@@ -61,7 +52,7 @@ static char *printed(const dq_table *t)
     fflush(stdout);
     assert_true(dup2(kept, STDOUT_FILENO) >= 0 && close(kept) == 0);
     assert_int_equal(status, DQ_OK);
-    assert_int_equal(dq_file_read(&text, &len, path, arena, &err), DQ_OK);
+    assert_int_equal(dq_file_read(&text, &len, path, given_arena(), &err), DQ_OK);
     return text;
 }
 
@@ -204,7 +195,7 @@ TEST(csv_quotes)
     char *text;
     size_t len;
     assert_int_equal(dq_table_csv(t, path, &err), DQ_OK);
-    assert_int_equal(dq_file_read(&text, &len, path, arena, &err), DQ_OK);
+    assert_int_equal(dq_file_read(&text, &len, path, given_arena(), &err), DQ_OK);
     assert_string_equal(text, "name,x,y,note\nrow 0,0,,\xC3\xA9\nrow 1,1,,\"a, \"\"b\"\"\"\n");
     dq_table_free(t);
 }
@@ -222,4 +213,4 @@ TEST(a_lost_cell_is_no_table)
     dq_table_free(NULL);
 }
 
-FIXTURES(setup, teardown)
+FIXTURES(begin, folder_end)

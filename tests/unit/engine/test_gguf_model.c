@@ -6,6 +6,7 @@
 
 #include "engine/runner.h"
 #include "tensor/weight_format.h"
+#include "tests/rigs/given.h"
 #include "tests/rigs/golden.h"
 
 #include <math.h>
@@ -21,15 +22,13 @@ static void logits_of(float *logits, const dq_model *m, const int32_t *ids, int6
 {
     static float hidden[MAX_IDS * MAX_DIM];
     dq_err err = {0};
-    dq_backend *b;
-    dq_runner *r;
     int32_t pos[MAX_IDS];
     dq_mat h;
     const int64_t cu[2] = {0, n};
     setenv("DQ_CPU", level, 1);
     for (int i = 0; i < n; i++) pos[i] = i;
-    assert_int_equal(dq_backend_open(&b, "cpu", 2, &err), DQ_OK);
-    if (dq_runner_new(&r, m, b, &dq_kv_plain, &err) != DQ_OK) fail_msg("%s", err.text);
+    dq_backend *b = given_backend(2);
+    dq_runner *r = given_runner(m, b);
     const int32_t seq = b->ops->kv_seq_new(b, dq_runner_kv(r));
     const dq_batch batch = {
         .n_seq = 1, .n_rows = n, .cu_rows = cu, .seq = &seq, .ids = ids, .pos = pos};
@@ -42,16 +41,6 @@ static void logits_of(float *logits, const dq_model *m, const int32_t *ids, int6
     dq_runner_free(r);
     dq_backend_close(b);
     unsetenv("DQ_CPU");
-}
-
-static dq_model *model_of(const char *name)
-{
-    dq_err err = {0};
-    dq_model *m;
-    char path[1024];
-    snprintf(path, sizeof path, FOLDER "/%s", name);
-    if (dq_model_open(&m, path, &err) != DQ_OK) fail_msg("%s", err.text);
-    return m;
 }
 
 TEST(logits_are_those_of_transformers)
@@ -68,7 +57,7 @@ TEST(logits_are_those_of_transformers)
     for (int64_t i = 0; i < n; i++) ids[i] = golden_i32(list, i);
     for (int k = 0; k < 6; k++) {
         double worst = 0, top = 0;
-        dq_model *m = model_of(files[k / 3]);
+        dq_model *m = given_model(FOLDER "/%s", files[k / 3]);
         logits_of(got, m, ids, n, levels[k % 3]);
         for (int64_t i = 0; i < values; i++) {
             const double w = (double)golden_f32(want, i), d = fabs((double)got[i] - w);
@@ -87,7 +76,7 @@ TEST(rows_come_back)
 {
     golden g;
     dq_err err = {0};
-    dq_model *m = model_of("model.gguf");
+    dq_model *m = given_model(FOLDER "/%s", "model.gguf");
     assert_true(golden_open(&g, FOLDER, &err));
     assert_int_equal(dq_model_check_weights(m, &err), DQ_OK);
     const struct {

@@ -6,6 +6,7 @@
 
 #include "engine/runner.h"
 #include "tests/rigs/device.h"
+#include "tests/rigs/given.h"
 #include "tests/rigs/golden.h"
 
 #include <math.h>
@@ -58,10 +59,9 @@ static void rig_open(rig *x, const char *model, const char *level, int threads)
     snprintf(x->folder, sizeof x->folder, DQ_TEST_DIR "/golden/models/%s", model);
     assert_true(golden_open(&x->g, x->folder, &err));
     setenv("DQ_CPU", level, 1);
-    dq_model_open(&x->m, x->folder, &err);
-    assert_string_equal(err.text, "");
-    assert_int_equal(dq_backend_open(&x->b, test_device(), threads, &err), DQ_OK);
-    assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &dq_kv_plain, &err), DQ_OK);
+    x->m = given_model("%s", x->folder);
+    x->b = given_backend(threads);
+    x->r = given_runner(x->m, x->b);
     const dq_tensor *ids = golden_find(&x->g, "ids");
     x->n = ids->shape[0];
     assert_true(x->n <= MAX_ROWS);

@@ -4,6 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "engine/evict.h"
+#include "tests/rigs/given.h"
 #include "tests/rigs/golden.h"
 
 #include <math.h>
@@ -53,10 +54,8 @@ static void rig_open(rig *x, const char *name, const dq_kv_spec *spec)
         x->ids[i] = golden_i32(ids, i);
         x->pos[i] = (int32_t)i;
     }
-    snprintf(path, sizeof path, DQ_TEST_DIR "/golden/models/%s", name);
-    dq_model_open(&x->m, path, &err);
-    assert_string_equal(err.text, "");
-    assert_int_equal(dq_backend_open(&x->b, "cpu", 2, &err), DQ_OK);
+    x->m = given_model(DQ_TEST_DIR "/golden/models/%s", name);
+    x->b = given_backend(2);
     assert_int_equal(dq_runner_new(&x->r, x->m, x->b, spec, &err), DQ_OK);
     dq_evictor_new(&x->e, x->r, spec, &plain, &err);
     assert_string_equal(err.text, "");

@@ -1,5 +1,6 @@
 /* The table of KV settings: every row must reach everything that goes over it.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "kv/kv_field.h"
@@ -125,7 +126,7 @@ TEST(every_field_reaches_everything)
 
 TEST(json_comes_back)
 {
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_err err = {0};
     dq_kv_config back;
     for (int i = -2; i < DQ_KV_FIELDS; i++) {
@@ -136,7 +137,6 @@ TEST(json_comes_back)
         assert_true(dq_kv_config_same(&back, &c));
         json_decref(o);
     }
-    dq_arena_free(a);
 }
 
 /* Without a policy nothing of an eviction is compared, listed or asked for. */
@@ -173,7 +173,7 @@ TEST(no_policy_no_eviction)
 /* A container may name what only a later dq has: it is shown and compared, but not run. */
 TEST(unknown_policies_are_kept_and_refused)
 {
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_err err = {0};
     dq_kv_config c = full(), back;
     c.evict.policy = dq_kv_policy_stored("tomorrow", a, &err);
@@ -187,7 +187,6 @@ TEST(unknown_policies_are_kept_and_refused)
     assert_non_null(strstr(err.text, "\"tomorrow\", which this dq does not have"));
     assert_ptr_equal(dq_kv_policy_stored("h2o", a, &err), dq_kv_policy_find("h2o", &err));
     json_decref(o);
-    dq_arena_free(a);
 }
 
 TEST(rotation_waits_for_a_model)
@@ -250,7 +249,7 @@ TEST(labels_say_what_a_cache_has)
 /* The usual code, and what a file means that names none. */
 TEST(usual_code_goes_by_what_is_forgotten)
 {
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_err err = {0};
     dq_kv_config c = dq_kv_config_plain, back;
     dq_kv_spec s;
@@ -282,7 +281,6 @@ TEST(usual_code_goes_by_what_is_forgotten)
     assert_int_equal(dq_kv_config_read(&back, o, a, &err), DQ_OK);
     assert_int_equal(back.quant, DQ_KV_QUANT_AUTO);
     json_decref(o);
-    dq_arena_free(a);
 }
 
 /* Before a model is known, widths that are all alike have the codes, and make use of the options, of one width. */
@@ -349,7 +347,7 @@ TEST(roles_are_compared_and_refused)
     } bad[] = {{"", DQ_KV_BUDGET_HEADS, "the budget \"heads\" needs heads"},
                {"1.0,0.0", DQ_KV_BUDGET_GLOBAL, "heads say nothing with the budget \"global\""},
                {"1.0,1.0", DQ_KV_BUDGET_HEADS, "KV settings: heads: group 1.0 stands twice"}};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dq_err err = {0};
         dq_kv_config c = full(), back;
@@ -379,7 +377,6 @@ TEST(roles_are_compared_and_refused)
     err = (dq_err){0};
     assert_int_equal(dq_evict_check(&s, &err), DQ_OK);
     assert_true(dq_kv_config_uses(&c) & DQ_KV_BY_HEADS);
-    dq_arena_free(a);
 }
 
 /* A file says widths once, what it says can be read, and words are known. */
@@ -392,7 +389,7 @@ TEST(damaged_settings_are_refused)
                                       "{'dense_type': 'f8'}",
                                       "{'dense_type': ''}",
                                       "{'dense_type': 1}"};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         dq_err err = {0};
         dq_kv_config back;
@@ -407,7 +404,6 @@ TEST(damaged_settings_are_refused)
         json_decref(o);
         json_decref(more);
     }
-    dq_arena_free(a);
 }
 
 /* ---- Files that people write ---- */

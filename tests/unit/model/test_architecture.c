@@ -261,11 +261,8 @@ TEST(golden_checkpoints_load)
 {
     for (int i = 0; i < N_GOLDENS; i++) {
         char path[512];
-        dq_err err = {0};
-        dq_model *m;
         snprintf(path, sizeof path, MODELS "%s", goldens[i].name);
-        dq_model_open(&m, path, &err);
-        assert_string_equal(err.text, "");
+        dq_model *m = given_model("%s", path);
         check_sizes(m, &goldens[i]);
         for (int l = 0; l < m->n_layers; l++) check_layer(m, &goldens[i], l);
         check_reference(m, &goldens[i], path);
@@ -342,7 +339,7 @@ TEST(containers_keep_the_model)
                                         .kv = dq_kv_config_plain,
                                         .dq_version = "test"};
         char path[512];
-        const char *out = edits_path("model.h5");
+        const char *out = at("model.h5");
         dq_err err = {0};
         dq_quantizer *q;
         dq_model *a, *b;
@@ -359,7 +356,7 @@ TEST(containers_keep_the_model)
         dq_model_close(a);
         dq_model_close(b);
     }
-    unlink(edits_path("model.h5"));
+    unlink(at("model.h5"));
 }
 
 /* Quantizes a golden with these settings of the KV cache; in the file `stored` stands for `fits`, which is as long, in
@@ -382,7 +379,7 @@ static void write_settings(dq_kv_config *kv, const char *fits, const char *store
     assert_string_equal(in_file, fits);
     memcpy(in_recipe, stored, strlen(stored));
     memcpy(in_file, stored, strlen(stored));
-    dq_quantize_write(q, edits_path("model.h5"), true, false, NULL, &err);
+    dq_quantize_write(q, at("model.h5"), true, false, NULL, &err);
     dq_quantize_close(q);
     assert_string_equal(err.text, "");
 }
@@ -413,7 +410,7 @@ TEST(settings_of_other_layers_are_damage)
             assert_int_equal(dq_kv_config_set_widths(&kv, t[i].fits, &err), DQ_OK);
         write_settings(&kv, t[i].fits, t[i].stored, t[i].heads ? kv.evict.heads : kv.widths);
         const bool fits = strcmp(t[i].fits, t[i].stored) == 0;
-        if (dq_model_open(&m, edits_path("model.h5"), &err) != (fits ? DQ_OK : DQ_DAMAGED) ||
+        if (dq_model_open(&m, at("model.h5"), &err) != (fits ? DQ_OK : DQ_DAMAGED) ||
             !strstr(err.text, t[i].says))
             fail_msg("%s: %s", t[i].stored, err.text);
         assert_int_equal(err.n_remedies, 0);
@@ -421,12 +418,12 @@ TEST(settings_of_other_layers_are_damage)
             assert_non_null(strstr(err.text, "the settings of /kv_cache are not of this model"));
         dq_model_close(m);
         err = (dq_err){0}; /* another head order may be what they do not fit */
-        assert_int_equal(dq_model_open_as(&m, edits_path("model.h5"), DQ_PAIR_HALVES, &err),
+        assert_int_equal(dq_model_open_as(&m, at("model.h5"), DQ_PAIR_HALVES, &err),
                          fits ? DQ_OK : DQ_MISMATCH);
         if (!fits) assert_non_null(strstr(err.text, "do not go with the head order halves: "));
         dq_model_close(m);
     }
-    unlink(edits_path("model.h5"));
+    unlink(at("model.h5"));
 }
 
 /* ---- Tensors ---- */
@@ -536,7 +533,7 @@ static void refused(const char *path, dq_status status, const char *text)
 static void make_folder(const char *name)
 {
     char command[512];
-    snprintf(command, sizeof command, "mkdir -p '%s'", edits_path(name));
+    snprintf(command, sizeof command, "mkdir -p '%s'", at(name));
     assert_int_equal(system(command), 0);
 }
 
@@ -547,7 +544,7 @@ static void link_files(const char *to, const char *model)
     snprintf(command, sizeof command,
              "cd '%s' && mkdir -p blobs '%s' && for f in %s/*; do b=blobs/$(basename $f).blob && "
              "cp $f $b && ln -s %s/$b '%s'/$(basename $f) || exit 1; done",
-             edits_folder(), to, model, edits_folder(), to);
+             at(""), to, model, at(""), to);
     assert_int_equal(system(command), 0);
 }
 
@@ -556,31 +553,31 @@ TEST(folders_are_explained)
     dq_err err = {0};
     dq_model *m;
     make_folder("top/empty");
-    refused(edits_path("top"), DQ_FILE, "config.json");
+    refused(at("top"), DQ_FILE, "config.json");
     link_files("top/checkpoint-7", MODELS "gda-f32-shards");
-    refused(edits_path("top"), DQ_FILE, "top/checkpoint-7");
-    refused(edits_path("top/"), DQ_FILE, "top/checkpoint-7");
-    assert_int_equal(dq_model_open(&m, edits_path("top/checkpoint-7"), &err), DQ_OK);
+    refused(at("top"), DQ_FILE, "top/checkpoint-7");
+    refused(at("top/"), DQ_FILE, "top/checkpoint-7");
+    assert_int_equal(dq_model_open(&m, at("top/checkpoint-7"), &err), DQ_OK);
     assert_string_equal(m->architecture->name, "motif2");
     assert_string_equal(m->name, "checkpoint-7");
     dq_model_close(m);
     make_folder("top/checkpoint-8");
     edits_put("top/checkpoint-8/config.json", "{}", 2);
-    refused(edits_path("top"), DQ_FILE, "checkpoint-7 (or another one beside it)");
+    refused(at("top"), DQ_FILE, "checkpoint-7 (or another one beside it)");
     edits_put("top/model-Q4.gguf", "GGUF", 4);
-    refused(edits_path("top"), DQ_FILE, "Name the file");
+    refused(at("top"), DQ_FILE, "Name the file");
 
-    unlink(edits_path("top/checkpoint-7/model-00002-of-00002.safetensors"));
-    refused(edits_path("top/checkpoint-7"), DQ_FILE, "model-00002-of-00002.safetensors");
+    unlink(at("top/checkpoint-7/model-00002-of-00002.safetensors"));
+    refused(at("top/checkpoint-7"), DQ_FILE, "model-00002-of-00002.safetensors");
     make_folder("torch");
     edits_put("torch/config.json", "{\"model_type\":\"llama\"}", 22);
-    refused(edits_path("torch"), DQ_FILE, "neither model.safetensors nor");
+    refused(at("torch"), DQ_FILE, "neither model.safetensors nor");
     edits_put("torch/pytorch_model.bin", "PK\3\4", 4);
-    refused(edits_path("torch"), DQ_MISMATCH, "pytorch_model.bin: PyTorch pickle files");
+    refused(at("torch"), DQ_MISMATCH, "pytorch_model.bin: PyTorch pickle files");
     make_folder("gguf");
     edits_put("gguf/config.json", "{\"model_type\":\"llama\"}", 22);
     edits_put("gguf/model.gguf", "GGUF", 4);
-    refused(edits_path("gguf"), DQ_FILE, "Name the file");
+    refused(at("gguf"), DQ_FILE, "Name the file");
 }
 
-FIXTURES(edits_begin, edits_end)
+FIXTURES(folder_begin, folder_end)

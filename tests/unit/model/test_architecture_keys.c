@@ -205,11 +205,11 @@ TEST(theta_must_stand_where_it_counts)
     assert_true(fabs((double)m->rope.inv_freq[1] * 2.0 / pow(5e5, -0.25) - 1) < 1e-6);
     dq_model_close(m);
 
-    json_t *config = json_load_file(edits_path("config.json"), 0, NULL);
+    json_t *config = json_load_file(at("config.json"), 0, NULL);
     json_object_del(config, "rope_theta");
-    assert_int_equal(json_dump_file(config, edits_path("config.json"), 0), 0);
+    assert_int_equal(json_dump_file(config, at("config.json"), 0), 0);
     json_decref(config);
-    dq_model_open(&m, edits_folder(), &err);
+    dq_model_open(&m, at(""), &err);
     check_error(&err, DQ_DAMAGED, "\"rope_theta\" is missing");
     assert_null(m);
 }
@@ -399,7 +399,7 @@ TEST(published_sizes_add_up)
         const dq_source source = {.find = find_shape};
         dq_model m = {0};
         dq_err err = {0};
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         sized_config = json_loads(p->config, 0, NULL);
         assert_non_null(sized_config);
         dq_model_build(&m, sized_config, &source, DQ_PAIR_COUNT, a, &err);
@@ -420,8 +420,7 @@ TEST(published_sizes_add_up)
         assert_non_null(strstr(known->names, p->name));
         assert_int_equal(known->params, p->params);
         json_decref(sized_config);
-        dq_arena_free(a);
     }
 }
 
-FIXTURES(edits_begin, edits_end)
+FIXTURES(folder_begin, folder_end)

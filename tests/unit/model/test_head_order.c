@@ -1,6 +1,7 @@
 /* Golden head orders of every pairing: worked examples, entries of published models, a numeric probe
  * through a literal reference, and the identities between pairings.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "model/head_order.h"
@@ -10,27 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static dq_arena *arena;
-
-static int setup(void **state)
-{
-    (void)state;
-    arena = dq_arena_new();
-    return arena == NULL;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    dq_arena_free(arena);
-    return 0;
-}
-
 static dq_head_order build(dq_pairing pairing, int n_q, int n_kv, int n_noise)
 {
     dq_head_order map;
     dq_err err = {0};
-    dq_status s = dq_head_order_build(&map, pairing, n_q, n_kv, 2, n_noise, arena, &err);
+    dq_status s = dq_head_order_build(&map, pairing, n_q, n_kv, 2, n_noise, given_arena(), &err);
     if (s != DQ_OK) print_error("%s\n", err.text);
     assert_int_equal(s, DQ_OK);
     return map;
@@ -330,10 +315,8 @@ TEST(impossible_shapes_are_refused)
         dq_head_order map;
         dq_err err = {0};
         assert_int_equal(dq_head_order_build(&map, t[i].pairing, t[i].n_q, t[i].n_kv, t[i].head_dim,
-                                             t[i].n_noise, arena, &err),
+                                             t[i].n_noise, given_arena(), &err),
                          DQ_MISMATCH);
         assert_non_null(strstr(err.text, t[i].names));
     }
 }
-
-FIXTURES(setup, teardown)

@@ -39,7 +39,7 @@ static void check_reference(const dq_model *m, const char *name)
     dq_err err = {0};
     dq_tensor *t;
     int64_t n;
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     snprintf(path, sizeof path, MODELS "%s/golden.safetensors", name);
     assert_int_equal(dq_os_map_open(&map, path, &err), DQ_OK);
     assert_int_equal(dq_safetensors_parse(&t, &n, map.data, map.bytes, a, &err), DQ_OK);
@@ -59,7 +59,6 @@ static void check_reference(const dq_model *m, const char *name)
         }
     }
     dq_os_map_close(&map);
-    dq_arena_free(a);
 }
 
 TEST(golden_checkpoints_load)
@@ -97,9 +96,7 @@ TEST(golden_checkpoints_load)
 TEST(depth_sets_lambda_init)
 {
     static const double want[3] = {0.2, 0.3555091, 0.4707130};
-    dq_err err = {0};
-    dq_model *m;
-    assert_int_equal(dq_model_open(&m, MODELS "diffllama-f32", &err), DQ_OK);
+    dq_model *m = given_model(MODELS "diffllama-f32");
     for (int l = 0; l < 3; l++) {
         assert_true(fabs((double)m->layer[l].lambda_init - want[l]) < 1e-7);
         assert_true(fabs((double)m->layer[l].attn.out_scale - (1.0 - want[l])) < 1e-7);
@@ -315,7 +312,7 @@ TEST(paths_are_explained)
         dq_err err = {0};
         dq_model *m;
         if (t[i].bytes) edits_put(t[i].name, t[i].bytes, strlen(t[i].bytes));
-        dq_model_open(&m, edits_path(t[i].name), &err);
+        dq_model_open(&m, at(t[i].name), &err);
         check_error(&err, t[i].status, t[i].text);
         assert_null(m);
     }
@@ -362,7 +359,7 @@ TEST(files_come_with_the_model)
     assert_int_equal(dq_model_file(m, "config.json", &text, &len, &err), DQ_OK);
     assert_int_equal(strlen(text), len);
     dq_model_close(m);
-    unlink(edits_path("tokenizer.json"));
+    unlink(at("tokenizer.json"));
 }
 
 /* Whichever allocation fails, the status says so and nothing leaks. */
@@ -386,4 +383,4 @@ TEST(every_allocation_may_fail)
     }
 }
 
-FIXTURES(edits_begin, edits_end)
+FIXTURES(folder_begin, folder_end)

@@ -1,5 +1,6 @@
 /* Tests of rotary frequencies: every form of the configuration, golden values, refusals.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "model/model.h"
@@ -8,15 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void check_error(const dq_err *err, dq_status want, const char *text)
-{
-    if (err->code != want || !strstr(err->text, text))
-        print_error("status %d, \"%s\" (wanted %d, \"%s\")\n", (int)err->code, err->text, (int)want,
-                    text);
-    assert_int_equal(err->code, want);
-    assert_non_null(strstr(err->text, text));
-}
 
 #define LLAMA3 "\"rope_type\":\"llama3\",\"factor\":32,\"low_freq_factor\":1,\"high_freq_factor\":4"
 #define M8192  ",\"original_max_position_embeddings\":8192"
@@ -66,7 +58,7 @@ TEST(frequencies_come_out)
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_rope rope;
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         dq_err err = {0};
         json_t *config = json_loads(t[i].config, 0, NULL);
         assert_non_null(config);
@@ -76,7 +68,6 @@ TEST(frequencies_come_out)
         if (fabs((double)f[t[i].i] / t[i].want - 1.0) > 1e-7) print_error("%s\n", t[i].config);
         assert_true(fabs((double)f[t[i].i] / t[i].want - 1.0) <= 1e-7);
         json_decref(config);
-        dq_arena_free(a);
     }
 }
 
@@ -138,7 +129,7 @@ TEST(yarn_stretches_and_amplifies)
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_rope rope;
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         dq_err err = {0};
         json_t *config = json_loads(t[i].config, 0, NULL);
         assert_non_null(config);
@@ -150,7 +141,6 @@ TEST(yarn_stretches_and_amplifies)
                      (double)rope.amplitude);
         assert_int_equal(rope.max_positions, 0);
         json_decref(config);
-        dq_arena_free(a);
     }
 }
 
@@ -158,7 +148,7 @@ TEST(yarn_stretches_and_amplifies)
 TEST(dynamic_has_an_end)
 {
     dq_rope rope;
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_err err = {0};
     json_t *config = json_loads("{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", 0, NULL);
     assert_int_equal(dq_model_rope_read(&rope, DQ_ROPE_ADJACENT, 64, config, 777, a, &err), DQ_OK);
@@ -167,7 +157,6 @@ TEST(dynamic_has_an_end)
     assert_true(fabs((double)rope.inv_freq[16] / 1e-2 - 1) < 1e-7);
     assert_true(fabs((double)rope.amplitude - 1) <= 0);
     json_decref(config);
-    dq_arena_free(a);
 }
 
 TEST(odd_rotations_are_refused)
@@ -213,13 +202,12 @@ TEST(odd_rotations_are_refused)
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_rope rope;
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         dq_err err = {0};
         json_t *config = json_loads(t[i].config, 0, NULL);
         assert_non_null(config);
         dq_model_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, 2048, a, &err);
         check_error(&err, t[i].status, t[i].text);
         json_decref(config);
-        dq_arena_free(a);
     }
 }

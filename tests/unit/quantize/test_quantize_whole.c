@@ -17,7 +17,7 @@
 
 static dq_model *written(const char *source, const dq_quantize_settings *s)
 {
-    const char *out = edits_path("whole.h5");
+    const char *out = at("whole.h5");
     dq_err err;
     dq_model *m;
     if (write_container(source, out, s, true, false, NULL, &err) != DQ_OK ||
@@ -103,13 +103,11 @@ TEST(a_stored_copy_stays_tied)
     dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     json_t *rules = json_pack("[{s:s,s:i}]", "name", "lm_head.weight", "bits", 8);
     edits_write(&e);
-    check_ends(edits_folder(), 5, 0);
+    check_ends(at(""), 5, 0);
     s.embed_bits = 5;
     s.rules = rules;
-    check_error(
-        (write_container(edits_folder(), edits_path("whole.h5"), &s, true, false, NULL, &err),
-         &err),
-        DQ_MISMATCH, "are one matrix");
+    check_error((write_container(at(""), at("whole.h5"), &s, true, false, NULL, &err), &err),
+                DQ_MISMATCH, "are one matrix");
     json_decref(rules);
 }
 
@@ -118,11 +116,11 @@ TEST(a_tied_head_has_no_width_of_its_own)
     dq_err err;
     dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     s.head_bits = 6;
-    check_error((write_container(MODELS "diffllama-f32", edits_path("whole.h5"), &s, true, false,
-                                 NULL, &err),
-                 &err),
-                DQ_MISMATCH,
-                "is its embedding (tied), which cannot have 6 bits as the one and 16 as the other");
+    check_error(
+        (write_container(MODELS "diffllama-f32", at("whole.h5"), &s, true, false, NULL, &err),
+         &err),
+        DQ_MISMATCH,
+        "is its embedding (tied), which cannot have 6 bits as the one and 16 as the other");
 }
 
 /* ---- Dense ---- */
@@ -219,7 +217,7 @@ TEST(what_would_be_infinite_is_refused)
         s.dense_type = t[i].type;
         planted = t[i].value;
         edits_write(&e);
-        write_container(edits_folder(), edits_path("whole.h5"), &s, true, false, NULL, &err);
+        write_container(at(""), at("whole.h5"), &s, true, false, NULL, &err);
         if (t[i].fits) assert_string_equal(err.text, "");
         if (!t[i].fits)
             check_error(&err, DQ_MISMATCH,
@@ -232,10 +230,10 @@ TEST(what_would_be_infinite_is_refused)
 /* One byte of a part of the embedding is another one. */
 TEST(damage_is_named)
 {
-    const char *out = edits_path("whole.h5"), *broken = edits_path("broken.h5");
+    const char *out = at("whole.h5"), *broken = at("broken.h5");
     dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
     dq_err err = {0};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     char *bytes;
     size_t len;
     s.embed_bits = 6;
@@ -246,18 +244,17 @@ TEST(damage_is_named)
         dq_model *again;
         if (!strstr(p->path, "embed_tokens")) continue;
         err = (dq_err){0};
-        char *at = memmem(bytes, len, p->data, (size_t)p->bytes);
-        assert_non_null(at);
-        at[p->bytes / 2] ^= 1;
+        char *byte = memmem(bytes, len, p->data, (size_t)p->bytes);
+        assert_non_null(byte);
+        byte[p->bytes / 2] ^= 1;
         edits_put("broken.h5", bytes, len);
-        at[p->bytes / 2] ^= 1;
+        byte[p->bytes / 2] ^= 1;
         assert_int_equal(dq_model_open(&again, broken, &err), DQ_OK);
         dq_model_check_weights(again, &err);
         check_error(&err, DQ_DAMAGED, p->path);
         dq_model_close(again);
     }
     dq_model_close(m);
-    dq_arena_free(a);
 }
 
-FIXTURES(edits_begin, edits_end)
+FIXTURES(folder_begin, folder_end)

@@ -1,5 +1,6 @@
 /* Answers in generated text: what Python's re finds with gsm8k's patterns, and the verdicts on it.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "tasks/answers.h"
@@ -67,7 +68,7 @@ static void expect_span(dq_span got, const char *want, const char *want_clean, d
 
 TEST(test_found)
 {
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     for (size_t i = 0; i < sizeof found / sizeof found[0]; i++) {
         const size_t n = strlen(found[i].text);
         expect_span(dq_answer_strict(found[i].text, n), found[i].strict, found[i].strict_clean, a);
@@ -77,7 +78,6 @@ TEST(test_found)
     expect_span(dq_answer_last("12345", 3), "123", "123", a);
     expect_span(dq_answer_strict("#### 12345", 6), "1", "1", a);
     assert_null(dq_answer_strict("#### 1", 5).s);
-    dq_arena_free(a);
 }
 
 static const char *const cleaned[][2] = {
@@ -103,13 +103,12 @@ static const char *const cleaned[][2] = {
 
 TEST(test_cleaned)
 {
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_err err = {0};
     for (size_t i = 0; i < sizeof cleaned / sizeof cleaned[0]; i++) {
         const dq_span s = {cleaned[i][0], strlen(cleaned[i][0])};
         assert_string_equal(dq_answer_clean(s, a, &err), cleaned[i][1]);
     }
-    dq_arena_free(a);
 }
 
 /* Records; the gold answer, or NULL and part of the message. */
@@ -135,7 +134,7 @@ static const char *const golds[][3] = {
 
 TEST(test_gold)
 {
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     for (size_t i = 0; i < sizeof golds / sizeof golds[0]; i++) {
         dq_err err = {0};
         json_t *record = NULL;
@@ -150,7 +149,6 @@ TEST(test_gold)
         else
             assert_non_null(strstr(err.text, golds[i][2]));
     }
-    dq_arena_free(a);
 }
 
 static const struct {

@@ -1,6 +1,7 @@
 /* Examples before items, drawn as CPython does (test_random.c); draws of lm-evaluation-harness are compared
  * in test_lmeval.c.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "tasks/fewshot.h"
@@ -17,7 +18,7 @@ typedef struct rig {
 static dq_status solve(rig *x, const char *task, const char *items, const char *pool, int64_t n)
 {
     memset(x, 0, sizeof *x);
-    x->a = dq_arena_new();
+    x->a = given_arena();
     const dq_task *t = dq_task_find(task, &x->err);
     dq_task_load(&x->items, t, "items", items, strlen(items), 0, x->a, &x->err);
     dq_task_load(&x->pool, t, "pool", pool, strlen(pool), 0, x->a, &x->err);
@@ -46,10 +47,8 @@ TEST(texts)
     check_context(&x, 1, 1, "A? no\n\nC? ja\n\nQ?");
     assert_string_equal(x.items.item[1].choice[1].text, " ja");
     assert_int_equal(x.items.item[1].gold, 1);
-    dq_arena_free(x.a);
     assert_int_equal(solve(&x, "mc", MC("P?", "0"), MC("A?", "0"), 0), DQ_OK);
     check_context(&x, 0, 0, "P?");
-    dq_arena_free(x.a);
 }
 
 #define WINO(id, s, answer)                                                                        \
@@ -67,13 +66,11 @@ TEST(contexts_of_choices)
     check_context(&x, 0, 0, "if X lost\n\nso X");
     check_context(&x, 0, 1, "if X lost\n\nso Y");
     assert_string_equal(x.items.item[0].choice[1].text, " won");
-    dq_arena_free(x.a);
     /* nothing after the blank: no answer and no line ends */
     assert_int_equal(solve(&x, "winogrande", WINO("1", "so _ won", "2"),
                            WINO("2", "so _ won", "2") WINO("3", "if _ ", "1"), 1),
                      DQ_OK);
     check_context(&x, 0, 0, "if Xso X");
-    dq_arena_free(x.a);
 }
 
 TEST(pools_that_are_too_small)
@@ -98,7 +95,6 @@ TEST(pools_that_are_too_small)
         assert_int_equal(solve(&x, bad[i].task, bad[i].items, bad[i].pool, bad[i].n), DQ_MISMATCH);
         if (!strstr(x.err.text, bad[i].part))
             fail_msg("\"%s\" lacks \"%s\"", x.err.text, bad[i].part);
-        dq_arena_free(x.a);
     }
 }
 
@@ -119,6 +115,5 @@ TEST(records)
         assert_int_equal(solve(&x, "winogrande", WINO("1", "so _ won", "2"), all[i].pool, 1),
                          DQ_OK);
         check_context(&x, 0, 0, all[i].want);
-        dq_arena_free(x.a);
     }
 }

@@ -1,6 +1,7 @@
 /* In-context learning before any model: the files' forms, what is drawn and in which order, labels as ids, and
  * constrained decoding against a loop with a mask on random labels.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/csv.h"
@@ -25,7 +26,7 @@ static dq_status load(rig *x, const char *task, const char *queries, const char 
 {
     const dq_icl_file q = file("q", queries), d = file("d", demos);
     memset(x, 0, sizeof *x);
-    x->a = dq_arena_new();
+    x->a = given_arena();
     return dq_icl_read(&x->d, dq_icl_task_find(task), &q, &d, x->a, &x->err);
 }
 
@@ -49,7 +50,6 @@ TEST(test_trec)
     check(&x, &x.d.queries.ex[0], "When ?", "numeric");
     check(&x, &x.d.queries.ex[1], "How was the caf\xc3\xa9 built ?", "entity");
     check(&x, &x.d.demos.ex[0], "What is PTO ?", "abbreviation");
-    dq_arena_free(x.a);
 
     assert_int_equal(load(&x, "trec_fine", queries, "HUM:gr caf\xc3\xa9 ?\nLOC:mount b\n"), DQ_OK);
     assert_int_equal(x.d.n_labels, 50);
@@ -58,7 +58,6 @@ TEST(test_trec)
     check(&x, &x.d.demos.ex[0], "caf\xc3\xa9 ?", "human group"); /* UTF-8 already */
     check(&x, &x.d.demos.ex[1], "b", "location mountain");
     for (int i = 1; i < 50; i++) assert_true(strcmp(x.d.label[i - 1], x.d.label[i]) < 0);
-    dq_arena_free(x.a);
 }
 
 TEST(test_banking)
@@ -79,7 +78,6 @@ TEST(test_banking)
     check(&x, &x.d.demos.ex[2], "\xef\xbf\xbd", "top up");
     assert_int_equal(x.d.n_bad, 0);
     assert_int_equal(x.d.n_bad_demos, 1);
-    dq_arena_free(x.a);
 }
 
 TEST(test_clinc)
@@ -95,12 +93,10 @@ TEST(test_clinc)
     check(&x, &x.d.demos.ex[0], "a", "set timer");
     check(&x, &x.d.demos.ex[1], "c", "oos");
     check(&x, &x.d.queries.ex[1], "d", "oos");
-    dq_arena_free(x.a);
     assert_int_equal(load(&x, "clinic150", both, "\xef\xbb\xbf{\"train\": [[\"e\", \"w2\"]]}"),
                      DQ_OK);
     assert_int_equal(x.d.demos.n, 1);
     check(&x, &x.d.demos.ex[0], "e", "w2");
-    dq_arena_free(x.a);
 }
 
 TEST(test_bad_files)
@@ -135,15 +131,13 @@ TEST(test_bad_files)
         assert_int_equal(load(&x, bad[i].task, bad[i].queries, bad[i].demos), DQ_DAMAGED);
         if (!strstr(x.err.text, bad[i].part))
             fail_msg("\"%s\" lacks \"%s\"", x.err.text, bad[i].part);
-        dq_arena_free(x.a);
     }
     const char nul[] = "text,category\na\0b,c\n";
     const dq_icl_file q = {"q", nul, sizeof nul - 1}, d = file("d", csv);
-    rig x = {.a = dq_arena_new()};
+    rig x = {.a = given_arena()};
     assert_int_equal(dq_icl_read(&x.d, dq_icl_task_find("banking77"), &q, &d, x.a, &x.err),
                      DQ_DAMAGED);
     assert_non_null(strstr(x.err.text, "line 2: contains a NUL"));
-    dq_arena_free(x.a);
     assert_null(dq_icl_task_find("mc"));
 }
 

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "eval/generate.h"
 #include "tests/rigs/device.h"
+#include "tests/rigs/given.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -107,11 +108,9 @@ static void rig_model(rig *x, int i)
 {
     const char *config;
     size_t len;
-    char path[1024];
     dq_eval_model *em = &x->model[i];
-    snprintf(path, sizeof path, DQ_SOURCE_DIR "/calib/pair/%s", pair[i]);
-    assert_int_equal(dq_model_open(&x->m[i], path, &x->err), DQ_OK);
-    assert_int_equal(dq_runner_new(&x->r[i], x->m[i], x->b, &dq_kv_plain, &x->err), DQ_OK);
+    x->m[i] = given_model(DQ_SOURCE_DIR "/calib/pair/%s", pair[i]);
+    x->r[i] = given_runner(x->m[i], x->b);
     dq_model_file(x->m[i], "tokenizer.json", &em->tok_text, &em->tok_len, &x->err);
     dq_model_file(x->m[i], "tokenizer_config.json", &config, &len, &x->err);
     dq_tokenizer_load(&x->tok[i], em->tok_text, em->tok_len, config, len, &x->err);
@@ -126,7 +125,6 @@ static void rig_model(rig *x, int i)
 /* The settings of tests/golden/needle.py. */
 static void rig_open(rig *x)
 {
-    char *text;
     memset(x, 0, sizeof *x);
     x->s = (dq_needle_settings){.length = {420},
                                 .n_lengths = 1,
@@ -137,14 +135,12 @@ static void rig_open(rig *x)
                                 .n_pairs = 2,
                                 .samples = 1,
                                 .seed = 6};
-    x->e.a = dq_arena_new();
-    assert_int_equal(dq_backend_open(&x->b, test_device(), 2, &x->err), DQ_OK);
+    x->e.a = given_arena();
+    x->b = given_backend(2);
     for (int i = 0; i < 2; i++) rig_model(x, i);
     x->source = (dq_eval_source){
         .name = "needle", .path = "text.txt", .kind = &dq_eval_needle, .settings = &x->s};
-    dq_file_read(&text, &x->source.len, DQ_SOURCE_DIR "/calib/pair/text.txt", x->e.a, &x->err);
-    assert_string_equal(x->err.text, "");
-    x->source.text = text;
+    x->source.text = given_file(&x->source.len, DQ_SOURCE_DIR "/calib/pair/text.txt");
     x->e.model = x->model;
     x->e.source = &x->source;
     x->e.n_models = 2;
@@ -159,7 +155,6 @@ static void rig_close(rig *x)
         dq_model_close(x->m[i]);
     }
     dq_backend_close(x->b);
-    dq_arena_free(x->e.a);
 }
 
 static const dq_needle_set *rig_encode(rig *x)
@@ -277,17 +272,16 @@ TEST(other_tokenizers)
                                         "uni_legacy", "prefix"};
     const dq_needle_cell cell = {.length = 1600, .depth = 50, .n = 3, .r = 2};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char path[1024], *json, *text, line[200], want[400];
+        char *text, line[200], want[400];
         size_t len;
         dq_err err = {0};
         rig x = {0};
         dq_needle_filler filler;
         dq_needle_prompt p;
-        dq_arena *a = dq_arena_new();
-        snprintf(path, sizeof path, DQ_TEST_DIR "/golden/tokenizer/%s.json", names[i]);
-        dq_file_read(&json, &len, path, a, &err);
-        assert_int_equal(dq_tokenizer_load(&x.tok[0], json, len, NULL, 0, &err), DQ_OK);
-        dq_file_read(&text, &len, DQ_SOURCE_DIR "/calib/sample.txt", a, &err);
+        dq_arena *a = given_arena();
+        text = given_file(&len, DQ_TEST_DIR "/golden/tokenizer/%s.json", names[i]);
+        x.tok[0] = given_tokenizer(text, len, NULL);
+        text = given_file(&len, DQ_SOURCE_DIR "/calib/sample.txt");
         dq_needle_filler_read(&filler, x.tok[0], text, len, 1 << 20, a, &err);
         const dq_needle_maker m = {.t = x.tok[0], .filler = &filler, .vocab = 1 << 20, .a = a};
         dq_needle_make(&p, &m, &cell, 1, 0, &err);
@@ -301,7 +295,6 @@ TEST(other_tokenizers)
         assert_true(ends_in(text, want));
         dq_block_free(text);
         dq_tokenizer_free(x.tok[0]);
-        dq_arena_free(a);
     }
 }
 
@@ -552,18 +545,6 @@ TEST(no_attention_where_tokens_are_forgotten)
 
 /* ---- transformers ---- */
 
-static json_t *golden(dq_arena *a)
-{
-    char *text;
-    size_t len;
-    dq_err err = {0};
-    json_t *root = NULL;
-    dq_file_read(&text, &len, DQ_TEST_DIR "/golden/needle/golden.json", a, &err);
-    assert_string_equal(err.text, "");
-    assert_int_equal(dq_json_parse(&root, text, len, "golden.json", &err), DQ_OK);
-    return root;
-}
-
 static void expect_ids(const json_t *list, const int32_t *ids, int64_t n)
 {
     assert_int_equal(json_array_size(list), n);
@@ -613,7 +594,7 @@ TEST(as_transformers)
     for (int i = 0; i < 4; i++) { /* model, rows of attention */
         rig x;
         rig_open(&x);
-        json_t *root = golden(x.e.a);
+        json_t *root = given_json(DQ_TEST_DIR "/golden/needle/golden.json");
         x.s.attention = true;
         x.s.query_rows = i % 2;
         rig_run(&x, i / 2, &dq_kv_plain);
@@ -653,7 +634,7 @@ static int64_t continued(const rig *x, const int32_t *ids, int64_t n, int32_t *o
     const int32_t eos = 0;
     spec.stop_id = &eos;
     spec.n_stop_ids = 1;
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_generate_new(&g, &spec, x->m[0], a, &err);
     dq_score_begin(&s, x->r[0], &pass, &dq_kv_plain, &err);
     dq_generate(&s, &spec, &g, &err);
@@ -661,7 +642,6 @@ static int64_t continued(const rig *x, const int32_t *ids, int64_t n, int32_t *o
     assert_string_equal(err.text, "");
     const int64_t got = g.of[0].n;
     memcpy(out, g.of[0].ids, (size_t)got * sizeof *out);
-    dq_arena_free(a);
     return got;
 }
 

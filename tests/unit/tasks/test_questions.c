@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "tasks/answers.h"
 #include "tests/rigs/device.h"
+#include "tests/rigs/given.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +50,7 @@ static const struct {
 TEST(reads_forms)
 {
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         dq_questions q;
         dq_err err = {0};
         load(&q, forms[i].form, forms[i].text, a, &err);
@@ -65,7 +66,6 @@ TEST(reads_forms)
             assert_string_equal(q.question[0].id, forms[i].id);
         else
             assert_null(q.question[0].id);
-        dq_arena_free(a);
     }
 }
 
@@ -92,13 +92,12 @@ static const struct {
 TEST(refuses)
 {
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-        dq_arena *a = dq_arena_new();
+        dq_arena *a = given_arena();
         dq_questions q;
         dq_err err = {0};
         assert_int_equal(load(&q, refused[i].form, refused[i].text, a, &err), DQ_DAMAGED);
         if (!strstr(err.text, refused[i].message))
             fail_msg("\"%s\" is not in \"%s\"", refused[i].message, err.text);
-        dq_arena_free(a);
     }
 }
 
@@ -106,7 +105,7 @@ TEST(makes_shots)
 {
     static const char text[] = "{\"question\": \"a\", \"answer\": \"1 + 1\\n#### 2\"}\n"
                                "{\"question\": \"b\", \"answer\": \"3.0\"}\n";
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     const char *shots;
     dq_err err = {0};
     dq_questions_shots(&shots, 2, "f", text, strlen(text), a, &err);
@@ -116,7 +115,6 @@ TEST(makes_shots)
     assert_string_equal(shots, "Question: a\nAnswer: 1 + 1\n#### 2\n\n");
     assert_int_equal(dq_questions_shots(&shots, 3, "f", text, strlen(text), a, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "f: has 2 items, 3 are asked for"));
-    dq_arena_free(a);
 }
 
 /* ---- The embedded pair ---- */
@@ -134,22 +132,19 @@ typedef struct rig {
 
 static void rig_open(rig *x, const char *model)
 {
-    char path[1024];
     const char *config;
     size_t config_len;
     dq_err err = {0};
     memset(x, 0, sizeof *x);
-    x->a = dq_arena_new();
-    snprintf(path, sizeof path, DQ_SOURCE_DIR "/calib/pair/%s", model);
-    dq_model_open(&x->m, path, &err);
-    assert_string_equal(err.text, "");
-    dq_backend_open(&x->b, test_device(), 2, &err);
+    x->a = given_arena();
+    x->m = given_model(DQ_SOURCE_DIR "/calib/pair/%s", model);
+    x->b = given_backend(2);
     x->model = (dq_eval_model){.m = x->m, .shown = true};
     dq_model_file(x->m, "tokenizer.json", &x->model.tok_text, &x->model.tok_len, &err);
     dq_model_file(x->m, "tokenizer_config.json", &config, &config_len, &err);
     dq_tokenizer_load(&x->tok, x->model.tok_text, x->model.tok_len, config, config_len, &err);
-    dq_runner_new(&x->model.runner, x->m, x->b, &dq_kv_plain, &err);
     assert_string_equal(err.text, "");
+    x->model.runner = given_runner(x->m, x->b);
     x->model.tok = x->tok;
     x->e = (dq_eval){
         .a = x->a, .model = &x->model, .source = &x->source, .n_models = 1, .n_sources = 1};
@@ -161,7 +156,6 @@ static void rig_close(rig *x)
     dq_tokenizer_free(x->tok);
     dq_model_close(x->m);
     dq_backend_close(x->b);
-    dq_arena_free(x->a);
 }
 
 /* A source of text[len]: what `kind` makes of it. */
@@ -178,22 +172,12 @@ static void set_source(rig *x, const dq_eval_kind *kind, const char *text, size_
     assert_string_equal(err.text, "");
 }
 
-static char *file_text(rig *x, const char *name, size_t *len)
-{
-    char path[1024], *text = NULL;
-    dq_err err = {0};
-    snprintf(path, sizeof path, HERE "%s", name);
-    dq_file_read(&text, len, path, x->a, &err);
-    assert_string_equal(err.text, "");
-    return text;
-}
-
 static void use_file(rig *x, const char *name, int64_t shots)
 {
     size_t len, shots_len;
     dq_err err = {0};
-    const char *text = file_text(x, name, &len),
-               *shots_text = file_text(x, "shots.jsonl", &shots_len);
+    const char *text = given_file(&len, HERE "%s", name),
+               *shots_text = given_file(&shots_len, HERE "shots.jsonl");
     x->settings.shots = NULL;
     if (shots)
         dq_questions_shots(&x->settings.shots, shots, "s", shots_text, shots_len, x->a, &err);
@@ -264,13 +248,8 @@ TEST(equals_transformers)
     static const char *const models[] = {"llama", "diffllama"};
     for (int i = 0; i < 2; i++) {
         rig x;
-        size_t len;
-        json_t *root = NULL;
-        dq_err err = {0};
         rig_open(&x, models[i]);
-        const char *text = file_text(&x, "golden.json", &len);
-        dq_json_parse(&root, text, len, "golden.json", &err);
-        assert_string_equal(err.text, "");
+        json_t *root = given_json(HERE "golden.json");
         int n = expect_golden(&x, root, models[i], "gsm8k.jsonl", 0);
         n += expect_golden(&x, root, models[i], "gsm8k.jsonl", 2);
         n += expect_golden(&x, root, models[i], "svamp.json", 0);

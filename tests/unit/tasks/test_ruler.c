@@ -1,6 +1,7 @@
 /* Prompts made up for long contexts: each one is read back, by other means than it was written, and asked its own
  * question; lengths, cuts and draws; the score.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "tasks/ruler.h"
@@ -23,14 +24,12 @@ typedef struct rig {
 
 static void rig_open(rig *x)
 {
-    char *json, *words;
     size_t len, n;
     memset(x, 0, sizeof *x);
-    x->a = dq_arena_new();
-    dq_file_read(&json, &len, DQ_SOURCE_DIR "/calib/longpair/llama-0/tokenizer.json", x->a,
-                 &x->err);
-    dq_tokenizer_load(&x->t, json, len, NULL, 0, &x->err);
-    dq_file_read(&words, &n, DQ_SOURCE_DIR "/calib/sample.txt", x->a, &x->err);
+    x->a = given_arena();
+    const char *json = given_file(&len, DQ_SOURCE_DIR "/calib/longpair/llama-0/tokenizer.json");
+    x->t = given_tokenizer(json, len, NULL);
+    const char *words = given_file(&n, DQ_SOURCE_DIR "/calib/sample.txt");
     dq_ruler_text_read(&x->text, words, n, x->a, &x->err);
     assert_string_equal(x->err.text, "");
 }
@@ -38,7 +37,6 @@ static void rig_open(rig *x)
 static void rig_close(rig *x)
 {
     dq_tokenizer_free(x->t);
-    dq_arena_free(x->a);
 }
 
 static dq_ruler_maker maker_of(const rig *x, const dq_ruler_task *task)

@@ -1,7 +1,9 @@
 /* The file forms of the multiple-choice tasks: what each makes of a record, what it refuses, and the
  * files of labels beside them.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
+#include "tests/rigs/test_folder.h"
 
 #include "tasks/tasks.h"
 
@@ -20,7 +22,7 @@ static dq_status load_from(rig *x, const char *task, const char *path, const cha
                            int64_t limit)
 {
     memset(x, 0, sizeof *x);
-    x->a = dq_arena_new();
+    x->a = given_arena();
     const dq_task *t = dq_task_find(task, &x->err);
     assert_non_null(t);
     return dq_task_load(&x->items, t, path, text, strlen(text), limit, x->a, &x->err);
@@ -99,7 +101,6 @@ TEST(every_form)
         assert_int_equal(x.items.item[0].record_len, strlen(good[i].text));
         for (int c = 0; c < x.items.item[0].n_choices; c++)
             assert_true(x.items.item[0].choice[c].points > 0);
-        dq_arena_free(x.a);
     }
 }
 
@@ -172,35 +173,7 @@ TEST(bad_records)
         if (!strstr(x.err.text, bad[i].part))
             fail_msg("\"%s\" lacks \"%s\"", x.err.text, bad[i].part);
         if (strncmp(x.err.text, "data: ", 6) != 0) fail_msg("no path in \"%s\"", x.err.text);
-        dq_arena_free(x.a);
     }
-}
-
-static char folder[] = "/tmp/dq-task-forms-XXXXXX";
-static char data_path[64], labels_path[64];
-
-static int begin(void **state)
-{
-    (void)state;
-    if (!mkdtemp(folder)) return 1;
-    snprintf(data_path, sizeof data_path, "%s/x.jsonl", folder);
-    snprintf(labels_path, sizeof labels_path, "%s/x-labels.lst", folder);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    remove(labels_path);
-    return rmdir(folder);
-}
-
-static void put_labels(const char *text)
-{
-    FILE *f = fopen(labels_path, "wb");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
 }
 
 #define PIQA "{\"goal\":\"g\",\"sol1\":\"a\",\"sol2\":\"b\"}\n"
@@ -236,32 +209,31 @@ TEST(label_files)
     for (size_t i = 0; i < sizeof labelled / sizeof *labelled; i++) {
         rig x;
         char got[8] = "";
-        remove(labels_path);
-        if (labelled[i].labels) put_labels(labelled[i].labels);
+        remove(at("x-labels.lst"));
+        if (labelled[i].labels)
+            put_bytes(at("x-labels.lst"), labelled[i].labels, strlen(labelled[i].labels));
         dq_status s =
-            load_from(&x, labelled[i].task, data_path, labelled[i].text, labelled[i].limit);
+            load_from(&x, labelled[i].task, at("x.jsonl"), labelled[i].text, labelled[i].limit);
         if (s != labelled[i].code) fail_msg("%zu: %d %s", i, (int)s, x.err.text);
         for (int64_t k = 0; s == DQ_OK && k < x.items.n; k++)
             got[k] = (char)('0' + x.items.item[k].gold);
         if (s == DQ_OK) {
             assert_string_equal(got, labelled[i].want);
-            assert_string_equal(x.items.labels_path, labels_path);
+            assert_string_equal(x.items.labels_path, at("x-labels.lst"));
             assert_int_equal(x.items.labels_len, strlen(labelled[i].labels));
         } else if (!strstr(x.err.text, labelled[i].want)) {
             fail_msg("\"%s\" lacks \"%s\"", x.err.text, labelled[i].want);
         }
-        dq_arena_free(x.a);
     }
 }
 
 TEST(paths_of_labels)
 {
     dq_err err = {0};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     assert_string_equal(dq_task_labels_path("a/valid.jsonl", a, &err), "a/valid-labels.lst");
     assert_string_equal(dq_task_labels_path("valid.json", a, &err), "valid.json-labels.lst");
     assert_string_equal(dq_task_labels_path(".jsonl", a, &err), ".jsonl-labels.lst");
-    dq_arena_free(a);
 }
 
-FIXTURES(begin, end)
+FIXTURES(folder_begin, folder_end)

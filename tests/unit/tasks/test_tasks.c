@@ -1,6 +1,7 @@
 /* Files of own items and of HellaSwag, its clean-up, the split of context and choice into ids, text
  * windows. The other tasks: test_task_forms.c.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/utf8.h"
@@ -71,15 +72,10 @@ typedef struct rig {
 static dq_status load(rig *x, const char *task, const char *text, int64_t limit)
 {
     memset(x, 0, sizeof *x);
-    x->a = dq_arena_new();
+    x->a = given_arena();
     const dq_task *t = dq_task_find(task, &x->err);
     assert_non_null(t);
     return dq_task_load(&x->items, t, "data", text, strlen(text), limit, x->a, &x->err);
-}
-
-static void end(rig *x)
-{
-    dq_arena_free(x->a);
 }
 
 static void check_choice(const dq_item *item, int c, const char *want, int64_t points)
@@ -104,10 +100,8 @@ TEST(test_mc)
     check_choice(&x.items.item[0], 1, " b\xc3\xa9", 2);
     check_choice(&x.items.item[1], 0, "  x", 2);
     assert_int_equal(x.items.item[1].line, 3);
-    end(&x);
     assert_int_equal(load(&x, "mc", text, 1), DQ_OK);
     assert_int_equal(x.items.n, 1);
-    end(&x);
 }
 
 static void refused(const char *task, const char *text, dq_status code, const char *part)
@@ -116,7 +110,6 @@ static void refused(const char *task, const char *text, dq_status code, const ch
     assert_int_equal(load(&x, task, text, 0), code);
     if (!strstr(x.err.text, part)) fail_msg("\"%s\" lacks \"%s\"", x.err.text, part);
     if (strncmp(x.err.text, "data: ", 6) != 0) fail_msg("no path in \"%s\"", x.err.text);
-    end(&x);
 }
 
 TEST(test_bad_files)
@@ -181,12 +174,10 @@ TEST(test_line_ends_and_marks)
         assert_string_equal(item->choice[item->n_choices - 1].text, files[i].last);
         assert_int_equal(item->gold, files[i].gold);
         assert_int_equal(item->line, files[i].line);
-        end(&x);
     }
     rig x;
     load(&x, "hellaswag", "c\n1\na\nb\nd\r\r\ne", 0); /* one U+000D goes */
     check_choice(&x.items.item[0], 2, " d\r", 2);
-    end(&x);
 }
 
 /* A label is digits: what ends a C string is not white space around it. */
@@ -222,12 +213,10 @@ TEST(test_hellaswag_lines)
     check_choice(&x.items.item[0], 1, "  two", 4);
     check_choice(&x.items.item[0], 2, " x [y]", 5);
     assert_int_equal(x.items.item[1].line, 7);
-    end(&x);
     assert_int_equal(load(&x, "hellaswag", "A\xff\n0\n1\n2\n3\n4\n", 0), DQ_OK);
     assert_string_equal(x.items.item[0].ctx, "A\xef\xbf\xbd");
     assert_int_equal(x.items.n_bad, 1);
     assert_int_equal(x.items.first_bad, 1);
-    end(&x);
 }
 
 TEST(test_hellaswag_json)
@@ -249,13 +238,12 @@ TEST(test_hellaswag_json)
     assert_int_equal(x.items.item[0].gold, 3);
     assert_string_equal(x.items.item[1].ctx, "Home and Garden: How to clean a pan. Soak it. Fill "
                                              "the pan with water.");
-    end(&x);
 }
 
 TEST(test_cleaning)
 {
     dq_err err = {0};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     const char *pairs[][2] = {
         {"\xc2\xa0 a  b\x1f\n", "a b"}, /* white space as Python strips it */
         {"a    b   c", "a  b  c"},      /* one pass over double spaces */
@@ -269,7 +257,6 @@ TEST(test_cleaning)
     assert_string_equal(dq_hellaswag_capitalize(a, "the iPhone user", &err), "The iphone user");
     assert_string_equal(dq_hellaswag_capitalize(a, "\xc3\xa9T\xc3\x89", &err), "\xc3\x89t\xc3\xa9");
     assert_string_equal(dq_hellaswag_capitalize(a, "", &err), "");
-    dq_arena_free(a);
 }
 
 /* What encoding one item gives, as text: "ids of context | ids of choice". */
@@ -282,7 +269,7 @@ static void check_ids(const dq_tokenizer *t, dq_bos bos, int64_t max_len, const 
     dq_choice c = {.text = choice, .len = strlen(choice)};
     dq_item item = {.ctx = ctx, .ctx_len = strlen(ctx), .choice = &c, .n_choices = 1, .line = 1};
     dq_items items = {.item = &item, .n = 1};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_items_encode(&q, &items, t, bos, max_len, VOCAB, a, &err);
     if (err.code != DQ_OK) {
         snprintf(got, sizeof got, "%d", (int)err.code);
@@ -297,7 +284,6 @@ static void check_ids(const dq_tokenizer *t, dq_bos bos, int64_t max_len, const 
         assert_int_equal(q.n_truncated, r->truncated);
     }
     assert_string_equal(got, want);
-    dq_arena_free(a);
 }
 
 TEST(test_split)
@@ -337,10 +323,9 @@ TEST(test_merge_across)
     dq_choice c = {.text = "ab", .len = 2};
     dq_item item = {.ctx = "x", .ctx_len = 1, .choice = &c, .n_choices = 1, .line = 12};
     dq_items items = {.item = &item, .n = 1};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     assert_int_equal(dq_items_encode(&q, &items, t, DQ_BOS_AUTO, 99, 98, a, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "item 0, line 12: "));
-    dq_arena_free(a);
     dq_tokenizer_free(t);
 }
 
@@ -356,13 +341,12 @@ TEST(test_own_contexts)
     const dq_item item = {.choice = c, .n_choices = 3, .line = 1};
     const dq_items items = {.item = &item, .n = 1};
     const int64_t want[3][2] = {{2, 2}, {3, 3}, {1, 2}}; /* n_ctx, n_cont */
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     assert_int_equal(dq_items_encode(&q, &items, t, DQ_BOS_AUTO, 99, VOCAB, a, &err), DQ_OK);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(q.req[i].n_ctx, want[i][0]);
         assert_int_equal(q.req[i].n_cont, want[i][1]);
     }
-    dq_arena_free(a);
     dq_tokenizer_free(t);
 }
 
@@ -380,7 +364,7 @@ TEST(test_windows)
 {
     dq_tokenizer *t = make_tokenizer(true, config);
     dq_err err = {0};
-    dq_arena *a = dq_arena_new();
+    dq_arena *a = given_arena();
     dq_windows w;
     const char text[] = "bcdefghijklmnopqrst"; /* 19 ids and BOS */
     assert_int_equal(windows(&w, DQ_WINDOW_CHUNK, t, text, DQ_BOS_AUTO, 8, 0, a, &err), DQ_OK);
@@ -412,6 +396,5 @@ TEST(test_windows)
     assert_int_equal(w.n_words, 3);
     assert_int_equal(w.bytes, 5);
     assert_int_equal(w.doc[0].n_before, 1);
-    dq_arena_free(a);
     dq_tokenizer_free(t);
 }

@@ -1,5 +1,6 @@
 /* Verdicts: the forms of a line, groups and what they are compared with.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "tasks/verdicts.h"
@@ -16,14 +17,13 @@ typedef struct rig {
 static void load(rig *x, const char *text)
 {
     memset(x, 0, sizeof *x);
-    x->a = dq_arena_new();
+    x->a = given_arena();
     dq_verdicts_load(&x->v, "f", text, strlen(text), x->a, &x->err);
 }
 
 static void end(rig *x)
 {
     dq_verdicts_end(&x->v);
-    dq_arena_free(x->a);
 }
 
 static const struct {

@@ -1,6 +1,7 @@
 /* Tests of the steps around the model: normalizers, pre-tokenizers, decoders, against what the
  * reference makes of the same texts (golden/steps.py).
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
@@ -13,7 +14,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-static dq_arena *arena;
 static json_t *golden;
 
 static const json_t *member(const char *key)
@@ -39,7 +39,7 @@ TEST(test_normalizers)
         const json_t *row = json_array_get(rows, r), *out = json_object_get(row, "out");
         dq_err err = {0};
         dq_normalizer n = {0};
-        if (dq_normalizer_load(&n, json_object_get(row, "step"), arena, &err))
+        if (dq_normalizer_load(&n, json_object_get(row, "step"), given_arena(), &err))
             fail_msg("%s", err.text);
         for (size_t i = 0; i < json_array_size(texts); i++) {
             const json_t *text = json_array_get(texts, i), *want = json_array_get(out, i);
@@ -85,7 +85,7 @@ TEST(test_pre_tokenizers)
         const json_t *row = json_array_get(rows, r), *out = json_object_get(row, "out");
         dq_err err = {0};
         dq_pretokenizer p = {0};
-        if (dq_pretokenizer_load(&p, json_object_get(row, "step"), arena, &err))
+        if (dq_pretokenizer_load(&p, json_object_get(row, "step"), given_arena(), &err))
             fail_msg("%s", err.text);
         words w = {.row = row, .byte_level = p.byte_level};
         dq_pretokenizer_run run = {.p = &p, .word = on_word, .arg = &w, .at_start = true};
@@ -110,7 +110,7 @@ TEST(test_decoders)
         const json_t *row = json_array_get(rows, r), *out = json_object_get(row, "out");
         dq_err err = {0};
         dq_decoder d = {0};
-        if (dq_decoder_load(&d, json_object_get(row, "step"), arena, &err))
+        if (dq_decoder_load(&d, json_object_get(row, "step"), given_arena(), &err))
             fail_msg("%s", err.text);
         for (size_t i = 0; i < json_array_size(tokens); i++) {
             const json_t *list = json_array_get(tokens, i);
@@ -157,7 +157,7 @@ TEST(test_forms)
         dq_err err = {0};
         dq_normalizer n = {0};
         uint32_t crc = 0;
-        if (dq_normalizer_load(&n, row, arena, &err)) fail_msg("%s", err.text);
+        if (dq_normalizer_load(&n, row, given_arena(), &err)) fail_msg("%s", err.text);
         for (uint32_t c = 0; c < 0x110000; c++) {
             char text[32], *got;
             size_t at = strlen(before), len;
@@ -242,11 +242,11 @@ static void check_refusal(const char *kind, const char *json, dq_status want, co
     dq_status status;
     if (dq_json_parse(&v, json, strlen(json), "row", &err)) fail_msg("%s", err.text);
     if (*kind == 'n') {
-        status = dq_normalizer_load(&n, v, arena, &err);
+        status = dq_normalizer_load(&n, v, given_arena(), &err);
     } else if (*kind == 'p') {
-        status = dq_pretokenizer_load(&p, v, arena, &err);
+        status = dq_pretokenizer_load(&p, v, given_arena(), &err);
     } else {
-        status = dq_decoder_load(&d, v, arena, &err);
+        status = dq_decoder_load(&d, v, given_arena(), &err);
     }
     if (status != want || !strstr(err.text, says))
         fail_msg("%s: status %d, \"%s\"", json, (int)status, err.text);
@@ -365,7 +365,7 @@ TEST(test_beginnings)
         size_t len;
         bool moved;
         if (dq_json_parse(&v, rows[i].json, strlen(rows[i].json), "row", &err) ||
-            dq_normalizer_load(&n, v, arena, &err) ||
+            dq_normalizer_load(&n, v, given_arena(), &err) ||
             dq_normalizer_run_from(&n, &got, &len, &moved, rows[i].text, strlen(rows[i].text),
                                    &err))
             fail_msg("%s", err.text);
@@ -387,7 +387,7 @@ TEST(test_short_memory)
     size_t len;
     if (dq_normalizer_load(&n,
                            json_object_get(json_array_get(rows, json_array_size(rows) - 1), "step"),
-                           arena, &err))
+                           given_arena(), &err))
         fail_msg("%s", err.text);
     for (int64_t at = 1;; at++) {
         err = (dq_err){0};
@@ -422,16 +422,7 @@ TEST(test_short_memory)
 static int set_up(void **state)
 {
     (void)state;
-    dq_err err = {0};
-    char *s;
-    size_t len;
-    arena = dq_arena_new();
-    if (!arena) return -1;
-    if (dq_file_read(&s, &len, DQ_TEST_DIR "/golden/tokenizer/steps.json", arena, &err) ||
-        dq_json_parse(&golden, s, len, "steps.json", &err)) {
-        print_error("%s\n", err.text);
-        return -1;
-    }
+    golden = given_json(DQ_TEST_DIR "/golden/tokenizer/steps.json");
     return 0;
 }
 
@@ -439,7 +430,6 @@ static int tear_down(void **state)
 {
     (void)state;
     json_decref(golden);
-    dq_arena_free(arena);
     return 0;
 }
 

@@ -1,6 +1,7 @@
 /* Tests of what the tokenizer stands on: patterns, character classes, UTF-8, the byte table. The
  * reference's classes are in golden/tokenizer/classes.json (golden/tokenizer.py).
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
@@ -9,21 +10,6 @@
 #include "tokenizer/regex_syntax.h"
 
 #include <string.h>
-
-static dq_arena *arena;
-
-static json_t *classes_file(void)
-{
-    dq_err err = {0};
-    json_t *root = NULL;
-    char *s;
-    size_t len;
-    if (dq_file_read(&s, &len, DQ_TEST_DIR "/golden/tokenizer/classes.json", arena, &err) !=
-            DQ_OK ||
-        dq_json_parse(&root, s, len, "classes.json", &err) != DQ_OK)
-        fail_msg("%s", err.text);
-    return root;
-}
 
 /* Is c matched? The pattern is matched against the one character. */
 static bool matches(pcre2_code *code, pcre2_match_data *data, uint32_t c)
@@ -57,7 +43,8 @@ static pcre2_code *compiled(const char *pattern)
     dq_err err = {0};
     pcre2_code *code;
     bool jit;
-    if (dq_regex_syntax_compile(&code, &jit, pattern, strlen(pattern), arena, &err) != DQ_OK)
+    if (dq_regex_syntax_compile(&code, &jit, pattern, strlen(pattern), given_arena(), &err) !=
+        DQ_OK)
         fail_msg("%s", err.text);
     return code;
 }
@@ -66,7 +53,7 @@ static pcre2_code *compiled(const char *pattern)
  * in another class than the reference's newer tables say. */
 TEST(test_classes)
 {
-    json_t *classes = classes_file(), *list;
+    json_t *classes = given_json(DQ_TEST_DIR "/golden/tokenizer/classes.json"), *list;
     const char *pattern;
     pcre2_code *unknown = compiled("\\p{Cn}");
     pcre2_match_data *data = pcre2_match_data_create(1, NULL);
@@ -98,7 +85,7 @@ TEST(test_classes)
 /* Word characters of added tokens, against the reference's [\w] and its two joiners. */
 TEST(test_word_characters)
 {
-    json_t *classes = classes_file();
+    json_t *classes = given_json(DQ_TEST_DIR "/golden/tokenizer/classes.json");
     const json_t *list = json_object_get(classes, "[\\w]");
     pcre2_code *unknown = compiled("\\p{Cn}");
     pcre2_match_data *data = pcre2_match_data_create(1, NULL);
@@ -171,7 +158,7 @@ TEST(test_patterns)
         char *out = NULL;
         size_t n = 0;
         dq_status status = dq_regex_syntax_translate(&out, &n, rows[i].pattern,
-                                                     strlen(rows[i].pattern), arena, &err);
+                                                     strlen(rows[i].pattern), given_arena(), &err);
         if (rows[i].translated) {
             if (status != DQ_OK) fail_msg("%s: %s", rows[i].pattern, err.text);
             assert_int_equal(n, strlen(rows[i].translated));
@@ -192,7 +179,7 @@ TEST(test_pattern_errors)
         pcre2_code *code;
         bool jit;
         assert_int_equal(
-            dq_regex_syntax_compile(&code, &jit, rows[i], strlen(rows[i]), arena, &err),
+            dq_regex_syntax_compile(&code, &jit, rows[i], strlen(rows[i]), given_arena(), &err),
             DQ_MISMATCH);
         assert_non_null(strstr(err.text, "PCRE2 says: "));
     }
@@ -244,19 +231,3 @@ TEST(test_byte_table)
     assert_false(dq_utf8_to_bytes(out, &n, " ", 1));
     assert_false(dq_utf8_to_bytes(out, &n, "\xC5\x84", 2)); /* U+0144 */
 }
-
-static int set_up(void **state)
-{
-    (void)state;
-    arena = dq_arena_new();
-    return arena ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    dq_arena_free(arena);
-    return 0;
-}
-
-FIXTURES(set_up, tear_down)

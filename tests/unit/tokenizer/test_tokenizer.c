@@ -1,6 +1,7 @@
 /* Tests of the tokenizer: ids and decoded text against those of the reference library
  * (golden/tokenizer.py), long runs, damaged files, memory failures, threads. See test_tokenizer_files.c, test_regex_syntax.c.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
@@ -19,40 +20,16 @@ typedef struct bytes {
     size_t len;
 } bytes;
 
-static dq_arena *arena;
-
-static bytes read_file(const char *path)
-{
-    dq_err err = {0};
-    bytes t;
-    if (dq_file_read(&t.s, &t.len, path, arena, &err) != DQ_OK) fail_msg("%s", err.text);
-    return t;
-}
-
 static bytes golden_file(const char *name)
 {
-    char path[512];
-    snprintf(path, sizeof path, GOLDEN "%s.json", name);
-    return read_file(path);
-}
-
-static json_t *golden(const char *name)
-{
-    dq_err err = {0};
-    json_t *root = NULL;
-    bytes t = golden_file(name);
-    if (dq_json_parse(&root, t.s, t.len, name, &err) != DQ_OK) fail_msg("%s", err.text);
-    return root;
+    bytes t;
+    t.s = given_file(&t.len, GOLDEN "%s.json", name);
+    return t;
 }
 
 static dq_tokenizer *load_text(bytes json, const char *config)
 {
-    dq_err err = {0};
-    dq_tokenizer *t = NULL;
-    size_t config_len = config ? strlen(config) : 0;
-    if (dq_tokenizer_load(&t, json.s, json.len, config, config_len, &err) != DQ_OK)
-        fail_msg("%s", err.text);
-    return t;
+    return given_tokenizer(json.s, json.len, config);
 }
 
 static bytes from_hex(const char *hex)
@@ -111,7 +88,7 @@ static void check_ids(const char *where, size_t index, const dq_tokenizer *t, by
 
 TEST(test_ids)
 {
-    json_t *cases = golden("cases"), *file;
+    json_t *cases = given_json(GOLDEN "%s.json", "cases"), *file;
     const json_t *hex = json_object_get(cases, "bytes_hex");
     const char *name;
     json_object_foreach(json_object_get(cases, "files"), name, file)
@@ -163,7 +140,7 @@ static void check_decoded(const char *where, size_t index, const dq_tokenizer *t
 
 TEST(test_decoded)
 {
-    json_t *cases = golden("cases"), *file;
+    json_t *cases = given_json(GOLDEN "%s.json", "cases"), *file;
     const json_t *hex = json_object_get(cases, "bytes_hex");
     const char *name;
     json_object_foreach(json_object_get(cases, "files"), name, file)
@@ -202,7 +179,7 @@ static void check_hash(const char *name, size_t index, const dq_tokenizer *t, by
 /* Runs of up to a million characters: linear or nearly so, and equal; and a text of many words. */
 TEST(test_long_runs)
 {
-    json_t *cases = golden("cases"), *file;
+    json_t *cases = given_json(GOLDEN "%s.json", "cases"), *file;
     const json_t *runs = json_object_get(cases, "long");
     const char *name;
     json_object_foreach(json_object_get(cases, "files"), name, file)
@@ -411,19 +388,3 @@ TEST(test_threads)
     }
     dq_tokenizer_free(t);
 }
-
-static int set_up(void **state)
-{
-    (void)state;
-    arena = dq_arena_new();
-    return arena ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    dq_arena_free(arena);
-    return 0;
-}
-
-FIXTURES(set_up, tear_down)
