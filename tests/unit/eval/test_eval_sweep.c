@@ -1,14 +1,12 @@
 /* test_eval_sweep: how many models a sweep holds at a time, and that this changes no number; how long its steps are.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "eval/eval_sweep.h"
 #include "tests/rigs/device.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { MODELS = 3, WINDOWS = 30, CTX = 16, SCORED = 8 };
 
@@ -140,9 +138,8 @@ static void sweep_open(dq_eval *e)
     assert_int_equal(e->n_rows, 2 * MODELS);
 }
 
-static void one_model_at_a_time(void **state)
+TEST(one_model_at_a_time)
 {
-    (void)state;
     dq_eval e, f;
     dq_err err = {0};
     sweep_open(&e);
@@ -177,9 +174,8 @@ static void tell(void *arg, double share, const char *note)
 }
 
 /* Rows of a model take no more at a time than its own memory holds, whatever the reference's does. */
-static void memory_goes_by_model(void **state)
+TEST(memory_goes_by_model)
 {
-    (void)state;
     dq_eval e;
     dq_err err = {0};
     sweep_open(&e);
@@ -201,10 +197,9 @@ static void step(dq_eval_sweep *s, dq_eval_row *row, double times, double second
     dq_eval_sweep_step_end(s);
 }
 
-static void steps_go_by_their_row(void **state)
+TEST(steps_go_by_their_row)
 {
     enum { FIRST = 512, MAX = 1 << 20, PASS = 100, ROWS = WINDOWS * CTX };
-    (void)state;
     dq_eval e;
     dq_eval_sweep s;
     sweep_open(&e);
@@ -227,10 +222,4 @@ static void steps_go_by_their_row(void **state)
     dq_arena_free(e.a);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_model_at_a_time),
-                                       cmocka_unit_test(memory_goes_by_model),
-                                       cmocka_unit_test(steps_go_by_their_row)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+FIXTURES(setup, teardown)

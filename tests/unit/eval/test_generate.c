@@ -1,6 +1,8 @@
 /* Greedy generation: the ids of transformers on the embedded pair, and the bits of a loop that starts over
  * for each id, however prompts are grouped; what ends a sequence, and what a failure leaves.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "eval/generate.h"
 
 #include "base/file.h"
@@ -9,14 +11,9 @@
 #include "tests/rigs/device.h"
 
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { N_PROMPTS = 8, N_SHARING = 5, MAX_NEW = 20, MAX_FED = 600 };
 
@@ -175,9 +172,8 @@ static void check_golden(const char *model)
     rig_close(&x);
 }
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
-    (void)state;
     check_golden("llama");
     check_golden("diffllama");
 }
@@ -361,9 +357,8 @@ static void check_contexts(const char *model, const setting *s)
     rig_close(&x);
 }
 
-static void test_contexts(void **state)
+TEST(test_contexts)
 {
-    (void)state;
     for (int i = 0; i < N_SETTINGS; i++) {
         const setting *s = &settings[i];
         const bool cut = s->k_bits < 16 || s->policy;
@@ -371,9 +366,8 @@ static void test_contexts(void **state)
     }
 }
 
-static void test_groups(void **state)
+TEST(test_groups)
 {
-    (void)state;
     for (int s = 0; s < N_SETTINGS; s++) {
         if (!test_runs(s, 3)) continue;
         check_groups(s % 2 ? "llama" : "diffllama", &settings[s], 1 + s % 2);
@@ -381,9 +375,8 @@ static void test_groups(void **state)
 }
 
 /* Prompts that are equal, that others begin with, and that have less in common than the first two. */
-static void test_order(void **state)
+TEST(test_order)
 {
-    (void)state;
     static const int order[] = {4, 1, 3, 0, 4};
     rig x;
     dq_score_work together = {0}, single = {0};
@@ -407,9 +400,8 @@ static void test_order(void **state)
 }
 
 /* The number of threads changes no bit, and settings that forget or round do change what comes out. */
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     rig x, y;
     dq_score_work work = {0};
     const setting *s = &settings[7];
@@ -433,9 +425,8 @@ static void test_threads(void **state)
 }
 
 /* What prompts take adds up the same however they are grouped. */
-static void test_measure(void **state)
+TEST(test_measure)
 {
-    (void)state;
     rig x;
     dq_kv_spec kv = kv_of(&settings[8]);
     dq_score_work together = {0}, single = {0};
@@ -479,9 +470,8 @@ static bool watch(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
     return n == w->at[prompt];
 }
 
-static void test_ends(void **state)
+TEST(test_ends)
 {
-    (void)state;
     rig x;
     dq_score_work work = {0};
     watcher w = {.at = {0, 3, 1, MAX_NEW}};
@@ -514,9 +504,8 @@ static void test_ends(void **state)
     rig_close(&x);
 }
 
-static void test_positions(void **state)
+TEST(test_positions)
 {
-    (void)state;
     rig x;
     dq_err err = {0};
     dq_score_work work = {0};
@@ -553,9 +542,8 @@ static void test_positions(void **state)
 }
 
 /* An allocation that fails leaves nothing in the cache, and calling again does the rest. */
-static void test_failures(void **state)
+TEST(test_failures)
 {
-    (void)state;
     rig x;
     dq_kv_spec kv = kv_of(&settings[6]);
     dq_score_work work = {0};
@@ -601,9 +589,8 @@ static bool interrupt(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
 }
 
 /* Ctrl-C: what has ended stays. The last test, because the flag does. */
-static void test_stopped(void **state)
+TEST(test_stopped)
 {
-    (void)state;
     rig x;
     dq_generate_state g;
     dq_scorer s;
@@ -625,16 +612,4 @@ static void test_stopped(void **state)
     }
     expect_no_tokens(&x);
     rig_close(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),   cmocka_unit_test(test_contexts),
-        cmocka_unit_test(test_groups),   cmocka_unit_test(test_order),
-        cmocka_unit_test(test_threads),  cmocka_unit_test(test_measure),
-        cmocka_unit_test(test_ends),     cmocka_unit_test(test_positions),
-        cmocka_unit_test(test_failures), cmocka_unit_test(test_stopped),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,16 @@
 /* In-context learning on the embedded pair: prompts, ids, log-likelihoods and picks of transformers
  * (tests/golden/icl.py), nested shots, orders of one set, what does not fit, and curves by hand.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "eval/kind_icl.h"
 
 #include "base/file.h"
 #include "base/json.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct rig {
     dq_eval e;
@@ -128,9 +125,8 @@ static void check_item(const rig *x, const dq_eval_row *row, int64_t i, const js
     }
 }
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
-    (void)state;
     rig reader = {.e.a = dq_arena_new()};
     size_t len;
     const char *text = read_text(&reader, "golden.json", &len);
@@ -169,9 +165,8 @@ static bool holds(const int32_t *list, int64_t n, int32_t x)
 }
 
 /* Blocks of one run take the first of one permutation; orders are of the set of run 0. */
-static void test_nested(void **state)
+TEST(test_nested)
 {
-    (void)state;
     rig x;
     rig_open(&x, "llama", "clinic150");
     x.s.n_shots = 3;
@@ -201,9 +196,8 @@ static void test_nested(void **state)
     rig_close(&x);
 }
 
-static void test_orders(void **state)
+TEST(test_orders)
 {
-    (void)state;
     enum { N = 9 };
     int32_t first[DQ_ICL_ORDERS][N];
     for (int o = 0; o < DQ_ICL_ORDERS; o++) {
@@ -230,9 +224,8 @@ static void test_orders(void **state)
 }
 
 /* Demonstrations and labels stand once in memory; a shared prefix ends before what differs. */
-static void test_shared(void **state)
+TEST(test_shared)
 {
-    (void)state;
     rig x;
     int64_t naive, shared;
     rig_open(&x, "diffllama", "trec");
@@ -260,9 +253,8 @@ static void test_shared(void **state)
 }
 
 /* Nothing is shared at granularity tensor; at granularity row and with a compressed cache the shared prefix is. */
-static void test_settings(void **state)
+TEST(test_settings)
 {
-    (void)state;
     rig x;
     int64_t naive, shared;
     dq_kv_spec kv = dq_kv_plain;
@@ -288,9 +280,8 @@ static void test_settings(void **state)
     rig_close(&x);
 }
 
-static void test_does_not_fit(void **state)
+TEST(test_does_not_fit)
 {
-    (void)state;
     rig x;
     rig_open(&x, "llama", "trec");
     x.s.shots[2] = 14; /* 14 demonstrations are left, too many ids for 512 positions */
@@ -332,9 +323,8 @@ static void test_does_not_fit(void **state)
 }
 
 /* A label that another begins with ends with a newline; equal ids are refused. */
-static void test_labels(void **state)
+TEST(test_labels)
 {
-    (void)state;
     static const char *const name[] = {"alarm", "alarm change", "oos"}, *same[] = {"a", "b", "a"};
     rig x;
     dq_icl_label *l;
@@ -356,9 +346,8 @@ static void test_labels(void **state)
     rig_close(&x);
 }
 
-static void test_points(void **state)
+TEST(test_points)
 {
-    (void)state;
     static const dq_icl_block block[] = {{.run = 0, .shots = 1},
                                          {.run = 1, .shots = 1},
                                          {.order = 1, .shots = 1},
@@ -384,9 +373,8 @@ static void test_points(void **state)
 }
 
 /* All answers to one query, whatever run they are from, are one cluster. */
-static void test_query_clusters(void **state)
+TEST(test_query_clusters)
 {
-    (void)state;
     enum { Q = 3, MAX = 64 };
     rig x;
     rig_open(&x, "llama", "clinic150");
@@ -417,16 +405,4 @@ static void test_query_clusters(void **state)
     assert_true(fabs(y.flips[1].std_err - d.std_err) < 1e-12);
     assert_string_equal(dq_eval_cluster(&x.e, &x.e.row[1]), "query");
     rig_close(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),         cmocka_unit_test(test_nested),
-        cmocka_unit_test(test_orders),         cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_settings),       cmocka_unit_test(test_does_not_fit),
-        cmocka_unit_test(test_labels),         cmocka_unit_test(test_points),
-        cmocka_unit_test(test_query_clusters),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

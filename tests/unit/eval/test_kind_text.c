@@ -1,16 +1,13 @@
 /* dq eval on running text against numbers worked out in Python: tests/golden/text.py.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include <jansson.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 /* The output of dq eval with the arguments of a case; '@' is the root of the checkout. */
 static json_t *run(const json_t *args)
@@ -76,17 +73,10 @@ static void check(const json_t *one)
     json_decref(doc);
 }
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
-    (void)state;
     json_t *cases = json_load_file(DQ_TEST_DIR "/golden/text/golden.json", 0, NULL);
     assert_int_equal(json_array_size(cases), 14);
     for (size_t i = 0; i < json_array_size(cases); i++) check(json_array_get(cases, i));
     json_decref(cases);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden)};
-    return cmocka_run_group_tests_name("text", tests, NULL, NULL);
 }

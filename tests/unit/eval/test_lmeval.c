@@ -1,6 +1,8 @@
 /* dq eval against lm-evaluation-harness: prompts byte for byte, numbers of ids, log-likelihoods, means and
  * draws, on the files of golden/lmeval; and on the benchmarks' own files where DQ_DATA names their folder.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "base/random_mt.h"
 #include "base/sha256.h"
@@ -8,15 +10,10 @@
 #include "tasks/tasks.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define GOLDEN DQ_TEST_DIR "/golden/lmeval/"
 #define PAIR   DQ_SOURCE_DIR "/calib/pair/"
@@ -241,13 +238,12 @@ static void check_setting(const lines *want, const lines *scores, const json_t *
     json_decref(doc);
 }
 
-static void settings_of_the_harness(void **state)
+TEST(settings_of_the_harness)
 {
     lines want = read_lines(GOLDEN "requests.jsonl"), scores = read_lines(GOLDEN "scores.jsonl");
     json_t *metrics = read_json(GOLDEN "metrics.json");
     const json_t *means = json_object_get(metrics, "rows");
     size_t index = 0;
-    (void)state;
     assert_int_equal(scores.n, 2 * want.n);
     for (size_t at = 0, to; at < want.n; at = to, index++) {
         to = setting_end(&want, at);
@@ -289,11 +285,10 @@ static void digest(char hex[65], const dq_items *items)
     assert_int_equal(dq_sha256_end(&h, hex, &err), DQ_OK);
 }
 
-static void both_forms_of_boolq(void **state)
+TEST(both_forms_of_boolq)
 {
     dq_items later, original;
     char a[65], b[65];
-    (void)state;
     items_of(&later, "boolq", GOLDEN "fixtures/boolq_val.jsonl", 0);
     items_of(&original, "boolq", GOLDEN "fixtures/boolq_dev.jsonl", 0);
     digest(a, &later);
@@ -303,10 +298,9 @@ static void both_forms_of_boolq(void **state)
         assert_int_equal(later.item[i].gold, original.item[i].gold);
 }
 
-static void draws(void **state)
+TEST(draws)
 {
     json_t *all = read_json(GOLDEN "draws.json");
-    (void)state;
     for (size_t i = 0; i < json_array_size(all); i++) {
         const json_t *row = json_array_get(all, i), *took = json_object_get(row, "took");
         const int64_t n = (int64_t)number(row, "pool"), k = (int64_t)number(row, "shots");
@@ -376,9 +370,8 @@ static void check_real(const char *task, const json_t *want)
     json_decref(doc);
 }
 
-static void real_data(void **state)
+TEST(real_data)
 {
-    (void)state;
     if (!data_folder()[0]) skip();
     json_t *all = read_json(GOLDEN "real.json");
     const char *task;
@@ -387,13 +380,4 @@ static void real_data(void **state)
     json_decref(all);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(settings_of_the_harness),
-        cmocka_unit_test(both_forms_of_boolq),
-        cmocka_unit_test(draws),
-        cmocka_unit_test(real_data),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+FIXTURES(begin, end)

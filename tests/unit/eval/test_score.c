@@ -1,19 +1,16 @@
 /* Scoring: every way of spreading sequences over passes gives the bits of one sequence at a time;
  * sweeps, their references and their saved state.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "eval/eval.h"
 #include "tests/rigs/device.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum {
     N_ITEMS = 5,
@@ -210,9 +207,8 @@ static void check_items(const char *model)
 
 /* A shared prefix before all items gives the bits of sequences that hold it themselves, and is computed once
  * where the granularity allows. */
-static void test_prefix(void **state)
+TEST(test_prefix)
 {
-    (void)state;
     rig x;
     rig_open(&x, "diffllama-f32");
     const dq_shared_prefix prefix = {.ids = x.text, .n = 40, .end = N_ITEMS};
@@ -235,17 +231,15 @@ static void test_prefix(void **state)
     rig_close(&x);
 }
 
-static void test_items(void **state)
+TEST(test_items)
 {
-    (void)state;
     check_items("llama-f32");
     check_items("diffllama-f32");
 }
 
 /* A continuation made of the most likely ids is greedy. */
-static void test_greedy(void **state)
+TEST(test_greedy)
 {
-    (void)state;
     rig x;
     rig_open(&x, "diffllama-f32");
     dq_pass pass = {.logit = {.bits = 16}};
@@ -272,9 +266,8 @@ static void test_greedy(void **state)
     rig_close(&x);
 }
 
-static void test_windows(void **state)
+TEST(test_windows)
 {
-    (void)state;
     rig x;
     rig_open(&x, "diffllama-f32");
     for (int s = 0; s < N_SPECS; s++) {
@@ -300,9 +293,8 @@ static void test_windows(void **state)
     rig_close(&x);
 }
 
-static void test_groups(void **state)
+TEST(test_groups)
 {
-    (void)state;
     rig x;
     rig_open(&x, "llama-f32");
     dq_shared_prefix prefix[2] = {{.ids = x.text, .n = 40, .end = 1},
@@ -323,9 +315,8 @@ static void test_groups(void **state)
     rig_close(&x);
 }
 
-static void test_pick(void **state)
+TEST(test_pick)
 {
-    (void)state;
     const dq_choice c[] = {{.points = 10}, {.points = 25}, {.points = 0}};
     dq_item item = {.choice = c, .n_choices = 3};
     double ll[] = {-8, -15, -9}, tie[] = {-5, -3, -3};
@@ -338,9 +329,8 @@ static void test_pick(void **state)
 
 /* After contexts of which nothing is forgotten, in pieces of any size, continuations get the bits
  * of one pass; what contexts take adds up the same however items are grouped. */
-static void test_kv_items(void **state)
+TEST(test_kv_items)
 {
-    (void)state;
     const int64_t every[] = {0, 1, 3};
     rig x;
     dq_err err = {0};
@@ -371,9 +361,8 @@ static void test_kv_items(void **state)
 
 /* A shared prefix that is compressed once: with nothing forgotten the bits of one pass; with something forgotten the
  * same however items are grouped, and another result. */
-static void test_kv_prefix(void **state)
+TEST(test_kv_prefix)
 {
-    (void)state;
     const int64_t every[] = {0, 4};
     rig x;
     dq_err err = {0};
@@ -407,9 +396,8 @@ static void test_kv_prefix(void **state)
 }
 
 /* A failure anywhere leaves no sequence behind, and the scorer goes on to the same bits. */
-static void test_failures(void **state)
+TEST(test_failures)
 {
-    (void)state;
     rig x;
     dq_err err = {0};
     rig_open(&x, "diffllama-f32");
@@ -457,9 +445,8 @@ static void test_failures(void **state)
 }
 
 /* The same for windows, and an eviction that drops something. */
-static void test_kv_windows(void **state)
+TEST(test_kv_windows)
 {
-    (void)state;
     enum { N = 4 * 5 };
     rig x;
     dq_err err = {0};
@@ -510,9 +497,8 @@ static void count_one_by_one(const dq_kv_spec *s, int32_t t, const bool *there, 
 }
 
 /* What scored rows read, whole and where a group has forgotten something; plain caches count nothing. */
-static void test_reads(void **state)
+TEST(test_reads)
 {
-    (void)state;
     enum { N = 210 };
     const int32_t requested[] = {0, 62, 78, 79, 79, 143, 200, N - 1};
     const dq_kv_spec spec = {.k_bits = 8, .v_bits = 4, .group = 32, .sink = 3, .recent = 16};
@@ -562,9 +548,8 @@ static void test_reads(void **state)
 }
 
 /* Windows whose last fed id is asked for its successor, after a context and after none. */
-static void test_past(void **state)
+TEST(test_past)
 {
-    (void)state;
     rig x;
     dq_err err = {0};
     rig_open(&x, "diffllama-f32");
@@ -632,9 +617,8 @@ static void sweep_open(dq_eval *e, rig *x)
     assert_int_equal(e->n_rows, 2 * N_SPECS);
 }
 
-static void test_sweep(void **state)
+TEST(test_sweep)
 {
-    (void)state;
     rig x;
     dq_eval e;
     dq_err err = {0};
@@ -679,14 +663,13 @@ static void test_sweep(void **state)
 }
 
 /* The ids are the model's: a reference without a tokenizer of its own is asked for its positions too. */
-static void references_with_fewer_positions(void **state)
+TEST(references_with_fewer_positions)
 {
     static const struct {
         int model, reference;
         dq_status code;
     } cases[] = {{64, 64, DQ_OK}, {64, 128, DQ_OK},      {64, 0, DQ_OK},
                  {0, 0, DQ_OK},   {64, 63, DQ_MISMATCH}, {0, 4096, DQ_MISMATCH}};
-    (void)state;
     rig x;
     rig_open(&x, "diffllama-f32");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -730,9 +713,8 @@ static void check_same(const dq_eval *e, const dq_eval *f)
 }
 
 /* A journal cut off anywhere goes on to the same bits; anything altered is refused. */
-static void test_journal(void **state)
+TEST(test_journal)
 {
-    (void)state;
     rig x;
     dq_eval e, f;
     dq_err err = {0};
@@ -848,9 +830,8 @@ static void look(void *arg, double share, const char *note)
     w->steps = steps;
 }
 
-static void windows_are_units(void **state)
+TEST(windows_are_units)
 {
-    (void)state;
     rig x;
     dq_eval e, f;
     dq_err err = {0};
@@ -894,7 +875,7 @@ typedef struct name {
 } name;
 
 /* Windows have contexts of 6 ids, of which sink and recent hold 3. */
-static void same_caches_are_computed_once(void **state)
+TEST(same_caches_are_computed_once)
 {
     static const name names[] = {
         {"h2o", 1, 0, DQ_KV_BUDGET_UNIFORM, 0}, /* the reference is row 1 */
@@ -911,7 +892,6 @@ static void same_caches_are_computed_once(void **state)
         {"h2o", 0.5, 2, DQ_KV_BUDGET_UNIFORM, 12}, /* 4 of 8, later */
     };
     enum { N = sizeof names / sizeof *names };
-    (void)state;
     rig x;
     dq_eval e;
     dq_err err = {0};
@@ -960,28 +940,4 @@ static void same_caches_are_computed_once(void **state)
     }
     dq_arena_free(e.a);
     rig_close(&x);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_items),
-        cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_pick),
-        cmocka_unit_test(test_kv_items),
-        cmocka_unit_test(test_kv_windows),
-        cmocka_unit_test(test_reads),
-        cmocka_unit_test(test_past),
-        cmocka_unit_test(test_sweep),
-        cmocka_unit_test(references_with_fewer_positions),
-        cmocka_unit_test(test_journal),
-        cmocka_unit_test(windows_are_units),
-        cmocka_unit_test(same_caches_are_computed_once),
-        cmocka_unit_test(test_prefix),
-        cmocka_unit_test(test_kv_prefix),
-        cmocka_unit_test(test_failures),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,13 @@
 /* test_plan_alloc: every point of a curve against all choices of small cases, what a budget leaves, and what is not convex.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/random.h"
 #include "plan/plan_alloc.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { ITEMS = 5 };
 
@@ -46,10 +44,9 @@ static double best_of(const dq_plan_item *item, int n, double cost)
     }
 }
 
-static void points_are_best(void **unused)
+TEST(points_are_best)
 {
     dq_random r = dq_random_of(15, 1);
-    (void)unused;
     for (int round = 0; round < 300; round++) {
         dq_arena *a = dq_arena_new();
         dq_err err = {0};
@@ -82,14 +79,13 @@ static void points_are_best(void **unused)
     }
 }
 
-static void budgets_have_ends(void **unused)
+TEST(budgets_have_ends)
 {
     const dq_plan_item item[2] = {{.n = 3, .cost = {2, 3, 4}, .loss = {8, 4, 2}},
                                   {.n = 1, .cost = {5}, .loss = {1}}};
     dq_arena *a = dq_arena_new();
     dq_err err = {0};
     dq_plan_curve c;
-    (void)unused;
     assert_int_equal(dq_plan_alloc_curve(&c, item, 2, a, &err), DQ_OK);
     assert_int_equal(c.n, 3);
     assert_int_equal(dq_plan_alloc_by_cost(&c, 6.9), -1);
@@ -102,7 +98,7 @@ static void budgets_have_ends(void **unused)
 }
 
 /* An option above the hull is no point of the curve; a budget that ends before a step goes to later ones. */
-static void hull_and_fill(void **unused)
+TEST(hull_and_fill)
 {
     const dq_plan_item item[2] = {{.n = 3, .cost = {2, 3, 4}, .loss = {8, 7, 2}},
                                   {.n = 2, .cost = {1, 2}, .loss = {1, 0.5}}};
@@ -110,7 +106,6 @@ static void hull_and_fill(void **unused)
     dq_err err = {0};
     dq_plan_curve c;
     int choice[2];
-    (void)unused;
     assert_int_equal(dq_plan_alloc_curve(&c, item, 2, a, &err), DQ_OK);
     assert_int_equal(c.n, 3);
     assert_true(c.step[0].item == 0 && c.step[0].to == 2);
@@ -119,14 +114,4 @@ static void hull_and_fill(void **unused)
     assert_true(choice[0] == 0 &&
                 choice[1] == 1); /* the next step is too dear, the one after it is not */
     dq_arena_free(a);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(points_are_best),
-        cmocka_unit_test(budgets_have_ends),
-        cmocka_unit_test(hull_and_fill),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

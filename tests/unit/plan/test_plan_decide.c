@@ -2,15 +2,11 @@
  * accepted, and when a uniform width is taken.
  * SPDX-License-Identifier: MIT */
 #include "base/random.h"
-#include "plan/weights/plan_weights.h"
 #include "plan/weights/plan_part.h"
+#include "plan/weights/plan_weights.h"
 
+#include "tests/rigs/suite.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 enum { POINTS = 40 };
 
@@ -34,9 +30,8 @@ static dq_plan_decider decider(int64_t point, bool uniform)
 
 static const dq_mean misses = {2, 0.1, 20}, keeps = {0.5, 0.01, 20};
 
-static void confidence(void **unused)
+TEST(confidence)
 {
-    (void)unused;
     assert_true(dq_plan_decide_outside(1) == 0.05 && dq_plan_decide_outside(2) == 0.025 &&
                 dq_plan_decide_outside(4) == 0.00625);
     double above = 0, differences = 0;
@@ -50,10 +45,9 @@ static void confidence(void **unused)
 }
 
 /* A mean between what the first look and the second leave outside is accepted by the first alone. */
-static void looks_are_widened(void **unused)
+TEST(looks_are_widened)
 {
     const dq_mean m = {1 - 2.2 * 0.1, 0.1, 20}; /* t of 19: 2.093 at 5 %, 2.433 at 2.5 % */
-    (void)unused;
     for (int number = 1; number <= 3; number++) {
         dq_plan_decider l = decider(3, false);
         assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
@@ -70,12 +64,11 @@ static void looks_are_widened(void **unused)
 }
 
 /* Point by point further up, each predicted to lose a tenth less, the last look at the dearest. */
-static void steps_back(void **unused)
+TEST(steps_back)
 {
     dq_plan_decider l = decider(3, false);
     int64_t last = -1;
     int n = 0;
-    (void)unused;
     while (dq_plan_decide_turn(&l) == DQ_PLAN_TURN_POINT) {
         assert_true(l.point > last);
         if (n == 0) assert_int_equal(l.point, 3);
@@ -90,9 +83,8 @@ static void steps_back(void **unused)
     assert_false(l.met);
 }
 
-static void ends(void **unused)
+TEST(ends)
 {
-    (void)unused;
     dq_plan_decider l = decider(3, false); /* where the budget is met */
     dq_plan_decide_turn(&l);
     dq_plan_decide_look(&l, misses, 0, 1);
@@ -110,10 +102,9 @@ static void ends(void **unused)
 }
 
 /* A uniform width goes first; where it misses, the point that the search found is next, even if both are the same model's. */
-static void uniform_first(void **unused)
+TEST(uniform_first)
 {
     dq_plan_decider l = decider(5, true);
-    (void)unused;
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_UNIFORM);
     dq_plan_decide_look(&l, misses, 0, 1);
     assert_int_equal(dq_plan_decide_turn(&l), DQ_PLAN_TURN_POINT);
@@ -139,11 +130,10 @@ static double normal(dq_random *r)
 
 /* Every model misses by nothing at all, which is the hardest to tell: of normal clusters that of at most 5 % of plans is
  * accepted at any of eight looks. Without widening it would be about three times as many. */
-static void accepts_what_misses(void **unused)
+TEST(accepts_what_misses)
 {
     enum { PLANS = 3000, CLUSTERS = 25 };
     int accepted = 0;
-    (void)unused;
     for (int k = 0; k < PLANS; k++) {
         dq_random r = dq_random_of(11, (uint64_t)k);
         dq_plan_decider l = decider(3, false);
@@ -159,11 +149,10 @@ static void accepts_what_misses(void **unused)
 }
 
 /* 1, 1 and 4 over one id each, and a unit without ids; what is scored of a sequence. */
-static void skewness(void **unused)
+TEST(skewness)
 {
     const double alike[] = {2, 4}, sums[] = {1, 0, 1, 4};
     const int64_t two[] = {1, 2}, ids[] = {1, 0, 1, 1};
-    (void)unused;
     assert_true(fabs(dq_plan_decide_skew(sums, ids, 4) - sqrt(0.5)) < 1e-15);
     assert_true(dq_plan_decide_skew(alike, two, 2) == 0);
     assert_int_equal(dq_plan_part_first(1), 1);
@@ -173,7 +162,7 @@ static void skewness(void **unused)
 }
 
 /* What DQ_PLAN_FEW_CLUSTERS says: shares of upper ends below the truth, of lognormal clusters. */
-static void few_clusters(void **unused)
+TEST(few_clusters)
 {
     enum { SAMPLES = 20000 };
     static const struct {
@@ -181,7 +170,6 @@ static void few_clusters(void **unused)
         double low, high;
     } want[] = {{5, 0.050, 0.060}, {10, 0.044, 0.054}, {DQ_PLAN_FEW_CLUSTERS, 0.037, 0.046}};
     const double sigma = 0.5, truth = exp(sigma * sigma / 2);
-    (void)unused;
     for (size_t w = 0; w < sizeof want / sizeof *want; w++) {
         int below = 0;
         for (int k = 0; k < SAMPLES; k++) {
@@ -201,35 +189,21 @@ static void few_clusters(void **unused)
 }
 
 /* A KLD is not below 0, whatever an interval of few documents says; a difference may be. */
-static void not_below_zero(void **unused)
+TEST(not_below_zero)
 {
     const dq_mean m = {0.007, 0.004, 5};
-    (void)unused;
     assert_true(dq_plan_decide_interval(m, 0, 0.05).low < 0);
     assert_true(dq_plan_decide_kld(m, 0, 0.05).low == 0);
     assert_true(dq_plan_decide_kld(m, 0, 0.05).high == dq_plan_decide_interval(m, 0, 0.05).high);
     assert_true(dq_plan_decide_kld(keeps, 0, 0.05).low > 0.4);
 }
 
-static void uniform_for_size(void **unused)
+TEST(uniform_for_size)
 {
-    (void)unused;
     assert_true(dq_plan_decide_uniform((dq_plan_offer){-9, 0.2}, (dq_plan_offer){0, 0.1}));
     assert_false(dq_plan_decide_uniform((dq_plan_offer){0, 0.1}, (dq_plan_offer){-9, 0.1}));
     assert_false(dq_plan_decide_uniform((dq_plan_offer){0, 0.1}, (dq_plan_offer){-9, 0.2}));
     assert_false(dq_plan_decide_uniform((dq_plan_offer){-9, 0.2}, (dq_plan_offer){1, 0.1}));
     assert_true(dq_plan_decide_uniform((dq_plan_offer){1, 0.1}, (dq_plan_offer){-9, 0.2}));
     assert_false(dq_plan_decide_uniform((dq_plan_offer){1, 0.1}, (dq_plan_offer){1, 0.01}));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(confidence),    cmocka_unit_test(looks_are_widened),
-        cmocka_unit_test(steps_back),    cmocka_unit_test(ends),
-        cmocka_unit_test(uniform_first), cmocka_unit_test(accepts_what_misses),
-        cmocka_unit_test(skewness),      cmocka_unit_test(uniform_for_size),
-        cmocka_unit_test(few_clusters),  cmocka_unit_test(not_below_zero),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

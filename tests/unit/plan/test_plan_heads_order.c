@@ -1,23 +1,20 @@
 /* test_plan_heads_order: texts of heads against what the cache reads from them, tokens with which all groups but one are whole
  * against what the budget gives, numbers that grow, and an order whose equal ones stay as they were.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/random.h"
 #include "plan/cache/plan_heads_order.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static void a_text_is_read_as_it_was_made(void **unused)
+TEST(a_text_is_read_as_it_was_made)
 {
     enum { LAYERS = 12, GROUPS = 5, N = LAYERS * GROUPS };
     dq_kv_heads_group order[N];
     dq_kv_heads r;
     char text[DQ_KV_HEADS_TEXT];
     dq_err err = {0};
-    (void)unused;
     for (int i = 0; i < N; i++)
         order[i] = (dq_kv_heads_group){(int16_t)(LAYERS - 1 - i / GROUPS), (int16_t)(i % GROUPS)};
     for (int sharing = 1; sharing <= N; sharing++) {
@@ -36,12 +33,11 @@ static void a_text_is_read_as_it_was_made(void **unused)
     assert_string_equal(text, "11.0,11.1/");
 }
 
-static void a_text_that_is_too_long_is_refused(void **unused)
+TEST(a_text_that_is_too_long_is_refused)
 {
     enum { N = DQ_KV_HEADS_MAX + 1 };
     static dq_kv_heads_group order[N];
     char text[DQ_KV_HEADS_TEXT];
-    (void)unused;
     for (int i = 0; i < N; i++)
         order[i] = (dq_kv_heads_group){(int16_t)(i / 10), (int16_t)(i % 10)};
     for (int longer = 0; longer < 2; longer++) {
@@ -55,13 +51,12 @@ static void a_text_that_is_too_long_is_refused(void **unused)
 }
 
 /* What dq_kv_budget_of_heads makes of it: the last group keeps what always stays, others lack one token at most. */
-static void all_but_the_last_are_whole(void **unused)
+TEST(all_but_the_last_are_whole)
 {
     enum { MOST = 40, TOKENS = 300 };
     static int32_t pos[TOKENS];
     static double score[TOKENS];
     dq_random r = dq_random_of(3, 0);
-    (void)unused;
     for (int i = 0; i < TOKENS; i++) pos[i] = i;
     for (int k = 0; k < 200; k++) {
         const int n = 2 + (int)dq_random_below(&r, MOST - 1);
@@ -84,11 +79,10 @@ static void all_but_the_last_are_whole(void **unused)
     }
 }
 
-static void numbers_grow(void **unused)
+TEST(numbers_grow)
 {
     enum { TRIES = 16 };
     int out[TRIES];
-    (void)unused;
     assert_int_equal(dq_plan_heads_order_numbers(out, 8, TRIES), 8);
     for (int i = 0; i < 8; i++) assert_int_equal(out[i], i + 1);
     assert_int_equal(dq_plan_heads_order_numbers(out, TRIES, TRIES), TRIES);
@@ -102,24 +96,11 @@ static void numbers_grow(void **unused)
     assert_int_equal(out[1], 17);
 }
 
-static void what_is_missed_most_comes_first(void **unused)
+TEST(what_is_missed_most_comes_first)
 {
     const double missed[] = {0.5, 2, 0.5, -1, 2, 7};
     const int want[] = {5, 1, 4, 0, 2, 3};
     int order[6];
-    (void)unused;
     dq_plan_heads_order_sort(order, missed, 6);
     assert_memory_equal(order, want, sizeof want);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_text_is_read_as_it_was_made),
-        cmocka_unit_test(a_text_that_is_too_long_is_refused),
-        cmocka_unit_test(all_but_the_last_are_whole),
-        cmocka_unit_test(numbers_grow),
-        cmocka_unit_test(what_is_missed_most_comes_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,12 @@
 /* test_plan_kv_space: texts of mixes against widths that the cache reads from them, costs, steps and uniform widths.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/random.h"
 #include "plan/cache/plan_kv_space.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static dq_plan_kv_space space_of(int layers, int together, int maps)
 {
@@ -28,11 +26,10 @@ static void expect_text(const dq_plan_kv_space *s, const int *width, const char 
     assert_string_equal(text, want);
 }
 
-static void a_mix_has_one_text(void **unused)
+TEST(a_mix_has_one_text)
 {
     const dq_plan_kv_space two = space_of(2, 1, 2), one = space_of(3, 1, 1),
                            runs = space_of(5, 2, 2);
-    (void)unused;
     assert_int_equal(two.n_units, 6);
     expect_text(&two, (const int[]){3, 3, 5, 3, 3, 6}, "3|5+3:3|6");
     expect_text(&two, (const int[]){4, 4, 4, 4, 4, 4}, "4:4");
@@ -44,11 +41,10 @@ static void a_mix_has_one_text(void **unused)
 }
 
 /* What the text says of each layer and map is what the units have, and the mean is that of the text. */
-static void texts_say_what_units_have(void **unused)
+TEST(texts_say_what_units_have)
 {
     dq_random r = dq_random_of(5, 0);
     dq_err err = {0};
-    (void)unused;
     for (int i = 0; i < 300; i++) {
         const int layers = 1 + (int)dq_random_below(&r, 20), maps = 1 + (int)dq_random_below(&r, 2);
         const dq_plan_kv_space s = space_of(layers, 1 + (int)dq_random_below(&r, 3), maps);
@@ -98,14 +94,13 @@ static dq_status see(void *arg, const int *width, dq_err *err)
     return DQ_OK;
 }
 
-static void steps_stay_within_the_mean(void **unused)
+TEST(steps_stay_within_the_mean)
 {
     const dq_plan_kv_space s = space_of(2, 1, 2);
     const int full[] = {4, 4, 4, 4, 4, 4}, widest[] = {8, 8, 8, 8, 8, 8};
     seen x = {.s = &s, .from = full, .mean = 4}, free = {.s = &s, .from = full, .mean = 8};
     seen none = {.s = &s, .from = widest, .mean = 8};
     dq_err err = {0};
-    (void)unused;
     assert_int_equal(dq_plan_kv_space_near(&s, full, 4, see, &x, &err), DQ_OK);
     /* a key up takes one other unit down, 5 of them; a value, which costs as much as two keys, the other value */
     assert_int_equal(x.n, 4 * 5 + 2);
@@ -117,7 +112,7 @@ static void steps_stay_within_the_mean(void **unused)
     assert_int_equal(none.n, 0);
 }
 
-static void uniform_widths_come_next_to_a_mean(void **unused)
+TEST(uniform_widths_come_next_to_a_mean)
 {
     static const struct {
         double mean;
@@ -125,7 +120,6 @@ static void uniform_widths_come_next_to_a_mean(void **unused)
     } want[] = {{4, 1, {{4, 4}}},          {4.5, 2, {{4, 5}, {5, 4}}}, {2, 1, {{2, 2}}},
                 {2.4, 1, {{2, 2}}},        {7, 2, {{6, 8}, {8, 6}}},   {8, 1, {{8, 8}}},
                 {7.9, 2, {{6, 8}, {8, 6}}}};
-    (void)unused;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         int pair[2][2];
         assert_int_equal(dq_plan_kv_space_uniform(pair, want[i].mean), want[i].n);
@@ -134,11 +128,10 @@ static void uniform_widths_come_next_to_a_mean(void **unused)
     }
 }
 
-static void what_no_text_holds_is_refused(void **unused)
+TEST(what_no_text_holds_is_refused)
 {
     dq_plan_kv_space s = {.n_bits = 2, .bits = {2, 4}}, least;
     dq_err err = {0};
-    (void)unused;
     assert_int_equal(dq_plan_kv_space_begin(&s, 80, 1, 2, &err), DQ_USAGE);
     assert_non_null(strstr(err.text, "layers 1: widths of 80 layers one by one take"));
     err = (dq_err){0};
@@ -149,14 +142,4 @@ static void what_no_text_holds_is_refused(void **unused)
     assert_non_null(strstr(err.text, "layers 2: widths of 80 layers 2 together take"));
     err = (dq_err){0};
     assert_int_equal(dq_plan_kv_space_begin(&s, 80, least.together - 1, 2, &err), DQ_USAGE);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_mix_has_one_text),
-                                       cmocka_unit_test(texts_say_what_units_have),
-                                       cmocka_unit_test(steps_stay_within_the_mean),
-                                       cmocka_unit_test(uniform_widths_come_next_to_a_mean),
-                                       cmocka_unit_test(what_no_text_holds_is_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

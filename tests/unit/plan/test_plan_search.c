@@ -1,18 +1,16 @@
 /* test_plan_search: the cheapest point that keeps a budget, where predictions are off by a factor and by noise, where none keeps
  * it, and how many measurements that takes; budgets as text; the parts of a text; how far a plan is.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
 #include "base/random.h"
 #include "calibrate/calib_text.h"
 #include "plan/weights/plan_weights.h"
 #include "plan/weights/plan_search.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { ITEMS = 20 };
 
@@ -59,9 +57,8 @@ static void begin(world *w, dq_plan_item *item, dq_arena *a, uint64_t seed)
     assert_int_equal(dq_plan_alloc_curve(&w->curve, item, ITEMS, a, &err), DQ_OK);
 }
 
-static void finds_the_cheapest(void **unused)
+TEST(finds_the_cheapest)
 {
-    (void)unused;
     for (uint64_t seed = 0; seed < 60; seed++) {
         dq_arena *a = dq_arena_new();
         dq_plan_item item[ITEMS];
@@ -83,9 +80,8 @@ static void finds_the_cheapest(void **unused)
     }
 }
 
-static void keeps_it_in_noise(void **unused)
+TEST(keeps_it_in_noise)
 {
-    (void)unused;
     for (uint64_t seed = 0; seed < 60; seed++) {
         dq_arena *a = dq_arena_new();
         dq_plan_item item[ITEMS];
@@ -104,14 +100,13 @@ static void keeps_it_in_noise(void **unused)
     }
 }
 
-static void none_keeps_it(void **unused)
+TEST(none_keeps_it)
 {
     dq_arena *a = dq_arena_new();
     dq_plan_item item[ITEMS];
     dq_err err = {0};
     int64_t point;
     world w;
-    (void)unused;
     begin(&w, item, a, 3);
     w.factor = 1e6;
     const dq_plan_search s = {&w.curve, 0.001, 3, measure, &w};
@@ -122,12 +117,11 @@ static void none_keeps_it(void **unused)
     dq_arena_free(a);
 }
 
-static void next_is_dearer(void **unused)
+TEST(next_is_dearer)
 {
     dq_arena *a = dq_arena_new();
     dq_plan_item item[ITEMS];
     world w;
-    (void)unused;
     begin(&w, item, a, 4);
     int64_t k = 0, steps = 0;
     for (int64_t next; (next = dq_plan_search_next(&w.curve, k)) >= 0; k = next, steps++) {
@@ -139,7 +133,7 @@ static void next_is_dearer(void **unused)
     dq_arena_free(a);
 }
 
-static void budgets(void **unused)
+TEST(budgets)
 {
     static const char *const wrong[] = {"",       "0.01",     "kld",        "kld=",      "kld=0",
                                         "kld=-1", "kld=nan",  "kld=1x",     "ppl=1",     "ppl=0.9",
@@ -147,7 +141,6 @@ static void budgets(void **unused)
                                         "size=x", "size=1TB", "size=1 MB",  "kld=0.01 ", "klds=0.1",
                                         "kld= 1", "bpw=0x4",  "size=0X1p20"};
     dq_plan_budget b;
-    (void)unused;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         dq_err err = {0};
         assert_int_equal(dq_plan_weights_budget_parse(&b, wrong[i], &err), DQ_USAGE);
@@ -165,9 +158,8 @@ static void budgets(void **unused)
     assert_true(b.goal == DQ_PLAN_KLD && b.value == 0.01);
 }
 
-static void quarters_as_json(void **unused)
+TEST(quarters_as_json)
 {
-    (void)unused;
     for (unsigned part = 1; part <= DQ_CALIB_TEXT_ALL; part++) {
         json_t *list = dq_calib_text_quarters(part);
         assert_int_equal(dq_calib_text_part(list), part);
@@ -180,7 +172,7 @@ static void quarters_as_json(void **unused)
 }
 
 /* Quarters of the pair's text, one document, are a piece of it each, and all of it together. */
-static void parts_share_nothing(void **unused)
+TEST(parts_share_nothing)
 {
     dq_arena *a = dq_arena_new();
     dq_err err = {0};
@@ -188,7 +180,6 @@ static void parts_share_nothing(void **unused)
     dq_calib_text whole, part[3];
     const unsigned quarter[3] = {5, 2, 8};
     int64_t at[3] = {0};
-    (void)unused;
     const char *text = DQ_SOURCE_DIR "/calib/pair/text.txt";
     assert_int_equal(dq_model_open(&m, DQ_SOURCE_DIR "/calib/pair/llama", &err), DQ_OK);
     assert_int_equal(dq_calib_text_read(&whole, text, m, 19200, 192, DQ_CALIB_TEXT_ALL, a, &err),
@@ -224,13 +215,12 @@ static void show(void *arg, double done, double total, const char *what)
 }
 
 /* Work and what is expected, in one measure; what an earlier run has done of a quantization is no work of this one. */
-static void progress(void **unused)
+TEST(progress)
 {
     shown s = {.n = 0};
     dq_plan_work w = {.step = show, .arg = &s};
     dq_plan_work_share share = {&w, -1};
     const double byte = dq_plan_work_of_bytes(1);
-    (void)unused;
     dq_plan_work_expect(&w, 100 * byte);
     dq_plan_work_add(&w, 10 * byte, "a");
     assert_true(s.done == 10 * byte && s.total == 100 * byte && strcmp(s.what, "a") == 0);
@@ -242,19 +232,4 @@ static void progress(void **unused)
     assert_true(w.total == 45 * byte);
     dq_plan_work_add(&w, 10 * byte, "d"); /* more than was thought of */
     assert_true(s.done == 50 * byte && s.total == 50 * byte);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_the_cheapest),
-        cmocka_unit_test(keeps_it_in_noise),
-        cmocka_unit_test(none_keeps_it),
-        cmocka_unit_test(next_is_dearer),
-        cmocka_unit_test(budgets),
-        cmocka_unit_test(quarters_as_json),
-        cmocka_unit_test(parts_share_nothing),
-        cmocka_unit_test(progress),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

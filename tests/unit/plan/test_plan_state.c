@@ -1,18 +1,16 @@
 /* test_plan_state: what a resumed plan must find unchanged, and which journals a failure leaves.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* mkdtemp */
+#include "tests/rigs/suite.h"
+
 #include "base/file.h"
 #include "base/os.h"
 #include "plan/weights/plan_state.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static void key_of(char hex[65], const dq_plan_weights *p, const char *values)
 {
@@ -25,12 +23,12 @@ static void key_of(char hex[65], const dq_plan_weights *p, const char *values)
     json_decref(codes.calib);
 }
 
-static void what_codes_depend_on_is_in_the_key(void **unused)
+TEST(what_codes_depend_on_is_in_the_key)
 {
     dq_model m = {.fingerprint = "of a model"};
-    dq_plan_weights p = {.model = &m, .set = {.rule = &dq_calibrate_rules[1], .n_bits = 2, .bits = {2, 4}}};
+    dq_plan_weights p = {.model = &m,
+                         .set = {.rule = &dq_calibrate_rules[1], .n_bits = 2, .bits = {2, 4}}};
     char key[65], same[65], plain[65], form[65];
-    (void)unused;
     p.set.set = (dq_quantize_settings){
         .bits = 2, .group = 128, .mode = DQ_SEARCH, .scale_dtype = DQ_F16, .dq_version = "test"};
     p.set.set.logit = dq_logit_plain;
@@ -80,12 +78,11 @@ static bool left_by(const char *out, bool resume, int lines, dq_status status)
     return dq_file_exists(path);
 }
 
-static void a_failure_leaves_what_can_be_resumed(void **unused)
+TEST(a_failure_leaves_what_can_be_resumed)
 {
     static const dq_status all[] = {DQ_USAGE, DQ_MISMATCH, DQ_DAMAGED, DQ_FILE, DQ_RESOURCE};
     const char *tmp = getenv("TMPDIR");
     char dir[64], out[80], path[100];
-    (void)unused;
     snprintf(dir, sizeof dir, "%.40s/dq-plan-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     assert_non_null(mkdtemp(dir));
     snprintf(out, sizeof out, "%s/r.json", dir);
@@ -102,11 +99,4 @@ static void a_failure_leaves_what_can_be_resumed(void **unused)
         assert_true(left_by(out, true, 0, all[i])); /* an earlier run's */
     unlink(path);
     assert_int_equal(rmdir(dir), 0);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_codes_depend_on_is_in_the_key),
-                                       cmocka_unit_test(a_failure_leaves_what_can_be_resumed)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
