@@ -158,3 +158,16 @@ dq_model *edits_open(const edit *e, dq_err *err)
     if (err->code != DQ_OK) assert_null(m);
     return m;
 }
+
+void edits_try(const edits_trial *t, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        dq_err err = {0};
+        dq_model *m = edits_open(&t[i].e, &err);
+        if (err.code != t[i].status || !strstr(err.text, t[i].text))
+            print_error("%s with %s = %s: ", t[i].e.base, t[i].e.key ? t[i].e.key : t[i].e.tensor,
+                        t[i].e.key ? t[i].e.value : t[i].e.arg);
+        check_error(&err, t[i].status, t[i].text);
+        dq_model_close(m);
+    }
+}

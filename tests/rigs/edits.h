@@ -49,4 +49,12 @@ void edits_put(const char *name, const void *bytes, size_t len);
 void edits_write(const edit *e);
 dq_model *edits_open(const edit *e, dq_err *err);
 
+/* What each edit's model ends in, opened and with its weights looked at. */
+typedef struct edits_trial {
+    edit e;
+    dq_status status;
+    const char *text;
+} edits_trial;
+void edits_try(const edits_trial *t, size_t n);
+
 #endif

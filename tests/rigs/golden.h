@@ -6,6 +6,7 @@
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
+#include "tests/rigs/suite.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,14 +18,17 @@ typedef struct golden {
     int64_t count;
 } golden;
 
-static inline bool golden_open(golden *g, const char *folder, dq_err *err)
+static inline golden golden_open(const char *folder)
 {
+    golden g;
     char path[4096];
+    dq_err err = {0};
     snprintf(path, sizeof path, "%s/golden.safetensors", folder);
-    g->arena = dq_arena_new();
-    return dq_os_map_open(&g->map, path, err) == DQ_OK &&
-           dq_safetensors_parse(&g->tensor, &g->count, g->map.data, g->map.bytes, g->arena, err) ==
-               DQ_OK;
+    g.arena = dq_arena_new();
+    if (dq_os_map_open(&g.map, path, &err) != DQ_OK ||
+        dq_safetensors_parse(&g.tensor, &g.count, g.map.data, g.map.bytes, g.arena, &err) != DQ_OK)
+        fail_msg("%s", err.text);
+    return g;
 }
 
 static inline void golden_close(golden *g)

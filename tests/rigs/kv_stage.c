@@ -2,7 +2,7 @@
  * goes to the device and to the f64 oracle.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/kv_stage.h"
-#include "tests/rigs/given.h"
+#include "tests/rigs/pairings.h"
 
 float uniform(uint32_t seed)
 {
@@ -35,11 +35,9 @@ void open_stage(stage *s, dq_pairing pairing, int head_dim, dq_kv_spec spec, int
 {
     dq_err err = {0};
     memset(s, 0, sizeof *s);
-    s->arena = dq_arena_new();
+    s->arena = given_arena();
     s->spec = spec;
-    assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, N_KV, head_dim,
-                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, s->arena, &err),
-                     DQ_OK);
+    s->map = pairings_map(pairing, N_Q, N_KV, head_dim);
     assert_int_equal(dq_kv_check(&spec, head_dim, &err), DQ_OK);
     s->b = given_backend(threads);
     s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &spec);
@@ -66,7 +64,6 @@ dq_status end_stage(stage *s)
     dq_oracle_free(s->oracle);
     for (int i = 0; i < 4; i++) test_array_free(s->b, &s->both[i]);
     dq_backend_close(s->b);
-    dq_arena_free(s->arena);
     return err.code;
 }
 

@@ -2,10 +2,10 @@
  * double width, four plain calls) and against f64; far positions; the reducers of attn_observe and
  * observe against naive loops.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/pairings.h"
 #include "tests/rigs/suite.h"
 
 #include "engine/backend.h"
-#include "tests/rigs/given.h"
 #include "tests/rigs/oracle.h"
 
 #include <math.h>
@@ -40,13 +40,10 @@ static float gauss(float width)
 
 static scene *scene_new(dq_pairing pairing, float width, int32_t first_pos, int threads)
 {
-    dq_err err = {0};
     scene *s = calloc(1, sizeof *s);
     seed = 12345;
-    assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, N_KV, D,
-                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, given_arena(), &err),
-                     DQ_OK);
-    assert_int_equal(dq_backend_open(&s->b, "cpu", threads, &err), DQ_OK);
+    s->map = pairings_map(pairing, N_Q, N_KV, D);
+    s->b = given_backend(threads);
     s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &dq_kv_plain);
     s->seq = s->b->ops->kv_seq_new(s->b, s->kv);
     for (int i = 0; i < T * N_Q * D; i++) s->q[i] = gauss(width);

@@ -2,7 +2,7 @@
  * stand beside it, on any number of threads, with one map and two, with heads that share a KV head, up to the edge that a row
  * sees and with rounded logits. How much memory such blocks take.
  * SPDX-License-Identifier: MIT */
-#include "tests/rigs/given.h"
+#include "tests/rigs/pairings.h"
 #include "tests/rigs/suite.h"
 
 #include "kernels/cpu/attention/cpu_attention.h"
@@ -38,17 +38,11 @@ static float *invented(int64_t n, int64_t cols, uint64_t seed)
 
 static scene *scene_new(dq_pairing pairing, int n_kv, int threads)
 {
-    dq_err err = {0};
     scene *s = calloc(1, sizeof *s);
     assert_non_null(s);
-    assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, n_kv, D, 0, given_arena(), &err),
-                     DQ_OK);
-    assert_int_equal(dq_backend_open(&s->b, "cpu", threads, &err), DQ_OK);
-    s->attn = (dq_attn){.map = &s->map, .out_scale = 1.0f};
-    if (s->map.n_maps == 2) {
-        s->attn.lambda_kind = DQ_LAMBDA_LAYER;
-        s->attn.lambda = 0.6f;
-    }
+    s->map = pairings_map(pairing, N_Q, n_kv, D);
+    s->b = given_backend(threads);
+    s->attn = pairings_attn(&s->map, 0.6f);
     s->q = invented((int64_t)ROWS * N_Q * D, N_Q * D, 1);
     s->k = invented((int64_t)KEYS * n_kv * D, n_kv * D, 2);
     s->v = invented((int64_t)KEYS * n_kv * D, n_kv * D, 3);

@@ -4,6 +4,7 @@
 #define _DEFAULT_SOURCE /* setenv under strict C17 */
 #include "tests/rigs/device.h"
 #include "tests/rigs/oracle.h"
+#include "tests/rigs/pairings.h"
 #include "tests/rigs/suite.h"
 
 #include <math.h>
@@ -12,13 +13,9 @@
 
 enum { N_Q = 8, N_KV = 4, FIRST = 70, ROWS = 100, N_COLUMNS = 5 };
 
-static const dq_pairing pairings[] = {DQ_PAIR_NONE,   DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,
-                                      DQ_PAIR_HALVES, DQ_PAIR_GROUPED,  DQ_PAIR_SHARED_KV};
-enum { N_PAIRINGS = sizeof pairings / sizeof pairings[0] };
 static const char *const column_name[] = {"mass 1", "mass 2", "lambda mass", "diff", "loo"};
 
 typedef struct scene {
-    dq_arena *a;
     dq_backend *b;
     dq_head_order map;
     dq_attn attn;
@@ -75,20 +72,12 @@ static void fill(scene *s, const made *how)
 /* Two sequences, of FIRST rows (more than a page) and of the others. */
 static void scene_open(scene *s, dq_pairing pairing, int head_dim, int threads, const made *how)
 {
-    dq_err err = {0};
     memset(s, 0, sizeof *s);
-    s->a = dq_arena_new();
-    assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, N_KV, head_dim,
-                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, s->a, &err),
-                     DQ_OK);
-    assert_int_equal(dq_backend_open(&s->b, test_device(), threads, &err), DQ_OK);
+    s->map = pairings_map(pairing, N_Q, N_KV, head_dim);
+    s->b = given_backend(threads);
     s->kv = s->b->ops->kv_new(s->b, &s->map, 1, &dq_kv_plain);
     s->oracle = dq_oracle_new(&s->map);
-    s->attn = (dq_attn){.map = &s->map, .out_scale = 1.0f};
-    if (s->map.n_maps == 2) {
-        s->attn.lambda_kind = DQ_LAMBDA_LAYER;
-        s->attn.lambda = how->twins ? 1.0f : 0.7f;
-    }
+    s->attn = pairings_attn(&s->map, how->twins ? 1.0f : 0.7f);
     float **all[] = {&s->q, &s->k, &s->v, &s->lambda, &s->out};
     for (int i = 0; i < 5; i++)
         *all[i] = (s->both[i] = test_array_new(s->b, ROWS * 2 * N_Q * (size_t)head_dim)).host;
@@ -112,7 +101,6 @@ static void scene_close(scene *s)
     s->b->ops->kv_free(s->b, s->kv);
     dq_oracle_free(s->oracle);
     dq_backend_close(s->b);
-    dq_arena_free(s->a);
 }
 
 static dq_columns columns_at(double *sums, const int64_t *offset, int64_t n, int64_t last_rows)
@@ -135,9 +123,9 @@ static int64_t sum_up(scene *s, dq_logit_spec logit, int64_t last_rows, double *
         n += s->b->ops->kv_count(s->b, s->kv, s->seq[i / s->map.n_groups], 0, i % s->map.n_groups,
                                  NULL);
     }
-    *got = dq_alloc(s->a, (size_t)(N_COLUMNS * n), sizeof **got, &err);
-    *want = dq_alloc(s->a, (size_t)(N_COLUMNS * n), sizeof **want, &err);
-    double *y = dq_alloc(s->a, ROWS * 2 * N_Q * (size_t)s->map.head_dim, sizeof *y, &err);
+    *got = dq_alloc(given_arena(), (size_t)(N_COLUMNS * n), sizeof **got, &err);
+    *want = dq_alloc(given_arena(), (size_t)(N_COLUMNS * n), sizeof **want, &err);
+    double *y = dq_alloc(given_arena(), ROWS * 2 * N_Q * (size_t)s->map.head_dim, sizeof *y, &err);
     const dq_columns mine = columns_at(*got, offset, n, last_rows);
     const dq_columns theirs = columns_at(*want, offset, n, last_rows);
     dq_attend_args a = {.attn = &s->attn,

@@ -2,9 +2,9 @@
  * naive and in f64.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/device.h"
-#include "tests/rigs/given.h"
 #include "tests/rigs/grid.h"
 #include "tests/rigs/oracle.h"
+#include "tests/rigs/pairings.h"
 #include "tests/rigs/suite.h"
 
 #include <math.h>
@@ -37,20 +37,13 @@ enum { Q, K, V, LAMBDA, OUT };
  * logits do not hang on the order of a sum. */
 static void open_stage(stage *s, dq_pairing pairing, int head_dim, int threads)
 {
-    dq_err err = {0};
     memset(s, 0, sizeof *s);
-    assert_int_equal(dq_head_order_build(&s->map, pairing, N_Q, N_KV, head_dim,
-                                         pairing == DQ_PAIR_GROUPED ? 2 : 0, given_arena(), &err),
-                     DQ_OK);
-    assert_int_equal(dq_backend_open(&s->b, test_device(), threads, &err), DQ_OK);
+    s->map = pairings_map(pairing, N_Q, N_KV, head_dim);
+    s->b = given_backend(threads);
     s->kv = s->b->ops->kv_new(s->b, &s->map, N_LAYERS, &dq_kv_plain);
     assert_non_null(s->kv);
     s->oracle = dq_oracle_new(&s->map);
-    s->attn = (dq_attn){.map = &s->map, .out_scale = 1.0f};
-    if (s->map.n_maps == 2) {
-        s->attn.lambda_kind = DQ_LAMBDA_LAYER;
-        s->attn.lambda = 0.8f;
-    }
+    s->attn = pairings_attn(&s->map, 0.8f);
     for (uint32_t i = 0; i < 160; i++) s->gain[i] = on_grid(i + 77) + 0.0625f;
     float **all[] = {&s->q, &s->k, &s->v, &s->lambda, &s->out};
     for (int i = 0; i < 5; i++) {
@@ -218,10 +211,6 @@ static void build_scene(stage *s)
     append(s);
     expect_no_error(s);
 }
-
-static const dq_pairing pairings[] = {DQ_PAIR_NONE,   DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,
-                                      DQ_PAIR_HALVES, DQ_PAIR_GROUPED,  DQ_PAIR_SHARED_KV};
-enum { N_PAIRINGS = sizeof pairings / sizeof pairings[0] };
 
 /* With norms, gains and scales as well. */
 static void set_lambda(stage *s, int i)
@@ -405,10 +394,7 @@ TEST(chunks_and_threads_give_equal_bits)
         int d = p % 2 ? 80 : 16, bits = p % 3 ? 16 : 4;
         if (!test_runs(p, 3)) continue;
         float *want = in_chunks(pairings[p], d, TOKENS, 1, false, bits);
-        dq_head_order map;
-        dq_err err = {0};
-        dq_head_order_build(&map, pairings[p], N_Q, N_KV, d, pairings[p] == DQ_PAIR_GROUPED ? 2 : 0,
-                            given_arena(), &err);
+        const dq_head_order map = pairings_map(pairings[p], N_Q, N_KV, d);
         size_t n = (size_t)(TOKENS * map.n_out * map.n_slabs * d);
         for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
             float *got =

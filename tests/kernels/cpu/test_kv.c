@@ -1,13 +1,9 @@
 /* test_kv: the KV cache with codes, through the backend's operations: every width against an oracle
  * in f64 that reads tokens as if they had come one by one, and what must never show in a bit.
  * SPDX-License-Identifier: MIT */
-#include "tests/rigs/given.h"
 #include "tests/rigs/kv_stage.h"
+#include "tests/rigs/pairings.h"
 #include "tests/rigs/suite.h"
-
-static const dq_pairing pairings[] = {DQ_PAIR_NONE,   DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,
-                                      DQ_PAIR_HALVES, DQ_PAIR_GROUPED,  DQ_PAIR_SHARED_KV};
-enum { N_PAIRINGS = sizeof pairings / sizeof pairings[0] };
 
 static const int k_widths[] = {16, 8, 6, 4}, v_widths[] = {16, 8, 6, 4, 3, 2};
 enum { N_WIDTHS = 4 * 6 };
@@ -131,11 +127,7 @@ TEST(nothing_shows_in_the_bits)
         const dq_kv_spec spec = spec_of(1 + 5 * i);
         const way whole = {TOKENS, 1, bits, false, false, false};
         float *want = in_chunks(pairing, d, spec, start, whole);
-        dq_head_order map;
-        dq_err err = {0};
-        dq_arena *arena = given_arena();
-        dq_head_order_build(&map, pairing, N_Q, N_KV, d, pairing == DQ_PAIR_GROUPED ? 2 : 0, arena,
-                            &err);
+        const dq_head_order map = pairings_map(pairing, N_Q, N_KV, d);
         const size_t n = (size_t)TOKENS * (size_t)(map.n_out * map.n_slabs * d);
         for (size_t k = 0; k < sizeof ways / sizeof ways[0]; k++) {
             way w = ways[k];
@@ -199,11 +191,7 @@ TEST(kept_tokens_go_on)
         if (!test_runs(i, 5)) continue;
         const dq_pairing pairing = pairings[i % N_PAIRINGS];
         const dq_kv_spec spec = spec_of(1 + 3 * i);
-        dq_head_order map;
-        dq_err err = {0};
-        dq_arena *arena = given_arena();
-        dq_head_order_build(&map, pairing, N_Q, N_KV, 32, pairing == DQ_PAIR_GROUPED ? 2 : 0, arena,
-                            &err);
+        const dq_head_order map = pairings_map(pairing, N_Q, N_KV, 32);
         const size_t n = 150 * (size_t)(map.n_out * map.n_slabs * 32) * sizeof(float);
         float *want = after_keep(pairing, spec, 75, true, true);
         for (int k = 0; k < 3; k++) {

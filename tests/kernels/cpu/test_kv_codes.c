@@ -91,9 +91,7 @@ TEST(numpy_codes)
 {
     if (!on_cpu()) skip();
     static const int bits[] = {8, 6, 4, 3, 2};
-    golden g = {0};
-    dq_err err = {0};
-    assert_true(golden_open(&g, DQ_TEST_DIR "/golden/kv", &err));
+    golden g = golden_open(DQ_TEST_DIR "/golden/kv");
     for (int i = 0; i < 2 * 5 * 2; i++) {
         const int d = i % 2 ? 64 : 24, b = bits[i / 2 % 5];
         const int group = b > 4 ? d : i / 10 ? 10 : d > 32 ? 32 : d;
@@ -150,9 +148,7 @@ TEST(numpy_page_codes)
 {
     if (!on_cpu()) skip();
     static const int bits[] = {8, 6, 5, 4, 3, 2};
-    golden g = {0};
-    dq_err err = {0};
-    assert_true(golden_open(&g, DQ_TEST_DIR "/golden/kv", &err));
+    golden g = golden_open(DQ_TEST_DIR "/golden/kv");
     for (int i = 0; i < 2 * 6 * 2; i++) {
         const int d = i % 2 ? 64 : 24, b = bits[i / 2 % 6], dithered = i / 12;
         char name[16];

@@ -38,9 +38,7 @@ static void put_rows(stage *s, const void *x, int n)
 TEST(numbers_are_pytorchs)
 {
     enum { ROWS = 32, D = 32 };
-    golden g = {0};
-    dq_err err = {0};
-    assert_true(golden_open(&g, DQ_TEST_DIR "/golden/dense", &err));
+    golden g = golden_open(DQ_TEST_DIR "/golden/dense");
     for (int i = 0; i < TYPES * N_ISAS; i++) {
         const dq_tensor *in = find(&g, "x", i % TYPES), *want = find(&g, "n", i % TYPES);
         const dq_simd *simd = table_of(i / TYPES);
@@ -81,9 +79,7 @@ TEST(attention_is_pytorchs)
 {
     enum { ROWS = 100, D = 32 };
     static const int chunks[] = {ROWS, 64, 7, 1};
-    golden g = {0};
-    dq_err err = {0};
-    assert_true(golden_open(&g, DQ_TEST_DIR "/golden/dense", &err));
+    golden g = golden_open(DQ_TEST_DIR "/golden/dense");
     for (int i = 0; i < TYPES * 4; i++) {
         const dq_tensor *want = find(&g, "y", i % TYPES);
         const char *const name[] = {"q", "k", "v"};

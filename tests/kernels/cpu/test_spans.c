@@ -2,6 +2,7 @@
  * logits and width of the cache; what may not change a bit.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* setenv under strict C17 */
+#include "tests/rigs/pairings.h"
 #include "tests/rigs/suite.h"
 
 #include "engine/runner.h"
@@ -15,14 +16,9 @@
 
 enum { N_Q = 8, N_KV = 4, DIM = 16, N_SEQ = 3, ROWS = 260, N_CLASSES = 5, FAR = 500, LABELS = 800 };
 
-static const dq_pairing pairings[] = {DQ_PAIR_NONE,   DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,
-                                      DQ_PAIR_HALVES, DQ_PAIR_GROUPED,  DQ_PAIR_SHARED_KV};
-enum { N_PAIRINGS = sizeof pairings / sizeof pairings[0] };
-
 enum { Q, K, V, LAMBDA, OUT, N_ARRAYS };
 
 typedef struct stage {
-    dq_arena *a;
     dq_backend *b;
     dq_head_order map;
     dq_attn attn;
@@ -51,21 +47,13 @@ static void set_labels(stage *s)
 static void stage_open(stage *s, dq_pairing pairing, int n_q, int n_kv, const dq_kv_spec *spec,
                        int threads)
 {
-    dq_err err = {0};
     memset(s, 0, sizeof *s);
-    s->a = dq_arena_new();
-    const int n_noise = pairing == DQ_PAIR_GROUPED ? 2 : 0;
-    assert_int_equal(dq_head_order_build(&s->map, pairing, n_q, n_kv, DIM, n_noise, s->a, &err),
-                     DQ_OK);
-    assert_int_equal(dq_backend_open(&s->b, test_device(), threads, &err), DQ_OK);
+    s->map = pairings_map(pairing, n_q, n_kv, DIM);
+    s->b = given_backend(threads);
     s->kv = s->b->ops->kv_new(s->b, &s->map, 1, spec);
     s->oracle = dq_oracle_new(&s->map);
     s->oracle->spec = *spec;
-    s->attn = (dq_attn){.map = &s->map, .out_scale = 1.0f};
-    if (s->map.n_maps == 2) {
-        s->attn.lambda_kind = DQ_LAMBDA_LAYER;
-        s->attn.lambda = 0.75f;
-    }
+    s->attn = pairings_attn(&s->map, 0.75f);
     for (int i = 0; i < N_ARRAYS; i++) s->both[i] = test_array_new(s->b, ROWS * 2 * N_Q * DIM);
     s->absmax = s->b->ops->alloc(s->b, N_SEQ * N_Q * sizeof(float));
     set_labels(s);
@@ -87,7 +75,6 @@ static void stage_close(stage *s)
     s->b->ops->kv_free(s->b, s->kv);
     dq_oracle_free(s->oracle);
     dq_backend_close(s->b);
-    dq_arena_free(s->a);
 }
 
 static void begin_batch(stage *s)

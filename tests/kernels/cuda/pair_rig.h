@@ -6,6 +6,7 @@
 #include "kernels/cpu/kv/cpu_kv.h"
 #include "kernels/cuda/host/cuda_kv.h"
 #include "tests/kernels/cuda/cuda_rig.h"
+#include "tests/rigs/pairings.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -49,9 +50,6 @@ typedef struct pair {
     dq_span_share shares[2][PAIR_SEQ * PAIR_Q];
 } pair;
 
-static const dq_pairing pairings[] = {DQ_PAIR_NONE,   DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,
-                                      DQ_PAIR_HALVES, DQ_PAIR_GROUPED,  DQ_PAIR_SHARED_KV};
-enum { N_PAIRINGS = sizeof pairings / sizeof pairings[0] };
 static const int dims[] = {24, 64, 80, 32, 16, 128};
 
 dq_kv_spec spec_of(int i);

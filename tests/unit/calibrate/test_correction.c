@@ -4,6 +4,7 @@
  * number of threads.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/given.h"
+#include "tests/rigs/grid.h"
 #include "tests/rigs/suite.h"
 
 #include "calibrate/correction.h"
@@ -21,10 +22,7 @@ enum { N = 150, M = 70, ROWS = 2500 };
 static uint64_t state = 88172645463325252u;
 static float uniform(void) /* -1 .. 1 */
 {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return (float)((double)(state >> 11) / 4503599627370496.0 - 1);
+    return (float)((double)(xorshift(&state) >> 11) / 4503599627370496.0 - 1);
 }
 
 /* Inputs x whose column 9 is 0, and a, of M values that depend on them and on chance. */

@@ -1,6 +1,7 @@
 /* test_gptq: the Hessian against a plain sum in f64, the factor against its product, and rounding against NumPy's textbook
  * form, which inverts; what has no Hessian to speak of; and the same bytes for any number of threads.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/grid.h"
 #include "tests/rigs/suite.h"
 
 #include "base/sha256.h"
@@ -20,10 +21,7 @@
 static uint64_t state = 88172645463325252u;
 static float uniform(void) /* -1 .. 1 */
 {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return (float)((double)(state >> 11) / 4503599627370496.0 - 1);
+    return (float)((double)(xorshift(&state) >> 11) / 4503599627370496.0 - 1);
 }
 
 static dq_backend *backend(int threads)
@@ -235,9 +233,8 @@ TEST(codes_are_those_of_numpy)
         {"absmax.8.203", {8, 500, DQ_ABSMAX, DQ_F16}},
         {"fullrange.4.0", {4, DQ_GROUP_TENSOR, DQ_FULLRANGE, DQ_F16}},
     };
-    golden g = {0};
     dq_err err = {0};
-    assert_true(golden_open(&g, DQ_TEST_DIR "/golden/gptq", &err));
+    golden g = golden_open(DQ_TEST_DIR "/golden/gptq");
     const dq_tensor *x = golden_find(&g, "x"), *w = golden_find(&g, "w");
     float *inputs = malloc((size_t)dq_tensor_numel(x) * sizeof *inputs);
     float *weights = malloc(dq_tensor_bytes(w));

@@ -48,10 +48,8 @@ TEST(logits_are_those_of_transformers)
     static const char *const files[] = {"model.gguf", "parts-00001-of-00002.gguf"};
     static const char *const levels[] = {"scalar", "avx2", "avx512"};
     static float got[MAX_IDS * MAX_VOCAB];
-    golden g;
-    dq_err err = {0};
     int32_t ids[MAX_IDS];
-    assert_true(golden_open(&g, FOLDER, &err));
+    golden g = golden_open(FOLDER);
     const dq_tensor *want = golden_find(&g, "logits"), *list = golden_find(&g, "ids");
     const int64_t n = list->shape[0], values = dq_tensor_numel(want);
     for (int64_t i = 0; i < n; i++) ids[i] = golden_i32(list, i);
@@ -74,10 +72,9 @@ TEST(logits_are_those_of_transformers)
 /* q in codes that dq multiplies, k in blocks, both with rows in the order of transformers, to the bit. */
 TEST(rows_come_back)
 {
-    golden g;
     dq_err err = {0};
     dq_model *m = given_model(FOLDER "/%s", "model.gguf");
-    assert_true(golden_open(&g, FOLDER, &err));
+    golden g = golden_open(FOLDER);
     assert_int_equal(dq_model_check_weights(m, &err), DQ_OK);
     const struct {
         const dq_weight *w;

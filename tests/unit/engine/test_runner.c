@@ -54,10 +54,9 @@ typedef struct rig {
 
 static void rig_open(rig *x, const char *model, const char *level, int threads)
 {
-    dq_err err = {0};
     memset(x, 0, sizeof *x);
     snprintf(x->folder, sizeof x->folder, DQ_TEST_DIR "/golden/models/%s", model);
-    assert_true(golden_open(&x->g, x->folder, &err));
+    x->g = golden_open(x->folder);
     setenv("DQ_CPU", level, 1);
     x->m = given_model("%s", x->folder);
     x->b = given_backend(threads);

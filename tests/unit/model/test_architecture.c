@@ -221,9 +221,7 @@ static void check_layer(const dq_model *m, const struct wanted *g, int l)
 /* lambda of every layer and the rotation, as the reference computed them. */
 static void check_reference(const dq_model *m, const struct wanted *g, const char *path)
 {
-    golden ref;
-    dq_err err = {0};
-    assert_true(golden_open(&ref, path, &err));
+    golden ref = golden_open(path);
     const dq_tensor *freq = golden_find(&ref, "inv_freq"), *lambda = golden_find(&ref, "lambda");
     const dq_tensor *scale = golden_find(&ref, "rope_scale");
     assert_int_equal(dq_tensor_numel(freq), m->rope.dim / 2);
@@ -434,11 +432,7 @@ TEST(settings_of_other_layers_are_damage)
 
 TEST(tensors_end_in_their_status)
 {
-    static const struct {
-        edit e;
-        dq_status status;
-        const char *text;
-    } t[] = {
+    static const edits_trial t[] = {
         /* The gain of the norm over each head. */
         {WEIGHT("v1-naive-f32", DROP, ATTN1 "subln.weight", NULL), DQ_DAMAGED,
          "\"model.layers.1.self_attn.subln.weight\" is missing"},
@@ -496,12 +490,7 @@ TEST(tensors_end_in_their_status)
         {{.base = "motif-gqa-f32", .odd_header = true}, DQ_OK, ""},
         {WEIGHT("motif-gqa-f32", RESHAPE, LAYER1 "mlp.act_fn.bias", "1"), DQ_OK, ""},
     };
-    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
-        dq_err err = {0};
-        dq_model *m = edits_open(&t[i].e, &err);
-        check_error(&err, t[i].status, t[i].text);
-        dq_model_close(m);
-    }
+    edits_try(t, sizeof t / sizeof *t);
 }
 
 static void enlarge(unsigned char *bytes, const dq_weight *w)

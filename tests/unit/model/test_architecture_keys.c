@@ -10,27 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct trial {
-    edit e;
-    dq_status status;
-    const char *text;
-} trial;
-
-static void run_all(const trial *t, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        dq_err err = {0};
-        dq_model *m = edits_open(&t[i].e, &err);
-        if (err.code != t[i].status || !strstr(err.text, t[i].text))
-            print_error("%s with %s = %s: ", t[i].e.base, t[i].e.key, t[i].e.value);
-        check_error(&err, t[i].status, t[i].text);
-        dq_model_close(m);
-    }
-}
-
 TEST(architectures_are_told_apart)
 {
-    static const trial t[] = {
+    static const edits_trial t[] = {
         /* The variant. */
         {SET("v1-bf16", "diff_variant", NULL), DQ_MISMATCH, "\"diff_variant\""},
         {SET("v1-bf16", "diff_variant", "null"), DQ_MISMATCH, "found none"},
@@ -86,12 +68,12 @@ TEST(architectures_are_told_apart)
         {SET("v2-f16", "quantization_config", "{\"quant_method\":\"hqq\"}"), DQ_MISMATCH,
          "\"hqq\" is not read"},
     };
-    run_all(t, sizeof t / sizeof *t);
+    edits_try(t, sizeof t / sizeof *t);
 }
 
 TEST(keys_of_diff_transformer)
 {
-    static const trial t[] = {
+    static const edits_trial t[] = {
         {SET("v1-const", "lambda_init", "\"depth\""), DQ_OK, ""},
         {SET("v1-const", "lambda_init", "0"), DQ_OK, ""},
         {SET("v1-const", "lambda_init", "null"), DQ_OK, ""},
@@ -130,13 +112,13 @@ TEST(keys_of_diff_transformer)
         {SET("v1-bf16", "num_noise_heads", "-1"), DQ_DAMAGED, "\"num_noise_heads\""},
         {SET("v1-bf16", "partial_rotary_factor", "0.5"), DQ_MISMATCH, "partial_rotary_factor"},
     };
-    run_all(t, sizeof t / sizeof *t);
+    edits_try(t, sizeof t / sizeof *t);
 }
 
 TEST(keys_of_motif)
 {
     static const char theta[] = "{\"rope_type\":\"default\",\"rope_theta\":500000.0}";
-    static const trial t[] = {
+    static const edits_trial t[] = {
         {SET("motif-bf16", "rope_theta", NULL), DQ_DAMAGED, "\"rope_theta\" is missing (a motif "},
         {SET("motif-bf16", "rope_theta", "null"), DQ_DAMAGED, "\"rope_theta\" is missing"},
         {SET2("motif-bf16", "rope_theta", NULL, "rope_parameters", theta), DQ_OK, ""},
@@ -186,7 +168,7 @@ TEST(keys_of_motif)
          "o_proj.weight\": wrong shape (expected [50, 96], found [50, 128])"},
         {SET("gda-wide-bf16", "num_attention_heads", "10"), DQ_MISMATCH, "10 query heads, 4 noise"},
     };
-    run_all(t, sizeof t / sizeof *t);
+    edits_try(t, sizeof t / sizeof *t);
 }
 
 /* Where two objects hold rotary parameters, the theta of the other one is lost: not a silent 10000. */

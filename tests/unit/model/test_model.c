@@ -112,11 +112,7 @@ TEST(depth_sets_lambda_init)
 TEST(configurations_end_in_their_status)
 {
     static const char big[] = "1099511627776";
-    static const struct {
-        edit e;
-        dq_status status;
-        const char *text;
-    } t[] = {
+    static const edits_trial t[] = {
         {SET("llama-f32", "hidden_size", big), DQ_DAMAGED, "\"hidden_size\""},
         {SET("llama-f32", "hidden_size", "0"), DQ_DAMAGED, "\"hidden_size\""},
         {SET("llama-f32", "hidden_size", "-48"), DQ_DAMAGED, "\"hidden_size\""},
@@ -187,12 +183,7 @@ TEST(configurations_end_in_their_status)
          "longrope"},
         {SET2("llama-f32", "dtype", "\"float16\"", "torch_dtype", NULL), DQ_OK, ""},
     };
-    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
-        dq_err err = {0};
-        dq_model *m = edits_open(&t[i].e, &err);
-        check_error(&err, t[i].status, t[i].text);
-        dq_model_close(m);
-    }
+    edits_try(t, sizeof t / sizeof *t);
 }
 
 /* ---- Tensors ---- */

@@ -58,11 +58,10 @@ TEST(frequencies_come_out)
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_rope rope;
-        dq_arena *a = given_arena();
         dq_err err = {0};
-        json_t *config = json_loads(t[i].config, 0, NULL);
-        assert_non_null(config);
-        dq_model_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, t[i].max_positions, a, &err);
+        json_t *config = given_document(t[i].config);
+        dq_model_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, t[i].max_positions,
+                           given_arena(), &err);
         assert_string_equal(err.text, "");
         const float *f = rope.inv_freq;
         if (fabs((double)f[t[i].i] / t[i].want - 1.0) > 1e-7) print_error("%s\n", t[i].config);
@@ -129,11 +128,9 @@ TEST(yarn_stretches_and_amplifies)
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_rope rope;
-        dq_arena *a = given_arena();
         dq_err err = {0};
-        json_t *config = json_loads(t[i].config, 0, NULL);
-        assert_non_null(config);
-        dq_model_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, 65536, a, &err);
+        json_t *config = given_document(t[i].config);
+        dq_model_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, 65536, given_arena(), &err);
         assert_string_equal(err.text, "");
         if (fabs((double)rope.inv_freq[t[i].i] / t[i].want - 1.0) > 1e-7 ||
             fabs((double)rope.amplitude - t[i].amplitude) > 2e-7)
@@ -148,10 +145,10 @@ TEST(yarn_stretches_and_amplifies)
 TEST(dynamic_has_an_end)
 {
     dq_rope rope;
-    dq_arena *a = given_arena();
     dq_err err = {0};
-    json_t *config = json_loads("{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", 0, NULL);
-    assert_int_equal(dq_model_rope_read(&rope, DQ_ROPE_ADJACENT, 64, config, 777, a, &err), DQ_OK);
+    json_t *config = given_document("{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}");
+    assert_int_equal(
+        dq_model_rope_read(&rope, DQ_ROPE_ADJACENT, 64, config, 777, given_arena(), &err), DQ_OK);
     assert_int_equal(rope.max_positions, 777);
     assert_int_equal(rope.order, DQ_ROPE_ADJACENT);
     assert_true(fabs((double)rope.inv_freq[16] / 1e-2 - 1) < 1e-7);
@@ -202,11 +199,9 @@ TEST(odd_rotations_are_refused)
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_rope rope;
-        dq_arena *a = given_arena();
         dq_err err = {0};
-        json_t *config = json_loads(t[i].config, 0, NULL);
-        assert_non_null(config);
-        dq_model_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, 2048, a, &err);
+        json_t *config = given_document(t[i].config);
+        dq_model_rope_read(&rope, DQ_ROPE_HALVES, t[i].dim, config, 2048, given_arena(), &err);
         check_error(&err, t[i].status, t[i].text);
         json_decref(config);
     }

@@ -1,5 +1,6 @@
 /* test_quant: packing, codes and scales against definitions written out here, and known SQNR values.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/grid.h"
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
@@ -18,10 +19,7 @@
 static uint64_t state = 88172645463325252u;
 static double uniform(void)
 {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return (double)(state >> 11) / 9007199254740992.0;
+    return (double)(xorshift(&state) >> 11) / 9007199254740992.0;
 }
 
 static float gauss(void)
@@ -446,9 +444,7 @@ TEST(wrong_scales_are_seen)
 
 TEST(asym_is_that_of_numpy)
 {
-    golden g = {0};
-    dq_err err = {0};
-    assert_true(golden_open(&g, DQ_TEST_DIR "/golden/asym", &err));
+    golden g = golden_open(DQ_TEST_DIR "/golden/asym");
     for (int bits = 2; bits <= 8; bits++) {
         for (int k = 0; k < 4; k++) check_asym(&g, bits, k % 2 ? 20 : 77, k < 2 ? DQ_F16 : DQ_F32);
     }

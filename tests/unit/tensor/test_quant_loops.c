@@ -1,5 +1,6 @@
 /* test_quant_loops: every form of the loops gives the bits of a definition written out here.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/grid.h"
 #include "tests/rigs/suite.h"
 
 #include "tensor/quant_loops.h"
@@ -13,10 +14,7 @@ enum { MAX = 150 };
 static uint64_t state = 88172645463325252u;
 static uint64_t random_bits(void)
 {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
+    return xorshift(&state);
 }
 
 /* Any finite float, small and large ones alike. */
