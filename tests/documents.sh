@@ -8,6 +8,8 @@
 set -eu
 LC_ALL=C
 export LC_ALL
+# shellcheck source=tests/planted.sh
+. "$(dirname "$0")/planted.sh"
 
 # Lines "document:line word" of the words between backquotes.
 words() { # FILE
@@ -51,8 +53,6 @@ check() ( # REPOSITORY
 )
 
 self_test() {
-    tree=$(mktemp -d)
-    trap 'rm -rf "$tree"' EXIT
     mkdir -p "$tree/src/kv" "$tree/kernels" "$tree/cmds" "$tree/calib" "$tree/tests"
     echo 'int dq_kv_check(void);' >"$tree/src/kv/kv.h"
     touch "$tree/CMakeLists.txt"
@@ -60,33 +60,19 @@ self_test() {
     printf '%s\n' 'src/gone is plain text' >"$tree/CONTRIBUTING.md"
     mkdir -p "$tree/calib/pair"
     printf '%s\n' '`results/mine.csv`, `dq_other`, `src/FOLDER/kv.h`' >"$tree/README.md"
-    check "$tree" >"$tree/report"
-    [ ! -s "$tree/report" ] || {
-        echo "tests/documents.sh: reports a clean tree:"
-        cat "$tree/report"
-        exit 1
-    }
+    expect_clean
     printf '%s\n' '`src/kv/gone.h`' '`dq_gone`' '```' './tests/gone.sh -x' '```' '`src/*.c`' >"$tree/CONTRIBUTING.md"
     printf '%s\n' '```' 'sh calib/pair/gone.sh OUT' '```' >"$tree/calib/pair/README.md"
     printf '%s\n' 'One: `src/gone/NAME.c`' >"$tree/README.md"
-    check "$tree" >"$tree/report"
+    check "$tree" >"$work/report"
     for line in 'README.md:1: src/gone/\*.c does' 'calib/pair/README.md:2: calib/pair/gone.sh does'; do
-        grep -q "^$line" "$tree/report" || {
-            echo "tests/documents.sh: does not find its planted violation: $line"
-            exit 1
-        }
+        expect "^$line"
     done
     for line in '1: src/kv/gone.h does' '2: no source has the name dq_gone' '4: tests/gone.sh does' '6: src/\*.c does'; do
-        grep -q "^CONTRIBUTING.md:$line" "$tree/report" || {
-            echo "tests/documents.sh: does not find its planted violation: $line"
-            exit 1
-        }
+        expect "^CONTRIBUTING.md:$line"
     done
 }
 
 self_test
 root=${1:-$(dirname "$0")/..}
-report=$(check "$root")
-[ -z "$report" ] && exit 0
-printf '%s\n' "$report"
-exit 1
+check_and_exit "$root"

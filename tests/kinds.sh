@@ -6,6 +6,8 @@
 set -eu
 LC_ALL=C
 export LC_ALL
+# shellcheck source=tests/planted.sh
+. "$(dirname "$0")/planted.sh"
 
 # Names of kinds, one a line.
 kinds() {
@@ -49,34 +51,13 @@ check() (
     done
 )
 
-plant() { # FILE TEXT...
-    mkdir -p "$tree/$(dirname "$1")"
-    file=$1
-    shift
-    printf '%s\n' "$@" >"$tree/$file"
-}
-
-expect() { # PATTERN: a line of the report
-    grep -q "$1" "$tree/report" || {
-        echo "tests/kinds.sh: does not find its planted violation: $1"
-        exit 1
-    }
-}
-
 self_test() {
-    tree=$(mktemp -d)
-    trap 'rm -rf "$tree"' EXIT
     plant cmds/eval/eval_face.c 'const cmd_eval_face *const cmd_eval_faces[] = {&cmd_eval_face_one};'
     plant cmds/eval/face_one.c 'const cmd_eval_face cmd_eval_face_one = {' '    .name = "uno",' '};' \
         '    .kind = {&dq_eval_one},' '#include "eval/kind_one.h"' 'bool shows(int row) { return cmd_eval_face_shows(&cmd_eval_face_one, row); }'
     plant src/eval/kind_one.c '/* whether s->kind == &dq_eval_one */' \
         'const dq_eval_kind dq_eval_one = {.load = load};' 'int f(const char *s) { return strcmp(s, "a"); }'
-    check "$tree" >"$tree/report"
-    [ ! -s "$tree/report" ] || {
-        echo "tests/kinds.sh: reports a clean tree:"
-        cat "$tree/report"
-        exit 1
-    }
+    expect_clean
     plant src/eval/long.c 'int f(const dq_eval_source *s) { return s->kind == &dq_eval_one; }'
     plant src/base/x.c 'if (kind != &dq_eval_one)' 'x = row->kind != &dq_eval_one;'
     plant cmds/eval/tasks.c 'if (strcmp(name, "one") == 0)' 'if (strncmp(name, "uno", 3) == 0)'
@@ -85,7 +66,7 @@ self_test() {
     plant src/eval/numbers.c '#include "eval/kind_one_numbers.h"'
     plant src/eval/kind_three.c 'const dq_eval_kind dq_eval_three = {'
     plant cmds/eval/face_two.c 'const cmd_eval_face cmd_eval_face_two = {' '    .name = "two",' '};'
-    check "$tree" >"$tree/report"
+    check "$tree" >"$work/report"
     expect '^src/eval/long.c:1: asks which kind'
     expect '^src/base/x.c:2: asks which kind'
     expect '^cmds/eval/tasks.c:1: compares the name'
@@ -99,11 +80,5 @@ self_test() {
 
 self_test
 root=${1:-$(dirname "$0")/..}
-[ -n "$(kinds "$root")" ] || {
-    echo "tests/kinds.sh: there is no cmds/eval/face_*.c"
-    exit 1
-}
-report=$(check "$root")
-[ -z "$report" ] && exit 0
-printf '%s\n' "$report"
-exit 1
+[ -n "$(kinds "$root")" ] || wrong "there is no cmds/eval/face_*.c"
+check_and_exit "$root"

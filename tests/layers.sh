@@ -7,6 +7,8 @@
 set -eu
 LC_ALL=C
 export LC_ALL
+# shellcheck source=tests/planted.sh
+. "$(dirname "$0")/planted.sh"
 
 # Lines "folder other..." of the table in $1.
 layers() {
@@ -144,23 +146,7 @@ check() {
     check_words "$1"
 }
 
-plant() { # FILE TEXT...: a file that must be reported
-    mkdir -p "$tree/$(dirname "$1")"
-    file=$1
-    shift
-    printf '%s\n' "$@" >"$tree/$file"
-}
-
-expect() { # PATTERN: a line of the report
-    grep -q "$1" "$tree/report" || {
-        echo "tests/layers.sh: does not find its planted violation: $1"
-        exit 1
-    }
-}
-
 self_test() {
-    tree=$(mktemp -d)
-    trap 'rm -rf "$tree"' EXIT
     mkdir -p "$tree/src" "$tree/kernels" "$tree/calib" "$tree/cmds"
     plant ARCHITECTURE.md '## Layers' '| Folder | May include |' '|---|---|' '| `base` | – |' '| `checkpoint` | `base` |' \
         '| `kernels/cpu` | `base` |' '| `cmds/cli` | `src` |' '| `cmds` | `src`, `cmds/cli` |' '## More' '| `other` | – |'
@@ -169,12 +155,7 @@ self_test() {
     plant cmds/main.c '#include "checkpoint/h5_result.h"' '#include "cmds/cli/options.h"' 'int main(void) { puts("x"); }'
     plant src/checkpoint/h5_result.c '#include <hdf5.h>' 'static int n; void f(char *s) { snprintf(s, 1, "exit(1)"); }' \
         '/* "--force" and "dq eval" are only named here */' "char quote = '\"', *s = \"a - -b, dq evaluates\";"
-    check "$tree" >"$tree/report"
-    [ ! -s "$tree/report" ] || {
-        echo "tests/layers.sh: reports a clean tree:"
-        cat "$tree/report"
-        exit 1
-    }
+    expect_clean
     plant src/base/text.c '#include "checkpoint/h5.h"' '#include "base.h"'
     plant src/nobody/x.c '#include "base/base.h"'
     plant src/checkpoint/container.c '#include "other/x.h"' '#include "kernels/cpu/cpu.h"'
@@ -192,7 +173,7 @@ self_test() {
     plant src/base/utf8.h '#include "base/json.h"'
     plant src/base/words.c 'char *a = "x",' '     *b = "give \"--force\"";' "char c = '\"'; char *d = \"see dq info\";"
     plant kernels/cpu/cpu_y.c 'char *a = "use --device cpu";'
-    check "$tree" >"$tree/report"
+    check "$tree" >"$work/report"
     expect '^src/base/words.c:2: names an option or a command'
     expect '^src/base/words.c:3: names an option or a command'
     expect '^kernels/cpu/cpu_y.c:1: names an option or a command'
@@ -211,21 +192,12 @@ self_test() {
     expect '^kernels/cpu/cpu_z.c:2: includes engine/batch.h; kernels see'
     expect '^ARCHITECTURE.md: cmds/cli is part of a circle of folders$'
     expect '^ARCHITECTURE.md: cmds is part of a circle of folders$'
-    ! grep -q 'runner.h:1: includes model/model.h; what kernels\|^ARCHITECTURE.md: checkpoint' "$tree/report" || {
-        echo "tests/layers.sh: reports what is no violation"
-        exit 1
-    }
+    expect_no 'runner.h:1: includes model/model.h; what kernels\|^ARCHITECTURE.md: checkpoint'
     expect '^src/base/sha256.c:3: prints'
     expect '^base/json.h: is part of a circle'
 }
 
 self_test
 root=${1:-$(dirname "$0")/..}
-[ -n "$(layers "$root/ARCHITECTURE.md")" ] || {
-    echo "tests/layers.sh: ARCHITECTURE.md has no table of layers"
-    exit 1
-}
-report=$(check "$root")
-[ -z "$report" ] && exit 0
-printf '%s\n' "$report"
-exit 1
+[ -n "$(layers "$root/ARCHITECTURE.md")" ] || wrong "ARCHITECTURE.md has no table of layers"
+check_and_exit "$root"

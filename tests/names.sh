@@ -13,6 +13,8 @@
 set -eu
 LC_ALL=C
 export LC_ALL
+# shellcheck source=tests/planted.sh
+. "$(dirname "$0")/planted.sh"
 
 # Files that share a prefix, or have none: "FOLDER-OR-FILE PREFIX reason".
 FAMILIES='
@@ -244,23 +246,7 @@ check() { # REPOSITORY
     )
 }
 
-plant() { # FILE TEXT...: a file of the planted tree
-    mkdir -p "$tree/$(dirname "$1")"
-    file=$1
-    shift
-    printf '%s\n' "$@" >"$tree/$file"
-}
-
-expect() { # PATTERN: a line of the report
-    grep -q "$1" "$work/report" || {
-        echo "tests/names.sh: does not find its planted violation: $1"
-        exit 1
-    }
-}
-
 self_test() {
-    tree=$work/tree
-    mkdir -p "$tree"
     plant src/kv/kv_spec.h '/* kv_spec: see kv_spec.c. */' '#ifndef DQ_KV_SPEC_H' '#define DQ_KV_SPEC_H' \
         'typedef struct dq_kv_spec {' '    int max; /* most of room */' '} dq_kv_spec;' \
         'typedef enum dq_granularity { DQ_TILE } dq_granularity;' 'extern const char *const dq_granularity_name[]; /* printed */' \
@@ -270,12 +256,7 @@ self_test() {
     plant src/kv/kv_spec.c '/* kv_spec: see kv_spec.h.' ' * No such file would be *_x.c. */' '#include "kv/kv_spec.h"'
     plant cmds/main.c '/* main: the table. */' 'int main(void) { return 0; }'
     plant tests/gpu/main.c 'int main(void) { return 0; }'
-    check "$tree" >"$work/report"
-    [ ! -s "$work/report" ] || {
-        echo "tests/names.sh: reports a clean tree:"
-        cat "$work/report"
-        exit 1
-    }
+    expect_clean
     plant src/stat/tally.h '/* tally: counts. See stats.h. */' '#ifndef DQ_STATS_H' '#define DQ_STATS_H' '#define DQ_TOP 2' \
         'typedef dq_status dq_stats_fn(void *arg);' 'typedef struct dq_kv_spec {' '    int most_rows;' '} dq_kv_spec;' \
         'int dq_stats_open(const char *path, int n);' 'extern const char *const dq_top_name[2], dq_tally_name[];' \
@@ -301,17 +282,8 @@ self_test() {
     expect '^src/stat/tally.h:1: names stats.h, which does not exist$'
     expect '^src/stat/tally.c:1: says nothing but which header to see$'
     expect '^src/eval/windows.c:1: says nothing but which header to see$'
-    if grep -q 'dq_window_new\|main.c\|dq_stats_fn\|dq_other\|dq_tally_name' "$work/report"; then
-        echo "tests/names.sh: reports what is right:"
-        cat "$work/report"
-        exit 1
-    fi
+    expect_no 'dq_window_new\|main.c\|dq_stats_fn\|dq_other\|dq_tally_name'
 }
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 self_test
-report=$(check "${1:-$(dirname "$0")/..}")
-[ -z "$report" ] && exit 0
-printf '%s\n' "$report"
-exit 1
+check_and_exit "${1:-$(dirname "$0")/..}"
