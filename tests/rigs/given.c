@@ -96,6 +96,19 @@ dq_tokenizer *given_tokenizer(const char *json, size_t len, const char *config)
     return t;
 }
 
+dq_tokenizer *given_tokenizer_of(const dq_model *m, const char **text, size_t *len)
+{
+    const char *json, *config;
+    size_t n, n_config;
+    dq_err err = {0};
+    if (dq_model_file(m, "tokenizer.json", &json, &n, &err) != DQ_OK ||
+        dq_model_file(m, "tokenizer_config.json", &config, &n_config, &err) != DQ_OK)
+        fail_msg("%s", err.text);
+    if (text) *text = json;
+    if (len) *len = n;
+    return given_tokenizer(json, n, config);
+}
+
 void check_error(const dq_err *err, dq_status want, const char *text)
 {
     if (err->code != want || !strstr(err->text, text) || strchr(err->text, '\n'))

@@ -20,6 +20,8 @@ __attribute__((format(printf, 1, 2))) dq_model *given_model(const char *path, ..
 dq_backend *given_backend(int threads);
 dq_runner *given_runner(const dq_model *m, dq_backend *b);
 dq_tokenizer *given_tokenizer(const char *json, size_t len, const char *config);
+/* The model's own, whose tokenizer.json is text[len]; both may be NULL. */
+dq_tokenizer *given_tokenizer_of(const dq_model *m, const char **text, size_t *len);
 
 /* The status, and a part of the message, which is one line. */
 void check_error(const dq_err *err, dq_status want, const char *text);

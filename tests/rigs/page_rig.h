@@ -4,7 +4,9 @@
 #ifndef DQ_PAGE_RIG_H
 #define DQ_PAGE_RIG_H
 
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
+#include "tests/rigs/test_folder.h"
 
 #include "base/file.h"
 #include "cmds/page/gnuplot.h"
@@ -17,7 +19,6 @@
 
 typedef struct place {
     char dir[64], page[96];
-    dq_arena *a;
     json_t *all;
     bool drawing; /* gnuplot is here */
 } place;
@@ -26,10 +27,9 @@ static inline int begin(void **state)
 {
     static place p;
     dq_err err = {0};
-    snprintf(p.dir, sizeof p.dir, "/tmp/dq-html-XXXXXX");
-    assert_non_null(mkdtemp(p.dir));
-    snprintf(p.page, sizeof p.page, "%s/page.html", p.dir);
-    p.a = dq_arena_new();
+    if (folder_begin(state) != 0) return -1;
+    snprintf(p.dir, sizeof p.dir, "%s", at(""));
+    snprintf(p.page, sizeof p.page, "%s", at("page.html"));
     p.all = json_load_file(FIXTURE, 0, NULL);
     assert_non_null(p.all);
     p.drawing = dq_gnuplot_check(&err) == DQ_OK;
@@ -41,9 +41,7 @@ static inline int end(void **state)
 {
     place *p = *state;
     json_decref(p->all);
-    dq_arena_free(p->a);
-    remove(p->page);
-    return rmdir(p->dir);
+    return folder_end(state);
 }
 
 /* One document as a page. */
@@ -57,11 +55,10 @@ static inline dq_status write_one(const json_t *document, const char *path, dq_e
 static inline const char *page_of(place *p, const json_t *document)
 {
     dq_err err = {0};
-    char *text = NULL;
     size_t len;
     write_one(document, p->page, &err);
     assert_string_equal(err.text, "");
-    assert_int_equal(dq_file_read(&text, &len, p->page, p->a, &err), DQ_OK);
+    const char *text = given_file(&len, "%s", p->page);
     assert_int_equal(strlen(text), len);
     return text;
 }

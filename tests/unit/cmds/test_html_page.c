@@ -249,7 +249,7 @@ TEST(scripts_leave_nothing_behind)
     assert_int_equal(dq_gnuplot_run(&out, &len, bad, strlen(bad), &err), DQ_RESOURCE);
     assert_non_null(strstr(err.text, "undefined"));
     memset(&err, 0, sizeof err);
-    assert_int_equal(dq_file_dir_names(&names, &n, p->dir, p->a, &err), DQ_OK);
+    assert_int_equal(dq_file_dir_names(&names, &n, p->dir, given_arena(), &err), DQ_OK);
     assert_int_equal(n, 0);
     setenv("TMPDIR", "/nowhere/at/all", 1);
     assert_int_equal(dq_gnuplot_run(&out, &len, bad, strlen(bad), &err), DQ_FILE);

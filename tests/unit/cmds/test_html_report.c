@@ -186,7 +186,7 @@ TEST(other_documents_are_refused)
         if (!strstr(err.text, refused[i].says))
             fail_msg("\"%s\" is not in: %s", refused[i].says, err.text);
         memset(&err, 0, sizeof err);
-        assert_int_equal(dq_file_read(&text, &len, p->page, p->a, &err), DQ_OK);
+        assert_int_equal(dq_file_read(&text, &len, p->page, given_arena(), &err), DQ_OK);
         assert_string_equal(text, "older");
         json_decref(d);
     }
@@ -216,14 +216,14 @@ TEST(outliers_of_several_documents_stand_together)
     json_t *d[3] = {stats_of("x/<m>", 64), stats_of("y/<m>", 64), stats_of("x/<m>", 128)};
     dq_report_input in[3] = {{"a/one.json", d[0]}, {"two.json", d[1]}, {"b/one.json", d[2]}};
     assert_int_equal(dq_report_write(in, 2, p->page, &err), DQ_OK);
-    assert_int_equal(dq_file_read(&text, &len, p->page, p->a, &err), DQ_OK);
+    assert_int_equal(dq_file_read(&text, &len, p->page, given_arena(), &err), DQ_OK);
     assert_balanced(text);
     assert_alone(text);
     assert_non_null(strstr(text, "<h1>dq stats: x/&lt;m&gt;, y/&lt;m&gt;</h1>"));
     assert_int_equal(count(text, "<section id=\"magnitudes\">"), 1);
     assert_null(strstr(text, "These documents differ"));
     assert_int_equal(dq_report_write(in, 3, p->page, &err), DQ_OK);
-    assert_int_equal(dq_file_read(&text, &len, p->page, p->a, &err), DQ_OK);
+    assert_int_equal(dq_file_read(&text, &len, p->page, given_arena(), &err), DQ_OK);
     assert_balanced(text);
     assert_non_null(strstr(text, "<p>These documents differ in: ctx. "));
     assert_int_equal(count(text, "<h3>a/one.json</h3>"), 1); /* two documents are one.json */
@@ -304,7 +304,7 @@ TEST(documents_of_several_kinds_are_parts)
     const dq_report_input in[] = {
         {"e/<one>.json", p->all}, {"stats.json", stats}, {"two.json", p->all}, {"q.json", packed}};
     assert_int_equal(dq_report_write(in, 4, p->page, &err), DQ_OK);
-    assert_int_equal(dq_file_read(&text, &len, p->page, p->a, &err), DQ_OK);
+    assert_int_equal(dq_file_read(&text, &len, p->page, given_arena(), &err), DQ_OK);
     assert_balanced(text);
     assert_entities(text);
     assert_alone(text);

@@ -4,6 +4,7 @@
 
 #include "eval/eval_sweep.h"
 #include "tests/rigs/device.h"
+#include "tests/rigs/given.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,20 +65,12 @@ static dq_ops counted;
 
 static int setup(void **state)
 {
-    const char *path = DQ_SOURCE_DIR "/calib/pair/llama", *config;
-    size_t len;
-    dq_err err = {0};
     (void)state;
     for (int i = 0; i < MODELS; i++) {
-        const char *text;
-        size_t n;
-        if (dq_model_open(&x.m[i], path, &err) != DQ_OK ||
-            dq_model_file(x.m[i], "tokenizer.json", &text, &n, &err) != DQ_OK ||
-            dq_model_file(x.m[i], "tokenizer_config.json", &config, &len, &err) != DQ_OK ||
-            dq_tokenizer_load(&x.tok[i], text, n, config, len, &err) != DQ_OK)
-            return -1;
+        x.m[i] = given_model(DQ_SOURCE_DIR "/calib/pair/llama");
+        x.tok[i] = given_tokenizer_of(x.m[i], NULL, NULL);
     }
-    if (dq_backend_open(&x.b, test_device(), 2, &err) != DQ_OK) return -1;
+    x.b = given_backend(2);
     x.ops = x.b->ops;
     counted = *x.ops;
     counted.weight_acquire = acquire;
@@ -113,7 +106,7 @@ static void sweep_open(dq_eval *e)
 {
     static dq_eval_source source = {.name = "text", .path = "-", .kind = &dq_eval_text};
     dq_err err = {0};
-    *e = (dq_eval){.a = dq_arena_new(), .backend = x.b, .source = &source, .begins = began};
+    *e = (dq_eval){.a = given_arena(), .backend = x.b, .source = &source, .begins = began};
     e->n_models = MODELS;
     e->n_sources = e->n_ids = 1;
     e->model = dq_alloc(e->a, MODELS, sizeof *e->model, &err);
@@ -161,8 +154,6 @@ TEST(one_model_at_a_time)
         assert_memory_equal(a->kld, b->kld, SCORED * WINDOWS * sizeof *a->kld);
     }
     for (int i = 0; i < MODELS; i++) dq_runner_free(f.model[i].runner);
-    dq_arena_free(e.a);
-    dq_arena_free(f.a);
 }
 
 static void tell(void *arg, double share, const char *note)
@@ -185,7 +176,6 @@ TEST(memory_goes_by_model)
     counted.memory = x.ops->memory;
     assert_true(x.told >=
                 2 * WINDOWS * 2 * (MODELS - 1)); /* before and after each window of two rows */
-    dq_arena_free(e.a);
 }
 
 /* A step of all windows of the row, so many times the 480 rows that they have. */
@@ -219,7 +209,6 @@ TEST(steps_go_by_their_row)
     step(&s, row, 2, 60);
     assert_int_equal(dq_eval_sweep_rows(row, MAX), FIRST);
     dq_eval_sweep_end(&s);
-    dq_arena_free(e.a);
 }
 
 FIXTURES(setup, teardown)

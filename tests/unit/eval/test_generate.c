@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/os.h"
 #include "tests/rigs/device.h"
+#include "tests/rigs/given.h"
 
 #include <math.h>
 #include <signal.h>
@@ -48,14 +49,8 @@ static int64_t read_ids(int32_t *ids, const json_t *list)
 
 static void read_cases(rig *x, const char *model)
 {
-    dq_err err = {0};
-    char *text;
-    size_t len;
-    json_t *root = NULL;
+    json_t *root = given_json(DQ_TEST_DIR "/golden/generate/golden.json");
     int n = 0;
-    dq_file_read(&text, &len, DQ_TEST_DIR "/golden/generate/golden.json", x->a, &err);
-    assert_string_equal(err.text, "");
-    assert_int_equal(dq_json_parse(&root, text, len, "golden.json", &err), DQ_OK);
     for (size_t i = 0; i < json_array_size(root); i++) {
         const json_t *o = json_array_get(root, i), *logp = json_object_get(o, "logp");
         if (strcmp(json_string_value(json_object_get(o, "model")), model) != 0) continue;
@@ -83,15 +78,12 @@ static void ask_for(rig *x, int64_t n, int64_t max_new)
 
 static void rig_open(rig *x, const char *model, const dq_kv_spec *kv, int threads)
 {
-    char path[1024];
     dq_err err = {0};
     memset(x, 0, sizeof *x);
-    snprintf(path, sizeof path, DQ_SOURCE_DIR "/calib/pair/%s", model);
-    dq_model_open(&x->m, path, &err);
-    assert_string_equal(err.text, "");
-    assert_int_equal(dq_backend_open(&x->b, test_device(), threads, &err), DQ_OK);
+    x->m = given_model(DQ_SOURCE_DIR "/calib/pair/%s", model);
+    x->b = given_backend(threads);
     assert_int_equal(dq_runner_new(&x->r, x->m, x->b, kv, &err), DQ_OK);
-    x->a = dq_arena_new();
+    x->a = given_arena();
     x->kv = *kv;
     x->pass = (dq_pass){.logit = {.bits = 16}};
     read_cases(x, model);
@@ -100,7 +92,6 @@ static void rig_open(rig *x, const char *model, const dq_kv_spec *kv, int thread
 
 static void rig_close(rig *x)
 {
-    dq_arena_free(x->a);
     dq_runner_free(x->r);
     dq_backend_close(x->b);
     dq_model_close(x->m);

@@ -1,6 +1,7 @@
 /* In-context learning on the embedded pair: prompts, ids, log-likelihoods and picks of transformers
  * (tests/golden/icl.py), nested shots, orders of one set, what does not fit, and curves by hand.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "eval/kind_icl.h"
@@ -24,34 +25,18 @@ typedef struct rig {
     dq_err err;
 } rig;
 
-static char *read_text(rig *x, const char *name, size_t *len)
-{
-    char path[1024], *text = NULL;
-    snprintf(path, sizeof path, DQ_TEST_DIR "/golden/icl/%s", name);
-    dq_file_read(&text, len, path, x->e.a, &x->err);
-    assert_string_equal(x->err.text, "");
-    return text;
-}
-
 static void rig_open(rig *x, const char *model, const char *task)
 {
     static const char *const files[][3] = {{"trec", "trec_test.label", "trec_train.label"},
                                            {"banking77", "banking_test.csv", "banking_train.csv"},
                                            {"clinic150", "clinc.json", NULL}};
-    char path[1024];
-    const char *config;
-    size_t config_len;
     memset(x, 0, sizeof *x);
-    x->e.a = dq_arena_new();
-    snprintf(path, sizeof path, DQ_SOURCE_DIR "/calib/pair/%s", model);
+    x->e.a = given_arena();
     dq_eval_model *em = &x->em[0];
-    assert_int_equal(dq_model_open(&x->m, path, &x->err), DQ_OK);
-    assert_int_equal(dq_backend_open(&x->b, "cpu", 2, &x->err), DQ_OK);
-    assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &dq_kv_plain, &x->err), DQ_OK);
-    dq_model_file(x->m, "tokenizer.json", &em->tok_text, &em->tok_len, &x->err);
-    dq_model_file(x->m, "tokenizer_config.json", &config, &config_len, &x->err);
-    dq_tokenizer_load(&x->tok, em->tok_text, em->tok_len, config, config_len, &x->err);
-    assert_string_equal(x->err.text, "");
+    x->m = given_model(DQ_SOURCE_DIR "/calib/pair/%s", model);
+    x->b = given_backend(2);
+    x->r = given_runner(x->m, x->b);
+    x->tok = given_tokenizer_of(x->m, &em->tok_text, &em->tok_len);
     em->m = x->m;
     em->runner = x->r;
     em->tok = x->tok;
@@ -66,8 +51,11 @@ static void rig_open(rig *x, const char *model, const char *task)
     x->source[0].settings = &x->s;
     for (int i = 0; i < 3; i++) {
         if (strcmp(files[i][0], task) != 0) continue;
-        x->source[0].text = read_text(x, files[i][1], &x->source[0].len);
-        if (files[i][2]) x->s.demos.text = read_text(x, files[i][2], &x->s.demos.len);
+        x->source[0].text =
+            given_file(&x->source[0].len, DQ_TEST_DIR "/golden/icl/%s", files[i][1]);
+        if (files[i][2])
+            x->s.demos.text =
+                given_file(&x->s.demos.len, DQ_TEST_DIR "/golden/icl/%s", files[i][2]);
     }
     x->s.demos.path = "d";
     x->e.model = x->em;
@@ -77,7 +65,6 @@ static void rig_open(rig *x, const char *model, const char *task)
 
 static void rig_close(rig *x)
 {
-    dq_arena_free(x->e.a);
     dq_runner_free(x->r);
     dq_backend_close(x->b);
     dq_tokenizer_free(x->tok);
@@ -127,11 +114,7 @@ static void check_item(const rig *x, const dq_eval_row *row, int64_t i, const js
 
 TEST(test_golden)
 {
-    rig reader = {.e.a = dq_arena_new()};
-    size_t len;
-    const char *text = read_text(&reader, "golden.json", &len);
-    json_t *root = NULL;
-    assert_int_equal(dq_json_parse(&root, text, len, "golden.json", &reader.err), DQ_OK);
+    json_t *root = given_json(DQ_TEST_DIR "/golden/icl/golden.json");
     assert_int_equal(json_array_size(root), 6);
     for (size_t k = 0; k < json_array_size(root); k++) {
         const json_t *o = json_array_get(root, k), *items = json_object_get(o, "items");
@@ -151,7 +134,6 @@ TEST(test_golden)
         rig_close(&x);
     }
     json_decref(root);
-    dq_arena_free(reader.e.a);
 }
 
 /* ---- Blocks ---- */

@@ -1,7 +1,9 @@
 /* dq eval against lm-evaluation-harness: prompts byte for byte, numbers of ids, log-likelihoods, means and
  * draws, on the files of golden/lmeval; and on the benchmarks' own files where DQ_DATA names their folder.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
+#include "tests/rigs/test_folder.h"
 
 #include "base/file.h"
 #include "base/random_mt.h"
@@ -27,31 +29,6 @@ static const struct {
     {"winogrande", "winogrande_dev"},
 };
 
-static char folder[] = "/tmp/dq-lmeval-XXXXXX";
-static dq_arena *arena;
-
-static int begin(void **state)
-{
-    (void)state;
-    arena = dq_arena_new();
-    return !arena || !mkdtemp(folder);
-}
-
-static const char *in_folder(const char *name)
-{
-    dq_err err = {0};
-    return dq_textf(arena, &err, "%s/%s", folder, name);
-}
-
-static int end(void **state)
-{
-    (void)state;
-    remove(in_folder("requests"));
-    remove(in_folder("items"));
-    dq_arena_free(arena);
-    return rmdir(folder);
-}
-
 /* A file of JSON lines. */
 typedef struct lines {
     json_t **row;
@@ -60,16 +37,13 @@ typedef struct lines {
 
 static lines read_lines(const char *path)
 {
-    dq_err err = {0};
-    char *text;
     const char *line;
-    size_t len, at = 0, n, count = 0;
-    dq_file_read(&text, &len, path, arena, &err);
-    assert_string_equal(err.text, "");
-    while (dq_task_file_next_line(text, len, &at, &line, &n)) count++;
+    size_t len, next = 0, n, count = 0;
+    const char *text = given_file(&len, "%s", path);
+    while (dq_task_file_next_line(text, len, &next, &line, &n)) count++;
     lines l = {.row = calloc(count + 1, sizeof *l.row)};
     assert_non_null(l.row);
-    for (at = 0; dq_task_file_next_line(text, len, &at, &line, &n);) {
+    for (next = 0; dq_task_file_next_line(text, len, &next, &line, &n);) {
         l.row[l.n] = json_loadb(line, n, 0, NULL);
         assert_non_null(l.row[l.n++]);
     }
@@ -128,10 +102,10 @@ static json_t *run(const char *options)
 {
     dq_err err = {0};
     const char *command =
-        dq_textf(arena, &err,
+        dq_textf(given_arena(), &err,
                  "'%s' eval %s --dump-requests '%s' --dump-items '%s' --json --force "
                  "--quiet --progress never",
-                 DQ_PROGRAM, options, in_folder("requests"), in_folder("items"));
+                 DQ_PROGRAM, options, at("requests"), at("items"));
     assert_non_null(command);
     FILE *f = popen(command, "r");
     assert_non_null(f);
@@ -157,9 +131,10 @@ static json_t *run_setting(const json_t *row)
     const char *train = json_string_value(json_object_get(row, "train"));
     const char *more = "";
     if (train)
-        more = dq_textf(arena, &err, "--num-fewshot %d --fewshot-data '" GOLDEN "fixtures/%s'",
-                        (int)number(row, "num_fewshot"), train);
-    return run(dq_textf(arena, &err,
+        more =
+            dq_textf(given_arena(), &err, "--num-fewshot %d --fewshot-data '" GOLDEN "fixtures/%s'",
+                     (int)number(row, "num_fewshot"), train);
+    return run(dq_textf(given_arena(), &err,
                         "'" PAIR "llama' '" PAIR "diffllama' --task %s --data '" GOLDEN
                         "fixtures/%s.jsonl' %s",
                         task, file_of(task), more));
@@ -203,22 +178,22 @@ static size_t setting_end(const lines *l, size_t begin_at)
     return i;
 }
 
-/* One setting: requests [at, to), for both models. */
-static void check_setting(const lines *want, const lines *scores, const json_t *means, size_t at,
+/* One setting: requests [first, to), for both models. */
+static void check_setting(const lines *want, const lines *scores, const json_t *means, size_t first,
                           size_t to, size_t index)
 {
     static const char *const text[] = {"task", "item", "choice", "context", "continuation"};
     static const char *const scored[] = {"model", "item", "choice", "greedy"};
-    const size_t n = to - at, n_settings = json_array_size(means) / 2;
+    const size_t n = to - first, n_settings = json_array_size(means) / 2;
     differences worst = {0, 0};
-    json_t *doc = run_setting(want->row[at]);
-    lines got = read_lines(in_folder("requests")), items = read_lines(in_folder("items"));
+    json_t *doc = run_setting(want->row[first]);
+    lines got = read_lines(at("requests")), items = read_lines(at("items"));
     assert_int_equal(got.n, n);
     assert_int_equal(items.n, 2 * n);
-    for (size_t i = 0; i < n; i++) same(got.row[i], want->row[at + i], text, 5);
+    for (size_t i = 0; i < n; i++) same(got.row[i], want->row[first + i], text, 5);
     for (size_t i = 0; i < 2 * n; i++) {
-        const json_t *s = scores->row[(i / n) * want->n + at + i % n];
-        const json_t *r = want->row[at + i % n];
+        const json_t *s = scores->row[(i / n) * want->n + first + i % n];
+        const json_t *r = want->row[first + i % n];
         same(items.row[i], s, scored, 4);
         same(items.row[i], r, (const char *const[]){"n_ctx", "n_cont"}, 2);
         same_score(items.row[i], number(s, "ll"), &worst);
@@ -226,12 +201,12 @@ static void check_setting(const lines *want, const lines *scores, const json_t *
     for (size_t m = 0; m < 2; m++)
         check_metrics(json_array_get(json_object_get(doc, "results"), m),
                       json_array_get(means, m * n_settings + index),
-                      number(want->row[at], "num_fewshot"));
-    const json_t *train = json_object_get(want->row[at], "train");
+                      number(want->row[first], "num_fewshot"));
+    const json_t *train = json_object_get(want->row[first], "train");
     print_message("%-14s %g-shot %-29s %3zu requests x 2: strings, ids, greedy flags, means equal; "
                   "worst |dll| %.1e, %.2f of the limit\n",
-                  json_string_value(json_object_get(want->row[at], "task")),
-                  number(want->row[at], "num_fewshot"),
+                  json_string_value(json_object_get(want->row[first], "task")),
+                  number(want->row[first], "num_fewshot"),
                   json_is_string(train) ? json_string_value(train) : "", n, worst.ll, worst.share);
     free_lines(&got);
     free_lines(&items);
@@ -261,8 +236,8 @@ static void items_of(dq_items *items, const char *task, const char *path, int64_
     char *text;
     size_t len;
     const dq_task *t = dq_task_find(task, &err);
-    if (dq_file_read(&text, &len, path, arena, &err) == DQ_OK)
-        dq_task_load(items, t, path, text, len, limit, arena, &err);
+    if (dq_file_read(&text, &len, path, given_arena(), &err) == DQ_OK)
+        dq_task_load(items, t, path, text, len, limit, given_arena(), &err);
     assert_string_equal(err.text, "");
 }
 
@@ -347,16 +322,16 @@ static void check_real(const char *task, const json_t *want)
     dq_items items;
     differences worst = {0, 0};
     char hex[65];
-    const char *path = dq_textf(arena, &err, "%s/%s", data_folder(),
+    const char *path = dq_textf(given_arena(), &err, "%s/%s", data_folder(),
                                 json_string_value(json_object_get(want, "file")));
     if (!dq_file_exists(path)) return;
     items_of(&items, task, path, 0);
     digest(hex, &items);
     assert_string_equal(
         hex, json_string_value(json_object_get(json_object_get(want, "full"), "sha256")));
-    json_t *doc = run(
-        dq_textf(arena, &err, "'" PAIR "diffllama' --task %s --data '%s' --limit 100", task, path));
-    lines got = read_lines(in_folder("items"));
+    json_t *doc = run(dq_textf(
+        given_arena(), &err, "'" PAIR "diffllama' --task %s --data '%s' --limit 100", task, path));
+    lines got = read_lines(at("items"));
     const json_t *ll = json_object_get(want, "ll"), *few = json_object_get(want, "first100");
     assert_true(json_array_size(ll) > 0 && json_array_size(ll) <= got.n);
     for (size_t i = 0; i < json_array_size(ll); i++)
@@ -380,4 +355,4 @@ TEST(real_data)
     json_decref(all);
 }
 
-FIXTURES(begin, end)
+FIXTURES(folder_begin, folder_end)

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "eval/eval.h"
 #include "tests/rigs/device.h"
+#include "tests/rigs/given.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -90,14 +91,10 @@ static void make_requests(rig *x)
 
 static void rig_open(rig *x, const char *model)
 {
-    char path[1024];
-    dq_err err = {0};
     memset(x, 0, sizeof *x);
-    snprintf(path, sizeof path, DQ_TEST_DIR "/golden/models/%s", model);
-    dq_model_open(&x->m, path, &err);
-    assert_string_equal(err.text, "");
-    assert_int_equal(dq_backend_open(&x->b, test_device(), 2, &err), DQ_OK);
-    assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &dq_kv_plain, &err), DQ_OK);
+    x->m = given_model(DQ_TEST_DIR "/golden/models/%s", model);
+    x->b = given_backend(2);
+    x->r = given_runner(x->m, x->b);
     make_requests(x);
 }
 
@@ -592,7 +589,7 @@ static void sweep_open(dq_eval *e, rig *x)
     static const dq_task task = {.name = "made"};
     dq_err err = {0};
     memset(e, 0, sizeof *e);
-    e->a = dq_arena_new();
+    e->a = given_arena();
     e->model = dq_alloc(e->a, 1, sizeof *e->model, &err);
     e->source = dq_alloc(e->a, 2, sizeof *e->source, &err);
     e->ids = dq_alloc(e->a, 2, sizeof *e->ids, &err);
@@ -658,7 +655,6 @@ TEST(test_sweep)
     assert_int_equal(dq_eval_add(&e, 0, 0, specs[0], (dq_math){0}, &dq_kv_plain, &err), DQ_OK);
     assert_int_equal(e.n_rows, 2 * N_SPECS);
     assert_true(e.row[e.row[0].ref].shown);
-    dq_arena_free(e.a);
     rig_close(&x);
 }
 
@@ -679,7 +675,7 @@ TEST(references_with_fewer_positions)
         dq_eval_source source = {.name = "text", .path = "-", .kind = &dq_eval_text};
         dq_eval_ids ids = {.win = x.w};
         dq_eval e = {.model = models, .source = &source, .ids = &ids};
-        e.a = dq_arena_new();
+        e.a = given_arena();
         e.n_models = 2;
         e.n_sources = e.n_ids = 1;
         e.cap_ids = 1;
@@ -689,7 +685,6 @@ TEST(references_with_fewer_positions)
                          cases[i].code);
         assert_true(err.code == DQ_OK || strstr(err.text, "has fewer positions"));
         assert_int_equal(e.n_rows, err.code == DQ_OK ? 2 : 0);
-        dq_arena_free(e.a);
     }
     rig_close(&x);
 }
@@ -739,7 +734,6 @@ TEST(test_journal)
         assert_int_equal(dq_eval_run(&f, &err), DQ_OK);
         check_same(&e, &f);
         dq_journal_close(f.journal, part == 20);
-        dq_arena_free(f.a);
     }
     text[len - 3] ^= 1; /* a last line that does not fit is dropped like one that was cut off */
     assert_int_equal(dq_file_write(path, text, len, &err), DQ_OK);
@@ -749,7 +743,6 @@ TEST(test_journal)
     assert_int_equal(dq_eval_run(&f, &err), DQ_OK);
     check_same(&e, &f);
     dq_journal_close(f.journal, true);
-    dq_arena_free(f.a);
     dq_err gone = {0}, wrong = {0}, altered = {0}, busy = {0};
     sweep_open(&f, &x);
     assert_int_equal(dq_eval_journal(&f, key, path, true, &gone), DQ_FILE);
@@ -763,8 +756,6 @@ TEST(test_journal)
     assert_int_equal(dq_eval_journal(&e, key, path, false, &err), DQ_OK);
     assert_int_equal(dq_eval_journal(&f, key, path, false, &busy), DQ_RESOURCE);
     dq_journal_close(e.journal, true);
-    dq_arena_free(f.a);
-    dq_arena_free(e.a);
     rig_close(&x);
 }
 
@@ -858,9 +849,7 @@ TEST(windows_are_units)
         assert_int_equal(dq_eval_run(&f, &err), DQ_OK);
         check_same(&e, &f);
         dq_journal_close(f.journal, true);
-        dq_arena_free(f.a);
     }
-    dq_arena_free(e.a);
     rig_close(&x);
 }
 
@@ -936,8 +925,6 @@ TEST(same_caches_are_computed_once)
                                 sizeof a->work.cached.bytes);
             assert_int_equal(a->work.cached.raised, b->work.cached.raised);
         }
-        if (own) dq_arena_free(f.a);
     }
-    dq_arena_free(e.a);
     rig_close(&x);
 }

@@ -106,15 +106,10 @@ static const char *const pair[] = {"llama", "diffllama"};
 
 static void rig_model(rig *x, int i)
 {
-    const char *config;
-    size_t len;
     dq_eval_model *em = &x->model[i];
     x->m[i] = given_model(DQ_SOURCE_DIR "/calib/pair/%s", pair[i]);
     x->r[i] = given_runner(x->m[i], x->b);
-    dq_model_file(x->m[i], "tokenizer.json", &em->tok_text, &em->tok_len, &x->err);
-    dq_model_file(x->m[i], "tokenizer_config.json", &config, &len, &x->err);
-    dq_tokenizer_load(&x->tok[i], em->tok_text, em->tok_len, config, len, &x->err);
-    assert_string_equal(x->err.text, "");
+    x->tok[i] = given_tokenizer_of(x->m[i], &em->tok_text, &em->tok_len);
     em->m = x->m[i];
     em->tok = x->tok[i];
     em->runner = x->r[i];

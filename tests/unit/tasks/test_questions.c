@@ -132,18 +132,12 @@ typedef struct rig {
 
 static void rig_open(rig *x, const char *model)
 {
-    const char *config;
-    size_t config_len;
-    dq_err err = {0};
     memset(x, 0, sizeof *x);
     x->a = given_arena();
     x->m = given_model(DQ_SOURCE_DIR "/calib/pair/%s", model);
     x->b = given_backend(2);
     x->model = (dq_eval_model){.m = x->m, .shown = true};
-    dq_model_file(x->m, "tokenizer.json", &x->model.tok_text, &x->model.tok_len, &err);
-    dq_model_file(x->m, "tokenizer_config.json", &config, &config_len, &err);
-    dq_tokenizer_load(&x->tok, x->model.tok_text, x->model.tok_len, config, config_len, &err);
-    assert_string_equal(err.text, "");
+    x->tok = given_tokenizer_of(x->m, &x->model.tok_text, &x->model.tok_len);
     x->model.runner = given_runner(x->m, x->b);
     x->model.tok = x->tok;
     x->e = (dq_eval){
