@@ -67,9 +67,6 @@ try 2 "kv-policy: an empty part in \"h2o,\"" eval "diff model" --text "$book" --
 try 2 "kv-policy: an empty part in \"all,,a1\"" eval "diff model" --text "$book" --kv-policy all,,a1
 try 2 "kv-policy: an empty part in \"\"" eval "diff model" --text "$book" --kv-keep 0.5 --kv-policy ""
 try 2 "kv-quant: per-channel stands twice" eval "diff model" --text "$book" --kv-bits 4 --kv-quant per-channel,per-token,per-channel
-try 2 "kv-quant: an empty part in \"per-channel,\"" eval "diff model" --text "$book" --kv-bits 4 --kv-quant per-channel,
-try 2 "kv-quant per-token: no width of --kv-bits has such codes: 3 bits for keys" eval "diff model" --text "$book" --kv-bits 3,5 --kv-quant per-token,per-channel
-try 2 "kv-bits 7: 7 bits for keys are not offered" eval "diff model" --text "$book" --kv-bits 4,7 --kv-quant per-token,per-channel
 try 2 "kv-quant has nothing to act on: nothing is coded" eval "diff model" --text "$book" --kv-bits 16 --kv-quant per-token,per-channel
 try 2 "kv-group has nothing to act on" eval "diff model" --text "$book" --kv-bits 8,3 --kv-quant per-token,per-channel --kv-group 16
 try 2 "kv-bits: one value only" logits "diff model" --ids 1 -o gone.h5 --kv-bits 8,4

@@ -132,7 +132,7 @@ text 0 "AR-hit share" --text "$lines" --window stride --ctx 64 --stride 16 --res
 absent dq-eval-*.resume
 
 # ---- windows are units: killed, a run has the rows that were scored, each for itself, and goes on to the same numbers
-set -- eval "diff model" --progress never --text "$book" --ctx 256 --logit-bits 16,6 --kv-bits 16,4 --kv-recent 16 --kv-keep 1,0.5
+set -- eval "diff model" --progress never --text "$book" --ctx 256 --limit 24 --logit-bits 16,6 --kv-bits 16,4 --kv-recent 16 --kv-keep 1,0.5
 "$dq" "$@" --threads 1 >"$top/out" 2>"$top/err" </dev/null &
 child=$!
 tries=0
