@@ -114,12 +114,10 @@ static void add_all(sink *s, const dq_checkpoint *c)
 
 static void put_weights(const edit *e)
 {
-    dq_checkpoint *c;
-    dq_err err = {0};
     char path[512], *header = NULL, *data = NULL;
     size_t header_len = 0, data_len = 0;
     base_path(path, e, "");
-    assert_int_equal(dq_checkpoint_open(&c, path, &err), DQ_OK);
+    dq_checkpoint *c = given_checkpoint(path);
     sink s = {.header = open_memstream(&header, &header_len),
               .data = open_memstream(&data, &data_len),
               .e = e};

@@ -109,6 +109,22 @@ dq_tokenizer *given_tokenizer_of(const dq_model *m, const char **text, size_t *l
     return given_tokenizer(json, n, config);
 }
 
+dq_container *given_container(const char *path)
+{
+    dq_container *c;
+    dq_err err = {0};
+    if (dq_container_open(&c, path, &err) != DQ_OK) fail_msg("%s", err.text);
+    return c;
+}
+
+dq_checkpoint *given_checkpoint(const char *path)
+{
+    dq_checkpoint *c;
+    dq_err err = {0};
+    if (dq_checkpoint_open(&c, path, &err) != DQ_OK) fail_msg("%s", err.text);
+    return c;
+}
+
 void check_error(const dq_err *err, dq_status want, const char *text)
 {
     if (err->code != want || !strstr(err->text, text) || strchr(err->text, '\n'))

@@ -3,6 +3,8 @@
 #ifndef DQ_GIVEN_H
 #define DQ_GIVEN_H
 
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/container.h"
 #include "engine/runner.h"
 #include "tokenizer/tokenizer.h"
 
@@ -22,6 +24,9 @@ dq_runner *given_runner(const dq_model *m, dq_backend *b);
 dq_tokenizer *given_tokenizer(const char *json, size_t len, const char *config);
 /* The model's own, whose tokenizer.json is text[len]; both may be NULL. */
 dq_tokenizer *given_tokenizer_of(const dq_model *m, const char **text, size_t *len);
+
+dq_container *given_container(const char *path);
+dq_checkpoint *given_checkpoint(const char *path);
 
 /* The status, and a part of the message, which is one line. */
 void check_error(const dq_err *err, dq_status want, const char *text);

@@ -44,6 +44,17 @@ static inline int end(void **state)
     return folder_end(state);
 }
 
+/* A case, given the place p, that draws: skipped where gnuplot is missing. */
+#define DRAWING_TEST(name)                                                                         \
+    static void name##_there(place *p);                                                            \
+    TEST(name)                                                                                     \
+    {                                                                                              \
+        place *there = *case_state;                                                                \
+        if (!there->drawing) skip();                                                               \
+        name##_there(there);                                                                       \
+    }                                                                                              \
+    static void name##_there(place *p)
+
 /* One document as a page. */
 static inline dq_status write_one(const json_t *document, const char *path, dq_err *err)
 {

@@ -1,6 +1,7 @@
 /* test_int8: products of 8-bit activations with packed weights, bit for bit against plain loops, and
  * near the f32 product.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "kernels/cpu/cpu.h"
@@ -136,10 +137,8 @@ static float product(const float *x, const dq_weight *w, int64_t row)
 
 static dq_backend *open_cpu(const char *isa, int threads)
 {
-    dq_err err = {0};
-    dq_backend *b = NULL;
     setenv("DQ_CPU", isa, 1);
-    assert_int_equal(dq_backend_open(&b, "cpu", threads, &err), DQ_OK);
+    dq_backend *b = given_backend(threads);
     unsetenv("DQ_CPU");
     return b;
 }

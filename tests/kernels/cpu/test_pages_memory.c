@@ -1,5 +1,6 @@
 /* test_pages_memory: blocks of KV pages: zeroed, aligned, apart, taken again, and given back when nobody uses them.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "kernels/cpu/kv/cpu_kv.h"
@@ -38,9 +39,7 @@ static uint8_t *take(dq_backend *b, int i)
 TEST(blocks_are_their_own)
 {
     uint8_t *p[BLOCKS];
-    dq_err err = {0};
-    dq_backend *b;
-    assert_int_equal(dq_backend_open(&b, "cpu", 1, &err), DQ_OK);
+    dq_backend *b = given_backend(1);
     for (int i = 0; i < BLOCKS; i++) p[i] = i % SIZES == SIZES - 1 && i > SIZES ? NULL : take(b, i);
     for (int round = 2; round < 6; round++) {
         for (int i = 0; i < BLOCKS; i += round) {
@@ -65,9 +64,7 @@ TEST(some_memory_is_kept)
 {
     enum { BYTES = 1 << 16, N = 5000 };
     static uint8_t *p[N];
-    dq_err err = {0};
-    dq_backend *b;
-    assert_int_equal(dq_backend_open(&b, "cpu", 1, &err), DQ_OK);
+    dq_backend *b = given_backend(1);
     for (int i = 0; i < N; i++) {
         p[i] = dq_cpu_block_new(b, BYTES);
         assert_non_null(p[i]);
@@ -90,8 +87,7 @@ TEST(some_memory_is_kept)
 TEST(too_much_is_refused)
 {
     dq_err err = {0};
-    dq_backend *b;
-    assert_int_equal(dq_backend_open(&b, "cpu", 1, &err), DQ_OK);
+    dq_backend *b = given_backend(1);
     dq_alloc_fail_at(1);
     assert_null(dq_cpu_block_new(b, 100));
     dq_alloc_fail_at(0);

@@ -424,13 +424,11 @@ static void run_model(dq_span_share *sums, const dq_model *m, int threads, const
 {
     enum { MAX = 200 };
     dq_err err = {0};
-    dq_backend *b;
-    dq_runner *r;
     int32_t ids[2 * MAX], pos[2 * MAX], seq[2];
     uint8_t label[MAX];
     for (uint32_t i = 0; i < MAX; i++) label[i] = (uint8_t)(mix(i) % 3);
-    assert_int_equal(dq_backend_open(&b, test_device(), threads, &err), DQ_OK);
-    assert_int_equal(dq_runner_new(&r, m, b, &dq_kv_plain, &err), DQ_OK);
+    dq_backend *b = given_backend(threads);
+    dq_runner *r = given_runner(m, b);
     for (int i = 0; i < 2; i++) seq[i] = b->ops->kv_seq_new(b, dq_runner_kv(r));
     for (int begin = 0, c = 0; cuts[c]; begin = cuts[c++]) {
         const int n = cuts[c] - begin, n_seq = beside ? 2 : 1;

@@ -2,18 +2,11 @@
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
 
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
-
-static json_t *parse(const char *text)
-{
-    json_t *v = NULL;
-    dq_err err = {0};
-    assert_int_equal(dq_json_parse(&v, text, strlen(text), "test", &err), DQ_OK);
-    return v;
-}
 
 TEST(test_numbers_of_any_size)
 {
@@ -31,13 +24,13 @@ TEST(test_numbers_of_any_size)
     };
     char text[512];
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
-        json_t *v = parse(reals[i].text);
+        json_t *v = given_document(reals[i].text);
         assert_true(json_is_real(v) && json_real_value(v) == reals[i].value);
         json_decref(v);
     }
     memset(text, '9', 400); /* beyond every double, without an exponent */
     text[400] = 0;
-    json_t *v = parse(text);
+    json_t *v = given_document(text);
     assert_true(json_real_value(v) == DBL_MAX);
     json_decref(v);
 }
@@ -45,9 +38,9 @@ TEST(test_numbers_of_any_size)
 /* What stands beside a large number keeps its digits and its text. */
 TEST(test_the_rest_is_untouched)
 {
-    json_t *v =
-        parse("{\"a 99999999999999999999\\\" 1e999\": [9223372036854775807, -0, 1e2],\n"
-              " \"b\": 99999999999999999999, \"c\": \"\\\\\", \"d\": -9223372036854775808}");
+    json_t *v = given_document(
+        "{\"a 99999999999999999999\\\" 1e999\": [9223372036854775807, -0, 1e2],\n"
+        " \"b\": 99999999999999999999, \"c\": \"\\\\\", \"d\": -9223372036854775808}");
     const json_t *a = json_object_get(v, "a 99999999999999999999\" 1e999");
     assert_int_equal(json_integer_value(json_array_get(a, 0)), INT64_MAX);
     assert_int_equal(json_integer_value(json_array_get(a, 1)), 0);
@@ -80,9 +73,9 @@ TEST(test_what_is_no_json_stays_refused)
 
 TEST(test_whole_numbers)
 {
-    json_t *o =
-        parse("{\"a\": 1E5, \"b\": 4096.0, \"c\": 1.5, \"d\": 9007199254740993.0e3, \"e\": \"1\","
-              " \"f\": 1e400, \"g\": -0, \"h\": -0.0, \"i\": 99999999999999999999, \"j\": true}");
+    json_t *o = given_document(
+        "{\"a\": 1E5, \"b\": 4096.0, \"c\": 1.5, \"d\": 9007199254740993.0e3, \"e\": \"1\","
+        " \"f\": 1e400, \"g\": -0, \"h\": -0.0, \"i\": 99999999999999999999, \"j\": true}");
     static const struct {
         const char *key;
         int64_t value; /* -1: none */
@@ -101,7 +94,7 @@ TEST(test_whole_numbers)
 
 TEST(test_numbers_too_large_to_be_values)
 {
-    json_t *o = parse("{\"a\": 1e400, \"b\": -1e400, \"c\": 1e308}");
+    json_t *o = given_document("{\"a\": 1e400, \"b\": -1e400, \"c\": 1e308}");
     double x;
     for (const char *const *key = (const char *const[]){"a", "b", NULL}; *key; key++) {
         dq_err err = {0};
@@ -130,7 +123,7 @@ TEST(test_dump)
 {
     char *text;
     dq_err err = {0};
-    json_t *v = parse("{\"a\": [1, 2]}");
+    json_t *v = given_document("{\"a\": [1, 2]}");
     assert_int_equal(dq_json_dump(&text, v, JSON_COMPACT, &err), DQ_OK);
     assert_string_equal(text, "{\"a\":[1,2]}");
     free(text);

@@ -113,10 +113,9 @@ TEST(zero_points_hold_for_any_group)
     dq_checkpoint *k;
     assert_int_equal(dq_checkpoint_open(&k, model, &err), DQ_OK);
     for (int bits = 2; bits <= 8; bits++) {
-        dq_container *c;
         make(at("z.h5"), bits, groups[bits % 4], DQ_ASYM);
         if (check_file(at("z.h5"), &err) != DQ_OK) fail_msg("%s", err.text);
-        assert_int_equal(dq_container_open(&c, at("z.h5"), &err), DQ_OK);
+        dq_container *c = given_container(at("z.h5"));
         assert_string_equal(dq_container_header(c)->scale_mode, "asym");
         dq_source s = dq_container_source(c);
         for (int64_t i = 0; i < s.count; i++) {
@@ -144,10 +143,8 @@ TEST(zero_points_hold_for_any_group)
 
 TEST(payloads_begin_on_pages)
 {
-    dq_err err = {0};
-    dq_container *c;
     make(at("p.h5"), 6, 128, DQ_SEARCH);
-    assert_int_equal(dq_container_open(&c, at("p.h5"), &err), DQ_OK);
+    dq_container *c = given_container(at("p.h5"));
     for (int64_t i = 0; i < dq_container_n_payloads(c); i++)
         assert_int_equal((uintptr_t)dq_container_payload(c, i)->data % 4096, 0);
     dq_container_close(c);
@@ -182,10 +179,9 @@ TEST(truncations_are_found)
 TEST(flips_are_named)
 {
     dq_err err = {0};
-    dq_container *c;
     size_t len;
     make(at("f.h5"), 4, 128, DQ_ASYM);
-    assert_int_equal(dq_container_open(&c, at("f.h5"), &err), DQ_OK);
+    dq_container *c = given_container(at("f.h5"));
     char *whole = bytes_of(at("f.h5"), &len);
     const char *base = NULL;
     for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
@@ -562,12 +558,11 @@ TEST(lies_are_refused)
 static void check_source(dq_scale_mode mode)
 {
     dq_err err = {0};
-    dq_container *c;
     dq_quantizer *q;
     dq_quantize_settings s;
     json_t *recipe;
     make(at("m.h5"), 3, DQ_GROUP_TENSOR, mode);
-    assert_int_equal(dq_container_open(&c, at("m.h5"), &err), DQ_OK);
+    dq_container *c = given_container(at("m.h5"));
     assert_int_equal(dq_quantize_settings_of(&s, &recipe, c, &err), DQ_OK);
     assert_int_equal(s.bits, 3);
     assert_int_equal(s.group, DQ_GROUP_TENSOR);
@@ -618,7 +613,7 @@ TEST(kv_settings_are_remembered)
                                     .seed = 11}};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(write_container(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);
-        assert_int_equal(dq_container_open(&c, at("kv.h5"), &err), DQ_OK);
+        c = given_container(at("kv.h5"));
         assert_true(dq_kv_config_same(&dq_container_header(c)->kv, &s.kv));
         assert_int_equal(dq_quantize_settings_of(&back, &recipe, c, &err), DQ_OK);
         assert_true(dq_kv_config_same(&back.kv, &s.kv));
@@ -636,7 +631,6 @@ TEST(kv_settings_are_remembered)
 TEST(h5py_reads_the_same_values)
 {
     static const char name[] = "model.layers.0.mlp.down_proj.weight";
-    dq_err err = {0};
     dq_container *c;
     dq_weight w;
     size_t len;
@@ -647,7 +641,7 @@ TEST(h5py_reads_the_same_values)
         char tail[300];
         snprintf(tail, sizeof tail, "%s %s", name, at("h.f32"));
         assert_int_equal(shell("python3 " DQ_TEST_DIR "/read_container.py", at("h.h5"), tail), 0);
-        assert_int_equal(dq_container_open(&c, at("h.h5"), &err), DQ_OK);
+        c = given_container(at("h.h5"));
         dq_source s = dq_container_source(c);
         assert_true(s.find(s.arg, name, &w));
         char *got = bytes_of(at("h.f32"), &len);

@@ -2,6 +2,7 @@
  * tokenizer or runs it learns of the damage first.
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE /* memmem */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/os.h"
@@ -75,10 +76,9 @@ typedef struct place {
 static place *places(int64_t *n)
 {
     dq_err err = {0};
-    dq_container *c;
     dq_os_map m;
     assert_int_equal(dq_os_map_open(&m, at(container), &err), DQ_OK);
-    assert_int_equal(dq_container_open(&c, at(container), &err), DQ_OK);
+    dq_container *c = given_container(at(container));
     *n = dq_container_n_payloads(c);
     place *all = calloc((size_t)*n, sizeof *all);
     assert_non_null(all);
@@ -132,7 +132,6 @@ static void check_scales(dq_scale_mode mode)
     const place *p = all;
     while (!strstr(p->path, "/scale")) p++;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        dq_container *c;
         char sha[65];
         memcpy(whole + p->at, &bad[i].half, sizeof bad[i].half);
         assert_int_equal(dq_sha256_of(sha, whole + p->at, p->bytes, &err), DQ_OK);
@@ -141,7 +140,7 @@ static void check_scales(dq_scale_mode mode)
         memcpy(row, sha, 64);
         memcpy(all->sha, sha, 64); /* the first place's hash is not needed any more */
         put();
-        assert_int_equal(dq_container_open(&c, at(container), &err), DQ_OK);
+        dq_container *c = given_container(at(container));
         dq_container_check_weights(c, &err);
         assert_int_equal(err.code, bad[i].says ? DQ_DAMAGED : DQ_OK);
         if (bad[i].says && (!strstr(err.text, bad[i].says) || !strstr(err.text, p->path)))
@@ -162,7 +161,6 @@ TEST(scales_must_make_sense)
 TEST(zero_points_must_make_sense)
 {
     dq_err err = {0};
-    dq_container *c;
     int64_t n;
     char sha[65];
     make(DQ_ASYM);
@@ -176,7 +174,7 @@ TEST(zero_points_must_make_sense)
     assert_non_null(row);
     memcpy(row, sha, 64);
     put();
-    assert_int_equal(dq_container_open(&c, at(container), &err), DQ_OK);
+    dq_container *c = given_container(at(container));
     assert_int_equal(dq_container_check_weights(c, &err), DQ_DAMAGED);
     if (!strstr(err.text, "padding") || !strstr(err.text, p->path)) fail_msg("%s", err.text);
     dq_container_close(c);

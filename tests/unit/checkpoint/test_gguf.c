@@ -106,15 +106,10 @@ static void expect_ids(const dq_tokenizer *t, const char *text, size_t len, unsi
 /* The ids that sentencepiece itself gives, and BOS in front where special tokens are asked for. */
 TEST(test_sentencepiece)
 {
-    dq_err err = {0};
-    char *bytes;
-    size_t len, i;
-    json_t *golden, *row;
-    dq_arena *a = given_arena();
+    size_t i;
+    json_t *row;
     dq_tokenizer *t = spm_tokenizer();
-    assert_int_equal(dq_file_read(&bytes, &len, DQ_TEST_DIR "/golden/gguf/spm.json", a, &err),
-                     DQ_OK);
-    assert_int_equal(dq_json_parse(&golden, bytes, len, "spm.json", &err), DQ_OK);
+    json_t *golden = given_json(DQ_TEST_DIR "/golden/gguf/spm.json");
     assert_true(json_array_size(json_object_get(golden, "rows")) > 40);
     json_array_foreach(json_object_get(golden, "rows"), i, row)
     {

@@ -28,12 +28,10 @@ static float *hidden_of(const dq_model *m)
 {
     enum { N = 40 };
     dq_err err = {0};
-    dq_backend *b;
-    dq_runner *r;
     int32_t ids[N], pos[N];
     int64_t cu[2] = {0, N};
-    assert_int_equal(dq_backend_open(&b, "cpu", 1, &err), DQ_OK);
-    assert_int_equal(dq_runner_new(&r, m, b, &dq_kv_plain, &err), DQ_OK);
+    dq_backend *b = given_backend(1);
+    dq_runner *r = given_runner(m, b);
     for (int i = 0; i < N; i++) {
         ids[i] = (i * 37 + 5) % m->vocab;
         pos[i] = i;

@@ -26,10 +26,8 @@ static json_t *only(const place *p, const char *task, const char *without, const
     return d;
 }
 
-TEST(a_page_is_whole_and_alone)
+DRAWING_TEST(a_page_is_whole_and_alone)
 {
-    place *p = *case_state;
-    if (!p->drawing) skip();
     const char *page = page_of(p, p->all);
     assert_balanced(page);
     assert_entities(page);
@@ -49,10 +47,8 @@ TEST(a_page_is_whole_and_alone)
     assert_int_equal(count(page, "<figcaption"), count(page, "</figure>"));
 }
 
-TEST(text_of_others_is_escaped)
+DRAWING_TEST(text_of_others_is_escaped)
 {
-    place *p = *case_state;
-    if (!p->drawing) skip();
     const char *page = page_of(p, p->all);
     assert_null(strstr(page, "<ird>"));
     assert_true(count(page, "we&lt;ird&gt; &amp; &quot;quoted&quot; &#39;naïve&#39; 模型") >= 4);
@@ -60,11 +56,9 @@ TEST(text_of_others_is_escaped)
 }
 
 /* What an attacker would try in every text of a document: gnuplot runs none of it. */
-TEST(no_name_reaches_gnuplot)
+DRAWING_TEST(no_name_reaches_gnuplot)
 {
     static const char evil[] = "\"`touch owned`\"'; system(\"touch owned\") # \\ \x01 EOD\n%s%n";
-    place *p = *case_state;
-    if (!p->drawing) skip();
     json_t *d = json_deep_copy(p->all), *row;
     size_t i;
     char owned[96];
@@ -108,7 +102,7 @@ static void assert_sections(const char *page, const char *want)
     }
 }
 
-TEST(sections_stand_where_their_data_are)
+DRAWING_TEST(sections_stand_where_their_data_are)
 {
     static const struct {
         const char *task, *without, *inside, *want;
@@ -132,8 +126,6 @@ TEST(sections_stand_where_their_data_are)
         {"gsm8k", "generation", NULL, " run accuracy results "},
         {"generate", NULL, NULL, " run generation results "},
     };
-    place *p = *case_state;
-    if (!p->drawing) skip();
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         json_t *d = only(p, c[i].task, c[i].without, c[i].inside);
         const char *page = page_of(p, d);
@@ -152,10 +144,8 @@ TEST(sections_stand_where_their_data_are)
     json_decref(d);
 }
 
-TEST(numbers_stand_with_their_errors)
+DRAWING_TEST(numbers_stand_with_their_errors)
 {
-    place *p = *case_state;
-    if (!p->drawing) skip();
     const char *page = page_of(p, p->all);
     assert_non_null(strstr(page, "<td>0.6340 ±\u00a00.0048</td>")); /* 0.634 of 10042 items */
     assert_non_null(strstr(page, "acc_norm *</th>"));
@@ -231,15 +221,13 @@ TEST(gnuplot_may_be_missing)
     free(kept);
 }
 
-TEST(scripts_leave_nothing_behind)
+DRAWING_TEST(scripts_leave_nothing_behind)
 {
     static const char bad[] = "set terminal svg\nplot nothing_of_that_name\n";
-    place *p = *case_state;
     dq_err err = {0};
     char *out = NULL;
     const char **names;
     size_t len, n;
-    if (!p->drawing) skip();
     remove(p->page);
     setenv("TMPDIR", p->dir, 1);
     assert_int_equal(dq_gnuplot_run(&out, &len, "print 1\nset print '-'\nprint 6*7\n", 32, &err),

@@ -206,13 +206,11 @@ static json_t *stats_of(const char *model, int ctx)
 
 /* Models of several documents of dq stats stand side by side, under names of their own, and a page whose
  * documents differ in what was measured says so. */
-TEST(outliers_of_several_documents_stand_together)
+DRAWING_TEST(outliers_of_several_documents_stand_together)
 {
-    place *p = *case_state;
     dq_err err = {0};
     char *text = NULL;
     size_t len;
-    if (!p->drawing) skip();
     json_t *d[3] = {stats_of("x/<m>", 64), stats_of("y/<m>", 64), stats_of("x/<m>", 128)};
     dq_report_input in[3] = {{"a/one.json", d[0]}, {"two.json", d[1]}, {"b/one.json", d[2]}};
     assert_int_equal(dq_report_write(in, 2, p->page, &err), DQ_OK);
@@ -265,10 +263,8 @@ static json_t *container(void)
                   "'group_size':null,'bytes':4,'bits_per_weight':16,'sqnr_db':null}]}]}");
 }
 
-TEST(containers_show_their_worst_tensors)
+DRAWING_TEST(containers_show_their_worst_tensors)
 {
-    place *p = *case_state;
-    if (!p->drawing) skip();
     json_t *d = container();
     const char *page = page_of(p, d), *worst = strstr(page, "<section id=\"worst\">");
     assert_balanced(page);
@@ -293,13 +289,11 @@ TEST(containers_show_their_worst_tensors)
 }
 
 /* Several kinds, and several documents of dq eval, are parts with ids of their own. */
-TEST(documents_of_several_kinds_are_parts)
+DRAWING_TEST(documents_of_several_kinds_are_parts)
 {
-    place *p = *case_state;
     dq_err err = {0};
     char *text = NULL;
     size_t len;
-    if (!p->drawing) skip();
     json_t *stats = stats_of("m", 64), *packed = container();
     const dq_report_input in[] = {
         {"e/<one>.json", p->all}, {"stats.json", stats}, {"two.json", p->all}, {"q.json", packed}};
@@ -327,10 +321,8 @@ TEST(documents_of_several_kinds_are_parts)
     "{'model':'m','what':'prefill','weights':'BF16','tokens':" tokens ",'seconds_median':1" more "}"
 
 /* A result without rounded logits lies on one curve with those of documents that know no rounding. */
-TEST(curves_of_dq_bench_are_told_apart)
+DRAWING_TEST(curves_of_dq_bench_are_told_apart)
 {
-    place *p = *case_state;
-    if (!p->drawing) skip();
     json_t *d = parsed(
         "{'schema':'dq-bench/1','settings':{'math':'f32','threads':1},'results':[" PREFILL("64", "") "," PREFILL(
             "128",
@@ -377,10 +369,8 @@ static void assert_says(const char *page, const said *says, size_t n)
 }
 
 /* What is decided follows from the ends of an interval; without ends nothing is. */
-TEST(plans_of_the_cache_say_what_is_decided)
+DRAWING_TEST(plans_of_the_cache_say_what_is_decided)
 {
-    place *p = *case_state;
-    if (!p->drawing) skip();
     json_t *d = parsed(KV(
         "0.25",
         ",'baselines':[" RIVAL("4:3", "3.5", "[-2,-1]", "[1,2]") "," RIVAL("<3>", "3", "[1,2]", "[-2,-1]") "," RIVAL(
@@ -438,10 +428,8 @@ TEST(plans_of_the_cache_say_what_is_decided)
                                                 "null") "," GROUP("1", "1", "false", d,            \
                                                                   "null") "]"
 
-TEST(plans_of_heads_are_maps_of_layers_and_groups)
+DRAWING_TEST(plans_of_heads_are_maps_of_layers_and_groups)
 {
-    place *p = *case_state;
-    if (!p->drawing) skip();
     json_t *d = parsed(HEADS(
         ",'sharing':1", ",'baselines':[" BESIDE("[-2,-1]", "[1,2]") "],'trials':[" SHARE(
                             "1", "0.125", "null",
@@ -485,10 +473,8 @@ TEST(plans_of_heads_are_maps_of_layers_and_groups)
 }
 
 /* Questions have a map and a line of their own; without windows that find there is no other. */
-TEST(plans_of_heads_say_what_answers_lack)
+DRAWING_TEST(plans_of_heads_say_what_answers_lack)
 {
-    place *p = *case_state;
-    if (!p->drawing) skip();
 #define TWO_GROUPS(alone)                                                                          \
     "'units':[" GROUP("0", "1", "true", alone, LACKS("0.5")) "," GROUP("0", "0", "false", alone,   \
                                                                        LACKS("0.125")) "]"
@@ -522,10 +508,8 @@ TEST(plans_of_heads_say_what_answers_lack)
     json_decref(d);
 }
 
-TEST(plans_in_which_all_groups_share_compare_nothing)
+DRAWING_TEST(plans_in_which_all_groups_share_compare_nothing)
 {
-    place *p = *case_state;
-    if (!p->drawing) skip();
     json_t *d = parsed(
         HEADS(",'sharing':1",
               ",'baselines':[],'trials':[" SHARE("1", "0", "null", "true") "],'units':[" GROUP(
@@ -544,10 +528,8 @@ TEST(plans_in_which_all_groups_share_compare_nothing)
 }
 
 /* The range of an axis is one, whatever lies beside what can be drawn. */
-TEST(losses_at_the_ends_of_a_double_are_left_out)
+DRAWING_TEST(losses_at_the_ends_of_a_double_are_left_out)
 {
-    place *p = *case_state;
-    if (!p->drawing) skip();
     json_t *d = parsed(
         HEADS(",'sharing':1",
               ",'baselines':[],'trials':[" SHARE("1", "0.5", "null", "true") "," SHARE(

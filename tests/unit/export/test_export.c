@@ -1,6 +1,7 @@
 /* test_export: an exported folder, read back by other code, holds the container's values to the last bit; nothing that is
  * not an export is replaced, and a failure leaves no folder.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
@@ -495,13 +496,11 @@ TEST(failures_leave_no_folder)
 {
     static const uint8_t large[2] = {0xc3, 0x47}; /* bf16 99840 */
     dq_export_settings s = settings(DQ_EXPORT_SAFETENSORS, DQ_F16);
-    dq_checkpoint *c;
-    dq_err err = {0};
     size_t bytes;
     const uint8_t *data;
     assert_int_equal(shell("rm -rf", at("out"), at("large")), 0);
     assert_int_equal(shell("cp -r", golden("diffllama-bf16-untied"), at("large")), 0);
-    assert_int_equal(dq_checkpoint_open(&c, at("large"), &err), DQ_OK);
+    dq_checkpoint *c = given_checkpoint(at("large"));
     const dq_tensor *t = dq_checkpoint_find(c, "model.embed_tokens.weight");
     dq_checkpoint_file(c, 0, &bytes, &data);
     const long where = (long)((const uint8_t *)t->data - data) + 2 * (3 * (long)t->shape[1] + 5);

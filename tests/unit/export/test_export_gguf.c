@@ -1,6 +1,7 @@
 /* test_export_gguf: a GGUF file that was written holds the container's values to the last bit, in the type that its codes ask
  * for; what no type holds is refused by name, and a failure leaves no file.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
@@ -139,11 +140,10 @@ TEST(test_lowest_values)
     int n = 0, wider = 0;
     dq_err err;
     for (int bits = 4; bits <= 5; bits++) {
-        dq_checkpoint *c;
         quantize(plain(), bits, DQ_GROUP_TENSOR, DQ_ASYM);
         const char *to = bits == 4 ? "low4.gguf" : "low5.gguf";
         if (try_export(to, &set, &err) != DQ_OK) fail_msg("%s", err.text);
-        assert_int_equal(dq_checkpoint_open(&c, at(to), &err), DQ_OK);
+        dq_checkpoint *c = given_checkpoint(at(to));
         for (int64_t i = 0; i < dq_checkpoint_count(c); i++) {
             n += strcmp(dq_checkpoint_type(c, i), bits == 4 ? "Q4_1" : "Q5_1") == 0;
             wider += strcmp(dq_checkpoint_type(c, i), bits == 4 ? "Q5_0" : "Q8_0") == 0;

@@ -238,9 +238,7 @@ static void check_reference(const dq_model *m, const struct wanted *g, const cha
 static void check_act(const dq_model *m, const struct wanted *g, const char *path)
 {
     static const char *const parts[] = {"weight", "bias"};
-    dq_checkpoint *c;
-    dq_err err = {0};
-    assert_int_equal(dq_checkpoint_open(&c, path, &err), DQ_OK);
+    dq_checkpoint *c = given_checkpoint(path);
     for (int l = 0; l < m->n_layers; l++) {
         float want[4] = {0};
         for (int i = 0; i < 2 && g->polynorm; i++) {

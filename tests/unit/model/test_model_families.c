@@ -1,6 +1,7 @@
 /* Tests of the two tokenizer models against plain transcriptions of their rules, on small random
  * vocabularies full of ties and random texts; pieces and decoding; memory failures.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "tokenizer/tokenizer.h"
@@ -76,15 +77,6 @@ static size_t make_text(char *s)
     return len;
 }
 
-static dq_tokenizer *load(const char *json)
-{
-    dq_err err = {0};
-    dq_tokenizer *t = NULL;
-    if (dq_tokenizer_load(&t, json, strlen(json), NULL, 0, &err) != DQ_OK)
-        fail_msg("%s\n%s", err.text, json);
-    return t;
-}
-
 static void check(const dq_tokenizer *t, const char *json, const char *s, size_t len,
                   const int *want, size_t n_want)
 {
@@ -150,7 +142,7 @@ TEST(test_bpe)
         uint32_t begin = seed;
         make_vocabulary(&v, below(LETTERS - 1), below(30));
         bpe_json(json, sizeof json, &v);
-        dq_tokenizer *t = load(json);
+        dq_tokenizer *t = given_tokenizer(json, strlen(json), NULL);
         for (int i = 0; i < 20; i++) {
             size_t len = make_text(s);
             check(t, json, s, len, want, plain_bpe(want, &v, s, len));
@@ -218,7 +210,7 @@ TEST(test_unigram)
         uint32_t begin = seed;
         make_vocabulary(&v, below(LETTERS - 1), below(30));
         unigram_json(json, sizeof json, &v);
-        dq_tokenizer *t = load(json);
+        dq_tokenizer *t = given_tokenizer(json, strlen(json), NULL);
         for (int i = 0; i < 20; i++) {
             size_t len = make_text(s);
             check(t, json, s, len, want, plain_unigram(want, &v, s, len));
@@ -236,8 +228,9 @@ TEST(test_wide_window)
     int32_t *ids;
     int64_t n;
     char *s = malloc(N);
-    dq_tokenizer *t = load("{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"?\",0],"
-                           "[\"a\",-1],[\"aa\",-1.5],[\"aaa\",-2]]}}");
+    const char json[] = "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"?\",0],"
+                        "[\"a\",-1],[\"aa\",-1.5],[\"aaa\",-2]]}}";
+    dq_tokenizer *t = given_tokenizer(json, sizeof json - 1, NULL);
     assert_non_null(s);
     memset(s, 'a', N);
     assert_int_equal(dq_tokenizer_encode(t, s, N, 0, &ids, &n, NULL, NULL, &err), DQ_OK);
@@ -261,7 +254,7 @@ TEST(test_pieces)
 {
     static const char *const want[] = {"<s>", "<unk>", "\xC3",  "\xA9", " x",
                                        "x ",  "x",     "<0x41", ""};
-    dq_tokenizer *t = load(bytes_json);
+    dq_tokenizer *t = given_tokenizer(bytes_json, strlen(bytes_json), NULL);
     size_t len;
     for (int32_t i = 0; i < 9; i++) {
         const char *s = dq_tokenizer_piece(t, i, &len);
@@ -280,7 +273,7 @@ TEST(test_decode)
     } rows[] = {{0, "x <0xC3> \xE2\x96\x81x"}, {DQ_TOK_SPECIAL, "<s> x <0xC3> \xE2\x96\x81x"}};
     const int32_t ids[] = {0, -1, 6, 9, 2, INT32_MAX, 4};
     dq_err err = {0};
-    dq_tokenizer *t = load(bytes_json);
+    dq_tokenizer *t = given_tokenizer(bytes_json, strlen(bytes_json), NULL);
     char *text;
     size_t len;
     for (size_t i = 0; i < 2; i++) {

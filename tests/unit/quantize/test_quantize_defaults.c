@@ -2,6 +2,7 @@
  * head; and rows in the order of layers.
  * Folders are made here, as no golden model is wide enough for several groups a row.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 #include "tests/rigs/test_folder.h"
 
@@ -126,11 +127,8 @@ TEST(the_largest_group_that_divides_all)
 /* Tensors that do not go by it do not matter; a group that was asked for stays, and what would have divided is known. */
 TEST(a_group_that_is_asked_for_stays)
 {
-    dq_err err = {0};
-    json_t *rules = NULL;
-    static const char down[] = "[{\"match\": \"down_proj\", \"bits\": 8, \"group\": 32}]";
     dq_quantize_settings s = settings_of(4, DQ_QUANTIZE_GROUP_AUTO, DQ_ABSMAX);
-    assert_int_equal(dq_json_parse(&rules, down, strlen(down), "rules", &err), DQ_OK);
+    json_t *rules = given_document("[{\"match\": \"down_proj\", \"bits\": 8, \"group\": 32}]");
     s.rules = rules;
     dq_quantizer *q = opened(folder(256, 160, true), &s);
     assert_int_equal(dq_quantize_effective(q)->group, 128);
@@ -164,12 +162,8 @@ TEST(rules_have_groups_of_their_own)
               {64, 160, 64, some, 1, 0, false},    /* and here are short whatever else is said */
               {64, 160, 48, NULL, 7, 32, true}};
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
-        dq_err err = {0};
-        json_t *rules = NULL;
         dq_quantize_settings s = settings_of(4, of[i].group, DQ_ABSMAX);
-        if (of[i].rules)
-            assert_int_equal(dq_json_parse(&rules, of[i].rules, strlen(of[i].rules), "rules", &err),
-                             DQ_OK);
+        json_t *rules = of[i].rules ? given_document(of[i].rules) : NULL;
         s.rules = rules;
         dq_quantizer *q = opened(folder(of[i].dim, of[i].ff, true), &s);
         const dq_quantize_short *few = &dq_quantize_result(q)->short_groups;

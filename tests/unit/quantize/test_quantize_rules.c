@@ -1,6 +1,7 @@
 /* test_quantize_rules: the last rule that matches decides, what matches nothing is named, and a recipe that is read
  * is the recipe that was printed.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
 #include "quantize/quantize_recipe.h"
@@ -28,10 +29,9 @@ static void begin(dq_quantize_choice c[TENSORS])
 static dq_status apply(dq_quantize_choice c[TENSORS], const char *rules, const char *skip,
                        dq_err *err)
 {
-    json_t *json = NULL;
+    json_t *json = given_document(rules);
     *err = (dq_err){0};
     begin(c);
-    assert_int_equal(dq_json_parse(&json, rules, strlen(rules), "rules", err), DQ_OK);
     const dq_quantize_settings s = {
         .bits = 4, .group = 128, .mode = DQ_SEARCH, .skip = skip, .rules = json};
     dq_quantize_rules_apply(&s, NULL, c, TENSORS, err);
@@ -126,8 +126,7 @@ TEST(what_is_wrong_is_named)
 static dq_status read_recipe(dq_quantize_settings *s, json_t **file, const char *text, dq_err *err)
 {
     *err = (dq_err){0};
-    *file = NULL;
-    assert_int_equal(dq_json_parse(file, text, strlen(text), "recipe", err), DQ_OK);
+    *file = given_document(text);
     return dq_quantize_recipe_read(s, *file, err);
 }
 

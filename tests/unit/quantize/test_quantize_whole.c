@@ -159,14 +159,12 @@ TEST(matrices_are_rounded_and_vectors_stay)
                                          MODELS "llama-f16-linear", MODELS "motif-bf16"};
     for (int i = 0; i < 8; i++) {
         const char *source = models[i / 2];
-        dq_err err = {0};
-        dq_checkpoint *c;
         dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
         s.bits = 16;
         s.dense_type = i % 2 ? DQ_DENSE_BF16 : DQ_DENSE_F16;
         dq_model *m = written(source, &s);
         assert_true(m->is_rounded);
-        assert_int_equal(dq_checkpoint_open(&c, source, &err), DQ_OK);
+        dq_checkpoint *c = given_checkpoint(source);
         for (int64_t k = 0; k < dq_checkpoint_count(c); k++)
             expect_tensor(m, dq_checkpoint_at(c, k), s.dense_type);
         dq_checkpoint_close(c);

@@ -54,11 +54,7 @@ static dq_tokenizer *make_tokenizer(bool with_bos, const char *config)
                           "\"<bos>\":256,\"<eos>\":257,\"%.*sa\":258},\"merges\":[[\"%.*s\",\"a\"]]"
                           "}}",
                           space_len, space, space_len, space);
-    dq_err err = {0};
-    dq_tokenizer *t = NULL;
-    dq_tokenizer_load(&t, json, n, config, config ? strlen(config) : 0, &err);
-    assert_string_equal(err.text, "");
-    return t;
+    return given_tokenizer(json, n, config);
 }
 
 static const char config[] = "{\"bos_token\": \"<bos>\", \"eos_token\": \"<eos>\"}";

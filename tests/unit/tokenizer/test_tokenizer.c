@@ -27,9 +27,10 @@ static bytes golden_file(const char *name)
     return t;
 }
 
-static dq_tokenizer *load_text(bytes json, const char *config)
+static dq_tokenizer *golden_tokenizer(const char *name)
 {
-    return given_tokenizer(json.s, json.len, config);
+    const bytes json = golden_file(name);
+    return given_tokenizer(json.s, json.len, NULL);
 }
 
 static bytes from_hex(const char *hex)
@@ -93,7 +94,7 @@ TEST(test_ids)
     const char *name;
     json_object_foreach(json_object_get(cases, "files"), name, file)
     {
-        dq_tokenizer *t = load_text(golden_file(name), NULL);
+        dq_tokenizer *t = golden_tokenizer(name);
         assert_int_equal(dq_tokenizer_vocab(t), json_integer_value(json_object_get(file, "vocab")));
         for (size_t i = 0; i < json_array_size(hex); i++) {
             bytes s = from_hex(json_string_value(json_array_get(hex, i)));
@@ -145,7 +146,7 @@ TEST(test_decoded)
     const char *name;
     json_object_foreach(json_object_get(cases, "files"), name, file)
     {
-        dq_tokenizer *t = load_text(golden_file(name), NULL);
+        dq_tokenizer *t = golden_tokenizer(name);
         for (size_t i = 0; i < json_array_size(hex); i++) {
             bytes s = from_hex(json_string_value(json_array_get(hex, i)));
             check_decoded(name, i, t, s, 0, DQ_TOK_SPECIAL, json_object_get(file, "decoded"));
@@ -184,7 +185,7 @@ TEST(test_long_runs)
     const char *name;
     json_object_foreach(json_object_get(cases, "files"), name, file)
     {
-        dq_tokenizer *t = load_text(golden_file(name), NULL);
+        dq_tokenizer *t = golden_tokenizer(name);
         for (size_t i = 0; i < json_array_size(runs); i++) {
             const json_t *run = json_array_get(runs, i);
             const char *part = json_string_value(json_array_get(run, 0));
@@ -247,7 +248,7 @@ TEST(test_pieces)
     dq_err err = {0};
     int32_t *ids;
     int64_t n, first, bad;
-    dq_tokenizer *t = load_text(golden_file("gpt2"), NULL);
+    dq_tokenizer *t = golden_tokenizer("gpt2");
     assert_int_equal(dq_tokenizer_encode(t, text, sizeof text - 1, 0, &ids, &n, &first, &bad, &err),
                      DQ_OK);
     assert_int_equal(first, -1);
@@ -269,14 +270,14 @@ TEST(test_pieces)
 TEST(test_template)
 {
     int before, after;
-    dq_tokenizer *t = load_text(golden_file("llama3"), NULL);
+    dq_tokenizer *t = golden_tokenizer("llama3");
     dq_tokenizer_template(t, &before, &after);
     assert_int_equal(before, 1);
     assert_int_equal(after, 1);
     assert_int_equal(dq_tokenizer_bos(t), 0);
     assert_int_equal(dq_tokenizer_prefix(t), -1);
     dq_tokenizer_free(t);
-    t = load_text(golden_file("digits"), NULL);
+    t = golden_tokenizer("digits");
     assert_int_equal(dq_tokenizer_bos(t), -1);
     dq_tokenizer_free(t);
 }
@@ -376,7 +377,7 @@ TEST(test_threads)
 {
     job jobs[3];
     pthread_t thread[3];
-    dq_tokenizer *t = load_text(golden_file("llama3"), NULL);
+    dq_tokenizer *t = golden_tokenizer("llama3");
     for (int i = 0; i < 3; i++) {
         jobs[i] = (job){t, golden_file("cases"), 0, DQ_OK};
         assert_int_equal(pthread_create(&thread[i], NULL, encode_job, &jobs[i]), 0);
