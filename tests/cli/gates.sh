@@ -125,32 +125,20 @@ try 2 "--math" "$@" --math f32,int4
 set -- eval "diff model" --text "$book" --ctx 128 --logit-bits 16,4 --logit-granularity per-row --threads 1 --progress never
 "$dq" "$@" --csv whole.csv >/dev/null 2>"$top/err" || complain "gates: $(cat "$top/err")"
 cut -d, -f1-28,30- whole.csv >"$top/a"
-steps() { cat dq-eval-*.resume 2>/dev/null | wc -l; } # the first line is its head
-# killed N: starts the run and kills it once N steps are finished
-killed() {
-    want=$1
-    shift
-    "$dq" "$@" --csv killed.csv --force >/dev/null 2>&1 </dev/null &
-    child=$!
-    while [ "$(steps)" -le "$want" ] && kill -0 $child 2>/dev/null; do sleep 0.02; done
-    kill -KILL $child 2>/dev/null
-    wait $child 2>/dev/null
-    [ "$(steps)" -gt "$want" ] || complain "gates: the run was over before it was killed after step $want"
-}
-killed 1 "$@"
-killed 2 "$@" --resume
-killed 3 "$@" --resume
+killed 2 "$@" --csv killed.csv --force
+killed 3 "$@" --csv killed.csv --force --resume
+killed 4 "$@" --csv killed.csv --force --resume
 try 0 "diff model" "$@" --csv killed.csv --force --resume
 cut -d, -f1-28,30- killed.csv | cmp -s - "$top/a" || complain "gates: killed three times and resumed: other numbers"
 absent dq-eval-*.resume
 # without --resume the work is set aside, not lost
-killed 1 "$@"
+killed 2 "$@" --csv killed.csv --force
 try 0 "diff model" "$@" --csv killed.csv --force
 grep -q "warning: an earlier run of this command left finished work, .* is in dq-eval-.*resume.old" "$top/err" ||
     complain "gates: no word of finished work: $(cat "$top/err")"
 absent dq-eval-*.resume dq-eval-*.resume.old
 # of two earlier runs what has more stays, whichever was first
-killed 3 "$@"
+killed 4 "$@" --csv killed.csv --force
 state=$(ls dq-eval-*.resume)
 cp "$state" more
 head -n 2 more >less
@@ -163,14 +151,14 @@ for first in less more; do
 done
 rm more less "$state" "$state.old"
 # another tokenizer is another run
-killed 1 "$@"
+killed 2 "$@" --csv killed.csv --force
 cp "diff model/tokenizer.json" tokenizer.kept
 sed 's/"<bos>"/"<Bos>"/' tokenizer.kept >"diff model/tokenizer.json"
 cmp -s tokenizer.kept "diff model/tokenizer.json" && complain "gates: the tokenizer did not change"
 anew "$@" --csv killed.csv --force --resume
 mv tokenizer.kept "diff model/tokenizer.json"
 # what is damaged is said with what to do
-killed 2 "$@" --resume
+killed 3 "$@" --csv killed.csv --force --resume
 sed -i '2s/e/f/' dq-eval-*.resume
 try 3 "line 2 was altered .*Remove it, or run without --resume" "$@" --csv killed.csv --force --resume
 for state in dq-eval-*.resume; do printf '{"sha256": "00", "step": {}}\n' >"$state"; done

@@ -109,15 +109,7 @@ try 2 "input and output are the same file" judged judged.jsonl --csv judged.json
 # ---- killed and resumed: the texts of a run that was never stopped
 set -- eval "diff model" --task generate --data "$repo/calib/pair/choices.jsonl" --limit 60 --max-new 64 --logit-bits 16,6 \
     --kv-keep 1,0.5 --kv-recent 16 --progress never
-"$dq" "$@" --threads 1 --dump-completions killed.jsonl >"$top/out" 2>"$top/err" </dev/null &
-child=$!
-tries=0
-while [ $tries -lt 400 ] && [ "$(cat dq-eval-*.resume 2>/dev/null | wc -l)" -lt 4 ]; do
-    sleep 0.05
-    tries=$((tries + 1))
-done
-kill -KILL $child 2>/dev/null
-wait $child 2>/dev/null
+killed 4 "$@" --threads 1 --dump-completions killed.jsonl
 absent killed.jsonl
 anew "$@" --dump-completions other.jsonl --resume --max-new 63
 anew "$@" --dump-completions other.jsonl --force --resume --stop x

@@ -47,6 +47,7 @@ try() {
 
 # Of a journal whose copy is kept.journal and whose first result is $line.
 changed() { # changed SED: k.json.journal is that one with its result so, and whole lines
+    # shellcheck disable=SC2154 # set by the part
     wrong=$(printf '%s' "$line" | sed "$1")
     {
         sed -n 1p kept.journal
@@ -90,6 +91,19 @@ until_line() {
     # shellcheck disable=SC2034 # for the parts
     ended=$?
     [ -e k.json.journal ] || complain "dq $*: over before it was ended at $count of $pattern"
+}
+
+# killed LINES COMMAND...: starts an eval and kills it once its file of finished work has that many lines, one for its head.
+steps() { cat dq-eval-*.resume 2>/dev/null | wc -l; }
+killed() {
+    count=$1
+    shift
+    "$dq" "$@" >/dev/null 2>"$top/err" </dev/null &
+    child=$!
+    while [ "$(steps)" -lt "$count" ] && kill -0 "$child" 2>/dev/null; do sleep 0.01; done
+    kill -KILL "$child" 2>/dev/null
+    wait "$child" 2>/dev/null
+    [ "$(steps)" -ge "$count" ] || complain "dq $*: over before it was killed after $count lines: $(cat "$top/err")"
 }
 
 # anew COMMAND... with --resume and other inputs or settings: another run, which finds nothing to go on from.

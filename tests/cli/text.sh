@@ -133,16 +133,7 @@ absent dq-eval-*.resume
 
 # ---- windows are units: killed, a run has the rows that were scored, each for itself, and goes on to the same numbers
 set -- eval "diff model" --progress never --text "$book" --ctx 256 --limit 24 --logit-bits 16,6 --kv-bits 16,4 --kv-recent 16 --kv-keep 1,0.5
-"$dq" "$@" --threads 1 >"$top/out" 2>"$top/err" </dev/null &
-child=$!
-tries=0
-while [ $tries -lt 1000 ] && [ "$(cat dq-eval-*.resume 2>/dev/null | wc -l)" -lt 3 ]; do
-    sleep 0.01
-    tries=$((tries + 1))
-done
-kill -KILL $child 2>/dev/null
-wait $child 2>/dev/null
-[ "$(wc -l <"$(ls dq-eval-*.resume)")" -ge 3 ] || complain "text: nothing is written down"
+killed 3 "$@" --threads 1
 ! grep -q '"row": .*"row": ' dq-eval-*.resume || complain "text: rows are written down together"
 sed -n 2p dq-eval-*.resume | grep -q '"from": 0, "to": [12], ' || complain "text: the first step is not of a window or two"
 try 0 "diff model" "$@" --resume --csv killed.csv
