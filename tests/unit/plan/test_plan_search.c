@@ -5,8 +5,8 @@
 
 #include "base/random.h"
 #include "calibrate/calib_text.h"
-#include "plan/weights/plan_weights.h"
 #include "plan/weights/plan_search.h"
+#include "plan/weights/plan_weights.h"
 
 #include <math.h>
 #include <stdlib.h>
