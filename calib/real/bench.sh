@@ -99,7 +99,7 @@ policies() {
 retrieval() {
     for length in 1024 2048 4096; do
         score retrieval-$length "$model" --task niah_single --data texts/far.txt --lengths $length \
-            --samples $((16384 / length)) --kv-keep 1,0.25 --kv-policy keydiff,leverage,kvzip --kv-budget uniform,global
+            --limit $((16384 / length)) --kv-keep 1,0.25 --kv-policy keydiff,leverage,kvzip --kv-budget uniform,global
     done
 }
 

@@ -62,7 +62,7 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_KV_CHUNKS] = "--kv-policy %w evicts in the middle of each window, which goes with "
                             "--window chunk only",
     [DQ_REMEDY_KV_POSITIONS] = " (found --positions)",
-    [DQ_REMEDY_KV_EVERY] = "%t. Leave out --kv-every, or use --question known",
+    [DQ_REMEDY_KV_EVERY] = "%t. Leave out --kv-every, or use --question query-aware",
     [DQ_REMEDY_KV_ROTATE] = "%t. Use --kv-rotate off",
     [DQ_REMEDY_KV_LAYERS] = "%t. Give --kv-bits for as many: 4*6|5 is for seven layers, 4*|5 for "
                             "any number",

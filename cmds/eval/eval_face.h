@@ -59,8 +59,8 @@ typedef struct cmd_eval_face {
     const char *(*form)(const char *); /* what the file of that task is, for messages */
     bool (*fileless)(const char *);    /* whether that task has no file; NULL: none has */
     bool draws;                        /* something with --seed */
-    bool lengths;                      /* its prompts have --lengths and --samples */
-    bool own_examples;                 /* --num-fewshot passes its tasks by: they have their own */
+    bool lengths;                      /* its prompts have --lengths */
+    bool own_examples; /* its sources take --num-fewshot and --fewshot-data themselves */
     /* Words as settings. Sees the options of o, but no sources yet. */
     dq_status (*read)(void *own, const struct cmd_eval_options *o, dq_arena *a, dq_err *err);
     /* Adds the sources of a task (cmd_eval_add_source), or of options that are no task. */

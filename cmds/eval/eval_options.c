@@ -10,6 +10,7 @@
 #include "model/output_guard.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const dq_opt_brief first[] = {
@@ -19,7 +20,7 @@ static const dq_opt_brief first[] = {
     {"num-fewshot", "solved examples before every item, of --fewshot-data FILE"},
     {"text", "UTF-8 text, or FILE.jsonl: NLL, perplexity, KLD, top-1 agreement"},
     {"ctx", "tokens of a window of it (default 2048)"},
-    {"limit", "only the first N items of each task and N windows"},
+    {"limit", "at most N items of each task, prompts per length, windows"},
     {NULL, "at which widths; lists are compared"},
     {"logit-bits", "of attention logits: 16, or 2 to 8 (default 16)"},
     {"logit-granularity", "what shares a scale: per-tensor, per-head, per-row, per-tile"},
@@ -84,8 +85,8 @@ static const dq_usage usage = {
         "--attention\n"
         "  dq eval model --task vt,cwe --data cwe=book.txt --lengths 4096 --kv-policy all "
         "--html page.html\n"
-        "  dq eval model --task trec --data TREC_10.label --demos train_5500.label --shots "
-        "10,100\n",
+        "  dq eval model --task trec --data TREC_10.label --fewshot-data train_5500.label "
+        "--num-fewshot 10,100\n",
     .min_args = 1,
     .max_args = DQ_EVAL_MODELS,
     .args = "one MODEL or more (at most 64)",
@@ -93,7 +94,7 @@ static const dq_usage usage = {
 
 static const cmd_eval_options defaults = {
     .bos_word = "auto", .math_word = "f32", .device = "auto", .margin = DQ_EVAL_MARGIN};
-enum { SAMPLES = 50 };
+enum { SAMPLES = 50, MAX_SAMPLES = 1000000 };
 
 void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_face *face)
 {
@@ -108,7 +109,6 @@ static dq_status begin(cmd_eval_options *o, dq_arena *a, dq_err *err)
     o->math_word = defaults.math_word;
     o->device = defaults.device;
     o->margin = defaults.margin;
-    o->samples = -1;
     dq_kv_options_begin(&o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
                                 "policy random (default 1)");
     for (int i = 0; i < DQ_EVAL_FACES; i++) {
@@ -166,12 +166,14 @@ static void add_scored(rows *to, cmd_eval_options *o, const char *tasks)
         dq_opt_list("data", "FILE", &o->data,
                     "file of the task; with several tasks once for each, in the same order, or "
                     "NAME=FILE"),
-        dq_opt_int("num-fewshot", "N", &o->num_fewshot, 0, 1000,
-                   "solved examples before every item, drawn as lm-evaluation-harness does "
-                   "(default 0)"),
+        dq_opt_text("num-fewshot", "LIST", &o->shots_word,
+                    "solved examples before every item, drawn as lm-evaluation-harness does "
+                    "(default 0); in-context tasks take a list of demonstrations per prompt "
+                    "(default 1,10,25,50,100,200,400,... as many as fit)"),
         dq_opt_list(
             "fewshot-data", "FILE", &o->fewshot,
-            "file that the examples come from, the task's training split; given as --data is"),
+            "file that the examples come from, the task's training split; given as --data is; "
+            "clinic150 needs none, its --data has them"),
         {0},
     };
     add_rows(to, opts);
@@ -182,15 +184,13 @@ static void add_limits(rows *to, cmd_eval_options *o)
     const dq_opt opts[] = {
         dq_opt_topic("limits", "how much of it"),
         dq_opt_int("limit", "N", &o->limit, 1, 1e15,
-                   "only the first N items of each task and N windows of the text"),
+                   "at most N items of each task (default all; 250 test examples of in-context "
+                   "tasks, drawn once), N prompts per length, and of needles per depth and N:R "
+                   "(default 50), N windows of the text (default all)"),
         dq_opt_text("lengths", "LIST", &o->lengths_word,
                     "tokens of a prompt and the room for its answers, of tasks that make their own "
                     "prompts (default 4096, "
                     "or the fewest positions of the models)"),
-        dq_opt_int("samples", "N", &o->samples, 1, 1e6,
-                   "such prompts per length, and of needles per depth and N:R (default 50; --limit "
-                   "caps them); drawn "
-                   "from --seed, each apart from all others"),
         dq_opt_text(
             "long", "WHAT", &o->too_long,
             "items with more tokens than a model has positions: error: refuse them, all counted, "
@@ -359,6 +359,23 @@ static dq_status read_long(cmd_eval_options *o, dq_err *err)
                    cmd_eval_face_join(what, sizeof what, long_tasks, " and "));
 }
 
+static int rising(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
+/* Which tasks may have a list, eval_tasks.c says. */
+static dq_status read_shots(cmd_eval_options *o, dq_err *err)
+{
+    if (!o->shots_word) return DQ_OK;
+    DQ_TRY(dq_options_ints(o->shots, &o->n_shots, DQ_ICL_SHOTS, o->shots_word, "num-fewshot", 0,
+                           1000000, err));
+    qsort(o->shots, (size_t)o->n_shots, sizeof o->shots[0], rising);
+    o->num_fewshot = o->n_shots == 1 ? o->shots[0] : 0;
+    return DQ_OK;
+}
+
 static dq_status read_words(cmd_eval_options *o, dq_err *err)
 {
     int bos = dq_options_word(o->bos_word, "bos", dq_bos_name, 3, err);
@@ -367,23 +384,23 @@ static dq_status read_words(cmd_eval_options *o, dq_err *err)
     if (o->lengths_word)
         DQ_TRY(dq_options_ints(o->length, &o->n_lengths, DQ_EVAL_LENGTHS, o->lengths_word,
                                "lengths", 1, 1 << 30, err));
-    o->samples_given = o->samples >= 0;
-    if (!o->samples_given) o->samples = SAMPLES;
+    o->samples = o->limit ? o->limit : SAMPLES;
+    DQ_TRY(read_shots(o, err));
     DQ_TRY(read_math(o, err));
     return read_logits(o, err);
 }
 
-/* --lengths and --samples. */
+/* What tasks with prompts of their own take. */
 static dq_status check_lengths(const cmd_eval_options *o, dq_err *err)
 {
-    const char *given = o->lengths_word ? "lengths" : o->samples_given ? "samples" : NULL;
-    for (int i = 0; i < o->n_sources; i++) {
-        if (cmd_eval_face_of(&o->source[i])->lengths) return DQ_OK;
-    }
-    if (!given) return DQ_OK;
+    bool made = false;
+    for (int i = 0; i < o->n_sources; i++) made = made || cmd_eval_face_of(&o->source[i])->lengths;
+    if (made && o->samples > MAX_SAMPLES)
+        return dq_fail(err, DQ_USAGE, "--limit: expected at most %d prompts per length.",
+                       MAX_SAMPLES);
+    if (made || !o->lengths_word) return DQ_OK;
     return dq_fail(err, DQ_USAGE,
-                   "--%s has nothing to act on: there is no task that makes its own prompts.",
-                   given);
+                   "--lengths has nothing to act on: there is no task that makes its own prompts.");
 }
 
 /* The files that a run writes; *n of at most N_OUTPUTS. */

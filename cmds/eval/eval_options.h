@@ -10,6 +10,7 @@
 #include "cmds/eval/eval_face.h"
 #include "cmds/eval/eval_gate.h"
 #include "eval/eval.h"
+#include "eval/kind_icl.h"
 
 enum { DQ_EVAL_MODELS = 64, DQ_EVAL_SOURCES = 16, DQ_EVAL_BITS = 8, DQ_EVAL_LENGTHS = 32 };
 
@@ -17,9 +18,8 @@ typedef struct cmd_eval_options {
     dq_list tasks, data, fewshot, fail_if;
     const char *logit_bits, *logit_granularity, *bos_word, *math_word, *ref, *device;
     const char *too_long, *dump, *requests, *csv, *document, *html;
-    const char *lengths_word;
-    int64_t ctx, threads, limit, num_fewshot;
-    int64_t samples; /* given or not */
+    const char *lengths_word, *shots_word;
+    int64_t ctx, threads, limit;
     double margin;
     bool json, resume, dry_run, force;
     dq_input_head_order head_order;
@@ -35,7 +35,10 @@ typedef struct cmd_eval_options {
     int n_math;
     dq_bos bos;
     int length[DQ_EVAL_LENGTHS], n_lengths; /* 0: not given */
-    bool samples_given;
+    int64_t samples;                        /* prompts per length */
+    int shots[DQ_ICL_SHOTS], n_shots;       /* of --num-fewshot; n_shots 0: not given */
+    int64_t num_fewshot;                    /* before items with answers */
+    int fewshot_used;                       /* files without a name that tasks have taken */
     dq_eval_source source[DQ_EVAL_SOURCES]; /* name, path, task and its examples */
     const char *examples[DQ_EVAL_SOURCES];  /* path of the few-shot examples; NULL: none */
     int n_sources;

@@ -71,18 +71,25 @@ static dq_status refuse_unknown(const char *name, dq_err *err)
     return dq_fail(err, DQ_USAGE, "unknown task \"%s\". There are: %s.", name, all);
 }
 
+enum { MAX_FEWSHOT = 1000 };
 /* Where the examples before source i, just chosen, come from. */
-static dq_status take_examples(cmd_eval_options *o, int i, int *used, dq_err *err)
+static dq_status take_examples(cmd_eval_options *o, int i, dq_err *err)
 {
     dq_eval_source *s = &o->source[i];
     const cmd_eval_face *face = cmd_eval_face_of(s);
-    if (o->num_fewshot == 0 || face->own_examples) return DQ_OK;
+    if (o->n_shots == 0 || o->shots[o->n_shots - 1] == 0 || face->own_examples) return DQ_OK;
     if (!s->kind->answered)
         return dq_fail(err, DQ_USAGE,
                        "--num-fewshot is for items with answers; prompts of --task %s are taken as "
                        "they are.",
                        s->name);
-    o->examples[i] = cmd_eval_path_for(&o->fewshot, s->name, used);
+    if (o->n_shots > 1)
+        return dq_fail(err, DQ_USAGE, "--num-fewshot %s: --task %s takes one number.",
+                       o->shots_word, s->name);
+    if (o->num_fewshot > MAX_FEWSHOT)
+        return dq_fail(err, DQ_USAGE, "--num-fewshot %lld: --task %s takes at most %d.",
+                       (long long)o->num_fewshot, s->name, MAX_FEWSHOT);
+    o->examples[i] = cmd_eval_path_for(&o->fewshot, s->name, &o->fewshot_used);
     if (!o->examples[i])
         return dq_fail(err, DQ_USAGE,
                        "--num-fewshot %lld: --task %s needs the file of its examples: give "
@@ -91,13 +98,8 @@ static dq_status take_examples(cmd_eval_options *o, int i, int *used, dq_err *er
     return face->examples(cmd_eval_own(o, face), o, s, o->examples[i], err);
 }
 
-/* Files without a name that earlier tasks have taken. */
-typedef struct files_used {
-    int data, fewshot;
-} files_used;
-
 /* One task with its file and that of its examples. */
-static dq_status choose_task(cmd_eval_options *o, const char *name, files_used *used, dq_arena *a,
+static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, dq_arena *a,
                              dq_err *err)
 {
     const int i = cmd_eval_face_named(name), first = o->n_sources;
@@ -109,14 +111,23 @@ static dq_status choose_task(cmd_eval_options *o, const char *name, files_used *
     const cmd_eval_face *face = cmd_eval_faces[i];
     const bool fileless = face->fileless && face->fileless(name);
     int none = INT_MAX; /* a file without a name is for another task */
-    const char *path = cmd_eval_path_for(&o->data, name, fileless ? &none : &used->data);
+    const char *path = cmd_eval_path_for(&o->data, name, fileless ? &none : used);
     if (path && fileless)
         return dq_fail(err, DQ_USAGE, "--data %s=%s: --task %s takes no file.", name, path, name);
     if (!path && !fileless)
         return dq_fail(err, DQ_USAGE, "--task %s needs its file: give --data FILE (expected %s).",
                        name, face->form(name));
     DQ_TRY(face->choose(o->own[i], o, name, path, a, err));
-    return take_examples(o, first, &used->fewshot, err);
+    return take_examples(o, first, err);
+}
+
+/* Whether some source has examples before its items. */
+static bool takes_examples(const cmd_eval_options *o)
+{
+    for (int i = 0; i < o->n_sources; i++) {
+        if (o->examples[i] || cmd_eval_face_of(&o->source[i])->own_examples) return true;
+    }
+    return false;
 }
 
 static dq_status check_lists(const cmd_eval_options *o, int n_tasks, dq_err *err)
@@ -125,9 +136,9 @@ static dq_status check_lists(const cmd_eval_options *o, int n_tasks, dq_err *err
     if (o->data.n > n_tasks)
         return dq_fail(err, DQ_USAGE, "--data is given %d times for %d task%s.", o->data.n, n_tasks,
                        end);
-    if (o->num_fewshot > 0 && n_tasks == 0)
+    if (o->n_shots > 0 && n_tasks == 0)
         return dq_fail(err, DQ_USAGE, "--num-fewshot is for items of a --task; there is none.");
-    if (o->num_fewshot == 0 && o->fewshot.n > 0)
+    if (o->fewshot.n > 0 && o->fewshot_used == 0 && !takes_examples(o))
         return dq_fail(err, DQ_USAGE, "--fewshot-data has nothing to act on: add --num-fewshot N.");
     if (o->fewshot.n > n_tasks)
         return dq_fail(err, DQ_USAGE, "--fewshot-data is given %d times for %d task%s.",
@@ -210,14 +221,14 @@ static dq_status choose_more(cmd_eval_options *o, dq_err *err)
 dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err)
 {
     dq_list names = {.n = 0};
-    files_used used = {0, 0};
+    int used = 0; /* files without a name that earlier tasks have taken */
     DQ_TRY(cmd_eval_check_twice(&o->data, "data", err));
     DQ_TRY(cmd_eval_check_twice(&o->fewshot, "fewshot-data", err));
     for (int i = 0; i < o->tasks.n; i++)
         DQ_TRY(cmd_eval_split(o->tasks.item[i], "task", &names, a, err));
     for (int i = 0; i < names.n; i++) DQ_TRY(choose_task(o, names.item[i], &used, a, err));
     DQ_TRY(check_lists(o, names.n, err));
-    DQ_TRY(check_data(o, used.data, err));
+    DQ_TRY(check_data(o, used, err));
     DQ_TRY(choose_more(o, err));
     if (o->n_sources == 0)
         return dq_fail(err, DQ_USAGE,

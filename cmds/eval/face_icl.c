@@ -13,15 +13,13 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { RUNS = 10, QUERIES = 250, SEED = 1 };
 
 typedef struct icl_options {
-    dq_list demos;
-    const char *shots, *order;
-    int64_t runs, orders, queries; /* 0: not given */
+    const char *order;
+    int64_t runs, orders; /* 0: not given */
     /* what they mean */
     dq_icl_order orders_of[DQ_ICL_ORDERS];
     int n_orders_of;
@@ -29,23 +27,11 @@ typedef struct icl_options {
     dq_icl_settings setting[DQ_EVAL_SOURCES]; /* [n], of the sources */
     char sha[DQ_EVAL_SOURCES][65];            /* of the files of demonstrations; "": none */
     int n;
-    int demos_used; /* files without a name that tasks have taken */
 } icl_options;
 
 static const cmd_eval_face_option options[] = {
     {.opt = {.value = "icl",
              .help = "in-context learning (--task trec, trec_fine, banking77, clinic150)"}},
-    {{.name = "demos",
-      .kind = DQ_OPT_LIST,
-      .value = "FILE",
-      .help = "training file that demonstrations are drawn from, given as --data is; "
-              "clinic150 needs none, its --data has them"},
-     offsetof(icl_options, demos)},
-    {{.name = "shots",
-      .kind = DQ_OPT_TEXT,
-      .value = "LIST",
-      .help = "demonstrations in a prompt (default 1,10,25,50,100,200,400,... as many as fit)"},
-     offsetof(icl_options, shots)},
     {{.name = "runs",
       .kind = DQ_OPT_INT,
       .min = 1,
@@ -54,26 +40,19 @@ static const cmd_eval_face_option options[] = {
       .help = "permutations of the training set, of which each run takes the first (default "
               "10)"},
      offsetof(icl_options, runs)},
-    {{.name = "order",
+    {{.name = "demo-order",
       .kind = DQ_OPT_TEXT,
       .value = "LIST",
       .help = "random (default), class (sorted by label) or alternate (labels in turn): "
               "orders of the same demonstrations, a row each"},
      offsetof(icl_options, order)},
-    {{.name = "orders",
+    {{.name = "demo-permutations",
       .kind = DQ_OPT_INT,
       .min = 2,
       .max = 1e6,
       .value = "N",
-      .help = "also score run 0's demonstrations in N orders: the margin between them"},
+      .help = "also score run 0's demonstrations in N random orders: the margin between them"},
      offsetof(icl_options, orders)},
-    {{.name = "queries",
-      .kind = DQ_OPT_INT,
-      .min = 1,
-      .max = 1e9,
-      .value = "N",
-      .help = "test examples, drawn once (default 250)"},
-     offsetof(icl_options, queries)},
     {.opt = {.name = NULL}},
 };
 
@@ -87,12 +66,6 @@ static const char *form(const char *name)
     return dq_icl_task_find(name)->form;
 }
 
-static int rising(const void *a, const void *b)
-{
-    int x = *(const int *)a, y = *(const int *)b;
-    return (x > y) - (x < y);
-}
-
 /* Words between commas. */
 static dq_status read_orders(icl_options *o, dq_err *err)
 {
@@ -100,11 +73,11 @@ static dq_status read_orders(icl_options *o, dq_err *err)
         char word[16] = "";
         size_t n = strcspn(p, ",");
         snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word), p);
-        int k = dq_options_word(word, "order", dq_icl_order_name, DQ_ICL_ORDERS, err);
+        int k = dq_options_word(word, "demo-order", dq_icl_order_name, DQ_ICL_ORDERS, err);
         if (k < 0) return err->code;
         for (int i = 0; i < o->n_orders_of; i++) {
             if (o->orders_of[i] == (dq_icl_order)k)
-                return dq_fail(err, DQ_USAGE, "--order: %s stands twice.", word);
+                return dq_fail(err, DQ_USAGE, "--demo-order: %s stands twice.", word);
         }
         o->orders_of[o->n_orders_of++] = (dq_icl_order)k;
         p += n;
@@ -117,16 +90,12 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     icl_options *o = own;
     dq_icl_settings *s = &o->common;
     (void)a;
-    DQ_TRY(cmd_eval_check_twice(&o->demos, "demos", err));
     s->runs = o->runs ? o->runs : RUNS;
     s->orders = o->orders;
-    s->queries = o->queries ? o->queries : QUERIES;
+    s->queries = run->limit ? run->limit : QUERIES;
     s->seed = run->kv.seed < 0 ? SEED : (uint64_t)run->kv.seed;
-    if (o->shots) {
-        DQ_TRY(dq_options_ints(s->shots, &s->n_shots, DQ_ICL_SHOTS, o->shots, "shots", 0, 1000000,
-                               err));
-        qsort(s->shots, (size_t)s->n_shots, sizeof s->shots[0], rising);
-    }
+    s->n_shots = run->n_shots;
+    memcpy(s->shots, run->shots, sizeof s->shots);
     if (o->order) return read_orders(o, err);
     o->orders_of[o->n_orders_of++] = DQ_ICL_RANDOM;
     return DQ_OK;
@@ -138,11 +107,12 @@ static dq_status choose(void *own, cmd_eval_options *run, const char *name, cons
 {
     icl_options *o = own;
     const dq_icl_task *of = dq_icl_task_find(name);
-    const char *demos = cmd_eval_path_for(&o->demos, name, &o->demos_used);
+    const char *demos = cmd_eval_path_for(&run->fewshot, name, &run->fewshot_used);
     if (!demos && !of->one_file)
         return dq_fail(err, DQ_USAGE,
-                       "--task %s needs demonstrations: give --demos FILE (expected %s).", of->name,
-                       of->form);
+                       "--task %s needs demonstrations: give --fewshot-data FILE (expected "
+                       "%s).",
+                       of->name, of->form);
     for (int i = 0; i < o->n_orders_of; i++) {
         dq_icl_settings *s = &o->setting[o->n];
         dq_eval_source source = {
@@ -164,12 +134,10 @@ static dq_status choose(void *own, cmd_eval_options *run, const char *name, cons
 static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
 {
     const icl_options *o = own;
-    const int n_tasks = o->n / o->n_orders_of;
     const struct {
         bool given;
         const char *name;
-    } given[] = {{o->demos.n > 0, "demos"}, {o->shots, "shots"},   {o->runs, "runs"},
-                 {o->order, "order"},       {o->orders, "orders"}, {o->queries, "queries"}};
+    } given[] = {{o->runs, "runs"}, {o->order, "demo-order"}, {o->orders, "demo-permutations"}};
     for (size_t i = 0; o->n == 0 && i < sizeof given / sizeof given[0]; i++) {
         if (given[i].given)
             return dq_fail(err, DQ_USAGE,
@@ -177,13 +145,7 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
                            "trec_fine, banking77, clinic150).",
                            given[i].name);
     }
-    if (o->n > 0 && o->n == run->n_sources && run->num_fewshot > 0)
-        return dq_fail(err, DQ_USAGE,
-                       "--num-fewshot: in-context learning has --shots instead; there is no other "
-                       "task.");
-    if (o->demos.n > n_tasks)
-        return dq_fail(err, DQ_USAGE, "--demos is given %d times for %d task%s.", o->demos.n,
-                       n_tasks, n_tasks == 1 ? "" : "s");
+    (void)run;
     return DQ_OK;
 }
 
@@ -266,7 +228,7 @@ static void warn_over(dq_logger *logger, const dq_eval *e, const dq_eval_ids *id
         list_shots(text, sizeof text, p->over, p->n_over);
         dq_logger_warn(
             logger,
-            "%s: --shots %s left out: not all prompts fit into the %d positions of %s, or "
+            "%s: --num-fewshot %s left out: not all prompts fit into the %d positions of %s, or "
             "there are fewer demonstrations (%lld)",
             e->source[ids->source].name, text, e->model[ids->model].m->max_positions, model,
             (long long)p->demos);
@@ -293,7 +255,8 @@ static void warn_plan(dq_logger *logger, const cmd_eval_view *v)
         dq_logger_warn(
             logger,
             "%s: with --logit-granularity %s every choice is a sequence of its own: %lld tokens "
-            "instead of %lld. Use --logit-granularity per-row, or fewer --queries and --shots",
+            "instead of %lld. Use --logit-granularity per-row, or a smaller --limit and "
+            "--num-fewshot",
             dq_eval_source_of(e, r)->name, dq_granularity_name[r->logit.granularity],
             (long long)naive, (long long)shared);
     }
@@ -333,10 +296,11 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
     for (int i = 0; i < o->n_orders_of; i++)
         json_array_append_new(orders, json_string(dq_icl_order_name[o->orders_of[i]]));
     if (!x->n_shots) json_decref(shots);
-    json_object_set_new(s, "shots", x->n_shots ? shots : json_string("as many as fit"));
+    json_object_set_new(s, "num_fewshot", x->n_shots ? shots : json_string("as many as fit"));
     json_object_set_new(s, "runs", json_integer((json_int_t)x->runs));
-    json_object_set_new(s, "order", orders);
-    json_object_set_new(s, "orders", x->orders ? json_integer((json_int_t)x->orders) : json_null());
+    json_object_set_new(s, "demo_order", orders);
+    json_object_set_new(s, "demo_permutations",
+                        x->orders ? json_integer((json_int_t)x->orders) : json_null());
     json_object_set_new(s, "queries", json_integer((json_int_t)x->queries));
     json_object_set_new(s, "seed", json_integer((json_int_t)x->seed));
     json_object_set_new(s, "generator", json_string("dq: Fisher-Yates with SplitMix64"));
@@ -351,7 +315,7 @@ static json_t *block_json(const dq_icl_block *b, const dq_icl_score *s, int64_t 
     if (b->order == 0)
         json_object_set_new(o, "run", json_integer((json_int_t)b->run));
     else
-        json_object_set_new(o, "order", json_integer((json_int_t)b->order));
+        json_object_set_new(o, "permutation", json_integer((json_int_t)b->order));
     json_object_set_new(o, "shots", json_integer((json_int_t)b->shots));
     json_object_set_new(o, "n", json_integer((json_int_t)queries));
     json_object_set_new(o, "acc", dq_document_metric(s->acc.value, s->acc.std_err));
@@ -384,12 +348,12 @@ static void put_blocks(json_t *icl, const dq_icl_plan *p, const dq_icl_settings 
         dq_icl_point x = dq_icl_point_of(p, score, p->shots[i], false);
         json_array_append_new(curve, point_json(p->shots[i], "runs", &x));
         x = dq_icl_point_of(p, score, p->shots[i], true);
-        if (s->orders) json_array_append_new(spread, point_json(p->shots[i], "orders", &x));
+        if (s->orders) json_array_append_new(spread, point_json(p->shots[i], "permutations", &x));
     }
     json_object_set_new(icl, "runs", runs);
     json_object_set_new(icl, "curve", curve);
-    json_object_set_new(icl, "orders", orders);
-    json_object_set_new(icl, "order_spread", spread);
+    json_object_set_new(icl, "permutations", orders);
+    json_object_set_new(icl, "permutation_spread", spread);
 }
 
 /* Accuracies of the row's blocks; a block of memory. */
@@ -412,7 +376,7 @@ static dq_status details(json_t *row, const cmd_eval_view *v, int index, dq_err 
     dq_icl_score *score = scores_of(v->e, r, err);
     if (!score) return err->code;
     json_t *o = json_object();
-    json_object_set_new(o, "order", json_string(dq_icl_order_name[s->order]));
+    json_object_set_new(o, "demo_order", json_string(dq_icl_order_name[s->order]));
     json_object_set_new(o, "labels", json_integer(d->n_labels));
     json_object_set_new(o, "queries", json_integer((json_int_t)p->n_queries));
     json_object_set_new(o, "queries_dropped", json_integer((json_int_t)p->queries_dropped));
@@ -437,12 +401,13 @@ static int all_shots(const dq_eval *e, int *shots)
         const dq_icl_plan *p = e->ids[e->row[i].ids].own;
         if (!e->row[i].shown || !is_icl(dq_eval_source_of(e, &e->row[i]))) continue;
         for (int k = 0; k < p->n_shots; k++) {
-            bool known = false;
-            for (int j = 0; j < n; j++) known = known || shots[j] == p->shots[k];
-            if (!known && n < DQ_ICL_SHOTS) shots[n++] = p->shots[k];
+            int at = 0;
+            while (at < n && shots[at] < p->shots[k]) at++;
+            if (n == DQ_ICL_SHOTS || (at < n && shots[at] == p->shots[k])) continue;
+            memmove(&shots[at + 1], &shots[at], (size_t)(n++ - at) * sizeof *shots);
+            shots[at] = p->shots[k];
         }
     }
-    qsort(shots, (size_t)n, sizeof *shots, rising);
     return n;
 }
 
@@ -546,8 +511,8 @@ static void keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t it
     json_t *pick = json_object();
     json_object_set_new(o, "shots", json_integer((json_int_t)b->shots));
     json_object_set_new(o, "run", json_integer((json_int_t)b->run));
-    json_object_set_new(o, "order", json_string(dq_icl_order_name[set->order]));
-    json_object_set_new(o, "nth_order", json_integer((json_int_t)b->order));
+    json_object_set_new(o, "demo_order", json_string(dq_icl_order_name[set->order]));
+    json_object_set_new(o, "permutation", json_integer((json_int_t)b->order));
     json_object_set_new(o, "query", json_integer(p->query[item % p->n_queries]));
     json_object_set_new(o, "gold",
                         json_integer(d->queries.ex[p->query[item % p->n_queries]].label));

@@ -21,7 +21,7 @@ typedef struct ruler_options {
     dq_ruler_settings settings[TASKS]; /* what they mean, by task */
 } ruler_options;
 
-static const char *const question_name[] = {"later", "known"};
+static const char *const question_name[] = {"query-agnostic", "query-aware"};
 
 static const cmd_eval_face_option options[] = {
     {.opt =
@@ -32,9 +32,8 @@ static const cmd_eval_face_option options[] = {
     {{.name = "question",
       .kind = DQ_OPT_TEXT,
       .value = "WHEN",
-      .help =
-          "later (default): a cache evicts and rounds before it sees the question, as where one "
-          "context is asked many things; known: after it"},
+      .help = "query-agnostic (default): a cache evicts and rounds before it sees the question, as "
+              "where one context is asked many things; query-aware: after it"},
      offsetof(ruler_options, question)},
     {.opt = {.name = NULL}},
 };
@@ -82,7 +81,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
         memcpy(s->length, run->length, sizeof s->length);
         s->samples = run->samples;
         s->seed = run->kv.seed >= 0 ? (uint64_t)run->kv.seed : 1;
-        s->known = when == 1;
+        s->query_aware = when == 1;
     }
     return DQ_OK;
 }
@@ -118,7 +117,7 @@ static dq_status key(dq_sha256 *h, const void *own, const dq_eval *e, const dq_e
     char line[512];
     const size_t cap = sizeof line;
     size_t n = (size_t)snprintf(line, cap, "%s %lld %llu %d", s->task->name, (long long)s->samples,
-                                (unsigned long long)s->seed, s->known);
+                                (unsigned long long)s->seed, s->query_aware);
     (void)own;
     for (int i = 0; i < s->n_lengths && n < cap; i++)
         n += (size_t)snprintf(line + n, cap - n, " L%d", s->length[i]);
@@ -147,7 +146,7 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
     json_object_set_new(o, "lengths", lengths);
     json_object_set_new(o, "samples", json_integer((json_int_t)s->samples));
     json_object_set_new(o, "seed", json_integer((json_int_t)s->seed));
-    json_object_set_new(o, "question", json_string(question_name[s->known]));
+    json_object_set_new(o, "question", json_string(question_name[s->query_aware]));
     json_object_set_new(settings, "ruler", o);
 }
 
@@ -173,8 +172,8 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     json_object_set_new(o, "ruler", ruler);
     json_object_set_new(
         o, "passes",
-        json_string(set->settings->known ? "prompt+decode" : "context+question+decode"));
-    json_object_set_new(ruler, "question", json_string(question_name[set->settings->known]));
+        json_string(set->settings->query_aware ? "prompt+decode" : "context+question+decode"));
+    json_object_set_new(ruler, "question", json_string(question_name[set->settings->query_aware]));
     json_object_set_new(ruler, "max_new", json_integer((json_int_t)set->settings->task->max_new));
     json_object_set_new(ruler, "cells", cells);
     for (int l = 0; l < set->n_lengths; l++) {

@@ -85,7 +85,7 @@ static void shots_picture(dq_html *h, const char *task)
     dq_picture_figure_end(h->p);
 }
 
-/* Over "runs" (key "curve") or "orders" (key "order_spread"). */
+/* Over "runs" (key "curve") or "permutations" (key "permutation_spread"). */
 static void shots_table(dq_html *h, const char *key, const char *over, const char *caption)
 {
     const char *const titles[] = {"<row",      "<task", "<order", "shots",  over, "mean",
@@ -101,7 +101,7 @@ static void shots_table(dq_html *h, const char *key, const char *over, const cha
             dq_html_page_html(h->p, "<tr>");
             dq_html_page_cell(h->p, k ? "" : r->label);
             dq_html_page_cell(h->p, k ? "" : r->task);
-            dq_html_page_cell(h->p, k ? "" : dq_html_text(json_object_get(r->j, "icl"), "order"));
+            dq_html_page_cell(h->p, k ? "" : dq_html_text(json_object_get(r->j, "icl"), "demo_order"));
             dq_html_page_cellf(h->p, "%.0f", dq_html_real(x, "shots"));
             dq_html_page_cellf(h->p, "%.0f", dq_html_real(x, over));
             dq_html_page_value(h->p, dq_html_real(x, "acc_mean"), (double)NAN);
@@ -137,9 +137,9 @@ void dq_html_icl(dq_html *h)
                 "the worst. A standard error of the mean is the standard deviation divided by the "
                 "root of the number of runs.");
     for (int i = 0; i < h->n && !orders; i++)
-        orders = json_array_size(icl_of(&h->row[i], "order_spread")) > 0;
+        orders = json_array_size(icl_of(&h->row[i], "permutation_spread")) > 0;
     if (orders)
-        shots_table(h, "order_spread", "orders",
+        shots_table(h, "permutation_spread", "permutations",
                     "The same demonstrations, those of the first run, in several orders: what "
                     "their order alone does to the accuracy.");
 }

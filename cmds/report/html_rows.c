@@ -57,7 +57,7 @@ bool dq_html_first_of_task(const dq_html *h, int i)
 /* Of the demonstrations. */
 static const char *order_of(const dq_html_row *r)
 {
-    return dq_html_text(json_object_get(r->j, "icl"), "order");
+    return dq_html_text(json_object_get(r->j, "icl"), "demo_order");
 }
 
 static bool same_line(const dq_html_row *a, const dq_html_row *b)

@@ -29,7 +29,7 @@ static void result_cells(dq_html *h, const dq_html_row *r, const char *const *na
 {
     const json_t *bits = json_object_get(json_object_get(r->j, "weights"), "bits");
     const json_t *work = json_object_get(r->j, "throughput");
-    const char *order = dq_html_text(json_object_get(r->j, "icl"), "order");
+    const char *order = dq_html_text(json_object_get(r->j, "icl"), "demo_order");
     dq_html_page_html(h->p, "<tr>");
     dq_html_page_cell(h->p, *order ? dq_html_words(h, "%s, order %s", r->model, order) : r->model);
     dq_html_json_cell(h, bits);

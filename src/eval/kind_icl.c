@@ -126,7 +126,6 @@ static dq_status choose_examples(maker *m, dq_err *err)
     for (int64_t i = 0; i < n; i++) perm[i] = left[perm[i]];
     m->p->query = perm;
     m->p->n_queries = n < m->s->queries ? n : m->s->queries;
-    if (m->e->limit && m->e->limit < m->p->n_queries) m->p->n_queries = m->e->limit;
     return DQ_OK;
 }
 

@@ -139,7 +139,6 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     dq_needle_maker m = {.t = em->tok, .filler = filler, .vocab = em->m->vocab, .a = e->a};
     set->settings = s->settings;
     set->samples = set->settings->samples;
-    if (e->limit > 0 && e->limit < set->samples) set->samples = e->limit;
     for (int i = 0; i < e->n_models; i++) {
         const int64_t heads = (int64_t)e->model[i].m->n_layers * e->model[i].m->map.n_out;
         if (heads > set->n_heads) set->n_heads = heads;

@@ -20,7 +20,7 @@ typedef struct dq_needle_settings {
         n_lengths; /* none: DQ_NEEDLE_DEFAULT_LENGTH, or the fewest positions */
     int depth[DQ_NEEDLE_SWEEP], n_depths;
     int needles[DQ_NEEDLE_SWEEP], requested[DQ_NEEDLE_SWEEP], n_pairs;
-    int64_t samples; /* per cell; dq_eval.limit caps it */
+    int64_t samples; /* per cell */
     uint64_t seed;
     bool generated;  /* else teacher-forced: the most likely id at each id of the numbers */
     bool attention;  /* how much goes to the answer and elsewhere, in a pass of its own */
@@ -61,7 +61,7 @@ const double *dq_needle_unit(const dq_eval *e, const dq_eval_row *row, int64_t u
  * number's, or the first of DQ_NEEDLE_NEW generated ones (those after the end are -1). */
 int64_t dq_needle_value(const dq_eval *e, const dq_eval_row *row, int64_t unit, int k);
 
-/* What is known of the samples of one cell, or (cell -1) of all. */
+/* The results of the samples of one cell, or (cell -1) of all. */
 typedef struct dq_needle_numbers {
     int64_t n; /* samples */
     dq_mean acc, all_correct;

@@ -85,7 +85,6 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     if (!set) return err->code;
     set->settings = s->settings;
     set->samples = set->settings->samples;
-    if (e->limit > 0 && e->limit < set->samples) set->samples = e->limit;
     const dq_ruler_text *text = s->own;
     const dq_ruler_maker m = {set->settings->task, text, em->tok, e->bos, em->m->vocab, e->a};
     if (text) {
@@ -103,7 +102,7 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
 static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err)
 {
     const dq_ruler_settings *s = source->settings;
-    if (s->known || !kv->evict.policy || !kv->evict.every) return DQ_OK;
+    if (s->query_aware || !kv->evict.policy || !kv->evict.every) return DQ_OK;
     return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_EVERY},
                         "%s: evicting every %lld tokens is not defined where the question comes "
                         "after what is evicted",
@@ -170,7 +169,7 @@ static dq_status answer(run *x, dq_scorer *s, dq_arena *a, dq_err *err)
         prompt[i] = (dq_generate_prompt){.ids = p->ids,
                                          .n = p->n,
                                          .max_new = x->set->settings->task->max_new,
-                                         .context = x->set->settings->known ? 0 : p->question};
+                                         .context = x->set->settings->query_aware ? 0 : p->question};
     }
     dq_generate_spec spec = {.prompt = prompt,
                              .n = n,

@@ -18,9 +18,9 @@ typedef struct dq_ruler_settings {
     const dq_ruler_task *task;
     int length[DQ_RULER_LENGTHS],
         n_lengths;   /* none: DQ_RULER_DEFAULT_LENGTH, or the fewest positions */
-    int64_t samples; /* of a length; dq_eval.limit caps it */
+    int64_t samples; /* of a length */
     uint64_t seed;
-    bool known; /* the question stands in what a cache forgets and rounds, else after it */
+    bool query_aware; /* the question stands in what a cache evicts and rounds, else after it */
 } dq_ruler_settings;
 
 /* dq_eval_ids.own */
@@ -39,7 +39,7 @@ const double *dq_ruler_unit(const dq_eval_row *row, int64_t unit);
 dq_status dq_ruler_completion(const dq_eval *e, const dq_eval_row *row, int64_t unit, char **text,
                               size_t *len, dq_err *err);
 
-/* What is known of the samples of one length, or (length -1) of all. */
+/* The results of the samples of one length, or (length -1) of all. */
 typedef struct dq_ruler_numbers {
     int64_t n; /* samples */
     dq_mean acc, all_correct;

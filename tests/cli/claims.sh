@@ -62,10 +62,10 @@ grep -q "^    4 bits: inconclusive; loss +0.0067, interval -0.00" "$top/out" || 
 
 # ---- runs of in-context learning share their queries
 at=$repo/tests/golden/icl
-set -- eval "plain model" --task trec --data "$at/trec_test.label" --demos "$at/trec_train.label" --shots 1,3 --logit-bits 16,3 \
+set -- eval "plain model" --task trec --data "$at/trec_test.label" --fewshot-data "$at/trec_train.label" --num-fewshot 1,3 --logit-bits 16,3 \
     --logit-granularity per-row --progress never
 for runs in 2 6; do
-    try 0 "p: t test over queries" "$@" --runs $runs --queries 3 --csv claims$runs.csv -o claims.json --force
+    try 0 "p: t test over queries" "$@" --runs $runs --limit 3 --csv claims$runs.csv -o claims.json --force
     grep -q " clusters 3 queries" "$top/out" || complain "claims: queries are not the clusters"
     holds "clusters" "$(column claims$runs.csv 2 clusters) == 3 && $(column claims$runs.csv 2 n) == 6 * $runs"
     [ -z "$(column claims$runs.csv 2 acc_mcnemar_p)" ] || complain "claims: McNemar's test of clustered items"

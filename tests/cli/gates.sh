@@ -206,11 +206,11 @@ try 3 "prompts.jsonl: item 0, line 1: $no" eval "nan model" --task generate --da
     --dump-completions gone.jsonl
 try 3 "choices.jsonl: item 0, line 1: $no" eval "nan model" --task mc --data choices.jsonl
 for mode in forced generated; do
-    try 3 "item 0: $no" eval "nan model" --task needle --data "$book" --lengths 420 --depths 0 --needles 1:1 --samples 1 \
+    try 3 "item 0: $no" eval "nan model" --task needle --data "$book" --lengths 420 --depths 0 --needles 1:1 --limit 1 \
         --needle-mode $mode
 done
 try 3 "item 0: $no" eval "nan model" --task trec --data "$repo/tests/golden/icl/trec_test.label" \
-    --demos "$repo/tests/golden/icl/trec_train.label" --shots 2 --runs 1 --limit 2
+    --fewshot-data "$repo/tests/golden/icl/trec_train.label" --num-fewshot 2 --runs 1 --limit 2
 try 3 "nan model: the logit of id 639 at position 0 is -*nan" logits "nan model" --ids "1 2 3" -o gone.h5
 try 3 "$no" bench prefill "nan model" --tokens 32 --runs 1
 try 3 "$no" bench decode "nan model" --new-tokens 1 --context 30

@@ -143,7 +143,7 @@ try 0 '"of_task": "t59999"' judged many.jsonl --json
 [ "$(grep -c '"n10": 1' "$top/out")" = 30000 ] || complain "verdicts: not 30000 flips"
 printf 'text,category\nw,l7\n' >query.csv
 awk 'BEGIN { print "text,category"; for (i = 0; i < 100000; i++) printf "w%d,l%d\n", i % 100, i }' >labels.csv
-try 0 " 1000000 " eval "$saved" --task banking77 --data query.csv --demos labels.csv --shots 1 --limit 1 --dry-run
+try 0 " 1000000 " eval "$saved" --task banking77 --data query.csv --fewshot-data labels.csv --num-fewshot 1 --limit 1 --dry-run
 awk 'BEGIN { printf "{\"ctx\": \"q\", \"choices\": [\"c\""; for (i = 1; i < 100000; i++) printf ", \"c%d\"", i
     printf "], \"gold\": 5}\n" }' >choices.many
 try 0 " 100000 " eval "$saved" --task mc --data choices.many --dry-run

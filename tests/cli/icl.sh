@@ -2,12 +2,12 @@
 # DQ_DATA, they are read and scored too.
 
 at=$repo/tests/golden/icl
-set -- eval "plain model" --task trec --data "$at/trec_test.label" --demos "$at/trec_train.label" --shots 1,3 \
-    --runs 2 --queries 3
-try 0 "3 shots" "$@" --order random,class --orders 3
+set -- eval "plain model" --task trec --data "$at/trec_test.label" --fewshot-data "$at/trec_train.label" --num-fewshot 1,3 \
+    --runs 2 --limit 3
+try 0 "3 shots" "$@" --demo-order random,class --demo-permutations 3
 grep -q "margin of 3 orders" "$top/out" && grep -q "trec, class" "$top/out" ||
-    complain "eval --orders: no margin or no second order on stdout"
-try 0 '"acc_ll"' "$@" --order alternate,random --orders 3 --json
+    complain "eval --demo-permutations: no margin or no second order on stdout"
+try 0 '"acc_ll"' "$@" --demo-order alternate,random --demo-permutations 3 --json
 json dq-eval/1
 if command -v python3 >/dev/null; then
     python3 - "$top/out" <<'END' || complain "eval --task trec: the document is not as it should be"
@@ -17,34 +17,34 @@ assert [i["kind"] for i in doc["inputs"]][:2] == ["trec", "trec demonstrations"]
 assert len(doc["results"]) == 2
 for r, order in zip(doc["results"], ("alternate", "random")):
     icl = r["icl"]
-    assert (r["task"], icl["order"], r["n"]) == ("trec", order, 24)
+    assert (r["task"], icl["demo_order"], r["n"]) == ("trec", order, 24)
     assert [(x["run"], x["shots"], x["n"]) for x in icl["runs"]] == [(0, 1, 3), (1, 1, 3), (0, 3, 3), (1, 3, 3)]
-    assert [(x["order"], x["shots"]) for x in icl["orders"]] == [(1, 1), (2, 1), (1, 3), (2, 3)]
-    for c, s in zip(icl["curve"], icl["order_spread"]):
+    assert [(x["permutation"], x["shots"]) for x in icl["permutations"]] == [(1, 1), (2, 1), (1, 3), (2, 3)]
+    for c, s in zip(icl["curve"], icl["permutation_spread"]):
         acc = [x["acc"]["value"] for x in icl["runs"] if x["shots"] == c["shots"]]
         assert c["runs"] == 2 and c["acc_min"] == min(acc) and c["acc_max"] == max(acc)
-        assert abs(c["acc_mean"] - sum(acc) / 2) < 1e-12 and s["orders"] == 3
+        assert abs(c["acc_mean"] - sum(acc) / 2) < 1e-12 and s["permutations"] == 3
         assert s["acc_margin"] == s["acc_max"] - s["acc_min"]
-    of_runs = [x["acc"]["value"] for x in icl["runs"] + icl["orders"]]
+    of_runs = [x["acc"]["value"] for x in icl["runs"] + icl["permutations"]]
     assert abs(r["metrics"]["acc"]["value"] - sum(of_runs) / len(of_runs)) < 1e-12
 assert doc["settings"]["icl"]["seed"] == 1 and "SplitMix64" in doc["settings"]["icl"]["generator"]
 END
 fi
-try 0 "2 shots" eval "plain model" --task clinic150 --data "$at/clinc.json" --shots 2 --runs 1
+try 0 "2 shots" eval "plain model" --task clinic150 --data "$at/clinc.json" --num-fewshot 2 --runs 1
 try 0 "banking77" eval "plain model" --task banking77,clinic150 --data "$at/banking_test.csv" \
-    --data clinic150="$at/clinc.json" --demos banking77="$at/banking_train.csv" --shots 2 --runs 1 --limit 2
-try 0 "trec_fine" eval "plain model" --task trec_fine --data "$at/trec_test.label" --demos "$at/trec_train.label" \
-    --shots 1 --runs 1 --queries 1 --kv-bits 16,8 --kv-recent 16
+    --data clinic150="$at/clinc.json" --fewshot-data banking77="$at/banking_train.csv" --num-fewshot 2 --runs 1 --limit 2
+try 0 "trec_fine" eval "plain model" --task trec_fine --data "$at/trec_test.label" --fewshot-data "$at/trec_train.label" \
+    --num-fewshot 1 --runs 1 --limit 1 --kv-bits 16,8 --kv-recent 16
 try 0 "." "$@" --logit-bits 16,6 --logit-granularity per-tensor
 grep -q "every choice is a sequence of its own: [0-9]* tokens instead of" "$top/err" ||
     complain "eval --logit-granularity per-tensor: its cost is not said"
-try 0 "." "$@" --shots 1,3,13,500
-grep -q "shots 13, 500 left out" "$top/err" || complain "eval --shots: what does not fit is not said"
+try 0 "." "$@" --num-fewshot 1,3,13,500
+grep -q "num-fewshot 13, 500 left out" "$top/err" || complain "eval --num-fewshot: what does not fit is not said"
 
 # Items as text, one line per label; nothing but the last query's own end differs within a block.
 try 0 "." "$@" --dump-items items --csv items.csv
 for metric in acc acc_ll; do again items items.csv "plain model" 16 per-tensor $metric; done
-grep -q '"shots": 3, "run": 1, "order": "random", "nth_order": 0, "query": [0-9]*, "gold": ' items ||
+grep -q '"shots": 3, "run": 1, "demo_order": "random", "permutation": 0, "query": [0-9]*, "gold": ' items ||
     complain "eval --dump-items: no shots, run or order"
 [ "$(wc -l <items)" -eq 72 ] || complain "eval --dump-items: expected 72 lines for 12 prompts and 6 labels"
 grep -q '"context": "Question: .*\\n==\\nQuestion: .*\\nType:", "continuation": " abbreviation"' items ||
@@ -60,13 +60,13 @@ if [ -c /dev/full ]; then
     full "$@" --seed 1 # the default
     full "$@"
     full "$@" --seed 2
-    full "$@" --order class
-    full "$@" --orders 2
-    full eval "plain model" --task trec --data "$at/trec_test.label" --demos other.label --shots 1,3 --runs 2 --queries 3
-    full eval "plain model" --task trec --data "$at/trec_test.label" --demos "$at/trec_train.label" --shots 1,3 \
-        --runs 2 --queries 2
-    full eval "plain model" --task trec --data "$at/trec_test.label" --demos "$at/trec_train.label" --shots 1,2 \
-        --runs 2 --queries 3
+    full "$@" --demo-order class
+    full "$@" --demo-permutations 2
+    full eval "plain model" --task trec --data "$at/trec_test.label" --fewshot-data other.label --num-fewshot 1,3 --runs 2 --limit 3
+    full eval "plain model" --task trec --data "$at/trec_test.label" --fewshot-data "$at/trec_train.label" --num-fewshot 1,3 \
+        --runs 2 --limit 2
+    full eval "plain model" --task trec --data "$at/trec_test.label" --fewshot-data "$at/trec_train.label" --num-fewshot 1,2 \
+        --runs 2 --limit 3
     # shellcheck disable=SC2012 # names of our own
     [ "$(ls dq-eval-*.resume | wc -l)" -eq 7 ] || complain "eval --resume: the key misses a setting"
     try 0 "3 shots" "$@" --resume
@@ -75,24 +75,24 @@ fi
 
 try 2 "unknown task \"treck\". There are: mc, hellaswag.*trec" eval "plain model" --task treck --data items
 try 2 "needs demonstrations" eval "plain model" --task trec --data "$at/trec_test.label"
-try 2 "needs its file" eval "plain model" --task trec --demos "$at/trec_train.label"
-try 2 "shots is for in-context learning" eval "plain model" --task mc --data choices.jsonl --shots 3
+try 2 "needs its file" eval "plain model" --task trec --fewshot-data "$at/trec_train.label"
+try 2 "takes one number" eval "plain model" --task mc --data choices.jsonl --num-fewshot 1,3
 try 2 "seed has nothing to act on" eval "plain model" --text "short text" --ctx 16 --seed 0
-try 2 "stands twice" "$@" --order class,class
-try 2 "order" "$@" --order sorted
-try 2 "given 2 times for 1 task" "$@" --demos other.label
-try 2 "input and output are the same file" eval "plain model" --task trec --data "$at/trec_test.label" --demos other.label -o other.label
-try 6 "no-such-file" eval "plain model" --task trec --data "$at/trec_test.label" --demos no-such-file
+try 2 "stands twice" "$@" --demo-order class,class
+try 2 "order" "$@" --demo-order sorted
+try 2 "given 2 times for 1 task" "$@" --fewshot-data other.label
+try 2 "input and output are the same file" eval "plain model" --task trec --data "$at/trec_test.label" --fewshot-data other.label -o other.label
+try 6 "no-such-file" eval "plain model" --task trec --data "$at/trec_test.label" --fewshot-data no-such-file
 try 3 "banking_train.csv: line 1" eval "plain model" --task trec --data "$at/trec_test.label" \
-    --demos "$at/banking_train.csv"
-try 3 "empty: holds no examples" eval "plain model" --task trec --data empty --demos "$at/trec_train.label"
-try 4 "not even 500 fits" "$@" --shots 500
+    --fewshot-data "$at/banking_train.csv"
+try 3 "empty: holds no examples" eval "plain model" --task trec --data empty --fewshot-data "$at/trec_train.label"
+try 4 "not even 500 fits" "$@" --num-fewshot 500
 
 if [ -n "${DQ_DATA:-}" ] && [ -f "$DQ_DATA/TREC_10.label" ]; then
     for model in llama-0 diffllama-0; do
         try 0 "10 shots" eval "$repo/calib/longpair/$model" --task trec --data "$DQ_DATA/TREC_10.label" \
-            --demos "$DQ_DATA/train_5500.label" --shots 1,10,50 --runs 2 --queries 50
+            --fewshot-data "$DQ_DATA/train_5500.label" --num-fewshot 1,10,50 --runs 2 --limit 50
         try 0 "5 shots" eval "$repo/calib/longpair/$model" --task banking77 --data "$DQ_DATA/banking77_test.csv" \
-            --demos "$DQ_DATA/banking77_train.csv" --shots 1,5,50 --runs 2 --queries 50
+            --fewshot-data "$DQ_DATA/banking77_train.csv" --num-fewshot 1,5,50 --runs 2 --limit 50
     done
 fi

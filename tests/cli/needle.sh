@@ -1,6 +1,6 @@
 # needle.sh: numbers hidden in a text: options, prompts, tables, resumed runs; sourced by run.sh.
 filler=$repo/calib/pair/text.txt
-set -- eval "diff model" --task needle --data "$filler" --lengths 420 --depths 0,50 --needles 1:1,3:2 --samples 2 \
+set -- eval "diff model" --task needle --data "$filler" --lengths 420 --depths 0,50 --needles 1:1,3:2 --limit 2 \
     --progress never
 
 # ---- refused, with a remedy
@@ -16,7 +16,7 @@ try 2 "needles: 3:2 stands twice" "$@" --needles 3:2,3:2
 try 2 "needle-mode: expected one of forced, generated" "$@" --needle-mode both
 try 2 "attention-rows has nothing to act on: add --attention" "$@" --attention-rows query
 try 2 "attention-rows: expected one of last, query" "$@" --attention --attention-rows all
-for option in "--lengths 420" "--depths 0" "--needles 1:1" "--samples 2" "--needle-mode forced" --attention "--seed 2"; do
+for option in "--lengths 420" "--depths 0" "--needles 1:1" "--needle-mode forced" --attention "--seed 2"; do
     # shellcheck disable=SC2086
     try 2 "has nothing to act on" eval "diff model" --text "$filler" --limit 1 $option
 done
@@ -46,7 +46,7 @@ grep -q '"best_head": {' "$top/out" || complain "needle: no best head"
 grep -q '"norm": "absolute"' "$top/out" || complain "needle: the best head does not say by which norm"
 # on this model the sum of a row is near 0, and a / sum a is no share
 try 0 "^|sum a| is below 0.1 in [1-9][0-9]* of [1-9][0-9]* rows of heads" eval "$repo/calib/longpair/diffllama-0" --task needle \
-    --data "$filler" --lengths 300 --needles 1:1 --samples 2 --depths 0 --attention -o shares.json
+    --data "$filler" --lengths 300 --needles 1:1 --limit 2 --depths 0 --attention -o shares.json
 awk '/^Attention of/ { on = 1 } on && /^ *[0-9]+ %/ { n++; for (i = 3; i <= 7; i++) bad += $i < 0 || $i > 1; bad += $8 < 0 || $8 > 1 }
      END { exit !(n == 1 && bad == 0) }' "$top/out" || complain "needle: shares outside 0 to 1: $(cat "$top/out")"
 [ "$(grep -c '"small_sums": [1-9]' shares.json)" = 1 ] || complain "needle: rows with a small sum are not counted"
@@ -59,15 +59,15 @@ try 0 "needle" "$@" --limit 1 --logit-bits 16,4 --seed 9
 
 cp "$filler" needle
 for data in needle "needle=needle"; do # a file of that name, and a file for the task of that name
-    try 0 "needle" eval "diff model" --task needle --data "$data" --lengths 300 --needles 1:1 --samples 1 --progress never
+    try 0 "needle" eval "diff model" --task needle --data "$data" --lengths 300 --needles 1:1 --limit 1 --progress never
 done
 try 0 "needle" eval "diff model" --task mc,needle --data needle=needle --data choices.jsonl --lengths 300 --needles 1:1 \
-    --samples 1 --progress never
+    --limit 1 --progress never
 rm needle
 
 # ---- the cache: nothing forgotten changes nothing, and what is forgotten counts
 ll() { # OPTION...: the mean log-likelihood of the last row
-    "$dq" eval "diff model" --task needle --data "$filler" --lengths 420 --depths 50 --needles 3:2 --samples 2 --quiet --json \
+    "$dq" eval "diff model" --task needle --data "$filler" --lengths 420 --depths 50 --needles 3:2 --limit 2 --quiet --json \
         "$@" | grep -A 2 '"ll_nats"' | grep '"value"' | tail -n 1
 }
 whole=$(ll)
@@ -79,7 +79,7 @@ whole=$(ll)
 rm -f dq-eval-*.resume
 "$dq" "$@" --attention >/dev/full 2>/dev/null
 ls dq-eval-*.resume >/dev/null 2>&1 || complain "needle: scores are not kept"
-for option in "--seed 2" "--samples 1" "--depths 0" "--lengths 430" "--needles 1:1" "--needle-mode generated" \
+for option in "--seed 2" "--limit 1" "--depths 0" "--lengths 430" "--needles 1:1" "--needle-mode generated" \
     "--attention-rows query"; do
     # shellcheck disable=SC2086
     anew "$@" --attention $option --resume

@@ -96,9 +96,9 @@ sed 's/}$/, "verdict": true}/' budgets.jsonl >judged-budgets.jsonl
 for label in "16:16 leverage 0.5" "16:16 leverage 0.5 pyramid"; do
     try 0 " $label  *generate " judged judged-budgets.jsonl
 done
-for option in "--shots 1" "--demos judged.jsonl" "--lengths 9" "--max-new 3"; do
+for option in "--fewshot-data judged.jsonl" "--lengths 9" "--max-new 3"; do
     # shellcheck disable=SC2086 # an option and its value
-    try 2 "--\(shots\|demos\|lengths\|max-new\) \(is for\|has nothing\)" eval "plain model" --task mc --data choices.jsonl $option
+    try 2 "--\(fewshot-data\|lengths\|max-new\) \(is for\|has nothing\)" eval "plain model" --task mc --data choices.jsonl $option
 done
 try 2 "expected one FILE.jsonl, found 2" judged "plain model" judged.jsonl
 try 2 "expected one MODEL or more" eval --task mc --data choices.jsonl

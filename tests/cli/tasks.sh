@@ -73,7 +73,7 @@ try 2 "fewshot-data has nothing to act on" eval "plain model" --task piqa --data
 try 2 "data: mc is given twice" eval "plain model" --task mc,piqa --data mc=choices.jsonl --data mc=piqa.jsonl
 try 2 "fewshot-data: mc is given twice" eval "plain model" --task mc,piqa --data choices.jsonl --data piqa.jsonl \
     --num-fewshot 1 --fewshot-data mc=choices.jsonl --fewshot-data mc=choices.jsonl
-try 2 "demos: trec is given twice" eval "plain model" --task trec --data choices.jsonl --demos trec=a --demos trec=b
+try 2 "fewshot-data: trec is given twice" eval "plain model" --task trec --data choices.jsonl --fewshot-data trec=a --fewshot-data trec=b
 try 2 "fewshot-data is given 2 times for 1 task" eval "plain model" --task piqa --data piqa.jsonl --num-fewshot 1 \
     --fewshot-data train.jsonl --fewshot-data train.jsonl
 try 2 "num-fewshot is for items" eval "plain model" --text "short text" --num-fewshot 1

@@ -322,7 +322,7 @@ for i, mo in enumerate(models):
             "acc": metric(curve[-1]["acc_mean"], 0.02),
             "acc_ll": metric(curve[-1]["acc_mean"], 0.02),
         }
-        r["icl"] = {"order": order, "runs": runs, "curve": curve}
+        r["icl"] = {"demo_order": order, "runs": runs, "curve": curve}
         results.append(r)
     r = base(mo, 16, "gsm8k", 1319)
     r["metrics"] = {"exact_match": metric(0.041 + i * 0.01, 0.0055), "finished": metric(0.93, 0.007)}

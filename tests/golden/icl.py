@@ -139,9 +139,9 @@ def likelihood(net, ids, cont):
 def dumped(dq, task, model):
     with tempfile.TemporaryDirectory() as at:
         data, demos = FILES[task]
-        args = [dq, "eval", str(ROOT / "calib/pair" / model), "--task", task, "--data", str(HERE / data), "--shots",
-                ",".join(map(str, SHOTS)), "--runs", str(RUNS), "--queries", str(QUERIES), "--dump-items", "items"]
-        subprocess.run(args + (["--demos", str(HERE / demos)] if demos else []), check=True, cwd=at,
+        args = [dq, "eval", str(ROOT / "calib/pair" / model), "--task", task, "--data", str(HERE / data), "--num-fewshot",
+                ",".join(map(str, SHOTS)), "--runs", str(RUNS), "--limit", str(QUERIES), "--dump-items", "items"]
+        subprocess.run(args + (["--fewshot-data", str(HERE / demos)] if demos else []), check=True, cwd=at,
                        stdout=subprocess.DEVNULL)
         return [json.loads(x) for x in (pathlib.Path(at) / "items").read_text(encoding="utf-8").splitlines()]
 

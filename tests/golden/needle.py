@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OUT = pathlib.Path(__file__).resolve().parent / "needle" / "golden.json"
-SETTINGS = ["--lengths", "420", "--depths", "0,50", "--needles", "1:1,3:2", "--samples", "1", "--seed", "6"]
+SETTINGS = ["--lengths", "420", "--depths", "0,50", "--needles", "1:1,3:2", "--limit", "1", "--seed", "6"]
 LEAST_MARGIN, LEAST_SUM = 1e-3, 1e-3
 NEEDLE = "\nThe special magic {} number is: {}\n"
 CLASSES = ("bos", "answer", "distractor", "noise", "query")

@@ -293,9 +293,9 @@ TEST(test_does_not_fit)
     assert_int_equal(x.err.code, DQ_MISMATCH);
     assert_non_null(strstr(x.err.text, "q: shots: not even 99 fits"));
     rig_close(&x);
-    rig_open(&x, "llama", "trec"); /* no demonstration; --limit cuts the queries */
+    rig_open(&x, "llama", "trec"); /* no demonstration; two queries */
     x.s.shots[0] = 0;
-    x.e.limit = 2;
+    x.s.queries = 2;
     p = plan(&x);
     assert_non_null(p);
     assert_int_equal(p->n_queries, 2);

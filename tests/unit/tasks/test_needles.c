@@ -304,8 +304,7 @@ TEST(samples_stand_alone)
     many.s.n_lengths = 2;
     many.s.depth[2] = 100;
     many.s.n_depths = 3;
-    many.s.samples = 5;
-    many.e.limit = 3;
+    many.s.samples = 3;
     const dq_needle_set *a = rig_encode(&one), *b = rig_encode(&many);
     assert_int_equal(b->samples, 3);
     /* by needles, then lengths, then depths */
