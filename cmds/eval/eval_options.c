@@ -369,7 +369,7 @@ static int rising(const void *a, const void *b)
 static dq_status read_shots(cmd_eval_options *o, dq_err *err)
 {
     if (!o->shots_word) return DQ_OK;
-    DQ_TRY(dq_options_ints(o->shots, &o->n_shots, DQ_ICL_SHOTS, o->shots_word, "num-fewshot", 0,
+    DQ_TRY(dq_options_ints(o->shots, &o->n_shots, DQ_EVAL_SHOTS, o->shots_word, "num-fewshot", 0,
                            1000000, err));
     qsort(o->shots, (size_t)o->n_shots, sizeof o->shots[0], rising);
     o->num_fewshot = o->n_shots == 1 ? o->shots[0] : 0;

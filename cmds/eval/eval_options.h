@@ -10,9 +10,14 @@
 #include "cmds/eval/eval_face.h"
 #include "cmds/eval/eval_gate.h"
 #include "eval/eval.h"
-#include "eval/kind_icl.h"
 
-enum { DQ_EVAL_MODELS = 64, DQ_EVAL_SOURCES = 16, DQ_EVAL_BITS = 8, DQ_EVAL_LENGTHS = 32 };
+enum {
+    DQ_EVAL_MODELS = 64,
+    DQ_EVAL_SOURCES = 16,
+    DQ_EVAL_BITS = 8,
+    DQ_EVAL_LENGTHS = 32,
+    DQ_EVAL_SHOTS = 64
+};
 
 typedef struct cmd_eval_options {
     dq_list tasks, data, fewshot, fail_if;
@@ -36,7 +41,7 @@ typedef struct cmd_eval_options {
     dq_bos bos;
     int length[DQ_EVAL_LENGTHS], n_lengths; /* 0: not given */
     int64_t samples;                        /* prompts per length */
-    int shots[DQ_ICL_SHOTS], n_shots;       /* of --num-fewshot; n_shots 0: not given */
+    int shots[DQ_EVAL_SHOTS], n_shots;      /* of --num-fewshot; n_shots 0: not given */
     int64_t num_fewshot;                    /* before items with answers */
     int fewshot_used;                       /* files without a name that tasks have taken */
     dq_eval_source source[DQ_EVAL_SOURCES]; /* name, path, task and its examples */

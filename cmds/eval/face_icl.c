@@ -11,6 +11,7 @@
 #include "cmds/eval/eval_tasks.h"
 #include "eval/kind_icl.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -95,6 +96,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     s->queries = run->limit ? run->limit : QUERIES;
     s->seed = run->kv.seed < 0 ? SEED : (uint64_t)run->kv.seed;
     s->n_shots = run->n_shots;
+    static_assert(sizeof s->shots == sizeof run->shots, "one list");
     memcpy(s->shots, run->shots, sizeof s->shots);
     if (o->order) return read_orders(o, err);
     o->orders_of[o->n_orders_of++] = DQ_ICL_RANDOM;

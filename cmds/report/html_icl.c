@@ -101,7 +101,8 @@ static void shots_table(dq_html *h, const char *key, const char *over, const cha
             dq_html_page_html(h->p, "<tr>");
             dq_html_page_cell(h->p, k ? "" : r->label);
             dq_html_page_cell(h->p, k ? "" : r->task);
-            dq_html_page_cell(h->p, k ? "" : dq_html_text(json_object_get(r->j, "icl"), "demo_order"));
+            dq_html_page_cell(h->p,
+                              k ? "" : dq_html_text(json_object_get(r->j, "icl"), "demo_order"));
             dq_html_page_cellf(h->p, "%.0f", dq_html_real(x, "shots"));
             dq_html_page_cellf(h->p, "%.0f", dq_html_real(x, over));
             dq_html_page_value(h->p, dq_html_real(x, "acc_mean"), (double)NAN);

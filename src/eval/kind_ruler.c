@@ -166,10 +166,11 @@ static dq_status answer(run *x, dq_scorer *s, dq_arena *a, dq_err *err)
     if (!prompt) return err->code;
     for (int64_t i = 0; i < n; i++) {
         const dq_ruler_prompt *p = &x->set->prompt[x->begin + i];
-        prompt[i] = (dq_generate_prompt){.ids = p->ids,
-                                         .n = p->n,
-                                         .max_new = x->set->settings->task->max_new,
-                                         .context = x->set->settings->query_aware ? 0 : p->question};
+        prompt[i] =
+            (dq_generate_prompt){.ids = p->ids,
+                                 .n = p->n,
+                                 .max_new = x->set->settings->task->max_new,
+                                 .context = x->set->settings->query_aware ? 0 : p->question};
     }
     dq_generate_spec spec = {.prompt = prompt,
                              .n = n,

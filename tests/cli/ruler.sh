@@ -16,10 +16,7 @@ try 2 "unknown task \"ruler\". There are: .*niah_multikey.*vt, cwe, fwe" eval "d
 try 2 "question: expected one of query-agnostic, query-aware" "$@" --question never
 try 2 "question has nothing to act on" eval "diff model" --text "$book" --limit 1 --question query-agnostic
 try 2 "num-fewshot is for items with answers" "$@" --num-fewshot 1
-for option in "--lengths 420"; do
-    # shellcheck disable=SC2086
-    try 2 "has nothing to act on: there is no task that makes its own prompts" eval "diff model" --text "$book" --limit 1 $option
-done
+try 2 "has nothing to act on: there is no task that makes its own prompts" eval "diff model" --text "$book" --limit 1 --lengths 420
 try 4 "vt: --lengths 100: the shortest prompt of vt and room for its answer need [0-9]* tokens. Use longer ones" "$@" --lengths 100
 try 4 "lengths 5000: .* has 4096 positions. Use lengths up to 4096" "$@" --lengths 2400,5000
 try 4 "short text: has [0-9]* different words of 3 to 12 small letters, lists of .* Give a longer text" eval "plain model" \

@@ -59,9 +59,10 @@ static dq_status check_settings(const dq_plan_kv *p, dq_err *err)
             "quant per-token: its widths are the same for all layers and maps, so there "
             "is nothing to plan. Use per-channel or dither.");
     if (s->mean < least || s->mean > largest)
-        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
-                            "kv-bits %g: is out of reach of the widths (expected a mean of %d to %d).",
-                            s->mean, least, largest);
+        return dq_fail_with(
+            err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},
+            "kv-bits %g: is out of reach of the widths (expected a mean of %d to %d).", s->mean,
+            least, largest);
     return DQ_OK;
 }
 
