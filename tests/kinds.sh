@@ -1,7 +1,7 @@
 #!/bin/sh
 # kinds.sh: a kind of evaluation is known by its own two files and by one table, and nowhere else.
 #   sh tests/kinds.sh [REPOSITORY]
-# Kinds are the rows cmd_eval_face_NAME of cmds/eval/face_NAME.c; eval_face.c lists them. Prints one line per violation
+# Kinds are the rows cmd_eval_NAME of cmds/eval/cmd_NAME.c; eval_kind.c lists them. Prints one line per violation
 # and exits 1; also checks itself on a planted tree that breaks every rule.
 set -eu
 LC_ALL=C
@@ -11,14 +11,14 @@ export LC_ALL
 
 # Names of kinds, one a line.
 kinds() {
-    sed -n 's/^const cmd_eval_face cmd_eval_face_\([a-z0-9_]*\) = {$/\1/p' "$1"/cmds/eval/face_*.c
+    sed -n 's/^const cmd_eval_kind cmd_eval_\([a-z0-9_]*\) = {$/\1/p' "$1"/cmds/eval/cmd_*.c
 }
 
 # Words that the command line has for kinds and their tasks.
 words() {
     {
         kinds "$1"
-        sed -n 's/^    \.name = "\([a-z0-9_]*\)",$/\1/p' "$1"/cmds/eval/face_*.c
+        sed -n 's/^    \.name = "\([a-z0-9_]*\)",$/\1/p' "$1"/cmds/eval/cmd_*.c
     } | sort -u | paste -sd '|' -
 }
 
@@ -36,49 +36,49 @@ check() (
     # shellcheck disable=SC2086
     code $mine | sed -nE 's/^([^:]*:[0-9]*):.*str(n|case)?cmp\([^;&|]*"('"$(words .)"')".*/\1: compares the name of a kind; that is what its row is for/p'
     # shellcheck disable=SC2086
-    code $all | grep -v '^\(src/eval/kind_\|cmds/eval/face_\)' |
-        sed -n 's/^\([^:]*:[0-9]*\):.*#include "\(eval\/kind_[a-z_]*\.h\)".*/\1: includes \2; only kinds and faces may/p'
+    code $all | grep -v '^\(src/eval/kind_\|cmds/eval/cmd_\)' |
+        sed -n 's/^\([^:]*:[0-9]*\):.*#include "\(eval\/kind_[a-z_]*\.h\)".*/\1: includes \2; only kinds may/p'
     sed -n 's/^const dq_eval_kind dq_eval_\([a-z0-9_]*\) = .*/\1/p' src/eval/kind_*.c | while read -r kind; do
-        grep -q "^ *\.kind = {.*&dq_eval_${kind}[,}]" cmds/eval/face_*.c || echo "src/eval: dq_eval_$kind has no face in cmds/eval"
+        grep -q "^ *\.kind = {.*&dq_eval_${kind}[,}]" cmds/eval/cmd_*.c || echo "src/eval: dq_eval_$kind has no row in cmds/eval"
     done
     for kind in $(kinds .); do
-        grep -q "&cmd_eval_face_${kind}[,}]" cmds/eval/eval_face.c ||
-            echo "cmds/eval/face_$kind.c: has no row in the table of cmds/eval/eval_face.c"
+        grep -q "&cmd_eval_${kind}[,}]" cmds/eval/eval_kind.c ||
+            echo "cmds/eval/cmd_$kind.c: has no row in the table of cmds/eval/eval_kind.c"
         # shellcheck disable=SC2086
-        code $all | grep "cmd_eval_face_$kind\\>" |
-            grep -v "^cmds/eval/\\(eval_face\\.[ch]\\|face_${kind}[a-z_]*\\.[ch]\\):" |
-            sed "s|^\([^:]*:[0-9]*\):.*|\1: names the face of $kind|" || true
+        code $all | grep "cmd_eval_$kind\\>" |
+            grep -v "^cmds/eval/\\(eval_kind\\.[ch]\\|cmd_${kind}[a-z_]*\\.[ch]\\):" |
+            sed "s|^\([^:]*:[0-9]*\):.*|\1: names the kind $kind|" || true
     done
 )
 
 self_test() {
-    plant cmds/eval/eval_face.c 'const cmd_eval_face *const cmd_eval_faces[] = {&cmd_eval_face_one};'
-    plant cmds/eval/face_one.c 'const cmd_eval_face cmd_eval_face_one = {' '    .name = "uno",' '};' \
-        '    .kind = {&dq_eval_one},' '#include "eval/kind_one.h"' 'bool shows(int row) { return cmd_eval_face_shows(&cmd_eval_face_one, row); }'
+    plant cmds/eval/eval_kind.c 'const cmd_eval_kind *const cmd_eval_kinds[] = {&cmd_eval_one};'
+    plant cmds/eval/cmd_one.c 'const cmd_eval_kind cmd_eval_one = {' '    .name = "uno",' '};' \
+        '    .kind = {&dq_eval_one},' '#include "eval/kind_one.h"' 'bool shows(int row) { return cmd_eval_kind_shows(&cmd_eval_one, row); }'
     plant src/eval/kind_one.c '/* whether s->kind == &dq_eval_one */' \
         'const dq_eval_kind dq_eval_one = {.load = load};' 'int f(const char *s) { return strcmp(s, "a"); }'
     expect_clean
     plant src/eval/long.c 'int f(const dq_eval_source *s) { return s->kind == &dq_eval_one; }'
     plant src/base/x.c 'if (kind != &dq_eval_one)' 'x = row->kind != &dq_eval_one;'
     plant cmds/eval/tasks.c 'if (strcmp(name, "one") == 0)' 'if (strncmp(name, "uno", 3) == 0)'
-    plant cmds/eval/table.c 'if (cmd_eval_face_of(s) == &cmd_eval_face_one)'
+    plant cmds/eval/table.c 'if (cmd_eval_kind_of(s) == &cmd_eval_one)'
     plant cmds/eval/gate.c '#include <math.h>' '#include "eval/kind_one.h"'
     plant src/eval/numbers.c '#include "eval/kind_one_numbers.h"'
     plant src/eval/kind_three.c 'const dq_eval_kind dq_eval_three = {'
-    plant cmds/eval/face_two.c 'const cmd_eval_face cmd_eval_face_two = {' '    .name = "two",' '};'
+    plant cmds/eval/cmd_two.c 'const cmd_eval_kind cmd_eval_two = {' '    .name = "two",' '};'
     check "$tree" >"$work/report"
     expect '^src/eval/long.c:1: asks which kind'
     expect '^src/base/x.c:2: asks which kind'
     expect '^cmds/eval/tasks.c:1: compares the name'
     expect '^cmds/eval/tasks.c:2: compares the name'
-    expect '^cmds/eval/table.c:1: names the face of one$'
+    expect '^cmds/eval/table.c:1: names the kind one$'
     expect '^cmds/eval/gate.c:2: includes eval/kind_one.h; only'
     expect '^src/eval/numbers.c:1: includes eval/kind_one_numbers.h; only'
-    expect '^src/eval: dq_eval_three has no face'
-    expect '^cmds/eval/face_two.c: has no row'
+    expect '^src/eval: dq_eval_three has no row in cmds/eval'
+    expect '^cmds/eval/cmd_two.c: has no row'
 }
 
 self_test
 root=${1:-$(dirname "$0")/..}
-[ -n "$(kinds "$root")" ] || wrong "there is no cmds/eval/face_*.c"
+[ -n "$(kinds "$root")" ] || wrong "there is no cmds/eval/cmd_*.c"
 check_and_exit "$root"

@@ -11,13 +11,14 @@
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
-#include "cmds/eval/eval_front.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_options.h"
+#include "cmds/eval/eval_pareto.h"
 #include "cmds/eval/eval_plan.h"
 #include "cmds/eval/eval_report.h"
 #include "cmds/eval/eval_resume.h"
 #include "cmds/eval/eval_sources.h"
+#include "cmds/eval/eval_table.h"
 #include "cmds/eval/eval_verdict.h"
 #include "cmds/report/report.h"
 #include "eval/eval_long.h"
@@ -151,7 +152,7 @@ static dq_status choose_names(eval_run *x, dq_err *err)
     return DQ_OK;
 }
 
-/* Ids per window, and what the faces say when this and the models are known. */
+/* Ids per window, and what the kinds say when this and the models are known. */
 static dq_status choose_ctx(eval_run *x, dq_err *err)
 {
     int64_t fewest = 2048;
@@ -159,9 +160,9 @@ static dq_status choose_ctx(eval_run *x, dq_err *err)
         if (x->e.model[i].m->max_positions < fewest) fewest = x->e.model[i].m->max_positions;
     }
     x->e.n_ctx = x->o.ctx ? x->o.ctx : fewest;
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (cmd_eval_faces[i]->opened)
-            DQ_TRY(cmd_eval_faces[i]->opened(x->o.own[i], &x->o, &x->e, err));
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->opened)
+            DQ_TRY(cmd_eval_kinds[i]->opened(x->o.own[i], &x->o, &x->e, err));
     }
     return DQ_OK;
 }
@@ -176,9 +177,9 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     x->e.bos = x->o.bos;
     x->files.inputs = x->inputs;
     x->files.logger = &x->o.logger;
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (cmd_eval_faces[i]->open)
-            DQ_TRY(cmd_eval_faces[i]->open(x->o.own[i], &x->files, x->a, err));
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->open)
+            DQ_TRY(cmd_eval_kinds[i]->open(x->o.own[i], &x->files, x->a, err));
     }
     for (int i = 0; i < x->e.n_sources; i++)
         DQ_TRY(cmd_eval_source_read(&x->e, &x->o, i, &x->files, err));
@@ -263,7 +264,7 @@ static void warn_truncated(eval_run *x, const dq_eval_ids *ids)
 {
     const dq_eval_source *s = &x->e.source[ids->source];
     const dq_requests *q = &ids->req;
-    const char *reserves = cmd_eval_face_of(s)->reserves;
+    const char *reserves = cmd_eval_kind_of(s)->cli.reserves;
     char first[64] = "";
     int64_t k = 0;
     while (k < q->n && !q->req[k].truncated) k++;
@@ -323,8 +324,8 @@ static dq_status plan(eval_run *x, dq_err *err)
         if (ids->req.n_truncated) warn_truncated(x, ids);
         cmd_eval_warn_bad(&x->o.logger, path, ids->n_bad, ids->first_bad);
     }
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (cmd_eval_faces[i]->warn_plan) cmd_eval_faces[i]->warn_plan(&x->o.logger, &v);
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->warn_plan) cmd_eval_kinds[i]->warn_plan(&x->o.logger, &v);
     }
     return DQ_OK;
 }
@@ -381,8 +382,8 @@ static void make_settings(eval_run *x)
     json_object_set_new(s, "math", json_string(x->o.math_word));
     json_object_set_new(s, "margin", dq_document_real(x->o.margin));
     json_object_set_new(s, "ref", x->o.ref ? dq_document_name(x->o.ref) : json_null());
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (cmd_eval_faces[i]->settings) cmd_eval_faces[i]->settings(s, x->o.own[i], &x->e);
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->settings) cmd_eval_kinds[i]->settings(s, x->o.own[i], &x->e);
     }
     json_object_set_new(s, "bos", json_string(x->o.bos_word));
     json_object_set_new(s, "limit",
@@ -409,8 +410,8 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
     if (cmd_eval_kv_policies(&x->e)) cmd_eval_plan_say(&x->o.logger, &v);
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (cmd_eval_faces[i]->say) DQ_TRY(cmd_eval_faces[i]->say(&x->o.logger, &v, err));
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->say) DQ_TRY(cmd_eval_kinds[i]->say(&x->o.logger, &v, err));
     }
     DQ_TRY(cmd_eval_resume_begin(&x->resume, &x->e, x->o.resume, &x->o.logger, err));
     dq_progress_begin(&x->progress, &x->o.logger, "scored", 1);
@@ -427,12 +428,12 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
     return s == DQ_STOPPED ? cmd_eval_resume_stopped(&x->resume, &x->e, argc, argv, err) : s;
 }
 
-/* What the faces print after the table, before the claims or after them. */
-static dq_status print_faces(const cmd_eval_view *v, bool last, dq_err *err)
+/* What the kinds print after the table, before the claims or after them. */
+static dq_status print_kinds(const cmd_eval_view *v, bool last, dq_err *err)
 {
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = cmd_eval_faces[i];
-        if (face->tables && face->tables_last == last) DQ_TRY(face->tables(v, err));
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
+        if (kind->out.tables && kind->out.tables_last == last) DQ_TRY(kind->out.tables(v, err));
     }
     return DQ_OK;
 }
@@ -442,9 +443,9 @@ static dq_status print_table(const cmd_eval_view *v, dq_err *err)
     dq_table *t = NULL;
     if (cmd_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK)
         cmd_eval_kv_print_same(v);
-    if (err->code == DQ_OK && print_faces(v, false, err) == DQ_OK &&
-        cmd_eval_claims(v, err) == DQ_OK && cmd_eval_front(v, err) == DQ_OK)
-        print_faces(v, true, err);
+    if (err->code == DQ_OK && print_kinds(v, false, err) == DQ_OK &&
+        cmd_eval_claims(v, err) == DQ_OK && cmd_eval_pareto(v, err) == DQ_OK)
+        print_kinds(v, true, err);
     dq_table_free(t);
     return err->code == DQ_OK ? dq_document_flush(err) : err->code;
 }
@@ -456,7 +457,7 @@ static dq_status make_document(eval_run *x, const cmd_eval_view *v, dq_err *err)
     json_object_set(x->doc, "settings", x->settings);
     DQ_TRY(cmd_eval_json(json_object_get(x->doc, "results"), v, err));
     DQ_TRY(cmd_eval_claims_json(x->doc, v, err));
-    DQ_TRY(cmd_eval_front_json(x->doc, v, err));
+    DQ_TRY(cmd_eval_pareto_json(x->doc, v, err));
     cmd_eval_gates_apply(&x->o.gates, &x->o.logger, &x->e, x->doc);
     return DQ_OK;
 }
@@ -467,10 +468,10 @@ static dq_status write_files(eval_run *x, const cmd_eval_view *v, const char **w
 {
     dq_table *t = NULL;
     if (x->o.dump && cmd_eval_dump(v, x->o.dump, err) == DQ_OK) written[(*n)++] = x->o.dump;
-    for (int i = 0; err->code == DQ_OK && i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = cmd_eval_faces[i];
-        const char *path = face->file ? face->file(x->o.own[i]) : NULL;
-        if (path && dq_document_write_lines(path, face->file_lines, v, err) == DQ_OK)
+    for (int i = 0; err->code == DQ_OK && i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
+        const char *path = kind->cli.file ? kind->cli.file(x->o.own[i]) : NULL;
+        if (path && dq_document_write_lines(path, kind->out.file_lines, v, err) == DQ_OK)
             written[(*n)++] = path;
     }
     if (err->code == DQ_OK && x->o.csv && cmd_eval_columns(&t, v, err) == DQ_OK &&
@@ -499,12 +500,12 @@ static dq_status hand_out(eval_run *x, dq_err *err)
 {
     cmd_eval_view v = view_of(x);
     dq_err drawing = {0}, gate = {0};
-    const char *written[4 + DQ_EVAL_FACES];
+    const char *written[4 + DQ_EVAL_KINDS];
     int n = 0;
     make_settings(x);
     cmd_eval_kv_warn(&x->o.logger, &x->e, x->names);
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (cmd_eval_faces[i]->warn_done) cmd_eval_faces[i]->warn_done(&x->o.logger, &v);
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->warn_done) cmd_eval_kinds[i]->warn_done(&x->o.logger, &v);
     }
     DQ_TRY(cmd_eval_warn_clusters(&x->o.logger, &v, err));
     if (make_document(x, &v, err) == DQ_OK && write_files(x, &v, written, &n, err) == DQ_OK &&

@@ -7,7 +7,7 @@
 #include "cmds/cli/logger.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
-#include "cmds/eval/eval_report.h"
+#include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_sources.h"
 #include "model/output_guard.h"
 #include "tasks/verdicts.h"

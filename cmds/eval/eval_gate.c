@@ -1,11 +1,11 @@
 /* eval_gate: a name is looked up in the JSON of each result; which names there are before anything is scored, the
- * kinds and their faces say.
+ * kinds say.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_gate.h"
 
 #include "base/real.h"
 #include "cmds/cli/document.h"
-#include "cmds/eval/eval_face.h"
+#include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
 #include "stat/interval.h"
 
@@ -100,24 +100,25 @@ static bool among(const char *word, const char *const *list)
 /* Whether `metric` is one that results of the source hold under "metrics". */
 static bool is_metric(const char *metric, const dq_eval_source *s)
 {
-    const cmd_eval_face_gates *own = &cmd_eval_face_of(s)->gates;
+    const cmd_eval_kind_output *own = &cmd_eval_kind_of(s)->out;
     for (int m = 0; m < 2 && s->kind->metric[m]; m++) {
         if (strcmp(metric, s->kind->metric[m]) == 0) return true;
     }
-    return own->metrics && among(metric, own->metrics(s));
+    return cmd_eval_field_known(own->fields, s, metric, NULL) ||
+           (own->metric && strcmp(metric, own->metric) == 0);
 }
 
 static bool is_member(const char *metric, const char *member, const dq_eval_source *s)
 {
     static const char *const of_all[] = {"value", "stderr", NULL};
-    const cmd_eval_face_gates *own = &cmd_eval_face_of(s)->gates;
-    return among(member, of_all) || (own->member && own->member(metric, member));
+    return among(member, of_all) ||
+           cmd_eval_field_known(cmd_eval_kind_of(s)->out.fields, s, metric, member);
 }
 
 /* Whether the name is a paired difference of a metric of the source, or its p. */
 static bool is_paired(const char *name, const dq_eval_source *s)
 {
-    const char *loss = cmd_eval_face_of(s)->loss;
+    const char *loss = cmd_eval_kind_of(s)->out.loss;
     char base[DQ_GATE_NAME];
     bool delta = ends_in(name, "_delta", base);
     if (!delta && !ends_in(name, "_p", base)) return false;
@@ -130,7 +131,7 @@ static bool is_paired(const char *name, const dq_eval_source *s)
 /* Whether the name says how a result of the source differs from its reference. */
 static bool is_difference(const char *name, const dq_eval_source *s)
 {
-    const cmd_eval_face_gates *own = &cmd_eval_face_of(s)->gates;
+    const cmd_eval_kind_output *own = &cmd_eval_kind_of(s)->out;
     return is_paired(name, s) || (own->differs && own->differs(name));
 }
 
@@ -145,13 +146,13 @@ static bool known(const char *name, const dq_eval_source *s)
     base[n] = 0;
     name += n + 1;
     if (is_metric(base, s)) return is_member(base, name, s);
-    return *name && (among(base, part) || among(base, cmd_eval_face_of(s)->gates.parts));
+    return *name && (among(base, part) || among(base, cmd_eval_kind_of(s)->out.parts));
 }
 
 dq_status cmd_eval_gates_check(const cmd_eval_gates *g, const dq_eval_source *source, int n_sources,
                                dq_err *err)
 {
-    const char *first = cmd_eval_face_of(&source[0])->gates.first;
+    const char *first = cmd_eval_kind_of(&source[0])->out.gates;
     if (!first) first = source[0].kind->metric[0];
     for (int i = 0; i < g->n; i++) {
         bool there = false;

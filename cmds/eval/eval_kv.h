@@ -5,7 +5,7 @@
 
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/logger.h"
-#include "cmds/eval/eval_report.h"
+#include "cmds/eval/eval_view.h"
 #include "eval/eval.h"
 
 enum { DQ_KV_KEEP = 32 };

@@ -1,4 +1,4 @@
-/* eval_options: the options of dq eval itself; those of the kinds of evaluation come from their faces, and
+/* eval_options: the options of dq eval itself; those of the kinds of evaluation come from their rows, and
  * cmd_eval_understand says in which order all of them are read.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_options.h"
@@ -96,10 +96,10 @@ static const cmd_eval_options defaults = {
     .bos_word = "auto", .math_word = "f32", .device = "auto", .margin = DQ_EVAL_MARGIN};
 enum { SAMPLES = 50, MAX_SAMPLES = 1000000 };
 
-void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_face *face)
+void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_kind *kind)
 {
     int i = 0;
-    while (cmd_eval_faces[i] != face) i++;
+    while (cmd_eval_kinds[i] != kind) i++;
     return o->own[i];
 }
 
@@ -111,10 +111,10 @@ static dq_status begin(cmd_eval_options *o, dq_arena *a, dq_err *err)
     o->margin = defaults.margin;
     dq_kv_options_begin(&o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
                                 "policy random (default 1)");
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = cmd_eval_faces[i];
-        if (face->size) o->own[i] = dq_alloc(a, 1, face->size, err);
-        if (face->size && o->own[i] && face->begin) face->begin(o->own[i]);
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
+        if (kind->cli.size) o->own[i] = dq_alloc(a, 1, kind->cli.size, err);
+        if (kind->cli.size && o->own[i] && kind->cli.begin) kind->cli.begin(o->own[i]);
     }
     return err->code;
 }
@@ -134,7 +134,7 @@ static void add_rows(rows *to, const dq_opt *from)
     }
 }
 
-static void add_own(rows *to, const cmd_eval_face_option *from, void *own)
+static void add_own(rows *to, const cmd_eval_kind_option *from, void *own)
 {
     for (; from && (from->opt.name || from->opt.help); from++) {
         dq_opt row[2] = {from->opt};
@@ -143,12 +143,12 @@ static void add_own(rows *to, const cmd_eval_face_option *from, void *own)
     }
 }
 
-/* What --task takes, face by face. */
+/* What --task takes, kind by kind. */
 static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
 {
     const char *all = "";
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const char *help = cmd_eval_faces[i]->tasks_help;
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const char *help = cmd_eval_kinds[i]->cli.tasks_help;
         if (!help) continue;
         *out = dq_textf(a, err, "%s%s%s", all, all[0] ? ";\n" : "", help);
         if (!*out) return err->code;
@@ -157,7 +157,7 @@ static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
-/* What is scored: tasks and their examples; after them what faces score without --task, and then add_limits. */
+/* What is scored: tasks and their examples; after them what kinds score without --task, and then add_limits. */
 static void add_scored(rows *to, cmd_eval_options *o, const char *tasks)
 {
     const dq_opt opts[] = {
@@ -291,10 +291,11 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
     DQ_TRY(tasks_help(&tasks, a, err));
     add_scored(&all, o, tasks);
     add_rows(&all, (const dq_opt[]){dq_opt_topic("text", "text and its windows"), {0}});
-    for (int i = 0; i < DQ_EVAL_FACES; i++) add_own(&all, cmd_eval_faces[i]->scored, o->own[i]);
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) add_own(&all, cmd_eval_kinds[i]->cli.scored, o->own[i]);
     add_limits(&all, o);
     add_computed(&all, o);
-    for (int i = 0; i < DQ_EVAL_FACES; i++) add_own(&all, cmd_eval_faces[i]->options, o->own[i]);
+    for (int i = 0; i < DQ_EVAL_KINDS; i++)
+        add_own(&all, cmd_eval_kinds[i]->cli.options, o->own[i]);
     add_outputs(&all, o);
     if (all.n > MAX_ROWS) return dq_fail(err, DQ_BUG, "more than %d options", MAX_ROWS);
     return dq_options_parse(args, argc, argv, all.row, &usage, err);
@@ -341,9 +342,9 @@ static dq_status read_math(cmd_eval_options *o, dq_err *err)
 }
 
 /* Of which items may be too long. */
-static const char *long_tasks(const cmd_eval_face *face)
+static const char *long_tasks(const cmd_eval_kind *kind)
 {
-    return face->kind[0] && face->kind[0]->usual_long != DQ_LONG_USUAL ? face->tasks : NULL;
+    return kind->kind[0] && kind->kind[0]->usual_long != DQ_LONG_USUAL ? kind->cli.tasks : NULL;
 }
 
 static dq_status read_long(cmd_eval_options *o, dq_err *err)
@@ -356,7 +357,7 @@ static dq_status read_long(cmd_eval_options *o, dq_err *err)
         if (o->source[i].kind->usual_long != DQ_LONG_USUAL) return DQ_OK;
     }
     return dq_fail(err, DQ_USAGE, "--long is for %s; there is none.",
-                   cmd_eval_face_join(what, sizeof what, long_tasks, " and "));
+                   cmd_eval_kind_join(what, sizeof what, long_tasks, " and "));
 }
 
 static int rising(const void *a, const void *b)
@@ -394,7 +395,8 @@ static dq_status read_words(cmd_eval_options *o, dq_err *err)
 static dq_status check_lengths(const cmd_eval_options *o, dq_err *err)
 {
     bool made = false;
-    for (int i = 0; i < o->n_sources; i++) made = made || cmd_eval_face_of(&o->source[i])->lengths;
+    for (int i = 0; i < o->n_sources; i++)
+        made = made || cmd_eval_kind_of(&o->source[i])->cli.lengths;
     if (made && o->samples > MAX_SAMPLES)
         return dq_fail(err, DQ_USAGE, "--limit: expected at most %d prompts per length.",
                        MAX_SAMPLES);
@@ -404,7 +406,7 @@ static dq_status check_lengths(const cmd_eval_options *o, dq_err *err)
 }
 
 /* The files that a run writes; *n of at most N_OUTPUTS. */
-enum { N_OUTPUTS = 6 + DQ_EVAL_FACES };
+enum { N_OUTPUTS = 6 + DQ_EVAL_KINDS };
 static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_eval_options *o,
                          const char *journal)
 {
@@ -419,11 +421,11 @@ static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_e
     };
     *n = (int)(sizeof own / sizeof own[0]);
     memcpy(out, own, sizeof own);
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = cmd_eval_faces[i];
-        if (!face->file) continue;
-        snprintf(option[i], sizeof option[i], "--%s", face->file_option);
-        out[(*n)++] = (dq_output){option[i], face->file(o->own[i]), DQ_OUTPUT_LINES, NULL};
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
+        if (!kind->cli.file) continue;
+        snprintf(option[i], sizeof option[i], "--%s", kind->cli.file_option);
+        out[(*n)++] = (dq_output){option[i], kind->cli.file(o->own[i]), DQ_OUTPUT_LINES, NULL};
     }
 }
 
@@ -431,7 +433,7 @@ dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
                                  const char *journal, dq_arena *a, dq_err *err)
 {
     dq_output out[N_OUTPUTS];
-    char option[DQ_EVAL_FACES][64];
+    char option[DQ_EVAL_KINDS][64];
     cmd_eval_inputs in = {0};
     int n;
     list_outputs(out, &n, option, o, journal);
@@ -444,26 +446,26 @@ dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
 static bool draws(const cmd_eval_options *o)
 {
     for (int i = 0; i < o->n_sources; i++) {
-        if (o->source[i].n_shots || cmd_eval_face_of(&o->source[i])->draws) return true;
+        if (o->source[i].n_shots || cmd_eval_kind_of(&o->source[i])->cli.draws) return true;
     }
     return false;
 }
 
 /* Each step uses what the steps above it have made of the words, and nothing from below: words of the run, words
- * of each face, the sources that both name, and then what does not go together. */
+ * of each kind, the sources that both name, and then what does not go together. */
 dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
 {
     DQ_TRY(read_words(o, err));
     DQ_TRY(dq_input_head_order_read(&o->head_order, err));
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (cmd_eval_faces[i]->read) DQ_TRY(cmd_eval_faces[i]->read(o->own[i], o, a, err));
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->cli.read) DQ_TRY(cmd_eval_kinds[i]->cli.read(o->own[i], o, a, err));
     }
     DQ_TRY(cmd_eval_choose(o, a, err));
     o->kv.draws = draws(o);
     o->kv.logger = &o->logger;
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (cmd_eval_faces[i]->check) DQ_TRY(cmd_eval_faces[i]->check(o->own[i], o, err));
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->cli.check) DQ_TRY(cmd_eval_kinds[i]->cli.check(o->own[i], o, err));
     }
     DQ_TRY(read_long(o, err));
     DQ_TRY(check_lengths(o, err));

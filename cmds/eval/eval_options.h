@@ -7,8 +7,8 @@
 #include "cmds/cli/kv_options.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
-#include "cmds/eval/eval_face.h"
 #include "cmds/eval/eval_gate.h"
+#include "cmds/eval/eval_kind.h"
 #include "eval/eval.h"
 
 enum {
@@ -29,7 +29,7 @@ typedef struct cmd_eval_options {
     bool json, resume, dry_run, force;
     dq_input_head_order head_order;
     dq_kv_options kv;
-    void *own[DQ_EVAL_FACES]; /* the options of each face, and what they mean */
+    void *own[DQ_EVAL_KINDS]; /* the options of each kind, and what they mean */
     dq_logger logger;
     /* what they mean */
     cmd_eval_gates gates;
@@ -49,12 +49,12 @@ typedef struct cmd_eval_options {
     int n_sources;
 } cmd_eval_options;
 
-/* What the options of a face mean, in this run. */
-void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_face *face);
+/* What the options of a kind mean, in this run. */
+void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_kind *kind);
 /* Appends the parts of text between commas; words live in the arena. */
 dq_status cmd_eval_split(const char *text, const char *option, dq_list *out, dq_arena *a,
                          dq_err *err);
-/* Sets the defaults and reads argv; what faces keep lives in the arena. */
+/* Sets the defaults and reads argv; what kinds keep lives in the arena. */
 dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **argv, dq_arena *a,
                          dq_err *err);
 /* Fills the second part; words live in the arena. */

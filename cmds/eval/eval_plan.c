@@ -5,7 +5,7 @@
 
 #include "cmds/cli/document.h"
 #include "cmds/cli/table.h"
-#include "cmds/eval/eval_face.h"
+#include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_sources.h"
 #include "eval/pass_plan.h"
@@ -127,7 +127,7 @@ static void add_row(json_t *results, const cmd_eval_view *v, int row)
     json_object_set_new(o, "task", json_string(s->name));
     json_object_set_new(o, s->kind->windows ? "windows" : "items",
                         json_integer((json_int_t)w.units));
-    if (cmd_eval_face_of(s)->plan) cmd_eval_face_of(s)->plan(o, v->e, r);
+    if (cmd_eval_kind_of(s)->out.plan) cmd_eval_kind_of(s)->out.plan(o, v->e, r);
     json_object_set_new(o, "sequences", json_integer((json_int_t)w.sequences));
     json_object_set_new(o, "tokens", json_integer((json_int_t)w.ids));
     json_array_append_new(results, o);

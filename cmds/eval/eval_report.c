@@ -1,11 +1,12 @@
-/* eval_report: results as JSON: members that every row has, and between them what its face adds.
+/* eval_report: results as JSON: members that every row has, and between them what its kind adds.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_report.h"
 
 #include "base/strbuf.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/eval/eval_face.h"
+#include "cmds/eval/eval_cells.h"
+#include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_verdict.h"
 
 #include <ctype.h>
@@ -13,16 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-const dq_model *cmd_eval_model_of(const dq_eval *e, int row)
-{
-    return e->model[e->row[row].model].m;
-}
-
-double cmd_eval_rate(const dq_score_work *w)
-{
-    return w->seconds > 0 ? (double)w->computed / w->seconds : (double)NAN;
-}
 
 static json_t *weights_json(const dq_model *m)
 {
@@ -44,23 +35,6 @@ static json_t *weights_json(const dq_model *m)
     return w;
 }
 
-json_t *cmd_eval_mean_json(dq_mean m)
-{
-    json_t *o = dq_document_metric(m.value, m.std_err);
-    json_object_set_new(o, "n_clusters",
-                        m.clusters ? json_integer((json_int_t)m.clusters) : json_null());
-    return o;
-}
-
-json_t *cmd_eval_interval_json(dq_interval x)
-{
-    if (isnan(x.low)) return json_null();
-    json_t *l = json_array();
-    json_array_append_new(l, dq_document_real(x.low));
-    json_array_append_new(l, dq_document_real(x.high));
-    return l;
-}
-
 /* Numbers that a row has not, being its own reference, say why. */
 static void give_reason(json_t *metrics, const char *reason)
 {
@@ -73,12 +47,12 @@ static void give_reason(json_t *metrics, const char *reason)
     }
 }
 
-/* What the kind judges by, and what its face says besides. */
+/* What the kind judges by, and what it says besides. */
 static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,
                              const dq_eval_numbers *x, dq_err *err)
 {
     const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[index]);
-    const cmd_eval_face *face = cmd_eval_face_of(source);
+    const cmd_eval_kind *kind = cmd_eval_kind_of(source);
     const char *reason = cmd_eval_no_difference(v->e, index);
     json_t *o = json_object();
     json_object_set_new(row, "metrics", o);
@@ -87,44 +61,22 @@ static dq_status add_metrics(json_t *row, const cmd_eval_view *v, int index,
         json_object_set_new(y, "interval", cmd_eval_interval_json(x->score_interval[m]));
         json_object_set_new(o, source->kind->metric[m], y);
     }
-    if (face->metrics) DQ_TRY(face->metrics(o, v, index, x, err));
+    cmd_eval_field_json(o, kind->out.fields, x);
+    if (kind->out.metrics) DQ_TRY(kind->out.metrics(o, v, index, err));
     if (reason) give_reason(o, reason);
     return DQ_OK;
-}
-
-json_t *cmd_eval_flips_json(const dq_stat_flips *f)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "n01", json_integer((json_int_t)f->n01));
-    json_object_set_new(o, "n10", json_integer((json_int_t)f->n10));
-    json_object_set_new(o, "delta", dq_document_real(f->delta));
-    json_object_set_new(o, "stderr", dq_document_real(f->std_err));
-    json_object_set_new(o, "interval", cmd_eval_interval_json(f->interval));
-    json_object_set_new(o, "n_clusters", json_integer((json_int_t)f->clusters));
-    json_object_set_new(o, "p", dq_document_real(f->p));
-    json_object_set_new(o, "test", json_string(f->clustered ? "t, clustered" : "McNemar, exact"));
-    json_object_set_new(o, "mcnemar_p", dq_document_real(f->clustered ? (double)NAN : f->p));
-    return o;
 }
 
 /* Null for the reference itself: there is nothing to pair it with. */
 static json_t *paired_json(const dq_eval_numbers *x, const dq_eval_source *source)
 {
-    const cmd_eval_face *face = cmd_eval_face_of(source);
+    const cmd_eval_kind *kind = cmd_eval_kind_of(source);
     if (x->is_ref) return json_null();
     json_t *o = json_object();
     for (int m = 0; m < x->n_metrics; m++)
         json_object_set_new(o, source->kind->metric[m], cmd_eval_flips_json(&x->flips[m]));
-    if (face->paired) face->paired(o, x);
+    if (kind->out.paired) kind->out.paired(o, x);
     return o;
-}
-
-const char *cmd_eval_no_difference(const dq_eval *e, int row)
-{
-    const dq_eval_row *r = &e->row[row];
-    if (r->ref != row) return NULL;
-    return e->model[r->model].sourceless ? "its source checkpoint is not in the run"
-                                         : "is the reference";
 }
 
 /* Whose weights the reference of a row has. */
@@ -134,41 +86,6 @@ static const char *reference_weights(const dq_eval *e, const dq_eval_row *r)
     if (m == ref) return "own";
     return strcmp(m->m->fingerprint, ref->m->fingerprint) == 0 && !ref->m->is_container ? "source"
                                                                                         : "other";
-}
-
-static bool has_usual_policy(const dq_eval *e, const dq_eval_row *r)
-{
-    return r->kv.evict.policy &&
-           r->kv.evict.policy ==
-               dq_kv_policy_for(&dq_kv_policy_usual, e->model[r->model].m->map.n_maps);
-}
-
-/* The policy that nobody names is another one by a model's maps, and counts as the same. */
-static bool same_but_usual(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b)
-{
-    dq_kv_spec kv = a->kv;
-    if (!has_usual_policy(e, a) || !has_usual_policy(e, b)) return false;
-    kv.evict.policy = b->kv.evict.policy;
-    return dq_kv_spec_same(&kv, &b->kv);
-}
-
-int cmd_eval_cross_row(const dq_eval *e, int row)
-{
-    const dq_eval_row *r = &e->row[row];
-    const dq_eval_source *s = dq_eval_source_of(e, r);
-    const dq_eval_kind *kind = s->kind;
-    int usual = -1;
-    if (kind->windows || !kind->metric[0] || e->model[r->model].ref == e->model[0].ref) return -1;
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *o = &e->row[i];
-        if (o->model == 0 && o->shown && dq_eval_source_of(e, o) == s &&
-            (o->ids == r->ids || s->items.n) && /* one tokenizer, or items before it */
-            dq_logit_same(o->logit, r->logit)) {
-            if (dq_kv_spec_same(&o->kv, &r->kv)) return i;
-            if (usual < 0 && same_but_usual(e, o, r)) usual = i;
-        }
-    }
-    return usual;
 }
 
 static dq_status add_cross(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
@@ -197,28 +114,12 @@ static json_t *work_json(const dq_score_work *w)
     return o;
 }
 
-int cmd_eval_result_of(const dq_eval *e, int row)
-{
-    int n = 0;
-    for (int i = 0; i < row; i++) n += e->row[i].shown;
-    return n;
-}
-
-json_t *cmd_eval_same_as_json(const dq_eval *e, int row)
-{
-    for (int i = 0; i < row; i++) {
-        if (e->row[i].shown && e->row[i].same == e->row[row].same)
-            return json_integer(cmd_eval_result_of(e, i));
-    }
-    return json_null();
-}
-
 static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
     const dq_eval_source *source = dq_eval_source_of(e, r);
-    const cmd_eval_face *face = cmd_eval_face_of(source);
+    const cmd_eval_kind *kind = cmd_eval_kind_of(source);
     dq_eval_numbers x;
     DQ_TRY(dq_eval_numbers_of(e, row, &x, err));
     json_t *o = json_object();
@@ -242,7 +143,7 @@ static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_e
     json_object_set_new(o, "paired", paired_json(&x, source));
     json_object_set_new(o, "verdict", cmd_eval_verdict_json(v, row, &x));
     json_object_set_new(o, "throughput", work_json(&r->work));
-    if (face->details) DQ_TRY(face->details(o, v, row, err));
+    if (kind->out.details) DQ_TRY(kind->out.details(o, v, row, err));
     return add_cross(o, v, row, err);
 }
 
@@ -259,23 +160,12 @@ static json_t *text_json(const dq_strbuf *b)
     return json_stringn(b->s ? b->s : "", b->n);
 }
 
-void cmd_eval_row_keys(json_t *o, const cmd_eval_view *v, const dq_eval_row *r)
-{
-    json_object_set_new(o, "model", json_string(v->names[r->model]));
-    json_object_set_new(o, "task", json_string(dq_eval_source_of(v->e, r)->name));
-    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
-    json_object_set_new(o, "logit_granularity",
-                        json_string(dq_granularity_name[r->logit.granularity]));
-    if (!dq_kv_spec_is_plain(&r->kv)) json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
-    json_object_set_new(o, "math", json_string(dq_num_name[r->math.linear]));
-}
-
 static dq_status dump_request(FILE *f, const cmd_eval_view *v, int row, const dq_request *a,
                               const dq_eval_words *w, dq_err *err)
 {
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
-    const cmd_eval_face *face = cmd_eval_face_of(dq_eval_source_of(e, r));
+    const cmd_eval_kind *kind = cmd_eval_kind_of(dq_eval_source_of(e, r));
     const dq_shared_prefix *shared_prefix = dq_items_shared_prefix(&e->ids[r->ids].req, a->item);
     dq_request own = *a;
     own.n_cont = w->n_cont;
@@ -290,7 +180,7 @@ static dq_status dump_request(FILE *f, const cmd_eval_view *v, int row, const dq
     json_object_set_new(o, "n_cont", json_integer((json_int_t)own.n_cont));
     json_object_set_new(o, "ll", dq_document_real(dq_eval_ll(r, &own)));
     json_object_set_new(o, "greedy", json_boolean(dq_eval_greedy(r, &own)));
-    if (face->keys) face->keys(o, e, r, a->item);
+    if (kind->out.keys) kind->out.keys(o, e, r, a->item);
     return dq_document_put_line(f, o, err);
 }
 
@@ -315,10 +205,10 @@ static dq_status dump_rows(FILE *f, const void *view, dq_err *err)
     const cmd_eval_view *v = view;
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_source *s = dq_eval_source_of(v->e, &v->e->row[i]);
-        const cmd_eval_face *face = cmd_eval_face_of(s);
+        const cmd_eval_kind *kind = cmd_eval_kind_of(s);
         if (!v->e->row[i].shown) continue;
-        if (face->dump)
-            DQ_TRY(face->dump(f, v, i, err));
+        if (kind->out.dump)
+            DQ_TRY(kind->out.dump(f, v, i, err));
         else if (s->kind->words)
             DQ_TRY(dump_row(f, v, i, err));
     }

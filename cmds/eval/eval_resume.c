@@ -1,5 +1,5 @@
 /* eval_resume: see eval_resume.h. The file is named by a SHA-256 over all that the bits of results depend on:
- * program, device, inputs, models and rows. A run that ends well removes it, others keep their work.
+ * program, device, the canonical JSON of the settings, models and rows. A run that ends well removes it, others keep their work.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_resume.h"
 
@@ -10,10 +10,11 @@
 #include "cmds/cli/logger.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/version.h"
-#include "cmds/eval/eval_kv.h"
+#include "eval/eval_stop_ids.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 DQ_PRINTF(2, 3) static void add_line(dq_sha256 *h, const char *fmt, ...)
@@ -35,43 +36,99 @@ static void add_program(dq_sha256 *h, const dq_backend *b)
              cpu ? "" : b->device);
 }
 
-static dq_status add_sources(dq_sha256 *h, const cmd_eval_identity *id, dq_err *err)
+/* The canonical form of a value, which it takes over: sorted members, no spaces, reals to the last bit. */
+static dq_status add_json(dq_sha256 *h, json_t *value, dq_err *err)
+{
+    char *text = json_dumps(value, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY |
+                                       JSON_REAL_PRECISION(17));
+    json_decref(value);
+    if (!text) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    dq_sha256_add(h, text, strlen(text));
+    free(text);
+    return DQ_OK;
+}
+
+/* What a kind says of its settings, less those that change no score. */
+static json_t *kind_json(const cmd_eval_kind *kind, const cmd_eval_identity *id)
+{
+    json_t *o = json_object();
+    if (kind->settings) kind->settings(o, cmd_eval_own(id->o, kind), id->e);
+    for (const char *const *name = kind->unscored; name && *name; name++) {
+        const char *key;
+        json_t *value;
+        json_object_del(o, *name);
+        json_object_foreach(o, key, value) json_object_del(value, *name);
+    }
+    return o;
+}
+
+static json_t *source_json(const dq_eval_source *s)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "task", json_string(s->name));
+    json_object_set_new(o, "num_fewshot", json_integer((json_int_t)s->n_shots));
+    json_object_set_new(o, "seed", json_integer((json_int_t)s->seed));
+    return o;
+}
+
+static json_t *settings_json(const cmd_eval_identity *id)
 {
     const dq_eval *e = id->e;
-    add_line(h, "%lld %d %s\n", (long long)e->n_ctx, (int)e->bos,
-             id->o->head_order.word ? id->o->head_order.word : "-");
-    if (e->too_long) add_line(h, "long %d\n", (int)e->too_long);
-    for (int i = 0; i < id->files->n; i++) dq_sha256_add(h, id->files->sha[i], 64);
+    const char *order = id->o->head_order.word;
+    json_t *o = json_object(), *kinds = json_object(), *files = json_array();
+    json_t *sources = json_array();
+    json_object_set_new(o, "ctx", json_integer((json_int_t)e->n_ctx));
+    json_object_set_new(o, "limit", json_integer((json_int_t)e->limit));
+    json_object_set_new(o, "bos", json_integer(e->bos));
+    json_object_set_new(o, "long", json_integer(e->too_long));
+    json_object_set_new(o, "head_order", order ? json_string(order) : json_null());
+    for (int i = 0; i < id->files->n; i++)
+        json_array_append_new(files, json_string(id->files->sha[i]));
     for (int i = 0; i < e->n_sources; i++) {
-        const dq_eval_source *from = &e->source[i];
-        const cmd_eval_face *face = cmd_eval_face_of(from);
-        add_line(h, "%s %lld %lld %lld\n", from->name, (long long)id->o->limit,
-                 (long long)from->n_shots, (long long)from->seed);
-        if (face->key) DQ_TRY(face->key(h, cmd_eval_own(id->o, face), e, from, err));
+        const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
+        json_array_append_new(sources, source_json(&e->source[i]));
+        json_object_set_new(kinds, kind->name, kind_json(kind, id));
+    }
+    json_object_set_new(o, "files", files);
+    json_object_set_new(o, "sources", sources);
+    json_object_set_new(o, "kinds", kinds);
+    return o;
+}
+
+/* Whether some source's texts end at what the models name as such, in files of their own. */
+static bool stops(const dq_eval *e)
+{
+    for (int i = 0; i < e->n_sources; i++) {
+        if (cmd_eval_kind_of(&e->source[i])->stops) return true;
+    }
+    return false;
+}
+
+static dq_status add_models(dq_sha256 *h, const cmd_eval_identity *id, dq_err *err)
+{
+    for (int i = 0; i < id->e->n_models; i++) {
+        const dq_eval_model *m = &id->e->model[i];
+        const int32_t *ids;
+        int64_t n = 0;
+        dq_sha256_add(h, id->content[i], 64);
+        if (stops(id->e)) DQ_TRY(dq_eval_stop_ids(id->e, i, &ids, &n, id->e->a, err));
+        add_line(h, "%zu %d %lld\n", m->tok_len, m->tok ? (int)dq_tokenizer_prefix(m->tok) : -1,
+                 (long long)n);
+        if (n) dq_sha256_add(h, ids, (size_t)n * sizeof *ids);
+        if (m->tok_len) dq_sha256_add(h, m->tok_text, m->tok_len);
     }
     return DQ_OK;
 }
 
-static void add_models(dq_sha256 *h, const cmd_eval_identity *id)
-{
-    for (int i = 0; i < id->e->n_models; i++) {
-        const dq_eval_model *m = &id->e->model[i];
-        dq_sha256_add(h, id->content[i], 64);
-        add_line(h, "%zu %d\n", m->tok_len, m->tok ? (int)dq_tokenizer_prefix(m->tok) : -1);
-        if (m->tok_len) dq_sha256_add(h, m->tok_text, m->tok_len);
-    }
-}
-
-static void add_rows(dq_sha256 *h, const dq_eval *e)
+static dq_status add_rows(dq_sha256 *h, const dq_eval *e, dq_err *err)
 {
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *r = &e->row[i];
-        char line[256 + DQ_KV_LISTS + DQ_KV_HEADS_TEXT];
-        add_line(h, "%d %d %d %d %d %d ", r->model, r->ids, r->ref, r->logit.bits,
-                 (int)r->logit.granularity, (int)r->math.linear);
-        int n = dq_kv_spec_key(line, sizeof line, &r->kv);
-        dq_sha256_add(h, line, (size_t)n);
+        add_line(h, "%d %d %d %d %d %d %d ", r->model, r->ids, r->ref, r->logit.bits,
+                 (int)r->logit.granularity, (int)r->math.linear, (int)r->kv.num);
+        DQ_TRY(add_json(h, dq_kv_spec_json(&r->kv), err));
     }
+    return DQ_OK;
 }
 
 dq_status cmd_eval_resume_name(cmd_eval_resume *s, const cmd_eval_identity *id, dq_err *err)
@@ -79,10 +136,11 @@ dq_status cmd_eval_resume_name(cmd_eval_resume *s, const cmd_eval_identity *id, 
     dq_sha256 h;
     DQ_TRY(dq_sha256_begin(&h, err));
     add_program(&h, id->backend);
-    if (add_sources(&h, id, err) != DQ_OK) dq_sha256_drop(&h);
-    DQ_TRY(err->code);
-    add_models(&h, id);
-    add_rows(&h, id->e);
+    if (add_json(&h, settings_json(id), err) != DQ_OK || add_models(&h, id, err) != DQ_OK ||
+        add_rows(&h, id->e, err) != DQ_OK) {
+        dq_sha256_drop(&h);
+        return err->code;
+    }
     DQ_TRY(dq_sha256_end(&h, s->key, err));
     snprintf(s->path, sizeof s->path, "dq-eval-%.12s.resume", s->key);
     snprintf(s->old, sizeof s->old, "%s.old", s->path);

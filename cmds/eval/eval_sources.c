@@ -51,8 +51,8 @@ dq_status cmd_eval_source_load(dq_eval *e, dq_eval_source *source, cmd_eval_file
 dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd_eval_files *files,
                                dq_err *err)
 {
-    const cmd_eval_face *face = cmd_eval_face_of(&e->source[i]);
-    if (face->load) return face->load(cmd_eval_own(o, face), e, o, i, files, err);
+    const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
+    if (kind->load) return kind->load(cmd_eval_own(o, kind), e, o, i, files, err);
     return cmd_eval_source_load(e, &e->source[i], files, err);
 }
 
@@ -60,8 +60,8 @@ static dq_status dump_sources(FILE *f, const void *sweep, dq_err *err)
 {
     const dq_eval *e = sweep;
     for (int i = 0; i < e->n_sources; i++) {
-        const cmd_eval_face *face = cmd_eval_face_of(&e->source[i]);
-        if (face->requests) DQ_TRY(face->requests(f, &e->source[i], err));
+        const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
+        if (kind->out.requests) DQ_TRY(kind->out.requests(f, &e->source[i], err));
     }
     return DQ_OK;
 }

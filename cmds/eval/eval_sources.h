@@ -21,7 +21,7 @@ dq_status cmd_eval_file_read(cmd_eval_files *files, char sha[65], const char *ki
 /* The same of a file that has been read. */
 dq_status cmd_eval_file_note(cmd_eval_files *files, char sha[65], const char *kind,
                              const char *path, const char *text, size_t len, dq_err *err);
-/* Reads the files of e->source[i], as its face says. */
+/* Reads the files of e->source[i], as its kind says. */
 dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd_eval_files *files,
                                dq_err *err);
 /* One file as a whole, of which the kind makes what it needs. */

@@ -1,74 +1,15 @@
-/* eval_table: the table and the CSV of dq eval: columns that all rows fill, then those of the faces in the run.
+/* eval_table: the table and the CSV of dq eval: columns that all rows fill, then those of the kinds in the run.
  * SPDX-License-Identifier: MIT */
+#include "cmds/eval/eval_table.h"
 #include "cmds/cli/table.h"
-#include "cmds/eval/eval_face.h"
+#include "cmds/eval/eval_cells.h"
+#include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
-#include "cmds/eval/eval_report.h"
 #include "cmds/eval/eval_verdict.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-const char *cmd_eval_title(const dq_eval *e, int row)
-{
-    const dq_eval_source *s = dq_eval_source_of(e, &e->row[row]);
-    return s->title ? s->title : s->name;
-}
-
-const char *cmd_eval_clusters_text(char *buf, size_t cap, int64_t n, const char *cluster)
-{
-    const size_t len = strlen(cluster);
-    const bool y = n != 1 && cluster[len - 1] == 'y';
-    snprintf(buf, cap, "%lld %.*s%s", (long long)n, (int)(y ? len - 1 : len), cluster,
-             n == 1 ? ""
-             : y    ? "ies"
-                    : "s");
-    return buf;
-}
-
-void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
-{
-    if (isnan(m.value))
-        dq_table_cell(t, "-");
-    else if (sign[0] && m.value == 0 && m.std_err == 0)
-        dq_table_cell(t, "0 (all equal)");
-    else if (isnan(m.std_err))
-        dq_table_cell(t, sign[0] ? "%+.4f" : "%.4f", m.value);
-    else if (fabs(m.value) >= 1e6) /* a perplexity without bounds */
-        dq_table_cell(t, "%.4g \u00b1 %.2g", m.value, m.std_err);
-    else if (m.std_err > 0 && m.std_err < 5e-5)
-        dq_table_cell(t, sign[0] ? "%+.1e \u00b1 %.1e" : "%.6f \u00b1 %.1e", m.value, m.std_err);
-    else
-        dq_table_cell(t, sign[0] ? "%+.4f \u00b1 %.4f" : "%.4f \u00b1 %.4f", m.value, m.std_err);
-}
-
-void cmd_eval_score_cell(dq_table *t, dq_mean m, dq_interval x, const char *sign)
-{
-    if (m.std_err != 0 || isnan(x.low))
-        cmd_eval_mean_cell(t, m, sign);
-    else if (sign[0] && m.value == 0)
-        dq_table_cell(t, "0 (within \u00b1 %.4f)", x.high);
-    else if (x.high <= m.value)
-        dq_table_cell(t, sign[0] ? "%+.4f (\u2265 %+.4f)" : "%.4f (\u2265 %.4f)", m.value, x.low);
-    else if (x.low >= m.value)
-        dq_table_cell(t, sign[0] ? "%+.4f (\u2264 %+.4f)" : "%.4f (\u2264 %.4f)", m.value, x.high);
-    else
-        dq_table_cell(t, "%.4f (%.4f to %.4f)", m.value, x.low, x.high);
-}
-
-void cmd_eval_weights_cell(dq_table *t, const dq_model *m)
-{
-    char embed[32] = "", head[32] = "";
-    if (m->embed_bits != 16) snprintf(embed, sizeof embed, ", embed %d", m->embed_bits);
-    if (m->head_bits != 16 && !m->tied) snprintf(head, sizeof head, ", head %d", m->head_bits);
-    if (m->weight_bits == 0)
-        dq_table_cell(t, "mixed, %.2f bpw", m->packed_bits);
-    else if (m->weight_bits == 16)
-        dq_table_cell(t, "16%s%s", embed, head);
-    else
-        dq_table_cell(t, "%d/%s%s%s", m->weight_bits, m->weight_group, embed, head);
-}
 
 /* Whether the run has items, whose scores have a p. */
 static bool has_items(const dq_eval *e)
@@ -79,9 +20,9 @@ static bool has_items(const dq_eval *e)
     return false;
 }
 
-static bool in_run(const cmd_eval_face *face, const dq_eval *e)
+static bool in_run(const cmd_eval_kind *kind, const dq_eval *e)
 {
-    return cmd_eval_face_source(face, e->source, e->n_sources) != NULL;
+    return cmd_eval_kind_source(kind, e->source, e->n_sources) != NULL;
 }
 
 /* Name of metric m, where all sources that have one agree. */
@@ -115,17 +56,6 @@ static void difference_cells(dq_table *t, const cmd_eval_view *v, int row, const
     dq_table_cell(t, "%s", y.there ? dq_interval_decision_name[y.is] : "-");
 }
 
-bool cmd_eval_math_swept(const dq_eval *e)
-{
-    const dq_eval_row *first = NULL;
-    for (int i = 0; i < e->n_rows; i++) {
-        if (!e->row[i].shown) continue;
-        if (first && e->row[i].math.linear != first->math.linear) return true;
-        first = &e->row[i];
-    }
-    return false;
-}
-
 /* "4:4", how it forgets and how much it is told to keep; in runs with such a cache only. */
 static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
 {
@@ -155,16 +85,30 @@ static void kv_shares_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
         dq_table_cell(t, "-");
 }
 
-/* Cells of the columns that faces of the run have; "-" in those of others. */
-static void face_cells(dq_table *t, const dq_eval *e, int row, const dq_eval_numbers *x)
+/* The columns of the fields that kinds of the run have. */
+static int field_titles(const char **titles, int n, const dq_eval *e)
 {
-    const cmd_eval_face *own = cmd_eval_face_of(dq_eval_source_of(e, &e->row[row]));
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = cmd_eval_faces[i];
-        if (!face->column[0] || !in_run(face, e)) continue;
-        if (face == own) face->cells(t, x);
-        for (int c = 0; face != own && c < DQ_EVAL_FACE_COLUMNS && face->column[c]; c++)
-            dq_table_cell(t, "-");
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
+        for (; in_run(cmd_eval_kinds[i], e) && f && f->name; f++) {
+            if (f->title) titles[n++] = f->title;
+        }
+    }
+    return n;
+}
+
+/* Their cells; "-" in the columns of other kinds. */
+static void field_cells(dq_table *t, const dq_eval *e, int row, const dq_eval_numbers *x)
+{
+    const cmd_eval_kind *own = cmd_eval_kind_of(dq_eval_source_of(e, &e->row[row]));
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
+        for (; in_run(cmd_eval_kinds[i], e) && f && f->name; f++) {
+            if (f->title && cmd_eval_kinds[i] == own)
+                f->cell(t, cmd_eval_field_value(f, x));
+            else if (f->title)
+                dq_table_cell(t, "-");
+        }
     }
 }
 
@@ -188,7 +132,7 @@ static void table_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eva
         const bool there = m < x->n_metrics;
         cmd_eval_score_cell(t, there ? x->score[m] : dq_mean_none, x->score_interval[m], "");
     }
-    face_cells(t, e, row, x);
+    field_cells(t, e, row, x);
     difference_cells(t, v, row, x);
     kv_shares_cells(t, e, r);
     dq_table_cell(t, "%.0f", cmd_eval_rate(&r->work));
@@ -206,10 +150,10 @@ static bool swept(const dq_eval *e)
     return false;
 }
 
+enum { TITLES = 64 };
 dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
 {
-    const char *titles[20 + DQ_EVAL_FACES * DQ_EVAL_FACE_COLUMNS] = {"model", "weights",
-                                                                     "logit bits", "granularity"};
+    const char *titles[TITLES] = {"model", "weights", "logit bits", "granularity"};
     int n = 4, last = -1;
     char within[48];
     if (cmd_eval_math_swept(v->e)) titles[n++] = "math";
@@ -224,11 +168,7 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
     titles[n++] = "n";
     titles[n++] = "clusters";
     for (int m = 0; m < 2 && metric_title(v->e, m); m++) titles[n++] = metric_title(v->e, m);
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = cmd_eval_faces[i];
-        for (int c = 0; in_run(face, v->e) && c < DQ_EVAL_FACE_COLUMNS && face->column[c]; c++)
-            titles[n++] = face->column[c];
-    }
+    n = field_titles(titles, n, v->e);
     titles[n++] = "against reference";
     if (has_items(v->e)) titles[n++] = "p";
     snprintf(within, sizeof within, "loss \u2264 %g", v->margin);
@@ -251,10 +191,18 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-void cmd_eval_mean_columns(dq_table *t, dq_mean m)
+/* The field after `last` that the CSV of every run has columns of, all of them means; NULL: none. */
+static const cmd_eval_field *next_every(const cmd_eval_field *last)
 {
-    dq_table_real(t, m.value);
-    dq_table_real(t, m.std_err);
+    bool found = !last;
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_field *f = cmd_eval_kinds[i]->out.fields;
+        for (; f && f->name; f++) {
+            if (found && f->every_csv) return f;
+            found = found || f == last;
+        }
+    }
+    return NULL;
 }
 
 static void columns_row(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x)
@@ -275,11 +223,8 @@ static void columns_row(dq_table *t, const cmd_eval_view *v, int row, const dq_e
     dq_table_cell(t, "%s", cmd_eval_title(e, row));
     dq_table_cell(t, "%lld", (long long)x->n);
     for (int m = 0; m < 2; m++) cmd_eval_mean_columns(t, m < x->n_metrics ? x->score[m] : none);
-    cmd_eval_mean_columns(t, x->is_task ? none : x->nll);
-    cmd_eval_mean_columns(t, x->is_task ? none : x->ppl);
-    cmd_eval_mean_columns(t, x->is_task ? none : x->ln_ratio);
-    cmd_eval_mean_columns(t, x->is_task ? none : x->kld);
-    cmd_eval_mean_columns(t, x->is_task ? none : x->same);
+    for (const cmd_eval_field *f = NULL; (f = next_every(f)) != NULL;)
+        cmd_eval_mean_columns(t, x->is_task ? none : cmd_eval_field_value(f, x));
     for (int m = 0; m < 2; m++) {
         bool there = m < x->n_metrics && !x->is_ref;
         dq_table_real(t, there ? x->flips[m].delta : (double)NAN);
@@ -321,27 +266,34 @@ static void score_titles(char (*name)[SCORE_NAME], const char **titles, int n, c
     }
 }
 
-/* Columns of the faces after those of all rows; n_own: how many each has. */
-static dq_status face_titles(const char **titles, int *n, int *n_own, const cmd_eval_view *v,
+/* Columns of the kinds of the run after those of all rows; n_own: how many each has. */
+static dq_status kind_titles(const char **titles, int *n, int *n_own, const cmd_eval_view *v,
                              dq_err *err)
 {
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = cmd_eval_faces[i];
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
+        const dq_eval_source *source = cmd_eval_kind_source(kind, v->e->source, v->e->n_sources);
         const int first = *n;
-        if (face->csv_titles) DQ_TRY(face->csv_titles(titles, n, v, err));
+        if (source)
+            DQ_TRY(cmd_eval_field_csv_titles(titles, n, kind->out.fields, source, v->e->a, err));
+        if (source && kind->out.csv_titles) DQ_TRY(kind->out.csv_titles(titles, n, v, err));
         n_own[i] = *n - first;
     }
     return DQ_OK;
 }
 
 /* Their cells, empty in the columns of other kinds. */
-static dq_status face_columns(dq_table *t, const int *n_own, const cmd_eval_view *v, int row,
+static dq_status kind_columns(dq_table *t, const int *n_own, const cmd_eval_view *v, int row,
                               const dq_eval_numbers *x, dq_err *err)
 {
-    const cmd_eval_face *own = cmd_eval_face_of(dq_eval_source_of(v->e, &v->e->row[row]));
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (n_own[i] && cmd_eval_faces[i] == own) DQ_TRY(own->csv_cells(t, v, row, x, err));
-        for (int c = 0; cmd_eval_faces[i] != own && c < n_own[i]; c++) dq_table_cell(t, "%s", "");
+    const dq_eval_source *source = dq_eval_source_of(v->e, &v->e->row[row]);
+    const cmd_eval_kind *own = cmd_eval_kind_of(source);
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i] == own) {
+            cmd_eval_field_csv_cells(t, own->out.fields, source, x);
+            if (own->out.csv_cells) DQ_TRY(own->out.csv_cells(t, v, row, err));
+        }
+        for (int c = 0; cmd_eval_kinds[i] != own && c < n_own[i]; c++) dq_table_cell(t, "%s", "");
     }
     return DQ_OK;
 }
@@ -392,20 +344,20 @@ enum { COLUMNS = sizeof common / sizeof common[0] };
 
 dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err)
 {
-    const char *titles[COLUMNS + DQ_KV_TITLES + DQ_EVAL_FACES * DQ_EVAL_FACE_CSV_COLUMNS];
-    int n = COLUMNS, n_own[DQ_EVAL_FACES];
+    const char *titles[COLUMNS + DQ_KV_TITLES + DQ_EVAL_KINDS * DQ_EVAL_KIND_CSV_COLUMNS];
+    int n = COLUMNS, n_own[DQ_EVAL_KINDS];
     char name[2 * SCORE_FORMS][SCORE_NAME];
     memcpy(titles, common, sizeof common);
     if (cmd_eval_kv_swept(v->e)) n += dq_kv_report_titles(titles + n);
     score_titles(name, titles, n, v->e);
-    DQ_TRY(face_titles(titles, &n, n_own, v, err));
+    DQ_TRY(kind_titles(titles, &n, n_own, v, err));
     DQ_TRY(dq_table_new(out, titles, n, err));
     for (int i = 0; i < v->e->n_rows; i++) {
         dq_eval_numbers x;
         if (!v->e->row[i].shown) continue;
         DQ_TRY(dq_eval_numbers_of(v->e, i, &x, err));
         columns_row(*out, v, i, &x);
-        DQ_TRY(face_columns(*out, n_own, v, i, &x, err));
+        DQ_TRY(kind_columns(*out, n_own, v, i, &x, err));
     }
     return DQ_OK;
 }

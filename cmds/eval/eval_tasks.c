@@ -1,4 +1,4 @@
-/* eval_tasks: a name of --task finds the face that has it, which makes the task's sources; a file is the task's
+/* eval_tasks: a name of --task finds the kind that has it, which makes the task's sources; a file is the task's
  * by its name or by its place.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_tasks.h"
@@ -17,7 +17,7 @@ static bool is_named(const char *given)
     if (!given[n] || n >= sizeof name) return false;
     memcpy(name, given, n);
     name[n] = 0;
-    return cmd_eval_face_named(name) >= 0;
+    return cmd_eval_kind_named(name) >= 0;
 }
 
 dq_status cmd_eval_check_twice(const dq_list *given, const char *option, dq_err *err)
@@ -60,10 +60,10 @@ dq_status cmd_eval_add_source(cmd_eval_options *o, const dq_eval_source *source,
 static dq_status refuse_unknown(const char *name, dq_err *err)
 {
     char all[512] = "";
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = cmd_eval_faces[i];
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
         const char *task;
-        for (int k = 0; face->task && (task = face->task(k)) != NULL; k++) {
+        for (int k = 0; kind->cli.task && (task = kind->cli.task(k)) != NULL; k++) {
             size_t n = strlen(all);
             snprintf(all + n, sizeof all - n, "%s%s", n ? ", " : "", task);
         }
@@ -76,8 +76,8 @@ enum { MAX_FEWSHOT = 1000 };
 static dq_status take_examples(cmd_eval_options *o, int i, dq_err *err)
 {
     dq_eval_source *s = &o->source[i];
-    const cmd_eval_face *face = cmd_eval_face_of(s);
-    if (o->n_shots == 0 || o->shots[o->n_shots - 1] == 0 || face->own_examples) return DQ_OK;
+    const cmd_eval_kind *kind = cmd_eval_kind_of(s);
+    if (o->n_shots == 0 || o->shots[o->n_shots - 1] == 0 || kind->cli.own_examples) return DQ_OK;
     if (!s->kind->answered)
         return dq_fail(err, DQ_USAGE,
                        "--num-fewshot is for items with answers; prompts of --task %s are taken as "
@@ -94,30 +94,30 @@ static dq_status take_examples(cmd_eval_options *o, int i, dq_err *err)
         return dq_fail(err, DQ_USAGE,
                        "--num-fewshot %lld: --task %s needs the file of its examples: give "
                        "--fewshot-data FILE (expected %s).",
-                       (long long)o->num_fewshot, s->name, face->form(s->name));
-    return face->examples(cmd_eval_own(o, face), o, s, o->examples[i], err);
+                       (long long)o->num_fewshot, s->name, kind->cli.form(s->name));
+    return kind->cli.examples(cmd_eval_own(o, kind), o, s, o->examples[i], err);
 }
 
 /* One task with its file and that of its examples. */
 static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, dq_arena *a,
                              dq_err *err)
 {
-    const int i = cmd_eval_face_named(name), first = o->n_sources;
+    const int i = cmd_eval_kind_named(name), first = o->n_sources;
     if (i < 0) return refuse_unknown(name, err);
     for (int k = 0; k < first; k++) {
         if (strcmp(o->source[k].name, name) == 0)
             return dq_fail(err, DQ_USAGE, "--task: %s stands twice.", name);
     }
-    const cmd_eval_face *face = cmd_eval_faces[i];
-    const bool fileless = face->fileless && face->fileless(name);
+    const cmd_eval_kind *kind = cmd_eval_kinds[i];
+    const bool fileless = kind->cli.fileless && kind->cli.fileless(name);
     int none = INT_MAX; /* a file without a name is for another task */
     const char *path = cmd_eval_path_for(&o->data, name, fileless ? &none : used);
     if (path && fileless)
         return dq_fail(err, DQ_USAGE, "--data %s=%s: --task %s takes no file.", name, path, name);
     if (!path && !fileless)
         return dq_fail(err, DQ_USAGE, "--task %s needs its file: give --data FILE (expected %s).",
-                       name, face->form(name));
-    DQ_TRY(face->choose(o->own[i], o, name, path, a, err));
+                       name, kind->cli.form(name));
+    DQ_TRY(kind->cli.choose(o->own[i], o, name, path, a, err));
     return take_examples(o, first, err);
 }
 
@@ -125,7 +125,7 @@ static dq_status choose_task(cmd_eval_options *o, const char *name, int *used, d
 static bool takes_examples(const cmd_eval_options *o)
 {
     for (int i = 0; i < o->n_sources; i++) {
-        if (o->examples[i] || cmd_eval_face_of(&o->source[i])->own_examples) return true;
+        if (o->examples[i] || cmd_eval_kind_of(&o->source[i])->cli.own_examples) return true;
     }
     return false;
 }
@@ -159,21 +159,21 @@ static dq_status check_data(const cmd_eval_options *o, int used, dq_err *err)
 /* The first option of a file of results that is given; NULL: none is. */
 static const char *given_file(const cmd_eval_options *o)
 {
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        const cmd_eval_face *face = cmd_eval_faces[i];
-        if (face->file && face->file(o->own[i])) return face->file_option;
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
+        if (kind->cli.file && kind->cli.file(o->own[i])) return kind->cli.file_option;
     }
     return NULL;
 }
 
-static const char *dumped(const cmd_eval_face *face)
+static const char *dumped(const cmd_eval_kind *kind)
 {
-    return face->dump || face->keys ? face->has : NULL;
+    return kind->out.dump || kind->out.keys ? kind->cli.has : NULL;
 }
 
-static const char *shown(const cmd_eval_face *face)
+static const char *shown(const cmd_eval_kind *kind)
 {
-    return face->requests ? face->has : NULL;
+    return kind->out.requests ? kind->cli.has : NULL;
 }
 
 /* Outputs that something must come out for. */
@@ -182,20 +182,20 @@ static dq_status check_dumps(const cmd_eval_options *o, dq_err *err)
     bool items = false, requests = false;
     char what[200];
     for (int i = 0; i < o->n_sources; i++) {
-        const cmd_eval_face *face = cmd_eval_face_of(&o->source[i]);
-        items = items || face->dump || face->keys;
-        requests = requests || face->requests;
+        const cmd_eval_kind *kind = cmd_eval_kind_of(&o->source[i]);
+        items = items || kind->out.dump || kind->out.keys;
+        requests = requests || kind->out.requests;
     }
     if (o->dump && !items)
         return dq_fail(
             err, DQ_USAGE,
             "--dump-items writes windows of a --text and items of a --task with %s; there "
             "is none.",
-            cmd_eval_face_join(what, sizeof what, dumped, " or "));
+            cmd_eval_kind_join(what, sizeof what, dumped, " or "));
     if (o->requests && !requests)
         return dq_fail(err, DQ_USAGE,
                        "--dump-requests writes items of a --task with %s; there is none.",
-                       cmd_eval_face_join(what, sizeof what, shown, " or "));
+                       cmd_eval_kind_join(what, sizeof what, shown, " or "));
     const char *scored = o->dump            ? "dump-items"
                          : o->csv           ? "csv"
                          : o->html          ? "html"
@@ -211,9 +211,9 @@ static dq_status check_dumps(const cmd_eval_options *o, dq_err *err)
 /* Sources that options of their own name, without --task. */
 static dq_status choose_more(cmd_eval_options *o, dq_err *err)
 {
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (cmd_eval_faces[i]->choose_more)
-            DQ_TRY(cmd_eval_faces[i]->choose_more(o->own[i], o, err));
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->cli.choose_more)
+            DQ_TRY(cmd_eval_kinds[i]->cli.choose_more(o->own[i], o, err));
     }
     return DQ_OK;
 }
@@ -255,8 +255,9 @@ dq_status cmd_eval_inputs_list(cmd_eval_inputs *in, const cmd_eval_options *o, c
         DQ_TRY(cmd_eval_inputs_add(in, s->fileless ? NULL : s->path, a, err));
         DQ_TRY(cmd_eval_inputs_add(in, o->examples[i], a, err));
     }
-    for (int i = 0; i < DQ_EVAL_FACES; i++) {
-        if (cmd_eval_faces[i]->reads) DQ_TRY(cmd_eval_faces[i]->reads(in, o->own[i], o, a, err));
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->cli.reads)
+            DQ_TRY(cmd_eval_kinds[i]->cli.reads(in, o->own[i], o, a, err));
     }
     return DQ_OK;
 }

@@ -7,7 +7,7 @@
 
 /* Fills o->source and o->examples. DQ_USAGE: names, files or options that do not go together. */
 dq_status cmd_eval_choose(cmd_eval_options *o, dq_arena *a, dq_err *err);
-/* For faces: one more source of the run. DQ_USAGE: there are too many `what`, "tasks". */
+/* For kinds: one more source of the run. DQ_USAGE: there are too many `what`, "tasks". */
 dq_status cmd_eval_add_source(cmd_eval_options *o, const dq_eval_source *source, const char *what,
                               dq_err *err);
 /* The path of a task in a list like that of --data: the one given as NAME=FILE, else the next one given without a

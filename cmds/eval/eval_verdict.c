@@ -1,4 +1,4 @@
-/* eval_verdict: see eval_verdict.h. Rows that differ in the bits of their logits alone form a family. Its widths are
+/* eval_verdict: see eval_verdict.h. Rows that differ in the bits of their logits alone form a series. Its widths are
  * walked from 16 down, and the lowest that holds is the last before one that does not, or about which nothing is
  * decided.
  * SPDX-License-Identifier: MIT */
@@ -7,15 +7,15 @@
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/logger.h"
-#include "cmds/eval/eval_face.h"
+#include "cmds/eval/eval_cells.h"
+#include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
-#include "cmds/eval/eval_report.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { WIDTHS = 16 }; /* rows of a family at most: 16 and 2 to 8 bits */
+enum { WIDTHS = 16 }; /* rows of a series at most: 16 and 2 to 8 bits */
 
 static const dq_eval_kind *kind_of(const dq_eval *e, int row)
 {
@@ -41,11 +41,11 @@ cmd_eval_verdict cmd_eval_verdict_of(const cmd_eval_view *v, int row, const dq_e
 /* ---- The lowest width ---- */
 
 /* Rows that differ in the bits of their logits only, the widest first. */
-typedef struct family {
+typedef struct series {
     int row[WIDTHS], n;
     cmd_eval_verdict verdict[WIDTHS];
     int lowest; /* bits; 0: none */
-} family;
+} series;
 
 static bool same_but_bits(const dq_eval_row *a, const dq_eval_row *b)
 {
@@ -54,12 +54,12 @@ static bool same_but_bits(const dq_eval_row *a, const dq_eval_row *b)
            (!dq_logit_rounds(b->logit) || b->logit.granularity == a->logit.granularity);
 }
 
-/* Whether row i is the first rounded one of a family, and the family. */
-static dq_status family_of(family *f, const cmd_eval_view *v, int i, bool *speaks, dq_err *err)
+/* Whether row i is the first rounded one of a series, and the series. */
+static dq_status series_of(series *f, const cmd_eval_view *v, int i, bool *speaks, dq_err *err)
 {
     const dq_eval *e = v->e;
     bool good = true;
-    *f = (family){.n = 0};
+    *f = (series){.n = 0};
     *speaks = is_compared(e, i) && e->row[i].ref != i && e->row[i].logit.bits < 16;
     for (int k = 0; *speaks && k < i; k++)
         *speaks = e->row[k].logit.bits == 16 || !same_but_bits(&e->row[i], &e->row[k]);
@@ -79,7 +79,7 @@ static dq_status family_of(family *f, const cmd_eval_view *v, int i, bool *speak
     return DQ_OK;
 }
 
-static void print_family(const cmd_eval_view *v, const family *f)
+static void print_series(const cmd_eval_view *v, const series *f)
 {
     const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
     const char *cluster = dq_eval_cluster(v->e, r);
@@ -227,9 +227,9 @@ dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
     print_sourceless(v);
     print_apart(v);
     for (int i = 0; i < v->e->n_rows; i++) {
-        family f;
+        series f;
         bool speaks;
-        DQ_TRY(family_of(&f, v, i, &speaks, err));
+        DQ_TRY(series_of(&f, v, i, &speaks, err));
         if (!speaks) continue;
         if (first)
             printf("\nLowest logit bits within the margin: loss at most %g (%s), by paired 95 %% "
@@ -239,7 +239,7 @@ dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
                    : !has_windows(v->e, false) ? "nats of NLL"
                                                : "of accuracy, or nats of NLL");
         first = false;
-        print_family(v, &f);
+        print_series(v, &f);
     }
     return DQ_OK;
 }
@@ -309,12 +309,13 @@ void cmd_eval_warn_sources(dq_logger *logger, const cmd_eval_view *v, const char
 json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_numbers *x)
 {
     const dq_eval_source *s = dq_eval_source_of(v->e, &v->e->row[row]);
-    const cmd_eval_face *face = cmd_eval_face_of(s);
+    const cmd_eval_kind *kind = cmd_eval_kind_of(s);
     const cmd_eval_verdict y = cmd_eval_verdict_of(v, row, x);
     if (!y.there) return json_null();
     json_t *o = json_object();
-    json_object_set_new(o, "metric",
-                        json_string(face->loss ? face->loss : s->kind->metric[dq_eval_quoted(s)]));
+    json_object_set_new(
+        o, "metric",
+        json_string(kind->out.loss ? kind->out.loss : s->kind->metric[dq_eval_quoted(s)]));
     json_object_set_new(o, "loss", dq_document_real(y.loss.value));
     json_object_set_new(o, "interval", cmd_eval_interval_json(y.loss.interval));
     json_object_set_new(o, "n_clusters", json_integer((json_int_t)y.loss.clusters));
@@ -325,7 +326,7 @@ json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_num
     return o;
 }
 
-static json_t *family_json(const cmd_eval_view *v, const family *f)
+static json_t *series_json(const cmd_eval_view *v, const series *f)
 {
     const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
     json_t *o = json_object(), *widths = json_object();
@@ -360,10 +361,10 @@ dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err 
     json_object_set_new(document, "comparisons", c);
     json_object_set_new(document, "lowest_logit_bits", lowest);
     for (int i = 0; i < v->e->n_rows; i++) {
-        family f;
+        series f;
         bool speaks;
-        DQ_TRY(family_of(&f, v, i, &speaks, err));
-        if (speaks) json_array_append_new(lowest, family_json(v, &f));
+        DQ_TRY(series_of(&f, v, i, &speaks, err));
+        if (speaks) json_array_append_new(lowest, series_json(v, &f));
     }
     return DQ_OK;
 }

@@ -42,7 +42,7 @@ const dq_html_section dq_html_sections[] = {
     {EVAL, "verdicts", "Verdicts", dq_html_has_verdicts, dq_html_verdicts},
     {EVAL, "accuracy", "Accuracy", dq_html_has_accuracy, dq_html_accuracy},
     {EVAL, "kld", "KL divergence from the reference", dq_html_has_kld, dq_html_kld},
-    {EVAL, "front", "What the bytes of the KV cache buy", dq_html_has_front, dq_html_front},
+    {EVAL, "front", "What the bytes of the KV cache buy", dq_html_has_pareto, dq_html_pareto},
     {EVAL, "kv", "KV cache", dq_html_has_kv, dq_html_kv},
     {EVAL, "positions", "Loss by position", dq_html_has_positions, dq_html_positions},
     {EVAL, "needle", "Multi-needle retrieval", dq_html_has_needle, dq_html_needle},

@@ -60,9 +60,9 @@ dq_html_show dq_html_plan_heads_chosen, dq_html_plan_heads_uniform, dq_html_plan
 /* html_bench.c */
 dq_html_applies dq_html_has_curves;
 dq_html_show dq_html_bench_tables, dq_html_bench_growth;
-/* html_front.c, and whether it has a picture of a task. */
-dq_html_applies dq_html_has_front;
-dq_html_show dq_html_front;
+/* html_pareto.c, and whether it has a picture of a task. */
+dq_html_applies dq_html_has_pareto;
+dq_html_show dq_html_pareto;
 bool dq_html_front_shows(const dq_html *h, const char *task);
 /* html_verdicts.c; html_bits.c: over logit bits; html_kv.c: over the bytes of the KV cache. */
 dq_html_applies dq_html_has_verdicts, dq_html_has_accuracy, dq_html_has_kld, dq_html_has_kv;

@@ -41,10 +41,10 @@ static void rows_table(dq_html *h)
     dq_html_page_table_end(h->p);
 }
 
-/* "8, 6": the widths of a family with this verdict, the widest first. */
-static const char *widths_with(dq_html *h, const json_t *family, const char *is)
+/* "8, 6": the widths of a series with this verdict, the widest first. */
+static const char *widths_with(dq_html *h, const json_t *series, const char *is)
 {
-    const json_t *widths = json_object_get(family, "widths");
+    const json_t *widths = json_object_get(series, "widths");
     const char *all = "";
     for (int bits = 16; bits > 1; bits--) {
         const char *key = dq_html_words(h, "%d", bits);

@@ -198,10 +198,9 @@ bool dq_eval_greedy(const dq_eval_row *row, const dq_request *r);
 int dq_eval_pick(const dq_item *item, const dq_eval_row *row, const dq_request *first,
                  bool by_norm);
 
-/* Fractions of scored ids below the KLDs that are given, and their names. */
+/* Shares of scored tokens below the KLDs that are given: .001, .01, .05, .1, .5, .9, .95, .99, .999 and 1. */
 enum { DQ_KLD_POINTS = 10 };
 extern const double dq_eval_kld_point[DQ_KLD_POINTS];
-extern const char *const dq_eval_kld_point_name[DQ_KLD_POINTS]; /* "p001" .. "max" */
 
 /* What is known about a finished row. Rows of items have scores, rows of texts the others. */
 struct dq_eval_numbers {

@@ -35,10 +35,4 @@ dq_status dq_eval_completion(const dq_eval *e, const dq_eval_row *row, int64_t u
 dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
                        const dq_generate_result *g, dq_err *err);
 
-/* Ids that end a continuation of a row of `model`: eos_token_id of config.json and, in a folder, of
- * generation_config.json; eos_token of tokenizer_config.json; its own and those of the model it is
- * compared with, so that paired rows end alike. The list is in the arena. */
-dq_status dq_eval_stop_ids(const dq_eval *e, int model, const int32_t **ids, int64_t *n,
-                           dq_arena *a, dq_err *err);
-
 #endif

@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_ruler.h"
 
+#include "eval/eval_stop_ids.h"
 #include "eval/generate.h"
-#include "eval/kind_generate.h"
 
 #include <string.h>
 

@@ -11,9 +11,6 @@
 
 const double dq_eval_kld_point[DQ_KLD_POINTS] = {0.001, 0.01, 0.05, 0.1,   0.5,
                                                  0.9,   0.95, 0.99, 0.999, 1};
-const char *const dq_eval_kld_point_name[DQ_KLD_POINTS] = {"p001", "p01", "p05", "p10",  "p50",
-                                                           "p90",  "p95", "p99", "p999", "max"};
-
 /* A row, its reference, and room for one number per scored id. */
 typedef struct text {
     const dq_eval *e;

@@ -493,21 +493,3 @@ json_t *dq_kv_spec_json(const dq_kv_spec *s)
     }
     return o;
 }
-
-int dq_kv_spec_key(char *line, size_t cap, const dq_kv_spec *s)
-{
-    size_t n = (size_t)snprintf(line, cap, "%d %d %d", (int)s->num, s->rotate_k, s->rotate_v);
-    for (int i = 0; i < DQ_KV_FIELDS && n < cap; i++) {
-        const dq_kv_field *f = &dq_kv_fields[i];
-        const void *at = in_spec(f, s);
-        if (f->type == DQ_KV_ROTATE) continue;
-        if (f->type == DQ_KV_SHARE)
-            n += (size_t)snprintf(line + n, cap - n, " %a", real_at(at));
-        else if (f->type == DQ_KV_POLICY || is_list(f))
-            n += (size_t)snprintf(line + n, cap - n, " %s", text_at(f, at) ? text_at(f, at) : "-");
-        else
-            n += (size_t)snprintf(line + n, cap - n, " %lld", (long long)integer_at(f, at));
-    }
-    if (n < cap) n += (size_t)snprintf(line + n, cap - n, "\n");
-    return n < cap ? (int)n : (int)cap - 1;
-}

@@ -71,9 +71,7 @@ bool dq_kv_spec_same(const dq_kv_spec *a, const dq_kv_spec *b);
 /* What a column of dq_kv_spec says: a text (then the number is NaN), or NULL and the number, NaN where the
  * setting says nothing. */
 const char *dq_kv_spec_column(double *number, const dq_kv_spec *s, int place);
-/* What runs, as results list it: null where a setting says nothing. */
+/* What runs, as results list it and the key of a resumed run has it: null where a setting says nothing. */
 json_t *dq_kv_spec_json(const dq_kv_spec *s);
-/* One line that differs where results may: for the key of a resumed run. Its length. */
-int dq_kv_spec_key(char *line, size_t cap, const dq_kv_spec *s);
 
 #endif

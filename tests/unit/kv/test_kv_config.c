@@ -95,13 +95,11 @@ static bool same_column(const dq_kv_spec *a, const dq_kv_spec *b, int place)
     return x == y || (isnan(x) && isnan(y));
 }
 
-/* A value that equality, JSON, the key or the CSV forgot would be a row that another one stands for. */
+/* A value that equality, JSON or the CSV left out would be a row that another one stands for. */
 TEST(every_field_reaches_everything)
 {
     const dq_kv_config all = full();
     const dq_kv_spec ran = spec_of(&all);
-    char was[512], is[512];
-    dq_kv_spec_key(was, sizeof was, &ran);
     json_t *requested = dq_kv_config_json(&all), *runs = dq_kv_spec_json(&ran);
     assert_true(dq_kv_config_same(&all, &all) && dq_kv_spec_same(&ran, &ran));
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
@@ -111,12 +109,11 @@ TEST(every_field_reaches_everything)
         json_t *o = dq_kv_config_json(&c), *p = dq_kv_spec_json(&s);
         bool columns = true;
         for (int k = 1; k <= DQ_KV_COLUMNS; k++) columns = columns && same_column(&ran, &s, k);
-        dq_kv_spec_key(is, sizeof is, &s);
         if (dq_kv_config_same(&all, &c) || dq_kv_spec_same(&ran, &s) || columns ||
-            strcmp(is, was) == 0 || json_equal(o, requested) || json_equal(p, runs) ||
+            json_equal(o, requested) || json_equal(p, runs) ||
             json_equal(json_object_get(o, f->name), json_object_get(requested, f->name)) ||
             json_equal(json_object_get(p, f->name), json_object_get(runs, f->name)))
-            fail_msg("%s is evicted", f->name);
+            fail_msg("%s does not reach everything", f->name);
         json_decref(o);
         json_decref(p);
     }

@@ -4,6 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "eval/eval_long.h"
+#include "eval/eval_stop_ids.h"
 #include "eval/kind_generate.h"
 
 #include "base/file.h"

@@ -1,4 +1,4 @@
-/* html_front: what the bytes of a KV cache buy, a curve for each policy and budget, and each code where they are compared: the
+/* html_pareto: what the bytes of a KV cache buy, a curve for each policy and budget, and each code where they are compared: the
  * best that it reaches with so many bytes or fewer, over shares and widths. Its other points are dots. Rings are what dq eval has
  * decided to be on the Pareto front.
  * SPDX-License-Identifier: MIT */
@@ -13,7 +13,7 @@ enum { WIDE = 520, HIGH = 350, CURVES = (32 * 5 + 1) * 3 };
 
 static const json_t *fronts_of(const dq_html *h)
 {
-    return json_object_get(h->document, "kv_front");
+    return json_object_get(h->document, "pareto_fronts");
 }
 
 static bool loses(const json_t *front)
@@ -322,12 +322,12 @@ static void table(dq_html *h, const json_t *front)
     dq_html_page_table_end(h->p);
 }
 
-bool dq_html_has_front(const dq_html *h)
+bool dq_html_has_pareto(const dq_html *h)
 {
     return json_array_size(fronts_of(h)) > 0;
 }
 
-void dq_html_front(dq_html *h)
+void dq_html_pareto(dq_html *h)
 {
     const json_t *front;
     size_t i;

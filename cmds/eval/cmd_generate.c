@@ -1,4 +1,4 @@
-/* face_generate: text that a model goes on with, in dq eval: questions, whose answers are judged, and prompts,
+/* cmd_generate: text that a model goes on with, in dq eval: questions, whose answers are judged, and prompts,
  * whose texts are what comes out.
  * SPDX-License-Identifier: MIT */
 #include "base/utf8.h"
@@ -7,6 +7,7 @@
 #include "cmds/cli/logger.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
+#include "eval/eval_stop_ids.h"
 #include "eval/kind_generate.h"
 #include "tasks/answers.h"
 
@@ -24,11 +25,10 @@ typedef struct generate_options {
     int64_t num_fewshot;    /* before questions */
     const char *shots_path; /* NULL: none */
     const char *stop[STOP_TEXTS];
-    char shots_sha[65]; /* "" without shots */
     dq_eval_generate of_questions, of_prompts;
 } generate_options;
 
-static const cmd_eval_face_option options[] = {
+static const cmd_eval_kind_option options[] = {
     {.opt = {.value = "generate", .help = "generated text (gsm8k, svamp, generate)"}},
     {{.name = "max-new",
       .kind = DQ_OPT_INT,
@@ -185,46 +185,13 @@ static dq_status open_shots(void *own, cmd_eval_files *files, dq_arena *a, dq_er
     const char *text;
     size_t len;
     if (!o->num_fewshot) return DQ_OK;
-    DQ_TRY(cmd_eval_file_read(files, o->shots_sha, "fewshot", o->shots_path, &text, &len, a, err));
+    DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], "fewshot", o->shots_path, &text, &len,
+                              a, err));
     return dq_questions_shots(&o->of_questions.shots, o->num_fewshot, o->shots_path, text, len, a,
                               err);
 }
 
 /* ---- Settings ---- */
-
-/* Adds a text with its length, so that two lists of texts never look alike. */
-static void add_text(dq_sha256 *h, const char *text, size_t len)
-{
-    char line[32];
-    int n = snprintf(line, sizeof line, "%zu:", len);
-    dq_sha256_add(h, line, (size_t)n);
-    dq_sha256_add(h, text, len);
-}
-
-static dq_status add_model(dq_sha256 *h, const dq_eval *e, int model, dq_err *err)
-{
-    const int32_t *ids;
-    int64_t n;
-    const dq_eval_model *m = &e->model[model];
-    add_text(h, m->tok_text ? m->tok_text : "", m->tok_len);
-    DQ_TRY(dq_eval_stop_ids(e, model, &ids, &n, e->a, err));
-    add_text(h, (const char *)ids, (size_t)n * sizeof *ids);
-    return DQ_OK;
-}
-
-static dq_status key(dq_sha256 *h, const void *own, const dq_eval *e, const dq_eval_source *source,
-                     dq_err *err)
-{
-    const generate_options *o = own;
-    const dq_eval_generate *s = source->settings;
-    char line[128];
-    int n = snprintf(line, sizeof line, "generate %lld %lld %s\n", (long long)s->max_new,
-                     (long long)o->num_fewshot, o->shots_sha);
-    dq_sha256_add(h, line, (size_t)n);
-    for (int i = 0; i < s->n_stop; i++) add_text(h, s->stop[i], strlen(s->stop[i]));
-    for (int i = 0; i < e->n_models; i++) DQ_TRY(add_model(h, e, i, err));
-    return DQ_OK;
-}
 
 static json_t *texts_json(const char *const *text, int n)
 {
@@ -236,7 +203,7 @@ static json_t *texts_json(const char *const *text, int n)
 static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
     const generate_options *o = own;
-    if (!cmd_eval_face_source(&cmd_eval_face_generate, e->source, e->n_sources)) return;
+    if (!cmd_eval_kind_source(&cmd_eval_generate, e->source, e->n_sources)) return;
     json_t *g = json_object();
     json_object_set_new(g, "max_new", json_integer((json_int_t)o->of_prompts.max_new));
     json_object_set_new(g, "stop", texts_json(o->of_prompts.stop, o->of_prompts.n_stop));
@@ -270,7 +237,7 @@ static totals totals_of(const dq_eval *e, const dq_eval_row *row)
 
 static bool shows(const dq_eval *e, int row)
 {
-    return cmd_eval_face_shows(&cmd_eval_face_generate, e, row);
+    return cmd_eval_kind_shows(&cmd_eval_generate, e, row);
 }
 
 static json_t *generation_json(const totals *t, const dq_eval_generate *s)
@@ -410,28 +377,30 @@ static const char *file(const void *own)
     return o->completions;
 }
 
-const cmd_eval_face cmd_eval_face_generate = {
+static const char *const unscored[] = {"fewshot_data", NULL}; /* a name; what it holds counts */
+
+const cmd_eval_kind cmd_eval_generate = {
     .name = "generate",
     .kind = {&dq_eval_answers, &dq_eval_prompts},
-    .size = sizeof(generate_options),
-    .options = options,
-    .tasks_help = "gsm8k, svamp: questions answered in free text, the official files;\n"
-                  "generate: {\"prompt\"} lines, continued for --dump-completions",
-    .tasks = "tasks that generate text",
-    .task = task,
-    .form = form,
-    .read = read_words,
-    .choose = choose,
-    .examples = examples,
-    .check = check,
+    .cli = {.size = sizeof(generate_options),
+            .options = options,
+            .tasks_help = "gsm8k, svamp: questions answered in free text, the official files;\n"
+                          "generate: {\"prompt\"} lines, continued for --dump-completions",
+            .tasks = "tasks that generate text",
+            .task = task,
+            .form = form,
+            .read = read_words,
+            .choose = choose,
+            .examples = examples,
+            .check = check,
+            .reserves = "--max-new",
+            .file_option = "dump-completions",
+            .file = file},
     .open = open_shots,
-    .reserves = "--max-new",
     .say = say,
-    .key = key,
     .settings = put_settings,
-    .details = details,
+    .unscored = unscored,
+    .stops = true,
     .warn_done = warn_done,
-    .file_option = "dump-completions",
-    .file = file,
-    .file_lines = dump_units,
+    .out = {.details = details, .file_lines = dump_units},
 };

@@ -47,9 +47,9 @@ import json
 
 document = json.load(open("front.json"))
 results = document["results"]
-assert len(document["kv_front"]) == 2
+assert len(document["pareto_fronts"]) == 2
 assert len({r["kv"]["k_bits"] for r in results}) == 2
-for front in document["kv_front"]:
+for front in document["pareto_fronts"]:
     points = front["points"]
     assert len(points) == 6
     lower = front["metric"] == "kld_nats"
@@ -77,7 +77,7 @@ PY
 fi
 # one policy has no front
 try 0 "mc" "$@" --limit 1 --kv-policy h2o --json
-! grep -q kv_front "$top/out" || complain "front: one policy is compared with itself"
+! grep -q pareto_fronts "$top/out" || complain "front: one policy is compared with itself"
 ! grep -q "results and" "$top/err" || complain "front: what is usual is announced"
 
 # budgets that are raised to what is kept anyway leave nothing to choose: one cache, no front of policies, one comparison
@@ -123,7 +123,7 @@ for label in "4:4 keydiff 0.5" "4:4 per-channel keydiff 0.5"; do
     grep -q "\"kv_label\": \"$label\"" cut.json || complain "codes: no label $label in the JSON"
 done
 try 0 "text" "$@" --kv-keep 1,0.5 --json # page where all tokens stay, token where they do not: no codes are compared
-! grep -q kv_front "$top/out" || complain "codes: the usual ones have a front"
+! grep -q pareto_fronts "$top/out" || complain "codes: the usual ones have a front"
 
 # per-channel codes that dithering leaves alone are named so in any order, and lie on both curves
 try 0 "3:3 per-channel  " "$@" --kv-bits 4,3 --kv-quant dither,per-channel -o both.json

@@ -1,8 +1,9 @@
-/* face_ruler: prompts made up for long contexts in dq eval: their options, and their scores by length.
+/* cmd_ruler: prompts made up for long contexts in dq eval: their options, and their scores by length.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
+#include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
@@ -23,7 +24,7 @@ typedef struct ruler_options {
 
 static const char *const question_name[] = {"query-agnostic", "query-aware"};
 
-static const cmd_eval_face_option options[] = {
+static const cmd_eval_kind_option options[] = {
     {.opt =
          {.value = "ruler",
           .help =
@@ -88,7 +89,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
 
 static const dq_eval_source *first_source(const dq_eval_source *source, int n)
 {
-    return cmd_eval_face_source(&cmd_eval_face_ruler, source, n);
+    return cmd_eval_kind_source(&cmd_eval_ruler, source, n);
 }
 
 static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
@@ -107,29 +108,6 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
     (void)own;
     (void)o;
     return e->source[i].fileless ? DQ_OK : cmd_eval_source_load(e, &e->source[i], files, err);
-}
-
-/* One line that differs where results may. */
-static dq_status key(dq_sha256 *h, const void *own, const dq_eval *e, const dq_eval_source *source,
-                     dq_err *err)
-{
-    const dq_ruler_settings *s = source->settings;
-    char line[512];
-    const size_t cap = sizeof line;
-    size_t n = (size_t)snprintf(line, cap, "%s %lld %llu %d", s->task->name, (long long)s->samples,
-                                (unsigned long long)s->seed, s->query_aware);
-    (void)own;
-    for (int i = 0; i < s->n_lengths && n < cap; i++)
-        n += (size_t)snprintf(line + n, cap - n, " L%d", s->length[i]);
-    dq_sha256_add(h, line, n < cap ? n : cap - 1);
-    /* what ends a continuation stands in files of its own */
-    for (int i = 0; i < e->n_models; i++) {
-        const int32_t *ids;
-        int64_t n_ids;
-        DQ_TRY(dq_eval_stop_ids(e, i, &ids, &n_ids, e->a, err));
-        dq_sha256_add(h, ids, (size_t)n_ids * sizeof *ids);
-    }
-    return DQ_OK;
 }
 
 /* ---- JSON ---- */
@@ -260,7 +238,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
     const dq_ruler_set *set = NULL;
     dq_table *t = NULL;
     for (int i = 0; i < v->e->n_rows && !set; i++) {
-        if (cmd_eval_face_shows(&cmd_eval_face_ruler, v->e, i))
+        if (cmd_eval_kind_shows(&cmd_eval_ruler, v->e, i))
             set = dq_ruler_set_of(v->e, &v->e->row[i]);
     }
     if (!set || set->n_lengths < 2) return DQ_OK;
@@ -273,7 +251,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
     DQ_TRY(dq_table_new(&t, titles, keys + set->n_lengths, err));
     dq_table_keys(t, keys);
     for (int i = 0; i < v->e->n_rows && err->code == DQ_OK; i++) {
-        if (cmd_eval_face_shows(&cmd_eval_face_ruler, v->e, i)) fill_row(t, v, &v->e->row[i], err);
+        if (cmd_eval_kind_shows(&cmd_eval_ruler, v->e, i)) fill_row(t, v, &v->e->row[i], err);
     }
     if (err->code == DQ_OK) {
         printf("\nAccuracy by length:\n");
@@ -283,29 +261,28 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
     return err->code;
 }
 
-const cmd_eval_face cmd_eval_face_ruler = {
+const cmd_eval_kind cmd_eval_ruler = {
     .name = "ruler",
     .kind = {&dq_eval_ruler},
-    .size = sizeof(ruler_options),
-    .options = options,
-    .tasks_help = "niah_single, niah_multikey, niah_multivalue, niah_multiquery: numbers with keys "
-                  "in a UTF-8 text; vt: chains "
-                  "of variables; cwe: common words of a list, of a UTF-8 text; fwe: frequent coded "
-                  "words; as RULER builds "
-                  "them, vt and fwe without --data",
-    .has = "prompts of their own",
-    .task = task,
-    .form = form,
-    .fileless = fileless,
-    .lengths = true,
-    .draws = true,
-    .read = read_words,
-    .choose = choose,
-    .check = check,
+    .cli = {.size = sizeof(ruler_options),
+            .options = options,
+            .tasks_help =
+                "niah_single, niah_multikey, niah_multivalue, niah_multiquery: numbers with keys "
+                "in a UTF-8 text; vt: chains "
+                "of variables; cwe: common words of a list, of a UTF-8 text; fwe: frequent coded "
+                "words; as RULER builds "
+                "them, vt and fwe without --data",
+            .has = "prompts of their own",
+            .task = task,
+            .form = form,
+            .fileless = fileless,
+            .lengths = true,
+            .draws = true,
+            .read = read_words,
+            .choose = choose,
+            .check = check},
     .load = load,
-    .key = key,
     .settings = put_settings,
-    .details = details,
-    .tables = tables,
-    .dump = dump,
+    .stops = true,
+    .out = {.details = details, .tables = tables, .dump = dump},
 };

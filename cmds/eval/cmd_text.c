@@ -1,13 +1,14 @@
-/* face_text: running text in dq eval: its options, its files and what is reported about it besides the metrics of
+/* cmd_text: running text in dq eval: its options, its files and what is reported about it besides the metrics of
  * every row.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/logger.h"
+#include "cmds/eval/cmd_text_table.h"
+#include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
-#include "cmds/eval/face_text_table.h"
 #include "eval/kind_text.h"
 #include "eval/kind_text_numbers.h"
 
@@ -23,7 +24,7 @@ typedef struct text_options {
     dq_text_settings settings; /* what they mean */
 } text_options;
 
-static const cmd_eval_face_option options[] = {
+static const cmd_eval_kind_option options[] = {
     {{.name = "text",
       .kind = DQ_OPT_LIST,
       .value = "FILE",
@@ -179,7 +180,7 @@ static bool has_text(const dq_docs *d)
     return false;
 }
 
-/* The hash is over all that is scored, the settings and what each file is taken for included. */
+/* The hash is over all files that are scored, and what each is taken for. */
 static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int source,
                       cmd_eval_files *files, dq_err *err)
 {
@@ -208,10 +209,6 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int so
     }
     cmd_eval_warn_bad(files->logger, s->docs.bad_path, s->docs.n_bad, s->docs.first_bad);
     cmd_eval_warn_bad(files->logger, s->counts.bad_path, s->counts.n_bad, s->counts.first_bad);
-    /* slices are read off the scores and change none */
-    int n =
-        snprintf(line, sizeof line, "%s %lld\n", dq_scheme_name[s->scheme], (long long)s->stride);
-    dq_sha256_add(&h, line, (size_t)n);
     return dq_sha256_end(&h, sha, err);
 }
 
@@ -230,7 +227,7 @@ static dq_status opened(const void *own, const cmd_eval_options *run, const dq_e
 
 static bool is_text(const dq_eval *e, const dq_eval_ids *ids)
 {
-    return cmd_eval_face_of(&e->source[ids->source]) == &cmd_eval_face_text;
+    return cmd_eval_kind_of(&e->source[ids->source]) == &cmd_eval_text;
 }
 
 /* The windows of a text of the run; NULL: there is none. */
@@ -396,31 +393,6 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     return DQ_OK;
 }
 
-static dq_status put_metrics(json_t *metrics, const cmd_eval_view *v, int row,
-                             const dq_eval_numbers *x, dq_err *err)
-{
-    (void)v;
-    (void)row;
-    json_t *kld = cmd_eval_mean_json(x->kld), *dp = cmd_eval_mean_json(x->dp);
-    for (int i = 0; i < DQ_KLD_POINTS; i++)
-        json_object_set_new(kld, dq_eval_kld_point_name[i], dq_document_real(x->kld_at[i]));
-    json_object_set_new(kld, "noise_floor", dq_document_real(x->noise_floor));
-    json_object_set_new(metrics, "nll_nats", cmd_eval_mean_json(x->nll));
-    json_object_set_new(metrics, "ppl", cmd_eval_mean_json(x->ppl));
-    json_object_set_new(metrics, "ln_ppl_ratio", cmd_eval_mean_json(x->ln_ratio));
-    json_object_set_new(metrics, "kld_nats", kld);
-    json_object_set_new(metrics, "same_top1", cmd_eval_mean_json(x->same));
-    json_object_set_new(dp, "rms", dq_document_real(x->dp_rms.value));
-    json_object_set_new(dp, "rms_stderr", dq_document_real(x->dp_rms.std_err));
-    json_object_set_new(metrics, "delta_p", dp);
-    if (isnan(x->word_ppl)) return err->code;
-    json_object_set_new(metrics, "word_ppl", dq_document_metric(x->word_ppl, (double)NAN));
-    json_object_set_new(metrics, "byte_ppl", dq_document_metric(x->byte_ppl, (double)NAN));
-    json_object_set_new(metrics, "bits_per_byte",
-                        dq_document_metric(x->bits_per_byte, (double)NAN));
-    return err->code;
-}
-
 static void put_paired(json_t *paired, const dq_eval_numbers *x)
 {
     json_t *d = json_object();
@@ -439,28 +411,6 @@ static bool among(const char *word, size_t n, const char *const *list)
         if (strlen(*list) == n && strncmp(*list, word, n) == 0) return true;
     }
     return false;
-}
-
-static const char *const *gate_metrics(const dq_eval_source *source)
-{
-    static const char *const names[] = {"nll_nats", "ppl", "ln_ppl_ratio", "kld_nats", "same_top1",
-                                        "delta_p",  NULL};
-    static const char *const of_rolling[] = {"nll_nats",      "ppl",     "ln_ppl_ratio", "kld_nats",
-                                             "same_top1",     "delta_p", "word_ppl",     "byte_ppl",
-                                             "bits_per_byte", NULL};
-    const dq_text_settings *s = source->settings;
-    return s->scheme == DQ_WINDOW_ROLLING ? of_rolling : names;
-}
-
-static bool gate_member(const char *metric, const char *member)
-{
-    static const char *const of_delta_p[] = {"rms", "rms_stderr", NULL};
-    if (strcmp(metric, "delta_p") == 0) return among(member, strlen(member), of_delta_p);
-    if (strcmp(metric, "kld_nats") != 0) return false;
-    for (int i = 0; i < DQ_KLD_POINTS; i++) {
-        if (strcmp(member, dq_eval_kld_point_name[i]) == 0) return true;
-    }
-    return strcmp(member, "noise_floor") == 0;
 }
 
 static bool gate_differs(const char *name)
@@ -505,32 +455,96 @@ static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
     return DQ_OK;
 }
 
-const cmd_eval_face cmd_eval_face_text = {
+/* ---- Numbers by name ---- */
+
+static bool rolls(const dq_eval_source *source)
+{
+    const dq_text_settings *s = source->settings;
+    return s->scheme == DQ_WINDOW_ROLLING;
+}
+
+static void mean_cell(dq_table *t, dq_mean m)
+{
+    cmd_eval_mean_cell(t, m, "");
+}
+
+static void kld_cell(dq_table *t, dq_mean m)
+{
+    if (isnan(m.value))
+        dq_table_cell(t, "-");
+    else if (isnan(m.std_err))
+        dq_table_cell(t, "%.3e", m.value);
+    else
+        dq_table_cell(t, "%.3e \u00b1 %.1e", m.value, m.std_err);
+}
+
+static void value_cell(dq_table *t, dq_mean m)
+{
+    if (isnan(m.value))
+        dq_table_cell(t, "-");
+    else
+        dq_table_cell(t, "%.4f", m.value);
+}
+
+#define AT(member) .at = offsetof(dq_eval_numbers, member)
+#define KLD_POINT(i, point)                                                                        \
+    {                                                                                              \
+        .name = point, .of = "kld_nats", .csv = "kld_" point, AT(kld_at[i]), .type = DQ_FIELD_REAL \
+    }
+static const cmd_eval_field fields[] = {
+    {"nll_nats", .csv = "nll_nats", AT(nll), .every_csv = true, .title = "NLL (nats)",
+     .cell = mean_cell},
+    {"ppl", .csv = "ppl", AT(ppl), .every_csv = true, .title = "PPL", .cell = mean_cell},
+    {"ln_ppl_ratio", .csv = "ln_ppl_ratio", AT(ln_ratio), .every_csv = true},
+    {"kld_nats", .csv = "kld_nats", AT(kld), .every_csv = true, .title = "KLD (nats)",
+     .cell = kld_cell},
+    KLD_POINT(0, "p001"),
+    KLD_POINT(1, "p01"),
+    KLD_POINT(2, "p05"),
+    KLD_POINT(3, "p10"),
+    KLD_POINT(4, "p50"),
+    KLD_POINT(5, "p90"),
+    KLD_POINT(6, "p95"),
+    KLD_POINT(7, "p99"),
+    KLD_POINT(8, "p999"),
+    KLD_POINT(9, "max"),
+    {"noise_floor", "kld_nats", "kld_noise_floor", AT(noise_floor), .type = DQ_FIELD_REAL},
+    {"same_top1", .csv = "same_top1", AT(same), .every_csv = true, .title = "same top-1",
+     .cell = value_cell},
+    {"delta_p", .csv = "delta_p", AT(dp)},
+    {"rms", "delta_p", "delta_p_rms", AT(dp_rms)},
+    {"word_ppl", .csv = "word_ppl", AT(word_ppl), .type = DQ_FIELD_REAL, .there = rolls},
+    {"byte_ppl", .csv = "byte_ppl", AT(byte_ppl), .type = DQ_FIELD_REAL, .there = rolls},
+    {"bits_per_byte", .csv = "bits_per_byte", AT(bits_per_byte), .type = DQ_FIELD_REAL,
+     .there = rolls},
+    {.name = NULL},
+};
+
+static const char *const unscored[] = {"slices", NULL}; /* they are read off the scores */
+
+const cmd_eval_kind cmd_eval_text = {
     .name = "text",
     .kind = {&dq_eval_text},
-    .size = sizeof(text_options),
-    .begin = begin,
-    .scored = options,
-    .read = read_words,
-    .choose_more = choose_more,
-    .reads = reads,
+    .cli = {.size = sizeof(text_options),
+            .begin = begin,
+            .scored = options,
+            .read = read_words,
+            .choose_more = choose_more,
+            .reads = reads},
     .load = load,
     .opened = opened,
     .warn_plan = warn_plan,
     .settings = put_settings,
-    .metrics = put_metrics,
-    .paired = put_paired,
-    .loss = "nll_nats",
-    .details = details,
-    .gates = {.first = "kld_nats, ppl_ratio, same_top1, nll_nats",
-              .metrics = gate_metrics,
-              .member = gate_member,
-              .differs = gate_differs,
-              .parts = gate_parts},
-    .column = {"NLL (nats)", "PPL", "KLD (nats)", "same top-1"},
-    .cells = cmd_eval_text_cells,
-    .csv_titles = cmd_eval_text_csv_titles,
-    .csv_cells = cmd_eval_text_csv_cells,
-    .tables = cmd_eval_text_tables,
-    .dump = dump,
+    .unscored = unscored,
+    .out = {.fields = fields,
+            .paired = put_paired,
+            .loss = "nll_nats",
+            .details = details,
+            .gates = "kld_nats, ppl_ratio, same_top1, nll_nats",
+            .differs = gate_differs,
+            .parts = gate_parts,
+            .csv_titles = cmd_eval_text_csv_titles,
+            .csv_cells = cmd_eval_text_csv_cells,
+            .tables = cmd_eval_text_tables,
+            .dump = dump},
 };

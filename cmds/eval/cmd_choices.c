@@ -1,4 +1,4 @@
-/* face_choices: multiple choice in dq eval. Its options, those of few-shot examples, are shared with questions
+/* cmd_choices: multiple choice in dq eval. Its options, those of few-shot examples, are shared with questions
  * and stand in eval_options.c.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
@@ -186,25 +186,21 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-const cmd_eval_face cmd_eval_face_choices = {
+const cmd_eval_kind cmd_eval_choices = {
     .name = "choices",
     .kind = {&dq_eval_choices},
-    .tasks_help =
-        "mc: your own items, JSON lines {\"ctx\", \"choices\", \"gold\"};\narc_easy, "
-        "arc_challenge, boolq, hellaswag, openbookqa, piqa, winogrande: the official JSON "
-        "lines, in their original and their flat form (hellaswag: or six lines an item; "
-        "piqa: with X-labels.lst beside X.jsonl)",
-    .has = "choices",
-    .tasks = "tasks with choices",
-    .task = task,
-    .form = form,
-    .choose = choose,
-    .examples = examples,
-    .reads = reads,
+    .cli = {.tasks_help =
+                "mc: your own items, JSON lines {\"ctx\", \"choices\", \"gold\"};\narc_easy, "
+                "arc_challenge, boolq, hellaswag, openbookqa, piqa, winogrande: the official JSON "
+                "lines, in their original and their flat form (hellaswag: or six lines an item; "
+                "piqa: with X-labels.lst beside X.jsonl)",
+            .has = "choices",
+            .tasks = "tasks with choices",
+            .task = task,
+            .form = form,
+            .choose = choose,
+            .examples = examples,
+            .reads = reads},
     .load = load,
-    .plan = plan,
-    .details = details,
-    .keys = keys,
-    .requests = requests,
-    .tables = tables,
+    .out = {.plan = plan, .details = details, .keys = keys, .requests = requests, .tables = tables},
 };

@@ -1,14 +1,16 @@
-/* eval_front: see eval_front.h. A cache is on the Pareto front if it is better than each one that holds no more bytes, every
+/* eval_pareto: see eval_pareto.h. A cache is on the Pareto front if it is better than each one that holds no more bytes, every
  * difference by its own paired interval: all of them must decide, so the claim errs no more often than one interval. It
  * is dominated if one of them is better; the others are inconclusive. Bytes within a hundredth are the same: what
  * policies hold at one budget differs by tails of pages.
  * SPDX-License-Identifier: MIT */
-#include "cmds/eval/eval_front.h"
+#include "cmds/eval/eval_pareto.h"
+
+#include "cmds/eval/eval_cells.h"
 
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
-#include "cmds/eval/eval_face.h"
+#include "cmds/eval/eval_kind.h"
 #include "eval/eval_same.h"
 #include "kv/kv_field.h"
 
@@ -270,12 +272,12 @@ static dq_status append(const front *f, void *arg, dq_err *err)
     return err->code;
 }
 
-dq_status cmd_eval_front_json(json_t *document, const cmd_eval_view *v, dq_err *err)
+dq_status cmd_eval_pareto_json(json_t *document, const cmd_eval_view *v, dq_err *err)
 {
     json_t *list = json_array();
     walk(v, append, list, err);
     if (json_array_size(list))
-        json_object_set_new(document, "kv_front", list);
+        json_object_set_new(document, "pareto_fronts", list);
     else
         json_decref(list);
     return err->code;
@@ -350,7 +352,7 @@ static dq_status print_front(const front *f, void *arg, dq_err *err)
     return err->code;
 }
 
-dq_status cmd_eval_front(const cmd_eval_view *v, dq_err *err)
+dq_status cmd_eval_pareto(const cmd_eval_view *v, dq_err *err)
 {
     return walk(v, print_front, NULL, err);
 }

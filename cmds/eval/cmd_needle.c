@@ -1,4 +1,4 @@
-/* face_needle: multi-needle retrieval in dq eval: its options, its cells as JSON and as tables of depth by length.
+/* cmd_needle: multi-needle retrieval in dq eval: its options, its cells as JSON and as tables of depth by length.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
@@ -21,7 +21,7 @@ typedef struct needle_options {
     dq_needle_settings settings; /* what they mean */
 } needle_options;
 
-static const cmd_eval_face_option options[] = {
+static const cmd_eval_kind_option options[] = {
     {.opt = {.value = "needle",
              .help = "needles (--task needle: numbers hidden in a text of yours and asked for; "
                      "--data FILE "
@@ -149,8 +149,7 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
                {"needle-mode", o->mode},
                {"attention", o->attention},
                {"attention-rows", o->rows}};
-    const bool wanted =
-        cmd_eval_face_source(&cmd_eval_face_needle, run->source, run->n_sources) != NULL;
+    const bool wanted = cmd_eval_kind_source(&cmd_eval_needle, run->source, run->n_sources) != NULL;
     for (size_t i = 0; !wanted && i < sizeof all / sizeof *all; i++) {
         if (all[i].given)
             return dq_fail(err, DQ_USAGE, "--%s has nothing to act on: there is no --task needle.",
@@ -159,28 +158,6 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     if (o->rows && !o->attention)
         return dq_fail(err, DQ_USAGE, "--attention-rows has nothing to act on: add --attention.");
     return DQ_OK;
-}
-
-/* One line that differs where results may. */
-static dq_status key(dq_sha256 *h, const void *own, const dq_eval *e, const dq_eval_source *source,
-                     dq_err *err)
-{
-    const dq_needle_settings *s = source->settings;
-    char line[2048];
-    const size_t cap = sizeof line;
-    size_t n =
-        (size_t)snprintf(line, cap, "needle %lld %llu %d %d %d", (long long)s->samples,
-                         (unsigned long long)s->seed, s->generated, s->attention, s->query_rows);
-    (void)own;
-    (void)e;
-    for (int i = 0; i < s->n_lengths && n < cap; i++)
-        n += (size_t)snprintf(line + n, cap - n, " L%d", s->length[i]);
-    for (int i = 0; i < s->n_depths && n < cap; i++)
-        n += (size_t)snprintf(line + n, cap - n, " D%d", s->depth[i]);
-    for (int i = 0; i < s->n_pairs && n < cap; i++)
-        n += (size_t)snprintf(line + n, cap - n, " %d:%d", s->needles[i], s->requested[i]);
-    dq_sha256_add(h, line, n < cap ? n : cap - 1);
-    return err->code;
 }
 
 /* ---- JSON ---- */
@@ -218,7 +195,7 @@ static json_t *settings_json(const dq_needle_settings *s)
 
 static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
-    const dq_eval_source *s = cmd_eval_face_source(&cmd_eval_face_needle, e->source, e->n_sources);
+    const dq_eval_source *s = cmd_eval_kind_source(&cmd_eval_needle, e->source, e->n_sources);
     (void)own;
     if (s) json_object_set_new(settings, "needle", settings_json(s->settings));
 }
@@ -295,12 +272,10 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     return DQ_OK;
 }
 
-static dq_status put_metrics(json_t *metrics, const cmd_eval_view *v, int row,
-                             const dq_eval_numbers *all, dq_err *err)
+static dq_status put_metrics(json_t *metrics, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[row];
     dq_needle_numbers x;
-    (void)all;
     if (dq_needle_set_of(v->e, r)->settings->generated) return DQ_OK;
     DQ_TRY(dq_needle_numbers_of(&x, v->e, r, -1, err));
     json_object_set_new(metrics, "ll_nats", dq_document_metric(x.ll.value, x.ll.std_err));
@@ -523,7 +498,7 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
         const dq_eval_row *r = &v->e->row[i];
-        if (!cmd_eval_face_shows(&cmd_eval_face_needle, v->e, i)) continue;
+        if (!cmd_eval_kind_shows(&cmd_eval_needle, v->e, i)) continue;
         grid g = {.v = v, .row = r, .set = dq_needle_set_of(v->e, r)};
         const dq_needle_settings *s = g.set->settings;
         g.n_depths = s->n_depths;
@@ -537,33 +512,25 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
     return DQ_OK;
 }
 
-static const char *const *gate_metrics(const dq_eval_source *source)
-{
-    static const char *const names[] = {"ll_nats", NULL};
-    (void)source;
-    return names;
-}
-
-const cmd_eval_face cmd_eval_face_needle = {
+const cmd_eval_kind cmd_eval_needle = {
     .name = "needle",
     .kind = {&dq_eval_needle},
-    .size = sizeof(needle_options),
-    .options = options,
-    .tasks_help = "needle: a UTF-8 text to hide numbers in, see below",
-    .has = "needles",
-    .task = task,
-    .form = form,
-    .lengths = true,
-    .draws = true,
-    .read = read_words,
-    .choose = choose,
-    .check = check,
-    .key = key,
+    .cli = {.size = sizeof(needle_options),
+            .options = options,
+            .tasks_help = "needle: a UTF-8 text to hide numbers in, see below",
+            .has = "needles",
+            .task = task,
+            .form = form,
+            .lengths = true,
+            .draws = true,
+            .read = read_words,
+            .choose = choose,
+            .check = check},
     .settings = put_settings,
-    .metrics = put_metrics,
-    .details = details,
-    .gates = {.metrics = gate_metrics},
-    .tables = tables,
-    .tables_last = true,
-    .dump = dump,
+    .out = {.metrics = put_metrics,
+            .metric = "ll_nats",
+            .details = details,
+            .tables = tables,
+            .tables_last = true,
+            .dump = dump},
 };

@@ -1,11 +1,12 @@
-/* face_text_table: numbers of running text as cells: those of the large table, small tables after it for what a
- * window or --slices adds, and the columns of the CSV.
+/* cmd_text_table: what a window or --slices adds to running text: small tables after the large one, and columns of the
+ * CSV.
  * SPDX-License-Identifier: MIT */
-#include "cmds/eval/face_text_table.h"
+#include "cmds/eval/cmd_text_table.h"
 
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
+#include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kv.h"
 #include "eval/kind_text.h"
 #include "eval/kind_text_numbers.h"
@@ -20,7 +21,7 @@ static const dq_text_settings *settings_of(const dq_eval *e, int row)
 
 static bool shows(const dq_eval *e, int row)
 {
-    return cmd_eval_face_shows(&cmd_eval_face_text, e, row);
+    return cmd_eval_kind_shows(&cmd_eval_text, e, row);
 }
 
 static bool is_reference(const dq_eval *e, int row)
@@ -38,22 +39,6 @@ static int first_text(const dq_eval *e)
 }
 
 /* ---- Tables ---- */
-
-void cmd_eval_text_cells(dq_table *t, const dq_eval_numbers *x)
-{
-    cmd_eval_mean_cell(t, x->nll, "");
-    cmd_eval_mean_cell(t, x->ppl, "");
-    if (isnan(x->kld.value))
-        dq_table_cell(t, "-");
-    else if (isnan(x->kld.std_err))
-        dq_table_cell(t, "%.3e", x->kld.value);
-    else
-        dq_table_cell(t, "%.3e \u00b1 %.1e", x->kld.value, x->kld.std_err);
-    if (isnan(x->same.value))
-        dq_table_cell(t, "-");
-    else
-        dq_table_cell(t, "%.4f", x->same.value);
-}
 
 /* What tells rows apart. */
 enum { ROW_TITLES = 4 };
@@ -197,12 +182,11 @@ dq_status cmd_eval_text_tables(const cmd_eval_view *v, dq_err *err)
 
 /* ---- CSV ---- */
 
-static const char *const rolling_column[] = {"word_ppl", "byte_ppl", "bits_per_byte"};
 static const char *const slice_column[] = {
     "ar_hit_share",           "ar_hit_nll_nats",          "ar_hit_nll_nats_stderr",
     "ar_hit_delta_nats",      "ar_hit_delta_nats_stderr", "others_nll_nats",
     "others_nll_nats_stderr", "others_delta_nats",        "others_delta_nats_stderr"};
-enum { ROLLING_COLUMNS = 3, SLICE_COLUMNS = 9 };
+enum { SLICE_COLUMNS = 9 };
 
 static dq_status position_titles(const char **titles, int *n, dq_arena *a, int64_t scored,
                                  dq_err *err)
@@ -221,54 +205,31 @@ static dq_status position_titles(const char **titles, int *n, dq_arena *a, int64
 
 dq_status cmd_eval_text_csv_titles(const char **titles, int *n, const cmd_eval_view *v, dq_err *err)
 {
-    static const char *const always[] = {"kld_noise_floor", "delta_p", "delta_p_stderr",
-                                         "delta_p_rms", "delta_p_rms_stderr"};
     const int row = first_text(v->e);
     if (row < 0) return DQ_OK;
     const dq_eval_ids *ids = &v->e->ids[v->e->row[row].ids];
     const dq_scheme scheme = settings_of(v->e, row)->scheme;
-    for (int i = 0; i < DQ_KLD_POINTS; i++) {
-        titles[*n] = dq_textf(v->e->a, err, "kld_%s", dq_eval_kld_point_name[i]);
-        if (!titles[(*n)++]) return err->code;
-    }
-    for (int i = 0; i < 5; i++) titles[(*n)++] = always[i];
-    for (int i = 0; scheme == DQ_WINDOW_ROLLING && i < ROLLING_COLUMNS; i++)
-        titles[(*n)++] = rolling_column[i];
     for (int i = 0; ids->slices && i < SLICE_COLUMNS; i++) titles[(*n)++] = slice_column[i];
     if (scheme != DQ_WINDOW_POSITIONS) return DQ_OK;
     return position_titles(titles, n, v->e->a, dq_window_scored(&ids->win.win[0]), err);
 }
 
-static void detail_columns(dq_table *t, const dq_text_details *d, bool is_ref)
+dq_status cmd_eval_text_csv_cells(dq_table *t, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_mean none = dq_mean_none;
-    if (d->sliced) {
-        dq_table_real(t, d->share_hit);
-        cmd_eval_mean_columns(t, d->hit.nll);
-        cmd_eval_mean_columns(t, is_ref ? none : d->hit.delta);
-        cmd_eval_mean_columns(t, d->others.nll);
-        cmd_eval_mean_columns(t, is_ref ? none : d->others.delta);
-    }
-    for (int i = 0; i < d->n_at; i++) {
-        cmd_eval_mean_columns(t, d->at[i].cumulative);
-        cmd_eval_mean_columns(t, is_ref ? none : d->at[i].difference);
-    }
-}
-
-dq_status cmd_eval_text_csv_cells(dq_table *t, const cmd_eval_view *v, int row,
-                                  const dq_eval_numbers *x, dq_err *err)
-{
+    const bool is_ref = is_reference(v->e, row);
     dq_text_details d;
     DQ_TRY(dq_text_numbers_details(v->e, row, &d, err));
-    for (int i = 0; i < DQ_KLD_POINTS; i++) dq_table_real(t, x->kld_at[i]);
-    dq_table_real(t, x->noise_floor);
-    cmd_eval_mean_columns(t, x->dp);
-    cmd_eval_mean_columns(t, x->dp_rms);
-    if (settings_of(v->e, row)->scheme == DQ_WINDOW_ROLLING) {
-        dq_table_real(t, x->word_ppl);
-        dq_table_real(t, x->byte_ppl);
-        dq_table_real(t, x->bits_per_byte);
+    if (d.sliced) {
+        dq_table_real(t, d.share_hit);
+        cmd_eval_mean_columns(t, d.hit.nll);
+        cmd_eval_mean_columns(t, is_ref ? none : d.hit.delta);
+        cmd_eval_mean_columns(t, d.others.nll);
+        cmd_eval_mean_columns(t, is_ref ? none : d.others.delta);
     }
-    detail_columns(t, &d, is_reference(v->e, row));
+    for (int i = 0; i < d.n_at; i++) {
+        cmd_eval_mean_columns(t, d.at[i].cumulative);
+        cmd_eval_mean_columns(t, is_ref ? none : d.at[i].difference);
+    }
     return DQ_OK;
 }

@@ -1,4 +1,4 @@
-/* face_icl: in-context learning in dq eval: its options, files of demonstrations, blocks as JSON and the table of
+/* cmd_icl: in-context learning in dq eval: its options, files of demonstrations, blocks as JSON and the table of
  * accuracy by shots.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
@@ -26,11 +26,10 @@ typedef struct icl_options {
     int n_orders_of;
     dq_icl_settings common;
     dq_icl_settings setting[DQ_EVAL_SOURCES]; /* [n], of the sources */
-    char sha[DQ_EVAL_SOURCES][65];            /* of the files of demonstrations; "": none */
     int n;
 } icl_options;
 
-static const cmd_eval_face_option options[] = {
+static const cmd_eval_kind_option options[] = {
     {.opt = {.value = "icl",
              .help = "in-context learning (--task trec, trec_fine, banking77, clinic150)"}},
     {{.name = "runs",
@@ -181,7 +180,6 @@ static bool shares_data(icl_options *o, dq_eval_source *source, int i)
     source[i].len = source[i - 1].len;
     source[i].own = source[i - 1].own;
     o->setting[k].demos = o->setting[before].demos;
-    memcpy(o->sha[k], o->sha[before], sizeof o->sha[k]);
     return true;
 }
 
@@ -200,14 +198,14 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int i,
                               e->a, err));
     snprintf(kind, sizeof kind, "%s demonstrations", s->name);
     if (demos->path)
-        DQ_TRY(cmd_eval_file_read(files, o->sha[k], kind, demos->path, &demos->text, &demos->len,
-                                  e->a, err));
+        DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], kind, demos->path, &demos->text,
+                                  &demos->len, e->a, err));
     return s->kind->load(e, s, err);
 }
 
 static bool is_icl(const dq_eval_source *s)
 {
-    return cmd_eval_face_of(s) == &cmd_eval_face_icl;
+    return cmd_eval_kind_of(s) == &cmd_eval_icl;
 }
 
 /* "16, 32" */
@@ -262,23 +260,6 @@ static void warn_plan(dq_logger *logger, const cmd_eval_view *v)
             dq_eval_source_of(e, r)->name, dq_granularity_name[r->logit.granularity],
             (long long)naive, (long long)shared);
     }
-}
-
-/* A line with all settings. */
-static dq_status key(dq_sha256 *h, const void *own, const dq_eval *e, const dq_eval_source *source,
-                     dq_err *err)
-{
-    const icl_options *o = own;
-    const dq_icl_settings *x = source->settings;
-    char line[2048], shots[16 * DQ_ICL_SHOTS];
-    (void)e;
-    list_shots(shots, sizeof shots, x->shots, x->n_shots);
-    int n =
-        snprintf(line, sizeof line, "icl %s %d %s %lld %lld %lld %llu %s\n", x->task->name,
-                 (int)x->order, o->sha[settings_of(o, source)], (long long)x->runs,
-                 (long long)x->orders, (long long)x->queries, (unsigned long long)x->seed, shots);
-    dq_sha256_add(h, line, (size_t)n);
-    return err->code;
 }
 
 static void put_settings(json_t *settings, const void *own, const dq_eval *e)
@@ -523,26 +504,24 @@ static void keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t it
         json_object_set_new(pick, s->kind->metric[m], json_integer(dq_icl_pick(e, row, m, item)));
 }
 
-const cmd_eval_face cmd_eval_face_icl = {
+const cmd_eval_kind cmd_eval_icl = {
     .name = "icl",
     .kind = {&dq_eval_icl_kind},
-    .size = sizeof(icl_options),
-    .options = options,
-    .tasks_help = "trec, trec_fine, banking77, clinic150: the official files, in-context learning",
-    .has = "choices",
-    .task = task,
-    .form = form,
-    .draws = true,
-    .own_examples = true,
-    .read = read_words,
-    .choose = choose,
-    .check = check,
-    .reads = reads,
+    .cli = {.size = sizeof(icl_options),
+            .options = options,
+            .tasks_help =
+                "trec, trec_fine, banking77, clinic150: the official files, in-context learning",
+            .has = "choices",
+            .task = task,
+            .form = form,
+            .draws = true,
+            .own_examples = true,
+            .read = read_words,
+            .choose = choose,
+            .check = check,
+            .reads = reads},
     .load = load,
     .warn_plan = warn_plan,
-    .key = key,
     .settings = put_settings,
-    .details = details,
-    .tables = tables,
-    .keys = keys,
+    .out = {.details = details, .tables = tables, .keys = keys},
 };

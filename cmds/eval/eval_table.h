@@ -1,0 +1,13 @@
+/* eval_table: a finished sweep as a table.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EVAL_TABLE_H
+#define DQ_EVAL_TABLE_H
+
+#include "cmds/cli/table.h"
+#include "cmds/eval/eval_view.h"
+
+/* For people: values with their standard errors. For programs (CSV): one column per number. */
+dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err);
+dq_status cmd_eval_columns(dq_table **out, const cmd_eval_view *v, dq_err *err);
+
+#endif
