@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "absmax, fullrange (what it does), ... or asym (what it does) (default ...)" */
+/* "absmax, search (what it does) or asym (what it does) (default ...)" */
 const char *dq_recipe_options_modes(dq_recipe_options *o, bool calibrated)
 {
     const size_t cap = sizeof o->modes;

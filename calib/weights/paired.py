@@ -17,7 +17,7 @@ import sys
 PAIRS = (("--scale absmax", "--scale search"), ("--scale search", "--method gptq"),
          ("--scale asym", "--method gptq --scale asym"), ("--scale search", "--method align"),
          ("--method gptq", "--method align"), ("--method gptq", "--method gptq --scale asym"),
-         ("--method gptq", "--method gptq --scale fullrange"), ("--method align", "--method align --scale asym"))
+         ("--method align", "--method align --scale asym"))
 
 
 def t95(df):

@@ -52,7 +52,7 @@ echo "model,settings,kld_nats,kld_nats_stderr" >"$out"
 for model in ${DQ_MODELS:-llama diffllama llama-0 diffllama-0 llama-1 diffllama-1 llama-2 diffllama-2}; do
     for bits in 4 3; do
         for how in "--scale absmax" "--scale search" "--scale asym" "--method gptq" "--method gptq --scale asym" \
-            "--method gptq --scale fullrange" "--method align" "--method align --scale asym"; do
+            "--method align" "--method align --scale asym"; do
             # shellcheck disable=SC2086 # settings are words
             score "$model" --bits $bits $how >>"$out"
         done

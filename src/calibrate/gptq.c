@@ -192,7 +192,7 @@ static float weighted_scale(const float *w, const double *weight, int64_t n,
     const float peak = dq_quant_peak(w, n);
     if (peak == 0) return 0;
     dq_quant_search_begin(&s, peak, spec->bits, spec->scale_dtype);
-    memcpy(scale, s.finalist, 2 * sizeof *scale); /* absmax and fullrange, as stored */
+    memcpy(scale, s.finalist, 2 * sizeof *scale); /* absmax and signed, as stored */
     memcpy(scale + 2, s.candidate, sizeof s.candidate);
     for (int k = 0; k < DQ_N_CANDIDATES + 2; k++) {
         int8_t q[PIECE];

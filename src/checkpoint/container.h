@@ -23,7 +23,7 @@ typedef struct dq_container_info {
     double bits_per_weight;   /* all tensors together, scales and padding included */
     int weight_bits;          /* of the packed tensors; 16: none is packed; 0: mixed */
     const char *weight_group; /* "128", "row", "tensor", "mixed"; "" when none is packed */
-    const char *scale_mode;   /* "absmax", "fullrange", "search", "asym", "mixed"; "" when none */
+    const char *scale_mode;   /* "absmax", "search", "asym", "mixed"; "" when none */
     bool
         is_rounded; /* some weights are not the source's: codes, or another type of what is dense */
     dq_logit_spec logit;      /* as /attention says */

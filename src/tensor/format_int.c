@@ -1,5 +1,5 @@
 /* format_int: signed integers q of b bits around zero, stored as u = q + 2^(b-1), times one scale a group
- * (absmax, fullrange, search).
+ * (absmax, search).
  * SPDX-License-Identifier: MIT */
 #include "tensor/quant_search.h"
 #include "tensor/weight_part.h"
@@ -22,17 +22,15 @@ static const dq_weight_attribute attributes[] = {{"offset", offset}, {0}};
  * those that fit. */
 static bool fits_f16(const dq_weight_range *r, const dq_quant_spec *s)
 {
-    const bool absmax = s->mode != DQ_FULLRANGE, full = s->mode != DQ_ABSMAX;
-    return (!absmax ||
-            dq_quant_scale_fits_f16(dq_quant_scale_of_peak(r->peak, s->bits, DQ_ABSMAX))) &&
-           (!full ||
-            dq_quant_scale_fits_f16(dq_quant_scale_of_peak(r->peak, s->bits, DQ_FULLRANGE)));
+    return dq_quant_scale_fits_f16(dq_quant_absmax_scale(r->peak, s->bits)) &&
+           (s->mode == DQ_ABSMAX ||
+            dq_quant_scale_fits_f16(dq_quant_signed_scale(r->peak, s->bits)));
 }
 
 static dq_grid grid(const dq_weight_range *r, const dq_quant_spec *s)
 {
-    return (dq_grid){.scale = dq_quant_stored_scale(
-                         dq_quant_scale_of_peak(r->peak, s->bits, s->mode), s->scale_dtype)};
+    return (dq_grid){
+        .scale = dq_quant_stored_scale(dq_quant_absmax_scale(r->peak, s->bits), s->scale_dtype)};
 }
 
 static dq_grid fit(const float *w, int64_t n, const dq_quant_spec *s)
@@ -65,7 +63,7 @@ const dq_weight_format dq_format_int = {
     .part = parts,
     .n_parts = sizeof parts / sizeof *parts,
     .dequantize = dq_weight_part_dequantize_affine,
-    .modes = 1 << DQ_ABSMAX | 1 << DQ_FULLRANGE | 1 << DQ_SEARCH,
+    .modes = 1 << DQ_ABSMAX | 1 << DQ_SEARCH,
     .fits_f16 = fits_f16,
     .grid = grid,
     .fit = fit,

@@ -11,9 +11,8 @@
 const dq_scale_mode_row dq_quant_modes[DQ_QUANT_MODES] = {
     [DQ_ABSMAX] = {.name = "absmax",
                    .negative = "holds a negative scale, which absmax never makes."},
-    [DQ_FULLRANGE] = {.name = "fullrange", .about = "uses the code -2^(b-1) too"},
     [DQ_SEARCH] = {.name = "search",
-                   .about = "the least squared error of both and 64 more scales; slower"},
+                   .about = "the least squared error of 66 scales of either sign; slower"},
     [DQ_ASYM] = {.name = "asym",
                  .about = "from the smallest to the largest value, with a zero point of N bits per "
                           "group",
@@ -120,18 +119,20 @@ float dq_quant_peak(const float *w, int64_t n)
     return 0;
 }
 
-float dq_quant_scale_of_peak(float peak, int bits, dq_scale_mode mode)
+float dq_quant_absmax_scale(float peak, int bits)
 {
-    if (mode == DQ_FULLRANGE) return -peak / (float)(1 << (bits - 1));
     return fabsf(peak) / (float)dq_quant_max_code(bits);
+}
+
+float dq_quant_signed_scale(float peak, int bits)
+{
+    return -peak / (float)(1 << (bits - 1));
 }
 
 float dq_quant_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode, dq_dtype dtype)
 {
-    /* the sign of the peak means nothing to absmax */
-    float peak = mode == DQ_ABSMAX ? absmax_of(w, n) : dq_quant_peak(w, n);
-    if (mode == DQ_SEARCH) return dq_quant_search_group(w, n, bits, peak, dtype);
-    return dq_quant_stored_scale(dq_quant_scale_of_peak(peak, bits, mode), dtype);
+    if (mode == DQ_SEARCH) return dq_quant_search_group(w, n, bits, dq_quant_peak(w, n), dtype);
+    return dq_quant_stored_scale(dq_quant_absmax_scale(absmax_of(w, n), bits), dtype);
 }
 
 float dq_quant_stored_scale(float scale, dq_dtype dtype)

@@ -7,9 +7,9 @@
 #include "tensor/weight.h"
 
 typedef enum dq_scale_mode {
-    DQ_ABSMAX,    /* scale = absmax / Qmax */
-    DQ_FULLRANGE, /* signed scale: the value of largest magnitude becomes -2^(b-1) */
-    DQ_SEARCH,    /* the least squared error of both and of smaller scales of either sign */
+    DQ_ABSMAX, /* scale = absmax / Qmax */
+    DQ_SEARCH, /* the least squared error of absmax, of the signed scale that makes the peak -2^(b-1), and of
+                     smaller scales of either sign */
     DQ_ASYM, /* (largest - smallest) / (2^b - 1), both ends moved to 0 where they lie beyond, and an integer
                      zero point: format_int_zero */
     DQ_QUANT_MODES

@@ -41,8 +41,7 @@ static void list_candidates(dq_quant_search *s, float absmax, dq_dtype dtype)
 
 void dq_quant_search_begin(dq_quant_search *s, float peak, int bits, dq_dtype dtype)
 {
-    const float plain[] = {dq_quant_scale_of_peak(peak, bits, DQ_ABSMAX),
-                           dq_quant_scale_of_peak(peak, bits, DQ_FULLRANGE)};
+    const float plain[] = {dq_quant_absmax_scale(peak, bits), dq_quant_signed_scale(peak, bits)};
     s->bits = bits;
     s->n_finalists = 0;
     for (int i = 0; i < 2; i++)

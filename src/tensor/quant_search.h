@@ -17,7 +17,7 @@ typedef struct dq_quant_search {
         [DQ_N_CANDIDATES]; /* absmax / Qmax down to a fifth of it, with either sign, as stored;
                                          0: this one cannot be stored */
     float inverse[DQ_N_CANDIDATES];
-    float finalist[DQ_N_FINALISTS]; /* as stored: absmax, fullrange, both as F16 too where F32 is
+    float finalist[DQ_N_FINALISTS]; /* as stored: absmax, signed, both as F16 too where F32 is
                                        stored, the best candidate */
 } dq_quant_search;
 
@@ -36,9 +36,10 @@ float dq_quant_search_end(const dq_quant_search *s, const double error[DQ_N_FINA
 /* All of it, for a group in memory; a peak of 0 gives 0. */
 float dq_quant_search_group(const float *w, int64_t n, int bits, float peak, dq_dtype dtype);
 
-/* The scale, before it is stored, for a group whose value of largest magnitude (the first of equals) is
- * `peak`, without a search. */
-float dq_quant_scale_of_peak(float peak, int bits, dq_scale_mode mode);
+/* Two scales, before they are stored, for a group whose value of largest magnitude (the first of equals) is `peak`:
+ * |peak| / Qmax, and the one by which the peak becomes the code -2^(b-1), whose sign is that of -peak. */
+float dq_quant_absmax_scale(float peak, int bits);
+float dq_quant_signed_scale(float peak, int bits);
 /* The value of largest magnitude, the first of equals, sign kept. 0 for n = 0. */
 float dq_quant_peak(const float *w, int64_t n);
 /* Whether F16 holds a scale as 0 or as a normal number. */

@@ -42,7 +42,7 @@ typedef struct dq_weight_attribute {
 
 /* What the values of a group say about its scale. */
 typedef struct dq_weight_range {
-    /* of largest magnitude, the first of equals; its sign counts for DQ_FULLRANGE only */
+    /* of largest magnitude, the first of equals; its sign counts for DQ_SEARCH only */
     float peak;
     float low, high; /* at most 0 and at least 0; found for formats with `ends` alone */
 } dq_weight_range;

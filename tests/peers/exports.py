@@ -118,7 +118,7 @@ def check_model(model):
     check(worst, model, "--bits", "4", "--group", "172", "--scale", "search")  # rows of 128 and groups of 172: two schemes
     check(worst, model, "--bits", "8", "--group", "row", "--scale", "asym")
     check(worst, model, "--bits", "6", "--group", "128", "--scale", "asym")
-    check(worst, model, "--bits", "6", "--group", "32", "--scale", "fullrange")
+    check(worst, model, "--bits", "6", "--group", "32", "--scale", "absmax")
     check(worst, model, "--bits", "3", "--group", "row", "--scale", "search")
     check(worst, model, "--bits", "4", "--embed-bits", "6", *mixed)
     what, want = check(worst, model, "--bits", "3", "--group", "32")

@@ -176,7 +176,7 @@ try:
     check(model, text, how, "--bits", "4", "--group", "32", "--scale", "asym")
     if not more:
         check(model, text, how, "--bits", "5", "--group", "tensor", "--scale", "asym", "--embed-bits", "3")
-        check(model, text, how, "--bits", "3", "--group", "row", "--scale", "fullrange", "--embed-bits", "5")
+        check(model, text, how, "--bits", "3", "--group", "row", "--scale", "search", "--embed-bits", "5")
 finally:
     os.chdir(repository)
     shutil.rmtree(folder)

@@ -173,7 +173,7 @@ TEST(refitted_scales_are_least)
         int64_t group;
         dq_scale_mode mode;
     } all[] = {
-        {3, 32, DQ_SEARCH}, {4, DQ_GROUP_ROW, DQ_ABSMAX}, {2, 64, DQ_ASYM}, {3, 50, DQ_FULLRANGE}};
+        {3, 32, DQ_SEARCH}, {4, DQ_GROUP_ROW, DQ_ABSMAX}, {2, 64, DQ_ASYM}, {3, 50, DQ_SEARCH}};
     static float x[ROWS * N], a[ROWS * M], w[M * N];
     inputs(x, a);
     for (int i = 0; i < M * N; i++) w[i] = uniform() * (i / N % 3 ? 1.0f : 0.1f);

@@ -227,11 +227,9 @@ TEST(codes_are_those_of_numpy)
         dq_quant_spec spec;
     } rows[] = {
         {"absmax.4.64", {4, 64, DQ_ABSMAX, DQ_F16}},
-        {"fullrange.3.203", {3, DQ_GROUP_ROW, DQ_FULLRANGE, DQ_F16}},
         {"asym.2.40", {2, 40, DQ_ASYM, DQ_F16}},
         {"asym.5.0", {5, DQ_GROUP_TENSOR, DQ_ASYM, DQ_F16}},
         {"absmax.8.203", {8, 500, DQ_ABSMAX, DQ_F16}},
-        {"fullrange.4.0", {4, DQ_GROUP_TENSOR, DQ_FULLRANGE, DQ_F16}},
     };
     dq_err err = {0};
     golden g = golden_open(DQ_TEST_DIR "/golden/gptq");
@@ -334,7 +332,7 @@ TEST(packed_codes_read_back)
 TEST(bands_are_the_whole)
 {
     enum { ROWS = 200, N = 70, BAND = 128 };
-    static const dq_scale_mode modes[] = {DQ_SEARCH, DQ_ASYM, DQ_FULLRANGE};
+    static const dq_scale_mode modes[] = {DQ_SEARCH, DQ_ASYM, DQ_ABSMAX};
     float *x = malloc(sizeof *x * N * 300), *w = malloc(sizeof *w * N * ROWS);
     dq_err err = {0};
     for (int i = 0; i < N * 300; i++) x[i] = uniform() + (i % N == 3 ? 2.0f : 0.0f);

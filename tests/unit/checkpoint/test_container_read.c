@@ -181,11 +181,11 @@ TEST(zero_points_must_make_sense)
     free(all);
 }
 
-/* Scales of the other modes may be negative. */
-TEST(signs_are_for_fullrange)
+/* Scales of a search may be negative. */
+TEST(signs_are_for_search)
 {
     dq_err err;
-    make(DQ_FULLRANGE);
+    make(DQ_SEARCH);
     if (use(&err) != DQ_OK) fail_msg("%s", err.text);
 }
 

@@ -90,20 +90,20 @@ TEST(ties_go_to_even)
     for (int i = 0; i < 8; i++) assert_int_equal(q[i], 0);
 }
 
-TEST(full_range_maps_the_peak_to_the_lowest_code)
+TEST(the_signed_scale_maps_the_peak_to_the_lowest_code)
 {
     const float up[3] = {0.1f, 0.8f, -0.3f}, down[3] = {0.1f, -0.8f, 0.3f};
     int8_t q[3];
-    float s = dq_quant_group_scale(up, 3, 4, DQ_FULLRANGE, DQ_F32);
+    float s = dq_quant_signed_scale(up[1], 4);
     assert_true(s < 0);
-    dq_quant_encode(q, up, 3, 4, s, DQ_FULLRANGE);
+    dq_quant_encode(q, up, 3, 4, s, DQ_SEARCH);
     assert_int_equal(q[1], -8);
     assert_int_equal(q[2], 3);
-    s = dq_quant_group_scale(down, 3, 4, DQ_FULLRANGE, DQ_F32);
+    s = dq_quant_signed_scale(down[1], 4);
     assert_true(s > 0);
-    dq_quant_encode(q, down, 3, 4, s, DQ_FULLRANGE);
+    dq_quant_encode(q, down, 3, 4, s, DQ_SEARCH);
     assert_int_equal(q[1], -8);
-    assert_float_equal(dq_quant_group_scale(up, 0, 4, DQ_FULLRANGE, DQ_F32), 0, 0);
+    assert_float_equal(dq_quant_group_scale(up, 0, 4, DQ_SEARCH, DQ_F32), 0, 0);
 }
 
 static double sqnr(int bits, int64_t group, dq_scale_mode mode)
@@ -123,22 +123,20 @@ static double sqnr(int bits, int64_t group, dq_scale_mode mode)
     return dq_quant_sqnr_db(&e);
 }
 
-/* Gaussian values: what absmax and full-range scales give, in dB. */
+/* Gaussian values: what absmax and signed scales give, in dB. A search beats both. */
 TEST(gaussian_sqnr)
 {
     static const struct {
         int bits;
         int64_t group;
-        double absmax, full;
+        double absmax, with_sign;
     } row[] = {{8, 32, 45.5, 45.5},  {8, 128, 43.8, 43.8}, {6, 64, 32.3, 32.5},
                {6, 128, 31.5, 31.8}, {5, 128, 25.2, 25.8}, {4, 32, 20.3, 21.4},
                {4, 128, 18.6, 19.7}, {3, 32, 12.9, 15.2},  {3, 128, 11.3, 13.7}};
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         double absmax = sqnr(row[i].bits, row[i].group, DQ_ABSMAX);
-        double full = sqnr(row[i].bits, row[i].group, DQ_FULLRANGE);
         assert_true(fabs(absmax - row[i].absmax) < 0.15);
-        assert_true(fabs(full - row[i].full) < 0.15);
-        assert_true(sqnr(row[i].bits, row[i].group, DQ_SEARCH) > fmax(absmax, full));
+        assert_true(sqnr(row[i].bits, row[i].group, DQ_SEARCH) > fmax(absmax, row[i].with_sign));
     }
 }
 
@@ -211,7 +209,7 @@ TEST(search_never_loses)
         for (int bits = 2; bits <= 8; bits++) {
             bool fits =
                 dq_quant_scale_fits_f16(dq_quant_group_scale(w, n, bits, DQ_ABSMAX, DQ_F32)) &&
-                dq_quant_scale_fits_f16(dq_quant_group_scale(w, n, bits, DQ_FULLRANGE, DQ_F32));
+                dq_quant_scale_fits_f16(dq_quant_signed_scale(dq_quant_peak(w, n), bits));
             for (int t = fits ? 0 : 1; t < 2; t++) {
                 dq_dtype type = t ? DQ_F32 : DQ_F16;
                 double search = noise_of(w, n, bits, DQ_SEARCH, type), least = INFINITY;
@@ -220,7 +218,11 @@ TEST(search_never_loses)
                 for (int other = fits ? 0 : t; other <= t; other++) {
                     dq_dtype o = other ? DQ_F32 : DQ_F16;
                     least = fmin(least, noise_of(w, n, bits, DQ_ABSMAX, o));
-                    least = fmin(least, noise_of(w, n, bits, DQ_FULLRANGE, o));
+                    least =
+                        fmin(least, noise(w, n, bits,
+                                          dq_quant_stored_scale(
+                                              dq_quant_signed_scale(dq_quant_peak(w, n), bits), o),
+                                          DQ_SEARCH));
                 }
                 assert_true(search <= least);
                 if (type == DQ_F16)
@@ -306,12 +308,10 @@ TEST(search_is_best_for_every_tensor)
                                .mode = DQ_ABSMAX,
                                .scale_dtype = i < 56 ? DQ_F16 : DQ_F32};
             double absmax = error_of(&t, &s).noise;
-            s.mode = DQ_FULLRANGE;
-            double full = error_of(&t, &s).noise;
             s.mode = DQ_SEARCH;
             /* groups are compared exactly, their sums are rounded */
             assert_true(s.group == 1 || absmax > 0);
-            assert_true(error_of(&t, &s).noise <= fmin(absmax, full) * (1 + 1e-12));
+            assert_true(error_of(&t, &s).noise <= absmax * (1 + 1e-12));
         }
         dq_os_map_close(&file);
     }
@@ -437,7 +437,7 @@ TEST(wrong_scales_are_seen)
                               {.rows = 3, .cols = 1, .dtype = DQ_F32, .data = single}};
         for (int i = 0; i < 2; i++) {
             assert_true((dq_weight_part_wrong_scales(&p[i], DQ_ABSMAX) != NULL) == wrong);
-            assert_true((dq_weight_part_wrong_scales(&p[i], DQ_FULLRANGE) != NULL) == odd);
+            assert_true((dq_weight_part_wrong_scales(&p[i], DQ_SEARCH) != NULL) == odd);
         }
     }
 }
