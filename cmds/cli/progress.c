@@ -4,10 +4,13 @@
 #include "cmds/cli/progress.h"
 
 #include "base/os.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { NAME = 200 };
 
 void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *label, double total)
 {
@@ -51,6 +54,13 @@ bool dq_progress_due(const dq_progress *p, double now, double share)
     return since >= (gap < 300 ? gap : 300);
 }
 
+/* A name may be any bytes: out[3 NAME + 1] becomes UTF-8 of one line, of at most NAME bytes of it. */
+static void name_text(char *out, const char *name)
+{
+    out[dq_utf8_repair(out, name, strnlen(name, NAME))] = 0;
+    dq_one_line(out);
+}
+
 void dq_progress_set(dq_progress *p, double done, const char *note)
 {
     double now = dq_os_seconds(), share = done / p->total;
@@ -58,11 +68,13 @@ void dq_progress_set(dq_progress *p, double done, const char *note)
     if (p->first < 0) p->first = share;
     if (!p->on) return;
     if (!dq_progress_due(p, now, share)) return;
-    char left[32] = "";
+    char left[32] = "", label[3 * NAME + 1], what[3 * NAME + 1];
+    name_text(label, p->label);
+    name_text(what, note ? note : "");
     if (share > p->first)
         time_text(left, sizeof left, (now - p->start) * (1 - share) / (share - p->first), p->rough);
     fprintf(stderr, "%sdq %s: %s %3.0f %%  %s  %s%s", p->redraw ? "\r" : "", p->logger->command,
-            p->label, 100 * share, left, note ? note : "", p->redraw ? "\033[K" : "\n");
+            label, 100 * share, left, what, p->redraw ? "\033[K" : "\n");
     fflush(stderr);
     p->shown = true;
     p->last_time = now;

@@ -185,7 +185,7 @@ closed() { # closed ARGUMENTS...: the status of dq when nobody reads its output
 closed --help
 closed info items-8.h5
 closed info items-8.h5 --json
-closed eval "$repo/calib/pair/llama" --task mc --data "$items" --limit 12 -o kept.json
-closed stats "$repo/calib/pair/llama" --ids "1 2 3" -o kept.h5
+closed eval "$repo/calib/pair/llama" --task mc --data "$items" --limit 12 -o kept.json --progress never
+closed stats "$repo/calib/pair/llama" --ids "1 2 3" -o kept.h5 --progress never
 present kept.json kept.h5
 absent dq-eval-*.resume

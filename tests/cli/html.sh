@@ -62,11 +62,11 @@ if command -v gnuplot >/dev/null; then
     cp -r "plain model" "$odd"
     cp choices.jsonl "$(printf 'choices\376.jsonl')"
     "$dq" eval "$odd" --task mc --data "$(printf 'choices\376.jsonl')" --limit 3 --logit-bits 16,4 -v --html odd.html \
-        -o odd.json >"$top/out" 2>"$top/err" || complain "a name that is not UTF-8: $(cat "$top/err")"
+        --progress always -o odd.json >"$top/out" 2>"$top/err" || complain "a name that is not UTF-8: $(cat "$top/err")"
     for f in odd.html odd.json "$top/out" "$top/err"; do
         grep -q "$(printf '\033')" "$f" && complain "a name with control characters: raw in $f"
     done
-    for f in odd.html odd.json "$top/out"; do
+    for f in odd.html odd.json "$top/out" "$top/err"; do
         grep -q "$(printf 'od\357\277\275d ')" "$f" || complain "a name that is not UTF-8: nothing of it in $f"
     done
     grep -q "\"path\": \"$(printf 'choices\357\277\275.jsonl')\"" odd.json ||
