@@ -267,7 +267,7 @@ static int64_t pass_end(const logits *x, int64_t from)
     return every > 0 && x->in.n - from > every ? from + every : x->in.n;
 }
 
-/* After the context (or all ids, where none is named): evicts if asked to, and measures. */
+/* After the context (or all tokens, where none is named): evicts if asked to, and measures. */
 static dq_status compress(logits *x, const dq_batch *batch, int32_t length, dq_err *err)
 {
     dq_evict_report report = {.gap_min = (double)INFINITY};

@@ -31,7 +31,7 @@ typedef struct trial {
     double *nll[MAX_MAPS]; /* [n] nats */
 } trial;
 
-/* -ln p of ids 1..n given those before, in one pass. */
+/* -ln p of tokens 1..n given those before, in one pass. */
 static dq_status score(trial *t, dq_runner *r, double *nll, dq_err *err)
 {
     const dq_ops *op = t->b->ops;

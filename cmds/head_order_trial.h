@@ -7,10 +7,10 @@
 #include "cmds/cli/input.h"
 #include "cmds/cli/logger.h"
 
-/* Scores the first 512 ids of a text (NULL: the built-in one) with every head order of the
+/* Scores the first 512 tokens of a text (NULL: the built-in one) with every head order of the
  * checkpoint's shapes. *out is {"model", "own", "better", "n", "n_clusters", "maps": [{"head_order", "nll_nats",
  * "minus_own", "is"}]}; better is null or the map whose NLL is lower by more than 0.02 nats with all of the
- * paired difference's 95 % interval, blocks of 32 ids being its clusters; "is" says of every other map "better",
+ * paired difference's 95 % interval, blocks of 32 tokens being its clusters; "is" says of every other map "better",
  * "not better" or "inconclusive". Ended by json_decref. */
 dq_status dq_head_order_trial_try(json_t **out, const char *model, const char *text_path,
                                   dq_logger *logger, dq_err *err);

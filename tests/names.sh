@@ -43,7 +43,7 @@ src/eval/kind_needle                    dq_needle_   one kind
 src/eval/kind_ruler                     dq_ruler_    one kind
 src/export/                             dq_export_   one way out of a container
 src/kv/                                 dq_kv_       settings of one cache
-src/kv/kv_spec.h                        dq_evict_    the part of a spec that forgets
+src/kv/kv_spec.h                        dq_evict_    the part of a spec that evicts
 src/kv/kv_spec.h                        dq_math_     the arithmetic that a spec goes with
 src/kv/logit_spec.h                     dq_logit_    one setting
 src/model/model_                        dq_model_    one model

@@ -18,7 +18,12 @@ on the front([^a-z]|$): on the Pareto front
 --ends([^a-z-]|$): --include-embeddings
 head[-_ ]maps?([^a-z]|$): head order
 (^|[^a-z])reread: second pass
-kv[-_]roles|head roles: retrieval and streaming heads'
+kv[-_]roles|head roles: retrieval and streaming heads
+CPU levels?([^a-z]|$): ISA
+(^|[^a-z])guides? (to|that reads|score)|guides?\.py: importance score
+(tokens|cache|policy|context) (is |are |was |were )?forg[eo]t|forgotten tokens: evict
+(scored|fewer|more|[0-9]) ids([^a-z]|$): tokens
+ceilings?_|ceilings of: peak'
 
 # found FOLDER: lines "FILE:LINE:TEXT <- say WORD"
 found() {
@@ -41,10 +46,11 @@ top=$(mktemp -d)
 trap 'rm -rf "$top"' EXIT
 mkdir "$top/tree"
 printf '%s\n' "its grain is one" "the --kv-code" "token codes, page code" touchy "a yardstick" "no rivals" "not decided" "on the front" \
-    "--ends" "the head map" "a reread" "--kv-roles" >"$top/tree/bad"
-printf '%s\n' "grained" "codes of a token" "arrival" "decided" "in front" "--ends-with" >"$top/tree/good"
+    "--ends" "the head map" "a reread" "--kv-roles" "a CPU level" "a guide to it" "tokens are forgotten" "12 ids" \
+    "ceilings of it" >"$top/tree/bad"
+printf '%s\n' "grained" "codes of a token" "arrival" "decided" "in front" "--ends-with" "Hugging Face guide" "ids of 12" "the ceiling of .5" >"$top/tree/good"
 found "$top/tree" >"$top/out"
-[ "$(grep -c '^\./bad:' "$top/out")" = 12 ] && [ "$(wc -l <"$top/out")" = 12 ] || {
+[ "$(grep -c '^\./bad:' "$top/out")" = 17 ] && [ "$(wc -l <"$top/out")" = 17 ] || {
     echo "words.sh: does not find what was planted:"
     cat "$top/out"
     exit 1

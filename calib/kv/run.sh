@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh OUT [SEED...]: what may be forgotten of a context, and which bits may hold it?
+# run.sh OUT [SEED...]: what may be evicted of a context, and which bits may hold it?
 # For the long pair of every seed: policies x kept share x KV bits, scored on needles whose question comes
 # after the cut (recall), on needles whose question stands on both sides of it (asked), and on the second half
 # of windows (NLL, KLD); keydiff with a budget by each model's own heads, which dq plan heads finds on the last

@@ -3,7 +3,7 @@
 
     python study.py OUT.csv [--causes CAUSES.csv] [--sets causes keys values both low] [--models llama-0 diffllama-0 ...]
 
-Six models of ../longpair, windows of 1024 ids, and two of ../pair, windows of 192. The first --windows windows (12; of the pair
+Six models of ../longpair, windows of 1024 tokens, and two of ../pair, windows of 192. The first --windows windows (12; of the pair
 40) are scored, statistics that a code is made of (means, bases) come from the last 8 (of the pair 40). Read as `dq eval
 --kv-recent 16` reads: pages of 64 tokens, codes once the page's last token is 16 after, 4 sinks never. `today` is dq's code; its
 KLD here and there agree to three digits. A window's score is the mean KLD of its second half against the model with an exact

@@ -5,12 +5,12 @@
                     [--items N] [--windows N] [--threads N] [--dump FILE]
 
 Float32 arithmetic on the stored (BF16) weights, eager attention.
-Needles: as `dq eval --task mc` has it, the sum of the log-probabilities of the ids that
+Needles: as `dq eval --task mc` has it, the sum of the log-probabilities of the tokens that
 encode(ctx + " " + choice) has beyond encode(ctx). A choice is one id here, so one pass over the
 context scores all of them. Beside the accuracy: `greedy`, the share of items whose likeliest id of
 the whole vocabulary is the answer, which is what greedy decoding would write.
 Text: as `dq eval --text --ctx 1024` has it, the file is encoded once and cut into windows of 1024
-ids (--positions) whose first id is replaced by BOS; ids 513..1023 are scored. The same ids are then
+ids (--positions) whose first id is replaced by BOS; ids 513..1023 are scored. The same tokens are then
 scored without the first half of their window (BOS, then ids 512..1023): the difference is what the
 prefix is worth. `answers` are the ids after `? name`, `rest` all others.
 """
@@ -29,7 +29,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 @torch.inference_mode()
 def log_probs(model, batch, first):
-    """Log-probabilities of the ids after position `first`, ... (float64)."""
+    """Log-probabilities of the tokens after position `first`, ... (float64)."""
     ids = torch.tensor(batch)
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, first:]
     return torch.log_softmax(model.lm_head(hidden).double(), -1)
@@ -51,8 +51,8 @@ def needles(model, tok, items):
 
 
 def text(model, ids, n, with_prefix):
-    """Mean NLL of the second half of the windows of n ids: all scored ids, answers, others; then the share
-    of answers that are the likeliest id, and the number of scored ids."""
+    """Mean NLL of the second half of the windows of n tokens: all scored tokens, answers, others; then the share
+    of answers that are the likeliest id, and the number of scored tokens."""
     ask = make_data.ID["?"]
     half, nll, best, is_answer = n // 2, [], [], []
     for s in range(0, len(ids) - n + 1, n):

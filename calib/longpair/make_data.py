@@ -166,7 +166,7 @@ def write_tokenizer(folder, window=WINDOW):
 
 
 def blind(item):
-    """The question belongs to the continuation: what forgets a part of the context cannot know it."""
+    """The question belongs to the continuation: what evicts a part of the context cannot know it."""
     at = item["ctx"].rindex(" ? ")
     question = item["ctx"][at + 1:]
     return {**item, "ctx": item["ctx"][:at], "choices": [f"{question} {c}" for c in item["choices"]]}

@@ -39,7 +39,7 @@ def batch_of(rng, n, length, notes, questions):
 
 # The curriculum: random words repeated until the second half is known, then documents of growing
 # length. A phase ends once the mean loss of its answers is below `known`, or after `steps`. Notes
-# and questions are dense throughout, so that many ids of every sequence are answers.
+# and questions are dense throughout, so that many tokens of every sequence are answers.
 PHASES = (
     dict(name="repeats", steps=1500, known=0.25),
     dict(name="64", steps=600, known=0.15, n=64, length=64, notes=(2, 4), questions=8),
@@ -51,7 +51,7 @@ PHASES = (
 
 
 def phases_of(positions):
-    """The curriculum of a longer model: 4096 ids a step, twice as long from phase to phase, the last one as above."""
+    """The curriculum of a longer model: 4096 tokens a step, twice as long from phase to phase, the last one as above."""
     phases = list(PHASES)
     while phases[-1]["length"] < positions:
         last = phases[-1]

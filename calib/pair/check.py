@@ -8,11 +8,11 @@ before the softmax; only causally visible entries count:
 with A over all heads and rows (granularity per-tensor), over one head (head) or over one
 query row of one head (row).  16 bits means: not quantized.
 
-Choices: sum of log-probabilities of the ids that encode(ctx + " " + choice) has
+Choices: sum of log-probabilities of the tokens that encode(ctx + " " + choice) has
 beyond encode(ctx); acc takes the largest sum, acc_norm the largest sum divided
 by the number of characters of the choice.  Each choice is its own sequence and
 the last id is not fed.
-Text: the file is encoded once and cut into windows of 192 ids (tail dropped)
+Text: the file is encoded once and cut into windows of 192 tokens (tail dropped)
 whose first id is replaced by BOS; ids 97..191 of each window are scored.
 """
 import argparse
@@ -71,7 +71,7 @@ def logits_of(model, batch):
 
 
 def requests(tok, items):
-    """[(item, choice, ids, number of scored ids)]"""
+    """[(item, choice, ids, number of scored tokens)]"""
     out = []
     for i, it in enumerate(items):
         ctx = tok.encode(it["ctx"]).ids

@@ -143,7 +143,7 @@ class Net(nn.Module):
 
 
 def loss_of(net, ids, answer):
-    """Mean over all ids plus mean over the answers."""
+    """Mean over all tokens plus mean over the answers."""
     nll = F.cross_entropy(net(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     at = answer[:, 1:].flatten()
     return nll.mean() + nll[at].mean(), nll.mean(), nll[at].mean()

@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh OUT.csv PAIRED.csv: what rounding of weights costs the embedded models, by method and width, on text that the
-# calibration has not seen. Pair: the first 40 documents (7680 ids) calibrate, the other 60 are scored, windows of 192, their second half
-# (5700 ids). Long pair, three seeds: the first 30 windows of 1024 (30720 ids) calibrate, the other 42 are scored (21462
+# calibration has not seen. Pair: the first 40 documents (7680 tokens) calibrate, the other 60 are scored, windows of 192, their second half
+# (5700 tokens). Long pair, three seeds: the first 30 windows of 1024 (30720 tokens) calibrate, the other 42 are scored (21462
 # ids). A line a container: model, settings, KLD against the source and its standard error in nats; "llama, untied" is a copy
 # with a head of its own. PAIRED.csv compares methods window by window: paired.py.
 # Needs build/dq, and python3 with tokenizers for the cut.

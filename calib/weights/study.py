@@ -4,8 +4,8 @@
     python study.py OUT.csv [--sets gptq fold align lambda] [--bits 3] [--models llama diffllama llama-0 ...]
 
 Eight embedded models (../pair and three seeds of ../longpair), projections at --bits with one f16 scale for 128 columns, scales
-searched over the full range with either sign. Pair: the first 40 windows of 192 ids of text.txt calibrate, the other 60 are
-scored; long pair: the first 12 windows of 1024 ids calibrate, windows 24 to 47 are scored. A window's score is the mean KLD of
+searched over the full range with either sign. Pair: the first 40 windows of 192 tokens of text.txt calibrate, the other 60 are
+scored; long pair: the first 12 windows of 1024 tokens calibrate, windows 24 to 47 are scored. A window's score is the mean KLD of
 its second half against the model before rounding. A line a model and variant: KLD, its standard error over windows, the ratio to
 the set's first variant, and the paired difference in units of its standard error. At the end, by kind of model, the geometric
 mean of the ratios with its standard error over models.

@@ -22,7 +22,7 @@ enum { LONGEST = 4096 };
 typedef enum column {
     TOKENIZE, /* seconds */
     SCORE,
-    FLOOR, /* the products of the computed rows and of the scored ids' logits, at the rate found beside them */
+    FLOOR, /* the products of the computed rows and of the scored tokens' logits, at the rate found beside them */
     COMPUTED_RATE, /* per second */
     NAIVE_RATE,
     PREFILL_RATE,

@@ -16,7 +16,7 @@ typedef struct dq_kv_report_shares {
     double bytes_per_token; /* of context */
     double ratio_cached;    /* baseline / cached */
     double ratio_payload;   /* what it would be if all kept tokens were codes */
-    double lowbit;          /* of the keys that rows of scored ids read, those that were codes */
+    double lowbit;          /* of the keys that rows of scored tokens read, those that were codes */
     double kept, kvpress;   /* kvpress: 1 - kept */
     double cut; /* share of the context tokens that stand in a context of which something is gone */
 } dq_kv_report_shares;

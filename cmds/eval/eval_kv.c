@@ -1,5 +1,5 @@
 /* eval_kv: see eval_kv.h. Everything is said once: a row speaks if none before it has the same widths, the same
- * cache, the same ids or the same kernels.
+ * cache, the same tokens or the same kernels.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_kv.h"
 
@@ -52,7 +52,7 @@ void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const 
 }
 
 /* The id after a context is predicted by the context's last row, which still sees all of it: a choice of
- * one id says nothing about what was forgotten. Once per source and tokenizer. */
+ * one id says nothing about what was evicted. Once per source and tokenizer. */
 static void warn_short_choices(dq_logger *logger, const dq_eval *e, int row)
 {
     const dq_eval_row *r = &e->row[row];

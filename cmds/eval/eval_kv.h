@@ -20,7 +20,7 @@ void cmd_eval_kv_print_same(const cmd_eval_view *v);
  * tokens. */
 bool cmd_eval_kv_swept(const dq_eval *e);
 bool cmd_eval_kv_policies(const dq_eval *e);
-/* What --kv-keep or --kv-tokens asks of a row: "0.25", "300 tokens", "-" of a cache that forgets nothing; whether shown rows
+/* What --kv-keep or --kv-tokens asks of a row: "0.25", "300 tokens", "-" of a cache that evicts nothing; whether shown rows
  * differ in it. */
 const char *cmd_eval_kv_keep_text(char buf[DQ_KV_KEEP], const dq_kv_spec *s);
 bool cmd_eval_kv_keeps(const dq_eval *e);

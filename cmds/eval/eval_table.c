@@ -56,7 +56,7 @@ static void difference_cells(dq_table *t, const cmd_eval_view *v, int row, const
     dq_table_cell(t, "%s", y.there ? dq_interval_decision_name[y.is] : "-");
 }
 
-/* "4:4", how it forgets and how much it is told to keep; in runs with such a cache only. */
+/* "4:4", how it evicts and how much it is told to keep; in runs with such a cache only. */
 static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
 {
     const dq_evict_spec *evict = &r->kv.evict;

@@ -189,7 +189,7 @@ static void print_sourceless(const cmd_eval_view *v)
     }
 }
 
-/* Whether models m and k are references of their own rows and have scored the same ids of a text. */
+/* Whether models m and k are references of their own rows and have scored the same tokens of a text. */
 static bool stand_apart(const dq_eval *e, int m, int k)
 {
     const dq_eval_model *a = &e->model[m], *b = &e->model[k];

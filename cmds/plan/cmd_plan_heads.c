@@ -166,7 +166,7 @@ static void warn_replaced(const dq_cache_job *j, const dq_plan_heads_settings *s
     }
 }
 
-/* The same of what it forgets, in one line. */
+/* The same of what it evicts, in one line. */
 static dq_status warn_forgotten(const dq_cache_job *j, const dq_plan_heads_settings *s, dq_err *err)
 {
     static const char *const keys[] = {"policy", "keep",   "tokens", "every",

@@ -23,7 +23,7 @@ dq_status dq_kv_output_json(const dq_kv_output_view *v, dq_err *err);
  * and codes. What it lacks where memory ends, dq_json_complete tells. */
 json_t *dq_kv_output_recipe_of(const dq_plan_kv_settings *s, const json_t *weights,
                                const char *widths);
-/* What scored ids read as codes of all that they read, where every token is there. */
+/* What scored tokens read as codes of all that they read, where every token is there. */
 double dq_kv_output_coded(const dq_plan_kv *p);
 
 #endif

@@ -195,7 +195,7 @@ static json_t *plan_json(const dq_plan_weights *p, const char *budget)
     json_object_set_new(o, "model_fingerprint", json_string(p->model->fingerprint));
     json_object_set_new(o, "calib", calib_json(p));
     json_object_set_new(o, "texts", texts_json(p));
-    json_object_set_new(o, "looks", json_integer(p->n_look));
+    json_object_set_new(o, "interim_looks", json_integer(p->n_look));
     json_object_set_new(o, "looks_for_other_budgets", json_integer(p->n_earlier));
     json_object_set_new(o, "chosen", trial_json(p, p->chosen));
     json_object_set_new(o, "baselines", baselines_json(p));
@@ -445,7 +445,8 @@ static void print_baselines(const dq_plan_weights *p)
                100 * (1 - outside_baseline(p)), low, high, says);
     }
     if (p->n_baselines)
-        printf("                   two such comparisons share the 5 %% outside with the looks\n");
+        printf("                   two such comparisons share the 5 %% outside with the interim "
+               "looks\n");
     if (p->mix >= 0)
         printf("                   on the search text a mix of %.3f bits per weight was not "
                "closer (KLD %s) than this uniform width (%s)\n",
@@ -474,7 +475,7 @@ static void print_result(const dq_plan_weights *p)
         "                   between %lld documents (of a single text, sequences); of each sequence "
         "the second half is scored\n",
         (long long)n->kld.clusters);
-    printf("looks at it        %d%s", p->n_look,
+    printf("interim looks      %d%s", p->n_look,
            p->n_look > 1 ? ", the intervals widened for each; earlier ones missed the budget" : "");
     if (p->n_earlier) printf("; %d for other budgets, which widened them as well", p->n_earlier);
     putchar('\n');
@@ -528,11 +529,12 @@ dq_status dq_weights_output_verdict(const dq_plan_weights *p, const char *budget
                        "budget %s: missed; the recipe in %s has what came nearest, %.3f bits per "
                        "weight as written",
                        budget, p->set.out, t->bits_per_weight);
-    char looks[120] = "the look at the unseen text does not show that it is met, at";
+    char looks[120] = "the interim look at the unseen text does not show that it is met, at";
     if (p->n_look > 1)
-        snprintf(looks, sizeof looks,
-                 "none of %d looks at the unseen text shows that it is met, the last of them at",
-                 p->n_look);
+        snprintf(
+            looks, sizeof looks,
+            "none of %d interim looks at the unseen text shows that it is met, the last of them at",
+            p->n_look);
     return dq_fail(err, DQ_GATE,
                    "budget %s: %s the most bits that these widths give; the recipe in %s has what "
                    "came nearest, %.3f bits per weight, where the upper end is %.*g",

@@ -33,7 +33,7 @@ static dq_status check_result(const json_t *result, const char *where, dq_err *e
     static const char *const tensor[] = {"weights", "bits", NULL};
     DQ_TRY(dq_html_check(result, "budget", DQ_NEED_TEXT, where, err));
     DQ_TRY(dq_html_check(result, "bits_per_weight", DQ_NEED_NUMBER, where, err));
-    DQ_TRY(dq_html_check(result, "looks", DQ_NEED_NUMBER, where, err));
+    DQ_TRY(dq_html_check(result, "interim_looks", DQ_NEED_NUMBER, where, err));
     DQ_TRY(dq_html_check(result, "chosen", DQ_NEED_OBJECT, where, err));
     DQ_TRY(check_list(result, "curve", point, where, err));
     DQ_TRY(check_list(result, "trials", point, where, err));
@@ -119,8 +119,9 @@ void dq_html_plan_curve(dq_html *h)
 
 void dq_html_plan_chosen(dq_html *h)
 {
-    static const char *const titles[] = {"<plan", "<budget",       "<met",  "bits per weight",
-                                         "KLD",   "<its interval", "looks", NULL};
+    static const char *const titles[] = {"<plan",           "<budget", "<met",
+                                         "bits per weight", "KLD",     "<its interval",
+                                         "interim looks",   NULL};
     dq_html_page_table(h->p,
                        "What was chosen, on unseen text: the interval is that of the look that "
                        "decided, wider for each look before it.",
@@ -138,7 +139,7 @@ void dq_html_plan_chosen(dq_html *h)
         dq_html_page_value(h->p, kld, se);
         dq_html_page_cell(h->p, dq_html_words(h, "%.3g to %.3g", dq_html_real_at(interval, 0),
                                               dq_html_real_at(interval, 1)));
-        dq_html_page_cellf(h->p, "%.0f", dq_html_real(j, "looks"));
+        dq_html_page_cellf(h->p, "%.0f", dq_html_real(j, "interim_looks"));
         dq_html_page_html(h->p, "</tr>\n");
     }
     dq_html_page_table_end(h->p);

@@ -39,7 +39,7 @@ const char *dq_html_cluster(const dq_html *h);
 bool dq_html_any(const dq_html *h, const char *key);
 /* The first such object; NULL: none. */
 const json_t *dq_html_first(const dq_html *h, const char *key);
-/* Whether some row has a cache that forgets or rounds. */
+/* Whether some row has a cache that evicts or rounds. */
 bool dq_html_shows_kv(const dq_html *h);
 /* True for the first row of its task. */
 bool dq_html_first_of_task(const dq_html *h, int i);

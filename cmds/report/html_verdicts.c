@@ -100,8 +100,8 @@ void dq_html_verdicts(dq_html *h)
     const double n = dq_html_real(all, "n"), missed = dq_html_real(all, "expected_misses");
     dq_html_page_html(
         h->p,
-        "<p>A row holds if all of the interval of its loss is at most the margin, %g; it "
-        "fails if all of it is more; else nothing is decided.",
+        "<p>A row is within the margin, %g, if all of the interval of its loss is at most that; it "
+        "exceeds the margin if all of it is more; else the row is inconclusive.",
         dq_html_real(first, "margin"));
     if (isfinite(n) && isfinite(missed))
         dq_html_page_html(h->p,

@@ -1,4 +1,4 @@
-/* cpu_peak: the ceilings of this processor, on all threads: every thread runs the loop of its instruction set, or reads its share of a
+/* cpu_peak: the peaks of this processor, on all threads: every thread runs the loop of its instruction set, or reads its share of a
  * block.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/linear/cpu_prepacked.h"

@@ -5,7 +5,7 @@
  * lists from being coded twice; `coded` follows when the device has done all jobs, or else `due` falls back to it.
  * A scale or low that stays f32 (kv_spec.h) widens that side of the page, and its codes are made again. Per-channel codes belong to a set, which
  * is coded whole or not at all: all its tokens are there when it is due, a token that is written where one of a set stood
- * takes the set's codes away, and what is forgotten is forgotten after all that is due has codes.
+ * takes the set's codes away, and what is evicted is evicted after all that is due has codes.
  * SPDX-License-Identifier: MIT */
 #include "kernels/paged/kv_pages.h"
 

@@ -70,8 +70,8 @@ void dq_os_arithmetic(char about[DQ_OS_ARITHMETIC])
 #else
     const char *library = "an unknown C library", *version = "";
 #endif
-    snprintf(about, DQ_OS_ARITHMETIC, "CPU level %s, %.80s, %s%.20s",
-             fused ? "avx2 or avx512" : "scalar", COMPILER, library, version);
+    snprintf(about, DQ_OS_ARITHMETIC, "ISA %s, %.80s, %s%.20s", fused ? "avx2 or avx512" : "scalar",
+             COMPILER, library, version);
     dq_one_line(about);
 }
 

@@ -55,11 +55,11 @@ const char *dq_os_library_path(void *library, dq_arena *a, dq_err *err);
 
 enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4 };
 /* Feature bits of this machine, cut down by the environment variable DQ_CPU=scalar|avx2|avx512
- * (each names the highest level allowed). AVX2 means AVX2 + FMA + F16C; AVX512 means F, BW, DQ, VL
+ * (each names the highest ISA allowed). AVX2 means AVX2 + FMA + F16C; AVX512 means F, BW, DQ, VL
  * as well. *unknown (may be NULL) becomes true when DQ_CPU holds another word. */
 unsigned dq_os_cpu_features(bool *unknown);
 /* What the bits of the forward pass in f32 on this machine's CPU depend on, besides dq itself: whether sums are fused, the
- * compiler and the C library: "CPU level avx2 or avx512, gcc 12.2.0, glibc 2.36". One line. */
+ * compiler and the C library: "ISA avx2 or avx512, gcc 12.2.0, glibc 2.36". One line. */
 enum { DQ_OS_ARITHMETIC = 160 };
 void dq_os_arithmetic(char about[DQ_OS_ARITHMETIC]);
 double dq_os_seconds(void);      /* monotonic */

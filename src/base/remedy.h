@@ -30,9 +30,9 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_EXPORT_SCALE,    /* the same, or scales in f16 */
     DQ_REMEDY_EXPORT_ZERO,     /* the same, or no zero points */
     /* what is scored */
-    DQ_REMEDY_CTX,         /* n ids per window */
-    DQ_REMEDY_SMALLER_CTX, /* or fewer ids per window */
-    DQ_REMEDY_CTX_OF_TEXT, /* n ids per window, for a text */
+    DQ_REMEDY_CTX,         /* n tokens per window */
+    DQ_REMEDY_SMALLER_CTX, /* or fewer tokens per window */
+    DQ_REMEDY_CTX_OF_TEXT, /* n tokens per window, for a text */
     DQ_REMEDY_ROLLING,     /* windows with a stride instead of rolling ones */
     DQ_REMEDY_BOS_ON,
     DQ_REMEDY_BOS_AUTO,
@@ -42,7 +42,7 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_SKIP_OR_CUT, /* items that are too long */
     DQ_REMEDY_MAX_NEW,     /* fewer new ids */
     DQ_REMEDY_LONG_CUT,    /* the same; the text begins with what is done to long items */
-    DQ_REMEDY_NEEDLES,     /* needles and cities w need n ids, the prompt has m */
+    DQ_REMEDY_NEEDLES,     /* needles and cities w need n tokens, the prompt has m */
     DQ_REMEDY_ATTENTION,   /* no attention, or nothing evicted */
     /* the KV cache */
     DQ_REMEDY_KV_KEEP_OR_TOKENS,
@@ -51,7 +51,7 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_KV_OTHER_POLICY, /* a newer program, or another policy */
     DQ_REMEDY_KV_CHUNKS,       /* policy w needs windows in chunks */
     DQ_REMEDY_KV_POSITIONS,    /* and it found NLL by position */
-    DQ_REMEDY_KV_EVERY,        /* to forget once, or with the question */
+    DQ_REMEDY_KV_EVERY,        /* to evict once, or with the question */
     DQ_REMEDY_KV_ROTATE,       /* no rotation */
     DQ_REMEDY_KV_BITS_ROWS,    /* n rows with 8 bits */
     DQ_REMEDY_KV_LAYERS,       /* widths for another number of layers */

@@ -169,7 +169,7 @@ static dq_status tokenizer_of(dq_tokenizer **out, const dq_model *m, dq_err *err
     return dq_tokenizer_load(out, json, len, config, config ? config_len : 0, err);
 }
 
-/* More of the file where an excerpt has too few ids. */
+/* More of the file where an excerpt has too few tokens. */
 static dq_status read_pieces(dq_calib_text *out, const char *path, const char *text, size_t len,
                              const dq_model *m, unsigned part, dq_arena *a, dq_err *err)
 {

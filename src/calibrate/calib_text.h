@@ -1,4 +1,4 @@
-/* calib_text: a text as sequences of ids for calibration.
+/* calib_text: a text as sequences of tokens for calibration.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CALIB_TEXT_H
 #define DQ_CALIB_TEXT_H

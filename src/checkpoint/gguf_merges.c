@@ -1,4 +1,4 @@
-/* gguf_merges: pairs of ids in a hash table give the rank of their merge, and characters are joined by rank as the tokenizers
+/* gguf_merges: pairs of tokens in a hash table give the rank of their merge, and characters are joined by rank as the tokenizers
  * library does it, a pass over the pairs a merge: texts here are single tokens.
  *
  * That scores say what merges say: both join the pair of best rank, and a piece has one rank where all its merges stand
@@ -16,7 +16,7 @@
 
 struct dq_gguf_merges {
     dq_strmap ids;     /* of texts */
-    dq_strmap pairs;   /* of two ids: the rank */
+    dq_strmap pairs;   /* of two tokens: the rank */
     const char **text; /* [n] by id; NULL: not in the vocabulary */
     size_t *len;
     int64_t n;

@@ -42,7 +42,7 @@ struct dq_evictor {
     int32_t n_seq;
     /* the pass being watched */
     int n_watched;
-    int32_t *watched; /* [n_watched] handles; -1: forgotten */
+    int32_t *watched; /* [n_watched] handles; -1: evicted */
     int64_t *offset;  /* [n_layers][n_watched][n_groups], and the end */
     double *area;     /* [needed columns][end] */
     dq_columns *columns;
@@ -387,7 +387,7 @@ static dq_status second_pass(dq_evictor *e, cut *k, dq_evict_report *report, dq_
     const text *t = k->seq < e->n_seq ? &e->text[k->seq] : NULL;
     const int most = dq_runner_model(e->r)->max_positions;
     if (!t || t->n != k->safe.end)
-        return dq_fail(err, DQ_BUG, "not all ids of sequence %d were watched", (int)k->seq);
+        return dq_fail(err, DQ_BUG, "not all tokens of sequence %d were watched", (int)k->seq);
     const dq_second_pass w = {.r = e->r,
                               .pass = e->pass,
                               .seq = k->seq,

@@ -1,4 +1,4 @@
-/* evict: collects what a policy needs while a prefix runs, and then forgets tokens in every layer and
+/* evict: collects what a policy needs while a prefix runs, and then evicts tokens in every layer and
  * KV head group of the sequences.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_EVICT_H

@@ -8,7 +8,7 @@
 #include "engine/runner.h"
 
 /* Ids of the context that are repeated at a time, and ids before them that lead in: those of the first have none. The
- * source has an instruction there, which presumes a model that follows it, and the 8 ids from the second on. */
+ * source has an instruction there, which presumes a model that follows it, and the 8 tokens from the second on. */
 enum { DQ_SECOND_PASS_CHUNK = 2048, DQ_SECOND_PASS_LEAD = 8 };
 
 typedef struct dq_second_pass {

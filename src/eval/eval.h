@@ -21,10 +21,10 @@ typedef struct dq_eval_source dq_eval_source;
 /* A request as text. */
 typedef struct dq_eval_words {
     dq_strbuf ctx, cont; /* emptied by the caller, appended to */
-    int64_t n_cont;      /* its scored ids that are cont */
+    int64_t n_cont;      /* its scored tokens that are cont */
 } dq_eval_words;
 
-/* What becomes of items with more ids than a model has positions: see eval_long.h. */
+/* What becomes of items with more tokens than a model has positions: see eval_long.h. */
 typedef enum dq_long { DQ_LONG_USUAL, DQ_LONG_ERROR, DQ_LONG_SKIP, DQ_LONG_CUT } dq_long;
 
 /* How one kind of source is fed to a model and judged. Its units are items, or windows of a text. The rest of
@@ -110,7 +110,7 @@ struct dq_eval_source {
 
 /* A source as the ids of one tokenizer. */
 struct dq_eval_ids {
-    int source, model; /* the first model that has these ids */
+    int source, model; /* the first model that has these tokens */
     dq_requests req;
     dq_windows win;
     int64_t n_extra;          /* numbers per unit that the kind keeps besides logp and top1 */
@@ -172,7 +172,7 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
                       const dq_kv_spec *kv, dq_err *err);
 /* "whole", "context+rest" or "decode": how the sequences of a row are fed. */
 const char *dq_eval_passes(const dq_eval_row *row);
-/* Units that a row has, and scored ids of the first `done` of them. */
+/* Units that a row has, and scored tokens of the first `done` of them. */
 int64_t dq_eval_units(const dq_eval *e, const dq_eval_row *row);
 int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t done);
 /* The number of a unit in its file, from 0, and its line, from 1; 0: it has none. */
@@ -204,7 +204,7 @@ extern const double dq_eval_kld_point[DQ_KLD_POINTS];
 
 /* What is known about a finished row. Rows of items have scores, rows of texts the others. */
 struct dq_eval_numbers {
-    int64_t n; /* items or scored ids */
+    int64_t n; /* items or scored tokens */
     bool is_task, is_ref;
     int64_t n_clusters;            /* independent pieces: see dq_eval_cluster */
     int n_metrics;                 /* of items, named by the kind */

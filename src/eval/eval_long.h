@@ -1,4 +1,4 @@
-/* eval_long: items that have more ids than a model has positions.
+/* eval_long: items that have more tokens than a model has positions.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_EVAL_LONG_H
 #define DQ_EVAL_LONG_H

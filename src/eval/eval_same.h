@@ -18,7 +18,7 @@ typedef enum dq_eval_kept {
 dq_eval_kept dq_eval_kept_of(const dq_eval *e, const dq_eval_row *row);
 /* The row's cache as it runs: where nothing is left to choose, with a policy that needs no numbers. */
 dq_kv_spec dq_eval_effective_kv(const dq_eval *e, const dq_eval_row *row);
-/* Whether two rows with the same ids keep the same tokens in the same form. */
+/* Whether two rows with the same tokens keep the same tokens in the same form. */
 bool dq_eval_same_cache(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b);
 /* The same, and all that is counted of the contexts is the same too. */
 bool dq_eval_same_numbers(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b);

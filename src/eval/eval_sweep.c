@@ -1,4 +1,4 @@
-/* eval_sweep: see eval_sweep.h. Shares are of scored ids. Within a step they go by the rows that passes have computed, of
+/* eval_sweep: see eval_sweep.h. Shares are of scored tokens. Within a step they go by the rows that passes have computed, of
  * those that its sequences feed; where contexts are shared, or read again, there are fewer or more, and the share waits at
  * the step's end.
  * SPDX-License-Identifier: MIT */

@@ -7,10 +7,10 @@
 
 typedef struct dq_eval_sweep {
     dq_eval *e;
-    double done, all; /* scored ids of finished units, of all */
+    double done, all; /* scored tokens of finished units, of all */
     /* The step at hand: units of a row that are finished together. */
     dq_eval_row *row;
-    double values, fed, feeds; /* its scored ids; rows that passes have computed, and will */
+    double values, fed, feeds; /* its scored tokens; rows that passes have computed, and will */
     double begun, told;        /* seconds */
     int model;                 /* whose rows are at work; -1: none */
     dq_runner *runner;         /* its plain one: the caller's, or the sweep's own */

@@ -22,14 +22,14 @@ typedef struct cluster {
     const dq_weight *kept; /* see keep_head; NULL: nothing */
     int64_t max_rows;      /* of a turn, and of the states below */
     int64_t begin, end;    /* the turn */
-    dq_mat ref_state;      /* of its scored ids */
+    dq_mat ref_state;      /* of its scored tokens */
     dq_mat state;          /* of the windows at hand */
 } cluster;
 
 /* Windows begin .. end - 1 of one row. */
 typedef struct step {
     int64_t begin, end;
-    int64_t at, n; /* its scored ids: the first, and how many */
+    int64_t at, n; /* its scored tokens: the first, and how many */
     dq_mat state;
 } step;
 

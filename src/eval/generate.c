@@ -1,6 +1,6 @@
 /* generate: see generate.h. Prompts are taken in order into groups that are alive together. A group runs its
  * shared beginning, then all prompts in one pass, then passes of one row for each sequence that has not ended:
- * all of them have as many new ids, so that evictions every so many ids fall together.
+ * all of them have as many new ids, so that evictions every so many tokens fall together.
  * SPDX-License-Identifier: MIT */
 #include "eval/generate.h"
 
@@ -196,7 +196,7 @@ static int64_t context_of(const run *x, const dq_generate_prompt *p)
     return p->context && !dq_kv_spec_is_plain(x->s->kv) ? p->context : p->n;
 }
 
-/* The shared ids, computed once. */
+/* The shared tokens, computed once. */
 static dq_status run_beginning(run *x, dq_err *err)
 {
     dq_mat hidden;

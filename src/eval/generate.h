@@ -10,7 +10,7 @@ typedef struct dq_generate_prompt {
     const int32_t *ids; /* [n], BOS and all */
     int64_t n;          /* at least 1, at most the model's positions */
     int64_t max_new;    /* ids to add at most; none below 1 */
-    int64_t context;    /* of the n ids, those that the cache is cut after; 0: all */
+    int64_t context;    /* of the n tokens, those that the cache is cut after; 0: all */
 } dq_generate_prompt;
 
 /* Asked after each new id that is no stop id: true ends the sequence after it. ids[n]: the new ids of
@@ -63,14 +63,14 @@ dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, co
 
 /* Continues every prompt that has not ended, each new id being the most likely one, the lowest among
  * equals. Passes: the prompt (its last row answers for the first new id), then one row for each new id
- * but the last. With an evictor tokens are forgotten after the prompt and after every kv->evict.every
+ * but the last. With an evictor tokens are evicted after the prompt and after every kv->evict.every
  * new ids that were fed; these evictions look at all rows since the one before, whatever the window of
  * last rows. Where prompts have a context, a cache that is not plain takes it in a pass of its own, is measured and
- * forgets after it, and then takes the rest; all prompts of a call have one or none has, and nothing is forgotten
+ * evicts after it, and then takes the rest; all prompts of a call have one or none has, and nothing is evicted
  * after new ids (kv->evict.every is 0).
  *
- * A beginning of at least 32 ids that all prompts of a group have is computed once and forked before
- * anything is forgotten, where that keeps the bits: the logit rounding looks at one row only, and the
+ * A beginning of at least 32 tokens that all prompts of a group have is computed once and forked before
+ * anything is evicted, where that keeps the bits: the logit rounding looks at one row only, and the
  * eviction policy sums up no attention (such sums depend on how rows were spread over passes).
  *
  * DQ_DAMAGED when logits are no numbers. After any failure, DQ_STOPPED among them, results that have ended stay; call again to do the rest. */

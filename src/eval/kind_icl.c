@@ -85,7 +85,7 @@ static dq_status encode(const maker *m, unsigned flags, ids *out, dq_err *err)
                                NULL, NULL, err);
 }
 
-/* Drops the examples with more ids than 99 % of them have at most. */
+/* Drops the examples with more tokens than 99 % of them have at most. */
 static dq_status drop_longest(maker *m, const dq_icl_pool *pool, bool labels, int32_t *left,
                               int64_t *n_left, dq_err *err)
 {

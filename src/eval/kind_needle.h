@@ -7,7 +7,7 @@
 #include "eval/eval.h"
 #include "tasks/needles.h"
 
-/* Requests: the context ends where the question begins, so that what a cache forgets or rounds after a
+/* Requests: the context ends where the question begins, so that what a cache evicts or rounds after a
  * context shows in the answer; generated answers continue the whole prompt. Metrics: "acc", the share of
  * numbers found, and "all_correct". */
 extern const dq_eval_kind dq_eval_needle;
@@ -57,7 +57,7 @@ enum {
 #define DQ_NEEDLE_NORM DQ_SPAN_ABSOLUTE
 const double *dq_needle_unit(const dq_eval *e, const dq_eval_row *row, int64_t unit);
 
-/* Index of the first of the ids that scores of p->answer[k] belong to, in dq_eval_row.logp and top1: the
+/* Index of the first of the tokens that scores of p->answer[k] belong to, in dq_eval_row.logp and top1: the
  * number's, or the first of DQ_NEEDLE_NEW generated ones (those after the end are -1). */
 int64_t dq_needle_value(const dq_eval *e, const dq_eval_row *row, int64_t unit, int k);
 

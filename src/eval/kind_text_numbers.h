@@ -14,7 +14,7 @@ dq_status dq_text_numbers_of(const dq_eval *e, const dq_eval_row *row, dq_eval_n
 dq_status dq_text_numbers_worse(dq_interval_loss *out, const dq_eval *e, const dq_eval_row *before,
                                 const dq_eval_row *after, dq_err *err);
 
-/* Scored ids whose reference gives its most likely id a probability from `from` to below `to` (the last
+/* Scored tokens whose reference gives its most likely id a probability from `from` to below `to` (the last
  * bin: to 1). */
 typedef struct dq_confidence {
     double from, to;
@@ -22,14 +22,14 @@ typedef struct dq_confidence {
     dq_mean kld, same; /* NaN where n is 0 */
 } dq_confidence;
 
-/* Mean NLL of ids 1 .. at after the beginning of each document, and the same less that of the
+/* Mean NLL of tokens 1 .. at after the beginning of each document, and the same less that of the
  * reference; standard errors over documents. */
 typedef struct dq_position {
     int64_t at;
     dq_mean cumulative, difference;
 } dq_position;
 
-/* NLL of the ids from .. to - 1 after the beginning of each document. */
+/* NLL of the tokens from .. to - 1 after the beginning of each document. */
 typedef struct dq_position_bin {
     int64_t from, to, n;
     dq_mean nll, difference;
@@ -55,8 +55,8 @@ typedef struct dq_text_details {
 /* DQ_BUG when the slices do not add up to the whole. */
 dq_status dq_text_numbers_details(const dq_eval *e, int row, dq_text_details *out, dq_err *err);
 
-/* The positions that are reported for windows of t scored ids: powers of two from 1024 on (from 16 on
- * below 4096 ids), and t. Returns their number. */
+/* The positions that are reported for windows of t scored tokens: powers of two from 1024 on (from 16 on
+ * below 4096 tokens), and t. Returns their number. */
 int dq_text_numbers_positions(int64_t at[DQ_POSITIONS_MAX], int64_t t);
 
 #endif

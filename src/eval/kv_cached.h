@@ -17,7 +17,7 @@ typedef struct dq_kv_cached {
     int64_t baseline;   /* bytes of all of them at 2 bytes per element */
     int64_t dense16;    /* bytes at 2 per element of what coded tokens keep at 16 bits */
     dq_kv_bytes bytes;  /* its token counts are slots too */
-    /* Of caches with codes only: scored ids x keys that their rows read, in every layer and group; those of
+    /* Of caches with codes only: scored tokens x keys that their rows read, in every layer and group; those of
      * them that were codes. */
     int64_t reads, reads_coded;
     int64_t evicted, raised; /* contexts whose budget was applied; was raised */
@@ -33,7 +33,7 @@ void dq_kv_cached_measure(dq_kv_cached *cached, dq_runner *r, const dq_kv_spec *
                           const dq_kv_bytes *floor, const int32_t *seq, const int32_t *prefix,
                           int64_t n);
 /* Adds what the rows at n positions of a sequence read; positions may stand there several times. After the
- * pass that had these rows, before anything is forgotten. */
+ * pass that had these rows, before anything is evicted. */
 dq_status dq_kv_cached_reads(dq_kv_cached *cached, dq_runner *r, int32_t seq, const int32_t *pos,
                              int64_t n, dq_err *err);
 void dq_kv_cached_report(dq_kv_cached *cached, const dq_evict_report *report, int64_t n);

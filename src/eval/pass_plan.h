@@ -38,7 +38,7 @@ dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_e
 /* Runs it, if it has rows; answers go to `out` by `value`. */
 dq_status dq_pass_plan_score(dq_pass_plan *p, dq_scores out, dq_err *err);
 
-/* After a pass that ran: forgets tokens of its sequences, if the scorer has an evictor, and measures what is
+/* After a pass that ran: evicts tokens of its sequences, if the scorer has an evictor, and measures what is
  * left of them as contexts that stand in the cache alone. floor: see dq_kv_cached_floor; NULL: nothing is
  * measured. */
 dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor, dq_err *err);

@@ -10,7 +10,7 @@
  *
  * Each of these sequences is a `feed`: positions begin .. end - 1 of one request. What was cached first is what is
  * compressed: the shared prefix, or else the contexts. With kv->evict.every, later feeds run in pieces of
- * so many ids, all feeds side by side, with an eviction after each piece.
+ * so many tokens, all feeds side by side, with an eviction after each piece.
  * SPDX-License-Identifier: MIT */
 #include "eval/score.h"
 
@@ -179,7 +179,7 @@ static void plan_ids(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t at,
     if (from < to) dq_pass_plan_rows(p, ids + (from - at), to - from, from);
 }
 
-/* Up to n ids of a feed, from its id `skip` on. */
+/* Up to n tokens of a feed, from its id `skip` on. */
 static void plan_feed(dq_pass_plan *p, const group *g, const feed *f, int64_t skip, int64_t n)
 {
     const dq_request *r = &g->q->req[f->req];
@@ -198,7 +198,7 @@ static void plan_feed(dq_pass_plan *p, const group *g, const feed *f, int64_t sk
     }
 }
 
-/* A pass of up to n ids of every feed, from its id `skip` on. */
+/* A pass of up to n tokens of every feed, from its id `skip` on. */
 static dq_status run_piece(group *g, dq_pass_plan *p, int64_t skip, int64_t n, dq_err *err)
 {
     int64_t rows = 0;

@@ -32,11 +32,11 @@ dq_kv_quant dq_kv_config_quant(const dq_kv_config *asked)
 {
     const dq_kv_config c = without_list(asked);
     const dq_evict_spec *x = &c.evict;
-    const bool forgets = x->policy && (x->tokens || x->keep < 1);
+    const bool evicts = x->policy && (x->tokens || x->keep < 1);
     const bool offered = !c.widths[0] && dq_kv_token_widths(c.k_bits, c.v_bits);
     const bool coded = c.k_bits != 16 || c.v_bits != 16;
     if (c.quant != DQ_KV_QUANT_AUTO) return c.quant;
-    return !coded || (forgets && offered) ? DQ_KV_PER_TOKEN : DQ_KV_PER_CHANNEL;
+    return !coded || (evicts && offered) ? DQ_KV_PER_TOKEN : DQ_KV_PER_CHANNEL;
 }
 
 unsigned dq_kv_config_uses(const dq_kv_config *asked)

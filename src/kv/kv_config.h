@@ -32,7 +32,7 @@ bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b);
 /* The name of the first field that is not the same; NULL: none. */
 const char *dq_kv_config_differs(const dq_kv_config *a, const dq_kv_config *b);
 
-/* What `code` stands for. DQ_KV_QUANT_AUTO is per-token codes where tokens are forgotten, as the numbers of a page's channels weigh
+/* What `code` stands for. DQ_KV_QUANT_AUTO is per-token codes where tokens are evicted, as the numbers of a page's channels weigh
  * the more, the fewer of its tokens are left; per-channel codes where none are, or per-token codes have no such widths; and per-token codes, by
  * name, where nothing is coded. */
 dq_kv_quant dq_kv_config_quant(const dq_kv_config *c);

@@ -55,7 +55,7 @@ typedef struct dq_kv_policy {
 extern const dq_kv_policy dq_kv_policies[];
 extern const int dq_kv_n_policies;
 /* Where nobody names one: `usual` in what is asked, which no cache runs with, and the one for its maps once a model is known.
- * Every device has both. results/kv: on models of one map `leverage` loses less text than `keydiff` in contexts of 512 ids and of 2048;
+ * Every device has both. results/kv: on models of one map `leverage` loses less text than `keydiff` in contexts of 512 tokens and of 2048;
  * on those of two maps `keydiff` does in contexts of 512, and `leverage` in those of 2048. */
 #define DQ_POLICY_ONE_MAP  "leverage"
 #define DQ_POLICY_TWO_MAPS "keydiff"

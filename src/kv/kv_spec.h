@@ -1,4 +1,4 @@
-/* kv_spec: what a KV cache stores and forgets, as numbers: widths, windows, budgets, bytes. The cache
+/* kv_spec: what a KV cache stores and evicts, as numbers: widths, windows, budgets, bytes. The cache
  * itself lives in the backend (backend.h).
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KV_SPEC_H
@@ -19,7 +19,7 @@ bool dq_math_same(dq_math a, dq_math b);
 enum { DQ_NUMS = 3 };
 extern const char *const dq_num_name[DQ_NUMS]; /* "f32", "bf16", "int8" */
 
-/* What is forgotten of a context, and when. */
+/* What is evicted of a context, and when. */
 #define DQ_KV_KEEP_LEAST 1e-6 /* smaller shares are no tokens of any context */
 
 typedef struct dq_evict_spec {
@@ -54,7 +54,7 @@ typedef enum dq_kv_dense { DQ_KV_F32, DQ_KV_F16, DQ_KV_BF16 } dq_kv_dense;
 enum { DQ_KV_DENSE_TYPES = 3 };
 extern const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES]; /* "f32", "f16", "bf16" */
 
-/* Storage of keys and values, and what is forgotten of them. Width 16 is the math type `num`, rounded to `dense`. A
+/* Storage of keys and values, and what is evicted of them. Width 16 is the math type `num`, rounded to `dense`. A
  * cache has one storage for its life; it does not look at `evict`, which is for who runs it (evict.h).
  *
  * With `dense` of two bytes keys and values are rounded to it, to nearest even, when they are appended, and codes are made of
@@ -75,7 +75,7 @@ extern const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES]; /* "f32", "f16", "
  * step is 0; read back as code * step + low. A range that f32 cannot hold makes both NaN. Dithered: step = (largest - least) /
  * (2^b - 2), low = least - step / 2, code = clamp(rint((x - low) / step + d), 0, 2^b - 1), read back as (code - d) * step + low, d =
  * dq_kv_dither(position of the token). A set is the tokens of a sequence, layer and head group that are due at once
- * (64p .. 64p+63, but sinks and what was forgotten before) and stand in one page of the cache.
+ * (64p .. 64p+63, but sinks and what was evicted before) and stand in one page of the cache.
  *
  * 6 bits are a plane of the 4 low bits and one of the 2 high bits, 5 bits one of 4 and one of 1, 3 bits one of 2 and one of
  * 1. */

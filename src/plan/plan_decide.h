@@ -52,7 +52,7 @@ dq_interval dq_plan_decide_kld(dq_mean m, double skew, double outside);
 /* Mean per token of sums over clusters, with the error between these. ids[n]: tokens of each. DQ_RESOURCE. */
 dq_status dq_plan_decide_mean(dq_mean *out, const double *sums, const int64_t *ids, int64_t n,
                               dq_err *err);
-/* Skewness of what the error is over: sums less what the mean gives for as many ids. 0 where all are alike. */
+/* Skewness of what the error is over: sums less what the mean gives for as many tokens. 0 where all are alike. */
 double dq_plan_decide_skew(const double *sums, const int64_t *ids, int64_t n);
 
 /* A model for a budget of size, with its KLD on the search text. */

@@ -174,7 +174,7 @@ static dq_status check_whole(const json_t *o, const char *key, int64_t min, int6
                          err);
 }
 
-/* The text of a plan: which part of which file, as sequences of how many ids. */
+/* The text of a plan: which part of which file, as sequences of how many tokens. */
 static dq_status check_text(const json_t *calib, dq_err *err)
 {
     enum { LAST_QUARTER = 3 };

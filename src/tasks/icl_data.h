@@ -87,13 +87,13 @@ dq_status dq_icl_labels(dq_icl_label **out, const char *const *name, int n, cons
  * log-probability of id i of a label after the ids before it. alive[n] is for the function's own use.
  *
  * Why this is the same: at a node of the tree of labels, decoding takes the allowed id with the largest
- * logit. All labels through the node begin with the same ids, so what was computed for them at this place
+ * logit. All labels through the node begin with the same tokens, so what was computed for them at this place
  * has one context and one sum of exponentials, and log-probabilities are the logits minus one number:
  * their order is that of the logits. From the root on, both therefore take the same child; among equals,
  * the lowest id. Cutting labels to unique beginnings changes nothing, for after these there is one
  * child only. */
 int dq_icl_walk(const dq_icl_label *label, int n, const double *logp, int *alive);
-/* The label with the largest log-likelihood of its n ids, without the newline; the first among equals. */
+/* The label with the largest log-likelihood of its n tokens, without the newline; the first among equals. */
 int dq_icl_likeliest(const dq_icl_label *label, int n, const double *logp);
 
 #endif

@@ -105,7 +105,7 @@ static dq_status keep(const encoder *e, const int32_t **out, const int32_t *from
     return dq_tokenizer_check_ids(p, n, e->vocab, err);
 }
 
-/* Keeps the last max_len + 1 ids of ctx ++ cont. A context equal to that of `before`, the choice in
+/* Keeps the last max_len + 1 tokens of ctx ++ cont. A context equal to that of `before`, the choice in
  * front (NULL: none), is not kept twice. */
 static dq_status store(const encoder *e, dq_request *r, const dq_request *before,
                        const int32_t *ctx, int64_t n_ctx, const int32_t *cont, int64_t n_cont,

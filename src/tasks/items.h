@@ -59,7 +59,7 @@ typedef struct dq_requests {
     const dq_request *req;
     const int64_t *at;               /* [n_items + 1] */
     int64_t n, n_items, n_truncated; /* items with a truncated choice */
-    int64_t n_values;                /* scored ids of all requests */
+    int64_t n_values;                /* scored tokens of all requests */
     bool prefixed;                   /* dq_tokenizer_prefix stands for an empty context */
     /* [n_shared_prefixes], in the order of their items; none: all are empty */
     const dq_shared_prefix *shared_prefix;

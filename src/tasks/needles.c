@@ -1,5 +1,5 @@
 /* needles: see needles.h. A prompt is made in order: draw cities, numbers and the question; encode them; see how
- * many ids are left for the filler; choose where it begins and where each needle goes; assemble. The texts are
+ * many tokens are left for the filler; choose where it begins and where each needle goes; assemble. The texts are
  * drawn first, so that a seed gives the same needles at every length.
  * SPDX-License-Identifier: MIT */
 #include "tasks/needles.h"
@@ -245,7 +245,7 @@ static bool has_digit(const dq_tokenizer *t, int32_t id)
     return false;
 }
 
-/* Question and answers as one text; where its parts end is where so many ids as the text up to there has. */
+/* Question and answers as one text; where its parts end is where so many tokens as the text up to there has. */
 static dq_status encode_asking(making *x, dq_strbuf *b, dq_err *err)
 {
     int64_t n = 0;

@@ -87,7 +87,7 @@ typedef struct dq_needle_maker {
     int64_t vocab;
     dq_arena *a; /* prompts live here */
 } dq_needle_maker;
-/* DQ_MISMATCH: needles and question leave no room for filler; the message says how many ids they take. */
+/* DQ_MISMATCH: needles and question leave no room for filler; the message says how many tokens they take. */
 dq_status dq_needle_make(dq_needle_prompt *out, const dq_needle_maker *m,
                          const dq_needle_cell *cell, uint64_t seed, int64_t sample, dq_err *err);
 

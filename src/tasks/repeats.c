@@ -1,4 +1,4 @@
-/* repeats: see repeats.h. Both count hashes of ids in a table; a place's hash is made anew of its 16 ids.
+/* repeats: see repeats.h. Both count hashes of tokens in a table; a place's hash is made anew of its 16 tokens.
  * SPDX-License-Identifier: MIT */
 #include "tasks/repeats.h"
 

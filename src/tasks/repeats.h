@@ -1,4 +1,4 @@
-/* repeats: what a text says twice. Runs of ids that are copies of an earlier one are no pieces of their own for an error, and
+/* repeats: what a text says twice. Runs of tokens that are copies of an earlier one are no pieces of their own for an error, and
  * a text that goes on repeating itself teaches and tests little.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_REPEATS_H

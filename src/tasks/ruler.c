@@ -155,7 +155,7 @@ static dq_random random_of(const fitting *f)
     return r;
 }
 
-/* How many ids the two texts begin with alike. */
+/* How many tokens the two texts begin with alike. */
 static dq_status find_question(int64_t *out, const fitting *f, const dq_ruler_draft *d,
                                unsigned flags, const int32_t *ids, int64_t n, dq_err *err)
 {

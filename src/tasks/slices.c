@@ -1,4 +1,4 @@
-/* slices: see slices.h. Pairs of ids are counted in hash tables: of the whole corpus, of the document at hand
+/* slices: see slices.h. Pairs of tokens are counted in hash tables: of the whole corpus, of the document at hand
  * (taken off where the corpus holds it) and of the window so far. A scored id is a hit if its pair stood in the
  * window before and is not frequent in the corpus; a pair joins the window's after its second id has been judged.
  * SPDX-License-Identifier: MIT */
@@ -8,7 +8,7 @@
 
 enum { FIRST_PAIRS = 512 };
 
-/* Of two ids, a map's key. */
+/* Of two tokens, a map's key. */
 static uint64_t pair(int32_t first, int32_t second)
 {
     return (uint64_t)(uint32_t)first << 32 | (uint32_t)second;

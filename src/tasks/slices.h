@@ -1,4 +1,4 @@
-/* slices: which scored ids a model could have recalled from its context: the last id of a bigram that the
+/* slices: which scored tokens a model could have recalled from its context: the last id of a bigram that the
  * window has shown before and that training has not shown often.
  * Source: Zoology, arXiv 2312.04927, section 3; Just read twice, arXiv 2407.05483, appendix B.4.
  * SPDX-License-Identifier: MIT */
@@ -7,7 +7,7 @@
 
 #include "tasks/windows.h"
 
-/* The scored ids of windows, judged. */
+/* The scored tokens of windows, judged. */
 typedef struct dq_slices {
     const bool *hit;  /* [n_values] */
     double threshold; /* training occurrences, of 1e10 training ids, up to which a bigram is rare */

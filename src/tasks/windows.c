@@ -37,7 +37,8 @@ typedef struct cutter {
     int64_t index; /* of the document */
     int32_t before, bos;
     int64_t stride;
-    int32_t *copy; /* of the document's ids, for windows that change or precede them; NULL: none */
+    int32_t
+        *copy; /* of the document's tokens, for windows that change or precede them; NULL: none */
 } cutter;
 
 /* Window i of the document. Only those that count_windows has are asked for. */
@@ -72,7 +73,7 @@ static dq_window window_at(const cutter *c, int64_t i)
     return w;
 }
 
-/* Windows that a document of n ids has. */
+/* Windows that a document of n tokens has. */
 static int64_t count_windows(const cutter *c, int64_t n)
 {
     const int64_t L = c->spec->n_ctx;

@@ -26,7 +26,7 @@ typedef struct dq_doc_ids {
 typedef struct dq_windows {
     const dq_window *win; /* [n], document by document */
     int64_t n;
-    int64_t n_values; /* scored ids of all windows */
+    int64_t n_values; /* scored tokens of all windows */
     int64_t longest;  /* ids of the longest window */
     int64_t n_ids;    /* of all documents */
     /* [n] of each window the piece that an error is over, from 0: its document, or of a single document itself; pieces
@@ -44,18 +44,18 @@ typedef struct dq_windows {
 } dq_windows;
 
 /* Which windows. L is n_ctx.
- *   chunk     L ids each, one after the other, the tail dropped, the second half of each scored; with a
+ *   chunk     L tokens each, one after the other, the tail dropped, the second half of each scored; with a
  *             BOS in the template the first id of each is overwritten by it. A document alone has
  *             at least two.
  *             Source: llama.cpp tools/perplexity/perplexity.cpp perplexity (behaviour).
- *   stride    L ids (the last one fewer), each `stride` after the one before; what no earlier window
+ *   stride    L tokens (the last one fewer), each `stride` after the one before; what no earlier window
  *             scored is scored: every id of a document but the first, once.
  *             Source: transformers docs/source/en/perplexity.md (behaviour).
- *   block     L ids each, one after the other, the tail dropped, all scored but the first.
- *   rolling   every id of a document once, the first after BOS (or EOS); L fed ids where there are as
+ *   block     L tokens each, one after the other, the tail dropped, all scored but the first.
+ *   rolling   every id of a document once, the first after BOS (or EOS); L fed tokens where there are as
  *             many, of which the scored ones are the last and see all that fits.
  *             Source: lm-evaluation-harness lm_eval/utils.py get_rolling_token_windows (behaviour).
- *   positions one for each document of more than L ids: its first L are fed, their successors scored. */
+ *   positions one for each document of more than L tokens: its first L are fed, their successors scored. */
 typedef enum dq_scheme {
     DQ_WINDOW_CHUNK,
     DQ_WINDOW_STRIDE,
@@ -76,7 +76,7 @@ typedef struct dq_window_spec {
     int64_t vocab; /* ids must be below */
 } dq_window_spec;
 
-/* Scored ids of a window, and of the windows before `i`. */
+/* Scored tokens of a window, and of the windows before `i`. */
 int64_t dq_window_scored(const dq_window *w);
 int64_t dq_windows_values(const dq_windows *w, int64_t i);
 

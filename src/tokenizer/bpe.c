@@ -1,6 +1,6 @@
 /* bpe: see bpe.h. A word becomes symbols (characters, or bytes where they fall back), and the adjacent pair of the
  * lowest rank is merged until no pair has a rank; of equal ranks the leftmost goes first.
- * Pairs are found in a hash table from two ids to rank and result. Up to SHORT_WORD symbols the ranks lie in an
+ * Pairs are found in a hash table from two tokens to rank and result. Up to SHORT_WORD symbols the ranks lie in an
  * array that is searched whole each time, which is quadratic and the fastest for words as they are. Longer words
  * use a list of symbols linked both ways and a heap of candidates ordered by rank, then position; candidates are
  * not taken out of the heap when a neighbour changes, but recognised as stale when they come up: O(n log n).
@@ -8,7 +8,7 @@
  * one token in the end, and a cache per run of what other words became, of four slots a row, which grows to
  * CACHE_LAST slots and then overwrites.
  * Where merges cannot cross a run of U+2581, a text is cut before it, and the parts are words of their own
- * with the same ids.
+ * with the same tokens.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/bpe.h"
 
@@ -224,7 +224,7 @@ static void merge_long(const dq_bpe *bpe, symbol *s, size_t n, heap *h)
     }
 }
 
-/* Scratch memory for a word of n symbols: n symbols, 2n candidates, n ids. */
+/* Scratch memory for a word of n symbols: n symbols, 2n candidates, n tokens. */
 static dq_status need_scratch(dq_bpe_run *run, size_t n, dq_err *err)
 {
     if (run->scratch_symbols >= n) return DQ_OK;
@@ -390,7 +390,7 @@ dq_status dq_bpe_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t
     }
     if (!run->bpe->cuts) return one_word(run, ids, word, len, err);
     /* The whole text may be one word. Merges on the two sides of such a place never meet, so the
-     * parts give the same ids, and short parts are found in the cache. */
+     * parts give the same tokens, and short parts are found in the cache. */
     for (size_t at = 0; at < len;) {
         size_t part = next_cut(word + at, len - at);
         DQ_TRY(one_word(run, ids, word + at, part, err));

@@ -73,7 +73,7 @@ typedef struct encoding {
     const char *text;  /* the whole, repaired */
     const char *start; /* normalized text that begins where the whole does, or NULL */
     dq_id_list ids;
-    size_t max; /* with so many ids it is over; 0: with the text */
+    size_t max; /* with so many tokens it is over; 0: with the text */
     bool enough;
     dq_pretokenizer_run cut;
     dq_bpe_run bpe;

@@ -26,7 +26,7 @@ enum { DQ_TOK_SPECIAL = 1 };
 dq_status dq_tokenizer_encode(const dq_tokenizer *t, const char *text, size_t len, unsigned flags,
                               int32_t **ids, int64_t *n, int64_t *first_bad, int64_t *n_bad,
                               dq_err *err);
-/* The first of these ids alone, at least `max` where there are as many; 0: all. What is after them is not encoded. */
+/* The first of these tokens alone, at least `max` where there are as many; 0: all. What is after them is not encoded. */
 dq_status dq_tokenizer_encode_first(const dq_tokenizer *t, const char *text, size_t len,
                                     unsigned flags, int64_t max, int32_t **ids, int64_t *n,
                                     int64_t *first_bad, int64_t *n_bad, dq_err *err);
@@ -44,7 +44,7 @@ int32_t dq_tokenizer_prefix(const dq_tokenizer *t);
 /* Bytes of one token as they appear in text (U+2581 of a vocabulary of characters as a space, <0xHH>
  * with byte fallback as that byte), owned by t; NULL for an unknown id. */
 const char *dq_tokenizer_piece(const dq_tokenizer *t, int32_t id, size_t *len);
-/* Whether both give the same ids for every text and the same text for ids, by what was loaded, not by how files write it:
+/* Whether both give the same tokens for every text and the same text for ids, by what was loaded, not by how files write it:
  * vocabulary, merges or scores, steps, added tokens and template. Whoever puts dq_tokenizer_prefix before ids compares it
  * too. False is no proof of a difference. */
 bool dq_tokenizer_same(const dq_tokenizer *a, const dq_tokenizer *b);

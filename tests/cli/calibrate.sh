@@ -1,4 +1,4 @@
-# calibrate.sh: dq quantize --calib; sourced by run.sh. Texts are as short as what is checked allows: 2100 ids are two passes
+# calibrate.sh: dq quantize --calib; sourced by run.sh. Texts are as short as what is checked allows: 2100 tokens are two passes
 # (2048 rows at most).
 pair=$repo/calib/pair
 cp "$pair/text.txt" text.txt
@@ -49,7 +49,7 @@ for n in 1 2 3; do
     mv made.h5 "made $n.h5"
 done
 json dq-quantize/1
-if grep -q avx512 /proc/cpuinfo; then # levels whose sums are fused give the same, too
+if grep -q avx512 /proc/cpuinfo; then # ISAs whose sums are fused give the same, too
     DQ_CPU=avx2 "$dq" "$@" --force -q >"$top/out" 2>"$top/err" || complain "calibrate: AVX2: $(cat "$top/err")"
     cmp -s made.h5 "made 1.h5" || complain "calibrate: AVX2 and AVX-512 give different files"
     rm made.h5
@@ -61,8 +61,8 @@ left=$(find . -name '.dq-scratch*')
 # what a container remembers; its codes are compared with the source by their SQNR
 try 0 '"method": "gptq"' info "made 1.h5" --json
 try 0 '"file": "text.txt"' info "made 1.h5" --json
-try 0 '"arithmetic": "CPU level [a-z].*, .*"' info "made 1.h5" --json
-try 0 "^made with  *CPU level" info "made 1.h5"
+try 0 '"arithmetic": "ISA [a-z].*, .*"' info "made 1.h5" --json
+try 0 "^made with  *ISA" info "made 1.h5"
 try 0 "^  arithmetic  *$(sed -n 's/^made with  *//p' "$top/out")" doctor
 try 0 "^method  *gptq, 2100 tokens of text.txt in 21 sequences of at most 100" info "made 1.h5"
 try 0 "every dataset and attribute as written, and as the source gives them, except 14 tensors of gptq, compared by SQNR alone" \
@@ -251,7 +251,7 @@ try 4 "begun with another source or other settings (calib.ctx: begun with 100, t
 try 4 'method: begun with "align", this run has "gptq")' "$@" --resume --method gptq
 if grep -q avx2 /proc/cpuinfo; then
     export DQ_CPU=scalar
-    try 4 'found "codes made with CPU level avx2 or avx512, .*, this run has "codes made with CPU level scalar, ' "$@" --resume
+    try 4 'found "codes made with ISA avx2 or avx512, .*, this run has "codes made with ISA scalar, ' "$@" --resume
     unset DQ_CPU
 fi
 printf ' ' >>text.txt

@@ -73,12 +73,12 @@ try 6 "is a folder, a file is needed" tokenize "$saved" --text endless
 "$dq" tokenize "$saved" --text "short text" >"$top/want"
 cat "short text" >line &
 try 0 "^[0-9]" tokenize "$saved" --text line
-cmp -s "$top/out" "$top/want" || complain "a text from a pipe has other ids"
+cmp -s "$top/out" "$top/want" || complain "a text from a pipe has other tokens"
 # shellcheck disable=SC2002 # a pipe is meant
 cat "short text" | "$dq" tokenize "$saved" --text /dev/stdin >"$top/out" 2>&1
-cmp -s "$top/out" "$top/want" || complain "a text from /dev/stdin has other ids: $(head -c 200 "$top/out")"
+cmp -s "$top/out" "$top/want" || complain "a text from /dev/stdin has other tokens: $(head -c 200 "$top/out")"
 "$dq" tokenize "$saved" --text - <"short text" >"$top/out" 2>&1
-cmp -s "$top/out" "$top/want" || complain "a text from standard input has other ids"
+cmp -s "$top/out" "$top/want" || complain "a text from standard input has other tokens"
 # a pipe that nobody writes to is waited for until Ctrl-C
 "$dq" tokenize "$saved" --text line >"$top/out" 2>"$top/err" &
 waiting=$!

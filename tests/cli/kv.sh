@@ -178,13 +178,13 @@ pairs_of 2 --kv-keep 0.5 --kv-policy leverage,keydiff
 try 0 '"policy": "leverage"' quantize "plain model" --bits 8 --kv-keep 0.5 --print-recipe
 try 0 '"policy": "keydiff"' quantize "diff model" --bits 8 --kv-keep 0.5 --print-recipe
 try 0 '"policy": "leverage"' logits "plain model" --text "short text" -o usual.h5 --prefix 100 --kv-keep 0.5 --kv-recent 8 --json
-# a second pass stands after the context: of 300 ids that is more than the model's 512 positions
+# a second pass stands after the context: of 300 tokens that is more than the model's 512 positions
 for n in 250 300; do
     try 0 "rows" logits "diff model" --ids "$(awk 'BEGIN { for (i = 0; i < 310; i++) printf "%d ", i % 50 }')" -o again.h5 --force \
         --prefix $n --kv-keep 0.5 --kv-policy kvzip
     case $n$(grep -c "warning: .*kvzip read 1 of 1 contexts again at positions after those that the model has" "$top/err") in
     2500 | 3001) ;;
-    *) complain "kv: the warning about positions of a second pass is wrong at $n ids" ;;
+    *) complain "kv: the warning about positions of a second pass is wrong at $n tokens" ;;
     esac
 done
 # a group's keys, of two maps, have 64 channels: 64 of them all weigh the same
@@ -193,7 +193,7 @@ for n in 64 65; do
         --prefix $n --kv-keep 0.5 --kv-recent 8 --kv-policy leverage
     case $n$(grep -c "warning: .*leverage tells tokens apart only where .* channels, which 1 of 1 have not" "$top/err") in
     641 | 650) ;;
-    *) complain "kv: the warning about contexts too short for leverage is wrong at $n ids" ;;
+    *) complain "kv: the warning about contexts too short for leverage is wrong at $n tokens" ;;
     esac
 done
 
@@ -289,7 +289,7 @@ try 0 '"quant": "dither"' eval paged.h5 --text "$book" --ctx 512 --limit 1 --jso
 try 0 "5:4 dither" eval paged.h5 --text "$book" --ctx 512 --limit 1
 try 0 "5:4 per-channel" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-quant per-channel
 try 0 "3:3 per-channel " eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5,3
-# the usual code: page where nothing is forgotten and where per-token codes have no such width, else token; a container keeps it open
+# the usual code: page where nothing is evicted and where per-token codes have no such width, else token; a container keeps it open
 for kind in auto per-channel per-token; do
     eval_text usual-$kind.csv --kv-bits 4 --kv-quant $kind --kv-keep 1,0.5 --kv-policy streaming --kv-recent 16
 done
@@ -401,7 +401,7 @@ for csv in heads all other; do # column cuts at commas
     sed 's/"[^"]*"/list/' $csv.csv >"$top/a" && mv "$top/a" $csv.csv
 done
 [ "$(column all.csv 2 kld_nats)" = "$(column even.csv 2 kld_nats)" ] || complain "kv: heads that all share are not uniform"
-# 512 ids: a quarter of the first 256 is 64 in each of 4 groups, 20 of them protected: two groups have 44 more, two none
+# 512 tokens: a quarter of the first 256 is 64 in each of 4 groups, 20 of them protected: two groups have 44 more, two none
 holds "two lists are two results" "$(column heads.csv 2 kld_nats) != $(column other.csv 2 kld_nats) && $(column heads.csv 2 kld_nats) != $(column even.csv 2 kld_nats)"
 try 0 "." eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.25 --kv-recent 16 --kv-budget heads --kv-heads "$heads" --json
 grep -q "\"heads\": \"$heads\"" "$top/out" || complain "kv: no heads in the JSON document"

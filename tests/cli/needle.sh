@@ -65,7 +65,7 @@ try 0 "needle" eval "diff model" --task mc,needle --data needle=needle --data ch
     --limit 1 --progress never
 rm needle
 
-# ---- the cache: nothing forgotten changes nothing, and what is forgotten counts
+# ---- the cache: nothing evicted changes nothing, and what is evicted counts
 ll() { # OPTION...: the mean log-likelihood of the last row
     "$dq" eval "diff model" --task needle --data "$filler" --lengths 420 --depths 50 --needles 3:2 --limit 2 --quiet --json \
         "$@" | grep -A 2 '"ll_nats"' | grep '"value"' | tail -n 1

@@ -28,7 +28,7 @@ try 4 "choices.jsonl: the shortest context of these questions has [0-9]* tokens,
 echo '{"ctx": "", "choices": ["cold hare", "red hare"], "gold": 0}' >one.jsonl
 try 4 "one.jsonl: the shortest context of these questions has 1 tokens, .* too few are left to cut one group of 4" "$@" -o r.json \
     --questions one.jsonl --search-items 1 --kv-sink 0 --kv-recent 0
-# what is predicted before anything is forgotten does not depend on the cache
+# what is predicted before anything is evicted does not depend on the cache
 try 4 "single.jsonl: all choices of these questions are a single token, which is predicted before anything is evicted" "$@" -o r.json \
     --questions single.jsonl --search-items 6
 {

@@ -249,7 +249,7 @@ rm k.json
 resumed "of mixes" "$@"
 cp kept.journal k5.json.journal
 try 0 "^taken over  *[1-9][0-9]* windows of mixes" "$@" --kv-bits 5 -o k5.json --resume
-# the same bytes become other ids as lines of JSON
+# the same bytes become other tokens as lines of JSON
 fold -w 8000 text.txt | sed 's/.*/{"text": "&"}/' >lines.txt
 cp lines.txt lines.jsonl
 rm k.json

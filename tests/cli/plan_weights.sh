@@ -88,7 +88,7 @@ tr -d ' %' <"$top/err" | sed -n 's/^dqplan:[a-z]*\(of[0-9.]*bitsperweight\)*\([0
 grep -q "budget  *met: 2[.][0-9]* bits per weight of 3$" "$top/out" || complain "plan: no figure beside its budget"
 grep -q "against uniform 4 .*, beyond the budget; KLD" "$top/out" || complain "plan: a width beyond the budget as a baseline"
 grep -q "^ *4[.]1[0-9]*  *4 " "$top/out" || complain "plan: all tensors at a width are called mixed: $(cat "$top/out")"
-grep -q "looks at it  *1" "$top/out" || complain "plan: not one look for a budget of size"
+grep -q "interim looks  *1" "$top/out" || complain "plan: not one look for a budget of size"
 grep -q "against uniform 2 .*(nominally 98.75 %: .*: inconclusive which is closer" "$top/out" || complain "plan: not compared with uniform 2"
 absent r.json.journal r.json.trial.h5 r.json.trial.h5.partial
 try 6 "exists" "$@" --budget bpw=3 -o r.json
@@ -109,7 +109,7 @@ if grep -q avx2 /proc/cpuinfo && [ "${DQ_CPU:-}" != scalar ]; then # what such w
     export DQ_CPU=scalar
     try 0 "as planned  *no" quantize "diff model" -o planned.h5 --recipe r.json --calib text.txt --force
     DQ_CPU=$was
-    grep -q "program and arithmetic (planned with CPU level avx2 or avx512, .*; here: CPU level scalar, " "$top/err" ||
+    grep -q "program and arithmetic (planned with ISA avx2 or avx512, .*; here: ISA scalar, " "$top/err" ||
         complain "quantize: other arithmetic than planned with, and no word of it: $(cat "$top/err")"
 fi
 try 0 "planned  *for bpw=3, but other weights than the plan measured" info planned.h5
@@ -193,7 +193,7 @@ cmp -s whole.json k.json || complain "plan: killed and resumed: another recipe"
 absent k.json.journal k.json.trial.h5 k.json.trial.h5.partial k.json.trial.h5.journal
 
 # looks are counted over runs: a plan that goes on with another budget does not begin at the first
-try 0 "looks at it  *1; 1 for other budgets" "$@" --budget kld=0.05 -o j.json --resume
+try 0 "interim looks  *1; 1 for other budgets" "$@" --budget kld=0.05 -o j.json --resume
 grep -q "^on unseen text .*(nominally 97.5 %" "$top/out" || complain "plan: a second look is as narrow as a first"
 
 # a full disk: what is kept is named, and a run that resumes goes on from it to the same recipe
@@ -223,7 +223,7 @@ try 2 "k2.json.trial.h5" "$@" --budget kld=0.07 -o k2.json --calib k2.json.trial
 cmp -s text.txt k2.json.trial.h5 || complain "plan: replaced its text"
 
 # what no width can meet: what came nearest is written, status 7
-try 7 "budget ppl=1.00000001: the look at the unseen text does not show that it is met, at the most bits that these widths give; the recipe in far.json has what came nearest" \
+try 7 "budget ppl=1.00000001: the interim look at the unseen text does not show that it is met, at the most bits that these widths give; the recipe in far.json has what came nearest" \
     "$@" --budget ppl=1.00000001 -o far.json --trials 1 --widths 2
 grep -q "^budget  *not met: upper end of the perplexity ratio 1[.0-9]*, at most 1$" "$top/out" || complain "plan: no verdict on stdout: $(cat "$top/out")"
 try 0 "as planned  *yes" quantize "diff model" -o far.h5 --recipe far.json --calib text.txt

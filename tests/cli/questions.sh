@@ -119,7 +119,7 @@ cmp -s killed.jsonl whole.jsonl || complain "questions: a resumed run gives othe
 [ "$(wc -l <whole.jsonl)" = 240 ] || complain "questions: not 240 completions"
 absent dq-eval-*.resume
 
-# ---- items with more ids than positions: refused with their number before anything is scored, left out, or cut
+# ---- items with more tokens than positions: refused with their number before anything is scored, left out, or cut
 many=$(awk 'BEGIN { for (i = 0; i < 200; i++) printf "the duck meets the hen and the owl . " }')
 {
     head -n 2 "$own/gsm8k.jsonl"
@@ -142,7 +142,7 @@ try 0 '"truncated_items": 2' "$@" --long cut --json --dump-completions cut.jsonl
 grep -q "2 of 6 items are longer than .* with room for --max-new .* item 2, line 3" "$top/err" ||
     complain "questions: --long cut: $(cat "$top/err")"
 grep '"item": [0145],' cut.jsonl | cmp -s - skipped.jsonl || complain "questions: --long cut: other texts of short prompts"
-[ "$(grep -c '"item": 2,.*"tokens": 8' cut.jsonl)" = 2 ] || complain "questions: --long cut: no room for 8 ids"
+[ "$(grep -c '"item": 2,.*"tokens": 8' cut.jsonl)" = 2 ] || complain "questions: --long cut: no room for 8 tokens"
 try 4 "nothing is left of a prompt" "$@" --long cut --max-new 512
 printf '{"ctx": "%s", "choices": [" the hen", " the owl"], "gold": 0}\n' "the duck meets" "$many" "the hen meets" >long-mc.jsonl
 printf '{"ctx": "the duck meets", "choices": [" the hen", "%s"], "gold": 0}\n' "$many" >>long-mc.jsonl

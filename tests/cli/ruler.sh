@@ -41,7 +41,7 @@ grep -q '"question": "query-agnostic"' "$top/out" || complain "ruler: the docume
 [ "$(grep -c '"kind": "vt"' "$top/out")" = 0 ] || complain "ruler: an input that is none"
 
 # ---- the cache: all kept is nothing changed, and the question is after what is evicted unless the cache is query-aware
-answers() { # OPTION...: what is generated, and how many ids the caches held
+answers() { # OPTION...: what is generated, and how many tokens the caches held
     "$dq" "$@" --limit 1 -q --json --dump-items answers.jsonl --force >answers.json
     sed 's/.*"prediction"/"prediction"/' answers.jsonl
 }

@@ -50,7 +50,7 @@ done
 text 0 "diff model" --text broken.txt --window stride
 grep -q "broken.txt: 1 ill-formed" "$top/err" || complain "broken.txt: no warning"
 
-# a token before a text is the model's own, in whatever order models come; where none is needed both have the same ids
+# a token before a text is the model's own, in whatever order models come; where none is needed both have the same tokens
 mkdir bare && cp "plain model"/*.json "plain model"/*.safetensors bare/
 printf '{"ctx": "", "choices": ["a", "b"], "gold": 0}\n' >bare.jsonl
 for config in '{}' '{"eos_token": "a"}'; do

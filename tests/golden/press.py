@@ -6,8 +6,8 @@
 Contexts of N ids through models/llama-f32 and models/diffllama-f32 in f32, at dq's frequencies; G KV head groups, 4 sinks.
 
     ids [N] i32
-    kvzip [layers, G, N] f32           largest attention when the context is read again in chunks of 2048 ids, the second after the
-                                       last 8 ids of the first, no instruction before them: KVzipPress with a tokenizer that knows no
+    kvzip [layers, G, N] f32           largest attention when the context is read again in chunks of 2048 tokens, the second after the
+                                       last 8 tokens of the first, no instruction before them: KVzipPress with a tokenizer that knows no
                                        text. Numbers of sinks mean nothing
     kvzip.global, kvzip.layer [layers, G, N] i8    llama: 1 for what KVzipPress keeps at a quarter, from all layers and layer by layer
     expected [layers, G, N] f32        llama: ExpectedAttentionPress

@@ -11,7 +11,7 @@
 #include "base/os.h"
 #include "kernels/cuda/host/trace.h"
 #include "tensor/weight_format.h"
-#include "tests/gpu/ceilings.h"
+#include "tests/gpu/peaks.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -39,7 +39,7 @@ typedef struct bench {
     dq_attn attn;
     float gain[2 * DIM];
     json_t *results;
-    dq_ceilings top;
+    dq_peaks top;
     dq_status refusal;  /* the last one; every setting is meant to run on a GPU */
     bool small, traces; /* traces: the backend's kernels can be timed */
     const char *only;   /* NULL: everything */
@@ -415,8 +415,7 @@ int main(int argc, char **argv)
 {
     const char *device = getenv("DQ_TEST_DEVICE");
     bench x = {.results = json_array()};
-    dq_err err = {0},
-           no_ceilings = {0}; /* int8 attention needs no cuBLAS; then there are no shares */
+    dq_err err = {0}, no_peaks = {0}; /* int8 attention needs no cuBLAS; then there are no shares */
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--small") == 0) {
             x.small = true;
@@ -433,18 +432,18 @@ int main(int argc, char **argv)
     if (open_bench(&x, device ? device : "cuda", &err) == DQ_OK &&
         strcmp(x.b->ops->name, "cuda") == 0) {
         x.traces = true;
-        dq_ceilings_measure(&x.top, x.b, x.small ? 256 : 8192, &no_ceilings);
+        dq_peaks_measure(&x.top, x.b, x.small ? 256 : 8192, &no_peaks);
     }
     if (err.code == DQ_OK) run(&x, &err);
     if (err.code == DQ_OK && json_array_size(x.results) == 0)
         dq_fail(&err, DQ_USAGE, "--only %s names nothing", x.only);
     if (err.code == DQ_OK) {
-        const char *lack = no_ceilings.code == DQ_OK ? NULL : no_ceilings.text;
+        const char *lack = no_peaks.code == DQ_OK ? NULL : no_peaks.text;
         json_t *doc =
             json_pack("{s:s, s:s, s:f, s:f, s:f, s:s?, s:O}", "schema", "dq-gpu-bench/1", "device",
                       x.b->device, "copy_bytes_per_second", x.top.copy,
                       "bf16_matmul_flops_per_second", x.top.bf16, "int8_matmul_flops_per_second",
-                      x.top.int8, "no_ceilings", lack, "results", x.results);
+                      x.top.int8, "no_peaks", lack, "results", x.results);
         json_dumpf(doc, stdout, JSON_INDENT(1));
         printf("\n");
         json_decref(doc);

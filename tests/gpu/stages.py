@@ -4,7 +4,7 @@
   stages.py 1 [OUT]   probes of every device function; each kernel and operation against the CPU; long contexts; the
                       embedded pair scored in f32, bf16 and int8, its numbers compared with the CPU's
   stages.py 2 [OUT]   compute-sanitizer on small shapes (memory, barriers, races in shared memory; races between blocks
-                      are what tests/simt looks for); ceilings of this machine, products, prefill and decoding up to
+                      are what tests/simt looks for); peaks of this machine, products, prefill and decoding up to
                       64K tokens, with the time of each kernel beside that of the operation
   stages.py 3 [OUT]   short items on a model with the shape of DiffLlama-1B and invented weights (2.8 GB in TMPDIR for
                       a while); peers, for which python3 needs torch

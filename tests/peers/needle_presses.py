@@ -5,7 +5,7 @@
 
 Runs kvpress 0.5.5 (pip install kvpress==0.5.5, into an environment of its own: it wants a transformers of its time) on the plain
 Llamas of calib/longpair in f32, as its pipeline does: the context is compressed, then the question goes after it at its own
-positions. Items are those of calib/longpair/needles-blind.jsonl, which dq scores with --task mc; the first two ids of all choices
+positions. Items are those of calib/longpair/needles-blind.jsonl, which dq scores with --task mc; the first two tokens of all choices
 are the question, and recall is how often the right one of six is the likeliest third id. With --dq the program scores the
 same items first (--kv-recent 16, as calib/kv/run.sh).
 
@@ -14,7 +14,7 @@ over layers, heads and items) and recall with its standard error. dq always keep
 press keeps what it keeps. `+20` after a name is the press with the same 20 tokens kept, inside the same number of tokens.
 
 knorm snapkv streaming expected kvzip compactor keydiff tova lagkv leverage criticalkv pyramidkv with their defaults (of kvzip also the
-same budget for every layer, chunks of 256 ids, and kvzip+); adakv over expected (epsilon .01, as its authors have it) and snapkv;
+same budget for every layer, chunks of 256 tokens, and kvzip+); adakv over expected (epsilon .01, as its authors have it) and snapkv;
 criticalkv over expected without value norms and over snapkv. fastkvzip has gates for the models that its authors trained and none
 for these; it is asked and says so.
 """

@@ -86,7 +86,7 @@ done
 choices="--task mc --data $pair/choices.jsonl"
 text="--text $pair/text.txt --ctx 64 --limit 1"
 
-# Weights packed and not, logits rounded and not, the cache in codes, tokens forgotten.
+# Weights packed and not, logits rounded and not, the cache in codes, tokens evicted.
 for m in llama diffllama; do
     # shellcheck disable=SC2086 # words
     {

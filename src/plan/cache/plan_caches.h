@@ -84,7 +84,7 @@ typedef struct dq_plan_caches {
     dq_arena *arena;
 } dq_plan_caches;
 
-/* in->ctx where it is 0: 2048 ids, or all positions of the model. DQ_MISMATCH for windows that it has no positions for. */
+/* in->ctx where it is 0: 2048 tokens, or all positions of the model. DQ_MISMATCH for windows that it has no positions for. */
 dq_status dq_plan_caches_fit(dq_plan_caches_input *in, dq_err *err);
 /* Cuts the text, and reads questions; `in` and the arena outlive it. Of too little text win.n is 0, or too small: the caller says
  * what it needs. */
@@ -115,7 +115,7 @@ void dq_plan_caches_expect(dq_plan_caches *c, int64_t search, int64_t unseen);
 /* Tells who watches the name of what begins. */
 void dq_plan_caches_stage(const dq_plan_caches *c, const char *name);
 
-/* For plan_caches_ask.c: a run of dq_eval of so many ids, and its progress, whose argument that is. */
+/* For plan_caches_ask.c: a run of dq_eval of so many tokens, and its progress, whose argument that is. */
 typedef struct dq_plan_caches_work {
     dq_plan_caches *c;
     double ids;

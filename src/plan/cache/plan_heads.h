@@ -5,13 +5,13 @@
  * them find, the others decide. Every group is cut alone, as far as the tokens that always stay, while the others keep all;
  * groups are ordered by the KLD that this costs. Then 1, 2, ... groups of that order share what may be kept (of many groups:
  * some numbers that grow by a factor), and the number that loses least is taken. The windows that no choice has seen tell
- * what heads lose, beside the same share in every group. A cache is compared with the same weights and a cache that forgets
+ * what heads lose, beside the same share in every group. A cache is compared with the same weights and a cache that evicts
  * nothing, as dq_eval does it.
  *
  * Questions may count in both choices, beside windows or alone: to the KLD is added what their right answers lack of all
  * choices, -ln of their share, mean over questions. A group is cut alone in the shortest of their contexts: whole groups keep
  * as many tokens of a longer one, which is less than all of it. A choice of one id is predicted by the last row of its context
- * before anything is forgotten, so it says nothing.
+ * before anything is evicted, so it says nothing.
  *
  * retrieval heads are DuoAttention's (arXiv 2410.10819), where gates that are trained find them.
  * SPDX-License-Identifier: MIT */

@@ -51,7 +51,7 @@ int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err)
     return ids;
 }
 
-/* logp[row] of the ids after the rows of a chunk; after the last of a sequence there is none. */
+/* logp[row] of the tokens after the rows of a chunk; after the last of a sequence there is none. */
 static dq_status ask(dq_plan_part *p, const dq_calib_chunk *k, dq_mat h, const dq_weight *head,
                      double *logp, dq_err *err)
 {

@@ -40,7 +40,7 @@ typedef struct dq_plan_sums {
  * scratch file is. work: told what is done, now and later. DQ_DAMAGED for a model whose answers are not finite. */
 dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
                            dq_backend *b, const char *beside, dq_plan_work *work, dq_err *err);
-/* Multiplications and additions of the source's run over so many ids, and of measuring, with the layers from `from` on. */
+/* Multiplications and additions of the source's run over so many tokens, and of measuring, with the layers from `from` on. */
 double dq_plan_part_source_flop(const dq_model *m, double ids);
 double dq_plan_part_flop(const dq_model *m, int from, double ids);
 void dq_plan_part_end(dq_plan_part *p); /* {.act.file.fd = -1} allowed */

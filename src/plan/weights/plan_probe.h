@@ -54,7 +54,7 @@ typedef struct dq_plan_probe {
 
 /* Fills kld of all tensors. DQ_DAMAGED for inputs or weights that are not finite; DQ_STOPPED. */
 dq_status dq_plan_probe_run(dq_plan_probe *p, dq_err *err);
-/* Multiplications and additions of what is not known yet, for texts of so many ids. */
+/* Multiplications and additions of what is not known yet, for texts of so many tokens. */
 double dq_plan_probe_flop(const dq_plan_probe *p, int64_t calib_ids, int64_t search_ids);
 
 #endif

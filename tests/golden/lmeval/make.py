@@ -213,7 +213,7 @@ def real(folder):
             continue
         path = pathlib.Path(folder) / f"{file}.jsonl"
         data, start = hub.dataset(task, path), time.time()
-        # Some solutions of PIQA have more ids than the pair has positions.
+        # Some solutions of PIQA have more tokens than the pair has positions.
         wide = REAL_WIDE if task == "piqa" else REAL
         reqs, _, means = run(lms[wide], tasks, task, data, 0)
         part, _, few = run(lms[REAL], tasks, task, data, 0, limit=N_REAL)

@@ -151,7 +151,7 @@ static void ask_policies(stage *s, answers *to, int32_t seq, int at)
     }
 }
 
-/* Prefill, single tokens, a fork, what is left after forgetting, a rewind. */
+/* Prefill, single tokens, a fork, what is left after eviction, a rewind. */
 static void tell_story(answers *to, dq_pairing pairing, dq_kv_spec spec, dq_math math,
                        dq_kv_dense round)
 {

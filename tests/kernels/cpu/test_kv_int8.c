@@ -280,7 +280,7 @@ static void output_of(const stage *s, int seq, int64_t row, int out, double *y, 
 }
 
 /* Forgets every third token of sequence `seq`, whatever its form. */
-static void forget_some(stage *s, int32_t seq)
+static void evict_some(stage *s, int32_t seq)
 {
     for (int g = 0; g < s->map.n_groups; g++) {
         int32_t kept[SCORES];
@@ -309,7 +309,7 @@ TEST(outputs_are_as_defined)
         int32_t a = new_seq(&s, 1, 0), b = new_seq(&s, 2, 60000);
         stream(&s, a, 210);
         stream(&s, b, 75);
-        if (i % 4 == 3) forget_some(&s, a);
+        if (i % 4 == 3) evict_some(&s, a);
         begin_batch(&s);
         add_rows(&s, b, 70);
         add_rows(&s, a, 40);

@@ -81,7 +81,7 @@ void pair_scene(pair *p, bool evicts);
  * in all heads channel 2 of a page is alike, so that its step is 0. */
 enum { N_DAMAGES = 6 };
 dq_kv_spec damaged_spec_of(int i);
-/* 200 tokens with that damage, of which odd i forget some; then `rows` more, which read its page as codes. What is left
+/* 200 tokens with that damage, of which odd i evict some; then `rows` more, which read its page as codes. What is left
  * after is as in pair_scene. */
 void pair_damaged_scene(pair *p, int i, int rows);
 /* Outputs of both are NaN at the same places, of which there are some, and near elsewhere; or the same bit for bit. */

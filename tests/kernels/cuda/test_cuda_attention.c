@@ -24,7 +24,7 @@ TEST(outputs_are_equal)
     }
 }
 
-/* From position 0 and from far away, whole and with tokens forgotten, so that slots lie in another order than positions. */
+/* From position 0 and from far away, whole and with tokens evicted, so that slots lie in another order than positions. */
 TEST(page_codes_are_read)
 {
     for (int i = 0; i < 24; i++) {

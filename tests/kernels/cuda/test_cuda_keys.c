@@ -8,7 +8,7 @@
 
 enum { KEYS = 3 * PAIR_ROWS };
 
-/* How products of f32 are rounded is a level's own. */
+/* How products of f32 are rounded is an ISA's own. */
 static bool fused(void)
 {
     return dq_os_cpu_features(NULL) & (DQ_CPU_AVX2 | DQ_CPU_AVX512);

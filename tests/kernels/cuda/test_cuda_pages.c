@@ -164,7 +164,7 @@ TEST(page_codes_are_equal)
     compare_caches(page_spec_of);
 }
 
-/* Codes and numbers of damaged pages, whole and when some of their tokens have been forgotten; per-token codes, too. */
+/* Codes and numbers of damaged pages, whole and when some of their tokens have been evicted; per-token codes, too. */
 TEST(damaged_codes_are_equal)
 {
     for (int i = 0; i < 4 * N_DAMAGES; i++) {

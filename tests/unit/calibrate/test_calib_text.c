@@ -125,7 +125,7 @@ static void write_large(const char *path, bool lines, int mib)
     fclose(f);
 }
 
-/* Of a large file little is read, and as many ids are found; quarters share nothing, and come from all over it. */
+/* Of a large file little is read, and as many tokens are found; quarters share nothing, and come from all over it. */
 TEST(large_files_are_read_in_part)
 {
     static const char *const path[] = {"calib_large.txt", "calib_large.jsonl"};
@@ -150,7 +150,7 @@ TEST(large_files_are_read_in_part)
             assert_int_equal(part[i].n_copies, 0);
             assert_true(part[i].unit[part[i].n_seq - 1] >= part[i].n_units / 8 * (i == 1 ? 3 : 5));
         }
-        /* what is asked of it decides: half a million ids are all there is to a file of this size */
+        /* what is asked of it decides: half a million tokens are all there is to a file of this size */
         dq_calib_text_read(&t, path[k], m, 500000, 100, DQ_CALIB_TEXT_ALL, a, &err);
         assert_int_equal(err.code, DQ_OK);
         assert_int_equal(t.bytes_read, t.bytes);

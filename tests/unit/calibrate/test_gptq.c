@@ -90,7 +90,7 @@ TEST(factor_gives_the_matrix)
     }
 }
 
-/* Another digest on any machine, at any level, is another container there. */
+/* Another digest on any machine, with any ISA, is another container there. */
 TEST(factor_has_the_same_bits_everywhere)
 {
     enum { N = 200 };

@@ -23,7 +23,7 @@ static dq_model *open_as(const char *path, dq_pairing pairing)
     return m;
 }
 
-/* The hidden rows of 40 ids, [40, dim]. */
+/* The hidden rows of 40 tokens, [40, dim]. */
 static float *hidden_of(const dq_model *m)
 {
     enum { N = 40 };

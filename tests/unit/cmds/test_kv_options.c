@@ -102,7 +102,7 @@ TEST(what_is_not_dithered_stands_once)
                         "4:3 per-token; 4:3 dither; 3:3 dither; ");
 }
 
-/* auto is one of the others, another where tokens are forgotten. */
+/* auto is one of the others, another where tokens are evicted. */
 TEST(auto_stands_for_another)
 {
     assert_string_equal(CACHES("kv-bits", "4", "kv-quant", "auto,per-token,per-channel",

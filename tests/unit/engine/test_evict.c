@@ -87,7 +87,7 @@ static double slow_choice(const rig *x, bool *keep, const double *score, const d
     return 1;
 }
 
-/* Compares one list with the slow choice, then makes the oracle forget what was forgotten. */
+/* Compares one list with the slow choice, then makes the oracle evict what was evicted. */
 static void check_list(rig *x, int layer, int seq, int group, int64_t budget, int32_t end)
 {
     dq_oracle_list *l = &x->oracle[layer]->list[seq][group];

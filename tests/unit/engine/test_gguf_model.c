@@ -1,4 +1,4 @@
-/* test_gguf_model: a GGUF file as a model: logits and rows as transformers has them of the same file, whatever the level and
+/* test_gguf_model: a GGUF file as a model: logits and rows as transformers has them of the same file, whatever the isa and
  * however the model is cut into files.
  * SPDX-License-Identifier: MIT */
 #define _POSIX_C_SOURCE 200809L
@@ -16,16 +16,16 @@
 
 enum { MAX_IDS = 64, MAX_VOCAB = 512, MAX_DIM = 256 };
 
-/* logits[n][vocab] of the golden's ids, by a backend of the level. */
+/* logits[n][vocab] of the golden's ids, by a backend of the ISA. */
 static void logits_of(float *logits, const dq_model *m, const int32_t *ids, int64_t n,
-                      const char *level)
+                      const char *isa)
 {
     static float hidden[MAX_IDS * MAX_DIM];
     dq_err err = {0};
     int32_t pos[MAX_IDS];
     dq_mat h;
     const int64_t cu[2] = {0, n};
-    setenv("DQ_CPU", level, 1);
+    setenv("DQ_CPU", isa, 1);
     for (int i = 0; i < n; i++) pos[i] = i;
     dq_backend *b = given_backend(2);
     dq_runner *r = given_runner(m, b);
@@ -46,7 +46,7 @@ static void logits_of(float *logits, const dq_model *m, const int32_t *ids, int6
 TEST(logits_are_those_of_transformers)
 {
     static const char *const files[] = {"model.gguf", "parts-00001-of-00002.gguf"};
-    static const char *const levels[] = {"scalar", "avx2", "avx512"};
+    static const char *const isas[] = {"scalar", "avx2", "avx512"};
     static float got[MAX_IDS * MAX_VOCAB];
     int32_t ids[MAX_IDS];
     golden g = golden_open(FOLDER);
@@ -56,14 +56,14 @@ TEST(logits_are_those_of_transformers)
     for (int k = 0; k < 6; k++) {
         double worst = 0, top = 0;
         dq_model *m = given_model(FOLDER "/%s", files[k / 3]);
-        logits_of(got, m, ids, n, levels[k % 3]);
+        logits_of(got, m, ids, n, isas[k % 3]);
         for (int64_t i = 0; i < values; i++) {
             const double w = (double)golden_f32(want, i), d = fabs((double)got[i] - w);
             if (fabs(w) > top) top = fabs(w);
             if (!(d <= worst)) worst = d;
         }
         if (!(worst <= 2e-6 * top))
-            fail_msg("%s, %s: off by %g of %g", files[k / 3], levels[k % 3], worst, top);
+            fail_msg("%s, %s: off by %g of %g", files[k / 3], isas[k % 3], worst, top);
         dq_model_close(m);
     }
     golden_close(&g);

@@ -1,4 +1,4 @@
-/* test_runner: whole models against the references, at every CPU level or on DQ_TEST_DEVICE;
+/* test_runner: whole models against the references, at every ISA or on DQ_TEST_DEVICE;
  * properties of passes.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* setenv under strict C17 */
@@ -37,7 +37,7 @@ static const char *const models[] = {"llama-f32",
 enum { N_MODELS = sizeof models / sizeof models[0], MAX_ROWS = 256 };
 
 /* Instruction sets, and numbers of threads, to go through: they change nothing on another device. */
-static int n_levels(void)
+static int n_isas(void)
 {
     return strcmp(test_device(), "cpu") == 0 ? 3 : 1;
 }
@@ -52,12 +52,12 @@ typedef struct rig {
     int32_t ids[MAX_ROWS];
 } rig;
 
-static void rig_open(rig *x, const char *model, const char *level, int threads)
+static void rig_open(rig *x, const char *model, const char *isa, int threads)
 {
     memset(x, 0, sizeof *x);
     snprintf(x->folder, sizeof x->folder, DQ_TEST_DIR "/golden/models/%s", model);
     x->g = golden_open(x->folder);
-    setenv("DQ_CPU", level, 1);
+    setenv("DQ_CPU", isa, 1);
     x->m = given_model("%s", x->folder);
     x->b = given_backend(threads);
     x->r = given_runner(x->m, x->b);
@@ -140,15 +140,15 @@ static void differ(const rig *x, const float *logits, const dq_tensor *want, con
     *mean = sum / (double)dq_tensor_numel(want) / top;
 }
 
-static const char *const levels[] = {"scalar", "avx2", "avx512"};
+static const char *const isas[] = {"scalar", "avx2", "avx512"};
 
 TEST(equals_the_reference)
 {
     for (int i = 0; i < N_MODELS; i++) {
-        for (int level = 0; level < n_levels(); level++) {
+        for (int isa = 0; isa < n_isas(); isa++) {
             static const int32_t offsets[] = {0, 4000, 60000};
             rig x;
-            rig_open(&x, models[i], levels[level], 2);
+            rig_open(&x, models[i], isas[isa], 2);
             for (int o = 0; o < 3; o++) {
                 char name[64], err_name[64];
                 double max, mean;
@@ -162,8 +162,8 @@ TEST(equals_the_reference)
                 double limit = 2 * own > 2e-5 ? 2 * own : 2e-5;
                 printf("%-24s %-7s pos %5d  max |d| / max |logit| = %.2e (limit %.2e, the "
                        "reference's own %.2e)\n",
-                       models[i], n_levels() > 1 ? levels[level] : test_device(), (int)offsets[o],
-                       max, limit, own);
+                       models[i], n_isas() > 1 ? isas[isa] : test_device(), (int)offsets[o], max,
+                       limit, own);
                 assert_true(max <= limit);
                 free(got);
             }
@@ -208,7 +208,7 @@ TEST(chunks_and_threads_change_no_bit)
     for (int k = 0; k < 2; k++) {
         dq_err err = {0};
         float *want = NULL;
-        for (int threads = 1; threads <= n_levels(); threads++) {
+        for (int threads = 1; threads <= n_isas(); threads++) {
             for (int c = 0; c < 4; c++) {
                 if (!test_runs(c + 1, 2)) continue; /* one row at a time takes longest */
                 rig x;

@@ -258,7 +258,7 @@ static float *go_on(rig *x, int64_t rows)
     return out;
 }
 
-/* The lists of y forget what those of x have forgotten. */
+/* The lists of y evict what those of x have evicted. */
 static void keep_alike(const rig *x, rig *y)
 {
     const int groups = x->m->map.n_groups;

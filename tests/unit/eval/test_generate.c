@@ -19,7 +19,7 @@
 enum { N_PROMPTS = 8, N_SHARING = 5, MAX_NEW = 20, MAX_FED = 600 };
 
 /* Prompts and their continuations by transformers (tests/golden/generate.py). The first N_SHARING
- * prompts have 39 ids in common. */
+ * prompts have 39 tokens in common. */
 typedef struct golden_case {
     int32_t ids[MAX_FED], new[MAX_NEW];
     double logp[MAX_NEW];
@@ -307,15 +307,15 @@ static void check_groups(const char *model, const setting *s, int threads)
         dq_generate_state got = generate(&x, &work);
         expect_same(&got, &want);
         if (i == 1 || !s->shares) assert_int_equal(work.computed, work.tokens);
-        if (i == 2 && s->shares) /* 39 ids for three prompts, 75 for two, others alone */
+        if (i == 2 && s->shares) /* 39 tokens for three prompts, 75 for two, others alone */
             assert_int_equal(work.computed, work.tokens - 2 * 39 - 75);
-        if (i == 3 && s->shares) /* 39 ids once for five prompts */
+        if (i == 3 && s->shares) /* 39 tokens once for five prompts */
             assert_int_equal(work.computed, work.tokens - (N_SHARING - 1) * 39);
     }
     rig_close(&x);
 }
 
-/* Prompts of which a cache forgets the beginning before it sees the rest. */
+/* Prompts of which a cache evicts the beginning before it sees the rest. */
 static void check_contexts(const char *model, const setting *s)
 {
     static const int64_t limits[][2] = {{0, 0}, {1, 1}, {10000, N_SHARING}};
@@ -390,7 +390,7 @@ TEST(test_order)
     rig_close(&x);
 }
 
-/* The number of threads changes no bit, and settings that forget or round do change what comes out. */
+/* The number of threads changes no bit, and settings that evict or round do change what comes out. */
 TEST(test_threads)
 {
     rig x, y;

@@ -266,7 +266,7 @@ TEST(test_does_not_fit)
 {
     rig x;
     rig_open(&x, "llama", "trec");
-    x.s.shots[2] = 14; /* 14 demonstrations are left, too many ids for 512 positions */
+    x.s.shots[2] = 14; /* 14 demonstrations are left, too many tokens for 512 positions */
     x.s.shots[3] = 99;
     x.s.n_shots = 4;
     const dq_icl_plan *p = plan(&x);

@@ -42,7 +42,7 @@ static double at(const json_t *o, const char *path)
 }
 
 /* Log-probabilities come from f32 logits: 1e-5 relative for mean NLL; differences and divergences of
- * two models carry that error whole, and single ids more of it. */
+ * two models carry that error whole, and single tokens more of it. */
 static double tolerance(const char *path, double want)
 {
     bool nll = strstr(path, "nll_nats") || strstr(path, "word_ppl") || strstr(path, "byte");

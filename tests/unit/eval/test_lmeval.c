@@ -1,4 +1,4 @@
-/* dq eval against lm-evaluation-harness: prompts byte for byte, numbers of ids, log-likelihoods, means and
+/* dq eval against lm-evaluation-harness: prompts byte for byte, numbers of tokens, log-likelihoods, means and
  * draws, on the files of golden/lmeval; and on the benchmarks' own files where DQ_DATA names their folder.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/given.h"

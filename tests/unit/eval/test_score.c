@@ -47,7 +47,7 @@ static uint32_t next(uint32_t *seed)
     return *seed >> 8;
 }
 
-/* Items with contexts of 1 to 29 ids and choices of 1 to 7; the last item has single ids only, and
+/* Items with contexts of 1 to 29 tokens and choices of 1 to 7; the last item has single tokens only, and
  * one item has a choice whose context was cut. */
 static void make_requests(rig *x)
 {
@@ -324,7 +324,7 @@ TEST(test_pick)
     assert_int_equal(dq_eval_pick(&item, &equal, r, false), 1);
 }
 
-/* After contexts of which nothing is forgotten, in pieces of any size, continuations get the bits
+/* After contexts of which nothing is evicted, in pieces of any size, continuations get the bits
  * of one pass; what contexts take adds up the same however items are grouped. */
 TEST(test_kv_items)
 {
@@ -356,7 +356,7 @@ TEST(test_kv_items)
     rig_close(&x);
 }
 
-/* A shared prefix that is compressed once: with nothing forgotten the bits of one pass; with something forgotten the
+/* A shared prefix that is compressed once: with nothing evicted the bits of one pass; with something evicted the
  * same however items are grouped, and another result. */
 TEST(test_kv_prefix)
 {
@@ -493,7 +493,7 @@ static void count_one_by_one(const dq_kv_spec *s, int32_t t, const bool *there, 
     }
 }
 
-/* What scored rows read, whole and where a group has forgotten something; plain caches count nothing. */
+/* What scored rows read, whole and where a group has evicted something; plain caches count nothing. */
 TEST(test_reads)
 {
     enum { N = 210 };
@@ -763,7 +763,7 @@ TEST(test_journal)
 
 enum { MANY = 60 };
 
-/* A sweep of text alone, with caches that forget and round; 720 ids a row, so that a row takes several steps. */
+/* A sweep of text alone, with caches that evict and round; 720 tokens a row, so that a row takes several steps. */
 static void text_sweep_open(dq_eval *e, rig *x)
 {
     static dq_window win[MANY];
@@ -863,7 +863,7 @@ typedef struct name {
     int same; /* row */
 } name;
 
-/* Windows have contexts of 6 ids, of which sink and recent hold 3. */
+/* Windows have contexts of 6 tokens, of which sink and recent hold 3. */
 TEST(same_caches_are_computed_once)
 {
     static const name names[] = {

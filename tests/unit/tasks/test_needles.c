@@ -25,7 +25,7 @@ TEST(cities_differ)
     }
 }
 
-/* A ring of 20 ids: sentences end at 4, 9, 14 and 19. */
+/* A ring of 20 tokens: sentences end at 4, 9, 14 and 19. */
 static dq_needle_filler ring(void)
 {
     static bool ends[20];
@@ -33,7 +33,7 @@ static dq_needle_filler ring(void)
     return (dq_needle_filler){.ends = ends, .n = 20};
 }
 
-/* 64 ids, 3 needles of 3, a question of 2 x 3, a BOS and no room for answers leave 48. */
+/* 64 tokens, 3 needles of 3, a question of 2 x 3, a BOS and no room for answers leave 48. */
 TEST(worked_placement)
 {
     const dq_needle_cell cell = {.length = 64, .depth = 50, .n = 3, .r = 2};

@@ -299,13 +299,13 @@ TEST(groups_do_not_matter)
     for (int i = 0; i < 2; i++) {
         rig x;
         dq_err err = {0};
-        dq_kv_spec forgets = coded(16, 16);
-        forgets.evict = dq_evict_none;
-        forgets.evict.policy = dq_kv_policy_find("knorm", &err);
+        dq_kv_spec evicts = coded(16, 16);
+        evicts.evict = dq_evict_none;
+        evicts.evict.policy = dq_kv_policy_find("knorm", &err);
         assert_string_equal(err.text, "");
-        forgets.evict.keep = 0.5;
-        forgets.evict.every = 4;
-        const dq_kv_spec kv[] = {dq_kv_plain, coded(8, 4), forgets};
+        evicts.evict.keep = 0.5;
+        evicts.evict.every = 4;
+        const dq_kv_spec kv[] = {dq_kv_plain, coded(8, 4), evicts};
         rig_open(&x, models[i]);
         use_file(&x, "prompts.jsonl", 0);
         expect_alone(&x, run(&x, 16, DQ_GRANULARITY_TENSOR, &kv[0]));

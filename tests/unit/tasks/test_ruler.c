@@ -54,7 +54,7 @@ static dq_ruler_prompt make(rig *x, const char *task, int64_t length, uint64_t s
     return p;
 }
 
-/* Text of ids, in the arena. */
+/* Text of tokens, in the arena. */
 static char *text_of(rig *x, const int32_t *ids, int64_t n)
 {
     char *bytes;
@@ -199,7 +199,7 @@ typedef struct reading {
     check_text *check;
     const char *question; /* what it begins with */
     int64_t length;
-    uint64_t hash; /* of the ids of sample 0, seed 1 */
+    uint64_t hash; /* of the tokens of sample 0, seed 1 */
 } reading;
 
 static const reading readings[] = {

@@ -299,7 +299,7 @@ TEST(test_split)
     check_ids(t, DQ_BOS_AUTO, 99, " ", " ab", "256 | 32 258 98 ");
     check_ids(t, DQ_BOS_AUTO, 99, "", "<bos>b", "256 | 98 ");
     check_ids(bare, DQ_BOS_AUTO, 99, "", " ab", "4");
-    /* max_len + 1 ids stay: the last one is not fed */
+    /* max_len + 1 tokens stay: the last one is not fed */
     check_ids(t, DQ_BOS_AUTO, 3, "xyz", " ab", "121 122 | 258 98 cut");
     check_ids(t, DQ_BOS_AUTO, 5, "xyz", " ab", "256 120 121 122 | 258 98 ");
     check_ids(t, DQ_BOS_AUTO, 2, "xyz", "bcd", "4");
@@ -362,7 +362,7 @@ TEST(test_windows)
     dq_err err = {0};
     dq_arena *a = given_arena();
     dq_windows w;
-    const char text[] = "bcdefghijklmnopqrst"; /* 19 ids and BOS */
+    const char text[] = "bcdefghijklmnopqrst"; /* 19 tokens and BOS */
     assert_int_equal(windows(&w, DQ_WINDOW_CHUNK, t, text, DQ_BOS_AUTO, 8, 0, a, &err), DQ_OK);
     assert_int_equal(w.n, 2);
     assert_int_equal(w.n_ids, 20);

@@ -158,7 +158,7 @@ TEST(test_decoded)
     json_decref(cases);
 }
 
-/* Number and hash of the ids of a text too long to list. */
+/* Number and hash of the tokens of a text too long to list. */
 static void check_hash(const char *name, size_t index, const dq_tokenizer *t, bytes s,
                        const json_t *want)
 {

@@ -1,7 +1,7 @@
-/* ceilings: see ceilings.h. The best of several runs after each other, of random numbers: zeros draw less power
+/* peaks: see peaks.h. The best of several runs after each other, of random numbers: zeros draw less power
  * and would be faster than real data.
  * SPDX-License-Identifier: MIT */
-#include "tests/gpu/ceilings.h"
+#include "tests/gpu/peaks.h"
 
 #include "base/os.h"
 #include "kernels/cuda/host/cuda.h"
@@ -68,7 +68,7 @@ static void fill(const blocks *k, void *p, uint16_t *host)
     }
 }
 
-dq_status dq_ceilings_measure(dq_ceilings *out, dq_backend *b, int n, dq_err *err)
+dq_status dq_peaks_measure(dq_peaks *out, dq_backend *b, int n, dq_err *err)
 {
     blocks k = {.b = b, .bytes = 2 * (size_t)n * (size_t)n, .n = n};
     uint16_t *host = dq_block_new(FILL, 1, err);

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Which guide to forgetting knows what will be asked? A study beside dq, in PyTorch.
+"""Which importance score knows what will be asked? A study beside dq, in PyTorch.
 
-    python guides.py OUT.csv [--models diffllama-0 llama-0 ...] [--items 64] [--only few]
+    python scores.py OUT.csv [--models diffllama-0 llama-0 ...] [--items 64] [--only few]
 
 Needles of ../longpair/needles-blind.jsonl: the context is compressed, then the question comes. 4 sinks and 16 recent tokens
-stay, as in run.sh; the share that is kept counts them. A line a model, guide, budget and share: recall of the items, and
-every item's 0 or 1 as one word, so that guides can be paired; with `--windows` also lines with KLD, see there. `--join`
+stay, as in run.sh; the share that is kept counts them. A line a model, score, budget and share: recall of the items, and
+every item's 0 or 1 as one word, so that scores can be paired; with `--windows` also lines with KLD, see there. `--join`
 makes means over models of several files.
 
-A guide is a number for each token of a layer and KV head group. Two maps make one number as
+An importance score is a number for each token of a layer and KV head group. Two maps make one number as
 a1 A1; a2 A2; max the larger of A1 and |lambda| A2; sum A1 + |lambda| A2; diff |A1 - lambda A2|; out: the length of the change of the
 head's output when the token is left out, in units of the output's length (the head norm sees no other), which is loo of dq over |o|
 
 prefill  sum of these over the rows of the context; far: their maximum over rows at least 32 after
 snap     sum over the last 64 rows, then the maximum of 5 positions
 zip      KVzip (arXiv 2505.23416): the context is read again after itself in chunks, and a token's number is the maximum over the
-         repeated rows; softmax over sinks, chunk and the rows themselves. zip-n: chunks of n ids, the first after nothing, others
-         after the last 8 ids of the chunk before; all: the whole softmax. plus: times |Wo v| / |h|
+         repeated rows; softmax over sinks, chunk and the rows themselves. zip-n: chunks of n tokens, the first after nothing, others
+         after the last 8 tokens of the chunk before; all: the whole softmax. plus: times |Wo v| / |h|
 mean     the same, summed over the repeated rows
 expected Expected Attention (arXiv 2510.00636): mean and covariance of the context's queries before RoPE, RoPE averaged over the next
          512 positions, softmax of mu k / sqrt d + k' Sigma k / 2d, times |v|; text: of the queries of calibration text, the same for
@@ -28,7 +28,7 @@ leverage x (X'X + .01)^-1 x' of centred keys (arXiv 2507.08143): of the group's 
 knorm, random, streaming as dq has them
 gate     a linear function of what the layer's attention reads, fitted on calibration text to ln of the largest A1 (two maps: also max)
          that the token gets from rows at least 32 after (in the manner of Fast KVzip, arXiv 2601.17668)
-asked    what the question's rows themselves look at: no guide can know it
+asked    what the question's rows themselves look at: no score can know it
 
 Budgets: uniform; adaptive: groups of a layer share by raw numbers, a fifth of each one's own is safe (AdaKV, arXiv 2407.11550); norm:
 the same by numbers over their sum, as dq's `adaptive`; global: all layers and groups share by raw numbers (KVzip's default);
@@ -374,7 +374,7 @@ def answer(m, context, n, question, masks):
     return torch.cat(out)
 
 
-def guides_of(m, ids, question, queries, gates, only):
+def importance_of(m, ids, question, queries, gates, only):
     context, _ = feed(m, ids, torch.arange(len(ids)))
     asked, _ = feed(m, question, torch.arange(len(ids), len(ids) + 2), context)
     out = {}
@@ -408,14 +408,14 @@ def guides_of(m, ids, question, queries, gates, only):
 
 
 def text_loss(m, count, queries, gates, only, keeps):
-    """KLD of the second halves of the first windows, by guide and share, budgets uniform."""
+    """KLD of the second halves of the first windows, by score and share, budgets uniform."""
     ids, out = m.tok.encode(open(os.path.join(HERE, "..", "longpair", "text.txt")).read()).ids, {}
     for i in range(count):
         w = torch.tensor([0] + ids[i * 1023 + 1:(i + 1) * 1023 + 1])
         first, rest = w[:512], w[512:]
-        context, guides = guides_of(m, first, rest[:2], queries, gates, only)
+        context, importance = importance_of(m, first, rest[:2], queries, gates, only)
         whole = torch.ones(1, m.layers, m.groups, 512, dtype=torch.bool)
-        masks = {(g, keep): kept_of(s, 512, keep)["uniform"][None] for g, s in guides.items() for keep in keeps}
+        masks = {(g, keep): kept_of(s, 512, keep)["uniform"][None] for g, s in importance.items() for keep in keeps}
         reference = None
         for label, mask in [(None, whole), *masks.items()]:
             _, x = feed(m, rest, torch.arange(512, 1024), context, mask)
@@ -424,7 +424,7 @@ def text_loss(m, count, queries, gates, only, keeps):
                 reference = logp
             else:
                 out.setdefault(label, []).append(float((reference.exp() * (reference - logp)).sum(-1).mean()))
-    return [[m.label, guide, "kld", keep, sum(x) / len(x), " ".join(f"{y:.5f}" for y in x)] for (guide, keep), x in out.items()]
+    return [[m.label, score, "kld", keep, sum(x) / len(x), " ".join(f"{y:.5f}" for y in x)] for (score, keep), x in out.items()]
 
 
 def study(name, count, only, keeps, n_windows):
@@ -432,14 +432,14 @@ def study(name, count, only, keeps, n_windows):
     queries, gates = calibrate(m)
     hits = {}
     for ids, question, answers, gold in needles(m, count):
-        context, guides = guides_of(m, ids, question, queries, gates, only)
+        context, importance = importance_of(m, ids, question, queries, gates, only)
         labels, masks = [("all", "uniform", 1.0)], [torch.ones(m.layers, m.groups, len(ids), dtype=torch.bool)]
-        for guide, scores in guides.items():
+        for score, values in importance.items():
             for keep in keeps:
-                for budget, mask in kept_of(scores, len(ids), keep).items():
-                    if budget in ("norm", "last") and ("few" in only or not guide.startswith(("zip-all", "prefill sum", "expected a1"))):
+                for budget, mask in kept_of(values, len(ids), keep).items():
+                    if budget in ("norm", "last") and ("few" in only or not score.startswith(("zip-all", "prefill sum", "expected a1"))):
                         continue
-                    labels.append((guide, budget, keep))
+                    labels.append((score, budget, keep))
                     masks.append(mask)
         logits = answer(m, context, len(ids), question, torch.stack(masks))
         for label, right in zip(labels, (logits[:, answers].argmax(1) == gold).tolist()):
@@ -453,13 +453,13 @@ def join(paths):
     rows = {}
     for path in paths:
         for r in csv.DictReader(open(path)):
-            if r["guide"] == "all" or r["budget"] == "kld":
+            if r["score"] == "all" or r["budget"] == "kld":
                 continue
             kind = r["model"].rsplit("-", 1)[0]
-            rows.setdefault((kind, r["guide"], r["budget"]), {}).setdefault(float(r["keep"]), []).append(float(r["recall"]))
+            rows.setdefault((kind, r["score"], r["budget"]), {}).setdefault(float(r["keep"]), []).append(float(r["recall"]))
     out = []
-    for (kind, guide, budget), of in rows.items():
-        out.append([kind, guide, budget] + [sum(of[k]) / len(of[k]) if k in of else math.nan for k in KEEPS]
+    for (kind, score, budget), of in rows.items():
+        out.append([kind, score, budget] + [sum(of[k]) / len(of[k]) if k in of else math.nan for k in KEEPS]
                    + [min(of[k]) if k in of else math.nan for k in KEEPS])
     for r in sorted(out, key=lambda r: (r[0], -r[4] - r[5])):
         print(f"{r[0]:10s} {r[1]:28s} {r[2]:9s} " + " ".join(f"{x:.3f}" for x in r[3:7]) + "  least " + " ".join(f"{x:.3f}" for x in r[7:]))
@@ -480,7 +480,7 @@ def main():
     torch.set_num_threads(1)
     with torch.no_grad(), open(o.out, "w", newline="") as f:
         w = csv.writer(f)
-        w.writerow(["model", "guide", "budget", "keep", "recall", "items"])
+        w.writerow(["model", "score", "budget", "keep", "recall", "items"])
         for name in o.models:
             w.writerows([*r[:3], r[3], f"{r[4]:.4f}", r[5]] for r in study(name, o.items, o.only, o.keep, o.windows))
             f.flush()

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Head roles, and merges instead of drops, for two maps: does either forget better? A study beside dq, in PyTorch.
+"""Retrieval and streaming heads, and merges instead of drops, for two maps: does either evict better? A study beside dq, in PyTorch.
 
-    python roles.py OUT.csv [--models diffllama-0 ...] [--windows 6] [--items 16] [--guides keydiff leverage]
-    python roles.py OUT.csv --join PART.csv ...
+    python heads.py OUT.csv [--models diffllama-0 ...] [--windows 6] [--items 16] [--scores keydiff leverage]
+    python heads.py OUT.csv --join PART.csv ...
 
 Second halves of the first windows of ../longpair/text.txt after their compressed first halves (kld), and needles whose question
-comes later (blind); 4 sinks and 16 recent tokens stay beside what a guide keeps, unquantized. The guides are those of guides.py:
-keydiff and leverage (keys before RoPE side by side). A part has a line for every model, guide, variant and share with the numbers
+comes later (blind); 4 sinks and 16 recent tokens stay beside what a score keeps, unquantized. The scores are those of scores.py:
+keydiff and leverage (keys before RoPE side by side). A part has a line for every model, score, variant and share with the numbers
 of all items; --join makes of parts the means and the differences to `drop` over the same items, as many as every part of a kind has,
 with intervals as defaults.py has them.
 
-drop      what the guide does not keep is gone; every KV head group of every layer keeps as many
-global    groups of all layers share by the guide's numbers as they are; norm: groups of a layer, by numbers over their sum,
+drop      what the score does not keep is gone; every KV head group of every layer keeps as many
+global    groups of all layers share by the score's numbers as they are; norm: groups of a layer, by numbers over their sum,
           each at least a fifth of its own
-roles     DuoAttention (arXiv 2410.10819): R groups share all that may be kept beside sinks and recent tokens, the others have
+heads     DuoAttention (arXiv 2410.10819): R groups share all that may be kept beside sinks and recent tokens, the others have
           those only. Groups are ordered by what the text loses when one alone has no more; R is the one that loses least.
           Both are measured on the last --calibrate windows of text, which no line counts
-planned   as roles, but each group's share is one of 0, 1/16, 1/4, 1 by steps that save most for their tokens
+planned   as heads, but each group's share is one of 0, 1/16, 1/4, 1 by steps that save most for their tokens
 merge     the rest below: what is not kept goes into the kept token, no sink, whose keys have the largest cosine with its own.
           Two maps: the keys of both side by side choose, keys are merged map by map, and values, with one set of weights
 counted   all tokens of a merged one weigh alike, and ln of how many they are is added to its logits, in both maps
@@ -32,10 +32,10 @@ import os
 import torch
 
 import defaults
-import guides
+import scores as importance
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SINK, RECENT, KEEPS, LEVELS = guides.SINK, guides.RECENT, guides.KEEPS, (0, 1 / 16, 1 / 4, 1)
+SINK, RECENT, KEEPS, LEVELS = importance.SINK, importance.RECENT, importance.KEEPS, (0, 1 / 16, 1 / 4, 1)
 MERGES = ("counted", "d2o", "gauss", "values")
 
 
@@ -43,7 +43,7 @@ def numbers(m, context, name):
     """Scores by layer, [groups, n] each."""
     n = context[0]["k"].shape[-2]
     if name == "leverage":
-        return [guides.leverages(m.pairs(m.turn(row["k"], -torch.arange(n)))) for row in context]
+        return [importance.leverages(m.pairs(m.turn(row["k"], -torch.arange(n)))) for row in context]
     anchors = [torch.nn.functional.normalize(row["k"], dim=-1).mean(1, keepdim=True) for row in context]
     return [-torch.nn.functional.cosine_similarity(row["k"], a, dim=-1).view(-1, m.groups, n).sum(0) for row, a in zip(context, anchors)]
 
@@ -140,13 +140,13 @@ class Item:
 
     def __init__(self, m, ids, rest, names):
         self.m, self.n, self.rest = m, len(ids), rest
-        self.context, _ = guides.feed(m, ids, torch.arange(self.n))
+        self.context, _ = importance.feed(m, ids, torch.arange(self.n))
         self.scores = {name: numbers(m, self.context, name) for name in names}
         self.reference = None
 
     def log_probs(self, mask, cache=None, counts=None):
         at = torch.arange(self.n, self.n + len(self.rest))
-        _, x = guides.feed(self.m, self.rest, at, cache or self.context, mask[None], counts)
+        _, x = importance.feed(self.m, self.rest, at, cache or self.context, mask[None], counts)
         return torch.log_softmax(self.m.norm(x[0], self.m.W["model.norm.weight"]) @ self.m.head.T, -1)
 
     def kld(self, mask, cache=None, counts=None):
@@ -164,7 +164,7 @@ def text_item(m, window, names):
     return Item(m, window[:512], window[512:], names)
 
 
-def roles_of(m, items, names):
+def heads_of(m, items, names):
     """Measured on calibration windows: the order of groups, how many at each share, and planned amounts of tokens."""
     groups, most = m.layers * m.groups, items[0].n - SINK - RECENT
     shape = lambda amounts: torch.tensor(amounts).view(m.layers, m.groups)
@@ -188,16 +188,16 @@ def masks_of(m, item, name, keep, role):
     most, free = item.n - SINK - RECENT, free_tokens(item.n, keep)
     shape = lambda amounts: torch.tensor(amounts).view(m.layers, m.groups)
     scores = item.scores[name]
-    budgets = guides.kept_of(scores, item.n, keep)
+    budgets = importance.kept_of(scores, item.n, keep)
     return {"drop": mask_of(scores, shape([free] * len(order))), "global": budgets["global"], "norm": budgets["norm"],
-            "roles": mask_of(scores, shape(shared(order, r, len(order) * free, most))),
+            "heads": mask_of(scores, shape(shared(order, r, len(order) * free, most))),
             "planned": mask_of(scores, shape([int(x * most) for x in planned]))}
 
 
-def variants(m, item, name, roles):
+def variants(m, item, name, heads):
     """(variant, keep, mask, cache, counts) one after another."""
     for keep in KEEPS:
-        masks = masks_of(m, item, name, keep, roles[name, keep])
+        masks = masks_of(m, item, name, keep, heads[name, keep])
         for variant, mask in masks.items():
             yield variant, keep, mask, None, None
         for how in MERGES:
@@ -205,23 +205,23 @@ def variants(m, item, name, roles):
 
 
 def study(name, o):
-    m = guides.Model(name)
+    m = importance.Model(name)
     windows = text_windows(m)
-    roles = roles_of(m, [text_item(m, w, o.guides) for w in windows[-o.calibrate:]], o.guides)
-    for (guide, keep), (order, r, planned) in roles.items():
-        print(f"{name} {guide} {keep:g}: groups {order}, {r} of them; planned {' '.join(f'{x:.3f}' for x in planned)}", flush=True)
+    heads = heads_of(m, [text_item(m, w, o.scores) for w in windows[-o.calibrate:]], o.scores)
+    for (score, keep), (order, r, planned) in heads.items():
+        print(f"{name} {score} {keep:g}: groups {order}, {r} of them; planned {' '.join(f'{x:.3f}' for x in planned)}", flush=True)
     out = {}
     for w in windows[:min(o.windows, len(windows) - o.calibrate)]:
-        item = text_item(m, w, o.guides)
-        for guide in o.guides:
-            for variant, keep, mask, cache, counts in variants(m, item, guide, roles):
-                out.setdefault(("kld", guide, variant, keep), []).append(item.kld(mask, cache, counts))
-    for ids, question, answers, gold in guides.needles(m, o.items):
-        item = Item(m, ids, question, o.guides)
-        for guide in o.guides:
-            for variant, keep, mask, cache, counts in variants(m, item, guide, roles):
+        item = text_item(m, w, o.scores)
+        for score in o.scores:
+            for variant, keep, mask, cache, counts in variants(m, item, score, heads):
+                out.setdefault(("kld", score, variant, keep), []).append(item.kld(mask, cache, counts))
+    for ids, question, answers, gold in importance.needles(m, o.items):
+        item = Item(m, ids, question, o.scores)
+        for score in o.scores:
+            for variant, keep, mask, cache, counts in variants(m, item, score, heads):
                 right = item.log_probs(mask, cache, counts)[-1, answers].argmax() == gold
-                out.setdefault(("blind", guide, variant, keep), []).append(float(right))
+                out.setdefault(("blind", score, variant, keep), []).append(float(right))
     return [[name, *key, " ".join(f"{x:.6g}" for x in values)] for key, values in out.items()]
 
 
@@ -230,25 +230,25 @@ def join(paths, out):
     for path in paths:
         for r in csv.DictReader(open(path)):
             kind, seed = r["model"].rsplit("-", 1)
-            of.setdefault((r["measure"], kind, r["guide"], r["variant"], float(r["keep"])), {})[seed] = \
+            of.setdefault((r["measure"], kind, r["score"], r["variant"], float(r["keep"])), {})[seed] = \
                 [float(x) for x in r["numbers"].split()]
-    out.writerow(["kind", "seed", "measure", "guide", "variant", "keep", "items", "mean", "se", "less_drop", "half_95", "said"])
-    for (measure, kind, guide, variant, keep), found in of.items():
+    out.writerow(["kind", "seed", "measure", "score", "variant", "keep", "items", "mean", "se", "less_drop", "half_95", "said"])
+    for (measure, kind, score, variant, keep), found in of.items():
         n = min(map(len, found.values()))
-        ours, usual = ({s: x[:n] for s, x in of[measure, kind, guide, v, keep].items()} for v in (variant, "drop"))
+        ours, usual = ({s: x[:n] for s, x in of[measure, kind, score, v, keep].items()} for v in (variant, "drop"))
         for seed, *x in defaults.compare(ours, usual):
             word = defaults.said(measure, *x[2:]) if variant != "drop" else ""
-            out.writerow([kind, seed, measure, guide, variant, keep, n] + [f"{v:.5f}" for v in x] + [word])
+            out.writerow([kind, seed, measure, score, variant, keep, n] + [f"{v:.5f}" for v in x] + [word])
 
 
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("out")
-    a.add_argument("--models", nargs="+", default=guides.MODELS)
+    a.add_argument("--models", nargs="+", default=importance.MODELS)
     a.add_argument("--windows", type=int, default=6)
     a.add_argument("--calibrate", type=int, default=3)
     a.add_argument("--items", type=int, default=16)
-    a.add_argument("--guides", nargs="+", default=["keydiff", "leverage"])
+    a.add_argument("--scores", nargs="+", default=["keydiff", "leverage"])
     a.add_argument("--join", nargs="+")
     o = a.parse_args()
     torch.set_num_threads(1)
@@ -256,7 +256,7 @@ def main():
         w = csv.writer(f, lineterminator="\n")
         if o.join:
             return join(o.join, w)
-        w.writerow(["model", "measure", "guide", "variant", "keep", "numbers"])
+        w.writerow(["model", "measure", "score", "variant", "keep", "numbers"])
         for name in o.models:
             w.writerows(study(name, o))
             f.flush()
