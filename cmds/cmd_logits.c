@@ -431,9 +431,9 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
             "math", "TYPE", &x->math_name,
             "f32, bf16 or int8 (default f32); int8 takes a packed container and --kv-bits 8 or "
             "fewer; what the device lacks is refused"),
-        DQ_KV_OPTION_ROWS(x->kv_options),
         dq_opt_int("prefix", "N", &x->prefix, 1, 1e9,
                    "the first N tokens are the context: one pass, after which tokens are evicted"),
+        DQ_KV_OPTION_ROWS(x->kv_options),
         dq_opt_heading("how it is computed"),
         DQ_INPUT_HEAD_ORDER_OPTION(x->head_order),
         DQ_OPT_RUN(&x->device, &x->threads),

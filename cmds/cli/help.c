@@ -52,14 +52,35 @@ static void print_option(const dq_opt *o, const char *help)
     print_wrapped(help, 34, 34);
 }
 
+/* Options below a heading with a topic, in a command that has no topics itself: dq eval explains them. Returns the last row. */
+static const dq_opt *print_names(const dq_opt *heading)
+{
+    const dq_opt *o = heading;
+    int at = (int)strcspn(heading->help, "(:");
+    while (at > 0 && heading->help[at - 1] == ' ') at--;
+    printf(markdown ? "\n**%.*s**, as `dq help eval %s` explains:"
+                    : "\n%.*s, as dq help eval %s explains:",
+           at, heading->help, heading->value);
+    for (at = 100; o[1].name; o++) {
+        if (o != heading) putchar(',');
+        at += (int)strlen(o[1].name) + 4;
+        if (!markdown && at > 100) at = printf("\n     ") + (int)strlen(o[1].name) + 3;
+        printf(markdown ? " `--%s`" : " --%s", o[1].name);
+    }
+    putchar('\n');
+    return o;
+}
+
 /* Options of `topic`, NULL: all, under their headings. False: there is no such topic. */
-static bool print_options(const dq_opt *opts, const char *topic)
+static bool print_options(const dq_opt *opts, const char *topic, bool has_topics)
 {
     bool shown = !topic, found = !topic;
     for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
         if (!o->name && topic) shown = o->value && strcmp(o->value, topic) == 0;
         if (!shown) continue;
-        if (o->name)
+        if (!o->name && o->value && !has_topics)
+            o = print_names(o);
+        else if (o->name)
             print_option(o, o->help);
         else
             printf("%s%s\n", topic && !found ? "" : "\n", o->help);
@@ -72,7 +93,7 @@ static void print_all(const dq_opt *opts, const dq_usage *usage)
 {
     printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
     print_wrapped(usage->about, 0, 0);
-    print_options(opts, NULL);
+    print_options(opts, NULL, usage->first != NULL);
     printf("  -h, --help                      this text\n");
     if (usage->examples) printf("\nexamples:\n%s", usage->examples);
 }
@@ -124,6 +145,11 @@ static void print_markdown(const dq_opt *opts, const dq_usage *usage)
     printf("## dq %s\n\n```\ndq %s %s\n```\n\n%s\n", usage->name, usage->name, usage->synopsis,
            usage->about);
     for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
+        if (!o->name && o->value && !usage->first) {
+            o = print_names(o);
+            open = false;
+            continue;
+        }
         if (!o->name) {
             printf("\n**%s**\n", o->help);
             open = false;
@@ -150,7 +176,7 @@ dq_status dq_help_print(const dq_opt *opts, const dq_usage *usage, const char *t
         return print_first(opts, usage, err);
     else if (!topic || strcmp(topic, "all") == 0)
         print_all(opts, usage);
-    else if (!print_options(opts, topic))
+    else if (!print_options(opts, topic, true))
         return dq_fail(err, DQ_USAGE, "there is no topic \"%s\". See dq help %s.", topic,
                        usage->name);
     return DQ_OK;
