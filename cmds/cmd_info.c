@@ -78,7 +78,7 @@ static void print_kv(const dq_model *m)
     if (coded && code != DQ_KV_PER_TOKEN)
         printf(", code %s%s", dq_kv_quant_name[code],
                s->quant == DQ_KV_QUANT_AUTO ? " (auto)" : "");
-    if (coded && code == DQ_KV_PER_TOKEN) printf(", group %d", s->group);
+    if (coded && (code == DQ_KV_PER_TOKEN || code == DQ_KV_MIXED)) printf(", group %d", s->group);
     if (coded || s->rotate == DQ_ROTATE_ON) printf(", rotation %s", dq_rotate_name[s->rotate]);
     if (coded || s->evict.policy) printf(", sink %d, recent %d", s->sink, s->recent);
     if (s->dense != DQ_KV_F32) printf(", uncoded tokens in %s", dq_kv_dense_name[s->dense]);

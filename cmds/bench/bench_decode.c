@@ -28,7 +28,8 @@ static const variant variants[] = {
     {8, 8, DQ_NUM_INT8, DQ_KV_PER_TOKEN},   {8, 8, DQ_NUM_INT8, DQ_KV_PER_CHANNEL},
     {4, 4, DQ_NUM_F32, DQ_KV_PER_TOKEN},    {4, 4, DQ_NUM_INT8, DQ_KV_PER_TOKEN},
     {4, 4, DQ_NUM_INT8, DQ_KV_PER_CHANNEL}, {4, 4, DQ_NUM_F32, DQ_KV_DITHER},
-    {4, 4, DQ_NUM_INT8, DQ_KV_DITHER}};
+    {4, 4, DQ_NUM_INT8, DQ_KV_DITHER},      {4, 4, DQ_NUM_F32, DQ_KV_MIXED},
+    {4, 4, DQ_NUM_INT8, DQ_KV_MIXED}};
 enum {
     N_VARIANTS = sizeof variants / sizeof variants[0],
     MAX_SUBJECTS = N_VARIANTS * DQ_KV_DENSE_TYPES

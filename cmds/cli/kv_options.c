@@ -30,7 +30,7 @@ static const char all_help[] =
     "1,0.5,0.25,0.125 and --kv-bits 16,8,4";
 
 static const char codes_help[] =
-    "; in dq eval, per-token,per-channel,dither compares them at every width that they have";
+    "; in dq eval, per-token,per-channel,mixed compares them at every width that they have";
 
 /* "a, b or c"; policies: "a, b; to compare them with: c, d". */
 static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
@@ -559,8 +559,8 @@ static const char *remedy(unsigned applies)
                    ? "the cache is neither coded nor cut. Add --kv-bits or --kv-keep"
                    : "nothing is coded. Add --kv-bits";
     if (applies & DQ_KV_NARROW)
-        return "it is for per-token codes of at most 4 bits. Add --kv-bits 4, with --kv-quant "
-               "per-token";
+        return "it is for per-token codes of at most 4 bits, and mixed ones. Add --kv-bits 4, with "
+               "--kv-quant per-token or mixed";
     if (applies & DQ_KV_EVICTS) return "nothing is evicted. Add --kv-keep or --kv-tokens";
     if (applies & DQ_KV_SUMS)
         return "no policy that reads attention is at work. Add --kv-keep or --kv-tokens, with "

@@ -25,7 +25,7 @@ static const dq_opt_brief first[] = {
     {"logit-bits", "of attention logits: 16, or 2 to 8 (default 16)"},
     {"logit-granularity", "what shares a scale: per-tensor, per-head, per-row, per-tile"},
     {"kv-bits", "of keys and values: 16, 8, 8:4, 4 (default 16)"},
-    {"kv-quant", "per-token, per-channel, dither (default auto)"},
+    {"kv-quant", "per-token, per-channel, dither, mixed (default auto)"},
     {"kv-keep", "share of a context's tokens that stays; the rest is evicted"},
     {"kv-policy", "which: leverage, keydiff, snapkv, h2o, kvzip, ..., all"},
     {"kv-budget", "what heads get: uniform, global, adaptive, pyramid, heads"},
@@ -77,7 +77,7 @@ static const dq_usage usage = {
         "  dq eval model --text a.txt --text b.txt --window stride --stride 256 --slices\n"
         "  dq eval model --text books.jsonl --positions --ctx 4096 --kv-bits 16,4\n"
         "  dq eval model --text book.txt --kv-bits 16,8:4 --kv-keep 1,0.5,0.25\n"
-        "  dq eval model --text book.txt --kv-bits 16,8,4 --kv-quant per-token,per-channel,dither\n"
+        "  dq eval model --text book.txt --kv-bits 16,8,4 --kv-quant per-token,per-channel,mixed\n"
         "  dq eval model --task hellaswag --data hellaswag_val.jsonl --limit 500\n"
         "  dq eval model --task piqa --data valid.jsonl --num-fewshot 5 --fewshot-data "
         "train.jsonl\n"

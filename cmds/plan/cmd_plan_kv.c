@@ -56,7 +56,7 @@ static dq_status read_widths(dq_plan_kv_settings *s, const options *c, dq_err *e
 /* Per-token codes have a word of the library's about them. */
 static dq_status read_code(dq_kv_quant *out, const char *text, dq_err *err)
 {
-    static const dq_kv_quant code[] = {DQ_KV_DITHER, DQ_KV_PER_CHANNEL};
+    static const dq_kv_quant code[] = {DQ_KV_DITHER, DQ_KV_PER_CHANNEL, DQ_KV_MIXED};
     enum { N = sizeof code / sizeof *code };
     const char *names[N];
     for (int i = 0; i < N; i++) names[i] = dq_kv_quant_name[code[i]];
@@ -180,7 +180,7 @@ dq_status dq_cmd_plan_kv(int argc, char **argv, dq_err *err)
         dq_opt_text("widths", "LIST", &o.widths, "that a unit may have (default 2,3,4,5,6,8)"),
         DQ_CACHE_OPTIONS_TEXT(o.all, "windows at most (default 60): the second and third fifth of "
                                      "them search, the others decide"),
-        dq_opt_text("kv-quant", "NAME", &o.quant, "dither or per-channel (default dither)"),
+        dq_opt_text("kv-quant", "NAME", &o.quant, "dither, per-channel or mixed (default dither)"),
         DQ_CACHE_OPTIONS_KEPT(o.all, "last tokens that stay unquantized (default 64)"),
         dq_opt_int("kv-layers", "N", &o.together, 1, 10000,
                    "neighbouring layers that get one width: fewer units, a shorter search "

@@ -128,14 +128,16 @@ static const char *code_of(const json_t *kv)
     return !coded ? "" : is_undithered(kv) ? "per-channel" : dq_html_text(kv, "quant");
 }
 
-/* " rotated" or " unrotated" where `auto` would rotate otherwise: per-token codes of at most 4 bits, and keys as per-channel codes. */
+/* " rotated" or " unrotated" where `auto` would rotate otherwise: per-token codes of at most 4 bits, keys as per-channel codes, and
+ * mixed codes. */
 static const char *rotation_of(const json_t *kv)
 {
     const json_t *r = json_object_get(kv, "rotate");
     const json_t *k = json_object_get(r, "k"), *v = json_object_get(r, "v");
     const bool token = strcmp(dq_html_text(kv, "quant"), "per-token") == 0;
+    const bool mixed = strcmp(dq_html_text(kv, "quant"), "mixed") == 0;
     const bool usual_k = dq_html_real(kv, "k_bits") <= (token ? 4 : 8);
-    const bool usual_v = token && dq_html_real(kv, "v_bits") <= 4;
+    const bool usual_v = (token || mixed) && dq_html_real(kv, "v_bits") <= (token ? 4 : 8);
     if (!json_is_boolean(k) || !json_is_boolean(v)) return "";
     if (json_is_true(k) == usual_k && json_is_true(v) == usual_v) return "";
     return json_is_true(k) || json_is_true(v) ? " rotated" : " unrotated";

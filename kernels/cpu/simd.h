@@ -244,7 +244,8 @@ typedef struct dq_simd_int8_page {
         block; /* what key_block or value_block made, or room for that where codes are given; stands on 64 bytes */
     const uint8_t *codes,
         *next; /* as they take them, for at most DQ_PAGES_FEW rows; NULL: the block is made */
-    const float *scale; /* [n][64]: of each run of channels, all slots; zero where not coded */
+    const float *scale;  /* [n][64]: of each run of channels, all slots; zero where not coded */
+    const float *middle; /* the same, added to code * scale of values; NULL: none */
     int bits;
     int64_t dim, group, n; /* channels, channels per scale, scales per slot */
     int64_t first, end;
@@ -278,7 +279,7 @@ typedef struct dq_simd_pages {
     /* y[r * ldy + c] += (float)(exact sum over t of D code * V code) * D scale, for c < dim. Per run of
      * channels e_t = d[r * ldd + t] * scale[run][t] is rounded to 16 bits: scale max|e| / 32512, code
      * rint(e * (32512 / max|e|)); nothing is added where max|e| < 2^-100, and NaN where it is not
-     * finite. work[dq_simd_int8_work_bytes], which stands on 64 bytes. */
+     * finite. Then the sum over t of D * middle, in 16 lanes as base below. work[dq_simd_int8_work_bytes], which stands on 64 bytes. */
     void (*value_sums)(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
                        const dq_simd_int8_page *page, void *work);
     /* Per-channel codes, set by set. s[r * lds + t] = (float)(exact sum of q codes * (code - 2^(bits-1))) * q scale + base: the query

@@ -94,14 +94,20 @@ int dq_kv_page_spans(dq_kv_span out[2], const dq_kv_span *span, int n, int64_t p
     return 1;
 }
 
-static dq_kv_page_form form_of(const dq_kv_spec *spec, int bits, int head_dim, int64_t cols)
+static dq_kv_page_form form_of(const dq_kv_spec *spec, int side, int head_dim, int64_t cols)
 {
+    const int bits = side == DQ_K ? spec->k_bits : spec->v_bits;
     dq_kv_page_form form = {.bits = bits, .plain_floats = cols * DQ_PAGE_TOKENS};
     if (bits == 16) return form;
-    const bool runs = bits <= 4 && spec->group < head_dim && spec->quant == DQ_KV_PER_TOKEN;
-    form.group = runs ? spec->group : (int)cols;
-    if (spec->quant == DQ_KV_PER_TOKEN) form.n_scales = (head_dim + form.group - 1) / form.group;
-    if (spec->quant != DQ_KV_PER_TOKEN) form.set_scales = 2 * (int64_t)head_dim;
+    form.group = (int)cols;
+    form.has_lows = side == DQ_V && spec->quant == DQ_KV_MIXED;
+    const int64_t run = form.has_lows ? 2 * (int64_t)spec->group : bits <= 4 ? spec->group : cols;
+    if (dq_kv_by_channel(spec, side == DQ_V)) {
+        form.set_scales = 2 * (int64_t)head_dim;
+    } else {
+        if (run < head_dim) form.group = (int)run;
+        form.n_scales = (head_dim + form.group - 1) / form.group * (form.has_lows ? 2 : 1);
+    }
     form.code_bytes = cols * DQ_PAGE_TOKENS * bits / 8;
     return form;
 }
@@ -156,8 +162,8 @@ dq_kv *dq_kv_pages_new(dq_backend *b, const dq_head_order *map, int n_layers,
     kv->dense_bytes = dq_kv_dense_bytes(spec);
     kv->n_layers = n_layers;
     kv->v_cols = (map->head_dim + 15) / 16 * 16;
-    kv->form[DQ_K] = form_of(spec, spec->k_bits, map->head_dim, kv->v_cols);
-    kv->form[DQ_V] = form_of(spec, spec->v_bits, map->head_dim, kv->v_cols);
+    kv->form[DQ_K] = form_of(spec, DQ_K, map->head_dim, kv->v_cols);
+    kv->form[DQ_V] = form_of(spec, DQ_V, map->head_dim, kv->v_cols);
     kv->form[DQ_K].plain_floats = (int64_t)map->head_dim * DQ_PAGE_TOKENS;
     kv->slot = dq_block_new((size_t)map->n_kv, sizeof *kv->slot, &b->err);
     kv->heads = dq_block_new((size_t)map->n_groups, sizeof *kv->heads, &b->err);

@@ -10,9 +10,11 @@ enum { DQ_K, DQ_V };
 
 /* How all pages store their keys or their values. */
 typedef struct dq_kv_page_form {
-    int bits;         /* the largest, where layers or heads differ */
-    int group;        /* channels per scale; the last run of a head may be shorter */
-    int64_t n_scales; /* per token and head; 0: per-channel codes */
+    int bits;  /* the largest, where layers or heads differ */
+    int group; /* channels per scale; the last run of a head may be shorter */
+    int64_t
+        n_scales; /* numbers per token and head: scales, or the steps of all runs, then their lows; 0: per-channel codes */
+    bool has_lows;
     /* of per-channel codes, per set and head: a step for each channel, then a low; else 0 */
     int64_t set_scales;
     int64_t plain_floats; /* of one head and page, each of dq_kv.dense_bytes */
@@ -46,7 +48,7 @@ typedef struct dq_kv_part {
 typedef struct dq_kv_page {
     int32_t holders;
     int32_t agreed; /* holders that will not read coded slots unquantized again */
-    /* per-channel codes: bit i: slot i is the first of a set; the others belong to the set before them */
+    /* where a side has per-channel codes: bit i: slot i is the first of a set; the others belong to the set before them */
     uint64_t begins;
     int16_t n_sinks; /* slots before the first one with codes; 0 without codes */
     int16_t coded;   /* slots n_sinks .. coded-1 have codes */
@@ -116,6 +118,12 @@ struct dq_kv {
     int32_t lowest;    /* no free handle is below it */
     dq_kv_bytes bytes; /* kept up to date by every change, but for tokens and tokens_coded */
 };
+
+/* Runs of channels of a head that have a scale, or a step and a low, for each token. */
+static inline int64_t dq_kv_runs(const dq_kv_page_form *form)
+{
+    return form->has_lows ? form->n_scales / 2 : form->n_scales;
+}
 
 static inline const dq_kv_list *dq_kv_list_of(const dq_kv *kv, int32_t seq, int layer, int group)
 {

@@ -47,6 +47,7 @@ unsigned dq_kv_config_uses(const dq_kv_config *asked)
     unsigned uses = 0;
     if (c->k_bits < 16 || c->v_bits < 16) uses |= DQ_KV_CODES;
     if (token && (c->k_bits <= 4 || c->v_bits <= 4)) uses |= DQ_KV_NARROW;
+    if (dq_kv_config_quant(c) == DQ_KV_MIXED && c->v_bits < 16) uses |= DQ_KV_NARROW;
     if (p) uses |= DQ_KV_EVICTS;
     if (p && p->needs & DQ_NEEDS_ATTENTION) uses |= DQ_KV_SUMS;
     if (p && p->draws) uses |= DQ_KV_DRAWS;

@@ -39,8 +39,9 @@ dq_kv_quant dq_kv_config_quant(const dq_kv_config *c);
 
 /* What a setting acts on, and what of that there is. */
 enum {
-    DQ_KV_CODES = 1,  /* something is stored as codes */
-    DQ_KV_NARROW = 2, /* with at most 4 bits and scales for each token: several of them */
+    DQ_KV_CODES = 1, /* something is stored as codes */
+    DQ_KV_NARROW =
+        2, /* several numbers for each token: per-token codes of at most 4 bits, or mixed ones */
     DQ_KV_EVICTS = 4,
     DQ_KV_SUMS = 8, /* the policy reads sums over rows of attention */
     DQ_KV_DRAWS = 16,

@@ -45,10 +45,11 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .swept = true,
      .value = "KIND",
      .help =
-         "what shares a scale: a token, a channel of a page of 64 tokens, or that with values of 4 "
-         "bits and more dithered: {names} (default {default}: per-channel; on a real model "
-         "per-token loses less at 4:3 and 4:2, results/real; per-token where tokens are "
-         "evicted, as fewer of a page then share its numbers)",
+         "what shares a scale: a token; a channel of a page of 64 tokens; that with values of 4 "
+         "bits and more dithered; or mixed, a channel for keys and a token for values, which loses "
+         "least on a real model at every width (results/real), on the CPU: {names} (default "
+         "{default}: per-channel; per-token where tokens are evicted, as fewer of a page then "
+         "share its numbers)",
      .column_place = 15,
      .column = {"kv_quant"}},
     {.name = "widths",
@@ -80,7 +81,8 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .min = 1,
      .max = 65536,
      .value = "N",
-     .help = "channels per scale of per-token codes at 4 bits and fewer (default {default})",
+     .help = "channels per scale of per-token codes at 4 bits and fewer; mixed values have a step "
+             "and a low for twice as many (default {default})",
      .column_place = 10,
      .column = {"kv_group"}},
     {.name = "rotate",

@@ -9,7 +9,7 @@
 
 const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
 const char *const dq_kv_quant_name[DQ_KV_QUANTS + 1] = {"per-token", "per-channel", "dither",
-                                                        "auto"};
+                                                        "mixed", "auto"};
 const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES] = {"f32", "f16", "bf16"};
 
 const dq_evict_spec dq_evict_none = {.keep = 1, .window = -1};
@@ -39,7 +39,8 @@ const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s)
 bool dq_kv_auto_rotates(dq_kv_quant code, int bits, bool values)
 {
     if (code == DQ_KV_PER_TOKEN) return bits <= 4;
-    return !values && bits <= 8; /* a page's values have a scale for each channel as they are */
+    if (values && code != DQ_KV_MIXED) return false; /* a scale for each channel does it */
+    return bits <= 8;
 }
 
 /* " rotated" or " unrotated" where `auto` would rotate otherwise. */
@@ -219,6 +220,11 @@ bool dq_kv_by_page(const dq_kv_spec *spec)
     return spec->quant != DQ_KV_PER_TOKEN && dq_kv_has_codes(spec);
 }
 
+bool dq_kv_by_channel(const dq_kv_spec *spec, bool values)
+{
+    return spec->quant != DQ_KV_PER_TOKEN && !(values && spec->quant == DQ_KV_MIXED);
+}
+
 bool dq_kv_dithers(const dq_kv_spec *spec)
 {
     return spec->quant == DQ_KV_DITHER && spec->v_bits >= 4 && spec->v_bits < 16;
@@ -230,18 +236,19 @@ float dq_kv_dither(int32_t position)
     return (float)(turns - floor(turns) - 0.5);
 }
 
-static double head_bytes(const dq_kv_spec *s, double bits, int head_dim)
+static double head_bytes(const dq_kv_spec *s, double bits, bool values, int head_dim)
 {
     int padded = (head_dim + 15) / 16 * 16;
     double scales = bits > 4 ? 1 : head_dim / s->group + (head_dim % s->group != 0);
-    if (dq_kv_by_page(s)) scales = 2.0 * head_dim / DQ_PAGE_TOKENS;
+    if (dq_kv_by_channel(s, values)) scales = 2.0 * head_dim / DQ_PAGE_TOKENS;
+    if (values && s->quant == DQ_KV_MIXED) scales = 2.0 * ((head_dim - 1) / (2 * s->group) + 1);
     return bits == 16 ? 2.0 * head_dim : padded * bits / 8.0 + 2.0 * scales;
 }
 
 double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim)
 {
-    return head_bytes(spec, dq_kv_mean_bits(spec, false), head_dim) +
-           head_bytes(spec, dq_kv_mean_bits(spec, true), head_dim);
+    return head_bytes(spec, dq_kv_mean_bits(spec, false), false, head_dim) +
+           head_bytes(spec, dq_kv_mean_bits(spec, true), true, head_dim);
 }
 
 int dq_kv_dense_bytes(const dq_kv_spec *spec)

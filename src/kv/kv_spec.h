@@ -40,11 +40,12 @@ typedef enum dq_kv_quant {
     DQ_KV_PER_TOKEN,   /* scales for each token */
     DQ_KV_PER_CHANNEL, /* for each channel and page */
     DQ_KV_DITHER, /* the same, and values of 4 bits and more dithered; without such values: page */
+    DQ_KV_MIXED,  /* keys per channel, values per token with a low (arXiv 2402.02750, KIVI) */
     DQ_KV_QUANT_AUTO /* of a dq_kv_config alone, where dq_kv_config_quant says which */
 } dq_kv_quant;
-enum { DQ_KV_QUANTS = 3 }; /* that a dq_kv_spec can have */
-extern const char
-    *const dq_kv_quant_name[DQ_KV_QUANTS + 1]; /* "per-token", "per-channel", "dither", "auto" */
+enum { DQ_KV_QUANTS = 4 }; /* that a dq_kv_spec can have */
+extern const char *const
+    dq_kv_quant_name[DQ_KV_QUANTS + 1]; /* "per-token", "per-channel", "dither", "mixed", "auto" */
 
 /* Where nothing else is asked. */
 enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = 64 };
@@ -77,6 +78,9 @@ extern const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES]; /* "f32", "f16", "
  * dq_kv_dither(position of the token). A set is the tokens of a sequence, layer and head group that are due at once
  * (64p .. 64p+63, but sinks and what was evicted before) and stand in one page of the cache.
  *
+ * Mixed: keys are per-channel codes. Values have for each token and run of 2 `group` channels a low and a step, stored by the same
+ * rule; read back as (code - 2^(b-1)) * step + middle, middle = 2^(b-1) * step + low.
+ *
  * 6 bits are a plane of the 4 low bits and one of the 2 high bits, 5 bits one of 4 and one of 1, 3 bits one of 2 and one of
  * 1. */
 typedef struct dq_kv_spec {
@@ -85,7 +89,7 @@ typedef struct dq_kv_spec {
     int v_bits; /* 16, 8, 6, 4, 3 or 2; per-channel codes: 5 too. The same */
     char widths
         [DQ_KV_LISTS]; /* per-channel codes: by layer and map, as dq_kv_widths_fit leaves them; empty: alike */
-    int group; /* per-token codes: channels per scale at <= 4 bits */
+    int group; /* per-token codes: channels per scale at <= 4 bits; of mixed ones per stored number of values */
     dq_kv_quant quant;
     dq_kv_dense dense;
     bool rotate_k, rotate_v; /* normalized Hadamard over head_dim: on Q and K after RoPE, on V */
@@ -130,8 +134,10 @@ void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t 
 bool dq_kv_has_codes(const dq_kv_spec *spec);
 /* Widths of keys and values that per-token codes have. */
 bool dq_kv_token_widths(int k_bits, int v_bits);
-/* Whether the codes of a token depend on others. */
+/* Whether the codes of a token depend on others, or would if its keys were coded. */
 bool dq_kv_by_page(const dq_kv_spec *spec);
+/* Whether keys (values) that are coded have numbers for each channel of a set. */
+bool dq_kv_by_channel(const dq_kv_spec *spec, bool values);
 /* Values of dq_kv_spec are dithered, where they have at least 4 bits. */
 bool dq_kv_dithers(const dq_kv_spec *spec);
 /* In steps, from -1/2 to 1/2: frac(t (sqrt 5 - 1) / 2 + 1/4) - 1/2 for place t of a position in its page. */

@@ -22,12 +22,12 @@ refused "3 bits for keys are not offered" --kv-bits 3:3 --kv-quant per-token
 refused "2 bits for keys are not offered" --kv-bits 2:4 --kv-quant per-token
 refused "7 bits for values are not offered" --kv-bits 16:7
 refused "kv-bits 7: 7 bits for keys .*as per-channel codes 5, 3, 2 too" --kv-bits 7 --kv-quant per-channel
-refused "kv-quant: expected one of per-token, per-channel, dither, auto" --kv-bits 4 --kv-quant channel
+refused "kv-quant: expected one of per-token, per-channel, dither, mixed, auto" --kv-bits 4 --kv-quant channel
 refused "kv-quant has nothing to act on" --kv-quant per-channel
 refused "kv-dense-type: expected one of f32, f16, bf16" --kv-dense-type half
 refused "kv-group has nothing to act on.*per-token codes" --kv-bits 4 --kv-quant per-channel --kv-group 16
 refused "kv-bits 4:: expected a width" --kv-bits 4:
-refused "kv-bits.*: widths that differ by layer or map need per-channel codes. Add --kv-quant per-channel or dither" --kv-bits "3|4" --kv-quant per-token
+refused "kv-bits.*: widths that differ by layer or map need per-channel codes. Add --kv-quant mixed, per-channel or dither" --kv-bits "3|4" --kv-quant per-token
 refused "kv-bits 3|4:5+3: values have no maps" --kv-bits "3|4:5+3" --kv-quant per-channel
 refused "kv-bits 3|: expected widths by layer" --kv-bits "3|" --kv-quant per-channel
 refused "kv-bits 7|3: 7 bits for keys are not offered" --kv-bits "7|3" --kv-quant per-channel
@@ -286,6 +286,12 @@ try 0 "." verify paged.h5 --source "diff model"
 try 0 "K 5 bits, V 4 bits, code dither, rotation auto" info paged.h5
 try 0 '"quant": "dither"' info paged.h5 --json
 try 0 '"quant": "dither"' eval paged.h5 --text "$book" --ctx 512 --limit 1 --json
+try 0 "." quantize "diff model" -o mixed.h5 --kv-bits 4:2 --kv-quant mixed --kv-group 16
+try 0 "." verify mixed.h5 --source "diff model"
+try 0 "K 4 bits, V 2 bits, code mixed, group 16, rotation auto" info mixed.h5
+try 0 "4:2 mixed " eval mixed.h5 --text "$book" --ctx 512 --limit 1
+try 0 "3|5:2|3 mixed" eval mixed.h5 --text "$book" --ctx 512 --limit 1 --kv-bits "3|5:2|3" --kv-keep 0.5
+refused "kv-group has nothing to act on.*mixed" --kv-bits 4:16 --kv-quant mixed --kv-group 16
 try 0 "5:4 dither" eval paged.h5 --text "$book" --ctx 512 --limit 1
 try 0 "5:4 per-channel" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-quant per-channel
 try 0 "3:3 per-channel " eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5,3

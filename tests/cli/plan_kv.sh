@@ -10,10 +10,10 @@ try 2 "[-]-kv-bits 3: is out of reach of the widths (expected a mean of 4 to 8)"
 try 2 "[-]-kv-bits 8: is out of reach of the widths (expected a mean of 2 to 4)" "$@" -o r.json --kv-bits 8 --widths 4,2
 try 2 "[-]-widths 4,7: 7 bits are not offered for a cache" "$@" -o r.json --widths 4,7
 try 2 "[-]-widths" "$@" -o r.json --widths 2,9
-try 2 "[-]-kv-quant per-token: its widths are the same for all layers and maps, so there is nothing to plan[.] Use per-channel or dither" \
+try 2 "[-]-kv-quant per-token: its widths are the same for all layers and maps, so there is nothing to plan[.] Use mixed, per-channel or dither" \
     "$@" -o r.json --kv-quant per-token
 for o in pages auto; do
-    try 2 "[-]-kv-quant: expected one of dither, per-channel; found \"$o\"" "$@" -o r.json --kv-quant $o
+    try 2 "[-]-kv-quant: expected one of dither, per-channel, mixed; found \"$o\"" "$@" -o r.json --kv-quant $o
 done
 try 2 "[-]-limit 4: expected at least 5 windows" "$@" -o r.json --limit 4
 try 2 "[-]-trials 2: expected at least 3 of a cache" "$@" -o r.json --trials 2

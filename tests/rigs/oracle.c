@@ -63,15 +63,15 @@ static float in_f16(float x)
     return dq_f32_from_f16(dq_f16_from_f32(x));
 }
 
-/* Channel `at` of tokens first .. end-1 by the rule of per-channel codes in kv_spec.h. */
-static void code_channel(float *out, const dq_oracle *o, const dq_oracle_list *l, const float *x,
-                         int64_t first, int64_t end, int64_t at, int bits, bool dithers)
+/* n values, each so many after the one before, by the rule of codes with a low in kv_spec.h. pos: they are dithered. */
+static void code_values(float *out, const float *x, int64_t n, int64_t apart, int bits,
+                        const int32_t *pos)
 {
-    const int64_t width = (int64_t)row_floats(o->map);
-    float least = x[first * width + at], largest = least;
-    for (int64_t i = first; i < end; i++) {
-        least = fminf(least, x[i * width + at]);
-        largest = fmaxf(largest, x[i * width + at]);
+    const bool dithers = pos != NULL;
+    float least = x[0], largest = least;
+    for (int64_t i = 0; i < n; i++) {
+        least = fminf(least, x[i * apart]);
+        largest = fmaxf(largest, x[i * apart]);
     }
     const int top = (1 << bits) - 1;
     const float exact = (largest - least) / (float)(dithers ? top - 1 : top), half = in_f16(exact);
@@ -81,11 +81,11 @@ static void code_channel(float *out, const dq_oracle *o, const dq_oracle_list *l
     if (step == 0 ? low != least
                   : low - least > room * step || largest - low > ((float)top + room) * step)
         low = from;
-    for (int64_t i = first; i < end; i++) {
-        const float d = dithers ? dq_kv_dither(l->pos[i]) : 0.0f;
-        float u = step == 0 ? 0.0f : rintf((x[i * width + at] - low) / step + d);
+    for (int64_t i = 0; i < n; i++) {
+        const float d = dithers ? dq_kv_dither(pos[i]) : 0.0f;
+        float u = step == 0 ? 0.0f : rintf((x[i * apart] - low) / step + d);
         u = fminf(fmaxf(u, 0), (float)top);
-        out[i * width + at] = (u - d) * step + low;
+        out[i * apart] = (u - d) * step + low;
     }
 }
 
@@ -114,9 +114,11 @@ static void code_due(const dq_oracle *o, dq_oracle_list *l, int32_t t)
         while (end < l->n && l->pos[end] / 64 == l->pos[i] / 64 && end / 64 == i / 64) end++;
         for (int64_t c = 0; c < width; c++) {
             const int k_bits = bits_of(o, 0, c), v_bits = bits_of(o, 1, c);
-            if (k_bits < 16) code_channel(l->k_coded, o, l, l->k, i, end, c, k_bits, false);
-            if (v_bits < 16)
-                code_channel(l->v_coded, o, l, l->v, i, end, c, v_bits, dq_kv_dithers(&o->spec));
+            const int64_t at = i * width + c;
+            if (k_bits < 16) code_values(l->k_coded + at, l->k + at, end - i, width, k_bits, NULL);
+            if (v_bits < 16 && dq_kv_by_channel(&o->spec, true))
+                code_values(l->v_coded + at, l->v + at, end - i, width, v_bits,
+                            dq_kv_dithers(&o->spec) ? l->pos + i : NULL);
         }
         for (int64_t k = i; k < end; k++) l->made[k] = true;
     }
@@ -130,6 +132,13 @@ static void code_token(const dq_oracle *o, dq_oracle_list *l, int64_t i)
     for (int64_t h = i * o->map->n_kv; pages && h < (i + 1) * o->map->n_kv; h++) {
         memcpy(l->k_coded + h * d, l->k + h * d, (size_t)d * sizeof(float)); /* where 16 bits */
         memcpy(l->v_coded + h * d, l->v + h * d, (size_t)d * sizeof(float));
+    }
+    for (int64_t c = 0; pages && !dq_kv_by_channel(&o->spec, true) && c < o->map->n_kv * d;) {
+        const int64_t at = i * o->map->n_kv * d + c, left = d - c % d, run = 2 * o->spec.group;
+        const int64_t n = left < run ? left : run;
+        const int bits = bits_of(o, 1, c);
+        if (bits < 16) code_values(l->v_coded + at, l->v + at, n, 1, bits, NULL);
+        c += n;
     }
     for (int64_t h = i * o->map->n_kv; !pages && h < (i + 1) * o->map->n_kv; h++) {
         dq_oracle_codes(l->k_coded + h * d, l->k + h * d, d, o->spec.k_bits, o->spec.group);

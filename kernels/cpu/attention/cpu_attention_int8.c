@@ -4,7 +4,7 @@
  * keys share a scale in; D, times the values' scales, to 16 bits per row and page: 8 would cost more
  * than the codes of the values do, and a difference of maps needs two 8-bit products anyway, as D in two
  * bytes or as both maps. Sums of codes are exact; they are added in f32 in the order of channels and
- * pages. Per-channel codes have a step for each channel: a query row times a page's steps is rounded for that page, D once for all
+ * pages. What lows of values add is a sum of D times middles for each run, in f32. Per-channel codes have a step for each channel: a query row times a page's steps is rounded for that page, D once for all
  * channels, and what lows add is a sum over channels, or of D, in f32. So a result depends on nothing but its own row.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/attention/cpu_attention.h"
@@ -56,17 +56,20 @@ static int64_t block_floats(const dq_attend_args *args)
 
 static int64_t work_floats(const dq_attend_args *args)
 {
-    if (args->kv->by_page && (int8_keys(args) || int8_values(args)))
-        return floats_of(dq_simd_set_work_bytes(args->kv->map->head_dim));
-    return int8_values(args) ? floats_of(dq_simd_int8_work_bytes(args->kv->form[DQ_V].n_scales))
-                             : 0;
+    const dq_kv *kv = args->kv;
+    int64_t sets = 0, sums = 0;
+    if (kv->by_page && (int8_keys(args) || int8_values(args)))
+        sets = floats_of(dq_simd_set_work_bytes(kv->map->head_dim));
+    if (int8_values(args) && kv->form[DQ_V].n_scales)
+        sums = floats_of(dq_simd_int8_work_bytes(dq_kv_runs(&kv->form[DQ_V])));
+    return sets > sums ? sets : sums;
 }
 
 /* One query head of `rows` rows: codes, scales, sums. */
 static int64_t query_floats(const dq_attend_args *args, int64_t rows)
 {
     const dq_kv_page_form *form = &args->kv->form[DQ_K];
-    if (!int8_keys(args) || args->kv->by_page) return 0;
+    if (!int8_keys(args) || form->set_scales) return 0;
     const int64_t codes = dq_simd_int8_padded(args->kv->map->head_dim, form->group);
     return floats_of(rows * codes) + 2 * floats_of(rows * form->n_scales * 4);
 }
@@ -110,7 +113,7 @@ dq_simd_int8_rows dq_cpu_round_rows(const dq_cpu *cpu, const dq_attend_args *arg
                                     int64_t ldx, int64_t n, float *at)
 {
     const dq_kv_page_form *form = &args->kv->form[DQ_K];
-    if (!int8_keys(args) || args->kv->by_page) return (dq_simd_int8_rows){0};
+    if (!int8_keys(args) || form->set_scales) return (dq_simd_int8_rows){0};
     const int64_t ld = dq_simd_int8_padded(args->kv->map->head_dim, form->group);
     int8_t *code = (int8_t *)at;
     float *scale = at + floats_of(n * ld);
@@ -153,10 +156,11 @@ static void page_of(dq_cpu_page *page, const dq_kv *kv, const dq_cpu_kv_view *v,
     }
     page->kind = DQ_CPU_CODED;
     page->coded.scale = v->scale;
+    page->coded.middle = v->middle;
     page->coded.bits = v->bits;
     page->coded.dim = kv->map->head_dim;
     page->coded.group = v->form->group;
-    page->coded.n = v->form->n_scales;
+    page->coded.n = dq_kv_runs(v->form);
     page->coded.first = v->first;
     page->coded.end = v->end;
 }

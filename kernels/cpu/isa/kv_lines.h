@@ -121,7 +121,7 @@ DQ_KV_INLINE void kv_piece(float *restrict dst, const uint8_t *restrict line, in
 DQ_KV_INLINE void kv_line(float *restrict dst, const uint8_t *restrict line, int bits, int64_t n,
                           const float *restrict s)
 {
-    const int parts = bits == 3 ? 8 : 4;
+    const int parts = bits == 3 || bits == 5 ? 8 : 4;
     kv_piece(dst, line, bits, parts, n / parts, 0, s);
     kv_piece(dst, line, bits, parts, n / parts, 1, s);
     kv_piece(dst, line, bits, parts, n / parts, 2, s);
@@ -287,6 +287,7 @@ static inline void read_values(float *restrict dst, const uint8_t *restrict code
     switch (bits) {
     case 8: kv_values(dst, codes, 8, tokens, cols, group, scale, n_scales); break;
     case 6: kv_values(dst, codes, 6, tokens, cols, group, scale, n_scales); break;
+    case 5: kv_values(dst, codes, 5, tokens, cols, group, scale, n_scales); break;
     case 4: kv_values(dst, codes, 4, tokens, cols, group, scale, n_scales); break;
     case 3: kv_values(dst, codes, 3, tokens, cols, group, scale, n_scales); break;
     default: kv_values(dst, codes, 2, tokens, cols, group, scale, n_scales); break;

@@ -251,8 +251,8 @@ static inline void pages_chunk(float *y, int64_t ldy, const pages_rows *w, int64
     }
 }
 
-static void pages_value_sums(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
-                             const dq_simd_int8_page *p, void *work)
+static void pages_code_sums(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
+                            const dq_simd_int8_page *p, void *work)
 {
     pages_rows w = {.rows = dq_simd_int8_value_rows(p->n)};
     if (pages_few_values(y, ldy, d, ldd, m, p, work)) return;
@@ -281,6 +281,20 @@ static void pages_value_sums(float *y, int64_t ldy, const float *d, int64_t ldd,
 }
 
 #include "kernels/cpu/isa/pages_sets.h"
+
+static void pages_value_sums(float *y, int64_t ldy, const float *d, int64_t ldd, int64_t m,
+                             const dq_simd_int8_page *p, void *work)
+{
+    pages_code_sums(y, ldy, d, ldd, m, p, work);
+    for (int64_t i = 0; p->middle && i < m * p->n; i++) {
+        const int64_t r = i / p->n, g = i % p->n, n = pages_min(p->dim - g * p->group, p->group);
+        const float more =
+            set_dot(d + r * ldd + p->first, p->middle + g * SLOTS + p->first, p->end - p->first);
+        float *restrict to = y + r * ldy + g * p->group;
+#pragma omp simd
+        for (int64_t c = 0; c < n; c++) to[c] += more;
+    }
+}
 
 #define DQ_PAGES_TABLE                                                                             \
     {                                                                                              \

@@ -31,7 +31,8 @@ typedef struct dq_cpu_kv_view {
     const float *plain; /* as above, zero where coded; NULL: nothing is read there */
     const uint8_t *codes;
     const uint8_t *next; /* codes of the following page of the list; NULL: it has none */
-    const float *scale;  /* [n_scales][DQ_PAGE_TOKENS]; of values zero where not coded */
+    const float *scale;  /* [runs][DQ_PAGE_TOKENS]; of values zero where not coded */
+    const float *middle; /* of values with lows, likewise; else NULL */
     const float *sets;   /* of per-channel codes: as in dq_simd_set_page; NULL: none */
     const float *dither; /* [DQ_PAGE_TOKENS] of values with sets; NULL: keys */
     uint64_t begins;
@@ -54,7 +55,10 @@ void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, i
 void dq_cpu_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
                          const int32_t *kept, int64_t n, float *scratch);
 
-/* ---- cpu_kv_sets.c: per-channel codes */
+/* ---- cpu_kv_sets.c: codes with a low */
+/* n values as u - 2^(bits-1), their step and low as they are stored; true where f16 does not hold both. */
+bool dq_cpu_kv_run_encode(const dq_simd *simd, int8_t *q, float *step, float *low, const float *x,
+                          int64_t n, int bits);
 /* Those of what is due in one head, less 2^(bits-1): keys q[v_cols][DQ_PAGE_TOKENS], values q[DQ_PAGE_TOKENS][v_cols]; other
  * slots stay. Steps and lows go to the page. False where one stays f32 (kv_spec.h) and the side is not wide.
  * plain: the head's unquantized numbers; rows[DQ_PAGE_TOKENS * v_cols]. */

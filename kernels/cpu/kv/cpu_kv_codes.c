@@ -143,16 +143,21 @@ static float scale_of(const dq_simd *simd, const float *x, int64_t n, int bits, 
 
 /* Codes and scales of one token. */
 static void encode_token(const dq_simd *simd, const dq_kv *kv, const dq_kv_page_form *form,
-                         int8_t *q, float *scale, const float *x, bool *overflow)
+                         int bits, int8_t *q, float *scale, const float *x, bool *overflow)
 {
-    const int64_t d = kv->map->head_dim;
-    for (int64_t g = 0; g < form->n_scales; g++) {
+    const int64_t d = kv->map->head_dim, runs = dq_kv_runs(form);
+    for (int64_t g = 0; g < runs; g++) {
         const int64_t begin = g * form->group, n = least(form->group, d - begin);
-        scale[g] = scale_of(simd, x + begin, n, form->bits, overflow);
+        if (form->has_lows) {
+            *overflow |= dq_cpu_kv_run_encode(simd, q + begin, scale + g, scale + runs + g,
+                                              x + begin, n, bits);
+            continue;
+        }
+        scale[g] = scale_of(simd, x + begin, n, bits, overflow);
         if (isnan(scale[g])) {
             memset(q + begin, 0, (size_t)n);
         } else {
-            dq_quant_encode(q + begin, x + begin, n, form->bits, scale[g], DQ_ABSMAX);
+            dq_quant_encode(q + begin, x + begin, n, bits, scale[g], DQ_ABSMAX);
         }
     }
     memset(q + d, 0, (size_t)(kv->v_cols - d));
@@ -165,13 +170,14 @@ static bool encode_head(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *
 {
     const dq_kv_page_form *form = &kv->form[side];
     const int64_t d = kv->map->head_dim, n = p->due - p->coded;
+    const int bits = dq_kv_bits_of(kv, p, side, h);
     const float *plain = plain_page(simd, kv, p, side, h, rows);
     bool overflow = false;
     if (side == DQ_K) simd->transpose(rows, d, plain + p->coded, DQ_PAGE_TOKENS, d, n);
     for (int64_t i = 0; i < n; i++) {
         const float *x = side == DQ_K ? rows + i * d : plain + (p->coded + i) * kv->v_cols;
         const int64_t slot = p->coded + i;
-        encode_token(simd, kv, form, q + slot * kv->v_cols, scale + slot * form->n_scales, x,
+        encode_token(simd, kv, form, bits, q + slot * kv->v_cols, scale + slot * form->n_scales, x,
                      &overflow);
     }
     return !overflow || p->part[side].wide;
@@ -225,9 +231,10 @@ void dq_cpu_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job
         bool *overflow = &p->part[s].overflow;
         *overflow = false;
         if (!p->part[s].codes) continue;
-        for (int h = 0; kv->by_page && h < kv->heads[job->group] && !*overflow; h++)
+        const bool sets = kv->form[s].set_scales != 0;
+        for (int h = 0; sets && h < kv->heads[job->group] && !*overflow; h++)
             *overflow = !encode_sets(simd, kv, job, s, h, q, scratch);
-        for (int h = 0; !kv->by_page && h < kv->heads[job->group]; h++) {
+        for (int h = 0; !sets && h < kv->heads[job->group]; h++) {
             if (!encode_head(simd, kv, p, s, h, q, scratch + page, scratch)) {
                 *overflow = true;
                 break;
@@ -278,6 +285,22 @@ static const float *read_scales(const dq_simd *simd, const dq_kv *kv, const dq_k
     return scratch;
 }
 
+/* What lows add to n tokens of values, from their own numbers. */
+static void add_middles(const dq_kv *kv, float *values, const float *numbers, int bits, int64_t n)
+{
+    const dq_kv_page_form *form = &kv->form[DQ_V];
+    const int64_t runs = dq_kv_runs(form), d = kv->map->head_dim;
+    const float half = (float)(1 << (bits - 1));
+    for (int64_t t = 0; t < n; t++, numbers += form->n_scales, values += kv->v_cols) {
+        for (int64_t g = 0; g < runs; g++) {
+            const float middle = half * numbers[g] + numbers[runs + g];
+            const int64_t begin = g * form->group, end = least(begin + form->group, d);
+#pragma omp simd
+            for (int64_t c = begin; c < end; c++) values[c] += middle;
+        }
+    }
+}
+
 static bool reads_plain(const dq_kv_page *p, int side, int64_t slots)
 {
     const dq_kv_part *part = &p->part[side];
@@ -316,16 +339,18 @@ static const float *read_page(const dq_simd *simd, const dq_kv *kv, const dq_kv_
     const int h = kv->slot[head];
     if (reads_plain(p, side, slots)) return plain_page(simd, kv, p, side, h, scratch);
     const float *scale = NULL;
-    if (!kv->by_page)
+    if (!form->set_scales)
         scale = read_scales(simd, kv, part, side, h, scratch + DQ_PAGE_TOKENS * kv->v_cols);
     const uint8_t *codes = dq_kv_codes_of(kv, p, side, h);
-    if (kv->by_page) {
+    const int bits = dq_kv_bits_of(kv, p, side, h);
+    if (form->set_scales) {
         read_sets(simd, kv, p, side, head, slots, scratch);
     } else if (side == DQ_K) {
         simd->read_keys(scratch, codes, form->bits, kv->map->head_dim, form->group, scale);
     } else {
-        simd->read_values(scratch, codes, form->bits, slots, kv->v_cols, form->group, scale,
+        simd->read_values(scratch, codes, bits, slots, kv->v_cols, form->group, scale,
                           form->n_scales);
+        if (form->has_lows) add_middles(kv, scratch, scale, bits, slots);
     }
     if (part->sinks) read_sinks(simd, kv, p, side, h, scratch);
     if (part->plain && slots < DQ_PAGE_TOKENS)
@@ -367,6 +392,18 @@ static const float *turned_scales(float *out, const dq_simd *simd, const dq_kv *
     if (whole && !part->wide && simd->turn_scales && simd->turn_scales(out, half, n)) return out;
     turn_scales(out, read_scales(simd, kv, part, DQ_V, h, other), n, first, end);
     return out;
+}
+
+/* Middles of the slots first .. end-1, in the place of lows, which follow the scales of all runs. */
+static const float *middles_of(float *scale, int64_t runs, int bits, int64_t first, int64_t end)
+{
+    const float half = (float)(1 << (bits - 1));
+    float *low = scale + runs * DQ_PAGE_TOKENS;
+    for (int64_t g = 0; g < runs; g++, scale += DQ_PAGE_TOKENS, low += DQ_PAGE_TOKENS) {
+#pragma omp simd
+        for (int64_t t = first; t < end; t++) low[t] = half * scale[t] + low[t];
+    }
+    return scale;
 }
 
 /* Codes of one head on page `page`, which is looked at soon; NULL: none. What leads to the page after it
@@ -426,13 +463,15 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
     v.end = slots > p->n_sinks ? slots : p->n_sinks;
     v.bits = dq_kv_bits_of(kv, p, side, h);
     v.form = &kv->form[side];
-    if (kv->by_page)
+    if (v.form->set_scales)
         view_sets(&v, simd, kv, p, side, head, scratch + size);
     else if (side == DQ_V)
         v.scale =
             turned_scales(scratch + 2 * size, simd, kv, part, h, v.first, v.end, scratch + size);
     else
         v.scale = read_scales(simd, kv, part, side, h, scratch + size);
+    if (v.form->has_lows)
+        v.middle = middles_of(scratch + 2 * size, dq_kv_runs(v.form), v.bits, v.first, v.end);
     /* after what is read here: there is room for few misses */
     v.next = next_codes(kv, list, page + 1, side, h);
     const bool tail = part->plain && slots < DQ_PAGE_TOKENS;
@@ -481,7 +520,7 @@ void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, i
         kv_unpack(q + c, codes + (slot * cols + c) * bits / 8, bits, n);
     }
     const int set = dq_kv_sets(p, slot + 1) - 1;
-    for (int64_t g = 0; kv->by_page && g < kv->form[side].set_scales; g++)
+    for (int64_t g = 0; g < kv->form[side].set_scales; g++)
         scale[g] =
             get_scale(&p->part[side], dq_kv_set_at(kv, kv->map->group[head], side, set, h) + g);
     for (int64_t g = 0; g < n_scales; g++) {

@@ -1,4 +1,5 @@
-/* cpu_kv_sets: per-channel codes of the KV cache (kv_spec.h): what a set of tokens has for each channel is made, moved and read.
+/* cpu_kv_sets: codes of the KV cache with a low (kv_spec.h): what a set of tokens has for each channel is made, moved and read;
+ * runs of channels of one token are made.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/kv/cpu_kv.h"
 #include "tensor/quant.h"
@@ -114,6 +115,21 @@ static bool encode_set(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *jo
                 (int8_t)((int)u[i - first] - half);
     }
     return true;
+}
+
+bool dq_cpu_kv_run_encode(const dq_simd *simd, int8_t *q, float *step, float *low, const float *x,
+                          int64_t n, int bits)
+{
+    const channel k = channel_of(simd, x, n, bits, false);
+    for (int64_t i = 0; i < n; i += DQ_PAGE_TOKENS) {
+        float u[DQ_PAGE_TOKENS];
+        const int64_t m = n - i < DQ_PAGE_TOKENS ? n - i : DQ_PAGE_TOKENS;
+        encode_channel(u, x + i, none, m, bits, k);
+        for (int64_t c = 0; c < m; c++) q[i + c] = (int8_t)((int)u[c] - (1 << (bits - 1)));
+    }
+    *step = k.step;
+    *low = k.low;
+    return k.overflow;
 }
 
 bool dq_cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,

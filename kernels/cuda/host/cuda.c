@@ -54,6 +54,9 @@ static dq_status cuda_can(const dq_need *need, dq_err *err)
     const int d = need->head_dim ? need->head_dim : 16;
     const bool short_groups = !dq_kv_by_page(kv) && (kv->k_bits <= 4 || kv->v_bits <= 4) &&
                               kv->group % 16 && kv->group < d;
+    if (kv->quant == DQ_KV_MIXED && dq_kv_has_codes(kv))
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_OTHER_QUANT},
+                            "the cuda backend has no mixed codes of the KV cache");
     if (need->math.qk == DQ_NUM_F32) return DQ_OK;
     const char *name = dq_num_name[need->math.qk];
     if (need->math.qk == DQ_NUM_INT8 && kv->dense != DQ_KV_F32)

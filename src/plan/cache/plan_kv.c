@@ -57,7 +57,7 @@ static dq_status check_settings(const dq_plan_kv *p, dq_err *err)
         return dq_fail_with(
             err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
             "quant per-token: its widths are the same for all layers and maps, so there "
-            "is nothing to plan. Use per-channel or dither.");
+            "is nothing to plan. Use mixed, per-channel or dither.");
     if (s->mean < least || s->mean > largest)
         return dq_fail_with(
             err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OPTION},

@@ -21,7 +21,7 @@ static float lanes(const float *a, const float *b, int64_t n)
 static float set_score_of(const float *q, const int8_t *code, const float *number, int64_t dim,
                           int bits)
 {
-    float middle[128], max = 0;
+    float middle[128] = {0}, max = 0;
     int64_t sum = 0;
     for (int64_t c = 0; c < dim; c++) {
         middle[c] = number[dim + c] + (float)(1 << (bits - 1)) * number[c];
@@ -43,7 +43,7 @@ static float score_of(const stage *s, const dq_kv_list *list, int64_t token, int
     const int bits =
         dq_kv_bits_of(s->kv, list->page[token / DQ_PAGE_TOKENS], DQ_K, s->kv->slot[key]);
     dq_cpu_kv_token_codes(s->kv, list, token, key, DQ_K, code, scale);
-    if (s->kv->by_page) return set_score_of(q, code, scale, d, bits);
+    if (s->kv->form[DQ_K].set_scales) return set_score_of(q, code, scale, d, bits);
     for (int64_t g = 0; g * group < d; g++) {
         float max = 0;
         int64_t sum = 0;
@@ -96,11 +96,12 @@ static void values_of(const stage *s, const dq_kv_list *list, int64_t page, int 
     static int8_t code[DQ_PAGE_TOKENS][256];
     static float scale[DQ_PAGE_TOKENS][256];
     const int64_t dim = s->map.head_dim, group = s->kv->form[DQ_V].group;
-    for (int64_t t = first, set; s->kv->by_page && t < end; t = set) {
+    const bool sets = s->kv->form[DQ_V].set_scales != 0;
+    for (int64_t t = first, set; sets && t < end; t = set) {
         set = dq_kv_set_end(list->page[page], t, end);
         add_set(s, list, page, head, d, t, set, y);
     }
-    if (s->kv->by_page) return;
+    if (sets) return;
     for (int64_t t = first; t < end; t++)
         dq_cpu_kv_token_codes(s->kv, list, page * DQ_PAGE_TOKENS + t, head, DQ_V, code[t],
                               scale[t]);
@@ -112,6 +113,15 @@ static void values_of(const stage *s, const dq_kv_list *list, int64_t page, int 
         for (int64_t t = first; t < end; t++)
             sum += (int64_t)rintf(d[t] * scale[t][c / group] * (32512.0f / max)) * code[t][c];
         y[c] += (float)sum * (max / 32512.0f);
+    }
+    const int bits = dq_kv_bits_of(s->kv, list->page[page], DQ_V, s->kv->slot[head]);
+    const int64_t runs = dq_kv_runs(&s->kv->form[DQ_V]);
+    for (int64_t g = 0; s->kv->form[DQ_V].has_lows && g < runs; g++) {
+        float middle[DQ_PAGE_TOKENS] = {0};
+        for (int64_t t = first; t < end; t++)
+            middle[t] = (float)(1 << (bits - 1)) * scale[t][g] + scale[t][runs + g];
+        const float more = lanes(d + first, middle + first, end - first);
+        for (int64_t c = g * group; c < dim && c < (g + 1) * group; c++) y[c] += more;
     }
 }
 

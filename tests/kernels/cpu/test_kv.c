@@ -8,8 +8,8 @@
 static const int k_widths[] = {16, 8, 6, 4}, v_widths[] = {16, 8, 6, 4, 3, 2};
 enum { N_WIDTHS = 4 * 6 };
 
-/* the tests run with per-token codes, then with per-channel codes, then with both and what is not coded in two bytes */
-static bool pages, half;
+/* the tests run with per-token codes, with per-channel codes, with both and what is not coded in two bytes, with mixed codes */
+static bool pages, half, mixed;
 
 /* Widths, groups and windows of the i-th case. */
 static dq_kv_spec spec_of(int i)
@@ -22,7 +22,7 @@ static dq_kv_spec spec_of(int i)
     spec.group = groups[i % 5];
     if (half) spec.dense = i % 2 ? DQ_KV_BF16 : DQ_KV_F16;
     if (pages && !(half && i % 4 < 2)) {
-        spec.quant = i % 3 ? DQ_KV_DITHER : DQ_KV_PER_CHANNEL;
+        spec.quant = mixed ? DQ_KV_MIXED : i % 3 ? DQ_KV_DITHER : DQ_KV_PER_CHANNEL;
         spec.k_bits = widths[i % 7];
         spec.v_bits = widths[(i + i / 7) % 6];
     }
@@ -208,7 +208,7 @@ TEST(rewind_drops_or_refuses)
 {
     dq_kv_spec spec = {.k_bits = 4, .v_bits = 3, .group = 32, .sink = 4, .recent = 64};
     stage s;
-    if (pages) spec.quant = DQ_KV_PER_CHANNEL;
+    if (pages) spec.quant = mixed ? DQ_KV_MIXED : DQ_KV_PER_CHANNEL;
     open_stage(&s, DQ_PAIR_HALVES, 32, spec, 2);
     int32_t a = new_seq(&s, 1, 0);
     stream(&s, a, 200); /* position 200 reads 4..127 as codes */
@@ -476,13 +476,15 @@ TEST(absmax_reads_codes)
     }
 }
 
-/* Two bytes of a row: not on a device, which holds f32 alone. */
+/* Neither two bytes of a row, as a device holds f32 alone, nor mixed codes: not on one. */
 static const char *codes(int run)
 {
-    static const char *const name[] = {"per-token codes", "per-channel codes", "two bytes"};
+    static const char *const name[] = {"per-token codes", "per-channel codes", "two bytes",
+                                       "mixed codes"};
     pages = run > 0;
-    half = run > 1;
-    return run < (on_cpu() ? 3 : 2) ? name[run] : NULL;
+    half = run == 2;
+    mixed = run == 3;
+    return run < (on_cpu() ? 4 : 2) ? name[run] : NULL;
 }
 
 RUNS(codes)

@@ -306,7 +306,10 @@ static dq_kv_bytes count_bytes(const stage *s)
                 if (part->plain) n.unquantized += h * 64 * (side == DQ_K ? d : padded) * bytes;
                 if (part->sinks) n.unquantized += h * page->n_sinks * d * bytes;
                 if (part->codes) n.codes += h * 64 * padded * bits[side] / 8;
-                if (part->scale && s->spec.quant != DQ_KV_PER_TOKEN)
+                const int64_t runs = (d - 1) / (2 * s->spec.group) + 1; /* of mixed values */
+                if (part->scale && side == DQ_V && s->spec.quant == DQ_KV_MIXED)
+                    n.scales += h * 64 * 2 * runs * (part->wide ? 4 : 2);
+                else if (part->scale && s->spec.quant != DQ_KV_PER_TOKEN)
                     n.scales += h * dq_kv_sets(page, 64) * 2 * d * (part->wide ? 4 : 2);
                 else if (part->scale)
                     n.scales += h * 64 * ((d + group - 1) / group) * (part->wide ? 4 : 2);
@@ -330,12 +333,12 @@ TEST(bytes_are_those_allocated)
 {
     static const int widths[][2] = {{8, 8}, {4, 3}, {6, 2}, {16, 4}, {8, 16}, {16, 16}};
     const bool cpu = strcmp(test_device(), "cpu") == 0;
-    for (int w = 0; w < (cpu ? 24 : 12); w++) {
+    for (int w = 0; w < (cpu ? 30 : 12); w++) {
         const int i = w % 6, size = w < 12 ? 4 : 2;
         stage s;
         dq_kv_spec spec = {
             .k_bits = widths[i][0], .v_bits = widths[i][1], .group = 32, .sink = 4, .recent = 64};
-        spec.quant = w / 6 % 2 ? DQ_KV_DITHER : DQ_KV_PER_TOKEN;
+        spec.quant = w >= 24 ? DQ_KV_MIXED : w / 6 % 2 ? DQ_KV_DITHER : DQ_KV_PER_TOKEN;
         spec.dense = w < 12 ? DQ_KV_F32 : w < 18 ? DQ_KV_F16 : DQ_KV_BF16;
         open_stage(&s, DQ_PAIR_HALVES, 24, spec, 2);
         int32_t a = new_seq(&s, 1, 0);
@@ -450,6 +453,7 @@ TEST(codes_are_moved)
     if (!on_cpu()) skip();
     move_some(DQ_KV_PER_TOKEN);
     move_some(DQ_KV_PER_CHANNEL);
+    move_some(DQ_KV_MIXED);
 }
 
 /* Tokens of three layers, the same in each, into a cache of such widths. */
@@ -542,6 +546,7 @@ TEST(exhausted_memory)
 {
     exhaust_memory(DQ_KV_PER_TOKEN);
     exhaust_memory(DQ_KV_PER_CHANNEL);
+    exhaust_memory(DQ_KV_MIXED);
 }
 
 /* Those that read codes know how the CPU stores them. */

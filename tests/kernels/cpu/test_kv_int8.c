@@ -17,7 +17,8 @@ enum { N_PAIRINGS = 6, N_WIDTHS = 15, SCORES = 512 };
 
 static const dq_math int8 = {DQ_NUM_INT8, DQ_NUM_INT8, DQ_NUM_INT8, DQ_NUM_INT8};
 
-static bool pages; /* the tests run with per-token codes, then with per-channel codes */
+static bool pages,
+    mixed; /* the tests run with per-token codes, with per-channel codes, then with mixed ones */
 
 /* Widths, groups and windows of the i-th case. */
 static dq_kv_spec spec_of(int i)
@@ -33,7 +34,7 @@ static dq_kv_spec spec_of(int i)
     spec.recent = recents[i / 3 % 4];
     if (pages) {
         static const int widths[] = {4, 5, 3, 8, 2, 6};
-        spec.quant = i % 3 ? DQ_KV_DITHER : DQ_KV_PER_CHANNEL;
+        spec.quant = mixed ? DQ_KV_MIXED : i % 3 ? DQ_KV_DITHER : DQ_KV_PER_CHANNEL;
         spec.k_bits = widths[i % 6];
         spec.v_bits = widths[(i + i / 6) % 6];
     }
@@ -161,12 +162,13 @@ static void check_page(stage *s, const dq_simd_pages *table, const dq_kv_list *l
         d[DQ_PAGE_TOKENS + t] *= 1e-33f; /* one of no weight */
     dq_cpu_page p = dq_cpu_open_values(&cpu, &args, list, page, head, coded_end, n, ROWS, scratch);
     dq_cpu_page without = p;
+    const bool sets = s->kv->form[DQ_V].set_scales != 0;
     without.kind = DQ_CPU_PLAIN;
     dq_cpu_times_values(&cpu, want, dim, &args, d, DQ_PAGE_TOKENS, ROWS, &without, false, scratch);
     dq_cpu_times_values(&cpu, y, dim, &args, d, DQ_PAGE_TOKENS, ROWS, &p, false, scratch);
     for (int64_t r = 0; r < ROWS; r++) {
-        values_of(s, list, page, head, d + r * DQ_PAGE_TOKENS, pages ? p.sets.first : p.coded.first,
-                  pages ? p.sets.end : p.coded.end, want + r * dim);
+        values_of(s, list, page, head, d + r * DQ_PAGE_TOKENS, sets ? p.sets.first : p.coded.first,
+                  sets ? p.sets.end : p.coded.end, want + r * dim);
         for (int64_t c = 0; c < dim; c++) {
             if (memcmp(&want[r * dim + c], &y[r * dim + c], sizeof *y) != 0)
                 fail_msg("%d bits, group %d, head_dim %d, page %d, row %d, channel %d: %.9g, "
@@ -424,7 +426,7 @@ TEST(decoding_takes_the_way_of_few_rows)
 {
     const unsigned vnni = DQ_CPU_AVX2 | DQ_CPU_AVX512 | DQ_CPU_VNNI;
     const bool has = (dq_os_cpu_features(NULL) & vnni) == vnni;
-    if (!pages) skip();
+    if (!pages || mixed) skip();
     for (int i = 0; i < 3 * N_PAIRINGS; i++) {
         static const int widths[][2] = {{8, 8}, {4, 4}, {6, 3}};
         dq_kv_spec spec = spec_of(1);
@@ -597,7 +599,7 @@ TEST(outputs_are_near)
         spec.num = DQ_NUM_INT8;
         spec.k_bits = k_widths[i % 3];
         spec.v_bits = v_widths[i / 3];
-        spec.quant = pages ? DQ_KV_DITHER : DQ_KV_PER_TOKEN;
+        spec.quant = mixed ? DQ_KV_MIXED : pages ? DQ_KV_DITHER : DQ_KV_PER_TOKEN;
         open_stage(&s, DQ_PAIR_HALVES, 64, spec, 2);
         s.attn.head_norm = false;
         int32_t a = new_seq(&s, 1, 0);
@@ -643,8 +645,9 @@ TEST(odd_values_show)
 
 static const char *codes(int run)
 {
-    static const char *const name[] = {"per-token codes", "per-channel codes", NULL};
+    static const char *const name[] = {"per-token codes", "per-channel codes", "mixed codes", NULL};
     pages = run > 0;
+    mixed = run == 2;
     return name[run];
 }
 
