@@ -47,7 +47,7 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .help =
          "what shares a scale: a token; a channel of a page of 64 tokens; that with values of 4 "
          "bits and more dithered; or mixed, a channel for keys and a token for values, which loses "
-         "least on a real model at every width (results/real), on the CPU: {names} (default "
+         "least on a real model at every width (results/real): {names} (default "
          "{default}: per-channel; per-token where tokens are evicted, as fewer of a page then "
          "share its numbers)",
      .column_place = 15,

@@ -82,28 +82,7 @@ DQ_DEVICE int code_of(float x, float scale, float qmax)
     return (int)dq_f32_s32(q < -qmax ? -qmax : q > qmax ? qmax : q);
 }
 
-/* Codes and scales of one token of a head, by a warp; true: a scale does not fit. */
-DQ_DEVICE bool encode_token(const dq_page_form *f, const dq_page *p, int side, int head, int t,
-                            int8_t *q)
-{
-    const void *x = p->side[side].plain;
-    int64_t at = (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride;
-    float qmax = (float)((1 << (f->bits - 1)) - 1);
-    bool overflow = false;
-    for (int g = 0; g < f->n_scales; g++) {
-        int begin = g * f->group, end = begin + f->group < f->dim ? begin + f->group : f->dim;
-        float scale = scale_of(f, x, at, begin, end, qmax, &overflow);
-        bool real = scale > 0.0f; /* neither zero nor NaN */
-        for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP)
-            q[t * f->cols + c] =
-                (int8_t)(real ? code_of(dq_page_plain(f, x, at + c), scale, qmax) : 0);
-        if (dq_lane() == 0) dq_page_put_number(p, side, dq_page_scale_place(f, head, t, g), scale);
-    }
-    for (int c = f->dim + (int)dq_lane(); c < f->cols; c += DQ_WARP) q[t * f->cols + c] = 0;
-    return overflow && !p->wide[side];
-}
-
-/* How the values of one channel and set become codes. */
+/* How the values of one channel and set, or of one token and run of channels, become codes. */
 typedef struct dq_channel {
     float step, low;
     bool overflow; /* f16 does not hold both */
@@ -119,19 +98,12 @@ DQ_DEVICE bool covers(dq_channel c, float low, float least, float largest, int b
            dq_sub_rn(largest, low) <= dq_mul_rn((float)((1 << bits) - 1) + room, c.step);
 }
 
-/* Of n elements of x from `at` on, one a token: as stored, rounded to f16 where that does no harm; NaN where one of them is
- * not finite, or they are so far apart. */
-DQ_DEVICE dq_channel channel_of(const dq_page_form *f, const void *x, int64_t at, int n, int bits,
-                                bool dithers)
+/* Of values from `least` to `largest`: as stored, rounded to f16 where that does no harm; NaN where one of them is not finite, or
+ * they are so far apart. */
+DQ_DEVICE dq_channel channel_between(float least, float largest, bool finite, int bits,
+                                     bool dithers)
 {
-    float nan = dq_bits_f32(0x7fc00000u), least = dq_page_plain(f, x, at), largest = least;
-    bool finite = true;
-    for (int i = 0; i < n; i++) {
-        float v = dq_page_plain(f, x, at + i * f->stride);
-        finite = finite && (dq_f32_bits(v) & 0x7fffffffu) < 0x7f800000u;
-        least = v < least ? v : least;
-        largest = v > largest ? v : largest;
-    }
+    float nan = dq_bits_f32(0x7fc00000u);
     dq_channel c = {nan, nan, false};
     float step = dq_div_rn(dq_sub_rn(largest, least), (float)((1 << bits) - (dithers ? 2 : 1)));
     if (!finite || dq_f32_bits(step) >= 0x7f800000u) return c;
@@ -146,16 +118,96 @@ DQ_DEVICE dq_channel channel_of(const dq_page_form *f, const void *x, int64_t at
     return c;
 }
 
+/* Of n elements of x from `at` on, one a token. */
+DQ_DEVICE dq_channel channel_of(const dq_page_form *f, const void *x, int64_t at, int n, int bits,
+                                bool dithers)
+{
+    float least = dq_page_plain(f, x, at), largest = least;
+    bool finite = true;
+    for (int i = 0; i < n; i++) {
+        float v = dq_page_plain(f, x, at + i * f->stride);
+        finite = finite && (dq_f32_bits(v) & 0x7fffffffu) < 0x7f800000u;
+        least = v < least ? v : least;
+        largest = v > largest ? v : largest;
+    }
+    return channel_between(least, largest, finite, bits, dithers);
+}
+
+/* Of channels begin .. end-1 of one token, which stands at `at`, by a warp. */
+DQ_DEVICE dq_channel run_of(const dq_page_form *f, const void *x, int64_t at, int begin, int end,
+                            int bits)
+{
+    float least = dq_page_plain(f, x, at + begin), largest = least;
+    unsigned finite = 1;
+    for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP) {
+        float v = dq_page_plain(f, x, at + c);
+        finite &= (dq_f32_bits(v) & 0x7fffffffu) < 0x7f800000u;
+        least = v < least ? v : least;
+        largest = v > largest ? v : largest;
+    }
+    for (unsigned o = 16; o; o >>= 1) {
+        float low = dq_bits_f32(dq_shfl_xor(dq_f32_bits(least), o));
+        float high = dq_bits_f32(dq_shfl_xor(dq_f32_bits(largest), o));
+        finite &= dq_shfl_xor(finite, o);
+        least = low < least ? low : least;
+        largest = high > largest ? high : largest;
+    }
+    return channel_between(least, largest, finite != 0, bits, false);
+}
+
+/* Code of v, plus what dither adds. */
+DQ_DEVICE int code_between(dq_channel k, float v, float dither, int bits)
+{
+    float top = (float)((1 << bits) - 1), u = 0;
+    if (k.step > 0) /* neither zero nor NaN */
+        u = dq_add_rn(dq_div_rn(dq_sub_rn(v, k.low), k.step), dither);
+    u = u > 0.0f ? u : 0.0f;
+    u = u < top ? u : top;
+    return dq_f32_s32(dq_rint(u)) - (1 << (bits - 1));
+}
+
+/* Codes and scales of one token of a head, by a warp; true: a scale does not fit. */
+DQ_DEVICE bool encode_token(const dq_page_form *f, const dq_page *p, int side, int head, int t,
+                            int8_t *q)
+{
+    const void *x = p->side[side].plain;
+    int64_t at = (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride;
+    int bits = dq_page_bits(f, p, side, head), runs = f->has_lows ? f->n_scales / 2 : f->n_scales;
+    float qmax = (float)((1 << (bits - 1)) - 1);
+    bool overflow = false;
+    for (int g = 0; g < runs; g++) {
+        int begin = g * f->group, end = begin + f->group < f->dim ? begin + f->group : f->dim;
+        if (f->has_lows) {
+            dq_channel k = run_of(f, x, at, begin, end, bits);
+            overflow = overflow || k.overflow;
+            for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP)
+                q[t * f->cols + c] = (int8_t)code_between(k, dq_page_plain(f, x, at + c), 0, bits);
+            if (dq_lane() == 0) {
+                dq_page_put_number(p, side, dq_page_scale_place(f, head, t, g), k.step);
+                dq_page_put_number(p, side, dq_page_scale_place(f, head, t, runs + g), k.low);
+            }
+            continue;
+        }
+        float scale = scale_of(f, x, at, begin, end, qmax, &overflow);
+        bool real = scale > 0.0f; /* neither zero nor NaN */
+        for (int c = begin + (int)dq_lane(); c < end; c += DQ_WARP)
+            q[t * f->cols + c] =
+                (int8_t)(real ? code_of(dq_page_plain(f, x, at + c), scale, qmax) : 0);
+        if (dq_lane() == 0) dq_page_put_number(p, side, dq_page_scale_place(f, head, t, g), scale);
+    }
+    for (int c = f->dim + (int)dq_lane(); c < f->cols; c += DQ_WARP) q[t * f->cols + c] = 0;
+    return overflow && !p->wide[side];
+}
+
 /* Codes and numbers of slots first .. end-1 of a head, which are a set, by all threads; true: f16 does not hold a number
  * that this thread has made. */
 DQ_DEVICE bool encode_set(const dq_page_form *f, const dq_page *p, int side, int head, int first,
                           int end, int8_t *q)
 {
     const void *x = p->side[side].plain;
-    int bits = dq_page_bits(f, p, side, head), half = 1 << (bits - 1);
+    int bits = dq_page_bits(f, p, side, head);
     int64_t from = (int64_t)(head * DQ_PAGE_SLOTS + first) * f->stride;
     int64_t at = dq_page_set_place(f, p, head, first);
-    float top = (float)((1 << bits) - 1);
     bool overflow = false, dithers = side == 1 && p->dither >= 0;
     for (int c = (int)dq_thread(); c < f->cols; c += (int)dq_threads()) {
         dq_channel k = {0, 0, false};
@@ -166,16 +218,8 @@ DQ_DEVICE bool encode_set(const dq_page_form *f, const dq_page *p, int side, int
         }
         overflow = overflow || k.overflow;
         for (int t = first; t < end; t++) {
-            float v = 0;
-            if (k.step > 0) /* neither zero nor NaN */
-                v = dq_add_rn(
-                    dq_div_rn(
-                        dq_sub_rn(dq_page_plain(f, x, from + (t - first) * f->stride + c), k.low),
-                        k.step),
-                    dq_page_dither(f, p, side, t));
-            v = v > 0.0f ? v : 0.0f;
-            v = v < top ? v : top;
-            q[t * f->cols + c] = (int8_t)(dq_f32_s32(dq_rint(v)) - half);
+            float v = c < f->dim ? dq_page_plain(f, x, from + (t - first) * f->stride + c) : 0.0f;
+            q[t * f->cols + c] = (int8_t)code_between(k, v, dq_page_dither(f, p, side, t), bits);
         }
     }
     return overflow && !p->wide[side];

@@ -1,7 +1,7 @@
 /* page: where a token's channels lie in a page.
  *
  *   plain  [64][stride], one token after the other; keys have stride dim, values cols.
- *   scale  [n_scales][64].
+ *   scale  [n_scales][64]; of values with lows the steps of all runs, then their lows.
  *          Per-channel codes: [sets][heads][2][dim], steps and lows of channels.
  *   codes  planes of w bits: 8, 4 and 2 bits are one plane; 6 bits the 4 low bits, then the 2 high ones; 5 bits
  *          the 4 low ones, then the high one; 3 bits the 2 low ones, then the high one. A plane is made of
@@ -190,7 +190,13 @@ DQ_DEVICE float dq_page_dither(const dq_page_form *f, const dq_page *p, int side
 DQ_DEVICE float dq_page_decoded(const dq_page_form *f, const dq_page *p, int side, int head, int t,
                                 int c, float q)
 {
-    if (!f->set_numbers) return dq_mul_rn(q, dq_page_scale(f, p, side, head, t, c / f->group));
+    if (!f->set_numbers) {
+        float step = dq_page_scale(f, p, side, head, t, c / f->group), x = dq_mul_rn(q, step);
+        if (!f->has_lows) return x;
+        float low = dq_page_scale(f, p, side, head, t, f->n_scales / 2 + c / f->group);
+        float half = (float)(1 << (dq_page_bits(f, p, side, head) - 1));
+        return dq_add_rn(x, dq_add_rn(dq_mul_rn(half, step), low));
+    }
     int64_t at = dq_page_set_place(f, p, head, t) + c;
     float u = dq_add_rn(q, (float)(1 << (dq_page_bits(f, p, side, head) - 1))); /* exact */
     u = dq_sub_rn(u, dq_page_dither(f, p, side, t));

@@ -52,11 +52,13 @@ static dq_status cuda_can(const dq_need *need, dq_err *err)
 {
     const dq_kv_spec *kv = need->kv;
     const int d = need->head_dim ? need->head_dim : 16;
-    const bool short_groups = !dq_kv_by_page(kv) && (kv->k_bits <= 4 || kv->v_bits <= 4) &&
-                              kv->group % 16 && kv->group < d;
-    if (kv->quant == DQ_KV_MIXED && dq_kv_has_codes(kv))
+    const bool mixed = kv->quant == DQ_KV_MIXED && kv->v_bits < 16;
+    const int run = mixed ? 2 * kv->group : kv->group;
+    const bool short_groups = (mixed || !dq_kv_by_page(kv)) &&
+                              (mixed || kv->k_bits <= 4 || kv->v_bits <= 4) && run % 16 && run < d;
+    if (mixed && need->math.qk == DQ_NUM_INT8)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_OTHER_QUANT},
-                            "the cuda backend has no mixed codes of the KV cache");
+                            "math int8 on the cuda backend has no mixed codes of the KV cache");
     if (need->math.qk == DQ_NUM_F32) return DQ_OK;
     const char *name = dq_num_name[need->math.qk];
     if (need->math.qk == DQ_NUM_INT8 && kv->dense != DQ_KV_F32)

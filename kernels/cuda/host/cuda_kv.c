@@ -82,6 +82,7 @@ void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv)
         form[side] = (dq_page_form){.bits = f->bits,
                                     .group = f->group,
                                     .n_scales = (int32_t)f->n_scales,
+                                    .has_lows = f->has_lows,
                                     .dim = kv->map->head_dim,
                                     .cols = (int32_t)kv->v_cols,
                                     .stride = (int32_t)(f->plain_floats / DQ_PAGE_TOKENS),

@@ -8,7 +8,7 @@
 static const int k_widths[] = {16, 8, 6, 4}, v_widths[] = {16, 8, 6, 4, 3, 2};
 enum { N_WIDTHS = 4 * 6 };
 
-/* the tests run with per-token codes, with per-channel codes, with both and what is not coded in two bytes, with mixed codes */
+/* the tests run with per-token codes, with per-channel codes, with mixed ones, with the first two and what is not coded in two bytes */
 static bool pages, half, mixed;
 
 /* Widths, groups and windows of the i-th case. */
@@ -476,15 +476,15 @@ TEST(absmax_reads_codes)
     }
 }
 
-/* Neither two bytes of a row, as a device holds f32 alone, nor mixed codes: not on one. */
+/* Two bytes of a row: not on a device, which holds f32 alone. */
 static const char *codes(int run)
 {
-    static const char *const name[] = {"per-token codes", "per-channel codes", "two bytes",
-                                       "mixed codes"};
+    static const char *const name[] = {"per-token codes", "per-channel codes", "mixed codes",
+                                       "two bytes"};
     pages = run > 0;
-    half = run == 2;
-    mixed = run == 3;
-    return run < (on_cpu() ? 4 : 2) ? name[run] : NULL;
+    mixed = run == 2;
+    half = run == 3;
+    return run < (on_cpu() ? 4 : 3) ? name[run] : NULL;
 }
 
 RUNS(codes)
