@@ -24,7 +24,7 @@ set xrange [8.4:2.6]
 set xtics ("8" 8, "6" 6, "5" 5, "4" 4, "3" 3)
 set xlabel "bits"
 file = folder."/logits-near.csv"
-granularities = "tensor head row tile"
+granularities = "per-tensor per-head per-row per-tile"
 plot for [i=1:words(granularities)] file every ::1 using (column("logit_bits") < 16 ? column("logit_bits")*own("logit_granularity", word(granularities, i)) : NaN):(column("kld_nats")):(column("kld_nats_stderr")) \
      with yerrorlines ls i title word(granularities, i)
 
@@ -45,7 +45,7 @@ set xrange [-0.3:3.3]
 set xtics ("8:8" 0, "4:4" 1, "4:3" 2, "4:2" 3)
 set xlabel "bits of keys:values"
 file = folder."/codes-near.csv"
-codes = "token page"
+codes = "per-token per-channel mixed"
 place(k, v) = k == 8 ? 0 : k == 4 ? 5 - v : NaN
 plot for [i=1:words(codes)] file every ::1 using (place(column("kv_k_bits"), column("kv_v_bits"))*own("kv_quant", word(codes, i))):(column("kld_nats")):(column("kld_nats_stderr")) \
      with yerrorlines ls i title word(codes, i)

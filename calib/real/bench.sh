@@ -85,7 +85,7 @@ logits() {
 codes() {
     for text in near far; do
         score codes-$text "$model" --text texts/$text.jsonl --ctx 512 --limit $windows \
-            --kv-bits 16,8,4,4:3,4:2 --kv-quant per-token,per-channel
+            --kv-bits 16,8,6,5,4,4:3,4:2,3,2 --kv-quant per-token,per-channel,mixed
     done
 }
 

@@ -23,7 +23,7 @@ def measured(row, name):
     if not row or not row[name]:
         return ""
     value, error = float(row[name]), float(row[name + "_stderr"] or 0)
-    digits = 6 if value < 0.001 else 5 if value < 0.01 else 4 if value < 0.1 else 3 if value < 2 else 1
+    digits = 7 if 0 < value < 0.0001 else 6 if value < 0.001 else 5 if value < 0.01 else 4 if value < 0.1 else 3 if value < 2 else 1
     return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
@@ -57,7 +57,7 @@ def summary(folder):
     lines += [(f"weights, {how}", lambda b, name=name: weight.get((f"w-{name}-{b}-64.h5",)))
               for how, name in (("nearest codes (`--scale search`)", "search"), ("calibrated (`--calib`)", "align"))]
     lines += [(f"KV cache, keys and values (`{name}`)", lambda b, name=name: code.get((b, b, name)))
-              for name in ("per-token", "per-channel")]
+              for name in ("per-token", "per-channel", "mixed")]
     table("KLD over bits", ("what is rounded", *(f"{b} bits" for b in bits)),
           [(what, *(measured(of(b), "kld_nats") for b in bits)) for what, of in lines])
 

@@ -18,8 +18,10 @@ that must lie on one side of all queries. h2o of kvpress is ObservedAttentionPre
 codes: caches of K:V bits, read as a stream would, at every row, of the context too. KIVI (arXiv 2402.02750) is written down
 here: keys per channel in groups of G tokens, coded R at a time; values per token in groups of G channels, all but the last R tokens;
 low and step in f16. G 32 and R 128 are the paper's. With G 64 a code takes as many bits as dq's per-channel codes do; R 64 leaves fewer
-tokens unquantized than dq. Bytes a token count codes with their numbers and 16 bits for what is not coded (computed in f32),
-as a mean over the scored rows. Against: dq's default code, page.
+tokens unquantized than dq. TurboQuant (arXiv 2504.19874) too: a random rotation of each token's head, its norm in f16, and the levels
+of Lloyd and Max for a normal distribution; `residual` spends one bit of keys on the signs of a random projection of what the others
+leave (QJL), with its norm. Both with the sinks and recent tokens of dq. Bytes a token count codes with their numbers and 16
+bits for what is not coded (computed in f32), as a mean over the scored rows. Against: dq's mixed codes.
 """
 import argparse
 import hashlib
@@ -48,6 +50,8 @@ LENGTH, CONTEXT, SINK, RECENT = 1024, 512, 4, 64
 KEEPS = (0.5, 0.25)
 WIDTHS = ("8:8", "4:4", "4:2", "3:3", "2:2")
 KIVI = ((32, 128), (64, 64))
+TURBO = ("mse", "residual")
+CODES = "mixed"  # of dq, against which the others stand
 FULL = ("transformers", "full cache", "NLL")
 POLICIES = (("streaming,h2o,snapkv,knorm,keydiff,leverage", "uniform"), ("kvzip", "global"))
 PRESSES = {
@@ -95,8 +99,50 @@ def attend_kivi(module, query, key, value, mask, scaling=None, dropout=0.0, **_)
     return ((p * v_coded) @ vc + (p * ~v_coded) @ v).transpose(1, 2).contiguous(), None
 
 
+def levels(bits):
+    """The Lloyd-Max quantizer of a standard normal distribution, by its fixed point."""
+    normal = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
+    x = normal.icdf((torch.arange(2 ** bits, dtype=torch.float64) + 0.5) / 2 ** bits)
+    ends = torch.tensor([math.inf], dtype=torch.float64)
+    for _ in range(2000):
+        edge = torch.cat([-ends, (x[1:] + x[:-1]) / 2, ends])
+        density = torch.exp(-edge ** 2 / 2) / math.sqrt(2 * math.pi)
+        x = (density[:-1] - density[1:]) / (normal.cdf(edge[1:]) - normal.cdf(edge[:-1]))
+    return x.float()
+
+
+def turbo(x, rotation, bits):
+    """Each head of each token: its norm, and its direction's coordinates at the nearest levels."""
+    size = x.norm(dim=-1, keepdim=True)
+    y = x @ rotation.T / size * math.sqrt(x.shape[-1])
+    table = levels(bits)
+    near = torch.bucketize(y, (table[1:] + table[:-1]) / 2)
+    return table[near] @ rotation / math.sqrt(x.shape[-1]) * size.half().float()
+
+
+def attend_turbo(module, query, key, value, mask, scaling=None, dropout=0.0, **_):
+    """As attend_kivi, with the sinks and recent tokens of dq."""
+    k_bits, v_bits, residual = module.turbo
+    n, g, d = key.shape[2], query.shape[1] // key.shape[1], key.shape[3]
+    t, s = torch.arange(n)[:, None], torch.arange(n)[None]
+    coded = (s >= SINK) & (s < (t - RECENT + 1).clamp(min=0) // 64 * 64)
+    random = torch.Generator().manual_seed(module.layer_idx)
+    rotation, sketch = torch.linalg.qr(torch.randn(d, d, generator=random))[0], torch.randn(d, d, generator=random)
+    kc, vc = turbo(key, rotation, k_bits - residual), turbo(value, rotation, v_bits).repeat_interleave(g, 1)
+    q, k, v = query, key.repeat_interleave(g, 1), value.repeat_interleave(g, 1)
+    rounded = q @ kc.repeat_interleave(g, 1).transpose(2, 3)
+    if residual:
+        left = key - kc
+        signs = ((left @ sketch.T).sign() * left.norm(dim=-1, keepdim=True).half().float()).repeat_interleave(g, 1)
+        rounded = rounded + math.sqrt(math.pi / 2) / d * (q @ sketch.T) @ signs.transpose(2, 3)
+    logits = torch.where(coded, rounded, q @ k.transpose(2, 3)) * scaling
+    p = logits.masked_fill(s > t, -math.inf).softmax(-1)
+    return ((p * coded) @ vc + (p * ~coded) @ v).transpose(1, 2).contiguous(), None
+
+
 AttentionInterface.register("masked", attend)
 AttentionInterface.register("kivi", attend_kivi)
+AttentionInterface.register("turbo", attend_turbo)
 
 
 class Peer:
@@ -183,6 +229,11 @@ class Peer:
             module.kivi = (*map(int, widths.split(":")), group, recent)
         return self.kld(self.run(self.ids, "kivi"))
 
+    def turbo(self, widths, residual):
+        for module in self.attention:
+            module.turbo = (*map(int, widths.split(":")), residual)
+        return self.kld(self.run(self.ids, "turbo"))
+
 
 def evicted(peer, done):
     asked = [a for a in itertools.product([*PRESSES, *(f"{p} +68" for p in PROTECTED)], KEEPS) if ("kvpress", *a) not in done]
@@ -198,6 +249,10 @@ def coded(peer, done):
         key = ("KIVI", f"G {group} R {recent}", widths)
         if key not in done:
             yield key, peer.kivi(widths, group, recent), None
+    for how, widths in itertools.product(TURBO, WIDTHS):
+        key = ("TurboQuant", how, widths)
+        if key not in done:
+            yield key, peer.turbo(widths, int(how == "residual")), None
 
 
 class Parts:
@@ -240,7 +295,7 @@ def dq_rows(o):
     """key -> KLD of each window; and NLL of each with the full cache."""
     rows, full = {}, []
     runs = {"evict": [["--kv-policy", p, "--kv-budget", b, "--kv-keep", ",".join(map(str, KEEPS))] for p, b in POLICIES],
-            "codes": [["--kv-bits", ",".join(("16", *WIDTHS)), "--kv-quant", "per-channel"]]}
+            "codes": [["--kv-bits", ",".join(("16", *WIDTHS)), "--kv-quant", "mixed,per-channel,per-token"]]}
     for options in itertools.chain(*(runs[w] for w in o.what)):
         here = []
         for line in dq_items(o, options):
@@ -262,13 +317,18 @@ def bytes_a_token(key, config):
     k_bits, v_bits = (float(b) for b in key[2].split(":"))
     channels = config["num_key_value_heads"] * config["head_dim"] * config["num_hidden_layers"]
     t = torch.arange(CONTEXT, LENGTH - 1)
-    if key[0] == "dq":
-        numbers = 32 / 64  # low and step of 64 tokens
+    k_numbers = numbers = 32 / 64  # low and step of 64 tokens or channels
+    if key[0] == "TurboQuant":  # norms
+        k_numbers = numbers = 16 / config["head_dim"]
+        k_numbers *= 1 + (key[1] == "residual")
+    if key[0] != "KIVI":
         k_coded = v_coded = (t - RECENT + 1) // 64 * 64 - SINK
     else:
         group, recent = (int(x) for x in key[1].split()[1::2])
-        numbers, k_coded, v_coded = 32 / group, t // recent * recent, t - recent
-    bits = sum((n * (b + numbers) + (t + 1 - n) * 16) / (t + 1) for n, b in ((k_coded, k_bits), (v_coded, v_bits)))
+        k_numbers = numbers = 32 / group
+        k_coded, v_coded = t // recent * recent, t - recent
+    sides = ((k_coded, k_bits + k_numbers), (v_coded, v_bits + numbers))
+    bits = sum((n * b + (t + 1 - n) * 16) / (t + 1) for n, b in sides)
     return float(bits.double().mean()) * channels / 8
 
 
@@ -298,7 +358,7 @@ def write(o, rows, shares, config):
     with open(o.out, "w") as f:
         f.write("who,method,setting,kept,bytes_token,kld,kld_half95,against,ratio,less,less_half95,is,windows\n")
         for key, klds in sorted(rows.items(), key=lambda r: (isinstance(r[0][2], str), str(r[0][2]), sum(r[1]))):
-            base = ("dq", "leverage uniform" if isinstance(key[2], float) else "per-channel", key[2])
+            base = ("dq", "leverage uniform" if isinstance(key[2], float) else CODES, key[2])
             mean, half = interval(klds)
             kept = shares.get(key, key[2]) if isinstance(key[2], float) else ""
             size = f"{bytes_a_token(key, config):.0f}" if isinstance(key[2], str) else ""
