@@ -28,7 +28,7 @@ static const dq_opt_brief first[] = {
     {"kv-quant", "per-token, per-channel, dither, mixed (default auto)"},
     {"kv-keep", "share of a context's tokens that stays; the rest is evicted"},
     {"kv-policy", "which: leverage, keydiff, snapkv, h2o, kvzip, ..., all"},
-    {"kv-budget", "what heads get: uniform, global, adaptive, pyramid, heads"},
+    {"kv-budget", "what heads get: uniform, global, adaptive, heads"},
     {"ref", "compare every row with this model at 16 bits"},
     {NULL, "how it runs"},
     {"math", "f32, bf16, int8 (default f32)"},

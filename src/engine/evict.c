@@ -455,13 +455,11 @@ static dq_status pool_lists(const dq_evictor *e, cut *k, int first, int n, int f
 static dq_status share(const dq_evictor *e, cut *k, dq_evict_report *report, dq_err *err)
 {
     const dq_kv_budget kind = e->spec.evict.budget;
-    const int64_t least = (int64_t)k->safe.sink + k->safe.recent;
     for (int i = 0; i < e->n_lists; i++) {
         score_list(e, k, i);
         k->group[i] =
             (dq_pool_group){k->score + k->at[i], k->pos + k->at[i], k->at[i + 1] - k->at[i]};
-        k->share[i] = dq_kv_budget_of_layer(kind, k->budget, i / e->n_groups, e->n_layers, least,
-                                            k->safe.end);
+        k->share[i] = k->budget < k->safe.end ? k->budget : k->safe.end;
     }
     for (int i = 0; kind == DQ_KV_BUDGET_ADAPTIVE && i < e->n_lists; i += e->n_groups)
         DQ_TRY(pool_lists(e, k, i, e->n_groups, DQ_KV_ADAPTIVE_FLOOR, report, err));

@@ -163,8 +163,7 @@ const dq_kv_policy dq_kv_policies[] = {
      .score = score_weighted},
 };
 const int dq_kv_n_policies = sizeof dq_kv_policies / sizeof dq_kv_policies[0];
-const char *const dq_kv_budget_name[DQ_KV_BUDGETS] = {"uniform", "pyramid", "adaptive", "global",
-                                                      "heads"};
+const char *const dq_kv_budget_name[DQ_KV_BUDGETS] = {"uniform", "adaptive", "global", "heads"};
 
 static const dq_kv_policy *policy_named(const char *name)
 {
@@ -254,36 +253,6 @@ void dq_kv_policy_score(double *score, const dq_kv_policy *p, const dq_token_col
     p->score(score, c);
     for (int64_t i = 0; i < c->n; i++) score[i] = plain(score[i]);
     if (p->pool > 1) pool_scores(score, c->pos, c->n, p->pool, safe);
-}
-
-/* Tokens above `least` of each layer: an arithmetic sequence from `high` to `low` whose mean is
- * `spare`. What rounding down leaves goes to the first layers that are not full, so that the result
- * still never rises. */
-static int64_t pyramid_layer(int64_t spare, int64_t capacity, int layer, int n_layers)
-{
-    enum { STEEPNESS = 20 };
-    if (n_layers < 2) return spare;
-    int64_t low = spare / STEEPNESS, high = 2 * spare - low;
-    if (high > capacity) {
-        high = capacity;
-        low = 2 * spare - high;
-    }
-    int64_t left = n_layers * spare, mine = 0, before = 0;
-    for (int l = 0; l < n_layers; l++) {
-        const int64_t b = high - ((high - low) * l + n_layers - 2) / (n_layers - 1);
-        left -= b;
-        before += l < layer && b < capacity;
-        if (l == layer) mine = b;
-    }
-    return mine + (mine < capacity && before < left);
-}
-
-int64_t dq_kv_budget_of_layer(dq_kv_budget kind, int64_t budget, int layer, int n_layers,
-                              int64_t least, int64_t n)
-{
-    if (budget >= n) return n;
-    if (kind != DQ_KV_BUDGET_PYRAMID || budget <= least) return budget;
-    return least + pyramid_layer(budget - least, n - least, layer, n_layers);
 }
 
 /* A token that competes: `order` breaks ties. */

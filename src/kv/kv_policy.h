@@ -90,22 +90,14 @@ void dq_kv_policy_score(double *score, const dq_kv_policy *p, const dq_token_col
 /* How many tokens of a budget each layer and group gets. */
 typedef enum dq_kv_budget {
     DQ_KV_BUDGET_UNIFORM, /* the same everywhere */
-    DQ_KV_BUDGET_PYRAMID, /* falls linearly from the first layer to the last, same sum. arXiv 2406.02069 */
     DQ_KV_BUDGET_ADAPTIVE, /* groups of a layer share one pool by score, each at least a fifth of its
                            uniform share. arXiv 2407.11550 */
     DQ_KV_BUDGET_GLOBAL,   /* groups of all layers share one pool by score. arXiv 2505.23416 */
     DQ_KV_BUDGET_HEADS /* groups that need the whole context first, see kv_heads.h. arXiv 2410.10819 */
 } dq_kv_budget;
-enum { DQ_KV_BUDGETS = 5 };
-/* "uniform", "pyramid", "adaptive", "global", "heads" */
+enum { DQ_KV_BUDGETS = 4 };
+/* "uniform", "adaptive", "global", "heads" */
 extern const char *const dq_kv_budget_name[DQ_KV_BUDGETS];
-
-/* Tokens that layer `layer` keeps per group: `budget` redistributed; sums over layers to n_layers *
- * budget, none below `least` or above n (where that leaves room: least <= budget <= n). Pyramid: what is
- * above `least` falls from nearly twice its mean in the first layer to a twentieth of it in the last,
- * less steeply where the first layer would exceed n. */
-int64_t dq_kv_budget_of_layer(dq_kv_budget kind, int64_t budget, int layer, int n_layers,
-                              int64_t least, int64_t n);
 
 /* Scores of one group on its way into a pool. */
 typedef struct dq_pool_group {

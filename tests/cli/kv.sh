@@ -52,7 +52,7 @@ refused "kv-heads has nothing to act on: no budget goes by heads. Add --kv-budge
 refused "kv-heads has nothing to act on" --kv-heads 1.0
 refused "kv-policy has nothing to act on.*--kv-keep" --kv-policy h2o
 refused "kv-every has nothing to act on" --kv-every 8
-refused "kv-budget has nothing to act on" --kv-budget pyramid
+refused "kv-budget has nothing to act on" --kv-budget adaptive
 refused "kv-window has nothing to act on" --kv-window 8
 refused "kv-window has nothing to act on" --kv-window 8 --kv-keep 0.5 --kv-policy streaming
 refused "seed has nothing to act on" --seed 3
@@ -122,7 +122,7 @@ for row in 2 4; do # the budget is the ceiling of 0.6 * 256
     # 256 tokens, two windows, two layers, four heads of 32, K and V, 2 bytes
     holds "baseline" "$(column cut.csv $row kv_baseline_bytes) == 256 * 2 * 2 * 4 * 32 * 2 * 2"
 done
-for budget in uniform pyramid adaptive global; do
+for budget in uniform adaptive global; do
     eval_text cut.csv --kv-tokens 128 --kv-policy h2o --kv-budget $budget
     holds "$budget keeps half" "$(column cut.csv 1 kv_kept_fraction) >= 0.49"
     holds "$budget keeps half" "$(column cut.csv 1 kv_kept_fraction) <= 0.51"

@@ -17,15 +17,15 @@ rows $((1 + (policies + 1) * 2)) "$@" --kv-policy all,a1 --kv-keep 0.5,0.25 --kv
 rows $((1 + 2 * 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 0.5,0.25 --kv-bits 16,4
 rows $((1 + 1 + policies)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4
 rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 1,0.25 --kv-bits 4
-rows $((1 + 1 + policies * 3)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4 --kv-budget uniform,pyramid,global
+rows $((1 + 1 + policies * 3)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4 --kv-budget uniform,adaptive,global
 rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 0.5 --kv-bits 4 --kv-budget uniform,adaptive
 rows $((1 + (1 + 2 * 3) + policies * 3 * (1 + 2 * 3))) "$@" --kv-policy all --kv-quant per-token,per-channel,dither # 16 bits have no codes
 rows $((1 + (1 + 2) + policies * (1 + 2))) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 16,4 --kv-quant per-channel,per-token
 rows $((1 + 2 * (1 + 2))) "$@" --kv-policy h2o,loo --kv-keep 0.25 --kv-bits 16,4 --kv-quant auto,per-channel,per-token
 try 2 "kv-policy h2o: stands twice, as all has it" "$@" --kv-policy all,h2o
 try 2 "kv-policy: all stands twice" "$@" --kv-policy all,all
-try 2 "kv-budget: uniform stands twice" "$@" --kv-keep 0.5 --kv-budget uniform,pyramid,uniform
-try 2 "kv-budget: one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-keep 0.5 --kv-budget uniform,pyramid
+try 2 "kv-budget: uniform stands twice" "$@" --kv-keep 0.5 --kv-budget uniform,adaptive,uniform
+try 2 "kv-budget: one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-keep 0.5 --kv-budget uniform,adaptive
 try 2 "one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-policy all --kv-keep 0.5
 try 2 "kv-policy alll: unknown policy alll (expected one of streaming, h2o, .*, leverage, a1, a2, sum)" "$@" --kv-policy alll --kv-keep 0.5
 absent gone.h5

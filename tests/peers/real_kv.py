@@ -24,6 +24,7 @@ leave (QJL), with its norm. Both with the sinks and recent tokens of dq. Bytes a
 bits for what is not coded (computed in f32), as a mean over the scored rows. Against: dq's mixed codes.
 """
 import argparse
+import functools
 import hashlib
 import itertools
 import json
@@ -99,6 +100,7 @@ def attend_kivi(module, query, key, value, mask, scaling=None, dropout=0.0, **_)
     return ((p * v_coded) @ vc + (p * ~v_coded) @ v).transpose(1, 2).contiguous(), None
 
 
+@functools.lru_cache
 def levels(bits):
     """The Lloyd-Max quantizer of a standard normal distribution, by its fixed point."""
     normal = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))

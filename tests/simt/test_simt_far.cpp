@@ -239,7 +239,7 @@ struct scene {
         first[1] = Q, first[3] = 1;
         for (int i = 0; i < Q; i++) q_head[i] = dq_q_head{i, 0};
         o_head[0] = dq_o_head{0, {0, 1}, {0, -1}};
-        const dq_page_form form = {16, DIM, 1, DIM, DIM, DIM, 0, 0, 0, NULL};
+        const dq_page_form form = {16, DIM, 1, 0, DIM, DIM, DIM, 0, 0, 0, NULL};
         u.unit = unit.p, u.n = UNITS;
         u.max_rows = 64, u.max_keys = KEYS, u.max_q = Q, u.max_out = 1;
         u.pages = page.p, u.form[0] = u.form[1] = form, u.visible = visible.p;
@@ -439,7 +439,7 @@ TEST(test_page_codes)
     far<dq_kv_encode_job> jobs(JOBS);
     far<int32_t> first(2), head(1), overflow(2 * JOBS), source(1);
     far<dq_page> from(1);
-    dq_page_form form[2] = {{8, 0, 0, DIM, DIM, DIM, 64 * DIM, NUMBERS, DQ_PAGE_F32, NULL}};
+    dq_page_form form[2] = {{8, 0, 0, 0, DIM, DIM, DIM, 64 * DIM, NUMBERS, DQ_PAGE_F32, NULL}};
     dq_kv_encode_job *job = &jobs[JOBS - 1];
     const int64_t at = ((HEADS - 1) * 64 + 32) * DIM; /* of the last head's second set */
     form[1] = form[0];
@@ -492,7 +492,7 @@ TEST(test_pages)
 TEST(test_keys)
 {
     enum { HEADS = COLS / DIM, LISTED = ROWS / 64 };
-    const dq_page_form form = {16, DIM, 1, DIM, DIM, DIM, 0, 0, 0, NULL};
+    const dq_page_form form = {16, DIM, 1, 0, DIM, DIM, DIM, 0, 0, 0, NULL};
     far<float> plain((int64_t)HEADS * 64 * DIM), x(MANY);
     far<double> mean(COLS), gram((int64_t)COLS * COLS), norm(ROWS), sum(DIM), cosine(ROWS);
     far<dq_page> page(LISTED);

@@ -147,6 +147,7 @@ struct page_rig {
             form[side] = dq_page_form{bits,
                                       16,
                                       sets ? 0 : 2,
+                                      0,
                                       DIM,
                                       COLS,
                                       side ? COLS : DIM,

@@ -609,7 +609,7 @@ TEST(kv_settings_are_remembered)
                                     .keep = 0.3,
                                     .every = 5,
                                     .window = 7,
-                                    .budget = DQ_KV_BUDGET_PYRAMID,
+                                    .budget = DQ_KV_BUDGET_ADAPTIVE,
                                     .seed = 11}};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(write_container(model, at("kv.h5"), &s, true, false, NULL, &err), DQ_OK);

@@ -150,8 +150,7 @@ static void shares(const rig *x, int64_t *share, bool *sure, int seq, int64_t bu
     const int pooled = kind == DQ_KV_BUDGET_GLOBAL ? lists : n;
     for (int i = 0; i < lists; i++) {
         const dq_oracle_list *l = &x->oracle[i / n]->list[seq][i % n];
-        share[i] = dq_kv_budget_of_layer(kind, budget, i / n, x->m->n_layers,
-                                         x->kv.sink + x->kv.recent, end);
+        share[i] = budget < end ? budget : end;
         sure[i] = true;
         slow_scores(x, score[i], i / n, seq, i % n, end);
         group[i] = (dq_pool_group){score[i], l->pos, l->n};

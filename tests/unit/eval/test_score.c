@@ -873,7 +873,7 @@ TEST(same_caches_are_computed_once)
         {"h2o", 1, 0, DQ_KV_BUDGET_GLOBAL, 0},
         {"h2o", 1, 2, DQ_KV_BUDGET_UNIFORM, 5},   /* fed in other passes */
         {"h2o", 0.5, 0, DQ_KV_BUDGET_UNIFORM, 6}, /* 3: the least */
-        {"random", 0.5, 0, DQ_KV_BUDGET_PYRAMID, 6},
+        {"random", 0.5, 0, DQ_KV_BUDGET_ADAPTIVE, 6},
         {"snapkv", 0.25, 0, DQ_KV_BUDGET_ADAPTIVE, 8}, /* raised to it, which is counted */
         {"diff", 0.3, 0, DQ_KV_BUDGET_GLOBAL, 8},
         {"h2o", 0.6, 0, DQ_KV_BUDGET_UNIFORM, 10}, /* 4: one to choose */

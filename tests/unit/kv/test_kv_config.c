@@ -24,7 +24,7 @@ static dq_kv_config full(void)
                                     .keep = 0.3,
                                     .every = 5,
                                     .window = 7,
-                                    .budget = DQ_KV_BUDGET_PYRAMID,
+                                    .budget = DQ_KV_BUDGET_GLOBAL,
                                     .seed = 11}};
 }
 
@@ -462,7 +462,7 @@ TEST(damaged_files_are_refused)
                {"{'sink': -1}", "key \"sink\": expected 0 to"},
                {"{'recent': '16'}", "key \"recent\": expected an integer"},
                {"{'quant': 'pages'}", "key \"quant\": expected \"per-token\", \"per-channel\", "
-                                      "\"dither\" or \"auto\", found \"pages\""},
+                                      "\"dither\", \"mixed\" or \"auto\", found \"pages\""},
                {"{'rotate': 1}", "key \"rotate\": expected a string"},
                {"{'widths': '3|'}", "key \"widths\" is \"3|\": "},
                {"{'widths': '4:4', 'k_bits': 4}", "\"widths\" and \"k_bits\" are two ways"},

@@ -230,37 +230,6 @@ TEST(test_gap)
     assert_true(dq_kv_policy_gap(kept, n, deep, pos, 6, safe) == 0);
 }
 
-TEST(test_layers)
-{
-    for (int layers = 1; layers < 40; layers++) {
-        for (int64_t n = 1; n < 300; n += 13) {
-            for (int64_t least = 0; least <= n; least += 17) {
-                for (int64_t budget = least; budget <= n; budget += 5) {
-                    int64_t sum = 0, last = n;
-                    for (int l = 0; l < layers; l++) {
-                        int64_t b = dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, budget, l, layers,
-                                                          least, n);
-                        assert_true(b >= least && b <= n && b <= last);
-                        sum += last = b;
-                        assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_UNIFORM, budget, l,
-                                                               layers, least, n),
-                                         budget);
-                    }
-                    assert_int_equal(sum, layers * budget);
-                }
-            }
-        }
-    }
-    /* 100 above 20: from 195 to 5 over 20 layers; cut off at 150 by what there is */
-    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 120, 0, 20, 20, 1000), 215);
-    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 120, 19, 20, 20, 1000), 25);
-    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 120, 0, 20, 20, 170), 170);
-    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 120, 19, 20, 20, 170), 70);
-    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_ADAPTIVE, 120, 3, 20, 20, 170), 120);
-    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 200, 3, 20, 20, 170), 170);
-    assert_int_equal(dq_kv_budget_of_layer(DQ_KV_BUDGET_PYRAMID, 10, 3, 20, 20, 170), 10);
-}
-
 /* common: scores as they are and no floor, else parts of their sum and a fifth. */
 static void share_by(int64_t *share, double *gap, const double *const *score, int n_groups,
                      int64_t n, int64_t budget, dq_kv_protected safe, bool common)
