@@ -89,7 +89,7 @@ void dq_kv_policy_score(double *score, const dq_kv_policy *p, const dq_token_col
 
 /* How many tokens of a budget each layer and group gets. */
 typedef enum dq_kv_budget {
-    DQ_KV_BUDGET_UNIFORM, /* the same everywhere */
+    DQ_KV_BUDGET_UNIFORM,  /* the same everywhere */
     DQ_KV_BUDGET_ADAPTIVE, /* groups of a layer share one pool by score, each at least a fifth of its
                            uniform share. arXiv 2407.11550 */
     DQ_KV_BUDGET_GLOBAL,   /* groups of all layers share one pool by score. arXiv 2505.23416 */

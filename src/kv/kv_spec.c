@@ -241,7 +241,8 @@ static double head_bytes(const dq_kv_spec *s, double bits, bool values, int head
     int padded = (head_dim + 15) / 16 * 16;
     double scales = bits > 4 ? 1 : head_dim / s->group + (head_dim % s->group != 0);
     if (dq_kv_by_channel(s, values)) scales = 2.0 * head_dim / DQ_PAGE_TOKENS;
-    if (values && s->quant == DQ_KV_MIXED) scales = 2.0 * ((head_dim - 1) / (2 * s->group) + 1);
+    const int runs = (head_dim - 1) / (2 * s->group) + 1;
+    if (values && s->quant == DQ_KV_MIXED) scales = 2.0 * runs;
     return bits == 16 ? 2.0 * head_dim : padded * bits / 8.0 + 2.0 * scales;
 }
 

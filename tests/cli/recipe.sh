@@ -179,7 +179,7 @@ wrong_value 'key "kv": expected a value, or no such key, found null' '"kv": null
 wrong_value '"kv": not an object' '"kv": "4:4"'
 wrong_value '"kv": unknown key "bits"' '"kv": {"bits": 4}'
 wrong_value '"kv": key "recent": expected an integer, found a string' '"kv": {"recent": "16"}'
-wrong_value '"kv": key "quant": expected "per-token", "per-channel", "dither" or "auto", found "dithr"' '"kv": {"quant": "dithr"}'
+wrong_value '"kv": key "quant": expected "per-token", "per-channel", "dither", "mixed" or "auto", found "dithr"' '"kv": {"quant": "dithr"}'
 wrong_value '"kv": key "widths" is "4|": ' '"kv": {"quant": "per-channel", "widths": "4|"}'
 wrong_value '"kv": key "policy" is "h3o": unknown policy' '"kv": {"policy": "h3o", "keep": 0.5}'
 wrong_value '"kv": key "keep" says nothing without "policy"' '"kv": {"keep": 0.5}'

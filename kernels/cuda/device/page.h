@@ -38,9 +38,9 @@ enum { DQ_PAGE_F32, DQ_PAGE_F16, DQ_PAGE_BF16 };
 
 /* How all pages store a side. */
 typedef struct dq_page_form {
-    int32_t bits;       /* 16: no codes; the largest, where pages say more */
-    int32_t group;      /* channels per scale */
-    int32_t n_scales;   /* per token and head: scales, or the steps of all runs, then their lows */
+    int32_t bits;     /* 16: no codes; the largest, where pages say more */
+    int32_t group;    /* channels per scale */
+    int32_t n_scales; /* per token and head: scales, or the steps of all runs, then their lows */
     int32_t has_lows;
     int32_t dim;        /* channels of a head */
     int32_t cols;       /* the same, padded to a multiple of 16: channels that have codes */

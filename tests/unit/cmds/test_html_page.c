@@ -160,7 +160,8 @@ DRAWING_TEST(numbers_stand_with_their_errors)
     assert_non_null(strstr(page, " A KV cache that evicts or rounds does so before the question."));
     assert_non_null(strstr(page, "N&#160;=&#160;8"));
     assert_non_null(strstr(page, "AR hit"));
-    assert_non_null(strstr(page, "within the margin, 0.01, if all of the interval of its loss is at most that; it exceeds the margin if all of it is more"));
+    assert_non_null(strstr(page, "within the margin, 0.01, if all of the interval of its loss is "
+                                 "at most that; it exceeds the margin if all of it is more"));
     assert_non_null(strstr(page, "intervals are expected to miss by chance.</p>"));
     assert_non_null(strstr(page, "<td class=\"l\">inconclusive</td>"));
     assert_non_null(strstr(page, "<td>8</td><td>8</td><td>4, 3</td><td>6</td></tr>"));

@@ -166,8 +166,8 @@ TEST(what_does_not_exist_is_refused)
     REFUSES(true, "--kv-quant: per-channel stands twice", "kv-quant",
             "per-channel,per-token,per-channel");
     REFUSES(true, "--kv-quant: an empty part in \"per-channel,\"", "kv-quant", "per-channel,");
-    REFUSES(true, "--kv-quant: expected one of per-token, per-channel, dither, auto", "kv-quant",
-            "per-channel,tokens");
+    REFUSES(true, "--kv-quant: expected one of per-token, per-channel, dither, mixed, auto",
+            "kv-quant", "per-channel,tokens");
     REFUSES(false, "--kv-quant: one value only; dq eval sweeps over lists", "kv-quant",
             "per-channel,per-token");
     /* a width that no code has, and a code that has none of the widths */
