@@ -159,6 +159,16 @@ for kv in "4 --kv-quant per-channel" "4:3 --kv-quant dither --kv-keep 0.5" "3|5+
     grep -q ",int8,int8,int8,int8," cuda.csv || complain "--kv-bits $kv: the table does not say that int8 ran"
 done
 # shellcheck disable=SC2086
+{
+    both diffllama.h5 $pages --kv-bits 4:3 --kv-quant mixed
+    on cuda cuda.csv diffllama.h5 $pages --kv-bits 4:3 --kv-quant mixed --math bf16
+    wrong=$(alike cpu.csv cuda.csv 0.02)
+    [ -z "$wrong" ] || complain "bf16 with mixed codes: $wrong"
+    [ -n "$(alike cpu.csv cuda.csv 1e-6)" ] || complain "bf16 with mixed codes: the numbers are those of f32"
+    refused 4 "math int8 on the cuda backend has no mixed codes.*Use --kv-quant per-channel, --math bf16 or --device cpu" eval \
+        diffllama.h5 $pages --kv-bits 4:3 --kv-quant mixed --math int8 --device cuda
+}
+# shellcheck disable=SC2086
 refused 4 "math int8 on the cuda backend .* in f32, not in f16.*Use --kv-dense-type f32 or --device cpu" eval llama.h5 $text \
     --kv-dense-type f16 --kv-bits 8 --math int8 --device cuda
 for kv in "16 --kv-dense-type f16" "4 --kv-quant per-token --kv-dense-type bf16 --kv-recent 8"; do

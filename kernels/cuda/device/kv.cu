@@ -172,7 +172,7 @@ DQ_DEVICE bool encode_token(const dq_page_form *f, const dq_page *p, int side, i
 {
     const void *x = p->side[side].plain;
     int64_t at = (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride;
-    int bits = dq_page_bits(f, p, side, head), runs = f->has_lows ? f->n_scales / 2 : f->n_scales;
+    int bits = dq_page_bits(f, p, side, head), runs = dq_page_runs(f);
     float qmax = (float)((1 << (bits - 1)) - 1);
     bool overflow = false;
     for (int g = 0; g < runs; g++) {

@@ -186,6 +186,12 @@ DQ_DEVICE float dq_page_dither(const dq_page_form *f, const dq_page *p, int side
     return side == 1 && p->dither >= 0 ? f->dither[p->dither * DQ_PAGE_SLOTS + t] : 0.0f;
 }
 
+/* Runs of channels that have a scale, or a step and a low, for each token. */
+DQ_BOTH int dq_page_runs(const dq_page_form *f)
+{
+    return f->has_lows ? f->n_scales / 2 : f->n_scales;
+}
+
 /* What code q (less 2^(bits-1)) of channel c < dim of token t stands for. */
 DQ_DEVICE float dq_page_decoded(const dq_page_form *f, const dq_page *p, int side, int head, int t,
                                 int c, float q)
@@ -193,7 +199,7 @@ DQ_DEVICE float dq_page_decoded(const dq_page_form *f, const dq_page *p, int sid
     if (!f->set_numbers) {
         float step = dq_page_scale(f, p, side, head, t, c / f->group), x = dq_mul_rn(q, step);
         if (!f->has_lows) return x;
-        float low = dq_page_scale(f, p, side, head, t, f->n_scales / 2 + c / f->group);
+        float low = dq_page_scale(f, p, side, head, t, dq_page_runs(f) + c / f->group);
         float half = (float)(1 << (dq_page_bits(f, p, side, head) - 1));
         return dq_add_rn(x, dq_add_rn(dq_mul_rn(half, step), low));
     }
