@@ -387,6 +387,7 @@ static dq_status run(logits *x, const char *path, dq_err *err)
     DQ_TRY(dq_input_head_order_read(&x->head_order, err));
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     DQ_TRY(dq_input_model(&x->model, path, &x->head_order, &x->logger, err));
+    DQ_TRY(dq_kv_options_gates(&x->kv_options, x->model, err));
     DQ_TRY(dq_input_head_order_check(&x->head_order, err));
     logit_settings(x);
     DQ_TRY(kv_settings(x, err));

@@ -79,6 +79,7 @@ static dq_status kv_settings(request *r, dq_err *err)
         if (err->code == DQ_OK) dq_evict_check(&any, err);
     }
     if (err->code == DQ_OK) r->set.kv = list[0];
+    r->set.gates = r->kv.gates;
     dq_block_free(list);
     return err->code;
 }

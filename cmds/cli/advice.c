@@ -68,6 +68,8 @@ static const char *const form[DQ_REMEDIES] = {
                             "any number",
     [DQ_REMEDY_KV_MAPS] = "%t. Give --kv-bits one width for the keys of a layer",
     [DQ_REMEDY_KV_ONE_MAP] = "%t. Give another --kv-policy",
+    [DQ_REMEDY_KV_GATES] = "%t. Give --kv-gates, a file that dq plan gates makes, or another "
+                           "--kv-policy",
     [DQ_REMEDY_KV_HEADS] = "%t. Give --kv-heads for this model, as dq plan heads finds them, or "
                            "another --kv-budget",
     [DQ_REMEDY_KV_PAGE] = "%t Add --kv-quant mixed, per-channel or dither",

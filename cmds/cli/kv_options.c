@@ -106,6 +106,10 @@ void dq_kv_options_begin(dq_kv_options *o, const char *seed_of)
                                  .help = f->help ? o->help[place - 1] : seed_of};
         if (f->help) fill_help(o->help[place - 1], f);
     }
+    o->row[1 + DQ_KV_OPTIONS] = dq_opt_text(
+        "kv-gates", "FILE", &o->gates,
+        "what the policy kvzap goes by, as dq plan gates has fitted it to the model; containers "
+        "that dq quantize makes with it hold it");
 }
 
 static bool is_given(const dq_kv_options *o, const dq_kv_field *f)
@@ -118,7 +122,7 @@ const char *dq_kv_options_given(const dq_kv_options *o)
     for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
         if (is_given(o, option_at(place))) return option_at(place)->option;
     }
-    return NULL;
+    return o->gates ? "kv-gates" : NULL;
 }
 
 /* ---- Words ---- */
@@ -579,7 +583,15 @@ dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err)
             return dq_fail(err, DQ_USAGE, "--%s has nothing to act on: %s.", f->option,
                            remedy(f->applies));
     }
+    if (o->gates && !(uses & DQ_KV_BY_GATES))
+        return dq_fail(err, DQ_USAGE,
+                       "--kv-gates has nothing to act on. Add --kv-policy kvzap and --kv-keep.");
     return DQ_OK;
+}
+
+dq_status dq_kv_options_gates(const dq_kv_options *o, dq_model *m, dq_err *err)
+{
+    return o->gates ? dq_model_take_gates(m, o->gates, err) : DQ_OK;
 }
 
 /* Whether it is the container's own number of tokens that is too small. */

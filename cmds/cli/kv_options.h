@@ -37,7 +37,8 @@ typedef struct dq_kv_options {
     unsigned uses; /* what some config that dq_kv_options_list gave makes use of: DQ_KV_CODES ... */
     bool draws;    /* set by a command that draws something else with --seed */
     dq_logger *logger; /* set by a command that sweeps: gathers what is left out */
-    dq_opt row[DQ_KV_OPTIONS + 2];
+    const char *gates; /* a file of them; NULL: not given */
+    dq_opt row[DQ_KV_OPTIONS + 3];
     char help[DQ_KV_OPTIONS][DQ_KV_HELP];
 } dq_kv_options;
 
@@ -62,6 +63,8 @@ dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
 /* After the last model: DQ_USAGE for an option that no setting made use of. */
 dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err);
 
+/* Gates that are given become the model's, before caches of it are asked for. */
+dq_status dq_kv_options_gates(const dq_kv_options *o, dq_model *m, dq_err *err);
 /* What is asked as a model takes it, checked. */
 dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                              dq_err *err);

@@ -160,6 +160,7 @@ const dq_ops dq_ops_cpu = {
     .kv_key_norms = dq_cpu_kv_key_norms,
     .kv_key_cosines = dq_cpu_kv_key_cosines,
     .kv_key_leverages = dq_cpu_kv_key_leverages,
+    .kv_rows = dq_cpu_kv_rows,
     .has_peaks = true,
     .kv_count = dq_kv_pages_count,
     .kv_bytes = dq_kv_pages_bytes,

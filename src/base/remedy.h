@@ -57,6 +57,7 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_KV_LAYERS,       /* widths for another number of layers */
     DQ_REMEDY_KV_MAPS,         /* widths without maps */
     DQ_REMEDY_KV_ONE_MAP,      /* a policy that one map has numbers for */
+    DQ_REMEDY_KV_GATES,        /* gates that were fitted to the model, or another policy */
     DQ_REMEDY_KV_HEADS,        /* a list of all groups of KV heads, or another budget */
     DQ_REMEDY_KV_PAGE,         /* per-channel codes */
     DQ_REMEDY_KV_OTHER_QUANT,  /* codes that the device has, or the CPU */

@@ -549,6 +549,16 @@ const char *dq_container_recipe(const dq_container *c, size_t *len)
     return c->recipe;
 }
 
+const char *dq_container_gates(const dq_container *c, size_t *len)
+{
+    for (int64_t i = 0; i < c->n_payloads; i++) {
+        const dq_payload *p = &c->payload[i];
+        *len = (size_t)p->bytes;
+        if (strcmp(p->path, DQ_PATH_GATES) == 0) return (const char *)p->data;
+    }
+    return NULL;
+}
+
 dq_status dq_container_file(dq_container *c, const char *name, const char **text, size_t *len,
                             dq_err *err)
 {

@@ -73,6 +73,7 @@ const dq_container_info *dq_container_header(const dq_container *c);
 /* The source's config.json and the settings it was quantized with; a NUL follows. */
 const char *dq_container_config(const dq_container *c, size_t *len);
 const char *dq_container_recipe(const dq_container *c, size_t *len);
+const char *dq_container_gates(const dq_container *c, size_t *len); /* NULL: it has none */
 /* A verbatim file: "config.json", "tokenizer.json", ... *text is NULL when there is none. No NUL follows
  * the tokenizer's files, whose hash is compared the first time. */
 dq_status dq_container_file(dq_container *c, const char *name, const char **text, size_t *len,

@@ -64,7 +64,8 @@ dq_status dq_backend_can_evict(const dq_backend *b, const dq_kv_policy *policy, 
     const unsigned needs = policy ? policy->needs : 0;
     if ((!(needs & DQ_NEEDS_PEAK) || b->ops->has_peaks) &&
         (!(needs & DQ_NEEDS_KEY_COSINE) || b->ops->kv_key_cosines) &&
-        (!(needs & DQ_NEEDS_KEY_LEVERAGE) || b->ops->kv_key_leverages))
+        (!(needs & DQ_NEEDS_KEY_LEVERAGE) || b->ops->kv_key_leverages) &&
+        (!(needs & DQ_NEEDS_GATES) || b->ops->kv_rows))
         return DQ_OK;
     return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_DEVICE},
                         "the policy %s is not on the %s backend", policy->name, b->ops->name);

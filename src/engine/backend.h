@@ -197,6 +197,10 @@ typedef struct dq_ops {
      * the first power of ten with which there is a factor. DQ_DAMAGED for keys that are not finite. */
     void (*kv_key_leverages)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                              int32_t t, const dq_rope *rope, double *leverage);
+    /* Optional (NULL: not there). row[count][2 * channels] (host): of each token, read in the same way, the group's keys side by
+     * side as they were before `rope`, then its values. */
+    void (*kv_rows)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group, int32_t t,
+                    const dq_rope *rope, float *row);
     bool has_peaks; /* attend knows the column `peak` */
     /* Tokens held; their positions (host, [count]) into pos if not NULL. */
     int64_t (*kv_count)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,

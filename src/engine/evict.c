@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/evict.h"
 
+#include "kv/kv_gates.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -310,7 +312,7 @@ typedef struct cut {
     dq_kv_protected safe;
     int64_t *at, *n_kept; /* [n_lists + 1], [n_lists] */
     int32_t *pos, *kept;
-    double *score, *key_norm, *key_cosine, *key_leverage, *peak;
+    double *score, *key_norm, *key_cosine, *key_leverage, *peak, *gate;
     int64_t *share;       /* [n_lists] */
     dq_pool_group *group; /* [n_lists] */
     sums *sums;           /* NULL: the policy needs none */
@@ -333,11 +335,28 @@ static dq_status cut_new(const dq_evictor *e, cut *k, dq_arena *a, dq_err *err)
     k->key_cosine = dq_alloc(a, n, sizeof *k->key_cosine, err);
     k->key_leverage = dq_alloc(a, n, sizeof *k->key_leverage, err);
     k->peak = dq_alloc(a, n, sizeof *k->peak, err);
+    k->gate = dq_alloc(a, n, sizeof *k->gate, err);
     if (err->code != DQ_OK) return err->code;
     for (int i = 0; i < e->n_lists; i++)
         e->b->ops->kv_count(e->b, e->kv, k->seq, i / e->n_groups, i % e->n_groups,
                             k->pos + k->at[i]);
     return dq_backend_sync(e->b, err);
+}
+
+/* What gates foretell of a list's tokens. */
+static dq_status foretell(const dq_evictor *e, cut *k, int list, dq_err *err)
+{
+    const dq_model *m = dq_runner_model(e->r);
+    const int64_t n = k->at[list + 1] - k->at[list];
+    const int64_t cols = 2 * dq_head_order_key_channels(&m->map, list % e->n_groups);
+    float *row = dq_block_new((size_t)(n * cols), sizeof *row, err);
+    if (!row) return err->code;
+    e->b->ops->kv_rows(e->b, e->kv, k->seq, list / e->n_groups, list % e->n_groups, k->safe.end - 1,
+                       &m->rope, row);
+    if (dq_backend_sync(e->b, err) == DQ_OK)
+        dq_kv_gates_score(k->gate + k->at[list], m->gates, list, row, k->pos + k->at[list], n, err);
+    dq_block_free(row);
+    return err->code;
 }
 
 /* What the policy wants to know of keys. */
@@ -355,6 +374,7 @@ static dq_status read_keys(const dq_evictor *e, cut *k, dq_err *err)
         if (needs & DQ_NEEDS_KEY_LEVERAGE)
             e->b->ops->kv_key_leverages(e->b, e->kv, k->seq, layer, group, k->safe.end - 1,
                                         &dq_runner_model(e->r)->rope, k->key_leverage + k->at[i]);
+        if (needs & DQ_NEEDS_GATES) DQ_TRY(foretell(e, k, i, err));
     }
     return dq_backend_sync(e->b, err);
 }
@@ -430,6 +450,7 @@ static void score_list(const dq_evictor *e, const cut *k, int list)
         .key_cosine = k->key_cosine + k->at[list],
         .key_leverage = k->key_leverage + k->at[list],
         .peak = k->peak + k->at[list],
+        .gate = k->gate + k->at[list],
         .seed = dq_kv_policy_seed(e->spec.evict.seed, list / e->n_groups, list % e->n_groups),
     };
     dq_kv_policy_score(k->score + k->at[list], e->spec.evict.policy, &c, k->safe);

@@ -51,6 +51,7 @@ unsigned dq_kv_config_uses(const dq_kv_config *asked)
     if (p) uses |= DQ_KV_EVICTS;
     if (p && p->needs & DQ_NEEDS_ATTENTION) uses |= DQ_KV_SUMS;
     if (p && p->draws) uses |= DQ_KV_DRAWS;
+    if (p && p->needs & DQ_NEEDS_GATES) uses |= DQ_KV_BY_GATES;
     if (p && c->evict.budget == DQ_KV_BUDGET_HEADS) uses |= DQ_KV_BY_HEADS;
     return uses;
 }

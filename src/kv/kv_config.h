@@ -45,7 +45,8 @@ enum {
     DQ_KV_EVICTS = 4,
     DQ_KV_SUMS = 8, /* the policy reads sums over rows of attention */
     DQ_KV_DRAWS = 16,
-    DQ_KV_BY_HEADS = 32 /* the budget goes by heads */
+    DQ_KV_BY_HEADS = 32, /* the budget goes by heads */
+    DQ_KV_BY_GATES = 64  /* the policy needs gates */
 };
 unsigned dq_kv_config_uses(const dq_kv_config *c);
 

@@ -57,6 +57,11 @@ static void score_peak(double *score, const dq_token_columns *c)
     score_sum(score, c->peak, NULL, c->n);
 }
 
+static void score_gate(double *score, const dq_token_columns *c)
+{
+    score_sum(score, c->gate, NULL, c->n);
+}
+
 static void score_key_norm(double *score, const dq_token_columns *c)
 {
     for (int64_t i = 0; i < c->n; i++) score[i] = -c->key_norm[i];
@@ -131,6 +136,13 @@ const dq_kv_policy dq_kv_policies[] = {
      .pool = 1,
      .common = true,
      .score = score_peak},
+    {.name = "kvzap",
+     .about = "what kvzip finds, foretold from keys and values by dq plan gates. After arXiv "
+              "2601.07891",
+     .needs = DQ_NEEDS_GATES,
+     .pool = 1,
+     .common = true,
+     .score = score_gate},
     {.name = "keydiff",
      .about = "keys unlike the mean of all keys. arXiv 2504.15364",
      .needs = DQ_NEEDS_KEY_COSINE,

@@ -17,6 +17,7 @@ typedef struct dq_token_columns {
     const double *key_cosine;   /* sum over the group's key heads, see backend.h */
     const double *key_leverage; /* see backend.h */
     const double *peak; /* of rows that read the prefix again, see dq_columns in backend.h */
+    const double *gate; /* ln of that peak, foretold: see kv_gates.h */
     /* of this layer and group: dq_kv_policy_seed */
     uint64_t seed;
 } dq_token_columns;
@@ -31,6 +32,7 @@ enum { /* columns, as bits of dq_kv_policy.needs */
        DQ_NEEDS_PEAK = 64, /* the prefix is read again after itself, see second_pass.h */
        DQ_NEEDS_KEY_COSINE = 128,
        DQ_NEEDS_KEY_LEVERAGE = 256,
+       DQ_NEEDS_GATES = 512, /* the model has gates, see kv_gates.h */
        /* sums over query rows: a window of rows says something, and a sequence must be watched */
        DQ_NEEDS_ATTENTION =
            DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2 | DQ_NEEDS_LAMBDA_MASS | DQ_NEEDS_DIFF | DQ_NEEDS_LOO
@@ -51,7 +53,7 @@ typedef struct dq_kv_policy {
     void (*score)(double *score, const dq_token_columns *c);
 } dq_kv_policy;
 
-/* streaming, h2o, snapkv, knorm, random, diff, loo, kvzip, keydiff, leverage, and for comparison a1, a2, sum. */
+/* streaming, h2o, snapkv, knorm, random, diff, loo, kvzip, kvzap, keydiff, leverage, and for comparison a1, a2, sum. */
 extern const dq_kv_policy dq_kv_policies[];
 extern const int dq_kv_n_policies;
 /* Where nobody names one: `usual` in what is asked, which no cache runs with, and the one for its maps once a model is known.

@@ -8,6 +8,7 @@
 #include "base/sha256.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
+#include "checkpoint/container_write.h"
 #include "model/model_config.h"
 
 #include <stdio.h>
@@ -102,7 +103,47 @@ static dq_status open_checkpoint(opened *o, const char *path, dq_pairing pairing
     return fingerprint(o->model.fingerprint, o->checkpoint, err);
 }
 
+/* ---- Gates ---- */
+
+dq_status dq_model_new_gates(dq_kv_gates **out, const dq_model *m, dq_arena *a, dq_err *err)
+{
+    int *heads = dq_alloc(a, (size_t)m->map.n_groups, sizeof *heads, err);
+    if (!heads) return err->code;
+    for (int i = 0; i < m->map.n_kv; i++) heads[m->map.group[i]]++;
+    return dq_kv_gates_new(out, m->n_layers, m->map.n_groups, m->map.head_dim, heads, a, err);
+}
+
+static dq_status take_gates(dq_model *m, const char *text, size_t len, const char *where,
+                            dq_arena *a, dq_err *err)
+{
+    dq_kv_gates *gates, *own;
+    DQ_TRY(dq_model_new_gates(&own, m, a, err));
+    DQ_TRY(dq_kv_gates_parse(&gates, text, len, where, a, err));
+    if (dq_kv_gates_fit(gates, own, err) != DQ_OK) return dq_in(err, "%s: ", where);
+    m->gates = gates;
+    return DQ_OK;
+}
+
+dq_status dq_model_take_gates(dq_model *m, const char *path, dq_err *err)
+{
+    opened *o = (opened *)m;
+    char *text;
+    size_t len;
+    DQ_TRY(dq_file_read(&text, &len, path, o->arena, err));
+    return take_gates(m, text, len, path, o->arena, err);
+}
+
 /* ---- Containers and other files ---- */
+
+/* Of a container: damaged or another model's are the same to who opens it. */
+static dq_status take_stored_gates(opened *o, dq_err *err)
+{
+    size_t len;
+    const char *text = dq_container_gates(o->container, &len);
+    if (text && take_gates(&o->model, text, len, DQ_PATH_GATES, o->arena, err) == DQ_MISMATCH)
+        err->code = DQ_DAMAGED;
+    return err->code;
+}
 
 /* Widths by layer and heads are of one model: no option mends a file that has another's, as none stands for the stored ones
  * before the file is open. Other head orders than the architecture's may not part the maps that the widths tell apart. */
@@ -146,6 +187,7 @@ static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err
     m->scale_mode = info->scale_mode;
     m->logit = info->logit;
     m->kv = info->kv;
+    DQ_TRY(take_stored_gates(o, err));
     memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
     return check_stored_lists(m, err);
 }
@@ -398,9 +440,13 @@ static dq_status check_maps(const dq_kv_spec *s, const dq_head_order *map, dq_er
 }
 
 /* A policy that goes by the second map alone would keep the first tokens of a model that has none. */
-static dq_status check_policy(const dq_kv_spec *s, const dq_head_order *map, dq_err *err)
+static dq_status check_policy(const dq_kv_spec *s, const dq_model *m, dq_err *err)
 {
     const dq_kv_policy *p = s->evict.policy;
+    const dq_head_order *map = &m->map;
+    if (p && p->needs & DQ_NEEDS_GATES && !m->gates)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_GATES},
+                            "the policy \"%s\" needs gates, and the model has none", p->name);
     if (!p || p->needs != DQ_NEEDS_MASS2 || map->n_maps > 1) return DQ_OK;
     return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_ONE_MAP},
                         "the policy \"%s\" goes by the second map, and the model has one", p->name);
@@ -412,7 +458,7 @@ dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mode
     DQ_TRY(dq_kv_config_spec(out, c, num, m->map.head_dim, m->n_layers, err));
     out->evict.policy = dq_kv_policy_for(out->evict.policy, m->map.n_maps);
     DQ_TRY(check_maps(out, &m->map, err));
-    DQ_TRY(check_policy(out, &m->map, err));
+    DQ_TRY(check_policy(out, m, err));
     if (!out->evict.heads[0]) return DQ_OK;
     dq_kv_heads heads;
     DQ_TRY(dq_kv_heads_parse(&heads, out->evict.heads, err));

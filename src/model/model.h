@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/prequant.h"
 #include "kv/kv_config.h"
+#include "kv/kv_gates.h"
 #include "kv/logit_spec.h"
 #include "model/architecture.h"
 
@@ -55,6 +56,7 @@ typedef struct dq_model {
     /* Attention settings stored in a container; dq_logit_plain otherwise. */
     dq_logit_spec logit;
     dq_kv_config kv; /* stored in a container; dq_kv_config_plain otherwise */
+    const dq_kv_gates *gates; /* of a container that has them, or of dq_model_take_gates; NULL: none */
 } dq_model;
 
 /* A folder with config.json, or a dq container (.h5); the model keeps its source open. Every tensor
@@ -69,6 +71,10 @@ void dq_model_close(dq_model *m); /* NULL allowed */
  * where there is one map or where both read the same keys. */
 dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                            dq_err *err);
+/* Weights of zero, in the form of this model's gates. */
+dq_status dq_model_new_gates(dq_kv_gates **out, const dq_model *m, dq_arena *a, dq_err *err);
+/* Gates of a file (kv_gates.h), in the place of those that the model has. DQ_DAMAGED, DQ_MISMATCH for another model's. */
+dq_status dq_model_take_gates(dq_model *m, const char *path, dq_err *err);
 /* Must come before weights are read. Compares a container's with their hashes, once: no number may come from damaged ones;
  * lays out those that another tool has quantized (dq_prequant_load). A plain checkpoint has no hashes. */
 dq_status dq_model_check_weights(const dq_model *m, dq_err *err);

@@ -66,6 +66,7 @@ typedef struct dq_quantize_settings {
     } file;
     dq_logit_spec logit; /* stored for evaluation */
     dq_kv_config kv;     /* stored for evaluation too */
+    const char *gates;   /* a file of gates (kv_gates.h) to be stored; NULL: none */
     const char *dq_version;
     const dq_quantize_method *method; /* NULL: rounding to nearest, or nothing is written */
     /* What a container remembers of its method, for comparing; with a method they come from it. NULL: to nearest. */

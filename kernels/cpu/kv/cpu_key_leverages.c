@@ -13,7 +13,6 @@ typedef struct leverages {
     const dq_kv *kv;
     const dq_kv_list *list;
     const dq_rope *rope;
-    int group;
     int64_t n, cols,
         ld; /* tokens; the group's key heads side by side, padded with zeros to a multiple of 16 */
     dq_mat x;     /* [n][ld] */
@@ -26,45 +25,9 @@ static float *thread_scratch(const leverages *l)
     return dq_cpu_of(l->b)->block[omp_get_thread_num()];
 }
 
-static void read_page(const leverages *l, int64_t page, int64_t coded_end)
-{
-    const int64_t dim = l->kv->map->head_dim;
-    float *row = l->x.p + page * DQ_PAGE_TOKENS * l->ld;
-    for (int head = 0, at = 0; head < l->kv->map->n_kv; head++) {
-        if (l->kv->map->group[head] != l->group) continue;
-        const dq_simd *simd = dq_cpu_of(l->b)->simd;
-        const float *k =
-            dq_cpu_kv_read_keys(simd, l->kv, l->list, page, head, coded_end, thread_scratch(l));
-        simd->transpose(row + at++ * dim, l->ld, k, DQ_PAGE_TOKENS, dim, dq_kv_slots(l->n, page));
-    }
-}
-
 static int64_t pages_of(const leverages *l)
 {
     return (l->n + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
-}
-
-static void read_keys(const leverages *l, int64_t coded_end)
-{
-#pragma omp parallel for schedule(static) num_threads(l->b->threads) if (l->n > DQ_PAGE_TOKENS)
-    for (int64_t p = 0; p < pages_of(l); p++) read_page(l, p, coded_end);
-}
-
-/* RoPE by the negative position is its inverse, but for the square of the amplitude. */
-static void undo_rope(const leverages *l)
-{
-    const int64_t dim = l->kv->map->head_dim;
-    dq_mat table = {.rows = l->n, .cols = dim};
-    int32_t *pos = dq_block_new((size_t)l->n, sizeof *pos, &l->b->err);
-    table.p = dq_block_new((size_t)(l->n * dim), sizeof *table.p, &l->b->err);
-    if (pos && table.p) {
-        for (int64_t i = 0; i < l->n; i++) pos[i] = -dq_kv_pos(l->list, i);
-        if (l->kv->spec.rotate_k) dq_cpu_hadamard(l->b, l->x, (int)dim);
-        dq_cpu_rope_table(l->b, table, pos, l->rope);
-        dq_cpu_rope(l->b, l->x, table, l->rope->order);
-    }
-    dq_block_free(pos);
-    dq_block_free(table.p);
 }
 
 /* `sum[cols]` is for the mean. */
@@ -147,7 +110,6 @@ void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int la
                    .kv = kv,
                    .list = dq_kv_list_of(kv, seq, layer, group),
                    .rope = rope,
-                   .group = group,
                    .cols = (int64_t)kv->heads[group] * kv->map->head_dim};
     l.n = l.list->count;
     l.ld = (l.cols + 15) / 16 * 16;
@@ -158,8 +120,7 @@ void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int la
     l.right = dq_block_new(square, sizeof *l.right, &b->err);
     double *work = dq_block_new(2 * square, sizeof *work, &b->err);
     if (b->err.code == DQ_OK) {
-        read_keys(&l, dq_kv_coded_index(kv, l.list, t));
-        undo_rope(&l);
+        dq_cpu_kv_read_bare_keys(b, l.x, kv, l.list, group, dq_kv_coded_index(kv, l.list, t), rope);
         if (b->err.code == DQ_OK) {
             centre(&l, work);
             measure(&l, work, leverage);

@@ -89,6 +89,12 @@ void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer,
 /* cpu_key_cosines.c */
 void dq_cpu_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                            int32_t t, double *cosine);
+/* cpu_kv_rows.c. x[count][cols]: keys of the group's heads side by side, as they were before `rope` but for the square of its
+ * amplitude; cols may be padded. Threads' scratch is reserved. */
+void dq_cpu_kv_read_bare_keys(dq_backend *b, dq_mat x, const dq_kv *kv, const dq_kv_list *list,
+                              int group, int64_t coded_end, const dq_rope *rope);
+void dq_cpu_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group, int32_t t,
+                    const dq_rope *rope, float *row);
 /* cpu_key_leverages.c */
 void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                              int32_t t, const dq_rope *rope, double *leverage);

@@ -1,0 +1,171 @@
+/* cmd_plan_gates: dq plan gates: what the policy kvzap goes by. Inputs are cache_job.h's, the fit is the library's
+ * (plan/cache/plan_gates.h); the file is a document of its own, as FORMAT.md says it.
+ * SPDX-License-Identifier: MIT */
+#include "base/file.h"
+#include "cmds/cli/document.h"
+#include "cmds/command.h"
+#include "cmds/plan/cache_job.h"
+#include "engine/second_pass.h"
+#include "plan/cache/plan_gates.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const dq_usage usage = {
+    .name = "plan gates",
+    .synopsis = "MODEL --text FILE -o GATES.json [options]",
+    .about =
+        "Fits gates: a linear model for each layer and group of KV heads that foretells, from a "
+        "token's key and value, how much a second reading of the context would look at it. With "
+        "them --kv-policy kvzap keeps nearly what kvzip keeps, without its second pass. Each "
+        "window is read twice; the last quarter of the windows is not fitted and says how well "
+        "the gates do. dq eval and dq logits take the file with --kv-gates; dq quantize stores it "
+        "in the container.",
+    .examples =
+        "  dq plan gates model --text train.txt -o gates.json\n"
+        "  dq eval model --text test.txt --kv-policy kvzap --kv-gates gates.json --kv-budget "
+        "global --kv-keep 0.25\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one MODEL"};
+
+static json_t *result_json(const dq_plan_gates *p)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "windows_fitted", json_integer((json_int_t)p->fitted));
+    json_object_set_new(o, "windows_unseen", json_integer((json_int_t)(p->win.n - p->fitted)));
+    json_object_set_new(o, "explained_variance", dq_document_real(p->explained));
+    json_object_set_new(o, "kvzip_quarter_kept", dq_document_real(p->kept.value));
+    json_object_set_new(o, "kvzip_quarter_kept_stderr", dq_document_real(p->kept.std_err));
+    return o;
+}
+
+static json_t *settings_json(const dq_plan_gates *p)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "kind", json_string("gates"));
+    json_object_set_new(o, "ctx", json_integer((json_int_t)p->set.ctx));
+    json_object_set_new(o, "windows", json_integer((json_int_t)p->win.n));
+    json_object_set_new(o, "device", json_string(p->set.backend->device));
+    return o;
+}
+
+static dq_status write_file(const dq_cache_job *j, const dq_plan_gates *p, dq_err *err)
+{
+    json_t *o = json_object();
+    char *text = NULL;
+    json_object_set_new(o, "dq_version", json_string(j->in.dq_version));
+    json_object_set_new(o, "model", dq_document_name(j->model->name));
+    json_object_set_new(o, "model_fingerprint", json_string(j->model->fingerprint));
+    json_object_set_new(o, "text_sha256", json_string(j->text.sha256));
+    json_object_set_new(o, "settings", settings_json(p));
+    json_object_set_new(o, "result", result_json(p));
+    dq_kv_gates_put(o, p->gates);
+    if (dq_json_complete(err) == DQ_OK &&
+        dq_json_dump(&text, o, JSON_REAL_PRECISION(9) | JSON_COMPACT, err) == DQ_OK)
+        dq_file_write(j->c->out, text, strlen(text), err);
+    free(text);
+    json_decref(o);
+    return err->code;
+}
+
+static dq_status print_json(const dq_cache_job *j, const dq_plan_gates *p, dq_err *err)
+{
+    json_t *doc = dq_document_new(&j->c->logger, "dq-plan/1");
+    json_t *inputs = json_object_get(doc, "inputs");
+    json_array_append_new(inputs, dq_input_model_json(j->model));
+    json_array_append_new(inputs, dq_input_text_json(&j->text));
+    json_object_set_new(doc, "settings", settings_json(p));
+    if (!j->c->dry_run) json_array_append_new(json_object_get(doc, "results"), result_json(p));
+    return dq_document_print(doc, err);
+}
+
+static dq_status print_text(const dq_cache_job *j, const dq_plan_gates *p, dq_err *err)
+{
+    const long long fitted = p->fitted, unseen = p->win.n - p->fitted, ctx = p->set.ctx;
+    printf("text               %lld windows of %lld tokens of %s, each read twice: %lld tokens\n",
+           fitted + unseen, ctx, j->text.path,
+           (fitted + unseen) * (ctx + (long long)dq_second_pass_rows(ctx)));
+    printf("fit                the first %lld; the other %lld are not fitted\n", fitted, unseen);
+    printf("gates              %d layers of %d groups of KV heads, %lld features of a token\n",
+           p->gates->n_layers, p->gates->n_groups,
+           (long long)dq_kv_gates_features(p->gates->heads[0], p->gates->head_dim));
+    if (j->c->dry_run) return dq_document_flush(err);
+    printf("on unseen windows  %.3g of the variance of what kvzip goes by is explained; of the "
+           "quarter of all\n                   tokens that kvzip keeps, the gates keep %.3g ± "
+           "%.2g\n",
+           p->explained, p->kept.value, p->kept.std_err);
+    printf("gates in           %s\n", j->c->out);
+    return dq_document_flush(err);
+}
+
+static void warn(const dq_cache_job *j, const dq_plan_gates *p)
+{
+    const int most = j->model->max_positions;
+    if (most > 0 && dq_second_pass_end(p->set.ctx) > most)
+        dq_logger_warn(&j->c->logger,
+                       "the second reading of windows of %lld tokens stands after the %d positions "
+                       "of %s; use --ctx %d or less",
+                       (long long)p->set.ctx, most, j->model->path, most / 2);
+    if (p->win.n_copies)
+        dq_logger_warn(&j->c->logger, "%s: %lld windows or documents are copies of earlier ones",
+                       j->c->text, (long long)p->win.n_copies);
+}
+
+static dq_status run_plan(dq_cache_job *j, dq_err *err)
+{
+    const dq_plan_gates_settings set = {.model = j->model,
+                                        .tok = j->tok,
+                                        .docs = &j->docs,
+                                        .text = j->c->text,
+                                        .backend = j->in.backend,
+                                        .ctx = j->c->ctx,
+                                        .windows = j->in.windows,
+                                        .step = dq_progress_step,
+                                        .arg = &j->bar};
+    dq_plan_gates *p;
+    DQ_TRY(dq_plan_gates_open(&p, &set, err));
+    warn(j, p);
+    if (!j->c->dry_run) {
+        dq_progress_begin(&j->bar, &j->c->logger, "gates", 1);
+        dq_plan_gates_run(p, err);
+        dq_progress_end(&j->bar);
+        if (err->code == DQ_OK) write_file(j, p, err);
+    }
+    if (err->code == DQ_OK) j->c->json ? print_json(j, p, err) : print_text(j, p, err);
+    dq_plan_gates_close(p);
+    return err->code;
+}
+
+dq_status dq_cmd_plan_gates(int argc, char **argv, dq_err *err)
+{
+    dq_cache_options o = dq_cache_options_none;
+    const dq_opt opts[] = {
+        dq_opt_text("text", "FILE", &o.text,
+                    "text to fit to, as in dq eval: plain, or .jsonl of {\"text\"}; not the text "
+                    "that the model is scored with"),
+        dq_opt_int("ctx", "N", &o.ctx, 4, INT32_MAX,
+                   "tokens of a window (default 1024, or half of the model's positions)"),
+        dq_opt_int("limit", "N", &o.windows, DQ_PLAN_GATES_LEAST, 1000000,
+                   "windows at most (default 16): the last quarter is not fitted"),
+        dq_opt_letter('o', dq_opt_text("output", "GATES.json", &o.out, "the file to write")),
+        dq_opt_flag("dry-run", &o.dry_run, "print windows and passes, run nothing"),
+        dq_opt_flag("force", &o.force, "replace the file"),
+        DQ_OPT_DEVICE(&o.device),
+        dq_opt_int("threads", "N", &o.threads, 0, 4096,
+                   "0 for all processors (default 0); the result does not depend on it"),
+        dq_opt_flag("json", &o.json, "one JSON document (dq-plan/1) on stdout"),
+        DQ_LOGGER_OPTIONS(o.logger),
+        {0}};
+    dq_args args;
+    dq_cache_job j;
+    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    if (args.help || dq_logger_begin(&o.logger, usage.name, err) != DQ_OK) return err->code;
+    if (dq_cache_job_open(&j, &o, args.item[0], DQ_PLAN_GATES_WINDOWS, NULL, err) == DQ_OK)
+        run_plan(&j, err);
+    dq_cache_job_close(&j);
+    dq_logger_end(&o.logger);
+    return err->code;
+}
