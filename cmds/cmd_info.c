@@ -73,8 +73,8 @@ static void print_kv(const dq_model *m)
         printf("KV cache           K:V %s bits", s->widths);
     else
         printf("KV cache           K %d bits, V %d bits", s->k_bits, s->v_bits);
-    const bool coded = dq_kv_config_uses(s) & DQ_KV_CODES;
-    const dq_kv_quant code = dq_kv_config_quant(s);
+    const bool coded = dq_kv_config_uses(s, m->map.n_maps) & DQ_KV_CODES;
+    const dq_kv_quant code = dq_kv_config_quant(s, m->map.n_maps);
     if (coded && code != DQ_KV_PER_TOKEN)
         printf(", code %s%s", dq_kv_quant_name[code],
                s->quant == DQ_KV_QUANT_AUTO ? " (auto)" : "");

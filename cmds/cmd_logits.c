@@ -103,7 +103,7 @@ static dq_status kv_settings(logits *x, dq_err *err)
 {
     dq_kv_config *list;
     int n;
-    if (dq_kv_options_list(&list, &n, &x->kv_options, &x->model->kv, err) == DQ_OK &&
+    if (dq_kv_options_list(&list, &n, &x->kv_options, &x->model->kv, x->model, err) == DQ_OK &&
         dq_kv_options_spec(&x->kv, &list[0], x->model, x->math.kv, err) == DQ_OK)
         dq_kv_options_check(&x->kv_options, err);
     dq_block_free(list);

@@ -71,9 +71,10 @@ static dq_status kv_settings(request *r, dq_err *err)
     int n;
     const dq_kv_config asked = r->set.kv; /* of the recipe */
     DQ_TRY(dq_kv_options_read(&r->kv, false, err));
-    if (dq_kv_options_list(&list, &n, &r->kv, &asked, err) == DQ_OK &&
+    if (dq_kv_options_list(&list, &n, &r->kv, &asked, NULL, err) == DQ_OK &&
         dq_kv_options_check(&r->kv, err) == DQ_OK) {
-        dq_kv_config_spec(&any, &list[0], DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, err);
+        dq_kv_config_spec(&any, &list[0], DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS,
+                          DQ_KV_ANY_MAPS, err);
         if (err->code == DQ_USAGE) dq_in(err, "--kv-bits: ");
         any.evict.policy = dq_kv_policy_for(any.evict.policy, 2); /* either, to be checked */
         if (err->code == DQ_OK) dq_evict_check(&any, err);

@@ -192,7 +192,8 @@ static void set_bits(const dq_kv_options *o, dq_kv_config *c, int place)
 /* Whether some model takes it; *spec is filled in any case. */
 static dq_status check_exists(dq_kv_spec *spec, const dq_kv_config *c, dq_err *err)
 {
-    return dq_kv_config_spec(spec, c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, err);
+    return dq_kv_config_spec(spec, c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, DQ_KV_ANY_MAPS,
+                             err);
 }
 
 /* Widths that one code of those asked for has. */
@@ -373,7 +374,7 @@ static dq_status check_codes(const dq_kv_options *o, dq_err *err)
             set_bits(o, &c, i);
             set_code(o, &c, k);
             if (check_exists(&spec, &c, &lacks) == DQ_OK)
-                has = has || dq_kv_config_uses(&c) & DQ_KV_CODES;
+                has = has || dq_kv_config_uses(&c, DQ_KV_ANY_MAPS) & DQ_KV_CODES;
             else if (first.code == DQ_OK)
                 first = lacks;
         }
@@ -450,10 +451,26 @@ static combination places_of(combination n, int i)
     return at;
 }
 
+/* What is combined: settings without what is swept, for a model. */
+typedef struct sweep {
+    const dq_kv_options *o;
+    const dq_model *m; /* NULL: not known yet */
+    dq_kv_config base;
+    bool evicts;
+} sweep;
+
+static int maps_of(const sweep *s)
+{
+    return s->m ? s->m->map.n_maps : DQ_KV_ANY_MAPS;
+}
+
 /* `base` with one combination of what is swept. Of several codes auto is the one that it stands for, and a cache without
  * codes has the name that auto gives it. */
-static dq_kv_config combined(const dq_kv_options *o, dq_kv_config c, combination at, bool evicts)
+static dq_kv_config combined(const sweep *s, combination at)
 {
+    const dq_kv_options *o = s->o;
+    const bool evicts = s->evicts;
+    dq_kv_config c = s->base;
     set_bits(o, &c, at.bits);
     set_code(o, &c, at.code);
     if (o->n_budgets) {
@@ -463,9 +480,10 @@ static dq_kv_config combined(const dq_kv_options *o, dq_kv_config c, combination
     if (evicts && o->n_policies) c.evict.policy = o->policies[at.policy];
     if (evicts && o->n_kinds) c.evict.budget = (dq_kv_budget)o->kinds[at.kind];
     if (evicts && !c.evict.policy) c.evict.policy = &dq_kv_policy_usual;
+    if (evicts && o->n_policies && !o->n_kinds) c.evict.budget = c.evict.policy->budget;
     if (o->n_codes > 1) {
-        if (!(dq_kv_config_uses(&c) & DQ_KV_CODES)) c.quant = DQ_KV_QUANT_AUTO;
-        c.quant = dq_kv_config_quant(&c);
+        if (!(dq_kv_config_uses(&c, maps_of(s)) & DQ_KV_CODES)) c.quant = DQ_KV_QUANT_AUTO;
+        c.quant = dq_kv_config_quant(&c, maps_of(s));
     }
     return c;
 }
@@ -475,7 +493,8 @@ typedef enum omission {
     LISTED, /* it is one */
     REPEATED, /* what keeps everything, by another policy or budget of `all`; 16 bits by another code */
     UNDITHERED, /* per-channel codes of values that dithering leaves alone, where both codes are in the list */
-    LACKING /* of several codes, one that has no such widths */
+    LACKING, /* of several codes, one that has no such widths */
+    UNGATED  /* of all policies, one that the model has no gates for */
 } omission;
 
 /* Of a cache beside one before it that differs in the place in the list of codes alone. */
@@ -489,17 +508,18 @@ static omission beside(const dq_kv_config *c, const dq_kv_config *before)
     return dq_kv_spec_same(&a, &b) ? UNDITHERED : LISTED;
 }
 
-static omission omission_of(const dq_kv_options *o, const dq_kv_config *base, combination at,
-                            bool evicts)
+static omission omission_of(const sweep *s, combination at)
 {
-    const dq_kv_config c = combined(o, *base, at, evicts);
+    const dq_kv_options *o = s->o;
+    const dq_kv_config c = combined(s, at);
     combination before = at;
     dq_kv_spec spec;
     dq_err lacks = {0};
     if (o->all && o->n_budgets && o->share[at.budget] == 1 && (at.policy || at.kind))
         return REPEATED;
+    if (o->all && c.evict.policy && c.evict.policy->needs & DQ_NEEDS_GATES && !(s->m && s->m->gates)) return UNGATED;
     for (before.code = 0; before.code < at.code; before.code++) {
-        const dq_kv_config b = combined(o, *base, before, evicts);
+        const dq_kv_config b = combined(s, before);
         const omission it = beside(&c, &b);
         if (it != LISTED) return it;
     }
@@ -521,6 +541,9 @@ static void say_omission(const dq_kv_options *o, const dq_kv_config *c, omission
     char widths[DQ_KV_TEXT], what[DQ_KV_TEXT + 32];
     dq_kv_spec spec;
     dq_err lacks = {0};
+    if (o->logger && why == UNGATED)
+        dq_logger_left_out(o->logger, "the policy kvzap",
+                           "the model has no gates. Make them by dq plan gates, for --kv-gates");
     if (!o->logger || (why != UNDITHERED && why != LACKING)) return;
     check_exists(&spec, c, &lacks);
     snprintf(what, sizeof what, "%s as %s codes", dq_kv_spec_widths(widths, &spec),
@@ -533,22 +556,21 @@ static void say_omission(const dq_kv_options *o, const dq_kv_config *c, omission
 }
 
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
-                             const dq_kv_config *stored, dq_err *err)
+                             const dq_kv_config *stored, const dq_model *m, dq_err *err)
 {
-    const dq_kv_config base = overridden(o, stored);
-    const bool evicts = o->n_budgets || stored->evict.policy;
-    const combination of = sizes_of(o, evicts);
+    const sweep s = {o, m, overridden(o, stored), o->n_budgets || stored->evict.policy};
+    const combination of = sizes_of(o, s.evicts);
     const int all = of.bits * of.code * of.policy * of.kind * of.budget;
     dq_kv_config *list = dq_block_new((size_t)all, sizeof *list, err);
     *out = list;
     *n = 0;
     for (int i = 0; list && i < all; i++) {
         const combination at = places_of(of, i);
-        dq_kv_config c = combined(o, base, at, evicts);
-        const omission why = omission_of(o, &base, at, evicts);
+        dq_kv_config c = combined(&s, at);
+        const omission why = omission_of(&s, at);
         say_omission(o, &c, why);
         if (why != LISTED) continue;
-        o->uses |= dq_kv_config_uses(&c);
+        o->uses |= dq_kv_config_uses(&c, maps_of(&s));
         drop_unused(&c);
         list[(*n)++] = c;
     }

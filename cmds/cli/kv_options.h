@@ -54,12 +54,12 @@ void dq_kv_options_begin(dq_kv_options *o, const char *seed_of);
 dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err);
 /* The first option that is given, without its dashes; NULL: none is. */
 const char *dq_kv_options_given(const dq_kv_options *o);
-/* What the command line makes of settings that a container remembers (or dq_kv_config_plain):
+/* What the command line makes of settings that a container remembers (or dq_kv_config_plain), for a model (NULL: not known yet):
  * every combination, n of them in a block that the caller ends with dq_block_free. Where nobody names a policy it is
  * dq_kv_policy_usual. With several codes, a cache that is the same by two of them stands once, and a code without such widths
- * is left out of them. */
+ * is left out of them, as is from all policies what the model has no gates for. */
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
-                             const dq_kv_config *stored, dq_err *err);
+                             const dq_kv_config *stored, const dq_model *m, dq_err *err);
 /* After the last model: DQ_USAGE for an option that no setting made use of. */
 dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err);
 

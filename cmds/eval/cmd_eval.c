@@ -241,7 +241,7 @@ static dq_status add_settings(eval_run *x, int model, int source, dq_err *err)
 {
     dq_kv_config *list;
     int n;
-    dq_kv_options_list(&list, &n, &x->o.kv, &x->e.model[model].m->kv, err);
+    dq_kv_options_list(&list, &n, &x->o.kv, &x->e.model[model].m->kv, x->e.model[model].m, err);
     for (int i = 0; err->code == DQ_OK && i < n; i++) {
         for (int k = 0; err->code == DQ_OK && k < x->o.n_math; k++)
             add_math(x, model, source, &list[i], x->o.math[k], err);

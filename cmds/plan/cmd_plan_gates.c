@@ -48,7 +48,6 @@ static json_t *settings_json(const dq_plan_gates *p)
     json_object_set_new(o, "kind", json_string("gates"));
     json_object_set_new(o, "ctx", json_integer((json_int_t)p->set.ctx));
     json_object_set_new(o, "windows", json_integer((json_int_t)p->win.n));
-    json_object_set_new(o, "device", json_string(p->set.backend->device));
     return o;
 }
 
@@ -78,6 +77,8 @@ static dq_status print_json(const dq_cache_job *j, const dq_plan_gates *p, dq_er
     json_array_append_new(inputs, dq_input_model_json(j->model));
     json_array_append_new(inputs, dq_input_text_json(&j->text));
     json_object_set_new(doc, "settings", settings_json(p));
+    json_object_set_new(json_object_get(doc, "settings"), "device",
+                        json_string(p->set.backend->device));
     if (!j->c->dry_run) json_array_append_new(json_object_get(doc, "results"), result_json(p));
     return dq_document_print(doc, err);
 }

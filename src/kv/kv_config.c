@@ -28,7 +28,7 @@ static dq_kv_config without_list(const dq_kv_config *c)
     return alike;
 }
 
-dq_kv_quant dq_kv_config_quant(const dq_kv_config *asked)
+dq_kv_quant dq_kv_config_quant(const dq_kv_config *asked, int n_maps)
 {
     const dq_kv_config c = without_list(asked);
     const dq_evict_spec *x = &c.evict;
@@ -36,18 +36,19 @@ dq_kv_quant dq_kv_config_quant(const dq_kv_config *asked)
     const bool offered = !c.widths[0] && dq_kv_token_widths(c.k_bits, c.v_bits);
     const bool coded = c.k_bits != 16 || c.v_bits != 16;
     if (c.quant != DQ_KV_QUANT_AUTO) return c.quant;
+    if (coded && n_maps < 2) return DQ_KV_MIXED;
     return !coded || (evicts && offered) ? DQ_KV_PER_TOKEN : DQ_KV_PER_CHANNEL;
 }
 
-unsigned dq_kv_config_uses(const dq_kv_config *asked)
+unsigned dq_kv_config_uses(const dq_kv_config *asked, int n_maps)
 {
     const dq_kv_config alike = without_list(asked), *c = &alike;
     const dq_kv_policy *p = c->evict.policy;
-    const bool token = dq_kv_config_quant(c) == DQ_KV_PER_TOKEN;
+    const dq_kv_quant code = dq_kv_config_quant(c, n_maps);
     unsigned uses = 0;
     if (c->k_bits < 16 || c->v_bits < 16) uses |= DQ_KV_CODES;
-    if (token && (c->k_bits <= 4 || c->v_bits <= 4)) uses |= DQ_KV_NARROW;
-    if (dq_kv_config_quant(c) == DQ_KV_MIXED && c->v_bits < 16) uses |= DQ_KV_NARROW;
+    if (code == DQ_KV_PER_TOKEN && (c->k_bits <= 4 || c->v_bits <= 4)) uses |= DQ_KV_NARROW;
+    if (code == DQ_KV_MIXED && c->v_bits < 16) uses |= DQ_KV_NARROW;
     if (p) uses |= DQ_KV_EVICTS;
     if (p && p->needs & DQ_NEEDS_ATTENTION) uses |= DQ_KV_SUMS;
     if (p && p->draws) uses |= DQ_KV_DRAWS;
@@ -127,12 +128,12 @@ static void set_bits(dq_kv_spec *s, const dq_kv_config *c)
 }
 
 dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num num, int head_dim,
-                            int n_layers, dq_err *err)
+                            int n_layers, int n_maps, dq_err *err)
 {
     dq_kv_config fit = *asked;
     const dq_kv_config *c = &fit;
     const bool fits = dq_kv_config_fit(&fit, n_layers, err) == DQ_OK;
-    const dq_kv_quant code = dq_kv_config_quant(c);
+    const dq_kv_quant code = dq_kv_config_quant(c, n_maps);
     dq_kv_spec bits = {.k_bits = 0};
     set_bits(&bits, c);
     *out = (dq_kv_spec){
@@ -175,7 +176,8 @@ dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err)
     const dq_evict_spec *x = &c->evict;
     dq_kv_spec spec;
     dq_err e = {0};
-    if (dq_kv_config_spec(&spec, c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, &e) != DQ_OK)
+    if (dq_kv_config_spec(&spec, c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS,
+                          DQ_KV_ANY_MAPS, &e) != DQ_OK)
         return dq_fail(err, DQ_DAMAGED, "KV settings: %s", e.text);
     if (c->widths[0] && (c->k_bits || c->v_bits))
         return dq_fail(err, DQ_DAMAGED,
@@ -335,5 +337,6 @@ dq_status dq_kv_config_file(dq_kv_config *out, const json_t *o, dq_err *err)
     if (out->evict.policy && !given(o, "keep") && !given(o, "tokens"))
         return dq_fail(err, DQ_DAMAGED, "key \"policy\" needs \"keep\" or \"tokens\" beside it");
     if (!given(o, "keep") && given(o, "tokens")) out->evict.keep = 0;
+    if (out->evict.policy && !given(o, "budget")) out->evict.budget = out->evict.policy->budget;
     return dq_kv_config_check(out, err);
 }

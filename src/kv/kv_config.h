@@ -32,10 +32,11 @@ bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b);
 /* The name of the first field that is not the same; NULL: none. */
 const char *dq_kv_config_differs(const dq_kv_config *a, const dq_kv_config *b);
 
-/* What `code` stands for. DQ_KV_QUANT_AUTO is per-token codes where tokens are evicted, as the numbers of a page's channels weigh
- * the more, the fewer of its tokens are left; per-channel codes where none are, or per-token codes have no such widths; and per-token codes, by
- * name, where nothing is coded. */
-dq_kv_quant dq_kv_config_quant(const dq_kv_config *c);
+/* What `quant` stands for on a model of n_maps; 0: not known, as 1. DQ_KV_QUANT_AUTO is mixed on one map (results/real); on two
+ * per-token codes where tokens are evicted, as the numbers of a page's channels weigh the more, the fewer of its tokens are left,
+ * and per-channel codes where none are, or per-token codes have no such widths (results/kv); and per-token codes, by name, where nothing
+ * is coded. */
+dq_kv_quant dq_kv_config_quant(const dq_kv_config *c, int n_maps);
 
 /* What a setting acts on, and what of that there is. */
 enum {
@@ -48,23 +49,23 @@ enum {
     DQ_KV_BY_HEADS = 32, /* the budget goes by heads */
     DQ_KV_BY_GATES = 64  /* the policy needs gates */
 };
-unsigned dq_kv_config_uses(const dq_kv_config *c);
+unsigned dq_kv_config_uses(const dq_kv_config *c, int n_maps); /* as above */
 
 /* Widths of options: "8", "8:4", or by layer. DQ_USAGE. */
 dq_status dq_kv_config_set_widths(dq_kv_config *c, const char *text, dq_err *err);
 /* Groups of KV heads in order of need, as dq_kv_heads_parse reads them. DQ_USAGE. */
 dq_status dq_kv_config_set_heads(dq_kv_config *c, const char *text, dq_err *err);
 /* As n_layers: no model is known yet. */
-enum { DQ_KV_ANY_LAYERS = 0 };
+enum { DQ_KV_ANY_LAYERS = 0, DQ_KV_ANY_MAPS = 0 };
 /* As a model of n_layers holds them: how many layers each width is for, or where they are all alike plain k_bits and v_bits.
  * DQ_MISMATCH. */
 dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err);
 
-/* What is asked as a model with n_layers and heads of head_dim takes it, rotation resolved, and codes named by what they
+/* What is asked as a model with n_layers, n_maps and heads of head_dim takes it, rotation resolved, and codes named by what they
  * are: per-channel codes where dithering leaves all values alone. *out is filled in any case;
  * fails as dq_kv_check and dq_kv_config_fit do. What is evicted is checked by dq_evict_check. */
 dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *c, dq_num num, int head_dim,
-                            int n_layers, dq_err *err);
+                            int n_layers, int n_maps, dq_err *err);
 /* Widths, windows and shares that no container may ask for are DQ_DAMAGED. */
 dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err);
 

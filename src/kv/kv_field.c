@@ -257,7 +257,7 @@ static bool is_list(const dq_kv_field *f)
 /* What c's field is in a file that does not name it: per-token codes where something is coded, else the default. */
 static int64_t unnamed(const dq_kv_field *f, const dq_kv_config *c)
 {
-    const bool codes = dq_kv_config_uses(c) & DQ_KV_CODES;
+    const bool codes = dq_kv_config_uses(c, DQ_KV_ANY_MAPS) & DQ_KV_CODES;
     if (f->words == dq_kv_quant_name && codes) return DQ_KV_PER_TOKEN;
     return dq_kv_field_integer(f, &dq_kv_config_plain);
 }

@@ -38,6 +38,14 @@ enum { /* columns, as bits of dq_kv_policy.needs */
            DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2 | DQ_NEEDS_LAMBDA_MASS | DQ_NEEDS_DIFF | DQ_NEEDS_LOO
 };
 
+/* How many tokens of a budget each layer and group gets. */
+typedef enum dq_kv_budget {
+    DQ_KV_BUDGET_UNIFORM,  /* the same everywhere */
+    DQ_KV_BUDGET_ADAPTIVE, /* groups of a layer share one pool by score, each at least a fifth of its
+                           uniform share. arXiv 2407.11550 */
+    DQ_KV_BUDGET_GLOBAL,   /* groups of all layers share one pool by score. arXiv 2505.23416 */
+    DQ_KV_BUDGET_HEADS /* groups that need the whole context first, see kv_heads.h. arXiv 2410.10819 */
+} dq_kv_budget;
 typedef struct dq_kv_policy {
     const char *name;  /* "h2o" */
     const char *about; /* one line, with its source */
@@ -47,7 +55,8 @@ typedef struct dq_kv_policy {
     bool draws;     /* at random: a seed says something */
     /* scores of different layers and groups are in one unit: a shared budget compares them as they are */
     bool common;
-    bool baseline; /* there to compare the others with; these stand last */
+    dq_kv_budget budget; /* where nobody names one */
+    bool baseline;       /* there to compare the others with; these stand last */
     /* score[n]: larger is kept first. Before pooling: callers want dq_kv_policy_score. NULL: a policy that
      * some container names and this program does not have. */
     void (*score)(double *score, const dq_token_columns *c);
@@ -89,14 +98,6 @@ int64_t dq_kv_policy_protected(const int32_t *pos, int64_t n, dq_kv_protected sa
 void dq_kv_policy_score(double *score, const dq_kv_policy *p, const dq_token_columns *c,
                         dq_kv_protected safe);
 
-/* How many tokens of a budget each layer and group gets. */
-typedef enum dq_kv_budget {
-    DQ_KV_BUDGET_UNIFORM,  /* the same everywhere */
-    DQ_KV_BUDGET_ADAPTIVE, /* groups of a layer share one pool by score, each at least a fifth of its
-                           uniform share. arXiv 2407.11550 */
-    DQ_KV_BUDGET_GLOBAL,   /* groups of all layers share one pool by score. arXiv 2505.23416 */
-    DQ_KV_BUDGET_HEADS /* groups that need the whole context first, see kv_heads.h. arXiv 2410.10819 */
-} dq_kv_budget;
 enum { DQ_KV_BUDGETS = 4 };
 /* "uniform", "adaptive", "global", "heads" */
 extern const char *const dq_kv_budget_name[DQ_KV_BUDGETS];

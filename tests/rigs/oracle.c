@@ -158,6 +158,12 @@ const float *dq_oracle_key(const dq_oracle *o, const dq_oracle_list *l, int64_t 
     return (coded(o, l, i, t) ? l->k_coded : l->k) + (i * o->map->n_kv + head) * o->map->head_dim;
 }
 
+const float *dq_oracle_value(const dq_oracle *o, const dq_oracle_list *l, int64_t i, int head,
+                             int32_t t)
+{
+    return (coded(o, l, i, t) ? l->v_coded : l->v) + (i * o->map->n_kv + head) * o->map->head_dim;
+}
+
 static void round_dense(float *to, const float *from, size_t n, dq_kv_dense dense)
 {
     for (size_t i = 0; i < n; i++)

@@ -51,9 +51,11 @@ double dq_oracle_logit(const dq_oracle *o, const dq_oracle_args *args, int64_t r
                        int64_t i);
 /* Keys or values x[n] of one head as codes read back, by the rule of quant.h and kv.h. */
 void dq_oracle_codes(float *out, const float *x, int n, int bits, int group);
-/* Key channels [head_dim] of the i-th token of a list as a query at position t reads them. */
+/* Key or value [head_dim] of the i-th token of a list as a query at position t reads it. */
 const float *dq_oracle_key(const dq_oracle *o, const dq_oracle_list *l, int64_t i, int head,
                            int32_t t);
+const float *dq_oracle_value(const dq_oracle *o, const dq_oracle_list *l, int64_t i, int head,
+                             int32_t t);
 int dq_oracle_seq_of(const dq_batch *batch, int64_t row);
 
 #endif

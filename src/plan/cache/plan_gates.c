@@ -26,23 +26,25 @@ void dq_plan_gates_add(dq_plan_gates_sums *s, const double *f, const double *y, 
     }
 }
 
-/* a[m][ld] = covariances times the number of tokens, b[m] those with the target; m features without the constant. */
+/* a[m][ld] = covariances times the number of tokens, with the ridge, b[m] those with the target; m features without the constant.
+ * What does not vary says nothing: its weight becomes 0. */
 static void centre(double *a, double *b, const dq_plan_gates_sums *s, int64_t ld)
 {
-    const double ridge = 1e-3;
+    const double ridge = 1e-3, still = 1e-12;
     const int64_t n = s->n, m = n - 1;
     const double *sum = s->squares + m * n, tokens = sum[m];
     for (int64_t i = 0; i < m; i++) {
         for (int64_t k = 0; k <= i; k++)
             a[i * ld + k] = s->squares[i * n + k] - sum[i] * sum[k] / tokens;
         b[i] = s->by[i] - sum[i] * s->by[m] / tokens;
-        /* what does not vary says nothing */
-        const double own = a[i * ld + i], least = 1e-12 * s->squares[i * n + i];
-        a[i * ld + i] = own > least ? own * (1 + ridge) : 1;
-        if (!(own > least)) {
-            for (int64_t k = 0; k < i; k++) a[i * ld + k] = 0;
-            b[i] = 0;
-        }
+    }
+    for (int64_t i = 0; i < m; i++) {
+        double *own = a + i * ld + i;
+        const bool varies = *own > still * s->squares[i * n + i];
+        *own *= 1 + ridge;
+        if (varies || isnan(*own)) continue;
+        for (int64_t k = 0; k < m; k++) a[i > k ? i * ld + k : k * ld + i] = k == i;
+        b[i] = 0;
     }
 }
 

@@ -18,7 +18,7 @@
 enum {
     DQ_PLAN_GATES_WINDOWS = 16, /* without other words */
     DQ_PLAN_GATES_CTX = 1024,
-    DQ_PLAN_GATES_LEAST = 4, /* windows */
+    DQ_PLAN_GATES_LEAST = 8, /* windows */
     DQ_PLAN_GATES_PART = 4   /* one window in so many is not fitted */
 };
 

@@ -394,6 +394,17 @@ static void key_before(double *to, const float *k, int dim, const dq_rope *rope,
     }
 }
 
+/* A stored value as it was before the Hadamard rotation, if there is one. */
+static void value_before(double *to, const float *v, int dim, bool rotated)
+{
+    for (int c = 0; c < dim; c++) {
+        to[c] = rotated ? 0 : (double)v[c];
+        for (int j = 0; rotated && j < dim; j++)
+            to[c] +=
+                (double)v[j] * (__builtin_popcount((unsigned)(c & j)) % 2 ? -1 : 1) / sqrt(dim);
+    }
+}
+
 TEST(leverages_are_of_keys_before_rope)
 {
     enum { D = 32, N = 210 };
@@ -432,6 +443,46 @@ TEST(leverages_are_of_keys_before_rope)
             expect_no_error(&s);
             for (int t = 0; t < N; t++) assert_true(fabs(got[t] - want[t]) <= 1e-4 * want[t]);
             free(x);
+        }
+        close_stage(&s);
+    }
+}
+
+/* Keys and values of a group side by side; whichever of them are codes, rotated or not. */
+TEST(rows_are_keys_before_rope_and_values)
+{
+    enum { D = 32, N = 210 };
+    float freq[D / 2];
+    const dq_rope rope = {.dim = D, .inv_freq = freq, .amplitude = 1.25f};
+    for (int c = 0; c < D / 2; c++) freq[c] = powf(100.0f, -2.0f * (float)c / D);
+    for (int i = 0; i < 2; i++) {
+        stage s;
+        dq_kv_spec spec = spec_of(1);
+        spec.rotate_k = spec.rotate_v = i == 1;
+        if (!test_runs(i, 2)) continue;
+        open_stage(&s, DQ_PAIR_ADJACENT, D, spec, 2);
+        int32_t a = new_seq(&s, 1, 0);
+        stream(&s, a, N);
+        for (int g = 0; g < s.map.n_groups; g++) {
+            const dq_oracle_list *l = &s.oracle->list[a][g];
+            const int64_t cols = dq_head_order_key_channels(&s.map, g);
+            float *got = calloc((size_t)(N * 2 * cols), sizeof *got);
+            double want[D];
+            s.b->ops->kv_rows(s.b, s.kv, a, 0, g, N, &rope, got);
+            expect_no_error(&s);
+            for (int t = 0; t < N; t++) {
+                for (int j = 0, h = 0; j < N_KV; j++) {
+                    if (s.map.group[j] != g) continue;
+                    const float *k = got + t * 2 * cols + h * D, *v = k + cols;
+                    key_before(want, dq_oracle_key(s.oracle, l, t, j, N), D, &rope, spec.rotate_k,
+                               l->pos[t]);
+                    for (int c = 0; c < D; c++) assert_true(fabs((double)k[c] - want[c]) < 1e-4);
+                    value_before(want, dq_oracle_value(s.oracle, l, t, j, N), D, spec.rotate_v);
+                    for (int c = 0; c < D; c++) assert_true(fabs((double)v[c] - want[c]) < 1e-4);
+                    h++;
+                }
+            }
+            free(got);
         }
         close_stage(&s);
     }

@@ -48,7 +48,7 @@ static const char *caches(char text[LINE], const dq_kv_config *stored, const cha
     size_t at = 0;
     give(&o, given);
     assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
-    assert_int_equal(dq_kv_options_list(&list, &n, &o, stored, &err), DQ_OK);
+    assert_int_equal(dq_kv_options_list(&list, &n, &o, stored, NULL, &err), DQ_OK);
     text[0] = 0;
     for (int i = 0; i < n; i++) at += put_cache(text + at, LINE - at, &list[i]);
     dq_block_free(list);
@@ -102,15 +102,16 @@ TEST(what_is_not_dithered_stands_once)
                         "4:3 per-token; 4:3 dither; 3:3 dither; ");
 }
 
-/* auto is one of the others, another where tokens are evicted. */
+/* auto is mixed before a model is known. */
 TEST(auto_stands_for_another)
 {
     assert_string_equal(CACHES("kv-bits", "4", "kv-quant", "auto,per-token,per-channel",
                                "kv-policy", "h2o", "kv-keep", "1,0.5"),
-                        "4:4 per-channel h2o 1 uniform; 4:4 per-token h2o 0.5 uniform; "
-                        "4:4 per-token h2o 1 uniform; 4:4 per-channel h2o 0.5 uniform; ");
+                        "4:4 mixed h2o 1 uniform; 4:4 mixed h2o 0.5 uniform; "
+                        "4:4 per-token h2o 1 uniform; 4:4 per-token h2o 0.5 uniform; "
+                        "4:4 per-channel h2o 1 uniform; 4:4 per-channel h2o 0.5 uniform; ");
     assert_string_equal(CACHES("kv-bits", "4", "kv-quant", "per-channel,auto"),
-                        "4:4 per-channel; ");
+                        "4:4 per-channel; 4:4 mixed; ");
 }
 
 TEST(missing_widths_are_left_out)
@@ -138,10 +139,10 @@ TEST(all_with_codes)
     int n, policies = 0;
     const char *const given[] = {"kv-policy", "all", "kv-quant", "per-token,per-channel,dither",
                                  NULL};
-    for (int i = 0; i < dq_kv_n_policies; i++) policies += !dq_kv_policies[i].baseline;
+    for (int i = 0; i < dq_kv_n_policies; i++) policies += !dq_kv_policies[i].baseline && !(dq_kv_policies[i].needs & DQ_NEEDS_GATES);
     give(&o, given);
     assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
-    assert_int_equal(dq_kv_options_list(&list, &n, &o, &dq_kv_config_plain, &err), DQ_OK);
+    assert_int_equal(dq_kv_options_list(&list, &n, &o, &dq_kv_config_plain, NULL, &err), DQ_OK);
     assert_int_equal(n,
                      (1 + 2 * 3) * (1 + 3 * policies)); /* 16 bits once; shares 1 and three more */
     for (int i = 0; i < n; i++) {
@@ -192,7 +193,7 @@ TEST(options_act_on_what_stays)
     const char *const given[] = {"kv-bits", "8,3", "kv-quant", "per-token,per-channel", NULL};
     give(&o, given);
     assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
-    assert_int_equal(dq_kv_options_list(&list, &n, &o, &dq_kv_config_plain, &err), DQ_OK);
+    assert_int_equal(dq_kv_options_list(&list, &n, &o, &dq_kv_config_plain, NULL, &err), DQ_OK);
     assert_int_equal(n, 3);
     assert_int_equal(o.uses, DQ_KV_CODES); /* no per-token codes of 3 bits, which have groups */
     assert_int_equal(dq_kv_options_check(&o, &err), DQ_OK);

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { TWO_MAPS = 2 };
+
 /* Something of everything, no number what it is by default. */
 static dq_kv_config full(void)
 {
@@ -60,7 +62,7 @@ static dq_kv_spec spec_of(const dq_kv_config *c)
 {
     dq_err err = {0};
     dq_kv_spec s;
-    dq_kv_config_spec(&s, c, DQ_NUM_F32, 64, 2, &err);
+    dq_kv_config_spec(&s, c, DQ_NUM_F32, 64, 2, TWO_MAPS, &err);
     assert_string_equal(err.text, "");
     return s;
 }
@@ -157,14 +159,14 @@ TEST(no_policy_no_eviction)
     assert_true(json_is_null(json_object_get(p, "window")));
     json_decref(o);
     json_decref(p);
-    assert_int_equal(dq_kv_config_uses(&a), DQ_KV_CODES | DQ_KV_NARROW);
+    assert_int_equal(dq_kv_config_uses(&a, TWO_MAPS), DQ_KV_CODES | DQ_KV_NARROW);
     a.evict.policy = dq_kv_policy_find("random", &err);
-    assert_int_equal(dq_kv_config_uses(&a),
+    assert_int_equal(dq_kv_config_uses(&a, TWO_MAPS),
                      DQ_KV_CODES | DQ_KV_NARROW | DQ_KV_EVICTS | DQ_KV_DRAWS);
     a.k_bits = a.v_bits = 8;
     a.evict.policy = dq_kv_policy_find("loo", &err);
-    assert_int_equal(dq_kv_config_uses(&a), DQ_KV_CODES | DQ_KV_EVICTS | DQ_KV_SUMS);
-    assert_int_equal(dq_kv_config_uses(&dq_kv_config_plain), 0);
+    assert_int_equal(dq_kv_config_uses(&a, TWO_MAPS), DQ_KV_CODES | DQ_KV_EVICTS | DQ_KV_SUMS);
+    assert_int_equal(dq_kv_config_uses(&dq_kv_config_plain, TWO_MAPS), 0);
 }
 
 /* A container may name what only a later dq has: it is shown and compared, but not run. */
@@ -193,14 +195,14 @@ TEST(rotation_waits_for_a_model)
     dq_kv_spec s;
     c.quant = DQ_KV_PER_TOKEN;
     c.v_bits = 4;
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, TWO_MAPS, &err), DQ_OK);
     assert_true(!s.rotate_k && s.rotate_v);
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 80, 2, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 80, 2, TWO_MAPS, &err), DQ_OK);
     assert_true(!s.rotate_k && !s.rotate_v);
     c.rotate = DQ_ROTATE_ON;
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, 2, &err), DQ_OK);
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 80, 2, &err), DQ_MISMATCH);
-    dq_kv_config_spec(&s, &dq_kv_config_plain, DQ_NUM_F32, 64, 2, &err);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, 2, TWO_MAPS, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 80, 2, TWO_MAPS, &err), DQ_MISMATCH);
+    dq_kv_config_spec(&s, &dq_kv_config_plain, DQ_NUM_F32, 64, 2, TWO_MAPS, &err);
     assert_true(dq_kv_spec_same(&s, &dq_kv_plain));
     assert_true(dq_kv_spec_is_plain(&s));
 }
@@ -238,12 +240,30 @@ TEST(labels_say_what_a_cache_has)
         c.quant = all[i].quant;
         c.rotate = all[i].rotate;
         assert_int_equal(dq_kv_config_set_widths(&c, all[i].widths, &err), DQ_OK);
-        assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+        assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, TWO_MAPS, &err), DQ_OK);
         assert_string_equal(dq_kv_codes_text(text, &s), all[i].says);
     }
 }
 
-/* The usual code, and what a file means that names none. */
+/* On one map the usual code is mixed, whatever is forgotten. */
+TEST(usual_code_of_one_map_is_mixed)
+{
+    dq_err err = {0};
+    dq_kv_config c = dq_kv_config_plain;
+    dq_kv_spec s;
+    assert_int_equal(dq_kv_config_quant(&c, 1), DQ_KV_PER_TOKEN); /* nothing is coded */
+    c.k_bits = 4;
+    c.v_bits = 2;
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, 1, &err), DQ_OK);
+    assert_true(s.quant == DQ_KV_MIXED && s.rotate_k && s.rotate_v);
+    assert_true(dq_kv_config_uses(&c, 1) & DQ_KV_NARROW);
+    c.evict.policy = dq_kv_policy_find("h2o", &err);
+    c.evict.keep = 0.5;
+    assert_int_equal(dq_kv_config_quant(&c, 1), DQ_KV_MIXED);
+    assert_int_equal(dq_kv_config_quant(&c, DQ_KV_ANY_MAPS), DQ_KV_MIXED);
+}
+
+/* The usual code of two maps, and what a file means that names none. */
 TEST(usual_code_goes_by_what_is_forgotten)
 {
     dq_arena *a = given_arena();
@@ -252,21 +272,21 @@ TEST(usual_code_goes_by_what_is_forgotten)
     dq_kv_spec s;
     assert_int_equal(c.quant, DQ_KV_QUANT_AUTO);
     c.k_bits = c.v_bits = 4;
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, TWO_MAPS, &err), DQ_OK);
     assert_true(s.quant == DQ_KV_PER_CHANNEL && s.rotate_k && !s.rotate_v);
     c.evict.policy = dq_kv_policy_find("h2o", &err); /* keeps everything */
-    assert_int_equal(dq_kv_config_quant(&c), DQ_KV_PER_CHANNEL);
+    assert_int_equal(dq_kv_config_quant(&c, TWO_MAPS), DQ_KV_PER_CHANNEL);
     c.evict.keep = 0.5;
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, TWO_MAPS, &err), DQ_OK);
     assert_true(s.quant == DQ_KV_PER_TOKEN && s.rotate_k && s.rotate_v);
-    assert_true(dq_kv_config_uses(&c) & DQ_KV_NARROW);
+    assert_true(dq_kv_config_uses(&c, TWO_MAPS) & DQ_KV_NARROW);
     c.k_bits = 3;
-    assert_int_equal(dq_kv_config_quant(&c), DQ_KV_PER_CHANNEL);
-    assert_false(dq_kv_config_uses(&c) & DQ_KV_NARROW);
+    assert_int_equal(dq_kv_config_quant(&c, TWO_MAPS), DQ_KV_PER_CHANNEL);
+    assert_false(dq_kv_config_uses(&c, TWO_MAPS) & DQ_KV_NARROW);
     c.k_bits = 4;
     c.evict.keep = 0;
     c.evict.tokens = 100;
-    assert_int_equal(dq_kv_config_quant(&c), DQ_KV_PER_TOKEN);
+    assert_int_equal(dq_kv_config_quant(&c, TWO_MAPS), DQ_KV_PER_TOKEN);
     json_t *o = dq_kv_config_json(&c);
     assert_string_equal(json_string_value(json_object_get(o, "quant")), "auto");
     json_object_del(o, "quant");
@@ -287,16 +307,16 @@ TEST(equal_widths_are_no_list)
     dq_kv_config c = dq_kv_config_plain;
     dq_kv_spec s;
     assert_int_equal(dq_kv_config_set_widths(&c, "4|4", &err), DQ_OK);
-    assert_int_equal(dq_kv_config_quant(&c), DQ_KV_PER_CHANNEL);
+    assert_int_equal(dq_kv_config_quant(&c, TWO_MAPS), DQ_KV_PER_CHANNEL);
     c.evict.policy = dq_kv_policy_find("h2o", &err);
     c.evict.keep = 0.5;
-    assert_int_equal(dq_kv_config_quant(&c), DQ_KV_PER_TOKEN);
-    assert_int_equal(dq_kv_config_uses(&c), DQ_KV_CODES | DQ_KV_NARROW | DQ_KV_EVICTS | DQ_KV_SUMS);
+    assert_int_equal(dq_kv_config_quant(&c, TWO_MAPS), DQ_KV_PER_TOKEN);
+    assert_int_equal(dq_kv_config_uses(&c, TWO_MAPS), DQ_KV_CODES | DQ_KV_NARROW | DQ_KV_EVICTS | DQ_KV_SUMS);
     c.quant = DQ_KV_PER_TOKEN;
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, &err),
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, TWO_MAPS, &err),
                      DQ_OK);
     assert_true(!s.widths[0] && s.k_bits == 4 && s.v_bits == 4);
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 3, &err), DQ_MISMATCH);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 3, TWO_MAPS, &err), DQ_MISMATCH);
 }
 
 /* What a list means for a model, and that one of equal widths is no list. */
@@ -308,30 +328,30 @@ TEST(widths_wait_for_a_model)
     c.quant = DQ_KV_PER_CHANNEL;
     assert_int_equal(dq_kv_config_set_widths(&c, "3|5+3:2*|6", &err), DQ_OK);
     assert_true(c.k_bits == 0 && c.v_bits == 0);
-    assert_int_equal(dq_kv_config_uses(&c), DQ_KV_CODES);
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_uses(&c, TWO_MAPS), DQ_KV_CODES);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, TWO_MAPS, &err), DQ_OK);
     assert_string_equal(s.widths, "3|5+3:2|6");
     assert_true(s.k_bits == 5 && s.v_bits == 6 && s.rotate_k && !s.rotate_v);
     assert_true(dq_kv_mean_bits(&s, false) == 3.5 && dq_kv_mean_bits(&s, true) == 4);
     assert_true(dq_kv_token_bytes(&s, 64) == 64 * (3.5 + 4) / 8 + 2 * 4);
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 3, &err), DQ_MISMATCH);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 3, TWO_MAPS, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "keys are for 2 layers, and the model has 3"));
     err = (dq_err){0};
     assert_int_equal(dq_kv_config_set_widths(&c, "4|4*:4|4", &err), DQ_OK);
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, TWO_MAPS, &err), DQ_OK);
     assert_int_equal(dq_kv_config_fit(&c, 2, &err), DQ_OK);
     dq_kv_config plain = dq_kv_config_plain;
     plain.quant = DQ_KV_PER_CHANNEL;
     plain.k_bits = plain.v_bits = 4;
-    assert_int_equal(dq_kv_config_spec(&t, &plain, DQ_NUM_F32, 64, 2, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&t, &plain, DQ_NUM_F32, 64, 2, TWO_MAPS, &err), DQ_OK);
     assert_true(dq_kv_spec_same(&s, &t) && dq_kv_config_same(&c, &plain));
     c = plain;
     assert_int_equal(dq_kv_config_set_widths(&c, "16|16*:16", &err), DQ_OK);
-    assert_int_equal(dq_kv_config_uses(&c), 0);
+    assert_int_equal(dq_kv_config_uses(&c, TWO_MAPS), 0);
     c = plain;
     assert_int_equal(dq_kv_config_set_widths(&c, "3|4", &err), DQ_OK);
     c.quant = DQ_KV_PER_TOKEN;
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, &err), DQ_USAGE);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, TWO_MAPS, &err), DQ_USAGE);
 }
 
 /* Of a budget that goes by heads two lists are two settings; beside another budget there is none. */
@@ -373,7 +393,7 @@ TEST(roles_are_compared_and_refused)
     s = spec_of(&c);
     err = (dq_err){0};
     assert_int_equal(dq_evict_check(&s, &err), DQ_OK);
-    assert_true(dq_kv_config_uses(&c) & DQ_KV_BY_HEADS);
+    assert_true(dq_kv_config_uses(&c, TWO_MAPS) & DQ_KV_BY_HEADS);
 }
 
 /* A file says widths once, what it says can be read, and words are known. */

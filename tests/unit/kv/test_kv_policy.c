@@ -15,12 +15,12 @@ static const dq_kv_protected nothing = {0, 0, 1000};
 
 TEST(test_find)
 {
-    static const char *const names[] = {"streaming", "h2o", "snapkv", "knorm",   "random",
-                                        "diff",      "loo", "kvzip",  "keydiff", "leverage",
-                                        "a1",        "a2",  "sum"};
+    static const char *const names[] = {"streaming", "h2o",     "snapkv", "knorm", "random",
+                                        "diff",      "loo",     "kvzip",  "kvzap", "keydiff",
+                                        "leverage",  "a1",      "a2",     "sum"};
     dq_err err = {0};
-    assert_int_equal(dq_kv_n_policies, 13);
-    for (int i = 0; i < 13; i++) {
+    assert_int_equal(dq_kv_n_policies, 14);
+    for (int i = 0; i < 14; i++) {
         const dq_kv_policy *p = dq_kv_policy_find(names[i], &err);
         assert_non_null(p);
         assert_string_equal(p->name, names[i]);
