@@ -138,8 +138,7 @@ const dq_kv_policy dq_kv_policies[] = {
      .budget = DQ_KV_BUDGET_GLOBAL,
      .score = score_peak},
     {.name = "kvzap",
-     .about = "what kvzip finds, foretold from keys and values by dq plan gates. After arXiv "
-              "2601.07891",
+     .about = "what kvzip finds, foretold from keys and values. After arXiv 2601.07891",
      .needs = DQ_NEEDS_GATES,
      .pool = 1,
      .common = true,

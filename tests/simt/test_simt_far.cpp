@@ -499,7 +499,7 @@ TEST(test_keys)
     for (int p = 0; p < LISTED; p++) page[p].side[0].plain = plain.p;
     for (int t = 0; t < 64; t++) plain[t * DIM] = 2;
     plain[(int64_t)HEADS * 64 * DIM - 1] = 7;
-    run(dq_keys_read(x.p, dq_keys{page.p, ROWS, 0, form, HEADS}, NULL));
+    run(dq_keys_read(x.p, dq_keys{page.p, ROWS, 0, form, HEADS, 0}, NULL));
     near(x[MANY - 1], 7);
     run(dq_keys_centre(x.p, mean.p, 0.5, ROWS, COLS, NULL));
     near(mean[COLS - 1], 3 * 7.0 / ROWS); /* blocks of three pages have run */
@@ -507,7 +507,7 @@ TEST(test_keys)
     x.fill(COLS - 1, 1, 3);
     run(dq_keys_gram(gram.p, x.p, 1, COLS, NULL));
     near(gram[(int64_t)COLS * COLS - 1], 9);
-    run(dq_keys_cosines(cosine.p, dq_keys{page.p, ROWS, 0, form, 1}, norm.p, sum.p, NULL));
+    run(dq_keys_cosines(cosine.p, dq_keys{page.p, ROWS, 0, form, 1, 0}, norm.p, sum.p, NULL));
     near(sum[0], 3 * 64);
     near(cosine[ROWS - 1], 1);
 }

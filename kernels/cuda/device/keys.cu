@@ -22,7 +22,7 @@ DQ_DEVICE int tokens_of(int64_t count, int64_t page)
 DQ_DEVICE float key_of(const dq_keys *k, int64_t token, int head, int c)
 {
     int64_t page = token / TILE;
-    return dq_page_value(&k->form, k->pages + page, 0, head, tokens_of(k->coded, page),
+    return dq_page_value(&k->form, k->pages + page, k->side, head, tokens_of(k->coded, page),
                          (int)(token % TILE), c);
 }
 

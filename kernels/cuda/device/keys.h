@@ -1,4 +1,4 @@
-/* keys: kernels that measure the keys of a list for policies, in the order of the CPU's sums (cpu_key_cosines.c,
+/* keys: kernels that read and measure the keys of a list for policies, and read its values, in the order of the CPU's sums (cpu_key_cosines.c,
  * cpu_key_leverages.c). Structs are passed by value, their pointers and all others are device memory.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KEYS_H
@@ -17,6 +17,7 @@ typedef struct dq_keys {
     int64_t count, coded;
     dq_page_form form;
     int32_t heads; /* of the list's group */
+    int32_t side;  /* 1: these are the list's values instead */
 } dq_keys;
 
 /* cosine[count] as kv_key_cosines of backend.h. Scratch: norm[heads][count], sum[heads][dim]. */

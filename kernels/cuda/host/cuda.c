@@ -107,6 +107,7 @@ static const dq_ops ops_cuda = {
     .kv_key_norms = dq_cuda_kv_key_norms,
     .kv_key_cosines = dq_cuda_kv_key_cosines,
     .kv_key_leverages = dq_cuda_kv_key_leverages,
+    .kv_rows = dq_cuda_kv_rows,
     .kv_count = dq_kv_pages_count,
     .kv_bytes = dq_kv_pages_bytes,
     .attn_absmax = dq_cuda_attn_absmax,

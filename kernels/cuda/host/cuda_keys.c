@@ -7,23 +7,36 @@
 #include "kernels/cuda/host/cuda_ops.h"
 #include "kernels/paged/key_factor.h"
 
-/* The keys of a list with tokens, for kernels that are launched before the next dq_cuda_upload_end. False with the sticky
- * error set. */
-static bool upload_keys(dq_backend *b, dq_keys *k, const dq_kv *kv, const dq_kv_list *list,
-                        int group, int32_t t)
+/* The keys, or the values, of a list with tokens, for kernels that are launched before the next dq_cuda_upload_end. False with
+ * the sticky error set. */
+static bool upload_side(dq_backend *b, dq_keys *k, const dq_kv *kv, const dq_kv_list *list,
+                        int group, int side, int32_t t)
 {
     const int64_t n_pages = (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
     dq_page_form form[2];
+    dq_cuda_dither dither;
     dq_cuda_forms(form, kv);
     *k = (dq_keys){.count = list->count,
                    .coded = dq_kv_coded_index(kv, list, t),
-                   .form = form[DQ_K],
-                   .heads = kv->heads[group]};
+                   .heads = kv->heads[group],
+                   .side = side};
     dq_page *pages = dq_block_new((size_t)n_pages, sizeof *pages, &b->err);
-    for (int64_t i = 0; pages && i < n_pages; i++) pages[i] = dq_cuda_page(kv, list->page[i]);
-    if (pages) k->pages = dq_cuda_upload(b, pages, (size_t)n_pages * sizeof *pages);
+    if (pages && dq_cuda_dither_new(b, &dither, kv, n_pages)) {
+        for (int64_t i = 0; i < n_pages; i++)
+            pages[i] = dq_cuda_page_dithered(&dither, kv, list->page[i]);
+        if (dq_cuda_dither_upload(b, form, &dither))
+            k->pages = dq_cuda_upload(b, pages, (size_t)n_pages * sizeof *pages);
+        dq_block_free(dither.row);
+    }
     dq_block_free(pages);
+    k->form = form[side];
     return k->pages != NULL;
+}
+
+static bool upload_keys(dq_backend *b, dq_keys *k, const dq_kv *kv, const dq_kv_list *list,
+                        int group, int32_t t)
+{
+    return upload_side(b, k, kv, list, group, DQ_K, t);
 }
 
 void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
@@ -134,5 +147,48 @@ void dq_cuda_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int l
     dq_cuda_upload_end(b);
     ok = ok && undo_rope(b, x, kv, list, rope);
     if (ok && measure(b, into, x, 1.0 / (a * a))) dq_cuda_download(b, into, bytes, NULL, leverage);
+    dq_cuda_free(b, x.p);
+}
+
+/* ------------------------------------------------------------------------------------- rows */
+
+/* x[count][heads * dim] on the device: a side of a list as it lies in pages. */
+static bool read_side(dq_backend *b, dq_mat x, const dq_kv *kv, const dq_kv_list *list, int group,
+                      int side, int32_t t)
+{
+    dq_keys k;
+    const bool ok = upload_side(b, &k, kv, list, group, side, t) &&
+                    dq_cuda_ok(b, dq_keys_read(x.p, k, dq_cuda_stream(b)), "kv_rows");
+    dq_cuda_upload_end(b);
+    return ok;
+}
+
+/* Half of each row, from the device. */
+static void put_half(dq_backend *b, float *row, dq_mat x, double unit)
+{
+    float *host = dq_block_new((size_t)(x.rows * x.cols), sizeof *host, &b->err);
+    if (host) dq_cuda_get(b, host, x.p, (size_t)(x.rows * x.cols) * sizeof *host);
+    for (int64_t i = 0; host && i < x.rows; i++) {
+        for (int64_t c = 0; c < x.cols; c++)
+            row[i * 2 * x.cols + c] = (float)((double)host[i * x.cols + c] * unit);
+    }
+    dq_block_free(host);
+}
+
+void dq_cuda_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group, int32_t t,
+                     const dq_rope *rope, float *row)
+{
+    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
+    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
+    dq_mat x = {.rows = list->count, .cols = (int64_t)kv->heads[group] * kv->map->head_dim};
+    const double a = (double)rope->amplitude;
+    if (x.rows == 0) return;
+    x.p = dq_cuda_alloc(b, (size_t)(x.rows * x.cols) * sizeof *x.p);
+    if (x.p && read_side(b, x, kv, list, group, DQ_K, t) && undo_rope(b, x, kv, list, rope))
+        put_half(b, row, x, 1.0 / (a * a));
+    if (b->err.code == DQ_OK && x.p && read_side(b, x, kv, list, group, DQ_V, t)) {
+        if (kv->spec.rotate_v) dq_cuda_hadamard(b, x, kv->map->head_dim);
+        put_half(b, row + x.cols, x, 1);
+    }
     dq_cuda_free(b, x.p);
 }

@@ -17,6 +17,8 @@ void dq_cuda_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int lay
                             int32_t t, double *cosine);
 void dq_cuda_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                               int32_t t, const dq_rope *rope, double *leverage);
+void dq_cuda_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group, int32_t t,
+                     const dq_rope *rope, float *row);
 void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args);
 void dq_cuda_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q);
 void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args);

@@ -218,7 +218,7 @@ static void keys(void)
     check_array<double> norm(2 * N), sum(2 * 24), number(N), mean(COLS), gram(COLS * COLS);
     for (int p = 0; p < 2; p++) pages.host[p] = r.page[p];
     pages.put();
-    const dq_keys k = {pages.device, N, 70, r.form[0], 2};
+    const dq_keys k = {pages.device, N, 70, r.form[0], 2, 0};
     must(dq_keys_cosines(number.device, k, norm.device, sum.device, NULL));
     must(dq_keys_read(x.device, k, NULL));
     must(dq_keys_centre(x.device, mean.device, 0.5, N, COLS, NULL));

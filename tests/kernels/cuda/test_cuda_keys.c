@@ -38,16 +38,37 @@ static void cosines(pair *p, int k, int32_t seq, int group, int32_t t, double *o
     p->b[k]->ops->kv_key_cosines(p->b[k], p->kv[k], seq, 0, group, t, out);
 }
 
+static dq_rope rope_of(const pair *p, float freq[64])
+{
+    const int dim = p->map.head_dim;
+    for (int c = 0; c < dim / 2; c++) freq[c] = powf(100.0f, -2.0f * (float)c / (float)dim);
+    return (dq_rope){.dim = dim,
+                     .inv_freq = freq,
+                     .amplitude = 1.25f,
+                     .order = dim % 3 ? DQ_ROPE_HALVES : DQ_ROPE_ADJACENT};
+}
+
 static void leverages(pair *p, int k, int32_t seq, int group, int32_t t, double *out)
 {
     float freq[64];
-    const int dim = p->map.head_dim;
-    const dq_rope rope = {.dim = dim,
-                          .inv_freq = freq,
-                          .amplitude = 1.25f,
-                          .order = dim % 3 ? DQ_ROPE_HALVES : DQ_ROPE_ADJACENT};
-    for (int c = 0; c < dim / 2; c++) freq[c] = powf(100.0f, -2.0f * (float)c / (float)dim);
+    const dq_rope rope = rope_of(p, freq);
     p->b[k]->ops->kv_key_leverages(p->b[k], p->kv[k], seq, 0, group, t, &rope, out);
+}
+
+/* Of each token a sum in which every entry of its row has another weight than its neighbours. */
+static void rows(pair *p, int k, int32_t seq, int group, int32_t t, double *out)
+{
+    static float row[KEYS * 2 * PAIR_KV * 128];
+    float freq[64];
+    const dq_rope rope = rope_of(p, freq);
+    const int64_t cols = 2 * dq_head_order_key_channels(&p->map, group);
+    const int64_t n = p->b[k]->ops->kv_count(p->b[k], p->kv[k], seq, 0, group, NULL);
+    p->b[k]->ops->kv_rows(p->b[k], p->kv[k], seq, 0, group, t, &rope, row);
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = 0;
+        for (int64_t c = 0; c < cols; c++)
+            out[i] += fabs((double)row[i * cols + c]) * (double)(1 + c % 7);
+    }
 }
 
 /* Every list, as rows at two positions read it. */
@@ -89,6 +110,7 @@ TEST(keys_are_measured_alike)
             compare_measure(&p, seq, norms, false, 1e-12);
             compare_measure(&p, seq, cosines, true, 0);
             compare_measure(&p, seq, leverages, fused(), 1e-4);
+            compare_measure(&p, seq, rows, fused(), 1e-6);
         }
         pair_begin(&p);
         const int32_t odd = pair_seq(&p, 3);
@@ -111,6 +133,7 @@ TEST(no_keys_and_bad_ones)
         norms(&p, k, a, 0, 0, got);
         cosines(&p, k, a, 0, 0, got);
         leverages(&p, k, a, 0, 0, got);
+        rows(&p, k, a, 0, 0, got);
     }
     pair_begin(&p);
     pair_rows(&p, a, 70);
