@@ -52,7 +52,7 @@ TEST(damage_is_seen)
     for (int i = 0; i < 3 * N_DAMAGES; i++) {
         pair p;
         const bool bytes = i < 2 * N_DAMAGES;
-        dq_kv_spec spec = damaged_spec_of(i);
+        dq_kv_spec spec = damaged_spec_of(i, false);
         spec.num = bytes ? DQ_NUM_INT8 : DQ_NUM_BF16;
         pair_open(&p, pairings[i / 2 % N_PAIRINGS], fused_dims[i % 6], spec);
         p.math = (dq_math){DQ_NUM_F32, spec.num, spec.num, spec.num};
