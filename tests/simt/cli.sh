@@ -145,7 +145,8 @@ refused 4 "rounding of logits by tiles" eval llama.h5 $text --kv-bits 8 --kv-rec
 
 # 192 positions: two pages are read as codes.
 pages="--text $pair/text.txt --ctx 192 --limit 1 --kv-recent 8"
-for kv in "4 --kv-quant per-channel" "4:3 --kv-quant dither --kv-keep 0.5" "3|5+3:5|4 --kv-quant dither"; do
+for kv in "4 --kv-quant per-channel" "4:3 --kv-quant dither --kv-keep 0.5" "3|5+3:5|4 --kv-quant dither" \
+    "4:3 --kv-quant mixed" "3|5+3:5|4 --kv-quant mixed --kv-group 8 --kv-keep 0.5"; do
     # shellcheck disable=SC2086
     both diffllama.h5 $pages --kv-bits $kv
     cp cuda.csv f32.csv
@@ -165,8 +166,6 @@ done
     wrong=$(alike cpu.csv cuda.csv 0.02)
     [ -z "$wrong" ] || complain "bf16 with mixed codes: $wrong"
     [ -n "$(alike cpu.csv cuda.csv 1e-6)" ] || complain "bf16 with mixed codes: the numbers are those of f32"
-    refused 4 "math int8 on the cuda backend has no mixed codes.*Use --kv-quant per-channel, --math bf16 or --device cpu" eval \
-        diffllama.h5 $pages --kv-bits 4:3 --kv-quant mixed --math int8 --device cuda
 }
 # shellcheck disable=SC2086
 refused 4 "math int8 on the cuda backend .* in f32, not in f16.*Use --kv-dense-type f32 or --device cpu" eval llama.h5 $text \
@@ -202,6 +201,9 @@ says "llama.h5: layers 0-1: linear gemm_packed int8 (8 bits, row) of q k v o gat
 # shellcheck disable=SC2086
 "$dq" eval llama.h5 $text --kv-bits 8 --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
 says "attention attend_int8_sets (decode_int8_sets for single rows): qk int8, pv int8; kv 8:8 per-channel int8$"
+# shellcheck disable=SC2086
+"$dq" eval llama.h5 $text --kv-bits 4:3 --kv-quant mixed --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
+says "attention attend_int8_mixed (decode_int8_mixed for single rows): qk int8, pv int8; kv 4:3 mixed int8$"
 # shellcheck disable=SC2086
 "$dq" eval mixed.h5 $text --math bf16 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
 says "mixed.h5: layer 0: linear widen + cublasGemmEx bf16 .* of q k v o gate up, .*; attention attend_bf16: qk bf16, pv bf16; kv 16:16 bf16$" \

@@ -335,12 +335,15 @@ TEST(test_fused)
     }
 }
 
+/* Floats of eight rows' strips and of the parts of pages, which with lows have one more. */
+enum : int64_t { EIGHT_ROWS = Q * 8 * LD + 8 * (LD / 64) * (DIM + 1) };
+
 /* unit[n]: sequences of eight rows each, all of which see all keys. */
 static void take_eight_rows(scene *s, dq_attention_unit *unit, int n)
 {
     for (int i = 0; i < n; i++) {
         dq_attention_unit w = s->unit[UNITS - 1];
-        w.strip = i * ((int64_t)Q * 8 * LD + 8 * (LD / 64) * DIM);
+        w.strip = i * EIGHT_ROWS;
         w.record = i * Q * 8;
         w.factor = w.row = i * 8;
         w.n = w.split = 8;
@@ -355,7 +358,7 @@ TEST(test_decode)
     enum { SEQS = ROWS / 8 };
     scene s;
     far<dq_attention_unit> unit(SEQS);
-    far<float> strip((int64_t)SEQS * (Q * 8 * LD + 8 * (LD / 64) * DIM));
+    far<float> strip(SEQS * EIGHT_ROWS);
     take_eight_rows(&s, unit.p, SEQS);
     s.u.unit = unit.p, s.u.n = SEQS, s.u.max_rows = 8, s.u.strip = strip.p;
     s.u.form[0].bits = s.u.form[1].bits = 8;
@@ -364,20 +367,24 @@ TEST(test_decode)
     assert_true(fabsf(s.out[(ROWS - 1) * COLS + DIM - 1] - 0.5f) <= 2e-3f); /* f32 sums */
 }
 
-/* Pages of one head and set, in 8 bits: keys are `key` in channel 0 and else 0, values 1. */
+/* Pages of one head and set, in 8 bits: keys are `key` in channel 0 and else 0, values 1; as mixed codes in one run. */
 struct coded_pages {
     far<uint8_t> k, v;
     far<float> k_set, v_set;
-    coded_pages(scene *s, float key)
-        : k(64 * DIM, true, 64), v(64 * DIM), k_set(2 * DIM), v_set(2 * DIM, true, 0)
+    coded_pages(scene *s, float key, bool mixed)
+        : k(64 * DIM, true, 64), v(64 * DIM), k_set(2 * DIM), v_set(2 * 64, true, 0)
     {
         k_set[0] = key / 64;
-        for (int c = 0; c < DIM; c++) v_set[c] = 1.0f / 128.0f;
+        v_set.fill(0, mixed ? 64 : DIM, 1.0f / 128.0f);
         for (int side = 0; side < 2; side++) {
             s->u.form[side].bits = 8;
             s->u.form[side].set_numbers = 2 * DIM;
             s->u.form[side].code_bytes = 64 * DIM;
         }
+        if (!mixed) return;
+        s->u.form[1].set_numbers = 0;
+        s->u.form[1].n_scales = 2;
+        s->u.form[1].has_lows = 1;
     }
     /* The p-th page of a list. */
     void give(dq_page *page, int p) const
@@ -392,10 +399,10 @@ struct coded_pages {
     }
 };
 
-TEST(test_sets)
+static void attend_coded(bool mixed)
 {
     scene s;
-    const coded_pages low(&s, 0.125f), high(&s, 0.25f);
+    const coded_pages low(&s, 0.125f, mixed), high(&s, 0.25f, mixed);
     far<uint32_t> max(Q);
     for (int i = 0; i < UNITS; i++) {
         s.unit[i].keys = 192;
@@ -412,14 +419,24 @@ TEST(test_sets)
     assert_true(fabsf(*out - 0.5f) <= 2e-3f);
 }
 
-/* As test_decode, all tokens in per-channel codes; the parts of splits between corners stay zero. */
-TEST(test_decode_sets)
+TEST(test_sets)
+{
+    attend_coded(false);
+}
+
+TEST(test_mixed)
+{
+    attend_coded(true);
+}
+
+/* As test_decode, all tokens in codes; the parts of splits between corners stay zero. */
+static void decode_coded(bool mixed)
 {
     enum { SEQS = ROWS / 8, SPLITS = PAGES / 8 };
     scene s;
-    const coded_pages zero(&s, 0.0f), last(&s, 1e-3f);
+    const coded_pages zero(&s, 0.0f, mixed), last(&s, 1e-3f, mixed);
     far<dq_attention_unit> unit(SEQS);
-    far<float> strip((int64_t)SEQS * (Q * 8 * LD + 8 * (LD / 64) * DIM));
+    far<float> strip(SEQS * EIGHT_ROWS);
     take_eight_rows(&s, unit.p, SEQS);
     for (int p = 0; p < PAGES; p++)
         (p == PAGES - 1 ? last : zero).give(&s.page[s.unit[UNITS - 1].page + p], p);
@@ -427,6 +444,16 @@ TEST(test_decode_sets)
     run(dq_fused_decode(s.u, s.f, dq_fused_logits{DQ_ROUND_NOT, 0, NULL}, NULL));
     near(strip[unit[SEQS - 1].strip + (int64_t)15 * LD + KEYS - 1], 1e-3);
     near(s.out[(ROWS - 1) * COLS + DIM - 1], 0.5 * 3 / SPLITS);
+}
+
+TEST(test_decode_sets)
+{
+    decode_coded(false);
+}
+
+TEST(test_decode_mixed)
+{
+    decode_coded(true);
 }
 
 /* Per-channel codes of the last of 65 535 jobs, which has as many heads as a page can have, and a token of it moved. */

@@ -30,8 +30,7 @@ typedef struct dq_attention_unit {
     int32_t split, coded[2];
     int32_t keys, ld; /* what the last row sees; floats from row to row */
     int32_t n_edges;
-    int32_t
-        n_parts; /* of an output head, that dq_fused_decode keeps: pages, or the sets of per-channel codes */
+    int32_t n_parts; /* of an output head, that dq_fused_decode keeps: pages, or sets of values */
     int32_t seq, group;
     int32_t first;         /* row of the unit from which on columns count; n: none */
     int32_t sinks;         /* tokens at positions where attention is parked (measure) */

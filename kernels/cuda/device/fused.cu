@@ -29,8 +29,10 @@ const char *dq_fused_lacks(const dq_attention_units *u, const dq_attention_finis
         return "int8 arithmetic with unquantized tokens in two bytes";
     if (math == DQ_FUSED_INT8 && (u->form[0].bits > 8 || u->form[1].bits > 8))
         return "int8 arithmetic on pages without codes";
-    if (math == DQ_FUSED_INT8 && !u->form[0].set_numbers != !u->form[1].set_numbers)
-        return "int8 arithmetic with per-channel codes of keys or values alone";
+    const bool lows = u->form[1].has_lows;
+    if (math == DQ_FUSED_INT8 && !u->form[0].set_numbers != !(lows || u->form[1].set_numbers))
+        return lows ? "int8 arithmetic with lows of values beside per-token codes of keys"
+                    : "int8 arithmetic with per-channel codes of keys or values alone";
     if (round == DQ_ROUND_TILE) return "rounding of logits by tiles";
     return NULL;
 }

@@ -35,13 +35,19 @@ struct rounded_rows {
     float scale[2];
 };
 
-template <bool SETS>
-DQ_DEVICE float scaled(const float d[8][4], const float *factor, const lane_page *at, int j, int i,
-                       int e)
+/* Where round_difference finds D: d in registers, or parked (PARKED), the lane's [32][DQ_WARP]; scale[64], with SCALES. */
+struct lane_difference {
+    const float (*d)[4];
+    const float *parked, *scale;
+};
+
+template <bool PARKED, bool SCALES>
+DQ_DEVICE float scaled(const lane_difference *x, const lane_page *at, int j, int i, int e)
 {
     int t = token_of<false>(j, (int)dq_lane() % 4) + e;
     if (!is_code(at, i, t) || !sees(at, i, t)) return 0.0f;
-    return SETS ? factor[(4 * j + 2 * i + e) * DQ_WARP] : dq_mul_rn(d[j][2 * i + e], factor[t]);
+    float d = PARKED ? x->parked[(4 * j + 2 * i + e) * DQ_WARP] : x->d[j][2 * i + e];
+    return SCALES ? dq_mul_rn(d, x->scale[t]) : d;
 }
 
 /* Two rounded values as the lower halves of a word each, high and low bytes. */
@@ -54,10 +60,10 @@ DQ_DEVICE void round_pair(uint32_t *high, uint32_t *low, float x, float y, float
     *high = dq_prmt(a + 128, b + 128, 0x0051); /* what remains is -128..127 */
 }
 
-/* Of per-channel codes `factor` is the lane's D, [32][DQ_WARP], and d nothing. sixteens: tokens elsewhere are no codes. */
-template <bool SETS>
-DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const float *factor,
-                                const lane_page *at, uint32_t sixteens)
+/* sixteens: tokens elsewhere are no codes. */
+template <bool PARKED, bool SCALES>
+DQ_DEVICE void round_difference(rounded_rows *to, const lane_difference *d, const lane_page *at,
+                                uint32_t sixteens)
 {
     uint32_t order = (int)dq_lane() % 4 >> 1 ? 0x1054 : 0x5410;
     DQ_UNROLL
@@ -68,7 +74,7 @@ DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const flo
             if (!(sixteens >> j / 2 & 1)) continue;
             DQ_UNROLL
             for (int e = 0; e < 2; e++) {
-                uint32_t bits = dq_f32_bits(scaled<SETS>(d, factor, at, j, i, e)) & 0x7fffffffu;
+                uint32_t bits = dq_f32_bits(scaled<PARKED, SCALES>(d, at, j, i, e)) & 0x7fffffffu;
                 max = bits > max ? bits : max;
             }
         }
@@ -85,8 +91,8 @@ DQ_DEVICE void round_difference(rounded_rows *to, const float d[8][4], const flo
             uint32_t high[2] = {}, low[2] = {};
             DQ_UNROLL
             for (int k = 0; k < 2 && (sixteens >> b & 1); k++)
-                round_pair(&high[k], &low[k], scaled<SETS>(d, factor, at, 2 * b + k, i, 0),
-                           scaled<SETS>(d, factor, at, 2 * b + k, i, 1), r);
+                round_pair(&high[k], &low[k], scaled<PARKED, SCALES>(d, at, 2 * b + k, i, 0),
+                           scaled<PARKED, SCALES>(d, at, 2 * b + k, i, 1), r);
             to->high[b / 2][b % 2 * 2 + i] = dq_prmt(high[0], high[1], order);
             to->low[b / 2][b % 2 * 2 + i] = dq_prmt(low[0], low[1], order);
         }

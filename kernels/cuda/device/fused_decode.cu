@@ -158,55 +158,70 @@ DQ_KERNEL(THREADS) decode_sums(dq_attention_units u, dq_fused_logits round)
 
 /* -------------------------------------------------------------------------------------- values */
 
-/* Row r times the scales of one run; tokens that it reads otherwise become zero. */
-DQ_DEVICE void round_row(decode_page *to, const dq_attention_units *u, const fused_job *j, int page,
-                         int slab, int g, int r)
+/* Row r times the scales of one run; tokens that it reads otherwise become zero. LOWS: *more becomes what middles add. */
+template <bool LOWS>
+DQ_DEVICE void round_row(decode_page *to, float *more, const dq_attention_units *u,
+                         const fused_job *j, int page, int slab, int g, int r)
 {
     const dq_page *p = j->pages + page;
+    const dq_page_form *f = &u->form[1];
     int end = code_end(j, 1, page, r), seen = visible_of(u, j->w, r) - page * DQ_PAGE_SLOTS;
-    float e[2];
+    int head = j->value[slab];
+    float e[2], by_middle[2] = {};
     DQ_UNROLL
     for (int i = 0; i < 2; i++) {
         int t = (int)dq_lane() + DQ_WARP * i;
         e[i] = 0;
-        if (t >= p->n_sinks && t < end && t < seen)
-            e[i] = dq_mul_rn(to->d[r][t], dq_page_scale(&u->form[1], p, 1, j->value[slab], t, g));
+        if (t < p->n_sinks || t >= end || t >= seen) continue;
+        float step = dq_page_scale(f, p, 1, head, t, g);
+        e[i] = dq_mul_rn(to->d[r][t], step);
+        if (LOWS)
+            by_middle[i] = dq_mul_rn(
+                to->d[r][t], middle_of(step, dq_page_scale(f, p, 1, head, t, f->n_scales / 2 + g),
+                                       dq_page_bits(f, p, 1, head)));
     }
     row_bytes(to, e, r);
+    if (!LOWS) return;
+    float sum = fold_page(by_middle);
+    if (dq_lane() == 0) *more = sum;
 }
 
 /* y[r] = D V of one channel from codes. */
 DQ_DEVICE void channel_codes(float y[MAX_DECODE_ROWS], const decode_page *d, const dq_page_form *f,
-                             const uint8_t *codes, int c, int n)
+                             int bits, const uint8_t *codes, int c, int n)
 {
     int32_t sum[MAX_DECODE_ROWS];
-    channel_sums(sum, d, f, f->bits, codes, c, n, ALL_SIXTEENS);
+    channel_sums(sum, d, f, bits, codes, c, n, ALL_SIXTEENS);
     DQ_UNROLL
     for (int r = 0; r < MAX_DECODE_ROWS; r++)
         if (r < n) y[r] = dq_mul_rn(dq_s32_f32(sum[r]), d->scale[r]);
 }
 
-/* What a page's codes add to rows, to [rows][width]. */
+/* What a page's codes add to rows in a run of channels, to [rows][part_width]. */
+template <bool LOWS>
 DQ_DEVICE void add_channels(float *to, decode_page *d, const dq_attention_units *u,
                             const fused_job *j, int page, int slab, int g)
 {
     const dq_page_form *f = &u->form[1];
-    const uint8_t *codes =
-        j->pages[page].side[1].codes + (size_t)j->value[slab] * (size_t)f->code_bytes;
-    int width = j->n_slabs * f->dim;
+    const dq_page *p = j->pages + page;
+    int head = j->value[slab], bits = LOWS ? dq_page_bits(f, p, 1, head) : f->bits;
+    const uint8_t *codes = LOWS ? dq_page_codes(f, p, 1, head)
+                                : p->side[1].codes + (size_t)head * (size_t)f->code_bytes;
+    int width = part_width(u), sums = j->n_slabs * f->dim + slab * dq_page_runs(f);
     DQ_WARP_SYNC(decode_bytes_read); /* D is there; bytes of the run before have been read */
-    for (int r = 0; r < j->w->n; r++) round_row(d, u, j, page, slab, g, r);
+    for (int r = 0; r < j->w->n; r++)
+        round_row<LOWS>(d, to + r * width + sums + g, u, j, page, slab, g, r);
     DQ_WARP_SYNC(decode_bytes_there); /* D is there, and in bytes */
     for (int c = g * f->group + (int)dq_lane(); c < run_end(f, g); c += DQ_WARP) {
         float y[MAX_DECODE_ROWS] = {};
-        channel_codes(y, d, f, codes, c, j->w->n);
+        channel_codes(y, d, f, bits, codes, c, j->w->n);
         DQ_UNROLL
         for (int r = 0; r < MAX_DECODE_ROWS; r++)
             if (r < j->w->n) to[r * width + slab * f->dim + c] = y[r];
     }
 }
 
-DQ_KERNEL(THREADS) decode_values(dq_attention_units u)
+template <bool LOWS> DQ_KERNEL(THREADS) decode_values(dq_attention_units u)
 {
     DQ_SHARED(fused_job, job, [1]);
     DQ_SHARED(decode_page, held, [WARPS]);
@@ -219,8 +234,9 @@ DQ_KERNEL(THREADS) decode_values(dq_attention_units u)
         if (!is_coded(job, job->pages + page, 1, page)) continue;
         float *to = part_of(&u, job->w, (int)dq_block_y(), page);
         page_difference(d, &u, job, known, page);
-        for (int k = 0; k < u.n_slabs * u.form[1].n_scales; k++)
-            add_channels(to, d, &u, job, page, k / u.form[1].n_scales, k % u.form[1].n_scales);
+        const int runs = LOWS ? u.form[1].n_scales / 2 : u.form[1].n_scales;
+        for (int k = 0; k < u.n_slabs * runs; k++)
+            add_channels<LOWS>(to, d, &u, job, page, k / runs, k % runs);
     }
 }
 
@@ -297,18 +313,23 @@ DQ_DEVICE page_parts parts_of(const dq_attention_units *u, const fused_job *j, i
     return x;
 }
 
-/* Parts `first` and those after it for a thread's channels; some are of pages without codes, were never written and are
- * not added. All loads are on their way before a store, which the compiler would wait for. */
+/* Parts `first` and those after it for a thread's channels, LOWS: then the sums of their runs; some are of pages without codes, were
+ * never written and are not added. All loads are on their way before a store, which the compiler would wait for. */
+template <bool LOWS>
 DQ_DEVICE void fetch_parts(float *ahead, const dq_attention_units *u, const fused_job *j, int out,
                            int first, int r)
 {
-    int width = j->n_slabs * u->form[1].dim;
+    enum { PARTS = LOWS ? AHEAD / 2 : AHEAD };
+    const dq_page_form *f = &u->form[1];
+    int width = j->n_slabs * f->dim;
     for (int c = (int)dq_thread(); c < width; c += THREADS) {
+        int sum = LOWS ? width + c / f->dim * (f->n_scales / 2) + c % f->dim / f->group : 0;
         float x[AHEAD];
         DQ_UNROLL
         for (int i = 0; i < AHEAD; i++) {
-            int part = first + i < j->w->n_parts ? first + i : first;
-            x[i] = part_of(u, j->w, out, part)[r * width + c];
+            int part = first + i % PARTS;
+            if (part >= j->w->n_parts) part = first;
+            x[i] = part_of(u, j->w, out, part)[r * part_width(u) + (i < PARTS ? c : sum)];
         }
         DQ_UNROLL
         for (int i = 0; i < AHEAD; i++) ahead[i * 256 + c] = x[i];
@@ -317,10 +338,12 @@ DQ_DEVICE void fetch_parts(float *ahead, const dq_attention_units *u, const fuse
 
 /* Pages in their order: unquantized tokens, then parts one by one. What is to be added is looked up for THREADS pages at
  * once, or every page would wait for its record. parts[2][THREADS]: who is late still reads the other half. */
+template <bool LOWS>
 DQ_DEVICE void add_pages(float y[2], float *d, float *ahead, page_parts *parts,
                          const dq_attention_units *u, const fused_job *j, const row_known *known,
                          int out, int r, int seen)
 {
+    enum { PARTS = LOWS ? AHEAD / 2 : AHEAD };
     int width = j->n_slabs * u->form[1].dim, pages = (seen + DQ_PAGE_SLOTS - 1) / DQ_PAGE_SLOTS;
     int from = -AHEAD, me = (int)dq_thread();
     ROLLED
@@ -337,21 +360,23 @@ DQ_DEVICE void add_pages(float y[2], float *d, float *ahead, page_parts *parts,
                       slots_of(seen, page));
         }
         for (int part = x.first; part < x.first + x.n; part++) {
-            if (part >= from + AHEAD) {
+            if (part >= from + PARTS) {
                 from = part;
-                fetch_parts(ahead, u, j, out, part, r);
+                fetch_parts<LOWS>(ahead, u, j, out, part, r);
             }
             DQ_UNROLL
             for (int k = 0; k < 2; k++) {
                 int c = me + k * THREADS;
-                if (c < width) y[k] = dq_add_rn(y[k], ahead[(part - from) * 256 + c]);
+                if (c >= width) continue;
+                y[k] = dq_add_rn(y[k], ahead[(part - from) * 256 + c]);
+                if (LOWS) y[k] = dq_add_rn(y[k], ahead[(part - from + PARTS) * 256 + c]);
             }
         }
     }
 }
 
 /* Grid: rows, output heads, units. Pages, then norm and scale. */
-DQ_KERNEL(THREADS) decode_join(dq_attention_units u, dq_attention_finish f)
+template <bool LOWS> DQ_KERNEL(THREADS) decode_join(dq_attention_units u, dq_attention_finish f)
 {
     DQ_SHARED(fused_job, job, [1]);
     DQ_SHARED(float, y, [256]);
@@ -370,7 +395,7 @@ DQ_KERNEL(THREADS) decode_join(dq_attention_units u, dq_attention_finish f)
     int seen = visible_of(&u, w, r);
     float *out = f.out + (w->row + r) * f.out_cols + (int64_t)job->out * width, sum[2] = {};
     float a = u.n_maps == 1 ? known->factor[0] : 1.0f;
-    add_pages(sum, d, ahead, parts, &u, job, known, i, r, seen);
+    add_pages<LOWS>(sum, d, ahead, parts, &u, job, known, i, r, seen);
     for (int k = 0; k < 2; k++) {
         int c = (int)dq_thread() + k * THREADS;
         if (c < width) y[c] = dq_mul_rn(sum[k], a);
@@ -392,7 +417,7 @@ DQ_KERNEL(THREADS) decode_join(dq_attention_units u, dq_attention_finish f)
 int64_t dq_fused_decode_floats(const dq_attention_units *u, int64_t outs, int64_t rows,
                                int64_t parts)
 {
-    return outs * rows * parts * u->n_slabs * u->form[1].dim;
+    return outs * rows * parts * part_width(u);
 }
 
 cudaError_t dq_fused_decode(dq_attention_units u, dq_attention_finish f, dq_fused_logits l,
@@ -405,18 +430,24 @@ cudaError_t dq_fused_decode(dq_attention_units u, dq_attention_finish f, dq_fuse
         (unsigned)(u.max_keys + SPLIT * DQ_PAGE_SLOTS - 1) / (SPLIT * DQ_PAGE_SLOTS);
     const unsigned rows = (unsigned)u.max_rows, n = (unsigned)u.n, outs = (unsigned)u.max_out;
     const unsigned queries = (unsigned)u.max_q;
-    const bool sets = u.form[0].set_numbers > 0;
-    if (splits && sets) {
+    const bool lows = u.form[1].has_lows;
+    if (splits && u.form[0].set_numbers) {
         DQ_LAUNCH(decode_scores_sets, dim3(splits, queries, n), THREADS, 0, s, u);
     } else if (splits) {
         DQ_LAUNCH(decode_scores, dim3(splits, queries, n), THREADS, 0, s, u);
     }
     DQ_LAUNCH(decode_sums, dim3(rows, queries, n), THREADS, 0, s, u, l);
-    if (splits && sets) {
+    if (splits && u.form[1].set_numbers) {
         DQ_LAUNCH(decode_values_sets, dim3(splits, outs, n), THREADS, 0, s, u);
+    } else if (splits && lows) {
+        DQ_LAUNCH(decode_values<true>, dim3(splits, outs, n), THREADS, 0, s, u);
     } else if (splits) {
-        DQ_LAUNCH(decode_values, dim3(splits, outs, n), THREADS, 0, s, u);
+        DQ_LAUNCH(decode_values<false>, dim3(splits, outs, n), THREADS, 0, s, u);
     }
-    DQ_LAUNCH(decode_join, dim3(rows, outs, n), THREADS, 0, s, u, f);
+    if (lows) {
+        DQ_LAUNCH(decode_join<true>, dim3(rows, outs, n), THREADS, 0, s, u, f);
+    } else {
+        DQ_LAUNCH(decode_join<false>, dim3(rows, outs, n), THREADS, 0, s, u, f);
+    }
     return cudaGetLastError();
 }

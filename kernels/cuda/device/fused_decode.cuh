@@ -9,7 +9,7 @@
 enum {
     MAX_DECODE_ROWS = DQ_FUSED_DECODE_ROWS,
     SPLIT = 8, /* pages of a block */
-    AHEAD = 32 /* parts that are on their way together */
+    AHEAD = 32 /* parts that are on their way together, or half as many and what runs add in them */
 };
 
 /* What a row adds of a page: parts from `first` on, and whether it reads tokens of it unquantized. */
@@ -190,12 +190,19 @@ DQ_DEVICE void channel_sums(int32_t sum[MAX_DECODE_ROWS], const decode_page *d,
     for (int r = 0; r < MAX_DECODE_ROWS; r++) sum[r] = high[r] * 256 + low[r];
 }
 
-/* A part, [rows][width], after the unit's strips: [output head][page, or set of per-channel codes]. */
+/* Floats of a row in a part: its channels, then, of values with lows, what a run adds to each of its own. */
+DQ_BOTH int part_width(const dq_attention_units *u)
+{
+    const dq_page_form *f = &u->form[1];
+    return u->n_slabs * (f->has_lows ? f->dim + dq_page_runs(f) : f->dim);
+}
+
+/* A part, [rows][part_width], after the unit's strips: [output head][page, or set of per-channel codes]. */
 DQ_DEVICE float *part_of(const dq_attention_units *u, const dq_attention_unit *w, int out, int part)
 {
     int64_t strips = (int64_t)heads_of(u->q_first, w->group) * w->n * w->ld;
     int64_t at = (int64_t)out * w->n_parts + part;
-    return u->strip + w->strip + strips + at * w->n * u->n_slabs * u->form[1].dim;
+    return u->strip + w->strip + strips + at * w->n * part_width(u);
 }
 
 #endif

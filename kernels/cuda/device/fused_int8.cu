@@ -2,7 +2,8 @@
  * times the offset is taken off after the product. Keys of the next page are fetched while this one is
  * multiplied. D is rounded to 16 bits by row and run of scales and multiplied as two bytes; tokens that are read
  * unquantized are added in f32. Texts of masks are quoted by tests/simt/defects.tsv.
- * Kernels on per-channel codes are instances of the same passes, see fused_sets.cuh.
+ * Kernels on per-channel codes (SETS, KEY_SETS of keys, VALUE_SETS of values) are instances of the same passes, see fused_sets.cuh.
+ * Mixed codes are keys with and values without: a token's values have lows.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/fused_launch.h"
 #include "kernels/cuda/device/fused_sets.cuh"
@@ -145,39 +146,52 @@ DQ_DEVICE void turn_to_keys(uint8_t *mem, const fused_space *at, const dq_attent
     if (SETS)
         unpack_set(scale, raw, j, f, 0, page, 0, j->key, j->n_keys);
     else
-        unpack_scales(scale, raw, j, f, 0, page, j->n_keys);
+        unpack_scales<false>(scale, raw, j, f, 0, page, j->key, j->n_keys);
     DQ_SYNC(int8_key_cells); /* keys are cells of bytes */
-    if (AHEAD) fetch_page<SETS>(mem + raw_keys(at, page + 1), j, f, 0, page + 1, j->key, j->n_keys);
+    if (AHEAD)
+        fetch_page<SETS, SETS>(mem + raw_keys(at, page + 1), j, f, 0, page + 1, j->key, j->n_keys);
 }
 
 /* -------------------------------------------------------------------------------------- values */
 
-/* o[n] += D V of eight channels. */
-DQ_DEVICE void add_values(float o[4], const rounded_rows *d, const uint8_t *cells, int cols)
+/* o[n] += D V of eight channels. LOWS: then D times middles of a row, more[2]. */
+template <bool LOWS>
+DQ_DEVICE void add_values(float o[4], const rounded_rows *d, const float *more,
+                          const uint8_t *cells, int cols)
 {
     int32_t acc[4];
     multiply_values(acc, d, cells, cols, ALL_SIXTEENS);
     DQ_UNROLL
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
         o[i] = dq_add_rn(o[i], dq_mul_rn(dq_s32_f32(acc[i]), d->scale[i / 2]));
+        if (LOWS) o[i] = dq_add_rn(o[i], more[i / 2]);
+    }
 }
 
-template <int NT>
-DQ_DEVICE void coded_values(float o[NT][4], const float d[8][4], const uint8_t *cells,
-                            const float *scale, const dq_page_form *f, const lane_page *at,
-                            int n_slabs)
+/* o += D V of a page's codes. scale: as unpack_scales; parked, with LOWS: as sum_codes. */
+template <int NT, bool LOWS>
+DQ_DEVICE void coded_values(float o[NT][4], const float d[8][4], const float *parked,
+                            const uint8_t *cells, const float *scale, const dq_page_form *f,
+                            const lane_page *at, int n_slabs)
 {
-    for (int k = 0; k < n_slabs * f->n_scales; k++) {
-        int slab = k / f->n_scales, g = k % f->n_scales;
+    const int runs = LOWS ? f->n_scales / 2 : f->n_scales;
+    for (int k = 0; k < n_slabs * runs; k++) {
+        int slab = k / runs, g = k % runs;
         int begin = (slab * f->dim + g * f->group) / 16, end = (slab * f->dim + run_end(f, g)) / 16;
         const uint8_t *of_slab = cells + slab * DQ_PAGE_SLOTS * f->cols - slab * f->dim * 16;
+        const float *step = scale + (slab * f->n_scales + g) * DQ_PAGE_SLOTS;
         rounded_rows rounded;
-        round_difference<false>(&rounded, d, scale + k * DQ_PAGE_SLOTS, at, ALL_SIXTEENS);
+        float base, more[2] = {};
+        DQ_UNROLL
+        for (int i = 0; LOWS && i < 2; i++)
+            sum_codes(&base, &more[i], parked, step + runs * DQ_PAGE_SLOTS, at, ALL_SIXTEENS, i);
+        const lane_difference from = {d, parked, step};
+        round_difference<LOWS, true>(&rounded, &from, at, ALL_SIXTEENS);
         DQ_UNROLL
         for (int n = 0; n < NT / 2; n++) {
             if (n < begin || n >= end) continue;
-            add_values(o[2 * n], &rounded, of_slab + 16 * n * 16, f->cols);
-            add_values(o[2 * n + 1], &rounded, of_slab + (16 * n + 8) * 16, f->cols);
+            add_values<LOWS>(o[2 * n], &rounded, more, of_slab + 16 * n * 16, f->cols);
+            add_values<LOWS>(o[2 * n + 1], &rounded, more, of_slab + (16 * n + 8) * 16, f->cols);
         }
     }
 }
@@ -242,7 +256,7 @@ DQ_DEVICE void first_pass(uint8_t *mem, const fused_space *at, const dq_attentio
     row_stats *stats = (row_stats *)(mem + at->rows);
     float *shares = (float *)(mem + at->d);
     for (int m = 0; m < j->n_maps; m++) put_share(lane_share(shares, m), low, low, 0.0f, 0.0f);
-    fetch_page<SETS>(mem + at->raw_keys, j, &u->form[0], 0, 0, j->key, j->n_keys);
+    fetch_page<SETS, SETS>(mem + at->raw_keys, j, &u->form[0], 0, 0, j->key, j->n_keys);
     for (int page = 0; page < j->n_pages; page++) {
         DQ_CP_ASYNC_WAIT(0, int8_first_wait); /* the page */
         DQ_SYNC(int8_first_codes); /* codes of keys are there, and all have read the page before */
@@ -292,7 +306,7 @@ DQ_DEVICE void page_difference(float d[8][4], uint8_t *mem, const fused_space *a
     for (int i = 0; i < 16; i++) d[i / 4][i % 4] = parked[i * THREADS];
 }
 
-/* The same of per-channel codes, to parked[32][DQ_WARP] of the lane. */
+/* The same where keys have per-channel codes, to parked[32][DQ_WARP] of the lane. */
 DQ_DEVICE void set_difference(float *parked, uint8_t *mem, const fused_space *at,
                               const dq_attention_units *u, const fused_job *j, const lane_rows *l,
                               const dq_fused_logits *round, int page)
@@ -338,55 +352,60 @@ DQ_DEVICE void add_sets(float o[NT][4], const float *parked, const uint8_t *cell
     }
 }
 
-template <int NT, bool SETS>
+template <int NT, bool KEY_SETS, bool VALUE_SETS>
 DQ_DEVICE void second_pass(float o[NT][4], uint8_t *mem, const fused_space *at,
                            const dq_attention_units *u, const fused_job *j, const lane_rows *l,
                            const dq_fused_logits *round)
 {
     const dq_page_form *keys = &u->form[0], *values = &u->form[1];
     float *scale = (float *)(mem + at->value_scale), *at_d = (float *)(mem + at->d);
-    float *held = at_d + dq_warp() * 256 + (SETS ? 32 * THREADS : 0);
+    float *held = at_d + dq_warp() * 256 + (KEY_SETS ? 32 * THREADS : 0);
     float *parked = at_d + dq_warp() * 32 * DQ_WARP + dq_lane();
-    fetch_page<SETS>(mem + at->raw_keys, j, keys, 0, 0, j->key, j->n_keys);
+    fetch_page<KEY_SETS, KEY_SETS>(mem + at->raw_keys, j, keys, 0, 0, j->key, j->n_keys);
     for (int page = 0; page < j->n_pages; page++) {
         bool some = page * DQ_PAGE_SLOTS < l->max;
         float d[8][4];
         DQ_CP_ASYNC_WAIT(0, int8_second_wait); /* keys of the page */
         DQ_SYNC(int8_second_codes); /* keys are there, and all have read the values before */
-        if (!SETS) fetch_page<SETS>(mem + at->raw_values, j, values, 1, page, j->value, j->n_slabs);
-        turn_to_keys<SETS, !SETS>(mem, at, u, j, page);
-        if (SETS) /* where the keys came */
-            fetch_page<SETS>(mem + at->raw_values, j, values, 1, page, j->value, j->n_slabs);
-        if (SETS && some) set_difference(parked, mem, at, u, j, l, round, page);
-        if (!SETS && some) page_difference(d, mem, at, u, j, l, round, page);
+        if (!KEY_SETS)
+            fetch_page<false, false>(mem + at->raw_values, j, values, 1, page, j->value,
+                                     j->n_slabs);
+        turn_to_keys<KEY_SETS, !KEY_SETS>(mem, at, u, j, page);
+        if (KEY_SETS) /* where the keys came */
+            fetch_page<true, VALUE_SETS>(mem + at->raw_values, j, values, 1, page, j->value,
+                                         j->n_slabs);
+        if (KEY_SETS && some) set_difference(parked, mem, at, u, j, l, round, page);
+        if (!KEY_SETS && some) page_difference(d, mem, at, u, j, l, round, page);
         /* of per-token codes the next keys may be on their way */
-        DQ_CP_ASYNC_WAIT(SETS ? 0 : 1, int8_values_wait);
+        DQ_CP_ASYNC_WAIT(KEY_SETS ? 0 : 1, int8_values_wait);
         DQ_SYNC(int8_values_codes); /* codes of values are there */
         const uint8_t *cells =
             mem + (are_cells(values) ? at->raw_values : key_cells(at, keys, page));
-        unpack_codes<SETS>(mem + key_cells(at, keys, page), mem + at->raw_values, j, values, 1,
-                           page, j->value, j->n_slabs);
-        if (SETS)
+        unpack_codes<KEY_SETS>(mem + key_cells(at, keys, page), mem + at->raw_values, j, values, 1,
+                               page, j->value, j->n_slabs);
+        if (VALUE_SETS)
             unpack_set(scale, mem + at->raw_values, j, values, 1, page, 0, j->value, j->n_slabs);
         else
-            unpack_scales(scale, mem + at->raw_values, j, values, 1, page, j->n_slabs);
+            unpack_scales<KEY_SETS>(scale, mem + at->raw_values, j, values, 1, page, j->value,
+                                    j->n_slabs);
         DQ_SYNC(int8_value_cells); /* values are cells of bytes */
-        if (SETS) fetch_page<SETS>(mem + at->raw_keys, j, keys, 0, page + 1, j->key, j->n_keys);
+        if (KEY_SETS)
+            fetch_page<true, true>(mem + at->raw_keys, j, keys, 0, page + 1, j->key, j->n_keys);
         lane_page rows = page_of_lane(j, l, 1, page);
         DQ_UNROLL
-        for (int i = 0; SETS && i < 32; i++) d[i / 4][i % 4] = parked[i * DQ_WARP];
+        for (int i = 0; KEY_SETS && i < 32; i++) d[i / 4][i % 4] = parked[i * DQ_WARP];
         if (some) plain_values<NT>(o, d, held, u, j, &rows, page, slots_of(l->max, page));
-        if (SETS)
+        if (VALUE_SETS)
             add_sets<NT>(o, parked, cells, scale, u, j, &rows, page, some);
         else if (some && rows.coded)
-            coded_values<NT>(o, d, cells, scale, values, &rows, j->n_slabs);
+            coded_values<NT, KEY_SETS>(o, d, parked, cells, scale, values, &rows, j->n_slabs);
     }
 }
 
 /* ------------------------------------------------------------------------------------- kernels */
 
 /* NT: tiles of eight channels of the output head, at most. */
-template <int NT, bool SETS>
+template <int NT, bool SETS, bool VALUE_SETS>
 DQ_DEVICE void attend(uint8_t *mem, fused_job *job, dq_attention_units u, dq_attention_finish f,
                       dq_fused_logits round, fused_space at)
 {
@@ -398,7 +417,7 @@ DQ_DEVICE void attend(uint8_t *mem, fused_job *job, dq_attention_units u, dq_att
     if (round.round == DQ_ROUND_ROW) first_pass<true, SETS>(mem, &at, &u, job, &l, &round);
     first_pass<false, SETS>(mem, &at, &u, job, &l, &round);
     float o[NT][4] = {};
-    second_pass<NT, SETS>(o, mem, &at, &u, job, &l, &round);
+    second_pass<NT, SETS, VALUE_SETS>(o, mem, &at, &u, job, &l, &round);
     float factor[2] = {1.0f, 1.0f};
     DQ_UNROLL
     for (int i = 0; i < 2; i++)
@@ -413,7 +432,7 @@ attend_int8(dq_attention_units u, dq_attention_finish f, dq_fused_logits round, 
 {
     DQ_SHARED_DYNAMIC(mem);
     DQ_SHARED(fused_job, job, [1]);
-    attend<NT, false>(mem, job, u, f, round, at);
+    attend<NT, false, false>(mem, job, u, f, round, at);
 }
 
 template <int NT>
@@ -422,7 +441,17 @@ attend_int8_sets(dq_attention_units u, dq_attention_finish f, dq_fused_logits ro
 {
     DQ_SHARED_DYNAMIC(mem);
     DQ_SHARED(fused_job, job, [1]);
-    attend<NT, true>(mem, job, u, f, round, at);
+    attend<NT, true, true>(mem, job, u, f, round, at);
+}
+
+template <int NT>
+DQ_KERNEL_BLOCKS(THREADS, 2)
+attend_int8_mixed(dq_attention_units u, dq_attention_finish f, dq_fused_logits round,
+                  fused_space at)
+{
+    DQ_SHARED_DYNAMIC(mem);
+    DQ_SHARED(fused_job, job, [1]);
+    attend<NT, true, false>(mem, job, u, f, round, at);
 }
 
 template <bool SETS> DQ_KERNEL_BLOCKS(THREADS, 4) scores_int8(dq_attention_units u, fused_space at)
@@ -432,7 +461,7 @@ template <bool SETS> DQ_KERNEL_BLOCKS(THREADS, 4) scores_int8(dq_attention_units
     if (!open_query(job, &u)) return;
     if (!SETS) round_queries(mem, &at, &u, job);
     lane_rows l = rows_of_lane(&u, job->w, true);
-    fetch_page<SETS>(mem + at.raw_keys, job, &u.form[0], 0, 0, job->key, 1);
+    fetch_page<SETS, SETS>(mem + at.raw_keys, job, &u.form[0], 0, 0, job->key, 1);
     for (int page = 0; page < job->n_pages; page++) {
         DQ_CP_ASYNC_WAIT(0, int8_scores_wait); /* the only copy */
         DQ_SYNC(int8_scores_codes); /* codes of keys are there; all have read the page before */
@@ -479,7 +508,7 @@ static fused_space space_of(const dq_attention_units *u, int maps, int slabs)
     const int64_t numbers = sets ? (int64_t)maps * k->set_numbers * 4 : q;
     const int64_t cells = (int64_t)(maps > slabs ? maps : slabs) * DQ_PAGE_SLOTS * k->cols;
     const int64_t scales =
-        (int64_t)slabs * (sets ? v->set_numbers : v->n_scales * DQ_PAGE_SLOTS) * 4;
+        (int64_t)slabs * (v->set_numbers ? v->set_numbers : v->n_scales * DQ_PAGE_SLOTS) * 4;
     const int64_t values = slabs * v->code_bytes + scales;
     int64_t keys = maps * k->code_bytes + numbers;
     if (sets && values > keys) keys = values; /* they take turns there */
@@ -508,6 +537,13 @@ cudaError_t dq_fused_attend_int8(dq_attention_units u, dq_attention_finish f, dq
 {
     const fused_space at = space_of(&u, u.n_maps, u.n_slabs);
     const int blocks = u.n * u.max_out, smem = at.total, tiles = u.n_slabs * u.form[1].dim / 8;
+    if (u.form[1].has_lows) {
+        if (tiles <= 8)
+            DQ_FUSED_LAUNCH(attend_int8_mixed<8>, blocks, THREADS, smem, s, u, f, l, at);
+        if (tiles <= 16)
+            DQ_FUSED_LAUNCH(attend_int8_mixed<16>, blocks, THREADS, smem, s, u, f, l, at);
+        DQ_FUSED_LAUNCH(attend_int8_mixed<32>, blocks, THREADS, smem, s, u, f, l, at);
+    }
     if (u.form[0].set_numbers) {
         if (tiles <= 8) DQ_FUSED_LAUNCH(attend_int8_sets<8>, blocks, THREADS, smem, s, u, f, l, at);
         if (tiles <= 16)

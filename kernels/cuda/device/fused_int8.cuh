@@ -14,19 +14,19 @@ struct fused_space {
     int32_t q_base;            /* per-channel codes: [map][64] */
     /* Keys as they come; pages with odd numbers raw_stride after the others, where codes of 8 bits are
      * cells already. Otherwise `keys` are the cells. Cells of values take their place, one page's. Scales are [head][run][64],
-     * of per-channel codes steps and middles [head][2][dim] of a set. Per-channel codes of keys and of values come to one place in turns. */
+     * of per-channel codes steps and middles [head][2][dim] of a set. Where keys have per-channel codes, keys and values come to one place in turns. */
     int32_t raw_keys, raw_stride, keys, key_scale;
     int32_t raw_values, value_scale;
-    /* shares of lanes; half a page's D; [warp][16 tokens][16 rows] of it, of per-channel codes after all of it, [warp][32][lane] */
+    /* shares of lanes; half a page's D; [warp][16 tokens][16 rows] of it, with per-channel codes after all of it, [warp][32][lane] */
     int32_t d;
     int32_t rows; /* row_stats */
     int32_t total;
 };
 
-/* Whether codes are cells as they come. */
+/* Whether codes are cells as they come: of 8 bits on every page, and in a place of their own. */
 DQ_BOTH bool are_cells(const dq_page_form *f)
 {
-    return f->bits == 8 && !f->set_numbers;
+    return f->bits == 8 && !f->set_numbers && !f->has_lows;
 }
 
 DQ_DEVICE int raw_keys(const fused_space *at, int page)
@@ -118,9 +118,9 @@ DQ_DEVICE void copy_bytes(uint8_t *to, const uint8_t *from, int bytes)
         dq_cp_async16(to + i, from + i);
 }
 
-/* Starts copies of codes and scales of n heads: heads one after the other, then their scales, or of per-channel codes the numbers of
- * the page's first set. */
-template <bool SETS>
+/* Starts copies of codes and scales of n heads: heads one after the other, then their scales, or of per-channel codes (SETS) the
+ * numbers of the page's first set. WIDTHS: pages may say how wide their codes are. */
+template <bool WIDTHS, bool SETS>
 DQ_DEVICE void fetch_page(uint8_t *to, const fused_job *j, const dq_page_form *f, int side,
                           int page, const int32_t *head, int n)
 {
@@ -130,11 +130,11 @@ DQ_DEVICE void fetch_page(uint8_t *to, const fused_job *j, const dq_page_form *f
         int numbers = SETS ? f->set_numbers : f->n_scales * DQ_PAGE_SLOTS;
         int bytes = numbers * (p->wide[side] ? 4 : 2);
         for (int i = 0; i < n; i++) {
-            const uint8_t *codes = SETS ? dq_page_codes(f, p, side, head[i])
-                                        : s->codes + (size_t)head[i] * (size_t)f->code_bytes;
+            const uint8_t *codes = WIDTHS ? dq_page_codes(f, p, side, head[i])
+                                          : s->codes + (size_t)head[i] * (size_t)f->code_bytes;
             copy_bytes(to + i * f->code_bytes, codes,
-                       SETS ? DQ_PAGE_SLOTS * f->cols * dq_page_bits(f, p, side, head[i]) / 8
-                            : f->code_bytes);
+                       WIDTHS ? DQ_PAGE_SLOTS * f->cols * dq_page_bits(f, p, side, head[i]) / 8
+                              : f->code_bytes);
             copy_bytes(to + n * f->code_bytes + i * bytes,
                        (const uint8_t *)s->scale + (size_t)head[i] * (size_t)bytes, bytes);
         }
@@ -143,7 +143,7 @@ DQ_DEVICE void fetch_page(uint8_t *to, const fused_job *j, const dq_page_form *f
 }
 
 /* Cells of bytes from what fetch_page brought, unless they are there. */
-template <bool SETS>
+template <bool WIDTHS>
 DQ_DEVICE void unpack_codes(uint8_t *cells, const uint8_t *raw, const fused_job *j,
                             const dq_page_form *f, int side, int page, const int32_t *head, int n)
 {
@@ -152,22 +152,35 @@ DQ_DEVICE void unpack_codes(uint8_t *cells, const uint8_t *raw, const fused_job 
     if (are_cells(f) || !is_coded(j, p, side, page)) return;
     for (int i = (int)dq_thread(); i < n * per; i += (int)dq_threads()) {
         const uint8_t *codes = raw + i / per * f->code_bytes;
-        int k = i % per, bits = SETS ? dq_page_bits(f, p, side, head[i / per]) : f->bits;
+        int k = i % per, bits = WIDTHS ? dq_page_bits(f, p, side, head[i / per]) : f->bits;
         dq_u4 x = side ? value_cell(codes, bits, f->cols, k / f->cols, k % f->cols)
                        : key_cell(codes, bits, f->cols, k / DQ_PAGE_SLOTS, k % DQ_PAGE_SLOTS);
         dq_store16(cells + 16 * i, x);
     }
 }
 
+/* What the code 0 stands for. */
+DQ_DEVICE float middle_of(float step, float low, int bits)
+{
+    return dq_add_rn(low, dq_mul_rn((float)(1 << (bits - 1)), step));
+}
+
+/* Numbers of n heads, [n][n_scales][64], from what fetch_page brought after their codes. LOWS: lows become middles. */
+template <bool LOWS>
 DQ_DEVICE void unpack_scales(float *scale, const uint8_t *raw, const fused_job *j,
-                             const dq_page_form *f, int side, int page, int n)
+                             const dq_page_form *f, int side, int page, const int32_t *head, int n)
 {
     const dq_page *p = j->pages + page;
     const uint8_t *from = raw + n * f->code_bytes;
+    const int per = f->n_scales * DQ_PAGE_SLOTS, steps = per / 2;
     if (!is_coded(j, p, side, page)) return;
-    for (int i = (int)dq_thread(); i < n * f->n_scales * DQ_PAGE_SLOTS; i += (int)dq_threads())
-        scale[i] =
-            p->wide[side] ? ((const float *)from)[i] : dq_f16_f32(((const uint16_t *)from)[i]);
+    for (int i = (int)dq_thread(); i < n * per; i += (int)dq_threads()) {
+        float x = dq_page_number_of(from, p->wide[side], i);
+        if (LOWS && i % per >= steps)
+            x = middle_of(dq_page_number_of(from, p->wide[side], i - steps), x,
+                          dq_page_bits(f, p, side, head[i / per]));
+        scale[i] = x;
+    }
 }
 
 #endif

@@ -21,11 +21,6 @@ DQ_DEVICE float fold_sums(const float sum[4])
     return dq_add_rn(dq_add_rn(x[0], x[2]), dq_add_rn(x[1], x[3]));
 }
 
-DQ_DEVICE float middle_of(float step, float low, int bits)
-{
-    return dq_add_rn(low, dq_mul_rn((float)(1 << (bits - 1)), step));
-}
-
 /* Step and middle of channel c < dim of a set, whose numbers begin at `at`. */
 DQ_DEVICE pair set_number(const dq_page_form *f, const void *from, bool wide, int64_t at, int bits,
                           int c)
@@ -198,25 +193,28 @@ DQ_DEVICE void set_scores(float s[4][4], uint8_t *mem, const fused_space *at,
 
 /* -------------------------------------------------------------------------------------- values */
 
-/* D of the lane's row i in a set: its sum, and that of D times dither. */
-DQ_DEVICE void sum_set(float *base, float *less, const float *parked, const dq_page_form *f,
-                       const dq_page *p, const lane_page *at, uint32_t sixteens, int i)
+/* D of the lane's row i over tokens that it reads as codes: its sum, and that of D times weight[64] (NULL: zero). parked: the
+ * lane's D of the page, [32][DQ_WARP]. sixteens: tokens elsewhere are no codes. */
+DQ_DEVICE void sum_codes(float *base, float *weighted, const float *parked, const float *weight,
+                         const lane_page *at, uint32_t sixteens, int i)
 {
-    int u = (int)dq_lane() % 4, first = at->first, end = i ? at->end[1] : at->end[0];
-    float sum[4] = {}, dithered[4] = {};
+    int u = (int)dq_lane() % 4, end = i ? at->end[1] : at->end[0];
+    int seen = i ? at->seen[1] : at->seen[0];
+    float sum[4] = {}, by_weight[4] = {};
     ROLLED
     for (int b = 0; b < 4; b++) {
         if (!(sixteens >> b & 1)) continue; /* zeros change no sum */
         DQ_UNROLL
         for (int k = 0; k < 4; k++) { /* in the order of tokens */
             int j = 2 * b + ((k / 2) ^ (u >> 1)), t = 16 * b + 4 * u + k;
-            float x = t >= first && t < end ? parked[(4 * j + 2 * i + k % 2) * DQ_WARP] : 0.0f;
+            if (t < at->first || t >= end || t >= seen) continue;
+            float x = parked[(4 * j + 2 * i + k % 2) * DQ_WARP];
             sum[k] = dq_add_rn(sum[k], x);
-            dithered[k] = dq_add_rn(dithered[k], dq_mul_rn(x, dq_page_dither(f, p, 1, t)));
+            if (weight) by_weight[k] = dq_add_rn(by_weight[k], dq_mul_rn(x, weight[t]));
         }
     }
     *base = fold_sums(sum);
-    *less = p->dither >= 0 ? fold_sums(dithered) : 0.0f;
+    *weighted = weight ? fold_sums(by_weight) : 0.0f;
 }
 
 /* What a set's sum of D codes means in one channel. */
@@ -227,17 +225,19 @@ DQ_DEVICE float set_part(int32_t sum, float scale, float less, float base, float
 }
 
 /* o += D V of a set. at: the page, whose slots outside of the set, and of its sixteens, are no codes; numbers [slab][2][dim].
- * parked: the lane's D of the page, [32][DQ_WARP]. */
+ * parked: as sum_codes. */
 template <int NT>
 DQ_DEVICE void set_values(float o[NT][4], const float *parked, const uint8_t *cells,
                           const float *numbers, const dq_page_form *f, const dq_page *p,
                           const lane_page *at, uint32_t sixteens, int n_slabs)
 {
     rounded_rows rounded;
+    const float *dither = p->dither >= 0 ? f->dither + p->dither * DQ_PAGE_SLOTS : NULL;
     float base[2], less[2];
     DQ_UNROLL
-    for (int i = 0; i < 2; i++) sum_set(&base[i], &less[i], parked, f, p, at, sixteens, i);
-    round_difference<true>(&rounded, NULL, parked, at, sixteens);
+    for (int i = 0; i < 2; i++) sum_codes(&base[i], &less[i], parked, dither, at, sixteens, i);
+    const lane_difference d = {NULL, parked, NULL};
+    round_difference<true, false>(&rounded, &d, at, sixteens);
     DQ_UNROLL
     for (int n = 0; n < NT; n++) {
         if (8 * n >= n_slabs * f->dim) break;

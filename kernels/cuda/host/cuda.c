@@ -56,9 +56,6 @@ static dq_status cuda_can(const dq_need *need, dq_err *err)
     const int run = mixed ? 2 * kv->group : kv->group;
     const bool short_groups = (mixed || !dq_kv_by_page(kv)) &&
                               (mixed || kv->k_bits <= 4 || kv->v_bits <= 4) && run % 16 && run < d;
-    if (mixed && need->math.qk == DQ_NUM_INT8)
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_OTHER_QUANT},
-                            "math int8 on the cuda backend has no mixed codes of the KV cache");
     if (need->math.qk == DQ_NUM_F32) return DQ_OK;
     const char *name = dq_num_name[need->math.qk];
     if (need->math.qk == DQ_NUM_INT8 && kv->dense != DQ_KV_F32)

@@ -22,8 +22,10 @@ const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_
                                        "attend_bf16"};
     const way to = way_of(math, rows);
     (void)b;
-    if (dq_kv_by_page(kv) && to == WAY_INT8) return "attend_int8_sets";
-    if (dq_kv_by_page(kv) && to == WAY_DECODE) return "decode_int8_sets";
+    if (!dq_kv_by_page(kv)) return name[to];
+    const bool sets = dq_kv_by_channel(kv, true); /* values, too */
+    if (to == WAY_INT8) return sets ? "attend_int8_sets" : "attend_int8_mixed";
+    if (to == WAY_DECODE) return sets ? "decode_int8_sets" : "decode_int8_mixed";
     return name[to];
 }
 

@@ -125,7 +125,7 @@ static void add_unit(draft *d, const dq_kv_list *list, const dq_kv_rows *rows, i
     w->coded[1] = (int32_t)span[n_spans - 1].coded_end;
     w->keys = d->visible[last];
     w->ld = (w->keys + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
-    if (!d->args->kv->by_page) w->n_parts = w->ld / DQ_PAGE_TOKENS;
+    if (!d->args->kv->form[DQ_V].set_scales) w->n_parts = w->ld / DQ_PAGE_TOKENS;
 }
 
 /* From which row of a unit on columns count, n: none. */

@@ -23,21 +23,53 @@ static int pick(rig *r, int low, int high)
     return low + (int)(r->random.bits() % (uint32_t)(high - low + 1));
 }
 
-static dq_page_form form_of(const rig_spec *s, int side)
+bool rig_has_sets(const rig *r, int side)
 {
+    return r->spec.sets && !(side && r->spec.mixed);
+}
+
+static dq_page_form form_of(const rig *r, int side)
+{
+    const rig_spec *s = &r->spec;
     dq_page_form f = {};
     f.bits = s->bits[side];
     f.dim = f.cols = f.stride = s->dim;
-    if (s->sets) {
-        if (side == 0 && s->second > f.bits) f.bits = s->second;
+    f.has_lows = side && s->mixed;
+    if (side == 0 && s->second > f.bits) f.bits = s->second;
+    if (f.has_lows && s->second) f.bits = 8;
+    f.code_bytes = f.bits < 16 ? 64 * s->dim * f.bits / 8 : 0;
+    if (rig_has_sets(r, side)) {
         f.set_numbers = 2 * s->dim;
-        f.code_bytes = 64 * s->dim * f.bits / 8;
         return f;
     }
-    f.group = f.bits <= 4 ? s->group : s->dim;
-    f.n_scales = (s->dim + f.group - 1) / f.group;
-    f.code_bytes = f.bits < 16 ? 64 * s->dim * f.bits / 8 : 0;
+    f.group = f.has_lows ? 2 * s->group : f.bits <= 4 ? s->group : s->dim;
+    if (f.group > s->dim) f.group = s->dim;
+    f.n_scales = (s->dim + f.group - 1) / f.group * (f.has_lows ? 2 : 1);
     return f;
+}
+
+/* Code and number of one token and run of channels, begin .. end-1. */
+static void encode_run(rig_side *s, int page, int head, int t, int g, int bits, bool wide)
+{
+    const dq_page_form *f = &s->form;
+    const int begin = g * f->group, end = begin + f->group < f->dim ? begin + f->group : f->dim;
+    const float top = (float)((1 << bits) - 1), *x = s->plain[page][head][t];
+    float least = INFINITY, most = -INFINITY;
+    for (int c = begin; c < end; c++) {
+        least = fminf(least, x[c]);
+        most = fmaxf(most, x[c]);
+    }
+    float step = (most - least) / top, low = least;
+    if (!wide) {
+        step = numerics_f16_f32(numerics_f32_f16(step));
+        low = numerics_f16_f32(numerics_f32_f16(low));
+    }
+    s->scale[page][head][g][t] = step;
+    s->scale[page][head][f->n_scales / 2 + g][t] = low;
+    for (int c = begin; c < end; c++) {
+        const float u = fminf(fmaxf(rintf((x[c] - low) / step), 0), top);
+        s->code[page][head][t][c] = (int8_t)((int)u - (1 << (bits - 1)));
+    }
 }
 
 /* Codes and scales of all tokens of a page and head. */
@@ -133,9 +165,13 @@ static void put_codes(rig *r, rig_side *s, int side, int p, dq_page *page, int f
     uint8_t *codes = (uint8_t *)calloc(bytes, 1);
     float *wide = (float *)calloc(n, 4);
     uint16_t *half = (uint16_t *)calloc(n, 2);
+    page->side[side].codes = codes;
     for (int h = 0; h < s->n_heads; h++) {
-        encode(s, p, h, page->wide[side]);
-        pack(codes + h * f->code_bytes, s, side, f->bits, p, h);
+        const int bits = dq_page_bits(f, page, side, h);
+        for (int i = 0; f->has_lows && i < f->n_scales / 2 * 64; i++)
+            encode_run(s, p, h, i % 64, i / 64, bits, page->wide[side]);
+        if (!f->has_lows) encode(s, p, h, page->wide[side]);
+        pack(dq_page_codes(f, page, side, h), s, side, bits, p, h);
         for (int i = 0; i < f->n_scales * 64; i++) {
             const int t = i % 64, at = h * f->n_scales * 64 + i;
             wide[at] = t < first || t >= end ? NAN : s->scale[p][h][i / 64][t];
@@ -217,8 +253,9 @@ static void make_side(rig *r, rig_list *l, int side, int p, const int coded[2])
     page->wide[side] = pick(r, 0, 5) == 0;
     const bool codes = s->form.bits < 16 && high > page->n_sinks;
     const bool plain = !codes || low < keys || pick(r, 0, 4) == 0;
-    if (codes && r->spec.sets) put_sets(r, s, side, p, page, plain ? high : 64);
-    if (codes && !r->spec.sets) put_codes(r, s, side, p, page, page->n_sinks, plain ? high : keys);
+    const bool sets = rig_has_sets(r, side);
+    if (codes && sets) put_sets(r, s, side, p, page, plain ? high : 64);
+    if (codes && !sets) put_codes(r, s, side, p, page, page->n_sinks, plain ? high : keys);
     if (plain) put_plain(r, s, side, p, page, keys, true);
     if (codes && page->n_sinks) put_plain(r, s, side, p, page, keys, false);
 }
@@ -260,16 +297,17 @@ static void make_list(rig *r, int i)
     w->group = 1;
     w->coded[1] = pick(r, 0, 2) ? pick(r, 0, w->keys) : w->keys / 64 * 64;
     w->coded[0] = pick(r, 0, 1) ? pick(r, 0, w->coded[1]) : w->coded[1] / 64 * 64;
+    if (r->spec.all_coded) w->coded[0] = w->coded[1] = w->keys;
     w->split = pick(r, 0, w->n);
     if (pick(r, 0, 2) == 0) w->split = w->n;
     if (w->split == w->n) w->coded[1] = w->coded[0];
     l->n_pages = (w->keys + 63) / 64;
     const int sinks[3] = {0, 4, pick(r, 0, 9)};
     l->page[0].n_sinks = sinks[pick(r, 0, 2)];
-    if (!r->spec.sets) w->n_parts = l->n_pages;
     for (int p = 0; r->spec.sets && p < l->n_pages; p++) make_sets(r, l, p);
+    if (!rig_has_sets(r, 1)) w->n_parts = l->n_pages;
     for (int side = 0; side < 2; side++) {
-        l->side[side].form = form_of(&r->spec, side);
+        l->side[side].form = form_of(r, side);
         l->side[side].n_heads = side || r->spec.sets ? 2 : r->spec.maps;
         for (int p = 0; p < l->n_pages; p++) make_side(r, l, side, p, w->coded);
     }
@@ -315,7 +353,7 @@ static void upload_units(rig *r)
         l->unit.strip = strip;
         strip += (int64_t)u->max_q * l->unit.n * l->unit.ld;
         /* what dq_fused_decode keeps after them */
-        strip += (int64_t)u->max_out * l->unit.n * l->unit.n_parts * r->spec.slabs * r->spec.dim;
+        strip += dq_fused_decode_floats(u, u->max_out, l->unit.n, l->unit.n_parts);
         l->unit.record = records;
         l->unit.factor = factors;
         records += u->max_q * l->unit.n;
@@ -354,12 +392,12 @@ void rig_open(rig *r, const rig_spec *spec, uint64_t seed)
     for (int i = 0; i < 128; i++) r->dither[i / 64][i % 64] = 0.5f * r->random.value();
     make_heads(r);
     for (int i = 0; i < r->n_units; i++) make_list(r, i);
-    upload_units(r);
     dq_attention_units *u = &r->units;
     r->width = spec->slabs * spec->dim;
     for (int side = 0; side < 2; side++) u->form[side] = r->list[0].side[side].form;
-    if (spec->dither) u->form[1].dither = (float *)keep(r, sizeof r->dither, r->dither);
     u->n_slabs = spec->slabs;
+    upload_units(r);
+    if (spec->dither) u->form[1].dither = (float *)keep(r, sizeof r->dither, r->dither);
     u->n_maps = spec->maps;
     u->scale = 0.25f;
     r->q = new check_array<float>((size_t)(r->rows * u->n_q * spec->dim));

@@ -17,7 +17,7 @@ struct rig_side {
     int n_heads;
     float plain[MAX_PAGES][MAX_HEADS][64][MAX_DIM];
     int8_t code[MAX_PAGES][MAX_HEADS][64][MAX_DIM];
-    float scale[MAX_PAGES][MAX_HEADS][MAX_DIM / 16][64];
+    float scale[MAX_PAGES][MAX_HEADS][2 * MAX_DIM / 16][64]; /* by form.n_scales */
     float step[MAX_PAGES][2][MAX_SETS][MAX_DIM], low[MAX_PAGES][2][MAX_SETS][MAX_DIM];
     uint8_t *packed[MAX_PAGES];
     float *device_plain[MAX_PAGES], *sinks[MAX_PAGES];
@@ -41,9 +41,13 @@ struct rig_spec {
     int max_rows; /* of a unit; 0: 64 */
     int max_keys; /* of a list, apart from its rows */
     bool sets, dither;
+    bool mixed;     /* of `sets` keys alone; values have a step and a low for each token and run */
+    bool all_coded; /* all tokens but sinks */
     bool many_sets; /* pages have up to 12 */
     bool each_slot; /* every slot of a page is a set of its own, most of whose tokens are gone */
-    int second; /* bits of the second map's keys, where per-channel codes have widths by map; 0: they have none */
+    /* bits of the second map's keys, where per-channel codes have widths by map, and pages of mixed ones fewer bits of values than
+     * their form; 0: they have none */
+    int second;
 };
 
 /* A whole call, on both sides. */
@@ -67,8 +71,9 @@ struct rig {
 void rig_open(rig *r, const rig_spec *spec, uint64_t seed);
 void rig_close(rig *r);
 
-/* Which set of per-channel codes slot t has; slots of a page that lie before `index` of its list; what is added to slot t before its
- * values are rounded. */
+/* Whether a side has per-channel codes; which set of them slot t has; slots of a page that lie before `index` of its list; what is
+ * added to slot t before its values are rounded. */
+bool rig_has_sets(const rig *r, int side);
 int rig_set_of(const dq_page *p, int t);
 int rig_slots(int64_t index, int page);
 float rig_dither(const rig *r, const dq_page *p, int side, int t);

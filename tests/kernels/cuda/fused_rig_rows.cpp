@@ -23,9 +23,11 @@ static float middle_of(const rig_list *l, int side, int head, int t, int c)
 {
     const rig_side *s = &l->side[side];
     const dq_page *p = &l->page[t / 64];
-    const int set = rig_set_of(p, t % 64), bits = dq_page_bits(&s->form, p, side, head);
-    const float up = (float)(1 << (bits - 1)) * s->step[t / 64][head][set][c];
-    return s->low[t / 64][head][set][c] + up;
+    const int set = rig_set_of(p, t % 64), g = s->form.has_lows ? c / s->form.group : 0;
+    const float half = (float)(1 << (dq_page_bits(&s->form, p, side, head) - 1));
+    const float(*run)[64] = s->scale[t / 64][head] + g;
+    if (s->form.has_lows) return run[s->form.n_scales / 2][t % 64] + half * run[0][t % 64];
+    return s->low[t / 64][head][set][c] + half * s->step[t / 64][head][set][c];
 }
 
 static float value_of(const rig *r, const rig_list *l, int side, int row, int head, int t, int c)
@@ -33,14 +35,14 @@ static float value_of(const rig *r, const rig_list *l, int side, int row, int he
     const rig_side *s = &l->side[side];
     const dq_page *page = &l->page[t / 64];
     if (!is_coded(l, side, row, t)) return s->plain[t / 64][head][t % 64][c];
-    if (r->spec.sets) {
-        const float q = (float)s->code[t / 64][head][t % 64][c];
+    const float q = (float)s->code[t / 64][head][t % 64][c];
+    if (rig_has_sets(r, side)) {
         const float x = q - rig_dither(r, page, side, t % 64);
         return x * s->step[t / 64][head][rig_set_of(page, t % 64)][c] +
                middle_of(l, side, head, t, c);
     }
-    return (float)s->code[t / 64][head][t % 64][c] *
-           s->scale[t / 64][head][c / s->form.group][t % 64];
+    const float x = q * s->scale[t / 64][head][c / s->form.group][t % 64];
+    return s->form.has_lows ? x + middle_of(l, side, head, t, c) : x;
 }
 
 static float bf16(float x)
@@ -145,7 +147,7 @@ static double rounding_of(const rig *r, const rig_list *l, int head, int row, co
 {
     const rig_side *s = &l->side[1];
     double total = 0;
-    for (int t = 0, end; r->spec.sets && t < n; t = end) {
+    for (int t = 0, end; rig_has_sets(r, 1) && t < n; t = end) {
         double peak = 0, codes = 0;
         const int set = rig_set_of(&l->page[t / 64], t % 64);
         for (end = t;
@@ -157,7 +159,7 @@ static double rounding_of(const rig *r, const rig_list *l, int head, int row, co
         }
         if (set >= 0) total += peak * codes / 65024.0 * (double)s->step[t / 64][head][set][c];
     }
-    if (r->spec.sets) return 1.01 * total;
+    if (rig_has_sets(r, 1)) return 1.01 * total;
     for (int p = 0; p * 64 < n; p++) {
         double peak = 0, codes = 0;
         for (int t = 64 * p; t < n && t < 64 * p + 64; t++) {

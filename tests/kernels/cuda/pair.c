@@ -35,9 +35,17 @@ dq_kv_spec page_spec_of(int i)
     return spec;
 }
 
-dq_kv_spec damaged_spec_of(int i)
+dq_kv_spec mixed_spec_of(int i)
 {
     dq_kv_spec spec = page_spec_of(i);
+    spec.quant = DQ_KV_MIXED;
+    spec.group = i % 2 ? 8 : 32;
+    return spec;
+}
+
+dq_kv_spec damaged_spec_of(int i, bool mixed)
+{
+    dq_kv_spec spec = mixed ? mixed_spec_of(i) : page_spec_of(i);
     if (spec.k_bits == 16) spec.k_bits = 8;
     if (spec.v_bits == 16) spec.v_bits = 3;
     if (i % 4 != 1) return spec;
@@ -222,13 +230,17 @@ static void damage(pair *p, int i)
 {
     static const struct {
         int array;
-        float x, y; /* y: of the token after it, if not 0 */
+        float x, y; /* y: of the token after it, of mixed values of the next channel; if not 0 */
     } of[N_DAMAGES] = {{A_K, NAN, 0}, {A_V, INFINITY, 0},   {A_K, -INFINITY, 0},
                        {A_V, NAN, 0}, {A_V, 3e38f, -3e38f}, {A_K, -3e38f, 3e38f}};
     const int64_t width = (int64_t)PAIR_KV * p->map.head_dim;
-    float *x = p->host[of[i % N_DAMAGES].array] + i % PAIR_KV * p->map.head_dim + 3;
-    x[DAMAGED_TOKEN * width] = of[i % N_DAMAGES].x;
-    if (of[i % N_DAMAGES].y != 0) x[(DAMAGED_TOKEN + 1) * width] = of[i % N_DAMAGES].y;
+    const int array = of[i % N_DAMAGES].array;
+    const bool mixed = p->spec.quant == DQ_KV_MIXED;
+    float *x = p->host[array] + DAMAGED_TOKEN * width + i % PAIR_KV * p->map.head_dim + 3;
+    *x = of[i % N_DAMAGES].x;
+    if (of[i % N_DAMAGES].y != 0) x[mixed && array == A_V ? 1 : width] = of[i % N_DAMAGES].y;
+    for (int64_t c = 0; mixed && c < width; c++)
+        p->host[A_V][(DAMAGED_TOKEN - 1) * width + c] = 0.3f;
     for (int64_t t = DAMAGED_TOKEN / 64 * 64; t < DAMAGED_TOKEN / 64 * 64 + 64; t++) {
         for (int h = 0; h < PAIR_KV; h++)
             p->host[A_K][t * width + h * p->map.head_dim + DAMAGED_ALIKE] =
@@ -247,7 +259,9 @@ void pair_damaged_scene(pair *p, int i, int rows)
     for (int g = 0; i % 2 && g < p->map.n_groups; g++) {
         int32_t kept[DAMAGED_FIRST], n = 0;
         for (int32_t t = 0; t < DAMAGED_FIRST; t++) {
-            if (t < 4 || t >= 120 || (t * 7 + g + i) % 3 == 0) kept[n++] = t;
+            /* damage of mixed values goes with its token */
+            const bool lost = t == DAMAGED_TOKEN && p->spec.quant == DQ_KV_MIXED;
+            if (t < 4 || t >= 120 || (t * 7 + g + i) % 3 == 0 || lost) kept[n++] = t;
         }
         pair_keep(p, a, g, kept, n);
     }

@@ -55,6 +55,8 @@ static const int dims[] = {24, 64, 80, 32, 16, 128};
 dq_kv_spec spec_of(int i);
 /* Per-channel codes, with dither and without, of every width; some go by the maps of keys. */
 dq_kv_spec page_spec_of(int i);
+/* The same widths as mixed codes, in runs of 16 or 64 channels. */
+dq_kv_spec mixed_spec_of(int i);
 float pair_value(pair *p);
 void pair_open(pair *p, dq_pairing pairing, int head_dim, dq_kv_spec spec);
 void pair_sync(pair *p);
@@ -77,10 +79,10 @@ dq_attend_args pair_args(const pair *p, int k, dq_logit_spec logit);
  * of it with rows of its own; b starts at a far position. The batch left after is ragged and appended. */
 void pair_scene(pair *p, bool evicts);
 
-/* Damage i % N_DAMAGES of per-channel codes: what is not finite, or has no finite step, in keys, values or the last row's queries; and
- * in all heads channel 2 of a page is alike, so that its step is 0. */
+/* Damage i % N_DAMAGES of per-channel codes, or mixed ones: what is not finite, or has no finite step, in keys, values or the last row's queries; and
+ * in all heads channel 2 of a page is alike, so that its step is 0; of mixed values a token. */
 enum { N_DAMAGES = 6 };
-dq_kv_spec damaged_spec_of(int i);
+dq_kv_spec damaged_spec_of(int i, bool mixed);
 /* 200 tokens with that damage, of which odd i evict some; then `rows` more, which read its page as codes. What is left
  * after is as in pair_scene. */
 void pair_damaged_scene(pair *p, int i, int rows);

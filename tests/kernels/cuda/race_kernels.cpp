@@ -395,18 +395,20 @@ static void int8(void)
     fused(DQ_FUSED_INT8, 6, 3, DQ_ROUND_NOT, 2);
 }
 
-static rig_spec sets_of(int k_bits, int v_bits)
+static rig_spec sets_of(int k_bits, int v_bits, bool mixed)
 {
     rig_spec s = spec_of(DQ_FUSED_INT8, k_bits, v_bits, DQ_ROUND_NOT);
-    s.sets = s.dither = true;
+    s.sets = true;
+    s.dither = !mixed;
+    s.mixed = mixed;
     return s;
 }
 
-static void sets(void)
+static void many_rows_of(bool mixed)
 {
     for (uint64_t seed = 5; seed < 8; seed++) {
         rig r;
-        rig_spec s = sets_of(5, 4);
+        rig_spec s = sets_of(5, 4, mixed);
         s.second = seed % 2 ? 0 : 3;
         rig_open(&r, &s, seed);
         check_array<uint32_t> max((size_t)(r.n_units * r.units.n_q));
@@ -418,11 +420,11 @@ static void sets(void)
     }
 }
 
-static void decode_sets(void)
+static void few_rows_of(bool mixed)
 {
     for (int rows = 1; rows <= 2; rows++) { /* a single row has scores of its own */
         rig r;
-        rig_spec s = sets_of(8, 3);
+        rig_spec s = sets_of(8, 3, mixed);
         s.max_rows = rows;
         s.max_keys = 1000;
         s.many_sets = rows == 1;
@@ -430,6 +432,26 @@ static void decode_sets(void)
         must(dq_fused_decode(r.units, r.finish, r.logits, NULL));
         rig_close(&r);
     }
+}
+
+static void sets(void)
+{
+    many_rows_of(false);
+}
+
+static void decode_sets(void)
+{
+    few_rows_of(false);
+}
+
+static void mixed(void)
+{
+    many_rows_of(true);
+}
+
+static void decode_mixed(void)
+{
+    few_rows_of(true);
 }
 
 static void bf16(void)
@@ -460,7 +482,8 @@ static const struct {
                 {"maps", maps},       {"spans", spans},
                 {"tally", tally},     {"int8", int8},
                 {"bf16", bf16},       {"decode", decode},
-                {"sets", sets},       {"decode_sets", decode_sets}};
+                {"sets", sets},       {"decode_sets", decode_sets},
+                {"mixed", mixed},     {"decode_mixed", decode_mixed}};
 
 int main(int argc, char **argv)
 {

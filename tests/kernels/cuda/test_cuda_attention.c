@@ -27,9 +27,9 @@ TEST(outputs_are_equal)
 /* From position 0 and from far away, whole and with tokens evicted, so that slots lie in another order than positions. */
 TEST(page_codes_are_read)
 {
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0; i < 36; i++) { /* per-channel codes, then mixed ones */
         pair p;
-        dq_kv_spec spec = page_spec_of(i);
+        dq_kv_spec spec = i < 24 ? page_spec_of(i) : mixed_spec_of(i);
         spec.rotate_v = spec.rotate_k = (dims[i % 6] & (dims[i % 6] - 1)) == 0 && i % 2;
         pair_open(&p, pairings[i / 2 % N_PAIRINGS], dims[i % 6], spec);
         pair_scene(&p, i % 2);
@@ -46,9 +46,10 @@ TEST(damaged_page_codes_are_read)
     static const dq_granularity granularities[] = {DQ_GRANULARITY_HEAD, DQ_GRANULARITY_ROW,
                                                    DQ_GRANULARITY_TILE};
     const bool fused = dq_os_cpu_features(NULL) & (DQ_CPU_AVX2 | DQ_CPU_AVX512);
-    for (int i = 0; i < 2 * N_DAMAGES; i++) {
+    for (int i = 0; i < 4 * N_DAMAGES; i++) {
         pair p;
-        pair_open(&p, pairings[i / 2 % N_PAIRINGS], dims[i % 6], damaged_spec_of(i));
+        const bool mixed = i >= 2 * N_DAMAGES;
+        pair_open(&p, pairings[i / 2 % N_PAIRINGS], dims[i % 6], damaged_spec_of(i, mixed));
         pair_damaged_scene(&p, i, 20);
         set_options(&p, i);
         attend_both(&p, (dq_logit_spec){i % 3 ? 16 : 4, granularities[i / 3 % 3]}, NULL, NULL);

@@ -10,7 +10,7 @@ static const int fused_dims[] = {16, 64, 80, 32, 48, 128};
 static void open_math_of(pair *p, int i, dq_num num, dq_kv_spec spec)
 {
     spec.num = num;
-    spec.group = 32;
+    if (spec.quant != DQ_KV_MIXED) spec.group = 32;
     if (num == DQ_NUM_INT8 && spec.k_bits == 16) spec.k_bits = 8;
     if (num == DQ_NUM_INT8 && spec.v_bits == 16) spec.v_bits = 8;
     const int dim = fused_dims[i % 6];
@@ -26,10 +26,20 @@ static void open_math(pair *p, int i, dq_num num)
     open_math_of(p, i, num, spec_of(i));
 }
 
-/* Per-token codes, then per-channel codes. */
+/* Per-token codes, then per-channel codes, then mixed ones. */
+enum { SETS = 12, MIXED = 24, N_INT8 = 36 };
 static void open_int8(pair *p, int i)
 {
-    open_math_of(p, i, DQ_NUM_INT8, i < 12 ? spec_of(i) : page_spec_of(i));
+    open_math_of(p, i, DQ_NUM_INT8,
+                 i < SETS    ? spec_of(i)
+                 : i < MIXED ? page_spec_of(i)
+                             : mixed_spec_of(i));
+}
+
+/* Four of each, for fewer cases. */
+static dq_kv_spec each_spec_of(int i)
+{
+    return i < 4 ? spec_of(i + 1) : i < 8 ? page_spec_of(i + 9) : mixed_spec_of(i + 9);
 }
 
 /* S is the same bit for bit; exps and sums are not, so that a code of D may differ by one. */
@@ -37,7 +47,7 @@ TEST(int8_is_near)
 {
     static const dq_granularity granularities[] = {DQ_GRANULARITY_TENSOR, DQ_GRANULARITY_HEAD,
                                                    DQ_GRANULARITY_ROW};
-    for (int i = 0; i < 26; i++) {
+    for (int i = 0; i < N_INT8; i++) {
         pair p;
         open_int8(&p, i);
         attend_both(&p, (dq_logit_spec){i % 2 ? 16 : 6, granularities[i % 3]}, NULL, NULL);
@@ -49,10 +59,11 @@ TEST(int8_is_near)
 /* In int8 many rows and single ones, which have kernels of their own, and in bf16. */
 TEST(damage_is_seen)
 {
-    for (int i = 0; i < 3 * N_DAMAGES; i++) {
+    for (int k = 0; k < 6 * N_DAMAGES; k++) { /* per-channel codes, then mixed ones */
         pair p;
+        const int i = k % (3 * N_DAMAGES);
         const bool bytes = i < 2 * N_DAMAGES;
-        dq_kv_spec spec = damaged_spec_of(i);
+        dq_kv_spec spec = damaged_spec_of(i, k != i);
         spec.num = bytes ? DQ_NUM_INT8 : DQ_NUM_BF16;
         pair_open(&p, pairings[i / 2 % N_PAIRINGS], fused_dims[i % 6], spec);
         p.math = (dq_math){DQ_NUM_F32, spec.num, spec.num, spec.num};
@@ -70,9 +81,11 @@ TEST(damage_is_seen)
 
 TEST(bf16_is_near)
 {
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0; i < 36; i++) {
         pair p;
-        dq_kv_spec spec = i < 6 || i % 6 == 5 ? spec_of(i) : page_spec_of(i);
+        dq_kv_spec spec = i < 6 || i % 6 == 5 ? spec_of(i)
+                          : i < 24            ? page_spec_of(i)
+                                              : mixed_spec_of(i);
         if (i >= 18) spec.dense = i % 2 ? DQ_KV_F16 : DQ_KV_BF16;
         open_math_of(&p, i, DQ_NUM_BF16, spec);
         p.attn.head_norm = false; /* a norm of nearly nothing has no bound */
@@ -86,7 +99,7 @@ TEST(bf16_is_near)
 TEST(absmax_is_equal)
 {
     const bool fused = dq_os_cpu_features(NULL) & (DQ_CPU_AVX2 | DQ_CPU_AVX512);
-    for (int i = 0; i < 24; i += i < N_PAIRINGS ? 2 : 3) {
+    for (int i = 0; i < N_INT8; i += i < N_PAIRINGS ? 2 : 3) {
         pair p;
         float got[2][PAIR_SEQ * PAIR_Q];
         open_int8(&p, i);
@@ -116,14 +129,14 @@ static float *outputs(pair *p)
 /* Columns and measures come from strips of their own. */
 TEST(looking_changes_nothing)
 {
-    for (int i = 0; i < 8; i++) { /* per-token codes, then per-channel codes */
+    for (int i = 0; i < 12; i++) {
         pair p;
         const dq_num num = i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
         double *mass[2];
         int64_t offset[PAIR_SEQ * 8], n = 0;
         dq_head_measure of[2][PAIR_Q];
         dq_head_measure *const measure[2] = {of[CPU], of[CUDA]};
-        open_math_of(&p, i + 1, num, i < 4 ? spec_of(i + 1) : page_spec_of(i + 9));
+        open_math_of(&p, i + 1, num, each_spec_of(i));
         memset(of, 0, sizeof of);
         for (int l = 0; l < p.batch.n_seq * p.map.n_groups; l++) {
             offset[l] = n;
@@ -155,10 +168,10 @@ TEST(looking_changes_nothing)
 TEST(spans_see_the_same_maps)
 {
     static const int64_t last[][PAIR_SEQ] = {{0, 1, 0}, {1, 0, 21}, {0, 50, 1}, {1, 20, 4}};
-    for (int i = 0; i < 8; i++) { /* per-token codes, then per-channel codes */
+    for (int i = 0; i < 12; i++) {
         pair p;
         const dq_num num = i % 2 ? DQ_NUM_BF16 : DQ_NUM_INT8;
-        open_math_of(&p, i + 1, num, i < 4 ? spec_of(i + 1) : page_spec_of(i + 9));
+        open_math_of(&p, i + 1, num, each_spec_of(i));
         attend_both(&p, (dq_logit_spec){16, DQ_GRANULARITY_ROW}, NULL, NULL);
         float *before = outputs(&p);
         pair_count_spans(&p, last[i % 4]);
@@ -183,8 +196,12 @@ static const float *row_of(const pair *p, const float *x, int64_t row)
 TEST(single_rows_are_equal)
 {
     static const dq_granularity granularities[] = {DQ_GRANULARITY_ROW, DQ_GRANULARITY_HEAD};
-    for (int i = 0; i < 20; i++) {
+    static const char *const many_name[] = {"attend_int8", "attend_int8_sets", "attend_int8_mixed"},
+                             *const one_name[] = {"decode_int8", "decode_int8_sets",
+                                                  "decode_int8_mixed"};
+    for (int i = 0; i < N_INT8; i++) {
         pair p;
+        const int codes = (i >= SETS) + (i >= MIXED);
         open_int8(&p, i);
         const dq_ops *op = p.b[CUDA]->ops;
         dq_attend_args a =
@@ -196,10 +213,8 @@ TEST(single_rows_are_equal)
         a.absmax = absmax;
         op->attend(p.b[CUDA], pair_mat(&p, CUDA, A_OUT), &a);
         float *many = outputs(&p);
-        assert_string_equal(op->attend_kernel(p.b[CUDA], &p.spec, p.math, 64),
-                            i < 12 ? "attend_int8" : "attend_int8_sets");
-        assert_string_equal(op->attend_kernel(p.b[CUDA], &p.spec, p.math, 1),
-                            i < 12 ? "decode_int8" : "decode_int8_sets");
+        assert_string_equal(op->attend_kernel(p.b[CUDA], &p.spec, p.math, 64), many_name[codes]);
+        assert_string_equal(op->attend_kernel(p.b[CUDA], &p.spec, p.math, 1), one_name[codes]);
         const dq_batch all = p.batch;
         int64_t cu[PAIR_SEQ + 1] = {0};
         int32_t pos[PAIR_SEQ];

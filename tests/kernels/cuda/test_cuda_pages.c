@@ -164,13 +164,18 @@ TEST(page_codes_are_equal)
     compare_caches(page_spec_of);
 }
 
+TEST(mixed_codes_are_equal)
+{
+    compare_caches(mixed_spec_of);
+}
+
 /* Codes and numbers of damaged pages, whole and when some of their tokens have been evicted; per-token codes, too. */
 TEST(damaged_codes_are_equal)
 {
-    for (int i = 0; i < 4 * N_DAMAGES; i++) {
+    for (int i = 0; i < 6 * N_DAMAGES; i++) {
         pair p;
-        dq_kv_spec spec = damaged_spec_of(i);
-        if (i >= 2 * N_DAMAGES) {
+        dq_kv_spec spec = damaged_spec_of(i, i >= 4 * N_DAMAGES);
+        if (i / (2 * N_DAMAGES) == 1) {
             spec = spec_of(i % 2);
             spec.k_bits = i % 3 ? 8 : 4;
         }

@@ -131,6 +131,16 @@ static rig_spec sets_of(int dim, int k_bits, int v_bits, uint64_t seed)
     return s;
 }
 
+/* Mixed codes. */
+static rig_spec mixed_of(int dim, int k_bits, int v_bits, uint64_t seed)
+{
+    rig_spec s = sets_of(dim, k_bits, v_bits, seed);
+    s.mixed = true;
+    s.dither = false;
+    s.all_coded = seed % 4 == 1;
+    return s;
+}
+
 /* One random call. */
 static void check_spec(rig_spec s, uint64_t seed)
 {
@@ -138,9 +148,9 @@ static void check_spec(rig_spec s, uint64_t seed)
     const int math = s.math, dim = s.dim;
     if (getenv("DQ_FUSED_SAY"))
         printf("math %d dim %d bits %d %d group %d maps %d slabs %d outs %d rotated %d norm %d "
-               "round %d sets %d seed %d\n",
+               "round %d sets %d mixed %d seed %d\n",
                math, dim, s.bits[0], s.bits[1], s.group, s.maps, s.slabs, s.outs, s.rotated, s.norm,
-               s.round, s.sets, (int)seed);
+               s.round, s.sets, s.mixed, (int)seed);
     rig_open(&r, &s, seed);
     assert_null(dq_fused_lacks(&r.units, &r.finish, math, s.round));
     check_scores(&r);
@@ -189,31 +199,53 @@ TEST(test_decode)
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
 
-TEST(test_sets)
+typedef rig_spec spec_maker(int dim, int k_bits, int v_bits, uint64_t seed);
+
+static void check_all_widths(spec_maker *make, uint64_t times, uint64_t seed)
 {
     static const int widths[6] = {8, 6, 5, 4, 3, 2};
-    for (uint64_t i = 0; i < 60; i++) {
+    for (uint64_t i = 0; i < times; i++) {
         dq_simt_set_schedule(i % 3 ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, i);
-        check_spec(sets_of(dims[i % 5], widths[i % 6], widths[i / 5 % 6], 2000 + i), 2000 + i);
+        check_spec(make(dims[i % 5], widths[i % 6], widths[i / 5 % 6], seed + i), seed + i);
     }
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
 
-TEST(test_decode_sets)
+static void decode_all_widths(spec_maker *make, uint64_t times, uint64_t seed)
 {
     static const int widths[6] = {8, 6, 5, 4, 3, 2};
-    for (uint64_t i = 0; i < 48; i++) {
+    for (uint64_t i = 0; i < times; i++) {
         rig r;
-        rig_spec s = sets_of(dims[i % 5], widths[i % 6], widths[i / 5 % 6], 3000 + i);
+        rig_spec s = make(dims[i % 5], widths[i % 6], widths[i / 5 % 6], seed + i);
         /* single rows have scores of their own */
         s.max_rows = i / 6 % 2 ? 1 : 1 + (int)(i + i / 12) % 8;
         s.max_keys = i % 4 ? 300 : 64 * MAX_PAGES;
         dq_simt_set_schedule(i % 3 ? DQ_SIMT_GREEDY : DQ_SIMT_ROUND_ROBIN, i);
-        rig_open(&r, &s, 3000 + i);
+        rig_open(&r, &s, seed + i);
         check_decode(&r);
         rig_close(&r);
     }
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
+}
+
+TEST(test_sets)
+{
+    check_all_widths(sets_of, 60, 2000);
+}
+
+TEST(test_decode_sets)
+{
+    decode_all_widths(sets_of, 48, 3000);
+}
+
+TEST(test_mixed)
+{
+    check_all_widths(mixed_of, 60, 5000);
+}
+
+TEST(test_decode_mixed)
+{
+    decode_all_widths(mixed_of, 48, 6000);
 }
 
 /* Pages of as many sets as they have slots. */
@@ -276,6 +308,7 @@ TEST(test_cut)
         check_cut(spec_of(DQ_FUSED_INT8, 32, 8, 4, seed), seed);
         check_cut(spec_of(DQ_FUSED_BF16, 32, 8, 4, seed), seed);
         check_cut(sets_of(32, 8, 4, seed), seed);
+        check_cut(mixed_of(32, 8, 4, seed), seed);
     }
     dq_simt_set_schedule(DQ_SIMT_GREEDY, 1);
 }
@@ -291,7 +324,11 @@ TEST(test_lacks)
     assert_non_null(dq_fused_lacks(&u, &f, DQ_FUSED_INT8, DQ_ROUND_TILE));
     u.form[0].set_numbers = 96; /* of keys alone */
     assert_non_null(dq_fused_lacks(&u, &f, DQ_FUSED_INT8, DQ_ROUND_NOT));
+    u.form[1].has_lows = 1; /* mixed codes */
+    assert_null(dq_fused_lacks(&u, &f, DQ_FUSED_INT8, DQ_ROUND_NOT));
     u.form[0].set_numbers = 0;
+    assert_non_null(dq_fused_lacks(&u, &f, DQ_FUSED_INT8, DQ_ROUND_NOT));
+    u.form[1].has_lows = 0;
     f.rotated = true; /* of 48 channels */
     assert_non_null(dq_fused_lacks(&u, &f, DQ_FUSED_INT8, DQ_ROUND_NOT));
     u.form[1].bits = 16;
