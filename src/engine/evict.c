@@ -58,6 +58,8 @@ dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec,
     *out = NULL;
     DQ_TRY(dq_evict_check(spec, err));
     DQ_TRY(dq_backend_can_evict(dq_runner_backend(r), policy, err));
+    if (policy && policy->needs & DQ_NEEDS_GATES && !m->gates)
+        return dq_fail(err, DQ_BUG, "the policy %s without gates", policy->name);
     dq_evictor *e = dq_block_new(1, sizeof *e, err);
     if (!e) return err->code;
     e->r = r;

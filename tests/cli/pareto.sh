@@ -82,7 +82,7 @@ try 0 "mc" "$@" --limit 1 --kv-policy h2o --json
 
 # budgets that are raised to what is kept anyway leave nothing to choose: one cache, no front of policies, one comparison
 set -- eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 256 --limit 4 --progress never --kv-policy streaming,h2o,kvzip --kv-keep 0.5
-least="16:16 streaming 0.5, 16:16 h2o 0.5, 16:16 kvzip 0.5. It keeps the first 4 and the last 64 tokens of a context"
+least="16:16 streaming 0.5, 16:16 h2o 0.5, 16:16 kvzip 0.5 global. It keeps the first 4 and the last 64 tokens of a context"
 same_cache() { # same_cache HEAD LIST: the only note says so, in lines of a terminal
     tr '\n' ' ' <"$top/out" | tr -s ' ' | grep -qF "One cache, computed once$1: $2" || complain "front: expected $1: $2 in: $(cat "$top/out")"
     [ "$(grep -c '^One cache, ' "$top/out")" = 1 ] || complain "front: one cache has several notes: $(cat "$top/out")"

@@ -121,6 +121,17 @@ static void rig_roles(char *heads, const dq_model *m)
     }
 }
 
+/* By position alone: every other list holds what is last dearest, the others what is first. */
+static const dq_kv_gates *rig_gates(const dq_model *m)
+{
+    dq_kv_gates *g;
+    dq_err err = {0};
+    assert_int_equal(dq_model_new_gates(&g, m, given_arena(), &err), DQ_OK);
+    for (int i = 0; i < m->n_layers * m->map.n_groups; i++)
+        g->weight[g->at[i + 1] - 2] = i % 2 ? -1 : 1;
+    return g;
+}
+
 static void rig_open(rig *x, const char *model, const dq_evict_spec *spec, int threads,
                      bool compare)
 {
@@ -134,6 +145,7 @@ static void rig_open(rig *x, const char *model, const dq_evict_spec *spec, int t
     x->m = given_model("%s", model);
     assert_true(x->m->n_layers <= LAYERS && x->m->map.n_groups <= GROUPS);
     if (spec->budget == DQ_KV_BUDGET_HEADS) rig_roles(x->kv.evict.heads, x->m);
+    if (spec->policy && spec->policy->needs & DQ_NEEDS_GATES) x->m->gates = rig_gates(x->m);
     x->b = given_backend(threads);
     assert_int_equal(dq_runner_new(&x->r, x->m, x->b, &x->kv, &err), DQ_OK);
     const dq_pass plain = {.logit = {.bits = 16}};

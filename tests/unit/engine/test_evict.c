@@ -11,7 +11,7 @@ enum { N_MODELS = sizeof models / sizeof models[0] };
 
 enum {
     NEEDS_CPU = DQ_NEEDS_PEAK,
-    ELSEWHERE = DQ_NEEDS_PEAK | DQ_NEEDS_KEY_COSINE | DQ_NEEDS_KEY_LEVERAGE
+    ELSEWHERE = DQ_NEEDS_PEAK | DQ_NEEDS_KEY_COSINE | DQ_NEEDS_KEY_LEVERAGE | DQ_NEEDS_GATES
 };
 
 /* On the device at hand. */
@@ -417,6 +417,30 @@ TEST(every)
         }
         rig_close(&x);
     }
+}
+
+TEST(each_list_has_gates_of_its_own)
+{
+    enum { N = 60, KEPT = 20, SINK = 3, RECENT = 8 };
+    dq_evict_spec spec = spec_of("kvzap", 0, DQ_KV_BUDGET_UNIFORM, 0);
+    spec.tokens = KEPT;
+    rig x;
+    rig_open(&x, models[0], &spec, 2, false);
+    const int32_t a = new_sequence(&x, 1);
+    begin(&x);
+    add(&x, a, N);
+    pass(&x);
+    evict(&x);
+    for (int l = 0; l < x.m->n_layers; l++) {
+        for (int g = 0; g < groups(&x); g++) {
+            int32_t pos[TOKENS];
+            assert_int_equal(positions(&x, l, a, g, pos), KEPT);
+            const bool last = (l * groups(&x) + g) % 2 == 0;
+            for (int t = SINK; t < KEPT - RECENT; t++)
+                assert_int_equal(pos[t], last ? N - KEPT + t : t);
+        }
+    }
+    rig_close(&x);
 }
 
 static dq_status check(dq_evict_spec evict, dq_err *err)
