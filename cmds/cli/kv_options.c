@@ -58,9 +58,9 @@ static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
     const char *text = number;
     if (f->type == DQ_KV_POLICY)
         text = DQ_POLICY_ONE_MAP " on models of one map, " DQ_POLICY_TWO_MAPS
-                                 " on those of two; on a real model of one map kvzip with "
-                                 "--kv-budget global has less than "
-                                 "a third of leverage's KLD (results/real)";
+                                 " on those of two; answers to later questions need kvzip, which "
+                                 "reads the context twice, or kvzap with --kv-gates "
+                                 "(results/real)";
     else if (dq_kv_field_form(f) == DQ_KV_AS_TEXT)
         text = dq_kv_field_text(f, &dq_kv_config_plain);
     else

@@ -46,10 +46,9 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .value = "KIND",
      .help =
          "what shares a scale: a token; a channel of a page of 64 tokens; that with values of 4 "
-         "bits and more dithered; or mixed, a channel for keys and a token for values, which loses "
-         "least on a real model at every width (results/real): {names} (default "
-         "{default}: per-channel; per-token where tokens are evicted, as fewer of a page then "
-         "share its numbers)",
+         "bits and more dithered; or mixed, a channel for keys and a token for values: {names} "
+         "(default {default}: mixed on models of one map, where it loses least on a real one "
+         "(results/real); on those of two per-channel, or per-token where tokens are evicted)",
      .column_place = 15,
      .column = {"kv_quant"}},
     {.name = "widths",
@@ -167,7 +166,8 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .option = "kv-budget",
      .swept = true,
      .value = "KIND",
-     .help = "what layers and heads get: {names} (default {default})",
+     .help = "what layers and heads get: {names} (default global with kvzip and kvzap, else "
+             "{default})",
      .column_place = 6,
      .column = {"kv_budget"}},
     {.name = "heads",
