@@ -26,8 +26,9 @@ static const dq_usage usage = {
         "groups of KV heads share it, while the others keep first and last tokens alone (dq eval "
         "--kv-budget heads --kv-heads). The first half of each window is compressed, the second "
         "scored. On the first windows each group is cut alone, and groups are ordered by the KL "
-        "divergence that this costs. Then 1, 2, ... groups of that order share (of more than 16: "
-        "16 numbers that grow by a factor), and the number that is closest is taken. Windows that "
+        "divergence that this costs. Then as many groups of that order as can be whole, one more, "
+        "... share (of more than 16: 16 numbers that grow by a factor), and the number that is "
+        "closest is taken. Windows that "
         "no choice has seen compare it with the same share in every group. Heads found on running "
         "text can lose answers to questions: with --questions, what their right answers lack of "
         "all choices (-ln of their share) is added to the divergence in both choices.",

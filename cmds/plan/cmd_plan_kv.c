@@ -20,8 +20,9 @@ static const dq_usage usage = {
     .synopsis = "MODEL --kv-bits BITS --text FILE -o RECIPE.json [options]",
     .about =
         "Plans the widths of a KV cache: each unit (keys of a layer and map, values of a layer) is "
-        "coded alone at each width, the others at 8 bits, and its KL divergence to the "
-        "unquantized cache measured. Bits go where they save most, up to the mean. Mixes a step "
+        "coded alone at each width, of more than three at every other one, the others at 8 bits, "
+        "and its KL divergence to the unquantized cache measured; what is not measured lies "
+        "between its neighbours. Bits go where they save most, up to the mean. Mixes a step "
         "away are measured whole as long as one is closer. Windows that no choice has seen compare "
         "the plan with uniform widths of at most the same mean, the nearest that there are. "
         "Figures are of the cache alone: with a recipe of a cache, dq quantize packs weights at 4 "
@@ -165,6 +166,7 @@ static void start(options *o, const char *model, dq_err *err)
         return;
     if (dq_cache_job_open(&j, &o->all, model, DQ_PLAN_KV_WINDOWS, &recipe, err) == DQ_OK) {
         set.in = j.in;
+        if (!o->quant && j.model->map.n_maps < 2) set.kv.quant = DQ_KV_MIXED; /* as auto is */
         run_plan(&j, &set, err);
     }
     dq_cache_job_close(&j);
@@ -178,9 +180,11 @@ dq_status dq_cmd_plan_kv(int argc, char **argv, dq_err *err)
         dq_opt_float("kv-bits", "BITS", &o.mean, 2, 8,
                      "mean width over keys and values, without what scales take"),
         dq_opt_text("widths", "LIST", &o.widths, "that a unit may have (default 2,3,4,5,6,8)"),
-        DQ_CACHE_OPTIONS_TEXT(o.all, "windows at most (default 60): the second and third fifth of "
-                                     "them search, the others decide"),
-        dq_opt_text("kv-quant", "NAME", &o.quant, "dither, per-channel or mixed (default dither)"),
+        DQ_CACHE_OPTIONS_TEXT(o.all, "windows at most (default 60): of the second and third fifth "
+                                     "of them as many as hold 8192 tokens search, the others "
+                                     "decide"),
+        dq_opt_text("kv-quant", "NAME", &o.quant, "dither, per-channel or mixed (default mixed on models of one map, dither on those of "
+                    "two)"),
         DQ_CACHE_OPTIONS_KEPT(o.all, "last tokens that stay unquantized (default 64)"),
         dq_opt_int("kv-layers", "N", &o.together, 1, 10000,
                    "neighbouring layers that get one width: fewer units, a shorter search "

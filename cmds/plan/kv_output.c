@@ -41,6 +41,7 @@ static json_t *unit_json(const dq_plan_kv *p, int u, bool searched)
     if (searched) {
         json_object_set_new(o, "bits", json_integer(p->trial[p->chosen].width[u]));
         for (int k = 0; k < p->space.n_bits; k++) {
+            if (!dq_plan_kv_measures(p, k)) continue;
             json_t *w = dq_cache_numbers_json(&p->unit[u * p->space.n_bits + k]);
             json_object_set_new(w, "bits", json_integer(p->space.bits[k]));
             json_array_append_new(widths, w);
@@ -62,6 +63,7 @@ static json_t *trials_json(const dq_plan_kv *p)
         json_object_set_new(o, "from", json_string(t->from));
         json_object_set_new(o, "mean_bits", dq_document_real(t->bits));
         json_object_set_new(o, "kld_nats", dq_document_real(t->kld));
+        json_object_set_new(o, "units_kld_nats", dq_document_real(t->added));
         json_object_set_new(o, "taken", json_boolean(t->taken));
         json_array_append_new(list, o);
     }
@@ -194,17 +196,20 @@ static dq_status print_units(const dq_plan_kv *p, dq_err *err)
 {
     const char *titles[DQ_PLAN_WIDTHS + 2] = {"unit", "bits"};
     char head[DQ_PLAN_WIDTHS][24], name[128];
+    int n = 2;
     dq_table *t;
     for (int k = 0; k < p->space.n_bits; k++) {
+        if (!dq_plan_kv_measures(p, k)) continue;
         snprintf(head[k], sizeof head[k], "KLD at %d", p->space.bits[k]);
-        titles[2 + k] = head[k];
+        titles[n++] = head[k];
     }
-    DQ_TRY(dq_table_new(&t, titles, 2 + p->space.n_bits, err));
+    DQ_TRY(dq_table_new(&t, titles, n, err));
     for (int u = 0; u < p->space.n_units; u++) {
         unit_name(name, p, u);
         dq_table_cell(t, "%s", name);
         dq_table_cell(t, "%d", p->trial[p->chosen].width[u]);
         for (int k = 0; k < p->space.n_bits; k++) {
+            if (!dq_plan_kv_measures(p, k)) continue;
             const dq_mean m = p->unit[u * p->space.n_bits + k].kld;
             isfinite(m.std_err) ? dq_table_cell(t, "%.2e ± %.0e", m.value, m.std_err)
                                 : dq_table_cell(t, "%.2e ± -", m.value);
@@ -271,8 +276,8 @@ static void print_search(const dq_plan_kv *p)
         const char *name = "";
         for (int k = 0; k < 3; k++) name = strcmp(names[k][0], t->from) == 0 ? names[k][1] : name;
         if (t->taken)
-            printf("%-18s %s: KLD %.3g on the search windows\n", name, p->caches.list[t->mix].name,
-                   t->kld);
+            printf("%-18s %s: KLD %.3g on the search windows, %.3g by its units alone\n", name,
+                   p->caches.list[t->mix].name, t->kld, t->added);
     }
     printf("measured           %d mix%s whole\n", p->n_trials, p->n_trials > 1 ? "es" : "");
 }

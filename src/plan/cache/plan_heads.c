@@ -113,6 +113,13 @@ static dq_status list_groups(dq_plan_heads *p, dq_err *err)
     return DQ_OK;
 }
 
+static int least_sharing(const dq_plan_heads *p, const dq_kv_spec *spec, int64_t context)
+{
+    const int64_t safe = (int64_t)spec->sink + spec->recent;
+    return dq_plan_heads_order_least(context, safe, dq_evict_budget(spec, context, NULL),
+                                     p->n_groups);
+}
+
 /* That a share leaves something beside what always stays, and less than all. */
 static dq_status check_share(dq_plan_heads *p, dq_err *err)
 {
@@ -125,6 +132,7 @@ static dq_status check_share(dq_plan_heads *p, dq_err *err)
     spec.evict.keep = s->keep;
     p->context = s->in.ctx / 2;
     p->whole = dq_plan_heads_order_whole(p->context, safe, p->n_groups);
+    p->least = least_sharing(p, &spec, p->context);
     const int64_t kept = dq_evict_budget(&spec, p->context, NULL);
     if (kept > safe && kept < p->context) return DQ_OK;
     return dq_fail(
@@ -225,7 +233,8 @@ void dq_plan_heads_close(dq_plan_heads *p)
 
 int dq_plan_heads_numbers(const dq_plan_heads *p)
 {
-    return p->n_groups < p->set.tries ? p->n_groups : p->set.tries;
+    const int n = p->n_groups - p->least + 1;
+    return n < p->set.tries ? n : p->set.tries;
 }
 
 double dq_plan_heads_lost(const dq_plan_heads_trial *t)
@@ -331,7 +340,7 @@ static dq_status find_number(dq_plan_heads *p, dq_kv_heads_group *order, dq_err 
     DQ_TRY(err->code);
     dq_plan_caches_stage(&p->caches, "numbers that share");
     for (int i = 0; i < p->n_groups; i++) order[i] = p->group[p->order[i]];
-    const int n = dq_plan_heads_order_numbers(number, p->n_groups, p->set.tries);
+    const int n = dq_plan_heads_order_numbers(number, p->least, p->n_groups, p->set.tries);
     for (int i = 0; i < n; i++) {
         if ((cache[i] = cache_of(p, order, number[i], 0, err)) < 0) return err->code;
     }

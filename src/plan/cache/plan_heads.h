@@ -3,8 +3,8 @@
  *
  * Windows of the text, one after the other, whose first halves are compressed and whose second halves are scored: the first of
  * them find, the others decide. Every group is cut alone, as far as the tokens that always stay, while the others keep all;
- * groups are ordered by the KLD that this costs. Then 1, 2, ... groups of that order share what may be kept (of many groups:
- * some numbers that grow by a factor), and the number that loses least is taken. The windows that no choice has seen tell
+ * groups are ordered by the KLD that this costs. Then as many groups of that order as can be whole, one more, ... share what may be
+ * kept (of many groups: some numbers that grow by a factor), and the number that loses least is taken. The windows that no choice has seen tell
  * what heads lose, beside the same share in every group. A cache is compared with the same weights and a cache that evicts
  * nothing, as dq_eval does it.
  *
@@ -51,6 +51,7 @@ typedef struct dq_plan_heads {
     int n_groups;
     /* tokens of a window's context; and what a group keeps on average where all but one are whole, of windows and questions */
     int64_t context, whole, question_whole;
+    int least; /* groups that share in the first trial: see dq_plan_heads_order_least */
     /* [n_groups] caches in which each is cut alone, what that loses on the windows that find, and groups in order of need */
     int *alone, *question_alone;
     dq_plan_caches_numbers *missed;

@@ -28,11 +28,18 @@ int64_t dq_plan_heads_order_whole(int64_t context, int64_t safe, int n)
     return safe + (n - 1) * (context - safe) / n;
 }
 
-int dq_plan_heads_order_numbers(int *out, int n, int tries)
+int dq_plan_heads_order_least(int64_t context, int64_t safe, int64_t kept, int n)
+{
+    const int64_t whole = n * (kept - safe) / (context - safe);
+    return whole < 1 ? 1 : whole < n ? (int)whole : n;
+}
+
+int dq_plan_heads_order_numbers(int *out, int least, int n, int tries)
 {
     int found = 0;
     for (int i = 0; i < tries; i++) {
-        const int x = n <= tries ? i + 1 : (int)rint(pow(n, (double)i / (tries - 1)));
+        const double grown = least * pow((double)n / least, (double)i / (tries - 1));
+        const int x = n - least < tries ? least + i : (int)rint(grown);
         if (x > n) break;
         if (found == 0 || x > out[found - 1]) out[found++] = x;
     }

@@ -13,8 +13,11 @@ dq_status dq_plan_heads_order_text(char text[DQ_KV_HEADS_TEXT], const dq_kv_head
 /* Tokens a group with which n - 1 groups keep all of a context of so many, and the last one only `safe` of them; where division
  * leaves some, others lack one each. */
 int64_t dq_plan_heads_order_whole(int64_t context, int64_t safe, int n);
-/* 1 to n, or at most `tries` (2 or more) numbers from 1 to n that grow by a factor, ascending, in out[tries]; how many. */
-int dq_plan_heads_order_numbers(int *out, int n, int tries);
+/* Of n groups that share what is kept of a context, as many as can be whole, at least 1: fewer that share are the same cache, as the
+ * rest goes to the others in their order. kept: tokens of each group on average. */
+int dq_plan_heads_order_least(int64_t context, int64_t safe, int64_t kept, int n);
+/* least to n, or at most `tries` (2 or more) numbers from least to n that grow by a factor, ascending, in out[tries]; how many. */
+int dq_plan_heads_order_numbers(int *out, int least, int n, int tries);
 /* order[n] = 0 .. n - 1 by what each is missed, most first; equal ones as they were. */
 void dq_plan_heads_order_sort(int *order, const double *missed, int n);
 

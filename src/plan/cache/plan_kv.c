@@ -97,8 +97,11 @@ static dq_status too_little(const dq_plan_kv *p, dq_err *err)
 static dq_status split_text(dq_plan_kv *p, dq_err *err)
 {
     const int64_t n = p->caches.win.n, begin = n / 5;
+    int64_t search = 2 * n / 5, most = DQ_PLAN_KV_SEARCH / p->set.in.ctx;
     if (n < DQ_PLAN_KV_LEAST_WINDOWS) return too_little(p, err);
-    return dq_plan_caches_split(&p->caches, begin, begin + 2 * n / 5, err);
+    if (most < 1) most = 1;
+    if (search > most) search = most;
+    return dq_plan_caches_split(&p->caches, begin, begin + search, err);
 }
 
 /* ---- Units ---- */
@@ -122,9 +125,16 @@ static dq_status list_units(dq_plan_kv *p, dq_err *err)
     return err->code;
 }
 
+bool dq_plan_kv_measures(const dq_plan_kv *p, int k)
+{
+    const int n = p->space.n_bits;
+    return n <= 3 || k % 2 == 0 || k == n - 1;
+}
+
 int64_t dq_plan_kv_caches(const dq_plan_kv *p)
 {
-    const int64_t all = (int64_t)p->space.n_units * p->space.n_bits;
+    int64_t all = 0;
+    for (int k = 0; k < p->space.n_bits; k++) all += dq_plan_kv_measures(p, k) ? p->space.n_units : 0;
     /* what has the width of the others is one cache for all units */
     const bool with_others = p->space.bits[p->space.n_bits - 1] == DQ_PLAN_KV_OTHERS;
     return with_others ? all - p->space.n_units + 1 : all;

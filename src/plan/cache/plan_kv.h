@@ -1,7 +1,9 @@
 /* plan_kv: which widths the per-channel codes of a KV cache get by layer and map for a mean of bits, measured on a text.
  *
- * Windows of the text, one after the other, of which the second half is scored: the second and third fifth of them search, the
- * others decide. Every unit (plan_kv_space.h) is coded alone at each width, all others at 8 bits; widths go where they save most
+ * Windows of the text, one after the other, of which the second half is scored: the second and third fifth of them search, as many as hold
+ * DQ_PLAN_KV_SEARCH tokens, the
+ * others decide. Every unit (plan_kv_space.h) is coded alone at each width, of more than three at every other one, all others at 8
+ * bits; what is not measured lies between its neighbours on a line of ln KLD over bits; widths go where they save most
  * for their bits (plan_alloc.h); that mix and uniform widths of as many bits are measured whole; from the best of them, mixes a
  * step away are measured, those first whose units lose least, and the best one is taken as long as that helps. The windows
  * that no choice has seen tell what the plan loses, beside uniform widths. A cache is compared with the same weights and an
@@ -15,6 +17,7 @@
 
 enum {
     DQ_PLAN_KV_WINDOWS = 60, /* without other words */
+    DQ_PLAN_KV_SEARCH = 8192, /* tokens of windows that search, at most */
     DQ_PLAN_KV_TRIALS = 200,
     DQ_PLAN_KV_LEAST_WINDOWS = 5,
     DQ_PLAN_KV_ROUND = 32 /* mixes that are measured before one is taken */
@@ -34,6 +37,7 @@ typedef struct dq_plan_kv_trial {
     int mix; /* of dq_plan_kv.caches */
     int width[DQ_PLAN_KV_UNITS];
     double bits, kld;
+    double added; /* what its units lose alone, together: the estimate of kld */
     const char *from; /* "units", "uniform", "trade" */
     bool taken;       /* the plan at that time */
 } dq_plan_kv_trial;
@@ -49,8 +53,8 @@ typedef struct dq_plan_kv {
     dq_plan_kv_settings set;
     dq_plan_kv_space space;
     dq_plan_caches caches;        /* mixes, by their text */
-    int *alone;                   /* [units][bits] mixes */
-    dq_plan_caches_numbers *unit; /* [units][bits] on the search windows */
+    int *alone; /* [units][bits] mixes; -1: not measured */
+    dq_plan_caches_numbers *unit; /* [units][bits] on the search windows, of those */
     dq_plan_item *item;
     dq_plan_kv_trial *trial; /* the last one taken is the plan */
     int n_trials, chosen;
@@ -67,6 +71,8 @@ typedef struct dq_plan_kv {
  * per-token codes, whose widths are the same everywhere; DQ_MISMATCH for too little text. */
 dq_status dq_plan_kv_open(dq_plan_kv **out, const dq_plan_kv_settings *s, dq_err *err);
 void dq_plan_kv_close(dq_plan_kv *p); /* NULL allowed */
+/* Whether the k-th width is measured of units alone. */
+bool dq_plan_kv_measures(const dq_plan_kv *p, int k);
 /* Caches of units alone. */
 int64_t dq_plan_kv_caches(const dq_plan_kv *p);
 /* Caches in the search beside these, at most. */

@@ -4,6 +4,7 @@
 #include "plan/cache/plan_kv.h"
 #include "plan/plan_decide.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,8 @@ static dq_status list_alone(dq_plan_kv *p, dq_err *err)
     for (int u = 0; u < s->n_units; u++) {
         for (int k = 0; k < s->n_bits; k++) {
             int *mix = &p->alone[u * s->n_bits + k];
+            *mix = -1;
+            if (!dq_plan_kv_measures(p, k)) continue;
             width[u] = s->bits[k];
             DQ_TRY(dq_plan_kv_space_text(text, s, width, err));
             if ((*mix = dq_plan_caches_find(&p->caches, text, err)) < 0) return err->code;
@@ -47,18 +50,46 @@ static int64_t left_alone(const dq_plan_kv *p)
     return n;
 }
 
+/* Between neighbours that are measured: ln KLD is nearly a line over bits. Without two that lose something, their mean. */
+static void estimate(const dq_plan_kv *p, double *loss)
+{
+    const int *bits = p->space.bits;
+    for (int k = 1; k < p->space.n_bits - 1; k++) {
+        if (dq_plan_kv_measures(p, k)) continue;
+        const double low = loss[k - 1], high = loss[k + 1];
+        const double way = (double)(bits[k] - bits[k - 1]) / (bits[k + 1] - bits[k - 1]);
+        loss[k] = low > 0 && high > 0 ? exp(log(low) + way * (log(high) - log(low)))
+                                      : low + way * (high - low);
+    }
+}
+
+/* The measured mixes of units alone, one after another. */
+static int list_measured(int *mix, const dq_plan_kv *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->space.n_units * p->space.n_bits; i++) {
+        if (p->alone[i] >= 0) mix[n++] = p->alone[i];
+    }
+    return n;
+}
+
 static dq_status measure_alone(dq_plan_kv *p, dq_err *err)
 {
     const int n = p->space.n_units * p->space.n_bits;
+    int *mix = dq_alloc(p->arena, (size_t)n, sizeof *mix, err);
+    if (!mix) return err->code;
     dq_plan_caches_stage(&p->caches, "units alone");
     DQ_TRY(list_alone(p, err));
     dq_plan_caches_expect(&p->caches, left_alone(p) + mixes_expected(p), 1 + RIVALS);
-    DQ_TRY(dq_plan_caches_run(&p->caches, p->alone, n, DQ_PLAN_CACHES_SEARCH, "alone", err));
+    DQ_TRY(dq_plan_caches_run(&p->caches, mix, list_measured(mix, p), DQ_PLAN_CACHES_SEARCH,
+                              "alone", err));
     for (int i = 0; i < n; i++) {
+        if (p->alone[i] < 0) continue;
         DQ_TRY(dq_plan_caches_numbers_of(&p->unit[i], &p->caches, p->alone[i], -1,
                                          DQ_PLAN_CACHES_SEARCH, err));
         p->item[i / p->space.n_bits].loss[i % p->space.n_bits] = p->unit[i].kld.value;
     }
+    for (int u = 0; u < p->space.n_units; u++) estimate(p, p->item[u].loss);
     return DQ_OK;
 }
 
@@ -144,6 +175,7 @@ static dq_status try_offers(int *best, offers *o, int n, const char *from, dq_er
         dq_plan_kv_trial *t = &list[p->n_trials++];
         *t = (dq_plan_kv_trial){.mix = mix[i], .from = from, .kld = x.kld.value};
         t->bits = dq_plan_kv_space_mean(&p->space, o->list[i].width);
+        t->added = o->list[i].predicted;
         memcpy(t->width, o->list[i].width, sizeof t->width);
         if (*best < 0 || t->kld < list[*best].kld) *best = p->n_trials - 1;
     }

@@ -83,17 +83,31 @@ TEST(numbers_grow)
 {
     enum { TRIES = 16 };
     int out[TRIES];
-    assert_int_equal(dq_plan_heads_order_numbers(out, 8, TRIES), 8);
+    assert_int_equal(dq_plan_heads_order_numbers(out, 1, 8, TRIES), 8);
     for (int i = 0; i < 8; i++) assert_int_equal(out[i], i + 1);
-    assert_int_equal(dq_plan_heads_order_numbers(out, TRIES, TRIES), TRIES);
+    assert_int_equal(dq_plan_heads_order_numbers(out, 1, TRIES, TRIES), TRIES);
     assert_int_equal(out[TRIES - 1], TRIES);
     /* round(256 ** (i / 15)) of Python, once each */
     const int many[] = {1, 2, 3, 4, 6, 9, 13, 19, 28, 40, 58, 84, 122, 177, 256};
-    assert_int_equal(dq_plan_heads_order_numbers(out, 256, TRIES), sizeof many / sizeof *many);
+    assert_int_equal(dq_plan_heads_order_numbers(out, 1, 256, TRIES), sizeof many / sizeof *many);
     assert_memory_equal(out, many, sizeof many);
-    assert_int_equal(dq_plan_heads_order_numbers(out, 17, 2), 2);
+    /* round(22 (90 / 22) ** (i / 15)) */
+    const int later[] = {22, 24, 27, 29, 32, 35, 39, 42, 47, 51, 56, 62, 68, 75, 82, 90};
+    assert_int_equal(dq_plan_heads_order_numbers(out, 22, 90, TRIES), TRIES);
+    assert_memory_equal(out, later, sizeof later);
+    assert_int_equal(dq_plan_heads_order_numbers(out, 85, 90, TRIES), 6);
+    assert_int_equal(out[0], 85);
+    assert_int_equal(dq_plan_heads_order_numbers(out, 1, 17, 2), 2);
     assert_int_equal(out[0], 1);
     assert_int_equal(out[1], 17);
+}
+
+/* 90 groups that keep 128 of 512 tokens, 20 of them always, on average: 19 can be whole. */
+TEST(fewer_than_can_be_whole_are_one_cache)
+{
+    assert_int_equal(dq_plan_heads_order_least(512, 20, 128, 90), 90 * 108 / 492);
+    assert_int_equal(dq_plan_heads_order_least(512, 20, 21, 90), 1);
+    assert_int_equal(dq_plan_heads_order_least(512, 20, 512, 90), 90);
 }
 
 TEST(what_is_missed_most_comes_first)
