@@ -57,6 +57,25 @@ const char *dq_cache_numbers_verdict(dq_interval i, const char *less, const char
     return i.high < 0 ? less : i.low > 0 ? more : open;
 }
 
+static const char *duration(char text[32], double seconds)
+{
+    if (seconds < 100)
+        snprintf(text, 32, "%.0f seconds", ceil(seconds));
+    else if (seconds < 100 * 60)
+        snprintf(text, 32, "%.0f minutes", seconds / 60);
+    else
+        snprintf(text, 32, "%.1f hours", seconds / 3600);
+    return text;
+}
+
+void dq_cache_numbers_time(double seconds, double least, double most)
+{
+    char a[32], b[32];
+    printf("time               about %s", duration(a, least * seconds));
+    if (most > least) printf(" to %s", duration(b, most * seconds));
+    printf(" here, at the %.3g tokens a second of one window\n", 1 / seconds);
+}
+
 void dq_cache_numbers_print(const dq_plan_caches_numbers *x, const dq_plan_caches *c)
 {
     const dq_interval k = dq_plan_decide_kld(x->kld, x->kld_skew, OUTSIDE);

@@ -246,12 +246,15 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set,
 {
     dq_plan_heads *p;
     DQ_TRY(dq_plan_heads_open(&p, set, err));
-    const dq_heads_output_view v = {p, &j->text, questions, &j->c->logger};
+    dq_heads_output_view v = {p, &j->text, questions, &j->c->logger, 0};
     dq_cache_job_warn(j, &p->caches);
     warn_questions(j, &p->caches);
     warn_policy(j, p);
     if (j->c->dry_run) {
-        j->c->json ? dq_heads_output_json(&v, err) : dq_heads_output_work(&v, err);
+        if (j->c->json)
+            dq_heads_output_json(&v, err);
+        else if (dq_plan_heads_pace(&v.pace, p, err) == DQ_OK)
+            dq_heads_output_work(&v, err);
     } else {
         dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);
         j->bar.rough = true;

@@ -129,7 +129,7 @@ static void warn(const dq_cache_job *j, const dq_plan_kv *p)
 /* The recipe is finished once it is written: it stays where what is said of it does not come out. */
 static dq_status hand_out(const dq_cache_job *j, dq_plan_kv *p, dq_err *err)
 {
-    const dq_kv_output_view v = {p, &j->text, &j->c->logger};
+    const dq_kv_output_view v = {p, &j->text, &j->c->logger, 0};
     json_t *recipe = dq_kv_output_recipe_of(&p->set, j->onto, dq_plan_kv_widths(p));
     if (dq_cache_job_write(j, recipe, err) != DQ_OK) return dq_plan_kv_failed(p, err);
     dq_plan_kv_done(p);
@@ -142,8 +142,11 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_er
     DQ_TRY(dq_plan_kv_open(&p, set, err));
     warn(j, p);
     if (j->c->dry_run) {
-        const dq_kv_output_view v = {p, &j->text, &j->c->logger};
-        j->c->json ? dq_kv_output_json(&v, err) : dq_kv_output_work(&v, err);
+        dq_kv_output_view v = {p, &j->text, &j->c->logger, 0};
+        if (j->c->json)
+            dq_kv_output_json(&v, err);
+        else if (dq_plan_kv_pace(&v.pace, p, err) == DQ_OK)
+            dq_kv_output_work(&v, err);
     } else {
         dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);
         j->bar.rough = true;

@@ -12,6 +12,7 @@ typedef struct dq_heads_output_view {
     const dq_input_text *text;
     const dq_input_text *questions; /* its path NULL: none */
     const dq_logger *logger;
+    double pace; /* of a dry run: seconds a token takes */
 } dq_heads_output_view;
 
 /* Before a run: windows, groups and passes. */

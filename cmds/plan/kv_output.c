@@ -263,6 +263,9 @@ dq_status dq_kv_output_work(const dq_kv_output_view *v, dq_err *err)
     printf("beside             the unquantized cache, once for up to %d of these\n",
            DQ_PLAN_CACHES_SWEEP);
     printf("mean               %g bits of keys and values\n", p->set.mean);
+    const double beside = 1 + 1.0 / DQ_PLAN_CACHES_SWEEP;
+    dq_cache_numbers_time(v->pace, beside * (double)(alone * search + 3 * unseen),
+                          beside * (double)((alone + whole) * search + 3 * unseen));
     return dq_document_flush(err);
 }
 

@@ -11,6 +11,7 @@ typedef struct dq_kv_output_view {
     const dq_plan_kv *plan;
     const dq_input_text *text;
     const dq_logger *logger;
+    double pace; /* of a dry run: seconds a token takes */
 } dq_kv_output_view;
 
 /* Before a run: windows, units and passes. */

@@ -309,7 +309,8 @@ static void take_rows(const dq_eval *e, const sweep *s)
     }
 }
 
-static dq_status run_sweep(sweep *s, dq_arena *a, dq_err *err)
+/* Without the journal. */
+static dq_status compute_sweep(sweep *s, dq_arena *a, dq_err *err)
 {
     const dq_plan_caches_input *in = s->c->in;
     dq_eval_model model = {.m = in->model, .tok = in->tok, .runner = s->c->runner, .shown = true};
@@ -331,9 +332,31 @@ static dq_status run_sweep(sweep *s, dq_arena *a, dq_err *err)
     for (int i = 0; i < s->n; i++) DQ_TRY(dq_plan_caches_add(&e, s->c, s->cache[i], err));
     DQ_TRY(dq_eval_run(&e, err));
     take_rows(&e, s);
+    return DQ_OK;
+}
+
+static dq_status run_sweep(sweep *s, dq_arena *a, dq_err *err)
+{
+    DQ_TRY(compute_sweep(s, a, err));
     s->c->done += s->work.ids;
     for (int i = 0; i < s->n; i++) DQ_TRY(put_cache(s->c, s->cache[i], s->begin, s->end, err));
     return DQ_OK;
+}
+
+dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_err *err)
+{
+    sweep s = {.work = {.c = c}, .c = c, .cache = &cache, .n = 1, .end = 1};
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_runner_new(&c->runner, c->in->model, c->in->backend, &dq_kv_plain, err) == DQ_OK) {
+        const double before = dq_os_seconds();
+        compute_sweep(&s, a, err);
+        *seconds = (dq_os_seconds() - before) / s.work.ids;
+    }
+    dq_runner_free(c->runner);
+    c->runner = NULL;
+    dq_arena_free(a);
+    return err->code;
 }
 
 /* The caches that are not known in these windows, some at a time. */

@@ -105,6 +105,8 @@ dq_status dq_plan_caches_spec(dq_kv_spec *out, const dq_plan_caches *c, const ch
 /* Measures cache[n] on the windows of a part, where that is not done yet. What is finished stays after DQ_STOPPED. */
 dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
                              const char *what, dq_err *err);
+/* Seconds that an id takes: of a window in this cache and in the unquantized one, run now. */
+dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_err *err);
 /* Of a cache on a part, or less what another one has there (less: -1: none). */
 dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_caches *c, int cache,
                                     int less, dq_plan_caches_part part, dq_err *err);

@@ -237,6 +237,14 @@ int dq_plan_heads_numbers(const dq_plan_heads *p)
     return n < p->set.tries ? n : p->set.tries;
 }
 
+dq_status dq_plan_heads_pace(double *seconds, dq_plan_heads *p, dq_err *err)
+{
+    char name[NAME];
+    name_of(name, p->set.keep, 0, "");
+    const int cache = dq_plan_caches_find(&p->caches, name, err);
+    return cache < 0 ? err->code : dq_plan_caches_pace(seconds, &p->caches, cache, err);
+}
+
 double dq_plan_heads_lost(const dq_plan_heads_trial *t)
 {
     return t->kld + t->lack;

@@ -80,6 +80,8 @@ int dq_plan_heads_numbers(const dq_plan_heads *p);
 /* What a choice goes by. */
 double dq_plan_heads_lost(const dq_plan_heads_trial *t);
 enum { DQ_PLAN_HEADS_UNSEEN = 2 };
+/* Seconds that a token takes, by a window that is run now. */
+dq_status dq_plan_heads_pace(double *seconds, dq_plan_heads *p, dq_err *err);
 /* All of it. After DQ_STOPPED and other failures that leave something, what was found is in out.journal, and a plan with
  * `resume` goes on from there to the same result, or to that of another share. */
 dq_status dq_plan_heads_run(dq_plan_heads *p, dq_err *err);

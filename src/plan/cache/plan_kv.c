@@ -140,6 +140,12 @@ int64_t dq_plan_kv_caches(const dq_plan_kv *p)
     return with_others ? all - p->space.n_units + 1 : all;
 }
 
+dq_status dq_plan_kv_pace(double *seconds, dq_plan_kv *p, dq_err *err)
+{
+    const int cache = dq_plan_caches_find(&p->caches, "8:8", err);
+    return cache < 0 ? err->code : dq_plan_caches_pace(seconds, &p->caches, cache, err);
+}
+
 int64_t dq_plan_kv_max_trials(const dq_plan_kv *p)
 {
     double mixes = 1;

@@ -77,6 +77,8 @@ bool dq_plan_kv_measures(const dq_plan_kv *p, int k);
 int64_t dq_plan_kv_caches(const dq_plan_kv *p);
 /* Caches in the search beside these, at most. */
 int64_t dq_plan_kv_max_trials(const dq_plan_kv *p);
+/* Seconds that a token takes, by a window that is run now. */
+dq_status dq_plan_kv_pace(double *seconds, dq_plan_kv *p, dq_err *err);
 /* All of it. After DQ_STOPPED and other failures that leave something, what was found is in out.journal, and a plan with
  * `resume` goes on from there to the same result, or to that of another mean. */
 dq_status dq_plan_kv_run(dq_plan_kv *p, dq_err *err);
