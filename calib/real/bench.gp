@@ -8,6 +8,7 @@ set style line 1 lc rgb "#b35806" lw 2 pt 7 ps 0.7
 set style line 2 lc rgb "#1f5fa8" lw 2 pt 5 ps 0.7
 set style line 3 lc rgb "#2a7f3f" lw 2 pt 9 ps 0.8
 set style line 4 lc rgb "#6a6a6a" lw 2 pt 13 ps 0.8
+set style line 5 lc rgb "#7b3294" lw 2 pt 11 ps 0.8
 set grid ytics lc rgb "#dddddd"
 set border 3
 set tics nomirror
@@ -50,14 +51,14 @@ place(k, v) = k == 8 ? 0 : k == 4 ? 5 - v : NaN
 plot for [i=1:words(codes)] file every ::1 using (place(column("kv_k_bits"), column("kv_v_bits"))*own("kv_quant", word(codes, i))):(column("kld_nats")):(column("kld_nats_stderr")) \
      with yerrorlines ls i title word(codes, i)
 
-set title "tokens evicted from a context of 512"
+set title "tokens evicted from a context of 1024"
 set key bottom right
-set xrange [0.55:0.2]
+set xrange [0.6:0.1]
 set format y "%g"
-set xtics ("1/2" 0.5, "1/4" 0.25)
+set xtics ("1/2" 0.5, "1/4" 0.25, "1/8" 0.125)
 set xlabel "share kept"
 file = folder."/policies.csv"
-pairs = "leverage:uniform keydiff:uniform kvzip:uniform kvzip:global"
+pairs = "leverage:uniform h2o:uniform kvzip:uniform kvzip:global kvzap:global"
 part(pair, k) = k == 1 ? pair[1:strstrt(pair, ":") - 1] : pair[strstrt(pair, ":") + 1:]
 plot for [i=1:words(pairs)] file every ::1 using (column("kv_keep") < 1 ? column("kv_keep")*own("kv_policy", part(word(pairs, i), 1))*own("kv_budget", part(word(pairs, i), 2)) : NaN):(column("kld_nats")):(column("kld_nats_stderr")) \
      with yerrorlines ls i title part(word(pairs, i), 1).", ".part(word(pairs, i), 2)

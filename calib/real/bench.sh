@@ -89,18 +89,28 @@ codes() {
     done
 }
 
-# A context of 512 tokens is cut, and the 511 after it are scored.
-policies() {
-    score policies "$model" --text texts/near.jsonl --ctx 1024 --limit 10 --kv-keep 1,0.5,0.25 \
-        --kv-policy streaming,knorm,snapkv,keydiff,leverage,kvzip --kv-budget uniform,global
+cut="--kv-policy kvzap,kvzip,h2o,snapkv,keydiff,leverage --kv-budget uniform,global --kv-gates gates.json"
+gates() {
+    [ -f gates.json ] || "$dq" plan gates "$model" --text texts/calib.jsonl -o gates.json
 }
 
-# A number hidden in a novel and asked for after the cache is cut.
+# A context of 1024 tokens is cut, and the 1023 after it are scored.
+policies() {
+    gates
+    # shellcheck disable=SC2086 # options and their values
+    score policies "$model" --text texts/near.txt --ctx 2048 --limit 8 --kv-keep 1,0.5,0.25,0.125 $cut
+}
+
+# One of four numbers hidden in a novel, asked for after the cache is cut, and before.
 retrieval() {
-    for length in 1024 2048 4096; do
-        score retrieval-$length "$model" --task niah_single --data texts/far.txt --lengths $length \
-            --limit $((16384 / length)) --kv-keep 1,0.25 --kv-policy keydiff,leverage,kvzip --kv-budget uniform,global
+    gates
+    for question in agnostic aware; do
+        # shellcheck disable=SC2086
+        score retrieval-$question "$model" --task niah_multikey --data texts/far.txt --question query-$question --lengths 1024 \
+            --limit 24 --kv-keep 1,0.5,0.25,0.125 $cut
     done
+    score retrieval-4096 "$model" --task niah_multikey --data texts/far.txt --lengths 4096 --limit 8 --kv-keep 1,0.25,0.125 \
+        --kv-policy kvzap,kvzip,h2o,leverage --kv-gates gates.json
 }
 
 # Name, options of dq quantize. Calibrated with 16384 tokens.

@@ -107,20 +107,21 @@ def policies(folder):
     found = index(rows(folder, "policies"), "kv_policy", "kv_keep", "kv_budget")
     names = list(dict.fromkeys(key[0] for key in found if key[0]))
     keeps = sorted({key[1] for key in found if key[1] and float(key[1]) < 1}, reverse=True)
-    table("Tokens evicted from a context of 512, KLD", ("policy", *(f"{b}, {k}" for b in ("uniform", "global") for k in keeps)),
+    table("Tokens evicted from a context of 1024, KLD", ("policy", *(f"{b}, {k}" for b in ("uniform", "global") for k in keeps)),
           [(name, *(measured(found.get((name, k, b)), "kld_nats") for b in ("uniform", "global") for k in keeps))
            for name in names])
 
 
 def retrieval(folder):
-    found, lengths = {}, ("1024", "2048", "4096")
-    for length in lengths:
-        for row in rows(folder, "retrieval-" + length):
+    found, parts = {}, (("agnostic", "1024"), ("aware", "1024, the question known"), ("4096", "4096"))
+    for part, _ in parts:
+        for row in rows(folder, "retrieval-" + part):
             whole = row["kv_keep"] in ("", "1")
             key = ("all tokens", "1", "") if whole else (row["kv_policy"], row["kv_keep"], row["kv_budget"])
-            found.setdefault(key, {})[length] = measured(row, "acc")
-    table("A number hidden in N tokens of a novel: share of prompts that find it",
-          ("policy", "kept", "budget", *lengths), [(*key, *(cell.get(n, "") for n in lengths)) for key, cell in found.items()])
+            found.setdefault(key, {})[part] = measured(row, "acc")
+    table("One of four numbers hidden in N tokens of a novel: share of prompts that find it",
+          ("policy", "kept", "budget", *(name for _, name in parts)),
+          [(*key, *(cell.get(part, "") for part, _ in parts)) for key, cell in found.items()])
 
 
 def tasks(folder):

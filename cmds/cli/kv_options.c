@@ -57,10 +57,10 @@ static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
     char number[32];
     const char *text = number;
     if (f->type == DQ_KV_POLICY)
-        text = DQ_POLICY_ONE_MAP " on models of one map, " DQ_POLICY_TWO_MAPS
-                                 " on those of two; answers to later questions need kvzip, which "
-                                 "reads the context twice, or kvzap with --kv-gates "
-                                 "(results/real)";
+        text = "kvzap where there are gates; else " DQ_POLICY_ONE_MAP
+               " on models of one map, " DQ_POLICY_TWO_MAPS
+               " on those of two, which lose what later questions ask for: kvzip keeps it too, and "
+               "reads the context twice (results/real)";
     else if (dq_kv_field_form(f) == DQ_KV_AS_TEXT)
         text = dq_kv_field_text(f, &dq_kv_config_plain);
     else
@@ -108,8 +108,8 @@ void dq_kv_options_begin(dq_kv_options *o, const char *seed_of)
     }
     o->row[1 + DQ_KV_OPTIONS] = dq_opt_text(
         "kv-gates", "FILE", &o->gates,
-        "what the policy kvzap goes by, as dq plan gates has fitted it to the model; containers "
-        "that dq quantize makes with it hold it");
+        "gates, what the policy kvzap goes by, as dq plan gates has fitted them to the model; "
+        "containers that dq quantize makes with them hold them");
 }
 
 static bool is_given(const dq_kv_options *o, const dq_kv_field *f)
@@ -464,6 +464,19 @@ static int maps_of(const sweep *s)
     return s->m ? s->m->map.n_maps : DQ_KV_ANY_MAPS;
 }
 
+static bool has_gates(const sweep *s)
+{
+    return s->o->gates || (s->m && s->m->gates);
+}
+
+/* What gates are for. */
+static const dq_kv_policy *gated_policy(void)
+{
+    const dq_kv_policy *p = dq_kv_policies;
+    while (!(p->needs & DQ_NEEDS_GATES)) p++;
+    return p;
+}
+
 /* `base` with one combination of what is swept. Of several codes auto is the one that it stands for, and a cache without
  * codes has the name that auto gives it. */
 static dq_kv_config combined(const sweep *s, combination at)
@@ -479,8 +492,10 @@ static dq_kv_config combined(const sweep *s, combination at)
     }
     if (evicts && o->n_policies) c.evict.policy = o->policies[at.policy];
     if (evicts && o->n_kinds) c.evict.budget = (dq_kv_budget)o->kinds[at.kind];
-    if (evicts && !c.evict.policy) c.evict.policy = &dq_kv_policy_usual;
-    if (evicts && o->n_policies && !o->n_kinds) c.evict.budget = c.evict.policy->budget;
+    const bool chosen = evicts && !c.evict.policy;
+    if (chosen) c.evict.policy = has_gates(s) ? gated_policy() : &dq_kv_policy_usual;
+    if (evicts && (chosen || o->n_policies) && !o->n_kinds)
+        c.evict.budget = c.evict.policy->budget;
     if (o->n_codes > 1) {
         if (!(dq_kv_config_uses(&c, maps_of(s)) & DQ_KV_CODES)) c.quant = DQ_KV_QUANT_AUTO;
         c.quant = dq_kv_config_quant(&c, maps_of(s));
@@ -517,7 +532,8 @@ static omission omission_of(const sweep *s, combination at)
     dq_err lacks = {0};
     if (o->all && o->n_budgets && o->share[at.budget] == 1 && (at.policy || at.kind))
         return REPEATED;
-    if (o->all && c.evict.policy && c.evict.policy->needs & DQ_NEEDS_GATES && !(s->m && s->m->gates)) return UNGATED;
+    if (o->all && c.evict.policy && c.evict.policy->needs & DQ_NEEDS_GATES && !has_gates(s))
+        return UNGATED;
     for (before.code = 0; before.code < at.code; before.code++) {
         const dq_kv_config b = combined(s, before);
         const omission it = beside(&c, &b);
@@ -607,7 +623,8 @@ dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err)
     }
     if (o->gates && !(uses & DQ_KV_BY_GATES))
         return dq_fail(err, DQ_USAGE,
-                       "--kv-gates has nothing to act on. Add --kv-policy kvzap and --kv-keep.");
+                       "--kv-gates has nothing to act on. Add --kv-keep, without another --kv-policy "
+                       "than kvzap.");
     return DQ_OK;
 }
 

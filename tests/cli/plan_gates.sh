@@ -27,7 +27,7 @@ grep -q "warning: the second reading of windows of 400 tokens stands after the 5
 # the policy, which needs them
 set -- eval "plain model" --text text.txt --ctx 128 --limit 4 --kv-keep 0.5 --kv-recent 8
 try 4 'plain model: the policy "kvzap" needs gates, and the model has none[.] Give --kv-gates, a file that dq plan gates makes' "$@" --kv-policy kvzap
-try 2 "[-]-kv-gates has nothing to act on[.] Add --kv-policy kvzap" "$@" --kv-policy h2o --kv-gates g.json
+try 2 "[-]-kv-gates has nothing to act on[.] Add --kv-keep, without another --kv-policy than kvzap" "$@" --kv-policy h2o --kv-gates g.json
 try 4 "g.json: gates of another model" eval "diff model" --text text.txt --ctx 128 --limit 4 --kv-keep 0.5 --kv-recent 8 --kv-policy kvzap --kv-gates g.json
 head -c 3000 g.json >cut.json
 try 3 "cut.json" "$@" --kv-policy kvzap --kv-gates cut.json
@@ -37,6 +37,8 @@ try 6 "gone.json" "$@" --kv-policy kvzap --kv-gates gone.json
 # its usual budget is global, as kvzip's is
 try 0 "^plain model .* 16:16  global  text" "$@" --kv-policy kvzap --kv-gates g.json
 try 0 "^plain model .* 16:16  global  text" "$@" --kv-policy kvzip
+# gates are to be gone by: no other word is needed
+try 0 '"policy": "kvzap"' "$@" --kv-gates g.json --json
 try 0 "^plain model .* 16:16  text" "$@" --kv-policy kvzap --kv-gates g.json --kv-budget uniform
 # all policies leave it out where there are no gates
 try 0 "loo" "$@" --kv-policy all --kv-bits 16
