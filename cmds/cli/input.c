@@ -154,6 +154,7 @@ json_t *dq_input_model_json(const dq_model *m)
     json_object_set_new(x, "head_order", json_string(dq_head_order_pairing_name(m->map.pairing)));
     json_object_set_new(x, "bytes", json_integer(m->weight_bytes));
     json_object_set_new(x, "fingerprint", json_string(m->fingerprint));
+    if (m->gates) json_object_set_new(x, "gates_sha256", json_string(m->gates->sha256));
     return x;
 }
 

@@ -111,6 +111,7 @@ static dq_status add_models(dq_sha256 *h, const cmd_eval_identity *id, dq_err *e
         const int32_t *ids;
         int64_t n = 0;
         dq_sha256_add(h, id->content[i], 64);
+        if (m->m->gates) add_line(h, "gates %s\n", m->m->gates->sha256);
         if (stops(id->e)) DQ_TRY(dq_eval_stop_ids(id->e, i, &ids, &n, id->e->a, err));
         add_line(h, "%zu %d %lld\n", m->tok_len, m->tok ? (int)dq_tokenizer_prefix(m->tok) : -1,
                  (long long)n);

@@ -40,6 +40,9 @@ try 0 "^plain model .* 16:16  global  text" "$@" --kv-policy kvzip
 # gates are to be gone by: no other word is needed
 try 0 '"policy": "kvzap"' "$@" --kv-gates g.json --json
 try 0 "^plain model .* 16:16  text" "$@" --kv-policy kvzap --kv-gates g.json --kv-budget uniform
+# a document says which gates
+"$dq" "$@" --kv-gates g.json --json 2>/dev/null | grep -q "\"gates_sha256\": \"$(sha256sum g.json | cut -c-64)\"" ||
+    complain "gates: the document does not say which"
 # all policies leave it out where there are no gates
 try 0 "loo" "$@" --kv-policy all --kv-bits 16
 grep -q "the policy kvzap: the model has no gates" "$top/err" || complain "gates: no word of a policy that is left out: $(cat "$top/err")"
@@ -51,6 +54,7 @@ try 0 "^container" quantize "plain model" -o z.h5 --bits 16 --kv-policy kvzap --
 try 0 "^z.h5 .* global  text" eval z.h5 --text text.txt --ctx 128 --limit 4
 try 0 "." verify z.h5
 try 0 "kvzap, 0.5 of the context stay, budget global" info z.h5
+try 0 "^KV gates  *for kvzap, SHA-256 $(sha256sum g.json | cut -c-12)" info z.h5
 "$dq" eval "plain model" --text text.txt --ctx 128 --limit 4 --kv-keep 0.5 --kv-recent 8 --kv-policy kvzap --kv-gates g.json --csv a.csv >/dev/null 2>&1
 "$dq" eval z.h5 "plain model" --text text.txt --ctx 128 --limit 4 --kv-recent 8 --csv b.csv >/dev/null 2>&1
 kld() { # kld CSV MODEL: the KLD of its row that evicts
