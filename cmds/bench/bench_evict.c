@@ -174,12 +174,26 @@ static dq_status check_lengths(const policies *x, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status run(policies *x, dq_err *err)
+/* Gates of zero, where the model has none and a policy needs them: what weights say takes no time. */
+static dq_status lend_gates(policies *x, dq_arena *a, dq_err *err)
+{
+    dq_kv_gates *gates;
+    bool needed = false;
+    for (int i = 0; i < x->n_policies; i++)
+        needed = needed || x->policy[i]->needs & DQ_NEEDS_GATES;
+    if (!needed || x->o->model->gates) return DQ_OK;
+    DQ_TRY(dq_model_new_gates(&gates, x->o->model, a, err));
+    x->o->model->gates = gates;
+    return DQ_OK;
+}
+
+static dq_status run(policies *x, dq_arena *a, dq_err *err)
 {
     const size_t runs = (size_t)x->o->runs, n = (size_t)x->n_policies;
     dq_bench_report r;
     x->b = x->o->backend;
     DQ_TRY(check_lengths(x, err));
+    DQ_TRY(lend_gates(x, a, err));
     DQ_TRY(dq_bench_open_runner(x->o, err));
     double *times = dq_block_new((2 * n + 1) * runs, sizeof *times, err);
     if (times && dq_bench_report_begin(&r, x->o, err) == DQ_OK) {
@@ -220,7 +234,10 @@ dq_status dq_cmd_bench_evict(int argc, char **argv, dq_err *err)
     if (args.help) return DQ_OK;
     DQ_TRY(read_policies(&x, names, err));
     DQ_TRY(dq_bench_list_read(&x.length, lengths, "tokens", 1 << 20, err));
-    if (dq_bench_open(&o, usage.name, args.item[0], err) == DQ_OK) run(&x, err);
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_bench_open(&o, usage.name, args.item[0], err) == DQ_OK) run(&x, a, err);
     dq_bench_close(&o);
+    dq_arena_free(a);
     return err->code;
 }
