@@ -76,7 +76,8 @@ static dq_status kv_settings(request *r, dq_err *err)
         dq_kv_config_spec(&any, &list[0], DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS,
                           DQ_KV_ANY_MAPS, err);
         if (err->code == DQ_USAGE) dq_in(err, "--kv-bits: ");
-        any.evict.policy = dq_kv_policy_for(any.evict.policy, 2); /* either, to be checked */
+        /* on any maps */
+        any.evict.budget = dq_kv_budget_for(any.evict.budget, any.evict.policy, DQ_KV_ANY_MAPS);
         if (err->code == DQ_OK) dq_evict_check(&any, err);
     }
     if (err->code == DQ_OK) r->set.kv = list[0];

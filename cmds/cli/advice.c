@@ -86,7 +86,7 @@ static const char *const form[DQ_REMEDIES] = {
                              "of 16, found %n. Use --kv-group 16 or --math f32",
     [DQ_REMEDY_F32_OR_CPU] = "%t. Use --math f32 or --device cpu",
     [DQ_REMEDY_CPU] = "%t. Use --device cpu",
-    [DQ_REMEDY_KV_DEVICE] = "%t. Use --device cpu, or --kv-policy " DQ_POLICY_TWO_MAPS,
+    [DQ_REMEDY_KV_DEVICE] = "%t. Use --device cpu, or --kv-policy " DQ_POLICY_USUAL,
     [DQ_REMEDY_OR_CPU] = "%t, or use --device cpu",
     [DQ_REMEDY_OTHER_DEVICE] = "%t. Use another --device",
     [DQ_REMEDY_WEIGHT_BITS] = "dq quantize --bits %n",

@@ -57,10 +57,9 @@ static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
     char number[32];
     const char *text = number;
     if (f->type == DQ_KV_POLICY)
-        text = "kvzap where there are gates; else " DQ_POLICY_ONE_MAP
-               " on models of one map, " DQ_POLICY_TWO_MAPS
-               " on those of two, which lose what later questions ask for: kvzip keeps it too, and "
-               "reads the context twice (results/real)";
+        text = "kvzap where there are gates, else " DQ_POLICY_USUAL
+               ", which loses more of the text, and at an eighth of it later answers; kvzip reads "
+               "the context twice (results/real)";
     else if (dq_kv_field_form(f) == DQ_KV_AS_TEXT)
         text = dq_kv_field_text(f, &dq_kv_config_plain);
     else
@@ -469,11 +468,11 @@ static bool has_gates(const sweep *s)
     return s->o->gates || (s->m && s->m->gates);
 }
 
-/* What gates are for. */
-static const dq_kv_policy *gated_policy(void)
+/* Where nobody names one: what gates are for, if there are any. */
+static const dq_kv_policy *usual_policy(const sweep *s)
 {
     const dq_kv_policy *p = dq_kv_policies;
-    while (!(p->needs & DQ_NEEDS_GATES)) p++;
+    while (has_gates(s) ? !(p->needs & DQ_NEEDS_GATES) : strcmp(p->name, DQ_POLICY_USUAL) != 0) p++;
     return p;
 }
 
@@ -493,9 +492,8 @@ static dq_kv_config combined(const sweep *s, combination at)
     if (evicts && o->n_policies) c.evict.policy = o->policies[at.policy];
     if (evicts && o->n_kinds) c.evict.budget = (dq_kv_budget)o->kinds[at.kind];
     const bool chosen = evicts && !c.evict.policy;
-    if (chosen) c.evict.policy = has_gates(s) ? gated_policy() : &dq_kv_policy_usual;
-    if (evicts && (chosen || o->n_policies) && !o->n_kinds)
-        c.evict.budget = c.evict.policy->budget;
+    if (chosen) c.evict.policy = usual_policy(s);
+    if (evicts && (chosen || o->n_policies) && !o->n_kinds) c.evict.budget = DQ_KV_BUDGET_USUAL;
     if (o->n_codes > 1) {
         if (!(dq_kv_config_uses(&c, maps_of(s)) & DQ_KV_CODES)) c.quant = DQ_KV_QUANT_AUTO;
         c.quant = dq_kv_config_quant(&c, maps_of(s));

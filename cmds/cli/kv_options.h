@@ -56,7 +56,7 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err);
 const char *dq_kv_options_given(const dq_kv_options *o);
 /* What the command line makes of settings that a container remembers (or dq_kv_config_plain), for a model (NULL: not known yet):
  * every combination, n of them in a block that the caller ends with dq_block_free. Where nobody names a policy it is
- * kvzap where there are gates, else dq_kv_policy_usual, and where nobody names a budget the policy's own. With several codes, a cache that is the same by two of them stands once, and a code without such widths
+ * kvzap where there are gates, else DQ_POLICY_USUAL, and where nobody names a budget DQ_KV_BUDGET_USUAL. With several codes, a cache that is the same by two of them stands once, and a code without such widths
  * is left out of them, as is from all policies what the model has no gates for. */
 dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
                              const dq_kv_config *stored, const dq_model *m, dq_err *err);

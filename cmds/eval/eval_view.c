@@ -42,19 +42,19 @@ const char *cmd_eval_no_difference(const dq_eval *e, int row)
                                          : "is the reference";
 }
 
-static bool has_usual_policy(const dq_eval *e, const dq_eval_row *r)
+static bool has_usual_budget(const dq_eval *e, const dq_eval_row *r)
 {
-    return r->kv.evict.policy &&
-           r->kv.evict.policy ==
-               dq_kv_policy_for(&dq_kv_policy_usual, e->model[r->model].m->map.n_maps);
+    const dq_evict_spec *x = &r->kv.evict;
+    return x->policy && x->budget == dq_kv_budget_for(DQ_KV_BUDGET_USUAL, x->policy,
+                                                      e->model[r->model].m->map.n_maps);
 }
 
-/* The policy that nobody names is another one by a model's maps, and counts as the same. */
+/* The budget that nobody names is another one by a model's maps, and counts as the same. */
 static bool same_but_usual(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b)
 {
     dq_kv_spec kv = a->kv;
-    if (!has_usual_policy(e, a) || !has_usual_policy(e, b)) return false;
-    kv.evict.policy = b->kv.evict.policy;
+    if (!has_usual_budget(e, a) || !has_usual_budget(e, b)) return false;
+    kv.evict.budget = b->kv.evict.budget;
     return dq_kv_spec_same(&kv, &b->kv);
 }
 

@@ -47,7 +47,7 @@ static dq_status make_settings(dq_plan_heads_settings *s, const options *c, dq_e
     s->kv = dq_kv_config_plain;
     s->kv.recent = c->all.recent >= 0 ? (int)c->all.recent : DQ_PLAN_HEADS_RECENT;
     if (c->all.sink >= 0) s->kv.sink = (int)c->all.sink;
-    s->kv.evict.policy = c->policy ? dq_kv_policy_find(c->policy, err) : &dq_kv_policy_usual;
+    s->kv.evict.policy = dq_kv_policy_find(c->policy ? c->policy : DQ_POLICY_USUAL, err);
     if (!s->kv.evict.policy) return dq_in(err, "--kv-policy: ");
     if (c->all.trials && (c->all.trials < 2 || c->all.trials > DQ_PLAN_HEADS_MAX_TRIES))
         return dq_fail(err, DQ_USAGE,
@@ -128,9 +128,7 @@ static void warn_questions(const dq_cache_job *j, const dq_plan_caches *c)
 
 static json_t *recipe_of(const void *arg, const json_t *weights)
 {
-    dq_plan_heads_settings any = *(const dq_plan_heads_settings *)arg;
-    any.kv.evict.policy = dq_kv_policy_for(any.kv.evict.policy, 2);
-    return dq_heads_output_recipe_of(&any, weights, "0.0,0.1/"); /* whatever stands in it */
+    return dq_heads_output_recipe_of(arg, weights, "0.0,0.1/"); /* whatever stands in it */
 }
 
 static void warn_onto(const dq_cache_job *j, const void *arg, const dq_kv_config *kv)
@@ -273,7 +271,6 @@ static void open_and_run(options *o, const char *model, dq_plan_heads_settings *
     dq_items items;
     dq_input_text questions = {0};
     if (dq_cache_job_open(&j, &o->all, model, DQ_PLAN_HEADS_WINDOWS, &recipe, err) == DQ_OK) {
-        set->kv.evict.policy = dq_kv_policy_for(set->kv.evict.policy, j.model->map.n_maps);
         warn_replaced(&j, set);
         if (warn_forgotten(&j, set, err) == DQ_OK &&
             read_questions(&items, &questions, &j, o->search_items, err) == DQ_OK) {

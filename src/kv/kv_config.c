@@ -337,6 +337,6 @@ dq_status dq_kv_config_file(dq_kv_config *out, const json_t *o, dq_err *err)
     if (out->evict.policy && !given(o, "keep") && !given(o, "tokens"))
         return dq_fail(err, DQ_DAMAGED, "key \"policy\" needs \"keep\" or \"tokens\" beside it");
     if (!given(o, "keep") && given(o, "tokens")) out->evict.keep = 0;
-    if (out->evict.policy && !given(o, "budget")) out->evict.budget = out->evict.policy->budget;
+    if (out->evict.policy && !given(o, "budget")) out->evict.budget = DQ_KV_BUDGET_USUAL;
     return dq_kv_config_check(out, err);
 }

@@ -166,8 +166,8 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .option = "kv-budget",
      .swept = true,
      .value = "KIND",
-     .help = "what layers and heads get: {names} (default global with kvzip and kvzap, else "
-             "{default})",
+     .help = "what layers and heads get: {names} (default global with kvzip and kvzap, and on "
+             "models of one map with keydiff, else {default})",
      .column_place = 6,
      .column = {"kv_budget"}},
     {.name = "heads",

@@ -135,20 +135,21 @@ const dq_kv_policy dq_kv_policies[] = {
      .needs = DQ_NEEDS_PEAK,
      .pool = 1,
      .common = true,
-     .budget = DQ_KV_BUDGET_GLOBAL,
+     .budget = {DQ_KV_BUDGET_GLOBAL, DQ_KV_BUDGET_GLOBAL},
      .score = score_peak},
     {.name = "kvzap",
      .about = "what kvzip finds, foretold from keys and values. After arXiv 2601.07891",
      .needs = DQ_NEEDS_GATES,
      .pool = 1,
      .common = true,
-     .budget = DQ_KV_BUDGET_GLOBAL,
+     .budget = {DQ_KV_BUDGET_GLOBAL, DQ_KV_BUDGET_GLOBAL},
      .score = score_gate},
     {.name = "keydiff",
      .about = "keys unlike the mean of all keys. arXiv 2504.15364",
      .needs = DQ_NEEDS_KEY_COSINE,
      .pool = 1,
      .common = true,
+     .budget = {DQ_KV_BUDGET_GLOBAL, DQ_KV_BUDGET_UNIFORM},
      .score = score_key_cosine},
     {.name = "leverage",
      .about = "keys that others cannot stand for, before RoPE. arXiv 2507.08143",
@@ -176,7 +177,8 @@ const dq_kv_policy dq_kv_policies[] = {
      .score = score_weighted},
 };
 const int dq_kv_n_policies = sizeof dq_kv_policies / sizeof dq_kv_policies[0];
-const char *const dq_kv_budget_name[DQ_KV_BUDGETS] = {"uniform", "adaptive", "global", "heads"};
+const char *const dq_kv_budget_name[DQ_KV_BUDGETS + 1] = {"uniform", "adaptive", "global", "heads",
+                                                          "usual"};
 
 static const dq_kv_policy *policy_named(const char *name)
 {
@@ -186,12 +188,10 @@ static const dq_kv_policy *policy_named(const char *name)
     return NULL;
 }
 
-const dq_kv_policy dq_kv_policy_usual = {.name = "usual"};
-
-const dq_kv_policy *dq_kv_policy_for(const dq_kv_policy *p, int n_maps)
+dq_kv_budget dq_kv_budget_for(dq_kv_budget b, const dq_kv_policy *p, int n_maps)
 {
-    if (p != &dq_kv_policy_usual) return p;
-    return policy_named(n_maps > 1 ? DQ_POLICY_TWO_MAPS : DQ_POLICY_ONE_MAP);
+    if (b != DQ_KV_BUDGET_USUAL) return b;
+    return p ? p->budget[n_maps > 1] : DQ_KV_BUDGET_UNIFORM;
 }
 
 const dq_kv_policy *dq_kv_policy_find(const char *name, dq_err *err)

@@ -44,7 +44,8 @@ typedef enum dq_kv_budget {
     DQ_KV_BUDGET_ADAPTIVE, /* groups of a layer share one pool by score, each at least a fifth of its
                            uniform share. arXiv 2407.11550 */
     DQ_KV_BUDGET_GLOBAL,   /* groups of all layers share one pool by score. arXiv 2505.23416 */
-    DQ_KV_BUDGET_HEADS /* groups that need the whole context first, see kv_heads.h. arXiv 2410.10819 */
+    DQ_KV_BUDGET_HEADS, /* groups that need the whole context first, see kv_heads.h. arXiv 2410.10819 */
+    DQ_KV_BUDGET_USUAL  /* in what is asked, before a model is known: the policy's own, dq_kv_budget_for */
 } dq_kv_budget;
 typedef struct dq_kv_policy {
     const char *name;  /* "h2o" */
@@ -55,8 +56,8 @@ typedef struct dq_kv_policy {
     bool draws;     /* at random: a seed says something */
     /* scores of different layers and groups are in one unit: a shared budget compares them as they are */
     bool common;
-    dq_kv_budget budget; /* where nobody names one */
-    bool baseline;       /* there to compare the others with; these stand last */
+    dq_kv_budget budget[2]; /* where nobody names one: on one map, on two */
+    bool baseline;          /* there to compare the others with; these stand last */
     /* score[n]: larger is kept first. Before pooling: callers want dq_kv_policy_score. NULL: a policy that
      * some container names and this program does not have. */
     void (*score)(double *score, const dq_token_columns *c);
@@ -65,14 +66,10 @@ typedef struct dq_kv_policy {
 /* streaming, h2o, snapkv, knorm, random, diff, loo, kvzip, kvzap, keydiff, leverage, and for comparison a1, a2, sum. */
 extern const dq_kv_policy dq_kv_policies[];
 extern const int dq_kv_n_policies;
-/* Where nobody names one: `usual` in what is asked, which no cache runs with, and the one for its maps once a model is known.
- * Every device has both. results/kv: on models of one map `leverage` loses less text than `keydiff` in contexts of 512 tokens and of 2048;
- * on those of two maps `keydiff` does in contexts of 512, and `leverage` in those of 2048. */
-#define DQ_POLICY_ONE_MAP  "leverage"
-#define DQ_POLICY_TWO_MAPS "keydiff"
-extern const dq_kv_policy dq_kv_policy_usual;
-/* p, or where that is `usual` the one for n_maps. */
-const dq_kv_policy *dq_kv_policy_for(const dq_kv_policy *p, int n_maps);
+/* Where nobody names one; every device has it. results/real and results/kv. */
+#define DQ_POLICY_USUAL "keydiff"
+/* b, or where that is DQ_KV_BUDGET_USUAL the one that the policy has on n_maps. */
+dq_kv_budget dq_kv_budget_for(dq_kv_budget b, const dq_kv_policy *p, int n_maps);
 /* DQ_USAGE with the names for an unknown one. */
 const dq_kv_policy *dq_kv_policy_find(const char *name, dq_err *err);
 /* For an unknown one a row with nothing but its name, in the arena: it can be shown, but not used. NULL
@@ -99,8 +96,8 @@ void dq_kv_policy_score(double *score, const dq_kv_policy *p, const dq_token_col
                         dq_kv_protected safe);
 
 enum { DQ_KV_BUDGETS = 4 };
-/* "uniform", "adaptive", "global", "heads" */
-extern const char *const dq_kv_budget_name[DQ_KV_BUDGETS];
+/* "uniform", "adaptive", "global", "heads"; then "usual", which nobody can ask for */
+extern const char *const dq_kv_budget_name[DQ_KV_BUDGETS + 1];
 
 /* Scores of one group on its way into a pool. */
 typedef struct dq_pool_group {

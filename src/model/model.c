@@ -456,7 +456,7 @@ dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mode
                            dq_err *err)
 {
     DQ_TRY(dq_kv_config_spec(out, c, num, m->map.head_dim, m->n_layers, m->map.n_maps, err));
-    out->evict.policy = dq_kv_policy_for(out->evict.policy, m->map.n_maps);
+    out->evict.budget = dq_kv_budget_for(out->evict.budget, out->evict.policy, m->map.n_maps);
     DQ_TRY(check_maps(out, &m->map, err));
     DQ_TRY(check_policy(out, m, err));
     if (!out->evict.heads[0]) return DQ_OK;

@@ -161,11 +161,11 @@ try 0 '"tokens": 16' logits "diff model" --text "short text" -o shorter.h5 --pre
     --kv-policy streaming --kv-every 4 --json
 grep -q '"contexts": 1' "$top/out" || complain "kv: dq logits does not measure its context"
 
-# by a model's maps, of two models in one run too, and in what a container stores
+# the budget goes by a model's maps, of two models in one run too, and in what a container stores
 try 0 '"policy": "keydiff"' eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.5 --json
-try 0 "plain model .*16:16 leverage 0.5 .*result" eval "diff model" "plain model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.5 --dry-run
-grep -q "diff model .*16:16 keydiff 0.5 .*result" "$top/out" || complain "kv: no keydiff for a model of two maps"
-# rows of both are paired: with the same policy where it is listed, else with the usual one
+try 0 "plain model .*16:16 keydiff 0.5 global .*result" eval "diff model" "plain model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.5 --dry-run
+grep -q "diff model .*16:16 keydiff 0.5 .*result" "$top/out" || complain "kv: no uniform budget for a model of two maps"
+# rows of both are paired: with the same budget where it is listed, else with the usual one
 pairs_of() { # pairs_of COUNT OPTION...
     count=$1
     shift
@@ -175,9 +175,9 @@ pairs_of() { # pairs_of COUNT OPTION...
 pairs_of 1 --kv-keep 0.5
 pairs_of 1 --kv-keep 1
 pairs_of 2 --kv-keep 0.5 --kv-policy leverage,keydiff
-try 0 '"policy": "leverage"' quantize "plain model" --bits 8 --kv-keep 0.5 --print-recipe
-try 0 '"policy": "keydiff"' quantize "diff model" --bits 8 --kv-keep 0.5 --print-recipe
-try 0 '"policy": "leverage"' logits "plain model" --text "short text" -o usual.h5 --prefix 100 --kv-keep 0.5 --kv-recent 8 --json
+try 0 '"budget": "global"' quantize "plain model" --bits 8 --kv-keep 0.5 --print-recipe
+try 0 '"budget": "uniform"' quantize "diff model" --bits 8 --kv-keep 0.5 --print-recipe
+try 0 '"budget": "global"' logits "plain model" --text "short text" -o usual.h5 --prefix 100 --kv-keep 0.5 --kv-recent 8 --json
 # a second pass stands after the context: of 300 tokens that is more than the model's 512 positions
 for n in 250 300; do
     try 0 "rows" logits "diff model" --ids "$(awk 'BEGIN { for (i = 0; i < 310; i++) printf "%d ", i % 50 }')" -o again.h5 --force \

@@ -116,7 +116,7 @@ try 4 "plain model: the widths of keys are for 3 layers" quantize "plain model" 
 absent gone.h5
 # heads of KV heads: as from options; what says them for another model is refused
 heads="1.3,1.2/1.1,1.0,0.3,0.2,0.1,0.0"
-echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"policy": "leverage", "keep": 0.25, "budget": "heads", "heads": "'"$heads"'"}}' >heads.json
+echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"policy": "keydiff", "keep": 0.25, "budget": "heads", "heads": "'"$heads"'"}}' >heads.json
 try 0 "content SHA-256" quantize "plain model" --recipe heads.json -o heads.h5
 try 0 "content SHA-256" quantize "plain model" --bits 5 --kv-keep 0.25 --kv-budget heads --kv-heads "$heads" -o asked.h5 --force
 cmp heads.h5 asked.h5 || complain "--recipe: another file than from the --kv-heads that it stands for"

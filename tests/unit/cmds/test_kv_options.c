@@ -65,10 +65,10 @@ TEST(codes_multiply)
     assert_string_equal(
         CACHES("kv-bits", "4", "kv-quant", "per-channel,per-token", "kv-policy", "h2o,keydiff",
                "kv-keep", "0.5,0.25"),
-        "4:4 per-channel h2o 0.5 uniform; 4:4 per-channel h2o 0.25 uniform; "
-        "4:4 per-channel keydiff 0.5 uniform; 4:4 per-channel keydiff 0.25 uniform; "
-        "4:4 per-token h2o 0.5 uniform; 4:4 per-token h2o 0.25 uniform; "
-        "4:4 per-token keydiff 0.5 uniform; 4:4 per-token keydiff 0.25 uniform; ");
+        "4:4 per-channel h2o 0.5 usual; 4:4 per-channel h2o 0.25 usual; "
+        "4:4 per-channel keydiff 0.5 usual; 4:4 per-channel keydiff 0.25 usual; "
+        "4:4 per-token h2o 0.5 usual; 4:4 per-token h2o 0.25 usual; "
+        "4:4 per-token keydiff 0.5 usual; 4:4 per-token keydiff 0.25 usual; ");
     /* one code alone stays what it is called */
     assert_string_equal(CACHES("kv-bits", "16,4", "kv-quant", "per-channel"),
                         "16:16 per-channel; 4:4 per-channel; ");
@@ -82,12 +82,12 @@ TEST(without_codes_once)
                         "16:16 per-token; 16:4 per-channel; 16:4 dither; ");
     assert_string_equal(CACHES("kv-bits", "16|16", "kv-quant", "per-channel,dither",
                                "kv-dense-type", "f16", "kv-keep", "0.5"),
-                        "16|16:16|16 per-token usual 0.5 uniform; ");
+                        "16|16:16|16 per-token keydiff 0.5 usual; ");
     assert_string_equal(CACHES("kv-bits", "16,8", "kv-quant", "per-channel,per-token", "kv-policy",
                                "a1,a2", "kv-keep", "0.5"),
-                        "16:16 per-token a1 0.5 uniform; 16:16 per-token a2 0.5 uniform; "
-                        "8:8 per-channel a1 0.5 uniform; 8:8 per-channel a2 0.5 uniform; "
-                        "8:8 per-token a1 0.5 uniform; 8:8 per-token a2 0.5 uniform; ");
+                        "16:16 per-token a1 0.5 usual; 16:16 per-token a2 0.5 usual; "
+                        "8:8 per-channel a1 0.5 usual; 8:8 per-channel a2 0.5 usual; "
+                        "8:8 per-token a1 0.5 usual; 8:8 per-token a2 0.5 usual; ");
 }
 
 /* Per-channel codes of values with fewer than 4 bits, or uncoded ones, are not dithered. */
@@ -107,9 +107,9 @@ TEST(auto_stands_for_another)
 {
     assert_string_equal(CACHES("kv-bits", "4", "kv-quant", "auto,per-token,per-channel",
                                "kv-policy", "h2o", "kv-keep", "1,0.5"),
-                        "4:4 mixed h2o 1 uniform; 4:4 mixed h2o 0.5 uniform; "
-                        "4:4 per-token h2o 1 uniform; 4:4 per-token h2o 0.5 uniform; "
-                        "4:4 per-channel h2o 1 uniform; 4:4 per-channel h2o 0.5 uniform; ");
+                        "4:4 mixed h2o 1 usual; 4:4 mixed h2o 0.5 usual; "
+                        "4:4 per-token h2o 1 usual; 4:4 per-token h2o 0.5 usual; "
+                        "4:4 per-channel h2o 1 usual; 4:4 per-channel h2o 0.5 usual; ");
     assert_string_equal(CACHES("kv-bits", "4", "kv-quant", "per-channel,auto"),
                         "4:4 per-channel; 4:4 mixed; ");
 }

@@ -33,20 +33,24 @@ TEST(test_find)
     assert_non_null(strstr(err.text, "a2, sum)"));
 }
 
-/* What nobody names is a policy that takes part in no list, until a model is known. */
-TEST(test_usual)
+/* The budget that nobody names is the policy's, by the maps of a model. */
+TEST(usual_budgets)
 {
+    static const struct {
+        const char *policy;
+        dq_kv_budget one, two;
+    } all[] = {{DQ_POLICY_USUAL, DQ_KV_BUDGET_GLOBAL, DQ_KV_BUDGET_UNIFORM},
+               {"kvzip", DQ_KV_BUDGET_GLOBAL, DQ_KV_BUDGET_GLOBAL},
+               {"kvzap", DQ_KV_BUDGET_GLOBAL, DQ_KV_BUDGET_GLOBAL},
+               {"h2o", DQ_KV_BUDGET_UNIFORM, DQ_KV_BUDGET_UNIFORM}};
     dq_err err = {0};
-    const dq_kv_policy *h2o = dq_kv_policy_find("h2o", &err);
-    assert_string_equal(dq_kv_policy_for(&dq_kv_policy_usual, 1)->name, "leverage");
-    assert_string_equal(dq_kv_policy_for(&dq_kv_policy_usual, 2)->name, "keydiff");
-    assert_ptr_equal(dq_kv_policy_for(h2o, 1), h2o);
-    assert_null(dq_kv_policy_for(NULL, 2));
-    assert_null(dq_kv_policy_find(dq_kv_policy_usual.name, &err));
-    dq_kv_spec s = dq_kv_plain;
-    dq_err lacks = {0};
-    s.evict.policy = &dq_kv_policy_usual;
-    assert_int_equal(dq_evict_check(&s, &lacks), DQ_MISMATCH);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const dq_kv_policy *p = dq_kv_policy_find(all[i].policy, &err);
+        assert_int_equal(dq_kv_budget_for(DQ_KV_BUDGET_USUAL, p, 1), all[i].one);
+        assert_int_equal(dq_kv_budget_for(DQ_KV_BUDGET_USUAL, p, 2), all[i].two);
+        assert_int_equal(dq_kv_budget_for(DQ_KV_BUDGET_ADAPTIVE, p, 1), DQ_KV_BUDGET_ADAPTIVE);
+    }
+    assert_int_equal(dq_kv_budget_for(DQ_KV_BUDGET_USUAL, NULL, 1), DQ_KV_BUDGET_UNIFORM);
 }
 
 static void score_of(double *score, const char *name, const dq_token_columns *c,
