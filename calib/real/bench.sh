@@ -104,13 +104,12 @@ policies() {
 # One of four numbers hidden in a novel, asked for after the cache is cut, and before.
 retrieval() {
     gates
-    for question in agnostic aware; do
-        # shellcheck disable=SC2086
-        score retrieval-$question "$model" --task niah_multikey --data texts/far.txt --question query-$question --lengths 1024 \
-            --limit 24 --kv-keep 1,0.5,0.25,0.125 $cut
-    done
-    score retrieval-4096 "$model" --task niah_multikey --data texts/far.txt --lengths 4096 --limit 8 --kv-keep 1,0.25,0.125 \
-        --kv-policy kvzap,kvzip,h2o,leverage --kv-gates gates.json
+    # shellcheck disable=SC2086
+    score retrieval-agnostic "$model" --task niah_multikey --data texts/far.txt --lengths 1024 --limit 24 \
+        --kv-keep 1,0.5,0.25,0.125 $cut
+    # shellcheck disable=SC2086
+    score retrieval-aware "$model" --task niah_multikey --data texts/far.txt --question query-aware --lengths 1024 --limit 16 \
+        --kv-keep 1,0.25,0.125 $cut
 }
 
 # Name, options of dq quantize. Calibrated with 16384 tokens.

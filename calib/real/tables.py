@@ -113,13 +113,13 @@ def policies(folder):
 
 
 def retrieval(folder):
-    found, parts = {}, (("agnostic", "1024"), ("aware", "1024, the question known"), ("4096", "4096"))
+    found, parts = {}, (("agnostic", "asked later"), ("aware", "the question known"))
     for part, _ in parts:
         for row in rows(folder, "retrieval-" + part):
             whole = row["kv_keep"] in ("", "1")
             key = ("all tokens", "1", "") if whole else (row["kv_policy"], row["kv_keep"], row["kv_budget"])
             found.setdefault(key, {})[part] = measured(row, "acc")
-    table("One of four numbers hidden in N tokens of a novel: share of prompts that find it",
+    table("One of four numbers hidden in 1024 tokens of a novel: share of prompts that find it",
           ("policy", "kept", "budget", *(name for _, name in parts)),
           [(*key, *(cell.get(part, "") for part, _ in parts)) for key, cell in found.items()])
 
