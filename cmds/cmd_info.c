@@ -85,8 +85,7 @@ static void print_kv(const dq_model *m)
     printf("\nKV cache per token %.0f bytes at 16 bits", plain);
     if (cached < plain) printf("; %.1f as codes, %.2f times fewer", cached, plain / cached);
     printf("\n");
-    if (m->gates)
-        printf("KV gates           for kvzap, SHA-256 %.12s...\n", m->gates->sha256);
+    if (m->gates) printf("KV gates           for kvzap, SHA-256 %.12s...\n", m->gates->sha256);
     if (!s->evict.policy) return;
     printf("KV eviction        %s, ", s->evict.policy->name);
     if (s->evict.tokens)

@@ -22,7 +22,8 @@ typedef struct dq_cmd {
 static const dq_cmd commands[] = {
     {"stats", "activation outliers of one or many models, side by side", dq_cmd_stats},
     {"quantize", "write a low-bit container", dq_cmd_quantize},
-    {"plan", "find out what goes where: bits of weights and of the KV cache, its heads and gates", NULL},
+    {"plan", "find out what goes where: bits of weights and of the KV cache, its heads and gates",
+     NULL},
     {"plan weights", "widths of tensors under a budget of KLD, perplexity, bits or bytes",
      dq_cmd_plan_weights},
     {"plan kv", "widths of a KV cache by layer and map, for a mean of bits", dq_cmd_plan_kv},

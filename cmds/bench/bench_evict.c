@@ -179,8 +179,7 @@ static dq_status lend_gates(policies *x, dq_arena *a, dq_err *err)
 {
     dq_kv_gates *gates;
     bool needed = false;
-    for (int i = 0; i < x->n_policies; i++)
-        needed = needed || x->policy[i]->needs & DQ_NEEDS_GATES;
+    for (int i = 0; i < x->n_policies; i++) needed = needed || x->policy[i]->needs & DQ_NEEDS_GATES;
     if (!needed || x->o->model->gates) return DQ_OK;
     DQ_TRY(dq_model_new_gates(&gates, x->o->model, a, err));
     x->o->model->gates = gates;

@@ -620,9 +620,10 @@ dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err)
                            remedy(f->applies));
     }
     if (o->gates && !(uses & DQ_KV_BY_GATES))
-        return dq_fail(err, DQ_USAGE,
-                       "--kv-gates has nothing to act on. Add --kv-keep, without another --kv-policy "
-                       "than kvzap.");
+        return dq_fail(
+            err, DQ_USAGE,
+            "--kv-gates has nothing to act on. Add --kv-keep, without another --kv-policy "
+            "than kvzap.");
     return DQ_OK;
 }
 

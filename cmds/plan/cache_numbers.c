@@ -68,11 +68,11 @@ static const char *duration(char text[32], double seconds)
     return text;
 }
 
-void dq_cache_numbers_time(double seconds, double least, double most)
+void dq_cache_numbers_time(double seconds, double min, double max)
 {
     char a[32], b[32];
-    printf("time               about %s", duration(a, least * seconds));
-    if (most > least) printf(" to %s", duration(b, most * seconds));
+    printf("time               about %s", duration(a, min * seconds));
+    if (max > min) printf(" to %s", duration(b, max * seconds));
     printf(" here, at the %.3g tokens a second of one window\n", 1 / seconds);
 }
 

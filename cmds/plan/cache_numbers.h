@@ -19,7 +19,7 @@ double dq_cache_numbers_percent(double loss);
 const char *dq_cache_numbers_verdict(dq_interval i, const char *less, const char *more,
                                      const char *open);
 /* A line of a dry run: how long so many tokens, at least and at most, take at a pace, seconds a token. */
-void dq_cache_numbers_time(double seconds, double least, double most);
+void dq_cache_numbers_time(double seconds, double min, double max);
 /* Lines of a table: what a plan loses on windows that it has not seen. */
 void dq_cache_numbers_print(const dq_plan_caches_numbers *x, const dq_plan_caches *c);
 

@@ -23,10 +23,9 @@ static const dq_usage usage = {
         "window is read twice; the last quarter of the windows is not fitted and says how well "
         "the gates do. dq eval and dq logits take the file with --kv-gates; dq quantize stores it "
         "in the container.",
-    .examples =
-        "  dq plan gates model --text train.txt -o gates.json\n"
-        "  dq eval model --text test.txt --kv-gates gates.json --kv-keep 0.25\n"
-        "  dq quantize model -o model.h5 --kv-gates gates.json --kv-keep 0.25\n",
+    .examples = "  dq plan gates model --text train.txt -o gates.json\n"
+                "  dq eval model --text test.txt --kv-gates gates.json --kv-keep 0.25\n"
+                "  dq quantize model -o model.h5 --kv-gates gates.json --kv-keep 0.25\n",
     .min_args = 1,
     .max_args = 1,
     .args = "one MODEL"};

@@ -186,8 +186,10 @@ dq_status dq_cmd_plan_kv(int argc, char **argv, dq_err *err)
         DQ_CACHE_OPTIONS_TEXT(o.all, "windows at most (default 60): of the second and third fifth "
                                      "of them as many as hold 8192 tokens search, the others "
                                      "decide"),
-        dq_opt_text("kv-quant", "NAME", &o.quant, "dither, per-channel or mixed (default mixed on models of one map, dither on those of "
-                    "two)"),
+        dq_opt_text(
+            "kv-quant", "NAME", &o.quant,
+            "dither, per-channel or mixed (default mixed on models of one map, dither on those of "
+            "two)"),
         DQ_CACHE_OPTIONS_KEPT(o.all, "last tokens that stay unquantized (default 64)"),
         dq_opt_int("kv-layers", "N", &o.together, 1, 10000,
                    "neighbouring layers that get one width: fewer units, a shorter search "

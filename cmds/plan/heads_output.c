@@ -223,8 +223,9 @@ dq_status dq_heads_output_work(const dq_heads_output_view *v, dq_err *err)
            DQ_PLAN_HEADS_UNSEEN * unseen);
     printf("beside             the cache that evicts nothing, once for up to %d of these\n",
            DQ_PLAN_CACHES_SWEEP);
-    const double all = (1 + 1.0 / DQ_PLAN_CACHES_SWEEP) *
-                       (double)((p->n_groups + n) * (search + asked) + DQ_PLAN_HEADS_UNSEEN * unseen);
+    const double all =
+        (1 + 1.0 / DQ_PLAN_CACHES_SWEEP) *
+        (double)((p->n_groups + n) * (search + asked) + DQ_PLAN_HEADS_UNSEEN * unseen);
     dq_cache_numbers_time(v->pace, all, all);
     return dq_document_flush(err);
 }

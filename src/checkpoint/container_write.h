@@ -6,7 +6,7 @@
 #define DQ_CONTAINER_WRITE_H
 
 #define DQ_PATH_OBJECTS "/objects"
-#define DQ_PATH_GATES "/config/kv_gates_json"
+#define DQ_PATH_GATES   "/config/kv_gates_json"
 
 #include "base/os.h"
 #include "kv/kv_config.h"

@@ -176,8 +176,8 @@ dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err)
     const dq_evict_spec *x = &c->evict;
     dq_kv_spec spec;
     dq_err e = {0};
-    if (dq_kv_config_spec(&spec, c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS,
-                          DQ_KV_ANY_MAPS, &e) != DQ_OK)
+    if (dq_kv_config_spec(&spec, c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, DQ_KV_ANY_MAPS,
+                          &e) != DQ_OK)
         return dq_fail(err, DQ_DAMAGED, "KV settings: %s", e.text);
     if (c->widths[0] && (c->k_bits || c->v_bits))
         return dq_fail(err, DQ_DAMAGED,

@@ -46,11 +46,8 @@ dq_status dq_kv_gates_new(dq_kv_gates **out, int n_layers, int n_groups, int hea
     memcpy(copy, heads, (size_t)n_groups * sizeof *copy);
     for (int i = 0; i < n_layers * n_groups; i++)
         at[i + 1] = at[i] + dq_kv_gates_features(heads[i % n_groups], head_dim);
-    *g = (dq_kv_gates){.n_layers = n_layers,
-                       .n_groups = n_groups,
-                       .head_dim = head_dim,
-                       .heads = copy,
-                       .at = at};
+    *g = (dq_kv_gates){
+        .n_layers = n_layers, .n_groups = n_groups, .head_dim = head_dim, .heads = copy, .at = at};
     g->weight = dq_alloc(a, (size_t)at[n_layers * n_groups], sizeof *g->weight, err);
     return err->code;
 }

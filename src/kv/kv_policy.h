@@ -45,7 +45,7 @@ typedef enum dq_kv_budget {
                            uniform share. arXiv 2407.11550 */
     DQ_KV_BUDGET_GLOBAL,   /* groups of all layers share one pool by score. arXiv 2505.23416 */
     DQ_KV_BUDGET_HEADS, /* groups that need the whole context first, see kv_heads.h. arXiv 2410.10819 */
-    DQ_KV_BUDGET_USUAL  /* in what is asked, before a model is known: the policy's own, dq_kv_budget_for */
+    DQ_KV_BUDGET_USUAL /* in what is asked, before a model is known: the policy's own, dq_kv_budget_for */
 } dq_kv_budget;
 typedef struct dq_kv_policy {
     const char *name;  /* "h2o" */

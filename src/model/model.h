@@ -56,7 +56,8 @@ typedef struct dq_model {
     /* Attention settings stored in a container; dq_logit_plain otherwise. */
     dq_logit_spec logit;
     dq_kv_config kv; /* stored in a container; dq_kv_config_plain otherwise */
-    const dq_kv_gates *gates; /* of a container that has them, or of dq_model_take_gates; NULL: none */
+    const dq_kv_gates
+        *gates; /* of a container that has them, or of dq_model_take_gates; NULL: none */
 } dq_model;
 
 /* A folder with config.json, or a dq container (.h5); the model keeps its source open. Every tensor

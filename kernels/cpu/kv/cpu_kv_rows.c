@@ -26,8 +26,8 @@ static void read_keys(const reading *r, dq_mat x, int64_t page)
     float *row = x.p + page * DQ_PAGE_TOKENS * x.cols;
     for (int head = 0, at = 0; head < r->kv->map->n_kv; head++) {
         if (r->kv->map->group[head] != r->group) continue;
-        const float *k = dq_cpu_kv_read_keys(simd, r->kv, r->list, page, head, r->coded_end,
-                                             thread_scratch(r));
+        const float *k =
+            dq_cpu_kv_read_keys(simd, r->kv, r->list, page, head, r->coded_end, thread_scratch(r));
         simd->transpose(row + at++ * dim, x.cols, k, DQ_PAGE_TOKENS, dim,
                         dq_kv_slots(r->list->count, page));
     }

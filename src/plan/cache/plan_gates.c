@@ -247,7 +247,8 @@ static dq_status foretell_window(reading *w, dq_err *err)
 {
     for (int i = 0; i < w->p->n_lists; i++) {
         DQ_TRY(read_rows(w, i, err));
-        DQ_TRY(dq_kv_gates_score(w->foretold + w->at[i], w->p->gates, i, w->row, w->pos, w->n, err));
+        DQ_TRY(
+            dq_kv_gates_score(w->foretold + w->at[i], w->p->gates, i, w->row, w->pos, w->n, err));
     }
     return DQ_OK;
 }

@@ -9,9 +9,9 @@
 #ifndef DQ_PLAN_GATES_H
 #define DQ_PLAN_GATES_H
 
+#include "engine/backend.h"
 #include "kv/kv_gates.h"
 #include "model/model.h"
-#include "engine/backend.h"
 #include "stat/mean.h"
 #include "tasks/windows.h"
 
@@ -28,7 +28,8 @@ typedef struct dq_plan_gates_settings {
     const dq_docs *docs;
     const char *text; /* its path, for messages */
     dq_backend *backend;
-    int64_t ctx, windows; /* ids of a window, 0: DQ_PLAN_GATES_CTX, or half of the positions; windows at most */
+    int64_t ctx,
+        windows; /* ids of a window, 0: DQ_PLAN_GATES_CTX, or half of the positions; windows at most */
     /* Windows done, of all. */
     void (*step)(void *arg, double done, double total, const char *what);
     void *arg;
@@ -40,8 +41,9 @@ typedef struct dq_plan_gates {
     int64_t fitted; /* windows 0 .. fitted - 1 */
     dq_kv_gates *gates;
     /* of the windows that were not fitted */
-    double explained; /* share of the variance of ln(peak + floor) over all tokens of all layers and groups */
-    dq_mean kept;     /* share of kvzip's quarter, mean over windows */
+    double
+        explained; /* share of the variance of ln(peak + floor) over all tokens of all layers and groups */
+    dq_mean kept; /* share of kvzip's quarter, mean over windows */
     /* private */
     int n_lists;
     struct dq_plan_gates_sums *sums; /* [n_lists] */

@@ -134,7 +134,8 @@ bool dq_plan_kv_measures(const dq_plan_kv *p, int k)
 int64_t dq_plan_kv_caches(const dq_plan_kv *p)
 {
     int64_t all = 0;
-    for (int k = 0; k < p->space.n_bits; k++) all += dq_plan_kv_measures(p, k) ? p->space.n_units : 0;
+    for (int k = 0; k < p->space.n_bits; k++)
+        all += dq_plan_kv_measures(p, k) ? p->space.n_units : 0;
     /* what has the width of the others is one cache for all units */
     const bool with_others = p->space.bits[p->space.n_bits - 1] == DQ_PLAN_KV_OTHERS;
     return with_others ? all - p->space.n_units + 1 : all;

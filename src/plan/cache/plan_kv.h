@@ -16,7 +16,7 @@
 #include "plan/cache/plan_kv_space.h"
 
 enum {
-    DQ_PLAN_KV_WINDOWS = 60, /* without other words */
+    DQ_PLAN_KV_WINDOWS = 60,  /* without other words */
     DQ_PLAN_KV_SEARCH = 8192, /* tokens of windows that search, at most */
     DQ_PLAN_KV_TRIALS = 200,
     DQ_PLAN_KV_LEAST_WINDOWS = 5,
@@ -37,7 +37,7 @@ typedef struct dq_plan_kv_trial {
     int mix; /* of dq_plan_kv.caches */
     int width[DQ_PLAN_KV_UNITS];
     double bits, kld;
-    double added; /* what its units lose alone, together: the estimate of kld */
+    double added;     /* what its units lose alone, together: the estimate of kld */
     const char *from; /* "units", "uniform", "trade" */
     bool taken;       /* the plan at that time */
 } dq_plan_kv_trial;
@@ -53,7 +53,7 @@ typedef struct dq_plan_kv {
     dq_plan_kv_settings set;
     dq_plan_kv_space space;
     dq_plan_caches caches;        /* mixes, by their text */
-    int *alone; /* [units][bits] mixes; -1: not measured */
+    int *alone;                   /* [units][bits] mixes; -1: not measured */
     dq_plan_caches_numbers *unit; /* [units][bits] on the search windows, of those */
     dq_plan_item *item;
     dq_plan_kv_trial *trial; /* the last one taken is the plan */

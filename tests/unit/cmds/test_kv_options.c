@@ -62,13 +62,12 @@ TEST(codes_multiply)
 {
     assert_string_equal(CACHES("kv-bits", "8,4", "kv-quant", "per-token,dither"),
                         "8:8 per-token; 8:8 dither; 4:4 per-token; 4:4 dither; ");
-    assert_string_equal(
-        CACHES("kv-bits", "4", "kv-quant", "per-channel,per-token", "kv-policy", "h2o,keydiff",
-               "kv-keep", "0.5,0.25"),
-        "4:4 per-channel h2o 0.5 usual; 4:4 per-channel h2o 0.25 usual; "
-        "4:4 per-channel keydiff 0.5 usual; 4:4 per-channel keydiff 0.25 usual; "
-        "4:4 per-token h2o 0.5 usual; 4:4 per-token h2o 0.25 usual; "
-        "4:4 per-token keydiff 0.5 usual; 4:4 per-token keydiff 0.25 usual; ");
+    assert_string_equal(CACHES("kv-bits", "4", "kv-quant", "per-channel,per-token", "kv-policy",
+                               "h2o,keydiff", "kv-keep", "0.5,0.25"),
+                        "4:4 per-channel h2o 0.5 usual; 4:4 per-channel h2o 0.25 usual; "
+                        "4:4 per-channel keydiff 0.5 usual; 4:4 per-channel keydiff 0.25 usual; "
+                        "4:4 per-token h2o 0.5 usual; 4:4 per-token h2o 0.25 usual; "
+                        "4:4 per-token keydiff 0.5 usual; 4:4 per-token keydiff 0.25 usual; ");
     /* one code alone stays what it is called */
     assert_string_equal(CACHES("kv-bits", "16,4", "kv-quant", "per-channel"),
                         "16:16 per-channel; 4:4 per-channel; ");
@@ -139,7 +138,8 @@ TEST(all_with_codes)
     int n, policies = 0;
     const char *const given[] = {"kv-policy", "all", "kv-quant", "per-token,per-channel,dither",
                                  NULL};
-    for (int i = 0; i < dq_kv_n_policies; i++) policies += !dq_kv_policies[i].baseline && !(dq_kv_policies[i].needs & DQ_NEEDS_GATES);
+    for (int i = 0; i < dq_kv_n_policies; i++)
+        policies += !dq_kv_policies[i].baseline && !(dq_kv_policies[i].needs & DQ_NEEDS_GATES);
     give(&o, given);
     assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
     assert_int_equal(dq_kv_options_list(&list, &n, &o, &dq_kv_config_plain, NULL, &err), DQ_OK);

@@ -200,7 +200,8 @@ TEST(rotation_waits_for_a_model)
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 80, 2, TWO_MAPS, &err), DQ_OK);
     assert_true(!s.rotate_k && !s.rotate_v);
     c.rotate = DQ_ROTATE_ON;
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, 2, TWO_MAPS, &err), DQ_OK);
+    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, 2, TWO_MAPS, &err),
+                     DQ_OK);
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 80, 2, TWO_MAPS, &err), DQ_MISMATCH);
     dq_kv_config_spec(&s, &dq_kv_config_plain, DQ_NUM_F32, 64, 2, TWO_MAPS, &err);
     assert_true(dq_kv_spec_same(&s, &dq_kv_plain));
@@ -311,10 +312,12 @@ TEST(equal_widths_are_no_list)
     c.evict.policy = dq_kv_policy_find("h2o", &err);
     c.evict.keep = 0.5;
     assert_int_equal(dq_kv_config_quant(&c, TWO_MAPS), DQ_KV_PER_TOKEN);
-    assert_int_equal(dq_kv_config_uses(&c, TWO_MAPS), DQ_KV_CODES | DQ_KV_NARROW | DQ_KV_EVICTS | DQ_KV_SUMS);
+    assert_int_equal(dq_kv_config_uses(&c, TWO_MAPS),
+                     DQ_KV_CODES | DQ_KV_NARROW | DQ_KV_EVICTS | DQ_KV_SUMS);
     c.quant = DQ_KV_PER_TOKEN;
-    assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, TWO_MAPS, &err),
-                     DQ_OK);
+    assert_int_equal(
+        dq_kv_config_spec(&s, &c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, TWO_MAPS, &err),
+        DQ_OK);
     assert_true(!s.widths[0] && s.k_bits == 4 && s.v_bits == 4);
     assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 3, TWO_MAPS, &err), DQ_MISMATCH);
 }

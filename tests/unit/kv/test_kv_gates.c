@@ -29,8 +29,9 @@ TEST(features_are_keys_values_lengths_and_position)
 {
     /* two heads: keys, then values */
     const float row[] = {3, 0, 4, 0, 0, 1, 0, 0, 0, 0, 0, 2, 6, 8, 0, 0};
-    const double want[] = {3, 0, 4, 0, 0, 0, 0, 2, 5, log(2 + 1e-6), 0, 1, 0,
-                           0, 6, 8, 0, 0, 1, log(10 + 1e-6), log(8), 1};
+    const double want[] = {3,      0, 4, 0, 0, 0, 0, 2, 5, log(2 + 1e-6),
+                           0,      1, 0, 0, 6, 8, 0, 0, 1, log(10 + 1e-6),
+                           log(8), 1};
     double f[sizeof want / sizeof *want];
     assert_int_equal(dq_kv_gates_features(2, DIM), sizeof want / sizeof *want);
     dq_kv_gates_describe(f, row, 2, DIM, 7);
@@ -96,7 +97,8 @@ static json_t *list_of(json_t *o, size_t i)
 
 TEST(what_is_damaged_is_named)
 {
-    static const char *const keys[] = {"schema", "layers", "groups", "head_dim", "heads", "weights"};
+    static const char *const keys[] = {"schema",   "layers", "groups",
+                                       "head_dim", "heads",  "weights"};
     dq_kv_gates *g;
     dq_err err;
     json_t *o;
@@ -131,10 +133,10 @@ TEST(gates_are_for_one_form_of_model)
     dq_arena *a = given_arena();
     assert_int_equal(dq_kv_gates_new(&m, LAYERS + 1, GROUPS, DIM, heads, a, &err), DQ_OK);
     assert_int_equal(dq_kv_gates_fit(g, m, &err), DQ_MISMATCH);
-    check_error(&err, DQ_MISMATCH, "gates of another model: they have 2 layers, 2 groups of KV heads "
-                                   "and head_dim 4, the model 3, 2 and 4");
+    check_error(&err, DQ_MISMATCH,
+                "gates of another model: they have 2 layers, 2 groups of KV heads "
+                "and head_dim 4, the model 3, 2 and 4");
     err = (dq_err){0};
     assert_int_equal(dq_kv_gates_new(&m, LAYERS, GROUPS, DIM, other, a, &err), DQ_OK);
     assert_int_equal(dq_kv_gates_fit(g, m, &err), DQ_MISMATCH);
 }
-

@@ -15,9 +15,9 @@ static const dq_kv_protected nothing = {0, 0, 1000};
 
 TEST(test_find)
 {
-    static const char *const names[] = {"streaming", "h2o",     "snapkv", "knorm", "random",
-                                        "diff",      "loo",     "kvzip",  "kvzap", "keydiff",
-                                        "leverage",  "a1",      "a2",     "sum"};
+    static const char *const names[] = {"streaming", "h2o", "snapkv", "knorm", "random",
+                                        "diff",      "loo", "kvzip",  "kvzap", "keydiff",
+                                        "leverage",  "a1",  "a2",     "sum"};
     dq_err err = {0};
     assert_int_equal(dq_kv_n_policies, 14);
     for (int i = 0; i < 14; i++) {

@@ -55,7 +55,8 @@ TEST(a_planted_relation_is_found)
         spread += y[t] * y[t];
     }
     assert_true(error < 1e-5 * spread);
-    for (int i = 0; i < F - 1; i++) assert_true(fabs(found[i] - planted[i]) < 4e-3 * (1 + fabs(planted[i])));
+    for (int i = 0; i < F - 1; i++)
+        assert_true(fabs(found[i] - planted[i]) < 4e-3 * (1 + fabs(planted[i])));
     assert_true(found[5] == 0); /* exactly: it says nothing */
 }
 
@@ -106,4 +107,3 @@ TEST(nothing_to_fit_is_refused)
     err = (dq_err){0};
     assert_int_equal(dq_plan_gates_solve(w, &s, &err), DQ_DAMAGED);
 }
-
