@@ -61,7 +61,7 @@ def read_items(lines):
 
 def items_of(o, model, measure, policy):
     arguments, seen = measures(o)[measure]
-    arguments = [*arguments, "--kv-policy", policy, "--kv-keep", ",".join(map(str, KEEPS)), "--kv-recent", "16"]
+    arguments = [*arguments, "--kv-policy", policy, "--kv-budget", "uniform", "--kv-keep", ",".join(map(str, KEEPS)), "--kv-recent", "16"]
     dump = os.path.join(o.work, part_name(model, measure, policy, arguments))
     if not os.path.exists(dump):
         subprocess.run([o.dq, "eval", os.path.join(PAIR, model), *arguments, "-q", "--force", "--dump-items", dump + ".new"],

@@ -63,26 +63,26 @@ text() { # text NAME ARGUMENTS
 
 # ---- What is run for one model, with the policies that are in question and then with the others ----
 
-recall() { needles blind 16-recall --kv-bits 16 --kv-policy $usual --kv-keep "$keeps"; }
-recall_rest() { needles blind 16-rest-recall --kv-bits 16 --kv-policy "$rest" --kv-keep "$keeps"; }
-texts() { text 16-text --kv-bits 16 --kv-policy $usual --kv-keep "$keeps"; }
-texts_rest() { text 16-rest-text --kv-bits 16 --kv-policy "$rest" --kv-keep "$keeps"; }
-asked() { needles asked asked --kv-policy $usual --kv-keep "${DQ_KV_KEEP:-0.25,0.0625}"; }
-asked_rest() { needles asked rest-asked --kv-policy "$rest" --kv-keep "${DQ_KV_KEEP:-0.25,0.0625}"; }
+recall() { needles blind 16-recall --kv-bits 16 --kv-budget uniform --kv-policy $usual --kv-keep "$keeps"; }
+recall_rest() { needles blind 16-rest-recall --kv-bits 16 --kv-budget uniform --kv-policy "$rest" --kv-keep "$keeps"; }
+texts() { text 16-text --kv-bits 16 --kv-budget uniform --kv-policy $usual --kv-keep "$keeps"; }
+texts_rest() { text 16-rest-text --kv-bits 16 --kv-budget uniform --kv-policy "$rest" --kv-keep "$keeps"; }
+asked() { needles asked asked --kv-budget uniform --kv-policy $usual --kv-keep "${DQ_KV_KEEP:-0.25,0.0625}"; }
+asked_rest() { needles asked rest-asked --kv-budget uniform --kv-policy "$rest" --kv-keep "${DQ_KV_KEEP:-0.25,0.0625}"; }
 coded() {
-    needles blind 4x4-recall --kv-bits 4:4 --kv-policy $usual --kv-keep "$keeps"
-    text 4x4-text --kv-bits 4:4 --kv-policy $usual --kv-keep "$keeps"
-    needles asked 4x4-asked --kv-bits 4:4 --kv-policy $usual --kv-keep "${DQ_KV_KEEP:-0.5,0.25}"
+    needles blind 4x4-recall --kv-bits 4:4 --kv-quant per-token --kv-budget uniform --kv-policy $usual --kv-keep "$keeps"
+    text 4x4-text --kv-bits 4:4 --kv-quant per-token --kv-budget uniform --kv-policy $usual --kv-keep "$keeps"
+    needles asked 4x4-asked --kv-bits 4:4 --kv-quant per-token --kv-budget uniform --kv-policy $usual --kv-keep "${DQ_KV_KEEP:-0.5,0.25}"
 }
 coded_rest() {
-    needles blind 4x4-rest-recall --kv-bits 4:4 --kv-policy "$rest" --kv-keep "$keeps"
-    text 4x4-rest-text --kv-bits 4:4 --kv-policy "$rest" --kv-keep "$keeps"
-    needles asked 4x4-rest-asked --kv-bits 4:4 --kv-policy "$rest" --kv-keep "${DQ_KV_KEEP:-0.5,0.25}"
+    needles blind 4x4-rest-recall --kv-bits 4:4 --kv-quant per-token --kv-budget uniform --kv-policy "$rest" --kv-keep "$keeps"
+    text 4x4-rest-text --kv-bits 4:4 --kv-quant per-token --kv-budget uniform --kv-policy "$rest" --kv-keep "$keeps"
+    needles asked 4x4-rest-asked --kv-bits 4:4 --kv-quant per-token --kv-budget uniform --kv-policy "$rest" --kv-keep "${DQ_KV_KEEP:-0.5,0.25}"
 }
 # the maps over the last 64 rows only, as snapkv has them
 last() {
-    needles asked last-asked --kv-policy "$maps" --kv-window 64 --kv-keep "${DQ_KV_KEEP:-0.25,0.125,0.0625}"
-    needles blind last-recall --kv-policy "$maps" --kv-window 64 --kv-keep "${DQ_KV_KEEP:-0.5,0.25}"
+    needles asked last-asked --kv-budget uniform --kv-policy "$maps" --kv-window 64 --kv-keep "${DQ_KV_KEEP:-0.25,0.125,0.0625}"
+    needles blind last-recall --kv-budget uniform --kv-policy "$maps" --kv-window 64 --kv-keep "${DQ_KV_KEEP:-0.5,0.25}"
 }
 
 # a budget by heads, those of this model at each share
@@ -111,8 +111,8 @@ codes() {
 }
 codes_recall() {
     needles blind page-widths-recall --kv-bits 4,4:2,3,2 --kv-quant per-channel
-    needles blind dither-4x4-recall --kv-bits 4 --kv-quant dither --kv-policy keydiff --kv-keep "$keeps"
-    text dither-4x4-text --kv-bits 4 --kv-quant dither --kv-policy keydiff --kv-keep "$keeps"
+    needles blind dither-4x4-recall --kv-bits 4 --kv-quant dither --kv-budget uniform --kv-policy keydiff --kv-keep "$keeps"
+    text dither-4x4-text --kv-bits 4 --kv-quant dither --kv-budget uniform --kv-policy keydiff --kv-keep "$keeps"
     needles blind widths-recall --kv-bits 16,8,6,4,4:3,4:2 --kv-quant per-token
 }
 

@@ -57,9 +57,7 @@ static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
     char number[32];
     const char *text = number;
     if (f->type == DQ_KV_POLICY)
-        text = "kvzap where there are gates, else " DQ_POLICY_USUAL
-               ", which loses more of the text, and at an eighth of it later answers; kvzip reads "
-               "the context twice (results/real)";
+        text = "kvzap where there are gates, else " DQ_POLICY_USUAL;
     else if (dq_kv_field_form(f) == DQ_KV_AS_TEXT)
         text = dq_kv_field_text(f, &dq_kv_config_plain);
     else
@@ -620,10 +618,9 @@ dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err)
                            remedy(f->applies));
     }
     if (o->gates && !(uses & DQ_KV_BY_GATES))
-        return dq_fail(
-            err, DQ_USAGE,
-            "--kv-gates has nothing to act on. Add --kv-keep, without another --kv-policy "
-            "than kvzap.");
+        return dq_fail(err, DQ_USAGE,
+                       "--kv-gates has nothing to act on: no cache evicts by kvzap. Add "
+                       "--kv-policy kvzap and --kv-keep.");
     return DQ_OK;
 }
 

@@ -33,9 +33,9 @@ extern const dq_cache_options dq_cache_options_none;
         dq_opt_text("onto", "RECIPE.json", &(o).onto,                                              \
                     "a recipe of weights, or of the cache's other plan, whose settings the new "   \
                     "one has too"),                                                                \
-        dq_opt_flag(                                                                               \
-            "dry-run", &(o).dry_run,                                                               \
-            "print windows and passes, and by one window how long they take; write nothing"),      \
+        dq_opt_flag("dry-run", &(o).dry_run,                                                       \
+                    "print windows and passes, without --json also how long they take by one "     \
+                    "window; write nothing"),                                                      \
         dq_opt_flag("resume", &(o).resume, resume_help),                                           \
         dq_opt_flag("force", &(o).force, "replace the recipe, and what an interrupted run left"),  \
         DQ_OPT_DEVICE(&(o).device),                                                                \

@@ -60,11 +60,11 @@ const char *dq_cache_numbers_verdict(dq_interval i, const char *less, const char
 static const char *duration(char text[32], double seconds)
 {
     if (seconds < 100)
-        snprintf(text, 32, "%.0f seconds", ceil(seconds));
+        snprintf(text, 32, "%.0f s", ceil(seconds));
     else if (seconds < 100 * 60)
-        snprintf(text, 32, "%.0f minutes", seconds / 60);
+        snprintf(text, 32, "%.0f min", seconds / 60);
     else
-        snprintf(text, 32, "%.1f hours", seconds / 3600);
+        snprintf(text, 32, "%.1f h", seconds / 3600);
     return text;
 }
 

@@ -162,7 +162,11 @@ dq_status dq_cmd_plan_gates(int argc, char **argv, dq_err *err)
     dq_args args;
     dq_cache_job j;
     DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
-    if (args.help || dq_logger_begin(&o.logger, usage.name, err) != DQ_OK) return err->code;
+    if (args.help) return DQ_OK;
+    if (o.text && !o.out && !o.dry_run)
+        return dq_fail(err, DQ_USAGE,
+                       "-o GATES.json is missing (or --dry-run to see what would be done).");
+    DQ_TRY(dq_logger_begin(&o.logger, usage.name, err));
     if (dq_cache_job_open(&j, &o, args.item[0], DQ_PLAN_GATES_WINDOWS, NULL, err) == DQ_OK)
         run_plan(&j, err);
     dq_cache_job_close(&j);

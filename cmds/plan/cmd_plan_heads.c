@@ -13,7 +13,7 @@
 typedef struct options {
     dq_cache_options all;
     double keep; /* 0: not given */
-    const char *policy;
+    const char *policy, *gates;
     int64_t search_windows; /* -1: not given */
     int64_t search_items;   /* 0: not given */
 } options;
@@ -264,13 +264,25 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set,
     return err->code;
 }
 
+/* Which are to be gone by, where there are any and nobody names another policy. */
+static dq_status take_gates(dq_cache_job *j, const options *o, dq_plan_heads_settings *set,
+                            dq_err *err)
+{
+    if (o->gates) DQ_TRY(dq_model_take_gates(j->model, o->gates, err));
+    if (!o->policy && j->model->gates) set->kv.evict.policy = dq_kv_policy_find("kvzap", err);
+    if (!o->gates || set->kv.evict.policy->needs & DQ_NEEDS_GATES) return err->code;
+    return dq_fail(err, DQ_USAGE, "--kv-gates is for the policy kvzap, and %s is named.",
+                   o->policy);
+}
+
 static void open_and_run(options *o, const char *model, dq_plan_heads_settings *set, dq_err *err)
 {
     const dq_cache_job_recipe recipe = {recipe_of, warn_onto, set};
     dq_cache_job j;
     dq_items items;
     dq_input_text questions = {0};
-    if (dq_cache_job_open(&j, &o->all, model, DQ_PLAN_HEADS_WINDOWS, &recipe, err) == DQ_OK) {
+    if (dq_cache_job_open(&j, &o->all, model, DQ_PLAN_HEADS_WINDOWS, &recipe, err) == DQ_OK &&
+        take_gates(&j, o, set, err) == DQ_OK) {
         warn_replaced(&j, set);
         if (warn_forgotten(&j, set, err) == DQ_OK &&
             read_questions(&items, &questions, &j, o->search_items, err) == DQ_OK) {
@@ -311,6 +323,7 @@ dq_status dq_cmd_plan_heads(int argc, char **argv, dq_err *err)
                    "the last N of --questions (default 32)"),
         dq_opt_text("kv-policy", "NAME", &o.policy,
                     "what chooses tokens, one of dq eval's policies, with its default"),
+        dq_opt_text("kv-gates", "FILE", &o.gates, "of dq plan gates, for the policy kvzap"),
         DQ_CACHE_OPTIONS_KEPT(o.all, "last tokens that stay (default 16)"),
         dq_opt_int("trials", "N", &o.all.trials, 1, 1000000,
                    "numbers of groups that may share (default 16)"),

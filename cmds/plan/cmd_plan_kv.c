@@ -20,9 +20,9 @@ static const dq_usage usage = {
     .synopsis = "MODEL --kv-bits BITS --text FILE -o RECIPE.json [options]",
     .about =
         "Plans the widths of a KV cache: each unit (keys of a layer and map, values of a layer) is "
-        "coded alone at each width, of more than three at every other one, the others at 8 bits, "
-        "and its KL divergence to the unquantized cache measured; what is not measured lies "
-        "between its neighbours. Bits go where they save most, up to the mean. Mixes a step "
+        "coded alone at each width, the others at 8 bits, and its KL divergence to the "
+        "unquantized cache measured; of many layers at every other width and on fewer windows. "
+        "Bits go where they save most, up to the mean. Mixes a step "
         "away are measured whole as long as one is closer. Windows that no choice has seen compare "
         "the plan with uniform widths of at most the same mean, the nearest that there are. "
         "Figures are of the cache alone: with a recipe of a cache, dq quantize packs weights at 4 "
@@ -184,7 +184,7 @@ dq_status dq_cmd_plan_kv(int argc, char **argv, dq_err *err)
                      "mean width over keys and values, without what scales take"),
         dq_opt_text("widths", "LIST", &o.widths, "that a unit may have (default 2,3,4,5,6,8)"),
         DQ_CACHE_OPTIONS_TEXT(o.all, "windows at most (default 60): of the second and third fifth "
-                                     "of them as many as hold 8192 tokens search, the others "
+                                     "of them search, of many layers fewer, the others "
                                      "decide"),
         dq_opt_text(
             "kv-quant", "NAME", &o.quant,

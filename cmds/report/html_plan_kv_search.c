@@ -250,10 +250,11 @@ static void heat_map(dq_html *h, int i)
 
 void dq_html_plan_kv_units(dq_html *h)
 {
-    dq_html_page_html(h->p, "<p>KLD ± one standard error on the search windows where one unit is "
-                            "coded at a width and all others at 8 bits. Darker: more, by its "
-                            "logarithm. In bold: the width that the unit got.</p>\n"
-                            "<div class=\"maps\">\n");
+    dq_html_page_html(
+        h->p, "<p>KLD ± one standard error on the search windows where one unit is "
+              "coded at a width and all others at 8 bits. Darker: more, by its "
+              "logarithm. In bold: the width that the unit got, where it was measured alone.</p>\n"
+              "<div class=\"maps\">\n");
     for (int i = 0; i < h->n; i++) heat_map(h, i);
     dq_html_page_html(h->p, "</div>\n");
 }

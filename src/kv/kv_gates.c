@@ -5,10 +5,10 @@
 #include "base/sha256.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-/* Models with more would need files of gigabytes. */
-enum { MAX_LISTS = 1 << 16, MAX_DIM = 1024, MAX_HEADS = 256 };
+enum { MAX_LISTS = 1 << 20, MAX_DIM = 1 << 16, MAX_HEADS = 1 << 14 };
 
 int64_t dq_kv_gates_features(int heads, int head_dim)
 {
@@ -99,8 +99,8 @@ static dq_status read_heads(int *heads, int n, const json_t *o, dq_err *err)
     for (int i = 0; i < n; i++) {
         int64_t v;
         if (!dq_json_whole(&v, json_array_get(list, (size_t)i)) || v < 1 || v > MAX_HEADS)
-            return dq_json_wrong("heads", "numbers from 1 to 256", json_array_get(list, (size_t)i),
-                                 err);
+            return dq_json_wrong("heads", "numbers from 1 to 16384",
+                                 json_array_get(list, (size_t)i), err);
         heads[i] = (int)v;
     }
     return DQ_OK;
@@ -129,9 +129,22 @@ static dq_status read_weights(dq_kv_gates *g, const json_t *o, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status read_document(dq_kv_gates **out, const json_t *o, dq_arena *a, dq_err *err)
+/* Each weight takes two bytes of a file at least. */
+static dq_status check_size(const int *heads, int64_t layers, int64_t groups, int64_t dim,
+                            size_t len, dq_err *err)
 {
-    const char *is;
+    double weights = 0;
+    for (int64_t g = 0; g < groups; g++)
+        weights += (double)(layers * dq_kv_gates_features(heads[g], (int)dim));
+    if (2 * weights <= (double)len) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "\"weights\": %g of them are more than a file of %zu bytes has",
+                   weights, len);
+}
+
+static dq_status read_document(dq_kv_gates **out, const json_t *o, size_t len, dq_arena *a,
+                               dq_err *err)
+{
+    const char *is, *model, *none = "";
     int64_t layers, groups, dim;
     DQ_TRY(dq_json_text(&is, o, "schema", NULL, err));
     if (strcmp(is, schema) != 0)
@@ -142,7 +155,10 @@ static dq_status read_document(dq_kv_gates **out, const json_t *o, dq_arena *a, 
     int *heads = dq_alloc(a, (size_t)groups, sizeof *heads, err);
     if (!heads) return err->code;
     DQ_TRY(read_heads(heads, (int)groups, o, err));
+    DQ_TRY(check_size(heads, layers, groups, dim, len, err));
+    DQ_TRY(dq_json_text(&model, o, "model_fingerprint", &none, err));
     DQ_TRY(dq_kv_gates_new(out, (int)layers, (int)groups, (int)dim, heads, a, err));
+    snprintf((*out)->model, sizeof(*out)->model, "%s", model);
     return read_weights(*out, o, err);
 }
 
@@ -154,10 +170,12 @@ dq_status dq_kv_gates_parse(dq_kv_gates **out, const char *text, size_t len, con
     DQ_TRY(dq_json_parse(&o, text, len, where, err));
     if (!json_is_object(o))
         dq_fail(err, DQ_DAMAGED, "%s: not an object", where);
-    else if (read_document(out, o, a, err) != DQ_OK)
+    else if (read_document(out, o, len, a, err) != DQ_OK)
         dq_in(err, "%s: ", where);
     json_decref(o);
     DQ_TRY(err->code);
+    (*out)->text = text;
+    (*out)->len = len;
     return dq_sha256_of((*out)->sha256, text, len, err);
 }
 
@@ -168,8 +186,8 @@ dq_status dq_kv_gates_fit(const dq_kv_gates *g, const dq_kv_gates *model, dq_err
         memcmp(g->heads, model->heads, (size_t)g->n_groups * sizeof *g->heads) == 0)
         return DQ_OK;
     return dq_fail(err, DQ_MISMATCH,
-                   "gates of another model: they have %d layers, %d groups of KV heads and "
-                   "head_dim %d, the model %d, %d and %d",
-                   g->n_layers, g->n_groups, g->head_dim, model->n_layers, model->n_groups,
-                   model->head_dim);
+                   "gates of another model: they have %d layers, %d groups of KV heads, of which "
+                   "the first has %d, and head_dim %d; the model %d, %d, %d and %d",
+                   g->n_layers, g->n_groups, g->heads[0], g->head_dim, model->n_layers,
+                   model->n_groups, model->heads[0], model->head_dim);
 }

@@ -19,7 +19,10 @@ typedef struct dq_kv_gates {
     const int *heads;  /* [n_groups] KV heads of each group */
     const int64_t *at; /* [n_layers * n_groups + 1] */
     double *weight;
-    char sha256[65]; /* of the file's text; "" where there is none */
+    /* of a file: its text, the caller's, the SHA-256 of that, and the fingerprint of the model that it is for; else NULL and "" */
+    const char *text;
+    size_t len;
+    char sha256[65], model[65];
 } dq_kv_gates;
 
 int64_t dq_kv_gates_features(int heads, int head_dim);
@@ -33,7 +36,7 @@ dq_status dq_kv_gates_new(dq_kv_gates **out, int n_layers, int n_groups, int hea
 dq_status dq_kv_gates_score(double *score, const dq_kv_gates *g, int list, const float *row,
                             const int32_t *pos, int64_t n, dq_err *err);
 
-/* What a file holds (dq-gates/1, FORMAT.md): members of `o`, which has others too, and back. DQ_DAMAGED by name for what is
+/* What a file holds (dq-gates/1, FORMAT.md): members of `o`, which has others too, and back; `text` outlives it. DQ_DAMAGED by name for what is
  * missing, has another form or is not finite. */
 void dq_kv_gates_put(json_t *o, const dq_kv_gates *g);
 dq_status dq_kv_gates_parse(dq_kv_gates **out, const char *text, size_t len, const char *where,

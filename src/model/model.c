@@ -120,6 +120,12 @@ static dq_status take_gates(dq_model *m, const char *text, size_t len, const cha
     DQ_TRY(dq_model_new_gates(&own, m, a, err));
     DQ_TRY(dq_kv_gates_parse(&gates, text, len, where, a, err));
     if (dq_kv_gates_fit(gates, own, err) != DQ_OK) return dq_in(err, "%s: ", where);
+    if (*gates->model && strcmp(gates->model, m->fingerprint) != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: gates of another model (its fingerprint is %.12s..., that of %s "
+                       "%.12s...). Fit gates to this one, or take \"model_fingerprint\" out of the "
+                       "file to use them all the same.",
+                       where, gates->model, m->name, m->fingerprint);
     m->gates = gates;
     return DQ_OK;
 }
@@ -187,8 +193,8 @@ static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err
     m->scale_mode = info->scale_mode;
     m->logit = info->logit;
     m->kv = info->kv;
-    DQ_TRY(take_stored_gates(o, err));
     memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
+    DQ_TRY(take_stored_gates(o, err));
     return check_stored_lists(m, err);
 }
 

@@ -296,16 +296,6 @@ static dq_status add_tokenizer(dq_quantizer *q, dq_err *err)
     return DQ_OK;
 }
 
-/* The file as it is. */
-static dq_status add_gates(dq_quantizer *q, dq_err *err)
-{
-    char *text;
-    size_t len;
-    if (dq_file_read(&text, &len, q->set.gates, q->arena, err) == DQ_OK)
-        add_blob(q, DQ_PATH_GATES, text, len, DQ_ENC_TEXT);
-    return err->code;
-}
-
 static dq_status plan_sources(dq_quantizer *q, dq_err *err)
 {
     int n = q->n_files = dq_checkpoint_n_files(q->checkpoint);
@@ -536,7 +526,8 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     config = dq_checkpoint_config_text(q->checkpoint, &len);
     add_blob(q, "/config/model_json", config, len, DQ_ENC_TEXT);
     add_blob(q, "/config/recipe_json", q->recipe, strlen(q->recipe), DQ_ENC_TEXT);
-    if (q->set.gates) DQ_TRY(add_gates(q, err));
+    if (q->model->gates)
+        add_blob(q, DQ_PATH_GATES, q->model->gates->text, q->model->gates->len, DQ_ENC_TEXT);
     DQ_TRY(add_tokenizer(q, err));
     DQ_TRY(plan_sources(q, err));
     q->objects = q->n_blobs;

@@ -4,7 +4,7 @@ set -- plan gates "plain model" --text text.txt --ctx 128 --limit 10
 
 # what is missing or cannot be
 try 2 "[-]-text FILE is missing" plan gates "plain model" -o g.json
-try 2 "json is missing" "$@"
+try 2 "[-]o GATES.json is missing" "$@"
 try 2 "[-]-limit" "$@" --limit 7 -o g.json
 try 4 "short text: too little text: 0 windows of 256 tokens (expected at least 8, of which the last quarter is not fitted)" plan gates "plain model" \
     --text "short text" --ctx 256 -o g.json
@@ -27,13 +27,21 @@ grep -q "warning: the second reading of windows of 400 tokens stands after the 5
 # the policy, which needs them
 set -- eval "plain model" --text text.txt --ctx 128 --limit 4 --kv-keep 0.5 --kv-recent 8
 try 4 'plain model: the policy "kvzap" needs gates, and the model has none[.] Give --kv-gates, a file that dq plan gates makes' "$@" --kv-policy kvzap
-try 2 "[-]-kv-gates has nothing to act on[.] Add --kv-keep, without another --kv-policy than kvzap" "$@" --kv-policy h2o --kv-gates g.json
+try 2 "[-]-kv-gates has nothing to act on: no cache evicts by kvzap[.] Add --kv-policy kvzap and --kv-keep" "$@" --kv-policy h2o --kv-gates g.json
 try 4 "g.json: gates of another model" eval "diff model" --text text.txt --ctx 128 --limit 4 --kv-keep 0.5 --kv-recent 8 --kv-policy kvzap --kv-gates g.json
 head -c 3000 g.json >cut.json
 try 3 "cut.json" "$@" --kv-policy kvzap --kv-gates cut.json
 sed 's/"head_dim":[0-9]*/"head_dim":0/' g.json >wrong.json
 try 3 'wrong.json: .*head_dim' "$@" --kv-policy kvzap --kv-gates wrong.json
 try 6 "gone.json" "$@" --kv-policy kvzap --kv-gates gone.json
+sed 's/"model_fingerprint":"./"model_fingerprint":"x/' g.json >strange.json
+try 4 'strange.json: gates of another model (its fingerprint is x' "$@" --kv-policy kvzap --kv-gates strange.json
+printf '{"schema": "dq-gates/1", "layers": 65536, "groups": 1, "head_dim": 1024, "heads": [256], "weights": []}' >huge.json
+try 3 'huge.json: "weights": .* of them are more than a file of [0-9]* bytes has' "$@" --kv-policy kvzap --kv-gates huge.json
+mkfifo pipe
+cat g.json >pipe &
+try 0 "^container" quantize "plain model" -o pipe.h5 --bits 16 --kv-keep 0.5 --kv-recent 8 --kv-gates pipe
+try 0 "^KV gates  *for kvzap, SHA-256 $(sha256sum g.json | cut -c-12)" info pipe.h5
 # its usual budget is global, as kvzip's is
 try 0 "^plain model .* 16:16  global  text" "$@" --kv-policy kvzap --kv-gates g.json
 try 0 "^plain model .* 16:16  global  text" "$@" --kv-policy kvzip
@@ -47,6 +55,11 @@ try 0 "^plain model .* 16:16  text" "$@" --kv-policy kvzap --kv-gates g.json --k
 try 0 "loo" "$@" --kv-policy all --kv-bits 16
 grep -q "the policy kvzap: the model has no gates" "$top/err" || complain "gates: no word of a policy that is left out: $(cat "$top/err")"
 ! grep -q kvzap "$top/out" || complain "gates: a row of a policy without gates"
+
+# over what a container evicts by
+try 0 "^container" quantize "plain model" -o k.h5 --bits 16 --kv-policy keydiff --kv-keep 0.5 --kv-recent 8
+try 2 "no cache evicts by kvzap" eval k.h5 --text text.txt --ctx 128 --limit 4 --kv-gates g.json
+try 0 '"policy": "kvzap"' eval k.h5 --text text.txt --ctx 128 --limit 4 --kv-gates g.json --kv-policy kvzap --json
 
 # a container holds them, as they are, and runs with them
 try 4 'the policy "kvzap" needs gates' quantize "plain model" -o z.h5 --kv-policy kvzap --kv-keep 0.5

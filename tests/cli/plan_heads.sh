@@ -14,6 +14,8 @@ try 2 "RECIPE.json is missing" "$@"
 for keep in 0 1 -0.5 2 x; do
     try 2 "[-]-kv-keep" plan heads "diff model" --text text.txt -o r.json --kv-keep $keep
 done
+try 4 "leaves 20 tokens of contexts of 20 tokens .*there is nothing to share" plan heads "diff model" --kv-keep 0.5 --text text.txt --ctx 40 --kv-recent 16 \
+    --kv-sink 4 -o r.json
 try 2 "kv-keep SHARE is missing" plan heads "diff model" --text text.txt -o r.json
 try 2 "[-]-kv-policy: unknown policy h3o (expected one of streaming" "$@" -o r.json --kv-policy h3o
 try 2 "[-]-search-windows 0: heads are found on nothing[.] Give --questions" "$@" -o r.json --search-windows 0

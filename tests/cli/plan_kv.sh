@@ -81,6 +81,7 @@ try 0 "^alone  *13 caches, a unit at a width and the others at 8 bits: 3328 toke
 grep -q "^whole  *at most 200 caches in the search: 51200 tokens" "$top/out" || complain "kv plan: work: $(cat "$top/out")"
 grep -q "^search  *windows 2 to 3; the other 3 decide" "$top/out" || complain "kv plan: windows: $(cat "$top/out")"
 grep -q "warning: text.txt: 3 unseen windows are few: with fewer than 20" "$top/err" || complain "kv plan: no word about few windows"
+try 0 "^time  *about [0-9.]* [smh].* to [0-9.]* [smh].* here, at the [0-9.e+]* tokens a second" "$@" --dry-run
 try 0 '"caches_alone": 13' "$@" --dry-run --json
 json dq-plan/1
 cp "$top/out" dry.json

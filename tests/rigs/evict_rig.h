@@ -5,6 +5,7 @@
 #ifndef DQ_EVICT_RIG_H
 #define DQ_EVICT_RIG_H
 
+#include "base/random.h"
 #include "engine/evict.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"
@@ -121,14 +122,14 @@ static void rig_roles(char *heads, const dq_model *m)
     }
 }
 
-/* By position alone: every other list holds what is last dearest, the others what is first. */
 static const dq_kv_gates *rig_gates(const dq_model *m)
 {
     dq_kv_gates *g;
     dq_err err = {0};
+    dq_random r = dq_random_of(3, 0);
     assert_int_equal(dq_model_new_gates(&g, m, given_arena(), &err), DQ_OK);
-    for (int i = 0; i < m->n_layers * m->map.n_groups; i++)
-        g->weight[g->at[i + 1] - 2] = i % 2 ? -1 : 1;
+    for (int64_t i = 0; i < g->at[m->n_layers * m->map.n_groups]; i++)
+        g->weight[i] = (double)dq_random_next(&r) / 0x1p64 - 0.5;
     return g;
 }
 

@@ -115,8 +115,10 @@ static dq_status open_all(dq_plan_gates *p, dq_err *err)
     const dq_model *m = p->set.model;
     dq_arena *a = p->arena;
     p->n_lists = m->n_layers * m->map.n_groups;
-    DQ_TRY(dq_backend_can_evict(p->set.backend, dq_kv_policy_find("kvzip", err), err));
-    DQ_TRY(dq_backend_can_evict(p->set.backend, dq_kv_policy_find("kvzap", err), err));
+    const dq_ops *ops = p->set.backend->ops;
+    if (!ops->has_peaks || !ops->kv_rows)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CPU},
+                            "gates are not fitted on the %s backend", ops->name);
     DQ_TRY(cut_text(p, err));
     DQ_TRY(dq_model_new_gates(&p->gates, m, a, err));
     p->sums = dq_alloc(a, (size_t)p->n_lists, sizeof *p->sums, err);

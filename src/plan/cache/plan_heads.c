@@ -82,6 +82,8 @@ static void add_depends(json_t *of, const void *arg)
     json_object_set_new(of, "policy", json_string(p->set.kv.evict.policy->name));
     json_object_set_new(of, "recent", json_integer(p->set.kv.recent));
     json_object_set_new(of, "sink", json_integer(p->set.kv.sink));
+    if (p->set.kv.evict.policy->needs & DQ_NEEDS_GATES)
+        json_object_set_new(of, "gates", json_string(p->set.in.model->gates->sha256));
 }
 
 /* ---- Opening ---- */
@@ -113,13 +115,6 @@ static dq_status list_groups(dq_plan_heads *p, dq_err *err)
     return DQ_OK;
 }
 
-static int least_sharing(const dq_plan_heads *p, const dq_kv_spec *spec, int64_t context)
-{
-    const int64_t safe = (int64_t)spec->sink + spec->recent;
-    return dq_plan_heads_order_least(context, safe, dq_evict_budget(spec, context, NULL),
-                                     p->n_groups);
-}
-
 /* That a share leaves something beside what always stays, and less than all. */
 static dq_status check_share(dq_plan_heads *p, dq_err *err)
 {
@@ -132,9 +127,11 @@ static dq_status check_share(dq_plan_heads *p, dq_err *err)
     spec.evict.keep = s->keep;
     p->context = s->in.ctx / 2;
     p->whole = dq_plan_heads_order_whole(p->context, safe, p->n_groups);
-    p->least = least_sharing(p, &spec, p->context);
     const int64_t kept = dq_evict_budget(&spec, p->context, NULL);
-    if (kept > safe && kept < p->context) return DQ_OK;
+    if (kept > safe && kept < p->context) {
+        p->least = dq_plan_heads_order_least(p->context, safe, kept, p->n_groups);
+        return DQ_OK;
+    }
     return dq_fail(
         err, DQ_MISMATCH,
         "a share of %g leaves %lld tokens of contexts of %lld tokens (half a window), of "

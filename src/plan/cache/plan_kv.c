@@ -97,10 +97,13 @@ static dq_status too_little(const dq_plan_kv *p, dq_err *err)
 static dq_status split_text(dq_plan_kv *p, dq_err *err)
 {
     const int64_t n = p->caches.win.n, begin = n / 5;
-    int64_t search = 2 * n / 5, most = DQ_PLAN_KV_SEARCH / p->set.in.ctx;
+    int64_t search = 2 * n / 5;
     if (n < DQ_PLAN_KV_LEAST_WINDOWS) return too_little(p, err);
-    if (most < 1) most = 1;
-    if (search > most) search = most;
+    p->coarse = dq_plan_kv_caches(p) * search * p->set.in.ctx > DQ_PLAN_KV_ALONE;
+    if (p->coarse) {
+        const int64_t fit = DQ_PLAN_KV_ALONE / (dq_plan_kv_caches(p) * p->set.in.ctx);
+        if (search > fit) search = fit > 1 ? fit : 1;
+    }
     return dq_plan_caches_split(&p->caches, begin, begin + search, err);
 }
 
@@ -128,7 +131,7 @@ static dq_status list_units(dq_plan_kv *p, dq_err *err)
 bool dq_plan_kv_measures(const dq_plan_kv *p, int k)
 {
     const int n = p->space.n_bits;
-    return n <= 3 || k % 2 == 0 || k == n - 1;
+    return !p->coarse || n <= 3 || k % 2 == 0 || k == n - 1;
 }
 
 int64_t dq_plan_kv_caches(const dq_plan_kv *p)

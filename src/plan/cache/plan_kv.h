@@ -1,13 +1,14 @@
-/* plan_kv: which widths the per-channel codes of a KV cache get by layer and map for a mean of bits, measured on a text.
+/* plan_kv: which widths the codes of a KV cache get by layer and map for a mean of bits, measured on a text.
  *
- * Windows of the text, one after the other, of which the second half is scored: the second and third fifth of them search, as many as hold
- * DQ_PLAN_KV_SEARCH tokens, the
- * others decide. Every unit (plan_kv_space.h) is coded alone at each width, of more than three at every other one, all others at 8
- * bits; what is not measured lies between its neighbours on a line of ln KLD over bits; widths go where they save most
+ * Windows of the text, one after the other, of which the second half is scored: the second and third fifth of them search, the
+ * others decide. Every unit (plan_kv_space.h) is coded alone at each width, all others at 8 bits; widths go where they save most
  * for their bits (plan_alloc.h); that mix and uniform widths of as many bits are measured whole; from the best of them, mixes a
  * step away are measured, those first whose units lose least, and the best one is taken as long as that helps. The windows
  * that no choice has seen tell what the plan loses, beside uniform widths. A cache is compared with the same weights and an
  * unquantized cache, as dq_eval does it.
+ *
+ * Where units alone would take more than DQ_PLAN_KV_ALONE tokens the plan is coarse: of more than three widths every other one is
+ * measured alone, what lies between is on a line of ln KLD over bits, and as many windows search as keep within these tokens.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_KV_H
 #define DQ_PLAN_KV_H
@@ -16,8 +17,9 @@
 #include "plan/cache/plan_kv_space.h"
 
 enum {
-    DQ_PLAN_KV_WINDOWS = 60,  /* without other words */
-    DQ_PLAN_KV_SEARCH = 8192, /* tokens of windows that search, at most */
+    DQ_PLAN_KV_WINDOWS = 60, /* without other words */
+    /* tokens of all caches of units alone, above which fewer are measured */
+    DQ_PLAN_KV_ALONE = 1600000,
     DQ_PLAN_KV_TRIALS = 200,
     DQ_PLAN_KV_LEAST_WINDOWS = 5,
     DQ_PLAN_KV_ROUND = 32 /* mixes that are measured before one is taken */
@@ -63,6 +65,7 @@ typedef struct dq_plan_kv {
     double outside;               /* of each interval of a difference: 5 % for all together */
     dq_plan_caches_numbers found; /* of the plan on the unseen windows */
     /* private */
+    bool coarse; /* units alone are measured at every other width */
     size_t cap_trials;
     dq_arena *arena;
 } dq_plan_kv;

@@ -133,9 +133,10 @@ TEST(gates_are_for_one_form_of_model)
     dq_arena *a = given_arena();
     assert_int_equal(dq_kv_gates_new(&m, LAYERS + 1, GROUPS, DIM, heads, a, &err), DQ_OK);
     assert_int_equal(dq_kv_gates_fit(g, m, &err), DQ_MISMATCH);
-    check_error(&err, DQ_MISMATCH,
-                "gates of another model: they have 2 layers, 2 groups of KV heads "
-                "and head_dim 4, the model 3, 2 and 4");
+    check_error(
+        &err, DQ_MISMATCH,
+        "gates of another model: they have 2 layers, 2 groups of KV heads, of which the first "
+        "has 1, and head_dim 4; the model 3, 2, 1 and 4");
     err = (dq_err){0};
     assert_int_equal(dq_kv_gates_new(&m, LAYERS, GROUPS, DIM, other, a, &err), DQ_OK);
     assert_int_equal(dq_kv_gates_fit(g, m, &err), DQ_MISMATCH);
