@@ -90,7 +90,10 @@ def main():
     read = [read_window(model, kept, ids[i * o.ctx : (i + 1) * o.ctx]) for i in range(o.windows)]
     fitted = o.windows - o.windows // 4
     layers, groups = read[0][1].shape[:2]
-    mine = [[solve(*(np.concatenate([r[k][i, g, SINK:] for r in read[:fitted]]) for k in (0, 1))) for g in range(groups)] for i in range(layers)]
+    mine = [
+        [solve(*(np.concatenate([r[k][i, g, SINK:] for r in read[:fitted]]) for k in (0, 1))) for g in range(groups)]
+        for i in range(layers)
+    ]
     theirs = np.array(gates["weights"]).reshape(layers, groups, -1)
     worst, squares, errors, both = 0.0, [], [], []
     for f, y in read[fitted:]:
