@@ -93,8 +93,8 @@ static dq_status open_model(eval_run *x, const char *path, bool shown, dq_err *e
     dq_eval_model *em = &x->e.model[x->n_open];
     dq_logger_note(&x->o.logger, "opening %s", path);
     DQ_TRY(dq_input_model(&o->m, path, &x->o.head_order, &x->o.logger, err));
-    DQ_TRY(dq_kv_options_gates(&x->o.kv, o->m, err));
     x->n_open++; /* from here on it is closed with the others */
+    DQ_TRY(dq_kv_options_gates(&x->o.kv, o->m, err));
     DQ_TRY(identify(x, o->m, x->n_open - 1, err));
     DQ_TRY(open_tokenizer(o, em, err));
     DQ_TRY(dq_model_check_weights(o->m, err));
