@@ -466,14 +466,6 @@ static bool has_gates(const sweep *s)
     return s->o->gates || (s->m && s->m->gates);
 }
 
-/* Where nobody names one: what gates are for, if there are any. */
-static const dq_kv_policy *usual_policy(const sweep *s)
-{
-    const dq_kv_policy *p = dq_kv_policies;
-    while (has_gates(s) ? !(p->needs & DQ_NEEDS_GATES) : strcmp(p->name, DQ_POLICY_USUAL) != 0) p++;
-    return p;
-}
-
 /* `base` with one combination of what is swept. Of several codes auto is the one that it stands for, and a cache without
  * codes has the name that auto gives it. */
 static dq_kv_config combined(const sweep *s, combination at)
@@ -490,7 +482,7 @@ static dq_kv_config combined(const sweep *s, combination at)
     if (evicts && o->n_policies) c.evict.policy = o->policies[at.policy];
     if (evicts && o->n_kinds) c.evict.budget = (dq_kv_budget)o->kinds[at.kind];
     const bool chosen = evicts && !c.evict.policy;
-    if (chosen) c.evict.policy = usual_policy(s);
+    if (chosen) c.evict.policy = dq_kv_policy_usual(has_gates(s));
     if (evicts && (chosen || o->n_policies) && !o->n_kinds) c.evict.budget = DQ_KV_BUDGET_USUAL;
     if (o->n_codes > 1) {
         if (!(dq_kv_config_uses(&c, maps_of(s)) & DQ_KV_CODES)) c.quant = DQ_KV_QUANT_AUTO;

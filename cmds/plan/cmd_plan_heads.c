@@ -269,7 +269,7 @@ static dq_status take_gates(dq_cache_job *j, const options *o, dq_plan_heads_set
                             dq_err *err)
 {
     if (o->gates) DQ_TRY(dq_model_take_gates(j->model, o->gates, err));
-    if (!o->policy && j->model->gates) set->kv.evict.policy = dq_kv_policy_find("kvzap", err);
+    if (!o->policy) set->kv.evict.policy = dq_kv_policy_usual(j->model->gates);
     if (!o->gates || set->kv.evict.policy->needs & DQ_NEEDS_GATES) return err->code;
     return dq_fail(err, DQ_USAGE, "--kv-gates is for the policy kvzap, and %s is named.",
                    o->policy);

@@ -188,6 +188,11 @@ static const dq_kv_policy *policy_named(const char *name)
     return NULL;
 }
 
+const dq_kv_policy *dq_kv_policy_usual(bool gates)
+{
+    return policy_named(gates ? "kvzap" : DQ_POLICY_USUAL);
+}
+
 dq_kv_budget dq_kv_budget_for(dq_kv_budget b, const dq_kv_policy *p, int n_maps)
 {
     if (b != DQ_KV_BUDGET_USUAL) return b;

@@ -68,6 +68,8 @@ extern const dq_kv_policy dq_kv_policies[];
 extern const int dq_kv_n_policies;
 /* Where nobody names one; every device has it. results/real and results/kv. */
 #define DQ_POLICY_USUAL "keydiff"
+/* That one, or where there are gates the one that they are for. */
+const dq_kv_policy *dq_kv_policy_usual(bool gates);
 /* b, or where that is DQ_KV_BUDGET_USUAL the one that the policy has on n_maps. */
 dq_kv_budget dq_kv_budget_for(dq_kv_budget b, const dq_kv_policy *p, int n_maps);
 /* DQ_USAGE with the names for an unknown one. */

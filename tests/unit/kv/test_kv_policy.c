@@ -51,6 +51,8 @@ TEST(usual_budgets)
         assert_int_equal(dq_kv_budget_for(DQ_KV_BUDGET_ADAPTIVE, p, 1), DQ_KV_BUDGET_ADAPTIVE);
     }
     assert_int_equal(dq_kv_budget_for(DQ_KV_BUDGET_USUAL, NULL, 1), DQ_KV_BUDGET_UNIFORM);
+    assert_string_equal(dq_kv_policy_usual(false)->name, "keydiff");
+    assert_string_equal(dq_kv_policy_usual(true)->name, "kvzap");
 }
 
 static void score_of(double *score, const char *name, const dq_token_columns *c,
