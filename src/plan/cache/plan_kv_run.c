@@ -4,7 +4,6 @@
 #include "plan/cache/plan_kv.h"
 #include "plan/plan_decide.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,19 +49,6 @@ static int64_t left_alone(const dq_plan_kv *p)
     return n;
 }
 
-/* Between neighbours that are measured: ln KLD is nearly a line over bits. Without two that lose something, their mean. */
-static void estimate(const dq_plan_kv *p, double *loss)
-{
-    const int *bits = p->space.bits;
-    for (int k = 1; k < p->space.n_bits - 1; k++) {
-        if (dq_plan_kv_measures(p, k)) continue;
-        const double low = loss[k - 1], high = loss[k + 1];
-        const double way = (double)(bits[k] - bits[k - 1]) / (bits[k + 1] - bits[k - 1]);
-        loss[k] = low > 0 && high > 0 ? exp(log(low) + way * (log(high) - log(low)))
-                                      : low + way * (high - low);
-    }
-}
-
 /* The measured mixes of units alone, one after another. */
 static int list_measured(int *mix, const dq_plan_kv *p)
 {
@@ -89,7 +75,11 @@ static dq_status measure_alone(dq_plan_kv *p, dq_err *err)
                                          DQ_PLAN_CACHES_SEARCH, err));
         p->item[i / p->space.n_bits].loss[i % p->space.n_bits] = p->unit[i].kld.value;
     }
-    for (int u = 0; u < p->space.n_units; u++) estimate(p, p->item[u].loss);
+    for (int u = 0; u < p->space.n_units; u++) {
+        for (int k = 0; k < p->space.n_bits; k++) {
+            if (!dq_plan_kv_measures(p, k)) dq_plan_kv_space_between(p->item[u].loss, &p->space, k);
+        }
+    }
     return DQ_OK;
 }
 

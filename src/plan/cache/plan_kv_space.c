@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/cache/plan_kv_space.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,14 @@ dq_status dq_plan_kv_space_near(const dq_plan_kv_space *s, const int *width, dou
         one[u] = width[u];
     }
     return DQ_OK;
+}
+
+void dq_plan_kv_space_between(double *loss, const dq_plan_kv_space *s, int k)
+{
+    const double low = loss[k - 1], high = loss[k + 1];
+    const double way =
+        (double)(s->bits[k] - s->bits[k - 1]) / (double)(s->bits[k + 1] - s->bits[k - 1]);
+    loss[k] = low > 0 && high > 0 ? low * pow(high / low, way) : low + way * (high - low);
 }
 
 int dq_plan_kv_space_uniform(int pair[2][2], double mean)

@@ -42,6 +42,10 @@ typedef dq_status dq_plan_kv_space_take(void *arg, const int *width, dq_err *err
 dq_status dq_plan_kv_space_near(const dq_plan_kv_space *s, const int *width, double mean,
                                 dq_plan_kv_space_take *take, void *arg, dq_err *err);
 
+/* loss[k] of the k-th width from those of its two neighbours: ln of it is nearly a line over bits. Without two that lose something,
+ * on the line between them. */
+void dq_plan_kv_space_between(double *loss, const dq_plan_kv_space *s, int k);
+
 /* Widths of all keys and of all values that come next to a mean from below, the nearest to each other of those: 4:4 for 4, 5:4
  * and 4:5 for 4.5. Their number, 1 or 2. */
 int dq_plan_kv_space_uniform(int pair[2][2], double mean);

@@ -143,3 +143,14 @@ TEST(what_no_text_holds_is_refused)
     err = (dq_err){0};
     assert_int_equal(dq_plan_kv_space_begin(&s, 80, least.together - 1, 2, &err), DQ_USAGE);
 }
+
+/* 4^-bits is a line in ln; what loses nothing is between by proportion. */
+TEST(losses_between_widths)
+{
+    const dq_plan_kv_space s = {.bits = {2, 3, 6}, .n_bits = 3};
+    double loss[] = {16, 0, 0.0625}, none[] = {8, 0, 0};
+    dq_plan_kv_space_between(loss, &s, 1);
+    assert_true(fabs(loss[1] - 4) < 1e-12 && loss[0] == 16 && loss[2] == 0.0625);
+    dq_plan_kv_space_between(none, &s, 1);
+    assert_true(fabs(none[1] - 6) < 1e-12);
+}
