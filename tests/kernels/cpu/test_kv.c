@@ -375,6 +375,12 @@ static void slow_leverages(double *out, const double *x, int n, int cols)
     free(g);
 }
 
+static dq_rope rope_of(float *freq, int dim)
+{
+    for (int c = 0; c < dim / 2; c++) freq[c] = powf(100.0f, -2.0f * (float)c / (float)dim);
+    return (dq_rope){.dim = dim, .inv_freq = freq, .amplitude = 1.25f};
+}
+
 /* A stored key as it was before the Hadamard rotation, if there is one, and before RoPE of pairs (c, c + half). */
 static void key_before(double *to, const float *k, int dim, const dq_rope *rope, bool rotated,
                        int32_t pos)
@@ -409,8 +415,7 @@ TEST(leverages_are_of_keys_before_rope)
 {
     enum { D = 32, N = 210 };
     float freq[D / 2];
-    const dq_rope rope = {.dim = D, .inv_freq = freq, .amplitude = 1.25f};
-    for (int c = 0; c < D / 2; c++) freq[c] = powf(100.0f, -2.0f * (float)c / D);
+    const dq_rope rope = rope_of(freq, D);
     for (int i = 0; i < 2; i++) {
         stage s;
         double got[N], want[N];
@@ -453,8 +458,7 @@ TEST(rows_are_keys_before_rope_and_values)
 {
     enum { D = 32, N = 210 };
     float freq[D / 2];
-    const dq_rope rope = {.dim = D, .inv_freq = freq, .amplitude = 1.25f};
-    for (int c = 0; c < D / 2; c++) freq[c] = powf(100.0f, -2.0f * (float)c / D);
+    const dq_rope rope = rope_of(freq, D);
     for (int i = 0; i < 2; i++) {
         stage s;
         dq_kv_spec spec = spec_of(1);
