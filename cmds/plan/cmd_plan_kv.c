@@ -183,9 +183,8 @@ dq_status dq_cmd_plan_kv(int argc, char **argv, dq_err *err)
         dq_opt_float("kv-bits", "BITS", &o.mean, 2, 8,
                      "mean width over keys and values, without what scales take"),
         dq_opt_text("widths", "LIST", &o.widths, "that a unit may have (default 2,3,4,5,6,8)"),
-        DQ_CACHE_OPTIONS_TEXT(o.all, "windows at most (default 60): of the second and third fifth "
-                                     "of them search, of many layers fewer, the others "
-                                     "decide"),
+        DQ_CACHE_OPTIONS_TEXT(o.all, "windows at most (default 60): the second and third fifth of "
+                                     "them search (of many layers fewer), the others decide"),
         dq_opt_text(
             "kv-quant", "NAME", &o.quant,
             "dither, per-channel or mixed (default mixed on models of one map, dither on those of "
