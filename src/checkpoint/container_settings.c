@@ -54,6 +54,7 @@ dq_status dq_container_h5_kv_config(dq_container_h5 *r, dq_kv_config *c, dq_aren
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         DQ_TRY(read_field(r, &dq_kv_fields[i], c, a));
     }
+    dq_kv_config_renew(c);
     return dq_kv_config_check(c, r->err) == DQ_OK ? DQ_OK
                                                   : dq_in(r->err, "%s: %s: ", r->path, group);
 }
@@ -70,6 +71,7 @@ dq_status dq_container_agrees(const dq_container_info *info, const json_t *recip
     DQ_TRY(dq_json_int(&bits, recipe, "logit_bits", 2, 16, NULL, err));
     DQ_TRY(dq_json_text(&granularity, recipe, "logit_granularity", NULL, err));
     if (stored) DQ_TRY(dq_kv_config_read(&kv, stored, a, err));
+    dq_kv_config_renew(&kv);
     const bool good = dq_logit_parse(&logit, bits, granularity);
     if (!good || logit.bits != info->logit.bits || logit.granularity != info->logit.granularity)
         return dq_fail(err, DQ_DAMAGED, "\"%s\" differs from /attention",

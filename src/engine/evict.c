@@ -467,7 +467,8 @@ static dq_status pool_lists(const dq_evictor *e, cut *k, int first, int n, int f
                           .budget = k->budget,
                           .safe = k->safe,
                           .common = e->spec.evict.policy->common,
-                          .floor = floor};
+                          .floor = floor,
+                          .page = DQ_PAGE_TOKENS};
     double gap;
     DQ_TRY(dq_kv_budget_of_groups(k->share + first, &gap, &pool, err));
     report->gap_min = fmin(report->gap_min, gap);

@@ -19,6 +19,12 @@ const dq_kv_config dq_kv_config_plain = {.k_bits = 16,
                                          .recent = DQ_KV_RECENT,
                                          .evict = {.keep = 1, .window = -1, .seed = 1}};
 
+void dq_kv_config_renew(dq_kv_config *c)
+{
+    const bool used = dq_kv_config_uses(c, DQ_KV_ANY_MAPS) & (DQ_KV_CODES | DQ_KV_EVICTS);
+    if (!used && c->recent == 64) c->recent = DQ_KV_RECENT;
+}
+
 /* Widths by layer that are all alike are what they are without a list; others that cannot be read stay. */
 static dq_kv_config without_list(const dq_kv_config *c)
 {

@@ -29,6 +29,8 @@ typedef struct dq_kv_config {
 extern const dq_kv_config
     dq_kv_config_plain; /* 16:16, nothing evicted; the defaults of everything else */
 bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b);
+/* Files where nothing is coded or evicted may have 64 recent tokens, once the default: it becomes the one of now. */
+void dq_kv_config_renew(dq_kv_config *c);
 /* The name of the first field that is not the same; NULL: none. */
 const char *dq_kv_config_differs(const dq_kv_config *a, const dq_kv_config *b);
 

@@ -317,34 +317,111 @@ static double magnitude(const dq_pool_group *g, dq_kv_protected safe)
     return sum > 0 && isfinite(sum) ? sum : 1;
 }
 
+/* A page that a group would fill with its next best tokens. */
+typedef struct page_offer {
+    double
+        score; /* of the best of them: the sum lets go of groups that need few tokens but need them much */
+    int32_t group, order;
+} page_offer;
+
+static int better_page_first(const void *left, const void *right)
+{
+    const page_offer *a = left, *b = right;
+    if (a->score != b->score) return a->score > b->score ? -1 : 1;
+    if (a->order != b->order) return a->order < b->order ? -1 : 1;
+    return (a->group > b->group) - (a->group < b->group);
+}
+
+/* Groups that share a budget, while they do. */
+typedef struct sharing {
+    candidate *open;      /* of all groups, best first */
+    int64_t n_open, left; /* tokens to be dealt out */
+    page_offer *offer;
+    int64_t n_offers;
+    int64_t *room; /* [n_groups] the most that a group may have */
+    int64_t free;  /* of that, beyond what the groups have */
+} sharing;
+
+/* A group joins with its candidates, best first: it has `share` tokens and room for what is left of their last page. */
+static void join(sharing *s, const dq_pool *pool, int group, const candidate *of, int64_t n,
+                 int64_t share)
+{
+    const int64_t all = share + n;
+    s->room[group] = all;
+    if (!pool->page) return;
+    const int64_t pages = (share + pool->page - 1) / pool->page;
+    for (int64_t i = pages; i * pool->page < all; i++)
+        s->offer[s->n_offers++] = (page_offer){of[i * pool->page - share].score, group, (int32_t)i};
+    if (pages * pool->page < all) s->room[group] = pages * pool->page;
+    s->free += s->room[group] - share;
+}
+
+/* Opens as many pages as hold what is dealt out, the best first; a group's last may be shorter. Returns the gap. */
+static double open_pages(sharing *s, const dq_pool *pool)
+{
+    int64_t i = 0;
+    qsort(s->offer, (size_t)s->n_offers, sizeof *s->offer, better_page_first);
+    for (; i < s->n_offers && s->free < s->left; i++) {
+        const int g = s->offer[i].group;
+        const int64_t more = pool->group[g].n - s->room[g];
+        const int64_t got = more < pool->page ? more : pool->page;
+        s->room[g] += got;
+        s->free += got;
+    }
+    return i > 0 && i < s->n_offers ? relative_gap(s->offer[i - 1].score, s->offer[i].score)
+                                    : (double)INFINITY;
+}
+
+/* The best of those that have room. Returns the gap. */
+static double deal(int64_t *share, sharing *s)
+{
+    double last = (double)INFINITY;
+    qsort(s->open, (size_t)s->n_open, sizeof *s->open, better_first);
+    for (int64_t i = 0; i < s->n_open; i++) {
+        const int g = s->open[i].group;
+        if (share[g] == s->room[g]) continue;
+        if (s->left == 0) return relative_gap(last, s->open[i].score);
+        share[g]++;
+        s->left--;
+        last = s->open[i].score;
+    }
+    return (double)INFINITY;
+}
+
 dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *pool, dq_err *err)
 {
     const dq_pool_group *group = pool->group;
     const dq_kv_protected safe = pool->safe;
-    int64_t total = 0, left = 0, open = 0;
-    *gap = INFINITY;
+    int64_t total = 0;
+    *gap = (double)INFINITY;
     for (int g = 0; g < pool->n_groups; g++) total += group[g].n;
-    candidate *all = dq_block_new((size_t)total, sizeof *all, err);
-    if (!all) return err->code;
-    for (int g = 0; g < pool->n_groups; g++) {
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    sharing s = {.open = dq_alloc(a, (size_t)total, sizeof *s.open, err),
+                 .offer = dq_alloc(a, (size_t)total, sizeof *s.offer, err),
+                 .room = dq_alloc(a, (size_t)pool->n_groups, sizeof *s.room, err)};
+    for (int g = 0; err->code == DQ_OK && g < pool->n_groups; g++) {
         /* the floor is taken at once; what stands after it joins the pool */
+        candidate *of = s.open + s.n_open;
         const int64_t safe_tokens = dq_kv_policy_protected(group[g].pos, group[g].n, safe);
         const int64_t spare = pool->budget > safe_tokens ? pool->budget - safe_tokens : 0;
         const int64_t floor = pool->floor ? (spare + pool->floor - 1) / pool->floor : 0;
         const double unit = pool->common ? 1 : magnitude(&group[g], safe);
-        const int64_t n = list_candidates(all + open, &group[g], unit, g, safe);
+        const int64_t n = list_candidates(of, &group[g], unit, g, safe);
         const int64_t least = floor < n ? floor : n;
-        memmove(all + open, all + open + least, (size_t)(n - least) * sizeof *all);
-        open += n - least;
-        left += spare - least;
+        memmove(of, of + least, (size_t)(n - least) * sizeof *of);
         share[g] = safe_tokens + least;
+        join(&s, pool, g, of, n - least, share[g]);
+        s.n_open += n - least;
+        s.left += spare - least;
     }
-    qsort(all, (size_t)open, sizeof *all, better_first);
-    if (left > open) left = open;
-    for (int64_t i = 0; i < left; i++) share[all[i].group]++;
-    if (left > 0 && left < open) *gap = relative_gap(all[left - 1].score, all[left].score);
-    dq_block_free(all);
-    return DQ_OK;
+    if (err->code == DQ_OK) {
+        if (s.left > s.n_open) s.left = s.n_open;
+        *gap = open_pages(&s, pool);
+        *gap = fmin(*gap, deal(share, &s));
+    }
+    dq_arena_free(a);
+    return err->code;
 }
 
 static int ascending(const void *left, const void *right)

@@ -120,6 +120,9 @@ typedef struct dq_pool {
     /* Of the unprotected tokens that `budget` would have left it, a group keeps at least one part in so many
      * (rounded up); 0: none. */
     int floor;
+    /* Tokens of a page. Groups compete for pages by the best token that each would hold, until these hold the budget, then
+     * their tokens for the places on them: no list ends with a page that is almost empty. 0: for tokens alone. */
+    int page;
 } dq_pool;
 enum { DQ_KV_ADAPTIVE_FLOOR = 5 };
 

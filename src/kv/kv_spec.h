@@ -48,7 +48,8 @@ extern const char *const
     dq_kv_quant_name[DQ_KV_QUANTS + 1]; /* "per-token", "per-channel", "dither", "mixed", "auto" */
 
 /* Where nothing else is asked. */
-enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = 64 };
+/* Sinks and recent tokens, which every list keeps, fill a page. */
+enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = DQ_PAGE_TOKENS - DQ_KV_SINK };
 
 /* What keys and values that are not codes are held in. */
 typedef enum dq_kv_dense { DQ_KV_F32, DQ_KV_F16, DQ_KV_BF16 } dq_kv_dense;

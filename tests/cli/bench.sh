@@ -120,12 +120,12 @@ try 0 "^ *400 .*kvzip" bench evict "plain model" --kv-policy kvzip,keydiff --tok
 grep -q "warning: plain model, 400 tokens, KV 16:16 kvzip 0.25: kvzip read 1 of 1 contexts again at positions after those that the model has" "$top/err" ||
     complain "bench: not said that kvzip reads after the model's positions: $(cat "$top/err")"
 [ "$(grep -c "warning: .*positions" "$top/err")" = 1 ] || complain "bench: more than one warning of kvzip: $(cat "$top/err")"
-try 0 "^ *272 .*kvzip" bench evict "$repo/calib/longpair/llama-0" --kv-policy kvzip --tokens 272 --runs 1 --threads 1
+try 0 "^ *256 .*kvzip" bench evict "$repo/calib/longpair/llama-0" --kv-policy kvzip --tokens 256 --runs 1 --threads 1
 ! grep -q "positions" "$top/err" || complain "bench: a warning of positions that the model has: $(cat "$top/err")"
 
 # ---- what policies take beside a prefill
-try 0 "leverage " bench evict "diff model" --kv-policy leverage,kvzip --tokens 272 --runs 1 --threads 1
-[ "$(grep -c '^ *272  ' "$top/out")" = 2 ] || complain "bench kv-policy: not a line for each policy"
+try 0 "leverage " bench evict "diff model" --kv-policy leverage,kvzip --tokens 256 --runs 1 --threads 1
+[ "$(grep -c '^ *256  ' "$top/out")" = 2 ] || complain "bench kv-policy: not a line for each policy"
 try 0 '"what": "evict"' bench evict "diff model" --kv-policy all,a1 --tokens 280,400 --runs 3 --threads 1 --json
 json dq-bench/1
 cp "$top/out" policies.json
@@ -145,7 +145,7 @@ assert of["kvzip"] > .5 and of["kvzip"] > of["streaming"], of  # it reads the co
 EOF
 fi
 try 2 "expected one of streaming, .*, leverage, a1, a2, sum, all" bench evict "diff model" --kv-policy everything
-try 2 "tokens 271: 0.25 of them are fewer than the 68 .*Give 272" bench evict "diff model" --kv-policy h2o --tokens 271
+try 2 "tokens 255: 0.25 of them are fewer than the 64 .*Give 256" bench evict "diff model" --kv-policy h2o --tokens 255
 try 2 "keydiff stands twice" bench evict "diff model" --kv-policy keydiff,keydiff
 
 # ---- rounding of logits, and attention alone
@@ -195,8 +195,8 @@ rows = json.load(open(sys.argv[1]))["results"]
 assert [r["tokens"] for r in rows] == [40, 200, 300]
 for r in rows:
     n = r["tokens"]
-    coded = sum(max(0, (t + 1 - 64) // 64 * 64 - 4) for t in range(n))
-    assert (coded > 0) == (n > 127) and abs(r["share_of_codes"] - coded / (n * (n + 1) / 2)) < 1e-12, r
+    coded = sum(max(0, (t + 1 - 60) // 64 * 64 - 4) for t in range(n))
+    assert (coded > 0) == (n > 123) and abs(r["share_of_codes"] - coded / (n * (n + 1) / 2)) < 1e-12, r
 EOP
 fi
 try 2 "logit-granularity has nothing to act on. Add --logit-bits" bench prefill "diff model" --logit-granularity per-row

@@ -39,7 +39,7 @@ refused "kv-keep 64: .*use --kv-tokens" --kv-keep 64
 refused "kv-keep nan: expected" --kv-keep nan
 refused "kv-tokens 0: expected a whole number" --kv-tokens 0
 refused "from 1 to 2147483647" --kv-tokens 2147483648
-refused "68" --kv-tokens 67
+refused "64" --kv-tokens 63
 refused "kv-keep and --kv-tokens" --kv-keep 0.5 --kv-tokens 100
 refused "kv-policy best: .*streaming, h2o.* sum), or all in dq eval$" --kv-keep 0.5 --kv-policy best
 refused "kv-rotate: expected one of" --kv-bits 4 --kv-rotate maybe
@@ -136,7 +136,7 @@ eval_text again.csv --kv-keep 0.6 --kv-policy random --seed 7 --kv-every 16 --th
 cut -d, -f1-28,30- cut.csv >"$top/a"
 cut -d, -f1-28,30- again.csv | cmp -s - "$top/a" || complain "kv: not the same numbers again"
 eval_text cut.csv --kv-keep 0.1
-grep -q "warning: .*2 of 2 contexts was raised to sink + recent = 68" "$top/err" || complain "kv: no warning about raised budgets"
+grep -q "warning: .*2 of 2 contexts was raised to sink + recent = 64" "$top/err" || complain "kv: no warning about raised budgets"
 eval_text cut.csv --kv-tokens 500
 grep -q "warning: .*only 0.0 % of the context tokens" "$top/err" || complain "kv: no warning about short contexts"
 printf '{"ctx": "the sea is", "choices": ["the", "a"], "gold": 0}\n' >one.jsonl
@@ -247,8 +247,8 @@ eval_text codes.csv --kv-bits 16,8,4:4 --kv-keep 1
 eval_text both.csv --kv-bits 16,8,4:2 --kv-keep 0.6
 holds "8 bits do little" "$(column codes.csv 2 kld_nats) < 0.01"
 holds "4 bits do more" "$(column codes.csv 3 kld_nats) > $(column codes.csv 2 kld_nats)"
-# row t reads t + 1 keys, the floor((t - 63) / 64) pages of 64 but for four sinks as codes
-reads=$(awk 'BEGIN { for (t = 256; t < 511; t++) { all += t + 1; coded += int((t - 63) / 64) * 64 - 4 }; print coded "/" all }')
+# row t reads t + 1 keys, the floor((t - 59) / 64) pages of 64 but for four sinks as codes
+reads=$(awk 'BEGIN { for (t = 256; t < 511; t++) { all += t + 1; coded += int((t - 59) / 64) * 64 - 4 }; print coded "/" all }')
 holds "low bits" "$(column codes.csv 3 kv_lowbit_fraction) - $reads < 1e-9 && $reads - $(column codes.csv 3 kv_lowbit_fraction) < 1e-9"
 # a context of one page holds no codes when it ends, and the rows after it read some all the same
 try 0 "4:4" eval "diff model" --text "$book" --ctx 256 --limit 1 --kv-bits 4 --csv late.csv
@@ -263,14 +263,14 @@ holds "codes and eviction shrink" "$(column both.csv 2 kv_bytes_held) < $(column
 holds "codes and eviction shrink" "$(column both.csv 3 kv_bytes_held) < $(column both.csv 2 kv_bytes_held)"
 holds "evicted tokens count" "$(column both.csv 2 kv_ratio_payload) > $(column codes.csv 2 kv_ratio_payload)"
 try 0 "4:4" eval "diff model" --text "$book" --ctx 128 --limit 1 --kv-bits 4
-grep -q "warning: .*only .* % of the keys that scored rows read were codes.*--kv-sink 4, --kv-recent 64" "$top/err" || complain "kv: no warning about a cache without codes"
+grep -q "warning: .*only .* % of the keys that scored rows read were codes.*--kv-sink 4, --kv-recent 60" "$top/err" || complain "kv: no warning about a cache without codes"
 try 0 "rows" logits "$narrow" --ids "1 2 3" -o narrow.h5 --kv-bits 4 # auto leaves it unrotated
 try 0 '"k": true' logits "diff model" --text "short text" -o codes.h5 --kv-bits 4 --json
 once=$(grep logits_sha256 "$top/out")
 try 0 '"k": true' logits "diff model" --text "short text" -o codes.h5 --kv-bits 4 --json --prefix 90 --force
 [ "$(grep logits_sha256 "$top/out")" = "$once" ] || complain "kv: codes are not read as if tokens had come one by one"
 try 0 "." quantize "diff model" -o turned.h5 --kv-rotate on --kv-keep 0.5 --kv-policy h2o --kv-window 9
-try 0 "K 16 bits, V 16 bits, rotation on, sink 4, recent 64" info turned.h5
+try 0 "K 16 bits, V 16 bits, rotation on, sink 4, recent 60" info turned.h5
 grep -q "KV eviction.*, window 9$" "$top/out" || complain "info: the window is not shown"
 try 0 "." quantize "diff model" -o counted.h5 --kv-tokens 100
 try 2 "error: counted.h5: --kv-tokens 100 is less than the 99 first" eval counted.h5 --text "$book" --kv-sink 99

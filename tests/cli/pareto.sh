@@ -81,8 +81,8 @@ try 0 "mc" "$@" --limit 1 --kv-policy h2o --json
 ! grep -q "results and" "$top/err" || complain "front: what is usual is announced"
 
 # budgets that are raised to what is kept anyway leave nothing to choose: one cache, no front of policies, one comparison
-set -- eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 256 --limit 4 --progress never --kv-policy streaming,h2o,kvzip --kv-keep 0.5
-least="16:16 streaming 0.5, 16:16 h2o 0.5, 16:16 kvzip 0.5 global. It keeps the first 4 and the last 64 tokens of a context"
+set -- eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 256 --limit 4 --progress never --kv-policy streaming,h2o,kvzip --kv-keep 0.4
+least="16:16 streaming 0.4, 16:16 h2o 0.4, 16:16 kvzip 0.4 global. It keeps the first 4 and the last 60 tokens of a context"
 same_cache() { # same_cache HEAD LIST: the only note says so, in lines of a terminal
     tr '\n' ' ' <"$top/out" | tr -s ' ' | grep -qF "One cache, computed once$1: $2" || complain "front: expected $1: $2 in: $(cat "$top/out")"
     [ "$(grep -c '^One cache, ' "$top/out")" = 1 ] || complain "front: one cache has several notes: $(cat "$top/out")"
@@ -90,15 +90,15 @@ same_cache() { # same_cache HEAD LIST: the only note says so, in lines of a term
 }
 try 0 text "$@" --logit-bits 16,4
 same_cache " for each kind of logits and arithmetic (diffllama-0, text)" "$least, to which these budgets are raised: nothing is left to choose."
-try 0 text eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 256 --limit 4 --progress never --kv-policy streaming,h2o --kv-tokens 68
-same_cache " (diffllama-0, text, 16-bit logits)" "16:16 streaming 68, 16:16 h2o 68. It keeps the first 4 and the last 64 tokens of a context: nothing is left to choose."
+try 0 text eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 256 --limit 4 --progress never --kv-policy streaming,h2o --kv-tokens 64
+same_cache " (diffllama-0, text, 16-bit logits)" "16:16 streaming 64, 16:16 h2o 64. It keeps the first 4 and the last 60 tokens of a context: nothing is left to choose."
 try 0 text "$@"
 same_cache " (diffllama-0, text, 16-bit logits)" "$least, to which these budgets are raised: nothing is left to choose."
 grep -q "^1 comparison, at 95 %" "$top/out" || complain "front: one cache is compared several times: $(cat "$top/out")"
 ! grep -q "What the bytes" "$top/out" || complain "front: one cache has a front: $(cat "$top/out")"
-"$dq" "$@" --dry-run | grep -q " 16:16 h2o 0.5 .* the same as 16:16 streaming 0.5\$" || complain "front: --dry-run computes one cache twice"
+"$dq" "$@" --dry-run | grep -q " 16:16 h2o 0.4 .* the same as 16:16 streaming 0.4\$" || complain "front: --dry-run computes one cache twice"
 try 0 "of 3 are dominated" "$@" --kv-keep 0.5,0.75 --kv-policy streaming,h2o -o least.json
-grep -q "^ *16:16, first 4 and last 64 tokens " "$top/out" || complain "front: what is kept is not said: $(cat "$top/out")"
+grep -q "^ *16:16, first 4 and last 60 tokens " "$top/out" || complain "front: what is kept is not said: $(cat "$top/out")"
 [ "$(grep -c '"same_as": [0-9]' least.json)" = 1 ] && grep -q '"kept": "least"' least.json || complain "front: the JSON does not say what is one cache"
 for plan in "" --dry-run; do # both say which result it is
     try 0 text "$@" --kv-keep 0.75,0.5 --kv-policy streaming,h2o --json $plan

@@ -495,7 +495,7 @@ TEST(attributes_agree_with_the_recipe)
         {"/kv_cache", "sink", INT64_MAX, "attribute sink: expected 0 to"},
         {"/kv_cache", "every", INT64_MAX, "every 9223372036854775807"},
         {"/kv_cache", "seed", -1, "seed -1"},
-        {"/kv_cache", "tokens", 9, "tokens 9 is less than sink 4 and recent 64"},
+        {"/kv_cache", "tokens", 9, "tokens 9 is less than sink 4 and recent 60"},
         {"/kv_cache", "policy", 0, "attribute policy is missing"},
     };
     dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);

@@ -165,7 +165,8 @@ static void shares(const rig *x, int64_t *share, bool *sure, int seq, int64_t bu
                               .budget = budget,
                               .safe = {x->kv.sink, x->kv.recent, end},
                               .common = x->spec.policy->common,
-                              .floor = kind == DQ_KV_BUDGET_ADAPTIVE ? DQ_KV_ADAPTIVE_FLOOR : 0};
+                              .floor = kind == DQ_KV_BUDGET_ADAPTIVE ? DQ_KV_ADAPTIVE_FLOOR : 0,
+                              .page = DQ_PAGE_TOKENS};
         assert_int_equal(dq_kv_budget_of_groups(share + first, &gap, &pool, &err), DQ_OK);
         for (int i = first; i < first + pooled; i++) sure[i] = gap > 1e-5;
     }
@@ -492,12 +493,12 @@ TEST(specs)
         expect_usage(t, "expected a share from 1e-06 to 1");
     }
     t.keep = 0;
-    t.tokens = 67; /* sink 4 + recent 64 */
-    expect_usage(t, "Give at least 68");
+    t.tokens = 63; /* sink 4 + recent 60 */
+    expect_usage(t, "Give at least 64");
     assert_int_equal(check(t, &err), DQ_USAGE);
     assert_int_equal(err.remedy[0].code, DQ_REMEDY_KV_SINK_RECENT);
     err = (dq_err){0};
-    t.tokens = 68;
+    t.tokens = 64;
     assert_int_equal(check(t, &err), DQ_OK);
     t.keep = 0.5;
     expect_usage(t, "exclude each other");

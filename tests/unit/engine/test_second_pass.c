@@ -194,14 +194,14 @@ static int compare_list(const rig *x, int list, const dq_tensor *kept, const dq_
     return sure;
 }
 
-/* The smallest number of what is kept of some lists, sinks aside. */
-static double cut_of(const rig *x, int list, int n_lists, const dq_tensor *kept,
-                     const dq_tensor *score, int sink)
+/* The smallest number of what is kept of a list, sinks aside. */
+static double cut_of(const rig *x, int list, const dq_tensor *kept, const dq_tensor *score,
+                     int sink)
 {
     double cut = (double)INFINITY;
-    for (int64_t i = list * x->n; i < (list + n_lists) * x->n; i++) {
-        if (i % x->n >= sink && ((const char *)kept->data)[i])
-            cut = fmin(cut, (double)golden_f32(score, i));
+    for (int64_t i = sink; i < x->n; i++) {
+        if (((const char *)kept->data)[list * x->n + i])
+            cut = fmin(cut, (double)golden_f32(score, list * x->n + i));
     }
     return cut;
 }
@@ -210,15 +210,13 @@ TEST(kept_sets_are_those_of_kvpress)
 {
     static const struct {
         const char *policy, *kept, *score;
-        dq_kv_budget budget;
         int sink;
-    } cases[] = {{"kvzip", "kvzip.global", "kvzip", DQ_KV_BUDGET_GLOBAL, 4},
-                 {"knorm", "knorm.kept", "knorm", DQ_KV_BUDGET_UNIFORM, 0},
-                 {"keydiff", "keydiff.kept", "keydiff", DQ_KV_BUDGET_UNIFORM, 0},
-                 {"leverage", "leverage.kept", "leverage", DQ_KV_BUDGET_UNIFORM, 0},
-                 {"streaming", "streaming.kept", NULL, DQ_KV_BUDGET_UNIFORM, 4}};
+    } cases[] = {{"knorm", "knorm.kept", "knorm", 0},
+                 {"keydiff", "keydiff.kept", "keydiff", 0},
+                 {"leverage", "leverage.kept", "leverage", 0},
+                 {"streaming", "streaming.kept", NULL, 4}};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        const dq_kv_spec spec = spec_of(cases[k].policy, 0.25, cases[k].budget, cases[k].sink);
+        const dq_kv_spec spec = spec_of(cases[k].policy, 0.25, DQ_KV_BUDGET_UNIFORM, cases[k].sink);
         dq_evict_report report = dq_evict_report_none;
         int64_t sure = 0;
         rig x;
@@ -226,18 +224,57 @@ TEST(kept_sets_are_those_of_kvpress)
         read_context(&x, &report);
         const dq_tensor *kept = golden_find(&x.g, cases[k].kept);
         const dq_tensor *score = cases[k].score ? golden_find(&x.g, cases[k].score) : NULL;
-        const bool shared = cases[k].budget == DQ_KV_BUDGET_GLOBAL;
         for (int i = 0; i < x.n_lists; i++) {
-            const double cut = score ? cut_of(&x, shared ? 0 : i, shared ? x.n_lists : 1, kept,
-                                              score, cases[k].sink)
-                                     : 0;
+            const double cut = score ? cut_of(&x, i, kept, score, cases[k].sink) : 0;
             sure += compare_list(&x, i, kept, score, cut);
         }
         assert_true(100 * sure >= 99 * x.n_lists * x.n);
         assert_int_equal(report.kept, x.n_lists * 587);
-        assert_int_equal(report.second_pass, k == 0 ? x.n + DQ_SECOND_PASS_LEAD : 0);
+        assert_int_equal(report.second_pass, 0);
         rig_close(&x);
     }
+}
+
+/* A pool of tokens is kvpress's. Of pages: as many tokens, on fewer. */
+TEST(pools_of_tokens_are_those_of_kvpress)
+{
+    const dq_kv_spec spec = spec_of("kvzip", 0.25, DQ_KV_BUDGET_GLOBAL, 4);
+    dq_evict_report report = dq_evict_report_none;
+    dq_err err = {0};
+    rig x;
+    rig_open(&x, "llama-f32", &spec);
+    read_context(&x, &report);
+    assert_int_equal(report.kept, x.n_lists * 587);
+    assert_int_equal(report.second_pass, x.n + DQ_SECOND_PASS_LEAD);
+    const dq_tensor *kept = golden_find(&x.g, "kvzip.global"), *score = golden_find(&x.g, "kvzip");
+    double *of = calloc((size_t)(x.n_lists * x.n), sizeof *of);
+    dq_pool_group *group = calloc((size_t)x.n_lists, sizeof *group);
+    int64_t *share = calloc((size_t)x.n_lists, sizeof *share), pages = 0, pages_of_tokens = 0;
+    double gap;
+    for (int64_t i = 0; i < x.n_lists * x.n; i++) of[i] = (double)golden_f32(score, i);
+    for (int64_t i = 0; i < x.n; i++) x.pos[i] = (int32_t)i;
+    for (int i = 0; i < x.n_lists; i++) group[i] = (dq_pool_group){of + i * x.n, x.pos, x.n};
+    const dq_pool pool = {.group = group,
+                          .n_groups = x.n_lists,
+                          .budget = 587,
+                          .safe = {4, 0, (int32_t)x.n},
+                          .common = true};
+    assert_int_equal(dq_kv_budget_of_groups(share, &gap, &pool, &err), DQ_OK);
+    for (int i = 0; i < x.n_lists; i++) {
+        const int groups = x.m->map.n_groups;
+        int64_t n = 0;
+        for (int64_t t = 0; t < x.n; t++) n += ((const char *)kept->data)[i * x.n + t] != 0;
+        assert_int_equal(share[i], n);
+        pages_of_tokens += (n + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
+        n = x.b->ops->kv_count(x.b, dq_runner_kv(x.r), x.seq, i / groups, i % groups, NULL);
+        pages += (n + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
+    }
+    assert_int_equal(pages, (x.n_lists * 587 + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS);
+    assert_true(pages < pages_of_tokens);
+    free(of);
+    free(group);
+    free(share);
+    rig_close(&x);
 }
 
 /* Rows after the context, ids of its beginning once more. The hidden states, for the caller to free. */

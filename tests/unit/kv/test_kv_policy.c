@@ -236,6 +236,12 @@ TEST(test_gap)
     assert_true(dq_kv_policy_gap(kept, n, deep, pos, 6, safe) == 0);
 }
 
+static int larger_first(const void *left, const void *right)
+{
+    const double a = *(const double *)left, b = *(const double *)right;
+    return (a < b) - (a > b);
+}
+
 /* common: scores as they are and no floor, else parts of their sum and a fifth. */
 static void share_by(int64_t *share, double *gap, const double *const *score, int n_groups,
                      int64_t n, int64_t budget, dq_kv_protected safe, bool common)
@@ -355,6 +361,70 @@ TEST(test_pool_by_definition)
         share_of(share, &gap, (const double *const[]){score[0], score[1], score[2]}, G, N, budget,
                  safe);
         for (int g = 0; g < G; g++) assert_int_equal(share[g], want[g]);
+    }
+}
+
+/* Pages by definition: the page with the best first token is opened until there is room, then the best tokens that have
+ * room are taken. As many tokens as without pages, on as few pages as hold them. */
+TEST(test_pool_of_pages)
+{
+    enum { G = 4, N = 90, PAGE = 8 };
+    static double score[G][MAX];
+    static int32_t pos[MAX];
+    const dq_kv_protected safe = {3, 7, N}; /* 10: a page and a started one */
+    srand(12);
+    for (int i = 0; i < MAX; i++) pos[i] = i;
+    for (int round = 0; round < 60; round++) {
+        const int64_t budget = 1 + round % 18 * 5, spare = budget > 10 ? budget - 10 : 0;
+        int64_t share[G], want[G], room[G], left = G * spare, free = 0, pages = 0, least = 0;
+        double best[G][N], gap;
+        dq_pool_group group[G];
+        dq_err err = {0};
+        for (int g = 0; g < G; g++) {
+            for (int i = 0; i < N; i++) best[g][i] = score[g][i] = rand() % 1000 + 300 * g;
+            group[g] = (dq_pool_group){score[g], pos, N};
+            qsort(best[g] + 3, N - 10, sizeof **best, larger_first); /* protected ones aside */
+            want[g] = 10;
+            room[g] = 16;
+            free += 6;
+        }
+        while (free < left) {
+            int open = -1;
+            for (int g = 0; g < G; g++) {
+                if (room[g] == N) continue;
+                if (open < 0 || best[g][room[g] - 7] > best[open][room[open] - 7] ||
+                    (best[g][room[g] - 7] == best[open][room[open] - 7] && room[g] < room[open]))
+                    open = g;
+            }
+            const int64_t more = N - room[open] < PAGE ? N - room[open] : PAGE;
+            room[open] += more;
+            free += more;
+        }
+        for (; left > 0; left--) {
+            int next = -1;
+            for (int g = 0; g < G; g++) {
+                if (want[g] == room[g]) continue;
+                if (next < 0 || best[g][want[g] - 7] > best[next][want[next] - 7]) next = g;
+            }
+            want[next]++;
+        }
+        const dq_pool pool = {.group = group,
+                              .n_groups = G,
+                              .budget = budget,
+                              .safe = safe,
+                              .common = true,
+                              .page = PAGE};
+        assert_int_equal(dq_kv_budget_of_groups(share, &gap, &pool, &err), DQ_OK);
+        int64_t kept = 0;
+        for (int g = 0; g < G; g++) {
+            if (gap > 0) assert_int_equal(share[g], want[g]);
+            kept += share[g];
+            pages += (share[g] + PAGE - 1) / PAGE;
+        }
+        least = (kept + PAGE - 1) / PAGE;
+        assert_int_equal(kept, G * (budget > 10 ? budget : 10));
+        /* two pages of a list are begun in any case, and the last of a whole list is short */
+        assert_true(pages <= (least > 2 * G ? least + G : 2 * G));
     }
 }
 
