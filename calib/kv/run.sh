@@ -14,7 +14,7 @@
 #   DQ_KV_PAIR, DQ_KV_CTX        folder of the models, with text.txt and needles-*.jsonl, and the ids of a window
 #                                (default calib/longpair and 1024)
 #   DQ_KV_KEEP                   shares kept, for every part (default 0.5,0.25,0.125,0.0625; fewer where asked)
-#   DQ_KV_REST                   the other policies (default streaming,snapkv,knorm,random,loo and those of two maps)
+#   DQ_KV_REST                   the other policies (default streaming,snapkv,knorm,random and those of two maps)
 #   DQ_KV_PARTS                  which parts, in which order (default all)
 #   DQ                           the program (default build/dq)
 set -eu
@@ -124,9 +124,9 @@ for what in ${DQ_KV_PARTS:-recall texts asked heads codes codes_recall coded rec
                 printf '%s is not here; see calib/longpair/README.md\n' "$pair/$kind-$seed" >&2
                 continue
             fi
-            rest=streaming,snapkv,knorm,random,loo maps=h2o,loo
+            rest=streaming,snapkv,knorm,random maps=h2o
             case $kind in
-            diffllama) rest=$rest,diff,a1,a2,sum maps=a1,a2,sum,diff,loo ;;
+            diffllama) rest=$rest,diff,a1,a2,sum maps=a1,a2,sum,diff ;;
             esac
             rest=${DQ_KV_REST:-$rest}
             $what

@@ -10,7 +10,7 @@ makes means over models of several files.
 
 An importance score is a number for each token of a layer and KV head group. Two maps make one number as
 a1 A1; a2 A2; max the larger of A1 and |lambda| A2; sum A1 + |lambda| A2; diff |A1 - lambda A2|; out: the length of the change of the
-head's output when the token is left out, in units of the output's length (the head norm sees no other), which is loo of dq over |o|
+head's output when the token is left out, in units of the output's length (the head norm sees no other)
 
 prefill  sum of these over the rows of the context; far: their maximum over rows at least 32 after
 snap     sum over the last 64 rows, then the maximum of 5 positions

@@ -228,7 +228,7 @@ paired()
 
 KINDS = ("diffllama", "llama")
 COLOURS = {"keydiff": "#d62728", "keydiff heads": "#7f0000", "leverage": "#e377c2", "kvzip": "#1a55ff", "a1": "#1f77b4",
-           "a2": "#17becf", "sum": "#7f7f7f", "diff": "#4b0082", "loo": "#2ca02c", "h2o": "#ff7f0e", "snapkv": "#9467bd",
+           "a2": "#17becf", "sum": "#7f7f7f", "diff": "#4b0082", "h2o": "#ff7f0e", "snapkv": "#9467bd",
            "knorm": "#8c564b", "streaming": "#bcbd22", "random": "#000000"}
 KEPT = "share of the context kept"
 
@@ -288,4 +288,4 @@ if shutil.which("gnuplot"):
          [("text", (16, 16))], KEPT, kept)
     plot("pareto", "Recall against bytes held, question after the cut (dashed: 4:4)", recall, "acc",
          [("recall", (16, 16)), ("recall", (4, 4))], "16-bit bytes of the whole context / bytes held", held,
-         ("keydiff", "keydiff heads", "leverage", "kvzip", "diff", "loo", "h2o", "snapkv", "knorm", "random"))
+         ("keydiff", "keydiff heads", "leverage", "kvzip", "diff", "h2o", "snapkv", "knorm", "random"))

@@ -594,7 +594,7 @@ static const char *remedy(unsigned applies)
     if (applies & DQ_KV_EVICTS) return "nothing is evicted. Add --kv-keep or --kv-tokens";
     if (applies & DQ_KV_SUMS)
         return "no policy that reads attention is at work. Add --kv-keep or --kv-tokens, with "
-               "--kv-policy h2o, snapkv, diff or loo";
+               "--kv-policy h2o, snapkv or diff";
     if (applies & DQ_KV_BY_HEADS)
         return "no budget goes by heads. Add --kv-budget heads with --kv-keep or --kv-tokens";
     return "nothing is drawn at random. Add --kv-policy random with --kv-keep";

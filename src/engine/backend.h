@@ -24,11 +24,7 @@ struct dq_model; /* operations see numbers, never a model */
  * n = kv_count(b, kv, seq, layer, g, NULL) values start at column offset[i * n_groups + g] of each array.
  * mass[m]: sum over rows and output heads of the group of the probability that map m gives the key (a
  * map that several output heads share counts for each of them); lambda_mass: of lambda A2; diff: of
- * |A1 - lambda A2|; loo: of the length of the change that leaving the key out makes to the output head
- * before its norm,
- *     d_j = a (o1 - v_j) - b (o2 - v_j),  a = p1/(1-p1),  b = lambda p2/(1-p2),  oi = Ai V
- * (one map: b = 0; in a and b, p counts as at most the largest f32 below 1). Values are added to what the arrays hold
- * (host memory, f64). Any array may be NULL.
+ * |A1 - lambda A2|. Values are added to what the arrays hold (host memory, f64). Any array may be NULL.
  * peak: of the tokens from .. to - 1 of a list's part, the maximum over rows and output heads of the group (and what the
  * array holds) of the larger of A1 and |lambda| A2, each map a softmax over the list's first `sinks` tokens, these, and those from `own` on,
  * alone. Only where has_peaks. */
@@ -39,7 +35,7 @@ typedef struct dq_column_part {
 typedef struct dq_columns {
     int64_t last_rows;
     const int64_t *offset; /* [n_seq * n_groups] */
-    double *mass[2], *lambda_mass, *diff, *loo;
+    double *mass[2], *lambda_mass, *diff;
     double *peak;
     const dq_column_part *part; /* [n_seq * n_groups], with peak only */
 } dq_columns;
@@ -223,8 +219,7 @@ typedef struct dq_ops {
      * what is not read as codes, is rounded to 16 bits (scale max|e|/32512, code rint(e *
      * (32512/max|e|)), nothing where max|e| < 2^-100); y takes, page by page, the f32 product of the
      * page's unquantized tokens, then (float)(exact sum of codes) * scale.
-     * Tokens read unquantized (sinks, recent ones, unfilled pages) are multiplied in f32 as ever. The
-     * column `loo` reads values back in f32.
+     * Tokens read unquantized (sinks, recent ones, unfilled pages) are multiplied in f32 as ever.
      *
      * With rotate_v the rotation is
      * undone before the norm; q and what was appended are rotated by the caller. */

@@ -10,9 +10,9 @@
 
 const dq_evict_report dq_evict_report_none = {.gap_min = (double)INFINITY};
 
-enum { N_COLUMNS = 5 };
+enum { N_COLUMNS = 4 };
 static const unsigned column_need[N_COLUMNS] = {DQ_NEEDS_MASS1, DQ_NEEDS_MASS2,
-                                                DQ_NEEDS_LAMBDA_MASS, DQ_NEEDS_DIFF, DQ_NEEDS_LOO};
+                                                DQ_NEEDS_LAMBDA_MASS, DQ_NEEDS_DIFF};
 
 /* Sums of one sequence. List i = layer * n_groups + group has the tokens at[i] .. at[i + 1] - 1 of each
  * column; the needed columns stand one after the other. */
@@ -300,7 +300,6 @@ dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_column
             .mass = {column(e, 0), column(e, 1)},
             .lambda_mass = column(e, 2),
             .diff = column(e, 3),
-            .loo = column(e, 4),
         };
     }
     *out = e->columns;
@@ -447,7 +446,6 @@ static void score_list(const dq_evictor *e, const cut *k, int list)
         .mass = {sum[0], sum[1]},
         .lambda_mass = sum[2],
         .diff = sum[3],
-        .loo = sum[4],
         .key_norm = k->key_norm + k->at[list],
         .key_cosine = k->key_cosine + k->at[list],
         .key_leverage = k->key_leverage + k->at[list],

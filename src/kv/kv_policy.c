@@ -47,11 +47,6 @@ static void score_diff(double *score, const dq_token_columns *c)
     score_sum(score, c->diff, NULL, c->n);
 }
 
-static void score_loo(double *score, const dq_token_columns *c)
-{
-    score_sum(score, c->loo, NULL, c->n);
-}
-
 static void score_peak(double *score, const dq_token_columns *c)
 {
     score_sum(score, c->peak, NULL, c->n);
@@ -125,11 +120,6 @@ const dq_kv_policy dq_kv_policies[] = {
      .needs = DQ_NEEDS_DIFF,
      .pool = 1,
      .score = score_diff},
-    {.name = "loo",
-     .about = "change of the output when the token is left out, all rows",
-     .needs = DQ_NEEDS_LOO,
-     .pool = 1,
-     .score = score_loo},
     {.name = "kvzip",
      .about = "largest attention when the context is read again. arXiv 2505.23416",
      .needs = DQ_NEEDS_PEAK,

@@ -12,10 +12,10 @@ typedef struct dq_token_columns {
     int64_t n;
     const int32_t *pos;
     /* sums over query rows and output heads of the group, see dq_columns in backend.h */
-    const double *mass[2], *lambda_mass, *diff, *loo; /* one map: the second's are zero or NULL */
-    const double *key_norm;                           /* sum of |k|^2 over the group's key heads */
-    const double *key_cosine;   /* sum over the group's key heads, see backend.h */
-    const double *key_leverage; /* see backend.h */
+    const double *mass[2], *lambda_mass, *diff; /* one map: the second's are zero or NULL */
+    const double *key_norm;                     /* sum of |k|^2 over the group's key heads */
+    const double *key_cosine;                   /* sum over the group's key heads, see backend.h */
+    const double *key_leverage;                 /* see backend.h */
     const double *peak; /* of rows that read the prefix again, see dq_columns in backend.h */
     const double *gate; /* ln of that peak, foretold: see kv_gates.h */
     /* of this layer and group: dq_kv_policy_seed */
@@ -27,15 +27,13 @@ enum { /* columns, as bits of dq_kv_policy.needs */
        DQ_NEEDS_MASS2 = 2,
        DQ_NEEDS_LAMBDA_MASS = 4,
        DQ_NEEDS_DIFF = 8,
-       DQ_NEEDS_LOO = 16,
-       DQ_NEEDS_KEY_NORM = 32,
-       DQ_NEEDS_PEAK = 64, /* the prefix is read again after itself, see second_pass.h */
-       DQ_NEEDS_KEY_COSINE = 128,
-       DQ_NEEDS_KEY_LEVERAGE = 256,
-       DQ_NEEDS_GATES = 512, /* the model has gates, see kv_gates.h */
+       DQ_NEEDS_KEY_NORM = 16,
+       DQ_NEEDS_PEAK = 32, /* the prefix is read again after itself, see second_pass.h */
+       DQ_NEEDS_KEY_COSINE = 64,
+       DQ_NEEDS_KEY_LEVERAGE = 128,
+       DQ_NEEDS_GATES = 256, /* the model has gates, see kv_gates.h */
        /* sums over query rows: a window of rows says something, and a sequence must be watched */
-       DQ_NEEDS_ATTENTION =
-           DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2 | DQ_NEEDS_LAMBDA_MASS | DQ_NEEDS_DIFF | DQ_NEEDS_LOO
+       DQ_NEEDS_ATTENTION = DQ_NEEDS_MASS1 | DQ_NEEDS_MASS2 | DQ_NEEDS_LAMBDA_MASS | DQ_NEEDS_DIFF
 };
 
 /* How many tokens of a budget each layer and group gets. */
@@ -63,7 +61,7 @@ typedef struct dq_kv_policy {
     void (*score)(double *score, const dq_token_columns *c);
 } dq_kv_policy;
 
-/* streaming, h2o, snapkv, knorm, random, diff, loo, kvzip, kvzap, keydiff, leverage, and for comparison a1, a2, sum. */
+/* streaming, h2o, snapkv, knorm, random, diff, kvzip, kvzap, keydiff, leverage, and for comparison a1, a2, sum. */
 extern const dq_kv_policy dq_kv_policies[];
 extern const int dq_kv_n_policies;
 /* Where nobody names one; every device has it. results/real and results/kv. */

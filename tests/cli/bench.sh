@@ -135,7 +135,7 @@ import json
 import sys
 
 rows = json.load(open(sys.argv[1]))["results"]
-names = ["streaming", "h2o", "snapkv", "knorm", "random", "diff", "loo", "kvzip", "kvzap", "keydiff", "leverage", "a1"]
+names = ["streaming", "h2o", "snapkv", "knorm", "random", "diff", "kvzip", "kvzap", "keydiff", "leverage", "a1"]
 assert [(r["tokens"], r["policy"]) for r in rows] == [(n, p) for n in (280, 400) for p in names]
 for r in rows:
     assert r["over_prefill_min"] <= r["over_prefill_median"] <= r["over_prefill_max"], r

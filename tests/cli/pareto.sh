@@ -9,19 +9,19 @@ rows() { # EXPECTED OPTION...
     "$dq" "$@" --dry-run >"$top/out" 2>"$top/err"
     grep -q "^rows: $want, tokens: " "$top/out" || complain "dq $*: expected $want rows: $(tail -n 1 "$top/out")"
 }
-policies=10 # of the table, without the three to compare with
+policies=9 # of the table, without the three to compare with
 rows $((1 + 3 + policies * 3 * 3)) "$@" --kv-policy all # 3 widths that keep everything, and the reference
 rows $((1 + policies)) "$@" --kv-policy all --kv-keep 0.5 --kv-bits 4
 rows $((1 + policies * 2)) "$@" --kv-policy all --kv-tokens 100,200 --kv-bits 4
 rows $((1 + (policies + 1) * 2)) "$@" --kv-policy all,a1 --kv-keep 0.5,0.25 --kv-bits 4
-rows $((1 + 2 * 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 0.5,0.25 --kv-bits 16,4
+rows $((1 + 2 * 2 * 2)) "$@" --kv-policy h2o,diff --kv-keep 0.5,0.25 --kv-bits 16,4
 rows $((1 + 1 + policies)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4
-rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 1,0.25 --kv-bits 4
+rows $((1 + 2 * 2)) "$@" --kv-policy h2o,diff --kv-keep 1,0.25 --kv-bits 4
 rows $((1 + 1 + policies * 3)) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 4 --kv-budget uniform,adaptive,global
-rows $((1 + 2 * 2)) "$@" --kv-policy h2o,loo --kv-keep 0.5 --kv-bits 4 --kv-budget uniform,adaptive
+rows $((1 + 2 * 2)) "$@" --kv-policy h2o,diff --kv-keep 0.5 --kv-bits 4 --kv-budget uniform,adaptive
 rows $((1 + (1 + 2 * 3) + policies * 3 * (1 + 2 * 3))) "$@" --kv-policy all --kv-quant per-token,per-channel,dither # 16 bits have no codes
 rows $((1 + (1 + 2) + policies * (1 + 2))) "$@" --kv-policy all --kv-keep 1,0.25 --kv-bits 16,4 --kv-quant per-channel,per-token
-rows $((1 + 2 * (1 + 2))) "$@" --kv-policy h2o,loo --kv-keep 0.25 --kv-bits 16,4 --kv-quant auto,per-channel,per-token
+rows $((1 + 2 * (1 + 2))) "$@" --kv-policy h2o,diff --kv-keep 0.25 --kv-bits 16,4 --kv-quant auto,per-channel,per-token
 try 2 "kv-policy h2o: stands twice, as all has it" "$@" --kv-policy all,h2o
 try 2 "kv-policy: all stands twice" "$@" --kv-policy all,all
 try 2 "kv-budget: uniform stands twice" "$@" --kv-keep 0.5 --kv-budget uniform,adaptive,uniform

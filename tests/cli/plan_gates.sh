@@ -52,7 +52,7 @@ try 0 "^plain model .* 16:16  text" "$@" --kv-policy kvzap --kv-gates g.json --k
 "$dq" "$@" --kv-gates g.json --json 2>/dev/null | grep -q "\"gates_sha256\": \"$(sha256sum g.json | cut -c-64)\"" ||
     complain "gates: the document does not say which"
 # all policies leave it out where there are no gates
-try 0 "loo" "$@" --kv-policy all --kv-bits 16
+try 0 "h2o" "$@" --kv-policy all --kv-bits 16
 grep -q "the policy kvzap: the model has no gates" "$top/err" || complain "gates: no word of a policy that is left out: $(cat "$top/err")"
 ! grep -q kvzap "$top/out" || complain "gates: a row of a policy without gates"
 

@@ -37,7 +37,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 logging.disable(logging.WARNING)
 SINK, RECENT = 4, 16
-DQ_POLICIES = "streaming,snapkv,knorm,random,loo,kvzip,keydiff,leverage"
+DQ_POLICIES = "streaming,snapkv,knorm,random,kvzip,keydiff,leverage"
 SCORERS = {
     "knorm": kp.KnormPress, "snapkv": kp.SnapKVPress, "streaming": kp.StreamingLLMPress, "expected": kp.ExpectedAttentionPress,
     "compactor": kp.CompactorPress, "keydiff": kp.KeyDiffPress, "tova": kp.TOVAPress, "lagkv": kp.LagKVPress,

@@ -322,31 +322,6 @@ static void softmax(double *p, const dq_oracle *o, const dq_oracle_args *a, cons
     for (int64_t i = 0; i < l->n; i++) p[i] = i < n ? p[i] / sum : 0;
 }
 
-static double odds(double p)
-{
-    p = fmin(p, 1 - 0x1p-24);
-    return p / (1 - p);
-}
-
-/* Length of a (o1 - v) - b (o2 - v) for the i-th of the n tokens that a row sees. */
-static double left_out(const dq_oracle_list *l, const dq_head_order *map, const dq_head *h,
-                       int64_t n, int64_t i, const double *p1, const double *p2, double lambda)
-{
-    double squares = 0;
-    for (int c = 0; c < map->n_slabs * map->head_dim; c++) {
-        const int64_t at = (int64_t)h->v[c / map->head_dim] * map->head_dim + c % map->head_dim;
-        const int64_t stride = (int64_t)map->n_kv * map->head_dim;
-        double o1 = 0, o2 = 0, v = (double)l->v[i * stride + at];
-        for (int64_t k = 0; k < n; k++) { /* differences first: o - v may cancel */
-            o1 += p1[k] * ((double)l->v[k * stride + at] - v);
-            o2 += p2[k] * ((double)l->v[k * stride + at] - v);
-        }
-        const double d = odds(p1[i]) * o1 - lambda * odds(p2[i]) * o2;
-        squares += d * d;
-    }
-    return sqrt(squares);
-}
-
 static void count_columns(const dq_oracle *o, const dq_oracle_args *a, int64_t row, int out,
                           const double *p1, const double *p2, double lambda)
 {
@@ -363,7 +338,6 @@ static void count_columns(const dq_oracle *o, const dq_oracle_args *a, int64_t r
         if (c->mass[1] && map->n_maps == 2) c->mass[1][at + i] += p2[i];
         if (c->lambda_mass && map->n_maps == 2) c->lambda_mass[at + i] += lambda * p2[i];
         if (c->diff) c->diff[at + i] += fabs(p1[i] - lambda * p2[i]);
-        if (c->loo) c->loo[at + i] += left_out(l, map, &map->head[out], n, i, p1, p2, lambda);
     }
 }
 

@@ -101,7 +101,6 @@ typedef struct scratch {
     int64_t visible[DQ_PAGE_TOKENS];
     int32_t *edge; /* tile granularity: end of each run of keys in one tile of positions */
     int64_t n_edges;
-    float *columns; /* of cpu_columns.c */
     float *read;    /* pages on their way into products */
     float *token;   /* of cpu_attention_token.c */
     int kept, held; /* slot that still holds second map `held` from the bundle before; -1: none */
@@ -205,17 +204,14 @@ static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const 
 static void observe_maps(const work *w, const scratch *s, int64_t ld, const dq_kv_rows *rows,
                          const dq_kv_list *list, const bundle *u, int i)
 {
-    dq_cpu_column_job job = {.simd = w->simd,
-                             .args = w->args,
+    dq_cpu_column_job job = {.args = w->args,
                              .list = list,
                              .rows = *rows,
                              .out = u->out[i],
                              .p = {s->slot[u->first[i]], NULL},
                              .sum = {s->sum[u->first[i]], NULL},
                              .ld = ld,
-                             .visible = s->visible,
-                             .scratch = s->columns,
-                             .read = s->read};
+                             .visible = s->visible};
     if (w->args->attn->map->n_maps == 2) {
         job.p[1] = s->slot[u->second[i]];
         job.sum[1] = s->sum[u->second[i]];
@@ -437,7 +433,7 @@ static int64_t max_keys(const dq_attend_args *args)
 /* Maxima are the same in any order. */
 static bool sums_columns(const dq_columns *c)
 {
-    return c && (c->mass[0] || c->mass[1] || c->lambda_mass || c->diff || c->loo);
+    return c && (c->mass[0] || c->mass[1] || c->lambda_mass || c->diff);
 }
 
 static plan plan_blocks(const dq_attend_args *args)
@@ -455,9 +451,7 @@ static plan plan_blocks(const dq_attend_args *args)
     while (p.slots < useful && (p.slots + 1) * floats <= max) p.slots++;
     p.bytes = (size_t)(p.slots * floats + dq_cpu_score_floats(args, p.block_rows, p.slots)) *
               sizeof(float);
-    p.bytes +=
-        (size_t)(dq_cpu_column_floats(args, p.block_rows) + dq_cpu_token_floats(args, p.slots)) *
-        sizeof(float);
+    p.bytes += (size_t)dq_cpu_token_floats(args, p.slots) * sizeof(float);
     p.bytes += (size_t)(p.keys + 16) * sizeof(int32_t);
     return p;
 }
@@ -473,8 +467,7 @@ static void run_task(const work *w, const dq_cpu_task *t, const plan *p, void *b
     s.n_slots = p->slots;
     for (int i = 0; i < p->slots; i++) s.slot[i] = (float *)block + i * floats;
     s.read = (float *)block + p->slots * floats;
-    s.columns = s.read + dq_cpu_score_floats(args, p->block_rows, p->slots);
-    s.token = s.columns + dq_cpu_column_floats(args, p->block_rows);
+    s.token = s.read + dq_cpu_score_floats(args, p->block_rows, p->slots);
     s.edge = (int32_t *)(void *)(s.token + dq_cpu_token_floats(args, p->slots));
     for (int64_t end = t->end; end > t->first;) {
         dq_kv_rows tile;

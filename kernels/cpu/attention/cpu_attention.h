@@ -120,23 +120,18 @@ int dq_cpu_group_of_out(const dq_head_order *map, int out);
 /* One output head's maps for a block of rows, on their way from softmax to subtraction: row r of map m is
  * p[m][r * ld + i] / sum[m][r] for the visible[r] first tokens of the list. p[1] NULL: one map. */
 typedef struct dq_cpu_column_job {
-    const dq_simd *simd;
     const dq_attend_args *args;
     const dq_kv_list *list;
     dq_kv_rows rows;
     int out;
-    float *p[2]; /* changed on the way, and put back */
+    const float *p[2];
     const double *sum[2];
     int64_t ld;
     const int64_t *visible;
-    float *scratch; /* dq_cpu_column_floats; the task's own */
-    float *read;    /* dq_cpu_kv_scratch_floats, for dq_cpu_kv_read_values */
 } dq_cpu_column_job;
 
 /* cpu_columns.c: adds to args->columns. */
 void dq_cpu_count_columns(const dq_cpu_column_job *job);
-/* Scratch for blocks of at most `rows` rows, a multiple of 16; 0 where the columns need none. */
-int64_t dq_cpu_column_floats(const dq_attend_args *args, int64_t rows);
 
 /* cpu_measure.c: adds the block's rows to the measure of the output head. */
 void dq_cpu_measure(const dq_cpu_column_job *job, dq_head_measure *m);

@@ -19,16 +19,13 @@ typedef struct dq_map_run {
 /* What backend.h calls columns; NULL: not asked for. List l = seq * n_groups + group has its values from
  * at[l] on. */
 typedef struct dq_map_sums {
-    double *mass[2], *lambda_mass, *diff, *loo;
+    double *mass[2], *lambda_mass, *diff;
     const int64_t *at;
 } dq_map_sums;
 
-/* Adds what rows first .. n-1 of the units contribute. loo: strips of output heads hold its lengths. */
+/* Adds what rows first .. n-1 of the units contribute. */
 cudaError_t dq_maps_sum(dq_attention_units u, dq_map_sums c, const dq_map_run *runs, int n_runs,
                         int max_keys, cudaStream_t s);
-/* Lengths for loo into the strips of output heads. total[records], outputs[factors][2][width] are
- * overwritten. */
-cudaError_t dq_maps_leave_out(dq_attention_units u, double *total, double *outputs, cudaStream_t s);
 
 /* Entropy and sink mass of both maps, variation, negative, near_zero[4], skippable[4], rows, keys, pages. */
 enum { DQ_MAP_THRESHOLDS = 4, DQ_MAP_FIELDS = 6 + 2 * DQ_MAP_THRESHOLDS + 3 };

@@ -152,7 +152,6 @@ void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     const dq_cuda_units_request request = {.strips = looked || to == WAY_STRIPS || to == WAY_DECODE,
                                            .counted = args->spans != NULL,
                                            .parts = to == WAY_DECODE,
-                                           .out_strips = args->columns && args->columns->loo,
                                            .edges = rounding_of(args->logit) == DQ_ROUND_TILE};
     dq_cuda_units u;
     dq_cuda_observers observers;

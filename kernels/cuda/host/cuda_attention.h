@@ -14,9 +14,8 @@ typedef struct dq_cuda_observers {
     double *measure;    /* device [n_seq][n_out][DQ_MAP_FIELDS]; NULL: none */
     dq_span_sums spans; /* device; mass NULL: none */
     size_t mass_bytes;
-    size_t after;             /* bytes that observers want after the strips */
-    double *scratch;          /* there */
-    int64_t records, factors; /* of the largest launch */
+    size_t after;    /* bytes that observers want after the strips */
+    double *scratch; /* there */
 } dq_cuda_observers;
 
 /* Makes and clears the sums. False with the sticky error set. */

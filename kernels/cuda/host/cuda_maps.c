@@ -4,13 +4,13 @@
 
 #include <string.h>
 
-enum { N_COLUMNS = 5 };
+enum { N_COLUMNS = 4 };
 
 _Static_assert((int)DQ_MAP_THRESHOLDS == (int)DQ_N_THRESHOLDS, "thresholds");
 
 static int requested_columns(double *host[N_COLUMNS], const dq_columns *c)
 {
-    double *const all[N_COLUMNS] = {c->mass[0], c->mass[1], c->lambda_mass, c->diff, c->loo};
+    double *const all[N_COLUMNS] = {c->mass[0], c->mass[1], c->lambda_mass, c->diff};
     int n = 0;
     for (int i = 0; i < N_COLUMNS; i++) n += (host[i] = all[i]) != NULL;
     return n;
@@ -46,7 +46,7 @@ static bool begin_columns(dq_backend *b, dq_cuda_observers *l)
     const size_t bytes = (size_t)requested * (size_t)at[n_lists] * sizeof(double);
     double *p = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_C, bytes);
     double **const to[N_COLUMNS] = {&l->sums.mass[0], &l->sums.mass[1], &l->sums.lambda_mass,
-                                    &l->sums.diff, &l->sums.loo};
+                                    &l->sums.diff};
     for (int i = 0, done = 0; p && i < N_COLUMNS; i++) {
         if (host[i]) *to[i] = p + done++ * at[n_lists];
     }
@@ -64,19 +64,12 @@ static size_t measure_bytes(const dq_attend_args *args)
 bool dq_cuda_observers_begin(dq_backend *b, dq_cuda_observers *l, const dq_cuda_units *u,
                              const dq_attend_args *args)
 {
-    const dq_head_order *map = args->attn->map;
-    const size_t width = (size_t)map->n_slabs * (size_t)map->head_dim;
     memset(l, 0, sizeof *l);
     l->args = args;
-    l->records = u->max_records;
-    l->factors = u->max_factors;
     if (args->columns && !begin_columns(b, l)) return false;
-    if (l->sums.loo)
-        l->after = ((size_t)l->records + (size_t)l->factors * 2 * width) * sizeof(double);
     if (args->spans && !dq_cuda_spans_begin(b, l)) return false;
     if (args->measure) {
-        const size_t rows = (size_t)l->factors * DQ_MAP_FIELDS * sizeof(double);
-        if (rows > l->after) l->after = rows; /* one after the other */
+        l->after = (size_t)u->max_factors * DQ_MAP_FIELDS * sizeof(double);
         l->measure = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_BATCH, measure_bytes(args));
         if (!l->measure) return false;
         return dq_cuda_ok(b, cudaMemsetAsync(l->measure, 0, measure_bytes(args), dq_cuda_stream(b)),
@@ -114,9 +107,6 @@ static bool sum_up(dq_backend *b, const dq_cuda_observers *l, const dq_attention
     dq_map_limits limits;
     memcpy(limits.below, dq_head_measure_thresholds, sizeof limits.below);
     bool ok = true;
-    if (l->sums.loo)
-        ok = dq_cuda_ok(b, dq_maps_leave_out(*u, l->scratch, l->scratch + l->records, s),
-                        "attend (loo)");
     for (int i = 0; ok && l->sums.at && i < n; i += RUNS)
         ok = dq_cuda_ok(b, dq_maps_sum(*u, l->sums, runs + i, n - i < RUNS ? n - i : RUNS, max, s),
                         "attend (columns)");
@@ -174,8 +164,7 @@ static void end_columns(dq_backend *b, const dq_cuda_observers *l)
     note->n_lists = (int)n_lists;
     place_lists(note->list, l->args);
     memcpy(note->list + n_lists + 1, c->offset, n_lists * sizeof *c->offset);
-    double *const first[] = {l->sums.mass[0], l->sums.mass[1], l->sums.lambda_mass, l->sums.diff,
-                             l->sums.loo};
+    double *const first[] = {l->sums.mass[0], l->sums.mass[1], l->sums.lambda_mass, l->sums.diff};
     int i = 0;
     while (!first[i]) i++;
     dq_cuda_download(b, first[i], (size_t)requested * (size_t)note->list[n_lists] * sizeof(double),

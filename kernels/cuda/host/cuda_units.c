@@ -268,12 +268,10 @@ static void place_units(dq_cuda_units *u, const head_table *t, dq_cuda_units_req
         dq_attention_unit *w = &u->unit[i];
         const int q = t->q_first[w->group + 1] - t->q_first[w->group];
         const int o = t->o_first[w->group + 1] - t->o_first[w->group];
-        int64_t after = request.out_strips ? (int64_t)o * w->n * w->ld : 0;
         const int64_t parts =
             request.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->n_parts) : 0;
-        if (parts > after) after = parts;
         const bool needs_strips = request.strips || (request.counted && w->counted < w->n);
-        const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld + after : 0;
+        const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld + parts : 0;
         if (in_launch && (strips + floats > capacity || in_launch == UNITS))
             strips = records = factors = in_launch = 0;
         w->strip = strips;

@@ -18,10 +18,9 @@ typedef struct dq_cuda_units {
 
 /* What a call needs beside the strips of query heads. */
 typedef struct dq_cuda_units_request {
-    bool strips;     /* of all units. Without any: one launch for as many units as a grid takes */
-    bool counted;    /* strips of units with rows that spans count */
-    bool out_strips; /* one more strip per output head, after those of the query heads */
-    bool parts;      /* there too, what dq_fused_decode wants; observers are done then */
+    bool strips;  /* of all units. Without any: one launch for as many units as a grid takes */
+    bool counted; /* strips of units with rows that spans count */
+    bool parts;   /* after the strips, what dq_fused_decode wants; observers are done then */
     bool edges;
     bool places; /* positions of rows in `pos`; of keys as edges */
 } dq_cuda_units_request;

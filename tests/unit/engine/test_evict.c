@@ -49,7 +49,6 @@ static void slow_scores(const rig *x, double *score, int layer, int seq, int gro
                                 .mass = {sum[0], sum[1]},
                                 .lambda_mass = sum[2],
                                 .diff = sum[3],
-                                .loo = sum[4],
                                 .key_norm = norm,
                                 .seed = dq_kv_policy_seed(x->spec.seed, layer, group)};
     x->spec.policy->score(raw, &c);
@@ -281,7 +280,7 @@ TEST(kept_sets_are_those_of_the_oracle)
 /* The same with every budget, for the policies that need most. */
 TEST(budgets)
 {
-    static const char *const names[] = {"h2o", "knorm", "loo"};
+    static const char *const names[] = {"h2o", "knorm", "diff"};
     for (int i = 0; i < 3 * DQ_KV_BUDGETS; i++) {
         if (!test_runs(i, 4)) continue;
         dq_evict_spec spec = spec_of(names[i % 3], 0, (dq_kv_budget)(i / 3), 9);
@@ -529,7 +528,7 @@ TEST(specs)
 TEST(rewinds_and_unwatched_passes)
 {
     for (int i = 0; i < 2; i++) {
-        const dq_evict_spec spec = spec_of(i ? "diff" : "loo", 0.3, DQ_KV_BUDGET_UNIFORM, 16);
+        const dq_evict_spec spec = spec_of(i ? "diff" : "h2o", 0.3, DQ_KV_BUDGET_UNIFORM, 16);
         dq_err err = {0};
         dq_pass plain = {.logit = {.bits = 16}};
         dq_mat h;
@@ -563,7 +562,7 @@ TEST(unwatched_is_a_bug)
 {
     dq_err err = {0};
     rig x;
-    const dq_evict_spec spec = spec_of("loo", 0.3, DQ_KV_BUDGET_UNIFORM, 0);
+    const dq_evict_spec spec = spec_of("h2o", 0.3, DQ_KV_BUDGET_UNIFORM, 0);
     rig_open(&x, models[0], &spec, 1, false);
     begin(&x);
     add(&x, new_sequence(&x, 1), 60);
@@ -600,8 +599,8 @@ static void exhaust(const dq_evict_spec *spec)
 
 TEST(exhausted_memory)
 {
-    const dq_evict_spec loo = spec_of("loo", 0.3, DQ_KV_BUDGET_ADAPTIVE, 5);
+    const dq_evict_spec h2o = spec_of("h2o", 0.3, DQ_KV_BUDGET_ADAPTIVE, 5);
     const dq_evict_spec kvzip = spec_of("kvzip", 0.3, DQ_KV_BUDGET_GLOBAL, 5);
-    exhaust(&loo);
+    exhaust(&h2o);
     if (is_there(kvzip.policy)) exhaust(&kvzip);
 }

@@ -164,7 +164,7 @@ TEST(no_policy_no_eviction)
     assert_int_equal(dq_kv_config_uses(&a, TWO_MAPS),
                      DQ_KV_CODES | DQ_KV_NARROW | DQ_KV_EVICTS | DQ_KV_DRAWS);
     a.k_bits = a.v_bits = 8;
-    a.evict.policy = dq_kv_policy_find("loo", &err);
+    a.evict.policy = dq_kv_policy_find("diff", &err);
     assert_int_equal(dq_kv_config_uses(&a, TWO_MAPS), DQ_KV_CODES | DQ_KV_EVICTS | DQ_KV_SUMS);
     assert_int_equal(dq_kv_config_uses(&dq_kv_config_plain, TWO_MAPS), 0);
 }

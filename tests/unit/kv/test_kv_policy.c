@@ -15,12 +15,12 @@ static const dq_kv_protected nothing = {0, 0, 1000};
 
 TEST(test_find)
 {
-    static const char *const names[] = {"streaming", "h2o", "snapkv", "knorm", "random",
-                                        "diff",      "loo", "kvzip",  "kvzap", "keydiff",
-                                        "leverage",  "a1",  "a2",     "sum"};
+    static const char *const names[] = {"streaming", "h2o",   "snapkv", "knorm",   "random",
+                                        "diff",      "kvzip", "kvzap",  "keydiff", "leverage",
+                                        "a1",        "a2",    "sum"};
     dq_err err = {0};
-    assert_int_equal(dq_kv_n_policies, 14);
-    for (int i = 0; i < 14; i++) {
+    assert_int_equal(dq_kv_n_policies, 13);
+    for (int i = 0; i < 13; i++) {
         const dq_kv_policy *p = dq_kv_policy_find(names[i], &err);
         assert_non_null(p);
         assert_string_equal(p->name, names[i]);
@@ -68,14 +68,13 @@ TEST(test_scores)
 {
     static const int32_t pos[] = {0, 3, 9, 10};
     static const double m1[] = {1, 2, 3, 4}, m2[] = {10, 20, 30, 40}, lm[] = {-1, 5, 0, 2},
-                        diff[] = {7, 6, 5, (double)NAN}, loo[] = {0, 0, 1, 2},
-                        norm[] = {4, 3, 2, 1}, leverage[] = {.5, .25, 1, 0};
+                        diff[] = {7, 6, 5, (double)NAN}, norm[] = {4, 3, 2, 1},
+                        leverage[] = {.5, .25, 1, 0};
     const dq_token_columns two = {.n = 4,
                                   .pos = pos,
                                   .mass = {m1, m2},
                                   .lambda_mass = lm,
                                   .diff = diff,
-                                  .loo = loo,
                                   .key_norm = norm,
                                   .key_leverage = leverage};
     const dq_token_columns one = {.n = 4, .pos = pos, .mass = {m1, NULL}, .diff = m1};
@@ -84,9 +83,8 @@ TEST(test_scores)
         double want[4];
     } cases[] = {{"streaming", {0, 3, 9, 10}}, {"h2o", {11, 22, 33, 44}},
                  {"knorm", {-4, -3, -2, -1}},  {"diff", {7, 6, 5, -(double)INFINITY}},
-                 {"loo", {0, 0, 1, 2}},        {"a1", {1, 2, 3, 4}},
-                 {"a2", {10, 20, 30, 40}},     {"sum", {0, 7, 3, 6}},
-                 {"leverage", {.5, .25, 1, 0}}};
+                 {"a1", {1, 2, 3, 4}},         {"a2", {10, 20, 30, 40}},
+                 {"sum", {0, 7, 3, 6}},        {"leverage", {.5, .25, 1, 0}}};
     double got[4];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         score_of(got, cases[i].name, &two, nothing);
