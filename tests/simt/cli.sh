@@ -200,7 +200,7 @@ says "llama.h5: layers 0-1: linear gemm_packed int8 (8 bits, row) of q k v o gat
     "llama.h5: layers 0-1: linear widen + cublasSgemm f32 .*; attention scores + softmax + values: qk f32, pv f32; kv 16:16 f32$"
 # shellcheck disable=SC2086
 "$dq" eval llama.h5 $text --kv-bits 8 --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
-says "attention attend_int8_sets (decode_int8_sets for single rows): qk int8, pv int8; kv 8:8 per-channel int8$"
+says "attention attend_int8_mixed (decode_int8_mixed for single rows): qk int8, pv int8; kv 8:8 mixed int8$"
 # shellcheck disable=SC2086
 "$dq" eval llama.h5 $text --kv-bits 4:3 --kv-quant mixed --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
 says "attention attend_int8_mixed (decode_int8_mixed for single rows): qk int8, pv int8; kv 4:3 mixed int8$"
