@@ -189,7 +189,7 @@ dq_status dq_cmd_plan_kv(int argc, char **argv, dq_err *err)
             "kv-quant", "NAME", &o.quant,
             "dither, per-channel or mixed (default mixed on models of one map, dither on those of "
             "two)"),
-        DQ_CACHE_OPTIONS_KEPT(o.all, "last tokens that stay unquantized (default 64)"),
+        DQ_CACHE_OPTIONS_KEPT(o.all, "last tokens that stay unquantized (default 60)"),
         dq_opt_int("kv-layers", "N", &o.together, 1, 10000,
                    "neighbouring layers that get one width: fewer units, a shorter search "
                    "(default 1)"),
