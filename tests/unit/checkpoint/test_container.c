@@ -510,6 +510,26 @@ TEST(attributes_agree_with_the_recipe)
     }
 }
 
+/* A file of before, in which nothing is coded or evicted: 64 recent tokens, of which its recipe says nothing. */
+TEST(old_files_agree_with_their_recipe)
+{
+    const int64_t before = 64;
+    dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
+    dq_err err = {0};
+    dq_container *c = NULL;
+    assert_int_equal(write_container(model, at("old.h5"), &s, true, false, NULL, &err), DQ_OK);
+    hid_t f = H5Fopen(at("old.h5"), H5F_ACC_RDWR, H5P_DEFAULT),
+          g = H5Gopen2(f, "/kv_cache", H5P_DEFAULT);
+    hid_t a = H5Aopen(g, "recent", H5P_DEFAULT);
+    assert_true(a >= 0 && H5Awrite(a, H5T_NATIVE_INT64, &before) >= 0);
+    H5Aclose(a);
+    H5Gclose(g);
+    H5Fclose(f);
+    assert_int_equal(dq_container_open(&c, at("old.h5"), &err), DQ_OK);
+    assert_int_equal(dq_container_header(c)->kv.recent, DQ_KV_RECENT);
+    dq_container_close(c);
+}
+
 /* The same of a list of heads, which is a text. */
 TEST(roles_agree_with_the_recipe)
 {

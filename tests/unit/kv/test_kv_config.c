@@ -301,6 +301,28 @@ TEST(usual_code_goes_by_what_is_forgotten)
     json_decref(o);
 }
 
+/* 64 was the default: it stays where something is coded or evicted, and where it is another number. */
+TEST(old_default_is_renewed)
+{
+    dq_err err = {0};
+    dq_kv_config c = dq_kv_config_plain;
+    assert_int_equal(c.sink + c.recent, DQ_PAGE_TOKENS);
+    c.recent = 64;
+    dq_kv_config_renew(&c);
+    assert_true(dq_kv_config_same(&c, &dq_kv_config_plain));
+    c.recent = 32;
+    dq_kv_config_renew(&c);
+    assert_int_equal(c.recent, 32);
+    c.recent = 64;
+    c.k_bits = 4;
+    dq_kv_config_renew(&c);
+    assert_int_equal(c.recent, 64);
+    c.k_bits = 16;
+    c.evict.policy = dq_kv_policy_find("streaming", &err);
+    dq_kv_config_renew(&c);
+    assert_int_equal(c.recent, 64);
+}
+
 /* Before a model is known, widths that are all alike have the codes, and make use of the options, of one width. */
 TEST(equal_widths_are_no_list)
 {
