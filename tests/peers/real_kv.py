@@ -10,10 +10,10 @@ Perplexities of the full cache must agree between dq and transformers window by 
 Student's t over windows, of differences paired by window, each for itself.
 
 evict: the context is compressed to a share of its tokens, then the other half follows at its own positions. dq's policies with
-their defaults (4 sinks and 64 recent tokens, which count) beside presses of kvpress with theirs; `+68` is a press with the
+4 sinks and 64 recent tokens, which count, beside presses of kvpress with theirs; `+68` is a press with the
 same 4 + 64 tokens kept inside the same number. All presses but kvzip look at one prefill of the context, each through its own
 compress. kvzip masks tokens head by head. Here the mask is exact, as 512 rows are fed at once: kvpress's own way is a made-up key
-that must lie on one side of all queries. h2o of kvpress is ObservedAttentionPress. Against: dq's default policy, leverage.
+that must lie on one side of all queries. h2o of kvpress is ObservedAttentionPress. Against: leverage of dq.
 
 codes: caches of K:V bits, read as a stream would, at every row, of the context too. KIVI (arXiv 2402.02750) is written down
 here: keys per channel in groups of G tokens, coded R at a time; values per token in groups of G channels, all but the last R tokens;
@@ -280,7 +280,8 @@ class Parts:
 
 def dq_items(o, options):
     """Lines of --dump-items, kept with --parts."""
-    args = [o.dq, "eval", o.model, "--text", o.text, "--ctx", str(LENGTH), "--limit", str(o.windows), *options]
+    args = [o.dq, "eval", o.model, "--text", o.text, "--ctx", str(LENGTH), "--limit", str(o.windows),
+            "--kv-recent", str(RECENT), *options]
     name = hashlib.sha256(json.dumps(args[2:]).encode()).hexdigest()[:16] + ".items"
     path = os.path.join(o.parts or ".", name)
     if not os.path.exists(path):
