@@ -365,7 +365,8 @@ static double open_pages(sharing *s, const dq_pool *pool)
 /* The best of those that have room. Returns the gap. */
 static double deal(int64_t *share, sharing *s)
 {
-    double last = (double)INFINITY;
+    double last = 0;
+    if (s->left == 0) return (double)INFINITY;
     qsort(s->open, (size_t)s->n_open, sizeof *s->open, better_first);
     for (int64_t i = 0; i < s->n_open; i++) {
         const int g = s->open[i].group;
@@ -376,6 +377,13 @@ static double deal(int64_t *share, sharing *s)
         last = s->open[i].score;
     }
     return (double)INFINITY;
+}
+
+/* Of tokens that a group has in any case: no page is begun for a part of them. */
+static int64_t in_pages(int64_t tokens, int64_t safe_tokens, int page)
+{
+    const int64_t begun = page ? (safe_tokens + page - 1) / page * page : tokens;
+    return tokens <= begun ? tokens : begun + (tokens - begun) / page * page;
 }
 
 dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *pool, dq_err *err)
@@ -398,9 +406,9 @@ dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *poo
         const int64_t floor = pool->floor ? (spare + pool->floor - 1) / pool->floor : 0;
         const double unit = pool->common ? 1 : magnitude(&group[g], safe);
         const int64_t n = list_candidates(of, &group[g], unit, g, safe);
-        const int64_t least = floor < n ? floor : n;
+        share[g] = in_pages(safe_tokens + (floor < n ? floor : n), safe_tokens, pool->page);
+        const int64_t least = share[g] - safe_tokens;
         memmove(of, of + least, (size_t)(n - least) * sizeof *of);
-        share[g] = safe_tokens + least;
         join(&s, pool, g, of, n - least, share[g]);
         s.n_open += n - least;
         s.left += spare - least;

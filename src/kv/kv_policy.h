@@ -119,7 +119,8 @@ typedef struct dq_pool {
      * (rounded up); 0: none. */
     int floor;
     /* Tokens of a page. Groups compete for pages by the best token that each would hold, until these hold the budget, then
-     * their tokens for the places on them: no list ends with a page that is almost empty. 0: for tokens alone. */
+     * their tokens for the places on them: less than a page of room stays empty, but on pages that protected tokens begin. The
+     * floor begins no page for a part of it. 0: for tokens alone. */
     int page;
 } dq_pool;
 enum { DQ_KV_ADAPTIVE_FLOOR = 5 };

@@ -357,7 +357,7 @@ def student(n):
 
 
 def write(o, rows, shares, config):
-    """A line a cache, each against what dq does without being told."""
+    """A line a cache, each against dq's leverage or mixed codes."""
     with open(o.out, "w") as f:
         f.write("who,method,setting,kept,bytes_token,kld,kld_half95,against,ratio,less,less_half95,is,windows\n")
         for key, klds in sorted(rows.items(), key=lambda r: (isinstance(r[0][2], str), str(r[0][2]), sum(r[1]))):

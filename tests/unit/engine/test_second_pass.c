@@ -235,6 +235,29 @@ TEST(kept_sets_are_those_of_kvpress)
     }
 }
 
+/* What is kept of a list are its best by the golden's numbers. */
+static void best_of_list(const rig *x, int list, const dq_tensor *score, int sink)
+{
+    int32_t *pos = calloc((size_t)x->n, sizeof *pos);
+    const int groups = x->m->map.n_groups;
+    const int64_t n =
+        x->b->ops->kv_count(x->b, dq_runner_kv(x->r), x->seq, list / groups, list % groups, pos);
+    double worst = (double)INFINITY, best = -(double)INFINITY;
+    for (int64_t i = 0, k = 0; i < x->n; i++) {
+        const bool kept = k < n && pos[k] == i;
+        const double s = (double)golden_f32(score, list * x->n + i);
+        k += kept;
+        if (i < sink)
+            assert_true(kept);
+        else if (kept)
+            worst = fmin(worst, s);
+        else
+            best = fmax(best, s);
+    }
+    assert_true(n == x->n || best <= worst + 1e-5 * fabs(worst));
+    free(pos);
+}
+
 /* A pool of tokens is kvpress's. Of pages: as many tokens, on fewer. */
 TEST(pools_of_tokens_are_those_of_kvpress)
 {
@@ -269,6 +292,7 @@ TEST(pools_of_tokens_are_those_of_kvpress)
         n = x.b->ops->kv_count(x.b, dq_runner_kv(x.r), x.seq, i / groups, i % groups, NULL);
         pages += (n + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
     }
+    for (int i = 0; i < x.n_lists; i++) best_of_list(&x, i, score, 4);
     assert_int_equal(pages, (x.n_lists * 587 + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS);
     assert_true(pages < pages_of_tokens);
     free(of);
