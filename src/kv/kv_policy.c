@@ -263,7 +263,7 @@ void dq_kv_policy_score(double *score, const dq_kv_policy *p, const dq_token_col
     if (p->pool > 1) pool_scores(score, c->pos, c->n, p->pool, safe);
 }
 
-/* A token that competes: `order` breaks ties. */
+/* A token, or a page of them, that competes: `order` breaks ties. */
 typedef struct candidate {
     double score;
     int32_t order, group;
@@ -307,26 +307,13 @@ static double magnitude(const dq_pool_group *g, dq_kv_protected safe)
     return sum > 0 && isfinite(sum) ? sum : 1;
 }
 
-/* A page that a group would fill with its next best tokens. */
-typedef struct page_offer {
-    double
-        score; /* of the best of them: the sum lets go of groups that need few tokens but need them much */
-    int32_t group, order;
-} page_offer;
-
-static int better_page_first(const void *left, const void *right)
-{
-    const page_offer *a = left, *b = right;
-    if (a->score != b->score) return a->score > b->score ? -1 : 1;
-    if (a->order != b->order) return a->order < b->order ? -1 : 1;
-    return (a->group > b->group) - (a->group < b->group);
-}
-
 /* Groups that share a budget, while they do. */
 typedef struct sharing {
     candidate *open;      /* of all groups, best first */
     int64_t n_open, left; /* tokens to be dealt out */
-    page_offer *offer;
+    /* pages that groups would fill with their next best tokens, by the best of them: the mean would let go of groups that
+     * need few tokens but need them much */
+    candidate *offer;
     int64_t n_offers;
     int64_t *room; /* [n_groups] the most that a group may have */
     int64_t free;  /* of that, beyond what the groups have */
@@ -341,7 +328,7 @@ static void join(sharing *s, const dq_pool *pool, int group, const candidate *of
     if (!pool->page) return;
     const int64_t pages = (share + pool->page - 1) / pool->page;
     for (int64_t i = pages; i * pool->page < all; i++)
-        s->offer[s->n_offers++] = (page_offer){of[i * pool->page - share].score, group, (int32_t)i};
+        s->offer[s->n_offers++] = (candidate){of[i * pool->page - share].score, (int32_t)i, group};
     if (pages * pool->page < all) s->room[group] = pages * pool->page;
     s->free += s->room[group] - share;
 }
@@ -350,7 +337,7 @@ static void join(sharing *s, const dq_pool *pool, int group, const candidate *of
 static double open_pages(sharing *s, const dq_pool *pool)
 {
     int64_t i = 0;
-    qsort(s->offer, (size_t)s->n_offers, sizeof *s->offer, better_page_first);
+    qsort(s->offer, (size_t)s->n_offers, sizeof *s->offer, better_first);
     for (; i < s->n_offers && s->free < s->left; i++) {
         const int g = s->offer[i].group;
         const int64_t more = pool->group[g].n - s->room[g];
