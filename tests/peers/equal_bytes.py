@@ -90,6 +90,8 @@ class KVzip(kp.KVzipPress):
 class Peer(real_kv.Peer):
     """transformers with one context and what follows it."""
 
+    context = CONTEXT
+
     def read(self, ids, asked):
         """(press, share) -> what each layer keeps of the context. One prefill for all but kvzip."""
         made = {(name, share): PRESSES[name](1 - share) for name, share in asked if name != "kvzip" and share < 1}
@@ -165,42 +167,23 @@ class Peer(real_kv.Peer):
             module.masked_key_indices = None
 
 
-def text_windows(o, peer):
-    with open(o.text, encoding="utf-8", newline="") as f:
-        ids = peer.tokenizer.encode(f.read(), add_special_tokens=False)
-    if len(ids) < o.windows * LENGTH:
-        sys.exit(f"equal_bytes.py: {o.text}: {len(ids)} tokens (expected {o.windows * LENGTH} or more for {o.windows} windows)")
-    return [torch.tensor([ids[i * LENGTH:(i + 1) * LENGTH]]) for i in range(o.windows)]
-
-
-def kld(peer, ids, p, q):
-    """From p to q, nats a token; and p's NLL."""
-    total, nll, rows = 0.0, 0.0, p.shape[1] - 1
-    for a in range(0, rows, 128):
-        b = min(a + 128, rows)
-        x, y = (peer.model.lm_head(h[0, a:b]).log_softmax(-1).double() for h in (p, q))
-        total += float((x.exp() * (x - y)).sum())
-        nll -= float(x.gather(1, ids[0, CONTEXT + a + 1:CONTEXT + b + 1, None]).sum())
-    return total / rows, nll / rows
-
-
 def peer_text(o, peer, settings, parts):
     """settings: (size, press, code)."""
     name = part_name("text", o.text)
     nll = [line["nll_nats"] for line in dq_lines(o, "text", None, "")]
-    for w, ids in enumerate(text_windows(o, peer)):
+    for w, ids in enumerate(real_kv.windows_of(o.text, o.folder, o.windows, LENGTH)):
         left = unknown(parts, w, name, settings)
         if not left:
             continue
+        peer.ids = ids = torch.tensor([ids])
         kept = peer.read(ids[:, :CONTEXT], shares(left))
-        full = peer.go_on(ids[:, CONTEXT:], peer.cache(kept[None], "f32"), CONTEXT)
+        peer.full = peer.log_p(peer.go_on(ids[:, CONTEXT:], peer.cache(kept[None], "f32"), CONTEXT))
+        if abs(peer.nll() - nll[w]) > 1e-4:
+            sys.exit(f"equal_bytes.py: window {w}: NLL {peer.nll():.6f} by transformers and {nll[w]:.6f} by dq: not the same tokens")
         for size, press, code in left:
             found = peer.go_on(ids[:, CONTEXT:], peer.cache(kept[press, share_of(size, code)], code), CONTEXT)
             peer.done()
-            lost, own = kld(peer, ids, full, found)
-            if abs(own - nll[w]) > 1e-4:
-                sys.exit(f"equal_bytes.py: window {w}: NLL {own:.6f} by transformers and {nll[w]:.6f} by dq: not the same tokens")
-            parts.add(w, (name, size, press, code), lost, None)
+            parts.add(w, (name, size, press, code), peer.kld(found), None)
 
 
 def peer_needles(o, peer, settings, parts):
@@ -260,7 +243,7 @@ def dq_run(o, what, size, own, share=1):
         cache = ["--kv-bits", widths, "--kv-dense-type", "f16", "--kv-quant", "mixed", "--kv-recent", recent, "--kv-gates", o.gates,
                  "--kv-policy", "kvzap", "--kv-keep", f"{share:.4f}"]
     args = [o.dq, "eval", o.gguf, *files[what], *cache, "--threads", str(o.threads)]
-    path = os.path.join(o.parts, hashlib.sha256(json.dumps(args[3:]).encode()).hexdigest()[:16])
+    path = os.path.join(o.parts, hashlib.sha256(json.dumps(args[2:]).encode()).hexdigest()[:16])
     if not os.path.exists(path + ".json"):
         subprocess.run([*args, "-q", "--force", "--dump-items", path + ".items", "-o", path + ".new"], check=True,
                        stdout=subprocess.DEVNULL)
@@ -288,10 +271,7 @@ def dq_values(o, what, size, own):
     lines = dq_lines(o, what, size, own)
     with open(dq_path(o, what, size, own) + ".json", encoding="utf-8") as f:
         kv = [r["kv"] for r in json.load(f)["results"] if is_cut(r["kv"])] if size else []
-    if what == "text":
-        values = [line["kld_nats"] for line in lines] if size else [0.0] * len(lines)
-    else:
-        values = [line["found"] for line in lines]
+    values = [line["kld_nats" if what == "text" else "found"] for line in lines]
     return values, kv[0]["kept_fraction"] if size else 1, kv[0]["bytes_held"] / kv[0]["baseline_bytes"] if size else 2
 
 
@@ -329,7 +309,8 @@ def rows_of(o, what, path, peers, own, parts):
     """A row a setting, each against the best of dq at its size."""
     rows, name = [], part_name(what, path)
     if what != "text":
-        rows.append(("", "dq", "all tokens", "f32", *dq_values(o, what, None, "")[1:], dq_values(o, what, None, "")[0]))
+        values, share, held = dq_values(o, what, None, "")
+        rows.append(("", "dq", "all tokens", "f32", share, held, values))
     for size, setting in own:
         values, share, held = dq_values(o, what, size, setting)
         rows.append((size, "dq", "kvzap global", setting, share, held, values))
@@ -349,11 +330,10 @@ def write(o, tables):
                 of = sorted((r for r in rows if r[0] == size), key=lambda r: (r[1] != "dq", mean(r[6])))
                 for _, who, method, code, share, held, values in of:
                     value, half = interval(values)
-                    apart = ("", "")
+                    apart = ","
                     if who != "dq":
-                        apart = ("%+.6f", "%.6f")
-                        apart = tuple(a % x for a, x in zip(apart, interval([x - y for x, y in zip(values, of[0][6])])))
-                    f.write(f"{what},{size},{who},{method},{code},{share:.4f},{held:.4f},{value:.6f},{half:.6f},{apart[0]},{apart[1]},"
+                        apart = "{:+.6f},{:.6f}".format(*interval([x - y for x, y in zip(values, of[0][6])]))
+                    f.write(f"{what},{size},{who},{method},{code},{share:.4f},{held:.4f},{value:.6f},{half:.6f},{apart},"
                             f"{len(values)},{' '.join(f'{x:g}' if what != 'text' else f'{x:.6f}' for x in values)}\n")
 
 
@@ -362,7 +342,7 @@ def main():
     for name in ("dq", "gguf", "folder", "gates"):
         a.add_argument(name)
     a.add_argument("-o", "--out", required=True)
-    a.add_argument("--parts", required=True, help="folder of what is done, so that a run goes on where it ended")
+    a.add_argument("--parts", required=True, help="folder of what is done with these models, so that a run goes on where it ended")
     a.add_argument("--settings", help="what a run without it has written")
     for name in ("text", "novel"):
         a.add_argument("--" + name)

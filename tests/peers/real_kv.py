@@ -147,8 +147,19 @@ AttentionInterface.register("kivi", attend_kivi)
 AttentionInterface.register("turbo", attend_turbo)
 
 
+def windows_of(text, folder, n, length):
+    """The first n windows of a text, lists of ids."""
+    with open(text, encoding="utf-8", newline="") as f:
+        ids = Tokenizer.from_file(os.path.join(folder, "tokenizer.json")).encode(f.read(), add_special_tokens=False).ids
+    if len(ids) < n * length:
+        sys.exit(f"{os.path.basename(sys.argv[0])}: {text}: {len(ids)} tokens (expected {n * length} or more for {n} windows)")
+    return [ids[i * length:(i + 1) * length] for i in range(n)]
+
+
 class Peer:
     """transformers with one window's tokens and what its full cache says of them."""
+
+    context = CONTEXT
 
     def __init__(self, folder):
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -169,10 +180,10 @@ class Peer:
 
     def log_p(self, hidden):
         """Of the rows whose next tokens are scored."""
-        return self.model.lm_head(hidden[0, -(LENGTH - CONTEXT):-1]).log_softmax(-1)
+        return self.model.lm_head(hidden[0, -(self.ids.shape[1] - self.context):-1]).log_softmax(-1)
 
     def nll(self):
-        right = self.ids[0, CONTEXT + 1:]
+        right = self.ids[0, self.context + 1:]
         return -float(self.full.double().gather(1, right[:, None]).mean())
 
     def kld(self, hidden):
@@ -386,11 +397,7 @@ def main():
         a.error("--windows: an interval needs 2 or more")
     if o.parts:
         os.makedirs(o.parts, exist_ok=True)
-    with open(o.text, encoding="utf-8", newline="") as f:
-        ids = Tokenizer.from_file(os.path.join(o.model, "tokenizer.json")).encode(f.read(), add_special_tokens=False).ids
-    if len(ids) < o.windows * LENGTH:
-        sys.exit(f"real_kv.py: {o.text}: {len(ids)} tokens (expected {o.windows * LENGTH} or more for {o.windows} windows)")
-    windows = [ids[i * LENGTH:(i + 1) * LENGTH] for i in range(o.windows)]
+    windows = windows_of(o.text, o.model, o.windows, LENGTH)
     torch.set_num_threads(o.threads)
     with torch.no_grad():
         peers = peer_parts(o, windows)
