@@ -95,6 +95,7 @@ static json_t *machine(dq_logger *logger, dq_arena *a)
     if (have & DQ_CPU_AVX2) json_array_append_new(features, json_string("avx2"));
     if (have & DQ_CPU_AVX512) json_array_append_new(features, json_string("avx512"));
     if (have & DQ_CPU_VNNI) json_array_append_new(features, json_string("avx512vnni"));
+    if (have & DQ_CPU_VBMI) json_array_append_new(features, json_string("avx512vbmi"));
     dq_os_arithmetic(arithmetic);
     dq_file_read(&info, &len, "/proc/meminfo", a, &ignored);
     json_object_set_new(x, "processors", json_integer(dq_os_cpu_count("")));

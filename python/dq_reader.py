@@ -24,6 +24,8 @@ import h5py
 import numpy as np
 
 CODED = ("int-packed", "int-zero")  # encodings of codes that this reader knows
+TRELLIS = "trellis"  # and of codes that are read together with their neighbours
+STRIP, STRIP_BLOCK = 128, 32  # rows of a ring of such codes; it has a multiple of the second
 COMMENT = 1 << 13  # among the messages of an object's header
 BLOCK = 1 << 22  # codes that are unpacked at a time
 
@@ -85,11 +87,41 @@ def _check_attributes(f, name):
         raise ValueError(f"{name}: attributes {here} are not those of /index {there}")
 
 
+def _trellis_values(f, name):
+    """level * scale * factor, each an f32 product; level is that of the eight bits from a row's own on in its column's ring."""
+    _check_attributes(f, name)
+    group = f["tensors"][name]
+    bits, size = int(group.attrs["bits"]), int(group.attrs["group_size"])
+    rows, cols = (int(n) for n in group.attrs["shape"])
+    scales, table = group["scale"][...].astype(np.float32), group["table"][0].astype(np.float32)
+    padded = -(-rows // STRIP_BLOCK) * STRIP_BLOCK
+    shapes = [group[part].shape for part in ("packed", "scale", "scale_in", "table")]
+    if shapes != [(padded // STRIP_BLOCK, STRIP_BLOCK * cols * bits // 8), (rows, -(-cols // size)), (1, cols), (1, 256)]:
+        raise ValueError(f"{name}: codes, scales or levels of another shape than {rows} x {cols} in groups of {size}")
+    packed, out, at = group["packed"][...].reshape(-1), np.empty((padded, cols), np.float32), 0
+    for first in range(0, padded, STRIP):
+        n = min(STRIP, padded - first)
+        ring = n * bits // 8
+        stream = np.unpackbits(packed[at:at + ring * cols].reshape(cols, ring), axis=1, bitorder="little")
+        stream = np.concatenate([stream, stream[:, :8]], axis=1)
+        for r in range(n):
+            window = np.packbits(stream[:, bits * r:bits * r + 8], axis=1, bitorder="little")[:, 0]
+            out[first + r] = table[window]
+        at += ring * cols
+    code = group["scale_in"][0].astype(np.int32)
+    eighth = np.float32([float.fromhex(x) for x in ("0x1p0", "0x1.172b84p0", "0x1.306fe0p0", "0x1.4bfdaep0", "0x1.6a09e6p0",
+                                                    "0x1.8ace54p0", "0x1.ae89fap0", "0x1.d5818ep0")])
+    factor = np.ldexp(eighth[code & 7], code >> 3).astype(np.float32)
+    return out[:rows] * np.repeat(scales, size, axis=1)[:, :cols] * factor
+
+
 def _codes(f, name):
     group = f["tensors"][name]
     kind = _text(group.attrs["encoding-type"])
+    if kind == TRELLIS:
+        raise ValueError(f"{name}: has trellis codes, which stand for no integers of their own. Use load()")
     if kind not in CODED:
-        raise ValueError(f'{name}: the encoding "{kind}" is not read (known: {", ".join(CODED)})')
+        raise ValueError(f'{name}: the encoding "{kind}" is not read (known: {", ".join(CODED)}, {TRELLIS})')
     _check_attributes(f, name)
     bits, size = int(group.attrs["bits"]), int(group.attrs["group_size"])
     rows, cols = (int(n) for n in group.attrs["shape"])
@@ -113,6 +145,11 @@ def _values(c):
     return out
 
 
+def _packed_values(f, name):
+    trellis = _text(f["tensors"][name].attrs["encoding-type"]) == TRELLIS
+    return _trellis_values(f, name) if trellis else _values(_codes(f, name))
+
+
 def names(path):
     """Names of all tensors, sorted."""
     with _open(path) as f:
@@ -129,7 +166,7 @@ def load(path, only=None):
             t = _tensor(f, name)
             if isinstance(t, h5py.Dataset) and t.dtype.kind != "f":
                 raise ValueError(f"{name}: values of {t.dtype} are not read")
-            out[name] = t[...].astype(np.float32) if isinstance(t, h5py.Dataset) else _values(_codes(f, name))
+            out[name] = t[...].astype(np.float32) if isinstance(t, h5py.Dataset) else _packed_values(f, name)
         return out
 
 

@@ -183,6 +183,7 @@ dq_status dq_cpu_open(dq_backend *b, dq_err *err)
     cpu->pages = isa->pages;
     cpu->peak = isa->peak;
     cpu->blocks = isa->prepacked;
+    cpu->levels = isa->levels;
     cpu->block = dq_block_new((size_t)b->threads, sizeof *cpu->block, err);
     if (!cpu->block) {
         cpu_close(b);

@@ -4,6 +4,7 @@
 #define DQ_CPU_H
 
 #include "engine/backend.h"
+#include "kernels/cpu/isa/levels.h"
 #include "kernels/cpu/isa/peak.h"
 #include "kernels/cpu/simd.h"
 
@@ -26,6 +27,7 @@ typedef struct dq_cpu {
     const dq_simd_pages *pages;
     const dq_simd_peak *peak;
     const dq_simd_prepacked *blocks;
+    dq_levels_chunks *levels;
     dq_cpu_prepacked *prepacked; /* weights that are kept prepacked, NULL: none */
     dq_cpu_dense *dense;         /* dense weights that are acquired, NULL: none yet */
     size_t block_bytes;          /* of each thread's block */

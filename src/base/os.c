@@ -42,6 +42,7 @@ unsigned dq_os_cpu_features(bool *unknown)
         __builtin_cpu_supports("avx512vl"))
         have |= DQ_CPU_AVX512;
     if ((have & DQ_CPU_AVX512) && __builtin_cpu_supports("avx512vnni")) have |= DQ_CPU_VNNI;
+    if ((have & DQ_CPU_AVX512) && __builtin_cpu_supports("avx512vbmi")) have |= DQ_CPU_VBMI;
 #endif
     if (limit && *limit) {
         if (strcmp(limit, "scalar") == 0)

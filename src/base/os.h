@@ -53,7 +53,7 @@ void *dq_os_library_open(const char *name, const char **why);
 dq_os_function *dq_os_library_function(void *library, const char *name);
 const char *dq_os_library_path(void *library, dq_arena *a, dq_err *err);
 
-enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4 };
+enum { DQ_CPU_AVX2 = 1, DQ_CPU_AVX512 = 2, DQ_CPU_VNNI = 4, DQ_CPU_VBMI = 8 };
 /* Feature bits of this machine, cut down by the environment variable DQ_CPU=scalar|avx2|avx512
  * (each names the highest ISA allowed). AVX2 means AVX2 + FMA + F16C; AVX512 means F, BW, DQ, VL
  * as well. *unknown (may be NULL) becomes true when DQ_CPU holds another word. */

@@ -31,7 +31,7 @@ double dq_calibrate_work_factor(double n)
 double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode,
                                   const dq_calibrate_rule *rule)
 {
-    const int tries = mode == DQ_SEARCH ? DQ_GPTQ_TRIES : 1;
+    const int tries = dq_quant_modes[mode].tries[0] > 0 ? DQ_GPTQ_TRIES : 1;
     return (tries + 1 + 3 * rule->refits + rule->aligns) * rows * n * n;
 }
 

@@ -6,12 +6,11 @@
 #include "base/os.h"
 #include "calibrate/f64_tile.h"
 #include "calibrate/scale_refit.h"
-#include "tensor/quant_search.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { ROWS = DQ_F64_TILE, BLOCK = 128, PART = 16 };
+enum { ROWS = DQ_F64_TILE, BLOCK = 128, PART = 16, TILES = DQ_STRIP_ROWS / ROWS };
 
 /* 64 rows, transposed: [n, 64] by index in the order of rounding. */
 typedef struct strip {
@@ -35,7 +34,8 @@ static float value_of(const dq_codes *c, int64_t row, int64_t col)
 {
     const dq_grid g = dq_codes_grid(c, row, col);
     const dq_weight_format *f = dq_weight_format_of_mode(c->spec.mode);
-    return (float)f->level(c->code[row * c->shape.cols + col], g, &c->spec) * g.scale;
+    const float x = (float)f->level(c->code[row * c->shape.cols + col], g, &c->spec) * g.scale;
+    return c->spec.column ? x * dq_codes_factor(c, col) : x;
 }
 
 static void load(strip *s, const rounding *g, int64_t first, int64_t rows)
@@ -69,8 +69,8 @@ static void look_ahead(strip *s, const dq_hessian *h, const double *x, int64_t b
 }
 
 /* Rounds column i of the order for all rows of the strip; missed[r]: what the rounding alone left. */
-static void round_column(strip *s, double missed[ROWS], const rounding *g, int64_t first,
-                         int64_t rows, int64_t begin, int64_t i)
+static void round_alone(strip *s, double missed[ROWS], const rounding *g, int64_t first,
+                        int64_t rows, int64_t begin, int64_t i)
 {
     const dq_code_shape *shape = &g->c->shape;
     const int64_t col = g->h->order[i];
@@ -88,27 +88,71 @@ static void round_column(strip *s, double missed[ROWS], const rounding *g, int64
     }
 }
 
-static void round_block(strip *s, const rounding *g, int64_t first, int64_t rows, int64_t begin,
-                        int64_t end)
+/* The same of rows whose codes are found together, ROWS of them in each of s. */
+static void round_together(strip *const s[TILES], double missed[TILES][ROWS], const rounding *g,
+                           int64_t first, int64_t rows, int64_t begin, int64_t i)
+{
+    const int64_t cols = g->c->shape.cols, col = g->h->order[i], n = dq_weight_strip_padded(rows);
+    const float factor = dq_codes_factor(g->c, col);
+    float want[DQ_STRIP_ROWS], scale[DQ_STRIP_ROWS], got[DQ_STRIP_ROWS];
+    int8_t q[DQ_STRIP_ROWS];
+    for (int64_t r = 0; r < rows; r++) {
+        const strip *t = s[r / ROWS];
+        const double pivot = t->corner[(i - begin) * BLOCK + i - begin];
+        const double ahead = t->ahead[(i - begin) * ROWS + r % ROWS];
+        want[r] = (float)(t->w[i * ROWS + r % ROWS] + ahead / pivot);
+        scale[r] = dq_codes_grid(g->c, first + r, col).scale * factor;
+    }
+    g->format->encode_strip(q, got, want, scale, rows, &g->c->spec);
+    for (int64_t r = 0; r < n; r++) g->c->code[(first + r) * cols + col] = q[r];
+    for (int64_t r = 0; r < rows; r++) {
+        strip *t = s[r / ROWS];
+        const double pivot = t->corner[(i - begin) * BLOCK + i - begin];
+        const double w = t->w[i * ROWS + r % ROWS];
+        const double ahead = t->ahead[(i - begin) * ROWS + r % ROWS];
+        t->error[i * ROWS + r % ROWS] = w - (double)got[r];
+        missed[r / ROWS][r % ROWS] = w + ahead / pivot - (double)got[r];
+    }
+}
+
+/* After column i of the order: what it says about those of the block that are still to come, and what it lost. */
+static void pass_on(strip *s, const double missed[ROWS], const rounding *g, int64_t first,
+                    int64_t rows, int64_t begin, int64_t end, int64_t i)
 {
     dq_gptq_loss *loss = g->loss + first;
-    double missed[ROWS];
-    look_ahead(s, g->h, s->error, begin, end);
+    const double *l = s->corner + (i - begin) * BLOCK, *e = s->error + i * ROWS;
+    const int64_t part = (i - begin) / PART * PART; /* a few columns at once */
+    for (int64_t k = part; k < i - begin; k++) {
+        for (int64_t r = 0; r < ROWS; r++) s->ahead[k * ROWS + r] += l[k] * e[r];
+    }
+    if (i == begin + part) {
+        const int64_t last = end - i < PART ? end - i : PART;
+        dq_f64_tile_add(s->ahead, l, BLOCK, e, part, last);
+    }
+    for (int64_t r = 0; r < rows && !g->h->dead[g->h->order[i]]; r++) {
+        const double left = missed[r] * l[i - begin];
+        loss[r].error += left * left - g->h->damping * e[r] * e[r];
+    }
+}
+
+static int64_t tile_rows(int64_t rows, int tile)
+{
+    const int64_t left = rows - tile * (int64_t)ROWS;
+    return left < ROWS ? left : ROWS;
+}
+
+static void round_block(strip *const s[TILES], int tiles, const rounding *g, int64_t first,
+                        int64_t rows, int64_t begin, int64_t end)
+{
+    double missed[TILES][ROWS];
+    for (int t = 0; t < tiles; t++) look_ahead(s[t], g->h, s[t]->error, begin, end);
     for (int64_t i = end - 1; i >= begin; i--) {
-        const double *l = s->corner + (i - begin) * BLOCK, *e = s->error + i * ROWS;
-        const int64_t part = (i - begin) / PART * PART; /* a few columns at once */
-        round_column(s, missed, g, first, rows, begin, i);
-        for (int64_t k = part; k < i - begin; k++) {
-            for (int64_t r = 0; r < ROWS; r++) s->ahead[k * ROWS + r] += l[k] * e[r];
-        }
-        if (i == begin + part) {
-            const int64_t last = end - i < PART ? end - i : PART;
-            dq_f64_tile_add(s->ahead, l, BLOCK, e, part, last);
-        }
-        for (int64_t r = 0; r < rows && !g->h->dead[g->h->order[i]]; r++) {
-            const double left = missed[r] * l[i - begin];
-            loss[r].error += left * left - g->h->damping * e[r] * e[r];
-        }
+        if (g->format->encode_strip)
+            round_together(s, missed, g, first, rows, begin, i);
+        else
+            round_alone(s[0], missed[0], g, first, rows, begin, i);
+        for (int t = 0; t < tiles; t++)
+            pass_on(s[t], missed[t], g, first + t * ROWS, tile_rows(rows, t), begin, end, i);
     }
 }
 
@@ -125,37 +169,62 @@ static void signal_of_block(strip *s, const rounding *g, int64_t first, int64_t 
     }
 }
 
-static void run_strip(strip *s, const rounding *g, int64_t first)
+/* Rows that are rounded together. */
+static int64_t strip_rows(const rounding *g)
 {
-    const int64_t n = g->h->n, rows = g->rows - first < ROWS ? g->rows - first : ROWS;
-    load(s, g, first, rows);
-    memset(s->error, 0, (size_t)(n * ROWS) * sizeof *s->error);
+    return g->c && g->format->encode_strip ? DQ_STRIP_ROWS : ROWS;
+}
+
+static void run_strip(strip *const s[TILES], const rounding *g, int64_t first)
+{
+    const int64_t n = g->h->n, each = strip_rows(g), left = g->rows - first,
+                  rows = left < each ? left : each;
+    const int tiles = (int)((rows + ROWS - 1) / ROWS);
+    for (int t = 0; t < tiles; t++) {
+        load(s[t], g, first + t * ROWS, tile_rows(rows, t));
+        memset(s[t]->error, 0, (size_t)(n * ROWS) * sizeof *s[t]->error);
+    }
     for (int64_t end = n, begin; end > 0; end = begin) {
         begin = end > BLOCK ? end - BLOCK : 0;
-        load_corner(s, g->h, begin, end);
+        for (int t = 0; t < tiles; t++) load_corner(s[t], g->h, begin, end);
         if (g->c)
-            round_block(s, g, first, rows, begin, end);
+            round_block(s, tiles, g, first, rows, begin, end);
         else
-            signal_of_block(s, g, first, rows, begin, end);
+            signal_of_block(s[0], g, first, rows, begin, end);
     }
+}
+
+/* NULL: see err. */
+static strip *strip_new(size_t n, dq_err *err)
+{
+    strip *s = dq_block_new(1, sizeof *s, err);
+    if (s) s->w = dq_block_new(n, ROWS * sizeof *s->w, err);
+    if (s) s->error = dq_block_new(n, ROWS * sizeof *s->error, err);
+    return s;
+}
+
+static void strip_free(strip *s)
+{
+    if (!s) return;
+    dq_block_free(s->w);
+    dq_block_free(s->error);
+    dq_block_free(s);
 }
 
 static dq_status run_strips(const rounding *g, dq_err *err)
 {
     const size_t n = (size_t)g->h->n;
+    const int64_t each = strip_rows(g);
 #pragma omp parallel
     {
         dq_err mine = {0};
-        strip *s = dq_block_new(1, sizeof *s, &mine);
-        if (s) s->w = dq_block_new(n, ROWS * sizeof *s->w, &mine);
-        if (s) s->error = dq_block_new(n, ROWS * sizeof *s->error, &mine);
+        strip *s[TILES] = {NULL};
+        for (int t = 0; t * ROWS < each && mine.code == DQ_OK; t++) s[t] = strip_new(n, &mine);
 #pragma omp for schedule(dynamic)
-        for (int64_t first = 0; first < g->rows; first += ROWS) {
+        for (int64_t first = 0; first < g->rows; first += each) {
             if (mine.code == DQ_OK && dq_os_check_stop(&mine) == DQ_OK) run_strip(s, g, first);
         }
-        if (s) dq_block_free(s->w);
-        if (s) dq_block_free(s->error);
-        dq_block_free(s);
+        for (int t = 0; t < TILES; t++) strip_free(s[t]);
 #pragma omp critical(dq_gptq_error)
         dq_fail_as(err, &mine);
     }
@@ -180,41 +249,11 @@ dq_status dq_gptq_round(dq_codes *c, const float *w, const dq_hessian *h, dq_gpt
 
 /* ---- Grids ---- */
 
-/* Of a group: of the scales that the search tries, the one of least error when each value counts as much as what its rounding
- * alone leaves behind costs: the squared pivot of its column. */
-static float weighted_scale(const float *w, const double *weight, int64_t n,
-                            const dq_quant_spec *spec)
-{
-    enum { PIECE = 256 };
-    dq_quant_search s;
-    double error[DQ_N_CANDIDATES + 2] = {0}, least = (double)INFINITY;
-    float scale[DQ_N_CANDIDATES + 2], best = 0;
-    const float peak = dq_quant_peak(w, n);
-    if (peak == 0) return 0;
-    dq_quant_search_begin(&s, peak, spec->bits, spec->scale_dtype);
-    memcpy(scale, s.finalist, 2 * sizeof *scale); /* absmax and signed, as stored */
-    memcpy(scale + 2, s.candidate, sizeof s.candidate);
-    for (int k = 0; k < DQ_N_CANDIDATES + 2; k++) {
-        int8_t q[PIECE];
-        float got[PIECE];
-        if (scale[k] == 0) continue;
-        for (int64_t at = 0; at < n; at += PIECE) {
-            const int64_t m = n - at < PIECE ? n - at : PIECE;
-            dq_quant_encode_back(q, got, w + at, m, spec->bits, scale[k], spec->mode);
-            for (int64_t i = 0; i < m; i++) {
-                const double d = (double)w[at + i] - (double)got[i];
-                error[k] += weight[at + i] * d * d;
-            }
-        }
-        if (error[k] < least) best = scale[k];
-        if (error[k] < least) least = error[k];
-    }
-    return best;
-}
-
+/* Grids where each value counts as much as what its rounding alone leaves behind costs: the squared pivot of its column. */
 static dq_status fit_weighted(dq_codes *c, const float *w, const dq_hessian *h, dq_err *err)
 {
     const dq_code_shape s = c->shape;
+    const dq_weight_format *f = dq_weight_format_of_mode(c->spec.mode);
     double *weight = dq_block_new((size_t)s.cols, sizeof *weight, err);
     if (!weight) return err->code;
     for (int64_t i = 0; i < s.cols; i++) {
@@ -225,41 +264,44 @@ static dq_status fit_weighted(dq_codes *c, const float *w, const dq_hessian *h, 
     for (int64_t r = 0; r < s.rows; r++) {
         for (int64_t g = 0, at = 0; g < s.groups; g++, at += s.group_size) {
             const int64_t n = s.cols - at < s.group_size ? s.cols - at : s.group_size;
-            c->grid[r * s.groups + g].scale =
-                weighted_scale(w + r * s.cols + at, weight + at, n, &c->spec);
+            const dq_quant_spec spec = dq_quant_spec_at(&c->spec, at);
+            c->grid[r * s.groups + g] = f->fit_weighted(w + r * s.cols + at, weight + at, n, &spec);
         }
     }
     dq_block_free(weight);
     return DQ_OK;
 }
 
-/* Rows of `other` that lose less replace those of c. */
+/* Rows of `other` that lose less replace those of c: one by one, or strip by strip where their codes are found together. */
 static void take_better_rows(dq_codes *c, dq_gptq_loss *loss, const dq_codes *other,
                              const dq_gptq_loss *its)
 {
     const dq_code_shape s = c->shape;
-    for (int64_t r = 0; r < s.rows; r++) {
-        if (!(its[r].error < loss[r].error)) continue;
-        loss[r].error = its[r].error;
-        memcpy(c->code + r * s.cols, other->code + r * s.cols, (size_t)s.cols);
+    const bool together = dq_weight_format_of_mode(c->spec.mode)->encode_strip;
+    const int64_t each = together ? DQ_STRIP_ROWS : 1;
+    const int64_t all = dq_codes_rows(s.rows, &c->spec);
+    for (int64_t r = 0; r < s.rows; r += each) {
+        const int64_t rows = s.rows - r < each ? s.rows - r : each,
+                      coded = all - r < each ? all - r : each;
+        double now = 0, then = 0;
+        for (int64_t k = 0; k < rows; k++) {
+            now += loss[r + k].error;
+            then += its[r + k].error;
+        }
+        if (!(then < now)) continue;
+        memcpy(loss + r, its + r, (size_t)rows * sizeof *loss);
+        memcpy(c->code + r * s.cols, other->code + r * s.cols, (size_t)(coded * s.cols));
         memcpy(c->grid + r * s.groups, other->grid + r * s.groups,
-               (size_t)s.groups * sizeof *c->grid);
+               (size_t)(rows * s.groups) * sizeof *c->grid);
     }
 }
 
-/* What rows are rounded with: scales of the search, or weighted ones, times a factor. */
-typedef struct variant {
-    bool weighted;
-    float factor;
-} variant;
-static const variant variants[] = {{true, 1}, {false, 0.9f}, {false, 0.95f}, {false, 1.05f}};
-
 /* As stored; the scale itself where the product could not be. */
-static float scaled(float scale, float factor, dq_dtype dtype)
+static float scaled(float scale, float factor, const dq_quant_spec *spec)
 {
     const float to = scale * factor;
-    if (dtype == DQ_F16 && !dq_quant_scale_fits_f16(to)) return scale;
-    return isfinite(to) ? dq_quant_stored_scale(to, dtype) : scale;
+    if (!dq_weight_format_of_mode(spec->mode)->holds(to, spec->scale_dtype)) return scale;
+    return isfinite(to) ? dq_quant_stored_scale(to, spec->scale_dtype) : scale;
 }
 
 /* More roundings with other grids than those of c, which are those of the search. */
@@ -273,10 +315,11 @@ static dq_status try_variants(dq_codes *c, dq_gptq_loss *loss, const float *w, c
     dq_grid *plain = dq_block_new(grids, sizeof *plain, err);
     if (err->code == DQ_OK) dq_codes_new(&other, s.rows, s.cols, &c->spec, err);
     if (err->code == DQ_OK) memcpy(plain, c->grid, grids * sizeof *plain);
-    for (size_t v = 0; err->code == DQ_OK && v < sizeof variants / sizeof *variants; v++) {
-        for (size_t i = 0; i < grids; i++)
-            other->grid[i].scale = scaled(plain[i].scale, variants[v].factor, c->spec.scale_dtype);
-        if (variants[v].weighted) fit_weighted(other, w, h, err);
+    for (int v = 0; err->code == DQ_OK && v < DQ_GPTQ_TRIES - 1; v++) {
+        if (v == 0) fit_weighted(other, w, h, err);
+        for (size_t i = 0; v > 0 && i < grids; i++)
+            other->grid[i].scale =
+                scaled(plain[i].scale, dq_quant_modes[c->spec.mode].tries[v - 1], &c->spec);
         if (err->code == DQ_OK) dq_gptq_round(other, w, h, its, err);
         if (err->code == DQ_OK) take_better_rows(c, loss, other, its);
     }
@@ -295,7 +338,7 @@ static dq_status refit(dq_codes *c, dq_gptq_loss *loss, const float *w, const dq
     dq_gptq_loss *its = dq_block_new((size_t)s.rows, sizeof *its, err);
     if (its) dq_codes_new(&other, s.rows, s.cols, &c->spec, err);
     for (int i = 0; err->code == DQ_OK && i < times; i++) {
-        memcpy(other->code, c->code, (size_t)(s.rows * s.cols));
+        memcpy(other->code, c->code, (size_t)(dq_codes_rows(s.rows, &c->spec) * s.cols));
         memcpy(other->grid, c->grid, (size_t)(s.rows * s.groups) * sizeof *c->grid);
         dq_scale_refit(other, w, h, err);
         if (err->code == DQ_OK) dq_gptq_round(other, w, h, its, err);
@@ -335,7 +378,8 @@ dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, co
     if (each && dq_codes_new(out, rows, cols, spec, err) == DQ_OK) {
         dq_codes_fit(*out, w);
         dq_gptq_round(*out, w, h, each, err);
-        if (err->code == DQ_OK && spec->mode == DQ_SEARCH && (*out)->shape.grid_rows == rows)
+        if (err->code == DQ_OK && dq_quant_modes[spec->mode].tries[0] > 0 &&
+            (*out)->shape.grid_rows == rows)
             try_variants(*out, each, w, h, err);
         if (err->code == DQ_OK && refits > 0 && (*out)->shape.grid_rows == rows)
             refit(*out, each, w, h, refits, err);

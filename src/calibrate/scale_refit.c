@@ -113,7 +113,8 @@ static void load(refit *f, int64_t first, int64_t rows)
             const dq_grid g = dq_codes_grid(f->c, first + r, i);
             const int64_t group = i / s->group_size;
             const bool mine = group >= f->first_group && group < f->end_group;
-            const double z = format->level(f->c->code[at + i], g, &f->c->spec);
+            const double z = format->level(f->c->code[at + i], g, &f->c->spec) *
+                             (double)dq_codes_factor(f->c, i);
             f->level[to + i * ROWS] = z;
             f->weight[to + i * ROWS] = (double)f->w[at + i] - (mine ? 0 : (double)g.scale * z);
         }
@@ -188,11 +189,11 @@ static void take(const refit *f, int64_t row, const double *scale)
 {
     dq_grid *grid = f->c->grid + row * f->groups + f->first_group;
     const dq_dtype type = f->c->spec.scale_dtype;
+    const dq_weight_format *format = dq_weight_format_of_mode(f->c->spec.mode);
     for (int64_t g = 0; g < f->end_group - f->first_group; g++) {
         const float got = dq_quant_stored_scale((float)scale[g], type);
         const float ratio = got / grid[g].scale; /* NaN and infinity where the old one is 0 */
-        const bool fits = type != DQ_F16 || dq_quant_scale_fits_f16(got);
-        if (ratio >= 0.5f && ratio <= 2 && fits) grid[g].scale = got;
+        if (ratio >= 0.5f && ratio <= 2 && format->holds(got, type)) grid[g].scale = got;
     }
 }
 

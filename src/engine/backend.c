@@ -29,7 +29,7 @@ static const dq_weight *find_dense(const dq_model *m)
         const dq_layer *l = &m->layer[i];
         const dq_weight *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-            if (all[k]->rows && !dq_weight_is_affine(all[k])) return all[k];
+            if (all[k]->rows && !dq_weight_is_integer(all[k])) return all[k];
         }
     }
     return NULL;

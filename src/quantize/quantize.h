@@ -195,4 +195,8 @@ void dq_quantize_feed_expect(dq_quantize_feed *f, int64_t work);
 dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, const dq_container *c,
                                   dq_err *err);
 
+/* The mode of a tensor whose settings say `mode`: a trellis is for products (`fed`: a projection, or a head of its own), at widths
+ * that it has; the embedding, whose rows are read one by one, and wider codes are searched. */
+dq_scale_mode dq_quantize_mode(dq_scale_mode mode, int bits, bool fed);
+
 #endif

@@ -8,6 +8,7 @@
 #include "base/os.h"
 #include "quantize/quantize_recipe.h"
 #include "quantize/quantize_rules.h"
+#include "tensor/trellis.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -195,6 +196,28 @@ static dq_status check_tied(const dq_quantizer *q, const dq_quantize_choice *cho
                    embed->name, head->name, q->model->name, embed->bits, head->bits);
 }
 
+dq_scale_mode dq_quantize_mode(dq_scale_mode mode, int bits, bool fed)
+{
+    return mode == DQ_TRELLIS && (!fed || bits > DQ_TRELLIS_MAX_BITS) ? DQ_SEARCH : mode;
+}
+
+static dq_status check_trellis(const dq_quantize_choice *c, dq_err *err)
+{
+    if (c->mode != DQ_TRELLIS) return DQ_OK;
+    if (c->own_mode && dq_quantize_mode(c->mode, c->bits, c->fed) != c->mode)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: trellis codes have 2 to %d bits, and are of projections and a head of its "
+            "own, not of an embedding",
+            c->name, DQ_TRELLIS_MAX_BITS);
+    if (c->group == DQ_GROUP_TENSOR)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: trellis codes have a scale for each group or row, not one for the tensor",
+            c->name);
+    return DQ_OK;
+}
+
 static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
                              const dq_quantize_choice *c, dq_err *err)
 {
@@ -214,8 +237,14 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
         x->dense_dtype = q->set.dense_type == DQ_DENSE_F16 ? DQ_F16 : DQ_BF16;
     if (c->bits == 16) return DQ_OK;
     x->is_fed = c->fed;
-    x->format = dq_weight_format_of_mode(c->mode);
-    x->spec = (dq_quant_spec){c->bits, c->group, c->mode, q->set.scale_dtype};
+    DQ_TRY(check_trellis(c, err));
+    x->spec = (dq_quant_spec){c->bits, c->group, dq_quantize_mode(c->mode, c->bits, c->fed),
+                              q->set.scale_dtype, NULL};
+    x->format = dq_weight_format_of_mode(x->spec.mode);
+    if (x->format->encode_strip) {
+        x->spec.column = x->column = dq_alloc(q->arena, (size_t)x->cols, 1, err);
+        if (!x->column) return err->code;
+    }
     x->own_group = c->own_group;
     x->one_scale = c->group == DQ_GROUP_TENSOR;
     x->group_size = c->group < 0 || c->group > x->cols ? x->cols : c->group;
@@ -243,6 +272,9 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
 {
     int n_names = 0;
     int64_t n = dq_checkpoint_count(q->checkpoint), kept = 0;
+    if (q->set.mode == DQ_TRELLIS && q->set.bits > DQ_TRELLIS_MAX_BITS && q->set.bits != 16)
+        return dq_fail(err, DQ_USAGE, "trellis codes have 2 to %d bits, not %d",
+                       DQ_TRELLIS_MAX_BITS, q->set.bits);
     const named_role *names = packable_names(q, &n_names, err);
     dq_quantize_choice *choice = dq_alloc(q->arena, (size_t)n, sizeof *choice, err);
     q->tensor = dq_alloc(q->arena, (size_t)n, sizeof *q->tensor, err);

@@ -4,6 +4,7 @@
 #include "quantize/quantize_tensor.h"
 
 #include "base/os.h"
+#include "tensor/codes.h"
 #include "tensor/quant_loops.h"
 #include "tensor/quant_search.h"
 
@@ -23,9 +24,11 @@ typedef struct piece {
     bool wide; /* a scale does not fit F16 */
     dq_quant_error error;
     double sums[DQ_N_CANDIDATES];
-    float *w;      /* [block_rows * cols] */
-    float *got;    /* [cols] dequantized values of one row */
-    int8_t *codes; /* [cols] */
+    double *squares; /* [cols] of a strip, before it is coded */
+    float *w;        /* [block_rows * cols] */
+    float *got;      /* [cols] dequantized values of one row */
+    int8_t *codes;   /* [cols]; of a strip [its padded rows, cols] */
+    dq_grid *grid;   /* of a strip: [its rows, groups] */
 } piece;
 
 typedef struct tiling {
@@ -35,6 +38,11 @@ typedef struct tiling {
     piece *piece; /* [n_pieces] */
     uint8_t *space;
 } tiling;
+
+static bool in_strips(const dq_quantize_tensor *q)
+{
+    return q->format && q->format->encode_strip;
+}
 
 /* Part i of the buffers, at least n * size bytes. */
 static void *buffer_part(dq_quantize_tensor_buffers *r, int i, size_t n, size_t size, dq_err *err)
@@ -54,6 +62,32 @@ void dq_quantize_tensor_buffers_free(dq_quantize_tensor_buffers *r)
     memset(r, 0, sizeof *r);
 }
 
+/* Bytes of a piece: its rows as floats, and where codes are made (`both`) a row as it is read back and codes of a row, or those
+ * and grids of a strip. */
+typedef struct piece_bytes {
+    size_t squares, w, got, codes, grid;
+} piece_bytes;
+
+static size_t whole_lines(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static piece_bytes bytes_of(const tiling *g, bool both)
+{
+    const dq_quantize_tensor *q = g->q;
+    const size_t cols = (size_t)q->cols, rows = (size_t)g->block_rows;
+    piece_bytes b = {.w = whole_lines(rows * cols * sizeof(float))};
+    if (!both && in_strips(q)) b.squares = whole_lines(cols * sizeof(double));
+    if (!both) return b;
+    b.got = whole_lines(cols * sizeof(float));
+    b.codes = whole_lines(cols);
+    if (!in_strips(q)) return b;
+    b.codes = whole_lines((size_t)dq_weight_strip_padded(g->block_rows) * cols);
+    b.grid = whole_lines(rows * (size_t)dq_quant_groups(q->cols, q->group_size) * sizeof(dq_grid));
+    return b;
+}
+
 static dq_status tiling_begin(tiling *g, const dq_quantize_tensor *q, bool both,
                               dq_quantize_tensor_buffers *buffers, dq_err *err)
 {
@@ -61,6 +95,7 @@ static dq_status tiling_begin(tiling *g, const dq_quantize_tensor *q, bool both,
     g->q = q;
     g->block_rows = BLOCK_VALUES / q->cols;
     if (g->block_rows < 1) g->block_rows = 1;
+    if (in_strips(q)) g->block_rows = DQ_STRIP_ROWS;
     if (g->block_rows > q->rows) g->block_rows = q->rows;
     int64_t blocks = (q->rows + g->block_rows - 1) / g->block_rows;
     /* wide rows: fewer blocks, so that a tile stays within its 8 MiB of floats */
@@ -69,17 +104,18 @@ static dq_status tiling_begin(tiling *g, const dq_quantize_tensor *q, bool both,
     if (max < 1) max = 1;
     g->n_pieces = (int)(blocks < max ? blocks : max);
     g->tile_rows = g->block_rows * g->n_pieces;
-    size_t each = (size_t)g->block_rows * (size_t)q->cols;
+    const piece_bytes b = bytes_of(g, both);
+    const size_t bytes = b.squares + b.w + b.got + b.codes + b.grid;
     g->piece = buffer_part(buffers, 0, (size_t)g->n_pieces, sizeof *g->piece, err);
-    size_t row = both ? (size_t)q->cols : 0, floats = (each + row) * sizeof(float);
-    size_t bytes = floats + (row + 63) / 64 * 64; /* the floats of the next piece stay aligned */
     if (g->piece) g->space = buffer_part(buffers, 1, (size_t)g->n_pieces, bytes, err);
     if (!g->space) return err->code;
     for (int i = 0; i < g->n_pieces; i++) {
         uint8_t *at = g->space + (size_t)i * bytes;
-        g->piece[i].w = (float *)(void *)at;
-        g->piece[i].got = g->piece[i].w + each;
-        g->piece[i].codes = (int8_t *)at + floats;
+        g->piece[i].squares = (double *)(void *)at;
+        g->piece[i].w = (float *)(void *)(at += b.squares);
+        g->piece[i].got = (float *)(void *)(at += b.w);
+        g->piece[i].codes = (int8_t *)(at += b.got);
+        g->piece[i].grid = (dq_grid *)(void *)(at + b.codes);
     }
     return DQ_OK;
 }
@@ -220,8 +256,15 @@ static dq_status refuse_value(const dq_quantize_tensor *q, int64_t row, int64_t 
                         q->t->name, r, c, (double)x, dq_dtypes[q->dense_dtype].name);
 }
 
+/* What the factors of columns are found from. */
+static void add_squares(const dq_quantize_tensor *q, piece *p, int64_t begin, int64_t end)
+{
+    memset(p->squares, 0, (size_t)q->cols * sizeof *p->squares);
+    dq_codes_column_sums(p->squares, rows_of(q, p->w, begin, end - begin), end - begin, q->cols);
+}
+
 static dq_status scan_tile(tiling *g, dq_quantize_tensor *q, int64_t begin, dq_weight_range *range,
-                           bool *wide, dq_err *err)
+                           bool *wide, double *squares, dq_err *err)
 {
     int64_t end, rows = row_range(q, &end, begin, g->tile_rows);
     int n = (int)((rows + g->block_rows - 1) / g->block_rows);
@@ -230,6 +273,7 @@ static dq_status scan_tile(tiling *g, dq_quantize_tensor *q, int64_t begin, dq_w
         int64_t b = begin + i * g->block_rows, e;
         row_range(q, &e, b, g->block_rows);
         scan_block(q, &g->piece[i], b, e);
+        if (squares) add_squares(q, &g->piece[i], b, e);
     }
     for (int i = 0; i < n; i++) {
         const piece *p = &g->piece[i];
@@ -238,6 +282,7 @@ static dq_status scan_tile(tiling *g, dq_quantize_tensor *q, int64_t begin, dq_w
         range->low = fminf(range->low, p->range.low);
         range->high = fmaxf(range->high, p->range.high);
         *wide = *wide || p->wide;
+        for (int64_t k = 0; squares && k < q->cols; k++) squares[k] += p->squares[k];
     }
     return DQ_OK;
 }
@@ -296,12 +341,17 @@ dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buff
     tiling g;
     dq_weight_range range = {0};
     bool wide = false;
+    double *squares = NULL;
     tiling_begin(&g, q, false, buffers, err);
+    if (err->code == DQ_OK && in_strips(q))
+        squares = dq_block_new((size_t)q->cols, sizeof *squares, err);
     for (int64_t begin = 0, end; err->code == DQ_OK && begin < q->rows; begin = end) {
         row_range(q, &end, begin, g.tile_rows);
-        if (dq_os_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &range, &wide, err);
+        if (dq_os_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &range, &wide, squares, err);
         release_rows(q, begin, end, tick);
     }
+    if (err->code == DQ_OK && squares) dq_codes_columns(q->column, squares, q->cols, err);
+    dq_block_free(squares);
     const bool one = q->format && q->one_scale;
     if (one) wide = !q->format->fits_f16(&range, &q->spec);
     if (wide) q->spec.scale_dtype = DQ_F32;
@@ -330,14 +380,18 @@ dq_weight dq_quantize_tensor_weight(const dq_quantize_tensor *q)
                        .scale_dtype = q->spec.scale_dtype};
 }
 
-/* Bytes of each part that a row of the tensor has to itself: 0 where one row serves the whole tensor. */
-static void row_bytes(size_t bytes[DQ_MAX_PARTS], const dq_quantize_tensor *q)
+/* Bytes of each part that so many rows have to themselves: 0 where one row serves the whole tensor. */
+static void row_bytes(size_t bytes[DQ_MAX_PARTS], const dq_quantize_tensor *q, int64_t rows)
 {
     const dq_weight w = dq_quantize_tensor_weight(q);
     for (int i = 0; i < q->format->n_parts; i++) {
+        const dq_weight_part_row *row = &q->format->part[i];
         const dq_part p = dq_weight_part(&w, i);
-        const bool shared = q->one_scale && !q->format->part[i].is_codes;
-        bytes[i] = shared ? 0 : dq_weight_part_bytes(&p) / (size_t)p.rows;
+        const int64_t n = row->is_codes && in_strips(q) ? dq_weight_strip_padded(rows) : rows;
+        const bool shared = row->fixed || (q->one_scale && !row->is_codes);
+        bytes[i] = shared ? 0 : dq_weight_part_bytes(&p) / (size_t)p.rows * (size_t)n;
+        if (row->is_codes && in_strips(q))
+            bytes[i] = (size_t)n / 8 * (size_t)q->cols * (size_t)q->spec.bits;
     }
 }
 
@@ -372,13 +426,60 @@ static void encode_row(const dq_quantize_tensor *q, const float *w, float *got, 
     }
 }
 
+/* Codes of one strip w[rows, cols], in the piece's memory. */
+static dq_codes strip_of(const dq_quantize_tensor *q, piece *p, int64_t rows)
+{
+    return (dq_codes){.shape = dq_code_shape_of(rows, q->cols, &q->spec),
+                      .spec = q->spec,
+                      .code = p->codes,
+                      .grid = p->grid};
+}
+
+static void read_strip_row(float *got, const dq_codes *c, int64_t r)
+{
+    const dq_weight_format *f = dq_weight_format_of_mode(c->spec.mode);
+    for (int64_t k = 0; k < c->shape.cols; k++) {
+        const dq_grid g = dq_codes_grid(c, r, k);
+        got[k] = (float)f->level(c->code[r * c->shape.cols + k], g, &c->spec) * g.scale *
+                 dq_codes_factor(c, k);
+    }
+}
+
+static void encode_strip(const dq_quantize_tensor *q, piece *p, int64_t begin, int64_t end,
+                         uint8_t *part[DQ_MAX_PARTS])
+{
+    const dq_weight_format *f = q->format;
+    const int64_t rows = end - begin;
+    const float *w = rows_of(q, p->w, begin, rows);
+    dq_codes c = strip_of(q, p, rows);
+    size_t step[DQ_MAX_PARTS];
+    memset(&p->error, 0, sizeof p->error);
+    dq_codes_round_strip(&c, w);
+    row_bytes(step, q, 1);
+    for (int i = 0; i < f->n_parts; i++) {
+        if (f->part[i].is_codes)
+            f->pack_strip(part[i], c.code, dq_weight_strip_padded(rows), q->cols, q->spec.bits);
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t g = 0; g < c.shape.groups; g++)
+            f->put(part, g, c.grid[r * c.shape.groups + g], &q->spec);
+        read_strip_row(p->got, &c, r);
+        dq_quant_error_add(&p->error, w + r * q->cols, p->got, q->cols);
+        for (int i = 0; i < f->n_parts; i++) part[i] += f->part[i].is_codes ? 0 : step[i];
+    }
+}
+
 static void encode_block(const dq_quantize_tensor *q, piece *p, int64_t begin, int64_t end,
                          uint8_t *part[DQ_MAX_PARTS])
 {
     size_t step[DQ_MAX_PARTS];
+    if (in_strips(q)) {
+        encode_strip(q, p, begin, end, part);
+        return;
+    }
     const float *values = rows_of(q, p->w, begin, end - begin);
     memset(&p->error, 0, sizeof p->error);
-    row_bytes(step, q);
+    row_bytes(step, q, 1);
     for (int64_t r = 0; r < end - begin; r++) {
         const float *w = values + (size_t)r * (size_t)q->cols;
         for (int i = 0; i < q->format->n_parts; i++) memset(part[i], 0, step[i]);
@@ -393,19 +494,18 @@ static void encode_tile(tiling *g, output *o, int64_t begin, dq_quant_error *e)
     const dq_quantize_tensor *q = g->q;
     int64_t end, rows = row_range(q, &end, begin, g->tile_rows);
     int n = (int)((rows + g->block_rows - 1) / g->block_rows);
-    size_t step[DQ_MAX_PARTS] = {0};
-    row_bytes(step, q);
-#pragma omp taskloop grainsize(1) if (n > 1) shared(g, o, q, step)
+#pragma omp taskloop grainsize(1) if (n > 1) shared(g, o, q)
     for (int i = 0; i < n; i++) {
         int64_t b = begin + i * g->block_rows, t;
         uint8_t *part[DQ_MAX_PARTS];
+        size_t before[DQ_MAX_PARTS];
         row_range(q, &t, b, g->block_rows);
-        for (int k = 0; k < q->format->n_parts; k++)
-            part[k] = o->part[k] + (size_t)(b - begin) * step[k];
+        row_bytes(before, q, b - begin);
+        for (int k = 0; k < q->format->n_parts; k++) part[k] = o->part[k] + before[k];
         encode_block(q, &g->piece[i], b, t, part);
     }
     for (int i = 0; i < n; i++) dq_quant_error_merge(e, &g->piece[i].error);
-    for (int k = 0; k < q->format->n_parts; k++) o->bytes[k] = (size_t)rows * step[k];
+    row_bytes(o->bytes, q, rows);
 }
 
 static void hand_out(const output *o, const dq_quantize_sink *sink, dq_err *err)
@@ -415,16 +515,19 @@ static void hand_out(const output *o, const dq_quantize_sink *sink, dq_err *err)
     }
 }
 
-/* The parts of which the whole tensor has one row. */
+/* The parts of which the whole tensor has one row, and those that its width says. */
 static void put_shared(const dq_quantize_tensor *q, const dq_quantize_sink *sink, dq_err *err)
 {
     uint8_t space[DQ_MAX_PARTS][sizeof(float)] = {{0}}, *part[DQ_MAX_PARTS];
     const dq_weight w = dq_quantize_tensor_weight(q);
     for (int i = 0; i < DQ_MAX_PARTS; i++) part[i] = space[i];
-    q->format->put(part, 0, q->grid, &q->spec);
+    if (q->one_scale) q->format->put(part, 0, q->grid, &q->spec);
     for (int i = 0; i < q->format->n_parts && err->code == DQ_OK; i++) {
+        const dq_weight_part_row *row = &q->format->part[i];
         const dq_part p = dq_weight_part(&w, i);
-        if (!q->format->part[i].is_codes)
+        if (row->fixed)
+            sink->put(sink->arg, i, row->fixed(&q->spec), dq_weight_part_bytes(&p), err);
+        else if (q->one_scale && !row->is_codes)
             sink->put(sink->arg, i, part[i], dq_weight_part_bytes(&p), err);
     }
 }
@@ -454,7 +557,7 @@ static void all_tiles(tiling *g, output out[2], const dq_quantize_sink *sink, dq
         last = o;
     }
     if (err->code == DQ_OK && last) hand_out(last, sink, err);
-    if (err->code == DQ_OK && q->one_scale) put_shared(q, sink, err);
+    if (err->code == DQ_OK) put_shared(q, sink, err);
 }
 
 /* n values, rounded. */
@@ -521,13 +624,12 @@ dq_status dq_quantize_tensor_write(const dq_quantize_tensor *q, dq_quantize_tens
     if (!q->format) return write_dense(q, buffers, sink, tick, err);
     memset(e, 0, sizeof *e);
     if (tiling_begin(&g, q, true, buffers, err) == DQ_OK) {
-        size_t step[DQ_MAX_PARTS], each = 0;
-        row_bytes(step, q);
-        for (int k = 0; k < q->format->n_parts; k++) each += (size_t)g.tile_rows * step[k];
+        size_t tile[DQ_MAX_PARTS], each = 0;
+        row_bytes(tile, q, g.tile_rows);
+        for (int k = 0; k < q->format->n_parts; k++) each += tile[k];
         uint8_t *at = space = buffer_part(buffers, 2, 2, each, err);
         for (int i = 0; space && i < 2; i++) {
-            for (int k = 0; k < q->format->n_parts; at += (size_t)g.tile_rows * step[k++])
-                out[i].part[k] = at;
+            for (int k = 0; k < q->format->n_parts; at += tile[k++]) out[i].part[k] = at;
         }
     }
     if (space) all_tiles(&g, out, sink, e, tick, err);

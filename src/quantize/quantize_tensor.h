@@ -16,6 +16,7 @@ typedef struct dq_quantize_tensor {
     dq_dtype dense_dtype;
     /* scale_dtype as stored: dq_quantize_tensor_scan turns F16 into F32 where it must */
     dq_quant_spec spec;
+    int8_t *column; /* [cols] that of spec, found by dq_quantize_tensor_scan; NULL: it has none */
     int64_t group_size, scale_rows;
     bool one_scale; /* for the whole tensor */
     bool own_group; /* a rule's, not that of the settings */

@@ -34,6 +34,8 @@ dq_status dq_coded_new(dq_coded *out, int64_t rows, int64_t cols, const dq_quant
                                  .shape = {p.shape[0], p.shape[1]},
                                  .data = dq_coded_part(out, i)};
         w->format->part[i].take(w, &found);
+        const void *whole = w->format->part[i].fixed ? w->format->part[i].fixed(spec) : NULL;
+        if (whole) memcpy(dq_coded_part(out, i), whole, dq_weight_part_bytes(&p));
     }
     return DQ_OK;
 }
@@ -63,17 +65,32 @@ static void pack_row(dq_coded *out, uint8_t *const base[DQ_MAX_PARTS], const dq_
     for (int i = 0; i < f->n_parts; i++) {
         const dq_part p = dq_weight_part(&out->weight, i);
         part[i] = base[i] + (size_t)to * (dq_weight_part_bytes(&p) / (size_t)p.rows);
-        if (f->part[i].is_codes)
+        if (f->part[i].is_codes && !f->pack_strip)
             dq_quant_pack_row(part[i], c->code + r * c->shape.cols, c->shape.cols, c->spec.bits);
     }
     for (int64_t g = 0; r < c->shape.grid_rows && g < c->shape.groups; g++)
         f->put(part, g, c->grid[r * c->shape.groups + g], &c->spec);
 }
 
+/* Strips of codes as those from row `first` on. */
+static void pack_strips(dq_coded *out, uint8_t *base, const dq_codes *c, int64_t first)
+{
+    const int64_t n = dq_codes_rows(c->shape.rows, &c->spec), cols = c->shape.cols;
+#pragma omp parallel for schedule(static)
+    for (int64_t at = 0; at < n; at += DQ_STRIP_ROWS) {
+        const int64_t rows = n - at < DQ_STRIP_ROWS ? n - at : DQ_STRIP_ROWS;
+        out->weight.format->pack_strip(base + (first + at) * cols * c->spec.bits / 8,
+                                       c->code + at * cols, rows, cols, c->spec.bits);
+    }
+}
+
 void dq_coded_put(dq_coded *out, const dq_codes *c, int64_t first)
 {
     uint8_t *base[DQ_MAX_PARTS];
     for (int i = 0; i < out->weight.format->n_parts; i++) base[i] = dq_coded_part(out, i);
+    for (int i = 0; out->weight.format->pack_strip && i < out->weight.format->n_parts; i++) {
+        if (out->weight.format->part[i].is_codes) pack_strips(out, base[i], c, first);
+    }
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < c->shape.rows; r++) pack_row(out, base, c, r, first + r);
 }

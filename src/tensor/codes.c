@@ -5,6 +5,8 @@
 #include "tensor/quant_search.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 dq_code_shape dq_code_shape_of(int64_t rows, int64_t cols, const dq_quant_spec *spec)
 {
@@ -15,6 +17,11 @@ dq_code_shape dq_code_shape_of(int64_t rows, int64_t cols, const dq_quant_spec *
     return s;
 }
 
+int64_t dq_codes_rows(int64_t rows, const dq_quant_spec *spec)
+{
+    return dq_weight_format_of_mode(spec->mode)->encode_strip ? dq_weight_strip_padded(rows) : rows;
+}
+
 dq_status dq_codes_new(dq_codes **out, int64_t rows, int64_t cols, const dq_quant_spec *spec,
                        dq_err *err)
 {
@@ -22,7 +29,7 @@ dq_status dq_codes_new(dq_codes **out, int64_t rows, int64_t cols, const dq_quan
     if (!c) return err->code;
     c->spec = *spec;
     c->shape = dq_code_shape_of(rows, cols, spec);
-    c->code = dq_block_new((size_t)rows, (size_t)cols, err);
+    c->code = dq_block_new((size_t)dq_codes_rows(rows, spec), (size_t)cols, err);
     c->grid = dq_block_new((size_t)(c->shape.grid_rows * c->shape.groups), sizeof *c->grid, err);
     if (err->code == DQ_OK) return DQ_OK;
     dq_codes_free(c);
@@ -38,6 +45,57 @@ void dq_codes_free(dq_codes *c)
     dq_block_free(c);
 }
 
+/* ---- Columns ---- */
+
+void dq_codes_column_sums(double *sums, const float *strip, int64_t rows, int64_t cols)
+{
+    for (int64_t r = 0; r < rows; r++, strip += cols) {
+        for (int64_t k = 0; k < cols; k++) sums[k] += (double)strip[k] * (double)strip[k];
+    }
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+dq_status dq_codes_columns(int8_t *column, const double *sums, int64_t cols, dq_err *err)
+{
+    enum { MOST = 127 };
+    static const double REACH = 1.5;
+    double *sorted = dq_block_new((size_t)cols, sizeof *sorted, err);
+    if (!sorted) return err->code;
+    memcpy(sorted, sums, (size_t)cols * sizeof *sorted);
+    qsort(sorted, (size_t)cols, sizeof *sorted, by_size);
+    const double median = sorted[cols / 2];
+    for (int64_t k = 0; k < cols; k++) {
+        const double times = median > 0 ? sqrt(sums[k] / median) / REACH : 0;
+        column[k] = (int8_t)(times > 1 ? fmin(MOST, rint(8 * log2(times))) : 0);
+    }
+    dq_block_free(sorted);
+    return DQ_OK;
+}
+
+dq_status dq_codes_columns_of(int8_t *column, const float *w, int64_t rows, int64_t cols,
+                              dq_err *err)
+{
+    double *sums = dq_block_new((size_t)cols, sizeof *sums, err);
+    double *strip = dq_block_new((size_t)cols, sizeof *strip, err);
+    for (int64_t r = 0; err->code == DQ_OK && r < rows; r += DQ_STRIP_ROWS) {
+        const int64_t n = rows - r < DQ_STRIP_ROWS ? rows - r : DQ_STRIP_ROWS;
+        memset(strip, 0, (size_t)cols * sizeof *strip);
+        dq_codes_column_sums(strip, w + r * cols, n, cols);
+        for (int64_t k = 0; k < cols; k++) sums[k] += strip[k];
+    }
+    if (err->code == DQ_OK) dq_codes_columns(column, sums, cols, err);
+    dq_block_free(sums);
+    dq_block_free(strip);
+    return err->code;
+}
+
+/* ---- Grids ---- */
+
 void dq_codes_fit(dq_codes *c, const float *w)
 {
     const dq_weight_format *f = dq_weight_format_of_mode(c->spec.mode);
@@ -50,7 +108,8 @@ void dq_codes_fit(dq_codes *c, const float *w)
     for (int64_t r = 0; r < s.rows; r++) {
         for (int64_t g = 0, at = 0; g < s.groups; g++, at += s.group_size) {
             const int64_t n = s.cols - at < s.group_size ? s.cols - at : s.group_size;
-            c->grid[r * s.groups + g] = f->fit(w + r * s.cols + at, n, &c->spec);
+            const dq_quant_spec spec = dq_quant_spec_at(&c->spec, at);
+            c->grid[r * s.groups + g] = f->fit(w + r * s.cols + at, n, &spec);
         }
     }
 }
@@ -66,4 +125,50 @@ bool dq_codes_row_fits(const float *row, const dq_code_shape *s, const dq_quant_
             return false;
     }
     return true;
+}
+
+/* ---- Strips ---- */
+
+static void round_column(dq_codes *c, const float *w, int64_t rows, int64_t col)
+{
+    const int64_t n = dq_weight_strip_padded(rows), cols = c->shape.cols;
+    float want[DQ_STRIP_ROWS], scale[DQ_STRIP_ROWS], got[DQ_STRIP_ROWS];
+    int8_t q[DQ_STRIP_ROWS];
+    for (int64_t r = 0; r < rows; r++) {
+        want[r] = w[r * cols + col];
+        scale[r] = dq_codes_grid(c, r, col).scale * dq_codes_factor(c, col);
+    }
+    dq_weight_format_of_mode(c->spec.mode)->encode_strip(q, got, want, scale, rows, &c->spec);
+    for (int64_t r = 0; r < n; r++) c->code[r * cols + col] = q[r];
+}
+
+/* The scale that fits a group's levels best, where it may stand. */
+static void refit_group(dq_codes *c, const float *w, int64_t row, int64_t group)
+{
+    const dq_code_shape *s = &c->shape;
+    const dq_weight_format *f = dq_weight_format_of_mode(c->spec.mode);
+    const int64_t begin = group * s->group_size, left = s->cols - begin;
+    const int64_t end = begin + (left < s->group_size ? left : s->group_size);
+    dq_grid *g = &c->grid[row * s->groups + group];
+    double wl = 0, ll = 0;
+    for (int64_t k = begin; k < end; k++) {
+        const double level =
+            f->level(c->code[row * s->cols + k], *g, &c->spec) * (double)dq_codes_factor(c, k);
+        wl += (double)w[row * s->cols + k] * level;
+        ll += level * level;
+    }
+    const float got = ll > 0 ? dq_quant_stored_scale((float)(wl / ll), c->spec.scale_dtype) : 0;
+    if (got > 0 && f->holds(got, c->spec.scale_dtype)) g->scale = got;
+}
+
+void dq_codes_round_strip(dq_codes *c, const float *w)
+{
+    enum { REFITS = 2 };
+    const dq_code_shape s = c->shape;
+    dq_codes_fit(c, w);
+    for (int i = 0; i <= REFITS; i++) {
+        for (int64_t k = 0; k < s.cols; k++) round_column(c, w, s.rows, k);
+        for (int64_t g = 0; i < REFITS && g < s.rows * s.groups; g++)
+            refit_group(c, w, g / s.groups, g % s.groups);
+    }
 }

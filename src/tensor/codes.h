@@ -18,10 +18,22 @@ dq_code_shape dq_code_shape_of(int64_t rows, int64_t cols, const dq_quant_spec *
 typedef struct dq_codes {
     dq_code_shape shape;
     dq_quant_spec spec;
-    int8_t *code;  /* [rows, cols], u - 2^(bits-1), as encode of dq_weight_format gives them */
+    int8_t *
+        code; /* [rows, cols], u - 2^(bits-1), as encode of dq_weight_format gives them; of formats with strips rows
+                     that fill the last block follow */
     dq_grid *grid; /* [grid_rows, groups] */
 } dq_codes;
 
+/* Rows of codes that a matrix has: those of its last block may be more than its own. */
+int64_t dq_codes_rows(int64_t rows, const dq_quant_spec *spec);
+/* What the spec's factors are to be, [cols]: such that columns of a matrix divided by them are at most 1.5 times as large as their
+ * median, in the root of the mean of squares; others have 1. sums[cols] are those of strips of DQ_STRIP_ROWS rows, each 0 at
+ * first, added in order. DQ_RESOURCE. */
+void dq_codes_column_sums(double *sums, const float *strip, int64_t rows, int64_t cols);
+dq_status dq_codes_columns(int8_t *column, const double *sums, int64_t cols, dq_err *err);
+/* The same of a whole matrix. DQ_RESOURCE. */
+dq_status dq_codes_columns_of(int8_t *column, const float *w, int64_t rows, int64_t cols,
+                              dq_err *err);
 /* Zeroed; spec.bits is 2..8. DQ_RESOURCE. */
 dq_status dq_codes_new(dq_codes **out, int64_t rows, int64_t cols, const dq_quant_spec *spec,
                        dq_err *err);
@@ -29,8 +41,16 @@ void dq_codes_free(dq_codes *c); /* NULL allowed */
 /* The grids that the spec's mode gives w[rows, cols], all finite, each found from its group alone. The type of scales is
  * taken as it is: whether F16 holds them is the caller's business (fits_f16 of dq_weight_format). */
 void dq_codes_fit(dq_codes *c, const float *w);
+/* Of formats with strips: grids and codes of one strip w[rows, cols] that come near it, scales being found anew from the codes
+ * twice. On the thread that calls it. */
+void dq_codes_round_strip(dq_codes *c, const float *w);
 /* Whether the spec's type holds the scale of every group of a row of that shape. */
 bool dq_codes_row_fits(const float *row, const dq_code_shape *s, const dq_quant_spec *spec);
+/* That of the spec. */
+static inline float dq_codes_factor(const dq_codes *c, int64_t col)
+{
+    return c->spec.column ? dq_weight_factor(c->spec.column[col]) : 1.0f;
+}
 static inline dq_grid dq_codes_grid(const dq_codes *c, int64_t row, int64_t col)
 {
     const dq_code_shape *s = &c->shape;

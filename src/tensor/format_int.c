@@ -6,9 +6,9 @@
 
 static const dq_weight_part_row parts[] = {
     {"packed", "int-packed", "byte", true, dq_weight_part_of_codes, dq_weight_part_take_codes,
-     dq_weight_part_wrong_codes},
+     dq_weight_part_wrong_codes, NULL},
     {"scale", "scale", "group", false, dq_weight_part_of_scales, dq_weight_part_take_scales,
-     dq_weight_part_wrong_scales},
+     dq_weight_part_wrong_scales, NULL},
 };
 
 static int offset(int bits)
@@ -36,6 +36,16 @@ static dq_grid grid(const dq_weight_range *r, const dq_quant_spec *s)
 static dq_grid fit(const float *w, int64_t n, const dq_quant_spec *s)
 {
     return (dq_grid){.scale = dq_quant_group_scale(w, n, s->bits, s->mode, s->scale_dtype)};
+}
+
+static dq_grid fit_weighted(const float *w, const double *weight, int64_t n, const dq_quant_spec *s)
+{
+    return (dq_grid){.scale = dq_quant_search_weighted(w, weight, n, s->bits, s->scale_dtype)};
+}
+
+static bool holds(float scale, dq_dtype type)
+{
+    return type != DQ_F16 || dq_quant_scale_fits_f16(scale);
 }
 
 static void encode(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
@@ -67,6 +77,8 @@ const dq_weight_format dq_format_int = {
     .fits_f16 = fits_f16,
     .grid = grid,
     .fit = fit,
+    .fit_weighted = fit_weighted,
+    .holds = holds,
     .encode = encode,
     .level = level,
     .put = put,

@@ -31,10 +31,10 @@ static const char *take_zeros(dq_weight *w, const dq_tensor *found)
 
 static const dq_weight_part_row parts[] = {
     {"packed", "int-zero", "byte", true, dq_weight_part_of_codes, dq_weight_part_take_codes,
-     dq_weight_part_wrong_codes},
+     dq_weight_part_wrong_codes, NULL},
     {"scale", "scale", "group", false, dq_weight_part_of_scales, dq_weight_part_take_scales,
-     dq_weight_part_wrong_scales},
-    {"zero", "zero", "byte", false, zeros, take_zeros, dq_weight_part_wrong_codes},
+     dq_weight_part_wrong_scales, NULL},
+    {"zero", "zero", "byte", false, zeros, take_zeros, dq_weight_part_wrong_codes, NULL},
 };
 
 static const dq_weight_attribute attributes[] = {{0}};
@@ -69,6 +69,11 @@ static dq_grid fit(const float *w, int64_t n, const dq_quant_spec *s)
     dq_weight_range r = {0};
     dq_weight_range_ends(&r, w, n);
     return grid(&r, s);
+}
+
+static bool holds(float scale, dq_dtype type)
+{
+    return type != DQ_F16 || dq_quant_scale_fits_f16(scale);
 }
 
 /* Codes whose value would lie beyond f32 are not used. */
@@ -117,6 +122,7 @@ const dq_weight_format dq_format_int_zero = {
     .fits_f16 = fits_f16,
     .grid = grid,
     .fit = fit,
+    .holds = holds,
     .encode = encode,
     .level = level,
     .put = put,

@@ -12,11 +12,18 @@ const dq_scale_mode_row dq_quant_modes[DQ_QUANT_MODES] = {
     [DQ_ABSMAX] = {.name = "absmax",
                    .negative = "holds a negative scale, which absmax never makes."},
     [DQ_SEARCH] = {.name = "search",
+                   .tries = {0.9f, 0.95f, 1.05f},
                    .about = "the least squared error of 66 scales of either sign; slower"},
     [DQ_ASYM] = {.name = "asym",
                  .about = "from the smallest to the largest value, with a zero point of N bits per "
                           "group",
                  .negative = "holds a negative scale, which asym never makes."},
+    [DQ_TRELLIS] = {.name = "trellis",
+                    .about =
+                        "codes that are read together with their neighbours: least loss at 2 to "
+                        "5 bits",
+                    .tries = {0.85f, 0.95f, 1.1f},
+                    .negative = "holds a negative scale, which trellis never makes."},
 };
 
 int dq_quant_max_code(int bits)

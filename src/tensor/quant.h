@@ -12,13 +12,16 @@ typedef enum dq_scale_mode {
                      smaller scales of either sign */
     DQ_ASYM, /* (largest - smallest) / (2^b - 1), both ends moved to 0 where they lie beyond, and an integer
                      zero point: format_int_zero */
+    DQ_TRELLIS, /* levels that reach as far as the group, of codes that are found together: format_trellis */
     DQ_QUANT_MODES
 } dq_scale_mode;
 
 /* What others know of a mode; weight_format.h says which format takes it. */
 typedef struct dq_scale_mode_row {
-    const char *name;     /* "absmax" */
-    const char *about;    /* for who is to choose; NULL: nothing */
+    const char *name;  /* "absmax" */
+    const char *about; /* for who is to choose; NULL: nothing */
+    float tries
+        [3]; /* gptq tries scales times these, and those of weighted errors; 0: it tries none */
     const char *negative; /* what is wrong with a negative scale; NULL: the mode makes them */
 } dq_scale_mode_row;
 extern const dq_scale_mode_row dq_quant_modes[DQ_QUANT_MODES];
@@ -31,7 +34,17 @@ typedef struct dq_quant_spec {
     int64_t group; /* columns per scale >= 1, DQ_GROUP_ROW or DQ_GROUP_TENSOR */
     dq_scale_mode mode;
     dq_dtype scale_dtype; /* DQ_F16 or DQ_F32 */
+    const int8_t
+        *column; /* [cols] factors of columns (dq_weight_factor), somebody else's; NULL: all 1 */
 } dq_quant_spec;
+
+/* The spec of columns from `at` on. */
+static inline dq_quant_spec dq_quant_spec_at(const dq_quant_spec *s, int64_t at)
+{
+    dq_quant_spec own = *s;
+    if (own.column) own.column += at;
+    return own;
+}
 
 int dq_quant_max_code(int bits); /* 2^(bits-1) - 1 */
 /* Packed bytes of one row: bits * cols bits, padded with zero bits to a multiple of 4 bytes. */

@@ -111,3 +111,32 @@ float dq_quant_search_group(const float *w, int64_t n, int bits, float peak, dq_
     dq_quant_search_measure(&s, error, w, n);
     return dq_quant_search_end(&s, error);
 }
+
+float dq_quant_search_weighted(const float *w, const double *weight, int64_t n, int bits,
+                               dq_dtype dtype)
+{
+    dq_quant_search s;
+    double error[DQ_N_CANDIDATES + 2] = {0}, least = (double)INFINITY;
+    float scale[DQ_N_CANDIDATES + 2], best = 0;
+    const float peak = dq_quant_peak(w, n);
+    if (peak == 0) return 0;
+    dq_quant_search_begin(&s, peak, bits, dtype);
+    memcpy(scale, s.finalist, 2 * sizeof *scale); /* absmax and signed, as stored */
+    memcpy(scale + 2, s.candidate, sizeof s.candidate);
+    for (int k = 0; k < DQ_N_CANDIDATES + 2; k++) {
+        int8_t q[BLOCK];
+        float got[BLOCK];
+        if (scale[k] == 0) continue;
+        for (int64_t at = 0; at < n; at += BLOCK) {
+            const int64_t m = n - at < BLOCK ? n - at : BLOCK;
+            dq_quant_encode_back(q, got, w + at, m, bits, scale[k], DQ_SEARCH);
+            for (int64_t i = 0; i < m; i++) {
+                const double d = (double)w[at + i] - (double)got[i];
+                error[k] += weight[at + i] * d * d;
+            }
+        }
+        if (error[k] < least) best = scale[k];
+        if (error[k] < least) least = error[k];
+    }
+    return best;
+}

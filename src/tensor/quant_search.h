@@ -36,6 +36,10 @@ float dq_quant_search_end(const dq_quant_search *s, const double error[DQ_N_FINA
 /* All of it, for a group in memory; a peak of 0 gives 0. */
 float dq_quant_search_group(const float *w, int64_t n, int bits, float peak, dq_dtype dtype);
 
+/* Of the candidates, and the scales of absmax and sign, the one of least error where value i counts weight[i] times. */
+float dq_quant_search_weighted(const float *w, const double *weight, int64_t n, int bits,
+                               dq_dtype dtype);
+
 /* Two scales, before they are stored, for a group whose value of largest magnitude (the first of equals) is `peak`:
  * |peak| / Qmax, and the one by which the peak becomes the code -2^(b-1), whose sign is that of -peak. */
 float dq_quant_absmax_scale(float peak, int bits);

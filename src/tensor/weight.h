@@ -27,6 +27,8 @@ typedef struct dq_weight {
     dq_dtype scale_dtype;
     const void *scale;
     const void *zero;     /* zero points of groups; NULL: 2^(bits-1) */
+    const int8_t *level;  /* [256] trellis: of windows */
+    const int8_t *column; /* [cols] trellis: factors of columns (dq_weight_factor) */
     const int32_t *index; /* [cols] the group of each column; NULL: column / group_size */
 } dq_weight;
 

@@ -3,7 +3,7 @@
 #include "tensor/weight_format.h"
 
 static const dq_weight_format *const formats[] = {&dq_format_dense, &dq_format_int,
-                                                  &dq_format_int_zero};
+                                                  &dq_format_int_zero, &dq_format_trellis};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 const dq_weight_format *dq_weight_format_named(const char *name)

@@ -9,7 +9,16 @@
 
 #include <string.h>
 
-enum { DQ_MAX_PARTS = 4 };
+enum {
+    DQ_MAX_PARTS = 4,
+    DQ_STRIP_ROWS =
+        128, /* of codes that are found together; the last strip of a matrix may have fewer */
+    DQ_STRIP_BLOCK = 32 /* rows of a strip are filled up to a multiple */
+};
+static inline int64_t dq_weight_strip_padded(int64_t rows)
+{
+    return (rows + DQ_STRIP_BLOCK - 1) / DQ_STRIP_BLOCK * DQ_STRIP_BLOCK;
+}
 
 /* One dataset of a stored matrix: a matrix of entries, the columns of /index, in a container's shape. */
 typedef struct dq_part {
@@ -32,6 +41,8 @@ typedef struct dq_weight_part_row {
     const char *(*take)(dq_weight *w, const dq_tensor *found);
     /* What is wrong with the contents; NULL: nothing. */
     const char *(*wrong)(const dq_part *p, dq_scale_mode mode);
+    /* The contents, where codes have no part in them; NULL: they have. Gives NULL for zeros. */
+    const void *(*fixed)(const dq_quant_spec *s);
 } dq_weight_part_row;
 
 /* An attribute of the tensor's group that depends on the width of codes. */
@@ -39,6 +50,17 @@ typedef struct dq_weight_attribute {
     const char *name;
     int (*value)(int bits);
 } dq_weight_attribute;
+
+/* 2^(code / 8), rounded to the nearest float. */
+static inline float dq_weight_factor(int8_t code)
+{
+    static const float eighth[8] = {0x1p0f,        0x1.172b84p0f, 0x1.306fe0p0f, 0x1.4bfdaep0f,
+                                    0x1.6a09e6p0f, 0x1.8ace54p0f, 0x1.ae89fap0f, 0x1.d5818ep0f};
+    const uint32_t bits = (uint32_t)(127 + (code >> 3)) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return power * eighth[code & 7];
+}
 
 /* What the values of a group say about its scale. */
 typedef struct dq_weight_range {
@@ -83,6 +105,9 @@ typedef struct dq_weight_format {
     /* w = (u - zero) * scale, one f32 product, with an integer zero per group: kernels that multiply codes may
      * take it (dq_weight_zero, dq_weight_scale). Others dequantize it. */
     bool is_affine;
+    /* w = level * scale * factor with a level of 8 bits that a table names, and a factor for each column: kernels that multiply
+     * integers may take it. */
+    bool has_levels;
     const dq_block *
         block; /* rows are runs of such blocks; NULL: the parts below hold codes and scales apart */
     const char *note; /* for lines about a weight, besides width and groups; NULL: nothing */
@@ -101,9 +126,20 @@ typedef struct dq_weight_format {
     dq_grid (*grid)(const dq_weight_range *r,
                     const dq_quant_spec *s); /* of a whole tensor; not DQ_SEARCH */
     dq_grid (*fit)(const float *w, int64_t n, const dq_quant_spec *s);
+    /* The same where value i counts weight[i] times; called for modes with tries alone. */
+    dq_grid (*fit_weighted)(const float *w, const double *weight, int64_t n,
+                            const dq_quant_spec *s);
+    /* Whether a type holds the scale, not 0, closely enough. */
+    bool (*holds)(float scale, dq_dtype type);
     /* q[n] as dq_quant_pack_row takes them, u - 2^(bits-1), and got[n], the values that they stand for. */
     void (*encode)(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
                    const dq_quant_spec *s);
+    /* Where codes of a column are found together, strips of DQ_STRIP_ROWS rows one by one, instead: q[padded rows] and got[rows] of
+     * w[rows], scale[rows] being those of their groups; NULL: every value has its own. */
+    void (*encode_strip)(int8_t *q, float *got, const float *w, const float *scale, int64_t rows,
+                         const dq_quant_spec *s);
+    /* The bytes of a strip of codes q[padded rows, cols]. */
+    void (*pack_strip)(uint8_t *to, const int8_t *q, int64_t rows, int64_t cols, int bits);
     /* The integer that the scale of g multiplies for a code as encode gives it. */
     int (*level)(int8_t q, dq_grid g, const dq_quant_spec *s);
     /* Stores the grid of one group in a row of every part but the codes (zeroed memory). */
@@ -111,7 +147,7 @@ typedef struct dq_weight_format {
                 const dq_quant_spec *s);
 } dq_weight_format;
 
-extern const dq_weight_format dq_format_dense, dq_format_int, dq_format_int_zero;
+extern const dq_weight_format dq_format_dense, dq_format_int, dq_format_int_zero, dq_format_trellis;
 /* Of checkpoints that another tool has quantized; no container holds it, and so it is not in the table. */
 extern const dq_weight_format dq_format_int_index;
 
@@ -132,6 +168,12 @@ static inline bool dq_weight_is_coded(const dq_weight *w)
 static inline bool dq_weight_is_affine(const dq_weight *w)
 {
     return dq_weight_format_of(w)->is_affine;
+}
+
+/* Whether products can be sums of integers. */
+static inline bool dq_weight_is_integer(const dq_weight *w)
+{
+    return dq_weight_format_of(w)->is_affine || dq_weight_format_of(w)->has_levels;
 }
 
 dq_part dq_weight_part(const dq_weight *w, int i);    /* i < n_parts of its format */

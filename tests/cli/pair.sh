@@ -36,7 +36,7 @@ for mode in absmax asym; do
 done
 try 0 "3 bits, group 128, asym scales" info asym.h5
 try 0 '"encoding": "zero"' info asym.h5 --tensors --json
-try 2 "search, asym; found \"zero\"" quantize "$pair/llama" -o gone.h5 --scale zero
+try 2 "search, asym, trellis; found \"zero\"" quantize "$pair/llama" -o gone.h5 --scale zero
 for math in f32 int8; do
     [ $math = f32 ] && kv="" || kv="--kv-bits 8"
     # shellcheck disable=SC2086

@@ -13,7 +13,7 @@ for option in "--skip zzz" "--bits-map zzz=4"; do
     try 2 "\"zzz\" matches no tensor.\$" "$@" $option
 done
 try 2 "rule \"lm_head\" matches only lm_head.weight, which is the embedding (tied)" "$@" --bits-map lm_head=4
-try 2 'SCALE one of absmax, search, asym; found "down=4/3/foo": SCALE is something else' "$@" --bits-map down=4/3/foo
+try 2 'SCALE one of absmax, search, asym, trellis; found "down=4/3/foo": SCALE is something else' "$@" --bits-map down=4/3/foo
 try 2 'found "down=4/x": GROUP is something else' "$@" --bits-map down=4/x
 try 2 "never packed, as model.norm.weight" "$@" --bits-map 'norm=4'
 try 2 "rule \"a(\": missing closing" "$@" --bits-map 'a(=4'

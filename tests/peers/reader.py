@@ -50,7 +50,8 @@ def check_file(what):
 
 def check_mixed():
     """Widths, groups and zero points beside each other, codes of the embedding, values of another type."""
-    rules = ("q_proj=8/32", "v_proj=3/32/asym", "gate_proj=5", "up_proj=6/64/asym", "down_proj=4/row")
+    rules = ("q_proj=8/32", "v_proj=3/32/asym", "gate_proj=5", "up_proj=6/64/asym", "down_proj=4/row", "k_proj=2/16/trellis",
+             "o_proj=5/row/trellis")
     mixed = [word for rule in rules for word in ("--bits-map", rule)]
     for model in ("calib/pair/llama", "calib/pair/diffllama", "tests/golden/models/motif-gqa-f32"):
         for dense in ("bf16", "f16"):
@@ -68,8 +69,8 @@ def check_values():
     models += [os.path.join(goldens, name) for name in ("motif-gqa-f32", "gda-f32-shards", "llama-bf16-bias")]
     case = 0
     for bits in (2, 3, 4, 5, 6, 7, 8):
-        for mode in (("absmax", "search")[bits % 2], "asym"):
-            case += 1
+        for mode in (("absmax", "search")[bits % 2], "asym", *["trellis"] * (bits <= 5)):
+            case += 1 + (mode == "trellis" and case % 5 == 2)  # which has no scale for a whole tensor
             run("quantize", models[case % 4], "-o", "m.h5", "--force", "--bits", str(bits), "--scale", mode, "--group",
                 ("32", "7", "row", "tensor", "128")[case % 5], "--scale-dtype", ("f16", "f32")[case % 3 == 0])
             check_file((mode, bits))
@@ -85,6 +86,8 @@ def check_codes():
     group = np.arange(344) // c.group_size
     value = (c.codes.astype(np.float32) - c.zeros[:, group]) * c.scales[:, group]
     assert same(value, dq_reader.load("m.h5", [name])[name])
+    run("quantize", os.path.join(repository, "calib", "pair", "llama"), "-o", "t.h5", "--force", "--scale", "trellis")
+    refused(lambda: dq_reader.codes("t.h5", name), "has trellis codes")
     with open(os.path.join(repository, "calib", "pair", "llama", "tokenizer.json"), "rb") as f:
         assert dq_reader.files("m.h5")["tokenizer.json"] == f.read()
 

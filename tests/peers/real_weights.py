@@ -35,7 +35,9 @@ LLAMA = ["Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS",
 TORCH = [(4, 32), (4, 64), (3, 64)]
 DQ = [(how, bits) for how, widths in
       (("search", ("8/32", "6/32", "5/32", "4/32", "4/64", "3/64")), ("asym", ("5/32", "4/32", "4/64", "3/64")),
-       ("align", ("4/32", "4/64", "3/64", "5/32", "4/32/asym", "4/128", "2/64")), ("gptq", ("4/32", "4/64", "3/64", "2/64")))
+       ("align", ("4/32", "4/64", "3/64", "5/32", "4/32/asym", "4/128", "2/64")), ("gptq", ("4/32", "4/64", "3/64", "2/64")),
+       ("trellis", ("5/64", "4/64", "3/64", "3/128", "2/64")),
+       ("align", ("5/64/trellis", "4/64/trellis", "4/128/trellis", "3/64/trellis", "3/128/trellis", "2/64/trellis")))
       for bits in widths]
 PEER_PPL = ("llama-Q8_0", "llama-IQ4_NL-imatrix")  # also scored by llama-perplexity, as is the source
 PROJECTION = re.compile(r"_proj\.|\.attn_(q|k|v|output)\.|\.ffn_(gate|up|down)\.")
@@ -124,10 +126,10 @@ def by_torch(a, program, python, bits, group):
 
 
 def by_dq(a, how, word, embed=8):
-    bits, group, *asym = word.split("/")
+    bits, group, *mode = word.split("/")
     calibrated = how in ("gptq", "align")
     text = ["--calib", a.calib, "--calib-tokens", PIECES * CTX, "--calib-ctx", CTX, "--method", how] if calibrated else []
-    scale = "asym" if asym or how == "asym" else "search"
+    scale = mode[0] if mode else how if how in ("asym", "trellis") else "search"
     return File(a, "dq", f"{how}/{word}" + f"/embed{embed}" * (embed != 8), calibrated, ".h5",
                 lambda path: run(a.dq, "quantize", a.model, "-o", path, "-q", "--force", "--bits", bits, "--group", group, "--scale",
                                  scale, "--embed-bits", embed, *text))

@@ -4,6 +4,7 @@
 #ifndef DQ_ISA_H
 #define DQ_ISA_H
 
+#include "kernels/cpu/isa/levels.h"
 #include "kernels/cpu/isa/peak.h"
 #include "kernels/cpu/simd.h"
 
@@ -11,6 +12,7 @@ typedef struct dq_cpu_isa {
     unsigned needs;                     /* feature bits of dq_os_cpu_features(), all of them */
     const dq_simd *simd;                /* f32, and reading codes */
     const dq_simd_prepacked *prepacked; /* products with prepacked weights */
+    dq_levels_chunks *levels;           /* of trellis codes */
     const dq_simd_pages *pages;         /* packed KV pages in integers */
     const dq_simd_peak *peak;
 } dq_cpu_isa;

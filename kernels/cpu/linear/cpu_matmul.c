@@ -206,7 +206,7 @@ typedef enum way { WAY_NONE, WAY_F32, WAY_INT8 } way;
 static way way_of(const dq_weight *w, dq_num num)
 {
     if (num == DQ_NUM_F32) return WAY_F32;
-    return num == DQ_NUM_INT8 && dq_weight_is_affine(w) ? WAY_INT8 : WAY_NONE;
+    return num == DQ_NUM_INT8 && dq_weight_is_integer(w) ? WAY_INT8 : WAY_NONE;
 }
 
 const char *dq_cpu_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_num num)

@@ -60,8 +60,9 @@ static bool is_odd(const dq_weight *w)
 /* A chunk holds columns of one group: its last one may have fewer than COLS. */
 dq_simd_prepacked_weight dq_cpu_prepacked_shape(const dq_weight *w)
 {
-    dq_simd_prepacked_weight d = {.bits = w->bits,
-                                  .zero = 1 << (w->bits - 1),
+    const int bits = dq_weight_format_of(w)->has_levels ? 8 : w->bits;
+    dq_simd_prepacked_weight d = {.bits = bits,
+                                  .zero = 1 << (bits - 1),
                                   .scale_f16 = w->scale_dtype == DQ_F16,
                                   .own_zeros = w->zero != NULL,
                                   .rows = w->rows,
@@ -137,7 +138,7 @@ static int64_t repacked_bytes(const dq_simd_prepacked_weight *d)
 
 int64_t dq_cpu_prepacked_scratch(const dq_weight *w, const dq_simd_prepacked_weight *d)
 {
-    return d->bytes + (is_odd(w) ? repacked_bytes(d) : 0);
+    return d->bytes + (is_odd(w) && !w->level ? repacked_bytes(d) : 0);
 }
 
 /* Rows of w from `first` on into to[rows][chunks * bits * 4]. */
@@ -183,6 +184,58 @@ static void pack_codes(const dq_simd *simd, uint8_t *block, const dq_weight *w,
     }
 }
 
+/* ------------------------------------------------------------------------------------ trellis codes */
+
+/* The codes of a block's columns: rows in the middle of their rings. */
+static dq_levels_rings rings_of(const dq_weight *w, int64_t row)
+{
+    const int64_t strip = row / DQ_STRIP_ROWS * DQ_STRIP_ROWS;
+    const int64_t left = dq_weight_strip_padded(w->rows) - strip;
+    const int64_t rows = left < DQ_STRIP_ROWS ? left : DQ_STRIP_ROWS;
+    const uint8_t *at = (const uint8_t *)w->data + strip * w->cols * w->bits / 8;
+    const int64_t ring = rows * w->bits / 8, own = (row - strip) * w->bits / 8;
+    const int64_t next = own + ROWS * w->bits / 8;
+    return (dq_levels_rings){
+        .codes = at + own, .after = at + (next < ring ? next : 0), .apart = ring, .bits = w->bits};
+}
+
+/* A chunk of fewer columns than a chunk has, or at the end of what may be read. */
+static void cut_chunk(dq_levels_chunks *levels, uint8_t *to, const dq_levels_rings *r, int64_t cols,
+                      const uint8_t table[256])
+{
+    enum { APART = 32 }; /* bytes of a column's codes, and the one after */
+    uint8_t codes[COLS * APART + DQ_LEVELS_SPARE] = {0};
+    const int64_t own = ROWS * r->bits / 8;
+    for (int64_t k = 0; k < cols; k++) {
+        memcpy(codes + k * APART, r->codes + k * r->apart, (size_t)own);
+        codes[k * APART + own] = r->after[k * r->apart];
+    }
+    levels(to, &(dq_levels_rings){codes, codes + own, APART, r->bits}, 1, table);
+}
+
+static void level_codes(dq_levels_chunks *levels, uint8_t *block, const dq_weight *w,
+                        const dq_simd_prepacked_weight *d, int64_t first)
+{
+    const dq_levels_rings all = rings_of(w, first);
+    uint8_t table[256];
+    for (int i = 0; i < 256; i++) table[i] = (uint8_t)(w->level[i] + 128);
+    for (int64_t g = 0; g < d->groups; g++) {
+        const int64_t col = g * w->group_size, left = w->cols - col;
+        const int64_t n = left < w->group_size ? left : w->group_size;
+        const int64_t whole =
+            (n == left ? n - 1 : n) / COLS; /* the last column ends what may be read */
+        dq_levels_rings r = all;
+        r.codes += col * r.apart;
+        r.after += col * r.apart;
+        levels(chunk_at(block, d, g * d->group), &r, whole, table);
+        r.codes += whole * COLS * r.apart;
+        r.after += whole * COLS * r.apart;
+        if (whole * COLS < n)
+            cut_chunk(levels, chunk_at(block, d, g * d->group + whole), &r, n - whole * COLS,
+                      table);
+    }
+}
+
 #define INLINE static inline __attribute__((always_inline))
 
 /* Scales of row j, of `size` bytes each, after the codes of their groups. */
@@ -213,20 +266,23 @@ static void pack_row_scales(uint8_t *block, int64_t j, const dq_weight *w,
 }
 
 /* Every byte of the block is written: first by the thread that lays it out. */
-void dq_cpu_prepacked_block(const dq_simd *simd, uint8_t *block, const dq_weight *w,
-                            const dq_simd_prepacked_weight *d, int64_t i)
+void dq_cpu_prepacked_block(const dq_simd *simd, dq_levels_chunks *levels, uint8_t *block,
+                            const dq_weight *w, const dq_simd_prepacked_weight *d, int64_t i)
 {
     const int64_t first = i * ROWS;
     const int64_t rows = w->rows - first < ROWS ? w->rows - first : ROWS;
     const int64_t used = rows < ROWS ? 0 : used_bytes(d);
     memset(block + used, 0, (size_t)(d->bytes - used));
-    pack_codes(simd, block, w, d, first, rows);
+    if (w->level)
+        level_codes(levels, block, w, d, first);
+    else
+        pack_codes(simd, block, w, d, first, rows);
     for (int64_t j = 0; j < rows; j++) pack_row_scales(block, j, w, d, first + j);
 }
 
 static void pack_all(dq_backend *b, entry *e, const dq_weight *w)
 {
-    const dq_simd *simd = dq_cpu_of(b)->simd;
+    const dq_cpu *cpu = dq_cpu_of(b);
     const dq_simd_prepacked_weight *d = &e->w;
     const int64_t n_blocks = blocks_of(d);
     uint8_t *to = e->data;
@@ -234,7 +290,7 @@ static void pack_all(dq_backend *b, entry *e, const dq_weight *w)
 #pragma omp parallel for num_threads(b->threads) schedule(static)
     for (int64_t i = 0; i < n_blocks; i++) {
         dq_os_memory_touch(to + i * d->bytes, (size_t)d->bytes);
-        dq_cpu_prepacked_block(simd, to + i * d->bytes, w, d, i);
+        dq_cpu_prepacked_block(cpu->simd, cpu->levels, to + i * d->bytes, w, d, i);
     }
     dq_os_map_release(w->data, (size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
 }
@@ -243,15 +299,16 @@ static void pack_all(dq_backend *b, entry *e, const dq_weight *w)
 
 bool dq_cpu_prepacked_fits(const dq_weight *w)
 {
-    if (!dq_weight_is_coded(w) || !dq_weight_is_affine(w)) return false;
+    if (!dq_weight_is_affine(w) && !dq_weight_format_of(w)->has_levels) return false;
     return w->group_size % COLS == 0 || w->group_size >= w->cols;
 }
 
-/* What is made of its rows is given back to their file. */
+/* What is made of its rows is given back to their file. Levels would take 8 bits each. */
 static bool is_wanted(const dq_weight *w)
 {
     bool cut;
-    return dq_cpu_prepacked_fits(w) && dq_os_map_at(w->data, &cut) != NULL;
+    return dq_cpu_prepacked_fits(w) && dq_weight_is_affine(w) &&
+           dq_os_map_at(w->data, &cut) != NULL;
 }
 
 static entry entry_of(const dq_cpu_prepacked *all, const dq_weight *w)

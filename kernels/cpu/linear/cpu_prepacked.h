@@ -20,16 +20,17 @@ dq_cpu_packing dq_cpu_prepacked_state(const dq_backend *b, const dq_weight *w);
 /* It, made if need be; NULL: none, w is used where it lies. Outside parallel regions. */
 const dq_simd_prepacked_weight *dq_cpu_prepacked_of(dq_backend *b, const dq_weight *w);
 
-/* Whether a packing could serve products in f32 with w, wherever its codes lie: they are affine, and groups are whole chunks or
- * rows. In int8 every affine weight has one. */
+/* Whether a packing could serve products in f32 with w, wherever its codes lie: they are affine or levels (which become codes of
+ * 8 bits, block by block), and groups are whole chunks or
+ * rows. In int8 every such weight has one. */
 bool dq_cpu_prepacked_fits(const dq_weight *w);
 /* What a packing of w is; data is NULL. */
 dq_simd_prepacked_weight dq_cpu_prepacked_shape(const dq_weight *w);
 /* Block i of it, to[d->bytes] on 64 bytes; after it there is room up to dq_cpu_prepacked_scratch bytes. Every instruction set makes the
  * same. */
 int64_t dq_cpu_prepacked_scratch(const dq_weight *w, const dq_simd_prepacked_weight *d);
-void dq_cpu_prepacked_block(const dq_simd *simd, uint8_t *to, const dq_weight *w,
-                            const dq_simd_prepacked_weight *d, int64_t i);
+void dq_cpu_prepacked_block(const dq_simd *simd, dq_levels_chunks *levels, uint8_t *to,
+                            const dq_weight *w, const dq_simd_prepacked_weight *d, int64_t i);
 
 /* cpu_prepacked_matmul.c. dst = src W^T + bias; a weight that is not kept prepacked is packed block by block while the product runs.
  *

@@ -2,11 +2,18 @@
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/linear/cpu_prepacked.h"
 
+#include "tensor/weight_format.h"
+
 #include <math.h>
 #include <omp.h>
 #include <string.h>
 
 enum { ROWS = DQ_PREPACKED_ROWS, COLS = DQ_PREPACKED_COLS };
+
+static int64_t padded(int64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
 
 /* Rows in tiles of at most `most`, nearly equal ones. Tile i begins at the row tile_at(..., i). */
 static int64_t n_tiles(int64_t rows, int most)
@@ -61,6 +68,23 @@ static operand operand_of(dq_backend *b, const dq_weight *w)
     return (operand){w, kept ? *kept : dq_cpu_prepacked_shape(w)};
 }
 
+/* ------------------------------------------------------------------------------- factors of columns */
+
+/* Bytes of a thread's scratch for `bytes`, and after them for a row of activations times the factors of w's columns. */
+static int64_t with_row(const dq_weight *w, int64_t bytes)
+{
+    return w->column ? padded(bytes) + w->cols * (int64_t)sizeof(float) : bytes;
+}
+
+/* x[cols], or, where w has such factors, x times them in the scratch. */
+static const float *row_for(const dq_weight *w, const float *x, void *scratch, int64_t bytes)
+{
+    if (!w->column) return x;
+    float *to = (float *)(void *)((uint8_t *)scratch + padded(bytes));
+    for (int64_t i = 0; i < w->cols; i++) to[i] = x[i] * dq_weight_factor(w->column[i]);
+    return to;
+}
+
 /* Scratch of a thread for that, and for `bytes` before. */
 static bool reserve(dq_backend *b, const operand *o, int64_t bytes)
 {
@@ -74,7 +98,7 @@ static dq_simd_blocks blocks_of(const dq_cpu *cpu, const operand *o, const task 
     const dq_simd_prepacked_weight *d = &o->d;
     if (d->data) return (dq_simd_blocks){d->data + t->first * d->bytes, t->step * d->bytes, t->n};
     uint8_t *scratch = cpu->block[omp_get_thread_num()];
-    dq_cpu_prepacked_block(cpu->simd, scratch, o->w, d, t->first);
+    dq_cpu_prepacked_block(cpu->simd, cpu->levels, scratch, o->w, d, t->first);
     return (dq_simd_blocks){.at = scratch, .n = 1};
 }
 
@@ -179,7 +203,8 @@ static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, 
                        const operand *o, int32_t times, int64_t first, int m)
 {
     for (int i = 0; i < m; i++) {
-        round_row(simd, a, line, src.p + (first + i) * src.cols, o, times, first, i, m);
+        const float *x = row_for(o->w, src.p + (first + i) * src.cols, line, a->padded);
+        round_row(simd, a, line, x, o, times, first, i, m);
         for (int64_t k0 = 0; k0 < a->padded; k0 += a->panel) {
             int8_t *code = codes_at(a, first, k0);
             for (int64_t k = 0; k < panel_cols(a, k0); k += 4)
@@ -322,7 +347,7 @@ void dq_cpu_prepacked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_weigh
     const size_t codes = ((size_t)((src.rows * a.padded) << a.words) + 63) / 64 * 64;
     const size_t words = (size_t)(src.rows * a.groups);
     uint8_t *shared = dq_cpu_shared(b, codes + words * (sizeof(float) + sizeof(int32_t)));
-    if (!shared || !reserve(b, &o, a.padded)) return;
+    if (!shared || !reserve(b, &o, with_row(w, a.padded))) return;
     a.code = (int8_t *)shared;
     a.scale = (float *)(void *)(shared + codes);
     a.sum = (int32_t *)(void *)(a.scale + words);
@@ -395,13 +420,15 @@ static void split_row(const dq_cpu *cpu, const split_rows *a, int8_t *line,
 }
 
 static void split_tile(const dq_cpu *cpu, const split_rows *a, int8_t *line, dq_mat src,
-                       const dq_simd_prepacked_weight *w, int64_t first, int m)
+                       const dq_weight *from, const dq_simd_prepacked_weight *w, int64_t first,
+                       int m)
 {
     int8_t *code = a->code + ((3 * first * a->padded) << a->words);
     for (int d = 0; d < 3; d++)
         memset(line + d * a->padded + src.cols, 0, (size_t)(a->padded - src.cols));
     for (int i = 0; i < m; i++) {
-        split_row(cpu, a, line, w, src.p + (first + i) * src.cols, first, i, m);
+        const float *x = row_for(from, src.p + (first + i) * src.cols, line, 3 * a->padded);
+        split_row(cpu, a, line, w, x, first, i, m);
         for (int64_t k = 0; k < a->padded; k += 4)
             for (int d = 0; d < 3; d++)
                 put_four(code + ((3 * (k * m + 4 * i) + 4 * d) << a->words),
@@ -410,7 +437,7 @@ static void split_tile(const dq_cpu *cpu, const split_rows *a, int8_t *line, dq_
 }
 
 /* Fills a for all rows. False with the sticky error set when memory is short. */
-static bool split_activations(dq_backend *b, split_rows *a, dq_mat src,
+static bool split_activations(dq_backend *b, split_rows *a, dq_mat src, const dq_weight *from,
                               const dq_simd_prepacked_weight *w)
 {
     const dq_cpu *cpu = dq_cpu_of(b);
@@ -423,7 +450,7 @@ static bool split_activations(dq_backend *b, split_rows *a, dq_mat src,
     const size_t words = (size_t)(src.rows * a->pieces);
     const size_t bytes = codes + words * (sizeof(float) + 3 * sizeof(int32_t)) + (size_t)src.rows;
     uint8_t *at = dq_cpu_operand(b, bytes);
-    if (!at || !dq_cpu_reserve(b, (size_t)(3 * a->padded))) return false;
+    if (!at || !dq_cpu_reserve(b, (size_t)with_row(from, 3 * a->padded))) return false;
     a->code = (int8_t *)at;
     a->unit = (float *)(void *)(at + codes);
     a->start = (int32_t *)(void *)(a->unit + words);
@@ -431,7 +458,8 @@ static bool split_activations(dq_backend *b, split_rows *a, dq_mat src,
 #pragma omp parallel for num_threads(b->threads) schedule(static) if (src.rows > most)
     for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
         const int64_t first = tile_at(src.rows, most, t), end = tile_at(src.rows, most, t + 1);
-        split_tile(cpu, a, cpu->block[omp_get_thread_num()], src, w, first, (int)(end - first));
+        split_tile(cpu, a, cpu->block[omp_get_thread_num()], src, from, w, first,
+                   (int)(end - first));
     }
     return true;
 }
@@ -468,7 +496,7 @@ static bool product(dq_backend *b, split_rows *a, dq_mat dst, dq_mat src, const 
     const dq_simd_prepacked_weight *d = &o.d;
     const dq_cpu *cpu = dq_cpu_of(b);
     const int64_t n_blocks = (d->rows + ROWS - 1) / ROWS;
-    if (!split_activations(b, a, src, d) || !reserve(b, &o, 0)) return false;
+    if (!split_activations(b, a, src, w, d) || !reserve(b, &o, 0)) return false;
     const int64_t tiles = n_tiles(src.rows, cpu->blocks->f32_rows);
     const int64_t each = d->data ? panel_tiles(cpu, a) : tiles, panels = (tiles + each - 1) / each;
     const bool once = d->data && tiles == 1;
@@ -497,18 +525,22 @@ static void rest_of_row(const dq_cpu *cpu, float *rest, const dq_simd_prepacked_
     }
 }
 
-/* Adds the products of what is left of uneven rows, `each` of them at a time; row[n], rest[each][cols], sum[each][w->rows]. */
+/* Adds the products of what is left of uneven rows, `each` of them at a time; row[n], rest[each][cols], sum[each][w->rows],
+ * own[cols]. */
 static void add_rests(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const int64_t *row,
-                      int64_t n, int64_t each, float *rest, float *sum)
+                      int64_t n, int64_t each, float *rest, float *sum, float *own)
 {
+    dq_weight plain = *w; /* factors are in what is left already */
+    plain.column = NULL;
     const dq_cpu *cpu = dq_cpu_of(b);
     const dq_simd_prepacked_weight d = dq_cpu_prepacked_shape(w);
     split_rows a;
     for (int64_t first = 0; first < n; first += each) {
         const int64_t m = n - first < each ? n - first : each;
         for (int64_t i = 0; i < m; i++)
-            rest_of_row(cpu, rest + i * src.cols, &d, src.p + row[first + i] * src.cols);
-        if (!product(b, &a, (dq_mat){sum, m, dst.cols}, (dq_mat){rest, m, src.cols}, w, NULL))
+            rest_of_row(cpu, rest + i * src.cols, &d,
+                        row_for(w, src.p + row[first + i] * src.cols, own, 0));
+        if (!product(b, &a, (dq_mat){sum, m, dst.cols}, (dq_mat){rest, m, src.cols}, &plain, NULL))
             return;
         for (int64_t i = 0; i < m; i++)
             cpu->simd->add(dst.p + row[first + i] * dst.cols, sum + i * dst.cols, dst.cols);
@@ -527,11 +559,13 @@ void dq_cpu_prepacked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight
     const int64_t each = n < EACH ? n : EACH;
     int64_t *row = dq_block_new((size_t)n, sizeof *row, &b->err);
     float *rest =
-        row ? dq_block_new((size_t)(each * (src.cols + dst.cols)), sizeof *rest, &b->err) : NULL;
+        row ? dq_block_new((size_t)(each * (src.cols + dst.cols) + src.cols), sizeof *rest, &b->err)
+            : NULL;
     if (rest) {
         for (int64_t i = 0, k = 0; i < src.rows; i++)
             if (a.uneven[i]) row[k++] = i;
-        add_rests(b, dst, src, w, row, n, each, rest, rest + each * src.cols);
+        float *sum = rest + each * src.cols;
+        add_rests(b, dst, src, w, row, n, each, rest, sum, sum + each * dst.cols);
     }
     dq_block_free(rest);
     dq_block_free(row);

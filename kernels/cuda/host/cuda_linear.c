@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/device/linear.h"
 #include "kernels/cuda/host/cuda_ops.h"
+#include "tensor/weight_format.h"
 
 #ifdef DQ_SIMT /* tests see several pieces of a small matrix */
 enum { WIDE_BYTES = 1 << 16, WIDE_STEP = 32 };
@@ -132,6 +133,9 @@ void dq_cuda_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, c
     const char *name = w->name ? w->name : "weight";
     if (src.cols != w->cols || dst.cols != w->rows || dst.rows != src.rows)
         dq_fail(&b->err, DQ_BUG, "%s: product of unfitting shapes", name);
+    else if (way_of(stored->kind, num) == WAY_NONE && dq_weight_is_coded(w))
+        dq_fail(&b->err, DQ_MISMATCH, "%s: has %s, of which there are no int8 products on a GPU",
+                name, w->format->note);
     else if (way_of(stored->kind, num) == WAY_NONE)
         dq_fail(&b->err, DQ_MISMATCH, "%s: is not packed, so there is no int8 product with it",
                 name);

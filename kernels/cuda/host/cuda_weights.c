@@ -43,6 +43,7 @@ static int64_t padded(int64_t n, int64_t step)
 int dq_cuda_stored_kind(const dq_weight *w)
 {
     if (dq_weight_is_affine(w)) return DQ_STORED_PACKED;
+    if (dq_weight_is_coded(w)) return DQ_STORED_F32;
     if (w->dtype == DQ_F32) return DQ_STORED_F32;
     return w->dtype == DQ_F16 ? DQ_STORED_F16 : DQ_STORED_BF16;
 }
@@ -52,6 +53,21 @@ static void put_dense(dq_backend *b, entry *e, const dq_weight *w)
     const size_t size = w->dtype == DQ_F32 ? 4 : 2, bytes = (size_t)(w->rows * w->cols) * size;
     e->data = dq_cuda_alloc(b, bytes);
     if (e->data) dq_cuda_put(b, e->data, w->data, bytes);
+}
+
+/* Levels have no kernel of their own: they are uploaded as what they stand for. */
+static void put_levels(dq_backend *b, entry *e, const dq_weight *w)
+{
+    const size_t row = (size_t)w->cols * sizeof(float);
+    const int64_t fit = STAGE_BYTES / (int64_t)row, step = fit > 0 ? fit : 1;
+    float *stage = dq_block_new((size_t)step, row, &b->err);
+    e->data = dq_cuda_alloc(b, (size_t)w->rows * row);
+    for (int64_t r = 0; r < w->rows && b->err.code == DQ_OK; r += step) {
+        const int64_t n = w->rows - r < step ? w->rows - r : step;
+        dq_weight_dequantize_rows(stage, w, r, r + n);
+        dq_cuda_put(b, (uint8_t *)e->data + (size_t)r * row, stage, (size_t)n * row);
+    }
+    dq_block_free(stage);
 }
 
 /* One row with its groups padded; codes is scratch for a row, before and after. */
@@ -153,7 +169,7 @@ bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)
         known->users++;
         return true;
     }
-    if (dq_weight_is_coded(w) && !dq_weight_is_affine(w)) {
+    if (dq_weight_is_coded(w) && !dq_weight_is_integer(w)) {
         dq_fail(&b->err, DQ_MISMATCH,
                 "%s: weights of format %s are not available on the cuda backend. Use the cpu",
                 w->name ? w->name : "a weight", w->format->name);
@@ -164,6 +180,8 @@ bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w)
     e.w.kind = dq_cuda_stored_kind(w);
     if (e.w.kind == DQ_STORED_PACKED)
         put_packed(b, &e, w);
+    else if (dq_weight_is_coded(w))
+        put_levels(b, &e, w);
     else
         put_dense(b, &e, w);
     if (b->err.code != DQ_OK) {

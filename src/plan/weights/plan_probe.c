@@ -188,17 +188,25 @@ static dq_status round_by_method(dq_coded *out, job *j, const float *w, const dq
 static dq_status round_option(dq_coded *out, job *j, const dq_plan_tensor *t, int option,
                               const dq_weight *w, dq_err *err)
 {
+    const bool fed = t->slot != DQ_PLAN_EMBED;
     dq_quant_spec spec = t->spec;
+    int8_t *column = NULL;
     float *f32;
     spec.bits = t->bits[option];
-    if (values_of(&f32, w, err) == DQ_OK) {
+    spec.mode = dq_quantize_mode(spec.mode, spec.bits, fed);
+    if (values_of(&f32, w, err) == DQ_OK && spec.mode == DQ_TRELLIS) {
+        spec.column = column = dq_block_new((size_t)t->cols, 1, err);
+        if (column) dq_codes_columns_of(column, f32, t->rows, t->cols, err);
+    }
+    if (err->code == DQ_OK) {
         spec.scale_dtype = scale_type(f32, t, &spec);
-        if (t->slot == DQ_PLAN_EMBED)
+        if (!fed)
             round_nearest(out, f32, t, &spec, err);
         else
             round_by_method(out, j, f32, t, &spec, err);
     }
     dq_block_free(f32);
+    dq_block_free(column);
     out->weight.name = t->name;
     return err->code;
 }

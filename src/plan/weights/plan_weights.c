@@ -122,7 +122,8 @@ static dq_status take_tensor(dq_plan_weights *p, const offers *o, int64_t row, d
         t->bits[t->n] = r.bits;
         t->bytes[t->n++] = r.bytes;
     }
-    t->spec = (dq_quant_spec){0, p->set.set.group, p->set.set.mode, p->set.set.scale_dtype};
+    t->spec = (dq_quant_spec){
+        .group = p->set.set.group, .mode = p->set.set.mode, .scale_dtype = p->set.set.scale_dtype};
     p->packed_params += t->rows * t->cols;
     if (!find_slot(t, p->model))
         return dq_fail(err, DQ_MISMATCH,

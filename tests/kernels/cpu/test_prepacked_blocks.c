@@ -210,7 +210,9 @@ TEST(blocks_are_as_described)
         const size_t row = dq_quant_row_bytes(w.cols, w.bits);
         if ((dq_os_cpu_features(NULL) & l) != l) continue;
         for (int64_t j = 0; j < 64; j++) {
-            if (j % 32 == 0) dq_cpu_prepacked_block(dq_cpu_isa_of(l)->simd, block, &w, &d, j / 32);
+            if (j % 32 == 0)
+                dq_cpu_prepacked_block(dq_cpu_isa_of(l)->simd, dq_cpu_isa_of(l)->levels, block, &w,
+                                       &d, j / 32);
             if (j < ROWS)
                 dq_quant_unpack_row(want, bytes + n / 168 + (size_t)j * row, w.cols, w.bits);
             for (int64_t k = 0; k < d.chunks * 32; k++)

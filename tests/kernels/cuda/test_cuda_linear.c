@@ -131,6 +131,32 @@ TEST(test_floats)
     rig_close(&r);
 }
 
+/* Trellis codes are uploaded as what they stand for. */
+TEST(test_levels)
+{
+    int8_t level[256], column[205];
+    rig r = rig_open();
+    for (int i = 0; i < 256; i++) level[i] = (int8_t)(i * 67 % 255 - 127);
+    for (int i = 0; i < 205; i++) column[i] = (int8_t)(i % 7);
+    for (int bits = 2; bits <= 5; bits++) {
+        dq_weight w = rig_packed(131, 205, 8, 48, DQ_F16, 45);
+        float *x = rig_floats(205, 46);
+        dq_err err = {0};
+        w.format = &dq_format_trellis;
+        w.bits = bits;
+        w.level = level;
+        w.column = column;
+        dq_mat y = multiply(r.cuda, x, 1, &w, NULL, DQ_NUM_INT8);
+        assert_int_equal(dq_backend_sync(r.cuda, &err), DQ_MISMATCH);
+        assert_non_null(strstr(err.text, "has trellis codes, of which there are no int8 products"));
+        r.cuda->ops->free(r.cuda, y.p);
+        check(&r, x, 1, &w, true, DQ_NUM_BF16, 0.5);
+        check_floats(&r, w, DQ_NUM_F32, 2e-3);
+        rig_drop(x);
+    }
+    rig_close(&r);
+}
+
 /* bf16 products are those of rounded operands, with sums in f32. */
 TEST(test_bf16_rounds_operands)
 {

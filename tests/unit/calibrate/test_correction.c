@@ -180,7 +180,7 @@ TEST(refitted_scales_are_least)
     memset(w + 5 * N, 0, sizeof *w * N); /* a row of zeros */
     sums s = sums_of(x, a, M, 2);
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-        const dq_quant_spec spec = {all[k].bits, all[k].group, all[k].mode, DQ_F32};
+        const dq_quant_spec spec = {all[k].bits, all[k].group, all[k].mode, DQ_F32, NULL};
         dq_gptq_loss plain, fitted, twice;
         dq_err err = {0};
         dq_codes *c = rounded(w, s.h, &spec, 0, &plain);
@@ -209,7 +209,7 @@ TEST(refitted_scales_are_least)
 TEST(one_scale_stays)
 {
     static float x[ROWS * N], a[ROWS * M], w[M * N];
-    const dq_quant_spec spec = {4, DQ_GROUP_TENSOR, DQ_SEARCH, DQ_F16};
+    const dq_quant_spec spec = {4, DQ_GROUP_TENSOR, DQ_SEARCH, DQ_F16, NULL};
     dq_err err = {0};
     inputs(x, a);
     for (int i = 0; i < M * N; i++) w[i] = uniform();
@@ -245,7 +245,7 @@ static double missed_by(const double *h, const dq_codes *c, const float *w, int6
 TEST(many_groups_go_in_bands)
 {
     enum { WIDE = 720, FEW = 3, INPUTS = 1500 };
-    const dq_quant_spec spec = {3, 1, DQ_ABSMAX, DQ_F32};
+    const dq_quant_spec spec = {3, 1, DQ_ABSMAX, DQ_F32, NULL};
     static float x[INPUTS * WIDE], w[FEW * WIDE];
     static double h[WIDE * WIDE];
     dq_gptq_loss loss[FEW];
@@ -296,7 +296,7 @@ TEST(memory_of_scales_is_bounded)
 {
     static const int64_t groups[] = {1, 7, 8, 16, 32, 64, 128, 512, 5000, DQ_GROUP_ROW};
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
-        const dq_quant_spec spec = {4, groups[i], DQ_SEARCH, DQ_F16};
+        const dq_quant_spec spec = {4, groups[i], DQ_SEARCH, DQ_F16, NULL};
         const dq_code_shape s = dq_code_shape_of(16384, 16384, &spec);
         const int64_t bytes = dq_scale_refit_bytes(&s);
         assert_true(bytes > 0 && bytes < (int64_t)480 << 20);
@@ -315,7 +315,7 @@ TEST(loss_is_of_the_weights_given)
     }
     sums s = sums_of(x, a, M, 2);
     for (size_t k = 0; k < sizeof modes / sizeof *modes; k++) {
-        const dq_quant_spec spec = {3, 50, modes[k], DQ_F16};
+        const dq_quant_spec spec = {3, 50, modes[k], DQ_F16, NULL};
         dq_gptq_loss own, same, other;
         dq_err err = {0};
         double error = 0, signal = 0;
@@ -353,7 +353,7 @@ TEST(rows_that_do_not_fit_are_counted)
     assert_int_equal(dq_cross_new(&r.sums, M, N, &err), DQ_OK);
     dq_cross_begin(r.sums, M, N);
     for (int i = 0; i < M; i++) r.sums->c[i * r.sums->ld + 3] = i == 5 || i == 60 ? 1e7 : 0.5;
-    dq_quant_spec spec = {4, 50, DQ_SEARCH, DQ_F16};
+    dq_quant_spec spec = {4, 50, DQ_SEARCH, DQ_F16, NULL};
     assert_int_equal(dq_reference_correct(&r, w, 0, M, &spec, &kept, &err), DQ_OK);
     assert_int_equal(kept, 2);
     for (int i = 0; i < M; i++) {
@@ -372,7 +372,7 @@ TEST(rows_that_do_not_fit_are_counted)
 TEST(corrected_bands_are_the_whole)
 {
     enum { BAND = 32 };
-    const dq_quant_spec spec = {4, 50, DQ_SEARCH, DQ_F16};
+    const dq_quant_spec spec = {4, 50, DQ_SEARCH, DQ_F16, NULL};
     static float x[ROWS * N], a[ROWS * M], w[M * N], whole[M * N];
     inputs(x, a);
     for (int i = 0; i < M * N; i++) w[i] = uniform();
