@@ -91,6 +91,9 @@ static dq_status make_settings(request *r, dq_err *err)
     DQ_TRY(dq_recipe_options_read(&r->set, &r->recipe, err));
     DQ_TRY(dq_calib_run_check(&r->calib, &r->set, err));
     dq_recipe_options_scale(&r->set, &r->recipe, dq_calib_run_wanted(&r->calib));
+    if (dq_quantize_mode(r->set.mode, r->set.bits, true) != r->set.mode && r->set.bits != 16)
+        return dq_fail(err, DQ_USAGE, "--scale %s: has no codes of %d bits. Use search.",
+                       dq_quant_modes[r->set.mode].name, r->set.bits);
     int granularity = dq_options_word(r->granularity, "logit-granularity", dq_granularity_name,
                                       DQ_GRANULARITIES, err);
     if (granularity < 0) return err->code;

@@ -20,10 +20,10 @@ static void add_weight(dq_bench_bytes *to, const dq_weight *w, double share)
             to->dense += bytes;
         else if (f->part[i].is_codes)
             to->codes += bytes;
-        else if (strcmp(encoding, "scale") == 0)
-            to->scales += bytes;
-        else
+        else if (strcmp(encoding, "zero") == 0)
             to->zeros += bytes;
+        else
+            to->scales += bytes;
     }
 }
 

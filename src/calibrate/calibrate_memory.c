@@ -37,8 +37,10 @@ static int64_t rounding_bytes(const dq_quantize_row *r, const dq_calibrate_rule 
     const int64_t f32 = values * (int64_t)sizeof(float);
     const int64_t grids = rows * groups * (int64_t)sizeof(dq_grid), codes = values + grids;
     const int64_t corner = 1 << 15; /* what a thread has besides its rows, at most */
+    const dq_weight_format *format = dq_weight_format_named(r->format);
+    const int64_t tiles = format && format->encode_strip ? DQ_STRIP_ROWS / DQ_F64_TILE : 1;
     const int64_t strips =
-        threads() * (2 * r->cols * DQ_F64_TILE + corner) * (int64_t)sizeof(double);
+        threads() * tiles * (2 * r->cols * DQ_F64_TILE + corner) * (int64_t)sizeof(double);
     const dq_code_shape shape = {.rows = rows,
                                  .cols = r->cols,
                                  .group_size = r->group_size,

@@ -31,8 +31,10 @@ double dq_calibrate_work_factor(double n)
 double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode,
                                   const dq_calibrate_rule *rule)
 {
+    enum { TRELLIS = 1000 }; /* a value in two passes over 256 windows, beside what f64 takes */
     const int tries = dq_quant_modes[mode].tries[0] > 0 ? DQ_GPTQ_TRIES : 1;
-    return (tries + 1 + 3 * rule->refits + rule->aligns) * rows * n * n;
+    const double found = mode == DQ_TRELLIS ? (tries + rule->refits) * rows * n * TRELLIS : 0;
+    return (tries + 1 + 3 * rule->refits + rule->aligns) * rows * n * n + found;
 }
 
 double dq_calibrate_work_cross(double rows, double m, double n)

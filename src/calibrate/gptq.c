@@ -1,4 +1,4 @@
-/* gptq: see gptq.h. Rows do not see each other: a task takes 64 of them through all columns. Columns go in blocks of 128: what
+/* gptq: see gptq.h. Rows do not see each other: a task takes 64 of them, or a strip whose codes are found together, through all columns. Columns go in blocks of 128: what
  * earlier blocks say about a block is one product in f64, and so it is for parts of it.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/gptq.h"
@@ -29,15 +29,6 @@ typedef struct rounding {
     dq_gptq_loss *loss; /* [rows] */
 } rounding;
 
-/* The value that a code stands for. */
-static float value_of(const dq_codes *c, int64_t row, int64_t col)
-{
-    const dq_grid g = dq_codes_grid(c, row, col);
-    const dq_weight_format *f = dq_weight_format_of_mode(c->spec.mode);
-    const float x = (float)f->level(c->code[row * c->shape.cols + col], g, &c->spec) * g.scale;
-    return c->spec.column ? x * dq_codes_factor(c, col) : x;
-}
-
 static void load(strip *s, const rounding *g, int64_t first, int64_t rows)
 {
     const int64_t n = g->h->n;
@@ -47,7 +38,7 @@ static void load(strip *s, const rounding *g, int64_t first, int64_t rows)
         double *to = s->w + i * ROWS;
         for (int64_t r = 0; r < ROWS; r++) to[r] = r < rows ? (double)w[r * n] : 0;
         for (int64_t r = 0; g->less && r < rows; r++)
-            to[r] -= (double)value_of(g->less, first + r, col);
+            to[r] -= (double)dq_codes_value(g->less, first + r, col);
     }
 }
 

@@ -18,9 +18,10 @@ typedef struct dq_gptq_loss {
 
 /* Codes of w[rows, cols], all finite, for the factored Hessian of its inputs. `spec` is taken as it is: width 2..8, group,
  * mode, type of scales (which must hold them). Grids are those of the mode. For modes with tries each row is rounded DQ_GPTQ_TRIES
- * times and keeps what loses least: with the scales of least squared error, these times 0.9, 0.95 and 1.05, and with those of
+ * times and keeps what loses least: with the scales of least squared error, these times the mode's tries, and with those of
  * least squared error weighted by D, what a column's own rounding costs. Then scales are found anew from the codes
- * (scale_refit.h) and rows rounded by them, `refits` times; again a row keeps what loses less. Where codes are found together, strips of rows instead. *loss may be NULL.
+ * (scale_refit.h) and rows rounded by them, `refits` times; again a row keeps what loses less. Where codes are found together, it is
+ * strips of rows that keep it. *loss may be NULL.
  * The result does not depend on the number of threads. DQ_RESOURCE; DQ_STOPPED between strips of rows. */
 enum { DQ_GPTQ_TRIES = 5 };
 dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, const dq_hessian *h,

@@ -23,7 +23,7 @@ typedef struct dq_container_info {
     double bits_per_weight;   /* all tensors together, scales and padding included */
     int weight_bits;          /* of the packed tensors; 16: none is packed; 0: mixed */
     const char *weight_group; /* "128", "row", "tensor", "mixed"; "" when none is packed */
-    const char *scale_mode;   /* "absmax", "search", "asym", "mixed"; "" when none */
+    const char *scale_mode;   /* "absmax", "search", "asym", "trellis", "mixed"; "" when none */
     bool
         is_rounded; /* some weights are not the source's: codes, or another type of what is dense */
     dq_logit_spec logit;      /* as /attention says */
@@ -91,7 +91,7 @@ const dq_source_file *dq_container_source_file(const dq_container *c, int i);
  * says. From the index alone. */
 dq_status dq_container_weights_sha256(char hex[65], const dq_container *c, dq_err *err);
 
-/* Compares the payload's hash; scales must be finite too, those of absmax and asym not negative, and padding
+/* Compares the payload's hash; scales must be finite too, those of absmax, asym and trellis not negative, and padding
  * bits zero. DQ_DAMAGED names the dataset. Pages are given back to the kernel on the way. */
 dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *err);
 /* The two hashes over /index itself. */

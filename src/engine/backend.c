@@ -22,27 +22,28 @@ dq_status dq_backend_sync(dq_backend *b, dq_err *err)
     return dq_fail_as(err, &found);
 }
 
-/* The first projection whose codes cannot be multiplied; NULL: all can. */
-static const dq_weight *find_dense(const dq_model *m)
+/* The first projection whose codes a backend cannot multiply; NULL: all can. */
+static const dq_weight *find_dense(const dq_backend *b, const dq_model *m)
 {
     for (int i = 0; i < m->n_layers; i++) {
         const dq_layer *l = &m->layer[i];
         const dq_weight *all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-            if (all[k]->rows && !dq_weight_is_integer(all[k])) return all[k];
+            if (all[k]->rows && !b->ops->matmul_kernel(b, all[k], DQ_NUM_INT8)) return all[k];
         }
     }
     return NULL;
 }
 
-static dq_status can_int8(const dq_model *m, dq_math math, const dq_kv_spec *kv, dq_err *err)
+static dq_status can_int8(const dq_backend *b, const dq_model *m, dq_math math,
+                          const dq_kv_spec *kv, dq_err *err)
 {
-    const dq_weight *dense = m && math.linear == DQ_NUM_INT8 ? find_dense(m) : NULL;
+    const dq_weight *dense = m && math.linear == DQ_NUM_INT8 ? find_dense(b, m) : NULL;
     const bool attends = math.qk == DQ_NUM_INT8 || math.pv == DQ_NUM_INT8 || math.kv == DQ_NUM_INT8;
     if (dense && dq_weight_is_coded(dense)) {
         dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_MATH_F32},
-                     "math int8 needs weights with a scale for each run of columns, and %s has %s",
-                     dense->name, dq_weight_format_of(dense)->note);
+                     "math int8 needs codes that the %s backend multiplies, and %s has %s",
+                     b->ops->name, dense->name, dq_weight_format_of(dense)->note);
         return dq_in(err, "%s: ", m->path);
     }
     if (dense) {
@@ -75,7 +76,7 @@ dq_status dq_backend_can(const dq_backend *b, const struct dq_model *m, dq_math 
                          const dq_kv_spec *kv, dq_err *err)
 {
     const dq_need need = {m ? m->path : "", m ? m->map.head_dim : 0, math, kv};
-    DQ_TRY(can_int8(m, math, kv, err));
+    DQ_TRY(can_int8(b, m, math, kv, err));
     DQ_TRY(b->ops->can(&need, err));
     DQ_TRY(dq_backend_can_evict(b, kv->evict.policy, err));
     if (math.kv != kv->num)

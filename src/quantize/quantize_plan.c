@@ -203,14 +203,15 @@ dq_scale_mode dq_quantize_mode(dq_scale_mode mode, int bits, bool fed)
 
 static dq_status check_trellis(const dq_quantize_choice *c, dq_err *err)
 {
-    if (c->mode != DQ_TRELLIS) return DQ_OK;
-    if (c->own_mode && dq_quantize_mode(c->mode, c->bits, c->fed) != c->mode)
+    const bool is = c->mode == DQ_TRELLIS && c->bits != 16;
+    const bool becomes = is && dq_quantize_mode(c->mode, c->bits, c->fed) == DQ_TRELLIS;
+    if (is && !becomes && c->own_mode)
         return dq_fail(
             err, DQ_MISMATCH,
             "%s: trellis codes have 2 to %d bits, and are of projections and a head of its "
             "own, not of an embedding",
             c->name, DQ_TRELLIS_MAX_BITS);
-    if (c->group == DQ_GROUP_TENSOR)
+    if (becomes && c->group == DQ_GROUP_TENSOR)
         return dq_fail(
             err, DQ_MISMATCH,
             "%s: trellis codes have a scale for each group or row, not one for the tensor",
@@ -272,9 +273,6 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
 {
     int n_names = 0;
     int64_t n = dq_checkpoint_count(q->checkpoint), kept = 0;
-    if (q->set.mode == DQ_TRELLIS && q->set.bits > DQ_TRELLIS_MAX_BITS && q->set.bits != 16)
-        return dq_fail(err, DQ_USAGE, "trellis codes have 2 to %d bits, not %d",
-                       DQ_TRELLIS_MAX_BITS, q->set.bits);
     const named_role *names = packable_names(q, &n_names, err);
     dq_quantize_choice *choice = dq_alloc(q->arena, (size_t)n, sizeof *choice, err);
     q->tensor = dq_alloc(q->arena, (size_t)n, sizeof *q->tensor, err);

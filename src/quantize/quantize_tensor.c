@@ -14,6 +14,7 @@
 enum {
     BLOCK_VALUES = 1 << 16, /* one piece of work */
     TILE_BLOCKS = 32,       /* pieces between two looks at the stop flag */
+    STRIPS = 8,             /* of a tile, at least */
     COPY_BYTES = 4 << 20
 };
 
@@ -21,7 +22,8 @@ enum {
 typedef struct piece {
     int64_t bad; /* index of the first value that is not finite, or not as it is stored; -1: none */
     dq_weight_range range;
-    bool wide; /* a scale does not fit F16 */
+    bool wide;   /* a scale does not fit F16 */
+    float least; /* of a strip: the smallest peak of a group that is not all zeros */
     dq_quant_error error;
     double sums[DQ_N_CANDIDATES];
     double *squares; /* [cols] of a strip, before it is coded */
@@ -102,6 +104,8 @@ static dq_status tiling_begin(tiling *g, const dq_quantize_tensor *q, bool both,
     int64_t max = (int64_t)TILE_BLOCKS * BLOCK_VALUES / (g->block_rows * q->cols);
     if (max > TILE_BLOCKS) max = TILE_BLOCKS;
     if (max < 1) max = 1;
+    if (in_strips(q) && max < STRIPS)
+        max = STRIPS; /* to code one takes far longer than to read it */
     g->n_pieces = (int)(blocks < max ? blocks : max);
     g->tile_rows = g->block_rows * g->n_pieces;
     const piece_bytes b = bytes_of(g, both);
@@ -203,6 +207,7 @@ static bool scan_groups(const dq_quantize_tensor *q, piece *p, const uint8_t *sr
             const uint8_t *at = src + (size_t)(r * q->cols + c) * dq_dtypes[type].bytes;
             dq_weight_range range = {.peak = top_of(at, type, n)};
             if (!isfinite(range.peak)) return false;
+            if (range.peak > 0 && range.peak < p->least) p->least = range.peak;
             if (requested && q->format->ends)
                 dq_weight_range_ends(&range, floats_of(p->w, at, type, n), n);
             p->wide = p->wide || (requested && !q->format->fits_f16(&range, &q->spec));
@@ -220,6 +225,7 @@ static void scan_block(const dq_quantize_tensor *q, piece *p, int64_t begin, int
     p->bad = -1;
     p->range = (dq_weight_range){0};
     p->wide = false;
+    p->least = INFINITY;
     if (!src || type == DQ_F64) { /* what counts is the value as a float */
         rows_of(q, p->w, begin, end - begin);
         type = DQ_F32;
@@ -263,26 +269,34 @@ static void add_squares(const dq_quantize_tensor *q, piece *p, int64_t begin, in
     dq_codes_column_sums(p->squares, rows_of(q, p->w, begin, end - begin), end - begin, q->cols);
 }
 
-static dq_status scan_tile(tiling *g, dq_quantize_tensor *q, int64_t begin, dq_weight_range *range,
-                           bool *wide, double *squares, dq_err *err)
+/* What all blocks tell. */
+typedef struct scan {
+    dq_weight_range range;
+    bool wide;
+    float least;     /* as in a piece */
+    double *squares; /* [cols] of columns, where codes are found in strips; NULL: elsewhere */
+} scan;
+
+static dq_status scan_tile(tiling *g, dq_quantize_tensor *q, int64_t begin, scan *all, dq_err *err)
 {
     int64_t end, rows = row_range(q, &end, begin, g->tile_rows);
     int n = (int)((rows + g->block_rows - 1) / g->block_rows);
-#pragma omp taskloop grainsize(1) if (n > 1) shared(g, q)
+#pragma omp taskloop grainsize(1) if (n > 1) shared(g, q, all)
     for (int i = 0; i < n; i++) {
         int64_t b = begin + i * g->block_rows, e;
         row_range(q, &e, b, g->block_rows);
         scan_block(q, &g->piece[i], b, e);
-        if (squares) add_squares(q, &g->piece[i], b, e);
+        if (all->squares) add_squares(q, &g->piece[i], b, e);
     }
     for (int i = 0; i < n; i++) {
         const piece *p = &g->piece[i];
         if (p->bad >= 0) return refuse_value(q, begin + i * g->block_rows, p->bad, err);
-        if (fabsf(p->range.peak) > fabsf(range->peak)) range->peak = p->range.peak;
-        range->low = fminf(range->low, p->range.low);
-        range->high = fmaxf(range->high, p->range.high);
-        *wide = *wide || p->wide;
-        for (int64_t k = 0; squares && k < q->cols; k++) squares[k] += p->squares[k];
+        if (fabsf(p->range.peak) > fabsf(all->range.peak)) all->range.peak = p->range.peak;
+        all->range.low = fminf(all->range.low, p->range.low);
+        all->range.high = fmaxf(all->range.high, p->range.high);
+        all->wide = all->wide || p->wide;
+        all->least = fminf(all->least, p->least);
+        for (int64_t k = 0; all->squares && k < q->cols; k++) all->squares[k] += p->squares[k];
     }
     return DQ_OK;
 }
@@ -335,29 +349,38 @@ static dq_status search_tensor(tiling *g, dq_quantize_tensor *q, float peak, dq_
     return DQ_OK;
 }
 
+/* Factors of columns; a group that they make smaller may be too small for F16. */
+static void find_factors(dq_quantize_tensor *q, scan *all, dq_err *err)
+{
+    float most = 1;
+    if (dq_codes_columns(q->column, all->squares, q->cols, err) != DQ_OK) return;
+    for (int64_t k = 0; k < q->cols; k++) most = fmaxf(most, dq_weight_factor(q->column[k]));
+    const dq_weight_range least = {.peak = all->least / most};
+    if (isfinite(all->least) && !q->format->fits_f16(&least, &q->spec)) all->wide = true;
+}
+
 dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
                                   const dq_quantize_tick *tick, dq_err *err)
 {
     tiling g;
-    dq_weight_range range = {0};
-    bool wide = false;
-    double *squares = NULL;
+    scan all = {.least = INFINITY};
     tiling_begin(&g, q, false, buffers, err);
     if (err->code == DQ_OK && in_strips(q))
-        squares = dq_block_new((size_t)q->cols, sizeof *squares, err);
+        all.squares = dq_block_new((size_t)q->cols, sizeof *all.squares, err);
     for (int64_t begin = 0, end; err->code == DQ_OK && begin < q->rows; begin = end) {
         row_range(q, &end, begin, g.tile_rows);
-        if (dq_os_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &range, &wide, squares, err);
+        if (dq_os_check_stop(err) == DQ_OK) scan_tile(&g, q, begin, &all, err);
         release_rows(q, begin, end, tick);
     }
-    if (err->code == DQ_OK && squares) dq_codes_columns(q->column, squares, q->cols, err);
-    dq_block_free(squares);
+    if (err->code == DQ_OK && all.squares) find_factors(q, &all, err);
+    dq_block_free(all.squares);
     const bool one = q->format && q->one_scale;
-    if (one) wide = !q->format->fits_f16(&range, &q->spec);
-    if (wide) q->spec.scale_dtype = DQ_F32;
+    if (one) all.wide = !q->format->fits_f16(&all.range, &q->spec);
+    if (all.wide) q->spec.scale_dtype = DQ_F32;
     if (err->code != DQ_OK || !one) return err->code;
-    if (q->spec.mode == DQ_SEARCH && range.peak != 0) return search_tensor(&g, q, range.peak, err);
-    q->grid = q->format->grid(&range, &q->spec);
+    if (q->spec.mode == DQ_SEARCH && all.range.peak != 0)
+        return search_tensor(&g, q, all.range.peak, err);
+    q->grid = q->format->grid(&all.range, &q->spec);
     return DQ_OK;
 }
 
@@ -387,11 +410,13 @@ static void row_bytes(size_t bytes[DQ_MAX_PARTS], const dq_quantize_tensor *q, i
     for (int i = 0; i < q->format->n_parts; i++) {
         const dq_weight_part_row *row = &q->format->part[i];
         const dq_part p = dq_weight_part(&w, i);
-        const int64_t n = row->is_codes && in_strips(q) ? dq_weight_strip_padded(rows) : rows;
-        const bool shared = row->fixed || (q->one_scale && !row->is_codes);
-        bytes[i] = shared ? 0 : dq_weight_part_bytes(&p) / (size_t)p.rows * (size_t)n;
-        if (row->is_codes && in_strips(q))
-            bytes[i] = (size_t)n / 8 * (size_t)q->cols * (size_t)q->spec.bits;
+        if (row->fixed || (q->one_scale && !row->is_codes))
+            bytes[i] = 0;
+        else if (row->is_codes && in_strips(q))
+            bytes[i] =
+                (size_t)dq_weight_strip_padded(rows) / 8 * (size_t)q->cols * (size_t)q->spec.bits;
+        else
+            bytes[i] = dq_weight_part_bytes(&p) / (size_t)p.rows * (size_t)rows;
     }
 }
 
@@ -435,16 +460,6 @@ static dq_codes strip_of(const dq_quantize_tensor *q, piece *p, int64_t rows)
                       .grid = p->grid};
 }
 
-static void read_strip_row(float *got, const dq_codes *c, int64_t r)
-{
-    const dq_weight_format *f = dq_weight_format_of_mode(c->spec.mode);
-    for (int64_t k = 0; k < c->shape.cols; k++) {
-        const dq_grid g = dq_codes_grid(c, r, k);
-        got[k] = (float)f->level(c->code[r * c->shape.cols + k], g, &c->spec) * g.scale *
-                 dq_codes_factor(c, k);
-    }
-}
-
 static void encode_strip(const dq_quantize_tensor *q, piece *p, int64_t begin, int64_t end,
                          uint8_t *part[DQ_MAX_PARTS])
 {
@@ -463,7 +478,7 @@ static void encode_strip(const dq_quantize_tensor *q, piece *p, int64_t begin, i
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t g = 0; g < c.shape.groups; g++)
             f->put(part, g, c.grid[r * c.shape.groups + g], &q->spec);
-        read_strip_row(p->got, &c, r);
+        for (int64_t k = 0; k < q->cols; k++) p->got[k] = dq_codes_value(&c, r, k);
         dq_quant_error_add(&p->error, w + r * q->cols, p->got, q->cols);
         for (int i = 0; i < f->n_parts; i++) part[i] += f->part[i].is_codes ? 0 : step[i];
     }

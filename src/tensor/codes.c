@@ -60,19 +60,25 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Of the factor that is next to x >= 0 by its logarithm, without a function of the C library. */
+static int8_t factor_code(double x)
+{
+    const double half_step = 0x1.0b5586cf9890fp+0; /* 2^(1/16) */
+    int code = 0;
+    while (code < INT8_MAX && x > (double)dq_weight_factor((int8_t)code) * half_step) code++;
+    return (int8_t)code;
+}
+
 dq_status dq_codes_columns(int8_t *column, const double *sums, int64_t cols, dq_err *err)
 {
-    enum { MOST = 127 };
     static const double REACH = 1.5;
     double *sorted = dq_block_new((size_t)cols, sizeof *sorted, err);
     if (!sorted) return err->code;
     memcpy(sorted, sums, (size_t)cols * sizeof *sorted);
     qsort(sorted, (size_t)cols, sizeof *sorted, by_size);
     const double median = sorted[cols / 2];
-    for (int64_t k = 0; k < cols; k++) {
-        const double times = median > 0 ? sqrt(sums[k] / median) / REACH : 0;
-        column[k] = (int8_t)(times > 1 ? fmin(MOST, rint(8 * log2(times))) : 0);
-    }
+    for (int64_t k = 0; k < cols; k++)
+        column[k] = median > 0 ? factor_code(sqrt(sums[k] / median) / REACH) : 0;
     dq_block_free(sorted);
     return DQ_OK;
 }

@@ -57,4 +57,13 @@ static inline dq_grid dq_codes_grid(const dq_codes *c, int64_t row, int64_t col)
     return c->grid[(s->grid_rows == 1 ? 0 : row) * s->groups + col / s->group_size];
 }
 
+/* The value that a code stands for. */
+static inline float dq_codes_value(const dq_codes *c, int64_t row, int64_t col)
+{
+    const dq_grid g = dq_codes_grid(c, row, col);
+    const dq_weight_format *f = dq_weight_format_of_mode(c->spec.mode);
+    const float x = (float)f->level(c->code[row * c->shape.cols + col], g, &c->spec) * g.scale;
+    return c->spec.column ? x * dq_codes_factor(c, col) : x;
+}
+
 #endif

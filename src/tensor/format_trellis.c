@@ -11,17 +11,18 @@
 
 static dq_part rings(const dq_weight *w)
 {
-    const int64_t rows = dq_weight_strip_padded(w->rows), block = DQ_STRIP_BLOCK;
+    const int64_t blocks = w->rows / DQ_STRIP_BLOCK + (w->rows % DQ_STRIP_BLOCK != 0);
     return (dq_part){.bits = w->bits,
                      .rows = w->rows,
                      .cols = w->cols,
                      .dtype = DQ_U8,
-                     .shape = {rows / block, w->cols * w->bits * block / 8},
+                     .shape = {blocks, w->cols * (w->bits * DQ_STRIP_BLOCK / 8)},
                      .data = w->data};
 }
 
 static const char *take_rings(dq_weight *w, const dq_tensor *found)
 {
+    if (w->cols > INT64_MAX / DQ_STRIP_ROWS) return "wrong type or shape";
     const dq_part want = rings(w);
     if (w->bits < DQ_TRELLIS_MIN_BITS || w->bits > DQ_TRELLIS_MAX_BITS) return "bits outside 2..5";
     if (!dq_weight_part_is(&want, found)) return "wrong type or shape";
@@ -141,7 +142,7 @@ static void dequantize(float *out, const dq_weight *w, int64_t row, int64_t firs
     }
 }
 
-/* A scale is .02 of the deviation, which is at most the peak and hardly less than a fifth of it. */
+/* A scale is .015 to .02 of the deviation or more, which is hardly less than a tenth of the peak: 2^-20, where steps of F16 are 6 %. */
 static bool fits_f16(const dq_weight_range *r, const dq_quant_spec *s)
 {
     const float peak = fabsf(r->peak);
@@ -173,7 +174,7 @@ static dq_grid fit_any(const float *w, const double *weight, int64_t n, const dq
         peak = fmax(peak, fabs(x));
         total += counts(weight, i, s);
     }
-    const double deviation = sqrt(squares / (double)n), step = exp2(-1.0 / 8);
+    const double deviation = sqrt(squares / (double)n), step = 0x1.d5818dcfba487p-1;
     const double top = fmax(deviation, peak / (double)t->reach);
     for (double unit = top; squares > 0 && unit >= deviation; unit *= step) {
         const double end = unit * (double)t->peak;

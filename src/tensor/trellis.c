@@ -172,8 +172,8 @@ INLINE void step(float *cost, uint8_t *high, const floats *level, float x, float
     memcpy(cost, all, (size_t)states * sizeof *cost);
 }
 
-/* Windows of rows last .. first (of a ring of n, modulo n), last >= first; start: the state after row `last`, -1: any; end: that
- * which row `first` has to leave. */
+/* Windows of a ring of n rows, taken from row from + n - 1 down to row `from`, modulo n. state: the low bits of the window of row
+ * `from`, which the windows before it begin with; -1: any. */
 INLINE void run(uint8_t *u, path *p, const float *x, const float *weight, int64_t n, int64_t from,
                 int state, const int bits, const floats *level)
 {
@@ -240,15 +240,16 @@ static encode_function *encoder(void)
     return f;
 }
 
+/* In units of scales: squares count |scale| each, that of the largest scale 1. */
 static void encode_with(encode_function *f, uint8_t *u, const float *want, const float *scale,
                         int64_t n, int bits)
 {
+    const float far = 1e6f; /* beyond all levels, and its square is finite */
     float x[ROWS], weight[ROWS], most = 0;
     for (int64_t i = 0; i < n; i++) most = fmaxf(most, fabsf(scale[i]));
     for (int64_t i = 0; i < n; i++) {
-        const float share = most > 0 ? scale[i] / most : 0;
-        x[i] = scale[i] != 0 ? want[i] / scale[i] : 0;
-        weight[i] = share * share;
+        weight[i] = most > 0 ? fabsf(scale[i]) / most : 0;
+        x[i] = scale[i] != 0 ? fmaxf(-far, fminf(far, want[i] / scale[i])) : 0;
     }
     f(u, x, weight, n, bits);
 }

@@ -11,7 +11,7 @@ struct dq_weight_format;
  * of which are mapped; a backend may keep a copy of its own (dq_ops.weight_acquire).
  *
  * What the bytes mean is the format's business: weight_format.h. Dense: data holds rows * cols values
- * of `dtype` (F32, F16 or BF16), perhaps unaligned. Coded (bits 2..8): data holds rows of
+ * of `dtype` (F32, F16 or BF16), perhaps unaligned. Coded (bits 2..8): data holds, but for trellis codes (format_trellis.c), rows of
  * dq_quant_row_bytes(cols, bits) bytes, unsigned codes u, least significant bit first, and groups of columns
  * have a scale of type scale_dtype (F16 or F32), shape [scale_rows, groups]; scale_rows is `rows`, or 1
  * when the whole tensor has one scale. */

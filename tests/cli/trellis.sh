@@ -1,7 +1,6 @@
 # trellis.sh: codes that are read together, through every command; sourced by run.sh.
 pair=$repo/calib/pair
 cp "$pair/text.txt" text.txt
-cp "$pair/needles.jsonl" needles.jsonl 2>/dev/null || :
 
 # with and without a text, at every width that there is
 for bits in 2 3 4 5; do
@@ -22,11 +21,13 @@ kld = {row["model"]: row["metrics"]["kld_nats"]["value"] for row in json.load(op
 sys.exit(not kld["t3.h5"] < kld["s3.h5"])
 P
 
-# the same bytes for any number of threads, after a kill, on any instruction set; the same numbers in f32
+# the same bytes for any number of threads, after a kill, on any instruction set
 for how in 1 3; do
     try 0 "packed" quantize "$pair/llama" -o again.h5 --bits 3 --group 64 --scale trellis --threads $how --force
     cmp -s again.h5 t3.h5 || complain "trellis: threads change the file"
 done
+try 0 "as the source gives them" verify t3.h5 --source "$pair/llama" # made anew, tensor by tensor
+try 0 "as written" verify g3.h5
 for cpu in scalar avx2; do
     DQ_CPU=$cpu "$dq" quantize "$pair/llama" -o again.h5 --bits 3 --group 64 --scale trellis --force -q >/dev/null 2>"$top/err" ||
         complain "trellis: DQ_CPU=$cpu: $(cat "$top/err")"
@@ -35,6 +36,10 @@ for cpu in scalar avx2; do
         complain "trellis: int8: $(cat "$top/err")"
 done
 
+"$dq" plan weights "$pair/llama" --calib text.txt --calib-tokens 2100 --calib-ctx 100 --search-tokens 1000 --budget bpw=3.2 --scale trellis \
+    --group 64 -o plan.json -q >/dev/null 2>"$top/err" || complain "trellis: plan: $(cat "$top/err")"
+try 0 "packed" quantize "$pair/llama" -o planned.h5 --recipe plan.json --calib text.txt
+
 # a model of it has a recipe; the recipe makes it again
 try 0 '"trellis"' info t4.h5 --recipe
 cp "$top/out" recipe.json
@@ -42,7 +47,7 @@ try 0 "packed" quantize "$pair/llama" -o again.h5 --recipe recipe.json --force
 cmp -s again.h5 t4.h5 || complain "trellis: its recipe makes another file"
 
 # what there is not
-try 2 "trellis codes have 2 to 5 bits" quantize "$pair/llama" -o no.h5 --bits 6 --scale trellis
+try 2 "scale trellis: has no codes of 6 bits. Use search" quantize "$pair/llama" -o no.h5 --bits 6 --scale trellis
 try 4 "up_proj.weight: trellis codes have 2 to 5 bits" quantize "$pair/llama" -o no.h5 --bits-map up_proj=6/64/trellis
 try 4 "embed_tokens.weight: trellis codes .* not of an embedding" quantize "$pair/llama" -o no.h5 --bits-map embed=4/64/trellis
 try 4 "scale for each group or row, not one for the tensor" quantize "$pair/llama" -o no.h5 --bits 4 --group tensor --scale trellis

@@ -5,7 +5,8 @@
 
 #include <stdint.h>
 
-enum { DQ_LEVELS_SPARE = 16 }; /* bytes after the last that are read and not used */
+/* Bytes after the last column's codes that may be read; those of 32 rows of another column are no fewer. */
+enum { DQ_LEVELS_SPARE = 8 };
 
 /* 32 rows of columns: their codes, each column's `apart` bytes after those of the one before, and the byte after, likewise. */
 typedef struct dq_levels_rings {

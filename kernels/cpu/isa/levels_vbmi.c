@@ -15,15 +15,15 @@ typedef struct tables {
     __m512i level[4]; /* of windows 64 i .. */
     __m512i collect, cut,
         to;        /* bytes of eight rows; their windows; column by row to row by column */
-    __mmask16 end; /* the byte after the last rows */
+    __mmask16 own; /* bytes of the last 16 rows */
 } tables;
 
 /* 16 rows of a column; those that are the last ones take the byte after them. */
 INLINE __m128i column(const dq_levels_rings *r, int64_t c, int half, const tables *t)
 {
-    const __m128i x = _mm_loadu_si128((const void *)(r->codes + c * r->apart + 2 * half * r->bits));
-    if (half == 0) return x;
-    return _mm_mask_blend_epi8(t->end, x, _mm_set1_epi8((char)r->after[c * r->apart]));
+    const uint8_t *at = r->codes + c * r->apart + 2 * half * r->bits;
+    if (half == 0) return _mm_loadu_si128((const void *)at);
+    return _mm_mask_loadu_epi8(_mm_set1_epi8((char)r->after[c * r->apart]), t->own, at);
 }
 
 /* Of four columns from c on, a column in each quarter, row after row. */
@@ -50,7 +50,7 @@ void dq_levels_vbmi(uint8_t *to, const dq_levels_rings *r, int64_t n, const uint
         37, 53, 6,  22, 38, 54, 7,  23, 39, 55, 8,  24, 40, 56, 9,  25, 41, 57, 10, 26, 42, 58,
         11, 27, 43, 59, 12, 28, 44, 60, 13, 29, 45, 61, 14, 30, 46, 62, 15, 31, 47, 63};
     const long long eight = 0x0706050403020100, each = 0x0101010101010101;
-    tables t = {.end = (__mmask16)(1u << 2 * r->bits)};
+    tables t = {.own = (__mmask16)((1u << 2 * r->bits) - 1)};
     for (int i = 0; i < 4; i++) t.level[i] = _mm512_loadu_si512(table + 64 * i);
     t.collect = _mm512_broadcast_i32x4(_mm_set_epi64x(eight + each * r->bits, eight));
     t.cut = _mm512_set1_epi64(eight * r->bits);

@@ -69,7 +69,7 @@ static void expect_block(const dq_weight *w, int64_t n0, int64_t nb, int64_t k0)
 {
     enum { LINE = 64 };
     const int64_t kb = w->cols - k0 < K_BLOCK ? w->cols - k0 : K_BLOCK;
-    if (kb <= 0 || dq_weight_format_of(w)->block) return;
+    if (kb <= 0 || dq_weight_format_of(w)->block || w->level) return;
     const int64_t bytes = stored_bytes(w, kb);
     for (int64_t i = 0; i < nb; i++) {
         const uint8_t *row = stored_at(w, n0 + i, k0);

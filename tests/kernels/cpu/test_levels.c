@@ -16,8 +16,7 @@ static dq_weight new_trellis(shape s, int bits, dq_dtype scales)
     drop_file(w.data);
     w.format = &dq_format_trellis;
     w.bits = bits;
-    w.data = in_file(random_bytes(bytes + DQ_LEVELS_SPARE, (uint64_t)(s.cols + bits)),
-                     bytes + DQ_LEVELS_SPARE);
+    w.data = in_file(random_bytes(bytes, (uint64_t)(s.cols + bits)), bytes);
     w.level = (const int8_t *)random_bytes(DQ_TRELLIS_LEVELS, 91);
     int8_t *column = (int8_t *)random_bytes((size_t)s.cols, 92);
     for (int64_t k = 0; k < s.cols; k++) column[k] = (int8_t)(column[k] % 24);
@@ -110,7 +109,7 @@ TEST(products_are_those_of_bytes)
 {
     static const shape shapes[] = {
         {70, 320, 32, false},   {33, 200, 64, false}, {256, 96, 96, false}, {1, 100, 100, false},
-        {300, 513, 128, false}, {160, 70, 20, false}, {129, 31, 31, false}};
+        {300, 513, 128, false}, {160, 70, 20, false}, {129, 31, 31, false}, {32, 33, 33, false}};
     static const int64_t rows[] = {1, 2, 9, 20};
     enum { MOST = 20, WIDEST = 513, TALLEST = 300 };
     float *x = random_floats(MOST * WIDEST, 11), *bias = random_floats(TALLEST, 12);

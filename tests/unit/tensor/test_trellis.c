@@ -10,6 +10,13 @@
 
 #include <math.h>
 
+/* By trellis.h. */
+static double lost(float want, double level, double scale)
+{
+    const double d = (double)want - level * scale;
+    return scale != 0 ? d * d / fabs(scale) : 0;
+}
+
 /* The least cost of a ring of n rows whose windows of rows n - 1 and 0 meet in `state`, or in any (-1: open), by the definition:
  * the windows of a row are those whose low bits are the high bits of the row before it. */
 static double least_cost(const float *want, const float *scale, int64_t n, int bits, int state)
@@ -21,8 +28,8 @@ static double least_cost(const float *want, const float *scale, int64_t n, int b
     for (int64_t r = 0; r < n; r++) { /* from the first row on, which the product does not do */
         for (int s = 0; s < states; s++) next[s] = (double)INFINITY;
         for (int w = 0; w < DQ_TRELLIS_LEVELS; w++) {
-            const double d = (double)want[r] - (double)level[w] * (double)scale[r];
-            const double sum = cost[w & (states - 1)] + d * d;
+            const double sum =
+                cost[w & (states - 1)] + lost(want[r], (double)level[w], (double)scale[r]);
             if (sum < next[w >> bits]) next[w >> bits] = sum;
         }
         memcpy(cost, next, sizeof cost);
@@ -34,12 +41,9 @@ static double least_cost(const float *want, const float *scale, int64_t n, int b
 
 static double cost_of(const uint8_t *u, const float *want, const float *scale, int64_t n, int bits)
 {
+    const int8_t *level = dq_trellis_table_of(bits)->level;
     double sum = 0;
-    for (int64_t r = 0; r < n; r++) {
-        const double d =
-            (double)want[r] - (double)dq_trellis_table_of(bits)->level[u[r]] * (double)scale[r];
-        sum += d * d;
-    }
+    for (int64_t r = 0; r < n; r++) sum += lost(want[r], (double)level[u[r]], (double)scale[r]);
     return sum;
 }
 
