@@ -13,7 +13,8 @@ A row a file: the types that its projections and its embedding really have (llam
 columns), bits per weight of the file's tensors, seconds of processor time to make it (with those of the importance matrix).
 Beside each row of a peer stands one of dq, if there is one of at most as many bits over projections (+.02) and not .4 fewer:
 with calibration like it or without, the most bits, align before gptq; paired over windows, a 95 % interval of its KLD less the
-peer's. llama_ppl is what llama-perplexity says of the same windows: its products have 8-bit activations (all but F32) and its cache
+peer's. Beside a row of dq with a trellis stand integers of the same method, width and group: its KLD less theirs.
+llama_ppl is what llama-perplexity says of the same windows: its products have 8-bit activations (all but F32) and its cache
 is f16.
 """
 import argparse
@@ -34,10 +35,10 @@ CTX, PIECES = 512, 32
 LLAMA = ["Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS", "Q3_K_M", "Q3_K_S", "Q2_K"]
 TORCH = [(4, 32), (4, 64), (3, 64)]
 DQ = [(how, bits) for how, widths in
-      (("search", ("8/32", "6/32", "5/32", "4/32", "4/64", "3/64")), ("asym", ("5/32", "4/32", "4/64", "3/64")),
+      (("search", ("8/32", "6/32", "5/32", "5/64", "4/32", "4/64", "3/64", "3/128", "2/64")), ("asym", ("5/32", "4/32", "4/64", "3/64")),
        ("align", ("4/32", "4/64", "3/64", "5/32", "4/32/asym", "4/128", "2/64")), ("gptq", ("4/32", "4/64", "3/64", "2/64")),
        ("trellis", ("5/64", "4/64", "3/64", "3/128", "2/64")),
-       ("align", ("5/64/trellis", "4/64/trellis", "4/128/trellis", "3/64/trellis", "3/128/trellis", "2/64/trellis")))
+       ("align", ("4/64/trellis", "4/128/trellis", "3/64/trellis", "3/128/trellis", "2/64/trellis")))
       for bits in widths]
 PEER_PPL = ("llama-Q8_0", "llama-IQ4_NL-imatrix")  # also scored by llama-perplexity, as is the source
 PROJECTION = re.compile(r"_proj\.|\.attn_(q|k|v|output)\.|\.ffn_(gate|up|down)\.")
@@ -247,6 +248,13 @@ def interval(x, y):
     return statistics.fmean(d), t * statistics.stdev(d) / len(d) ** .5
 
 
+def integers_of(file):
+    """What a trellis stands beside: integers of the same method, width and group; None: file has no trellis."""
+    if "trellis" not in file.type:
+        return None
+    return re.sub("^trellis/", "search/", file.type).removesuffix("/trellis")
+
+
 def beside(file, row, rows):
     """The row of dq that a peer's row stands beside."""
     fit = [(f, r) for f, r in rows if f.program == "dq" and "embed" not in f.type and f.calibrated == file.calibrated
@@ -267,9 +275,12 @@ def write_csv(a, files):
         row = {"program": file.program, "type": file.type, "calibrated": "yes" if file.calibrated else "no", **r}
         if file.program == "llama" and file.calibrated:
             row["cpu_seconds"] += a.imatrix_seconds
-        own, its = beside(file, r, rows) if file.program != "dq" else (None, None)
+        if file.program == "dq":
+            own, its = next(((f, x) for f, x in rows if f.program == "dq" and f.type == integers_of(file)), (None, None))
+        else:
+            own, its = beside(file, r, rows)
         if own:
-            mean, half = interval(its["windows"], r["windows"])
+            mean, half = interval(its["windows"], r["windows"]) if file.program != "dq" else interval(r["windows"], its["windows"])
             row.update(dq_beside=own.type, dq_bits=its["bits_projections"], dq_less_it=mean, low=mean - half, high=mean + half,
                        dq_is="better" if mean + half < 0 else "worse" if mean - half > 0 else "inconclusive")
         table.append(row)
