@@ -18,9 +18,9 @@ dq_code_shape dq_code_shape_of(int64_t rows, int64_t cols, const dq_quant_spec *
 typedef struct dq_codes {
     dq_code_shape shape;
     dq_quant_spec spec;
-    int8_t *
-        code; /* [rows, cols], u - 2^(bits-1), as encode of dq_weight_format gives them; of formats with strips rows
-                     that fill the last block follow */
+    /* [rows, cols], u - 2^(bits-1), as encode of dq_weight_format gives them; of formats with strips as encode_strip does, and
+     * rows that fill the last block follow */
+    int8_t *code;
     dq_grid *grid; /* [grid_rows, groups] */
 } dq_codes;
 

@@ -43,11 +43,6 @@ static dq_grid fit_weighted(const float *w, const double *weight, int64_t n, con
     return (dq_grid){.scale = dq_quant_search_weighted(w, weight, n, s->bits, s->scale_dtype)};
 }
 
-static bool holds(float scale, dq_dtype type)
-{
-    return type != DQ_F16 || dq_quant_scale_fits_f16(scale);
-}
-
 static void encode(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
                    const dq_quant_spec *s)
 {
@@ -78,7 +73,7 @@ const dq_weight_format dq_format_int = {
     .grid = grid,
     .fit = fit,
     .fit_weighted = fit_weighted,
-    .holds = holds,
+    .holds = dq_weight_part_holds_scale,
     .encode = encode,
     .level = level,
     .put = put,

@@ -71,11 +71,6 @@ static dq_grid fit(const float *w, int64_t n, const dq_quant_spec *s)
     return grid(&r, s);
 }
 
-static bool holds(float scale, dq_dtype type)
-{
-    return type != DQ_F16 || dq_quant_scale_fits_f16(scale);
-}
-
 /* Codes whose value would lie beyond f32 are not used. */
 static void encode(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
                    const dq_quant_spec *s)
@@ -122,7 +117,7 @@ const dq_weight_format dq_format_int_zero = {
     .fits_f16 = fits_f16,
     .grid = grid,
     .fit = fit,
-    .holds = holds,
+    .holds = dq_weight_part_holds_scale,
     .encode = encode,
     .level = level,
     .put = put,

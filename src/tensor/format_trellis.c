@@ -124,6 +124,8 @@ static const dq_weight_part_row parts[] = {
      .wrong = wrong_levels},
 };
 
+_Static_assert((int)DQ_STRIP_ROWS <= (int)DQ_TRELLIS_ROWS, "a strip is a ring");
+
 static const dq_weight_attribute attributes[] = {{0}};
 
 static void dequantize(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n)

@@ -184,8 +184,8 @@ INLINE void run(uint8_t *u, path *p, const float *x, const float *weight, int64_
         const int64_t t = (from + n - 1 - i) % n;
         step(cost, p->high[i], level, x[t], weight[t], bits);
     }
-    int s = state;
-    for (int k = s < 0 ? (s = 0) + 1 : states; k < states; k++)
+    int s = state < 0 ? 0 : state;
+    for (int k = 1; state < 0 && k < states; k++)
         if (cost[k] < cost[s]) s = k;
     for (int64_t i = n - 1; i >= 0; i--) {
         const int w = p->high[i][s] * states + s;

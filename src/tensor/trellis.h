@@ -27,8 +27,8 @@ typedef struct dq_trellis_table {
 const dq_trellis_table *dq_trellis_table_of(int bits);
 
 /* Windows u[n] of a ring, n <= DQ_TRELLIS_ROWS a multiple of 8, whose levels times scale[n] come near want[n]: the least sum of
- * squared errors, each divided by |scale|, so that rows of small scales, which whole sums would give up, keep more of themselves
- * (SmolLM2-135M, nearest codes of 3 bits: KLD .69 instead of .79). Rows with scale 0 count nothing. It is the least of all rings but
+ * squared errors, each divided by |scale|, so that rows of small scales, which whole sums would give up, keep more of themselves.
+ * Rows with scale 0 count nothing. It is the least of all rings but
  * for where the ring closes: its state there is that of the best open sequence. */
 void dq_trellis_encode(uint8_t *u, const float *want, const float *scale, int64_t n, int bits);
 /* The same by plain C, for tests. */

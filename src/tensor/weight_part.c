@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tensor/weight_part.h"
 
+#include "tensor/quant_search.h"
+
 enum { BLOCK = 256 }; /* codes held at once on the stack */
 
 bool dq_weight_part_is(const dq_part *want, const dq_tensor *found)
@@ -104,6 +106,11 @@ const char *dq_weight_part_wrong_scales(const dq_part *p, dq_scale_mode mode)
     const scale_kinds k = p->dtype == DQ_F16 ? kinds_of_f16(p->data, n) : kinds_of_f32(p->data, n);
     if (k.endless) return "holds a scale that is not finite.";
     return k.negative ? dq_quant_modes[mode].negative : NULL;
+}
+
+bool dq_weight_part_holds_scale(float scale, dq_dtype type)
+{
+    return type != DQ_F16 || dq_quant_scale_fits_f16(scale);
 }
 
 void dq_weight_part_put_scale(uint8_t *row, int64_t group, float scale, dq_dtype dtype)
