@@ -131,7 +131,7 @@ void dq_calib_run_warn_utf8(const dq_calib_text *t, const char *file, dq_logger 
 void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibrate_rule *rule,
                        int64_t inputs, dq_logger *logger)
 {
-    const int64_t enough = (int64_t)ceil(rule->tokens_each * (double)inputs);
+    const int64_t enough = (int64_t)ceil(DQ_CALIBRATE_TOKENS_EACH * (double)inputs);
     dq_calib_run_warn_utf8(t, file, logger);
     if (t->n_ids < t->requested)
         dq_logger_warn(logger, "%s: gives %lld token%s in %lld sequence%s, %lld were asked for",
@@ -141,14 +141,10 @@ void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibr
     if (t->n_ids < enough)
         dq_logger_warn(logger,
                        "%s: %lld %s few for --method %s: with fewer than %g for each of the %lld "
-                       "inputs of the widest product, %lld, it may do worse than %s%s. Give more "
-                       "text%s%s",
+                       "inputs of the widest product, %lld, it may do worse than rounding to "
+                       "nearest without a text. Give more text",
                        file, (long long)t->n_ids, t->n_ids == 1 ? "token is" : "tokens are",
-                       rule->name, rule->tokens_each, (long long)inputs, (long long)enough,
-                       rule->instead ? "--method " : "rounding to nearest without a text",
-                       rule->instead ? rule->instead : "",
-                       rule->instead ? ", or use --method " : "",
-                       rule->instead ? rule->instead : "");
+                       rule->name, DQ_CALIBRATE_TOKENS_EACH, (long long)inputs, (long long)enough);
 }
 
 dq_status dq_calib_run_announce(const dq_calib_run *c, const dq_quantize_info *q, dq_logger *logger,
@@ -158,7 +154,7 @@ dq_status dq_calib_run_announce(const dq_calib_run *c, const dq_quantize_info *q
     if (q->n_fed == 0)
         return dq_fail(err, DQ_USAGE,
                        "--calib: no tensor is packed whose codes a text could choose (projections, "
-                       "and a head of its own). Leave out --calib and use --method nearest.");
+                       "and a head). Leave out --calib and use --method nearest.");
     const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
     dq_calib_run_warn(i->text, c->file, rule_named(c->method), i->inputs, logger);
     return DQ_OK;
@@ -169,6 +165,22 @@ dq_status dq_calib_run_memory(const dq_calib_run *c, const dq_quantizer *q, dq_e
     return c->calibrate ? dq_calibrate_memory_check(c->calibrate, q, err) : DQ_OK;
 }
 
+/* How much of them tokens that they were not found from have left (shrinkage.h). */
+static void report_corrections(const dq_calibrate_info *i, dq_logger *logger)
+{
+    const double little = 0.25, share = i->trust / (double)i->n_corrected;
+    if (share < little)
+        dq_logger_warn(logger,
+                       "%.0f %% is left of what makes up for rounding before it: the rest did not "
+                       "hold on tokens that it was not found from. More text would save more",
+                       100 * share);
+    else
+        dq_logger_note(logger,
+                       "%.0f %% is left of what makes up for rounding before it: so much holds on "
+                       "tokens that it was not found from",
+                       100 * share);
+}
+
 void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger)
 {
     if (!c->calibrate) return;
@@ -176,7 +188,7 @@ void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger)
     if (i->n_damped)
         dq_logger_warn(logger,
                        "inputs of %lld product%s are all but dependent: up to %g of the mean "
-                       "diagonal was added to their Hessians, %g is the rule; the first is %s",
+                       "diagonal was added to their Hessians, %s is the rule; the first is %s",
                        (long long)i->n_damped, i->n_damped == 1 ? "" : "s", i->damped_share,
                        DQ_CALIBRATE_DAMPING, i->damped);
     if (i->n_dead)
@@ -190,6 +202,7 @@ void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger)
                        "room for all but infinite ones",
                        (long long)i->n_kept, i->n_kept == 1 ? " is" : "s are",
                        i->n_kept == 1 ? "its" : "their", i->kept);
+    if (i->n_corrected) report_corrections(i, logger);
     for (int p = 0; p < DQ_CALIBRATE_PARTS; p++) {
         const double gflop = i->flop[p] / 1e9;
         if (gflop > 0)
@@ -235,6 +248,9 @@ void dq_calib_run_json(const dq_calib_run *c, const dq_quantizer *q, json_t *res
     json_object_set_new(o, "inputs_always_zero", json_integer(i->n_dead));
     json_object_set_new(o, "rows_not_corrected", json_integer(i->n_kept));
     json_object_set_new(o, "more_damping", json_integer(i->n_damped));
+    if (i->n_corrected)
+        json_object_set_new(o, "corrections_kept",
+                            dq_document_real(i->trust / (double)i->n_corrected));
     for (int p = 0; p < DQ_CALIBRATE_PARTS; p++) {
         json_t *part = json_object();
         json_object_set_new(part, "part", json_string(dq_calibrate_part_name[p]));

@@ -244,7 +244,8 @@ static void add_matrix(role_sum *s, const dq_weight *w)
     s->bytes += (int64_t)dq_weight_bytes(w);
 }
 
-/* What a calibrated method does not choose goes to the nearest code: the embedding, with a head that is tied to it. */
+/* What a calibrated method does not choose goes to the nearest code: an embedding that is no head, and of containers whose damping
+ * was a number any. */
 static void sum_roles(role_sum sum[ROLES], const dq_model *m, const json_t *recipe)
 {
     const char *method = json_string_value(json_object_get(recipe, "method"));
@@ -261,7 +262,9 @@ static void sum_roles(role_sum sum[ROLES], const dq_model *m, const json_t *reci
     add_matrix(&sum[7], &m->embed);
     if (!m->tied) add_matrix(&sum[8], &m->head);
     for (int r = 0; r < ROLES && method; r++) {
-        if (sum[r].of_bits[16] < sum[r].n) sum[r].method = r == 7 ? "nearest" : method;
+        const json_t *damping = json_object_get(json_object_get(recipe, "calib"), "damping");
+        const bool nearest = r == 7 && (!m->tied || json_is_number(damping));
+        if (sum[r].of_bits[16] < sum[r].n) sum[r].method = nearest ? "nearest" : method;
     }
 }
 

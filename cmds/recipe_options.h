@@ -23,7 +23,9 @@ typedef struct dq_recipe_options {
 /* Rows for the table of options: the text of --scale is made here. calibrated: always. */
 const char *dq_recipe_options_modes(dq_recipe_options *o, bool calibrated);
 #define DQ_RECIPE_OPTION_ROWS(o)                                                                   \
-    dq_opt_bits("bits", "N", &(o).bits, "2 to 8, or 16 to pack nothing (default 4)"),              \
+    dq_opt_bits("bits", "N", &(o).bits,                                                            \
+                "of projections, 2 to 8, or 16: not packed (default 4, where an option of the "    \
+                "kind is given)"),                                                                 \
         dq_opt_text("group", "N", &(o).group,                                                      \
                     "columns per scale, or row, or tensor (default the largest of 128, 64 and 32 " \
                     "that divides the columns of all packed tensors, else the one that leaves "    \

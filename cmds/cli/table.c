@@ -330,3 +330,14 @@ const char *dq_table_size_text(char *buf, size_t cap, int64_t bytes)
     snprintf(buf, cap, u ? "%.2f %s" : "%.0f %s", x, unit[u]);
     return buf;
 }
+
+const char *dq_table_time_text(char *buf, size_t cap, double seconds)
+{
+    if (seconds < 100)
+        snprintf(buf, cap, "%.0f s", ceil(seconds));
+    else if (seconds < 100 * 60)
+        snprintf(buf, cap, "%.0f min", seconds / 60);
+    else
+        snprintf(buf, cap, "%.1f h", seconds / 3600);
+    return buf;
+}

@@ -20,5 +20,6 @@ void dq_table_keys(dq_table *t, int n);
 dq_status dq_table_print(const dq_table *t, dq_err *err);
 dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err); /* a whole file */
 const char *dq_table_size_text(char *buf, size_t cap, int64_t bytes);     /* "3.1 MiB" */
+const char *dq_table_time_text(char *buf, size_t cap, double seconds);    /* "27 min" */
 
 #endif

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/plan/cache_numbers.h"
 
+#include "cmds/cli/table.h"
+
 #include "cmds/cli/document.h"
 #include "plan/plan_decide.h"
 
@@ -57,22 +59,11 @@ const char *dq_cache_numbers_verdict(dq_interval i, const char *less, const char
     return i.high < 0 ? less : i.low > 0 ? more : open;
 }
 
-static const char *duration(char text[32], double seconds)
-{
-    if (seconds < 100)
-        snprintf(text, 32, "%.0f s", ceil(seconds));
-    else if (seconds < 100 * 60)
-        snprintf(text, 32, "%.0f min", seconds / 60);
-    else
-        snprintf(text, 32, "%.1f h", seconds / 3600);
-    return text;
-}
-
 void dq_cache_numbers_time(double seconds, double min, double max)
 {
     char a[32], b[32];
-    printf("time               about %s", duration(a, min * seconds));
-    if (max > min) printf(" to %s", duration(b, max * seconds));
+    printf("time               about %s", dq_table_time_text(a, sizeof a, min * seconds));
+    if (max > min) printf(" to %s", dq_table_time_text(b, sizeof b, max * seconds));
     printf(" here, at the %.3g tokens a second of one window\n", 1 / seconds);
 }
 

@@ -25,8 +25,8 @@ static const dq_usage usage = {
         "Bits go where they save most, up to the mean. Mixes a step "
         "away are measured whole as long as one is closer. Windows that no choice has seen compare "
         "the plan with uniform widths of at most the same mean, the nearest that there are. "
-        "Figures are of the cache alone: with a recipe of a cache, dq quantize packs weights at 4 "
-        "bits, as without one, where no --bits is given.",
+        "Figures are of the cache alone: with a recipe of a cache, dq quantize packs weights as "
+        "without one.",
     .examples = "  dq plan kv model --kv-bits 4 --text test.txt --ctx 1024 -o cache.json\n"
                 "  dq quantize model -o model.h5 --recipe cache.json\n",
     .min_args = 1,

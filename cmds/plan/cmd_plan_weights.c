@@ -37,8 +37,9 @@ static const dq_usage usage = {
         "Finds out which tensor needs how many bits, and writes a recipe for dq quantize --recipe. "
         "The documents of FILE are dealt in turn to four quarters; a single text is cut into "
         "them: the first and third calibrate, the second is searched with, the fourth decides. "
-        "Each tensor is rounded alone at each width and the KL divergence to the model before "
-        "measured; widths are allocated where they save most for their bits; whole models are "
+        "Each tensor is rounded alone at each width; the KL divergence to the model before is "
+        "measured at one of them, and goes by the squared error of the output at the others; "
+        "widths are allocated where they save most for their bits; whole models are "
         "quantized and measured until the fewest bits are found that keep the budget; and that "
         "model is measured on the fourth quarter, which the search has not seen. The second half "
         "of each sequence is scored: with --unseen TEXT the figure is that of dq eval MODEL "
@@ -250,16 +251,17 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
         dq_opt_text("unseen", "FILE", &s->unseen,
                     "decide with this text; the fourth quarter of --calib then is searched with"),
         dq_opt_int("calib-tokens", "N", &s->tokens, 1, 1000000000000,
-                   "tokens to calibrate with (default 128 sequences)"),
+                   "tokens to calibrate with (default 16384)"),
         dq_opt_int("calib-ctx", "N", &s->ctx, 2, INT32_MAX,
-                   "tokens of a sequence (default min(2048, the model's positions))"),
+                   "tokens of a sequence (default min(512, the model's positions))"),
         dq_opt_int(
             "search-tokens", "N", &s->search_tokens, 4, 1000000000000,
             "tokens to search with, and to decide with, at most (default 64 sequences each)"),
         dq_opt_heading("weights:"),
         dq_opt_flag(
             "include-embeddings", &s->ends,
-            "embedding and head get widths too; the embedding is rounded to the nearest code"),
+            "embedding and head get widths too; an embedding that is no head is rounded to the "
+            "nearest code"),
         dq_opt_text("method", "NAME", &r->method, "align or gptq (default align)"),
         dq_opt_text("group", "N", &r->recipe.group,
                     "columns per scale, or row, or tensor (default the largest of 128, 64 and 32 "
@@ -279,7 +281,9 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
         dq_opt_text("widths", "LIST", &r->widths, "that a tensor may have (default 2,3,4,5,6,8)"),
         dq_opt_int("trials", "N", &r->trials, 1, DQ_PLAN_MAX_TRIALS,
                    "whole models that the search may quantize (default 8)"),
-        dq_opt_flag("dry-run", &r->dry_run, "print parts, sizes and arithmetic, run nothing"),
+        dq_opt_flag(
+            "dry-run", &r->dry_run,
+            "print parts, sizes, arithmetic and how long it would take, by a layer that is run"),
         dq_opt_flag("resume", &s->resume,
                     "finish an interrupted run of the same command, for another budget too"),
         dq_opt_flag("force", &s->force, "replace the recipe, and what an interrupted run left"),

@@ -7,6 +7,7 @@
 #include "cmds/cli/document.h"
 #include "cmds/cli/table.h"
 #include "plan/weights/plan_memory.h"
+#include "plan/weights/plan_pace.h"
 #include "quantize/quantize_recipe.h"
 
 #include <math.h>
@@ -73,9 +74,12 @@ static json_t *tensors_json(const dq_plan_weights *p)
             json_t *w = json_object();
             json_object_set_new(w, "bits", json_integer(t->bits[k]));
             json_object_set_new(w, "bytes", json_integer(t->bytes[k]));
-            json_object_set_new(w, "kld", dq_document_metric(t->kld[k].value, t->kld[k].std_err));
+            const dq_mean kld = dq_plan_probe_kld(t, k);
+            json_object_set_new(w, "loss", dq_document_real(t->loss[k]));
+            json_object_set_new(w, "kld", dq_document_metric(kld.value, kld.std_err));
             json_array_append_new(widths, w);
         }
+        json_object_set_new(o, "measured_bits", json_integer(t->bits[t->measured]));
         json_object_set_new(o, "widths", widths);
         json_array_append_new(list, o);
     }
@@ -309,22 +313,43 @@ void dq_weights_output_inputs(const dq_plan_weights *p)
     printf(" bits per weight\n");
 }
 
+/* How long it takes, by what is run now. */
+static dq_status print_time(const dq_plan_weights *p, double most, dq_err *err)
+{
+    const char *dir = getenv("TMPDIR");
+    char a[32], b[32];
+    double seconds;
+    const char *beside =
+        p->set.out ? p->set.out : dq_textf(p->arena, err, "%s/dq", dir ? dir : "/tmp");
+    if (!beside) return err->code;
+    DQ_TRY(dq_plan_pace(&seconds, p, beside, err));
+    const double once = dq_plan_weights_flop(p), each = dq_plan_weights_trial_flop(p);
+    const double usual = fmin(dq_plan_weights_models(p), most);
+    printf("time               about %s here, with %.0f whole models, and %s with all of them; at "
+           "the %.3g GFLOP/s of a layer\n",
+           dq_table_time_text(a, sizeof a, (once + usual * each) * seconds), usual,
+           dq_table_time_text(b, sizeof b, (once + most * each) * seconds), 1e-9 / seconds);
+    return DQ_OK;
+}
+
 dq_status dq_weights_output_work(const dq_plan_weights *p, dq_err *err)
 {
     const bool quality = p->set.budget.goal == DQ_PLAN_KLD || p->set.budget.goal == DQ_PLAN_PPL;
-    int64_t options = 0, scratch = 0, memory;
+    int64_t scratch = 0, memory;
     char a[32];
-    for (int64_t i = 0; i < p->n_tensors; i++) options += p->tensor[i].n;
-    scratch = p->text[DQ_PLAN_CALIB].n_ids * p->model->dim * (int64_t)sizeof(float);
+    scratch = (p->text[DQ_PLAN_CALIB].n_ids + 2 * p->probe_text.n_ids) * p->model->dim *
+              (int64_t)sizeof(float);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
         scratch += dq_plan_part_bytes(&p->text[i], p->model);
-    printf("sensitivities      %lld of a tensor at a width, about %.3g GFLOP in all\n",
-           (long long)options, dq_plan_weights_flop(p) / 1e9);
+    printf(
+        "sensitivities      %lld tensors, each measured on %lld tokens, about %.3g GFLOP in all\n",
+        (long long)p->n_tensors, (long long)p->probe_text.n_ids, dq_plan_weights_flop(p) / 1e9);
     const int search = quality ? p->set.trials : DQ_PLAN_SIZE_TRIES;
     const int after = quality ? 1 + DQ_PLAN_MAX_LOOK + 2 : 1 + 2;
+    const double choices = dq_plan_weights_choices(p);
     printf("whole models       at most ");
-    if (dq_plan_weights_choices(p) < search + after)
-        printf("%.0f, as there are no other choices of widths", dq_plan_weights_choices(p));
+    if (choices < search + after)
+        printf("%.0f, as there are no other choices of widths", choices);
     else
         printf("%d in the search, %d after it", search, after);
     printf(", about %.3g GFLOP each\n", dq_plan_weights_trial_flop(p) / 1e9);
@@ -333,7 +358,9 @@ dq_status dq_weights_output_work(const dq_plan_weights *p, dq_err *err)
     DQ_TRY(dq_plan_memory(&memory, p, err));
     printf("memory             about %s beside mapped files\n",
            dq_table_size_text(a, sizeof a, memory));
-    return DQ_OK;
+    const int64_t have = dq_os_memory_bytes();
+    if (have > 0 && memory > have) return DQ_OK; /* it would not run */
+    return print_time(p, choices < search + after ? choices : search + after, err);
 }
 
 static dq_status print_tensors(const dq_plan_weights *p, dq_err *err)
@@ -354,8 +381,11 @@ static dq_status print_tensors(const dq_plan_weights *p, dq_err *err)
         for (int w = 0; w < p->set.n_bits; w++) {
             int k = 0;
             while (k < x->n && x->bits[k] != p->set.bits[w]) k++;
-            if (k < x->n)
-                dq_table_cell(t, "%.2e ± %.0e", x->kld[k].value, x->kld[k].std_err);
+            const dq_mean kld = k < x->n ? dq_plan_probe_kld(x, k) : (dq_mean){0};
+            if (k < x->n && k == x->measured)
+                dq_table_cell(t, "%.2e ± %.0e", kld.value, kld.std_err);
+            else if (k < x->n)
+                dq_table_cell(t, "%.2e", kld.value);
             else
                 dq_table_cell(t, "-");
         }

@@ -5,7 +5,6 @@
 #include "base/os.h"
 #include "base/utf8.h"
 #include "calibrate/calibrate_work.h"
-#include "quantize/quantize_tensor.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,15 +14,18 @@ const char *const dq_calibrate_part_name[DQ_CALIBRATE_PARTS] = {"forward", "maps
 
 const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES] = {
     {.name = "gptq",
-     .about = "layer by layer, errors of columns made up for by those still to be rounded",
-     .tokens_each = 0.5},
+     .about = "layer by layer, errors of columns made up for by those still to be rounded"},
     {.name = "align",
      .about = "the same of weights that first make up for what was lost before them; takes longer",
      .aligns = true,
-     .refits = 2,
-     .tokens_each = 4,
-     .instead = "gptq"},
+     .refits = 2},
 };
+
+double dq_calibrate_damping(int64_t inputs, int64_t tokens)
+{
+    const double least = 0.01, share = tokens > 0 ? 0.5 * (double)inputs / (double)tokens : 0;
+    return share > least ? share : least;
+}
 
 /* ---- Parts ---- */
 
@@ -40,44 +42,17 @@ void dq_calibrate_job_end_part(dq_calibrate *c, dq_calibrate_part part, double f
     c->lap = now;
 }
 
-/* Rows of the embedding as they are read back once it is stored. */
-static dq_status round_embedding(const dq_quantize_tensor *t, dq_mat x, dq_err *err)
-{
-    float *got = dq_block_new((size_t)x.cols, sizeof *got, err);
-    int8_t *codes = dq_block_new((size_t)x.cols, sizeof *codes, err);
-    for (int64_t r = 0; err->code == DQ_OK && r < x.rows; r++) {
-        float *row = x.p + r * x.cols;
-        dq_quantize_tensor_read_back(t, row, got, codes);
-        memcpy(row, got, (size_t)x.cols * sizeof *row);
-    }
-    dq_block_free(got);
-    dq_block_free(codes);
-    return err->code;
-}
-
-static dq_status embed(dq_calibrate_job *j, dq_err *err)
-{
-    const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, j->m->embed.name);
-    dq_calibrate_job_begin_part(j->c);
-    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = &j->pass.chunk[i];
-        const dq_mat x = dq_calib_pass_first(j->pass.x, k->batch.n_rows);
-        j->b->ops->embed(j->b, x, &j->m->embed, k->batch.ids);
-        DQ_TRY(dq_backend_sync(j->b, err));
-        if (j->ref.act) DQ_TRY(dq_reference_put(&j->ref, k->first, x, err));
-        if (t) DQ_TRY(round_embedding(t, x, err));
-        DQ_TRY(dq_calibrate_job_put_stream(j, k, err));
-    }
-    return DQ_OK;
-}
-
 /* ---- The method ---- */
 
 static dq_status run_job(dq_calibrate_job *j, dq_err *err)
 {
     dq_calibrate *c = j->c;
     dq_calibrate_job_find_left(j);
-    if (j->n_layers == 0) return DQ_OK;
+    if (j->n_layers == 0 && !j->embed) return DQ_OK;
+    if (j->embed)
+        dq_quantize_feed_expect(j->feed, (int64_t)(dq_calibrate_work_embedding(
+                                                       j->m, c->set.rule, (double)c->text.n_ids) /
+                                                   DQ_CALIBRATE_FLOP_PER_BYTE));
     if (j->head)
         dq_quantize_feed_expect(
             j->feed, (int64_t)(dq_calibrate_work_head(j->m, c->set.rule, (double)c->text.n_ids) /
@@ -91,7 +66,7 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
         DQ_TRY(dq_reference_new(&j->ref, &j->act, j->m, j->pass.max_rows, err));
         DQ_TRY(dq_value_maps_new(&j->maps, j->m, dq_calib_text_longest(&c->text), err));
     }
-    DQ_TRY(embed(j, err));
+    DQ_TRY(dq_calibrate_job_run_embedding(j, err));
     for (int i = 0; i < j->n_layers; i++) DQ_TRY(dq_calibrate_job_run_layer(j, i, err));
     return j->head ? dq_calibrate_job_run_head(j, err) : DQ_OK;
 }
@@ -151,7 +126,7 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
     json_object_set_new(o, "tokens", json_integer(t->n_ids));
     json_object_set_new(o, "sequences", json_integer(t->n_seq));
     json_object_set_new(o, "ctx", json_integer(t->ctx));
-    json_object_set_new(o, "damping", json_real(c->set.damping));
+    json_object_set_new(o, "damping", json_string(DQ_CALIBRATE_DAMPING));
     const size_t members = c->set.rule->aligns ? 7 : 6;
     if (c->set.rule->aligns) json_object_set_new(o, "values", json_string("maps"));
     const bool all = c->set.part == DQ_CALIB_TEXT_ALL;
@@ -166,7 +141,6 @@ dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, d
     if (!c) return err->code;
     c->set = *s;
     if (c->set.part == 0) c->set.part = DQ_CALIB_TEXT_ALL;
-    if (c->set.damping == 0) c->set.damping = DQ_CALIBRATE_DAMPING;
     c->method = (dq_quantize_method){.name = s->rule->name, .begin = begin, .run = run, .arg = c};
     c->arena = dq_arena_new();
     if (c->arena) return DQ_OK;

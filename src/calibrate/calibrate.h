@@ -1,5 +1,6 @@
-/* calibrate: rounds the projections of a model, and a head of its own, layer by layer, each by what its inputs look like on a
- * calibration text when everything before it is rounded already. Costs about one forward pass over the text and the Hessians;
+/* calibrate: rounds the projections of a model, and its head, layer by layer, each by what its inputs look like on a calibration
+ * text when everything before it is rounded already. Costs about one forward pass over the text and the Hessians, and another pass
+ * where the head is the embedding;
  * memory is that of one Hessian and one layer, activations lie in a scratch file beside the output.
  *
  * Where weights are aligned, the stream of the model before rounding runs beside the rounded one, which costs another forward
@@ -7,8 +8,8 @@
  *
  * In a layer: inputs of q, k and v; where weights are aligned, what the maps of the rounded q and k make of them for v; the
  * attention of the rounded q, k and v, which o reads; inputs of gate and up; their product after rounding, which down reads.
- * After the last layer: the final norm, whose output the head reads. A head that is the embedding is none of this room's: its
- * codes are looked up as rows too.
+ * After the last layer: the final norm, whose output the head reads. A head that is the embedding is rounded before the first one,
+ * by what it reads in the model before rounding.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CALIBRATE_H
 #define DQ_CALIBRATE_H
@@ -24,11 +25,10 @@ typedef struct dq_calibrate_rule {
      * inputs: value_maps.h. */
     bool aligns;
     int refits; /* of scales, gptq.h */
-    /* With fewer tokens than this for each input of the widest product, of which a Hessian or a correction has as many
-     * columns, it has been measured to do worse than `instead` about as often as better: README.md, "Calibrated weights". */
-    double tokens_each;
-    const char *instead; /* the other method; NULL: rounding to nearest without a text */
 } dq_calibrate_rule;
+/* With fewer tokens than this for each input of the widest product, of which a Hessian has as many columns, a method has been
+ * measured to do worse than rounding to nearest without a text about as often as better: README.md, "Calibrated weights". */
+#define DQ_CALIBRATE_TOKENS_EACH 0.5
 enum { DQ_CALIBRATE_RULES = 2 };
 extern const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES];
 
@@ -38,11 +38,15 @@ typedef struct dq_calibrate_settings {
     int64_t tokens, ctx; /* 0: the defaults of calib_text.h */
     unsigned part;       /* of the text, calib_text.h; 0: all */
     const char *sha256;  /* that the text must have; NULL: any */
-    double damping;      /* share of the mean diagonal, 0: DQ_CALIBRATE_DAMPING */
     dq_backend *backend; /* one that computes in host memory; must outlive the run */
     const char *out;     /* beside which the scratch file is; NULL: nothing is run */
 } dq_calibrate_settings;
-#define DQ_CALIBRATE_DAMPING 0.01
+/* What is added to the diagonal of a Hessian of so many inputs, in units of its mean. From few tokens its small directions are
+ * chance: half an input a token lost least at 1000 to 16000 tokens of SmolLM2-135M (results/real), a hundredth is GPTQ's. */
+#define DQ_CALIBRATE_DAMPING "half an input a token, at least 0.01"
+double dq_calibrate_damping(int64_t inputs, int64_t tokens);
+#define DQ_CALIBRATE_EMBED_DAMPING 0.03 /* at least, of an embedding that is the head */
+
 /* Where the time of a run went, and the arithmetic that it did there. */
 typedef enum dq_calibrate_part {
     DQ_CALIBRATE_FORWARD,  /* f32 */
@@ -64,6 +68,8 @@ typedef struct dq_calibrate_info {
     double damped_share; /* the most that any took */
     char damped[200];    /* the first of their tensors */
     int64_t n_dead;      /* inputs of products that are 0 for every token */
+    int64_t n_corrected; /* products whose weights were corrected, and the sum of the shares that */
+    double trust;        /* outputs kept of the corrections: shrinkage.h */
     int64_t n_kept;      /* rows that could not be corrected: reference.h */
     char kept[200];      /* the first of their tensors */
 } dq_calibrate_info;

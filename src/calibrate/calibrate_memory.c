@@ -93,8 +93,8 @@ int64_t dq_calibrate_memory(const dq_calibrate *c, const dq_quantizer *q)
     const int64_t rows = dq_calib_pass_rows(&c->text);
     int64_t layer = 0;
     for (int i = 0; i < m->n_layers; i++) layer = larger(layer, layer_bytes(c, q, &m->layer[i]));
-    if (!m->tied)
-        layer = larger(layer, matrices_bytes(c, q, (const dq_weight *const[]){&m->head}, 1));
+    const dq_weight *const end[] = {m->tied ? &m->embed : &m->head};
+    layer = larger(layer, matrices_bytes(c, q, end, 1));
     int64_t sums = dq_hessian_bytes(dq_calib_pass_widest(m));
     if (c->set.rule->aligns)
         sums +=

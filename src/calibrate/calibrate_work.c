@@ -3,6 +3,7 @@
 #include "calibrate/calibrate_work.h"
 
 #include "calibrate/gptq.h"
+#include "calibrate/shrinkage.h"
 #include "calibrate/value_maps.h"
 
 double dq_calibrate_work_rows(const dq_weight *w, int64_t rows)
@@ -26,6 +27,12 @@ double dq_calibrate_work_hessian(double rows, double n)
 double dq_calibrate_work_factor(double n)
 {
     return n * n * n / 3;
+}
+
+double dq_calibrate_work_correction(double m, double n)
+{
+    enum { RIDGES = DQ_SHRINKAGE_RIDGES / 2 }; /* usually */
+    return (RIDGES + 2) * dq_calibrate_work_factor(n) + (3 * RIDGES + 2) * m * n * n;
 }
 
 double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode,
@@ -54,7 +61,8 @@ static double align_flop(const dq_model *m, const dq_layer *l, const dq_calib_te
     n += 3 * dq_calibrate_work_cross(tokens, dim, dim) + dq_calibrate_work_cross(tokens, dim, y) +
          dq_calibrate_work_cross(tokens, dim, ffn) + dq_calibrate_work_hessian(tokens, dim);
     return n + DQ_CALIBRATE_F64_FLOP *
-                   (dq_calibrate_work_factor(dim) + 2 * dim * (3 * dim * dim + y * y + ffn * ffn));
+                   (3 * dq_calibrate_work_correction(dim, dim) +
+                    dq_calibrate_work_correction(dim, y) + dq_calibrate_work_correction(dim, ffn));
 }
 
 double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule,
@@ -90,6 +98,16 @@ double dq_calibrate_work_head(const dq_model *m, const dq_calibrate_rule *rule, 
     n += tokens * dq_calibrate_work_rows(&m->layer[m->n_layers - 1].down, 1);
     if (rule->aligns)
         n += dq_calibrate_work_cross(tokens, cols, cols) +
-             DQ_CALIBRATE_F64_FLOP * 2 * cols * cols * cols;
+             DQ_CALIBRATE_F64_FLOP * dq_calibrate_work_correction(cols, cols);
     return n;
+}
+
+double dq_calibrate_work_embedding(const dq_model *m, const dq_calibrate_rule *rule, double tokens)
+{
+    const double cols = (double)m->embed.cols;
+    double n = dq_calibrate_work_hessian(tokens, cols);
+    for (int i = 0; i < m->n_layers; i++) n += tokens * dq_calibrate_work_layer(&m->layer[i]);
+    return n + DQ_CALIBRATE_F64_FLOP *
+                   (dq_calibrate_work_factor(cols) +
+                    dq_calibrate_work_rounding((double)m->embed.rows, cols, DQ_SEARCH, rule));
 }

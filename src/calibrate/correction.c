@@ -172,3 +172,48 @@ dq_status dq_correction_of_outputs(float *w, int64_t first, int64_t rows, const 
     }
     return DQ_OK;
 }
+
+/* Of 64 rows of K: blocks below the diagonal count twice. */
+static void energy_of_strip(double *out, strip *s, const dq_cross *k, const dq_hessian *h,
+                            int64_t first)
+{
+    const int64_t rows = least(ROWS, k->m - first), n = h->n;
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t r = 0; r < ROWS; r++)
+            s->y[i * ROWS + r] = r < rows ? k->c[(first + r) * k->ld + i] : 0;
+    }
+    for (int64_t r = 0; r < rows; r++) out[first + r] = 0;
+    for (int64_t c = 0; c < n; c += ROWS) {
+        const int64_t cols = least(ROWS, n - c), below = c + cols;
+        const double *y = s->y + c * ROWS;
+        memset(s->sum, 0, sizeof s->sum);
+        dq_f64_tile_add(s->sum, h->a + below * h->ld + c, h->ld, s->y + below * ROWS,
+                        (cols + 3) / 4 * 4, n - below);
+        for (int64_t i = 0; i < cols; i++) {
+            const double *row = h->a + (c + i) * h->ld + c;
+            double *to = s->sum + i * ROWS;
+            for (int64_t j = 0; j < i; j++) {
+                for (int64_t r = 0; r < ROWS; r++) to[r] += row[j] * y[j * ROWS + r];
+            }
+            for (int64_t r = 0; r < rows; r++)
+                out[first + r] += (2 * to[r] + row[i] * y[i * ROWS + r]) * y[i * ROWS + r];
+        }
+    }
+}
+
+dq_status dq_correction_energy(double *out, const dq_cross *k, const dq_hessian *h, dq_err *err)
+{
+#pragma omp parallel
+    {
+        dq_err mine = {0};
+        strip *s = strip_new(h->n, &mine);
+#pragma omp for schedule(dynamic)
+        for (int64_t first = 0; first < k->m; first += ROWS) {
+            if (mine.code == DQ_OK) energy_of_strip(out, s, k, h, first);
+        }
+        strip_free(s);
+#pragma omp critical(dq_correction_error)
+        dq_fail_as(err, &mine);
+    }
+    return err->code;
+}

@@ -23,5 +23,8 @@ dq_status dq_correction_solve(dq_cross *x, const dq_hessian *h, dq_err *err);
 dq_status dq_correction_of_inputs(float *w, int64_t rows, const dq_cross *k, dq_err *err);
 dq_status dq_correction_of_outputs(float *w, int64_t first, int64_t rows, const dq_cross *k,
                                    dq_err *err);
+/* out[k->m] = diagonal of K H K^T, H the sums of h, which is not factored: the squares that each output changes by, summed over
+ * its inputs. The same bits for any number of threads. DQ_RESOURCE. */
+dq_status dq_correction_energy(double *out, const dq_cross *k, const dq_hessian *h, dq_err *err);
 
 #endif

@@ -98,3 +98,9 @@ dq_status dq_cross_mean(dq_cross *x, const char *what, dq_err *err)
         err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_SUMS},
         "%s: sums of what the rounded model lacks on the calibration text are not finite", what);
 }
+
+void dq_cross_take_in(dq_cross *x, const dq_cross *part)
+{
+    for (int64_t i = 0; i < x->m * x->ld; i++) x->c[i] += part->c[i];
+    x->rows += part->rows;
+}

@@ -25,5 +25,7 @@ void dq_cross_begin(dq_cross *x, int64_t m, int64_t n);
 void dq_cross_add(dq_cross *c, dq_backend *b, dq_mat a, dq_mat x);
 /* Sums become means. DQ_DAMAGED, naming `what`, where one is not finite. */
 dq_status dq_cross_mean(dq_cross *x, const char *what, dq_err *err);
+/* x += part, sums of as many values over other rows. */
+void dq_cross_take_in(dq_cross *x, const dq_cross *part);
 
 #endif

@@ -187,16 +187,10 @@ static void restore(dq_hessian *h, double damping)
     }
 }
 
-dq_status dq_hessian_factor(dq_hessian *h, double share, const char *what, dq_err *err)
+dq_status dq_hessian_refactor(dq_hessian *h, double share, const char *what, dq_err *err)
 {
     double mean = 0;
-    if (!look(h))
-        return dq_fail_with(
-            err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_SUMS},
-            "%s: sums of squares of its inputs on the calibration text are not finite", what);
     for (int64_t i = 0; i < h->n; i++) mean += h->diagonal[i] / (double)h->n;
-    DQ_TRY(find_order(h, err));
-    permute(h);
     for (int i = 0; i < DQ_HESSIAN_TRIES; i++, share *= 10) {
         int64_t bad;
         h->damping_share = share;
@@ -210,4 +204,36 @@ dq_status dq_hessian_factor(dq_hessian *h, double share, const char *what, dq_er
         "%s: the mean of squared inputs is not positive definite, with %g of its mean "
         "diagonal added either",
         what, h->damping_share);
+}
+
+dq_status dq_hessian_factor(dq_hessian *h, double share, const char *what, dq_err *err)
+{
+    if (!look(h))
+        return dq_fail_with(
+            err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_SUMS},
+            "%s: sums of squares of its inputs on the calibration text are not finite", what);
+    DQ_TRY(find_order(h, err));
+    permute(h);
+    return dq_hessian_refactor(h, share, what, err);
+}
+
+/* ---- Sums of two parts ---- */
+
+void dq_hessian_set_aside(dq_hessian *h, const dq_hessian *part)
+{
+#pragma omp parallel for schedule(dynamic, 16)
+    for (int64_t r = 0; r < h->n; r++) {
+        h->diagonal[r] = part->a[r * part->ld + r];
+        for (int64_t c = r + 1; c < h->n; c++) h->a[r * h->ld + c] = part->a[c * part->ld + r];
+    }
+}
+
+void dq_hessian_take_in(dq_hessian *h, int64_t rows)
+{
+#pragma omp parallel for schedule(dynamic, 16)
+    for (int64_t r = 0; r < h->n; r++) {
+        for (int64_t c = 0; c < r; c++) h->a[r * h->ld + c] += h->a[c * h->ld + r];
+        h->a[r * h->ld + r] += h->diagonal[r];
+    }
+    h->rows += rows;
 }

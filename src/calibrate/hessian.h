@@ -40,5 +40,12 @@ void dq_hessian_transpose(float *dst, dq_mat x);
  * sums that are not finite, or a matrix that no damping makes positive definite; `what` names it. */
 enum { DQ_HESSIAN_TRIES = 4 };
 dq_status dq_hessian_factor(dq_hessian *h, double share, const char *what, dq_err *err);
+/* The factor of the same means with another damping. */
+dq_status dq_hessian_refactor(dq_hessian *h, double share, const char *what, dq_err *err);
+
+/* Before factoring: the sums of part, of as many inputs, are kept beside those of h, in the triangle that these leave free; and
+ * become part of them, as those of `rows` inputs. */
+void dq_hessian_set_aside(dq_hessian *h, const dq_hessian *part);
+void dq_hessian_take_in(dq_hessian *h, int64_t rows);
 
 #endif

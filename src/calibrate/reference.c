@@ -11,6 +11,7 @@
 int64_t dq_reference_bytes(const dq_model *m, int64_t max_rows)
 {
     return dq_cross_bytes(m->dim, dq_calib_pass_widest(m)) +
+           dq_shrinkage_bytes(m->dim, dq_calib_pass_widest(m)) +
            2 * max_rows * m->dim * (int64_t)sizeof(float);
 }
 
@@ -23,6 +24,7 @@ dq_status dq_reference_new(dq_reference *r, dq_activations *act, const dq_model 
     r->x.p = dq_block_new((size_t)max_rows, (size_t)m->dim * sizeof(float), err);
     r->lacks.p = dq_block_new((size_t)max_rows, (size_t)m->dim * sizeof(float), err);
     if (err->code == DQ_OK) dq_cross_new(&r->sums, m->dim, dq_calib_pass_widest(m), err);
+    if (err->code == DQ_OK) dq_shrinkage_new(&r->half, m->dim, dq_calib_pass_widest(m), err);
     return err->code;
 }
 
@@ -31,6 +33,7 @@ void dq_reference_free(dq_reference *r)
     dq_block_free(r->x.p);
     dq_block_free(r->lacks.p);
     dq_cross_free(r->sums);
+    dq_shrinkage_free(&r->half);
     *r = (dq_reference){.act = NULL};
 }
 
@@ -57,12 +60,14 @@ void dq_reference_begin_inputs(dq_reference *r, int64_t n)
 {
     r->of_inputs = true;
     dq_cross_begin(r->sums, n, n);
+    dq_shrinkage_begin(&r->half, n, n);
 }
 
 void dq_reference_begin_outputs(dq_reference *r, int64_t n)
 {
     r->of_inputs = false;
     dq_cross_begin(r->sums, r->m->dim, n);
+    dq_shrinkage_begin(&r->half, r->m->dim, n);
 }
 
 /* lacks = want - (lacks + have); have NULL: nothing. */
@@ -91,7 +96,7 @@ void dq_reference_add_read(dq_reference *r, dq_backend *b, dq_mat x)
     const int64_t n = lacks.rows * lacks.cols;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++) lacks.p[i] -= x.p[i];
-    dq_cross_add(r->sums, b, lacks, x);
+    dq_shrinkage_add_lacks(&r->half, r->sums, b, lacks, x);
 }
 
 void dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number)
@@ -103,7 +108,7 @@ void dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int nu
     memcpy(lacks.p, s->x.p, (size_t)(lacks.rows * lacks.cols) * sizeof *lacks.p);
     dq_layer_steps_out(&own);
     take_from(lacks, r->x, NULL);
-    dq_cross_add(r->sums, s->b, lacks, s->y);
+    dq_shrinkage_add_lacks(&r->half, r->sums, s->b, lacks, s->y);
 }
 
 void dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number, int64_t at,
@@ -114,7 +119,7 @@ void dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number,
     own.layer = &r->m->layer[number];
     dq_layer_steps_down(&own, lacks, gate);
     take_from(lacks, dq_layer_steps_rows(r->x, at, at + gate.rows), s->x.p + at * s->x.cols);
-    dq_cross_add(r->sums, s->b, lacks, gate);
+    dq_shrinkage_add_lacks(&r->half, r->sums, s->b, lacks, gate);
 }
 
 void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up)
@@ -129,10 +134,21 @@ void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up)
     s->b->ops->add(s->b, s->x, s->h);
 }
 
-dq_status dq_reference_solve(dq_reference *r, const dq_hessian *h, const char *what, dq_err *err)
+dq_status dq_reference_solve(dq_reference *r, dq_hessian *h, double damping, const char *what,
+                             double *share, dq_err *err)
 {
-    DQ_TRY(dq_cross_mean(r->sums, what, err));
-    return dq_correction_solve(r->sums, h, err);
+    dq_cross *k = r->sums;
+    double ridge;
+    DQ_TRY(dq_shrinkage_find(&ridge, &r->half, h, k, what, err));
+    DQ_TRY(dq_hessian_factor(h, ridge, what, err));
+    DQ_TRY(dq_cross_mean(k, what, err));
+    DQ_TRY(dq_correction_solve(k, h, err));
+    *share = 0;
+    for (int64_t i = 0; i < k->m; i++) {
+        for (int64_t c = 0; c < k->n; c++) k->c[i * k->ld + c] *= r->half.share[i];
+        *share += r->half.share[i] / (double)k->m;
+    }
+    return dq_hessian_refactor(h, damping, what, err);
 }
 
 dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t first, int64_t rows,

@@ -6,16 +6,18 @@
 
 #include "calibrate/activations.h"
 #include "calibrate/correction.h"
+#include "calibrate/shrinkage.h"
 #include "engine/layer_steps.h"
 #include "tensor/quant.h"
 
 typedef struct dq_reference {
     dq_activations *act; /* that holds both streams; NULL: there is no reference */
     const dq_model *m;
-    dq_mat x;     /* [max_rows, dim] its stream, of the chunk at hand */
-    dq_mat lacks; /* [max_rows, dim] what the rounded model lacks there */
-    dq_cross *sums;
-    bool of_inputs; /* what the sums are of */
+    dq_mat x;          /* [max_rows, dim] its stream, of the chunk at hand */
+    dq_mat lacks;      /* [max_rows, dim] what the rounded model lacks there */
+    dq_cross *sums;    /* of the rows that r->half does not hold, until they are solved */
+    dq_shrinkage half; /* of the other rows */
+    bool of_inputs;    /* what the sums are of */
 } dq_reference;
 
 /* act must outlive it. Buffers are host memory. DQ_RESOURCE. */
@@ -47,8 +49,10 @@ void dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number,
 /* x += feed-forward part, for the steps of the reference; gate and up are scratch of at most DQ_FFN_ROWS rows. */
 void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up);
 
-/* The sums become what is added to weights of that product; h is factored. `what` names it. */
-dq_status dq_reference_solve(dq_reference *r, const dq_hessian *h, const char *what, dq_err *err);
+/* The sums become what is added to weights of that product, as far as shrinkage.h lets it; h, its sums without those that
+ * r->half holds, is factored with `damping`. `what` names it; *share: how much of it outputs keep, on an average. */
+dq_status dq_reference_solve(dq_reference *r, dq_hessian *h, double damping, const char *what,
+                             double *share, dq_err *err);
 /* w[rows, n], rows first .. of the product's weights, with it. A row whose corrected groups have a scale that spec's type
  * cannot hold stays as it is; *kept: how many. DQ_RESOURCE. */
 dq_status dq_reference_correct(const dq_reference *r, float *w, int64_t first, int64_t rows,

@@ -84,7 +84,8 @@ typedef struct dq_quantize_progress {
 typedef struct dq_quantize_row {
     const char *name, *format;
     bool packed, skipped;
-    bool fed;             /* packed, and a method would make its codes */
+    dq_role role;         /* packed */
+    bool fed;             /* packed, and a method makes its codes, where there is one */
     bool one_scale;       /* for the whole tensor */
     dq_dtype dtype;       /* of the source */
     dq_dtype dense_dtype; /* not packed: as stored */
@@ -121,7 +122,7 @@ typedef struct dq_quantize_info {
     int64_t weight_bytes, file_bytes;    /* file_bytes: close estimate until the file is written */
     double bits_per_weight;
     int64_t n_tensors, n_packed, n_skipped;
-    int64_t n_fed; /* packed tensors whose codes a method would make */
+    int64_t n_fed; /* packed tensors whose codes a method makes, where there is one */
     dq_quantize_used used;
     dq_quantize_short short_groups;
     int64_t n_wide;          /* tensors with F32 scales, against the default */
@@ -195,8 +196,8 @@ void dq_quantize_feed_expect(dq_quantize_feed *f, int64_t work);
 dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, const dq_container *c,
                                   dq_err *err);
 
-/* The mode of a tensor whose settings say `mode`: a trellis is for products (`fed`: a projection, or a head of its own), at widths
- * that it has; the embedding, whose rows are read one by one, and wider codes are searched. */
+/* The mode of a tensor whose settings say `mode`: a trellis is for products (`fed`: dq_quantize_choice), at widths that it has.
+ * Wider codes are searched; an embedding or a head that nothing but its own values rounds has zero points: so it loses least. */
 dq_scale_mode dq_quantize_mode(dq_scale_mode mode, int bits, bool fed);
 
 #endif

@@ -66,6 +66,17 @@ static const named_role *packable_names(dq_quantizer *q, int *count, dq_err *err
     return names;
 }
 
+/* Whether a method makes its codes: a matrix of its own, or the one that is the embedding too. Of two that are stored and equal
+ * neither is, so that they stay so. */
+static bool is_fed_head(const dq_quantizer *q, const char *name, dq_role role)
+{
+    const char *const *names = q->model->architecture->tensor;
+    if (!q->model->tied) return role == DQ_ROLE_HEAD;
+    return strcmp(name, q->model->embed.name) == 0 &&
+           !(dq_checkpoint_find(q->checkpoint, names[DQ_ROLE_EMBED]) &&
+             dq_checkpoint_find(q->checkpoint, names[DQ_ROLE_HEAD]));
+}
+
 /* What the role of a tensor gives, before any rule. */
 static dq_quantize_choice choice_of(const dq_quantizer *q, const char *name,
                                     const named_role *names, int n_names)
@@ -75,6 +86,7 @@ static dq_quantize_choice choice_of(const dq_quantizer *q, const char *name,
                      *found = bsearch(&key, names, (size_t)n_names, sizeof key, by_name);
     dq_quantize_choice c = {.name = name,
                             .packable = found != NULL,
+                            .role = found ? found->role : DQ_ROLE_COUNT,
                             .bits = s->bits,
                             .group = s->group,
                             .mode = s->mode};
@@ -87,7 +99,9 @@ static dq_quantize_choice choice_of(const dq_quantizer *q, const char *name,
         c.bits = q->model->tied ? embed : s->head_bits ? s->head_bits : 16;
     else
         c.projection = true;
-    c.fed = c.projection || (found && found->role == DQ_ROLE_HEAD && !q->model->tied);
+    const bool calibrated = s->method || s->method_name;
+    c.embedding = found && found->role == DQ_ROLE_EMBED;
+    c.fed = c.projection || (found && calibrated && is_fed_head(q, name, found->role));
     return c;
 }
 
@@ -198,7 +212,8 @@ static dq_status check_tied(const dq_quantizer *q, const dq_quantize_choice *cho
 
 dq_scale_mode dq_quantize_mode(dq_scale_mode mode, int bits, bool fed)
 {
-    return mode == DQ_TRELLIS && (!fed || bits > DQ_TRELLIS_MAX_BITS) ? DQ_SEARCH : mode;
+    if (mode != DQ_TRELLIS || (fed && bits <= DQ_TRELLIS_MAX_BITS)) return mode;
+    return fed || bits > DQ_QUANTIZE_EMBED_BITS ? DQ_SEARCH : DQ_ASYM;
 }
 
 static dq_status check_trellis(const dq_quantize_choice *c, dq_err *err)
@@ -208,8 +223,8 @@ static dq_status check_trellis(const dq_quantize_choice *c, dq_err *err)
     if (is && !becomes && c->own_mode)
         return dq_fail(
             err, DQ_MISMATCH,
-            "%s: trellis codes have 2 to %d bits, and are of projections and a head of its "
-            "own, not of an embedding",
+            "%s: trellis codes have 2 to %d bits, and an embedding has them where a text chooses "
+            "them and it is the head too",
             c->name, DQ_TRELLIS_MAX_BITS);
     if (becomes && c->group == DQ_GROUP_TENSOR)
         return dq_fail(
@@ -224,6 +239,7 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
 {
     dq_quantize_tensor *x = &q->tensor[i];
     x->t = t;
+    x->role = c->role;
     dq_checkpoint_weight(q->checkpoint, t->name, &x->w);
     x->rows = t->n_dims > 0 ? t->shape[0] : 1;
     x->cols = cols_of(t);
@@ -260,8 +276,8 @@ static void note_used(dq_quantize_used *used, const dq_quantize_choice *c)
     if (c->bits != 16 && !c->own_mode) used->mode = true;
     if (c->own_bits) return;
     if (c->projection) used->bits = true;
-    if (!c->projection && c->fed) used->head_bits = true;
-    if (!c->projection && !c->fed) used->embed_bits = true;
+    if (!c->projection && !c->embedding) used->head_bits = true;
+    if (c->embedding) used->embed_bits = true;
 }
 
 static const char *tensor_name(const void *quantizer, int64_t i)

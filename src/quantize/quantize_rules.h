@@ -10,9 +10,11 @@
 typedef struct dq_quantize_choice {
     const char *name;
     bool packable;   /* its role is one that kernels read as codes */
+    dq_role role;    /* of that */
     bool projection; /* skipping it counts even where it was to be dense */
+    bool embedding;
     bool
-        fed; /* a projection, or a head that is not the embedding: its codes are a method's, where there is one */
+        fed; /* its codes are a method's, where there is one: a projection, or with a method a head */
     bool kept;                          /* named by `skip`: neither packed nor rounded */
     bool skipped;                       /* and it would have been packed */
     bool own_bits, own_group, own_mode; /* a rule's, not those of the settings */

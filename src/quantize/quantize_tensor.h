@@ -4,6 +4,7 @@
 #ifndef DQ_QUANTIZE_TENSOR_H
 #define DQ_QUANTIZE_TENSOR_H
 
+#include "model/architecture.h"
 #include "tensor/weight_format.h"
 
 /* How one tensor of a checkpoint is stored. */
@@ -11,6 +12,7 @@ typedef struct dq_quantize_tensor {
     const dq_tensor *t;
     dq_weight w;                    /* its values; `data` may be other than t->data */
     int64_t rows, cols;             /* a vector: rows = numel, cols = 1 */
+    dq_role role;                   /* of a tensor that can be packed */
     const dq_weight_format *format; /* NULL: dense, and the rest means nothing but dense_dtype */
     /* of a dense tensor: t->dtype, or DQ_BF16 or DQ_F16, to which values are rounded (nearest, ties to even) */
     dq_dtype dense_dtype;
@@ -20,9 +22,8 @@ typedef struct dq_quantize_tensor {
     int64_t group_size, scale_rows;
     bool one_scale; /* for the whole tensor */
     bool own_group; /* a rule's, not that of the settings */
-    bool
-        is_fed; /* a projection, or a head of its own: a method that runs the model makes its codes */
-    dq_grid grid; /* of one_scale, as stored; found by dq_quantize_tensor_scan */
+    bool is_fed;    /* dq_quantize_choice.fed: a method that runs the model makes its codes */
+    dq_grid grid;   /* of one_scale, as stored; found by dq_quantize_tensor_scan */
 } dq_quantize_tensor;
 
 /* What it becomes, without data. */

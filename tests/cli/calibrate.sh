@@ -4,25 +4,25 @@ pair=$repo/calib/pair
 cp "$pair/text.txt" text.txt
 printf '{"text": "a cold hare hears above the field slowly ."}\n{"text": ""}\n{"text": "the tall bear sees [ Tokyo 23 ] ."}\n' \
     >few.jsonl
-set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 2100 --calib-ctx 100
+set -- quantize "diff model" -o made.h5 --bits 4 --method gptq --calib text.txt --calib-tokens 2100 --calib-ctx 100
 
 # what does not fit together
-try 2 "needs a text: --calib FILE. Without one, leave out --method.\$" quantize "diff model" -o made.h5 --method gptq
-try 2 "method" quantize "diff model" -o made.h5 --method awq --calib text.txt
-try 2 "[-]-calib: --method nearest reads no text. Use --method align" quantize "diff model" -o made.h5 --calib text.txt \
+try 2 "needs a text: --calib FILE. Without one, leave out --method.\$" quantize "diff model" -o made.h5 --bits 4 --method gptq
+try 2 "method" quantize "diff model" -o made.h5 --bits 4 --method awq --calib text.txt
+try 2 "[-]-calib: --method nearest reads no text. Use --method align" quantize "diff model" -o made.h5 --bits 4 --calib text.txt \
     --method nearest
 for option in --calib-tokens --calib-ctx; do
-    try 2 "$option: there is no text to calibrate with. Add --calib FILE.$" quantize "diff model" -o made.h5 $option 5
-    try 2 "Add --calib FILE and leave out --method nearest" quantize "diff model" -o made.h5 $option 5 --method nearest
+    try 2 "$option: there is no text to calibrate with. Add --calib FILE.$" quantize "diff model" -o made.h5 --bits 4 $option 5
+    try 2 "Add --calib FILE and leave out --method nearest" quantize "diff model" -o made.h5 --bits 4 $option 5 --method nearest
 done
 try 2 "[-]-calib-ctx: expected at most the 512 positions" "$@" --calib-ctx 513
-try 6 "gone.txt" quantize "diff model" -o made.h5 --method gptq --calib gone.txt
+try 6 "gone.txt" quantize "diff model" -o made.h5 --bits 4 --method gptq --calib gone.txt
 : >empty.txt
-try 3 "empty.txt: holds no text" quantize "diff model" -o made.h5 --method gptq --calib empty.txt
+try 3 "empty.txt: holds no text" quantize "diff model" -o made.h5 --bits 4 --method gptq --calib empty.txt
 printf '{"text": "a"}\n\n{]\n' >wrong.jsonl
-try 3 "wrong.jsonl: line 3: document: not valid JSON at column 2: " quantize "diff model" -o made.h5 --calib wrong.jsonl
+try 3 "wrong.jsonl: line 3: document: not valid JSON at column 2: " quantize "diff model" -o made.h5 --bits 4 --calib wrong.jsonl
 printf '{"words": 3}\n' >wrong.jsonl
-try 3 "wrong.jsonl: line 1" quantize "diff model" -o made.h5 --method gptq --calib wrong.jsonl
+try 3 "wrong.jsonl: line 1" quantize "diff model" -o made.h5 --bits 4 --method gptq --calib wrong.jsonl
 absent made.h5 made.h5.partial made.h5.journal
 
 # a dry run says what it would take and runs nothing
@@ -65,7 +65,7 @@ try 0 '"arithmetic": "ISA [a-z].*, .*"' info "made 1.h5" --json
 try 0 "^made with  *ISA" info "made 1.h5"
 try 0 "^  arithmetic  *$(sed -n 's/^made with  *//p' "$top/out")" doctor
 try 0 "^method  *gptq, 2100 tokens of text.txt in 21 sequences of at most 100" info "made 1.h5"
-try 0 "every dataset and attribute as written, and as the source gives them, except 14 tensors of gptq, compared by SQNR alone" \
+try 0 "every dataset and attribute as written, and as the source gives them, except 15 tensors of gptq, compared by SQNR alone" \
     verify "made 1.h5" --source "diff model"
 try 4 "made from another checkpoint" verify "made 1.h5" --source "plain model"
 
@@ -107,7 +107,7 @@ try 0 '"values": "maps"' info made.h5 --json
 try 0 '"method": "gptq"' info gptq.h5 --json
 ! grep -q '"values"' "$top/out" || complain "calibrate: gptq says that values were rounded by maps"
 try 0 "." eval "diff model" gptq.h5 made.h5 --text unseen.txt --ctx 100 --limit 12 --csv kld.csv
-holds "KLD of align and of gptq" "$(column kld.csv 3 kld_nats) < 0.8 * $(column kld.csv 2 kld_nats)"
+holds "KLD of align and of gptq" "$(column kld.csv 3 kld_nats) < 0.97 * $(column kld.csv 2 kld_nats)"
 try 0 '"method": "align"' info made.h5 --recipe
 "$dq" info made.h5 --recipe >recipe.json
 try 2 "recipe.json: its method align needs a text" quantize "diff model" -o again.h5 --recipe recipe.json
@@ -121,21 +121,21 @@ for form in "--bits 2 --group 50 --scale asym" "--bits 8 --group tensor --scale 
 done
 rm -f again.h5 kld.csv
 # rows that a correction does not fit are said and counted
-set -- "$@" --calib-tokens 300
+set -- "$@" --calib-tokens 2100
 try 0 '"rows_not_corrected": [1-9]' "$@" -o made.h5 --force --group 7 --scale asym --json
-grep -q "warning: [1-9][0-9]* rows are those of the source, .* the first is of model.layers" "$top/err" ||
+grep -q "warning: [1-9][0-9]* rows* [ai][rs]e* those of the source, .* the first is of model.layers" "$top/err" ||
     complain "calibrate: rows that are not corrected are not mentioned: $(cat "$top/err")"
 try 0 '"rows_not_corrected": 0' "$@" -o made.h5 --force --group 7 --scale asym --scale-dtype f32 --json
-# too little text: 4 tokens for each of 344 inputs for align, one for two of them for gptq
-few() { # METHOD EACH ENOUGH REMEDY
-    for n in "$3" $(($3 - 1)); do
-        try 0 "." quantize "diff model" --calib text.txt --calib-ctx 100 -o made.h5 --force --dry-run --calib-tokens "$n" --method "$1"
-        [ "$(grep -c "warning: text.txt: $n tokens are few for --method $1: with fewer than $2 for each of the 344 inputs of the widest product, $3, it may do worse than $4" "$top/err")" = $(($3 - n)) ] ||
+# too little text: one token for two of 344 inputs
+few() { # METHOD
+    for n in 172 171; do
+        try 0 "." quantize "diff model" --calib text.txt --calib-ctx 100 -o made.h5 --bits 4 --force --dry-run --calib-tokens "$n" --method "$1"
+        [ "$(grep -c "warning: text.txt: $n tokens are few for --method $1: with fewer than 0.5 for each of the 344 inputs of the widest product, 172, it may do worse than rounding to nearest without a text. Give more text$" "$top/err")" = $((172 - n)) ] ||
             complain "calibrate: $n tokens for $1: $(cat "$top/err")"
     done
 }
-few align 4 1376 "--method gptq. Give more text, or use --method gptq$"
-few gptq 0.5 172 "rounding to nearest without a text. Give more text$"
+few align
+few gptq
 
 # matrices that are stored in another type: what comes after them sees that type
 try 0 "." export gptq.h5 -o wide --format safetensors --dtype f32
@@ -147,12 +147,12 @@ for type in keep bf16; do
 done
 ! cmp -s "loss of keep" "loss of bf16" || complain "calibrate: the stream does not see --dense-type"
 rm -rf wide made.h5 gptq.h5 "loss of"*
-set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 300 --calib-ctx 100
+set -- quantize "diff model" -o made.h5 --bits 4 --method gptq --calib text.txt --calib-tokens 300 --calib-ctx 100
 
-# the embedding, and a head that is tied to it, goes to its nearest codes, and is compared byte for byte
+# an embedding that is the head too is chosen by the text, for both
 try 0 "content SHA-256" "$@" --force --bits 4 --embed-bits 6
-try 0 "as the source gives them, except 14 tensors of gptq, compared by SQNR alone" verify made.h5 --source "diff model"
-try 0 "^  embedding  *6.125 bits per weight: 6 bits; nearest" info made.h5
+try 0 "as the source gives them, except 15 tensors of gptq, compared by SQNR alone" verify made.h5 --source "diff model"
+try 0 "^  embedding  *6.125 bits per weight: 6 bits; gptq" info made.h5
 rm -f made.h5
 
 # a head of its own: by the method, from inputs after the last layer
@@ -208,10 +208,10 @@ for form in "--group tensor --scale absmax" "--scale asym --group 7"; do
     try 0 ", except 1 tensor of align, compared" verify made.h5 --source "own head"
 done
 rm -f made.h5 "made 1.h5" "made 3.h5" near.h5 gptq.h5 kld.csv
-set -- quantize "diff model" -o made.h5 --method gptq --calib text.txt --calib-tokens 300 --calib-ctx 100
+set -- quantize "diff model" -o made.h5 --bits 4 --method gptq --calib text.txt --calib-tokens 300 --calib-ctx 100
 
 # little text: said, and enough to run
-try 0 "content SHA-256" quantize "diff model" -o made.h5 --method gptq --calib few.jsonl
+try 0 "content SHA-256" quantize "diff model" -o made.h5 --bits 4 --method gptq --calib few.jsonl
 grep -q "warning: few.jsonl: gives [0-9]* tokens in 2 sequences, 65536 were asked for" "$top/err" ||
     complain "calibrate: a short text is not mentioned: $(cat "$top/err")"
 try 0 ", 1 token in 1 sequence of at most 2" "$@" --calib-tokens 1 --calib-ctx 2 --force
@@ -283,13 +283,16 @@ printf '\177\177' | dd of="$f" bs=1 seek=$((head + 8 + at)) conv=notrunc 2>/dev/
 # Going on would end there again: nothing is left. Where the model before rounding runs too, it says whose numbers they are.
 for how in "gptq.in the model as rounded so far" "align.with or without rounding"; do
     try 3 "model.layers.1.self_attn.q_proj.weight: its input at position [0-9]* of sequence 0 .* is not finite,* ${how#*.}" \
-        quantize "loud model" -o loud.h5 --method "${how%%.*}" --calib text.txt --calib-tokens 500
+        quantize "loud model" -o loud.h5 --embed-bits 16 --method "${how%%.*}" --calib text.txt --calib-tokens 500
     grep -q "dq eval MODEL --text FILE says whether" "$top/err" || complain "calibrate: no remedy: $(cat "$top/err")"
     ! grep -q "is kept" "$top/err" || complain "calibrate: cannot go on, but says so: $(cat "$top/err")"
     absent loud.h5 loud.h5.partial loud.h5.journal
 done
+# an embedding that is the head is rounded before them, by the model before rounding
+try 3 "embed_tokens.weight: what the head reads at position [0-9]* of sequence 0 of the calibration text is not finite, before rounding" \
+    quantize "loud model" -o loud.h5 --bits 4 --calib text.txt --calib-tokens 500
 # v alone: maps multiply a row that is not finite by 0 too, and rows before it are not blamed for that.
-set -- quantize "loud model" -o loud.h5 --bits 16 --bits-map v_proj=4 --calib text.txt --calib-tokens 500
+set -- quantize "loud model" -o loud.h5 --bits 16 --embed-bits 16 --bits-map v_proj=4 --calib text.txt --calib-tokens 500
 try 3 "layers.1.self_attn.q_proj.weight: its input at position [1-9][0-9]* of sequence 0" "$@" --method gptq
 absent loud.h5.journal
 place=$(grep -o "its input at position [0-9]* of sequence 0" "$top/err")

@@ -49,7 +49,7 @@ cmp -s again.h5 t4.h5 || complain "trellis: its recipe makes another file"
 # what there is not
 try 2 "scale trellis: has no codes of 6 bits. Use search" quantize "$pair/llama" -o no.h5 --bits 6 --scale trellis
 try 4 "up_proj.weight: trellis codes have 2 to 5 bits" quantize "$pair/llama" -o no.h5 --bits-map up_proj=6/64/trellis
-try 4 "embed_tokens.weight: trellis codes .* not of an embedding" quantize "$pair/llama" -o no.h5 --bits-map embed=4/64/trellis
+try 4 "embed_tokens.weight: trellis codes .* an embedding has them where a text chooses them" quantize "$pair/llama" -o no.h5 --bits-map embed=4/64/trellis
 try 4 "scale for each group or row, not one for the tensor" quantize "$pair/llama" -o no.h5 --bits 4 --group tensor --scale trellis
 try 4 "steps of one size" export t4.h5 -o no --format gguf
 absent no.h5 no.h5.partial no

@@ -16,7 +16,8 @@ static int64_t parts_bytes(const dq_plan_weights *p)
         const int64_t rows = dq_calib_pass_rows(&p->text[i]);
         n += dq_calib_pass_bytes(p->model, rows) + (2 * rows + p->text[i].n_ids) * 8;
     }
-    return n;
+    const int64_t rows = dq_calib_pass_rows(&p->probe_text);
+    return n + dq_calib_pass_bytes(p->model, rows) + (2 * rows + p->probe_text.n_ids) * 8;
 }
 
 /* Of four Hessians but for the largest, which a calibrated run has. */
@@ -60,9 +61,10 @@ dq_status dq_plan_memory(int64_t *out, const dq_plan_weights *p, dq_err *err)
     if (dq_calibrate_new(&c, &how, err) == DQ_OK) {
         set.method = dq_calibrate_method(c);
         if (dq_quantize_open(&q, p->set.model, &set, err) == DQ_OK) {
-            const int64_t run =
-                dq_calibrate_memory(c, q) + hessians_bytes(p->model) + end_bytes(p, DQ_PLAN_HEAD);
-            const int64_t embed = end_bytes(p, DQ_PLAN_EMBED);
+            const bool tied = p->model->tied;
+            const int64_t run = dq_calibrate_memory(c, q) + hessians_bytes(p->model) +
+                                end_bytes(p, tied ? DQ_PLAN_EMBED : DQ_PLAN_HEAD);
+            const int64_t embed = tied ? 0 : end_bytes(p, DQ_PLAN_EMBED);
             *out = parts_bytes(p) + logits_bytes(p) + (run > embed ? run : embed);
         }
     }

@@ -26,7 +26,7 @@ typedef struct job {
 /* A head's inputs are as many as those of q, k and v, and come when these have served. */
 static dq_plan_product product_of(dq_plan_slot s)
 {
-    if (s <= DQ_PLAN_V || s == DQ_PLAN_HEAD) return DQ_PLAN_QKV;
+    if (s <= DQ_PLAN_V || s >= DQ_PLAN_EMBED) return DQ_PLAN_QKV;
     if (s == DQ_PLAN_OUT) return DQ_PLAN_O;
     return s == DQ_PLAN_DOWN_PROJ ? DQ_PLAN_DOWN : DQ_PLAN_GATE_UP;
 }
@@ -42,19 +42,37 @@ static dq_weight *weight_at(dq_layer *l, dq_plan_slot s)
     return all[s];
 }
 
-static int missing_of(const dq_plan_tensor *t)
+/* An embedding that is no head: nothing says what reads its columns. */
+static bool is_nearest(const dq_model *m, const dq_plan_tensor *t)
 {
-    int n = 0;
-    for (int i = 0; i < t->n; i++) n += !t->known[i];
-    return n;
+    return t->slot == DQ_PLAN_EMBED && !m->tied;
 }
 
+/* Whether a head, be it the embedding too, is to be measured. */
 static bool wants_head(const dq_plan_probe *p)
 {
     for (int64_t i = 0; i < p->n; i++) {
-        if (p->tensor[i].slot == DQ_PLAN_HEAD && missing_of(&p->tensor[i])) return true;
+        const dq_plan_tensor *t = &p->tensor[i];
+        if (is_end(t) && !is_nearest(p->m, t) && !t->known) return true;
     }
     return false;
+}
+
+dq_mean dq_plan_probe_kld(const dq_plan_tensor *t, int option)
+{
+    const double of = t->loss[t->measured], share = of > 0 ? t->loss[option] / of : 1;
+    dq_mean k = t->kld;
+    k.value *= share;
+    k.std_err *= share;
+    return k;
+}
+
+int dq_plan_probe_measured(const dq_plan_tensor *t)
+{
+    enum { SMALL = 3 };
+    int i = 0;
+    while (i + 1 < t->n && t->bits[i] < SMALL) i++;
+    return i;
 }
 
 /* The first layer that runs when it is measured. */
@@ -67,22 +85,23 @@ static int first_layer(const dq_model *m, const dq_plan_tensor *t)
 
 static double rounding_flop(const dq_plan_probe *p, const dq_plan_tensor *t)
 {
-    if (t->slot == DQ_PLAN_EMBED) return 0;
+    if (is_nearest(p->m, t)) return 0;
     return DQ_CALIBRATE_F64_FLOP *
            dq_calibrate_work_rounding((double)t->rows, (double)t->cols, t->spec.mode, p->rule);
 }
 
-static double option_flop(const dq_plan_probe *p, const dq_plan_tensor *t, double search_ids)
+static double tensor_flop(const dq_plan_probe *p, const dq_plan_tensor *t, double search_ids)
 {
-    return rounding_flop(p, t) + dq_plan_part_flop(p->m, first_layer(p->m, t), search_ids);
+    const int from = t->slot == DQ_PLAN_EMBED ? 0 : first_layer(p->m, t);
+    return t->n * rounding_flop(p, t) + dq_plan_part_flop(p->m, from, search_ids);
 }
 
-static double hessians_flop(const dq_model *m, double ids)
+static double hessians_flop(const dq_model *m, const bool *wanted, double ids)
 {
     double n = 0;
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) {
         const double width = (double)dq_plan_pass_width(m, (dq_plan_product)i);
-        n += dq_calibrate_work_hessian(ids, width);
+        n += wanted[i] ? dq_calibrate_work_hessian(ids, width) : 0;
     }
     return n;
 }
@@ -97,23 +116,37 @@ static double head_factor_flop(const dq_model *m)
     return DQ_CALIBRATE_F64_FLOP * dq_calibrate_work_factor((double)m->dim);
 }
 
-static double factors_flop(const dq_model *m)
+static double factors_flop(const dq_model *m, const bool *wanted)
 {
     double n = 0;
-    for (int i = 0; i < DQ_PLAN_PRODUCTS; i++)
-        n += DQ_CALIBRATE_F64_FLOP *
-             dq_calibrate_work_factor((double)dq_plan_pass_width(m, (dq_plan_product)i));
+    for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) {
+        const double width = (double)dq_plan_pass_width(m, (dq_plan_product)i);
+        n += wanted[i] ? DQ_CALIBRATE_F64_FLOP * dq_calibrate_work_factor(width) : 0;
+    }
     return n;
+}
+
+/* Products of a layer with tensors whose numbers lack. */
+static void find_wanted(bool wanted[DQ_PLAN_PRODUCTS], const dq_plan_probe *p, int layer)
+{
+    memset(wanted, 0, DQ_PLAN_PRODUCTS * sizeof *wanted);
+    for (int64_t i = 0; i < p->n; i++) {
+        const dq_plan_tensor *t = &p->tensor[i];
+        if (!is_end(t) && !t->known && t->layer == layer) wanted[product_of(t->slot)] = true;
+    }
 }
 
 double dq_plan_probe_flop(const dq_plan_probe *p, int64_t calib_ids, int64_t search_ids)
 {
     double n = 0;
     for (int64_t i = 0; i < p->n; i++)
-        n += missing_of(&p->tensor[i]) * option_flop(p, &p->tensor[i], (double)search_ids);
-    for (int l = 0; l < p->m->n_layers; l++)
+        n += p->tensor[i].known ? 0 : tensor_flop(p, &p->tensor[i], (double)search_ids);
+    for (int l = 0; l < p->m->n_layers; l++) {
+        bool wanted[DQ_PLAN_PRODUCTS];
+        find_wanted(wanted, p, l);
         n += (double)(calib_ids + search_ids) * dq_calibrate_work_layer(&p->m->layer[l]) +
-             hessians_flop(p->m, (double)calib_ids) + factors_flop(p->m);
+             hessians_flop(p->m, wanted, (double)calib_ids) + factors_flop(p->m, wanted);
+    }
     if (wants_head(p)) n += head_hessian_flop(p->m, (double)calib_ids) + head_factor_flop(p->m);
     return n;
 }
@@ -145,8 +178,9 @@ static dq_status values_of(float **out, const dq_weight *w, dq_err *err)
     return finite ? DQ_OK : dq_fail(err, DQ_DAMAGED, "%s: has values that are not finite", w->name);
 }
 
-static dq_status round_nearest(dq_coded *out, const float *w, const dq_plan_tensor *t,
-                               const dq_quant_spec *spec, dq_err *err)
+/* Every input is taken to be as large as every other. */
+static dq_status round_nearest(dq_coded *out, dq_gptq_loss *loss, const float *w,
+                               const dq_plan_tensor *t, const dq_quant_spec *spec, dq_err *err)
 {
     dq_codes *c;
     DQ_TRY(dq_codes_new(&c, t->rows, t->cols, spec, err));
@@ -159,6 +193,12 @@ static dq_status round_nearest(dq_coded *out, const float *w, const dq_plan_tens
             const int64_t n = left < c->shape.group_size ? left : c->shape.group_size;
             f->encode(c->code + r * t->cols + at, got, w + r * t->cols + at, n,
                       dq_codes_grid(c, r, at), spec);
+            for (int64_t i = 0; i < n; i++) {
+                const double is = (double)w[r * t->cols + at + i];
+                const double off = is - (double)got[i];
+                loss->error += off * off;
+                loss->signal += is * is;
+            }
         }
     }
     dq_block_free(got);
@@ -168,8 +208,8 @@ static dq_status round_nearest(dq_coded *out, const float *w, const dq_plan_tens
 }
 
 /* In bands, which do not see each other, so that beside a head's values memory is that of a band. */
-static dq_status round_by_method(dq_coded *out, job *j, const float *w, const dq_plan_tensor *t,
-                                 const dq_quant_spec *spec, dq_err *err)
+static dq_status round_by_method(dq_coded *out, dq_gptq_loss *loss, job *j, const float *w,
+                                 const dq_plan_tensor *t, const dq_quant_spec *spec, dq_err *err)
 {
     enum { BAND = 4096 };
     const int64_t band = spec->group == DQ_GROUP_TENSOR || t->rows < BAND ? t->rows : BAND;
@@ -177,18 +217,22 @@ static dq_status round_by_method(dq_coded *out, job *j, const float *w, const dq
     for (int64_t first = 0; err->code == DQ_OK && first < t->rows; first += band) {
         const int64_t left = t->rows - first, n = left < band ? left : band;
         dq_codes *codes = NULL;
+        dq_gptq_loss part;
         dq_gptq(&codes, w + first * t->cols, n, t->cols, j->h[product_of(t->slot)], spec,
-                j->p->rule->refits, NULL, err);
+                j->p->rule->refits, &part, err);
+        loss->error += part.error;
+        loss->signal += part.signal;
         if (err->code == DQ_OK) dq_coded_put(out, codes, first);
         dq_codes_free(codes);
     }
     return err->code;
 }
 
-static dq_status round_option(dq_coded *out, job *j, const dq_plan_tensor *t, int option,
+static dq_status round_option(dq_coded *out, job *j, dq_plan_tensor *t, int option,
                               const dq_weight *w, dq_err *err)
 {
-    const bool fed = t->slot != DQ_PLAN_EMBED;
+    const bool fed = !is_nearest(j->p->m, t);
+    dq_gptq_loss loss = {0};
     dq_quant_spec spec = t->spec;
     int8_t *column = NULL;
     float *f32;
@@ -201,10 +245,11 @@ static dq_status round_option(dq_coded *out, job *j, const dq_plan_tensor *t, in
     if (err->code == DQ_OK) {
         spec.scale_dtype = scale_type(f32, t, &spec);
         if (!fed)
-            round_nearest(out, f32, t, &spec, err);
+            round_nearest(out, &loss, f32, t, &spec, err);
         else
-            round_by_method(out, j, f32, t, &spec, err);
+            round_by_method(out, &loss, j, f32, t, &spec, err);
     }
+    t->loss[option] = loss.signal > 0 ? loss.error / loss.signal : 0;
     dq_block_free(f32);
     dq_block_free(column);
     out->weight.name = t->name;
@@ -227,21 +272,24 @@ static dq_status measure(job *j, const dq_plan_tensor *t, const dq_weight *w, dq
     return dq_plan_part_measure(&j->sums, j->p->search, &other, err);
 }
 
-static dq_status probe_option(job *j, int64_t i, int option, const dq_weight *w, dq_err *err)
+static dq_status probe_option(job *j, dq_plan_tensor *t, int option, const dq_weight *w,
+                              dq_err *err)
 {
     dq_plan_probe *p = j->p;
-    dq_plan_tensor *t = &p->tensor[i];
     dq_coded coded = {.bytes = NULL};
     DQ_TRY(dq_os_check_stop(err));
     if (round_option(&coded, j, t, option, w, err) == DQ_OK) {
         dq_plan_work_add(p->work, rounding_flop(p, t), t->name);
-        measure(j, t, &coded.weight, err);
+        if (option == t->measured) measure(j, t, &coded.weight, err);
     }
     dq_coded_free(&coded);
-    DQ_TRY(err->code);
-    DQ_TRY(dq_plan_decide_mean(&t->kld[option], j->sums.kld, j->sums.ids, j->sums.n, err));
-    t->known[option] = true;
-    return p->found(p->arg, i, option, err);
+    return err->code;
+}
+
+static double damping_of(const job *j, const dq_plan_tensor *t)
+{
+    const double usual = dq_calibrate_damping(t->cols, j->p->calib->n_ids);
+    return t->slot == DQ_PLAN_EMBED ? fmax(usual, DQ_CALIBRATE_EMBED_DAMPING) : usual;
 }
 
 static dq_status probe_tensor(job *j, int64_t i, dq_err *err)
@@ -252,16 +300,17 @@ static dq_status probe_tensor(job *j, int64_t i, dq_err *err)
     const dq_weight *w = t->slot == DQ_PLAN_EMBED  ? &m->embed
                          : t->slot == DQ_PLAN_HEAD ? &m->head
                                                    : weight_at(&layer, t->slot);
-    if (t->slot != DQ_PLAN_EMBED) {
+    if (!is_nearest(m, t)) {
         const dq_plan_product product = product_of(t->slot);
         if (!j->factored[product])
-            DQ_TRY(dq_hessian_factor(j->h[product], DQ_CALIBRATE_DAMPING, t->name, err));
+            DQ_TRY(dq_hessian_factor(j->h[product], damping_of(j, t), t->name, err));
         j->factored[product] = true;
     }
-    for (int o = 0; o < t->n; o++) {
-        if (!t->known[o]) DQ_TRY(probe_option(j, i, o, w, err));
-    }
-    return DQ_OK;
+    t->measured = dq_plan_probe_measured(t);
+    for (int o = 0; o < t->n; o++) DQ_TRY(probe_option(j, t, o, w, err));
+    DQ_TRY(dq_plan_decide_mean(&t->kld, j->sums.kld, j->sums.ids, j->sums.n, err));
+    t->known = true;
+    return j->p->found(j->p->arg, i, err);
 }
 
 /* ---- Layers ---- */
@@ -289,10 +338,10 @@ static dq_status see_layer(job *j, int number, dq_err *err)
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
         dq_plan_work_add(j->p->work,
                          (double)x.rows * dq_calibrate_work_layer(&m->layer[number]) +
-                             hessians_flop(m, (double)x.rows),
+                             hessians_flop(m, j->wanted, (double)x.rows),
                          "hessians");
     }
-    dq_plan_work_add(j->p->work, factors_flop(m), "hessians");
+    dq_plan_work_add(j->p->work, factors_flop(m, j->wanted), "hessians");
     return DQ_OK;
 }
 
@@ -301,13 +350,11 @@ static bool wants_layer(job *j, int number, bool *later)
 {
     bool any = false;
     *later = false;
-    memset(j->wanted, 0, sizeof j->wanted);
+    find_wanted(j->wanted, j->p, number);
+    for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) any = any || j->wanted[i];
     for (int64_t i = 0; i < j->p->n; i++) {
         const dq_plan_tensor *t = &j->p->tensor[i];
-        if (is_end(t) || !missing_of(t)) continue;
-        *later = *later || t->layer > number;
-        if (t->layer != number) continue;
-        any = j->wanted[product_of(t->slot)] = true;
+        *later = *later || (!is_end(t) && !t->known && t->layer > number);
     }
     return any;
 }
@@ -321,7 +368,7 @@ static dq_status run_layers(job *j, bool head, dq_err *err)
         if (any || later || head) DQ_TRY(see_layer(j, l, err));
         for (int64_t i = 0; any && i < p->n; i++) {
             const dq_plan_tensor *t = &p->tensor[i];
-            if (is_end(t) || t->layer != l || !missing_of(t)) continue;
+            if (is_end(t) || t->layer != l || t->known) continue;
             if (probe_tensor(j, i, err) != DQ_OK)
                 return err->code == DQ_STOPPED ? err->code : dq_in(err, "layer %d: ", l);
         }
@@ -330,7 +377,7 @@ static dq_status run_layers(job *j, bool head, dq_err *err)
     return DQ_OK;
 }
 
-/* A head of its own, by what the final norm gives after the last layer. */
+/* A head, be it the embedding too, by what the final norm gives after the last layer. */
 static dq_status run_head(job *j, dq_err *err)
 {
     const dq_model *m = j->p->m;
@@ -347,7 +394,8 @@ static dq_status run_head(job *j, dq_err *err)
     }
     dq_plan_work_add(j->p->work, head_factor_flop(m), "hessians");
     for (int64_t i = 0; i < j->p->n; i++) {
-        if (j->p->tensor[i].slot == DQ_PLAN_HEAD) DQ_TRY(probe_tensor(j, i, err));
+        const dq_plan_tensor *t = &j->p->tensor[i];
+        if (is_end(t) && !is_nearest(m, t) && !t->known) DQ_TRY(probe_tensor(j, i, err));
     }
     return DQ_OK;
 }
@@ -371,7 +419,7 @@ static dq_status run_job(job *j, dq_err *err)
     j->sums.loss = dq_block_new((size_t)p->search->text->n_clusters, sizeof(double), err);
     DQ_TRY(err->code);
     for (int64_t i = 0; i < p->n; i++) { /* while the stream is that of layer 0 */
-        if (p->tensor[i].slot == DQ_PLAN_EMBED) DQ_TRY(probe_tensor(j, i, err));
+        if (is_nearest(m, &p->tensor[i]) && !p->tensor[i].known) DQ_TRY(probe_tensor(j, i, err));
     }
     DQ_TRY(dq_calib_pass_new(&j->pass, m, p->b, p->calib, err));
     DQ_TRY(dq_activations_open(&j->act, p->b, p->beside, p->calib->n_ids, m->dim, 1, 0, err));
@@ -387,7 +435,7 @@ dq_status dq_plan_probe_run(dq_plan_probe *p, dq_err *err)
 {
     job j = {.p = p, .act.file.fd = -1};
     int64_t missing = 0;
-    for (int64_t i = 0; i < p->n; i++) missing += missing_of(&p->tensor[i]);
+    for (int64_t i = 0; i < p->n; i++) missing += !p->tensor[i].known;
     if (missing == 0) return DQ_OK;
     run_job(&j, err);
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) dq_hessian_free(j.h[i]);

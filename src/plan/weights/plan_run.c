@@ -41,12 +41,12 @@ static dq_status try_choice(int64_t *trial, job *j, int64_t point, dq_err *err)
 
 /* ---- Sensitivities ---- */
 
-static dq_status found(void *arg, int64_t tensor, int option, dq_err *err)
+static dq_status found(void *arg, int64_t tensor, dq_err *err)
 {
-    return dq_plan_state_put_probe(((job *)arg)->p, tensor, option, err);
+    return dq_plan_state_put_probe(((job *)arg)->p, tensor, err);
 }
 
-static dq_status probe(job *j, dq_err *err)
+static dq_status probe_all(job *j, dq_plan_part *search, dq_err *err)
 {
     dq_plan_weights *p = j->p;
     dq_plan_probe probe = {.m = p->model,
@@ -54,16 +54,28 @@ static dq_status probe(job *j, dq_err *err)
                            .b = p->set.backend,
                            .beside = p->set.out,
                            .calib = &p->text[DQ_PLAN_CALIB],
-                           .search = &j->parts.part[DQ_PLAN_SEARCH],
+                           .search = search,
                            .tensor = p->tensor,
                            .n = p->n_tensors,
                            .found = found,
                            .arg = j,
                            .work = &p->work};
+    DQ_TRY(dq_plan_part_new(search, &p->probe_text, p->model, p->set.backend, p->set.out, &p->work,
+                            err));
+    return dq_plan_probe_run(&probe, err);
+}
+
+static dq_status probe(job *j, dq_err *err)
+{
+    dq_plan_weights *p = j->p;
+    dq_plan_part search = {.act.file.fd = -1};
     stage(p, "sensitivities");
-    DQ_TRY(dq_plan_probe_run(&probe, err));
+    probe_all(j, &search, err);
+    dq_plan_part_end(&search);
+    DQ_TRY(err->code);
     for (int64_t i = 0; i < p->n_tensors; i++) {
-        for (int k = 0; k < p->tensor[i].n; k++) p->item[i].loss[k] = p->tensor[i].kld[k].value;
+        for (int k = 0; k < p->tensor[i].n; k++)
+            p->item[i].loss[k] = dq_plan_probe_kld(&p->tensor[i], k).value;
     }
     return dq_plan_alloc_curve(&p->curve, p->item, p->n_tensors, p->arena, err);
 }
@@ -78,7 +90,7 @@ static bool is_quality(const dq_plan_weights *p)
 enum { RIVALS = 2 }; /* uniform widths beside the plan */
 
 /* Whole models, on an average: half of the search, a uniform width, and two beside it. */
-static int models_expected(const dq_plan_weights *p)
+int dq_plan_weights_models(const dq_plan_weights *p)
 {
     return (is_quality(p) ? (p->set.trials + 1) / 2 : 1) + 1 + RIVALS;
 }
@@ -206,7 +218,7 @@ static dq_status choose_by_quality(job *j, dq_err *err)
     dq_plan_turn turn;
     int64_t trial;
     int bits = 0;
-    expect(j, models_expected(p), 1 + RIVALS);
+    expect(j, dq_plan_weights_models(p), 1 + RIVALS);
     DQ_TRY(dq_plan_search_run(&l.point, &search, err));
     expect(j, 1 + RIVALS, RIVALS);
     if (l.point >= 0) DQ_TRY(find_uniform(&bits, j, l.point, err));
@@ -269,7 +281,7 @@ static dq_status choose_by_size(job *j, dq_err *err)
 {
     dq_plan_weights *p = j->p;
     int64_t uniform;
-    expect(j, models_expected(p), 1 + RIVALS);
+    expect(j, dq_plan_weights_models(p), 1 + RIVALS);
     DQ_TRY(fill_room(j, err));
     const int bits = uniform_near(j, dq_plan_weights_packed_budget(p), true);
     if (bits) {
@@ -361,10 +373,8 @@ static dq_status weigh(dq_plan_weights *p, dq_err *err)
 static void expect_all(const job *j)
 {
     dq_plan_weights *p = j->p;
-    double n = dq_plan_weights_flop(p) + models_expected(p) * dq_plan_weights_trial_flop(p);
-    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
-        n += dq_plan_part_source_flop(p->model, (double)p->text[i].n_ids);
-    dq_plan_work_expect(&p->work, n);
+    const double models = dq_plan_weights_models(p) * dq_plan_weights_trial_flop(p);
+    dq_plan_work_expect(&p->work, dq_plan_weights_flop(p) + models);
 }
 
 static dq_status run_job(job *j, dq_err *err)

@@ -1,4 +1,4 @@
-/* plan_state: see plan_state.h. Lines are JSON: {"key", "of"}, then {"tensor", "option", ...}, {"begun"}, {"trial", ...} and
+/* plan_state: see plan_state.h. Lines are JSON: {"key", "of"}, then {"tensor", ...}, {"begun"}, {"trial", ...} and
  * {"look", ...} as they come. Reals have 17 digits, so that they come back to the last bit.
  * SPDX-License-Identifier: MIT */
 #include "plan/weights/plan_state.h"
@@ -63,23 +63,24 @@ static dq_status key_of(char hex[65], json_t **out, const dq_plan_weights *p, dq
 
 /* ---- Lines ---- */
 
-dq_status dq_plan_state_put_probe(dq_plan_weights *p, int64_t tensor, int option, dq_err *err)
-{
-    const dq_mean *m = &p->tensor[tensor].kld[option];
-    json_t *line = json_object();
-    json_object_set_new(line, "tensor", json_integer(tensor));
-    json_object_set_new(line, "option", json_integer(option));
-    json_object_set_new(line, "kld", json_real(m->value));
-    json_object_set_new(line, "stderr", isfinite(m->std_err) ? json_real(m->std_err) : json_null());
-    json_object_set_new(line, "clusters", json_integer(m->clusters));
-    return dq_plan_journal_put(&p->state->journal, line, err);
-}
-
 static json_t *list_of(const double *x, int64_t n)
 {
     json_t *list = json_array();
     for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_real(x[i]));
     return list;
+}
+
+dq_status dq_plan_state_put_probe(dq_plan_weights *p, int64_t tensor, dq_err *err)
+{
+    const dq_plan_tensor *t = &p->tensor[tensor];
+    const dq_mean *m = &t->kld;
+    json_t *line = json_object();
+    json_object_set_new(line, "tensor", json_integer(tensor));
+    json_object_set_new(line, "loss", list_of(t->loss, t->n));
+    json_object_set_new(line, "kld", json_real(m->value));
+    json_object_set_new(line, "stderr", isfinite(m->std_err) ? json_real(m->std_err) : json_null());
+    json_object_set_new(line, "clusters", json_integer(m->clusters));
+    return dq_plan_journal_put(&p->state->journal, line, err);
 }
 
 /* "0213...": the options of a trial. */
@@ -202,15 +203,17 @@ static dq_status take_look(dq_plan_weights *p, json_t *line, dq_err *err)
 static dq_status take_probe(dq_plan_weights *p, const json_t *line, dq_err *err)
 {
     const double none = (double)NAN;
-    int64_t tensor, option;
+    int64_t tensor;
     dq_mean m;
     DQ_TRY(dq_json_int(&tensor, line, "tensor", 0, p->n_tensors - 1, NULL, err));
-    DQ_TRY(dq_json_int(&option, line, "option", 0, p->tensor[tensor].n - 1, NULL, err));
+    dq_plan_tensor *t = &p->tensor[tensor];
+    DQ_TRY(take_list(t->loss, t->n, line, "loss", err));
     DQ_TRY(dq_json_float(&m.value, line, "kld", NULL, err));
     DQ_TRY(dq_json_float(&m.std_err, line, "stderr", &none, err));
     DQ_TRY(dq_json_int(&m.clusters, line, "clusters", 0, INT64_MAX, NULL, err));
-    p->tensor[tensor].kld[option] = m;
-    p->tensor[tensor].known[option] = true;
+    t->kld = m;
+    t->measured = dq_plan_probe_measured(t);
+    t->known = true;
     p->n_resumed++;
     return DQ_OK;
 }

@@ -22,7 +22,7 @@ dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan_weights *p
  * resumed; DQ_MISMATCH for one of other inputs or settings. */
 dq_status dq_plan_state_begin(dq_plan_weights *p, dq_err *err);
 void dq_plan_state_end(dq_plan_weights *p, bool done);
-dq_status dq_plan_state_put_probe(dq_plan_weights *p, int64_t tensor, int option, dq_err *err);
+dq_status dq_plan_state_put_probe(dq_plan_weights *p, int64_t tensor, dq_err *err);
 /* A trial's results go in and come back by its choice; *found: whether they were there. */
 dq_status dq_plan_state_put_trial(dq_plan_weights *p, const dq_plan_trial *t, dq_err *err);
 dq_status dq_plan_state_get_trial(bool *found, dq_plan_weights *p, dq_plan_trial *t, dq_err *err);

@@ -75,6 +75,7 @@ dq_quantize_settings dq_plan_weights_uniform(const dq_plan_weights *p, int bits)
 {
     dq_quantize_settings s = p->set.set;
     s.bits = bits;
+    s.method_name = p->set.rule->name;
     if (p->set.ends) s.embed_bits = bits;
     if (p->set.ends) s.head_bits = p->model->tied ? 0 : bits;
     return s;
@@ -281,6 +282,21 @@ static dq_status read_texts(dq_plan_weights *p, dq_err *err)
     return count_seen(p, err);
 }
 
+/* At least two clusters, as an error needs. */
+static void take_first(dq_plan_weights *p)
+{
+    const dq_calib_text *all = &p->text[DQ_PLAN_SEARCH];
+    dq_calib_text *t = &p->probe_text;
+    *t = *all;
+    t->n_seq = t->n_clusters = 0;
+    while (t->n_seq < all->n_seq &&
+           (all->cu[t->n_seq] < DQ_PLAN_PROBE_TOKENS || t->n_clusters < 2)) {
+        const int64_t next = all->cluster[t->n_seq++] + 1;
+        if (next > t->n_clusters) t->n_clusters = next;
+    }
+    t->n_ids = all->cu[t->n_seq];
+}
+
 /* ---- The plan ---- */
 
 static dq_status open_all(dq_plan_weights *p, dq_err *err)
@@ -290,10 +306,17 @@ static dq_status open_all(dq_plan_weights *p, dq_err *err)
         return dq_fail(err, DQ_MISMATCH,
                        "%s: is a container; a plan is made for the checkpoint that it came from",
                        p->set.model);
+    if (p->set.tokens == 0) p->set.tokens = DQ_PLAN_TOKENS;
+    if (p->set.ctx == 0) {
+        const int most = p->model->max_positions;
+        p->set.ctx = most > 0 && most < DQ_PLAN_CTX ? most : DQ_PLAN_CTX;
+    }
     DQ_TRY(list_tensors(p, err));
     DQ_TRY(list_items(p, err));
     DQ_TRY(check_budget(p, err));
-    return read_texts(p, err);
+    DQ_TRY(read_texts(p, err));
+    take_first(p);
+    return DQ_OK;
 }
 
 dq_status dq_plan_weights_open(dq_plan_weights **out, const dq_plan_weights_settings *s,
@@ -332,13 +355,19 @@ double dq_plan_weights_flop(const dq_plan_weights *p)
 {
     const dq_plan_probe probe = {
         .m = p->model, .rule = p->set.rule, .tensor = p->tensor, .n = p->n_tensors};
-    return dq_plan_probe_flop(&probe, p->text[DQ_PLAN_CALIB].n_ids, p->text[DQ_PLAN_SEARCH].n_ids);
+    double ids = (double)p->probe_text.n_ids;
+    for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) ids += (double)p->text[i].n_ids;
+    return dq_plan_probe_flop(&probe, p->text[DQ_PLAN_CALIB].n_ids, p->probe_text.n_ids) +
+           dq_plan_part_source_flop(p->model, ids);
 }
 
 double dq_plan_weights_trial_flop(const dq_plan_weights *p)
 {
     double n = dq_plan_work_of_bytes((double)p->source_bytes) +
                dq_calibrate_work_all(p->model, p->set.rule, &p->text[DQ_PLAN_CALIB]);
+    const double ids = (double)p->text[DQ_PLAN_CALIB].n_ids;
+    if (p->model->tied && (p->set.ends || p->set.set.embed_bits != 16))
+        n += dq_calibrate_work_embedding(p->model, p->set.rule, ids);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
         n += dq_plan_part_flop(p->model, 0, (double)p->text[i].n_ids);
     return n;

@@ -1,7 +1,7 @@
 /* plan_weights: which bits each tensor of a model gets under a budget, measured.
  *
- * A text is cut into three parts (calib_text.h). On the first, weights are calibrated; on the second, each tensor is rounded
- * alone at each width (plan_probe.h), widths are allocated (plan_alloc.h), whole models are quantized and measured
+ * A text is cut into three parts (calib_text.h). On the first, weights are calibrated; on the second, each tensor is measured
+ * alone (plan_probe.h), widths are allocated (plan_alloc.h), whole models are quantized and measured
  * (plan_search.h). The third, which none of that has seen, decides: a budget of quality is met when the upper end of the
  * interval there is within it (plan_decide.h). Looks are counted over a run and those that resume it, whatever their budgets.
  * SPDX-License-Identifier: MIT */
@@ -28,7 +28,9 @@ typedef struct dq_plan_budget {
 /* "kld=0.01", "ppl=1.005", "bpw=4.2", "size=1.5GiB" (B, KiB, MiB, GiB, kB, MB, GB). DQ_USAGE. */
 dq_status dq_plan_weights_budget_parse(dq_plan_budget *out, const char *text, dq_err *err);
 
-enum { DQ_PLAN_TRIALS = 8, DQ_PLAN_SEQUENCES = 64 }; /* without other words */
+/* Without other words: whole models, tokens that calibrate, of a sequence, and sequences that are searched with. */
+enum { DQ_PLAN_TRIALS = 8, DQ_PLAN_TOKENS = 16384, DQ_PLAN_CTX = 512, DQ_PLAN_SEQUENCES = 64 };
+enum { DQ_PLAN_PROBE_TOKENS = 4096 }; /* of the search text: what a tensor alone is measured on */
 /* With fewer documents an interval holds less than it says: of lognormal ones with sigma 0.5 the upper end of 95 % is below the
  * truth in 5.5 of 100 samples of 5 documents, in 4.9 of 10, in 4.2 of 20; nominally in 2.5 (tests/unit/plan). */
 enum { DQ_PLAN_FEW_CLUSTERS = 20 };
@@ -45,7 +47,7 @@ typedef struct dq_plan_weights_settings {
     bool ends;                        /* embedding and head too */
     dq_quantize_settings set;         /* of weights but for `bits`, rules and method */
     const dq_calibrate_rule *rule;
-    int64_t tokens, ctx;   /* of the first part: dq_calibrate_settings */
+    int64_t tokens, ctx;   /* of the first part; 0: DQ_PLAN_TOKENS, min(DQ_PLAN_CTX, positions) */
     int64_t search_tokens; /* ids of the second and of the third part at most; 0: 64 sequences */
     int trials;            /* whole models in the search at most */
     dq_backend *backend;
@@ -100,6 +102,7 @@ typedef struct dq_plan_weights {
     dq_plan_weights_settings set;
     dq_model *model;
     dq_calib_text text[DQ_PLAN_TEXTS];
+    dq_calib_text probe_text; /* the first sequences of the search text */
     unsigned part[DQ_PLAN_TEXTS];
     int64_t clusters[DQ_PLAN_TEXTS]; /* units that an error is over, copies once */
     int64_t n_seen[DQ_PLAN_TEXTS];   /* sequences that a part before has, too; the most of one */
@@ -132,8 +135,10 @@ typedef struct dq_plan_weights {
 dq_status dq_plan_weights_open(dq_plan_weights **out, const dq_plan_weights_settings *s,
                                dq_err *err);
 void dq_plan_weights_close(dq_plan_weights *p); /* NULL allowed */
-/* What sensitivities take, and a whole model, in the measure of plan_work.h. */
+/* What sensitivities take, with the model before rounding on all texts, and a whole model, in the measure of plan_work.h; whole
+ * models on an average. */
 double dq_plan_weights_flop(const dq_plan_weights *p);
+int dq_plan_weights_models(const dq_plan_weights *p);
 double dq_plan_weights_trial_flop(const dq_plan_weights *p);
 /* All of it. After DQ_STOPPED, and after other failures, what was found is in out.journal, and a plan with `resume` goes on
  * from there to the same result; the failure says so. */
