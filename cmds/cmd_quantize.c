@@ -13,6 +13,7 @@
 #include "cmds/command.h"
 #include "cmds/quantize_rows.h"
 #include "cmds/recipe_options.h"
+#include "cmds/size_options.h"
 #include "model/output_guard.h"
 #include "quantize/quantize.h"
 
@@ -30,6 +31,7 @@ typedef struct request {
     const char *out, *granularity;
     int64_t logit_bits, threads;
     dq_recipe_options recipe;
+    dq_size_options size;
     dq_kv_options kv;
     dq_calib_run calib;
     bool dry_run, print_recipe, resume, force, json, tensors;
@@ -44,17 +46,19 @@ static const dq_usage usage = {
     .synopsis = "MODEL -o OUT.h5 [options]",
     .about =
         "Writes the projections of a checkpoint (q, k, v, o, gate, up, down), its embedding and "
-        "its head as b-bit integers with one scale per group of columns into an HDF5 container; "
-        "every other tensor keeps its values and type, unless --dense-type says otherwise. "
-        "--dry-run shows where the bytes are, --embed-bits 16 packs projections alone. With "
-        "--calib FILE the codes are chosen by what a text does inside the model, which takes a "
-        "forward pass or two over it and keeps the model closer at the same size. The same "
-        "settings give the same bytes, whatever the number of threads. An interrupted run is "
-        "finished with --resume.",
-    .examples = "  dq quantize model -o model-4bit.h5\n"
+        "its head as codes of 2 to 8 bits with one scale per group of columns into an HDF5 "
+        "container; every other tensor keeps its values and type, unless --dense-type says "
+        "otherwise. --size says how many bits a weight may take, and --dry-run shows where they "
+        "go. With --calib FILE the codes are chosen by what a text does inside the model, which "
+        "takes some forward passes over it and keeps the model much closer at the same size. The "
+        "codes that --size chooses are dq's own; dq export and int8 products on a GPU need "
+        "integers: --bits 4. The same settings give the same bytes, whatever the number of "
+        "threads. An interrupted run is finished with --resume.",
+    .examples = "  dq quantize model -o model.h5 --calib train.jsonl\n"
+                "  dq quantize model -o small.h5 --preset small --calib train.jsonl\n"
+                "  dq quantize model --dry-run --size 5\n"
+                "  dq quantize model -o model-4bit.h5 --bits 4\n"
                 "  dq quantize model -o model-8bit.h5 --bits 8 --group row\n"
-                "  dq quantize model -o model-3bit.h5 --bits 3 --calib train.jsonl\n"
-                "  dq quantize model --dry-run --bits 6\n"
                 "  dq quantize model -o model-dense-ends.h5 --embed-bits 16 --dense-type bf16\n"
                 "  dq quantize model -o model-mixed.h5 --bits-map 'down_proj=6/64' "
                 "--bits-map 'layers\\.0\\.=8'\n"
@@ -89,9 +93,11 @@ static dq_status kv_settings(request *r, dq_err *err)
 static dq_status make_settings(request *r, dq_err *err)
 {
     DQ_TRY(dq_recipe_options_read(&r->set, &r->recipe, err));
+    DQ_TRY(dq_size_options_read(&r->size, &r->set, &r->recipe, err));
     DQ_TRY(dq_calib_run_check(&r->calib, &r->set, err));
     dq_recipe_options_scale(&r->set, &r->recipe, dq_calib_run_wanted(&r->calib));
-    if (dq_quantize_mode(r->set.mode, r->set.bits, true) != r->set.mode && r->set.bits != 16)
+    if (r->recipe.scale && r->set.bits != 16 &&
+        dq_quantize_mode(r->set.mode, r->set.bits, true) != r->set.mode)
         return dq_fail(err, DQ_USAGE, "--scale %s: has no codes of %d bits. Use search.",
                        dq_quant_modes[r->set.mode].name, r->set.bits);
     int granularity = dq_options_word(r->granularity, "logit-granularity", dq_granularity_name,
@@ -144,25 +150,17 @@ static void print_widths(const dq_quantizer *q)
     if (!first) putchar('\n');
 }
 
-/* Whether all codes that a method would make have these bits. */
-static bool all_fed_have(const dq_quantizer *q, int bits)
-{
-    for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
-        const dq_quantize_row r = dq_quantize_row_at(q, i);
-        if (r.fed && r.bits != bits) return false;
-    }
-    return true;
-}
-
-/* What a text would change, where none was given; the numbers are of results/real. */
 static void print_no_text(const request *r, const dq_quantizer *q)
 {
-    if (dq_calib_run_wanted(&r->calib) || dq_quantize_result(q)->n_fed == 0) return;
+    bool any = false; /* whose codes a text could choose: all but an embedding that is no head */
+    const bool tied = dq_quantize_effective(q)->head_bits == 0;
+    for (int64_t i = 0; i < dq_quantize_result(q)->n_tensors; i++) {
+        const dq_quantize_row row = dq_quantize_row_at(q, i);
+        any = any || (row.packed && (row.role != DQ_ROLE_EMBED || tied));
+    }
+    if (dq_calib_run_wanted(&r->calib) || !any) return;
     printf("no text            codes are the nearest ones. --calib TEXT chooses them by what the "
-           "model reads%s\n",
-           all_fed_have(q, 4) ? ": SmolLM2-135M-Instruct, moved off its grid, has perplexity 23.4 "
-                                "instead of 29.9 with text of the same kind (results/real)"
-                              : "");
+           "model reads\n");
 }
 
 static void print_summary(const request *r, const dq_quantizer *q)
@@ -342,6 +340,7 @@ static dq_status run(request *r, const char *model, dq_err *err)
     const char *const inputs[] = {model, r->recipe.file, r->calib.file};
     DQ_TRY(dq_output_guard_check(&out, 1, inputs, 3, true, err));
     DQ_TRY(dq_calib_run_begin(&r->calib, &r->set, r->out, r->threads, err));
+    DQ_TRY(dq_size_options_choose(&r->size, &r->set, model, err));
     DQ_TRY(dq_quantize_open(&q, model, &r->set, err));
     const dq_quantize_info *i = dq_quantize_result(q);
     if (dq_calib_run_announce(&r->calib, i, &r->logger, err) != DQ_OK) {
@@ -396,6 +395,7 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
     const dq_opt opts[] = {
         dq_opt_letter('o', dq_opt_text("output", "OUT.h5", &r.out, "the container to write")),
         dq_opt_heading("weights:"),
+        DQ_SIZE_OPTION_ROWS(r.size),
         DQ_RECIPE_OPTION_ROWS(r.recipe),
         DQ_CALIB_RUN_OPTIONS(r.calib),
         dq_opt_heading("attention, stored for dq eval:"),
@@ -433,6 +433,7 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
         dq_calib_run_end(&r.calib);
         dq_logger_end(&r.logger);
     }
+    dq_size_options_end(&r.size);
     dq_recipe_options_end(&r.recipe);
     return err->code;
 }

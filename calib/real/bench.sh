@@ -112,10 +112,14 @@ retrieval() {
         --kv-keep 1,0.25,0.125 $cut
 }
 
-# Name, options of dq quantize. Calibrated with 16384 tokens.
+# Name, options of dq quantize. With a method or a size, but for the default, 16384 tokens calibrate.
 settings() {
     cat <<'SETTINGS'
 default
+size-2.5 --size 2.5
+small --preset small
+balanced --preset balanced
+near-lossless --preset near-lossless
 search-4-64 --bits 4 --scale search
 search-3-64 --bits 3 --scale search
 gptq-4-64 --bits 4 --method gptq
@@ -132,7 +136,7 @@ weights() {
     : >"$out/weights-made.csv.part"
     while read -r name options; do
         containers="$containers w-$name.h5"
-        case $options in *method*) options="$options --calib texts/calib.jsonl --calib-tokens 16384 --calib-ctx 512" ;; esac
+        case $options in *method* | *size* | *preset*) options="$options --calib texts/calib.jsonl --calib-tokens 16384 --calib-ctx 512" ;; esac
         [ -f "w-$name.txt" ] || {
             [ ! -f "w-$name.h5.partial" ] || options="$options --resume"
             # shellcheck disable=SC2086

@@ -10,6 +10,7 @@
 
 static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_OPTION] = "--%t",
+    [DQ_REMEDY_SIZE] = "%t Give a --size of that at least, or --bits.",
     [DQ_REMEDY_KV_OPTION] = "--kv-%t",
     [DQ_REMEDY_FORCE] = "%t Add --force to replace it.",
     [DQ_REMEDY_START_OVER] = "%t Start over with --force.",

@@ -10,6 +10,7 @@
 typedef enum dq_remedy_code {
     DQ_REMEDY_NONE,
     DQ_REMEDY_OPTION,    /* the text begins with the name of a setting */
+    DQ_REMEDY_SIZE,      /* more bits per weight */
     DQ_REMEDY_KV_OPTION, /* with the name of a setting of the KV cache */
     /* files */
     DQ_REMEDY_FORCE,           /* let the existing file be replaced */

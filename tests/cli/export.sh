@@ -115,7 +115,7 @@ try 0 "8 bits, groups of 8, zero points" export eight.h5 -o gone --format compre
 grep -q "warning: 8 bits with zero points: .*vLLM" "$top/err" || complain "export: no warning of 8 bits with zero points"
 grep -q "warning: groups of 8: .*vLLM" "$top/err" || complain "export: no warning of groups of 8"
 rm -r gone
-"$dq" quantize "plain model" -o skipped.h5 --skip v_proj -q >/dev/null
+"$dq" quantize "plain model" -o skipped.h5 --bits 4 --skip v_proj -q >/dev/null
 try 0 "codes" export skipped.h5 -o gone --format compressed-tensors
 grep -q "warning: layer 0: .*vLLM joins" "$top/err" || complain "export: no warning of a layer that is coded in parts"
 rm -r gone

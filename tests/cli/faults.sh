@@ -63,7 +63,7 @@ faults 31 stats "fault model" --text "$top/fault text" --json
 faults 31 quantize "fault model" -o "$top/fault.h5" --bits 4 --force --json
 echo '{"schema": "dq-recipe/1", "rules": [{"match": "q_proj", "bits": 8}], "comment": "x"}' >fault.recipe
 faults 29 quantize "fault model" --recipe fault.recipe --embed-bits 6 --bits-map 'v_proj=3/8' --print-recipe
-faults 31 quantize "fault model" -o "$top/fault.h5" --method gptq --calib "$top/fault text" --calib-ctx 16 \
+faults 31 quantize "fault model" -o "$top/fault.h5" --bits 4 --method gptq --calib "$top/fault text" --calib-ctx 16 \
     --calib-tokens 32 --threads 1 --force --json
 side=fault.plan stays=yes
 head -c 6000 "$repo/calib/pair/text.txt" >"$top/fault windows"
@@ -75,7 +75,7 @@ faults 31 plan heads "fault model" --kv-keep 0.5 --text "$top/fault windows" --c
     --questions "$top/fault questions" --search-items 2 --threads 1 --force --json
 side='' stays=''
 faults 31 info "fault model" --json
-"$dq" quantize "fault model" --dry-run --json -q >fault.json || complain "quantize: no plan"
+"$dq" quantize "fault model" --bits 4 --dry-run --json -q >fault.json || complain "quantize: no plan"
 faults 7 report fault.json # a page without pictures, so that all allocations are dq's own
 faults 7 info fault.h5 --json
 faults 5 verify fault.h5 --json

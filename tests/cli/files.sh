@@ -43,7 +43,7 @@ for c in info stats logits eval tokenize verify quantize; do # a pipe that nobod
     logits) set -- --ids 1 -o gone.h5 ;;
     eval) set -- --task mc --data choices.jsonl ;;
     tokenize) set -- --text "short text" ;;
-    quantize) set -- -o gone.h5 ;;
+    quantize) set -- -o gone.h5 --bits 4 ;;
     *) set -- ;;
     esac
     try 6 "pipe: not a regular file" $c pipe "$@"
@@ -85,7 +85,7 @@ for name in - ""; do
     try 2 "-o: expected the name of a file" quantize "plain model" -o "$name"
     try 2 "--csv: expected the name of a file" "$@" --csv "$name"
 done
-try 6 "folder nowhere does not exist" quantize "plain model" -o nowhere/x.h5
+try 6 "folder nowhere does not exist" quantize "plain model" -o nowhere/x.h5 --bits 4
 try 6 "folder nowhere does not exist" logits "plain model" --ids 1 -o nowhere/x.h5
 try 6 "folder nowhere does not exist" stats "plain model" --ids 1 -o nowhere/x.h5
 try 0 "plain model" "$@" -o link.json --force
@@ -113,7 +113,7 @@ try 0 "victim" eval victim --task mc --data choices.jsonl --limit 3 -o victim/no
 try 6 "exists" eval victim --task mc --data choices.jsonl --limit 3 -o victim/notes.json
 rm victim/notes.json
 (cd victim && cksum ./*) | cmp -s - "$top/a" || complain "a model that was read has changed"
-"$dq" quantize victim -o packed.h5 -q >/dev/null
+"$dq" quantize victim -o packed.h5 --bits 4 -q >/dev/null
 cksum packed.h5 >"$top/a"
 try 2 "same file" eval packed.h5 --task mc --data choices.jsonl -o packed.h5
 try 2 "same file" eval victim --ref packed.h5 --task mc --data choices.jsonl --csv packed.h5
@@ -143,16 +143,16 @@ cmp -s choices.jsonl kept.json.partial || complain "eval: an input that is calle
 cp "short text" x.h5.partial
 try 2 "input and output are the same file" logits "plain model" --text x.h5.partial -o x.h5
 try 2 "input and output are the same file" stats "plain model" --text x.h5.partial -o ./x.h5
-try 2 "input and output are the same file" quantize "plain model" -o x.h5 --calib x.h5.partial --force
+try 2 "input and output are the same file" quantize "plain model" -o x.h5 --bits 4 --calib x.h5.partial --force
 mv x.h5.partial x.h5.journal
-try 2 "input and output are the same file" quantize "plain model" -o x.h5 --calib x.h5.journal --force
+try 2 "input and output are the same file" quantize "plain model" -o x.h5 --bits 4 --calib x.h5.journal --force
 try 2 "input and output are the same file" plan weights "plain model" --calib short.trial.h5 --budget bpw=4 -o short --force
 rm x.h5.journal kept.json.partial
 # what is called OUT.partial and leads to another file is not written through
 printf "someone's" >theirs
 for out in x.h5 x.csv x.json; do ln -s theirs $out.partial; done
 try 6 "x.h5.partial: is a link. Choose another name" logits "plain model" --ids "1 2 3" -o x.h5 --force
-try 6 "x.h5.partial: is a link. Choose another name" quantize "plain model" -o x.h5 --force
+try 6 "x.h5.partial: is a link. Choose another name" quantize "plain model" -o x.h5 --bits 4 --force
 try 6 "x.csv.partial: is a link. Choose another name" eval "plain model" --task mc --data choices.jsonl --csv x.csv --force
 try 6 "x.json.partial: is a link. Choose another name" eval "plain model" --task mc --data choices.jsonl -o x.json
 grep -q "^someone's$" theirs || complain "a file that OUT.partial leads to has changed"
@@ -183,7 +183,7 @@ PY
     done
     rm -r sharded weights
 fi
-try 0 "" quantize "plain model" -o there/packed.h5 -q
+try 0 "" quantize "plain model" -o there/packed.h5 --bits 4 -q
 # a folder of export is no folder that holds the container
 try 2 "holds the input" export there/packed.h5 -o there --format safetensors --force
 try 2 "holds the input" export here/packed.h5 -o ./there/ --format safetensors --force
@@ -217,7 +217,7 @@ rm kept.jsonl
 for n in 1 8 64; do
     for c in stats logits quantize; do
         case $c in
-        quantize) set -- quantize "plain model" -o gone.h5 ;;
+        quantize) set -- quantize "plain model" -o gone.h5 --bits 4 ;;
         stats) set -- stats "plain model" --ids "1 2 3" -o gone.h5 ;;
         logits) set -- logits "plain model" --text "short text" -o gone.h5 ;;
         esac
@@ -236,7 +236,7 @@ for n in 1 8 64; do
 done
 
 # descriptors that are closed do not become the output; a result that cannot be printed is an error
-"$dq" quantize "plain model" -o closed.h5 --progress always <&- 2>&- >"$top/out" ||
+"$dq" quantize "plain model" -o closed.h5 --bits 4 --progress always <&- 2>&- >"$top/out" ||
     complain "dq quantize without descriptors 0 and 2: status $?"
 try 0 "every dataset and attribute as written" verify closed.h5
 for c in "info" "info|--json" "stats|--ids|1" "tokenize|--text|short text"; do
@@ -262,7 +262,7 @@ rm closed.h5
 
 # a weight file that changes under a run: cut short, written anew, replaced by another one, removed
 if [ -r /proc/self/maps ]; then
-    "$dq" quantize "diff model" -o whole.h5 -q >/dev/null
+    "$dq" quantize "diff model" -o whole.h5 --bits 4 -q >/dev/null
     for what in cut-folder cut-container written replaced removed; do
         cp -r "diff model" changing
         cp whole.h5 changing.h5
@@ -318,7 +318,7 @@ done
 try 2 "." quantize "diff model"
 try 2 "bits" quantize "diff model" -o gone.h5 --bits 1
 echo something >again.h5
-try 6 "exists" quantize "diff model" -o again.h5
+try 6 "exists" quantize "diff model" -o again.h5 --bits 4
 absent gone.h5 gone.h5.partial
 "$dq" quantize "diff model" -o "packed model.h5" --bits 4 --logit-bits 6 --logit-granularity per-head \
     >/dev/null 2>"$top/err" || complain "quantize fails: $(cat "$top/err")"

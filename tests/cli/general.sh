@@ -84,7 +84,7 @@ try 6 "no-such-model" stats no-such-model --ids 1
 try 6 "no-such-model" info no-such-model
 try 6 "no-such-model" verify no-such-model
 try 6 "no-such-model" logits no-such-model --ids 1 -o x.h5
-try 6 "no-such-model" quantize no-such-model -o x.h5
+try 6 "no-such-model" quantize no-such-model -o x.h5 --bits 4
 try 6 "no-such-model" eval no-such-model --text "short text"
 try 6 "no-such-model" tokenize no-such-model --text "short text"
 for c in "stats --ids 1" "info" "bench prefill" "doctor --model" "logits --ids 1 -o x.h5" "quantize -o x.h5" "eval --text words"; do

@@ -16,14 +16,14 @@ try 0 "hidden states" stats "$model" --ids "1 2 3 4 5"
 try 0 "no other head order\|its own" doctor --model "$model"
 
 # quantized from blocks: the same codes as from the values
-try 0 "bits per weight" quantize "$model" -o small.h5 --group 32
+try 0 "bits per weight" quantize "$model" -o small.h5 --bits 4 --group 32
 grep -q "model.gguf: GGUF, .*1 Q4_K.*: what these types have lost stays lost" "$top/err" || complain "gguf: no word of what was lost: $(cat "$top/err")"
 try 0 "as the source gives them" verify small.h5 --source "$model"
 try 0 "source types  *GGUF, 3 F32, 1 Q4_0" info small.h5
 try 0 "small.h5" eval "$model" small.h5 --text "$book" --ctx 64 --limit 2
 try 0 "lm_head\|layers" quantize "$model" --bits 16 --embed-bits 16 -o dense.h5 --tensors
 try 0 "out" export dense.h5 -o out --format safetensors --dtype f32
-try 0 "packed" quantize out -o again.h5 --group 32
+try 0 "packed" quantize out -o again.h5 --bits 4 --group 32
 
 # the folder it was made from is the same tokenizer, however its text is written
 mkdir other && cp out/*.safetensors out/*.json other/
@@ -38,7 +38,7 @@ for name in q k v o; do
     done
 done
 head -c 20000 "$book" >calib.txt
-try 0 "bits per weight" quantize "$model" -o fed.h5 --group 32 --calib calib.txt --calib-tokens 1500 --calib-ctx 100
+try 0 "bits per weight" quantize "$model" -o fed.h5 --bits 4 --group 32 --calib calib.txt --calib-tokens 1500 --calib-ctx 100
 
 # what is refused
 try 4 "Name the first, NAME-00001-of-00002.gguf" info "$repo/tests/golden/gguf/model/parts-00002-of-00002.gguf"

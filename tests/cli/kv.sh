@@ -15,7 +15,7 @@ refused() { # PATTERN OPTION...
     shift
     try 2 "$pattern" eval "diff model" --text "$book" "$@"
     try 2 "$pattern" logits "diff model" --ids "1 2 3" --prefix 2 -o gone.h5 "$@"
-    try 2 "$pattern" quantize "diff model" -o gone.h5 "$@"
+    try 2 "$pattern" quantize "diff model" -o gone.h5 --bits 4 "$@"
 }
 refused "kv-bits.*: 5 bits for keys are not offered" --kv-bits 5 --kv-quant per-token
 refused "3 bits for keys are not offered" --kv-bits 3:3 --kv-quant per-token
@@ -71,12 +71,12 @@ try 2 "kv-quant has nothing to act on: nothing is coded" eval "diff model" --tex
 try 2 "kv-group has nothing to act on" eval "diff model" --text "$book" --kv-bits 8,3 --kv-quant per-token,per-channel --kv-group 16
 try 2 "kv-bits: one value only" logits "diff model" --ids 1 -o gone.h5 --kv-bits 8,4
 try 2 "kv-quant: one value only" logits "diff model" --ids 1 -o gone.h5 --kv-bits 4 --kv-quant per-channel,per-token
-try 2 "kv-quant: one value only" quantize "diff model" -o gone.h5 --kv-bits 4 --kv-quant per-channel,per-token
-try 2 "kv-keep: one value only" quantize "diff model" -o gone.h5 --kv-keep 0.5,1
+try 2 "kv-quant: one value only" quantize "diff model" -o gone.h5 --bits 4 --kv-bits 4 --kv-quant per-channel,per-token
+try 2 "kv-keep: one value only" quantize "diff model" -o gone.h5 --bits 4 --kv-keep 0.5,1
 try 2 "Add --prefix" logits "diff model" --ids "1 2 3" -o gone.h5 --kv-keep 0.5
 try 2 "prefix 4 is more than the 3 tokens" logits "diff model" --ids "1 2 3" -o gone.h5 --prefix 4
 try 4 "power of two.*--kv-rotate off" logits "$narrow" --ids "1 2 3" -o gone.h5 --kv-bits 4 --kv-rotate on
-try 4 "power of two.*--kv-rotate off" quantize "$narrow" -o gone.h5 --kv-bits 4 --kv-rotate on
+try 4 "power of two.*--kv-rotate off" quantize "$narrow" -o gone.h5 --bits 4 --kv-bits 4 --kv-rotate on
 absent gone.h5 gone.h5.partial
 
 # ---- nothing to compress: the bits of one pass
@@ -224,7 +224,7 @@ try 4 "has . tokens, two of the smallest windows need 8. Use more text" eval "di
 try 4 "has no tokenizer.json, so text cannot become ids$" doctor --model "$repo/tests/golden/models/v2-f16"
 
 # ---- containers remember
-try 0 "packed" quantize "diff model" -o evicting.h5 --kv-keep 0.6 --kv-policy streaming --kv-recent 32
+try 0 "packed" quantize "diff model" -o evicting.h5 --bits 4 --kv-keep 0.6 --kv-policy streaming --kv-recent 32
 try 0 "." verify evicting.h5 --source "diff model"
 try 0 "KV eviction *streaming, 0.6 of the context" info evicting.h5
 try 0 '"policy": "streaming"' info evicting.h5 --json
@@ -269,24 +269,24 @@ try 0 '"k": true' logits "diff model" --text "short text" -o codes.h5 --kv-bits 
 once=$(grep logits_sha256 "$top/out")
 try 0 '"k": true' logits "diff model" --text "short text" -o codes.h5 --kv-bits 4 --json --prefix 90 --force
 [ "$(grep logits_sha256 "$top/out")" = "$once" ] || complain "kv: codes are not read as if tokens had come one by one"
-try 0 "." quantize "diff model" -o turned.h5 --kv-rotate on --kv-keep 0.5 --kv-policy h2o --kv-window 9
+try 0 "." quantize "diff model" -o turned.h5 --bits 4 --kv-rotate on --kv-keep 0.5 --kv-policy h2o --kv-window 9
 try 0 "K 16 bits, V 16 bits, rotation on, sink 4, recent 60" info turned.h5
 grep -q "KV eviction.*, window 9$" "$top/out" || complain "info: the window is not shown"
-try 0 "." quantize "diff model" -o counted.h5 --kv-tokens 100
+try 0 "." quantize "diff model" -o counted.h5 --bits 4 --kv-tokens 100
 try 2 "error: counted.h5: --kv-tokens 100 is less than the 99 first" eval counted.h5 --text "$book" --kv-sink 99
 try 2 "error: --kv-tokens 101 is less than the 99 first" eval counted.h5 --text "$book" --kv-sink 99 --kv-tokens 101
-try 0 "." quantize "diff model" -o coded.h5 --kv-bits 4 --kv-quant per-token --kv-rotate off --kv-group 16
+try 0 "." quantize "diff model" -o coded.h5 --bits 4 --kv-bits 4 --kv-quant per-token --kv-rotate off --kv-group 16
 try 2 "error: --kv-bits: 3 bits for keys" eval coded.h5 --text "$book" --kv-bits 3
 try 0 "." verify coded.h5 --source "diff model"
 try 0 "K 4 bits, V 4 bits, group 16, rotation off" info coded.h5
 try 0 '"k_bits": 4' eval coded.h5 --text "$book" --ctx 512 --limit 1 --json
 try 0 "8:8" eval coded.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 8
-try 0 "." quantize "diff model" -o paged.h5 --kv-bits 5:4 --kv-quant dither
+try 0 "." quantize "diff model" -o paged.h5 --bits 4 --kv-bits 5:4 --kv-quant dither
 try 0 "." verify paged.h5 --source "diff model"
 try 0 "K 5 bits, V 4 bits, code dither, rotation auto" info paged.h5
 try 0 '"quant": "dither"' info paged.h5 --json
 try 0 '"quant": "dither"' eval paged.h5 --text "$book" --ctx 512 --limit 1 --json
-try 0 "." quantize "diff model" -o mixed.h5 --kv-bits 4:2 --kv-quant mixed --kv-group 16
+try 0 "." quantize "diff model" -o mixed.h5 --bits 4 --kv-bits 4:2 --kv-quant mixed --kv-group 16
 try 0 "." verify mixed.h5 --source "diff model"
 try 0 "K 4 bits, V 2 bits, code mixed, group 16, rotation auto" info mixed.h5
 try 0 "4:2 mixed " eval mixed.h5 --text "$book" --ctx 512 --limit 1
@@ -305,17 +305,17 @@ eval_text usual.csv --kv-bits 4 --kv-keep 1,0.5 --kv-policy streaming --kv-recen
 [ "$(column usual.csv 1 kld_nats)" = "$(column usual-per-channel.csv 1 kld_nats)" ] && [ "$(column usual.csv 2 kld_nats)" = "$(column usual-per-token.csv 2 kld_nats)" ] ||
     complain "kv: the usual codes are not those that it names"
 try 0 '"quant": "per-channel"' eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 3:4 --kv-keep 0.5 --json
-try 0 "." quantize "diff model" -o open.h5 --kv-bits 4
+try 0 "." quantize "diff model" -o open.h5 --bits 4 --kv-bits 4
 try 0 "." verify open.h5 --source "diff model"
 try 0 '"quant": "auto"' info open.h5 --json
 try 0 '"quant": "per-channel"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json
 try 0 '"quant": "per-token"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json --kv-keep 0.5
-try 0 "." quantize "diff model" -o open.h5 --force --kv-bits 4 --kv-quant per-token # as all containers were before other codes
+try 0 "." quantize "diff model" -o open.h5 --bits 4 --force --kv-bits 4 --kv-quant per-token # as all containers were before other codes
 try 0 "K 4 bits, V 4 bits, group 32" info open.h5
 try 0 '"quant": "per-token"' eval open.h5 --text "$book" --ctx 512 --limit 1 --json
 try 2 "error: paged.h5: 5 bits for keys" eval paged.h5 --text "$book" --ctx 512 --limit 1 --kv-quant per-token
 # widths by layer and map: read from what the container says, and alike they are what they are without a list
-try 0 "." quantize "diff model" -o listed.h5 --kv-bits "3|5+3:3*|6" --kv-quant dither
+try 0 "." quantize "diff model" -o listed.h5 --bits 4 --kv-bits "3|5+3:3*|6" --kv-quant dither
 try 0 "." verify listed.h5 --source "diff model"
 try 0 "K:V 3|5+3:3|6 bits, code dither, rotation auto" info listed.h5
 try 0 '"widths": "3|5+3:3|6"' info listed.h5 --json
@@ -328,8 +328,8 @@ try 0 "5:5 dither" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 5
 try 4 "the policy \"a2\" goes by the second map, and the model has one. Give another --kv-policy" eval "plain model" --text "$book" --kv-keep 0.5 --kv-policy a2
 try 4 "keys are for 3 layers, and the model has 2. Give --kv-bits" eval "diff model" --text "$book" --kv-bits "3|4|5" --kv-quant per-channel
 try 4 "are for two maps, and the model has one. Give --kv-bits one width" eval "$narrow" --text "$book" --kv-bits "3+4:4" --kv-quant per-channel
-try 0 "." quantize "diff model" -o alike.h5 --kv-bits "4*|4+4:4|4" --kv-quant per-channel
-try 0 "." quantize "diff model" -o plain.h5 --kv-bits 4 --kv-quant per-channel
+try 0 "." quantize "diff model" -o alike.h5 --bits 4 --kv-bits "4*|4+4:4|4" --kv-quant per-channel
+try 0 "." quantize "diff model" -o plain.h5 --bits 4 --kv-bits 4 --kv-quant per-channel
 cmp -s alike.h5 plain.h5 || complain "kv: widths that are alike make another container"
 eval_text listed.csv --kv-bits "4,4|4*:4,3|5+3:3|6,2|4" --kv-quant per-channel --kv-recent 16
 [ "$(wc -l <listed.csv)" = 4 ] || complain "kv: widths that are alike are a row of their own"
@@ -342,7 +342,7 @@ try 0 " 4:4  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bi
 try 0 " 16:16 f16  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "16|16" --kv-dense-type f16 --dry-run
 
 # ---- caches that differ in the rotation alone are told apart: in the table, JSON, the list of --dry-run, and on the page
-for how in on off auto; do try 0 "." quantize "diff model" -o turned-$how.h5 --force --kv-bits 4 --kv-quant per-channel --kv-rotate $how; done
+for how in on off auto; do try 0 "." quantize "diff model" -o turned-$how.h5 --bits 4 --force --kv-bits 4 --kv-quant per-channel --kv-rotate $how; done
 try 0 "^turned-on.h5 .* 4:4 per-channel rotated " eval turned-on.h5 turned-off.h5 turned-auto.h5 --text "$book" --ctx 512 --limit 1 -o turned.json
 grep -q "^turned-off.h5 .* 4:4 per-channel unrotated " "$top/out" && grep -q "^turned-auto.h5 .* 4:4 per-channel  " "$top/out" ||
     complain "kv: the rotation has no mark: $(cat "$top/out")"
@@ -413,10 +413,10 @@ try 0 "." eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.25 --
 grep -q "\"heads\": \"$heads\"" "$top/out" || complain "kv: no heads in the JSON document"
 try 4 "the heads name 3 of the 4 groups of KV heads that the model has (2 layers of 2). Give --kv-heads" eval "diff model" \
     --text "$book" --kv-keep 0.25 --kv-budget heads --kv-heads 1.1,1.0/0.0
-try 4 "the heads name group 2.0, and the model has 2 layers of 2 groups" quantize "diff model" -o gone.h5 --kv-keep 0.25 \
+try 4 "the heads name group 2.0, and the model has 2 layers of 2 groups" quantize "diff model" -o gone.h5 --bits 4 --kv-keep 0.25 \
     --kv-budget heads --kv-heads 1.1,1.0,0.0,0.1,2.0
 absent gone.h5
-try 0 "." quantize "diff model" -o heads.h5 --kv-keep 0.25 --kv-policy keydiff --kv-recent 16 --kv-budget heads --kv-heads "$heads"
+try 0 "." quantize "diff model" -o heads.h5 --bits 4 --kv-keep 0.25 --kv-policy keydiff --kv-recent 16 --kv-budget heads --kv-heads "$heads"
 try 0 "." verify heads.h5 --source "diff model"
 try 4 "heads.h5: made from another checkpoint: .*the heads name 4 of the 8 groups of KV heads that the model has (2 layers of 4)$" \
     verify heads.h5 --source "plain model"
@@ -439,14 +439,14 @@ holds "sinks and recent tokens shrink" "$(column dense.csv 2 kv_bytes_held) < $(
 holds "f16 and bf16 hold as much" "$(column dense.csv 1 kv_bytes_held) == $(column dense2.csv 1 kv_bytes_held)"
 holds "f16 is rounded" "$(column dense.csv 1 kld_nats) > 0"
 holds "bf16 is coarser" "$(column dense2.csv 1 kld_nats) > $(column dense.csv 1 kld_nats)"
-try 0 "." quantize "diff model" -o dense.h5 --kv-bits 8 --kv-dense-type bf16
+try 0 "." quantize "diff model" -o dense.h5 --bits 4 --kv-bits 8 --kv-dense-type bf16
 try 0 "." verify dense.h5 --source "diff model"
 try 0 "K 8 bits, V 8 bits.*, uncoded tokens in bf16" info dense.h5
 try 0 '"dense_type": "bf16"' info dense.h5 --json
 try 0 "8:8 per-channel bf16" eval dense.h5 --text "$book" --ctx 512 --limit 1
 try 0 "8:8 per-channel f16" eval dense.h5 --text "$book" --ctx 512 --limit 1 --kv-dense-type f16
-try 0 "." quantize "diff model" -o plain.h5 --force --kv-bits 8 --kv-dense-type f32
-try 0 "." quantize "diff model" -o usual.h5 --force --kv-bits 8
+try 0 "." quantize "diff model" -o plain.h5 --bits 4 --force --kv-bits 8 --kv-dense-type f32
+try 0 "." quantize "diff model" -o usual.h5 --bits 4 --force --kv-bits 8
 cmp -s plain.h5 usual.h5 || complain "kv: --kv-dense-type f32 makes another container"
 try 0 '"dense_type": "f16"' logits "diff model" --text "short text" -o dense.logits.h5 --kv-dense-type f16 --json
 once=$(grep logits_sha256 "$top/out")

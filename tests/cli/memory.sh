@@ -10,14 +10,14 @@ with_failure() { # with_failure N COMMAND...
 }
 
 [ -r "${DQ_FAULTS:-}" ] || complain "DQ_FAULTS does not name the library that faults.c becomes"
-"$dq" quantize "plain model" -o good.h5 -q >/dev/null
+"$dq" quantize "plain model" -o good.h5 --bits 4 -q >/dev/null
 "$dq" info good.h5 >good.txt
 "$dq" logits good.h5 --ids "1 2" -o logits.h5 -q >/dev/null
 for c in info logits quantize; do
     case $c in
     info) set -- info good.h5 ;;
     logits) set -- logits good.h5 --ids "1 2" -o out.h5 -q ;;
-    quantize) set -- quantize "plain model" -o out.h5 -q ;;
+    quantize) set -- quantize "plain model" -o out.h5 --bits 4 -q ;;
     esac
     DQ_FAULT_COUNT=$top/count with_failure 0 "$@"
     rm -f out.h5

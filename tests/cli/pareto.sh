@@ -25,8 +25,8 @@ rows $((1 + 2 * (1 + 2))) "$@" --kv-policy h2o,diff --kv-keep 0.25 --kv-bits 16,
 try 2 "kv-policy h2o: stands twice, as all has it" "$@" --kv-policy all,h2o
 try 2 "kv-policy: all stands twice" "$@" --kv-policy all,all
 try 2 "kv-budget: uniform stands twice" "$@" --kv-keep 0.5 --kv-budget uniform,adaptive,uniform
-try 2 "kv-budget: one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-keep 0.5 --kv-budget uniform,adaptive
-try 2 "one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --kv-policy all --kv-keep 0.5
+try 2 "kv-budget: one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --bits 4 --kv-keep 0.5 --kv-budget uniform,adaptive
+try 2 "one value only; dq eval sweeps over lists" quantize "diff model" -o gone.h5 --bits 4 --kv-policy all --kv-keep 0.5
 try 2 "kv-policy alll: unknown policy alll (expected one of streaming, h2o, .*, leverage, a1, a2, sum)" "$@" --kv-policy alll --kv-keep 0.5
 absent gone.h5
 

@@ -62,7 +62,7 @@ try 2 "no cache evicts by kvzap" eval k.h5 --text text.txt --ctx 128 --limit 4 -
 try 0 '"policy": "kvzap"' eval k.h5 --text text.txt --ctx 128 --limit 4 --kv-gates g.json --kv-policy kvzap --json
 
 # a container holds them, as they are, and runs with them
-try 4 'the policy "kvzap" needs gates' quantize "plain model" -o z.h5 --kv-policy kvzap --kv-keep 0.5
+try 4 'the policy "kvzap" needs gates' quantize "plain model" -o z.h5 --bits 4 --kv-policy kvzap --kv-keep 0.5
 try 0 "^container" quantize "plain model" -o z.h5 --bits 16 --kv-policy kvzap --kv-keep 0.5 --kv-recent 8 --kv-gates g.json
 try 0 "^z.h5 .* global  text" eval z.h5 --text text.txt --ctx 128 --limit 4
 try 0 "." verify z.h5

@@ -32,7 +32,7 @@ for name in ct-w4 gptq-v1 awq-row; do
 done
 try 4 "k_proj.weight is not packed. Use --math f32" logits awq --ids "1 2" --math int8 --kv-bits 8 -o gone.h5
 try 4 "a group for each column. Use --math f32" logits gptq-v2-index --ids "1 2" --math int8 --kv-bits 8 -o gone.h5
-try 4 "awq: the weights are quantized already (AWQ, version gemm). Use the original" quantize awq -o gone.h5
+try 4 "awq: the weights are quantized already (AWQ, version gemm). Use the original" quantize awq -o gone.h5 --bits 4
 
 # what is not applied is said
 try 0 "." info "$golden/ct-w8-kv8"

@@ -36,7 +36,7 @@ dot=$("$dq" tokenize "eos model" --text - <<'END'
 END
 )
 dot=$(echo "$dot" | tr ' ' '\n' | sed -n '4p')
-try 0 "packed" quantize "eos model" -o eos.h5
+try 0 "packed" quantize "eos model" -o eos.h5 --bits 4
 try 0 "." eval "eos model" --task generate --data "$own/prompts.jsonl" --max-new 12 --dump-completions none.jsonl
 grep -q '"end": "stop_id"' none.jsonl && complain "questions: an end id without a cause"
 printf '{"eos_token_id": [0, %s]}' "$dot" >"eos model/generation_config.json"

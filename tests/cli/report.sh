@@ -4,7 +4,7 @@ set -- eval "plain model" --task mc --data choices.jsonl --limit 3 --logit-bits 
 "$dq" "$@" -o eval.json -q >/dev/null 2>"$top/err" || complain "report: dq eval fails: $(cat "$top/err")"
 "$dq" stats "plain model" "diff model" --ids "0 17 44 8" --json >stats.json 2>"$top/err" ||
     complain "report: dq stats fails: $(cat "$top/err")"
-"$dq" quantize "plain model" -o four.h5 --json -q >quantize.json || complain "report: dq quantize fails"
+"$dq" quantize "plain model" -o four.h5 --bits 4 --json -q >quantize.json || complain "report: dq quantize fails"
 "$dq" quantize "diff model" --bits 8 --dry-run --json -q >plan.json || complain "report: dq quantize --dry-run fails"
 
 # one line of error, nothing on stdout, no page, for everything that is no such document

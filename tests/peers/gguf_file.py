@@ -40,7 +40,7 @@ def main():
             print(f"{name}: {abs(a - b).max() / top:.2g} of the largest logit")
         if len(sys.argv) > 4:
             for name, source in (("file", path), ("folder", sys.argv[4])):
-                run(dq, "quantize", source, "-o", f"{work}/{name}.h5", "-q")
+                run(dq, "quantize", source, "-o", f"{work}/{name}.h5", "--bits", "4", "-q")
             print("the same codes:", tensors(f"{work}/file.h5") == tensors(f"{work}/folder.h5"))
 
 
