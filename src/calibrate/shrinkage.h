@@ -8,7 +8,7 @@
  *
  * All rows are twice as many as A, with half the chance in them: a becomes 2 a / (1 + a), as signal and chance are a to 1 - a in
  * A, and the ridge its half. Before that a is taken 1.3 times, which costs a tenth of its gain at most: an output's error hardly
- * tells shares near the best apart, and what is read from it does (results/real).
+ * tells shares near the best apart.
  * Source: shrinkage by cross-validation; Hastie, Tibshirani, Friedman, The Elements of Statistical Learning, 3.4 and 7.10.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SHRINKAGE_H

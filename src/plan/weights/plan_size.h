@@ -1,5 +1,5 @@
 /* plan_size: widths for a number of bits per weight, by role, without measuring the model: by what each role's codes cost on a
- * model on which it was measured (results/real, roles.csv). A plan (plan_weights.h) does better for the price of an hour.
+ * model on which it was measured (results/real, roles.csv). A plan (plan_weights.h) measures the model itself.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_SIZE_H
 #define DQ_PLAN_SIZE_H
