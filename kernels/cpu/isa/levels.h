@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-/* Bytes after the last column's codes that may be read; those of 32 rows of another column are no fewer. */
-enum { DQ_LEVELS_SPARE = 8 };
+/* Bytes after the last column's codes that may be read. */
+enum { DQ_LEVELS_SPARE = 24 };
 
 /* 32 rows of columns: their codes, each column's `apart` bytes after those of the one before, and the byte after, likewise. */
 typedef struct dq_levels_rings {

@@ -1,39 +1,29 @@
-/* levels_vbmi: sixteen windows of four columns at a time: bytes are brought to where their windows are cut out of, and the table
- * lies in four registers. Compiled with flags of its own.
+/* levels_vbmi: 32 windows of two columns at a time: bytes are brought to where their windows are cut out of, the table lies in
+ * four registers, and two such pairs become lines of four columns. Compiled with flags of its own.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/isa/levels.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { ROWS = 32, COLS = 32 };
+enum { ROWS = 32, COLS = 32, AHEAD = 4096 };
 
 typedef struct tables {
-    __m512i level[4]; /* of windows 64 i .. */
-    __m512i collect, cut,
-        to;        /* bytes of eight rows; their windows; column by row to row by column */
-    __mmask16 own; /* bytes of the last 16 rows */
+    __m512i level[4];     /* of windows 64 i .. */
+    __m512i collect, cut; /* bytes of eight rows; their windows */
+    __m512i top, bottom;  /* of two pairs of columns: rows 0 .. 15 by four columns, and 16 .. 31 */
+    __mmask32 after;      /* the byte after a column's own */
 } tables;
 
-/* 16 rows of a column; those that are the last ones take the byte after them. */
-INLINE __m128i column(const dq_levels_rings *r, int64_t c, int half, const tables *t)
+/* 32 rows of a column. The byte after its own lies there, or is put there. */
+INLINE __m256i column(const dq_levels_rings *r, int64_t c, const tables *t, bool wraps)
 {
-    const uint8_t *at = r->codes + c * r->apart + 2 * half * r->bits;
-    if (half == 0) return _mm_loadu_si128((const void *)at);
-    return _mm_mask_loadu_epi8(_mm_set1_epi8((char)r->after[c * r->apart]), t->own, at);
-}
-
-/* Of four columns from c on, a column in each quarter, row after row. */
-INLINE __m512i windows(const dq_levels_rings *r, int64_t c, int half, const tables *t)
-{
-    __m512i x = _mm512_castsi128_si512(column(r, c, half, t));
-    x = _mm512_inserti32x4(x, column(r, c + 1, half, t), 1);
-    x = _mm512_inserti32x4(x, column(r, c + 2, half, t), 2);
-    x = _mm512_inserti32x4(x, column(r, c + 3, half, t), 3);
-    return _mm512_multishift_epi64_epi8(t->cut, _mm512_shuffle_epi8(x, t->collect));
+    const __m256i x = _mm256_loadu_si256((const void *)(r->codes + c * r->apart));
+    return wraps ? _mm256_mask_set1_epi8(x, t->after, (char)r->after[c * r->apart]) : x;
 }
 
 INLINE __m512i look_up(const tables *t, __m512i w)
@@ -43,24 +33,48 @@ INLINE __m512i look_up(const tables *t, __m512i w)
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(w), low, high);
 }
 
+/* Levels of columns c and c + 1, row after row. */
+INLINE __m512i pair(const dq_levels_rings *r, int64_t c, const tables *t, bool wraps)
+{
+    const __m512i x = _mm512_inserti64x4(_mm512_castsi256_si512(column(r, c, t, wraps)),
+                                         column(r, c + 1, t, wraps), 1);
+    const __m512i bytes = _mm512_permutexvar_epi8(t->collect, x);
+    return look_up(t, _mm512_multishift_epi64_epi8(t->cut, bytes));
+}
+
+INLINE void chunks(uint8_t *to, const dq_levels_rings *r, int64_t n, const tables *t, bool wraps)
+{
+    for (int64_t c = 0; c < n * COLS; c += 4, to += 4 * ROWS) {
+        for (int i = 0; i < 4; i++)
+            _mm_prefetch((const char *)r->codes + (c + i) * r->apart + AHEAD, _MM_HINT_T0);
+        const __m512i one = pair(r, c, t, wraps), two = pair(r, c + 2, t, wraps);
+        _mm512_storeu_si512(to, _mm512_permutex2var_epi8(one, t->top, two));
+        _mm512_storeu_si512(to + 2 * ROWS, _mm512_permutex2var_epi8(one, t->bottom, two));
+    }
+}
+
 void dq_levels_vbmi(uint8_t *to, const dq_levels_rings *r, int64_t n, const uint8_t table[256])
 {
-    static const uint8_t turn[64] = {
-        0,  16, 32, 48, 1,  17, 33, 49, 2,  18, 34, 50, 3,  19, 35, 51, 4,  20, 36, 52, 5,  21,
-        37, 53, 6,  22, 38, 54, 7,  23, 39, 55, 8,  24, 40, 56, 9,  25, 41, 57, 10, 26, 42, 58,
-        11, 27, 43, 59, 12, 28, 44, 60, 13, 29, 45, 61, 14, 30, 46, 62, 15, 31, 47, 63};
-    const long long eight = 0x0706050403020100, each = 0x0101010101010101;
-    tables t = {.own = (__mmask16)((1u << 2 * r->bits) - 1)};
-    for (int i = 0; i < 4; i++) t.level[i] = _mm512_loadu_si512(table + 64 * i);
-    t.collect = _mm512_broadcast_i32x4(_mm_set_epi64x(eight + each * r->bits, eight));
-    t.cut = _mm512_set1_epi64(eight * r->bits);
-    t.to = _mm512_loadu_si512(turn);
-    for (int64_t c = 0; c < n * COLS; c += 4) {
-        for (int half = 0; half < 2; half++, to += 2 * ROWS) {
-            const __m512i w = windows(r, c, half, &t);
-            _mm512_storeu_si512(to, look_up(&t, _mm512_permutexvar_epi8(t.to, w)));
-        }
-    }
+    static const uint8_t top[64] = {0,   32,  64, 96,  1,   33,  65,  97,  2,   34,  66,  98, 3,
+                                    35,  67,  99, 4,   36,  68,  100, 5,   37,  69,  101, 6,  38,
+                                    70,  102, 7,  39,  71,  103, 8,   40,  72,  104, 9,   41, 73,
+                                    105, 10,  42, 74,  106, 11,  43,  75,  107, 12,  44,  76, 108,
+                                    13,  45,  77, 109, 14,  46,  78,  110, 15,  47,  79,  111};
+    const long long eight = 0x0706050403020100, each = 0x0101010101010101, own = each * r->bits;
+    const long long second = eight + each * ROWS;
+    const tables t = {
+        .level = {_mm512_loadu_si512(table), _mm512_loadu_si512(table + 64),
+                  _mm512_loadu_si512(table + 128), _mm512_loadu_si512(table + 192)},
+        .collect = _mm512_set_epi64(second + 3 * own, second + 2 * own, second + own, second,
+                                    eight + 3 * own, eight + 2 * own, eight + own, eight),
+        .cut = _mm512_set1_epi64(eight * r->bits),
+        .top = _mm512_loadu_si512(top),
+        .bottom = _mm512_add_epi8(_mm512_loadu_si512(top), _mm512_set1_epi8(ROWS / 2)),
+        .after = (__mmask32)1 << (ROWS / 8 * r->bits)};
+    if (r->after == r->codes + ROWS / 8 * r->bits)
+        chunks(to, r, n, &t, false);
+    else
+        chunks(to, r, n, &t, true);
 }
 
 #endif

@@ -199,6 +199,15 @@ static dq_levels_rings rings_of(const dq_weight *w, int64_t row)
         .codes = at + own, .after = at + (next < ring ? next : 0), .apart = ring, .bits = w->bits};
 }
 
+/* Columns after whose codes there are DQ_LEVELS_SPARE bytes of the weight's. */
+static int64_t readable_cols(const dq_weight *w, const dq_levels_rings *r)
+{
+    const int64_t bytes = dq_weight_strip_padded(w->rows) * w->cols * w->bits / 8;
+    const int64_t left = (const uint8_t *)w->data + bytes - r->codes;
+    const int64_t rest = left - ROWS * w->bits / 8 - DQ_LEVELS_SPARE;
+    return rest < 0 ? 0 : rest / r->apart + 1;
+}
+
 /* A chunk of fewer columns than a chunk has, or at the end of what may be read. */
 static void cut_chunk(dq_levels_chunks *levels, uint8_t *to, const dq_levels_rings *r, int64_t cols,
                       const uint8_t table[256])
@@ -217,52 +226,63 @@ static void level_codes(dq_levels_chunks *levels, uint8_t *block, const dq_weigh
                         const dq_simd_prepacked_weight *d, int64_t first)
 {
     const dq_levels_rings all = rings_of(w, first);
+    const int64_t readable = readable_cols(w, &all);
     uint8_t table[256];
+#pragma omp simd
     for (int i = 0; i < 256; i++) table[i] = (uint8_t)(w->level[i] + 128);
     for (int64_t g = 0; g < d->groups; g++) {
         const int64_t col = g * w->group_size, left = w->cols - col;
         const int64_t n = left < w->group_size ? left : w->group_size;
-        const int64_t whole =
-            (n == left ? n - 1 : n) / COLS; /* the last column ends what may be read */
+        const int64_t safe = readable > col ? readable - col : 0;
+        const int64_t whole = (safe < n ? safe : n) / COLS;
         dq_levels_rings r = all;
         r.codes += col * r.apart;
         r.after += col * r.apart;
         levels(chunk_at(block, d, g * d->group), &r, whole, table);
-        r.codes += whole * COLS * r.apart;
-        r.after += whole * COLS * r.apart;
-        if (whole * COLS < n)
-            cut_chunk(levels, chunk_at(block, d, g * d->group + whole), &r, n - whole * COLS,
-                      table);
+        for (int64_t c = whole; c * COLS < n; c++) {
+            dq_levels_rings last = r;
+            last.codes += c * COLS * r.apart;
+            last.after += c * COLS * r.apart;
+            const int64_t cols = n - c * COLS < COLS ? n - c * COLS : COLS;
+            cut_chunk(levels, chunk_at(block, d, g * d->group + c), &last, cols, table);
+        }
     }
 }
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Scales of row j, of `size` bytes each, after the codes of their groups. */
-INLINE void pack_scales(uint8_t *block, int64_t j, const uint8_t *scale,
+/* Scales of `size` bytes each, of n rows of a matrix, `ld` bytes apart (0: all have the same), after the codes of their groups. */
+INLINE void pack_scales(uint8_t *block, int64_t n, const uint8_t *scale, int64_t ld,
                         const dq_simd_prepacked_weight *d, const size_t size)
 {
-    const int64_t last = d->groups - 1;
-    uint8_t *to = block + d->group * d->bits * LINE + j * (int64_t)size;
-    for (int64_t g = 0; g < last; g++)
-        memcpy(to + dq_simd_prepacked_group(d, g), scale + (size_t)g * size, size);
-    to = chunk_at(block, d, d->chunks - 1) + d->bits * LINE + j * (int64_t)size;
-    memcpy(to, scale + (size_t)last * size, size);
+    for (int64_t g = 0; g < d->groups; g++, scale += size) {
+        const int64_t left = d->chunks - g * d->group, chunks = left < d->group ? left : d->group;
+        uint8_t *to = block + dq_simd_prepacked_group(d, g) + chunks * d->bits * LINE;
+        for (int64_t j = 0; j < n; j++) memcpy(to + (size_t)j * size, scale + j * ld, size);
+    }
 }
 
-static void pack_row_scales(uint8_t *block, int64_t j, const dq_weight *w,
-                            const dq_simd_prepacked_weight *d, int64_t row)
+static void pack_zeros(uint8_t *block, int64_t n, const dq_weight *w,
+                       const dq_simd_prepacked_weight *d, int64_t first)
 {
-    const int64_t size = d->scale_f16 ? 2 : 4, r = w->scale_rows == 1 ? 0 : row;
-    const uint8_t *scale = (const uint8_t *)w->scale + r * d->groups * size;
-    if (d->scale_f16) /* a constant, for speed */
-        pack_scales(block, j, scale, d, 2);
-    else
-        pack_scales(block, j, scale, d, 4);
-    for (int64_t g = 0; d->own_zeros && g < d->groups + d->groups % 2; g++) {
+    for (int64_t g = 0; g < d->groups + d->groups % 2; g++) {
         uint8_t *zeros = block + dq_simd_prepacked_group(d, g - g % 2) - DQ_PREPACKED_ZEROS;
-        zeros[g % 2 * ROWS + j] = g < d->groups ? (uint8_t)dq_weight_zero(w, row, g) : 0;
+        for (int64_t j = 0; j < n; j++)
+            zeros[g % 2 * ROWS + j] = g < d->groups ? (uint8_t)dq_weight_zero(w, first + j, g) : 0;
     }
+}
+
+/* Of rows first .. first + n. */
+static void pack_groups(uint8_t *block, int64_t n, const dq_weight *w,
+                        const dq_simd_prepacked_weight *d, int64_t first)
+{
+    const int64_t row = d->groups * (d->scale_f16 ? 2 : 4), ld = w->scale_rows == 1 ? 0 : row;
+    const uint8_t *scale = (const uint8_t *)w->scale + first * ld;
+    if (d->scale_f16) /* a constant, for speed */
+        pack_scales(block, n, scale, ld, d, 2);
+    else
+        pack_scales(block, n, scale, ld, d, 4);
+    if (d->own_zeros) pack_zeros(block, n, w, d, first);
 }
 
 /* Every byte of the block is written: first by the thread that lays it out. */
@@ -277,7 +297,7 @@ void dq_cpu_prepacked_block(const dq_simd *simd, dq_levels_chunks *levels, uint8
         level_codes(levels, block, w, d, first);
     else
         pack_codes(simd, block, w, d, first, rows);
-    for (int64_t j = 0; j < rows; j++) pack_row_scales(block, j, w, d, first + j);
+    pack_groups(block, rows, w, d, first);
 }
 
 static void pack_all(dq_backend *b, entry *e, const dq_weight *w)

@@ -76,12 +76,28 @@ static int64_t with_row(const dq_weight *w, int64_t bytes)
     return w->column ? padded(bytes) + w->cols * (int64_t)sizeof(float) : bytes;
 }
 
-/* x[cols], or, where w has such factors, x times them in the scratch. */
-static const float *row_for(const dq_weight *w, const float *x, void *scratch, int64_t bytes)
+/* Bytes for the factors themselves. */
+static size_t factor_bytes(const dq_weight *w)
 {
-    if (!w->column) return x;
+    return w->column ? (size_t)w->cols * sizeof(float) : 0;
+}
+
+/* to[cols]; NULL where w has none. */
+static const float *factors_of(float *to, const dq_weight *w)
+{
+    if (!w->column) return NULL;
+    for (int64_t i = 0; i < w->cols; i++) to[i] = dq_weight_factor(w->column[i]);
+    return to;
+}
+
+/* x[cols], or, where there are factors, x times them in the scratch after `bytes`. */
+static const float *row_for(const float *factor, const float *x, int64_t cols, void *scratch,
+                            int64_t bytes)
+{
+    if (!factor) return x;
     float *to = (float *)(void *)((uint8_t *)scratch + padded(bytes));
-    for (int64_t i = 0; i < w->cols; i++) to[i] = x[i] * dq_weight_factor(w->column[i]);
+#pragma omp simd
+    for (int64_t i = 0; i < cols; i++) to[i] = x[i] * factor[i];
     return to;
 }
 
@@ -123,6 +139,7 @@ typedef struct activations {
     int8_t *code;
     float *scale;
     int32_t *sum;
+    const float *factor;          /* of columns; NULL: none */
     int64_t rows, padded, groups; /* padded, groups: of a row */
     int64_t panel;                /* columns, whole groups; the last one is what is left */
     bool words;                   /* codes are words of 16 bits */
@@ -203,7 +220,8 @@ static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, 
                        const operand *o, int32_t times, int64_t first, int m)
 {
     for (int i = 0; i < m; i++) {
-        const float *x = row_for(o->w, src.p + (first + i) * src.cols, line, a->padded);
+        const float *x =
+            row_for(a->factor, src.p + (first + i) * src.cols, src.cols, line, a->padded);
         round_row(simd, a, line, x, o, times, first, i, m);
         for (int64_t k0 = 0; k0 < a->padded; k0 += a->panel) {
             int8_t *code = codes_at(a, first, k0);
@@ -346,11 +364,13 @@ void dq_cpu_prepacked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_weigh
     const int32_t zero = unpacked && d->bits == 8 ? d->zero - 128 : d->zero;
     const size_t codes = ((size_t)((src.rows * a.padded) << a.words) + 63) / 64 * 64;
     const size_t words = (size_t)(src.rows * a.groups);
-    uint8_t *shared = dq_cpu_shared(b, codes + words * (sizeof(float) + sizeof(int32_t)));
+    const size_t sums = words * (sizeof(float) + sizeof(int32_t));
+    uint8_t *shared = dq_cpu_shared(b, codes + sums + factor_bytes(w));
     if (!shared || !reserve(b, &o, with_row(w, a.padded))) return;
     a.code = (int8_t *)shared;
     a.scale = (float *)(void *)(shared + codes);
     a.sum = (int32_t *)(void *)(a.scale + words);
+    a.factor = factors_of((float *)(void *)(shared + codes + sums), w);
 #pragma omp parallel for num_threads(b->threads) schedule(static) if (src.rows > most)
     for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
         const int64_t first = tile_at(src.rows, most, t), end = tile_at(src.rows, most, t + 1);
@@ -370,6 +390,7 @@ typedef struct split_rows {
     int8_t *code;
     float *unit;
     int32_t *start;
+    const float *factor;    /* of columns; NULL: none */
     uint8_t *uneven;        /* [rows]: what is left of one of a row's pieces counts */
     int64_t padded, pieces; /* of a row */
     bool words;             /* parts are words of 16 bits */
@@ -420,14 +441,14 @@ static void split_row(const dq_cpu *cpu, const split_rows *a, int8_t *line,
 }
 
 static void split_tile(const dq_cpu *cpu, const split_rows *a, int8_t *line, dq_mat src,
-                       const dq_weight *from, const dq_simd_prepacked_weight *w, int64_t first,
-                       int m)
+                       const dq_simd_prepacked_weight *w, int64_t first, int m)
 {
     int8_t *code = a->code + ((3 * first * a->padded) << a->words);
     for (int d = 0; d < 3; d++)
         memset(line + d * a->padded + src.cols, 0, (size_t)(a->padded - src.cols));
     for (int i = 0; i < m; i++) {
-        const float *x = row_for(from, src.p + (first + i) * src.cols, line, 3 * a->padded);
+        const float *x =
+            row_for(a->factor, src.p + (first + i) * src.cols, src.cols, line, 3 * a->padded);
         split_row(cpu, a, line, w, x, first, i, m);
         for (int64_t k = 0; k < a->padded; k += 4)
             for (int d = 0; d < 3; d++)
@@ -448,18 +469,18 @@ static bool split_activations(dq_backend *b, split_rows *a, dq_mat src, const dq
     a->words = w->bits == cpu->blocks->int8_words;
     const size_t codes = ((size_t)((3 * src.rows * a->padded) << a->words) + 63) / 64 * 64;
     const size_t words = (size_t)(src.rows * a->pieces);
-    const size_t bytes = codes + words * (sizeof(float) + 3 * sizeof(int32_t)) + (size_t)src.rows;
-    uint8_t *at = dq_cpu_operand(b, bytes);
+    const size_t sums = words * (sizeof(float) + 3 * sizeof(int32_t));
+    uint8_t *at = dq_cpu_operand(b, codes + sums + factor_bytes(from) + (size_t)src.rows);
     if (!at || !dq_cpu_reserve(b, (size_t)with_row(from, 3 * a->padded))) return false;
     a->code = (int8_t *)at;
     a->unit = (float *)(void *)(at + codes);
     a->start = (int32_t *)(void *)(a->unit + words);
-    a->uneven = (uint8_t *)(a->start + 3 * words);
+    a->factor = factors_of((float *)(void *)(at + codes + sums), from);
+    a->uneven = at + codes + sums + factor_bytes(from);
 #pragma omp parallel for num_threads(b->threads) schedule(static) if (src.rows > most)
     for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
         const int64_t first = tile_at(src.rows, most, t), end = tile_at(src.rows, most, t + 1);
-        split_tile(cpu, a, cpu->block[omp_get_thread_num()], src, from, w, first,
-                   (int)(end - first));
+        split_tile(cpu, a, cpu->block[omp_get_thread_num()], src, w, first, (int)(end - first));
     }
     return true;
 }
@@ -526,11 +547,12 @@ static void rest_of_row(const dq_cpu *cpu, float *rest, const dq_simd_prepacked_
 }
 
 /* Adds the products of what is left of uneven rows, `each` of them at a time; row[n], rest[each][cols], sum[each][w->rows],
- * own[cols]. */
+ * own[cols], and factors[cols] after it. */
 static void add_rests(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const int64_t *row,
                       int64_t n, int64_t each, float *rest, float *sum, float *own)
 {
     dq_weight plain = *w; /* factors are in what is left already */
+    const float *factor = factors_of(own + w->cols, w);
     plain.column = NULL;
     const dq_cpu *cpu = dq_cpu_of(b);
     const dq_simd_prepacked_weight d = dq_cpu_prepacked_shape(w);
@@ -539,7 +561,7 @@ static void add_rests(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w,
         const int64_t m = n - first < each ? n - first : each;
         for (int64_t i = 0; i < m; i++)
             rest_of_row(cpu, rest + i * src.cols, &d,
-                        row_for(w, src.p + row[first + i] * src.cols, own, 0));
+                        row_for(factor, src.p + row[first + i] * src.cols, src.cols, own, 0));
         if (!product(b, &a, (dq_mat){sum, m, dst.cols}, (dq_mat){rest, m, src.cols}, &plain, NULL))
             return;
         for (int64_t i = 0; i < m; i++)
@@ -558,9 +580,9 @@ void dq_cpu_prepacked_f32(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight
     if (n == 0) return;
     const int64_t each = n < EACH ? n : EACH;
     int64_t *row = dq_block_new((size_t)n, sizeof *row, &b->err);
-    float *rest =
-        row ? dq_block_new((size_t)(each * (src.cols + dst.cols) + src.cols), sizeof *rest, &b->err)
-            : NULL;
+    float *rest = row ? dq_block_new((size_t)(each * (src.cols + dst.cols) + 2 * src.cols),
+                                     sizeof *rest, &b->err)
+                      : NULL;
     if (rest) {
         for (int64_t i = 0, k = 0; i < src.rows; i++)
             if (a.uneven[i]) row[k++] = i;
