@@ -64,9 +64,10 @@ def gguf_name(name):
     return f"{NAMES[stem]}.{kind}"
 
 
-def rope_order(rows, heads):
-    """llama.cpp rotates neighbours, checkpoints the halves of a head: rows of q and k change places."""
-    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
+def rope_order(rows, heads, back=False):
+    """llama.cpp rotates neighbours, checkpoints the halves of a head: rows of q and k change places, there or back."""
+    pairs = rows.shape[0] // heads // 2
+    return rows.reshape(heads, *((pairs, 2) if back else (2, pairs)), -1).swapaxes(1, 2).reshape(rows.shape)
 
 
 def add_config(w, c, dim):
@@ -85,17 +86,19 @@ def add_config(w, c, dim):
     w.add_tokenizer_model("none")
 
 
-def add_fields_of(w, reader):
-    """What another file of the same model says of it, its tokenizer too; not how that file stores tensors."""
+def add_fields_of(w, reader, other):
+    """What another file of the same model says of it, its tokenizer too, but for `other`; not how that file stores tensors."""
     for key, field in reader.fields.items():
         if not key.startswith("GGUF.") and key not in ("general.architecture", "general.file_type", "general.quantization_version"):
-            w.add_key_value(key, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
+            w.add_key_value(key, other.get(key, field.contents()), field.types[0], field.types[-1] if len(field.types) > 1 else None)
 
 
-def write_gguf(gguf, folder, path, like=None):
-    """The tensors of a folder; what the file says of the model from config.json, without a tokenizer, or from the file `like`."""
+def write_gguf(gguf, folder, path, like=None, wide=None):
+    """The tensors of a folder, or of the wide model around it (llama_wide.py); what the file says of the model from config.json,
+    without a tokenizer, or from the file `like`."""
     import numpy as np
-    c = config_of(folder)
+    own = config_of(folder)
+    c = wide.config(own) if wide else own
     if c["model_type"] != "llama":
         sys.exit(f"{folder}: is of the family {c['model_type']} (expected llama)")
     kinds = {"F32": ("<f4", gguf.GGMLQuantizationType.F32), "F16": ("<f2", gguf.GGMLQuantizationType.F16),
@@ -103,17 +106,19 @@ def write_gguf(gguf, folder, path, like=None):
     heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
     w = gguf.GGUFWriter(path, "llama")
     if like:
-        add_fields_of(w, gguf.GGUFReader(like))
+        add_fields_of(w, gguf.GGUFReader(like), wide.fields(own) if wide else {})
     else:
         add_config(w, c, c.get("head_dim") or c["hidden_size"] // heads)
     for name, dtype, shape, data in tensors_of(folder):
         kind, raw = kinds[dtype]
         x = np.frombuffer(data, kind).reshape(shape)
+        if wide:
+            x = wide.of(name, x)
         if name.endswith(("q_proj.weight", "k_proj.weight")):
             x = rope_order(x, heads if "q_proj" in name else kv)
         if len(shape) == 1 and dtype != "F32":
-            wide = x.astype(np.uint32) << 16 if dtype == "BF16" else x
-            w.add_tensor(gguf_name(name), wide.view("<f4") if dtype == "BF16" else wide.astype("<f4"))
+            exact = x.astype(np.uint32) << 16 if dtype == "BF16" else x
+            w.add_tensor(gguf_name(name), exact.view("<f4") if dtype == "BF16" else exact.astype("<f4"))
         elif dtype == "BF16":
             w.add_tensor(gguf_name(name), x.view(np.uint8).reshape(shape[0], -1), raw_dtype=raw)
         else:

@@ -1,21 +1,24 @@
-"""Weights of a real model made smaller by llama.cpp, llm-compressor, GPTQModel and dq, all scored by dq eval.
+"""Weights of a real model made smaller by llama.cpp, llm-compressor, GPTQModel, AutoRound and dq, all scored by dq eval.
 
-    python real_weights.py DQ MODEL_DIR CALIB.txt SCORE.txt --like MODEL.gguf --llama-bin DIR [--llmcompressor PYTHON]
-                           [--gptqmodel PYTHON] [--windows 20] [--only REGEX] [--work DIR] -o OUT.csv
+    python real_weights.py DQ MODEL_DIR CALIB.txt SCORE.jsonl --like MODEL.gguf --llama-bin DIR [--llmcompressor PYTHON]
+                           [--gptqmodel PYTHON] [--autoround PYTHON] [--windows 20] [--only REGEX] [--work DIR] -o OUT.csv
 
 MODEL_DIR is the folder of calib/real/checkpoint.py --rescaled, MODEL.gguf the file it came from, whose tokenizer the F32 file
 for llama.cpp gets. Every program sees the same calibration: 32 pieces of 512 tokens in even distances in CALIB.txt (llama.cpp
-their text, one after the other). SCORE.txt: windows of 512 tokens, the second half of each, KLD from MODEL_DIR in f32.
-PYTHON is that of an environment which has the package; without it its rows are left out. The work folder keeps what is made and
-scored: the same command goes on where it ended. Needs numpy and gguf.
+their text, one after the other). SCORE.jsonl, or a single text: windows of 512 tokens, the second half of each, KLD from MODEL_DIR
+in f32; SCORE.txt beside it is what llama-perplexity reads. PYTHON is that of an environment which has the package; without it its
+rows are left out. The work folder keeps what is made and scored: the same command goes on where it ended. Needs numpy, gguf and
+safetensors.
 
 A row a file: the types that its projections and its embedding really have (llama.cpp changes them where 256 does not divide the
 columns), bits per weight of the file's tensors, seconds of processor time to make it (with those of the importance matrix).
-Beside each row of a peer stands one of dq, if there is one of at most as many bits over projections (+.02) and not .4 fewer:
-with calibration like it or without, the most bits, align before gptq; paired over windows, a 95 % interval of its KLD less the
-peer's. Beside a row of dq with a trellis stand integers of the same method, width and group: its KLD less theirs.
-llama_ppl is what llama-perplexity says of the same windows: its products have 8-bit activations (all but F32) and its cache
-is f16.
+Rows of the program llama-wide are of a model whose columns 256 divides (llama_wide.py).
+Beside each row of llama.cpp with a matrix stands the file that `dq quantize --size` made of at most as many bits over all
+parameters, if one is among the rows. Beside other rows of a peer stands one of dq of at most as many bits over projections (+.02)
+and not .4 fewer: with calibration like it or without, the most bits, align before gptq. The difference is paired, dq's KLD less
+the peer's, with a 95 % interval over documents, or windows of a single text. Beside a row of dq with a trellis stand integers of
+the same method, width and group: its KLD less theirs. llama_ppl is what llama-perplexity says of the same windows of a single
+text: its products have 8-bit activations (all but F32) and its cache is f16.
 """
 import argparse
 import collections
@@ -25,14 +28,20 @@ import json
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 
 from llama_gguf import fingerprint, load_gguf, made, tensors_of, write_gguf
+from llama_wide import Wide, checkpoint_name, cut
 
 CTX, PIECES = 512, 32
 LLAMA = ["Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS", "Q3_K_M", "Q3_K_S", "Q2_K"]
+# What these take where 256 does not divide the columns, with smaller embeddings than their own; and those that ask for 256.
+LLAMA_EMBED = ["Q5_K_M/q5_1", "Q4_K_M/q5_0", "Q4_1/q5_0", "IQ4_NL/q5_0", "IQ4_NL/iq4_nl", "IQ4_XS/iq4_nl", "Q3_K_S/iq4_nl"]
+LLAMA_WIDE = ["Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q4_K_M", "Q4_K_S", "IQ4_XS", "Q3_K_M", "IQ3_M", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_M",
+              "IQ2_S", "IQ2_XS", "IQ2_XXS", "Q5_K_S/q5_K", "Q4_K_S/q4_K", "IQ4_XS/q4_K", "Q3_K_M/q4_K", "IQ3_S/q4_K", "IQ3_XXS/q4_K",
+              "Q2_K/q4_K", "IQ2_M/q4_K", "IQ2_XS/q4_K", "IQ2_XXS/q4_K", "IQ3_S/q3_K", "IQ3_XXS/q3_K", "IQ2_M/q3_K", "IQ2_XXS/q3_K"]
+SIZES = ["2.5", "3", "3.5", "4", "4.5", "5", "5.5", "6"]
 TORCH = [(4, 32), (4, 64), (3, 64)]
 DQ = [(how, bits) for how, widths in
       (("search", ("8/32", "6/32", "5/32", "5/64", "4/32", "4/64", "3/64", "3/128", "2/64")), ("asym", ("5/32", "4/32", "4/64", "3/64")),
@@ -60,10 +69,11 @@ class File:
 
     def __init__(self, a, program, kind, calibrated, suffix, make):
         self.program, self.type, self.calibrated, self.make = program, kind, calibrated, make
-        self.name = "-".join([program, kind.replace("/", "-"), *["imatrix"] * (program == "llama" and calibrated)])
+        self.name = "-".join([program, kind.replace("/", "-"), *["imatrix"] * (program.startswith("llama") and calibrated)])
         self.path = os.path.join(a.work, self.name + suffix)
+        self.scored = self.path + ".cut" if program == "llama-wide" else self.path
         self.facts = os.path.join(a.work, self.name + ".json")
-        self.score = os.path.join(a.work, f"{self.name}.{a.windows}.score")
+        self.score = os.path.join(a.work, f"{self.name}.{a.windows}.{a.text}.score")
 
 
 def seconds_of(make, path):
@@ -112,11 +122,14 @@ def cut_calibration(a):
     a.used = made(os.path.join(a.work, "calib.used"), lambda path: open(path, "w").writelines(used))
 
 
-def llama(a, kind, imatrix):
+def llama(a, word, imatrix, wide=False):
+    kind, *embed = word.split("/")
+
     def make(path):
-        with_it = ["--imatrix", a.imatrix] if imatrix else []
-        run(os.path.join(a.llama_bin, "llama-quantize"), *with_it, a.whole, path, kind, a.threads)
-    return File(a, "llama", kind, imatrix, ".gguf", make)
+        with_it = ["--imatrix", a.wide_imatrix if wide else a.imatrix] if imatrix else []
+        run(os.path.join(a.llama_bin, "llama-quantize"), *with_it, *(x for e in embed for x in ("--token-embedding-type", e)),
+            a.wide_whole if wide else a.whole, path, kind, a.threads)
+    return File(a, "llama-wide" if wide else "llama", word, imatrix, ".gguf", make)
 
 
 def by_torch(a, program, python, bits, group):
@@ -136,10 +149,19 @@ def by_dq(a, how, word, embed=8):
                                  scale, "--embed-bits", embed, *text))
 
 
+def by_size(a, size):
+    return File(a, "dq", f"size/{size}", True, ".h5",
+                lambda path: run(a.dq, "quantize", a.model, "-o", path, "-q", "--force", "--size", size, "--calib", a.calib,
+                                 "--calib-tokens", PIECES * CTX, "--calib-ctx", CTX))
+
+
 def candidates(a):
     if a.llama_bin:
         yield from (llama(a, kind, imatrix) for imatrix in (False, True) for kind in LLAMA[imatrix:])  # Q8_0 asks no matrix
-    for program in ("llmcompressor", "gptqmodel"):
+        yield from (llama(a, word, True) for word in LLAMA_EMBED)
+        yield from (llama(a, word, word != "Q8_0", wide=True) for word in LLAMA_WIDE)
+    yield from (by_size(a, size) for size in SIZES)
+    for program in ("llmcompressor", "gptqmodel", "autoround"):
         if getattr(a, program):
             yield from (by_torch(a, program, getattr(a, program), *form) for form in TORCH)
     yield from (by_dq(a, *form) for form in DQ)
@@ -147,22 +169,28 @@ def candidates(a):
 
 
 def prepare(a, gguf):
+    def matrix(whole, path):
+        spent = path + ".json"
+        if not os.path.exists(spent):
+            write_json(spent, seconds_of(lambda new: run(os.path.join(a.llama_bin, "llama-imatrix"), "-m", whole, "-f", a.pieces, "-o", new,
+                                                         "-c", CTX, "--chunks", PIECES, "--no-ppl", "-t", a.threads), path))
+        return read_json(spent)
+
+    a.wide = Wide(a.model)
     a.whole = made(os.path.join(a.work, "f32.gguf"), lambda path: write_gguf(gguf, a.model, path, a.like))
-    a.imatrix = os.path.join(a.work, "imatrix.gguf")
-    spent = a.imatrix + ".json"
-    if not os.path.exists(spent):
-        write_json(spent, seconds_of(lambda path: run(os.path.join(a.llama_bin, "llama-imatrix"), "-m", a.whole, "-f", a.pieces, "-o", path,
-                                                      "-c", CTX, "--chunks", PIECES, "--no-ppl", "-t", a.threads), a.imatrix))
-    a.imatrix_seconds = read_json(spent)
+    a.wide_whole = made(os.path.join(a.work, "f32-wide.gguf"), lambda path: write_gguf(gguf, a.model, path, a.like, a.wide))
+    a.imatrix, a.wide_imatrix = (os.path.join(a.work, name) for name in ("imatrix.gguf", "imatrix-wide.gguf"))
+    a.imatrix_seconds = {"llama": matrix(a.whole, a.imatrix), "llama-wide": matrix(a.wide_whole, a.wide_imatrix)}
 
 
 # ---- what a file holds ----
 
-def parts_of(gguf, file):
-    """name, kind of storage, bytes of every tensor."""
+def parts_of(a, gguf, file):
+    """name, kind of storage, bytes of every tensor; of a wide model the real part of them."""
     if file.path.endswith(".gguf"):
         for t in gguf.GGUFReader(file.path).tensors:
-            yield t.name, t.tensor_type.name, int(t.n_bytes)
+            share = a.wide.real_share(checkpoint_name(t.name)) if file.program == "llama-wide" else 1
+            yield t.name, t.tensor_type.name, int(t.n_bytes) * share
     else:
         for name, dtype, _, data in tensors_of(file.path):
             yield name, dtype, len(data)
@@ -176,12 +204,13 @@ def facts_of(a, gguf, file):
         embed = next(r for r in told["by_role"] if r["role"] == "embedding")
         return {"bits_all": 8 * told["weight_bytes"] / a.params,
                 "bits_projections": 8 * sum(r["bytes"] for r in roles) / a.projections,
-                "projections": re.sub("^[a-z]*/|/embed.*", "", file.type), "embedding": f"{8 * embed['bytes'] / embed['params']:.2f} bits"}
-    parts = list(parts_of(gguf, file))
+                "projections": "by role" if file.type.startswith("size") else re.sub("^[a-z]*/|/embed.*", "", file.type),
+                "embedding": f"{8 * embed['bytes'] / embed['params']:.2f} bits"}
+    parts = list(parts_of(a, gguf, file))
     inner = [p for p in parts if PROJECTION.search(p[0])]
     types = collections.Counter(kind for _, kind, _ in inner)
     return {"bits_all": 8 * sum(p[2] for p in parts) / a.params, "bits_projections": 8 * sum(p[2] for p in inner) / a.projections,
-            "projections": " ".join(f"{n} {t}" for t, n in types.most_common()) if file.program == "llama" else file.type,
+            "projections": " ".join(f"{n} {t}" for t, n in types.most_common()) if file.path.endswith(".gguf") else file.type,
             "embedding": next(kind for name, kind, _ in parts if "embd" in name or "embed" in name)}
 
 
@@ -206,17 +235,20 @@ def make_all(a, gguf, files):
 
 # ---- scores ----
 
-def score(a, files):
+def score(a, gguf, files):
     """One run of dq eval over several files and the source, which an interrupted one goes on with."""
-    stem = os.path.join(a.work, "eval")
-    run(a.dq, "eval", a.model, *(f.path for f in files), "--ref", a.model, "--text", a.score, "--ctx", CTX, "--limit", a.windows, "-q",
+    stem = os.path.join(a.work, f"eval-{files[0].name}")
+    for file in files:
+        if file.scored != file.path:
+            made(file.scored, lambda path: cut(gguf, a.wide, file.path, path))
+    run(a.dq, "eval", a.model, *(f.scored for f in files), "--ref", a.model, "--text", a.score, "--ctx", CTX, "--limit", a.windows, "-q",
         "--resume", "--json", "-o", stem + ".json", "--dump-items", stem + ".jsonl", "--force", cwd=a.work)
     windows = collections.defaultdict(list)
     with open(stem + ".jsonl") as f:
         for item in map(json.loads, f):
-            windows[item["model"]].append(item["kld_nats"])
+            windows[item["model"]].append((item["document"], item["scored"], item["kld_nats"]))
     for file, r in zip([None, *files], read_json(stem + ".json")["results"]):
-        path, name = (file.score, os.path.basename(file.path)) if file else (a.source_score, os.path.basename(a.model))
+        path, name = (file.score, os.path.basename(file.scored)) if file else (a.source_score, os.path.basename(a.model))
         assert r["model"] == name and len(windows[name]) == a.windows, (r["model"], name, len(windows[name]))
         if not file and os.path.exists(path):
             continue
@@ -224,28 +256,39 @@ def score(a, files):
         found = {"ppl": m["ppl"]["value"], "ppl_stderr": m["ppl"]["stderr"], "kld_nats": m["kld_nats"]["value"] or 0,
                  "kld_nats_stderr": m["kld_nats"]["stderr"] or 0, "windows": windows[name]}
         write_json(path, found)
+        if file and file.scored != file.path:
+            shutil.rmtree(file.scored)
 
 
 def ask_llama(a, files):
     """What llama-perplexity says of the source and of two files, where these have been scored."""
-    for name, path in [("source", a.whole), *((f.name, f.path) for f in files if f.name in PEER_PPL)]:
+    text = re.sub(r"\.jsonl$", ".txt", a.score)
+    for name, path in [("source", a.whole), ("source-wide", a.wide_whole), *((f.name, f.path) for f in files if f.name in PEER_PPL)]:
         kept = peer_score(a, name)
         if not os.path.exists(kept):
-            out = run(os.path.join(a.llama_bin, "llama-perplexity"), "-m", path, "-f", a.score, "-c", CTX, "--chunks", a.windows, "-t",
+            out = run(os.path.join(a.llama_bin, "llama-perplexity"), "-m", path, "-f", text, "-c", CTX, "--chunks", a.windows, "-t",
                       a.threads, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
             write_json(kept, {"llama_ppl": float(re.search(r"Final estimate: PPL = ([\d.]+)", out).group(1))})
 
 
 def peer_score(a, name):
-    return os.path.join(a.work, f"{name}.{a.windows}.llama")
+    return os.path.join(a.work, f"{name}.{a.windows}.{a.text}.llama")
 
 
 def interval(x, y):
-    """Mean of x less y over windows that both have, and half of its 95 % interval (Student's t by its expansion)."""
-    d = [a - b for a, b in zip(x, y)]
-    v, z = len(d) - 1, 1.959964
+    """Mean of x less y over scored tokens, and half of its 95 % interval: clusters are documents, or windows where there is one
+    document (Student's t by its expansion)."""
+    one = len({document for document, _, _ in x}) == 1
+    sums, tokens = collections.Counter(), collections.Counter()
+    for i, ((document, n, a), (_, _, b)) in enumerate(zip(x, y)):
+        key = i if one else document
+        sums[key] += n * (a - b)
+        tokens[key] += n
+    mean = sum(sums.values()) / sum(tokens.values())
+    v, z = len(sums) - 1, 1.959964
     t = z + (z ** 3 + z) / (4 * v) + (5 * z ** 5 + 16 * z ** 3 + 3 * z) / (96 * v ** 2)
-    return statistics.fmean(d), t * statistics.stdev(d) / len(d) ** .5
+    off = sum((sums[k] - mean * tokens[k]) ** 2 for k in sums) * (v + 1) / v
+    return mean, t * off ** .5 / sum(tokens.values())
 
 
 def integers_of(file):
@@ -257,7 +300,10 @@ def integers_of(file):
 
 def beside(file, row, rows):
     """The row of dq that a peer's row stands beside."""
-    fit = [(f, r) for f, r in rows if f.program == "dq" and "embed" not in f.type and f.calibrated == file.calibrated
+    sizes = [(f, r) for f, r in rows if f.type.startswith("size") and r["bits_all"] <= row["bits_all"]]
+    if file.program.startswith("llama") and file.calibrated and sizes:
+        return max(sizes, key=lambda x: x[1]["bits_all"])
+    fit = [(f, r) for f, r in rows if f.program == "dq" and not re.search("embed|size", f.type) and f.calibrated == file.calibrated
            and -.4 < r["bits_projections"] - row["bits_projections"] < .02]
     return max(fit, key=lambda x: (round(x[1]["bits_projections"], 2), x[0].type.startswith("align")), default=(None, None))
 
@@ -273,15 +319,16 @@ def write_csv(a, files):
                       **of(a.source_score, peer_score(a, "source"))})
     for file, r in rows:
         row = {"program": file.program, "type": file.type, "calibrated": "yes" if file.calibrated else "no", **r}
-        if file.program == "llama" and file.calibrated:
-            row["cpu_seconds"] += a.imatrix_seconds
+        if file.program.startswith("llama") and file.calibrated:
+            row["cpu_seconds"] += a.imatrix_seconds[file.program]
         if file.program == "dq":
             own, its = next(((f, x) for f, x in rows if f.program == "dq" and f.type == integers_of(file)), (None, None))
         else:
             own, its = beside(file, r, rows)
         if own:
             mean, half = interval(its["windows"], r["windows"]) if file.program != "dq" else interval(r["windows"], its["windows"])
-            row.update(dq_beside=own.type, dq_bits=its["bits_projections"], dq_less_it=mean, low=mean - half, high=mean + half,
+            bits = "bits_all" if own.type.startswith("size") else "bits_projections"
+            row.update(dq_beside=own.type, dq_bits=its[bits], dq_less_it=mean, low=mean - half, high=mean + half,
                        dq_is="better" if mean + half < 0 else "worse" if mean - half > 0 else "inconclusive")
         table.append(row)
     with open(a.output, "w", newline="") as f:
@@ -298,6 +345,7 @@ def options():
     p.add_argument("--llama-bin", help="folder of llama-quantize, llama-imatrix and llama-perplexity")
     p.add_argument("--llmcompressor", metavar="PYTHON")
     p.add_argument("--gptqmodel", metavar="PYTHON")
+    p.add_argument("--autoround", metavar="PYTHON")
     p.add_argument("--windows", type=int, default=20)
     p.add_argument("--batch", type=int, default=12, help="files of one run of dq eval (default 12)")
     p.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama.cpp (default: all processors)")
@@ -312,10 +360,10 @@ def main():
     a = options()
     for name in ("dq", "model", "calib", "score", "work"):
         setattr(a, name, os.path.abspath(getattr(a, name)))
-    key = hashlib.sha256(fingerprint(a.model).encode())
-    for path in (a.calib, a.score):
-        with open(path, "rb") as f:
-            key.update(hashlib.sha256(f.read()).digest())
+    with open(a.score, "rb") as f:
+        a.text = hashlib.sha256(f.read()).hexdigest()[:8]
+    with open(a.calib, "rb") as f:
+        key = hashlib.sha256(fingerprint(a.model).encode() + hashlib.sha256(f.read()).digest())
     a.work = os.path.join(a.work, key.hexdigest()[:12])
     os.makedirs(a.work, exist_ok=True)
     every = list(candidates(a))
@@ -325,7 +373,7 @@ def main():
         return
     sizes = [(name, len(data) // (4 if dtype == "F32" else 2)) for name, dtype, _, data in tensors_of(a.model)]
     a.params, a.projections = sum(n for _, n in sizes), sum(n for name, n in sizes if PROJECTION.search(name))
-    a.source_score = os.path.join(a.work, f"source.{a.windows}.score")
+    a.source_score = os.path.join(a.work, f"source.{a.windows}.{a.text}.score")
     gguf = load_gguf(None)
     cut_calibration(a)
     a.whole = None
@@ -336,7 +384,7 @@ def main():
         make_all(a, gguf, part)
         left = [f for f in part if not os.path.exists(f.score)]
         if left:
-            score(a, left)
+            score(a, gguf, left)
             write_csv(a, every)
     write_csv(a, every)
     if a.llama_bin:

@@ -1,9 +1,9 @@
-"""A checkpoint quantized by llm-compressor (GPTQModifier) or GPTQModel on a CPU, in the environment that has the package.
+"""A checkpoint quantized by llm-compressor (GPTQModifier), GPTQModel or AutoRound on a CPU, in the environment that has the package.
 
-    python torch_weights.py llmcompressor|gptqmodel MODEL_DIR IDS.txt OUT_DIR BITS GROUP
+    python torch_weights.py llmcompressor|gptqmodel|autoround MODEL_DIR IDS.txt OUT_DIR BITS GROUP
 
 Every line of IDS.txt is one calibration sequence. Symmetric codes; the settings that are not named are the package's own.
-The embedding and the head stay as they are. pip install llmcompressor; pip install gptqmodel.
+The embedding and the head stay as they are. pip install llmcompressor; pip install gptqmodel; pip install auto-round.
 """
 import os
 import shutil
@@ -40,6 +40,15 @@ elif program == "gptqmodel":
     net = GPTQModel.load(model, QuantizeConfig(bits=bits, group_size=group), device="cpu", dtype=torch.float32)
     net.quantize(samples, batch_size=1)
     net.save(out)
+elif program == "autoround":
+    from auto_round import AutoRound
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    net = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    data = torch.utils.data.DataLoader([{k: torch.tensor(v) for k, v in s.items()} for s in samples], batch_size=8)
+    AutoRound(net, PreTrainedTokenizerFast(tokenizer_file=os.path.join(model, "tokenizer.json")), scheme=f"W{bits}A16", bits=bits,
+              group_size=group, sym=True, dataset=data, nsamples=len(samples), seqlen=max(map(len, sequences)), device_map="cpu",
+              amp=False).quantize_and_save(out, format="auto_gptq")
 else:
-    sys.exit(f"{program}: is no program of this script (expected llmcompressor or gptqmodel)")
+    sys.exit(f"{program}: is no program of this script (expected llmcompressor, gptqmodel or autoround)")
 shutil.copy(os.path.join(model, "tokenizer.json"), out)

@@ -82,6 +82,9 @@ for m in llama diffllama; do
     "$dq" quantize "$pair/$m" -o $m-4.h5 --bits 4 --scale search --embed-bits 16 -q >out 2>err || complain "quantize $m: $(cat err)"
     "$dq" quantize "$pair/$m" -o $m-whole.h5 --bits 4 --scale search --embed-bits 6 --bits-map 'down=8/32/asym' \
         --dense-type f16 -q >out 2>err || complain "quantize $m: $(cat err)"
+    # as --preset small makes it: codes of a trellis everywhere, in the tied embedding too
+    "$dq" quantize "$pair/$m" -o $m-small.h5 --preset small --calib "$pair/text.txt" --calib-tokens 1024 -q >out 2>err ||
+        complain "quantize $m: $(cat err)"
 done
 choices="--task mc --data $pair/choices.jsonl"
 text="--text $pair/text.txt --ctx 64 --limit 1"
@@ -94,6 +97,7 @@ for m in llama diffllama; do
         both "$pair/$m" $m.h5 $text --logit-bits 16,6
         both $m.h5 $text --logit-bits 6 --logit-granularity per-head,per-row,per-tile
         both "$pair/$m" $m-whole.h5 $text
+        both "$pair/$m" $m-small.h5 $text
         for kv in "--kv-bits 8 --kv-quant per-token --kv-recent 16" "--kv-bits 4:3 --kv-quant per-token --kv-recent 16" \
             "--kv-keep 0.5 --kv-policy h2o --kv-recent 8 --kv-every 8" \
             "--kv-keep 0.5 --kv-recent 8 --kv-policy knorm --kv-bits 8"; do
