@@ -88,6 +88,8 @@ def add_config(w, c, dim):
 
 def add_fields_of(w, reader, other):
     """What another file of the same model says of it, its tokenizer too, but for `other`; not how that file stores tensors."""
+    for key in sorted(other.keys() - reader.fields.keys()):
+        w.add_uint32(key, other[key])
     for key, field in reader.fields.items():
         if not key.startswith("GGUF.") and key not in ("general.architecture", "general.file_type", "general.quantization_version"):
             w.add_key_value(key, other.get(key, field.contents()), field.types[0], field.types[-1] if len(field.types) > 1 else None)

@@ -4,7 +4,7 @@ llama.cpp's K- and i-quants share numbers over 256 columns; where 256 does not d
 there is no file of less than 4 bits. Here zeros stand after the hidden states, heads and columns of the MLP. The function is the
 same: a norm takes the mean over zeros too, so that its gain is times (real/wide)^.5 and its epsilon times real/wide. What llama.cpp
 made of the wide model is cut to the real one, and counts bits of what is left alone: a last block of 256 columns may hold fewer
-real ones, which is in llama.cpp's favor.
+real ones, whose share of its bytes alone is counted. The seconds are those of the wide model.
 """
 import json
 import os
@@ -38,9 +38,10 @@ class Wide:
 
     def fields(self, c):
         """The values of a GGUF file that are others than the real model's."""
-        return {"llama.embedding_length": self.hidden, "llama.feed_forward_length": self.inter,
+        head = {f"llama.{key}": self.dim for key in ("attention.key_length", "attention.value_length", "rope.dimension_count")}
+        return {**head, "llama.embedding_length": self.hidden, "llama.feed_forward_length": self.inter,
                 "llama.attention.head_count": self.heads, "llama.attention.head_count_kv": self.kv,
-                "llama.rope.dimension_count": self.dim, "llama.attention.layer_norm_rms_epsilon": c["rms_norm_eps"] * self.share}
+                "llama.attention.layer_norm_rms_epsilon": c["rms_norm_eps"] * self.share}
 
     def shape(self, name):
         real = self.shapes[name]
@@ -57,6 +58,8 @@ class Wide:
     def of(self, name, x):
         """The tensor with zeros after it; gains in the scale of the wide mean."""
         import numpy as np
+        if x.dtype != np.float32:
+            raise SystemExit(f"{name}: is {x.dtype} (expected float32)")
         out = np.zeros(self.shape(name), x.dtype)
         out[tuple(slice(n) for n in x.shape)] = x * x.dtype.type(self.share ** .5) if name.endswith(GAINS) else x
         return out

@@ -17,8 +17,8 @@ Beside each row of llama.cpp with a matrix stands the file that `dq quantize --s
 parameters, if one is among the rows. Beside other rows of a peer stands one of dq of at most as many bits over projections (+.02)
 and not .4 fewer: with calibration like it or without, the most bits, align before gptq. The difference is paired, dq's KLD less
 the peer's, with a 95 % interval over documents, or windows of a single text. Beside a row of dq with a trellis stand integers of
-the same method, width and group: its KLD less theirs. llama_ppl is what llama-perplexity says of the same windows of a single
-text: its products have 8-bit activations (all but F32) and its cache is f16.
+the same method, width and group: its KLD less theirs. llama_ppl is what llama-perplexity says of as many windows of the single
+text, which are those of dq's ppl where SCORE is that text: its products have 8-bit activations (all but F32) and its cache is f16.
 """
 import argparse
 import collections
@@ -52,7 +52,7 @@ DQ = [(how, bits) for how, widths in
 PEER_PPL = ("llama-Q8_0", "llama-IQ4_NL-imatrix")  # also scored by llama-perplexity, as is the source
 PROJECTION = re.compile(r"_proj\.|\.attn_(q|k|v|output)\.|\.ffn_(gate|up|down)\.")
 FIELDS = ["program", "type", "calibrated", "projections", "embedding", "bits_all", "bits_projections", "ppl", "ppl_stderr", "kld_nats",
-          "kld_nats_stderr", "cpu_seconds", "llama_ppl", "dq_beside", "dq_bits", "dq_less_it", "low", "high", "dq_is"]
+          "kld_nats_stderr", "cpu_seconds", "llama_ppl", "dq_beside", "dq_bits", "dq_bits_over", "dq_less_it", "low", "high", "dq_is"]
 
 
 def run(*command, **more):
@@ -71,7 +71,7 @@ class File:
         self.program, self.type, self.calibrated, self.make = program, kind, calibrated, make
         self.name = "-".join([program, kind.replace("/", "-"), *["imatrix"] * (program.startswith("llama") and calibrated)])
         self.path = os.path.join(a.work, self.name + suffix)
-        self.scored = self.path + ".cut" if program == "llama-wide" else self.path
+        self.scored = f"{self.path}.{a.text}.cut" if program == "llama-wide" else self.path
         self.facts = os.path.join(a.work, self.name + ".json")
         self.score = os.path.join(a.work, f"{self.name}.{a.windows}.{a.text}.score")
 
@@ -168,7 +168,7 @@ def candidates(a):
     yield by_dq(a, "align", "4/64", embed=6)
 
 
-def prepare(a, gguf):
+def prepare(a, gguf, files):
     def matrix(whole, path):
         spent = path + ".json"
         if not os.path.exists(spent):
@@ -176,11 +176,13 @@ def prepare(a, gguf):
                                                          "-c", CTX, "--chunks", PIECES, "--no-ppl", "-t", a.threads), path))
         return read_json(spent)
 
-    a.wide = Wide(a.model)
     a.whole = made(os.path.join(a.work, "f32.gguf"), lambda path: write_gguf(gguf, a.model, path, a.like))
-    a.wide_whole = made(os.path.join(a.work, "f32-wide.gguf"), lambda path: write_gguf(gguf, a.model, path, a.like, a.wide))
     a.imatrix, a.wide_imatrix = (os.path.join(a.work, name) for name in ("imatrix.gguf", "imatrix-wide.gguf"))
-    a.imatrix_seconds = {"llama": matrix(a.whole, a.imatrix), "llama-wide": matrix(a.wide_whole, a.wide_imatrix)}
+    a.imatrix_seconds = {"llama": matrix(a.whole, a.imatrix)}
+    if any(f.program == "llama-wide" for f in files):
+        a.wide = Wide(a.model)
+        a.wide_whole = made(os.path.join(a.work, "f32-wide.gguf"), lambda path: write_gguf(gguf, a.model, path, a.like, a.wide))
+        a.imatrix_seconds["llama-wide"] = matrix(a.wide_whole, a.wide_imatrix)
 
 
 # ---- what a file holds ----
@@ -240,6 +242,7 @@ def score(a, gguf, files):
     stem = os.path.join(a.work, f"eval-{files[0].name}")
     for file in files:
         if file.scored != file.path:
+            remove(file.scored)
             made(file.scored, lambda path: cut(gguf, a.wide, file.path, path))
     run(a.dq, "eval", a.model, *(f.scored for f in files), "--ref", a.model, "--text", a.score, "--ctx", CTX, "--limit", a.windows, "-q",
         "--resume", "--json", "-o", stem + ".json", "--dump-items", stem + ".jsonl", "--force", cwd=a.work)
@@ -261,9 +264,10 @@ def score(a, gguf, files):
 
 
 def ask_llama(a, files):
-    """What llama-perplexity says of the source and of two files, where these have been scored."""
+    """What llama-perplexity says of the source, of the wide one and of two files, where these have been scored."""
     text = re.sub(r"\.jsonl$", ".txt", a.score)
-    for name, path in [("source", a.whole), ("source-wide", a.wide_whole), *((f.name, f.path) for f in files if f.name in PEER_PPL)]:
+    wide = [("source-wide", a.wide_whole)] if "llama-wide" in a.imatrix_seconds else []
+    for name, path in [("source", a.whole), *wide, *((f.name, f.path) for f in files if f.name in PEER_PPL)]:
         kept = peer_score(a, name)
         if not os.path.exists(kept):
             out = run(os.path.join(a.llama_bin, "llama-perplexity"), "-m", path, "-f", text, "-c", CTX, "--chunks", a.windows, "-t",
@@ -278,6 +282,7 @@ def peer_score(a, name):
 def interval(x, y):
     """Mean of x less y over scored tokens, and half of its 95 % interval: clusters are documents, or windows where there is one
     document (Student's t by its expansion)."""
+    assert [(d, n) for d, n, _ in x] == [(d, n) for d, n, _ in y]
     one = len({document for document, _, _ in x}) == 1
     sums, tokens = collections.Counter(), collections.Counter()
     for i, ((document, n, a), (_, _, b)) in enumerate(zip(x, y)):
@@ -303,6 +308,8 @@ def beside(file, row, rows):
     sizes = [(f, r) for f, r in rows if f.type.startswith("size") and r["bits_all"] <= row["bits_all"]]
     if file.program.startswith("llama") and file.calibrated and sizes:
         return max(sizes, key=lambda x: x[1]["bits_all"])
+    if file.program.startswith("llama") and file.calibrated and any(f.type.startswith("size") for f, _ in rows):
+        return None, None
     fit = [(f, r) for f, r in rows if f.program == "dq" and not re.search("embed|size", f.type) and f.calibrated == file.calibrated
            and -.4 < r["bits_projections"] - row["bits_projections"] < .02]
     return max(fit, key=lambda x: (round(x[1]["bits_projections"], 2), x[0].type.startswith("align")), default=(None, None))
@@ -320,21 +327,23 @@ def write_csv(a, files):
     for file, r in rows:
         row = {"program": file.program, "type": file.type, "calibrated": "yes" if file.calibrated else "no", **r}
         if file.program.startswith("llama") and file.calibrated:
-            row["cpu_seconds"] += a.imatrix_seconds[file.program]
+            row["cpu_seconds"] += a.imatrix_seconds.get(file.program, 0)
         if file.program == "dq":
             own, its = next(((f, x) for f, x in rows if f.program == "dq" and f.type == integers_of(file)), (None, None))
         else:
             own, its = beside(file, r, rows)
         if own:
             mean, half = interval(its["windows"], r["windows"]) if file.program != "dq" else interval(r["windows"], its["windows"])
-            bits = "bits_all" if own.type.startswith("size") else "bits_projections"
-            row.update(dq_beside=own.type, dq_bits=its[bits], dq_less_it=mean, low=mean - half, high=mean + half,
+            over = "all" if own.type.startswith("size") else "projections"
+            row.update(dq_beside=own.type, dq_bits=its[f"bits_{over}"], dq_bits_over=over,
+                       dq_less_it=mean, low=mean - half, high=mean + half,
                        dq_is="better" if mean + half < 0 else "worse" if mean - half > 0 else "inconclusive")
         table.append(row)
-    with open(a.output, "w", newline="") as f:
+    with open(a.output + ".new", "w", newline="") as f:
         out = csv.DictWriter(f, FIELDS, extrasaction="ignore", lineterminator="\n")
         out.writeheader()
         out.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in table)
+    os.replace(a.output + ".new", a.output)
 
 
 def options():
@@ -378,7 +387,7 @@ def main():
     cut_calibration(a)
     a.whole = None
     if a.llama_bin:
-        prepare(a, gguf)
+        prepare(a, gguf, files)
     for begin in range(0, len(files), a.batch):
         part = files[begin:begin + a.batch]
         make_all(a, gguf, part)

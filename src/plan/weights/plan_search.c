@@ -13,17 +13,12 @@ static int64_t middle_of(const dq_plan_curve *c, int64_t low, int64_t high)
     return dq_plan_alloc_by_cost(c, (from + to) / 2);
 }
 
-/* While all points that were measured keep the budget, or none does: at least 1 % of the cost beyond them, as a point on the
- * other side is what is missing. */
-static int64_t beyond(const dq_plan_curve *c, int64_t low, int64_t high, int64_t next)
+/* While all points that were measured keep the budget: at least 1 % of the cost below them, so that one that misses is known soon.
+ * The middle of what is left would be far away. */
+static int64_t below(const dq_plan_curve *c, int64_t high, int64_t next)
 {
-    const double step = 0.01;
-    if (low < 0) {
-        const int64_t k = dq_plan_alloc_by_cost(c, (1 - step) * c->cost[high]);
-        return next < k ? next : k;
-    }
-    const int64_t k = dq_plan_alloc_by_cost(c, (1 + step) * c->cost[low]);
-    return next > k ? next : k;
+    const int64_t k = dq_plan_alloc_by_cost(c, 0.99 * c->cost[high]);
+    return next < k ? next : k;
 }
 
 static bool is_close(const dq_plan_curve *c, int64_t low, int64_t high)
@@ -46,10 +41,9 @@ dq_status dq_plan_search_run(int64_t *point, const dq_plan_search *s, dq_err *er
         else
             low = k;
         const double factor = c->loss[k] > 0 ? upper / c->loss[k] : 0;
-        const bool bracketed = low >= 0 && high < c->n;
         next = factor > 0 ? dq_plan_alloc_by_loss(c, s->budget / factor) : middle_of(c, low, high);
-        if (!bracketed)
-            next = beyond(c, low, high, next);
+        if (low < 0)
+            next = below(c, high, next);
         else if (i % 3 == 2)
             next = middle_of(c, low, high);
     }

@@ -122,6 +122,27 @@ TEST(comes_from_one_side)
     }
 }
 
+/* The same from the side that misses: the dearest point does not stand in for the cheapest. */
+TEST(comes_from_the_other_side)
+{
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        dq_arena *a = dq_arena_new();
+        dq_plan_item item[ITEMS];
+        dq_err err = {0};
+        int64_t point, best = 0;
+        world w;
+        begin(&w, item, a, seed);
+        w.power = 0.5;
+        w.factor = 0.3;
+        const dq_plan_search s = {&w.curve, 0.01, 8, measure, &w};
+        assert_int_equal(dq_plan_search_run(&point, &s, &err), DQ_OK);
+        assert_in_range(point, 0, w.curve.n - 1);
+        while (best < w.curve.n - 1 && truth(&w, best) > 0.01) best++;
+        assert_true(w.curve.cost[point] < 1.05 * w.curve.cost[best]);
+        dq_arena_free(a);
+    }
+}
+
 TEST(none_keeps_it)
 {
     dq_arena *a = dq_arena_new();
