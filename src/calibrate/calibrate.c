@@ -49,6 +49,8 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
     dq_calibrate *c = j->c;
     dq_calibrate_job_find_left(j);
     if (j->n_layers == 0 && !j->embed) return DQ_OK;
+    dq_quantize_feed_expect(
+        j->feed, (int64_t)(dq_calibrate_job_beyond_search(j) / DQ_CALIBRATE_FLOP_PER_BYTE));
     if (j->embed)
         dq_quantize_feed_expect(j->feed, (int64_t)(dq_calibrate_work_embedding(
                                                        j->m, c->set.rule, (double)c->text.n_ids) /

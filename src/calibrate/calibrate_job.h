@@ -56,6 +56,8 @@ void dq_calibrate_job_advance(dq_calibrate_job *j, dq_calibrate_part part, doubl
 
 /* What is left to round: n_layers, embed, head. */
 void dq_calibrate_job_find_left(dq_calibrate_job *j);
+/* Operations, of f32 in time, that rounding takes beyond the search for which calibrate_work.h counts all tensors. */
+double dq_calibrate_job_beyond_search(const dq_calibrate_job *j);
 /* Whether any of these has to be rounded. */
 bool dq_calibrate_job_is_left(const dq_calibrate_job *j, const dq_weight *const *w, int n);
 /* Factors j->h, with what is unusual about it noted. */

@@ -37,6 +37,33 @@ bool dq_calibrate_job_is_left(const dq_calibrate_job *j, const dq_weight *const 
     return false;
 }
 
+/* What rounding takes beyond the search that the counts of calibrate_work.h take all for. */
+static double beyond_search(const dq_calibrate_job *j, const dq_weight *const *w, int n)
+{
+    double flop = 0;
+    for (int i = 0; i < n; i++) {
+        if (!dq_calibrate_job_is_left(j, w + i, 1)) continue;
+        const double rows = (double)w[i]->rows, cols = (double)w[i]->cols;
+        const dq_scale_mode mode = dq_quantize_feed_tensor(j->feed, w[i]->name)->spec.mode;
+        const dq_calibrate_rule *rule = j->c->set.rule;
+        flop += dq_calibrate_work_rounding(rows, cols, mode, rule) -
+                dq_calibrate_work_rounding(rows, cols, DQ_SEARCH, rule);
+    }
+    return DQ_CALIBRATE_F64_FLOP * flop;
+}
+
+double dq_calibrate_job_beyond_search(const dq_calibrate_job *j)
+{
+    const dq_weight *const ends[] = {&j->m->embed, &j->m->head};
+    double flop = beyond_search(j, ends, j->m->tied ? 1 : 2);
+    for (int i = 0; i < j->m->n_layers; i++) {
+        const dq_layer *l = &j->m->layer[i];
+        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        flop += beyond_search(j, all, 7);
+    }
+    return flop;
+}
+
 void dq_calibrate_job_find_left(dq_calibrate_job *j)
 {
     const dq_weight *const head[] = {&j->m->head}, *const embed[] = {&j->m->embed};
