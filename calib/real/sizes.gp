@@ -13,7 +13,7 @@ set tics nomirror
 set logscale y
 set format y "%g"
 set xrange [2:7]
-set yrange [0.003:10]
+set yrange [0.003:40]
 set key top right
 set ylabel "KLD, nats per token, +- standard error"
 set xlabel "bits per weight over all parameters"
@@ -23,9 +23,9 @@ size(yes) = (strcol("type")[1:5] eq "size/") == yes ? 1 : NaN
 texts = "near far"
 do for [i=1:2] {
     file = folder."/sizes-".word(texts, i).".csv"
-    set title i == 1 ? "other pages of what calibrates" : "novels"
+    set title i == 1 ? "other pages of what calibrates" : "a novel"
     plot file every ::1 using (column("bits_all")*of("dq", "yes")*size(1)):(column("kld_nats")):(column("kld_nats_stderr")) with yerrorlines ls 1 title "dq --size, a text", \
          "" every ::1 using (column("bits_all")*of("llama", "yes")):(column("kld_nats")):(column("kld_nats_stderr")) with yerrorbars ls 2 title "llama.cpp, importance matrix", \
-         "" every ::1 using (column("bits_all")*of("llama-wide", "yes")):(column("kld_nats")):(column("kld_nats_stderr")) with yerrorbars ls 3 title "llama.cpp, columns filled up to 256 k"
+         "" every ::1 using (column("bits_all")*of("llama-wide", "yes")):(column("kld_nats")):(column("kld_nats_stderr")) with yerrorbars ls 3 title "llama.cpp, columns filled up to 768"
 }
 unset multiplot

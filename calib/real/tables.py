@@ -172,8 +172,21 @@ def peers(folder):
           ("peer", "bits of projections", "KLD", "dq beside it", "bits", "KLD", "dq less it, 95 %", "dq is"), lines)
 
 
+def sizes(folder):
+    """What tests/peers/real_weights.py measured of files by their bits over all parameters; dq has no more than the peer beside it."""
+    for text in ("near", "far"):
+        found = rows(folder, f"sizes-{text}")
+        own = {row["type"]: row for row in found if row["program"] == "dq"}
+        lines = [(f"{row['program']} {row['type']}", row["embedding"], f"{float(row['bits_all']):.2f}", measured(row, "kld_nats"),
+                  f"`--size {row['dq_beside'].split('/')[1]}`", f"{float(row['dq_bits']):.2f}", measured(own[row["dq_beside"]], "kld_nats"),
+                  "{:+.4f} ({:+.4f} to {:+.4f})".format(*(float(row[k]) for k in ("dq_less_it", "low", "high"))), row["dq_is"])
+                 for row in sorted(found, key=lambda row: float(row["bits_all"])) if row["dq_bits_over"] == "all"]
+        table(f"Sizes: llama.cpp with an importance matrix and dq with a text, KLD on {text}",
+              ("type", "embedding", "bits", "KLD", "dq", "bits", "KLD", "dq less it, 95 %", "dq is"), lines)
+
+
 def main():
-    for part in (summary, stats, logits, weights, codes, policies, retrieval, tasks, speed, peers):
+    for part in (summary, stats, logits, weights, codes, policies, retrieval, tasks, speed, peers, sizes):
         part(sys.argv[1])
 
 
