@@ -59,19 +59,30 @@ static void begin(world *w, dq_plan_item *item, dq_arena *a, uint64_t seed)
     assert_int_equal(dq_plan_alloc_curve(&w->curve, item, ITEMS, a, &err), DQ_OK);
 }
 
+/* What a search finds in the world of a seed, with at most `max` measurements. */
+static int64_t search(world *w, dq_plan_item *item, dq_arena *a, uint64_t seed, world truth_is,
+                      int max)
+{
+    dq_err err = {0};
+    int64_t point;
+    begin(w, item, a, seed);
+    w->factor = truth_is.factor;
+    w->noise = truth_is.noise;
+    if (truth_is.power > 0) w->power = truth_is.power;
+    const dq_plan_search s = {&w->curve, 0.01, max, measure, w};
+    assert_int_equal(dq_plan_search_run(&point, &s, &err), DQ_OK);
+    assert_in_range(point, 0, w->curve.n - 1);
+    return point;
+}
+
 TEST(finds_the_cheapest)
 {
     for (uint64_t seed = 0; seed < 60; seed++) {
         dq_arena *a = dq_arena_new();
         dq_plan_item item[ITEMS];
-        dq_err err = {0};
-        int64_t point;
         world w;
-        begin(&w, item, a, seed);
-        w.factor = 0.3 + 0.1 * (double)(seed % 20);
-        const dq_plan_search s = {&w.curve, 0.01, 40, measure, &w};
-        assert_int_equal(dq_plan_search_run(&point, &s, &err), DQ_OK);
-        assert_in_range(point, 0, w.curve.n - 1);
+        const world is = {.factor = 0.3 + 0.1 * (double)(seed % 20)};
+        const int64_t point = search(&w, item, a, seed, is, 40);
         assert_true(truth(&w, point) <= 0.01);
         /* without noise the one before it misses, or costs the same to 2 per mille and a step */
         if (point > 0 && truth(&w, point - 1) <= 0.01)
@@ -87,15 +98,8 @@ TEST(keeps_it_in_noise)
     for (uint64_t seed = 0; seed < 60; seed++) {
         dq_arena *a = dq_arena_new();
         dq_plan_item item[ITEMS];
-        dq_err err = {0};
-        int64_t point;
         world w;
-        begin(&w, item, a, seed);
-        w.factor = 0.7;
-        w.noise = 0.3;
-        const dq_plan_search s = {&w.curve, 0.01, 8, measure, &w};
-        assert_int_equal(dq_plan_search_run(&point, &s, &err), DQ_OK);
-        assert_in_range(point, 0, w.curve.n - 1);
+        const int64_t point = search(&w, item, a, seed, (world){.factor = 0.7, .noise = 0.3}, 8);
         assert_true(w.seen[point] && truth(&w, point) <= 0.01);
         assert_true(w.measured <= 8);
         dq_arena_free(a);
@@ -108,15 +112,8 @@ TEST(comes_from_one_side)
     for (uint64_t seed = 0; seed < 60; seed++) {
         dq_arena *a = dq_arena_new();
         dq_plan_item item[ITEMS];
-        dq_err err = {0};
-        int64_t point;
         world w;
-        begin(&w, item, a, seed);
-        w.power = 0.5;
-        w.factor = 0.08;
-        const dq_plan_search s = {&w.curve, 0.01, 8, measure, &w};
-        assert_int_equal(dq_plan_search_run(&point, &s, &err), DQ_OK);
-        assert_in_range(point, 0, w.curve.n - 1);
+        const int64_t point = search(&w, item, a, seed, (world){.factor = 0.08, .power = 0.5}, 8);
         assert_true(truth(&w, point) <= 0.01 && w.worst < 0.012);
         dq_arena_free(a);
     }
@@ -128,15 +125,9 @@ TEST(comes_from_the_other_side)
     for (uint64_t seed = 0; seed < 60; seed++) {
         dq_arena *a = dq_arena_new();
         dq_plan_item item[ITEMS];
-        dq_err err = {0};
-        int64_t point, best = 0;
+        int64_t best = 0;
         world w;
-        begin(&w, item, a, seed);
-        w.power = 0.5;
-        w.factor = 0.3;
-        const dq_plan_search s = {&w.curve, 0.01, 8, measure, &w};
-        assert_int_equal(dq_plan_search_run(&point, &s, &err), DQ_OK);
-        assert_in_range(point, 0, w.curve.n - 1);
+        const int64_t point = search(&w, item, a, seed, (world){.factor = 0.3, .power = 0.5}, 8);
         while (best < w.curve.n - 1 && truth(&w, best) > 0.01) best++;
         assert_true(w.curve.cost[point] < 1.05 * w.curve.cost[best]);
         dq_arena_free(a);
