@@ -27,6 +27,9 @@ try 0 '"scale": "trellis"' "$@" --recipe cache.json --size 5 --print-recipe
 
 # a preset, its recipe and its container's recipe give the same bytes, by any number of threads, without a text and with one
 head -c 6000 "$repo/calib/pair/text.txt" >some.txt
+try 0 "." "$@" --force --preset small --calib some.txt --calib-tokens 300 --calib-ctx 100 --progress always
+most=$(tr '\r' '\n' <"$top/err" | sed -n 's/.* \([0-9][0-9]*\) %.*/\1/p' | sort -n | tail -n 1)
+holds "percents of progress" "${most:-0} > 50 && ${most:-0} <= 100"
 for text in "" "--calib some.txt --calib-tokens 300 --calib-ctx 100"; do
     for preset in small balanced near-lossless; do
         # shellcheck disable=SC2086
