@@ -49,6 +49,10 @@ elif program == "autoround":
     AutoRound(net, PreTrainedTokenizerFast(tokenizer_file=os.path.join(model, "tokenizer.json")), scheme=f"W{bits}A16", bits=bits,
               group_size=group, sym=True, dataset=data, nsamples=len(samples), seqlen=max(map(len, sequences)), device_map="cpu",
               amp=False).quantize_and_save(out, format="auto_gptq")
+    for inner in [] if os.path.exists(os.path.join(out, "config.json")) else os.listdir(out):  # a folder of its own in out
+        for name in os.listdir(os.path.join(out, inner)):
+            os.rename(os.path.join(out, inner, name), os.path.join(out, name))
+        os.rmdir(os.path.join(out, inner))
 else:
     sys.exit(f"{program}: is no program of this script (expected llmcompressor, gptqmodel or autoround)")
 shutil.copy(os.path.join(model, "tokenizer.json"), out)
