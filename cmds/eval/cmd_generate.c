@@ -7,7 +7,6 @@
 #include "cmds/cli/logger.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
-#include "eval/eval_stop_ids.h"
 #include "eval/kind_generate.h"
 #include "tasks/answers.h"
 
@@ -260,8 +259,7 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
     const totals t = totals_of(e, r);
-    const int32_t *ids;
-    int64_t n;
+    dq_stop_ids stops;
     json_t *g = generation_json(&t, dq_eval_source_of(e, r)->settings), *list = json_array();
     json_t *work = json_object_get(o, "throughput");
     json_object_set_new(o, "passes", json_string("decode"));
@@ -271,8 +269,8 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
                         json_integer((json_int_t)e->ids[r->ids].req.n_truncated));
     json_object_set_new(g, "skipped_items",
                         json_integer((json_int_t)dq_eval_source_of(e, r)->n_skipped));
-    DQ_TRY(dq_eval_stop_ids(e, r->model, &ids, &n, e->a, err));
-    for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
+    DQ_TRY(dq_eval_stop_ids(&stops, e, r->model, err));
+    for (int64_t i = 0; i < stops.n; i++) json_array_append_new(list, json_integer(stops.id[i]));
     json_object_set_new(work, "prompt_tokens", json_integer((json_int_t)t.prompt_ids));
     json_object_set_new(work, "new_tokens", json_integer((json_int_t)t.new_ids));
     json_object_set_new(
@@ -285,17 +283,16 @@ static dq_status say(dq_logger *logger, const cmd_eval_view *v, dq_err *err)
 {
     const dq_eval *e = v->e;
     for (int i = 0; i < e->n_rows; i++) {
-        const int32_t *ids;
-        int64_t n;
+        dq_stop_ids stops;
         bool seen = !shows(e, i);
         for (int k = 0; k < i; k++)
             seen = seen || (shows(e, k) && e->row[k].model == e->row[i].model);
         if (seen) continue;
-        DQ_TRY(dq_eval_stop_ids(e, e->row[i].model, &ids, &n, e->a, err));
-        for (int64_t k = 0; k < n; k++)
+        DQ_TRY(dq_eval_stop_ids(&stops, e, e->row[i].model, err));
+        for (int64_t k = 0; k < stops.n; k++)
             dq_logger_note(logger, "%s: id %d ends a continuation", v->names[e->row[i].model],
-                           (int)ids[k]);
-        if (n == 0)
+                           (int)stops.id[k]);
+        if (stops.n == 0)
             dq_logger_warn(
                 logger,
                 "%s: neither config.json nor tokenizer_config.json names an EOS; only --stop "

@@ -10,7 +10,6 @@
 #include "cmds/cli/logger.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/version.h"
-#include "eval/eval_stop_ids.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -108,14 +107,13 @@ static dq_status add_models(dq_sha256 *h, const cmd_eval_identity *id, dq_err *e
 {
     for (int i = 0; i < id->e->n_models; i++) {
         const dq_eval_model *m = &id->e->model[i];
-        const int32_t *ids;
-        int64_t n = 0;
+        dq_stop_ids stop = {0};
         dq_sha256_add(h, id->content[i], 64);
         if (m->m->gates) add_line(h, "gates %s\n", m->m->gates->sha256);
-        if (stops(id->e)) DQ_TRY(dq_eval_stop_ids(id->e, i, &ids, &n, id->e->a, err));
+        if (stops(id->e)) DQ_TRY(dq_eval_stop_ids(&stop, id->e, i, err));
         add_line(h, "%zu %d %lld\n", m->tok_len, m->tok ? (int)dq_tokenizer_prefix(m->tok) : -1,
-                 (long long)n);
-        if (n) dq_sha256_add(h, ids, (size_t)n * sizeof *ids);
+                 (long long)stop.n);
+        if (stop.n) dq_sha256_add(h, stop.id, (size_t)stop.n * sizeof *stop.id);
         if (m->tok_len) dq_sha256_add(h, m->tok_text, m->tok_len);
     }
     return DQ_OK;

@@ -74,6 +74,14 @@ int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t done)
                                                 : dq_items_values(&ids->req, done);
 }
 
+dq_status dq_eval_stop_ids(dq_stop_ids *out, const dq_eval *e, int model, dq_err *err)
+{
+    const dq_eval_model *own = &e->model[model], *ref = &e->model[own->ref];
+    *out = (dq_stop_ids){0};
+    DQ_TRY(dq_stop_ids_add(out, own->m, own->tok, own->m->vocab, err));
+    return ref == own ? DQ_OK : dq_stop_ids_add(out, ref->m, ref->tok, own->m->vocab, err);
+}
+
 /* The row that is computed for a new one: that one itself, which will have the next index, or one whose cache is the same. */
 static int computed_for(const dq_eval *e, const dq_eval_row *want)
 {

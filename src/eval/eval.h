@@ -7,6 +7,7 @@
 #include "base/journal.h"
 #include "base/strbuf.h"
 #include "eval/score.h"
+#include "session/stop_ids.h"
 #include "stat/mean.h"
 #include "tasks/slices.h"
 #include "tasks/tasks.h"
@@ -179,6 +180,10 @@ int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t done);
 int64_t dq_eval_number(const dq_eval_source *s, int64_t unit);
 int64_t dq_eval_line(const dq_eval_source *s, int64_t unit);
 const dq_eval_source *dq_eval_source_of(const dq_eval *e, const dq_eval_row *row);
+
+/* What ends a continuation of a row of `model`: its own and those of the model it is compared with, so that paired
+ * rows end alike. */
+dq_status dq_eval_stop_ids(dq_stop_ids *out, const dq_eval *e, int model, dq_err *err);
 
 /* Computes what is not done yet. After DQ_STOPPED the rows hold what was finished. */
 dq_status dq_eval_run(dq_eval *e, dq_err *err);

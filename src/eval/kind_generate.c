@@ -4,7 +4,6 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_generate.h"
 
-#include "eval/eval_stop_ids.h"
 #include "tasks/answers.h"
 
 #include <string.h>
@@ -224,6 +223,7 @@ static dq_status generate(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t be
     const dq_request *req = e->ids[row->ids].req.req;
     stop_arg x = {.e = e, .row = row};
     dq_generate_state g;
+    dq_stop_ids stops;
     dq_generate_prompt *prompt = dq_alloc(a, (size_t)(end - begin), sizeof *prompt, err);
     if (!prompt) return err->code;
     for (int64_t i = begin; i < end; i++)
@@ -234,7 +234,9 @@ static dq_status generate(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t be
                              .stop = set->n_stop ? stop : NULL,
                              .stop_arg = &x,
                              .measure = !dq_kv_spec_is_plain(&row->kv)};
-    DQ_TRY(dq_eval_stop_ids(e, row->model, &spec.stop_id, &spec.n_stop_ids, a, err));
+    DQ_TRY(dq_eval_stop_ids(&stops, e, row->model, err));
+    spec.stop_id = stops.id;
+    spec.n_stop_ids = stops.n;
     DQ_TRY(dq_generate_new(&g, &spec, dq_runner_model(s->r), a, err));
     DQ_TRY(dq_generate(s, &spec, &g, err));
     if (x.err.code != DQ_OK) return dq_fail_as(err, &x.err);

@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_ruler.h"
 
-#include "eval/eval_stop_ids.h"
 #include "eval/generate.h"
 
 #include <string.h>
@@ -162,6 +161,7 @@ static dq_status answer(run *x, dq_scorer *s, dq_arena *a, dq_err *err)
 {
     const int64_t n = x->end - x->begin;
     dq_generate_state g;
+    dq_stop_ids stops;
     dq_generate_prompt *prompt = dq_alloc(a, (size_t)n, sizeof *prompt, err);
     if (!prompt) return err->code;
     for (int64_t i = 0; i < n; i++) {
@@ -177,7 +177,9 @@ static dq_status answer(run *x, dq_scorer *s, dq_arena *a, dq_err *err)
                              .stop = all_found,
                              .stop_arg = x,
                              .measure = !dq_kv_spec_is_plain(&x->row->kv)};
-    DQ_TRY(dq_eval_stop_ids(x->e, x->row->model, &spec.stop_id, &spec.n_stop_ids, a, err));
+    DQ_TRY(dq_eval_stop_ids(&stops, x->e, x->row->model, err));
+    spec.stop_id = stops.id;
+    spec.n_stop_ids = stops.n;
     DQ_TRY(dq_generate_new(&g, &spec, dq_runner_model(s->r), a, err));
     DQ_TRY(dq_generate(s, &spec, &g, err));
     if (x->err.code != DQ_OK) return dq_fail_as(err, &x->err);

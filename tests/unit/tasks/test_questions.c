@@ -4,7 +4,6 @@
 #include "tests/rigs/suite.h"
 
 #include "eval/eval_long.h"
-#include "eval/eval_stop_ids.h"
 #include "eval/kind_generate.h"
 
 #include "base/file.h"
@@ -481,13 +480,12 @@ TEST(ends_at_the_last_position)
 TEST(finds_stop_ids)
 {
     rig x;
-    const int32_t *ids;
-    int64_t n;
+    dq_stop_ids stops;
     dq_err err = {0};
     rig_open(&x, "diffllama");
-    dq_eval_stop_ids(&x.e, 0, &ids, &n, x.a, &err);
+    dq_eval_stop_ids(&stops, &x.e, 0, &err);
     assert_string_equal(err.text, "");
-    assert_int_equal(n, 1);
-    assert_int_equal(ids[0], 0);
+    assert_int_equal(stops.n, 1);
+    assert_int_equal(stops.id[0], 0);
     rig_close(&x);
 }
