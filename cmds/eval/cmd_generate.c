@@ -214,7 +214,7 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 
 /* ---- What is known about a row ---- */
 
-enum { N_ENDS = DQ_GENERATE_END_POSITIONS + 1 };
+enum { N_ENDS = DQ_TEXT_END_POSITIONS + 1 };
 
 typedef struct totals {
     int64_t n, end[N_ENDS], prompt_ids, new_ids;
@@ -243,12 +243,12 @@ static json_t *generation_json(const totals *t, const dq_eval_generate *s)
 {
     json_t *o = json_object(), *ends = json_object();
     const dq_mean finished =
-        dq_mean_share(t->end[DQ_GENERATE_END_STOP_ID] + t->end[DQ_GENERATE_END_TEXT], t->n);
+        dq_mean_share(t->end[DQ_TEXT_END_STOP_ID] + t->end[DQ_TEXT_END_ASKED], t->n);
     json_object_set_new(o, "max_new", json_integer((json_int_t)s->max_new));
     json_object_set_new(o, "stop", texts_json(s->stop, s->n_stop));
     json_object_set_new(o, "finished", dq_document_metric(finished.value, finished.std_err));
-    for (int i = DQ_GENERATE_END_STOP_ID; i < N_ENDS; i++)
-        json_object_set_new(ends, dq_generate_end_name[i], json_integer((json_int_t)t->end[i]));
+    for (int i = DQ_TEXT_END_STOP_ID; i < N_ENDS; i++)
+        json_object_set_new(ends, dq_text_end_name[i], json_integer((json_int_t)t->end[i]));
     json_object_set_new(o, "ends", ends);
     json_object_set_new(o, "new_tokens_mean", dq_document_real((double)t->new_ids / (double)t->n));
     return o;
@@ -308,13 +308,13 @@ static void warn_done(dq_logger *logger, const cmd_eval_view *v)
         const dq_eval_row *r = &v->e->row[i];
         if (!shows(v->e, i)) continue;
         const totals sum = totals_of(v->e, r);
-        if (sum.end[DQ_GENERATE_END_POSITIONS])
+        if (sum.end[DQ_TEXT_END_POSITIONS])
             dq_logger_warn(
                 logger,
                 "%s, %s: %lld of %lld continuations were cut at the last of %d positions; "
                 "shorten prompts, or use fewer shots",
                 v->names[r->model], dq_eval_source_of(v->e, r)->name,
-                (long long)sum.end[DQ_GENERATE_END_POSITIONS], (long long)sum.n,
+                (long long)sum.end[DQ_TEXT_END_POSITIONS], (long long)sum.n,
                 v->e->model[r->model].m->max_positions);
     }
 }
@@ -346,7 +346,7 @@ static dq_status dump_unit(FILE *f, const cmd_eval_view *v, int row, int64_t uni
     json_object_set_new(o, "item", json_integer((json_int_t)dq_eval_number(s, unit)));
     put_question(o, q, err);
     json_object_set_new(o, "completion", json_stringn(text, len));
-    json_object_set_new(o, "end", json_string(dq_generate_end_name[(int)extra[DQ_GEN_END]]));
+    json_object_set_new(o, "end", json_string(dq_text_end_name[(int)extra[DQ_GEN_END]]));
     json_object_set_new(o, "tokens", json_integer((json_int_t)extra[DQ_GEN_COUNT]));
     if (q->gold) {
         json_object_set_new(o, "gold", json_string(q->gold));

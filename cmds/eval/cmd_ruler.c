@@ -194,7 +194,7 @@ static dq_status dump_unit(FILE *f, const cmd_eval_view *v, const dq_eval_row *r
     json_object_set_new(o, "prediction",
                         text_json(t, r->top1 + v->e->ids[r->ids].req.req[unit].value,
                                   (int64_t)x[DQ_RULER_AT_COUNT], err));
-    json_object_set_new(o, "end", json_string(dq_generate_end_name[(int)x[DQ_RULER_AT_END]]));
+    json_object_set_new(o, "end", json_string(dq_text_end_name[(int)x[DQ_RULER_AT_END]]));
     json_object_set_new(o, "found", dq_document_real(x[DQ_RULER_AT_FOUND]));
     dq_document_put_line(f, o, err);
     return err->code;

@@ -186,6 +186,11 @@ int dq_os_stop_signal(void)
     return stop_signal;
 }
 
+void dq_os_clear_stop(void)
+{
+    stop_signal = 0;
+}
+
 dq_status dq_os_check_stop(dq_err *err)
 {
     return stop_signal ? dq_fail(err, DQ_STOPPED, "interrupted") : DQ_OK;

@@ -87,5 +87,6 @@ dq_status dq_os_process_begin(dq_err *err);
 void dq_os_catch_signals(void);
 int dq_os_stop_signal(void);             /* 0, SIGINT or SIGTERM */
 dq_status dq_os_check_stop(dq_err *err); /* DQ_STOPPED "interrupted" once a signal came */
+void dq_os_clear_stop(void);             /* as if none had come */
 
 #endif

@@ -8,8 +8,6 @@
 
 enum { MIN_SHARED = 32, MAX_ROWS = 4096, MAX_SEQS = 64 };
 
-const char *const dq_generate_end_name[] = {"none", "stop_id", "asked", "max_new", "positions"};
-
 /* Ids that a prompt may get: the last one is not fed. */
 static int64_t max_new_of(const dq_generate_prompt *p, const dq_model *m)
 {
@@ -40,7 +38,7 @@ static dq_status check_prompt(const dq_generate_prompt *p, int64_t i, const dq_m
 
 static void count_done(dq_generate_state *g)
 {
-    while (g->n_done < g->n && g->of[g->n_done].end != DQ_GENERATE_END_NONE) g->n_done++;
+    while (g->n_done < g->n && g->of[g->n_done].end != DQ_TEXT_END_NONE) g->n_done++;
 }
 
 dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, const dq_model *m,
@@ -60,7 +58,7 @@ dq_status dq_generate_new(dq_generate_state *g, const dq_generate_spec *spec, co
         to->ids = dq_alloc(a, (size_t)max_new, sizeof *to->ids, err);
         if (spec->logp) to->logp = dq_alloc(a, (size_t)max_new, sizeof *to->logp, err);
         if (err->code != DQ_OK) return err->code;
-        if (max_new == 0) to->end = DQ_GENERATE_END_MAX_NEW;
+        if (max_new == 0) to->end = DQ_TEXT_END_MAX_NEW;
     }
     if (g->of) count_done(g);
     return err->code;
@@ -270,15 +268,14 @@ static bool is_stop_id(const dq_generate_spec *spec, int32_t id)
     return false;
 }
 
-static dq_generate_end end_of(const run *x, int64_t prompt, const dq_generate_result *to)
+static dq_text_end end_of(const run *x, int64_t prompt, const dq_generate_result *to)
 {
     const dq_generate_spec *spec = x->spec;
     const dq_generate_prompt *p = &spec->prompt[prompt];
-    if (spec->stop && spec->stop(spec->stop_arg, prompt, to->ids, to->n))
-        return DQ_GENERATE_END_TEXT;
-    if (to->n >= p->max_new) return DQ_GENERATE_END_MAX_NEW;
-    return to->n < max_new_of(p, dq_runner_model(x->s->r)) ? DQ_GENERATE_END_NONE
-                                                           : DQ_GENERATE_END_POSITIONS;
+    if (spec->stop && spec->stop(spec->stop_arg, prompt, to->ids, to->n)) return DQ_TEXT_END_ASKED;
+    if (to->n >= p->max_new) return DQ_TEXT_END_MAX_NEW;
+    return to->n < max_new_of(p, dq_runner_model(x->s->r)) ? DQ_TEXT_END_NONE
+                                                           : DQ_TEXT_END_POSITIONS;
 }
 
 /* Takes what the pass answered; ended sequences leave. Returns those that are alive. */
@@ -289,13 +286,13 @@ static int64_t take(run *x)
         const int64_t i = x->plan.value[q], prompt = x->g->prompt[i];
         dq_generate_result *to = &x->out->of[prompt];
         if (is_stop_id(x->spec, x->answer.top1[q])) {
-            to->end = DQ_GENERATE_END_STOP_ID;
+            to->end = DQ_TEXT_END_STOP_ID;
         } else {
             if (to->logp) to->logp[to->n] = x->answer.logp[q];
             to->ids[to->n++] = x->answer.top1[q];
             to->end = end_of(x, prompt, to);
         }
-        if (to->end == DQ_GENERATE_END_NONE)
+        if (to->end == DQ_TEXT_END_NONE)
             alive++;
         else
             close_one(x, &x->seq[i]);
@@ -319,7 +316,7 @@ dq_status dq_generate(dq_scorer *s, const dq_generate_spec *spec, dq_generate_st
     int64_t *left = dq_block_new((size_t)g->n, sizeof *left, err), n = 0, at = 0;
     if (!left) return err->code;
     for (int64_t i = 0; i < g->n; i++) {
-        if (g->of[i].end != DQ_GENERATE_END_NONE) continue;
+        if (g->of[i].end != DQ_TEXT_END_NONE) continue;
         g->of[i].n = 0; /* what an earlier call left unfinished */
         left[n++] = i;
     }

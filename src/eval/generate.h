@@ -5,6 +5,7 @@
 #define DQ_GENERATE_H
 
 #include "eval/score.h"
+#include "session/text_end.h"
 
 typedef struct dq_generate_prompt {
     const int32_t *ids; /* [n], BOS and all */
@@ -17,22 +18,11 @@ typedef struct dq_generate_prompt {
  * `prompt` so far. Called by the thread that called dq_generate. */
 typedef bool dq_generate_stop(void *arg, int64_t prompt, const int32_t *ids, int64_t n);
 
-/* Why a sequence ended. */
-typedef enum dq_generate_end {
-    DQ_GENERATE_END_NONE, /* it has not */
-    DQ_GENERATE_END_STOP_ID,
-    DQ_GENERATE_END_TEXT, /* dq_generate_stop said so */
-    DQ_GENERATE_END_MAX_NEW,
-    DQ_GENERATE_END_POSITIONS /* the last id would be fed at a position that the model does not have */
-} dq_generate_end;
-/* "none", "stop_id", "asked", "max_new", "positions" */
-extern const char *const dq_generate_end_name[];
-
 typedef struct dq_generate_result {
     int32_t *ids; /* [n] new ids, without the stop id */
     double *logp; /* [n] ln of the probability of each, nats; NULL unless asked for */
     int64_t n;
-    dq_generate_end end;
+    dq_text_end end;
 } dq_generate_result;
 
 /* What is wanted. Everything that is pointed at belongs to the caller and outlives the work. */

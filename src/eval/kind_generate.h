@@ -22,7 +22,7 @@ extern const dq_eval_kind dq_eval_prompts; /* continued for somebody else to jud
 /* What row->extra holds of each unit. */
 typedef enum dq_eval_generated {
     DQ_GEN_COUNT, /* new ids */
-    DQ_GEN_END,   /* dq_generate_end */
+    DQ_GEN_END,   /* dq_text_end */
     DQ_GEN_EXACT, /* dq_answer_verdict.flexible; of prompts 0, like the next */
     DQ_GEN_STRICT,
     DQ_GEN_EXTRA

@@ -3,6 +3,7 @@
 #ifndef DQ_TEXT_STREAM_H
 #define DQ_TEXT_STREAM_H
 
+#include "base/strbuf.h"
 #include "tokenizer/tokenizer.h"
 
 typedef struct dq_text_stream {
@@ -11,9 +12,8 @@ typedef struct dq_text_stream {
     int32_t *ids;   /* [n] */
     int64_t n;
     size_t cap;
-    char *text; /* [len], a block: what dq_tokenizer_decode makes of all ids */
-    size_t len;
-    size_t said; /* bytes of it that are certain */
+    dq_strbuf text; /* what dq_tokenizer_decode makes of all ids */
+    dq_strbuf said; /* what of it was said */
 } dq_text_stream;
 
 void dq_text_stream_begin(dq_text_stream *s, const dq_tokenizer *t, unsigned flags);
@@ -22,7 +22,8 @@ void dq_text_stream_free(dq_text_stream *s); /* {0} is allowed */
  * spread over ids waits for the last of them. */
 dq_status dq_text_stream_add(dq_text_stream *s, int32_t id, const char **piece, size_t *len,
                              dq_err *err);
-/* After the last id: what was waiting, U+FFFD where it is no character. All pieces together are the text of all ids. */
-void dq_text_stream_end(dq_text_stream *s, const char **piece, size_t *len);
+/* After the last id: what was waiting, U+FFFD where it is no character. All pieces together are the text of all ids; but of a
+ * tokenizer with byte fallback, where ids of bytes that were characters end as part of a run that is none, they stay said. */
+dq_status dq_text_stream_end(dq_text_stream *s, const char **piece, size_t *len, dq_err *err);
 
 #endif

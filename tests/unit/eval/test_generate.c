@@ -143,7 +143,7 @@ static void check_golden(const char *model)
     int stops = 0;
     for (int i = 0; i < N_PROMPTS; i++) {
         assert_int_equal(g.of[i].n, x.c[i].n_new);
-        assert_int_equal(g.of[i].end, DQ_GENERATE_END_MAX_NEW);
+        assert_int_equal(g.of[i].end, DQ_TEXT_END_MAX_NEW);
         assert_memory_equal(g.of[i].ids, x.c[i].new, (size_t)x.c[i].n_new * sizeof(int32_t));
         for (int j = 0; j < x.c[i].n_new; j++)
             assert_true(fabs(g.of[i].logp[j] - x.c[i].logp[j]) < 1e-4);
@@ -154,7 +154,7 @@ static void check_golden(const char *model)
     for (int i = 0; i < N_PROMPTS; i++) {
         assert_int_equal(g.of[i].n, x.c[i].to_stop);
         assert_int_equal(g.of[i].end,
-                         x.c[i].stopped ? DQ_GENERATE_END_STOP_ID : DQ_GENERATE_END_MAX_NEW);
+                         x.c[i].stopped ? DQ_TEXT_END_STOP_ID : DQ_TEXT_END_MAX_NEW);
         if (x.c[i].to_stop > 0)
             assert_memory_equal(g.of[i].ids, x.c[i].new, (size_t)x.c[i].to_stop * sizeof(int32_t));
         stops += x.c[i].stopped;
@@ -239,7 +239,7 @@ static dq_generate_state slowly(rig *x, bool steps)
             to->ids[to->n] = next_id(x, ids, p->n, p->context, to->n, steps, &to->logp[to->n]);
             ids[p->n + to->n] = to->ids[to->n];
         }
-        to->end = DQ_GENERATE_END_MAX_NEW;
+        to->end = DQ_TEXT_END_MAX_NEW;
     }
     return g;
 }
@@ -476,10 +476,10 @@ TEST(test_ends)
     for (int i = 0; i < N_PROMPTS; i++) {
         int64_t n = 0;
         while (n < MAX_NEW && x.c[i].new[n] != stops[1]) n++;
-        dq_generate_end end = n < MAX_NEW ? DQ_GENERATE_END_STOP_ID : DQ_GENERATE_END_MAX_NEW;
+        dq_text_end end = n < MAX_NEW ? DQ_TEXT_END_STOP_ID : DQ_TEXT_END_MAX_NEW;
         if (w.at[i] > 0 && w.at[i] <= n) {
             n = w.at[i];
-            end = DQ_GENERATE_END_TEXT;
+            end = DQ_TEXT_END_ASKED;
         }
         assert_int_equal(g.of[i].end, end);
         assert_int_equal(g.of[i].n, n);
@@ -487,11 +487,11 @@ TEST(test_ends)
         assert_memory_equal(g.of[i].ids, x.c[i].new, (size_t)n * sizeof(int32_t));
         assert_memory_equal(w.seen[i], x.c[i].new, (size_t)n * sizeof(int32_t));
     }
-    assert_int_equal(g.of[1].end, DQ_GENERATE_END_TEXT);
-    assert_int_equal(g.of[2].end, DQ_GENERATE_END_TEXT);
-    assert_int_equal(g.of[4].end, DQ_GENERATE_END_STOP_ID);
+    assert_int_equal(g.of[1].end, DQ_TEXT_END_ASKED);
+    assert_int_equal(g.of[2].end, DQ_TEXT_END_ASKED);
+    assert_int_equal(g.of[4].end, DQ_TEXT_END_STOP_ID);
     assert_int_equal(g.of[4].n, 1);
-    assert_string_equal(dq_generate_end_name[DQ_GENERATE_END_POSITIONS], "positions");
+    assert_string_equal(dq_text_end_name[DQ_TEXT_END_POSITIONS], "positions");
     rig_close(&x);
 }
 
@@ -515,8 +515,8 @@ TEST(test_positions)
     x.prompt[2].max_new = 0;
     g = generate(&x, &work);
     const int64_t n[4] = {3, 3, 0, 1};
-    const dq_generate_end end[4] = {DQ_GENERATE_END_POSITIONS, DQ_GENERATE_END_MAX_NEW,
-                                    DQ_GENERATE_END_MAX_NEW, DQ_GENERATE_END_POSITIONS};
+    const dq_text_end end[4] = {DQ_TEXT_END_POSITIONS, DQ_TEXT_END_MAX_NEW,
+                                    DQ_TEXT_END_MAX_NEW, DQ_TEXT_END_POSITIONS};
     for (int i = 0; i < 4; i++) {
         assert_int_equal(g.of[i].n, n[i]);
         assert_int_equal(g.of[i].end, end[i]);
@@ -596,7 +596,7 @@ TEST(test_stopped)
     dq_score_end(&s);
     assert_int_equal(g.n_done, 2);
     for (int i = 0; i < N_PROMPTS; i++)
-        assert_int_equal(g.of[i].end, i < 2 ? DQ_GENERATE_END_MAX_NEW : DQ_GENERATE_END_NONE);
+        assert_int_equal(g.of[i].end, i < 2 ? DQ_TEXT_END_MAX_NEW : DQ_TEXT_END_NONE);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(g.of[i].n, MAX_NEW);
         assert_memory_equal(g.of[i].ids, x.c[i].new, MAX_NEW * sizeof(int32_t));

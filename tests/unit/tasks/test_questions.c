@@ -208,7 +208,7 @@ static void expect_case(const rig *x, const dq_eval_row *row, int64_t unit, cons
     json_t *got = json_stringn(text, len);
     assert_true(json_equal(got, json_object_get(want, "completion")));
     assert_int_equal((int)extra[DQ_GEN_COUNT], json_integer_value(json_object_get(want, "tokens")));
-    assert_string_equal(dq_generate_end_name[(int)extra[DQ_GEN_END]],
+    assert_string_equal(dq_text_end_name[(int)extra[DQ_GEN_END]],
                         json_string_value(json_object_get(want, "end")));
     for (int i = (int)extra[DQ_GEN_COUNT]; i < NEW; i++)
         assert_int_equal(row->top1[unit * NEW + i], -1);
@@ -366,7 +366,7 @@ TEST(judges_given_texts)
     dq_eval_add(&x.e, 0, 0, (dq_logit_spec){.bits = 16}, (dq_math){0}, &dq_kv_plain, &err);
     assert_string_equal(err.text, "");
     for (int i = 0; i < N_ANSWERS; i++) {
-        dq_generate_result g = {.end = DQ_GENERATE_END_TEXT};
+        dq_generate_result g = {.end = DQ_TEXT_END_ASKED};
         dq_tokenizer_encode(x.tok, answers[i].text, strlen(answers[i].text), 0, &g.ids, &g.n, NULL,
                             NULL, &err);
         assert_true(g.n <= NEW);
@@ -470,7 +470,7 @@ TEST(ends_at_the_last_position)
     const dq_eval_row *row = run(&x, 16, DQ_GRANULARITY_TENSOR, &dq_kv_plain);
     const int64_t capacity = 512 - x.e.ids[0].req.req[0].n_ctx + 1;
     assert_in_range(capacity, 1, NEW - 1);
-    assert_int_equal((int)row->extra[DQ_GEN_END], DQ_GENERATE_END_POSITIONS);
+    assert_int_equal((int)row->extra[DQ_GEN_END], DQ_TEXT_END_POSITIONS);
     assert_int_equal((int)row->extra[DQ_GEN_COUNT], capacity);
     rig_close(&x);
 }
