@@ -43,7 +43,7 @@ check() ( # REPOSITORY
             ;;
         esac
     done
-    for document in README.md MODEL.md FORMAT.md results/README.md tests/simt/README.md calib/*.md calib/*/*.md; do
+    for document in README.md MODEL.md FORMAT.md results/README.md results/*/README.md results/*/*/README.md tests/simt/README.md calib/*.md calib/*/*.md; do
         [ ! -e "$document" ] || words "$document"
     done | awk '{ gsub(/[A-Z]+/, "*", $2); sub(/^\.\//, "", $2) } $2 ~ /^(src|kernels|cmds|calib|python|tests)\//' |
         while read -r place word; do

@@ -1,7 +1,7 @@
 #!/bin/sh
 # plan.sh OUTDIR: which bits where, for the embedded pair and a budget of 0.01 nats: the commands of README.md. Writes
 # OUTDIR/llama.json and diffllama.json (dq-plan/1) and, with gnuplot, OUTDIR/plan.html; checks that quantizing by the recipes gives
-# the weights that were measured; prints the tables of results/README.md.
+# the weights that were measured; prints the tables of results/plan/README.md.
 #   DQ      the program (default build/dq)
 #   PYTHON  default python3
 #   THREADS default 1; the result does not depend on it
