@@ -1,4 +1,4 @@
-# published.sh: the plans of results/plan are those of this program, and README.md has their figures; sourced by run.sh. Where
+# published.sh: the plans of results/plan are those of this program, and its README.md has their figures; sourced by run.sh. Where
 # arithmetic is another than the plans were made with, codes may differ, and only the figures are compared.
 command -v python3 >/dev/null || return 0
 cat >recipe.py <<'PY'
@@ -16,12 +16,11 @@ unseen = plan["chosen"]["unseen"]
 print("%.3f" % plan["bits_per_weight"], "%.4f" % unseen["kld"]["value"], "%.4f to %.4f" % tuple(unseen["kld_interval"]))
 PY
 "$dq" doctor >doctor.txt
-tr '\n' ' ' <"$repo/README.md" >readme.txt
 for model in llama diffllama; do
     python3 recipe.py "$repo/results/plan/$model.json" r.json >figures || complain "results/plan/$model.json: not read"
     read -r bits kld interval <figures
-    grep -q -F -e "$bits bits per weight of packed tensors and KLD $kld ($interval" -e "$bits and $kld ($interval" readme.txt ||
-        complain "README.md: other figures than results/plan/$model.json: $bits, $kld, $interval"
+    grep -q -F -x "| $model | $bits | $kld ($interval) |" "$repo/results/plan/README.md" ||
+        complain "results/plan/README.md: other figures than $model.json: $bits, $kld, $interval"
     made=$(sed -n 's/.*"arithmetic": "\(.*\)".*/\1/p' "$repo/results/plan/$model.json")
     grep -q -F "  $made" doctor.txt || continue
     try 0 "as planned  *yes" quantize "$repo/calib/pair/$model" -o $model.h5 --recipe r.json --calib "$repo/calib/pair/text.txt"
