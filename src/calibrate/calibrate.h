@@ -27,7 +27,7 @@ typedef struct dq_calibrate_rule {
     int refits; /* of scales, gptq.h */
 } dq_calibrate_rule;
 /* With fewer tokens than this for each input of the widest product, of which a Hessian has as many columns, a method has been
- * measured to do worse than rounding to nearest without a text about as often as better: README.md, "Calibrated weights". */
+ * measured to do worse than rounding to nearest without a text about as often as better: docs/quantize.md, "How much text". */
 #define DQ_CALIBRATE_TOKENS_EACH 0.5
 enum { DQ_CALIBRATE_RULES = 2 };
 extern const dq_calibrate_rule dq_calibrate_rules[DQ_CALIBRATE_RULES];
