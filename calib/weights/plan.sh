@@ -1,5 +1,5 @@
 #!/bin/sh
-# plan.sh OUTDIR: which bits where, for the embedded pair and a budget of 0.01 nats: the commands of README.md. Writes
+# plan.sh OUTDIR: which bits where, for the embedded pair and a budget of 0.01 nats: the commands of docs/plan.md. Writes
 # OUTDIR/llama.json and diffllama.json (dq-plan/1) and, with gnuplot, OUTDIR/plan.html; checks that quantizing by the recipes gives
 # the weights that were measured; prints the tables of results/plan/README.md.
 #   DQ      the program (default build/dq)

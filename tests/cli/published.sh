@@ -1,5 +1,5 @@
-# published.sh: the plans of results/plan are those of this program, and its README.md has their figures; sourced by run.sh. Where
-# arithmetic is another than the plans were made with, codes may differ, and only the figures are compared.
+# published.sh: the plans of results/plan are those of this program, and its README.md and docs/plan.md have their figures; sourced by
+# run.sh. Where arithmetic is another than the plans were made with, codes may differ, and only the figures are compared.
 command -v python3 >/dev/null || return 0
 cat >recipe.py <<'PY'
 import json
@@ -21,6 +21,8 @@ for model in llama diffllama; do
     read -r bits kld interval <figures
     grep -q -F -x "| $model | $bits | $kld ($interval) |" "$repo/results/plan/README.md" ||
         complain "results/plan/README.md: other figures than $model.json: $bits, $kld, $interval"
+    grep -q -x -F "| \`calib/pair/$model\` | $bits | $kld | $interval |" "$repo/docs/plan.md" ||
+        complain "docs/plan.md: other figures than results/plan/$model.json: $bits, $kld, $interval"
     made=$(sed -n 's/.*"arithmetic": "\(.*\)".*/\1/p' "$repo/results/plan/$model.json")
     grep -q -F "  $made" doctor.txt || continue
     try 0 "as planned  *yes" quantize "$repo/calib/pair/$model" -o $model.h5 --recipe r.json --calib "$repo/calib/pair/text.txt"
