@@ -6,11 +6,14 @@
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
+#include "cmds/cli/size_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/cli/version.h"
 #include "cmds/command.h"
 #include "export/export.h"
+#include "model/model_size.h"
 #include "model/output_guard.h"
+#include "tensor/weight_format.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -207,18 +210,17 @@ static void print_blocks(const dq_export *x)
     }
 }
 
-/* Bits per weight of all tensors, before and after. */
-static void print_bits(const dq_model *m, const dq_export *x)
+/* Of all tensors that are written; one that is stored twice counts once. */
+static double bits_of(const dq_model *m, const dq_export *x)
 {
-    int64_t bytes = 0;
-    double values = 0;
+    int64_t bytes = 0, values = 0;
     for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
         const dq_export_row *r = dq_export_row_at(x, i);
+        if (!dq_model_size_counts(m, r->name)) continue;
         bytes += r->bytes;
-        values += (double)r->rows * (double)r->cols;
+        values += r->rows * r->cols;
     }
-    printf("bits per weight    %.3f (in the container %.3f)\n", 8.0 * (double)bytes / values,
-           dq_container_header(m->container)->bits_per_weight);
+    return dq_weight_bits_over(bytes, values);
 }
 
 static void print_left_out(const request *r, const dq_export_info *i)
@@ -231,11 +233,27 @@ static void print_left_out(const request *r, const dq_export_info *i)
            is_gguf(r) ? "a GGUF file has no place for them" : "dq_settings.json has them");
 }
 
+/* What is written, and where. */
+static void print_out(const request *r, const dq_export_info *i)
+{
+    char text[96];
+    dq_table_size_text(text, sizeof text, i->bytes);
+    if (is_gguf(r))
+        printf("file               %s%s: %s\n", r->dry_run ? "would have " : "", text,
+               r->out ? r->out : "(no output named)");
+    else
+        printf("folder             %s%s in %d files: %s\n", r->dry_run ? "would have " : "", text,
+               i->n_files, r->out ? r->out : "(no output named)");
+}
+
 static void print_summary(const request *r, const dq_model *m, const dq_export *x)
 {
     const dq_export_info *i = dq_export_result(x);
     const bool codes = r->set.form == DQ_EXPORT_COMPRESSED_TENSORS;
     char text[96];
+    printf("bits per weight    %.3f (in the container %.3f)\n", bits_of(m, x),
+           dq_model_size_of(m).bits_per_weight);
+    print_out(r, i);
     printf("format             %s%s\n", dq_export_form_name[r->set.form],
            codes ? ", pack-quantized" : "");
     printf("tensors            %lld as codes, %lld decoded, %lld that had none\n",
@@ -246,7 +264,6 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
                scheme_text(text, sizeof text, dq_export_scheme_at(x, k)));
     if (is_gguf(r)) {
         print_blocks(x);
-        print_bits(m, x);
     } else {
         print_widened(x);
     }
@@ -255,13 +272,6 @@ static void print_summary(const request *r, const dq_model *m, const dq_export *
     else
         printf("type               %s\n", dq_dtypes[r->set.dtype].name);
     print_left_out(r, i);
-    dq_table_size_text(text, sizeof text, i->bytes);
-    if (is_gguf(r))
-        printf("file               %s%s: %s\n", r->dry_run ? "would have " : "", text,
-               r->out ? r->out : "(no output named)");
-    else
-        printf("folder             %s%s in %d files: %s\n", r->dry_run ? "would have " : "", text,
-               i->n_files, r->out ? r->out : "(no output named)");
 }
 
 /* ---- JSON ---- */
@@ -302,6 +312,18 @@ static json_t *files_json(const dq_export *x)
     return list;
 }
 
+/* Of all files but those of configuration and tokenizer. */
+static int64_t weight_file_bytes(const dq_export *x)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < dq_export_result(x)->n_files; i++) {
+        const dq_export_file *f = dq_export_file_at(x, i);
+        const char *end = strrchr(f->name, '.');
+        if (end && (strcmp(end, ".safetensors") == 0 || strcmp(end, ".gguf") == 0)) sum += f->bytes;
+    }
+    return sum;
+}
+
 static dq_status print_json(const request *r, const dq_model *m, const dq_export *x, dq_err *err)
 {
     const dq_export_info *i = dq_export_result(x);
@@ -315,6 +337,8 @@ static dq_status print_json(const request *r, const dq_model *m, const dq_export
     json_object_set_new(set, "shard_mb", is_gguf(r) ? json_null() : json_integer(r->shard_mb));
     json_object_set_new(set, "dry_run", json_boolean(r->dry_run));
     json_object_set_new(out, "path", r->out ? dq_document_name(r->out) : json_null());
+    json_object_set_new(out, "bits_per_weight", dq_document_real(bits_of(m, x)));
+    json_object_set_new(out, "file_bytes", json_integer(weight_file_bytes(x)));
     json_object_set_new(out, "bytes", json_integer(i->bytes));
     json_object_set_new(out, "tensors", json_integer(i->n_rows));
     json_object_set_new(out, "packed", json_integer(i->n_packed));

@@ -7,6 +7,7 @@
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
+#include "cmds/cli/size_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "cmds/info_lists.h"
@@ -35,10 +36,22 @@ typedef struct request {
     bool json, tensors, recipe;
 } request;
 
-static void print_model(const dq_model *m)
+/* What programs are compared by comes first. */
+static void print_size(const dq_model *m, int n_files)
+{
+    const dq_model_size s = dq_model_size_of(m);
+    char text[32];
+    dq_size_report_print_bits(s.bits_per_weight, s.params);
+    printf("\nfile size          %s", dq_table_size_text(text, sizeof text, s.file_bytes));
+    if (n_files > 1) printf(" in %d files", n_files);
+    printf("; tensors %s\n", dq_table_size_text(text, sizeof text, s.weight_bytes));
+}
+
+static void print_model(const dq_model *m, int n_files)
 {
     const dq_head_order *map = &m->map;
     const dq_published *known = dq_published_find(m);
+    print_size(m, n_files);
     printf("model              %s, %.2f %s parameters\n", m->architecture->about,
            (double)m->n_params / (m->n_params < 1000000000 ? 1e6 : 1e9),
            m->n_params < 1000000000 ? "million" : "billion");
@@ -53,7 +66,7 @@ static void print_model(const dq_model *m)
     printf("positions          %d\n", m->max_positions);
     printf("norm epsilon       %g", (double)m->norm_eps);
     if (m->layer[0].attn.head_norm) printf(", heads %g", (double)m->layer[0].attn.norm_eps);
-    printf("\nparameters         %lld\n", (long long)m->n_params);
+    printf("\n");
 }
 
 /* Bytes that a token takes in the cache, all layers and heads; once it is coded, if it is. */
@@ -141,6 +154,8 @@ static json_t *model_json(const dq_model *m)
     const dq_published *known = dq_published_find(m);
     json_t *o = json_object();
     json_object_set_new(o, "path", dq_document_name(m->path));
+    dq_size_report_json(o, m);
+    json_object_set_new(o, "params", json_integer(m->n_params));
     json_object_set_new(o, "architecture", json_string(m->architecture->name));
     json_object_set_new(o, "about", json_string(m->architecture->about));
     json_object_set_new(o, "same_sizes_as", known ? json_string(known->names) : json_null());
@@ -161,8 +176,6 @@ static json_t *model_json(const dq_model *m)
     json_object_set_new(o, "vocab", json_integer(m->vocab));
     json_object_set_new(o, "tied", json_boolean(m->tied));
     json_object_set_new(o, "max_positions", json_integer(m->max_positions));
-    json_object_set_new(o, "params", json_integer(m->n_params));
-    json_object_set_new(o, "weight_bytes", json_integer(m->weight_bytes));
     json_object_set_new(o, "kv_bytes_per_token", dq_document_real(token_bytes(m, &m->kv)));
     json_object_set_new(o, "kv_bytes_per_token_16bit",
                         dq_document_real(token_bytes(m, &dq_kv_config_plain)));
@@ -298,7 +311,7 @@ static void print_packed(const dq_container_info *i, const dq_model *m, const js
     for (int r = 0; r < ROLES && (ends || !i->weight_bits); r++) {
         if (sum[r].n == 0) continue;
         printf("  %-16s %.3f bits per weight: ", sum[r].name,
-               8.0 * (double)sum[r].bytes / (double)sum[r].params);
+               dq_weight_bits_over(sum[r].bytes, sum[r].params));
         print_widths(&sum[r]);
         printf("%s%s\n", sum[r].method ? "; " : "", sum[r].method ? sum[r].method : "");
     }
@@ -331,13 +344,10 @@ static json_t *roles_json(const dq_model *m, const json_t *recipe)
 static void print_container(const dq_container *c, const dq_model *m)
 {
     const dq_container_info *i = dq_container_header(c);
-    char a[32], b[32];
+    char a[32];
     json_t *recipe = recipe_of(c);
-    print_model(m);
+    print_model(m, 1);
     printf("container          dq-model %s, written by dq %s\n", i->version, i->dq_version);
-    printf("file               %s; payload %s\n", dq_table_size_text(a, sizeof a, i->file_bytes),
-           dq_table_size_text(b, sizeof b, i->weight_bytes));
-    printf("bits per weight    %.3f\n", i->bits_per_weight);
     print_packed(i, m, recipe);
     print_method(c, recipe);
     print_plan(c, recipe);
@@ -377,13 +387,11 @@ static json_t *container_json(const dq_container *c, const dq_model *m, bool ten
     const dq_container_info *i = dq_container_header(c);
     json_t *o = json_object(), *files = json_array(), *rows = json_array(), *recipe = recipe_of(c);
     json_object_set_new(o, "kind", json_string("container"));
+    dq_size_report_json(o, m);
+    json_object_set_new(o, "params", json_integer(m->n_params));
     json_object_set_new(o, "format_version", json_string(i->version));
     json_object_set_new(o, "written_by", json_string(i->dq_version));
     json_object_set_new(o, "architecture", json_string(i->architecture));
-    json_object_set_new(o, "params", json_integer(i->params));
-    json_object_set_new(o, "weight_bytes", json_integer(i->weight_bytes));
-    json_object_set_new(o, "file_bytes", json_integer(i->file_bytes));
-    json_object_set_new(o, "bits_per_weight", dq_document_real(i->bits_per_weight));
     json_object_set_new(o, "weight_bits",
                         i->weight_bits ? json_integer(i->weight_bits) : json_string("mixed"));
     json_object_set_new(o, "weight_group", json_string(i->weight_group));
@@ -456,7 +464,7 @@ static void print_folder(const dq_checkpoint *k, const dq_model *m)
 {
     type_sum sum[TYPES];
     char a[32];
-    print_model(m);
+    print_model(m, dq_checkpoint_n_files(k));
     print_kv(m);
     if (m->prequant) print_prequant(m);
     count_types(k, sum);
@@ -471,11 +479,13 @@ static void print_folder(const dq_checkpoint *k, const dq_model *m)
     printf("fingerprint        %s\n", m->fingerprint);
 }
 
-static json_t *folder_json(const dq_checkpoint *k, bool tensors)
+static json_t *folder_json(const dq_checkpoint *k, const dq_model *m, bool tensors)
 {
     type_sum sum[TYPES];
     json_t *o = json_object(), *types = json_object(), *files = json_array(), *rows = json_array();
     json_object_set_new(o, "kind", json_string("checkpoint"));
+    dq_size_report_json(o, m);
+    json_object_set_new(o, "params", json_integer(m->n_params));
     count_types(k, sum);
     for (const type_sum *t = sum; t->name; t++)
         json_object_set_new(types, t->name, json_integer(t->bytes));
@@ -524,7 +534,7 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
         json_array_append_new(json_object_get(doc, "inputs"), model_json(m));
         json_object_set_new(json_object_get(doc, "settings"), "tensors", json_boolean(r->tensors));
         json_array_append_new(json_object_get(doc, "results"),
-                              c ? container_json(c, m, r->tensors) : folder_json(k, r->tensors));
+                              c ? container_json(c, m, r->tensors) : folder_json(k, m, r->tensors));
         if (err->code == DQ_OK) return dq_document_print(doc, err);
         json_decref(doc);
         return err->code;

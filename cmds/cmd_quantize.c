@@ -3,6 +3,7 @@
 #include "cmds/cli/document.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
+#include "cmds/cli/size_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "cmds/quantize_request.h"
@@ -78,7 +79,7 @@ static void print_widths(const dq_quantizer *q)
                !first      ? ""
                : n[b] == 1 ? " tensor"
                            : " tensors",
-               8.0 * (double)bytes[b] / (double)params[b], first ? " bits per weight" : "");
+               dq_weight_bits_over(bytes[b], params[b]), first ? " bits per weight" : "");
         first = false;
     }
     if (!first) putchar('\n');
@@ -102,11 +103,9 @@ static void print_summary(const command *c, const dq_quantizer *q)
     const dq_quantize_info *i = dq_quantize_result(q);
     char a[32], b[32];
     dq_quantize_row worst;
-    printf("bits per weight    %.3f over all %lld parameters", i->bits_per_weight,
-           (long long)i->params);
+    dq_size_report_print_bits(i->bits_per_weight, i->params);
     if (i->packed_params)
-        printf("; %.3f in packed tensors",
-               8.0 * (double)i->packed_bytes / (double)i->packed_params);
+        printf("; %.3f in packed tensors", dq_weight_bits_over(i->packed_bytes, i->packed_params));
     printf("\ncontainer          %s%s in %s, %.1f %% of the source's %s\n",
            c->dry_run ? "about " : "", dq_table_size_text(a, sizeof a, i->file_bytes),
            c->request.out ? c->request.out : "(no output named)",
@@ -168,8 +167,8 @@ static dq_status print_json(const command *c, const char *model, const dq_quanti
     json_t *set = NULL, *rows = json_array();
     dq_json_parse(&set, recipe, strlen(recipe), "recipe", err);
     json_object_set_new(in, "path", dq_document_name(model));
+    json_object_set_new(in, "file_bytes", json_integer(i->source_bytes));
     json_object_set_new(in, "architecture", json_string(i->architecture));
-    json_object_set_new(in, "bytes", json_integer(i->source_bytes));
     json_object_set_new(in, "types", i->source_types ? json_string(i->source_types) : json_null());
     json_array_append_new(json_object_get(doc, "inputs"), in);
     if (!json_object_get(set, "kv"))
@@ -178,15 +177,15 @@ static dq_status print_json(const command *c, const char *model, const dq_quanti
     json_object_set_new(doc, "settings", set);
     json_object_set_new(out, "path",
                         c->request.out ? dq_document_name(c->request.out) : json_null());
+    json_object_set_new(out, "bits_per_weight", dq_document_real(i->bits_per_weight));
+    json_object_set_new(out, "file_bytes", json_integer(i->file_bytes));
+    json_object_set_new(out, "weight_bytes", json_integer(i->weight_bytes));
     json_object_set_new(out, "tensors", json_integer(i->n_tensors));
     json_object_set_new(out, "packed", json_integer(i->n_packed));
     json_object_set_new(out, "skipped", json_integer(i->n_skipped));
     json_object_set_new(out, "params", json_integer(i->params));
     json_object_set_new(out, "packed_params", json_integer(i->packed_params));
     json_object_set_new(out, "packed_bytes", json_integer(i->packed_bytes));
-    json_object_set_new(out, "weight_bytes", json_integer(i->weight_bytes));
-    json_object_set_new(out, "file_bytes", json_integer(i->file_bytes));
-    json_object_set_new(out, "bits_per_weight", dq_document_real(i->bits_per_weight));
     json_object_set_new(out, "payloads_taken_over", json_integer(i->n_resumed));
     json_object_set_new(out, "content_sha256",
                         c->dry_run ? json_null() : json_string(i->content_sha256));

@@ -117,7 +117,7 @@ static dq_status print_json(const request *r, const char *path, const dq_contain
     json_t *doc = dq_document_new(&r->logger, "dq-verify/1"), *in = json_object(),
            *out = json_object();
     json_object_set_new(in, "path", dq_document_name(path));
-    json_object_set_new(in, "bytes", json_integer(i->file_bytes));
+    json_object_set_new(in, "file_bytes", json_integer(i->file_bytes));
     json_array_append_new(json_object_get(doc, "inputs"), in);
     json_object_set_new(json_object_get(doc, "settings"), "source",
                         r->source ? json_string(r->source) : json_null());

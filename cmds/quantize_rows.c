@@ -30,6 +30,19 @@ static void stored_cells(dq_table *t, const dq_quantize_row *r, int64_t bytes)
     dq_table_cell(t, "%s", dq_table_size_text(size, sizeof size, bytes));
 }
 
+/* All tensors together, in a last row. */
+static void sum_cells(dq_table *t, const dq_quantizer *q, bool folded)
+{
+    const dq_quantize_info *i = dq_quantize_result(q);
+    char size[32];
+    dq_table_rule(t);
+    dq_table_cell(t, "the whole model");
+    if (folded) dq_table_cell(t, "%lld", (long long)i->n_tensors);
+    for (int k = 0; k < 4; k++) dq_table_cell(t, "-"); /* shape, stored as, bits, group */
+    dq_table_cell(t, "%.3f", i->bits_per_weight);
+    dq_table_cell(t, "%s", dq_table_size_text(size, sizeof size, i->weight_bytes));
+}
+
 static dq_status finish(dq_table *t, dq_err *err)
 {
     dq_table_print(t, err);
@@ -55,6 +68,8 @@ dq_status dq_quantize_rows_print(const dq_quantizer *q, bool loss, dq_err *err)
         if (loss && isfinite(r.loss)) dq_table_cell(t, "%.3g", r.loss);
         if (loss && !isfinite(r.loss)) dq_table_cell(t, "-");
     }
+    sum_cells(t, q, false);
+    for (int k = 0; k < 1 + loss; k++) dq_table_cell(t, "-"); /* SQNR, loss */
     return finish(t, err);
 }
 
@@ -155,6 +170,7 @@ dq_status dq_quantize_rows_folded(const dq_quantizer *q, dq_err *err)
         for (int64_t i = 0; i < n; i++) {
             if (!taken[i]) add_fold(t, q, taken, i);
         }
+        sum_cells(t, q, true);
         finish(t, err);
     }
     dq_arena_free(a);

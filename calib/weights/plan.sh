@@ -35,12 +35,12 @@ plans = {p.split("/")[-1][:-5]: json.load(open(p))["results"][0] for p in sys.ar
 print("\n| bits per weight, at most | " + " | ".join(f"predicted KLD, {m}" for m in plans) + " |")
 print("|---" * (1 + len(plans)) + "|")
 for most in (2.25, 2.5, 2.75, 3, 3.25, 3.5, 4, 5, 6, 8):
-    at = [[c for c in p["curve"] if c["bits_per_weight"] <= most][-1] for p in plans.values()]
+    at = [[c for c in p["curve"] if c["packed_bits_per_weight"] <= most][-1] for p in plans.values()]
     print(f"| {most} | " + " | ".join(f"{c['predicted_kld']:.3g}" for c in at) + " |")
 print("\n| model | bits per weight | widths | predicted | on the search text | on the unseen text | its interval |")
 print("|---" * 7 + "|")
 for m, p in plans.items():
-    for t in sorted(p["trials"], key=lambda t: t["bits_per_weight"]):
+    for t in sorted(p["trials"], key=lambda t: t["packed_bits_per_weight"]):
         u = t.get("unseen")
         kld = "{value:.2g} ± {stderr:.1g}".format
         shown = ("", "")
@@ -48,6 +48,6 @@ for m, p in plans.items():
             low, high = u["kld_interval"]
             says = f"look {t['look']}: {'met' if t['meets'] else 'missed'}, " if "look" in t else ""
             shown = (kld(**u["kld"]), f"{says}{100 * (1 - u['outside']):.5g} %: {low:.2g} to {high:.3g}")
-        print(f"| {m} | {t['bits_per_weight']:.3f} | {t['uniform_bits'] or 'mixed'} | {t['predicted_kld']:.2g} | "
+        print(f"| {m} | {t['packed_bits_per_weight']:.3f} | {t['uniform_bits'] or 'mixed'} | {t['predicted_kld']:.2g} | "
               f"{kld(**t['search']['kld'])} | {shown[0]} | {shown[1]} |")
 EOF

@@ -7,6 +7,7 @@
 #include "base/sha256.h"
 #include "calib/sample.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/size_report.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -150,9 +151,9 @@ json_t *dq_input_model_json(const dq_model *m)
     json_t *x = json_object();
     json_object_set_new(x, "kind", json_string("model"));
     json_object_set_new(x, "path", dq_document_name(m->path));
+    dq_size_report_json(x, m);
     json_object_set_new(x, "architecture", json_string(m->architecture->name));
     json_object_set_new(x, "head_order", json_string(dq_head_order_pairing_name(m->map.pairing)));
-    json_object_set_new(x, "bytes", json_integer(m->weight_bytes));
     json_object_set_new(x, "fingerprint", json_string(m->fingerprint));
     if (m->gates) json_object_set_new(x, "gates_sha256", json_string(m->gates->sha256));
     return x;

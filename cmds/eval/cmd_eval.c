@@ -64,7 +64,6 @@ static dq_status identify(eval_run *x, const dq_model *m, int index, dq_err *err
         const dq_container_info *info = dq_container_header(m->container);
         memcpy(content, info->content_sha256, 65);
         x->made_from[index] = dq_text(x->a, info->source, strlen(info->source), err);
-        json_object_set_new(in, "file_bytes", json_integer((json_int_t)info->file_bytes));
         json_object_set_new(in, "content_sha256", json_string(content));
         json_object_set_new(in, "stored_logit_bits", json_integer(m->logit.bits));
         json_object_set_new(in, "stored_logit_granularity",
@@ -442,6 +441,7 @@ static dq_status print_kinds(const cmd_eval_view *v, bool last, dq_err *err)
 static dq_status print_table(const cmd_eval_view *v, dq_err *err)
 {
     dq_table *t = NULL;
+    cmd_eval_table_sizes(v);
     if (cmd_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK)
         cmd_eval_kv_print_same(v);
     if (err->code == DQ_OK && print_kinds(v, false, err) == DQ_OK &&

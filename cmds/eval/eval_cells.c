@@ -55,7 +55,7 @@ void cmd_eval_weights_cell(dq_table *t, const dq_model *m)
     if (m->embed_bits != 16) snprintf(embed, sizeof embed, ", embed %d", m->embed_bits);
     if (m->head_bits != 16 && !m->tied) snprintf(head, sizeof head, ", head %d", m->head_bits);
     if (m->weight_bits == 0)
-        dq_table_cell(t, "mixed, %.2f bpw", m->packed_bits);
+        dq_table_cell(t, "mixed");
     else if (m->weight_bits == 16)
         dq_table_cell(t, "16%s%s", embed, head);
     else

@@ -5,6 +5,7 @@
 #include "base/strbuf.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/size_report.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_verdict.h"
@@ -20,6 +21,7 @@ static json_t *weights_json(const dq_model *m)
     json_t *w = json_object();
     const char *g = m->weight_group;
     bool packed = g[0], number = g[0] && isdigit((unsigned char)g[0]);
+    dq_size_report_json(w, m);
     json_object_set_new(w, "bits",
                         m->weight_bits ? json_integer(m->weight_bits) : json_string("mixed"));
     json_object_set_new(w, "group",
@@ -31,7 +33,6 @@ static json_t *weights_json(const dq_model *m)
     if (m->head_bits != 16) json_object_set_new(w, "head_bits", json_integer(m->head_bits));
     if (!m->weight_bits || m->embed_bits != 16 || m->head_bits != 16)
         json_object_set_new(w, "packed_bits_per_weight", dq_document_real(m->packed_bits));
-    json_object_set_new(w, "bytes", json_integer((json_int_t)m->weight_bytes));
     return w;
 }
 

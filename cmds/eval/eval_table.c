@@ -1,6 +1,7 @@
 /* eval_table: the table and the CSV of dq eval: columns that all rows fill, then those of the kinds in the run.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_table.h"
+#include "cmds/cli/size_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kind.h"
@@ -10,6 +11,15 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+void cmd_eval_table_sizes(const cmd_eval_view *v)
+{
+    char text[DQ_SIZE_REPORT_TEXT];
+    for (int i = 0; i < v->e->n_models; i++)
+        printf("%s: %s%s\n", v->names[i], dq_size_report_text(text, v->e->model[i].m),
+               v->e->model[i].shown ? "" : " (the reference)");
+    putchar('\n');
+}
 
 /* Whether the run has items, whose scores have a p. */
 static bool has_items(const dq_eval *e)
@@ -211,7 +221,10 @@ static void columns_row(dq_table *t, const cmd_eval_view *v, int row, const dq_e
     const dq_eval_row *r = &e->row[row];
     const dq_mean none = dq_mean_none;
     const cmd_eval_verdict y = cmd_eval_verdict_of(v, row, x);
+    const dq_model_size size = dq_model_size_of(cmd_eval_model_of(e, row));
     dq_table_cell(t, "%s", v->names[r->model]);
+    dq_table_real(t, size.bits_per_weight);
+    dq_table_cell(t, "%lld", (long long)size.file_bytes);
     dq_table_cell(t, "%s", v->names[e->row[r->ref].model]);
     if (cmd_eval_model_of(e, row)->weight_bits)
         dq_table_cell(t, "%d", cmd_eval_model_of(e, row)->weight_bits);
@@ -300,6 +313,8 @@ static dq_status kind_columns(dq_table *t, const int *n_own, const cmd_eval_view
 
 /* Columns of every CSV; those of the cache follow where some cache is not plain. */
 static const char *const common[] = {"model",
+                                     "bits_per_weight",
+                                     "file_bytes",
                                      "reference",
                                      "weight_bits",
                                      "weight_group",

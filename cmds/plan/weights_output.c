@@ -101,7 +101,7 @@ static json_t *curve_json(const dq_plan_weights *p)
     json_t *list = json_array();
     for (int64_t k = 0; k < p->curve.n; k = next_point(&p->curve, k, ROWS)) {
         json_t *o = json_object();
-        json_object_set_new(o, "bits_per_weight",
+        json_object_set_new(o, "packed_bits_per_weight",
                             dq_document_real(dq_plan_weights_bits_per_weight(p, p->curve.cost[k])));
         json_object_set_new(o, "predicted_kld", dq_document_real(p->curve.loss[k]));
         json_array_append_new(list, o);
@@ -140,7 +140,7 @@ static json_t *trial_json(const dq_plan_weights *p, int64_t i)
 {
     const dq_plan_trial *t = &p->trial[i];
     json_t *o = json_object();
-    json_object_set_new(o, "bits_per_weight", dq_document_real(t->bits_per_weight));
+    json_object_set_new(o, "packed_bits_per_weight", dq_document_real(t->bits_per_weight));
     json_object_set_new(o, "uniform_bits", t->uniform ? json_integer(t->uniform) : json_null());
     json_object_set_new(o, "packed_bytes", json_integer(t->packed_bytes));
     json_object_set_new(o, "predicted_kld", dq_document_real(t->predicted));
@@ -171,7 +171,7 @@ static json_t *baselines_json(const dq_plan_weights *p)
         const dq_plan_baseline *r = &p->baseline[i];
         json_t *o = json_object();
         json_object_set_new(o, "bits", json_integer(p->trial[r->trial].uniform));
-        json_object_set_new(o, "bits_per_weight",
+        json_object_set_new(o, "packed_bits_per_weight",
                             dq_document_real(p->trial[r->trial].bits_per_weight));
         json_object_set_new(o, "kld_difference",
                             dq_document_metric(r->difference.value, r->difference.std_err));
@@ -194,7 +194,7 @@ static json_t *plan_json(const dq_plan_weights *p, const char *budget)
     json_object_set_new(o, "arithmetic", json_string(arithmetic));
     json_object_set_new(o, "budget", json_string(budget));
     json_object_set_new(o, "met", json_boolean(p->met));
-    json_object_set_new(o, "bits_per_weight", dq_document_real(chosen->bits_per_weight));
+    json_object_set_new(o, "packed_bits_per_weight", dq_document_real(chosen->bits_per_weight));
     json_object_set_new(o, "weights_sha256", json_string(chosen->weights_sha256));
     json_object_set_new(o, "model_fingerprint", json_string(p->model->fingerprint));
     json_object_set_new(o, "calib", calib_json(p));

@@ -220,6 +220,16 @@ void dq_html_real_cell(dq_html *h, double x)
     dq_html_page_value(h->p, x, (double)NAN);
 }
 
+void dq_html_size_cells(dq_html *h, const json_t *object)
+{
+    const double bits = dq_html_real(object, "bits_per_weight");
+    if (isfinite(bits))
+        dq_html_page_cellf(h->p, "%.3f", bits);
+    else
+        dq_html_page_cellf(h->p, "–");
+    dq_html_count_cell(h, dq_html_real(object, "file_bytes"));
+}
+
 void dq_html_interval_cell(dq_html *h, const json_t *object)
 {
     const json_t *ends = json_object_get(object, "interval");

@@ -78,6 +78,8 @@ void dq_html_count_cell(dq_html *h, double n);
 void dq_html_real_cell(dq_html *h, double x);
 void dq_html_metric_cell(dq_html *h, const json_t *object, const char *key);
 void dq_html_interval_cell(dq_html *h, const json_t *object);
+/* What a model takes, of the object that has it: two cells, bits per weight over all parameters and bytes of its files. */
+void dq_html_size_cells(dq_html *h, const json_t *object);
 /* The words of a JSON value, without a cell around them. */
 void dq_html_json_words(dq_html *h, const json_t *v);
 

@@ -29,10 +29,10 @@ static dq_status check_list(const json_t *result, const char *key, const char *c
 
 static dq_status check_result(const json_t *result, const char *where, dq_err *err)
 {
-    static const char *const point[] = {"bits_per_weight", "predicted_kld", NULL};
+    static const char *const point[] = {"packed_bits_per_weight", "predicted_kld", NULL};
     static const char *const tensor[] = {"weights", "bits", NULL};
     DQ_TRY(dq_html_check(result, "budget", DQ_NEED_TEXT, where, err));
-    DQ_TRY(dq_html_check(result, "bits_per_weight", DQ_NEED_NUMBER, where, err));
+    DQ_TRY(dq_html_check(result, "packed_bits_per_weight", DQ_NEED_NUMBER, where, err));
     DQ_TRY(dq_html_check(result, "interim_looks", DQ_NEED_NUMBER, where, err));
     DQ_TRY(dq_html_check(result, "chosen", DQ_NEED_OBJECT, where, err));
     DQ_TRY(check_list(result, "curve", point, where, err));
@@ -67,7 +67,7 @@ static void draw_curve(dq_html *h, dq_picture *c, int i)
     if (!x || !y) return;
     json_array_foreach(list, k, row)
     {
-        x[k] = dq_html_real(row, "bits_per_weight");
+        x[k] = dq_html_real(row, "packed_bits_per_weight");
         y[k] = dq_html_real(row, "predicted_kld");
         if (!(y[k] > 0)) y[k] = (double)NAN; /* has no place on a logarithmic axis */
     }
@@ -80,7 +80,7 @@ static void draw_trials(dq_html *h, dq_picture *c, int i)
     size_t k;
     json_array_foreach(list, k, row)
     {
-        double se, x = dq_html_real(row, "bits_per_weight");
+        double se, x = dq_html_real(row, "packed_bits_per_weight");
         double y = dq_html_metric(search_of(row), "kld", &se);
         double low = fmax(y - se, y / 100), high = y + se;
         if (y > 0) dq_picture_line(c, (dq_picture_style){i, 0, 0}, 1, &x, &y, &low, &high);
@@ -135,7 +135,7 @@ void dq_html_plan_chosen(dq_html *h)
         dq_html_page_cell(h->p, h->item[i].name);
         dq_html_page_cell(h->p, dq_html_text(j, "budget"));
         dq_html_page_cell(h->p, json_is_true(json_object_get(j, "met")) ? "yes" : "no");
-        dq_html_page_cellf(h->p, "%.3f", dq_html_real(j, "bits_per_weight"));
+        dq_html_page_cellf(h->p, "%.3f", dq_html_real(j, "packed_bits_per_weight"));
         dq_html_page_value(h->p, kld, se);
         dq_html_page_cell(h->p, dq_html_words(h, "%.3g to %.3g", dq_html_real_at(interval, 0),
                                               dq_html_real_at(interval, 1)));

@@ -118,20 +118,20 @@ static void container_row(dq_html *h, int i)
 {
     const json_t *j = h->item[i].j, *set = settings_of(h, i), *worst = worst_of(h, i);
     const json_t *in = json_array_get(json_object_get(h->item[i].in->document, "inputs"), 0);
-    const double packed = dq_html_real(j, "packed_params"), bytes = dq_html_real(in, "bytes");
+    const double packed = dq_html_real(j, "packed_params"), bytes = dq_html_real(in, "file_bytes");
     char hash[17];
     snprintf(hash, sizeof hash, "%s", dq_html_text(j, "content_sha256"));
     dq_html_page_html(h->p, "<tr>");
     dq_html_page_cell(h->p, h->item[i].name);
+    dq_html_page_cellf(h->p, "%.3f", dq_html_real(j, "bits_per_weight"));
+    dq_html_count_cell(h, dq_html_real(j, "file_bytes"));
     dq_html_page_cell(h->p, dq_html_last(dq_html_text(in, "path")));
     bits_cell(h, i);
     group_cell(h, set);
     dq_html_json_cell(h, json_object_get(set, "scale"));
     dq_html_page_cellf(h->p, "%.0f of %.0f", dq_html_real(j, "packed"), dq_html_real(j, "tensors"));
-    dq_html_page_cellf(h->p, "%.3f", dq_html_real(j, "bits_per_weight"));
     dq_html_real_cell(h, packed > 0 ? 8 * dq_html_real(j, "packed_bytes") / packed : (double)NAN);
     dq_html_count_cell(h, dq_html_real(j, "weight_bytes"));
-    dq_html_count_cell(h, dq_html_real(j, "file_bytes"));
     dq_html_real_cell(h, bytes > 0 ? dq_html_real(j, "file_bytes") / bytes : (double)NAN);
     db_cell(h, sqnr(worst));
     dq_html_page_html(h->p, "<td class=\"l\"><code>");
@@ -151,15 +151,15 @@ static bool any_planned(const dq_html *h)
 void dq_html_containers(dq_html *h)
 {
     static const char *const titles[] = {"<container",
+                                         "bits per weight",
+                                         "file bytes",
                                          "<made from",
                                          "bits",
                                          "group",
                                          "scale",
                                          "packed tensors",
-                                         "bits per weight",
-                                         "in packed",
+                                         "bits per packed weight",
                                          "payload bytes",
-                                         "file bytes",
                                          "file / source",
                                          "worst SQNR, dB",
                                          "<content SHA-256",
@@ -168,8 +168,8 @@ void dq_html_containers(dq_html *h)
         h->p,
         dq_html_words(h,
                       "What each container holds. Bits per weight count codes, scales and "
-                      "what stays dense, over all parameters; the next column the packed "
-                      "tensors alone. File bytes include alignment and metadata.%s",
+                      "what stays dense, over all parameters; bits per packed weight those of "
+                      "the packed tensors alone. File bytes include alignment and metadata.%s",
                       any_planned(h) ? " Without a hash: planned (--dry-run), not written; "
                                        "its sizes are estimates."
                                      : ""),

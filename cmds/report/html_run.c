@@ -56,7 +56,8 @@ static void inputs(dq_html *h, const json_t *document)
         dq_html_page_html(h->p, "<tr>");
         dq_html_page_cell(h->p, dq_html_text(x, "kind"));
         dq_html_page_cell(h->p, json_is_string(x) ? json_string_value(x) : dq_html_text(x, "path"));
-        dq_html_count_cell(h, dq_html_real(x, "bytes"));
+        dq_html_count_cell(
+            h, dq_html_real(x, json_object_get(x, "file_bytes") ? "file_bytes" : "bytes"));
         dq_html_page_html(h->p, "<td class=\"l\"><code>");
         dq_html_page_text(h->p, hash);
         dq_html_page_html(h->p, "</code></td></tr>\n");

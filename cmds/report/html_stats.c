@@ -172,9 +172,9 @@ static void median_cell(dq_html *h, const json_t *x)
 
 static void magnitude_table(dq_html *h, int v)
 {
-    static const char *const titles[] = {"<model",       "1st",        "2nd",    "3rd",
-                                         "10th",         "100th",      "median", "n",
-                                         "1st / median", "not finite", NULL};
+    static const char *const titles[] = {
+        "<model", "bits per weight", "file bytes", "1st",          "2nd",        "3rd", "10th",
+        "100th",  "median",          "n",          "1st / median", "not finite", NULL};
     dq_html_page_table(h->p,
                        dq_html_words(h, "Largest magnitudes of the %s, all layers%s together.",
                                      value_names[v], v == 0 ? ", heads and maps" : ""),
@@ -184,6 +184,7 @@ static void magnitude_table(dq_html *h, int v)
         const double median = dq_html_real(x, "median");
         dq_html_page_html(h->p, "<tr>");
         dq_html_page_cell(h->p, h->item[i].name);
+        dq_html_size_cells(h, h->item[i].j);
         for (int k = 0; k < RANKS - 1; k++) dq_html_real_cell(h, dq_html_real(x, ranks[k]));
         median_cell(h, x);
         dq_html_count_cell(h, dq_html_real(x, "n"));

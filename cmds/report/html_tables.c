@@ -27,12 +27,13 @@ static int metrics_of(const dq_html *h, const char *task, const char **name)
 
 static void result_cells(dq_html *h, const dq_html_row *r, const char *const *name, int n)
 {
-    const json_t *bits = json_object_get(json_object_get(r->j, "weights"), "bits");
+    const json_t *weights = json_object_get(r->j, "weights");
     const json_t *work = json_object_get(r->j, "throughput");
     const char *order = dq_html_text(json_object_get(r->j, "icl"), "demo_order");
     dq_html_page_html(h->p, "<tr>");
     dq_html_page_cell(h->p, *order ? dq_html_words(h, "%s, order %s", r->model, order) : r->model);
-    dq_html_json_cell(h, bits);
+    dq_html_size_cells(h, weights);
+    dq_html_json_cell(h, json_object_get(weights, "bits"));
     dq_html_page_cellf(h->p, "%d", r->bits);
     dq_html_page_cell(h->p, r->bits == 16 ? "–" : r->granularity);
     if (dq_html_shows_kv(h)) dq_html_page_cell(h->p, *r->kv ? r->kv : "16:16");
@@ -67,6 +68,8 @@ static void results_head(dq_html *h, const char *task, const char *const *name, 
     dq_html_page_heading_end(h->p);
     dq_html_page_table(h->p, caption, NULL);
     dq_html_page_title(h->p, "model", true);
+    dq_html_page_title(h->p, "bits per weight", false);
+    dq_html_page_title(h->p, "file bytes", false);
     dq_html_page_title(h->p, "weight bits", false);
     dq_html_page_title(h->p, "logit bits", false);
     dq_html_page_title(h->p, "granularity", true);

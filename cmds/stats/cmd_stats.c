@@ -6,6 +6,7 @@
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
+#include "cmds/cli/size_report.h"
 #include "cmds/cli/version.h"
 #include "cmds/command.h"
 #include "cmds/stats/stats_out.h"
@@ -245,9 +246,11 @@ static dq_status print_json(const stats *x, dq_err *err)
 
 static dq_status print_text(const stats *x, dq_err *err)
 {
+    char size[DQ_SIZE_REPORT_TEXT];
     for (int i = 0; i < x->n; i++) {
         const cmd_stats_entry *e = &x->entry[i];
-        printf("%s: %lld tokens in %lld sequence%s%s%s", e->model->path, (long long)e->out.n_rows,
+        printf("%s: %s; %lld tokens in %lld sequence%s%s%s", e->model->path,
+               dq_size_report_text(size, e->model), (long long)e->out.n_rows,
                (long long)e->in.n_seq, e->in.n_seq == 1 ? "" : "s", x->text.text ? " of " : "",
                x->text.text ? x->text.path : "");
         if (e->ctx) printf(", windows of %lld tokens", (long long)e->ctx);

@@ -5,6 +5,7 @@
 
 #include "base/utf8.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/size_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/stats/stats_attention.h"
 
@@ -317,6 +318,7 @@ json_t *cmd_stats_json(const cmd_stats_entry *e, int n_places)
         json_array_append_new(layers, l);
     }
     json_object_set_new(x, "model", dq_document_name(e->model->path));
+    dq_size_report_json(x, e->model);
     json_object_set_new(x, "architecture", json_string(e->model->architecture->name));
     json_object_set_new(x, "n_sequences", json_integer(e->in.n_seq));
     json_object_set_new(x, "n_tokens", json_integer(e->out.n_rows));

@@ -427,6 +427,13 @@ static const char *name_at(void *arg, int64_t i)
     return dq_checkpoint_at(arg, i)->name;
 }
 
+static int64_t stored_bytes(void *arg, const char *name)
+{
+    const dq_checkpoint *c = arg;
+    const dq_tensor *t = dq_checkpoint_find(c, name);
+    return t ? (int64_t)dq_checkpoint_stored_bytes(c, t - c->tensor) : 0;
+}
+
 static dq_status load(void *arg, dq_err *err)
 {
     return dq_checkpoint_load(arg, err);
@@ -434,7 +441,7 @@ static dq_status load(void *arg, dq_err *err)
 
 dq_source dq_checkpoint_source(dq_checkpoint *c)
 {
-    return (dq_source){c, find, c->count, name_at, load};
+    return (dq_source){c, find, c->count, name_at, stored_bytes, load};
 }
 
 int dq_checkpoint_n_files(const dq_checkpoint *c)

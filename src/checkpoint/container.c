@@ -420,7 +420,7 @@ static dq_status add_up(dq_container *c, dq_err *err)
     }
     if (params != info->params || bytes != info->weight_bytes)
         return damaged(c, "/", "attributes params or bytes_total disagree with /index", err);
-    info->bits_per_weight = params ? 8.0 * (double)bytes / (double)params : 0;
+    info->bits_per_weight = dq_weight_bits_over(bytes, params);
     info->weight_bits = bits;
     info->scale_mode = mode;
     info->file_bytes = (int64_t)c->map.bytes;
@@ -598,7 +598,7 @@ static const char *tensor_at(void *arg, int64_t i)
 
 dq_source dq_container_source(dq_container *c)
 {
-    return (dq_source){c, find_tensor, c->n_tensors, tensor_at, NULL};
+    return (dq_source){c, find_tensor, c->n_tensors, tensor_at, NULL, NULL};
 }
 
 int64_t dq_container_n_payloads(const dq_container *c)

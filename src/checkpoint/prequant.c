@@ -313,6 +313,24 @@ static const char *name_at(void *arg, int64_t i)
     return ((const dq_prequant *)arg)->name[i];
 }
 
+static int64_t part_bytes(const dq_prequant_linear *l)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < DQ_PREQUANT_PARTS; i++)
+        bytes += l->part[i] ? (int64_t)dq_tensor_bytes(l->part[i]) : 0;
+    return bytes;
+}
+
+/* Of a quantized weight its codes, scales, zero points and index as its tool wrote them. */
+static int64_t stored_bytes(void *arg, const char *name)
+{
+    const dq_prequant *p = arg;
+    const size_t n = before(name, weight);
+    const dq_prequant_linear *l = n ? find_linear(p, name, n) : NULL;
+    const dq_tensor *t = l ? NULL : dq_checkpoint_find(p->checkpoint, name);
+    return l ? part_bytes(l) : t ? (int64_t)dq_tensor_bytes(t) : 0;
+}
+
 static dq_status load(void *arg, dq_err *err)
 {
     return dq_prequant_load(arg, err);
@@ -320,5 +338,5 @@ static dq_status load(void *arg, dq_err *err)
 
 dq_source dq_prequant_source(dq_prequant *p)
 {
-    return (dq_source){p, find, p->n_names, name_at, load};
+    return (dq_source){p, find, p->n_names, name_at, stored_bytes, load};
 }

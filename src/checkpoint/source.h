@@ -14,6 +14,8 @@ typedef struct dq_source {
     bool (*find)(void *arg, const char *name, dq_weight *w);
     int64_t count; /* tensors there are, for the check that all are used */
     const char *(*name_at)(void *arg, int64_t i);
+    /* Bytes of the weight in its file; NULL: those of its parts. */
+    int64_t (*stored_bytes)(void *arg, const char *name);
     /* Lets the values of packed weights be read, which may take memory and time; NULL: they can be. */
     dq_status (*load)(void *arg, dq_err *err);
 } dq_source;

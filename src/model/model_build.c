@@ -38,15 +38,13 @@ static void shape_text(char *out, size_t cap, int64_t rows, int64_t cols)
         snprintf(out, cap, "[%lld, %lld]", (long long)rows, (long long)cols);
 }
 
-static int64_t stored_bytes(const dq_weight *w)
+static void count_in(builder *b, const char *name, const dq_weight *w)
 {
-    return (int64_t)dq_weight_bytes(w);
-}
-
-static void count_in(builder *b, const dq_weight *w)
-{
+    const dq_source *s = b->source;
     b->m->n_params += w->rows * w->cols;
-    b->m->weight_bytes += stored_bytes(w);
+    b->m->weight_bytes += (int64_t)dq_weight_bytes(w);
+    b->m->stored_bytes +=
+        s->stored_bytes ? s->stored_bytes(s->arg, name) : (int64_t)dq_weight_bytes(w);
 }
 
 static dq_status check_tensor(const builder *b, dq_role role, const char *name, const dq_weight *w,
@@ -83,7 +81,7 @@ static dq_status load_weight(builder *b, dq_role role, int layer, dq_weight *w, 
     if (!find(b, role, layer, name, w))
         return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is missing", name);
     DQ_TRY(check_tensor(b, role, name, w, err));
-    count_in(b, w);
+    count_in(b, name, w);
     return DQ_OK;
 }
 
@@ -126,7 +124,7 @@ static bool same_values(const dq_weight *a, const dq_weight *b)
     int64_t n = a->rows * a->cols;
     if (dq_weight_is_coded(a) && dq_weight_is_coded(b)) return same_parts(a, b);
     if (dq_weight_is_coded(a) || dq_weight_is_coded(b)) return false;
-    if (a->dtype == b->dtype && memcmp(a->data, b->data, (size_t)stored_bytes(a)) == 0) return true;
+    if (a->dtype == b->dtype && memcmp(a->data, b->data, dq_weight_bytes(a)) == 0) return true;
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t part = n - i < BLOCK ? n - i : BLOCK;
         const char *p = a->data, *q = b->data;
@@ -166,7 +164,7 @@ static dq_status load_ends(builder *b, dq_err *err)
         if (same_values(&m->embed, &head)) return DQ_OK;
         m->head = head;
         m->tied = false;
-        count_in(b, &head);
+        count_in(b, name, &head);
         return dq_model_config_warn(
             m, b->arena,
             "tie_word_embeddings is true, but lm_head.weight differs from the embedding: "
@@ -275,7 +273,7 @@ static bool matches(const char *pattern, const char *name, int n_layers)
 
 static bool is_expected(const builder *b, const char *name)
 {
-    if (strstr(name, "rotary_emb.inv_freq")) return true; /* left over from old versions */
+    if (dq_model_config_left_over(name)) return true;
     for (int r = 0; r < DQ_ROLE_COUNT; r++) {
         if (b->plan->wanted[r] && matches(b->m->architecture->tensor[r], name, b->m->n_layers))
             return true;

@@ -6,6 +6,11 @@
 
 #include <string.h>
 
+bool dq_model_config_left_over(const char *tensor)
+{
+    return strstr(tensor, "rotary_emb.inv_freq") != NULL;
+}
+
 static dq_status read_int(int *out, const json_t *config, const char *key, int max,
                           const int *fallback, dq_err *err)
 {

@@ -18,6 +18,9 @@ typedef struct dq_model_config {
 dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t *config,
                                dq_pairing pairing, dq_arena *a, dq_err *err);
 
+/* Whether a tensor is one that old programs wrote and no model reads. */
+bool dq_model_config_left_over(const char *tensor);
+
 /* The object that holds the rotary parameters (NULL: none) and its key, for messages. Defined in
  * rope.c. */
 dq_status dq_model_config_rope(const json_t **out, const char **where, const json_t *config,

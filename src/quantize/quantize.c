@@ -77,6 +77,7 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t row)
                          .format = x->format ? x->format->name : dq_format_dense.name,
                          .packed = x->format != NULL,
                          .skipped = q->skipped[i],
+                         .counts = x->counts,
                          .role = x->role,
                          .fed = x->format && x->is_fed,
                          .dtype = x->t->dtype,

@@ -84,6 +84,7 @@ typedef struct dq_quantize_progress {
 typedef struct dq_quantize_row {
     const char *name, *format;
     bool packed, skipped;
+    bool counts;          /* among the model's parameters: see model_size.h */
     dq_role role;         /* packed */
     bool fed;             /* packed, and a method makes its codes, where there is one */
     bool one_scale;       /* for the whole tensor */
@@ -116,11 +117,12 @@ typedef struct dq_quantize_used {
 
 typedef struct dq_quantize_info {
     const char *architecture, *source;
-    const char *source_types;            /* what a GGUF file's values come out of; NULL: a folder */
-    int64_t params, source_bytes;        /* all tensors; all weight files */
-    int64_t packed_params, packed_bytes; /* of the packed tensors, scales included */
-    int64_t weight_bytes, file_bytes;    /* file_bytes: close estimate until the file is written */
-    double bits_per_weight;
+    const char *source_types;     /* what a GGUF file's values come out of; NULL: a folder */
+    int64_t params, source_bytes; /* of tensors that count (model_size.h); of all weight files */
+    int64_t packed_params, packed_bytes; /* of packed ones of them, scales included */
+    int64_t weight_bytes,
+        file_bytes; /* of tensors that count; of the container, until it is written a close estimate */
+    double bits_per_weight; /* 8 * weight_bytes / params */
     int64_t n_tensors, n_packed, n_skipped;
     int64_t n_fed; /* packed tensors whose codes a method makes, where there is one */
     dq_quantize_used used;

@@ -6,6 +6,7 @@
 #include "base/inplace_file.h"
 #include "base/name_order.h"
 #include "base/os.h"
+#include "model/model_size.h"
 #include "quantize/quantize_recipe.h"
 #include "quantize/quantize_rules.h"
 #include "tensor/trellis.h"
@@ -240,6 +241,7 @@ static dq_status plan_tensor(dq_quantizer *q, int64_t i, const dq_tensor *t,
     dq_quantize_tensor *x = &q->tensor[i];
     x->t = t;
     x->role = c->role;
+    x->counts = dq_model_size_counts(q->model, t->name);
     dq_checkpoint_weight(q->checkpoint, t->name, &x->w);
     x->rows = t->n_dims > 0 ? t->shape[0] : 1;
     x->cols = cols_of(t);
@@ -434,31 +436,34 @@ static int64_t pages(int64_t bytes)
     return (bytes + 4095) / 4096 * 4096;
 }
 
-/* Sums of the plan. The size of the file is a close estimate: each object and payload begins a page. */
+/* Sums of the plan: in the header of all tensors, in the result of those that count (model_size.h). The size of the file is a close estimate: each object and payload begins a page. */
 static void add_up(dq_quantizer *q)
 {
     dq_quantize_info *info = &q->info;
     dq_container_skeleton *s = &q->skeleton;
     info->params = info->packed_params = info->packed_bytes = info->weight_bytes = 0;
+    s->params = s->weight_bytes = 0;
     info->n_wide = 0;
     info->file_bytes = 24 * 4096 + pages(dq_container_index_bytes(s));
     for (int64_t i = 0; i < info->n_tensors; i++) {
         const dq_quantize_tensor *x = &q->tensor[i];
-        info->params += x->rows * x->cols;
-        if (x->format) info->packed_params += x->rows * x->cols;
+        s->params += x->rows * x->cols;
+        if (x->counts) info->params += x->rows * x->cols;
+        if (x->counts && x->format) info->packed_params += x->rows * x->cols;
         info->n_wide += x->format && x->spec.scale_dtype != q->set.scale_dtype;
     }
     for (int64_t i = 0; i < s->n_slots; i++) {
         const dq_slot *t = &s->slot[i];
         const bool part = t->encoding == DQ_ENC_PART; /* the first has a group as well */
         info->file_bytes += pages(t->bytes) + (part && t->part == 0 ? 8192 : 4096);
+        if (t->origin < 0) continue;
+        s->weight_bytes += t->bytes;
+        if (!q->tensor[t->origin].counts) continue;
+        info->weight_bytes += t->bytes;
         if (part) info->packed_bytes += t->bytes;
-        if (t->origin >= 0) info->weight_bytes += t->bytes;
     }
-    info->bits_per_weight = 8.0 * (double)info->weight_bytes / (double)info->params;
-    s->params = info->params;
-    s->weight_bytes = info->weight_bytes;
-    s->bits_per_weight = info->bits_per_weight;
+    info->bits_per_weight = dq_weight_bits_over(info->weight_bytes, info->params);
+    s->bits_per_weight = dq_weight_bits_over(s->weight_bytes, s->params);
 }
 
 static dq_status tensor_slots(dq_quantizer *q, int64_t i, dq_err *err)

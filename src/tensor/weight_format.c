@@ -42,10 +42,14 @@ size_t dq_weight_bytes(const dq_weight *w)
     return bytes;
 }
 
+double dq_weight_bits_over(int64_t bytes, int64_t n)
+{
+    return n > 0 ? 8.0 * (double)bytes / (double)n : 0;
+}
+
 double dq_weight_bits_per_weight(const dq_weight *w)
 {
-    const double n = (double)w->rows * (double)w->cols;
-    return n > 0 ? 8.0 * (double)dq_weight_bytes(w) / n : 0;
+    return dq_weight_bits_over((int64_t)dq_weight_bytes(w), w->rows * w->cols);
 }
 
 void dq_weight_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end)

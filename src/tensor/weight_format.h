@@ -179,6 +179,8 @@ static inline bool dq_weight_is_integer(const dq_weight *w)
 dq_part dq_weight_part(const dq_weight *w, int i);    /* i < n_parts of its format */
 size_t dq_weight_bytes(const dq_weight *w);           /* all parts */
 double dq_weight_bits_per_weight(const dq_weight *w); /* with padding and scales */
+/* What `bytes` are per weight, in bits, of n of them: the one place where that is worked out. 0 of none. */
+double dq_weight_bits_over(int64_t bytes, int64_t n);
 
 /* w[rows, cols] f32 of any weight; begin..end selects rows. */
 void dq_weight_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end);

@@ -124,12 +124,12 @@ try 2 "--math" "$@" --math f32,int4
 # ---- kill -9 at any moment: the rest of the run gives what an undisturbed one does
 set -- eval "diff model" --text "$book" --ctx 128 --logit-bits 16,4 --logit-granularity per-row --threads 1 --progress never
 "$dq" "$@" --csv whole.csv >/dev/null 2>"$top/err" || complain "gates: $(cat "$top/err")"
-cut -d, -f1-28,30- whole.csv >"$top/a"
+cut -d, -f1-30,32- whole.csv >"$top/a"
 killed 2 "$@" --csv killed.csv --force
 killed 3 "$@" --csv killed.csv --force --resume
 killed 4 "$@" --csv killed.csv --force --resume
 try 0 "diff model" "$@" --csv killed.csv --force --resume
-cut -d, -f1-28,30- killed.csv | cmp -s - "$top/a" || complain "gates: killed three times and resumed: other numbers"
+cut -d, -f1-30,32- killed.csv | cmp -s - "$top/a" || complain "gates: killed three times and resumed: other numbers"
 absent dq-eval-*.resume
 # without --resume the work is set aside, not lost
 killed 2 "$@" --csv killed.csv --force
@@ -177,7 +177,7 @@ grep -q "warning: finished work could not be kept for --resume: .*File too large
 grep -q "Not all, but the first scores are in dq-eval-.*resume" "$top/err" || complain "gates: a full disk: $(cat "$top/err")"
 [ "$(steps)" -ge 2 ] || complain "gates: a full disk: expected a head and a step or more, found $(steps) lines"
 try 0 "diff model" "$@" --csv killed.csv --force --resume
-cut -d, -f1-28,30- killed.csv | cmp -s - "$top/a" || complain "gates: resumed after a full disk: other numbers"
+cut -d, -f1-30,32- killed.csv | cmp -s - "$top/a" || complain "gates: resumed after a full disk: other numbers"
 absent dq-eval-*.resume
 rm -f killed.csv
 

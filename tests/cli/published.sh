@@ -13,7 +13,7 @@ recipe["rules"] = [{"name": t["name"], "bits": t["bits"]} for t in plan["units"]
 recipe["plan"] = {k: plan[k] for k in ("weights_sha256", "model_fingerprint", "calib", "arithmetic")}
 json.dump(recipe, open(sys.argv[2], "w"))
 unseen = plan["chosen"]["unseen"]
-print("%.3f" % plan["bits_per_weight"], "%.4f" % unseen["kld"]["value"], "%.4f to %.4f" % tuple(unseen["kld_interval"]))
+print("%.3f" % plan["packed_bits_per_weight"], "%.4f" % unseen["kld"]["value"], "%.4f to %.4f" % tuple(unseen["kld_interval"]))
 PY
 "$dq" doctor >doctor.txt
 for model in llama diffllama; do

@@ -217,7 +217,7 @@ try 0 "4/128, embed 4" eval "plain model" whole.h5 --text "short text" --ctx 32
 try 0 '"embed_bits": 4' eval "plain model" whole.h5 --text "short text" --ctx 32 --json
 try 0 "." eval "plain model" one.h5 --text "short text" --ctx 32 --csv table.csv
 [ "$(column table.csv 2 weight_bits)" = mixed ] || complain "--csv: weight_bits of mixed widths"
-grep -q "mixed, [0-9.]* bpw" "$top/out" || complain "eval: mixed widths have no bits per weight"
+grep -q "^one.h5: [0-9.]* bpw, [0-9.]* KiB$" "$top/out" || complain "eval: no bits per weight of mixed widths"
 try 0 "." eval whole.h5 --text "short text" --ctx 32 --math int8 --kv-bits 8
 "$dq" eval whole.h5 --text "short text" --ctx 32 -v >"$top/out" 2>"$top/err"
 grep -q "head prepacked f32 (4 bits, row)" "$top/err" || complain "eval -v: nothing about the head's kernel"

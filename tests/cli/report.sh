@@ -147,6 +147,15 @@ if command -v gnuplot >/dev/null; then
     # numbers are those of the documents
     worst=$(sed -n 's/^ *"sqnr_db": \([0-9.]*\)$/\1/p' quantize.json | sort -g | head -n 1)
     grep -q "<td>$(printf %.2f "$worst")</td>" all.html || complain "dq report: the worst SQNR is not $worst"
+    # each model's bits per weight and bytes of its files come first: two tables of stats, one of containers, one of an eval
+    "$dq" report eval.json quantize.json stats.json -o all.html --force 2>"$top/err" || complain "dq report: $(cat "$top/err")"
+    [ "$(grep -c '<th scope="col" class="l">\(model\|container\)</th><th scope="col">bits per weight</th><th scope="col">file bytes</th>' all.html)" -eq 4 ] ||
+        complain "dq report: not four tables begin with what models take"
+    for document in eval quantize stats; do
+        bits=$(sed -n 's/^ *"bits_per_weight": \([0-9.]*\),$/\1/p' $document.json | head -n 1)
+        bytes=$(sed -n '/"results"/,$s/^ *"file_bytes": \([0-9]*\),$/\1/p' $document.json | head -n 1)
+        grep -q "<td>$(printf %.3f "$bits")</td><td>$bytes</td>" all.html || complain "dq report: $document: not $bits bits, $bytes bytes"
+    done
     # the documents of this repository
     for d in stats logits weights-accuracy weights-text; do
         "$dq" report "$pair/$d.json" >old.html 2>"$top/err" || complain "dq report $d.json: $(cat "$top/err")"

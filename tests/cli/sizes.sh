@@ -42,4 +42,29 @@ for text in "" "--calib some.txt --calib-tokens 300 --calib-ctx 100"; do
         try 0 "." eval made.h5 --text some.txt --ctx 64 --limit 1
     done
 done
+
+# bits per weight over all parameters and the size of the file come first, the same wherever a model is named
+try 0 "^the whole model  *[0-9]* .* [0-9.]*  [0-9.]* KiB" "$@" --force --bits 4 --dry-run
+try 0 "^the whole model " "$@" --force --bits 4 --tensors
+bits=$(sed -n 's/^bits per weight  *\([0-9.]*\) over all [0-9]* parameters.*/\1/p' "$top/out")
+[ "$(sed -n 's/^the whole model .*  \([0-9.]*\)  [0-9.]* KiB.*/\1/p' "$top/out")" = "$bits" ] || complain "sizes: the table's sum is not $bits"
+bytes=$(wc -c <made.h5)
+try 0 "." info made.h5
+[ "$(sed -n '1s/^bits per weight  *\([0-9.]*\) over all [0-9]* parameters$/\1/p' "$top/out")" = "$bits" ] || complain "sizes: info does not begin with $bits: $(head -n 1 "$top/out")"
+sed -n 2p "$top/out" | grep -q "^file size  *[0-9.]* KiB; tensors [0-9.]* KiB$" || complain "sizes: no file size after the bits: $(sed -n 2p "$top/out")"
+try 0 "^file size  *[0-9.]* KiB; tensors" info "diff model"
+try 0 "." eval made.h5 --text some.txt --ctx 64 --limit 1 --ref "diff model" --csv made.csv -o made.json --force
+head -n 1 "$top/out" | grep -q "^made.h5: $(printf %.2f "$bits") bpw, [0-9.]* KiB$" || complain "sizes: eval begins with $(head -n 1 "$top/out")"
+sed -n 2p "$top/out" | grep -q "^diff model: 16.00 bpw, [0-9.]* [KM]iB (the reference)$" || complain "sizes: no size of the reference: $(sed -n 2p "$top/out")"
+holds "bits of the CSV" "$(column made.csv 1 bits_per_weight) - $bits < 0.0006 && $bits - $(column made.csv 1 bits_per_weight) < 0.0006"
+[ "$(column made.csv 1 file_bytes)" = "$bytes" ] || complain "sizes: bytes of the CSV"
+try 0 "^made.h5: $(printf %.2f "$bits") bpw, [0-9.]* KiB; 4 tokens" stats made.h5 --ids "0 17 44 8"
+for command in "info made.h5" "stats made.h5 --ids 0" "eval made.h5 --text some.txt --ctx 64 --limit 1" "logits made.h5 --ids 0 -o out.h5"; do
+    # shellcheck disable=SC2086
+    "$dq" $command --json >out.json 2>/dev/null || complain "sizes: $command fails"
+    [ "$(grep -o '"bits_per_weight": [0-9.]*' out.json | sort -u | wc -l)" = 1 ] || complain "sizes: $command: bits differ or are missing"
+    grep -q "\"file_bytes\": $bytes," out.json || complain "sizes: $command: no bytes of the file"
+done
+rm -f made.csv made.json out.json out.h5
+
 rm -f made.h5 again.h5 usual.json cache.json recipe.json some.txt

@@ -166,7 +166,7 @@ static bool build(const json_t *config, sizes *s, dq_pairing pairing)
 {
     dq_err err = {0};
     dq_model m = {0};
-    dq_source source = {s, find, 1, name_at, NULL};
+    dq_source source = {s, find, 1, name_at, NULL, NULL};
     dq_arena *a = dq_arena_new();
     if (!a) return false;
     const bool good = dq_model_build(&m, config, &source, pairing, a, &err) == DQ_OK;

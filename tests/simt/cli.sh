@@ -240,8 +240,8 @@ DQ_SIMT_MEMORY=4
 on cuda cuda.csv "$pair/llama" --text "$pair/text.txt" --ctx 64 --limit 8
 unset DQ_SIMT_MEMORY
 on cuda all.csv "$pair/llama" --text "$pair/text.txt" --ctx 64 --limit 8
-cut -d, -f1-12 cuda.csv >a.csv
-cut -d, -f1-12 all.csv >b.csv
+cut -d, -f1-14 cuda.csv >a.csv
+cut -d, -f1-14 all.csv >b.csv
 cmp -s a.csv b.csv || complain "the size of passes shows in a result: $(cat a.csv b.csv)"
 
 # No such device: one line, before any work.

@@ -73,7 +73,7 @@ static dq_status take_width(offer *o, int w, const char *model, const dq_quantiz
         const dq_quantize_row r = dq_quantize_row_at(q, i);
         /* a head that is the embedding, where both are stored, has the width of that */
         const int k = index_of(o->tied && r.role == DQ_ROLE_HEAD ? DQ_ROLE_EMBED : r.role);
-        if (!r.packed || k == ROLES) continue;
+        if (!r.packed || !r.counts || k == ROLES) continue;
         o->bytes[k][w] += (double)r.bytes;
         snprintf(o->name[k], sizeof o->name[k], "%s", r.name);
     }

@@ -6,6 +6,7 @@
 #include "base/real.h"
 #include "calibrate/calibrate_work.h"
 #include "plan/weights/plan_state.h"
+#include "tensor/weight_format.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -170,7 +171,7 @@ static dq_status list_items(dq_plan_weights *p, dq_err *err)
 
 double dq_plan_weights_bits_per_weight(const dq_plan_weights *p, double packed_bytes)
 {
-    return 8 * packed_bytes / (double)p->packed_params;
+    return dq_weight_bits_over((int64_t)packed_bytes, p->packed_params);
 }
 
 /* ---- Budgets of size ---- */

@@ -679,7 +679,7 @@ TEST(tied_ends_are_compared)
     o.source = dq_prequant_source(o.p);
     json_t *config = json_deep_copy(dq_checkpoint_config(o.c));
     json_object_set_new(config, "tie_word_embeddings", json_true());
-    const dq_source source = {&o.source, find_tied, o.source.count, tied_at, load_tied};
+    const dq_source source = {&o.source, find_tied, o.source.count, tied_at, NULL, load_tied};
     dq_model_build(&m, config, &source, DQ_PAIR_COUNT, a, &err);
     assert_string_equal(err.text, "");
     assert_true(m.tied);
