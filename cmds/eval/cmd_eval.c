@@ -11,6 +11,7 @@
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
+#include "cmds/eval/eval_gate_table.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_pareto.h"
@@ -315,7 +316,6 @@ static dq_status plan(eval_run *x, dq_err *err)
                        x->o.math_word);
     warn_granularity(x);
     cmd_eval_warn_sources(&x->o.logger, &v, x->made_from);
-    cmd_eval_gates_plan(&x->o.gates, &x->o.logger, &x->e);
     for (int m = 0; x->o.dry_run && m < x->e.n_models; m++)
         cmd_eval_say_routes(&x->o.logger, x->backend, &x->e, m);
     for (int i = 0; i < x->e.n_ids; i++) {
@@ -392,6 +392,17 @@ static void make_settings(eval_run *x)
     json_object_set_new(s, "threads", json_integer(x->backend->threads));
 }
 
+/* What gates will find, when rows and settings are known. */
+static dq_status plan_gates(eval_run *x, dq_err *err)
+{
+    const cmd_eval_view v = view_of(x);
+    make_settings(x);
+    DQ_TRY(cmd_eval_baseline_fit(&x->o.gates.baseline, &v, &x->o, x->inputs, x->settings,
+                                 &x->o.logger, err));
+    cmd_eval_gates_plan(&x->o.gates, &x->o.logger, &v);
+    return DQ_OK;
+}
+
 static void on_progress(void *arg, double share, const char *note)
 {
     eval_run *x = arg;
@@ -438,7 +449,7 @@ static dq_status print_kinds(const cmd_eval_view *v, bool last, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status print_table(const cmd_eval_view *v, dq_err *err)
+static dq_status print_table(const eval_run *x, const cmd_eval_view *v, dq_err *err)
 {
     dq_table *t = NULL;
     cmd_eval_table_sizes(v);
@@ -447,6 +458,7 @@ static dq_status print_table(const cmd_eval_view *v, dq_err *err)
     if (err->code == DQ_OK && print_kinds(v, false, err) == DQ_OK &&
         cmd_eval_claims(v, err) == DQ_OK && cmd_eval_pareto(v, err) == DQ_OK)
         print_kinds(v, true, err);
+    if (err->code == DQ_OK) cmd_eval_gate_table(&x->o.gates, v, x->doc, err);
     dq_table_free(t);
     return err->code == DQ_OK ? dq_document_flush(err) : err->code;
 }
@@ -459,7 +471,7 @@ static dq_status make_document(eval_run *x, const cmd_eval_view *v, dq_err *err)
     DQ_TRY(cmd_eval_json(json_object_get(x->doc, "results"), v, err));
     DQ_TRY(cmd_eval_claims_json(x->doc, v, err));
     DQ_TRY(cmd_eval_pareto_json(x->doc, v, err));
-    cmd_eval_gates_apply(&x->o.gates, &x->o.logger, &x->e, x->doc);
+    cmd_eval_gates_apply(&x->o.gates, &x->o.logger, v, x->doc);
     return DQ_OK;
 }
 
@@ -514,7 +526,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
         if (x->o.json)
             dq_document_print(json_incref(x->doc), err);
         else
-            print_table(&v, err);
+            print_table(x, &v, err);
     }
     if (err->code != DQ_OK) { /* a failed command leaves no output */
         for (int i = 0; i < n; i++) remove(written[i]);
@@ -577,6 +589,7 @@ static void close_all(eval_run *x)
     json_decref(x->inputs);
     json_decref(x->settings);
     json_decref(x->doc);
+    cmd_eval_baseline_end(&x->o.gates.baseline);
     dq_logger_end(&x->o.logger);
     dq_arena_free(x->a);
 }
@@ -601,7 +614,8 @@ dq_status dq_cmd_eval(int argc, char **argv, dq_err *err)
         !args.help && cmd_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
         dq_logger_begin(&x->o.logger, "eval", err) == DQ_OK) {
         if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
-            name_work(x, &args, err) == DQ_OK && dump_requests(x, err) == DQ_OK)
+            plan_gates(x, err) == DQ_OK && name_work(x, &args, err) == DQ_OK &&
+            dump_requests(x, err) == DQ_OK)
             score_or_show(x, argc, argv, err);
     }
     cmd_eval_resume_end(&x->resume, &x->e, err->code);

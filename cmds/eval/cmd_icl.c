@@ -484,6 +484,13 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
     return err->code;
 }
 
+static void told_by(json_t *result, const dq_eval_source *source)
+{
+    const dq_icl_settings *s = source->settings;
+    json_object_set_new(result, "icl",
+                        json_pack("{s:s}", "demo_order", dq_icl_order_name[s->order]));
+}
+
 static void keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t item)
 {
     const dq_eval_source *s = dq_eval_source_of(e, row);
@@ -523,5 +530,5 @@ const cmd_eval_kind cmd_eval_icl = {
     .load = load,
     .warn_plan = warn_plan,
     .settings = put_settings,
-    .out = {.details = details, .tables = tables, .keys = keys},
+    .out = {.details = details, .told_by = told_by, .tables = tables, .keys = keys},
 };

@@ -18,6 +18,19 @@ static bool shows(const cmd_eval_kind *kind, const dq_eval_kind *of)
     return false;
 }
 
+json_t *cmd_eval_kind_scored(const cmd_eval_kind *kind, const void *own, const dq_eval *e)
+{
+    json_t *o = json_object();
+    if (kind->settings) kind->settings(o, own, e);
+    for (const char *const *name = kind->unscored; name && *name; name++) {
+        const char *key;
+        json_t *value;
+        json_object_del(o, *name);
+        json_object_foreach(o, key, value) json_object_del(value, *name);
+    }
+    return o;
+}
+
 const cmd_eval_kind *cmd_eval_kind_of(const dq_eval_source *source)
 {
     int i = 0;

@@ -79,6 +79,8 @@ typedef struct cmd_eval_kind_output {
     void (*paired)(json_t *paired, const dq_eval_numbers *x);
     dq_status (*details)(json_t *o, const cmd_eval_view *v, int row, dq_err *err);
     const char *loss; /* the metric of a verdict; NULL: the kind's quoted one */
+    /* Adds the members of a result that tell rows of one task apart, besides those that rows of all kinds have. */
+    void (*told_by)(json_t *result, const dq_eval_source *source);
     /* --fail-if: names that a message begins with (NULL: the kind's first metric), whether a name says how a result
      * differs from its reference, and objects of a result whose names are not known before it is there. */
     const char *gates;
@@ -131,6 +133,8 @@ extern const cmd_eval_kind cmd_eval_needle;   /* multi-needle retrieval */
 extern const cmd_eval_kind cmd_eval_icl;      /* in-context learning */
 extern const cmd_eval_kind cmd_eval_ruler;    /* prompts made up for long contexts */
 
+/* Members of its `settings` that scores depend on. */
+json_t *cmd_eval_kind_scored(const cmd_eval_kind *kind, const void *own, const dq_eval *e);
 /* The kind of a source. */
 const cmd_eval_kind *cmd_eval_kind_of(const dq_eval_source *source);
 /* The index of the kind with that task; -1: none. */

@@ -43,6 +43,7 @@ static const dq_opt_brief first[] = {
     {"html", "a page with pictures too"},
     {"margin", "loss that verdicts allow (default 0.01)"},
     {"fail-if", "exit with status 7 where a result meets it: 'kld_nats > 0.01'"},
+    {"baseline", "an older document, for --fail-if 'kld_nats > 1.1 * baseline'"},
     {0},
 };
 
@@ -275,8 +276,16 @@ static void add_outputs(rows *to, cmd_eval_options *o)
             "fail-if", "CONDITION", &o->fail_if,
             "exit with status 7, after everything is written, where a result meets it, where none "
             "has such a number, or where it needs a reference that is not in the run: "
-            "'kld_nats > 0.01', 'ppl_ratio >= 1.02', 'acc_delta < -0.01', 'kld_nats.p99 > 1'; "
-            "may be repeated"),
+            "'kld_nats > 0.01', 'ppl_ratio >= 1.02', 'acc_delta < -0.01', 'kld_nats.p99 > 1'. What "
+            "follows < <= > or >= may have + - * / and parentheses, and with --baseline the word "
+            "baseline: 'acc < baseline - 0.01', 'kld_nats > 1.1 * baseline'; may be repeated"),
+        dq_opt_text(
+            "baseline", "OLD.json", &o->baseline,
+            "a document that an earlier dq eval wrote with -o: the word baseline of --fail-if is "
+            "the "
+            "same number of the result with the same model name, task, logit bits, KV cache and "
+            "--math there. Status 7 where it has no such result, 4 where its files, items or task "
+            "settings are others"),
         {0},
     };
     add_rows(to, opts);
@@ -469,9 +478,10 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
     }
     DQ_TRY(read_long(o, err));
     DQ_TRY(check_lengths(o, err));
-    DQ_TRY(cmd_eval_gates_read(&o->gates, &o->fail_if, err));
+    DQ_TRY(cmd_eval_gates_read(&o->gates, &o->fail_if, o->baseline, err));
     DQ_TRY(cmd_eval_gates_check(&o->gates, o->source, o->n_sources, err));
     DQ_TRY(cmd_eval_check_outputs(o, args, NULL, a, err));
+    if (o->baseline) DQ_TRY(cmd_eval_baseline_read(&o->gates.baseline, o->baseline, a, err));
     if (o->html && dq_report_check(err) != DQ_OK) return dq_in(err, "--html: ");
     return DQ_OK;
 }

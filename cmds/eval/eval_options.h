@@ -22,7 +22,7 @@ enum {
 typedef struct cmd_eval_options {
     dq_list tasks, data, fewshot, fail_if;
     const char *logit_bits, *logit_granularity, *bos_word, *math_word, *ref, *device;
-    const char *too_long, *dump, *requests, *csv, *document, *html;
+    const char *too_long, *dump, *requests, *csv, *document, *html, *baseline;
     const char *lengths_word, *shots_word;
     int64_t ctx, threads, limit;
     double margin;

@@ -80,15 +80,6 @@ static json_t *paired_json(const dq_eval_numbers *x, const dq_eval_source *sourc
     return o;
 }
 
-/* Whose weights the reference of a row has. */
-static const char *reference_weights(const dq_eval *e, const dq_eval_row *r)
-{
-    const dq_eval_model *m = &e->model[r->model], *ref = &e->model[m->ref];
-    if (m == ref) return "own";
-    return strcmp(m->m->fingerprint, ref->m->fingerprint) == 0 && !ref->m->is_container ? "source"
-                                                                                        : "other";
-}
-
 static dq_status add_cross(json_t *o, const cmd_eval_view *v, int row, dq_err *err)
 {
     const dq_eval_kind *kind = dq_eval_source_of(v->e, &v->e->row[row])->kind;
@@ -127,7 +118,7 @@ static dq_status row_json(json_t *results, const cmd_eval_view *v, int row, dq_e
     json_array_append_new(results, o);
     json_object_set_new(o, "model", json_string(v->names[r->model]));
     json_object_set_new(o, "reference", json_string(v->names[e->row[r->ref].model]));
-    json_object_set_new(o, "reference_weights", json_string(reference_weights(e, r)));
+    json_object_set_new(o, "reference_weights", json_string(cmd_eval_reference_weights(e, r)));
     json_object_set_new(o, "weights", weights_json(cmd_eval_model_of(e, row)));
     json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
     json_object_set_new(o, "logit_granularity",

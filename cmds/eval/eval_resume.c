@@ -47,20 +47,6 @@ static dq_status add_json(dq_sha256 *h, json_t *value, dq_err *err)
     return DQ_OK;
 }
 
-/* What a kind says of its settings, less those that change no score. */
-static json_t *kind_json(const cmd_eval_kind *kind, const cmd_eval_identity *id)
-{
-    json_t *o = json_object();
-    if (kind->settings) kind->settings(o, cmd_eval_own(id->o, kind), id->e);
-    for (const char *const *name = kind->unscored; name && *name; name++) {
-        const char *key;
-        json_t *value;
-        json_object_del(o, *name);
-        json_object_foreach(o, key, value) json_object_del(value, *name);
-    }
-    return o;
-}
-
 static json_t *source_json(const dq_eval_source *s)
 {
     json_t *o = json_object();
@@ -86,7 +72,8 @@ static json_t *settings_json(const cmd_eval_identity *id)
     for (int i = 0; i < e->n_sources; i++) {
         const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
         json_array_append_new(sources, source_json(&e->source[i]));
-        json_object_set_new(kinds, kind->name, kind_json(kind, id));
+        json_object_set_new(kinds, kind->name,
+                            cmd_eval_kind_scored(kind, cmd_eval_own(id->o, kind), e));
     }
     json_object_set_new(o, "files", files);
     json_object_set_new(o, "sources", sources);

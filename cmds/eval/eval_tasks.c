@@ -250,6 +250,7 @@ dq_status cmd_eval_inputs_list(cmd_eval_inputs *in, const cmd_eval_options *o, c
 {
     for (int i = 0; i < args->n; i++) DQ_TRY(cmd_eval_inputs_add(in, args->item[i], a, err));
     DQ_TRY(cmd_eval_inputs_add(in, o->ref, a, err));
+    DQ_TRY(cmd_eval_inputs_add(in, o->baseline, a, err));
     for (int i = 0; i < o->n_sources; i++) {
         const dq_eval_source *s = &o->source[i];
         DQ_TRY(cmd_eval_inputs_add(in, s->fileless ? NULL : s->path, a, err));

@@ -42,6 +42,14 @@ const char *cmd_eval_no_difference(const dq_eval *e, int row)
                                          : "is the reference";
 }
 
+const char *cmd_eval_reference_weights(const dq_eval *e, const dq_eval_row *r)
+{
+    const dq_eval_model *m = &e->model[r->model], *ref = &e->model[m->ref];
+    if (m == ref) return "own";
+    return strcmp(m->m->fingerprint, ref->m->fingerprint) == 0 && !ref->m->is_container ? "source"
+                                                                                        : "other";
+}
+
 static bool has_usual_budget(const dq_eval *e, const dq_eval_row *r)
 {
     const dq_evict_spec *x = &r->kv.evict;

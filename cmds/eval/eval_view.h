@@ -23,6 +23,8 @@ double cmd_eval_rate(const dq_score_work *w);
 bool cmd_eval_math_swept(const dq_eval *e);
 /* "is the reference", or that nothing but the row itself is there to compare it with. NULL: it is compared. */
 const char *cmd_eval_no_difference(const dq_eval *e, int row);
+/* Whose weights the reference of a row has: its "own", those of its "source", or "other" ones. */
+const char *cmd_eval_reference_weights(const dq_eval *e, const dq_eval_row *r);
 /* The same task and setting in the first model of the run, unless both have one reference: then `paired` says it. -1:
  * none. */
 int cmd_eval_cross_row(const dq_eval *e, int row);

@@ -56,6 +56,8 @@ cp -r "$saved" "fault model"
 "$dq" quantize "fault model" -o fault.h5 --bits 4 >/dev/null 2>&1 || complain "quantize: no container"
 faults 13 eval "fault model" --text "$top/fault text" --ctx 16 --json
 faults 41 eval fault.h5 --text "$top/fault text" --ctx 16 --kv-bits 16,4 --kv-recent 2 --kv-sink 2 --json
+"$dq" eval "fault model" fault.h5 --text "$top/fault text" --ctx 16 --logit-bits 16,4 -q -o fault.json >/dev/null 2>&1 || complain "eval: no baseline"
+faults 41 eval "fault model" fault.h5 --text "$top/fault text" --ctx 16 --logit-bits 16,4 --baseline fault.json --fail-if 'kld_nats > 2 * (baseline + 1)' --json
 side=fault.items
 faults 37 eval "plain model" --task mc --data choices.jsonl --limit 2 --logit-bits 16,4 --dump-items fault.items --json
 side=

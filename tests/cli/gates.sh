@@ -18,9 +18,17 @@ try 7 "2 results meet" "$@" --fail-if 'nll_nats.value>=0'
 try 7 "1 result meets" "$@" --fail-if 'nll_nats_delta > -9'
 try 7 "has no value" "$@" --fail-if 'kv.kept_fraction < 0.5'
 try 2 "has no acc" "$@" --fail-if 'acc<0.5'
-for odd in kld 'kld_nats' '> 3' 'kld_nats >' 'kld_nats > x' 'kld_nats = 3' 'kld_nats > nan' 'kld_nats > 1 2'; do
-    try 2 "expected NAME" "$@" --fail-if "$odd"
-done
+wrong() { # wrong PLACE PATTERN CONDITION: what does not parse is told with its place
+    try 2 "fail-if \"$3\": character $1: expected $2" eval "diff model" --text "$book" --fail-if "$3"
+}
+for odd in kld 'kld_nats' 'kld_nats = 3'; do wrong $((${#odd} + 1)) '< <= > or >= after a name, found the end' "$odd"; done
+wrong 1 'the name of a number, found "> 3"' '> 3'
+wrong 11 'a number, baseline or "(", found the end' 'kld_nats >'
+wrong 12 'a number, baseline or "(", found "x"' 'kld_nats > x'
+wrong 12 'a number, baseline or "(", found "nan"' 'kld_nats > nan'
+wrong 14 'an operation or the end, found "2"' 'kld_nats > 1 2'
+try 2 "the limit is no finite number" "$@" --fail-if 'kld_nats > 1 / 0'
+try 2 "the limit is no finite number" "$@" --fail-if 'kld_nats > 1e308 * 10'
 try 7 "no result has a kv.nothing" "$@" --fail-if 'kv.nothing > 1' --csv gate.csv -o gate.json --force
 grep -q "error: 1 condition of --fail-if could not be checked" "$top/err" || complain "gates: $(cat "$top/err")"
 grep -q '"checked": 0' gate.json || complain "gates: the document does not say that nothing was looked at"
