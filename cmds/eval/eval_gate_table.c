@@ -27,9 +27,9 @@ static void number_cell(dq_table *t, double x, double std_err)
     if (isnan(x))
         dq_table_cell(t, "-");
     else if (isnan(std_err))
-        dq_table_cell(t, "%.6g", x);
+        dq_table_cell(t, "%.5g", x);
     else
-        dq_table_cell(t, "%.6g \u00b1 %.2g", x, std_err);
+        dq_table_cell(t, "%.5g \u00b1 %.2g", x, std_err);
 }
 
 static void add_row(dq_table *t, const cmd_eval_view *v, const char *condition, const json_t *c)
