@@ -12,7 +12,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { METHODS = 1 + DQ_CALIBRATE_RULES };
+const char *const *dq_calib_run_method_names(dq_calib_run *c)
+{
+    c->method_name[0] = "nearest";
+    for (int i = 0; i < DQ_CALIBRATE_RULES; i++) c->method_name[i + 1] = dq_calibrate_rules[i].name;
+    return c->method_name;
+}
 
 /* The rule of a name; NULL: rounding to nearest, which has none. */
 static const dq_calibrate_rule *rule_named(const char *name)
@@ -45,11 +50,14 @@ static dq_status recipe_text(const dq_quantize_settings *set, dq_err *err)
 dq_status dq_calib_run_check(dq_calib_run *c, const dq_quantize_settings *set, dq_err *err)
 {
     const char *left = c->tokens ? "calib-tokens" : c->ctx ? "calib-ctx" : NULL;
-    const bool nearest = c->method; /* said, where it is that */
-    const char *methods[METHODS] = {"nearest"};
-    for (int i = 0; i < DQ_CALIBRATE_RULES; i++) methods[i + 1] = dq_calibrate_rules[i].name;
-    if (!c->method) c->method = set->method_name ? set->method_name : c->file ? "align" : "nearest";
-    if (dq_options_word(c->method, "method", methods, METHODS, err) < 0) return err->code;
+    const bool nearest = c->requested.text; /* said, where it is that */
+    c->method = c->requested.text  ? c->requested.text
+                : set->method_name ? set->method_name
+                : c->file          ? "align"
+                                   : "nearest";
+    if (dq_options_word(c->method, "method", dq_calib_run_method_names(c), DQ_CALIB_RUN_METHODS,
+                        err) < 0)
+        return err->code;
     if (dq_calib_run_wanted(c) && !c->file && c->method == set->file.method_name)
         return recipe_text(set, err);
     if (dq_calib_run_wanted(c) && !c->file)

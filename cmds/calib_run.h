@@ -7,16 +7,23 @@
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 
+enum { DQ_CALIB_RUN_METHODS = 1 + DQ_CALIBRATE_RULES };
 typedef struct dq_calib_run {
-    const char *method, *file; /* method NULL: not said */
+    dq_word requested; /* --method: of method_name */
+    const char *file;
     int64_t tokens, ctx;
+    const char *method;      /* what was decided on, after dq_calib_run_check */
     dq_backend *backend;     /* NULL: the method needs none */
     dq_calibrate *calibrate; /* NULL: nothing is calibrated */
+    const char *method_name[DQ_CALIB_RUN_METHODS];
 } dq_calib_run;
+/* Fills c->method_name, the words of the row: "nearest", and the rules. */
+const char *const *dq_calib_run_method_names(dq_calib_run *c);
 #define DQ_CALIB_RUN_OPTIONS(c)                                                                    \
     dq_opt_heading("calibration:"),                                                                \
-        dq_opt_text(                                                                               \
-            "method", "NAME", &(c).method,                                                         \
+        dq_opt_word(                                                                               \
+            "method", "NAME", &(c).requested, dq_calib_run_method_names(&(c)),                     \
+            DQ_CALIB_RUN_METHODS,                                                                  \
             "nearest: each value to its nearest code; gptq, which needs --calib: layer by "        \
             "layer, errors of columns made up for by those still to be rounded; align: "           \
             "gptq of weights that first make up for what was lost before them, in twice "          \

@@ -26,7 +26,8 @@
 
 typedef struct request {
     dq_logger logger;
-    const char *out, *form, *dtype;
+    const char *out;
+    dq_word form, dtype; /* a dq_export_form, of dtype_name */
     int64_t shard_mb, threads;
     bool dry_run, force, json, tensors;
     dq_export_settings set;
@@ -67,28 +68,27 @@ static const dq_usage usage = {
 
 static const int64_t usual_shard_mb = 5000;
 
+enum { N_DTYPES = 3 };
+static const char *const dtype_name[N_DTYPES] = {"bf16", "f16", "f32"};
+
 static dq_status make_settings(request *r, dq_err *err)
 {
-    static const char *const names[] = {"bf16", "f16", "f32"};
-    static const dq_dtype types[] = {DQ_BF16, DQ_F16, DQ_F32};
-    if (!r->form)
+    static const dq_dtype types[N_DTYPES] = {DQ_BF16, DQ_F16, DQ_F32};
+    if (!r->form.text)
         return dq_fail(err, DQ_USAGE,
                        "--format is missing: compressed-tensors (codes), safetensors (values) or "
                        "gguf (codes, one file).");
-    const int form = dq_options_word(r->form, "format", dq_export_form_name, DQ_EXPORT_FORMS, err);
-    if (form < 0) return err->code;
-    const char *usual = form == DQ_EXPORT_SAFETENSORS ? "bf16" : "f32";
-    const int type = dq_options_word(r->dtype ? r->dtype : usual, "dtype", names, 3, err);
-    if (type < 0) return err->code;
+    const dq_export_form form = (dq_export_form)r->form.at;
+    const dq_dtype usual = form == DQ_EXPORT_SAFETENSORS ? DQ_BF16 : DQ_F32;
     if (!r->out && !r->dry_run)
         return dq_fail(err, DQ_USAGE, "-o %s is missing (or --dry-run to see the plan).",
                        form == DQ_EXPORT_GGUF ? "FILE" : "DIR");
     if (form == DQ_EXPORT_GGUF && r->shard_mb)
         return dq_fail(err, DQ_USAGE, "--shard-mb goes with folders: --format gguf is one file.");
     if (!r->shard_mb) r->shard_mb = usual_shard_mb;
-    r->set = (dq_export_settings){.form = (dq_export_form)form,
-                                  .dtype = types[type],
-                                  .values = r->dtype != NULL,
+    r->set = (dq_export_settings){.form = form,
+                                  .dtype = r->dtype.text ? types[r->dtype.at] : usual,
+                                  .values = r->dtype.text != NULL,
                                   .shard_bytes = r->shard_mb * 1000000,
                                   .dq_version = DQ_VERSION};
     return DQ_OK;
@@ -434,11 +434,11 @@ dq_status dq_cmd_export(int argc, char **argv, dq_err *err)
     request r = {0};
     const dq_opt opts[] = {
         dq_opt_letter('o', dq_opt_text("output", "PATH", &r.out, "the folder or file to write")),
-        dq_opt_text("format", "FORM", &r.form,
+        dq_opt_word("format", "FORM", &r.form, dq_export_form_name, DQ_EXPORT_FORMS,
                     "compressed-tensors (codes), safetensors (values) or gguf (codes, one file); "
                     "needed"),
-        dq_opt_text("dtype", "TYPE", &r.dtype,
-                    "bf16, f16 or f32, rounded to nearest even. safetensors: of all tensors "
+        dq_opt_word("dtype", "TYPE", &r.dtype, dtype_name, N_DTYPES,
+                    "{words}, rounded to nearest even. safetensors: of all tensors "
                     "(default bf16); compressed-tensors: of those that become values (default f32, "
                     "exact); gguf: the same, which without it are refused; others keep theirs"),
         dq_opt_int("shard-mb", "N", &r.shard_mb, 1, 1e9,

@@ -268,7 +268,7 @@ static dq_status print_json(const logits *x, dq_err *err)
                         x->model->is_container ? dq_kv_config_json(&x->model->kv) : json_null());
     json_object_set_new(s, "kv", kv);
     json_object_set_new(s, "prefix", x->prefix ? json_integer(x->prefix) : json_null());
-    json_object_set_new(s, "math", json_string(x->how.math));
+    json_object_set_new(s, "math", json_string(dq_num_name[x->how.math.at]));
     json_object_set_new(s, "device", json_string(x->backend->device));
     json_object_set_new(s, "threads", json_integer(x->backend->threads));
     json_object_set_new(r, "model", dq_document_name(x->model->path));
@@ -286,7 +286,7 @@ static dq_status print_json(const logits *x, dq_err *err)
 static dq_status run(logits *x, const char *path, dq_err *err)
 {
     DQ_TRY(check_options(x, path, err));
-    DQ_TRY(dq_input_head_order_read(&x->head_order, err));
+    dq_input_head_order_read(&x->head_order);
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     DQ_TRY(dq_input_model(&x->model, path, &x->head_order, &x->logger, err));
     DQ_TRY(dq_input_head_order_check(&x->head_order, err));

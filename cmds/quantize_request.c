@@ -17,7 +17,7 @@
 
 void dq_quantize_request_begin(dq_quantize_request *r, dq_logger *logger)
 {
-    *r = (dq_quantize_request){.logger = logger, .granularity = "per-tensor", .logit_bits = 16};
+    *r = (dq_quantize_request){.logger = logger, .logit_bits = 16};
     dq_kv_options_begin(&r->kv, "of the policy random (default 1)");
 }
 
@@ -57,16 +57,13 @@ dq_status dq_quantize_request_read(dq_quantize_request *r, dq_err *err)
     DQ_TRY(dq_size_options_read(&r->size, &r->set, &r->recipe, err));
     DQ_TRY(dq_calib_run_check(&r->calib, &r->set, err));
     dq_recipe_options_scale(&r->set, &r->recipe, dq_calib_run_wanted(&r->calib));
-    if (r->recipe.scale && r->set.bits != 16 &&
+    if (r->recipe.scale.text && r->set.bits != 16 &&
         dq_quantize_mode(r->set.mode, r->set.bits, true) != r->set.mode)
         return dq_fail(err, DQ_USAGE, "--scale %s: has no codes of %d bits. Use search.",
                        dq_quant_modes[r->set.mode].name, r->set.bits);
-    int granularity = dq_options_word(r->granularity, "logit-granularity", dq_granularity_name,
-                                      DQ_GRANULARITIES, err);
-    if (granularity < 0) return err->code;
     DQ_TRY(kv_settings(r, err));
-    r->set.logit =
-        (dq_logit_spec){.bits = (int)r->logit_bits, .granularity = (dq_granularity)granularity};
+    r->set.logit = (dq_logit_spec){.bits = (int)r->logit_bits,
+                                   .granularity = (dq_granularity)r->granularity.at};
     r->set.dq_version = DQ_VERSION;
     return DQ_OK;
 }

@@ -10,9 +10,9 @@
 #include "cmds/size_options.h"
 
 typedef struct dq_quantize_request {
-    dq_logger *logger; /* not owned */
-    const char *out;   /* NULL: nothing is written */
-    const char *granularity;
+    dq_logger *logger;   /* not owned */
+    const char *out;     /* NULL: nothing is written */
+    dq_word granularity; /* a dq_granularity */
     int64_t logit_bits, threads;
     dq_recipe_options recipe;
     dq_size_options size;
@@ -30,8 +30,8 @@ typedef struct dq_quantize_request {
         DQ_CALIB_RUN_OPTIONS((r).calib), dq_opt_heading("attention, stored for dq eval:"),         \
         dq_opt_bits("logit-bits", "N", &(r).logit_bits,                                            \
                     "2 to 8, or 16: not rounded (default 16)"),                                    \
-        dq_opt_text("logit-granularity", "GRANULARITY", &(r).granularity,                          \
-                    "per-tensor, per-head, per-row or per-tile (default per-tensor)"),             \
+        dq_opt_word("logit-granularity", "GRANULARITY", &(r).granularity, dq_granularity_name,     \
+                    DQ_GRANULARITIES, "{words} (default per-tensor)"),                             \
         DQ_KV_OPTION_ROWS((r).kv)
 
 /* Nothing asked. End with dq_quantize_request_end, whatever came of it. */

@@ -10,6 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const dq_recipe_options_dtype_name[DQ_RECIPE_OPTIONS_DTYPES] = {"f16", "f32"};
+const char *const dq_recipe_options_group_name[DQ_RECIPE_OPTIONS_GROUPS] = {"row", "tensor"};
+
+const char *const *dq_recipe_options_mode_names(dq_recipe_options *o)
+{
+    for (int i = 0; i < DQ_QUANT_MODES; i++) o->mode_name[i] = dq_quant_modes[i].name;
+    return o->mode_name;
+}
+
 /* "absmax, search (what it does) or asym (what it does) (default ...)" */
 const char *dq_recipe_options_modes(dq_recipe_options *o, bool calibrated)
 {
@@ -116,23 +125,12 @@ static dq_status read_map(dq_quantize_settings *s, dq_recipe_options *o, dq_err 
 
 /* ---- The other options ---- */
 
-static dq_status read_words(dq_quantize_settings *s, const dq_recipe_options *o, dq_err *err)
+static void take_words(dq_quantize_settings *s, const dq_recipe_options *o)
 {
-    static const char *const dtypes[] = {"f16", "f32"};
-    const char *modes[DQ_QUANT_MODES];
-    int mode = 0, dtype = 0, dense = 0;
-    for (int i = 0; i < DQ_QUANT_MODES; i++) modes[i] = dq_quant_modes[i].name;
-    if (o->scale) mode = dq_options_word(o->scale, "scale", modes, DQ_QUANT_MODES, err);
-    if (mode >= 0 && o->scale_dtype)
-        dtype = dq_options_word(o->scale_dtype, "scale-dtype", dtypes, 2, err);
-    if (mode >= 0 && dtype >= 0 && o->dense_type)
-        dense =
-            dq_options_word(o->dense_type, "dense-type", dq_dense_type_name, DQ_DENSE_TYPES, err);
-    DQ_TRY(err->code);
-    if (o->scale) s->mode = (dq_scale_mode)mode;
-    if (o->scale_dtype) s->scale_dtype = dtype == 0 ? DQ_F16 : DQ_F32;
-    if (o->dense_type) s->dense_type = (dq_dense_type)dense;
-    return DQ_OK;
+    static const dq_dtype dtype[DQ_RECIPE_OPTIONS_DTYPES] = {DQ_F16, DQ_F32};
+    if (o->scale.text) s->mode = (dq_scale_mode)o->scale.at;
+    if (o->scale_dtype.text) s->scale_dtype = dtype[o->scale_dtype.at];
+    if (o->dense_type.text) s->dense_type = (dq_dense_type)o->dense_type.at;
 }
 
 dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, dq_err *err)
@@ -144,7 +142,7 @@ dq_status dq_recipe_options_read(dq_quantize_settings *s, dq_recipe_options *o, 
     s->scale_dtype = DQ_F16;
     s->kv = dq_kv_config_plain;
     DQ_TRY(read_file(s, o, err));
-    DQ_TRY(read_words(s, o, err));
+    take_words(s, o);
     if (o->group && !dq_quantize_group_parse(&s->group, o->group))
         return dq_fail(
             err, DQ_USAGE,
@@ -176,7 +174,7 @@ void dq_recipe_options_unused(const dq_recipe_options *o, const dq_quantize_used
               {"embed-bits", o->embed_bits, used->embed_bits},
               {"head-bits", o->head_bits, used->head_bits || used->embed_bits},
               {"group", o->group, used->group},
-              {"scale", o->scale, used->mode}};
+              {"scale", o->scale.text, used->mode}};
     const bool rules = o->map.n || json_array_size(json_object_get(o->json, "rules"));
     for (size_t i = 0; rules && i < sizeof of / sizeof *of; i++) {
         if (of[i].given && !of[i].used)

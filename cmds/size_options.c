@@ -19,6 +19,12 @@ const char *dq_size_options_presets(dq_size_options *o)
     return o->presets;
 }
 
+const char *const *dq_size_options_preset_names(dq_size_options *o)
+{
+    for (int i = 0; i < DQ_PLAN_SIZES; i++) o->preset_name[i] = dq_plan_sizes[i].name;
+    return o->preset_name;
+}
+
 /* Whether a recipe says it: one of a cache alone does not. */
 static bool has_weights(const json_t *recipe)
 {
@@ -40,7 +46,7 @@ static const char *other_option(const dq_recipe_options *r)
     } of[] = {{"bits", r->bits},
               {"embed-bits", r->embed_bits},
               {"head-bits", r->head_bits},
-              {"scale", r->scale},
+              {"scale", r->scale.text},
               {"bits-map", r->map.n},
               {"group tensor", tensor},
               {"recipe", has_weights(r->json)}};
@@ -53,18 +59,15 @@ static const char *other_option(const dq_recipe_options *r)
 dq_status dq_size_options_read(dq_size_options *o, dq_quantize_settings *s,
                                const dq_recipe_options *recipe, dq_err *err)
 {
-    const char *names[DQ_PLAN_SIZES], *other = other_option(recipe);
-    int preset = DQ_PLAN_SIZE_USUAL;
-    for (int i = 0; i < DQ_PLAN_SIZES; i++) names[i] = dq_plan_sizes[i].name;
-    if (o->preset) preset = dq_options_word(o->preset, "preset", names, DQ_PLAN_SIZES, err);
-    if (preset < 0) return err->code;
-    if (o->preset && o->size > 0)
+    const char *other = other_option(recipe), *preset = o->preset.text;
+    if (preset && o->size > 0)
         return dq_fail(err, DQ_USAGE, "--preset is a --size. Leave out one of them.");
-    if (other && (o->preset || o->size > 0))
+    if (other && (preset || o->size > 0))
         return dq_fail(err, DQ_USAGE, "--%s: chooses widths and codes. Leave out --%s.",
-                       o->preset ? "preset" : "size", other);
+                       preset ? "preset" : "size", other);
     if (other) return DQ_OK;
-    o->bits = o->size > 0 ? o->size : dq_plan_sizes[preset].bits;
+    o->bits =
+        o->size > 0 ? o->size : dq_plan_sizes[preset ? o->preset.at : DQ_PLAN_SIZE_USUAL].bits;
     s->mode = DQ_TRELLIS;
     return DQ_OK;
 }

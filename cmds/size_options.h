@@ -8,17 +8,21 @@
 
 /* As given; {0} at first. */
 typedef struct dq_size_options {
-    const char *preset;
+    dq_word preset; /* of dq_plan_sizes */
     double size;
     /* private */
     char presets[512];
+    const char *preset_name[DQ_PLAN_SIZES];
     double bits; /* that are chosen for; 0: other options say what tensors become */
     json_t *rules;
 } dq_size_options;
 
+/* For the row of --preset: its help, and its words. */
 const char *dq_size_options_presets(dq_size_options *o);
+const char *const *dq_size_options_preset_names(dq_size_options *o);
 #define DQ_SIZE_OPTION_ROWS(o)                                                                     \
-    dq_opt_text("preset", "NAME", &(o).preset, dq_size_options_presets(&(o))),                     \
+    dq_opt_word("preset", "NAME", &(o).preset, dq_size_options_preset_names(&(o)), DQ_PLAN_SIZES,  \
+                dq_size_options_presets(&(o))),                                                    \
         dq_opt_float("size", "BITS", &(o).size, 2, 16,                                             \
                      "bits per weight at most, over all parameters and with scales: chooses the "  \
                      "width of each kind of tensor, and codes. Without it, --preset or any of "    \

@@ -230,7 +230,7 @@ static void print_heading(const attention *x)
     char peak[DQ_BENCH_PEAK];
     printf("%s: attention of one layer in %s on %s, medians of %lld run%s\n"
            "times: against the first line of a length, run by run; peak: %s\n%s\n",
-           x->m->name, x->o->math_word, x->b->device, (long long)x->o->runs,
+           x->m->name, x->o->math_word.text, x->b->device, (long long)x->o->runs,
            x->o->runs == 1 ? "" : "s", dq_bench_peak(peak, x->o->math.qk, x->instruction),
            x->o->math.qk == DQ_NUM_INT8
                ? "as codes: share of the pairs of query and key that are multiplied in int8, "

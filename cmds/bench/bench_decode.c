@@ -317,21 +317,22 @@ dq_status dq_cmd_bench_decode(int argc, char **argv, dq_err *err)
 {
     dq_bench o = dq_bench_defaults;
     decode x = {.o = &o, .tokens = 20};
-    const char *contexts = "1024", *types = dq_kv_dense_name[DQ_KV_F32];
+    const char *contexts = "1024";
+    dq_words types = {.at = {DQ_KV_F32}, .n = 1};
     const dq_opt opts[] = {
         dq_opt_int("new-tokens", "N", &x.tokens, 1, 100000, "tokens that are timed (default 20)"),
         dq_opt_text("context", "T[,T...]", &contexts, "invented tokens before them (default 1024)"),
-        dq_opt_text("kv-dense-type", "LIST", &types,
-                    "what is not coded of the caches: f32, f16 or bf16; several: each cache with "
-                    "each (default f32)"),
+        dq_opt_words("kv-dense-type", "LIST", &types, dq_kv_dense_name, DQ_KV_DENSE_TYPES,
+                     "what is not coded of the caches: {words}; several: each cache with each "
+                     "(default f32)"),
         DQ_BENCH_RUN(o),
         {0}};
     dq_args args;
     DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     DQ_TRY(dq_bench_list_read(&x.contexts, contexts, "context", 1 << 24, err));
-    DQ_TRY(dq_options_words(x.types, &x.n_types, types, "kv-dense-type", dq_kv_dense_name,
-                            DQ_KV_DENSE_TYPES, err));
+    x.n_types = types.n;
+    for (int i = 0; i < types.n; i++) x.types[i] = types.at[i];
     if (dq_bench_open(&o, usage.name, args.item[0], err) == DQ_OK) run(&x, err);
     dq_bench_close(&o);
     return err->code;

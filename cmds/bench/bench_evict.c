@@ -27,22 +27,24 @@ typedef struct policies {
     double *prefill, *over, *evicting; /* [runs], [n_policies][runs] twice */
 } policies;
 
-/* Policies of a list of names; `all` is every one that is no baseline. */
-static dq_status read_policies(policies *x, const char *names, dq_err *err)
+/* The words of --kv-policy: policies, and `all`, which is every one that is no baseline. */
+static const char *const *policy_words(const char *word[POLICIES + 1])
 {
-    const char *word[POLICIES + 1];
-    int found[POLICIES + 1], n = 0;
     for (int i = 0; i < dq_kv_n_policies; i++) word[i] = dq_kv_policies[i].name;
     word[dq_kv_n_policies] = "all";
-    DQ_TRY(dq_options_words(found, &n, names, "kv-policy", word, dq_kv_n_policies + 1, err));
+    return word;
+}
+
+/* Those of a list of names; of none, all. */
+static void take_policies(policies *x, const dq_words *names)
+{
     for (int i = 0; i < dq_kv_n_policies; i++) {
-        bool asked = false;
-        for (int k = 0; k < n; k++)
-            asked = asked || found[k] == i ||
-                    (found[k] == dq_kv_n_policies && !dq_kv_policies[i].baseline);
+        const bool in_all = !dq_kv_policies[i].baseline;
+        bool asked = names->n == 0 && in_all;
+        for (int k = 0; k < names->n; k++)
+            asked = asked || names->at[k] == i || (names->at[k] == dq_kv_n_policies && in_all);
         if (asked) x->policy[x->n_policies++] = &dq_kv_policies[i];
     }
-    return DQ_OK;
 }
 
 /* One context, watched and cut by e, or by nobody. *evicting: the part of *seconds after the pass. */
@@ -156,7 +158,7 @@ static dq_status run_lengths(policies *x, dq_bench_report *r, dq_err *err)
                "more: what watching the prefill and evicting after it took, over a prefill that "
                "nobody watches, in turns: median, least, most; evicting: of that, after the "
                "prefill\n\n",
-               x->o->model->name, keep, x->o->math_word, x->b->device);
+               x->o->model->name, keep, x->o->math_word.text, x->b->device);
     return dq_bench_report_print(r, err);
 }
 
@@ -222,9 +224,11 @@ dq_status dq_cmd_bench_evict(int argc, char **argv, dq_err *err)
 {
     dq_bench o = dq_bench_defaults;
     policies x = {.o = &o};
-    const char *lengths = "512", *names = "all";
+    const char *lengths = "512", *word[POLICIES + 1];
+    dq_words names = {.n = 0};
     const dq_opt opts[] = {
-        dq_opt_text("kv-policy", "LIST", &names, "policies, or all, as for dq eval (default all)"),
+        dq_opt_words("kv-policy", "LIST", &names, policy_words(word), dq_kv_n_policies + 1,
+                     "policies, or all, as for dq eval (default all)"),
         dq_opt_text("tokens", "N[,N...]", &lengths, "prompt lengths, 272 or more (default 512)"),
         DQ_BENCH_MATH(o),
         DQ_BENCH_RUNS(o),
@@ -233,7 +237,7 @@ dq_status dq_cmd_bench_evict(int argc, char **argv, dq_err *err)
     dq_args args;
     DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
-    DQ_TRY(read_policies(&x, names, err));
+    take_policies(&x, &names);
     DQ_TRY(dq_bench_list_read(&x.length, lengths, "tokens", 1 << 20, err));
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");

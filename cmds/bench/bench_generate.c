@@ -208,7 +208,7 @@ static void print_heading(const generate *x)
     char weights[DQ_BENCH_WEIGHTS], peak[DQ_BENCH_PEAK];
     printf("%s: decoding with %s in %s on %s, %lld tokens a run, medians of %lld run%s\n"
            "GB/s: stored bytes of the weights and KV that a step reads, over its time",
-           x->m->name, dq_bench_weights(weights, x->m), x->o->math_word, x->b->device,
+           x->m->name, dq_bench_weights(weights, x->m), x->o->math_word.text, x->b->device,
            (long long)x->steps, (long long)x->o->runs, x->o->runs == 1 ? "" : "s");
     if (x->block.p)
         printf("; a plain read of %zu MiB reaches %.1f", x->block.bytes >> 20,

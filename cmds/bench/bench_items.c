@@ -194,7 +194,7 @@ static dq_status report(const items_bench *x, const dq_bench_timing *t, dq_err *
         printf("%s: items of %s in %s on %s, medians of %lld run%s\n"
                "prefill: one prompt of %lld tokens after every group of items; floor: the matrix "
                "products of the computed rows and of %lld rows of logits at %.1f GFLOP/s\n\n",
-               x->o->model->name, x->task, x->o->math_word, x->o->backend->device,
+               x->o->model->name, x->task, x->o->math_word.text, x->o->backend->device,
                (long long)x->o->runs, x->o->runs == 1 ? "" : "s", (long long)x->prompt.n,
                (long long)x->scored, t[PRODUCT_RATE].median * 1e-9);
     dq_bench_report_print(&r, err);
@@ -254,17 +254,28 @@ static const dq_usage usage = {
     .max_args = 2,
     .args = "MODEL and FILE"};
 
+/* For completion. */
+enum { MAX_TASKS = 32 };
+static int task_names(const char *names[MAX_TASKS])
+{
+    int n = 0;
+    for (; n < dq_tasks_n && n < MAX_TASKS; n++) names[n] = dq_tasks[n].name;
+    return n;
+}
+
 dq_status dq_cmd_bench_items(int argc, char **argv, dq_err *err)
 {
     dq_bench o = dq_bench_defaults;
     items_bench x = {.o = &o, .task = "mc"};
-    const dq_opt opts[] = {
-        dq_opt_text("task", "NAME", &x.task, "form of FILE, as for dq eval (default mc)"),
-        dq_opt_int("limit", "N", &x.limit, 1, 1e9, "the first N items only"),
-        DQ_BENCH_MATH(o),
-        DQ_BENCH_RUNS(o),
-        DQ_BENCH_RUN(o),
-        {0}};
+    const char *names[MAX_TASKS];
+    const dq_opt opts[] = {dq_opt_offer(names, task_names(names),
+                                        dq_opt_text("task", "NAME", &x.task,
+                                                    "form of FILE, as for dq eval (default mc)")),
+                           dq_opt_int("limit", "N", &x.limit, 1, 1e9, "the first N items only"),
+                           DQ_BENCH_MATH(o),
+                           DQ_BENCH_RUNS(o),
+                           DQ_BENCH_RUN(o),
+                           {0}};
     dq_args args;
     DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;

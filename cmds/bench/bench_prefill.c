@@ -108,7 +108,7 @@ static void print_heading(const prefill *x)
     const dq_weight *gate = &x->o->model->layer[0].gate;
     char peak[DQ_BENCH_PEAK];
     printf("%s: prefill in %s on %s; one dense product %dx%lldx%lld reaches %.1f GFLOP/s\n",
-           x->o->model->name, x->o->math_word, x->o->backend->device, DQ_BENCH_PRODUCT_ROWS,
+           x->o->model->name, x->o->math_word.text, x->o->backend->device, DQ_BENCH_PRODUCT_ROWS,
            (long long)gate->rows, (long long)gate->cols, x->product_flops * 1e-9);
     if (x->instruction)
         printf("peak: %s on registers alone, %.1f GFLOP/s\n",

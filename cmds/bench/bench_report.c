@@ -24,7 +24,7 @@ dq_status dq_bench_report_begin(dq_bench_report *r, const dq_bench *bench, dq_er
 void dq_bench_report_runs(dq_bench_report *r)
 {
     json_object_set_new(r->settings, "runs", json_integer((json_int_t)r->bench->runs));
-    json_object_set_new(r->settings, "math", json_string(r->bench->math_word));
+    json_object_set_new(r->settings, "math", json_string(r->bench->math_word.text));
 }
 
 static json_t *json_of(const dq_bench_figure *f)

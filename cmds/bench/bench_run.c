@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-const dq_bench dq_bench_defaults = {.device = "auto", .math_word = "f32", .runs = 5};
+const dq_bench dq_bench_defaults = {.device = "auto", .math_word = {"f32", DQ_NUM_F32}, .runs = 5};
 
 dq_status dq_bench_list_read(dq_bench_list *out, const char *text, const char *option, int max,
                              dq_err *err)
@@ -15,32 +15,20 @@ dq_status dq_bench_list_read(dq_bench_list *out, const char *text, const char *o
     return dq_options_ints(out->at, &out->n, DQ_BENCH_LIST, text, option, 1, max, err);
 }
 
-/* All four arithmetics of a pass are the same. */
-static dq_status read_math(dq_bench *x, dq_err *err)
-{
-    static const char *const words[] = {"f32", "bf16", "int8"};
-    static const dq_num num[] = {DQ_NUM_F32, DQ_NUM_BF16, DQ_NUM_INT8};
-    const int i = dq_options_word(x->math_word, "math", words, 3, err);
-    if (i < 0) return err->code;
-    x->math = (dq_math){num[i], num[i], num[i], num[i]};
-    return DQ_OK;
-}
-
 static dq_status read_logits(dq_bench *x, dq_err *err)
 {
-    int width[8], n_widths = 0, at[DQ_GRANULARITIES] = {DQ_GRANULARITY_TENSOR}, n_granularities = 1;
-    if (x->logit_granularity && !x->logit_bits)
+    int width[8], n_widths = 0;
+    dq_words *of = &x->logit_granularity;
+    if (of->text && !x->logit_bits)
         return dq_fail(err, DQ_USAGE,
                        "--logit-granularity has nothing to act on. Add --logit-bits N[,N...].");
     if (x->logit_bits)
         DQ_TRY(dq_options_bits(width, &n_widths, 8, x->logit_bits, "logit-bits", err));
-    if (x->logit_granularity)
-        DQ_TRY(dq_options_words(at, &n_granularities, x->logit_granularity, "logit-granularity",
-                                dq_granularity_name, DQ_GRANULARITIES, err));
+    if (of->n == 0) of->at[of->n++] = DQ_GRANULARITY_TENSOR;
     x->logit[x->n_logits++] = dq_logit_plain;
     for (int i = 0; i < n_widths; i++) {
-        for (int g = 0; width[i] < 16 && g < n_granularities; g++)
-            x->logit[x->n_logits++] = (dq_logit_spec){width[i], (dq_granularity)at[g]};
+        for (int g = 0; width[i] < 16 && g < of->n; g++)
+            x->logit[x->n_logits++] = (dq_logit_spec){width[i], (dq_granularity)of->at[g]};
     }
     return DQ_OK;
 }
@@ -56,7 +44,8 @@ static dq_status choose_cache(dq_bench *x, dq_err *err)
 
 dq_status dq_bench_open(dq_bench *x, const char *command, const char *path, dq_err *err)
 {
-    DQ_TRY(read_math(x, err));
+    const dq_num num = (dq_num)x->math_word.at;
+    x->math = (dq_math){num, num, num, num};
     DQ_TRY(read_logits(x, err));
     DQ_TRY(dq_logger_begin(&x->logger, command, err));
     DQ_TRY(dq_model_open(&x->model, path, err));

@@ -20,9 +20,11 @@ enum { DQ_BENCH_LOGITS = 33 };
 
 typedef struct dq_bench {
     /* the command line */
-    const char *device, *math_word;
-    const char *logit_bits, *logit_granularity; /* NULL: not given */
-    int64_t threads, runs;                      /* runs: timed, after one that warms up */
+    const char *device;
+    dq_word math_word;          /* a dq_num */
+    const char *logit_bits;     /* NULL: not given */
+    dq_words logit_granularity; /* each a dq_granularity */
+    int64_t threads, runs;      /* runs: timed, after one that warms up */
     bool json;
     dq_logger logger;
     /* what it means, once dq_bench_open has been called */
@@ -43,14 +45,14 @@ extern const dq_bench dq_bench_defaults;
 #define DQ_BENCH_RUNS(x)                                                                           \
     dq_opt_int("runs", "N", &(x).runs, 1, 1000, "timed runs after one that warms up (default 5)")
 #define DQ_BENCH_MATH(x)                                                                           \
-    dq_opt_text("math", "KIND", &(x).math_word,                                                    \
-                "f32, bf16 or int8 (default f32); int8 takes packed containers and keeps keys "    \
+    dq_opt_word("math", "KIND", &(x).math_word, dq_num_name, DQ_NUMS,                              \
+                "{words} (default f32); int8 takes packed containers and keeps keys "              \
                 "and values as per-token codes of 8 bits")
 #define DQ_BENCH_LOGIT(x)                                                                          \
     dq_opt_text("logit-bits", "LIST", &(x).logit_bits,                                             \
                 "widths of attention logits, timed in turns with unrounded ones"),                 \
-        dq_opt_text("logit-granularity", "LIST", &(x).logit_granularity,                           \
-                    "granularities of --logit-bits (default per-tensor)")
+        dq_opt_words("logit-granularity", "LIST", &(x).logit_granularity, dq_granularity_name,     \
+                     DQ_GRANULARITIES, "of --logit-bits: {words} (default per-tensor)")
 
 /* command: "bench decode", as messages name it. Reads the words, opens the model and the backend, and checks that it can do this. End with dq_bench_close, also after a
  * failure. */

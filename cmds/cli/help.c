@@ -12,6 +12,29 @@ void dq_help_markdown(void)
     markdown = true;
 }
 
+/* "a, b or c" */
+static size_t put_words(char *out, size_t cap, const dq_opt *o)
+{
+    size_t n = 0;
+    for (int i = 0; i < o->n_words && n < cap; i++) {
+        const char *before = i == 0 ? "" : i == o->n_words - 1 ? " or " : ", ";
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", before, o->words[i]);
+    }
+    return n < cap ? n : cap;
+}
+
+const char *dq_help_text(char out[DQ_HELP_TEXT], const dq_opt *o, const char *text)
+{
+    static const char place[] = "{words}";
+    const char *at = strstr(text, place);
+    if (!at) return text;
+    size_t n = (size_t)snprintf(out, DQ_HELP_TEXT, "%.*s", (int)(at - text), text);
+    if (n > DQ_HELP_TEXT) n = DQ_HELP_TEXT;
+    n += put_words(out + n, DQ_HELP_TEXT - n, o);
+    snprintf(out + n, DQ_HELP_TEXT - n, "%s", at + strlen(place));
+    return out;
+}
+
 /* ---- Text ---- */
 
 /* Text in lines of at most 100 columns after an indent; '\n' starts a new line. */
@@ -43,13 +66,13 @@ static void print_wrapped(const char *text, int indent, int at)
 /* --name VALUE and what it is. */
 static void print_option(const dq_opt *o, const char *help)
 {
-    char left[64];
+    char left[64], text[DQ_HELP_TEXT];
     int n = o->letter ? snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name)
                       : snprintf(left, sizeof left, "      --%s", o->name);
     if (dq_opt_takes_value(o)) snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
     printf("%-34s", left);
     if (strlen(left) > 33) printf("\n%34s", "");
-    print_wrapped(help, 34, 34);
+    print_wrapped(dq_help_text(text, o, help), 34, 34);
 }
 
 /* Options below a heading with a topic, in a command that has no topics itself: dq eval explains them. Returns the last row. */
@@ -142,6 +165,7 @@ static void print_cell(const char *text)
 static void print_markdown(const dq_opt *opts, const dq_usage *usage)
 {
     bool open = false;
+    char cell[DQ_HELP_TEXT];
     printf("## dq %s\n\n```\ndq %s %s\n```\n\n%s\n", usage->name, usage->name, usage->synopsis,
            usage->about);
     for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
@@ -161,7 +185,7 @@ static void print_markdown(const dq_opt *opts, const dq_usage *usage)
                dq_opt_takes_value(o) ? o->value : "");
         if (o->letter) printf(", `-%c`", o->letter);
         printf(" | ");
-        print_cell(o->help);
+        print_cell(dq_help_text(cell, o, o->help));
         printf(" |\n");
     }
     if (usage->examples) printf("\n```\n%s```\n", usage->examples);

@@ -11,4 +11,8 @@ void dq_help_markdown(void);
  * DQ_OPT_ROWS. DQ_USAGE: there is no such topic. */
 dq_status dq_help_print(const dq_opt *opts, const dq_usage *usage, const char *topic, dq_err *err);
 
+/* A text about an option with its words in the place of {words}: the text itself where there is none, else out. */
+enum { DQ_HELP_TEXT = 1024 };
+const char *dq_help_text(char out[DQ_HELP_TEXT], const dq_opt *o, const char *text);
+
 #endif

@@ -13,30 +13,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-dq_status dq_input_head_order_read(dq_input_head_order *h, dq_err *err)
+static const dq_pairing offered[DQ_INPUT_HEAD_ORDERS] = {DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE,
+                                                         DQ_PAIR_HALVES};
+
+const char *const *dq_input_head_order_offer(dq_input_head_order *h)
 {
-    static const dq_pairing offered[] = {DQ_PAIR_ADJACENT, DQ_PAIR_ADJACENT_NAIVE, DQ_PAIR_HALVES};
-    enum { N = sizeof offered / sizeof offered[0] };
-    const char *names[N];
-    h->pairing = DQ_PAIR_COUNT;
-    if (!h->word) return DQ_OK;
-    for (int i = 0; i < N; i++) names[i] = dq_head_order_pairing_name(offered[i]);
-    int i = dq_options_word(h->word, "head-order", names, N, err);
-    if (i < 0) return err->code;
-    h->pairing = offered[i];
-    return DQ_OK;
+    for (int i = 0; i < DQ_INPUT_HEAD_ORDERS; i++)
+        h->offered[i] = dq_head_order_pairing_name(offered[i]);
+    return h->offered;
+}
+
+void dq_input_head_order_read(dq_input_head_order *h)
+{
+    h->pairing = h->word.text ? offered[h->word.at] : DQ_PAIR_COUNT;
 }
 
 dq_status dq_input_head_order_check(const dq_input_head_order *h, dq_err *err)
 {
-    if (!h->word || h->used) return DQ_OK;
+    if (!h->word.text || h->used) return DQ_OK;
     return dq_fail(err, DQ_MISMATCH, "--head-order %s: no model here has two maps per head",
-                   h->word);
+                   h->word.text);
 }
 
 json_t *dq_input_head_order_json(const dq_input_head_order *h)
 {
-    return h->word ? json_string(h->word) : json_null();
+    return h->word.text ? json_string(h->word.text) : json_null();
 }
 
 dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_order *h,
@@ -44,7 +45,7 @@ dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_order *
 {
     DQ_TRY(dq_model_open_as(out, path, h ? h->pairing : DQ_PAIR_COUNT, err));
     const dq_model *m = *out;
-    if (h && h->word && m->map.n_maps == 2) h->used = true;
+    if (h && h->word.text && m->map.n_maps == 2) h->used = true;
     for (int i = 0; i < m->n_warnings; i++)
         dq_logger_warn(logger, "%s: %s", m->path, m->warnings[i]);
     return DQ_OK;

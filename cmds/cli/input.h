@@ -10,17 +10,22 @@
 
 /* --head-order: which heads meet in one output head, for checkpoints whose order is in doubt. It goes for
  * every model of a run that has two maps. */
+enum { DQ_INPUT_HEAD_ORDERS = 3 };
 typedef struct dq_input_head_order {
-    const char *word;   /* as given; NULL: as each checkpoint's architecture says */
+    dq_word word;       /* not given: as each checkpoint's architecture says */
     dq_pairing pairing; /* DQ_PAIR_COUNT without a word */
     bool used;          /* some model took it */
+    const char *offered[DQ_INPUT_HEAD_ORDERS];
 } dq_input_head_order;
+/* Fills h->offered, the words of the row. */
+const char *const *dq_input_head_order_offer(dq_input_head_order *h);
 #define DQ_INPUT_HEAD_ORDER_OPTION(h)                                                              \
-    dq_opt_text("head-order", "MAP", &(h).word,                                                    \
-                "adjacent, adjacent-naive or halves: read the heads of a Diff Transformer in "     \
-                "this order, whatever its architecture says (see MODEL.md and dq doctor --model)")
+    dq_opt_word("head-order", "MAP", &(h).word, dq_input_head_order_offer(&(h)),                   \
+                DQ_INPUT_HEAD_ORDERS,                                                              \
+                "{words}: read the heads of a Diff Transformer in this order, whatever its "       \
+                "architecture says (see MODEL.md and dq doctor --model)")
 /* Before any model is opened. */
-dq_status dq_input_head_order_read(dq_input_head_order *h, dq_err *err);
+void dq_input_head_order_read(dq_input_head_order *h);
 /* After the last one: a map that no model took is DQ_MISMATCH. */
 dq_status dq_input_head_order_check(const dq_input_head_order *h, dq_err *err);
 /* "halves" or null, for `settings`. */

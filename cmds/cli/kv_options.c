@@ -83,6 +83,14 @@ static void fill_help(char help[DQ_KV_HELP], const dq_kv_field *f)
     }
 }
 
+static void offer_policies(dq_kv_options *o, dq_opt *row)
+{
+    int n = 0;
+    for (; n < dq_kv_n_policies && n < DQ_KV_LIST; n++) o->policy_name[n] = dq_kv_policies[n].name;
+    o->policy_name[n++] = ALL;
+    *row = dq_opt_offer(o->policy_name, n, *row);
+}
+
 void dq_kv_options_begin(dq_kv_options *o, const char *seed_of)
 {
     memset(o, 0, sizeof *o);
@@ -100,8 +108,11 @@ void dq_kv_options_begin(dq_kv_options *o, const char *seed_of)
                                  .min = f->min,
                                  .max = f->max,
                                  .value = f->value,
-                                 .help = f->help ? o->help[place - 1] : seed_of};
+                                 .help = f->help ? o->help[place - 1] : seed_of,
+                                 .words = f->words,
+                                 .n_words = f->n_words};
         if (f->help) fill_help(o->help[place - 1], f);
+        if (f->type == DQ_KV_POLICY) offer_policies(o, &o->row[place]);
     }
     o->row[1 + DQ_KV_OPTIONS] = dq_opt_text(
         "kv-gates", "FILE", &o->gates,

@@ -40,6 +40,7 @@ typedef struct dq_kv_options {
     const char *gates; /* a file of them; NULL: not given */
     dq_opt row[DQ_KV_OPTIONS + 3];
     char help[DQ_KV_OPTIONS][DQ_KV_HELP];
+    const char *policy_name[DQ_KV_LIST + 1];
 } dq_kv_options;
 
 /* The options as one row of a command's table; after dq_kv_options_begin. */

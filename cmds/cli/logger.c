@@ -10,14 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
+const char *const dq_logger_when_name[DQ_LOGGER_WHENS] = {"auto", "always", "never"};
+
 dq_status dq_logger_begin(dq_logger *logger, const char *command, dq_err *err)
 {
     logger->command = command;
-    if (!logger->progress) logger->progress = "auto";
-    if (strcmp(logger->progress, "auto") != 0 && strcmp(logger->progress, "always") != 0 &&
-        strcmp(logger->progress, "never") != 0)
-        return dq_fail(err, DQ_USAGE, "--progress: expected auto, always or never, found \"%s\".",
-                       logger->progress);
     logger->warnings = json_array();
     return logger->warnings ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
 }

@@ -6,23 +6,27 @@
 #include "base/json.h"
 #include "cmds/cli/options.h"
 
+typedef enum dq_logger_when { DQ_LOGGER_AUTO, DQ_LOGGER_ALWAYS, DQ_LOGGER_NEVER } dq_logger_when;
+enum { DQ_LOGGER_WHENS = 3 };
+extern const char *const dq_logger_when_name[DQ_LOGGER_WHENS]; /* "auto", "always", "never" */
+
 /* Verbosity and progress as every command takes them; rows for the option table. */
 typedef struct dq_logger {
     bool quiet;
     int verbose;
-    const char *progress; /* "auto", "always", "never" */
-    const char *command;  /* "eval", for the prefix of lines on stderr */
-    json_t *warnings;     /* array of strings, for the JSON document; owned */
-    json_t *left_out;     /* reason to array of what it is of; owned, NULL: nothing */
+    dq_word progress;    /* a dq_logger_when */
+    const char *command; /* "eval", for the prefix of lines on stderr */
+    json_t *warnings;    /* array of strings, for the JSON document; owned */
+    json_t *left_out;    /* reason to array of what it is of; owned, NULL: nothing */
 } dq_logger;
 #define DQ_LOGGER_OPTIONS(logger)                                                                  \
-    dq_opt_text("progress", "WHEN", &(logger).progress,                                            \
-                "auto, always or never (default auto: now and then in a file)"),                   \
+    dq_opt_word("progress", "WHEN", &(logger).progress, dq_logger_when_name, DQ_LOGGER_WHENS,      \
+                "{words} (default auto: now and then in a file)"),                                 \
         dq_opt_letter(                                                                             \
             'q', dq_opt_flag("quiet", &(logger).quiet, "no progress, no warnings on stderr")),     \
         dq_opt_letter('v', dq_opt_count("verbose", &(logger).verbose, "say on stderr what runs"))
 
-/* Checks --progress and makes the list of warnings; dq_logger_end frees it. */
+/* Makes the list of warnings; dq_logger_end frees it. */
 dq_status dq_logger_begin(dq_logger *logger, const char *command, dq_err *err);
 void dq_logger_end(dq_logger *logger);
 /* One line "dq eval: warning: ..." on stderr (unless quiet) and in the JSON document. The same text

@@ -16,6 +16,8 @@
 
 enum { MAX_OPTS = 128, LONG_BASE = 256 };
 
+const char *const dq_options_device_name[3] = {"cpu", "cuda", "auto"};
+
 /* Edit distance of two short names, capped at 63 characters each. */
 static int distance(const char *a, const char *b)
 {
@@ -107,6 +109,23 @@ static dq_status set_float(const dq_opt *o, const char *text, dq_err *err)
     return DQ_OK;
 }
 
+static dq_status set_word(const dq_opt *o, const char *text, dq_err *err)
+{
+    dq_word *word = o->to;
+    const int i = dq_options_word(text, o->name, o->words, o->n_words, err);
+    if (i >= 0) *word = (dq_word){text, i};
+    return err->code;
+}
+
+static dq_status set_words(const dq_opt *o, const char *text, dq_err *err)
+{
+    dq_words *words = o->to;
+    if (o->n_words > DQ_WORDS_MAX)
+        return dq_fail(err, DQ_BUG, "--%s has more than %d words", o->name, DQ_WORDS_MAX);
+    words->text = text;
+    return dq_options_words(words->at, &words->n, text, o->name, o->words, o->n_words, err);
+}
+
 static dq_status set(const dq_opt *o, const char *text, dq_err *err)
 {
     dq_list *list;
@@ -117,6 +136,8 @@ static dq_status set(const dq_opt *o, const char *text, dq_err *err)
     case DQ_OPT_BITS: return set_bits(o, text, err);
     case DQ_OPT_FLOAT: return set_float(o, text, err);
     case DQ_OPT_TEXT: *(const char **)o->to = text; return DQ_OK;
+    case DQ_OPT_WORD: return set_word(o, text, err);
+    case DQ_OPT_WORDS: return set_words(o, text, err);
     case DQ_OPT_ROWS: break;
     case DQ_OPT_LIST:
         list = o->to;

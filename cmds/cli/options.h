@@ -13,14 +13,24 @@ typedef enum dq_opt_kind {
     DQ_OPT_FLOAT, /* double within [min, max] */
     DQ_OPT_TEXT,  /* const char * */
     DQ_OPT_LIST,  /* dq_list: may be repeated */
+    DQ_OPT_WORD,  /* dq_word: one of the row's words */
+    DQ_OPT_WORDS, /* dq_words: several of them with commas between, none twice */
     DQ_OPT_ROWS /* dq_opt[], ended as every table: they stand here instead of this row, whose help is "" */
 } dq_opt_kind;
 
-enum { DQ_LIST_MAX = 256 };
+enum { DQ_LIST_MAX = 256, DQ_WORDS_MAX = 32 };
 typedef struct dq_list {
     const char *item[DQ_LIST_MAX];
     int n;
 } dq_list;
+typedef struct dq_word {
+    const char *text; /* NULL: not given */
+    int at;           /* its index among the words */
+} dq_word;
+typedef struct dq_words {
+    const char *text; /* as given, NULL: not given */
+    int at[DQ_WORDS_MAX], n;
+} dq_words;
 
 /* One row per option; the table ends with a row whose name and help are NULL. A row with a NULL name
  * and a help text is a heading; its value is the topic of `dq help COMMAND TOPIC`, NULL: it has none. */
@@ -31,7 +41,10 @@ typedef struct dq_opt {
     void *to;          /* where the value goes, by kind; holds the default before */
     double min, max;   /* DQ_OPT_INT, DQ_OPT_FLOAT */
     const char *value; /* what --help shows for the value: "N" */
-    const char *help;  /* one or more lines; names the default */
+    const char *help;  /* one or more lines; names the default. {words}: "a, b or c" */
+    /* [n_words], what a DQ_OPT_WORD or DQ_OPT_WORDS takes; of other kinds what completion offers. */
+    const char *const *words;
+    int n_words;
 } dq_opt;
 
 static inline bool dq_opt_is_end(const dq_opt *o)
@@ -63,25 +76,66 @@ static inline dq_opt dq_opt_count(const char *name, int *to, const char *help)
 static inline dq_opt dq_opt_int(const char *name, const char *value, int64_t *to, double min,
                                 double max, const char *help)
 {
-    return (dq_opt){name, 0, DQ_OPT_INT, to, min, max, value, help};
+    return (dq_opt){.name = name,
+                    .kind = DQ_OPT_INT,
+                    .to = to,
+                    .min = min,
+                    .max = max,
+                    .value = value,
+                    .help = help};
 }
 static inline dq_opt dq_opt_float(const char *name, const char *value, double *to, double min,
                                   double max, const char *help)
 {
-    return (dq_opt){name, 0, DQ_OPT_FLOAT, to, min, max, value, help};
+    return (dq_opt){.name = name,
+                    .kind = DQ_OPT_FLOAT,
+                    .to = to,
+                    .min = min,
+                    .max = max,
+                    .value = value,
+                    .help = help};
 }
 static inline dq_opt dq_opt_bits(const char *name, const char *value, int64_t *to, const char *help)
 {
-    return (dq_opt){name, 0, DQ_OPT_BITS, to, 0, 0, value, help};
+    return (dq_opt){.name = name, .kind = DQ_OPT_BITS, .to = to, .value = value, .help = help};
 }
 static inline dq_opt dq_opt_text(const char *name, const char *value, const char **to,
                                  const char *help)
 {
-    return (dq_opt){name, 0, DQ_OPT_TEXT, to, 0, 0, value, help};
+    return (dq_opt){.name = name, .kind = DQ_OPT_TEXT, .to = to, .value = value, .help = help};
 }
 static inline dq_opt dq_opt_list(const char *name, const char *value, dq_list *to, const char *help)
 {
-    return (dq_opt){name, 0, DQ_OPT_LIST, to, 0, 0, value, help};
+    return (dq_opt){.name = name, .kind = DQ_OPT_LIST, .to = to, .value = value, .help = help};
+}
+static inline dq_opt dq_opt_word(const char *name, const char *value, dq_word *to,
+                                 const char *const *words, int n_words, const char *help)
+{
+    return (dq_opt){.name = name,
+                    .kind = DQ_OPT_WORD,
+                    .to = to,
+                    .value = value,
+                    .help = help,
+                    .words = words,
+                    .n_words = n_words};
+}
+static inline dq_opt dq_opt_words(const char *name, const char *value, dq_words *to,
+                                  const char *const *words, int n_words, const char *help)
+{
+    return (dq_opt){.name = name,
+                    .kind = DQ_OPT_WORDS,
+                    .to = to,
+                    .value = value,
+                    .help = help,
+                    .words = words,
+                    .n_words = n_words};
+}
+/* Words that completion offers for a row that takes others too. */
+static inline dq_opt dq_opt_offer(const char *const *words, int n_words, dq_opt row)
+{
+    row.words = words;
+    row.n_words = n_words;
+    return row;
 }
 static inline dq_opt dq_opt_letter(char letter, dq_opt row)
 {
@@ -90,8 +144,11 @@ static inline dq_opt dq_opt_letter(char letter, dq_opt row)
 }
 
 /* Rows that commands share. */
+extern const char *const dq_options_device_name[3]; /* "cpu", "cuda", "auto" */
 #define DQ_OPT_DEVICE(to)                                                                          \
-    dq_opt_text("device", "NAME", to, "cpu, cuda[:N] or auto, which is cpu (default auto)")
+    dq_opt_offer(                                                                                  \
+        dq_options_device_name, 3,                                                                 \
+        dq_opt_text("device", "NAME", to, "cpu, cuda[:N] or auto, which is cpu (default auto)"))
 #define DQ_OPT_RUN(device, threads)                                                                \
     DQ_OPT_DEVICE(device),                                                                         \
         dq_opt_int("threads", "N", threads, 0, 4096, "threads, 0 for all processors (default 0)")

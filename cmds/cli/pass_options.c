@@ -5,22 +5,13 @@
 
 void dq_pass_options_begin(dq_pass_options *o, const char *seed_of)
 {
-    o->logit_bits = 0;
-    o->granularity = NULL;
-    o->math = "f32";
+    *o = (dq_pass_options){0};
     dq_kv_options_begin(&o->kv, seed_of);
 }
 
 dq_status dq_pass_options_read(dq_pass_options *o, dq_err *err)
 {
-    DQ_TRY(dq_kv_options_read(&o->kv, false, err));
-    if (o->granularity && dq_options_word(o->granularity, "logit-granularity", dq_granularity_name,
-                                          DQ_GRANULARITIES, err) < 0)
-        return err->code;
-    const int num = dq_options_word(o->math, "math", dq_num_name, DQ_NUMS, err);
-    if (num < 0) return err->code;
-    o->num = (dq_num)num;
-    return DQ_OK;
+    return dq_kv_options_read(&o->kv, false, err);
 }
 
 dq_status dq_pass_options_of(dq_pass *pass, dq_kv_spec *kv, dq_pass_options *o, dq_model *m,
@@ -29,13 +20,14 @@ dq_status dq_pass_options_of(dq_pass *pass, dq_kv_spec *kv, dq_pass_options *o, 
     dq_kv_config *list;
     int n;
     const int64_t bits = o->logit_bits ? o->logit_bits : m->logit.bits;
-    const char *granularity =
-        o->granularity ? o->granularity : dq_granularity_name[m->logit.granularity];
-    dq_logit_parse(&pass->logit, bits, granularity);
-    pass->math = (dq_math){o->num, o->num, o->num, o->num};
+    const dq_num num = (dq_num)o->math.at;
+    pass->logit.bits = (int)bits;
+    pass->logit.granularity =
+        o->granularity.text ? (dq_granularity)o->granularity.at : m->logit.granularity;
+    pass->math = (dq_math){num, num, num, num};
     DQ_TRY(dq_kv_options_gates(&o->kv, m, err));
     if (dq_kv_options_list(&list, &n, &o->kv, &m->kv, m, err) == DQ_OK &&
-        dq_kv_options_spec(kv, &list[0], m, o->num, err) == DQ_OK)
+        dq_kv_options_spec(kv, &list[0], m, num, err) == DQ_OK)
         dq_kv_options_check(&o->kv, err);
     dq_block_free(list);
     DQ_TRY(err->code);

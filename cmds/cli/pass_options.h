@@ -8,22 +8,22 @@
 #include "engine/runner.h"
 
 typedef struct dq_pass_options {
-    int64_t logit_bits; /* 0: not given */
-    const char *granularity, *math;
+    int64_t logit_bits;        /* 0: not given */
+    dq_word granularity, math; /* a dq_granularity, a dq_num */
     dq_kv_options kv;
-    dq_num num; /* what `math` means */
 } dq_pass_options;
 
 #define DQ_PASS_OPTION_ROWS(o)                                                                     \
     dq_opt_bits("logit-bits", "N", &(o).logit_bits,                                                \
                 "round attention logits to 2..8 bits; 16: leave them (default: as the container "  \
                 "says, else 16)"),                                                                 \
-        dq_opt_text("logit-granularity", "GRANULARITY", &(o).granularity,                          \
-                    "per-tensor, per-head, per-row or per-tile: what shares a scale (default: as " \
-                    "the container says, else per-tensor)"),                                       \
-        dq_opt_text("math", "TYPE", &(o).math,                                                     \
-                    "f32, bf16 or int8 (default f32); int8 takes a packed container and "          \
-                    "--kv-bits 8 or fewer; what the device lacks is refused"),                     \
+        dq_opt_word("logit-granularity", "GRANULARITY", &(o).granularity, dq_granularity_name,     \
+                    DQ_GRANULARITIES,                                                              \
+                    "{words}: what shares a scale (default: as the container says, else "          \
+                    "per-tensor)"),                                                                \
+        dq_opt_word("math", "TYPE", &(o).math, dq_num_name, DQ_NUMS,                               \
+                    "{words} (default f32); int8 takes a packed container and --kv-bits 8 or "     \
+                    "fewer; what the device lacks is refused"),                                    \
         DQ_KV_OPTION_ROWS((o).kv)
 
 /* Nothing given. seed_of: as for dq_kv_options_begin. */

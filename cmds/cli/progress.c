@@ -21,8 +21,8 @@ void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *labe
     p->start = p->last_time = dq_os_seconds();
     p->first = -1;
     p->redraw = isatty(STDERR_FILENO) != 0;
-    p->often = strcmp(logger->progress, "always") == 0;
-    p->on = !logger->quiet && strcmp(logger->progress, "never") != 0;
+    p->often = logger->progress.at == DQ_LOGGER_ALWAYS;
+    p->on = !logger->quiet && logger->progress.at != DQ_LOGGER_NEVER;
 }
 
 /* "12 s left", "3:20 left", "~2:05:00 left" */

@@ -173,9 +173,8 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
     x->e.source = x->o.source;
     x->e.n_sources = x->o.n_sources;
     x->e.limit = x->o.limit;
-    while (x->o.too_long && strcmp(x->o.too_long, dq_eval_long_name[x->e.too_long]) != 0)
-        x->e.too_long++;
-    x->e.bos = x->o.bos;
+    if (x->o.too_long.text) x->e.too_long = (dq_long)(x->o.too_long.at + 1);
+    x->e.bos = (dq_bos)x->o.bos.at;
     x->files.inputs = x->inputs;
     x->files.logger = &x->o.logger;
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
@@ -254,7 +253,7 @@ static void warn_granularity(eval_run *x)
 {
     bool rounded = false;
     for (int i = 0; i < x->e.n_rows; i++) rounded = rounded || x->e.row[i].logit.bits < 16;
-    if (x->o.logit_granularity && !rounded)
+    if (x->o.logit_granularity.text && !rounded)
         dq_logger_warn(&x->o.logger,
                        "--logit-granularity says nothing here: no logits are rounded. Add "
                        "--logit-bits of 2 to 8");
@@ -313,7 +312,7 @@ static dq_status plan(eval_run *x, dq_err *err)
         return dq_fail(err, DQ_MISMATCH,
                        "nothing is left of --math %s for these models. Add f32, or give packed "
                        "containers and --kv-bits 8",
-                       x->o.math_word);
+                       x->o.math_words.text);
     warn_granularity(x);
     cmd_eval_warn_sources(&x->o.logger, &v, x->made_from);
     for (int m = 0; x->o.dry_run && m < x->e.n_models; m++)
@@ -373,19 +372,20 @@ static void make_settings(eval_run *x)
     for (int i = 0; i < x->e.n_sources; i++)
         json_array_append_new(tasks, json_string(x->e.source[i].name));
     json_object_set_new(s, "tasks", tasks);
-    json_object_set_new(s, "long", x->o.too_long ? json_string(x->o.too_long) : json_null());
+    json_object_set_new(s, "long",
+                        x->o.too_long.text ? json_string(x->o.too_long.text) : json_null());
     json_object_set_new(s, "num_fewshot", json_integer((json_int_t)x->o.num_fewshot));
     json_object_set_new(s, "seed", drawn_seed(&x->e));
     put_sweep(x, s);
     json_object_set_new(s, "head_order", dq_input_head_order_json(&x->o.head_order));
     cmd_eval_kv_settings(s, &x->e, x->names);
-    json_object_set_new(s, "math", json_string(x->o.math_word));
+    json_object_set_new(s, "math", json_string(x->o.math_words.text));
     json_object_set_new(s, "margin", dq_document_real(x->o.margin));
     json_object_set_new(s, "ref", x->o.ref ? dq_document_name(x->o.ref) : json_null());
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->settings) cmd_eval_kinds[i]->settings(s, x->o.own[i], &x->e);
     }
-    json_object_set_new(s, "bos", json_string(x->o.bos_word));
+    json_object_set_new(s, "bos", json_string(x->o.bos.text));
     json_object_set_new(s, "limit",
                         x->o.limit ? json_integer((json_int_t)x->o.limit) : json_null());
     json_object_set_new(s, "device", json_string(x->backend->device));

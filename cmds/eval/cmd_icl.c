@@ -19,11 +19,9 @@
 enum { RUNS = 10, QUERIES = 250, SEED = 1 };
 
 typedef struct icl_options {
-    const char *order;
+    dq_words order;       /* each a dq_icl_order */
     int64_t runs, orders; /* 0: not given */
     /* what they mean */
-    dq_icl_order orders_of[DQ_ICL_ORDERS];
-    int n_orders_of;
     dq_icl_settings common;
     dq_icl_settings setting[DQ_EVAL_SOURCES]; /* [n], of the sources */
     int n;
@@ -41,7 +39,9 @@ static const cmd_eval_kind_option options[] = {
               "10)"},
      offsetof(icl_options, runs)},
     {{.name = "demo-order",
-      .kind = DQ_OPT_TEXT,
+      .kind = DQ_OPT_WORDS,
+      .words = dq_icl_order_name,
+      .n_words = DQ_ICL_ORDERS,
       .value = "LIST",
       .help = "random (default), class (sorted by label) or alternate (labels in turn): "
               "orders of the same demonstrations, a row each"},
@@ -66,30 +66,12 @@ static const char *form(const char *name)
     return dq_icl_task_find(name)->form;
 }
 
-/* Words between commas. */
-static dq_status read_orders(icl_options *o, dq_err *err)
-{
-    for (const char *p = o->order;; p++) {
-        char word[16] = "";
-        size_t n = strcspn(p, ",");
-        snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word), p);
-        int k = dq_options_word(word, "demo-order", dq_icl_order_name, DQ_ICL_ORDERS, err);
-        if (k < 0) return err->code;
-        for (int i = 0; i < o->n_orders_of; i++) {
-            if (o->orders_of[i] == (dq_icl_order)k)
-                return dq_fail(err, DQ_USAGE, "--demo-order: %s stands twice.", word);
-        }
-        o->orders_of[o->n_orders_of++] = (dq_icl_order)k;
-        p += n;
-        if (!*p) return DQ_OK;
-    }
-}
-
 static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
 {
     icl_options *o = own;
     dq_icl_settings *s = &o->common;
     (void)a;
+    (void)err;
     s->runs = o->runs ? o->runs : RUNS;
     s->orders = o->orders;
     s->queries = run->limit ? run->limit : QUERIES;
@@ -97,8 +79,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     s->n_shots = run->n_shots;
     static_assert(sizeof s->shots == sizeof run->shots, "one list");
     memcpy(s->shots, run->shots, sizeof s->shots);
-    if (o->order) return read_orders(o, err);
-    o->orders_of[o->n_orders_of++] = DQ_ICL_RANDOM;
+    if (!o->order.n) o->order.at[o->order.n++] = DQ_ICL_RANDOM;
     return DQ_OK;
 }
 
@@ -114,18 +95,19 @@ static dq_status choose(void *own, cmd_eval_options *run, const char *name, cons
                        "--task %s needs demonstrations: give --fewshot-data FILE (expected "
                        "%s).",
                        of->name, of->form);
-    for (int i = 0; i < o->n_orders_of; i++) {
+    for (int i = 0; i < o->order.n; i++) {
+        const dq_icl_order order = (dq_icl_order)o->order.at[i];
         dq_icl_settings *s = &o->setting[o->n];
         dq_eval_source source = {
             .name = of->name, .path = path, .kind = &dq_eval_icl_kind, .settings = s};
         source.title = of->name;
-        if (o->orders_of[i] != DQ_ICL_RANDOM)
-            source.title = dq_textf(a, err, "%s, %s", of->name, dq_icl_order_name[o->orders_of[i]]);
+        if (order != DQ_ICL_RANDOM)
+            source.title = dq_textf(a, err, "%s, %s", of->name, dq_icl_order_name[order]);
         if (!source.title) return err->code;
         DQ_TRY(cmd_eval_add_source(run, &source, "tasks and orders", err));
         *s = o->common;
         s->task = of;
-        s->order = o->orders_of[i];
+        s->order = order;
         s->demos.path = demos;
         o->n++;
     }
@@ -138,7 +120,8 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     const struct {
         bool given;
         const char *name;
-    } given[] = {{o->runs, "runs"}, {o->order, "demo-order"}, {o->orders, "demo-permutations"}};
+    } given[] = {
+        {o->runs, "runs"}, {o->order.text, "demo-order"}, {o->orders, "demo-permutations"}};
     for (size_t i = 0; o->n == 0 && i < sizeof given / sizeof given[0]; i++) {
         if (given[i].given)
             return dq_fail(err, DQ_USAGE,
@@ -276,8 +259,8 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
         return;
     }
     for (int i = 0; i < x->n_shots; i++) json_array_append_new(shots, json_integer(x->shots[i]));
-    for (int i = 0; i < o->n_orders_of; i++)
-        json_array_append_new(orders, json_string(dq_icl_order_name[o->orders_of[i]]));
+    for (int i = 0; i < o->order.n; i++)
+        json_array_append_new(orders, json_string(dq_icl_order_name[o->order.at[i]]));
     if (!x->n_shots) json_decref(shots);
     json_object_set_new(s, "num_fewshot", x->n_shots ? shots : json_string("as many as fit"));
     json_object_set_new(s, "runs", json_integer((json_int_t)x->runs));

@@ -16,10 +16,14 @@
 
 typedef struct needle_options {
     /* as given; NULL: not given */
-    const char *depths, *needles, *mode, *rows;
+    const char *depths, *needles;
+    dq_word mode, rows; /* of mode_names, row_names */
     bool attention;
     dq_needle_settings settings; /* what they mean */
 } needle_options;
+
+static const char *const mode_names[] = {"forced", "generated"}, *const row_names[] = {"last",
+                                                                                       "query"};
 
 static const cmd_eval_kind_option options[] = {
     {.opt = {.value = "needle",
@@ -38,7 +42,9 @@ static const cmd_eval_kind_option options[] = {
       .help = "N:R: N needles of which R are asked for (default 1:1,2:2,4:2,6:2)"},
      offsetof(needle_options, needles)},
     {{.name = "needle-mode",
-      .kind = DQ_OPT_TEXT,
+      .kind = DQ_OPT_WORD,
+      .words = mode_names,
+      .n_words = 2,
       .value = "MODE",
       .help = "forced (default): whether each digit is the most likely one after those "
               "before it, in one pass; what a cache evicts or rounds lies before the "
@@ -53,7 +59,9 @@ static const cmd_eval_kind_option options[] = {
               "where tokens are evicted"},
      offsetof(needle_options, attention)},
     {{.name = "attention-rows",
-      .kind = DQ_OPT_TEXT,
+      .kind = DQ_OPT_WORD,
+      .words = row_names,
+      .n_words = 2,
       .value = "ROWS",
       .help = "last (default): the row that predicts the first answer; query: the mean of all "
               "rows of the question"},
@@ -117,8 +125,6 @@ static dq_status read_pairs(dq_needle_settings *s, const char *text, dq_err *err
 
 static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
 {
-    static const char *const modes[] = {"forced", "generated"};
-    static const char *const rows[] = {"last", "query"};
     needle_options *o = own;
     dq_needle_settings *s = &o->settings;
     (void)a;
@@ -127,14 +133,11 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     DQ_TRY(dq_options_ints(s->depth, &s->n_depths, DQ_NEEDLE_SWEEP,
                            o->depths ? o->depths : "0,25,50,75,100", "depths", 0, 100, err));
     DQ_TRY(read_pairs(s, o->needles ? o->needles : "1:1,2:2,4:2,6:2", err));
-    const int mode = dq_options_word(o->mode ? o->mode : modes[0], "needle-mode", modes, 2, err);
-    const int row = dq_options_word(o->rows ? o->rows : rows[0], "attention-rows", rows, 2, err);
-    if (mode < 0 || row < 0) return err->code;
     s->samples = run->samples;
     s->seed = run->kv.seed >= 0 ? (uint64_t)run->kv.seed : 1;
-    s->generated = mode == 1;
+    s->generated = o->mode.at == 1;
     s->attention = o->attention;
-    s->query_rows = row == 1;
+    s->query_rows = o->rows.at == 1;
     return DQ_OK;
 }
 
@@ -146,16 +149,16 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
         bool given;
     } all[] = {{"depths", o->depths},
                {"needles", o->needles},
-               {"needle-mode", o->mode},
+               {"needle-mode", o->mode.text},
                {"attention", o->attention},
-               {"attention-rows", o->rows}};
+               {"attention-rows", o->rows.text}};
     const bool wanted = cmd_eval_kind_source(&cmd_eval_needle, run->source, run->n_sources) != NULL;
     for (size_t i = 0; !wanted && i < sizeof all / sizeof *all; i++) {
         if (all[i].given)
             return dq_fail(err, DQ_USAGE, "--%s has nothing to act on: there is no --task needle.",
                            all[i].name);
     }
-    if (o->rows && !o->attention)
+    if (o->rows.text && !o->attention)
         return dq_fail(err, DQ_USAGE, "--attention-rows has nothing to act on: add --attention.");
     return DQ_OK;
 }
@@ -164,12 +167,12 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
 
 static const char *mode_name(const dq_needle_settings *s)
 {
-    return s->generated ? "generated" : "forced";
+    return mode_names[s->generated];
 }
 
 static const char *rows_name(const dq_needle_settings *s)
 {
-    return s->query_rows ? "query" : "last";
+    return row_names[s->query_rows];
 }
 
 static json_t *settings_json(const dq_needle_settings *s)

@@ -18,7 +18,7 @@
 
 enum { TASKS = 16 };
 typedef struct ruler_options {
-    const char *question;              /* NULL: not given */
+    dq_word question;                  /* of question_name */
     dq_ruler_settings settings[TASKS]; /* what they mean, by task */
 } ruler_options;
 
@@ -31,7 +31,9 @@ static const cmd_eval_kind_option options[] = {
               "prompts as RULER builds them (--task niah_single, niah_multikey, niah_multivalue, "
               "niah_multiquery, vt, cwe, fwe)"}},
     {{.name = "question",
-      .kind = DQ_OPT_TEXT,
+      .kind = DQ_OPT_WORD,
+      .words = question_name,
+      .n_words = sizeof question_name / sizeof question_name[0],
       .value = "WHEN",
       .help = "query-agnostic (default): a cache evicts and rounds before it sees the question, as "
               "where one context is asked many things; query-aware: after it"},
@@ -71,10 +73,8 @@ static dq_status choose(void *own, cmd_eval_options *o, const char *name, const 
 static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a, dq_err *err)
 {
     ruler_options *o = own;
-    const char *word = o->question ? o->question : question_name[0];
-    const int when = dq_options_word(word, "question", question_name, 2, err);
     (void)a;
-    if (when < 0) return err->code;
+    (void)err;
     for (int i = 0; i < dq_ruler_n_tasks; i++) {
         dq_ruler_settings *s = &o->settings[i];
         s->task = &dq_ruler_tasks[i];
@@ -82,7 +82,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
         memcpy(s->length, run->length, sizeof s->length);
         s->samples = run->samples;
         s->seed = run->kv.seed >= 0 ? (uint64_t)run->kv.seed : 1;
-        s->query_aware = when == 1;
+        s->query_aware = o->question.at == 1;
     }
     return DQ_OK;
 }
@@ -95,7 +95,7 @@ static const dq_eval_source *first_source(const dq_eval_source *source, int n)
 static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err)
 {
     const ruler_options *o = own;
-    if (o->question && !first_source(run->source, run->n_sources))
+    if (o->question.text && !first_source(run->source, run->n_sources))
         return dq_fail(err, DQ_USAGE,
                        "--question has nothing to act on: it is for niah_single and its like, vt, "
                        "cwe and fwe.");

@@ -18,7 +18,8 @@
 
 typedef struct text_options {
     dq_list files;
-    const char *window, *counts;
+    const char *counts;
+    dq_word window;            /* a dq_scheme */
     int64_t stride, threshold; /* -1: not given */
     bool positions, slices;
     dq_text_settings settings; /* what they mean */
@@ -32,7 +33,9 @@ static const cmd_eval_kind_option options[] = {
               "repeated, each FILE is a document; FILE.jsonl holds one a line, {\"text\": ...}"},
      offsetof(text_options, files)},
     {{.name = "window",
-      .kind = DQ_OPT_TEXT,
+      .kind = DQ_OPT_WORD,
+      .words = dq_scheme_name,
+      .n_words = DQ_WINDOW_POSITIONS, /* which is an option of its own */
       .value = "FORM",
       .help = "chunk (default): one after the other, the second half of each scored;\n"
               "stride: each --stride after the one before, every token scored once;\n"
@@ -84,7 +87,7 @@ static dq_status check_company(const text_options *t, int64_t ctx, dq_err *err)
     const struct {
         bool given;
         const char *name;
-    } texts[] = {{t->window, "window"},
+    } texts[] = {{t->window.text, "window"},
                  {ctx != 0, "ctx"},
                  {t->stride >= 0, "stride"},
                  {t->positions, "positions"},
@@ -97,10 +100,10 @@ static dq_status check_company(const text_options *t, int64_t ctx, dq_err *err)
     if (!t->slices && (t->counts || t->threshold >= 0))
         return dq_fail(err, DQ_USAGE, "--%s is about --slices, which is not given.",
                        t->counts ? "slice-counts" : "slice-threshold");
-    if (t->positions && t->window)
+    if (t->positions && t->window.text)
         return dq_fail(err, DQ_USAGE,
                        "--positions makes windows of its own; it does not go with --window %s.",
-                       t->window);
+                       t->window.text);
     return DQ_OK;
 }
 
@@ -120,11 +123,8 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     const int64_t ctx = run->ctx;
     (void)a;
     DQ_TRY(check_company(t, ctx, err));
-    int w = dq_options_word(t->window ? t->window : "chunk", "window", dq_scheme_name,
-                            DQ_WINDOW_POSITIONS, err);
-    if (w < 0) return err->code;
     dq_text_settings *s = &t->settings;
-    s->scheme = t->positions ? DQ_WINDOW_POSITIONS : (dq_scheme)w;
+    s->scheme = t->positions ? DQ_WINDOW_POSITIONS : (dq_scheme)t->window.at;
     if (t->stride >= 0 && s->scheme != DQ_WINDOW_STRIDE)
         return dq_fail(err, DQ_USAGE, "--stride is about --window stride.");
     if (ctx) DQ_TRY(check_stride(t, ctx, err));

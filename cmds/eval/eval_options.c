@@ -23,7 +23,7 @@ static const dq_opt_brief first[] = {
     {"limit", "at most N items of each task, prompts per length, windows"},
     {NULL, "at which widths; lists are compared"},
     {"logit-bits", "of attention logits: 16, or 2 to 8 (default 16)"},
-    {"logit-granularity", "what shares a scale: per-tensor, per-head, per-row, per-tile"},
+    {"logit-granularity", "what shares a scale: {words}"},
     {"kv-bits", "of keys and values: 16, 8, 8:4, 4 (default 16)"},
     {"kv-quant", "per-token, per-channel, dither, mixed (default auto)"},
     {"kv-keep", "share of a context's tokens that stays; the rest is evicted"},
@@ -31,7 +31,7 @@ static const dq_opt_brief first[] = {
     {"kv-budget", "what heads get: uniform, global, adaptive, heads"},
     {"ref", "compare every row with this model at 16 bits"},
     {NULL, "how it runs"},
-    {"math", "f32, bf16, int8 (default f32)"},
+    {"math", "{words} (default f32)"},
     {"device", "cpu, cuda[:N] or auto, which is cpu (default auto)"},
     {"threads", "0 (default): all processors"},
     {"dry-run", "print what would be computed"},
@@ -93,8 +93,6 @@ static const dq_usage usage = {
     .args = "one MODEL or more (at most 64)",
 };
 
-static const cmd_eval_options defaults = {
-    .bos_word = "auto", .math_word = "f32", .device = "auto", .margin = DQ_EVAL_MARGIN};
 enum { SAMPLES = 50, MAX_SAMPLES = 1000000 };
 
 void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_kind *kind)
@@ -106,10 +104,10 @@ void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_kind *kind)
 
 static dq_status begin(cmd_eval_options *o, dq_arena *a, dq_err *err)
 {
-    o->bos_word = defaults.bos_word;
-    o->math_word = defaults.math_word;
-    o->device = defaults.device;
-    o->margin = defaults.margin;
+    o->bos.text = dq_bos_name[DQ_BOS_AUTO];
+    o->math_words = (dq_words){.text = dq_num_name[DQ_NUM_F32], .at = {DQ_NUM_F32}, .n = 1};
+    o->device = "auto";
+    o->margin = DQ_EVAL_MARGIN;
     dq_kv_options_begin(&o->kv, "of what is drawn: --num-fewshot (default 1234), needles and the "
                                 "policy random (default 1)");
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
@@ -158,12 +156,26 @@ static dq_status tasks_help(char **out, dq_arena *a, dq_err *err)
     return DQ_OK;
 }
 
+/* The tasks of all kinds, for completion: names[MAX_TASKS]. */
+enum { MAX_TASKS = 64 };
+static int task_names(const char **names)
+{
+    int n = 0;
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind_cli *cli = &cmd_eval_kinds[i]->cli;
+        const char *name;
+        for (int k = 0; cli->task && n < MAX_TASKS && (name = cli->task(k)); k++) names[n++] = name;
+    }
+    return n;
+}
+
 /* What is scored: tasks and their examples; after them what kinds score without --task, and then add_limits. */
-static void add_scored(rows *to, cmd_eval_options *o, const char *tasks)
+static void add_scored(rows *to, cmd_eval_options *o, const char *tasks, const char **names)
 {
     const dq_opt opts[] = {
         dq_opt_topic("tasks", "tasks and their files"),
-        dq_opt_list("task", "NAME[,NAME]", &o->tasks, tasks),
+        dq_opt_offer(names, task_names(names),
+                     dq_opt_list("task", "NAME[,NAME]", &o->tasks, tasks)),
         dq_opt_list("data", "FILE", &o->data,
                     "file of the task; with several tasks once for each, in the same order, or "
                     "NAME=FILE"),
@@ -192,8 +204,8 @@ static void add_limits(rows *to, cmd_eval_options *o)
                     "tokens of a prompt and the room for its answers, of tasks that make their own "
                     "prompts (default 4096, "
                     "or the fewest positions of the models)"),
-        dq_opt_text(
-            "long", "WHAT", &o->too_long,
+        dq_opt_word(
+            "long", "WHAT", &o->too_long, dq_eval_long_name + 1, DQ_EVAL_LONGS,
             "items with more tokens than a model has positions: error: refuse them, all counted, "
             "before anything is scored (the default for generated text); skip: leave them out "
             "for every model; cut: drop the beginning of the context as lm-eval does, BOS "
@@ -202,8 +214,8 @@ static void add_limits(rows *to, cmd_eval_options *o)
         dq_opt_int(
             "ctx", "N", &o->ctx, 4, 1e9,
             "tokens per window of --text (default 2048, or the fewest positions of the models)"),
-        dq_opt_text("bos", "WHEN", &o->bos_word,
-                    "auto, on or off (default auto: as the tokenizer's own template says)"),
+        dq_opt_word("bos", "WHEN", &o->bos, dq_bos_name, DQ_BOS_WHENS,
+                    "{words} (default auto: as the tokenizer's own template says)"),
         {0},
     };
     add_rows(to, opts);
@@ -217,18 +229,17 @@ static void add_computed(rows *to, cmd_eval_options *o)
             "logit-bits", "LIST", &o->logit_bits,
             "widths of attention logits, 16 (not rounded) or 2 to 8 (default: as a container "
             "says, else 16)"),
-        dq_opt_text("logit-granularity", "LIST", &o->logit_granularity,
-                    "what shares a scale: per-tensor, per-head, per-row, per-tile (default: as a "
-                    "container says, else per-tensor)"),
-        dq_opt_text(
-            "math", "LIST", &o->math_word,
-            "f32, bf16, int8 (default f32); int8 takes packed containers and --kv-bits 8 or "
-            "fewer; what the device lacks is refused, or, in a list of several, left out "
-            "with a warning"),
+        dq_opt_words("logit-granularity", "LIST", &o->logit_granularity, dq_granularity_name,
+                     DQ_GRANULARITIES,
+                     "what shares a scale: {words} (default: as a container says, else "
+                     "per-tensor)"),
+        dq_opt_words("math", "LIST", &o->math_words, dq_num_name, DQ_NUMS,
+                     "{words} (default f32); int8 takes packed containers and --kv-bits 8 or "
+                     "fewer; what the device lacks is refused, or, in a list of several, left out "
+                     "with a warning"),
         dq_opt_text("ref", "MODEL", &o->ref, "compare every row with this model at 16 bits"),
         DQ_INPUT_HEAD_ORDER_OPTION(o->head_order),
-        dq_opt_text("device", "NAME", &o->device,
-                    "cpu, cuda[:N] or auto, which is cpu (default auto)"),
+        DQ_OPT_DEVICE(&o->device),
         dq_opt_int("threads", "N", &o->threads, 0, 4096, "0 (default): all processors"),
         dq_opt_flag(
             "resume", &o->resume,
@@ -296,9 +307,10 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
 {
     rows all = {.n = 0};
     char *tasks = NULL;
+    const char *names[MAX_TASKS];
     DQ_TRY(begin(o, a, err));
     DQ_TRY(tasks_help(&tasks, a, err));
-    add_scored(&all, o, tasks);
+    add_scored(&all, o, tasks, names);
     add_rows(&all, (const dq_opt[]){dq_opt_topic("text", "text and its windows"), {0}});
     for (int i = 0; i < DQ_EVAL_KINDS; i++) add_own(&all, cmd_eval_kinds[i]->cli.scored, o->own[i]);
     add_limits(&all, o);
@@ -328,26 +340,21 @@ dq_status cmd_eval_split(const char *text, const char *option, dq_list *out, dq_
 
 static dq_status read_logits(cmd_eval_options *o, dq_err *err)
 {
-    int at[DQ_GRANULARITIES];
-    if (o->logit_bits)
-        DQ_TRY(
-            dq_options_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits, "logit-bits", err));
-    if (!o->logit_granularity) return DQ_OK;
-    DQ_TRY(dq_options_words(at, &o->n_granularities, o->logit_granularity, "logit-granularity",
-                            dq_granularity_name, DQ_GRANULARITIES, err));
-    for (int i = 0; i < o->n_granularities; i++) o->granularity[i] = (dq_granularity)at[i];
-    return DQ_OK;
+    o->n_granularities = o->logit_granularity.n;
+    for (int i = 0; i < o->n_granularities; i++)
+        o->granularity[i] = (dq_granularity)o->logit_granularity.at[i];
+    return o->logit_bits ? dq_options_bits(o->bits, &o->n_bits, DQ_EVAL_BITS, o->logit_bits,
+                                           "logit-bits", err)
+                         : DQ_OK;
 }
 
-static dq_status read_math(cmd_eval_options *o, dq_err *err)
+static void read_math(cmd_eval_options *o)
 {
-    int at[DQ_NUMS];
-    DQ_TRY(dq_options_words(at, &o->n_math, o->math_word, "math", dq_num_name, DQ_NUMS, err));
+    o->n_math = o->math_words.n;
     for (int i = 0; i < o->n_math; i++) {
-        const dq_num num = (dq_num)at[i];
+        const dq_num num = (dq_num)o->math_words.at[i];
         o->math[i] = (dq_math){num, num, num, num};
     }
-    return DQ_OK;
 }
 
 /* Of which items may be too long. */
@@ -356,12 +363,10 @@ static const char *long_tasks(const cmd_eval_kind *kind)
     return kind->kind[0] && kind->kind[0]->usual_long != DQ_LONG_USUAL ? kind->cli.tasks : NULL;
 }
 
-static dq_status read_long(cmd_eval_options *o, dq_err *err)
+static dq_status check_long(const cmd_eval_options *o, dq_err *err)
 {
     char what[200];
-    if (!o->too_long) return DQ_OK;
-    int way = dq_options_word(o->too_long, "long", dq_eval_long_name + 1, 3, err);
-    if (way < 0) return err->code;
+    if (!o->too_long.text) return DQ_OK;
     for (int i = 0; i < o->n_sources; i++) {
         if (o->source[i].kind->usual_long != DQ_LONG_USUAL) return DQ_OK;
     }
@@ -388,15 +393,12 @@ static dq_status read_shots(cmd_eval_options *o, dq_err *err)
 
 static dq_status read_words(cmd_eval_options *o, dq_err *err)
 {
-    int bos = dq_options_word(o->bos_word, "bos", dq_bos_name, 3, err);
-    if (bos < 0) return err->code;
-    o->bos = (dq_bos)bos;
     if (o->lengths_word)
         DQ_TRY(dq_options_ints(o->length, &o->n_lengths, DQ_EVAL_LENGTHS, o->lengths_word,
                                "lengths", 1, 1 << 30, err));
     o->samples = o->limit ? o->limit : SAMPLES;
     DQ_TRY(read_shots(o, err));
-    DQ_TRY(read_math(o, err));
+    read_math(o);
     return read_logits(o, err);
 }
 
@@ -465,7 +467,7 @@ static bool draws(const cmd_eval_options *o)
 dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
 {
     DQ_TRY(read_words(o, err));
-    DQ_TRY(dq_input_head_order_read(&o->head_order, err));
+    dq_input_head_order_read(&o->head_order);
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->cli.read) DQ_TRY(cmd_eval_kinds[i]->cli.read(o->own[i], o, a, err));
@@ -476,7 +478,7 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->cli.check) DQ_TRY(cmd_eval_kinds[i]->cli.check(o->own[i], o, err));
     }
-    DQ_TRY(read_long(o, err));
+    DQ_TRY(check_long(o, err));
     DQ_TRY(check_lengths(o, err));
     DQ_TRY(cmd_eval_gates_read(&o->gates, &o->fail_if, o->baseline, err));
     DQ_TRY(cmd_eval_gates_check(&o->gates, o->source, o->n_sources, err));

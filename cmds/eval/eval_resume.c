@@ -59,7 +59,7 @@ static json_t *source_json(const dq_eval_source *s)
 static json_t *settings_json(const cmd_eval_identity *id)
 {
     const dq_eval *e = id->e;
-    const char *order = id->o->head_order.word;
+    const char *order = id->o->head_order.word.text;
     json_t *o = json_object(), *kinds = json_object(), *files = json_array();
     json_t *sources = json_array();
     json_object_set_new(o, "ctx", json_integer((json_int_t)e->n_ctx));

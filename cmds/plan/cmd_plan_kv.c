@@ -54,16 +54,23 @@ static dq_status read_widths(dq_plan_kv_settings *s, const options *c, dq_err *e
     return DQ_OK;
 }
 
+enum { N_CODES = 3 };
+static const dq_kv_quant code[N_CODES] = {DQ_KV_DITHER, DQ_KV_PER_CHANNEL, DQ_KV_MIXED};
+
+static const char *const *code_names(const char *names[N_CODES])
+{
+    for (int i = 0; i < N_CODES; i++) names[i] = dq_kv_quant_name[code[i]];
+    return names;
+}
+
 /* Per-token codes have a word of the library's about them. */
 static dq_status read_code(dq_kv_quant *out, const char *text, dq_err *err)
 {
-    static const dq_kv_quant code[] = {DQ_KV_DITHER, DQ_KV_PER_CHANNEL, DQ_KV_MIXED};
-    enum { N = sizeof code / sizeof *code };
-    const char *names[N];
-    for (int i = 0; i < N; i++) names[i] = dq_kv_quant_name[code[i]];
+    const char *names[N_CODES];
     *out = DQ_KV_PER_TOKEN;
     if (text && strcmp(text, dq_kv_quant_name[DQ_KV_PER_TOKEN]) == 0) return DQ_OK;
-    const int i = dq_options_word(text ? text : names[0], "kv-quant", names, N, err);
+    code_names(names);
+    const int i = dq_options_word(text ? text : names[0], "kv-quant", names, N_CODES, err);
     if (i >= 0) *out = code[i];
     return err->code;
 }
@@ -179,16 +186,17 @@ static void start(options *o, const char *model, dq_err *err)
 dq_status dq_cmd_plan_kv(int argc, char **argv, dq_err *err)
 {
     options o = {.all = dq_cache_options_none};
+    const char *names[N_CODES];
     const dq_opt opts[] = {
         dq_opt_float("kv-bits", "BITS", &o.mean, 2, 8,
                      "mean width over keys and values, without what scales take"),
         dq_opt_text("widths", "LIST", &o.widths, "that a unit may have (default 2,3,4,5,6,8)"),
         DQ_CACHE_OPTIONS_TEXT(o.all, "windows at most (default 60): the second and third fifth of "
                                      "them search (of many layers fewer), the others decide"),
-        dq_opt_text(
-            "kv-quant", "NAME", &o.quant,
-            "dither, per-channel or mixed (default mixed on models of one map, dither on those of "
-            "two)"),
+        dq_opt_offer(code_names(names), N_CODES,
+                     dq_opt_text("kv-quant", "NAME", &o.quant,
+                                 "{words} (default mixed on models of one map, dither on those of "
+                                 "two)")),
         DQ_CACHE_OPTIONS_KEPT(o.all, "last tokens that stay unquantized (default 60)"),
         dq_opt_int("kv-layers", "N", &o.together, 1, 10000,
                    "neighbouring layers that get one width: fewer units, a shorter search "

@@ -20,7 +20,8 @@
 
 typedef struct request {
     dq_logger logger;
-    const char *budget, *widths, *method;
+    const char *budget, *widths;
+    dq_word method; /* of dq_calibrate_rules */
     dq_list budgets;
     int64_t trials, threads;
     bool dry_run, json;
@@ -76,23 +77,12 @@ static int ascending(const void *a, const void *b)
 
 /* ---- Settings ---- */
 
-static dq_status read_method(request *r, dq_err *err)
-{
-    const char *names[DQ_CALIBRATE_RULES];
-    for (int i = 0; i < DQ_CALIBRATE_RULES; i++) names[i] = dq_calibrate_rules[i].name;
-    const int rule =
-        dq_options_word(r->method ? r->method : "align", "method", names, DQ_CALIBRATE_RULES, err);
-    if (rule < 0) return err->code;
-    r->set.rule = &dq_calibrate_rules[rule];
-    return DQ_OK;
-}
-
 static dq_status make_settings(request *r, dq_err *err)
 {
     dq_plan_weights_settings *s = &r->set;
     DQ_TRY(dq_recipe_options_read(&s->set, &r->recipe, err));
     dq_recipe_options_scale(&s->set, &r->recipe, true);
-    DQ_TRY(read_method(r, err));
+    s->rule = &dq_calibrate_rules[r->method.at];
     DQ_TRY(dq_options_ints(s->bits, &s->n_bits, DQ_PLAN_WIDTHS,
                            r->widths ? r->widths : "2,3,4,5,6,8", "widths", 2, 8, err));
     qsort(s->bits, (size_t)s->n_bits, sizeof *s->bits, ascending);
@@ -242,6 +232,11 @@ static void start(request *r, const char *model, dq_err *err)
 static dq_status read_options(request *r, dq_args *args, int argc, char **argv, dq_err *err)
 {
     dq_plan_weights_settings *s = &r->set;
+    const char *methods[DQ_CALIBRATE_RULES];
+    for (int i = 0; i < DQ_CALIBRATE_RULES; i++) {
+        methods[i] = dq_calibrate_rules[i].name;
+        if (dq_calibrate_rules[i].aligns) r->method.at = i; /* where it is not given */
+    }
     const dq_opt opts[] = {
         dq_opt_letter('o', dq_opt_text("output", "RECIPE.json", &s->out, "the recipe to write")),
         dq_opt_list("budget", "BUDGET", &r->budgets, budget_about),
@@ -262,19 +257,17 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
             "include-embeddings", &s->ends,
             "embedding and head get widths too; an embedding that is no head is rounded to the "
             "nearest code"),
-        dq_opt_text("method", "NAME", &r->method, "align or gptq (default align)"),
-        dq_opt_text("group", "N", &r->recipe.group,
-                    "columns per scale, or row, or tensor (default the largest of 128, 64 and 32 "
-                    "that divides the columns of all packed tensors, else the one that leaves the "
-                    "fewest with a short last group)"),
-        dq_opt_text("scale", "MODE", &r->recipe.scale, dq_recipe_options_modes(&r->recipe, true)),
-        dq_opt_text("scale-dtype", "TYPE", &r->recipe.scale_dtype, "f16 or f32 (default f16)"),
+        dq_opt_word("method", "NAME", &r->method, methods, DQ_CALIBRATE_RULES,
+                    "{words} (default align)"),
+        DQ_RECIPE_OPTION_GROUP(r->recipe),
+        DQ_RECIPE_OPTION_SCALE(r->recipe, true),
+        DQ_RECIPE_OPTION_SCALE_DTYPE(r->recipe, "{words} (default f16)"),
         dq_opt_bits("embed-bits", "N", &r->recipe.embed_bits,
                     "fixed width of the embedding (default 16: not packed)"),
         dq_opt_bits("head-bits", "N", &r->recipe.head_bits,
                     "fixed width of a head of its own (default as --embed-bits)"),
-        dq_opt_text("dense-type", "TYPE", &r->recipe.dense_type,
-                    "bf16, f16 or keep: of matrices that are not packed (default keep)"),
+        DQ_RECIPE_OPTION_DENSE_TYPE(r->recipe,
+                                    "{words}: of matrices that are not packed (default keep)"),
         dq_opt_text("skip", "REGEX", &r->recipe.skip,
                     "tensors whose name matches stay as they are"),
         dq_opt_heading("search:"),

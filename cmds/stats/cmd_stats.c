@@ -11,6 +11,7 @@
 #include "cmds/command.h"
 #include "cmds/stats/stats_out.h"
 #include "model/output_guard.h"
+#include "tasks/items.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@
 enum { MAX_MODELS = 64, PASS_ROWS = 4096, DEFAULT_CTX = 2048 };
 
 typedef struct stats {
-    const char *text_path, *out_path, *csv_path, *bos, *device;
+    const char *text_path, *out_path, *csv_path, *device;
+    dq_word bos; /* a dq_bos */
     dq_list ids;
     int64_t ctx, limit, threads, places;
     bool json, force, one_pass;
@@ -61,11 +63,9 @@ static const dq_usage usage = {
 
 static dq_status check_options(stats *x, dq_err *err)
 {
-    static const char *const words[] = {"auto", "on", "off"};
     if (x->text_path && x->ids.n)
         return dq_fail(err, DQ_USAGE, "--text and --ids exclude each other. Give one of them.");
-    if (dq_options_word(x->bos, "bos", words, 3, err) < 0) return err->code;
-    if (x->ids.n && (x->ctx || strcmp(x->bos, "auto") != 0))
+    if (x->ids.n && (x->ctx || x->bos.at != DQ_BOS_AUTO))
         dq_logger_warn(&x->logger, "--ids are taken as they are; --ctx and --bos have no effect");
     return DQ_OK;
 }
@@ -96,10 +96,10 @@ static dq_status prepend(dq_input_ids *in, int32_t id, dq_arena *a, dq_err *err)
 static dq_status encode(stats *x, cmd_stats_entry *e, dq_err *err)
 {
     int before, after;
-    bool on = strcmp(x->bos, "on") == 0;
+    bool on = x->bos.at == DQ_BOS_ON;
     DQ_TRY(dq_input_tokenizer(&e->tokenizer, e->model, true, err));
     dq_tokenizer_template(e->tokenizer, &before, &after);
-    unsigned flags = strcmp(x->bos, "off") == 0 ? 0 : DQ_TOK_SPECIAL;
+    unsigned flags = x->bos.at == DQ_BOS_OFF ? 0 : DQ_TOK_SPECIAL;
     DQ_TRY(dq_input_encode(&e->in, e->tokenizer, &x->text, flags, &x->logger, x->arena, err));
     if (!on || before > 0) return DQ_OK;
     int32_t id = dq_tokenizer_prefix(e->tokenizer);
@@ -205,7 +205,7 @@ static dq_status open_models(stats *x, const dq_args *args, dq_err *err)
 static void settings_json(const stats *x, json_t *s)
 {
     json_object_set_new(s, "ctx", x->ctx ? json_integer(x->ctx) : json_string("auto"));
-    json_object_set_new(s, "bos", json_string(x->ids.n ? "off" : x->bos));
+    json_object_set_new(s, "bos", json_string(x->ids.n ? "off" : x->bos.text));
     json_object_set_new(s, "limit", x->limit ? json_integer(x->limit) : json_null());
     json_object_set_new(s, "medians", json_string(x->one_pass ? "bounded" : "exact"));
     json_object_set_new(s, "places", json_integer(x->places));
@@ -305,7 +305,7 @@ static dq_status run(stats *x, const dq_args *args, dq_err *err)
 {
     DQ_TRY(check_options(x, err));
     DQ_TRY(check_outputs(x, args, err));
-    DQ_TRY(dq_input_head_order_read(&x->head_order, err));
+    dq_input_head_order_read(&x->head_order);
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     if (!x->ids.n) DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
     DQ_TRY(open_models(x, args, err)); /* all inputs are looked at before anything runs */
@@ -317,7 +317,8 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
 {
     stats *x = dq_block_new(1, sizeof *x, err); /* too large for a stack */
     if (!x) return err->code;
-    x->bos = x->device = "auto";
+    x->bos.text = dq_bos_name[DQ_BOS_AUTO];
+    x->device = "auto";
     x->places = 10;
     const dq_opt opts[] = {
         dq_opt_heading("input:"),
@@ -329,7 +330,7 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
                    "tokens per window of text (default min(2048, the model's positions))"),
         dq_opt_int("limit", "N", &x->limit, 1, INT32_MAX,
                    "only the first N sequences (default all)"),
-        dq_opt_text("bos", "WHEN", &x->bos,
+        dq_opt_word("bos", "WHEN", &x->bos, dq_bos_name, DQ_BOS_WHENS,
                     "begin-of-text token before the text: auto (as the tokenizer does), on or off "
                     "(default auto)"),
         DQ_INPUT_HEAD_ORDER_OPTION(x->head_order),

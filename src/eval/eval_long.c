@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-const char *const dq_eval_long_name[] = {"", "error", "skip", "cut"};
+const char *const dq_eval_long_name[1 + DQ_EVAL_LONGS] = {"", "error", "skip", "cut"};
 
 int64_t dq_eval_number(const dq_eval_source *s, int64_t unit)
 {

@@ -5,7 +5,8 @@
 
 #include "eval/eval.h"
 
-extern const char *const dq_eval_long_name[]; /* "", "error", "skip", "cut" */
+enum { DQ_EVAL_LONGS = 3 };
+extern const char *const dq_eval_long_name[1 + DQ_EVAL_LONGS]; /* "", "error", "skip", "cut" */
 
 /* After all models are open and before rows are added: counts the items of a source that one of the models
  * cannot hold. error: DQ_MISMATCH with their number and the first of them. skip: they leave the source, for

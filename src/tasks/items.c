@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-const char *const dq_bos_name[3] = {"auto", "on", "off"};
+const char *const dq_bos_name[DQ_BOS_WHENS] = {"auto", "on", "off"};
 
 bool dq_items_is_strip_space(uint32_t c)
 {

@@ -76,7 +76,8 @@ typedef enum dq_bos {
     DQ_BOS_ON,   /* the template must have one, else DQ_MISMATCH */
     DQ_BOS_OFF   /* no template token */
 } dq_bos;
-extern const char *const dq_bos_name[3];
+enum { DQ_BOS_WHENS = 3 };
+extern const char *const dq_bos_name[DQ_BOS_WHENS];
 
 /* DQ_MISMATCH when `bos` asks for what the tokenizer does not have. */
 dq_status dq_items_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err);

@@ -111,7 +111,7 @@ try 4 "[Mm]amba" info broken
 
 # options that need one of several words or a number in a range
 try 2 "threads: expected a whole number" stats "plain model" --threads many
-try 2 "progress: expected auto, always or never" stats "plain model" --ids 1 --progress often
+try 2 "progress: expected one of auto, always, never" stats "plain model" --ids 1 --progress often
 for c in "quantize -o x.h5 --bits" "quantize -o x.h5 --logit-bits" "logits --ids 1 -o x.h5 --logit-bits"; do
     for bits in 1 9 17 x; do
         # shellcheck disable=SC2086
