@@ -5,6 +5,7 @@
 #include "base/os.h"
 #include "checkpoint/h5_result.h"
 #include "cmds/cli/advice.h"
+#include "cmds/cli/commit.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
@@ -52,10 +53,16 @@ static json_t *libraries(void)
     return x;
 }
 
+static json_t *text_or_null(const char *s)
+{
+    return s ? json_string(s) : json_null();
+}
+
 static json_t *program(void)
 {
     json_t *x = json_object();
     json_object_set_new(x, "dq", json_string(DQ_VERSION));
+    json_object_set_new(x, "commit", text_or_null(dq_commit_text()));
 #if defined(__clang__)
     json_object_set_new(x, "compiler", json_string("clang " __clang_version__));
 #elif defined(__GNUC__)
@@ -121,11 +128,6 @@ static json_t *device(const char *name)
     json_object_set_new(x, "about", json_string(good ? b->device : err.text));
     dq_backend_close(b);
     return x;
-}
-
-static json_t *text_or_null(const char *s)
-{
-    return s ? json_string(s) : json_null();
 }
 
 /* In the form of a device, below which it is printed. */

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "cmds/cli/advice.h"
+#include "cmds/cli/commit.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/help.h"
 #include "cmds/cli/options.h"
@@ -216,7 +217,7 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
         return dq_document_flush(err);
     }
     if (strcmp(word, "--version") == 0 || strcmp(word, "version") == 0) {
-        printf("dq " DQ_VERSION "\n");
+        printf("dq %s\n", dq_commit_version());
         return dq_document_flush(err);
     }
     if (strcmp(word, "help") == 0) return run_help(argc - 2, argv + 2, name, err);

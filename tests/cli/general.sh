@@ -3,7 +3,8 @@ try 2 "no command given"
 try 2 "unknown command \"stat\". Did you mean dq stats" stat
 try 0 "usage: dq COMMAND" --help
 version=$(sed -n 's/^project(dq VERSION \([0-9.]*\) .*/\1/p' "$repo/CMakeLists.txt")
-try 0 "^dq $version\$" --version
+told="^dq $version\\( ([0-9A-Za-z.+~_-]*)\\)\\{0,1\\}\$" # with the commit, where it is known
+try 0 "$told" --version
 grep -rnF "\"$version\"" "$repo/src" "$repo/cmds" && complain "the version stands in more places than CMakeLists.txt"
 # threads wait as long as dq says (the runtime prints what it read), and as the user says where he does
 if OMP_DISPLAY_ENV=VERBOSE "$dq" --version 2>&1 | grep -q GOMP_SPINCOUNT; then
@@ -12,7 +13,7 @@ if OMP_DISPLAY_ENV=VERBOSE "$dq" --version 2>&1 | grep -q GOMP_SPINCOUNT; then
         shift
         env OMP_DISPLAY_ENV=VERBOSE "$@" "$dq" --version 2>&1 >"$top/out" | grep GOMP_SPINCOUNT | tail -1 | grep -q "$what" ||
             complain "general: $*: the runtime of threads did not read $what"
-        grep -q "^dq $version\$" "$top/out" || complain "general: $*: started anew, dq prints $(cat "$top/out")"
+        grep -q "$told" "$top/out" || complain "general: $*: started anew, dq prints $(cat "$top/out")"
     }
     waits "'2000'" LC_ALL=C
     if [ -r /proc/self/comm ]; then
