@@ -1,7 +1,7 @@
-# Writes a file as a C array: cmake -DIN=sample.txt -DOUT=sample_text.c -P embed.cmake
+# Writes a file as a C array: cmake -DIN=sample.txt -DOUT=sample_text.c -DNAME=dq_sample_text -DHEADER=calib/sample.h -P embed.cmake
 # Bytes as numbers, not a string literal: compilers need to accept only 4095 characters of one.
-if(NOT IN OR NOT OUT)
-    message(FATAL_ERROR "embed.cmake needs -DIN=FILE and -DOUT=FILE")
+if(NOT IN OR NOT OUT OR NOT NAME OR NOT HEADER)
+    message(FATAL_ERROR "embed.cmake needs -DIN=FILE, -DOUT=FILE, -DNAME=ARRAY and -DHEADER=FILE")
 endif()
 file(READ "${IN}" hex HEX)
 string(LENGTH "${hex}" digits)
@@ -13,7 +13,8 @@ string(REGEX REPLACE "(.........................................................
 if(hex MATCHES "^([0-7].)*[89a-f].")
     message(FATAL_ERROR "${IN}: only ASCII is embedded")
 endif()
-file(WRITE "${OUT}" "/* Made from calib/sample.txt by calib/embed.cmake. */\n"
-    "#include \"calib/sample.h\"\n\n"
-    "const char dq_sample_text[] = {\n${array}0};\n"
-    "const size_t dq_sample_text_len = ${bytes};\n")
+get_filename_component(from "${IN}" NAME)
+file(WRITE "${OUT}" "/* Made from ${from} by calib/embed.cmake. */\n"
+    "#include \"${HEADER}\"\n\n"
+    "const char ${NAME}[] = {\n${array}0};\n"
+    "const size_t ${NAME}_len = ${bytes};\n")

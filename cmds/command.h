@@ -10,6 +10,13 @@
  * err and printed once by main. */
 typedef dq_status dq_cmd_run(int argc, char **argv, dq_err *err);
 
+/* A row of the table of commands, in main.c. Of a group, such as plan, the rows that follow begin with its name; its own row
+ * has no `run`. */
+typedef struct dq_cmd {
+    const char *name, *purpose; /* "plan kv" */
+    dq_cmd_run *run;
+} dq_cmd;
+
 dq_cmd_run dq_cmd_stats, dq_cmd_quantize, dq_cmd_eval, dq_cmd_info, dq_cmd_verify, dq_cmd_logits,
     dq_cmd_tokenize, dq_cmd_judged, dq_cmd_doctor, dq_cmd_report, dq_cmd_export;
 dq_cmd_run dq_cmd_plan_weights, dq_cmd_plan_kv, dq_cmd_plan_heads, dq_cmd_plan_gates;

@@ -4,51 +4,40 @@
 #include "cmds/cli/advice.h"
 #include "cmds/cli/commit.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/help.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/version.h"
 #include "cmds/command.h"
+#include "cmds/help_pages.h"
 #include "cmds/last_words.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Of a group, such as plan, the rows that follow begin with its name; its own row has no `run`. */
-typedef struct dq_cmd {
-    const char *name, *purpose; /* "plan kv" */
-    dq_cmd_run *run;
-} dq_cmd;
-
 static const dq_cmd commands[] = {
     {"stats", "activation outliers of one or many models, side by side", dq_cmd_stats},
     {"quantize", "write a low-bit container", dq_cmd_quantize},
-    {"plan", "find out what goes where: bits of weights and of the KV cache, its heads and gates",
-     NULL},
-    {"plan weights", "widths of tensors under a budget of KLD, perplexity, bits or bytes",
-     dq_cmd_plan_weights},
+    {"plan", "find out bits of weights, and bits, heads and gates of the KV cache", NULL},
+    {"plan weights", "widths of tensors for a budget of loss or of size", dq_cmd_plan_weights},
     {"plan kv", "widths of a KV cache by layer and map, for a mean of bits", dq_cmd_plan_kv},
-    {"plan heads", "which KV heads need the whole context, for a share that is kept",
-     dq_cmd_plan_heads},
-    {"plan gates", "what the policy kvzap goes by: kvzip's choice without its second pass",
-     dq_cmd_plan_gates},
+    {"plan heads", "which KV heads need the whole context", dq_cmd_plan_heads},
+    {"plan gates", "gates: kvzip's choice of tokens without its second pass", dq_cmd_plan_gates},
     {"eval", "score models across bit widths: accuracy, NLL, KLD", dq_cmd_eval},
     {"judged", "accuracy of completions that somebody judged", dq_cmd_judged},
-    {"report", "a page of what stats, quantize, plan, bench and eval print with --json",
-     dq_cmd_report},
+    {"report", "a page of what other commands print with --json", dq_cmd_report},
     {"info", "what a container or checkpoint holds", dq_cmd_info},
     {"verify", "check every byte of a container", dq_cmd_verify},
     {"export", "a container as a folder for transformers", dq_cmd_export},
     {"logits", "logits of given token ids, for comparing with other programs", dq_cmd_logits},
     {"tokenize", "text to token ids", dq_cmd_tokenize},
-    {"bench", "speed, beside what the machine can do: prefill, generate, decode, ...", NULL},
-    {"bench prefill", "of a whole prompt", dq_cmd_bench_prefill},
-    {"bench generate", "of the whole model, token by token", dq_cmd_bench_generate},
-    {"bench decode", "of attention alone, a token after a long context", dq_cmd_bench_decode},
-    {"bench attention", "of attention alone, of a prompt", dq_cmd_bench_attention},
-    {"bench items", "of scoring short items", dq_cmd_bench_items},
-    {"bench evict", "of choosing what a KV cache keeps", dq_cmd_bench_evict},
-    {"bench compare", "what was measured, beside peers", dq_cmd_bench_compare},
+    {"bench", "measure speed, beside what the machine can do", NULL},
+    {"bench prefill", "time a whole prompt", dq_cmd_bench_prefill},
+    {"bench generate", "time the whole model, token by token", dq_cmd_bench_generate},
+    {"bench decode", "time attention alone, a token after a long context", dq_cmd_bench_decode},
+    {"bench attention", "time attention alone, over a prompt", dq_cmd_bench_attention},
+    {"bench items", "time the scoring of short items", dq_cmd_bench_items},
+    {"bench evict", "time the choice of what a KV cache keeps", dq_cmd_bench_evict},
+    {"bench compare", "show what was measured beside peers", dq_cmd_bench_compare},
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
@@ -80,14 +69,11 @@ static void print_usage(FILE *f)
     fprintf(f, "dq " DQ_VERSION ": low-bit quantization of Differential Transformers\n\n"
                "usage: dq COMMAND [options] ARGUMENTS\n\ncommands:\n");
     print_rows(f, NULL);
-    fprintf(
-        f, "\nA MODEL is a folder with config.json and *.safetensors, a .gguf file, or a .h5 "
-           "container.\n"
-           "dq COMMAND --help, or dq help COMMAND, explains a command; dq --version prints the "
-           "version.\n\n"
-           "exit status: 0 done, 1 bug, 2 usage, 3 damaged input, 4 inputs that do not fit or are\n"
-           "unsupported, 5 resources, 6 files, 7 quality gate missed, 130/143 interrupted,\n"
-           "141 the reader of standard output left (| head): files are complete\n");
+    fprintf(f, "\nA MODEL is a folder with config.json and *.safetensors, a .gguf file, or a .h5 "
+               "container.\n"
+               "dq COMMAND --help, or dq help COMMAND, explains a command; dq --version prints the "
+               "version.\n\n");
+    dq_help_pages_exits(f);
 }
 
 static void print_group(const dq_cmd *group)
@@ -171,17 +157,27 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
     return err->code;
 }
 
-/* dq help --markdown: docs/commands.md. */
-static dq_status print_markdown(const char **name, dq_err *err)
+/* dq help --FORM [ARGUMENTS] */
+static dq_status run_pages(int argc, char **argv, dq_err *err)
 {
-    printf("# Commands and options\n\n`dq help --markdown` prints this page.\n\n");
-    dq_help_markdown();
-    for (int i = 0; i < N_COMMANDS; i++) {
-        const dq_cmd *c = &commands[i];
-        char requested[] = "--help", *text[] = {requested, requested, NULL};
-        if (c->run) DQ_TRY(run_call(&(call){c, 2, text}, name, err));
+    const dq_help_pages all = {commands, N_COMMANDS};
+    const char *form = argv[0] + 2;
+    call c = {.argc = 1};
+    if (strcmp(form, "man") == 0) {
+        if (argc > 1) DQ_TRY(find_call(&c, argc - 1, argv + 1, err));
+        if (c.argc > 1) return dq_fail(err, DQ_USAGE, "dq help --man takes one command.");
+        return dq_help_pages_manual(&all, c.cmd, err);
     }
-    return DQ_OK;
+    if (strcmp(form, "completion") == 0 && argc == 2)
+        return dq_help_pages_completion(&all, argv[1], err);
+    if (strcmp(form, "completion") == 0)
+        return dq_fail(err, DQ_USAGE,
+                       "dq help --completion takes the name of a shell: bash or zsh.");
+    if (argc == 1 && strcmp(form, "markdown") == 0) return dq_help_pages_markdown(&all, err);
+    if (argc == 1 && strcmp(form, "commands") == 0) return dq_help_pages_commands(&all, err);
+    return dq_fail(err, DQ_USAGE,
+                   "dq help takes a command and a topic, or one of --man [COMMAND], --completion "
+                   "SHELL, --markdown and --commands.");
 }
 
 /* dq help [COMMAND [TOPIC]] */
@@ -189,8 +185,9 @@ static dq_status run_help(int argc, char **argv, const char **name, dq_err *err)
 {
     call c;
     char requested[64] = "--help", *text[] = {argv[0], requested, NULL};
-    if (argc == 1 && strcmp(argv[0], "--markdown") == 0) return print_markdown(name, err);
-    if (argc == 0 || strcmp(argv[0], "help") == 0) {
+    if (argc > 0 && strncmp(argv[0], "--", 2) == 0 && !asks_help(argv[0]))
+        return run_pages(argc, argv, err);
+    if (argc == 0 || asks_help(argv[0]) || strcmp(argv[0], "help") == 0) {
         print_usage(stdout);
         return dq_document_flush(err);
     }

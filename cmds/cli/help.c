@@ -5,11 +5,23 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool markdown; /* of the process, as stdout is */
+static dq_help_taker *taker; /* of the process, as stdout is */
 
-void dq_help_markdown(void)
+void dq_help_take(dq_help_taker *other)
 {
-    markdown = true;
+    taker = other;
+}
+
+size_t dq_help_title(const dq_opt *heading)
+{
+    size_t n = strcspn(heading->help, "(:");
+    while (n > 0 && heading->help[n - 1] == ' ') n--;
+    return n;
+}
+
+bool dq_help_is_elsewhere(const dq_opt *heading, const dq_usage *usage)
+{
+    return heading->value && !usage->first;
 }
 
 /* "a, b or c" */
@@ -75,12 +87,11 @@ static void print_option(const dq_opt *o, const char *help)
     print_wrapped(dq_help_text(text, o, help), 34, 34);
 }
 
-/* Options below a heading with a topic, in a command that has no topics itself: dq eval explains them. Returns the last row. */
-static const dq_opt *print_names(const dq_opt *heading)
+/* Options that dq eval explains. Returns the last row. */
+static const dq_opt *print_names(const dq_opt *heading, bool markdown)
 {
     const dq_opt *o = heading;
-    int at = (int)strcspn(heading->help, "(:");
-    while (at > 0 && heading->help[at - 1] == ' ') at--;
+    int at = (int)dq_help_title(heading);
     printf(markdown ? "\n**%.*s**, as `dq help eval %s` explains:"
                     : "\n%.*s, as dq help eval %s explains:",
            at, heading->help, heading->value);
@@ -95,14 +106,14 @@ static const dq_opt *print_names(const dq_opt *heading)
 }
 
 /* Options of `topic`, NULL: all, under their headings. False: there is no such topic. */
-static bool print_options(const dq_opt *opts, const char *topic, bool has_topics)
+static bool print_options(const dq_opt *opts, const char *topic, const dq_usage *usage)
 {
     bool shown = !topic, found = !topic;
     for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
         if (!o->name && topic) shown = o->value && strcmp(o->value, topic) == 0;
         if (!shown) continue;
-        if (!o->name && o->value && !has_topics)
-            o = print_names(o);
+        if (!o->name && !topic && dq_help_is_elsewhere(o, usage))
+            o = print_names(o, false);
         else if (o->name)
             print_option(o, o->help);
         else
@@ -116,7 +127,7 @@ static void print_all(const dq_opt *opts, const dq_usage *usage)
 {
     printf("usage: dq %s %s\n\n", usage->name, usage->synopsis);
     print_wrapped(usage->about, 0, 0);
-    print_options(opts, NULL, usage->first != NULL);
+    print_options(opts, NULL, usage);
     printf("  -h, --help                      this text\n");
     if (usage->examples) printf("\nexamples:\n%s", usage->examples);
 }
@@ -138,9 +149,7 @@ static dq_status print_first(const dq_opt *opts, const dq_usage *usage, dq_err *
     printf("\nall of them, by topic: dq help %s TOPIC\n", usage->name);
     for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
         if (o->name || !o->value) continue;
-        size_t n = strcspn(o->help, ":("); /* a heading says more after these */
-        while (n > 0 && o->help[n - 1] == ' ') n--;
-        printf("  %-10s%.*s\n", o->value, (int)n, o->help);
+        printf("  %-10s%.*s\n", o->value, (int)dq_help_title(o), o->help);
     }
     printf("  %-10severy option, and how results are to be read\n", "all");
     printf("\nexamples:\n%s", usage->first_examples);
@@ -162,15 +171,15 @@ static void print_cell(const char *text)
     }
 }
 
-static void print_markdown(const dq_opt *opts, const dq_usage *usage)
+void dq_help_markdown(const dq_opt *opts, const dq_usage *usage)
 {
     bool open = false;
     char cell[DQ_HELP_TEXT];
     printf("## dq %s\n\n```\ndq %s %s\n```\n\n%s\n", usage->name, usage->name, usage->synopsis,
            usage->about);
     for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
-        if (!o->name && o->value && !usage->first) {
-            o = print_names(o);
+        if (!o->name && dq_help_is_elsewhere(o, usage)) {
+            o = print_names(o, true);
             open = false;
             continue;
         }
@@ -194,13 +203,13 @@ static void print_markdown(const dq_opt *opts, const dq_usage *usage)
 
 dq_status dq_help_print(const dq_opt *opts, const dq_usage *usage, const char *topic, dq_err *err)
 {
-    if (markdown)
-        print_markdown(opts, usage);
+    if (taker)
+        taker(opts, usage);
     else if (!topic && usage->first)
         return print_first(opts, usage, err);
     else if (!topic || strcmp(topic, "all") == 0)
         print_all(opts, usage);
-    else if (!print_options(opts, topic, true))
+    else if (!print_options(opts, topic, usage))
         return dq_fail(err, DQ_USAGE, "there is no topic \"%s\". See dq help %s.", topic,
                        usage->name);
     return DQ_OK;

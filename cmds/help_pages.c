@@ -1,0 +1,185 @@
+/* help_pages: see help_pages.h. A command hands over its rows where it would print its help: each is run with --help, after
+ * help.h was told who takes them.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/help_pages.h"
+
+#include "cmds/cli/completion.h"
+#include "cmds/cli/document.h"
+#include "cmds/cli/help.h"
+#include "cmds/cli/manual.h"
+
+#include <string.h>
+
+/* ---- Exit status ---- */
+
+static const struct {
+    const char *status, *meaning;
+} exits[] = {
+    {"0", "done"},
+    {"1", "bug"},
+    {"2", "usage"},
+    {"3", "damaged input"},
+    {"4", "inputs that do not fit or are unsupported"},
+    {"5", "resources"},
+    {"6", "files"},
+    {"7", "quality gate missed"},
+    {"130/143", "interrupted"},
+    {"141", "the reader of standard output left (| head): files are complete"},
+};
+enum { N_EXITS = sizeof exits / sizeof exits[0] };
+
+void dq_help_pages_exits(FILE *f)
+{
+    int at = fprintf(f, "exit status:");
+    for (int i = 0; i < N_EXITS; i++) {
+        const int n = (int)(strlen(exits[i].status) + strlen(exits[i].meaning)) + 3;
+        if (at + n > 100) {
+            fprintf(f, "\n            ");
+            at = 12;
+        }
+        at +=
+            fprintf(f, " %s %s%s", exits[i].status, exits[i].meaning, i < N_EXITS - 1 ? "," : "\n");
+    }
+}
+
+/* ---- Commands ---- */
+
+/* The command hands its rows to whom dq_help_take named. */
+static dq_status hand_over(const dq_cmd *c, dq_err *err)
+{
+    char name[] = "dq", requested[] = "--help", *argv[] = {name, requested, NULL};
+    return c->run(2, argv, err);
+}
+
+static dq_status hand_over_all(const dq_help_pages *all, dq_err *err)
+{
+    for (int i = 0; i < all->n; i++) {
+        if (all->cmd[i].run) DQ_TRY(hand_over(&all->cmd[i], err));
+    }
+    return dq_document_flush(err);
+}
+
+/* Whether c is one of the commands of a group; NULL: a word of its own after dq. */
+static bool is_of(const dq_cmd *c, const char *group)
+{
+    const char *space = strchr(c->name, ' ');
+    const size_t n = group ? strlen(group) : 0;
+    if (!group || !space) return !group && !space;
+    return (size_t)(space - c->name) == n && strncmp(c->name, group, n) == 0;
+}
+
+dq_status dq_help_pages_commands(const dq_help_pages *all, dq_err *err)
+{
+    for (int i = 0; i < all->n; i++) printf("%s\n", all->cmd[i].name);
+    return dq_document_flush(err);
+}
+
+dq_status dq_help_pages_markdown(const dq_help_pages *all, dq_err *err)
+{
+    printf("# Commands and options\n\n`dq help --markdown` prints this page.\n\n");
+    dq_help_take(dq_help_markdown);
+    return hand_over_all(all, err);
+}
+
+/* ---- The manual ---- */
+
+static void put_exits(void)
+{
+    dq_manual_section("EXIT STATUS");
+    for (int i = 0; i < N_EXITS; i++) dq_manual_item(exits[i].status, exits[i].meaning);
+}
+
+/* Commands of a group, NULL: all, as a list of what they are for. */
+static void put_list(const dq_help_pages *all, const char *group)
+{
+    dq_manual_section("COMMANDS");
+    for (int i = 0; i < all->n; i++) {
+        const dq_cmd *c = &all->cmd[i];
+        if (!group || is_of(c, group)) dq_manual_entry(c->name, c->purpose);
+    }
+}
+
+static void put_dq(const dq_help_pages *all)
+{
+    dq_manual_section("SYNOPSIS");
+    dq_manual_synopsis(NULL, "COMMAND [options] ARGUMENTS\nhelp [COMMAND [TOPIC]]\n--version");
+    dq_manual_section("DESCRIPTION");
+    dq_manual_text(
+        "Quantizes the weights, attention logits and KV caches of Differential Transformers "
+        "and of plain ones, and measures what is lost by it.\n"
+        "A MODEL is a folder with config.json and *.safetensors, a .gguf file, or a .h5 "
+        "container that dq quantize wrote.");
+    put_list(all, NULL);
+    dq_manual_section("HELP");
+    dq_manual_item("dq COMMAND --help",
+                   "the options of a command, as does dq help COMMAND; of dq eval the "
+                   "most important ones, and the topics that hold the others");
+    dq_manual_item("dq help --man [COMMAND]", "a page of this manual, in roff");
+    dq_manual_item("dq help --completion bash|zsh", "completion for a shell");
+    dq_manual_item("dq help --markdown", "all options of all commands, in Markdown");
+    dq_manual_item("dq help --commands", "the names of all commands");
+    dq_manual_item("dq --version",
+                   "the version, and the commit that dq was built from where that is known");
+}
+
+static void put_group(const dq_help_pages *all, const dq_cmd *group)
+{
+    dq_manual_section("SYNOPSIS");
+    dq_manual_synopsis(group->name, "COMMAND [options] ARGUMENTS");
+    put_list(all, group->name);
+}
+
+/* The page of dq, and that of the group that cmd is of. */
+static void put_see_also(const dq_help_pages *all, const dq_cmd *cmd)
+{
+    const dq_cmd *group = NULL;
+    for (int i = 0; i < all->n; i++) {
+        if (!all->cmd[i].run && is_of(cmd, all->cmd[i].name)) group = &all->cmd[i];
+    }
+    dq_manual_section("SEE ALSO");
+    dq_manual_see(NULL, group != NULL);
+    if (group) dq_manual_see(group->name, false);
+}
+
+dq_status dq_help_pages_manual(const dq_help_pages *all, const dq_cmd *cmd, dq_err *err)
+{
+    dq_manual_begin(cmd ? cmd->name : NULL,
+                    cmd ? cmd->purpose : "low-bit quantization of Differential Transformers");
+    dq_help_take(dq_manual_command);
+    if (!cmd)
+        put_dq(all);
+    else if (!cmd->run)
+        put_group(all, cmd);
+    else
+        DQ_TRY(hand_over(cmd, err));
+    put_exits();
+    if (cmd) put_see_also(all, cmd);
+    return dq_document_flush(err);
+}
+
+/* ---- Completion ---- */
+
+static void put_names(const dq_help_pages *all, const char *group)
+{
+    dq_completion_group(group ? group : "");
+    for (int i = 0; i < all->n; i++) {
+        const dq_cmd *c = &all->cmd[i];
+        if (is_of(c, group))
+            dq_completion_name(c->name + (group ? strlen(group) + 1 : 0), c->purpose);
+    }
+    dq_completion_group_end();
+}
+
+dq_status dq_help_pages_completion(const dq_help_pages *all, const char *shell, dq_err *err)
+{
+    DQ_TRY(dq_completion_begin(shell, err));
+    dq_help_take(dq_completion_command);
+    DQ_TRY(hand_over_all(all, err));
+    dq_completion_names();
+    put_names(all, NULL);
+    for (int i = 0; i < all->n; i++) {
+        if (!all->cmd[i].run) put_names(all, all->cmd[i].name);
+    }
+    dq_completion_end();
+    return dq_document_flush(err);
+}
