@@ -51,6 +51,7 @@ src/plan/                               dq_plan_     one way from a text to a re
 src/quantize/                           dq_quantize_ one way from tensors to a container
 src/stat/mean.h                         dq_stat_     what is said of paired values, percentiles
 src/tasks/icl_data.h                    dq_icl_      what kind_icl.h puts to a model
+src/template/jinja_                     dq_jinja_    one interpreter
 src/tensor/quant_                       dq_quant_    one quantizer
 src/tensor/tensor.h                     dq_          dq_f16_from_f32 and its kin: conversions of one number
 src/tensor/weight_format.h              dq_format_   what format_*.c are: the formats

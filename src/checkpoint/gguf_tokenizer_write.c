@@ -309,6 +309,10 @@ static dq_status write_roles(dq_gguf_fields *f, vocabulary *v, dq_err *err)
 static void write_chat(dq_gguf_fields *f, const vocabulary *v)
 {
     const json_t *chat = json_object_get(v->files->tokenizer_config, "chat_template");
+    if (v->files->chat) {
+        dq_gguf_write_text(f, "tokenizer.chat_template", v->files->chat, v->files->chat_len);
+        return;
+    }
     for (size_t i = 0; i < json_array_size(chat); i++) { /* several, by name */
         const json_t *one = json_array_get(chat, i);
         if (!is_text(json_object_get(one, "name"), "default")) continue;

@@ -8,9 +8,12 @@
 
 #include "checkpoint/gguf_write.h"
 
-/* The texts of a folder; config.json is an object, tokenizer_config.json may be NULL. */
+/* The texts of a folder; config.json is an object, tokenizer_config.json may be NULL. chat: those of chat_template.jinja,
+ * which stands before what tokenizer_config.json has; NULL: there is none. */
 typedef struct dq_gguf_tokenizer_files {
     json_t *tokenizer, *tokenizer_config, *config;
+    const char *chat;
+    size_t chat_len;
 } dq_gguf_tokenizer_files;
 
 /* Byte-level BPE with a pre-tokenizer that has a name becomes `gpt2`, BPE with byte fallback `llama`. n_tokens: rows of the

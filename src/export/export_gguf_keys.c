@@ -208,15 +208,18 @@ static dq_status check_tokenizer(const text *tokenizer, const text *config, dq_e
 
 static dq_status write_tokenizer(dq_gguf_fields *f, const dq_export *x, json_t *config, dq_err *err)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json",
+                                        "chat_template.jinja"};
     dq_gguf_tokenizer_files files = {.config = config};
-    text t[2] = {0};
-    for (int i = 0; i < 2; i++)
+    text t[3] = {0};
+    for (int i = 0; i < 3; i++)
         DQ_TRY(dq_container_file(x->model->container, names[i], &t[i].s, &t[i].len, err));
     if (!t[0].s)
         return dq_fail(err, DQ_MISMATCH,
                        "has no tokenizer.json, and llama.cpp loads no model without its tokens. "
                        "Quantize from a folder that has one.");
+    files.chat = t[2].s;
+    files.chat_len = t[2].len;
     if (check_tokenizer(&t[0], &t[1], err) == DQ_OK &&
         parse_text(&files.tokenizer, &t[0], names[0], err) == DQ_OK &&
         parse_text(&files.tokenizer_config, &t[1], names[1], err) == DQ_OK)

@@ -86,7 +86,7 @@ void dq_model_release(const dq_model *m);
 /* What a model that is no container was made from, its own. */
 const dq_checkpoint *dq_model_checkpoint(const dq_model *m);
 /* A verbatim file that came with the model: "tokenizer.json", "tokenizer_config.json",
- * "config.json". *text is NULL when there is none; it belongs to the model. */
+ * "config.json", "chat_template.jinja". *text is NULL when there is none; it belongs to the model. */
 dq_status dq_model_file(const dq_model *m, const char *name, const char **text, size_t *len,
                         dq_err *err);
 

@@ -297,6 +297,23 @@ static bool has_text(const json_t *array, const char *text)
     return false;
 }
 
+/* Through a container, which has it among the tokenizer's files. */
+TEST(a_chat_template_comes_back)
+{
+    static const char text[] = "{{ messages[0].content }}\r\n\n";
+    const dq_export_settings s = settings(DQ_EXPORT_SAFETENSORS, DQ_F32);
+    size_t len;
+    assert_int_equal(shell("cp -r", golden("llama-f32"), at("source")), 0);
+    put_bytes(at("source/chat_template.jinja"), text, sizeof text - 1);
+    quantize(at("source"), at("m.h5"), 4, 32, DQ_ABSMAX, NULL);
+    exported e = export_to_out(&s);
+    char *got = bytes_of(at("out/chat_template.jinja"), &len);
+    assert_int_equal(len, sizeof text - 1);
+    assert_memory_equal(got, text, len);
+    free(got);
+    end(&e);
+}
+
 TEST(config_names_what_is_coded)
 {
     const dq_export_settings s = settings(DQ_EXPORT_COMPRESSED_TENSORS, DQ_F32);

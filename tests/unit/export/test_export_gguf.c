@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "export/export.h"
+#include "template/chat_template.h"
 #include "tests/rigs/test_folder.h"
 
 #include <signal.h>
@@ -225,6 +226,34 @@ TEST(test_models)
         dq_model_close(a);
         dq_model_close(b);
     }
+}
+
+/* chat_template.jinja stands before what tokenizer_config.json has, in the file as in the folder. */
+TEST(test_chat_template)
+{
+    static const char text[] = "{{ messages[0].content }}, {{ eos_token }}\n";
+    static const char config[] = "{\"bos_token\": \"<bos>\", \"eos_token\": \"<bos>\", "
+                                 "\"chat_template\": \"other\"}";
+    const dq_chat_message m = {"user", "Hi"};
+    const dq_export_settings set = exact();
+    dq_err err = {0};
+    assert_int_equal(shell("cp -r", plain(), at("chat")), 0);
+    put_bytes(at("chat/chat_template.jinja"), text, sizeof text - 1);
+    put_bytes(at("chat/tokenizer_config.json"), config, sizeof config - 1);
+    quantize(at("chat"), 4, 32, DQ_ABSMAX);
+    remove(at("chat.gguf"));
+    if (try_export("chat.gguf", &set, &err) != DQ_OK) fail_msg("%s", err.text);
+    dq_model *model = given_model("%s", at("chat.gguf"));
+    dq_chat_template *t;
+    char *out;
+    size_t len;
+    if (dq_chat_template_of(&t, model, &err) != DQ_OK ||
+        dq_chat_template_render(t, &m, 1, false, &out, &len, &err) != DQ_OK)
+        fail_msg("%s", err.text);
+    assert_string_equal(out, "Hi, <bos>");
+    dq_block_free(out);
+    dq_chat_template_free(t);
+    dq_model_close(model);
 }
 
 static void expect(dq_export_settings set, const char *what)

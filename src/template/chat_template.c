@@ -1,0 +1,113 @@
+/* chat_template: see chat_template.h. The tree of nodes is made once; a rendering has an arena of its own, and two scopes:
+ * what the template is given, and within it what it sets.
+ * SPDX-License-Identifier: MIT */
+#include "template/chat_template.h"
+
+#include "base/utf8.h"
+#include "template/jinja_eval.h"
+
+#include <string.h>
+
+enum { MAX_TEXT = 1 << 20 };
+
+struct dq_chat_template {
+    dq_arena *arena;
+    dq_jinja_nodes body;
+    dq_jinja_dict names; /* that were defined */
+};
+
+static dq_status check_text(const char *text, size_t len, const char *what, dq_err *err)
+{
+    int64_t bad;
+    if (dq_utf8_check(text, len, &bad) == 0) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "%s: byte %lld is not UTF-8", what, (long long)bad);
+}
+
+dq_status dq_chat_template_new(dq_chat_template **out, const char *text, size_t len, dq_err *err)
+{
+    dq_arena *arena = dq_arena_new();
+    dq_chat_template *t = arena ? dq_alloc(arena, 1, sizeof *t, err) : NULL;
+    *out = NULL;
+    if (!t) {
+        dq_arena_free(arena);
+        return dq_fail(err, DQ_RESOURCE, "out of memory");
+    }
+    t->arena = arena;
+    if (len > MAX_TEXT)
+        dq_fail(err, DQ_MISMATCH, "chat template: more than %d bytes are not supported", MAX_TEXT);
+    else if (check_text(text, len, "chat template", err) == DQ_OK)
+        t->body = dq_jinja_parse(&(dq_jinja_run){.arena = arena, .err = err}, text, len);
+    if (err->code == DQ_OK)
+        *out = t;
+    else
+        dq_chat_template_free(t);
+    return err->code;
+}
+
+void dq_chat_template_free(dq_chat_template *t)
+{
+    if (t) dq_arena_free(t->arena);
+}
+
+dq_status dq_chat_template_define(dq_chat_template *t, const char *name, const char *text,
+                                  dq_err *err)
+{
+    dq_jinja_run r = {.arena = t->arena, .err = err};
+    DQ_TRY(check_text(text, strlen(text), name, err));
+    const char *copy = dq_text(t->arena, text, strlen(text), err);
+    const char *key = dq_text(t->arena, name, strlen(name), err);
+    if (copy && key)
+        dq_jinja_dict_put(&r, &t->names, dq_jinja_text_of(key),
+                          dq_jinja_string(copy, strlen(copy)));
+    return err->code;
+}
+
+static dq_jinja_value message_of(dq_jinja_run *r, const dq_chat_message *m)
+{
+    dq_jinja_value v = dq_jinja_dict_new(r, DQ_JINJA_DICT);
+    const char *const texts[] = {m->role, m->content}, *const names[] = {"role", "content"};
+    for (int i = 0; i < 2 && dq_jinja_ok(r); i++) {
+        const size_t n = strlen(texts[i]);
+        if (check_text(texts[i], n, names[i], r->err) == DQ_OK)
+            dq_jinja_dict_put(r, v.dict, dq_jinja_text_of(names[i]), dq_jinja_string(texts[i], n));
+    }
+    return v;
+}
+
+static void define_all(dq_jinja_run *r, const dq_chat_template *t, const dq_chat_message *m, int n,
+                       bool add_generation_prompt)
+{
+    static const char *const absent[] = {"tools", "documents"};
+    const dq_jinja_value none = {.kind = DQ_JINJA_NONE};
+    dq_jinja_dict *names = &r->scope->names;
+    dq_jinja_value messages = dq_jinja_list_new(r, DQ_JINJA_LIST, (size_t)n);
+    for (int i = 0; i < n && dq_jinja_ok(r); i++)
+        dq_jinja_list_add(r, messages.list, message_of(r, &m[i]));
+    dq_jinja_dict_put(r, names, dq_jinja_text_of("messages"), messages);
+    dq_jinja_dict_put(r, names, dq_jinja_text_of("add_generation_prompt"),
+                      dq_jinja_bool(add_generation_prompt));
+    for (int i = 0; i < 2; i++) dq_jinja_dict_put(r, names, dq_jinja_text_of(absent[i]), none);
+    for (size_t i = 0; i < t->names.n; i++)
+        dq_jinja_dict_put(r, names, t->names.entry[i].key, t->names.entry[i].value);
+}
+
+dq_status dq_chat_template_render(const dq_chat_template *t, const dq_chat_message *m, int n,
+                                  bool add_generation_prompt, char **out, size_t *len, dq_err *err)
+{
+    dq_strbuf text = {0};
+    dq_jinja_run r = {.arena = dq_arena_new(), .err = err, .out = &text, .line = 1};
+    *out = NULL;
+    if (!r.arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_jinja_eval_scope(&r, NULL)) {
+        define_all(&r, t, m, n, add_generation_prompt);
+        if (dq_jinja_ok(&r) && dq_jinja_eval_scope(&r, r.scope)) dq_jinja_eval_body(&r, &t->body);
+    }
+    if (dq_jinja_ok(&r)) dq_strbuf_add(&text, "", 1, err);
+    dq_arena_free(r.arena);
+    *out = text.s;
+    *len = text.n - (text.n > 0);
+    if (err->code == DQ_OK) return DQ_OK;
+    dq_block_free(text.s);
+    *out = NULL;
+    return err->code;
+}

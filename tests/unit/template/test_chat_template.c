@@ -1,0 +1,452 @@
+/* test_chat_template: every text and failure of golden/chat_templates.py, byte for byte; what is refused, by name; limits;
+ * and where the template of a model comes from.
+ * SPDX-License-Identifier: MIT */
+#include "tests/rigs/edits.h"
+#include "tests/rigs/suite.h"
+
+#include "template/chat_template.h"
+#include "template/jinja_eval.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+FIXTURES(folder_begin, folder_end)
+
+enum { MAX_MESSAGES = 16 };
+
+static json_t *golden;
+
+static int load(void **state)
+{
+    (void)state;
+    golden = json_load_file(DQ_TEST_DIR "/golden/chat_templates/golden.json", 0, NULL);
+    return golden ? 0 : -1;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    json_decref(golden);
+    return 0;
+}
+
+CASE_FIXTURES(load, unload)
+
+static const char *member(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(object, key));
+}
+
+static int messages_of(dq_chat_message *m, const json_t *conversation)
+{
+    const size_t n = json_array_size(conversation);
+    assert_true(n > 0 && n <= MAX_MESSAGES);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_array_get(conversation, i);
+        m[i] = (dq_chat_message){member(one, "role"), member(one, "content")};
+    }
+    return (int)n;
+}
+
+/* The template's text for the messages, for dq_block_free; NULL with the failure. */
+static char *render(const char *text, size_t text_len, const dq_chat_message *m, int n, bool prompt,
+                    size_t *len, dq_err *err)
+{
+    dq_chat_template *t;
+    const char *key;
+    json_t *token;
+    char *out = NULL;
+    *err = (dq_err){0};
+    if (dq_chat_template_new(&t, text, text_len, err) != DQ_OK) {
+        assert_null(t);
+        return NULL;
+    }
+    json_object_foreach(json_object_get(golden, "tokens"), key, token)
+        assert_int_equal(dq_chat_template_define(t, key, json_string_value(token), err), DQ_OK);
+    const dq_status status = dq_chat_template_render(t, m, n, prompt, &out, len, err);
+    assert_int_equal(status, err->code);
+    assert_true((out != NULL) == (err->code == DQ_OK));
+    if (out) assert_int_equal(out[*len], 0);
+    dq_chat_template_free(t);
+    return out;
+}
+
+/* The failure with the text that follows the place; without one, with any. */
+static void check_failure(const char *template, const json_t *want, const dq_err *err)
+{
+    const char *kind = member(want, "error"), *text = member(want, "text");
+    const bool raised = strcmp(kind, "raised") == 0;
+    const json_int_t line = json_integer_value(json_object_get(want, "line"));
+    char place[64], expected[300];
+    int got = 0;
+    if (err->code != (raised ? DQ_MISMATCH : DQ_DAMAGED) ||
+        sscanf(err->text, "chat template, line %d: ", &got) != 1)
+        fail_msg("%s: expected %s, got %d \"%s\"", template, kind, (int)err->code, err->text);
+    if (line && line != got)
+        fail_msg("%s: expected line %d, got \"%s\"", template, (int)line, err->text);
+    if (strcmp(kind, "undefined") != 0 && !raised) return;
+    snprintf(place, sizeof place, "chat template, line %d: ", got);
+    snprintf(expected, sizeof expected, "%s", text);
+    dq_one_line(expected);
+    if (strcmp(err->text + strlen(place), expected) != 0)
+        fail_msg("%s: expected \"%s\", got \"%s\"", template, expected, err->text);
+}
+
+static void check(const json_t *template, const json_t *conversation, bool prompt,
+                  const json_t *want)
+{
+    dq_chat_message m[MAX_MESSAGES];
+    const json_t *out = json_object_get(want, "out");
+    const char *text = json_string_value(template);
+    size_t len = 0;
+    dq_err err;
+    const int n = messages_of(m, conversation);
+    char *got = render(text, json_string_length(template), m, n, prompt, &len, &err);
+    if (!out) {
+        check_failure(text, want, &err);
+    } else {
+        if (!got) fail_msg("%s: %s", text, err.text);
+        if (len != json_string_length(out) || memcmp(got, json_string_value(out), len) != 0)
+            fail_msg("%s: expected \"%s\", got \"%s\"", text, json_string_value(out), got);
+    }
+    dq_block_free(got);
+}
+
+TEST(conversations_are_as_transformers_renders_them)
+{
+    const json_t *conversations = json_object_get(golden, "conversations"), *one;
+    size_t i, checked = 0;
+    json_array_foreach(json_object_get(golden, "templates"), i, one)
+    {
+        const json_t *renders = json_object_get(one, "renders");
+        for (size_t k = 0; k < json_array_size(conversations); k++) {
+            for (size_t p = 0; p < 2; p++, checked++)
+                check(json_object_get(one, "template"), json_array_get(conversations, k), p == 0,
+                      json_array_get(json_array_get(renders, k), p));
+        }
+    }
+    assert_int_equal(checked, 180);
+}
+
+TEST(constructs_are_as_jinja2_has_them)
+{
+    const json_t *conversation = json_object_get(golden, "conversation"), *one;
+    size_t i;
+    json_array_foreach(json_object_get(golden, "lines"), i, one)
+    {
+        check(json_object_get(one, "template"), conversation, true, one);
+    }
+    assert_int_equal(i, 477);
+}
+
+/* ---- What is refused, and limits ---- */
+
+/* The template fails for one message with the status and this part of the text. */
+static void check_refused(const char *template, dq_status status, const char *part)
+{
+    const dq_chat_message m = {"user", "x"};
+    size_t len;
+    dq_err err;
+    char *out = render(template, strlen(template), &m, 1, true, &len, &err);
+    if (out) fail_msg("%.100s: gave \"%.100s\"", template, out);
+    check_error(&err, status, part);
+}
+
+TEST(what_is_not_there_is_refused_by_name)
+{
+    static const struct {
+        const char *template, *text;
+    } row[] = {
+        {"\n{% include 'x' %}", "line 2: the tag \"include\" is not supported"},
+        {"{% call f() %}{% endcall %}", "the tag \"call\""},
+        {"{% for a in b recursive %}{% endfor %}", "a recursive loop"},
+        {"{% macro f() %}{{ varargs }}{% endmacro %}", "varargs"},
+        {"{{ f(*a) }}", "arguments with *"},
+        {"{{ a[1, 2] }}", "several subscripts"},
+        {"{{ a[] }}", "an empty subscript"},
+        {"{% if false %}{{ 1|round }}{% endif %}", "\"round\" is not supported"},
+        {"{{ 1 is upper }}", "\"upper\" is not supported"},
+        {"{{ cycler }}", "the function \"cycler\""},
+        {"{{ 'a'.format(1) }}", "the attribute \"format\" of 'str'"},
+        {"{{ 'a'.__class__ }}", "the attribute \"__class__\""},
+        {"{{ loop }}{% for a in [1] %}{{ loop.cycle(1) }}{% endfor %}", "the attribute \"cycle\""},
+        {"{{ 'a'.find('b', 1) }}", "so many arguments"},
+        {"{{ 'a' % 1 }}", "% of a string"},
+        {"{{ 9223372036854775807 + 1 }}", "beyond 64 bits"},
+        {"{{ 9223372036854775808 }}", "too large"},
+        {"{{ (-2) ** 0.5 }}", "complex numbers"},
+        {"{{ {1: 2} }}", "a key of type 'int'"},
+        {"{{ 0x10 }}", "another base"},
+        {"{{ 'ß'|upper }}", "U+00DF"},
+        {"{{ 'ÉA'.title() }}", "U+00C9"},
+        {"{{ ('a'|safe) + 'b' }}", "what safe gives"},
+        {"{{ ('a'|safe).strip() }}", "what safe gives"},
+        {"{{ range(3) }}", "printing a value of type 'range'"},
+        {"{{ messages|map('upper') }}", "printing a value of type 'generator'"},
+        {"{{ namespace() }}", "printing a value of type 'jinja2.utils.Namespace'"},
+        {"{{ 1 in ([1]|select) }}", "\"in\" of what map"},
+        {"{{ é }}", "names beyond ASCII"},
+        {"{{ '\\N{DASH}' }}", "escapes of names"},
+        {"{{ '\\ud800' }}", "surrogates"},
+        {"{{ 'a' is sameas 'a' }}", "sameas of 'str'"},
+        {"{{ '12'|int(0, 16) }}", "a base"},
+        {"{{ strftime_now('%f') }}", "%f is not supported"},
+        {"{{ 1[:1] }}", "a slice of 'int'"},
+        {"{{ [1]|sort(attribute='a,b') }}", "several attributes"},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        check_refused(row[i].template, DQ_MISMATCH, row[i].text);
+}
+
+/* begin, n times the middle, end. */
+static char *repeated(const char *begin, const char *middle, int n, const char *end)
+{
+    const size_t a = strlen(begin), b = strlen(middle), c = strlen(end);
+    char *text = malloc(a + b * (size_t)n + c + 1), *p = text;
+    assert_non_null(text);
+    memcpy(p, begin, a);
+    p += a;
+    for (int i = 0; i < n; i++, p += b) memcpy(p, middle, b);
+    memcpy(p, end, c + 1);
+    return text;
+}
+
+TEST(hostile_templates_end)
+{
+    static const struct {
+        const char *begin, *middle, *end, *text;
+        int n;
+    } row[] = {
+        {"{{ ", "(", "", "open brackets", 300},
+        {"{{ ", "-", " 1 }}", "nests too deeply", 10000},
+        {"{{ ", "not ", " 1 }}", "nests too deeply", 10000},
+        {"{{ a", ".a", " }}", "nests too deeply", 10000},
+        {"{{ 1", " + 1", " }}", "nests too deeply", 10000},
+        {"{{ 1", "|list", " }}", "nests too deeply", 10000},
+        {"{{ 1", " if 1 else 1", " }}", "nests too deeply", 10000},
+        {"", "{% if 1 %}", "", "nests too deeply", 10000},
+        {"{% set ", "(", "a = 1 %}", "open brackets", 300},
+        {"{% macro f() %}{{ f() }}{% endmacro %}", "", "{{ f() }}", "nest too deeply", 0},
+        {"{% set ns = namespace(a=[]) %}{% for i in range(5000) %}{% set ns.a = [ns.a] %}{% endfor "
+         "%}{{ ns.a }}",
+         "", "", "nest too deeply", 0},
+        {"{% set ns = namespace(a=[]) %}{% for i in range(5000) %}{% set ns.a = [ns.a] %}{% endfor "
+         "%}{{ ns.a == [ns.a] }}",
+         "", "", "nest too deeply", 0},
+        {"{% for i in range(99999) %}{% for i in range(99999) %}{% endfor %}{% endfor %}", "", "",
+         "too much work", 0},
+        {"{% set ns = namespace(a='x') %}{% for i in range(99) %}{% set ns.a = ns.a ~ ns.a %}{% "
+         "endfor %}",
+         "", "", "too much work", 0},
+        {"{{ 'x' * 9999999999 }}", "", "", "too much work", 0},
+        {"{{ [0] * 9999999999 }}", "", "", "too much work", 0},
+        {"{% set a = 'a' * 1000000 %}{{ (a ~ 'b' ~ a).find(a ~ 'c') }}{{ a.find('a' * 500000 ~ "
+         "'b') }}",
+         "", "", "too much work", 0},
+        {"{{ 'a'|indent(999999999, true) }}", "", "", "too much work", 0},
+        {"{% set a = 'ab' * 1000000 %}{{ a|list|sort }}", "", "", "too much work", 0},
+        {"", "x", "", "more than 1048576 bytes", (1 << 20) + 1},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        char *text = repeated(row[i].begin, row[i].middle, row[i].n, row[i].end);
+        check_refused(text, DQ_MISMATCH, row[i].text);
+        free(text);
+    }
+}
+
+TEST(long_chains_are_no_depth)
+{
+    const dq_chat_message m = {"user", "x"};
+    size_t len;
+    dq_err err;
+    char *text = repeated("{% if 0 %}", "{% elif 0 %}a", 5000, "{% else %}b{% endif %}");
+    char *out = render(text, strlen(text), &m, 1, true, &len, &err);
+    assert_string_equal(out, "b");
+    free(text);
+    dq_block_free(out);
+    text = repeated("{{ 1", " ~ 1", 5000, " }}");
+    out = render(text, strlen(text), &m, 1, true, &len, &err);
+    assert_int_equal(len, 5001);
+    free(text);
+    dq_block_free(out);
+}
+
+TEST(texts_must_be_utf8)
+{
+    const dq_chat_message role = {"us\xff", "x"}, content = {"user", "\xc3"};
+    dq_chat_template *t;
+    char *out;
+    size_t len;
+    dq_err err = {0};
+    assert_null(render("a\xff", 2, &role, 1, true, &len, &err));
+    check_error(&err, DQ_DAMAGED, "chat template: byte 1 is not UTF-8");
+    assert_null(render("a", 1, &role, 1, true, &len, &err));
+    check_error(&err, DQ_DAMAGED, "role: byte 2 is not UTF-8");
+    assert_null(render("a", 1, &content, 1, true, &len, &err));
+    check_error(&err, DQ_DAMAGED, "content: byte 0 is not UTF-8");
+    err = (dq_err){0};
+    assert_int_equal(dq_chat_template_new(&t, "a", 1, &err), DQ_OK);
+    assert_int_equal(dq_chat_template_define(t, "bos_token", "\x80", &err), DQ_DAMAGED);
+    dq_chat_template_free(t);
+    assert_non_null(out = render("{{ 'a\0b' }}", 11, &content, 0, true, &len, &err));
+    assert_memory_equal(out, "a\0b", 4); /* a NUL is a character */
+    dq_block_free(out);
+}
+
+TEST(the_date_is_that_of_strftime)
+{
+    static const char text[] = "{{ strftime_now('%d %b %Y %%') }}";
+    const dq_chat_message m = {"user", "x"};
+    char want[2][64], *out;
+    size_t len;
+    dq_err err;
+    time_t now = time(NULL);
+    strftime(want[0], sizeof want[0], "%d %b %Y %%", localtime(&now));
+    assert_non_null(out = render(text, sizeof text - 1, &m, 1, true, &len, &err));
+    now = time(NULL);
+    strftime(want[1], sizeof want[1], "%d %b %Y %%", localtime(&now));
+    if (strcmp(out, want[0]) != 0) assert_string_equal(out, want[1]);
+    dq_block_free(out);
+}
+
+/* Much of what a template may do. */
+static const char various[] =
+    "{% macro f(a, b='x') %}{{ a|upper }}{{ b }}{% endmacro %}{% set ns = namespace(n=[1]) %}"
+    "{% set d = [{'role': 'user', 'content': 'é'}, {'content': \"it's\", 'role': 'b'}] %}"
+    "{% set x | trim %}{% for m in d if m.role %}{{ f(m.role, b=m['content']) ~ loop.last }}"
+    "{% endfor %} {% endset %}{% set ns.n = ns.n + [x, {'k': 1, 'a': (1,)}] %}{{ ns.n }}"
+    "{{ ns.n|tojson(indent=2, sort_keys=true) }}{{ d|map(attribute='role')|join(',') }}"
+    "{{ d|selectattr('role', 'equalto', 'b')|list|length }}{{ 'a b'.split()[1:] }}{{ undef }}"
+    "{{ 'x'|replace('x', 'y') }}{{ [2, 1, 3]|sort }}{{ d[0]|dictsort }}{{ 'abc'[::-1] }}"
+    "{{ 'a\\nb'|indent(2) }}{{ [1, [2]] == [1, [2]] }}{{ 'b' in 'abc' }}{{ {'a': 1} == {'a': 1} }}"
+    "{{ ['a', 'b']|map('title')|reverse|first }}{{ 'x' * 3 }}{{ range(3)[1:]|list }}"
+    "{% for k, v in dict(a=1).items() %}{{ k }}{{ v if loop.first }}{{ loop.nextitem is defined }}"
+    "{% endfor %}{% for a in [] %}{% else %}{{ [1] < [2] }}{% endfor %}{{ 1.5 }}{{ '7'|int }}"
+    "{{ 'ab'.replace('', '-').rfind('b') }}{% generation %}{{ 'a,b'.split(',', 1)|last }}"
+    "{{ 'a\\n b '.splitlines() }}{{ 'a'.join(['x', 'y']) }}{% endgeneration %}";
+
+/* Every allocation of memory fails once. */
+TEST(short_memory_is_a_failure)
+{
+    const dq_chat_message m[] = {{"user", "x"}, {"assistant", "y"}};
+    size_t len;
+    int64_t n = 1;
+    for (; n < 10000; n++) {
+        dq_err err = {0};
+        dq_chat_template *t = NULL;
+        char *out = NULL;
+        dq_alloc_fail_at(n);
+        if (dq_chat_template_new(&t, various, sizeof various - 1, &err) == DQ_OK)
+            dq_chat_template_render(t, m, 2, true, &out, &len, &err);
+        dq_alloc_fail_at(0);
+        dq_chat_template_free(t);
+        if (err.code == DQ_OK)
+            assert_non_null(out);
+        else
+            assert_null(out);
+        dq_block_free(out);
+        if (err.code == DQ_OK) break;
+        check_error(&err, DQ_RESOURCE, "memory");
+    }
+    if (n < 10 || n == 10000) fail_msg("%d allocations", (int)n);
+}
+
+/* The limit is met at every place that spends. */
+TEST(the_limit_is_a_failure_anywhere)
+{
+    dq_err err = {0};
+    dq_strbuf out = {0};
+    size_t left = 0;
+    dq_jinja_run parser = {.arena = dq_arena_new(), .err = &err};
+    const dq_jinja_nodes body = dq_jinja_parse(&parser, various, sizeof various - 1);
+    assert_int_equal(err.code, DQ_OK);
+    do {
+        dq_jinja_run r = {.arena = dq_arena_new(), .err = &err, .out = &out};
+        err = (dq_err){0};
+        out.n = 0;
+        r.work = DQ_JINJA_MAX_WORK - left;
+        left += 24;
+        if (dq_jinja_eval_scope(&r, NULL)) dq_jinja_eval_body(&r, &body);
+        dq_arena_free(r.arena);
+        if (err.code != DQ_OK) check_error(&err, DQ_MISMATCH, "too much work");
+    } while (err.code != DQ_OK && left < 1 << 20);
+    if (err.code != DQ_OK || left < 10000) fail_msg("%zu: %s", left, err.text);
+    dq_block_free(out.s);
+    dq_arena_free(parser.arena);
+}
+
+/* ---- The template of a model ---- */
+
+static void put(const char *name, const char *text)
+{
+    edits_put(name, text, strlen(text));
+}
+
+/* The text of the model's template for one message, or "" without one. */
+static void check_model(const char *path, const char *want)
+{
+    const dq_chat_message m = {"user", "x"};
+    dq_chat_template *t;
+    dq_model *model = given_model("%s", path);
+    char *out = NULL;
+    size_t len;
+    dq_err err = {0};
+    if (dq_chat_template_of(&t, model, &err) != DQ_OK) fail_msg("%s", err.text);
+    assert_true((t == NULL) == (*want == 0));
+    if (t && dq_chat_template_render(t, &m, 1, true, &out, &len, &err) != DQ_OK)
+        fail_msg("%s", err.text);
+    if (t) assert_string_equal(out, want);
+    dq_block_free(out);
+    dq_chat_template_free(t);
+    dq_model_close(model);
+}
+
+static void check_model_fails(const char *config, dq_status status, const char *text)
+{
+    dq_chat_template *t;
+    dq_err err = {0};
+    put("tokenizer_config.json", config);
+    dq_model *model = given_model("%s", at(""));
+    assert_int_equal(dq_chat_template_of(&t, model, &err), status);
+    assert_null(t);
+    check_error(&err, status, text);
+    dq_model_close(model);
+}
+
+TEST(a_model_brings_its_template)
+{
+    static const char alone[] = "{{ bos_token }}|{{ eos_token }}|{{ pad_token is defined }}|"
+                                "{{ messages[0].content }}";
+    char config[400];
+    const edit e = {.base = MODELS "llama-f32"};
+    dq_quantize_settings s = settings_of(4, 32, DQ_ABSMAX);
+    edits_write(&e);
+    check_model(at(""), "");
+    put("tokenizer_config.json", "{\"bos_token\": \"<s>\", \"chat_template\": null}");
+    check_model(at(""), "");
+    snprintf(
+        config, sizeof config,
+        "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, \"pad_token\": null, "
+        "\"chat_template\": \"%s\"}",
+        alone);
+    put("tokenizer_config.json", config);
+    check_model(at(""), "<s>|</s>|False|x");
+    make_container(at(""), at("m.h5"), &s);
+    check_model(at("m.h5"), "<s>|</s>|False|x");
+    put("chat_template.jinja", "of a file, {{ eos_token }}\n");
+    check_model(at(""), "of a file, </s>");
+    make_container(at(""), at("m.h5"), &s);
+    check_model(at("m.h5"), "of a file, </s>");
+    assert_int_equal(remove(at("chat_template.jinja")), 0);
+    put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": "
+                                 "\"no\"}, {\"name\": \"default\", "
+                                 "\"template\": \"yes\"}]}");
+    check_model(at(""), "yes");
+    check_model_fails("{\"chat_template\": [{\"name\": \"rag\", \"template\": \"\"}]}", DQ_MISMATCH,
+                      "no chat template is named \"default\"");
+    check_model_fails("{\"chat_template\": 5}", DQ_DAMAGED, "\"chat_template\"");
+    check_model_fails("{\"chat_template\": \"{{ \"}", DQ_DAMAGED, "line 1: ");
+    check_model_fails("{", DQ_DAMAGED, "tokenizer_config.json");
+}
