@@ -78,7 +78,14 @@ dq_status dq_help_pages_markdown(const dq_help_pages *all, dq_err *err)
 {
     printf("# Commands and options\n\n`dq help --markdown` prints this page.\n\n");
     dq_help_take(dq_help_markdown);
-    return hand_over_all(all, err);
+    DQ_TRY(hand_over_all(all, err));
+    printf("## dq help\n\n"
+           "| Option | |\n|---|---|\n"
+           "| `--man [COMMAND]` | a page of the manual, in roff |\n"
+           "| `--completion SHELL` | the script for bash or zsh |\n"
+           "| `--markdown` | this page |\n"
+           "| `--commands` | the names of all commands |\n");
+    return DQ_OK;
 }
 
 /* ---- The manual ---- */

@@ -3,6 +3,13 @@
 include(GNUInstallDirs)
 
 install(TARGETS dq RUNTIME)
+if(TARGET dqshared)
+    install(TARGETS dqshared LIBRARY)
+    install(FILES lib/dq.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+    file(RELATIVE_PATH dq_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+    configure_file(lib/libdq.pc.in libdq.pc @ONLY)
+    install(FILES ${PROJECT_BINARY_DIR}/libdq.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()
 
 # Pages are printed by the program that was built. Where it cannot run here, there are none.
 if(CMAKE_CROSSCOMPILING)

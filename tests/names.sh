@@ -26,6 +26,7 @@ cmds/eval/                              cmd_eval_    one command; src/eval has d
 cmds/page/html_page.h                   dq_html_     pages and their parts
 cmds/report/                            dq_html_     sections of one page
 cmds/stats/                             cmd_stats_   one command; src/stat has dq_stat_
+lib/                                    dq_lm_       one interface; dq.h declares all of it
 kernels/backends.h                      dq_backend_  opens what engine/backend.h uses
 kernels/cpu/                            dq_cpu_      one backend
 kernels/cpu/isa/                        dq_simd_     the loops of simd.h, by instruction set

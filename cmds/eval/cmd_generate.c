@@ -243,7 +243,7 @@ static json_t *generation_json(const totals *t, const dq_eval_generate *s)
 {
     json_t *o = json_object(), *ends = json_object();
     const dq_mean finished =
-        dq_mean_share(t->end[DQ_TEXT_END_STOP_ID] + t->end[DQ_TEXT_END_ASKED], t->n);
+        dq_mean_share(t->end[DQ_TEXT_END_STOP_ID] + t->end[DQ_TEXT_END_REQUESTED], t->n);
     json_object_set_new(o, "max_new", json_integer((json_int_t)s->max_new));
     json_object_set_new(o, "stop", texts_json(s->stop, s->n_stop));
     json_object_set_new(o, "finished", dq_document_metric(finished.value, finished.std_err));

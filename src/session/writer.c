@@ -62,7 +62,7 @@ static dq_status take(const dq_writer *w, const next *x, dq_text_stream *stream,
     DQ_TRY(keep(t, x, err));
     if (w->tok) DQ_TRY(dq_text_stream_add(stream, x->id, &piece, &len, err));
     if (w->listener && w->listener(w->arg, x->id, x->logp, piece, len))
-        t->end = DQ_TEXT_END_ASKED;
+        t->end = DQ_TEXT_END_REQUESTED;
     else if (t->n >= w->max_new)
         t->end = DQ_TEXT_END_MAX_NEW;
     else if (m->max_positions > 0 && dq_session_length(w->session) >= m->max_positions)

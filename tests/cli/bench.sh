@@ -72,7 +72,7 @@ done
 try 2 "unknown option --context" bench items "plain model" choices.jsonl --context 3
 try 2 "expected one of its commands. See dq bench --help" bench
 try 2 'unknown command "bench prefil". Did you mean dq bench prefill' bench prefil "plain model"
-try 0 "bench compare  *what was measured" bench --help
+try 0 "bench compare  *show what was measured" bench --help
 try 0 "usage: dq bench decode MODEL" help bench decode
 try 2 "expected .*from 1 to 8" bench generate "plain model" --new-tokens 2 --batch 9
 try 2 "expected .*from 1 to 8" bench generate "plain model" --new-tokens 2 --batch 0

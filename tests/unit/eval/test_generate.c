@@ -479,7 +479,7 @@ TEST(test_ends)
         dq_text_end end = n < MAX_NEW ? DQ_TEXT_END_STOP_ID : DQ_TEXT_END_MAX_NEW;
         if (w.at[i] > 0 && w.at[i] <= n) {
             n = w.at[i];
-            end = DQ_TEXT_END_ASKED;
+            end = DQ_TEXT_END_REQUESTED;
         }
         assert_int_equal(g.of[i].end, end);
         assert_int_equal(g.of[i].n, n);
@@ -487,8 +487,8 @@ TEST(test_ends)
         assert_memory_equal(g.of[i].ids, x.c[i].new, (size_t)n * sizeof(int32_t));
         assert_memory_equal(w.seen[i], x.c[i].new, (size_t)n * sizeof(int32_t));
     }
-    assert_int_equal(g.of[1].end, DQ_TEXT_END_ASKED);
-    assert_int_equal(g.of[2].end, DQ_TEXT_END_ASKED);
+    assert_int_equal(g.of[1].end, DQ_TEXT_END_REQUESTED);
+    assert_int_equal(g.of[2].end, DQ_TEXT_END_REQUESTED);
     assert_int_equal(g.of[4].end, DQ_TEXT_END_STOP_ID);
     assert_int_equal(g.of[4].n, 1);
     assert_string_equal(dq_text_end_name[DQ_TEXT_END_POSITIONS], "positions");

@@ -278,7 +278,7 @@ TEST(ends_when_asked_and_at_the_last_position)
     rig_open(&x, "llama", &dq_kv_plain);
     dq_writer_text text = write_text(&x, x.ids, 20, &none, MAX_NEW, third, &n);
     assert_int_equal(text.n, 3);
-    assert_int_equal(text.end, DQ_TEXT_END_ASKED);
+    assert_int_equal(text.end, DQ_TEXT_END_REQUESTED);
     dq_writer_text_free(&text);
     dq_session_clear(x.s, &err);
     for (int i = 0; i < 4; i++) dq_session_feed(x.s, x.ids, 120, 0, NULL, NULL, &err);

@@ -366,7 +366,7 @@ TEST(judges_given_texts)
     dq_eval_add(&x.e, 0, 0, (dq_logit_spec){.bits = 16}, (dq_math){0}, &dq_kv_plain, &err);
     assert_string_equal(err.text, "");
     for (int i = 0; i < N_ANSWERS; i++) {
-        dq_generate_result g = {.end = DQ_TEXT_END_ASKED};
+        dq_generate_result g = {.end = DQ_TEXT_END_REQUESTED};
         dq_tokenizer_encode(x.tok, answers[i].text, strlen(answers[i].text), 0, &g.ids, &g.n, NULL,
                             NULL, &err);
         assert_true(g.n <= NEW);

@@ -1,0 +1,216 @@
+/* libdq through its header alone: what each function gives agrees with the others and with references; what is wrong is named.
+ * SPDX-License-Identifier: MIT */
+#include "tests/rigs/suite.h"
+
+#include "lib/dq.h"
+#include "tests/rigs/given.h"
+#include "tests/rigs/test_folder.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_IDS = 600 };
+
+static dq_lm *opened(const char *model, const char *const *settings)
+{
+    char path[4096];
+    dq_lm *m;
+    snprintf(path, sizeof path, "%s/calib/pair/%s", DQ_SOURCE_DIR, model);
+    if (dq_lm_open(&m, path, settings) != 0) fail_msg("%s", dq_lm_error());
+    return m;
+}
+
+static void expect(int status, int want, const char *text)
+{
+    assert_int_equal(status, want);
+    if (!strstr(dq_lm_error(), text)) fail_msg("\"%s\" is not in: %s", text, dq_lm_error());
+}
+
+static double logp_of(const float *logits, int64_t vocab, int32_t id)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < vocab; i++) sum += exp((double)logits[i]);
+    return (double)logits[id] - log(sum);
+}
+
+FIXTURES(folder_begin, folder_end)
+
+TEST(scores_are_those_of_logits)
+{
+    static const char *const compressed[] = {"kv_bits=8", "kv_recent=4", "logit_bits=8",
+                                             "logit_granularity=per-row", NULL};
+    static const char *const *const settings[] = {NULL, compressed};
+    enum { N = 40, CONTEXT = 25 };
+    int32_t ids[N];
+    for (int i = 0; i < N; i++) ids[i] = 1 + (i * 53 + i / 7) % 600;
+    for (int k = 0; k < 2; k++) {
+        dq_lm *m = opened("diffllama", settings[k]);
+        const int32_t vocab = dq_lm_vocab(m);
+        float *logits = malloc(N * (size_t)vocab * sizeof *logits);
+        const dq_lm_request r[2] = {{ids, N, CONTEXT}, {ids, CONTEXT + 1, CONTEXT}};
+        double logp[2], want[2] = {0, 0};
+        int greedy[2], is_greedy = 1;
+        assert_int_equal(dq_lm_logits(m, ids, N, CONTEXT, logits), 0);
+        assert_int_equal(dq_lm_score(m, r, 2, logp, greedy), 0);
+        for (int i = CONTEXT; i < N; i++) {
+            const float *row = logits + (i - 1) * vocab;
+            want[0] += logp_of(row, vocab, ids[i]);
+            for (int32_t v = 0; v < vocab; v++) is_greedy = is_greedy && row[v] <= row[ids[i]];
+            if (i == CONTEXT) want[1] = want[0];
+        }
+        for (int i = 0; i < 2; i++) assert_true(fabs(logp[i] - want[i]) < 1e-4);
+        assert_int_equal(greedy[0], is_greedy);
+        free(logits);
+        dq_lm_close(m);
+    }
+}
+
+static int64_t read_ids(int32_t *ids, const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    return (int64_t)json_array_size(list);
+}
+
+/* tests/golden/generate.py: transformers' own. */
+TEST(writes_as_transformers)
+{
+    json_t *root = given_json(DQ_TEST_DIR "/golden/generate/golden.json");
+    dq_lm *m = opened("diffllama", NULL);
+    int n_cases = 0;
+    for (size_t i = 0; i < json_array_size(root); i++) {
+        const json_t *c = json_array_get(root, i);
+        int32_t ids[MAX_IDS], want[MAX_IDS], new_ids[MAX_IDS];
+        int64_t n_new;
+        if (strcmp(json_string_value(json_object_get(c, "model")), "diffllama") != 0) continue;
+        const int64_t n = read_ids(ids, json_object_get(c, "ids"));
+        int64_t n_want = read_ids(want, json_object_get(c, "new")), until = 0;
+        while (until < n_want && want[until] != 0) until++; /* id 0 is EOS */
+        assert_int_equal(dq_lm_generate(m, ids, n, n_want, NULL, NULL, NULL, new_ids, &n_new), 0);
+        assert_int_equal(n_new, until);
+        assert_memory_equal(new_ids, want, (size_t)until * sizeof *want);
+        n_cases++;
+    }
+    assert_int_equal(n_cases, 8);
+    dq_lm_close(m);
+    json_decref(root);
+}
+
+typedef struct heard {
+    char text[4096];
+    size_t len;
+    int n, until;
+} heard;
+
+static int hear(void *arg, int32_t id, double logp, const char *piece, size_t len)
+{
+    heard *h = arg;
+    memcpy(h->text + h->len, piece, len);
+    h->len += len;
+    assert_true(id == -1 || logp <= 0);
+    return ++h->n == h->until;
+}
+
+TEST(texts_come_in_pieces)
+{
+    dq_lm *m = opened("llama", NULL);
+    static const char prompt[] = "the green mole hears";
+    const dq_lm_sampling drawn = {.temperature = 1, .top_k = 50, .seed = 3};
+    heard h = {.until = -1}, few = {.until = 4};
+    int32_t *ids, new_ids[24], again[24];
+    int64_t n, n_new, n_again;
+    char *text;
+    size_t len;
+    assert_int_equal(dq_lm_encode(m, prompt, strlen(prompt), 1, &ids, &n), 0);
+    assert_int_equal(ids[0], dq_lm_prefix_id(m));
+    assert_int_equal(dq_lm_generate(m, ids, n, 24, &drawn, hear, &h, new_ids, &n_new), 0);
+    assert_int_equal(dq_lm_decode(m, new_ids, n_new, 0, &text, &len), 0);
+    assert_int_equal(len, h.len);
+    assert_memory_equal(text, h.text, len);
+    assert_int_equal(text[len], 0);
+    dq_lm_free(text);
+    assert_int_equal(dq_lm_generate(m, ids, n, 24, &drawn, hear, &few, again, &n_again), 0);
+    assert_int_equal(n_again, 4);
+    assert_memory_equal(again, new_ids, 4 * sizeof *again); /* by the same seed */
+    dq_lm_free(ids);
+    dq_lm_close(m);
+}
+
+TEST(says_what_it_is)
+{
+    static const char *const settings[] = {"kv_bits=4:4", "logit_bits=6", "threads=1", NULL};
+    dq_lm *m = opened("diffllama", settings);
+    json_t *about = given_document(dq_lm_describe(m));
+    const json_t *set = json_object_get(about, "settings");
+    assert_string_equal(json_string_value(json_object_get(about, "architecture")), "diffllama");
+    assert_int_equal(json_integer_value(json_object_get(set, "logit_bits")), 6);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(set, "kv"), "k_bits")), 4);
+    assert_true(json_real_value(json_object_get(about, "bits_per_weight")) == 16);
+    assert_int_equal(dq_lm_positions(m), 512);
+    json_decref(about);
+    dq_lm_close(m);
+}
+
+TEST(names_what_is_wrong)
+{
+    static const struct {
+        const char *setting;
+        int status;
+        const char *text;
+    } bad[] = {
+        {"kv_bitz=4", 2, "unknown option --kv-bitz. Did you mean --kv-bits?"},
+        {"kv_bits", 2, "expected NAME=VALUE, found \"kv_bits\""},
+        {"kv_bits=5:1", 2, "kv-bits"},
+        {"logit_bits=12", 2, "logit-bits"},
+        {"math=int8", 4, "int8"},
+        {"device=cuda:99", 5, ""},
+        {"head_order=sideways", 2, "expected one of"},
+    };
+    dq_lm *m;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *const settings[] = {bad[i].setting, NULL};
+        expect(dq_lm_open(&m, DQ_SOURCE_DIR "/calib/pair/diffllama", settings), bad[i].status,
+               bad[i].text);
+        assert_null(m);
+        assert_null(strstr(dq_lm_error(), "--help"));
+    }
+    expect(dq_lm_open(&m, "/no/such/model", NULL), 6, "no such file or folder");
+    m = opened("diffllama", NULL);
+    int32_t far = 640, ids[2] = {1, 2};
+    float logits[2 * 640];
+    double logp;
+    int greedy;
+    char *text;
+    size_t len;
+    const dq_lm_request none = {ids, 1, 1}, unknown = {&far, 1, 0};
+    const dq_lm_message hello = {"user", "hello"};
+    expect(dq_lm_logits(m, &far, 1, 0, logits), 4, "outside the vocabulary");
+    expect(dq_lm_logits(m, ids, 2, 3, logits), 2, "a context of 3");
+    expect(dq_lm_score(m, &none, 1, &logp, &greedy), 2, "request 0");
+    expect(dq_lm_score(m, &unknown, 1, &logp, &greedy), 2, "request 0");
+    expect(dq_lm_chat(m, &hello, 1, 1, &text, &len), 4, "no chat template");
+    assert_int_equal(dq_lm_logits(m, ids, 2, 0, logits), 0); /* goes on */
+    dq_lm_close(m);
+    dq_lm_close(NULL);
+}
+
+TEST(quantizes)
+{
+    const char *path = at("small.h5");
+    static const char *const settings[] = {"bits=4", "group=32", "force=true", NULL},
+                             *const wrong[] = {"size=1", NULL},
+                             *const maybe[] = {"force=maybe", NULL};
+    dq_lm *m;
+    if (dq_lm_quantize(DQ_SOURCE_DIR "/calib/pair/diffllama", path, settings) != 0)
+        fail_msg("%s", dq_lm_error());
+    assert_int_equal(dq_lm_open(&m, path, NULL), 0);
+    json_t *about = given_document(dq_lm_describe(m));
+    assert_true(json_real_value(json_object_get(about, "bits_per_weight")) < 6);
+    json_decref(about);
+    dq_lm_close(m);
+    expect(dq_lm_quantize(DQ_SOURCE_DIR "/calib/pair/diffllama", path, NULL), 6, "exists");
+    expect(dq_lm_quantize(DQ_SOURCE_DIR "/calib/pair/diffllama", path, wrong), 2, "size");
+    expect(dq_lm_quantize(DQ_SOURCE_DIR "/calib/pair/diffllama", path, maybe), 2, "true or false");
+}
