@@ -23,6 +23,8 @@ static const dq_cmd commands[] = {
     {"plan heads", "which KV heads need the whole context", dq_cmd_plan_heads},
     {"plan gates", "gates: kvzip's choice of tokens without its second pass", dq_cmd_plan_gates},
     {"eval", "score models across bit widths: accuracy, NLL, KLD", dq_cmd_eval},
+    {"generate", "what a model writes after a prompt, or two of them side by side",
+     dq_cmd_generate},
     {"judged", "accuracy of completions that somebody judged", dq_cmd_judged},
     {"report", "a page of what other commands print with --json", dq_cmd_report},
     {"info", "what a container or checkpoint holds", dq_cmd_info},

@@ -229,7 +229,7 @@ def changed(model, copy_of, name, old, new):
 
 
 def sizes_and_files():
-    """quantize, info, verify, export, logits, doctor, stats."""
+    """quantize, info, verify, export, logits, generate, doctor, stats."""
     text = pathlib.Path("text.txt")
     text.write_bytes((PAIR / "text.txt").read_bytes())
     pathlib.Path("short.txt").write_bytes(text.read_bytes()[:600])
@@ -276,6 +276,12 @@ def sizes_and_files():
     printed("logits", "made.h5", "--ids", "1 2 3 4 5 6 7 8", "-o", "l.h5", "--prefix", 4, "--json")
     printed("logits", "llama", "--text", "short.txt", "-o", "l.h5", "--force", "--prefix", 30, "--kv-keep", 0.5,
             "--kv-sink", 2, "--kv-recent", 4, "--json")
+    printed("generate", "diff", "the green mole hears", "-n", 6, "--json")
+    chat = {"chat_template": "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"}
+    shutil.copytree(PAIR / "diffllama", "chat")
+    pathlib.Path("chat/tokenizer_config.json").write_text(json.dumps(chat))
+    printed("generate", "chat", "the green mole hears", "-n", 6, "--system", "be brief", "--temperature", 1, "--compare", "made.h5",
+            "--json")
     printed("doctor", "--json")
     printed("doctor", "--model", "diff", "--json")
     printed("stats", "llama", "diff", "--text", "short.txt", "--json")

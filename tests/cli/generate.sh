@@ -1,0 +1,100 @@
+# generate.sh: dq generate; sourced by run.sh. That its texts are those of transformers stands in tests/unit/session.
+say="the green mole hears beside the"
+try 0 "[a-z]" generate "diff model" "$say" -n 12
+cp "$top/out" plain.txt
+grep -q "^dq generate: prompt of [0-9]* tokens in .* s; [0-9]* tokens.*a second$" "$top/err" || complain "generate: no speed: $(cat "$top/err")"
+printf '%s' "$say" >prompt.txt
+try 0 "" generate "diff model" --prompt-file prompt.txt -n 12 -q
+cmp -s "$top/out" plain.txt || complain "generate: another text from a file"
+[ ! -s "$top/err" ] || complain "generate -q says: $(cat "$top/err")"
+printf '%s' "$say" | "$dq" generate "diff model" --prompt-file - -n 12 -q >"$top/out"
+cmp -s "$top/out" plain.txt || complain "generate: another text from standard input"
+try 0 "" generate "diff model" "$say" -n 12 --threads 1 -q
+cmp -s "$top/out" plain.txt || complain "generate: another text with one thread"
+
+# the document holds the text, and what dq eval --task generate writes
+try 0 '"end": "max_new"' generate "diff model" "$say" -n 12 --json
+json dq-generate/1
+printf '{"prompt": "%s"}\n' "$say" >prompts.jsonl
+"$dq" eval "diff model" --task generate --data prompts.jsonl --max-new 12 --logit-bits 16 --dump-completions texts.jsonl --force >/dev/null 2>&1
+text=$(sed -n 's/.*"text": \("\([^"\\]\|\\.\)*"\).*/\1/p' "$top/out" | head -1)
+grep -qF "$text" texts.jsonl || complain "generate writes $text, dq eval $(cat texts.jsonl)"
+
+# drawn by seed
+try 0 "" generate "diff model" "$say" -n 12 --temperature 1 --seed 4 -q
+cp "$top/out" drawn.txt
+try 0 "" generate "diff model" "$say" -n 12 --temperature 1 --seed 4 -q
+cmp -s "$top/out" drawn.txt || complain "generate: one seed, two texts"
+try 0 "" generate "diff model" "$say" -n 12 --temperature 1 --seed 5 -q
+! cmp -s "$top/out" drawn.txt || complain "generate: two seeds, one text"
+try 0 "" generate "diff model" "$say" -n 12 --temperature 1 --top-k 1 -q
+cmp -s "$top/out" plain.txt || complain "generate --top-k 1 is not the most likely text"
+
+# two models
+"$dq" quantize "diff model" -o g2.h5 --bits 2 --scale absmax --embed-bits 4 --force >/dev/null 2>&1
+try 0 "^They part after [0-9]* equal token" generate "diff model" "$say" -n 12 --compare g2.h5
+grep -q "^  diff model writes .*probability 0\.[0-9]*; the other's has 0\." "$top/out" || complain "generate --compare: $(cat "$top/out")"
+grep -q "^diff model  *| g2.h5$" "$top/out" || complain "generate --compare: no columns: $(cat "$top/out")"
+try 0 "^both, every token:" generate "diff model" "$say" -n 12 --compare "diff model"
+try 0 '"equal_tokens": 12' generate "diff model" "$say" -n 12 --compare "diff model" --json
+json dq-generate/1
+grep -q '"parts": false' "$top/out" || complain "generate --compare --json: one model parts from itself"
+cp -r "diff model" "other words"
+sed 's/"Ā": *1,/"Ā": 2,/; s/"ā": *2,/"ā": 1,/' "diff model/tokenizer.json" >"other words/tokenizer.json"
+try 4 "another tokenizer" generate "diff model" "$say" --compare "other words"
+
+# compressed caches and logits change texts; a container's own settings hold
+try 0 '"k_bits": 4' generate "diff model" "$say" -n 4 --kv-bits 4 --kv-recent 0 --logit-bits 4 --json
+"$dq" quantize "diff model" -o g4.h5 --bits 8 --logit-bits 6 --kv-bits 8:8 --force >/dev/null 2>&1
+try 0 '"k_bits": 8' generate g4.h5 "$say" -n 4 --json
+grep -q '"logit_bits": 6' "$top/out" || complain "generate: a container's logit bits do not hold"
+head -c 900 "$repo/calib/pair/text.txt" >long.txt
+try 0 '"policy": "keydiff"' generate "diff model" --prompt-file long.txt -n 4 --kv-keep 0.5 --json --raw
+
+# a conversation: the second turn reads what is new alone, and says what one run over all of it says
+printf '%s\n%s\n' "$say" " green river" | "$dq" generate "diff model" -i -n 6 >"$top/out" 2>"$top/err"
+[ "$(grep -c "^dq generate: prompt of" "$top/err")" = 2 ] || complain "generate -i: not two turns: $(cat "$top/err")"
+first=$(sed -n 1p "$top/out")
+try 0 "" generate "diff model" "$say" -n 6 -q
+[ "$first" = "$(cat "$top/out")" ] || complain "generate -i: the first turn is \"$first\", alone $(cat "$top/out")"
+printf '%s\n/new\n%s\n' "$say" "$say" | "$dq" generate "diff model" -i -n 6 -q >"$top/out"
+[ "$(sort -u "$top/out" | wc -l)" = 1 ] || complain "generate -i: /new does not begin anew: $(cat "$top/out")"
+
+# chat templates
+cp -r "diff model" "chat model"
+cat >"chat model/tokenizer_config.json" <<'END'
+{"bos_token": "<bos>", "chat_template": "{% for m in messages %}{{ '[' + m['role'] + '] ' + m['content'] + ' ' }}{% endfor %}{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"}
+END
+try 0 '"chat_template": true' generate "chat model" "$say" -n 4 --json
+"$dq" tokenize "diff model" --text prompt.txt >"$top/a"
+printf '%s' "[user] $say [assistant]" >chat.txt
+ids() { tr -d ' \n' <"$top/out" | sed 's/.*"prompt_ids":\[\([0-9,]*\)\].*/\1/; s/,/ /g'; }
+[ "$(ids)" = "$("$dq" tokenize "diff model" --text chat.txt)" ] || complain "generate: the template gives $(ids)"
+try 0 '"chat_template": false' generate "chat model" "$say" -n 4 --json --raw
+try 0 '"system": "be brief"' generate "chat model" "$say" -n 4 --json --system "be brief"
+printf '%s' "[system] be brief [user] $say [assistant]" >chat.txt
+[ "$(ids)" = "$("$dq" tokenize "diff model" --text chat.txt)" ] || complain "generate --system: the template gives $(ids)"
+try 4 "no system message" generate "diff model" "$say" --system "be brief"
+printf '{{ messages | magic }}' >"chat model/chat_template.jinja"
+try 3 "magic" generate "chat model" "$say"
+try 0 "" generate "chat model" "$say" -n 2 --raw
+
+# what is wrong
+try 2 "no prompt" generate "diff model"
+try 2 "two prompts" generate "diff model" "$say" --prompt-file prompt.txt
+try 2 "Leave one of them out" generate "diff model" -i --json
+try 2 "Leave out -i" generate "diff model" -i --compare g2.h5
+try 2 "Leave out --raw" generate "diff model" "$say" --raw --system x
+try 2 "choose what is drawn" generate "diff model" "$say" --top-k 3
+try 2 "nothing is drawn" generate "diff model" "$say" --seed 3
+try 2 "max-new" generate "diff model" "$say" -n 0
+try 2 "expected one MODEL and one prompt" generate "diff model" a b
+try 4 "positions" generate "diff model" --prompt-file "$repo/calib/pair/text.txt"
+try 6 "No such file" generate "diff model" --prompt-file nowhere.txt
+printf 'a\0b' >zero.txt
+try 3 "zero byte" generate "diff model" --prompt-file zero.txt
+rm -rf "wordless"
+cp -r "diff model" wordless
+rm wordless/tokenizer.json
+try 4 "no tokenizer" generate wordless "$say"
+"$dq" generate "diff model" "$say" -n 40 2>/dev/null | head -c 3 >/dev/null || complain "generate: a reader that leaves"
