@@ -272,7 +272,8 @@ static dq_text_end end_of(const run *x, int64_t prompt, const dq_generate_result
 {
     const dq_generate_spec *spec = x->spec;
     const dq_generate_prompt *p = &spec->prompt[prompt];
-    if (spec->stop && spec->stop(spec->stop_arg, prompt, to->ids, to->n)) return DQ_TEXT_END_REQUESTED;
+    if (spec->stop && spec->stop(spec->stop_arg, prompt, to->ids, to->n))
+        return DQ_TEXT_END_REQUESTED;
     if (to->n >= p->max_new) return DQ_TEXT_END_MAX_NEW;
     return to->n < max_new_of(p, dq_runner_model(x->s->r)) ? DQ_TEXT_END_NONE
                                                            : DQ_TEXT_END_POSITIONS;

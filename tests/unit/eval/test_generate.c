@@ -153,8 +153,7 @@ static void check_golden(const char *model)
     g = generate(&x, &work);
     for (int i = 0; i < N_PROMPTS; i++) {
         assert_int_equal(g.of[i].n, x.c[i].to_stop);
-        assert_int_equal(g.of[i].end,
-                         x.c[i].stopped ? DQ_TEXT_END_STOP_ID : DQ_TEXT_END_MAX_NEW);
+        assert_int_equal(g.of[i].end, x.c[i].stopped ? DQ_TEXT_END_STOP_ID : DQ_TEXT_END_MAX_NEW);
         if (x.c[i].to_stop > 0)
             assert_memory_equal(g.of[i].ids, x.c[i].new, (size_t)x.c[i].to_stop * sizeof(int32_t));
         stops += x.c[i].stopped;
@@ -515,8 +514,8 @@ TEST(test_positions)
     x.prompt[2].max_new = 0;
     g = generate(&x, &work);
     const int64_t n[4] = {3, 3, 0, 1};
-    const dq_text_end end[4] = {DQ_TEXT_END_POSITIONS, DQ_TEXT_END_MAX_NEW,
-                                    DQ_TEXT_END_MAX_NEW, DQ_TEXT_END_POSITIONS};
+    const dq_text_end end[4] = {DQ_TEXT_END_POSITIONS, DQ_TEXT_END_MAX_NEW, DQ_TEXT_END_MAX_NEW,
+                                DQ_TEXT_END_POSITIONS};
     for (int i = 0; i < 4; i++) {
         assert_int_equal(g.of[i].n, n[i]);
         assert_int_equal(g.of[i].end, end[i]);
