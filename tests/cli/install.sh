@@ -34,6 +34,17 @@ if [ -f "$build/cmake_install.cmake" ] && command -v cmake >/dev/null; then
         grep -q "^_dq_of_$(echo "$c" | tr ' ' _)() {" $bash || [ "$c" = plan ] || [ "$c" = bench ] ||
             complain "install: completion knows no $c"
     done <commands
+    pc=$(find moved -name libdq.pc | head -n 1)
+    if [ -n "$pc" ] && command -v cc >/dev/null && command -v pkg-config >/dev/null; then # what a user of the library types
+        export PKG_CONFIG_PATH="${pc%/*}"
+        # shellcheck disable=SC2046 # flags are words
+        cc -Wall -Werror "$repo/docs/example.c" $(pkg-config --cflags --libs libdq) -lm -o example >log 2>&1 ||
+            complain "install: docs/example.c: $(tail -n 3 log)"
+        LD_LIBRARY_PATH=$(pkg-config --variable=libdir libdq) ./example "$repo/calib/pair/llama" "the green mole" >log 2>&1 ||
+            complain "install: the example fails: $(cat log)"
+        grep -q '^" Paris" has the probability 0\.' log || complain "install: the example says $(cat log)"
+        unset PKG_CONFIG_PATH
+    fi
     [ "$(find $pages -name 'dq*.1' | wc -l)" = "$(($(wc -l <commands) + 1))" ] || complain "install: pages: $(ls $pages)"
 else
     mkdir pages
