@@ -27,6 +27,7 @@ static dq_status put(char **at, bool *says, const char *setting, const dq_opt *r
     memcpy(*at, "--", 2);
     for (size_t i = 0; i < n; i++) name[i] = setting[i] == '_' ? '-' : setting[i];
     name[n] = 0;
+    if (strcmp(name, "help") == 0) return dq_fail(err, DQ_USAGE, "help is no setting");
     if (is_flag(rows, name)) {
         *says = strcmp(equals + 1, "true") == 0;
         if (!*says && strcmp(equals + 1, "false") != 0)

@@ -29,7 +29,7 @@ void dq_conversation_end(dq_conversation *t)
 {
     drop_said(t, 0);
     dq_block_free(t->said);
-    dq_block_free(t->fed);
+    dq_block_free(t->ids);
     dq_writer_text_free(&t->text);
     dq_sampler_end(&t->sampler);
     dq_lm_end(&t->lm);
@@ -65,13 +65,14 @@ static int n_kept(const dq_conversation *t)
 static void begin_anew(dq_conversation *t)
 {
     dq_err again = {0};
-    t->n_fed = 0;
+    t->n_cached = 0;
     dq_session_clear(t->lm.session, &again); /* a failure comes back with the next pass */
 }
 
 void dq_conversation_restart(dq_conversation *t)
 {
     drop_said(t, n_kept(t));
+    t->n_ids = 0;
     begin_anew(t);
 }
 
@@ -90,30 +91,23 @@ static dq_status encode_chat(dq_conversation *t, int32_t **ids, int64_t *n, dq_e
     return err->code;
 }
 
-/* Whether the last id of the last text is one that the session was not given. */
-static bool has_pending(const dq_conversation *t)
-{
-    return t->text.n > 0 && t->text.end != DQ_TEXT_END_STOP_ID;
-}
-
 /* What has been written so far with `text` after it, or that alone. */
 static dq_status encode_raw(dq_conversation *t, const char *text, int32_t **ids, int64_t *n,
                             dq_err *err)
 {
     const size_t len = strlen(text);
-    const unsigned flags = t->n_fed ? 0 : dq_items_bos_flags(t->lm.tok, DQ_BOS_AUTO, text, len);
+    const unsigned flags = t->n_ids ? 0 : dq_items_bos_flags(t->lm.tok, DQ_BOS_AUTO, text, len);
     int64_t bad, first, own;
     int before, after;
     int32_t *new_ids;
     DQ_TRY(dq_tokenizer_encode(t->lm.tok, text, len, flags, &new_ids, &own, &first, &bad, err));
     dq_tokenizer_template(t->lm.tok, &before, &after);
     if (flags) own -= after; /* nothing follows an end */
-    const int64_t old = t->n_fed ? t->n_fed + has_pending(t) : 0;
+    const int64_t old = t->n_ids;
     *n = old + own;
     *ids = dq_block_new((size_t)*n + 1, sizeof **ids, err);
     if (*ids) {
-        memcpy(*ids, t->fed, (size_t)t->n_fed * sizeof **ids);
-        if (old > t->n_fed) (*ids)[t->n_fed] = t->text.ids[t->text.n - 1];
+        if (old) memcpy(*ids, t->ids, (size_t)old * sizeof **ids);
         memcpy(*ids + old, new_ids, (size_t)own * sizeof **ids);
         const int32_t prefix = dq_tokenizer_prefix(t->lm.tok);
         if (*n == 0 && prefix >= 0) (*ids)[(*n)++] = prefix;
@@ -124,11 +118,11 @@ static dq_status encode_raw(dq_conversation *t, const char *text, int32_t **ids,
 
 static dq_status remember(dq_conversation *t, const int32_t *ids, int64_t n, dq_err *err)
 {
-    int32_t *fed = dq_grow(NULL, t->fed, (size_t)(t->n_fed + n), &t->cap_fed, sizeof *fed, err);
-    if (!fed) return err->code;
-    t->fed = fed;
-    if (n) memcpy(t->fed + t->n_fed, ids, (size_t)n * sizeof *fed);
-    t->n_fed += n;
+    int32_t *all = dq_grow(NULL, t->ids, (size_t)(t->n_ids + n), &t->cap_ids, sizeof *all, err);
+    if (!all) return err->code;
+    t->ids = all;
+    if (n) memcpy(t->ids + t->n_ids, ids, (size_t)n * sizeof *all);
+    t->n_ids += n;
     return DQ_OK;
 }
 
@@ -136,8 +130,9 @@ static dq_status remember(dq_conversation *t, const int32_t *ids, int64_t n, dq_
 static dq_status run_turn(dq_conversation *t, const int32_t *ids, int64_t n, int64_t max_new,
                           dq_writer_listener *listener, void *arg, dq_err *err)
 {
-    if (n <= t->n_fed || (t->n_fed && memcmp(ids, t->fed, (size_t)t->n_fed * sizeof *ids) != 0)) {
-        t->n_fed = 0;
+    const int64_t cached = t->n_cached;
+    if (n <= cached || (cached && memcmp(ids, t->ids, (size_t)cached * sizeof *ids) != 0)) {
+        t->n_cached = 0;
         DQ_TRY(dq_session_clear(t->lm.session, err));
     }
     const dq_writer w = {.session = t->lm.session,
@@ -148,10 +143,13 @@ static dq_status run_turn(dq_conversation *t, const int32_t *ids, int64_t n, int
                          .listener = listener,
                          .arg = arg};
     t->n_prompt = n;
-    t->n_reused = t->n_fed;
-    DQ_TRY(dq_writer_run(&w, ids + t->n_fed, n - t->n_fed, &t->text, err));
-    DQ_TRY(remember(t, ids + t->n_fed, n - t->n_fed, err));
-    return remember(t, t->text.ids, t->text.n - has_pending(t), err);
+    t->n_reused = t->n_cached;
+    DQ_TRY(dq_writer_run(&w, ids + t->n_cached, n - t->n_cached, &t->text, err));
+    t->n_ids = 0;
+    DQ_TRY(remember(t, ids, n, err));
+    DQ_TRY(remember(t, t->text.ids, t->text.n, err));
+    t->n_cached = dq_session_length(t->lm.session);
+    return DQ_OK;
 }
 
 dq_status dq_conversation_turn(dq_conversation *t, const char *text, int64_t max_new,
@@ -202,7 +200,7 @@ dq_status dq_conversation_probe(double logp[2], dq_conversation *t, int64_t n, c
     two x = {id, logp, t->lm.model->vocab};
     dq_session *s = t->lm.session;
     DQ_TRY(dq_session_clear(s, err));
-    DQ_TRY(dq_session_read(s, t->fed, t->n_prompt, 1, take_two, &x, err));
+    DQ_TRY(dq_session_read(s, t->ids, t->n_prompt, 1, take_two, &x, err));
     for (int64_t i = 0; i < n; i++) /* as they were written */
         DQ_TRY(dq_session_continue(s, &t->text.ids[i], 1, 1, take_two, &x, err));
     return DQ_OK;

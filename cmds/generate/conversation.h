@@ -12,9 +12,9 @@ typedef struct dq_conversation {
     dq_chat_message *said; /* [n_said], owned texts */
     int n_said;
     size_t cap_said;
-    int32_t *fed; /* [n_fed]: ids that the session was given */
-    int64_t n_fed;
-    size_t cap_fed;
+    int32_t *ids;            /* [n_ids]: the last turn's prompt and what was written after it */
+    int64_t n_ids, n_cached; /* of them, those in the cache */
+    size_t cap_ids;
     int64_t
         n_prompt; /* tokens of the last turn's prompt, all that stands before what was written */
     int64_t n_reused;    /* of them, those that the session had from the turn before */

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
+#include "base/utf8.h"
 #include "cmds/cli/document.h"
 #include "cmds/command.h"
 #include "cmds/generate/compare.h"
@@ -95,6 +96,13 @@ static dq_status read_prompt(generate *x, const dq_args *args, dq_err *err)
         return dq_fail(err, DQ_DAMAGED, "%s: a zero byte, which no text has", x->prompt_file);
     x->prompt = dq_text(x->arena, text, len, err);
     return err->code;
+}
+
+static dq_status check_text(const char *what, const char *text, dq_err *err)
+{
+    int64_t first;
+    if (!text || dq_utf8_check(text, strlen(text), &first) == 0) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "%s: not UTF-8 at byte %lld", what, (long long)first);
 }
 
 static dq_status open_model(generate *x, const char *path, dq_err *err)
@@ -217,7 +225,7 @@ static json_t *text_json(const dq_conversation *t, dq_err *err)
     json_object_set_new(o, "chat_template", json_boolean(!t->raw));
     json_object_set_new(o, "prompt_tokens", json_integer(t->n_prompt));
     json_object_set_new(o, "new_tokens", json_integer(text->n));
-    json_object_set_new(o, "prompt_ids", ids_json(t->fed, t->n_prompt));
+    json_object_set_new(o, "prompt_ids", ids_json(t->ids, t->n_prompt));
     json_object_set_new(o, "ids", ids_json(text->ids, text->n));
     json_object_set_new(o, "logp_nats", logp);
     json_object_set_new(o, "read_seconds", dq_document_real(text->read_seconds));
@@ -265,14 +273,18 @@ static dq_status run(generate *x, const dq_args *args, dq_err *err)
 {
     DQ_TRY(check_options(x, args, err));
     DQ_TRY(read_prompt(x, args, err));
+    DQ_TRY(check_text("the prompt", x->prompt, err));
+    DQ_TRY(check_text("--system", x->system, err));
     DQ_TRY(open_model(x, args->item[0], err));
     if (x->compare) {
         DQ_TRY(open_model(x, x->compare, err));
-        if (!dq_tokenizer_same(x->side[0].lm.tok, x->side[1].lm.tok))
-            return dq_fail(err, DQ_MISMATCH,
-                           "--compare: %s has another tokenizer than %s, so their tokens do not "
-                           "compare",
-                           x->compare, args->item[0]);
+        if (!dq_tokenizer_same(x->side[0].lm.tok, x->side[1].lm.tok) ||
+            x->side[0].lm.model->vocab != x->side[1].lm.model->vocab)
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "--compare: %s has another tokenizer or vocabulary than %s, so their tokens do not "
+                "compare",
+                x->compare, args->item[0]);
     }
     DQ_TRY(dq_input_head_order_check(&x->lm.head_order, err));
     if (x->interactive) return converse(x, err);

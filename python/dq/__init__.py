@@ -17,6 +17,7 @@ SPDX-License-Identifier: MIT
 
 import ctypes
 import json
+import os
 
 import numpy as np
 
@@ -47,14 +48,16 @@ def load(path, **settings):
 
 def quantize(model, out, **settings):
     """Writes the container `out` of a model: size=4.5, calib="train.jsonl", force=True, ..."""
-    check(library().dq_lm_quantize(str(model).encode(), str(out).encode(), _settings(settings)))
+    check(library().dq_lm_quantize(os.fsencode(model), os.fsencode(out), _settings(settings)))
 
 
 def _ids(ids):
-    array = np.ascontiguousarray(ids, dtype=np.int32)
-    if array.ndim != 1:
-        raise ValueError(f"expected one sequence of ids, found an array of shape {array.shape}")
-    return array
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"expected one sequence of whole numbers, found {array.dtype} of shape {array.shape}")
+    if array.size and (array.min() < 0 or array.max() >= 1 << 31):
+        raise ValueError(f"ids from {array.min()} to {array.max()} (expected 0 to 2147483647)")
+    return np.ascontiguousarray(array, dtype=np.int32)
 
 
 def _pointer(array, kind=ctypes.c_int32):
@@ -66,7 +69,7 @@ class Model:
 
     def __init__(self, path, **settings):
         self._m = ctypes.c_void_p()
-        check(library().dq_lm_open(ctypes.byref(self._m), str(path).encode(), _settings(settings)))
+        check(library().dq_lm_open(ctypes.byref(self._m), os.fsencode(path), _settings(settings)))
 
     def close(self):
         m, self._m = getattr(self, "_m", None), None
@@ -139,6 +142,9 @@ class Model:
 
     def chat_text(self, messages, answer=True):
         """What the chat template makes of [{"role": ..., "content": ...}]; answer: with the beginning of an answer."""
+        for m in messages:
+            if set(m) != {"role", "content"} or not all(isinstance(v, str) and "\0" not in v for v in m.values()):
+                raise ValueError(f"expected {{'role': text, 'content': text}}, found {m!r:.200}")
         list_ = (Message * len(messages))(*[(m["role"].encode(), m["content"].encode()) for m in messages])
         return self._text(library().dq_lm_chat, list_, len(messages), answer)
 

@@ -53,9 +53,19 @@ class DqLM(TemplateLM):
         return self.m.encode(string, special=add_special_tokens is None or add_special_tokens)
 
     def apply_chat_template(self, chat_history, add_generation_prompt=True):
-        return self.m.chat_text(chat_history, answer=add_generation_prompt)
+        text = self.m.chat_text(chat_history, answer=add_generation_prompt)
+        if add_generation_prompt:
+            return text
+        last = chat_history[-1]["content"]  # is to be continued: what the template has after it goes
+        at = text.rfind(last.strip())
+        if at < 0:
+            raise ValueError("the chat template does not hold the last message as it is, so it cannot be continued")
+        whole = last.lstrip()
+        return text[:at + len(whole if text.startswith(whole, at) else last.strip())]
 
     def chat_template(self, chat_template=False):
+        if isinstance(chat_template, str):
+            raise ValueError(f"{chat_template}: dq applies the model's own chat template. Leave out the name.")
         return "the model's own" if chat_template else None
 
     def _loglikelihood_tokens(self, requests, disable_tqdm=False, **kwargs):

@@ -189,6 +189,7 @@ int dq_os_stop_signal(void)
 void dq_os_clear_stop(void)
 {
     stop_signal = 0;
+    dq_os_catch_signals(); /* a signal that came has its usual effect again */
 }
 
 dq_status dq_os_check_stop(dq_err *err)

@@ -91,6 +91,8 @@ try 2 "max-new" generate "diff model" "$say" -n 0
 try 2 "expected one MODEL and one prompt" generate "diff model" a b
 try 4 "positions" generate "diff model" --prompt-file "$repo/calib/pair/text.txt"
 try 6 "No such file" generate "diff model" --prompt-file nowhere.txt
+printf 'a\377b' >bytes.txt
+try 3 "not UTF-8 at byte 1" generate "diff model" --prompt-file bytes.txt
 printf 'a\0b' >zero.txt
 try 3 "zero byte" generate "diff model" --prompt-file zero.txt
 rm -rf "wordless"
