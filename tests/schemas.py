@@ -280,7 +280,8 @@ def sizes_and_files():
     chat = {"chat_template": "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"}
     shutil.copytree(PAIR / "diffllama", "chat")
     pathlib.Path("chat/tokenizer_config.json").write_text(json.dumps(chat))
-    printed("generate", "chat", "the green mole hears", "-n", 6, "--system", "be brief", "--temperature", 1, "--compare", "made.h5",
+    printed("quantize", "chat", "-o", "chat.h5", "--bits", 3, "--json")
+    printed("generate", "chat", "the green mole hears", "-n", 6, "--system", "be brief", "--temperature", 1, "--compare", "chat.h5",
             "--json")
     printed("doctor", "--json")
     printed("doctor", "--model", "diff", "--json")
