@@ -41,7 +41,6 @@ static dq_status logits_of(dq_lm *m, const int32_t *ids, int64_t n, int64_t cont
     if (n < 1 || context < 0 || context > n)
         return dq_fail(err, DQ_USAGE, "logits: %lld tokens with a context of %lld", (long long)n,
                        (long long)context);
-    DQ_TRY(check_ids(m, ids, n, err));
     DQ_TRY(dq_lm_session(m, context > 0, err));
     if (context > 0)
         DQ_TRY(dq_session_read(m->session, ids, context, context, copy_block, &b, err));

@@ -17,7 +17,6 @@ typedef struct dq_conversation {
     size_t cap_ids;
     int64_t
         n_prompt; /* tokens of the last turn's prompt, all that stands before what was written */
-    int64_t n_reused;    /* of them, those that the session had from the turn before */
     dq_writer_text text; /* of the last turn */
 } dq_conversation;
 

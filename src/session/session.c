@@ -102,11 +102,6 @@ dq_runner *dq_session_runner(const dq_session *s)
     return s->r;
 }
 
-const dq_evictor *dq_session_evictor(const dq_session *s)
-{
-    return s->evictor;
-}
-
 const dq_evict_report *dq_session_evicted(const dq_session *s)
 {
     return &s->evicted;

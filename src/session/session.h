@@ -36,7 +36,6 @@ dq_status dq_session_clear(dq_session *s, dq_err *err);
 int64_t dq_session_length(const dq_session *s); /* tokens that it was given */
 int32_t dq_session_seq(const dq_session *s);    /* its handle in the runner's cache */
 dq_runner *dq_session_runner(const dq_session *s);
-const dq_evictor *dq_session_evictor(const dq_session *s); /* NULL: nothing is evicted */
 /* What was evicted since it was empty. */
 const dq_evict_report *dq_session_evicted(const dq_session *s);
 

@@ -4,8 +4,6 @@
 
 #include "base/os.h"
 
-#include <string.h>
-
 void dq_writer_text_free(dq_writer_text *t)
 {
     dq_block_free(t->ids);

@@ -51,7 +51,7 @@ grep -q '"logit_bits": 6' "$top/out" || complain "generate: a container's logit 
 head -c 900 "$repo/calib/pair/text.txt" >long.txt
 try 0 '"policy": "keydiff"' generate "diff model" --prompt-file long.txt -n 4 --kv-keep 0.5 --json --raw
 
-# a conversation: the second turn reads what is new alone, and says what one run over all of it says
+# a conversation
 printf '%s\n%s\n' "$say" " green river" | "$dq" generate "diff model" -i -n 6 >"$top/out" 2>"$top/err"
 [ "$(grep -c "^dq generate: prompt of" "$top/err")" = 2 ] || complain "generate -i: not two turns: $(cat "$top/err")"
 first=$(sed -n 1p "$top/out")
