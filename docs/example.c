@@ -46,7 +46,7 @@ int main(int argc, char **argv)
         return 2;
     }
     int status = dq_lm_open(&m, argv[1], settings);
-    if (status == 0) status = dq_lm_encode(m, argv[2], strlen(argv[2]), 1, &ids, &n);
+    if (status == 0) status = dq_lm_encode(m, argv[2], strlen(argv[2]), 2, &ids, &n);
     if (status == 0)
         status = dq_lm_generate(m, ids, n, 32, NULL, print_piece, NULL, new_ids, &n_new);
     if (status == 0) putchar('\n');

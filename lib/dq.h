@@ -33,12 +33,13 @@ void dq_lm_close(dq_lm *m); /* NULL allowed */
 
 int32_t dq_lm_vocab(const dq_lm *m);     /* logits of a position */
 int32_t dq_lm_positions(const dq_lm *m); /* tokens that a sequence may have; 0: not limited */
-/* A JSON object: architecture, parameters, bits_per_weight, settings, warnings. Valid until m is closed. */
+/* A JSON object: architecture, parameters, bits_per_weight, settings, warnings so far. Valid until the next call, or m is closed. */
 const char *dq_lm_describe(dq_lm *m);
 
 /* What these hand out is freed by dq_lm_free. */
 void dq_lm_free(void *p); /* NULL allowed */
-/* Token ids of text[len]; special: with what the tokenizer puts around a text, but where it spells BOS itself. */
+/* Token ids of text[len]. special 1: with what the tokenizer puts around a text (BOS, EOS), but where it spells BOS itself;
+ * 2: with what stands before it alone, for a text that is to go on; 0: neither. */
 int dq_lm_encode(dq_lm *m, const char *text, size_t len, int special, int32_t **ids, int64_t *n);
 /* Text of ids[n], which ends with a NUL after its *len bytes; special: with special tokens. */
 int dq_lm_decode(dq_lm *m, const int32_t *ids, int64_t n, int special, char **text, size_t *len);

@@ -155,7 +155,7 @@ const char *dq_lm_describe(dq_lm *m)
 {
     const dq_model *model = m->model;
     json_t *o, *settings;
-    if (m->about) return m->about;
+    free(m->about);
     o = json_object();
     settings = json_object();
     json_object_set_new(o, "name", dq_document_name(model->name));

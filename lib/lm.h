@@ -22,7 +22,7 @@ struct dq_lm {
     dq_session *session;    /* NULL: not needed yet */
     dq_chat_template *chat; /* NULL: none, or not asked yet */
     bool asked_chat;
-    char *about; /* of dq_lm_describe; NULL: not asked yet */
+    char *about; /* of the last dq_lm_describe; NULL: none yet */
 };
 
 /* How a model is opened. */

@@ -34,6 +34,19 @@ bool dq_document_reader_left(void)
     return ferror(stdout) && poll(&p, 1, 0) > 0 && (p.revents & POLLERR);
 }
 
+void dq_document_put_text(FILE *f, const char *s, size_t len)
+{
+    if (!isatty(fileno(f))) {
+        fwrite(s, 1, len, f);
+        return;
+    }
+    for (size_t i = 0; i < len;) {
+        const size_t control = dq_utf8_control(s + i, len - i);
+        putc(control ? '?' : s[i], f);
+        i += control ? control : 1;
+    }
+}
+
 dq_status dq_document_flush(dq_err *err)
 {
     if ((fflush(stdout) != 0 || ferror(stdout)) && !dq_document_reader_left())

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/generate/compare.h"
 
+#include "base/utf8.h"
 #include "cmds/cli/document.h"
 
 #include <math.h>
@@ -109,14 +110,17 @@ static void print_columns(const char *a, const char *b)
     }
 }
 
-/* Control characters but newlines would move a terminal's cursor; empty lines at the end say nothing. */
+/* Control characters and tabs would break the columns; empty lines at the end say nothing. */
 static void make_plain(char *s)
 {
-    size_t n = strlen(s);
-    while (n > 0 && strchr(" \n", s[n - 1])) s[--n] = 0;
-    for (; *s; s++) {
-        if ((unsigned char)*s < 0x20 && *s != '\n') *s = ' ';
+    size_t n = strlen(s), to = 0;
+    while (n > 0 && strchr(" \n", s[n - 1])) n--;
+    for (size_t i = 0; i < n;) {
+        const size_t control = dq_utf8_control(s + i, n - i);
+        s[to++] = control ? '?' : s[i] == '\t' ? ' ' : s[i];
+        i += control ? control : 1;
     }
+    s[to] = 0;
 }
 
 /* ---- The whole ---- */

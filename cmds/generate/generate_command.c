@@ -122,7 +122,7 @@ static bool say(void *arg, int32_t id, double logp, const char *piece, size_t le
     (void)id;
     (void)logp;
     if (x->streams && len) {
-        fwrite(piece, 1, len, stdout);
+        dq_document_put_text(stdout, piece, len);
         fflush(stdout);
         x->said = true;
     }

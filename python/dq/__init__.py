@@ -119,7 +119,11 @@ class Model:
         return None if id < 0 else id
 
     def encode(self, text, special=True):
-        """Token ids; special: with what the tokenizer puts around a text, but where it spells BOS itself."""
+        """Token ids; special: with what the tokenizer puts around a text (BOS, EOS), but where it spells BOS itself; "before": with
+        what stands before it alone, for a text that is to go on."""
+        if special not in (True, False, "before"):
+            raise ValueError(f"special: expected True, False or 'before', found {special!r}")
+        special = 2 if special == "before" else int(special)
         text, ids, n = text.encode(), ctypes.POINTER(ctypes.c_int32)(), ctypes.c_int64()
         check(library().dq_lm_encode(self._open, text, len(text), special, ctypes.byref(ids), ctypes.byref(n)))
         try:
@@ -175,7 +179,7 @@ class Model:
     def generate_ids(self, prompt, max_new=256, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=1,
                      on_token=None):
         """The same as ids, without the one that ended the text."""
-        ids = _ids(self.encode(prompt) if isinstance(prompt, str) else prompt)
+        ids = _ids(self.encode(prompt, "before") if isinstance(prompt, str) else prompt)
         out, n = np.empty(max_new, dtype=np.int32), ctypes.c_int64()
         failed = []
 

@@ -39,6 +39,14 @@ static size_t step(const uint8_t *p, size_t n, bool *ok)
     return need + 1;
 }
 
+size_t dq_utf8_control(const char *s, size_t len)
+{
+    if (len == 0) return 0;
+    const unsigned char first = (unsigned char)s[0];
+    if (first == 0x7f || (first < 0x20 && first != '\n' && first != '\t')) return 1;
+    return first == 0xC2 && len > 1 && (unsigned char)s[1] < 0xA0 ? 2 : 0;
+}
+
 bool dq_utf8_begins(char byte)
 {
     return ((uint8_t)byte & 0xC0) != 0x80;

@@ -22,6 +22,9 @@ size_t dq_utf8_mark(const char *s, size_t len);
 uint32_t dq_utf8_first(const char *s, size_t *bytes);
 uint32_t dq_utf8_last(const char *s, size_t at, size_t *bytes);
 
+/* Bytes of the control character (C0 but newline and tab, DEL, C1) that s[len] begins with; 0: another begins there. */
+size_t dq_utf8_control(const char *s, size_t len);
+
 /* Whether a byte begins a character, and how many of these well-formed s[len] has. */
 bool dq_utf8_begins(char byte);
 int64_t dq_utf8_count(const char *s, size_t len);

@@ -47,6 +47,10 @@ assert [c["met"] for c in new["gates"][1]["compared"]] == [False, False]
 PY
 cp four.h5 model.h5
 
+# ---- a document that does not say what was read
+sed '/"sha256"/d' old.json | sed 's/\("bytes": [0-9]*\),$/\1/' >unsaid.json
+try 3 "unsaid.json: inputs: no .sha256. of what was read as text" "$@" --baseline unsaid.json --fail-if 'kld_nats > baseline' --force
+
 # ---- tasks
 set -- eval "plain model" --task mc --data choices.jsonl --limit 6 --logit-bits 16,3
 made "plain model" --task mc --data choices.jsonl --limit 6 --logit-bits 16,3 -o mc.json

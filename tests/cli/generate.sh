@@ -100,3 +100,12 @@ cp -r "diff model" wordless
 rm wordless/tokenizer.json
 try 4 "no tokenizer" generate wordless "$say"
 "$dq" generate "diff model" "$say" -n 40 2>/dev/null | head -c 3 >/dev/null || complain "generate: a reader that leaves"
+
+# control characters reach a file, and no terminal
+try 0 "" generate "diff model" "$say" -n 100 --temperature 50 --seed 1 -q --raw
+LC_ALL=C tr -d '\n\t' <"$top/out" | LC_ALL=C grep -q '[[:cntrl:]]' || complain "generate: nothing drawn is a control character"
+if command -v script >/dev/null; then
+    script -qec "'$dq' generate 'diff model' '$say' -n 100 --temperature 50 --seed 1 -q --raw" /dev/null </dev/null >typed.txt
+    ! tr -d '\r\n\t' <typed.txt | LC_ALL=C grep -q '[[:cntrl:]]' || complain "generate: control characters on a terminal"
+    [ "$(LC_ALL=C tr '\000-\010\013-\037\177' '?' <"$top/out" | wc -m)" = "$(tr -d '\r' <typed.txt | wc -m)" ] || complain "generate: another text on a terminal"
+fi

@@ -6,6 +6,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/test_folder.h"
 
+#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,6 +137,55 @@ TEST(texts_come_in_pieces)
     assert_memory_equal(again, new_ids, 4 * sizeof *again); /* by the same seed */
     dq_lm_free(ids);
     dq_lm_close(m);
+}
+
+/* A model whose tokenizer puts BOS before a text and the same token after it, as some put EOS. */
+static dq_lm *opened_with_end(void)
+{
+    const char *folder = at("ends");
+    json_t *t = given_json(DQ_SOURCE_DIR "/calib/pair/diffllama/tokenizer.json");
+    json_t *single = json_object_get(json_object_get(t, "post_processor"), "single");
+    dq_lm *m;
+    shell("cp -r", DQ_SOURCE_DIR "/calib/pair/diffllama", folder);
+    json_array_append(single, json_array_get(single, 0));
+    assert_int_equal(json_dump_file(t, at("ends/tokenizer.json"), 0), 0);
+    json_decref(t);
+    if (dq_lm_open(&m, folder, NULL) != 0) fail_msg("%s", dq_lm_error());
+    return m;
+}
+
+TEST(a_text_that_goes_on_has_no_end)
+{
+    static const char text[] = "the green mole";
+    dq_lm *m = opened_with_end();
+    int32_t *ids[3];
+    int64_t n[3];
+    for (int special = 0; special < 3; special++)
+        assert_int_equal(dq_lm_encode(m, text, strlen(text), special, &ids[special], &n[special]),
+                         0);
+    assert_int_equal(n[1], n[0] + 2);
+    assert_int_equal(ids[1][0], 0);
+    assert_int_equal(ids[1][n[1] - 1], 0);
+    assert_int_equal(n[2], n[0] + 1);
+    assert_memory_equal(ids[2], ids[1], (size_t)n[2] * sizeof **ids);
+    for (int special = 0; special < 3; special++) dq_lm_free(ids[special]);
+    dq_lm_close(m);
+}
+
+TEST(leaves_the_program_its_arguments)
+{
+    static const char *const settings[] = {"kv_bits=4:4", "threads=1", NULL};
+    static char text[] = "4:4";
+    char *const argument = text;
+    optind = 3;
+    opterr = 1;
+    optopt = 'x';
+    optarg = argument;
+    dq_lm_close(opened("diffllama", settings));
+    assert_int_equal(optind, 3);
+    assert_int_equal(opterr, 1);
+    assert_int_equal(optopt, 'x');
+    assert_ptr_equal(optarg, argument);
 }
 
 TEST(says_what_it_is)
