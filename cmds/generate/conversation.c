@@ -143,6 +143,7 @@ static dq_status run_turn(dq_conversation *t, const int32_t *ids, int64_t n, int
                          .listener = listener,
                          .arg = arg};
     t->n_prompt = n;
+    t->n_read = n - t->n_cached;
     DQ_TRY(dq_writer_run(&w, ids + t->n_cached, n - t->n_cached, &t->text, err));
     t->n_ids = 0;
     DQ_TRY(remember(t, ids, n, err));

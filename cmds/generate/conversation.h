@@ -15,8 +15,8 @@ typedef struct dq_conversation {
     int32_t *ids;            /* [n_ids]: the last turn's prompt and what was written after it */
     int64_t n_ids, n_cached; /* of them, those in the cache */
     size_t cap_ids;
-    int64_t
-        n_prompt; /* tokens of the last turn's prompt, all that stands before what was written */
+    int64_t n_prompt;    /* tokens before what the last turn wrote */
+    int64_t n_read;      /* of them, those that it had to read; the others were in the cache */
     dq_writer_text text; /* of the last turn */
 } dq_conversation;
 

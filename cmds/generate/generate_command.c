@@ -136,15 +136,17 @@ static void say_speed(generate *x, const dq_conversation *t)
     const char *what = text->end == DQ_TEXT_END_MAX_NEW     ? " (--max-new)"
                        : text->end == DQ_TEXT_END_POSITIONS ? " (the model has no more positions)"
                                                             : "";
-    char of[300] = "";
+    char of[300] = "", read[48] = "";
     if (x->n_models > 1) snprintf(of, sizeof of, "%.255s: ", t->lm.model->name);
+    if (t->n_read < t->n_prompt) snprintf(read, sizeof read, " (%lld new)", (long long)t->n_read);
     if (steps > 0 && text->write_seconds > 0)
-        dq_logger_say(&x->logger, "%sprompt of %lld tokens in %.2f s; %lld tokens%s, %.1f a second",
-                      of, (long long)t->n_prompt, text->read_seconds, (long long)text->n, what,
+        dq_logger_say(&x->logger,
+                      "%sprompt of %lld tokens%s in %.2f s; %lld tokens%s, %.1f a second", of,
+                      (long long)t->n_prompt, read, text->read_seconds, (long long)text->n, what,
                       (double)steps / text->write_seconds);
     else
-        dq_logger_say(&x->logger, "%sprompt of %lld tokens in %.2f s; %lld tokens%s", of,
-                      (long long)t->n_prompt, text->read_seconds, (long long)text->n, what);
+        dq_logger_say(&x->logger, "%sprompt of %lld tokens%s in %.2f s; %lld tokens%s", of,
+                      (long long)t->n_prompt, read, text->read_seconds, (long long)text->n, what);
 }
 
 static dq_status one_turn(generate *x, dq_conversation *t, const char *prompt, dq_err *err)

@@ -55,6 +55,10 @@ try 0 '"policy": "keydiff"' generate "diff model" --prompt-file long.txt -n 4 --
 printf '%s\n%s\n' "$say" " green river" | "$dq" generate "diff model" -i -n 6 >"$top/out" 2>"$top/err"
 [ "$(grep -c "^dq generate: prompt of" "$top/err")" = 2 ] || complain "generate -i: not two turns: $(cat "$top/err")"
 first=$(sed -n 1p "$top/out")
+printf ' green river' >turn.txt
+n_turn=$("$dq" tokenize "diff model" --text turn.txt | wc -w)
+# the last token that was written has not been read either
+grep -q "^dq generate: prompt of [0-9]* tokens ($((n_turn + 1)) new) in " "$top/err" || complain "generate -i: the second turn reads more than is new: $(cat "$top/err")"
 try 0 "" generate "diff model" "$say" -n 6 -q
 [ "$first" = "$(cat "$top/out")" ] || complain "generate -i: the first turn is \"$first\", alone $(cat "$top/out")"
 printf '%s\n/new\n%s\n' "$say" "$say" | "$dq" generate "diff model" -i -n 6 -q >"$top/out"
