@@ -1,16 +1,15 @@
-/* kv_options: see kv_options.h. Rows of --help are made from the table of fields; lists are cut at commas, each part
- * checked by its type. A model's stored settings are the base that given options override, and lists multiply.
+/* kv_options: see kv_options.h. Rows are made from the table of fields; lists are cut at commas, each part checked by its
+ * type. What an option needs is compared with what the configs of all models use.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/kv_options.h"
 
 #include "base/real.h"
+#include "cmds/cli/kv_sweep.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define ALL "all" /* of --kv-policy */
 
 static const dq_kv_field *option_at(int place)
 {
@@ -19,75 +18,11 @@ static const dq_kv_field *option_at(int place)
 
 /* ---- Rows for --help and for reading argv ---- */
 
-static void append(char help[DQ_KV_HELP], const char *text, size_t len)
-{
-    const size_t n = strlen(help);
-    snprintf(help + n, DQ_KV_HELP - n, "%.*s", (int)len, text);
-}
-
-static const char all_help[] =
-    "; " ALL ", in dq eval: each of those in front, and where they are not given --kv-keep "
-    "1,0.5,0.25,0.125 and --kv-bits 16,8,4";
-
-static const char codes_help[] =
-    "; in dq eval, per-token,per-channel,mixed compares them at every width that they have";
-
-/* "a, b or c"; policies: "a, b; to compare them with: c, d". */
-static void append_names(char help[DQ_KV_HELP], const dq_kv_field *f)
-{
-    const bool policies = f->type == DQ_KV_POLICY;
-    const int n = policies ? dq_kv_n_policies : f->n_words;
-    for (int i = 0; i < n; i++) {
-        const char *name = policies ? dq_kv_policies[i].name : f->words[i];
-        const bool turn =
-            policies && dq_kv_policies[i].baseline && i && !dq_kv_policies[i - 1].baseline;
-        const char *before = i == 0                    ? ""
-                             : turn                    ? "; to compare them with: "
-                             : !policies && i == n - 1 ? " or "
-                                                       : ", ";
-        append(help, before, strlen(before));
-        append(help, name, strlen(name));
-    }
-    if (policies) append(help, all_help, strlen(all_help));
-    if (f->words == dq_kv_quant_name) append(help, codes_help, strlen(codes_help));
-}
-
-static void append_default(char help[DQ_KV_HELP], const dq_kv_field *f)
-{
-    char number[32];
-    const char *text = number;
-    if (f->type == DQ_KV_POLICY)
-        text = "kvzap where there are gates, else " DQ_POLICY_USUAL;
-    else if (dq_kv_field_form(f) == DQ_KV_AS_TEXT)
-        text = dq_kv_field_text(f, &dq_kv_config_plain);
-    else
-        snprintf(number, sizeof number, "%lld",
-                 (long long)dq_kv_field_integer(f, &dq_kv_config_plain));
-    append(help, text, strlen(text));
-}
-
-/* The field's help with {default} and {names} filled in. */
-static void fill_help(char help[DQ_KV_HELP], const dq_kv_field *f)
-{
-    const char *p = f->help;
-    for (help[0] = 0; *p;) {
-        const size_t n = strcspn(p, "{");
-        append(help, p, n);
-        p += n;
-        if (!*p) break;
-        if (strncmp(p, "{names}", 7) == 0)
-            append_names(help, f);
-        else
-            append_default(help, f);
-        p += strcspn(p, "}") + 1;
-    }
-}
-
 static void offer_policies(dq_kv_options *o, dq_opt *row)
 {
     int n = 0;
     for (; n < dq_kv_n_policies && n < DQ_KV_LIST; n++) o->policy_name[n] = dq_kv_policies[n].name;
-    o->policy_name[n++] = ALL;
+    o->policy_name[n++] = DQ_KV_ALL;
     *row = dq_opt_offer(o->policy_name, n, *row);
 }
 
@@ -111,7 +46,7 @@ void dq_kv_options_begin(dq_kv_options *o, const char *seed_of)
                                  .help = f->help ? o->help[place - 1] : seed_of,
                                  .words = f->words,
                                  .n_words = f->n_words};
-        if (f->help) fill_help(o->help[place - 1], f);
+        if (f->help) dq_kv_help_fill(o->help[place - 1], f);
         if (f->type == DQ_KV_POLICY) offer_policies(o, &o->row[place]);
     }
     o->row[1 + DQ_KV_OPTIONS] = dq_opt_text(
@@ -177,39 +112,10 @@ static dq_status each_part(dq_kv_options *o, const char *text, const char *optio
     }
 }
 
-static int at_least_one(int n)
-{
-    return n ? n : 1;
-}
-
-/* `c` with the place in the list of codes; as it is where none is given. */
-static void set_code(const dq_kv_options *o, dq_kv_config *c, int place)
-{
-    if (o->n_codes) c->quant = (dq_kv_quant)o->codes[place];
-}
-
-/* The same of the list of widths. */
-static void set_bits(const dq_kv_options *o, dq_kv_config *c, int place)
-{
-    if (!o->n_bits) return;
-    c->k_bits = o->bits[place].k_bits;
-    c->v_bits = o->bits[place].v_bits;
-    memcpy(c->widths, o->bits[place].widths, sizeof c->widths);
-}
-
-/* Whether some model takes it; *spec is filled in any case. */
-static dq_status check_exists(dq_kv_spec *spec, const dq_kv_config *c, dq_err *err)
-{
-    return dq_kv_config_spec(spec, c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, DQ_KV_ANY_MAPS,
-                             err);
-}
-
 /* Widths that one code of those asked for has. */
 static dq_status take_bits(dq_kv_options *o, const char *part, int i, dq_err *err)
 {
     dq_kv_config c = dq_kv_config_plain;
-    dq_kv_spec spec;
-    dq_err first = {0};
     DQ_TRY(dq_kv_config_set_widths(&c, part, err));
     o->bits[i].k_bits = c.k_bits;
     o->bits[i].v_bits = c.v_bits;
@@ -218,14 +124,7 @@ static dq_status take_bits(dq_kv_options *o, const char *part, int i, dq_err *er
         if (memcmp(&o->bits[j], &o->bits[i], sizeof o->bits[i]) == 0)
             return dq_fail(err, DQ_USAGE, "stands twice.");
     }
-    for (int k = 0; k < at_least_one(o->n_codes); k++) {
-        dq_err lacks = {0};
-        set_code(o, &c, k);
-        if (check_exists(&spec, &c, &lacks) == DQ_OK) return DQ_OK;
-        if (k == 0) first = lacks;
-    }
-    *err = first;
-    return err->code;
+    return dq_kv_sweep_check_widths(o, c, err);
 }
 
 static dq_status take_share(dq_kv_options *o, const char *part, int i, dq_err *err)
@@ -264,10 +163,12 @@ static dq_status take_policy(dq_kv_options *o, const char *part, int i, dq_err *
 {
     dq_err unknown = {0};
     o->policies[i] = dq_kv_policy_find(part, &unknown);
-    if (!o->policies[i]) return dq_fail(err, DQ_USAGE, "%s, or " ALL " in dq eval", unknown.text);
+    if (!o->policies[i])
+        return dq_fail(err, DQ_USAGE, "%s, or " DQ_KV_ALL " in dq eval", unknown.text);
     for (int j = 0; o->policies[i] && j < i; j++) {
         if (o->policies[j] == o->policies[i])
-            return dq_fail(err, DQ_USAGE, "stands twice%s.", o->all ? ", as " ALL " has it" : "");
+            return dq_fail(err, DQ_USAGE, "stands twice%s.",
+                           o->all ? ", as " DQ_KV_ALL " has it" : "");
     }
     return err->code;
 }
@@ -279,9 +180,10 @@ static dq_status expand_policies(dq_kv_options *o, char *text, size_t cap, const
     size_t n = 0;
     for (const char *p = given; n < cap;) {
         const size_t len = strcspn(p, ",");
-        const bool all = len == strlen(ALL) && strncmp(p, ALL, len) == 0;
+        const bool all = len == strlen(DQ_KV_ALL) && strncmp(p, DQ_KV_ALL, len) == 0;
         if (len == 0) return empty_part("kv-policy", given, err);
-        if (all && o->all) return dq_fail(err, DQ_USAGE, "--kv-policy: " ALL " stands twice.");
+        if (all && o->all)
+            return dq_fail(err, DQ_USAGE, "--kv-policy: " DQ_KV_ALL " stands twice.");
         o->all = o->all || all;
         if (!all) n += (size_t)snprintf(text + n, cap - n, "%.*s", (int)len, p);
         const char *comma = "";
@@ -369,30 +271,6 @@ static dq_status read_one(dq_kv_options *o, int i, dq_err *err)
     return o->given[i].number < 0 ? err->code : DQ_OK;
 }
 
-/* With given widths, each of several codes must have one of them that makes codes. */
-static dq_status check_codes(const dq_kv_options *o, dq_err *err)
-{
-    for (int k = 0; k < o->n_codes; k++) {
-        dq_err first = {0};
-        bool has = false;
-        for (int i = 0; i < o->n_bits; i++) {
-            dq_kv_config c = dq_kv_config_plain;
-            dq_kv_spec spec;
-            dq_err lacks = {0};
-            set_bits(o, &c, i);
-            set_code(o, &c, k);
-            if (check_exists(&spec, &c, &lacks) == DQ_OK)
-                has = has || dq_kv_config_uses(&c, DQ_KV_ANY_MAPS) & DQ_KV_CODES;
-            else if (first.code == DQ_OK)
-                first = lacks;
-        }
-        if (!has && first.code != DQ_OK)
-            return dq_fail(err, DQ_USAGE, "--kv-quant %s: no width of --kv-bits has such codes: %s",
-                           dq_kv_quant_name[o->codes[k]], first.text);
-    }
-    return DQ_OK;
-}
-
 dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
 {
     DQ_TRY(check_others(o, err));
@@ -406,191 +284,10 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
         }
     }
     if (o->all) sweep_rest(o);
-    return check_codes(o, err);
+    return dq_kv_sweep_check_codes(o, err);
 }
 
-/* ---- Configs ---- */
-
-/* The settings without what is swept. */
-static dq_kv_config overridden(const dq_kv_options *o, const dq_kv_config *stored)
-{
-    dq_kv_config c = *stored;
-    for (int i = 0; i < DQ_KV_FIELDS; i++) {
-        if (o->given[i].number >= 0)
-            dq_kv_field_set_integer(&dq_kv_fields[i], &c, o->given[i].number);
-        if (o->given[i].text && dq_kv_fields[i].type == DQ_KV_BY_GROUP)
-            snprintf(c.evict.heads, sizeof c.evict.heads, "%s", o->given[i].text);
-    }
-    return c;
-}
-
-/* Nothing of an eviction stays where there is none, and no heads beside another budget. */
-static void drop_unused(dq_kv_config *c)
-{
-    if (!c->evict.policy) c->evict = dq_kv_config_plain.evict;
-    if (c->evict.budget != DQ_KV_BUDGET_HEADS) memset(c->evict.heads, 0, sizeof c->evict.heads);
-}
-
-/* How many of each list that is swept, and places in them. */
-typedef struct combination {
-    int bits, code, policy, kind, budget;
-} combination;
-
-/* Lists that nobody gave count one; where nothing evicts, so do those of policies and budgets. */
-static combination sizes_of(const dq_kv_options *o, bool evicts)
-{
-    return (combination){at_least_one(o->n_bits), at_least_one(o->n_codes),
-                         evicts ? at_least_one(o->n_policies) : 1,
-                         evicts ? at_least_one(o->n_kinds) : 1, at_least_one(o->n_budgets)};
-}
-
-/* Places of combination i; budgets change first, widths last. */
-static combination places_of(combination n, int i)
-{
-    combination at;
-    at.budget = i % n.budget;
-    i /= n.budget;
-    at.kind = i % n.kind;
-    i /= n.kind;
-    at.policy = i % n.policy;
-    i /= n.policy;
-    at.code = i % n.code;
-    at.bits = i / n.code;
-    return at;
-}
-
-/* What is combined: settings without what is swept, for a model. */
-typedef struct sweep {
-    const dq_kv_options *o;
-    const dq_model *m; /* NULL: not known yet */
-    dq_kv_config base;
-    bool evicts;
-} sweep;
-
-static int maps_of(const sweep *s)
-{
-    return s->m ? s->m->map.n_maps : DQ_KV_ANY_MAPS;
-}
-
-static bool has_gates(const sweep *s)
-{
-    return s->o->gates || (s->m && s->m->gates);
-}
-
-/* `base` with one combination of what is swept. Of several codes auto is the one that it stands for, and a cache without
- * codes has the name that auto gives it. */
-static dq_kv_config combined(const sweep *s, combination at)
-{
-    const dq_kv_options *o = s->o;
-    const bool evicts = s->evicts;
-    dq_kv_config c = s->base;
-    set_bits(o, &c, at.bits);
-    set_code(o, &c, at.code);
-    if (o->n_budgets) {
-        c.evict.keep = o->share[at.budget];
-        c.evict.tokens = o->count[at.budget];
-    }
-    if (evicts && o->n_policies) c.evict.policy = o->policies[at.policy];
-    if (evicts && o->n_kinds) c.evict.budget = (dq_kv_budget)o->kinds[at.kind];
-    const bool chosen = evicts && !c.evict.policy;
-    if (chosen) c.evict.policy = dq_kv_policy_usual(has_gates(s));
-    if (evicts && (chosen || o->n_policies) && !o->n_kinds) c.evict.budget = DQ_KV_BUDGET_USUAL;
-    if (o->n_codes > 1) {
-        if (!(dq_kv_config_uses(&c, maps_of(s)) & DQ_KV_CODES)) c.quant = DQ_KV_QUANT_AUTO;
-        c.quant = dq_kv_config_quant(&c, maps_of(s));
-    }
-    return c;
-}
-
-/* Why a combination is no cache of its own. */
-typedef enum omission {
-    LISTED, /* it is one */
-    REPEATED, /* what keeps everything, by another policy or budget of `all`; 16 bits by another code */
-    UNDITHERED, /* per-channel codes of values that dithering leaves alone, where both codes are in the list */
-    LACKING, /* of several codes, one that has no such widths */
-    UNGATED  /* of all policies, one that the model has no gates for */
-} omission;
-
-/* Of a cache beside one before it that differs in the place in the list of codes alone. */
-static omission beside(const dq_kv_config *c, const dq_kv_config *before)
-{
-    dq_kv_spec a, b;
-    dq_err lacks = {0};
-    if (c->quant == before->quant) return REPEATED;
-    if (check_exists(&a, c, &lacks) != DQ_OK || check_exists(&b, before, &lacks) != DQ_OK)
-        return LISTED;
-    return dq_kv_spec_same(&a, &b) ? UNDITHERED : LISTED;
-}
-
-static omission omission_of(const sweep *s, combination at)
-{
-    const dq_kv_options *o = s->o;
-    const dq_kv_config c = combined(s, at);
-    combination before = at;
-    dq_kv_spec spec;
-    dq_err lacks = {0};
-    if (o->all && o->n_budgets && o->share[at.budget] == 1 && (at.policy || at.kind))
-        return REPEATED;
-    if (o->all && c.evict.policy && c.evict.policy->needs & DQ_NEEDS_GATES && !has_gates(s))
-        return UNGATED;
-    for (before.code = 0; before.code < at.code; before.code++) {
-        const dq_kv_config b = combined(s, before);
-        const omission it = beside(&c, &b);
-        if (it != LISTED) return it;
-    }
-    return o->n_codes > 1 && check_exists(&spec, &c, &lacks) != DQ_OK ? LACKING : LISTED;
-}
-
-/* Why the codes cannot be: widths that they lack have one reason, whichever they are. */
-static const char *lacking(const dq_kv_spec *s, const dq_err *lacks)
-{
-    const bool one_width = !s->widths[0];
-    if (one_width && s->quant == DQ_KV_PER_TOKEN && !dq_kv_token_widths(s->k_bits, s->v_bits))
-        return "per-token codes have 16, 8, 6 or 4 bits, those of values 3 and 2 too";
-    return lacks->text;
-}
-
-/* Of two codes that are one, page is what results call it. */
-static void say_omission(const dq_kv_options *o, const dq_kv_config *c, omission why)
-{
-    char widths[DQ_KV_TEXT], what[DQ_KV_TEXT + 32];
-    dq_kv_spec spec;
-    dq_err lacks = {0};
-    if (o->logger && why == UNGATED)
-        dq_logger_left_out(o->logger, "the policy kvzap",
-                           "the model has no gates. Make them by dq plan gates, for --kv-gates");
-    if (!o->logger || (why != UNDITHERED && why != LACKING)) return;
-    check_exists(&spec, c, &lacks);
-    snprintf(what, sizeof what, "%s as %s codes", dq_kv_spec_widths(widths, &spec),
-             dq_kv_quant_name[why == LACKING ? spec.quant : DQ_KV_DITHER]);
-    dq_logger_left_out(
-        o->logger, what,
-        why == LACKING
-            ? lacking(&spec, &lacks)
-            : "the same as per-channel codes, as only values of 4 to 8 bits are dithered");
-}
-
-dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
-                             const dq_kv_config *stored, const dq_model *m, dq_err *err)
-{
-    const sweep s = {o, m, overridden(o, stored), o->n_budgets || stored->evict.policy};
-    const combination of = sizes_of(o, s.evicts);
-    const int all = of.bits * of.code * of.policy * of.kind * of.budget;
-    dq_kv_config *list = dq_block_new((size_t)all, sizeof *list, err);
-    *out = list;
-    *n = 0;
-    for (int i = 0; list && i < all; i++) {
-        const combination at = places_of(of, i);
-        dq_kv_config c = combined(&s, at);
-        const omission why = omission_of(&s, at);
-        say_omission(o, &c, why);
-        if (why != LISTED) continue;
-        o->uses |= dq_kv_config_uses(&c, maps_of(&s));
-        drop_unused(&c);
-        list[(*n)++] = c;
-    }
-    return err->code;
-}
+/* ---- Checks ---- */
 
 /* What to add, by what an option needs something of. */
 static const char *remedy(unsigned applies)

@@ -4,13 +4,14 @@
 #ifndef DQ_KV_OPTIONS_H
 #define DQ_KV_OPTIONS_H
 
+#include "cmds/cli/kv_help.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "engine/backend.h"
 #include "kv/kv_field.h"
 #include "model/model.h"
 
-enum { DQ_KV_LIST = 32, DQ_KV_HELP = 512 };
+enum { DQ_KV_LIST = 32 };
 
 typedef struct dq_kv_options {
     struct {

@@ -1,0 +1,14 @@
+/* kv_help: what --help says of an option of KV caches.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_KV_HELP_H
+#define DQ_KV_HELP_H
+
+#include "kv/kv_field.h"
+
+#define DQ_KV_ALL "all" /* of --kv-policy: the policies that are no baselines */
+enum { DQ_KV_HELP = 512 };
+
+/* The help of a field that has one, {default} and {names} filled in; cut off where it has more bytes than that, with its 0. */
+void dq_kv_help_fill(char help[DQ_KV_HELP], const dq_kv_field *f);
+
+#endif
