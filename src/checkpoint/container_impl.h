@@ -1,4 +1,4 @@
-/* container_impl: what container.c, which opens a container, and container_check.c share.
+/* container_impl: what container.c, which opens a container, container_check.c and container_summary.c share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CONTAINER_IMPL_H
 #define DQ_CONTAINER_IMPL_H
@@ -40,5 +40,7 @@ static inline bool dq_container_payload_in(const dq_payload *p, const char *fold
 
 /* dq_container_payload_check, but nothing the second time. */
 dq_status dq_container_payload_check_once(dq_container *c, int64_t i, dq_err *err);
+/* When all payloads are read: completes c->info. DQ_DAMAGED where the header or the recipe says otherwise. */
+dq_status dq_container_sum_up(dq_container *c, dq_err *err);
 
 #endif
