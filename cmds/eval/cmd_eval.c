@@ -18,6 +18,7 @@
 #include "cmds/eval/eval_plan.h"
 #include "cmds/eval/eval_report.h"
 #include "cmds/eval/eval_resume.h"
+#include "cmds/eval/eval_settings.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_table.h"
 #include "cmds/eval/eval_verdict.h"
@@ -329,74 +330,11 @@ static dq_status plan(eval_run *x, dq_err *err)
     return DQ_OK;
 }
 
-static json_t *int_list(const int *v, int n)
-{
-    json_t *l = json_array();
-    for (int i = 0; i < n; i++) json_array_append_new(l, json_integer(v[i]));
-    return l;
-}
-
-/* The widths and granularities that occur, in the order of the rows. */
-static void put_sweep(const eval_run *x, json_t *s)
-{
-    int bits[16], n = 0;
-    bool seen[DQ_GRANULARITIES] = {false};
-    json_t *granularities = json_array();
-    for (int i = 0; i < x->e.n_rows; i++) {
-        const dq_eval_row *r = &x->e.row[i];
-        bool known = !r->shown;
-        for (int k = 0; k < n; k++) known = known || bits[k] == r->logit.bits;
-        if (!known && n < 16) bits[n++] = r->logit.bits;
-        if (r->shown && !seen[r->logit.granularity]) {
-            seen[r->logit.granularity] = true;
-            json_array_append_new(granularities,
-                                  json_string(dq_granularity_name[r->logit.granularity]));
-        }
-    }
-    json_object_set_new(s, "logit_bits", int_list(bits, n));
-    json_object_set_new(s, "logit_granularity", granularities);
-}
-
-/* The seed of few-shot examples, one for all; null where none are drawn. */
-static json_t *drawn_seed(const dq_eval *e)
-{
-    for (int i = 0; i < e->n_sources; i++) {
-        if (e->source[i].n_shots) return json_integer((json_int_t)e->source[i].seed);
-    }
-    return json_null();
-}
-
-static void make_settings(eval_run *x)
-{
-    json_t *s = x->settings, *tasks = json_array();
-    for (int i = 0; i < x->e.n_sources; i++)
-        json_array_append_new(tasks, json_string(x->e.source[i].name));
-    json_object_set_new(s, "tasks", tasks);
-    json_object_set_new(s, "long",
-                        x->o.too_long.text ? json_string(x->o.too_long.text) : json_null());
-    json_object_set_new(s, "num_fewshot", json_integer((json_int_t)x->o.num_fewshot));
-    json_object_set_new(s, "seed", drawn_seed(&x->e));
-    put_sweep(x, s);
-    json_object_set_new(s, "head_order", dq_input_head_order_json(&x->o.head_order));
-    cmd_eval_kv_settings(s, &x->e, x->names);
-    json_object_set_new(s, "math", json_string(x->o.math_words.text));
-    json_object_set_new(s, "margin", dq_document_real(x->o.margin));
-    json_object_set_new(s, "ref", x->o.ref ? dq_document_name(x->o.ref) : json_null());
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->settings) cmd_eval_kinds[i]->settings(s, x->o.own[i], &x->e);
-    }
-    json_object_set_new(s, "bos", json_string(x->o.bos.text));
-    json_object_set_new(s, "limit",
-                        x->o.limit ? json_integer((json_int_t)x->o.limit) : json_null());
-    json_object_set_new(s, "device", json_string(x->backend->device));
-    json_object_set_new(s, "threads", json_integer(x->backend->threads));
-}
-
 /* What gates will find, when rows and settings are known. */
 static dq_status plan_gates(eval_run *x, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
-    make_settings(x);
+    cmd_eval_settings(x->settings, &x->o, &v);
     DQ_TRY(cmd_eval_baseline_fit(&x->o.gates.baseline, &v, &x->o, x->inputs, x->settings,
                                  &x->o.logger, err));
     cmd_eval_gates_plan(&x->o.gates, &x->o.logger, &v);
@@ -515,7 +453,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     dq_err drawing = {0}, gate = {0};
     const char *written[4 + DQ_EVAL_KINDS];
     int n = 0;
-    make_settings(x);
+    cmd_eval_settings(x->settings, &x->o, &v);
     cmd_eval_kv_warn(&x->o.logger, &x->e, x->names);
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->warn_done) cmd_eval_kinds[i]->warn_done(&x->o.logger, &v);
@@ -564,7 +502,7 @@ static dq_status show_plan(eval_run *x, dq_err *err)
 {
     cmd_eval_view v = view_of(x);
     if (!x->o.json && !x->o.document) return cmd_eval_plan_print(&v, err);
-    make_settings(x);
+    cmd_eval_settings(x->settings, &x->o, &v);
     json_t *doc = dq_document_new(&x->o.logger, "dq-eval-plan/1");
     json_object_set(doc, "inputs", x->inputs);
     json_object_set(doc, "settings", x->settings);

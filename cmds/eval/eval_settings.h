@@ -1,0 +1,13 @@
+/* eval_settings: what a run is asked to do, as its documents say it.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EVAL_SETTINGS_H
+#define DQ_EVAL_SETTINGS_H
+
+#include "cmds/eval/eval_options.h"
+#include "cmds/eval/eval_view.h"
+
+/* Sets the members of `s`, an object: `settings` of dq-eval/1 and dq-eval-plan/1. Needs all rows; may be called again when more
+ * is known. */
+void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_eval_view *v);
+
+#endif
