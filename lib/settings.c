@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "lib/settings.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -42,24 +41,11 @@ static dq_status put(char **at, bool *says, const char *setting, const dq_opt *r
     return DQ_OK;
 }
 
-/* The program that calls may be in the midst of its own arguments. */
-static dq_status parse(int argc, char **argv, const dq_opt *rows, dq_err *err)
-{
-    const int index = optind, prints = opterr, letter = optopt;
-    char *const argument = optarg;
-    dq_args args;
-    dq_options_parse(&args, argc, argv, rows, &usage, err);
-    optind = index;
-    opterr = prints;
-    optopt = letter;
-    optarg = argument;
-    return err->code;
-}
-
 dq_status dq_settings_read(dq_settings *s, const char *const *settings, const dq_opt *rows,
                            dq_err *err)
 {
     size_t n = 0, bytes = 0;
+    dq_args args;
     int argc = 0;
     *s = (dq_settings){0};
     for (; settings && settings[n]; n++) bytes += strlen(settings[n]) + 3;
@@ -77,7 +63,7 @@ dq_status dq_settings_read(dq_settings *s, const char *const *settings, const dq
         argc += says;
     }
     s->argument[argc] = NULL;
-    parse(argc, s->argument, rows, err);
+    dq_options_parse(&args, argc, s->argument, rows, &usage, err);
     char *help = strstr(err->text, " See dq settings"); /* which there is none of */
     if (help) *help = 0;
     return err->code;

@@ -234,8 +234,8 @@ static dq_status refuse_count(int found, const dq_usage *usage, dq_err *err)
                    found, plural, usage->name, usage->synopsis);
 }
 
-dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
-                           const dq_usage *usage, dq_err *err)
+static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                       const dq_usage *usage, dq_err *err)
 {
     dq_opt opts[MAX_OPTS];
     struct option lopts[MAX_OPTS] = {{0}};
@@ -263,6 +263,20 @@ dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *r
     return args->n < usage->min_args || args->n > usage->max_args
                ? refuse_count(args->n, usage, err)
                : DQ_OK;
+}
+
+/* A program that calls libdq may be in the midst of its own arguments. */
+dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                           const dq_usage *usage, dq_err *err)
+{
+    const int index = optind, prints = opterr, letter = optopt;
+    char *const argument = optarg;
+    parse(args, argc, argv, rows, usage, err);
+    optind = index;
+    opterr = prints;
+    optopt = letter;
+    optarg = argument;
+    return err->code;
 }
 
 /* Numbers between commas; `expected` says which, of those within [min, max], when some of them do not. */
