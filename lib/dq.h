@@ -41,7 +41,8 @@ void dq_lm_free(void *p); /* NULL allowed */
 /* Token ids of text[len]. special 1: with what the tokenizer puts around a text (BOS, EOS), but where it spells BOS itself;
  * 2: with what stands before it alone, for a text that is to go on; 0: neither. */
 int dq_lm_encode(dq_lm *m, const char *text, size_t len, int special, int32_t **ids, int64_t *n);
-/* Text of ids[n], which ends with a NUL after its *len bytes; special: with special tokens. */
+/* Text of ids[n], which ends with a NUL after its *len bytes; special: with special tokens. Status 4: an id outside the
+ * vocabulary. */
 int dq_lm_decode(dq_lm *m, const int32_t *ids, int64_t n, int special, char **text, size_t *len);
 /* What the model's chat template makes of a conversation; answer: with the beginning of an answer. Text as dq_lm_decode gives it.
  * Status 4: the model has no template. */
@@ -77,7 +78,8 @@ typedef struct dq_lm_sampling {
     uint64_t seed;
 } dq_lm_sampling;
 /* Told of each new id, ln of its probability, and the text that has become certain (piece[len], maybe nothing); id -1: text
- * that was waiting when the last id had come. Other than 0 ends the text. */
+ * that was waiting when the last id had come. Other than 0 ends the text. It may encode and decode; what runs
+ * the model is refused with 2, and dq_lm_close waits for the end of the text. */
 typedef int dq_lm_listener(void *arg, int32_t id, double logp, const char *piece, size_t len);
 /* Goes on after ids[n] with at most max_new tokens into out[max_new]; *n_out of them, without the one that ended the text.
  * sampling NULL: zeros. listener NULL: nobody is told. */

@@ -9,17 +9,33 @@
 #include "lib/settings.h"
 #include "model/model_size.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static _Thread_local char last_error[sizeof((dq_err *)0)->text];
 
+/* "--kv-bits" becomes "kv_bits", where a word begins with it. */
+static void name_settings(char *s)
+{
+    char *to = s, before = ' ';
+    bool option = false;
+    for (; *s; before = *s++) {
+        const bool begins = strchr(" (\"", before) && s[0] == '-' && s[1] == '-' && islower(s[2]);
+        if (begins) s += 2;
+        option = (option || begins) && (islower(*s) || *s == '-');
+        *to++ = option && *s == '-' ? '_' : *s;
+    }
+    *to = 0;
+}
+
 int dq_lm_failed(dq_err *err)
 {
     if (err->code == DQ_OK) return 0;
     dq_advice_apply(err);
     snprintf(last_error, sizeof last_error, "%s", err->text);
+    name_settings(last_error);
     return (int)err->code;
 }
 
@@ -119,9 +135,39 @@ int dq_lm_open(dq_lm **out, const char *path, const char *const *settings)
     return dq_lm_failed(&err);
 }
 
+dq_status dq_lm_check_ids(const struct dq_lm *m, const int32_t *ids, int64_t n, int vocab,
+                          dq_err *err)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return dq_fail(err, DQ_MISMATCH, "%s: id %d is outside the vocabulary of %d tokens",
+                           m->model->path, (int)ids[i], vocab);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_lm_enter(struct dq_lm *m, dq_err *err)
+{
+    if (m->busy)
+        return dq_fail(err, DQ_USAGE, "%s: a listener cannot run the model that it listens to",
+                       m->model->path);
+    m->busy = true;
+    return DQ_OK;
+}
+
+void dq_lm_leave(struct dq_lm *m)
+{
+    m->busy = false;
+    if (m->closes) dq_lm_close(m);
+}
+
 void dq_lm_close(dq_lm *m)
 {
     if (!m) return;
+    if (m->busy) {
+        m->closes = true;
+        return;
+    }
     dq_lm_end(m);
     if (m->logger) dq_logger_end(m->logger);
     dq_block_free(m->logger);

@@ -11,12 +11,7 @@ static dq_status check_ids(const dq_lm *m, const int32_t *ids, int64_t n, dq_err
     if (model->max_positions > 0 && n > model->max_positions)
         return dq_fail(err, DQ_MISMATCH, "%s: %lld tokens, but the model has %d positions",
                        model->path, (long long)n, model->max_positions);
-    for (int64_t i = 0; i < n; i++) {
-        if (ids[i] < 0 || ids[i] >= model->vocab)
-            return dq_fail(err, DQ_MISMATCH, "%s: id %d is outside the vocabulary of %d tokens",
-                           model->path, (int)ids[i], model->vocab);
-    }
-    return DQ_OK;
+    return dq_lm_check_ids(m, ids, n, model->vocab, err);
 }
 
 /* ---- Logits ---- */
@@ -51,7 +46,10 @@ static dq_status logits_of(dq_lm *m, const int32_t *ids, int64_t n, int64_t cont
 int dq_lm_logits(dq_lm *m, const int32_t *ids, int64_t n, int64_t context, float *logits)
 {
     dq_err err = {0};
-    logits_of(m, ids, n, context, logits, &err);
+    if (dq_lm_enter(m, &err) == DQ_OK) {
+        logits_of(m, ids, n, context, logits, &err);
+        dq_lm_leave(m);
+    }
     return dq_lm_failed(&err);
 }
 
@@ -133,6 +131,7 @@ static dq_status score(dq_lm *m, const dq_lm_request *requests, int64_t n, doubl
 int dq_lm_score(dq_lm *m, const dq_lm_request *requests, int64_t n, double *logp, int *greedy)
 {
     dq_err err = {0};
+    if (dq_lm_enter(m, &err) != DQ_OK) return dq_lm_failed(&err);
     dq_arena *a = dq_arena_new();
     dq_session_free(m->session); /* whose cache is memory */
     m->session = NULL;
@@ -141,6 +140,7 @@ int dq_lm_score(dq_lm *m, const dq_lm_request *requests, int64_t n, double *logp
     else
         score(m, requests, n, logp, greedy, a, &err);
     dq_arena_free(a);
+    dq_lm_leave(m);
     return dq_lm_failed(&err);
 }
 
@@ -157,6 +157,16 @@ static bool tell(void *arg, int32_t id, double logp, const char *piece, size_t l
     return t->listener(t->arg, id, logp, piece, len) != 0;
 }
 
+static dq_sampling sampling_of(const dq_lm_sampling *s)
+{
+    return s ? (dq_sampling){.temperature = s->temperature,
+                             .top_k = s->top_k,
+                             .top_p = s->top_p == 0 ? 1 : s->top_p,
+                             .min_p = s->min_p,
+                             .seed = s->seed}
+             : dq_sampler_greedy;
+}
+
 int dq_lm_generate(dq_lm *m, const int32_t *ids, int64_t n, int64_t max_new,
                    const dq_lm_sampling *sampling, dq_lm_listener *listener, void *arg,
                    int32_t *out, int64_t *n_out)
@@ -165,14 +175,9 @@ int dq_lm_generate(dq_lm *m, const int32_t *ids, int64_t n, int64_t max_new,
     dq_sampler sampler = {0};
     dq_writer_text text = {0};
     told to = {listener, arg};
-    dq_sampling how = dq_sampler_greedy;
-    if (sampling)
-        how = (dq_sampling){.temperature = sampling->temperature,
-                            .top_k = sampling->top_k,
-                            .top_p = sampling->top_p == 0 ? 1 : sampling->top_p,
-                            .min_p = sampling->min_p,
-                            .seed = sampling->seed};
+    const dq_sampling how = sampling_of(sampling);
     *n_out = 0;
+    if (dq_lm_enter(m, &err) != DQ_OK) return dq_lm_failed(&err);
     if (dq_sampler_begin(&sampler, &how, m->model->vocab, &err) == DQ_OK &&
         dq_lm_session(m, true, &err) == DQ_OK) {
         const dq_writer w = {.session = m->session,
@@ -189,5 +194,6 @@ int dq_lm_generate(dq_lm *m, const int32_t *ids, int64_t n, int64_t max_new,
     }
     dq_writer_text_free(&text);
     dq_sampler_end(&sampler);
+    dq_lm_leave(m);
     return dq_lm_failed(&err);
 }

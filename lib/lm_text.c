@@ -64,7 +64,9 @@ int dq_lm_decode(dq_lm *m, const int32_t *ids, int64_t n, int special, char **te
     char *decoded = NULL;
     *text = NULL;
     *len = 0;
-    if (need_tokenizer(m, &err) == DQ_OK &&
+    const int vocab = need_tokenizer(m, &err) == DQ_OK ? dq_tokenizer_vocab(m->tok) : 0;
+    const int known = vocab > m->model->vocab ? vocab : m->model->vocab;
+    if (err.code == DQ_OK && dq_lm_check_ids(m, ids, n, known, &err) == DQ_OK &&
         dq_tokenizer_decode(m->tok, ids, n, special ? DQ_TOK_SPECIAL : 0, &decoded, len, &err) ==
             DQ_OK)
         end_with_zero(text, decoded, *len, &err);

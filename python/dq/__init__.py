@@ -17,7 +17,10 @@ SPDX-License-Identifier: MIT
 
 import ctypes
 import json
+import operator
 import os
+import signal
+import threading
 
 import numpy as np
 
@@ -25,9 +28,29 @@ from ._native import Error, Listener, Message, Request, Sampling, check, library
 
 __all__ = ["Error", "Model", "load", "quantize", "version"]
 
+_MOST = (1 << 63) - 1
+
 
 def version():
     return library().dq_lm_version().decode()
+
+
+def _bytes(text):
+    if b"\0" in text:
+        raise ValueError(f"a zero byte in {text!r:.200}")
+    return text
+
+
+def _path(path):
+    return _bytes(os.fsencode(path))
+
+
+def _whole(name, value, least, most):
+    """What ctypes would cut to its width, unsaid."""
+    value = operator.index(value)
+    if not least <= value <= most:
+        raise ValueError(f"{name}: expected {least} to {most}, found {value}")
+    return value
 
 
 def _settings(options):
@@ -37,7 +60,7 @@ def _settings(options):
             return "true" if value else "false"
         return str(value)
 
-    words = [f"{name}={text(value)}".encode() for name, value in options.items() if value is not None]
+    words = [_bytes(f"{name}={text(value)}".encode()) for name, value in options.items() if value is not None]
     return (ctypes.c_char_p * (len(words) + 1))(*words, None)
 
 
@@ -48,7 +71,7 @@ def load(path, **settings):
 
 def quantize(model, out, **settings):
     """Writes the container `out` of a model: size=4.5, calib="train.jsonl", force=True, ..."""
-    check(library().dq_lm_quantize(os.fsencode(model), os.fsencode(out), _settings(settings)))
+    check(library().dq_lm_quantize(_path(model), _path(out), _settings(settings)))
 
 
 def _ids(ids):
@@ -64,12 +87,43 @@ def _pointer(array, kind=ctypes.c_int32):
     return array.ctypes.data_as(ctypes.POINTER(kind))
 
 
+def _sampling(temperature, **choice):
+    given = {name: value for name, value in choice.items() if value is not None}
+    if temperature == 0 and given:
+        raise ValueError(f"{', '.join(given)}: nothing is drawn. Add temperature=1")
+    if given.get("top_p") == 0:
+        raise ValueError("top_p: expected more than 0 and at most 1, found 0")
+    return Sampling(temperature, _whole("top_k", given.get("top_k", 0), 0, _MOST), given.get("top_p", 1.0),
+                    given.get("min_p", 0.0), _whole("seed", given.get("seed", 1), 0, (1 << 64) - 1))
+
+
+class _Interrupts:
+    """Ctrl-C while libdq runs: remembered, as an exception cannot cross C, and handed on at the end of `with`."""
+
+    def __enter__(self):
+        self.came = False
+        main = threading.current_thread() is threading.main_thread()
+        self._handler = signal.getsignal(signal.SIGINT) if main else None
+        if callable(self._handler):
+            signal.signal(signal.SIGINT, self._remember)
+        return self
+
+    def _remember(self, *args):
+        self.came, self._args = True, args
+
+    def __exit__(self, *_):
+        if callable(self._handler):
+            signal.signal(signal.SIGINT, self._handler)
+            if self.came:
+                self._handler(*self._args)
+
+
 class Model:
     """An open model. Use dq.load; `with` closes it."""
 
     def __init__(self, path, **settings):
         self._m = ctypes.c_void_p()
-        check(library().dq_lm_open(ctypes.byref(self._m), os.fsencode(path), _settings(settings)))
+        check(library().dq_lm_open(ctypes.byref(self._m), _path(path), _settings(settings)))
 
     def close(self):
         m, self._m = getattr(self, "_m", None), None
@@ -156,6 +210,7 @@ class Model:
         """float32 [n, vocab], row i after ids[i]. context > 0: the first so many ids are read at once, and after them the cache is
         cut as the settings say."""
         ids = _ids(ids)
+        context = _whole("context", context, 0, len(ids))
         out = np.empty((len(ids), self.vocab), dtype=np.float32)
         check(library().dq_lm_logits(self._open, _pointer(ids), len(ids), context, _pointer(out, ctypes.c_float)))
         return out
@@ -171,30 +226,35 @@ class Model:
         check(library().dq_lm_score(self._open, requests, n, logp, greedy))
         return [(logp[i], bool(greedy[i])) for i in range(n)]
 
-    def generate(self, prompt, max_new=256, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=1, on_token=None):
-        """The text after a prompt, which is text or ids. Greedy unless temperature is more than 0. on_token(id, logp, text) is
-        told of each token as it comes, with id -1 of text that was waiting at the end; True ends the text."""
+    def generate(self, prompt, max_new=256, temperature=0.0, top_k=None, top_p=None, min_p=None, seed=None, on_token=None):
+        """The text after a prompt, which is text or ids. Greedy unless temperature is more than 0; top_k, top_p, min_p and seed
+        (default 1) need one. on_token(id, logp, text) is told of each token as it comes, with id -1 of text that was waiting at
+        the end; True ends the text. Ctrl-C ends it too."""
         return self.decode(self.generate_ids(prompt, max_new, temperature, top_k, top_p, min_p, seed, on_token))
 
-    def generate_ids(self, prompt, max_new=256, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=1,
+    def generate_ids(self, prompt, max_new=256, temperature=0.0, top_k=None, top_p=None, min_p=None, seed=None,
                      on_token=None):
         """The same as ids, without the one that ended the text."""
         ids = _ids(self.encode(prompt, "before") if isinstance(prompt, str) else prompt)
-        out, n = np.empty(max_new, dtype=np.int32), ctypes.c_int64()
+        how = _sampling(temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+        max_new = _whole("max_new", max_new, 1, _MOST)
+        out, n = np.empty(min(max_new, self.positions or max_new), dtype=np.int32), ctypes.c_int64()
         failed = []
+        with _Interrupts() as interrupts:
 
-        def tell(_, id, logp, piece, length):
-            try:
-                return bool(on_token(id, logp, ctypes.string_at(piece, length).decode()))
-            except BaseException as e:  # not across C: raised below
-                failed.append(e)
-                return 1
+            def tell(_, id, logp, piece, length):
+                try:
+                    return interrupts.came or bool(on_token and
+                                                   on_token(id, logp, ctypes.string_at(piece, length).decode()))
+                except BaseException as e:  # not across C: raised below
+                    failed.append(e)
+                    return True
 
-        how = Sampling(temperature, top_k, top_p, min_p, seed)
-        check(library().dq_lm_generate(self._open, _pointer(ids), len(ids), max_new, ctypes.byref(how),
-                                       Listener(tell if on_token else 0), None, _pointer(out), ctypes.byref(n)))
+            status = library().dq_lm_generate(self._open, _pointer(ids), len(ids), len(out), ctypes.byref(how),
+                                              Listener(tell), None, _pointer(out), ctypes.byref(n))
         if failed:
             raise failed[0]
+        check(status)
         return out[:n.value].tolist()
 
     def chat(self, messages, **how):

@@ -59,12 +59,11 @@ static int by_logit(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Of logits in choice[n], largest first, makes probabilities. */
+/* Of logits in choice[n], of which the first is the largest and 0, makes probabilities. */
 static void normalize(dq_sampler_choice *choice, int64_t n)
 {
-    const double max = choice[0].p;
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += choice[i].p = exp(choice[i].p - max);
+    for (int64_t i = 0; i < n; i++) sum += choice[i].p = exp(choice[i].p);
     for (int64_t i = 0; i < n; i++) choice[i].p /= sum;
 }
 
@@ -81,8 +80,10 @@ int64_t dq_sampler_choices(dq_sampler *s, const float *logits)
 {
     const dq_sampling *how = &s->how;
     int64_t n = s->vocab;
+    const double max = (double)logits[largest(logits, n)]; /* else a small temperature overflows */
     for (int64_t i = 0; i < n; i++)
-        s->choice[i] = (dq_sampler_choice){(int32_t)i, (double)logits[i] / how->temperature};
+        s->choice[i] =
+            (dq_sampler_choice){(int32_t)i, ((double)logits[i] - max) / how->temperature};
     qsort(s->choice, (size_t)n, sizeof *s->choice, by_logit);
     if (how->top_k > 0 && how->top_k < n) n = how->top_k;
     normalize(s->choice, n);

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,15 @@ def refused(status, text, call, *args, **named):
     raise AssertionError(f"not refused: {text}")
 
 
+def raises(kind, text, call, *args, **named):
+    try:
+        call(*args, **named)
+    except kind as e:
+        assert text in str(e), str(e)
+        return
+    raise AssertionError(f"not refused: {text}")
+
+
 with tempfile.TemporaryDirectory() as top:
     top = pathlib.Path(top)
     (top / "text").write_text(TEXT)
@@ -72,14 +82,21 @@ with tempfile.TemporaryDirectory() as top:
     dq.quantize(MODEL, top / "b.h5", bits=4, group=32, kv_bits=8)
     assert hashlib.sha256((top / "a.h5").read_bytes()).digest() == hashlib.sha256((top / "b.h5").read_bytes()).digest()
     refused(6, "exists", dq.quantize, MODEL, top / "b.h5", bits=4)
-    refused(2, "unknown option --bitz", dq.quantize, MODEL, top / "c.h5", bitz=4)
-    refused(2, "unknown option --kv-bitz", dq.load, MODEL, kv_bitz=4)
+    refused(2, "unknown option bitz", dq.quantize, MODEL, top / "c.h5", bitz=4)
+    refused(2, "unknown option kv_bitz", dq.load, MODEL, kv_bitz=4)
     refused(6, "no such file", dq.load, top / "nothing")
+    raises(ValueError, "zero byte", dq.load, "a\0b")
+    raises(ValueError, "zero byte", dq.load, MODEL, kv_bits="4\0:4")
+    with dq.load(MODEL) as m:
+        raises(ValueError, "context", m.logits, [1, 2], context=1 << 70)
+        raises(ValueError, "seed", m.generate, TEXT, temperature=1, seed=-1)
+        raises(ValueError, "top_k, seed: nothing is drawn", m.generate, TEXT, top_k=3, seed=7)
+        raises(ValueError, "top_p", m.generate, TEXT, temperature=1, top_p=0)
+        raises(dq.Error, "outside the vocabulary", m.decode, [1 << 20])
+        raises(dq.Error, "a listener cannot run", m.generate, TEXT, on_token=lambda *_: m.logits([1]))
+        raises(KeyboardInterrupt, "", m.generate, TEXT, max_new=100, on_token=lambda *_: signal.raise_signal(signal.SIGINT))
+        assert len(m.generate_ids(TEXT, max_new=4)) == 4  # and goes on
     closed = dq.load(MODEL)
     closed.close()
-    try:
-        closed.encode("x")
-    except ValueError:
-        print(f"dq {dq.version()}: package and commands agree")
-        sys.exit(0)
-sys.exit("a closed model answers")
+    raises(ValueError, "closed", closed.encode, "x")
+print(f"dq {dq.version()}: package and commands agree")

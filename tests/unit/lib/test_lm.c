@@ -154,6 +154,45 @@ static dq_lm *opened_with_end(void)
     return m;
 }
 
+typedef struct meddler {
+    dq_lm *m;
+    int status[3], n;
+} meddler;
+
+static int meddle(void *arg, int32_t id, double logp, const char *piece, size_t len)
+{
+    meddler *x = arg;
+    const dq_lm_request r = {(const int32_t[]){1, 2}, 2, 1};
+    int32_t *ids, out[2];
+    int64_t n;
+    double p;
+    int greedy;
+    (void)logp;
+    (void)piece;
+    (void)len;
+    if (x->n++ || id < 0) return 0;
+    float *logits = malloc((size_t)dq_lm_vocab(x->m) * sizeof *logits);
+    x->status[0] = dq_lm_logits(x->m, r.ids, 1, 0, logits);
+    x->status[1] = dq_lm_score(x->m, &r, 1, &p, &greedy);
+    x->status[2] = dq_lm_generate(x->m, r.ids, 1, 2, NULL, NULL, NULL, out, &n);
+    free(logits);
+    assert_int_equal(dq_lm_encode(x->m, "a", 1, 0, &ids, &n), 0);
+    dq_lm_free(ids);
+    dq_lm_close(x->m);
+    return 0;
+}
+
+TEST(a_listener_does_not_run_its_model)
+{
+    meddler x = {.m = opened("llama", NULL)};
+    int32_t ids[2] = {0, 5}, out[4];
+    int64_t n_out;
+    assert_int_equal(dq_lm_generate(x.m, ids, 2, 4, NULL, meddle, &x, out, &n_out), 0);
+    assert_int_equal(n_out, 4); /* closed after it, not while it was written */
+    for (int i = 0; i < 3; i++) assert_int_equal(x.status[i], 2);
+    assert_non_null(strstr(dq_lm_error(), "a listener cannot run the model"));
+}
+
 TEST(a_text_that_goes_on_has_no_end)
 {
     static const char text[] = "the green mole";
@@ -210,10 +249,10 @@ TEST(names_what_is_wrong)
         int status;
         const char *text;
     } bad[] = {
-        {"kv_bitz=4", 2, "unknown option --kv-bitz. Did you mean --kv-bits?"},
+        {"kv_bitz=4", 2, "unknown option kv_bitz. Did you mean kv_bits?"},
         {"kv_bits", 2, "expected NAME=VALUE, found \"kv_bits\""},
-        {"kv_bits=5:1", 2, "kv-bits"},
-        {"logit_bits=12", 2, "logit-bits"},
+        {"kv_bits=5:1", 2, "kv_bits"},
+        {"logit_bits=12", 2, "logit_bits"},
         {"math=int8", 4, "int8"},
         {"device=cuda:99", 5, ""},
         {"head_order=sideways", 2, "expected one of"},
@@ -240,6 +279,7 @@ TEST(names_what_is_wrong)
     expect(dq_lm_logits(m, ids, 2, 3, logits), 2, "a context of 3");
     expect(dq_lm_score(m, &none, 1, &logp, &greedy), 2, "request 0");
     expect(dq_lm_score(m, &unknown, 1, &logp, &greedy), 2, "request 0");
+    expect(dq_lm_decode(m, &far, 1, 0, &text, &len), 4, "outside the vocabulary");
     expect(dq_lm_chat(m, &hello, 1, 1, &text, &len), 4, "no chat template");
     assert_int_equal(dq_lm_logits(m, ids, 2, 0, logits), 0); /* goes on */
     dq_lm_close(m);

@@ -138,3 +138,16 @@ TEST(refuses_what_is_no_setting)
         dq_sampler_end(&s);
     }
 }
+
+TEST(a_small_temperature_is_nearly_greedy)
+{
+    const dq_sampling how = {.temperature = 1e-320, .top_p = 1, .seed = 1};
+    float logits[VOCAB] = {0};
+    dq_sampler s;
+    logits[11] = -3;
+    logits[30] = 4;
+    begin(&s, &how);
+    for (int i = 0; i < 20; i++) assert_int_equal(dq_sampler_pick(&s, logits, NULL), 30);
+    assert_true(s.choice[0].p == 1 && s.choice[1].p == 0);
+    dq_sampler_end(&s);
+}
