@@ -118,7 +118,9 @@ dq_status dq_input_tokenizer(dq_tokenizer **out, const dq_model *m, bool require
                        m->path);
     }
     DQ_TRY(dq_model_file(m, "tokenizer_config.json", &config, &config_len, err));
-    return dq_tokenizer_load(out, json, len, config, config ? config_len : 0, err);
+    if (dq_tokenizer_load(out, json, len, config, config ? config_len : 0, err) != DQ_OK)
+        dq_in(err, "%s: ", m->path);
+    return err->code;
 }
 
 dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_input_text *text,

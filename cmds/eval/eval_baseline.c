@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_BYTES = 256 << 20, VALUE = 80 };
+enum { MAX_BYTES = 32 << 20, VALUE = 80 };
 static const char remedy[] = "Make the baseline anew with this run's files and options (-o FILE), "
                              "or give this run those of the baseline";
 
@@ -32,6 +32,7 @@ static dq_status check_result(const json_t *r, size_t i, const char *path, dq_er
     const char *wrong = !json_is_string(json_object_get(r, "model"))         ? "model"
                         : !json_is_string(json_object_get(r, "task"))        ? "task"
                         : !json_is_integer(json_object_get(r, "logit_bits")) ? "logit_bits"
+                        : !json_is_integer(json_object_get(r, "n"))          ? "n"
                         : !json_is_object(json_object_get(r, "metrics"))     ? "metrics"
                                                                              : NULL;
     if (!wrong) return DQ_OK;
@@ -167,7 +168,7 @@ static dq_status compare_files(const cmd_eval_baseline *b, const char *kind, con
     for (int k = 0; k < 2; k++) {
         json_array_foreach(list[k], i, in)
         {
-            if (strcmp(text_of(in, "kind"), kind) == 0)
+            if (strcmp(text_of(in, "kind"), kind) == 0 && *text_of(in, "sha256"))
                 json_array_append(sha[k], json_object_get(in, "sha256"));
         }
     }

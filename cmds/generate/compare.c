@@ -111,10 +111,10 @@ static void print_columns(const char *a, const char *b)
 }
 
 /* Control characters and tabs would break the columns; empty lines at the end say nothing. */
-static void make_plain(char *s)
+static void make_plain(char *s, size_t n)
 {
-    size_t n = strlen(s), to = 0;
-    while (n > 0 && strchr(" \n", s[n - 1])) n--;
+    size_t to = 0;
+    while (n > 0 && (s[n - 1] == ' ' || s[n - 1] == '\n')) n--;
     for (size_t i = 0; i < n;) {
         const size_t control = dq_utf8_control(s + i, n - i);
         s[to++] = control ? '?' : s[i] == '\t' ? ' ' : s[i];
@@ -128,12 +128,13 @@ static void make_plain(char *s)
 static dq_status print_token(const dq_conversation *t, int32_t id, dq_err *err)
 {
     char *text;
+    size_t len;
     if (id < 0) {
         printf("its end");
         return DQ_OK;
     }
-    DQ_TRY(dq_conversation_text(&text, t, &id, 1, DQ_TOK_SPECIAL, err));
-    json_t *quoted = json_string(text);
+    DQ_TRY(dq_conversation_text(&text, &len, t, &id, 1, DQ_TOK_SPECIAL, err));
+    json_t *quoted = json_stringn(text, len);
     char *line = quoted ? json_dumps(quoted, JSON_ENCODE_ANY) : NULL;
     printf("%s", line ? line : "\"?\"");
     free(line);
@@ -168,8 +169,6 @@ static size_t common(const char *a, const char *b)
 
 static void print_texts(char *const text[2], const dq_conversation side[2], bool parts)
 {
-    make_plain(text[0]);
-    make_plain(text[1]);
     const size_t n = common(text[0], text[1]);
     if (n) printf("%s:\n%.*s\n", parts ? "both" : "both, every token", (int)n, text[0]);
     if (!parts) return;
@@ -181,8 +180,12 @@ static void print_texts(char *const text[2], const dq_conversation side[2], bool
 dq_status dq_compare_print(const dq_compare_parting *p, const dq_conversation side[2], dq_err *err)
 {
     char *text[2] = {NULL, NULL};
-    for (int i = 0; i < 2 && err->code == DQ_OK; i++)
-        dq_conversation_text(&text[i], &side[i], side[i].text.ids, side[i].text.n, 0, err);
+    size_t len;
+    for (int i = 0; i < 2 && err->code == DQ_OK; i++) {
+        if (dq_conversation_text(&text[i], &len, &side[i], side[i].text.ids, side[i].text.n, 0,
+                                 err) == DQ_OK)
+            make_plain(text[i], len);
+    }
     if (err->code == DQ_OK) {
         print_texts(text, side, p->parts);
         if (p->parts) print_parting(p, side, err);

@@ -35,6 +35,7 @@ void dq_conversation_end(dq_conversation *t)
     dq_lm_end(&t->lm);
 }
 
+/* A zero byte that a model wrote would end the text: U+001A, SUBSTITUTE, stands for it. */
 static dq_status say(dq_conversation *t, const char *role, const char *text, size_t len,
                      dq_err *err)
 {
@@ -44,7 +45,7 @@ static dq_status say(dq_conversation *t, const char *role, const char *text, siz
     t->said = said;
     char *copy = dq_block_new(len + 1, 1, err);
     if (!copy) return err->code;
-    memcpy(copy, text, len);
+    for (size_t i = 0; i < len; i++) copy[i] = text[i] ? text[i] : '\x1a';
     t->said[t->n_said++] = (dq_chat_message){role, copy};
     return DQ_OK;
 }
@@ -159,14 +160,15 @@ dq_status dq_conversation_turn(dq_conversation *t, const char *text, int64_t max
     int32_t *ids = NULL;
     int64_t n = 0;
     char *answer = NULL;
+    size_t len;
     if (!t->raw) {
         if (say(t, "user", text, strlen(text), err) == DQ_OK) encode_chat(t, &ids, &n, err);
     } else {
         encode_raw(t, text, &ids, &n, err);
     }
     if (err->code == DQ_OK && run_turn(t, ids, n, max_new, listener, arg, err) == DQ_OK &&
-        !t->raw && dq_conversation_text(&answer, t, t->text.ids, t->text.n, 0, err) == DQ_OK)
-        say(t, "assistant", answer, strlen(answer), err);
+        !t->raw && dq_conversation_text(&answer, &len, t, t->text.ids, t->text.n, 0, err) == DQ_OK)
+        say(t, "assistant", answer, len, err);
     if (err->code != DQ_OK) {
         drop_said(t, before);
         begin_anew(t);
@@ -206,17 +208,17 @@ dq_status dq_conversation_probe(double logp[2], dq_conversation *t, int64_t n, c
     return DQ_OK;
 }
 
-dq_status dq_conversation_text(char **text, const dq_conversation *t, const int32_t *ids, int64_t n,
-                               unsigned flags, dq_err *err)
+dq_status dq_conversation_text(char **text, size_t *len, const dq_conversation *t,
+                               const int32_t *ids, int64_t n, unsigned flags, dq_err *err)
 {
     char *decoded = NULL;
-    size_t len = 0;
     *text = NULL;
+    *len = 0;
     if (n == 0)
         *text = dq_block_new(1, 1, err);
-    else if (dq_tokenizer_decode(t->lm.tok, ids, n, flags, &decoded, &len, err) == DQ_OK)
-        *text = dq_block_new(len + 1, 1, err);
-    if (*text && len) memcpy(*text, decoded, len);
+    else if (dq_tokenizer_decode(t->lm.tok, ids, n, flags, &decoded, len, err) == DQ_OK)
+        *text = dq_block_new(*len + 1, 1, err);
+    if (*text && *len) memcpy(*text, decoded, *len);
     dq_block_free(decoded);
     return err->code;
 }

@@ -38,8 +38,8 @@ void dq_conversation_restart(dq_conversation *t);
  * used up: nothing but dq_conversation_end may follow. */
 dq_status dq_conversation_probe(double logp[2], dq_conversation *t, int64_t n, const int32_t id[2],
                                 dq_err *err);
-/* Text of ids in a block, which ends with NUL; flags: of dq_tokenizer_decode. */
-dq_status dq_conversation_text(char **text, const dq_conversation *t, const int32_t *ids, int64_t n,
-                               unsigned flags, dq_err *err);
+/* Text of ids in a block, with a NUL after its *len bytes, of which others may be NUL; flags: of dq_tokenizer_decode. */
+dq_status dq_conversation_text(char **text, size_t *len, const dq_conversation *t,
+                               const int32_t *ids, int64_t n, unsigned flags, dq_err *err);
 
 #endif

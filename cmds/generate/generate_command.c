@@ -3,17 +3,19 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/utf8.h"
+#include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
 #include "cmds/command.h"
 #include "cmds/generate/compare.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MODELS = 2 };
+enum { MODELS = 2, MAX_PROMPT = 16 << 20 };
 
 typedef struct generate {
     const char *compare, *prompt_file, *system;
@@ -27,8 +29,10 @@ typedef struct generate {
     const char *prompt;
     dq_conversation side[MODELS];
     int n_models;
-    bool streams; /* pieces go to stdout */
-    bool said;    /* some have in this turn */
+    bool streams;  /* pieces go to stdout */
+    bool said;     /* some have in this turn */
+    int n_refused; /* turns of a conversation, the last of them for this reason */
+    dq_status refusal;
 } generate;
 
 static const dq_usage usage = {
@@ -67,6 +71,9 @@ static dq_status check_options(generate *x, const dq_args *args, dq_err *err)
     if (given && x->prompt_file)
         return dq_fail(err, DQ_USAGE,
                        "a prompt and --prompt-file are two prompts. Give one of them.");
+    if (x->interactive && x->prompt_file && strcmp(x->prompt_file, "-") == 0)
+        return dq_fail(err, DQ_USAGE,
+                       "-i reads turns from standard input. Give --prompt-file a file.");
     if (!x->interactive && !given && !x->prompt_file)
         return dq_fail(
             err, DQ_USAGE,
@@ -85,24 +92,31 @@ static dq_status check_options(generate *x, const dq_args *args, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status read_prompt(generate *x, const dq_args *args, dq_err *err)
+/* A text that the model is told. More of it than any model reads would cost memory before its tokens are counted. */
+static dq_status check_text(const char *what, const char *text, size_t len, dq_err *err)
+{
+    int64_t first;
+    if (len > MAX_PROMPT)
+        return dq_fail(err, DQ_MISMATCH, "%s: %zu bytes (expected at most %d)", what, len,
+                       MAX_PROMPT);
+    if (memchr(text, 0, len))
+        return dq_fail(err, DQ_DAMAGED, "%s: a zero byte, which no text has", what);
+    if (dq_utf8_check(text, len, &first) == 0) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "%s: not UTF-8 at byte %lld", what, (long long)first);
+}
+
+static dq_status read_texts(generate *x, const dq_args *args, dq_err *err)
 {
     char *text;
     size_t len;
+    if (x->system) DQ_TRY(check_text("--system", x->system, strlen(x->system), err));
+    if (x->prompt_file) {
+        DQ_TRY(dq_file_read(&text, &len, x->prompt_file, x->arena, err));
+        x->prompt = text;
+        return check_text(x->prompt_file, text, len, err);
+    }
     if (args->n > 1) x->prompt = args->item[1];
-    if (!x->prompt_file) return DQ_OK;
-    DQ_TRY(dq_file_read(&text, &len, x->prompt_file, x->arena, err));
-    if (memchr(text, 0, len))
-        return dq_fail(err, DQ_DAMAGED, "%s: a zero byte, which no text has", x->prompt_file);
-    x->prompt = dq_text(x->arena, text, len, err);
-    return err->code;
-}
-
-static dq_status check_text(const char *what, const char *text, dq_err *err)
-{
-    int64_t first;
-    if (!text || dq_utf8_check(text, strlen(text), &first) == 0) return DQ_OK;
-    return dq_fail(err, DQ_DAMAGED, "%s: not UTF-8 at byte %lld", what, (long long)first);
+    return x->prompt ? check_text("the prompt", x->prompt, strlen(x->prompt), err) : DQ_OK;
 }
 
 static dq_status open_model(generate *x, const char *path, dq_err *err)
@@ -126,7 +140,7 @@ static bool say(void *arg, int32_t id, double logp, const char *piece, size_t le
         fflush(stdout);
         x->said = true;
     }
-    return dq_document_reader_left();
+    return ferror(stdout) || dq_document_reader_left();
 }
 
 static void say_speed(generate *x, const dq_conversation *t)
@@ -136,17 +150,14 @@ static void say_speed(generate *x, const dq_conversation *t)
     const char *what = text->end == DQ_TEXT_END_MAX_NEW     ? " (--max-new)"
                        : text->end == DQ_TEXT_END_POSITIONS ? " (the model has no more positions)"
                                                             : "";
-    char of[300] = "", read[48] = "";
+    char of[300] = "", read[48] = "", rate[48] = "";
     if (x->n_models > 1) snprintf(of, sizeof of, "%.255s: ", t->lm.model->name);
     if (t->n_read < t->n_prompt) snprintf(read, sizeof read, " (%lld new)", (long long)t->n_read);
     if (steps > 0 && text->write_seconds > 0)
-        dq_logger_say(&x->logger,
-                      "%sprompt of %lld tokens%s in %.2f s; %lld tokens%s, %.1f a second", of,
-                      (long long)t->n_prompt, read, text->read_seconds, (long long)text->n, what,
-                      (double)steps / text->write_seconds);
-    else
-        dq_logger_say(&x->logger, "%sprompt of %lld tokens%s in %.2f s; %lld tokens%s", of,
-                      (long long)t->n_prompt, read, text->read_seconds, (long long)text->n, what);
+        snprintf(rate, sizeof rate, ", %.1f a second", (double)steps / text->write_seconds);
+    dq_logger_say(&x->logger, "%sprompt of %lld token%s%s in %.2f s; %lld token%s%s%s", of,
+                  (long long)t->n_prompt, t->n_prompt == 1 ? "" : "s", read, text->read_seconds,
+                  (long long)text->n, text->n == 1 ? "" : "s", what, rate);
 }
 
 static dq_status one_turn(generate *x, dq_conversation *t, const char *prompt, dq_err *err)
@@ -162,26 +173,37 @@ static dq_status one_turn(generate *x, dq_conversation *t, const char *prompt, d
 
 /* ---- A conversation ---- */
 
-/* The next line without its end; *line is of getline. False: there is none. */
-static bool next_line(char **line, size_t *cap, const char *mark)
+/* Reads the next line, without its end, into *line (of getline); *n < 0: there is none. DQ_DAMAGED: it is no text. */
+static dq_status next_line(char **line, size_t *cap, ssize_t *n, const char *mark, dq_err *err)
 {
-    ssize_t n;
     fputs(mark, stderr);
     fflush(stderr);
-    n = getline(line, cap, stdin);
-    if (n < 0) return false;
-    while (n > 0 && ((*line)[n - 1] == '\n' || (*line)[n - 1] == '\r')) (*line)[--n] = 0;
-    return true;
+    *n = getline(line, cap, stdin);
+    if (*n < 0)
+        return ferror(stdin) && !dq_os_stop_signal()
+                   ? dq_fail(err, DQ_FILE, "standard input: %s", strerror(errno))
+                   : DQ_OK;
+    while (*n > 0 && ((*line)[*n - 1] == '\n' || (*line)[*n - 1] == '\r')) (*line)[--*n] = 0;
+    return check_text("standard input", *line, (size_t)*n, err);
 }
 
-/* An interrupted answer ends the turn, not the conversation. */
-static dq_status talk_turn(generate *x, const char *line, dq_err *err)
+/* An interrupted answer ends the turn, not the conversation, and so does a turn that is refused. */
+static dq_status end_turn(generate *x, dq_err *err)
 {
-    if (one_turn(x, &x->side[0], line, err) != DQ_STOPPED || dq_os_stop_signal() != SIGINT)
+    if (err->code == DQ_STOPPED && dq_os_stop_signal() == SIGINT) {
+        dq_os_clear_stop();
+        dq_logger_say(&x->logger, "interrupted; this turn is as if it had not been");
+    } else if (err->code == DQ_MISMATCH || err->code == DQ_DAMAGED) {
+        dq_advice_apply(err);
+        fprintf(stderr, "dq generate: error: %s\n", err->text);
+        dq_logger_say(&x->logger, "this turn is as if it had not been; /new begins another "
+                                  "conversation");
+        x->n_refused++;
+        x->refusal = err->code;
+    } else {
         return err->code;
+    }
     *err = (dq_err){0};
-    dq_os_clear_stop();
-    dq_logger_say(&x->logger, "interrupted; this turn is as if it had not been");
     return DQ_OK;
 }
 
@@ -190,17 +212,24 @@ static dq_status converse(generate *x, dq_err *err)
     const char *mark = isatty(STDIN_FILENO) ? "> " : "";
     char *line = NULL;
     size_t cap = 0;
+    ssize_t n = 0;
     x->streams = true;
-    if (x->prompt) talk_turn(x, x->prompt, err);
-    while (err->code == DQ_OK && next_line(&line, &cap, mark)) {
+    if (x->prompt) one_turn(x, &x->side[0], x->prompt, err);
+    while (n >= 0 && end_turn(x, err) == DQ_OK) {
+        if (next_line(&line, &cap, &n, mark, err) != DQ_OK || n <= 0) continue;
         if (strcmp(line, "/new") == 0)
             dq_conversation_restart(&x->side[0]);
-        else if (*line)
-            talk_turn(x, line, err);
+        else
+            one_turn(x, &x->side[0], line, err);
     }
     free(line);
-    if (err->code == DQ_OK && *mark) fputc('\n', stderr);
-    return err->code == DQ_OK ? dq_os_check_stop(err) : err->code;
+    DQ_TRY(err->code);
+    if (*mark) fputc('\n', stderr);
+    DQ_TRY(dq_os_check_stop(err));
+    if (x->n_refused && !*mark)
+        return dq_fail(err, x->refusal, "%d turn%s refused, see above", x->n_refused,
+                       x->n_refused == 1 ? " was" : "s were");
+    return DQ_OK;
 }
 
 /* ---- One prompt ---- */
@@ -217,11 +246,12 @@ static json_t *text_json(const dq_conversation *t, dq_err *err)
     const dq_writer_text *text = &t->text;
     json_t *o = json_object(), *logp = json_array();
     char *words;
+    size_t len;
     for (int64_t i = 0; i < text->n; i++)
         json_array_append_new(logp, dq_document_real(text->logp[i]));
     json_object_set_new(o, "model", dq_document_name(t->lm.model->path));
-    if (dq_conversation_text(&words, t, text->ids, text->n, 0, err) == DQ_OK)
-        json_object_set_new(o, "text", json_string(words));
+    if (dq_conversation_text(&words, &len, t, text->ids, text->n, 0, err) == DQ_OK)
+        json_object_set_new(o, "text", json_stringn(words, len));
     dq_block_free(words);
     json_object_set_new(o, "end", json_string(dq_text_end_name[text->end]));
     json_object_set_new(o, "chat_template", json_boolean(!t->raw));
@@ -274,9 +304,7 @@ static dq_status compare(generate *x, dq_err *err)
 static dq_status run(generate *x, const dq_args *args, dq_err *err)
 {
     DQ_TRY(check_options(x, args, err));
-    DQ_TRY(read_prompt(x, args, err));
-    DQ_TRY(check_text("the prompt", x->prompt, err));
-    DQ_TRY(check_text("--system", x->system, err));
+    DQ_TRY(read_texts(x, args, err));
     DQ_TRY(open_model(x, args->item[0], err));
     if (x->compare) {
         DQ_TRY(open_model(x, x->compare, err));

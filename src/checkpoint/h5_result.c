@@ -7,6 +7,7 @@
 #include "base/os.h"
 #include "checkpoint/h5.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -81,19 +82,23 @@ dq_status dq_h5_result_new(dq_h5_result **out, const char *path, bool force, dq_
     snprintf(h->path, sizeof h->path, "%s", path);
     snprintf(h->partial, sizeof h->partial, "%s.partial", path);
     /* HDF5 gives no reason for a failure; the C library does. */
+    errno = 0;
     FILE *f = fopen(h->partial, "wb");
+    int reason = errno;
     hid_t create = plain_list(H5P_FILE_CREATE), access = H5Pcreate(H5P_FILE_ACCESS);
     h->file = H5I_INVALID_HID;
     if (f) {
         fclose(f);
         if (create >= 0 && access >= 0 && H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0)
             h->file = H5Fcreate(h->partial, H5F_ACC_TRUNC, create, access);
+        reason = errno;
         if (h->file < 0) remove(h->partial);
     }
     if (create >= 0) H5Pclose(create);
     if (access >= 0) H5Pclose(access);
     if (h->file < 0) {
-        dq_fail(err, DQ_FILE, "%s: cannot create the file %s.partial beside it", path, path);
+        dq_fail(err, DQ_FILE, "%s: cannot create the file %s.partial beside it%s%s", path, path,
+                reason ? ": " : "", reason ? strerror(reason) : "");
         dq_block_free(h);
         return err->code;
     }

@@ -346,6 +346,7 @@ static bool value_of_list(const char *word)
 
 static dq_status refuse_missing(const char *path, dq_err *err)
 {
+    if (!*path) return dq_fail(err, DQ_FILE, "the path of a model is empty");
     if (value_of_list(path))
         return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_VALUE_OF_LIST},
                             "%s: no such file or folder", path);

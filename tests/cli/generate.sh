@@ -113,3 +113,23 @@ if command -v script >/dev/null; then
     ! tr -d '\r\n\t' <typed.txt | LC_ALL=C grep -q '[[:cntrl:]]' || complain "generate: control characters on a terminal"
     [ "$(LC_ALL=C tr '\000-\010\013-\037\177' '?' <"$top/out" | wc -m)" = "$(tr -d '\r' <typed.txt | wc -m)" ] || complain "generate: another text on a terminal"
 fi
+
+# a zero byte that a model writes is a part of the text
+try 0 '"text": ".*\\u0000' generate "diff model" "$say" -n 200 --temperature 100 --seed 1 --json
+
+# a turn that is refused is none, and the conversation goes on
+printf 'a\0b\n%s\na\377b\n' "$say" | "$dq" generate "diff model" -i -n 6 -q >"$top/out" 2>"$top/err"
+[ $? = 3 ] || complain "generate -i: a turn that is no text does not end with 3"
+[ "$first" = "$(cat "$top/out")" ] || complain "generate -i: refused turns change the text: $(cat "$top/out")"
+grep -q "^dq generate: error: standard input: a zero byte" "$top/err" || complain "generate -i: no word of a zero byte"
+grep -q "^dq generate: error: standard input: not UTF-8 at byte 1" "$top/err" || complain "generate -i: no word of UTF-8"
+grep -q "^dq generate: error: 2 turns were refused" "$top/err" || complain "generate -i: does not end with what was refused: $(cat "$top/err")"
+{ head -c 4000 "$repo/calib/pair/text.txt" | tr '\n' ' ' && printf '\n%s\n' "$say"; } | "$dq" generate "diff model" -i -n 6 -q >"$top/out" 2>"$top/err"
+[ $? = 4 ] || complain "generate -i: a turn that is too long does not end with 4"
+[ "$first" = "$(cat "$top/out")" ] || complain "generate -i: a turn that is too long changes the next: $(cat "$top/out")"
+"$dq" generate "diff model" -i <. >"$top/out" 2>"$top/err"
+[ $? = 6 ] && grep -q "standard input: Is a directory" "$top/err" || complain "generate -i: a folder is read: $(cat "$top/err")"
+try 2 "reads turns from standard input" generate "diff model" -i --prompt-file -
+head -c 17000000 /dev/zero | tr '\0' a >huge.txt
+try 4 "huge.txt: 17000000 bytes (expected at most 16777216)" generate "diff model" --prompt-file huge.txt
+rm huge.txt
