@@ -50,8 +50,8 @@ int dq_lm_chat(dq_lm *m, const dq_lm_message *messages, int n, int answer, char 
         said[i] = (dq_chat_message){messages[i].role, messages[i].content};
     if (said && dq_lm_template(m, &err) == DQ_OK && !m->chat)
         dq_fail(&err, DQ_MISMATCH, "%s: the model has no chat template", m->model->path);
-    if (err.code == DQ_OK &&
-        dq_chat_template_render(m->chat, said, n, answer, &rendered, len, &err) == DQ_OK)
+    if (err.code == DQ_OK && dq_chat_template_prompt(m->chat, m->model->path, said, n, answer,
+                                                     &rendered, len, &err) == DQ_OK)
         end_with_zero(text, rendered, *len, &err);
     dq_block_free(rendered);
     dq_block_free(said);

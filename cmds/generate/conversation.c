@@ -84,10 +84,9 @@ static dq_status encode_chat(dq_conversation *t, int32_t **ids, int64_t *n, dq_e
     char *text = NULL;
     size_t len;
     int64_t bad, first;
-    if (dq_chat_template_render(t->lm.chat, t->said, t->n_said, true, &text, &len, err) == DQ_OK)
+    if (dq_chat_template_prompt(t->lm.chat, t->lm.model->path, t->said, t->n_said, true, &text,
+                                &len, err) == DQ_OK)
         dq_tokenizer_encode(t->lm.tok, text, len, 0, ids, n, &first, &bad, err);
-    else
-        dq_in(err, "%s: ", t->lm.model->path);
     dq_block_free(text);
     return err->code;
 }

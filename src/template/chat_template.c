@@ -109,5 +109,21 @@ dq_status dq_chat_template_render(const dq_chat_template *t, const dq_chat_messa
     if (err->code == DQ_OK) return DQ_OK;
     dq_block_free(text.s);
     *out = NULL;
+    *len = 0;
     return err->code;
+}
+
+dq_status dq_chat_template_prompt(const dq_chat_template *t, const char *path,
+                                  const dq_chat_message *m, int n, bool add_generation_prompt,
+                                  char **out, size_t *len, dq_err *err)
+{
+    if (dq_chat_template_render(t, m, n, add_generation_prompt, out, len, err) == DQ_OK && *len > 0)
+        return DQ_OK;
+    dq_block_free(*out);
+    *out = NULL;
+    if (err->code == DQ_STOPPED) return err->code;
+    if (err->code == DQ_OK)
+        dq_fail(err, DQ_MISMATCH,
+                "the chat template makes an empty text, so nothing can follow it");
+    return dq_in(err, "%s: ", path);
 }

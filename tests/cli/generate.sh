@@ -82,6 +82,8 @@ try 4 "no system message" generate "diff model" "$say" --system "be brief"
 printf '{{ messages | magic }}' >"chat model/chat_template.jinja"
 try 3 "magic" generate "chat model" "$say"
 try 0 "" generate "chat model" "$say" -n 2 --raw
+printf '{# nothing #}' >"chat model/chat_template.jinja"
+try 4 "chat model: the chat template makes an empty text" generate "chat model" "$say"
 
 # what is wrong
 try 2 "no prompt" generate "diff model"

@@ -256,6 +256,25 @@ TEST(hostile_templates_end)
     }
 }
 
+TEST(an_empty_text_is_no_prompt)
+{
+    static const char text[] = "{% if messages|length > 1 %}{{ messages[0].role }}{% endif %}";
+    const dq_chat_message m[] = {{"user", "x"}, {"user", "y"}};
+    dq_chat_template *t;
+    char *out = NULL;
+    size_t len;
+    dq_err err = {0};
+    assert_int_equal(dq_chat_template_new(&t, text, sizeof text - 1, &err), DQ_OK);
+    assert_int_equal(dq_chat_template_prompt(t, "a model", m, 2, true, &out, &len, &err), DQ_OK);
+    assert_string_equal(out, "user");
+    dq_block_free(out);
+    assert_int_equal(dq_chat_template_prompt(t, "a model", m, 1, true, &out, &len, &err),
+                     DQ_MISMATCH);
+    assert_null(out);
+    check_error(&err, DQ_MISMATCH, "a model: the chat template makes an empty text");
+    dq_chat_template_free(t);
+}
+
 TEST(long_chains_are_no_depth)
 {
     const dq_chat_message m = {"user", "x"};
