@@ -23,10 +23,8 @@ static value eval_constant(run *r, const node *n)
 static value eval_variable(run *r, const node *n)
 {
     const value *found = NULL;
-    for (const dq_jinja_scope *s = r->scope; s && !found; s = s->parent) {
-        dq_jinja_spend(r, s->names.n);
-        found = dq_jinja_dict_get(&s->names, n->name);
-    }
+    for (const dq_jinja_scope *s = r->scope; s && !found; s = s->parent)
+        found = dq_jinja_dict_get(r, &s->names, n->name);
     if (found) return *found;
     const dq_jinja_function *f = dq_jinja_functions_find(n->name);
     if (f && f->code) return (value){.kind = DQ_JINJA_FUNCTION, .function = f};
@@ -97,7 +95,7 @@ value dq_jinja_eval_apply(run *r, const dq_jinja_function *f, dq_jinja_call *c)
     size_t i = 0, named = 0;
     for (const char *s = f->parameters; s && *s; i++) {
         const dq_jinja_text name = {s, strcspn(s, " ")};
-        const value *v = *s == '_' ? NULL : dq_jinja_dict_get(&c->named, name);
+        const value *v = *s == '_' ? NULL : dq_jinja_dict_get(r, &c->named, name);
         named += v != NULL;
         if (v && i < c->arg.n)
             return dq_jinja_fail(r, DQ_DAMAGED, "%s has two arguments \"%.*s\"", f->name,
@@ -212,7 +210,7 @@ static value eval_if_else(run *r, const node *n)
 static value eval_captured(run *r, const node *n)
 {
     (void)n;
-    const value *v = dq_jinja_dict_get(&r->scope->names, dq_jinja_text_of(""));
+    const value *v = dq_jinja_dict_get(r, &r->scope->names, dq_jinja_text_of(""));
     return v ? *v : (value){0};
 }
 
@@ -242,7 +240,7 @@ value dq_jinja_eval(run *r, const node *n)
     };
     value v = {0};
     r->line = n->line;
-    if (!dq_jinja_spend(r, 32) || !dq_jinja_enter(r)) return v;
+    if (!dq_jinja_spend(r, DQ_JINJA_STEP) || !dq_jinja_enter(r)) return v;
     v = evaluate[n->kind](r, n);
     r->depth--;
     return dq_jinja_ok(r) ? v : (value){0};

@@ -132,6 +132,7 @@ static value parse_int(run *r, dq_jinja_text t)
     char text[64], *end;
     bool digits = t.n > 0;
     size_t n = 0;
+    if (!dq_jinja_spend(r, DQ_JINJA_NUMBER)) return (value){0};
     for (size_t i = 0; i < t.n && n + 1 < sizeof text; i++) {
         const bool joins = t.s[i] == '_' && i > 0 && i + 1 < t.n &&
                            isdigit((unsigned char)t.s[i - 1]) && isdigit((unsigned char)t.s[i + 1]);
@@ -287,8 +288,8 @@ static value call_for(run *r, const dq_jinja_function *f, value item, const call
 
 static value run_map(run *r, call *c)
 {
-    const value *attribute = dq_jinja_dict_get(&c->named, dq_jinja_text_of("attribute"));
-    const value *fallback = dq_jinja_dict_get(&c->named, dq_jinja_text_of("default"));
+    const value *attribute = dq_jinja_dict_get(r, &c->named, dq_jinja_text_of("attribute"));
+    const value *fallback = dq_jinja_dict_get(r, &c->named, dq_jinja_text_of("default"));
     const bool by_path = c->arg.n == 0 && attribute;
     value out = dq_jinja_list_new(r, DQ_JINJA_ITERATOR, 0);
     if (!dq_jinja_truth(&c->self)) return out;
@@ -394,8 +395,8 @@ static value run_sort(run *r, call *c)
     const value *attribute = &c->p[2];
     const dq_jinja_list items = dq_jinja_items(r, &c->self);
     value keys = dq_jinja_list_new(r, DQ_JINJA_LIST, items.n);
-    if (attribute->kind == DQ_JINJA_STRING && attribute->text.n &&
-        memchr(attribute->text.s, ',', attribute->text.n))
+    if (attribute->kind == DQ_JINJA_STRING &&
+        dq_jinja_strings_find(r, attribute->text, dq_jinja_text_of(","), 0) != SIZE_MAX)
         return dq_jinja_fail(r, DQ_MISMATCH, "sort: several attributes are not supported");
     for (size_t i = 0; i < items.n && dq_jinja_ok(r); i++) {
         const value v = get_path(r, items.item[i], attribute, NULL);

@@ -68,8 +68,9 @@ static value run_strftime_now(run *r, call *c)
 {
     const dq_jinja_text t = dq_jinja_strings_text(r, &c->p[0]);
     const time_t now = time(NULL);
-    char format[200], text[1000];
+    char format[200], text[4096]; /* room for a format of %c alone */
     struct tm local;
+    dq_jinja_spend(r, (t.n + 1) * DQ_JINJA_NUMBER);
     if (t.n + 1 >= sizeof format || !localtime_r(&now, &local))
         return dq_jinja_fail(r, DQ_MISMATCH, "strftime_now: the format is too long");
     memcpy(format, t.s, t.n);

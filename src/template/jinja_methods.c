@@ -56,7 +56,9 @@ static dq_jinja_value has_end(dq_jinja_run *r, dq_jinja_call *c, bool at_end)
     check_absent(r, &c->p[1]);
     for (size_t i = 0; i < all->n && !found && dq_jinja_ok(r); i++) {
         const dq_jinja_text part = dq_jinja_strings_text(r, &all->item[i]);
-        found = part.n <= t.n && memcmp(at_end ? t.s + t.n - part.n : t.s, part.s, part.n) == 0;
+        if (part.n <= t.n)
+            found = dq_jinja_text_same(r, part,
+                                       (dq_jinja_text){at_end ? t.s + t.n - part.n : t.s, part.n});
     }
     return dq_jinja_bool(found);
 }
@@ -166,8 +168,7 @@ static dq_jinja_value run_get(dq_jinja_run *r, dq_jinja_call *c)
 {
     const dq_jinja_value none = {.kind = DQ_JINJA_NONE};
     const dq_jinja_value *found = NULL;
-    dq_jinja_spend(r, 16 * c->self.dict->n);
-    if (c->p[0].kind == DQ_JINJA_STRING) found = dq_jinja_dict_get(c->self.dict, c->p[0].text);
+    if (c->p[0].kind == DQ_JINJA_STRING) found = dq_jinja_dict_get(r, c->self.dict, c->p[0].text);
     return found ? *found : c->p[1].kind == DQ_JINJA_ABSENT ? none : c->p[1];
 }
 
@@ -230,9 +231,9 @@ static const struct {
 static bool is_listed(const char *names, dq_jinja_text name)
 {
     for (const char *s = names; s && *s;) {
-        const dq_jinja_text one = {s, strcspn(s, " ")};
-        if (dq_jinja_text_same(one, name)) return true;
-        s += one.n + (s[one.n] == ' ');
+        const size_t n = strcspn(s, " ");
+        if (n == name.n && memcmp(s, name.s, n) == 0) return true;
+        s += n + (s[n] == ' ');
     }
     return false;
 }
@@ -242,6 +243,7 @@ static dq_jinja_value find_attribute(dq_jinja_run *r, const dq_jinja_value *of, 
 {
     const dq_jinja_kind kind = of->kind == DQ_JINJA_BOOL ? DQ_JINJA_INT : of->kind;
     const dq_jinja_function *f = types[kind].method;
+    if (!dq_jinja_spend(r, DQ_JINJA_SEARCH)) return (dq_jinja_value){0};
     while (f && f->name && !dq_jinja_text_is(name, f->name)) f++;
     if (f && f->name) {
         dq_jinja_method *m = dq_jinja_alloc(r, 1, sizeof *m);
@@ -265,8 +267,7 @@ static dq_jinja_value find_attribute(dq_jinja_run *r, const dq_jinja_value *of, 
 static dq_jinja_value find_key(dq_jinja_run *r, const dq_jinja_value *of, dq_jinja_text name)
 {
     if (of->kind != DQ_JINJA_DICT && of->kind != DQ_JINJA_NAMESPACE) return (dq_jinja_value){0};
-    dq_jinja_spend(r, 16 * of->dict->n);
-    const dq_jinja_value *found = dq_jinja_dict_get(of->dict, name);
+    const dq_jinja_value *found = dq_jinja_dict_get(r, of->dict, name);
     return found ? *found : (dq_jinja_value){0};
 }
 

@@ -70,6 +70,7 @@ static dq_jinja_value reals(dq_jinja_run *r, dq_jinja_operation operation, doubl
 {
     const bool divides = operation >= DQ_JINJA_DIVIDE && operation <= DQ_JINJA_MODULO;
     double rest, c = 0;
+    if (divides && !dq_jinja_spend(r, DQ_JINJA_DIVISION)) return (dq_jinja_value){0};
     if ((divides && b == 0) || (operation == DQ_JINJA_POWER && a == 0 && b < 0))
         return dq_jinja_fail(r, DQ_DAMAGED, "division by zero");
     switch (operation) {
@@ -115,7 +116,7 @@ static dq_jinja_value repeat(dq_jinja_run *r, const dq_jinja_value *v, int64_t t
 static dq_jinja_value concatenate(dq_jinja_run *r, const dq_jinja_value *a, const dq_jinja_value *b)
 {
     if (a->kind == DQ_JINJA_STRING) {
-        char *s = dq_jinja_alloc(r, a->text.n + b->text.n, 1);
+        char *s = dq_jinja_alloc_text(r, a->text.n + b->text.n);
         if (!s) return (dq_jinja_value){0};
         if (a->text.n) memcpy(s, a->text.s, a->text.n);
         if (b->text.n) memcpy(s + a->text.n, b->text.s, b->text.n);
@@ -170,8 +171,7 @@ static bool contains(dq_jinja_run *r, const dq_jinja_value *in, const dq_jinja_v
     } else if (in->kind == DQ_JINJA_DICT) {
         if (v->kind == DQ_JINJA_LIST || v->kind == DQ_JINJA_DICT)
             dq_jinja_fail(r, DQ_DAMAGED, "unhashable type: '%s'", dq_jinja_type(v));
-        dq_jinja_spend(r, 16 * in->dict->n);
-        found = v->kind == DQ_JINJA_STRING && dq_jinja_dict_get(in->dict, v->text);
+        found = v->kind == DQ_JINJA_STRING && dq_jinja_dict_get(r, in->dict, v->text);
     } else if (in->kind == DQ_JINJA_ITERATOR) {
         dq_jinja_fail(r, DQ_MISMATCH, "\"in\" of what map, select and others give");
     } else {
@@ -203,23 +203,23 @@ bool dq_jinja_operators_compare(dq_jinja_run *r, dq_jinja_operation operation,
 /* ---- Items and slices ---- */
 
 /* Bytes of the first n characters. */
-static size_t bytes_of(dq_jinja_text t, int64_t n)
+static size_t bytes_of(dq_jinja_run *r, dq_jinja_text t, int64_t n)
 {
     size_t at = 0;
-    for (size_t bytes; n > 0 && at < t.n; n--, at += bytes) dq_utf8_first(t.s + at, &bytes);
+    for (; n > 0 && at < t.n; n--) dq_jinja_text_next(r, t, &at);
     return at;
 }
 
 dq_jinja_value dq_jinja_operators_item(dq_jinja_run *r, const dq_jinja_value *v, int64_t i)
 {
     const int64_t n = (int64_t)dq_jinja_length(r, v);
-    size_t bytes;
     if (i < 0) i += n;
     if (i < 0 || i >= n) return (dq_jinja_value){0};
     if (v->kind != DQ_JINJA_STRING) return v->list->item[i];
-    const char *s = v->text.s + bytes_of(v->text, i);
-    dq_utf8_first(s, &bytes);
-    return dq_jinja_string(s, bytes);
+    const size_t begin = bytes_of(r, v->text, i);
+    size_t end = begin;
+    if (dq_jinja_ok(r)) dq_jinja_text_next(r, v->text, &end);
+    return dq_jinja_string(v->text.s + begin, end - begin);
 }
 
 /* A bound of a slice of n items, limited to low .. high; a negative one counts from the end. */
@@ -246,8 +246,9 @@ dq_jinja_value dq_jinja_operators_slice(dq_jinja_run *r, const dq_jinja_value *v
     const int64_t from = bound(r, &part[0], n, step < 0 ? high : low, low, high);
     const int64_t to = bound(r, &part[1], n, step < 0 ? low : high, low, high);
     if (v->kind == DQ_JINJA_STRING && step == 1) {
-        const size_t begin = bytes_of(v->text, from), end = bytes_of(v->text, to);
-        return dq_jinja_string(v->text.s + begin, to > from ? end - begin : 0);
+        const size_t begin = bytes_of(r, v->text, from);
+        const dq_jinja_text rest = {v->text.s + begin, v->text.n - begin};
+        return dq_jinja_string(rest.s, to == n ? rest.n : bytes_of(r, rest, to - from));
     }
     const dq_jinja_list items = dq_jinja_items(r, v);
     const bool is_string = v->kind == DQ_JINJA_STRING;

@@ -173,20 +173,29 @@ static node *parse_parentheses(parser *p)
     return n;
 }
 
+/* Strings side by side, which are one. */
+static dq_jinja_value join_literals(parser *p)
+{
+    size_t n = 0, at = 0;
+    for (const dq_jinja_token *t = p->t; is_literal(t, DQ_JINJA_STRING); t++) n += t->value.text.n;
+    char *s = dq_alloc(p->r->arena, n, 1, p->r->err);
+    for (; is_literal(p->t, DQ_JINJA_STRING); dq_jinja_parse_next(p)) {
+        const dq_jinja_text one = p->t->value.text;
+        if (s) memcpy(s + at, one.s, one.n);
+        at += one.n;
+    }
+    return dq_jinja_string(s ? s : "", s ? n : 0);
+}
+
 static node *parse_literal(parser *p)
 {
     node *n = dq_jinja_parse_node(p, DQ_JINJA_CONSTANT);
+    const bool joins = is_literal(p->t, DQ_JINJA_STRING) && is_literal(p->t + 1, DQ_JINJA_STRING);
     n->value = p->t->value;
-    dq_jinja_parse_next(p);
-    while (n->value.kind == DQ_JINJA_STRING && is_literal(p->t, DQ_JINJA_STRING)) {
-        const dq_jinja_text a = n->value.text, b = p->t->value.text; /* side by side they are one */
-        char *s = dq_alloc(p->r->arena, a.n + b.n, 1, p->r->err);
-        if (!s) break;
-        memcpy(s, a.s, a.n);
-        memcpy(s + a.n, b.s, b.n);
-        n->value = dq_jinja_string(s, a.n + b.n);
+    if (joins)
+        n->value = join_literals(p);
+    else
         dq_jinja_parse_next(p);
-    }
     return n;
 }
 
@@ -245,7 +254,7 @@ static node *parse_argument(parser *p, node *call)
     }
     for (size_t i = 0; i < before->n; i++) {
         if (before->at[i]->kind == DQ_JINJA_KEYWORD &&
-            dq_jinja_text_same(before->at[i]->name, p->t->text))
+            dq_jinja_text_same(p->r, before->at[i]->name, p->t->text))
             return dq_jinja_parse_fail(p, DQ_DAMAGED, "two arguments have one name");
     }
     n->name = dq_jinja_parse_name(p);

@@ -30,6 +30,7 @@ static void put_real(dq_jinja_run *r, double x, bool json)
         put(r, json ? "Infinity" : "inf");
         return;
     }
+    if (!dq_jinja_spend(r, DQ_JINJA_DIVISION)) return;
     do snprintf(text, sizeof text, "%.*e", digits - 1, x);
     while (strtod(text, NULL) != x && digits++ < DIGITS);
     e = strchr(text, 'e');
@@ -56,6 +57,16 @@ static bool is_printable(uint32_t c)
     }
 }
 
+/* \, the letter and so many hexadecimal digits; returns the place after them. */
+static char *escape_number(char *out, char letter, uint32_t c, int digits)
+{
+    *out++ = '\\';
+    *out++ = letter;
+    while (digits-- > 0) *out++ = "0123456789abcdef"[c >> 4 * digits & 15];
+    *out = 0;
+    return out;
+}
+
 /* \n and its like, \xHH, \uHHHH, \UHHHHHHHH, of JSON pairs of surrogates; no text: the character stands for itself. */
 static void escape(char out[16], uint32_t c, char quote, const dq_jinja_json *json)
 {
@@ -63,17 +74,17 @@ static void escape(char out[16], uint32_t c, char quote, const dq_jinja_json *js
     while (*s && (uint32_t)*s != c) s += 2;
     out[0] = 0;
     if (c == '\\' || c == (uint8_t)quote)
-        snprintf(out, 16, "\\%c", (char)c);
+        escape_number(out, (char)c, 0, 0);
     else if (*s)
-        snprintf(out, 16, "\\%c", s[1]);
+        escape_number(out, s[1], 0, 0);
     else if (json ? c >= 0x20 && (!json->ascii || c < 0x7F) : is_printable(c))
         return;
     else if (json && c > 0xFFFF)
-        snprintf(out, 16, "\\u%04x\\u%04x", 0xD7C0 + (c >> 10), 0xDC00 + (c & 0x3FF));
+        escape_number(escape_number(out, 'u', 0xD7C0 + (c >> 10), 4), 'u', 0xDC00 + (c & 0x3FF), 4);
     else if (!json && c < 0x100)
-        snprintf(out, 16, "\\x%02x", c);
+        escape_number(out, 'x', c, 2);
     else
-        snprintf(out, 16, c > 0xFFFF ? "\\U%08x" : "\\u%04x", c);
+        escape_number(out, c > 0xFFFF ? 'U' : 'u', c, c > 0xFFFF ? 8 : 4);
 }
 
 static void put_string(dq_jinja_run *r, dq_jinja_text t, const dq_jinja_json *json)
@@ -81,10 +92,10 @@ static void put_string(dq_jinja_run *r, dq_jinja_text t, const dq_jinja_json *js
     const bool single = t.n && memchr(t.s, '\'', t.n), twice = t.n && memchr(t.s, '"', t.n);
     const char quote = json || (single && !twice) ? '"' : '\'';
     dq_jinja_put(r, &quote, 1);
-    for (size_t at = 0, bytes; at < t.n && dq_jinja_ok(r); at += bytes) {
+    for (size_t at = 0, from = 0; at < t.n && dq_jinja_ok(r); from = at) {
         char text[16];
-        escape(text, dq_utf8_first(t.s + at, &bytes), quote, json);
-        dq_jinja_put(r, text[0] ? text : t.s + at, text[0] ? strlen(text) : bytes);
+        escape(text, dq_jinja_text_next(r, t, &at), quote, json);
+        dq_jinja_put(r, text[0] ? text : t.s + from, text[0] ? strlen(text) : at - from);
     }
     dq_jinja_put(r, &quote, 1);
 }
@@ -121,11 +132,15 @@ static void put_list(dq_jinja_run *r, const dq_jinja_value *v, const dq_jinja_js
     put(r, tuple ? ")" : "]");
 }
 
-static int by_key(const void *a, const void *b)
+static void sort_by_key(dq_jinja_run *r, dq_jinja_entry *e, size_t n)
 {
-    const dq_jinja_text x = ((const dq_jinja_entry *)a)->key, y = ((const dq_jinja_entry *)b)->key;
-    const int c = memcmp(x.s, y.s, x.n < y.n ? x.n : y.n);
-    return c ? c : (x.n > y.n) - (x.n < y.n);
+    for (size_t i = 1; i < n && dq_jinja_ok(r); i++) {
+        const dq_jinja_entry one = e[i];
+        size_t at = i;
+        for (; at > 0 && dq_jinja_text_order(r, one.key, e[at - 1].key) < 0; at--)
+            e[at] = e[at - 1];
+        e[at] = one;
+    }
 }
 
 static void put_dict(dq_jinja_run *r, const dq_jinja_dict *d, const dq_jinja_json *json, int level)
@@ -133,7 +148,7 @@ static void put_dict(dq_jinja_run *r, const dq_jinja_dict *d, const dq_jinja_jso
     dq_jinja_entry *e = dq_jinja_alloc(r, d->n, sizeof *e);
     if (!e) return;
     if (d->n) memcpy(e, d->entry, d->n * sizeof *e);
-    if (json && json->sorted) qsort(e, d->n, sizeof *e, by_key);
+    if (json && json->sorted) sort_by_key(r, e, d->n);
     put(r, "{");
     for (size_t i = 0; i < d->n && dq_jinja_ok(r); i++) {
         put_before(r, json, level + 1, i);
@@ -161,7 +176,7 @@ static void put_value(dq_jinja_run *r, const dq_jinja_value *v, const dq_jinja_j
                       int level)
 {
     char text[32];
-    if (!dq_jinja_enter(r)) return;
+    if (!dq_jinja_spend(r, DQ_JINJA_STEP) || !dq_jinja_enter(r)) return;
     switch (v->kind) {
     case DQ_JINJA_NONE: put(r, json ? "null" : "None"); break;
     case DQ_JINJA_BOOL:
@@ -191,6 +206,8 @@ void dq_jinja_print(dq_jinja_run *r, const dq_jinja_value *v)
         dq_jinja_put(r, v->text.s, v->text.n);
     else if (v->kind != DQ_JINJA_UNDEFINED)
         put_value(r, v, NULL, 0);
+    else
+        dq_jinja_put(r, "", 0);
 }
 
 dq_jinja_text dq_jinja_print_text(dq_jinja_run *r, const dq_jinja_value *v)

@@ -59,7 +59,7 @@ static void bind_parameter(run *r, const node *parameter, size_t i, const dq_jin
                            size_t *named)
 {
     const dq_jinja_text name = parameter->name;
-    const value *by_name = dq_jinja_dict_get(&c->named, name);
+    const value *by_name = dq_jinja_dict_get(r, &c->named, name);
     value v = {0};
     if (i < c->arg.n) {
         v = c->arg.item[i]; /* an argument of this name as well is one too many */
@@ -168,7 +168,7 @@ void dq_jinja_eval_body(run *r, const dq_jinja_nodes *body)
     if (!dq_jinja_enter(r)) return;
     for (size_t i = 0; i < body->n && r->flow == DQ_JINJA_ON; i++) {
         r->line = body->at[i]->line;
-        if (!dq_jinja_spend(r, 32)) return;
+        if (!dq_jinja_spend(r, DQ_JINJA_STEP)) return;
         execute[body->at[i]->kind](r, body->at[i]);
     }
     r->depth--;

@@ -64,8 +64,8 @@ dq_jinja_value dq_jinja_strings_case(dq_jinja_run *r, dq_jinja_text t, dq_jinja_
 {
     dq_strbuf mine, *out = dq_jinja_capture(r, &mine);
     uint32_t before = 0;
-    for (size_t at = 0, bytes; at < t.n && dq_jinja_ok(r); at += bytes) {
-        const uint32_t c = dq_utf8_first(t.s + at, &bytes);
+    for (size_t at = 0; at < t.n && dq_jinja_spend(r, DQ_JINJA_PIECE);) {
+        const uint32_t c = dq_jinja_text_next(r, t, &at);
         const bool upper = begins(before, form);
         char text[4];
         utf8proc_int32_t to =
@@ -81,15 +81,12 @@ dq_jinja_value dq_jinja_strings_case(dq_jinja_run *r, dq_jinja_text t, dq_jinja_
 
 /* ---- Parts ---- */
 
-/* Whether strip takes the character s[bytes] away. */
-static bool is_stripped(const char *s, size_t bytes, const dq_jinja_text *chars)
+/* Whether strip takes the character c, which is t.s[from .. to), away. */
+static bool is_stripped(dq_jinja_run *r, uint32_t c, dq_jinja_text t, size_t from, size_t to,
+                        const dq_jinja_text *chars)
 {
-    size_t unused;
-    if (!chars) return dq_jinja_lex_is_space(dq_utf8_first(s, &unused));
-    for (size_t i = 0; i + bytes <= chars->n; i++) {
-        if (memcmp(chars->s + i, s, bytes) == 0) return true;
-    }
-    return false;
+    const dq_jinja_text one = {t.s + from, to - from};
+    return chars ? dq_jinja_strings_find(r, *chars, one, 0) < chars->n : dq_jinja_lex_is_space(c);
 }
 
 dq_jinja_value dq_jinja_strings_strip(dq_jinja_run *r, dq_jinja_text t, const dq_jinja_value *chars,
@@ -98,28 +95,28 @@ dq_jinja_value dq_jinja_strings_strip(dq_jinja_run *r, dq_jinja_text t, const dq
     const bool given = chars->kind != DQ_JINJA_ABSENT && chars->kind != DQ_JINJA_NONE;
     const dq_jinja_text set = given ? dq_jinja_strings_text(r, chars) : (dq_jinja_text){"", 0};
     const dq_jinja_text *only = given ? &set : NULL;
-    size_t bytes;
-    while (left && t.n && dq_jinja_spend(r, set.n)) {
-        dq_utf8_first(t.s, &bytes);
-        if (!is_stripped(t.s, bytes, only)) break;
-        t = (dq_jinja_text){t.s + bytes, t.n - bytes};
+    size_t from = 0, to = t.n;
+    for (size_t next = from; left && from < to && dq_jinja_ok(r); from = next) {
+        const uint32_t c = dq_jinja_text_next(r, t, &next);
+        if (!is_stripped(r, c, t, from, next, only)) break;
     }
-    while (right && t.n && dq_jinja_spend(r, set.n)) {
-        dq_utf8_last(t.s, t.n, &bytes);
-        if (!is_stripped(t.s + t.n - bytes, bytes, only)) break;
-        t.n -= bytes;
+    for (size_t next = to; right && from < to && dq_jinja_ok(r); to = next) {
+        const uint32_t c = dq_jinja_text_last(r, t, &next);
+        if (!is_stripped(r, c, t, next, to, only)) break;
     }
-    return dq_jinja_string(t.s, t.n);
+    return dq_jinja_ok(r) ? dq_jinja_string(t.s + from, to - from) : (dq_jinja_value){0};
 }
 
 size_t dq_jinja_strings_find(dq_jinja_run *r, dq_jinja_text t, dq_jinja_text part, size_t at)
 {
     for (; part.n <= t.n && at <= t.n - part.n; at++) {
-        if (part.n && t.s[at] != part.s[0]) continue;
-        if (!dq_jinja_spend(r, part.n + 1)) break;
+        const size_t places = t.n - part.n - at + 1;
+        const char *first = part.n ? memchr(t.s + at, part.s[0], places) : NULL;
+        const size_t passed = first ? (size_t)(first - t.s) - at : part.n ? places : 0;
+        at += passed;
+        if (!dq_jinja_spend(r, passed + part.n + DQ_JINJA_PIECE) || passed == places) break;
         if (part.n == 0 || memcmp(t.s + at, part.s, part.n) == 0) return at;
     }
-    dq_jinja_spend(r, t.n);
     return SIZE_MAX;
 }
 
@@ -129,17 +126,14 @@ dq_jinja_value dq_jinja_strings_replace(dq_jinja_run *r, dq_jinja_text t, dq_jin
     dq_strbuf mine, *before = dq_jinja_capture(r, &mine);
     size_t at = 0, next;
     while (count != 0 && dq_jinja_ok(r) && (next = dq_jinja_strings_find(r, t, old, at)) <= t.n) {
-        size_t bytes = old.n;
         dq_jinja_put(r, t.s + at, next - at);
         put_text(r, with);
-        at = next;
+        at = next + old.n;
         count--;
-        if (old.n == 0) { /* before each character, and at the end */
-            if (at == t.n) break;
-            dq_utf8_first(t.s + at, &bytes);
-            dq_jinja_put(r, t.s + at, bytes);
-        }
-        at += bytes;
+        if (old.n) continue;
+        if (at == t.n) break; /* before each character, and at the end */
+        dq_jinja_text_next(r, t, &at);
+        dq_jinja_put(r, t.s + next, at - next);
     }
     dq_jinja_put(r, t.s + at, t.n - at);
     return dq_jinja_captured(r, &mine, before);
@@ -151,10 +145,10 @@ static void add_part(dq_jinja_run *r, dq_jinja_value *list, dq_jinja_text t, siz
 }
 
 /* The next character from `at` on that is whitespace or, !space, is not; t.n: none. */
-static size_t next_space(dq_jinja_text t, size_t at, bool space)
+static size_t next_space(dq_jinja_run *r, dq_jinja_text t, size_t at, bool space)
 {
-    for (size_t bytes; at < t.n; at += bytes) {
-        if (dq_jinja_lex_is_space(dq_utf8_first(t.s + at, &bytes)) == space) break;
+    for (size_t next = at; at < t.n; at = next) {
+        if (dq_jinja_lex_is_space(dq_jinja_text_next(r, t, &next)) == space) break;
     }
     return at;
 }
@@ -162,16 +156,15 @@ static size_t next_space(dq_jinja_text t, size_t at, bool space)
 static dq_jinja_value split_spaces(dq_jinja_run *r, dq_jinja_text t, int64_t count)
 {
     dq_jinja_value out = dq_jinja_list_new(r, DQ_JINJA_LIST, 0);
-    size_t at = next_space(t, 0, false), end;
+    size_t at = next_space(r, t, 0, false), end;
     for (; at < t.n && count != 0 && dq_jinja_ok(r); count--) {
-        end = next_space(t, at, true);
+        end = next_space(r, t, at, true);
         add_part(r, &out, t, at, end);
-        at = next_space(t, end, false);
+        at = next_space(r, t, end, false);
     }
-    for (end = t.n; at < end && dq_jinja_ok(r);) { /* the rest */
-        size_t bytes;
-        if (!dq_jinja_lex_is_space(dq_utf8_last(t.s, end, &bytes))) break;
-        end -= bytes;
+    end = t.n;
+    for (size_t next = end; at < end && dq_jinja_ok(r); end = next) { /* the rest */
+        if (!dq_jinja_lex_is_space(dq_jinja_text_last(r, t, &next))) break;
     }
     if (at < end) add_part(r, &out, t, at, end);
     return out;
@@ -199,11 +192,11 @@ dq_jinja_value dq_jinja_strings_lines(dq_jinja_run *r, dq_jinja_text t)
         {0x0A, 0x0D}, {0x1C, 0x1E}, {0x85, 0x85}, {0x2028, 0x2029}};
     dq_jinja_value out = dq_jinja_list_new(r, DQ_JINJA_LIST, 0);
     size_t from = 0;
-    for (size_t at = 0, bytes; at < t.n && dq_jinja_ok(r);) {
-        const uint32_t c = dq_utf8_first(t.s + at, &bytes);
+    for (size_t at = 0; at < t.n && dq_jinja_ok(r);) {
+        const size_t begin = at;
+        const uint32_t c = dq_jinja_text_next(r, t, &at);
         const bool is_end = dq_utf8_in_ranges(ends, sizeof ends / sizeof *ends, c);
-        if (is_end) add_part(r, &out, t, from, at);
-        at += bytes;
+        if (is_end) add_part(r, &out, t, from, begin);
         if (c == '\r' && at < t.n && t.s[at] == '\n') at++;
         if (is_end) from = at;
     }

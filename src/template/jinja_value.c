@@ -1,15 +1,16 @@
 /* jinja_value: see jinja_value.h. Every allocation and every loop over bytes or items adds to the work of the rendering,
- * so that one limit bounds its time, memory and output; one depth bounds the stack.
+ * so that one limit bounds its time and memory; one depth bounds the stack, and one length every text.
  * SPDX-License-Identifier: MIT */
 #include "template/jinja_value.h"
 
+#include "base/os.h"
 #include "base/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 1000, ALLOCATION = 64 };
+enum { MAX_DEPTH = 1000, ALLOCATION = 64, BETWEEN_LOOKS = 1 << 16 };
 
 /* ---- Failures and limits ---- */
 
@@ -36,11 +37,13 @@ bool dq_jinja_ok(const dq_jinja_run *r)
 
 bool dq_jinja_spend(dq_jinja_run *r, size_t work)
 {
-    if (work < DQ_JINJA_MAX_WORK && r->work < DQ_JINJA_MAX_WORK - work)
+    const size_t before = r->work;
+    if (work < DQ_JINJA_MAX_WORK && before < DQ_JINJA_MAX_WORK - work)
         r->work += work;
     else
         dq_jinja_fail(r, DQ_MISMATCH, "the template takes too much work or memory (limit %d bytes)",
                       DQ_JINJA_MAX_WORK);
+    if (before / BETWEEN_LOOKS != r->work / BETWEEN_LOOKS) dq_os_check_stop(r->err);
     return dq_jinja_ok(r);
 }
 
@@ -66,9 +69,23 @@ static void *grow(dq_jinja_run *r, void *list, size_t n, size_t *capacity, size_
     return dq_grow(r->arena, list, n + 1, capacity, size, r->err);
 }
 
+static bool fits_text(dq_jinja_run *r, size_t have, size_t more)
+{
+    if (more > DQ_JINJA_MAX_TEXT || have > DQ_JINJA_MAX_TEXT - more)
+        dq_jinja_fail(r, DQ_MISMATCH, "the template makes a text of more than %d bytes",
+                      DQ_JINJA_MAX_TEXT);
+    return dq_jinja_ok(r);
+}
+
+char *dq_jinja_alloc_text(dq_jinja_run *r, size_t n)
+{
+    return fits_text(r, 0, n) ? dq_jinja_alloc(r, n, 1) : NULL;
+}
+
 void dq_jinja_put(dq_jinja_run *r, const char *s, size_t n)
 {
-    if (n && dq_jinja_spend(r, n + 8)) dq_strbuf_add(r->out, s, n, r->err);
+    if (dq_jinja_spend(r, n + DQ_JINJA_PIECE) && n && fits_text(r, r->out->n, n))
+        dq_strbuf_add(r->out, s, n, r->err);
 }
 
 dq_strbuf *dq_jinja_capture(dq_jinja_run *r, dq_strbuf *mine)
@@ -82,29 +99,62 @@ dq_strbuf *dq_jinja_capture(dq_jinja_run *r, dq_strbuf *mine)
 dq_jinja_value dq_jinja_captured(dq_jinja_run *r, dq_strbuf *mine, dq_strbuf *before)
 {
     const size_t n = mine->n;
-    char *s = dq_jinja_alloc(r, n, 1);
+    char *s = dq_jinja_alloc_text(r, n);
     if (s && n) memcpy(s, mine->s, n);
     dq_block_free(mine->s);
     r->out = before;
     return s ? dq_jinja_string(s, n) : (dq_jinja_value){0};
 }
 
-/* ---- Values ---- */
+/* ---- Texts ---- */
 
 dq_jinja_text dq_jinja_text_of(const char *s)
 {
     return (dq_jinja_text){s, strlen(s)};
 }
 
-bool dq_jinja_text_same(dq_jinja_text a, dq_jinja_text b)
+static bool has_bytes(dq_jinja_text a, dq_jinja_text b)
 {
     return a.n == b.n && (a.n == 0 || memcmp(a.s, b.s, a.n) == 0);
 }
 
 bool dq_jinja_text_is(dq_jinja_text t, const char *s)
 {
-    return dq_jinja_text_same(t, dq_jinja_text_of(s));
+    return has_bytes(t, dq_jinja_text_of(s));
 }
+
+bool dq_jinja_text_same(dq_jinja_run *r, dq_jinja_text a, dq_jinja_text b)
+{
+    return dq_jinja_spend(r, DQ_JINJA_PIECE + (a.n == b.n ? a.n : 0)) && has_bytes(a, b);
+}
+
+int dq_jinja_text_order(dq_jinja_run *r, dq_jinja_text a, dq_jinja_text b)
+{
+    const size_t n = a.n < b.n ? a.n : b.n;
+    if (!dq_jinja_spend(r, DQ_JINJA_PIECE + n)) return 0;
+    const int c = n ? memcmp(a.s, b.s, n) : 0; /* bytes of UTF-8 are in the order of characters */
+    return c ? (c > 0) - (c < 0) : (a.n > b.n) - (a.n < b.n);
+}
+
+uint32_t dq_jinja_text_next(dq_jinja_run *r, dq_jinja_text t, size_t *at)
+{
+    size_t bytes = t.n - *at;
+    const bool ok = dq_jinja_spend(r, DQ_JINJA_CHARACTER);
+    const uint32_t c = ok ? dq_utf8_first(t.s + *at, &bytes) : 0;
+    *at += bytes;
+    return c;
+}
+
+uint32_t dq_jinja_text_last(dq_jinja_run *r, dq_jinja_text t, size_t *end)
+{
+    size_t bytes = *end;
+    const bool ok = dq_jinja_spend(r, DQ_JINJA_CHARACTER);
+    const uint32_t c = ok ? dq_utf8_last(t.s, *end, &bytes) : 0;
+    *end -= bytes;
+    return c;
+}
+
+/* ---- Values ---- */
 
 dq_jinja_value dq_jinja_bool(bool truth)
 {
@@ -131,8 +181,10 @@ dq_jinja_value dq_jinja_undefined(dq_jinja_run *r, const char *fmt, ...)
     char text[300];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    const int whole = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    if (!dq_jinja_spend(r, DQ_JINJA_SEARCH + (whole > 0 ? (size_t)whole : 0)))
+        return (dq_jinja_value){0};
     const size_t n = strlen(text);
     char *s = dq_jinja_alloc(r, n + 1, 1);
     if (!s) return (dq_jinja_value){0};
@@ -204,20 +256,22 @@ dq_jinja_value dq_jinja_dict_new(dq_jinja_run *r, dq_jinja_kind kind)
     return d ? (dq_jinja_value){.kind = kind, .dict = d} : (dq_jinja_value){0};
 }
 
-dq_jinja_value *dq_jinja_dict_get(const dq_jinja_dict *d, dq_jinja_text key)
+dq_jinja_value *dq_jinja_dict_get(dq_jinja_run *r, const dq_jinja_dict *d, dq_jinja_text key)
 {
+    if (!dq_jinja_spend(r, DQ_JINJA_PIECE)) return NULL;
     for (size_t i = 0; i < d->n; i++) {
-        if (dq_jinja_text_same(d->entry[i].key, key)) return &d->entry[i].value;
+        if (dq_jinja_text_same(r, d->entry[i].key, key)) return &d->entry[i].value;
+        if (!dq_jinja_ok(r)) break;
     }
     return NULL;
 }
 
 void dq_jinja_dict_put(dq_jinja_run *r, dq_jinja_dict *d, dq_jinja_text key, dq_jinja_value value)
 {
-    if (!dq_jinja_spend(r, 16 * d->n)) return;
-    dq_jinja_value *old = dq_jinja_dict_get(d, key);
-    dq_jinja_entry *more = old ? NULL : grow(r, d->entry, d->n, &d->capacity, sizeof *more);
+    dq_jinja_value *old = dq_jinja_dict_get(r, d, key);
     if (old) *old = value;
+    if (old || !dq_jinja_ok(r)) return;
+    dq_jinja_entry *more = grow(r, d->entry, d->n, &d->capacity, sizeof *more);
     if (!more) return;
     d->entry = more;
     d->entry[d->n++] = (dq_jinja_entry){key, value};
@@ -229,9 +283,9 @@ dq_jinja_list dq_jinja_items(dq_jinja_run *r, const dq_jinja_value *v)
 {
     dq_jinja_list out = {0};
     if (v->kind == DQ_JINJA_STRING) {
-        for (size_t at = 0, bytes; at < v->text.n && dq_jinja_ok(r); at += bytes) {
-            dq_utf8_first(v->text.s + at, &bytes);
-            dq_jinja_list_add(r, &out, dq_jinja_string(v->text.s + at, bytes));
+        for (size_t at = 0, from = 0; at < v->text.n && dq_jinja_ok(r); from = at) {
+            dq_jinja_text_next(r, v->text, &at);
+            dq_jinja_list_add(r, &out, dq_jinja_string(v->text.s + from, at - from));
         }
     } else if (v->kind == DQ_JINJA_DICT) {
         for (size_t i = 0; i < v->dict->n; i++) {
@@ -244,7 +298,7 @@ dq_jinja_list dq_jinja_items(dq_jinja_run *r, const dq_jinja_value *v)
     } else if (v->kind != DQ_JINJA_UNDEFINED) {
         dq_jinja_fail(r, DQ_DAMAGED, "'%s' object is not iterable", dq_jinja_type(v));
     }
-    dq_jinja_spend(r, out.n);
+    dq_jinja_spend(r, DQ_JINJA_PIECE * out.n);
     return out;
 }
 
@@ -302,8 +356,7 @@ static bool equal_dicts(dq_jinja_run *r, const dq_jinja_dict *a, const dq_jinja_
 {
     bool same = a->n == b->n;
     for (size_t i = 0; i < a->n && same; i++) {
-        const dq_jinja_value *other =
-            dq_jinja_spend(r, 16 * b->n) ? dq_jinja_dict_get(b, a->entry[i].key) : NULL;
+        const dq_jinja_value *other = dq_jinja_dict_get(r, b, a->entry[i].key);
         same = other && dq_jinja_equal(r, &a->entry[i].value, other);
     }
     return same;
@@ -312,12 +365,12 @@ static bool equal_dicts(dq_jinja_run *r, const dq_jinja_dict *a, const dq_jinja_
 bool dq_jinja_equal(dq_jinja_run *r, const dq_jinja_value *a, const dq_jinja_value *b)
 {
     bool same = false;
-    if (!dq_jinja_spend(r, 16) || !dq_jinja_enter(r)) return false;
+    if (!dq_jinja_spend(r, DQ_JINJA_PIECE) || !dq_jinja_enter(r)) return false;
     if (is_number(a) && is_number(b)) {
         same = order_numbers(a, b) == 0;
     } else if (a->kind == b->kind) {
         if (a->kind == DQ_JINJA_STRING)
-            same = dq_jinja_spend(r, a->text.n) && dq_jinja_text_same(a->text, b->text);
+            same = dq_jinja_text_same(r, a->text, b->text);
         else if (a->kind == DQ_JINJA_DICT)
             same = equal_dicts(r, a->dict, b->dict);
         else if (a->kind >= DQ_JINJA_LIST && a->kind <= DQ_JINJA_RANGE)
@@ -327,13 +380,6 @@ bool dq_jinja_equal(dq_jinja_run *r, const dq_jinja_value *a, const dq_jinja_val
     }
     r->depth--;
     return same;
-}
-
-static int order_texts(dq_jinja_text a, dq_jinja_text b)
-{
-    const size_t n = a.n < b.n ? a.n : b.n;
-    const int c = n ? memcmp(a.s, b.s, n) : 0; /* bytes of UTF-8 are in the order of characters */
-    return c ? (c > 0) - (c < 0) : (a.n > b.n) - (a.n < b.n);
 }
 
 static int order_lists(dq_jinja_run *r, const dq_jinja_list *a, const dq_jinja_list *b)
@@ -348,13 +394,13 @@ static int order_lists(dq_jinja_run *r, const dq_jinja_list *a, const dq_jinja_l
 int dq_jinja_order(dq_jinja_run *r, const dq_jinja_value *a, const dq_jinja_value *b)
 {
     int order = 0;
-    if (!dq_jinja_spend(r, 16) || !dq_jinja_enter(r)) return 0;
+    if (!dq_jinja_spend(r, DQ_JINJA_PIECE) || !dq_jinja_enter(r)) return 0;
     if (a->kind == DQ_JINJA_UNDEFINED || b->kind == DQ_JINJA_UNDEFINED)
         dq_jinja_fail_undefined(r, a->kind == DQ_JINJA_UNDEFINED ? a : b);
     else if (is_number(a) && is_number(b))
         order = order_numbers(a, b);
     else if (a->kind == DQ_JINJA_STRING && b->kind == DQ_JINJA_STRING)
-        order = dq_jinja_spend(r, a->text.n) ? order_texts(a->text, b->text) : 0;
+        order = dq_jinja_text_order(r, a->text, b->text);
     else if (a->kind == b->kind && (a->kind == DQ_JINJA_LIST || a->kind == DQ_JINJA_TUPLE))
         order = order_lists(r, a->list, b->list);
     else

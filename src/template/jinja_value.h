@@ -109,20 +109,40 @@ dq_jinja_value dq_jinja_fail(dq_jinja_run *r, dq_status code, const char *fmt, .
 /* An undefined value was used: what it says. */
 dq_jinja_value dq_jinja_fail_undefined(dq_jinja_run *r, const dq_jinja_value *v);
 bool dq_jinja_ok(const dq_jinja_run *r);
-/* Adds to the work and says dq_jinja_ok; DQ_MISMATCH above the limit of a rendering, which bounds its time, memory and
- * output. */
-enum { DQ_JINJA_MAX_WORK = 1 << 28 };
+/* Work is counted in bytes that are copied, compared or passed over. What takes longer counts as so many bytes: */
+enum {
+    DQ_JINJA_MAX_WORK = 1 << 28, /* of a rendering: bounds its time and memory */
+    DQ_JINJA_CHARACTER = 4,      /* a character that is decoded, beside what is done with it */
+    DQ_JINJA_PIECE = 8,          /* a piece that is put, an item that is read, a comparison */
+    DQ_JINJA_STEP = 32,          /* a node that is run, a value that is written */
+    DQ_JINJA_SEARCH = 128,       /* a name among methods, the text of an undefined value */
+    DQ_JINJA_NUMBER = 512,       /* a number from its digits */
+    DQ_JINJA_DIVISION = 4096     /* the rest of a real, or its shortest digits */
+};
+/* Adds to the work and says dq_jinja_ok; DQ_MISMATCH above the limit. Looks now and then for a request to stop:
+ * DQ_STOPPED. Whatever touches texts and items goes through this or through a function below, all of which spend what
+ * they touch. */
 bool dq_jinja_spend(dq_jinja_run *r, size_t work);
+/* Of any text that is made, the output among them: 16 MiB, which at 4 bytes a token are 4 million tokens, 32 times what a
+ * model of 131072 positions reads. */
+enum { DQ_JINJA_MAX_TEXT = 16 << 20 };
 /* Goes into a nested node or value and says dq_jinja_ok; --r->depth leaves it. */
 bool dq_jinja_enter(dq_jinja_run *r);
 /* n zeroed items of size bytes; NULL with the failure. */
 void *dq_jinja_alloc(dq_jinja_run *r, size_t n, size_t size);
-/* Puts bytes to the output. */
+/* Bytes for a text; NULL with the failure, DQ_MISMATCH above DQ_JINJA_MAX_TEXT. */
+char *dq_jinja_alloc_text(dq_jinja_run *r, size_t n);
+/* Puts bytes to the output; DQ_MISMATCH above DQ_JINJA_MAX_TEXT. */
 void dq_jinja_put(dq_jinja_run *r, const char *s, size_t n);
 
-dq_jinja_text dq_jinja_text_of(const char *s); /* the same bytes */
-bool dq_jinja_text_same(dq_jinja_text a, dq_jinja_text b);
-bool dq_jinja_text_is(dq_jinja_text t, const char *s);
+dq_jinja_text dq_jinja_text_of(const char *s);         /* the same bytes */
+bool dq_jinja_text_is(dq_jinja_text t, const char *s); /* s: a short one */
+bool dq_jinja_text_same(dq_jinja_run *r, dq_jinja_text a, dq_jinja_text b);
+int dq_jinja_text_order(dq_jinja_run *r, dq_jinja_text a, dq_jinja_text b); /* -1, 0, 1 */
+/* The character of t at byte *at, which goes past it, or the one that ends before byte *end, which goes to its begin; one
+ * must be there. After a failure 0, and the place is the end or the begin of t. */
+uint32_t dq_jinja_text_next(dq_jinja_run *r, dq_jinja_text t, size_t *at);
+uint32_t dq_jinja_text_last(dq_jinja_run *r, dq_jinja_text t, size_t *end);
 dq_jinja_value dq_jinja_bool(bool truth);
 dq_jinja_value dq_jinja_int(int64_t i);
 dq_jinja_value dq_jinja_float(double f);
@@ -143,7 +163,8 @@ dq_jinja_value dq_jinja_list_new(dq_jinja_run *r, dq_jinja_kind kind, size_t n);
 void dq_jinja_list_add(dq_jinja_run *r, dq_jinja_list *l, dq_jinja_value item);
 dq_jinja_value dq_jinja_dict_new(dq_jinja_run *r, dq_jinja_kind kind);
 void dq_jinja_dict_put(dq_jinja_run *r, dq_jinja_dict *d, dq_jinja_text key, dq_jinja_value value);
-dq_jinja_value *dq_jinja_dict_get(const dq_jinja_dict *d, dq_jinja_text key); /* NULL: none */
+/* NULL: none. */
+dq_jinja_value *dq_jinja_dict_get(dq_jinja_run *r, const dq_jinja_dict *d, dq_jinja_text key);
 
 /* All items of what can be iterated over; what is left of an iterator, which has none after that. */
 dq_jinja_list dq_jinja_items(dq_jinja_run *r, const dq_jinja_value *v);

@@ -84,6 +84,8 @@ try 3 "magic" generate "chat model" "$say"
 try 0 "" generate "chat model" "$say" -n 2 --raw
 printf '{# nothing #}' >"chat model/chat_template.jinja"
 try 4 "chat model: the chat template makes an empty text" generate "chat model" "$say"
+printf '%s' "{% set s = ' ' * 1000000 %}{% for i in range(100000) %}{% if s|trim %}{% endif %}{% endfor %}" >"chat model/chat_template.jinja"
+try 4 "chat model: chat template, line 1: the template takes too much work" generate "chat model" "$say"
 
 # what is wrong
 try 2 "no prompt" generate "diff model"

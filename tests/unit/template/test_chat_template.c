@@ -4,9 +4,11 @@
 #include "tests/rigs/edits.h"
 #include "tests/rigs/suite.h"
 
+#include "base/os.h"
 #include "template/chat_template.h"
 #include "template/jinja_eval.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -239,21 +241,223 @@ TEST(hostile_templates_end)
          "too much work", 0},
         {"{% set ns = namespace(a='x') %}{% for i in range(99) %}{% set ns.a = ns.a ~ ns.a %}{% "
          "endfor %}",
-         "", "", "too much work", 0},
-        {"{{ 'x' * 9999999999 }}", "", "", "too much work", 0},
+         "", "", "more than 16777216 bytes", 0},
+        {"{{ 'x' * 9999999999 }}", "", "", "more than 16777216 bytes", 0},
         {"{{ [0] * 9999999999 }}", "", "", "too much work", 0},
         {"{% set a = 'a' * 1000000 %}{{ (a ~ 'b' ~ a).find(a ~ 'c') }}{{ a.find('a' * 500000 ~ "
          "'b') }}",
          "", "", "too much work", 0},
-        {"{{ 'a'|indent(999999999, true) }}", "", "", "too much work", 0},
+        {"{{ 'a'|indent(999999999, true) }}", "", "", "more than 16777216 bytes", 0},
         {"{% set a = 'ab' * 1000000 %}{{ a|list|sort }}", "", "", "too much work", 0},
         {"", "x", "", "more than 1048576 bytes", (1 << 20) + 1},
+        {"{% set s=' '*1000000 %}{% for j in range(10) %}{% for i in range(100000) %}",
+         "{% if s|trim %}{% endif %}", "{% endfor %}{% endfor %}", "too much work", 1},
+        {"{% set s='a'*1000000 %}{% for j in range(10) %}{% for i in range(100000) %}",
+         "{% if s[s] %}{% endif %}", "{% endfor %}{% endfor %}", "too much work", 1},
+        {"{% set s='a'*10000 %}{% for i in range(10000) %}{{ s }}{% endfor %}", "", "",
+         "line 1: the template makes a text of more than 16777216 bytes", 0},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         char *text = repeated(row[i].begin, row[i].middle, row[i].n, row[i].end);
         check_refused(text, DQ_MISMATCH, row[i].text);
         free(text);
     }
+}
+
+/* Names aN=1 for each N, which are all compared with each other. */
+TEST(many_keywords_are_work)
+{
+    enum { N = 100000, EACH = 10 };
+    char *text = malloc(N * EACH + 64), *p = text;
+    assert_non_null(text);
+    p += snprintf(p, 32, "{%% if 0 %%}{{ f(");
+    for (int i = 0; i < N; i++) p += snprintf(p, EACH + 1, "a%06d=1,", i);
+    snprintf(p, 32, ") }}{%% endif %%}");
+    check_refused(text, DQ_MISMATCH, "too much work");
+    free(text);
+}
+
+/* The text of a template's rendering that begins with `left` of its work. */
+static void run_with(const char *template, size_t left, dq_err *err)
+{
+    dq_strbuf out = {0};
+    dq_jinja_run parser = {.arena = dq_arena_new(), .err = err};
+    dq_jinja_run r = {.arena = dq_arena_new(), .err = err, .out = &out};
+    *err = (dq_err){0};
+    const dq_jinja_nodes body = dq_jinja_parse(&parser, template, strlen(template));
+    if (err->code != DQ_OK) fail_msg("%s: %s", template, err->text);
+    r.work = DQ_JINJA_MAX_WORK - left;
+    if (dq_jinja_eval_scope(&r, NULL)) dq_jinja_eval_body(&r, &body);
+    dq_block_free(out.s);
+    dq_arena_free(r.arena);
+    dq_arena_free(parser.arena);
+}
+
+/* What an operation touches is work: so many of them meet the limit where as many loops without it do not. */
+TEST(operations_cost_what_they_touch)
+{
+    static const char before[] =
+        "{% set s = ' ' * 100000 %}{% set a = 'a' * 100000 %}{% set z = a ~ 'z' %}"
+        "{% set y = a ~ 'y' %}{% set p = '.' * 100000 %}{% set n = '\\n' * 100000 %}"
+        "{% set d = {z: 1} %}{% set e = {z: 1} %}{% set l = [q] * 30000 %}{% set k = [0] * 30000 "
+        "%}";
+    enum { LEFT = 1 << 26, TEXTS = 1000, ITEMS = 300, FLAT = 16000 };
+    static const struct {
+        const char *operation;
+        int times;
+    } row[] = {
+        {"s|trim", TEXTS},
+        {"s|trim('abcdefgh ')", TEXTS},
+        {"s.strip()", TEXTS},
+        {"s.lstrip()", TEXTS},
+        {"s.rstrip()", TEXTS},
+        {"s.strip(' ')", TEXTS},
+        {"'x'.strip(a)", TEXTS},
+        {"s|int", TEXTS},
+        {"s.split()", TEXTS},
+        {"a.split()", TEXTS},
+        {"('a' ~ s).split(none, 0)", TEXTS},
+        {"z.split('z')", TEXTS},
+        {"a.split('z')", TEXTS},
+        {"a.splitlines()", TEXTS},
+        {"n.splitlines()", TEXTS},
+        {"a|indent", TEXTS},
+        {"a.startswith(a)", TEXTS},
+        {"a.endswith(a)", TEXTS},
+        {"a.startswith((a, 'b'))", TEXTS},
+        {"z.find('z')", TEXTS},
+        {"z.rfind('z')", TEXTS},
+        {"'z' in z", TEXTS},
+        {"'z' not in a", TEXTS},
+        {"'z' is in z", TEXTS},
+        {"z.replace('z', '', 1)", TEXTS},
+        {"a|replace('z', '')", TEXTS},
+        {"a.upper()", TEXTS},
+        {"a|lower", TEXTS},
+        {"a|title", TEXTS},
+        {"a|capitalize", TEXTS},
+        {"a|length", TEXTS},
+        {"a|list", TEXTS},
+        {"a|first", TEXTS},
+        {"a|last", TEXTS},
+        {"a|reverse", TEXTS},
+        {"a|tojson", TEXTS},
+        {"p|tojson(ensure_ascii=true)", TEXTS},
+        {"[a]|string", TEXTS},
+        {"[a]|join", TEXTS},
+        {"a.join(['', ''])", TEXTS},
+        {"''.join([a])", TEXTS},
+        {"a[99999]", TEXTS},
+        {"a[-1]", TEXTS},
+        {"a[1:]", TEXTS},
+        {"a[:99999]", TEXTS},
+        {"a[::2]", TEXTS},
+        {"a ~ ''", TEXTS},
+        {"a + ''", TEXTS},
+        {"a * 1", TEXTS},
+        {"z == y", TEXTS},
+        {"z != y", TEXTS},
+        {"z < y", TEXTS},
+        {"z is ge y", TEXTS},
+        {"z in [y]", TEXTS},
+        {"d[y]", TEXTS},
+        {"d[z]", TEXTS},
+        {"d.get(y)", TEXTS},
+        {"y in d", TEXTS},
+        {"d == e", TEXTS},
+        {"{z: 1, y: 2}", TEXTS},
+        {"{z: 1, y: 2}|tojson(sort_keys=true)", TEXTS},
+        {"{z: 1, y: 2}|dictsort", TEXTS},
+        {"[z, y]|sort", TEXTS},
+        {"[]|sort(attribute=a)", TEXTS},
+        {"[d]|map(attribute=a)|list", TEXTS},
+        {"[d]|selectattr(a)|list", TEXTS},
+        {"[{}]|map(attribute=p, default=d)|list", TEXTS},
+        {"s[a]", TEXTS},
+        {"none[a]", TEXTS},
+        {"namespace(b=1)[a]", TEXTS},
+        {"l|list|length == 0 or l|first", ITEMS},
+        {"l|last", ITEMS},
+        {"l|join", ITEMS},
+        {"''.join(l|map('string'))", ITEMS},
+        {"l|reverse", ITEMS},
+        {"l|select|list", ITEMS},
+        {"l|reject|list", ITEMS},
+        {"l|map('default')|list", ITEMS},
+        {"l|string", ITEMS},
+        {"k|tojson", ITEMS},
+        {"l == l", ITEMS},
+        {"1 in k", ITEMS},
+        {"l + []", ITEMS},
+        {"l * 1", ITEMS},
+        {"l[1:]", ITEMS},
+        {"range(30000)", ITEMS},
+        {"0.1|string", FLAT},
+        {"1e308 % 2.3e-308", FLAT},
+        {"1e308 // 2.3e-308", FLAT},
+        {"1e308 is divisibleby 2.3e-308", FLAT},
+        {"strftime_now('%c%c%c%c')", FLAT},
+    };
+    char text[1000];
+    dq_err err;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        for (int cheap = 0; cheap < 2; cheap++) {
+            snprintf(text, sizeof text,
+                     "%s{%% for i in range(%d) %%}{%% if %s %%}{%% endif %%}{%% endfor %%}", before,
+                     row[i].times, cheap ? "s" : row[i].operation);
+            run_with(text, LEFT, &err);
+            if (cheap ? err.code != DQ_OK
+                      : err.code != DQ_MISMATCH || !strstr(err.text, "too much work"))
+                fail_msg("%s: %d \"%s\"", row[i].operation, (int)err.code, err.text);
+        }
+    }
+}
+
+/* A text of 16 MiB is one that can be made, by every way. */
+TEST(texts_have_a_limit)
+{
+    static const char a[] = "{% set a = 'a' * 4096 %}{% set b = a * 4096 %}";
+    static const char *const more[] = {"{{ b }}x",
+                                       "{{ b ~ 'x' }}",
+                                       "{{ b + 'x' }}",
+                                       "{% set c %}{{ b }}x{% endset %}",
+                                       "{{ b|replace('a', 'aa', 1) }}",
+                                       "{{ a * 4097 }}"};
+    const dq_chat_message m = {"user", "x"};
+    char text[200];
+    size_t len;
+    dq_err err;
+    snprintf(text, sizeof text, "%s{{ b }}", a);
+    char *out = render(text, strlen(text), &m, 1, true, &len, &err);
+    assert_non_null(out);
+    assert_int_equal(len, 16 << 20);
+    dq_block_free(out);
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        snprintf(text, sizeof text, "%s{%% if 1 %%}%s{%% endif %%}", a, more[i]);
+        check_refused(text, DQ_MISMATCH, "makes a text of more than 16777216 bytes");
+    }
+}
+
+TEST(a_request_to_stop_ends_it)
+{
+    static const char text[] =
+        "{% for i in range(9999) %}{% for k in range(9999) %}{% endfor %}{% endfor %}";
+    const dq_chat_message m = {"user", "x"};
+    dq_chat_template *t;
+    char *out = NULL;
+    size_t len;
+    dq_err err = {0};
+    assert_int_equal(dq_chat_template_new(&t, text, sizeof text - 1, &err), DQ_OK);
+    dq_os_catch_signals();
+    raise(SIGTERM);
+    assert_int_equal(dq_chat_template_prompt(t, "m", &m, 1, true, &out, &len, &err), DQ_STOPPED);
+    dq_os_clear_stop();
+    assert_null(out);
+    assert_string_equal(err.text, "interrupted");
+    err = (dq_err){0}; /* without one it is the template that is refused */
+    assert_int_equal(dq_chat_template_prompt(t, "m", &m, 1, true, &out, &len, &err), DQ_MISMATCH);
+    check_error(&err, DQ_MISMATCH, "m: chat template, line 1: the template takes too much work");
+    dq_chat_template_free(t);
 }
 
 TEST(an_empty_text_is_no_prompt)
@@ -288,6 +492,11 @@ TEST(long_chains_are_no_depth)
     text = repeated("{{ 1", " ~ 1", 5000, " }}");
     out = render(text, strlen(text), &m, 1, true, &len, &err);
     assert_int_equal(len, 5001);
+    free(text);
+    dq_block_free(out);
+    text = repeated("{{ ", "'a' ", 200000, " }}"); /* is one string */
+    out = render(text, strlen(text), &m, 1, true, &len, &err);
+    assert_int_equal(len, 200000);
     free(text);
     dq_block_free(out);
 }
@@ -328,6 +537,11 @@ TEST(the_date_is_that_of_strftime)
     strftime(want[1], sizeof want[1], "%d %b %Y %%", localtime(&now));
     if (strcmp(out, want[0]) != 0) assert_string_equal(out, want[1]);
     dq_block_free(out);
+    char *lines = repeated("{{ strftime_now('", "%c", 90, "') }}");
+    assert_non_null(out = render(lines, strlen(lines), &m, 1, true, &len, &err));
+    assert_int_equal(len, 90 * strlen("Sat Jan  1 00:00:00 2000")); /* not cut */
+    dq_block_free(out);
+    free(lines);
 }
 
 /* Much of what a template may do. */
