@@ -67,11 +67,23 @@ int64_t dq_eval_units(const dq_eval *e, const dq_eval_row *row)
     return e->source[ids->source].kind->windows ? ids->win.n : ids->req.n_items;
 }
 
-int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t done)
+int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t n)
 {
     const dq_eval_ids *ids = &e->ids[row->ids];
-    return e->source[ids->source].kind->windows ? dq_windows_values(&ids->win, done)
-                                                : dq_items_values(&ids->req, done);
+    return e->source[ids->source].kind->windows ? dq_windows_values(&ids->win, n)
+                                                : dq_items_values(&ids->req, n);
+}
+
+int64_t dq_eval_alike(const dq_eval_row *row, int64_t at, int64_t end)
+{
+    int64_t i = at;
+    while (i < end && row->finished[i] == row->finished[at]) i++;
+    return i;
+}
+
+int64_t dq_eval_lacking(const dq_eval_row *row, int64_t at, int64_t end)
+{
+    return at < end && row->finished[at] ? dq_eval_alike(row, at, end) : at;
 }
 
 dq_status dq_eval_stop_ids(dq_stop_ids *out, const dq_eval *e, int model, dq_err *err)
@@ -99,6 +111,7 @@ static dq_status make_numbers(dq_eval *e, dq_eval_row *row, dq_err *err)
 {
     const int64_t units = dq_eval_units(e, row), extra = units * e->ids[row->ids].n_extra;
     const size_t n = (size_t)dq_eval_values(e, row, units);
+    row->finished = dq_alloc(e->a, (size_t)units, sizeof *row->finished, err);
     row->logp = dq_alloc(e->a, n, sizeof *row->logp, err);
     row->top1 = dq_alloc(e->a, n, sizeof *row->top1, err);
     if (dq_eval_source_of(e, row)->kind->windows)
@@ -123,6 +136,7 @@ static int put_row(dq_eval *e, dq_eval_row want, dq_err *err)
     want.same = computed_for(e, &want);
     if (want.same < e->n_rows) {
         const dq_eval_row *other = &e->row[want.same];
+        want.finished = other->finished;
         want.logp = other->logp;
         want.top1 = other->top1;
         want.kld = other->kld;

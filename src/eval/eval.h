@@ -129,8 +129,8 @@ struct dq_eval_row {
     dq_kv_spec kv;  /* a row whose setting is not plain runs on runners of its own */
     dq_kv_spec run; /* what it runs as: see dq_eval_effective_kv */
     int same; /* row that is computed for it: itself, or an earlier one with the same cache, whose numbers it shares */
-    int64_t done;          /* finished units, from the first on */
-    dq_score_work work;    /* of what is done */
+    bool *finished;        /* [units] */
+    dq_score_work work;    /* of those that are finished */
     dq_score_work pending; /* of the units that were finished last */
     int64_t step_rows; /* of its next step, see dq_eval_sweep_rows; 0: as many as of a first one */
     /* per scored id: its log-probability and the most likely id */
@@ -173,9 +173,13 @@ dq_status dq_eval_add(dq_eval *e, int model, int source, dq_logit_spec logit, dq
                       const dq_kv_spec *kv, dq_err *err);
 /* "whole", "context+rest" or "decode": how the sequences of a row are fed. */
 const char *dq_eval_passes(const dq_eval_row *row);
-/* Units that a row has, and scored tokens of the first `done` of them. */
+/* Units that a row has, and scored tokens of the first n of them. */
 int64_t dq_eval_units(const dq_eval *e, const dq_eval_row *row);
-int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t done);
+int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t n);
+/* The end of the units from `at` on, before `end`, that are finished alike, or lacking alike. */
+int64_t dq_eval_alike(const dq_eval_row *row, int64_t at, int64_t end);
+/* The first of at .. end - 1 that is lacking; `end`: none. */
+int64_t dq_eval_lacking(const dq_eval_row *row, int64_t at, int64_t end);
 /* The number of a unit in its file, from 0, and its line, from 1; 0: it has none. */
 int64_t dq_eval_number(const dq_eval_source *s, int64_t unit);
 int64_t dq_eval_line(const dq_eval_source *s, int64_t unit);
@@ -192,8 +196,9 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err);
  * everything that results depend on. With `resume` the rows first take what the file has; a file of another
  * key is DQ_MISMATCH. */
 dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err);
-/* A row has finished its units from .. done - 1, which its `pending` is of. */
-void dq_eval_log(dq_eval *e, int row, int64_t from);
+/* A row has finished its units from .. to - 1, with numbers in their places and its `pending` of them: they count as finished
+ * from now on, and are written down. */
+void dq_eval_finish(dq_eval *e, int row, int64_t from, int64_t to);
 
 /* ln of the probability of a request's continuation; whether every id of it was the most likely one. */
 double dq_eval_ll(const dq_eval_row *row, const dq_request *r);

@@ -1,10 +1,11 @@
 /* eval_journal: finished work as steps of a journal. Numbers are written in hexadecimal, so that a
  * resumed run gives the same bits as one that was never stopped. Each line of the journal is a JSON object:
  *
- *   {"schema": "dq-eval-resume/8", "key": KEY, "rows": N}
+ *   {"schema": "dq-eval-resume/9", "key": KEY, "rows": N}
  *   {"row": I, "from": UNIT, "to": UNIT, "tokens": .., "computed": .., "seconds": HEX, "held": [..],
  *    "gap_min": HEX, "logp": "HEX ..", "top1": "ID ..", "kld": "HEX ..", "top_logp": "HEX ..",
- *    "extra": "HEX .."}                       one per step: units of a row that were finished together
+ *    "extra": "HEX .."}                       one per step: units of a row that were finished together,
+ *                                             in any order
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
 #include "base/strbuf.h"
@@ -16,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char schema[] = "dq-eval-resume/8";
+static const char schema[] = "dq-eval-resume/9";
 
 /* The counts of what contexts took, in the order of the file. */
 enum { N_HELD = 19 };
@@ -51,14 +52,14 @@ static void put_values(FILE *f, const char *key, const double *x, int64_t n)
     fputc('"', f);
 }
 
-/* The row's units from .. done - 1, and what they cost. */
-static void put_row(FILE *f, const dq_eval *e, int index, int64_t from)
+/* The row's units from .. to - 1, and what they cost. */
+static void put_row(FILE *f, const dq_eval *e, int index, int64_t from, int64_t to)
 {
     const dq_eval_row *r = &e->row[index];
-    int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, r->done) - at;
+    int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
     int64_t extra = e->ids[r->ids].n_extra;
     dq_score_work w = r->pending;
-    fprintf(f, "{\"row\": %d, \"from\": %" PRId64 ", \"to\": %" PRId64, index, from, r->done);
+    fprintf(f, "{\"row\": %d, \"from\": %" PRId64 ", \"to\": %" PRId64, index, from, to);
     fprintf(f, ", \"tokens\": %" PRId64 ", \"computed\": %" PRId64, w.tokens, w.computed);
     fprintf(f, ", \"seconds\": \"%a\", \"held\": [", w.seconds);
     for (int i = 0; i < N_HELD; i++)
@@ -70,25 +71,28 @@ static void put_row(FILE *f, const dq_eval *e, int index, int64_t from)
     fputc('"', f);
     if (r->kld) put_values(f, "kld", r->kld + at, n);
     if (r->top_logp) put_values(f, "top_logp", r->top_logp + at, n);
-    if (r->extra) put_values(f, "extra", r->extra + from * extra, (r->done - from) * extra);
+    if (r->extra) put_values(f, "extra", r->extra + from * extra, (to - from) * extra);
     fputc('}', f);
 }
 
-static dq_status add(dq_eval *e, int row, int64_t from, dq_err *err)
+static dq_status add(dq_eval *e, int row, int64_t from, int64_t to, dq_err *err)
 {
     dq_strbuf text = {0};
     FILE *f = dq_strbuf_memory_open(&text, err);
     if (!f) return err->code;
-    put_row(f, e, row, from);
+    put_row(f, e, row, from, to);
     if (dq_strbuf_memory_close(f, err) == DQ_OK) dq_journal_add(e->journal, text.s, text.n, err);
     dq_block_free(text.s);
     return err->code;
 }
 
-void dq_eval_log(dq_eval *e, int row, int64_t from)
+void dq_eval_finish(dq_eval *e, int row, int64_t from, int64_t to)
 {
+    dq_eval_row *r = &e->row[row];
+    dq_score_work_add(&r->work, &r->pending);
+    for (int64_t i = from; i < to; i++) r->finished[i] = true;
     if (!e->journal || e->journal_err.code != DQ_OK) return;
-    add(e, row, from, &e->journal_err);
+    add(e, row, from, to, &e->journal_err);
 }
 
 /* n numbers with single spaces between. */
@@ -140,8 +144,11 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
     int64_t extra = e->ids[r->ids].n_extra;
     if (r->same != index)
         return dq_fail(err, DQ_DAMAGED, "row %lld is not computed for itself", (long long)index);
-    DQ_TRY(dq_json_int(&from, o, "from", r->done, r->done, NULL, err));
-    DQ_TRY(dq_json_int(&to, o, "to", from, dq_eval_units(e, r), NULL, err));
+    DQ_TRY(dq_json_int(&from, o, "from", 0, dq_eval_units(e, r) - 1, NULL, err));
+    DQ_TRY(dq_json_int(&to, o, "to", from + 1, dq_eval_units(e, r), NULL, err));
+    if (r->finished[from] || dq_eval_alike(r, from, to) < to)
+        return dq_fail(err, DQ_DAMAGED, "row %lld has units of %lld to %lld twice",
+                       (long long)index, (long long)from, (long long)to - 1);
     DQ_TRY(dq_json_int(&w.tokens, o, "tokens", 0, INT64_MAX, NULL, err));
     DQ_TRY(dq_json_int(&w.computed, o, "computed", 0, INT64_MAX, NULL, err));
     DQ_TRY(get_values(&w.seconds, 1, o, "seconds", err));
@@ -158,7 +165,7 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
     if (r->top_logp) DQ_TRY(get_values(r->top_logp + at, n, o, "top_logp", err));
     if (r->extra) DQ_TRY(get_values(r->extra + from * extra, (to - from) * extra, o, "extra", err));
     dq_score_work_add(&r->work, &w);
-    r->done = to;
+    for (int64_t i = from; i < to; i++) r->finished[i] = true;
     return DQ_OK;
 }
 

@@ -38,25 +38,26 @@ static dq_status name_item(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t b
     return err->code;
 }
 
-/* One past the last item that is finished together with the first that is not done. */
-static int64_t group_of_items(const dq_eval *e, const dq_eval_row *row, int64_t rows, bool shared)
+/* One past the last item before `end` that is finished together with item `at`. */
+static int64_t group_of_items(const dq_eval *e, const dq_eval_row *row, int64_t at, int64_t end,
+                              int64_t rows, bool shared)
 {
-    const dq_requests *q = &e->ids[row->ids].req;
-    const int64_t n = dq_eval_source_of(e, row)->kind->group;
-    if (n) return row->done + n < q->n_items ? row->done + n : q->n_items;
-    return dq_score_group(q, row->done, rows, shared);
+    const int64_t n = dq_eval_source_of(e, row)->kind->group,
+                  group = n ? at + n : dq_score_group(&e->ids[row->ids].req, at, rows, shared);
+    return group < end ? group : end;
 }
 
-static dq_status run_groups(dq_eval_sweep *s, int index, dq_scorer *scorer, dq_err *err)
+/* What the row lacks of its items begin .. limit - 1. */
+static dq_status run_groups(dq_eval_sweep *s, int index, dq_scorer *scorer, int64_t begin,
+                            int64_t limit, dq_err *err)
 {
     dq_eval *e = s->e;
     dq_eval_row *row = &e->row[index];
-    const int64_t n = e->ids[row->ids].req.n_items;
     const bool shared = dq_score_shares(&scorer->pass, scorer->kv);
-    while (row->done < n) {
-        const int64_t from = row->done;
+    int64_t from = begin, end;
+    for (; (from = dq_eval_lacking(row, from, limit)) < limit; from = end) {
         const int64_t rows = dq_eval_sweep_rows(row, dq_score_rows(scorer->r, shared));
-        const int64_t end = group_of_items(e, row, rows, shared);
+        end = group_of_items(e, row, from, dq_eval_alike(row, from, limit), rows, shared);
         scorer->work = (dq_score_work){0};
         dq_eval_sweep_step(s, row, from, end, false);
         if (score_items(e, row, scorer, from, end, err) != DQ_OK)
@@ -64,24 +65,22 @@ static dq_status run_groups(dq_eval_sweep *s, int index, dq_scorer *scorer, dq_e
         DQ_TRY(dq_os_maps_check(err));
         dq_eval_sweep_step_end(s);
         row->pending = scorer->work;
-        dq_score_work_add(&row->work, &row->pending);
-        row->done = end;
-        dq_eval_log(e, index, from);
+        dq_eval_finish(e, index, from, end);
     }
     return DQ_OK;
 }
 
-static dq_status run_items(dq_eval_sweep *s, int index, dq_err *err)
+static dq_status run_items(dq_eval_sweep *s, int index, int64_t begin, int64_t end, dq_err *err)
 {
     const dq_eval_row *row = &s->e->row[index];
     const dq_pass pass = dq_eval_sweep_pass(s, row);
     dq_scorer scorer;
     dq_runner *r;
-    if (row->done == dq_eval_units(s->e, row)) return DQ_OK;
+    if (dq_eval_lacking(row, begin, end) == end) return DQ_OK;
     DQ_TRY(dq_eval_sweep_hold(s, row->model, err));
     DQ_TRY(dq_eval_sweep_runner(&r, s, row, err));
     if (dq_score_begin(&scorer, r, &pass, &row->run, err) == DQ_OK)
-        run_groups(s, index, &scorer, err);
+        run_groups(s, index, &scorer, begin, end, err);
     dq_score_end(&scorer);
     dq_eval_sweep_runner_end(r, s);
     return err->code;
@@ -96,9 +95,9 @@ static dq_status run_model(dq_eval_sweep *s, int model, bool windows, dq_err *er
         if (row->same != i || row->model != model) continue;
         if (dq_eval_source_of(e, row)->kind->windows != windows) continue;
         if (!windows)
-            DQ_TRY(run_items(s, i, err));
+            DQ_TRY(run_items(s, i, 0, dq_eval_units(e, row), err));
         else if (row->ref == i)
-            DQ_TRY(dq_eval_sweep_windows(s, i, err));
+            DQ_TRY(dq_eval_sweep_windows(s, i, 0, dq_eval_units(e, row), err));
     }
     return DQ_OK;
 }
@@ -111,10 +110,6 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err)
         if (run_model(&s, i, false, err) == DQ_OK) run_model(&s, i, true, err);
     }
     dq_eval_sweep_end(&s);
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_eval_row *computed = &e->row[e->row[i].same];
-        e->row[i].done = computed->done;
-        e->row[i].work = computed->work;
-    }
+    for (int i = 0; i < e->n_rows; i++) e->row[i].work = e->row[e->row[i].same].work;
     return err->code;
 }

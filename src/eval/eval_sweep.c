@@ -59,8 +59,12 @@ void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e)
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *row = &e->row[i];
         if (row->same != i) continue;
-        s->done += values_of(e, row, 0, row->done);
-        s->all += values_of(e, row, 0, dq_eval_units(e, row));
+        const int64_t n = dq_eval_units(e, row);
+        for (int64_t at = 0, end; at < n; at = end) {
+            end = dq_eval_alike(row, at, n);
+            if (row->finished[at]) s->done += values_of(e, row, at, end);
+        }
+        s->all += values_of(e, row, 0, n);
     }
 }
 

@@ -39,7 +39,7 @@ int64_t dq_eval_sweep_rows(const dq_eval_row *row, int64_t max);
 void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64_t end, bool again);
 void dq_eval_sweep_step_end(dq_eval_sweep *s);
 
-/* Texts: all rows with the reference row `ref`, and that row. */
-dq_status dq_eval_sweep_windows(dq_eval_sweep *s, int ref, dq_err *err);
+/* Texts: windows begin .. end - 1 of all rows with the reference row `ref`, and of that row. */
+dq_status dq_eval_sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_t end, dq_err *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* eval_windows: dq_eval_sweep_windows of eval_sweep.h. All rows with one reference take turns: the reference's final states
  * are kept for the windows of a turn, and each row runs over these, some windows at a time, each time written down by
- * itself. A resumed run begins where the row that is least far stands; of the reference it computes the states of what is
- * done already once more.
+ * itself. Of the reference, a resumed run computes the states of what is
+ * finished already once more where another row lacks them.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "eval/eval_sweep.h"
@@ -20,6 +20,7 @@ typedef struct cluster {
     int dim;               /* of the widest model */
     bool several;          /* models */
     const dq_weight *kept; /* see keep_head; NULL: nothing */
+    int64_t limit;         /* of the windows that are asked for */
     int64_t max_rows;      /* of a turn, and of the states below */
     int64_t begin, end;    /* the turn */
     dq_mat ref_state;      /* of its scored tokens */
@@ -149,19 +150,18 @@ static dq_status run_row(const cluster *c, int index, dq_err *err)
     const bool alike = !dq_kv_spec_is_plain(&row->kv); /* its cache takes windows of one shape */
     const int64_t max = max_rows_of(c, row);
     step x = {.begin = c->begin};
-    if (index != c->rows[0] && row->done > c->begin) x.begin = row->done;
     for (; x.begin < c->end; x.begin = x.end) {
-        const bool again = x.begin < row->done;
-        const int64_t limit = again && row->done < c->end ? row->done : c->end;
+        const bool again = row->finished[x.begin];
+        const int64_t limit = dq_eval_alike(row, x.begin, c->end);
+        x.end = limit;
+        if (again && index != c->rows[0]) continue;
         x.end = group_end(c->w, x.begin, limit, dq_eval_sweep_rows(row, max), alike);
         dq_eval_sweep_step(c->s, row, x.begin, x.end, again);
         DQ_TRY(run_step(c, row, &x, again, err));
         DQ_TRY(dq_os_maps_check(err));
         dq_eval_sweep_step_end(c->s);
         if (again) continue;
-        row->done = x.end;
-        dq_score_work_add(&row->work, &row->pending);
-        dq_eval_log(c->e, index, x.begin);
+        dq_eval_finish(c->e, index, x.begin, x.end);
     }
     return DQ_OK;
 }
@@ -215,14 +215,11 @@ static dq_status make_states(cluster *c, dq_err *err)
     return dq_runner_advise(c->s->runner, c->max_rows, err);
 }
 
-/* The first window that some row lacks. */
-static int64_t first_lacking(const cluster *c)
+/* The first window from `at` on that some row lacks. */
+static int64_t first_lacking(const cluster *c, int64_t at)
 {
-    int64_t first = c->w->n;
-    for (int i = 0; i < c->n_rows; i++) {
-        const int64_t done = c->e->row[c->rows[i]].done;
-        if (done < first) first = done;
-    }
+    int64_t first = c->limit;
+    for (int i = 0; i < c->n_rows; i++) first = dq_eval_lacking(&c->e->row[c->rows[i]], at, first);
     return first;
 }
 
@@ -230,13 +227,13 @@ static int64_t first_lacking(const cluster *c)
  * which nothing of the reference is computed again. */
 static dq_status run_turns(cluster *c, dq_err *err)
 {
-    while ((c->begin = first_lacking(c)) < c->w->n) {
+    while ((c->begin = first_lacking(c, c->begin)) < c->limit) {
         const dq_eval_row *ref = &c->e->row[c->rows[0]];
         const int64_t rows = c->several ? c->max_rows : dq_eval_sweep_rows(ref, c->max_rows);
-        c->end = group_end(c->w, c->begin, c->w->n, rows, false);
+        c->end = group_end(c->w, c->begin, c->limit, rows, false);
         for (int i = 0; i < c->n_rows; i++) {
             const dq_eval_row *row = &c->e->row[c->rows[i]];
-            if (i > 0 && row->done >= c->end) continue;
+            if (i > 0 && dq_eval_lacking(row, c->begin, c->end) == c->end) continue;
             DQ_TRY(dq_eval_sweep_hold(c->s, row->model, err));
             DQ_TRY(run_row(c, c->rows[i], err));
         }
@@ -253,11 +250,11 @@ static dq_status keep_head(cluster *c, dq_err *err)
     return dq_backend_sync(c->b, err);
 }
 
-dq_status dq_eval_sweep_windows(dq_eval_sweep *s, int ref, dq_err *err)
+dq_status dq_eval_sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_t end, dq_err *err)
 {
     const dq_eval_row *row = &s->e->row[ref];
-    cluster c = {.s = s, .e = s->e, .w = &s->e->ids[row->ids].win};
-    if (find_rows(&c, ref, err) == DQ_OK && first_lacking(&c) < c.w->n &&
+    cluster c = {.s = s, .e = s->e, .w = &s->e->ids[row->ids].win, .begin = begin, .limit = end};
+    if (find_rows(&c, ref, err) == DQ_OK && first_lacking(&c, begin) < end &&
         dq_eval_sweep_hold(s, row->model, err) == DQ_OK) {
         c.b = dq_runner_backend(s->runner);
         c.max_rows = dq_runner_rows(s->runner, DQ_SCORE_ROWS);

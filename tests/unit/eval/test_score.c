@@ -693,14 +693,15 @@ static void check_same(const dq_eval *e, const dq_eval *f)
 {
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *a = &e->row[i], *b = &f->row[i];
-        size_t n = (size_t)dq_eval_values(e, a, a->done);
-        assert_int_equal(a->done, dq_eval_units(e, a));
-        assert_int_equal(b->done, a->done);
+        const int64_t units = dq_eval_units(e, a);
+        size_t n = (size_t)dq_eval_values(e, a, units);
+        assert_int_equal(dq_eval_lacking(a, 0, units), units);
+        assert_int_equal(dq_eval_lacking(b, 0, units), units);
         assert_memory_equal(a->logp, b->logp, n * sizeof *a->logp);
         assert_memory_equal(a->top1, b->top1, n * sizeof *a->top1);
         if (a->kld) assert_memory_equal(a->kld, b->kld, n * sizeof *a->kld);
         if (a->top_logp) assert_memory_equal(a->top_logp, b->top_logp, n * sizeof *a->top_logp);
-        if (a->extra) assert_memory_equal(a->extra, b->extra, (size_t)a->done * sizeof *a->extra);
+        if (a->extra) assert_memory_equal(a->extra, b->extra, (size_t)units * sizeof *a->extra);
         assert_int_equal(a->work.tokens, b->work.tokens);
         assert_int_equal(a->work.computed, b->work.computed);
         assert_memory_equal(&a->work.cached, &b->work.cached, sizeof a->work.cached);
@@ -809,7 +810,7 @@ static void look(void *arg, double share, const char *note)
     const dq_eval *e = w->e;
     int64_t done = 0, all = 0, steps = dq_journal_count(e->journal);
     for (int i = 0; i < e->n_rows; i++) {
-        done += dq_eval_values(e, &e->row[i], e->row[i].done);
+        done += dq_eval_values(e, &e->row[i], dq_eval_lacking(&e->row[i], 0, MANY));
         all += dq_eval_values(e, &e->row[i], MANY);
     }
     assert_non_null(note);
@@ -909,6 +910,7 @@ TEST(same_caches_are_computed_once)
             if (own) {
                 row->run = row->kv;
                 row->same = (int)(row - to->row);
+                row->finished = dq_alloc(to->a, 4, sizeof *row->finished, &err);
                 row->logp = dq_alloc(to->a, 20, sizeof *row->logp, &err);
                 row->kld = dq_alloc(to->a, 20, sizeof *row->kld, &err);
                 row->extra = dq_alloc(to->a, 4, sizeof *row->extra, &err);
@@ -918,7 +920,7 @@ TEST(same_caches_are_computed_once)
         assert_int_equal(dq_eval_run(to, &err), DQ_OK);
         for (int i = 0; own && i <= N; i++) {
             const dq_eval_row *a = &e.row[i], *b = &f.row[i];
-            assert_int_equal(a->done, 4);
+            assert_int_equal(dq_eval_lacking(a, 0, 4), 4);
             assert_memory_equal(a->logp, b->logp, 20 * sizeof *a->logp);
             assert_memory_equal(a->kld, b->kld, 20 * sizeof *a->kld);
             assert_memory_equal(&a->work.cached.bytes, &b->work.cached.bytes,
