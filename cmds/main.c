@@ -1,6 +1,7 @@
 /* main: the table of commands, one error line, the exit status.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "base/ranks.h"
 #include "cmds/cli/advice.h"
 #include "cmds/cli/commit.h"
 #include "cmds/cli/document.h"
@@ -42,6 +43,8 @@ static const dq_cmd commands[] = {
     {"bench compare", "show what was measured beside peers", dq_cmd_bench_compare},
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
 };
+/* Those that mpirun may start several of. */
+static dq_cmd_run *const by_ranks[] = {dq_cmd_eval};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 /* Whether c is one of the commands of a group. */
@@ -144,6 +147,14 @@ static bool asks_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
+static bool runs_by_ranks(dq_cmd_run *run)
+{
+    for (size_t i = 0; i < sizeof by_ranks / sizeof *by_ranks; i++) {
+        if (by_ranks[i] == run) return true;
+    }
+    return false;
+}
+
 static dq_status run_call(const call *c, const char **name, dq_err *err)
 {
     *name = c->cmd->name;
@@ -153,6 +164,10 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
         print_group(c->cmd);
         return dq_document_flush(err);
     }
+    if (dq_ranks_count() > 1 && !runs_by_ranks(c->cmd->run))
+        return dq_fail(err, DQ_USAGE,
+                       "is one process, and mpirun has started %d. Leave out mpirun.",
+                       dq_ranks_count());
     dq_last_words_name(*name);
     if (c->cmd->run(c->argc, c->argv, err) == DQ_OK && dq_json_complete(err) == DQ_OK)
         dq_document_flush(err);
@@ -230,11 +245,15 @@ static int run_all(int argc, char **argv)
     const char *name = NULL;
 
     if (dq_os_process_begin(&err) != DQ_OK) return (int)err.code;
+    dq_ranks_begin(&err);
+    if (dq_ranks_number() > 0 && !freopen("/dev/null", "w", stdout)) return DQ_FILE;
     dq_last_words_begin();
     signal(SIGPIPE, SIG_IGN); /* outputs in files are to be finished first */
     dq_os_catch_signals();
     dq_json_watch();
-    run(argc, argv, &name, &err);
+    if (err.code == DQ_OK) run(argc, argv, &name, &err);
+    dq_ranks_end(&err);
+    if (dq_ranks_number() > 0) return (int)err.code;
     if (err.code == DQ_OK &&
         dq_document_reader_left()) { /* as other programs end there: 141 in a shell */
         signal(SIGPIPE, SIG_DFL);

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/logger.h"
 
+#include "base/ranks.h"
 #include "base/strbuf.h"
 #include "cmds/cli/document.h"
 
@@ -16,6 +17,10 @@ dq_status dq_logger_begin(dq_logger *logger, const char *command, dq_err *err)
 {
     logger->command = command;
     logger->warnings = json_array();
+    if (dq_ranks_number() > 0) { /* rank 0 says the same */
+        logger->quiet = true;
+        logger->verbose = 0;
+    }
     return logger->warnings ? DQ_OK : dq_fail(err, DQ_RESOURCE, "out of memory");
 }
 

@@ -1,6 +1,7 @@
 /* cmd_eval: scores models on tasks and text over widths of attention logits.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
+#include "base/ranks.h"
 #include "base/sha256.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/advice.h"
@@ -362,7 +363,9 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->say) DQ_TRY(cmd_eval_kinds[i]->say(&x->o.logger, &v, err));
     }
-    DQ_TRY(cmd_eval_resume_begin(&x->resume, &x->e, x->o.resume, &x->o.logger, err));
+    if (dq_ranks_number() == 0)
+        cmd_eval_resume_begin(&x->resume, &x->e, x->o.resume, &x->o.logger, err);
+    DQ_TRY(dq_ranks_agree("evaluation, program or processor", x->resume.key, err));
     dq_progress_begin(&x->progress, &x->o.logger, "scored", 1);
     x->progress.rough = x->e.n_rows > 1; /* rows take different time */
     x->e.progress = on_progress;
@@ -491,7 +494,7 @@ static dq_status name_work(eval_run *x, const dq_args *args, dq_err *err)
 
 static dq_status dump_requests(eval_run *x, dq_err *err)
 {
-    if (!x->o.requests) return DQ_OK;
+    if (!x->o.requests || dq_ranks_number() > 0) return DQ_OK;
     DQ_TRY(cmd_eval_dump_requests(&x->e, x->o.requests, err));
     x->requested = true;
     return DQ_OK;
@@ -534,9 +537,10 @@ static void close_all(eval_run *x)
 
 static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
 {
-    if (x->o.dry_run) return show_plan(x, err);
+    const bool hands_out = dq_ranks_number() == 0;
+    if (x->o.dry_run) return hands_out ? show_plan(x, err) : DQ_OK;
     DQ_TRY(run(x, argc, argv, err));
-    return hand_out(x, err);
+    return hands_out ? hand_out(x, err) : DQ_OK;
 }
 
 dq_status dq_cmd_eval(int argc, char **argv, dq_err *err)

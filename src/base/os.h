@@ -68,6 +68,8 @@ int64_t dq_os_cache_bytes(void); /* of the last-level cache that a processor see
 /* os_threads.c. Processors that this process may use: its affinity, and the quota of time of its control groups, rounded
  * up. root: "", or where a test keeps files. */
 int dq_os_cpu_count(const char *root);
+/* n processes of this job are on this machine: where none of them is bound to a part of its processors, each has an nth of them. */
+void dq_os_share_cpus(int n);
 /* Makes threads that wait for each other sleep after some 50 microseconds, unless the environment says how they wait
  * (GOMP_SPINCOUNT, OMP_WAIT_POLICY): starts the program anew with that set. First in main. Returns where it is set,
  * or where this cannot be done; then threads wait as the runtime of OpenMP has it. */

@@ -23,11 +23,20 @@ static void lower_by_quota(void *bound, const char *root, const char *folder)
     fclose(f);
 }
 
+static int shared_by = 1;
+
+void dq_os_share_cpus(int n)
+{
+    shared_by = n;
+}
+
 int dq_os_cpu_count(const char *root)
 {
     cpu_set_t set;
     int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    const bool whole = n >= sysconf(_SC_NPROCESSORS_ONLN);
     dq_os_groups_each(root, lower_by_quota, &n);
+    if (whole) n /= shared_by;
     return n > 0 ? n : 1;
 }
 

@@ -160,6 +160,7 @@ struct dq_eval {
     dq_eval_begins *begins;     /* NULL: nobody is told */
     void *progress_arg;         /* of both */
     dq_backend *backend;        /* of models without a runner */
+    int shard, n_shards;        /* the part of the work that is done here; 0 shards: all of it */
     dq_journal *journal;        /* NULL: finished work is not written down */
     dq_err journal_err;         /* why writing it ended, if it did */
 };
@@ -189,7 +190,8 @@ const dq_eval_source *dq_eval_source_of(const dq_eval *e, const dq_eval_row *row
  * rows end alike. */
 dq_status dq_eval_stop_ids(dq_stop_ids *out, const dq_eval *e, int model, dq_err *err);
 
-/* Computes what is not done yet. After DQ_STOPPED the rows hold what was finished. */
+/* Computes what is not done yet. After DQ_STOPPED the rows hold what was finished. By all ranks (base/ranks.h); only on rank 0
+ * the rows hold all of it then. */
 dq_status dq_eval_run(dq_eval *e, dq_err *err);
 
 /* Begins to write down finished work, every step as soon as it is done. `key` (64 hex digits) stands for

@@ -8,8 +8,9 @@
  *                                             in any order
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
+#include "base/ranks.h"
 #include "base/strbuf.h"
-#include "eval/eval.h"
+#include "eval/eval_sweep.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -75,13 +76,17 @@ static void put_row(FILE *f, const dq_eval *e, int index, int64_t from, int64_t 
     fputc('}', f);
 }
 
-static dq_status add(dq_eval *e, int row, int64_t from, int64_t to, dq_err *err)
+/* Writes a step down, or tells rank 0. */
+static dq_status put(const dq_eval *e, int row, int64_t from, int64_t to, dq_err *err)
 {
     dq_strbuf text = {0};
     FILE *f = dq_strbuf_memory_open(&text, err);
     if (!f) return err->code;
     put_row(f, e, row, from, to);
-    if (dq_strbuf_memory_close(f, err) == DQ_OK) dq_journal_add(e->journal, text.s, text.n, err);
+    if (dq_strbuf_memory_close(f, err) == DQ_OK && e->journal)
+        dq_journal_add(e->journal, text.s, text.n, err);
+    else if (err->code == DQ_OK)
+        dq_ranks_tell(text.s, text.n, err);
     dq_block_free(text.s);
     return err->code;
 }
@@ -91,8 +96,8 @@ void dq_eval_finish(dq_eval *e, int row, int64_t from, int64_t to)
     dq_eval_row *r = &e->row[row];
     dq_score_work_add(&r->work, &r->pending);
     for (int64_t i = from; i < to; i++) r->finished[i] = true;
-    if (!e->journal || e->journal_err.code != DQ_OK) return;
-    add(e, row, from, to, &e->journal_err);
+    if (e->journal_err.code == DQ_OK && (e->journal || dq_ranks_number() > 0))
+        put(e, row, from, to, &e->journal_err);
 }
 
 /* n numbers with single spaces between. */
@@ -166,6 +171,30 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
     if (r->extra) DQ_TRY(get_values(r->extra + from * extra, (to - from) * extra, o, "extra", err));
     dq_score_work_add(&r->work, &w);
     for (int64_t i = from; i < to; i++) r->finished[i] = true;
+    return DQ_OK;
+}
+
+static dq_status get_line(dq_eval *e, const char *text, size_t len, int64_t *row, int64_t *n,
+                          dq_err *err)
+{
+    json_t *step = NULL;
+    if (dq_json_parse(&step, text, len, "step", err) == DQ_OK && get_row(e, step, err) == DQ_OK) {
+        *row = json_integer_value(json_object_get(step, "row"));
+        *n = dq_eval_values(e, &e->row[*row], json_integer_value(json_object_get(step, "to"))) -
+             dq_eval_values(e, &e->row[*row], json_integer_value(json_object_get(step, "from")));
+    }
+    json_decref(step);
+    return err->code;
+}
+
+dq_status dq_eval_sweep_take(dq_eval_sweep *s, const char *text, size_t len, dq_err *err)
+{
+    dq_eval *e = s->e;
+    int64_t row = 0, n = 0;
+    DQ_TRY(get_line(e, text, len, &row, &n, err));
+    s->done += (double)n;
+    if (e->journal && e->journal_err.code == DQ_OK)
+        dq_journal_add(e->journal, text, len, &e->journal_err);
     return DQ_OK;
 }
 

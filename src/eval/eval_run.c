@@ -3,6 +3,8 @@
 #include "eval/eval_sweep.h"
 
 #include "base/os.h"
+#include "base/ranks.h"
+#include "eval/eval_pieces.h"
 
 static dq_status score_items(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
                              dq_err *err)
@@ -86,30 +88,69 @@ static dq_status run_items(dq_eval_sweep *s, int index, int64_t begin, int64_t e
     return err->code;
 }
 
-/* Rows of items of one model, then the texts that it is the reference of: models change as rarely as they can. */
-static dq_status run_model(dq_eval_sweep *s, int model, bool windows, dq_err *err)
+/* ---- Pieces ---- */
+
+/* A run: the pieces that are this process's, or one of several shards'. */
+typedef struct run {
+    dq_eval_sweep s;
+    dq_eval_pieces pieces;
+    int64_t *mine; /* [n] pieces to compute */
+    int64_t n;
+} run;
+
+static dq_status run_piece(void *arg, int64_t i, dq_err *err)
 {
-    const dq_eval *e = s->e;
+    run *x = arg;
+    const dq_eval_piece *p = &x->pieces.piece[x->mine[i]];
+    const dq_eval *e = x->s.e;
+    if (dq_eval_source_of(e, &e->row[p->row])->kind->windows)
+        dq_eval_sweep_windows(&x->s, p->row, p->begin, p->end, err);
+    else
+        run_items(&x->s, p->row, p->begin, p->end, err);
+    if (err->code == DQ_OK && dq_ranks_number() > 0) *err = e->journal_err; /* it was not told */
+    return err->code;
+}
+
+static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
+{
+    run *x = arg;
+    return dq_eval_sweep_take(&x->s, text, len, err);
+}
+
+static dq_status choose(run *x, dq_err *err)
+{
+    const dq_eval *e = x->s.e;
+    DQ_TRY(dq_eval_pieces_of(&x->pieces, e, err));
+    const int64_t n = x->pieces.n;
+    int *shard = dq_alloc(e->a, (size_t)n, sizeof *shard, err);
+    x->mine = dq_alloc(e->a, (size_t)n, sizeof *x->mine, err);
+    DQ_TRY(err->code);
+    if (e->n_shards > 1) DQ_TRY(dq_eval_pieces_share(shard, &x->pieces, e->n_shards, err));
+    for (int64_t i = 0; i < n; i++) {
+        if (shard[i] == e->shard) x->mine[x->n++] = i;
+    }
+    return DQ_OK;
+}
+
+/* What rank 0 has found in a journal is finished for all. */
+static dq_status share_finished(dq_eval *e, dq_err *err)
+{
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *row = &e->row[i];
-        if (row->same != i || row->model != model) continue;
-        if (dq_eval_source_of(e, row)->kind->windows != windows) continue;
-        if (!windows)
-            DQ_TRY(run_items(s, i, 0, dq_eval_units(e, row), err));
-        else if (row->ref == i)
-            DQ_TRY(dq_eval_sweep_windows(s, i, 0, dq_eval_units(e, row), err));
+        const size_t units = (size_t)dq_eval_units(e, row);
+        if (row->same == i) DQ_TRY(dq_ranks_share(row->finished, units * sizeof(bool), err));
     }
     return DQ_OK;
 }
 
 dq_status dq_eval_run(dq_eval *e, dq_err *err)
 {
-    dq_eval_sweep s;
-    dq_eval_sweep_begin(&s, e);
-    for (int i = 0; err->code == DQ_OK && i < e->n_models; i++) {
-        if (run_model(&s, i, false, err) == DQ_OK) run_model(&s, i, true, err);
-    }
-    dq_eval_sweep_end(&s);
+    run x = {.s = {.e = e}};
+    if (choose(&x, err) == DQ_OK) share_finished(e, err);
+    dq_eval_sweep_begin(&x.s, e);
+    const dq_ranks_work work = {.n = x.n, .run = run_piece, .take = take, .arg = &x};
+    dq_ranks_run(&work, err);
+    dq_eval_sweep_end(&x.s);
     for (int i = 0; i < e->n_rows; i++) e->row[i].work = e->row[e->row[i].same].work;
     return err->code;
 }

@@ -5,6 +5,7 @@
 #include "eval/eval_sweep.h"
 
 #include "base/os.h"
+#include "base/ranks.h"
 
 #include <stdio.h>
 
@@ -48,6 +49,7 @@ static void tell(void *arg, double rows)
     dq_eval_sweep *s = arg;
     const double now = dq_os_seconds();
     s->fed += rows;
+    dq_ranks_poll();
     if (now - s->told < 1.0 / PER_SECOND) return;
     s->told = now;
     report(s);
@@ -121,8 +123,7 @@ void dq_eval_sweep_end(dq_eval_sweep *s)
 
 /* ---- Steps ---- */
 
-/* Ids that the sequences of the units feed, each counted for itself. */
-static double feeds_of(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end)
+double dq_eval_sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end)
 {
     const dq_eval_ids *ids = &e->ids[row->ids];
     const dq_requests *q = &ids->req;
@@ -155,7 +156,7 @@ void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64
 {
     s->row = row;
     s->fed = 0;
-    s->feeds = feeds_of(s->e, row, begin, end);
+    s->feeds = dq_eval_sweep_feeds(s->e, row, begin, end);
     s->values = again ? 0 : values_of(s->e, row, begin, end);
     s->begun = dq_os_seconds();
     report(s);

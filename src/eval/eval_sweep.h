@@ -34,10 +34,15 @@ void dq_eval_sweep_runner_end(dq_runner *r, const dq_eval_sweep *s);
  * second; after one of more than a second as many as half a second takes at its pace. A step is at least one unit, so a stop
  * loses one unit of a row, or several that take about a second or have 512 rows. How units are grouped changes no result. */
 int64_t dq_eval_sweep_rows(const dq_eval_row *row, int64_t max);
+/* Ids that the sequences of the units feed, each counted for itself. */
+double dq_eval_sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end);
 /* A step of units begin .. end - 1 of the row begins, and ends. again: the units are finished, and only what is not kept of
  * them is computed once more. */
 void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64_t end, bool again);
 void dq_eval_sweep_step_end(dq_eval_sweep *s);
+
+/* What another rank has finished, as dq_eval_finish told it: into the rows and the journal, if there is one. */
+dq_status dq_eval_sweep_take(dq_eval_sweep *s, const char *text, size_t len, dq_err *err);
 
 /* Texts: windows begin .. end - 1 of all rows with the reference row `ref`, and of that row. */
 dq_status dq_eval_sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_t end, dq_err *err);

@@ -1,0 +1,45 @@
+/* ranks: the processes that compute one job, started together by mpirun, each with a number; 0 alone writes and prints. Without
+ * MPI, or without mpirun, there is one. Functions that are called by all say so; they have to come in the same order.
+ *
+ * A rank that fails before such a call makes it fail everywhere, so that none waits. One that dies, or hangs, is the launcher's
+ * matter: mpirun ends the others.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_RANKS_H
+#define DQ_RANKS_H
+
+#include "base/base.h"
+
+/* First of all in main. DQ_MISMATCH: mpirun has started several, but there is no MPI in this program. */
+dq_status dq_ranks_begin(dq_err *err);
+/* By all, last of all: a failure of one is one of all, which names it. */
+dq_status dq_ranks_end(dq_err *err);
+
+int dq_ranks_count(void);
+int dq_ranks_number(void);      /* 0 .. count - 1 */
+int dq_ranks_local(void);       /* the same among those of this machine */
+const char *dq_ranks_mpi(void); /* "Open MPI 4.1.4", "" without it */
+
+/* By all: waits until all are here. Fails where one has failed (`err` of each), or where `same` (text; NULL: none) is not the
+ * same for all: DQ_MISMATCH, `what` names it. */
+dq_status dq_ranks_agree(const char *what, const char *same, dq_err *err);
+/* By all: bytes p[n] of rank 0 become those of all. */
+dq_status dq_ranks_share(void *p, size_t n, dq_err *err);
+
+/* Pieces of work, which have no order. */
+typedef struct dq_ranks_work {
+    int64_t n;
+    /* Computes a piece, on any rank. Results are told by dq_ranks_tell on ranks other than 0, and are in their place on 0. */
+    dq_status (*run)(void *arg, int64_t piece, dq_err *err);
+    /* On rank 0, within dq_ranks_poll or between pieces: text[len] that another rank has told. */
+    dq_status (*take)(void *arg, const char *text, size_t len, dq_err *err);
+    void *arg;
+} dq_ranks_work;
+/* By all: every piece is computed by one of them, handed out from the first to the last as they become free. Alone: in that
+ * order. The first failure of any ends it everywhere, at the latest with the pieces at hand. */
+dq_status dq_ranks_run(const dq_ranks_work *w, dq_err *err);
+/* Within run, on a rank other than 0: copies the text, and sends it. */
+dq_status dq_ranks_tell(const char *text, size_t len, dq_err *err);
+/* To be called now and then within run, on any rank, so that others need not wait. Costs a microsecond. */
+void dq_ranks_poll(void);
+
+#endif

@@ -1,0 +1,323 @@
+/* ranks_mpi: see ranks.h. Rank 0 hands out pieces between its own steps, whenever it is polled. Others request the next piece
+ * before they begin one, so that none waits for rank 0; what they tell is sent while they compute. Waiting sleeps: an MPI
+ * that waits takes a processor.
+ * SPDX-License-Identifier: MIT */
+#include "base/ranks.h"
+
+#include "base/os.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { REQUEST = 1, PIECE, TOLD, LEFT }; /* tags */
+enum { NAP_NS = 300000, PATIENCE_S = 5, SAME = 96 };
+
+/* What is on its way to rank 0. */
+typedef struct letter {
+    struct letter *next;
+    MPI_Request request;
+    char text[];
+} letter;
+
+/* A failure as ranks tell it. */
+typedef struct report {
+    int code;
+    char same[SAME], text[sizeof((dq_err *)0)->text];
+} report;
+
+static struct {
+    bool on, failed, broken; /* MPI runs; all know of a failure; someone may not answer any more */
+    int count, number, local;
+    const dq_ranks_work *work; /* while it runs */
+    int64_t next;              /* the first piece that nobody has */
+    int n_left;                /* ranks that have ended their part */
+    dq_err err;                /* of another rank, or of taking what it told; on rank 0 */
+    letter *sent;
+} job = {.count = 1};
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
+/* ---- Begin and end ---- */
+
+dq_status dq_ranks_begin(dq_err *err)
+{
+    static const char *const launcher[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
+    MPI_Comm here;
+    int n_here;
+    for (size_t i = 0; i < sizeof launcher / sizeof *launcher; i++)
+        job.on = job.on || getenv(launcher[i]);
+    if (!job.on) return DQ_OK;
+    if (MPI_Init(NULL, NULL) != MPI_SUCCESS)
+        return dq_fail(err, DQ_RESOURCE, "MPI does not start. Run without mpirun");
+    MPI_Comm_size(MPI_COMM_WORLD, &job.count);
+    MPI_Comm_rank(MPI_COMM_WORLD, &job.number);
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+    MPI_Comm_rank(here, &job.local);
+    MPI_Comm_size(here, &n_here);
+    MPI_Comm_free(&here);
+    dq_os_share_cpus(n_here);
+    return DQ_OK;
+}
+
+dq_status dq_ranks_end(dq_err *err)
+{
+    if (!job.on) return err->code;
+    job.on = false;
+    if (job.broken) MPI_Abort(MPI_COMM_WORLD, (int)err->code);
+    dq_ranks_agree(NULL, NULL, err);
+    MPI_Finalize();
+    return err->code;
+}
+
+int dq_ranks_count(void)
+{
+    return job.count;
+}
+
+int dq_ranks_number(void)
+{
+    return job.number;
+}
+
+int dq_ranks_local(void)
+{
+    return job.local;
+}
+
+const char *dq_ranks_mpi(void)
+{
+    static char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int n;
+    if (!*text) MPI_Get_library_version(text, &n);
+    text[strcspn(text, ",\n")] = 0; /* the rest says who has built it */
+    return text;
+}
+
+/* ---- Together ---- */
+
+static void take_failure(dq_err *err, int rank, const report *r)
+{
+    if (err->code != DQ_OK) return;
+    if (r->code == DQ_STOPPED || rank == job.number)
+        dq_fail(err, (dq_status)r->code, "%s", r->text);
+    else
+        dq_fail(err, (dq_status)r->code, "rank %d: %s", rank, r->text);
+}
+
+static void compare(const report *all, const char *what, dq_err *err)
+{
+    for (int i = 1; i < job.count && err->code == DQ_OK; i++) {
+        if (strcmp(all[i].same, all[0].same) != 0)
+            dq_fail(err, DQ_MISMATCH,
+                    "rank %d has another %s than rank 0 (%.40s there, %.40s here). Run the same "
+                    "program on the same inputs everywhere",
+                    i, what, all[i].same, all[0].same);
+    }
+}
+
+dq_status dq_ranks_agree(const char *what, const char *same, dq_err *err)
+{
+    if (job.count == 1 || job.failed) return err->code;
+    report own = {.code = (int)err->code}, *all = NULL;
+    snprintf(own.same, sizeof own.same, "%s", same ? same : "");
+    snprintf(own.text, sizeof own.text, "%s", err->text);
+    all = calloc((size_t)job.count, sizeof *all);
+    if (!all) abort(); /* others wait, and no memory is left to tell them */
+    MPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, MPI_COMM_WORLD);
+    for (int i = 0; i < job.count; i++) {
+        if (all[i].code == DQ_OK) continue;
+        job.failed = true;
+        take_failure(err, i, &all[i]);
+    }
+    if (!job.failed && same) compare(all, what, err);
+    job.failed = job.failed || err->code != DQ_OK;
+    free(all);
+    return err->code;
+}
+
+dq_status dq_ranks_share(void *p, size_t n, dq_err *err)
+{
+    enum { AT_ONCE = 1 << 28 };
+    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
+    for (size_t at = 0; job.count > 1 && at < n; at += AT_ONCE) {
+        const size_t left = n - at;
+        MPI_Bcast((char *)p + at, (int)(left < AT_ONCE ? left : AT_ONCE), MPI_BYTE, 0,
+                  MPI_COMM_WORLD);
+    }
+    return DQ_OK;
+}
+
+/* ---- Work, on rank 0 ---- */
+
+static bool is_over(void)
+{
+    return job.err.code != DQ_OK || job.next >= job.work->n;
+}
+
+static void answer(int rank)
+{
+    int64_t piece = is_over() ? -1 : job.next++;
+    MPI_Recv(NULL, 0, MPI_BYTE, rank, REQUEST, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Send(&piece, 1, MPI_INT64_T, rank, PIECE, MPI_COMM_WORLD);
+}
+
+static void take(int rank, int len)
+{
+    char *text = dq_block_new((size_t)len + 1, 1, &job.err);
+    if (!text) abort(); /* as in dq_ranks_agree */
+    MPI_Recv(text, len, MPI_BYTE, rank, TOLD, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (job.err.code == DQ_OK) job.work->take(job.work->arg, text, (size_t)len, &job.err);
+    dq_block_free(text);
+}
+
+static void part(int rank)
+{
+    report r;
+    MPI_Recv(&r, sizeof r, MPI_BYTE, rank, LEFT, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    job.n_left++;
+    if (r.code != DQ_OK) take_failure(&job.err, rank, &r);
+}
+
+static void hear_all(void)
+{
+    MPI_Status s;
+    int here, len;
+    while (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &here, &s) == MPI_SUCCESS &&
+           here) {
+        MPI_Get_count(&s, MPI_BYTE, &len);
+        if (s.MPI_TAG == REQUEST)
+            answer(s.MPI_SOURCE);
+        else if (s.MPI_TAG == TOLD)
+            take(s.MPI_SOURCE, len);
+        else
+            part(s.MPI_SOURCE);
+    }
+}
+
+/* Whether the ranks have had time enough to see that the job is to stop. */
+static bool out_of_patience(double *since)
+{
+    if (job.err.code != DQ_STOPPED) return false;
+    if (*since == 0) *since = dq_os_seconds();
+    return dq_os_seconds() - *since > PATIENCE_S;
+}
+
+static dq_status lead(dq_err *err)
+{
+    const dq_ranks_work *w = job.work;
+    double since = 0;
+    while (job.n_left < job.count - 1 || !is_over()) {
+        hear_all();
+        if (!is_over()) {
+            w->run(w->arg, job.next++, &job.err);
+        } else if (job.n_left < job.count - 1) {
+            dq_os_check_stop(&job.err);
+            nap();
+        }
+        job.broken = out_of_patience(&since);
+        if (job.broken) break;
+    }
+    *err = job.err;
+    return err->code;
+}
+
+/* ---- Work, on the others ---- */
+
+static void free_delivered(bool all)
+{
+    for (letter **at = &job.sent; *at;) {
+        letter *x = *at;
+        int delivered = 0;
+        if (all)
+            delivered = MPI_Wait(&x->request, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+        else
+            MPI_Test(&x->request, &delivered, MPI_STATUS_IGNORE);
+        if (!delivered) {
+            at = &x->next;
+            continue;
+        }
+        *at = x->next;
+        dq_block_free(x);
+    }
+}
+
+dq_status dq_ranks_tell(const char *text, size_t len, dq_err *err)
+{
+    if (len > INT32_MAX) return dq_fail(err, DQ_BUG, "a letter of %zu bytes", len);
+    letter *x = dq_block_new(1, sizeof *x + len, err);
+    if (!x) return err->code;
+    memcpy(x->text, text, len);
+    x->next = job.sent;
+    job.sent = x;
+    MPI_Isend(x->text, (int)len, MPI_BYTE, 0, TOLD, MPI_COMM_WORLD, &x->request);
+    return DQ_OK;
+}
+
+static void request(void)
+{
+    MPI_Send(NULL, 0, MPI_BYTE, 0, REQUEST, MPI_COMM_WORLD);
+}
+
+static int64_t next_piece(void)
+{
+    int64_t piece;
+    int here = 0;
+    while (MPI_Iprobe(0, PIECE, MPI_COMM_WORLD, &here, MPI_STATUS_IGNORE) == MPI_SUCCESS && !here) {
+        free_delivered(false);
+        nap();
+    }
+    MPI_Recv(&piece, 1, MPI_INT64_T, 0, PIECE, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    return piece;
+}
+
+static dq_status follow(dq_err *err)
+{
+    const dq_ranks_work *w = job.work;
+    int64_t piece;
+    request();
+    while ((piece = next_piece()) >= 0) {
+        request();
+        if (err->code == DQ_OK) w->run(w->arg, piece, err);
+        free_delivered(false);
+        if (err->code != DQ_OK) break;
+    }
+    if (piece >= 0) next_piece(); /* the answer that was requested */
+    free_delivered(true);
+    report r = {.code = (int)err->code};
+    snprintf(r.text, sizeof r.text, "%s", err->text);
+    MPI_Send(&r, sizeof r, MPI_BYTE, 0, LEFT, MPI_COMM_WORLD);
+    return err->code;
+}
+
+/* ---- Work ---- */
+
+dq_status dq_ranks_run(const dq_ranks_work *w, dq_err *err)
+{
+    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
+    if (job.count == 1) {
+        for (int64_t i = 0; err->code == DQ_OK && i < w->n; i++) w->run(w->arg, i, err);
+        return err->code;
+    }
+    job.work = w;
+    job.next = 0;
+    job.n_left = 0;
+    job.err = (dq_err){0};
+    job.number == 0 ? lead(err) : follow(err);
+    job.work = NULL;
+    return job.broken ? err->code : dq_ranks_agree(NULL, NULL, err);
+}
+
+void dq_ranks_poll(void)
+{
+    if (!job.work) return;
+    if (job.number == 0)
+        hear_all();
+    else
+        free_delivered(false);
+}

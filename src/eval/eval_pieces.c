@@ -1,0 +1,133 @@
+/* eval_pieces: see eval_pieces.h. A piece has about as many rows of passes as products need to be fast; where models take
+ * turns over a text, as many as a turn has, since each turn packs their weights anew.
+ * SPDX-License-Identifier: MIT */
+#include "eval/eval_pieces.h"
+
+#include "eval/eval_sweep.h"
+
+#include <stdlib.h>
+
+enum { PIECE_ROWS = 1024 };
+
+typedef struct builder {
+    const dq_eval *e;
+    dq_eval_pieces *out;
+    size_t cap;
+} builder;
+
+/* Whether row i is computed in pieces of row `first`: that row itself, or of a text one with this reference. */
+static bool belongs(const dq_eval *e, int i, int first)
+{
+    const dq_eval_row *row = &e->row[i];
+    if (i == first) return true;
+    return row->same == i && row->ref == first && dq_eval_source_of(e, row)->kind->windows;
+}
+
+static double parameters_of(const dq_eval *e, int first, bool *several)
+{
+    double n = 0;
+    *several = false;
+    for (int i = 0; i < e->n_rows; i++) {
+        if (!belongs(e, i, first)) continue;
+        n += (double)e->model[e->row[i].model].m->n_params;
+        *several = *several || e->row[i].model != e->row[first].model;
+    }
+    return n;
+}
+
+static dq_status add_row(builder *b, int first, dq_err *err)
+{
+    const dq_eval_row *row = &b->e->row[first];
+    const int64_t n = dq_eval_units(b->e, row);
+    bool several;
+    const double parameters = parameters_of(b->e, first, &several);
+    const double rows = several ? DQ_SCORE_ROWS : PIECE_ROWS;
+    for (int64_t begin = 0, end; begin < n; begin = end) {
+        double fed = 0;
+        for (end = begin; end < n; end++) {
+            const double more = dq_eval_sweep_feeds(b->e, row, end, end + 1);
+            if (end > begin && fed + more > rows) break;
+            fed += more;
+        }
+        dq_eval_piece *list =
+            dq_grow(b->e->a, b->out->piece, (size_t)b->out->n + 1, &b->cap, sizeof *list, err);
+        if (!list) return err->code;
+        b->out->piece = list;
+        list[b->out->n++] = (dq_eval_piece){first, begin, end, fed * parameters};
+    }
+    return DQ_OK;
+}
+
+static int by_work(const void *a, const void *b)
+{
+    const dq_eval_piece *x = a, *y = b;
+    if (x->work != y->work) return x->work < y->work ? 1 : -1;
+    if (x->row != y->row) return x->row < y->row ? -1 : 1;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* Rows of items of one model, or the texts that it is the reference of. */
+static dq_status add_model(builder *b, int model, bool windows, dq_err *err)
+{
+    const dq_eval *e = b->e;
+    const int64_t before = b->out->n;
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *row = &e->row[i];
+        if (row->same != i || row->model != model) continue;
+        if (dq_eval_source_of(e, row)->kind->windows != windows) continue;
+        if (!windows || row->ref == i) DQ_TRY(add_row(b, i, err));
+    }
+    if (b->out->n > before)
+        qsort(b->out->piece + before, (size_t)(b->out->n - before), sizeof *b->out->piece, by_work);
+    return DQ_OK;
+}
+
+dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, dq_err *err)
+{
+    builder b = {.e = e, .out = out};
+    *out = (dq_eval_pieces){0};
+    for (int i = 0; i < e->n_models; i++) {
+        DQ_TRY(add_model(&b, i, false, err));
+        DQ_TRY(add_model(&b, i, true, err));
+    }
+    return DQ_OK;
+}
+
+/* ---- Shards ---- */
+
+typedef struct numbered {
+    int64_t piece;
+    double work;
+} numbered;
+
+static int largest_first(const void *a, const void *b)
+{
+    const numbered *x = a, *y = b;
+    if (x->work != y->work) return x->work < y->work ? 1 : -1;
+    return x->piece < y->piece ? -1 : x->piece > y->piece;
+}
+
+static int least(const double *work, int n)
+{
+    int at = 0;
+    for (int i = 1; i < n; i++) {
+        if (work[i] < work[at]) at = i;
+    }
+    return at;
+}
+
+dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards, dq_err *err)
+{
+    double *work = dq_block_new((size_t)n_shards, sizeof *work, err);
+    numbered *order = work ? dq_block_new((size_t)p->n + 1, sizeof *order, err) : NULL;
+    for (int64_t i = 0; order && i < p->n; i++) order[i] = (numbered){i, p->piece[i].work};
+    if (order) qsort(order, (size_t)p->n, sizeof *order, largest_first);
+    for (int64_t i = 0; order && i < p->n; i++) {
+        const int to = least(work, n_shards);
+        shard[order[i].piece] = to;
+        work[to] += order[i].work;
+    }
+    dq_block_free(order);
+    dq_block_free(work);
+    return err->code;
+}

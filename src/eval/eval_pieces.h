@@ -1,0 +1,26 @@
+/* eval_pieces: the work of a sweep as pieces that several processes, or several runs, can share. They follow from models, items
+ * and settings alone, not from who computes them or what is finished.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EVAL_PIECES_H
+#define DQ_EVAL_PIECES_H
+
+#include "eval/eval.h"
+
+/* Units begin .. end - 1 of a row of items; of texts, of all rows with the reference row `row`. */
+typedef struct dq_eval_piece {
+    int row;
+    int64_t begin, end;
+    double work; /* ids that are fed times parameters */
+} dq_eval_piece;
+
+typedef struct dq_eval_pieces {
+    dq_eval_piece
+        *piece; /* [n], of e->a: models change as rarely as they can, larger ones come first */
+    int64_t n;
+} dq_eval_pieces;
+
+dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, dq_err *err);
+/* shard[i] of piece i, 0 .. n_shards - 1: the largest first, each to the shard with least work. */
+dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards, dq_err *err);
+
+#endif
