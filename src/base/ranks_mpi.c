@@ -31,6 +31,7 @@ typedef struct report {
 static struct {
     bool on, failed, broken; /* MPI runs; all know of a failure; someone may not answer any more */
     int count, number, local;
+    report *all;               /* [count] */
     const dq_ranks_work *work; /* while it runs */
     int64_t next;              /* the first piece that nobody has */
     int n_left;                /* ranks that have ended their part */
@@ -56,6 +57,8 @@ dq_status dq_ranks_begin(dq_err *err)
     if (MPI_Init(NULL, NULL) != MPI_SUCCESS)
         return dq_fail(err, DQ_RESOURCE, "MPI does not start. Run without mpirun");
     MPI_Comm_size(MPI_COMM_WORLD, &job.count);
+    job.all = dq_block_new((size_t)job.count, sizeof *job.all, err);
+    if (!job.all) MPI_Abort(MPI_COMM_WORLD, DQ_RESOURCE);
     MPI_Comm_rank(MPI_COMM_WORLD, &job.number);
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
     MPI_Comm_rank(here, &job.local);
@@ -72,6 +75,7 @@ dq_status dq_ranks_end(dq_err *err)
     if (job.broken) MPI_Abort(MPI_COMM_WORLD, (int)err->code);
     dq_ranks_agree(NULL, NULL, err);
     MPI_Finalize();
+    dq_block_free(job.all);
     return err->code;
 }
 
@@ -124,11 +128,9 @@ static void compare(const report *all, const char *what, dq_err *err)
 dq_status dq_ranks_agree(const char *what, const char *same, dq_err *err)
 {
     if (job.count == 1 || job.failed) return err->code;
-    report own = {.code = (int)err->code}, *all = NULL;
+    report own = {.code = (int)err->code}, *all = job.all;
     snprintf(own.same, sizeof own.same, "%s", same ? same : "");
     snprintf(own.text, sizeof own.text, "%s", err->text);
-    all = calloc((size_t)job.count, sizeof *all);
-    if (!all) abort(); /* others wait, and no memory is left to tell them */
     MPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, MPI_COMM_WORLD);
     for (int i = 0; i < job.count; i++) {
         if (all[i].code == DQ_OK) continue;
@@ -137,7 +139,6 @@ dq_status dq_ranks_agree(const char *what, const char *same, dq_err *err)
     }
     if (!job.failed && same) compare(all, what, err);
     job.failed = job.failed || err->code != DQ_OK;
-    free(all);
     return err->code;
 }
 
@@ -169,8 +170,13 @@ static void answer(int rank)
 
 static void take(int rank, int len)
 {
-    char *text = dq_block_new((size_t)len + 1, 1, &job.err);
-    if (!text) abort(); /* as in dq_ranks_agree */
+    dq_err full = {0};
+    char *text = dq_block_new((size_t)len + 1, 1, &full);
+    if (!text) { /* it cannot be heard, so nothing after it either */
+        job.err = full;
+        job.broken = true;
+        return;
+    }
     MPI_Recv(text, len, MPI_BYTE, rank, TOLD, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     if (job.err.code == DQ_OK) job.work->take(job.work->arg, text, (size_t)len, &job.err);
     dq_block_free(text);
@@ -188,7 +194,8 @@ static void hear_all(void)
 {
     MPI_Status s;
     int here, len;
-    while (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &here, &s) == MPI_SUCCESS &&
+    while (!job.broken &&
+           MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &here, &s) == MPI_SUCCESS &&
            here) {
         MPI_Get_count(&s, MPI_BYTE, &len);
         if (s.MPI_TAG == REQUEST)
@@ -220,7 +227,7 @@ static dq_status lead(dq_err *err)
             dq_os_check_stop(&job.err);
             nap();
         }
-        job.broken = out_of_patience(&since);
+        job.broken = job.broken || out_of_patience(&since);
         if (job.broken) break;
     }
     *err = job.err;
