@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "base/file.h"
 #include "base/os.h"
+#include "base/ranks.h"
 #include "checkpoint/h5_result.h"
 #include "cmds/cli/advice.h"
 #include "cmds/cli/commit.h"
@@ -50,6 +51,7 @@ static json_t *libraries(void)
     json_object_set_new(x, "openssl", json_string(OpenSSL_version(OPENSSL_VERSION)));
     snprintf(text, sizeof text, "%d", _OPENMP);
     json_object_set_new(x, "openmp", json_string(text));
+    json_object_set_new(x, "mpi", *dq_ranks_mpi() ? json_string(dq_ranks_mpi()) : json_null());
     return x;
 }
 

@@ -18,7 +18,8 @@ typedef struct dq_cmd {
 } dq_cmd;
 
 dq_cmd_run dq_cmd_stats, dq_cmd_quantize, dq_cmd_eval, dq_cmd_generate, dq_cmd_info, dq_cmd_verify,
-    dq_cmd_logits, dq_cmd_tokenize, dq_cmd_judged, dq_cmd_doctor, dq_cmd_report, dq_cmd_export;
+    dq_cmd_logits, dq_cmd_tokenize, dq_cmd_judged, dq_cmd_merge, dq_cmd_doctor, dq_cmd_report,
+    dq_cmd_export;
 dq_cmd_run dq_cmd_plan_weights, dq_cmd_plan_kv, dq_cmd_plan_heads, dq_cmd_plan_gates;
 dq_cmd_run dq_cmd_bench_prefill, dq_cmd_bench_generate, dq_cmd_bench_decode, dq_cmd_bench_attention,
     dq_cmd_bench_items, dq_cmd_bench_evict, dq_cmd_bench_compare;

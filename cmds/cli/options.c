@@ -256,8 +256,8 @@ static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
         DQ_TRY(parse_option(c, argv, row, opts, usage, err));
     }
     for (int i = optind; i < argc; i++) {
-        if (args->n == DQ_LIST_MAX)
-            return dq_fail(err, DQ_USAGE, "more than %d arguments.", DQ_LIST_MAX);
+        if (args->n == DQ_ARGS_MAX)
+            return dq_fail(err, DQ_USAGE, "more than %d arguments.", DQ_ARGS_MAX);
         args->item[args->n++] = argv[i];
     }
     return args->n < usage->min_args || args->n > usage->max_args

@@ -18,7 +18,7 @@ typedef enum dq_opt_kind {
     DQ_OPT_ROWS /* dq_opt[], ended as every table: they stand here instead of this row, whose help is "" */
 } dq_opt_kind;
 
-enum { DQ_LIST_MAX = 256, DQ_WORDS_MAX = 32 };
+enum { DQ_LIST_MAX = 256, DQ_WORDS_MAX = 32, DQ_ARGS_MAX = 10000 };
 typedef struct dq_list {
     const char *item[DQ_LIST_MAX];
     int n;
@@ -171,7 +171,7 @@ typedef struct dq_usage {
 } dq_usage;
 
 typedef struct dq_args {
-    const char *item[DQ_LIST_MAX];
+    const char *item[DQ_ARGS_MAX];
     int n;
     bool help; /* --help was asked for and has been printed: return DQ_OK at once */
 } dq_args;

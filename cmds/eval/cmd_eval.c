@@ -14,6 +14,7 @@
 #include "cmds/command.h"
 #include "cmds/eval/eval_gate_table.h"
 #include "cmds/eval/eval_kv.h"
+#include "cmds/eval/eval_merge.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_pareto.h"
 #include "cmds/eval/eval_plan.h"
@@ -53,6 +54,8 @@ typedef struct eval_run {
     dq_progress progress;
     cmd_eval_resume resume;
     bool requested; /* --dump-requests is written */
+    const cmd_eval_merge
+        *merge; /* the shards that the results come from; NULL: they are computed */
 } eval_run;
 
 /* A checkpoint is known by its fingerprint; a container by the hash over its own contents, because
@@ -486,8 +489,9 @@ static dq_status hand_out(eval_run *x, dq_err *err)
 /* The file of finished work, which is none that the run reads or writes otherwise. */
 static dq_status name_work(eval_run *x, const dq_args *args, dq_err *err)
 {
-    const cmd_eval_identity id = {&x->e, &x->o, &x->files, (const char(*)[65])x->content,
-                                  x->backend};
+    const cmd_eval_identity id = {&x->e,      &x->o,
+                                  &x->files,  (const char(*)[65])x->content,
+                                  x->backend, x->merge ? x->merge->program : NULL};
     DQ_TRY(cmd_eval_resume_name(&x->resume, &id, err));
     return cmd_eval_check_outputs(&x->o, args, x->resume.path, x->a, err);
 }
@@ -535,19 +539,62 @@ static void close_all(eval_run *x)
     dq_arena_free(x->a);
 }
 
+/* --shard: the file of -o is the journal, whose last line says that this part is whole. */
+static dq_status run_shard(eval_run *x, int argc, char **argv, dq_err *err)
+{
+    double work, all;
+    x->e.shard = x->o.shard - 1;
+    x->e.n_shards = x->o.n_shards;
+    x->e.about = cmd_eval_shard_about(&x->o, x->resume.program, argc, argv);
+    run(x, argc, argv, err);
+    json_decref(x->e.about);
+    DQ_TRY(err->code);
+    DQ_TRY(dq_eval_journal_end(&x->e, err));
+    DQ_TRY(dq_eval_part(&x->e, &work, &all, err));
+    dq_logger_say(&x->o.logger,
+                  "part %d of %d, %.3g %% of the work, is in %s. Of all parts: dq merge "
+                  "FILE... -o OUT.json",
+                  x->o.shard, x->o.n_shards, 100 * work / all, x->o.document);
+    return DQ_OK;
+}
+
+static dq_status take_shards(eval_run *x, dq_err *err)
+{
+    for (int i = 0; i < x->merge->n; i++)
+        DQ_TRY(dq_eval_take(&x->e, x->resume.key, x->merge->path[i], err));
+    for (int i = 0; i < x->e.n_rows; i++) {
+        const dq_eval_row *row = &x->e.row[i];
+        const int64_t units = dq_eval_units(&x->e, row);
+        if (dq_eval_lacking(row, 0, units) < units)
+            return dq_fail(err, DQ_MISMATCH,
+                           "the shards together lack a part of the work, as if they "
+                           "were cut in another way");
+        x->e.row[i].work = x->e.row[row->same].work;
+    }
+    return DQ_OK;
+}
+
 static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
 {
     const bool hands_out = dq_ranks_number() == 0;
     if (x->o.dry_run) return hands_out ? show_plan(x, err) : DQ_OK;
+    if (x->merge) return take_shards(x, err) == DQ_OK ? hand_out(x, err) : err->code;
+    if (x->o.n_shards) return run_shard(x, argc, argv, err);
     DQ_TRY(run(x, argc, argv, err));
     return hands_out ? hand_out(x, err) : DQ_OK;
 }
 
 dq_status dq_cmd_eval(int argc, char **argv, dq_err *err)
 {
+    return cmd_eval_merged(NULL, argc, argv, err);
+}
+
+dq_status cmd_eval_merged(const cmd_eval_merge *merge, int argc, char **argv, dq_err *err)
+{
     dq_args args;
     eval_run *x = dq_block_new(1, sizeof *x, err);
     if (!x) return err->code;
+    x->merge = merge;
     x->a = x->e.a = dq_arena_new();
     x->inputs = json_array();
     x->settings = json_object();

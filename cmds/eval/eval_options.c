@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_options.h"
 
+#include "base/ranks.h"
 #include "cmds/eval/eval_tasks.h"
 #include "cmds/eval/eval_verdict.h"
 #include "cmds/report/report.h"
@@ -93,7 +94,7 @@ static const dq_usage usage = {
     .args = "one MODEL or more (at most 64)",
 };
 
-enum { SAMPLES = 50, MAX_SAMPLES = 1000000 };
+enum { SAMPLES = 50, MAX_SAMPLES = 1000000, MAX_SHARDS = 9999 };
 
 void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_kind *kind)
 {
@@ -245,6 +246,10 @@ static void add_computed(rows *to, cmd_eval_options *o)
             "resume", &o->resume,
             "go on where the same command was interrupted, in the same folder: finished work "
             "is kept in dq-eval-KEY.resume there, KEY standing for inputs and settings"),
+        dq_opt_text(
+            "shard", "I/N", &o->shard_word,
+            "compute the I-th of N parts, I from 1 to N, into the file of -o; dq merge makes "
+            "one document of all N. With --resume it goes on with that file"),
         dq_opt_flag("dry-run", &o->dry_run,
                     "print what would be computed, and stop before scoring"),
         DQ_LOGGER_OPTIONS(o->logger),
@@ -391,8 +396,27 @@ static dq_status read_shots(cmd_eval_options *o, dq_err *err)
     return DQ_OK;
 }
 
+static dq_status read_shard(cmd_eval_options *o, dq_err *err)
+{
+    int used = 0;
+    const char *w = o->shard_word;
+    if (!w) return DQ_OK;
+    if (sscanf(w, "%d/%d%n", &o->shard, &o->n_shards, &used) != 2 || w[used] || o->shard < 1 ||
+        o->n_shards < o->shard || o->n_shards > MAX_SHARDS)
+        return dq_fail(err, DQ_USAGE,
+                       "--shard: expected I/N, with I from 1 to N and N at most %d, found \"%s\".",
+                       MAX_SHARDS, w);
+    if (dq_ranks_count() > 1)
+        return dq_fail(err, DQ_USAGE,
+                       "--shard is for runs without MPI: mpirun shares the work itself.");
+    if (!o->document)
+        return dq_fail(err, DQ_USAGE, "--shard: nowhere to write the part. Add -o FILE.");
+    return DQ_OK;
+}
+
 static dq_status read_words(cmd_eval_options *o, dq_err *err)
 {
+    DQ_TRY(read_shard(o, err));
     if (o->lengths_word)
         DQ_TRY(dq_options_ints(o->length, &o->n_lengths, DQ_EVAL_LENGTHS, o->lengths_word,
                                "lengths", 1, 1 << 30, err));
@@ -416,17 +440,23 @@ static dq_status check_lengths(const cmd_eval_options *o, dq_err *err)
                    "--lengths has nothing to act on: there is no task that makes its own prompts.");
 }
 
-/* The files that a run writes; *n of at most N_OUTPUTS. */
+static dq_output_form document_form(const cmd_eval_options *o)
+{
+    if (!o->n_shards) return DQ_OUTPUT_JSON;
+    return o->resume ? DQ_OUTPUT_JOURNAL : DQ_OUTPUT_LINES;
+}
+
+/* The files that a run writes, those of a shard first; *n of at most N_OUTPUTS. */
 enum { N_OUTPUTS = 6 + DQ_EVAL_KINDS };
 static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_eval_options *o,
                          const char *journal)
 {
     static const char *const old[] = {".old", NULL};
     const dq_output own[] = {
-        {"--csv", o->csv, DQ_OUTPUT_CSV, NULL},
-        {"-o", o->document, DQ_OUTPUT_JSON, NULL},
-        {"--dump-items", o->dump, DQ_OUTPUT_LINES, NULL},
         {"--dump-requests", o->requests, DQ_OUTPUT_LINES, NULL},
+        {"-o", o->document, document_form(o), NULL},
+        {"--dump-items", o->dump, DQ_OUTPUT_LINES, NULL},
+        {"--csv", o->csv, DQ_OUTPUT_CSV, NULL},
         {"--html", o->html, DQ_OUTPUT_HTML, NULL},
         {"the finished work for --resume", journal, DQ_OUTPUT_JOURNAL, old},
     };
@@ -449,6 +479,7 @@ dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
     int n;
     list_outputs(out, &n, option, o, journal);
     DQ_TRY(cmd_eval_inputs_list(&in, o, args, a, err));
+    if (o->n_shards) n = 2; /* the others are written by dq merge */
     return journal ? dq_output_guard_names(out, n, in.path, in.n, err)
                    : dq_output_guard_check(out, n, in.path, in.n, o->force, err);
 }

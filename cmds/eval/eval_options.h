@@ -24,10 +24,11 @@ typedef struct cmd_eval_options {
     const char *logit_bits, *ref, *device, *dump, *requests, *csv, *document, *html, *baseline;
     dq_words logit_granularity, math_words; /* dq_granularity, dq_num */
     dq_word bos, too_long;                  /* a dq_bos; one of dq_eval_long_name after "" */
-    const char *lengths_word, *shots_word;
+    const char *lengths_word, *shots_word, *shard_word;
     int64_t ctx, threads, limit;
     double margin;
     bool json, resume, dry_run, force;
+    int shard, n_shards; /* of --shard, from 1; 0: all is computed here */
     dq_input_head_order head_order;
     dq_kv_options kv;
     void *own[DQ_EVAL_KINDS]; /* the options of each kind, and what they mean */

@@ -7,9 +7,9 @@
 #include "base/os.h"
 #include "base/sha256.h"
 #include "cmds/cli/advice.h"
+#include "cmds/cli/commit.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/progress.h"
-#include "cmds/cli/version.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,13 +26,26 @@ DQ_PRINTF(2, 3) static void add_line(dq_sha256 *h, const char *fmt, ...)
     dq_sha256_add(h, line, strlen(line));
 }
 
-/* The program and what it runs on: another compiler or device may give other bits. A CPU's line names its
- * threads, which change none. */
-static void add_program(dq_sha256 *h, const dq_backend *b)
+/* The program and what it runs on: another commit, compiler, instruction set or device may give other bits. A CPU's own line
+ * names its threads, which change none. */
+static void name_program(char *out, size_t cap, const dq_backend *b)
 {
-    bool cpu = strcmp(b->ops->name, "cpu") == 0;
-    add_line(h, "%s %s %s %u %s\n", DQ_VERSION, __VERSION__, b->ops->name, dq_os_cpu_features(NULL),
-             cpu ? "" : b->device);
+    static const struct {
+        unsigned bit;
+        const char *name;
+    } sets[] = {{DQ_CPU_AVX2, " avx2"},
+                {DQ_CPU_AVX512, " avx512"},
+                {DQ_CPU_VNNI, " vnni"},
+                {DQ_CPU_VBMI, " vbmi"}};
+    const bool cpu = strcmp(b->ops->name, "cpu") == 0;
+    const unsigned have = dq_os_cpu_features(NULL);
+    char words[40] = "";
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        const size_t n = strlen(words);
+        if (have & sets[i].bit) snprintf(words + n, sizeof words - n, "%s", sets[i].name);
+    }
+    snprintf(out, cap, "dq %.40s, compiler %.40s, %s%s", dq_commit_version(), __VERSION__,
+             cpu ? "cpu" : b->device, words);
 }
 
 /* The canonical form of a value, which it takes over: sorted members, no spaces, reals to the last bit. */
@@ -120,16 +133,20 @@ static dq_status add_rows(dq_sha256 *h, const dq_eval *e, dq_err *err)
 dq_status cmd_eval_resume_name(cmd_eval_resume *s, const cmd_eval_identity *id, dq_err *err)
 {
     dq_sha256 h;
+    name_program(s->program, sizeof s->program, id->backend);
+    if (id->program) snprintf(s->program, sizeof s->program, "%s", id->program);
     DQ_TRY(dq_sha256_begin(&h, err));
-    add_program(&h, id->backend);
+    add_line(&h, "%s\n", s->program);
     if (add_json(&h, settings_json(id), err) != DQ_OK || add_models(&h, id, err) != DQ_OK ||
         add_rows(&h, id->e, err) != DQ_OK) {
         dq_sha256_drop(&h);
         return err->code;
     }
     DQ_TRY(dq_sha256_end(&h, s->key, err));
-    snprintf(s->path, sizeof s->path, "dq-eval-%.12s.resume", s->key);
-    snprintf(s->old, sizeof s->old, "%s.old", s->path);
+    snprintf(s->own, sizeof s->own, "dq-eval-%.12s.resume", s->key);
+    snprintf(s->old, sizeof s->old, "%s.old", s->own);
+    s->shard = id->o->n_shards > 0;
+    s->path = s->shard ? id->o->document : s->own;
     return DQ_OK;
 }
 
@@ -231,6 +248,8 @@ dq_status cmd_eval_resume_begin(cmd_eval_resume *s, dq_eval *e, bool resume, dq_
 {
     dq_err why = {0};
     s->begun = true;
+    if (s->shard && !(resume && dq_file_exists(s->path)))
+        return dq_eval_journal(e, s->key, s->path, false, err);
     if (resume && dq_file_exists(s->path)) return go_on(s, e, err);
     if (resume) say_nothing_here(s->path, logger);
     set_aside(s, logger);
@@ -260,7 +279,7 @@ dq_status cmd_eval_resume_keep(const cmd_eval_resume *s, const dq_eval *e, dq_er
 void cmd_eval_resume_end(const cmd_eval_resume *s, dq_eval *e, dq_status outcome)
 {
     bool fine = outcome == DQ_OK || outcome == DQ_GATE;
-    bool keep = outcome == DQ_STOPPED || (!fine && has_work(e));
+    bool keep = outcome == DQ_STOPPED || (!fine && has_work(e)) || (s->shard && s->begun);
     dq_journal_close(e->journal, !keep);
-    if (fine && s->begun) remove(s->old);
+    if (fine && s->begun && !s->shard) remove(s->old);
 }

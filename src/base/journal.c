@@ -198,17 +198,32 @@ static dq_status read_lines(dq_journal_lines *found, size_t *good, char *text, s
     return DQ_OK;
 }
 
-static dq_status take_up(dq_journal *j, dq_journal_damage damage, dq_journal_lines *found,
-                         dq_arena *a, dq_err *err)
+/* The lines of the file up to byte *good, after which none is whole. */
+static dq_status read_file(dq_journal_lines *found, size_t *good, const char *path,
+                           dq_journal_damage damage, dq_arena *a, dq_err *err)
 {
     char *text;
-    size_t len, good = 0, max = 0;
-    DQ_TRY(dq_file_read(&text, &len, j->path, a, err));
+    size_t len, max = 0;
+    *good = 0;
+    DQ_TRY(dq_file_read(&text, &len, path, a, err));
     for (size_t i = 0; i < len; i++) max += text[i] == '\n';
     *found = (dq_journal_lines){dq_alloc(a, max, sizeof *found->text, err), 0};
     if (!found->text) return err->code;
-    if (read_lines(found, &good, text, len, damage, err) != DQ_OK)
-        return dq_in(err, "%s: ", j->path);
+    return read_lines(found, good, text, len, damage, err) == DQ_OK ? DQ_OK
+                                                                    : dq_in(err, "%s: ", path);
+}
+
+dq_status dq_journal_read(dq_journal_lines *found, const char *path, dq_arena *a, dq_err *err)
+{
+    size_t good;
+    return read_file(found, &good, path, DQ_JOURNAL_REFUSE, a, err);
+}
+
+static dq_status take_up(dq_journal *j, dq_journal_damage damage, dq_journal_lines *found,
+                         dq_arena *a, dq_err *err)
+{
+    size_t good;
+    DQ_TRY(read_file(found, &good, j->path, damage, a, err));
     return cut(j, good, found->n, err);
 }
 

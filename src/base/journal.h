@@ -35,6 +35,8 @@ dq_status dq_journal_new(dq_journal **out, const char *path, dq_err *err);
  * or does not fit its hash, is dropped. DQ_MISMATCH: the file is none of these journals; it stays as it is. */
 dq_status dq_journal_resume(dq_journal **out, const char *path, dq_journal_damage damage,
                             dq_journal_lines *found, dq_arena *a, dq_err *err);
+/* The lines of a file that stays as it is, whoever has it open; one that is cut off at the end is left out. */
+dq_status dq_journal_read(dq_journal_lines *found, const char *path, dq_arena *a, dq_err *err);
 /* After a failure the file is as it was before. DQ_BUG: a newline in the text. */
 dq_status dq_journal_add(dq_journal *j, const char *text, size_t len, dq_err *err);
 dq_status dq_journal_sync(dq_journal *j, dq_err *err);

@@ -5,6 +5,7 @@
 #define DQ_EVAL_H
 
 #include "base/journal.h"
+#include "base/json.h"
 #include "base/strbuf.h"
 #include "eval/score.h"
 #include "session/stop_ids.h"
@@ -160,9 +161,11 @@ struct dq_eval {
     dq_eval_begins *begins;     /* NULL: nobody is told */
     void *progress_arg;         /* of both */
     dq_backend *backend;        /* of models without a runner */
-    int shard, n_shards;        /* the part of the work that is done here; 0 shards: all of it */
-    dq_journal *journal;        /* NULL: finished work is not written down */
-    dq_err journal_err;         /* why writing it ended, if it did */
+    int shard, n_shards; /* the part of the work that is done here, from 0; 0 shards: all of it */
+    dq_journal *journal; /* NULL: finished work is not written down */
+    json_t *about;       /* more members of the first line of a new journal; NULL: none */
+    bool ended;          /* the journal that it went on from has its last line */
+    dq_err journal_err;  /* why writing it ended, if it did */
 };
 
 /* Ids of `source` for `model`, made or found: models with one tokenizer share them. -1: see err. */
@@ -198,6 +201,13 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err);
  * everything that results depend on. With `resume` the rows first take what the file has; a file of another
  * key is DQ_MISMATCH. */
 dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err);
+/* Work of this run's shard, and of all of it, in one unit. */
+dq_status dq_eval_part(dq_eval *e, double *work, double *all, dq_err *err);
+/* The journal's last line: what this run was to do is done. It is on the disk then. */
+dq_status dq_eval_journal_end(dq_eval *e, dq_err *err);
+/* Takes what another run of the same key has finished, from the file that its journal was. DQ_MISMATCH: of another key, or
+ * without a last line. DQ_DAMAGED: units that are finished already. */
+dq_status dq_eval_take(dq_eval *e, const char *key, const char *path, dq_err *err);
 /* A row has finished its units from .. to - 1, with numbers in their places and its `pending` of them: they count as finished
  * from now on, and are written down. */
 void dq_eval_finish(dq_eval *e, int row, int64_t from, int64_t to);

@@ -1,11 +1,12 @@
 /* eval_journal: finished work as steps of a journal. Numbers are written in hexadecimal, so that a
  * resumed run gives the same bits as one that was never stopped. Each line of the journal is a JSON object:
  *
- *   {"schema": "dq-eval-resume/9", "key": KEY, "rows": N}
+ *   {"schema": "dq-eval-resume/9", "key": KEY, "rows": N, ...}
  *   {"row": I, "from": UNIT, "to": UNIT, "tokens": .., "computed": .., "seconds": HEX, "held": [..],
  *    "gap_min": HEX, "logp": "HEX ..", "top1": "ID ..", "kld": "HEX ..", "top_logp": "HEX ..",
  *    "extra": "HEX .."}                       one per step: units of a row that were finished together,
  *                                             in any order
+ *   {"end": true}                            of a shard: nothing is left to do
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
 #include "base/ranks.h"
@@ -211,23 +212,72 @@ static dq_status get_head(const dq_eval *e, const char *key, const json_t *step,
     return dq_json_int(&rows, step, "rows", e->n_rows, e->n_rows, NULL, err);
 }
 
-static dq_status read_steps(dq_eval *e, const char *key, const dq_journal_lines *found, dq_err *err)
+static bool is_end(const json_t *step)
 {
+    return json_is_true(json_object_get(step, "end"));
+}
+
+/* *ended: the last line is there. */
+static dq_status read_steps(dq_eval *e, const char *key, const dq_journal_lines *found, bool *ended,
+                            dq_err *err)
+{
+    *ended = false;
     for (int64_t i = 0; err->code == DQ_OK && i < found->n; i++) {
         json_t *step = NULL;
-        if (dq_json_parse(&step, found->text[i], strlen(found->text[i]), "step", err) == DQ_OK)
-            i == 0 ? get_head(e, key, step, err) : get_row(e, step, err);
+        if (dq_json_parse(&step, found->text[i], strlen(found->text[i]), "step", err) == DQ_OK) {
+            *ended = is_end(step);
+            if (i == 0)
+                get_head(e, key, step, err);
+            else if (!*ended)
+                get_row(e, step, err);
+        }
         json_decref(step);
     }
     return err->code;
 }
 
-static dq_status add_head(const dq_eval *e, const char *key, dq_err *err)
+static dq_status add_object(dq_eval *e, json_t *o, dq_err *err)
 {
-    char line[200];
-    int n = snprintf(line, sizeof line, "{\"schema\": \"%s\", \"key\": \"%s\", \"rows\": %d}",
-                     schema, key, e->n_rows);
-    return dq_journal_add(e->journal, line, (size_t)n, err);
+    char *text;
+    dq_json_dump(&text, o, JSON_COMPACT, err);
+    json_decref(o);
+    if (text) dq_journal_add(e->journal, text, strlen(text), err);
+    free(text);
+    return err->code;
+}
+
+static dq_status add_head(dq_eval *e, const char *key, dq_err *err)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "schema", json_string(schema));
+    json_object_set_new(o, "key", json_string(key));
+    json_object_set_new(o, "rows", json_integer(e->n_rows));
+    if (e->about) json_object_update(o, e->about);
+    return add_object(e, o, err);
+}
+
+dq_status dq_eval_journal_end(dq_eval *e, dq_err *err)
+{
+    if (e->ended) return err->code;
+    json_t *o = json_object();
+    json_object_set_new(o, "end", json_true());
+    if (e->journal_err.code != DQ_OK) *err = e->journal_err;
+    return add_object(e, o, err) == DQ_OK ? dq_journal_sync(e->journal, err) : err->code;
+}
+
+dq_status dq_eval_take(dq_eval *e, const char *key, const char *path, dq_err *err)
+{
+    dq_journal_lines found;
+    bool ended = false;
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_journal_read(&found, path, a, err) == DQ_OK) {
+        read_steps(e, key, &found, &ended, err);
+        if (!ended) dq_fail(err, DQ_MISMATCH, "is not finished");
+        if (err->code != DQ_OK) dq_in(err, "%s: ", path);
+    }
+    dq_arena_free(a);
+    return err->code;
 }
 
 /* Goes on from a file. What it holds is read before anything is added, and dropped then. */
@@ -237,7 +287,7 @@ static dq_status resume_from(dq_eval *e, const char *key, const char *path, dq_e
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (dq_journal_resume(&e->journal, path, DQ_JOURNAL_REFUSE, &found, a, err) == DQ_OK &&
-        read_steps(e, key, &found, err) != DQ_OK) {
+        read_steps(e, key, &found, &e->ended, err) != DQ_OK) {
         dq_in(err, "%s: ", path);
         dq_journal_close(e->journal, false);
         e->journal = NULL;

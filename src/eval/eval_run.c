@@ -132,6 +132,16 @@ static dq_status choose(run *x, dq_err *err)
     return DQ_OK;
 }
 
+dq_status dq_eval_part(dq_eval *e, double *work, double *all, dq_err *err)
+{
+    run x = {.s = {.e = e}};
+    *work = *all = 0;
+    DQ_TRY(choose(&x, err));
+    for (int64_t i = 0; i < x.pieces.n; i++) *all += x.pieces.piece[i].work;
+    for (int64_t i = 0; i < x.n; i++) *work += x.pieces.piece[x.mine[i]].work;
+    return DQ_OK;
+}
+
 /* What rank 0 has found in a journal is finished for all. */
 static dq_status share_finished(dq_eval *e, dq_err *err)
 {

@@ -4,7 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
-#include "eval/eval.h"
+#include "eval/eval_pieces.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"
 
@@ -757,6 +757,88 @@ TEST(test_journal)
     assert_int_equal(dq_eval_journal(&e, key, path, false, &err), DQ_OK);
     assert_int_equal(dq_eval_journal(&f, key, path, false, &busy), DQ_RESOURCE);
     dq_journal_close(e.journal, true);
+    rig_close(&x);
+}
+
+/* ---- Pieces and shards ---- */
+
+TEST(pieces_are_the_whole)
+{
+    rig x;
+    dq_eval e;
+    dq_err err = {0};
+    dq_eval_pieces p;
+    int count[2 * N_SPECS][64] = {{0}}, shard[64];
+    rig_open(&x, "llama-f32");
+    sweep_open(&e, &x);
+    assert_int_equal(dq_eval_pieces_of(&p, &e, &err), DQ_OK);
+    assert_true(p.n > 1 && p.n < 64);
+    for (int64_t i = 0; i < p.n; i++) {
+        assert_true(p.piece[i].work > 0);
+        for (int64_t k = p.piece[i].begin; k < p.piece[i].end; k++) count[p.piece[i].row][k]++;
+    }
+    for (int i = 0; i < e.n_rows; i++) {
+        const bool first = e.row[i].ref == i || !e.row[i].kld; /* a text's reference has all rows */
+        for (int64_t k = 0; k < dq_eval_units(&e, &e.row[i]); k++)
+            assert_int_equal(count[i][k], first);
+    }
+    for (int n = 1; n <= 5; n++) { /* no shard has more than another and one piece */
+        double work[5] = {0}, most = 0, least = INFINITY, largest = 0;
+        assert_int_equal(dq_eval_pieces_share(shard, &p, n, &err), DQ_OK);
+        for (int64_t i = 0; i < p.n; i++) {
+            work[shard[i]] += p.piece[i].work;
+            largest = fmax(largest, p.piece[i].work);
+        }
+        for (int i = 0; i < n; i++) {
+            most = fmax(most, work[i]);
+            least = fmin(least, work[i]);
+        }
+        assert_true(most - least <= largest);
+    }
+    rig_close(&x);
+}
+
+static void run_shard(rig *x, int shard, int n, const char *key, const char *path)
+{
+    dq_eval f;
+    dq_err err = {0};
+    sweep_open(&f, x);
+    f.shard = shard;
+    f.n_shards = n;
+    assert_int_equal(dq_eval_journal(&f, key, path, false, &err), DQ_OK);
+    assert_int_equal(dq_eval_run(&f, &err), DQ_OK);
+    assert_int_equal(dq_eval_journal_end(&f, &err), DQ_OK);
+    dq_journal_close(f.journal, false);
+}
+
+TEST(shards_are_the_whole)
+{
+    rig x;
+    dq_eval e, f;
+    dq_err err = {0}, twice = {0}, other = {0};
+    char path[64], key[65], wrong[65];
+    memset(key, 'a', 64);
+    memset(wrong, 'b', 64);
+    key[64] = wrong[64] = 0;
+    rig_open(&x, "llama-f32");
+    sweep_open(&e, &x);
+    assert_int_equal(dq_eval_run(&e, &err), DQ_OK);
+    for (int n = 1; n <= 3; n++) {
+        sweep_open(&f, &x);
+        for (int i = 0; i < n; i++) {
+            snprintf(path, sizeof path, "test_score_%d.shard", i);
+            run_shard(&x, i, n, key, path);
+            assert_int_equal(dq_eval_take(&f, key, path, &err), DQ_OK);
+        }
+        check_same(&e, &f);
+        assert_int_equal(dq_eval_take(&f, key, path, &twice), DQ_DAMAGED);
+        assert_int_equal(dq_eval_take(&f, wrong, path, &other), DQ_MISMATCH);
+        twice = other = (dq_err){0};
+        for (int i = 0; i < n; i++) {
+            snprintf(path, sizeof path, "test_score_%d.shard", i);
+            remove(path);
+        }
+    }
     rig_close(&x);
 }
 

@@ -1,0 +1,209 @@
+/* cmd_merge: dq merge. A part's first line has the command that it is a part of; this command runs once more with the parts in
+ * place of computing, so that models and data are read and everything is printed as ever.
+ * SPDX-License-Identifier: MIT */
+#include "base/journal.h"
+#include "base/json.h"
+#include "cmds/command.h"
+#include "cmds/eval/eval_merge.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_PARTS = 9999, MAX_ARGUMENTS = 4096 };
+
+static const dq_usage usage = {
+    .name = "merge",
+    .synopsis = "FILE... [-o OUT.json] [options]",
+    .about =
+        "Makes one evaluation of the parts that dq eval --shard I/N wrote: the same table and the "
+        "same document as without --shard. Models and data are read again, from the paths of "
+        "the parts' command, so this runs where that ran; nothing is computed. Parts that are "
+        "missing, twice there, unfinished, of another command or computed by another program or "
+        "processor are refused by name.\n",
+    .examples =
+        "  for i in 1 2 3 4; do dq eval model --text book.txt --shard $i/4 -o part$i.shard; done\n"
+        "  dq merge part?.shard -o all.json\n",
+    .min_args = 1,
+    .max_args = MAX_PARTS,
+    .args = "one FILE or more"};
+
+typedef struct merge {
+    const char *document;
+    bool json, force;
+    dq_logger logger;
+    dq_arena *a;
+    json_t *first;   /* the first line of the first file */
+    const char **of; /* [parts] the file of each part; NULL: none yet */
+    int n;           /* parts */
+} merge;
+
+/* ---- What a part says ---- */
+
+static bool is_own(const char *word, const char *name, bool *takes_next)
+{
+    const size_t n = strlen(name);
+    const bool is = strncmp(word, name, n) == 0 && (!word[n] || word[n] == '=');
+    *takes_next = is && !word[n];
+    return is;
+}
+
+json_t *cmd_eval_shard_about(const cmd_eval_options *o, const char *program, int argc, char **argv)
+{
+    static const char *const with_value[] = {"--shard", "-o", "--output", "--progress"},
+                             *const flag[] = {"--resume", "--force", "-q",
+                                              "--quiet",  "-v",      "--verbose"};
+    json_t *about = json_object(), *words = json_array();
+    for (int i = 1; i < argc; i++) {
+        bool own = strncmp(argv[i], "-o", 2) == 0 && argv[i][2], skip = false;
+        for (size_t k = 0; !own && k < sizeof with_value / sizeof *with_value; k++)
+            own = is_own(argv[i], with_value[k], &skip);
+        i += skip;
+        for (size_t k = 0; !own && k < sizeof flag / sizeof *flag; k++)
+            own = strcmp(argv[i], flag[k]) == 0;
+        if (!own) json_array_append_new(words, json_string(argv[i]));
+    }
+    json_object_set_new(about, "command", json_string("eval"));
+    json_object_set_new(about, "shard", json_integer(o->shard));
+    json_object_set_new(about, "shards", json_integer(o->n_shards));
+    json_object_set_new(about, "program", json_string(program));
+    json_object_set_new(about, "arguments", words);
+    return about;
+}
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "";
+}
+
+static dq_status read_head(json_t **head, const char *path, dq_arena *a, dq_err *err)
+{
+    dq_journal_lines found;
+    *head = NULL;
+    DQ_TRY(dq_journal_read(&found, path, a, err));
+    if (found.n == 0) return dq_fail(err, DQ_DAMAGED, "%s: has no whole line", path);
+    DQ_TRY(dq_json_parse(head, found.text[0], strlen(found.text[0]), path, err));
+    if (strcmp(text_of(*head, "command"), "eval") != 0 ||
+        !json_is_array(json_object_get(*head, "arguments")))
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: not a part of an evaluation. Give what dq eval --shard I/N -o FILE wrote", path);
+    if (strcmp(found.text[found.n - 1], "{\"end\":true}") != 0)
+        return dq_fail(err, DQ_MISMATCH, "%s: is not finished. Run its command again with --resume",
+                       path);
+    return DQ_OK;
+}
+
+/* ---- Whether they belong together ---- */
+
+static dq_status compare(const merge *x, const json_t *head, const char *path, const char *first,
+                         dq_err *err)
+{
+    const char *here = text_of(head, "program"), *there = text_of(x->first, "program");
+    const json_int_t n = json_integer_value(json_object_get(head, "shards"));
+    if (strcmp(here, there) != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: its bits may differ from those of %s, as something else computed it "
+                       "(%.100s; there %.100s). Compute it anew where the others were",
+                       path, first, here, there);
+    if (strcmp(text_of(head, "key"), text_of(x->first, "key")) != 0)
+        return dq_fail(err, DQ_MISMATCH, "%s: is a part of another evaluation than %s", path,
+                       first);
+    if (n != x->n)
+        return dq_fail(err, DQ_MISMATCH, "%s: is one of %lld parts, %s of %d", path, (long long)n,
+                       first, x->n);
+    return DQ_OK;
+}
+
+static dq_status begin_with(merge *x, const char *path, dq_err *err)
+{
+    const json_int_t n = json_integer_value(json_object_get(x->first, "shards"));
+    if (n < 1 || n > MAX_PARTS)
+        return dq_fail(err, DQ_DAMAGED, "%s: expected 1 to %d parts, found %lld", path, MAX_PARTS,
+                       (long long)n);
+    x->n = (int)n;
+    x->of = dq_alloc(x->a, (size_t)x->n, sizeof *x->of, err);
+    return err->code;
+}
+
+static dq_status add_part(merge *x, const char *path, const char *first, dq_err *err)
+{
+    json_t *head;
+    if (read_head(&head, path, x->a, err) == DQ_OK && !x->first) {
+        x->first = json_incref(head);
+        begin_with(x, path, err);
+    }
+    if (err->code == DQ_OK) compare(x, head, path, first, err);
+    const json_int_t i = json_integer_value(json_object_get(head, "shard"));
+    json_decref(head);
+    DQ_TRY(err->code);
+    if (i < 1 || i > x->n)
+        return dq_fail(err, DQ_DAMAGED, "%s: part %lld of %d", path, (long long)i, x->n);
+    if (x->of[i - 1])
+        return dq_fail(err, DQ_MISMATCH, "%s and %s are both part %lld. Leave one of them out",
+                       x->of[i - 1], path, (long long)i);
+    x->of[i - 1] = path;
+    return DQ_OK;
+}
+
+static dq_status check_complete(const merge *x, dq_err *err)
+{
+    char list[120] = "";
+    int missing = 0;
+    for (int i = 0; i < x->n; i++) {
+        const size_t n = strlen(list);
+        if (x->of[i]) continue;
+        if (missing++ < 12) snprintf(list + n, sizeof list - n, "%s%d", n ? ", " : "", i + 1);
+    }
+    if (!missing) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "%d of %d parts %s missing: %s%s", missing, x->n,
+                   missing == 1 ? "is" : "are", list, missing > 12 ? ", ..." : "");
+}
+
+/* ---- The command again ---- */
+
+static dq_status run_again(const merge *x, dq_err *err)
+{
+    const json_t *words = json_object_get(x->first, "arguments");
+    const size_t n = json_array_size(words);
+    char **argv = dq_alloc(x->a, n + 8, sizeof *argv, err);
+    int argc = 0;
+    if (!argv) return err->code;
+    argv[argc++] = dq_text(x->a, "eval", 4, err);
+    for (size_t i = 0; i < n; i++) {
+        const char *w = json_string_value(json_array_get(words, i));
+        argv[argc++] = dq_text(x->a, w ? w : "", w ? strlen(w) : 0, err);
+    }
+    if (x->document) {
+        argv[argc++] = dq_text(x->a, "-o", 2, err);
+        argv[argc++] = dq_text(x->a, x->document, strlen(x->document), err);
+    }
+    if (x->json) argv[argc++] = dq_text(x->a, "--json", 6, err);
+    if (x->force) argv[argc++] = dq_text(x->a, "--force", 7, err);
+    if (x->logger.quiet) argv[argc++] = dq_text(x->a, "--quiet", 7, err);
+    DQ_TRY(err->code);
+    const cmd_eval_merge m = {x->of, x->n, text_of(x->first, "program")};
+    return cmd_eval_merged(&m, argc, argv, err);
+}
+
+dq_status dq_cmd_merge(int argc, char **argv, dq_err *err)
+{
+    merge x = {.a = dq_arena_new()};
+    dq_args args;
+    const dq_opt opts[] = {dq_opt_letter('o', dq_opt_text("output", "FILE", &x.document,
+                                                          "write the JSON document to a file")),
+                           dq_opt_flag("json", &x.json, "print the document instead of the table"),
+                           dq_opt_flag("force", &x.force, "replace files that exist"),
+                           DQ_LOGGER_OPTIONS(x.logger),
+                           {0}};
+    if (!x.a) dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
+        !args.help) {
+        for (int i = 0; err->code == DQ_OK && i < args.n; i++)
+            add_part(&x, args.item[i], args.item[0], err);
+        if (err->code == DQ_OK && check_complete(&x, err) == DQ_OK) run_again(&x, err);
+    }
+    json_decref(x.first);
+    dq_arena_free(x.a);
+    return err->code;
+}

@@ -1,0 +1,49 @@
+# ranks.sh: mpirun -n R dq; sourced by run.sh. Documents do not depend on R. Skipped without MPI.
+"$dq" doctor | grep -q '^  mpi  *Open MPI' && command -v mpirun >/dev/null || return 0
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+ranks() { # ranks R ARGUMENTS...: as R processes, with the output of `try`
+    n=$1
+    shift
+    mpirun --oversubscribe --bind-to none -n "$n" "$dq" "$@" >"$top/out" 2>"$top/err" </dev/null
+}
+timeless() { grep -v '_per_second\|seconds"' "$1"; }
+book=$repo/calib/pair/text.txt
+set -- eval "diff model" "plain model" --text "$book" --ctx 64 --limit 40 --task mc,generate --data mc=choices.jsonl \
+    --data generate=prompts.jsonl --max-new 8 --dump-completions texts.jsonl --force --logit-bits 16,4 --kv-bits 16,4 --threads 1
+printf '{"prompt": "the green mole"}\n{"prompt": "a cold wolf hears"}\n' >prompts.jsonl
+"$dq" "$@" -o alone.json -q >alone.txt || complain "ranks: one process fails"
+mv texts.jsonl alone.jsonl
+for r in 1 2 3 8; do
+    ranks $r "$@" -o ranks$r.json -q || complain "ranks: $r fail: $(cat "$top/err")"
+    [ "$(timeless alone.json)" = "$(timeless ranks$r.json)" ] || complain "ranks: another document of $r: $(diff alone.json ranks$r.json | head -5)"
+    cmp -s texts.jsonl alone.jsonl || complain "ranks: other texts of $r"
+    [ "$(wc -l <"$top/out")" = "$(wc -l <alone.txt)" ] || complain "ranks: $r print $(wc -l <"$top/out") lines, one $(wc -l <alone.txt)"
+done
+[ -z "$(ls dq-eval-* 2>/dev/null)" ] || complain "ranks: left $(ls dq-eval-*)"
+
+# a rank that is killed ends the job; what was finished is absent on from, by another number of ranks
+set -- eval "diff model" --text "$book" --ctx 128 --logit-bits 16,8,6,4,3 --logit-granularity per-tensor,per-head,per-row --threads 1
+"$dq" "$@" -o alone.json --force -q >/dev/null || complain "ranks: one process fails"
+ranks 3 "$@" -o killed.json &
+job=$!
+for _ in $(seq 200); do
+    [ "$(cat dq-eval-*.resume 2>/dev/null | wc -l)" -lt 4 ] || break
+    sleep 0.05
+done
+for p in $(pgrep -f "logit-granularity per-tensor,per-head,per-row --threads 1 -o killed.json"); do
+    ! tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx OMPI_COMM_WORLD_RANK=1 || kill -9 "$p"
+done
+! wait $job || complain "ranks: a job with a killed rank succeeds"
+absent killed.json
+[ -f "$(echo dq-eval-*.resume)" ] || complain "ranks: no journal of a killed job"
+ranks 2 "$@" --resume -o resumed.json -q || complain "ranks: cannot go on: $(cat "$top/err")"
+[ "$(timeless alone.json)" = "$(timeless resumed.json)" ] || complain "ranks: another document after a kill"
+
+# failures are told once, whoever has them
+ranks 3 "$@" --kv-bits 17
+[ "$(grep -c 'error:' "$top/err")" = 1 ] || complain "ranks: $(grep -c 'error:' "$top/err") messages"
+ranks 2 info "diff model"
+grep -q "is one process, and mpirun has started 2. Leave out mpirun" "$top/err" || complain "ranks: dq info: $(cat "$top/err")"
+ranks 2 "$@" --shard 1/2 -o x.shard
+grep -q "shard is for runs without MPI" "$top/err" || complain "ranks: --shard: $(cat "$top/err")"
+absent x.shard

@@ -1,0 +1,61 @@
+# shards.sh: dq eval --shard and dq merge; sourced by run.sh. Times differ between runs, so lines with them are left out.
+timeless() { grep -v '_per_second\|seconds"' "$1"; }
+part() { # dq eval --shard, which prints nothing
+    "$dq" "$@" >"$top/out" 2>"$top/err" || complain "shards: dq $* fails: $(cat "$top/err")"
+    [ ! -s "$top/out" ] || complain "shards: dq $* prints $(head -3 "$top/out")"
+}
+book=$repo/calib/pair/text.txt
+set -- eval "diff model" "plain model" --text "$book" --ctx 64 --limit 30 --task mc --data choices.jsonl --logit-bits 16,4 \
+    --kv-bits 16,4 --kv-keep 0.5 --kv-policy h2o --kv-recent 8 --threads 1
+"$dq" "$@" --csv whole.csv -o whole.json -q >whole.txt || complain "shards: the whole fails"
+for i in 1 2 3; do
+    part "$@" --csv merged.csv --shard $i/3 -o part$i.shard
+    grep -q "part $i of 3, [0-9.]* % of the work, is in part$i.shard" "$top/err" || complain "shards: part $i says $(cat "$top/err")"
+done
+absent merged.csv
+try 0 "against reference" merge part3.shard part1.shard part2.shard -o merged.json
+[ "$(timeless whole.json)" = "$(timeless merged.json)" ] || complain "shards: another document: $(diff whole.json merged.json | head -5)"
+[ "$(grep -v ' tokens/s\|^-\|[0-9]$' whole.txt)" = "$(grep -v ' tokens/s\|^-\|[0-9]$' "$top/out")" ] || complain "shards: another table"
+present merged.csv
+try 6 "merged.csv: exists" merge part1.shard part2.shard part3.shard
+try 0 '"schema": "dq-eval/1"' merge part1.shard part2.shard part3.shard --json --force
+json dq-eval/1
+# cut in another way it is the same; a part goes on where it was stopped
+for i in 1 2; do
+    "$dq" "$@" --shard $i/2 -o half$i.shard -q || complain "shards: half $i fails"
+done
+cp half2.shard half2.whole
+head -c $(($(wc -c <half2.whole) * 2 / 3)) half2.whole >half2.shard
+try 4 "half2.shard: is not finished. Run its command again with --resume" merge half1.shard half2.shard
+try 6 "half2.shard: exists" "$@" --shard 2/2 -o half2.shard
+part "$@" --shard 2/2 -o half2.shard --resume
+try 0 "against reference" merge half1.shard half2.shard -o halves.json
+[ "$(timeless whole.json)" = "$(timeless halves.json)" ] || complain "shards: another document of halves"
+cp half2.shard twice.shard
+part "$@" --shard 2/2 -o twice.shard --resume
+cmp -s half2.shard twice.shard || complain "shards: --resume of a finished part changes it"
+
+# what does not belong together
+try 4 "2 of 3 parts are missing: 1, 3" merge part2.shard
+try 4 "1 of 3 parts is missing: 2" merge part3.shard part1.shard
+cp part1.shard again.shard
+try 4 "part1.shard and again.shard are both part 1" merge part1.shard part2.shard again.shard part3.shard
+try 4 "half2.shard: is one of 2 parts, part1.shard of 3" merge part1.shard half2.shard
+"$dq" "$@" --seed 2 --shard 2/3 -o other.shard -q 2>/dev/null || "$dq" "$@" --kv-sink 2 --shard 2/3 -o other.shard -q
+try 4 "other.shard: is a part of another evaluation than part1.shard" merge part1.shard other.shard part3.shard
+DQ_CPU=scalar "$dq" "$@" --shard 2/3 -o scalar.shard -q
+try 4 "scalar.shard: its bits may differ from those of part1.shard" merge part1.shard scalar.shard part3.shard
+try 4 "is not a journal" merge whole.json
+try 6 "No such file" merge nothing.shard
+sed 's/0x1/0x2/' part2.shard >altered.shard
+try 3 "altered.shard: line [0-9]* was altered" merge part1.shard altered.shard part3.shard
+cp "$book" text.copy
+set -- eval "diff model" --text text.copy --ctx 64 --limit 8
+"$dq" "$@" --shard 1/1 -o one.shard -q
+echo " and more" >>text.copy
+try 4 "one.shard: belongs to a run with other inputs or settings" merge one.shard
+for word in 0/3 4/3 1/0 1 a/b 1/3x -1/3 1/10000; do
+    try 2 "expected I/N, with I from 1 to N" "$@" --shard $word -o x.shard
+done
+try 2 "nowhere to write the part. Add -o FILE" "$@" --shard 1/2
+try 2 "writes no such file" "$@" --shard 1/2 -o x.h5
