@@ -231,7 +231,7 @@ void dq_calib_run_print(const dq_calib_run *c, const dq_quantizer *q)
            i->text->n_seq == 1 ? "" : "s", (long long)i->text->ctx);
     if (i->text->bytes_read < i->text->bytes) {
         char b[32];
-        printf("excerpt            %s of %s of text, in even distances\n",
+        printf("excerpt            %s of %s of text, at even intervals\n",
                dq_table_size_text(a, sizeof a, i->text->bytes_read),
                dq_table_size_text(b, sizeof b, i->text->bytes));
     }

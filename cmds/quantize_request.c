@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/os.h"
+#include "cmds/cli/kv_sweep.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/version.h"
 #include "model/output_guard.h"
@@ -36,7 +37,7 @@ static dq_status kv_settings(dq_quantize_request *r, dq_err *err)
     int n;
     const dq_kv_config asked = r->set.kv; /* of the recipe */
     DQ_TRY(dq_kv_options_read(&r->kv, false, err));
-    if (dq_kv_options_list(&list, &n, &r->kv, &asked, NULL, err) == DQ_OK &&
+    if (dq_kv_sweep_list(&list, &n, &r->kv, &asked, NULL, err) == DQ_OK &&
         dq_kv_options_check(&r->kv, err) == DQ_OK) {
         dq_kv_config_spec(&any, &list[0], DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS,
                           DQ_KV_ANY_MAPS, err);

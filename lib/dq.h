@@ -2,7 +2,7 @@
  *
  * Every function that returns a status returns 0, or what `dq` would exit with: 2 a wrong setting or argument, 3 damaged
  * input, 4 inputs that do not fit together or are unsupported, 5 memory or device, 6 files. dq_lm_error then says what is
- * wrong. A model may be used by one thread at a time; models are opened, and files quantized, by one thread at a time of
+ * wrong, in the words of the command line: --kv-bits is the setting kv_bits. A model may be used by one thread at a time; models are opened, and files quantized, by one thread at a time of
  * the process. Nothing is printed. The numbers are those of the commands, bit for bit.
  *
  * A setting is an option of the command line without its dashes: "kv_bits=4:4". Lists of settings end with NULL; a list
@@ -33,7 +33,8 @@ void dq_lm_close(dq_lm *m); /* NULL allowed */
 
 int32_t dq_lm_vocab(const dq_lm *m);     /* logits of a position */
 int32_t dq_lm_positions(const dq_lm *m); /* tokens that a sequence may have; 0: not limited */
-/* A JSON object: architecture, parameters, bits_per_weight, settings, warnings so far. Valid until the next call, or m is closed. */
+/* A JSON object: architecture, parameters, bits_per_weight, settings, warnings so far. Valid until the next
+ * dq_lm_describe of m, or m is closed. */
 const char *dq_lm_describe(dq_lm *m);
 
 /* What these hand out is freed by dq_lm_free. */
@@ -79,7 +80,7 @@ typedef struct dq_lm_sampling {
 } dq_lm_sampling;
 /* Told of each new id, ln of its probability, and the text that has become certain (piece[len], maybe nothing); id -1: text
  * that was waiting when the last id had come. Other than 0 ends the text. It may encode and decode; what runs
- * the model is refused with 2, and dq_lm_close waits for the end of the text. */
+ * the model is refused with 2, and dq_lm_close, after which m is not to be used, takes effect when the text has ended. */
 typedef int dq_lm_listener(void *arg, int32_t id, double logp, const char *piece, size_t len);
 /* Goes on after ids[n] with at most max_new tokens into out[max_new]; *n_out of them, without the one that ended the text.
  * sampling NULL: zeros. listener NULL: nobody is told. */

@@ -9,33 +9,17 @@
 #include "lib/settings.h"
 #include "model/model_size.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static _Thread_local char last_error[sizeof((dq_err *)0)->text];
 
-/* "--kv-bits" becomes "kv_bits", where a word begins with it. */
-static void name_settings(char *s)
-{
-    char *to = s, before = ' ';
-    bool option = false;
-    for (; *s; before = *s++) {
-        const bool begins = strchr(" (\"", before) && s[0] == '-' && s[1] == '-' && islower(s[2]);
-        if (begins) s += 2;
-        option = (option || begins) && (islower(*s) || *s == '-');
-        *to++ = option && *s == '-' ? '_' : *s;
-    }
-    *to = 0;
-}
-
 int dq_lm_failed(dq_err *err)
 {
     if (err->code == DQ_OK) return 0;
     dq_advice_apply(err);
     snprintf(last_error, sizeof last_error, "%s", err->text);
-    name_settings(last_error);
     return (int)err->code;
 }
 

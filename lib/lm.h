@@ -56,7 +56,7 @@ dq_status dq_lm_check_ids(const struct dq_lm *m, const int32_t *ids, int64_t n, 
  * or closes it if dq_lm_close was called meanwhile. */
 dq_status dq_lm_enter(struct dq_lm *m, dq_err *err);
 void dq_lm_leave(struct dq_lm *m);
-/* Remembers a failure for dq_lm_error, with settings for the options of the command line. Returns its code. */
+/* Remembers a failure for dq_lm_error, in the words of the command line. Returns its code. */
 int dq_lm_failed(dq_err *err);
 
 #endif

@@ -31,7 +31,9 @@ int dq_lm_encode(dq_lm *m, const char *text, size_t len, int special, int32_t **
     int64_t first_bad, n_bad;
     *ids = NULL;
     *n = 0;
-    if (need_tokenizer(m, &err) == DQ_OK) {
+    if (special < 0 || special > 2)
+        dq_fail(&err, DQ_USAGE, "special: expected 0, 1 or 2, found %d", special);
+    else if (need_tokenizer(m, &err) == DQ_OK) {
         const unsigned flags = special ? dq_items_bos_flags(m->tok, DQ_BOS_AUTO, text, len) : 0;
         dq_tokenizer_encode(m->tok, text, len, flags, ids, n, &first_bad, &n_bad, &err);
         if (special == 2 && flags && err.code == DQ_OK) *n -= template_end(m->tok);

@@ -5,9 +5,9 @@
 
 #include "cmds/cli/options.h"
 
-/* The arguments that settings became; values that were read point into them. */
+/* The texts of settings; values that were read point into them. */
 typedef struct dq_settings {
-    char **argument; /* a block with the texts after it; NULL: none */
+    char *text; /* a block; NULL: none */
 } dq_settings;
 
 /* Reads settings, a list that ends with NULL or NULL itself, into what rows point to. "NAME=VALUE" is "--NAME VALUE" with dashes

@@ -6,16 +6,20 @@ install(TARGETS dqshared LIBRARY DESTINATION dq)
 install(FILES ${dq_gomp} DESTINATION dq RENAME libgomp.so.1)
 
 # Debian's packages say in /usr/share/doc/PACKAGE/copyright under which terms the archive may be given away.
-foreach(file ${dq_gomp} ${HDF5_C_LIBRARIES} ${JANSSON_LINK_LIBRARIES} ${PCRE2_LINK_LIBRARIES} ${UTF8PROC_LINK_LIBRARIES}
+option(DQ_LICENSES "A wheel holds the licences of what is in it" ON)
+if(DQ_LICENSES)
+    set(dq_bundled ${dq_gomp} ${HDF5_C_LIBRARIES} ${JANSSON_LINK_LIBRARIES} ${PCRE2_LINK_LIBRARIES} ${UTF8PROC_LINK_LIBRARIES}
         ${CRYPTO_LINK_LIBRARIES})
-    if(NOT IS_ABSOLUTE ${file})
+endif()
+foreach(file ${dq_bundled})
+    if(file MATCHES "^-") # an option of the linker
         continue()
     endif()
     execute_process(COMMAND dpkg-query -S ${file} OUTPUT_VARIABLE owner ERROR_QUIET RESULT_VARIABLE failed)
     string(REGEX REPLACE ":.*" "" owner "${owner}")
     if(failed OR NOT EXISTS /usr/share/doc/${owner}/copyright)
-        message(WARNING "${file}: dpkg does not know it, so its licence is missing from the wheel. Add it before you give the "
-            "wheel to others.")
+        message(SEND_ERROR "${file}: dpkg does not know it, so the wheel would lack its licence. -DDQ_LICENSES=OFF makes a wheel "
+            "that is not for others.")
     else()
         install(FILES /usr/share/doc/${owner}/copyright DESTINATION dq/licenses RENAME ${owner}.txt)
     endif()

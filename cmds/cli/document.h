@@ -29,7 +29,8 @@ dq_status dq_document_name_text(const char **out, const char *s, dq_arena *a, dq
 json_t *dq_document_real(double x);
 /* {"value": v, "stderr": e}; e NaN gives null. */
 json_t *dq_document_metric(double value, double std_err);
-/* Prints s[len], UTF-8; on a terminal with '?' for control characters but newline and tab, which would move its cursor. */
+/* Prints s[len], UTF-8. On a terminal '?' stands for control characters other than newline and tab, which could move its
+ * cursor. */
 void dq_document_put_text(FILE *f, const char *s, size_t len);
 /* Flushes stdout and checks that everything was written, unless its reader has left. */
 dq_status dq_document_flush(dq_err *err);

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/kv_help.h"
 
+#include "cmds/cli/kv_options.h"
+
 #include <stdio.h>
 #include <string.h>
 

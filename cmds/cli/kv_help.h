@@ -5,7 +5,6 @@
 
 #include "kv/kv_field.h"
 
-#define DQ_KV_ALL "all" /* of --kv-policy: the policies that are no baselines */
 enum { DQ_KV_HELP = 512 };
 
 /* The help of a field that has one, {default} and {names} filled in; cut off where it has more bytes than that, with its 0. */

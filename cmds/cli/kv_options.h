@@ -13,6 +13,8 @@
 
 enum { DQ_KV_LIST = 32 };
 
+#define DQ_KV_ALL "all" /* of --kv-policy: the policies that are no baselines */
+
 typedef struct dq_kv_options {
     struct {
         const char *text; /* as given; NULL: not given */
@@ -35,7 +37,7 @@ typedef struct dq_kv_options {
     int n_kinds;
     bool all;      /* --kv-policy all: what is not given besides is swept too */
     int64_t seed;  /* -1: not given */
-    unsigned uses; /* what some config that dq_kv_options_list gave makes use of: DQ_KV_CODES ... */
+    unsigned uses; /* what some config that dq_kv_sweep_list gave makes use of: DQ_KV_CODES ... */
     bool draws;    /* set by a command that draws something else with --seed */
     dq_logger *logger; /* set by a command that sweeps: gathers what is left out */
     const char *gates; /* a file of them; NULL: not given */
@@ -56,12 +58,6 @@ void dq_kv_options_begin(dq_kv_options *o, const char *seed_of);
 dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err);
 /* The first option that is given, without its dashes; NULL: none is. */
 const char *dq_kv_options_given(const dq_kv_options *o);
-/* What the command line makes of settings that a container remembers (or dq_kv_config_plain), for a model (NULL: not known yet):
- * every combination, n of them in a block that the caller ends with dq_block_free. Where nobody names a policy it is
- * kvzap where there are gates, else DQ_POLICY_USUAL, and where nobody names a budget DQ_KV_BUDGET_USUAL. With several codes, a cache that is the same by two of them stands once, and a code without such widths
- * is left out of them, as is from all policies what the model has no gates for. */
-dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
-                             const dq_kv_config *stored, const dq_model *m, dq_err *err);
 /* After the last model: DQ_USAGE for an option that no setting made use of. */
 dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err);
 

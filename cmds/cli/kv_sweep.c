@@ -233,8 +233,8 @@ static void say_omission(const dq_kv_options *o, const dq_kv_config *c, omission
             : "the same as per-channel codes, as only values of 4 to 8 bits are dithered");
 }
 
-dq_status dq_kv_options_list(dq_kv_config **out, int *n, dq_kv_options *o,
-                             const dq_kv_config *stored, const dq_model *m, dq_err *err)
+dq_status dq_kv_sweep_list(dq_kv_config **out, int *n, dq_kv_options *o, const dq_kv_config *stored,
+                           const dq_model *m, dq_err *err)
 {
     const sweep s = {o, m, overridden(o, stored), o->n_budgets || stored->evict.policy};
     const combination of = sizes_of(o, s.evicts);

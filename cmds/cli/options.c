@@ -63,10 +63,12 @@ static dq_status unknown_option(const char *text, const dq_opt *opts, const dq_u
     while (*text == '-') text++;
     snprintf(word, sizeof word, "%.*s", (int)strcspn(text, "="), text);
     const char *near = dq_options_nearest(word, names, n);
+    const char *see = usage ? " See dq " : "", *help = usage ? " --help." : "";
     if (near)
-        return dq_fail(err, DQ_USAGE, "unknown option --%s. Did you mean --%s? See dq %s --help.",
-                       word, near, usage->name);
-    return dq_fail(err, DQ_USAGE, "unknown option --%s. See dq %s --help.", word, usage->name);
+        return dq_fail(err, DQ_USAGE, "unknown option --%s. Did you mean --%s?%s%s%s", word, near,
+                       see, usage ? usage->name : "", help);
+    return dq_fail(err, DQ_USAGE, "unknown option --%s.%s%s%s", word, see, usage ? usage->name : "",
+                   help);
 }
 
 static dq_status set_int(const dq_opt *o, const char *text, dq_err *err)
@@ -234,8 +236,8 @@ static dq_status refuse_count(int found, const dq_usage *usage, dq_err *err)
                    found, plural, usage->name, usage->synopsis);
 }
 
-static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
-                       const dq_usage *usage, dq_err *err)
+dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                           const dq_usage *usage, dq_err *err)
 {
     dq_opt opts[MAX_OPTS];
     struct option lopts[MAX_OPTS] = {{0}};
@@ -265,18 +267,15 @@ static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
                : DQ_OK;
 }
 
-/* A program that calls libdq may be in the midst of its own arguments. */
-dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
-                           const dq_usage *usage, dq_err *err)
+dq_status dq_options_set(const dq_opt *rows, const char *name, const char *value, dq_err *err)
 {
-    const int index = optind, prints = opterr, letter = optopt;
-    char *const argument = optarg;
-    parse(args, argc, argv, rows, usage, err);
-    optind = index;
-    opterr = prints;
-    optopt = letter;
-    optarg = argument;
-    return err->code;
+    dq_opt opts[MAX_OPTS];
+    int n = 0;
+    DQ_TRY(flatten(opts, &n, rows, err));
+    for (int i = 0; i < n; i++) {
+        if (opts[i].name && strcmp(opts[i].name, name) == 0) return set(&opts[i], value, err);
+    }
+    return unknown_option(name, opts, NULL, err);
 }
 
 /* Numbers between commas; `expected` says which, of those within [min, max], when some of them do not. */

@@ -182,6 +182,9 @@ typedef struct dq_args {
 dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *opts,
                            const dq_usage *usage, dq_err *err);
 
+/* One option by its long name, from elsewhere than a command line; value: not NULL but of a flag, and must stay. Has no state. */
+dq_status dq_options_set(const dq_opt *rows, const char *name, const char *value, dq_err *err);
+
 /* "16,8,4" -> numbers within [min, max], no empty part, no duplicate. *n of at most cap. */
 dq_status dq_options_ints(int *out, int *n, int cap, const char *text, const char *option, int min,
                           int max, dq_err *err);

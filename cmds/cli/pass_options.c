@@ -2,6 +2,7 @@
  * resolved then.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/pass_options.h"
+#include "cmds/cli/kv_sweep.h"
 
 void dq_pass_options_begin(dq_pass_options *o, const char *seed_of)
 {
@@ -26,7 +27,7 @@ dq_status dq_pass_options_of(dq_pass *pass, dq_kv_spec *kv, dq_pass_options *o, 
         o->granularity.text ? (dq_granularity)o->granularity.at : m->logit.granularity;
     pass->math = (dq_math){num, num, num, num};
     DQ_TRY(dq_kv_options_gates(&o->kv, m, err));
-    if (dq_kv_options_list(&list, &n, &o->kv, &m->kv, m, err) == DQ_OK &&
+    if (dq_kv_sweep_list(&list, &n, &o->kv, &m->kv, m, err) == DQ_OK &&
         dq_kv_options_spec(kv, &list[0], m, num, err) == DQ_OK)
         dq_kv_options_check(&o->kv, err);
     dq_block_free(list);

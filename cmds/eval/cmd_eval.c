@@ -8,6 +8,7 @@
 #include "cmds/cli/document.h"
 #include "cmds/cli/input.h"
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/kv_sweep.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
@@ -245,7 +246,7 @@ static dq_status add_settings(eval_run *x, int model, int source, dq_err *err)
 {
     dq_kv_config *list;
     int n;
-    dq_kv_options_list(&list, &n, &x->o.kv, &x->e.model[model].m->kv, x->e.model[model].m, err);
+    dq_kv_sweep_list(&list, &n, &x->o.kv, &x->e.model[model].m->kv, x->e.model[model].m, err);
     for (int i = 0; err->code == DQ_OK && i < n; i++) {
         for (int k = 0; err->code == DQ_OK && k < x->o.n_math; k++)
             add_math(x, model, source, &list[i], x->o.math[k], err);

@@ -158,7 +158,7 @@ static dq_status compare_kind(const cmd_eval_baseline *b, const cmd_eval_kind *k
     return err->code;
 }
 
-/* Of files that have the same place in both runs. The one that a task of both reads has to be there: its kind is the task. */
+/* Of files that have the same place in both runs. What a task reads is listed under the name of the task. */
 static dq_status compare_files(const cmd_eval_baseline *b, const char *kind, const json_t *inputs,
                                dq_err *err)
 {

@@ -110,17 +110,16 @@ static void print_columns(const char *a, const char *b)
     }
 }
 
-/* Control characters and tabs would break the columns; empty lines at the end say nothing. */
-static void make_plain(char *s, size_t n)
+/* Control characters and tabs would break the columns. Returns the new length, at most n. */
+static size_t make_plain(char *s, size_t n)
 {
     size_t to = 0;
-    while (n > 0 && (s[n - 1] == ' ' || s[n - 1] == '\n')) n--;
     for (size_t i = 0; i < n;) {
         const size_t control = dq_utf8_control(s + i, n - i);
         s[to++] = control ? '?' : s[i] == '\t' ? ' ' : s[i];
         i += control ? control : 1;
     }
-    s[to] = 0;
+    return to;
 }
 
 /* ---- The whole ---- */
@@ -136,7 +135,7 @@ static dq_status print_token(const dq_conversation *t, int32_t id, dq_err *err)
     DQ_TRY(dq_conversation_text(&text, &len, t, &id, 1, DQ_TOK_SPECIAL, err));
     json_t *quoted = json_stringn(text, len);
     char *line = quoted ? json_dumps(quoted, JSON_ENCODE_ANY) : NULL;
-    printf("%s", line ? line : "\"?\"");
+    dq_document_put_text(stdout, line ? line : "\"?\"", line ? strlen(line) : 3);
     free(line);
     json_decref(quoted);
     dq_block_free(text);
@@ -157,39 +156,51 @@ static dq_status print_parting(const dq_compare_parting *p, const dq_conversatio
     return DQ_OK;
 }
 
+typedef struct answer {
+    char *s; /* n bytes, and a NUL */
+    size_t n;
+} answer;
+
 /* Bytes that two texts have in common, of whole characters. */
-static size_t common(const char *a, const char *b)
+static size_t common(answer a, answer b)
 {
     size_t n = 0;
-    while (a[n] && a[n] == b[n]) n++;
-    while (n > 0 && ((unsigned char)a[n] & 0xC0) == 0x80) n--;
-    while (n > 0 && ((unsigned char)b[n] & 0xC0) == 0x80) n--;
+    while (n < a.n && n < b.n && a.s[n] == b.s[n]) n++;
+    while (n > 0 && ((a.s[n] & 0xC0) == 0x80 || (b.s[n] & 0xC0) == 0x80)) n--;
     return n;
 }
 
-static void print_texts(char *const text[2], const dq_conversation side[2], bool parts)
+/* Empty lines at the end say nothing. */
+static void end_text(answer *a)
 {
+    while (a->n > 0 && (a->s[a->n - 1] == ' ' || a->s[a->n - 1] == '\n')) a->n--;
+    a->s[a->n] = 0;
+}
+
+static void print_texts(answer text[2], const dq_conversation side[2], bool parts)
+{
+    end_text(&text[0]);
+    end_text(&text[1]);
     const size_t n = common(text[0], text[1]);
-    if (n) printf("%s:\n%.*s\n", parts ? "both" : "both, every token", (int)n, text[0]);
+    for (int i = 0; i < 2; i++) text[i].s[n + make_plain(text[i].s + n, text[i].n - n)] = 0;
+    const int plain = (int)make_plain(text[0].s, n);
+    if (n) printf("%s:\n%.*s\n", parts ? "both" : "both, every token", plain, text[0].s);
     if (!parts) return;
     if (n) putchar('\n');
     print_columns(side[0].lm.model->name, side[1].lm.model->name);
-    print_columns(text[0] + n, text[1] + n);
+    print_columns(text[0].s + n, text[1].s + n);
 }
 
 dq_status dq_compare_print(const dq_compare_parting *p, const dq_conversation side[2], dq_err *err)
 {
-    char *text[2] = {NULL, NULL};
-    size_t len;
-    for (int i = 0; i < 2 && err->code == DQ_OK; i++) {
-        if (dq_conversation_text(&text[i], &len, &side[i], side[i].text.ids, side[i].text.n, 0,
-                                 err) == DQ_OK)
-            make_plain(text[i], len);
-    }
+    answer text[2] = {{NULL, 0}, {NULL, 0}};
+    for (int i = 0; i < 2 && err->code == DQ_OK; i++)
+        dq_conversation_text(&text[i].s, &text[i].n, &side[i], side[i].text.ids, side[i].text.n, 0,
+                             err);
     if (err->code == DQ_OK) {
         print_texts(text, side, p->parts);
         if (p->parts) print_parting(p, side, err);
     }
-    for (int i = 0; i < 2; i++) dq_block_free(text[i]);
+    for (int i = 0; i < 2; i++) dq_block_free(text[i].s);
     return err->code;
 }

@@ -180,7 +180,7 @@ static dq_status next_line(char **line, size_t *cap, ssize_t *n, const char *mar
     fflush(stderr);
     *n = getline(line, cap, stdin);
     if (*n < 0)
-        return ferror(stdin) && !dq_os_stop_signal()
+        return !feof(stdin) && !dq_os_stop_signal()
                    ? dq_fail(err, DQ_FILE, "standard input: %s", strerror(errno))
                    : DQ_OK;
     while (*n > 0 && ((*line)[*n - 1] == '\n' || (*line)[*n - 1] == '\r')) (*line)[--*n] = 0;
@@ -192,11 +192,11 @@ static dq_status end_turn(generate *x, dq_err *err)
 {
     if (err->code == DQ_STOPPED && dq_os_stop_signal() == SIGINT) {
         dq_os_clear_stop();
-        dq_logger_say(&x->logger, "interrupted; this turn is as if it had not been");
+        dq_logger_say(&x->logger, "interrupted; this turn is discarded");
     } else if (err->code == DQ_MISMATCH || err->code == DQ_DAMAGED) {
         dq_advice_apply(err);
         fprintf(stderr, "dq generate: error: %s\n", err->text);
-        dq_logger_say(&x->logger, "this turn is as if it had not been; /new begins another "
+        dq_logger_say(&x->logger, "this turn is discarded; /new begins another "
                                   "conversation");
         x->n_refused++;
         x->refusal = err->code;

@@ -86,7 +86,7 @@ static json_t *tensors_json(const dq_plan_weights *p)
     return list;
 }
 
-/* Every point, or about `rows` of them in even distances of cost. */
+/* Every point, or about `rows` of them at even intervals of cost. */
 static int64_t next_point(const dq_plan_curve *c, int64_t point, int rows)
 {
     const double gap = (c->cost[c->n - 1] - c->cost[0]) / rows;

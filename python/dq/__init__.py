@@ -2,7 +2,7 @@
 
     import dq
     m = dq.load("model.gguf", logit_bits=6, kv_bits="4:4")
-    ids = m.encode("The capital of France is")
+    ids = m.encode("The capital of France is", special="before")
     m.logits(ids)                        # NumPy [n, vocabulary], float32
     m.generate("The capital of France is", max_new=8)
     m.chat("What is attention?")         # with the model's chat template

@@ -108,7 +108,8 @@ class DqLM(TemplateLM):
         eos = self.m.decode([self.eot_token_id], special=True)
         until = handle_stop_sequences(how.pop("until", None), eos=eos)
         most, sample = how.pop("max_gen_toks"), how.pop("do_sample", False)
-        temperature = how.pop("temperature", 0.0)
+        temperature = how.pop("temperature", 1.0) if sample else how.pop("temperature", 0.0) and 0.0
+        sample = sample and temperature > 0
         sampling = {k: how.pop(k) for k in ("top_k", "top_p", "min_p", "seed") if k in how}
         if how:
             raise ValueError(f"generation settings that dq does not have: {', '.join(how)}")
@@ -121,7 +122,7 @@ class DqLM(TemplateLM):
             said.append(piece)
             return any(term and term in "".join(said) for term in until)
 
-        text = self.m.generate(self.tok_encode(context)[-room:], most, temperature if sample else 0.0,
+        text = self.m.generate(self.tok_encode(context)[-room:], most, temperature,
                                on_token=stop, **(sampling if sample else {}))
         text = postprocess_generated_text(text, until, None)
         self.cache_hook.add_partial("generate_until", (context, gen_kwargs), text)

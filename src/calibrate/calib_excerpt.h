@@ -20,7 +20,7 @@ typedef struct dq_calib_excerpt {
 
 /* The documents of text[len] (dq_documents_add). Quarters (calib_text.h) of a single text above DQ_CALIB_EXCERPT_FROM are
  * those of its bytes, whatever is asked for. Of a large text an excerpt of the quarters of `part` with about per_token bytes
- * for each token: lines of a .jsonl in even distances, where there are two; of a single text regions in even distances, as
+ * for each token: lines of a .jsonl at even intervals, where there are two; of a single text regions at even intervals, as
  * many as sequences of `ctx` ids are needed, each from after a line's end on. Memory in the arena. DQ_DAMAGED. */
 dq_status dq_calib_excerpt_make(dq_calib_excerpt *out, const char *path, const char *text,
                                 size_t len, int64_t tokens, int64_t ctx, unsigned part,

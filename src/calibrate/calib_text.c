@@ -55,7 +55,7 @@ static void take_part(pieces *p, unsigned part, int64_t n_units)
     p->n = n;
 }
 
-/* Pieces in even distances until `tokens` ids are there. */
+/* Pieces at even intervals until `tokens` ids are there. */
 static dq_status choose(dq_calib_text *out, const pieces *p, int64_t tokens, int32_t bos,
                         dq_arena *a, dq_err *err)
 {

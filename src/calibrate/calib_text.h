@@ -36,7 +36,7 @@ typedef struct dq_calib_text {
 /* The documents of a file (documents.h: .jsonl of {"text"}, or one text) as the model's tokenizer and its template encode
  * them, each cut into pieces of `ctx` ids, the last one shorter; where the template begins with an id, so does every piece,
  * in place of its first id. Of more pieces than `tokens` ids ask for, as many are taken as give them (the last one is cut,
- * and left out where one id would be all of it), in even distances; of the quarters of `part` alone, not 0. A file that is much larger than what that takes is not read whole:
+ * and left out where one id would be all of it), at even intervals; of the quarters of `part` alone, not 0. A file that is much larger than what that takes is not read whole:
  * calib_excerpt.h. ctx 0: min(2048,
  * the model's positions); tokens 0: 128 * ctx. Memory in the arena. DQ_USAGE for a ctx that the model has no positions for;
  * DQ_DAMAGED for a file, or a part of it, without text. */

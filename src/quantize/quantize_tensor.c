@@ -212,11 +212,12 @@ static void all_tiles(dq_quantize_tiles *g, output out[2], const dq_quantize_sin
 /* n values, rounded. */
 static void round_values(const dq_quantize_tensor *q, uint16_t *to, const float *x, int64_t n)
 {
-    const int blocks = (int)((n + DQ_BLOCK_VALUES - 1) / DQ_BLOCK_VALUES);
+    const int blocks = (int)((n + DQ_QUANTIZE_BLOCK_VALUES - 1) / DQ_QUANTIZE_BLOCK_VALUES);
 #pragma omp taskloop grainsize(1) if (blocks > 1) shared(q, to, x)
     for (int b = 0; b < blocks; b++) {
-        const int64_t begin = (int64_t)b * DQ_BLOCK_VALUES,
-                      end = n - begin < DQ_BLOCK_VALUES ? n : begin + DQ_BLOCK_VALUES;
+        const int64_t begin = (int64_t)b * DQ_QUANTIZE_BLOCK_VALUES,
+                      end = n - begin < DQ_QUANTIZE_BLOCK_VALUES ? n
+                                                                 : begin + DQ_QUANTIZE_BLOCK_VALUES;
         for (int64_t i = begin; i < end; i++)
             to[i] = q->dense_dtype == DQ_F16 ? dq_f16_from_f32(x[i]) : dq_bf16_from_f32(x[i]);
     }

@@ -60,7 +60,7 @@ static void scan_block(const dq_quantize_tensor *q, dq_quantize_piece *p, int64_
 {
     int64_t n = (end - begin) * q->cols;
     dq_dtype type = q->t->dtype;
-    const uint8_t *src = dq_weight_is_coded(&q->w) ? NULL : dq_quantize_values_at(q, begin);
+    const uint8_t *src = dq_weight_is_coded(&q->w) ? NULL : dq_quantize_values_row(q, begin);
     bool finite;
     p->bad = -1;
     p->range = (dq_weight_range){0};

@@ -60,13 +60,13 @@ dq_status dq_quantize_tiles_begin(dq_quantize_tiles *g, const dq_quantize_tensor
 {
     memset(g, 0, sizeof *g);
     g->q = q;
-    g->block_rows = DQ_BLOCK_VALUES / q->cols;
+    g->block_rows = DQ_QUANTIZE_BLOCK_VALUES / q->cols;
     if (g->block_rows < 1) g->block_rows = 1;
     if (dq_quantize_tiles_in_strips(q)) g->block_rows = DQ_STRIP_ROWS;
     if (g->block_rows > q->rows) g->block_rows = q->rows;
     int64_t blocks = (q->rows + g->block_rows - 1) / g->block_rows;
     /* wide rows: fewer blocks, so that a tile stays within its 8 MiB of floats */
-    int64_t max = (int64_t)TILE_BLOCKS * DQ_BLOCK_VALUES / (g->block_rows * q->cols);
+    int64_t max = (int64_t)TILE_BLOCKS * DQ_QUANTIZE_BLOCK_VALUES / (g->block_rows * q->cols);
     if (max > TILE_BLOCKS) max = TILE_BLOCKS;
     if (max < 1) max = 1;
     if (dq_quantize_tiles_in_strips(q) && max < STRIPS)

@@ -7,7 +7,7 @@
 #include "quantize/quantize_tensor.h"
 #include "tensor/quant_search.h"
 
-enum { DQ_BLOCK_VALUES = 1 << 16 }; /* one piece of work */
+enum { DQ_QUANTIZE_BLOCK_VALUES = 1 << 16 }; /* one piece of work */
 
 /* What a block of rows tells. */
 typedef struct dq_quantize_piece {

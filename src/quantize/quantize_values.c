@@ -4,7 +4,7 @@
 
 #include "base/os.h"
 
-const uint8_t *dq_quantize_values_at(const dq_quantize_tensor *q, int64_t row)
+const uint8_t *dq_quantize_values_row(const dq_quantize_tensor *q, int64_t row)
 {
     return (const uint8_t *)q->w.data +
            (size_t)row * (size_t)q->cols * dq_dtypes[q->t->dtype].bytes;
@@ -21,7 +21,7 @@ const float *dq_quantize_values_floats(float *to, const uint8_t *src, dq_dtype t
 const float *dq_quantize_values_rows(const dq_quantize_tensor *q, float *to, int64_t row, int64_t n)
 {
     if (!dq_weight_is_coded(&q->w))
-        return dq_quantize_values_floats(to, dq_quantize_values_at(q, row), q->t->dtype,
+        return dq_quantize_values_floats(to, dq_quantize_values_row(q, row), q->t->dtype,
                                          n * q->cols);
     dq_weight_dequantize_rows(to, &q->w, row, row + n);
     return to;
@@ -36,6 +36,6 @@ void dq_quantize_values_release_rows(const dq_quantize_tensor *q, int64_t begin,
                                      const dq_quantize_tick *tick)
 {
     size_t bytes = (size_t)((end - begin) * q->cols) * dq_dtypes[q->t->dtype].bytes;
-    dq_quantize_values_release(q, dq_quantize_values_at(q, begin), bytes);
+    dq_quantize_values_release(q, dq_quantize_values_row(q, begin), bytes);
     if (tick && tick->step) tick->step(tick->arg, (int64_t)bytes);
 }

@@ -6,7 +6,7 @@
 #include "quantize/quantize_tensor.h"
 
 /* Where a row of dense values lies. */
-const uint8_t *dq_quantize_values_at(const dq_quantize_tensor *q, int64_t row);
+const uint8_t *dq_quantize_values_row(const dq_quantize_tensor *q, int64_t row);
 /* n values as floats: where they lie when they are that already, else converted into to[n]. */
 const float *dq_quantize_values_floats(float *to, const uint8_t *src, dq_dtype type, int64_t n);
 /* n rows as floats, likewise, to[n * cols]; codes of another program are read out. */

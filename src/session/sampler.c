@@ -59,7 +59,7 @@ static int by_logit(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Of logits in choice[n], of which the first is the largest and 0, makes probabilities. */
+/* Turns choice[n], logits less the largest in falling order, into probabilities. */
 static void normalize(dq_sampler_choice *choice, int64_t n)
 {
     double sum = 0;

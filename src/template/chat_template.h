@@ -29,7 +29,7 @@ void dq_chat_template_free(dq_chat_template *t); /* NULL allowed */
 /* What transformers' apply_chat_template(messages, tokenize=False, add_generation_prompt=...) gives, with a NUL after its
  * *len bytes. *out: a block, ended by dq_block_free. DQ_DAMAGED: Jinja2 fails too, or a message is not UTF-8; DQ_MISMATCH:
  * the template refuses the messages (raise_exception: its own words), does what is not implemented, takes more than the
- * limit of work or makes more than that of text; DQ_STOPPED. Uses nothing that a second thread could change. */
+ * limit of work or makes more than that of text; DQ_STOPPED. Keeps no state between calls. */
 dq_status dq_chat_template_render(const dq_chat_template *t, const dq_chat_message *m, int n,
                                   bool add_generation_prompt, char **out, size_t *len, dq_err *err);
 /* The same for the model of this path, which failures name. DQ_MISMATCH for an empty text too: nothing can follow it. */

@@ -120,8 +120,8 @@ enum {
     DQ_JINJA_DIVISION = 4096     /* the rest of a real, or its shortest digits */
 };
 /* Adds to the work and says dq_jinja_ok; DQ_MISMATCH above the limit. Looks now and then for a request to stop:
- * DQ_STOPPED. Whatever touches texts and items goes through this or through a function below, all of which spend what
- * they touch. */
+ * DQ_STOPPED. Whatever touches texts and items goes through this or through a function below that has the run, all of
+ * which spend what they touch. */
 bool dq_jinja_spend(dq_jinja_run *r, size_t work);
 /* Of any text that is made, the output among them: 16 MiB, which at 4 bytes a token are 4 million tokens, 32 times what a
  * model of 131072 positions reads. */
@@ -139,8 +139,8 @@ dq_jinja_text dq_jinja_text_of(const char *s);         /* the same bytes */
 bool dq_jinja_text_is(dq_jinja_text t, const char *s); /* s: a short one */
 bool dq_jinja_text_same(dq_jinja_run *r, dq_jinja_text a, dq_jinja_text b);
 int dq_jinja_text_order(dq_jinja_run *r, dq_jinja_text a, dq_jinja_text b); /* -1, 0, 1 */
-/* The character of t at byte *at, which goes past it, or the one that ends before byte *end, which goes to its begin; one
- * must be there. After a failure 0, and the place is the end or the begin of t. */
+/* The character of t at byte *at, which goes past it, or the one that ends before byte *end, which goes to its start; one
+ * must be there. After a failure 0, and the place is the end or the start of t. */
 uint32_t dq_jinja_text_next(dq_jinja_run *r, dq_jinja_text t, size_t *at);
 uint32_t dq_jinja_text_last(dq_jinja_run *r, dq_jinja_text t, size_t *end);
 dq_jinja_value dq_jinja_bool(bool truth);

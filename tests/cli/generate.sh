@@ -112,7 +112,9 @@ try 4 "no tokenizer" generate wordless "$say"
 # control characters reach a file, and no terminal
 try 0 "" generate "diff model" "$say" -n 100 --temperature 50 --seed 1 -q --raw
 LC_ALL=C tr -d '\n\t' <"$top/out" | LC_ALL=C grep -q '[[:cntrl:]]' || complain "generate: nothing drawn is a control character"
-if command -v script >/dev/null; then
+if ! command -v script >/dev/null; then
+    echo "cli: generate: no script(1), so no terminal is tried" >&2
+else
     script -qec "'$dq' generate 'diff model' '$say' -n 100 --temperature 50 --seed 1 -q --raw" /dev/null </dev/null >typed.txt
     ! tr -d '\r\n\t' <typed.txt | LC_ALL=C grep -q '[[:cntrl:]]' || complain "generate: control characters on a terminal"
     [ "$(LC_ALL=C tr '\000-\010\013-\037\177' '?' <"$top/out" | wc -m)" = "$(tr -d '\r' <typed.txt | wc -m)" ] || complain "generate: another text on a terminal"

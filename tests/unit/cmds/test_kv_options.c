@@ -3,6 +3,7 @@
 #include "tests/rigs/suite.h"
 
 #include "cmds/cli/kv_options.h"
+#include "cmds/cli/kv_sweep.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -48,7 +49,7 @@ static const char *caches(char text[LINE], const dq_kv_config *stored, const cha
     size_t at = 0;
     give(&o, given);
     assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
-    assert_int_equal(dq_kv_options_list(&list, &n, &o, stored, NULL, &err), DQ_OK);
+    assert_int_equal(dq_kv_sweep_list(&list, &n, &o, stored, NULL, &err), DQ_OK);
     text[0] = 0;
     for (int i = 0; i < n; i++) at += put_cache(text + at, LINE - at, &list[i]);
     dq_block_free(list);
@@ -142,7 +143,7 @@ TEST(all_with_codes)
         policies += !dq_kv_policies[i].baseline && !(dq_kv_policies[i].needs & DQ_NEEDS_GATES);
     give(&o, given);
     assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
-    assert_int_equal(dq_kv_options_list(&list, &n, &o, &dq_kv_config_plain, NULL, &err), DQ_OK);
+    assert_int_equal(dq_kv_sweep_list(&list, &n, &o, &dq_kv_config_plain, NULL, &err), DQ_OK);
     assert_int_equal(n,
                      (1 + 2 * 3) * (1 + 3 * policies)); /* 16 bits once; shares 1 and three more */
     for (int i = 0; i < n; i++) {
@@ -193,7 +194,7 @@ TEST(options_act_on_what_stays)
     const char *const given[] = {"kv-bits", "8,3", "kv-quant", "per-token,per-channel", NULL};
     give(&o, given);
     assert_int_equal(dq_kv_options_read(&o, true, &err), DQ_OK);
-    assert_int_equal(dq_kv_options_list(&list, &n, &o, &dq_kv_config_plain, NULL, &err), DQ_OK);
+    assert_int_equal(dq_kv_sweep_list(&list, &n, &o, &dq_kv_config_plain, NULL, &err), DQ_OK);
     assert_int_equal(n, 3);
     assert_int_equal(o.uses, DQ_KV_CODES); /* no per-token codes of 3 bits, which have groups */
     assert_int_equal(dq_kv_options_check(&o, &err), DQ_OK);
