@@ -543,7 +543,7 @@ static void close_all(eval_run *x)
 /* --shard: the file of -o is the journal, whose last line says that this part is whole. */
 static dq_status run_shard(eval_run *x, int argc, char **argv, dq_err *err)
 {
-    double work, all;
+    double work = 0, all = 1;
     x->e.shard = x->o.shard - 1;
     x->e.n_shards = x->o.n_shards;
     x->e.about = cmd_eval_shard_about(&x->o, x->resume.program, argc, argv);

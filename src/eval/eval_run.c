@@ -96,6 +96,7 @@ typedef struct run {
     dq_eval_pieces pieces;
     int64_t *mine; /* [n] pieces to compute */
     int64_t n;
+    double work, all; /* of these pieces, of all */
 } run;
 
 static dq_status run_piece(void *arg, int64_t i, dq_err *err)
@@ -127,7 +128,11 @@ static dq_status choose(run *x, dq_err *err)
     DQ_TRY(err->code);
     if (e->n_shards > 1) DQ_TRY(dq_eval_pieces_share(shard, &x->pieces, e->n_shards, err));
     for (int64_t i = 0; i < n; i++) {
-        if (shard[i] == e->shard) x->mine[x->n++] = i;
+        const double work = x->pieces.piece[i].work;
+        x->all += work;
+        if (shard[i] != e->shard) continue;
+        x->mine[x->n++] = i;
+        x->work += work;
     }
     return DQ_OK;
 }
@@ -135,10 +140,9 @@ static dq_status choose(run *x, dq_err *err)
 dq_status dq_eval_part(dq_eval *e, double *work, double *all, dq_err *err)
 {
     run x = {.s = {.e = e}};
-    *work = *all = 0;
     DQ_TRY(choose(&x, err));
-    for (int64_t i = 0; i < x.pieces.n; i++) *all += x.pieces.piece[i].work;
-    for (int64_t i = 0; i < x.n; i++) *work += x.pieces.piece[x.mine[i]].work;
+    *work = x.work;
+    *all = x.all;
     return DQ_OK;
 }
 
@@ -158,6 +162,7 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err)
     run x = {.s = {.e = e}};
     if (choose(&x, err) == DQ_OK) share_finished(e, err);
     dq_eval_sweep_begin(&x.s, e);
+    if (x.all > 0) x.s.all *= x.work / x.all;
     const dq_ranks_work work = {.n = x.n, .run = run_piece, .take = take, .arg = &x};
     dq_ranks_run(&work, err);
     dq_eval_sweep_end(&x.s);
