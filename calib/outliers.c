@@ -1,8 +1,11 @@
-/* outliers: see outliers.h. The sequences are run through the model up to three times. The first walk fills the
+/* outliers: see outliers.h. Passes are walked in blocks, which ranks share: counts add up in any order, sums of each block are
+ * kept by themselves and added in the order of blocks. The sequences are run through the model up to three times. The first walk fills the
  * histograms, the second splits the bin of the median of all layers together, and the third, where a layer's own
  * median lies in another bin, that bin. So medians are exact and memory does not grow with the text.
  * SPDX-License-Identifier: MIT */
 #include "calib/outliers.h"
+
+#include "base/ranks.h"
 
 #include <math.h>
 #include <string.h>
@@ -42,6 +45,8 @@ void dq_outliers_free(dq_outliers *o)
     memset(o, 0, sizeof *o);
 }
 
+enum { MAX_BLOCKS = 128 };
+
 /* One walk over all sequences. The arrays of a batch are views into ids, and into pos and seq, which
  * hold as many entries as the largest pass needs. */
 typedef struct walk {
@@ -53,6 +58,11 @@ typedef struct walk {
     int32_t *pos, *seq;
     int number;  /* of the walk */
     double told; /* rows of it */
+    dq_outliers *o;
+    int64_t start[MAX_BLOCKS + 1]; /* first sequence of each block */
+    int n_blocks;
+    char *part[MAX_BLOCKS]; /* sums of each block, on rank 0; NULL: not there yet */
+    size_t part_bytes;
 } walk;
 
 static dq_status check_sequences(const dq_model *m, const dq_sequences *s, dq_err *err)
@@ -82,13 +92,22 @@ static int64_t pass_end(const dq_sequences *s, int64_t first, int64_t max_rows)
 
 static dq_status walk_init(walk *w, dq_err *err)
 {
-    int64_t rows = 0, seqs = 0;
-    for (int64_t first = 0, end; first < w->s->n; first = end) {
+    int64_t rows = 0, seqs = 0, passes = 0, number = 0;
+    for (int64_t first = 0, end; first < w->s->n; first = end, passes++) {
         end = pass_end(w->s, first, w->plan->max_rows);
         int64_t n = w->s->cu[end] - w->s->cu[first];
         if (n > rows) rows = n;
         if (end - first > seqs) seqs = end - first;
     }
+    const int64_t n_blocks = passes < MAX_BLOCKS ? passes : MAX_BLOCKS;
+    for (int64_t first = 0; first < w->s->n; number++) {
+        if (number == w->n_blocks * passes / n_blocks) w->start[w->n_blocks++] = first;
+        first = pass_end(w->s, first, w->plan->max_rows);
+    }
+    w->start[w->n_blocks] = w->s->n;
+    const size_t layers = (size_t)w->o->n_layers;
+    w->part_bytes = DQ_N_KINDS * layers * sizeof(dq_tally_sums) +
+                    layers * (size_t)w->o->n_out * sizeof(dq_head_measure);
     w->cu = dq_block_new((size_t)seqs + 1, sizeof *w->cu, err);
     w->seq = dq_block_new((size_t)seqs, sizeof *w->seq, err);
     w->pos = dq_block_new((size_t)rows, sizeof *w->pos, err);
@@ -100,7 +119,8 @@ static void tell(void *arg, double rows)
 {
     walk *w = arg;
     w->told += rows;
-    w->plan->tick(w->plan->arg, w->number, (int64_t)w->told);
+    dq_ranks_poll();
+    if (w->plan->tick) w->plan->tick(w->plan->arg, w->number, (int64_t)w->told);
 }
 
 static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
@@ -129,7 +149,7 @@ static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
                             .pos = w->pos};
     const dq_pass pass = {.logit = {.bits = 16, .granularity = DQ_GRANULARITY_TENSOR},
                           .math = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32},
-                          .listener = {w->plan->tick ? tell : NULL, w},
+                          .listener = {tell, w},
                           .watch = &w->watch};
     if (held == n)
         dq_runner_pass(w->r, &batch, &pass, &hidden, err);
@@ -140,15 +160,124 @@ static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
     return dq_backend_sync(b, err);
 }
 
+/* ---- Blocks ---- */
+
+/* The sums of the block that was walked, which leave the tallies; bytes of part_bytes. */
+static char *take_sums(walk *w, dq_err *err)
+{
+    const size_t heads = (size_t)w->o->n_layers * (size_t)w->o->n_out * sizeof *w->o->measure;
+    char *part = dq_block_new(w->part_bytes, 1, err), *at = part;
+    if (!part) return NULL;
+    for (int k = 0; k < DQ_N_KINDS; k++) {
+        for (int i = 0; i < w->o->n_layers; i++, at += sizeof(dq_tally_sums)) {
+            const dq_tally_sums s = dq_tally_take_sums(&w->o->kind[k].layer[i]);
+            memcpy(at, &s, sizeof s);
+        }
+    }
+    memcpy(at, w->o->measure, heads);
+    memset(w->o->measure, 0, heads);
+    return part;
+}
+
+/* All sums, block by block. */
+static void add_sums(walk *w)
+{
+    for (int b = 0; b < w->n_blocks; b++) {
+        const char *at = w->part[b];
+        for (int k = 0; k < DQ_N_KINDS; k++) {
+            for (int i = 0; i < w->o->n_layers; i++, at += sizeof(dq_tally_sums)) {
+                dq_tally_sums s;
+                memcpy(&s, at, sizeof s);
+                dq_tally_add_sums(&w->o->kind[k].layer[i], &s);
+            }
+        }
+        for (int i = 0; i < w->o->n_layers * w->o->n_out; i++, at += sizeof(dq_head_measure)) {
+            dq_head_measure m;
+            memcpy(&m, at, sizeof m);
+            dq_head_measure_merge(&w->o->measure[i], &m);
+        }
+    }
+}
+
+/* Tells rank 0 that a block is done, with its sums where there are some. */
+static dq_status tell_block(int64_t block, const char *part, size_t bytes, dq_err *err)
+{
+    dq_strbuf text = {0};
+    if (dq_strbuf_add(&text, (const char *)&block, sizeof block, err) == DQ_OK &&
+        (!part || dq_strbuf_add(&text, part, bytes, err) == DQ_OK))
+        dq_ranks_tell(text.s, text.n, err);
+    dq_block_free(text.s);
+    return err->code;
+}
+
+static dq_status run_block(void *arg, int64_t block, dq_err *err)
+{
+    walk *w = arg;
+    char *part = NULL;
+    for (int64_t first = w->start[block], end; first < w->start[block + 1]; first = end) {
+        end = pass_end(w->s, first, w->plan->max_rows);
+        const double told = w->told;
+        DQ_TRY(one_pass(w, first, end, err));
+        w->told = fmax(w->told, told + (double)(w->s->cu[end] - w->s->cu[first]));
+    }
+    if (w->number == 0) {
+        part = take_sums(w, err);
+        if (!part) return err->code;
+    }
+    if (dq_ranks_number() == 0) {
+        w->part[block] = part ? part : w->part[block];
+        return DQ_OK;
+    }
+    tell_block(block, part, w->part_bytes, err);
+    dq_block_free(part);
+    return err->code;
+}
+
+/* What tell_block told. */
+static dq_status take_block(void *arg, const char *text, size_t len, dq_err *err)
+{
+    walk *w = arg;
+    int64_t block;
+    memcpy(&block, text, sizeof block);
+    w->told += (double)(w->s->cu[w->start[block + 1]] - w->s->cu[w->start[block]]);
+    if (len == sizeof block) return DQ_OK;
+    w->part[block] = dq_block_new(w->part_bytes, 1, err);
+    if (w->part[block]) memcpy(w->part[block], text + sizeof block, w->part_bytes);
+    return err->code;
+}
+
+/* Counts of all layers, to rank 0. */
+static dq_status merge_counts(void *arg, const char *text, size_t len, dq_err *err)
+{
+    walk *w = arg;
+    const char *end = text + len;
+    for (int k = 0; k < DQ_N_KINDS; k++) {
+        for (int i = 0; i < w->o->n_layers; i++)
+            DQ_TRY(dq_tally_merge_bytes(&w->o->kind[k].layer[i], &text, end, err));
+    }
+    return DQ_OK;
+}
+
+static dq_status collect_counts(walk *w, dq_err *err)
+{
+    dq_strbuf counts = {0};
+    for (int k = 0; k < DQ_N_KINDS && dq_ranks_number() > 0; k++) {
+        for (int i = 0; i < w->o->n_layers && err->code == DQ_OK; i++)
+            dq_tally_put(&w->o->kind[k].layer[i], &counts, err);
+    }
+    dq_ranks_collect(counts.s, counts.n, merge_counts, w, err);
+    dq_block_free(counts.s);
+    return err->code;
+}
+
 static dq_status run_walk(walk *w, int number, dq_err *err)
 {
-    for (int64_t first = 0, end; first < w->s->n; first = end) {
-        end = pass_end(w->s, first, w->plan->max_rows);
-        w->number = number;
-        w->told = (double)w->s->cu[first];
-        DQ_TRY(one_pass(w, first, end, err));
-        if (w->plan->tick) w->plan->tick(w->plan->arg, number, w->s->cu[end]);
-    }
+    const dq_ranks_work work = {.n = w->n_blocks, .run = run_block, .take = take_block, .arg = w};
+    w->number = number;
+    w->told = 0;
+    DQ_TRY(dq_ranks_run(&work, err));
+    DQ_TRY(collect_counts(w, err));
+    if (number == 0 && dq_ranks_number() == 0) add_sums(w);
     return DQ_OK;
 }
 
@@ -224,19 +353,38 @@ static void read_layers(dq_outliers *o)
     }
 }
 
+/* The bins that rank 0, which has all counts, has chosen. */
+static dq_status share_bins(dq_outliers *o, dq_err *err)
+{
+    for (int k = 0; k < DQ_N_KINDS; k++) {
+        int *pooled = &o->kind[k].pooled.refine_bin;
+        DQ_TRY(dq_ranks_share(pooled, sizeof *pooled, err));
+        for (int i = 0; i < o->n_layers; i++) {
+            int *bin = &o->kind[k].layer[i].refine_bin;
+            DQ_TRY(dq_ranks_share(bin, sizeof *bin, err));
+        }
+    }
+    return DQ_OK;
+}
+
 static dq_status run_walks(dq_outliers *o, walk *w, dq_err *err)
 {
+    bool exact;
     w->watch.measure = o->measure;
     DQ_TRY(run_walk(w, 0, err));
     w->watch.measure = NULL;
     o->n_rows = w->s->cu[w->s->n];
     pool(o);
     if (w->plan->walks < 2) return DQ_OK;
-    DQ_TRY(aim_pooled(o, err));
+    aim_pooled(o, err);
+    DQ_TRY(share_bins(o, err));
     DQ_TRY(run_walk(w, 1, err));
     pool(o);
-    if (w->plan->walks < 3 || layers_are_exact(o)) return DQ_OK;
-    DQ_TRY(aim_layers(o, err));
+    exact = layers_are_exact(o);
+    DQ_TRY(dq_ranks_share(&exact, sizeof exact, err));
+    if (w->plan->walks < 3 || exact) return DQ_OK;
+    aim_layers(o, err);
+    DQ_TRY(share_bins(o, err));
     DQ_TRY(run_walk(w, 2, err));
     read_layers(o);
     return DQ_OK;
@@ -245,7 +393,7 @@ static dq_status run_walks(dq_outliers *o, walk *w, dq_err *err)
 dq_status dq_outliers_collect(dq_outliers *o, dq_runner *r, const dq_sequences *s,
                               const dq_outlier_plan *plan, dq_err *err)
 {
-    walk w = {.r = r, .s = s, .plan = plan};
+    walk w = {.r = r, .s = s, .plan = plan, .o = o};
     w.watch.logits = o->kind[DQ_KIND_LOGITS].layer;
     w.watch.hidden = o->kind[DQ_KIND_HIDDEN].layer;
     DQ_TRY(check_sequences(dq_runner_model(r), s, err));
@@ -253,6 +401,7 @@ dq_status dq_outliers_collect(dq_outliers *o, dq_runner *r, const dq_sequences *
     dq_block_free(w.cu);
     dq_block_free(w.seq);
     dq_block_free(w.pos);
+    for (int i = 0; i < w.n_blocks; i++) dq_block_free(w.part[i]);
     return err->code;
 }
 

@@ -48,7 +48,8 @@ typedef struct dq_outlier_plan {
 dq_status dq_outliers_init(dq_outliers *o, int n_layers, int n_out, dq_err *err);
 void dq_outliers_free(dq_outliers *o); /* zeroed or initialised */
 /* Sequences longer than the model's positions are DQ_MISMATCH, ids outside its vocabulary too; both
- * are found before anything runs. */
+ * are found before anything runs. By all ranks (base/ranks.h); only on rank 0 *o holds all of it then. The numbers do not
+ * depend on how many there are. */
 dq_status dq_outliers_collect(dq_outliers *o, dq_runner *r, const dq_sequences *s,
                               const dq_outlier_plan *plan, dq_err *err);
 

@@ -45,7 +45,7 @@ static const dq_cmd commands[] = {
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
 };
 /* Those that mpirun may start several of. */
-static dq_cmd_run *const by_ranks[] = {dq_cmd_eval};
+static dq_cmd_run *const by_ranks[] = {dq_cmd_eval, dq_cmd_stats};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 /* Whether c is one of the commands of a group. */

@@ -7,7 +7,7 @@
 #include "base/os.h"
 #include "base/sha256.h"
 #include "cmds/cli/advice.h"
-#include "cmds/cli/commit.h"
+#include "cmds/cli/identity.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/progress.h"
 
@@ -24,28 +24,6 @@ DQ_PRINTF(2, 3) static void add_line(dq_sha256 *h, const char *fmt, ...)
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     dq_sha256_add(h, line, strlen(line));
-}
-
-/* The program and what it runs on: another commit, compiler, instruction set or device may give other bits. A CPU's own line
- * names its threads, which change none. */
-static void name_program(char *out, size_t cap, const dq_backend *b)
-{
-    static const struct {
-        unsigned bit;
-        const char *name;
-    } sets[] = {{DQ_CPU_AVX2, " avx2"},
-                {DQ_CPU_AVX512, " avx512"},
-                {DQ_CPU_VNNI, " vnni"},
-                {DQ_CPU_VBMI, " vbmi"}};
-    const bool cpu = strcmp(b->ops->name, "cpu") == 0;
-    const unsigned have = dq_os_cpu_features(NULL);
-    char words[40] = "";
-    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
-        const size_t n = strlen(words);
-        if (have & sets[i].bit) snprintf(words + n, sizeof words - n, "%s", sets[i].name);
-    }
-    snprintf(out, cap, "dq %.40s, compiler %.40s, %s%s", dq_commit_version(), __VERSION__,
-             cpu ? "cpu" : b->device, words);
 }
 
 /* The canonical form of a value, which it takes over: sorted members, no spaces, reals to the last bit. */
@@ -133,7 +111,7 @@ static dq_status add_rows(dq_sha256 *h, const dq_eval *e, dq_err *err)
 dq_status cmd_eval_resume_name(cmd_eval_resume *s, const cmd_eval_identity *id, dq_err *err)
 {
     dq_sha256 h;
-    name_program(s->program, sizeof s->program, id->backend);
+    dq_identity_text(s->program, id->backend);
     if (id->program) snprintf(s->program, sizeof s->program, "%s", id->program);
     DQ_TRY(dq_sha256_begin(&h, err));
     add_line(&h, "%s\n", s->program);

@@ -4,6 +4,7 @@
 #ifndef DQ_EVAL_RESUME_H
 #define DQ_EVAL_RESUME_H
 
+#include "cmds/cli/identity.h"
 #include "cmds/cli/logger.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_sources.h"
@@ -20,8 +21,8 @@ typedef struct cmd_eval_identity {
 
 typedef struct cmd_eval_resume {
     char key[65], own[64], old[72];
-    char program[200]; /* what computes, as the key has it */
-    const char *path;  /* own, or the file of a shard */
+    char program[DQ_IDENTITY]; /* what computes, as the key has it */
+    const char *path;          /* own, or the file of a shard */
     bool shard;
     bool begun; /* the file is this run's, or could not be written */
 } cmd_eval_resume;

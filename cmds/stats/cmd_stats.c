@@ -1,8 +1,12 @@
 /* cmd_stats: magnitudes of attention logits and hidden states of one or many models.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "base/ranks.h"
+#include "base/sha256.h"
+#include "checkpoint/container.h"
 #include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/identity.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
@@ -301,6 +305,28 @@ static dq_status hand_over(stats *x, dq_err *err)
     return err->code;
 }
 
+/* Ranks that share a run have the same models and ids, and compute the same bits. */
+static dq_status agree(const stats *x, dq_err *err)
+{
+    dq_sha256 h;
+    char key[65], program[DQ_IDENTITY];
+    dq_identity_text(program, x->backend);
+    DQ_TRY(dq_sha256_begin(&h, err));
+    dq_sha256_add(&h, program, strlen(program));
+    for (int i = 0; i < x->n; i++) {
+        const cmd_stats_entry *e = &x->entry[i];
+        const size_t n = (size_t)e->in.cu[e->in.n_seq];
+        const dq_model *m = e->model;
+        dq_sha256_add(&h, m->fingerprint, 64);
+        if (m->is_container)
+            dq_sha256_add(&h, dq_container_header(m->container)->content_sha256, 64);
+        dq_sha256_add(&h, e->in.cu, ((size_t)e->in.n_seq + 1) * sizeof *e->in.cu);
+        dq_sha256_add(&h, e->in.ids, n * sizeof *e->in.ids);
+    }
+    DQ_TRY(dq_sha256_end(&h, key, err));
+    return dq_ranks_agree("set of inputs, program or processor", key, err);
+}
+
 static dq_status run(stats *x, const dq_args *args, dq_err *err)
 {
     DQ_TRY(check_options(x, err));
@@ -309,8 +335,9 @@ static dq_status run(stats *x, const dq_args *args, dq_err *err)
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     if (!x->ids.n) DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
     DQ_TRY(open_models(x, args, err)); /* all inputs are looked at before anything runs */
+    DQ_TRY(agree(x, err));
     for (int i = 0; i < x->n; i++) DQ_TRY(run_model(x, &x->entry[i], err));
-    return hand_over(x, err);
+    return dq_ranks_number() == 0 ? hand_over(x, err) : DQ_OK;
 }
 
 dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)

@@ -25,13 +25,18 @@ dq_status dq_ranks_agree(const char *what, const char *same, dq_err *err);
 /* By all: bytes p[n] of rank 0 become those of all. */
 dq_status dq_ranks_share(void *p, size_t n, dq_err *err);
 
+/* Takes bytes that another rank has told. */
+typedef dq_status dq_ranks_take(void *arg, const char *text, size_t len, dq_err *err);
+/* By all: on rank 0 `take` gets text[len] of every other rank, from the first to the last. */
+dq_status dq_ranks_collect(const char *text, size_t len, dq_ranks_take *take, void *arg,
+                           dq_err *err);
+
 /* Pieces of work, which have no order. */
 typedef struct dq_ranks_work {
     int64_t n;
     /* Computes a piece, on any rank. Results are told by dq_ranks_tell on ranks other than 0, and are in their place on 0. */
     dq_status (*run)(void *arg, int64_t piece, dq_err *err);
-    /* On rank 0, within dq_ranks_poll or between pieces: text[len] that another rank has told. */
-    dq_status (*take)(void *arg, const char *text, size_t len, dq_err *err);
+    dq_ranks_take *take; /* on rank 0, within dq_ranks_poll or between pieces */
     void *arg;
 } dq_ranks_work;
 /* By all: every piece is computed by one of them, handed out from the first to the last as they become free. Alone: in that

@@ -13,7 +13,7 @@
 #include <time.h>
 
 enum { REQUEST = 1, PIECE, TOLD, LEFT }; /* tags */
-enum { NAP_NS = 300000, PATIENCE_S = 5, SAME = 96 };
+enum { NAP_NS = 300000, PATIENCE_S = 5, SAME = 96, AT_ONCE = 1 << 28 };
 
 /* What is on its way to rank 0. */
 typedef struct letter {
@@ -142,16 +142,47 @@ dq_status dq_ranks_agree(const char *what, const char *same, dq_err *err)
     return err->code;
 }
 
+static int at_once(size_t left)
+{
+    return (int)(left < AT_ONCE ? left : AT_ONCE);
+}
+
 dq_status dq_ranks_share(void *p, size_t n, dq_err *err)
 {
-    enum { AT_ONCE = 1 << 28 };
     DQ_TRY(dq_ranks_agree(NULL, NULL, err));
-    for (size_t at = 0; job.count > 1 && at < n; at += AT_ONCE) {
-        const size_t left = n - at;
-        MPI_Bcast((char *)p + at, (int)(left < AT_ONCE ? left : AT_ONCE), MPI_BYTE, 0,
-                  MPI_COMM_WORLD);
-    }
+    for (size_t at = 0; job.count > 1 && at < n; at += AT_ONCE)
+        MPI_Bcast((char *)p + at, at_once(n - at), MPI_BYTE, 0, MPI_COMM_WORLD);
     return DQ_OK;
+}
+
+static dq_status collect_from(int rank, dq_ranks_take *take, void *arg, dq_err *err)
+{
+    int64_t len;
+    MPI_Recv(&len, 1, MPI_INT64_T, rank, TOLD, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    char *text = dq_block_new((size_t)len + 1, 1, err);
+    if (!text) job.broken = true; /* what follows cannot be heard */
+    if (!text) return err->code;
+    for (size_t at = 0; at < (size_t)len; at += AT_ONCE)
+        MPI_Recv(text + at, at_once((size_t)len - at), MPI_BYTE, rank, TOLD, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE);
+    if (err->code == DQ_OK) take(arg, text, (size_t)len, err);
+    dq_block_free(text);
+    return err->code;
+}
+
+dq_status dq_ranks_collect(const char *text, size_t len, dq_ranks_take *take, void *arg,
+                           dq_err *err)
+{
+    const int64_t bytes = (int64_t)len;
+    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
+    for (int i = 1; job.number == 0 && i < job.count && !job.broken; i++)
+        collect_from(i, take, arg, err);
+    if (job.number > 0) {
+        MPI_Send(&bytes, 1, MPI_INT64_T, 0, TOLD, MPI_COMM_WORLD);
+        for (size_t at = 0; at < len; at += AT_ONCE)
+            MPI_Send(text + at, at_once(len - at), MPI_BYTE, 0, TOLD, MPI_COMM_WORLD);
+    }
+    return job.broken ? err->code : dq_ranks_agree(NULL, NULL, err);
 }
 
 /* ---- Work, on rank 0 ---- */

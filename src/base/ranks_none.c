@@ -55,6 +55,16 @@ dq_status dq_ranks_share(void *p, size_t n, dq_err *err)
     return err->code;
 }
 
+dq_status dq_ranks_collect(const char *text, size_t len, dq_ranks_take *take, void *arg,
+                           dq_err *err)
+{
+    (void)text;
+    (void)len;
+    (void)take;
+    (void)arg;
+    return err->code;
+}
+
 dq_status dq_ranks_run(const dq_ranks_work *w, dq_err *err)
 {
     for (int64_t i = 0; err->code == DQ_OK && i < w->n; i++) w->run(w->arg, i, err);

@@ -189,6 +189,68 @@ void dq_tally_merge(dq_tally *into, const dq_tally *from)
     }
 }
 
+dq_tally_sums dq_tally_take_sums(dq_tally *t)
+{
+    const dq_tally_sums s = {t->sum, t->sum2, t->sum4};
+    t->sum = t->sum2 = t->sum4 = 0;
+    return s;
+}
+
+void dq_tally_add_sums(dq_tally *t, const dq_tally_sums *s)
+{
+    t->sum += s->sum;
+    t->sum2 += s->sum2;
+    t->sum4 += s->sum4;
+}
+
+/* Counts and the list of the largest. */
+typedef struct head {
+    int64_t n, n_bad;
+    int n_top;
+    float top[DQ_TOP];
+    dq_place place[DQ_TOP];
+} head;
+
+dq_status dq_tally_put(const dq_tally *t, dq_strbuf *to, dq_err *err)
+{
+    head h = {.n = t->n, .n_bad = t->n_bad, .n_top = t->n_top};
+    if (t->fine) return dq_strbuf_add(to, (const char *)t->fine, FINE_BINS * sizeof *t->fine, err);
+    memcpy(h.top, t->top, sizeof h.top);
+    memcpy(h.place, t->place, sizeof h.place);
+    DQ_TRY(dq_strbuf_add(to, (const char *)&h, sizeof h, err));
+    return dq_strbuf_add(to, (const char *)t->hist, DQ_HIST_BINS * sizeof *t->hist, err);
+}
+
+/* Adds counts[n] of the bytes. */
+static dq_status add_counts(int64_t *counts, size_t n, const char **at, const char *end,
+                            dq_err *err)
+{
+    if ((size_t)(end - *at) < n * sizeof *counts)
+        return dq_fail(err, DQ_DAMAGED, "a tally is cut off");
+    for (size_t i = 0; i < n; i++) {
+        int64_t more;
+        memcpy(&more, *at + i * sizeof more, sizeof more);
+        counts[i] += more;
+    }
+    *at += n * sizeof *counts;
+    return DQ_OK;
+}
+
+dq_status dq_tally_merge_bytes(dq_tally *into, const char **at, const char *end, dq_err *err)
+{
+    head h;
+    if (into->fine) return add_counts(into->fine, FINE_BINS, at, end, err);
+    if ((size_t)(end - *at) < sizeof h) return dq_fail(err, DQ_DAMAGED, "a tally is cut off");
+    memcpy(&h, *at, sizeof h);
+    *at += sizeof h;
+    into->n += h.n;
+    into->n_bad += h.n_bad;
+    for (int i = 0; i < h.n_top && i < DQ_TOP; i++) {
+        if (h.top[i] >= into->threshold) top_insert(into, h.top[i], &h.place[i]);
+    }
+    return add_counts(into->hist, DQ_HIST_BINS, at, end, err);
+}
+
 /* The bin that holds the value of rank ceil(p n), and how many values lie in lower bins. */
 static int find_bin(const dq_tally *t, double p, int64_t *rank, int64_t *below)
 {

@@ -4,7 +4,7 @@
 #ifndef DQ_TALLY_H
 #define DQ_TALLY_H
 
-#include "base/base.h"
+#include "base/strbuf.h"
 
 enum { DQ_TOP = 128, DQ_HIST_BITS = 15, DQ_HIST_BINS = 1 << DQ_HIST_BITS };
 
@@ -41,6 +41,16 @@ void dq_tally_free(dq_tally *t);
 /* x[n], consecutive columns: value i stands at `at` with col = at.col + i. */
 void dq_tally_add(dq_tally *t, const float *x, int64_t n, dq_place at);
 void dq_tally_merge(dq_tally *into, const dq_tally *from);
+/* Its sums alone: they become 0, or more by these. Counts, bins and top values do not depend on the order of adds; sums do. */
+typedef struct dq_tally_sums {
+    double sum, sum2, sum4;
+} dq_tally_sums;
+dq_tally_sums dq_tally_take_sums(dq_tally *t);
+void dq_tally_add_sums(dq_tally *t, const dq_tally_sums *s);
+/* All but the sums as bytes, for a process of the same program; a merge of them. After dq_tally_refine `fine` alone. DQ_DAMAGED:
+ * *at + what is needed lies behind `end`. */
+dq_status dq_tally_put(const dq_tally *t, dq_strbuf *to, dq_err *err);
+dq_status dq_tally_merge_bytes(dq_tally *into, const char **at, const char *end, dq_err *err);
 /* Smallest value v such that at least ceil(p * n) values are <= v, to the middle of its bin; exact
  * after the second pass over its bin. *exact (may be NULL) says which. NaN when n = 0. */
 double dq_tally_quantile(const dq_tally *t, double p, bool *exact);

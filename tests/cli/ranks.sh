@@ -47,3 +47,14 @@ grep -q "is one process, and mpirun has started 2. Leave out mpirun" "$top/err" 
 ranks 2 "$@" --shard 1/2 -o x.shard
 grep -q "shard is for runs without MPI" "$top/err" || complain "ranks: --shard: $(cat "$top/err")"
 absent x.shard
+
+# dq stats: the same bytes, of numbers, histograms and tables
+set -- stats "plain model" "diff model" --text "$book" --ctx 128 --threads 1 --force
+"$dq" "$@" -o alone.h5 --csv alone.csv --json -q >alone.txt || complain "ranks: dq stats fails alone"
+for r in 2 3; do
+    ranks $r "$@" -o ranks.h5 --csv ranks.csv --json -q || complain "ranks: dq stats fails: $(cat "$top/err")"
+    for f in h5 csv; do
+        cmp -s alone.$f ranks.$f || complain "ranks: dq stats: another .$f of $r"
+    done
+    cmp -s alone.txt "$top/out" || complain "ranks: dq stats: another document of $r"
+done

@@ -113,6 +113,26 @@ static void expect_same(const dq_tally *a, const dq_tally *b)
     assert_true(fabs(a->sum2 - b->sum2) <= 1e-12 * fabs(a->sum2));
 }
 
+/* A merge by bytes; cut off anywhere they are refused. */
+static void merge_bytes(dq_tally *into, dq_tally *from)
+{
+    dq_strbuf bytes = {0};
+    dq_err err = {0}, cut = {0};
+    dq_tally spare = fresh(); /* takes what is cut off */
+    const dq_tally_sums sums = dq_tally_take_sums(from);
+    assert_true(from->sum == 0 && from->sum2 == 0 && from->sum4 == 0);
+    assert_int_equal(dq_tally_put(from, &bytes, &err), DQ_OK);
+    const char *at = bytes.s;
+    if (from->fine) assert_int_equal(dq_tally_refine(&spare, 0.5, &err), DQ_OK);
+    assert_int_equal(dq_tally_merge_bytes(&spare, &at, bytes.s + bytes.n - 1, &cut), DQ_DAMAGED);
+    at = bytes.s;
+    assert_int_equal(dq_tally_merge_bytes(into, &at, bytes.s + bytes.n, &err), DQ_OK);
+    assert_ptr_equal(at, bytes.s + bytes.n);
+    dq_tally_add_sums(into, &sums);
+    dq_block_free(bytes.s);
+    dq_tally_free(&spare);
+}
+
 /* Pieces of every length, merged forward and backward, with many ties. */
 TEST(merging_equals_one_stream)
 {
@@ -123,7 +143,8 @@ TEST(merging_equals_one_stream)
         for (int i = 0; i < N && kind > 0; i++) x[i] = kind == 1 ? (float)(i % 50) : -3.5f;
         x[17] = NAN;
         x[29999] = -INFINITY;
-        dq_tally whole = fresh(), forward = fresh(), backward = fresh(), piece[PIECES];
+        dq_tally whole = fresh(), forward = fresh(), backward = fresh(), bytes = fresh();
+        dq_tally piece[PIECES];
         dq_tally_add(&whole, x, N, origin);
         int at = 0;
         for (int i = 0; i < PIECES; i++) {
@@ -138,10 +159,14 @@ TEST(merging_equals_one_stream)
         assert_int_equal(whole.n, N - 2);
         expect_same(&whole, &forward);
         expect_same(&whole, &backward);
+        for (int i = 0; i < PIECES; i++) merge_bytes(&bytes, &piece[i]);
+        expect_same(&forward, &bytes);
+        assert_true(bytes.sum == forward.sum && bytes.sum4 == forward.sum4);
         for (int i = 0; i < PIECES; i++) dq_tally_free(&piece[i]);
         dq_tally_free(&whole);
         dq_tally_free(&forward);
         dq_tally_free(&backward);
+        dq_tally_free(&bytes);
     }
     free(x);
 }
@@ -181,12 +206,14 @@ TEST(merging_a_second_pass)
     enum { N = 5000 };
     float x[N];
     for (int i = 0; i < N; i++) x[i] = 1.0f + (float)i * 0x1p-20f;
-    dq_tally a = fresh(), b = fresh();
+    dq_tally a = fresh(), b = fresh(), spare = fresh();
     dq_err err = {0};
     bool exact;
     dq_tally_add(&a, x, N / 2, origin);
     dq_tally_add(&b, x + N / 2, N - N / 2, origin);
     dq_tally_merge(&a, &b);
+    dq_tally_merge(&spare, &a);
+    assert_int_equal(dq_tally_refine(&spare, 0.5, &err), DQ_OK);
     assert_int_equal(dq_tally_refine(&a, 0.5, &err), DQ_OK);
     dq_tally_add(&a, x, N / 2, origin);
     dq_tally_free(&b);
@@ -196,6 +223,9 @@ TEST(merging_a_second_pass)
     dq_tally_add(&b, x + N / 2, N - N / 2, origin);
     dq_tally_merge(&a, &b);
     assert_true(dq_tally_quantile(&a, 0.5, &exact) == (double)x[N / 2 - 1] && exact);
+    merge_bytes(&spare, &a);
+    assert_true(dq_tally_quantile(&spare, 0.5, &exact) == (double)x[N / 2 - 1] && exact);
+    dq_tally_free(&spare);
     dq_tally_free(&a);
     dq_tally_free(&b);
 }
