@@ -6,6 +6,7 @@
  *    "gap_min": HEX, "logp": "HEX ..", "top1": "ID ..", "kld": "HEX ..", "top_logp": "HEX ..",
  *    "extra": "HEX .."}                       one per step: units of a row that were finished together,
  *                                             in any order
+ *   {"piece": I, "work": W, "seconds": S}    of a shard: the steps since the last such line were one piece
  *   {"end": true}                            of a shard: nothing is left to do
  * SPDX-License-Identifier: MIT */
 #include "base/json.h"
@@ -217,6 +218,11 @@ static bool is_end(const json_t *step)
     return json_is_true(json_object_get(step, "end"));
 }
 
+static bool is_piece(const json_t *step)
+{
+    return json_object_get(step, "piece");
+}
+
 /* *ended: the last line is there. */
 static dq_status read_steps(dq_eval *e, const char *key, const dq_journal_lines *found, bool *ended,
                             dq_err *err)
@@ -228,7 +234,7 @@ static dq_status read_steps(dq_eval *e, const char *key, const dq_journal_lines 
             *ended = is_end(step);
             if (i == 0)
                 get_head(e, key, step, err);
-            else if (!*ended)
+            else if (!*ended && !is_piece(step))
                 get_row(e, step, err);
         }
         json_decref(step);
@@ -254,6 +260,18 @@ static dq_status add_head(dq_eval *e, const char *key, dq_err *err)
     json_object_set_new(o, "rows", json_integer(e->n_rows));
     if (e->about) json_object_update(o, e->about);
     return add_object(e, o, err);
+}
+
+void dq_eval_journal_piece(dq_eval *e, int64_t piece, double work, double seconds)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "piece", json_integer(piece));
+    json_object_set_new(o, "work", json_real(work));
+    json_object_set_new(o, "seconds", json_real(seconds));
+    if (e->journal_err.code == DQ_OK)
+        add_object(e, o, &e->journal_err);
+    else
+        json_decref(o);
 }
 
 dq_status dq_eval_journal_end(dq_eval *e, dq_err *err)

@@ -13,6 +13,7 @@ typedef struct builder {
     const dq_eval *e;
     dq_eval_pieces *out;
     size_t cap;
+    int turn;
 } builder;
 
 /* Whether row i is computed in pieces of row `first`: that row itself, or of a text one with this reference. */
@@ -35,6 +36,28 @@ static double parameters_of(const dq_eval *e, int first, bool *several)
     return n;
 }
 
+/* The end of the piece that begins with a unit; *fed: the ids that it feeds. What several items share is fed once for each piece
+ * of them, so these are several times as long. */
+static int64_t piece_end(const dq_eval *e, const dq_eval_row *row, int64_t begin, double rows,
+                         double *fed)
+{
+    enum { TIMES = 8 };
+    int64_t n = dq_eval_units(e, row), end = begin;
+    *fed = 0;
+    if (!dq_eval_source_of(e, row)->kind->windows) {
+        const dq_shared_prefix *p = dq_items_shared_prefix(&e->ids[row->ids].req, begin);
+        *fed = (double)p->n;
+        if (rows < TIMES * *fed) rows = TIMES * *fed;
+        if (p->n && p->end < n) n = p->end;
+    }
+    for (; end < n; end++) {
+        const double more = dq_eval_sweep_feeds(e, row, end, end + 1);
+        if (end > begin && *fed + more > rows) break;
+        *fed += more;
+    }
+    return end;
+}
+
 static dq_status add_row(builder *b, int first, dq_err *err)
 {
     const dq_eval_row *row = &b->e->row[first];
@@ -43,42 +66,43 @@ static dq_status add_row(builder *b, int first, dq_err *err)
     const double parameters = parameters_of(b->e, first, &several);
     const double rows = several ? DQ_SCORE_ROWS : PIECE_ROWS;
     for (int64_t begin = 0, end; begin < n; begin = end) {
-        double fed = 0;
-        for (end = begin; end < n; end++) {
-            const double more = dq_eval_sweep_feeds(b->e, row, end, end + 1);
-            if (end > begin && fed + more > rows) break;
-            fed += more;
-        }
+        double fed;
+        end = piece_end(b->e, row, begin, rows, &fed);
+        const int64_t number = b->out->n;
         dq_eval_piece *list =
-            dq_grow(b->e->a, b->out->piece, (size_t)b->out->n + 1, &b->cap, sizeof *list, err);
+            dq_grow(b->e->a, b->out->piece, (size_t)number + 1, &b->cap, sizeof *list, err);
         if (!list) return err->code;
+        list[number] = (dq_eval_piece){number, first, b->turn, begin, end, fed * parameters};
         b->out->piece = list;
-        list[b->out->n++] = (dq_eval_piece){first, begin, end, fed * parameters};
+        b->out->n++;
     }
     return DQ_OK;
 }
 
-static int by_work(const void *a, const void *b)
+static int larger_first(const void *a, const void *b)
 {
     const dq_eval_piece *x = a, *y = b;
+    if (x->turn != y->turn) return x->turn < y->turn ? -1 : 1;
     if (x->work != y->work) return x->work < y->work ? 1 : -1;
-    if (x->row != y->row) return x->row < y->row ? -1 : 1;
-    return x->begin < y->begin ? -1 : x->begin > y->begin;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+void dq_eval_pieces_sort(dq_eval_pieces *p)
+{
+    if (p->n) qsort(p->piece, (size_t)p->n, sizeof *p->piece, larger_first);
 }
 
 /* Rows of items of one model, or the texts that it is the reference of. */
 static dq_status add_model(builder *b, int model, bool windows, dq_err *err)
 {
     const dq_eval *e = b->e;
-    const int64_t before = b->out->n;
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *row = &e->row[i];
         if (row->same != i || row->model != model) continue;
         if (dq_eval_source_of(e, row)->kind->windows != windows) continue;
         if (!windows || row->ref == i) DQ_TRY(add_row(b, i, err));
     }
-    if (b->out->n > before)
-        qsort(b->out->piece + before, (size_t)(b->out->n - before), sizeof *b->out->piece, by_work);
+    b->turn++;
     return DQ_OK;
 }
 

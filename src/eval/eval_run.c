@@ -94,21 +94,23 @@ static dq_status run_items(dq_eval_sweep *s, int index, int64_t begin, int64_t e
 typedef struct run {
     dq_eval_sweep s;
     dq_eval_pieces pieces;
-    int64_t *mine; /* [n] pieces to compute */
-    int64_t n;
     double work, all; /* of these pieces, of all */
 } run;
 
 static dq_status run_piece(void *arg, int64_t i, dq_err *err)
 {
     run *x = arg;
-    const dq_eval_piece *p = &x->pieces.piece[x->mine[i]];
-    const dq_eval *e = x->s.e;
+    const dq_eval_piece *p = &x->pieces.piece[i];
+    dq_eval *e = x->s.e;
+    const int64_t before = e->journal ? dq_journal_count(e->journal) : 0;
+    const double begun = dq_os_seconds();
     if (dq_eval_source_of(e, &e->row[p->row])->kind->windows)
         dq_eval_sweep_windows(&x->s, p->row, p->begin, p->end, err);
     else
         run_items(&x->s, p->row, p->begin, p->end, err);
     if (err->code == DQ_OK && dq_ranks_number() > 0) *err = e->journal_err; /* it was not told */
+    if (err->code == DQ_OK && e->n_shards && e->journal && dq_journal_count(e->journal) > before)
+        dq_eval_journal_piece(e, p->number, p->work, dq_os_seconds() - begun);
     return err->code;
 }
 
@@ -118,22 +120,24 @@ static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
     return dq_eval_sweep_take(&x->s, text, len, err);
 }
 
+/* Alone rows are computed in their order; ranks begin with what takes long, so that they end together. */
 static dq_status choose(run *x, dq_err *err)
 {
     const dq_eval *e = x->s.e;
-    DQ_TRY(dq_eval_pieces_of(&x->pieces, e, err));
-    const int64_t n = x->pieces.n;
-    int *shard = dq_alloc(e->a, (size_t)n, sizeof *shard, err);
-    x->mine = dq_alloc(e->a, (size_t)n, sizeof *x->mine, err);
-    DQ_TRY(err->code);
-    if (e->n_shards > 1) DQ_TRY(dq_eval_pieces_share(shard, &x->pieces, e->n_shards, err));
-    for (int64_t i = 0; i < n; i++) {
-        const double work = x->pieces.piece[i].work;
-        x->all += work;
+    dq_eval_pieces *p = &x->pieces;
+    DQ_TRY(dq_eval_pieces_of(p, e, err));
+    int *shard = dq_alloc(e->a, (size_t)p->n, sizeof *shard, err);
+    if (!shard) return err->code;
+    if (e->n_shards > 1) DQ_TRY(dq_eval_pieces_share(shard, p, e->n_shards, err));
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        x->all += p->piece[i].work;
         if (shard[i] != e->shard) continue;
-        x->mine[x->n++] = i;
-        x->work += work;
+        x->work += p->piece[i].work;
+        p->piece[n++] = p->piece[i];
     }
+    p->n = n;
+    if (dq_ranks_count() > 1) dq_eval_pieces_sort(p);
     return DQ_OK;
 }
 
@@ -163,7 +167,7 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err)
     if (choose(&x, err) == DQ_OK) share_finished(e, err);
     dq_eval_sweep_begin(&x.s, e);
     if (x.all > 0) x.s.all *= x.work / x.all;
-    const dq_ranks_work work = {.n = x.n, .run = run_piece, .take = take, .arg = &x};
+    const dq_ranks_work work = {.n = x.pieces.n, .run = run_piece, .take = take, .arg = &x};
     dq_ranks_run(&work, err);
     dq_eval_sweep_end(&x.s);
     for (int i = 0; i < e->n_rows; i++) e->row[i].work = e->row[e->row[i].same].work;

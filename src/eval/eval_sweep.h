@@ -41,6 +41,8 @@ double dq_eval_sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t beg
 void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64_t end, bool again);
 void dq_eval_sweep_step_end(dq_eval_sweep *s);
 
+/* A shard has computed a piece in so many seconds, which its file says. */
+void dq_eval_journal_piece(dq_eval *e, int64_t piece, double work, double seconds);
 /* What another rank has finished, as dq_eval_finish told it: into the rows and the journal, if there is one. */
 dq_status dq_eval_sweep_take(dq_eval_sweep *s, const char *text, size_t len, dq_err *err);
 
