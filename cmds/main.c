@@ -13,6 +13,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const dq_cmd commands[] = {
@@ -148,6 +149,13 @@ static bool asks_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
+/* Processes that mpirun has started. */
+static int launched(void)
+{
+    const char *n = getenv("OMPI_COMM_WORLD_SIZE");
+    return n ? atoi(n) : 1;
+}
+
 static bool runs_by_ranks(dq_cmd_run *run)
 {
     for (size_t i = 0; i < sizeof by_ranks / sizeof *by_ranks; i++) {
@@ -165,10 +173,14 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
         print_group(c->cmd);
         return dq_document_flush(err);
     }
-    if (dq_ranks_count() > 1 && !runs_by_ranks(c->cmd->run))
+    if (runs_by_ranks(c->cmd->run)) {
+        DQ_TRY(dq_ranks_begin(err));
+        if (dq_ranks_number() > 0 && !freopen("/dev/null", "w", stdout))
+            return dq_os_fail(err, "/dev/null", "cannot open");
+    } else if (launched() > 1) {
         return dq_fail(err, DQ_USAGE,
-                       "is one process, and mpirun has started %d. Leave out mpirun.",
-                       dq_ranks_count());
+                       "is one process, and mpirun has started %d. Leave out mpirun.", launched());
+    }
     dq_last_words_name(*name);
     if (c->cmd->run(c->argc, c->argv, err) == DQ_OK && dq_json_complete(err) == DQ_OK)
         dq_document_flush(err);
@@ -246,15 +258,14 @@ static int run_all(int argc, char **argv)
     const char *name = NULL;
 
     if (dq_os_process_begin(&err) != DQ_OK) return (int)err.code;
-    dq_ranks_begin(&err);
-    if (dq_ranks_number() > 0 && !freopen("/dev/null", "w", stdout)) return DQ_FILE;
     dq_last_words_begin();
     signal(SIGPIPE, SIG_IGN); /* outputs in files are to be finished first */
     dq_os_catch_signals();
     dq_json_watch();
-    if (err.code == DQ_OK) run(argc, argv, &name, &err);
-    dq_ranks_end(&err);
-    if (dq_ranks_number() > 0) return (int)err.code;
+    run(argc, argv, &name, &err);
+    dq_ranks_agree(NULL, NULL, &err);
+    if (dq_ranks_number() > 0)
+        return 0; /* rank 0 says how it ended, if mpirun leaves it the time */
     if (err.code == DQ_OK &&
         dq_document_reader_left()) { /* as other programs end there: 141 in a shell */
         signal(SIGPIPE, SIG_DFL);
@@ -273,6 +284,8 @@ int main(int argc, char **argv)
 {
     dq_os_threads_begin(argv);
     int status = run_all(argc, argv);
+    fflush(stdout);
+    dq_ranks_end((dq_status)status);
     dq_last_words_end();
     return status;
 }

@@ -24,6 +24,6 @@ void dq_identity_text(char out[DQ_IDENTITY], const dq_backend *b)
         const size_t n = strlen(words);
         if (have & sets[i].bit) snprintf(words + n, sizeof words - n, "%s", sets[i].name);
     }
-    snprintf(out, DQ_IDENTITY, "dq %.40s, compiler %.40s, %s%s", dq_commit_version(), __VERSION__,
-             cpu ? "cpu" : b->device, words);
+    snprintf(out, DQ_IDENTITY, "dq %.40s, compiler %.40s, %.80s%.40s", dq_commit_version(),
+             __VERSION__, cpu ? "cpu" : b->device, words);
 }

@@ -461,6 +461,10 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     const char *written[4 + DQ_EVAL_KINDS];
     int n = 0;
     cmd_eval_settings(x->settings, &x->o, &v);
+    if (x->o.merge) {
+        json_object_set(x->settings, "device", (json_t *)(uintptr_t)x->o.merge->device);
+        json_object_set(x->settings, "threads", (json_t *)(uintptr_t)x->o.merge->threads);
+    }
     cmd_eval_kv_warn(&x->o.logger, &x->e, x->names);
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->warn_done) cmd_eval_kinds[i]->warn_done(&x->o.logger, &v);
@@ -492,14 +496,14 @@ static dq_status name_work(eval_run *x, const dq_args *args, dq_err *err)
 {
     const cmd_eval_identity id = {&x->e,      &x->o,
                                   &x->files,  (const char(*)[65])x->content,
-                                  x->backend, x->merge ? x->merge->program : NULL};
+                                  x->backend, x->o.merge ? x->o.merge->program : NULL};
     DQ_TRY(cmd_eval_resume_name(&x->resume, &id, err));
     return cmd_eval_check_outputs(&x->o, args, x->resume.path, x->a, err);
 }
 
 static dq_status dump_requests(eval_run *x, dq_err *err)
 {
-    if (!x->o.requests || dq_ranks_number() > 0) return DQ_OK;
+    if (!x->o.requests || x->o.n_shards || dq_ranks_number() > 0) return DQ_OK;
     DQ_TRY(cmd_eval_dump_requests(&x->e, x->o.requests, err));
     x->requested = true;
     return DQ_OK;
@@ -546,8 +550,9 @@ static dq_status run_shard(eval_run *x, int argc, char **argv, dq_err *err)
     double work = 0, all = 1;
     x->e.shard = x->o.shard - 1;
     x->e.n_shards = x->o.n_shards;
-    x->e.about = cmd_eval_shard_about(&x->o, x->resume.program, argc, argv);
-    run(x, argc, argv, err);
+    if (cmd_eval_shard_about(&x->e.about, &x->o, x->resume.program, x->backend, argc, argv, err) ==
+        DQ_OK)
+        run(x, argc, argv, err);
     json_decref(x->e.about);
     DQ_TRY(err->code);
     DQ_TRY(dq_eval_journal_end(&x->e, err));
@@ -561,8 +566,8 @@ static dq_status run_shard(eval_run *x, int argc, char **argv, dq_err *err)
 
 static dq_status take_shards(eval_run *x, dq_err *err)
 {
-    for (int i = 0; i < x->merge->n; i++)
-        DQ_TRY(dq_eval_take(&x->e, x->resume.key, x->merge->path[i], err));
+    for (int i = 0; i < x->o.merge->n; i++)
+        DQ_TRY(dq_eval_take(&x->e, x->resume.key, x->o.merge->path[i], err));
     for (int i = 0; i < x->e.n_rows; i++) {
         const dq_eval_row *row = &x->e.row[i];
         const int64_t units = dq_eval_units(&x->e, row);
@@ -579,10 +584,24 @@ static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
 {
     const bool hands_out = dq_ranks_number() == 0;
     if (x->o.dry_run) return hands_out ? show_plan(x, err) : DQ_OK;
-    if (x->merge) return take_shards(x, err) == DQ_OK ? hand_out(x, err) : err->code;
+    if (x->o.merge) return take_shards(x, err) == DQ_OK ? hand_out(x, err) : err->code;
     if (x->o.n_shards) return run_shard(x, argc, argv, err);
     DQ_TRY(run(x, argc, argv, err));
     return hands_out ? hand_out(x, err) : DQ_OK;
+}
+
+/* What dq merge says in place of the command of the parts. Always true. */
+static bool take_over(cmd_eval_options *o, const cmd_eval_merge *merge)
+{
+    o->merge = merge;
+    if (!merge) return true;
+    o->document = merge->document;
+    o->json = o->json || merge->json;
+    o->force = merge->force;
+    o->resume = false;
+    o->logger.verbose = 0;
+    o->logger.quiet = merge->quiet;
+    return true;
 }
 
 dq_status dq_cmd_eval(int argc, char **argv, dq_err *err)
@@ -595,13 +614,13 @@ dq_status cmd_eval_merged(const cmd_eval_merge *merge, int argc, char **argv, dq
     dq_args args;
     eval_run *x = dq_block_new(1, sizeof *x, err);
     if (!x) return err->code;
-    x->merge = merge;
     x->a = x->e.a = dq_arena_new();
     x->inputs = json_array();
     x->settings = json_object();
     if (!x->a) dq_fail(err, DQ_RESOURCE, "out of memory");
     if (err->code == DQ_OK && cmd_eval_parse(&x->o, &args, argc, argv, x->a, err) == DQ_OK &&
-        !args.help && cmd_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
+        !args.help && take_over(&x->o, merge) &&
+        cmd_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
         dq_logger_begin(&x->o.logger, "eval", err) == DQ_OK) {
         if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
             plan_gates(x, err) == DQ_OK && name_work(x, &args, err) == DQ_OK &&

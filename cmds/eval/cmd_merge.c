@@ -3,13 +3,15 @@
  * SPDX-License-Identifier: MIT */
 #include "base/journal.h"
 #include "base/json.h"
+#include "cmds/cli/document.h"
 #include "cmds/command.h"
+#include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_merge.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_PARTS = 9999, MAX_ARGUMENTS = 4096 };
+enum { MAX_PARTS = 9999 };
 
 static const dq_usage usage = {
     .name = "merge",
@@ -29,8 +31,7 @@ static const dq_usage usage = {
 
 typedef struct merge {
     const char *document;
-    bool json, force;
-    dq_logger logger;
+    bool json, force, quiet;
     dq_arena *a;
     json_t *first;   /* the first line of the first file */
     const char **of; /* [parts] the file of each part; NULL: none yet */
@@ -39,35 +40,46 @@ typedef struct merge {
 
 /* ---- What a part says ---- */
 
-static bool is_own(const char *word, const char *name, bool *takes_next)
+/* Outputs that dq merge makes as the command says, and conditions: what has to be the same in all parts. */
+static json_t *outputs_json(const cmd_eval_options *o)
 {
-    const size_t n = strlen(name);
-    const bool is = strncmp(word, name, n) == 0 && (!word[n] || word[n] == '=');
-    *takes_next = is && !word[n];
-    return is;
+    const char *const file[] = {o->dump, o->requests, o->csv, o->html, o->baseline};
+    json_t *list = json_array();
+    for (size_t i = 0; i < sizeof file / sizeof *file; i++)
+        json_array_append_new(list, file[i] ? dq_document_name(file[i]) : json_null());
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kinds[i];
+        const char *path = kind->cli.file ? kind->cli.file(o->own[i]) : NULL;
+        json_array_append_new(list, path ? dq_document_name(path) : json_null());
+    }
+    for (int i = 0; i < o->fail_if.n; i++)
+        json_array_append_new(list, dq_document_name(o->fail_if.item[i]));
+    json_array_append_new(list, dq_document_real(o->margin));
+    json_array_append_new(list, json_boolean(o->json));
+    return list;
 }
 
-json_t *cmd_eval_shard_about(const cmd_eval_options *o, const char *program, int argc, char **argv)
+dq_status cmd_eval_shard_about(json_t **about, const cmd_eval_options *o, const char *program,
+                               const dq_backend *b, int argc, char **argv, dq_err *err)
 {
-    static const char *const with_value[] = {"--shard", "-o", "--output", "--progress"},
-                             *const flag[] = {"--resume", "--force", "-q",
-                                              "--quiet",  "-v",      "--verbose"};
-    json_t *about = json_object(), *words = json_array();
+    json_t *words = json_array();
     for (int i = 1; i < argc; i++) {
-        bool own = strncmp(argv[i], "-o", 2) == 0 && argv[i][2], skip = false;
-        for (size_t k = 0; !own && k < sizeof with_value / sizeof *with_value; k++)
-            own = is_own(argv[i], with_value[k], &skip);
-        i += skip;
-        for (size_t k = 0; !own && k < sizeof flag / sizeof *flag; k++)
-            own = strcmp(argv[i], flag[k]) == 0;
-        if (!own) json_array_append_new(words, json_string(argv[i]));
+        json_t *word = json_string(argv[i]);
+        if (!word)
+            dq_fail(err, DQ_USAGE, "%s: not UTF-8, so a part cannot name it. Give it another name.",
+                    argv[i]);
+        json_array_append_new(words, word);
     }
-    json_object_set_new(about, "command", json_string("eval"));
-    json_object_set_new(about, "shard", json_integer(o->shard));
-    json_object_set_new(about, "shards", json_integer(o->n_shards));
-    json_object_set_new(about, "program", json_string(program));
-    json_object_set_new(about, "arguments", words);
-    return about;
+    *about = json_object();
+    json_object_set_new(*about, "command", json_string("eval"));
+    json_object_set_new(*about, "shard", json_integer(o->shard));
+    json_object_set_new(*about, "shards", json_integer(o->n_shards));
+    json_object_set_new(*about, "program", json_string(program));
+    json_object_set_new(*about, "device", json_string(b->device));
+    json_object_set_new(*about, "threads", json_integer(b->threads));
+    json_object_set_new(*about, "outputs", outputs_json(o));
+    json_object_set_new(*about, "arguments", words);
+    return err->code;
 }
 
 static const char *text_of(const json_t *o, const char *key)
@@ -112,6 +124,11 @@ static dq_status compare(const merge *x, const json_t *head, const char *path, c
     if (n != x->n)
         return dq_fail(err, DQ_MISMATCH, "%s: is one of %lld parts, %s of %d", path, (long long)n,
                        first, x->n);
+    if (!json_equal(json_object_get(head, "outputs"), json_object_get(x->first, "outputs")))
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: its command asks for other files, conditions or margins than that of %s", path,
+            first);
     return DQ_OK;
 }
 
@@ -166,36 +183,37 @@ static dq_status run_again(const merge *x, dq_err *err)
 {
     const json_t *words = json_object_get(x->first, "arguments");
     const size_t n = json_array_size(words);
-    char **argv = dq_alloc(x->a, n + 8, sizeof *argv, err);
-    int argc = 0;
+    char **argv = dq_alloc(x->a, n + 2, sizeof *argv, err);
     if (!argv) return err->code;
-    argv[argc++] = dq_text(x->a, "eval", 4, err);
+    argv[0] = dq_text(x->a, "eval", 4, err);
     for (size_t i = 0; i < n; i++) {
         const char *w = json_string_value(json_array_get(words, i));
-        argv[argc++] = dq_text(x->a, w ? w : "", w ? strlen(w) : 0, err);
+        argv[i + 1] = dq_text(x->a, w ? w : "", w ? strlen(w) : 0, err);
     }
-    if (x->document) {
-        argv[argc++] = dq_text(x->a, "-o", 2, err);
-        argv[argc++] = dq_text(x->a, x->document, strlen(x->document), err);
-    }
-    if (x->json) argv[argc++] = dq_text(x->a, "--json", 6, err);
-    if (x->force) argv[argc++] = dq_text(x->a, "--force", 7, err);
-    if (x->logger.quiet) argv[argc++] = dq_text(x->a, "--quiet", 7, err);
     DQ_TRY(err->code);
-    const cmd_eval_merge m = {x->of, x->n, text_of(x->first, "program")};
-    return cmd_eval_merged(&m, argc, argv, err);
+    const cmd_eval_merge m = {.path = x->of,
+                              .n = x->n,
+                              .program = text_of(x->first, "program"),
+                              .device = json_object_get(x->first, "device"),
+                              .threads = json_object_get(x->first, "threads"),
+                              .document = x->document,
+                              .json = x->json,
+                              .force = x->force,
+                              .quiet = x->quiet};
+    return cmd_eval_merged(&m, (int)n + 1, argv, err);
 }
 
 dq_status dq_cmd_merge(int argc, char **argv, dq_err *err)
 {
     merge x = {.a = dq_arena_new()};
     dq_args args;
-    const dq_opt opts[] = {dq_opt_letter('o', dq_opt_text("output", "FILE", &x.document,
-                                                          "write the JSON document to a file")),
-                           dq_opt_flag("json", &x.json, "print the document instead of the table"),
-                           dq_opt_flag("force", &x.force, "replace files that exist"),
-                           DQ_LOGGER_OPTIONS(x.logger),
-                           {0}};
+    const dq_opt opts[] = {
+        dq_opt_letter(
+            'o', dq_opt_text("output", "FILE", &x.document, "write the JSON document to a file")),
+        dq_opt_flag("json", &x.json, "print the document instead of the table"),
+        dq_opt_flag("force", &x.force, "replace files that exist"),
+        dq_opt_letter('q', dq_opt_flag("quiet", &x.quiet, "no warnings on stderr")),
+        {0}};
     if (!x.a) dq_fail(err, DQ_RESOURCE, "out of memory");
     if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
         !args.help) {

@@ -4,6 +4,7 @@
 #include "cmds/eval/eval_options.h"
 
 #include "base/ranks.h"
+#include "cmds/eval/eval_merge.h"
 #include "cmds/eval/eval_tasks.h"
 #include "cmds/eval/eval_verdict.h"
 #include "cmds/report/report.h"
@@ -400,7 +401,7 @@ static dq_status read_shard(cmd_eval_options *o, dq_err *err)
 {
     int used = 0;
     const char *w = o->shard_word;
-    if (!w) return DQ_OK;
+    if (!w || o->merge) return DQ_OK;
     if (sscanf(w, "%d/%d%n", &o->shard, &o->n_shards, &used) != 2 || w[used] || o->shard < 1 ||
         o->n_shards < o->shard || o->n_shards > MAX_SHARDS)
         return dq_fail(err, DQ_USAGE,
@@ -409,6 +410,7 @@ static dq_status read_shard(cmd_eval_options *o, dq_err *err)
     if (dq_ranks_count() > 1)
         return dq_fail(err, DQ_USAGE,
                        "--shard is for runs without MPI: mpirun shares the work itself.");
+    if (o->dry_run) return dq_fail(err, DQ_USAGE, "--dry-run shows the whole. Leave out --shard.");
     if (!o->document)
         return dq_fail(err, DQ_USAGE, "--shard: nowhere to write the part. Add -o FILE.");
     return DQ_OK;
@@ -446,19 +448,19 @@ static dq_output_form document_form(const cmd_eval_options *o)
     return o->resume ? DQ_OUTPUT_JOURNAL : DQ_OUTPUT_LINES;
 }
 
-/* The files that a run writes, those of a shard first; *n of at most N_OUTPUTS. */
+/* The files that a run writes, that of a part first; *n of at most N_OUTPUTS. */
 enum { N_OUTPUTS = 6 + DQ_EVAL_KINDS };
 static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_eval_options *o,
                          const char *journal)
 {
     static const char *const old[] = {".old", NULL};
     const dq_output own[] = {
-        {"--dump-requests", o->requests, DQ_OUTPUT_LINES, NULL},
         {"-o", o->document, document_form(o), NULL},
+        {"--dump-requests", o->requests, DQ_OUTPUT_LINES, NULL},
         {"--dump-items", o->dump, DQ_OUTPUT_LINES, NULL},
         {"--csv", o->csv, DQ_OUTPUT_CSV, NULL},
         {"--html", o->html, DQ_OUTPUT_HTML, NULL},
-        {"the finished work for --resume", journal, DQ_OUTPUT_JOURNAL, old},
+        {"the finished work for --resume", o->n_shards ? NULL : journal, DQ_OUTPUT_JOURNAL, old},
     };
     *n = (int)(sizeof own / sizeof own[0]);
     memcpy(out, own, sizeof own);
@@ -479,9 +481,12 @@ dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
     int n;
     list_outputs(out, &n, option, o, journal);
     DQ_TRY(cmd_eval_inputs_list(&in, o, args, a, err));
-    if (o->n_shards) n = 2; /* the others are written by dq merge */
-    return journal ? dq_output_guard_names(out, n, in.path, in.n, err)
-                   : dq_output_guard_check(out, n, in.path, in.n, o->force, err);
+    for (int i = 0; o->merge && i < o->merge->n; i++)
+        DQ_TRY(cmd_eval_inputs_add(&in, o->merge->path[i], a, err));
+    DQ_TRY(dq_output_guard_names(out, n, in.path, in.n, err));
+    if (journal) return DQ_OK;
+    if (o->n_shards) n = 1; /* the others are written by dq merge */
+    return dq_output_guard_check(out, n, in.path, in.n, o->force, err);
 }
 
 /* Whether --seed has something to act on besides a policy of the cache. */

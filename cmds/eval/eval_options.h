@@ -29,6 +29,8 @@ typedef struct cmd_eval_options {
     double margin;
     bool json, resume, dry_run, force;
     int shard, n_shards; /* of --shard, from 1; 0: all is computed here */
+    const struct cmd_eval_merge
+        *merge; /* the parts that results come from; NULL: they are computed */
     dq_input_head_order head_order;
     dq_kv_options kv;
     void *own[DQ_EVAL_KINDS]; /* the options of each kind, and what they mean */

@@ -1,22 +1,22 @@
 /* ranks: the processes that compute one job, started together by mpirun, each with a number; 0 alone writes and prints. Without
  * MPI, or without mpirun, there is one. Functions that are called by all say so; they have to come in the same order.
  *
- * A rank that fails before such a call makes it fail everywhere, so that none waits. One that dies, or hangs, is the launcher's
- * matter: mpirun ends the others.
+ * A rank that fails before such a call makes it fail everywhere, so that none waits for ever. One that dies is the launcher's
+ * matter: mpirun ends the others. Nobody helps where one hangs.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_RANKS_H
 #define DQ_RANKS_H
 
 #include "base/base.h"
 
-/* First of all in main. DQ_MISMATCH: mpirun has started several, but there is no MPI in this program. */
+/* Before anything else here. DQ_MISMATCH: mpirun has started several, but there is no MPI in this program. */
 dq_status dq_ranks_begin(dq_err *err);
-/* By all, last of all: a failure of one is one of all, which names it. */
-dq_status dq_ranks_end(dq_err *err);
+/* By all, last of all, after a last dq_ranks_agree and after messages: without MPI nothing. Ends the job where ranks do not
+ * answer. */
+void dq_ranks_end(dq_status status);
 
 int dq_ranks_count(void);
 int dq_ranks_number(void);      /* 0 .. count - 1 */
-int dq_ranks_local(void);       /* the same among those of this machine */
 const char *dq_ranks_mpi(void); /* "Open MPI 4.1.4", "" without it */
 
 /* By all: waits until all are here. Fails where one has failed (`err` of each), or where `same` (text; NULL: none) is not the

@@ -30,7 +30,7 @@ typedef struct report {
 
 static struct {
     bool on, failed, broken; /* MPI runs; all know of a failure; someone may not answer any more */
-    int count, number, local;
+    int count, number;
     report *all;               /* [count] */
     const dq_ranks_work *work; /* while it runs */
     int64_t next;              /* the first piece that nobody has */
@@ -48,7 +48,7 @@ static void nap(void)
 
 dq_status dq_ranks_begin(dq_err *err)
 {
-    static const char *const launcher[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
+    static const char *const launcher[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"};
     MPI_Comm here;
     int n_here;
     for (size_t i = 0; i < sizeof launcher / sizeof *launcher; i++)
@@ -61,22 +61,19 @@ dq_status dq_ranks_begin(dq_err *err)
     if (!job.all) MPI_Abort(MPI_COMM_WORLD, DQ_RESOURCE);
     MPI_Comm_rank(MPI_COMM_WORLD, &job.number);
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
-    MPI_Comm_rank(here, &job.local);
     MPI_Comm_size(here, &n_here);
     MPI_Comm_free(&here);
     dq_os_share_cpus(n_here);
     return DQ_OK;
 }
 
-dq_status dq_ranks_end(dq_err *err)
+void dq_ranks_end(dq_status status)
 {
-    if (!job.on) return err->code;
+    if (!job.on) return;
     job.on = false;
-    if (job.broken) MPI_Abort(MPI_COMM_WORLD, (int)err->code);
-    dq_ranks_agree(NULL, NULL, err);
+    if (job.broken) MPI_Abort(MPI_COMM_WORLD, (int)status);
     MPI_Finalize();
     dq_block_free(job.all);
-    return err->code;
 }
 
 int dq_ranks_count(void)
@@ -87,11 +84,6 @@ int dq_ranks_count(void)
 int dq_ranks_number(void)
 {
     return job.number;
-}
-
-int dq_ranks_local(void)
-{
-    return job.local;
 }
 
 const char *dq_ranks_mpi(void)
@@ -125,13 +117,23 @@ static void compare(const report *all, const char *what, dq_err *err)
     }
 }
 
+/* Those who wait for others sleep. */
+static void gather(const report *own)
+{
+    MPI_Request request;
+    int done = 0;
+    MPI_Iallgather(own, sizeof *own, MPI_BYTE, job.all, sizeof *own, MPI_BYTE, MPI_COMM_WORLD,
+                   &request);
+    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) nap();
+}
+
 dq_status dq_ranks_agree(const char *what, const char *same, dq_err *err)
 {
-    if (job.count == 1 || job.failed) return err->code;
+    if (job.count == 1 || job.failed || job.broken) return err->code;
     report own = {.code = (int)err->code}, *all = job.all;
     snprintf(own.same, sizeof own.same, "%s", same ? same : "");
     snprintf(own.text, sizeof own.text, "%s", err->text);
-    MPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, MPI_COMM_WORLD);
+    gather(&own);
     for (int i = 0; i < job.count; i++) {
         if (all[i].code == DQ_OK) continue;
         job.failed = true;
@@ -209,7 +211,9 @@ static void take(int rank, int len)
         return;
     }
     MPI_Recv(text, len, MPI_BYTE, rank, TOLD, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    if (job.err.code == DQ_OK) job.work->take(job.work->arg, text, (size_t)len, &job.err);
+    dq_err own = {0}; /* what was finished counts, though the job is to end */
+    job.work->take(job.work->arg, text, (size_t)len, &own);
+    if (job.err.code == DQ_OK) job.err = own;
     dq_block_free(text);
 }
 
@@ -253,7 +257,9 @@ static dq_status lead(dq_err *err)
     while (job.n_left < job.count - 1 || !is_over()) {
         hear_all();
         if (!is_over()) {
-            w->run(w->arg, job.next++, &job.err);
+            dq_err own = {0};
+            w->run(w->arg, job.next++, &own);
+            if (job.err.code == DQ_OK) job.err = own;
         } else if (job.n_left < job.count - 1) {
             dq_os_check_stop(&job.err);
             nap();

@@ -98,6 +98,7 @@ void dq_eval_finish(dq_eval *e, int row, int64_t from, int64_t to)
     dq_eval_row *r = &e->row[row];
     dq_score_work_add(&r->work, &r->pending);
     for (int64_t i = from; i < to; i++) r->finished[i] = true;
+    e->ended = false; /* more follows */
     if (e->journal_err.code == DQ_OK && (e->journal || dq_ranks_number() > 0))
         put(e, row, from, to, &e->journal_err);
 }
@@ -200,6 +201,19 @@ dq_status dq_eval_sweep_take(dq_eval_sweep *s, const char *text, size_t len, dq_
     return DQ_OK;
 }
 
+/* A file of one part is not gone on from as another, or as the whole. */
+static dq_status compare_shard(const dq_eval *e, const json_t *step, dq_err *err)
+{
+    const json_t *shard = json_object_get(step, "shard"), *n = json_object_get(step, "shards");
+    if (!e->journal || /* of a part that is taken */
+        (json_integer_value(shard) == (e->n_shards ? e->shard + 1 : 0) &&
+         json_integer_value(n) == e->n_shards))
+        return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "is part %lld of %lld, and not %d of %d",
+                   (long long)json_integer_value(shard), (long long)json_integer_value(n),
+                   e->shard + 1, e->n_shards);
+}
+
 static dq_status get_head(const dq_eval *e, const char *key, const json_t *step, dq_err *err)
 {
     const char *text;
@@ -210,6 +224,7 @@ static dq_status get_head(const dq_eval *e, const char *key, const json_t *step,
     DQ_TRY(dq_json_text(&text, step, "key", NULL, err));
     if (strcmp(text, key) != 0)
         return dq_fail(err, DQ_MISMATCH, "belongs to a run with other inputs or settings");
+    DQ_TRY(compare_shard(e, step, err));
     return dq_json_int(&rows, step, "rows", e->n_rows, e->n_rows, NULL, err);
 }
 
@@ -276,10 +291,10 @@ void dq_eval_journal_piece(dq_eval *e, int64_t piece, double work, double second
 
 dq_status dq_eval_journal_end(dq_eval *e, dq_err *err)
 {
-    if (e->ended) return err->code;
+    if (e->journal_err.code != DQ_OK) *err = e->journal_err;
+    if (err->code != DQ_OK || e->ended) return err->code;
     json_t *o = json_object();
     json_object_set_new(o, "end", json_true());
-    if (e->journal_err.code != DQ_OK) *err = e->journal_err;
     return add_object(e, o, err) == DQ_OK ? dq_journal_sync(e->journal, err) : err->code;
 }
 

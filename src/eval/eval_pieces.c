@@ -5,6 +5,7 @@
 
 #include "eval/eval_sweep.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { PIECE_ROWS = 1024 };
@@ -14,6 +15,7 @@ typedef struct builder {
     dq_eval_pieces *out;
     size_t cap;
     int turn;
+    bool cut;
 } builder;
 
 /* Whether row i is computed in pieces of row `first`: that row itself, or of a text one with this reference. */
@@ -36,24 +38,35 @@ static double parameters_of(const dq_eval *e, int first, bool *several)
     return n;
 }
 
-/* The end of the piece that begins with a unit; *fed: the ids that it feeds. What several items share is fed once for each piece
- * of them, so these are several times as long. */
+/* Units that must not be parted: those that are finished together, and those that share a prefix, which is fed once for them;
+ * the end of the ones that begin with `at`, and the ids that they feed. */
+static int64_t together(const dq_eval *e, const dq_eval_row *row, int64_t at, double *fed)
+{
+    const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
+    const int64_t n = dq_eval_units(e, row);
+    int64_t end = at + (kind->group ? kind->group : 1);
+    *fed = 0;
+    if (!kind->windows) {
+        const dq_shared_prefix *p = dq_items_shared_prefix(&e->ids[row->ids].req, at);
+        if (p->n && p->end > end) end = p->end;
+        *fed = (double)p->n;
+    }
+    if (end > n) end = n;
+    *fed += dq_eval_sweep_feeds(e, row, at, end);
+    return end;
+}
+
 static int64_t piece_end(const dq_eval *e, const dq_eval_row *row, int64_t begin, double rows,
                          double *fed)
 {
-    enum { TIMES = 8 };
-    int64_t n = dq_eval_units(e, row), end = begin;
-    *fed = 0;
-    if (!dq_eval_source_of(e, row)->kind->windows) {
-        const dq_shared_prefix *p = dq_items_shared_prefix(&e->ids[row->ids].req, begin);
-        *fed = (double)p->n;
-        if (rows < TIMES * *fed) rows = TIMES * *fed;
-        if (p->n && p->end < n) n = p->end;
-    }
-    for (; end < n; end++) {
-        const double more = dq_eval_sweep_feeds(e, row, end, end + 1);
-        if (end > begin && *fed + more > rows) break;
+    const int64_t n = dq_eval_units(e, row);
+    int64_t end = together(e, row, begin, fed);
+    while (end < n) {
+        double more;
+        const int64_t next = together(e, row, end, &more);
+        if (*fed + more > rows) break;
         *fed += more;
+        end = next;
     }
     return end;
 }
@@ -64,7 +77,7 @@ static dq_status add_row(builder *b, int first, dq_err *err)
     const int64_t n = dq_eval_units(b->e, row);
     bool several;
     const double parameters = parameters_of(b->e, first, &several);
-    const double rows = several ? DQ_SCORE_ROWS : PIECE_ROWS;
+    const double rows = !b->cut ? INFINITY : several ? DQ_SCORE_ROWS : PIECE_ROWS;
     for (int64_t begin = 0, end; begin < n; begin = end) {
         double fed;
         end = piece_end(b->e, row, begin, rows, &fed);
@@ -106,9 +119,9 @@ static dq_status add_model(builder *b, int model, bool windows, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, dq_err *err)
+dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, bool cut, dq_err *err)
 {
-    builder b = {.e = e, .out = out};
+    builder b = {.e = e, .out = out, .cut = cut};
     *out = (dq_eval_pieces){0};
     for (int i = 0; i < e->n_models; i++) {
         DQ_TRY(add_model(&b, i, false, err));

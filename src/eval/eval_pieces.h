@@ -20,7 +20,9 @@ typedef struct dq_eval_pieces {
     int64_t n;
 } dq_eval_pieces;
 
-dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, dq_err *err);
+/* cut: into pieces that are worth sharing. Else a row is one piece, which takes no more time than it has to. The numbers are the
+ * same, and so are the counts of what was computed: items that share a prefix stay together. */
+dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, bool cut, dq_err *err);
 /* Within each turn the largest come first. */
 void dq_eval_pieces_sort(dq_eval_pieces *p);
 /* shard[i] of piece i, 0 .. n_shards - 1: the largest first, each to the shard with least work. */

@@ -108,7 +108,8 @@ static dq_status run_piece(void *arg, int64_t i, dq_err *err)
         dq_eval_sweep_windows(&x->s, p->row, p->begin, p->end, err);
     else
         run_items(&x->s, p->row, p->begin, p->end, err);
-    if (err->code == DQ_OK && dq_ranks_number() > 0) *err = e->journal_err; /* it was not told */
+    /* what was not told, or is not in the file of a part, is lost */
+    if (err->code == DQ_OK && (e->n_shards || dq_ranks_number() > 0)) *err = e->journal_err;
     if (err->code == DQ_OK && e->n_shards && e->journal && dq_journal_count(e->journal) > before)
         dq_eval_journal_piece(e, p->number, p->work, dq_os_seconds() - begun);
     return err->code;
@@ -125,7 +126,7 @@ static dq_status choose(run *x, dq_err *err)
 {
     const dq_eval *e = x->s.e;
     dq_eval_pieces *p = &x->pieces;
-    DQ_TRY(dq_eval_pieces_of(p, e, err));
+    DQ_TRY(dq_eval_pieces_of(p, e, e->n_shards > 0 || dq_ranks_count() > 1, err));
     int *shard = dq_alloc(e->a, (size_t)p->n, sizeof *shard, err);
     if (!shard) return err->code;
     if (e->n_shards > 1) DQ_TRY(dq_eval_pieces_share(shard, p, e->n_shards, err));

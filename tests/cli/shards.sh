@@ -35,6 +35,10 @@ cp half2.shard twice.shard
 part "$@" --shard 2/2 -o twice.shard --resume
 cmp -s half2.shard twice.shard || complain "shards: --resume of a finished part changes it"
 
+try 4 "half1.shard: is part 1 of 2, and not 2 of 2" "$@" --shard 2/2 -o half1.shard --resume
+part "$@" --dump-requests r.jsonl --shard 1/2 -o d.shard
+absent r.jsonl
+
 # what does not belong together
 try 4 "2 of 3 parts are missing: 1, 3" merge part2.shard
 try 4 "1 of 3 parts is missing: 2" merge part3.shard part1.shard
@@ -59,3 +63,31 @@ for word in 0/3 4/3 1/0 1 a/b 1/3x -1/3 1/10000; do
 done
 try 2 "nowhere to write the part. Add -o FILE" "$@" --shard 1/2
 try 2 "writes no such file" "$@" --shard 1/2 -o x.h5
+
+# a merge replaces no part
+set -- eval "diff model" --text "$book" --ctx 64 --limit 12 --logit-bits 16,4 --threads 1
+for i in 1 2; do
+    part "$@" --shard $i/2 -qo a$i.shard
+    part "$@" --fail-if 'nll_nats > 0' --shard $i/2 -o b$i.shard
+done
+cp a1.shard a1.kept
+try 2 "a1.shard: input and output are the same file" merge a1.shard a2.shard -o a1.shard --force
+cmp -s a1.shard a1.kept || complain "shards: a merge replaces a part"
+try 4 "b2.shard: its command asks for other files, conditions or margins than that of a1.shard" merge a1.shard b2.shard
+try 7 "results meet a condition of --fail-if" merge b1.shard b2.shard
+# words of the command that look like options
+cp -r "diff model" ./-odd
+cp "$book" ./-q
+for i in 1 2; do
+    part eval --text -q --ctx 64 --limit 12 --threads 1 --shard $i/2 -o c$i.shard -- -odd
+done
+try 0 "odd: 16.00 bpw" merge c2.shard c1.shard
+try 2 "dry-run shows the whole. Leave out --shard" "$@" --shard 1/2 -o e.shard --dry-run
+# what computed is what the document names
+for i in 1 2; do
+    DQ_CPU=scalar "$dq" "$@" --shard $i/2 -o s$i.shard -q || complain "shards: scalar"
+done
+try 0 '"device": "cpu, scalar, 1 thread"' merge s1.shard s2.shard --json
+DQ_CPU=scalar "$dq" "$@" -o scalar.json -q >/dev/null
+"$dq" merge s1.shard s2.shard -o scalar2.json >/dev/null 2>&1
+[ "$(timeless scalar.json)" = "$(timeless scalar2.json)" ] || complain "shards: another document of scalar parts"

@@ -771,7 +771,7 @@ TEST(pieces_are_the_whole)
     int count[2 * N_SPECS][64] = {{0}}, shard[64];
     rig_open(&x, "llama-f32");
     sweep_open(&e, &x);
-    assert_int_equal(dq_eval_pieces_of(&p, &e, &err), DQ_OK);
+    assert_int_equal(dq_eval_pieces_of(&p, &e, true, &err), DQ_OK);
     assert_true(p.n > 1 && p.n < 64);
     for (int64_t i = 0; i < p.n; i++) {
         assert_true(p.piece[i].work > 0);
