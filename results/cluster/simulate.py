@@ -68,13 +68,16 @@ def main():
     random.seed(1)
     pieces = random.choices(measured, k=a.pieces) if a.pieces else measured
     alone = sum(s for s, _ in pieces)
-    print(f"{len(measured)} pieces measured, {len(pieces)} in the run, {alone:.0f} s on one rank, the longest {max(pieces)[0]:.2f} s\n")
+    print(f"{len(measured)} pieces measured, {len(pieces)} in the run, {alone:.0f} s on one rank, "
+          f"the longest {max(pieces)[0]:.2f} s\n")
     print("| ranks | seconds | efficiency | idle | rank 0 takes | MB told |\n|---|---|---|---|---|---|")
     ranks = 1
     while ranks <= 1024:
-        seconds, compute, taken, told = run(pieces, ranks, a.take, a.network, a.start + a.start_rank * ranks if ranks > 1 else 0)
+        start = a.start + a.start_rank * ranks if ranks > 1 else 0
+        seconds, compute, taken, told = run(pieces, ranks, a.take, a.network, start)
         idle = 1 - (compute + taken) / (ranks * seconds)
-        print(f"| {ranks} | {seconds:.1f} | {alone / ranks / seconds:.1%} | {max(idle, 0):.1%} | {taken / seconds:.1%} | {told / 1e6:.1f} |")
+        print(f"| {ranks} | {seconds:.1f} | {alone / ranks / seconds:.1%} | {max(idle, 0):.1%} | {taken / seconds:.1%} "
+              f"| {told / 1e6:.1f} |")
         ranks *= 2
 
 
