@@ -225,7 +225,7 @@ static dq_status run_block(void *arg, int64_t block, dq_err *err)
         if (!part) return err->code;
     }
     if (dq_ranks_number() == 0) {
-        w->part[block] = part ? part : w->part[block];
+        if (part) w->part[block] = part;
         return DQ_OK;
     }
     tell_block(block, part, w->part_bytes, err);

@@ -265,7 +265,7 @@ static int run_all(int argc, char **argv)
     run(argc, argv, &name, &err);
     dq_ranks_agree(NULL, NULL, &err);
     if (dq_ranks_number() > 0)
-        return 0; /* rank 0 says how it ended, if mpirun leaves it the time */
+        return 0; /* rank 0 says how it ended; on another status mpirun would end it before */
     if (err.code == DQ_OK &&
         dq_document_reader_left()) { /* as other programs end there: 141 in a shell */
         signal(SIGPIPE, SIG_DFL);

@@ -547,7 +547,6 @@ static void close_all(eval_run *x)
 /* --shard: the file of -o is the journal, whose last line says that this part is whole. */
 static dq_status run_shard(eval_run *x, int argc, char **argv, dq_err *err)
 {
-    double work = 0, all = 1;
     x->e.shard = x->o.shard - 1;
     x->e.n_shards = x->o.n_shards;
     if (cmd_eval_shard_about(&x->e.about, &x->o, x->resume.program, x->backend, argc, argv, err) ==
@@ -556,11 +555,10 @@ static dq_status run_shard(eval_run *x, int argc, char **argv, dq_err *err)
     json_decref(x->e.about);
     DQ_TRY(err->code);
     DQ_TRY(dq_eval_journal_end(&x->e, err));
-    DQ_TRY(dq_eval_part(&x->e, &work, &all, err));
     dq_logger_say(&x->o.logger,
                   "part %d of %d, %.3g %% of the work, is in %s. Of all parts: dq merge "
                   "FILE... -o OUT.json",
-                  x->o.shard, x->o.n_shards, 100 * work / all, x->o.document);
+                  x->o.shard, x->o.n_shards, 100 * x->e.share, x->o.document);
     return DQ_OK;
 }
 

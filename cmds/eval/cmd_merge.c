@@ -1,7 +1,6 @@
 /* cmd_merge: dq merge. A part's first line has the command that it is a part of; this command runs once more with the parts in
  * place of computing, so that models and data are read and everything is printed as ever.
  * SPDX-License-Identifier: MIT */
-#include "base/journal.h"
 #include "base/json.h"
 #include "cmds/cli/document.h"
 #include "cmds/command.h"
@@ -88,19 +87,16 @@ static const char *text_of(const json_t *o, const char *key)
     return s ? s : "";
 }
 
-static dq_status read_head(json_t **head, const char *path, dq_arena *a, dq_err *err)
+static dq_status read_head(json_t **head, const char *path, dq_err *err)
 {
-    dq_journal_lines found;
-    *head = NULL;
-    DQ_TRY(dq_journal_read(&found, path, a, err));
-    if (found.n == 0) return dq_fail(err, DQ_DAMAGED, "%s: has no whole line", path);
-    DQ_TRY(dq_json_parse(head, found.text[0], strlen(found.text[0]), path, err));
+    bool ended;
+    DQ_TRY(dq_eval_journal_head(head, &ended, path, err));
     if (strcmp(text_of(*head, "command"), "eval") != 0 ||
         !json_is_array(json_object_get(*head, "arguments")))
         return dq_fail(
             err, DQ_MISMATCH,
             "%s: not a part of an evaluation. Give what dq eval --shard I/N -o FILE wrote", path);
-    if (strcmp(found.text[found.n - 1], "{\"end\":true}") != 0)
+    if (!ended)
         return dq_fail(err, DQ_MISMATCH, "%s: is not finished. Run its command again with --resume",
                        path);
     return DQ_OK;
@@ -146,7 +142,7 @@ static dq_status begin_with(merge *x, const char *path, dq_err *err)
 static dq_status add_part(merge *x, const char *path, const char *first, dq_err *err)
 {
     json_t *head;
-    if (read_head(&head, path, x->a, err) == DQ_OK && !x->first) {
+    if (read_head(&head, path, err) == DQ_OK && !x->first) {
         x->first = json_incref(head);
         begin_with(x, path, err);
     }

@@ -162,6 +162,7 @@ struct dq_eval {
     void *progress_arg;         /* of both */
     dq_backend *backend;        /* of models without a runner */
     int shard, n_shards; /* the part of the work that is done here, from 0; 0 shards: all of it */
+    double share;        /* of all work, that of this shard; once dq_eval_run has begun */
     dq_journal *journal; /* NULL: finished work is not written down */
     json_t *about;       /* more members of the first line of a new journal; NULL: none */
     bool ended;          /* the journal that it went on from has its last line */
@@ -201,10 +202,10 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err);
  * everything that results depend on. With `resume` the rows first take what the file has; a file of another
  * key is DQ_MISMATCH. */
 dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err);
-/* Work of this run's shard, and of all of it, in one unit. */
-dq_status dq_eval_part(dq_eval *e, double *work, double *all, dq_err *err);
 /* The journal's last line: what this run was to do is done. It is on the disk then. */
 dq_status dq_eval_journal_end(dq_eval *e, dq_err *err);
+/* The first line of such a file, for json_decref, and whether it has its last. */
+dq_status dq_eval_journal_head(json_t **head, bool *ended, const char *path, dq_err *err);
 /* Takes what another run of the same key has finished, from the file that its journal was. DQ_MISMATCH: of another key, or
  * without a last line. DQ_DAMAGED: units that are finished already. */
 dq_status dq_eval_take(dq_eval *e, const char *key, const char *path, dq_err *err);

@@ -205,9 +205,8 @@ dq_status dq_eval_sweep_take(dq_eval_sweep *s, const char *text, size_t len, dq_
 static dq_status compare_shard(const dq_eval *e, const json_t *step, dq_err *err)
 {
     const json_t *shard = json_object_get(step, "shard"), *n = json_object_get(step, "shards");
-    if (!e->journal || /* of a part that is taken */
-        (json_integer_value(shard) == (e->n_shards ? e->shard + 1 : 0) &&
-         json_integer_value(n) == e->n_shards))
+    if (json_integer_value(shard) == (e->n_shards ? e->shard + 1 : 0) &&
+        json_integer_value(n) == e->n_shards)
         return DQ_OK;
     return dq_fail(err, DQ_MISMATCH, "is part %lld of %lld, and not %d of %d",
                    (long long)json_integer_value(shard), (long long)json_integer_value(n),
@@ -224,7 +223,7 @@ static dq_status get_head(const dq_eval *e, const char *key, const json_t *step,
     DQ_TRY(dq_json_text(&text, step, "key", NULL, err));
     if (strcmp(text, key) != 0)
         return dq_fail(err, DQ_MISMATCH, "belongs to a run with other inputs or settings");
-    DQ_TRY(compare_shard(e, step, err));
+    if (e->journal) DQ_TRY(compare_shard(e, step, err)); /* else another run's, which is taken */
     return dq_json_int(&rows, step, "rows", e->n_rows, e->n_rows, NULL, err);
 }
 
@@ -296,6 +295,26 @@ dq_status dq_eval_journal_end(dq_eval *e, dq_err *err)
     json_t *o = json_object();
     json_object_set_new(o, "end", json_true());
     return add_object(e, o, err) == DQ_OK ? dq_journal_sync(e->journal, err) : err->code;
+}
+
+dq_status dq_eval_journal_head(json_t **head, bool *ended, const char *path, dq_err *err)
+{
+    dq_journal_lines found;
+    json_t *last = NULL;
+    dq_arena *a = dq_arena_new();
+    *head = NULL;
+    *ended = false;
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_journal_read(&found, path, a, err) == DQ_OK) {
+        const char *text = found.n ? found.text[found.n - 1] : "";
+        if (found.n == 0) dq_fail(err, DQ_DAMAGED, "%s: has no whole line", path);
+        if (err->code == DQ_OK && dq_json_parse(&last, text, strlen(text), path, err) == DQ_OK)
+            dq_json_parse(head, found.text[0], strlen(found.text[0]), path, err);
+        *ended = err->code == DQ_OK && is_end(last);
+    }
+    json_decref(last);
+    dq_arena_free(a);
+    return err->code;
 }
 
 dq_status dq_eval_take(dq_eval *e, const char *key, const char *path, dq_err *err)

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PIECE_ROWS = 1024 };
 
@@ -92,17 +93,22 @@ static dq_status add_row(builder *b, int first, dq_err *err)
     return DQ_OK;
 }
 
-static int larger_first(const void *a, const void *b)
+static int by_work(const void *a, const void *b)
 {
     const dq_eval_piece *x = a, *y = b;
-    if (x->turn != y->turn) return x->turn < y->turn ? -1 : 1;
     if (x->work != y->work) return x->work < y->work ? 1 : -1;
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
+static int by_turn(const void *a, const void *b)
+{
+    const dq_eval_piece *x = a, *y = b;
+    return x->turn != y->turn ? (x->turn < y->turn ? -1 : 1) : by_work(a, b);
+}
+
 void dq_eval_pieces_sort(dq_eval_pieces *p)
 {
-    if (p->n) qsort(p->piece, (size_t)p->n, sizeof *p->piece, larger_first);
+    if (p->n) qsort(p->piece, (size_t)p->n, sizeof *p->piece, by_turn);
 }
 
 /* Rows of items of one model, or the texts that it is the reference of. */
@@ -132,18 +138,6 @@ dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, bool cut, dq_
 
 /* ---- Shards ---- */
 
-typedef struct numbered {
-    int64_t piece;
-    double work;
-} numbered;
-
-static int largest_first(const void *a, const void *b)
-{
-    const numbered *x = a, *y = b;
-    if (x->work != y->work) return x->work < y->work ? 1 : -1;
-    return x->piece < y->piece ? -1 : x->piece > y->piece;
-}
-
 static int least(const double *work, int n)
 {
     int at = 0;
@@ -156,12 +150,12 @@ static int least(const double *work, int n)
 dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards, dq_err *err)
 {
     double *work = dq_block_new((size_t)n_shards, sizeof *work, err);
-    numbered *order = work ? dq_block_new((size_t)p->n + 1, sizeof *order, err) : NULL;
-    for (int64_t i = 0; order && i < p->n; i++) order[i] = (numbered){i, p->piece[i].work};
-    if (order) qsort(order, (size_t)p->n, sizeof *order, largest_first);
+    dq_eval_piece *order = work ? dq_block_new((size_t)p->n + 1, sizeof *order, err) : NULL;
+    if (order && p->n) memcpy(order, p->piece, (size_t)p->n * sizeof *order);
+    if (order) qsort(order, (size_t)p->n, sizeof *order, by_work);
     for (int64_t i = 0; order && i < p->n; i++) {
         const int to = least(work, n_shards);
-        shard[order[i].piece] = to;
+        shard[order[i].number] = to;
         work[to] += order[i].work;
     }
     dq_block_free(order);

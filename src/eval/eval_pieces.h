@@ -9,8 +9,8 @@
 /* Units begin .. end - 1 of a row of items; of texts, of all rows with the reference row `row`. */
 typedef struct dq_eval_piece {
     int64_t number;
-    int row,
-        turn; /* pieces of one turn follow each other, so that models change as rarely as they can */
+    int row;
+    int turn; /* pieces of one turn follow each other, so that models change as rarely as they can */
     int64_t begin, end;
     double work; /* ids that are fed times parameters */
 } dq_eval_piece;
@@ -25,7 +25,7 @@ typedef struct dq_eval_pieces {
 dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, bool cut, dq_err *err);
 /* Within each turn the largest come first. */
 void dq_eval_pieces_sort(dq_eval_pieces *p);
-/* shard[i] of piece i, 0 .. n_shards - 1: the largest first, each to the shard with least work. */
+/* shard[number] of each piece, 0 .. n_shards - 1: the largest first, each to the shard with least work. */
 dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards, dq_err *err);
 
 #endif

@@ -94,7 +94,6 @@ static dq_status run_items(dq_eval_sweep *s, int index, int64_t begin, int64_t e
 typedef struct run {
     dq_eval_sweep s;
     dq_eval_pieces pieces;
-    double work, all; /* of these pieces, of all */
 } run;
 
 static dq_status run_piece(void *arg, int64_t i, dq_err *err)
@@ -124,30 +123,23 @@ static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
 /* Alone rows are computed in their order; ranks begin with what takes long, so that they end together. */
 static dq_status choose(run *x, dq_err *err)
 {
-    const dq_eval *e = x->s.e;
+    dq_eval *e = x->s.e;
     dq_eval_pieces *p = &x->pieces;
+    double work = 0, all = 0;
     DQ_TRY(dq_eval_pieces_of(p, e, e->n_shards > 0 || dq_ranks_count() > 1, err));
     int *shard = dq_alloc(e->a, (size_t)p->n, sizeof *shard, err);
     if (!shard) return err->code;
     if (e->n_shards > 1) DQ_TRY(dq_eval_pieces_share(shard, p, e->n_shards, err));
     int64_t n = 0;
     for (int64_t i = 0; i < p->n; i++) {
-        x->all += p->piece[i].work;
+        all += p->piece[i].work;
         if (shard[i] != e->shard) continue;
-        x->work += p->piece[i].work;
+        work += p->piece[i].work;
         p->piece[n++] = p->piece[i];
     }
     p->n = n;
+    e->share = all > 0 ? work / all : 1;
     if (dq_ranks_count() > 1) dq_eval_pieces_sort(p);
-    return DQ_OK;
-}
-
-dq_status dq_eval_part(dq_eval *e, double *work, double *all, dq_err *err)
-{
-    run x = {.s = {.e = e}};
-    DQ_TRY(choose(&x, err));
-    *work = x.work;
-    *all = x.all;
     return DQ_OK;
 }
 
@@ -167,7 +159,7 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err)
     run x = {.s = {.e = e}};
     if (choose(&x, err) == DQ_OK) share_finished(e, err);
     dq_eval_sweep_begin(&x.s, e);
-    if (x.all > 0) x.s.all *= x.work / x.all;
+    x.s.all *= e->share;
     const dq_ranks_work work = {.n = x.pieces.n, .run = run_piece, .take = take, .arg = &x};
     dq_ranks_run(&work, err);
     dq_eval_sweep_end(&x.s);
