@@ -121,7 +121,7 @@ int64_t dq_os_cache_bytes(void)
 int64_t dq_os_memory_bytes(void)
 {
     const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    const int64_t machine = pages > 0 && page > 0 ? (int64_t)pages * page : 0;
+    const int64_t machine = pages > 0 && page > 0 ? (int64_t)pages * page / dq_os_sharing() : 0;
     struct rlimit limit;
     if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return machine;
     const int64_t own = limit.rlim_cur < INT64_MAX ? (int64_t)limit.rlim_cur : INT64_MAX;

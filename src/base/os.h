@@ -68,14 +68,16 @@ int64_t dq_os_cache_bytes(void); /* of the last-level cache that a processor see
 /* os_threads.c. Processors that this process may use: its affinity, and the quota of time of its control groups, rounded
  * up. root: "", or where a test keeps files. */
 int dq_os_cpu_count(const char *root);
-/* n processes of this job are on this machine: where none of them is bound to a part of its processors, each has an nth of them. */
-void dq_os_share_cpus(int n);
+/* n processes of this job are on this machine: each has an nth of its memory, and of its processors where none is bound to a part
+ * of them. */
+void dq_os_share_machine(int n);
+int dq_os_sharing(void); /* n, 1 at first */
 /* Makes threads that wait for each other sleep after some 50 microseconds, unless the environment says how they wait
  * (GOMP_SPINCOUNT, OMP_WAIT_POLICY): starts the program anew with that set. First in main. Returns where it is set,
  * or where this cannot be done; then threads wait as the runtime of OpenMP has it. */
 void dq_os_threads_begin(char **argv);
 int64_t dq_os_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
-/* Memory of this machine, or less where the process's address space is limited to less; 0 unknown. */
+/* Memory of this machine, or this process's share of it; less where its address space is limited to less; 0 unknown. */
 int64_t dq_os_memory_bytes(void);
 /* os_memory.c. What this process could still take without driving others out: memory that the machine has available, or
  * less where a control group (version 2) or a limit of the address space leaves less; 0: nothing, or unknown. `root`

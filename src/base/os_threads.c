@@ -25,9 +25,14 @@ static void lower_by_quota(void *bound, const char *root, const char *folder)
 
 static int shared_by = 1;
 
-void dq_os_share_cpus(int n)
+void dq_os_share_machine(int n)
 {
     shared_by = n;
+}
+
+int dq_os_sharing(void)
+{
+    return shared_by;
 }
 
 int dq_os_cpu_count(const char *root)

@@ -31,7 +31,31 @@ typedef dq_status dq_ranks_take(void *arg, const char *text, size_t len, dq_err 
 dq_status dq_ranks_collect(const char *text, size_t len, dq_ranks_take *take, void *arg,
                            dq_err *err);
 
-/* Pieces of work, which have no order. */
+/* ---- In step: each computes a part of the same thing and passes it on ---- */
+
+/* By all: all[count], the number of each. Fails as dq_ranks_agree does. */
+dq_status dq_ranks_gather(int64_t *all, int64_t own, dq_err *err);
+/* By all: *x becomes the sum of that of all. Likewise. */
+dq_status dq_ranks_sum(int64_t *x, dq_err *err);
+/* The following fail nowhere: they come after one of the calls above, and after it nothing may fail before they are done.
+ * By all: bytes p[n] of rank `from` become those of all. */
+void dq_ranks_spread(int from, void *p, size_t n);
+/* p[n] for another rank, which receives what another sends it in the order in which that is sent. p stays as it is until
+ * dq_ranks_sent(p) has returned, which waits for what is sent of it. */
+void dq_ranks_send(int to, const void *p, size_t n);
+void dq_ranks_sent(const void *p);
+void dq_ranks_receive(int from, void *p, size_t n);
+
+/* Rows first .. end - 1 of n, for rank `rank`: as many whole units of rows as the others have, or one more. */
+typedef struct dq_ranks_rows {
+    int64_t first, end;
+} dq_ranks_rows;
+dq_ranks_rows dq_ranks_stripe(int rank, int64_t n, int64_t unit);
+/* As dq_ranks_spread: rows p[n], of `bytes` each, of each rank's stripe. */
+void dq_ranks_join(void *p, int64_t n, int64_t unit, size_t bytes);
+
+/* ---- Pieces of work, which have no order ---- */
+
 typedef struct dq_ranks_work {
     int64_t n;
     /* Computes a piece, on any rank. Results are told by dq_ranks_tell on ranks other than 0, and are in their place on 0. */
@@ -44,7 +68,8 @@ typedef struct dq_ranks_work {
 dq_status dq_ranks_run(const dq_ranks_work *w, dq_err *err);
 /* Within run, on a rank other than 0: copies the text, and sends it. */
 dq_status dq_ranks_tell(const char *text, size_t len, dq_err *err);
-/* To be called now and then within run, on any rank, so that others need not wait. Costs a microsecond. */
+/* To be called now and then within run, on any rank, by the thread that runs it, so that others need not wait. Costs a
+ * microsecond. */
 void dq_ranks_poll(void);
 
 #endif

@@ -7,13 +7,14 @@
 #include "base/os.h"
 
 #include <mpi.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { REQUEST = 1, PIECE, TOLD, LEFT }; /* tags */
-enum { NAP_NS = 300000, PATIENCE_S = 5, SAME = 96, AT_ONCE = 1 << 28 };
+enum { REQUEST = 1, PIECE, TOLD, LEFT, PASSED }; /* tags */
+enum { NAP_NS = 300000, YIELDS = 100, PATIENCE_S = 5, SAME = 96, AT_ONCE = 1 << 28 };
 
 /* What is on its way to rank 0. */
 typedef struct letter {
@@ -22,7 +23,19 @@ typedef struct letter {
     char text[];
 } letter;
 
-/* A failure as ranks tell it. */
+/* Bytes on their way to another rank. */
+typedef struct parcel {
+    struct parcel *next;
+    const void *of;
+    MPI_Request request;
+} parcel;
+
+/* What every rank tells when they meet; a failure is told after it. */
+typedef struct greeting {
+    int64_t number;
+    int code;
+} greeting;
+
 typedef struct report {
     int code;
     char same[SAME], text[sizeof((dq_err *)0)->text];
@@ -31,17 +44,31 @@ typedef struct report {
 static struct {
     bool on, failed, broken; /* MPI runs; all know of a failure; someone may not answer any more */
     int count, number;
+    greeting *greeted;         /* [count] */
     report *all;               /* [count] */
     const dq_ranks_work *work; /* while it runs */
     int64_t next;              /* the first piece that nobody has */
     int n_left;                /* ranks that have ended their part */
     dq_err err;                /* of another rank, or of taking what it told; on rank 0 */
     letter *sent;
+    parcel *passed;
 } job = {.count = 1};
 
 static void nap(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
+/* Those who wait for others sleep, but what comes at once is not slept through. */
+static void wait_for(MPI_Request *request)
+{
+    int done = 0;
+    for (int64_t i = 0; MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done; i++) {
+        if (i < YIELDS)
+            sched_yield();
+        else
+            nap();
+    }
 }
 
 /* ---- Begin and end ---- */
@@ -50,20 +77,22 @@ dq_status dq_ranks_begin(dq_err *err)
 {
     static const char *const launcher[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK"};
     MPI_Comm here;
-    int n_here;
+    int n_here, level;
     for (size_t i = 0; i < sizeof launcher / sizeof *launcher; i++)
         job.on = job.on || getenv(launcher[i]);
     if (!job.on) return DQ_OK;
-    if (MPI_Init(NULL, NULL) != MPI_SUCCESS)
+    /* one thread at a time, but not always the same: what runs pieces may be any one of a team */
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
         return dq_fail(err, DQ_RESOURCE, "MPI does not start. Run without mpirun");
     MPI_Comm_size(MPI_COMM_WORLD, &job.count);
     job.all = dq_block_new((size_t)job.count, sizeof *job.all, err);
-    if (!job.all) MPI_Abort(MPI_COMM_WORLD, DQ_RESOURCE);
+    job.greeted = dq_block_new((size_t)job.count, sizeof *job.greeted, err);
+    if (!job.all || !job.greeted) MPI_Abort(MPI_COMM_WORLD, DQ_RESOURCE);
     MPI_Comm_rank(MPI_COMM_WORLD, &job.number);
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
     MPI_Comm_size(here, &n_here);
     MPI_Comm_free(&here);
-    dq_os_share_cpus(n_here);
+    dq_os_share_machine(n_here);
     return DQ_OK;
 }
 
@@ -74,6 +103,7 @@ void dq_ranks_end(dq_status status)
     if (job.broken) MPI_Abort(MPI_COMM_WORLD, (int)status);
     MPI_Finalize();
     dq_block_free(job.all);
+    dq_block_free(job.greeted);
 }
 
 int dq_ranks_count(void)
@@ -117,31 +147,55 @@ static void compare(const report *all, const char *what, dq_err *err)
     }
 }
 
-/* Those who wait for others sleep. */
-static void gather(const report *own)
+static void gather(const void *own, void *all, size_t size)
 {
     MPI_Request request;
-    int done = 0;
-    MPI_Iallgather(own, sizeof *own, MPI_BYTE, job.all, sizeof *own, MPI_BYTE, MPI_COMM_WORLD,
-                   &request);
-    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) nap();
+    MPI_Iallgather(own, (int)size, MPI_BYTE, all, (int)size, MPI_BYTE, MPI_COMM_WORLD, &request);
+    wait_for(&request);
+}
+
+/* Few bytes first: those of a failure, or of what is to be the same, only where there is one. */
+static dq_status meet(int64_t number, const char *what, const char *same, dq_err *err)
+{
+    const greeting greet = {number, (int)err->code};
+    bool failed = false;
+    gather(&greet, job.greeted, sizeof greet);
+    for (int i = 0; i < job.count; i++) failed = failed || job.greeted[i].code != DQ_OK;
+    if (!failed && !same) return DQ_OK;
+    report own = {.code = (int)err->code}, *all = job.all;
+    snprintf(own.same, sizeof own.same, "%s", same ? same : "");
+    snprintf(own.text, sizeof own.text, "%s", err->text);
+    gather(&own, all, sizeof own);
+    for (int i = 0; failed && i < job.count; i++) {
+        if (all[i].code != DQ_OK) take_failure(err, i, &all[i]);
+    }
+    if (!failed) compare(all, what, err);
+    job.failed = err->code != DQ_OK;
+    return err->code;
 }
 
 dq_status dq_ranks_agree(const char *what, const char *same, dq_err *err)
 {
     if (job.count == 1 || job.failed || job.broken) return err->code;
-    report own = {.code = (int)err->code}, *all = job.all;
-    snprintf(own.same, sizeof own.same, "%s", same ? same : "");
-    snprintf(own.text, sizeof own.text, "%s", err->text);
-    gather(&own);
-    for (int i = 0; i < job.count; i++) {
-        if (all[i].code == DQ_OK) continue;
-        job.failed = true;
-        take_failure(err, i, &all[i]);
-    }
-    if (!job.failed && same) compare(all, what, err);
-    job.failed = job.failed || err->code != DQ_OK;
-    return err->code;
+    return meet(0, what, same, err);
+}
+
+dq_status dq_ranks_gather(int64_t *all, int64_t own, dq_err *err)
+{
+    *all = own;
+    if (job.count == 1 || job.failed || job.broken) return err->code;
+    DQ_TRY(meet(own, NULL, NULL, err));
+    for (int i = 0; i < job.count; i++) all[i] = job.greeted[i].number;
+    return DQ_OK;
+}
+
+dq_status dq_ranks_sum(int64_t *x, dq_err *err)
+{
+    if (job.count == 1 || job.failed || job.broken) return err->code;
+    DQ_TRY(meet(*x, NULL, NULL, err));
+    *x = 0;
+    for (int i = 0; i < job.count; i++) *x += job.greeted[i].number;
+    return DQ_OK;
 }
 
 static int at_once(size_t left)
@@ -149,11 +203,19 @@ static int at_once(size_t left)
     return (int)(left < AT_ONCE ? left : AT_ONCE);
 }
 
+void dq_ranks_spread(int from, void *p, size_t n)
+{
+    MPI_Request request;
+    for (size_t at = 0; job.count > 1 && at < n; at += AT_ONCE) {
+        MPI_Ibcast((char *)p + at, at_once(n - at), MPI_BYTE, from, MPI_COMM_WORLD, &request);
+        wait_for(&request);
+    }
+}
+
 dq_status dq_ranks_share(void *p, size_t n, dq_err *err)
 {
     DQ_TRY(dq_ranks_agree(NULL, NULL, err));
-    for (size_t at = 0; job.count > 1 && at < n; at += AT_ONCE)
-        MPI_Bcast((char *)p + at, at_once(n - at), MPI_BYTE, 0, MPI_COMM_WORLD);
+    dq_ranks_spread(0, p, n);
     return DQ_OK;
 }
 
@@ -185,6 +247,60 @@ dq_status dq_ranks_collect(const char *text, size_t len, dq_ranks_take *take, vo
             MPI_Send(text + at, at_once(len - at), MPI_BYTE, 0, TOLD, MPI_COMM_WORLD);
     }
     return job.broken ? err->code : dq_ranks_agree(NULL, NULL, err);
+}
+
+/* ---- From rank to rank ---- */
+
+void dq_ranks_send(int to, const void *p, size_t n)
+{
+    for (size_t at = 0; at < n; at += AT_ONCE) {
+        parcel *x = malloc(sizeof *x);
+        if (!x) MPI_Abort(MPI_COMM_WORLD, DQ_RESOURCE); /* the other one waits for it */
+        *x = (parcel){.next = job.passed, .of = p};
+        job.passed = x;
+        MPI_Isend((const char *)p + at, at_once(n - at), MPI_BYTE, to, PASSED, MPI_COMM_WORLD,
+                  &x->request);
+    }
+}
+
+void dq_ranks_sent(const void *p)
+{
+    for (parcel **at = &job.passed; *at;) {
+        parcel *x = *at;
+        if (x->of != p) {
+            at = &x->next;
+            continue;
+        }
+        wait_for(&x->request);
+        *at = x->next;
+        free(x);
+    }
+}
+
+void dq_ranks_receive(int from, void *p, size_t n)
+{
+    MPI_Request request;
+    for (size_t at = 0; at < n; at += AT_ONCE) {
+        MPI_Irecv((char *)p + at, at_once(n - at), MPI_BYTE, from, PASSED, MPI_COMM_WORLD,
+                  &request);
+        wait_for(&request);
+    }
+}
+
+dq_ranks_rows dq_ranks_stripe(int rank, int64_t n, int64_t unit)
+{
+    const int64_t units = (n + unit - 1) / unit;
+    const dq_ranks_rows r = {units * rank / job.count * unit,
+                             units * (rank + 1) / job.count * unit};
+    return (dq_ranks_rows){r.first < n ? r.first : n, r.end < n ? r.end : n};
+}
+
+void dq_ranks_join(void *p, int64_t n, int64_t unit, size_t bytes)
+{
+    for (int i = 0; i < job.count; i++) {
+        const dq_ranks_rows r = dq_ranks_stripe(i, n, unit);
+        dq_ranks_spread(i, (char *)p + (size_t)r.first * bytes, (size_t)(r.end - r.first) * bytes);
+    }
 }
 
 /* ---- Work, on rank 0 ---- */
