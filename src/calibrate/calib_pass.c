@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "calibrate/calib_pass.h"
 
+#include "base/ranks.h"
 #include "engine/memory_fit.h"
 
 static int64_t larger(int64_t a, int64_t b)
@@ -25,6 +26,11 @@ int64_t dq_calib_pass_rows(const dq_calib_text *t)
     return rows < t->n_ids ? rows : t->n_ids;
 }
 
+static int64_t gate_rows(int64_t rows)
+{
+    return dq_ranks_count() > 1 || rows < DQ_FFN_ROWS ? rows : DQ_FFN_ROWS;
+}
+
 int64_t dq_calib_pass_bytes(const dq_model *m, int64_t rows)
 {
     const dq_head_order *a = &m->map;
@@ -32,32 +38,46 @@ int64_t dq_calib_pass_bytes(const dq_model *m, int64_t rows)
     const int64_t y = dq_calib_pass_y(m), cache = 2 * (int64_t)a->n_kv * d;
     const int64_t heads = ((int64_t)a->n_q + 2 * (int64_t)a->n_kv + 1) * d + a->n_out;
     const int64_t moved = larger(rows * larger(m->dim, y), ffn_rows * m->ffn);
-    return (rows * (2 * m->dim + heads + y + cache) + 2 * ffn_rows * m->ffn + moved) *
-           (int64_t)sizeof(float);
+    const int64_t ffn = (gate_rows(rows) + ffn_rows) * m->ffn;
+    return (rows * (2 * m->dim + heads + y + cache) + ffn + moved) * (int64_t)sizeof(float);
+}
+
+/* Sequence after the last one of the chunk that begins with s. */
+static int64_t chunk_end(const dq_calib_text *t, int64_t s)
+{
+    int64_t end = s + 1;
+    while (end < t->n_seq && t->cu[end + 1] - t->cu[s] <= DQ_CALIB_PASS_ROWS) end++;
+    return end;
 }
 
 static dq_status list_chunks(dq_calib_pass *p, const dq_calib_text *t, dq_err *err)
 {
     dq_arena *a = p->arena;
+    const int ranks = dq_ranks_count();
     int32_t *pos = dq_alloc(a, (size_t)t->n_ids, sizeof *pos, err);
     int32_t *seq = dq_alloc(a, (size_t)t->n_seq, sizeof *seq, err);
     int64_t *cu = dq_alloc(a, 2 * (size_t)t->n_seq, sizeof *cu, err);
     p->chunk = dq_alloc(a, (size_t)t->n_seq, sizeof *p->chunk, err);
     if (err->code != DQ_OK) return err->code;
     for (int64_t s = 0, end; s < t->n_seq; s = end) {
+        const int64_t first = t->cu[s];
+        end = chunk_end(t, s);
+        p->max_rows = larger(p->max_rows, t->cu[end] - first);
+        if (p->n_all++ % ranks != dq_ranks_number()) continue;
         dq_calib_chunk *k = &p->chunk[p->n_chunks++];
-        k->first = t->cu[s];
+        k->first = p->n_rows;
+        k->first_row = first;
         k->first_seq = s;
-        for (end = s + 1; end < t->n_seq && t->cu[end + 1] - k->first <= DQ_CALIB_PASS_ROWS;) end++;
         k->batch = (dq_batch){.n_seq = (int)(end - s),
-                              .n_rows = t->cu[end] - k->first,
+                              .n_rows = t->cu[end] - first,
                               .cu_rows = cu,
                               .seq = seq,
-                              .ids = t->ids + k->first,
-                              .pos = pos + k->first};
-        for (int64_t i = s; i <= end; i++) *cu++ = t->cu[i] - k->first;
-        p->max_rows = larger(p->max_rows, k->batch.n_rows);
+                              .ids = t->ids + first,
+                              .pos = pos + first};
+        for (int64_t i = s; i <= end; i++) *cu++ = t->cu[i] - first;
+        p->n_rows += k->batch.n_rows;
     }
+    p->n_rounds = (p->n_all + ranks - 1) / ranks;
     for (int64_t s = 0; s < t->n_seq; s++) {
         for (int64_t i = t->cu[s]; i < t->cu[s + 1]; i++) pos[i] = (int32_t)(i - t->cu[s]);
     }
@@ -90,7 +110,7 @@ dq_status dq_calib_pass_new(dq_calib_pass *p, const dq_model *m, dq_backend *b,
     p->y = buffer(p, rows, dq_calib_pass_y(m));
     p->angles = buffer(p, rows, a->head_dim);
     p->lambda = buffer(p, rows, m->architecture->lambda == DQ_LAMBDA_TOKEN ? a->n_out : 0);
-    p->gate = buffer(p, ffn_rows, m->ffn);
+    p->gate = buffer(p, gate_rows(rows), m->ffn);
     p->up = buffer(p, ffn_rows, m->ffn);
     return dq_backend_sync(b, err);
 }

@@ -11,17 +11,26 @@
 enum { DQ_CALIB_PASS_ROWS = 2048 };
 typedef struct dq_calib_chunk {
     dq_batch batch;
-    int64_t first, first_seq; /* row and sequence in the text */
+    int64_t first, first_row,
+        first_seq; /* row among those of this rank; row and sequence in the text */
 } dq_calib_chunk;
 
 typedef struct dq_calib_pass {
     dq_backend *b; /* one that computes in host memory */
     dq_arena *arena;
-    dq_calib_chunk *chunk;
-    int64_t n_chunks, max_rows;
+    dq_calib_chunk *chunk; /* [n_chunks] of this rank; `first` counts its own rows */
+    int64_t n_chunks, n_rounds, n_rows;
+    int64_t n_all, max_rows;                 /* chunks of all ranks; rows of the largest of them */
     dq_mat x, h, q, k, v, y, angles, lambda; /* of max_rows rows, as dq_layer_steps has them */
-    dq_mat gate, up;                         /* of at most DQ_FFN_ROWS rows */
+    dq_mat gate,
+        up; /* of at most DQ_FFN_ROWS rows; gate of several ranks of max_rows, as they add up whole chunks */
 } dq_calib_pass;
+
+/* Chunks are dealt out to ranks in turn: a round is one of each, and in the last one some may have none. */
+static inline const dq_calib_chunk *dq_calib_pass_chunk(const dq_calib_pass *p, int64_t round)
+{
+    return round < p->n_chunks ? &p->chunk[round] : NULL;
+}
 
 /* For models of the shape of m. The text and b must outlive it. DQ_RESOURCE. */
 dq_status dq_calib_pass_new(dq_calib_pass *p, const dq_model *m, dq_backend *b,

@@ -60,9 +60,9 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
             j->feed, (int64_t)(dq_calibrate_work_head(j->m, c->set.rule, (double)c->text.n_ids) /
                                DQ_CALIBRATE_FLOP_PER_BYTE));
     DQ_TRY(dq_calib_pass_new(&j->pass, j->m, j->b, &c->text, err));
-    DQ_TRY(dq_hessian_new(&j->h, dq_calib_pass_widest(j->m), err));
+    DQ_TRY(dq_hessian_new(&j->h, dq_calib_pass_widest(j->m), j->pass.max_rows, err));
     const int streams = c->set.rule->aligns ? 2 : 1;
-    DQ_TRY(dq_activations_open(&j->act, j->b, c->set.out, c->text.n_ids, j->m->dim, streams,
+    DQ_TRY(dq_activations_open(&j->act, j->b, c->set.out, j->pass.n_rows, j->m->dim, streams,
                                dq_calib_pass_widest(j->m), err));
     if (streams == 2) {
         DQ_TRY(dq_reference_new(&j->ref, &j->act, j->m, j->pass.max_rows, err));

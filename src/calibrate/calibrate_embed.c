@@ -15,10 +15,18 @@ static dq_status embed(dq_calibrate_job *j, dq_mat x, const dq_weight *w, const 
     return dq_backend_sync(j->b, err);
 }
 
-/* What the head reads of a chunk, added to the sums. */
+static dq_status add_rows(dq_calibrate_job *j, dq_mat x, dq_err *err)
+{
+    const dq_tile_sums_rows all = {DQ_ROWS_ALL,
+                                   DQ_TILE_SUMS_NO_PIECES}; /* nothing is judged here */
+    return dq_hessian_add(j->h, j->b, x, all, err);
+}
+
+/* What the head reads of a chunk, added to the sums. NULL: of none. */
 static dq_status add_chunk(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
 {
     int64_t bad = -1;
+    if (!k) return add_rows(j, (dq_mat){NULL, 0, j->m->dim}, err);
     const dq_layer_steps s = dq_calib_pass_steps(&j->pass, j->m, &j->layer, k);
     DQ_TRY(embed(j, s.x, &j->m->embed, k, err));
     DQ_TRY(dq_calibrate_job_run_source(j, k, err));
@@ -29,7 +37,7 @@ static dq_status add_chunk(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err 
         return dq_calibrate_job_refuse_row(j, k, bad, &j->m->embed, "what the head reads",
                                            ", before rounding", err);
     dq_calibrate_job_begin_part(j->c);
-    dq_hessian_add(j->h, j->b, s.h); /* all rows: nothing is judged here */
+    DQ_TRY(add_rows(j, s.h, err));
     const double n = (double)s.h.rows;
     dq_calibrate_job_advance(j, DQ_CALIBRATE_HESSIANS,
                              dq_calibrate_work_hessian(n, (double)s.h.cols), "hessians");
@@ -43,7 +51,8 @@ static dq_status round_tied(dq_calibrate_job *j, const dq_quantize_tensor *t, dq
     const double usual = dq_calibrate_damping(w->cols, j->c->text.n_ids),
                  share = fmax(usual, DQ_CALIBRATE_EMBED_DAMPING);
     dq_hessian_begin(j->h, w->cols);
-    for (int64_t i = 0; i < j->pass.n_chunks; i++) DQ_TRY(add_chunk(j, &j->pass.chunk[i], err));
+    for (int64_t i = 0; i < j->pass.n_rounds; i++)
+        DQ_TRY(add_chunk(j, dq_calibrate_job_chunk(j, i), err));
     DQ_TRY(dq_calibrate_job_factor(j, share, w->name, err));
     return dq_calibrate_job_round_tensor(j, t, w, false, out, err);
 }
@@ -68,7 +77,7 @@ static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
 {
     dq_calibrate_job_begin_part(j->c);
     for (int64_t i = 0; i < j->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = &j->pass.chunk[i];
+        const dq_calib_chunk *k = dq_calibrate_job_chunk(j, i);
         const dq_mat x = dq_calib_pass_first(j->pass.x, k->batch.n_rows);
         DQ_TRY(embed(j, x, &j->m->embed, k, err));
         if (j->ref.act) DQ_TRY(dq_reference_put(&j->ref, k->first, x, err));

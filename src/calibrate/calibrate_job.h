@@ -39,6 +39,7 @@ typedef struct dq_calibrate_job {
     dq_coded coded[7];
     float *dense[8]; /* values of the layer's matrices that are stored in another type */
     int n_coded, n_dense, number; /* of the layer */
+    int n_at_once;                /* ranks that have a chunk of the round at hand */
     int n_layers; /* after them nothing is left to round but the head; 0: no layer is */
     bool embed;   /* a tied embedding is left to round */
     bool head;    /* a head of its own is left to round */
@@ -50,7 +51,11 @@ void dq_calibrate_job_end_part(dq_calibrate *c, dq_calibrate_part part, double f
 /* j->pass.x of a chunk to the scratch file. */
 dq_status dq_calibrate_job_put_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err);
 
-/* Likewise, and what `what` has taken is told to progress. */
+/* The chunk of this rank in a round, NULL: it has none. */
+const dq_calib_chunk *dq_calibrate_job_chunk(dq_calibrate_job *j, int64_t round);
+
+/* Likewise, and what `what` has taken is told to progress: of all ranks, which do the same of their chunks, or share
+ * factors and rounding. */
 void dq_calibrate_job_advance(dq_calibrate_job *j, dq_calibrate_part part, double flop,
                               const char *what);
 

@@ -5,6 +5,7 @@
 #include "calibrate/calibrate_job.h"
 
 #include "base/os.h"
+#include "base/ranks.h"
 #include "calibrate/calibrate_work.h"
 #include "engine/memory_fit.h"
 
@@ -65,11 +66,11 @@ dq_status dq_calibrate_job_refuse_row(const dq_calibrate_job *j, const dq_calib_
 {
     const dq_calib_text *t = &j->c->text;
     int64_t seq = 0;
-    while (t->cu[seq + 1] <= k->first + at) seq++;
+    while (t->cu[seq + 1] <= k->first_row + at) seq++;
     return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_NOT_FINITE},
                         "%s: %s at position %lld of sequence %lld of the calibration text is not "
                         "finite%s",
-                        w->name, what, (long long)(k->first + at - t->cu[seq]), (long long)seq,
+                        w->name, what, (long long)(k->first_row + at - t->cu[seq]), (long long)seq,
                         where);
 }
 
@@ -94,22 +95,30 @@ static dq_status check_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int6
     return dq_calibrate_job_refuse_row(j, k, at + bad, w, "its input", where_of(j, before), err);
 }
 
-static void add_sums(dq_calibrate_job *j, dq_mat x)
+static dq_status add_sums(dq_calibrate_job *j, dq_mat x, int64_t piece, dq_err *err)
 {
     if (j->ref.act)
-        dq_shrinkage_add_inputs(&j->ref.half, j->h, j->b, x);
+        dq_shrinkage_add_inputs(&j->ref.half, j->h, j->b, x, piece, err);
     else
-        dq_hessian_add(j->h, j->b, x);
+        dq_hessian_add(j->h, j->b, x, (dq_tile_sums_rows){DQ_ROWS_ALL, piece}, err);
     dq_calibrate_job_advance(j, DQ_CALIBRATE_HESSIANS,
                              dq_calibrate_work_hessian((double)x.rows, (double)x.cols), "hessians");
+    return err->code;
 }
 
+/* Rows from `at` of a chunk that w reads; halves of the sums are those of pieces. */
 static dq_status add_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at, dq_mat x,
-                            const dq_weight *w, norm_step *norm, dq_err *err)
+                            const dq_weight *w, norm_step *norm, int64_t piece, dq_err *err)
 {
     DQ_TRY(check_inputs(j, k, at, x, w, norm, err));
-    add_sums(j, x);
-    return DQ_OK;
+    return add_sums(j, x, piece, err);
+}
+
+/* The sums of a round in which this rank has no chunk. */
+static dq_status add_none(dq_calibrate_job *j, int64_t piece, dq_err *err)
+{
+    DQ_TRY(add_sums(j, (dq_mat){NULL, 0, j->h->n}, piece, err));
+    return j->ref.act ? dq_reference_add_none(&j->ref, j->b, piece, err) : DQ_OK;
 }
 
 /* Of the sums of what the rounded model lacks, m outputs, and of the product that says it; NULL: none does. */
@@ -130,7 +139,7 @@ static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calib_chunk *k
     if (!j->ref.act) return DQ_OK;
     DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
     dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
-    dq_reference_add_inputs(&j->ref, s, norm);
+    DQ_TRY(dq_reference_add_inputs(&j->ref, s, norm, err));
     end_lacks(j, s->h.rows, s->h.cols, NULL);
     return DQ_OK;
 }
@@ -141,12 +150,17 @@ static dq_status pass_norm(dq_calibrate_job *j, dq_weight *const *w, int n, norm
 {
     const bool sums = begin_sums(j, (const dq_weight *const *)w, n);
     if (j->ref.act) dq_reference_begin_inputs(&j->ref, w[0]->cols);
-    for (int64_t i = 0; sums && i < j->pass.n_chunks; i++) {
-        const dq_layer_steps s = steps_of(j, &j->pass.chunk[i]);
-        DQ_TRY(get_stream(j, &j->pass.chunk[i], err));
+    for (int64_t i = 0; sums && i < j->pass.n_rounds; i++) {
+        const dq_calib_chunk *k = dq_calibrate_job_chunk(j, i);
+        if (!k) {
+            DQ_TRY(add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
+            continue;
+        }
+        const dq_layer_steps s = steps_of(j, k);
+        DQ_TRY(get_stream(j, k, err));
         norm(&s);
-        DQ_TRY(add_inputs(j, &j->pass.chunk[i], 0, s.h, w[0], norm, err));
-        DQ_TRY(add_lacking_inputs(j, &j->pass.chunk[i], &s, norm, err));
+        DQ_TRY(add_inputs(j, k, 0, s.h, w[0], norm, DQ_TILE_SUMS_NO_PIECES, err));
+        DQ_TRY(add_lacking_inputs(j, k, &s, norm, err));
     }
     return dq_calibrate_job_round(j, w, n, sums, err);
 }
@@ -248,8 +262,8 @@ static dq_status add_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err
                              "attention");
     read_maps(j, k, &s, z);
     DQ_TRY(check_maps(j, k, z, err));
-    add_sums(j, z);
-    dq_reference_add_read(&j->ref, j->b, z);
+    DQ_TRY(add_sums(j, z, DQ_TILE_SUMS_NO_PIECES, err));
+    DQ_TRY(dq_reference_add_read(&j->ref, j->b, z, err));
     end_lacks(j, z.rows, z.cols, NULL);
     return DQ_OK;
 }
@@ -260,10 +274,11 @@ static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
     dq_weight *const v = &j->layer.v;
     const bool sums = begin_sums(j, (const dq_weight *const[]){v}, 1);
     dq_reference_begin_inputs(&j->ref, v->cols);
-    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
-        if (sums) DQ_TRY(check_values(j, &j->pass.chunk[i], err));
-        DQ_TRY(reference_attend(j, &j->pass.chunk[i], sums, err));
-        if (sums) DQ_TRY(add_values(j, &j->pass.chunk[i], err));
+    for (int64_t i = 0; i < j->pass.n_rounds; i++) {
+        const dq_calib_chunk *k = dq_calibrate_job_chunk(j, i);
+        if (k && sums) DQ_TRY(check_values(j, k, err));
+        if (k) DQ_TRY(reference_attend(j, k, sums, err));
+        if (sums) DQ_TRY(k ? add_values(j, k, err) : add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
     }
     return dq_calibrate_job_round(j, (dq_weight *const[]){v}, 1, sums, err);
 }
@@ -273,19 +288,21 @@ static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
     const dq_weight *const in[] = {&j->layer.o};
     const bool sums = begin_sums(j, in, 1);
     if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.o.cols);
-    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = &j->pass.chunk[i];
+    for (int64_t i = 0; i < j->pass.n_rounds; i++) {
+        const dq_calib_chunk *k = dq_calibrate_job_chunk(j, i);
+        if (!k && sums) DQ_TRY(add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
+        if (!k) continue;
         const dq_layer_steps s = steps_of(j, k);
         DQ_TRY(get_stream(j, k, err));
         DQ_TRY(attend(j, k, s, err));
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
         dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
         if (!sums) continue;
-        DQ_TRY(add_inputs(j, k, 0, s.y, in[0], NULL, err));
+        DQ_TRY(add_inputs(j, k, 0, s.y, in[0], NULL, DQ_TILE_SUMS_NO_PIECES, err));
         if (!j->ref.act) continue;
         DQ_TRY(dq_reference_get(&j->ref, k->first, s.x.rows, err));
         dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
-        dq_reference_add_attention(&j->ref, &s, j->number);
+        DQ_TRY(dq_reference_add_attention(&j->ref, &s, j->number, err));
         end_lacks(j, s.y.rows, s.y.cols, &j->layer.o);
     }
     return dq_calibrate_job_round(j, (dq_weight *const[]){&j->layer.o}, 1, sums, err);
@@ -297,8 +314,10 @@ static dq_status pass_out(dq_calibrate_job *j, dq_err *err)
     const dq_weight *const in[] = {&l->gate, &l->up};
     const bool sums = begin_sums(j, in, 2);
     if (j->ref.act) dq_reference_begin_inputs(&j->ref, l->gate.cols);
-    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = &j->pass.chunk[i];
+    for (int64_t i = 0; i < j->pass.n_rounds; i++) {
+        const dq_calib_chunk *k = dq_calibrate_job_chunk(j, i);
+        if (!k && sums) DQ_TRY(add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
+        if (!k) continue;
         const dq_layer_steps s = steps_of(j, k);
         DQ_TRY(get_stream(j, k, err));
         DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
@@ -309,20 +328,35 @@ static dq_status pass_out(dq_calibrate_job *j, dq_err *err)
         DQ_TRY(dq_calibrate_job_put_stream(j, k, err));
         if (!sums) continue;
         dq_layer_steps_norm_ffn(&s);
-        DQ_TRY(add_inputs(j, k, 0, s.h, in[0], dq_layer_steps_norm_ffn, err));
+        DQ_TRY(
+            add_inputs(j, k, 0, s.h, in[0], dq_layer_steps_norm_ffn, DQ_TILE_SUMS_NO_PIECES, err));
         DQ_TRY(add_lacking_inputs(j, k, &s, dq_layer_steps_norm_ffn, err));
     }
     return dq_calibrate_job_round(j, (dq_weight *const[]){&l->gate, &l->up}, 2, sums, err);
 }
 
-/* What down reads, in pieces of at most DQ_FFN_ROWS rows. */
+/* What down reads from row `at` of a chunk, added to its sums. */
+static dq_status add_gate(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at, dq_mat gate,
+                          dq_err *err)
+{
+    const dq_layer_steps s = steps_of(j, k);
+    DQ_TRY(add_inputs(j, k, at, gate, &j->layer.down, NULL, DQ_FFN_ROWS, err));
+    if (!j->ref.act) return DQ_OK;
+    DQ_TRY(dq_reference_add_down(&j->ref, &s, j->number, at, gate, err));
+    end_lacks(j, gate.rows, gate.cols, &j->layer.down);
+    return DQ_OK;
+}
+
+/* What down reads, in pieces of at most DQ_FFN_ROWS rows, which one process alone adds to the sums as they come. */
 static dq_status gate_up(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums, dq_err *err)
 {
+    const bool whole = dq_ranks_count() > 1;
     const dq_layer_steps s = steps_of(j, k);
     dq_layer_steps_norm_ffn(&s);
     for (int64_t at = 0; at < k->batch.n_rows; at += DQ_FFN_ROWS) {
-        const int64_t left = k->batch.n_rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS;
-        const dq_mat gate = dq_calib_pass_first(j->pass.gate, n),
+        const int64_t left = k->batch.n_rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS,
+                      to = whole ? at : 0;
+        const dq_mat gate = dq_layer_steps_rows(j->pass.gate, to, to + n),
                      up = dq_calib_pass_first(j->pass.up, n);
         dq_layer_steps_gate_up(&s, gate, up, dq_layer_steps_rows(s.h, at, at + n));
         DQ_TRY(dq_backend_sync(j->b, err));
@@ -330,13 +364,10 @@ static dq_status gate_up(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums
                                  2 * dq_calibrate_work_rows(&j->layer.gate, n), "feed-forward");
         DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first + at, gate, err));
         dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
-        if (!sums) continue;
-        DQ_TRY(add_inputs(j, k, at, gate, &j->layer.down, NULL, err));
-        if (!j->ref.act) continue;
-        dq_reference_add_down(&j->ref, &s, j->number, at, gate);
-        end_lacks(j, n, gate.cols, &j->layer.down);
+        if (sums && !whole) DQ_TRY(add_gate(j, k, at, gate, err));
     }
-    return DQ_OK;
+    if (!sums || !whole) return DQ_OK;
+    return add_gate(j, k, 0, dq_calib_pass_first(j->pass.gate, k->batch.n_rows), err);
 }
 
 /* Takes the reference through the rest of the layer. */
@@ -365,10 +396,13 @@ static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
     const dq_weight *const in[] = {&j->layer.down};
     const bool sums = begin_sums(j, in, 1), last = is_last(j);
     if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.down.cols);
-    for (int64_t i = 0; (sums || !last) && i < j->pass.n_chunks; i++) {
-        if (j->ref.act) DQ_TRY(reference_feed_forward(j, &j->pass.chunk[i], err));
-        DQ_TRY(get_stream(j, &j->pass.chunk[i], err));
-        DQ_TRY(gate_up(j, &j->pass.chunk[i], sums, err));
+    for (int64_t i = 0; (sums || !last) && i < j->pass.n_rounds; i++) {
+        const dq_calib_chunk *k = dq_calibrate_job_chunk(j, i);
+        if (!k && sums) DQ_TRY(add_none(j, DQ_FFN_ROWS, err));
+        if (!k) continue;
+        if (j->ref.act) DQ_TRY(reference_feed_forward(j, k, err));
+        DQ_TRY(get_stream(j, k, err));
+        DQ_TRY(gate_up(j, k, sums, err));
     }
     return dq_calibrate_job_round(j, (dq_weight *const[]){&j->layer.down}, 1, sums, err);
 }
@@ -376,7 +410,7 @@ static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
 static dq_status pass_down(dq_calibrate_job *j, dq_err *err)
 {
     for (int64_t i = 0; i < j->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = &j->pass.chunk[i];
+        const dq_calib_chunk *k = dq_calibrate_job_chunk(j, i);
         const dq_layer_steps s = steps_of(j, k);
         DQ_TRY(get_stream(j, k, err));
         for (int64_t at = 0; at < k->batch.n_rows; at += DQ_FFN_ROWS) {

@@ -95,7 +95,7 @@ int64_t dq_calibrate_memory(const dq_calibrate *c, const dq_quantizer *q)
     for (int i = 0; i < m->n_layers; i++) layer = larger(layer, layer_bytes(c, q, &m->layer[i]));
     const dq_weight *const end[] = {m->tied ? &m->embed : &m->head};
     layer = larger(layer, matrices_bytes(c, q, end, 1));
-    int64_t sums = dq_hessian_bytes(dq_calib_pass_widest(m));
+    int64_t sums = dq_hessian_bytes(dq_calib_pass_widest(m), rows);
     if (c->set.rule->aligns)
         sums +=
             dq_reference_bytes(m, rows) + dq_value_maps_bytes(m, dq_calib_text_longest(&c->text));

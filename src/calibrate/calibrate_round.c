@@ -4,6 +4,7 @@
 #include "calibrate/calibrate_job.h"
 
 #include "base/os.h"
+#include "base/ranks.h"
 #include "calibrate/calibrate_work.h"
 #include "calibrate/gptq.h"
 #include "quantize/quantize_tensor.h"
@@ -12,12 +13,20 @@
 #include <stdio.h>
 #include <string.h>
 
+const dq_calib_chunk *dq_calibrate_job_chunk(dq_calibrate_job *j, int64_t round)
+{
+    const int64_t left = j->pass.n_all - round * dq_ranks_count();
+    j->n_at_once = (int)(left < dq_ranks_count() ? left : dq_ranks_count());
+    return dq_calib_pass_chunk(&j->pass, round);
+}
+
 void dq_calibrate_job_advance(dq_calibrate_job *j, dq_calibrate_part part, double flop,
                               const char *what)
 {
+    const bool by_all = part == DQ_CALIBRATE_FACTORS || part == DQ_CALIBRATE_ROUNDING;
+    if (!by_all) flop *= j->n_at_once;
     dq_calibrate_job_end_part(j->c, part, flop);
-    if (part == DQ_CALIBRATE_FACTORS || part == DQ_CALIBRATE_ROUNDING)
-        flop *= DQ_CALIBRATE_F64_FLOP;
+    if (by_all) flop *= DQ_CALIBRATE_F64_FLOP;
     dq_quantize_feed_advance(j->feed, (int64_t)(flop / DQ_CALIBRATE_FLOP_PER_BYTE), what);
 }
 
@@ -93,6 +102,7 @@ dq_status dq_calibrate_job_factor(dq_calibrate_job *j, double damping, const cha
 {
     DQ_TRY(dq_backend_sync(j->b, err));
     dq_calibrate_job_begin_part(j->c);
+    DQ_TRY(dq_hessian_share(j->h, err));
     DQ_TRY(dq_hessian_factor(j->h, damping, name, err));
     note_factor(j, damping, name);
     dq_calibrate_job_advance(j, DQ_CALIBRATE_FACTORS, dq_calibrate_work_factor((double)j->h->n),
@@ -130,36 +140,108 @@ static void take_values(float *to, const dq_weight *w, int64_t first, int64_t ro
         dq_weight_dequantize_rows(to + r * w->cols, w, first + r, first + r + 1);
 }
 
-/* Rows first .. of w, which f32 holds. */
-static dq_status correct(dq_calibrate_job *j, float *f32, const dq_weight *w, int64_t first,
-                         int64_t rows, const dq_quant_spec *spec, dq_err *err)
+/* One tensor on its way to codes. */
+typedef struct rounding {
+    const dq_quantize_tensor *t;
+    const dq_weight *w;
+    bool aligns;
+    float *f32;         /* values of rows */
+    dq_gptq_loss *loss; /* [rows of a band] */
+    int64_t n_kept;     /* rows that could not be corrected */
+} rounding;
+
+/* Codes of rows. The loss is that of the source's weights, whatever they are corrected to. */
+static dq_status round_rows(dq_calibrate_job *j, dq_codes **out, rounding *r, dq_gptq_loss *loss,
+                            int64_t first, int64_t rows, dq_err *err)
 {
-    dq_calibrate_info *info = &j->c->info;
-    int64_t kept;
-    DQ_TRY(dq_reference_correct(&j->ref, f32, first, rows, spec, &kept, err));
-    if (kept > 0 && info->n_kept == 0) snprintf(info->kept, sizeof info->kept, "%s", w->name);
-    info->n_kept += kept;
+    const int refits = j->c->set.rule->refits;
+    int64_t kept = 0;
+    take_values(r->f32, r->w, first, rows);
+    if (r->aligns) dq_reference_correct(&j->ref, r->f32, first, rows, &r->t->spec, &kept, err);
+    r->n_kept += kept;
+    if (err->code == DQ_OK)
+        dq_gptq(out, r->f32, rows, r->w->cols, j->h, &r->t->spec, refits, r->aligns ? NULL : loss,
+                err);
+    if (err->code == DQ_OK && r->aligns) {
+        take_values(r->f32, r->w, first, rows);
+        dq_gptq_measure(loss, *out, r->f32, j->h, err);
+    }
+    return err->code;
+}
+
+/* Codes of a rank's stripe become those of all. */
+static dq_status pass_codes(dq_codes **c, const rounding *r, int rank, int64_t rows, dq_err *err)
+{
+    const dq_code_shape *s;
+    if (rank != dq_ranks_number()) dq_codes_new(c, rows, r->w->cols, &r->t->spec, err);
+    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
+    s = &(*c)->shape;
+    dq_ranks_spread(rank, (*c)->code, (size_t)(dq_codes_rows(rows, &r->t->spec) * s->cols));
+    dq_ranks_spread(rank, (*c)->grid, (size_t)(rows * s->groups) * sizeof *(*c)->grid);
     return DQ_OK;
 }
 
-/* A band of rows. The loss is that of the source's weights, whatever they are corrected to. */
-static dq_status round_band(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *loss,
-                            const dq_quantize_tensor *t, const dq_weight *w, int64_t first,
-                            int64_t rows, bool aligns, float *f32, dq_err *err)
+/* A band of rows, of which each rank rounds a stripe: rows, or strips of them, do not see each other. */
+static dq_status round_band(dq_calibrate_job *j, dq_coded *out, rounding *r, int64_t first,
+                            int64_t rows, dq_err *err)
 {
-    const int refits = j->c->set.rule->refits;
-    dq_codes *codes = NULL;
-    take_values(f32, w, first, rows);
-    if (aligns) correct(j, f32, w, first, rows, &t->spec, err);
-    if (err->code == DQ_OK)
-        dq_gptq(&codes, f32, rows, w->cols, j->h, &t->spec, refits, aligns ? NULL : loss, err);
-    if (err->code == DQ_OK && aligns) {
-        take_values(f32, w, first, rows);
-        dq_gptq_measure(loss, codes, f32, j->h, err);
+    enum { UNIT = DQ_STRIP_ROWS };
+    const dq_ranks_rows mine = dq_ranks_stripe(dq_ranks_number(), rows, UNIT);
+    dq_codes *own = NULL;
+    if (mine.end > mine.first)
+        round_rows(j, &own, r, r->loss + mine.first, first + mine.first, mine.end - mine.first,
+                   err);
+    for (int rank = 0; err->code == DQ_OK && rank < dq_ranks_count(); rank++) {
+        const dq_ranks_rows its = dq_ranks_stripe(rank, rows, UNIT);
+        dq_codes *codes = rank == dq_ranks_number() ? own : NULL;
+        if (its.end == its.first) continue;
+        if (pass_codes(&codes, r, rank, its.end - its.first, err) == DQ_OK)
+            dq_coded_put(out, codes, first + its.first);
+        if (codes != own) dq_codes_free(codes);
     }
-    if (err->code == DQ_OK) dq_coded_put(out, codes, first);
+    dq_codes_free(own);
+    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
+    dq_ranks_join(r->loss, rows, UNIT, sizeof *r->loss);
+    return DQ_OK;
+}
+
+/* A matrix of one scale, which every rank rounds for itself. */
+static dq_status round_whole(dq_calibrate_job *j, dq_coded *out, rounding *r, dq_err *err)
+{
+    dq_codes *codes = NULL;
+    if (round_rows(j, &codes, r, r->loss, 0, r->w->rows, err) == DQ_OK) dq_coded_put(out, codes, 0);
     dq_codes_free(codes);
     return err->code;
+}
+
+static dq_status round_bands(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *loss, rounding *r,
+                             int64_t band, dq_err *err)
+{
+    const dq_weight *w = r->w;
+    for (int64_t first = 0; err->code == DQ_OK && first < w->rows; first += band) {
+        const int64_t left = w->rows - first, rows = left < band ? left : band;
+        if (r->t->one_scale)
+            DQ_TRY(round_whole(j, out, r, err));
+        else
+            DQ_TRY(round_band(j, out, r, first, rows, err));
+        dq_gptq_loss_add(loss, r->loss, rows);
+        dq_calibrate_job_advance(j, DQ_CALIBRATE_ROUNDING,
+                                 dq_calibrate_work_rounding((double)rows, (double)w->cols,
+                                                            r->t->spec.mode, j->c->set.rule),
+                                 w->name);
+    }
+    return err->code;
+}
+
+/* Of all ranks, which kept rows of their stripes; those of a matrix of one scale are the same ones. */
+static dq_status note_kept(dq_calibrate_job *j, const rounding *r, dq_err *err)
+{
+    dq_calibrate_info *info = &j->c->info;
+    int64_t kept = r->n_kept;
+    if (!r->t->one_scale) DQ_TRY(dq_ranks_sum(&kept, err));
+    if (kept > 0 && info->n_kept == 0) snprintf(info->kept, sizeof info->kept, "%s", r->w->name);
+    info->n_kept += kept;
+    return DQ_OK;
 }
 
 static dq_status round_values(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *loss,
@@ -168,21 +250,15 @@ static dq_status round_values(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *
 {
     const bool whole = t->one_scale || w->rows < DQ_CALIBRATE_BAND_ROWS;
     const int64_t band = whole ? w->rows : DQ_CALIBRATE_BAND_ROWS;
-    float *f32 = dq_block_new((size_t)band, (size_t)w->cols * sizeof *f32, err);
+    rounding r = {.t = t, .w = w, .aligns = aligns};
     *loss = (dq_gptq_loss){0};
-    if (f32) dq_coded_new(out, w->rows, w->cols, &t->spec, err);
-    for (int64_t first = 0; err->code == DQ_OK && first < w->rows; first += band) {
-        const int64_t left = w->rows - first, rows = left < band ? left : band;
-        dq_gptq_loss part = {0};
-        if (round_band(j, out, &part, t, w, first, rows, aligns, f32, err) != DQ_OK) break;
-        loss->error += part.error;
-        loss->signal += part.signal;
-        dq_calibrate_job_advance(
-            j, DQ_CALIBRATE_ROUNDING,
-            dq_calibrate_work_rounding((double)rows, (double)w->cols, t->spec.mode, j->c->set.rule),
-            w->name);
-    }
-    dq_block_free(f32);
+    r.f32 = dq_block_new((size_t)band, (size_t)w->cols * sizeof *r.f32, err);
+    r.loss = dq_block_new((size_t)band, sizeof *r.loss, err);
+    if (err->code == DQ_OK) dq_coded_new(out, w->rows, w->cols, &t->spec, err);
+    if (err->code == DQ_OK) round_bands(j, out, loss, &r, band, err);
+    if (err->code == DQ_OK) note_kept(j, &r, err);
+    dq_block_free(r.f32);
+    dq_block_free(r.loss);
     return err->code;
 }
 

@@ -4,11 +4,13 @@
 #include "calibrate/correction.h"
 
 #include "base/os.h"
+#include "base/ranks.h"
 #include "calibrate/f64_tile.h"
 
 #include <string.h>
 
-enum { ROWS = DQ_F64_TILE, DEPTH = 256 };
+enum { ROWS = DQ_CORRECTION_ROWS, DEPTH = 256 };
+_Static_assert((int)ROWS == (int)DQ_F64_TILE, "a strip is a tile");
 
 /* 64 right-hand sides. */
 typedef struct strip {
@@ -117,6 +119,18 @@ dq_status dq_correction_solve(dq_cross *x, const dq_hessian *h, dq_err *err)
         dq_fail_as(err, &mine);
     }
     return err->code;
+}
+
+dq_status dq_correction_solve_in_step(dq_cross *x, const dq_hessian *h, dq_err *err)
+{
+    const dq_ranks_rows own = dq_ranks_stripe(dq_ranks_number(), x->m, ROWS);
+    dq_cross part = *x;
+    part.c = x->c + own.first * x->ld;
+    part.m = own.end - own.first;
+    dq_correction_solve(&part, h, err);
+    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
+    dq_ranks_join(x->c, x->m, ROWS, (size_t)x->ld * sizeof *x->c);
+    return DQ_OK;
 }
 
 /* 64 rows of w, transposed, times K. */

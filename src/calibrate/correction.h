@@ -15,9 +15,13 @@
 #include "calibrate/cross.h"
 #include "calibrate/hessian.h"
 
+enum { DQ_CORRECTION_ROWS = 64 }; /* of C that are solved together */
+
 /* C becomes C (H + damping I)^-1: x->n = h->n columns in the matrix's order; h is factored. Columns without any input become
  * 0. DQ_RESOURCE; DQ_STOPPED. */
 dq_status dq_correction_solve(dq_cross *x, const dq_hessian *h, dq_err *err);
+/* The same, by all ranks, each of which solves for some rows. */
+dq_status dq_correction_solve_in_step(dq_cross *x, const dq_hessian *h, dq_err *err);
 /* w[rows, k->n] += w K, for a solved M [n, n]; and, w being rows first .. first + rows - 1 of a matrix, w += these rows of K,
  * for a solved C. In f64, rounded once. The same bits for any number of threads, and whole or band by band. DQ_RESOURCE. */
 dq_status dq_correction_of_inputs(float *w, int64_t rows, const dq_cross *k, dq_err *err);

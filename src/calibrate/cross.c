@@ -1,36 +1,26 @@
-/* cross: see cross.h. Both blocks are transposed once and multiplied by the backend's own product, tile by tile of rows of the
- * result.
+/* cross: see cross.h. Rows of C lie whole numbers of 8 values apart.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/cross.h"
 
-#include "calibrate/hessian.h"
-
 #include <math.h>
 #include <string.h>
-
-enum { TILE = 256 }; /* rows of the result at a time */
 
 static int64_t stride(int64_t n)
 {
     return (n + 7) / 8 * 8;
 }
 
-int64_t dq_cross_bytes(int64_t m, int64_t n)
+int64_t dq_cross_bytes(int64_t m, int64_t n, int64_t max_rows)
 {
-    return m * stride(n) * (int64_t)sizeof(double) +
-           ((m + n) * DQ_HESSIAN_ROWS + n * TILE) * (int64_t)sizeof(float);
+    return m * stride(n) * (int64_t)sizeof(double) + dq_tile_sums_bytes(m, n, false, max_rows);
 }
 
-dq_status dq_cross_new(dq_cross **out, int64_t max_m, int64_t max_n, dq_err *err)
+dq_status dq_cross_new(dq_cross **out, int64_t max_m, int64_t max_n, int64_t max_rows, dq_err *err)
 {
     dq_cross *x = *out = dq_block_new(1, sizeof *x, err);
     if (!x) return err->code;
-    const size_t m = (size_t)max_m, n = (size_t)max_n;
-    x->c = dq_block_new(m, (size_t)stride(max_n) * sizeof *x->c, err);
-    x->left = dq_block_new(m, DQ_HESSIAN_ROWS * sizeof *x->left, err);
-    x->right = dq_block_new(n, DQ_HESSIAN_ROWS * sizeof *x->right, err);
-    x->product = dq_block_new(n, TILE * sizeof *x->product, err);
-    if (err->code == DQ_OK) return DQ_OK;
+    x->c = dq_block_new((size_t)max_m, (size_t)stride(max_n) * sizeof *x->c, err);
+    if (dq_tile_sums_new(&x->sums, max_m, max_n, false, max_rows, err) == DQ_OK) return DQ_OK;
     dq_cross_free(x);
     *out = NULL;
     return err->code;
@@ -40,9 +30,7 @@ void dq_cross_free(dq_cross *x)
 {
     if (!x) return;
     dq_block_free(x->c);
-    dq_block_free(x->left);
-    dq_block_free(x->right);
-    dq_block_free(x->product);
+    dq_tile_sums_free(&x->sums);
     dq_block_free(x);
 }
 
@@ -52,34 +40,25 @@ void dq_cross_begin(dq_cross *x, int64_t m, int64_t n)
     x->n = n;
     x->ld = stride(n);
     x->rows = 0;
+    x->sums.c = x->c;
+    x->sums.m = m;
+    x->sums.n = n;
+    x->sums.ld = x->ld;
     memset(x->c, 0, (size_t)(m * x->ld) * sizeof *x->c);
 }
 
-static void add_block(dq_cross *x, dq_backend *b, int64_t rows)
+dq_status dq_cross_add(dq_cross *c, dq_backend *b, dq_mat a, dq_mat x, dq_tile_sums_rows which,
+                       dq_err *err)
 {
-    const dq_weight right = dq_weight_of_f32("inputs", x->n, rows, x->right);
-    for (int64_t i = 0; i < x->m; i += TILE) {
-        const int64_t end = i + TILE < x->m ? i + TILE : x->m;
-        const dq_mat left = {x->left + i * rows, end - i, rows};
-        const dq_mat product = {x->product, end - i, x->n};
-        b->ops->matmul(b, product, left, &right, NULL, DQ_NUM_F32);
-#pragma omp parallel for schedule(static)
-        for (int64_t r = i; r < end; r++) {
-            const float *from = x->product + (r - i) * x->n;
-            for (int64_t c = 0; c < x->n; c++) x->c[r * x->ld + c] += (double)from[c];
-        }
-    }
+    int64_t rows;
+    DQ_TRY(dq_tile_sums_add(&c->sums, b, a, x, which, &rows, err));
+    c->rows += rows;
+    return DQ_OK;
 }
 
-void dq_cross_add(dq_cross *c, dq_backend *b, dq_mat a, dq_mat x)
+dq_status dq_cross_share(dq_cross *c, dq_err *err)
 {
-    for (int64_t r = 0; r < x.rows; r += DQ_HESSIAN_ROWS) {
-        const int64_t n = x.rows - r < DQ_HESSIAN_ROWS ? x.rows - r : DQ_HESSIAN_ROWS;
-        dq_hessian_transpose(c->left, (dq_mat){a.p + r * a.cols, n, a.cols});
-        dq_hessian_transpose(c->right, (dq_mat){x.p + r * x.cols, n, x.cols});
-        add_block(c, b, n);
-    }
-    c->rows += x.rows;
+    return dq_tile_sums_share(&c->sums, err);
 }
 
 dq_status dq_cross_mean(dq_cross *x, const char *what, dq_err *err)

@@ -344,29 +344,35 @@ dq_status dq_gptq_measure(dq_gptq_loss *loss, const dq_codes *c, const float *w,
                           const dq_hessian *h, dq_err *err)
 {
     const int64_t rows = c->shape.rows;
-    rounding of = {.w = w, .less = c, .rows = rows, .h = h};
+    rounding of = {.w = w, .less = c, .rows = rows, .h = h, .loss = loss};
     if (c->shape.cols != h->n) return dq_fail(err, DQ_BUG, "loss: inputs of another product");
-    *loss = (dq_gptq_loss){0};
-    of.loss = dq_block_new((size_t)rows, sizeof *of.loss, err);
-    if (!of.loss) return err->code;
-    if (run_strips(&of, err) == DQ_OK) { /* the signal of what is missing is the error */
-        for (int64_t r = 0; r < rows; r++) loss->error += of.loss[r].signal;
-        memset(of.loss, 0, (size_t)rows * sizeof *of.loss);
-        of.less = NULL;
-        run_strips(&of, err);
+    for (int64_t r = 0; r < rows; r++) loss[r] = (dq_gptq_loss){0};
+    DQ_TRY(run_strips(&of, err)); /* the signal of what is missing is the error */
+    for (int64_t r = 0; r < rows; r++) loss[r] = (dq_gptq_loss){.error = loss[r].signal};
+    of.less = NULL;
+    return run_strips(&of, err);
+}
+
+void dq_gptq_loss_add(dq_gptq_loss *sum, const dq_gptq_loss *loss, int64_t rows)
+{
+    dq_gptq_loss all = {0}; /* of these alone first: a band does not depend on those before it */
+    for (int64_t r = 0; r < rows; r++) {
+        all.error += loss[r].error;
+        all.signal += loss[r].signal;
     }
-    for (int64_t r = 0; err->code == DQ_OK && r < rows; r++) loss->signal += of.loss[r].signal;
-    dq_block_free(of.loss);
-    return err->code;
+    sum->error += all.error;
+    sum->signal += all.signal;
 }
 
 dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, const dq_hessian *h,
                   const dq_quant_spec *spec, int refits, dq_gptq_loss *loss, dq_err *err)
 {
-    dq_gptq_loss *each = dq_block_new((size_t)rows, sizeof *each, err), all = {0};
+    dq_gptq_loss *own = loss ? NULL : dq_block_new((size_t)rows, sizeof *own, err),
+                 *each = loss ? loss : own;
     const rounding signal = {.w = w, .rows = rows, .h = h, .loss = each};
     *out = NULL;
     if (each && dq_codes_new(out, rows, cols, spec, err) == DQ_OK) {
+        for (int64_t r = 0; r < rows; r++) each[r] = (dq_gptq_loss){0};
         dq_codes_fit(*out, w);
         dq_gptq_round(*out, w, h, each, err);
         if (err->code == DQ_OK && dq_quant_modes[spec->mode].tries[0] > 0 &&
@@ -376,12 +382,7 @@ dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, co
             refit(*out, each, w, h, refits, err);
         if (err->code == DQ_OK && loss) run_strips(&signal, err);
     }
-    for (int64_t r = 0; err->code == DQ_OK && r < rows; r++) {
-        all.error += each[r].error;
-        all.signal += each[r].signal;
-    }
-    if (loss) *loss = all;
-    dq_block_free(each);
+    dq_block_free(own);
     if (err->code == DQ_OK) return DQ_OK;
     dq_codes_free(*out);
     *out = NULL;

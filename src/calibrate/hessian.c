@@ -1,5 +1,4 @@
-/* hessian: see hessian.h. A block of inputs is transposed once and multiplied with itself by the backend's own product, tile
- * by tile of rows and up to the diagonal only. For the factor the matrix is permuted in place, and its upper triangle keeps
+/* hessian: see hessian.h. For the factor the matrix is permuted in place, and its upper triangle keeps
  * it while the lower one is factored, so that there is one matrix of n x n and no more.
  * SPDX-License-Identifier: MIT */
 #include "calibrate/hessian.h"
@@ -10,26 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE = 256 }; /* rows of H at a time */
-
-int64_t dq_hessian_bytes(int64_t n)
+int64_t dq_hessian_bytes(int64_t n, int64_t max_rows)
 {
     return n * dq_cholesky_stride(n) * (int64_t)sizeof(double) +
-           n * (DQ_HESSIAN_ROWS + TILE) * (int64_t)sizeof(float);
+           dq_tile_sums_bytes(n, n, true, max_rows);
 }
 
-dq_status dq_hessian_new(dq_hessian **out, int64_t max_n, dq_err *err)
+dq_status dq_hessian_new(dq_hessian **out, int64_t max_n, int64_t max_rows, dq_err *err)
 {
     dq_hessian *h = *out = dq_block_new(1, sizeof *h, err);
     if (!h) return err->code;
     const size_t n = (size_t)max_n;
     h->a = dq_block_new(n, (size_t)dq_cholesky_stride(max_n) * sizeof *h->a, err);
-    h->block = dq_block_new(n, DQ_HESSIAN_ROWS * sizeof *h->block, err);
-    h->product = dq_block_new(n, TILE * sizeof *h->product, err);
     h->order = dq_block_new(n, sizeof *h->order, err);
     h->diagonal = dq_block_new(n, sizeof *h->diagonal, err);
     h->dead = dq_block_new(n, sizeof *h->dead, err);
-    if (err->code == DQ_OK) return DQ_OK;
+    if (dq_tile_sums_new(&h->sums, max_n, max_n, true, max_rows, err) == DQ_OK) return DQ_OK;
     dq_hessian_free(h);
     *out = NULL;
     return err->code;
@@ -39,8 +34,7 @@ void dq_hessian_free(dq_hessian *h)
 {
     if (!h) return;
     dq_block_free(h->a);
-    dq_block_free(h->block);
-    dq_block_free(h->product);
+    dq_tile_sums_free(&h->sums);
     dq_block_free(h->order);
     dq_block_free(h->diagonal);
     dq_block_free(h->dead);
@@ -52,58 +46,24 @@ void dq_hessian_begin(dq_hessian *h, int64_t n)
     h->n = n;
     h->ld = dq_cholesky_stride(n);
     h->rows = h->n_dead = 0;
+    h->sums.c = h->a;
+    h->sums.m = h->sums.n = n;
+    h->sums.ld = h->ld;
     memset(h->a, 0, (size_t)(n * h->ld) * sizeof *h->a);
 }
 
-/* Rows r0 .. of columns c0 .., at most 16 of each. Lines of dst are written whole: at a distance of a power of two they would
- * push each other out of the cache otherwise. */
-enum { SQUARE = 16 };
-static void transpose_square(float *dst, dq_mat x, int64_t r0, int64_t c0)
+dq_status dq_hessian_add(dq_hessian *h, dq_backend *b, dq_mat x, dq_tile_sums_rows which,
+                         dq_err *err)
 {
-    float square[SQUARE][SQUARE];
-    const int64_t rows = x.rows - r0 < SQUARE ? x.rows - r0 : SQUARE;
-    const int64_t cols = x.cols - c0 < SQUARE ? x.cols - c0 : SQUARE;
-    for (int64_t r = 0; r < rows; r++) {
-        const float *from = x.p + (r0 + r) * x.cols + c0;
-        for (int64_t c = 0; c < cols; c++) square[c][r] = from[c];
-    }
-    for (int64_t c = 0; c < cols; c++)
-        memcpy(dst + (c0 + c) * x.rows + r0, square[c], (size_t)rows * sizeof *dst);
+    int64_t rows;
+    DQ_TRY(dq_tile_sums_add(&h->sums, b, x, x, which, &rows, err));
+    h->rows += rows;
+    return DQ_OK;
 }
 
-void dq_hessian_transpose(float *dst, dq_mat x)
+dq_status dq_hessian_share(dq_hessian *h, dq_err *err)
 {
-#pragma omp parallel for schedule(static)
-    for (int64_t c = 0; c < x.cols; c += SQUARE) {
-        for (int64_t r = 0; r < x.rows; r += SQUARE) transpose_square(dst, x, r, c);
-    }
-}
-
-static void add_block(dq_hessian *h, dq_backend *b, dq_mat x)
-{
-    dq_hessian_transpose(h->block, x);
-    for (int64_t i = 0; i < h->n; i += TILE) {
-        const int64_t end = i + TILE < h->n ? i + TILE : h->n;
-        const dq_weight inputs = dq_weight_of_f32("inputs", end, x.rows, h->block);
-        const dq_mat rows = {h->block + i * x.rows, end - i, x.rows};
-        const dq_mat product = {h->product, end - i, end};
-        b->ops->matmul(b, product, rows, &inputs, NULL, DQ_NUM_F32);
-#pragma omp parallel for schedule(static)
-        for (int64_t r = i; r < end; r++) {
-            double *to = h->a + r * h->ld;
-            const float *from = h->product + (r - i) * end;
-            for (int64_t c = 0; c <= r; c++) to[c] += (double)from[c];
-        }
-    }
-}
-
-void dq_hessian_add(dq_hessian *h, dq_backend *b, dq_mat x)
-{
-    for (int64_t r = 0; r < x.rows; r += DQ_HESSIAN_ROWS) {
-        const int64_t n = x.rows - r < DQ_HESSIAN_ROWS ? x.rows - r : DQ_HESSIAN_ROWS;
-        add_block(h, b, (dq_mat){x.p + r * x.cols, n, x.cols});
-    }
-    h->rows += x.rows;
+    return dq_tile_sums_share(&h->sums, err);
 }
 
 /* ---- Factor ---- */

@@ -10,8 +10,8 @@
 
 int64_t dq_reference_bytes(const dq_model *m, int64_t max_rows)
 {
-    return dq_cross_bytes(m->dim, dq_calib_pass_widest(m)) +
-           dq_shrinkage_bytes(m->dim, dq_calib_pass_widest(m)) +
+    return dq_cross_bytes(m->dim, dq_calib_pass_widest(m), max_rows) +
+           dq_shrinkage_bytes(m->dim, dq_calib_pass_widest(m), max_rows) +
            2 * max_rows * m->dim * (int64_t)sizeof(float);
 }
 
@@ -23,8 +23,9 @@ dq_status dq_reference_new(dq_reference *r, dq_activations *act, const dq_model 
     r->x = r->lacks = shape;
     r->x.p = dq_block_new((size_t)max_rows, (size_t)m->dim * sizeof(float), err);
     r->lacks.p = dq_block_new((size_t)max_rows, (size_t)m->dim * sizeof(float), err);
-    if (err->code == DQ_OK) dq_cross_new(&r->sums, m->dim, dq_calib_pass_widest(m), err);
-    if (err->code == DQ_OK) dq_shrinkage_new(&r->half, m->dim, dq_calib_pass_widest(m), err);
+    if (err->code == DQ_OK) dq_cross_new(&r->sums, m->dim, dq_calib_pass_widest(m), max_rows, err);
+    if (err->code == DQ_OK)
+        dq_shrinkage_new(&r->half, m->dim, dq_calib_pass_widest(m), max_rows, err);
     return err->code;
 }
 
@@ -79,27 +80,28 @@ static void take_from(dq_mat lacks, dq_mat want, const float *have)
         lacks.p[i] = want.p[i] - (have ? lacks.p[i] + have[i] : lacks.p[i]);
 }
 
-void dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
-                             void (*norm)(const dq_layer_steps *s))
+dq_status dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
+                                  void (*norm)(const dq_layer_steps *s), dq_err *err)
 {
     const dq_mat lacks = dq_calib_pass_first(r->lacks, s->h.rows);
     dq_layer_steps own = *s;
     own.x = dq_calib_pass_first(r->x, s->h.rows);
     own.h = lacks;
     norm(&own); /* gains are not rounded: those of the layer at hand */
-    dq_reference_add_read(r, s->b, s->h);
+    return dq_reference_add_read(r, s->b, s->h, err);
 }
 
-void dq_reference_add_read(dq_reference *r, dq_backend *b, dq_mat x)
+dq_status dq_reference_add_read(dq_reference *r, dq_backend *b, dq_mat x, dq_err *err)
 {
     const dq_mat lacks = dq_calib_pass_first(r->lacks, x.rows);
     const int64_t n = lacks.rows * lacks.cols;
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++) lacks.p[i] -= x.p[i];
-    dq_shrinkage_add_lacks(&r->half, r->sums, b, lacks, x);
+    return dq_shrinkage_add_lacks(&r->half, r->sums, b, lacks, x, DQ_TILE_SUMS_NO_PIECES, err);
 }
 
-void dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number)
+dq_status dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number,
+                                     dq_err *err)
 {
     const dq_mat lacks = dq_calib_pass_first(r->lacks, s->x.rows);
     dq_layer_steps own = *s;
@@ -108,18 +110,25 @@ void dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int nu
     memcpy(lacks.p, s->x.p, (size_t)(lacks.rows * lacks.cols) * sizeof *lacks.p);
     dq_layer_steps_out(&own);
     take_from(lacks, r->x, NULL);
-    dq_shrinkage_add_lacks(&r->half, r->sums, s->b, lacks, s->y);
+    return dq_shrinkage_add_lacks(&r->half, r->sums, s->b, lacks, s->y, DQ_TILE_SUMS_NO_PIECES,
+                                  err);
 }
 
-void dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number, int64_t at,
-                           dq_mat gate)
+dq_status dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number, int64_t at,
+                                dq_mat gate, dq_err *err)
 {
     const dq_mat lacks = dq_calib_pass_first(r->lacks, gate.rows);
     dq_layer_steps own = *s;
     own.layer = &r->m->layer[number];
     dq_layer_steps_down(&own, lacks, gate);
     take_from(lacks, dq_layer_steps_rows(r->x, at, at + gate.rows), s->x.p + at * s->x.cols);
-    dq_shrinkage_add_lacks(&r->half, r->sums, s->b, lacks, gate);
+    return dq_shrinkage_add_lacks(&r->half, r->sums, s->b, lacks, gate, DQ_FFN_ROWS, err);
+}
+
+dq_status dq_reference_add_none(dq_reference *r, dq_backend *b, int64_t piece, dq_err *err)
+{
+    const dq_mat lacks = {NULL, 0, r->sums->m}, x = {NULL, 0, r->sums->n};
+    return dq_shrinkage_add_lacks(&r->half, r->sums, b, lacks, x, piece, err);
 }
 
 void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up)
@@ -142,7 +151,7 @@ dq_status dq_reference_solve(dq_reference *r, dq_hessian *h, double damping, con
     DQ_TRY(dq_shrinkage_find(&ridge, &r->half, h, k, what, err));
     DQ_TRY(dq_hessian_factor(h, ridge, what, err));
     DQ_TRY(dq_cross_mean(k, what, err));
-    DQ_TRY(dq_correction_solve(k, h, err));
+    DQ_TRY(dq_correction_solve_in_step(k, h, err));
     *share = 0;
     for (int64_t i = 0; i < k->m; i++) {
         for (int64_t c = 0; c < k->n; c++) k->c[i * k->ld + c] *= r->half.share[i];

@@ -35,17 +35,21 @@ dq_status dq_reference_put(dq_reference *r, int64_t first, dq_mat x, dq_err *err
 /* Before the sums of a product: they are empty, and of what is given. */
 void dq_reference_begin_inputs(dq_reference *r, int64_t n);
 void dq_reference_begin_outputs(dq_reference *r, int64_t n); /* n inputs, dim outputs */
-/* Adds norm(r->x) - s->h, s->h being the same norm of the rounded stream. */
-void dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
-                             void (*norm)(const dq_layer_steps *s));
+/* The sums are those of all ranks, so the following are called by all of them: dq_reference_add_none by one that has no rows, with the same
+ * pieces (tile_sums.h).
+ * Adds norm(r->x) - s->h, s->h being the same norm of the rounded stream. */
+dq_status dq_reference_add_inputs(dq_reference *r, const dq_layer_steps *s,
+                                  void (*norm)(const dq_layer_steps *s), dq_err *err);
+dq_status dq_reference_add_none(dq_reference *r, dq_backend *b, int64_t piece, dq_err *err);
 /* Adds what is left of r->lacks[rows, n], inputs before rounding, when x[rows, n], the rounded model's, are taken away. */
-void dq_reference_add_read(dq_reference *r, dq_backend *b, dq_mat x);
+dq_status dq_reference_add_read(dq_reference *r, dq_backend *b, dq_mat x, dq_err *err);
 /* Adds what the rounded stream would lack after attention, if o were not rounded: r->x is after attention, s->x before it,
  * s->y what o reads; s->h is overwritten. */
-void dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number);
+dq_status dq_reference_add_attention(dq_reference *r, const dq_layer_steps *s, int number,
+                                     dq_err *err);
 /* The same for down and rows at .. of the chunk: r->x is after the layer, s->x before down, gate[n, ffn] what down reads. */
-void dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number, int64_t at,
-                           dq_mat gate);
+dq_status dq_reference_add_down(dq_reference *r, const dq_layer_steps *s, int number, int64_t at,
+                                dq_mat gate, dq_err *err);
 /* x += feed-forward part, for the steps of the reference; gate and up are scratch of at most DQ_FFN_ROWS rows. */
 void dq_reference_feed_forward(const dq_layer_steps *s, dq_mat gate, dq_mat up);
 

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "calibrate/shrinkage.h"
 
+#include "base/ranks.h"
+
 #include <string.h>
 
 /* A step of three is as fine as shares can tell. */
@@ -12,17 +14,18 @@ static int64_t stride(int64_t n)
     return (n + 7) / 8 * 8;
 }
 
-int64_t dq_shrinkage_bytes(int64_t m, int64_t n)
+int64_t dq_shrinkage_bytes(int64_t m, int64_t n, int64_t max_rows)
 {
-    return dq_hessian_bytes(n) + dq_cross_bytes(m, n) +
+    return dq_hessian_bytes(n, max_rows) + dq_cross_bytes(m, n, max_rows) +
            m * (stride(n) + 4) * (int64_t)sizeof(double);
 }
 
-dq_status dq_shrinkage_new(dq_shrinkage *o, int64_t max_m, int64_t max_n, dq_err *err)
+dq_status dq_shrinkage_new(dq_shrinkage *o, int64_t max_m, int64_t max_n, int64_t max_rows,
+                           dq_err *err)
 {
     *o = (dq_shrinkage){.h = NULL};
-    DQ_TRY(dq_hessian_new(&o->h, max_n, err));
-    DQ_TRY(dq_cross_new(&o->c, max_m, max_n, err));
+    DQ_TRY(dq_hessian_new(&o->h, max_n, max_rows, err));
+    DQ_TRY(dq_cross_new(&o->c, max_m, max_n, max_rows, err));
     o->k = dq_block_new((size_t)(max_m * stride(max_n)), sizeof *o->k, err);
     o->share = dq_block_new((size_t)max_m, 4 * sizeof *o->share, err);
     return err->code;
@@ -43,42 +46,50 @@ void dq_shrinkage_begin(dq_shrinkage *o, int64_t m, int64_t n)
     dq_cross_begin(o->c, m, n);
 }
 
-static dq_mat rows_of(dq_mat x, int64_t first, int64_t end)
+dq_status dq_shrinkage_add_inputs(dq_shrinkage *o, dq_hessian *h, dq_backend *b, dq_mat x,
+                                  int64_t piece, dq_err *err)
 {
-    return (dq_mat){x.p + first * x.cols, end - first, x.cols};
+    DQ_TRY(dq_hessian_add(o->h, b, x, (dq_tile_sums_rows){DQ_ROWS_FIRST, piece}, err));
+    return dq_hessian_add(h, b, x, (dq_tile_sums_rows){DQ_ROWS_SECOND, piece}, err);
 }
 
-void dq_shrinkage_add_inputs(dq_shrinkage *o, dq_hessian *h, dq_backend *b, dq_mat x)
+dq_status dq_shrinkage_add_lacks(dq_shrinkage *o, dq_cross *c, dq_backend *b, dq_mat lacks,
+                                 dq_mat x, int64_t piece, dq_err *err)
 {
-    const int64_t half = x.rows / 2;
-    dq_hessian_add(o->h, b, rows_of(x, 0, half));
-    dq_hessian_add(h, b, rows_of(x, half, x.rows));
+    DQ_TRY(dq_cross_add(o->c, b, lacks, x, (dq_tile_sums_rows){DQ_ROWS_FIRST, piece}, err));
+    return dq_cross_add(c, b, lacks, x, (dq_tile_sums_rows){DQ_ROWS_SECOND, piece}, err);
 }
 
-void dq_shrinkage_add_lacks(dq_shrinkage *o, dq_cross *c, dq_backend *b, dq_mat lacks, dq_mat x)
-{
-    const int64_t half = x.rows / 2;
-    dq_cross_add(o->c, b, rows_of(lacks, 0, half), rows_of(x, 0, half));
-    dq_cross_add(c, b, rows_of(lacks, half, x.rows), rows_of(x, half, x.rows));
-}
-
-/* Of each output the share of A's correction that takes most away on B, and how much that is. */
-static dq_status judge(double *share, double *gain, dq_shrinkage *o, const dq_hessian *h,
-                       const dq_cross *c, dq_err *err)
+/* Of outputs first .. end - 1 the share of A's correction that takes most away on B, and how much that is. */
+static dq_status judge_rows(double *share, double *gain, dq_shrinkage *o, const dq_hessian *h,
+                            const dq_cross *c, dq_ranks_rows rows, dq_err *err)
 {
     dq_cross k = *o->c;
-    k.c = o->k;
-    for (int64_t i = 0; i < k.m * k.ld; i++) k.c[i] = o->c->c[i] / (double)k.rows;
+    const int64_t before = rows.first * k.ld;
+    k.c = o->k + before;
+    k.m = rows.end - rows.first;
+    for (int64_t i = 0; i < k.m * k.ld; i++) k.c[i] = o->c->c[before + i] / (double)k.rows;
     DQ_TRY(dq_correction_solve(&k, o->h, err));
-    DQ_TRY(dq_correction_energy(gain, &k, h, err));
+    DQ_TRY(dq_correction_energy(gain + rows.first, &k, h, err));
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < k.m; r++) {
+    for (int64_t r = rows.first; r < rows.end; r++) {
         double inner = 0;
-        for (int64_t i = 0; i < k.n; i++) inner += k.c[r * k.ld + i] * c->c[r * c->ld + i];
+        for (int64_t i = 0; i < k.n; i++) inner += o->k[r * k.ld + i] * c->c[r * c->ld + i];
         const double energy = gain[r], best = energy > 0 ? inner / energy : 0;
         share[r] = best < 0 ? 0 : best > 1 ? 1 : best;
         gain[r] = (2 * inner - share[r] * energy) * share[r];
     }
+    return DQ_OK;
+}
+
+static dq_status judge(double *share, double *gain, dq_shrinkage *o, const dq_hessian *h,
+                       const dq_cross *c, dq_err *err)
+{
+    const int64_t m = o->c->m, unit = DQ_CORRECTION_ROWS;
+    judge_rows(share, gain, o, h, c, dq_ranks_stripe(dq_ranks_number(), m, unit), err);
+    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
+    dq_ranks_join(share, m, unit, sizeof *share);
+    dq_ranks_join(gain, m, unit, sizeof *gain);
     return DQ_OK;
 }
 
@@ -125,6 +136,10 @@ dq_status dq_shrinkage_find(double *ridge, dq_shrinkage *o, dq_hessian *h, dq_cr
                             const char *what, dq_err *err)
 {
     const int64_t rows = o->h->rows;
+    DQ_TRY(dq_hessian_share(o->h, err));
+    DQ_TRY(dq_hessian_share(h, err));
+    DQ_TRY(dq_cross_share(o->c, err));
+    DQ_TRY(dq_cross_share(c, err));
     *ridge = ridges[0];
     memset(o->share, 0, (size_t)c->m * sizeof *o->share);
     dq_hessian_set_aside(h, o->h);

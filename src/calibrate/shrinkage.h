@@ -26,16 +26,20 @@ typedef struct dq_shrinkage {
     double *share; /* [m] found by dq_shrinkage_find; the rest is private */
 } dq_shrinkage;
 
-/* For corrections of at most max_m x max_n. DQ_RESOURCE. */
-dq_status dq_shrinkage_new(dq_shrinkage *o, int64_t max_m, int64_t max_n, dq_err *err);
+/* For corrections of at most max_m x max_n, and calls of at most max_rows rows. DQ_RESOURCE. */
+dq_status dq_shrinkage_new(dq_shrinkage *o, int64_t max_m, int64_t max_n, int64_t max_rows,
+                           dq_err *err);
 void dq_shrinkage_free(dq_shrinkage *o); /* {0} allowed */
-int64_t dq_shrinkage_bytes(int64_t max_m, int64_t max_n);
+int64_t dq_shrinkage_bytes(int64_t max_m, int64_t max_n, int64_t max_rows);
 /* Empty, for m <= max_m and n <= max_n. */
 void dq_shrinkage_begin(dq_shrinkage *o, int64_t m, int64_t n);
-/* Rows go to o and h in halves: x[rows, n]; and what is lacking there, lacks[rows, m], to o and c. */
-void dq_shrinkage_add_inputs(dq_shrinkage *o, dq_hessian *h, dq_backend *b, dq_mat x);
-void dq_shrinkage_add_lacks(dq_shrinkage *o, dq_cross *c, dq_backend *b, dq_mat lacks, dq_mat x);
-/* *ridge, a share of the mean diagonal, and o->share; h and c become the sums over all rows. `what` names the product. The same
+/* By all ranks: rows go to o and h in halves of each `piece` (tile_sums.h): x[rows, n]; and what is lacking there, lacks[rows, m],
+ * to o and c. */
+dq_status dq_shrinkage_add_inputs(dq_shrinkage *o, dq_hessian *h, dq_backend *b, dq_mat x,
+                                  int64_t piece, dq_err *err);
+dq_status dq_shrinkage_add_lacks(dq_shrinkage *o, dq_cross *c, dq_backend *b, dq_mat lacks,
+                                 dq_mat x, int64_t piece, dq_err *err);
+/* By all ranks, each of which solves for some outputs: *ridge, a share of the mean diagonal, and o->share; h and c become the sums over all rows. `what` names the product. The same
  * for any number of threads. DQ_DAMAGED for sums that are not finite; DQ_RESOURCE; DQ_STOPPED. */
 dq_status dq_shrinkage_find(double *ridge, dq_shrinkage *o, dq_hessian *h, dq_cross *c,
                             const char *what, dq_err *err);

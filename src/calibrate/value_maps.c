@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "calibrate/value_maps.h"
 
-#include "calibrate/hessian.h"
+#include "calibrate/tile_sums.h"
 
 #include <math.h>
 #include <string.h>
@@ -212,7 +212,7 @@ static void read_panel(dq_value_maps *v, dq_mat z, const rows_at *p, int64_t seq
         const rows_at r = block_of(p, at, seq);
         maps_of_block(v, &r, v->d + (at - p->at) * end, end);
     }
-    dq_hessian_transpose(v->inputs, dq_layer_steps_rows(s->h, p->first, p->first + end));
+    dq_tile_sums_transpose(v->inputs, dq_layer_steps_rows(s->h, p->first, p->first + end));
     const dq_weight inputs = dq_weight_of_f32("inputs", s->h.cols, end, v->inputs);
     s->b->ops->matmul(s->b, dq_layer_steps_rows(z, p->first + p->at, p->first + end),
                       (dq_mat){v->d, p->n, end}, &inputs, NULL, DQ_NUM_F32);

@@ -21,11 +21,11 @@ static int64_t parts_bytes(const dq_plan_weights *p)
 }
 
 /* Of four Hessians but for the largest, which a calibrated run has. */
-static int64_t hessians_bytes(const dq_model *m)
+static int64_t hessians_bytes(const dq_model *m, int64_t rows)
 {
-    int64_t n = -dq_hessian_bytes(dq_calib_pass_widest(m));
+    int64_t n = -dq_hessian_bytes(dq_calib_pass_widest(m), rows);
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++)
-        n += dq_hessian_bytes(dq_plan_pass_width(m, (dq_plan_product)i));
+        n += dq_hessian_bytes(dq_plan_pass_width(m, (dq_plan_product)i), rows);
     return n;
 }
 
@@ -62,8 +62,10 @@ dq_status dq_plan_memory(int64_t *out, const dq_plan_weights *p, dq_err *err)
         set.method = dq_calibrate_method(c);
         if (dq_quantize_open(&q, p->set.model, &set, err) == DQ_OK) {
             const bool tied = p->model->tied;
-            const int64_t run = dq_calibrate_memory(c, q) + hessians_bytes(p->model) +
-                                end_bytes(p, tied ? DQ_PLAN_EMBED : DQ_PLAN_HEAD);
+            const int64_t run =
+                dq_calibrate_memory(c, q) +
+                hessians_bytes(p->model, dq_calib_pass_rows(&p->text[DQ_PLAN_CALIB])) +
+                end_bytes(p, tied ? DQ_PLAN_EMBED : DQ_PLAN_HEAD);
             const int64_t embed = tied ? 0 : end_bytes(p, DQ_PLAN_EMBED);
             *out = parts_bytes(p) + logits_bytes(p) + (run > embed ? run : embed);
         }

@@ -21,7 +21,10 @@ typedef struct job {
     dq_hessian *h[DQ_PLAN_PRODUCTS];
     bool wanted[DQ_PLAN_PRODUCTS], factored[DQ_PLAN_PRODUCTS];
     dq_plan_sums sums;
+    dq_err *err; /* of what sees inputs */
 } job;
+
+static const dq_tile_sums_rows all_rows = {DQ_ROWS_ALL, DQ_TILE_SUMS_NO_PIECES};
 
 /* A head's inputs are as many as those of q, k and v, and come when these have served. */
 static dq_plan_product product_of(dq_plan_slot s)
@@ -214,17 +217,17 @@ static dq_status round_by_method(dq_coded *out, dq_gptq_loss *loss, job *j, cons
     enum { BAND = 4096 };
     const int64_t band = spec->group == DQ_GROUP_TENSOR || t->rows < BAND ? t->rows : BAND;
     DQ_TRY(dq_coded_new(out, t->rows, t->cols, spec, err));
+    dq_gptq_loss *each = dq_block_new((size_t)band, sizeof *each, err);
     for (int64_t first = 0; err->code == DQ_OK && first < t->rows; first += band) {
         const int64_t left = t->rows - first, n = left < band ? left : band;
         dq_codes *codes = NULL;
-        dq_gptq_loss part;
         dq_gptq(&codes, w + first * t->cols, n, t->cols, j->h[product_of(t->slot)], spec,
-                j->p->rule->refits, &part, err);
-        loss->error += part.error;
-        loss->signal += part.signal;
+                j->p->rule->refits, each, err);
+        if (err->code == DQ_OK) dq_gptq_loss_add(loss, each, n);
         if (err->code == DQ_OK) dq_coded_put(out, codes, first);
         dq_codes_free(codes);
     }
+    dq_block_free(each);
     return err->code;
 }
 
@@ -318,7 +321,7 @@ static dq_status probe_tensor(job *j, int64_t i, dq_err *err)
 static void see(void *arg, dq_plan_product product, dq_mat x)
 {
     job *j = arg;
-    if (j->wanted[product]) dq_hessian_add(j->h[product], j->pass.b, x);
+    if (j->wanted[product]) dq_hessian_add(j->h[product], j->pass.b, x, all_rows, j->err);
 }
 
 /* The calibration text through a layer. */
@@ -326,6 +329,7 @@ static dq_status see_layer(job *j, int number, dq_err *err)
 {
     const dq_model *m = j->p->m;
     const dq_plan_inputs inputs = {see, j};
+    j->err = err;
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) {
         j->factored[i] = false;
         if (j->wanted[i]) dq_hessian_begin(j->h[i], dq_plan_pass_width(m, (dq_plan_product)i));
@@ -388,7 +392,8 @@ static dq_status run_head(job *j, dq_err *err)
         const dq_mat x = dq_plan_pass_stream(&j->pass, k);
         DQ_TRY(dq_os_check_stop(err));
         DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-        dq_hessian_add(j->h[DQ_PLAN_QKV], j->pass.b, dq_plan_pass_final(&j->pass, m, k));
+        dq_hessian_add(j->h[DQ_PLAN_QKV], j->pass.b, dq_plan_pass_final(&j->pass, m, k), all_rows,
+                       err);
         DQ_TRY(dq_backend_sync(j->pass.b, err));
         dq_plan_work_add(j->p->work, head_hessian_flop(m, (double)x.rows), "hessians");
     }
@@ -425,7 +430,8 @@ static dq_status run_job(job *j, dq_err *err)
     DQ_TRY(dq_activations_open(&j->act, p->b, p->beside, p->calib->n_ids, m->dim, 1, 0, err));
     DQ_TRY(embed(j, err));
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++)
-        DQ_TRY(dq_hessian_new(&j->h[i], dq_plan_pass_width(m, (dq_plan_product)i), err));
+        DQ_TRY(dq_hessian_new(&j->h[i], dq_plan_pass_width(m, (dq_plan_product)i), j->pass.max_rows,
+                              err));
     const bool head = wants_head(p);
     DQ_TRY(run_layers(j, head, err));
     return head ? run_head(j, err) : DQ_OK;

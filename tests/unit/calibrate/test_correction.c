@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ROWS_AT_ONCE = 1 << 20 };
+
 enum { N = 150, M = 70, ROWS = 2500 };
 
 static uint64_t state = 88172645463325252u;
@@ -49,12 +51,16 @@ static sums sums_of(float *x, float *a, int64_t m, int threads)
     sums s;
     omp_set_num_threads(threads);
     dq_backend *b = given_backend(threads);
-    assert_int_equal(dq_hessian_new(&s.h, N, &err), DQ_OK);
-    assert_int_equal(dq_cross_new(&s.c, m, N, &err), DQ_OK);
+    assert_int_equal(dq_hessian_new(&s.h, N, ROWS_AT_ONCE, &err), DQ_OK);
+    assert_int_equal(dq_cross_new(&s.c, m, N, ROWS_AT_ONCE, &err), DQ_OK);
     dq_hessian_begin(s.h, N);
     dq_cross_begin(s.c, m, N);
-    dq_hessian_add(s.h, b, (dq_mat){x, ROWS, N});
-    dq_cross_add(s.c, b, (dq_mat){a, ROWS, m}, (dq_mat){x, ROWS, N});
+    assert_int_equal(dq_hessian_add(s.h, b, (dq_mat){x, ROWS, N},
+                                    (dq_tile_sums_rows){DQ_ROWS_ALL, DQ_TILE_SUMS_NO_PIECES}, &err),
+                     DQ_OK);
+    assert_int_equal(dq_cross_add(s.c, b, (dq_mat){a, ROWS, m}, (dq_mat){x, ROWS, N},
+                                  (dq_tile_sums_rows){DQ_ROWS_ALL, DQ_TILE_SUMS_NO_PIECES}, &err),
+                     DQ_OK);
     assert_int_equal(dq_backend_sync(b, &err), DQ_OK);
     assert_int_equal(dq_cross_mean(s.c, "x", &err), DQ_OK);
     dq_backend_close(b);
@@ -145,7 +151,10 @@ static dq_codes *rounded(const float *w, const dq_hessian *h, const dq_quant_spe
 {
     dq_err err = {0};
     dq_codes *c;
-    assert_int_equal(dq_gptq(&c, w, M, N, h, spec, refits, loss, &err), DQ_OK);
+    dq_gptq_loss each[M];
+    assert_int_equal(dq_gptq(&c, w, M, N, h, spec, refits, each, &err), DQ_OK);
+    *loss = (dq_gptq_loss){0};
+    dq_gptq_loss_add(loss, each, M);
     return c;
 }
 
@@ -210,11 +219,12 @@ TEST(one_scale_stays)
 {
     static float x[ROWS * N], a[ROWS * M], w[M * N];
     const dq_quant_spec spec = {4, DQ_GROUP_TENSOR, DQ_SEARCH, DQ_F16, NULL};
+    dq_gptq_loss any;
     dq_err err = {0};
     inputs(x, a);
     for (int i = 0; i < M * N; i++) w[i] = uniform();
     sums s = sums_of(x, a, M, 2);
-    dq_codes *c = rounded(w, s.h, &spec, 2, NULL);
+    dq_codes *c = rounded(w, s.h, &spec, 2, &any);
     const float scale = c->grid[0].scale;
     assert_int_equal(dq_scale_refit(c, w, s.h, &err), DQ_OK);
     assert_true(c->grid[0].scale == scale);
@@ -258,9 +268,11 @@ TEST(many_groups_go_in_bands)
         w[i] = u < 0 ? u - 1 : u + 1;
     }
     dq_backend *b = given_backend(1);
-    assert_int_equal(dq_hessian_new(&of, WIDE, &err), DQ_OK);
+    assert_int_equal(dq_hessian_new(&of, WIDE, ROWS_AT_ONCE, &err), DQ_OK);
     dq_hessian_begin(of, WIDE);
-    dq_hessian_add(of, b, (dq_mat){x, INPUTS, WIDE});
+    assert_int_equal(dq_hessian_add(of, b, (dq_mat){x, INPUTS, WIDE},
+                                    (dq_tile_sums_rows){DQ_ROWS_ALL, DQ_TILE_SUMS_NO_PIECES}, &err),
+                     DQ_OK);
     for (int i = 0; i < WIDE; i++) {
         for (int j = 0; j <= i; j++)
             h[i * WIDE + j] = h[j * WIDE + i] = of->a[i * of->ld + j] / INPUTS;
@@ -316,12 +328,14 @@ TEST(loss_is_of_the_weights_given)
     sums s = sums_of(x, a, M, 2);
     for (size_t k = 0; k < sizeof modes / sizeof *modes; k++) {
         const dq_quant_spec spec = {3, 50, modes[k], DQ_F16, NULL};
-        dq_gptq_loss own, same, other;
+        dq_gptq_loss own, same = {0}, other = {0}, each[M];
         dq_err err = {0};
         double error = 0, signal = 0;
         dq_codes *c = rounded(w, s.h, &spec, 1, &own);
-        assert_int_equal(dq_gptq_measure(&same, c, w, s.h, &err), DQ_OK);
-        assert_int_equal(dq_gptq_measure(&other, c, source, s.h, &err), DQ_OK);
+        assert_int_equal(dq_gptq_measure(each, c, w, s.h, &err), DQ_OK);
+        dq_gptq_loss_add(&same, each, M);
+        assert_int_equal(dq_gptq_measure(each, c, source, s.h, &err), DQ_OK);
+        dq_gptq_loss_add(&other, each, M);
         assert_true(fabs(same.error / own.error - 1) < 1e-6);
         assert_true(same.signal == own.signal);
         for (int i = 0; i < N; i++) s.plain[i * N + i] -= s.h->damping;
@@ -350,7 +364,7 @@ TEST(rows_that_do_not_fit_are_counted)
     dq_reference r = {.of_inputs = false};
     int64_t kept;
     for (int i = 0; i < M * N; i++) before[i] = w[i] = uniform();
-    assert_int_equal(dq_cross_new(&r.sums, M, N, &err), DQ_OK);
+    assert_int_equal(dq_cross_new(&r.sums, M, N, ROWS_AT_ONCE, &err), DQ_OK);
     dq_cross_begin(r.sums, M, N);
     for (int i = 0; i < M; i++) r.sums->c[i * r.sums->ld + 3] = i == 5 || i == 60 ? 1e7 : 0.5;
     dq_quant_spec spec = {4, 50, DQ_SEARCH, DQ_F16, NULL};
@@ -405,7 +419,7 @@ TEST(outputs_are_those_of_the_product)
     float w[2] = {1, 1};
     dq_err err = {0};
     dq_cross *c;
-    assert_int_equal(dq_cross_new(&c, 3, 1, &err), DQ_OK);
+    assert_int_equal(dq_cross_new(&c, 3, 1, ROWS_AT_ONCE, &err), DQ_OK);
     dq_cross_begin(c, 3, 1);
     for (int i = 0; i < 3; i++) c->c[i * c->ld] = 10 * (i + 1);
     assert_int_equal(dq_correction_of_outputs(w, 1, 2, c, &err), DQ_OK);
@@ -422,9 +436,11 @@ TEST(sums_must_be_finite)
     inputs(x, a);
     a[77] = NAN;
     dq_backend *b = given_backend(1);
-    assert_int_equal(dq_cross_new(&c, M, N, &err), DQ_OK);
+    assert_int_equal(dq_cross_new(&c, M, N, ROWS_AT_ONCE, &err), DQ_OK);
     dq_cross_begin(c, M, N);
-    dq_cross_add(c, b, (dq_mat){a, ROWS, M}, (dq_mat){x, ROWS, N});
+    assert_int_equal(dq_cross_add(c, b, (dq_mat){a, ROWS, M}, (dq_mat){x, ROWS, N},
+                                  (dq_tile_sums_rows){DQ_ROWS_ALL, DQ_TILE_SUMS_NO_PIECES}, &err),
+                     DQ_OK);
     dq_cross_mean(c, "layer 3, down", &err);
     check_error(&err, DQ_DAMAGED, "layer 3, down");
     dq_cross_free(c);

@@ -19,6 +19,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { ROWS_AT_ONCE = 1 << 20, MOST_ROWS = 512 };
+
 static uint64_t state = 88172645463325252u;
 static float uniform(void) /* -1 .. 1 */
 {
@@ -36,13 +38,15 @@ static dq_hessian *hessian_of(const float *x, int64_t rows, int64_t n, int threa
     dq_err err = {0};
     dq_hessian *h;
     dq_backend *b = backend(threads);
-    assert_int_equal(dq_hessian_new(&h, n, &err), DQ_OK);
+    assert_int_equal(dq_hessian_new(&h, n, ROWS_AT_ONCE, &err), DQ_OK);
     dq_hessian_begin(h, n);
     union { /* a view that nobody writes to */
         const float *in;
         float *out;
     } view = {x};
-    if (rows > 0) dq_hessian_add(h, b, (dq_mat){view.out, rows, n});
+    assert_int_equal(dq_hessian_add(h, b, (dq_mat){view.out, rows, n},
+                                    (dq_tile_sums_rows){DQ_ROWS_ALL, DQ_TILE_SUMS_NO_PIECES}, &err),
+                     DQ_OK);
     assert_int_equal(dq_backend_sync(b, &err), DQ_OK);
     dq_backend_close(b);
     return h;
@@ -200,8 +204,10 @@ static void check_golden(const golden *g, const dq_hessian *h, const float *w, c
     char key[64];
     dq_err err = {0};
     dq_codes *c;
-    dq_gptq_loss loss;
-    assert_int_equal(dq_gptq(&c, w, rows, h->n, h, spec, 0, &loss, &err), DQ_OK);
+    dq_gptq_loss loss = {0}, each[MOST_ROWS];
+    assert_true(rows <= MOST_ROWS);
+    assert_int_equal(dq_gptq(&c, w, rows, h->n, h, spec, 0, each, &err), DQ_OK);
+    dq_gptq_loss_add(&loss, each, rows);
     snprintf(key, sizeof key, "%s.code", name);
     const uint8_t *code = golden_find(g, key)->data;
     for (int64_t i = 0; i < rows * h->n; i++) {
@@ -266,10 +272,11 @@ TEST(little_is_known)
     for (int tokens = 0; tokens < 2; tokens++) {
         dq_hessian *h = hessian_of(x, tokens, N, 1);
         dq_codes *c;
-        dq_gptq_loss loss;
+        dq_gptq_loss loss = {0}, each[ROWS];
         double plain = 0, rounded = 0;
         assert_int_equal(dq_hessian_factor(h, 0.01, "x", &err), DQ_OK);
-        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &spec, 0, &loss, &err), DQ_OK);
+        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &spec, 0, each, &err), DQ_OK);
+        dq_gptq_loss_add(&loss, each, ROWS);
         for (int r = 0; r < ROWS; r++) {
             double mine = 0, other = 0;
             for (int i = 0; i < N; i++) {
@@ -310,14 +317,17 @@ TEST(a_trellis_loses_less)
     for (int bits = DQ_TRELLIS_MIN_BITS; bits <= DQ_TRELLIS_MAX_BITS; bits++) {
         const dq_quant_spec search = {bits, 96, DQ_SEARCH, DQ_F16, NULL};
         dq_quant_spec trellis = search;
-        dq_gptq_loss theirs, loss, measured;
+        dq_gptq_loss theirs = {0}, loss = {0}, measured = {0}, each[ROWS];
         dq_codes *c, *one;
         trellis.mode = DQ_TRELLIS;
         trellis.column = bits % 2 ? column : NULL;
-        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &search, 2, &theirs, &err), DQ_OK);
+        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &search, 2, each, &err), DQ_OK);
+        dq_gptq_loss_add(&theirs, each, ROWS);
         dq_codes_free(c);
-        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &trellis, 2, &loss, &err), DQ_OK);
-        assert_int_equal(dq_gptq_measure(&measured, c, w, h, &err), DQ_OK);
+        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &trellis, 2, each, &err), DQ_OK);
+        dq_gptq_loss_add(&loss, each, ROWS);
+        assert_int_equal(dq_gptq_measure(each, c, w, h, &err), DQ_OK);
+        dq_gptq_loss_add(&measured, each, ROWS);
         assert_true(fabs(measured.error / loss.error - 1) < 1e-6);
         assert_true(loss.error < theirs.error * (bits % 2 ? .9 : .8));
         omp_set_num_threads(1);

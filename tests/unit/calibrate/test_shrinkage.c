@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { ROWS_AT_ONCE = 1 << 20 };
+
 enum { N = 70, M = 9, ROWS = 600 };
 
 static uint64_t state = 88172645463325252u;
@@ -47,14 +49,18 @@ static void found_of(found *f, int rows, int threads)
     make(x, lacks);
     omp_set_num_threads(threads);
     dq_backend *b = given_backend(threads);
-    assert_int_equal(dq_shrinkage_new(&f->s, M, N, &err), DQ_OK);
-    assert_int_equal(dq_hessian_new(&f->h, N, &err), DQ_OK);
-    assert_int_equal(dq_cross_new(&f->c, M, N, &err), DQ_OK);
+    assert_int_equal(dq_shrinkage_new(&f->s, M, N, ROWS_AT_ONCE, &err), DQ_OK);
+    assert_int_equal(dq_hessian_new(&f->h, N, ROWS_AT_ONCE, &err), DQ_OK);
+    assert_int_equal(dq_cross_new(&f->c, M, N, ROWS_AT_ONCE, &err), DQ_OK);
     dq_hessian_begin(f->h, N);
     dq_cross_begin(f->c, M, N);
     dq_shrinkage_begin(&f->s, M, N);
-    dq_shrinkage_add_inputs(&f->s, f->h, b, (dq_mat){x, rows, N});
-    dq_shrinkage_add_lacks(&f->s, f->c, b, (dq_mat){lacks, rows, M}, (dq_mat){x, rows, N});
+    assert_int_equal(
+        dq_shrinkage_add_inputs(&f->s, f->h, b, (dq_mat){x, rows, N}, DQ_TILE_SUMS_NO_PIECES, &err),
+        DQ_OK);
+    assert_int_equal(dq_shrinkage_add_lacks(&f->s, f->c, b, (dq_mat){lacks, rows, M},
+                                            (dq_mat){x, rows, N}, DQ_TILE_SUMS_NO_PIECES, &err),
+                     DQ_OK);
     assert_int_equal(dq_backend_sync(b, &err), DQ_OK);
     assert_int_equal(dq_shrinkage_find(&f->ridge, &f->s, f->h, f->c, "x", &err), DQ_OK);
     dq_backend_close(b);
