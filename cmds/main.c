@@ -46,7 +46,7 @@ static const dq_cmd commands[] = {
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
 };
 /* Those that mpirun may start several of. */
-static dq_cmd_run *const by_ranks[] = {dq_cmd_eval, dq_cmd_stats};
+static dq_cmd_run *const by_ranks[] = {dq_cmd_eval, dq_cmd_stats, dq_cmd_quantize};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 /* Whether c is one of the commands of a group. */

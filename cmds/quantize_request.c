@@ -4,6 +4,8 @@
 
 #include "base/file.h"
 #include "base/os.h"
+#include "base/ranks.h"
+#include "cmds/cli/commit.h"
 #include "cmds/cli/kv_sweep.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/version.h"
@@ -173,6 +175,7 @@ dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q, dq_
     const dq_quantize_info *i = dq_quantize_result(q);
     dq_progress bar;
     dq_quantize_progress p = {dq_progress_step, &bar};
+    DQ_TRY(dq_ranks_agree("program", dq_commit_version(), err));
     DQ_TRY(dq_calib_run_memory(&r->calib, q, err));
     warn_nothing_left(r);
     if (i->source_types)

@@ -1,10 +1,10 @@
-/* quantize: see quantize.h. Opening, the scan, and the comparison with a finished container; writing is
- * in quantize_write.c.
+/* quantize: see quantize.h. Opening, and the comparison with a finished container; the scan is in quantize_scan.c, writing in
+ * quantize_write.c.
  * SPDX-License-Identifier: MIT */
 #include "quantize/quantize_plan.h"
 
 #include "base/os.h"
-#include "base/sha256.h"
+#include "base/ranks.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -115,6 +115,12 @@ void dq_quantize_plan_advance(void *arg, int64_t bytes)
     }
 }
 
+void dq_quantize_plan_advance_job(void *arg, int64_t bytes)
+{
+    dq_quantize_plan_advance(arg, bytes);
+    dq_ranks_poll();
+}
+
 void dq_quantize_plan_progress(dq_quantizer *q, const dq_quantize_progress *p)
 {
     q->progress = p;
@@ -123,89 +129,6 @@ void dq_quantize_plan_progress(dq_quantizer *q, const dq_quantize_progress *p)
     for (int64_t i = 0; i < q->info.n_tensors; i++)
         q->total += 2 * (double)dq_tensor_bytes(q->tensor[i].t);
     q->what = "checking";
-}
-
-/* ---- Scan ---- */
-
-/* Hashes weight file i; a task. */
-static void hash_file(dq_quantizer *q, int i, dq_err *err)
-{
-    enum { STEP = 4 << 20 };
-    size_t bytes;
-    const uint8_t *data;
-    dq_sha256 h;
-    dq_checkpoint_file(q->checkpoint, i, &bytes, &data);
-    if (dq_sha256_begin(&h, err) != DQ_OK) return;
-    for (size_t at = 0; at < bytes;) {
-        size_t n = bytes - at < STEP ? bytes - at : STEP;
-        if (atomic_load(&q->give_up) || dq_os_check_stop(err) != DQ_OK) break;
-        dq_sha256_add(&h, data + at, n);
-        dq_os_map_release(data + at, n);
-        dq_quantize_plan_advance(q, (int64_t)n);
-        at += n;
-    }
-    if (err->code == DQ_OK)
-        dq_sha256_end(&h, q->file_sha[i], err);
-    else
-        dq_sha256_drop(&h);
-    if (err->code == DQ_OK) atomic_fetch_sub(&q->hashing, 1);
-}
-
-bool dq_quantize_plan_hashes_ready(const dq_quantizer *q)
-{
-    return atomic_load(&q->hashing) == 0;
-}
-
-dq_status dq_quantize_plan_hashes(dq_quantizer *q, dq_err *err)
-{
-    if (q->hashed) return DQ_OK;
-#pragma omp taskwait
-    for (int i = 0; i < q->n_files; i++) {
-        const dq_err *e = &q->file_err[i];
-        if (e->code != DQ_OK) return dq_fail_as(err, e);
-    }
-    union { /* the table was allocated by the plan; a blob is read-only for everybody else */
-        const void *in;
-        uint8_t *out;
-    } table = {.in = q->blob[q->table].data};
-    dq_container_source_table(table.out, q->n_files, q->file, q->file_bytes,
-                              (const char(*)[65])q->file_sha);
-    q->hashed = true;
-    return DQ_OK;
-}
-
-dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
-                               dq_err *err)
-{
-    enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
-    q->file_err = dq_alloc(q->arena, (size_t)q->n_files, sizeof *q->file_err, err);
-    if (!q->file_err) return err->code;
-    atomic_store(&q->hashing, q->n_files);
-    atomic_store(&q->give_up, 0);
-    q->hashed = false;
-#pragma omp parallel if (q->info.source_bytes > SMALL_BYTES)
-#pragma omp single
-    {
-        for (int i = 0; i < q->n_files; i++) {
-#pragma omp task firstprivate(i)
-            hash_file(q, i, &q->file_err[i]);
-        }
-        if (job(arg, err) != DQ_OK) atomic_store(&q->give_up, 1);
-    }
-    return err->code;
-}
-
-dq_status dq_quantize_plan_scan(dq_quantizer *q, dq_err *err)
-{
-    dq_quantize_tick tick = {dq_quantize_plan_advance, q};
-    for (int64_t i = 0; err->code == DQ_OK && i < q->info.n_tensors; i++)
-        dq_quantize_tensor_scan(&q->tensor[i], &q->buffers, &tick, err);
-    if (err->code == DQ_STOPPED) {
-        *err = (dq_err){0};
-        return dq_fail(err, DQ_STOPPED, "interrupted before anything was written");
-    }
-    if (err->code != DQ_OK) return dq_in(err, "%s: ", q->dir);
-    return dq_quantize_plan_slots(q, err);
 }
 
 /* ---- Comparison with a container ---- */

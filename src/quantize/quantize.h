@@ -164,7 +164,7 @@ extern const char *const dq_quantize_beside[];
  * run (without force and resume). Touches nothing. */
 dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force, bool resume,
                                    dq_err *err);
-/* Scans the source and writes `out` through out.partial and out.journal. After DQ_STOPPED both stay, and a
+/* By all ranks, which have to see the same files. Scans the source and writes `out` through out.partial and out.journal. After DQ_STOPPED both stay, and a
  * later call with `resume` finishes the work to the same bytes. A failure leaves no `out`. */
 dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool resume,
                             const dq_quantize_progress *p, dq_err *err);
@@ -175,6 +175,8 @@ dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_q
                               dq_err *err);
 
 /* ---- For methods ---- */
+
+/* Of several ranks each runs the method, and they come to what takes or puts a tensor with the same ones in the same order. */
 
 const dq_model *dq_quantize_feed_model(const dq_quantize_feed *f);
 /* How a tensor is stored, types of scales decided; NULL: there is none of that name. */

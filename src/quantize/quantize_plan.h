@@ -56,11 +56,12 @@ struct dq_quantizer {
 dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err);
 /* Sizes that depend on the type of scales: once before the scan, once after it. */
 dq_status dq_quantize_plan_slots(dq_quantizer *q, dq_err *err);
-/* Runs `job` on one thread of a parallel region, which the passes need, while tasks hash the weight
+/* Runs `job` on one thread of a parallel region, which the passes need, while tasks of a process that is alone hash the weight
  * files. Hashing one file cannot be divided, so it goes on beside whatever the job does. */
 dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
                                dq_err *err);
-/* Inside a job. Scans all tensors; DQ_STOPPED only before anything is written. */
+/* Inside a job. Scans all tensors; DQ_STOPPED only before anything is written. By all ranks, which hash the weight files too:
+ * each some of them, and then all know what all have found. */
 dq_status dq_quantize_plan_scan(dq_quantizer *q, dq_err *err);
 /* Inside a job: whether all hashes are there, and waiting until they are. The table of source files
  * is filled by the wait. */
@@ -68,5 +69,7 @@ bool dq_quantize_plan_hashes_ready(const dq_quantizer *q);
 dq_status dq_quantize_plan_hashes(dq_quantizer *q, dq_err *err);
 void dq_quantize_plan_progress(dq_quantizer *q, const dq_quantize_progress *p); /* from zero */
 void dq_quantize_plan_advance(void *quantizer, int64_t bytes); /* a dq_quantize_tick */
+/* The same on the thread of the job, which hears other ranks meanwhile. */
+void dq_quantize_plan_advance_job(void *quantizer, int64_t bytes);
 
 #endif

@@ -1,4 +1,5 @@
-/* quantize_write: the second half of quantize.h. The order of steps makes every moment safe to be killed in: the journal's
+/* quantize_write: the second half of quantize.h. Ranks write payloads where they belong; the journal is that of rank 0, to which the
+ * others tell what they have on the disk. The order of steps makes every moment safe to be killed in: the journal's
  * head is on the disk before the partial file exists; the hashes of the source follow when they are known, perhaps while payloads
  * are written already; a line about a payload comes after these hashes and after the payload; the output appears by one rename.
  * SPDX-License-Identifier: MIT */
@@ -6,7 +7,9 @@
 #include "base/inplace_file.h"
 #include "base/journal.h"
 #include "base/os.h"
+#include "base/ranks.h"
 #include "base/sha256.h"
+#include "base/strbuf.h"
 #include "model/output_guard.h"
 #include "quantize/quantize_plan.h"
 #include "quantize/quantize_recipe.h"
@@ -72,9 +75,33 @@ static dq_status add_line(work *w, const char *line, dq_err *err)
     return dq_journal_add(w->journal, line, strlen(line), err);
 }
 
+/* The pending lines, whose payloads are on the disk, as one text. */
+static dq_status join_pending(work *w, dq_strbuf *b, dq_err *err)
+{
+    DQ_TRY(dq_os_maps_check(err));
+    DQ_TRY(dq_inplace_file_sync(&w->file, err));
+    for (int64_t i = 0; i < w->n_pending; i++) {
+        DQ_TRY(dq_strbuf_add(b, w->pending[i], strlen(w->pending[i]), err));
+        DQ_TRY(dq_strbuf_add(b, "\n", 1, err));
+    }
+    w->n_pending = w->unsynced = 0;
+    w->synced = dq_os_seconds();
+    return DQ_OK;
+}
+
+/* On ranks other than 0. */
+static dq_status tell_pending(work *w, dq_err *err)
+{
+    dq_strbuf b = {0};
+    if (join_pending(w, &b, err) == DQ_OK) dq_ranks_tell(b.s, b.n, err);
+    dq_block_free(b.s);
+    return err->code;
+}
+
 static dq_status flush(work *w, dq_err *err)
 {
     if (w->n_pending == 0) return DQ_OK;
+    if (dq_ranks_number() > 0) return tell_pending(w, err);
     DQ_TRY(dq_os_maps_check(err));
     DQ_TRY(dq_quantize_plan_hashes(w->q, err));
     DQ_TRY(dq_inplace_file_sync(&w->file, err));
@@ -92,9 +119,21 @@ static dq_status flush(work *w, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status finish_slot(work *w, int64_t i, dq_err *err)
+/* A line about slot i, whose payload is written. */
+static dq_status add_pending(work *w, int64_t i, char *line, dq_err *err)
 {
     enum { SYNC_BYTES = 256 << 20, SYNC_SECONDS = 2 };
+    if (!line) return err->code;
+    w->pending[w->n_pending++] = line;
+    w->done[i] = true;
+    w->unsynced += w->q->skeleton.slot[i].bytes;
+    if (w->unsynced < SYNC_BYTES && dq_os_seconds() - w->synced < SYNC_SECONDS) return DQ_OK;
+    /* before the source is hashed nothing may be recorded, and waiting for that gains nothing */
+    return dq_quantize_plan_hashes_ready(w->q) ? flush(w, err) : DQ_OK;
+}
+
+static dq_status finish_slot(work *w, int64_t i, dq_err *err)
+{
     dq_slot *s = &w->q->skeleton.slot[i];
     uint64_t sqnr;
     memcpy(&sqnr, &s->sqnr_db, sizeof sqnr);
@@ -105,13 +144,7 @@ static dq_status finish_slot(work *w, int64_t i, dq_err *err)
                           (unsigned long long)sqnr);
     if (line && loss == loss)
         line = dq_textf(w->q->arena, err, "%s %016llx", line, (unsigned long long)bits);
-    if (!line) return err->code;
-    w->pending[w->n_pending++] = line;
-    w->done[i] = true;
-    w->unsynced += s->bytes;
-    if (w->unsynced < SYNC_BYTES && dq_os_seconds() - w->synced < SYNC_SECONDS) return DQ_OK;
-    /* before the source is hashed nothing may be recorded, and waiting for that gains nothing */
-    return dq_quantize_plan_hashes_ready(w->q) ? flush(w, err) : DQ_OK;
+    return add_pending(w, i, line, err);
 }
 
 static dq_status begin_part(work *w, int part, const dq_slot *s, dq_err *err)
@@ -126,12 +159,20 @@ static int n_parts(const dq_slot *s)
 }
 
 /* Slot i is the first part. */
+static bool is_done(const work *w, int64_t i)
+{
+    bool done = true;
+    for (int k = 0; k < n_parts(&w->q->skeleton.slot[i]); k++) done = done && w->done[i + k];
+    return done;
+}
+
+/* Likewise. */
 static dq_status run_tensor(work *w, int64_t i, dq_err *err)
 {
     dq_slot *s = &w->q->skeleton.slot[i];
     const dq_quantize_tensor *x = &w->q->tensor[s->origin];
     dq_quantize_sink sink = {write_part, w};
-    dq_quantize_tick tick = {dq_quantize_plan_advance, w->q};
+    dq_quantize_tick tick = {dq_quantize_plan_advance_job, w->q};
     dq_quant_error e;
     const int n = n_parts(s);
     for (int k = 0; k < n; k++) DQ_TRY(begin_part(w, k, &s[k], err));
@@ -150,10 +191,7 @@ static dq_status run_slot(work *w, int64_t i, dq_err *err)
     dq_slot *s = &q->skeleton.slot[i];
     q->what = s->path;
     if (s->origin >= 0) {
-        bool done = true;
-        if (s->encoding == DQ_ENC_PART && s->part > 0) return DQ_OK; /* made with the first one */
-        for (int k = 0; k < n_parts(s); k++) done = done && w->done[i + k];
-        if (done) {
+        if (is_done(w, i)) {
             dq_quantize_plan_advance(q, (int64_t)dq_tensor_bytes(q->tensor[s->origin].t));
             return DQ_OK;
         }
@@ -237,16 +275,16 @@ static dq_status compare_journal(const work *w, char **head, int n, bool *usable
     return DQ_OK;
 }
 
-/* "done INDEX SHA256 SQNR", and the loss of a method: takes the results of a payload that is in the file already. */
-static bool replay(work *w, const char *line)
+/* "done INDEX SHA256 SQNR", and the loss of a method: the results of a payload that is in the file already. Its index; -1: it is no
+ * such line. */
+static int64_t replay(work *w, const char *line)
 {
     dq_container_skeleton *s = &w->q->skeleton;
     long long i;
     char sha[65];
     unsigned long long bits, more;
     const int n = sscanf(line, "done %lld %64[0-9a-f] %llx %llx", &i, sha, &bits, &more);
-    if (n < 3) return false;
-    if (i < 0 || i >= s->n_slots || strlen(sha) != 64) return false;
+    if (n < 3 || i < 0 || i >= s->n_slots || strlen(sha) != 64) return -1;
     uint64_t sqnr = bits;
     memcpy(s->slot[i].sha256, sha, sizeof sha);
     memcpy(&s->slot[i].sqnr_db, &sqnr, sizeof sqnr);
@@ -254,9 +292,18 @@ static bool replay(work *w, const char *line)
         const uint64_t loss = more;
         memcpy(&w->q->loss[s->slot[i].origin], &loss, sizeof loss);
     }
-    if (!w->done[i]) w->n_done++;
-    w->done[i] = true;
-    return true;
+    return i;
+}
+
+/* Of lines that an earlier run wrote. */
+static void replay_found(work *w, int64_t first)
+{
+    for (int64_t k = first; k < w->found.n; k++) {
+        const int64_t i = replay(w, w->found.text[k]);
+        if (i < 0 || w->done[i]) continue;
+        w->done[i] = true;
+        w->n_done++;
+    }
 }
 
 static dq_status write_head(work *w, char **head, int n, dq_err *err)
@@ -316,7 +363,7 @@ static dq_status take_up(work *w, bool *finished, dq_err *err)
     }
     if (usable) {
         w->n_sources = w->q->n_files;
-        for (int64_t i = n + 1 + w->n_sources; i < w->found.n; i++) replay(w, w->found.text[i]);
+        replay_found(w, n + 1 + w->n_sources);
         *finished = finished_before(w);
         if (*finished) return DQ_OK;
     }
@@ -353,6 +400,7 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
                                    dq_err *err)
 {
     work w;
+    if (dq_ranks_number() > 0) return err->code; /* rank 0 may have begun it */
     DQ_TRY(name_files(q, &w, out, err));
     const dq_output own = {"-o", out, DQ_OUTPUT_HDF5, dq_quantize_beside};
     const char *const input = q->dir;
@@ -379,25 +427,112 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
     return DQ_OK;
 }
 
-static dq_status write_all(work *w, dq_err *err)
+/* ---- All payloads ---- */
+
+/* First parts of tensors that are left to write, the largest tensor first. */
+typedef struct pieces {
+    work *w;
+    int64_t *slot;
+} pieces;
+
+static int64_t source_bytes(const work *w, int64_t slot)
+{
+    return (int64_t)dq_tensor_bytes(w->q->tensor[w->q->skeleton.slot[slot].origin].t);
+}
+
+static dq_status write_piece(void *arg, int64_t piece, dq_err *err)
+{
+    const pieces *p = arg;
+    DQ_TRY(dq_os_check_stop(err));
+    return run_slot(p->w, p->slot[piece], err);
+}
+
+/* Lines about payloads that another rank has written. */
+static dq_status take_lines(void *arg, const char *text, size_t len, dq_err *err)
+{
+    work *w = ((pieces *)arg)->w;
+    for (const char *end; len > 0 && (end = memchr(text, '\n', len)); text = end + 1) {
+        char *line = dq_textf(w->q->arena, err, "%.*s", (int)(end - text), text);
+        const int64_t i = line ? replay(w, line) : 0;
+        if (i < 0) return dq_fail(err, DQ_BUG, "told: %s", line);
+        DQ_TRY(add_pending(w, i, line, err));
+        const dq_slot *s = &w->q->skeleton.slot[i];
+        if (s->encoding != DQ_ENC_PART || s->part == 0)
+            dq_quantize_plan_advance(w->q, source_bytes(w, i));
+        len -= (size_t)(end + 1 - text);
+    }
+    return err->code;
+}
+
+static int64_t list_pieces(pieces *p)
+{
+    work *w = p->w;
+    const dq_container_skeleton *s = &w->q->skeleton;
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->n_slots; i++) {
+        const bool later = s->slot[i].encoding == DQ_ENC_PART && s->slot[i].part > 0;
+        if (s->slot[i].origin < 0 || later) continue;
+        if (dq_ranks_count() > 1 && is_done(w, i))
+            dq_quantize_plan_advance(w->q, source_bytes(w, i));
+        else
+            p->slot[n++] = i;
+    }
+    return n;
+}
+
+/* Insertion keeps the order of slots among tensors of a size. */
+static void largest_first(const pieces *p, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++) {
+        const int64_t slot = p->slot[i], bytes = source_bytes(p->w, slot);
+        int64_t k = i;
+        for (; k > 0 && source_bytes(p->w, p->slot[k - 1]) < bytes; k--)
+            p->slot[k] = p->slot[k - 1];
+        p->slot[k] = slot;
+    }
+}
+
+/* What the others have not told yet. */
+static dq_status collect_lines(pieces *p, dq_err *err)
+{
+    dq_strbuf b = {0};
+    if (dq_ranks_number() > 0) join_pending(p->w, &b, err);
+    dq_ranks_collect(b.s, b.n, take_lines, p, err);
+    dq_block_free(b.s);
+    return err->code;
+}
+
+static dq_status write_tensors(work *w, dq_err *err)
+{
+    pieces p = {w, dq_alloc(w->q->arena, (size_t)w->q->skeleton.n_slots, sizeof *p.slot, err)};
+    const int64_t n = p.slot ? list_pieces(&p) : 0;
+    const dq_ranks_work all = {n, write_piece, take_lines, &p};
+    if (dq_ranks_count() > 1) largest_first(&p, n);
+    DQ_TRY(dq_ranks_run(&all, err));
+    return collect_lines(&p, err);
+}
+
+/* On rank 0: what is no tensor; the table of source files waits for the hashes, so it comes last. */
+static dq_status write_blobs(work *w, dq_err *err)
+{
+    const dq_quantizer *q = w->q;
+    int64_t table = 0;
+    for (int64_t i = 0; i < q->skeleton.n_slots; i++) {
+        if (q->skeleton.slot[i].origin >= 0) continue;
+        if (q->skeleton.slot[i].origin == -1 - q->table)
+            table = i;
+        else
+            DQ_TRY(run_slot(w, i, err));
+    }
+    DQ_TRY(dq_quantize_plan_hashes(w->q, err));
+    return run_slot(w, table, err);
+}
+
+/* On rank 0: the file becomes the output. */
+static dq_status commit(work *w, dq_err *err)
 {
     dq_quantizer *q = w->q;
-    int64_t n = q->skeleton.n_slots, origin = -1 - q->table, table = 0;
     char line[80];
-    w->synced = dq_os_seconds();
-    for (int64_t i = 0; i < n; i++) {
-        if (q->skeleton.slot[i].origin == origin) {
-            table = i; /* waits for the hashes, so it comes last */
-            continue;
-        }
-        if (dq_os_check_stop(err) != DQ_OK || run_slot(w, i, err) != DQ_OK) break;
-    }
-    if (err->code == DQ_OK && dq_quantize_plan_hashes(q, err) == DQ_OK) run_slot(w, table, err);
-    if (err->code != DQ_OK) {
-        dq_err later = {0}; /* keep what is done, whatever the first failure was */
-        flush(w, &later);
-        return err->code;
-    }
     DQ_TRY(flush(w, err));
     DQ_TRY(write_tables(w, err));
     DQ_TRY(dq_inplace_file_sync(&w->file, err));
@@ -407,6 +542,29 @@ static dq_status write_all(work *w, dq_err *err)
     DQ_TRY(dq_journal_sync(w->journal, err));
     q->info.file_bytes = q->skeleton.file_bytes;
     return dq_file_commit(w->partial, w->out, err);
+}
+
+/* What rank 0 knows of the output. */
+static dq_status share_info(dq_quantizer *q, dq_err *err)
+{
+    DQ_TRY(dq_ranks_share(q->info.content_sha256, sizeof q->info.content_sha256, err));
+    dq_ranks_spread(0, &q->info.file_bytes, sizeof q->info.file_bytes);
+    dq_ranks_spread(0, &q->info.n_resumed, sizeof q->info.n_resumed);
+    return DQ_OK;
+}
+
+static dq_status write_all(work *w, dq_err *err)
+{
+    const bool leads = dq_ranks_number() == 0;
+    w->synced = dq_os_seconds();
+    write_tensors(w, err);
+    if (leads && err->code == DQ_OK) write_blobs(w, err);
+    if (leads && err->code != DQ_OK) {
+        dq_err later = {0}; /* keep what is done, whatever the first failure was */
+        flush(w, &later);
+    }
+    if (leads && err->code == DQ_OK) commit(w, err);
+    return share_info(w->q, err);
 }
 
 /* After a failure: what can be resumed stays, and what an earlier run left, unless nothing can come of it. */
@@ -428,6 +586,21 @@ static void clean_up(work *w, dq_err *err)
     }
 }
 
+/* What rank 0 has taken up or begun, for all: what is done, and where in the file everything lies. */
+static dq_status share_start(work *w, dq_err *err)
+{
+    dq_container_skeleton *s = &w->q->skeleton;
+    DQ_TRY(dq_ranks_share(&w->finished, sizeof w->finished, err));
+    if (w->finished) return share_info(w->q, err);
+    dq_ranks_spread(0, w->done, (size_t)s->n_slots * sizeof *w->done);
+    for (int64_t i = 0; i < s->n_slots; i++) {
+        dq_ranks_spread(0, &s->slot[i].offset, sizeof s->slot[i].offset);
+        dq_ranks_spread(0, s->slot[i].sha256, sizeof s->slot[i].sha256);
+    }
+    if (dq_ranks_number() > 0) dq_inplace_file_open(&w->file, w->partial, err);
+    return dq_ranks_agree(NULL, NULL, err);
+}
+
 /* The scan, and what an earlier run has left. */
 static dq_status begin_output(void *arg, dq_err *err)
 {
@@ -436,10 +609,10 @@ static dq_status begin_output(void *arg, dq_err *err)
     DQ_TRY(dq_quantize_plan_scan(q, err));
     w->done = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->done, err);
     w->pending = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->pending, err);
-    if (err->code != DQ_OK) return err->code;
-    take_up(w, &w->finished, err);
+    if (err->code == DQ_OK && dq_ranks_number() == 0) take_up(w, &w->finished, err);
+    DQ_TRY(share_start(w, err));
     w->synced = dq_os_seconds();
-    if (err->code == DQ_OK && q->set.method) dq_quantize_plan_hashes(q, err);
+    if (q->set.method) dq_quantize_plan_hashes(q, err);
     return err->code;
 }
 
@@ -460,14 +633,25 @@ static dq_status write_with_method(work *w, dq_err *err)
     m->run(m->arg, w, err);
     if (err->code != DQ_OK) {
         w->broken = err->code == DQ_DAMAGED;
-        flush(w, &later); /* keep what is done */
+        if (dq_ranks_number() == 0) flush(w, &later); /* keep what is done */
         return err->code;
     }
-    DQ_TRY(flush(w, err));
+    if (dq_ranks_number() == 0) flush(w, err);
+    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
 #pragma omp parallel
 #pragma omp single
     write_all(w, err);
     return err->code;
+}
+
+/* Ranks make the same thing of the same thing. */
+static dq_status agree(dq_quantizer *q, dq_err *err)
+{
+    char sha[65] = "";
+    const char *text = dq_textf(q->arena, err, "%s %s %s", q->recipe, q->model->fingerprint,
+                                q->skeleton.arithmetic);
+    if (text) dq_sha256_of(sha, text, strlen(text), err);
+    return dq_ranks_agree("set of model, settings and processor", sha, err);
 }
 
 dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool resume,
@@ -475,7 +659,8 @@ dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool r
 {
     work w;
     dq_quantize_plan_progress(q, p);
-    DQ_TRY(dq_quantize_check_output(q, out, force, resume, err));
+    dq_quantize_check_output(q, out, force, resume, err);
+    DQ_TRY(agree(q, err));
     DQ_TRY(name_files(q, &w, out, err));
     w.force = force;
     w.resume = resume;
@@ -483,7 +668,7 @@ dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool r
         write_with_method(&w, err);
     else
         dq_quantize_plan_run(q, write_output, &w, err);
-    if (err->code == DQ_OK) dq_file_remove(w.journal_path, err);
+    if (err->code == DQ_OK && dq_ranks_number() == 0) dq_file_remove(w.journal_path, err);
     if (err->code != DQ_OK) clean_up(&w, err);
     dq_inplace_file_close(&w.file);
     dq_journal_close(w.journal, false);
@@ -522,18 +707,15 @@ static int64_t slot_of(const dq_quantize_feed *f, const dq_quantize_tensor *t)
 
 bool dq_quantize_feed_done(const dq_quantize_feed *f, const dq_quantize_tensor *t)
 {
-    const int64_t i = slot_of(f, t);
-    bool done = true;
-    for (int k = 0; k < n_parts(&f->q->skeleton.slot[i]); k++) done = done && f->done[i + k];
-    return done;
+    return is_done(f, slot_of(f, t));
 }
 
 dq_status dq_quantize_feed_take(dq_quantize_feed *f, const dq_quantize_tensor *t, dq_coded *out,
                                 dq_err *err)
 {
     const int64_t i = slot_of(f, t);
-    DQ_TRY(dq_coded_new(out, t->rows, t->cols, &t->spec, err));
-    for (int k = 0; err->code == DQ_OK && k < t->format->n_parts; k++) {
+    dq_coded_new(out, t->rows, t->cols, &t->spec, err);
+    for (int k = 0; err->code == DQ_OK && dq_ranks_number() == 0 && k < t->format->n_parts; k++) {
         const dq_slot *s = &f->q->skeleton.slot[i + k];
         char sha[65];
         uint8_t *part = dq_coded_part(out, k);
@@ -543,8 +725,17 @@ dq_status dq_quantize_feed_take(dq_quantize_feed *f, const dq_quantize_tensor *t
             dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_START_OVER},
                          "%s: %s is not what an earlier run wrote.", f->partial, s->path);
     }
+    dq_ranks_agree(NULL, NULL, err);
+    for (int k = 0; err->code == DQ_OK && k < t->format->n_parts; k++)
+        dq_ranks_spread(0, dq_coded_part(out, k), (size_t)f->q->skeleton.slot[i + k].bytes);
     if (err->code != DQ_OK) dq_coded_free(out);
     return err->code;
+}
+
+/* On ranks other than 0. */
+static void mark_done(dq_quantize_feed *f, int64_t i)
+{
+    for (int k = 0; k < n_parts(&f->q->skeleton.slot[i]); k++) f->done[i + k] = true;
 }
 
 dq_status dq_quantize_feed_put(dq_quantize_feed *f, const dq_quantize_tensor *t, const dq_weight *w,
@@ -553,6 +744,10 @@ dq_status dq_quantize_feed_put(dq_quantize_feed *f, const dq_quantize_tensor *t,
     dq_slot *s = &f->q->skeleton.slot[slot_of(f, t)];
     const int n = n_parts(s);
     dq_quant_error e;
+    if (dq_ranks_number() > 0) {
+        mark_done(f, s - f->q->skeleton.slot);
+        return DQ_OK;
+    }
     DQ_TRY(dq_quantize_tensor_error(&e, t, w, err));
     f->q->loss[t - f->q->tensor] = loss;
     for (int k = 0; k < n; k++) {

@@ -62,3 +62,38 @@ for r in 2 3; do
     done
     cmp -s alone.txt "$top/out" || complain "ranks: dq stats: another document of $r"
 done
+
+# dq quantize: every rank writes into one container, whose bytes are those of one process
+by_ranks() { # by_ranks R... -- ARGUMENTS...: of dq quantize "diff model" -o
+    rs=
+    while [ "$1" != -- ]; do
+        rs="$rs $1"
+        shift
+    done
+    shift
+    "$dq" quantize "diff model" "$@" --threads 1 -o alone.h5 --force -q >/dev/null || complain "ranks: dq quantize $*: fails alone"
+    for r in $rs; do
+        ranks "$r" quantize "diff model" "$@" --threads 1 -o ranks.h5 --force -q || complain "ranks: $r: dq quantize $*: $(cat "$top/err")"
+        cmp -s alone.h5 ranks.h5 || complain "ranks: $r: dq quantize $*: other bytes"
+        [ -z "$(ls ranks.h5.* 2>/dev/null)" ] || complain "ranks: $r: dq quantize $*: left $(ls ranks.h5.*)"
+    done
+}
+by_ranks 2 8 -- --bits 4 --group tensor --dense-type bf16
+by_ranks 2 3 8 -- --preset small --calib "$book" --calib-tokens 6000 --calib-ctx 96
+by_ranks 3 -- --bits 3 --embed-bits 16 --method gptq --calib "$book" --calib-tokens 3000 --calib-ctx 100
+set -- quantize "diff model" --preset small --calib "$book" --calib-tokens 20000 --calib-ctx 96 --threads 1
+"$dq" "$@" -o alone.h5 --force -q >/dev/null || complain "ranks: dq quantize fails alone"
+ranks 3 "$@" -o killed.h5 &
+job=$!
+for _ in $(seq 200); do
+    [ "$(cat killed.h5.journal 2>/dev/null | wc -l)" -lt 20 ] || break
+    sleep 0.05
+done
+for p in $(pgrep -f "calib-ctx 96 --threads 1 -o killed.h5"); do
+    ! tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx OMPI_COMM_WORLD_RANK=2 || kill -9 "$p"
+done
+! wait $job || complain "ranks: dq quantize succeeds with a killed rank"
+absent killed.h5
+ranks 2 "$@" -o killed.h5 --resume || complain "ranks: dq quantize cannot go on: $(cat "$top/err")"
+grep -q "taken over  *[1-9]" "$top/out" || complain "ranks: dq quantize takes over nothing: $(cat "$top/out")"
+cmp -s alone.h5 killed.h5 || complain "ranks: dq quantize: other bytes after a kill"
