@@ -2,6 +2,7 @@
  * everything else reaches a device through the operations of engine/backend.h.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "base/ranks.h"
 #include "kernels/cpu/cpu.h"
 #ifdef DQ_HAVE_CUDA
 #include "kernels/cuda/host/cuda_open.h"
@@ -28,6 +29,7 @@ static dq_status open_cpu(dq_backend *b, const char *name, const char *number, d
 static dq_status open_cuda(dq_backend *b, const char *name, const char *number, dq_err *err)
 {
     enum { MAX_DIGITS = 6 };
+    if (!*number) return dq_cuda_open_nth(b, dq_ranks_number_here(), err);
     number += strspn(number, "0");
     if (strlen(number) > MAX_DIGITS)
         return dq_fail_with(err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OTHER_DEVICE},

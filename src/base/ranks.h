@@ -17,6 +17,7 @@ void dq_ranks_end(dq_status status);
 
 int dq_ranks_count(void);
 int dq_ranks_number(void);      /* 0 .. count - 1 */
+int dq_ranks_number_here(void); /* among those of the same machine, from 0 on */
 const char *dq_ranks_mpi(void); /* "Open MPI 4.1.4", "" without it */
 
 /* By all: waits until all are here. Fails where one has failed (`err` of each), or where `same` (text; NULL: none) is not the

@@ -43,9 +43,9 @@ typedef struct report {
 
 static struct {
     bool on, failed, broken; /* MPI runs; all know of a failure; someone may not answer any more */
-    int count, number;
-    greeting *greeted;         /* [count] */
-    report *all;               /* [count] */
+    int count, number, here; /* here: number on this machine */
+    greeting *greeted;       /* [count] */
+    report *all;             /* [count] */
     const dq_ranks_work *work; /* while it runs */
     int64_t next;              /* the first piece that nobody has */
     int n_left;                /* ranks that have ended their part */
@@ -91,6 +91,7 @@ dq_status dq_ranks_begin(dq_err *err)
     MPI_Comm_rank(MPI_COMM_WORLD, &job.number);
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
     MPI_Comm_size(here, &n_here);
+    MPI_Comm_rank(here, &job.here);
     MPI_Comm_free(&here);
     dq_os_share_machine(n_here);
     return DQ_OK;
@@ -114,6 +115,11 @@ int dq_ranks_count(void)
 int dq_ranks_number(void)
 {
     return job.number;
+}
+
+int dq_ranks_number_here(void)
+{
+    return job.here;
 }
 
 const char *dq_ranks_mpi(void)

@@ -151,16 +151,22 @@ dq_status dq_cuda_refuse(cudaError_t e, int driver, int runtime, dq_err *err)
                         "CUDA does not start: %s (%s)", cudaGetErrorString(e), cudaGetErrorName(e));
 }
 
+static dq_status count_devices(int *count, dq_err *err)
+{
+    int driver = 0, runtime = 0;
+    *count = 0;
+    const cudaError_t e = cudaGetDeviceCount(count);
+    if (e == cudaSuccess && *count > 0) return DQ_OK;
+    cudaGetLastError();
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    return dq_cuda_refuse(e == cudaSuccess ? cudaErrorNoDevice : e, driver, runtime, err);
+}
+
 static dq_status check_device(int device, dq_err *err)
 {
-    int count = 0, driver = 0, runtime = 0;
-    const cudaError_t e = cudaGetDeviceCount(&count);
-    if (e != cudaSuccess || count == 0) {
-        cudaGetLastError();
-        cudaDriverGetVersion(&driver);
-        cudaRuntimeGetVersion(&runtime);
-        return dq_cuda_refuse(e == cudaSuccess ? cudaErrorNoDevice : e, driver, runtime, err);
-    }
+    int count;
+    DQ_TRY(count_devices(&count, err));
     if (device >= count)
         return dq_fail_with(err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_OTHER_DEVICE},
                             "device cuda:%d does not exist (expected cuda:0 to cuda:%d)", device,
@@ -207,4 +213,11 @@ dq_status dq_cuda_open(dq_backend *b, int device, dq_err *err)
     c->weights = dq_cuda_weights_new(err);
     if (!c->pool || !c->transfer || !c->weights || describe(b, device, err) != DQ_OK) cuda_close(b);
     return err->code;
+}
+
+dq_status dq_cuda_open_nth(dq_backend *b, int nth, dq_err *err)
+{
+    int count;
+    DQ_TRY(count_devices(&count, err));
+    return dq_cuda_open(b, nth % count, err);
 }
