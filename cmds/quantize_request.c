@@ -139,7 +139,8 @@ static void use_threads(const dq_quantize_request *r)
 #ifdef _OPENMP
     /* One more than processors: one thread hashes the source from end to end, and threads that
      * find nothing to do sleep at once instead of spinning. */
-    const int usual = dq_os_cpu_count("") + (dq_calib_run_wanted(&r->calib) ? 0 : 1);
+    const bool hashes_beside = !dq_calib_run_wanted(&r->calib) && dq_ranks_count() == 1;
+    const int usual = dq_os_cpu_count("") + hashes_beside;
     omp_set_num_threads(r->threads > 0 ? (int)r->threads : usual);
 #else
     (void)r;

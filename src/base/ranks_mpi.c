@@ -82,7 +82,8 @@ dq_status dq_ranks_begin(dq_err *err)
         job.on = job.on || getenv(launcher[i]);
     if (!job.on) return DQ_OK;
     /* one thread at a time, but not always the same: what runs pieces may be any one of a team */
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS ||
+        level < MPI_THREAD_SERIALIZED)
         return dq_fail(err, DQ_RESOURCE, "MPI does not start. Run without mpirun");
     MPI_Comm_size(MPI_COMM_WORLD, &job.count);
     job.all = dq_block_new((size_t)job.count, sizeof *job.all, err);
