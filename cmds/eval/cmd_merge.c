@@ -1,7 +1,7 @@
 /* cmd_merge: dq merge. A part's first line has the command that it is a part of; this command runs once more with the parts in
  * place of computing, so that models and data are read and everything is printed as ever.
  * SPDX-License-Identifier: MIT */
-#include "base/json.h"
+#include "base/part.h"
 #include "cmds/cli/document.h"
 #include "cmds/command.h"
 #include "cmds/eval/eval_kind.h"
@@ -90,7 +90,7 @@ static const char *text_of(const json_t *o, const char *key)
 static dq_status read_head(json_t **head, const char *path, dq_err *err)
 {
     bool ended;
-    DQ_TRY(dq_eval_journal_head(head, &ended, path, err));
+    DQ_TRY(dq_part_read_head(head, &ended, path, err));
     if (strcmp(text_of(*head, "command"), "eval") != 0 ||
         !json_is_array(json_object_get(*head, "arguments")))
         return dq_fail(

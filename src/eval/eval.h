@@ -204,8 +204,6 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err);
 dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err);
 /* The journal's last line: what this run was to do is done. It is on the disk then. */
 dq_status dq_eval_journal_end(dq_eval *e, dq_err *err);
-/* The first line of such a file, for json_decref, and whether it has its last. */
-dq_status dq_eval_journal_head(json_t **head, bool *ended, const char *path, dq_err *err);
 /* Takes what another run of the same key has finished, from the file that its journal was. DQ_MISMATCH: of another key, or
  * without a last line. DQ_DAMAGED: units that are finished already. */
 dq_status dq_eval_take(dq_eval *e, const char *key, const char *path, dq_err *err);
