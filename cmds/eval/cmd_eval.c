@@ -15,7 +15,6 @@
 #include "cmds/command.h"
 #include "cmds/eval/eval_gate_table.h"
 #include "cmds/eval/eval_kv.h"
-#include "cmds/eval/eval_merge.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_pareto.h"
 #include "cmds/eval/eval_plan.h"
@@ -55,8 +54,6 @@ typedef struct eval_run {
     dq_progress progress;
     cmd_eval_resume resume;
     bool requested; /* --dump-requests is written */
-    const cmd_eval_merge
-        *merge; /* the shards that the results come from; NULL: they are computed */
 } eval_run;
 
 /* A checkpoint is known by its fingerprint; a container by the hash over its own contents, because
@@ -503,7 +500,7 @@ static dq_status name_work(eval_run *x, const dq_args *args, dq_err *err)
 
 static dq_status dump_requests(eval_run *x, dq_err *err)
 {
-    if (!x->o.requests || x->o.n_shards || dq_ranks_number() > 0) return DQ_OK;
+    if (!x->o.requests || x->o.part.n || dq_ranks_number() > 0) return DQ_OK;
     DQ_TRY(cmd_eval_dump_requests(&x->e, x->o.requests, err));
     x->requested = true;
     return DQ_OK;
@@ -547,18 +544,18 @@ static void close_all(eval_run *x)
 /* --shard: the file of -o is the journal, whose last line says that this part is whole. */
 static dq_status run_shard(eval_run *x, int argc, char **argv, dq_err *err)
 {
-    x->e.shard = x->o.shard - 1;
-    x->e.n_shards = x->o.n_shards;
-    if (cmd_eval_shard_about(&x->e.about, &x->o, x->resume.program, x->backend, argc, argv, err) ==
-        DQ_OK)
-        run(x, argc, argv, err);
+    x->e.shard = x->o.part.shard - 1;
+    x->e.n_shards = x->o.part.n;
+    const dq_shard_about about = {"eval", &x->o.part, x->resume.program, x->backend,
+                                  cmd_eval_outputs(&x->o)};
+    if (dq_shard_head(&x->e.about, &about, argc, argv, err) == DQ_OK) run(x, argc, argv, err);
     json_decref(x->e.about);
     DQ_TRY(err->code);
     DQ_TRY(dq_eval_journal_end(&x->e, err));
     dq_logger_say(&x->o.logger,
                   "part %d of %d, %.3g %% of the work, is in %s. Of all parts: dq merge "
                   "FILE... -o OUT.json",
-                  x->o.shard, x->o.n_shards, 100 * x->e.share, x->o.document);
+                  x->o.part.shard, x->o.part.n, 100 * x->e.share, x->o.document);
     return DQ_OK;
 }
 
@@ -583,17 +580,17 @@ static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
     const bool hands_out = dq_ranks_number() == 0;
     if (x->o.dry_run) return hands_out ? show_plan(x, err) : DQ_OK;
     if (x->o.merge) return take_shards(x, err) == DQ_OK ? hand_out(x, err) : err->code;
-    if (x->o.n_shards) return run_shard(x, argc, argv, err);
+    if (x->o.part.n) return run_shard(x, argc, argv, err);
     DQ_TRY(run(x, argc, argv, err));
     return hands_out ? hand_out(x, err) : DQ_OK;
 }
 
 /* What dq merge says in place of the command of the parts. Always true. */
-static bool take_over(cmd_eval_options *o, const cmd_eval_merge *merge)
+static bool take_over(cmd_eval_options *o, const dq_shard_merge *merge)
 {
     o->merge = merge;
     if (!merge) return true;
-    o->document = merge->document;
+    o->document = merge->output;
     o->json = o->json || merge->json;
     o->force = merge->force;
     o->resume = false;
@@ -607,7 +604,7 @@ dq_status dq_cmd_eval(int argc, char **argv, dq_err *err)
     return cmd_eval_merged(NULL, argc, argv, err);
 }
 
-dq_status cmd_eval_merged(const cmd_eval_merge *merge, int argc, char **argv, dq_err *err)
+dq_status cmd_eval_merged(const dq_shard_merge *merge, int argc, char **argv, dq_err *err)
 {
     dq_args args;
     eval_run *x = dq_block_new(1, sizeof *x, err);

@@ -4,7 +4,6 @@
 #include "cmds/eval/eval_options.h"
 
 #include "base/ranks.h"
-#include "cmds/eval/eval_merge.h"
 #include "cmds/eval/eval_tasks.h"
 #include "cmds/eval/eval_verdict.h"
 #include "cmds/report/report.h"
@@ -95,7 +94,7 @@ static const dq_usage usage = {
     .args = "one MODEL or more (at most 64)",
 };
 
-enum { SAMPLES = 50, MAX_SAMPLES = 1000000, MAX_SHARDS = 9999 };
+enum { SAMPLES = 50, MAX_SAMPLES = 1000000 };
 
 void *cmd_eval_own(const cmd_eval_options *o, const cmd_eval_kind *kind)
 {
@@ -247,10 +246,7 @@ static void add_computed(rows *to, cmd_eval_options *o)
             "resume", &o->resume,
             "go on where the same command was interrupted, in the same folder: finished work "
             "is kept in dq-eval-KEY.resume there, KEY standing for inputs and settings"),
-        dq_opt_text(
-            "shard", "I/N", &o->shard_word,
-            "compute the I-th of N parts, I from 1 to N, into the file of -o; dq merge makes "
-            "one document of all N. With --resume it goes on with that file"),
+        DQ_SHARD_OPTION(o->part),
         dq_opt_flag("dry-run", &o->dry_run,
                     "print what would be computed, and stop before scoring"),
         DQ_LOGGER_OPTIONS(o->logger),
@@ -397,28 +393,18 @@ static dq_status read_shots(cmd_eval_options *o, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status read_shard(cmd_eval_options *o, dq_err *err)
+static dq_status read_part(cmd_eval_options *o, dq_err *err)
 {
-    int used = 0;
-    const char *w = o->shard_word;
-    if (!w || o->merge) return DQ_OK;
-    if (sscanf(w, "%d/%d%n", &o->shard, &o->n_shards, &used) != 2 || w[used] || o->shard < 1 ||
-        o->n_shards < o->shard || o->n_shards > MAX_SHARDS)
-        return dq_fail(err, DQ_USAGE,
-                       "--shard: expected I/N, with I from 1 to N and N at most %d, found \"%s\".",
-                       MAX_SHARDS, w);
-    if (dq_ranks_count() > 1)
-        return dq_fail(err, DQ_USAGE,
-                       "--shard is for runs without MPI: mpirun shares the work itself.");
-    if (o->dry_run) return dq_fail(err, DQ_USAGE, "--dry-run shows the whole. Leave out --shard.");
-    if (!o->document)
-        return dq_fail(err, DQ_USAGE, "--shard: nowhere to write the part. Add -o FILE.");
+    if (o->merge) return DQ_OK;
+    DQ_TRY(dq_shard_read(&o->part, o->document, err));
+    if (o->part.n && o->dry_run)
+        return dq_fail(err, DQ_USAGE, "--dry-run shows the whole. Leave out --shard.");
     return DQ_OK;
 }
 
 static dq_status read_words(cmd_eval_options *o, dq_err *err)
 {
-    DQ_TRY(read_shard(o, err));
+    DQ_TRY(read_part(o, err));
     if (o->lengths_word)
         DQ_TRY(dq_options_ints(o->length, &o->n_lengths, DQ_EVAL_LENGTHS, o->lengths_word,
                                "lengths", 1, 1 << 30, err));
@@ -444,7 +430,7 @@ static dq_status check_lengths(const cmd_eval_options *o, dq_err *err)
 
 static dq_output_form document_form(const cmd_eval_options *o)
 {
-    if (!o->n_shards) return DQ_OUTPUT_JSON;
+    if (!o->part.n) return DQ_OUTPUT_JSON;
     return o->resume ? DQ_OUTPUT_JOURNAL : DQ_OUTPUT_LINES;
 }
 
@@ -460,7 +446,7 @@ static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_e
         {"--dump-items", o->dump, DQ_OUTPUT_LINES, NULL},
         {"--csv", o->csv, DQ_OUTPUT_CSV, NULL},
         {"--html", o->html, DQ_OUTPUT_HTML, NULL},
-        {"the finished work for --resume", o->n_shards ? NULL : journal, DQ_OUTPUT_JOURNAL, old},
+        {"the finished work for --resume", o->part.n ? NULL : journal, DQ_OUTPUT_JOURNAL, old},
     };
     *n = (int)(sizeof own / sizeof own[0]);
     memcpy(out, own, sizeof own);
@@ -485,7 +471,7 @@ dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
         DQ_TRY(cmd_eval_inputs_add(&in, o->merge->path[i], a, err));
     DQ_TRY(dq_output_guard_names(out, n, in.path, in.n, err));
     if (journal) return DQ_OK;
-    if (o->n_shards) n = 1; /* the others are written by dq merge */
+    if (o->part.n) n = 1; /* the others are written by dq merge */
     return dq_output_guard_check(out, n, in.path, in.n, o->force, err);
 }
 

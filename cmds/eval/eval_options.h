@@ -9,6 +9,7 @@
 #include "cmds/cli/options.h"
 #include "cmds/eval/eval_gate.h"
 #include "cmds/eval/eval_kind.h"
+#include "cmds/shard.h"
 #include "eval/eval.h"
 
 enum {
@@ -24,13 +25,12 @@ typedef struct cmd_eval_options {
     const char *logit_bits, *ref, *device, *dump, *requests, *csv, *document, *html, *baseline;
     dq_words logit_granularity, math_words; /* dq_granularity, dq_num */
     dq_word bos, too_long;                  /* a dq_bos; one of dq_eval_long_name after "" */
-    const char *lengths_word, *shots_word, *shard_word;
+    const char *lengths_word, *shots_word;
     int64_t ctx, threads, limit;
     double margin;
     bool json, resume, dry_run, force;
-    int shard, n_shards; /* of --shard, from 1; 0: all is computed here */
-    const struct cmd_eval_merge
-        *merge; /* the parts that results come from; NULL: they are computed */
+    dq_shard part;
+    const dq_shard_merge *merge; /* the parts that results come from; NULL: they are computed */
     dq_input_head_order head_order;
     dq_kv_options kv;
     void *own[DQ_EVAL_KINDS]; /* the options of each kind, and what they mean */

@@ -10,6 +10,7 @@
 #include "cmds/cli/identity.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/progress.h"
+#include "cmds/shard.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -123,46 +124,16 @@ dq_status cmd_eval_resume_name(cmd_eval_resume *s, const cmd_eval_identity *id, 
     DQ_TRY(dq_sha256_end(&h, s->key, err));
     snprintf(s->own, sizeof s->own, "dq-eval-%.12s.resume", s->key);
     snprintf(s->old, sizeof s->old, "%s.old", s->own);
-    s->shard = id->o->n_shards > 0;
+    s->shard = id->o->part.n > 0;
     s->path = s->shard ? id->o->document : s->own;
     return DQ_OK;
-}
-
-/* Appends a word as a shell reads it; false where it does not fit. */
-static bool add_word(char *line, size_t cap, const char *word)
-{
-    size_t n = strlen(line);
-    bool plain = word[0] && !word[strcspn(word, " \t\n'\"\\$`*?[]{}~#!;&|<>()")];
-    if (n + 4 * strlen(word) + 4 > cap) return false;
-    line[n++] = ' ';
-    if (!plain) line[n++] = '\'';
-    for (const char *c = word; *c; c++) {
-        if (*c == '\'') { /* ends the quotes, stands alone, begins them again */
-            memcpy(line + n, "'\\'", 3);
-            n += 3;
-        }
-        line[n++] = *c;
-    }
-    if (!plain) line[n++] = '\'';
-    line[n] = 0;
-    return true;
 }
 
 dq_status cmd_eval_resume_stopped(const cmd_eval_resume *s, const dq_eval *e, int argc, char **argv,
                                   dq_err *err)
 {
-    char again[600] = "";
-    bool fits = true;
     if (!e->journal) return err->code;
-    for (int i = 1; fits && i < argc; i++)
-        fits = strcmp(argv[i], "--resume") == 0 || add_word(again, sizeof again, argv[i]);
-    if (!fits) snprintf(again, sizeof again, " and the same arguments as before");
-    memset(err, 0, sizeof *err);
-    return dq_fail(err, DQ_STOPPED,
-                   "interrupted; finished work%s is in %s. Go on from this folder with: dq eval "
-                   "--resume%s",
-                   e->journal_err.code == DQ_OK ? "" : ", up to where the file could be written,",
-                   s->path, again);
+    return dq_shard_stopped("eval", s->path, e->journal_err.code == DQ_OK, argc, argv, err);
 }
 
 static dq_status go_on(const cmd_eval_resume *s, dq_eval *e, dq_err *err)

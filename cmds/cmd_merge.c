@@ -1,16 +1,11 @@
 /* cmd_merge: dq merge. A part's first line has the command that it is a part of; this command runs once more with the parts in
  * place of computing, so that models and data are read and everything is printed as ever.
  * SPDX-License-Identifier: MIT */
-#include "base/part.h"
-#include "cmds/cli/document.h"
 #include "cmds/command.h"
-#include "cmds/eval/eval_kind.h"
-#include "cmds/eval/eval_merge.h"
+#include "cmds/shard.h"
 
 #include <stdio.h>
 #include <string.h>
-
-enum { MAX_PARTS = 9999 };
 
 static const dq_usage usage = {
     .name = "merge",
@@ -25,61 +20,26 @@ static const dq_usage usage = {
         "  for i in 1 2 3 4; do dq eval model --text book.txt --shard $i/4 -o part$i.shard; done\n"
         "  dq merge part?.shard -o all.json\n",
     .min_args = 1,
-    .max_args = MAX_PARTS,
+    .max_args = DQ_SHARDS,
     .args = "one FILE or more"};
 
+/* Commands that have parts. */
+static const struct kind {
+    const char *name, *what; /* what messages call a run of it */
+    dq_shard_merged *run;
+} kinds[] = {{"eval", "evaluation", cmd_eval_merged}};
+
 typedef struct merge {
-    const char *document;
+    const char *output;
     bool json, force, quiet;
     dq_arena *a;
     json_t *first;   /* the first line of the first file */
     const char **of; /* [parts] the file of each part; NULL: none yet */
     int n;           /* parts */
+    const struct kind *kind;
 } merge;
 
 /* ---- What a part says ---- */
-
-/* Outputs that dq merge makes as the command says, and conditions: what has to be the same in all parts. */
-static json_t *outputs_json(const cmd_eval_options *o)
-{
-    const char *const file[] = {o->dump, o->requests, o->csv, o->html, o->baseline};
-    json_t *list = json_array();
-    for (size_t i = 0; i < sizeof file / sizeof *file; i++)
-        json_array_append_new(list, file[i] ? dq_document_name(file[i]) : json_null());
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        const char *path = kind->cli.file ? kind->cli.file(o->own[i]) : NULL;
-        json_array_append_new(list, path ? dq_document_name(path) : json_null());
-    }
-    for (int i = 0; i < o->fail_if.n; i++)
-        json_array_append_new(list, dq_document_name(o->fail_if.item[i]));
-    json_array_append_new(list, dq_document_real(o->margin));
-    json_array_append_new(list, json_boolean(o->json));
-    return list;
-}
-
-dq_status cmd_eval_shard_about(json_t **about, const cmd_eval_options *o, const char *program,
-                               const dq_backend *b, int argc, char **argv, dq_err *err)
-{
-    json_t *words = json_array();
-    for (int i = 1; i < argc; i++) {
-        json_t *word = json_string(argv[i]);
-        if (!word)
-            dq_fail(err, DQ_USAGE, "%s: not UTF-8, so a part cannot name it. Give it another name.",
-                    argv[i]);
-        json_array_append_new(words, word);
-    }
-    *about = json_object();
-    json_object_set_new(*about, "command", json_string("eval"));
-    json_object_set_new(*about, "shard", json_integer(o->shard));
-    json_object_set_new(*about, "shards", json_integer(o->n_shards));
-    json_object_set_new(*about, "program", json_string(program));
-    json_object_set_new(*about, "device", json_string(b->device));
-    json_object_set_new(*about, "threads", json_integer(b->threads));
-    json_object_set_new(*about, "outputs", outputs_json(o));
-    json_object_set_new(*about, "arguments", words);
-    return err->code;
-}
 
 static const char *text_of(const json_t *o, const char *key)
 {
@@ -87,15 +47,22 @@ static const char *text_of(const json_t *o, const char *key)
     return s ? s : "";
 }
 
+static const struct kind *kind_of(const json_t *head)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (strcmp(text_of(head, "command"), kinds[i].name) == 0) return &kinds[i];
+    }
+    return NULL;
+}
+
 static dq_status read_head(json_t **head, const char *path, dq_err *err)
 {
     bool ended;
     DQ_TRY(dq_part_read_head(head, &ended, path, err));
-    if (strcmp(text_of(*head, "command"), "eval") != 0 ||
-        !json_is_array(json_object_get(*head, "arguments")))
+    if (!kind_of(*head) || !json_is_array(json_object_get(*head, "arguments")))
         return dq_fail(
             err, DQ_MISMATCH,
-            "%s: not a part of an evaluation. Give what dq eval --shard I/N -o FILE wrote", path);
+            "%s: not a part. Give what dq eval or dq stats with --shard I/N -o FILE wrote", path);
     if (!ended)
         return dq_fail(err, DQ_MISMATCH, "%s: is not finished. Run its command again with --resume",
                        path);
@@ -109,13 +76,17 @@ static dq_status compare(const merge *x, const json_t *head, const char *path, c
 {
     const char *here = text_of(head, "program"), *there = text_of(x->first, "program");
     const json_int_t n = json_integer_value(json_object_get(head, "shards"));
+    if (kind_of(head) != x->kind)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: is a part of a dq %s, and %s of a dq %s. Merge each by itself", path,
+                       kind_of(head)->name, first, x->kind->name);
     if (strcmp(here, there) != 0)
         return dq_fail(err, DQ_MISMATCH,
                        "%s: its bits may differ from those of %s, as something else computed it "
                        "(%.100s; there %.100s). Compute it anew where the others were",
                        path, first, here, there);
     if (strcmp(text_of(head, "key"), text_of(x->first, "key")) != 0)
-        return dq_fail(err, DQ_MISMATCH, "%s: is a part of another evaluation than %s", path,
+        return dq_fail(err, DQ_MISMATCH, "%s: is a part of another %s than %s", path, x->kind->what,
                        first);
     if (n != x->n)
         return dq_fail(err, DQ_MISMATCH, "%s: is one of %lld parts, %s of %d", path, (long long)n,
@@ -131,10 +102,11 @@ static dq_status compare(const merge *x, const json_t *head, const char *path, c
 static dq_status begin_with(merge *x, const char *path, dq_err *err)
 {
     const json_int_t n = json_integer_value(json_object_get(x->first, "shards"));
-    if (n < 1 || n > MAX_PARTS)
-        return dq_fail(err, DQ_DAMAGED, "%s: expected 1 to %d parts, found %lld", path, MAX_PARTS,
+    if (n < 1 || n > DQ_SHARDS)
+        return dq_fail(err, DQ_DAMAGED, "%s: expected 1 to %d parts, found %lld", path, DQ_SHARDS,
                        (long long)n);
     x->n = (int)n;
+    x->kind = kind_of(x->first);
     x->of = dq_alloc(x->a, (size_t)x->n, sizeof *x->of, err);
     return err->code;
 }
@@ -181,22 +153,22 @@ static dq_status run_again(const merge *x, dq_err *err)
     const size_t n = json_array_size(words);
     char **argv = dq_alloc(x->a, n + 2, sizeof *argv, err);
     if (!argv) return err->code;
-    argv[0] = dq_text(x->a, "eval", 4, err);
+    argv[0] = dq_text(x->a, x->kind->name, strlen(x->kind->name), err);
     for (size_t i = 0; i < n; i++) {
         const char *w = json_string_value(json_array_get(words, i));
         argv[i + 1] = dq_text(x->a, w ? w : "", w ? strlen(w) : 0, err);
     }
     DQ_TRY(err->code);
-    const cmd_eval_merge m = {.path = x->of,
+    const dq_shard_merge m = {.path = x->of,
                               .n = x->n,
                               .program = text_of(x->first, "program"),
                               .device = json_object_get(x->first, "device"),
                               .threads = json_object_get(x->first, "threads"),
-                              .document = x->document,
+                              .output = x->output,
                               .json = x->json,
                               .force = x->force,
                               .quiet = x->quiet};
-    return cmd_eval_merged(&m, (int)n + 1, argv, err);
+    return x->kind->run(&m, (int)n + 1, argv, err);
 }
 
 dq_status dq_cmd_merge(int argc, char **argv, dq_err *err)
@@ -205,7 +177,7 @@ dq_status dq_cmd_merge(int argc, char **argv, dq_err *err)
     dq_args args;
     const dq_opt opts[] = {
         dq_opt_letter(
-            'o', dq_opt_text("output", "FILE", &x.document, "write the JSON document to a file")),
+            'o', dq_opt_text("output", "FILE", &x.output, "write the JSON document to a file")),
         dq_opt_flag("json", &x.json, "print the document instead of the table"),
         dq_opt_flag("force", &x.force, "replace files that exist"),
         dq_opt_letter('q', dq_opt_flag("quiet", &x.quiet, "no warnings on stderr")),
