@@ -6,6 +6,8 @@
 #include "calib/outliers.h"
 
 #include "base/ranks.h"
+#include "engine/head_measure_text.h"
+#include "stat/tally_text.h"
 
 #include <math.h>
 #include <string.h>
@@ -45,11 +47,9 @@ void dq_outliers_free(dq_outliers *o)
     memset(o, 0, sizeof *o);
 }
 
-enum { MAX_BLOCKS = 128 };
-
 /* One walk over all sequences. The arrays of a batch are views into ids, and into pos and seq, which
  * hold as many entries as the largest pass needs. */
-typedef struct walk {
+typedef struct dq_outlier_walk {
     dq_runner *r;
     const dq_sequences *s;
     const dq_outlier_plan *plan;
@@ -59,10 +59,11 @@ typedef struct walk {
     int number;  /* of the walk */
     double told; /* rows of it */
     dq_outliers *o;
-    int64_t start[MAX_BLOCKS + 1]; /* first sequence of each block */
+    int64_t start[DQ_OUTLIER_BLOCKS + 1]; /* first sequence of each block */
     int n_blocks;
-    char *part[MAX_BLOCKS]; /* sums of each block, on rank 0; NULL: not there yet */
+    char *part[DQ_OUTLIER_BLOCKS]; /* sums of each block, on rank 0; NULL: not there yet */
     size_t part_bytes;
+    dq_tally one; /* what is being taken; hist NULL: none yet */
 } walk;
 
 static dq_status check_sequences(const dq_model *m, const dq_sequences *s, dq_err *err)
@@ -99,7 +100,7 @@ static dq_status walk_init(walk *w, dq_err *err)
         if (n > rows) rows = n;
         if (end - first > seqs) seqs = end - first;
     }
-    const int64_t n_blocks = passes < MAX_BLOCKS ? passes : MAX_BLOCKS;
+    const int64_t n_blocks = passes < DQ_OUTLIER_BLOCKS ? passes : DQ_OUTLIER_BLOCKS;
     for (int64_t first = 0; first < w->s->n; number++) {
         if (number == w->n_blocks * passes / n_blocks) w->start[w->n_blocks++] = first;
         first = pass_end(w->s, first, w->plan->max_rows);
@@ -210,16 +211,22 @@ static dq_status tell_block(int64_t block, const char *part, size_t bytes, dq_er
     return err->code;
 }
 
-static dq_status run_block(void *arg, int64_t block, dq_err *err)
+static dq_status run_passes(walk *w, int64_t block, dq_err *err)
 {
-    walk *w = arg;
-    char *part = NULL;
     for (int64_t first = w->start[block], end; first < w->start[block + 1]; first = end) {
         end = pass_end(w->s, first, w->plan->max_rows);
         const double told = w->told;
         DQ_TRY(one_pass(w, first, end, err));
         w->told = fmax(w->told, told + (double)(w->s->cu[end] - w->s->cu[first]));
     }
+    return DQ_OK;
+}
+
+static dq_status run_block(void *arg, int64_t block, dq_err *err)
+{
+    walk *w = arg;
+    char *part = NULL;
+    DQ_TRY(run_passes(w, block, err));
     if (w->number == 0) {
         part = take_sums(w, err);
         if (!part) return err->code;
@@ -370,7 +377,6 @@ static dq_status share_bins(dq_outliers *o, dq_err *err)
 static dq_status run_walks(dq_outliers *o, walk *w, dq_err *err)
 {
     bool exact;
-    w->watch.measure = o->measure;
     DQ_TRY(run_walk(w, 0, err));
     w->watch.measure = NULL;
     o->n_rows = w->s->cu[w->s->n];
@@ -390,20 +396,149 @@ static dq_status run_walks(dq_outliers *o, walk *w, dq_err *err)
     return DQ_OK;
 }
 
+static dq_status walk_begin(walk *w, dq_outliers *o, const dq_model *m, const dq_sequences *s,
+                            const dq_outlier_plan *plan, dq_err *err)
+{
+    *w = (walk){.s = s, .plan = plan, .o = o};
+    w->watch.logits = o->kind[DQ_KIND_LOGITS].layer;
+    w->watch.hidden = o->kind[DQ_KIND_HIDDEN].layer;
+    w->watch.measure = o->measure;
+    DQ_TRY(check_sequences(m, s, err));
+    return walk_init(w, err);
+}
+
+static void walk_release(walk *w)
+{
+    dq_block_free(w->cu);
+    dq_block_free(w->seq);
+    dq_block_free(w->pos);
+    for (int i = 0; i < w->n_blocks; i++) dq_block_free(w->part[i]);
+    if (w->one.hist) dq_tally_free(&w->one);
+}
+
 dq_status dq_outliers_collect(dq_outliers *o, dq_runner *r, const dq_sequences *s,
                               const dq_outlier_plan *plan, dq_err *err)
 {
-    walk w = {.r = r, .s = s, .plan = plan, .o = o};
-    w.watch.logits = o->kind[DQ_KIND_LOGITS].layer;
-    w.watch.hidden = o->kind[DQ_KIND_HIDDEN].layer;
-    DQ_TRY(check_sequences(dq_runner_model(r), s, err));
-    if (walk_init(&w, err) == DQ_OK) run_walks(o, &w, err);
-    dq_block_free(w.cu);
-    dq_block_free(w.seq);
-    dq_block_free(w.pos);
-    for (int i = 0; i < w.n_blocks; i++) dq_block_free(w.part[i]);
+    walk w;
+    if (walk_begin(&w, o, dq_runner_model(r), s, plan, err) == DQ_OK) {
+        w.r = r;
+        run_walks(o, &w, err);
+    }
+    walk_release(&w);
     return err->code;
 }
+
+/* ---- Blocks as text ---- */
+
+dq_status dq_outlier_walk_new(dq_outlier_walk **w, dq_outliers *o, const dq_model *m,
+                              const dq_sequences *s, const dq_outlier_plan *plan, dq_err *err)
+{
+    *w = dq_block_new(1, sizeof **w, err);
+    if (!*w || walk_begin(*w, o, m, s, plan, err) == DQ_OK) return err->code;
+    dq_outlier_walk_free(*w);
+    *w = NULL;
+    return err->code;
+}
+
+void dq_outlier_walk_free(dq_outlier_walk *w)
+{
+    if (w) walk_release(w);
+    dq_block_free(w);
+}
+
+int dq_outlier_walk_blocks(const dq_outlier_walk *w)
+{
+    return w->n_blocks;
+}
+
+int64_t dq_outlier_walk_rows(const dq_outlier_walk *w, int block)
+{
+    return w->s->cu[w->start[block + 1]] - w->s->cu[w->start[block]];
+}
+
+dq_status dq_outlier_walk_run(dq_outlier_walk *w, dq_runner *r, int block, FILE *f, dq_err *err)
+{
+    dq_outliers *o = w->o;
+    w->r = r;
+    DQ_TRY(run_passes(w, block, err));
+    for (int k = 0; k < DQ_N_KINDS; k++) {
+        fprintf(f, ", \"%s\": [", dq_outlier_name[k]);
+        for (int i = 0; i < o->n_layers; i++) {
+            if (i) fputs(", ", f);
+            dq_tally_text_put(f, &o->kind[k].layer[i]);
+            dq_tally_clear(&o->kind[k].layer[i]);
+        }
+        fputc(']', f);
+    }
+    fputs(", \"maps\": [", f);
+    for (int i = 0; i < o->n_layers * o->n_out; i++) {
+        if (i) fputs(", ", f);
+        dq_head_measure_text_put(f, &o->measure[i]);
+        o->measure[i] = (dq_head_measure){0};
+    }
+    fputc(']', f);
+    return DQ_OK;
+}
+
+/* Whether the largest values stand in the block's sequences, whose ids are looked up by them. */
+static bool are_within(const walk *w, int block, int kind, int layer, const dq_tally *t)
+{
+    for (int i = 0; i < t->n_top; i++) {
+        const dq_place *p = &t->place[i];
+        if (p->seq < w->start[block] || p->seq >= w->start[block + 1]) return false;
+        const int64_t len = w->s->cu[p->seq + 1] - w->s->cu[p->seq];
+        if (p->layer != layer || p->row < 0 || p->row >= len || p->col < 0) return false;
+        if (kind == DQ_KIND_LOGITS && (p->col >= len || p->head < 0)) return false;
+    }
+    return true;
+}
+
+static dq_status take_members(walk *w, int block, char *at, const json_t *members, dq_err *err)
+{
+    const dq_outliers *o = w->o;
+    for (int k = 0; k < DQ_N_KINDS; k++) {
+        const json_t *list = json_object_get(members, dq_outlier_name[k]);
+        for (int i = 0; i < o->n_layers; i++, at += sizeof(dq_tally_sums)) {
+            dq_tally_clear(&w->one);
+            DQ_TRY(dq_tally_text_get(&w->one, json_array_get(list, (size_t)i), err));
+            if (!are_within(w, block, k, i, &w->one))
+                return dq_fail(err, DQ_DAMAGED, "\"top\": a place outside the sequences");
+            const dq_tally_sums s = dq_tally_take_sums(&w->one);
+            memcpy(at, &s, sizeof s);
+            dq_tally_merge(&o->kind[k].layer[i], &w->one);
+        }
+    }
+    for (int i = 0; i < o->n_layers * o->n_out; i++, at += sizeof(dq_head_measure)) {
+        dq_head_measure m;
+        DQ_TRY(dq_head_measure_text_get(
+            &m, json_array_get(json_object_get(members, "maps"), (size_t)i), err));
+        memcpy(at, &m, sizeof m);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_outlier_walk_take(dq_outlier_walk *w, int block, const json_t *members, dq_err *err)
+{
+    if (block < 0 || block >= w->n_blocks || w->part[block])
+        return dq_fail(err, DQ_DAMAGED, "block %d is %s", block,
+                       block < 0 || block >= w->n_blocks ? "none of these" : "there twice");
+    if (!w->one.hist) DQ_TRY(dq_tally_init(&w->one, err));
+    w->part[block] = dq_block_new(w->part_bytes, 1, err);
+    return w->part[block] ? take_members(w, block, w->part[block], members, err) : err->code;
+}
+
+dq_status dq_outlier_walk_end(dq_outlier_walk *w, dq_err *err)
+{
+    for (int i = 0; i < w->n_blocks; i++) {
+        if (!w->part[i]) return dq_fail(err, DQ_MISMATCH, "a part of the work lacks");
+    }
+    add_sums(w);
+    w->o->n_rows = w->s->cu[w->s->n];
+    pool(w->o);
+    return DQ_OK;
+}
+
+/* ---- What follows ---- */
 
 double dq_outlier_top(const dq_tally *t, int k)
 {

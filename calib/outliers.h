@@ -4,7 +4,10 @@
 #ifndef DQ_OUTLIERS_H
 #define DQ_OUTLIERS_H
 
+#include "base/json.h"
 #include "engine/runner.h"
+
+#include <stdio.h>
 
 /* A view: sequence i is ids[cu[i]] .. ids[cu[i+1]-1], fed from position 0. */
 typedef struct dq_sequences {
@@ -52,6 +55,23 @@ void dq_outliers_free(dq_outliers *o); /* zeroed or initialised */
  * depend on how many there are. */
 dq_status dq_outliers_collect(dq_outliers *o, dq_runner *r, const dq_sequences *s,
                               const dq_outlier_plan *plan, dq_err *err);
+
+/* The first walk alone, in blocks whose numbers are kept as text by whoever computes them: for runs of one walk that processes
+ * share which never meet. Blocks follow from sequences and plan->max_rows alone; `walks` is not read. */
+typedef struct dq_outlier_walk dq_outlier_walk;
+enum { DQ_OUTLIER_BLOCKS = 128 }; /* at most */
+/* `o` is of dq_outliers_init and of this model; all but `w` has to stay. Refuses as dq_outliers_collect does. */
+dq_status dq_outlier_walk_new(dq_outlier_walk **w, dq_outliers *o, const dq_model *m,
+                              const dq_sequences *s, const dq_outlier_plan *plan, dq_err *err);
+void dq_outlier_walk_free(dq_outlier_walk *w); /* NULL allowed */
+int dq_outlier_walk_blocks(const dq_outlier_walk *w);
+int64_t dq_outlier_walk_rows(const dq_outlier_walk *w, int block);
+/* Computes a block and writes its numbers as members of a JSON object, each after a comma; *o is empty then. */
+dq_status dq_outlier_walk_run(dq_outlier_walk *w, dq_runner *r, int block, FILE *f, dq_err *err);
+/* Takes a block from such members, in any order of blocks. DQ_DAMAGED: they are none, or it has been taken. */
+dq_status dq_outlier_walk_take(dq_outlier_walk *w, int block, const json_t *members, dq_err *err);
+/* After the last block: *o is what dq_outliers_collect makes of one walk, bit for bit. DQ_MISMATCH: a block lacks. */
+dq_status dq_outlier_walk_end(dq_outlier_walk *w, dq_err *err);
 
 /* What follows from a tally; NaN where there are too few values. */
 double dq_outlier_top(const dq_tally *t, int k); /* k-th largest magnitude, k from 1 to DQ_TOP */

@@ -28,6 +28,14 @@ void dq_tally_free(dq_tally *t)
     t->fine = NULL;
 }
 
+void dq_tally_clear(dq_tally *t)
+{
+    int64_t *hist = t->hist;
+    dq_block_free(t->fine);
+    memset(hist, 0, DQ_HIST_BINS * sizeof *hist);
+    *t = (dq_tally){.hist = hist, .refine_bin = -1};
+}
+
 static float float_of(uint32_t bits)
 {
     float x;

@@ -38,6 +38,8 @@ typedef struct dq_tally {
 
 dq_status dq_tally_init(dq_tally *t, dq_err *err);
 void dq_tally_free(dq_tally *t);
+/* As dq_tally_init left it. */
+void dq_tally_clear(dq_tally *t);
 /* x[n], consecutive columns: value i stands at `at` with col = at.col + i. */
 void dq_tally_add(dq_tally *t, const float *x, int64_t n, dq_place at);
 void dq_tally_merge(dq_tally *into, const dq_tally *from);
