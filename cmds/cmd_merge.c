@@ -27,7 +27,8 @@ static const dq_usage usage = {
 static const struct kind {
     const char *name, *what; /* what messages call a run of it */
     dq_shard_merged *run;
-} kinds[] = {{"eval", "evaluation", cmd_eval_merged}};
+} kinds[] = {{"eval", "evaluation", cmd_eval_merged},
+             {"stats", "run of dq stats", cmd_stats_merged}};
 
 typedef struct merge {
     const char *output;

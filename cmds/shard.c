@@ -47,6 +47,15 @@ dq_status dq_shard_head(json_t **about, const dq_shard_about *a, int argc, char 
     return err->code;
 }
 
+void dq_shard_say(const dq_shard *part, const char *file, double share, const char *out,
+                  dq_logger *logger)
+{
+    dq_logger_say(logger,
+                  "part %d of %d, %.3g %% of the work, is in %s. Of all parts: dq merge FILE... -o "
+                  "%s",
+                  part->shard, part->n, 100 * share, file, out);
+}
+
 /* Appends a word as a shell reads it; false where it does not fit. */
 static bool add_word(char *line, size_t cap, const char *word)
 {

@@ -4,6 +4,7 @@
 #define DQ_SHARD_H
 
 #include "base/part.h"
+#include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "engine/backend.h"
 
@@ -33,6 +34,9 @@ typedef struct dq_shard_about {
 dq_status dq_shard_head(json_t **about, const dq_shard_about *a, int argc, char **argv,
                         dq_err *err);
 
+/* That the part is there; share: of all work. out: "OUT.json", what -o of dq merge takes. */
+void dq_shard_say(const dq_shard *part, const char *file, double share, const char *out,
+                  dq_logger *logger);
 /* Replaces the message of an interruption by one that says how to go on. whole: `file` has all that was finished. */
 dq_status dq_shard_stopped(const char *command, const char *file, bool whole, int argc, char **argv,
                            dq_err *err);
@@ -49,6 +53,6 @@ typedef struct dq_shard_merge {
 
 /* A command with the parts in place of computing. merge NULL: the command itself. */
 typedef dq_status dq_shard_merged(const dq_shard_merge *merge, int argc, char **argv, dq_err *err);
-dq_shard_merged cmd_eval_merged;
+dq_shard_merged cmd_eval_merged, cmd_stats_merged;
 
 #endif

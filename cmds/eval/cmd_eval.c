@@ -552,10 +552,7 @@ static dq_status run_shard(eval_run *x, int argc, char **argv, dq_err *err)
     json_decref(x->e.about);
     DQ_TRY(err->code);
     DQ_TRY(dq_eval_journal_end(&x->e, err));
-    dq_logger_say(&x->o.logger,
-                  "part %d of %d, %.3g %% of the work, is in %s. Of all parts: dq merge "
-                  "FILE... -o OUT.json",
-                  x->o.part.shard, x->o.part.n, 100 * x->e.share, x->o.document);
+    dq_shard_say(&x->o.part, x->o.document, x->e.share, "OUT.json", &x->o.logger);
     return DQ_OK;
 }
 

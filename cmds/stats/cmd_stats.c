@@ -2,18 +2,17 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "base/ranks.h"
-#include "base/sha256.h"
-#include "checkpoint/container.h"
 #include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/identity.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/size_report.h"
 #include "cmds/cli/version.h"
 #include "cmds/command.h"
+#include "cmds/shard.h"
 #include "cmds/stats/stats_out.h"
+#include "cmds/stats/stats_part.h"
 #include "model/output_guard.h"
 #include "tasks/items.h"
 
@@ -28,7 +27,10 @@ typedef struct stats {
     dq_word bos; /* a dq_bos */
     dq_list ids;
     int64_t ctx, limit, threads, places;
-    bool json, force, one_pass;
+    bool json, force, one_pass, resume;
+    dq_shard part;
+    const dq_shard_merge *merge; /* the parts that numbers come from; NULL: they are computed */
+    cmd_stats_key key;
     dq_input_head_order head_order;
     dq_logger logger;
     dq_arena *arena;
@@ -55,9 +57,11 @@ static const dq_usage usage = {
         "exact. Medians are exact too, at the price of walking over the data up to three times "
         "(first for the counts, then for the pooled medians, then for those of the layers); "
         "--one-pass reports the middle of a histogram bin and how far off it can be, 0.4 % at "
-        "most.\n",
+        "most. With it several processes that do not know of each other can each compute a part: "
+        "--shard.\n",
     .examples = "  dq stats llama/ diffllama/ --text book.txt\n"
-                "  dq stats diffllama/ --ids \"0 17 44 8\" --json\n",
+                "  dq stats diffllama/ --ids \"0 17 44 8\" --json\n"
+                "  dq stats llama/ --text book.txt --one-pass --shard 1/4 -o part1.shard\n",
     .min_args = 1,
     .max_args = MAX_MODELS,
     .args = "one or more MODELs",
@@ -65,24 +69,53 @@ static const dq_usage usage = {
 
 /* ----- input ----- */
 
+static dq_status check_shard(stats *x, dq_err *err)
+{
+    DQ_TRY(dq_shard_read(&x->part, x->out_path, err));
+    if (x->resume && !x->part.n)
+        return dq_fail(err, DQ_USAGE, "--resume goes on with a part. Add --shard I/N.");
+    if (!x->part.n) return DQ_OK;
+    if (!x->one_pass)
+        return dq_fail(err, DQ_USAGE,
+                       "--shard: exact medians take walks that depend on the counts of all parts. "
+                       "Add --one-pass, whose medians carry a bound, or share exact ones with "
+                       "mpirun.");
+    if (x->text_path && strcmp(x->text_path, "-") == 0)
+        return dq_fail(err, DQ_USAGE,
+                       "--shard: dq merge reads the text again, and so do the other parts. Give "
+                       "--text a file.");
+    return DQ_OK;
+}
+
 static dq_status check_options(stats *x, dq_err *err)
 {
     if (x->text_path && x->ids.n)
         return dq_fail(err, DQ_USAGE, "--text and --ids exclude each other. Give one of them.");
     if (x->ids.n && (x->ctx || x->bos.at != DQ_BOS_AUTO))
         dq_logger_warn(&x->logger, "--ids are taken as they are; --ctx and --bos have no effect");
-    return DQ_OK;
+    return x->merge ? DQ_OK : check_shard(x, err);
 }
 
-static dq_status check_outputs(const stats *x, const dq_args *args, dq_err *err)
+static dq_output_form form_of_output(const stats *x)
 {
-    const dq_output out[] = {{"-o", x->out_path, DQ_OUTPUT_HDF5, NULL},
+    if (!x->part.n) return DQ_OUTPUT_HDF5;
+    return x->resume ? DQ_OUTPUT_JOURNAL : DQ_OUTPUT_LINES;
+}
+
+static dq_status check_outputs(const stats *x, const dq_args *args, dq_arena *a, dq_err *err)
+{
+    const dq_output out[] = {{"-o", x->out_path, form_of_output(x), NULL},
                              {"--csv", x->csv_path, DQ_OUTPUT_CSV, NULL}};
-    const char *input[DQ_LIST_MAX + 1];
+    const int n_parts = x->merge ? x->merge->n : 0;
     int n = 0;
+    const char **input = dq_alloc(a, (size_t)(args->n + 1 + n_parts), sizeof *input, err);
+    if (!input) return err->code;
     for (int i = 0; i < args->n; i++) input[n++] = args->item[i];
+    for (int i = 0; i < n_parts; i++) input[n++] = x->merge->path[i];
     input[n++] = x->text_path;
-    return dq_output_guard_check(out, 2, input, n, x->force, err);
+    DQ_TRY(dq_output_guard_names(out, 2, input, n, err));
+    /* what is beside a part is written by dq merge */
+    return dq_output_guard_check(out, x->part.n ? 1 : 2, input, n, x->force, err);
 }
 
 /* Puts `id` before the only sequence. */
@@ -157,33 +190,57 @@ static void tick(void *arg, int walk, int64_t rows)
     dq_progress_set(&x->progress, walk * x->walk_rows + (double)rows, NULL);
 }
 
-static dq_status run_model(stats *x, cmd_stats_entry *e, dq_err *err)
+/* The model's runner, and progress over so many rows of a walk. */
+static dq_status begin_model(void *arg, int model, int64_t rows, dq_runner **r, dq_err *err)
 {
-    const dq_sequences s = {.n = e->in.n_seq, .cu = e->in.cu, .ids = e->in.ids};
-    const dq_outlier_plan plan = {
-        .max_rows = PASS_ROWS, .walks = x->one_pass ? 1 : 3, .tick = tick, .arg = x};
+    stats *x = arg;
+    cmd_stats_entry *e = &x->entry[model];
     const dq_math f32 = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32};
-    dq_runner *r = NULL;
-
     DQ_TRY(dq_backend_can(x->backend, e->model, f32, &dq_kv_plain, err));
-    DQ_TRY(dq_outliers_init(&e->out, e->model->n_layers, e->model->map.n_out, err));
-    DQ_TRY(dq_runner_new(&r, e->model, x->backend, &dq_kv_plain, err));
-    x->walk_rows = (double)s.cu[s.n];
+    DQ_TRY(dq_runner_new(r, e->model, x->backend, &dq_kv_plain, err));
+    x->walk_rows = (double)rows;
     dq_logger_note(&x->logger, "%s: %lld tokens in %lld sequences on %s", e->model->path,
-                   (long long)s.cu[s.n], (long long)s.n, x->backend->device);
-    dq_progress_begin(&x->progress, &x->logger, e->label, plan.walks * x->walk_rows);
+                   (long long)e->in.cu[e->in.n_seq], (long long)e->in.n_seq, x->backend->device);
+    dq_progress_begin(&x->progress, &x->logger, e->label, (x->one_pass ? 1 : 3) * x->walk_rows);
     dq_progress_set(&x->progress, 0, NULL);
-    dq_outliers_collect(&e->out, r, &s, &plan, err);
+    return DQ_OK;
+}
+
+static void end_model(void *arg, dq_runner *r)
+{
+    stats *x = arg;
     dq_progress_end(&x->progress);
     dq_runner_free(r);
-    for (int k = 0; k < DQ_N_KINDS && err->code == DQ_OK; k++) {
+}
+
+static dq_outlier_plan plan_of(stats *x)
+{
+    return (dq_outlier_plan){
+        .max_rows = PASS_ROWS, .walks = x->one_pass ? 1 : 3, .tick = tick, .arg = x};
+}
+
+static dq_status run_model(stats *x, int model, dq_err *err)
+{
+    cmd_stats_entry *e = &x->entry[model];
+    const dq_outlier_plan plan = plan_of(x);
+    dq_runner *r = NULL;
+    e->fed = (dq_sequences){.n = e->in.n_seq, .cu = e->in.cu, .ids = e->in.ids};
+    DQ_TRY(dq_outliers_init(&e->out, e->model->n_layers, e->model->map.n_out, err));
+    DQ_TRY(begin_model(x, model, e->in.cu[e->in.n_seq], &r, err));
+    dq_outliers_collect(&e->out, r, &e->fed, &plan, err);
+    end_model(x, r);
+    return err->code;
+}
+
+static void warn_bad(stats *x, const cmd_stats_entry *e)
+{
+    for (int k = 0; k < DQ_N_KINDS; k++) {
         int64_t bad = e->out.kind[k].pooled.n_bad;
         if (bad)
             dq_logger_warn(&x->logger,
                            "%s: %lld %s are NaN or infinite; they are counted in no number",
                            e->model->path, (long long)bad, dq_outlier_name[k]);
     }
-    return err->code;
 }
 
 static dq_status open_models(stats *x, const dq_args *args, dq_err *err)
@@ -241,6 +298,10 @@ static dq_status print_json(const stats *x, dq_err *err)
     settings_json(x, settings);
     json_object_set_new(settings, "device", json_string(x->backend->device));
     json_object_set_new(settings, "threads", json_integer(x->backend->threads));
+    if (x->merge) {
+        json_object_set(settings, "device", (json_t *)(uintptr_t)x->merge->device);
+        json_object_set(settings, "threads", (json_t *)(uintptr_t)x->merge->threads);
+    }
     inputs_json(x, json_object_get(doc, "inputs"));
     for (int i = 0; i < x->n; i++)
         json_array_append_new(json_object_get(doc, "results"),
@@ -305,42 +366,101 @@ static dq_status hand_over(stats *x, dq_err *err)
     return err->code;
 }
 
-/* Ranks that share a run have the same models and ids, and compute the same bits. */
-static dq_status agree(const stats *x, dq_err *err)
+/* ----- parts ----- */
+
+static cmd_stats_part part_of(stats *x)
 {
-    dq_sha256 h;
-    char key[65], program[DQ_IDENTITY];
-    dq_identity_text(program, x->backend);
-    DQ_TRY(dq_sha256_begin(&h, err));
-    dq_sha256_add(&h, program, strlen(program));
-    for (int i = 0; i < x->n; i++) {
-        const cmd_stats_entry *e = &x->entry[i];
-        const size_t n = (size_t)e->in.cu[e->in.n_seq];
-        const dq_model *m = e->model;
-        dq_sha256_add(&h, m->fingerprint, 64);
-        if (m->is_container)
-            dq_sha256_add(&h, dq_container_header(m->container)->content_sha256, 64);
-        dq_sha256_add(&h, e->in.cu, ((size_t)e->in.n_seq + 1) * sizeof *e->in.cu);
-        dq_sha256_add(&h, e->in.ids, n * sizeof *e->in.ids);
-    }
-    DQ_TRY(dq_sha256_end(&h, key, err));
-    return dq_ranks_agree("set of inputs, program or processor", key, err);
+    return (cmd_stats_part){.entry = x->entry,
+                            .n = x->n,
+                            .key = &x->key,
+                            .part = &x->part,
+                            .path = x->out_path,
+                            .resume = x->resume,
+                            .plan = plan_of(x),
+                            .begin = begin_model,
+                            .end = end_model,
+                            .arg = x};
 }
 
-static dq_status run(stats *x, const dq_args *args, dq_err *err)
+/* What dq merge makes as the command says. */
+static json_t *outputs_json(const stats *x)
+{
+    json_t *list = json_array();
+    json_array_append_new(list, x->csv_path ? dq_document_name(x->csv_path) : json_null());
+    json_array_append_new(list, json_boolean(x->json));
+    json_array_append_new(list, json_integer(x->places));
+    return list;
+}
+
+static dq_status run_part(stats *x, int argc, char **argv, dq_err *err)
+{
+    cmd_stats_part p = part_of(x);
+    const dq_shard_about about = {"stats", &x->part, x->key.program, x->backend, outputs_json(x)};
+    if (dq_shard_head(&p.about, &about, argc, argv, err) == DQ_OK) cmd_stats_part_run(&p, err);
+    json_decref(p.about);
+    if (err->code == DQ_STOPPED)
+        return dq_shard_stopped("stats", x->out_path, true, argc, argv, err);
+    if (err->code == DQ_OK) dq_shard_say(&x->part, x->out_path, p.share, "OUT.h5", &x->logger);
+    return err->code;
+}
+
+/* By all ranks, which have the same models and ids then, and compute the same bits. */
+static dq_status compute(stats *x, dq_err *err)
+{
+    DQ_TRY(dq_ranks_agree("set of inputs, program or processor", x->key.text, err));
+    for (int i = 0; i < x->n; i++) DQ_TRY(run_model(x, i, err));
+    return DQ_OK;
+}
+
+/* ----- the command ----- */
+
+static dq_status name_key(stats *x, dq_err *err)
+{
+    dq_identity_text(x->key.program, x->backend);
+    if (x->merge) snprintf(x->key.program, sizeof x->key.program, "%s", x->merge->program);
+    return cmd_stats_key_make(&x->key, x->entry, x->n, x->head_order.word.text, err);
+}
+
+static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_err *err)
 {
     DQ_TRY(check_options(x, err));
-    DQ_TRY(check_outputs(x, args, err));
+    DQ_TRY(check_outputs(x, args, x->arena, err));
     dq_input_head_order_read(&x->head_order);
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     if (!x->ids.n) DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
     DQ_TRY(open_models(x, args, err)); /* all inputs are looked at before anything runs */
-    DQ_TRY(agree(x, err));
-    for (int i = 0; i < x->n; i++) DQ_TRY(run_model(x, &x->entry[i], err));
-    return dq_ranks_number() == 0 ? hand_over(x, err) : DQ_OK;
+    DQ_TRY(name_key(x, err));
+    if (x->part.n) return run_part(x, argc, argv, err);
+    if (x->merge) {
+        const cmd_stats_part p = part_of(x);
+        DQ_TRY(cmd_stats_part_merge(&p, x->merge, err));
+    } else {
+        DQ_TRY(compute(x, err));
+    }
+    if (dq_ranks_number() > 0) return DQ_OK;
+    for (int i = 0; i < x->n; i++) warn_bad(x, &x->entry[i]);
+    return hand_over(x, err);
+}
+
+/* What dq merge says in place of the command of the parts. */
+static void take_over(stats *x, const dq_shard_merge *merge)
+{
+    x->merge = merge;
+    if (!merge) return;
+    x->out_path = merge->output;
+    x->json = x->json || merge->json;
+    x->force = merge->force;
+    x->resume = false;
+    x->logger.verbose = 0;
+    x->logger.quiet = merge->quiet;
 }
 
 dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
+{
+    return cmd_stats_merged(NULL, argc, argv, err);
+}
+
+dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, dq_err *err)
 {
     stats *x = dq_block_new(1, sizeof *x, err); /* too large for a stack */
     if (!x) return err->code;
@@ -371,6 +491,8 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
         dq_opt_flag("force", &x->force, "replace existing output files"),
         dq_opt_heading("running:"),
         dq_opt_flag("one-pass", &x->one_pass, "walk over the data once; medians carry a bound"),
+        DQ_SHARD_OPTION(x->part),
+        dq_opt_flag("resume", &x->resume, "with --shard: go on with the part, if it is there"),
         DQ_OPT_RUN(&x->device, &x->threads),
         DQ_LOGGER_OPTIONS(x->logger),
         {0},
@@ -379,8 +501,10 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
     x->arena = dq_arena_new();
     if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
     if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
-        !args.help && dq_logger_begin(&x->logger, "stats", err) == DQ_OK)
-        run(x, &args, err);
+        !args.help) {
+        take_over(x, merge);
+        if (dq_logger_begin(&x->logger, "stats", err) == DQ_OK) run(x, &args, argc, argv, err);
+    }
     for (int i = 0; i < x->n; i++) {
         dq_outliers_free(&x->entry[i].out);
         dq_tokenizer_free(x->entry[i].tokenizer);

@@ -14,6 +14,7 @@ typedef struct cmd_stats_entry {
     dq_input_ids in;
     int64_t ctx;       /* 0: the ids were given */
     const char *label; /* in tables: the model's name, or its path where names repeat */
+    dq_sequences fed;  /* of `in` */
     dq_outliers out;
 } cmd_stats_entry;
 
