@@ -93,10 +93,9 @@ static dq_status compare(const merge *x, const json_t *head, const char *path, c
         return dq_fail(err, DQ_MISMATCH, "%s: is one of %lld parts, %s of %d", path, (long long)n,
                        first, x->n);
     if (!json_equal(json_object_get(head, "outputs"), json_object_get(x->first, "outputs")))
-        return dq_fail(
-            err, DQ_MISMATCH,
-            "%s: its command asks for other files, conditions or margins than that of %s", path,
-            first);
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: its command asks for other outputs or conditions than that of %s", path,
+                       first);
     return DQ_OK;
 }
 

@@ -47,6 +47,9 @@ static const dq_cmd commands[] = {
 };
 /* Those that mpirun may start several of. */
 static dq_cmd_run *const by_ranks[] = {dq_cmd_eval, dq_cmd_stats, dq_cmd_quantize};
+/* Those that cannot be cut into parts that never meet, though they take long. */
+static dq_cmd_run *const without_parts[] = {dq_cmd_quantize, dq_cmd_plan_weights, dq_cmd_plan_kv,
+                                            dq_cmd_plan_heads, dq_cmd_plan_gates};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 /* Whether c is one of the commands of a group. */
@@ -156,12 +159,34 @@ static int launched(void)
     return n ? atoi(n) : 1;
 }
 
-static bool runs_by_ranks(dq_cmd_run *run)
+static bool is_among(dq_cmd_run *run, dq_cmd_run *const *list, size_t n)
 {
-    for (size_t i = 0; i < sizeof by_ranks / sizeof *by_ranks; i++) {
-        if (by_ranks[i] == run) return true;
+    for (size_t i = 0; i < n; i++) {
+        if (list[i] == run) return true;
     }
     return false;
+}
+
+static bool runs_by_ranks(dq_cmd_run *run)
+{
+    return is_among(run, by_ranks, sizeof by_ranks / sizeof *by_ranks);
+}
+
+/* Why there is no --shard, and what there is. */
+static dq_status refuse_shard(const call *c, dq_err *err)
+{
+    const bool ranks = runs_by_ranks(c->cmd->run);
+    if (!is_among(c->cmd->run, without_parts, sizeof without_parts / sizeof *without_parts))
+        return DQ_OK;
+    for (int i = 1; i < c->argc && strcmp(c->argv[i], "--") != 0; i++) {
+        if (strcmp(c->argv[i], "--shard") != 0 && strncmp(c->argv[i], "--shard=", 8) != 0) continue;
+        return dq_fail(err, DQ_USAGE,
+                       "--shard: later steps need the results of earlier ones, so this is not cut "
+                       "into parts, which never meet. %s%s%s",
+                       ranks ? "Use mpirun -n N dq " : "Leave it out: one process",
+                       ranks ? c->cmd->name : "", ranks ? "." : " uses all processors.");
+    }
+    return DQ_OK;
 }
 
 static dq_status run_call(const call *c, const char **name, dq_err *err)
@@ -181,6 +206,7 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
         return dq_fail(err, DQ_USAGE,
                        "is one process, and mpirun has started %d. Leave out mpirun.", launched());
     }
+    DQ_TRY(refuse_shard(c, err));
     dq_last_words_name(*name);
     if (c->cmd->run(c->argc, c->argv, err) == DQ_OK && dq_json_complete(err) == DQ_OK)
         dq_document_flush(err);

@@ -104,7 +104,8 @@ static dq_output_form form_of_output(const stats *x)
 
 static dq_status check_outputs(const stats *x, const dq_args *args, dq_arena *a, dq_err *err)
 {
-    const dq_output out[] = {{"-o", x->out_path, form_of_output(x), NULL},
+    const char *label = x->part.n ? "-o with --shard" : "-o";
+    const dq_output out[] = {{label, x->out_path, form_of_output(x), NULL},
                              {"--csv", x->csv_path, DQ_OUTPUT_CSV, NULL}};
     const int n_parts = x->merge ? x->merge->n : 0;
     int n = 0;

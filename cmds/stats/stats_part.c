@@ -147,7 +147,9 @@ static dq_status run_block(work *w, dq_journal *j, dq_runner *r, int model, int 
     dq_outlier_walk_run(w->model[model].walk, r, block, f, err);
     fputc('}', f);
     dq_strbuf_memory_close(f, err);
-    if (err->code == DQ_OK) dq_journal_add(j, text.s, text.n, err);
+    if (err->code == DQ_OK && dq_journal_add(j, text.s, text.n, err) != DQ_OK)
+        dq_fail_more(err, dq_remedy_none,
+                     ". What it has stays: the same command with --resume goes on from there");
     dq_block_free(text.s);
     return err->code;
 }

@@ -1,4 +1,4 @@
-# shards.sh: dq eval --shard and dq merge; sourced by run.sh. Times differ between runs, so lines with them are left out.
+# shards.sh: dq eval --shard, dq stats --shard and dq merge; sourced by run.sh. Times differ between runs, so lines with them are left out.
 timeless() { grep -v '_per_second\|seconds"' "$1"; }
 part() { # dq eval --shard, which prints nothing
     "$dq" "$@" >"$top/out" 2>"$top/err" || complain "shards: dq $* fails: $(cat "$top/err")"
@@ -73,7 +73,7 @@ done
 cp a1.shard a1.kept
 try 2 "a1.shard: input and output are the same file" merge a1.shard a2.shard -o a1.shard --force
 cmp -s a1.shard a1.kept || complain "shards: a merge replaces a part"
-try 4 "b2.shard: its command asks for other files, conditions or margins than that of a1.shard" merge a1.shard b2.shard
+try 4 "b2.shard: its command asks for other outputs or conditions than that of a1.shard" merge a1.shard b2.shard
 try 7 "results meet a condition of --fail-if" merge b1.shard b2.shard
 # words of the command that look like options
 cp -r "diff model" ./-odd
@@ -91,3 +91,93 @@ try 0 '"device": "cpu, scalar, 1 thread"' merge s1.shard s2.shard --json
 DQ_CPU=scalar "$dq" "$@" -o scalar.json -q >/dev/null
 "$dq" merge s1.shard s2.shard -o scalar2.json >/dev/null 2>&1
 [ "$(timeless scalar.json)" = "$(timeless scalar2.json)" ] || complain "shards: another document of scalar parts"
+
+# statistics: two models side by side, the same bytes; a part without work, a part that was stopped
+set -- stats "diff model" "plain model" --text "$book" --ctx 64 --limit 200 --one-pass --threads 1
+"$dq" "$@" --csv whole.stats.csv -o whole.stats.h5 --json -q >whole.stats.json || complain "shards: statistics fail"
+"$dq" "$@" -q >whole.stats.txt || complain "shards: statistics fail"
+for n in 3 11; do
+    rm -f st*.shard merged.stats.*
+    for i in $(seq $n); do
+        part "$@" --csv merged.stats.csv --shard "$i/$n" -o "st$i.shard"
+    done
+    grep -q "part $n of $n, [0-9.]* % of the work, is in st$n.shard" "$top/err" || complain "shards: part $n says $(cat "$top/err")"
+    absent merged.stats.csv
+    try 0 "Largest magnitudes" merge st*.shard -o merged.stats.h5
+    cmp -s whole.stats.txt "$top/out" || complain "shards: other tables of $n parts"
+    cmp -s whole.stats.h5 merged.stats.h5 || complain "shards: another HDF5 file of $n parts"
+    cmp -s whole.stats.csv merged.stats.csv || complain "shards: another CSV of $n parts"
+    try 6 "merged.stats.csv: exists" merge st*.shard
+    try 0 '"schema": "dq-stats/1"' merge st*.shard --json --force
+    cmp -s whole.stats.json "$top/out" || complain "shards: another document of $n parts"
+done
+for i in 1 2; do
+    part "$@" --shard $i/2 -o sh$i.shard
+done
+cp sh2.shard sh2.whole
+for bytes in 0 100 $(($(wc -c <sh2.whole) / 2)) $(($(wc -c <sh2.whole) - 2)); do
+    head -c "$bytes" sh2.whole >sh2.shard
+    [ "$bytes" -lt 500 ] || try 4 "sh2.shard: is not finished. Run its command again with --resume" merge sh1.shard sh2.shard
+    part "$@" --shard 2/2 -o sh2.shard --resume
+    tail -n +2 sh2.shard | cmp -s - sh2.rest 2>/dev/null || { # the head has the words of its command
+        tail -n +2 sh2.whole >sh2.rest
+        tail -n +2 sh2.shard | cmp -s - sh2.rest || complain "shards: another part after $bytes bytes and --resume"
+    }
+done
+try 6 "sh2.shard: exists" "$@" --shard 2/2 -o sh2.shard
+try 4 "sh1.shard: is part 1 of 2, and not 2 of 2" "$@" --shard 2/2 -o sh1.shard --resume
+try 4 "sh2.shard: belongs to a run with other inputs or settings" "$@" --limit 9 --shard 2/2 -o sh2.shard --resume
+try 0 "Largest magnitudes" merge sh2.shard sh1.shard -o halves.stats.h5
+cmp -s whole.stats.h5 halves.stats.h5 || complain "shards: another HDF5 file of halves"
+# what does not belong together
+try 4 "a1.shard: is a part of a dq eval, and sh1.shard of a dq stats" merge sh1.shard a1.shard
+try 4 "sh1.shard: is a part of a dq stats, and a1.shard of a dq eval" merge a1.shard sh1.shard
+try 4 "1 of 2 parts is missing: 2" merge sh1.shard
+try 4 "sh1.shard and sh1.shard are both part 1" merge sh1.shard sh1.shard
+try 4 "sh2.shard: is one of 2 parts, st1.shard of 11" merge st1.shard sh2.shard
+"$dq" "$@" --limit 9 --shard 2/2 -qo lim.shard
+try 4 "lim.shard: is a part of another run of dq stats than sh1.shard" merge sh1.shard lim.shard
+"$dq" "$@" --places 3 --shard 2/2 -qo places.shard
+try 4 "places.shard: its command asks for other outputs or conditions than that of sh1.shard" merge sh1.shard places.shard
+DQ_CPU=scalar "$dq" "$@" --shard 2/2 -qo sc.shard
+try 4 "sc.shard: its bits may differ from those of sh1.shard" merge sh1.shard sc.shard
+sed 's/"n": /"n": 1/' sh2.shard >altered.shard
+try 3 "altered.shard: line 2 was altered" merge sh1.shard altered.shard
+cp sh1.shard sh1.kept
+try 2 "sh1.shard: input and output are the same file" merge sh1.shard sh2.shard -o sh1.shard --force
+cmp -s sh1.shard sh1.kept || complain "shards: a merge of statistics replaces a part"
+try 2 "expected HDF5, name.h5" merge sh1.shard sh2.shard -o s.json
+# lines whose hash fits, with what no dq writes
+forged() { # forged STATUS PATTERN SED: line 2 of sh2.shard, changed so
+    line=$(sed -n 2p sh2.shard | cut -c66- | sed "$3")
+    {
+        sed -n 1p sh2.shard
+        printf '%s %s\n' "$(printf '%s' "$line" | sha256sum | cut -c-64)" "$line"
+        sed 1,2d sh2.shard
+    } >forged.shard
+    try "$1" "$2" merge sh1.shard forged.shard
+}
+forged 3 'forged.shard: block 0 is there twice' 's/"block": [0-9]*/"block": 0/'
+forged 3 '"block"' 's/"block": [0-9]*/"block": 99/'
+forged 3 '"model"' 's/"model": 0/"model": 2/'
+forged 3 '"hidden_states\|"n"' 's/"hidden_states"/"hidden"/'
+forged 3 '"histogram"' 's/"n": /"n": 1/'
+forged 3 '"top"' 's/"top": "[^ ]* /"top": "0x1p-90 /'
+forged 3 'a place outside the sequences' 's/\("top": "[^ ]* \)[0-9]* /\19999999 /'
+forged 3 '"sums"' 's/"sums": "/"sums": "x/'
+forged 3 '"counts"' 's/"counts": "/"counts": "-/'
+# what there is no part of
+try 2 "Add --one-pass, whose medians carry a bound" stats "diff model" --shard 1/2 -o x.shard
+try 2 "nowhere to write the part. Add -o FILE" "$@" --shard 1/2
+try 2 "expected I/N, with I from 1 to N" "$@" --shard 3/2 -o x.shard
+try 2 "with --shard writes no such file" "$@" --shard 1/2 -o x.h5
+try 2 "resume goes on with a part. Add --shard I/N" "$@" --resume
+try 2 "Give --text a file" stats "diff model" --text - --one-pass --shard 1/2 -o x.shard
+for command in quantize "plan weights" "plan kv" "plan heads" "plan gates"; do
+    # shellcheck disable=SC2086 # two words
+    try 2 "shard: later steps need the results of earlier ones" $command "diff model" --shard=1/2
+done
+if [ -w /dev/full ]; then
+    ln -sf /dev/full full.shard
+    "$dq" "$@" --shard 1/2 -o full.shard --force >"$top/out" 2>"$top/err" && complain "shards: a part on a full disk"
+fi
