@@ -204,6 +204,93 @@ TEST(test_batching)
     dq_model_close(m);
 }
 
+/* The text of each block, as JSON. */
+static void compute_blocks(json_t **text, const dq_model *m, dq_backend *b, const dq_sequences *s,
+                           const dq_outlier_plan *plan)
+{
+    dq_err err = {0};
+    dq_outliers o;
+    dq_outlier_walk *w;
+    dq_runner *r = NULL;
+    must(dq_outliers_init(&o, m->n_layers, m->map.n_out, &err), &err);
+    must(dq_runner_new(&r, m, b, &dq_kv_plain, &err), &err);
+    must(dq_outlier_walk_new(&w, &o, m, s, plan, &err), &err);
+    for (int i = 0; i < dq_outlier_walk_blocks(w); i++) {
+        dq_strbuf bytes = {0};
+        FILE *f = dq_strbuf_memory_open(&bytes, &err);
+        assert_non_null(f);
+        fputs("{\"block\": 0", f);
+        must(dq_outlier_walk_run(w, r, i, f, &err), &err);
+        fputc('}', f);
+        must(dq_strbuf_memory_close(f, &err), &err);
+        must(dq_json_parse(&text[i], bytes.s, bytes.n, "block", &err), &err);
+        dq_block_free(bytes.s);
+    }
+    dq_outlier_walk_free(w);
+    dq_runner_free(r);
+    dq_outliers_free(&o);
+}
+
+static void same_outliers(const dq_outliers *a, const dq_outliers *b)
+{
+    assert_int_equal(a->n_rows, b->n_rows);
+    for (int k = 0; k < DQ_N_KINDS; k++) {
+        for (int i = -1; i < a->n_layers; i++) {
+            const dq_tally *p = i < 0 ? &a->kind[k].pooled : &a->kind[k].layer[i],
+                           *q = i < 0 ? &b->kind[k].pooled : &b->kind[k].layer[i];
+            assert_true(p->n == q->n && p->n_bad == q->n_bad);
+            assert_memory_equal(&p->sum, &q->sum, 3 * sizeof p->sum);
+            assert_memory_equal(p->top, q->top, sizeof p->top);
+            assert_memory_equal(p->place, q->place, sizeof p->place);
+            assert_memory_equal(p->hist, q->hist, DQ_HIST_BINS * sizeof *p->hist);
+        }
+        assert_memory_equal(&a->kind[k].pooled_median, &b->kind[k].pooled_median,
+                            sizeof(dq_median));
+        assert_memory_equal(a->kind[k].layer_median, b->kind[k].layer_median,
+                            (size_t)a->n_layers * sizeof(dq_median));
+    }
+    assert_memory_equal(a->measure, b->measure,
+                        (size_t)(a->n_layers * a->n_out) * sizeof *a->measure);
+}
+
+/* Blocks as text, in any order, are the walk, bit for bit. */
+TEST(test_blocks)
+{
+    const fixture *f = *case_state;
+    const json_t *x = json_array_get(f->root, 1);
+    dq_sequences s = sequences_of(json_object_get(x, "sequences"), given_arena());
+    dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s",
+                              json_string_value(json_object_get(x, "model")));
+    const dq_outlier_plan plan = {.max_rows = 1, .walks = 1};
+    json_t *text[DQ_OUTLIER_BLOCKS];
+    dq_err err = {0}, lacking = {0}, twice = {0}, none = {0};
+    dq_outliers whole, merged;
+    dq_outlier_walk *w;
+    int64_t rows = 0;
+    collect(&whole, m, f->backend, &s, 1, 1);
+    compute_blocks(text, m, f->backend, &s, &plan);
+    must(dq_outliers_init(&merged, m->n_layers, m->map.n_out, &err), &err);
+    must(dq_outlier_walk_new(&w, &merged, m, &s, &plan, &err), &err);
+    const int n = dq_outlier_walk_blocks(w);
+    assert_int_equal(n, s.n);
+    for (int i = n - 1; i >= 0; i--) {
+        assert_int_equal(dq_outlier_walk_end(w, &lacking), DQ_MISMATCH);
+        must(dq_outlier_walk_take(w, i, text[i], &err), &err);
+        assert_int_equal(dq_outlier_walk_take(w, i, text[i], &twice), DQ_DAMAGED);
+        lacking = twice = (dq_err){0};
+        rows += dq_outlier_walk_rows(w, i);
+    }
+    assert_int_equal(dq_outlier_walk_take(w, n, text[0], &none), DQ_DAMAGED);
+    must(dq_outlier_walk_end(w, &err), &err);
+    assert_int_equal(rows, s.cu[s.n]);
+    same_outliers(&whole, &merged);
+    dq_outlier_walk_free(w);
+    for (int i = 0; i < n; i++) json_decref(text[i]);
+    dq_outliers_free(&merged);
+    dq_outliers_free(&whole);
+    dq_model_close(m);
+}
+
 TEST(test_refusals)
 {
     const fixture *f = *case_state;

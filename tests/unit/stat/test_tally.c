@@ -3,6 +3,7 @@
 #include "tests/rigs/suite.h"
 
 #include "stat/tally.h"
+#include "stat/tally_text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -242,6 +243,94 @@ TEST(empty_and_bad_streams)
     assert_int_equal(t.n_top, 0);
     assert_true(t.sum == 0 && isnan(dq_tally_quantile(&t, 0.5, NULL)));
     dq_tally_free(&t);
+    dq_tally_free(&t);
+}
+
+/* A tally as JSON, for json_decref. */
+static json_t *text_of(const dq_tally *t)
+{
+    dq_err err = {0};
+    dq_strbuf text = {0};
+    json_t *o;
+    FILE *f = dq_strbuf_memory_open(&text, &err);
+    assert_non_null(f);
+    dq_tally_text_put(f, t);
+    assert_int_equal(dq_strbuf_memory_close(f, &err), DQ_OK);
+    assert_int_equal(dq_json_parse(&o, text.s, text.n, "tally", &err), DQ_OK);
+    dq_block_free(text.s);
+    return o;
+}
+
+TEST(text_keeps_every_bit)
+{
+    enum { N = 3000 };
+    static float x[N];
+    static const int counts[] = {0, 1, DQ_TOP - 1, DQ_TOP, DQ_TOP + 1, N};
+    dq_tally back = fresh();
+    fill(x, N);
+    x[0] = 0;
+    x[1] = -1e-44f;
+    x[2] = -3.4028235e38f;
+    x[3] = NAN;
+    x[4] = x[5] = 1.5f;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        dq_err err = {0};
+        dq_tally t = fresh();
+        dq_tally_add(&t, x, counts[i], (dq_place){3, 2, -1, 7, 0});
+        json_t *o = text_of(&t);
+        assert_int_equal(dq_tally_text_get(&back, o, &err), DQ_OK);
+        assert_true(back.n == t.n && back.n_bad == t.n_bad && back.n_top == t.n_top);
+        assert_memory_equal(&back.sum, &t.sum, 3 * sizeof t.sum);
+        assert_memory_equal(back.top, t.top, sizeof t.top);
+        assert_memory_equal(back.place, t.place, sizeof t.place);
+        assert_memory_equal(back.hist, t.hist, DQ_HIST_BINS * sizeof *t.hist);
+        assert_memory_equal(&back.threshold, &t.threshold, sizeof t.threshold);
+        dq_tally_clear(&back);
+        assert_true(back.n == 0 && back.n_top == 0 && back.hist[0x3fc0] == 0);
+        json_decref(o);
+        dq_tally_free(&t);
+    }
+    dq_tally_free(&back);
+}
+
+TEST(texts_of_no_tally_are_refused)
+{
+    static const struct {
+        const char *n, *top, *histogram;
+    } bad[] = {
+        {"2", "0x1p+0 0 0 0 0 0", "16256:1"}, /* fewer than they say */
+        {"0", "0x1p+0 0 0 0 0 0", ""},
+        {"1", "", "16256:1"},
+        {"1", "0x1p+0 0 0 0 0", "16256:1"}, /* no column */
+        {"1", "0x1p+0 0 0 0 0 ", "16256:1"},
+        {"1", "0x1p+0 0 0 0 0 0 ", "16256:1;"},
+        {"1", "nan 0 0 0 0 0", "16256:1"},
+        {"1", "inf 0 0 0 0 0", "16256:1"},
+        {"1", "-0x1p+0 0 0 0 0 0", "16256:1"},
+        {"1", "0x1p+0 -2 0 0 0 0", "16256:1"},
+        {"1", "0x1p+0 0 0 0 0 99999999999", "16256:1"},
+        {"2", "0x1p+0 0 0 0 0 0 0x1p+1 0 0 0 0 0", "16256:2"}, /* rising */
+        {"1", "0x1p+0 0 0 0 0 0", "32768:1"},
+        {"1", "0x1p+0 0 0 0 0 0", "-1:1"},
+        {"1", "0x1p+0 0 0 0 0 0", "16256"},
+        {"1", "0x1p+0 0 0 0 0 0", "16256:"},
+        {"1", "0x1p+0 0 0 0 0 0", "16256:1 "},
+        {"1", "0x1p+0 0 0 0 0 0", "16256:1;16256:0"},
+        {"2", "0x1p+0 0 0 0 0 0 0x1p+0 0 0 0 0 1", "32767:1 1"},
+        {"2", "0x1p+0 0 0 0 0 0 0x1p+0 0 0 0 0 1", "16256:1;16256:1"}, /* a bin twice */
+        {"1", "0x1p+0 0 0 0 0 0", "16256:-1"},
+        {"1", "0x1p+0 0 0 0 0 0", "16256:x"},
+    };
+    dq_tally t = fresh();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        dq_err err = {0};
+        json_t *o =
+            json_pack("{sIsIssssss}", "n", (json_int_t)atoi(bad[i].n), "n_bad", (json_int_t)0,
+                      "sums", "0 0 0", "top", bad[i].top, "histogram", bad[i].histogram);
+        dq_tally_clear(&t);
+        if (dq_tally_text_get(&t, o, &err) != DQ_DAMAGED) fail_msg("text %zu is taken", i);
+        json_decref(o);
+    }
     dq_tally_free(&t);
 }
 
