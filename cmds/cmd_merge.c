@@ -9,13 +9,14 @@
 
 static const dq_usage usage = {
     .name = "merge",
-    .synopsis = "FILE... [-o OUT.json] [options]",
+    .synopsis = "FILE... [-o OUT] [options]",
     .about =
-        "Makes one evaluation of the parts that dq eval --shard I/N wrote: the same table and the "
-        "same document as without --shard. Models and data are read again, from the paths of "
-        "the parts' command, so this runs where that ran; nothing is computed. Parts that are "
-        "missing, twice there, unfinished, of another command or computed by another program or "
-        "processor are refused by name.\n",
+        "Makes one run of the parts that dq eval --shard I/N or dq stats --one-pass --shard I/N "
+        "wrote: the same tables, files and document as without --shard. -o is what it is for the "
+        "command: the JSON document of dq eval, the HDF5 file of dq stats. Models and data are "
+        "read again, from the paths of the parts' command, so this runs where that ran; nothing "
+        "is computed. Parts that are missing, twice there, unfinished, of another command or "
+        "computed by another program or processor are refused by name.\n",
     .examples =
         "  for i in 1 2 3 4; do dq eval model --text book.txt --shard $i/4 -o part$i.shard; done\n"
         "  dq merge part?.shard -o all.json\n",
@@ -176,8 +177,8 @@ dq_status dq_cmd_merge(int argc, char **argv, dq_err *err)
     merge x = {.a = dq_arena_new()};
     dq_args args;
     const dq_opt opts[] = {
-        dq_opt_letter(
-            'o', dq_opt_text("output", "FILE", &x.output, "write the JSON document to a file")),
+        dq_opt_letter('o', dq_opt_text("output", "FILE", &x.output,
+                                       "of dq eval the JSON document, of dq stats HDF5")),
         dq_opt_flag("json", &x.json, "print the document instead of the table"),
         dq_opt_flag("force", &x.force, "replace files that exist"),
         dq_opt_letter('q', dq_opt_flag("quiet", &x.quiet, "no warnings on stderr")),

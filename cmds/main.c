@@ -27,7 +27,7 @@ static const dq_cmd commands[] = {
     {"eval", "score models across bit widths: accuracy, NLL, KLD", dq_cmd_eval},
     {"generate", "what a model writes after a prompt, or two of them side by side",
      dq_cmd_generate},
-    {"merge", "one document of the parts that dq eval --shard wrote", dq_cmd_merge},
+    {"merge", "one run of the parts that dq eval or stats --shard wrote", dq_cmd_merge},
     {"judged", "accuracy of completions that somebody judged", dq_cmd_judged},
     {"report", "a page of what other commands print with --json", dq_cmd_report},
     {"info", "what a container or checkpoint holds", dq_cmd_info},
