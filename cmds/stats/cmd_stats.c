@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MODELS = 64, PASS_ROWS = 4096, DEFAULT_CTX = 2048 };
+enum { PASS_ROWS = 4096, DEFAULT_CTX = 2048 };
 
 typedef struct stats {
     const char *text_path, *out_path, *csv_path, *device;
@@ -36,7 +36,7 @@ typedef struct stats {
     dq_arena *arena;
     dq_backend *backend;
     dq_input_text text; /* text.text NULL: ids were given */
-    cmd_stats_entry entry[MAX_MODELS];
+    cmd_stats_entry entry[CMD_STATS_MODELS];
     int n;
     dq_progress progress;
     double walk_rows; /* tokens of one walk of the model being run */
@@ -63,7 +63,7 @@ static const dq_usage usage = {
                 "  dq stats diffllama/ --ids \"0 17 44 8\" --json\n"
                 "  dq stats llama/ --text book.txt --one-pass --shard 1/4 -o part1.shard\n",
     .min_args = 1,
-    .max_args = MAX_MODELS,
+    .max_args = CMD_STATS_MODELS,
     .args = "one or more MODELs",
 };
 

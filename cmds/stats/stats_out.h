@@ -7,6 +7,8 @@
 #include "checkpoint/h5_result.h"
 #include "cmds/cli/input.h"
 
+enum { CMD_STATS_MODELS = 64 };
+
 /* One model with what was fed to it and what came out. */
 typedef struct cmd_stats_entry {
     dq_model *model;

@@ -11,7 +11,6 @@
 
 #include <string.h>
 
-enum { MODELS = 64 };
 static const char schema[] = "dq-stats-part/1";
 
 dq_status cmd_stats_key_make(cmd_stats_key *key, const cmd_stats_entry *e, int n,
@@ -44,7 +43,7 @@ typedef struct blocks {
 typedef struct work {
     const cmd_stats_part *x;
     bool whole; /* of all parts, which are read */
-    blocks model[MODELS];
+    blocks model[CMD_STATS_MODELS];
 } work;
 
 static dq_status begin(work *w, dq_err *err)

@@ -166,6 +166,10 @@ forged 3 '"top"' 's/"top": "[^ ]* /"top": "0x1p-90 /'
 forged 3 'a place outside the sequences' 's/\("top": "[^ ]* \)[0-9]* /\19999999 /'
 forged 3 '"sums"' 's/"sums": "/"sums": "x/'
 forged 3 '"counts"' 's/"counts": "/"counts": "-/'
+cp "$book" text.copy
+"$dq" stats "diff model" --text text.copy --limit 3 --one-pass --shard 1/1 -qo one.stats.shard
+sed -i 1s/^/more/ text.copy
+try 4 "one.stats.shard: belongs to a run with other inputs or settings" merge one.stats.shard
 # what there is no part of
 try 2 "Add --one-pass, whose medians carry a bound" stats "diff model" --shard 1/2 -o x.shard
 try 2 "nowhere to write the part. Add -o FILE" "$@" --shard 1/2
