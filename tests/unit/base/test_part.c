@@ -166,7 +166,7 @@ static json_t *numbers(const double *x, const int64_t *k, int64_t n)
 
 TEST(numbers_keep_their_bits)
 {
-    const double x[] = {0.1, -0.0, 1e308, 5e-324, INFINITY};
+    const double x[] = {0.1, -0.0, 1e308, 5e-324, (double)INFINITY};
     const int64_t k[] = {0, -1, INT64_MAX, INT64_MIN, 7};
     for (int64_t n = 0; n <= 5; n++) {
         dq_err err = {0};
