@@ -162,6 +162,7 @@ struct dq_eval {
     void *progress_arg;         /* of both */
     dq_backend *backend;        /* of models without a runner */
     int shard, n_shards; /* the part of the work that is done here, from 0; 0 shards: all of it */
+    bool alone;          /* this process computes all of it, and others do what they do */
     double share;        /* of all work, that of this shard; once dq_eval_run has begun */
     dq_journal *journal; /* NULL: finished work is not written down */
     json_t *about;       /* more members of the first line of a new journal; NULL: none */
@@ -194,8 +195,8 @@ const dq_eval_source *dq_eval_source_of(const dq_eval *e, const dq_eval_row *row
  * rows end alike. */
 dq_status dq_eval_stop_ids(dq_stop_ids *out, const dq_eval *e, int model, dq_err *err);
 
-/* Computes what is not done yet. After DQ_STOPPED the rows hold what was finished. By all ranks (base/ranks.h); only on rank 0
- * the rows hold all of it then. */
+/* Computes what is not done yet. After DQ_STOPPED the rows hold what was finished. By all ranks (base/ranks.h), unless
+ * `alone`; only on rank 0 the rows hold all of it then. */
 dq_status dq_eval_run(dq_eval *e, dq_err *err);
 
 /* Begins to write down finished work, every step as soon as it is done. `key` (64 hex digits) stands for

@@ -92,7 +92,7 @@ void dq_eval_finish(dq_eval *e, int row, int64_t from, int64_t to)
     dq_score_work_add(&r->work, &r->pending);
     for (int64_t i = from; i < to; i++) r->finished[i] = true;
     e->ended = false; /* more follows */
-    if (e->journal_err.code == DQ_OK && (e->journal || dq_ranks_number() > 0))
+    if (e->journal_err.code == DQ_OK && (e->journal || (dq_ranks_number() > 0 && !e->alone)))
         put(e, row, from, to, &e->journal_err);
 }
 

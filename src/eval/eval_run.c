@@ -120,13 +120,18 @@ static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
     return dq_eval_sweep_take(&x->s, text, len, err);
 }
 
+static bool is_shared(const dq_eval *e)
+{
+    return dq_ranks_count() > 1 && !e->alone;
+}
+
 /* Alone rows are computed in their order; ranks begin with what takes long, so that they end together. */
 static dq_status choose(run *x, dq_err *err)
 {
     dq_eval *e = x->s.e;
     dq_eval_pieces *p = &x->pieces;
     double work = 0, all = 0;
-    DQ_TRY(dq_eval_pieces_of(p, e, e->n_shards > 0 || dq_ranks_count() > 1, err));
+    DQ_TRY(dq_eval_pieces_of(p, e, e->n_shards > 0 || is_shared(e), err));
     int *shard = dq_alloc(e->a, (size_t)p->n, sizeof *shard, err);
     if (!shard) return err->code;
     if (e->n_shards > 1) DQ_TRY(dq_eval_pieces_share(shard, p, e->n_shards, err));
@@ -139,7 +144,7 @@ static dq_status choose(run *x, dq_err *err)
     }
     p->n = n;
     e->share = all > 0 ? work / all : 1;
-    if (dq_ranks_count() > 1) dq_eval_pieces_sort(p);
+    if (is_shared(e)) dq_eval_pieces_sort(p);
     return DQ_OK;
 }
 
@@ -157,11 +162,15 @@ static dq_status share_finished(dq_eval *e, dq_err *err)
 dq_status dq_eval_run(dq_eval *e, dq_err *err)
 {
     run x = {.s = {.e = e}};
-    if (choose(&x, err) == DQ_OK) share_finished(e, err);
+    if (choose(&x, err) == DQ_OK && is_shared(e)) share_finished(e, err);
     dq_eval_sweep_begin(&x.s, e);
     x.s.all *= e->share;
     const dq_ranks_work work = {.n = x.pieces.n, .run = run_piece, .take = take, .arg = &x};
-    dq_ranks_run(&work, err);
+    if (e->alone) {
+        for (int64_t i = 0; err->code == DQ_OK && i < work.n; i++) run_piece(&x, i, err);
+    } else {
+        dq_ranks_run(&work, err);
+    }
     dq_eval_sweep_end(&x.s);
     for (int i = 0; i < e->n_rows; i++) e->row[i].work = e->row[e->row[i].same].work;
     return err->code;
