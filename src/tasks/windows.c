@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/windows.h"
 
+#include "base/sha256.h"
 #include "tasks/repeats.h"
 
 #include <string.h>
@@ -18,6 +19,19 @@ int64_t dq_window_scored(const dq_window *w)
 int64_t dq_windows_values(const dq_windows *w, int64_t i)
 {
     return i < w->n ? w->win[i].value : w->n_values;
+}
+
+dq_status dq_windows_hash(char hex[65], const dq_windows *w, dq_err *err)
+{
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    for (int64_t i = 0; i < w->n; i++) {
+        const dq_window *x = &w->win[i];
+        const int64_t head[] = {x->n, x->first, x->past, x->doc};
+        dq_sha256_add(&h, head, sizeof head);
+        dq_sha256_add(&h, x->ids, (size_t)(x->n + x->past) * sizeof *x->ids);
+    }
+    return dq_sha256_end(&h, hex, err);
 }
 
 bool dq_windows_alike(const dq_windows *w, int64_t begin, int64_t end)

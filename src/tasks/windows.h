@@ -83,6 +83,9 @@ int64_t dq_windows_values(const dq_windows *w, int64_t i);
 /* Windows begin .. end - 1 have the same n, first and past. */
 bool dq_windows_alike(const dq_windows *w, int64_t begin, int64_t end);
 
+/* Of each window where it stands and its ids, which a tokenizer and a form of text make of the same bytes; as 64 hex digits. */
+dq_status dq_windows_hash(char hex[65], const dq_windows *w, dq_err *err);
+
 /* Ids of a document, with the template unless `bos` is off; none of a document without text. max: of
  * dq_tokenizer_encode_first, 0: all. */
 dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,
