@@ -52,6 +52,7 @@ typedef struct dq_plan_gates {
 
 /* Cuts the text. DQ_MISMATCH for too little of it, for windows that the model has no positions for, for a device that cannot. */
 dq_status dq_plan_gates_open(dq_plan_gates **out, const dq_plan_gates_settings *s, dq_err *err);
+/* By all ranks (base/ranks.h), which share the windows; rank 0 has what comes of it. */
 dq_status dq_plan_gates_run(dq_plan_gates *p, dq_err *err);
 void dq_plan_gates_close(dq_plan_gates *p); /* NULL allowed */
 
