@@ -4,7 +4,10 @@
 
 #include "base/file.h"
 #include "base/os.h"
+#include "base/ranks.h"
+#include "base/sha256.h"
 #include "checkpoint/container.h"
+#include "cmds/cli/identity.h"
 #include "cmds/cli/version.h"
 #include "cmds/plan/plan_files.h"
 #include "plan/weights/plan_weights.h"
@@ -72,7 +75,7 @@ static dq_status check_files(const dq_cache_options *c, const char *model, dq_er
     if (!c->out && !c->dry_run)
         return dq_fail(err, DQ_USAGE,
                        "-o RECIPE.json is missing (or --dry-run to see what would be done).");
-    return dq_plan_files_check(&f, err);
+    return dq_ranks_number() > 0 ? DQ_OK : dq_plan_files_check(&f, err);
 }
 
 static dq_status open_text(dq_cache_job *j, dq_err *err)
@@ -130,6 +133,26 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const char *mo
     in->stage = on_stage;
     in->arg = j;
     return read_recipe(j, recipe, err);
+}
+
+dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_windows *win,
+                             dq_err *err)
+{
+    dq_sha256 h;
+    char key[65] = "", ids[65], program[DQ_IDENTITY], *text = NULL;
+    dq_identity_text(program, j->in.backend);
+    if (dq_json_complete(err) == DQ_OK &&
+        dq_json_dump(&text, settings, JSON_COMPACT | JSON_SORT_KEYS, err) == DQ_OK &&
+        dq_windows_hash(ids, win, err) == DQ_OK && dq_sha256_begin(&h, err) == DQ_OK) {
+        dq_sha256_add(&h, program, strlen(program));
+        dq_sha256_add(&h, text, strlen(text));
+        dq_sha256_add(&h, j->in.content, strlen(j->in.content));
+        dq_sha256_add(&h, ids, strlen(ids));
+        dq_sha256_end(&h, key, err);
+    }
+    free(text);
+    json_decref(settings);
+    return dq_ranks_agree("set of inputs, settings, program or processor", key, err);
 }
 
 void dq_cache_job_close(dq_cache_job *j)

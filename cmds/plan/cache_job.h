@@ -1,4 +1,5 @@
-/* cache_job: what both plans of a KV cache have on the command line: the model, the text, a recipe of weights, progress.
+/* cache_job: what plans of a KV cache have on the command line: the model, the text, a recipe of weights, progress. Of ranks
+ * (base/ranks.h) every one opens the inputs; files are rank 0's.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CACHE_JOB_H
 #define DQ_CACHE_JOB_H
@@ -69,6 +70,9 @@ typedef struct dq_cache_job_recipe {
 dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const char *model,
                             int64_t windows, const dq_cache_job_recipe *recipe, dq_err *err);
 void dq_cache_job_close(dq_cache_job *j);
+/* Before the run, by all ranks: DQ_MISMATCH where their inputs, their settings, which it takes, or the program differ. */
+dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_windows *win,
+                             dq_err *err);
 /* Warnings: where few documents, or windows of a single one, decide; where the model rounds logits. */
 void dq_cache_job_warn(const dq_cache_job *j, const dq_plan_caches *c);
 /* A recipe as a file, to c->out; takes the value. */

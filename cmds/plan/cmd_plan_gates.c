@@ -2,6 +2,7 @@
  * (plan/cache/plan_gates.h); the file is a document of its own, as FORMAT.md says it.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
+#include "base/ranks.h"
 #include "cmds/cli/document.h"
 #include "cmds/command.h"
 #include "cmds/plan/cache_job.h"
@@ -128,13 +129,14 @@ static dq_status run_plan(dq_cache_job *j, dq_err *err)
     dq_plan_gates *p;
     DQ_TRY(dq_plan_gates_open(&p, &set, err));
     warn(j, p);
-    if (!j->c->dry_run) {
+    const bool hands_out = dq_ranks_number() == 0;
+    if (!j->c->dry_run && dq_cache_job_agree(j, settings_json(p), &p->win, err) == DQ_OK) {
         dq_progress_begin(&j->bar, &j->c->logger, "gates", 1);
         dq_plan_gates_run(p, err);
         dq_progress_end(&j->bar);
-        if (err->code == DQ_OK) write_file(j, p, err);
+        if (err->code == DQ_OK && hands_out) write_file(j, p, err);
     }
-    if (err->code == DQ_OK) j->c->json ? print_json(j, p, err) : print_text(j, p, err);
+    if (err->code == DQ_OK && hands_out) j->c->json ? print_json(j, p, err) : print_text(j, p, err);
     dq_plan_gates_close(p);
     return err->code;
 }

@@ -1,6 +1,7 @@
 /* cmd_plan_heads: dq plan heads: which groups of KV heads share what a cache keeps, and which are cut. Inputs are cache_job.h's,
  * the search is the library's (plan/cache/plan_heads.h).
  * SPDX-License-Identifier: MIT */
+#include "base/ranks.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/command.h"
 #include "cmds/plan/cache_job.h"
@@ -248,17 +249,19 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_heads_settings *set,
     dq_cache_job_warn(j, &p->caches);
     warn_questions(j, &p->caches);
     warn_policy(j, p);
-    if (j->c->dry_run) {
+    const bool hands_out = dq_ranks_number() == 0;
+    if (j->c->dry_run && hands_out) {
         if (j->c->json)
             dq_heads_output_json(&v, err);
         else if (dq_plan_heads_pace(&v.pace, p, err) == DQ_OK)
             dq_heads_output_work(&v, err);
-    } else {
+    } else if (!j->c->dry_run &&
+               dq_cache_job_agree(j, dq_heads_output_settings(p), &p->caches.win, err) == DQ_OK) {
         dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);
         j->bar.rough = true;
         dq_plan_heads_run(p, err);
         dq_progress_end(&j->bar);
-        if (err->code == DQ_OK) hand_out(j, p, &v, err);
+        if (err->code == DQ_OK && hands_out) hand_out(j, p, &v, err);
     }
     dq_plan_heads_close(p);
     return err->code;

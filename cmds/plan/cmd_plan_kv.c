@@ -1,6 +1,7 @@
 /* cmd_plan_kv: dq plan kv: the widths of a KV cache's codes by layer and map. Inputs are cache_job.h's, the search is the
  * library's (plan/cache/plan_kv.h).
  * SPDX-License-Identifier: MIT */
+#include "base/ranks.h"
 #include "cmds/command.h"
 #include "cmds/plan/cache_job.h"
 #include "cmds/plan/kv_output.h"
@@ -148,18 +149,20 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_er
     dq_plan_kv *p;
     DQ_TRY(dq_plan_kv_open(&p, set, err));
     warn(j, p);
-    if (j->c->dry_run) {
+    const bool hands_out = dq_ranks_number() == 0;
+    if (j->c->dry_run && hands_out) {
         dq_kv_output_view v = {p, &j->text, &j->c->logger, 0};
         if (j->c->json)
             dq_kv_output_json(&v, err);
         else if (dq_plan_kv_pace(&v.pace, p, err) == DQ_OK)
             dq_kv_output_work(&v, err);
-    } else {
+    } else if (!j->c->dry_run &&
+               dq_cache_job_agree(j, dq_kv_output_settings(p), &p->caches.win, err) == DQ_OK) {
         dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);
         j->bar.rough = true;
         dq_plan_kv_run(p, err);
         dq_progress_end(&j->bar);
-        if (err->code == DQ_OK) hand_out(j, p, err);
+        if (err->code == DQ_OK && hands_out) hand_out(j, p, err);
     }
     dq_plan_kv_close(p);
     return err->code;

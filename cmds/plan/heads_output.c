@@ -101,7 +101,7 @@ static json_t *result_json(const dq_plan_heads *p)
     return o;
 }
 
-static json_t *settings_json(const dq_plan_heads *p)
+json_t *dq_heads_output_settings(const dq_plan_heads *p)
 {
     const dq_plan_heads_settings *s = &p->set;
     json_t *o = json_object();
@@ -129,7 +129,7 @@ dq_status dq_heads_output_json(const dq_heads_output_view *v, dq_err *err)
     json_array_append_new(inputs, dq_input_model_json(v->plan->set.in.model));
     json_array_append_new(inputs, dq_input_text_json(v->text));
     if (v->questions->path) json_array_append_new(inputs, dq_input_text_json(v->questions));
-    json_object_set_new(doc, "settings", settings_json(v->plan));
+    json_object_set_new(doc, "settings", dq_heads_output_settings(v->plan));
     json_array_append_new(json_object_get(doc, "results"), result_json(v->plan));
     return dq_document_print(doc, err);
 }

@@ -126,7 +126,7 @@ static json_t *result_json(const dq_plan_kv *p)
     return o;
 }
 
-static json_t *settings_json(const dq_plan_kv *p)
+json_t *dq_kv_output_settings(const dq_plan_kv *p)
 {
     const dq_plan_kv_settings *s = &p->set;
     json_t *o = json_object(), *widths = json_array();
@@ -156,7 +156,7 @@ dq_status dq_kv_output_json(const dq_kv_output_view *v, dq_err *err)
     json_t *inputs = json_object_get(doc, "inputs");
     json_array_append_new(inputs, dq_input_model_json(v->plan->set.in.model));
     json_array_append_new(inputs, dq_input_text_json(v->text));
-    json_object_set_new(doc, "settings", settings_json(v->plan));
+    json_object_set_new(doc, "settings", dq_kv_output_settings(v->plan));
     json_array_append_new(json_object_get(doc, "results"), result_json(v->plan));
     return dq_document_print(doc, err);
 }

@@ -20,6 +20,8 @@ dq_status dq_kv_output_work(const dq_kv_output_view *v, dq_err *err);
 dq_status dq_kv_output_print(const dq_kv_output_view *v, dq_err *err);
 /* The document dq-plan/1 on stdout; of a dry run without results of a search. */
 dq_status dq_kv_output_json(const dq_kv_output_view *v, dq_err *err);
+/* What the plan was to do, a new reference. */
+json_t *dq_kv_output_settings(const dq_plan_kv *p);
 /* The recipe, a new reference: beside what one of weights (NULL: none) says, of its cache too (heads, a policy), but for widths
  * and codes. What it lacks where memory ends, dq_json_complete tells. */
 json_t *dq_kv_output_recipe_of(const dq_plan_kv_settings *s, const json_t *weights,

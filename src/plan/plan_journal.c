@@ -4,6 +4,7 @@
 #include "plan/plan_journal.h"
 
 #include "base/file.h"
+#include "base/ranks.h"
 #include "base/sha256.h"
 
 #include <math.h>
@@ -175,23 +176,60 @@ static dq_status read_back(dq_plan_journal *j, dq_journal_lines *found, dq_arena
     return dq_fail_with(err, why.code, (dq_remedy){.code = DQ_REMEDY_START_OVER}, "%s.", why.text);
 }
 
-static dq_status go_on(dq_plan_journal *j, const dq_plan_journal_how *how, dq_arena *a, dq_err *err)
+static dq_status go_on(dq_plan_journal *j, dq_journal_lines *found, const dq_plan_journal_how *how,
+                       dq_arena *a, dq_err *err)
 {
-    dq_journal_lines found;
-    DQ_TRY(read_back(j, &found, a, err));
-    if (found.n > 0) return take_lines(j, &found, how, a, err);
+    DQ_TRY(read_back(j, found, a, err));
+    if (found->n > 0) return take_lines(j, found, how, a, err);
     return put_key(j, how, err);
 }
 
-dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *how, dq_arena *a,
-                               dq_err *err)
+/* Bytes of lines, a NUL after each; the lines go to `out`, if there is one. */
+static size_t join(char *out, const dq_journal_lines *found)
 {
-    *j = (dq_plan_journal){.resumes = how->resume};
-    j->path = dq_textf(a, err, "%s.journal", how->out);
-    if (!j->path) return err->code;
+    size_t bytes = 0;
+    for (int64_t i = 0; i < found->n; i++) {
+        const size_t n = strlen(found->text[i]) + 1;
+        if (out) memcpy(out + bytes, found->text[i], n);
+        bytes += n;
+    }
+    return bytes;
+}
+
+/* Of other ranks: found becomes what rank 0 has found; views into text. */
+static dq_status split(dq_journal_lines *found, char *text, size_t bytes, dq_arena *a, dq_err *err)
+{
+    for (size_t i = 0; i < bytes; i++) found->n += !text[i];
+    found->text = dq_alloc(a, (size_t)found->n, sizeof *found->text, err);
+    if (!found->text) return err->code;
+    for (int64_t i = 0; i < found->n; i++, text += strlen(text) + 1) found->text[i] = text;
+    return DQ_OK;
+}
+
+/* What rank 0 has found is taken by all. */
+static dq_status share_lines(const dq_plan_journal *j, const dq_journal_lines *found,
+                             const dq_plan_journal_how *how, dq_arena *a, dq_err *err)
+{
+    dq_journal_lines same = {0};
+    uint64_t bytes = join(NULL, found);
+    if (dq_ranks_count() == 1) return err->code;
+    DQ_TRY(dq_ranks_share(&bytes, sizeof bytes, err));
+    if (bytes == 0) return DQ_OK;
+    char *text = dq_block_new(bytes, 1, err);
+    if (text) join(text, found);
+    if (dq_ranks_share(text, bytes, err) == DQ_OK && dq_ranks_number() > 0 &&
+        split(&same, text, bytes, a, err) == DQ_OK)
+        take_lines(j, &same, how, a, err);
+    dq_block_free(text);
+    return err->code;
+}
+
+static dq_status open_file(dq_plan_journal *j, dq_journal_lines *found,
+                           const dq_plan_journal_how *how, dq_arena *a, dq_err *err)
+{
     DQ_TRY(dq_plan_journal_check(j->path, err));
     if (how->resume && dq_file_exists(j->path)) {
-        DQ_TRY(go_on(j, how, a, err));
+        DQ_TRY(go_on(j, found, how, a, err));
     } else {
         if (dq_file_exists(j->path) && !how->force)
             return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_RESUME_OR_FORCE},
@@ -202,6 +240,16 @@ dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *ho
     }
     j->ours = true;
     return DQ_OK;
+}
+
+dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *how, dq_arena *a,
+                               dq_err *err)
+{
+    dq_journal_lines found = {0};
+    *j = (dq_plan_journal){.resumes = how->resume};
+    j->path = dq_textf(a, err, "%s.journal", how->out);
+    if (j->path && dq_ranks_number() == 0) open_file(j, &found, how, a, err);
+    return share_lines(j, &found, how, a, err);
 }
 
 void dq_plan_journal_end(dq_plan_journal *j, bool done)

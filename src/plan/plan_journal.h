@@ -38,7 +38,7 @@ typedef struct dq_plan_journal_how {
 dq_status dq_plan_journal_key(char hex[65], const json_t *of, dq_err *err);
 /* DQ_FILE for what is there and no regular file: a folder or a FIFO holds no journal. */
 dq_status dq_plan_journal_check(const char *path, dq_err *err);
-/* DQ_FILE as dq_plan_journal_check, and for one that is there, where nothing is to be resumed; DQ_MISMATCH for one of other
+/* By all ranks (base/ranks.h): rank 0 alone has the file, and all take the lines that it finds. DQ_FILE as dq_plan_journal_check, and for one that is there, where nothing is to be resumed; DQ_MISMATCH for one of other
  * inputs or settings, and for a file that is none. */
 dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *how, dq_arena *a,
                                dq_err *err);
@@ -47,7 +47,7 @@ dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *ho
 json_t *dq_plan_journal_reals(const double *x, int64_t n);
 dq_status dq_plan_journal_take_reals(double *x, int64_t n, int64_t *found, const json_t *line,
                                      const char *key, dq_err *err);
-/* Takes the value. */
+/* On rank 0. Takes the value. */
 dq_status dq_plan_journal_put(dq_plan_journal *j, json_t *line, dq_err *err);
 /* done: what it holds is written elsewhere, or is nothing. {0} allowed. */
 void dq_plan_journal_end(dq_plan_journal *j, bool done);

@@ -1,21 +1,22 @@
-/* plan_caches: see plan_caches.h. A sweep of dq_eval for some caches and as many windows as a pass holds, so that the
- * unquantized cache runs once for all of them and an end in between costs little; its rows are summed by window and dropped.
+/* plan_caches: see plan_caches.h. Caches by name, the journal, the text and what it says; plan_caches_run.c measures.
  * Lines of the journal: {KEY: name, "from", "kld": [...], "loss": [...]}, a number for each window; those of questions are
- * plan_caches_ask.h's.
+ * plan_caches_ask.h's. The same lines go from rank to rank, and what is found in a journal to all of them.
  * SPDX-License-Identifier: MIT */
 #include "plan/cache/plan_caches.h"
 
 #include "base/os.h"
-#include "base/sha256.h"
+#include "base/ranks.h"
 #include "plan/cache/plan_caches_ask.h"
 #include "plan/plan_decide.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- Caches ---- */
 
-int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err)
+/* -1: see err. */
+static int find(dq_plan_caches *c, const char *name, dq_err *err)
 {
     for (int i = 0; i < c->n; i++) {
         if (strcmp(c->list[i].name, name) == 0) return i;
@@ -32,6 +33,13 @@ int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err)
                          .answered = dq_alloc(c->arena, asked, sizeof *m->answered, err),
                          .lack = dq_alloc(c->arena, asked, sizeof *m->lack, err)};
     return err->code == DQ_OK ? c->n++ : -1;
+}
+
+int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err)
+{
+    const int i = find(c, name, err);
+    if (i >= 0 && c->list[i].place == 0) c->list[i].place = ++c->n_places;
+    return i;
 }
 
 dq_status dq_plan_caches_spec(dq_kv_spec *out, const dq_plan_caches *c, const char *name,
@@ -53,22 +61,11 @@ dq_status dq_plan_caches_add(dq_eval *e, const dq_plan_caches *c, int cache, dq_
 
 /* ---- The journal ---- */
 
-static dq_status put_cache(dq_plan_caches *c, int cache, int64_t begin, int64_t end, dq_err *err)
-{
-    const dq_plan_cache *m = &c->list[cache];
-    json_t *line = json_object();
-    json_object_set_new(line, c->kind.key, json_string(m->name));
-    json_object_set_new(line, "from", json_integer(begin));
-    json_object_set_new(line, "kld", dq_plan_journal_reals(m->kld + begin, end - begin));
-    json_object_set_new(line, "loss", dq_plan_journal_reals(m->loss + begin, end - begin));
-    return dq_plan_journal_put(&c->journal, line, err);
-}
-
 int dq_plan_caches_of_line(dq_plan_caches *c, const json_t *line, dq_err *err)
 {
     const char *name;
     if (dq_json_text(&name, line, c->kind.key, NULL, err) != DQ_OK) return -1;
-    if (c->kind.is_name(c->kind.arg, name)) return dq_plan_caches_find(c, name, err);
+    if (c->kind.is_name(c->kind.arg, name)) return find(c, name, err);
     dq_fail(err, DQ_DAMAGED, "\"%s\" \"%.80s\" are not as a plan writes them", c->kind.key, name);
     return -1;
 }
@@ -98,21 +95,45 @@ static dq_status take_line(void *arg, json_t *line, dq_err *err)
     return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", c->journal.path);
 }
 
-/* Of each window where it stands and its ids, which a tokenizer and a form of text make of the same bytes. */
-static dq_status hash_ids(char hex[65], const dq_plan_caches *c, dq_err *err)
+/* ---- Ranks ---- */
+
+dq_status dq_plan_caches_tell(dq_plan_caches *c, json_t *line, dq_err *err)
 {
-    dq_sha256 h;
-    DQ_TRY(dq_sha256_begin(&h, err));
-    for (int64_t i = 0; i < c->win.n; i++) {
-        const dq_window *w = &c->win.win[i];
-        const int64_t head[] = {w->n, w->first, w->past, w->doc};
-        dq_sha256_add(&h, head, sizeof head);
-        dq_sha256_add(&h, w->ids, (size_t)(w->n + w->past) * sizeof *w->ids);
-    }
-    return dq_sha256_end(&h, hex, err);
+    if (dq_ranks_number() == 0) return dq_plan_journal_put(&c->journal, line, err);
+    char *text = NULL;
+    if (dq_json_complete(err) == DQ_OK && dq_json_dump(&text, line, JSON_COMPACT, err) == DQ_OK)
+        dq_ranks_tell(text, strlen(text), err);
+    free(text);
+    json_decref(line);
+    return err->code;
 }
 
-/* All that numbers of a cache on a window depend on; ids: hash_ids. */
+/* Ids that the caches of a line have run, their share of the unquantized one's among them. */
+static double ids_of(const dq_plan_caches *c, const json_t *line)
+{
+    const size_t windows = json_array_size(json_object_get(line, "kld")),
+                 questions = json_array_size(json_object_get(line, "lack"));
+    if (questions) return (double)c->question_ids * (double)questions / (double)c->n_questions;
+    return (double)windows * (double)c->in->ctx * (DQ_PLAN_CACHES_SWEEP + 1) / DQ_PLAN_CACHES_SWEEP;
+}
+
+dq_status dq_plan_caches_hear(dq_plan_caches *c, const char *text, size_t len, dq_err *err)
+{
+    const int64_t resumed = c->n_resumed;
+    json_t *line;
+    DQ_TRY(dq_json_parse(&line, text, len, "what a rank tells", err));
+    if (take_line(c, line, err) == DQ_OK) {
+        c->done += ids_of(c, line);
+        c->n_resumed = resumed; /* none of an earlier run */
+        return dq_plan_journal_put(&c->journal, line, err);
+    }
+    json_decref(line);
+    return err->code;
+}
+
+/* ---- The key ---- */
+
+/* All that numbers of a cache on a window depend on; ids: dq_windows_hash. */
 static json_t *key_of(const dq_plan_caches *c, const char *ids)
 {
     const dq_plan_caches_input *in = c->in;
@@ -133,10 +154,11 @@ static json_t *key_of(const dq_plan_caches *c, const char *ids)
 
 dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err)
 {
-    char key[65], ids[65];
-    DQ_TRY(hash_ids(ids, c, err));
+    char key[65] = "", ids[65];
+    DQ_TRY(dq_windows_hash(ids, &c->win, err));
     json_t *of = key_of(c, ids);
-    if (dq_plan_journal_key(key, of, err) == DQ_OK) {
+    dq_plan_journal_key(key, of, err);
+    if (dq_ranks_agree("set of inputs or settings", key, err) == DQ_OK) {
         const dq_plan_journal_how how = {.out = c->in->out,
                                          .key = key,
                                          .of = of,
@@ -256,145 +278,6 @@ void dq_plan_caches_progress(void *arg, double share, const char *note)
     (void)note;
     if (c->total < done) c->total = done;
     if (c->in->step) c->in->step(c->in->arg, done, c->total, w->what);
-}
-
-/* ---- Sweeps ---- */
-
-/* Some caches on windows begin .. end - 1. */
-typedef struct sweep {
-    dq_plan_caches_work work;
-    dq_plan_caches *c;
-    const int *cache; /* [n] */
-    int n;
-    int64_t begin, end;
-} sweep;
-
-/* The part of all windows. */
-static dq_status slice(dq_windows *out, const sweep *s, dq_arena *a, dq_err *err)
-{
-    const dq_windows *all = &s->c->win;
-    dq_window *win = dq_alloc(a, (size_t)(s->end - s->begin), sizeof *win, err);
-    if (!win) return err->code;
-    const int64_t first = dq_windows_values(all, s->begin);
-    *out = *all;
-    out->win = win;
-    out->n = s->end - s->begin;
-    out->n_values = dq_windows_values(all, s->end) - first;
-    for (int64_t i = 0; i < out->n; i++) {
-        win[i] = all->win[s->begin + i];
-        win[i].value -= first;
-    }
-    return DQ_OK;
-}
-
-/* Means by window of rows, which stand in the order of the caches, their reference among them. */
-static void take_rows(const dq_eval *e, const sweep *s)
-{
-    const dq_windows *w = &e->ids[0].win;
-    for (int i = 0, k = 0; i < e->n_rows; i++) {
-        const dq_eval_row *row = &e->row[i], *ref = &e->row[row->ref];
-        if (row->ref == i) continue;
-        dq_plan_cache *m = &s->c->list[s->cache[k++]];
-        for (int64_t x = 0; x < w->n; x++) {
-            const int64_t from = w->win[x].value, to = dq_windows_values(w, x + 1);
-            double kld = 0, loss = 0;
-            for (int64_t v = from; v < to; v++) {
-                kld += row->kld[v];
-                loss += ref->logp[v] - row->logp[v];
-            }
-            m->kld[s->begin + x] = kld / (double)(to - from);
-            m->loss[s->begin + x] = loss / (double)(to - from);
-            m->known[s->begin + x] = true;
-        }
-    }
-}
-
-/* Without the journal. */
-static dq_status compute_sweep(sweep *s, dq_arena *a, dq_err *err)
-{
-    const dq_plan_caches_input *in = s->c->in;
-    dq_eval_model model = {.m = in->model, .tok = in->tok, .runner = s->c->runner, .shown = true};
-    /* its windows are cut already: it has no settings */
-    dq_eval_source source = {.name = "text", .path = in->text, .kind = &dq_eval_text};
-    dq_eval_ids ids = {.source = 0};
-    dq_eval e = {.a = a,
-                 .model = &model,
-                 .source = &source,
-                 .ids = &ids,
-                 .n_models = 1,
-                 .n_sources = 1,
-                 .n_ids = 1,
-                 .n_ctx = in->ctx,
-                 .progress = dq_plan_caches_progress,
-                 .progress_arg = &s->work};
-    s->work.ids = (double)(s->n + 1) * (double)(s->end - s->begin) * (double)in->ctx;
-    DQ_TRY(slice(&ids.win, s, a, err));
-    for (int i = 0; i < s->n; i++) DQ_TRY(dq_plan_caches_add(&e, s->c, s->cache[i], err));
-    DQ_TRY(dq_eval_run(&e, err));
-    take_rows(&e, s);
-    return DQ_OK;
-}
-
-static dq_status run_sweep(sweep *s, dq_arena *a, dq_err *err)
-{
-    DQ_TRY(compute_sweep(s, a, err));
-    s->c->done += s->work.ids;
-    for (int i = 0; i < s->n; i++) DQ_TRY(put_cache(s->c, s->cache[i], s->begin, s->end, err));
-    return DQ_OK;
-}
-
-dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_err *err)
-{
-    sweep s = {.work = {.c = c}, .c = c, .cache = &cache, .n = 1, .end = 1};
-    dq_arena *a = dq_arena_new();
-    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (dq_runner_new(&c->runner, c->in->model, c->in->backend, &dq_kv_plain, err) == DQ_OK) {
-        const double before = dq_os_seconds();
-        compute_sweep(&s, a, err);
-        *seconds = (dq_os_seconds() - before) / s.work.ids;
-    }
-    dq_runner_free(c->runner);
-    c->runner = NULL;
-    dq_arena_free(a);
-    return err->code;
-}
-
-/* The caches that are not known in these windows, some at a time. */
-static dq_status run_group(sweep *s, const int *cache, int n, dq_err *err)
-{
-    int todo[DQ_PLAN_CACHES_SWEEP];
-    s->cache = todo;
-    s->n = 0;
-    for (int i = 0; i < n; i++) {
-        bool known = true;
-        for (int64_t x = s->begin; x < s->end; x++) known = known && s->c->list[cache[i]].known[x];
-        for (int k = 0; k < s->n; k++) known = known || todo[k] == cache[i];
-        if (!known) todo[s->n++] = cache[i];
-        if (s->n == 0 || (s->n < DQ_PLAN_CACHES_SWEEP && i + 1 < n)) continue;
-        dq_arena *a = dq_arena_new();
-        if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-        run_sweep(s, a, err);
-        dq_arena_free(a);
-        DQ_TRY(err->code);
-        s->n = 0;
-    }
-    return DQ_OK;
-}
-
-dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
-                             const char *what, dq_err *err)
-{
-    const int64_t fit = DQ_SCORE_ROWS / c->in->ctx, step = fit > 1 ? fit : 1;
-    const int64_t edge[] = {0, c->begin, c->end, c->win.n};
-    for (int i = 0; i < 3; i++) {
-        if ((i == 1) != (part == DQ_PLAN_CACHES_SEARCH)) continue;
-        for (int64_t begin = edge[i]; begin < edge[i + 1]; begin += step) {
-            sweep s = {.work = {.c = c, .what = what}, .c = c, .begin = begin, .end = edge[i + 1]};
-            if (s.end > begin + step) s.end = begin + step;
-            DQ_TRY(run_group(&s, cache, n, err));
-        }
-    }
-    return DQ_OK;
 }
 
 /* ---- Numbers ---- */

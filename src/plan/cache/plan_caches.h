@@ -2,6 +2,9 @@
  * What is measured is written down in a journal and not measured again. Plans of a cache (plan_kv.h, plan_heads.h) say which
  * caches there are: each has a name, which its plan can make a configuration of. A plan searches with some of the windows,
  * side by side; no choice sees the others, which decide.
+ *
+ * Ranks (base/ranks.h) search in step: they share what is measured, and each has all numbers before the next choice. Rank 0
+ * keeps the journal.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_CACHES_H
 #define DQ_PLAN_CACHES_H
@@ -51,6 +54,7 @@ typedef enum dq_plan_caches_part {
 /* A cache with what it loses in each window: KLD, and ln p of the text less than without it; nats an id. */
 typedef struct dq_plan_cache {
     const char *name;
+    int place;   /* in the order in which the search has looked for caches, from 1; 0: it has not */
     bool *known; /* [windows] */
     double *kld, *loss;
     bool *answered; /* [questions] */
@@ -69,7 +73,7 @@ typedef struct dq_plan_caches {
     int64_t begin, end; /* windows that search; the others decide */
     int64_t clusters;   /* of those: documents, or windows of a single one, copies once */
     dq_plan_cache *list;
-    int n;
+    int n, n_places;
     int64_t n_resumed;  /* windows and answers of caches taken over from an earlier run */
     double done, total; /* ids */
     int64_t n_questions;
@@ -92,7 +96,8 @@ dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
                              const dq_plan_caches_kind *kind, dq_arena *a, dq_err *err);
 /* Windows begin .. end - 1 search. DQ_MISMATCH where the others lie in one document of several: intervals are between these. */
 dq_status dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end, dq_err *err);
-/* Opens the journal, with what an earlier run has measured, and the runner. */
+/* Opens the journal, with what an earlier run has measured, and the runner. By all ranks; DQ_MISMATCH where they have other inputs or
+ * settings. */
 dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err);
 void dq_plan_caches_end(dq_plan_caches *c); /* {0} allowed */
 /* The cache of a name, made where there is none; -1: see err. */
@@ -102,10 +107,11 @@ int dq_plan_caches_of_line(dq_plan_caches *c, const json_t *line, dq_err *err);
 /* What a name stands for on this model. DQ_MISMATCH: the model, or the device, does not have it. */
 dq_status dq_plan_caches_spec(dq_kv_spec *out, const dq_plan_caches *c, const char *name,
                               dq_err *err);
-/* Measures cache[n] on the windows of a part, where that is not done yet. What is finished stays after DQ_STOPPED. */
+/* Measures cache[n] on the windows of a part, where that is not done yet. What is finished stays after DQ_STOPPED. By all ranks. */
 dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
                              const char *what, dq_err *err);
-/* Seconds that an id takes: of a window in this cache and in the unquantized one, run now. */
+/* Seconds that an id takes: of a window in this cache and in the unquantized one, run now; of several ranks as if each took as
+ * long. By one of them. */
 dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_err *err);
 /* Of a cache on a part, or less what another one has there (less: -1: none). */
 dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_caches *c, int cache,
@@ -117,7 +123,7 @@ void dq_plan_caches_expect(dq_plan_caches *c, int64_t search, int64_t unseen);
 /* Tells who watches the name of what begins. */
 void dq_plan_caches_stage(const dq_plan_caches *c, const char *name);
 
-/* For plan_caches_ask.c: a run of dq_eval of so many tokens, and its progress, whose argument that is. */
+/* For plan_caches_run.c and plan_caches_ask.c: a run of dq_eval of so many tokens, and its progress, whose argument that is. */
 typedef struct dq_plan_caches_work {
     dq_plan_caches *c;
     double ids;
@@ -126,5 +132,9 @@ typedef struct dq_plan_caches_work {
 void dq_plan_caches_progress(void *arg, double share, const char *note);
 /* The cache as a row of the only model and source. */
 dq_status dq_plan_caches_add(dq_eval *e, const dq_plan_caches *c, int cache, dq_err *err);
+/* A result as a line of the journal, whose value it takes: written down on rank 0, told to it by others. */
+dq_status dq_plan_caches_tell(dq_plan_caches *c, json_t *line, dq_err *err);
+/* What others tell so. On rank 0. */
+dq_status dq_plan_caches_hear(dq_plan_caches *c, const char *text, size_t len, dq_err *err);
 
 #endif

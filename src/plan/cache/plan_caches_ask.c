@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/cache/plan_caches_ask.h"
 
+#include "base/ranks.h"
 #include "base/sha256.h"
 
 #include <math.h>
@@ -59,14 +60,14 @@ dq_mean dq_plan_caches_ask_mean(const dq_plan_caches *c, int cache)
 
 /* ---- The journal ---- */
 
-static dq_status put_answers(dq_plan_caches *c, int cache, int64_t begin, int64_t n, dq_err *err)
+static dq_status tell_answers(dq_plan_caches *c, int cache, int64_t begin, int64_t n, dq_err *err)
 {
     const dq_plan_cache *m = &c->list[cache];
     json_t *line = json_object();
     json_object_set_new(line, c->kind.key, json_string(m->name));
     json_object_set_new(line, "question", json_integer(begin));
     json_object_set_new(line, "lack", dq_plan_journal_reals(m->lack + begin, n));
-    return dq_plan_journal_put(&c->journal, line, err);
+    return dq_plan_caches_tell(c, line, err);
 }
 
 dq_status dq_plan_caches_ask_take(dq_plan_caches *c, const json_t *line, dq_err *err)
@@ -89,11 +90,17 @@ dq_status dq_plan_caches_ask_take(dq_plan_caches *c, const json_t *line, dq_err 
 
 /* Questions begin .. begin + n - 1 to one cache. */
 typedef struct part {
-    dq_plan_caches_work work;
-    dq_plan_caches *c;
     int cache;
     int64_t begin, n;
 } part;
+
+typedef struct parts {
+    dq_plan_caches *c;
+    const char *what;
+    part *list; /* [n] a block */
+    int64_t n;
+    size_t cap;
+} parts;
 
 static double lack_of(const dq_eval *e, int64_t item)
 {
@@ -107,9 +114,9 @@ static double lack_of(const dq_eval *e, int64_t item)
     return best + log(sum) - right;
 }
 
-static dq_status run_part(part *p, dq_arena *a, dq_err *err)
+static dq_status compute(dq_plan_caches *c, const part *p, dq_plan_caches_work *work, dq_arena *a,
+                         dq_err *err)
 {
-    dq_plan_caches *c = p->c;
     const dq_plan_caches_input *in = c->in;
     dq_plan_cache *m = &c->list[p->cache];
     dq_eval_model model = {
@@ -124,45 +131,81 @@ static dq_status run_part(part *p, dq_arena *a, dq_err *err)
                  .source = &source,
                  .n_models = 1,
                  .n_sources = 1,
+                 .alone = true,
                  .progress = dq_plan_caches_progress,
-                 .progress_arg = &p->work};
+                 .progress_arg = work};
     DQ_TRY(dq_plan_caches_add(&e, c, p->cache, err));
     DQ_TRY(dq_eval_run(&e, err));
     for (int64_t i = 0; i < p->n; i++) {
         m->lack[p->begin + i] = lack_of(&e, i);
         m->answered[p->begin + i] = true;
     }
-    c->done += p->work.ids;
-    return put_answers(c, p->cache, p->begin, p->n, err);
+    return DQ_OK;
 }
 
-static bool is_known(const part *p)
+static dq_status run_part(void *arg, int64_t i, dq_err *err)
+{
+    const parts *x = arg;
+    dq_plan_caches *c = x->c;
+    const part *p = &x->list[i];
+    const double ids = (double)(c->question_ids * p->n) / (double)c->n_questions;
+    dq_plan_caches_work work = {c, ids, x->what};
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    compute(c, p, &work, a, err);
+    dq_arena_free(a);
+    DQ_TRY(err->code);
+    c->done += ids;
+    return tell_answers(c, p->cache, p->begin, p->n, err);
+}
+
+/* dq_ranks_take. */
+static dq_status hear(void *arg, const char *text, size_t len, dq_err *err)
+{
+    return dq_plan_caches_hear(((parts *)arg)->c, text, len, err);
+}
+
+static bool is_known(const dq_plan_caches *c, const part *p)
 {
     for (int64_t i = p->begin; i < p->begin + p->n; i++) {
-        if (!p->c->list[p->cache].answered[i]) return false;
+        if (!c->list[p->cache].answered[i]) return false;
     }
     return true;
 }
 
-static dq_status ask(dq_plan_caches *c, int cache, const char *what, dq_err *err)
+static dq_status add_parts(parts *x, int cache, dq_err *err)
 {
-    for (int64_t begin = 0; begin < c->n_questions; begin += TOGETHER) {
-        const int64_t left = c->n_questions - begin, n = left < TOGETHER ? left : TOGETHER;
-        const double ids = (double)(c->question_ids * n) / (double)c->n_questions;
-        part p = {.work = {c, ids, what}, .c = c, .cache = cache, .begin = begin, .n = n};
-        if (is_known(&p)) continue;
-        dq_arena *a = dq_arena_new();
-        if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-        run_part(&p, a, err);
-        dq_arena_free(a);
-        DQ_TRY(err->code);
+    for (int64_t begin = 0; begin < x->c->n_questions; begin += TOGETHER) {
+        const int64_t left = x->c->n_questions - begin;
+        const part p = {cache, begin, left < TOGETHER ? left : TOGETHER};
+        if (is_known(x->c, &p)) continue;
+        part *list = dq_grow(NULL, x->list, (size_t)x->n + 1, &x->cap, sizeof *list, err);
+        if (!list) return err->code;
+        x->list = list;
+        list[x->n++] = p;
     }
+    return DQ_OK;
+}
+
+/* What rank 0 has of a cache, which is all, becomes what all have. */
+static dq_status share(dq_plan_caches *c, int cache, dq_err *err)
+{
+    dq_plan_cache *m = &c->list[cache];
+    if (dq_ranks_count() == 1) return err->code;
+    DQ_TRY(dq_ranks_share(m->lack, (size_t)c->n_questions * sizeof *m->lack, err));
+    for (int64_t i = 0; i < c->n_questions; i++) m->answered[i] = true;
     return DQ_OK;
 }
 
 dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, const char *what,
                                  dq_err *err)
 {
-    for (int i = 0; i < n; i++) DQ_TRY(ask(c, cache[i], what, err));
-    return DQ_OK;
+    parts x = {.c = c, .what = what};
+    if (c->n_questions == 0) return err->code;
+    for (int i = 0; err->code == DQ_OK && i < n; i++) add_parts(&x, cache[i], err);
+    const dq_ranks_work work = {.n = x.n, .run = run_part, .take = hear, .arg = &x};
+    dq_ranks_run(&work, err);
+    dq_block_free(x.list);
+    for (int i = 0; err->code == DQ_OK && i < n; i++) share(c, cache[i], err);
+    return err->code;
 }

@@ -10,7 +10,7 @@
 dq_status dq_plan_caches_ask_open(dq_plan_caches *c, dq_err *err);
 /* Takes a line of the journal: {KEY: name, "question": the first, "lack": [...]}. */
 dq_status dq_plan_caches_ask_take(dq_plan_caches *c, const json_t *line, dq_err *err);
-/* Asks cache[n] all questions, where that is not done yet. What is finished stays after DQ_STOPPED. */
+/* Asks cache[n] all questions, where that is not done yet. What is finished stays after DQ_STOPPED. By all ranks. */
 dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, const char *what,
                                  dq_err *err);
 /* So many caches more are expected to be asked. */

@@ -87,7 +87,7 @@ static dq_status measure_alone(dq_plan_kv *p, dq_err *err)
 
 /* A mix that may be measured. */
 typedef struct offer {
-    int mix;
+    int mix, place; /* its place among caches */
     double predicted;
     int width[DQ_PLAN_KV_UNITS];
 } offer;
@@ -134,17 +134,18 @@ static dq_status add_offer(void *arg, const int *width, dq_err *err)
     if (!list) return err->code;
     o->list = list;
     offer *x = &list[o->n++];
-    *x = (offer){.mix = mix, .predicted = predicted(o->p, width)};
+    *x = (offer){
+        .mix = mix, .place = o->p->caches.list[mix].place, .predicted = predicted(o->p, width)};
     memcpy(x->width, width, sizeof x->width);
     return DQ_OK;
 }
 
-/* By what units lose; equal ones as they came, which is the order of mixes. */
+/* By what units lose; equal ones as they came first, whatever a journal has of them. */
 static int compare(const void *left, const void *right)
 {
     const offer *a = left, *b = right;
     if (a->predicted != b->predicted) return a->predicted < b->predicted ? -1 : 1;
-    return a->mix < b->mix ? -1 : a->mix > b->mix;
+    return a->place < b->place ? -1 : a->place > b->place;
 }
 
 /* Measures the first n offers; *best: the trial that loses least, if it loses less than the one chosen. */
