@@ -1,6 +1,7 @@
 /* plan_caches_run: dq_plan_caches_run of plan_caches.h. A piece is a sweep of dq_eval for some caches and as many windows as a pass
  * holds, so that the unquantized cache runs once for all of them and an end in between costs little; its rows are summed by
- * window and dropped. Where ranks share the pieces, each has fewer windows, so that they end together.
+ * window and dropped. Where ranks share the pieces, each has fewer windows and about as many caches, so that
+ * they end together.
  * SPDX-License-Identifier: MIT */
 #include "plan/cache/plan_caches.h"
 
@@ -9,7 +10,7 @@
 
 #include <string.h>
 
-enum { SHARED_ROWS = 1024 }; /* of a cache in a piece */
+enum { SHARED_ROWS = 512 }; /* of a cache in a piece: products over fewer cost more each */
 
 /* Some caches on windows begin .. end - 1. */
 typedef struct piece {
@@ -166,23 +167,36 @@ static bool is_before(const int *cache, int i)
     return false;
 }
 
-/* The caches that are not known in these windows, some at a time. */
+static dq_status add_piece(pieces *x, const int *cache, int n, int64_t begin, int64_t end,
+                           dq_err *err)
+{
+    piece *list = dq_grow(NULL, x->list, (size_t)x->n + 1, &x->cap, sizeof *list, err);
+    if (!list) return err->code;
+    x->list = list;
+    piece *p = &list[x->n++];
+    *p = (piece){.begin = begin, .end = end, .n = n};
+    memcpy(p->cache, cache, (size_t)n * sizeof *cache);
+    return DQ_OK;
+}
+
+/* The caches that are not known in these windows, some at a time: as many as a sweep may have, or about as many in each piece. */
 static dq_status add_pieces(pieces *x, const int *cache, int n, int64_t begin, int64_t end,
                             dq_err *err)
 {
-    piece *last = NULL;
-    for (int i = 0; i < n; i++) {
-        if (is_before(cache, i) || is_known(&x->c->list[cache[i]], begin, end)) continue;
-        if (!last || last->n == DQ_PLAN_CACHES_SWEEP) {
-            piece *list = dq_grow(NULL, x->list, (size_t)x->n + 1, &x->cap, sizeof *list, err);
-            if (!list) return err->code;
-            x->list = list;
-            last = &list[x->n++];
-            *last = (piece){.begin = begin, .end = end};
-        }
-        last->cache[last->n++] = cache[i];
+    int lacking = 0;
+    int *list = dq_block_new((size_t)n, sizeof *list, err);
+    for (int i = 0; list && i < n; i++) {
+        if (!is_before(cache, i) && !is_known(&x->c->list[cache[i]], begin, end))
+            list[lacking++] = cache[i];
     }
-    return DQ_OK;
+    const int most = DQ_PLAN_CACHES_SWEEP, groups = (lacking + most - 1) / most;
+    for (int k = 0, from = 0, to; err->code == DQ_OK && k < groups; k++, from = to) {
+        to = dq_ranks_count() > 1 ? (k + 1) * lacking / groups : (k + 1) * most;
+        if (to > lacking) to = lacking;
+        add_piece(x, list + from, to - from, begin, end, err);
+    }
+    dq_block_free(list);
+    return err->code;
 }
 
 /* Windows that search lie between others. */
