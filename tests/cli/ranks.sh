@@ -10,6 +10,11 @@ ranks() { # ranks R ARGUMENTS...: as R processes, with the output of `try`
     shift
     mpirun --oversubscribe --bind-to none -n "$n" "$dq" "$@" >"$top/out" 2>"$top/err" </dev/null
 }
+kill_rank() { # kill_rank N PATTERN: of a job whose command line has the pattern
+    for p in $(pgrep -f -e "$2"); do
+        ! tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" || kill -9 "$p"
+    done
+}
 timeless() { grep -v '_per_second\|seconds"' "$1"; }
 book=$repo/calib/pair/text.txt
 set -- eval "diff model" "plain model" --text "$book" --ctx 64 --limit 40 --task mc,generate --data mc=choices.jsonl \
@@ -34,9 +39,7 @@ for _ in $(seq 200); do
     [ "$(cat dq-eval-*.resume 2>/dev/null | wc -l)" -lt 4 ] || break
     sleep 0.05
 done
-for p in $(pgrep -f "logit-granularity per-tensor,per-head,per-row --threads 1 -o killed.json"); do
-    ! tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx OMPI_COMM_WORLD_RANK=1 || kill -9 "$p"
-done
+kill_rank 1 "logit-granularity per-tensor,per-head,per-row --threads 1 -o killed.json"
 ! wait $job || complain "ranks: a job with a killed rank succeeds"
 absent killed.json
 [ -f "$(echo dq-eval-*.resume)" ] || complain "ranks: no journal of a killed job"
@@ -97,3 +100,52 @@ absent killed.h5
 ranks 2 "$@" -o killed.h5 --resume || complain "ranks: dq quantize cannot go on: $(cat "$top/err")"
 grep -q "taken over  *[1-9]" "$top/out" || complain "ranks: dq quantize takes over nothing: $(cat "$top/out")"
 cmp -s alone.h5 killed.h5 || complain "ranks: dq quantize: other bytes after a kill"
+
+# dq plan: the same recipes, gates, documents and tables
+for who in bear mole hare wolf; do
+    echo "{\"ctx\": \"the old $who sees a red fox in the cold field and the green mole hears the wolf that hides by the river, and then the\","\
+        "\"choices\": [\" red fox eats\", \" old $who hides\"], \"gold\": 1}"
+done >ask.jsonl
+planned() { # planned WHAT RANKS ARGUMENTS...: beside one process
+    what=$1 n=$2
+    shift 2
+    set -- plan "$what" "$@" --text "$book" --ctx 128 --threads 1 -o plan.json --force
+    "$dq" "$@" -q >alone.txt 2>"$top/err" || complain "ranks: dq plan $what fails alone: $(cat "$top/err")"
+    mv plan.json alone.json
+    ranks "$n" "$@" -q || complain "ranks: dq plan $what fails: $(cat "$top/err")"
+    cmp -s alone.txt "$top/out" || complain "ranks: dq plan $what: another table of $n: $(diff alone.txt "$top/out" | head -5)"
+    cmp -s alone.json plan.json || complain "ranks: dq plan $what: another file of $n"
+    absent plan.json.journal
+}
+planned gates 3 "plain model" --limit 8
+planned heads 2 "diff model" --kv-keep 0.25 --limit 6 --search-windows 2 --kv-recent 4 --questions ask.jsonl --search-items 4
+set -- "diff model" --kv-bits 3 --limit 10 --kv-recent 8
+planned kv 3 "$@" --json
+
+# and with one rank killed, then with another number of ranks
+set -- plan kv "$@" --text "$book" --ctx 128 --threads 1
+ranks 3 "$@" -o killed.json &
+job=$!
+for _ in $(seq 400); do
+    [ "$(cat killed.json.journal 2>/dev/null | wc -l)" -lt 9 ] || break
+    sleep 0.02
+done
+kill_rank 2 "[-]-threads 1 -o killed.json"
+! wait $job || complain "ranks: a plan with a killed rank succeeds"
+absent killed.json
+"$dq" "$@" -o killed.json >"$top/out" 2>"$top/err" </dev/null
+grep -q "killed.json.journal: an interrupted run left it" "$top/err" || complain "ranks: no journal of a killed plan: $(cat "$top/err")"
+ranks 2 "$@" -o killed.json --resume --json -q || complain "ranks: cannot go on with a plan: $(cat "$top/err")"
+cmp -s alone.json killed.json || complain "ranks: another recipe after a kill"
+same_plan() { grep -v '"results_taken_over"\|"path"' "$1"; }
+[ "$(same_plan alone.txt)" = "$(same_plan "$top/out")" ] || complain "ranks: another plan after a kill: $(diff alone.txt "$top/out" | head -5)"
+! grep -q '"results_taken_over": 0' "$top/out" || complain "ranks: nothing is taken over from a killed plan"
+absent killed.json.journal
+
+# others are one process, and ranks have one command
+ranks 2 plan weights "diff model"
+grep -q "is one process, and mpirun has started 2. Leave out mpirun" "$top/err" || complain "ranks: dq plan weights: $(cat "$top/err")"
+mpirun --oversubscribe --bind-to none -n 1 "$dq" "$@" -o other.json : -n 1 "$dq" "$@" --trials 5 -o other.json >"$top/out" 2>"$top/err" </dev/null
+grep -q "rank 1 has another set of inputs, settings, program or processor than rank 0" "$top/err" || complain "ranks: two commands: $(cat "$top/err")"
+absent other.json
+absent other.json.journal
