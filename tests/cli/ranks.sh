@@ -11,7 +11,7 @@ ranks() { # ranks R ARGUMENTS...: as R processes, with the output of `try`
     mpirun --oversubscribe --bind-to none -n "$n" "$dq" "$@" >"$top/out" 2>"$top/err" </dev/null
 }
 kill_rank() { # kill_rank N PATTERN: of a job whose command line has the pattern
-    for p in $(pgrep -f -e "$2"); do
+    for p in $(pgrep -f -- "$2"); do
         ! tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" || kill -9 "$p"
     done
 }
@@ -127,10 +127,11 @@ set -- plan kv "$@" --text "$book" --ctx 128 --threads 1
 ranks 3 "$@" -o killed.json &
 job=$!
 for _ in $(seq 400); do
-    [ "$(cat killed.json.journal 2>/dev/null | wc -l)" -lt 9 ] || break
+    n=$(grep -c kld killed.json.journal 2>/dev/null)
+    [ "${n:-0}" -lt 9 ] || break
     sleep 0.02
 done
-kill_rank 2 "[-]-threads 1 -o killed.json"
+kill_rank 2 "threads 1 -o killed.json"
 ! wait $job || complain "ranks: a plan with a killed rank succeeds"
 absent killed.json
 "$dq" "$@" -o killed.json >"$top/out" 2>"$top/err" </dev/null
