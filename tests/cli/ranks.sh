@@ -10,8 +10,9 @@ ranks() { # ranks R ARGUMENTS...: as R processes, with the output of `try`
     shift
     mpirun --oversubscribe --bind-to none -n "$n" "$dq" "$@" >"$top/out" 2>"$top/err" </dev/null
 }
-kill_rank() { # kill_rank N PATTERN: of a job whose command line has the pattern
+kill_rank() { # kill_rank N PATTERN: of a job in this folder whose command line has the pattern
     for p in $(pgrep -f -- "$2"); do
+        [ "$(readlink "/proc/$p/cwd")" = "$(pwd -P)" ] || continue
         ! tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" || kill -9 "$p"
     done
 }
