@@ -14,11 +14,19 @@
 #include <time.h>
 
 enum { REQUEST = 1, PIECE, TOLD, LEFT, PASSED }; /* tags */
-enum { NAP_NS = 300000, YIELDS = 100, PATIENCE_S = 5, SAME = 96, AT_ONCE = 1 << 28 };
+enum {
+    NAP_NS = 300000,
+    YIELDS = 100,
+    PATIENCE_S = 5,
+    SAME = 96,
+    AT_ONCE = 1 << 28,
+    AFOOT = 1 << 17
+};
 
 /* What is on its way to rank 0. */
 typedef struct letter {
     struct letter *next;
+    size_t bytes;
     MPI_Request request;
     char text[];
 } letter;
@@ -36,6 +44,7 @@ typedef struct greeting {
     int code;
 } greeting;
 
+/* A failure, or what is to be the same for all. */
 typedef struct report {
     int code;
     char same[SAME], text[sizeof((dq_err *)0)->text];
@@ -420,10 +429,25 @@ dq_status dq_ranks_tell(const char *text, size_t len, dq_err *err)
     letter *x = dq_block_new(1, sizeof *x + len, err);
     if (!x) return err->code;
     memcpy(x->text, text, len);
+    x->bytes = len;
     x->next = job.sent;
     job.sent = x;
     MPI_Isend(x->text, (int)len, MPI_BYTE, 0, TOLD, MPI_COMM_WORLD, &x->request);
     return DQ_OK;
+}
+
+/* After a piece: what is much goes out now. A long letter needs both sides, and rank 0, once it has begun to read one, would
+ * wait until this rank comes by here again. */
+static void deliver(void)
+{
+    size_t bytes = 0;
+    free_delivered(false);
+    for (const letter *x = job.sent; x; x = x->next) bytes += x->bytes;
+    if (bytes <= AFOOT) return;
+    while (job.sent) {
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS / 10}, NULL);
+        free_delivered(false);
+    }
 }
 
 static void request(void)
@@ -451,7 +475,7 @@ static dq_status follow(dq_err *err)
     while ((piece = next_piece()) >= 0) {
         request();
         if (err->code == DQ_OK) w->run(w->arg, piece, err);
-        free_delivered(false);
+        deliver();
         if (err->code != DQ_OK) break;
     }
     if (piece >= 0) next_piece(); /* the answer that was requested */
