@@ -93,9 +93,7 @@ for _ in $(seq 200); do
     [ "$(cat killed.h5.journal 2>/dev/null | wc -l)" -lt 20 ] || break
     sleep 0.05
 done
-for p in $(pgrep -f "calib-ctx 96 --threads 1 -o killed.h5"); do
-    ! tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx OMPI_COMM_WORLD_RANK=2 || kill -9 "$p"
-done
+kill_rank 2 "calib-ctx 96 --threads 1 -o killed.h5"
 ! wait $job || complain "ranks: dq quantize succeeds with a killed rank"
 absent killed.h5
 ranks 2 "$@" -o killed.h5 --resume || complain "ranks: dq quantize cannot go on: $(cat "$top/err")"
