@@ -127,7 +127,7 @@ ranks 3 "$@" -o killed.json &
 job=$!
 for _ in $(seq 400); do
     n=$(grep -c kld killed.json.journal 2>/dev/null)
-    [ "${n:-0}" -lt 9 ] || break
+    [ "${n:-0}" -lt 4 ] || break
     sleep 0.02
 done
 kill_rank 2 "threads 1 -o killed.json"
