@@ -58,11 +58,14 @@ static dq_status list_chunks(dq_calib_pass *p, const dq_calib_text *t, dq_err *e
     int32_t *seq = dq_alloc(a, (size_t)t->n_seq, sizeof *seq, err);
     int64_t *cu = dq_alloc(a, 2 * (size_t)t->n_seq, sizeof *cu, err);
     p->chunk = dq_alloc(a, (size_t)t->n_seq, sizeof *p->chunk, err);
+    p->row = dq_alloc(a, (size_t)t->n_seq + 1, sizeof *p->row, err);
     if (err->code != DQ_OK) return err->code;
     for (int64_t s = 0, end; s < t->n_seq; s = end) {
         const int64_t first = t->cu[s];
         end = chunk_end(t, s);
         p->max_rows = larger(p->max_rows, t->cu[end] - first);
+        p->row[p->n_all] = first;
+        p->row[p->n_all + 1] = t->cu[end];
         if (p->n_all++ % ranks != dq_ranks_number()) continue;
         dq_calib_chunk *k = &p->chunk[p->n_chunks++];
         k->first = p->n_rows;
@@ -82,6 +85,20 @@ static dq_status list_chunks(dq_calib_pass *p, const dq_calib_text *t, dq_err *e
         for (int64_t i = t->cu[s]; i < t->cu[s + 1]; i++) pos[i] = (int32_t)(i - t->cu[s]);
     }
     return DQ_OK;
+}
+
+int dq_calib_pass_at_once(const dq_calib_pass *p, int64_t round)
+{
+    const int64_t left = p->n_all - round * dq_ranks_count();
+    return left < dq_ranks_count() ? (int)left : dq_ranks_count();
+}
+
+void dq_calib_pass_join(const dq_calib_pass *p, void *x, size_t bytes)
+{
+    for (int64_t i = 0; i < p->n_all; i++) {
+        const size_t at = (size_t)p->row[i] * bytes, end = (size_t)p->row[i + 1] * bytes;
+        dq_ranks_spread((int)(i % dq_ranks_count()), (char *)x + at, end - at);
+    }
 }
 
 static dq_mat buffer(dq_calib_pass *p, int64_t rows, int64_t cols)

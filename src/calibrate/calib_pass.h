@@ -20,7 +20,8 @@ typedef struct dq_calib_pass {
     dq_arena *arena;
     dq_calib_chunk *chunk; /* [n_chunks] of this rank; `first` counts its own rows */
     int64_t n_chunks, n_rounds, n_rows;
-    int64_t n_all, max_rows;                 /* chunks of all ranks; rows of the largest of them */
+    int64_t n_all, max_rows; /* chunks of all ranks; rows of the largest of them */
+    int64_t *row; /* [n_all + 1] of the text: the first of each chunk of all ranks, and their end */
     dq_mat x, h, q, k, v, y, angles, lambda; /* of max_rows rows, as dq_layer_steps has them */
     dq_mat gate,
         up; /* of at most DQ_FFN_ROWS rows; gate of several ranks of max_rows, as they add up whole chunks */
@@ -31,6 +32,12 @@ static inline const dq_calib_chunk *dq_calib_pass_chunk(const dq_calib_pass *p, 
 {
     return round < p->n_chunks ? &p->chunk[round] : NULL;
 }
+
+/* Ranks that have a chunk of a round. */
+int dq_calib_pass_at_once(const dq_calib_pass *p, int64_t round);
+/* By all ranks, after a call that fails for all or none, as dq_ranks_spread: x[n_ids] of the text, of `bytes` each, of which
+ * every rank has the rows of its own chunks. */
+void dq_calib_pass_join(const dq_calib_pass *p, void *x, size_t bytes);
 
 /* For models of the shape of m. The text and b must outlive it. DQ_RESOURCE. */
 dq_status dq_calib_pass_new(dq_calib_pass *p, const dq_model *m, dq_backend *b,

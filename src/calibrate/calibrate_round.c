@@ -6,17 +6,15 @@
 #include "base/os.h"
 #include "base/ranks.h"
 #include "calibrate/calibrate_work.h"
-#include "calibrate/gptq.h"
+#include "calibrate/gptq_stripes.h"
 #include "quantize/quantize_tensor.h"
-#include "tensor/coded.h"
 
 #include <stdio.h>
 #include <string.h>
 
 const dq_calib_chunk *dq_calibrate_job_chunk(dq_calibrate_job *j, int64_t round)
 {
-    const int64_t left = j->pass.n_all - round * dq_ranks_count();
-    j->n_at_once = (int)(left < dq_ranks_count() ? left : dq_ranks_count());
+    j->n_at_once = dq_calib_pass_at_once(&j->pass, round);
     return dq_calib_pass_chunk(&j->pass, round);
 }
 
@@ -142,6 +140,7 @@ static void take_values(float *to, const dq_weight *w, int64_t first, int64_t ro
 
 /* One tensor on its way to codes. */
 typedef struct rounding {
+    dq_calibrate_job *j;
     const dq_quantize_tensor *t;
     const dq_weight *w;
     bool aligns;
@@ -151,9 +150,11 @@ typedef struct rounding {
 } rounding;
 
 /* Codes of rows. The loss is that of the source's weights, whatever they are corrected to. */
-static dq_status round_rows(dq_calibrate_job *j, dq_codes **out, rounding *r, dq_gptq_loss *loss,
-                            int64_t first, int64_t rows, dq_err *err)
+static dq_status round_rows(void *arg, dq_codes **out, dq_gptq_loss *loss, int64_t first,
+                            int64_t rows, dq_err *err)
 {
+    rounding *r = arg;
+    dq_calibrate_job *j = r->j;
     const int refits = j->c->set.rule->refits;
     int64_t kept = 0;
     take_values(r->f32, r->w, first, rows);
@@ -169,68 +170,21 @@ static dq_status round_rows(dq_calibrate_job *j, dq_codes **out, rounding *r, dq
     return err->code;
 }
 
-/* Codes of a rank's stripe become those of all. */
-static dq_status pass_codes(dq_codes **c, const rounding *r, int rank, int64_t rows, dq_err *err)
-{
-    const dq_code_shape *s;
-    if (rank != dq_ranks_number()) dq_codes_new(c, rows, r->w->cols, &r->t->spec, err);
-    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
-    s = &(*c)->shape;
-    dq_ranks_spread(rank, (*c)->code, (size_t)(dq_codes_rows(rows, &r->t->spec) * s->cols));
-    dq_ranks_spread(rank, (*c)->grid, (size_t)(rows * s->groups) * sizeof *(*c)->grid);
-    return DQ_OK;
-}
-
-/* A band of rows, of which each rank rounds a stripe: rows, or strips of them, do not see each other. */
-static dq_status round_band(dq_calibrate_job *j, dq_coded *out, rounding *r, int64_t first,
-                            int64_t rows, dq_err *err)
-{
-    enum { UNIT = DQ_STRIP_ROWS };
-    const dq_ranks_rows mine = dq_ranks_stripe(dq_ranks_number(), rows, UNIT);
-    dq_codes *own = NULL;
-    if (mine.end > mine.first)
-        round_rows(j, &own, r, r->loss + mine.first, first + mine.first, mine.end - mine.first,
-                   err);
-    for (int rank = 0; err->code == DQ_OK && rank < dq_ranks_count(); rank++) {
-        const dq_ranks_rows its = dq_ranks_stripe(rank, rows, UNIT);
-        dq_codes *codes = rank == dq_ranks_number() ? own : NULL;
-        if (its.end == its.first) continue;
-        if (pass_codes(&codes, r, rank, its.end - its.first, err) == DQ_OK)
-            dq_coded_put(out, codes, first + its.first);
-        if (codes != own) dq_codes_free(codes);
-    }
-    dq_codes_free(own);
-    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
-    dq_ranks_join(r->loss, rows, UNIT, sizeof *r->loss);
-    return DQ_OK;
-}
-
-/* A matrix of one scale, which every rank rounds for itself. */
-static dq_status round_whole(dq_calibrate_job *j, dq_coded *out, rounding *r, dq_err *err)
-{
-    dq_codes *codes = NULL;
-    if (round_rows(j, &codes, r, r->loss, 0, r->w->rows, err) == DQ_OK) dq_coded_put(out, codes, 0);
-    dq_codes_free(codes);
-    return err->code;
-}
-
 static dq_status round_bands(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *loss, rounding *r,
                              int64_t band, dq_err *err)
 {
     const dq_weight *w = r->w;
-    for (int64_t first = 0; err->code == DQ_OK && first < w->rows; first += band) {
+    const dq_gptq_stripes stripes = {&r->t->spec, w->cols, r->t->one_scale, round_rows, r};
+    for (int64_t first = 0; first < w->rows; first += band) {
         const int64_t left = w->rows - first, rows = left < band ? left : band;
-        if (r->t->one_scale)
-            DQ_TRY(round_whole(j, out, r, err));
-        else
-            DQ_TRY(round_band(j, out, r, first, rows, err));
+        DQ_TRY(dq_gptq_stripes_round(&stripes, out, r->loss, first, rows, err));
         dq_gptq_loss_add(loss, r->loss, rows);
         dq_calibrate_job_advance(j, DQ_CALIBRATE_ROUNDING,
                                  dq_calibrate_work_rounding((double)rows, (double)w->cols,
                                                             r->t->spec.mode, j->c->set.rule),
                                  w->name);
     }
-    return err->code;
+    return DQ_OK;
 }
 
 /* Of all ranks, which kept rows of their stripes; those of a matrix of one scale are the same ones. */
@@ -250,7 +204,7 @@ static dq_status round_values(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *
 {
     const bool whole = t->one_scale || w->rows < DQ_CALIBRATE_BAND_ROWS;
     const int64_t band = whole ? w->rows : DQ_CALIBRATE_BAND_ROWS;
-    rounding r = {.t = t, .w = w, .aligns = aligns};
+    rounding r = {.j = j, .t = t, .w = w, .aligns = aligns};
     *loss = (dq_gptq_loss){0};
     r.f32 = dq_block_new((size_t)band, (size_t)w->cols * sizeof *r.f32, err);
     r.loss = dq_block_new((size_t)band, sizeof *r.loss, err);
