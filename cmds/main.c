@@ -46,8 +46,9 @@ static const dq_cmd commands[] = {
     {"doctor", "versions, devices and CPU features, for bug reports", dq_cmd_doctor},
 };
 /* Those that mpirun may start several of. */
-static dq_cmd_run *const by_ranks[] = {dq_cmd_eval,    dq_cmd_stats,      dq_cmd_quantize,
-                                       dq_cmd_plan_kv, dq_cmd_plan_heads, dq_cmd_plan_gates};
+static dq_cmd_run *const by_ranks[] = {dq_cmd_eval,         dq_cmd_stats,   dq_cmd_quantize,
+                                       dq_cmd_plan_weights, dq_cmd_plan_kv, dq_cmd_plan_heads,
+                                       dq_cmd_plan_gates};
 /* Those that cannot be cut into parts that never meet, though they take long. */
 static dq_cmd_run *const without_parts[] = {dq_cmd_quantize, dq_cmd_plan_weights, dq_cmd_plan_kv,
                                             dq_cmd_plan_heads, dq_cmd_plan_gates};

@@ -1,7 +1,10 @@
 /* cmd_plan_weights: dq plan weights: which tensor needs how many bits. The search is the library's (plan/weights/plan_weights.h).
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
+#include "base/ranks.h"
+#include "base/sha256.h"
 #include "cmds/calib_run.h"
+#include "cmds/cli/identity.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/version.h"
@@ -177,9 +180,26 @@ static dq_status finish(request *r, dq_plan_weights *p, dq_err *err)
     return dq_weights_output_verdict(p, r->budget, err);
 }
 
+/* Ranks are to run one program for one thing; of model and texts the library sees to it. */
+static dq_status agree(const request *r, dq_err *err)
+{
+    const dq_plan_weights_settings *s = &r->set;
+    char program[DQ_IDENTITY], key[65] = "";
+    dq_arena *a = dq_arena_new();
+    dq_identity_text(program, s->backend);
+    const char *text = a ? dq_textf(a, err, "%s %s %d %d %d %d %s", program, r->budget, s->trials,
+                                    s->resume, s->force, r->dry_run, s->out ? s->out : "")
+                         : NULL;
+    if (text) dq_sha256_of(key, text, strlen(text), err);
+    if (!a) dq_fail(err, DQ_RESOURCE, "out of memory");
+    dq_arena_free(a);
+    return dq_ranks_agree("program, processor, budget or set of options", key, err);
+}
+
 static dq_status run_plan(request *r, dq_err *err)
 {
     dq_plan_weights *p;
+    DQ_TRY(agree(r, err));
     DQ_TRY(dq_plan_weights_open(&p, &r->set, err));
     warn_text(r, p);
     if (r->dry_run) {
@@ -191,7 +211,7 @@ static dq_status run_plan(request *r, dq_err *err)
         r->bar.rough = true;
         dq_plan_weights_run(p, err);
         dq_progress_end(&r->bar);
-        if (err->code == DQ_OK) finish(r, p, err);
+        if (err->code == DQ_OK && dq_ranks_number() == 0) finish(r, p, err);
     }
     dq_plan_weights_close(p);
     return err->code;
@@ -211,7 +231,7 @@ static dq_status run(request *r, const char *model, dq_err *err)
     r->set.stage = stage;
     r->set.told = told;
     r->set.arg = r;
-    DQ_TRY(dq_plan_files_check(&f, err));
+    if (dq_ranks_number() == 0) DQ_TRY(dq_plan_files_check(&f, err));
     DQ_TRY(dq_backend_open(&r->set.backend, "cpu", (int)r->threads, err));
     run_plan(r, err);
     dq_backend_close(r->set.backend);

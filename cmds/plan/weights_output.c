@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/os.h"
+#include "base/ranks.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/table.h"
 #include "plan/weights/plan_memory.h"
@@ -359,7 +360,9 @@ dq_status dq_weights_output_work(const dq_plan_weights *p, dq_err *err)
     printf("memory             about %s beside mapped files\n",
            dq_table_size_text(a, sizeof a, memory));
     const int64_t have = dq_os_memory_bytes();
-    if (have > 0 && memory > have) return DQ_OK; /* it would not run */
+    bool runs = have <= 0 || memory <= have;
+    DQ_TRY(dq_ranks_share(&runs, sizeof runs, err));
+    if (!runs) return DQ_OK;
     return print_time(p, choices < search + after ? choices : search + after, err);
 }
 

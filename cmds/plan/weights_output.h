@@ -10,6 +10,7 @@
 const char *dq_weights_output_file(const dq_plan_weights *p, int text);
 /* Before a run: parts of the text, tensors and sizes; with arithmetic, scratch and memory. */
 void dq_weights_output_inputs(const dq_plan_weights *p);
+/* By all ranks (base/ranks.h), of which 0 prints what counts. */
 dq_status dq_weights_output_work(const dq_plan_weights *p, dq_err *err);
 /* After it: tables and verdict. */
 dq_status dq_weights_output_print(const dq_plan_weights *p, dq_err *err);

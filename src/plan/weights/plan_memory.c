@@ -9,15 +9,21 @@
 #include "calibrate/hessian.h"
 #include "plan/weights/plan_trial.h"
 
+/* Log-probabilities of a text and, while it is measured, numbers of its rows and of a chunk's. */
+static int64_t numbers_bytes(const dq_calib_text *t, int64_t rows)
+{
+    return (2 * rows + 3 * t->n_ids) * (int64_t)sizeof(double);
+}
+
 static int64_t parts_bytes(const dq_plan_weights *p)
 {
     int64_t n = 0;
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
         const int64_t rows = dq_calib_pass_rows(&p->text[i]);
-        n += dq_calib_pass_bytes(p->model, rows) + (2 * rows + p->text[i].n_ids) * 8;
+        n += dq_calib_pass_bytes(p->model, rows) + numbers_bytes(&p->text[i], rows);
     }
     const int64_t rows = dq_calib_pass_rows(&p->probe_text);
-    return n + dq_calib_pass_bytes(p->model, rows) + (2 * rows + p->probe_text.n_ids) * 8;
+    return n + dq_calib_pass_bytes(p->model, rows) + numbers_bytes(&p->probe_text, rows);
 }
 
 /* Of four Hessians but for the largest, which a calibrated run has. */

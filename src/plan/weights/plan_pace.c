@@ -3,6 +3,7 @@
 #include "plan/weights/plan_pace.h"
 
 #include "base/os.h"
+#include "base/ranks.h"
 
 static dq_status ignore(void *arg, int64_t tensor, dq_err *err)
 {
@@ -11,14 +12,18 @@ static dq_status ignore(void *arg, int64_t tensor, dq_err *err)
     return err->code;
 }
 
-/* The first sequence alone. */
+/* The first sequences: one, or a chunk for each of several ranks. */
 static dq_calib_text first_of(const dq_calib_text *t)
 {
-    dq_calib_text one = *t;
-    one.n_seq = 1;
-    one.n_ids = t->cu[1];
-    one.n_clusters = t->cluster[0] + 1;
-    return one;
+    const int64_t others = DQ_CALIB_PASS_ROWS * ((int64_t)dq_ranks_count() - 1);
+    dq_calib_text some = *t;
+    some.n_seq = some.n_clusters = 0;
+    while (some.n_seq < t->n_seq && (some.n_seq == 0 || t->cu[some.n_seq] <= others)) {
+        const int64_t next = t->cluster[some.n_seq++] + 1;
+        if (next > some.n_clusters) some.n_clusters = next;
+    }
+    some.n_ids = t->cu[some.n_seq];
+    return some;
 }
 
 /* The last layer's tensors, or the ends where no layer has any, each with the option that is measured. */

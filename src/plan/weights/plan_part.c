@@ -1,8 +1,9 @@
 /* plan_part: see plan_part.h. Final states of the source lie in the scratch file, its logits are made again for every
- * comparison, as no file could hold them.
+ * comparison, as no file could hold them. Numbers of rows are added up in the order of the text, once all ranks have all of them.
  * SPDX-License-Identifier: MIT */
 #include "plan/weights/plan_part.h"
 
+#include "base/ranks.h"
 #include "calibrate/calibrate_work.h"
 
 #include <math.h>
@@ -51,6 +52,12 @@ int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err)
     return ids;
 }
 
+/* Told of a chunk of a round, in which other ranks do the same of theirs. */
+static void advance(const dq_plan_part *p, int64_t round, double flop, const char *what)
+{
+    dq_plan_work_add(p->work, flop * dq_calib_pass_at_once(&p->pass, round), what);
+}
+
 /* logp[row] of the tokens after the rows of a chunk; after the last of a sequence there is none. */
 static dq_status ask(dq_plan_part *p, const dq_calib_chunk *k, dq_mat h, const dq_weight *head,
                      double *logp, dq_err *err)
@@ -83,30 +90,37 @@ static dq_status run_source(dq_plan_part *p, dq_err *err)
         const double rows = (double)k->batch.n_rows;
         for (int l = 0; l < m->n_layers; l++) {
             DQ_TRY(dq_plan_pass_layer(&p->pass, m, &m->layer[l], k, NULL, err));
-            dq_plan_work_add(p->work, rows * dq_calibrate_work_layer(&m->layer[l]), "source");
+            advance(p, i, rows * dq_calibrate_work_layer(&m->layer[l]), "source");
         }
         const dq_mat h = dq_plan_pass_final(&p->pass, m, k);
         DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_OTHER, k->first, h, err));
         if (ask(p, k, h, &m->head, p->logp + k->first, err) != DQ_OK)
             return dq_in(err, "%s: ", m->path);
-        dq_plan_work_add(p->work, head_flop(m, rows), "source");
+        advance(p, i, head_flop(m, rows), "source");
     }
     return DQ_OK;
+}
+
+static dq_status begin(dq_plan_part *p, dq_backend *b, const char *beside, dq_err *err)
+{
+    const dq_calib_text *text = p->text;
+    const dq_model *m = p->source;
+    p->arena = dq_arena_new();
+    if (!p->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    DQ_TRY(dq_calib_pass_new(&p->pass, m, b, text, err));
+    p->logp = dq_alloc(p->arena, (size_t)p->pass.n_rows, sizeof *p->logp, err);
+    p->scored = dq_plan_part_scored(text, p->arena, err);
+    DQ_TRY(err->code);
+    DQ_TRY(dq_activations_open(&p->act, b, beside, p->pass.n_rows, m->dim, 1, m->dim, err));
+    return run_source(p, err);
 }
 
 dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
                            dq_backend *b, const char *beside, dq_plan_work *work, dq_err *err)
 {
     *p = (dq_plan_part){.text = text, .source = source, .work = work, .act.file.fd = -1};
-    p->arena = dq_arena_new();
-    if (!p->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    p->logp = dq_alloc(p->arena, (size_t)text->n_ids, sizeof *p->logp, err);
-    if (!p->logp) return err->code;
-    p->scored = dq_plan_part_scored(text, p->arena, err);
-    if (!p->scored) return err->code;
-    DQ_TRY(dq_calib_pass_new(&p->pass, source, b, text, err));
-    DQ_TRY(dq_activations_open(&p->act, b, beside, text->n_ids, source->dim, 1, source->dim, err));
-    return run_source(p, err);
+    begin(p, b, beside, err);
+    return dq_ranks_agree(NULL, NULL, err);
 }
 
 void dq_plan_part_end(dq_plan_part *p)
@@ -125,8 +139,8 @@ dq_status dq_plan_part_advance(dq_plan_part *p, int layer, dq_err *err)
         DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
         DQ_TRY(dq_plan_pass_layer(&p->pass, p->source, &p->source->layer[layer], k, NULL, err));
         DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-        dq_plan_work_add(
-            p->work, (double)x.rows * dq_calibrate_work_layer(&p->source->layer[layer]), "forward");
+        advance(p, i, (double)x.rows * dq_calibrate_work_layer(&p->source->layer[layer]),
+                "forward");
     }
     return DQ_OK;
 }
@@ -154,9 +168,19 @@ static dq_status run_other(dq_plan_part *p, const dq_calib_chunk *k, const dq_pl
     return dq_backend_sync(p->pass.b, err);
 }
 
-/* kld[row] and logp[row] of a chunk. The source's states take the buffer of the stream, which has served. */
-static dq_status compare(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan_other *o,
-                         double *kld, double *logp, dq_err *err)
+/* What a row says of the id after it; whether that is scored is left to the sums. */
+typedef struct row {
+    double kld, loss;
+} row;
+
+/* Buffers of a chunk's rows. */
+typedef struct chunk_rows {
+    double *kld, *logp; /* [max_rows] */
+} chunk_rows;
+
+/* The rows of a chunk, into x. The source's states take the buffer of the stream, which has served. */
+static dq_status compare(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan_other *o, row *x,
+                         chunk_rows buf, dq_err *err)
 {
     dq_backend *b = p->pass.b;
     const dq_mat ref = dq_plan_pass_stream(&p->pass, k);
@@ -164,37 +188,53 @@ static dq_status compare(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan
     h.rows = k->batch.n_rows;
     DQ_TRY(run_other(p, k, o, err));
     DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_OTHER, k->first, ref, err));
-    b->ops->kld(b, kld, ref, &p->source->head, DQ_NUM_F32, h, o->head, DQ_NUM_F32);
+    b->ops->kld(b, buf.kld, ref, &p->source->head, DQ_NUM_F32, h, o->head, DQ_NUM_F32);
     DQ_TRY(dq_backend_sync(b, err));
-    return ask(p, k, h, o->head, logp, err);
+    DQ_TRY(ask(p, k, h, o->head, buf.logp, err));
+    for (int64_t r = 0; r < h.rows; r++)
+        x[r] = (row){buf.kld[r], p->logp[k->first + r] - buf.logp[r]};
+    return DQ_OK;
+}
+
+static dq_status compare_all(row *x, dq_plan_part *p, const dq_plan_other *o, dq_err *err)
+{
+    double *buf = dq_block_new((size_t)p->pass.max_rows, 2 * sizeof *buf, err);
+    const int from = o->embed ? 0 : o->from;
+    for (int64_t i = 0; err->code == DQ_OK && i < p->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &p->pass.chunk[i];
+        if (compare(p, k, o, x + k->first_row, (chunk_rows){buf, buf + p->pass.max_rows}, err) ==
+            DQ_OK)
+            advance(p, i, dq_plan_part_flop(o->m, from, (double)k->batch.n_rows), o->what);
+    }
+    dq_block_free(buf);
+    return dq_ranks_agree(NULL, NULL, err);
+}
+
+/* Row by row, so that the sums are those of one process whoever has compared the rows. */
+static void add_up(dq_plan_sums *out, const dq_calib_text *t, const row *x)
+{
+    memset(out->kld, 0, (size_t)out->n * sizeof *out->kld);
+    memset(out->loss, 0, (size_t)out->n * sizeof *out->loss);
+    for (int64_t s = 0; s < t->n_seq; s++) {
+        const int32_t c = t->cluster[s];
+        const int64_t begin = t->cu[s], end = t->cu[s + 1];
+        for (int64_t r = begin + dq_plan_part_first(end - begin) - 1; r + 1 < end; r++) {
+            out->kld[c] += x[r].kld;
+            out->loss[c] += x[r].loss;
+        }
+    }
 }
 
 dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan_other *other,
                                dq_err *err)
 {
-    double *kld = dq_block_new((size_t)p->pass.max_rows, 2 * sizeof *kld, err);
-    int64_t seq = 0;
-    if (!kld) return err->code;
-    double *logp = kld + p->pass.max_rows;
+    row *x = dq_block_new((size_t)p->text->n_ids, sizeof *x, err);
     out->n = p->text->n_clusters;
     out->ids = p->scored;
-    memset(out->kld, 0, (size_t)out->n * sizeof *out->kld);
-    memset(out->loss, 0, (size_t)out->n * sizeof *out->loss);
-    for (int64_t i = 0; i < p->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = &p->pass.chunk[i];
-        const int from = other->embed ? 0 : other->from;
-        if (compare(p, k, other, kld, logp, err) != DQ_OK) break;
-        dq_plan_work_add(p->work, dq_plan_part_flop(other->m, from, (double)k->batch.n_rows),
-                         other->what);
-        for (int s = 0; s < k->batch.n_seq; s++, seq++) {
-            const int32_t c = p->text->cluster[seq];
-            const int64_t begin = k->batch.cu_rows[s], end = k->batch.cu_rows[s + 1];
-            for (int64_t r = begin + dq_plan_part_first(end - begin) - 1; r + 1 < end; r++) {
-                out->kld[c] += kld[r];
-                out->loss[c] += p->logp[k->first + r] - logp[r];
-            }
-        }
+    if (compare_all(x, p, other, err) == DQ_OK) {
+        dq_calib_pass_join(&p->pass, x, sizeof *x);
+        add_up(out, p->text, x);
     }
-    dq_block_free(kld);
+    dq_block_free(x);
     return err->code;
 }

@@ -1,4 +1,5 @@
 /* plan_part: a part of a text with the source model's answers on it, and how far other weights are from them.
+ * Of ranks (base/ranks.h) each runs chunks of its own (calib_pass.h), and all have the sums.
  *
  * Numbers are summed by cluster, the unit of the text that a sequence is of (calib_text.h): ids of one depend on each other.
  * What is scored is the second half of every sequence, as evaluation in chunks does.
@@ -16,7 +17,7 @@ typedef struct dq_plan_part {
     const dq_model *source;
     dq_calib_pass pass;
     dq_activations act; /* STREAM: of the source at some layer; OTHER: its final states */
-    double *logp;       /* [n_ids] of the source: ln p of the id after each row */
+    double *logp;       /* [pass.n_rows] of the source: ln p of the id after each row */
     int64_t *scored;    /* [n_clusters of the text] ids */
     dq_plan_work *work;
     dq_arena *arena;
@@ -36,7 +37,7 @@ typedef struct dq_plan_sums {
         *loss; /* [n] KLD against the source, ln p of the source less that of the model, nats */
 } dq_plan_sums;
 
-/* Runs the source once; its stream is that of layer 0 then. b: one that computes in host memory. `beside`: where the
+/* By all ranks. Runs the source once; its stream is that of layer 0 then. b: one that computes in host memory. `beside`: where the
  * scratch file is. work: told what is done, now and later. DQ_DAMAGED for a model whose answers are not finite. */
 dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
                            dq_backend *b, const char *beside, dq_plan_work *work, dq_err *err);
@@ -57,7 +58,7 @@ typedef struct dq_plan_other {
     const dq_weight *head;
     const char *what; /* for progress */
 } dq_plan_other;
-/* kld[n], loss[n] of *out are the caller's. DQ_DAMAGED for answers that are not finite; DQ_STOPPED. */
+/* By all ranks. kld[n], loss[n] of *out are the caller's. DQ_DAMAGED for answers that are not finite; DQ_STOPPED. */
 dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan_other *other,
                                dq_err *err);
 

@@ -3,6 +3,7 @@
 #include "plan/weights/plan_pass.h"
 
 #include "base/os.h"
+#include "base/ranks.h"
 #include "engine/memory_fit.h"
 
 int64_t dq_plan_pass_width(const dq_model *m, dq_plan_product product)
@@ -20,18 +21,22 @@ static void see(const dq_plan_inputs *inputs, dq_plan_product product, dq_mat x)
     if (inputs) inputs->see(inputs->arg, product, x);
 }
 
+/* Ranks add up whole chunks, for which gate has the rows (calib_pass.h). */
 static void feed_forward(dq_calib_pass *p, const dq_layer_steps *s, const dq_plan_inputs *inputs)
 {
+    const bool whole = inputs && dq_ranks_count() > 1;
     dq_layer_steps_norm_ffn(s);
     see(inputs, DQ_PLAN_GATE_UP, s->h);
     for (int64_t at = 0; at < s->h.rows; at += DQ_FFN_ROWS) {
-        const int64_t left = s->h.rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS;
+        const int64_t left = s->h.rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS,
+                      to = whole ? at : 0;
         const dq_mat in = dq_layer_steps_rows(s->h, at, at + n),
-                     gate = dq_calib_pass_first(p->gate, n);
+                     gate = dq_layer_steps_rows(p->gate, to, to + n);
         dq_layer_steps_gate_up(s, gate, dq_calib_pass_first(p->up, n), in);
-        see(inputs, DQ_PLAN_DOWN, gate);
+        if (!whole) see(inputs, DQ_PLAN_DOWN, gate);
         dq_layer_steps_down(s, in, gate);
     }
+    if (whole) see(inputs, DQ_PLAN_DOWN, dq_calib_pass_first(p->gate, s->h.rows));
     p->b->ops->add(p->b, s->x, s->h);
 }
 

@@ -7,8 +7,8 @@
 
 #include "base/os.h"
 #include "calibrate/calibrate_work.h"
-#include "calibrate/gptq.h"
-#include "tensor/coded.h"
+#include "calibrate/gptq_stripes.h"
+#include "engine/memory_fit.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,8 +23,6 @@ typedef struct job {
     dq_plan_sums sums;
     dq_err *err; /* of what sees inputs */
 } job;
-
-static const dq_tile_sums_rows all_rows = {DQ_ROWS_ALL, DQ_TILE_SUMS_NO_PIECES};
 
 /* A head's inputs are as many as those of q, k and v, and come when these have served. */
 static dq_plan_product product_of(dq_plan_slot s)
@@ -210,22 +208,37 @@ static dq_status round_nearest(dq_coded *out, dq_gptq_loss *loss, const float *w
     return err->code;
 }
 
+/* What rounds rows of a tensor by the method. */
+typedef struct by_method {
+    job *j;
+    const float *w;
+    const dq_plan_tensor *t;
+    const dq_quant_spec *spec;
+} by_method;
+
+static dq_status round_rows(void *arg, dq_codes **out, dq_gptq_loss *loss, int64_t first,
+                            int64_t rows, dq_err *err)
+{
+    const by_method *m = arg;
+    const dq_plan_tensor *t = m->t;
+    return dq_gptq(out, m->w + first * t->cols, rows, t->cols, m->j->h[product_of(t->slot)],
+                   m->spec, m->j->p->rule->refits, loss, err);
+}
+
 /* In bands, which do not see each other, so that beside a head's values memory is that of a band. */
-static dq_status round_by_method(dq_coded *out, dq_gptq_loss *loss, job *j, const float *w,
-                                 const dq_plan_tensor *t, const dq_quant_spec *spec, dq_err *err)
+static dq_status round_by_method(dq_coded *out, dq_gptq_loss *loss, by_method *m, dq_err *err)
 {
     enum { BAND = 4096 };
-    const int64_t band = spec->group == DQ_GROUP_TENSOR || t->rows < BAND ? t->rows : BAND;
-    DQ_TRY(dq_coded_new(out, t->rows, t->cols, spec, err));
+    const dq_plan_tensor *t = m->t;
+    const bool whole = m->spec->group == DQ_GROUP_TENSOR;
+    const int64_t band = whole || t->rows < BAND ? t->rows : BAND;
+    const dq_gptq_stripes stripes = {m->spec, t->cols, whole, round_rows, m};
+    DQ_TRY(dq_coded_new(out, t->rows, t->cols, m->spec, err));
     dq_gptq_loss *each = dq_block_new((size_t)band, sizeof *each, err);
     for (int64_t first = 0; err->code == DQ_OK && first < t->rows; first += band) {
         const int64_t left = t->rows - first, n = left < band ? left : band;
-        dq_codes *codes = NULL;
-        dq_gptq(&codes, w + first * t->cols, n, t->cols, j->h[product_of(t->slot)], spec,
-                j->p->rule->refits, each, err);
-        if (err->code == DQ_OK) dq_gptq_loss_add(loss, each, n);
-        if (err->code == DQ_OK) dq_coded_put(out, codes, first);
-        dq_codes_free(codes);
+        if (dq_gptq_stripes_round(&stripes, out, each, first, n, err) == DQ_OK)
+            dq_gptq_loss_add(loss, each, n);
     }
     dq_block_free(each);
     return err->code;
@@ -250,7 +263,7 @@ static dq_status round_option(dq_coded *out, job *j, dq_plan_tensor *t, int opti
         if (!fed)
             round_nearest(out, &loss, f32, t, &spec, err);
         else
-            round_by_method(out, &loss, j, f32, t, &spec, err);
+            round_by_method(out, &loss, &(by_method){j, f32, t, &spec}, err);
     }
     t->loss[option] = loss.signal > 0 ? loss.error / loss.signal : 0;
     dq_block_free(f32);
@@ -305,8 +318,10 @@ static dq_status probe_tensor(job *j, int64_t i, dq_err *err)
                                                    : weight_at(&layer, t->slot);
     if (!is_nearest(m, t)) {
         const dq_plan_product product = product_of(t->slot);
-        if (!j->factored[product])
+        if (!j->factored[product]) {
+            DQ_TRY(dq_hessian_share(j->h[product], err));
             DQ_TRY(dq_hessian_factor(j->h[product], damping_of(j, t), t->name, err));
+        }
         j->factored[product] = true;
     }
     t->measured = dq_plan_probe_measured(t);
@@ -318,32 +333,61 @@ static dq_status probe_tensor(job *j, int64_t i, dq_err *err)
 
 /* ---- Layers ---- */
 
+static dq_status add_inputs(job *j, dq_plan_product product, dq_mat x, dq_err *err)
+{
+    const int64_t piece = product == DQ_PLAN_DOWN ? DQ_FFN_ROWS : DQ_TILE_SUMS_NO_PIECES;
+    return dq_hessian_add(j->h[product], j->pass.b, x, (dq_tile_sums_rows){DQ_ROWS_ALL, piece},
+                          err);
+}
+
 static void see(void *arg, dq_plan_product product, dq_mat x)
 {
     job *j = arg;
-    if (j->wanted[product]) dq_hessian_add(j->h[product], j->pass.b, x, all_rows, j->err);
+    if (j->wanted[product]) add_inputs(j, product, x, j->err);
 }
 
-/* The calibration text through a layer. */
-static dq_status see_layer(job *j, int number, dq_err *err)
+/* The sums of a round in which this rank has no chunk. */
+static dq_status see_none(job *j, dq_err *err)
+{
+    for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) {
+        if (j->wanted[i])
+            DQ_TRY(add_inputs(j, (dq_plan_product)i, (dq_mat){NULL, 0, j->h[i]->n}, err));
+    }
+    return DQ_OK;
+}
+
+/* Told of a chunk of a round, in which other ranks do the same of theirs. */
+static void advance(const job *j, int64_t round, double flop)
+{
+    dq_plan_work_add(j->p->work, flop * dq_calib_pass_at_once(&j->pass, round), "hessians");
+}
+
+/* A chunk of the calibration text through a layer. */
+static dq_status see_chunk(job *j, int number, const dq_calib_chunk *k, dq_err *err)
 {
     const dq_model *m = j->p->m;
     const dq_plan_inputs inputs = {see, j};
+    const dq_mat x = dq_plan_pass_stream(&j->pass, k);
     j->err = err;
+    DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+    DQ_TRY(dq_plan_pass_layer(&j->pass, m, &m->layer[number], k, &inputs, err));
+    return dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err);
+}
+
+/* All of it. */
+static dq_status see_layer(job *j, int number, dq_err *err)
+{
+    const dq_model *m = j->p->m;
+    const double layer = dq_calibrate_work_layer(&m->layer[number]);
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++) {
         j->factored[i] = false;
         if (j->wanted[i]) dq_hessian_begin(j->h[i], dq_plan_pass_width(m, (dq_plan_product)i));
     }
-    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = &j->pass.chunk[i];
-        const dq_mat x = dq_plan_pass_stream(&j->pass, k);
-        DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-        DQ_TRY(dq_plan_pass_layer(&j->pass, m, &m->layer[number], k, &inputs, err));
-        DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-        dq_plan_work_add(j->p->work,
-                         (double)x.rows * dq_calibrate_work_layer(&m->layer[number]) +
-                             hessians_flop(m, j->wanted, (double)x.rows),
-                         "hessians");
+    for (int64_t i = 0; i < j->pass.n_rounds; i++) {
+        const dq_calib_chunk *k = dq_calib_pass_chunk(&j->pass, i);
+        DQ_TRY(k ? see_chunk(j, number, k, err) : see_none(j, err));
+        const double rows = k ? (double)k->batch.n_rows : 0;
+        advance(j, i, rows * layer + hessians_flop(m, j->wanted, rows));
     }
     dq_plan_work_add(j->p->work, factors_flop(m, j->wanted), "hessians");
     return DQ_OK;
@@ -381,21 +425,27 @@ static dq_status run_layers(job *j, bool head, dq_err *err)
     return DQ_OK;
 }
 
+/* The final norm of a chunk, into the sums; NULL: none. */
+static dq_status see_final(job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    if (!k) return add_inputs(j, DQ_PLAN_QKV, (dq_mat){NULL, 0, j->p->m->dim}, err);
+    const dq_mat x = dq_plan_pass_stream(&j->pass, k);
+    DQ_TRY(dq_os_check_stop(err));
+    DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+    DQ_TRY(add_inputs(j, DQ_PLAN_QKV, dq_plan_pass_final(&j->pass, j->p->m, k), err));
+    return dq_backend_sync(j->pass.b, err);
+}
+
 /* A head, be it the embedding too, by what the final norm gives after the last layer. */
 static dq_status run_head(job *j, dq_err *err)
 {
     const dq_model *m = j->p->m;
     j->factored[DQ_PLAN_QKV] = false;
     dq_hessian_begin(j->h[DQ_PLAN_QKV], m->dim);
-    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
-        const dq_calib_chunk *k = &j->pass.chunk[i];
-        const dq_mat x = dq_plan_pass_stream(&j->pass, k);
-        DQ_TRY(dq_os_check_stop(err));
-        DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-        dq_hessian_add(j->h[DQ_PLAN_QKV], j->pass.b, dq_plan_pass_final(&j->pass, m, k), all_rows,
-                       err);
-        DQ_TRY(dq_backend_sync(j->pass.b, err));
-        dq_plan_work_add(j->p->work, head_hessian_flop(m, (double)x.rows), "hessians");
+    for (int64_t i = 0; i < j->pass.n_rounds; i++) {
+        const dq_calib_chunk *k = dq_calib_pass_chunk(&j->pass, i);
+        DQ_TRY(see_final(j, k, err));
+        advance(j, i, head_hessian_flop(m, k ? (double)k->batch.n_rows : 0));
     }
     dq_plan_work_add(j->p->work, head_factor_flop(m), "hessians");
     for (int64_t i = 0; i < j->p->n; i++) {
@@ -427,7 +477,7 @@ static dq_status run_job(job *j, dq_err *err)
         if (is_nearest(m, &p->tensor[i]) && !p->tensor[i].known) DQ_TRY(probe_tensor(j, i, err));
     }
     DQ_TRY(dq_calib_pass_new(&j->pass, m, p->b, p->calib, err));
-    DQ_TRY(dq_activations_open(&j->act, p->b, p->beside, p->calib->n_ids, m->dim, 1, 0, err));
+    DQ_TRY(dq_activations_open(&j->act, p->b, p->beside, j->pass.n_rows, m->dim, 1, 0, err));
     DQ_TRY(embed(j, err));
     for (int i = 0; i < DQ_PLAN_PRODUCTS; i++)
         DQ_TRY(dq_hessian_new(&j->h[i], dq_plan_pass_width(m, (dq_plan_product)i), j->pass.max_rows,

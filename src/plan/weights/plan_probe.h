@@ -61,7 +61,7 @@ typedef struct dq_plan_probe {
     dq_plan_work *work;
 } dq_plan_probe;
 
-/* Fills loss and kld of all tensors. DQ_DAMAGED for inputs or weights that are not finite; DQ_STOPPED. */
+/* By all ranks (base/ranks.h), which know the same tensors. Fills loss and kld of all tensors. DQ_DAMAGED for inputs or weights that are not finite; DQ_STOPPED. */
 dq_status dq_plan_probe_run(dq_plan_probe *p, dq_err *err);
 /* Multiplications and additions of what is not known yet, for texts of so many tokens. */
 double dq_plan_probe_flop(const dq_plan_probe *p, int64_t calib_ids, int64_t search_ids);

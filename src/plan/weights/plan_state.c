@@ -1,9 +1,11 @@
 /* plan_state: see plan_state.h. Lines are JSON: {"key", "of"}, then {"tensor", ...}, {"begun"}, {"trial", ...} and
- * {"look", ...} as they come. Reals have 17 digits, so that they come back to the last bit.
+ * {"look", ...} as they come. Reals have 17 digits, so that they come back to the last bit. The
+ * journal is that of rank 0 (base/ranks.h); what it finds there all take.
  * SPDX-License-Identifier: MIT */
 #include "plan/weights/plan_state.h"
 
 #include "base/os.h"
+#include "base/ranks.h"
 #include "plan/weights/plan_trial.h"
 #include "quantize/quantize_recipe.h"
 
@@ -63,6 +65,14 @@ static dq_status key_of(char hex[65], json_t **out, const dq_plan_weights *p, dq
 
 /* ---- Lines ---- */
 
+/* Takes the value. */
+static dq_status put(dq_plan_weights *p, json_t *line, dq_err *err)
+{
+    if (dq_ranks_number() == 0) return dq_plan_journal_put(&p->state->journal, line, err);
+    json_decref(line);
+    return err->code;
+}
+
 static json_t *list_of(const double *x, int64_t n)
 {
     json_t *list = json_array();
@@ -80,7 +90,7 @@ dq_status dq_plan_state_put_probe(dq_plan_weights *p, int64_t tensor, dq_err *er
     json_object_set_new(line, "kld", json_real(m->value));
     json_object_set_new(line, "stderr", isfinite(m->std_err) ? json_real(m->std_err) : json_null());
     json_object_set_new(line, "clusters", json_integer(m->clusters));
-    return dq_plan_journal_put(&p->state->journal, line, err);
+    return put(p, line, err);
 }
 
 /* "0213...": the options of a trial. */
@@ -107,7 +117,7 @@ dq_status dq_plan_state_put_trial(dq_plan_weights *p, const dq_plan_trial *t, dq
         json_object_set_new(o, "loss", list_of(s->loss, s->n));
         json_object_set_new(line, dq_plan_text_name[i], o);
     }
-    return dq_plan_journal_put(&p->state->journal, line, err);
+    return put(p, line, err);
 }
 
 static dq_status take_list(double *x, int64_t n, const json_t *o, const char *key, dq_err *err)
@@ -175,7 +185,7 @@ dq_status dq_plan_state_look(int *number, dq_plan_weights *p, const dq_plan_tria
                        p->state->journal.path, DQ_PLAN_LAST_LOOK);
     }
     json_array_append(all, line);
-    return dq_plan_journal_put(&p->state->journal, line, err);
+    return put(p, line, err);
 }
 
 dq_status dq_plan_state_begin_trial(bool *again, dq_plan_weights *p, const dq_plan_trial *t,
@@ -185,9 +195,7 @@ dq_status dq_plan_state_begin_trial(bool *again, dq_plan_weights *p, const dq_pl
     if (!choice) return err->code;
     *again = p->state->begun && strcmp(p->state->begun, choice) == 0;
     p->state->begun = choice;
-    return *again
-               ? DQ_OK
-               : dq_plan_journal_put(&p->state->journal, json_pack("{s: s}", "begun", choice), err);
+    return *again ? DQ_OK : put(p, json_pack("{s: s}", "begun", choice), err);
 }
 
 static dq_status take_look(dq_plan_weights *p, json_t *line, dq_err *err)
@@ -232,13 +240,14 @@ static dq_status take_line(void *arg, json_t *line, dq_err *err)
 
 dq_status dq_plan_state_begin(dq_plan_weights *p, dq_err *err)
 {
-    char key[65];
+    char key[65] = "";
     json_t *of = NULL;
     dq_plan_state *s = p->state = dq_alloc(p->arena, 1, sizeof *s, err);
     if (!s) return err->code;
     s->kept = json_object();
     s->look = json_array();
-    if (key_of(key, &of, p, err) == DQ_OK) {
+    key_of(key, &of, p, err);
+    if (dq_ranks_agree("set of model, texts, settings or processor", key, err) == DQ_OK) {
         const dq_plan_journal_how how = {
             .out = p->set.out,
             .key = key,

@@ -18,8 +18,8 @@ typedef struct dq_plan_state {
  * reference; codes: what the method's codes go by. DQ_RESOURCE. */
 dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan_weights *p,
                             const dq_quantize_needs *codes, dq_err *err);
-/* Opens the journal, and takes over what an earlier run has found. DQ_FILE for one that is there, where nothing is to be
- * resumed; DQ_MISMATCH for one of other inputs or settings. */
+/* By all ranks (base/ranks.h), of which 0 has the journal: opens it, and takes over what an earlier run has found. DQ_FILE for one that is there, where nothing is to be
+ * resumed; DQ_MISMATCH for one of other inputs or settings, and where those of ranks differ. */
 dq_status dq_plan_state_begin(dq_plan_weights *p, dq_err *err);
 void dq_plan_state_end(dq_plan_weights *p, bool done);
 dq_status dq_plan_state_put_probe(dq_plan_weights *p, int64_t tensor, dq_err *err);

@@ -1,8 +1,10 @@
-/* plan_trial: see plan_trial.h. The container is made by the code that makes the user's, and read back as any model is.
+/* plan_trial: see plan_trial.h. The container is made by the code that makes the user's, and read back as any model is, by
+ * every rank (base/ranks.h); rank 0 removes it.
  * SPDX-License-Identifier: MIT */
 #include "plan/weights/plan_trial.h"
 
 #include "base/file.h"
+#include "base/ranks.h"
 #include "plan/weights/plan_state.h"
 
 #include <stdio.h>
@@ -120,6 +122,7 @@ static dq_status names_of(char *name[FILES], const dq_plan_weights *p, dq_err *e
 dq_status dq_plan_trial_guard(const dq_plan_weights *p, dq_err *err)
 {
     char *name[FILES];
+    if (dq_ranks_number() > 0) return err->code; /* rank 0 may have begun one */
     const char *journal = dq_textf(p->arena, err, "%s.journal", p->set.out);
     DQ_TRY(names_of(name, p, err));
     const bool ours = p->set.force || dq_file_exists(journal);
@@ -135,7 +138,7 @@ void dq_plan_trial_clear(const dq_plan_weights *p)
 {
     char *name[FILES];
     dq_err ignored = {0};
-    if (!p->state->begun || names_of(name, p, &ignored) != DQ_OK) return;
+    if (dq_ranks_number() > 0 || !p->state->begun || names_of(name, p, &ignored) != DQ_OK) return;
     for (int i = 0; i < FILES; i++) dq_file_remove(name[i], &ignored);
 }
 

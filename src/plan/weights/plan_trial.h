@@ -18,7 +18,7 @@ dq_status dq_plan_trial_guard(const dq_plan_weights *p, dq_err *err);
 dq_calibrate_settings dq_plan_trial_calibrate(const dq_plan_weights *p, const char *out);
 /* Removes what trials of this run, and of those that it resumes, have left. */
 void dq_plan_trial_clear(const dq_plan_weights *p);
-/* Index in p->trial of the trial of a choice, which is copied; made where there is none. point: of the curve, -1: none.
+/* By all ranks (base/ranks.h). Index in p->trial of the trial of a choice, which is copied; made where there is none. point: of the curve, -1: none.
  * Numbers of the unseen text are there and not looked at. */
 dq_status dq_plan_trial_of(int64_t *out, dq_plan_weights *p, dq_plan_trials *parts,
                            const int *choice, int64_t point, dq_err *err);
