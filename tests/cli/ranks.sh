@@ -142,10 +142,34 @@ same_plan() { grep -v '"results_taken_over"\|"path"' "$1"; }
 ! grep -q '"results_taken_over": 0' "$top/out" || complain "ranks: nothing is taken over from a killed plan"
 absent killed.json.journal
 
-# others are one process, and ranks have one command
-ranks 2 plan weights "diff model"
-grep -q "is one process, and mpirun has started 2. Leave out mpirun" "$top/err" || complain "ranks: dq plan weights: $(cat "$top/err")"
+# ranks have one command
 mpirun --oversubscribe --bind-to none -n 1 "$dq" "$@" -o other.json : -n 1 "$dq" "$@" --trials 5 -o other.json >"$top/out" 2>"$top/err" </dev/null
 grep -q "rank 1 has another set of inputs, settings, program or processor than rank 0" "$top/err" || complain "ranks: two commands: $(cat "$top/err")"
 absent other.json
 absent other.json.journal
+
+# dq plan weights: the same recipe and table; after a kill too, which leaves the journal to any number of ranks
+set -- plan weights "diff model" --calib "$book" --calib-ctx 96 --calib-tokens 2200 --search-tokens 2100 --widths 2,4 --method gptq --skip 'layers.0.mlp' \
+    --budget bpw=3 --threads 1 -o weights.json
+"$dq" "$@" -q >alone.txt 2>"$top/err" || complain "ranks: dq plan weights fails alone: $(cat "$top/err")"
+mv weights.json alone.json
+ranks 2 "$@" -q || complain "ranks: dq plan weights fails: $(cat "$top/err")"
+cmp -s alone.txt "$top/out" || complain "ranks: dq plan weights: another table: $(diff alone.txt "$top/out" | head -5)"
+cmp -s alone.json weights.json || complain "ranks: dq plan weights: another recipe"
+rm -f weights.json
+ranks 3 "$@" &
+job=$!
+for _ in $(seq 400); do
+    ! grep -q begun weights.json.journal 2>/dev/null || break
+    sleep 0.02
+done
+kill_rank 1 "threads 1 -o weights.json"
+! wait $job || complain "ranks: dq plan weights succeeds with a killed rank"
+absent weights.json
+ranks 2 "$@" --resume -q || complain "ranks: dq plan weights cannot go on: $(cat "$top/err")"
+grep -q "taken over  *[1-9]" "$top/out" || complain "ranks: dq plan weights takes over nothing: $(cat "$top/out")"
+[ "$(cat alone.txt)" = "$(grep -v '^taken over' "$top/out")" ] || complain "ranks: dq plan weights: another table after a kill: $(diff alone.txt "$top/out" | head -5)"
+cmp -s alone.json weights.json || complain "ranks: dq plan weights: another recipe after a kill"
+for f in .journal .trial.h5 .trial.h5.partial .trial.h5.journal; do
+    absent weights.json$f
+done
