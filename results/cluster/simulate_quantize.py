@@ -78,7 +78,7 @@ def seconds_of(w, rate, ranks, a):
         send += rounds * w.adds * a.agree * math.log2(ranks)
     start = a.start + a.start_rank * ranks if ranks > 1 else 0
     total = chunks * rounds + rounding + w.rows / ranks / rate["factors"] + same + send + start
-    return total, total - busy - same - send - start, same, send
+    return total, max(0, total - busy - same - send - start), same, send
 
 
 def main():
