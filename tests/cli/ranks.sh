@@ -90,7 +90,8 @@ set -- quantize "diff model" --preset small --calib "$book" --calib-tokens 20000
 ranks 3 "$@" -o killed.h5 &
 job=$!
 for _ in $(seq 200); do
-    [ "$(cat killed.h5.journal 2>/dev/null | wc -l)" -lt 20 ] || break
+    n=$(grep -c . killed.h5.journal 2>/dev/null)
+    [ "${n:-0}" -lt 20 ] || break
     sleep 0.05
 done
 kill_rank 2 "calib-ctx 96 --threads 1 -o killed.h5"
