@@ -177,16 +177,14 @@ static bool runs_by_ranks(dq_cmd_run *run)
 /* Why there is no --shard, and what there is. */
 static dq_status refuse_shard(const call *c, dq_err *err)
 {
-    const bool ranks = runs_by_ranks(c->cmd->run);
     if (!is_among(c->cmd->run, without_parts, sizeof without_parts / sizeof *without_parts))
         return DQ_OK;
     for (int i = 1; i < c->argc && strcmp(c->argv[i], "--") != 0; i++) {
         if (strcmp(c->argv[i], "--shard") != 0 && strncmp(c->argv[i], "--shard=", 8) != 0) continue;
         return dq_fail(err, DQ_USAGE,
                        "--shard: later steps need the results of earlier ones, so this is not cut "
-                       "into parts, which never meet. %s%s%s",
-                       ranks ? "Use mpirun -n N dq " : "Leave it out: one process",
-                       ranks ? c->cmd->name : "", ranks ? "." : " uses all processors.");
+                       "into parts, which never meet. Use mpirun -n N dq %s.",
+                       c->cmd->name);
     }
     return DQ_OK;
 }

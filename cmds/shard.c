@@ -13,8 +13,11 @@ dq_status dq_shard_read(dq_shard *part, const char *file, dq_err *err)
     int used = 0;
     const char *w = part->word;
     if (!w) return DQ_OK;
-    if (sscanf(w, "%d/%d%n", &part->shard, &part->n, &used) != 2 || w[used] || part->shard < 1 ||
-        part->n < part->shard || part->n > DQ_SHARDS)
+    const size_t digits = strspn(w, "0123456789");
+    const bool plain = digits > 0 && digits < 7 && w[digits] == '/' && strlen(w) < 14 &&
+                       strspn(w + digits + 1, "0123456789") == strlen(w) - digits - 1;
+    if (!plain || sscanf(w, "%d/%d%n", &part->shard, &part->n, &used) != 2 || w[used] ||
+        part->shard < 1 || part->n < part->shard || part->n > DQ_SHARDS)
         return dq_fail(err, DQ_USAGE,
                        "--shard: expected I/N, with I from 1 to N and N at most %d, found \"%s\".",
                        DQ_SHARDS, w);

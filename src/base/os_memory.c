@@ -26,6 +26,8 @@ static void lower_by_group(void *bound, const char *root, const char *folder)
     lower(left, limit, taken > 0 ? taken : 0);
 }
 
+/* Of what processes of this job on this machine take together, each has its share. */
+
 int64_t dq_os_memory_left(const char *root)
 {
     int64_t left = INT64_MAX;
@@ -34,8 +36,10 @@ int64_t dq_os_memory_left(const char *root)
     const int64_t mapped_kib = dq_os_groups_number(root, "/proc/self", "/status", "VmSize:");
     struct rlimit limit;
     if (machine > 0) lower(&left, machine, 0);
-    if (free_kib >= 0) lower(&left, free_kib * 1024, 0);
-    dq_os_groups_each(root, lower_by_group, &left);
+    int64_t of_all = INT64_MAX;
+    if (free_kib >= 0) lower(&of_all, free_kib * 1024, 0);
+    dq_os_groups_each(root, lower_by_group, &of_all);
+    if (of_all < INT64_MAX) lower(&left, of_all / dq_os_sharing(), 0);
     if (mapped_kib >= 0 && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < INT64_MAX)
         lower(&left, (int64_t)limit.rlim_cur, mapped_kib * 1024);
     return left < INT64_MAX ? left : 0;

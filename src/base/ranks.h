@@ -42,9 +42,9 @@ dq_status dq_ranks_sum(int64_t *x, dq_err *err);
  * By all: bytes p[n] of rank `from` become those of all. */
 void dq_ranks_spread(int from, void *p, size_t n);
 /* p[n] for another rank, which receives what another sends it in the order in which that is sent. p stays as it is until
- * dq_ranks_sent(p) has returned, which waits for what is sent of it. */
+ * dq_ranks_sent has returned, which waits for all that was sent from within p[n]. */
 void dq_ranks_send(int to, const void *p, size_t n);
-void dq_ranks_sent(const void *p);
+void dq_ranks_sent(const void *p, size_t n);
 void dq_ranks_receive(int from, void *p, size_t n);
 
 /* Rows first .. end - 1 of n, for rank `rank`: as many whole units of rows as the others have, or one more. */

@@ -34,14 +34,16 @@ typedef struct letter {
 /* Bytes on their way to another rank. */
 typedef struct parcel {
     struct parcel *next;
-    const void *of;
+    const char *from;
     MPI_Request request;
 } parcel;
 
-/* What every rank tells when they meet; a failure is told after it. */
+/* What every rank tells when they meet: why, and what is the same number for all or one of each; a failure is told after it. */
+typedef enum reason { TO_GO_ON, TO_COMPARE, TO_GATHER } reason;
 typedef struct greeting {
     int64_t number;
     int code;
+    reason why;
 } greeting;
 
 /* A failure, or what is to be the same for all. */
@@ -171,13 +173,22 @@ static void gather(const void *own, void *all, size_t size)
 }
 
 /* Few bytes first: those of a failure, or of what is to be the same, only where there is one. */
-static dq_status meet(int64_t number, const char *what, const char *same, dq_err *err)
+static dq_status meet(reason why, int64_t number, const char *what, const char *same, dq_err *err)
 {
-    const greeting greet = {number, (int)err->code};
+    const greeting greet = {number, (int)err->code, why};
     bool failed = false;
+    if (job.failed && err->code == DQ_OK)
+        return dq_fail(err, DQ_BUG, "ranks go on after a failure");
+    if (job.failed || job.broken) return err->code;
     gather(&greet, job.greeted, sizeof greet);
     for (int i = 0; i < job.count; i++) failed = failed || job.greeted[i].code != DQ_OK;
-    if (!failed && !same) return DQ_OK;
+    for (int i = 1; i < job.count && !failed && err->code == DQ_OK; i++) {
+        if (job.greeted[i].why != job.greeted[0].why)
+            dq_fail(err, DQ_MISMATCH,
+                    "rank %d does something else than rank 0. Run the same command everywhere", i);
+    }
+    failed = failed || err->code != DQ_OK;
+    if (!failed && why != TO_COMPARE) return DQ_OK;
     report own = {.code = (int)err->code}, *all = job.all;
     snprintf(own.same, sizeof own.same, "%s", same ? same : "");
     snprintf(own.text, sizeof own.text, "%s", err->text);
@@ -192,23 +203,23 @@ static dq_status meet(int64_t number, const char *what, const char *same, dq_err
 
 dq_status dq_ranks_agree(const char *what, const char *same, dq_err *err)
 {
-    if (job.count == 1 || job.failed || job.broken) return err->code;
-    return meet(0, what, same, err);
+    if (job.count == 1) return err->code;
+    return meet(same ? TO_COMPARE : TO_GO_ON, 0, what, same, err);
 }
 
 dq_status dq_ranks_gather(int64_t *all, int64_t own, dq_err *err)
 {
     *all = own;
-    if (job.count == 1 || job.failed || job.broken) return err->code;
-    DQ_TRY(meet(own, NULL, NULL, err));
+    if (job.count == 1) return err->code;
+    DQ_TRY(meet(TO_GATHER, own, NULL, NULL, err));
     for (int i = 0; i < job.count; i++) all[i] = job.greeted[i].number;
     return DQ_OK;
 }
 
 dq_status dq_ranks_sum(int64_t *x, dq_err *err)
 {
-    if (job.count == 1 || job.failed || job.broken) return err->code;
-    DQ_TRY(meet(*x, NULL, NULL, err));
+    if (job.count == 1) return err->code;
+    DQ_TRY(meet(TO_GATHER, *x, NULL, NULL, err));
     *x = 0;
     for (int i = 0; i < job.count; i++) *x += job.greeted[i].number;
     return DQ_OK;
@@ -272,18 +283,18 @@ void dq_ranks_send(int to, const void *p, size_t n)
     for (size_t at = 0; at < n; at += AT_ONCE) {
         parcel *x = malloc(sizeof *x);
         if (!x) MPI_Abort(MPI_COMM_WORLD, DQ_RESOURCE); /* the other one waits for it */
-        *x = (parcel){.next = job.passed, .of = p};
+        *x = (parcel){.next = job.passed, .from = (const char *)p + at};
         job.passed = x;
-        MPI_Isend((const char *)p + at, at_once(n - at), MPI_BYTE, to, PASSED, MPI_COMM_WORLD,
-                  &x->request);
+        MPI_Isend(x->from, at_once(n - at), MPI_BYTE, to, PASSED, MPI_COMM_WORLD, &x->request);
     }
 }
 
-void dq_ranks_sent(const void *p)
+void dq_ranks_sent(const void *p, size_t n)
 {
+    const char *begin = p;
     for (parcel **at = &job.passed; *at;) {
         parcel *x = *at;
-        if (x->of != p) {
+        if (x->from < begin || x->from >= begin + n) {
             at = &x->next;
             continue;
         }

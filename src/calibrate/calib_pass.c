@@ -87,10 +87,12 @@ static dq_status list_chunks(dq_calib_pass *p, const dq_calib_text *t, dq_err *e
     return DQ_OK;
 }
 
-int dq_calib_pass_at_once(const dq_calib_pass *p, int64_t round)
+double dq_calib_pass_at_once(const dq_calib_pass *p, int64_t round)
 {
-    const int64_t left = p->n_all - round * dq_ranks_count();
-    return left < dq_ranks_count() ? (int)left : dq_ranks_count();
+    const dq_calib_chunk *own = dq_calib_pass_chunk(p, round);
+    const int64_t first = round * dq_ranks_count(), left = p->n_all - first,
+                  n = left < dq_ranks_count() ? left : dq_ranks_count();
+    return own ? (double)(p->row[first + n] - p->row[first]) / (double)own->batch.n_rows : 0;
 }
 
 void dq_calib_pass_join(const dq_calib_pass *p, void *x, size_t bytes)

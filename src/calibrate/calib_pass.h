@@ -11,8 +11,8 @@
 enum { DQ_CALIB_PASS_ROWS = 2048 };
 typedef struct dq_calib_chunk {
     dq_batch batch;
-    int64_t first, first_row,
-        first_seq; /* row among those of this rank; row and sequence in the text */
+    int64_t first;                /* row among those of this rank */
+    int64_t first_row, first_seq; /* in the text */
 } dq_calib_chunk;
 
 typedef struct dq_calib_pass {
@@ -23,8 +23,8 @@ typedef struct dq_calib_pass {
     int64_t n_all, max_rows; /* chunks of all ranks; rows of the largest of them */
     int64_t *row; /* [n_all + 1] of the text: the first of each chunk of all ranks, and their end */
     dq_mat x, h, q, k, v, y, angles, lambda; /* of max_rows rows, as dq_layer_steps has them */
-    dq_mat gate,
-        up; /* of at most DQ_FFN_ROWS rows; gate of several ranks of max_rows, as they add up whole chunks */
+    dq_mat up;                               /* of at most DQ_FFN_ROWS rows */
+    dq_mat gate; /* likewise; of max_rows where several ranks add up whole chunks */
 } dq_calib_pass;
 
 /* Chunks are dealt out to ranks in turn: a round is one of each, and in the last one some may have none. */
@@ -33,8 +33,8 @@ static inline const dq_calib_chunk *dq_calib_pass_chunk(const dq_calib_pass *p, 
     return round < p->n_chunks ? &p->chunk[round] : NULL;
 }
 
-/* Ranks that have a chunk of a round. */
-int dq_calib_pass_at_once(const dq_calib_pass *p, int64_t round);
+/* Rows of all chunks of a round, in units of those of this rank's own. */
+double dq_calib_pass_at_once(const dq_calib_pass *p, int64_t round);
 /* By all ranks, after a call that fails for all or none, as dq_ranks_spread: x[n_ids] of the text, of `bytes` each, of which
  * every rank has the rows of its own chunks. */
 void dq_calib_pass_join(const dq_calib_pass *p, void *x, size_t bytes);

@@ -3,6 +3,7 @@
 #include "calibrate/calibrate_job.h"
 
 #include "base/os.h"
+#include "base/ranks.h"
 #include "base/utf8.h"
 #include "calibrate/calibrate_work.h"
 
@@ -73,6 +74,19 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
     return j->head ? dq_calibrate_job_run_head(j, err) : DQ_OK;
 }
 
+/* What went with chunks, of all ranks. */
+static dq_status sum_flop(dq_calibrate_info *info, dq_err *err)
+{
+    static const dq_calibrate_part parts[] = {DQ_CALIBRATE_FORWARD, DQ_CALIBRATE_MAPS,
+                                              DQ_CALIBRATE_HESSIANS};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int64_t flop = (int64_t)info->flop[parts[i]];
+        DQ_TRY(dq_ranks_sum(&flop, err));
+        info->flop[parts[i]] = (double)flop;
+    }
+    return DQ_OK;
+}
+
 static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
 {
     dq_calibrate *c = arg;
@@ -82,6 +96,7 @@ static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
                           .b = c->set.backend,
                           .act.file.fd = -1};
     if (dq_model_check_weights(j.m, err) == DQ_OK) run_job(&j, err);
+    if (err->code == DQ_OK) sum_flop(&c->info, err);
     dq_reference_free(&j.ref);
     dq_value_maps_free(j.maps);
     dq_activations_close(&j.act);

@@ -39,7 +39,7 @@ typedef struct dq_calibrate_job {
     dq_coded coded[7];
     float *dense[8]; /* values of the layer's matrices that are stored in another type */
     int n_coded, n_dense, number; /* of the layer */
-    int n_at_once;                /* ranks that have a chunk of the round at hand */
+    double at_once;               /* rows of the round at hand, in units of this rank's own */
     int n_layers; /* after them nothing is left to round but the head; 0: no layer is */
     bool embed;   /* a tied embedding is left to round */
     bool head;    /* a head of its own is left to round */

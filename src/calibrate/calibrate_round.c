@@ -14,7 +14,7 @@
 
 const dq_calib_chunk *dq_calibrate_job_chunk(dq_calibrate_job *j, int64_t round)
 {
-    j->n_at_once = dq_calib_pass_at_once(&j->pass, round);
+    j->at_once = dq_calib_pass_at_once(&j->pass, round);
     return dq_calib_pass_chunk(&j->pass, round);
 }
 
@@ -22,9 +22,8 @@ void dq_calibrate_job_advance(dq_calibrate_job *j, dq_calibrate_part part, doubl
                               const char *what)
 {
     const bool by_all = part == DQ_CALIBRATE_FACTORS || part == DQ_CALIBRATE_ROUNDING;
-    if (!by_all) flop *= j->n_at_once;
     dq_calibrate_job_end_part(j->c, part, flop);
-    if (by_all) flop *= DQ_CALIBRATE_F64_FLOP;
+    flop *= by_all ? DQ_CALIBRATE_F64_FLOP : j->at_once;
     dq_quantize_feed_advance(j->feed, (int64_t)(flop / DQ_CALIBRATE_FLOP_PER_BYTE), what);
 }
 

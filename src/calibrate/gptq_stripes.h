@@ -10,8 +10,8 @@
 typedef struct dq_gptq_stripes {
     const dq_quant_spec *spec;
     int64_t cols;
-    bool
-        whole; /* rows have one scale: the band is the matrix, and every rank rounds it for itself */
+    /* Rows have one scale: the band is the matrix, and every rank rounds it for itself. */
+    bool whole;
     /* Codes of rows first .. first + rows - 1 of the matrix, and loss[rows] of each. */
     dq_status (*round)(void *arg, dq_codes **out, dq_gptq_loss *loss, int64_t first, int64_t rows,
                        dq_err *err);

@@ -72,7 +72,7 @@ dq_status dq_tile_sums_new(dq_tile_sums *s, int64_t max_m, int64_t max_n, bool l
     const size_t rows = (size_t)kept_rows(max_rows), m = (size_t)max_m, n = (size_t)max_n;
     const size_t products = (size_t)most_blocks(max_rows), tile = TILE * sizeof(float);
     const bool alone = dq_ranks_count() == 1;
-    *s = (dq_tile_sums){.lower = lower, .max_rows = max_rows};
+    *s = (dq_tile_sums){.lower = lower, .max_rows = max_rows, .product_bytes = n * products * tile};
     s->right = dq_block_new(n, rows * sizeof(float), err);
     s->left = lower ? s->right : dq_block_new(m, rows * sizeof(float), err);
     s->product[0] = dq_block_new(n, products * tile, err);
@@ -217,7 +217,7 @@ static void add_in_step(const dq_tile_sums *s, dq_backend *b, dq_mat a, dq_mat x
     for (int64_t i = 0; i < s->m; i += TILE, turn = 1 - turn) {
         const size_t size = (size_t)(tile_rows(s, i) * tile_cols(s, i));
         float *own = s->product[turn];
-        dq_ranks_sent(own);
+        dq_ranks_sent(own, s->product_bytes);
         multiply_blocks(s, b, own, i, x.rows, which);
         if (owner_of(i) == dq_ranks_number())
             add_all(s, own, i, which);
@@ -225,8 +225,8 @@ static void add_in_step(const dq_tile_sums *s, dq_backend *b, dq_mat a, dq_mat x
             for (int64_t j = 0; j < n; j++)
                 dq_ranks_send(owner_of(i), own + (size_t)j * size, size * sizeof *own);
     }
-    dq_ranks_sent(s->product[0]);
-    dq_ranks_sent(s->product[1]);
+    dq_ranks_sent(s->product[0], s->product_bytes);
+    dq_ranks_sent(s->product[1], s->product_bytes);
 }
 
 dq_status dq_tile_sums_add(const dq_tile_sums *s, dq_backend *b, dq_mat a, dq_mat x,

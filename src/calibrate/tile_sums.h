@@ -24,12 +24,13 @@ typedef struct dq_tile_sums_rows {
 typedef struct dq_tile_sums {
     double *c; /* [m, ld] */
     int64_t m, n, ld;
-    bool lower;          /* a is x, m = n, and what is above the diagonal is left alone */
-    float *left, *right; /* [m, rows], [n, rows] transposed blocks; lower: left is right */
-    float *product[2];   /* of a tile */
-    float *got;          /* likewise, of another rank */
-    int64_t *rows_of;    /* [ranks] */
-    int64_t max_rows;    /* of a call */
+    bool lower;           /* a is x, m = n, and what is above the diagonal is left alone */
+    float *left, *right;  /* [m, rows], [n, rows] transposed blocks; lower: left is right */
+    float *product[2];    /* of a tile, block after block */
+    size_t product_bytes; /* of one of them */
+    float *got;           /* likewise, of another rank */
+    int64_t *rows_of;     /* [ranks] */
+    int64_t max_rows;     /* of a call */
 } dq_tile_sums;
 
 /* Buffers for calls of at most max_rows rows; one process alone takes them in blocks. DQ_RESOURCE. */

@@ -12,7 +12,7 @@
 /* ---- Hashes ---- */
 
 /* Hashes weight file i; a task. */
-static void hash_file(dq_quantizer *q, int i, dq_err *err)
+static void hash_file(dq_quantizer *q, int i, const dq_quantize_tick *tick, dq_err *err)
 {
     enum { STEP = 4 << 20 };
     size_t bytes;
@@ -25,7 +25,7 @@ static void hash_file(dq_quantizer *q, int i, dq_err *err)
         if (atomic_load(&q->give_up) || dq_os_check_stop(err) != DQ_OK) break;
         dq_sha256_add(&h, data + at, n);
         dq_os_map_release(data + at, n);
-        dq_quantize_plan_advance(q, (int64_t)n);
+        tick->step(tick->arg, (int64_t)n);
         at += n;
     }
     if (err->code == DQ_OK)
@@ -64,6 +64,7 @@ dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_e
     enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
     q->file_err = dq_alloc(q->arena, (size_t)q->n_files, sizeof *q->file_err, err);
     if (!q->file_err) return err->code;
+    const dq_quantize_tick tick = {dq_quantize_plan_advance, q};
     const int tasks = dq_ranks_count() == 1 ? q->n_files : 0;
     atomic_store(&q->hashing, tasks);
     atomic_store(&q->give_up, 0);
@@ -73,7 +74,7 @@ dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_e
     {
         for (int i = 0; i < tasks; i++) {
 #pragma omp task firstprivate(i)
-            hash_file(q, i, &q->file_err[i]);
+            hash_file(q, i, &tick, &q->file_err[i]);
         }
         if (job(arg, err) != DQ_OK) atomic_store(&q->give_up, 1);
     }
@@ -132,7 +133,7 @@ static dq_status scan_piece_run(void *arg, int64_t i, dq_err *err)
     const dq_quantize_tick tick = {dq_quantize_plan_advance_job, q};
     if (p->file >= 0) {
         atomic_fetch_add(&q->hashing, 1);
-        hash_file(q, (int)p->file, err);
+        hash_file(q, (int)p->file, &tick, err);
     } else {
         dq_quantize_tensor_scan(&q->tensor[p->tensor], &q->buffers, &tick, err);
     }

@@ -297,6 +297,28 @@ static void clean_up(work *w, dq_err *err)
     }
 }
 
+/* On ranks other than 0 the partial file is opened, and is to be that of rank 0, which leaves a mark where the index will be. */
+static dq_status open_by_ranks(work *w, dq_err *err)
+{
+    const int64_t at = w->q->skeleton.index_at;
+    double mark = dq_os_seconds(), found = -1;
+    if (dq_ranks_count() == 1) return DQ_OK;
+    if (dq_ranks_number() == 0 &&
+        dq_inplace_file_put(&w->file, at, &mark, sizeof mark, err) == DQ_OK)
+        dq_inplace_file_sync(&w->file, err);
+    DQ_TRY(dq_ranks_share(&mark, sizeof mark, err));
+    if (dq_ranks_number() == 0) return dq_ranks_agree(NULL, NULL, err);
+    if (dq_inplace_file_open(&w->file, w->partial, err) == DQ_OK)
+        dq_inplace_file_get(&w->file, at, &found, sizeof found, err);
+    if (found != mark) {
+        *err = (dq_err){0};
+        dq_fail(err, DQ_FILE,
+                "%s: is not the file that rank 0 writes. Write into a folder that all ranks share",
+                w->partial);
+    }
+    return dq_ranks_agree(NULL, NULL, err);
+}
+
 /* What rank 0 has taken up or begun, for all: what is done, and where in the file everything lies. */
 static dq_status share_start(work *w, dq_err *err)
 {
@@ -304,12 +326,12 @@ static dq_status share_start(work *w, dq_err *err)
     DQ_TRY(dq_ranks_share(&w->finished, sizeof w->finished, err));
     if (w->finished) return share_info(w->q, err);
     dq_ranks_spread(0, w->done, (size_t)s->n_slots * sizeof *w->done);
+    dq_ranks_spread(0, &s->index_at, sizeof s->index_at);
     for (int64_t i = 0; i < s->n_slots; i++) {
         dq_ranks_spread(0, &s->slot[i].offset, sizeof s->slot[i].offset);
         dq_ranks_spread(0, s->slot[i].sha256, sizeof s->slot[i].sha256);
     }
-    if (dq_ranks_number() > 0) dq_inplace_file_open(&w->file, w->partial, err);
-    return dq_ranks_agree(NULL, NULL, err);
+    return open_by_ranks(w, err);
 }
 
 /* The scan, and what an earlier run has left. */

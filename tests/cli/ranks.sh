@@ -85,6 +85,10 @@ by_ranks() { # by_ranks R... -- ARGUMENTS...: of dq quantize "diff model" -o
 by_ranks 2 8 -- --bits 4 --group tensor --dense-type bf16
 by_ranks 2 3 8 -- --preset small --calib "$book" --calib-tokens 6000 --calib-ctx 96
 by_ranks 3 -- --bits 3 --embed-bits 16 --method gptq --calib "$book" --calib-tokens 3000 --calib-ctx 100
+mpirun --oversubscribe --bind-to none -n 1 "$dq" quantize "diff model" --bits 4 -o one.h5 : \
+    -n 1 "$dq" quantize "diff model" --bits 4 -o other.h5 >"$top/out" 2>"$top/err" </dev/null
+grep -q "other.h5.partial: is not the file that rank 0 writes" "$top/err" || complain "ranks: two outputs: $(cat "$top/err")"
+absent one.h5 one.h5.partial one.h5.journal other.h5
 set -- quantize "diff model" --preset small --calib "$book" --calib-tokens 20000 --calib-ctx 96 --threads 1
 "$dq" "$@" -o alone.h5 --force -q >/dev/null || complain "ranks: dq quantize fails alone"
 ranks 3 "$@" -o killed.h5 &

@@ -1,0 +1,111 @@
+/* test_ranks: what ranks pass to each other, by three of them that mpirun has started: nothing is overwritten on its way, numbers and
+ * rows are everybody's, and ranks that meet at different places or have failed do not wait for ever. 0 where that is so.
+ * SPDX-License-Identifier: MIT */
+#include "base/ranks.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { BLOCK = 1 << 16, BLOCKS = 3, TURNS = 20, ROWS = 1000 };
+
+static int failures;
+
+#define CHECK(x) check(x, #x, __LINE__)
+static void check(bool holds, const char *what, int line)
+{
+    if (holds) return;
+    fprintf(stderr, "test_ranks: rank %d, line %d: %s\n", dq_ranks_number(), line, what);
+    failures++;
+}
+
+static void fill(int *block, int value)
+{
+    for (int i = 0; i < BLOCK; i++) block[i] = value;
+}
+
+/* Each turn has a receiver, which is slow; others send it blocks from one buffer, which they then use anew. */
+static void pass_blocks(void)
+{
+    static int buffer[BLOCKS * BLOCK], got[BLOCK];
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int to = turn % dq_ranks_count();
+        if (to != dq_ranks_number()) {
+            dq_ranks_sent(buffer, sizeof buffer);
+            for (int b = 0; b < BLOCKS; b++) {
+                fill(buffer + b * BLOCK, 1000 * turn + 10 * b + dq_ranks_number());
+                dq_ranks_send(to, buffer + b * BLOCK, sizeof got);
+            }
+            continue;
+        }
+        for (int rank = 0; rank < dq_ranks_count(); rank++) {
+            for (int b = 0; b < BLOCKS && rank != to; b++) {
+                nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+                dq_ranks_receive(rank, got, sizeof got);
+                const int want = 1000 * turn + 10 * b + rank;
+                CHECK(got[0] == want && got[BLOCK - 1] == want);
+            }
+        }
+    }
+    dq_ranks_sent(buffer, sizeof buffer);
+}
+
+/* Every row belongs to one rank. */
+static void join_rows(int64_t n, int64_t unit)
+{
+    int row[ROWS];
+    const dq_ranks_rows own = dq_ranks_stripe(dq_ranks_number(), n, unit);
+    for (int64_t i = 0; i < n; i++) row[i] = -1;
+    for (int64_t i = own.first; i < own.end; i++) row[i] = (int)i;
+    dq_ranks_join(row, n, unit, sizeof *row);
+    for (int64_t i = 0; i < n; i++) CHECK(row[i] == i);
+}
+
+static void tell_numbers(void)
+{
+    dq_err err = {0};
+    int64_t all[3], sum = 10 * dq_ranks_number();
+    char text[8] = "";
+    CHECK(dq_ranks_gather(all, dq_ranks_number(), &err) == DQ_OK);
+    for (int i = 0; i < 3; i++) CHECK(all[i] == i);
+    CHECK(dq_ranks_sum(&sum, &err) == DQ_OK && sum == 30);
+    if (dq_ranks_number() == 2) strcpy(text, "two");
+    dq_ranks_spread(2, text, sizeof text);
+    CHECK(strcmp(text, "two") == 0);
+    CHECK(dq_ranks_agree("thing", "same", &err) == DQ_OK);
+}
+
+/* The last thing that ranks do together. */
+static void part(const char *how)
+{
+    dq_err err = {0};
+    int64_t x = 1;
+    if (strcmp(how, "fail") == 0) {
+        if (dq_ranks_number() == 1) dq_fail(&err, DQ_FILE, "no such thing");
+        dq_ranks_sum(&x, &err);
+        CHECK(err.code == DQ_FILE && strstr(err.text, "no such thing"));
+        err = (dq_err){0};
+        CHECK(dq_ranks_sum(&x, &err) == DQ_BUG); /* rather than to wait for those who have gone */
+    } else if (strcmp(how, "differ") == 0) {
+        dq_ranks_agree("thing", dq_ranks_number() == 2 ? "other" : "same", &err);
+        CHECK(err.code == DQ_MISMATCH && strstr(err.text, "rank 2 has another thing"));
+    } else { /* one has gone ahead */
+        if (dq_ranks_number() == 1)
+            dq_ranks_agree(NULL, NULL, &err);
+        else
+            dq_ranks_agree("thing", "same", &err);
+        CHECK(err.code == DQ_MISMATCH && strstr(err.text, "rank 1 does something else"));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    dq_err err = {0};
+    if (argc != 2 || dq_ranks_begin(&err) != DQ_OK || dq_ranks_count() != 3) return 2;
+    pass_blocks();
+    for (int64_t n = 0; n <= ROWS; n += 125) join_rows(n, 1 + n % 64);
+    tell_numbers();
+    part(argv[1]);
+    dq_ranks_end(DQ_OK);
+    return failures > 0;
+}
