@@ -29,7 +29,7 @@ for rule in layers names documents kinds; do run "$rule" sh "tests/$rule.sh" .; 
 
 # Parts of tests/cli are sourced: their variables come from run.sh.
 run shell of "shellcheck" setup .ci/run '*.sh' ':!tests/cli/*.sh' tests/cli/run.sh
-run shell of "shellcheck -s sh -e SC2154" 'tests/cli/*.sh' ':!tests/cli/run.sh'
+run shell of "shellcheck -x -s sh -e SC2154" 'tests/cli/*.sh' ':!tests/cli/run.sh'
 run bash of shellcheck '*.bash'
 run Python of flake8 '*.py'
 
