@@ -4,41 +4,14 @@
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/charsmap.h"
 
+#include "base/base64.h"
 #include "base/utf8.h"
 
 #include <string.h>
 
-/* 0..63; -1: no digit of base64. */
-static int digit(char c)
-{
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
 static dq_status damaged(dq_err *err, const char *why)
 {
     return dq_fail(err, DQ_DAMAGED, "normalizer Precompiled: \"precompiled_charsmap\" %s", why);
-}
-
-/* out has capacity for len / 4 * 3 bytes. */
-static dq_status unpack(uint8_t *out, size_t *n, const char *s, size_t len, dq_err *err)
-{
-    size_t pad = 0;
-    *n = 0;
-    if (len % 4) return damaged(err, "is not base64");
-    while (pad < 2 && len > pad && s[len - 1 - pad] == '=') pad++;
-    uint32_t bits = 0;
-    for (size_t i = 0; i < len; i++) {
-        int d = i >= len - pad ? 0 : digit(s[i]);
-        if (d < 0) return damaged(err, "is not base64");
-        bits = bits << 6 | (uint32_t)d;
-        if (i % 4 != 3) continue;
-        for (int shift = 16; shift >= 0; shift -= 8) out[(*n)++] = (uint8_t)(bits >> shift);
-    }
-    *n -= pad;
-    return DQ_OK;
 }
 
 static uint32_t little_endian(const uint8_t *p)
@@ -55,7 +28,7 @@ dq_status dq_charsmap_load(dq_charsmap *map, const char *base64, size_t len, dq_
     if (len == 0) return DQ_OK;
     uint8_t *bytes = dq_alloc(a, len / 4 + 1, 3, err);
     if (!bytes) return err->code;
-    DQ_TRY(unpack(bytes, &n, base64, len, err));
+    if (!dq_base64_get(bytes, &n, base64, len)) return damaged(err, "is not base64");
     if (n < 4) return damaged(err, "is too short");
     size_t trie = little_endian(bytes);
     if (trie % 4 || trie > n - 4) return damaged(err, "has a trie of a wrong length");
