@@ -23,7 +23,7 @@ say() { printf '\n== %s\n' "$*"; }
 
 say "1. Activation outliers, side by side (Table 5 of arXiv 2410.05258, on tiny models)"
 run "$dq" stats $llama $diff $planted --text $pair/text.txt --ctx 192 --limit "$windows" \
-    --csv "$out/stats.csv" --force
+    --detail table5 --csv "$out/stats.csv" --force
 "$dq" stats $llama $diff $planted --text $pair/text.txt --ctx 192 --limit "$windows" --json -q \
     >"$out/stats.json"
 

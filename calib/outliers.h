@@ -1,77 +1,78 @@
-/* outliers: magnitudes of attention logits and layer outputs of one model over given sequences: the
- * numbers of Table 5 of arXiv 2410.05258, pooled and per layer.
+/* outliers: magnitudes of attention logits and activations of one model: the numbers of Table 5 of arXiv 2410.05258, pooled and
+ * per layer; and, where a profile is wanted, the same with and without the tokens on which attention is parked, by head and by
+ * channel. Nothing depends on the order in which tokens come, and nothing grows with their number.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_OUTLIERS_H
 #define DQ_OUTLIERS_H
 
-#include "base/json.h"
+#include "engine/head_measure_sum.h"
 #include "engine/runner.h"
-
-#include <stdio.h>
-
-/* A view: sequence i is ids[cu[i]] .. ids[cu[i+1]-1], fed from position 0. */
-typedef struct dq_sequences {
-    int64_t n;
-    const int64_t *cu; /* [n + 1], from 0 */
-    const int32_t *ids;
-} dq_sequences;
+#include "stat/channels.h"
+#include "stat/tally.h"
 
 /* The median of |x|: within `bound` of the true value; bound 0 says exact. NaN without values. */
 typedef struct dq_median {
     double value, bound;
 } dq_median;
 
+enum {
+    DQ_KIND_LOGITS, /* |q k| / sqrt(head size) after RoPE, of both maps, keys that their query sees */
+    DQ_KIND_HIDDEN,          /* layer outputs, after both residual additions */
+    DQ_N_TABLE5,             /* those of Table 5; the others are of profiles */
+    DQ_KIND_Q = DQ_N_TABLE5, /* after RoPE, as k */
+    DQ_KIND_K,
+    DQ_KIND_V,
+    DQ_KIND_QKV_IN, /* inputs of projections */
+    DQ_KIND_O_IN,
+    DQ_KIND_GATE_UP_IN,
+    DQ_KIND_DOWN_IN,
+    DQ_N_KINDS
+};
+extern const char *const dq_outlier_name[DQ_N_KINDS]; /* "attention_logits", "hidden_states" .. */
+
+/* How much is looked at: the numbers of Table 5; attention maps too; a profile with all kinds, classes of tokens, heads and
+ * channels. */
+typedef enum dq_outlier_detail {
+    DQ_DETAIL_TABLE5,
+    DQ_DETAIL_MAPS,
+    DQ_DETAIL_ALL,
+    DQ_DETAILS
+} dq_outlier_detail;
+extern const char *const dq_outlier_detail_name[DQ_DETAILS]; /* "table5", "maps", "all" */
+
 /* One kind of value. `pooled` covers all layers. */
 typedef struct dq_outlier_kind {
     dq_tally pooled, *layer; /* layer[n_layers] */
     dq_median pooled_median, *layer_median;
+    /* Of a profile: without the first token of a sequence and attention sinks. A logit is its key's. */
+    dq_tally pooled_ordinary, *ordinary; /* [n_layers] */
+    dq_channels *channels;               /* [n_layers] of all but logits */
 } dq_outlier_kind;
 
-enum { DQ_KIND_LOGITS, DQ_KIND_HIDDEN, DQ_N_KINDS };
-extern const char *const dq_outlier_name[DQ_N_KINDS]; /* "attention_logits", "hidden_states" */
-
 typedef struct dq_outliers {
-    int n_layers, n_out;
+    int n_layers, n_out, n_q, n_kinds; /* n_kinds: DQ_N_TABLE5, or DQ_N_KINDS of a profile */
     dq_outlier_kind kind[DQ_N_KINDS];
-    dq_head_measure *measure; /* [n_layers][n_out] what the attention maps look like */
+    dq_moments *
+        head; /* of a profile: [n_layers][n_q][DQ_TOKEN_CLASSES] logits of a query head, by the class of the key */
+    int64_t *tokens; /* of a profile: [n_layers][DQ_TOKEN_CLASSES] how many there were */
+    dq_head_measure_sum *measure_sum; /* [n_layers][n_out]; NULL: maps are not looked at */
+    dq_head_measure *measure; /* [n_layers][n_out] what attention maps look like; afterwards */
     int64_t n_rows;           /* tokens fed in the first pass over the data */
 } dq_outliers;
 
-/* How the data are walked. */
-typedef struct dq_outlier_plan {
-    int64_t max_rows; /* of one pass; a longer sequence is a pass of its own */
-    /* 1: top values are exact, medians carry a bound. 2: the pooled medians are exact too. 3: those of
-     * the layers as well. Each is one more walk over all sequences. */
-    int walks;
-    /* Called between layers and after each pass of the model; may be NULL. `walk` counts from 0. */
-    void (*tick)(void *arg, int walk, int64_t rows_done);
-    void *arg;
-} dq_outlier_plan;
-
-dq_status dq_outliers_init(dq_outliers *o, int n_layers, int n_out, dq_err *err);
+dq_status dq_outliers_init(dq_outliers *o, const dq_model *m, dq_outlier_detail detail,
+                           dq_err *err);
 void dq_outliers_free(dq_outliers *o); /* zeroed or initialised */
-/* Sequences longer than the model's positions are DQ_MISMATCH, ids outside its vocabulary too; both
- * are found before anything runs. By all ranks (base/ranks.h); only on rank 0 *o holds all of it then. The numbers do not
- * depend on how many there are. */
-dq_status dq_outliers_collect(dq_outliers *o, dq_runner *r, const dq_sequences *s,
-                              const dq_outlier_plan *plan, dq_err *err);
-
-/* The first walk alone, in blocks whose numbers are kept as text by whoever computes them: for runs of one walk that processes
- * share which never meet. Blocks follow from sequences and plan->max_rows alone; `walks` is not read. */
-typedef struct dq_outlier_walk dq_outlier_walk;
-enum { DQ_OUTLIER_BLOCKS = 128 }; /* at most */
-/* `o` is of dq_outliers_init and of this model; all but `w` has to stay. Refuses as dq_outliers_collect does. */
-dq_status dq_outlier_walk_new(dq_outlier_walk **w, dq_outliers *o, const dq_model *m,
-                              const dq_sequences *s, const dq_outlier_plan *plan, dq_err *err);
-void dq_outlier_walk_free(dq_outlier_walk *w); /* NULL allowed */
-int dq_outlier_walk_blocks(const dq_outlier_walk *w);
-int64_t dq_outlier_walk_rows(const dq_outlier_walk *w, int block);
-/* Computes a block and writes its numbers as members of a JSON object, each after a comma; *o is empty then. */
-dq_status dq_outlier_walk_run(dq_outlier_walk *w, dq_runner *r, int block, FILE *f, dq_err *err);
-/* Takes a block from such members, in any order of blocks. DQ_DAMAGED: they are none, or it has been taken. */
-dq_status dq_outlier_walk_take(dq_outlier_walk *w, int block, const json_t *members, dq_err *err);
-/* After the last block: *o is what dq_outliers_collect makes of one walk, bit for bit. DQ_MISMATCH: a block lacks. */
-dq_status dq_outlier_walk_end(dq_outlier_walk *w, dq_err *err);
+/* What was found in a layer as bytes, for a process of the same program; a merge of them, which moves *at on: in any order to the same
+ * bits. While tallies are refined it is their counts alone. DQ_DAMAGED: the bytes end before `end`, or are none of this model's. */
+dq_status dq_outliers_put(const dq_outliers *o, int layer, dq_strbuf *to, dq_err *err);
+dq_status dq_outliers_merge(dq_outliers *o, int layer, const char **at, const char *end,
+                            dq_err *err);
+/* Fills what follows from the layers: pooled tallies, medians, measures. Once after each pass over the data; after the first one
+ * it adds only what was refined. */
+void dq_outliers_pool(dq_outliers *o);
+/* Half of the histogram bin is how far the middle can be from the value. */
+dq_median dq_outlier_median(const dq_tally *t);
 
 /* What follows from a tally; NaN where there are too few values. */
 double dq_outlier_top(const dq_tally *t, int k); /* k-th largest magnitude, k from 1 to DQ_TOP */
@@ -81,5 +82,7 @@ double dq_outlier_rms(const dq_tally *t);
 double dq_outlier_kurtosis0(const dq_tally *t);
 /* 1 or 2: the softmax map that query head `head` belongs to; 0 when the model has one map. */
 int dq_outlier_map(const dq_head_order *map, int head);
+/* A query head's logits on keys of some classes: bit i stands for class i. */
+dq_moments dq_outlier_head(const dq_outliers *o, int layer, int head, unsigned classes);
 
 #endif

@@ -65,6 +65,8 @@ def summary(folder):
 def stats(folder):
     found = {}
     for row in rows(folder, "stats"):
+        if row.get("tokens", "all") != "all":
+            continue
         found.setdefault(row["layer"], {})[row["values"]] = row
     kinds = ("attention_logits", "hidden_states")
     table("Largest magnitude, median and kurtosis (3 for a normal distribution), by layer",

@@ -24,10 +24,11 @@ enum { PASS_ROWS = 4096, DEFAULT_CTX = 2048 };
 
 typedef struct stats {
     const char *text_path, *out_path, *csv_path, *device;
-    dq_word bos; /* a dq_bos */
+    dq_word bos;    /* a dq_bos */
+    dq_word detail; /* a dq_outlier_detail */
     dq_list ids;
     int64_t ctx, limit, threads, places;
-    bool json, force, one_pass, resume;
+    bool json, force, one_pass, layers, resume;
     dq_shard part;
     const dq_shard_merge *merge; /* the parts that numbers come from; NULL: they are computed */
     cmd_stats_key key;
@@ -48,9 +49,11 @@ static const dq_usage usage = {
     .about =
         "Runs every model over the same text and reports the largest magnitudes and the median of "
         "its attention logits (scaled, before the softmax, causally visible entries, all heads and "
-        "both maps) and of its hidden states (output of every layer), pooled and per layer, with "
-        "the places of the largest values. A MODEL is a folder or a container; attention logits "
-        "are not quantized here.\n"
+        "both maps) and of its hidden states (output of every layer). A profile names each outlier "
+        "once: a channel with the layers where it stands, or a head. It shows queries, keys, "
+        "values "
+        "and the inputs of projections too, and everything without first tokens and attention "
+        "sinks. A MODEL is a folder or a container; attention logits are not quantized here.\n"
         "The text is encoded as a whole, with what the tokenizer puts around a text, and then cut "
         "into windows of --ctx ids; the last window may be shorter. Each --ids is one sequence, "
         "taken as it is. Without either, a built-in sample is used. Largest values and counts are "
@@ -61,6 +64,8 @@ static const dq_usage usage = {
         "--shard.\n",
     .examples = "  dq stats llama/ diffllama/ --text book.txt\n"
                 "  dq stats diffllama/ --ids \"0 17 44 8\" --json\n"
+                "  dq stats llama/ --text book.txt --one-pass -o outliers.h5\n"
+                "  dq stats llama/ diffllama/ --text book.txt --detail table5\n"
                 "  dq stats llama/ --text book.txt --one-pass --shard 1/4 -o part1.shard\n",
     .min_args = 1,
     .max_args = CMD_STATS_MODELS,
@@ -226,16 +231,16 @@ static dq_status run_model(stats *x, int model, dq_err *err)
     const dq_outlier_plan plan = plan_of(x);
     dq_runner *r = NULL;
     e->fed = (dq_sequences){.n = e->in.n_seq, .cu = e->in.cu, .ids = e->in.ids};
-    DQ_TRY(dq_outliers_init(&e->out, e->model->n_layers, e->model->map.n_out, err));
+    DQ_TRY(dq_outliers_init(&e->out, e->model, (dq_outlier_detail)x->detail.at, err));
     DQ_TRY(begin_model(x, model, e->in.cu[e->in.n_seq], &r, err));
-    dq_outliers_collect(&e->out, r, &e->fed, &plan, err);
+    dq_outlier_walk_collect(&e->out, r, &e->fed, &plan, err);
     end_model(x, r);
     return err->code;
 }
 
 static void warn_bad(stats *x, const cmd_stats_entry *e)
 {
-    for (int k = 0; k < DQ_N_KINDS; k++) {
+    for (int k = 0; k < e->out.n_kinds; k++) {
         int64_t bad = e->out.kind[k].pooled.n_bad;
         if (bad)
             dq_logger_warn(&x->logger,
@@ -266,11 +271,16 @@ static dq_status open_models(stats *x, const dq_args *args, dq_err *err)
 
 static void settings_json(const stats *x, json_t *s)
 {
+    const bool all = x->detail.at == DQ_DETAIL_ALL;
     json_object_set_new(s, "ctx", x->ctx ? json_integer(x->ctx) : json_string("auto"));
     json_object_set_new(s, "bos", json_string(x->ids.n ? "off" : x->bos.text));
     json_object_set_new(s, "limit", x->limit ? json_integer(x->limit) : json_null());
     json_object_set_new(s, "medians", json_string(x->one_pass ? "bounded" : "exact"));
     json_object_set_new(s, "places", json_integer(x->places));
+    json_object_set_new(s, "detail", json_string(dq_outlier_detail_name[x->detail.at]));
+    json_object_set_new(s, "sink_share", !all ? json_null() : json_real(DQ_OUTLIER_SINK_SHARE));
+    json_object_set_new(s, "sink_queries",
+                        !all ? json_null() : json_integer(DQ_OUTLIER_SINK_QUERIES));
     json_object_set_new(s, "head_order", dq_input_head_order_json(&x->head_order));
     json_object_set_new(s, "logit_bits", json_integer(16));
     json_object_set_new(s, "kv_bits", json_string("16:16"));
@@ -323,7 +333,7 @@ static dq_status print_text(const stats *x, dq_err *err)
         printf("\n");
     }
     printf("\n");
-    return cmd_stats_print(x->entry, x->n, (int)x->places, err);
+    return cmd_stats_print(x->entry, x->n, (int)x->places, x->layers, err);
 }
 
 /* The file without its final name: everything that can fail for want of space is after us then. */
@@ -377,6 +387,7 @@ static cmd_stats_part part_of(stats *x)
                             .part = &x->part,
                             .path = x->out_path,
                             .resume = x->resume,
+                            .detail = (dq_outlier_detail)x->detail.at,
                             .plan = plan_of(x),
                             .begin = begin_model,
                             .end = end_model,
@@ -428,6 +439,11 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
     DQ_TRY(check_outputs(x, args, x->arena, err));
     dq_input_head_order_read(&x->head_order);
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
+    if (x->detail.at == DQ_DETAIL_ALL && !x->backend->ops->profile_rows)
+        return dq_fail(err, DQ_MISMATCH,
+                       "on %s there is no profile by classes of tokens, heads and channels. Add "
+                       "--detail maps, or leave out --device.",
+                       x->backend->device);
     if (!x->ids.n) DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
     DQ_TRY(open_models(x, args, err)); /* all inputs are looked at before anything runs */
     DQ_TRY(name_key(x, err));
@@ -467,7 +483,8 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
     if (!x) return err->code;
     x->bos.text = dq_bos_name[DQ_BOS_AUTO];
     x->device = "auto";
-    x->places = 10;
+    x->detail = (dq_word){dq_outlier_detail_name[DQ_DETAIL_ALL], DQ_DETAIL_ALL};
+    x->places = 5;
     const dq_opt opts[] = {
         dq_opt_heading("input:"),
         dq_opt_text("text", "FILE", &x->text_path,
@@ -488,10 +505,14 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
         dq_opt_text("csv", "FILE", &x->csv_path, "the pooled and the layers' numbers as CSV"),
         dq_opt_flag("json", &x->json, "one JSON document (dq-stats/1) instead of tables"),
         dq_opt_int("places", "N", &x->places, 0, DQ_TOP,
-                   "how many of the largest values to locate (default 10)"),
+                   "how many outliers of each kind of token to name (default 5)"),
+        dq_opt_flag("layers", &x->layers, "tables by layer too"),
         dq_opt_flag("force", &x->force, "replace existing output files"),
         dq_opt_heading("running:"),
         dq_opt_flag("one-pass", &x->one_pass, "walk over the data once; medians carry a bound"),
+        dq_opt_word("detail", "LEVEL", &x->detail, dq_outlier_detail_name, DQ_DETAILS,
+                    "{words} (default all): only the numbers of Table 5, which takes least time; "
+                    "attention maps too; classes of tokens, heads and channels too"),
         DQ_SHARD_OPTION(x->part),
         dq_opt_flag("resume", &x->resume, "with --shard: go on with the part, if it is there"),
         DQ_OPT_RUN(&x->device, &x->threads),

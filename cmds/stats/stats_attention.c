@@ -36,11 +36,11 @@ static shares shares_of(const dq_head_measure *m, int n_maps)
     return s;
 }
 
-static dq_head_measure layer_of(const dq_outliers *o, int layer)
+static dq_head_measure layers_of(const dq_outliers *o, int first, int end)
 {
     dq_head_measure all = {0};
-    for (int h = 0; h < o->n_out; h++)
-        dq_head_measure_merge(&all, &o->measure[(int64_t)layer * o->n_out + h]);
+    for (int i = first * o->n_out; i < end * o->n_out; i++)
+        dq_head_measure_merge(&all, &o->measure[i]);
     return all;
 }
 
@@ -52,7 +52,22 @@ static void cell(dq_table *t, double x)
         dq_table_cell(t, "-");
 }
 
-dq_status cmd_stats_attention_print(const cmd_stats_entry *e, int n, dq_err *err)
+static void row(dq_table *t, const cmd_stats_entry *e, int first, int end)
+{
+    const dq_head_measure m = layers_of(&e->out, first, end);
+    const shares s = shares_of(&m, e->model->map.n_maps);
+    const double x[] = {s.entropy[0],   s.entropy[1],  s.sink_mass[0], s.sink_mass[1],
+                        s.variation,    s.negative,    s.near_zero[1], s.near_zero[2],
+                        s.skippable[1], s.skippable[2]};
+    dq_table_cell(t, "%s", e->label);
+    if (end - first == 1)
+        dq_table_cell(t, "%d", first);
+    else
+        dq_table_cell(t, "all");
+    for (size_t c = 0; c < sizeof x / sizeof *x; c++) cell(t, x[c]);
+}
+
+dq_status cmd_stats_attention_print(const cmd_stats_entry *e, int n, bool layers, dq_err *err)
 {
     static const char *const titles[] = {
         "model",   "layer", "entropy 1",  "entropy 2",  "sinks 1",      "sinks 2",
@@ -61,17 +76,9 @@ dq_status cmd_stats_attention_print(const cmd_stats_entry *e, int n, dq_err *err
     if (dq_table_new(&t, titles, 12, err) == DQ_OK) {
         dq_table_keys(t, 2);
         for (int i = 0; i < n; i++) {
-            if (i) dq_table_rule(t);
-            for (int l = 0; l < e[i].out.n_layers; l++) {
-                const dq_head_measure m = layer_of(&e[i].out, l);
-                const shares s = shares_of(&m, e[i].model->map.n_maps);
-                const double row[] = {s.entropy[0],   s.entropy[1],  s.sink_mass[0], s.sink_mass[1],
-                                      s.variation,    s.negative,    s.near_zero[1], s.near_zero[2],
-                                      s.skippable[1], s.skippable[2]};
-                dq_table_cell(t, "%s", e[i].label);
-                dq_table_cell(t, "%d", l);
-                for (size_t c = 0; c < sizeof row / sizeof *row; c++) cell(t, row[c]);
-            }
+            if (i && layers) dq_table_rule(t);
+            for (int l = 0; layers && l < e[i].out.n_layers; l++) row(t, &e[i], l, l + 1);
+            if (!layers) row(t, &e[i], 0, e[i].out.n_layers);
         }
         dq_table_print(t, err);
     }
@@ -117,7 +124,7 @@ json_t *cmd_stats_attention_json(const cmd_stats_entry *e, int layer)
 {
     const dq_outliers *o = &e->out;
     const int n_maps = e->model->map.n_maps;
-    const dq_head_measure all = layer_of(o, layer);
+    const dq_head_measure all = layers_of(o, layer, layer + 1);
     json_t *x = json_object(), *heads = json_array();
     for (int h = 0; h < o->n_out; h++) {
         json_t *head = measure_json(&o->measure[(int64_t)layer * o->n_out + h], n_maps);

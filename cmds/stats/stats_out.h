@@ -3,7 +3,7 @@
 #ifndef DQ_STATS_OUT_H
 #define DQ_STATS_OUT_H
 
-#include "calib/outliers.h"
+#include "calib/outlier_walk.h"
 #include "checkpoint/h5_result.h"
 #include "cmds/cli/input.h"
 
@@ -20,9 +20,10 @@ typedef struct cmd_stats_entry {
     dq_outliers out;
 } cmd_stats_entry;
 
-/* Table 5, the layers, the places of the n_places largest values, to stdout. */
-dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, dq_err *err);
-/* One line per model, layer and kind; layer "all" is the pooled one. */
+/* Table 5, kinds of values, the n_places largest outliers of each class of tokens, attention maps, to stdout; with tables by
+ * layer. */
+dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool layers, dq_err *err);
+/* One line per model, kind, class of tokens ("all", "ordinary") and layer; layer "all" is the pooled one. */
 dq_status cmd_stats_csv(const cmd_stats_entry *e, int n, const char *path, dq_err *err);
 /* One element of `results`. */
 json_t *cmd_stats_json(const cmd_stats_entry *e, int n_places);

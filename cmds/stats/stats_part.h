@@ -23,6 +23,7 @@ typedef struct cmd_stats_part {
     const char *path; /* of the part */
     json_t *about;    /* more members of its head */
     bool resume;      /* goes on with it, if it is there */
+    dq_outlier_detail detail;
     dq_outlier_plan plan;
     /* Before the blocks of a model that are computed here, and after them. */
     dq_status (*begin)(void *arg, int model, int64_t rows, dq_runner **r, dq_err *err);
@@ -30,7 +31,7 @@ typedef struct cmd_stats_part {
     void *arg;
     double share; /* of all work, that of this part; afterwards */
 } cmd_stats_part;
-/* Computes the blocks of a part that its file lacks, each a line as soon as it is done, and the last line. */
+/* Computes the blocks of a part that its file lacks; the file has all of them then. */
 dq_status cmd_stats_part_run(cmd_stats_part *x, dq_err *err);
 /* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or not all of it. */
 dq_status cmd_stats_part_merge(const cmd_stats_part *x, const dq_shard_merge *merge, dq_err *err);

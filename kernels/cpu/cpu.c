@@ -170,6 +170,8 @@ const dq_ops dq_ops_cpu = {
     .attend_kernel = dq_cpu_attend_kernel,
     .attn_observe = dq_cpu_attn_observe,
     .observe = dq_cpu_observe,
+    .profile_logits = dq_cpu_profile_logits,
+    .profile_rows = dq_cpu_profile_rows,
 };
 
 dq_status dq_cpu_open(dq_backend *b, dq_err *err)

@@ -12,6 +12,7 @@
 #include "model/act.h"
 #include "model/head_order.h"
 #include "model/rope.h"
+#include "stat/channels.h"
 #include "stat/tally.h"
 #include "tensor/weight.h"
 
@@ -58,6 +59,15 @@ typedef struct dq_attend_args {
     /* attention to classes of tokens (attention_spans.h); NULL: none */
     const dq_attention_spans *spans;
 } dq_attend_args;
+
+/* Where the magnitudes of logits or activations are added (host). */
+typedef struct dq_profile {
+    dq_tally *all, *ordinary; /* of all tokens; of the ordinary ones */
+    dq_moments *head;         /* of logits: [n_q][DQ_TOKEN_CLASSES] */
+    dq_channels *channels;    /* of activations */
+    const uint8_t *class;     /* [n_rows of the batch] dq_token_class */
+    int32_t seq_base;         /* + index in the batch is place.seq */
+} dq_profile;
 
 /* What a run needs, for dq_ops.can. */
 typedef struct dq_need {
@@ -235,6 +245,12 @@ typedef struct dq_ops {
     /* Adds |x| of activations x[n_rows, cols] to *tally (host). */
     void (*observe)(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
                     int32_t seq_base);
+    /* Both optional (NULL: not there), and of first passes. The same by classes of tokens and by heads or channels. Of logits:
+     * the class is that of the key, and every sequence of the cache has the rows of the batch alone. Of x[n, cols]: rows
+     * first .. first + n - 1 of the batch. */
+    void (*profile_logits)(dq_backend *b, const dq_profile *to, const dq_attend_args *args);
+    void (*profile_rows)(dq_backend *b, const dq_profile *to, dq_mat x, int64_t first,
+                         const dq_batch *batch, int layer);
 } dq_ops;
 
 struct dq_backend {

@@ -190,14 +190,14 @@ static void attention(dq_runner *r, const dq_layer_steps *s, const dq_pass *pass
             op->absmax_join(b, absmax.p, s->batch->n_seq, m->map.n_q);
         extra.absmax = absmax.p;
     }
-    if (pass->watch && pass->watch->logits)
-        op->attn_observe(b, &pass->watch->logits[i], &args, pass->watch->seq_base);
     dq_layer_steps_attend(s, &extra);
+    if (pass->watch && pass->watch->attended) pass->watch->attended(pass->watch->arg, i, s, &args);
     if (!ends) dq_layer_steps_out(s);
 }
 
-static void feed_forward(dq_runner *r, const dq_layer_steps *s)
+static void feed_forward(dq_runner *r, const dq_layer_steps *s, const dq_pass *pass, int i)
 {
+    const dq_watch *watch = pass->watch && pass->watch->fed ? pass->watch : NULL;
     dq_layer_steps_norm_ffn(s);
     for (int64_t begin = 0; begin < s->h.rows; begin += DQ_FFN_ROWS) {
         int64_t end = begin + DQ_FFN_ROWS < s->h.rows ? begin + DQ_FFN_ROWS : s->h.rows;
@@ -206,6 +206,7 @@ static void feed_forward(dq_runner *r, const dq_layer_steps *s)
         dq_mat up = take(r, &r->up, end - begin, r->m->ffn);
         if (r->b->err.code != DQ_OK) return;
         dq_layer_steps_gate_up(s, gate, up, in);
+        if (watch) watch->fed(watch->arg, i, s, begin, in, gate);
         dq_layer_steps_down(s, in, gate); /* gate does not overlap h */
     }
     r->b->ops->add(r->b, s->x, s->h);
@@ -279,9 +280,8 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
         if (ends) s.y.p = NULL;
         attention(r, &s, pass, i, ends);
         if (ends) break;
-        feed_forward(r, &s);
-        if (pass->watch && pass->watch->hidden)
-            op->observe(r->b, &pass->watch->hidden[i], s.x, batch, i, pass->watch->seq_base);
+        feed_forward(r, &s, pass, i);
+        if (pass->watch && pass->watch->passed) pass->watch->passed(pass->watch->arg, i, &s);
         if (r->b->err.code != DQ_OK) break;
         if (pass->listener.tell) pass->listener.tell(pass->listener.arg, (double)n / m->n_layers);
     }

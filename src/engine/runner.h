@@ -4,14 +4,22 @@
 #define DQ_RUNNER_H
 
 #include "engine/backend.h"
+#include "engine/layer_steps.h"
 #include "model/model.h"
 
-/* What a pass accumulates on its way; arrays of n_layers entries (host), NULL: none. */
+/* Who looks at a pass on its way, layer by layer, and calls operations on what is there (layer_steps.h). Any function may be
+ * NULL. */
 typedef struct dq_watch {
-    dq_tally *logits;         /* |S| of both maps of every query head, entries that rows see */
-    dq_tally *hidden;         /* layer outputs, after both residual additions */
-    dq_head_measure *measure; /* [n_layers][n_out] */
-    int32_t seq_base;         /* number of the batch's first sequence in the whole run */
+    /* After attention: q, k, v, their input in h, y, and the stream before the layer in x. args: of attend. */
+    void (*attended)(void *arg, int layer, const dq_layer_steps *s, const dq_attend_args *args);
+    /* Rows first .. first + in.rows - 1 of the inputs of gate and up, and of down. */
+    void (*fed)(void *arg, int layer, const dq_layer_steps *s, int64_t first, dq_mat in,
+                dq_mat gate);
+    /* After the layer, whose output is in x. */
+    void (*passed)(void *arg, int layer, const dq_layer_steps *s);
+    void *arg;
+    dq_head_measure
+        *measure; /* [n_layers][n_out] (host), which what maps look like is added to; NULL: none */
 } dq_watch;
 
 /* Who is told how far passes are, from within them: a pass of a large model takes minutes. */

@@ -1,14 +1,16 @@
 /* tally: see tally.h. The upper 16 bits of |x| are its bin: bits of positive floats order as the floats do. A
  * second walk over the same values, after dq_tally_refine, counts the lower 16 bits of one bin, which makes a
- * quantile in it exact. Sums are made in fixed lanes, and the list of the largest is ordered by value and place,
- * so a merge gives the same result in any grouping but for the rounding of sums.
+ * quantile in it exact. Sums of a row are made in fixed lanes and then added exactly, and the list of the largest is ordered
+ * by value and place, so a merge gives the same result in any grouping of rows.
  * SPDX-License-Identifier: MIT */
 #include "stat/tally.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
 enum { BLOCK = 256, LANES = 8, FINE_BINS = 1 << 16 };
+static const int64_t most_values = (int64_t)1 << 46; /* 131072 such counts add up within 63 bits */
 
 static const uint32_t infinity_bits = 0x7f800000u;
 
@@ -43,24 +45,13 @@ static float float_of(uint32_t bits)
     return x;
 }
 
-/* Negative: a stands before b. */
-static int place_order(const dq_place *a, const dq_place *b)
-{
-    const int32_t x[5] = {a->seq, a->layer, a->head, a->row, a->col};
-    const int32_t y[5] = {b->seq, b->layer, b->head, b->row, b->col};
-    for (int i = 0; i < 5; i++) {
-        if (x[i] != y[i]) return x[i] < y[i] ? -1 : 1;
-    }
-    return 0;
-}
-
 /* Inserts into the descending list. The order (value, then place) is total, so the list that
  * remains does not depend on the order in which candidates come. */
 static void top_insert(dq_tally *t, float value, const dq_place *at)
 {
     int i = t->n_top;
     while (i > 0 && (value > t->top[i - 1] ||
-                     (value == t->top[i - 1] && place_order(at, &t->place[i - 1]) < 0))) {
+                     (value == t->top[i - 1] && dq_place_order(at, &t->place[i - 1]) < 0))) {
         i--;
     }
     if (i == DQ_TOP) return;
@@ -75,7 +66,7 @@ static void top_insert(dq_tally *t, float value, const dq_place *at)
 
 /* Fixed lanes, so that compilers may use vectors and still add in one defined order. Rows that hold
  * NaN or infinity are rare: they take the careful path. */
-static void add_sums(dq_tally *t, const float *mag, int n)
+static void add_sums(double sum[3], const float *mag, int n)
 {
     double s1[LANES] = {0}, s2[LANES] = {0}, s4[LANES] = {0};
     for (int i = 0; i + LANES <= n; i += LANES) {
@@ -99,9 +90,9 @@ static void add_sums(dq_tally *t, const float *mag, int n)
             s4[k] += s4[k + half];
         }
     }
-    t->sum += s1[0];
-    t->sum2 += s2[0];
-    t->sum4 += s4[0];
+    sum[0] += s1[0];
+    sum[1] += s2[0];
+    sum[2] += s4[0];
 }
 
 /* The bits of |x| order like the values themselves, infinities and NaN above all numbers. */
@@ -134,14 +125,15 @@ static void add_fine(dq_tally *t, const uint32_t *bits, int n)
     }
 }
 
-static void add_block(dq_tally *t, const float *x, int n, const dq_place *at)
+/* Adds to sum[3] what it sums up. Returns the bits of the largest finite magnitude, where all are finite. */
+static uint32_t add_block(dq_tally *t, double sum[3], const float *x, int n, const dq_place *at)
 {
     uint32_t bits[BLOCK];
     float mag[BLOCK];
     uint32_t max = magnitudes(bits, x, n);
     if (t->fine) {
         add_fine(t, bits, n);
-        return;
+        return 0;
     }
     int good = n;
     if (max < infinity_bits) {
@@ -149,18 +141,20 @@ static void add_block(dq_tally *t, const float *x, int n, const dq_place *at)
         memcpy(mag, bits, (size_t)n * sizeof *mag);
     } else {
         good = 0;
+        max = 0;
         for (int i = 0; i < n; i++) {
             if (bits[i] >= infinity_bits) continue;
             t->hist[bits[i] >> 16]++;
             mag[good++] = float_of(bits[i]);
+            max = bits[i] > max ? bits[i] : max;
         }
     }
     t->n += good;
     t->n_bad += n - good;
-    add_sums(t, mag, good);
+    add_sums(sum, mag, good);
     uint32_t limit;
     memcpy(&limit, &t->threshold, sizeof limit);
-    if (max < limit) return;
+    if (max < limit) return max;
     for (int i = 0; i < n; i++) {
         if (bits[i] < limit || bits[i] >= infinity_bits) continue;
         dq_place p = *at;
@@ -168,15 +162,32 @@ static void add_block(dq_tally *t, const float *x, int n, const dq_place *at)
         top_insert(t, float_of(bits[i]), &p);
         memcpy(&limit, &t->threshold, sizeof limit);
     }
+    return max;
+}
+
+void dq_tally_add_with(dq_tally *t, dq_moments *m, const float *x, int64_t n, dq_place at)
+{
+    const int64_t before = t->n;
+    double sum[3] = {0};
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int len = n - i < BLOCK ? (int)(n - i) : BLOCK;
+        const uint32_t max = add_block(t, sum, x + i, len, &at);
+        if (m) dq_moments_raise(m, float_of(max), x + i, len, at);
+        at.col += len;
+    }
+    if (t->fine) return;
+    dq_fixed_add(&t->sum, sum[0]);
+    dq_fixed_add(&t->sum2, sum[1]);
+    dq_fixed_add(&t->sum4, sum[2]);
+    if (!m) return;
+    m->n += t->n - before;
+    dq_fixed_add(&m->sum2, sum[1]);
+    dq_fixed_add(&m->sum4, sum[2]);
 }
 
 void dq_tally_add(dq_tally *t, const float *x, int64_t n, dq_place at)
 {
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        int len = n - i < BLOCK ? (int)(n - i) : BLOCK;
-        add_block(t, x + i, len, &at);
-        at.col += len;
-    }
+    dq_tally_add_with(t, NULL, x, n, at);
 }
 
 void dq_tally_merge(dq_tally *into, const dq_tally *from)
@@ -188,75 +199,115 @@ void dq_tally_merge(dq_tally *into, const dq_tally *from)
     }
     into->n += from->n;
     into->n_bad += from->n_bad;
-    into->sum += from->sum;
-    into->sum2 += from->sum2;
-    into->sum4 += from->sum4;
+    dq_fixed_merge(&into->sum, &from->sum);
+    dq_fixed_merge(&into->sum2, &from->sum2);
+    dq_fixed_merge(&into->sum4, &from->sum4);
     for (int i = 0; i < DQ_HIST_BINS; i++) into->hist[i] += from->hist[i];
     for (int i = 0; i < from->n_top; i++) {
         if (from->top[i] >= into->threshold) top_insert(into, from->top[i], &from->place[i]);
     }
 }
 
-dq_tally_sums dq_tally_take_sums(dq_tally *t)
-{
-    const dq_tally_sums s = {t->sum, t->sum2, t->sum4};
-    t->sum = t->sum2 = t->sum4 = 0;
-    return s;
-}
-
-void dq_tally_add_sums(dq_tally *t, const dq_tally_sums *s)
-{
-    t->sum += s->sum;
-    t->sum2 += s->sum2;
-    t->sum4 += s->sum4;
-}
-
-/* Counts and the list of the largest. */
+/* Counts, sums and the list of the largest. */
 typedef struct head {
     int64_t n, n_bad;
-    int n_top;
+    dq_fixed sum[3];
+    int64_t n_top;
     float top[DQ_TOP];
     dq_place place[DQ_TOP];
 } head;
 
+/* Bins next to one another that are not empty, which follow; the last run has none. */
+typedef struct run {
+    int64_t first, n;
+} run;
+
+static run next_run(const int64_t *hist, int64_t from)
+{
+    while (from < DQ_HIST_BINS && !hist[from]) from++;
+    run r = {from, 0};
+    while (from + r.n < DQ_HIST_BINS && hist[from + r.n]) r.n++;
+    return r;
+}
+
 dq_status dq_tally_put(const dq_tally *t, dq_strbuf *to, dq_err *err)
 {
-    head h = {.n = t->n, .n_bad = t->n_bad, .n_top = t->n_top};
+    head h = {.n = t->n, .n_bad = t->n_bad, .sum = {t->sum, t->sum2, t->sum4}, .n_top = t->n_top};
     if (t->fine) return dq_strbuf_add(to, (const char *)t->fine, FINE_BINS * sizeof *t->fine, err);
     memcpy(h.top, t->top, sizeof h.top);
     memcpy(h.place, t->place, sizeof h.place);
     DQ_TRY(dq_strbuf_add(to, (const char *)&h, sizeof h, err));
-    return dq_strbuf_add(to, (const char *)t->hist, DQ_HIST_BINS * sizeof *t->hist, err);
+    run r = {0, 0};
+    do {
+        r = next_run(t->hist, r.first + r.n);
+        DQ_TRY(dq_strbuf_add(to, (const char *)&r, sizeof r, err));
+        DQ_TRY(dq_strbuf_add(to, (const char *)(t->hist + (r.n ? r.first : 0)),
+                             (size_t)r.n * sizeof *t->hist, err));
+    } while (r.n > 0);
+    return DQ_OK;
 }
 
-/* Adds counts[n] of the bytes. */
-static dq_status add_counts(int64_t *counts, size_t n, const char **at, const char *end,
-                            dq_err *err)
+static dq_status damaged(dq_err *err)
 {
-    if ((size_t)(end - *at) < n * sizeof *counts)
-        return dq_fail(err, DQ_DAMAGED, "a tally is cut off");
-    for (size_t i = 0; i < n; i++) {
-        int64_t more;
-        memcpy(&more, *at + i * sizeof more, sizeof more);
+    return dq_fail(err, DQ_DAMAGED, "a tally is cut off, or none");
+}
+
+static bool take(void *to, size_t n, const char **at, const char *end)
+{
+    if ((size_t)(end - *at) < n) return false;
+    memcpy(to, *at, n);
+    *at += n;
+    return true;
+}
+
+/* Adds counts[n] of the bytes; *sum: what they add up to. */
+static bool add_counts(int64_t *counts, int64_t n, int64_t *sum, const char **at, const char *end)
+{
+    for (int64_t i = 0, more; i < n; i++) {
+        if (!take(&more, sizeof more, at, end) || more < 0 || more > most_values) return false;
         counts[i] += more;
+        *sum += more;
     }
-    *at += n * sizeof *counts;
-    return DQ_OK;
+    return true;
+}
+
+static bool add_runs(dq_tally *into, int64_t n, const char **at, const char *end)
+{
+    int64_t sum = 0, after = 0;
+    for (run r;; after = r.first + r.n) {
+        if (!take(&r, sizeof r, at, end) || r.first < after || r.first > DQ_HIST_BINS || r.n < 0 ||
+            r.n > DQ_HIST_BINS - r.first)
+            return false;
+        if (r.n == 0) return sum == n;
+        if (!add_counts(into->hist + r.first, r.n, &sum, at, end)) return false;
+    }
+}
+
+static bool is_list(const head *h)
+{
+    if (h->n < 0 || h->n > most_values || h->n_bad < 0 || h->n_bad > most_values) return false;
+    if (h->n_top != (h->n < DQ_TOP ? h->n : DQ_TOP)) return false;
+    for (int i = 0; i < h->n_top; i++) {
+        if (!(h->top[i] >= 0 && h->top[i] <= (i ? h->top[i - 1] : FLT_MAX))) return false;
+    }
+    return true;
 }
 
 dq_status dq_tally_merge_bytes(dq_tally *into, const char **at, const char *end, dq_err *err)
 {
     head h;
-    if (into->fine) return add_counts(into->fine, FINE_BINS, at, end, err);
-    if ((size_t)(end - *at) < sizeof h) return dq_fail(err, DQ_DAMAGED, "a tally is cut off");
-    memcpy(&h, *at, sizeof h);
-    *at += sizeof h;
+    int64_t sum = 0;
+    if (into->fine) return add_counts(into->fine, FINE_BINS, &sum, at, end) ? DQ_OK : damaged(err);
+    if (!take(&h, sizeof h, at, end) || !is_list(&h)) return damaged(err);
     into->n += h.n;
     into->n_bad += h.n_bad;
-    for (int i = 0; i < h.n_top && i < DQ_TOP; i++) {
+    dq_fixed_merge(&into->sum, &h.sum[0]);
+    dq_fixed_merge(&into->sum2, &h.sum[1]);
+    dq_fixed_merge(&into->sum4, &h.sum[2]);
+    for (int i = 0; i < (int)h.n_top; i++) {
         if (h.top[i] >= into->threshold) top_insert(into, h.top[i], &h.place[i]);
     }
-    return add_counts(into->hist, DQ_HIST_BINS, at, end, err);
+    return add_runs(into, h.n, at, end) ? DQ_OK : damaged(err);
 }
 
 /* The bin that holds the value of rank ceil(p n), and how many values lie in lower bins. */

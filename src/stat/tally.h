@@ -1,21 +1,12 @@
 /* tally: accumulators of magnitudes. Every accumulator merges, and merging pieces in any order gives
- * the same counts and top values as one long add. None keeps the data.
+ * the same bits as adding the same rows to one. None keeps the data.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_TALLY_H
 #define DQ_TALLY_H
 
-#include "base/strbuf.h"
+#include "stat/moments.h"
 
 enum { DQ_TOP = 128, DQ_HIST_BITS = 15, DQ_HIST_BINS = 1 << DQ_HIST_BITS };
-
-/* Where a value was seen. Unused fields are -1. */
-typedef struct dq_place {
-    int32_t seq; /* sequence of the run */
-    int32_t layer;
-    int32_t head; /* query head (logits) */
-    int32_t row;  /* position of the row (query) */
-    int32_t col;  /* key position (logits) or channel (hidden states) */
-} dq_place;
 
 /* Magnitudes |x| of a stream of f32 values: exact counts, exact largest values with their places
  * (ties: the smaller place by seq, layer, head, row, col), a histogram over the upper 16 bits of |x|
@@ -23,9 +14,9 @@ typedef struct dq_place {
  * quantile whose bin was chosen with dq_tally_refine. Source: design of arXiv 2402.17762's
  * magnitudes, made streaming. */
 typedef struct dq_tally {
-    int64_t n;              /* finite values */
-    int64_t n_bad;          /* NaN or infinite values, in no other field */
-    double sum, sum2, sum4; /* of |x|, x^2, x^4 */
+    int64_t n;                /* finite values */
+    int64_t n_bad;            /* NaN or infinite values, in no other field */
+    dq_fixed sum, sum2, sum4; /* of |x|, x^2, x^4, each row that was added rounded to a double */
     int n_top;
     float top[DQ_TOP]; /* descending */
     dq_place place[DQ_TOP];
@@ -42,15 +33,11 @@ void dq_tally_free(dq_tally *t);
 void dq_tally_clear(dq_tally *t);
 /* x[n], consecutive columns: value i stands at `at` with col = at.col + i. */
 void dq_tally_add(dq_tally *t, const float *x, int64_t n, dq_place at);
+/* The same to *m too, but for a second pass. */
+void dq_tally_add_with(dq_tally *t, dq_moments *m, const float *x, int64_t n, dq_place at);
 void dq_tally_merge(dq_tally *into, const dq_tally *from);
-/* Its sums alone: they become 0, or more by these. Counts, bins and top values do not depend on the order of adds; sums do. */
-typedef struct dq_tally_sums {
-    double sum, sum2, sum4;
-} dq_tally_sums;
-dq_tally_sums dq_tally_take_sums(dq_tally *t);
-void dq_tally_add_sums(dq_tally *t, const dq_tally_sums *s);
-/* All but the sums as bytes, for a process of the same program; a merge of them. After dq_tally_refine `fine` alone. DQ_DAMAGED:
- * *at + what is needed lies behind `end`. */
+/* All of it as bytes, for a process of the same program; a merge of them, which moves *at on. After dq_tally_refine `fine`
+ * alone. DQ_DAMAGED: they end before `end`, or are none. */
 dq_status dq_tally_put(const dq_tally *t, dq_strbuf *to, dq_err *err);
 dq_status dq_tally_merge_bytes(dq_tally *into, const char **at, const char *end, dq_err *err);
 /* Smallest value v such that at least ceil(p * n) values are <= v, to the middle of its bin; exact

@@ -28,7 +28,22 @@ try 6 "exists. Add --force" stats "diff model" --ids 1 -o "stats 1.h5"
 try 0 "hidden states" stats "diff model" --ids 1 -o "stats 1.h5" --force
 try 0 "hidden states" stats "diff model" "plain model" --ids "1 2" --csv numbers.csv
 [ "$(head -n 1 numbers.csv | cut -c1-18)" = "model,values,layer" ] || complain "stats: CSV without titles"
-[ "$(wc -l <numbers.csv)" -eq 13 ] || complain "stats: CSV has $(wc -l <numbers.csv) lines, not 13"
+# 2 models, 9 kinds, all and ordinary tokens, 2 layers and all
+[ "$(wc -l <numbers.csv)" -eq 109 ] || complain "stats: CSV has $(wc -l <numbers.csv) lines, not 109"
+for key in queries down_input '"outliers"' '"ordinary"' '"heads"' p99_9 sink_share; do
+    "$dq" stats "diff model" --ids "0 17 44 8" --json -q | grep -q "$key" || complain "stats --json: no $key"
+done
+# Table 5 alone has the same numbers, and no others
+try 0 "hidden states" stats "diff model" "plain model" --ids "1 2" --detail table5 --csv table5.csv
+grep ',attention_logits,.*,all$\|,hidden_states,.*,all$' numbers.csv >both.csv
+sed 1d table5.csv | cmp -s - both.csv || complain "stats --detail table5: other numbers: $(sed 1d table5.csv | diff - both.csv | head -5)"
+! grep -q "Attention maps\|ordinary" "$top/out" || complain "stats --detail table5: a profile"
+try 0 '"detail": "table5"' stats "diff model" --ids "1 2" --detail table5 --json
+json dq-stats/1
+try 0 '"skippable_pages"' stats "diff model" --ids "1 2" --detail maps --json
+json dq-stats/1
+! grep -q '"ordinary"' "$top/out" || complain "stats --detail maps: a profile"
+try 0 "^hidden states  *1  *[0-9]" stats "diff model" --ids "1 2" --layers
 
 try 2 "exclude each other" stats "plain model" --ids 1 --text "short text"
 try 2 "bos: expected one of" stats "plain model" --bos maybe

@@ -158,5 +158,23 @@ void dq_cpu_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *a
                          int32_t seq_base);
 void dq_cpu_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
                     int32_t seq_base);
+/* Empty tallies of the same pass as *tally, one per thread, which leave out what cannot enter its list. NULL with the sticky
+ * error set. Their merge into a tally; their end. */
+dq_tally *dq_cpu_tallies_new(dq_backend *b, const dq_tally *tally);
+void dq_cpu_tallies_join(dq_tally *tally, const dq_tally *local, int n);
+void dq_cpu_tallies_free(dq_tally *local, int n);
+/* Takes the logits s[n] that a query head has in a row; list: of the keys. at.col is not set. */
+typedef void dq_cpu_take_logits(void *arg, int thread, const float *s, int64_t n,
+                                const dq_kv_list *list, dq_place at);
+/* Those of all query heads and rows, by all threads, in any order. */
+void dq_cpu_walk_logits(dq_backend *b, const dq_attend_args *args, int32_t seq_base,
+                        dq_cpu_take_logits *take, void *arg);
+/* Sequence of the batch that holds a row. */
+int dq_cpu_seq_of_row(const dq_batch *batch, int64_t row);
+
+/* cpu_profile.c */
+void dq_cpu_profile_logits(dq_backend *b, const dq_profile *to, const dq_attend_args *args);
+void dq_cpu_profile_rows(dq_backend *b, const dq_profile *to, dq_mat x, int64_t first,
+                         const dq_batch *batch, int layer);
 
 #endif

@@ -1,7 +1,5 @@
-/* cpu_observe: reducers that look at values on their way through the forward pass.
- *
- * Every thread has a tally of its own for counts and largest values, which merge in any order; sums
- * in double do not, so they are kept per piece and added in the order of pieces.
+/* cpu_observe: reducers that look at values on their way through the forward pass. Every thread has a tally of its own; tallies
+ * merge in any order.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/attention/cpu_attention.h"
 
@@ -10,12 +8,7 @@
 
 enum { ACTIVATION_ROWS = 32 };
 
-typedef struct sums {
-    double sum, sum2, sum4;
-} sums;
-
-/* Copies of *tally without what it holds, one per thread. NULL with the sticky error set. */
-static dq_tally *locals_new(dq_backend *b, const dq_tally *tally)
+dq_tally *dq_cpu_tallies_new(dq_backend *b, const dq_tally *tally)
 {
     dq_tally *local = dq_block_new((size_t)b->threads, sizeof *local, &b->err);
     for (int i = 0; local && i < b->threads; i++) {
@@ -28,33 +21,18 @@ static dq_tally *locals_new(dq_backend *b, const dq_tally *tally)
     return local;
 }
 
-static void locals_free(dq_tally *local, int n)
+void dq_cpu_tallies_free(dq_tally *local, int n)
 {
     for (int i = 0; local && i < n; i++) dq_tally_free(&local[i]);
     dq_block_free(local);
 }
 
-static void take_sums(sums *into, dq_tally *local)
+void dq_cpu_tallies_join(dq_tally *tally, const dq_tally *local, int n)
 {
-    *into = (sums){local->sum, local->sum2, local->sum4};
-    local->sum = local->sum2 = local->sum4 = 0;
+    for (int i = 0; local && i < n; i++) dq_tally_merge(tally, &local[i]);
 }
 
-/* Merges what the threads found into *tally. */
-static void join(dq_tally *tally, const dq_tally *local, int n_local, const sums *piece,
-                 int64_t n_pieces)
-{
-    for (int i = 0; i < n_local; i++) dq_tally_merge(tally, &local[i]);
-    if (tally->fine) return;
-    for (int64_t i = 0; i < n_pieces; i++) {
-        tally->sum += piece[i].sum;
-        tally->sum2 += piece[i].sum2;
-        tally->sum4 += piece[i].sum4;
-    }
-}
-
-/* Adds x[n] in runs of consecutive positions, as a tally counts columns on. Positions rise: the last one tells whether
- * any is missing. */
+/* Positions rise: the last one tells whether any is missing. */
 static void add_runs(dq_tally *local, const float *x, const dq_kv_list *list, int64_t n,
                      dq_place at)
 {
@@ -73,8 +51,9 @@ typedef struct piece {
     int head;
 } piece;
 
-static void observe_logits(dq_backend *b, dq_tally *local, const dq_attend_args *args,
-                           const piece *p, int64_t step, int32_t seq_base)
+/* The logits of a piece, row by row. */
+static void walk_piece(dq_backend *b, const dq_attend_args *args, const piece *p, int64_t step,
+                       int32_t seq_base, dq_cpu_take_logits *take, void *arg)
 {
     const dq_simd *simd = dq_cpu_of(b)->simd;
     const dq_head_order *map = args->attn->map;
@@ -92,7 +71,7 @@ static void observe_logits(dq_backend *b, dq_tally *local, const dq_attend_args 
             const int64_t n = dq_kv_visible(list, rows.pos[r]);
             dq_place at = {seq_base + rows.seq, args->layer, p->head, rows.pos[r], 0};
             simd->scale(s + r * ld, n, map->scale);
-            add_runs(local, s + r * ld, list, n, at);
+            take(arg, omp_get_thread_num(), s + r * ld, n, list, at);
         }
     }
 }
@@ -121,59 +100,59 @@ static int64_t list_pieces(piece *list, const dq_attend_args *args, int64_t *key
     return n;
 }
 
+void dq_cpu_walk_logits(dq_backend *b, const dq_attend_args *args, int32_t seq_base,
+                        dq_cpu_take_logits *take, void *arg)
+{
+    int64_t keys, n = list_pieces(NULL, args, &keys);
+    const int64_t step = dq_cpu_block_rows(keys, 1); /* pieces that see less keep to it too */
+    const int64_t floats = step * dq_cpu_row_floats(keys) + dq_cpu_score_floats(args, step, 1);
+    piece *pieces = dq_cpu_shared(b, (size_t)(n + 1) * sizeof *pieces);
+    if (!pieces || !dq_cpu_reserve(b, (size_t)floats * sizeof(float))) return;
+    list_pieces(pieces, args, &keys);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
+    for (int64_t i = 0; i < n; i++) walk_piece(b, args, &pieces[i], step, seq_base, take, arg);
+}
+
+static void tally_row(void *arg, int thread, const float *s, int64_t n, const dq_kv_list *list,
+                      dq_place at)
+{
+    dq_tally *local = arg;
+    add_runs(&local[thread], s, list, n, at);
+}
+
 void dq_cpu_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
                          int32_t seq_base)
 {
     if (b->err.code != DQ_OK) return;
-    int64_t keys, n = list_pieces(NULL, args, &keys);
-    const int64_t step = dq_cpu_block_rows(keys, 1); /* pieces that see less keep to it too */
-    int64_t floats = step * dq_cpu_row_floats(keys) + dq_cpu_score_floats(args, step, 1);
-    piece *pieces = dq_cpu_shared(b, (size_t)(n + 1) * (sizeof *pieces + sizeof(sums)));
-    if (!pieces || !dq_cpu_reserve(b, (size_t)floats * sizeof(float))) return;
-    sums *of_piece = (sums *)(void *)(pieces + n);
-    list_pieces(pieces, args, &keys);
-    dq_tally *local = locals_new(b, tally);
-    if (b->err.code == DQ_OK) {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
-        for (int64_t i = 0; i < n; i++) {
-            dq_tally *mine = &local[omp_get_thread_num()];
-            observe_logits(b, mine, args, &pieces[i], step, seq_base);
-            take_sums(&of_piece[i], mine);
-        }
-        join(tally, local, b->threads, of_piece, n);
-    }
-    locals_free(local, b->threads);
+    dq_tally *local = dq_cpu_tallies_new(b, tally);
+    if (b->err.code == DQ_OK) dq_cpu_walk_logits(b, args, seq_base, tally_row, local);
+    if (b->err.code == DQ_OK) dq_cpu_tallies_join(tally, local, b->threads);
+    dq_cpu_tallies_free(local, b->threads);
 }
 
-/* Sequence of the batch that holds a row. */
-static int seq_of_row(const dq_batch *batch, int64_t row)
+int dq_cpu_seq_of_row(const dq_batch *batch, int64_t row)
 {
     int i = 0;
     while (batch->cu_rows[i + 1] <= row) i++;
     return i;
 }
 
+static dq_place place_of(const dq_batch *batch, int64_t row, int layer, int32_t seq_base)
+{
+    return (dq_place){seq_base + dq_cpu_seq_of_row(batch, row), layer, -1, batch->pos[row], 0};
+}
+
 void dq_cpu_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
                     int32_t seq_base)
 {
     if (b->err.code != DQ_OK) return;
-    const int64_t n = (x.rows + ACTIVATION_ROWS - 1) / ACTIVATION_ROWS;
-    sums *of_piece = dq_cpu_shared(b, (size_t)(n + 1) * sizeof *of_piece);
-    if (!of_piece) return;
-    dq_tally *local = locals_new(b, tally);
+    dq_tally *local = dq_cpu_tallies_new(b, tally);
     if (b->err.code == DQ_OK) {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
-        for (int64_t i = 0; i < n; i++) {
-            dq_tally *mine = &local[omp_get_thread_num()];
-            const int64_t first = i * ACTIVATION_ROWS;
-            const int64_t end = first + ACTIVATION_ROWS < x.rows ? first + ACTIVATION_ROWS : x.rows;
-            for (int64_t row = first; row < end; row++) {
-                dq_place at = {seq_base + seq_of_row(batch, row), layer, -1, batch->pos[row], 0};
-                dq_tally_add(mine, x.p + row * x.cols, x.cols, at);
-            }
-            take_sums(&of_piece[i], mine);
-        }
-        join(tally, local, b->threads, of_piece, n);
+#pragma omp parallel for schedule(dynamic, ACTIVATION_ROWS) num_threads(b->threads)
+        for (int64_t row = 0; row < x.rows; row++)
+            dq_tally_add(&local[omp_get_thread_num()], x.p + row * x.cols, x.cols,
+                         place_of(batch, row, layer, seq_base));
+        dq_cpu_tallies_join(tally, local, b->threads);
     }
-    locals_free(local, b->threads);
+    dq_cpu_tallies_free(local, b->threads);
 }

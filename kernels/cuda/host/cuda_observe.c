@@ -48,8 +48,11 @@ static void take_tally(void *arg, const void *data, size_t bytes)
     const note *n = arg;
     const dq_observe_call *call = data;
     const dq_observe_top *top = (const dq_observe_top *)(const void *)(call + 1);
-    dq_tally from = {.sum = call->total[0], .sum2 = call->total[1], .sum4 = call->total[2]};
+    dq_tally from = {0};
     (void)bytes;
+    dq_fixed_add(&from.sum, call->total[0]);
+    dq_fixed_add(&from.sum2, call->total[1]);
+    dq_fixed_add(&from.sum4, call->total[2]);
     from.hist = nothing;
     from.n_bad = (int64_t)call->total[3];
     for (int i = 0; i < DQ_HIST_BINS; i++) {
@@ -60,7 +63,7 @@ static void take_tally(void *arg, const void *data, size_t bytes)
         add_top(&from, &top[i], n);
         dq_tally_merge(n->tally, &from);
         from.n = from.n_bad = 0;
-        from.sum = from.sum2 = from.sum4 = 0;
+        from.sum = from.sum2 = from.sum4 = (dq_fixed){{0}};
     }
 }
 

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/os.h"
-#include "calib/outliers.h"
+#include "calib/outlier_walk.h"
 #include "checkpoint/h5_result.h"
 
 #include <math.h>
@@ -72,9 +72,9 @@ static void collect(dq_outliers *o, const dq_model *m, dq_backend *b, const dq_s
     dq_err err = {0};
     dq_runner *r = NULL;
     const dq_outlier_plan plan = {.max_rows = max_rows, .walks = walks};
-    must(dq_outliers_init(o, m->n_layers, m->map.n_out, &err), &err);
+    must(dq_outliers_init(o, m, DQ_DETAIL_ALL, &err), &err);
     must(dq_runner_new(&r, m, b, &dq_kv_plain, &err), &err);
-    must(dq_outliers_collect(o, r, s, &plan, &err), &err);
+    must(dq_outlier_walk_collect(o, r, s, &plan, &err), &err);
     assert_int_equal(o->n_rows, s->cu[s->n]);
     dq_runner_free(r);
 }
@@ -143,7 +143,7 @@ static void check_model(const fixture *f, const json_t *x, int64_t max_rows, int
     dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s", name);
     dq_outliers o;
     collect(&o, m, f->backend, &s, max_rows, walks);
-    for (int k = 0; k < DQ_N_KINDS; k++) {
+    for (int k = 0; k < DQ_N_TABLE5; k++) {
         const dq_outlier_kind *kind = &o.kind[k];
         const char *key = dq_outlier_name[k];
         compare(&kind->pooled, kind->pooled_median,
@@ -189,7 +189,7 @@ TEST(test_batching)
     dq_outliers a, b;
     collect(&a, m, f->backend, &s, 4096, 2);
     collect(&b, m, f->backend, &s, 50, 2);
-    for (int k = 0; k < DQ_N_KINDS; k++) {
+    for (int k = 0; k < DQ_N_TABLE5; k++) {
         const dq_tally *p = &a.kind[k].pooled, *q = &b.kind[k].pooled;
         assert_memory_equal(p->top, q->top, sizeof p->top);
         assert_memory_equal(p->place, q->place, sizeof p->place);
@@ -204,56 +204,63 @@ TEST(test_batching)
     dq_model_close(m);
 }
 
-/* The text of each block, as JSON. */
-static void compute_blocks(json_t **text, const dq_model *m, dq_backend *b, const dq_sequences *s,
-                           const dq_outlier_plan *plan)
+/* What the layers of each block have, as bytes. */
+static void compute_blocks(dq_strbuf *bytes, const dq_model *m, dq_backend *b,
+                           const dq_sequences *s, const dq_outlier_plan *plan)
 {
     dq_err err = {0};
-    dq_outliers o;
-    dq_outlier_walk *w;
     dq_runner *r = NULL;
-    must(dq_outliers_init(&o, m->n_layers, m->map.n_out, &err), &err);
     must(dq_runner_new(&r, m, b, &dq_kv_plain, &err), &err);
-    must(dq_outlier_walk_new(&w, &o, m, s, plan, &err), &err);
-    for (int i = 0; i < dq_outlier_walk_blocks(w); i++) {
-        dq_strbuf bytes = {0};
-        FILE *f = dq_strbuf_memory_open(&bytes, &err);
-        assert_non_null(f);
-        fputs("{\"block\": 0", f);
-        must(dq_outlier_walk_run(w, r, i, f, &err), &err);
-        fputc('}', f);
-        must(dq_strbuf_memory_close(f, &err), &err);
-        must(dq_json_parse(&text[i], bytes.s, bytes.n, "block", &err), &err);
-        dq_block_free(bytes.s);
+    for (int64_t i = 0; i < s->n; i++) {
+        dq_outliers o;
+        dq_outlier_walk *w;
+        must(dq_outliers_init(&o, m, DQ_DETAIL_ALL, &err), &err);
+        must(dq_outlier_walk_new(&w, &o, m, s, plan, &err), &err);
+        must(dq_outlier_walk_run(w, r, (int)i, &err), &err);
+        for (int l = 0; l < m->n_layers; l++) must(dq_outliers_put(&o, l, &bytes[i], &err), &err);
+        dq_outlier_walk_free(w);
+        dq_outliers_free(&o);
     }
-    dq_outlier_walk_free(w);
     dq_runner_free(r);
-    dq_outliers_free(&o);
+}
+
+static void same_tally(const dq_tally *p, const dq_tally *q)
+{
+    assert_true(p->n == q->n && p->n_bad == q->n_bad);
+    assert_memory_equal(&p->sum, &q->sum, 3 * sizeof p->sum);
+    assert_memory_equal(p->top, q->top, sizeof p->top);
+    assert_memory_equal(p->place, q->place, sizeof p->place);
+    assert_memory_equal(p->hist, q->hist, DQ_HIST_BINS * sizeof *p->hist);
 }
 
 static void same_outliers(const dq_outliers *a, const dq_outliers *b)
 {
-    assert_int_equal(a->n_rows, b->n_rows);
-    for (int k = 0; k < DQ_N_KINDS; k++) {
-        for (int i = -1; i < a->n_layers; i++) {
-            const dq_tally *p = i < 0 ? &a->kind[k].pooled : &a->kind[k].layer[i],
-                           *q = i < 0 ? &b->kind[k].pooled : &b->kind[k].layer[i];
-            assert_true(p->n == q->n && p->n_bad == q->n_bad);
-            assert_memory_equal(&p->sum, &q->sum, 3 * sizeof p->sum);
-            assert_memory_equal(p->top, q->top, sizeof p->top);
-            assert_memory_equal(p->place, q->place, sizeof p->place);
-            assert_memory_equal(p->hist, q->hist, DQ_HIST_BINS * sizeof *p->hist);
+    const size_t layers = (size_t)a->n_layers, outs = layers * (size_t)a->n_out;
+    assert_true(a->n_rows == b->n_rows && a->n_kinds == b->n_kinds);
+    for (int k = 0; k < a->n_kinds; k++) {
+        const dq_outlier_kind *x = &a->kind[k], *y = &b->kind[k];
+        same_tally(&x->pooled, &y->pooled);
+        same_tally(&x->pooled_ordinary, &y->pooled_ordinary);
+        for (size_t i = 0; i < layers; i++) {
+            same_tally(&x->layer[i], &y->layer[i]);
+            same_tally(&x->ordinary[i], &y->ordinary[i]);
+            if (k == DQ_KIND_LOGITS) continue;
+            assert_memory_equal(x->channels[i].rows, y->channels[i].rows,
+                                sizeof x->channels[i].rows);
+            assert_memory_equal(x->channels[i].of, y->channels[i].of,
+                                (size_t)x->channels[i].cols * DQ_TOKEN_CLASSES *
+                                    sizeof(dq_channel));
         }
-        assert_memory_equal(&a->kind[k].pooled_median, &b->kind[k].pooled_median,
-                            sizeof(dq_median));
-        assert_memory_equal(a->kind[k].layer_median, b->kind[k].layer_median,
-                            (size_t)a->n_layers * sizeof(dq_median));
+        assert_memory_equal(&x->pooled_median, &y->pooled_median, sizeof(dq_median));
+        assert_memory_equal(x->layer_median, y->layer_median, layers * sizeof(dq_median));
     }
-    assert_memory_equal(a->measure, b->measure,
-                        (size_t)(a->n_layers * a->n_out) * sizeof *a->measure);
+    assert_memory_equal(a->head, b->head,
+                        layers * (size_t)a->n_q * DQ_TOKEN_CLASSES * sizeof *a->head);
+    assert_memory_equal(a->tokens, b->tokens, layers * DQ_TOKEN_CLASSES * sizeof *a->tokens);
+    assert_memory_equal(a->measure, b->measure, outs * sizeof *a->measure);
 }
 
-/* Blocks as text, in any order, are the walk, bit for bit. */
+/* Blocks as bytes, in any order, are the walk, bit for bit. */
 TEST(test_blocks)
 {
     const fixture *f = *case_state;
@@ -262,30 +269,46 @@ TEST(test_blocks)
     dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s",
                               json_string_value(json_object_get(x, "model")));
     const dq_outlier_plan plan = {.max_rows = 1, .walks = 1};
-    json_t *text[DQ_OUTLIER_BLOCKS];
-    dq_err err = {0}, lacking = {0}, twice = {0}, none = {0};
+    dq_strbuf bytes[DQ_OUTLIER_BLOCKS] = {{0}};
+    dq_err err = {0};
     dq_outliers whole, merged;
     dq_outlier_walk *w;
     int64_t rows = 0;
     collect(&whole, m, f->backend, &s, 1, 1);
-    compute_blocks(text, m, f->backend, &s, &plan);
-    must(dq_outliers_init(&merged, m->n_layers, m->map.n_out, &err), &err);
+    compute_blocks(bytes, m, f->backend, &s, &plan);
+    must(dq_outliers_init(&merged, m, DQ_DETAIL_ALL, &err), &err);
     must(dq_outlier_walk_new(&w, &merged, m, &s, &plan, &err), &err);
     const int n = dq_outlier_walk_blocks(w);
     assert_int_equal(n, s.n);
     for (int i = n - 1; i >= 0; i--) {
-        assert_int_equal(dq_outlier_walk_end(w, &lacking), DQ_MISMATCH);
-        must(dq_outlier_walk_take(w, i, text[i], &err), &err);
-        assert_int_equal(dq_outlier_walk_take(w, i, text[i], &twice), DQ_DAMAGED);
-        lacking = twice = (dq_err){0};
+        const char *at = bytes[i].s, *end = at + bytes[i].n;
+        for (int l = 0; l < m->n_layers; l++)
+            must(dq_outliers_merge(&merged, l, &at, end, &err), &err);
+        assert_ptr_equal(at, end);
         rows += dq_outlier_walk_rows(w, i);
     }
-    assert_int_equal(dq_outlier_walk_take(w, n, text[0], &none), DQ_DAMAGED);
-    must(dq_outlier_walk_end(w, &err), &err);
+    assert_true(dq_outlier_walk_check(w));
+    dq_outlier_walk_end(w);
     assert_int_equal(rows, s.cu[s.n]);
     same_outliers(&whole, &merged);
+    /* cut off, and with places that are none */
+    for (size_t cut = 0; cut < bytes[0].n; cut += bytes[0].n / 50) {
+        dq_outliers spare;
+        dq_err damaged = {0};
+        const char *at = bytes[0].s;
+        must(dq_outliers_init(&spare, m, DQ_DETAIL_ALL, &err), &err);
+        for (int l = 0; l < m->n_layers && damaged.code == DQ_OK; l++)
+            dq_outliers_merge(&spare, l, &at, bytes[0].s + cut, &damaged);
+        assert_int_equal(damaged.code, DQ_DAMAGED);
+        dq_outliers_free(&spare);
+    }
+    merged.head[0].at.col = 4000;
+    assert_false(dq_outlier_walk_check(w));
+    merged.head[0].at.col = 0;
+    merged.kind[DQ_KIND_Q].layer[0].place[0].row = -1;
+    assert_false(dq_outlier_walk_check(w));
     dq_outlier_walk_free(w);
-    for (int i = 0; i < n; i++) json_decref(text[i]);
+    for (int i = 0; i < n; i++) dq_block_free(bytes[i].s);
     dq_outliers_free(&merged);
     dq_outliers_free(&whole);
     dq_model_close(m);
@@ -303,9 +326,9 @@ TEST(test_refusals)
         dq_err err = {0};
         dq_outliers o;
         dq_runner *r = NULL;
-        must(dq_outliers_init(&o, m->n_layers, m->map.n_out, &err), &err);
+        must(dq_outliers_init(&o, m, DQ_DETAIL_ALL, &err), &err);
         must(dq_runner_new(&r, m, f->backend, &dq_kv_plain, &err), &err);
-        assert_int_equal(dq_outliers_collect(&o, r, &s, &plan, &err), DQ_MISMATCH);
+        assert_int_equal(dq_outlier_walk_collect(&o, r, &s, &plan, &err), DQ_MISMATCH);
         assert_non_null(strstr(err.text, "outside the vocabulary"));
         dq_runner_free(r);
         dq_outliers_free(&o);
@@ -317,9 +340,9 @@ TEST(test_refusals)
     dq_outliers o;
     dq_runner *r = NULL;
     m->max_positions = 1;
-    must(dq_outliers_init(&o, m->n_layers, m->map.n_out, &err), &err);
+    must(dq_outliers_init(&o, m, DQ_DETAIL_ALL, &err), &err);
     must(dq_runner_new(&r, m, f->backend, &dq_kv_plain, &err), &err);
-    assert_int_equal(dq_outliers_collect(&o, r, &s, &plan, &err), DQ_MISMATCH);
+    assert_int_equal(dq_outlier_walk_collect(&o, r, &s, &plan, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "positions"));
     m->max_positions = positions;
     dq_runner_free(r);

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""What dq stats costs over a plain pass of the model:  stats_overhead.py DQ MODEL TEXT [--tokens N] [--rounds N]
+
+In turns: a prefill of N tokens (dq bench prefill), and dq stats over windows of N tokens with each --detail, in one pass.
+One thread, processor time. A run's own costs, such as reading the model, go out as the difference of 3 windows and 1. Prints the
+median over rounds of each, and of its ratio to the prefill of the same round.
+"""
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+
+
+def cpu_seconds(command):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, out
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("dq")
+    ap.add_argument("model")
+    ap.add_argument("text")
+    ap.add_argument("--tokens", type=int, default=2048)
+    ap.add_argument("--rounds", type=int, default=3)
+    a = ap.parse_args()
+    n = str(a.tokens)
+    stats = [a.dq, "stats", a.model, "--text", a.text, "--ctx", n, "--one-pass", "--threads", "1", "-q", "--limit"]
+    kinds = {"table5": ["--detail", "table5"], "maps": ["--detail", "maps"], "all": []}
+    seconds = {"prefill": [], **{k: [] for k in kinds}}
+    for _ in range(a.rounds):
+        _, out = cpu_seconds([a.dq, "bench", "prefill", a.model, "--tokens", n, "--threads", "1", "--runs", "1", "--json", "-q"])
+        seconds["prefill"].append(json.loads(out)["results"][0]["seconds_median"])
+        for kind, options in kinds.items():
+            one, three = (cpu_seconds([*stats, limit, *options])[0] for limit in ("1", "3"))
+            seconds[kind].append((three - one) / 2)
+    print(f"{os.path.basename(a.model)}: {n} tokens, {a.rounds} rounds")
+    for kind, s in seconds.items():
+        ratio = statistics.median(x / y for x, y in zip(s, seconds["prefill"]))
+        print(f"{kind:8} {statistics.median(s):7.2f} s  {ratio:5.2f} x")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+/* A profile of the test checkpoints against tests/golden/profile_oracle.json; outliers that are each named once.
+ * SPDX-License-Identifier: MIT */
+#include "tests/rigs/given.h"
+#include "tests/rigs/suite.h"
+
+#include "base/json.h"
+#include "calib/elements.h"
+#include "calib/outlier_walk.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void must(dq_status status, const dq_err *err)
+{
+    if (status != DQ_OK) fail_msg("%s", err->text);
+}
+
+/* float32 rounding through three layers. */
+static void close_to(double got, const json_t *x, const char *key)
+{
+    const json_t *v = json_object_get(x, key);
+    const double want = json_number_value(v);
+    if (!v) fail_msg("%s: none is expected", key);
+    if (!(fabs(got - want) <= 3e-5 * fabs(want) + 1e-7))
+        fail_msg("%s: expected %.9g, found %.9g", key, want, got);
+}
+
+static int64_t count_of(const json_t *x, const char *key)
+{
+    return json_integer_value(json_object_get(x, key));
+}
+
+static dq_sequences sequences_of(const json_t *list)
+{
+    dq_arena *a = given_arena();
+    dq_err err = {0};
+    size_t n = json_array_size(list), total = 0, i, k;
+    json_t *seq, *id;
+    json_array_foreach(list, i, seq) total += json_array_size(seq);
+    int64_t *cu = dq_alloc(a, n + 1, sizeof *cu, &err);
+    int32_t *ids = dq_alloc(a, total, sizeof *ids, &err);
+    assert_true(cu && ids);
+    json_array_foreach(list, i, seq)
+    {
+        cu[i + 1] = cu[i];
+        json_array_foreach(seq, k, id) ids[cu[i + 1]++] = (int32_t)json_integer_value(id);
+    }
+    return (dq_sequences){.n = (int64_t)n, .cu = cu, .ids = ids};
+}
+
+static void check_tally(const dq_tally *t, const json_t *want)
+{
+    static const struct {
+        const char *key;
+        double p;
+    } quantile[] = {{"median", 0.5}, {"p99", 0.99}, {"p99_9", 0.999}};
+    assert_int_equal(t->n, count_of(want, "n"));
+    assert_int_equal(t->n_bad, 0);
+    if (t->n == 0) return;
+    close_to(dq_outlier_top(t, 1), want, "max");
+    close_to(dq_outlier_rms(t), want, "rms");
+    close_to(dq_outlier_kurtosis0(t), want, "kurtosis0");
+    for (size_t i = 0; i < sizeof quantile / sizeof *quantile; i++) {
+        const double exact = json_number_value(json_object_get(want, quantile[i].key));
+        assert_true(fabs(dq_tally_quantile(t, quantile[i].p, NULL) - exact) <= exact / 255);
+    }
+}
+
+static void check_channels(const dq_channels *c, const json_t *list)
+{
+    for (int class = 0; class < DQ_TOKEN_CLASSES; class ++) {
+        const json_t *want = json_array_get(list, (size_t) class);
+        double weighted_max = 0, weighted_rms = 0;
+        int64_t largest = 0;
+        assert_int_equal(c->rows[class], count_of(want, "n"));
+        if (c->rows[class] == 0) continue;
+        for (int64_t i = 0; i < c->cols; i++) {
+            const float max = c->of[class * c->cols + i].max;
+            weighted_max += (double)(i + 1) * (double)max;
+            weighted_rms += (double)(i + 1) * dq_channels_rms(c, class, i);
+            if (max > c->of[class * c->cols + largest].max) largest = i;
+        }
+        assert_int_equal(largest, count_of(want, "channel"));
+        close_to((double)c->of[class * c->cols + largest].max, want, "max");
+        close_to(weighted_max, want, "weighted_max");
+        close_to(weighted_rms, want, "weighted_rms");
+    }
+}
+
+static void check_heads(const dq_outliers *o, int layer, const json_t *heads)
+{
+    for (int q = 0; q < o->n_q; q++) {
+        for (int c = 0; c < DQ_TOKEN_CLASSES; c++) {
+            const dq_moments m = dq_outlier_head(o, layer, q, 1u << c);
+            const json_t *want = json_array_get(json_array_get(heads, (size_t)q), (size_t)c);
+            assert_int_equal(m.n, count_of(want, "n"));
+            if (m.n == 0) continue;
+            close_to((double)m.max, want, "max");
+            close_to(dq_moments_rms(&m), want, "rms");
+            close_to(dq_moments_kurtosis0(&m), want, "kurtosis0");
+        }
+    }
+}
+
+static void check_layer(const dq_outliers *o, int layer, const json_t *want)
+{
+    const json_t *tokens = json_object_get(want, "tokens");
+    for (int c = 0; c < DQ_TOKEN_CLASSES; c++)
+        assert_int_equal(o->tokens[layer * DQ_TOKEN_CLASSES + c],
+                         count_of(tokens, dq_token_class_name[c]));
+    for (int k = 0; k < DQ_N_KINDS; k++) {
+        const dq_outlier_kind *x = &o->kind[k];
+        const json_t *y = json_object_get(want, dq_outlier_name[k]);
+        assert_non_null(y);
+        check_tally(&x->layer[layer], json_object_get(y, "all"));
+        check_tally(&x->ordinary[layer], json_object_get(y, "ordinary"));
+        if (x->channels) check_channels(&x->channels[layer], json_object_get(y, "channels"));
+    }
+    check_heads(o, layer, json_object_get(want, "heads"));
+}
+
+static void collect(dq_outliers *o, const dq_model *m, const dq_sequences *s, int threads,
+                    int64_t max_rows)
+{
+    dq_err err = {0};
+    dq_runner *r = NULL;
+    dq_backend *b = given_backend(threads);
+    const dq_outlier_plan plan = {.max_rows = max_rows, .walks = 1};
+    must(dq_outliers_init(o, m, DQ_DETAIL_ALL, &err), &err);
+    must(dq_runner_new(&r, m, b, &dq_kv_plain, &err), &err);
+    must(dq_outlier_walk_collect(o, r, s, &plan, &err), &err);
+    dq_runner_free(r);
+    dq_backend_close(b);
+}
+
+TEST(against_numpy)
+{
+    json_t *root = given_json(DQ_TEST_DIR "/golden/profile_oracle.json"), *x;
+    size_t i;
+    json_array_foreach(root, i, x)
+    {
+        const dq_sequences s = sequences_of(json_object_get(x, "sequences"));
+        dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s",
+                                  json_string_value(json_object_get(x, "model")));
+        for (int threads = 1; threads <= 3; threads++) {
+            dq_outliers o;
+            collect(&o, m, &s, threads, threads == 1 ? 4096 : 1);
+            for (int l = 0; l < m->n_layers; l++)
+                check_layer(&o, l, json_array_get(json_object_get(x, "layers"), (size_t)l));
+            dq_outliers_free(&o);
+        }
+        dq_model_close(m);
+    }
+    json_decref(root);
+}
+
+/* ----- elements ----- */
+
+static void put(dq_outliers *o, int kind, int layer, dq_token_class class, int col, float max)
+{
+    dq_channels *c = &o->kind[kind].channels[layer];
+    c->of[class * c->cols + col].max = max;
+    c->of[class * c->cols + col].row = layer;
+    c->rows[class] = 1;
+}
+
+TEST(each_once)
+{
+    dq_err err = {0};
+    dq_outliers o;
+    dq_element found[4];
+    dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s", "llama-f32");
+    must(dq_outliers_init(&o, m, DQ_DETAIL_ALL, &err), &err);
+    assert_true(m->n_layers >= 3);
+    /* of the residual stream a channel is one element, wherever it is largest */
+    put(&o, DQ_KIND_HIDDEN, 0, DQ_TOKEN_FIRST, 5, 3);
+    put(&o, DQ_KIND_HIDDEN, 1, DQ_TOKEN_FIRST, 5, 100);
+    put(&o, DQ_KIND_HIDDEN, 2, DQ_TOKEN_FIRST, 5, 10);
+    put(&o, DQ_KIND_HIDDEN, 2, DQ_TOKEN_FIRST, 2, 40);
+    put(&o, DQ_KIND_HIDDEN, 2, DQ_TOKEN_ORDINARY, 5, 7);
+    assert_int_equal(dq_elements_find(found, 4, &o, DQ_KIND_HIDDEN, DQ_TOKEN_FIRST), 2);
+    assert_true(found[0].col == 5 && found[0].max == 100 && found[0].at.layer == 1);
+    assert_true(found[0].first == 1 && found[0].last == 2 && found[0].n_gaps == 0);
+    assert_true(found[0].before == 3 && found[0].at.row == 1);
+    assert_true(found[1].col == 2 && found[1].first == 2 && found[1].before == 0);
+    assert_int_equal(dq_elements_find(found, 4, &o, DQ_KIND_HIDDEN, DQ_TOKEN_ORDINARY), 1);
+    assert_int_equal(dq_elements_find(found, 4, &o, DQ_KIND_HIDDEN, DQ_TOKEN_SINK), 0);
+    /* elsewhere channels of layers are different things */
+    put(&o, DQ_KIND_K, 0, DQ_TOKEN_ORDINARY, 1, 5);
+    put(&o, DQ_KIND_K, 1, DQ_TOKEN_ORDINARY, 1, 6);
+    put(&o, DQ_KIND_K, 2, DQ_TOKEN_ORDINARY, 1, 5);
+    assert_int_equal(dq_elements_find(found, 4, &o, DQ_KIND_K, DQ_TOKEN_ORDINARY), 3);
+    assert_true(found[0].at.layer == 1 && found[1].at.layer == 0 && found[2].at.layer == 2);
+    assert_true(found[0].first == 1 && found[0].last == 1 && isnan(found[0].before));
+    /* no more than are wanted, and these the largest */
+    assert_int_equal(dq_elements_find(found, 2, &o, DQ_KIND_K, DQ_TOKEN_ORDINARY), 2);
+    assert_true(found[0].max == 6 && found[1].at.layer == 0);
+    /* heads */
+    o.head[(2 * o.n_q + 1) * DQ_TOKEN_CLASSES + DQ_TOKEN_SINK] =
+        (dq_moments){.n = 4, .max = 9, .at = {1, 2, 1, 30, 4}};
+    assert_int_equal(dq_elements_find(found, 4, &o, DQ_KIND_LOGITS, DQ_TOKEN_SINK), 1);
+    assert_true(found[0].col == 1 && found[0].at.layer == 2 && found[0].first == 2);
+    dq_outliers_free(&o);
+    dq_model_close(m);
+}
