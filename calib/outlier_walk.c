@@ -28,10 +28,13 @@ typedef struct dq_outlier_walk {
     int n_blocks;
     dq_head_measure *measure; /* [n_layers][n_out] of a pass; NULL: maps are not looked at */
     /* of a profile */
-    uint8_t *class;      /* [rows] */
-    double *mass;        /* [n_maps][n_groups * rows]; zero between layers */
-    int64_t *offset;     /* [sequences of a pass * n_groups] */
-    dq_columns *columns; /* [n_layers], all of `mass` */
+    uint8_t *class;        /* [rows] */
+    double *mass;          /* [n_maps][n_groups * rows]; zero between layers */
+    int64_t *offset;       /* [sequences of a pass * n_groups] */
+    dq_columns *columns;   /* [n_layers], all of `mass` */
+    dq_head_profile *seen; /* [n_layers][n_out] of a pass */
+    dq_head_look *look;    /* [n_layers] */
+    int32_t *copy, *last;  /* [rows] as dq_head_look has them; [vocab] a token's last position */
 } walk;
 
 static bool is_profile(const walk *w)
@@ -77,7 +80,13 @@ static dq_status init_profile(walk *w, int64_t rows, int64_t seqs, dq_err *err)
     w->mass = dq_block_new((size_t)map->n_maps * keys, sizeof *w->mass, err);
     w->offset = dq_block_new((size_t)(seqs * map->n_groups), sizeof *w->offset, err);
     w->columns = dq_block_new((size_t)w->o->n_layers, sizeof *w->columns, err);
+    w->seen = dq_block_new((size_t)(w->o->n_layers * w->o->n_out), sizeof *w->seen, err);
+    w->look = dq_block_new((size_t)w->o->n_layers, sizeof *w->look, err);
+    w->copy = dq_block_new((size_t)rows, sizeof *w->copy, err);
+    w->last = dq_block_new((size_t)w->m->vocab, sizeof *w->last, err);
     if (err->code != DQ_OK) return err->code;
+    for (int i = 0; i < w->o->n_layers; i++)
+        w->look[i] = (dq_head_look){w->seen + (int64_t)i * w->o->n_out, w->copy};
     for (int i = 0; i < w->o->n_layers; i++)
         w->columns[i] = (dq_columns){.offset = w->offset,
                                      .mass = {w->mass, map->n_maps > 1 ? w->mass + keys : NULL}};
@@ -223,6 +232,29 @@ static void place_columns(walk *w, int n_seq)
     }
 }
 
+/* For each row the position after the last one, before its local keys, that has its token. */
+static void find_copies(walk *w, const int32_t *ids, int n_seq)
+{
+    for (int i = 0; i < n_seq; i++) {
+        const int64_t first = w->cu[i], n = w->cu[i + 1] - first;
+        for (int64_t t = 0; t < n; t++) w->last[ids[first + t]] = -1;
+        for (int64_t t = 0; t < n; t++) {
+            const int64_t far = t - DQ_LOCAL_KEYS - 1; /* the token after it is no local key yet */
+            if (far >= 0) w->last[ids[first + far]] = (int32_t)far;
+            const int32_t last = w->last[ids[first + t]];
+            w->copy[first + t] = last < 0 ? -1 : last + 1;
+        }
+    }
+}
+
+static void add_looks(walk *w)
+{
+    for (int i = 0; i < w->o->n_layers * w->o->n_out; i++) {
+        dq_head_profile_sum_add(&w->o->look_sum[i], &w->seen[i]);
+        w->seen[i] = (dq_head_profile){0};
+    }
+}
+
 static void add_measures(walk *w)
 {
     for (int i = 0; i < w->o->n_layers * w->o->n_out; i++) {
@@ -250,6 +282,7 @@ static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
     }
     w->seq_base = (int32_t)first;
     if (is_profile(w)) place_columns(w, n);
+    if (is_profile(w)) find_copies(w, w->s->ids + cu[first], n);
     const dq_batch batch = {.n_seq = n,
                             .n_rows = w->cu[n],
                             .cu_rows = w->cu,
@@ -260,7 +293,8 @@ static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
                             .fed = fed,
                             .passed = passed,
                             .arg = w,
-                            .measure = looks_at_maps(w) ? w->measure : NULL};
+                            .measure = looks_at_maps(w) ? w->measure : NULL,
+                            .look = is_profile(w) ? w->look : NULL};
     const dq_pass pass = {.logit = {.bits = 16, .granularity = DQ_GRANULARITY_TENSOR},
                           .math = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32},
                           .listener = {tell, w},
@@ -274,6 +308,7 @@ static dq_status one_pass(walk *w, int64_t first, int64_t end, dq_err *err)
     if (err->code != DQ_OK) return err->code;
     DQ_TRY(dq_backend_sync(b, err));
     if (looks_at_maps(w)) add_measures(w);
+    if (is_profile(w)) add_looks(w);
     return DQ_OK;
 }
 
@@ -431,6 +466,10 @@ static void walk_release(walk *w)
     dq_block_free(w->mass);
     dq_block_free(w->offset);
     dq_block_free(w->columns);
+    dq_block_free(w->seen);
+    dq_block_free(w->look);
+    dq_block_free(w->copy);
+    dq_block_free(w->last);
 }
 
 static dq_status check_backend(const dq_outliers *o, const dq_backend *b, dq_err *err)

@@ -70,6 +70,8 @@ dq_status dq_outliers_init(dq_outliers *o, const dq_model *m, dq_outlier_detail 
     if (!profile) return err->code;
     o->head = dq_block_new(layers * (size_t)o->n_q * DQ_TOKEN_CLASSES, sizeof *o->head, err);
     o->tokens = dq_block_new(layers * DQ_TOKEN_CLASSES, sizeof *o->tokens, err);
+    o->look_sum = dq_block_new(outs, sizeof *o->look_sum, err);
+    o->look = dq_block_new(outs, sizeof *o->look, err);
     return err->code;
 }
 
@@ -93,6 +95,8 @@ void dq_outliers_free(dq_outliers *o)
     for (int k = 0; k < DQ_N_KINDS; k++) free_kind(&o->kind[k], o->n_layers);
     dq_block_free(o->head);
     dq_block_free(o->tokens);
+    dq_block_free(o->look_sum);
+    dq_block_free(o->look);
     dq_block_free(o->measure_sum);
     dq_block_free(o->measure);
     memset(o, 0, sizeof *o);
@@ -121,8 +125,10 @@ dq_status dq_outliers_put(const dq_outliers *o, int layer, dq_strbuf *to, dq_err
     if (!profile) return DQ_OK;
     DQ_TRY(dq_strbuf_add(to, (const char *)(o->head + (size_t)layer * moments_of(o)),
                          moments_of(o) * sizeof *o->head, err));
-    return dq_strbuf_add(to, (const char *)(o->tokens + (size_t)layer * DQ_TOKEN_CLASSES),
-                         DQ_TOKEN_CLASSES * sizeof *o->tokens, err);
+    DQ_TRY(dq_strbuf_add(to, (const char *)(o->tokens + (size_t)layer * DQ_TOKEN_CLASSES),
+                         DQ_TOKEN_CLASSES * sizeof *o->tokens, err));
+    return dq_strbuf_add(to, (const char *)(o->look_sum + (size_t)layer * (size_t)o->n_out),
+                         (size_t)o->n_out * sizeof *o->look_sum, err);
 }
 
 static bool take(void *to, size_t n, const char **at, const char *end)
@@ -145,6 +151,11 @@ static bool merge_heads(dq_outliers *o, int layer, const char **at, const char *
         int64_t n;
         if (!take(&n, sizeof n, at, end) || n < 0 || n > most) return false;
         o->tokens[layer * DQ_TOKEN_CLASSES + i] += n;
+    }
+    for (int i = 0; i < o->n_out; i++) {
+        dq_head_profile_sum s;
+        if (!take(&s, sizeof s, at, end)) return false;
+        if (!dq_head_profile_sum_merge(&o->look_sum[layer * o->n_out + i], &s)) return false;
     }
     return true;
 }
@@ -211,6 +222,8 @@ void dq_outliers_pool(dq_outliers *o)
         pool_kind(&o->kind[k], o->n_layers, refined);
     for (int i = 0; o->measure && i < o->n_layers * o->n_out; i++)
         o->measure[i] = dq_head_measure_sum_value(&o->measure_sum[i]);
+    for (int i = 0; o->look && i < o->n_layers * o->n_out; i++)
+        o->look[i] = dq_head_profile_sum_value(&o->look_sum[i]);
 }
 
 double dq_outlier_top(const dq_tally *t, int k)

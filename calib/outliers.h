@@ -56,8 +56,10 @@ typedef struct dq_outliers {
         head; /* of a profile: [n_layers][n_q][DQ_TOKEN_CLASSES] logits of a query head, by the class of the key */
     int64_t *tokens; /* of a profile: [n_layers][DQ_TOKEN_CLASSES] how many there were */
     dq_head_measure_sum *measure_sum; /* [n_layers][n_out]; NULL: maps are not looked at */
-    dq_head_measure *measure; /* [n_layers][n_out] what attention maps look like; afterwards */
-    int64_t n_rows;           /* tokens fed in the first pass over the data */
+    dq_head_measure *measure;      /* [n_layers][n_out] what attention maps look like; afterwards */
+    dq_head_profile_sum *look_sum; /* of a profile: [n_layers][n_out] */
+    dq_head_profile *look;         /* of a profile: [n_layers][n_out] where maps go; afterwards */
+    int64_t n_rows;                /* tokens fed in the first pass over the data */
 } dq_outliers;
 
 dq_status dq_outliers_init(dq_outliers *o, const dq_model *m, dq_outlier_detail detail,

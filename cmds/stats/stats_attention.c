@@ -3,11 +3,13 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/stats/stats_attention.h"
 
+#include "calib/head_kinds.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/table.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Means and shares of one measure. */
 typedef struct shares {
@@ -86,6 +88,44 @@ dq_status cmd_stats_attention_print(const cmd_stats_entry *e, int n, bool layers
     return err->code;
 }
 
+/* "3.1 11.0": layers and heads of a kind, as many as a cell takes. */
+static void heads_cell(dq_table *t, const dq_outliers *o, dq_head_kind kind)
+{
+    enum { WIDE = 78 };
+    char text[WIDE + 24] = "";
+    size_t n = 0;
+    for (int i = 0; i < o->n_layers * o->n_out; i++) {
+        if (dq_head_kind_of(&o->measure[i], &o->look[i]) != kind) continue;
+        if (n > WIDE) {
+            snprintf(text + n, sizeof text - n, " ...");
+            break;
+        }
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%d.%d", n ? " " : "", i / o->n_out,
+                              i % o->n_out);
+    }
+    dq_table_cell(t, "%s", *text ? text : "-");
+}
+
+dq_status cmd_stats_kinds_print(const cmd_stats_entry *e, dq_err *err)
+{
+    static const char *const titles[] = {"kind", "heads", "layer.head"};
+    const dq_outliers *o = &e->out;
+    int count[DQ_HEAD_KINDS] = {0};
+    dq_table *t;
+    for (int i = 0; i < o->n_layers * o->n_out; i++)
+        count[dq_head_kind_of(&o->measure[i], &o->look[i])]++;
+    if (dq_table_new(&t, titles, 3, err) == DQ_OK) {
+        for (int k = 0; k < DQ_HEAD_KINDS; k++) {
+            dq_table_cell(t, "%s", dq_head_kind_name[k]);
+            dq_table_cell(t, "%d", count[k]);
+            heads_cell(t, o, (dq_head_kind)k);
+        }
+        dq_table_print(t, err);
+    }
+    dq_table_free(t);
+    return err->code;
+}
+
 /* {"1e-04": share, ...} */
 static json_t *thresholds_json(const double *share)
 {
@@ -106,6 +146,35 @@ static json_t *pair_json(const double *x)
     return pair;
 }
 
+/* Means over rows of A1, A2, and of |D|; null where there is no second map. */
+static json_t *masses_json(const dq_head_profile *p, dq_head_sum first, int64_t n, int n_maps)
+{
+    json_t *x = json_array();
+    for (int k = 0; k < 3; k++)
+        json_array_append_new(x, k == 1 && n_maps < 2
+                                     ? json_null()
+                                     : dq_document_real(over(p->sum[(int)first + k], n)));
+    return x;
+}
+
+/* What a profile has of a head, or of several. */
+static void profile_json(json_t *x, const dq_head_profile *p, int n_maps)
+{
+    const double support[2] = {over(p->sum[DQ_HEAD_SUPPORT_1], p->rows),
+                               n_maps > 1 ? over(p->sum[DQ_HEAD_SUPPORT_2], p->rows) : (double)NAN};
+    json_object_set_new(x, "effective_support", pair_json(support));
+    json_object_set_new(x, "first_mass", masses_json(p, DQ_HEAD_FIRST_1, p->rows, n_maps));
+    json_object_set_new(x, "local_mass", masses_json(p, DQ_HEAD_LOCAL_1, p->rows, n_maps));
+    json_object_set_new(x, "copy_mass", masses_json(p, DQ_HEAD_COPY_1, p->copies, n_maps));
+    json_object_set_new(x, "n_copy_rows", json_integer(p->copies));
+    json_object_set_new(x, "maps_distance",
+                        n_maps > 1 ? dq_document_real(1 - over(p->sum[DQ_HEAD_COMMON], p->rows))
+                                   : json_null());
+    json_object_set_new(x, "cancelled_mass",
+                        n_maps > 1 ? dq_document_real(over(p->sum[DQ_HEAD_CANCELLED], p->rows))
+                                   : json_null());
+}
+
 static json_t *measure_json(const dq_head_measure *m, int n_maps)
 {
     const shares s = shares_of(m, n_maps);
@@ -115,6 +184,7 @@ static json_t *measure_json(const dq_head_measure *m, int n_maps)
     json_object_set_new(x, "sink_mass", pair_json(s.sink_mass));
     json_object_set_new(x, "total_variation", dq_document_real(s.variation));
     json_object_set_new(x, "negative_mass", dq_document_real(s.negative));
+    json_object_set_new(x, "positive_mass", dq_document_real(s.variation - s.negative));
     json_object_set_new(x, "near_zero_keys", thresholds_json(s.near_zero));
     json_object_set_new(x, "skippable_pages", thresholds_json(s.skippable));
     return x;
@@ -125,19 +195,62 @@ json_t *cmd_stats_attention_json(const cmd_stats_entry *e, int layer)
     const dq_outliers *o = &e->out;
     const int n_maps = e->model->map.n_maps;
     const dq_head_measure all = layers_of(o, layer, layer + 1);
-    json_t *x = json_object(), *heads = json_array();
+    json_t *x = json_object(), *heads = json_array(), *mean = measure_json(&all, n_maps);
+    dq_head_profile seen = {0};
     for (int h = 0; h < o->n_out; h++) {
-        json_t *head = measure_json(&o->measure[(int64_t)layer * o->n_out + h], n_maps);
+        const int64_t at = (int64_t)layer * o->n_out + h;
+        json_t *head = measure_json(&o->measure[at], n_maps);
         json_object_set_new(head, "head", json_integer(h));
+        if (o->look) {
+            profile_json(head, &o->look[at], n_maps);
+            json_object_set_new(
+                head, "kind",
+                json_string(dq_head_kind_name[dq_head_kind_of(&o->measure[at], &o->look[at])]));
+            dq_head_profile_merge(&seen, &o->look[at]);
+        }
         json_array_append_new(heads, head);
     }
+    if (o->look) profile_json(mean, &seen, n_maps);
     json_object_set_new(x, "lambda",
                         e->model->layer[layer].attn.lambda_kind == DQ_LAMBDA_LAYER
                             ? dq_document_real((double)e->model->layer[layer].attn.lambda)
                             : json_null());
-    json_object_set_new(x, "mean", measure_json(&all, n_maps));
+    json_object_set_new(x, "mean", mean);
     json_object_set_new(x, "heads", heads);
     return x;
+}
+
+/* Arrays of a profile, beside those of measures. */
+static dq_status profile_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
+                            dq_arena *a, dq_err *err)
+{
+    static const struct {
+        const char *name;
+        dq_head_sum first;
+        int width;
+        bool copies;
+    } all[] = {{"effective_support", DQ_HEAD_SUPPORT_1, 2, false},
+               {"first_mass", DQ_HEAD_FIRST_1, 3, false},
+               {"local_mass", DQ_HEAD_LOCAL_1, 3, false},
+               {"copy_mass", DQ_HEAD_COPY_1, 3, true},
+               {"common_mass", DQ_HEAD_COMMON, 1, false},
+               {"cancelled_mass", DQ_HEAD_CANCELLED, 1, false}};
+    const dq_outliers *o = &e->out;
+    const int64_t n = (int64_t)o->n_layers * o->n_out;
+    char name[160];
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        const int64_t shape[3] = {o->n_layers, o->n_out, all[k].width};
+        double *x = dq_alloc(a, (size_t)(n * all[k].width), sizeof *x, err);
+        if (!x) return err->code;
+        for (int64_t i = 0; i < n * all[k].width; i++) {
+            const dq_head_profile *p = &o->look[i / all[k].width];
+            x[i] = over(p->sum[(int)all[k].first + (int)(i % all[k].width)],
+                        all[k].copies ? p->copies : p->rows);
+        }
+        snprintf(name, sizeof name, "%s/attention/%s", group, all[k].name);
+        DQ_TRY(dq_h5_result_array(h, name, DQ_OUT_F64, all[k].width == 1 ? 2 : 3, shape, x, err));
+    }
+    return DQ_OK;
 }
 
 dq_status cmd_stats_attention_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
@@ -177,5 +290,5 @@ dq_status cmd_stats_attention_h5(dq_h5_result *h, const char *group, const cmd_s
         DQ_TRY(dq_h5_result_array(h, name, DQ_OUT_F64, width[k] == 1 ? 2 : 3,
                                   width[k] == DQ_N_THRESHOLDS ? wide : shape, all[k], err));
     }
-    return DQ_OK;
+    return o->look ? profile_h5(h, group, e, a, err) : DQ_OK;
 }

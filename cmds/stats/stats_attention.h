@@ -7,6 +7,8 @@
 
 /* One line per model, or per model and layer: means over the heads. */
 dq_status cmd_stats_attention_print(const cmd_stats_entry *e, int n, bool layers, dq_err *err);
+/* What heads of a profile do, by kind. */
+dq_status cmd_stats_kinds_print(const cmd_stats_entry *e, dq_err *err);
 /* "attention" of one layer: {"mean": {...}, "heads": [{...}]}. */
 json_t *cmd_stats_attention_json(const cmd_stats_entry *e, int layer);
 /* Arrays [n_layers, n_out(, 2 or 4)] under `group`/attention. */

@@ -251,6 +251,8 @@ static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
            "maximum\n\n",
            e->label);
     DQ_TRY(print_kinds(e, err));
+    printf("\n%s: what heads do, by where their attention goes\n\n", e->label);
+    DQ_TRY(cmd_stats_kinds_print(e, err));
     if (most == 0) return DQ_OK;
     printf("\n%s: channels of the hidden states, each once, with the layers where they come to a "
            "tenth "

@@ -7,6 +7,7 @@
 #include "engine/attention_spans.h"
 #include "engine/batch.h"
 #include "engine/head_measure.h"
+#include "engine/head_profile.h"
 #include "kv/kv_spec.h"
 #include "kv/logit_spec.h"
 #include "model/act.h"
@@ -56,6 +57,7 @@ typedef struct dq_attend_args {
                              for tensor granularity every entry of a sequence holds the maximum */
     const dq_columns *columns; /* NULL: none */
     dq_head_measure *measure;  /* [n_out] on the host: adds what the rows look like; NULL: none */
+    const dq_head_look *look;  /* head_profile.h; NULL: none. Only where profile_logits is there */
     /* attention to classes of tokens (attention_spans.h); NULL: none */
     const dq_attention_spans *spans;
 } dq_attend_args;

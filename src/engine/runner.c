@@ -179,7 +179,9 @@ static void attention(dq_runner *r, const dq_layer_steps *s, const dq_pass *pass
                             .spans = pass->spans ? &pass->spans[i] : NULL,
                             .measure = pass->watch && pass->watch->measure
                                            ? pass->watch->measure + (int64_t)i * m->map.n_out
-                                           : NULL};
+                                           : NULL,
+                            .look =
+                                pass->watch && pass->watch->look ? &pass->watch->look[i] : NULL};
     dq_layer_steps_norm_attn(s);
     dq_layer_steps_qkv(s);
     const dq_attend_args args = dq_layer_steps_args(s, &extra);

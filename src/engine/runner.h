@@ -18,8 +18,8 @@ typedef struct dq_watch {
     /* After the layer, whose output is in x. */
     void (*passed)(void *arg, int layer, const dq_layer_steps *s);
     void *arg;
-    dq_head_measure
-        *measure; /* [n_layers][n_out] (host), which what maps look like is added to; NULL: none */
+    dq_head_measure *measure; /* [n_layers][n_out] (host), added to; NULL: none */
+    const dq_head_look *look; /* [n_layers]; NULL: none */
 } dq_watch;
 
 /* Who is told how far passes are, from within them: a pass of a large model takes minutes. */

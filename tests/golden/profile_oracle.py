@@ -56,12 +56,50 @@ def dump(net, ids):
     return result
 
 
-def received(z):
-    """Mean attention that the queries which see a key give it, over them and the heads."""
+LOCAL = 64  # src/engine/head_profile.h
+
+
+def lambda_of(attention, depth):
+    if not hasattr(attention, "lambda_q1"):
+        return None
+    q1, k1, q2, k2 = (getattr(attention, f"lambda_{n}").detach().double() for n in ("q1", "k1", "q2", "k2"))
+    return float(torch.exp(q1 @ k1) - torch.exp(q2 @ k2) + 0.8 - 0.6 * math.exp(-0.3 * depth))
+
+
+def softmax(z):
     n = z.shape[1]
     x = np.where(np.tril(np.ones((n, n), bool)), z.astype(np.float64), -np.inf)
     e = np.exp(x - x.max(-1, keepdims=True))
-    return (e / e.sum(-1, keepdims=True)).sum(1).mean(0) / (n - np.arange(n))
+    return e / e.sum(-1, keepdims=True)
+
+
+def look(heads, z, lam, ids):
+    """Adds where the maps of one sequence go to the sums of every output head, in the order of dq_head_sum."""
+    a = softmax(z)
+    h, n = a.shape[:2]
+    for out, head in enumerate(heads):
+        one = a[out]
+        two = a[out + h // 2] if lam is not None else np.zeros_like(one)
+        d = np.abs(one - (lam or 0) * two)
+        for t in range(n):
+            local = slice(max(0, t - LOCAL + 1), t + 1)
+            before = [s for s in range(t - LOCAL) if ids[s] == ids[t]]
+            head["rows"] += 1
+            head["sum"][0] += 1 / (one[t] ** 2).sum()
+            head["sum"][1] += 1 / (two[t] ** 2).sum() if lam is not None else 0
+            for k, m in enumerate((one, two, d)):
+                head["sum"][2 + k] += m[t, 0]
+                head["sum"][5 + k] += m[t, local].sum()
+                head["sum"][8 + k] += m[t, before[-1] + 1] if before else 0
+            head["copies"] += bool(before)
+            head["sum"][11] += np.minimum(one[t], two[t]).sum()
+            head["sum"][12] += np.minimum(one[t], lam * two[t]).sum() if lam and lam > 0 else 0
+
+
+def received(z):
+    """Mean attention that the queries which see a key give it, over them and the heads."""
+    n = z.shape[1]
+    return softmax(z).sum(1).mean(0) / (n - np.arange(n))
 
 
 def classes(layers):
@@ -116,6 +154,10 @@ def describe(name, seed):
                 of.append(np.concatenate([d[i][0][h][np.tril(np.ones((len(k[i]),) * 2, bool)) & (k[i] == j)[None, :]]
                                           for d, k in zip(dumps, kinds_of)]))
             logits.append(of)
+        lam = lambda_of(net.model.layers[i].self_attn, i)
+        layer["look"] = [{"rows": 0, "copies": 0, "sum": [0.0] * 13} for _ in range(len(logits) // (1 if lam is None else 2))]
+        for d, ids in zip(dumps, sequences):
+            look(layer["look"], d[i][0], lam, ids)
         layer["heads"] = [[moments(x) for x in of] for of in logits]
         ordinary = np.concatenate([of[0] for of in logits])
         layer["attention_logits"] = {"all": numbers(np.concatenate([x for of in logits for x in of])), "ordinary": numbers(ordinary)}

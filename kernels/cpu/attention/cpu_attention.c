@@ -119,13 +119,14 @@ typedef struct work {
     const dq_attend_args *args;
     dq_mat dst;
     dq_head_measure *measure; /* [n_seq * n_out], NULL: none */
+    dq_head_profile *look;    /* the same */
     dq_span_rows spans;
     dq_span_mass *mass; /* [spans.n][n_out][n_classes], NULL: none */
 } work;
 
 static bool observes(const work *w)
 {
-    return w->args->columns || w->measure || w->mass;
+    return w->args->columns || w->measure || w->look || w->mass;
 }
 
 /* Keys of one tile of positions are neighbours in the list, wherever kept tokens ended up. */
@@ -217,8 +218,9 @@ static void observe_maps(const work *w, const scratch *s, int64_t ld, const dq_k
         job.sum[1] = s->sum[u->second[i]];
     }
     if (w->args->columns) dq_cpu_count_columns(&job);
-    if (w->measure)
-        dq_cpu_measure(&job, &w->measure[rows->seq * w->args->attn->map->n_out + job.out]);
+    const int64_t head = (int64_t)rows->seq * w->args->attn->map->n_out + job.out;
+    if (w->measure) dq_cpu_measure(&job, &w->measure[head]);
+    if (w->look) dq_cpu_look(&job, &w->look[head]);
     if (w->mass) dq_cpu_count_spans(&job, w->mass, &w->spans);
 }
 
@@ -485,11 +487,10 @@ static void run_task(const work *w, const dq_cpu_task *t, const plan *p, void *b
 static bool begin_observers(dq_backend *b, work *w)
 {
     const dq_attend_args *args = w->args;
-    if (args->measure) {
-        const size_t n = (size_t)(args->batch->n_seq * args->attn->map->n_out);
-        w->measure = dq_block_new(n, sizeof *w->measure, &b->err);
-        if (!w->measure) return false;
-    }
+    const size_t n = (size_t)(args->batch->n_seq * args->attn->map->n_out);
+    if (args->measure) w->measure = dq_block_new(n, sizeof *w->measure, &b->err);
+    if (args->look) w->look = dq_block_new(n, sizeof *w->look, &b->err);
+    if (b->err.code != DQ_OK) return false;
     if (args->spans) {
         if (!dq_span_rows_new(b, &w->spans, args)) return false;
         if (w->spans.n == 0) return true;
@@ -505,10 +506,13 @@ static void end_observers(dq_backend *b, work *w)
     const bool done = b->err.code == DQ_OK;
     for (int i = 0; done && w->measure && i < n_seq * n_out; i++)
         dq_head_measure_merge(&args->measure[i % n_out], &w->measure[i]);
+    for (int i = 0; done && w->look && i < n_seq * n_out; i++)
+        dq_head_profile_merge(&args->look->head[i % n_out], &w->look[i]);
     if (done && w->mass)
         dq_span_rows_add(args->spans->sums, w->spans.at, n_seq, n_out, args->spans->n_classes,
                          w->mass);
     dq_block_free(w->measure);
+    dq_block_free(w->look);
     dq_block_free(w->mass);
     dq_span_rows_free(&w->spans);
 }

@@ -136,6 +136,9 @@ void dq_cpu_count_columns(const dq_cpu_column_job *job);
 /* cpu_measure.c: adds the block's rows to the measure of the output head. */
 void dq_cpu_measure(const dq_cpu_column_job *job, dq_head_measure *m);
 
+/* cpu_look.c: the same of its profile. */
+void dq_cpu_look(const dq_cpu_column_job *job, dq_head_profile *p);
+
 /* cpu_spans.c: masses of those of the block's rows that count; the others cost nothing. */
 void dq_cpu_count_spans(const dq_cpu_column_job *job, dq_span_mass *mass, const dq_span_rows *s);
 

@@ -7,7 +7,7 @@
 /* Sums over rows are added in one order: their tasks own a sequence and KV head group whole. */
 static bool whole_sequences(const dq_attend_args *args)
 {
-    return args->columns || args->measure;
+    return args->columns || args->measure || args->look;
 }
 
 int dq_cpu_group_of_out(const dq_head_order *map, int out)

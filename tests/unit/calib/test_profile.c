@@ -103,6 +103,23 @@ static void check_heads(const dq_outliers *o, int layer, const json_t *heads)
     }
 }
 
+static void check_look(const dq_outliers *o, int layer, const json_t *heads)
+{
+    assert_int_equal(json_array_size(heads), o->n_out);
+    for (int h = 0; h < o->n_out; h++) {
+        const dq_head_profile *p = &o->look[layer * o->n_out + h];
+        const json_t *want = json_array_get(heads, (size_t)h);
+        assert_int_equal(p->rows, count_of(want, "rows"));
+        assert_int_equal(p->copies, count_of(want, "copies"));
+        assert_true(p->copies > 0);
+        for (size_t i = 0; i < DQ_HEAD_SUMS; i++) {
+            const double sum = json_number_value(json_array_get(json_object_get(want, "sum"), i));
+            if (!(fabs(p->sum[i] - sum) <= 3e-5 * fabs(sum) + 1e-6))
+                fail_msg("head %d, sum %zu: expected %.9g, found %.9g", h, i, sum, p->sum[i]);
+        }
+    }
+}
+
 static void check_layer(const dq_outliers *o, int layer, const json_t *want)
 {
     const json_t *tokens = json_object_get(want, "tokens");
@@ -118,6 +135,7 @@ static void check_layer(const dq_outliers *o, int layer, const json_t *want)
         if (x->channels) check_channels(&x->channels[layer], json_object_get(y, "channels"));
     }
     check_heads(o, layer, json_object_get(want, "heads"));
+    check_look(o, layer, json_object_get(want, "look"));
 }
 
 static void collect(dq_outliers *o, const dq_model *m, const dq_sequences *s, int threads,
