@@ -455,7 +455,12 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
         DQ_TRY(compute(x, err));
     }
     if (dq_ranks_number() > 0) return DQ_OK;
-    for (int i = 0; i < x->n; i++) warn_bad(x, &x->entry[i]);
+    for (int i = 0; i < x->n; i++) {
+        cmd_stats_entry *e = &x->entry[i];
+        warn_bad(x, e);
+        if (x->detail.at == DQ_DETAIL_ALL)
+            DQ_TRY(dq_weight_outliers_collect(&e->weights, e->model, err));
+    }
     return hand_over(x, err);
 }
 
@@ -529,6 +534,7 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
     }
     for (int i = 0; i < x->n; i++) {
         dq_outliers_free(&x->entry[i].out);
+        dq_weight_outliers_free(&x->entry[i].weights);
         dq_tokenizer_free(x->entry[i].tokenizer);
         dq_model_close(x->entry[i].model);
     }

@@ -5,6 +5,7 @@
 #include "cmds/cli/size_report.h"
 #include "cmds/stats/stats_attention.h"
 #include "cmds/stats/stats_cells.h"
+#include "cmds/stats/stats_weights.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -234,6 +235,7 @@ json_t *cmd_stats_json(const cmd_stats_entry *e, int n_places)
     json_object_set_new(x, "values", kinds);
     json_object_set_new(x, "layers", layers);
     json_object_set_new(x, "top", top_json(e, n_places));
+    json_object_set_new(x, "weights", cmd_stats_weights_json(e));
     json_object_set_new(x, "outliers", o->head ? elements_json(e, n_places) : json_array());
     return x;
 }

@@ -4,6 +4,7 @@
 #define DQ_STATS_OUT_H
 
 #include "calib/outlier_walk.h"
+#include "calib/weight_outliers.h"
 #include "checkpoint/h5_result.h"
 #include "cmds/cli/input.h"
 
@@ -18,6 +19,7 @@ typedef struct cmd_stats_entry {
     const char *label; /* in tables: the model's name, or its path where names repeat */
     dq_sequences fed;  /* of `in` */
     dq_outliers out;
+    dq_weight_outliers weights; /* of --detail all */
 } cmd_stats_entry;
 
 /* Table 5, kinds of values, the n_places largest outliers of each class of tokens, attention maps, to stdout; with tables by

@@ -4,6 +4,7 @@
 #include "calib/elements.h"
 #include "cmds/stats/stats_attention.h"
 #include "cmds/stats/stats_cells.h"
+#include "cmds/stats/stats_weights.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -251,6 +252,11 @@ static dq_status print_profile(const cmd_stats_entry *e, int most, dq_err *err)
            "maximum\n\n",
            e->label);
     DQ_TRY(print_kinds(e, err));
+    printf(
+        "\n%s: weights, of each role the matrix with the largest crest factor; largest column: by "
+        "rms, over the median of columns\n\n",
+        e->label);
+    DQ_TRY(cmd_stats_weights_print(e, err));
     printf("\n%s: what heads do, by where their attention goes\n\n", e->label);
     DQ_TRY(cmd_stats_kinds_print(e, err));
     if (most == 0) return DQ_OK;

@@ -137,6 +137,24 @@ def channels(x):
             "weighted_rms": float(weight @ rms)}
 
 
+def weights(net):
+    """Of every matrix but the head, in the order of the model."""
+    names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
+             "mlp.down_proj")
+    all_of = [net.model.embed_tokens.weight]
+    all_of += [layer.get_submodule(n).weight for layer in net.model.layers for n in names]
+    if not net.config.tie_word_embeddings:
+        all_of.append(net.lm_head.weight)
+    result = []
+    for w in all_of:
+        x = np.abs(w.detach().numpy())
+        rms = np.sqrt((x.astype(np.float64) ** 2).mean(0))
+        at = np.unravel_index(x.argmax(), x.shape)
+        result.append(numbers(x.ravel()) | {"row": int(at[0]), "column": int(at[1]), "largest_column": int(rms.argmax()),
+                                            "column_over_median": float(rms.max() / np.sort(rms)[(len(rms) - 1) // 2])})
+    return result
+
+
 def describe(name, seed):
     net = AutoModelForCausalLM.from_pretrained(HERE / "models" / name, dtype=torch.float32,
                                                attn_implementation="eager").eval()
@@ -169,7 +187,7 @@ def describe(name, seed):
             layer[kind] = {"all": numbers(x.ravel()), "ordinary": numbers(x[c == 0].ravel()),
                            "channels": [channels(x[c == j]) if (c == j).any() else {"n": 0} for j in range(3)]}
         result.append(layer)
-    return {"model": name, "sequences": sequences, "layers": result}
+    return {"model": name, "sequences": sequences, "layers": result, "weights": weights(net)}
 
 
 result = [describe("llama-f32", 21), describe("diffllama-f32", 22)]

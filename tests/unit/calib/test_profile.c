@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "calib/elements.h"
 #include "calib/outlier_walk.h"
+#include "calib/weight_outliers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -138,6 +139,29 @@ static void check_layer(const dq_outliers *o, int layer, const json_t *want)
     check_look(o, layer, json_object_get(want, "look"));
 }
 
+static void check_weights(const dq_model *m, const json_t *list)
+{
+    dq_weight_outliers o;
+    dq_err err = {0};
+    must(dq_weight_outliers_collect(&o, m, &err), &err);
+    assert_int_equal(o.n, json_array_size(list));
+    for (int i = 0; i < o.n; i++) {
+        const dq_weight_outlier *w = &o.of[i];
+        const json_t *want = json_array_get(list, (size_t)i);
+        assert_int_equal(w->rows * w->cols, count_of(want, "n"));
+        close_to((double)w->max, want, "max");
+        close_to(w->rms, want, "rms");
+        close_to(w->kurtosis0, want, "kurtosis0");
+        close_to(w->col_ratio, want, "column_over_median");
+        assert_int_equal(w->row, count_of(want, "row"));
+        assert_int_equal(w->col, count_of(want, "column"));
+        assert_int_equal(w->largest_col, count_of(want, "largest_column"));
+        const double exact = json_number_value(json_object_get(want, "p99_9"));
+        assert_true(fabs(w->p99_9 - exact) <= exact / 255);
+    }
+    dq_weight_outliers_free(&o);
+}
+
 static void collect(dq_outliers *o, const dq_model *m, const dq_sequences *s, int threads,
                     int64_t max_rows)
 {
@@ -168,6 +192,7 @@ TEST(against_numpy)
                 check_layer(&o, l, json_array_get(json_object_get(x, "layers"), (size_t)l));
             dq_outliers_free(&o);
         }
+        check_weights(m, json_object_get(x, "weights"));
         dq_model_close(m);
     }
     json_decref(root);
