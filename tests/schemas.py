@@ -310,8 +310,8 @@ def evaluations():
     printed("eval", "llama", *choices, "--dry-run", "--json")
     printed("eval", "diff", "made.h5", "--text", "text.txt", *few, "--task", "mc", "--data", PAIR / "choices.jsonl",
             "--dry-run", "--json")
-    printed("eval", "llama", "diff", "--task", "gsm8k", "--data", GOLDEN / "questions" / "gsm8k.jsonl", "--limit", 2,
-            "--max-new", 4, "--logit-bits", "16,4", "--json")
+    printed("eval", "llama", "diff", "--task", "gsm8k,svamp", "--data", GOLDEN / "questions" / "gsm8k.jsonl", "--data",
+            GOLDEN / "questions" / "svamp.json", "--limit", 2, "--max-new", 4, "--logit-bits", "16,4", "--json")
     printed("eval", "llama", "--task", "generate", "--data", GOLDEN / "questions" / "prompts.jsonl", "--max-new", 4,
             "--limit", 2, "--stop", "a", "--logit-bits", "16,4", "--dump-completions", "c.jsonl", "--json")
     lines = [json.loads(line) for line in open("c.jsonl", encoding="utf-8")]

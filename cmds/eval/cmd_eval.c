@@ -13,6 +13,7 @@
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
+#include "cmds/eval/eval_averages.h"
 #include "cmds/eval/eval_gate_table.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_options.h"
@@ -398,7 +399,8 @@ static dq_status print_table(const eval_run *x, const cmd_eval_view *v, dq_err *
     if (cmd_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK)
         cmd_eval_kv_print_same(v);
     if (err->code == DQ_OK && print_kinds(v, false, err) == DQ_OK &&
-        cmd_eval_claims(v, err) == DQ_OK && cmd_eval_pareto(v, err) == DQ_OK)
+        cmd_eval_averages(v, err) == DQ_OK && cmd_eval_claims(v, err) == DQ_OK &&
+        cmd_eval_pareto(v, err) == DQ_OK)
         print_kinds(v, true, err);
     if (err->code == DQ_OK) cmd_eval_gate_table(&x->o.gates, v, x->doc, err);
     dq_table_free(t);
@@ -411,6 +413,7 @@ static dq_status make_document(eval_run *x, const cmd_eval_view *v, dq_err *err)
     json_object_set(x->doc, "inputs", x->inputs);
     json_object_set(x->doc, "settings", x->settings);
     DQ_TRY(cmd_eval_json(json_object_get(x->doc, "results"), v, err));
+    DQ_TRY(cmd_eval_averages_json(x->doc, v, err));
     DQ_TRY(cmd_eval_claims_json(x->doc, v, err));
     DQ_TRY(cmd_eval_pareto_json(x->doc, v, err));
     cmd_eval_gates_apply(&x->o.gates, &x->o.logger, v, x->doc);

@@ -7,6 +7,7 @@
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/logger.h"
+#include "cmds/eval/eval_averages.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
@@ -110,11 +111,11 @@ static void print_series(const cmd_eval_view *v, const series *f)
 
 /* ---- What the numbers rest on ---- */
 
-/* Differences of the quoted metric: shown rows against their references, and those of tasks against the first model; a cache
- * that several rows name counts once. */
+/* Differences of the quoted metric: shown rows against their references, and those of tasks against the first model, and
+ * the same of means over tasks; a cache that several rows name counts once. */
 static int n_comparisons(const dq_eval *e)
 {
-    int n = 0;
+    int n = cmd_eval_averages_compared(e);
     for (int i = 0; i < e->n_rows; i++) {
         if (!is_compared(e, i) || e->row[i].same != i) continue;
         n += e->row[i].ref != i;

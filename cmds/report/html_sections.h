@@ -67,6 +67,9 @@ bool dq_html_front_shows(const dq_html *h, const char *task);
 /* html_verdicts.c; html_bits.c: over logit bits; html_kv.c: over the bytes of the KV cache. */
 dq_html_applies dq_html_has_verdicts, dq_html_has_accuracy, dq_html_has_kld, dq_html_has_kv;
 dq_html_show dq_html_verdicts, dq_html_accuracy, dq_html_kld, dq_html_kv;
+/* html_averages.c */
+dq_html_applies dq_html_has_averages;
+dq_html_show dq_html_averages;
 /* One kind of evaluation each: html_positions.c, html_icl.c, html_needle.c, html_slices.c,
  * html_generation.c. Where attention goes while a number is retrieved: html_attention.c. */
 dq_html_applies dq_html_has_positions, dq_html_has_icl, dq_html_has_needle, dq_html_has_attention,

@@ -59,6 +59,8 @@ typedef struct dq_eval_kind {
     /* DQ_MISMATCH where rows of the source cannot run with such a cache. NULL: they can with all. */
     dq_status (*takes)(const dq_eval_source *source, const dq_kv_spec *kv, dq_err *err);
     bool answered; /* items have their answers, so solved ones can stand before others */
+    bool
+        averaged; /* every source has items of its own, so that a mean over sources is one of independent numbers */
     /* Items that a model may have too few positions for, as eval_long.h treats them. */
     /* where nobody says what becomes of them; DQ_LONG_USUAL: there are none, and the functions
      * below but line are NULL */

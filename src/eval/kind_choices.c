@@ -78,6 +78,7 @@ const dq_eval_kind dq_eval_choices = {
     .encode = encode_items,
     .judge = judge_choices,
     .answered = true,
+    .averaged = true,
     .usual_long = DQ_LONG_CUT,
     .count = count,
     .line = line,

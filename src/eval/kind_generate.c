@@ -272,6 +272,7 @@ const dq_eval_kind dq_eval_answers = {
     .load = load_answers,
     .judge = judge,
     .answered = true,
+    .averaged = true,
 };
 
 const dq_eval_kind dq_eval_prompts = {GENERATED, .load = load_prompts};

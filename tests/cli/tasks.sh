@@ -115,3 +115,47 @@ anew "$@"
 printf '0\n0\n' >piqa-labels.lst
 try 0 winogrande "$@"
 absent gone.jsonl dq-eval-*.resume
+
+# ---- the mean over tasks, against arithmetic on the tasks' own numbers
+set -- eval "plain model" "diff model" --task mc,arc_easy,hellaswag --data choices.jsonl \
+    --data "$repo/tests/golden/lmeval/fixtures/arc_easy_test.jsonl" --data "$repo/tests/golden/lmeval/fixtures/hellaswag_val.jsonl" --limit 10 \
+    --logit-bits 16,4 --progress never
+try 0 "^Mean over 3 tasks, each counting as much (acc_norm of hellaswag, acc of the others):$" "$@"
+grep -q "against first model" "$top/out" || complain "tasks: means of two models are not compared"
+try 0 '"averages"' "$@" --json
+if command -v python3 >/dev/null; then
+    python3 - "$top/out" <<'END' || complain "tasks: the means over tasks are others"
+import json, math, sys
+doc = json.load(open(sys.argv[1]))
+quoted = {"mc": "acc", "arc_easy": "acc", "hellaswag": "acc_norm"}
+def mean(parts, value):
+    k = len(parts)
+    m = sum(p[value] for p in parts) / k
+    far = [math.sqrt(sum((p["interval"][end] - p[value]) ** 2 for p in parts)) / k for end in (0, 1)]
+    return m, math.sqrt(sum(p["stderr"] ** 2 for p in parts)) / k, m - far[0], m + far[1]
+def same(got, value, want):
+    return all(abs(a - b) < 1e-12 for a, b in zip((got[value], got["stderr"], *got["interval"]), want))
+assert len(doc["averages"]) == 4
+for a in doc["averages"]:
+    rows = [r for r in doc["results"] if (r["model"], r["logit_bits"]) == (a["model"], a["logit_bits"])]
+    assert [r["task"] for r in rows] == a["tasks"] == list(quoted) and a["metrics"] == list(quoted.values())
+    assert same(a["mean"], "value", mean([r["metrics"][quoted[r["task"]]] for r in rows], "value"))
+    assert (a["paired"] is None) == (a["verdict"] is None) == (a["logit_bits"] == 16)
+    if a["paired"]:
+        assert same(a["paired"], "delta", mean([r["paired"][quoted[r["task"]]] for r in rows], "delta"))
+        assert a["verdict"]["loss"] == -a["paired"]["delta"] and a["verdict"]["interval"][0] == -a["paired"]["interval"][1]
+    assert ("cross_paired" in a) == (a["model"] == "diff model")
+    if "cross_paired" in a:
+        assert same(a["cross_paired"], "delta", mean([r["cross_paired"][quoted[r["task"]]] for r in rows], "delta"))
+# one comparison for each difference to a reference or to the first model
+n = sum((r["paired"] is not None) + ("cross_paired" in r) for r in doc["results"] + doc["averages"])
+assert doc["comparisons"]["n"] == n, (doc["comparisons"], n)
+END
+fi
+if command -v gnuplot >/dev/null; then
+    try 0 "^Mean over" "$@" --html tasks.html
+    grep -q "arc_easy, hellaswag (acc_norm)" tasks.html || complain "tasks: the page has no means over tasks"
+    rm tasks.html
+fi
+try 0 "published results" eval "plain model" --task piqa --data piqa.jsonl
+! grep -q "^Mean over" "$top/out" || complain "tasks: a mean over one task"
