@@ -325,9 +325,9 @@ def evaluations():
                 told = {k: v for k, v in line.items() if k != "kv"}
                 f.write(json.dumps(told | {"model": model, "verdict": True}) + "\n")
     printed("judged", "other.jsonl", "--json")
-    for more in ((), ("--needle-mode", "generated"), ("--attention", "--attention-rows", "query")):
+    for more in ((), ("--needle-mode", "generated"), ("--attention", "--attention-rows", "query", "--needle-order", "depth")):
         printed("eval", "llama", "diff", "--logit-bits", "16,4", "--task", "needle", "--data", "text.txt", "--lengths",
-                256, "--needles", "2:1", "--limit", 1, "--depths", "0,100", *more, "--json")
+                420, "--needles", "2:2", "--limit", 1, "--depths", "0,100", *more, "--json")
     icl = GOLDEN / "icl"
     printed("eval", "llama", "diff", "--task", "trec", "--data", icl / "trec_test.label", "--fewshot-data",
             icl / "trec_train.label", "--num-fewshot", "2,4", "--runs", 2, "--demo-permutations", 2, "--limit", 2,

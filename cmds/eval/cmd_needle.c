@@ -17,13 +17,14 @@
 typedef struct needle_options {
     /* as given; NULL: not given */
     const char *depths, *needles;
-    dq_word mode, rows; /* of mode_names, row_names */
+    dq_word mode, rows, order; /* of mode_names, row_names, order_names */
     bool attention;
     dq_needle_settings settings; /* what they mean */
 } needle_options;
 
-static const char *const mode_names[] = {"forced", "generated"}, *const row_names[] = {"last",
-                                                                                       "query"};
+static const char *const mode_names[] = {"forced", "generated"},
+                         *const row_names[] = {"last", "query"},
+                         *const order_names[] = {"drawn", "depth"};
 
 static const cmd_eval_kind_option options[] = {
     {.opt = {.value = "needle",
@@ -41,6 +42,14 @@ static const cmd_eval_kind_option options[] = {
       .value = "LIST",
       .help = "N:R: N needles of which R are asked for (default 1:1,2:2,4:2,6:2)"},
      offsetof(needle_options, needles)},
+    {{.name = "needle-order",
+      .kind = DQ_OPT_WORD,
+      .words = order_names,
+      .n_words = 2,
+      .value = "ORDER",
+      .help = "in which several are asked for: drawn (default) for each prompt, or depth: the "
+              "one at --depths first, so that --attention is always to it"},
+     offsetof(needle_options, order)},
     {{.name = "needle-mode",
       .kind = DQ_OPT_WORD,
       .words = mode_names,
@@ -138,6 +147,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     s->generated = o->mode.at == 1;
     s->attention = o->attention;
     s->query_rows = o->rows.at == 1;
+    s->depth_first = o->order.at == 1;
     return DQ_OK;
 }
 
@@ -147,11 +157,9 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     const struct {
         const char *name;
         bool given;
-    } all[] = {{"depths", o->depths},
-               {"needles", o->needles},
-               {"needle-mode", o->mode.text},
-               {"attention", o->attention},
-               {"attention-rows", o->rows.text}};
+    } all[] = {{"depths", o->depths},           {"needles", o->needles},
+               {"needle-order", o->order.text}, {"needle-mode", o->mode.text},
+               {"attention", o->attention},     {"attention-rows", o->rows.text}};
     const bool wanted = cmd_eval_kind_source(&cmd_eval_needle, run->source, run->n_sources) != NULL;
     for (size_t i = 0; !wanted && i < sizeof all / sizeof *all; i++) {
         if (all[i].given)
@@ -191,6 +199,7 @@ static json_t *settings_json(const dq_needle_settings *s)
     json_object_set_new(o, "samples", json_integer((json_int_t)s->samples));
     json_object_set_new(o, "seed", json_integer((json_int_t)s->seed));
     json_object_set_new(o, "mode", json_string(mode_name(s)));
+    if (s->depth_first) json_object_set_new(o, "order", json_string(order_names[1]));
     json_object_set_new(o, "prompt", json_string(dq_needle_form));
     json_object_set_new(o, "attention", s->attention ? json_string(rows_name(s)) : json_null());
     return o;
@@ -222,8 +231,15 @@ static json_t *attention_json(const dq_needle_settings *s, const dq_needle_numbe
     json_object_set_new(o, "rows", json_string(rows_name(s)));
     json_object_set_new(o, "head_rows", json_integer((json_int_t)x->rows));
     json_object_set_new(o, "small_sums", json_integer((json_int_t)x->small));
-    for (int k = 0; k < DQ_N_SPAN_NORMS; k++)
-        json_object_set_new(o, norm_name[k], shares_json(x->share[k], x->skipped[k]));
+    for (int k = 0; k < DQ_N_SPAN_NORMS; k++) {
+        json_t *shares = shares_json(x->share[k], x->skipped[k]), *table = json_object();
+        json_object_set_new(table, "answer",
+                            dq_document_metric(x->answer[k].value, x->answer[k].std_err));
+        json_object_set_new(table, "noise",
+                            dq_document_metric(x->noise[k].value, x->noise[k].std_err));
+        json_object_set_new(shares, "table3", table);
+        json_object_set_new(o, norm_name[k], shares);
+    }
     if (x->best_layer >= 0) {
         best = json_object();
         json_object_set_new(best, "layer", json_integer(x->best_layer));
@@ -392,6 +408,14 @@ static void share_cell(dq_table *t, double x)
         dq_table_cell(t, "%.3f", x);
 }
 
+static void share_mean_cell(dq_table *t, dq_mean x)
+{
+    if (isnan(x.value) || isnan(x.std_err))
+        share_cell(t, x.value);
+    else
+        dq_table_cell(t, "%.3f \u00b1 %.3f", x.value, x.std_err);
+}
+
 static void print_title(const grid *g, const char *what)
 {
     const dq_needle_cell *c = cell_of(g, 0, 0);
@@ -463,8 +487,8 @@ static dq_status fill_attention(dq_table *t, const grid *g, int length, row_coun
         rows->all += x.rows;
         rows->small += x.small;
         dq_table_cell(t, "%d %%", cell_of(g, length, d)->depth);
-        share_cell(t, s[DQ_NEEDLE_ANSWER]);
-        share_cell(t, s[DQ_NEEDLE_NOISE] + s[DQ_NEEDLE_DISTRACTOR]);
+        share_mean_cell(t, x.answer[DQ_NEEDLE_NORM]);
+        share_mean_cell(t, x.noise[DQ_NEEDLE_NORM]);
         share_cell(t, s[DQ_NEEDLE_DISTRACTOR]);
         share_cell(t, s[DQ_NEEDLE_BOS]);
         share_cell(t, s[DQ_NEEDLE_QUERY]);

@@ -138,6 +138,7 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
     if (!filler || !set) return err->code;
     dq_needle_maker m = {.t = em->tok, .filler = filler, .vocab = em->m->vocab, .a = e->a};
     set->settings = s->settings;
+    m.depth_first = set->settings->depth_first;
     set->samples = set->settings->samples;
     for (int i = 0; i < e->n_models; i++) {
         const int64_t heads = (int64_t)e->model[i].m->n_layers * e->model[i].m->map.n_out;
@@ -239,11 +240,27 @@ static double mean_at(const dq_eval *e, const dq_eval_row *row, int64_t begin, i
     return n ? sum / (double)n : (double)NAN;
 }
 
+/* Mean and error over the units of the sum of two shares, `room` [end - begin]; at `second` -1 of one. */
+static dq_mean mean_of_sum(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end,
+                           int64_t first, int64_t second, double *room)
+{
+    int64_t n = 0;
+    for (int64_t i = begin; i < end; i++) {
+        const double *x = dq_needle_unit(e, row, i), sum = x[first] + (second < 0 ? 0 : x[second]);
+        if (!isnan(sum)) room[n++] = sum;
+    }
+    return dq_mean_of(room, n);
+}
+
 static void sum_attention(dq_needle_numbers *o, const dq_eval *e, const dq_eval_row *row,
-                          int64_t begin, int64_t end)
+                          int64_t begin, int64_t end, double *room)
 {
     const dq_model *m = e->model[row->model].m;
     for (int k = 0; k < DQ_N_SPAN_NORMS; k++) {
+        const int64_t at = DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES;
+        o->answer[k] = mean_of_sum(e, row, begin, end, at + DQ_NEEDLE_ANSWER, -1, room);
+        o->noise[k] =
+            mean_of_sum(e, row, begin, end, at + DQ_NEEDLE_NOISE, at + DQ_NEEDLE_DISTRACTOR, room);
         for (int c = 0; c < DQ_NEEDLE_CLASSES; c++)
             o->share[k][c] =
                 mean_at(e, row, begin, end, DQ_NEEDLE_AT_SHARE + k * DQ_NEEDLE_CLASSES + c);
@@ -287,7 +304,7 @@ dq_status dq_needle_numbers_of(dq_needle_numbers *out, const dq_eval *e, const d
         out->acc = dq_mean_of(acc, out->n);
         out->all_correct = dq_mean_share(all, out->n);
         out->ll = s->settings->generated ? dq_mean_none : dq_mean_of(ll, out->n);
-        if (s->settings->attention) sum_attention(out, e, row, begin, end);
+        if (s->settings->attention) sum_attention(out, e, row, begin, end, acc);
     }
     dq_block_free(acc);
     dq_block_free(ll);

@@ -22,9 +22,10 @@ typedef struct dq_needle_settings {
     int needles[DQ_NEEDLE_SWEEP], requested[DQ_NEEDLE_SWEEP], n_pairs;
     int64_t samples; /* per cell */
     uint64_t seed;
-    bool generated;  /* else teacher-forced: the most likely id at each id of the numbers */
-    bool attention;  /* how much goes to the answer and elsewhere, in a pass of its own */
-    bool query_rows; /* of all rows of the question, not of its last one */
+    bool generated;   /* else teacher-forced: the most likely id at each id of the numbers */
+    bool attention;   /* how much goes to the answer and elsewhere, in a pass of its own */
+    bool query_rows;  /* of all rows of the question, not of its last one */
+    bool depth_first; /* see dq_needle_maker */
 } dq_needle_settings;
 
 /* dq_eval_ids.own */
@@ -68,6 +69,8 @@ typedef struct dq_needle_numbers {
     dq_mean ll;          /* of a number, nats; NaN where answers are generated */
     double confusion[4]; /* shares: correct, other, near, none */
     double share[DQ_N_SPAN_NORMS][DQ_NEEDLE_CLASSES]; /* means over samples */
+    /* Of the answer, and of filler and other needles together, over samples: Table 3 of arXiv 2410.05258. */
+    dq_mean answer[DQ_N_SPAN_NORMS], noise[DQ_N_SPAN_NORMS];
     int64_t skipped[DQ_N_SPAN_NORMS];
     int64_t rows, small; /* of output heads; see dq_span_share */
     int best_layer,

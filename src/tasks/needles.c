@@ -182,7 +182,8 @@ static bool taken(const char **number, int n, const char *text)
     return false;
 }
 
-/* Cities, then numbers, then the order of the question. */
+/* Cities, then numbers, then the order of the question, which takes the same draws where it is not random: prompts of both
+ * orders differ in their question alone. */
 static dq_status draw(making *x, dq_err *err)
 {
     const int n = x->cell->n, r = x->cell->r;
@@ -201,7 +202,7 @@ static dq_status draw(making *x, dq_err *err)
     }
     for (int i = 0; i < r; i++) requested[i] = i;
     shuffle(requested, r, r, &x->random);
-    for (int i = 0; i < r; i++) x->answer[i].needle = requested[i];
+    for (int i = 0; i < r; i++) x->answer[i].needle = x->m->depth_first ? i : requested[i];
     return DQ_OK;
 }
 

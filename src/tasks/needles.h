@@ -85,6 +85,8 @@ typedef struct dq_needle_maker {
     const int32_t *bos; /* [n_bos] template ids */
     int n_bos;
     int64_t vocab;
+    bool
+        depth_first; /* the needle at the cell's depth is the first that is asked for; else the order is drawn */
     dq_arena *a; /* prompts live here */
 } dq_needle_maker;
 /* DQ_MISMATCH: needles and question leave no room for filler; the message says how many tokens they take. */

@@ -14,9 +14,10 @@ try 2 "needles 2:3 asks for more needles than there are. Use at most 2:2" "$@" -
 try 2 "names for 100 needles at most" "$@" --needles 101:1
 try 2 "needles: 3:2 stands twice" "$@" --needles 3:2,3:2
 try 2 "needle-mode: expected one of forced, generated" "$@" --needle-mode both
+try 2 "needle-order: expected one of drawn, depth" "$@" --needle-order last
 try 2 "attention-rows has nothing to act on: add --attention" "$@" --attention-rows query
 try 2 "attention-rows: expected one of last, query" "$@" --attention --attention-rows all
-for option in "--lengths 420" "--depths 0" "--needles 1:1" "--needle-mode forced" --attention "--seed 2"; do
+for option in "--lengths 420" "--depths 0" "--needles 1:1" "--needle-order depth" "--needle-mode forced" --attention "--seed 2"; do
     # shellcheck disable=SC2086
     try 2 "has nothing to act on" eval "diff model" --text "$filler" --limit 1 $option
 done
@@ -47,9 +48,28 @@ grep -q '"norm": "absolute"' "$top/out" || complain "needle: the best head does 
 # on this model the sum of a row is near 0, and a / sum a is no share
 try 0 "^|sum a| is below 0.1 in [1-9][0-9]* of [1-9][0-9]* rows of heads" eval "$repo/calib/longpair/diffllama-0" --task needle \
     --data "$filler" --lengths 300 --needles 1:1 --limit 2 --depths 0 --attention -o shares.json
-awk '/^Attention of/ { on = 1 } on && /^ *[0-9]+ %/ { n++; for (i = 3; i <= 7; i++) bad += $i < 0 || $i > 1; bad += $8 < 0 || $8 > 1 }
+awk '/^Attention of/ { on = 1 } on && /^ *[0-9]+ %/ { n++; gsub(/ ± [0-9.]+/, ""); for (i = 3; i <= 8; i++) bad += $i < 0 || $i > 1 }
      END { exit !(n == 1 && bad == 0) }' "$top/out" || complain "needle: shares outside 0 to 1: $(cat "$top/out")"
 [ "$(grep -c '"small_sums": [1-9]' shares.json)" = 1 ] || complain "needle: rows with a small sum are not counted"
+# Table 3: means and errors of what --dump-items has of each prompt; its noise counts other needles
+try 0 '"order": "depth"' "$@" --needle-order depth --attention --json --dump-items shares.jsonl --limit 4
+if command -v python3 >/dev/null; then
+    python3 - "$top/out" shares.jsonl <<'END' || complain "needle: Table 3 differs from its prompts"
+import json, statistics, sys
+doc, lines = json.load(open(sys.argv[1])), [json.loads(line) for line in open(sys.argv[2])]
+cells = doc["results"][0]["needle"]["cells"]
+for c in cells:
+    mine = [x for x in lines if (x["depth"], len(x["needles"])) == (c["depth"], c["n_needles"])]
+    assert len(mine) == c["n"] == 4 and all(x["asked"][0]["needle"] == 0 for x in mine)
+    for norm in ("positive", "absolute"):
+        for name, parts in (("answer", ("answer",)), ("noise", ("noise", "distractor"))):
+            x = [sum(m[norm][p] for p in parts) for m in mine]
+            got = c["attention"][norm]["table3"][name]
+            assert abs(got["value"] - statistics.mean(x)) < 1e-12, (got, x)
+            assert abs(got["stderr"] - statistics.stdev(x) / 2) < 1e-12, (got, x)
+END
+fi
+rm shares.jsonl
 try 0 "^Accuracy of diff model" "$@" --needle-mode generated --dump-items generated.jsonl
 grep -q '"generated": \[' generated.jsonl || complain "needle: generated ids are not written"
 try 0 '"passes": "prompt+decode"' "$@" --limit 1 --needle-mode generated --json
@@ -80,7 +100,7 @@ rm -f dq-eval-*.resume
 "$dq" "$@" --attention >/dev/full 2>/dev/null
 ls dq-eval-*.resume >/dev/null 2>&1 || complain "needle: scores are not kept"
 for option in "--seed 2" "--limit 1" "--depths 0" "--lengths 430" "--needles 1:1" "--needle-mode generated" \
-    "--attention-rows query"; do
+    "--attention-rows query" "--needle-order depth"; do
     # shellcheck disable=SC2086
     anew "$@" --attention $option --resume
 done

@@ -258,6 +258,31 @@ TEST(prompts_hold_what_they_should)
     rig_close(&x);
 }
 
+/* The needle at the depth is asked for first; cities, numbers, filler and places are those of the drawn order. */
+TEST(order_of_the_question)
+{
+    rig drawn, depth;
+    int turned = 0;
+    rig_open(&drawn);
+    rig_open(&depth);
+    drawn.s.needles[1] = depth.s.needles[1] = 4;
+    drawn.s.requested[1] = depth.s.requested[1] = 3;
+    drawn.s.samples = depth.s.samples = 8;
+    depth.s.depth_first = true;
+    const dq_needle_set *a = rig_encode(&drawn), *b = rig_encode(&depth);
+    for (int64_t i = 0; i < a->n_cells * a->samples; i++) {
+        const dq_needle_prompt *p = &a->prompt[i], *q = &b->prompt[i];
+        check_prompt(&depth, q, &b->cell[i / b->samples]);
+        assert_int_equal(p->question, q->question);
+        assert_memory_equal(p->ids, q->ids, (size_t)p->question * sizeof *p->ids);
+        for (int k = 0; k < q->requested; k++) assert_int_equal(q->answer[k].needle, k);
+        turned += p->answer[0].needle != 0;
+    }
+    assert_true(turned > 5);
+    rig_close(&drawn);
+    rig_close(&depth);
+}
+
 /* Tokenizers of other kinds: what each makes of a text's beginning, of digits and of newlines stays out of the
  * joints. */
 TEST(other_tokenizers)
