@@ -40,6 +40,7 @@ src/checkpoint/container_               dq_container_ one format
 src/checkpoint/prequant_                dq_prequant_ one source and the formats it reads
 src/engine/evict.h                      dq_evictor_  evict is what it does
 src/eval/                               dq_eval_     the sweep and its kinds
+src/eval/kind_icl                       dq_icl_      one kind
 src/eval/kind_needle                    dq_needle_   one kind
 src/eval/kind_ruler                     dq_ruler_    one kind
 src/export/                             dq_export_   one way out of a container

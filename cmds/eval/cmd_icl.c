@@ -1,15 +1,12 @@
-/* cmd_icl: in-context learning in dq eval: its options, files of demonstrations, blocks as JSON and the table of
- * accuracy by shots.
+/* cmd_icl: in-context learning in dq eval: its options, files of demonstrations, and blocks as JSON.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/kv_report.h"
 #include "cmds/cli/logger.h"
-#include "cmds/cli/table.h"
+#include "cmds/eval/cmd_icl_table.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
-#include "eval/kind_icl.h"
 
 #include <assert.h>
 #include <math.h>
@@ -19,8 +16,8 @@
 enum { RUNS = 10, QUERIES = 250, SEED = 1 };
 
 typedef struct icl_options {
-    dq_words order;       /* each a dq_icl_order */
-    int64_t runs, orders; /* 0: not given */
+    dq_words order;                /* each a dq_icl_order */
+    int64_t runs, orders, plateau; /* 0: not given */
     /* what they mean */
     dq_icl_settings common;
     dq_icl_settings setting[DQ_EVAL_SOURCES]; /* [n], of the sources */
@@ -53,6 +50,14 @@ static const cmd_eval_kind_option options[] = {
       .value = "N",
       .help = "also score run 0's demonstrations in N random orders: the margin between them"},
      offsetof(icl_options, orders)},
+    {{.name = "plateau",
+      .kind = DQ_OPT_INT,
+      .min = 1,
+      .max = 1e6,
+      .value = "N",
+      .help = "also the mean accuracy from N demonstrations on (default: from half of the most "
+              "that all rows of a task have)"},
+     offsetof(icl_options, plateau)},
     {.opt = {.name = NULL}},
 };
 
@@ -74,6 +79,7 @@ static dq_status read_words(void *own, const cmd_eval_options *run, dq_arena *a,
     (void)err;
     s->runs = o->runs ? o->runs : RUNS;
     s->orders = o->orders;
+    s->plateau_from = (int)o->plateau;
     s->queries = run->limit ? run->limit : QUERIES;
     s->seed = run->kv.seed < 0 ? SEED : (uint64_t)run->kv.seed;
     s->n_shots = run->n_shots;
@@ -120,8 +126,10 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     const struct {
         bool given;
         const char *name;
-    } given[] = {
-        {o->runs, "runs"}, {o->order.text, "demo-order"}, {o->orders, "demo-permutations"}};
+    } given[] = {{o->runs, "runs"},
+                 {o->order.text, "demo-order"},
+                 {o->orders, "demo-permutations"},
+                 {o->plateau, "plateau"}};
     for (size_t i = 0; o->n == 0 && i < sizeof given / sizeof given[0]; i++) {
         if (given[i].given)
             return dq_fail(err, DQ_USAGE,
@@ -191,16 +199,6 @@ static bool is_icl(const dq_eval_source *s)
     return cmd_eval_kind_of(s) == &cmd_eval_icl;
 }
 
-/* "16, 32" */
-static void list_shots(char *out, size_t cap, const int *shots, int n)
-{
-    out[0] = 0;
-    for (int i = 0; i < n; i++) {
-        size_t used = strlen(out);
-        snprintf(out + used, cap - used, "%s%d", i ? ", " : "", shots[i]);
-    }
-}
-
 static void warn_over(dq_logger *logger, const dq_eval *e, const dq_eval_ids *ids,
                       const char *model)
 {
@@ -208,7 +206,7 @@ static void warn_over(dq_logger *logger, const dq_eval *e, const dq_eval_ids *id
     const dq_icl_data *d = e->source[ids->source].own;
     char text[256];
     if (p->n_over) {
-        list_shots(text, sizeof text, p->over, p->n_over);
+        cmd_eval_icl_shots_text(text, sizeof text, p->over, p->n_over);
         dq_logger_warn(
             logger,
             "%s: --num-fewshot %s left out: not all prompts fit into the %d positions of %s, or "
@@ -268,6 +266,9 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
     json_object_set_new(s, "demo_permutations",
                         x->orders ? json_integer((json_int_t)x->orders) : json_null());
     json_object_set_new(s, "queries", json_integer((json_int_t)x->queries));
+    json_object_set_new(s, "plateau_from",
+                        o->plateau ? json_integer((json_int_t)o->plateau)
+                                   : json_string("half of the most"));
     json_object_set_new(s, "seed", json_integer((json_int_t)x->seed));
     json_object_set_new(s, "generator", json_string("dq: Fisher-Yates with SplitMix64"));
     json_object_set_new(settings, "icl", s);
@@ -322,16 +323,6 @@ static void put_blocks(json_t *icl, const dq_icl_plan *p, const dq_icl_settings 
     json_object_set_new(icl, "permutation_spread", spread);
 }
 
-/* Accuracies of the row's blocks; a block of memory. */
-static dq_icl_score *scores_of(const dq_eval *e, const dq_eval_row *r, dq_err *err)
-{
-    const dq_icl_plan *p = e->ids[r->ids].own;
-    dq_icl_score *score = dq_block_new((size_t)p->n_blocks, sizeof *score, err);
-    if (score && dq_icl_scores(e, r, score, err) == DQ_OK) return score;
-    dq_block_free(score);
-    return NULL;
-}
-
 static dq_status details(json_t *row, const cmd_eval_view *v, int index, dq_err *err)
 {
     const dq_eval_row *r = &v->e->row[index];
@@ -339,7 +330,7 @@ static dq_status details(json_t *row, const cmd_eval_view *v, int index, dq_err 
     const dq_eval_source *source = dq_eval_source_of(v->e, r);
     const dq_icl_settings *s = source->settings;
     const dq_icl_data *d = source->own;
-    dq_icl_score *score = scores_of(v->e, r, err);
+    dq_icl_score *score = cmd_eval_icl_scores(v->e, r, err);
     if (!score) return err->code;
     json_t *o = json_object();
     json_object_set_new(o, "demo_order", json_string(dq_icl_order_name[s->order]));
@@ -354,117 +345,7 @@ static dq_status details(json_t *row, const cmd_eval_view *v, int index, dq_err 
     put_blocks(o, p, s, score);
     json_object_set_new(row, "icl", o);
     dq_block_free(score);
-    return DQ_OK;
-}
-
-/* ---- The table ---- */
-
-/* Numbers of shots that some shown row has, rising. */
-static int all_shots(const dq_eval *e, int *shots)
-{
-    int n = 0;
-    for (int i = 0; i < e->n_rows; i++) {
-        const dq_icl_plan *p = e->ids[e->row[i].ids].own;
-        if (!e->row[i].shown || !is_icl(dq_eval_source_of(e, &e->row[i]))) continue;
-        for (int k = 0; k < p->n_shots; k++) {
-            int at = 0;
-            while (at < n && shots[at] < p->shots[k]) at++;
-            if (n == DQ_ICL_SHOTS || (at < n && shots[at] == p->shots[k])) continue;
-            memmove(&shots[at + 1], &shots[at], (size_t)(n++ - at) * sizeof *shots);
-            shots[at] = p->shots[k];
-        }
-    }
-    return n;
-}
-
-static bool has_shots(const dq_icl_plan *p, int shots)
-{
-    for (int i = 0; i < p->n_shots; i++) {
-        if (p->shots[i] == shots) return true;
-    }
-    return false;
-}
-
-static void point_cell(dq_table *t, const dq_icl_point *x, bool margin)
-{
-    if (margin)
-        dq_table_cell(t, "%.4f", x->max - x->min);
-    else if (isnan(x->std))
-        dq_table_cell(t, "%.4f", x->mean);
-    else
-        dq_table_cell(t, "%.4f \u00b1 %.4f", x->mean, x->std);
-}
-
-/* A line of a row: means over runs, or margins over orders. */
-static void table_line(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r,
-                       const dq_icl_score *score, const int *shots, int n_shots, bool margin)
-{
-    const dq_icl_plan *p = v->e->ids[r->ids].own;
-    const dq_eval_source *s = dq_eval_source_of(v->e, r);
-    const dq_icl_settings *x = s->settings;
-    char label[DQ_KV_LABEL];
-    dq_table_cell(t, "%s", v->names[r->model]);
-    dq_table_cell(t, "%d", r->logit.bits);
-    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
-    if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
-    dq_table_cell(t, "%s",
-                  dq_kv_spec_is_plain(&r->kv) ? "16:16"
-                                              : dq_kv_report_label(label, sizeof label, &r->kv));
-    dq_table_cell(t, "%s", s->name);
-    dq_table_cell(t, "%s", dq_icl_order_name[x->order]);
-    if (margin)
-        dq_table_cell(t, "margin of %lld orders", (long long)x->orders);
-    else
-        dq_table_cell(t, "mean of %lld run%s", (long long)x->runs, x->runs == 1 ? "" : "s");
-    for (int i = 0; i < n_shots; i++) {
-        if (!has_shots(p, shots[i])) {
-            dq_table_cell(t, "-");
-            continue;
-        }
-        dq_icl_point y = dq_icl_point_of(p, score, shots[i], margin);
-        point_cell(t, &y, margin);
-    }
-}
-
-static dq_status fill(dq_table *t, const cmd_eval_view *v, const int *shots, int n, dq_err *err)
-{
-    for (int i = 0; i < v->e->n_rows; i++) {
-        const dq_eval_row *r = &v->e->row[i];
-        const dq_eval_source *s = dq_eval_source_of(v->e, r);
-        const dq_icl_settings *x = s->settings;
-        if (!r->shown || !is_icl(s)) continue;
-        dq_icl_score *score = scores_of(v->e, r, err);
-        if (!score) return err->code;
-        table_line(t, v, r, score, shots, n, false);
-        if (x->orders) table_line(t, v, r, score, shots, n, true);
-        dq_block_free(score);
-    }
-    return DQ_OK;
-}
-
-static dq_status tables(const cmd_eval_view *v, dq_err *err)
-{
-    enum { HEAD = 8 };
-    static const char *const rest[] = {"KV", "task", "order", "acc"};
-    const char *titles[HEAD + DQ_ICL_SHOTS] = {"model", "logit bits", "granularity"};
-    char title[DQ_ICL_SHOTS][32];
-    int shots[DQ_ICL_SHOTS], n = all_shots(v->e, shots), head = 3;
-    dq_table *t = NULL;
-    if (n == 0) return DQ_OK;
-    if (cmd_eval_math_swept(v->e)) titles[head++] = "math";
-    for (int i = 0; i < 4; i++) titles[head++] = rest[i];
-    for (int i = 0; i < n; i++) {
-        snprintf(title[i], sizeof title[i], "%d shot%s", shots[i], shots[i] == 1 ? "" : "s");
-        titles[head + i] = title[i];
-    }
-    if (dq_table_new(&t, titles, head + n, err) == DQ_OK && fill(t, v, shots, n, err) == DQ_OK) {
-        dq_table_keys(t, head - 1);
-        printf(
-            "\nAccuracy by the number of demonstrations (\u00b1 standard deviation over runs):\n");
-        dq_table_print(t, err);
-    }
-    dq_table_free(t);
-    return err->code;
+    return cmd_eval_icl_plateau_json(o, v, index, err);
 }
 
 static void told_by(json_t *result, const dq_eval_source *source)
@@ -494,6 +375,8 @@ static void keys(json_t *o, const dq_eval *e, const dq_eval_row *row, int64_t it
         json_object_set_new(pick, s->kind->metric[m], json_integer(dq_icl_pick(e, row, m, item)));
 }
 
+static const char *const unscored[] = {"plateau_from", NULL};
+
 const cmd_eval_kind cmd_eval_icl = {
     .name = "icl",
     .kind = {&dq_eval_icl_kind},
@@ -513,5 +396,6 @@ const cmd_eval_kind cmd_eval_icl = {
     .load = load,
     .warn_plan = warn_plan,
     .settings = put_settings,
-    .out = {.details = details, .told_by = told_by, .tables = tables, .keys = keys},
+    .unscored = unscored,
+    .out = {.details = details, .told_by = told_by, .tables = cmd_eval_icl_tables, .keys = keys},
 };

@@ -15,7 +15,8 @@ typedef struct dq_icl_settings {
     int shots[DQ_ICL_SHOTS],
         n_shots; /* rising; 0: 1, 10, 25, 50, 100, 200, 400 ... as many as fit */
     int64_t runs, queries;
-    int64_t orders; /* of the demonstrations of run 0, the run itself being the first; 0: as 1 */
+    int plateau_from; /* shots that its range begins with; 0: half of the most. Changes no score */
+    int64_t orders;   /* of the demonstrations of run 0, the run itself being the first; 0: as 1 */
     uint64_t seed;
     dq_icl_file demos;
 } dq_icl_settings;

@@ -30,6 +30,54 @@ for r, order in zip(doc["results"], ("alternate", "random")):
 assert doc["settings"]["icl"]["seed"] == 1 and "SplitMix64" in doc["settings"]["icl"]["generator"]
 END
 fi
+# the plateau, against the analysis of variance of what --dump-items has
+try 0 "^Mean accuracy over the larger numbers of demonstrations" eval "plain model" "diff model" --task banking77,trec --data "$at/banking_test.csv" \
+    --data "$at/trec_test.label" --fewshot-data "$at/banking_train.csv" --fewshot-data "$at/trec_train.label" --num-fewshot 1,2,3,5 --runs 3 \
+    --limit 6 --logit-bits 16,2 --logit-granularity per-row --dump-items plateau.jsonl -o plateau.json
+if command -v python3 >/dev/null; then
+    python3 - plateau.json plateau.jsonl <<'END' || complain "icl: the plateau differs from its answers"
+import json, math, sys
+doc, lines = json.load(open(sys.argv[1])), [json.loads(line) for line in open(sys.argv[2])]
+right, n_rows = {}, 0
+for x in lines:
+    if x["choice"] == 0:
+        key = x["model"], x["task"], x["logit_bits"]
+        right.setdefault(key, {})[x["shots"], x["run"], x["query"]] = x["gold"] == x["pick"]["acc"]
+def table(key, shots):
+    at = right[key]
+    queries = sorted({q for _, _, q in at})
+    return [[sum(at[s, r, q] for s in shots) / len(shots) for q in queries] for r in range(3)]
+def error(x):
+    r, q = len(x), len(x[0])
+    rows, cols = [sum(a) / q for a in x], [sum(a) / r for a in zip(*x)]
+    m = sum(rows) / r
+    msr = q * sum((a - m) ** 2 for a in rows) / (r - 1)
+    msq = r * sum((a - m) ** 2 for a in cols) / (q - 1)
+    mse = sum((x[i][k] - rows[i] - cols[k] + m) ** 2 for i in range(r) for k in range(q)) / (r - 1) / (q - 1)
+    return m, math.sqrt(max(msr + msq - mse, msr, msq) / (r * q))
+def check(got, name, x):
+    m, e = error(x)
+    assert abs(got[name] - m) < 1e-9 and abs(got["stderr"] - e) < 1e-9, (got, m, e)
+def less(a, b):
+    return [[u - v for u, v in zip(x, y)] for x, y in zip(a, b)]
+for row in doc["results"]:
+    p, key = row["icl"]["plateau"], (row["model"], row["task"], row["logit_bits"])
+    assert p["from"] == 3 and p["shots"] == [3, 5]
+    x = table(key, p["shots"])
+    check(p["acc"], "value", x)
+    assert (p["paired"] is None) == (key[2] == 16) and ("cross_paired" in p) == (key[0] == "diff model")
+    if p["paired"]:
+        check(p["paired"], "delta", less(x, table((key[0], key[1], 16), p["shots"])))
+    if "cross_paired" in p:
+        check(p["cross_paired"], "delta", less(x, table(("plain model", *key[1:]), p["shots"])))
+    n_rows += 1
+assert n_rows == 8 and doc["settings"]["icl"]["plateau_from"] == "half of the most"
+END
+fi
+rm plateau.json plateau.jsonl
+try 0 '"plateau_from": 2' "$@" --plateau 2 --json
+try 0 '"plateau": null' "$@" --plateau 4 --json
+try 2 "plateau is for in-context learning" eval "plain model" --task mc --data choices.jsonl --plateau 2
 try 0 "2 shots" eval "plain model" --task clinic150 --data "$at/clinc.json" --num-fewshot 2 --runs 1
 try 0 "banking77" eval "plain model" --task banking77,clinic150 --data "$at/banking_test.csv" \
     --data clinic150="$at/clinc.json" --fewshot-data banking77="$at/banking_train.csv" --num-fewshot 2 --runs 1 --limit 2
