@@ -326,6 +326,25 @@ static json_t *difference_json(dq_mean m, bool is_ref)
     return is_ref ? json_null() : cmd_eval_mean_json(m);
 }
 
+/* Null where no such law is best. */
+static json_t *fit_json(const dq_text_details *d)
+{
+    static const char *const names[DQ_TEXT_FIT_PARAMETERS] = {"alpha", "beta", "gamma"};
+    if (!d->fit.there) return json_null();
+    json_t *o = json_object();
+    json_object_set_new(o, "form", json_string("alpha t^beta + gamma"));
+    json_object_set_new(o, "from", json_integer((json_int_t)d->at[0].at));
+    json_object_set_new(o, "to", json_integer((json_int_t)d->at[d->n_at - 1].at));
+    json_object_set_new(o, "points", json_integer(d->fit_points));
+    for (int i = 0; i < DQ_TEXT_FIT_PARAMETERS; i++) {
+        json_t *x = dq_document_metric(d->fit.parameter[i].value, d->fit.parameter[i].std_err);
+        json_object_set_new(x, "interval", cmd_eval_interval_json(d->fit.interval[i]));
+        json_object_set_new(o, names[i], x);
+    }
+    json_object_set_new(o, "residual_nats", dq_document_real(d->fit.residual));
+    return o;
+}
+
 static json_t *positions_json(const dq_text_details *d, int64_t documents, bool is_ref)
 {
     json_t *o = json_object(), *at = json_array(), *cumulative = json_array();
@@ -335,6 +354,7 @@ static json_t *positions_json(const dq_text_details *d, int64_t documents, bool 
     json_object_set_new(o, "cumulative_nll_nats", cumulative);
     json_object_set_new(o, "difference_nats", is_ref ? json_null() : json_incref(difference));
     json_object_set_new(o, "bins", bins);
+    json_object_set_new(o, "fit", fit_json(d));
     for (int i = 0; i < d->n_at; i++) {
         json_array_append_new(at, json_integer((json_int_t)d->at[i].at));
         json_array_append_new(cumulative, cmd_eval_mean_json(d->at[i].cumulative));

@@ -117,6 +117,18 @@ static void fill_difference(dq_table *t, const dq_text_details *d, const dq_eval
         cmd_eval_mean_cell(t, is_ref ? none : d->at[i].difference, "+");
 }
 
+static void fill_fit(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x, bool is_ref)
+{
+    (void)x;
+    (void)is_ref;
+    for (int i = 0; i < DQ_TEXT_FIT_PARAMETERS; i++)
+        cmd_eval_mean_cell(t, d->fit.there ? d->fit.parameter[i] : dq_mean_none, "");
+    if (d->fit.there)
+        dq_table_cell(t, "%.4f", d->fit.residual);
+    else
+        dq_table_cell(t, "-");
+}
+
 static void fill_slices(dq_table *t, const dq_text_details *d, const dq_eval_numbers *x,
                         bool is_ref)
 {
@@ -138,6 +150,17 @@ static bool compared(const dq_eval *e)
     return false;
 }
 
+static dq_status print_fit(const cmd_eval_view *v, int64_t from, dq_err *err)
+{
+    static const char *const titles[] = {"alpha", "beta", "gamma", "residual"};
+    char head[160];
+    snprintf(head, sizeof head,
+             "alpha t^beta + gamma through the mean NLL of the first t tokens, t from %lld on "
+             "(\u00b1 jackknife over documents):",
+             (long long)from);
+    return print(v, head, titles, 4, fill_fit, err);
+}
+
 static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq_err *err)
 {
     const int64_t scored = dq_window_scored(&w->win[0]);
@@ -153,8 +176,9 @@ static dq_status print_positions(const cmd_eval_view *v, const dq_windows *w, dq
     snprintf(head, sizeof head,
              "Mean NLL (nats) of the first tokens of each of %lld documents:", (long long)w->n);
     DQ_TRY(print(v, head, titles, n, fill_cumulative, err));
-    if (!compared(v->e)) return DQ_OK;
-    return print(v, "The same, less that of the reference:", titles, n, fill_difference, err);
+    if (compared(v->e))
+        DQ_TRY(print(v, "The same, less that of the reference:", titles, n, fill_difference, err));
+    return print_fit(v, at[0], err);
 }
 
 dq_status cmd_eval_text_tables(const cmd_eval_view *v, dq_err *err)

@@ -5,6 +5,7 @@
 #define DQ_KIND_TEXT_NUMBERS_H
 
 #include "eval/eval.h"
+#include "eval/kind_text_fit.h"
 
 /* Fills what rows of texts have in dq_eval_numbers. */
 dq_status dq_text_numbers_of(const dq_eval *e, const dq_eval_row *row, dq_eval_numbers *o,
@@ -47,6 +48,9 @@ typedef struct dq_text_details {
     int n_at, n_bins; /* 0: windows are not those of DQ_WINDOW_POSITIONS */
     dq_position at[DQ_POSITIONS_MAX];
     dq_position_bin bin[DQ_POSITIONS_MAX];
+    /* Of the cumulative mean over documents, at fit_points positions from at[0].at to the last one. */
+    dq_text_fit fit;
+    int fit_points;
     bool sliced;
     dq_slice hit, others;
     double share_hit;

@@ -102,6 +102,20 @@ rm windows windows.csv windows.jsonl
 text 0 "diff model" --text "$book" --window rolling --ctx 64 --limit 2 --csv rolling.csv --force
 grep -q "limit ends inside a document" "$top/err" || complain "rolling --limit: no warning"
 [ -z "$(field rolling.csv "diff model" 16 per-row word_ppl)" ] || complain "rolling --limit: a perplexity per word"
+text 0 "^alpha t^beta + gamma through the mean NLL of the first t tokens, t from 16 on" --text "$lines" --positions --ctx 100 -o fit.json --force
+if command -v python3 >/dev/null; then
+    python3 - fit.json <<'END' || complain "text: the fit does not go through the mean NLL"
+import json, sys
+for row in json.load(open(sys.argv[1]))["results"]:
+    p = row["positions"]
+    f = p["fit"]
+    assert f["from"] == 16 == p["at"][0] and f["to"] == 100 == p["at"][-1] and f["points"] == 23, f
+    a, b, c = (f[k]["value"] for k in ("alpha", "beta", "gamma"))
+    for t, y in zip(p["at"], p["cumulative_nll_nats"]):
+        assert abs(a * t ** b + c - y["value"]) < 4 * f["residual_nats"], (t, y, f)
+END
+fi
+rm fit.json
 text 0 "less that of the reference" --text "$lines" --positions --ctx 100 --logit-bits 16,4 --csv positions.csv
 holds "the mean of all positions" "($(field positions.csv "diff model" 4 per-tensor cumulative_nll_nats_100) - \
     $(field positions.csv "diff model" 4 per-tensor nll_nats)) ^ 2 < 1e-24"
