@@ -336,6 +336,9 @@ def evaluations():
     positions = ("config.json", '"max_position_embeddings": 512', '"max_position_embeddings": 4096')
     changed("diff", "far", *positions)
     changed("llama", "far2", *positions)
+    printed("eval", "far", "--task", "gsm8k", "--data", GOLDEN / "questions" / "gsm8k.jsonl", "--num-fewshot", 2,
+            "--fewshot-data", GOLDEN / "questions" / "train.jsonl", "--fewshot-sampler", "random", "--limit", 2, "--max-new",
+            2, "--json")
     printed("eval", "far2", "far", "--task", "vt", "--lengths", 2400, "--limit", 1, "--kv-bits", "16,8", "--json")
 
 

@@ -9,6 +9,7 @@
 #include "cmds/eval/eval_tasks.h"
 #include "eval/kind_generate.h"
 #include "tasks/answers.h"
+#include "tasks/fewshot.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@ enum { MAX_NEW = 256, STOP_TEXTS = 32 };
 typedef struct generate_options {
     int64_t max_new; /* 0: not given */
     dq_list stop_words;
+    dq_word sampler; /* of sampler_names */
     const char *completions;
     /* what they mean */
     int64_t num_fewshot;    /* before questions */
@@ -26,6 +28,8 @@ typedef struct generate_options {
     const char *stop[STOP_TEXTS];
     dq_eval_generate of_questions, of_prompts;
 } generate_options;
+
+static const char *const sampler_names[] = {"first", "random"};
 
 static const cmd_eval_kind_option options[] = {
     {.opt = {.value = "generate", .help = "generated text (gsm8k, svamp, generate)"}},
@@ -42,6 +46,15 @@ static const cmd_eval_kind_option options[] = {
       .help = "text that ends a continuation, with \\n, \\t and \\\\; may be repeated. "
               "gsm8k and svamp end at \"Question:\" too, everything at the model's EOS"},
      offsetof(generate_options, stop_words)},
+    {{.name = "fewshot-sampler",
+      .kind = DQ_OPT_WORD,
+      .words = sampler_names,
+      .n_words = 2,
+      .value = "WHICH",
+      .help = "examples before questions: first (default), those of the file, the same before all "
+              "of them; random: drawn for each by lm-evaluation-harness's generator (--seed, "
+              "default 1234)"},
+     offsetof(generate_options, sampler)},
     {{.name = "dump-completions",
       .kind = DQ_OPT_TEXT,
       .value = "FILE",
@@ -95,7 +108,6 @@ static dq_status examples(void *own, const cmd_eval_options *o, dq_eval_source *
                           const char *path, dq_err *err)
 {
     generate_options *g = own;
-    (void)source;
     if (g->shots_path && strcmp(g->shots_path, path) != 0)
         return dq_fail(err, DQ_USAGE,
                        "--fewshot-data: questions take their examples from one file, found %s and "
@@ -103,6 +115,12 @@ static dq_status examples(void *own, const cmd_eval_options *o, dq_eval_source *
                        g->shots_path, path);
     g->num_fewshot = o->num_fewshot;
     g->shots_path = path;
+    g->of_questions.shots.n = o->num_fewshot;
+    if (g->sampler.at == 0) return DQ_OK;
+    source->n_shots = o->num_fewshot;
+    source->seed = o->kv.seed >= 0 ? o->kv.seed : DQ_FEWSHOT_SEED;
+    g->of_questions.shots.drawn = true;
+    g->of_questions.shots.seed = (uint64_t)source->seed;
     return DQ_OK;
 }
 
@@ -171,6 +189,10 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     if (!any && unused)
         return dq_fail(err, DQ_USAGE, "--%s is for tasks that generate text (%s); there is none.",
                        unused, task_names);
+    if (o->sampler.text && !o->num_fewshot)
+        return dq_fail(err, DQ_USAGE,
+                       "--fewshot-sampler is about examples before questions: give --num-fewshot N "
+                       "to gsm8k or svamp.");
     if (prompts && !o->completions)
         return dq_fail(err, DQ_USAGE,
                        "--task generate judges nothing, its texts are what comes out: give "
@@ -186,8 +208,7 @@ static dq_status open_shots(void *own, cmd_eval_files *files, dq_arena *a, dq_er
     if (!o->num_fewshot) return DQ_OK;
     DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], "fewshot", o->shots_path, &text, &len,
                               a, err));
-    return dq_questions_shots(&o->of_questions.shots, o->num_fewshot, o->shots_path, text, len, a,
-                              err);
+    return dq_questions_shots(&o->of_questions.shots, o->shots_path, text, len, a, err);
 }
 
 /* ---- Settings ---- */
@@ -209,6 +230,11 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
     json_object_set_new(g, "num_fewshot", json_integer((json_int_t)o->num_fewshot));
     json_object_set_new(g, "fewshot_data",
                         o->shots_path ? dq_document_name(o->shots_path) : json_null());
+    if (o->of_questions.shots.drawn) {
+        json_object_set_new(g, "fewshot_sampler", json_string("random"));
+        json_object_set_new(g, "fewshot_seed",
+                            json_integer((json_int_t)o->of_questions.shots.seed));
+    }
     json_object_set_new(settings, "generation", g);
 }
 

@@ -12,8 +12,8 @@
 typedef struct dq_eval_generate {
     int64_t max_new; /* new ids of a prompt at most */
     const char *const *stop;
-    int n_stop;        /* texts that end a continuation and are not part of it */
-    const char *shots; /* before answered questions; NULL: none */
+    int n_stop;              /* texts that end a continuation and are not part of it */
+    dq_question_shots shots; /* before answered questions */
 } dq_eval_generate;
 
 extern const dq_eval_kind dq_eval_answers; /* answered questions: exact_match, strict_match */

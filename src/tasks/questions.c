@@ -1,9 +1,11 @@
 /* questions: see questions.h. A file is one JSON list or lines; both give records, one after the other, to the
- * same function. Shots are read from another file in the same way and joined into one text that stands before
- * all questions.
+ * same function. Examples are read from another file in the same way; the text before each question is joined from those
+ * that it takes, drawn in the order of the questions.
  * SPDX-License-Identifier: MIT */
 #include "tasks/questions.h"
 
+#include "base/random_mt.h"
+#include "base/strbuf.h"
 #include "base/utf8.h"
 #include "tasks/answers.h"
 #include "tasks/task_file.h"
@@ -111,9 +113,26 @@ typedef struct list {
     int64_t n;
     size_t cap;
     dq_question_form form;
-    const char *shots;
+    const dq_question_shots *shots; /* NULL: none */
+    dq_random_mt random;
+    int64_t *draw;  /* [shots->n] */
+    dq_strbuf text; /* of the examples before the next question */
     dq_arena *a;
 } list;
+
+/* The examples before the next question. */
+static dq_status join_shots(list *l, dq_err *err)
+{
+    const dq_question_shots *s = l->shots;
+    l->text.n = 0;
+    if (!s || s->n == 0) return DQ_OK;
+    if (s->drawn) DQ_TRY(dq_random_mt_sample(&l->random, l->draw, s->n_examples, s->n, err));
+    for (int64_t i = 0; i < s->n; i++) {
+        const char *text = s->example[s->drawn ? l->draw[i] : i];
+        DQ_TRY(dq_strbuf_add(&l->text, text, strlen(text), err));
+    }
+    return DQ_OK;
+}
 
 static dq_question *next_question(list *l, dq_err *err)
 {
@@ -156,21 +175,30 @@ static dq_status add_question(void *arg, const json_t *record, int64_t line, dq_
     } else {
         DQ_TRY(question_of(&text, record, l->a, err));
         DQ_TRY(dq_answer_gold(&q->gold, record, l->a, err));
-        q->prompt = dq_textf(l->a, err, "%sQuestion: %s\nAnswer:", l->shots ? l->shots : "", text);
+        DQ_TRY(join_shots(l, err));
+        q->prompt = dq_textf(l->a, err, "%.*sQuestion: %s\nAnswer:", (int)l->text.n,
+                             l->text.n ? l->text.s : "", text);
     }
     if (!q->prompt) return err->code;
     q->len = strlen(q->prompt);
     return q->len ? DQ_OK : dq_fail(err, DQ_DAMAGED, "the prompt is empty");
 }
 
-dq_status dq_questions_load(dq_questions *out, dq_question_form form, const char *shots,
-                            const char *path, const char *text, size_t len, int64_t limit,
-                            dq_arena *a, dq_err *err)
+dq_status dq_questions_load(dq_questions *out, dq_question_form form,
+                            const dq_question_shots *shots, const char *path, const char *text,
+                            size_t len, int64_t limit, dq_arena *a, dq_err *err)
 {
     list l = {.form = form, .shots = shots, .a = a};
     reader r = {.take = add_question, .arg = &l, .limit = limit};
     *out = (dq_questions){.first_bad = -1};
-    DQ_TRY(read_records(&r, out, path, text, len, a, err));
+    if (shots && shots->drawn) {
+        l.draw = dq_alloc(a, (size_t)shots->n, sizeof *l.draw, err);
+        if (!l.draw) return err->code;
+        dq_random_mt_seed(&l.random, shots->seed);
+    }
+    read_records(&r, out, path, text, len, a, err);
+    dq_block_free(l.text.s);
+    DQ_TRY(err->code);
     if (l.n == 0)
         return dq_fail(err, DQ_DAMAGED, "%s: holds no items (expected %s)", path,
                        dq_question_form_text[form]);
@@ -179,15 +207,17 @@ dq_status dq_questions_load(dq_questions *out, dq_question_form form, const char
     return DQ_OK;
 }
 
-typedef struct shot_text {
-    const char *all;
+typedef struct shot_list {
+    const char **example;
+    int64_t n;
+    size_t cap;
     dq_arena *a;
-} shot_text;
+} shot_list;
 
 /* An answer with its reasoning stays as it stands; a bare one is given as it is judged. */
 static dq_status add_shot(void *arg, const json_t *record, int64_t line, dq_err *err)
 {
-    shot_text *s = arg;
+    shot_list *s = arg;
     const char *question, *gold;
     (void)line;
     DQ_TRY(question_of(&question, record, s->a, err));
@@ -195,22 +225,27 @@ static dq_status add_shot(void *arg, const json_t *record, int64_t line, dq_err 
     const json_t *answer = json_object_get(record, "answer");
     if (!answer) answer = json_object_get(record, "Answer");
     const char *text = json_string_value(answer);
-    s->all = dq_textf(s->a, err, "%sQuestion: %s\nAnswer: %s\n\n", s->all, question,
-                      text && strstr(text, "#### ") ? text : gold);
+    const char **more = dq_grow(s->a, s->example, (size_t)s->n + 1, &s->cap, sizeof *more, err);
+    if (!more) return err->code;
+    s->example = more;
+    more[s->n++] = dq_textf(s->a, err, "Question: %s\nAnswer: %s\n\n", question,
+                            text && strstr(text, "#### ") ? text : gold);
     return err->code;
 }
 
-dq_status dq_questions_shots(const char **shots, int64_t n, const char *path, const char *text,
+dq_status dq_questions_shots(dq_question_shots *shots, const char *path, const char *text,
                              size_t len, dq_arena *a, dq_err *err)
 {
     dq_questions read;
-    shot_text s = {.all = "", .a = a};
-    reader r = {.take = add_shot, .arg = &s, .limit = n};
+    const int64_t n = shots->n;
+    shot_list s = {.a = a};
+    reader r = {.take = add_shot, .arg = &s, .limit = shots->drawn ? 0 : n};
     DQ_TRY(read_records(&r, &read, path, text, len, a, err));
     if (r.n < n)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SHOTS, .number = {r.n}},
                             "%s: has %lld items, %lld are asked for as shots", path, (long long)r.n,
                             (long long)n);
-    *shots = s.all;
+    shots->example = s.example;
+    shots->n_examples = s.n;
     return DQ_OK;
 }

@@ -26,16 +26,26 @@ typedef enum dq_question_form {
 } dq_question_form;
 extern const char *const dq_question_form_text[]; /* for messages */
 
+/* Solved examples before questions. */
+typedef struct dq_question_shots {
+    int64_t n; /* before every question; 0: none */
+    bool
+        drawn; /* anew for each question, as lm-evaluation-harness draws them; else the first of the file */
+    uint64_t seed;              /* of the draws */
+    const char *const *example; /* [n_examples], "Question: ...\nAnswer: ...\n\n" */
+    int64_t n_examples;
+} dq_question_shots;
+
 /* Records of text[len], JSON lines or one JSON list, at most `limit` (0: all). The prompt of an answered
  * one is "Question: ...\nAnswer:", after `shots` (NULL: none). DQ_DAMAGED names the path and the line, or
  * the item of a list.
  * Source: lm-evaluation-harness lm_eval/tasks/gsm8k/gsm8k.yaml (behaviour). */
-dq_status dq_questions_load(dq_questions *out, dq_question_form form, const char *shots,
-                            const char *path, const char *text, size_t len, int64_t limit,
-                            dq_arena *a, dq_err *err);
-/* The first n answered records of a file with their answers, one after the other: what stands in front
- * of the questions. A file with fewer is DQ_MISMATCH. In the arena, with a NUL. */
-dq_status dq_questions_shots(const char **shots, int64_t n, const char *path, const char *text,
+dq_status dq_questions_load(dq_questions *out, dq_question_form form,
+                            const dq_question_shots *shots, const char *path, const char *text,
+                            size_t len, int64_t limit, dq_arena *a, dq_err *err);
+/* Fills the examples of *shots with answered records of a file: the first n, or all of them where n are drawn. A file with
+ * fewer than n is DQ_MISMATCH. In the arena. */
+dq_status dq_questions_shots(dq_question_shots *shots, const char *path, const char *text,
                              size_t len, dq_arena *a, dq_err *err);
 
 #endif

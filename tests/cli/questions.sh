@@ -14,6 +14,25 @@ for text in '"passes": "decode"' '"max_new": 3' '"finished": {' '"stop_ids": \['
 done
 try 0 "." eval "diff model" --task gsm8k --data "$own/gsm8k.jsonl" --num-fewshot 2 --fewshot-data "$own/shots.jsonl" --max-new 2 \
     --dump-completions shots.jsonl
+# drawn examples, those of lm-eval's own prompts; the seed counts, and stands in the document
+try 0 '"fewshot_sampler": "random"' eval "$repo/calib/longpair/diffllama-0" --task gsm8k --data "$own/gsm8k.jsonl" --num-fewshot 2 \
+    --fewshot-data "$own/train.jsonl" --fewshot-sampler random --max-new 1 --limit 2 --dump-completions drawn.jsonl --json
+grep -q '"fewshot_seed": 1234' "$top/out" || complain "questions: the seed of drawn examples is not told"
+if command -v python3 >/dev/null; then
+    python3 - drawn.jsonl "$own/drawn.json" <<'END' || complain "questions: drawn examples are not lm-eval's"
+import json, sys
+got = [json.loads(line)["prompt"] for line in open(sys.argv[1], encoding="utf-8")]
+want = [c for c in json.load(open(sys.argv[2], encoding="utf-8"))["cases"] if (c["shots"], c["seed"]) == (2, 1234)]
+assert got == want[0]["prompts"][:2]
+END
+fi
+cp drawn.jsonl first.jsonl
+try 0 "." eval "$repo/calib/longpair/diffllama-0" --task gsm8k --data "$own/gsm8k.jsonl" --num-fewshot 2 --fewshot-data "$own/train.jsonl" \
+    --fewshot-sampler random --seed 5 --max-new 1 --limit 2 --dump-completions drawn.jsonl --force
+cmp -s drawn.jsonl first.jsonl && complain "questions: --seed changes no drawn example"
+rm drawn.jsonl first.jsonl
+try 2 "fewshot-sampler is about examples before questions" eval "diff model" --task gsm8k --data "$own/gsm8k.jsonl" --fewshot-sampler random
+try 2 "seed" eval "diff model" --task gsm8k --data "$own/gsm8k.jsonl" --num-fewshot 2 --fewshot-data "$own/train.jsonl" --seed 5
 grep -q '"prompt": "Question: Two hens.*#### 6\\n\\nQuestion: Paul.*Answer: 14\\n\\nQuestion: A baker' shots.jsonl ||
     complain "questions: shots are not in front: $(head -c 300 shots.jsonl)"
 absent dq-eval-*.resume

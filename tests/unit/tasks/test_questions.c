@@ -106,15 +106,56 @@ TEST(makes_shots)
     static const char text[] = "{\"question\": \"a\", \"answer\": \"1 + 1\\n#### 2\"}\n"
                                "{\"question\": \"b\", \"answer\": \"3.0\"}\n";
     dq_arena *a = given_arena();
-    const char *shots;
+    dq_question_shots shots = {.n = 1};
+    dq_questions q;
     dq_err err = {0};
-    dq_questions_shots(&shots, 2, "f", text, strlen(text), a, &err);
+    dq_questions_shots(&shots, "f", text, strlen(text), a, &err);
     assert_string_equal(err.text, "");
-    assert_string_equal(shots, "Question: a\nAnswer: 1 + 1\n#### 2\n\nQuestion: b\nAnswer: 3\n\n");
-    dq_questions_shots(&shots, 1, "f", text, strlen(text), a, &err);
-    assert_string_equal(shots, "Question: a\nAnswer: 1 + 1\n#### 2\n\n");
-    assert_int_equal(dq_questions_shots(&shots, 3, "f", text, strlen(text), a, &err), DQ_MISMATCH);
+    assert_int_equal(shots.n_examples, 1);
+    shots.n = 2;
+    dq_questions_shots(&shots, "f", text, strlen(text), a, &err);
+    assert_int_equal(shots.n_examples, 2);
+    assert_string_equal(shots.example[0], "Question: a\nAnswer: 1 + 1\n#### 2\n\n");
+    assert_string_equal(shots.example[1], "Question: b\nAnswer: 3\n\n");
+    dq_questions_load(&q, DQ_FORM_ANSWERED, &shots, "f", text, strlen(text), 0, a, &err);
+    assert_string_equal(err.text, "");
+    assert_string_equal(q.question[1].prompt,
+                        "Question: a\nAnswer: 1 + 1\n#### 2\n\nQuestion: b\nAnswer: "
+                        "3\n\nQuestion: b\nAnswer:");
+    shots.n = 3;
+    assert_int_equal(dq_questions_shots(&shots, "f", text, strlen(text), a, &err), DQ_MISMATCH);
     assert_non_null(strstr(err.text, "f: has 2 items, 3 are asked for"));
+}
+
+/* Prompts with drawn examples, equal to lm-evaluation-harness's (tests/golden/drawn.py). */
+TEST(draws_shots)
+{
+    json_t *all = given_json(HERE "drawn.json");
+    size_t len, pool_len, i, k;
+    const char *text = given_file(&len, HERE "gsm8k.jsonl");
+    const char *pool = given_file(&pool_len, HERE "train.jsonl");
+    json_t *one, *prompt;
+    dq_arena *a = given_arena();
+    assert_true(json_array_size(json_object_get(all, "cases")) == 3);
+    json_array_foreach(json_object_get(all, "cases"), i, one)
+    {
+        const json_t *prompts = json_object_get(one, "prompts");
+        dq_questions q;
+        dq_err err = {0};
+        dq_question_shots shots = {.n = json_integer_value(json_object_get(one, "shots")),
+                                   .drawn = true,
+                                   .seed =
+                                       (uint64_t)json_integer_value(json_object_get(one, "seed"))};
+        dq_questions_shots(&shots, "t", pool, pool_len, a, &err);
+        assert_string_equal(err.text, "");
+        assert_int_equal(shots.n_examples, 12);
+        dq_questions_load(&q, DQ_FORM_ANSWERED, &shots, "f", text, len, 0, a, &err);
+        assert_string_equal(err.text, "");
+        assert_int_equal(q.n, json_array_size(prompts));
+        json_array_foreach(prompts, k, prompt)
+            assert_string_equal(q.question[k].prompt, json_string_value(prompt));
+    }
+    json_decref(all);
 }
 
 /* ---- The embedded pair ---- */
@@ -172,9 +213,8 @@ static void use_file(rig *x, const char *name, int64_t shots)
     dq_err err = {0};
     const char *text = given_file(&len, HERE "%s", name),
                *shots_text = given_file(&shots_len, HERE "shots.jsonl");
-    x->settings.shots = NULL;
-    if (shots)
-        dq_questions_shots(&x->settings.shots, shots, "s", shots_text, shots_len, x->a, &err);
+    x->settings.shots = (dq_question_shots){.n = shots};
+    if (shots) dq_questions_shots(&x->settings.shots, "s", shots_text, shots_len, x->a, &err);
     assert_string_equal(err.text, "");
     set_source(x, strcmp(name, "prompts.jsonl") == 0 ? &dq_eval_prompts : &dq_eval_answers, text,
                len);
