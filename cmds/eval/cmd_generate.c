@@ -1,6 +1,7 @@
 /* cmd_generate: text that a model goes on with, in dq eval: questions, whose answers are judged, and prompts,
  * whose texts are what comes out.
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/utf8.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
@@ -23,16 +24,20 @@ typedef struct generate_options {
     dq_word sampler; /* of sampler_names */
     const char *completions;
     /* what they mean */
-    int64_t num_fewshot;    /* before questions */
-    const char *shots_path; /* NULL: none */
+    int64_t num_fewshot; /* before questions */
+    uint64_t seed;       /* of drawn examples */
     const char *stop[STOP_TEXTS];
-    dq_eval_generate of_questions, of_prompts;
+    dq_eval_generate of_questions, of_prompts; /* what all settings have */
+    dq_eval_generate setting[DQ_EVAL_SOURCES]; /* [n], of the sources */
+    const char *shots_path[DQ_EVAL_SOURCES];   /* NULL: none */
+    int n;
 } generate_options;
 
 static const char *const sampler_names[] = {"first", "random"};
 
 static const cmd_eval_kind_option options[] = {
-    {.opt = {.value = "generate", .help = "generated text (gsm8k, svamp, generate)"}},
+    {.opt = {.value = "generate",
+             .help = "generated text (gsm8k, math, ..., xsum, ..., generate)"}},
     {{.name = "max-new",
       .kind = DQ_OPT_INT,
       .min = 1,
@@ -66,61 +71,54 @@ static const cmd_eval_kind_option options[] = {
 
 /* ---- Tasks and options ---- */
 
-static const struct {
-    const char *name;
-    dq_question_form form;
-} tasks[] = {
-    {"gsm8k", DQ_FORM_ANSWERED}, {"svamp", DQ_FORM_ANSWERED}, {"generate", DQ_FORM_PROMPT}};
-enum { N_TASKS = sizeof tasks / sizeof tasks[0] };
-static const char task_names[] = "gsm8k, svamp, generate"; /* for messages */
-
 static const char *task(int i)
 {
-    return i < N_TASKS ? tasks[i].name : NULL;
-}
-
-static dq_question_form form_of(const char *name)
-{
-    int i = 0;
-    while (strcmp(tasks[i].name, name) != 0) i++;
-    return tasks[i].form;
+    return i < dq_question_sets_n ? dq_question_sets[i].name : NULL;
 }
 
 static const char *form(const char *name)
 {
-    return dq_question_form_text[form_of(name)];
+    return dq_question_set_find(name)->form;
 }
 
 static dq_status choose(void *own, cmd_eval_options *o, const char *name, const char *path,
                         dq_arena *a, dq_err *err)
 {
-    const generate_options *g = own;
-    const bool prompts = form_of(name) == DQ_FORM_PROMPT;
+    generate_options *g = own;
+    const dq_question_set *set = dq_question_set_find(name);
     const dq_eval_source source = {.name = name,
                                    .path = path,
-                                   .kind = prompts ? &dq_eval_prompts : &dq_eval_answers,
-                                   .settings = prompts ? &g->of_prompts : &g->of_questions};
+                                   .kind = set->answered ? &dq_eval_answers : &dq_eval_prompts,
+                                   .settings = &g->setting[g->n]};
     (void)a;
-    return cmd_eval_add_source(o, &source, "tasks", err);
+    DQ_TRY(cmd_eval_add_source(o, &source, "tasks", err));
+    g->setting[g->n] = set->answered ? g->of_questions : g->of_prompts;
+    g->setting[g->n++].set = set;
+    return DQ_OK;
+}
+
+/* Index of the settings of a source; -1: it is of another kind. */
+static int settings_of(const generate_options *o, const dq_eval_source *s)
+{
+    for (int i = 0; i < o->n; i++) {
+        if (s->settings == &o->setting[i]) return i;
+    }
+    return -1;
 }
 
 static dq_status examples(void *own, const cmd_eval_options *o, dq_eval_source *source,
                           const char *path, dq_err *err)
 {
     generate_options *g = own;
-    if (g->shots_path && strcmp(g->shots_path, path) != 0)
-        return dq_fail(err, DQ_USAGE,
-                       "--fewshot-data: questions take their examples from one file, found %s and "
-                       "%s. Score them in two runs.",
-                       g->shots_path, path);
-    g->num_fewshot = o->num_fewshot;
-    g->shots_path = path;
-    g->of_questions.shots.n = o->num_fewshot;
+    const int i = settings_of(g, source);
+    (void)err;
+    g->num_fewshot = g->setting[i].shots.n = o->num_fewshot;
+    g->shots_path[i] = path;
     if (g->sampler.at == 0) return DQ_OK;
     source->n_shots = o->num_fewshot;
     source->seed = o->kv.seed >= 0 ? o->kv.seed : DQ_FEWSHOT_SEED;
-    g->of_questions.shots.drawn = true;
-    g->of_questions.shots.seed = (uint64_t)source->seed;
+    g->setting[i].shots.drawn = true;
+    g->seed = g->setting[i].shots.seed = (uint64_t)source->seed;
     return DQ_OK;
 }
 
@@ -180,35 +178,55 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
                          : o->stop_words.n ? "stop"
                          : o->completions  ? "dump-completions"
                                            : NULL;
-    bool any = false, prompts = false;
-    for (int i = 0; i < run->n_sources; i++) {
-        const dq_eval_generate *s = run->source[i].settings;
-        any = any || s == &o->of_questions || s == &o->of_prompts;
-        prompts = prompts || s == &o->of_prompts;
-    }
-    if (!any && unused)
-        return dq_fail(err, DQ_USAGE, "--%s is for tasks that generate text (%s); there is none.",
-                       unused, task_names);
+    const dq_question_set *prompts = NULL;
+    (void)run;
+    for (int i = 0; i < o->n && !prompts; i++)
+        prompts = o->setting[i].set->answered ? NULL : o->setting[i].set;
+    if (!o->n && unused)
+        return dq_fail(
+            err, DQ_USAGE,
+            "--%s is for tasks that generate text (gsm8k, math, generate, ...); there is "
+            "none.",
+            unused);
     if (o->sampler.text && !o->num_fewshot)
-        return dq_fail(err, DQ_USAGE,
-                       "--fewshot-sampler is about examples before questions: give --num-fewshot N "
-                       "to gsm8k or svamp.");
+        return dq_fail(
+            err, DQ_USAGE,
+            "--fewshot-sampler is about examples before questions: give --num-fewshot N.");
     if (prompts && !o->completions)
         return dq_fail(err, DQ_USAGE,
-                       "--task generate judges nothing, its texts are what comes out: give "
-                       "--dump-completions FILE.");
+                       "--task %s judges nothing, its texts are what comes out: give "
+                       "--dump-completions FILE.",
+                       prompts->name);
     return DQ_OK;
+}
+
+/* The examples of a source; a file that several have is an input once. */
+static dq_status read_shots(generate_options *o, int i, cmd_eval_files *files, dq_arena *a,
+                            dq_err *err)
+{
+    const char *path = o->shots_path[i], *text = NULL;
+    char *bytes;
+    size_t len;
+    bool again = false;
+    for (int k = 0; k < i; k++)
+        again = again || (o->shots_path[k] && strcmp(o->shots_path[k], path) == 0);
+    if (again) {
+        DQ_TRY(dq_file_read(&bytes, &len, path, a, err));
+        text = bytes;
+    } else {
+        DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], "fewshot", path, &text, &len, a,
+                                  err));
+    }
+    return dq_questions_shots(&o->setting[i].shots, o->setting[i].set, path, text, len, a, err);
 }
 
 static dq_status open_shots(void *own, cmd_eval_files *files, dq_arena *a, dq_err *err)
 {
     generate_options *o = own;
-    const char *text;
-    size_t len;
-    if (!o->num_fewshot) return DQ_OK;
-    DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], "fewshot", o->shots_path, &text, &len,
-                              a, err));
-    return dq_questions_shots(&o->of_questions.shots, o->shots_path, text, len, a, err);
+    for (int i = 0; i < o->n; i++) {
+        if (o->setting[i].shots.n) DQ_TRY(read_shots(o, i, files, a, err));
+    }
+    return DQ_OK;
 }
 
 /* ---- Settings ---- */
@@ -220,6 +238,22 @@ static json_t *texts_json(const char *const *text, int n)
     return l;
 }
 
+/* The file of the examples; a list where sources have several. */
+static json_t *examples_json(const generate_options *o)
+{
+    json_t *all = json_array(), *only;
+    for (int i = 0; i < o->n; i++) {
+        bool seen = !o->shots_path[i];
+        for (int k = 0; k < i && !seen; k++)
+            seen = o->shots_path[k] && strcmp(o->shots_path[i], o->shots_path[k]) == 0;
+        if (!seen) json_array_append_new(all, dq_document_name(o->shots_path[i]));
+    }
+    if (json_array_size(all) > 1) return all;
+    only = json_array_size(all) ? json_incref(json_array_get(all, 0)) : json_null();
+    json_decref(all);
+    return only;
+}
+
 static void put_settings(json_t *settings, const void *own, const dq_eval *e)
 {
     const generate_options *o = own;
@@ -228,12 +262,10 @@ static void put_settings(json_t *settings, const void *own, const dq_eval *e)
     json_object_set_new(g, "max_new", json_integer((json_int_t)o->of_prompts.max_new));
     json_object_set_new(g, "stop", texts_json(o->of_prompts.stop, o->of_prompts.n_stop));
     json_object_set_new(g, "num_fewshot", json_integer((json_int_t)o->num_fewshot));
-    json_object_set_new(g, "fewshot_data",
-                        o->shots_path ? dq_document_name(o->shots_path) : json_null());
-    if (o->of_questions.shots.drawn) {
+    json_object_set_new(g, "fewshot_data", examples_json(o));
+    if (o->sampler.at && o->num_fewshot) {
         json_object_set_new(g, "fewshot_sampler", json_string("random"));
-        json_object_set_new(g, "fewshot_seed",
-                            json_integer((json_int_t)o->of_questions.shots.seed));
+        json_object_set_new(g, "fewshot_seed", json_integer((json_int_t)o->seed));
     }
     json_object_set_new(settings, "generation", g);
 }
@@ -407,8 +439,11 @@ const cmd_eval_kind cmd_eval_generate = {
     .kind = {&dq_eval_answers, &dq_eval_prompts},
     .cli = {.size = sizeof(generate_options),
             .options = options,
-            .tasks_help = "gsm8k, svamp: questions answered in free text, the official files;\n"
-                          "generate: {\"prompt\"} lines, continued for --dump-completions",
+            .tasks_help =
+                "gsm8k, svamp, math, asdiv, mawps, carp, tabmwp, college_math: questions answered "
+                "in free text, the published files;\nxsum, cnn_dailymail, multi_news, "
+                "qasper, hotpotqa, 2wikimqa: the published files, continued for a judge; "
+                "generate: {\"prompt\"} lines likewise (--dump-completions)",
             .tasks = "tasks that generate text",
             .task = task,
             .form = form,

@@ -22,26 +22,16 @@ static const dq_questions *questions_of(const dq_eval_source *s)
     return s->own;
 }
 
-static dq_status load(dq_eval *e, dq_eval_source *s, dq_question_form form, dq_err *err)
+static dq_status load(dq_eval *e, dq_eval_source *s, dq_err *err)
 {
     dq_questions *q = dq_alloc(e->a, 1, sizeof *q, err);
     if (!q) return err->code;
     s->own = q;
-    DQ_TRY(dq_questions_load(q, form, &settings_of(s)->shots, s->path, s->text, s->len, e->limit,
-                             e->a, err));
+    DQ_TRY(dq_questions_load(q, settings_of(s)->set, &settings_of(s)->shots, s->path, s->text,
+                             s->len, e->limit, e->a, err));
     s->items.n_bad = q->n_bad; /* for the warning about ill-formed text */
     s->items.first_bad = q->first_bad;
     return DQ_OK;
-}
-
-static dq_status load_answers(dq_eval *e, dq_eval_source *s, dq_err *err)
-{
-    return load(e, s, DQ_FORM_ANSWERED, err);
-}
-
-static dq_status load_prompts(dq_eval *e, dq_eval_source *s, dq_err *err)
-{
-    return load(e, s, DQ_FORM_PROMPT, err);
 }
 
 /* ---- Prompts that are too long ---- */
@@ -179,7 +169,7 @@ dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
                        const dq_generate_result *g, dq_err *err)
 {
     const dq_eval_source *s = dq_eval_source_of(e, row);
-    const char *gold = questions_of(s)->question[unit].gold;
+    const dq_question *q = &questions_of(s)->question[unit];
     int32_t *ids = row->top1 + dq_eval_values(e, row, unit);
     double *extra = row->extra + unit * DQ_GEN_EXTRA;
     dq_answer_verdict v = {0};
@@ -188,8 +178,8 @@ dq_status dq_eval_keep(const dq_eval *e, dq_eval_row *row, int64_t unit,
     for (int64_t i = 0; i < settings_of(s)->max_new; i++) ids[i] = i < g->n ? g->ids[i] : -1;
     extra[DQ_GEN_COUNT] = (double)g->n;
     extra[DQ_GEN_END] = g->end;
-    if (gold && dq_eval_completion(e, row, unit, &text, &len, err) == DQ_OK)
-        dq_answer_judge(&v, text, len, gold, err);
+    if (q->gold && dq_eval_completion(e, row, unit, &text, &len, err) == DQ_OK)
+        dq_answer_rules_judge(&v, q->rule, text, len, q->gold, err);
     dq_block_free(text);
     extra[DQ_GEN_EXACT] = v.flexible;
     extra[DQ_GEN_STRICT] = v.strict;
@@ -267,12 +257,9 @@ static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *
     .line = line, .need = need_positions, .keep = keep
 
 const dq_eval_kind dq_eval_answers = {
-    GENERATED,
-    .metric = {"exact_match", "strict_match"},
-    .load = load_answers,
-    .judge = judge,
-    .answered = true,
-    .averaged = true,
+    GENERATED,        .metric = {"exact_match", "strict_match"},
+    .load = load,     .judge = judge,
+    .answered = true, .averaged = true,
 };
 
-const dq_eval_kind dq_eval_prompts = {GENERATED, .load = load_prompts};
+const dq_eval_kind dq_eval_prompts = {GENERATED, .load = load};

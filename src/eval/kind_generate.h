@@ -10,6 +10,7 @@
 
 /* source->own is a dq_questions, source->settings one of these. */
 typedef struct dq_eval_generate {
+    const dq_question_set *set;
     int64_t max_new; /* new ids of a prompt at most */
     const char *const *stop;
     int n_stop;              /* texts that end a continuation and are not part of it */

@@ -1,5 +1,5 @@
-/* questions: see questions.h. A file is one JSON list or lines; both give records, one after the other, to the
- * same function. Examples are read from another file in the same way; the text before each question is joined from those
+/* questions: see questions.h. A file is one JSON list or lines, one JSON object of records by their ids, or XML; all give records,
+ * one after the other, to the same function. Examples are read from another file in the same way; the text before each question is joined from those
  * that it takes, drawn in the order of the questions.
  * SPDX-License-Identifier: MIT */
 #include "tasks/questions.h"
@@ -7,17 +7,12 @@
 #include "base/random_mt.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
-#include "tasks/answers.h"
+#include "tasks/question_xml.h"
 #include "tasks/task_file.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-const char *const dq_question_form_text[] = {
-    "JSON lines or one JSON list of {\"question\", \"answer\"} or {\"Body\", \"Question\", "
-    "\"Answer\"}",
-    "JSON lines or one JSON list of {\"prompt\"}"};
 
 typedef dq_status take_record(void *arg, const json_t *record, int64_t line, dq_err *err);
 
@@ -72,10 +67,44 @@ static dq_status read_list(reader *r, const char *text, size_t len, dq_err *err)
     return err->code;
 }
 
-/* Every record of the file goes to r->take. */
-static dq_status read_records(reader *r, dq_questions *out, const char *path, const char *text,
-                              size_t len, dq_arena *a, dq_err *err)
+/* One JSON object of records; *is false where it is one record, or lines of them. */
+static dq_status read_object(reader *r, bool *is, const char *text, size_t len, dq_err *err)
 {
+    json_t *all = NULL, *record;
+    const char *key;
+    dq_err lines = {0};
+    *is = dq_json_parse(&all, text, len, "object", &lines) == DQ_OK;
+    json_object_foreach(all, key, record) *is = *is && json_is_object(record);
+    json_object_foreach(all, key, record)
+    {
+        if (!*is || is_full(r) || err->code != DQ_OK) break;
+        if (!json_object_get(record, "id")) json_object_set_new(record, "id", json_string(key));
+        take(r, record, 0, err);
+    }
+    json_decref(all);
+    return lines.code == DQ_RESOURCE ? dq_fail(err, DQ_RESOURCE, "%s", lines.text) : err->code;
+}
+
+static dq_status read_xml(reader *r, const char *text, size_t len, dq_err *err)
+{
+    json_t *record = NULL;
+    for (size_t at = 0; !is_full(r);) {
+        if (dq_question_xml_next(&record, text, len, &at, err) != DQ_OK)
+            return dq_in(err, "item %lld: ", (long long)r->n);
+        if (!record) return DQ_OK;
+        take(r, record, 0, err);
+        json_decref(record);
+        DQ_TRY(err->code);
+    }
+    return DQ_OK;
+}
+
+/* Every record of the file goes to r->take. */
+static dq_status read_records(reader *r, const dq_question_set *set, dq_questions *out,
+                              const char *path, const char *text, size_t len, dq_arena *a,
+                              dq_err *err)
+{
+    bool object = false;
     size_t first = 0;
     out->n_bad = dq_utf8_check(text, len, &out->first_bad);
     if (out->n_bad > 0) {
@@ -90,29 +119,18 @@ static dq_status read_records(reader *r, dq_questions *out, const char *path, co
     while (first < len && dq_task_file_is_blank(text + first, 1)) first++;
     if (first < len && text[first] == '[')
         read_list(r, text, len, err);
-    else
+    else if (set->xml && first < len && text[first] == '<')
+        read_xml(r, text, len, err);
+    else if (!set->keyed || (read_object(r, &object, text, len, err) == DQ_OK && !object))
         read_lines(r, text, len, err);
     return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", path);
-}
-
-/* The question of an answered record: one text, or SVAMP's two with a space between. */
-static dq_status question_of(const char **out, const json_t *record, dq_arena *a, dq_err *err)
-{
-    const char *body, *question;
-    if (!json_object_get(record, "Body"))
-        return dq_json_text(
-            out, record, json_object_get(record, "Question") ? "Question" : "question", NULL, err);
-    DQ_TRY(dq_json_text(&body, record, "Body", NULL, err));
-    DQ_TRY(dq_json_text(&question, record, "Question", NULL, err));
-    *out = dq_textf(a, err, "%s %s", body, question);
-    return err->code;
 }
 
 typedef struct list {
     dq_question *question;
     int64_t n;
     size_t cap;
-    dq_question_form form;
+    const dq_question_set *set;
     const dq_question_shots *shots; /* NULL: none */
     dq_random_mt random;
     int64_t *draw;  /* [shots->n] */
@@ -159,36 +177,53 @@ static dq_status id_of(const char **id, const json_t *record, dq_arena *a, dq_er
     return err->code;
 }
 
+/* The record's parts, of which an answered one has an answer. */
+static dq_status read_parts(dq_question_parts *out, const dq_question_set *set,
+                            const json_t *record, dq_arena *a, dq_err *err)
+{
+    *out = (dq_question_parts){.question = NULL};
+    DQ_TRY(set->read(out, record, a, err));
+    if (set->answered && !out->gold[0]) return dq_fail(err, DQ_DAMAGED, "the answer is empty");
+    return DQ_OK;
+}
+
+/* A text of the record, which ends, in the arena; NULL stays NULL. */
+static dq_status keep(const char **out, const char *text, dq_arena *a, dq_err *err)
+{
+    *out = text ? dq_text(a, text, strlen(text), err) : NULL;
+    return err->code;
+}
+
 static dq_status add_question(void *arg, const json_t *record, int64_t line, dq_err *err)
 {
     list *l = arg;
-    const char *text;
+    dq_question_parts p;
     dq_question *q = next_question(l, err);
     if (!q) return err->code;
     *q = (dq_question){.line = line};
     DQ_TRY(id_of(&q->id, record, l->a, err));
-    if (l->form == DQ_FORM_PROMPT) {
-        const char *key =
-            json_object_get(record, "prompt") || !json_object_get(record, "ctx") ? "prompt" : "ctx";
-        DQ_TRY(dq_json_text(&text, record, key, NULL, err));
-        q->prompt = dq_text(l->a, text, strlen(text), err);
-    } else {
-        DQ_TRY(question_of(&text, record, l->a, err));
-        DQ_TRY(dq_answer_gold(&q->gold, record, l->a, err));
-        DQ_TRY(join_shots(l, err));
+    DQ_TRY(read_parts(&p, l->set, record, l->a, err));
+    DQ_TRY(keep(&q->gold, p.gold, l->a, err));
+    DQ_TRY(keep(&q->source, p.source, l->a, err));
+    DQ_TRY(keep(&q->query, p.query, l->a, err));
+    DQ_TRY(keep(&q->reference, p.reference, l->a, err));
+    q->rule = p.rule;
+    if (l->set->answered) DQ_TRY(join_shots(l, err));
+    if (l->set->answered)
         q->prompt = dq_textf(l->a, err, "%.*sQuestion: %s\nAnswer:", (int)l->text.n,
-                             l->text.n ? l->text.s : "", text);
-    }
+                             l->text.n ? l->text.s : "", p.question);
+    else
+        q->prompt = dq_text(l->a, p.question, strlen(p.question), err);
     if (!q->prompt) return err->code;
     q->len = strlen(q->prompt);
     return q->len ? DQ_OK : dq_fail(err, DQ_DAMAGED, "the prompt is empty");
 }
 
-dq_status dq_questions_load(dq_questions *out, dq_question_form form,
+dq_status dq_questions_load(dq_questions *out, const dq_question_set *set,
                             const dq_question_shots *shots, const char *path, const char *text,
                             size_t len, int64_t limit, dq_arena *a, dq_err *err)
 {
-    list l = {.form = form, .shots = shots, .a = a};
+    list l = {.set = set, .shots = shots, .a = a};
     reader r = {.take = add_question, .arg = &l, .limit = limit};
     *out = (dq_questions){.first_bad = -1};
     if (shots && shots->drawn) {
@@ -196,12 +231,11 @@ dq_status dq_questions_load(dq_questions *out, dq_question_form form,
         if (!l.draw) return err->code;
         dq_random_mt_seed(&l.random, shots->seed);
     }
-    read_records(&r, out, path, text, len, a, err);
+    read_records(&r, set, out, path, text, len, a, err);
     dq_block_free(l.text.s);
     DQ_TRY(err->code);
     if (l.n == 0)
-        return dq_fail(err, DQ_DAMAGED, "%s: holds no items (expected %s)", path,
-                       dq_question_form_text[form]);
+        return dq_fail(err, DQ_DAMAGED, "%s: holds no items (expected %s)", path, set->form);
     out->question = l.question;
     out->n = l.n;
     return DQ_OK;
@@ -211,36 +245,31 @@ typedef struct shot_list {
     const char **example;
     int64_t n;
     size_t cap;
+    const dq_question_set *set;
     dq_arena *a;
 } shot_list;
 
-/* An answer with its reasoning stays as it stands; a bare one is given as it is judged. */
 static dq_status add_shot(void *arg, const json_t *record, int64_t line, dq_err *err)
 {
     shot_list *s = arg;
-    const char *question, *gold;
+    dq_question_parts p;
     (void)line;
-    DQ_TRY(question_of(&question, record, s->a, err));
-    DQ_TRY(dq_answer_gold(&gold, record, s->a, err));
-    const json_t *answer = json_object_get(record, "answer");
-    if (!answer) answer = json_object_get(record, "Answer");
-    const char *text = json_string_value(answer);
+    DQ_TRY(read_parts(&p, s->set, record, s->a, err));
     const char **more = dq_grow(s->a, s->example, (size_t)s->n + 1, &s->cap, sizeof *more, err);
     if (!more) return err->code;
     s->example = more;
-    more[s->n++] = dq_textf(s->a, err, "Question: %s\nAnswer: %s\n\n", question,
-                            text && strstr(text, "#### ") ? text : gold);
+    more[s->n++] = dq_textf(s->a, err, "Question: %s\nAnswer: %s\n\n", p.question, p.worked);
     return err->code;
 }
 
-dq_status dq_questions_shots(dq_question_shots *shots, const char *path, const char *text,
-                             size_t len, dq_arena *a, dq_err *err)
+dq_status dq_questions_shots(dq_question_shots *shots, const dq_question_set *set, const char *path,
+                             const char *text, size_t len, dq_arena *a, dq_err *err)
 {
     dq_questions read;
     const int64_t n = shots->n;
-    shot_list s = {.a = a};
+    shot_list s = {.set = set, .a = a};
     reader r = {.take = add_shot, .arg = &s, .limit = shots->drawn ? 0 : n};
-    DQ_TRY(read_records(&r, &read, path, text, len, a, err));
+    DQ_TRY(read_records(&r, set, &read, path, text, len, a, err));
     if (r.n < n)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SHOTS, .number = {r.n}},
                             "%s: has %lld items, %lld are asked for as shots", path, (long long)r.n,

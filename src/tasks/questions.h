@@ -3,14 +3,16 @@
 #ifndef DQ_QUESTIONS_H
 #define DQ_QUESTIONS_H
 
-#include "base/base.h"
+#include "tasks/question_sets.h"
 
 typedef struct dq_question {
     const char *id;     /* JSON text of the record's "id" (or "ID"); NULL: none */
     const char *prompt; /* well-formed UTF-8 */
     size_t len;
-    const char *gold; /* as dq_answer_gold has it; NULL: prompts have none */
-    int64_t line;     /* of the file, from 1; 0 where the file is one list */
+    const char *gold;                       /* NULL: prompts have none */
+    dq_answer_rule rule;                    /* that it is judged by */
+    const char *source, *query, *reference; /* as dq_question_parts has them, for a judge */
+    int64_t line;                           /* of the file, from 1; 0 where the file is one list */
 } dq_question;
 
 typedef struct dq_questions {
@@ -18,13 +20,6 @@ typedef struct dq_questions {
     int64_t n;
     int64_t n_bad, first_bad; /* ill-formed UTF-8 that became U+FFFD; offset in the file or -1 */
 } dq_questions;
-
-/* What the records of a file are. */
-typedef enum dq_question_form {
-    DQ_FORM_ANSWERED, /* {"question", "answer"} as in gsm8k, or {"Body", "Question", "Answer"} as in SVAMP */
-    DQ_FORM_PROMPT /* {"prompt"} or {"ctx"}: continued as it stands */
-} dq_question_form;
-extern const char *const dq_question_form_text[]; /* for messages */
 
 /* Solved examples before questions. */
 typedef struct dq_question_shots {
@@ -36,16 +31,17 @@ typedef struct dq_question_shots {
     int64_t n_examples;
 } dq_question_shots;
 
-/* Records of text[len], JSON lines or one JSON list, at most `limit` (0: all). The prompt of an answered
+/* Records of text[len], JSON lines, one JSON list or what else files of the set may be, at most `limit` (0: all). The prompt
+ * of an answered
  * one is "Question: ...\nAnswer:", after `shots` (NULL: none). DQ_DAMAGED names the path and the line, or
  * the item of a list.
  * Source: lm-evaluation-harness lm_eval/tasks/gsm8k/gsm8k.yaml (behaviour). */
-dq_status dq_questions_load(dq_questions *out, dq_question_form form,
+dq_status dq_questions_load(dq_questions *out, const dq_question_set *set,
                             const dq_question_shots *shots, const char *path, const char *text,
                             size_t len, int64_t limit, dq_arena *a, dq_err *err);
 /* Fills the examples of *shots with answered records of a file: the first n, or all of them where n are drawn. A file with
  * fewer than n is DQ_MISMATCH. In the arena. */
-dq_status dq_questions_shots(dq_question_shots *shots, const char *path, const char *text,
-                             size_t len, dq_arena *a, dq_err *err);
+dq_status dq_questions_shots(dq_question_shots *shots, const dq_question_set *set, const char *path,
+                             const char *text, size_t len, dq_arena *a, dq_err *err);
 
 #endif

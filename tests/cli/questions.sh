@@ -176,3 +176,33 @@ try 4 "1 of 1 items are too long .*None is left" eval "diff model" --task mc --d
 try 2 "expected one of error, skip, cut" "$@" --long maybe
 try 2 "long is for tasks with choices" eval "diff model" --text "$repo/calib/pair/text.txt" --long skip
 rm -f long.jsonl long-mc.jsonl one.jsonl cut.jsonl skipped.jsonl
+
+# ---- the published files of other sets; ASDiv's XML beside Python's reading of it
+sets=$own/sets
+try 0 "^Mean over 6 tasks, each counting as much (exact_match):$" eval "$repo/calib/longpair/diffllama-0" --task math,asdiv,mawps,carp,tabmwp,college_math \
+    --data "$sets/math.jsonl" --data "$sets/asdiv.xml" --data "$sets/mawps.json" --data "$sets/carp.jsonl" --data "$sets/tabmwp.json" \
+    --data "$sets/college_math.jsonl" --max-new 2 --dump-completions sets.jsonl --progress never
+if command -v python3 >/dev/null; then
+    python3 - sets.jsonl "$sets" <<'END' || complain "questions: published files are read otherwise"
+import json, re, sys
+import xml.etree.ElementTree as ET
+lines = [json.loads(line) for line in open(sys.argv[1], encoding="utf-8")]
+got = [(x["id"], x["prompt"], x["gold"]) for x in lines if x["task"] == "asdiv"]
+want = []
+for p in ET.parse(sys.argv[2] + "/asdiv.xml").getroot().iter("Problem"):
+    body, question, answer = (p.find(k).text.strip() for k in ("Body", "Question", "Answer"))
+    want.append((p.get("ID"), f"Question: {body} {question}\nAnswer:", re.sub(r"\(.*?\)", "", answer).strip().replace(",", "")))
+assert got == want, (got, want)
+table = json.load(open(sys.argv[2] + "/tabmwp.json", encoding="utf-8"))
+assert [x["id"] for x in lines if x["task"] == "tabmwp"] == list(table)
+assert [x["gold"] for x in lines if x["task"] == "tabmwp"] == [t["answer"] for t in table.values()]
+END
+fi
+rm sets.jsonl
+try 3 "carp.jsonl: line 1: key \"problem\" is missing" eval "diff model" --task math --data "$sets/carp.jsonl"
+# each set has examples of its own file and form
+try 0 '"fewshot_data": \[' eval "$repo/calib/longpair/diffllama-0" --task math,tabmwp --data "$sets/math.jsonl" --data "$sets/tabmwp.json" --num-fewshot 1 \
+    --fewshot-data "$sets/math.jsonl" --fewshot-data "$sets/tabmwp.json" --max-new 1 --dump-completions sets.jsonl --json
+grep -q '"prompt": "Question: What is .*boxed{.*}\$.\\n\\nQuestion: Solve' sets.jsonl || complain "questions: math has another set's examples"
+grep -q '"prompt": "Question: Jars.*The answer is 1,240.\\n\\nQuestion: Jar ' sets.jsonl || complain "questions: tabmwp has another set's examples"
+rm sets.jsonl

@@ -20,31 +20,30 @@ enum { NEW = 32, N_ANSWERS = 6 };
 
 /* ---- Files ---- */
 
-static dq_status load(dq_questions *q, dq_question_form form, const char *text, dq_arena *a,
-                      dq_err *err)
+static dq_status load(dq_questions *q, const char *set, const char *text, dq_arena *a, dq_err *err)
 {
-    return dq_questions_load(q, form, NULL, "f", text, strlen(text), 0, a, err);
+    return dq_questions_load(q, dq_question_set_find(set), NULL, "f", text, strlen(text), 0, a,
+                             err);
 }
 
 static const struct {
-    dq_question_form form;
+    const char *set;
     const char *text, *prompt, *gold, *id;
 } forms[] = {
-    {DQ_FORM_ANSWERED, "{\"question\": \"1 + 1?\", \"answer\": \"so\\n#### 2\"}",
+    {"gsm8k", "{\"question\": \"1 + 1?\", \"answer\": \"so\\n#### 2\"}",
      "Question: 1 + 1?\nAnswer:", "2", NULL},
-    {DQ_FORM_ANSWERED, "\n \r\n{\"question\": \"q\", \"answer\": \"576.0\", \"id\": 7}\n",
+    {"gsm8k", "\n \r\n{\"question\": \"q\", \"answer\": \"576.0\", \"id\": 7}\n",
      "Question: q\nAnswer:", "576", "7"},
-    {DQ_FORM_ANSWERED,
+    {"gsm8k",
      " [ {\"ID\": \"chal-1\", \"Body\": \"A has 2\", \"Question\": \"How many?\", \"Answer\": "
      "2.0}]",
      "Question: A has 2 How many?\nAnswer:", "2", "\"chal-1\""},
-    {DQ_FORM_ANSWERED, "{\"Question\": \"q\", \"Answer\": 1.5}", "Question: q\nAnswer:", "1.5",
-     NULL},
-    {DQ_FORM_PROMPT, "{\"prompt\": \" as it is \", \"id\": [1]}", " as it is ", NULL, "[1]"},
-    {DQ_FORM_PROMPT, "{\"ctx\": \"c\"}", "c", NULL, NULL},
-    {DQ_FORM_PROMPT, "\xef\xbb\xbf{\"ctx\": \"c\"}", "c", NULL, NULL},
-    {DQ_FORM_PROMPT, "\xef\xbb\xbf[{\"ctx\": \"c\"}]", "c", NULL, NULL},
-    {DQ_FORM_PROMPT, "{\"prompt\": \"\xff\"}", "\xef\xbf\xbd", NULL, NULL},
+    {"gsm8k", "{\"Question\": \"q\", \"Answer\": 1.5}", "Question: q\nAnswer:", "1.5", NULL},
+    {"generate", "{\"prompt\": \" as it is \", \"id\": [1]}", " as it is ", NULL, "[1]"},
+    {"generate", "{\"ctx\": \"c\"}", "c", NULL, NULL},
+    {"generate", "\xef\xbb\xbf{\"ctx\": \"c\"}", "c", NULL, NULL},
+    {"generate", "\xef\xbb\xbf[{\"ctx\": \"c\"}]", "c", NULL, NULL},
+    {"generate", "{\"prompt\": \"\xff\"}", "\xef\xbf\xbd", NULL, NULL},
 };
 
 TEST(reads_forms)
@@ -53,7 +52,7 @@ TEST(reads_forms)
         dq_arena *a = given_arena();
         dq_questions q;
         dq_err err = {0};
-        load(&q, forms[i].form, forms[i].text, a, &err);
+        load(&q, forms[i].set, forms[i].text, a, &err);
         assert_string_equal(err.text, "");
         assert_int_equal(q.n, 1);
         assert_string_equal(q.question[0].prompt, forms[i].prompt);
@@ -70,23 +69,20 @@ TEST(reads_forms)
 }
 
 static const struct {
-    dq_question_form form;
+    const char *set;
     const char *text, *message;
 } refused[] = {
-    {DQ_FORM_ANSWERED, "", "f: holds no items (expected JSON lines or one JSON list"},
-    {DQ_FORM_ANSWERED, "[]", "f: holds no items"},
-    {DQ_FORM_ANSWERED, "\n{\"answer\": \"1\"}", "f: line 2: key \"question\" is missing"},
-    {DQ_FORM_ANSWERED, "{\"question\": \"q\"}", "f: line 1: expected an \"answer\""},
-    {DQ_FORM_ANSWERED, "{\"Body\": \"b\", \"Answer\": 1}",
-     "f: line 1: key \"Question\" is missing"},
-    {DQ_FORM_ANSWERED, "[{\"question\": \"q\", \"answer\": 1}, {\"question\": 2, \"answer\": 1}]",
+    {"gsm8k", "", "f: holds no items (expected JSON lines or one JSON list"},
+    {"gsm8k", "[]", "f: holds no items"},
+    {"gsm8k", "\n{\"answer\": \"1\"}", "f: line 2: key \"question\" is missing"},
+    {"gsm8k", "{\"question\": \"q\"}", "f: line 1: expected an \"answer\""},
+    {"gsm8k", "{\"Body\": \"b\", \"Answer\": 1}", "f: line 1: key \"Question\" is missing"},
+    {"gsm8k", "[{\"question\": \"q\", \"answer\": 1}, {\"question\": 2, \"answer\": 1}]",
      "f: item 1: key \"question\": expected a string, found an integer"},
-    {DQ_FORM_ANSWERED, "[{\"question\": \"q\", \"answer\": 1}, 5]",
-     "f: item 1: expected a JSON object"},
-    {DQ_FORM_ANSWERED, "{\"question\": \"q\", \"answer\": 1}\n{",
-     "f: line 2: item: not valid JSON"},
-    {DQ_FORM_PROMPT, "{\"text\": \"q\"}", "f: line 1: key \"prompt\" is missing"},
-    {DQ_FORM_PROMPT, "{\"prompt\": \"\"}", "f: line 1: the prompt is empty"},
+    {"gsm8k", "[{\"question\": \"q\", \"answer\": 1}, 5]", "f: item 1: expected a JSON object"},
+    {"gsm8k", "{\"question\": \"q\", \"answer\": 1}\n{", "f: line 2: item: not valid JSON"},
+    {"generate", "{\"text\": \"q\"}", "f: line 1: key \"prompt\" is missing"},
+    {"generate", "{\"prompt\": \"\"}", "f: line 1: the prompt is empty"},
 };
 
 TEST(refuses)
@@ -95,7 +91,7 @@ TEST(refuses)
         dq_arena *a = given_arena();
         dq_questions q;
         dq_err err = {0};
-        assert_int_equal(load(&q, refused[i].form, refused[i].text, a, &err), DQ_DAMAGED);
+        assert_int_equal(load(&q, refused[i].set, refused[i].text, a, &err), DQ_DAMAGED);
         if (!strstr(err.text, refused[i].message))
             fail_msg("\"%s\" is not in \"%s\"", refused[i].message, err.text);
     }
@@ -109,21 +105,24 @@ TEST(makes_shots)
     dq_question_shots shots = {.n = 1};
     dq_questions q;
     dq_err err = {0};
-    dq_questions_shots(&shots, "f", text, strlen(text), a, &err);
+    dq_questions_shots(&shots, dq_question_set_find("gsm8k"), "f", text, strlen(text), a, &err);
     assert_string_equal(err.text, "");
     assert_int_equal(shots.n_examples, 1);
     shots.n = 2;
-    dq_questions_shots(&shots, "f", text, strlen(text), a, &err);
+    dq_questions_shots(&shots, dq_question_set_find("gsm8k"), "f", text, strlen(text), a, &err);
     assert_int_equal(shots.n_examples, 2);
     assert_string_equal(shots.example[0], "Question: a\nAnswer: 1 + 1\n#### 2\n\n");
     assert_string_equal(shots.example[1], "Question: b\nAnswer: 3\n\n");
-    dq_questions_load(&q, DQ_FORM_ANSWERED, &shots, "f", text, strlen(text), 0, a, &err);
+    dq_questions_load(&q, dq_question_set_find("gsm8k"), &shots, "f", text, strlen(text), 0, a,
+                      &err);
     assert_string_equal(err.text, "");
     assert_string_equal(q.question[1].prompt,
                         "Question: a\nAnswer: 1 + 1\n#### 2\n\nQuestion: b\nAnswer: "
                         "3\n\nQuestion: b\nAnswer:");
     shots.n = 3;
-    assert_int_equal(dq_questions_shots(&shots, "f", text, strlen(text), a, &err), DQ_MISMATCH);
+    assert_int_equal(
+        dq_questions_shots(&shots, dq_question_set_find("gsm8k"), "f", text, strlen(text), a, &err),
+        DQ_MISMATCH);
     assert_non_null(strstr(err.text, "f: has 2 items, 3 are asked for"));
 }
 
@@ -146,10 +145,10 @@ TEST(draws_shots)
                                    .drawn = true,
                                    .seed =
                                        (uint64_t)json_integer_value(json_object_get(one, "seed"))};
-        dq_questions_shots(&shots, "t", pool, pool_len, a, &err);
+        dq_questions_shots(&shots, dq_question_set_find("gsm8k"), "t", pool, pool_len, a, &err);
         assert_string_equal(err.text, "");
         assert_int_equal(shots.n_examples, 12);
-        dq_questions_load(&q, DQ_FORM_ANSWERED, &shots, "f", text, len, 0, a, &err);
+        dq_questions_load(&q, dq_question_set_find("gsm8k"), &shots, "f", text, len, 0, a, &err);
         assert_string_equal(err.text, "");
         assert_int_equal(q.n, json_array_size(prompts));
         json_array_foreach(prompts, k, prompt)
@@ -198,6 +197,7 @@ static void set_source(rig *x, const dq_eval_kind *kind, const char *text, size_
 {
     static const char *const dot[] = {" ."};
     dq_err err = {0};
+    x->settings.set = dq_question_set_find(kind == &dq_eval_prompts ? "generate" : "gsm8k");
     x->settings.max_new = NEW;
     x->settings.stop = kind == &dq_eval_prompts ? dot : dq_answer_stop;
     x->settings.n_stop = kind == &dq_eval_prompts ? 1 : dq_answer_n_stops;
@@ -214,7 +214,9 @@ static void use_file(rig *x, const char *name, int64_t shots)
     const char *text = given_file(&len, HERE "%s", name),
                *shots_text = given_file(&shots_len, HERE "shots.jsonl");
     x->settings.shots = (dq_question_shots){.n = shots};
-    if (shots) dq_questions_shots(&x->settings.shots, "s", shots_text, shots_len, x->a, &err);
+    if (shots)
+        dq_questions_shots(&x->settings.shots, dq_question_set_find("gsm8k"), "s", shots_text,
+                           shots_len, x->a, &err);
     assert_string_equal(err.text, "");
     set_source(x, strcmp(name, "prompts.jsonl") == 0 ? &dq_eval_prompts : &dq_eval_answers, text,
                len);
