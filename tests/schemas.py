@@ -320,6 +320,11 @@ def evaluations():
         for at, line in enumerate(lines):
             f.write(json.dumps(line | {"verdict": bool(at % 2)}) + "\n")
     printed("judged", "judged.jsonl", "--json")
+    with open("verdicts.jsonl", "w", encoding="utf-8") as f:
+        subprocess.run([DQ, "judged", "c.jsonl", "--requests", "requests.jsonl"], check=True, stdout=subprocess.DEVNULL)
+        for line in open("requests.jsonl", encoding="utf-8"):
+            f.write(json.dumps({"custom_id": json.loads(line)["custom_id"], "verdict": True}) + "\n")
+    printed("judged", "c.jsonl", "--verdicts", "verdicts.jsonl", "--json")
     with open("other.jsonl", "w", encoding="utf-8") as f:
         for model in ("a", "b"):
             for line in lines:

@@ -381,10 +381,14 @@ static void warn_done(dq_logger *logger, const cmd_eval_view *v)
 
 static dq_status put_question(json_t *o, const dq_question *q, dq_err *err)
 {
-    json_t *id = NULL;
+    json_t *id = NULL, *references = NULL;
     if (q->id) DQ_TRY(dq_json_parse(&id, q->id, strlen(q->id), "id", err));
     json_object_set_new(o, "id", id ? id : json_null());
     json_object_set_new(o, "prompt", json_stringn(q->prompt, q->len));
+    if (!q->reference) return DQ_OK;
+    DQ_TRY(dq_json_parse(&references, q->reference, strlen(q->reference), "reference", err));
+    json_object_set_new(o, "query", q->query ? json_string(q->query) : json_null());
+    json_object_set_new(o, "reference", references);
     return DQ_OK;
 }
 

@@ -1,5 +1,5 @@
-/* cmd_judged: dq judged FILE.jsonl: completions that dq eval --dump-completions wrote and that somebody gave a "verdict" each
- * become rows like those of dq eval, each beside the same model's 16-bit row.
+/* cmd_judged: dq judged FILE.jsonl: completions that dq eval --dump-completions wrote become requests to a judge, and those that
+ * it gave a "verdict" each become rows like those of dq eval, each beside the same model's 16-bit row.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/sha256.h"
@@ -10,6 +10,7 @@
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_sources.h"
 #include "model/output_guard.h"
+#include "tasks/judge.h"
 #include "tasks/verdicts.h"
 
 #include <math.h>
@@ -17,8 +18,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define JUDGE "gpt-4o" /* that of arXiv 2410.05258 */
+
 typedef struct options {
     const char *path, *csv, *document;
+    const char *requests, *judge, *verdicts; /* NULL: not given */
     bool json, force;
     dq_logger logger;
 } options;
@@ -166,16 +170,26 @@ static bool differ_in_math(const dq_verdicts *v)
     return false;
 }
 
+/* Whether some group is compared with the first model. */
+static bool several_models(const dq_verdicts *v)
+{
+    for (int i = 0; i < v->n; i++) {
+        if (v->group[i].cross >= 0) return true;
+    }
+    return false;
+}
+
 static dq_status print_table(const dq_verdicts *v, dq_err *err)
 {
-    static const char *const after[] = {"KV cache", "verdicts on",       "n",
-                                        "acc",      "against reference", "McNemar p"};
+    static const char *const after[] = {
+        "KV cache",  "verdicts on",        "n", "acc", "against reference",
+        "McNemar p", "against first model"};
     enum { N_AFTER = sizeof after / sizeof after[0] };
     const char *titles[4 + N_AFTER] = {"model", "logit bits", "granularity", "math"};
-    const bool math = differ_in_math(v);
+    const bool math = differ_in_math(v), cross = several_models(v);
     dq_table *t = NULL;
     for (int i = 0; i < N_AFTER; i++) titles[3 + math + i] = after[i];
-    DQ_TRY(dq_table_new(&t, titles, 3 + math + N_AFTER, err));
+    DQ_TRY(dq_table_new(&t, titles, 3 + math + N_AFTER - !cross, err));
     dq_table_keys(t, 5 + math);
     for (int i = 0; i < v->n; i++) {
         const dq_verdict_group *g = &v->group[i];
@@ -196,6 +210,12 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
         if (paired)
             dq_table_cell(t, "%.3g", g->flips.p);
         else
+            dq_table_cell(t, "-");
+        if (cross && g->cross >= 0)
+            cmd_eval_score_cell(
+                t, (dq_mean){g->cross_flips.delta, g->cross_flips.std_err, g->cross_flips.clusters},
+                g->cross_flips.interval, "+");
+        else if (cross)
             dq_table_cell(t, "-");
     }
     if (dq_table_print(t, err) == DQ_OK)
@@ -283,8 +303,82 @@ static dq_status hand_out(options *o, const dq_verdicts *v, json_t *inputs, dq_e
 static dq_status check_outputs(const options *o, dq_err *err)
 {
     const dq_output out[] = {{"--csv", o->csv, DQ_OUTPUT_CSV, NULL},
-                             {"-o", o->document, DQ_OUTPUT_JSON, NULL}};
-    return dq_output_guard_check(out, 2, &o->path, 1, o->force, err);
+                             {"-o", o->document, DQ_OUTPUT_JSON, NULL},
+                             {"--requests", o->requests, DQ_OUTPUT_LINES, NULL}};
+    const char *const in[] = {o->path, o->verdicts};
+    const char *other = o->csv        ? "csv"
+                        : o->document ? "output"
+                        : o->json     ? "json"
+                        : o->verdicts ? "verdicts"
+                                      : NULL;
+    if (o->requests && other)
+        return dq_fail(err, DQ_USAGE, "--requests comes before any verdict; leave out --%s.",
+                       other);
+    if (o->judge && !o->requests)
+        return dq_fail(err, DQ_USAGE, "--judge is about --requests, which is not given.");
+    return dq_output_guard_check(out, 3, in, 2, o->force, err);
+}
+
+/* ---- The judge ---- */
+
+/* Completions, and where their requests go. */
+typedef struct asking {
+    const options *o;
+    const char *text;
+    size_t len;
+    FILE *f;
+    int64_t n;
+} asking;
+
+static dq_status take_request(void *arg, json_t *request, dq_err *err)
+{
+    asking *x = arg;
+    x->n++;
+    return dq_document_put_line(x->f, json_incref(request), err);
+}
+
+static dq_status put_requests(FILE *f, const void *arg, dq_err *err)
+{
+    asking *x = (asking *)(uintptr_t)arg;
+    x->f = f;
+    if (dq_judge_requests(x->text, x->len, x->o->judge ? x->o->judge : JUDGE, take_request, x,
+                          err) != DQ_OK)
+        return dq_in(err, "%s: ", x->o->path);
+    if (x->n) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "%s: holds no completions", x->o->path);
+}
+
+static dq_status ask(const options *o, const char *text, size_t len, dq_err *err)
+{
+    asking x = {.o = o, .text = text, .len = len};
+    DQ_TRY(dq_document_write_lines(o->requests, put_requests, &x, err));
+    printf("%s: %lld requests to %s\n", o->requests, (long long)x.n, o->judge ? o->judge : JUDGE);
+    return dq_document_flush(err);
+}
+
+/* Completions with the verdicts of another file, in *out; the text itself where there is none. */
+static dq_status join(options *o, cmd_eval_files *files, dq_strbuf *out, const char **text,
+                      size_t *len, dq_arena *a, dq_err *err)
+{
+    const char *replies;
+    size_t replies_len;
+    dq_judge_tally tally;
+    if (!o->verdicts) return DQ_OK;
+    DQ_TRY(cmd_eval_file_read(files, files->sha[1], "verdicts", o->verdicts, &replies, &replies_len,
+                              a, err));
+    DQ_TRY(dq_judge_join(out, &tally, *text, *len, o->verdicts, replies, replies_len, a, err));
+    if (tally.unclear)
+        dq_logger_warn(&o->logger,
+                       "%s: %lld of %lld replies say neither correct nor incorrect, the first in "
+                       "line %lld; their completions are left out",
+                       o->verdicts, (long long)tally.unclear, (long long)tally.replies,
+                       (long long)tally.first_unclear);
+    if (tally.lacking)
+        dq_logger_warn(&o->logger, "%s: %lld of %lld completions have no verdict and are left out",
+                       o->path, (long long)tally.lacking, (long long)tally.completions);
+    *text = out->s;
+    *len = out->n;
+    return DQ_OK;
 }
 
 /* Reads, compares, writes and prints. */
@@ -293,13 +387,19 @@ static dq_status run(options *o, dq_err *err)
     dq_verdicts v = {0};
     dq_arena *a = dq_arena_new();
     cmd_eval_files files = {.inputs = json_array(), .logger = &o->logger};
+    dq_strbuf joined = {0};
     const char *text;
     size_t len;
     if (!a) dq_fail(err, DQ_RESOURCE, "out of memory");
     if (a &&
-        cmd_eval_file_read(&files, files.sha[0], "judged", o->path, &text, &len, a, err) == DQ_OK &&
-        dq_verdicts_load(&v, o->path, text, len, a, err) == DQ_OK)
-        hand_out(o, &v, files.inputs, err);
+        cmd_eval_file_read(&files, files.sha[0], "judged", o->path, &text, &len, a, err) == DQ_OK) {
+        if (o->requests)
+            ask(o, text, len, err);
+        else if (join(o, &files, &joined, &text, &len, a, err) == DQ_OK &&
+                 dq_verdicts_load(&v, o->path, text, len, a, err) == DQ_OK)
+            hand_out(o, &v, files.inputs, err);
+    }
+    dq_block_free(joined.s);
     json_decref(files.inputs);
     dq_verdicts_end(&v);
     dq_arena_free(a);
@@ -311,9 +411,11 @@ static const dq_usage usage = {
     .synopsis = "FILE.jsonl [options]",
     .about = "Reads completions that dq eval --dump-completions wrote and that somebody judged: "
              "each line has a \"verdict\" besides. Prints the accuracy of every model and width, "
-             "and its paired difference to the same model at 16 bits. No model is run.",
-    .examples = "  dq eval model --task generate --data prompts.jsonl --dump-completions c.jsonl\n"
-                "  dq judged c.jsonl\n",
+             "and its paired difference to the same model at 16 bits. No model is run. --requests "
+             "writes what a judge is to be asked, --verdicts reads what it said.",
+    .examples = "  dq eval model --task xsum --data xsum.jsonl --dump-completions c.jsonl\n"
+                "  dq judged c.jsonl --requests r.jsonl\n"
+                "  dq judged c.jsonl --verdicts replies.jsonl\n",
     .min_args = 1,
     .max_args = 1,
     .args = "one FILE.jsonl"};
@@ -326,6 +428,13 @@ dq_status dq_cmd_judged(int argc, char **argv, dq_err *err)
         dq_opt_letter('o', dq_opt_text("output", "FILE", &o.document,
                                        "write the JSON document to a file too")),
         dq_opt_text("csv", "FILE", &o.csv, "write the table as CSV too"),
+        dq_opt_text("requests", "FILE", &o.requests,
+                    "write a request to a judge for each completion, as OpenAI's batches have "
+                    "them, and stop"),
+        dq_opt_text("judge", "NAME", &o.judge, "model that --requests names (default gpt-4o)"),
+        dq_opt_text("verdicts", "FILE", &o.verdicts,
+                    "verdicts or replies to those requests, by custom_id, in place of those in the "
+                    "lines"),
         dq_opt_flag("force", &o.force, "replace existing output files"),
         DQ_LOGGER_OPTIONS(o.logger),
         {0}};

@@ -210,7 +210,6 @@ static dq_status list_text(const char **out, json_t *list, dq_arena *a, dq_err *
 static dq_status summary(dq_question_parts *out, const char *source, json_t *references,
                          dq_arena *a, dq_err *err)
 {
-    out->source = source;
     out->question = dq_textf(a, err, "Article: %s\n\nSummary:", source);
     return list_text(&out->reference, references, a, err);
 }
@@ -236,7 +235,6 @@ static dq_status read_long(dq_question_parts *out, const json_t *record, dq_aren
     if (!json_is_string(json_array_get(answers, 0)))
         return dq_json_wrong("answers", "a list of texts", answers, err);
     if (!*query) return summary(out, source, json_incref(answers), a, err);
-    out->source = source;
     out->query = query;
     out->question = dq_textf(a, err, "%s\n\nQuestion: %s\nAnswer:", source, query);
     return list_text(&out->reference, json_incref(answers), a, err);
@@ -275,12 +273,12 @@ static dq_status paragraphs(const char **out, const json_t *context, dq_arena *a
 static dq_status read_hops(dq_question_parts *out, const json_t *record, dq_arena *a, dq_err *err)
 {
     const json_t *context = json_object_get(record, "context");
-    const char *answer;
+    const char *answer, *source = "";
     if (!json_is_array(context)) return read_long(out, record, a, err);
     DQ_TRY(dq_json_text(&out->query, record, "question", NULL, err));
     DQ_TRY(dq_json_text(&answer, record, "answer", NULL, err));
-    DQ_TRY(paragraphs(&out->source, context, a, err));
-    out->question = dq_textf(a, err, "%s\n\nQuestion: %s\nAnswer:", out->source, out->query);
+    DQ_TRY(paragraphs(&source, context, a, err));
+    out->question = dq_textf(a, err, "%s\n\nQuestion: %s\nAnswer:", source, out->query);
     return list_text(&out->reference, json_pack("[s]", answer), a, err);
 }
 

@@ -13,9 +13,9 @@ typedef struct dq_question_parts {
     const char *gold;     /* not empty; NULL: prompts have none */
     const char *worked;   /* the answer as an example shows it */
     dq_answer_rule rule;
-    /* What a judge of the continuation is to see: the source, what is asked of it (NULL: a summary), and right answers
-     * as a JSON list of texts. reference NULL: nothing is known to judge it by. */
-    const char *source, *query, *reference;
+    /* What a judge of the continuation is told: the question that is asked of a source (NULL: for a summary), and right
+     * answers as a JSON list of texts. reference NULL: nothing is known to judge it by. */
+    const char *query, *reference;
 } dq_question_parts;
 
 typedef struct dq_question_set {

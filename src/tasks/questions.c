@@ -204,7 +204,6 @@ static dq_status add_question(void *arg, const json_t *record, int64_t line, dq_
     DQ_TRY(id_of(&q->id, record, l->a, err));
     DQ_TRY(read_parts(&p, l->set, record, l->a, err));
     DQ_TRY(keep(&q->gold, p.gold, l->a, err));
-    DQ_TRY(keep(&q->source, p.source, l->a, err));
     DQ_TRY(keep(&q->query, p.query, l->a, err));
     DQ_TRY(keep(&q->reference, p.reference, l->a, err));
     q->rule = p.rule;

@@ -9,10 +9,10 @@ typedef struct dq_question {
     const char *id;     /* JSON text of the record's "id" (or "ID"); NULL: none */
     const char *prompt; /* well-formed UTF-8 */
     size_t len;
-    const char *gold;                       /* NULL: prompts have none */
-    dq_answer_rule rule;                    /* that it is judged by */
-    const char *source, *query, *reference; /* as dq_question_parts has them, for a judge */
-    int64_t line;                           /* of the file, from 1; 0 where the file is one list */
+    const char *gold;              /* NULL: prompts have none */
+    dq_answer_rule rule;           /* that it is judged by */
+    const char *query, *reference; /* as dq_question_parts has them, for a judge */
+    int64_t line;                  /* of the file, from 1; 0 where the file is one list */
 } dq_question;
 
 typedef struct dq_questions {

@@ -206,3 +206,46 @@ try 0 '"fewshot_data": \[' eval "$repo/calib/longpair/diffllama-0" --task math,t
 grep -q '"prompt": "Question: What is .*boxed{.*}\$.\\n\\nQuestion: Solve' sets.jsonl || complain "questions: math has another set's examples"
 grep -q '"prompt": "Question: Jars.*The answer is 1,240.\\n\\nQuestion: Jar ' sets.jsonl || complain "questions: tabmwp has another set's examples"
 rm sets.jsonl
+
+# ---- Table 4: six sets in, requests to a judge out, its replies back; the judge here is a rule of Python's
+set -- eval "plain model" "diff model" --task xsum,cnn_dailymail,multi_news,qasper,hotpotqa,2wikimqa --data "$sets/xsum.jsonl" --data "$sets/cnn_dailymail.jsonl" \
+    --data "$sets/multi_news.jsonl" --data "$sets/qasper.jsonl" --data "$sets/hotpotqa.json" --data "$sets/2wikimqa.jsonl" --max-new 3 --progress never
+try 2 "task xsum judges nothing.*--dump-completions" "$@"
+try 0 "hotpotqa" "$@" --dump-completions texts.jsonl
+try 0 "^requests.jsonl: 14 requests to gpt-4o$" judged texts.jsonl --requests requests.jsonl
+[ "$(grep -c '"model": "gpt-4o"' requests.jsonl)" = 14 ] || complain "judged: requests name another judge"
+try 0 "requests to other" judged texts.jsonl --requests requests.jsonl --judge other --force
+if command -v python3 >/dev/null; then
+    python3 - texts.jsonl requests.jsonl <<'END' >right.txt || complain "judged: requests are not what they should be"
+import json, sys
+texts, asked = ([json.loads(line) for line in open(n, encoding="utf-8")] for n in sys.argv[1:])
+right = {}
+with open("replies.jsonl", "w", encoding="utf-8") as f:
+    for i, (x, q) in enumerate(zip(texts, asked)):
+        said = q["body"]["messages"][0]["content"]
+        assert x["prompt"] in said and x["completion"] in said and all("- " + r + "\n" in said for r in x["reference"])
+        good = i % 3 != 1
+        right.setdefault((x["model"], x["task"]), []).append(good)
+        body = {"choices": [{"message": {"content": "Correct." if good else "incorrect"}}]}
+        f.write(json.dumps({"custom_id": q["custom_id"], "response": {"status_code": 200, "body": body}}) + "\n")
+print(json.dumps([[m, t, sum(v) / len(v), len(v)] for (m, t), v in right.items()]))
+END
+    try 0 "against first model" judged texts.jsonl --verdicts replies.jsonl
+    try 0 '"cross_paired"' judged texts.jsonl --verdicts replies.jsonl --json
+    python3 - "$top/out" right.txt <<'END' || complain "judged: accuracies are not those of the replies"
+import json, sys
+doc, want = json.load(open(sys.argv[1])), json.load(open(sys.argv[2]))
+assert [[r["model"], r["of_task"], r["metrics"]["acc"]["value"], r["n"]] for r in doc["results"]] == want
+assert [i["kind"] for i in doc["inputs"]] == ["judged", "verdicts"]
+END
+    sed '1s/Correct\./I cannot say/' replies.jsonl | sed 2d >some.jsonl
+    try 0 "xsum" judged texts.jsonl --verdicts some.jsonl
+    grep -q "some.jsonl: 1 of 13 replies say neither correct nor incorrect, the first in line 1" "$top/err" || complain "judged: an unclear reply is not told"
+    grep -q "texts.jsonl: 2 of 14 completions have no verdict" "$top/err" || complain "judged: lacking verdicts are not told"
+    sed 's/"item": 0/"item": 7/' texts.jsonl >others.jsonl
+    try 4 "replies.jsonl: line [0-9]*: a reply to none of these completions" judged others.jsonl --verdicts replies.jsonl
+    rm -f replies.jsonl some.jsonl others.jsonl right.txt
+fi
+try 2 "requests comes before any verdict; leave out --json" judged texts.jsonl --requests more.jsonl --json
+try 2 "judge is about --requests" judged texts.jsonl --judge x
+rm -f texts.jsonl requests.jsonl

@@ -93,31 +93,28 @@ TEST(test_published_forms)
 static const struct {
     const char *set, *file;
     int at;
-    const char *prompt, *source, *query, *reference;
+    const char *prompt, *query, *reference;
 } texts[] = {
     {"xsum", "xsum.jsonl", 0,
-     "Article: A duck crossed the road in Mainz. Nobody was hurt.\n\nSummary:",
-     "A duck crossed the road in Mainz. Nobody was hurt.", NULL,
+     "Article: A duck crossed the road in Mainz. Nobody was hurt.\n\nSummary:", NULL,
      "[\"A duck has crossed a road.\"]"},
     {"cnn_dailymail", "cnn_dailymail.jsonl", 0,
-     "Article: The mill was sold on Monday for two coins.\n\nSummary:",
-     "The mill was sold on Monday for two coins.", NULL, "[\"Mill sold .\"]"},
+     "Article: The mill was sold on Monday for two coins.\n\nSummary:", NULL, "[\"Mill sold .\"]"},
     {"multi_news", "multi_news.jsonl", 0,
-     "Article: The fox sleeps. ||||| The fox slept all day.\n\nSummary:",
-     "The fox sleeps. ||||| The fox slept all day.", NULL, "[\"A fox sleeps.\"]"},
-    {"multi_news", "multi_news.jsonl", 1,
-     "Article: One goat. Two goats.\n\nSummary:", "One goat. Two goats.", NULL, "[\"Goats.\"]"},
+     "Article: The fox sleeps. ||||| The fox slept all day.\n\nSummary:", NULL,
+     "[\"A fox sleeps.\"]"},
+    {"multi_news", "multi_news.jsonl", 1, "Article: One goat. Two goats.\n\nSummary:", NULL,
+     "[\"Goats.\"]"},
     {"qasper", "qasper.jsonl", 0,
-     "We use a small model.\n\nQuestion: Which model is used?\nAnswer:", "We use a small model.",
-     "Which model is used?", "[\"a small model\",\"small\"]"},
+     "We use a small model.\n\nQuestion: Which model is used?\nAnswer:", "Which model is used?",
+     "[\"a small model\",\"small\"]"},
     {"hotpotqa", "hotpotqa.json", 0,
      "The Mill\nThe Mill is a book. Ida wrote it.\n\nIda\nIda was born in Oslo.\n\nQuestion: Where "
      "was the author of The Mill born?\nAnswer:",
-     "The Mill\nThe Mill is a book. Ida wrote it.\n\nIda\nIda was born in Oslo.",
      "Where was the author of The Mill born?", "[\"Oslo\"]"},
     {"2wikimqa", "2wikimqa.jsonl", 0,
      "Passage 1:\nAnn is 30.\nPassage 2:\nBob is 20.\n\nQuestion: Who is older?\nAnswer:",
-     "Passage 1:\nAnn is 30.\nPassage 2:\nBob is 20.", "Who is older?", "[\"Ann\"]"},
+     "Who is older?", "[\"Ann\"]"},
 };
 
 TEST(test_texts_for_a_judge)
@@ -127,7 +124,6 @@ TEST(test_texts_for_a_judge)
         read_set(&q, texts[i].set, texts[i].file, given_arena());
         const dq_question *x = &q.question[texts[i].at];
         assert_string_equal(x->prompt, texts[i].prompt);
-        assert_string_equal(x->source, texts[i].source);
         expect_text(x->query, texts[i].query);
         assert_string_equal(x->reference, texts[i].reference);
         assert_null(x->gold);
