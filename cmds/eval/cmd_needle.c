@@ -1,8 +1,7 @@
-/* cmd_needle: multi-needle retrieval in dq eval: its options, its cells as JSON and as tables of depth by length.
+/* cmd_needle: multi-needle retrieval in dq eval: its options, and its cells and prompts as JSON.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/document.h"
-#include "cmds/cli/kv_report.h"
-#include "cmds/cli/table.h"
+#include "cmds/eval/cmd_needle_table.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_tasks.h"
 #include "eval/kind_needle.h"
@@ -288,7 +287,7 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
         DQ_TRY(dq_needle_numbers_of(&x, v->e, r, c, err));
         json_array_append_new(cells, cell_json(set, &set->cell[c], &x));
     }
-    return DQ_OK;
+    return cmd_eval_needle_entries(needle, v, row, err);
 }
 
 static dq_status put_metrics(json_t *metrics, const cmd_eval_view *v, int row, dq_err *err)
@@ -384,161 +383,6 @@ static dq_status dump(FILE *f, const cmd_eval_view *v, int row, dq_err *err)
     return DQ_OK;
 }
 
-/* ---- Tables ---- */
-
-/* Cells of one row and N:R lie at first + length * n_depths + depth. */
-typedef struct grid {
-    const cmd_eval_view *v;
-    const dq_eval_row *row;
-    const dq_needle_set *set;
-    int64_t first;
-    int n_lengths, n_depths;
-} grid;
-
-static const dq_needle_cell *cell_of(const grid *g, int length, int depth)
-{
-    return &g->set->cell[g->first + (int64_t)length * g->n_depths + depth];
-}
-
-static void share_cell(dq_table *t, double x)
-{
-    if (isnan(x))
-        dq_table_cell(t, "-");
-    else
-        dq_table_cell(t, "%.3f", x);
-}
-
-static void share_mean_cell(dq_table *t, dq_mean x)
-{
-    if (isnan(x.value) || isnan(x.std_err))
-        share_cell(t, x.value);
-    else
-        dq_table_cell(t, "%.3f \u00b1 %.3f", x.value, x.std_err);
-}
-
-static void print_title(const grid *g, const char *what)
-{
-    const dq_needle_cell *c = cell_of(g, 0, 0);
-    char label[DQ_KV_LABEL];
-    printf("\n%s of %s, %d needle%s, %d asked for, %d-bit logits", what, g->v->names[g->row->model],
-           c->n, c->n == 1 ? "" : "s", c->r, g->row->logit.bits);
-    if (g->row->logit.bits < 16)
-        printf(" (granularity %s)", dq_granularity_name[g->row->logit.granularity]);
-    if (!dq_kv_spec_is_plain(&g->row->kv))
-        printf(", KV %s", dq_kv_report_label(label, sizeof label, &g->row->kv));
-}
-
-/* Depth by length, and the mean over depths. */
-static dq_status fill_accuracy(dq_table *t, const grid *g, dq_err *err)
-{
-    double sum[DQ_NEEDLE_SWEEP] = {0};
-    for (int d = 0; d <= g->n_depths; d++) {
-        if (d == g->n_depths)
-            dq_table_cell(t, "mean");
-        else
-            dq_table_cell(t, "%d %%", cell_of(g, 0, d)->depth);
-        for (int l = 0; l < g->n_lengths; l++) {
-            dq_needle_numbers x;
-            if (d == g->n_depths) {
-                share_cell(t, sum[l] / g->n_depths);
-                continue;
-            }
-            DQ_TRY(dq_needle_numbers_of(&x, g->v->e, g->row,
-                                        g->first + (int64_t)l * g->n_depths + d, err));
-            share_cell(t, x.acc.value);
-            sum[l] += x.acc.value;
-        }
-    }
-    return DQ_OK;
-}
-
-static dq_status print_accuracy(const grid *g, dq_err *err)
-{
-    char name[DQ_NEEDLE_SWEEP][24];
-    const char *titles[DQ_NEEDLE_SWEEP + 1] = {"depth"};
-    dq_table *t = NULL;
-    for (int l = 0; l < g->n_lengths; l++) {
-        snprintf(name[l], sizeof name[l], "%lld tokens", (long long)cell_of(g, l, 0)->length);
-        titles[l + 1] = name[l];
-    }
-    print_title(g, "Accuracy");
-    printf(":\n");
-    if (dq_table_new(&t, titles, g->n_lengths + 1, err) == DQ_OK &&
-        fill_accuracy(t, g, err) == DQ_OK)
-        dq_table_print(t, err);
-    dq_table_free(t);
-    return err->code;
-}
-
-/* Rows of all cells of a length, as dq_needle_numbers counts them. */
-typedef struct row_count {
-    int64_t all, small;
-} row_count;
-
-/* As Table 3 of arXiv 2410.05258 has it: its noise counts the other needles. */
-static dq_status fill_attention(dq_table *t, const grid *g, int length, row_count *rows,
-                                dq_err *err)
-{
-    for (int d = 0; d < g->n_depths; d++) {
-        dq_needle_numbers x;
-        DQ_TRY(dq_needle_numbers_of(&x, g->v->e, g->row,
-                                    g->first + (int64_t)length * g->n_depths + d, err));
-        const double *s = x.share[DQ_NEEDLE_NORM];
-        rows->all += x.rows;
-        rows->small += x.small;
-        dq_table_cell(t, "%d %%", cell_of(g, length, d)->depth);
-        share_mean_cell(t, x.answer[DQ_NEEDLE_NORM]);
-        share_mean_cell(t, x.noise[DQ_NEEDLE_NORM]);
-        share_cell(t, s[DQ_NEEDLE_DISTRACTOR]);
-        share_cell(t, s[DQ_NEEDLE_BOS]);
-        share_cell(t, s[DQ_NEEDLE_QUERY]);
-        if (x.best_layer < 0)
-            dq_table_cell(t, "-");
-        else
-            dq_table_cell(t, "%.3f (layer %d, head %d)", x.best, x.best_layer, x.best_head);
-    }
-    return DQ_OK;
-}
-
-static dq_status print_attention(const grid *g, int length, dq_err *err)
-{
-    static const char *const titles[] = {
-        "depth", "answer", "noise", "other needles", "BOS", "query", "best head's answer"};
-    enum { N = sizeof titles / sizeof *titles };
-    dq_table *t = NULL;
-    row_count rows = {0, 0};
-    print_title(g, "Attention");
-    printf(", %lld tokens, %s, |a| / sum |a|; noise counts other needles:\n",
-           (long long)cell_of(g, length, 0)->length,
-           g->set->settings->query_rows ? "rows of the question" : "last row");
-    if (dq_table_new(&t, titles, N, err) == DQ_OK &&
-        fill_attention(t, g, length, &rows, err) == DQ_OK && dq_table_print(t, err) == DQ_OK &&
-        rows.small > 0)
-        printf("|sum a| is below %g in %lld of %lld rows of heads, so a / sum a (in the JSON) is "
-               "no share there.\n",
-               DQ_SPAN_SMALL, (long long)rows.small, (long long)rows.all);
-    dq_table_free(t);
-    return err->code;
-}
-
-static dq_status tables(const cmd_eval_view *v, dq_err *err)
-{
-    for (int i = 0; i < v->e->n_rows; i++) {
-        const dq_eval_row *r = &v->e->row[i];
-        if (!cmd_eval_kind_shows(&cmd_eval_needle, v->e, i)) continue;
-        grid g = {.v = v, .row = r, .set = dq_needle_set_of(v->e, r)};
-        const dq_needle_settings *s = g.set->settings;
-        g.n_depths = s->n_depths;
-        g.n_lengths = (int)(g.set->n_cells / s->n_pairs / s->n_depths);
-        for (; g.first < g.set->n_cells; g.first += (int64_t)g.n_lengths * g.n_depths) {
-            DQ_TRY(print_accuracy(&g, err));
-            for (int l = 0; s->attention && l < g.n_lengths; l++)
-                DQ_TRY(print_attention(&g, l, err));
-        }
-    }
-    return DQ_OK;
-}
-
 const cmd_eval_kind cmd_eval_needle = {
     .name = "needle",
     .kind = {&dq_eval_needle},
@@ -557,7 +401,7 @@ const cmd_eval_kind cmd_eval_needle = {
     .out = {.metrics = put_metrics,
             .metric = "ll_nats",
             .details = details,
-            .tables = tables,
+            .tables = cmd_eval_needle_tables,
             .tables_last = true,
             .dump = dump},
 };

@@ -35,6 +35,32 @@ grep -q "^depth *420 tokens" "$top/out" || complain "needle: no column of a leng
 [ "$(column needle.csv 1 n)" = 8 ] || complain "needle: not 2 x 2 x 2 samples"
 [ -n "$(column needle.csv 1 all_correct)" ] || complain "needle: no column all_correct"
 [ "$(wc -l <needle.jsonl)" -eq 8 ] || complain "needle: not one line for each prompt"
+# entries of Table 2 are the means of their prompts, with paired differences
+try 0 '"over_depths"' eval "plain model" "diff model" --task needle --data "$filler" --lengths 420 --depths 0,50 --needles 1:1,3:2 --limit 4 --logit-bits 16,2 \
+    --dump-items entries.jsonl --json
+if command -v python3 >/dev/null; then
+    python3 - "$top/out" entries.jsonl <<'END' || complain "needle: entries over depths differ from their prompts"
+import json, sys
+doc, lines = json.load(open(sys.argv[1])), [json.loads(line) for line in open(sys.argv[2])]
+found = {}
+for x in lines:
+    key = x["model"], x["logit_bits"], len(x["needles"])
+    found.setdefault(key, []).append(x["found"] / len(x["asked"]))
+mean = {k: sum(v) / len(v) for k, v in found.items()}
+for r in doc["results"]:
+    entries = r["needle"]["over_depths"]
+    assert [(e["n_needles"], e["n_queries"], e["n"]) for e in entries] == [(1, 1, 8), (3, 2, 8)]
+    for e in entries:
+        key = r["model"], r["logit_bits"], e["n_needles"]
+        assert abs(e["acc"]["value"] - mean[key]) < 1e-12
+        assert (e["paired"] is None) == (key[1] == 16) and ("cross_paired" in e) == (key[0] == "diff model")
+        if e["paired"]:
+            assert abs(e["paired"]["delta"] - (mean[key] - mean[key[0], 16, key[2]])) < 1e-12
+        if "cross_paired" in e:
+            assert abs(e["cross_paired"]["acc"]["delta"] - (mean[key] - mean["plain model", key[1], key[2]])) < 1e-12
+END
+fi
+rm entries.jsonl
 try 0 '"ll_nats"' "$@" --json
 json dq-eval/1
 cp "$top/out" plain.json
