@@ -24,11 +24,14 @@ SOLUTIONS = [
     "No answer.", "\\fbox{12}", "\\boxed{open", "\\boxed{}", "\\boxed{\\text{even}}", "a \\boxed 5 and $\\boxed{6}$", "\\boxed{x}\\fbox{y}"]
 FIXED = [
     "", " ", ".", ".5", "0.5", "1/2", "-1/2", "01/2", "+1/2", "1_0/3", "a/b", "1/2/3", "/", "\\frac12", "\\frac1{2}", "\\frac{1}2",
-    "\\frac1", "\\frac", "\\dfrac{3}{4}", "\\tfrac34", "\\sqrt3", "\\sqrt{3}", "\\sqrt", "\\sqrt\\sqrt2", "\\sqrt\\frac12", "x=5", "x = 5",
-    "xy=5", "abc=5", "x=5=y", "é=2", "üé=2", "5\\text{ cm}", "5\\text{cm}", "5\\text{ a}\\text{ b}", "30^\\circ", "30^{\\circ}", "\\$5", "$5$",
+    "\\frac1", "\\frac", "\\dfrac{3}{4}", "\\tfrac34", "\\sqrt3", "\\sqrt{3}", "\\sqrt",
+    "\\sqrt\\sqrt2", "\\sqrt\\frac12", "x=5", "x = 5",
+    "xy=5", "abc=5", "x=5=y", "é=2", "üé=2", "5\\text{ cm}", "5\\text{cm}", "5\\text{ a}\\text{ b}",
+    "30^\\circ", "30^{\\circ}", "\\$5", "$5$",
     "50\\%", "50%", "\\left(1, 2\\right)", "( 1 , 2 )", "1,000", "a\\\\b", "\\!5", "line\nbreak", "\\frac é2", "\\fracé2", "\\sqrtπ",
     "2 .5", "{.5}", "x=", "=3", "-0/5", "3/-4", "\\frac\\frac12", "\\frac{a}{b}\\frac34", "\\frac1\\frac23"]
-PIECES = ["\\frac", "\\sqrt", "\\dfrac", "{", "}", "1", "2", "x", " ", ".", "=", "/", "\\left", "\\right", "^\\circ", "\\text{ ", "\\%", "\\$", "\\!",
+PIECES = ["\\frac", "\\sqrt", "\\dfrac", "{", "}", "1", "2", "x", " ", ".", "=", "/", "\\left", "\\right", "^\\circ",
+          "\\text{ ", "\\%", "\\$", "\\!",
           "-", ",", "é", "\\\\", "0.5", "_"]
 
 
