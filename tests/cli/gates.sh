@@ -123,7 +123,7 @@ try 0 "eight.h5  *8/128  *int8  *8:8" "$@" --math f32,int8 --csv both.csv
 [ "$(grep -c "left out" "$top/err")" = 2 ] || complain "gates: not a warning for each reason: $(cat "$top/err")"
 grep -q "left out: diff model: --math int8 needs packed weights" "$top/err" || complain "gates: no word of what was left out"
 try 0 "eight.h5 .* int8 " eval eight.h5 --text "$repo/tests/golden/text/docs.jsonl" --positions --ctx 64 --math f32,int8 --kv-bits 8
-[ "$(sed -n '/^Mean NLL/,$p' "$top/out" | grep -c '^eight.h5 .* \(f32\|int8\) ')" = 2 ] || complain "gates: --positions: rows of two arithmetics look the same: $(cat "$top/out")"
+[ "$(sed -n '/^Mean NLL/,/^$/p' "$top/out" | grep -c '^eight.h5 .* \(f32\|int8\) ')" = 2 ] || complain "gates: --positions: rows of two arithmetics look the same: $(cat "$top/out")"
 try 4 "needs packed weights" "$@" --math int8
 try 4 "nothing is left of --math int8,bf16" eval "diff model" --text "$book" --math int8,bf16
 try 2 "int8 stands twice" "$@" --math int8,int8
