@@ -116,6 +116,43 @@ static void shots_table(dq_html *h, const char *key, const char *over, const cha
     dq_html_page_table_end(h->p);
 }
 
+static void difference_cell(dq_html *h, const json_t *of, const char *key)
+{
+    const json_t *o = json_object_get(of, key);
+    dq_html_page_value(h->p, dq_html_real(o, "delta"), dq_html_real(o, "stderr"));
+}
+
+/* Over the larger numbers of demonstrations. */
+static void plateau_table(dq_html *h)
+{
+    static const char *const titles[] = {
+        "<row", "<task", "<order", "from shots", "mean", "minus reference", "minus first model",
+        NULL};
+    bool begun = false;
+    for (int i = 0; i < h->n; i++) {
+        const dq_html_row *r = &h->row[i];
+        const json_t *x = icl_of(r, "plateau");
+        double se, mean = dq_html_metric(x, "acc", &se);
+        if (!json_is_object(x)) continue;
+        if (!begun)
+            dq_html_page_table(h->p,
+                               "Mean accuracy over the larger numbers of demonstrations ± standard "
+                               "error for other runs and queries, and its paired differences.",
+                               titles);
+        begun = true;
+        dq_html_page_html(h->p, "<tr>");
+        dq_html_page_cell(h->p, r->label);
+        dq_html_page_cell(h->p, r->task);
+        dq_html_page_cell(h->p, dq_html_text(json_object_get(r->j, "icl"), "demo_order"));
+        dq_html_count_cell(h, dq_html_real(x, "from"));
+        dq_html_page_value(h->p, mean, se);
+        difference_cell(h, x, "paired");
+        difference_cell(h, x, "cross_paired");
+        dq_html_page_html(h->p, "</tr>\n");
+    }
+    if (begun) dq_html_page_table_end(h->p);
+}
+
 bool dq_html_has_icl(const dq_html *h)
 {
     return dq_html_any(h, "icl");
@@ -137,6 +174,7 @@ void dq_html_icl(dq_html *h)
                 "Accuracy by number of demonstrations, over runs; the spread is the best run less "
                 "the worst. A standard error of the mean is the standard deviation divided by the "
                 "root of the number of runs.");
+    plateau_table(h);
     for (int i = 0; i < h->n && !orders; i++)
         orders = json_array_size(icl_of(&h->row[i], "permutation_spread")) > 0;
     if (orders)

@@ -140,6 +140,33 @@ static void position_table(dq_html *h)
     dq_html_page_table_end(h->p);
 }
 
+/* The power law through the cumulative NLL. */
+static void fit_table(dq_html *h)
+{
+    static const char *const titles[] = {"<row", "alpha", "beta", "gamma", "residual (nats)", NULL};
+    static const char *const names[] = {"alpha", "beta", "gamma"};
+    bool begun = false;
+    for (int i = 0; i < h->n; i++) {
+        const json_t *f = json_object_get(json_object_get(h->row[i].j, "positions"), "fit");
+        if (!json_is_object(f)) continue;
+        if (!begun)
+            dq_html_page_table(h->p,
+                               "alpha t^beta + gamma through the cumulative NLL of the first t "
+                               "tokens, by least squares ± standard error over documents.",
+                               titles);
+        begun = true;
+        dq_html_page_html(h->p, "<tr>");
+        dq_html_page_cell(h->p, h->row[i].label);
+        for (int k = 0; k < 3; k++) {
+            double se, x = dq_html_metric(f, names[k], &se);
+            dq_html_page_value(h->p, x, se);
+        }
+        dq_html_real_cell(h, dq_html_real(f, "residual_nats"));
+        dq_html_page_html(h->p, "</tr>\n");
+    }
+    if (begun) dq_html_page_table_end(h->p);
+}
+
 static void bins_table(dq_html *h)
 {
     static const char *const titles[] = {
@@ -195,5 +222,6 @@ void dq_html_positions(dq_html *h)
     if (difference) position_picture(h, "difference_nats", true);
     dq_html_page_html(h->p, "</div>\n");
     position_table(h);
+    fit_table(h);
     bins_table(h);
 }
