@@ -102,6 +102,7 @@ dq_status dq_weight_outliers_collect(dq_weight_outliers *o, const dq_model *m, d
 {
     dq_tally t = {0};
     *o = (dq_weight_outliers){0};
+    DQ_TRY(dq_model_check_weights(m, err));
     o->of = dq_block_new((size_t)(m->n_layers * ROLES + 2), sizeof *o->of, err);
     if (!o->of) return err->code;
     if (dq_tally_init(&t, err) == DQ_OK) add(o, &m->embed, "embed", -1, &t, err);

@@ -190,3 +190,9 @@ if [ -w /dev/full ]; then
     ln -sf /dev/full full.shard
     "$dq" "$@" --shard 1/2 -o full.shard --force >"$top/out" 2>"$top/err" && complain "shards: a part on a full disk"
 fi
+# weights that another tool has quantized are laid out where parts are merged, which runs no model
+set -- stats "$repo/tests/golden/prequant/gptq-v1" --ids "1 2 3 4" --one-pass
+part "$@" --shard 1/1 -o pre.shard
+"$dq" "$@" -q --json >"$top/whole" || complain "shards: statistics of a prequantized model fail"
+try 0 '"weights"' merge pre.shard --json
+cmp -s "$top/whole" "$top/out" || complain "shards: other statistics of a prequantized model"
