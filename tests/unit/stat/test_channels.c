@@ -16,7 +16,7 @@ typedef struct rows {
     float x[SEQS * ROWS * COLS];
 } rows;
 
-static uint8_t class_of(int row)
+static dq_token_class class_of(int row)
 {
     return row == 0 ? DQ_TOKEN_FIRST : row % 50 == 7 ? DQ_TOKEN_SINK : DQ_TOKEN_ORDINARY;
 }
@@ -71,7 +71,7 @@ TEST(every_channel)
             int64_t n = 0, place = 0;
             for (int i = 0; i < SEQS * ROWS; i++) {
                 const double x = fabs((double)r->x[i * COLS + col]);
-                if (class_of(i % ROWS) != class) continue;
+                if ((int)class_of(i % ROWS) != class) continue;
                 n++;
                 if (!isfinite(x)) continue;
                 sum2 += x * x;
