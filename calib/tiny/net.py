@@ -52,6 +52,22 @@ class Attention(nn.Module):
             for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"):
                 setattr(self, name, nn.Parameter(0.1 * torch.randn(d)))
 
+    def mix(self, q, k, v, mask, lam):
+        """What the heads read, [b, heads, t, size of a value]; lam: of a differential model."""
+        rows, t = [], q.shape[2]
+        for at in range(0, t, self.block):      # blocks of rows, so that hidden keys cost little
+            end = min(at + self.block, t)
+            s = torch.matmul(q[:, :, at:end] * self.d ** -0.5, k[:, :, :end].transpose(2, 3))
+            p = torch.softmax(s + mask[at:end, :end], -1)
+            if self.diff:
+                p1, p2 = p.chunk(2, 1)
+                p = p1 - lam * p2
+            rows.append(torch.matmul(p, v[:, :, :end]))
+        y = torch.cat(rows, 2)
+        if self.diff:
+            y = F.rms_norm(y, y.shape[-1:], None, self.eps) * (1 - self.lambda_init)
+        return y
+
     def forward(self, x, cos, sin, mask):
         b, t, _ = x.shape
         rep = self.nq // self.nk
@@ -64,18 +80,8 @@ class Attention(nn.Module):
                    - torch.exp((self.lambda_q2 * self.lambda_k2).sum()) + self.lambda_init)
             v = torch.cat(v.chunk(2, 1), -1)
         v = v.repeat_interleave(rep, 1)
-        rows = []
-        for at in range(0, t, self.block):      # blocks of rows, so that hidden keys cost little
-            end = min(at + self.block, t)
-            s = torch.matmul(q[:, :, at:end] * self.d ** -0.5, k[:, :, :end].transpose(2, 3))
-            p = torch.softmax(s + mask[at:end, :end], -1)
-            if self.diff:
-                p1, p2 = p.chunk(2, 1)
-                p = p1 - lam * p2
-            rows.append(torch.matmul(p, v[:, :, :end]))
-        y = torch.cat(rows, 2)
-        if self.diff:
-            y = F.rms_norm(y, y.shape[-1:], None, self.eps) * (1 - self.lambda_init)
+        with torch.autocast("cpu", enabled=False):  # scores and maps are f32, also where products with weights are not
+            y = self.mix(q, k, v.float(), mask, lam if self.diff else None)
         return self.o_proj(y.transpose(1, 2).reshape(b, t, -1))
 
 
