@@ -44,7 +44,7 @@ def main():
     items = evaluate(args.dq, args.threads, kinds,
                      ["--task", "mc", "--data", os.path.join(args.text, "items.jsonl"), "--limit", str(args.items)])
     text = evaluate(args.dq, args.threads, kinds,
-                    ["--text", os.path.join(args.text, "heldout.txt"), "--window", "block", "--ctx",
+                    ["--text", os.path.join(args.text, "heldout.txt"), "--ctx",
                      str(train.SHAPE["max_position_embeddings"]), "--limit", str(WINDOWS)])
     with open(args.csv, "w", newline="") as f:
         out = csv.DictWriter(f, FIELDS, lineterminator="\n")

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Checkpoints scored by transformers, an oracle for what measure.py asks of dq:
 
-    python check.py --seed S --out DIR --text DIR --csv FILE [--steps 0 800 ...]
+    python check.py --seed S --out DIR --text DIR --csv FILE [--steps 0 800 ...] [--without-bos]
 
-Float32 arithmetic on the stored (bf16) weights, eager attention. The held-out windows of windows.json: mean NLL per token, the
-largest hidden state (output of a layer, before the next norm) and the largest attention logit, beside those of the CSV of
-measure.py. Ends with 1 where an NLL differs by more than 1e-5 nats or a magnitude by more than 1e-4 of it.
+Float32 arithmetic on the stored (bf16) weights, eager attention. Of the held-out windows of windows.json, beside the CSV of
+measure.py: mean NLL per token of their second half, the largest hidden state (output of a layer, before the next norm) and the
+largest attention logit. Ends with 1 where an NLL differs by more than 1e-5 nats or a magnitude by more than 1e-4 of it.
+--without-bos prints instead the NLL of the same tokens in windows that lack their <bos>.
 """
 import argparse
 import csv
@@ -50,16 +51,17 @@ class Largest:
 
 
 @torch.inference_mode()
-def score(folder, windows):
+def score(folder, windows, first=0):
+    """Of windows without their `first` tokens; the scored tokens stay the same."""
     model = tr.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    largest, total = Largest(model), 0.0
+    largest, total, half = Largest(model), 0.0, len(windows[0]) // 2 - first
     for at in range(0, len(windows), 8):
-        ids = torch.tensor(windows[at:at + 8])
-        logits = model(ids, use_cache=False).logits[:, :-1].double()
+        ids = torch.tensor(windows[at:at + 8])[:, first:]
+        logits = model(ids, use_cache=False).logits[:, half:-1].double()
         if at < measure.STATISTICS_WINDOWS:
             logits_top1, hidden_top1 = largest.logits, largest.hidden
-        total += F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum").item()
-    return total / sum(len(w) - 1 for w in windows), hidden_top1, logits_top1
+        total += F.cross_entropy(logits.flatten(0, 1), ids[:, half + 1:].flatten(), reduction="sum").item()
+    return total / sum(len(w) - first - half - 1 for w in windows), hidden_top1, logits_top1
 
 
 def main():
@@ -69,6 +71,7 @@ def main():
     parse.add_argument("--text", required=True)
     parse.add_argument("--csv", required=True)
     parse.add_argument("--steps", type=int, nargs="+", default=[train.STEPS])
+    parse.add_argument("--without-bos", action="store_true")
     args = parse.parse_args()
     torch.set_num_threads(1)
     with open(os.path.join(args.text, "windows.json")) as f:
@@ -78,7 +81,11 @@ def main():
     wrong = 0
     for step in args.steps:
         for kind in ("llama", "diffllama"):
-            nll, hidden, logits = score(os.path.join(args.out, f"{kind}-{args.seed}", str(step)), windows)
+            folder = os.path.join(args.out, f"{kind}-{args.seed}", str(step))
+            if args.without_bos:
+                print(f"{kind} {args.seed} step {step} without <bos>: NLL {score(folder, windows, 1)[0]:.6f}")
+                continue
+            nll, hidden, logits = score(folder, windows)
             line = lines[kind, step]
             gaps = (abs(nll - float(line["nll_nats_per_token"])), abs(hidden / float(line["hidden_top1"]) - 1),
                     abs(logits / float(line["logits_top1"]) - 1))

@@ -2,9 +2,9 @@
 """Measures the checkpoints of one seed with dq:  measure.py --seed S --out DIR --text DIR --csv FILE [--dq PROGRAM]
 
 One line per checkpoint and part of the held-out windows: part `all`, and BLOCKS parts of equally many, so that what is
-computed over parts has an error. Held-out NLL by `dq eval --text`, magnitudes and attention by `dq stats`: the former on
-all windows, the latter on the first STATISTICS_WINDOWS, each of which begins with <bos>. Lines that the file has already are
-not measured again.
+computed over parts has an error. Held-out NLL is that of the second half of each window, by `dq eval --text`, on all windows.
+Magnitudes and attention are by `dq stats`, on the first STATISTICS_WINDOWS. All of them begin with <bos>, as in training. Lines
+that the file has already are not measured again.
 
     logits_*, hidden_*     of attention logits and hidden states (dq-stats/1): pooled over layers, heads, maps and windows
     *_crest                top1 / rms
@@ -96,7 +96,7 @@ def main():
             if (kind, str(step)) in known or not os.path.exists(folder):
                 continue
             score = run([args.dq, "eval", folder, "--text", os.path.join(args.text, "heldout.txt"), "--ctx",
-                         str(len(windows["ids"][0])), "--window", "block", "--limit", str(n)], args.threads)
+                         str(len(windows["ids"][0])), "--limit", str(n)], args.threads)
             nll = score["metrics"]["nll_nats"]
             lines = []
             for part in range(BLOCKS):

@@ -10,6 +10,7 @@ text=$work/text runs=$work/runs
 mkdir -p "$results" "$runs"
 [ -e "$text/sources.csv" ] || "$python" $here/corpus.py "$text"
 [ -e "$text/items.jsonl" ] || "$python" $here/tokens.py "$text"
+cp "$text/sources.csv" "$results/"
 
 "$python" $here/train.py --kind llama --seed "$seed" --out "$runs" --text "$text" >>"$runs/llama-$seed.log" 2>&1 &
 plain=$!

@@ -6,7 +6,8 @@
     tokenizer.json     byte-level BPE of 4096 tokens, trained on train.jsonl; <bos> is id 0
     train.bin          ids of train.jsonl, uint16, <bos> before every document
     heldout.txt        the beginning of every held-out document by turns, for `dq eval --text` and `dq stats`
-    windows.json       the first WINDOWS windows of it: <bos> and 255 tokens each, as `dq eval --ctx 256` cuts them
+    windows.json       the first WINDOWS windows of it: <bos> and 255 tokens each, as `dq eval --ctx 256` cuts them, and the bytes
+                       of the second half, which is what that scores
     items.jsonl        {"ctx", "choices", "gold"}: which of four stretches of one held-out document goes on a context
 """
 import argparse
@@ -51,12 +52,14 @@ def items(documents, rng):
     """Contexts of CTX_WORDS words and four stretches of CHOICE_WORDS, three from elsewhere in the same document."""
     long = [d["text"] for d in documents if len(d["text"].split()) > 20 * CTX_WORDS]
     out = []
-    for i in range(ITEMS):
-        words = long[i % len(long)].split()
+    while len(out) < ITEMS:
+        words = long[len(out) % len(long)].split()
         at = rng.randrange(len(words) - CTX_WORDS - CHOICE_WORDS)
         end = at + CTX_WORDS
         others = rng.sample([w for w in range(0, len(words) - CHOICE_WORDS)
                              if abs(w - end) > CTX_WORDS + CHOICE_WORDS], 3)
+        if max(len(word) for w in [at, end, *others] for word in words[w:w + CTX_WORDS]) > 24:
+            continue  # rules and addresses
         choices = [" ".join(words[w:w + CHOICE_WORDS]) for w in [end, *others]]
         gold = rng.randrange(4)
         choices[0], choices[gold] = choices[gold], choices[0]
@@ -78,13 +81,13 @@ def main():
         f.write(text)
     every = tok.encode(text).ids
     windows = [[BOS] + every[s + 1:s + POSITIONS] for s in range(0, WINDOWS * POSITIONS, POSITIONS)]
-    size = [sum(len(tok.id_to_token(i)) for i in w[1:]) for w in windows]  # a character stands for a byte
+    size = [sum(len(tok.id_to_token(i)) for i in w[POSITIONS // 2 + 1:]) for w in windows]  # a character stands for a byte
     with open(os.path.join(folder, "windows.json"), "w") as f:
         json.dump({"ids": windows, "bytes": size}, f)
     with open(os.path.join(folder, "items.jsonl"), "w", encoding="utf-8") as f:
         f.writelines(json.dumps(i, ensure_ascii=False) + "\n" for i in items(heldout, random.Random(0)))
     print(f"{len(ids)} training ids, {sum(len(d['text'].encode()) for d in train) / len(ids):.3f} bytes each; "
-          f"{len(every)} held-out ids, {len(windows)} windows of {sum(size)} bytes")
+          f"{len(every)} held-out ids, {len(windows)} windows, {sum(size)} bytes scored")
 
 
 if __name__ == "__main__":
