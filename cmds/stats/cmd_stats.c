@@ -430,7 +430,8 @@ static dq_status name_key(stats *x, dq_err *err)
 {
     dq_identity_text(x->key.program, x->backend);
     if (x->merge) snprintf(x->key.program, sizeof x->key.program, "%s", x->merge->program);
-    return cmd_stats_key_make(&x->key, x->entry, x->n, x->head_order.word.text, err);
+    return cmd_stats_key_make(&x->key, x->entry, x->n, x->head_order.word.text,
+                              (dq_outlier_detail)x->detail.at, err);
 }
 
 static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_err *err)

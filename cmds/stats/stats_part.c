@@ -23,11 +23,12 @@ static const char schema[] = "dq-stats-part/2";
 enum { SHARE = 20, LEAST_SECONDS = 5 }; /* between states: times the writing, and at least */
 
 dq_status cmd_stats_key_make(cmd_stats_key *key, const cmd_stats_entry *e, int n,
-                             const char *head_order, dq_err *err)
+                             const char *head_order, dq_outlier_detail detail, dq_err *err)
 {
     dq_sha256 h;
     DQ_TRY(dq_sha256_begin(&h, err));
     dq_sha256_add(&h, key->program, strlen(key->program) + 1);
+    dq_sha256_add(&h, dq_outlier_detail_name[detail], strlen(dq_outlier_detail_name[detail]) + 1);
     if (head_order) dq_sha256_add(&h, head_order, strlen(head_order));
     for (int i = 0; i < n; i++, e++) {
         const int64_t ids = e->in.cu[e->in.n_seq];

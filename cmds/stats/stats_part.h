@@ -13,7 +13,7 @@ typedef struct cmd_stats_key {
 } cmd_stats_key;
 /* head_order: of the command line, NULL: none. key->program is there. */
 dq_status cmd_stats_key_make(cmd_stats_key *key, const cmd_stats_entry *e, int n,
-                             const char *head_order, dq_err *err);
+                             const char *head_order, dq_outlier_detail detail, dq_err *err);
 
 typedef struct cmd_stats_part {
     cmd_stats_entry *entry; /* [n] with their inputs */

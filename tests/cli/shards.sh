@@ -137,6 +137,9 @@ try 4 "sh1.shard and sh1.shard are both part 1" merge sh1.shard sh1.shard
 try 4 "sh2.shard: is one of 2 parts, st1.shard of 11" merge st1.shard sh2.shard
 "$dq" "$@" --limit 9 --shard 2/2 -qo lim.shard
 try 4 "lim.shard: is a part of another run of dq stats than sh1.shard" merge sh1.shard lim.shard
+"$dq" "$@" --detail maps --shard 2/2 -qo maps.shard
+try 4 "maps.shard: is a part of another run of dq stats than sh1.shard" merge sh1.shard maps.shard
+try 4 "sh2.shard: belongs to a run with other inputs or settings" "$@" --detail table5 --shard 2/2 -o sh2.shard --resume
 "$dq" "$@" --places 3 --shard 2/2 -qo places.shard
 try 4 "places.shard: its command asks for other outputs or conditions than that of sh1.shard" merge sh1.shard places.shard
 DQ_CPU=scalar "$dq" "$@" --shard 2/2 -qo sc.shard
