@@ -131,30 +131,22 @@ dq_status dq_outliers_put(const dq_outliers *o, int layer, dq_strbuf *to, dq_err
                          (size_t)o->n_out * sizeof *o->look_sum, err);
 }
 
-static bool take(void *to, size_t n, const char **at, const char *end)
-{
-    if ((size_t)(end - *at) < n) return false;
-    memcpy(to, *at, n);
-    *at += n;
-    return true;
-}
-
 static bool merge_heads(dq_outliers *o, int layer, const char **at, const char *end)
 {
-    const int64_t most = (int64_t)1 << 46;
     for (size_t i = 0; i < moments_of(o); i++) {
         dq_moments m;
-        if (!take(&m, sizeof m, at, end) || m.n < 0 || m.n > most || !isfinite(m.max)) return false;
+        if (!dq_strbuf_take(&m, sizeof m, at, end) || !dq_fixed_is_count(m.n) || !isfinite(m.max))
+            return false;
         dq_moments_merge(&o->head[(size_t)layer * moments_of(o) + i], &m);
     }
     for (int i = 0; i < DQ_TOKEN_CLASSES; i++) {
         int64_t n;
-        if (!take(&n, sizeof n, at, end) || n < 0 || n > most) return false;
+        if (!dq_strbuf_take(&n, sizeof n, at, end) || !dq_fixed_is_count(n)) return false;
         o->tokens[layer * DQ_TOKEN_CLASSES + i] += n;
     }
     for (int i = 0; i < o->n_out; i++) {
         dq_head_profile_sum s;
-        if (!take(&s, sizeof s, at, end)) return false;
+        if (!dq_strbuf_take(&s, sizeof s, at, end)) return false;
         if (!dq_head_profile_sum_merge(&o->look_sum[layer * o->n_out + i], &s)) return false;
     }
     return true;
@@ -164,7 +156,7 @@ static bool merge_measures(dq_outliers *o, int layer, const char **at, const cha
 {
     for (int i = 0; i < o->n_out; i++) {
         dq_head_measure_sum s;
-        if (!take(&s, sizeof s, at, end)) return false;
+        if (!dq_strbuf_take(&s, sizeof s, at, end)) return false;
         if (!dq_head_measure_sum_merge(&o->measure_sum[layer * o->n_out + i], &s)) return false;
     }
     return true;

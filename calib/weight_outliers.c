@@ -4,10 +4,9 @@
 #include "calib/weight_outliers.h"
 
 #include "base/os.h"
-#include "stat/channels.h"
+#include "calib/outliers.h"
 #include "tensor/weight_format.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,16 +48,14 @@ static dq_status find_column(dq_weight_outlier *to, const dq_channels *c, dq_err
 
 static void read_tally(dq_weight_outlier *to, const dq_tally *t)
 {
-    const double sum2 = dq_fixed_value(&t->sum2);
     to->n_bad = t->n_bad;
     to->max = t->n_top ? t->top[0] : 0;
     to->row = t->n_top ? t->place[0].row : -1;
     to->col = t->n_top ? t->place[0].col : -1;
     to->median = dq_tally_quantile(t, 0.5, NULL);
     to->p99_9 = dq_tally_quantile(t, 0.999, NULL);
-    to->rms = t->n ? sqrt(sum2 / (double)t->n) : (double)NAN;
-    to->kurtosis0 =
-        sum2 > 0 ? (double)t->n * dq_fixed_value(&t->sum4) / (sum2 * sum2) : (double)NAN;
+    to->rms = dq_outlier_rms(t);
+    to->kurtosis0 = dq_outlier_kurtosis0(t);
 }
 
 static dq_status look_at(dq_weight_outlier *to, const dq_weight *w, dq_tally *t, dq_err *err)

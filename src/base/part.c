@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/part.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -127,13 +126,6 @@ void dq_part_put_reals(FILE *f, const char *key, const double *x, int64_t n)
     fputc('"', f);
 }
 
-void dq_part_put_ints(FILE *f, const char *key, const int64_t *x, int64_t n)
-{
-    fprintf(f, ", \"%s\": \"", key);
-    for (int64_t i = 0; i < n; i++) fprintf(f, "%s%" PRId64, i ? " " : "", x[i]);
-    fputc('"', f);
-}
-
 static dq_status check_number(const char *from, const char *to, const char *key, dq_err *err)
 {
     if (to == from || (*to != ' ' && *to)) return dq_fail(err, DQ_DAMAGED, "\"%s\"", key);
@@ -152,18 +144,6 @@ dq_status dq_part_get_reals(double *x, int64_t n, const json_t *step, const char
     DQ_TRY(dq_json_text(&s, step, key, NULL, err));
     for (int64_t i = 0; i < n; i++, s = end) {
         x[i] = strtod(s, &end);
-        DQ_TRY(check_number(s, end, key, err));
-    }
-    return check_last(s, key, err);
-}
-
-dq_status dq_part_get_ints(int64_t *x, int64_t n, const json_t *step, const char *key, dq_err *err)
-{
-    const char *s;
-    char *end;
-    DQ_TRY(dq_json_text(&s, step, key, NULL, err));
-    for (int64_t i = 0; i < n; i++, s = end) {
-        x[i] = strtoll(s, &end, 10);
         DQ_TRY(check_number(s, end, key, err));
     }
     return check_last(s, key, err);

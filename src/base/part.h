@@ -38,9 +38,7 @@ dq_status dq_part_read_head(json_t **head, bool *ended, const char *path, dq_err
 
 /* , "KEY": "X X .."      numbers to the last bit, with single spaces between */
 void dq_part_put_reals(FILE *f, const char *key, const double *x, int64_t n);
-void dq_part_put_ints(FILE *f, const char *key, const int64_t *x, int64_t n);
 /* The n numbers of a key. DQ_DAMAGED: more, fewer or none. */
 dq_status dq_part_get_reals(double *x, int64_t n, const json_t *step, const char *key, dq_err *err);
-dq_status dq_part_get_ints(int64_t *x, int64_t n, const json_t *step, const char *key, dq_err *err);
 
 #endif

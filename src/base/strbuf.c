@@ -23,6 +23,14 @@ dq_status dq_strbuf_add(dq_strbuf *b, const char *s, size_t n, dq_err *err)
     return DQ_OK;
 }
 
+bool dq_strbuf_take(void *to, size_t n, const char **at, const char *end)
+{
+    if ((size_t)(end - *at) < n) return false;
+    memcpy(to, *at, n);
+    *at += n;
+    return true;
+}
+
 static ssize_t add_bytes(void *b, const char *s, size_t n)
 {
     dq_err full = {0};

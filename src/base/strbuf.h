@@ -16,6 +16,8 @@ typedef struct dq_strbuf {
 /* Capacity for `more` bytes after s[n]. */
 dq_status dq_strbuf_reserve(dq_strbuf *b, size_t more, dq_err *err);
 dq_status dq_strbuf_add(dq_strbuf *b, const char *s, size_t n, dq_err *err);
+/* The next n of the bytes from *at on, which moves behind them; false: fewer lie before `end`. */
+bool dq_strbuf_take(void *to, size_t n, const char **at, const char *end);
 
 /* A stream whose bytes end after one another in *b; NULL with DQ_RESOURCE. Unlike open_memstream it
  * remembers what memory was too short for: dq_strbuf_memory_close, which ends it, says DQ_RESOURCE then. */

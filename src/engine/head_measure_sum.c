@@ -30,9 +30,8 @@ void dq_head_measure_sum_add(dq_head_measure_sum *s, const dq_head_measure *m)
 
 bool dq_head_measure_sum_merge(dq_head_measure_sum *into, const dq_head_measure_sum *from)
 {
-    const int64_t most = (int64_t)1 << 46; /* 131072 such counts add up within 63 bits */
     for (int i = 0; i < DQ_MEASURE_COUNTS; i++) {
-        if (from->count[i] < 0 || from->count[i] > most) return false;
+        if (!dq_fixed_is_count(from->count[i])) return false;
         into->count[i] += from->count[i];
     }
     for (int i = 0; i < DQ_MEASURE_SUMS; i++) dq_fixed_merge(&into->sum[i], &from->sum[i]);

@@ -16,14 +16,9 @@ void dq_head_profile_sum_add(dq_head_profile_sum *s, const dq_head_profile *p)
     for (int i = 0; i < DQ_HEAD_SUMS; i++) dq_fixed_add(&s->sum[i], p->sum[i]);
 }
 
-static bool is_count(int64_t n)
-{
-    return n >= 0 && n <= (int64_t)1 << 46; /* 131072 such counts add up within 63 bits */
-}
-
 bool dq_head_profile_sum_merge(dq_head_profile_sum *into, const dq_head_profile_sum *from)
 {
-    if (!is_count(from->rows) || !is_count(from->copies)) return false;
+    if (!dq_fixed_is_count(from->rows) || !dq_fixed_is_count(from->copies)) return false;
     into->rows += from->rows;
     into->copies += from->copies;
     for (int i = 0; i < DQ_HEAD_SUMS; i++) dq_fixed_merge(&into->sum[i], &from->sum[i]);

@@ -88,27 +88,19 @@ dq_status dq_channels_put(const dq_channels *c, dq_strbuf *to, dq_err *err)
     return DQ_OK;
 }
 
-static bool take(void *to, size_t n, const char **at, const char *end)
-{
-    if ((size_t)(end - *at) < n) return false;
-    memcpy(to, *at, n);
-    *at += n;
-    return true;
-}
-
 static bool merge(dq_channels *into, const char **at, const char *end)
 {
-    const int64_t most = (int64_t)1 << 46;
     int64_t cols, rows[DQ_TOKEN_CLASSES];
-    if (!take(&cols, sizeof cols, at, end) || cols != into->cols) return false;
-    if (!take(rows, sizeof rows, at, end)) return false;
+    if (!dq_strbuf_take(&cols, sizeof cols, at, end) || cols != into->cols) return false;
+    if (!dq_strbuf_take(rows, sizeof rows, at, end)) return false;
     for (int class = 0; class < DQ_TOKEN_CLASSES; class ++) {
         dq_channel *to = into->of + class * cols;
-        if (rows[class] < 0 || rows[class] > most) return false;
+        if (!dq_fixed_is_count(rows[class])) return false;
         into->rows[class] += rows[class];
         for (int64_t i = 0; rows[class] > 0 && i < cols; i++) {
             dq_channel from;
-            if (!take(&from, sizeof from, at, end) || !(from.max >= 0 && from.max <= FLT_MAX))
+            if (!dq_strbuf_take(&from, sizeof from, at, end) ||
+                !(from.max >= 0 && from.max <= FLT_MAX))
                 return false;
             raise_to(&to[i], from.max, from.seq, from.row);
             dq_fixed_merge(&to[i].sum2, &from.sum2);

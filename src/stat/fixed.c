@@ -4,7 +4,6 @@
 #include "stat/fixed.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <string.h>
 
 enum { WORDS = 4, POINT = 128, DIGITS = 53 };
@@ -22,6 +21,11 @@ static void negate(dq_fixed *f)
         f->word[i] = ~f->word[i] + carry;
         carry = carry && !f->word[i];
     }
+}
+
+bool dq_fixed_is_count(int64_t n)
+{
+    return n >= 0 && n <= (int64_t)1 << 46;
 }
 
 void dq_fixed_merge(dq_fixed *into, const dq_fixed *from)

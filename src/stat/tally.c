@@ -10,7 +10,6 @@
 #include <string.h>
 
 enum { BLOCK = 256, LANES = 8, FINE_BINS = 1 << 16 };
-static const int64_t most_values = (int64_t)1 << 46; /* 131072 such counts add up within 63 bits */
 
 static const uint32_t infinity_bits = 0x7f800000u;
 
@@ -252,19 +251,11 @@ static dq_status damaged(dq_err *err)
     return dq_fail(err, DQ_DAMAGED, "a tally is cut off, or none");
 }
 
-static bool take(void *to, size_t n, const char **at, const char *end)
-{
-    if ((size_t)(end - *at) < n) return false;
-    memcpy(to, *at, n);
-    *at += n;
-    return true;
-}
-
 /* Adds counts[n] of the bytes; *sum: what they add up to. */
 static bool add_counts(int64_t *counts, int64_t n, int64_t *sum, const char **at, const char *end)
 {
     for (int64_t i = 0, more; i < n; i++) {
-        if (!take(&more, sizeof more, at, end) || more < 0 || more > most_values) return false;
+        if (!dq_strbuf_take(&more, sizeof more, at, end) || !dq_fixed_is_count(more)) return false;
         counts[i] += more;
         *sum += more;
     }
@@ -275,8 +266,8 @@ static bool add_runs(dq_tally *into, int64_t n, const char **at, const char *end
 {
     int64_t sum = 0, after = 0;
     for (run r;; after = r.first + r.n) {
-        if (!take(&r, sizeof r, at, end) || r.first < after || r.first > DQ_HIST_BINS || r.n < 0 ||
-            r.n > DQ_HIST_BINS - r.first)
+        if (!dq_strbuf_take(&r, sizeof r, at, end) || r.first < after || r.first > DQ_HIST_BINS ||
+            r.n < 0 || r.n > DQ_HIST_BINS - r.first)
             return false;
         if (r.n == 0) return sum == n;
         if (!add_counts(into->hist + r.first, r.n, &sum, at, end)) return false;
@@ -285,7 +276,7 @@ static bool add_runs(dq_tally *into, int64_t n, const char **at, const char *end
 
 static bool is_list(const head *h)
 {
-    if (h->n < 0 || h->n > most_values || h->n_bad < 0 || h->n_bad > most_values) return false;
+    if (!dq_fixed_is_count(h->n) || !dq_fixed_is_count(h->n_bad)) return false;
     if (h->n_top != (h->n < DQ_TOP ? h->n : DQ_TOP)) return false;
     for (int i = 0; i < h->n_top; i++) {
         if (!(h->top[i] >= 0 && h->top[i] <= (i ? h->top[i - 1] : FLT_MAX))) return false;
@@ -298,7 +289,7 @@ dq_status dq_tally_merge_bytes(dq_tally *into, const char **at, const char *end,
     head h;
     int64_t sum = 0;
     if (into->fine) return add_counts(into->fine, FINE_BINS, &sum, at, end) ? DQ_OK : damaged(err);
-    if (!take(&h, sizeof h, at, end) || !is_list(&h)) return damaged(err);
+    if (!dq_strbuf_take(&h, sizeof h, at, end) || !is_list(&h)) return damaged(err);
     into->n += h.n;
     into->n_bad += h.n_bad;
     dq_fixed_merge(&into->sum, &h.sum[0]);
