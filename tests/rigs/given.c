@@ -131,3 +131,21 @@ void check_error(const dq_err *err, dq_status want, const char *text)
         fail_msg("status %d, \"%s\" (wanted %d, \"%s\")", (int)err->code, err->text, (int)want,
                  text);
 }
+
+dq_sequences given_sequences(const json_t *list)
+{
+    dq_arena *a = given_arena();
+    dq_err err = {0};
+    size_t n = json_array_size(list), total = 0, i, k;
+    json_t *seq, *id;
+    json_array_foreach(list, i, seq) total += json_array_size(seq);
+    int64_t *cu = dq_alloc(a, n + 1, sizeof *cu, &err);
+    int32_t *ids = dq_alloc(a, total, sizeof *ids, &err);
+    assert_true(cu && ids);
+    json_array_foreach(list, i, seq)
+    {
+        cu[i + 1] = cu[i];
+        json_array_foreach(seq, k, id) ids[cu[i + 1]++] = (int32_t)json_integer_value(id);
+    }
+    return (dq_sequences){.n = (int64_t)n, .cu = cu, .ids = ids};
+}

@@ -3,6 +3,7 @@
 #ifndef DQ_GIVEN_H
 #define DQ_GIVEN_H
 
+#include "calib/outlier_walk.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "engine/runner.h"
@@ -21,6 +22,8 @@ json_t *given_document(const char *text);
 __attribute__((format(printf, 1, 2))) dq_model *given_model(const char *path, ...);
 dq_backend *given_backend(int threads);
 dq_runner *given_runner(const dq_model *m, dq_backend *b);
+/* Lists of ids, of the arena. */
+dq_sequences given_sequences(const json_t *list);
 dq_tokenizer *given_tokenizer(const char *json, size_t len, const char *config);
 /* The model's own, whose tokenizer.json is text[len]; both may be NULL. */
 dq_tokenizer *given_tokenizer_of(const dq_model *m, const char **text, size_t *len);

@@ -49,23 +49,6 @@ static int tear_down(void **state)
     return 0;
 }
 
-static dq_sequences sequences_of(const json_t *list, dq_arena *a)
-{
-    dq_err err = {0};
-    size_t n = json_array_size(list), total = 0, i, k;
-    json_t *seq, *id;
-    json_array_foreach(list, i, seq) total += json_array_size(seq);
-    int64_t *cu = dq_alloc(a, n + 1, sizeof *cu, &err);
-    int32_t *ids = dq_alloc(a, total, sizeof *ids, &err);
-    assert_true(cu && ids);
-    json_array_foreach(list, i, seq)
-    {
-        cu[i + 1] = cu[i];
-        json_array_foreach(seq, k, id) ids[cu[i + 1]++] = (int32_t)json_integer_value(id);
-    }
-    return (dq_sequences){.n = (int64_t)n, .cu = cu, .ids = ids};
-}
-
 static void collect(dq_outliers *o, const dq_model *m, dq_backend *b, const dq_sequences *s,
                     int64_t max_rows, int walks)
 {
@@ -139,7 +122,7 @@ static void compare_measure(const dq_head_measure *m, const json_t *want)
 static void check_model(const fixture *f, const json_t *x, int64_t max_rows, int walks)
 {
     const char *name = json_string_value(json_object_get(x, "model"));
-    dq_sequences s = sequences_of(json_object_get(x, "sequences"), given_arena());
+    dq_sequences s = given_sequences(json_object_get(x, "sequences"));
     dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s", name);
     dq_outliers o;
     collect(&o, m, f->backend, &s, max_rows, walks);
@@ -183,7 +166,7 @@ TEST(test_batching)
 {
     const fixture *f = *case_state;
     const json_t *x = json_array_get(f->root, 1);
-    dq_sequences s = sequences_of(json_object_get(x, "sequences"), given_arena());
+    dq_sequences s = given_sequences(json_object_get(x, "sequences"));
     dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s",
                               json_string_value(json_object_get(x, "model")));
     dq_outliers a, b;
@@ -265,7 +248,7 @@ TEST(test_blocks)
 {
     const fixture *f = *case_state;
     const json_t *x = json_array_get(f->root, 1);
-    dq_sequences s = sequences_of(json_object_get(x, "sequences"), given_arena());
+    dq_sequences s = given_sequences(json_object_get(x, "sequences"));
     dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s",
                               json_string_value(json_object_get(x, "model")));
     const dq_outlier_plan plan = {.max_rows = 1, .walks = 1};

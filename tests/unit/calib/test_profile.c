@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "calib/elements.h"
+#include "calib/head_kinds.h"
 #include "calib/outlier_walk.h"
 #include "calib/weight_outliers.h"
 
@@ -30,24 +31,6 @@ static void close_to(double got, const json_t *x, const char *key)
 static int64_t count_of(const json_t *x, const char *key)
 {
     return json_integer_value(json_object_get(x, key));
-}
-
-static dq_sequences sequences_of(const json_t *list)
-{
-    dq_arena *a = given_arena();
-    dq_err err = {0};
-    size_t n = json_array_size(list), total = 0, i, k;
-    json_t *seq, *id;
-    json_array_foreach(list, i, seq) total += json_array_size(seq);
-    int64_t *cu = dq_alloc(a, n + 1, sizeof *cu, &err);
-    int32_t *ids = dq_alloc(a, total, sizeof *ids, &err);
-    assert_true(cu && ids);
-    json_array_foreach(list, i, seq)
-    {
-        cu[i + 1] = cu[i];
-        json_array_foreach(seq, k, id) ids[cu[i + 1]++] = (int32_t)json_integer_value(id);
-    }
-    return (dq_sequences){.n = (int64_t)n, .cu = cu, .ids = ids};
 }
 
 static void check_tally(const dq_tally *t, const json_t *want)
@@ -182,7 +165,7 @@ TEST(against_numpy)
     size_t i;
     json_array_foreach(root, i, x)
     {
-        const dq_sequences s = sequences_of(json_object_get(x, "sequences"));
+        const dq_sequences s = given_sequences(json_object_get(x, "sequences"));
         dq_model *m = given_model(DQ_TEST_DIR "/golden/models/%s",
                                   json_string_value(json_object_get(x, "model")));
         for (int threads = 1; threads <= 3; threads++) {
@@ -246,4 +229,29 @@ TEST(each_once)
     assert_true(found[0].col == 1 && found[0].at.layer == 2 && found[0].first == 2);
     dq_outliers_free(&o);
     dq_model_close(m);
+}
+
+/* ----- head kinds ----- */
+
+/* Of 10 rows with sum |D| = 2 each, 4 of which have something to copy. */
+static dq_head_kind kind_of(double copied, double first, double local)
+{
+    const dq_head_measure m = {.rows = 10, .variation = 20};
+    dq_head_profile p = {.rows = 10, .copies = 4};
+    p.sum[DQ_HEAD_COPY_D] = copied;
+    p.sum[DQ_HEAD_FIRST_D] = first;
+    p.sum[DQ_HEAD_LOCAL_D] = local;
+    return dq_head_kind_of(&m, &p);
+}
+
+TEST(kinds_of_heads)
+{
+    const dq_head_measure nothing = {.rows = 0};
+    const dq_head_profile none = {.rows = 0};
+    assert_int_equal(kind_of(0.81, 15, 2), DQ_HEAD_RETRIEVAL); /* .8 is a tenth of 4 rows */
+    assert_int_equal(kind_of(0.79, 15, 2), DQ_HEAD_SINK);
+    assert_int_equal(kind_of(0.79, 10, 10), DQ_HEAD_SINK);
+    assert_int_equal(kind_of(0, 9.9, 10.1), DQ_HEAD_LOCAL);
+    assert_int_equal(kind_of(0, 9.9, 9.9), DQ_HEAD_MIXED);
+    assert_int_equal(dq_head_kind_of(&nothing, &none), DQ_HEAD_MIXED);
 }
