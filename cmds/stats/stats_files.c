@@ -141,7 +141,11 @@ static dq_status columns_write(dq_h5_result *h, const char *group, const columns
     snprintf(name, sizeof name, "%s/place", group);
     DQ_TRY(dq_h5_result_text(h, name, "columns", "sequence layer head row column", err));
     snprintf(name, sizeof name, "%s/quantiles", group);
-    DQ_TRY(dq_h5_result_text(h, name, "p", "0.9 0.99 0.999 0.9999", err));
+    char p[16 * CMD_STATS_QUANTILES] = "";
+    for (int i = 0; i < CMD_STATS_QUANTILES; i++)
+        snprintf(p + strlen(p), sizeof p - strlen(p), "%s%g", i ? " " : "",
+                 cmd_stats_quantile[i].p);
+    DQ_TRY(dq_h5_result_text(h, name, "p", p, err));
     if (!c->hist) return DQ_OK;
     snprintf(name, sizeof name, "%s/histogram", group);
     return dq_h5_result_text(h, name, "bins", "upper 16 bits of |x| as f32", err);
