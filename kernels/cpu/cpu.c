@@ -162,6 +162,7 @@ const dq_ops dq_ops_cpu = {
     .kv_key_leverages = dq_cpu_kv_key_leverages,
     .kv_rows = dq_cpu_kv_rows,
     .has_peaks = true,
+    .has_rounds = true,
     .kv_count = dq_kv_pages_count,
     .kv_bytes = dq_kv_pages_bytes,
     .attn_absmax = dq_cpu_attn_absmax,

@@ -51,6 +51,8 @@ typedef struct dq_attend_args {
     dq_mat q;      /* [n_rows, n_q * head_dim], after RoPE */
     dq_mat lambda; /* [n_rows, n_out], DQ_LAMBDA_TOKEN only, else p NULL */
     dq_logit_spec logit;
+    const bool *
+        rounds; /* [n_q] query heads whose logits are rounded, those of the others are not; NULL: all. Only where has_rounds */
     dq_math math; /* qk, pv */
     const float
         *absmax; /* [n_seq, n_q] backend memory from attn_absmax: tensor and head granularity;
@@ -209,7 +211,8 @@ typedef struct dq_ops {
      * side as they were before `rope`, then its values. */
     void (*kv_rows)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group, int32_t t,
                     const dq_rope *rope, float *row);
-    bool has_peaks; /* attend knows the column `peak` */
+    bool has_peaks;  /* attend knows the column `peak` */
+    bool has_rounds; /* attend knows `rounds` */
     /* Tokens held; their positions (host, [count]) into pos if not NULL. */
     int64_t (*kv_count)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                         int32_t *pos);

@@ -187,7 +187,8 @@ static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const 
                          int head, int64_t keys, const float *largest)
 {
     const dq_logit_spec logit = w->args->logit;
-    const bool tiles = dq_logit_by_tile(logit);
+    const bool rounds = dq_logit_rounds(logit) && (!w->args->rounds || w->args->rounds[head]);
+    const bool tiles = rounds && dq_logit_by_tile(logit);
     const float qmax = (float)((1 << (logit.bits - 1)) - 1);
     float *x = s->slot[slot];
     if (tiles) round_tiles(w, s, x, ld, rows->n, qmax);
@@ -195,7 +196,7 @@ static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const 
         float *row = x + r * ld;
         const int64_t n = s->visible[r];
         float top = tiles ? w->simd->max(row, n) : largest[r];
-        if (dq_logit_rounds(logit) && !tiles) top = round_row(w, row, n, top, rows, head, qmax);
+        if (rounds && !tiles) top = round_row(w, row, n, top, rows, head, qmax);
         s->sum[slot][r] = w->simd->exp_sum(row, row, n, top);
         memset(row + n, 0, (size_t)(keys - n) * sizeof *row);
     }

@@ -33,13 +33,18 @@ static double head_flop(const dq_model *m, double ids)
 
 double dq_plan_part_source_flop(const dq_model *m, double ids)
 {
-    return layers_flop(m, 0, ids) + head_flop(m, ids);
+    return layers_flop(m, 0, ids) + head_flop(m, ids / 2);
 }
 
-/* Both heads for the divergence, and that of the other model for the ids after. */
+/* Of the rows that are scored, which are half: both heads. */
+double dq_plan_part_kld_flop(const dq_model *m, int from, double ids)
+{
+    return layers_flop(m, from, ids) + 2 * head_flop(m, ids / 2);
+}
+
 double dq_plan_part_flop(const dq_model *m, int from, double ids)
 {
-    return layers_flop(m, from, ids) + 3 * head_flop(m, ids);
+    return dq_plan_part_kld_flop(m, from, ids) + head_flop(m, ids / 2);
 }
 
 int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err)
@@ -58,25 +63,48 @@ static void advance(const dq_plan_part *p, int64_t round, double flop, const cha
     dq_plan_work_add(p->work, flop * dq_calib_pass_at_once(&p->pass, round), what);
 }
 
-/* logp[row] of the tokens after the rows of a chunk; after the last of a sequence there is none. */
+/* Rows of a sequence whose next token is scored. */
+typedef struct rows {
+    int64_t begin, end;
+} rows;
+static rows scored_rows(const int64_t *cu, int64_t s)
+{
+    return (rows){cu[s] + dq_plan_part_first(cu[s + 1] - cu[s]) - 1, cu[s + 1] - 1};
+}
+
+/* logp[row] of the tokens after the scored rows of a chunk. */
 static dq_status ask(dq_plan_part *p, const dq_calib_chunk *k, dq_mat h, const dq_weight *head,
                      double *logp, dq_err *err)
 {
     const dq_batch *batch = &k->batch;
-    int32_t *target = dq_block_new((size_t)batch->n_rows, sizeof *target, err);
-    if (!target) return err->code;
+    dq_backend *b = p->pass.b;
     for (int s = 0; s < batch->n_seq; s++) {
-        const int64_t end = batch->cu_rows[s + 1] - 1;
-        for (int64_t i = batch->cu_rows[s]; i < end; i++) target[i] = batch->ids[i + 1];
-        target[end] = -1;
-    }
-    p->pass.b->ops->logprob(p->pass.b, logp, NULL, h, head, target, DQ_NUM_F32);
-    dq_backend_sync(p->pass.b, err);
-    dq_block_free(target);
-    for (int64_t i = 0; err->code == DQ_OK && i < batch->n_rows; i++) {
-        if (!isfinite(logp[i])) dq_fail(err, DQ_DAMAGED, "gives a log-probability of %g", logp[i]);
+        const rows at = scored_rows(batch->cu_rows, s);
+        if (at.begin < at.end)
+            b->ops->logprob(b, logp + at.begin, NULL, dq_layer_steps_rows(h, at.begin, at.end),
+                            head, batch->ids + at.begin + 1, DQ_NUM_F32);
+        dq_backend_sync(b, err);
+        for (int64_t i = at.begin; err->code == DQ_OK && i < at.end; i++) {
+            if (!isfinite(logp[i]))
+                dq_fail(err, DQ_DAMAGED, "gives a log-probability of %g", logp[i]);
+        }
     }
     return err->code;
+}
+
+/* kld[row] of the scored rows; ref: the source's final states. */
+static dq_status diverge(dq_plan_part *p, const dq_calib_chunk *k, dq_mat ref, dq_mat h,
+                         const dq_weight *head, double *kld, dq_err *err)
+{
+    dq_backend *b = p->pass.b;
+    for (int s = 0; s < k->batch.n_seq; s++) {
+        const rows at = scored_rows(k->batch.cu_rows, s);
+        if (at.begin < at.end)
+            b->ops->kld(b, kld + at.begin, dq_layer_steps_rows(ref, at.begin, at.end),
+                        &p->source->head, DQ_NUM_F32, dq_layer_steps_rows(h, at.begin, at.end),
+                        head, DQ_NUM_F32);
+    }
+    return dq_backend_sync(b, err);
 }
 
 static dq_status run_source(dq_plan_part *p, dq_err *err)
@@ -87,16 +115,16 @@ static dq_status run_source(dq_plan_part *p, dq_err *err)
         const dq_mat x = dq_plan_pass_stream(&p->pass, k);
         p->pass.b->ops->embed(p->pass.b, x, &m->embed, k->batch.ids);
         DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-        const double rows = (double)k->batch.n_rows;
+        const double n = (double)k->batch.n_rows;
         for (int l = 0; l < m->n_layers; l++) {
-            DQ_TRY(dq_plan_pass_layer(&p->pass, m, &m->layer[l], k, NULL, err));
-            advance(p, i, rows * dq_calibrate_work_layer(&m->layer[l]), "source");
+            DQ_TRY(dq_plan_pass_layer(&p->pass, m, l, NULL, k, NULL, err));
+            advance(p, i, n * dq_calibrate_work_layer(&m->layer[l]), "source");
         }
         const dq_mat h = dq_plan_pass_final(&p->pass, m, k);
         DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_OTHER, k->first, h, err));
         if (ask(p, k, h, &m->head, p->logp + k->first, err) != DQ_OK)
             return dq_in(err, "%s: ", m->path);
-        advance(p, i, head_flop(m, rows), "source");
+        advance(p, i, head_flop(m, n / 2), "source");
     }
     return DQ_OK;
 }
@@ -137,7 +165,7 @@ dq_status dq_plan_part_advance(dq_plan_part *p, int layer, dq_err *err)
         const dq_calib_chunk *k = &p->pass.chunk[i];
         const dq_mat x = dq_plan_pass_stream(&p->pass, k);
         DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-        DQ_TRY(dq_plan_pass_layer(&p->pass, p->source, &p->source->layer[layer], k, NULL, err));
+        DQ_TRY(dq_plan_pass_layer(&p->pass, p->source, layer, NULL, k, NULL, err));
         DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
         advance(p, i, (double)x.rows * dq_calibrate_work_layer(&p->source->layer[layer]),
                 "forward");
@@ -161,8 +189,8 @@ static dq_status run_other(dq_plan_part *p, const dq_calib_chunk *k, const dq_pl
     else
         DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
     for (; l < o->m->n_layers; l++) {
-        const dq_layer *layer = o->layer && l == o->from ? o->layer : &o->m->layer[l];
-        DQ_TRY(dq_plan_pass_layer(&p->pass, o->m, layer, k, NULL, err));
+        const dq_plan_change *change = l == o->from ? o->change : NULL;
+        DQ_TRY(dq_plan_pass_layer(&p->pass, o->m, l, change, k, NULL, err));
     }
     dq_plan_pass_final(&p->pass, o->m, k);
     return dq_backend_sync(p->pass.b, err);
@@ -175,36 +203,41 @@ typedef struct row {
 
 /* Buffers of a chunk's rows. */
 typedef struct chunk_rows {
-    double *kld, *logp; /* [max_rows] */
+    double *kld, *logp; /* [max_rows]; logp NULL: not wanted */
 } chunk_rows;
 
-/* The rows of a chunk, into x. The source's states take the buffer of the stream, which has served. */
+/* The scored rows of a chunk, into x. The source's states take the buffer of the stream, which has served. */
 static dq_status compare(dq_plan_part *p, const dq_calib_chunk *k, const dq_plan_other *o, row *x,
                          chunk_rows buf, dq_err *err)
 {
-    dq_backend *b = p->pass.b;
     const dq_mat ref = dq_plan_pass_stream(&p->pass, k);
     dq_mat h = p->pass.h;
     h.rows = k->batch.n_rows;
     DQ_TRY(run_other(p, k, o, err));
     DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_OTHER, k->first, ref, err));
-    b->ops->kld(b, buf.kld, ref, &p->source->head, DQ_NUM_F32, h, o->head, DQ_NUM_F32);
-    DQ_TRY(dq_backend_sync(b, err));
-    DQ_TRY(ask(p, k, h, o->head, buf.logp, err));
-    for (int64_t r = 0; r < h.rows; r++)
-        x[r] = (row){buf.kld[r], p->logp[k->first + r] - buf.logp[r]};
+    DQ_TRY(diverge(p, k, ref, h, o->head, buf.kld, err));
+    if (buf.logp) DQ_TRY(ask(p, k, h, o->head, buf.logp, err));
+    for (int s = 0; s < k->batch.n_seq; s++) {
+        const rows at = scored_rows(k->batch.cu_rows, s);
+        for (int64_t r = at.begin; r < at.end; r++)
+            x[r] = (row){buf.kld[r], buf.logp ? p->logp[k->first + r] - buf.logp[r] : 0};
+    }
     return DQ_OK;
 }
 
-static dq_status compare_all(row *x, dq_plan_part *p, const dq_plan_other *o, dq_err *err)
+static dq_status compare_all(row *x, dq_plan_part *p, const dq_plan_other *o, bool loss,
+                             dq_err *err)
 {
     double *buf = dq_block_new((size_t)p->pass.max_rows, 2 * sizeof *buf, err);
     const int from = o->embed ? 0 : o->from;
     for (int64_t i = 0; err->code == DQ_OK && i < p->pass.n_chunks; i++) {
         const dq_calib_chunk *k = &p->pass.chunk[i];
-        if (compare(p, k, o, x + k->first_row, (chunk_rows){buf, buf + p->pass.max_rows}, err) ==
-            DQ_OK)
-            advance(p, i, dq_plan_part_flop(o->m, from, (double)k->batch.n_rows), o->what);
+        const double n = (double)k->batch.n_rows;
+        if (compare(p, k, o, x + k->first_row,
+                    (chunk_rows){buf, loss ? buf + p->pass.max_rows : NULL}, err) == DQ_OK)
+            advance(p, i,
+                    loss ? dq_plan_part_flop(o->m, from, n) : dq_plan_part_kld_flop(o->m, from, n),
+                    o->what);
     }
     dq_block_free(buf);
     return dq_ranks_agree(NULL, NULL, err);
@@ -214,15 +247,89 @@ static dq_status compare_all(row *x, dq_plan_part *p, const dq_plan_other *o, dq
 static void add_up(dq_plan_sums *out, const dq_calib_text *t, const row *x)
 {
     memset(out->kld, 0, (size_t)out->n * sizeof *out->kld);
-    memset(out->loss, 0, (size_t)out->n * sizeof *out->loss);
+    if (out->loss) memset(out->loss, 0, (size_t)out->n * sizeof *out->loss);
     for (int64_t s = 0; s < t->n_seq; s++) {
         const int32_t c = t->cluster[s];
-        const int64_t begin = t->cu[s], end = t->cu[s + 1];
-        for (int64_t r = begin + dq_plan_part_first(end - begin) - 1; r + 1 < end; r++) {
+        const rows at = scored_rows(t->cu, s);
+        for (int64_t r = at.begin; r < at.end; r++) {
             out->kld[c] += x[r].kld;
-            out->loss[c] += x[r].loss;
+            if (out->loss) out->loss[c] += x[r].loss;
         }
     }
+}
+
+dq_status dq_plan_part_next(float *next, dq_plan_part *p, int from, const dq_plan_inputs *inputs,
+                            dq_err *err)
+{
+    const dq_model *m = p->source;
+    for (int64_t i = 0; i < p->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &p->pass.chunk[i];
+        const dq_mat x = dq_plan_pass_stream(&p->pass, k);
+        if (from < 0) {
+            p->pass.b->ops->embed(p->pass.b, x, &m->embed, k->batch.ids);
+            DQ_TRY(dq_backend_sync(p->pass.b, err));
+        } else {
+            DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+            DQ_TRY(dq_plan_pass_layer(&p->pass, m, from, NULL, k, inputs, err));
+            advance(p, i, (double)x.rows * dq_calibrate_work_layer(&m->layer[from]), "forward");
+        }
+        memcpy(next + k->first * m->dim, x.p, (size_t)(x.rows * x.cols) * sizeof *next);
+    }
+    return DQ_OK;
+}
+
+/* |x - y|^2 / |y|^2 of one row; 0 for rows of zeros alike. */
+static double relative_error(const float *x, const float *y, int64_t n)
+{
+    double error = 0, signal = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double d = (double)x[i] - (double)y[i];
+        error += d * d;
+        signal += (double)y[i] * (double)y[i];
+    }
+    return error > 0 ? error / signal : 0;
+}
+
+static dq_status locals(double *x, dq_plan_part *p, const dq_plan_other *o, const float *next,
+                        dq_err *err)
+{
+    dq_backend *b = p->pass.b;
+    for (int64_t i = 0; err->code == DQ_OK && i < p->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &p->pass.chunk[i];
+        const dq_mat h = dq_plan_pass_stream(&p->pass, k);
+        if (o->embed) {
+            b->ops->embed(b, h, o->embed, k->batch.ids);
+            dq_backend_sync(b, err);
+        } else if (dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, h, err) == DQ_OK) {
+            if (dq_plan_pass_layer(&p->pass, o->m, o->from, o->change, k, NULL, err) == DQ_OK)
+                advance(p, i, (double)h.rows * dq_calibrate_work_layer(&o->m->layer[o->from]),
+                        o->what);
+        }
+#pragma omp parallel for schedule(static)
+        for (int64_t r = 0; r < h.rows; r++)
+            x[k->first_row + r] =
+                relative_error(h.p + r * h.cols, next + (k->first + r) * h.cols, h.cols);
+    }
+    return dq_ranks_agree(NULL, NULL, err);
+}
+
+dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *other,
+                             const float *next, dq_err *err)
+{
+    const dq_calib_text *t = p->text;
+    double *x = dq_block_new((size_t)t->n_ids, sizeof *x, err), sum = 0;
+    int64_t n = 0;
+    if (locals(x, p, other, next, err) == DQ_OK) {
+        dq_calib_pass_join(&p->pass, x, sizeof *x);
+        for (int64_t s = 0; s < t->n_seq; s++) {
+            const rows at = scored_rows(t->cu, s);
+            for (int64_t r = at.begin; r < at.end; r++) sum += x[r];
+            n += at.end - at.begin;
+        }
+        *out = n ? sum / (double)n : 0;
+    }
+    dq_block_free(x);
+    return err->code;
 }
 
 dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan_other *other,
@@ -231,7 +338,7 @@ dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan
     row *x = dq_block_new((size_t)p->text->n_ids, sizeof *x, err);
     out->n = p->text->n_clusters;
     out->ids = p->scored;
-    if (compare_all(x, p, other, err) == DQ_OK) {
+    if (compare_all(x, p, other, out->loss, err) == DQ_OK) {
         dq_calib_pass_join(&p->pass, x, sizeof *x);
         add_up(out, p->text, x);
     }

@@ -44,6 +44,7 @@ dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_
 /* Multiplications and additions of the source's run over so many tokens, and of measuring, with the layers from `from` on. */
 double dq_plan_part_source_flop(const dq_model *m, double ids);
 double dq_plan_part_flop(const dq_model *m, int from, double ids);
+double dq_plan_part_kld_flop(const dq_model *m, int from, double ids); /* the KLD alone */
 void dq_plan_part_end(dq_plan_part *p); /* {.act.file.fd = -1} allowed */
 int64_t dq_plan_part_bytes(const dq_calib_text *text, const dq_model *m); /* of the file */
 /* Takes the source's stream through one of its layers. */
@@ -53,13 +54,23 @@ dq_status dq_plan_part_advance(dq_plan_part *p, int layer, dq_err *err);
 typedef struct dq_plan_other {
     const dq_model *m; /* whose weights count but for those below */
     int from; /* layer at which the source's stream is, and differences begin; n_layers: the head alone differs */
-    const dq_layer *layer;  /* in place of m->layer[from]; NULL: that itself */
+    const dq_plan_change *change; /* of m->layer[from]; NULL: none */
     const dq_weight *embed; /* it begins here, whatever `from` is; NULL: with the source's stream */
     const dq_weight *head;
     const char *what; /* for progress */
 } dq_plan_other;
-/* By all ranks. kld[n], loss[n] of *out are the caller's. DQ_DAMAGED for answers that are not finite; DQ_STOPPED. */
+/* By all ranks. kld[n], loss[n] of *out are the caller's; loss NULL: not wanted. DQ_DAMAGED for answers that are not finite;
+ * DQ_STOPPED. */
 dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan_other *other,
                                dq_err *err);
+
+/* How far a change takes the residual stream away within its layer alone: over scored rows, the mean of |x' - x|^2 / |x|^2,
+ * with x what the source has after layer `from` of `other`, or as its embeddings where these differ. next[rows of this rank,
+ * dim]: x, from dq_plan_part_next. By all ranks. */
+dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *other,
+                             const float *next, dq_err *err);
+/* The source's stream after layer `from`, at whose start it is; -1: its embeddings. inputs: NULL for none. */
+dq_status dq_plan_part_next(float *next, dq_plan_part *p, int from, const dq_plan_inputs *inputs,
+                            dq_err *err);
 
 #endif

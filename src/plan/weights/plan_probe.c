@@ -9,6 +9,7 @@
 #include "calibrate/calibrate_work.h"
 #include "calibrate/gptq_stripes.h"
 #include "engine/memory_fit.h"
+#include "plan/weights/plan_round.h"
 
 #include <math.h>
 #include <string.h>
@@ -154,60 +155,6 @@ double dq_plan_probe_flop(const dq_plan_probe *p, int64_t calib_ids, int64_t sea
 
 /* ---- Rounding one tensor ---- */
 
-/* F32 where F16 cannot hold a scale that may come of some group, as a container of it would have. */
-static dq_dtype scale_type(const float *w, const dq_plan_tensor *t, const dq_quant_spec *spec)
-{
-    dq_code_shape s = dq_code_shape_of(t->rows, t->cols, spec);
-    if (s.grid_rows == 1 && s.groups == 1) /* one scale for all rows, which lie side by side */
-        s = (dq_code_shape){.rows = 1, .cols = t->rows * t->cols, .group_size = t->rows * t->cols};
-    for (int64_t r = 0; r < s.rows; r++) {
-        if (!dq_codes_row_fits(w + r * s.cols, &s, spec)) return DQ_F32;
-    }
-    return spec->scale_dtype;
-}
-
-static dq_status values_of(float **out, const dq_weight *w, dq_err *err)
-{
-    const int64_t n = w->rows * w->cols;
-    float *f32 = *out = dq_block_new((size_t)w->rows, (size_t)w->cols * sizeof *f32, err);
-    bool finite = true;
-    if (!f32) return err->code;
-#pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < w->rows; r++) dq_weight_dequantize_rows(f32 + r * w->cols, w, r, r + 1);
-#pragma omp parallel for schedule(static) reduction(&& : finite)
-    for (int64_t i = 0; i < n; i++) finite = finite && isfinite(f32[i]);
-    return finite ? DQ_OK : dq_fail(err, DQ_DAMAGED, "%s: has values that are not finite", w->name);
-}
-
-/* Every input is taken to be as large as every other. */
-static dq_status round_nearest(dq_coded *out, dq_gptq_loss *loss, const float *w,
-                               const dq_plan_tensor *t, const dq_quant_spec *spec, dq_err *err)
-{
-    dq_codes *c;
-    DQ_TRY(dq_codes_new(&c, t->rows, t->cols, spec, err));
-    const dq_weight_format *f = dq_weight_format_of_mode(spec->mode);
-    float *got = dq_block_new((size_t)t->cols, sizeof *got, err);
-    dq_codes_fit(c, w);
-    for (int64_t r = 0; got && r < t->rows; r++) {
-        for (int64_t at = 0; at < t->cols; at += c->shape.group_size) {
-            const int64_t left = t->cols - at;
-            const int64_t n = left < c->shape.group_size ? left : c->shape.group_size;
-            f->encode(c->code + r * t->cols + at, got, w + r * t->cols + at, n,
-                      dq_codes_grid(c, r, at), spec);
-            for (int64_t i = 0; i < n; i++) {
-                const double is = (double)w[r * t->cols + at + i];
-                const double off = is - (double)got[i];
-                loss->error += off * off;
-                loss->signal += is * is;
-            }
-        }
-    }
-    dq_block_free(got);
-    if (err->code == DQ_OK) dq_coded_pack(out, c, err);
-    dq_codes_free(c);
-    return err->code;
-}
-
 /* What rounds rows of a tensor by the method. */
 typedef struct by_method {
     job *j;
@@ -254,14 +201,14 @@ static dq_status round_option(dq_coded *out, job *j, dq_plan_tensor *t, int opti
     float *f32;
     spec.bits = t->bits[option];
     spec.mode = dq_quantize_mode(spec.mode, spec.bits, fed);
-    if (values_of(&f32, w, err) == DQ_OK && spec.mode == DQ_TRELLIS) {
+    if (dq_plan_round_values(&f32, w, err) == DQ_OK && spec.mode == DQ_TRELLIS) {
         spec.column = column = dq_block_new((size_t)t->cols, 1, err);
         if (column) dq_codes_columns_of(column, f32, t->rows, t->cols, err);
     }
     if (err->code == DQ_OK) {
-        spec.scale_dtype = scale_type(f32, t, &spec);
+        spec.scale_dtype = dq_plan_round_scale(f32, t->rows, t->cols, &spec);
         if (!fed)
-            round_nearest(out, &loss, f32, t, &spec, err);
+            dq_plan_round_nearest(out, &loss, f32, t->rows, t->cols, &spec, err);
         else
             round_by_method(out, &loss, &(by_method){j, f32, t, &spec}, err);
     }
@@ -278,12 +225,13 @@ static dq_status measure(job *j, const dq_plan_tensor *t, const dq_weight *w, dq
 {
     const dq_model *m = j->p->m;
     dq_layer layer = m->layer[t->layer];
+    const dq_plan_change change = {.layer = &layer};
     dq_plan_other other = {.m = m, .from = first_layer(m, t), .head = &m->head, .what = t->name};
     if (t->slot == DQ_PLAN_EMBED) other.embed = w;
     if (t->slot == DQ_PLAN_HEAD || (t->slot == DQ_PLAN_EMBED && m->tied)) other.head = w;
     if (!is_end(t)) {
         *weight_at(&layer, t->slot) = *w;
-        other.layer = &layer;
+        other.change = &change;
     }
     return dq_plan_part_measure(&j->sums, j->p->search, &other, err);
 }
@@ -366,11 +314,11 @@ static void advance(const job *j, int64_t round, double flop)
 static dq_status see_chunk(job *j, int number, const dq_calib_chunk *k, dq_err *err)
 {
     const dq_model *m = j->p->m;
-    const dq_plan_inputs inputs = {see, j};
+    const dq_plan_inputs inputs = {.see = see, .arg = j};
     const dq_mat x = dq_plan_pass_stream(&j->pass, k);
     j->err = err;
     DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
-    DQ_TRY(dq_plan_pass_layer(&j->pass, m, &m->layer[number], k, &inputs, err));
+    DQ_TRY(dq_plan_pass_layer(&j->pass, m, number, NULL, k, &inputs, err));
     return dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first, x, err);
 }
 
