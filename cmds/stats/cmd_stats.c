@@ -13,6 +13,8 @@
 #include "cmds/shard.h"
 #include "cmds/stats/stats_out.h"
 #include "cmds/stats/stats_part.h"
+#include "cmds/stats/stats_rounding.h"
+#include "cmds/stats/stats_sensitivity.h"
 #include "model/output_guard.h"
 #include "tasks/items.h"
 
@@ -30,6 +32,8 @@ typedef struct stats {
     int64_t ctx, limit, threads, places;
     bool json, force, one_pass, layers, resume;
     dq_shard part;
+    cmd_stats_sensitivity sensitivity;
+    cmd_stats_sensitivity_run rounding;
     const dq_shard_merge *merge; /* the parts that numbers come from; NULL: they are computed */
     cmd_stats_key key;
     dq_input_head_order head_order;
@@ -77,9 +81,15 @@ static const dq_usage usage = {
 static dq_status check_shard(stats *x, dq_err *err)
 {
     DQ_TRY(dq_shard_read(&x->part, x->out_path, err));
-    if (x->resume && !x->part.n)
-        return dq_fail(err, DQ_USAGE, "--resume goes on with a part. Add --shard I/N.");
+    if (x->resume && !x->part.n && !(x->sensitivity.kinds.n && x->out_path))
+        return dq_fail(err, DQ_USAGE,
+                       "--resume goes on with a part, or with --sensitivity and -o. Add --shard "
+                       "I/N.");
     if (!x->part.n) return DQ_OK;
+    if (cmd_stats_sensitivity_wanted(&x->sensitivity))
+        return dq_fail(err, DQ_USAGE,
+                       "--shard cuts no work of --sensitivity and --forecast. Run them in one "
+                       "process.");
     if (!x->one_pass)
         return dq_fail(err, DQ_USAGE,
                        "--shard: exact medians take walks that depend on the counts of all parts. "
@@ -281,6 +291,7 @@ static void settings_json(const stats *x, json_t *s)
     json_object_set_new(s, "sink_share", !all ? json_null() : json_real(DQ_OUTLIER_SINK_SHARE));
     json_object_set_new(s, "sink_queries",
                         !all ? json_null() : json_integer(DQ_OUTLIER_SINK_QUERIES));
+    cmd_stats_sensitivity_settings(&x->sensitivity, s);
     json_object_set_new(s, "head_order", dq_input_head_order_json(&x->head_order));
     json_object_set_new(s, "logit_bits", json_integer(16));
     json_object_set_new(s, "kv_bits", json_string("16:16"));
@@ -314,10 +325,14 @@ static dq_status print_json(const stats *x, dq_err *err)
         json_object_set(settings, "threads", (json_t *)(uintptr_t)x->merge->threads);
     }
     inputs_json(x, json_object_get(doc, "inputs"));
-    for (int i = 0; i < x->n; i++)
-        json_array_append_new(json_object_get(doc, "results"),
-                              cmd_stats_json(&x->entry[i], (int)x->places));
-    return dq_document_print(doc, err);
+    for (int i = 0; i < x->n && err->code == DQ_OK; i++) {
+        json_t *result = cmd_stats_json(&x->entry[i], (int)x->places);
+        json_array_append_new(json_object_get(doc, "results"), result);
+        cmd_stats_rounding_json(result, &x->entry[i], x->entry, err);
+    }
+    if (err->code == DQ_OK) return dq_document_print(doc, err);
+    json_decref(doc);
+    return err->code;
 }
 
 static dq_status print_text(const stats *x, dq_err *err)
@@ -333,7 +348,8 @@ static dq_status print_text(const stats *x, dq_err *err)
         printf("\n");
     }
     printf("\n");
-    return cmd_stats_print(x->entry, x->n, (int)x->places, x->layers, err);
+    DQ_TRY(cmd_stats_print(x->entry, x->n, (int)x->places, x->layers, err));
+    return cmd_stats_rounding_print(x->entry, x->n, (int)x->places, err);
 }
 
 /* The file without its final name: everything that can fail for want of space is after us then. */
@@ -421,7 +437,18 @@ static dq_status compute(stats *x, dq_err *err)
 {
     DQ_TRY(dq_ranks_agree("set of inputs, program or processor", x->key.text, err));
     for (int i = 0; i < x->n; i++) DQ_TRY(run_model(x, i, err));
-    return DQ_OK;
+    if (!cmd_stats_sensitivity_wanted(&x->sensitivity)) return DQ_OK;
+    x->rounding = (cmd_stats_sensitivity_run){.set = &x->sensitivity,
+                                              .entry = x->entry,
+                                              .n = x->n,
+                                              .out = x->out_path,
+                                              .key = x->key.text,
+                                              .resume = x->resume,
+                                              .force = x->force,
+                                              .backend = x->backend,
+                                              .logger = &x->logger,
+                                              .arena = x->arena};
+    return cmd_stats_sensitivity_compute(&x->rounding, err);
 }
 
 /* ----- the command ----- */
@@ -445,6 +472,7 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
                        "on %s there is no profile by classes of tokens, heads and channels. Add "
                        "--detail maps, or leave out --device.",
                        x->backend->device);
+    DQ_TRY(cmd_stats_sensitivity_check(&x->sensitivity, x->backend, err));
     if (!x->ids.n) DQ_TRY(dq_input_read(&x->text, x->text_path, x->arena, err));
     DQ_TRY(open_models(x, args, err)); /* all inputs are looked at before anything runs */
     DQ_TRY(name_key(x, err));
@@ -491,6 +519,7 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
     x->device = "auto";
     x->detail = (dq_word){dq_outlier_detail_name[DQ_DETAIL_ALL], DQ_DETAIL_ALL};
     x->places = 5;
+    x->sensitivity = cmd_stats_sensitivity_usual;
     const dq_opt opts[] = {
         dq_opt_heading("input:"),
         dq_opt_text("text", "FILE", &x->text_path,
@@ -514,13 +543,15 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
                    "how many outliers of each kind of token to name (default 5)"),
         dq_opt_flag("layers", &x->layers, "tables by layer too"),
         dq_opt_flag("force", &x->force, "replace existing output files"),
+        CMD_STATS_SENSITIVITY_OPTIONS(x->sensitivity),
         dq_opt_heading("running:"),
         dq_opt_flag("one-pass", &x->one_pass, "walk over the data once; medians carry a bound"),
         dq_opt_word("detail", "LEVEL", &x->detail, dq_outlier_detail_name, DQ_DETAILS,
                     "{words} (default all): only the numbers of Table 5, which takes least time; "
                     "attention maps too; classes of tokens, heads and channels too"),
         DQ_SHARD_OPTION(x->part),
-        dq_opt_flag("resume", &x->resume, "with --shard: go on with the part, if it is there"),
+        dq_opt_flag("resume", &x->resume,
+                    "go on with the part of --shard, or with --sensitivity -o"),
         DQ_OPT_RUN(&x->device, &x->threads),
         DQ_LOGGER_OPTIONS(x->logger),
         {0},
@@ -533,6 +564,7 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
         take_over(x, merge);
         if (dq_logger_begin(&x->logger, "stats", err) == DQ_OK) run(x, &args, argc, argv, err);
     }
+    cmd_stats_sensitivity_end(&x->rounding, err);
     for (int i = 0; i < x->n; i++) {
         dq_outliers_free(&x->entry[i].out);
         dq_weight_outliers_free(&x->entry[i].weights);

@@ -7,6 +7,7 @@
 #include "calib/weight_outliers.h"
 #include "checkpoint/h5_result.h"
 #include "cmds/cli/input.h"
+#include "plan/sensitivity/sensitivity.h"
 
 enum { CMD_STATS_MODELS = 64 };
 
@@ -19,7 +20,8 @@ typedef struct cmd_stats_entry {
     const char *label; /* in tables: the model's name, or its path where names repeat */
     dq_sequences fed;  /* of `in` */
     dq_outliers out;
-    dq_weight_outliers weights; /* of --detail all */
+    dq_weight_outliers weights;  /* of --detail all */
+    dq_sensitivity *sensitivity; /* NULL: not asked for */
 } cmd_stats_entry;
 
 /* Table 5, kinds of values, the n_places largest outliers of each class of tokens, attention maps, to stdout; with tables by
