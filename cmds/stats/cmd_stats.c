@@ -349,7 +349,7 @@ static dq_status print_text(const stats *x, dq_err *err)
     }
     printf("\n");
     DQ_TRY(cmd_stats_print(x->entry, x->n, (int)x->places, x->layers, err));
-    return cmd_stats_rounding_print(x->entry, x->n, (int)x->places, err);
+    return cmd_stats_rounding_print(x->entry, x->n, (int)x->places, x->layers, err);
 }
 
 /* The file without its final name: everything that can fail for want of space is after us then. */

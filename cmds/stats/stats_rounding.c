@@ -142,6 +142,57 @@ static dq_status print_forecast(const cmd_stats_entry *e, int n, dq_err *err)
     return err->code;
 }
 
+enum { AT_4 = 2, SHOWN_BITS = 4 };
+
+/* A query head of a layer. */
+typedef struct by_head {
+    int at;
+    double error;
+} by_head;
+
+static int by_error(const void *a, const void *b)
+{
+    const by_head *x = a, *y = b;
+    if (x->error > y->error) return -1;
+    return x->error < y->error ? 1 : x->at - y->at;
+}
+
+static void head_row(dq_table *t, const cmd_stats_entry *e, int at)
+{
+    const dq_forecast *f = &e->sensitivity->forecast;
+    const dq_forecast_logits *x = &f->logits[at];
+    const int map = dq_outlier_map(&e->model->map, at % f->n_q);
+    dq_table_cell(t, "%d", at / f->n_q);
+    dq_table_cell(t, "%d", at % f->n_q);
+    dq_table_cell(t, "%s", map == 0 ? "-" : map == 1 ? "1" : "2");
+    cmd_stats_number(t, x->n ? sqrt(x->sum2 / (double)x->n) : (double)NAN, 4);
+    for (int g = 0; g < DQ_GRANULARITIES; g++)
+        cmd_stats_number(t, dq_forecast_predicted(x, SHOWN_BITS, (dq_granularity)g), 4);
+}
+
+/* Heads by their predicted error with a scale a row, which is the one that no other head has a part in. */
+static dq_status print_forecast_heads(const cmd_stats_entry *e, int64_t most, dq_err *err)
+{
+    static const char *const titles[] = {"layer",      "head",     "map",     "logit rms",
+                                         "per-tensor", "per-head", "per-row", "per-tile"};
+    const dq_forecast *f = &e->sensitivity->forecast;
+    const int n = f->n_layers * f->n_q;
+    by_head *all = dq_block_new((size_t)n, sizeof *all, err);
+    dq_table *t = NULL;
+    if (all && dq_table_new(&t, titles, 8, err) == DQ_OK) {
+        dq_table_keys(t, 3);
+        for (int i = 0; i < n; i++)
+            all[i] =
+                (by_head){i, dq_forecast_predicted(&f->logits[i], SHOWN_BITS, DQ_GRANULARITY_ROW)};
+        qsort(all, (size_t)n, sizeof *all, by_error);
+        for (int i = 0; i < n && i < most; i++) head_row(t, e, all[i].at);
+        dq_table_print(t, err);
+    }
+    dq_table_free(t);
+    dq_block_free(all);
+    return err->code;
+}
+
 /* Whether both were fed the same. */
 static bool same_text(const dq_calib_text *a, const dq_calib_text *b)
 {
@@ -163,7 +214,6 @@ static dq_status print_advantages(const cmd_stats_entry *e, int n, dq_err *err)
 {
     static const char *const titles[] = {"model", "scale",          "logits",
                                          "95 %",  "maps at 4 bits", "95 %"};
-    enum { AT_4 = 2 };
     dq_table *t;
     if (dq_table_new(&t, titles, 6, err) == DQ_OK) {
         dq_table_keys(t, 2);
@@ -279,13 +329,20 @@ static dq_status print_kind(const cmd_stats_entry *e, int kind, int most, dq_err
     return DQ_OK;
 }
 
-dq_status cmd_stats_rounding_print(const cmd_stats_entry *e, int n, int n_places, dq_err *err)
+dq_status cmd_stats_rounding_print(const cmd_stats_entry *e, int n, int n_places, bool layers,
+                                   dq_err *err)
 {
     if (!e->sensitivity) return DQ_OK;
     printf(
         "\nForecast of rounding attention logits, all heads together: root mean square error of a "
         "logit, predicted from absolute maxima and measured; |D' - D| / |D| of maps\n\n");
     DQ_TRY(print_forecast(e, n, err));
+    for (int i = 0; i < n && (layers || n_places > 0); i++) {
+        printf(
+            "\n%s: heads by the predicted error of their logits at %d bits with a scale a row\n\n",
+            e[i].label, SHOWN_BITS);
+        DQ_TRY(print_forecast_heads(&e[i], layers ? INT64_MAX : n_places, err));
+    }
     if (n > 1) {
         printf(
             "\nBits fewer than %s for the same error, over windows (95 %%; below 0: more bits)\n\n",
