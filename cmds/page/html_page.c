@@ -23,6 +23,7 @@ void dq_html_page_free(dq_html_page *p)
 {
     dq_block_free(p->body.s);
     dq_block_free(p->toc.s);
+    dq_block_free(p->lead.s);
 }
 
 static void add(dq_html_page *p, dq_strbuf *b, const char *s, size_t n)
@@ -35,6 +36,11 @@ static void add_words(dq_html_page *p, dq_strbuf *b, const char *s)
     add(p, b, s, strlen(s));
 }
 
+static dq_strbuf *grows(dq_html_page *p)
+{
+    return p->leads ? &p->lead : &p->body;
+}
+
 static void add_args(dq_html_page *p, const char *fmt, va_list args)
 {
     char line[2048];
@@ -42,7 +48,7 @@ static void add_args(dq_html_page *p, const char *fmt, va_list args)
     if (n < 0 || n >= (int)sizeof line)
         dq_fail(p->err, DQ_BUG, "page: a piece of %d bytes", n);
     else
-        add(p, &p->body, line, (size_t)n);
+        add(p, grows(p), line, (size_t)n);
 }
 
 void dq_html_page_html(dq_html_page *p, const char *fmt, ...)
@@ -73,7 +79,36 @@ static void add_escaped(dq_html_page *p, dq_strbuf *b, const char *text)
 
 void dq_html_page_text(dq_html_page *p, const char *text)
 {
-    add_escaped(p, &p->body, text);
+    add_escaped(p, grows(p), text);
+}
+
+void dq_html_page_lead(dq_html_page *p)
+{
+    p->leads = true;
+}
+
+void dq_html_page_lead_end(dq_html_page *p)
+{
+    p->leads = false;
+}
+
+void dq_html_page_fold(dq_html_page *p, const char *summary, bool open)
+{
+    p->n_folds++;
+    dq_html_page_html(p, "<details%s><summary>%s", open ? " open=\"open\"" : "",
+                      summary ? summary : "");
+    if (summary) dq_html_page_fold_inside(p);
+}
+
+void dq_html_page_fold_inside(dq_html_page *p)
+{
+    dq_html_page_html(p, "</summary>\n");
+}
+
+void dq_html_page_fold_end(dq_html_page *p)
+{
+    p->n_folds--;
+    dq_html_page_html(p, "</details>\n");
 }
 
 /* Of the headings of sections: one deeper in parts. */
@@ -139,6 +174,7 @@ void dq_html_page_table(dq_html_page *p, const char *caption, const char *const 
 {
     dq_html_page_html(p, "<figure class=\"table\"><figcaption><b>Table %d.</b> %s</figcaption>\n",
                       ++p->n_tables, caption);
+    p->box = grows(p)->n;
     dq_html_page_html(
         p,
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table %d\">"
@@ -164,9 +200,39 @@ void dq_html_page_table_rows(dq_html_page *p)
     dq_html_page_html(p, "</tr></thead>\n<tbody>\n");
 }
 
+/* Rows of the latest table but for that of its titles. */
+static int rows_of(dq_html_page *p)
+{
+    const dq_strbuf *b = grows(p);
+    static const char row[] = "<tr>";
+    int n = -1;
+    for (size_t i = p->box; i + sizeof row - 1 <= b->n; i++)
+        n += b->s[i] == '<' && memcmp(b->s + i, row, sizeof row - 1) == 0;
+    return n;
+}
+
+/* Puts text before the byte `place` of what grows. */
+static void insert(dq_html_page *p, size_t place, const char *text)
+{
+    dq_strbuf *b = grows(p);
+    const size_t n = strlen(text), old = b->n;
+    add(p, b, text, n);
+    if (p->err->code != DQ_OK) return;
+    memmove(b->s + place + n, b->s + place, old - place);
+    memcpy(b->s + place, text, n);
+}
+
 void dq_html_page_table_end(dq_html_page *p)
 {
-    dq_html_page_html(p, "</tbody></table></div></figure>\n");
+    char summary[64];
+    const int n = p->err->code == DQ_OK && !p->n_folds ? rows_of(p) : 0;
+    dq_html_page_html(p, "</tbody></table></div>");
+    if (n > DQ_PAGE_ROWS) {
+        snprintf(summary, sizeof summary, "<details><summary>%d rows</summary>\n", n);
+        insert(p, p->box, summary);
+        dq_html_page_html(p, "</details>");
+    }
+    dq_html_page_html(p, "</figure>\n");
 }
 
 void dq_html_page_cell(dq_html_page *p, const char *text)
@@ -239,7 +305,9 @@ dq_status dq_html_page_write(dq_html_page *p, const char *title, const char *pat
     add_words(p, &all, dq_page_style_marks);
     add_words(p, &all, "<header>\n<h1>");
     add_escaped(p, &all, title);
-    add_words(p, &all, "</h1>\n<nav aria-label=\"Contents\"><h2>Contents</h2>\n<ol>\n");
+    add_words(p, &all, "</h1>\n");
+    add(p, &all, p->lead.s, p->lead.n);
+    add_words(p, &all, "<nav aria-label=\"Contents\"><h2>Contents</h2>\n<ol>\n");
     add(p, &all, p->toc.s, p->toc.n);
     add_words(p, &all, "</ol></nav>\n</header>\n<main>\n");
     add(p, &all, p->body.s, p->body.n);

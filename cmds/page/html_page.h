@@ -8,9 +8,12 @@
 
 /* The first failure stays in err; after it nothing is added. */
 typedef struct dq_html_page {
-    dq_strbuf body, toc;
+    dq_strbuf body, toc, lead;
+    bool leads; /* what is added goes into the lead */
     int n_figures, n_tables;
-    int part; /* number of the latest part; 0: sections stand on the page itself */
+    int n_folds; /* that are open */
+    size_t box;  /* where the box of the latest table begins */
+    int part;    /* number of the latest part; 0: sections stand on the page itself */
     dq_err *err;
 } dq_html_page;
 
@@ -22,6 +25,14 @@ void dq_html_page_html(dq_html_page *p, const char *fmt, ...) DQ_PRINTF(2, 3);
 /* Anybody's text, escaped for content and for attributes in double quotes. Control characters
  * become U+FFFD. */
 void dq_html_page_text(dq_html_page *p, const char *text);
+/* The lead stands between the title and the table of contents; what is added up to its end goes there. */
+void dq_html_page_lead(dq_html_page *p);
+void dq_html_page_lead_end(dq_html_page *p);
+/* What the reader can open, or close where it is open, under a summary in dq's words. Summary NULL: it is added next, up to
+ * dq_html_page_fold_inside. */
+void dq_html_page_fold(dq_html_page *p, const char *summary, bool open);
+void dq_html_page_fold_inside(dq_html_page *p);
+void dq_html_page_fold_end(dq_html_page *p);
 /* A page of several subjects has parts around its sections: the next one, its title (escaped) and its
  * entry in the table of contents, above those of its sections. Ends with dq_html_page_part_end. */
 void dq_html_page_part(dq_html_page *p, const char *title);
@@ -34,7 +45,8 @@ void dq_html_page_section_end(dq_html_page *p);
 void dq_html_page_heading(dq_html_page *p);
 void dq_html_page_heading_end(dq_html_page *p);
 /* The number of a table, its caption (dq's words), and the row of titles. In a box of its own that
- * scrolls. Titles end with NULL; one that begins with '<' (left out) stands to the left. */
+ * scrolls; one of more than DQ_PAGE_ROWS rows can be opened, where it is in no fold. Titles end with NULL; one that begins with '<' (left out) stands to the left. */
+enum { DQ_PAGE_ROWS = 16 };
 void dq_html_page_table(dq_html_page *p, const char *caption, const char *const *titles);
 /* The same in parts, for titles that are anybody's text: titles NULL, then each title, then rows. */
 void dq_html_page_title(dq_html_page *p, const char *title, bool left);

@@ -126,12 +126,24 @@ void dq_picture_line(dq_picture *c, dq_picture_style style, int n, const double 
          (unsigned)colour(style));
 }
 
-void dq_picture_dots(dq_picture *c, dq_picture_style style, int n, const double *x, const double *y)
+static void points(dq_picture *c, dq_picture_style style, double size, int n, const double *x,
+                   const double *y)
 {
     if (!any(n, y)) return;
     block(c, n, 2, (const double *const[]){x, y});
-    plot(c, "using 1:2 with points pt %d ps 0.4 lc rgb \"#%06x\"",
-         mark_type[style.mark % DQ_PAGE_MARKS], (unsigned)colour(style));
+    plot(c, "using 1:2 with points pt %d ps %g lc rgb \"#%06x\"",
+         mark_type[style.mark % DQ_PAGE_MARKS], size, (unsigned)colour(style));
+}
+
+void dq_picture_dots(dq_picture *c, dq_picture_style style, int n, const double *x, const double *y)
+{
+    points(c, style, 0.4, n, x, y);
+}
+
+void dq_picture_marks(dq_picture *c, dq_picture_style style, int n, const double *x,
+                      const double *y)
+{
+    points(c, style, 0.8, n, x, y);
 }
 
 void dq_picture_rings(dq_picture *c, int n, const double *x, const double *y)

@@ -29,6 +29,9 @@ void dq_picture_line(dq_picture *c, dq_picture_style style, int n, const double 
 /* Marks without a line; small ones. */
 void dq_picture_dots(dq_picture *c, dq_picture_style style, int n, const double *x,
                      const double *y);
+/* The same as large as those of a line. */
+void dq_picture_marks(dq_picture *c, dq_picture_style style, int n, const double *x,
+                      const double *y);
 /* Rings around points, drawn before what they stand around. */
 void dq_picture_rings(dq_picture *c, int n, const double *x, const double *y);
 /* Thin dotted lines from (x, lo) to (x, hi). */

@@ -222,7 +222,7 @@ static void best_heads(dq_html *h)
             const json_t *b = json_object_get(json_object_get(cell, "attention"), "best_head");
             if (!json_is_object(b)) continue;
             if (!begun) {
-                dq_html_page_html(h->p, "<details><summary>The best head of each cell</summary>\n");
+                dq_html_page_fold(h->p, "The best head of each cell", false);
                 dq_html_page_table(h->p,
                                    "Means hide heads that retrieve: the head with the most "
                                    "attention to the answer.",
@@ -241,7 +241,7 @@ static void best_heads(dq_html *h)
     }
     if (!begun) return;
     dq_html_page_table_end(h->p);
-    dq_html_page_html(h->p, "</details>\n");
+    dq_html_page_fold_end(h->p);
 }
 
 bool dq_html_has_attention(const dq_html *h)
@@ -256,8 +256,8 @@ void dq_html_attention(dq_html *h)
 {
     for (int k = 0; k < NORMS; k++) {
         if (k)
-            dq_html_page_html(h->p, "<details><summary>Other normalization: %s</summary>\n",
-                              norm_names[k]);
+            dq_html_page_fold(h->p, dq_html_words(h, "Other normalization: %s", norm_names[k]),
+                              false);
         else
             dq_html_page_html(h->p, "<p>Normalization: %s.</p>\n", norm_names[k]);
         if (strcmp(norms[k], "sum") == 0) small_sums(h);
@@ -266,7 +266,7 @@ void dq_html_attention(dq_html *h)
         picture(h, norms[k], true);
         dq_html_page_html(h->p, "</div>\n");
         table(h, k);
-        if (k) dq_html_page_html(h->p, "</details>\n");
+        if (k) dq_html_page_fold_end(h->p);
     }
     best_heads(h);
 }

@@ -379,8 +379,7 @@ static void confidence_table(dq_html *h)
         {
             double se, x = dq_html_metric(b, "kld_nats", &se);
             if (!begun) {
-                dq_html_page_html(h->p,
-                                  "<details><summary>By how sure the reference is</summary>\n");
+                dq_html_page_fold(h->p, "By how sure the reference is", false);
                 dq_html_page_table(h->p, "The same by how sure the reference is.", titles);
             }
             begun = true;
@@ -396,7 +395,7 @@ static void confidence_table(dq_html *h)
     }
     if (!begun) return;
     dq_html_page_table_end(h->p);
-    dq_html_page_html(h->p, "</details>\n");
+    dq_html_page_fold_end(h->p);
 }
 
 bool dq_html_has_kld(const dq_html *h)

@@ -220,6 +220,23 @@ void dq_html_real_cell(dq_html *h, double x)
     dq_html_page_value(h->p, x, (double)NAN);
 }
 
+void dq_html_ends_cell(dq_html *h, double low, double high)
+{
+    if (isfinite(low) && isfinite(high))
+        dq_html_page_html(h->p, "<td class=\"n\">%.3g to %.3g</td>", low, high);
+    else
+        dq_html_page_cellf(h->p, "–");
+}
+
+void dq_html_token_cell(dq_html *h, const json_t *place, const char *text, const char *id)
+{
+    const json_t *token = json_object_get(place, text);
+    if (json_is_string(token))
+        dq_html_page_cell(h->p, dq_html_words(h, "\"%s\"", json_string_value(token)));
+    else
+        dq_html_page_cell(h->p, dq_html_words(h, "#%.0f", dq_html_real(place, id)));
+}
+
 void dq_html_size_cells(dq_html *h, const json_t *object)
 {
     const double bits = dq_html_real(object, "bits_per_weight");

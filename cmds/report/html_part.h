@@ -78,6 +78,10 @@ void dq_html_count_cell(dq_html *h, double n);
 void dq_html_real_cell(dq_html *h, double x);
 void dq_html_metric_cell(dq_html *h, const json_t *object, const char *key);
 void dq_html_interval_cell(dq_html *h, const json_t *object);
+/* "0.00121 to 0.00178", in one line. */
+void dq_html_ends_cell(dq_html *h, double low, double high);
+/* A token in quotes, or its id where there is no tokenizer: members of a place. */
+void dq_html_token_cell(dq_html *h, const json_t *place, const char *text, const char *id);
 /* What a model takes, of the object that has it: two cells, bits per weight over all parameters and bytes of its files. */
 void dq_html_size_cells(dq_html *h, const json_t *object);
 /* The words of a JSON value, without a cell around them. */

@@ -18,31 +18,21 @@ bool dq_html_has_places(const dq_html *h)
     return false;
 }
 
-/* A token in quotes, or its id where there is no tokenizer. */
-static void token_cell(dq_html *h, const json_t *place, const char *text, const char *id)
-{
-    const json_t *token = json_object_get(place, text);
-    if (json_is_string(token))
-        dq_html_page_cell(h->p, dq_html_words(h, "\"%s\"", json_string_value(token)));
-    else
-        dq_html_page_cell(h->p, dq_html_words(h, "#%.0f", dq_html_real(place, id)));
-}
-
 static void logit_cells(dq_html *h, const json_t *place)
 {
     dq_html_count_cell(h, dq_html_real(place, "head"));
     dq_html_count_cell(h, dq_html_real(place, "map"));
     dq_html_count_cell(h, dq_html_real(place, "query"));
-    token_cell(h, place, "query_token", "query_id");
+    dq_html_token_cell(h, place, "query_token", "query_id");
     dq_html_count_cell(h, dq_html_real(place, "key"));
-    token_cell(h, place, "key_token", "key_id");
+    dq_html_token_cell(h, place, "key_token", "key_id");
 }
 
 static void state_cells(dq_html *h, const json_t *place)
 {
     dq_html_count_cell(h, dq_html_real(place, "channel"));
     dq_html_count_cell(h, dq_html_real(place, "position"));
-    token_cell(h, place, "token", "id");
+    dq_html_token_cell(h, place, "token", "id");
 }
 
 /* The two kinds of values, by their names in the document. */
@@ -66,7 +56,7 @@ static const struct values {
 
 static void table(dq_html *h, const struct values *v)
 {
-    dq_html_page_html(h->p, "<details open=\"open\"><summary>%s</summary>\n", v->summary);
+    dq_html_page_fold(h->p, v->summary, !json_array_size(dq_html_member(h, 0, "outliers")));
     dq_html_page_table(h->p, v->caption, v->titles);
     for (int i = 0; i < h->n; i++) {
         const json_t *place;
@@ -87,7 +77,7 @@ static void table(dq_html *h, const struct values *v)
         }
     }
     dq_html_page_table_end(h->p);
-    dq_html_page_html(h->p, "</details>\n");
+    dq_html_page_fold_end(h->p);
 }
 
 void dq_html_places(dq_html *h)

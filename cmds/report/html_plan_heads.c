@@ -323,12 +323,13 @@ void dq_html_plan_heads_groups(dq_html *h)
             if (is_measured(h, i, asked)) heat_map(h, i, asked);
         }
     }
-    dq_html_page_html(h->p, "</div>\n<details><summary>All groups in order of need</summary>\n");
+    dq_html_page_html(h->p, "</div>\n");
+    dq_html_page_fold(h->p, "All groups in order of need", false);
     dq_html_page_table(h->p, "All groups, the first needs most, with what it costs to cut each.",
                        titles);
     for (int i = 0; i < h->n; i++) group_rows(h, i);
     dq_html_page_table_end(h->p);
-    dq_html_page_html(h->p, "</details>\n");
+    dq_html_page_fold_end(h->p);
 }
 
 /* ----- how many share ----- */

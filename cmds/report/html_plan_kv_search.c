@@ -163,11 +163,11 @@ void dq_html_plan_kv_search(dq_html *h)
                        steps);
     for (int i = 0; i < h->n; i++) trial_rows(h, i, false);
     dq_html_page_table_end(h->p);
-    dq_html_page_html(h->p, "<details><summary>All mixes that were measured whole</summary>\n");
+    dq_html_page_fold(h->p, "All mixes that were measured whole", false);
     dq_html_page_table(h->p, "All mixes in the order in which they were measured.", titles);
     for (int i = 0; i < h->n; i++) trial_rows(h, i, true);
     dq_html_page_table_end(h->p);
-    dq_html_page_html(h->p, "</details>\n");
+    dq_html_page_fold_end(h->p);
 }
 
 /* ----- units alone ----- */

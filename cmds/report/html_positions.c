@@ -179,8 +179,7 @@ static void bins_table(dq_html *h)
         {
             double se, x = dq_html_metric(b, "nll_nats", &se);
             if (!begun) {
-                dq_html_page_html(h->p,
-                                  "<details><summary>Mean in ranges of positions</summary>\n");
+                dq_html_page_fold(h->p, "Mean in ranges of positions", false);
                 dq_html_page_table(
                     h->p,
                     "Mean negative log-likelihood within ranges of positions: damage at "
@@ -202,7 +201,7 @@ static void bins_table(dq_html *h)
     }
     if (!begun) return;
     dq_html_page_table_end(h->p);
-    dq_html_page_html(h->p, "</details>\n");
+    dq_html_page_fold_end(h->p);
 }
 
 bool dq_html_has_positions(const dq_html *h)

@@ -429,12 +429,12 @@ void dq_html_tensors(dq_html *h)
     for (int i = 0; i < h->n; i++) {
         const json_t *row;
         size_t k;
-        dq_html_page_html(h->p, "<details><summary>");
+        dq_html_page_fold(h->p, NULL, false);
         dq_html_page_text(h->p, h->item[i].name);
-        dq_html_page_html(h->p, "</summary>\n");
+        dq_html_page_fold_inside(h->p);
         dq_html_page_table(h->p, "All tensors, as they are stored.", tensor_titles);
         json_array_foreach(rows_of(h, i), k, row) tensor_row(h, k ? "" : h->item[i].name, row);
         dq_html_page_table_end(h->p);
-        dq_html_page_html(h->p, "</details>\n");
+        dq_html_page_fold_end(h->p);
     }
 }

@@ -20,9 +20,11 @@ static void setting(dq_html *h, const char *key, const json_t *v)
     if (nested) {
         char *text;
         dq_json_dump(&text, v, JSON_INDENT(1) | JSON_REAL_PRECISION(9), h->p->err);
-        dq_html_page_html(h->p, "<details><summary>show</summary><pre>");
+        dq_html_page_fold(h->p, "show", false);
+        dq_html_page_html(h->p, "<pre>");
         if (text) dq_html_page_text(h->p, text);
-        dq_html_page_html(h->p, "</pre></details>");
+        dq_html_page_html(h->p, "</pre>");
+        dq_html_page_fold_end(h->p);
         free(text);
     } else if (json_is_array(v)) {
         json_array_foreach(v, i, x)
@@ -113,10 +115,10 @@ static void document_of_several(dq_html *h, const dq_report_input *in)
     made_by(h, in->document);
     dq_html_page_html(h->p, "</p>\n");
     warnings(h, in->document);
-    dq_html_page_html(h->p, "<details><summary>Settings and inputs</summary>\n");
+    dq_html_page_fold(h->p, "Settings and inputs", false);
     settings(h, in->document);
     inputs(h, in->document);
-    dq_html_page_html(h->p, "</details>\n");
+    dq_html_page_fold_end(h->p);
 }
 
 void dq_html_run(dq_html *h)

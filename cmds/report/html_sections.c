@@ -13,6 +13,11 @@
 
 const dq_html_section dq_html_sections[] = {
     {STATS, "magnitudes", "Largest magnitudes", dq_html_has_items, dq_html_magnitudes},
+    {STATS, "sensitivity", "Sensitivity", dq_html_has_sensitivity, dq_html_sensitivity},
+    {STATS, "heads", "Heads", dq_html_has_heads, dq_html_heads},
+    {STATS, "profiles", "Profiles over layers", dq_html_has_profiles, dq_html_profiles},
+    {STATS, "channels", "Each outlier once", dq_html_has_channels, dq_html_channels},
+    {STATS, "matrices", "Weights", dq_html_has_matrices, dq_html_matrices},
     {STATS, "layers", "Magnitudes by layer", dq_html_has_layers, dq_html_layers},
     {STATS, "maps", "Attention maps", dq_html_has_maps, dq_html_maps},
     {STATS, "places", "Where the largest are", dq_html_has_places, dq_html_places},

@@ -17,6 +17,12 @@ typedef enum dq_html_kind {
     DQ_HTML_EVAL
 } dq_html_kind;
 
+/* Documents of one kind, with a title of its own on a page of several. */
+typedef struct dq_html_part {
+    int kind; /* dq_html_kind */
+    dq_html h;
+} dq_html_part;
+
 /* Failures stay in the page's err. */
 typedef bool dq_html_applies(const dq_html *h);
 typedef void dq_html_show(dq_html *h);
@@ -38,8 +44,18 @@ dq_status dq_html_plan_kv_read(dq_html *h, dq_err *err);
 dq_status dq_html_plan_heads_read(dq_html *h, dq_err *err);
 dq_status dq_html_bench_read(dq_html *h, dq_err *err);
 
+/* Of all parts of a page, before them. html_answer.c: what the documents say in short; nothing where they say nothing of it.
+ * html_size.c: KL divergence over size. */
+void dq_html_answer(dq_html_part *part, int n);
+void dq_html_size(dq_html_part *part, int n);
+
 /* html_run.c: warnings, settings, inputs. */
 dq_html_show dq_html_run;
+/* Of dq stats: html_heads.c, html_profiles.c, html_outliers.c, html_matrices.c, html_sensitivity.c */
+dq_html_applies dq_html_has_heads, dq_html_has_profiles, dq_html_has_channels, dq_html_has_matrices,
+    dq_html_has_sensitivity;
+dq_html_show dq_html_heads, dq_html_profiles, dq_html_channels, dq_html_matrices,
+    dq_html_sensitivity;
 /* html_stats.c, html_maps.c, html_places.c */
 dq_html_applies dq_html_has_items, dq_html_has_layers, dq_html_has_maps, dq_html_has_places;
 dq_html_show dq_html_magnitudes, dq_html_layers, dq_html_maps, dq_html_places;

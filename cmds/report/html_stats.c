@@ -298,8 +298,10 @@ static void layer_table(dq_html *h, int v)
 {
     static const char *const titles[] = {"<model", "layer",     "1st",      "10th", "median",
                                          "rms",    "1st / rms", "kurtosis", NULL};
-    dq_html_page_html(h->p, "<details><summary>%c%s, layer by layer</summary>\n",
-                      value_names[v][0] - 'a' + 'A', value_names[v] + 1);
+    dq_html_page_fold(
+        h->p,
+        dq_html_words(h, "%c%s, layer by layer", value_names[v][0] - 'a' + 'A', value_names[v] + 1),
+        false);
     dq_html_page_table(
         h->p,
         dq_html_words(h, "Magnitudes of the %s by layer; the kurtosis is taken around 0.",
@@ -312,7 +314,7 @@ static void layer_table(dq_html *h, int v)
             layer_row(h, l ? "" : h->item[i].name, layer, json_object_get(layer, values[v]));
     }
     dq_html_page_table_end(h->p);
-    dq_html_page_html(h->p, "</details>\n");
+    dq_html_page_fold_end(h->p);
 }
 
 void dq_html_layers(dq_html *h)

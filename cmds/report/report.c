@@ -32,13 +32,8 @@ static const struct kind {
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0], MAJOR = 1, RESULTS_MAX = 5000, TENSORS_MAX = 50000 };
 
-typedef struct part {
-    int kind;
-    dq_html h;
-} part;
-
 typedef struct report {
-    part *part; /* [n] */
+    dq_html_part *part; /* [n] */
     int n;
     dq_report_input *in; /* sorted by kind */
     dq_arena *a;
@@ -138,9 +133,10 @@ static dq_status sort_inputs(report *r, const dq_report_input *in, int n, dq_err
         for (int i = 0; i < n; i++) {
             if (kind[i] != k) continue;
             const bool joins = kinds[k].together && r->n > 0 && r->part[r->n - 1].kind == k;
-            part *p = &r->part[joins ? r->n - 1 : r->n++];
+            dq_html_part *p = &r->part[joins ? r->n - 1 : r->n++];
             r->in[n_in] = in[i];
-            if (!joins) *p = (part){k, {.in = &r->in[n_in], .document = in[i].document, .a = r->a}};
+            if (!joins)
+                *p = (dq_html_part){k, {.in = &r->in[n_in], .document = in[i].document, .a = r->a}};
             p->h.p = &r->page;
             p->h.n_in++;
             n_in++;
@@ -190,7 +186,7 @@ static const char *list_of(char *buf, size_t cap, const dq_html *h, bool tasks)
 }
 
 /* "dq eval: a, b on t, u", short enough for a heading. */
-static const char *title_of(part *p)
+static const char *title_of(dq_html_part *p)
 {
     char names[600], tasks[300];
     dq_html *h = &p->h;
@@ -218,14 +214,14 @@ static const char *page_title(report *r, int n)
 }
 
 /* "Evaluation: logits.json". */
-static const char *part_title(part *p)
+static const char *part_title(dq_html_part *p)
 {
     const char *subject = kinds[p->kind].subject;
     if (p->h.n_in > 1) return dq_html_words(&p->h, "%s: %d documents", subject, p->h.n_in);
     return dq_html_words(&p->h, "%s: %s", subject, p->h.in[0].name);
 }
 
-static dq_status show_part(report *r, part *p)
+static dq_status show_part(report *r, dq_html_part *p)
 {
     if (r->n > 1) dq_html_page_part(&r->page, part_title(p));
     for (const dq_html_section *s = dq_html_sections; s->id; s++) {
@@ -247,6 +243,8 @@ static dq_status make_page(report *r, const dq_report_input *in, int n, const ch
     DQ_TRY(sort_inputs(r, in, n, err));
     DQ_TRY(read_parts(r, err));
     name_inputs(r, n);
+    dq_html_answer(r->part, r->n);
+    dq_html_size(r->part, r->n);
     for (int i = 0; i < r->n; i++) DQ_TRY(show_part(r, &r->part[i]));
     return dq_html_page_write(&r->page, page_title(r, n), path);
 }

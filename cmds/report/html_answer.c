@@ -1,0 +1,261 @@
+/* html_answer: what the documents of a page say in short, before its table of contents. A sentence stands only where an interval
+ * bears it; the table below has these intervals.
+ * SPDX-License-Identifier: MIT */
+#include "cmds/report/html_sensitivity.h"
+#include "cmds/report/html_settings.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ----- lowest settings ----- */
+
+/* Whether another document has the same kind of settings of the model, so that a sentence must say which one it is about. */
+static bool in_several(const dq_html_setting *all, int n, const dq_html_setting *s)
+{
+    for (int i = 0; i < n; i++) {
+        const dq_html_setting *o = &all[i];
+        if (o->axis == s->axis && (o->h != s->h || strcmp(o->row->task, s->row->task) != 0) &&
+            strcmp(o->model, s->model) == 0 && strcmp(o->kind, s->kind) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* "8 bits", "8.26 bits per weight (w8.h5)", "4:4 (0.31 of its 16-bit bytes)". */
+static const char *found_words(dq_html *h, const dq_html_setting *s)
+{
+    if (s->axis == DQ_HTML_LOGITS) return s->label;
+    if (s->axis == DQ_HTML_WEIGHTS)
+        return dq_html_words(h, "%.2f bits per weight (%s)", s->size, s->label);
+    return dq_html_words(h, "%s (%.2f of 16-bit bytes)", s->label, s->size);
+}
+
+static bool any_open(const dq_html_setting *group, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (group[i].is != DQ_EXCEEDS) return true;
+    }
+    return false;
+}
+
+static void group_words(dq_html *h, const dq_html_setting *all, int n_all,
+                        const dq_html_setting *group, int n, const char *before)
+{
+    const dq_html_setting *found = dq_html_settings_lowest(group, n);
+    dq_html_page_html(h->p, "%s%s ", before, dq_html_axis_names[group->axis]);
+    if (*group->kind) {
+        dq_html_page_text(h->p, group->kind);
+        dq_html_page_html(h->p, " ");
+    }
+    dq_html_page_html(h->p, "<b>");
+    dq_html_page_text(h->p, found                ? found_words(h, found)
+                            : any_open(group, n) ? "inconclusive"
+                                                 : "none that was tested");
+    dq_html_page_html(h->p, "</b>");
+    if (!in_several(all, n_all, group)) return;
+    dq_html_page_html(h->p, " (");
+    dq_html_page_text(h->p, dq_html_settings_where(h, group));
+    dq_html_page_html(h->p, ")");
+}
+
+/* One sentence a model; settings lower in several ways answer for no axis. */
+static void sentences(dq_html *h, const dq_html_setting *all, int n)
+{
+    for (int i = 0, next; i < n; i = next) {
+        bool begun = false;
+        for (next = i; next < n && strcmp(all[next].model, all[i].model) == 0;) {
+            const int size = dq_html_settings_group(&all[next], n - next);
+            if (all[next].axis != DQ_HTML_MIXED) {
+                if (!begun) {
+                    dq_html_page_html(h->p, "<p class=\"says\">");
+                    dq_html_page_text(h->p, all[i].model);
+                    dq_html_page_html(h->p, ", lowest settings within KLD %g: ", DQ_HTML_KLD_LIMIT);
+                }
+                group_words(h, all, n, &all[next], size, begun ? "; " : "");
+                begun = true;
+            }
+            next += size;
+        }
+        if (begun) dq_html_page_html(h->p, ".</p>\n");
+    }
+}
+
+/* "6 bits, 5 bits": labels of a group with a decision; the first few of many. */
+static const char *labels_of(dq_html *h, const dq_html_setting *group, int n,
+                             dq_interval_decision is)
+{
+    enum { MOST = 4 };
+    const char *words = "";
+    int found = 0;
+    for (int i = 0; i < n; i++) {
+        if (group[i].is != is || ++found > MOST) continue;
+        words = dq_html_words(h, "%s%s%s", words, *words ? ", " : "", group[i].label);
+    }
+    if (found > MOST) return dq_html_words(h, "%s and %d more", words, found - MOST);
+    return *words ? words : "–";
+}
+
+static void group_row(dq_html *h, const dq_html_setting *group, int n, const char *model)
+{
+    const dq_html_setting *found = dq_html_settings_lowest(group, n);
+    dq_html_page_html(h->p, "<tr>");
+    dq_html_page_cell(h->p, model);
+    dq_html_page_cell(h->p, dq_html_words(h, "%s%s%s", dq_html_axis_names[group->axis],
+                                          *group->kind ? ", " : "", group->kind));
+    dq_html_page_cell(h->p, dq_html_settings_where(h, group));
+    dq_html_page_cell(h->p, found ? found_words(h, found) : "–");
+    dq_html_real_cell(h, found ? found->kld : (double)NAN);
+    dq_html_ends_cell(h, found ? found->interval.low : (double)NAN,
+                      found ? found->interval.high : (double)NAN);
+    dq_html_page_cell(h->p, labels_of(h, group, n, DQ_INCONCLUSIVE));
+    dq_html_page_cell(h->p, labels_of(h, group, n, DQ_EXCEEDS));
+    dq_html_page_html(h->p, "</tr>\n");
+}
+
+static void lowest_table(dq_html *h, const dq_html_setting *all, int n)
+{
+    static const char *const titles[] = {"<model",         "<what",    "<task",
+                                         "<lowest within", "KLD",      "95 % interval",
+                                         "<inconclusive",  "<exceeds", NULL};
+    const char *model = "";
+    dq_html_page_fold(h->p, "What this follows from", false);
+    dq_html_page_html(
+        h->p,
+        "<p>A setting is within the limit if the upper end of the 95 %% interval of its KL "
+        "divergence from its reference is at most %g nats per token; it exceeds it if the lower "
+        "end is above; else it is inconclusive. Of logits the lowest counts with every larger "
+        "width that was tested. What else could be lower is as in the reference. %d settings: "
+        "about "
+        "%.1f of their intervals are expected to miss by chance.</p>\n",
+        DQ_HTML_KLD_LIMIT, n, 0.05 * n);
+    dq_html_page_table(h->p, "The lowest settings within the limit.", titles);
+    for (int i = 0, size; i < n; i += size) {
+        size = dq_html_settings_group(&all[i], n - i);
+        if (all[i].axis == DQ_HTML_MIXED) continue;
+        group_row(h, &all[i], size, strcmp(model, all[i].model) == 0 ? "" : all[i].model);
+        model = all[i].model;
+    }
+    dq_html_page_table_end(h->p);
+    dq_html_page_fold_end(h->p);
+}
+
+/* ----- first to break ----- */
+
+static void unit_words(dq_html *h, const dq_html_units *u, int first)
+{
+    enum { MOST = 4 };
+    dq_html_page_html(h->p, "%s", first > 1 ? "undecided between " : "<b>");
+    for (int i = 0; i < first && i < MOST; i++) {
+        dq_html_page_html(h->p, "%s", !i ? "" : i == first - 1 ? " and " : ", ");
+        dq_html_page_text(h->p, u->at[i].name);
+    }
+    if (first > MOST) dq_html_page_html(h->p, " and %d more", first - MOST);
+    if (first == 1) dq_html_page_html(h->p, "</b>");
+}
+
+/* Of logits by head (or map), then what else was rounded, a line each: undecided where intervals overlap. */
+static void first_to_break(dq_html *h, int i)
+{
+    const json_t *s = dq_html_sensitivity_of(h, i);
+    dq_html_units u;
+    bool begun = false;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int k = 0; (u = dq_html_units_of(h, i, k)).n; k++) {
+            const int first = dq_html_units_first(&u);
+            const bool head = strcmp(u.at[0].of, "logits") == 0 && strcmp(u.at[0].by, "layer") != 0;
+            if (!first || u.n < 2 || head != (pass == 0)) continue;
+            if (!begun) {
+                dq_html_page_html(h->p, "<p class=\"says\">First to break of ");
+                dq_html_page_text(h->p, h->item[i].name);
+                dq_html_page_html(h->p, ", each alone at %.0f bits:</p>\n<ul>\n",
+                                  dq_html_real(s, "bits"));
+            }
+            begun = true;
+            dq_html_page_html(h->p, "<li>");
+            dq_html_page_text(h->p, dq_html_words(h, "%s by %s: ", u.at[0].of, u.at[0].by));
+            unit_words(h, &u, first);
+            dq_html_page_html(h->p, "</li>\n");
+        }
+    }
+    if (begun) dq_html_page_html(h->p, "</ul>\n");
+}
+
+/* The outlier with the largest magnitude of a kind; NULL: none. */
+static const json_t *largest(const dq_html *h, int i, const char *values)
+{
+    const json_t *x, *found = NULL;
+    size_t k;
+    json_array_foreach(dq_html_member(h, i, "outliers"), k, x)
+    {
+        if (strcmp(dq_html_text(x, "values"), values) != 0) continue;
+        if (!found || dq_html_real(x, "magnitude") > dq_html_real(found, "magnitude")) found = x;
+    }
+    return found;
+}
+
+/* Maxima are exact, of the text that was read. */
+static void largest_outliers(dq_html *h, int i)
+{
+    const json_t *logit = largest(h, i, "attention_logits"),
+                 *state = largest(h, i, "hidden_states");
+    char text[96];
+    if (!logit && !state) return;
+    dq_html_page_html(h->p, "<p class=\"says\">Largest of ");
+    dq_html_page_text(h->p, h->item[i].name);
+    dq_html_page_html(h->p, " on this text: ");
+    if (logit) {
+        dq_html_page_html(h->p, "attention logit <b>%s</b> in layer %.0f head %.0f",
+                          dq_html_page_value_text(text, sizeof text,
+                                                  dq_html_real(logit, "magnitude"), (double)NAN),
+                          dq_html_real(logit, "layer"), dq_html_real(logit, "head"));
+        if (isfinite(dq_html_real(logit, "map")))
+            dq_html_page_html(h->p, " map %.0f", dq_html_real(logit, "map"));
+        dq_html_page_html(h->p, ", key: %s token", dq_html_text(logit, "tokens"));
+    }
+    if (state)
+        dq_html_page_html(h->p, "%shidden state <b>%s</b> in channel %.0f of layer %.0f, %s token",
+                          logit ? "; " : "",
+                          dq_html_page_value_text(text, sizeof text,
+                                                  dq_html_real(state, "magnitude"), (double)NAN),
+                          dq_html_real(state, "channel"), dq_html_real(state, "layer"),
+                          dq_html_text(state, "tokens"));
+    dq_html_page_html(h->p, ".</p>\n");
+}
+
+static bool has_words(dq_html_part *part, int n, const dq_html_setting *all, int n_all)
+{
+    for (int i = 0; i < n_all; i++) {
+        if (all[i].axis != DQ_HTML_MIXED) return true;
+    }
+    for (int i = 0; i < n; i++) {
+        const dq_html *h = &part[i].h;
+        for (int k = 0; part[i].kind == DQ_HTML_STATS && k < h->n; k++) {
+            if (dq_html_sensitivity_of(h, k) || largest(h, k, "attention_logits") ||
+                largest(h, k, "hidden_states"))
+                return true;
+        }
+    }
+    return false;
+}
+
+void dq_html_answer(dq_html_part *part, int n)
+{
+    int n_all;
+    const dq_html_setting *all = dq_html_settings_of(part, n, &n_all);
+    if (!n || !has_words(part, n, all, n_all)) return;
+    dq_html *h = &part->h;
+    dq_html_page_lead(h->p);
+    dq_html_page_html(h->p, "<section class=\"answer\" id=\"answer\">\n<h2>In short</h2>\n");
+    sentences(h, all, n_all);
+    for (int i = 0; i < n; i++) {
+        dq_html *s = &part[i].h;
+        for (int k = 0; part[i].kind == DQ_HTML_STATS && k < s->n; k++) {
+            first_to_break(s, k);
+            largest_outliers(s, k);
+        }
+    }
+    if (n_all) lowest_table(h, all, n_all);
+    dq_html_page_html(h->p, "</section>\n");
+    dq_html_page_lead_end(h->p);
+}

@@ -1,0 +1,29 @@
+/* html_sensitivity: what dq stats --sensitivity found: units that were rounded alone, by the KL divergence that came of it.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_HTML_SENSITIVITY_H
+#define DQ_HTML_SENSITIVITY_H
+
+#include "cmds/report/html_part.h"
+
+typedef struct dq_html_unit {
+    const json_t *j;
+    const char *of, *by; /* "logits", "head" */
+    const char *name;    /* "layer 11 head 3"; a tensor's name, which is anybody's text */
+    double kld, low, high, forecast; /* NaN: not known */
+} dq_html_unit;
+
+/* Units of what and by what stand together. */
+typedef struct dq_html_units {
+    dq_html_unit *at; /* [n], the largest KLD first */
+    int n;
+} dq_html_units;
+
+/* The sensitivity of the result of item i; NULL: none. */
+const json_t *dq_html_sensitivity_of(const dq_html *h, int i);
+/* The kinds (of, by) of its units in the order of the document: the units of the k-th; n is 0 after the last one. */
+dq_html_units dq_html_units_of(dq_html *h, int i, int k);
+/* How many units may be the most sensitive: those whose interval reaches into that of the first. 1: only the first; 0: nothing is
+ * known, as the first one has no interval. */
+int dq_html_units_first(const dq_html_units *u);
+
+#endif
