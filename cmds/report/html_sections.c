@@ -46,6 +46,8 @@ const dq_html_section dq_html_sections[] = {
     {BENCH, "run", "What ran", NULL, dq_html_run},
     {EVAL, "verdicts", "Verdicts", dq_html_has_verdicts, dq_html_verdicts},
     {EVAL, "accuracy", "Accuracy", dq_html_has_accuracy, dq_html_accuracy},
+    {EVAL, "weights", "Accuracy over bits per weight", dq_html_has_weight_scores,
+     dq_html_weight_scores},
     {EVAL, "averages", "Means over tasks", dq_html_has_averages, dq_html_averages},
     {EVAL, "kld", "KL divergence from the reference", dq_html_has_kld, dq_html_kld},
     {EVAL, "front", "What the bytes of the KV cache buy", dq_html_has_pareto, dq_html_pareto},

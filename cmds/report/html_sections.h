@@ -83,6 +83,9 @@ bool dq_html_front_shows(const dq_html *h, const char *task);
 /* html_verdicts.c; html_bits.c: over logit bits; html_kv.c: over the bytes of the KV cache. */
 dq_html_applies dq_html_has_verdicts, dq_html_has_accuracy, dq_html_has_kld, dq_html_has_kv;
 dq_html_show dq_html_verdicts, dq_html_accuracy, dq_html_kld, dq_html_kv;
+/* html_weight_scores.c */
+dq_html_applies dq_html_has_weight_scores;
+dq_html_show dq_html_weight_scores;
 /* html_averages.c */
 dq_html_applies dq_html_has_averages;
 dq_html_show dq_html_averages;

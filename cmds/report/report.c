@@ -203,7 +203,7 @@ static const char *title_of(dq_html_part *p)
 /* A page of several parts is named by its files. */
 static const char *page_title(report *r, int n)
 {
-    char names[600];
+    char names[200];
     size_t used = 0;
     if (r->n == 1) return title_of(&r->part[0]);
     for (int i = 0; i < n && used < sizeof names; i++)
