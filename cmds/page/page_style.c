@@ -121,7 +121,9 @@ const char *const dq_page_style[] = {
     "section{margin-top:1.8rem}}\n"
     "@media print{:root{" LIGHT "}body{max-width:none;padding:0;font-size:10pt}"
     "section{break-inside:auto}figure,tr{break-inside:avoid}h2,h3,h4{break-after:avoid}"
-    ".scroll{overflow:visible}table{font-size:8pt}th,td{padding:.15rem .35rem}"
+    ".scroll{overflow:visible}.pair{grid-template-columns:repeat(2,1fr);gap:0 1.2rem}"
+    ".multiples{grid-template-columns:repeat(3,1fr)}table{font-size:8pt}th,td{padding:.15rem "
+    ".35rem}"
     "nav a{color:inherit;text-decoration:none}}\n",
     NULL,
 };

@@ -144,7 +144,7 @@ static void lowest_table(dq_html *h, const dq_html_setting *all, int n)
 static void unit_words(dq_html *h, const dq_html_units *u, int first)
 {
     enum { MOST = 4 };
-    dq_html_page_html(h->p, "%s", first > 1 ? "undecided between " : "<b>");
+    dq_html_page_html(h->p, "%s", first > 1 ? "inconclusive between " : "<b>");
     for (int i = 0; i < first && i < MOST; i++) {
         dq_html_page_html(h->p, "%s", !i ? "" : i == first - 1 ? " and " : ", ");
         dq_html_page_text(h->p, u->at[i].name);
@@ -153,7 +153,7 @@ static void unit_words(dq_html *h, const dq_html_units *u, int first)
     if (first == 1) dq_html_page_html(h->p, "</b>");
 }
 
-/* Of logits by head (or map), then what else was rounded, a line each: undecided where intervals overlap. */
+/* Of logits by head (or map), then what else was rounded, a line each: inconclusive where intervals overlap. */
 static void first_to_break(dq_html *h, int i)
 {
     const json_t *s = dq_html_sensitivity_of(h, i);

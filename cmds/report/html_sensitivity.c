@@ -134,7 +134,7 @@ static void bars(dq_html *h, int i, const dq_html_units *u)
                        dq_html_words(h,
                                      "The %d of %d units that cost most, each rounded alone: KL "
                                      "divergence, nats per token. Thin bars are intervals of 95 "
-                                     "%%; where they overlap, the order is not decided. Forecast: "
+                                     "%%; where they overlap, the order is inconclusive. Forecast: "
                                      "what statistics predicted, in units of its own.",
                                      n, u->n),
                        titles);

@@ -70,11 +70,17 @@ static void reach_of(double reach[2], const dq_html_setting *all, int n)
     }
 }
 
-static int count(const dq_html_setting *all, int n, size_of *size)
+/* Whether settings differ in a size; a picture over one size alone says nothing. */
+static bool differ(const dq_html_setting *all, int n, size_of *size)
 {
-    int found = 0;
-    for (int i = 0; i < n; i++) found += isfinite(size(&all[i])) && all[i].kld > 0;
-    return found;
+    double first = (double)NAN;
+    for (int i = 0; i < n; i++) {
+        const double x = size(&all[i]);
+        if (!isfinite(x) || !(all[i].kld > 0)) continue;
+        if (isnan(first)) first = x;
+        if (x != first) return true;
+    }
+    return false;
 }
 
 static void picture(dq_html *h, const dq_html_setting *all, int n, size_of *size, const char *axis,
@@ -83,7 +89,7 @@ static void picture(dq_html *h, const dq_html_setting *all, int n, size_of *size
     dq_picture c;
     double reach[2];
     const int models = model_of(all, n - 1) + 1;
-    if (!count(all, n, size)) return;
+    if (!differ(all, n, size)) return;
     dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, WIDE, HIGH);
     reach_of(reach, all, n);
@@ -159,7 +165,8 @@ void dq_html_size(dq_html_part *part, int n)
 {
     int n_all;
     const dq_html_setting *all = dq_html_settings_of(part, n, &n_all);
-    if (n_all < 2) return;
+    if (!differ(all, n_all, bits) && !differ(all, n_all, megabytes) && !differ(all, n_all, share))
+        return;
     dq_html *h = &part->h;
     dq_html_page_section(h->p, "size", "KL divergence over size");
     legend(h, all, n_all);

@@ -290,7 +290,7 @@ def check_answer(page, logits, weights, stats, say):
         )
         if found is None or words not in lines:
             say("answer", '"%s" is not in "%s"' % (words, lines))
-    for words in ("by head: layer 1 head 2", "by layer: undecided between layer 1 and layer 0"):
+    for words in ("by head: layer 1 head 2", "by layer: inconclusive between layer 1 and layer 0"):
         if not any(line.endswith(words) for line in page["answer"]):
             say("answer", '"%s" is not in "%s"' % (words, lines))
     for r in stats["results"]:

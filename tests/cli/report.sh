@@ -139,7 +139,8 @@ if command -v gnuplot >/dev/null; then
         grep -q "^<h2>$title</h2>" all.html || complain "dq report: no part $title"
     done
     [ "$(grep -c '<section class="part"' all.html)" -eq 4 ] || complain "dq report: not 4 parts"
-    for section in part1-magnitudes part1-layers part1-maps part1-places part2-containers part2-sqnr part2-worst \
+    [ "$(grep -c '<section class="answer" id="answer">' all.html)" = 1 ] || complain "dq report: not one answer"
+    for section in part1-magnitudes part1-heads part1-profiles part1-channels part1-matrices part1-layers part1-maps part1-places part2-containers part2-sqnr part2-worst \
         part2-tensors part3-accuracy part4-results; do
         grep -q "<section id=\"$section\">" all.html || complain "dq report: no section $section"
     done

@@ -144,6 +144,55 @@ DRAWING_TEST(sections_stand_where_their_data_are)
     json_decref(d);
 }
 
+/* A document of one model whose logits have three widths, each with an interval of its KLD. */
+static const char *answer_of(place *p, const char *at8, const char *at6, const char *at4)
+{
+    static const char
+        *const document = "{\"schema\":\"dq-eval/1\",\"results\":[%s]}",
+               *const row = "%s{\"model\":\"m<1>\",\"reference\":\"m<1>\",\"task\":\"text\","
+                            "\"logit_bits\":%d,\"logit_granularity\":\"per-row\",\"metrics\":{"
+                            "\"kld_nats\":{\"value\":0.0099,\"stderr\":null,\"interval\":%s}}}";
+    const char *const ends[] = {at8, at6, at4};
+    char rows[2048] = "", text[4096];
+    for (int i = 0, bits = 8; i < 3; i++, bits -= 2)
+        snprintf(rows + strlen(rows), sizeof rows - strlen(rows), row, i ? "," : "", bits, ends[i]);
+    snprintf(text, sizeof text, document, rows);
+    json_t *d = json_loads(text, 0, NULL);
+    assert_non_null(d);
+    const char *page = page_of(p, d), *answer = strstr(page, "<section class=\"answer\"");
+    json_decref(d);
+    assert_balanced(page);
+    assert_non_null(answer);
+    assert_true(answer < strstr(page, "<nav"));
+    return answer;
+}
+
+/* A setting is within the limit if all of its interval is; logits only with all wider ones; without an interval nothing is
+ * decided. */
+DRAWING_TEST(the_answer_follows_from_intervals)
+{
+    static const struct {
+        const char *at8, *at6, *at4, *want;
+    } c[] = {
+        {"[0,0.01]", "[0.005,0.0101]", "[0.1,0.2]", "<b>8 bits</b>."},
+        {"[0,0.01]", "[0,0.01]", "[0.0101,0.2]", "<b>6 bits</b>."},
+        {"[0,0.01]", "[0.02,0.03]", "[0,0.01]", "<b>8 bits</b>."},
+        {"[0,0.0101]", "[0,0.02]", "[0.02,0.03]", "<b>inconclusive</b>."},
+        {"[null,null]", "null", "null", "<b>inconclusive</b>."},
+        {"[0.0101,1]", "[0.02,0.03]", "[0.02,0.03]", "<b>none that was tested</b>."},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        const char *answer = answer_of(p, c[i].at8, c[i].at6, c[i].at4);
+        char want[128];
+        snprintf(want, sizeof want, "of m&lt;1&gt; within KLD 0.01 nats: logits per-row %s",
+                 c[i].want);
+        if (!strstr(answer, want)) fail_msg("%s is not in: %.300s", want, answer);
+    }
+    json_t *d = only(p, "hellaswag", NULL, NULL); /* has no KLD */
+    assert_null(strstr(page_of(p, d), "class=\"answer\""));
+    json_decref(d);
+}
+
 DRAWING_TEST(numbers_stand_with_their_errors)
 {
     const char *page = page_of(p, p->all);
