@@ -24,8 +24,9 @@ say() { printf '\n== %s\n' "$*"; }
 say "1. Activation outliers, side by side (Table 5 of arXiv 2410.05258, on tiny models)"
 run "$dq" stats $llama $diff $planted --text $pair/text.txt --ctx 192 --limit "$windows" \
     --detail table5 --csv "$out/stats.csv" --force
-"$dq" stats $llama $diff $planted --text $pair/text.txt --ctx 192 --limit "$windows" --json -q \
-    >"$out/stats.json"
+set -- stats $llama $diff $planted --text $pair/text.txt --ctx 192 --limit "$windows" --sensitivity all --json -q
+printf '\n$ %s %s >%s\n' "$dq" "$*" "$out/stats.json"
+"$dq" "$@" >"$out/stats.json"
 
 say "2. Accuracy, NLL, KLD and top-1 agreement over logit bits, weights as stored"
 run "$dq" eval $llama $diff $planted --task mc --data $pair/choices.jsonl --text $pair/text.txt --ctx 192 \

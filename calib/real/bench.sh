@@ -72,7 +72,10 @@ fetch() {
 }
 
 stats() {
-    set -- stats "$model" --text texts/near.txt --ctx 512 --limit "$windows" --csv "$out/stats.csv" -o stats.h5 --force
+    how=--force
+    [ ! -f stats.h5.journal ] || how=--resume
+    set -- stats "$model" --text texts/near.txt --ctx 512 --limit "$windows" --csv "$out/stats.csv" -o stats.h5 \
+        --forecast --sensitivity heads,layers,keys,values --sensitivity-windows 4 $how
     printf '\n$ dq %s\n\n' "$*"
     "$dq" "$@" --json >stats.part
     mv stats.part stats.json

@@ -141,43 +141,95 @@ static void lowest_table(dq_html *h, const dq_html_setting *all, int n)
 
 /* ----- first to break ----- */
 
-static void unit_words(dq_html *h, const dq_html_units *u, int first)
+/* What breaks first of a kind: decided where windows that did not choose it say so; without such windows where no interval
+ * reaches into that of the first. */
+static void unit_words(dq_html *h, int i, const dq_html_units *u)
 {
     enum { MOST = 4 };
-    dq_html_page_html(h->p, "%s", first > 1 ? "inconclusive between " : "<b>");
-    for (int i = 0; i < first && i < MOST; i++) {
-        dq_html_page_html(h->p, "%s", !i ? "" : i == first - 1 ? " and " : ", ");
-        dq_html_page_text(h->p, u->at[i].name);
+    const json_t *test = dq_html_units_decided(h, i, u), *next = json_object_get(test, "next"),
+                 *ends = json_object_get(json_object_get(test, "more_nats"), "interval");
+    const double low = dq_html_real_at(ends, 0), high = dq_html_real_at(ends, 1);
+    const int first = dq_html_units_first(u);
+    const char *names = test ? dq_html_unit_name(h, json_object_get(test, "first")) : u->at[0].name;
+    dq_html_page_html(h->p, "<li>");
+    dq_html_page_text(h->p, dq_html_words(h, "%s by %s: ", u->at[0].of, u->at[0].by));
+    if (test ? low > 0 : first == 1) {
+        dq_html_page_html(h->p, "<b>");
+        dq_html_page_text(h->p, names);
+        dq_html_page_html(h->p, "</b>");
+        if (test) {
+            dq_html_page_html(h->p, ", %.3g to %.3g nats more than ", low, high);
+            dq_html_page_text(h->p, dq_html_unit_name(h, next));
+        }
+    } else {
+        const int n = first > 1 ? first : 2;
+        names = u->at[0].name;
+        for (int k = 1; k < n && k < MOST; k++)
+            names = dq_html_words(h, "%s%s%s", names, k == n - 1 ? " and " : ", ", u->at[k].name);
+        dq_html_page_text(h->p, dq_html_words(h, "inconclusive between %s", names));
+        if (n > MOST) dq_html_page_html(h->p, " and %d more", n - MOST);
     }
-    if (first > MOST) dq_html_page_html(h->p, " and %d more", first - MOST);
-    if (first == 1) dq_html_page_html(h->p, "</b>");
+    dq_html_page_html(h->p, "</li>\n");
 }
 
-/* Of logits by head (or map), then what else was rounded, a line each: inconclusive where intervals overlap. */
+/* Whether there is more than one unit, and an interval. */
+static bool speaks(const dq_html *h, int i, const dq_html_units *u)
+{
+    const json_t *test = dq_html_units_decided(h, i, u);
+    const json_t *ends = json_object_get(json_object_get(test, "more_nats"), "interval");
+    return u->n > 1 && (test ? isfinite(dq_html_real_at(ends, 0)) : dq_html_units_first(u) > 0);
+}
+
+static void first_heading(dq_html *h, int i)
+{
+    dq_html_page_html(h->p, "<p class=\"says\">First to break of ");
+    dq_html_page_text(h->p, h->item[i].name);
+    dq_html_page_html(h->p, ", each alone at %.0f bits:</p>\n<ul>\n",
+                      dq_html_real(dq_html_sensitivity_of(h, i), "bits"));
+}
+
+/* Of logits by head (or map), then what else was rounded, a line each. */
 static void first_to_break(dq_html *h, int i)
 {
-    const json_t *s = dq_html_sensitivity_of(h, i);
     dq_html_units u;
     bool begun = false;
     for (int pass = 0; pass < 2; pass++) {
         for (int k = 0; (u = dq_html_units_of(h, i, k)).n; k++) {
-            const int first = dq_html_units_first(&u);
             const bool head = strcmp(u.at[0].of, "logits") == 0 && strcmp(u.at[0].by, "layer") != 0;
-            if (!first || u.n < 2 || head != (pass == 0)) continue;
-            if (!begun) {
-                dq_html_page_html(h->p, "<p class=\"says\">First to break of ");
-                dq_html_page_text(h->p, h->item[i].name);
-                dq_html_page_html(h->p, ", each alone at %.0f bits:</p>\n<ul>\n",
-                                  dq_html_real(s, "bits"));
-            }
+            if (head != (pass == 0) || !speaks(h, i, &u)) continue;
+            if (!begun) first_heading(h, i);
             begun = true;
-            dq_html_page_html(h->p, "<li>");
-            dq_html_page_text(h->p, dq_html_words(h, "%s by %s: ", u.at[0].of, u.at[0].by));
-            unit_words(h, &u, first);
-            dq_html_page_html(h->p, "</li>\n");
+            unit_words(h, i, &u);
         }
     }
     if (begun) dq_html_page_html(h->p, "</ul>\n");
+}
+
+/* "0.39 (0.32 to 0.47) for logits per-tensor": bits fewer than another model for the same error, where an interval decides it. */
+static void bits_fewer(dq_html *h, int i)
+{
+    static const struct {
+        const char *key, *name;
+    } of[] = {{"logits", "logits"}, {"maps_4_bits", "maps at 4 bits"}};
+    const json_t *all = json_object_get(dq_html_member(h, i, "forecast"), "bit_advantage");
+    bool begun = false;
+    for (int k = 0; k < 2; k++) {
+        const json_t *x = json_object_get(json_object_get(all, of[k].key), "per-tensor");
+        const json_t *ends = json_object_get(x, "interval");
+        const double low = dq_html_real_at(ends, 0), high = dq_html_real_at(ends, 1);
+        if (!(low > 0 || high < 0)) continue;
+        if (!begun) {
+            dq_html_page_html(h->p, "<p class=\"says\">Same error per-tensor, ");
+            dq_html_page_text(h->p, h->item[i].name);
+            dq_html_page_html(h->p, " against ");
+            dq_html_page_text(h->p, dq_html_last(dq_html_text(all, "over")));
+        }
+        dq_html_page_html(h->p, "%s %s with <b>%.2f bits %s</b> (%.2f to %.2f)", begun ? "," : ":",
+                          of[k].name, fabs(dq_html_real(x, "value")), low > 0 ? "fewer" : "more",
+                          low > 0 ? low : -high, low > 0 ? high : -low);
+        begun = true;
+    }
+    if (begun) dq_html_page_html(h->p, ".</p>\n");
 }
 
 /* The outlier with the largest magnitude of a kind; NULL: none. */
@@ -251,6 +303,7 @@ void dq_html_answer(dq_html_part *part, int n)
         dq_html *s = &part[i].h;
         for (int k = 0; part[i].kind == DQ_HTML_STATS && k < s->n; k++) {
             first_to_break(s, k);
+            bits_fewer(s, k);
             largest_outliers(s, k);
         }
     }

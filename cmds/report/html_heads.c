@@ -25,8 +25,9 @@ bool dq_html_has_heads(const dq_html *h)
     return false;
 }
 
-/* What a map shows: of query heads, or of output heads: a number for each map, one number, or the kind. */
-typedef enum source { OF_LOGITS, OF_MAPS, OF_HEAD, OF_KIND } source;
+/* What a map shows: of query heads, or of output heads: a number for each map, one number, or the kind; or what rounding to 4 bits
+ * per tensor does, of the list `key` of the forecast. */
+typedef enum source { OF_LOGITS, OF_MAPS, OF_HEAD, OF_KIND, OF_FORECAST } source;
 
 static const struct drawn {
     const char *what, *key, *caption;
@@ -43,6 +44,10 @@ static const struct drawn {
     {"sinks", "sink_mass", "attention on the first 4 positions, of 1", OF_MAPS, DQ_HTML_BY_SHARE},
     {"cancelled", "cancelled_mass", "what of the first map the subtraction takes away, of 1",
      OF_HEAD, DQ_HTML_BY_SHARE},
+    {"error", "heads", "predicted error of a logit at 4 bits, per-tensor", OF_FORECAST,
+     DQ_HTML_BY_VALUE},
+    {"map-error", "outputs", "error of D at 4 bits, per-tensor: Frobenius norm over that of D",
+     OF_FORECAST, DQ_HTML_BY_VALUE},
 };
 
 static void add(dq_html_grid *g, double layer, double head, double map, double value,
@@ -69,6 +74,19 @@ static void add_head(dq_html_grid *g, const struct drawn *d, double layer, const
     }
 }
 
+static void add_forecast(dq_html_grid *g, const json_t *list)
+{
+    const json_t *head;
+    size_t k;
+    json_array_foreach(list, k, head)
+    {
+        const json_t *all = json_object_get(head, "error");
+        if (!all) all = json_object_get(head, "map_error");
+        add(g, dq_html_real(head, "layer"), dq_html_real(head, "head"), dq_html_real(head, "map"),
+            dq_html_real(json_object_get(all, "4"), "per-tensor"), "");
+    }
+}
+
 static bool says(const dq_html_grid *g)
 {
     for (int i = 0; i < g->n; i++) {
@@ -83,13 +101,16 @@ static void map(dq_html *h, int i, const struct drawn *d)
     dq_html_grid g = {
         .what = d->what, .name = h->item[i].name, .caption = d->caption, .shades = d->shades};
     const json_t *layer, *head;
-    size_t l, k, n = 0;
+    const json_t *forecast = json_object_get(dq_html_member(h, i, "forecast"), d->key);
+    size_t l, k, n = json_array_size(forecast);
     json_array_foreach(layers_of(h, i), l, layer) n +=
         2 * json_array_size(lookers_of(layer)) + json_array_size(json_object_get(layer, "heads"));
     g.at = dq_alloc(h->a, n, sizeof *g.at, h->p->err);
     if (!g.at) return;
+    if (d->from == OF_FORECAST) add_forecast(&g, forecast);
     json_array_foreach(layers_of(h, i), l, layer)
     {
+        if (d->from == OF_FORECAST) break;
         const json_t *heads =
             d->from == OF_LOGITS ? json_object_get(layer, "heads") : lookers_of(layer);
         json_array_foreach(heads, k, head) add_head(&g, d, dq_html_real(layer, "layer"), head);

@@ -41,7 +41,7 @@ static const json_t *first_of_kind(const json_t *units, int k)
     return NULL;
 }
 
-static const char *name_of(dq_html *h, const json_t *unit)
+const char *dq_html_unit_name(dq_html *h, const json_t *unit)
 {
     static const char *const keys[] = {"layer", "head", "map"};
     const char *name = dq_html_text(unit, "tensor");
@@ -77,14 +77,26 @@ dq_html_units dq_html_units_of(dq_html *h, int i, int k)
         u.at[u.n++] = (dq_html_unit){x,
                                      dq_html_text(x, "of"),
                                      dq_html_text(x, "by"),
-                                     name_of(h, x),
+                                     dq_html_unit_name(h, x),
                                      dq_html_real(kld, "value"),
                                      dq_html_real_at(ends, 0),
                                      dq_html_real_at(ends, 1),
-                                     dq_html_real(x, "forecast")};
+                                     dq_html_real(x, "forecast"),
+                                     dq_html_real(x, "logit_error")};
     }
     qsort(u.at, (size_t)u.n, sizeof *u.at, by_kld);
     return u;
+}
+
+const json_t *dq_html_units_decided(const dq_html *h, int i, const dq_html_units *u)
+{
+    const json_t *x;
+    size_t k;
+    json_array_foreach(json_object_get(dq_html_sensitivity_of(h, i), "first"), k, x)
+    {
+        if (same_kind(json_object_get(x, "first"), u->at[0].j)) return x;
+    }
+    return NULL;
 }
 
 int dq_html_units_first(const dq_html_units *u)
@@ -115,14 +127,15 @@ static void bar_row(dq_html *h, const dq_html_unit *u, double most)
                       in_range(u->kld / most), from, to - from);
     dq_html_real_cell(h, u->kld);
     dq_html_ends_cell(h, u->low, u->high);
-    dq_html_real_cell(h, u->forecast);
+    dq_html_real_cell(h, u->local);
+    dq_html_real_cell(h, u->logits);
     dq_html_page_html(h->p, "</tr>\n");
 }
 
 static void bars(dq_html *h, int i, const dq_html_units *u)
 {
-    static const char *const titles[] = {"<unit",         "<KLD, from 0", "KLD",
-                                         "95 % interval", "forecast",     NULL};
+    static const char *const titles[] = {"<unit",       "<KLD, from 0", "KLD", "95 % interval",
+                                         "local error", "logit error",  NULL};
     const int n = u->n < SHOWN ? u->n : SHOWN;
     double most = 1e-300;
     for (int k = 0; k < n; k++) most = fmax(most, fmax(u->at[k].kld, u->at[k].high));
@@ -134,8 +147,9 @@ static void bars(dq_html *h, int i, const dq_html_units *u)
                        dq_html_words(h,
                                      "The %d of %d units that cost most, each rounded alone: KL "
                                      "divergence, nats per token. Thin bars are intervals of 95 "
-                                     "%%; where they overlap, the order is inconclusive. Forecast: "
-                                     "what statistics predicted, in units of its own.",
+                                     "%%; where they overlap, the order is inconclusive. Two "
+                                     "forecasts: what the change does to the residual stream after "
+                                     "the layer, and the predicted error of a logit.",
                                      n, u->n),
                        titles);
     for (int k = 0; k < n; k++) bar_row(h, &u->at[k], most);
@@ -172,20 +186,26 @@ static void heads(dq_html *h, int i, const dq_html_units *u)
 
 /* ----- forecast beside measured ----- */
 
-static const json_t *correlation_of(const dq_html *h, int i, const dq_html_units *u)
+static const struct forecast {
+    const char *key, *name;
+} forecasts[] = {{"local_error", "local error"}, {"logit_error", "logit error"}};
+
+static const json_t *correlation_of(const dq_html *h, int i, const dq_html_units *u, int forecast)
 {
     const json_t *x;
     size_t k;
     json_array_foreach(json_object_get(dq_html_sensitivity_of(h, i), "correlation"), k, x)
     {
-        if (same_kind(x, u->at[0].j)) return x;
+        if (same_kind(x, u->at[0].j) &&
+            strcmp(dq_html_text(x, "forecast"), forecasts[forecast].key) == 0)
+            return x;
     }
     return NULL;
 }
 
-static void scatter(dq_html *h, int i, const dq_html_units *u)
+static void scatter(dq_html *h, int i, const dq_html_units *u, int forecast)
 {
-    const json_t *r = correlation_of(h, i, u), *ends = json_object_get(r, "interval");
+    const json_t *r = correlation_of(h, i, u, forecast), *ends = json_object_get(r, "interval");
     const double low = dq_html_real_at(ends, 0), high = dq_html_real_at(ends, 1);
     double *x = dq_alloc(h->a, (size_t)u->n, sizeof *x, h->p->err);
     double *y = dq_alloc(h->a, (size_t)u->n, sizeof *y, h->p->err);
@@ -193,21 +213,25 @@ static void scatter(dq_html *h, int i, const dq_html_units *u)
     int n = 0;
     if (!x || !y) return;
     for (int k = 0; k < u->n; k++) {
-        if (!(u->at[k].forecast > 0 && u->at[k].kld > 0)) continue;
-        x[n] = u->at[k].forecast;
+        const double of = forecast ? u->at[k].logits : u->at[k].local;
+        if (!(of > 0 && u->at[k].kld > 0)) continue;
+        x[n] = of;
         y[n++] = u->at[k].kld;
     }
-    if (!n) return;
+    if (n < 3) return;
     dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, WIDE, HIGH);
-    dq_picture_set(&c, "set logscale xy\nset format x \"10^{%%T}\"\nset format y \"10^{%%T}\"\n"
-                       "set xlabel \"forecast\"\nset ylabel \"KL divergence, nats per token\"\n");
+    dq_picture_set(&c,
+                   "set logscale xy\nset format x \"10^{%%T}\"\nset format y \"10^{%%T}\"\n"
+                   "set xlabel \"forecast: %s\"\nset ylabel \"KL divergence, nats per token\"\n",
+                   forecasts[forecast].name);
     dq_picture_marks(&c, (dq_picture_style){0, 0, 0}, n, x, y);
     dq_picture_end(&c, "KL divergence of each unit over what was forecast of it.");
     dq_picture_figure_caption(h->p);
     dq_html_page_text(h->p,
                       dq_html_words(h, "%s, %s by %s", h->item[i].name, u->at[0].of, u->at[0].by));
-    dq_html_page_html(h->p, ": measured over forecast, %d of %d units (those above 0).", n, u->n);
+    dq_html_page_html(h->p, ": measured over its %s, %d of %d units (those above 0).",
+                      forecasts[forecast].name, n, u->n);
     if (isfinite(low) && isfinite(high) && isfinite(dq_html_real(r, "spearman")))
         dq_html_page_html(h->p, " Rank correlation %.2f (%.2f to %.2f).",
                           dq_html_real(r, "spearman"), low, high);
@@ -216,9 +240,12 @@ static void scatter(dq_html *h, int i, const dq_html_units *u)
 
 static void correlations(dq_html *h)
 {
-    static const char *const titles[] = {"<model",   "<of",           "<by", "units",
-                                         "Spearman", "95 % interval", NULL};
-    dq_html_page_table(h->p, "Rank correlation of forecast and measured KL divergence.", titles);
+    static const char *const titles[] = {
+        "<model", "<of", "<by", "<forecast", "units", "Spearman", "95 % interval", "itself", NULL};
+    dq_html_page_table(h->p,
+                       "Rank correlation of forecast and measured KL divergence; itself: of the KL "
+                       "divergence on one half of the windows with that on the other.",
+                       titles);
     for (int i = 0; i < h->n; i++) {
         const json_t *x, *ends;
         size_t k;
@@ -229,9 +256,13 @@ static void correlations(dq_html *h)
             dq_html_page_cell(h->p, h->item[i].name);
             dq_html_page_cell(h->p, dq_html_text(x, "of"));
             dq_html_page_cell(h->p, dq_html_text(x, "by"));
+            dq_html_page_cell(h->p, strcmp(dq_html_text(x, "forecast"), forecasts[1].key) == 0
+                                        ? forecasts[1].name
+                                        : forecasts[0].name);
             dq_html_count_cell(h, dq_html_real(x, "n"));
             dq_html_real_cell(h, dq_html_real(x, "spearman"));
             dq_html_ends_cell(h, dq_html_real_at(ends, 0), dq_html_real_at(ends, 1));
+            dq_html_real_cell(h, dq_html_real(x, "repeat"));
             dq_html_page_html(h->p, "</tr>\n");
         }
     }
@@ -255,8 +286,8 @@ void dq_html_sensitivity(dq_html *h)
         dq_html_page_html(h->p, "<p>");
         dq_html_page_text(h->p, h->item[i].name);
         dq_html_page_html(h->p,
-                          ": one unit rounded to %.0f bits, all else as stored; KL divergence of "
-                          "%.0f tokens, error between %.0f clusters.</p>\n",
+                          ": one unit rounded to %.0f bits, all else as it was; KL divergence of "
+                          "%.0f tokens, error between %.0f windows.</p>\n",
                           dq_html_real(s, "bits"), dq_html_real(s, "scored"),
                           dq_html_real(s, "clusters"));
         for (int k = 0; (u = dq_html_units_of(h, i, k)).n; k++) {
@@ -266,7 +297,9 @@ void dq_html_sensitivity(dq_html *h)
     }
     dq_html_page_html(h->p, "<div class=\"pair\">\n");
     for (int i = 0; i < h->n; i++)
-        for (int k = 0; (u = dq_html_units_of(h, i, k)).n; k++) scatter(h, i, &u);
+        for (int k = 0; (u = dq_html_units_of(h, i, k)).n; k++) {
+            for (int f = 0; f < 2; f++) scatter(h, i, &u, f);
+        }
     dq_html_page_html(h->p, "</div>\n");
     correlations(h);
 }

@@ -7,9 +7,10 @@
 
 typedef struct dq_html_unit {
     const json_t *j;
-    const char *of, *by; /* "logits", "head" */
-    const char *name;    /* "layer 11 head 3"; a tensor's name, which is anybody's text */
-    double kld, low, high, forecast; /* NaN: not known */
+    const char *of, *by;   /* "logits", "head" */
+    const char *name;      /* "layer 11 head 3"; a tensor's name, which is anybody's text */
+    double kld, low, high; /* NaN: not known */
+    double local, logits;  /* forecasts: local error, logit error */
 } dq_html_unit;
 
 /* Units of what and by what stand together. */
@@ -22,6 +23,11 @@ typedef struct dq_html_units {
 const json_t *dq_html_sensitivity_of(const dq_html *h, int i);
 /* The kinds (of, by) of its units in the order of the document: the units of the k-th; n is 0 after the last one. */
 dq_html_units dq_html_units_of(dq_html *h, int i, int k);
+/* What the document says of the first and the next of such units, from windows that did not choose them: {first, next, more_nats}.
+ * NULL: nothing. */
+const json_t *dq_html_units_decided(const dq_html *h, int i, const dq_html_units *u);
+/* "layer 11 head 3" of an object with these members. */
+const char *dq_html_unit_name(dq_html *h, const json_t *unit);
 /* How many units may be the most sensitive: those whose interval reaches into that of the first. 1: only the first; 0: nothing is
  * known, as the first one has no interval. */
 int dq_html_units_first(const dq_html_units *u);
