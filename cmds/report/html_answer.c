@@ -141,35 +141,44 @@ static void lowest_table(dq_html *h, const dq_html_setting *all, int n)
 
 /* ----- first to break ----- */
 
-/* What breaks first of a kind: decided where windows that did not choose it say so; without such windows where no interval
+/* Whether it is decided what breaks first of a kind: windows that did not choose it say so, or where there are none, no interval
  * reaches into that of the first. */
-static void unit_words(dq_html *h, int i, const dq_html_units *u)
+static bool is_decided(const dq_html *h, int i, const dq_html_units *u)
 {
-    enum { MOST = 4 };
-    const json_t *test = dq_html_units_decided(h, i, u), *next = json_object_get(test, "next"),
-                 *ends = json_object_get(json_object_get(test, "more_nats"), "interval");
-    const double low = dq_html_real_at(ends, 0), high = dq_html_real_at(ends, 1);
-    const int first = dq_html_units_first(u);
-    const char *names = test ? dq_html_unit_name(h, json_object_get(test, "first")) : u->at[0].name;
+    const json_t *test = dq_html_units_decided(h, i, u);
+    const json_t *ends = json_object_get(json_object_get(test, "more_nats"), "interval");
+    return test ? dq_html_real_at(ends, 0) > 0 : dq_html_units_first(u) == 1;
+}
+
+/* A line of what is decided. */
+static void decided_words(dq_html *h, int i, const dq_html_units *u)
+{
+    const json_t *test = dq_html_units_decided(h, i, u);
+    const json_t *ends = json_object_get(json_object_get(test, "more_nats"), "interval");
     dq_html_page_html(h->p, "<li>");
     dq_html_page_text(h->p, dq_html_words(h, "%s by %s: ", u->at[0].of, u->at[0].by));
-    if (test ? low > 0 : first == 1) {
-        dq_html_page_html(h->p, "<b>");
-        dq_html_page_text(h->p, names);
-        dq_html_page_html(h->p, "</b>");
-        if (test) {
-            dq_html_page_html(h->p, ", %.3g to %.3g nats more than ", low, high);
-            dq_html_page_text(h->p, dq_html_unit_name(h, next));
-        }
-    } else {
-        const int n = first > 1 ? first : 2;
-        names = u->at[0].name;
-        for (int k = 1; k < n && k < MOST; k++)
-            names = dq_html_words(h, "%s%s%s", names, k == n - 1 ? " and " : ", ", u->at[k].name);
-        dq_html_page_text(h->p, dq_html_words(h, "inconclusive between %s", names));
-        if (n > MOST) dq_html_page_html(h->p, " and %d more", n - MOST);
+    dq_html_page_html(h->p, "<b>");
+    dq_html_page_text(h->p,
+                      test ? dq_html_unit_name(h, json_object_get(test, "first")) : u->at[0].name);
+    dq_html_page_html(h->p, "</b>");
+    if (test) {
+        dq_html_page_html(h->p, ", %.3g to %.3g nats more than ", dq_html_real_at(ends, 0),
+                          dq_html_real_at(ends, 1));
+        dq_html_page_text(h->p, dq_html_unit_name(h, json_object_get(test, "next")));
     }
     dq_html_page_html(h->p, "</li>\n");
+}
+
+/* "keys by layer (layer 1, layer 0)": units whose intervals overlap. */
+static const char *open_words(dq_html *h, const dq_html_units *u)
+{
+    enum { MOST = 4 };
+    const int first = dq_html_units_first(u), n = first > 1 ? first : 2;
+    const char *names = u->at[0].name;
+    for (int k = 1; k < n && k < MOST; k++)
+        names = dq_html_words(h, "%s, %s", names, u->at[k].name);
+    if (n > MOST) names = dq_html_words(h, "%s and %d more", names, n - MOST);
+    return dq_html_words(h, "%s by %s (%s)", u->at[0].of, u->at[0].by, names);
 }
 
 /* Whether there is more than one unit, and an interval. */
@@ -188,10 +197,11 @@ static void first_heading(dq_html *h, int i)
                       dq_html_real(dq_html_sensitivity_of(h, i), "bits"));
 }
 
-/* Of logits by head (or map), then what else was rounded, a line each. */
+/* What is decided, a line each, logits by head (or map) first; then what is not, in one line. */
 static void first_to_break(dq_html *h, int i)
 {
     dq_html_units u;
+    const char *open = "";
     bool begun = false;
     for (int pass = 0; pass < 2; pass++) {
         for (int k = 0; (u = dq_html_units_of(h, i, k)).n; k++) {
@@ -199,8 +209,16 @@ static void first_to_break(dq_html *h, int i)
             if (head != (pass == 0) || !speaks(h, i, &u)) continue;
             if (!begun) first_heading(h, i);
             begun = true;
-            unit_words(h, i, &u);
+            if (is_decided(h, i, &u))
+                decided_words(h, i, &u);
+            else
+                open = dq_html_words(h, "%s%s%s", open, *open ? "; " : "", open_words(h, &u));
         }
+    }
+    if (*open) {
+        dq_html_page_html(h->p, "<li>inconclusive: ");
+        dq_html_page_text(h->p, open);
+        dq_html_page_html(h->p, "</li>\n");
     }
     if (begun) dq_html_page_html(h->p, "</ul>\n");
 }
@@ -219,13 +237,14 @@ static void bits_fewer(dq_html *h, int i)
         const double low = dq_html_real_at(ends, 0), high = dq_html_real_at(ends, 1);
         if (!(low > 0 || high < 0)) continue;
         if (!begun) {
-            dq_html_page_html(h->p, "<p class=\"says\">Same error per-tensor, ");
-            dq_html_page_text(h->p, h->item[i].name);
-            dq_html_page_html(h->p, " against ");
+            dq_html_page_html(h->p, "<p class=\"says\">For the same error as ");
             dq_html_page_text(h->p, dq_html_last(dq_html_text(all, "over")));
+            dq_html_page_html(h->p, ", per-tensor, ");
+            dq_html_page_text(h->p, h->item[i].name);
+            dq_html_page_html(h->p, " needs");
         }
-        dq_html_page_html(h->p, "%s %s with <b>%.2f bits %s</b> (%.2f to %.2f)", begun ? "," : ":",
-                          of[k].name, fabs(dq_html_real(x, "value")), low > 0 ? "fewer" : "more",
+        dq_html_page_html(h->p, "%s <b>%.2f bits %s</b> for %s (%.2f to %.2f)", begun ? "," : ":",
+                          fabs(dq_html_real(x, "value")), low > 0 ? "fewer" : "more", of[k].name,
                           low > 0 ? low : -high, low > 0 ? high : -low);
         begun = true;
     }
