@@ -281,15 +281,16 @@ static void largest_outliers(dq_html *h, int i)
                           dq_html_real(logit, "layer"), dq_html_real(logit, "head"));
         if (isfinite(dq_html_real(logit, "map")))
             dq_html_page_html(h->p, " map %.0f", dq_html_real(logit, "map"));
-        dq_html_page_html(h->p, ", key: %s token", dq_html_text(logit, "tokens"));
+        dq_html_page_text(h->p, dq_html_words(h, ", key: %s token", dq_html_text(logit, "tokens")));
     }
-    if (state)
-        dq_html_page_html(h->p, "%shidden state <b>%s</b> in channel %.0f of layer %.0f, %s token",
+    if (state) {
+        dq_html_page_html(h->p, "%shidden state <b>%s</b> in channel %.0f of layer %.0f, ",
                           logit ? "; " : "",
                           dq_html_page_value_text(text, sizeof text,
                                                   dq_html_real(state, "magnitude"), (double)NAN),
-                          dq_html_real(state, "channel"), dq_html_real(state, "layer"),
-                          dq_html_text(state, "tokens"));
+                          dq_html_real(state, "channel"), dq_html_real(state, "layer"));
+        dq_html_page_text(h->p, dq_html_words(h, "%s token", dq_html_text(state, "tokens")));
+    }
     dq_html_page_html(h->p, ".</p>\n");
 }
 

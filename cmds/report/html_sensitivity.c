@@ -58,7 +58,7 @@ static int by_kld(const void *a, const void *b)
     const dq_html_unit *x = a, *y = b;
     if (x->kld > y->kld) return -1;
     if (x->kld < y->kld) return 1;
-    return x->j < y->j ? -1 : x->j > y->j;
+    return x->place < y->place ? -1 : x->place > y->place;
 }
 
 dq_html_units dq_html_units_of(dq_html *h, int i, int k)
@@ -75,6 +75,7 @@ dq_html_units dq_html_units_of(dq_html *h, int i, int k)
                      *ends = json_object_get(kld, "interval");
         if (!u.at || !same_kind(first, x) || !isfinite(dq_html_real(kld, "value"))) continue;
         u.at[u.n++] = (dq_html_unit){x,
+                                     at,
                                      dq_html_text(x, "of"),
                                      dq_html_text(x, "by"),
                                      dq_html_unit_name(h, x),
@@ -84,7 +85,7 @@ dq_html_units dq_html_units_of(dq_html *h, int i, int k)
                                      dq_html_real(x, "forecast"),
                                      dq_html_real(x, "logit_error")};
     }
-    qsort(u.at, (size_t)u.n, sizeof *u.at, by_kld);
+    if (u.n) qsort(u.at, (size_t)u.n, sizeof *u.at, by_kld);
     return u;
 }
 

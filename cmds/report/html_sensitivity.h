@@ -7,6 +7,7 @@
 
 typedef struct dq_html_unit {
     const json_t *j;
+    size_t place;          /* in the document, which has the largest first */
     const char *of, *by;   /* "logits", "head" */
     const char *name;      /* "layer 11 head 3"; a tensor's name, which is anybody's text */
     double kld, low, high; /* NaN: not known */

@@ -230,6 +230,50 @@ DRAWING_TEST(outliers_of_several_documents_stand_together)
     for (int i = 0; i < 3; i++) json_decref(d[i]);
 }
 
+#define SENSITIVE(kind, where, kld)                                                                \
+    "{" kind "," where ",'kld_nats':{'value':1,'interval':" kld "},'forecast':1}"
+#define HEAD "'of':'logits','by':'head'"
+#define ODD  "'of':'<k>','by':'layer'"
+#define OUTLIER(values)                                                                            \
+    "{'values':'" values "','tokens':'<i>','magnitude':9,'layer':1,'head':2,'channel':3}"
+
+#define UNITS                                                                                      \
+    SENSITIVE(HEAD, "'layer':0,'head':1", "[2,4]")                                                 \
+    "," SENSITIVE(HEAD, "'layer':1,'head':0", "[0.5,1.9]") "," SENSITIVE(                          \
+        ODD, "'layer':0", "[2,4]") "," SENSITIVE(ODD, "'layer':1", "[1,2]")
+
+/* What breaks first is said where a test or intervals decide it; texts of the document are escaped. */
+DRAWING_TEST(what_breaks_first_follows_from_intervals)
+{
+    json_t *d = stats_of("m", 64);
+    json_t *result = json_array_get(json_object_get(d, "results"), 0);
+    json_object_set_new(result, "sensitivity", parsed("{'bits':4,'scored':9,'units':[" UNITS "]}"));
+    json_object_set_new(result, "outliers",
+                        parsed("[" OUTLIER("attention_logits") "," OUTLIER("hidden_states") "]"));
+    const char *page = page_of(p, d);
+    assert_balanced(page);
+    assert_entities(page);
+    assert_alone(page);
+    assert_null(strstr(page, "<i>"));
+    assert_null(strstr(page, "<k>"));
+    assert_non_null(strstr(page, "<li>logits by head: <b>layer 0 head 1</b></li>"));
+    assert_non_null(strstr(page, "<li>inconclusive: &lt;k&gt; by layer (layer 0, layer 1)</li>"));
+    assert_non_null(strstr(page, "in layer 1 head 2, key: &lt;i&gt; token; hidden state"));
+    /* a test on windows that did not choose comes first */
+    json_object_set_new(
+        json_object_get(result, "sensitivity"), "first",
+        parsed("[{'first':{" HEAD ",'layer':1,'head':0},'next':{'layer':0,'head':"
+               "1},'more_nats':{'interval':[-0.5,1]}},{'first':{'of':'<k>','by':'layer','layer':0},"
+               "'next':{'layer':1},'more_nats':{'interval':[0.5,1]}}]"));
+    page = page_of(p, d);
+    assert_balanced(page);
+    assert_non_null(
+        strstr(page, "<li>inconclusive: logits by head (layer 0 head 1, layer 1 head 0)"));
+    assert_non_null(strstr(page, "<li>&lt;k&gt; by layer: <b>layer 0</b>, 0.5 to 1 nats more than "
+                                 "layer 1</li>"));
+    json_decref(d);
+}
+
 /* Where every value is null or 0 (a logarithmic axis shows none), a sentence stands for the picture. */
 TEST(pictures_may_have_nothing_to_draw)
 {
