@@ -89,14 +89,17 @@ dq_status dq_forecast_advantage_of(dq_forecast_advantage *out, const dq_forecast
     *out = (dq_forecast_advantage){dq_mean_none, dq_interval_none};
     if (n < 2 || other->n_clusters != n) return DQ_OK;
     double *x = dq_block_new((size_t)n, 3 * sizeof *x, err);
+    int64_t used = 0;
     for (int64_t c = 0; x && c < n; c++) {
-        x[c] = log_error(model, c, width, g);
-        x[n + c] = log_error(other, c, width, g);
-        x[2 * n + c] = x[n + c] - x[c];
+        const double one = log_error(model, c, width, g), two = log_error(other, c, width, g);
+        if (!isfinite(one) || !isfinite(two)) continue;
+        x[used] = one;
+        x[n + used] = two;
+        x[2 * n + used++] = two - one;
     }
-    if (x) {
-        const dq_mean a = dq_mean_of(x, n), b = dq_mean_of(x + n, n);
-        out->bits = dq_mean_of(x + 2 * n, n);
+    if (used > 1) {
+        const dq_mean a = dq_mean_of(x, used), b = dq_mean_of(x + n, used);
+        out->bits = dq_mean_of(x + 2 * n, used);
         if (!paired) out->bits.std_err = hypot(a.std_err, b.std_err);
         out->interval = dq_mean_interval(out->bits);
     }

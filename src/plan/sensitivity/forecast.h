@@ -62,8 +62,8 @@ double dq_forecast_map_error(const dq_forecast_maps *x, int width, dq_granularit
 double dq_forecast_cancellation(const dq_forecast_maps *x, int width, dq_granularity g);
 
 /* How many bits fewer a model needs than another for as large an error, from that a bit halves an error: log2 of the ratio of errors,
- * of logits as predicted or of maps at a width, its mean over clusters. Of one text in the same tokens clusters are pairs. None for
- * fewer than two clusters, or another number of them. */
+ * of logits as predicted or of maps at a width, its mean over clusters. Of one text in the same tokens clusters are pairs. Those
+ * in which a model has no error, as of a single token, do not count. None for fewer than two clusters, or another number of them. */
 typedef struct dq_forecast_advantage {
     dq_mean bits;
     dq_interval interval;

@@ -149,3 +149,25 @@ TEST(no_advantage)
     assert_true(isnan(over(&a, &b, AT_4, true).bits.value));
     assert_true(isnan(over(&a, &b, DQ_FORECAST_LOGITS, false).interval.low));
 }
+
+/* A window of one token has maps without an error, of which no logarithm says anything. */
+TEST(clusters_without_error)
+{
+    const double error[CLUSTERS] = {0.5, 0, 0.125, 1}, doubled[CLUSTERS] = {1, 0, 0.25, 2},
+                 other[CLUSTERS] = {0, 1, 0.25, 2};
+    static const int widths[] = {DQ_FORECAST_LOGITS, AT_4};
+    model a, b, c;
+    fill(&a, error, CLUSTERS);
+    fill(&b, doubled, CLUSTERS);
+    fill(&c, other, CLUSTERS);
+    for (int i = 0; i < 2; i++) {
+        near(over(&a, &b, widths[i], true).bits.value, 1);
+        assert_int_equal(over(&a, &b, widths[i], true).bits.clusters, 3);
+        assert_int_equal(over(&a, &c, widths[i], true).bits.clusters, 2);
+        near(over(&a, &c, widths[i], true).interval.low, 1);
+        near(over(&a, &b, widths[i], false).bits.value, 1);
+    }
+    fill(&c, other, 2); /* nothing is left of two */
+    fill(&a, error, 2);
+    assert_true(isnan(over(&a, &c, AT_4, true).bits.value));
+}
