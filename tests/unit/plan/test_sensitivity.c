@@ -234,3 +234,127 @@ TEST(against_transformers)
     json_array_foreach(root, i, x) check_model(x, 1 + (int)i);
     json_decref(root);
 }
+
+/* ----- beside the runner ----- */
+
+/* KLD of the scored tokens of a sequence, of two runners' final states. */
+static double kld_of(const dq_model *m, dq_backend *b, const float *plain, dq_mat other, int64_t n)
+{
+    const int64_t first = dq_plan_part_first(n) - 1, count = n - 1 - first;
+    dq_err err = {0};
+    double *kld = dq_alloc(given_arena(), (size_t)count, sizeof *kld, &err), sum = 0;
+    union {
+        const float *in;
+        float *out;
+    } p = {plain + first * m->dim};
+    const dq_mat ref = {.p = p.out, .rows = count, .cols = m->dim};
+    assert_non_null(kld);
+    b->ops->kld(b, kld, ref, &m->head, DQ_NUM_F32, dq_layer_steps_rows(other, first, n - 1),
+                &m->head, DQ_NUM_F32);
+    must(dq_backend_sync(b, &err), &err);
+    for (int64_t i = 0; i < count; i++) sum += kld[i];
+    return sum;
+}
+
+/* The final states of the text's only sequence; a copy of them where plain is not NULL, else the KLD against it. */
+static double pass(const dq_model *m, dq_backend *b, const dq_calib_text *t, const dq_kv_spec *kv,
+                   dq_logit_spec logit, float *copy, const float *plain)
+{
+    dq_err err = {0};
+    dq_runner *r;
+    dq_mat h;
+    int32_t *pos = dq_alloc(given_arena(), (size_t)t->n_ids, sizeof *pos, &err);
+    assert_non_null(pos);
+    for (int64_t i = 0; i < t->n_ids; i++) pos[i] = (int32_t)i;
+    must(dq_runner_new(&r, m, b, kv, &err), &err);
+    const int32_t seq = b->ops->kv_seq_new(b, dq_runner_kv(r));
+    const dq_batch batch = {
+        .n_seq = 1, .n_rows = t->n_ids, .cu_rows = t->cu, .seq = &seq, .ids = t->ids, .pos = pos};
+    const dq_pass how = {.logit = logit, .math = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32}};
+    must(dq_runner_pass(r, &batch, &how, &h, &err), &err);
+    double kld = 0;
+    if (copy)
+        memcpy(copy, h.p, (size_t)(h.rows * h.cols) * sizeof *copy);
+    else
+        kld = kld_of(m, b, plain, h, t->n_ids);
+    dq_runner_free(r);
+    return kld;
+}
+
+/* A model that ends after its first layer, in which a layer's unit is all that a runner rounds. */
+static void check_only_layer(const dq_model *m, const dq_calib_text *t)
+{
+    dq_err err = {0};
+    dq_backend *b = given_backend(2);
+    float *plain = dq_alloc(given_arena(), (size_t)(t->n_ids * m->dim), sizeof *plain, &err);
+    assert_non_null(plain);
+    pass(m, b, t, &dq_kv_plain, dq_logit_plain, plain, NULL);
+    for (int kind = 0; kind <= DQ_SENSITIVITY_VALUES; kind++) {
+        const bool logits = kind == DQ_SENSITIVITY_LAYERS;
+        for (int g = 0; g < (logits ? DQ_GRANULARITIES : 1); g++) {
+            dq_kv_config c = dq_kv_config_plain;
+            dq_kv_spec kv;
+            dq_sensitivity s;
+            if (kind == DQ_SENSITIVITY_HEADS || kind == DQ_SENSITIVITY_MAPS) continue;
+            if (kind == DQ_SENSITIVITY_KEYS) c.k_bits = 4;
+            if (kind == DQ_SENSITIVITY_VALUES) c.v_bits = 4;
+            must(dq_model_kv_spec(&kv, &c, m, DQ_NUM_F32, &err), &err);
+            const dq_logit_spec four = {4, (dq_granularity)g};
+            const double want = pass(m, b, t, &kv, logits ? four : dq_logit_plain, NULL, plain);
+            run(&s, m, t, 1u << kind, (dq_granularity)g, 1);
+            assert_int_equal(s.n, 1);
+            assert_true(want > 1e-6);
+            near(s.unit[0].sums[0], want, 1e-12, 0, dq_sensitivity_name[kind]);
+            assert_true(isnan(s.unit[0].interval.low)); /* of one window there is none */
+        }
+    }
+    dq_backend_close(b);
+}
+
+TEST(as_the_runner_rounds)
+{
+    json_t *root = given_json(DQ_TEST_DIR "/golden/rounding_oracle.json"), *x;
+    size_t i;
+    json_array_foreach(root, i, x)
+    {
+        dq_calib_text t = text_of(x);
+        const int64_t cu[2] = {0, t.n_ids};
+        t.cu = cu;
+        t.n_seq = t.n_units = t.n_clusters = 1;
+        dq_model *m = given_model(DQ_SOURCE_DIR "/calib/pair/%s",
+                                  json_string_value(json_object_get(x, "model")));
+        dq_model one = *m;
+        one.n_layers = 1;
+        check_only_layer(&one, &t);
+        dq_model_close(m);
+    }
+    json_decref(root);
+}
+
+/* ----- threads ----- */
+
+TEST(any_number_of_threads)
+{
+    const unsigned all = (1u << DQ_SENSITIVITY_KINDS) - 1;
+    json_t *root = given_json(DQ_TEST_DIR "/golden/rounding_oracle.json");
+    const json_t *x = json_array_get(root, 1);
+    const dq_calib_text t = text_of(x);
+    dq_model *m = given_model(DQ_SOURCE_DIR "/calib/pair/%s", "diffllama");
+    dq_sensitivity one, more;
+    run(&one, m, &t, all, DQ_GRANULARITY_TENSOR, 1);
+    run(&more, m, &t, all, DQ_GRANULARITY_TENSOR, 3);
+    assert_int_equal(one.n, more.n);
+    for (int64_t i = 0; i < one.n; i++) {
+        assert_memory_equal(one.unit[i].sums, more.unit[i].sums,
+                            (size_t)t.n_clusters * sizeof(double));
+        assert_memory_equal(&one.unit[i].local, &more.unit[i].local, sizeof(double));
+    }
+    assert_memory_equal(one.forecast.logits, more.forecast.logits,
+                        (size_t)(one.forecast.n_layers * one.forecast.n_q) *
+                            sizeof *one.forecast.logits);
+    assert_memory_equal(one.forecast.maps, more.forecast.maps,
+                        (size_t)(one.forecast.n_layers * one.forecast.n_out) *
+                            sizeof *one.forecast.maps);
+    dq_model_close(m);
+    json_decref(root);
+}
