@@ -83,8 +83,8 @@ static dq_status check_shard(stats *x, dq_err *err)
     DQ_TRY(dq_shard_read(&x->part, x->out_path, err));
     if (x->resume && !x->part.n && !(x->sensitivity.kinds.n && x->out_path))
         return dq_fail(err, DQ_USAGE,
-                       "--resume goes on with a part, or with --sensitivity and -o. Add --shard "
-                       "I/N.");
+                       "--resume goes on with a part, or with --sensitivity and -o. Add %s.",
+                       x->sensitivity.kinds.n ? "-o" : "--shard I/N");
     if (!x->part.n) return DQ_OK;
     if (cmd_stats_sensitivity_wanted(&x->sensitivity))
         return dq_fail(err, DQ_USAGE,
@@ -436,8 +436,6 @@ static dq_status run_part(stats *x, int argc, char **argv, dq_err *err)
 static dq_status compute(stats *x, dq_err *err)
 {
     DQ_TRY(dq_ranks_agree("set of inputs, program or processor", x->key.text, err));
-    for (int i = 0; i < x->n; i++) DQ_TRY(run_model(x, i, err));
-    if (!cmd_stats_sensitivity_wanted(&x->sensitivity)) return DQ_OK;
     x->rounding = (cmd_stats_sensitivity_run){.set = &x->sensitivity,
                                               .entry = x->entry,
                                               .n = x->n,
@@ -448,7 +446,10 @@ static dq_status compute(stats *x, dq_err *err)
                                               .backend = x->backend,
                                               .logger = &x->logger,
                                               .arena = x->arena};
-    return cmd_stats_sensitivity_compute(&x->rounding, err);
+    const bool rounds = cmd_stats_sensitivity_wanted(&x->sensitivity);
+    if (rounds) DQ_TRY(cmd_stats_sensitivity_begin(&x->rounding, err));
+    for (int i = 0; i < x->n; i++) DQ_TRY(run_model(x, i, err));
+    return rounds ? cmd_stats_sensitivity_compute(&x->rounding, err) : DQ_OK;
 }
 
 /* ----- the command ----- */
@@ -519,7 +520,6 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
     x->device = "auto";
     x->detail = (dq_word){dq_outlier_detail_name[DQ_DETAIL_ALL], DQ_DETAIL_ALL};
     x->places = 5;
-    x->sensitivity = cmd_stats_sensitivity_usual;
     const dq_opt opts[] = {
         dq_opt_heading("input:"),
         dq_opt_text("text", "FILE", &x->text_path,

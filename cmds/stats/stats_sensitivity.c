@@ -10,12 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW = 512, GROUP = 64 };
+enum { WINDOW = 512, GROUP = 64, BITS = 4, WINDOWS = 8 };
 
 const char *const cmd_stats_sensitivity_kinds[CMD_STATS_SENSITIVITY_KINDS] = {
     "all", "layers", "heads", "maps", "keys", "values", "weights"};
-const cmd_stats_sensitivity cmd_stats_sensitivity_usual = {
-    .bits = 4, .windows = 8, .granularity = {"per-tensor", DQ_GRANULARITY_TENSOR}};
 
 static unsigned kinds_of(const cmd_stats_sensitivity *x)
 {
@@ -30,18 +28,29 @@ bool cmd_stats_sensitivity_wanted(const cmd_stats_sensitivity *x)
     return x->forecast || x->kinds.n;
 }
 
-dq_status cmd_stats_sensitivity_check(const cmd_stats_sensitivity *x, const dq_backend *b,
-                                      dq_err *err)
+/* What is not given. */
+static void fill_in(cmd_stats_sensitivity *x)
 {
-    const cmd_stats_sensitivity *usual = &cmd_stats_sensitivity_usual;
-    if (!cmd_stats_sensitivity_wanted(x)) {
-        if (x->bits == usual->bits && x->windows == usual->windows &&
-            x->granularity.at == usual->granularity.at)
-            return DQ_OK;
+    if (!x->bits) x->bits = BITS;
+    if (!x->windows) x->windows = WINDOWS;
+    if (!x->granularity.text)
+        x->granularity =
+            (dq_word){dq_granularity_name[DQ_GRANULARITY_TENSOR], DQ_GRANULARITY_TENSOR};
+}
+
+dq_status cmd_stats_sensitivity_check(cmd_stats_sensitivity *x, const dq_backend *b, dq_err *err)
+{
+    if (!x->kinds.n && (x->bits || x->granularity.text))
         return dq_fail(err, DQ_USAGE,
-                       "--sensitivity-bits, --sensitivity-windows and --logit-granularity are "
-                       "about rounding, which is not asked for. Add --sensitivity or --forecast.");
-    }
+                       "--sensitivity-bits and --logit-granularity are about what --sensitivity "
+                       "rounds%s. Add --sensitivity.",
+                       x->forecast ? "; --forecast has all of them" : "");
+    if (!cmd_stats_sensitivity_wanted(x) && x->windows)
+        return dq_fail(err, DQ_USAGE,
+                       "--sensitivity-windows is about rounding, which is not asked for. Add "
+                       "--sensitivity or --forecast.");
+    fill_in(x);
+    if (!cmd_stats_sensitivity_wanted(x)) return DQ_OK;
     if (x->bits == 7)
         return dq_fail(err, DQ_USAGE,
                        "--sensitivity-bits 7: there are no codes of 7 bits. Give 2 to 6, or 8.");
@@ -65,11 +74,12 @@ void cmd_stats_sensitivity_settings(const cmd_stats_sensitivity *x, json_t *s)
         if (kinds_of(x) >> k & 1) json_array_append_new(kinds, json_string(dq_sensitivity_name[k]));
     }
     json_object_set_new(s, "sensitivity", kinds);
-    json_object_set_new(s, "sensitivity_bits", json_integer(x->bits));
+    json_object_set_new(s, "sensitivity_bits", x->kinds.n ? json_integer(x->bits) : json_null());
     json_object_set_new(s, "sensitivity_windows", json_integer(x->windows));
     json_object_set_new(s, "sensitivity_window_tokens", json_integer(WINDOW));
-    json_object_set_new(s, "sensitivity_group", json_integer(GROUP));
-    json_object_set_new(s, "logit_granularity", json_string(x->granularity.text));
+    json_object_set_new(s, "sensitivity_group", x->kinds.n ? json_integer(GROUP) : json_null());
+    json_object_set_new(s, "logit_granularity",
+                        x->kinds.n ? json_string(x->granularity.text) : json_null());
 }
 
 /* The beginnings of some of the sequences that were fed. */
@@ -138,6 +148,29 @@ static const char *beside_of(const cmd_stats_sensitivity_run *r, dq_err *err)
     return r->out ? r->out : dq_textf(r->arena, err, "%s/dq", folder && *folder ? folder : "/tmp");
 }
 
+static bool has(const dq_sensitivity *s, dq_sensitivity_kind kind)
+{
+    return s->set.kinds >> kind & 1;
+}
+
+/* Windows that say nothing of what is rounded. */
+static dq_status check_windows(const dq_sensitivity *s, dq_err *err)
+{
+    const int64_t longest = dq_calib_text_longest(s->text),
+                  plain = s->set.kv.recent + DQ_PAGE_TOKENS; /* not coded, at least */
+    if (s->set.kinds && longest < 2)
+        return dq_fail(err, DQ_MISMATCH,
+                       "no window has a token to predict. Give a longer text, or leave out "
+                       "--sensitivity.");
+    if ((has(s, DQ_SENSITIVITY_KEYS) || has(s, DQ_SENSITIVITY_VALUES)) && longest <= plain)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "a cache has codes of windows of more than %lld tokens only, and the longest "
+            "has %lld. Raise --ctx, or leave keys and values out of --sensitivity.",
+            (long long)plain, (long long)longest);
+    return DQ_OK;
+}
+
 static dq_status prepare(cmd_stats_sensitivity_run *r, int model, dq_err *err)
 {
     cmd_stats_entry *e = &r->entry[model];
@@ -151,20 +184,33 @@ static dq_status prepare(cmd_stats_sensitivity_run *r, int model, dq_err *err)
                                          .group = GROUP,
                                          .kv = dq_kv_config_plain,
                                          .backend = r->backend,
-                                         .beside = r->out ? r->out : beside_of(r, err),
+                                         .beside = beside,
                                          .number = model,
                                          .journal = r->out ? &r->journal : NULL};
     DQ_TRY(cut(text, e, r->set->windows, r->arena, err));
-    if (dq_sensitivity_new(s, e->model, text, &set, r->arena, err) != DQ_OK)
+    if (dq_sensitivity_new(s, e->model, text, &set, r->arena, err) != DQ_OK ||
+        check_windows(s, err) != DQ_OK)
         return dq_in(err, "%s: ", e->model->path);
     e->sensitivity = s;
     return DQ_OK;
 }
 
+dq_status cmd_stats_sensitivity_begin(cmd_stats_sensitivity_run *r, dq_err *err)
+{
+    int64_t units = 0;
+    for (int i = 0; i < r->n; i++) {
+        DQ_TRY(prepare(r, i, err));
+        units += r->entry[i].sensitivity->n;
+    }
+    if (r->set->kinds.n && units == 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "--sensitivity %s: no model has two maps. Give other kinds.",
+                       r->set->kinds.text);
+    return r->out && r->set->kinds.n ? open_journal(r, err) : DQ_OK;
+}
+
 dq_status cmd_stats_sensitivity_compute(cmd_stats_sensitivity_run *r, dq_err *err)
 {
-    for (int i = 0; i < r->n; i++) DQ_TRY(prepare(r, i, err));
-    if (r->out && r->set->kinds.n) DQ_TRY(open_journal(r, err));
     for (int i = 0; i < r->n; i++) {
         dq_sensitivity *s = r->entry[i].sensitivity;
         dq_progress_begin(&r->bar, r->logger, r->entry[i].label, 1);

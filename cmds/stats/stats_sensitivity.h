@@ -12,13 +12,12 @@ typedef struct cmd_stats_sensitivity {
     bool forecast;  /* of logits alone */
     dq_words kinds; /* of cmd_stats_sensitivity_kinds; n 0: none */
     dq_word granularity;
-    int64_t bits, windows;
+    int64_t bits, windows; /* 0: not given */
 } cmd_stats_sensitivity;
 
 /* "all", then dq_sensitivity_name. */
 enum { CMD_STATS_SENSITIVITY_KINDS = DQ_SENSITIVITY_KINDS + 1 };
 extern const char *const cmd_stats_sensitivity_kinds[CMD_STATS_SENSITIVITY_KINDS];
-extern const cmd_stats_sensitivity cmd_stats_sensitivity_usual;
 
 #define CMD_STATS_SENSITIVITY_OPTIONS(x)                                                           \
     dq_opt_heading("rounding:"),                                                                   \
@@ -39,9 +38,9 @@ extern const cmd_stats_sensitivity cmd_stats_sensitivity_usual;
                     DQ_GRANULARITIES, "logits with one scale: {words} (default per-tensor)")
 
 bool cmd_stats_sensitivity_wanted(const cmd_stats_sensitivity *x);
-/* DQ_USAGE for settings without either, DQ_MISMATCH where it cannot run. */
-dq_status cmd_stats_sensitivity_check(const cmd_stats_sensitivity *x, const dq_backend *b,
-                                      dq_err *err);
+/* Puts what is usual in the place of what is not given. DQ_USAGE for settings without what they are about, DQ_MISMATCH where it
+ * cannot run. */
+dq_status cmd_stats_sensitivity_check(cmd_stats_sensitivity *x, const dq_backend *b, dq_err *err);
 void cmd_stats_sensitivity_settings(const cmd_stats_sensitivity *x, json_t *settings);
 
 /* Fills entry[n].sensitivity. */
@@ -59,6 +58,9 @@ typedef struct cmd_stats_sensitivity_run {
     dq_plan_journal journal;
     dq_progress bar;
 } cmd_stats_sensitivity_run;
+/* Before anything is computed: what would be refused, and what an earlier run has found. DQ_MISMATCH for windows or models that
+ * have nothing of a kind. */
+dq_status cmd_stats_sensitivity_begin(cmd_stats_sensitivity_run *r, dq_err *err);
 dq_status cmd_stats_sensitivity_compute(cmd_stats_sensitivity_run *r, dq_err *err);
 /* The journal goes away if all was handed over, else it is kept, which the error says. {0} allowed. */
 void cmd_stats_sensitivity_end(cmd_stats_sensitivity_run *r, dq_err *err);
