@@ -115,8 +115,10 @@ static dq_status take_line(void *arg, json_t *line, dq_err *err)
     const cmd_stats_sensitivity_run *r = arg;
     const json_int_t model = json_integer_value(json_object_get(line, "model"));
     if (!json_is_integer(json_object_get(line, "model")) || model < 0 || model >= r->n)
-        return dq_fail(err, DQ_DAMAGED, "has a model that is none of 0 to %d", r->n - 1);
-    return dq_sensitivity_take(r->entry[model].sensitivity, line, err);
+        dq_fail(err, DQ_DAMAGED, "has a model that is none of 0 to %d", r->n - 1);
+    else
+        dq_sensitivity_take(r->entry[model].sensitivity, line, err);
+    return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", r->journal.path);
 }
 
 static dq_status open_journal(cmd_stats_sensitivity_run *r, dq_err *err)

@@ -163,7 +163,9 @@ dq_status dq_sensitivity_take(void *arg, json_t *line, dq_err *err)
     if (found != s->text->n_clusters)
         return dq_fail(err, DQ_DAMAGED, "kld has %lld numbers (expected %lld)", (long long)found,
                        (long long)s->text->n_clusters);
-    if (json_is_real(local)) u->local = json_real_value(local);
+    if (local && !(json_is_real(local) && json_real_value(local) >= 0))
+        return dq_fail(err, DQ_DAMAGED, "\"local\" holds what is no error");
+    if (local) u->local = json_real_value(local);
     s->n_known += !u->known;
     return conclude(s, u, scored, err);
 }
