@@ -287,6 +287,9 @@ def sizes_and_files():
     printed("doctor", "--model", "diff", "--json")
     printed("stats", "llama", "diff", "--text", "short.txt", "--json")
     printed("stats", "diff", "--ids", "1 2 3", "--one-pass", "--json")
+    printed("stats", "llama", "diff", "--text", "text.txt", "--ctx", 130, "--limit", 4, "--sensitivity", "all",
+            "--logit-granularity", "per-row", "--detail", "table5", "--one-pass", "--json")
+    printed("stats", "llama", "diff", "--ids", "1 2 3", "--forecast", "--json")
 
 
 def evaluations():
