@@ -512,6 +512,22 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
     return cmd_stats_merged(NULL, argc, argv, err);
 }
 
+static dq_status end(stats *x, dq_err *err)
+{
+    cmd_stats_sensitivity_end(&x->rounding, err);
+    for (int i = 0; i < x->n; i++) {
+        dq_outliers_free(&x->entry[i].out);
+        dq_weight_outliers_free(&x->entry[i].weights);
+        dq_tokenizer_free(x->entry[i].tokenizer);
+        dq_model_close(x->entry[i].model);
+    }
+    dq_backend_close(x->backend);
+    dq_logger_end(&x->logger);
+    dq_arena_free(x->arena);
+    dq_block_free(x);
+    return err->code;
+}
+
 dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, dq_err *err)
 {
     stats *x = dq_block_new(1, sizeof *x, err); /* too large for a stack */
@@ -564,16 +580,5 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
         take_over(x, merge);
         if (dq_logger_begin(&x->logger, "stats", err) == DQ_OK) run(x, &args, argc, argv, err);
     }
-    cmd_stats_sensitivity_end(&x->rounding, err);
-    for (int i = 0; i < x->n; i++) {
-        dq_outliers_free(&x->entry[i].out);
-        dq_weight_outliers_free(&x->entry[i].weights);
-        dq_tokenizer_free(x->entry[i].tokenizer);
-        dq_model_close(x->entry[i].model);
-    }
-    dq_backend_close(x->backend);
-    dq_logger_end(&x->logger);
-    dq_arena_free(x->arena);
-    dq_block_free(x);
-    return err->code;
+    return end(x, err);
 }
