@@ -62,6 +62,10 @@ side=fault.items
 faults 37 eval "plain model" --task mc --data choices.jsonl --limit 2 --logit-bits 16,4 --dump-items fault.items --json
 side=
 faults 31 stats "fault model" --text "$top/fault text" --json
+side=fault.stats
+faults 97 stats "fault model" --text "$top/fault text" --ctx 32 --detail table5 --one-pass --sensitivity layers,maps -o fault.stats --force --json
+side=
+rm -f fault.stats.journal
 faults 31 quantize "fault model" -o "$top/fault.h5" --bits 4 --force --json
 echo '{"schema": "dq-recipe/1", "rules": [{"match": "q_proj", "bits": 8}], "comment": "x"}' >fault.recipe
 faults 29 quantize "fault model" --recipe fault.recipe --embed-bits 6 --bits-map 'v_proj=3/8' --print-recipe
