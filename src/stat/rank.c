@@ -29,17 +29,15 @@ static void find_ranks(double *rank, entry *e, const double *x, int64_t n)
     }
 }
 
+/* Of ranks, whose mean is the middle whatever the ties: all sums are exact, so that no order at all gives 0. */
 static double correlation(const double *x, const double *y, int64_t n)
 {
-    double mx = 0, my = 0, xx = 0, yy = 0, xy = 0;
+    const double mean = (double)(n - 1) / 2;
+    double xx = 0, yy = 0, xy = 0;
     for (int64_t i = 0; i < n; i++) {
-        mx += x[i] / (double)n;
-        my += y[i] / (double)n;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        xx += (x[i] - mx) * (x[i] - mx);
-        yy += (y[i] - my) * (y[i] - my);
-        xy += (x[i] - mx) * (y[i] - my);
+        xx += (x[i] - mean) * (x[i] - mean);
+        yy += (y[i] - mean) * (y[i] - mean);
+        xy += (x[i] - mean) * (y[i] - mean);
     }
     return xx > 0 && yy > 0 ? fmax(-1, fmin(1, xy / sqrt(xx * yy))) : (double)NAN;
 }

@@ -39,6 +39,13 @@ TEST(without_order_there_is_none)
     double r;
     assert_int_equal(dq_rank_spearman(&r, &i, x, same, 3, &err), DQ_OK);
     assert_true(isnan(r) && isnan(i.low));
+    double many[14], flat[14];
+    for (int k = 0; k < 14; k++) {
+        many[k] = k;
+        flat[k] = 0.1;
+    }
+    assert_int_equal(dq_rank_spearman(&r, &i, many, flat, 14, &err), DQ_OK);
+    assert_true(isnan(r));
     assert_int_equal(dq_rank_spearman(&r, &i, x, x, 1, &err), DQ_OK);
     assert_true(isnan(r));
 }
