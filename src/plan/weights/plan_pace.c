@@ -65,7 +65,8 @@ dq_status dq_plan_pace(double *seconds, const dq_plan_weights *p, const char *be
     const double flop = dq_plan_probe_flop(&probe, text.n_ids, text.n_ids) +
                         dq_plan_part_source_flop(p->model, (double)text.n_ids);
     const double before = dq_os_seconds();
-    if (dq_plan_part_new(&part, &text, p->model, p->set.backend, beside, &work, err) == DQ_OK)
+    if (dq_plan_part_new(&part, &text, p->model, p->set.backend, beside, false, &work, err) ==
+        DQ_OK)
         dq_plan_probe_run(&probe, err);
     *seconds = (dq_os_seconds() - before) / flop;
     dq_plan_part_end(&part);

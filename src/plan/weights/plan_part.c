@@ -103,8 +103,12 @@ static dq_status diverge(dq_plan_part *p, const dq_calib_chunk *k, dq_mat ref, d
             b->ops->kld(b, kld + at.begin, dq_layer_steps_rows(ref, at.begin, at.end),
                         &p->source->head, DQ_NUM_F32, dq_layer_steps_rows(h, at.begin, at.end),
                         head, DQ_NUM_F32);
+        dq_backend_sync(b, err);
+        for (int64_t i = at.begin; err->code == DQ_OK && i < at.end; i++) {
+            if (!isfinite(kld[i])) dq_fail(err, DQ_DAMAGED, "gives a KL divergence of %g", kld[i]);
+        }
     }
-    return dq_backend_sync(b, err);
+    return err->code;
 }
 
 static dq_status run_source(dq_plan_part *p, dq_err *err)
@@ -139,14 +143,17 @@ static dq_status begin(dq_plan_part *p, dq_backend *b, const char *beside, dq_er
     p->logp = dq_alloc(p->arena, (size_t)p->pass.n_rows, sizeof *p->logp, err);
     p->scored = dq_plan_part_scored(text, p->arena, err);
     DQ_TRY(err->code);
-    DQ_TRY(dq_activations_open(&p->act, b, beside, p->pass.n_rows, m->dim, 1, m->dim, err));
+    DQ_TRY(dq_activations_open(&p->act, b, beside, p->pass.n_rows, m->dim, p->keeps_next ? 2 : 1,
+                               m->dim, err));
     return run_source(p, err);
 }
 
 dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
-                           dq_backend *b, const char *beside, dq_plan_work *work, dq_err *err)
+                           dq_backend *b, const char *beside, bool keeps_next, dq_plan_work *work,
+                           dq_err *err)
 {
-    *p = (dq_plan_part){.text = text, .source = source, .work = work, .act.file.fd = -1};
+    *p = (dq_plan_part){
+        .text = text, .source = source, .work = work, .keeps_next = keeps_next, .act.file.fd = -1};
     begin(p, b, beside, err);
     return dq_ranks_agree(NULL, NULL, err);
 }
@@ -258,8 +265,7 @@ static void add_up(dq_plan_sums *out, const dq_calib_text *t, const row *x)
     }
 }
 
-dq_status dq_plan_part_next(float *next, dq_plan_part *p, int from, const dq_plan_inputs *inputs,
-                            dq_err *err)
+dq_status dq_plan_part_next(dq_plan_part *p, int from, const dq_plan_inputs *inputs, dq_err *err)
 {
     const dq_model *m = p->source;
     for (int64_t i = 0; i < p->pass.n_chunks; i++) {
@@ -267,18 +273,28 @@ dq_status dq_plan_part_next(float *next, dq_plan_part *p, int from, const dq_pla
         const dq_mat x = dq_plan_pass_stream(&p->pass, k);
         if (from < 0) {
             p->pass.b->ops->embed(p->pass.b, x, &m->embed, k->batch.ids);
-            DQ_TRY(dq_backend_sync(p->pass.b, err));
         } else {
             DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
             DQ_TRY(dq_plan_pass_layer(&p->pass, m, from, NULL, k, inputs, err));
             advance(p, i, (double)x.rows * dq_calibrate_work_layer(&m->layer[from]), "forward");
         }
-        memcpy(next + k->first * m->dim, x.p, (size_t)(x.rows * x.cols) * sizeof *next);
+        DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_BEFORE, k->first, x, err));
     }
     return DQ_OK;
 }
 
-/* |x - y|^2 / |y|^2 of one row; 0 for rows of zeros alike. */
+dq_status dq_plan_part_move(dq_plan_part *p, dq_err *err)
+{
+    for (int64_t i = 0; i < p->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = &p->pass.chunk[i];
+        const dq_mat x = dq_plan_pass_stream(&p->pass, k);
+        DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_BEFORE, k->first, x, err));
+        DQ_TRY(dq_activations_put(&p->act, DQ_ACTIVATIONS_STREAM, k->first, x, err));
+    }
+    return DQ_OK;
+}
+
+/* |x - y|^2 / |y|^2 of one row; 0 for rows that are alike. */
 static double relative_error(const float *x, const float *y, int64_t n)
 {
     double error = 0, signal = 0;
@@ -287,46 +303,56 @@ static double relative_error(const float *x, const float *y, int64_t n)
         error += d * d;
         signal += (double)y[i] * (double)y[i];
     }
-    return error > 0 ? error / signal : 0;
+    return error <= 0 ? 0 : error / signal;
 }
 
-static dq_status locals(double *x, dq_plan_part *p, const dq_plan_other *o, const float *next,
-                        dq_err *err)
+/* A chunk's rows; the source's take the buffer of norms, which has served. */
+static dq_status local_chunk(double *x, dq_plan_part *p, const dq_calib_chunk *k,
+                             const dq_plan_other *o, dq_err *err)
 {
     dq_backend *b = p->pass.b;
+    const dq_mat is = dq_plan_pass_stream(&p->pass, k);
+    dq_mat was = p->pass.h;
+    was.rows = is.rows;
+    if (o->embed) {
+        b->ops->embed(b, is, o->embed, k->batch.ids);
+    } else {
+        DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, is, err));
+        DQ_TRY(dq_plan_pass_layer(&p->pass, o->m, o->from, o->change, k, NULL, err));
+    }
+    DQ_TRY(dq_activations_get(&p->act, DQ_ACTIVATIONS_BEFORE, k->first, was, err));
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < is.rows; r++)
+        x[r] = relative_error(is.p + r * is.cols, was.p + r * is.cols, is.cols);
+    return DQ_OK;
+}
+
+static dq_status local_rows(double *x, dq_plan_part *p, const dq_plan_other *o, dq_err *err)
+{
     for (int64_t i = 0; err->code == DQ_OK && i < p->pass.n_chunks; i++) {
         const dq_calib_chunk *k = &p->pass.chunk[i];
-        const dq_mat h = dq_plan_pass_stream(&p->pass, k);
-        if (o->embed) {
-            b->ops->embed(b, h, o->embed, k->batch.ids);
-            dq_backend_sync(b, err);
-        } else if (dq_activations_get(&p->act, DQ_ACTIVATIONS_STREAM, k->first, h, err) == DQ_OK) {
-            if (dq_plan_pass_layer(&p->pass, o->m, o->from, o->change, k, NULL, err) == DQ_OK)
-                advance(p, i, (double)h.rows * dq_calibrate_work_layer(&o->m->layer[o->from]),
-                        o->what);
-        }
-#pragma omp parallel for schedule(static)
-        for (int64_t r = 0; r < h.rows; r++)
-            x[k->first_row + r] =
-                relative_error(h.p + r * h.cols, next + (k->first + r) * h.cols, h.cols);
+        if (local_chunk(x + k->first_row, p, k, o, err) == DQ_OK && !o->embed)
+            advance(p, i, (double)k->batch.n_rows * dq_calibrate_work_layer(&o->m->layer[o->from]),
+                    o->what);
     }
     return dq_ranks_agree(NULL, NULL, err);
 }
 
-dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *other,
-                             const float *next, dq_err *err)
+dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *other, dq_err *err)
 {
     const dq_calib_text *t = p->text;
     double *x = dq_block_new((size_t)t->n_ids, sizeof *x, err), sum = 0;
     int64_t n = 0;
-    if (locals(x, p, other, next, err) == DQ_OK) {
+    if (!x) return err->code;
+    if (local_rows(x, p, other, err) == DQ_OK) {
         dq_calib_pass_join(&p->pass, x, sizeof *x);
         for (int64_t s = 0; s < t->n_seq; s++) {
             const rows at = scored_rows(t->cu, s);
             for (int64_t r = at.begin; r < at.end; r++) sum += x[r];
-            n += at.end - at.begin;
+            n += at.end > at.begin ? at.end - at.begin : 0;
         }
         *out = n ? sum / (double)n : 0;
+        if (!isfinite(*out)) dq_fail(err, DQ_DAMAGED, "gives a hidden state that is not finite");
     }
     dq_block_free(x);
     return err->code;

@@ -16,9 +16,11 @@ typedef struct dq_plan_part {
     const dq_calib_text *text;
     const dq_model *source;
     dq_calib_pass pass;
-    dq_activations act; /* STREAM: of the source at some layer; OTHER: its final states */
-    double *logp;       /* [pass.n_rows] of the source: ln p of the id after each row */
-    int64_t *scored;    /* [n_clusters of the text] ids */
+    /* STREAM: of the source at some layer; BEFORE, with keeps_next: a layer later; OTHER: its final states */
+    dq_activations act;
+    bool keeps_next;
+    double *logp;    /* [pass.n_rows] of the source: ln p of the id after each row */
+    int64_t *scored; /* [n_clusters of the text] ids */
     dq_plan_work *work;
     dq_arena *arena;
 } dq_plan_part;
@@ -40,7 +42,8 @@ typedef struct dq_plan_sums {
 /* By all ranks. Runs the source once; its stream is that of layer 0 then. b: one that computes in host memory. `beside`: where the
  * scratch file is. work: told what is done, now and later. DQ_DAMAGED for a model whose answers are not finite. */
 dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
-                           dq_backend *b, const char *beside, dq_plan_work *work, dq_err *err);
+                           dq_backend *b, const char *beside, bool keeps_next, dq_plan_work *work,
+                           dq_err *err);
 /* Multiplications and additions of the source's run over so many tokens, and of measuring, with the layers from `from` on. */
 double dq_plan_part_source_flop(const dq_model *m, double ids);
 double dq_plan_part_flop(const dq_model *m, int from, double ids);
@@ -64,13 +67,14 @@ typedef struct dq_plan_other {
 dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan_other *other,
                                dq_err *err);
 
-/* How far a change takes the residual stream away within its layer alone: over scored rows, the mean of |x' - x|^2 / |x|^2,
- * with x what the source has after layer `from` of `other`, or as its embeddings where these differ. next[rows of this rank,
- * dim]: x, from dq_plan_part_next. By all ranks. */
-dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *other,
-                             const float *next, dq_err *err);
-/* The source's stream after layer `from`, at whose start it is; -1: its embeddings. inputs: NULL for none. */
-dq_status dq_plan_part_next(float *next, dq_plan_part *p, int from, const dq_plan_inputs *inputs,
-                            dq_err *err);
+/* Of a part with `keeps_next`. Runs the source through layer `from`, at whose start its stream is, and keeps what comes out beside
+ * it; -1: its embeddings. inputs: NULL for none. */
+dq_status dq_plan_part_next(dq_plan_part *p, int from, const dq_plan_inputs *inputs, dq_err *err);
+/* By all ranks, after it: how far a change takes the residual stream away within its layer alone. Over scored rows, the mean of
+ * |x' - x|^2 / |x|^2, with x what the source has after layer `from` of `other`, or as its embeddings where these differ.
+ * DQ_DAMAGED where it is not finite. */
+dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *other, dq_err *err);
+/* Likewise: what it kept becomes the stream. */
+dq_status dq_plan_part_move(dq_plan_part *p, dq_err *err);
 
 #endif

@@ -38,7 +38,7 @@ static bool is_end(const dq_plan_tensor *t)
     return t->slot == DQ_PLAN_EMBED || t->slot == DQ_PLAN_HEAD;
 }
 
-static dq_weight *weight_at(dq_layer *l, dq_plan_slot s)
+dq_weight *dq_plan_probe_weight(dq_layer *l, dq_plan_slot s)
 {
     dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
     return all[s];
@@ -230,7 +230,7 @@ static dq_status measure(job *j, const dq_plan_tensor *t, const dq_weight *w, dq
     if (t->slot == DQ_PLAN_EMBED) other.embed = w;
     if (t->slot == DQ_PLAN_HEAD || (t->slot == DQ_PLAN_EMBED && m->tied)) other.head = w;
     if (!is_end(t)) {
-        *weight_at(&layer, t->slot) = *w;
+        *dq_plan_probe_weight(&layer, t->slot) = *w;
         other.change = &change;
     }
     return dq_plan_part_measure(&j->sums, j->p->search, &other, err);
@@ -263,7 +263,7 @@ static dq_status probe_tensor(job *j, int64_t i, dq_err *err)
     dq_layer layer = m->layer[t->layer];
     const dq_weight *w = t->slot == DQ_PLAN_EMBED  ? &m->embed
                          : t->slot == DQ_PLAN_HEAD ? &m->head
-                                                   : weight_at(&layer, t->slot);
+                                                   : dq_plan_probe_weight(&layer, t->slot);
     if (!is_nearest(m, t)) {
         const dq_plan_product product = product_of(t->slot);
         if (!j->factored[product]) {

@@ -25,6 +25,9 @@ typedef enum dq_plan_slot {
     DQ_PLAN_HEAD
 } dq_plan_slot;
 
+/* Of a layer: any slot but DQ_PLAN_EMBED and DQ_PLAN_HEAD. */
+dq_weight *dq_plan_probe_weight(dq_layer *l, dq_plan_slot slot);
+
 /* A tensor that is packed, the widths that it may have, and what each costs. */
 typedef struct dq_plan_tensor {
     const char *name;

@@ -60,8 +60,8 @@ static dq_status probe_all(job *j, dq_plan_part *search, dq_err *err)
                            .found = found,
                            .arg = j,
                            .work = &p->work};
-    DQ_TRY(dq_plan_part_new(search, &p->probe_text, p->model, p->set.backend, p->set.out, &p->work,
-                            err));
+    DQ_TRY(dq_plan_part_new(search, &p->probe_text, p->model, p->set.backend, p->set.out, false,
+                            &p->work, err));
     return dq_plan_probe_run(&probe, err);
 }
 
@@ -389,7 +389,7 @@ static dq_status run_job(job *j, dq_err *err)
     expect_all(j);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
         DQ_TRY(dq_plan_part_new(&j->parts.part[i], &p->text[i], p->model, p->set.backend,
-                                p->set.out, &p->work, err));
+                                p->set.out, false, &p->work, err));
     DQ_TRY(probe(j, err));
     DQ_TRY(is_quality(p) ? choose_by_quality(j, err) : choose_by_size(j, err));
     p->n_earlier = (int)json_array_size(p->state->look) - p->n_look;
