@@ -76,7 +76,7 @@ stats() {
     [ ! -f stats.h5.journal ] || how="--force --resume"
     # shellcheck disable=SC2086 # options
     set -- stats "$model" --text texts/near.txt --ctx 512 --limit "$windows" --csv "$out/stats.csv" -o stats.h5 \
-        --forecast --sensitivity heads,layers,keys,values --sensitivity-windows 4 $how
+        --sensitivity all --sensitivity-tokens 256 $how
     printf '\n$ dq %s\n\n' "$*"
     "$dq" "$@" --json >stats.part
     mv stats.part stats.json

@@ -141,60 +141,46 @@ static void lowest_table(dq_html *h, const dq_html_setting *all, int n)
 
 /* ----- first to break ----- */
 
-/* Whether it is decided what breaks first of a kind: windows that did not choose it say so, or where there are none, no interval
- * reaches into that of the first. */
-static bool is_decided(const dq_html *h, int i, const dq_html_units *u)
+/* What windows that did not choose the first unit of a kind say of it. */
+typedef struct verdict {
+    const char *kind, *first, *next; /* "logits by head"; kind NULL: they say nothing */
+    double low, high;                /* of what the first loses more than any other, nats a token */
+} verdict;
+
+static verdict verdict_of(dq_html *h, int i, const dq_html_units *u)
 {
     const json_t *test = dq_html_units_decided(h, i, u);
     const json_t *ends = json_object_get(json_object_get(test, "more_nats"), "interval");
-    return test ? dq_html_real_at(ends, 0) > 0 : dq_html_units_first(u) == 1;
+    verdict v = {.low = dq_html_real_at(ends, 0), .high = dq_html_real_at(ends, 1)};
+    if (!isfinite(v.low) || !isfinite(v.high)) return v;
+    v.kind = dq_html_words(h, "%s by %s", u->at[0].of, u->at[0].by);
+    v.first = dq_html_unit_name(h, json_object_get(test, "first"));
+    v.next = dq_html_unit_name(h, json_object_get(test, "next"));
+    return v;
 }
 
 /* A line of what is decided. */
-static void decided_words(dq_html *h, int i, const dq_html_units *u)
+static void decided_words(dq_html *h, const verdict *v)
 {
-    const json_t *test = dq_html_units_decided(h, i, u);
-    const json_t *ends = json_object_get(json_object_get(test, "more_nats"), "interval");
     dq_html_page_html(h->p, "<li>");
-    dq_html_page_text(h->p, dq_html_words(h, "%s by %s: ", u->at[0].of, u->at[0].by));
+    dq_html_page_text(h->p, dq_html_words(h, "%s: ", v->kind));
     dq_html_page_html(h->p, "<b>");
-    dq_html_page_text(h->p,
-                      test ? dq_html_unit_name(h, json_object_get(test, "first")) : u->at[0].name);
-    dq_html_page_html(h->p, "</b>");
-    if (test) {
-        dq_html_page_html(h->p, ", %.3g to %.3g nats more than ", dq_html_real_at(ends, 0),
-                          dq_html_real_at(ends, 1));
-        dq_html_page_text(h->p, dq_html_unit_name(h, json_object_get(test, "next")));
-    }
+    dq_html_page_text(h->p, v->first);
+    dq_html_page_html(h->p, "</b>, %.3g to %.3g nats a token more than any other; next ", v->low,
+                      v->high);
+    dq_html_page_text(h->p, v->next);
     dq_html_page_html(h->p, "</li>\n");
-}
-
-/* "keys by layer (layer 1, layer 0)": units whose intervals overlap. */
-static const char *open_words(dq_html *h, const dq_html_units *u)
-{
-    enum { MOST = 4 };
-    const int first = dq_html_units_first(u), n = first > 1 ? first : 2;
-    const char *names = u->at[0].name;
-    for (int k = 1; k < n && k < MOST; k++)
-        names = dq_html_words(h, "%s, %s", names, u->at[k].name);
-    if (n > MOST) names = dq_html_words(h, "%s and %d more", names, n - MOST);
-    return dq_html_words(h, "%s by %s (%s)", u->at[0].of, u->at[0].by, names);
-}
-
-/* Whether there is more than one unit, and an interval. */
-static bool speaks(const dq_html *h, int i, const dq_html_units *u)
-{
-    const json_t *test = dq_html_units_decided(h, i, u);
-    const json_t *ends = json_object_get(json_object_get(test, "more_nats"), "interval");
-    return u->n > 1 && (test ? isfinite(dq_html_real_at(ends, 0)) : dq_html_units_first(u) > 0);
 }
 
 static void first_heading(dq_html *h, int i)
 {
+    const json_t *s = dq_html_sensitivity_of(h, i);
+    const char *granularity = dq_html_text(s, "granularity");
     dq_html_page_html(h->p, "<p class=\"says\">First to break of ");
     dq_html_page_text(h->p, h->item[i].name);
-    dq_html_page_html(h->p, ", each alone at %.0f bits:</p>\n<ul>\n",
-                      dq_html_real(dq_html_sensitivity_of(h, i), "bits"));
+    dq_html_page_html(h->p, ", each alone at %.0f bits", dq_html_real(s, "bits"));
+    if (*granularity) dq_html_page_text(h->p, dq_html_words(h, ", logits %s", granularity));
+    dq_html_page_html(h->p, ":</p>\n<ul>\n");
 }
 
 /* What is decided, a line each, logits by head (or map) first; then what is not, in one line. */
@@ -206,13 +192,15 @@ static void first_to_break(dq_html *h, int i)
     for (int pass = 0; pass < 2; pass++) {
         for (int k = 0; (u = dq_html_units_of(h, i, k)).n; k++) {
             const bool head = strcmp(u.at[0].of, "logits") == 0 && strcmp(u.at[0].by, "layer") != 0;
-            if (head != (pass == 0) || !speaks(h, i, &u)) continue;
+            const verdict v = verdict_of(h, i, &u);
+            if (head != (pass == 0) || !v.kind) continue;
             if (!begun) first_heading(h, i);
             begun = true;
-            if (is_decided(h, i, &u))
-                decided_words(h, i, &u);
+            if (v.low > 0)
+                decided_words(h, &v);
             else
-                open = dq_html_words(h, "%s%s%s", open, *open ? "; " : "", open_words(h, &u));
+                open = dq_html_words(h, "%s%s%s (%s or %s)", open, *open ? "; " : "", v.kind,
+                                     v.first, v.next);
         }
     }
     if (*open) {
@@ -223,29 +211,37 @@ static void first_to_break(dq_html *h, int i)
     if (begun) dq_html_page_html(h->p, "</ul>\n");
 }
 
-/* "0.39 (0.32 to 0.47) for logits per-tensor": bits fewer than another model for the same error, where an interval decides it. */
+/* Bits fewer than another model, of logits or maps with a scale a tensor; false where no interval decides it. */
+static bool decided_bits(dq_html *h, int i, const char *of, double *value, dq_interval *interval)
+{
+    const json_t *all = json_object_get(dq_html_member(h, i, "forecast"), "bit_advantage");
+    const json_t *x = json_object_get(json_object_get(all, of), "per-tensor");
+    const json_t *ends = json_object_get(x, "interval");
+    *value = dq_html_real(x, "value");
+    *interval = (dq_interval){dq_html_real_at(ends, 0), dq_html_real_at(ends, 1)};
+    return interval->low > 0 || interval->high < 0;
+}
+
+static const char *const bits_of[] = {"logits", "maps"};
+
 static void bits_fewer(dq_html *h, int i)
 {
-    static const struct {
-        const char *key, *name;
-    } of[] = {{"logits", "logits"}, {"maps_4_bits", "maps at 4 bits"}};
     const json_t *all = json_object_get(dq_html_member(h, i, "forecast"), "bit_advantage");
     bool begun = false;
     for (int k = 0; k < 2; k++) {
-        const json_t *x = json_object_get(json_object_get(all, of[k].key), "per-tensor");
-        const json_t *ends = json_object_get(x, "interval");
-        const double low = dq_html_real_at(ends, 0), high = dq_html_real_at(ends, 1);
-        if (!(low > 0 || high < 0)) continue;
+        dq_interval x;
+        double value;
+        if (!decided_bits(h, i, bits_of[k], &value, &x)) continue;
         if (!begun) {
-            dq_html_page_html(h->p, "<p class=\"says\">For the same error as ");
+            dq_html_page_html(h->p, "<p class=\"says\">For the error that ");
             dq_html_page_text(h->p, dq_html_last(dq_html_text(all, "over")));
-            dq_html_page_html(h->p, ", per-tensor, ");
+            dq_html_page_html(h->p, " has at 4 bits per-tensor, ");
             dq_html_page_text(h->p, h->item[i].name);
             dq_html_page_html(h->p, " needs");
         }
         dq_html_page_html(h->p, "%s <b>%.2f bits %s</b> for %s (%.2f to %.2f)", begun ? "," : ":",
-                          fabs(dq_html_real(x, "value")), low > 0 ? "fewer" : "more", of[k].name,
-                          low > 0 ? low : -high, low > 0 ? high : -low);
+                          fabs(value), x.low > 0 ? "fewer" : "more", bits_of[k],
+                          x.low > 0 ? x.low : -x.high, x.low > 0 ? x.high : -x.low);
         begun = true;
     }
     if (begun) dq_html_page_html(h->p, ".</p>\n");
@@ -294,17 +290,35 @@ static void largest_outliers(dq_html *h, int i)
     dq_html_page_html(h->p, ".</p>\n");
 }
 
-static bool has_words(dq_html_part *part, int n, const dq_html_setting *all, int n_all)
+static bool answers(const dq_html_setting *all, int n)
 {
-    for (int i = 0; i < n_all; i++) {
+    for (int i = 0; i < n; i++) {
         if (all[i].axis != DQ_HTML_MIXED) return true;
     }
+    return false;
+}
+
+/* Whether there is a sentence about item i of dq stats. */
+static bool has_words(dq_html *h, int i)
+{
+    dq_html_units u;
+    dq_interval x;
+    double value;
+    if (largest(h, i, "attention_logits") || largest(h, i, "hidden_states")) return true;
+    for (int k = 0; k < 2; k++) {
+        if (decided_bits(h, i, bits_of[k], &value, &x)) return true;
+    }
+    for (int k = 0; (u = dq_html_units_of(h, i, k)).n; k++) {
+        if (verdict_of(h, i, &u).kind) return true;
+    }
+    return false;
+}
+
+static bool any_words(dq_html_part *part, int n)
+{
     for (int i = 0; i < n; i++) {
-        const dq_html *h = &part[i].h;
-        for (int k = 0; part[i].kind == DQ_HTML_STATS && k < h->n; k++) {
-            if (dq_html_sensitivity_of(h, k) || largest(h, k, "attention_logits") ||
-                largest(h, k, "hidden_states"))
-                return true;
+        for (int k = 0; part[i].kind == DQ_HTML_STATS && k < part[i].h.n; k++) {
+            if (has_words(&part[i].h, k)) return true;
         }
     }
     return false;
@@ -314,7 +328,8 @@ void dq_html_answer(dq_html_part *part, int n)
 {
     int n_all;
     const dq_html_setting *all = dq_html_settings_of(part, n, &n_all);
-    if (!n || !has_words(part, n, all, n_all)) return;
+    const bool settings = answers(all, n_all);
+    if (!settings && !any_words(part, n)) return;
     dq_html *h = &part->h;
     dq_html_page_lead(h->p);
     dq_html_page_html(h->p, "<section class=\"answer\" id=\"answer\">\n<h2>In short</h2>\n");
@@ -327,7 +342,7 @@ void dq_html_answer(dq_html_part *part, int n)
             largest_outliers(s, k);
         }
     }
-    if (n_all) lowest_table(h, all, n_all);
+    if (settings) lowest_table(h, all, n_all);
     dq_html_page_html(h->p, "</section>\n");
     dq_html_page_lead_end(h->p);
 }

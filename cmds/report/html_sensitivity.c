@@ -82,7 +82,7 @@ dq_html_units dq_html_units_of(dq_html *h, int i, int k)
                                      dq_html_real(kld, "value"),
                                      dq_html_real_at(ends, 0),
                                      dq_html_real_at(ends, 1),
-                                     dq_html_real(x, "forecast"),
+                                     dq_html_real(x, "local_error"),
                                      dq_html_real(x, "logit_error")};
     }
     if (u.n) qsort(u.at, (size_t)u.n, sizeof *u.at, by_kld);
@@ -98,14 +98,6 @@ const json_t *dq_html_units_decided(const dq_html *h, int i, const dq_html_units
         if (same_kind(json_object_get(x, "first"), u->at[0].j)) return x;
     }
     return NULL;
-}
-
-int dq_html_units_first(const dq_html_units *u)
-{
-    int n = 0;
-    if (!u->n || !isfinite(u->at[0].low)) return 0;
-    for (int i = 0; i < u->n; i++) n += i == 0 || !(u->at[i].high < u->at[0].low);
-    return n;
 }
 
 /* ----- bars ----- */

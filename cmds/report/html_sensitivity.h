@@ -29,8 +29,5 @@ dq_html_units dq_html_units_of(dq_html *h, int i, int k);
 const json_t *dq_html_units_decided(const dq_html *h, int i, const dq_html_units *u);
 /* "layer 11 head 3" of an object with these members. */
 const char *dq_html_unit_name(dq_html *h, const json_t *unit);
-/* How many units may be the most sensitive: those whose interval reaches into that of the first. 1: only the first; 0: nothing is
- * known, as the first one has no interval. */
-int dq_html_units_first(const dq_html_units *u);
 
 #endif

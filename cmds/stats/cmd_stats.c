@@ -11,10 +11,11 @@
 #include "cmds/cli/version.h"
 #include "cmds/command.h"
 #include "cmds/shard.h"
+#include "cmds/stats/stats_forecast.h"
 #include "cmds/stats/stats_out.h"
 #include "cmds/stats/stats_part.h"
-#include "cmds/stats/stats_rounding.h"
 #include "cmds/stats/stats_sensitivity.h"
+#include "cmds/stats/stats_units.h"
 #include "model/output_guard.h"
 #include "tasks/items.h"
 
@@ -57,7 +58,9 @@ static const dq_usage usage = {
         "once: a channel with the layers where it stands, or a head. It shows queries, keys, "
         "values "
         "and the inputs of projections too, and everything without first tokens and attention "
-        "sinks. A MODEL is a folder or a container; attention logits are not quantized here.\n"
+        "sinks. A MODEL is a folder or a container; attention logits are quantized by --forecast "
+        "and "
+        "--sensitivity alone.\n"
         "The text is encoded as a whole, with what the tokenizer puts around a text, and then cut "
         "into windows of --ctx ids; the last window may be shorter. Each --ids is one sequence, "
         "taken as it is. Without either, a built-in sample is used. Largest values and counts are "
@@ -328,7 +331,8 @@ static dq_status print_json(const stats *x, dq_err *err)
     for (int i = 0; i < x->n && err->code == DQ_OK; i++) {
         json_t *result = cmd_stats_json(&x->entry[i], (int)x->places);
         json_array_append_new(json_object_get(doc, "results"), result);
-        cmd_stats_rounding_json(result, &x->entry[i], x->entry, err);
+        if (cmd_stats_forecast_json(result, &x->entry[i], x->entry, err) == DQ_OK)
+            cmd_stats_units_json(result, &x->entry[i], err);
     }
     if (err->code == DQ_OK) return dq_document_print(doc, err);
     json_decref(doc);
@@ -349,7 +353,9 @@ static dq_status print_text(const stats *x, dq_err *err)
     }
     printf("\n");
     DQ_TRY(cmd_stats_print(x->entry, x->n, (int)x->places, x->layers, err));
-    return cmd_stats_rounding_print(x->entry, x->n, (int)x->places, x->layers, err);
+    DQ_TRY(cmd_stats_forecast_print(x->entry, x->n, (int)x->places, x->layers, err));
+    for (int i = 0; i < x->n; i++) DQ_TRY(cmd_stats_units_print(&x->entry[i], (int)x->places, err));
+    return DQ_OK;
 }
 
 /* The file without its final name: everything that can fail for want of space is after us then. */

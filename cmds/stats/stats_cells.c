@@ -4,6 +4,7 @@
 #include "cmds/stats/stats_cells.h"
 
 #include "base/utf8.h"
+#include "cmds/cli/document.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -81,4 +82,20 @@ void cmd_stats_token(dq_table *t, const cmd_stats_entry *e, int32_t seq, int32_t
         dq_table_cell(t, "\"%s\"", text);
     else
         dq_table_cell(t, "#%d", (int)id);
+}
+
+json_t *cmd_stats_interval_json(dq_interval i)
+{
+    if (!isfinite(i.low)) return json_null();
+    json_t *x = json_array();
+    json_array_append_new(x, dq_document_real(i.low));
+    json_array_append_new(x, dq_document_real(i.high));
+    return x;
+}
+
+json_t *cmd_stats_mean_json(dq_mean m, dq_interval i)
+{
+    json_t *x = dq_document_metric(m.value, m.std_err);
+    json_object_set_new(x, "interval", cmd_stats_interval_json(i));
+    return x;
 }

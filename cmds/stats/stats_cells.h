@@ -26,4 +26,8 @@ void cmd_stats_token(dq_table *t, const cmd_stats_entry *e, int32_t seq, int32_t
  * their own as escapes; NULL without a tokenizer. */
 const char *cmd_stats_word(char buf[CMD_STATS_CELL], const dq_tokenizer *t, int32_t id);
 
+/* [low, high], null where there is none; {"value", "stderr", "interval"}. */
+json_t *cmd_stats_interval_json(dq_interval i);
+json_t *cmd_stats_mean_json(dq_mean m, dq_interval i);
+
 #endif

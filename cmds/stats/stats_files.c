@@ -3,7 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/stats/stats_attention.h"
 #include "cmds/stats/stats_cells.h"
-#include "cmds/stats/stats_rounding.h"
+#include "cmds/stats/stats_forecast.h"
+#include "cmds/stats/stats_units.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -299,7 +300,8 @@ dq_status cmd_stats_h5(dq_h5_result *h, const cmd_stats_entry *e, int i, dq_err 
     }
     if (err->code == DQ_OK && e->out.measure) cmd_stats_attention_h5(h, group, e, a, err);
     if (err->code == DQ_OK && e->out.head) profile_h5(h, group, e, a, err);
-    if (err->code == DQ_OK) cmd_stats_rounding_h5(h, group, e, a, err);
+    if (err->code == DQ_OK) cmd_stats_forecast_h5(h, group, e, a, err);
+    if (err->code == DQ_OK) cmd_stats_units_h5(h, group, e, a, err);
     snprintf(name, sizeof name, "%s/ids", group);
     if (err->code == DQ_OK) dq_h5_result_array(h, name, DQ_OUT_I32, 1, ids, e->in.ids, err);
     snprintf(name, sizeof name, "%s/cu_ids", group);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW = 512, GROUP = 64, BITS = 4, WINDOWS = 8 };
+enum { TOKENS = 512, GROUP = 64, BITS = 4, WINDOWS = 8 };
 
 const char *const cmd_stats_sensitivity_kinds[CMD_STATS_SENSITIVITY_KINDS] = {
     "all", "layers", "heads", "maps", "keys", "values", "weights"};
@@ -28,11 +28,17 @@ bool cmd_stats_sensitivity_wanted(const cmd_stats_sensitivity *x)
     return x->forecast || x->kinds.n;
 }
 
+enum {
+    LOGIT_KINDS =
+        1u << DQ_SENSITIVITY_LAYERS | 1u << DQ_SENSITIVITY_HEADS | 1u << DQ_SENSITIVITY_MAPS
+};
+
 /* What is not given. */
 static void fill_in(cmd_stats_sensitivity *x)
 {
     if (!x->bits) x->bits = BITS;
     if (!x->windows) x->windows = WINDOWS;
+    if (!x->tokens) x->tokens = TOKENS;
     if (!x->granularity.text)
         x->granularity =
             (dq_word){dq_granularity_name[DQ_GRANULARITY_TENSOR], DQ_GRANULARITY_TENSOR};
@@ -45,10 +51,16 @@ dq_status cmd_stats_sensitivity_check(cmd_stats_sensitivity *x, const dq_backend
                        "--sensitivity-bits and --logit-granularity are about what --sensitivity "
                        "rounds%s. Add --sensitivity.",
                        x->forecast ? "; --forecast has all of them" : "");
-    if (!cmd_stats_sensitivity_wanted(x) && x->windows)
+    if (!cmd_stats_sensitivity_wanted(x) && (x->windows || x->tokens))
+        return dq_fail(
+            err, DQ_USAGE,
+            "--sensitivity-windows and --sensitivity-tokens are about rounding, which is "
+            "not asked for. Add --sensitivity or --forecast.");
+    if (x->kinds.n && x->granularity.text && !(kinds_of(x) & LOGIT_KINDS))
         return dq_fail(err, DQ_USAGE,
-                       "--sensitivity-windows is about rounding, which is not asked for. Add "
-                       "--sensitivity or --forecast.");
+                       "--logit-granularity is about attention logits, which --sensitivity %s does "
+                       "not round. Leave it out, or add layers, heads or maps.",
+                       x->kinds.text);
     fill_in(x);
     if (!cmd_stats_sensitivity_wanted(x)) return DQ_OK;
     if (x->bits == 7)
@@ -76,24 +88,24 @@ void cmd_stats_sensitivity_settings(const cmd_stats_sensitivity *x, json_t *s)
     json_object_set_new(s, "sensitivity", kinds);
     json_object_set_new(s, "sensitivity_bits", x->kinds.n ? json_integer(x->bits) : json_null());
     json_object_set_new(s, "sensitivity_windows", json_integer(x->windows));
-    json_object_set_new(s, "sensitivity_window_tokens", json_integer(WINDOW));
+    json_object_set_new(s, "sensitivity_tokens", json_integer(x->tokens));
     json_object_set_new(s, "sensitivity_group", x->kinds.n ? json_integer(GROUP) : json_null());
     json_object_set_new(s, "logit_granularity",
                         x->kinds.n ? json_string(x->granularity.text) : json_null());
 }
 
 /* The beginnings of some of the sequences that were fed. */
-static dq_status cut(dq_calib_text *t, const cmd_stats_entry *e, int64_t most, dq_arena *a,
-                     dq_err *err)
+static dq_status cut(dq_calib_text *t, const cmd_stats_entry *e, const cmd_stats_sensitivity *x,
+                     dq_arena *a, dq_err *err)
 {
-    const int64_t n = e->in.n_seq < most ? e->in.n_seq : most;
+    const int64_t n = e->in.n_seq < x->windows ? e->in.n_seq : x->windows;
     int64_t *cu = dq_alloc(a, (size_t)n + 1, sizeof *cu, err);
-    int32_t *ids = dq_alloc(a, (size_t)n * WINDOW, sizeof *ids, err);
+    int32_t *ids = dq_alloc(a, (size_t)n * (size_t)x->tokens, sizeof *ids, err);
     int32_t *number = dq_alloc(a, (size_t)n, sizeof *number, err);
     if (err->code != DQ_OK) return err->code;
     for (int64_t i = 0; i < n; i++) {
         const int64_t from = i * e->in.n_seq / n, begin = e->in.cu[from];
-        const int64_t all = e->in.cu[from + 1] - begin, take = all < WINDOW ? all : WINDOW;
+        const int64_t all = e->in.cu[from + 1] - begin, take = all < x->tokens ? all : x->tokens;
         memcpy(ids + cu[i], e->in.ids + begin, (size_t)take * sizeof *ids);
         cu[i + 1] = cu[i] + take;
         number[i] = (int32_t)i;
@@ -103,7 +115,7 @@ static dq_status cut(dq_calib_text *t, const cmd_stats_entry *e, int64_t most, d
                          .cu = cu,
                          .unit = number,
                          .n_seq = n,
-                         .ctx = WINDOW,
+                         .ctx = x->tokens,
                          .cluster = number,
                          .n_clusters = n,
                          .n_units = n};
@@ -189,7 +201,7 @@ static dq_status prepare(cmd_stats_sensitivity_run *r, int model, dq_err *err)
                                          .beside = beside,
                                          .number = model,
                                          .journal = r->out ? &r->journal : NULL};
-    DQ_TRY(cut(text, e, r->set->windows, r->arena, err));
+    DQ_TRY(cut(text, e, r->set, r->arena, err));
     if (dq_sensitivity_new(s, e->model, text, &set, r->arena, err) != DQ_OK ||
         check_windows(s, err) != DQ_OK)
         return dq_in(err, "%s: ", e->model->path);

@@ -12,7 +12,7 @@ typedef struct cmd_stats_sensitivity {
     bool forecast;  /* of logits alone */
     dq_words kinds; /* of cmd_stats_sensitivity_kinds; n 0: none */
     dq_word granularity;
-    int64_t bits, windows; /* 0: not given */
+    int64_t bits, windows, tokens; /* 0: not given */
 } cmd_stats_sensitivity;
 
 /* "all", then dq_sensitivity_name. */
@@ -28,12 +28,13 @@ extern const char *const cmd_stats_sensitivity_kinds[CMD_STATS_SENSITIVITY_KINDS
                      CMD_STATS_SENSITIVITY_KINDS,                                                  \
                      "{words}: round the attention logits of one layer, head or map alone, the "   \
                      "keys or values of one layer, one matrix of weights, and measure the KL "     \
-                     "divergence; takes minutes to hours"),                                        \
+                     "divergence; takes minutes to hours, and includes --forecast"),               \
         dq_opt_int("sensitivity-bits", "B", &(x).bits, 2, 8,                                       \
                    "bits that they are rounded to (default 4)"),                                   \
         dq_opt_int("sensitivity-windows", "N", &(x).windows, 2, 4096,                              \
-                   "windows that are measured, at even intervals in the text, of each its first "  \
-                   "512 tokens (default 8)"),                                                      \
+                   "windows that both read, at even intervals in the text (default 8)"),           \
+        dq_opt_int("sensitivity-tokens", "N", &(x).tokens, 3, 32768,                               \
+                   "tokens of each of them, from its beginning (default 512)"),                    \
         dq_opt_word("logit-granularity", "WHICH", &(x).granularity, dq_granularity_name,           \
                     DQ_GRANULARITIES, "logits with one scale: {words} (default per-tensor)")
 

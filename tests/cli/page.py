@@ -288,13 +288,13 @@ def check_answer(page, logits, weights, stats, say):
     for r in stats["results"]:
         for test in r["sensitivity"]["first"]:
             first, then, ends = test["first"], test["next"], test["more_nats"]["interval"]
-            words = "%s by %s: %s, %.3g to %.3g nats more than %s" % (
+            words = "%s by %s: %s, %.3g to %.3g nats a token more than any other; next %s" % (
                 first["of"], first["by"], name_of(first), ends[0], ends[1], name_of(then)
             )
             if ends[0] > 0 and words not in page["answer"]:
                 say("answer", '"%s" is not in "%s"' % (words, lines))
             decided += ends[0] > 0
-    told = sum(" nats more than " in line for line in page["answer"])
+    told = sum(" nats a token more than " in line for line in page["answer"])
     if decided == 0 or told != decided:
         say("answer", "%d units are said to break first, of %d" % (told, decided))
     for r in stats["results"]:

@@ -73,34 +73,52 @@ double dq_forecast_cancellation(const dq_forecast_maps *x, int width, dq_granula
     return each > 0 ? sqrt(x->both2[width][g]) / each : (double)NAN;
 }
 
-/* log2 of the error of a cluster. */
-static double log_error(const dq_forecast *f, int64_t c, int width, dq_granularity g)
+/* The root mean square of the maxima of a cluster. */
+static double absmax_of(const dq_forecast *f, int64_t c, dq_granularity g)
 {
-    return log2(width == DQ_FORECAST_LOGITS
-                    ? sqrt(f->logits_of[c].absmax2[g] / (double)f->logits_of[c].n)
-                    : dq_forecast_map_error(&f->maps_of[c], width, g));
+    return sqrt(f->logits_of[c].absmax2[g] / (double)f->logits_of[c].n);
+}
+
+/* The width, between those that are measured, at which maps have an error; NaN: there is none. */
+static double width_of(const dq_forecast_maps *x, double error, dq_granularity g)
+{
+    for (int w = 0; w + 1 < DQ_FORECAST_WIDTHS; w++) {
+        const double fine = dq_forecast_map_error(x, w, g),
+                     coarse = dq_forecast_map_error(x, w + 1, g);
+        if (!(error >= fine && error <= coarse && fine > 0)) continue;
+        const double share = coarse > fine ? log2(error / fine) / log2(coarse / fine) : 0;
+        return dq_forecast_bits[w] + share * (dq_forecast_bits[w + 1] - dq_forecast_bits[w]);
+    }
+    return (double)NAN;
+}
+
+/* In one cluster. */
+static double bits_fewer(const dq_forecast *model, const dq_forecast *other, int64_t c,
+                         dq_forecast_error of, dq_granularity g)
+{
+    enum { AT = DQ_FORECAST_ADVANTAGE_BITS, AT_WIDTH = 2 };
+    if (of == DQ_FORECAST_OF_MAPS)
+        return AT - width_of(&model->maps_of[c],
+                             dq_forecast_map_error(&other->maps_of[c], AT_WIDTH, g), g);
+    const double larger = absmax_of(model, c, g) / absmax_of(other, c, g);
+    return AT - 1 - log2(1 + max_code(AT) * larger);
 }
 
 dq_status dq_forecast_advantage_of(dq_forecast_advantage *out, const dq_forecast *model,
-                                   const dq_forecast *other, int width, dq_granularity g,
-                                   bool paired, dq_err *err)
+                                   const dq_forecast *other, dq_forecast_error of, dq_granularity g,
+                                   dq_err *err)
 {
     const int64_t n = model->n_clusters;
     *out = (dq_forecast_advantage){dq_mean_none, dq_interval_none};
     if (n < 2 || other->n_clusters != n) return DQ_OK;
-    double *x = dq_block_new((size_t)n, 3 * sizeof *x, err);
+    double *x = dq_block_new((size_t)n, sizeof *x, err);
     int64_t used = 0;
     for (int64_t c = 0; x && c < n; c++) {
-        const double one = log_error(model, c, width, g), two = log_error(other, c, width, g);
-        if (!isfinite(one) || !isfinite(two)) continue;
-        x[used] = one;
-        x[n + used] = two;
-        x[2 * n + used++] = two - one;
+        x[used] = bits_fewer(model, other, c, of, g);
+        used += isfinite(x[used]);
     }
     if (used > 1) {
-        const dq_mean a = dq_mean_of(x, used), b = dq_mean_of(x + n, used);
-        out->bits = dq_mean_of(x + 2 * n, used);
-        if (!paired) out->bits.std_err = hypot(a.std_err, b.std_err);
+        out->bits = dq_mean_of(x, used);
         out->interval = dq_mean_interval(out->bits);
     }
     dq_block_free(x);

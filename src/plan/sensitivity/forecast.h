@@ -61,16 +61,18 @@ double dq_forecast_map_error(const dq_forecast_maps *x, int width, dq_granularit
  * 0.71 where they are of one size and have nothing to do with each other. NaN where there is no error. */
 double dq_forecast_cancellation(const dq_forecast_maps *x, int width, dq_granularity g);
 
-/* How many bits fewer a model needs than another for as large an error, from that a bit halves an error: log2 of the ratio of errors,
- * of logits as predicted or of maps at a width, its mean over clusters. Of one text in the same tokens clusters are pairs. Those
- * in which a model has no error, as of a single token, do not count. None for fewer than two clusters, or another number of them. */
+/* How many bits fewer than 4 a model needs for errors as large as another's at 4 bits, its mean over clusters. Of logits as predicted,
+ * where 2^(b - 1) - 1 steps make up for larger maxima; of maps between the widths that are measured, along straight lines of log2.
+ * Both models have read the same tokens, so that clusters are pairs. Those without an error, as of a single token, or with one beyond the widths do not
+ * count. None for fewer than two that count, or another number of clusters. */
 typedef struct dq_forecast_advantage {
-    dq_mean bits;
+    dq_mean bits; /* clusters: that count */
     dq_interval interval;
 } dq_forecast_advantage;
-enum { DQ_FORECAST_LOGITS = -1 }; /* in place of a width */
+enum { DQ_FORECAST_ADVANTAGE_BITS = 4 };
+typedef enum dq_forecast_error { DQ_FORECAST_OF_LOGITS, DQ_FORECAST_OF_MAPS } dq_forecast_error;
 dq_status dq_forecast_advantage_of(dq_forecast_advantage *out, const dq_forecast *model,
-                                   const dq_forecast *other, int width, dq_granularity g,
-                                   bool paired, dq_err *err);
+                                   const dq_forecast *other, dq_forecast_error of, dq_granularity g,
+                                   dq_err *err);
 
 #endif

@@ -8,7 +8,6 @@
 #include "calibrate/calibrate_work.h"
 #include "plan/plan_decide.h"
 #include "plan/weights/plan_round.h"
-#include "stat/rank.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,17 +22,11 @@ static bool wants(const dq_sensitivity *s, dq_sensitivity_kind kind)
     return s->set.kinds >> kind & 1;
 }
 
-static dq_weight *weight_at(dq_layer *l, dq_plan_slot slot)
-{
-    dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-    return all[slot];
-}
-
 static const dq_weight *weight_of(const dq_model *m, const dq_sensitivity_unit *u)
 {
     if (u->slot == DQ_PLAN_EMBED) return &m->embed;
     if (u->slot == DQ_PLAN_HEAD) return &m->head;
-    return weight_at(&m->layer[u->layer], u->slot);
+    return dq_plan_probe_weight(&m->layer[u->layer], u->slot);
 }
 
 static void add(dq_sensitivity *s, dq_sensitivity_unit unit)
@@ -122,6 +115,9 @@ dq_status dq_sensitivity_new(dq_sensitivity *s, const dq_model *m, const dq_cali
         s->unit[i].sums = dq_alloc(a, (size_t)text->n_clusters, sizeof(double), err);
         if (!s->unit[i].sums) return err->code;
     }
+    s->scored_of = dq_plan_part_scored(text, a, err);
+    if (!s->scored_of) return err->code;
+    for (int64_t i = 0; i < text->n_clusters; i++) s->scored += s->scored_of[i];
     return dq_forecast_new(&s->forecast, m, text->n_clusters, a, err);
 }
 
@@ -137,10 +133,9 @@ static json_t *line_of(const dq_sensitivity *s, const dq_sensitivity_unit *u)
     return line;
 }
 
-static dq_status conclude(dq_sensitivity *s, dq_sensitivity_unit *u, const int64_t *scored,
-                          dq_err *err)
+static dq_status conclude(const dq_sensitivity *s, dq_sensitivity_unit *u, dq_err *err)
 {
-    const int64_t n = s->text->n_clusters;
+    const int64_t n = s->text->n_clusters, *scored = s->scored_of;
     DQ_TRY(dq_plan_decide_mean(&u->kld, u->sums, scored, n, err));
     u->interval = dq_plan_decide_kld(u->kld, dq_plan_decide_skew(u->sums, scored, n), 0.05);
     u->known = true;
@@ -152,9 +147,7 @@ dq_status dq_sensitivity_take(void *arg, json_t *line, dq_err *err)
     dq_sensitivity *s = arg;
     const json_int_t at = json_integer_value(json_object_get(line, "unit"));
     const json_t *local = json_object_get(line, "local");
-    const int64_t *scored = dq_plan_part_scored(s->text, s->arena, err);
     int64_t found;
-    if (!scored) return err->code;
     if (!json_is_integer(json_object_get(line, "unit")) || at < 0 || at >= s->n)
         return dq_fail(err, DQ_DAMAGED, "has a unit that is none of 0 to %lld",
                        (long long)s->n - 1);
@@ -167,7 +160,7 @@ dq_status dq_sensitivity_take(void *arg, json_t *line, dq_err *err)
         return dq_fail(err, DQ_DAMAGED, "\"local\" holds what is no error");
     if (local) u->local = json_real_value(local);
     s->n_known += !u->known;
-    return conclude(s, u, scored, err);
+    return conclude(s, u, err);
 }
 
 /* ---- One unit ---- */
@@ -206,7 +199,7 @@ static dq_status make_change(change *c, const dq_sensitivity *s, const dq_sensit
         DQ_TRY(round_weight(c, s, weight_of(s->m, u), err));
         if (u->layer < 0) return DQ_OK;
         c->layer = s->m->layer[u->layer];
-        *weight_at(&c->layer, u->slot) = c->coded.weight;
+        *dq_plan_probe_weight(&c->layer, u->slot) = c->coded.weight;
         c->of.layer = &c->layer;
         return DQ_OK;
     }
@@ -235,7 +228,7 @@ static int first_layer(const dq_model *m, const dq_sensitivity_unit *u)
 }
 
 static dq_status measure(dq_sensitivity *s, dq_plan_part *part, dq_sensitivity_unit *u,
-                         const change *c, const float *next, dq_err *err)
+                         const change *c, dq_err *err)
 {
     const dq_model *m = s->m;
     dq_plan_other other = {.m = m,
@@ -249,20 +242,19 @@ static dq_status measure(dq_sensitivity *s, dq_plan_part *part, dq_sensitivity_u
         if (m->tied) other.head = &c->coded.weight;
     }
     if (u->kind == DQ_SENSITIVITY_WEIGHTS && u->slot == DQ_PLAN_HEAD) other.head = &c->coded.weight;
-    if (u->layer >= 0 || other.embed)
-        DQ_TRY(dq_plan_part_local(&u->local, part, &other, next, err));
+    if (u->layer >= 0 || other.embed) DQ_TRY(dq_plan_part_local(&u->local, part, &other, err));
     DQ_TRY(dq_plan_part_measure(&sums, part, &other, err));
-    DQ_TRY(conclude(s, u, part->scored, err));
+    DQ_TRY(conclude(s, u, err));
     return s->set.journal && dq_ranks_number() == 0
                ? dq_plan_journal_put(s->set.journal, line_of(s, u), err)
                : DQ_OK;
 }
 
 static dq_status run_unit(dq_sensitivity *s, dq_plan_part *part, dq_sensitivity_unit *u,
-                          const float *next, dq_err *err)
+                          dq_err *err)
 {
     change c = {.coded.bytes = NULL};
-    if (make_change(&c, s, u, err) == DQ_OK) measure(s, part, u, &c, next, err);
+    if (make_change(&c, s, u, err) == DQ_OK) measure(s, part, u, &c, err);
     dq_coded_free(&c.coded);
     dq_block_free(c.rounds);
     return err->code;
@@ -288,39 +280,40 @@ static void see_heads(void *arg, const dq_layer_steps *steps)
     dq_forecast_add(&x->s->forecast, x->layer, steps, p->text->cluster + k->first_seq, x->err);
 }
 
-static dq_status run_units(dq_sensitivity *s, dq_plan_part *part, int layer, const float *next,
-                           dq_err *err)
+/* Those of a layer, or of none: before the first layer the embedding, after the last one the head. */
+static dq_status run_units(dq_sensitivity *s, dq_plan_part *part, int layer, bool head, dq_err *err)
 {
     for (int64_t i = 0; i < s->n; i++) {
         dq_sensitivity_unit *u = &s->unit[i];
         if (u->known || u->layer != layer) continue;
-        if (layer < 0 && (u->slot == DQ_PLAN_HEAD) != (next == NULL)) continue;
+        if (layer < 0 && (u->slot == DQ_PLAN_HEAD) != head) continue;
         DQ_TRY(dq_os_check_stop(err));
-        if (run_unit(s, part, u, next, err) != DQ_OK)
+        if (run_unit(s, part, u, err) != DQ_OK)
             return err->code == DQ_STOPPED || layer < 0 ? err->code
                                                         : dq_in(err, "layer %d: ", layer);
     }
     return DQ_OK;
 }
 
-static dq_status run_layers(dq_sensitivity *s, dq_plan_part *part, float *next, dq_err *err)
+static dq_status run_layers(dq_sensitivity *s, dq_plan_part *part, dq_err *err)
 {
-    DQ_TRY(dq_plan_part_next(next, part, -1, NULL, err));
-    DQ_TRY(run_units(s, part, -1, next, err));
+    DQ_TRY(dq_plan_part_next(part, -1, NULL, err));
+    DQ_TRY(run_units(s, part, -1, false, err));
     for (int l = 0; l < s->m->n_layers; l++) {
         seen x = {s, part, l, err};
         const dq_plan_inputs inputs = {.see_heads = see_heads, .arg = &x};
-        DQ_TRY(dq_plan_part_next(next, part, l, &inputs, err));
-        DQ_TRY(run_units(s, part, l, next, err));
-        DQ_TRY(dq_plan_part_advance(part, l, err));
+        DQ_TRY(dq_plan_part_next(part, l, &inputs, err));
+        DQ_TRY(run_units(s, part, l, false, err));
+        DQ_TRY(dq_plan_part_move(part, err));
     }
-    return run_units(s, part, -1, NULL, err); /* the head */
+    return run_units(s, part, -1, true, err);
 }
 
 double dq_sensitivity_flop(const dq_sensitivity *s)
 {
     const double ids = (double)s->text->n_ids;
-    double flop = 2 * dq_plan_part_source_flop(s->m, ids);
+    double flop = dq_plan_part_source_flop(s->m, ids);
+    for (int l = 0; l < s->m->n_layers; l++) flop += ids * dq_calibrate_work_layer(&s->m->layer[l]);
     for (int64_t i = 0; i < s->n; i++) {
         const dq_sensitivity_unit *u = &s->unit[i];
         if (u->known) continue;
@@ -348,16 +341,11 @@ static double logit_error(const dq_sensitivity *s, const dq_sensitivity_unit *u)
 dq_status dq_sensitivity_run(dq_sensitivity *s, dq_err *err)
 {
     dq_plan_part part;
-    float *next = NULL;
     dq_plan_work_expect(&s->work, dq_sensitivity_flop(s));
-    if (dq_plan_part_new(&part, s->text, s->m, s->set.backend, s->set.beside, &s->work, err) ==
-        DQ_OK) {
-        for (int64_t i = 0; i < s->text->n_clusters; i++) s->scored += part.scored[i];
-        next = dq_block_new((size_t)part.pass.n_rows, (size_t)s->m->dim * sizeof *next, err);
-        if (next) run_layers(s, &part, next, err);
-    }
+    if (dq_plan_part_new(&part, s->text, s->m, s->set.backend, s->set.beside, true, &s->work,
+                         err) == DQ_OK)
+        run_layers(s, &part, err);
     for (int64_t i = 0; i < s->n; i++) s->unit[i].logit_error = logit_error(s, &s->unit[i]);
-    dq_block_free(next);
     dq_plan_part_end(&part);
     return err->code;
 }

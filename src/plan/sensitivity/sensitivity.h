@@ -56,7 +56,8 @@ typedef struct dq_sensitivity {
     dq_sensitivity_unit *unit; /* [n] in the order in which they are measured, by layer */
     int64_t n, n_known;        /* n_known: found by an earlier run */
     dq_forecast forecast;
-    int64_t scored; /* tokens */
+    int64_t scored;           /* tokens */
+    const int64_t *scored_of; /* [n_clusters] of them */
     dq_arena *arena;
     dq_plan_work work; /* step and arg are the caller's */
 } dq_sensitivity;
@@ -82,10 +83,12 @@ typedef struct dq_sensitivity_rank {
 dq_status dq_sensitivity_rank_of(dq_sensitivity_rank *out, const dq_sensitivity *s,
                                  dq_sensitivity_kind kind, dq_err *err);
 
-/* Which unit of a kind breaks first: the one of most KLD on half of the clusters, beside the next one on the other half, which chose
- * neither. more: what it loses more there, with its interval. n < 2 units or clusters: first -1. */
+/* Which unit of a kind breaks first: the one of most KLD on half of the clusters, judged on the other half. more: what it loses more
+ * there than whichever other unit loses most in each cluster, which is at most what it loses more than any of them; so one interval
+ * speaks for all. first -1: fewer than two units, or than two clusters in a half. */
 typedef struct dq_sensitivity_first {
-    int64_t first, next; /* of s->unit; -1: none */
+    int64_t first,
+        next; /* of s->unit; next: of most KLD but for the first on the half that judges; -1: none */
     dq_mean more;
     dq_interval interval;
 } dq_sensitivity_first;

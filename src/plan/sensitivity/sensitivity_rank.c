@@ -66,10 +66,9 @@ static dq_status correlate(double *r, dq_interval *interval, const double *forec
 dq_status dq_sensitivity_rank_of(dq_sensitivity_rank *out, const dq_sensitivity *s,
                                  dq_sensitivity_kind kind, dq_err *err)
 {
-    const int64_t *scored = dq_plan_part_scored(s->text, s->arena, err);
     columns x = {0};
     *out = (dq_sensitivity_rank){.repeat = (double)NAN};
-    if (!scored || fill(&x, s, kind, scored, err) != DQ_OK) return err->code;
+    if (fill(&x, s, kind, s->scored_of, err) != DQ_OK) return err->code;
     out->n = x.n;
     correlate(&out->local, &out->local_interval, x.local, x.kld, x.n, err);
     correlate(&out->logit_error, &out->logit_interval, x.logit, x.kld, x.n, err);
@@ -79,42 +78,53 @@ dq_status dq_sensitivity_rank_of(dq_sensitivity_rank *out, const dq_sensitivity 
     return err->code;
 }
 
-/* The unit of most KLD on the first half that is not `but`. */
-static int64_t largest(const dq_sensitivity *s, dq_sensitivity_kind kind, const int64_t *scored,
-                       int64_t but)
+/* The unit of most KLD on a half that is not `but`. */
+static int64_t largest(const dq_sensitivity *s, dq_sensitivity_kind kind, int half, int64_t but)
 {
     int64_t best = -1;
+    double most = 0;
     for (int64_t i = 0; i < s->n; i++) {
         const dq_sensitivity_unit *u = &s->unit[i];
         if (u->kind != kind || !u->known || i == but) continue;
-        if (best < 0 || on_half(s, u, scored, 0) > on_half(s, &s->unit[best], scored, 0)) best = i;
+        const double kld = on_half(s, u, s->scored_of, half);
+        if (best >= 0 && kld <= most) continue;
+        best = i;
+        most = kld;
     }
     return best;
+}
+
+/* What the first loses more in a cluster than each of the others. */
+static double more_in(const dq_sensitivity *s, dq_sensitivity_kind kind, int64_t first, int64_t c)
+{
+    double least = INFINITY;
+    for (int64_t i = 0; i < s->n; i++) {
+        const dq_sensitivity_unit *u = &s->unit[i];
+        if (u->kind == kind && u->known && i != first)
+            least = fmin(least, s->unit[first].sums[c] - u->sums[c]);
+    }
+    return least;
 }
 
 dq_status dq_sensitivity_first_of(dq_sensitivity_first *out, const dq_sensitivity *s,
                                   dq_sensitivity_kind kind, dq_err *err)
 {
-    const int64_t n = s->text->n_clusters / 2; /* of the second half */
-    const int64_t *scored = dq_plan_part_scored(s->text, s->arena, err);
+    const int64_t n = s->text->n_clusters / 2; /* of the half that judges */
     *out = (dq_sensitivity_first){-1, -1, dq_mean_none, dq_interval_none};
-    if (!scored || n < 2) return err->code;
-    out->first = largest(s, kind, scored, -1);
-    out->next = out->first < 0 ? -1 : largest(s, kind, scored, out->first);
-    if (out->next < 0) {
-        out->first = -1;
-        return DQ_OK;
-    }
+    if (n < 2) return DQ_OK;
+    const int64_t first = largest(s, kind, 0, -1);
+    out->next = first < 0 ? -1 : largest(s, kind, 1, first);
+    if (out->next < 0) return DQ_OK;
     double *more = dq_block_new((size_t)n, sizeof *more, err);
     int64_t *tokens = dq_block_new((size_t)n, sizeof *tokens, err);
     for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
-        const int64_t c = 2 * i + 1;
-        more[i] = s->unit[out->first].sums[c] - s->unit[out->next].sums[c];
-        tokens[i] = scored[c];
+        more[i] = more_in(s, kind, first, 2 * i + 1);
+        tokens[i] = s->scored_of[2 * i + 1];
     }
     if (err->code == DQ_OK && dq_plan_decide_mean(&out->more, more, tokens, n, err) == DQ_OK)
         out->interval =
             dq_plan_decide_interval(out->more, dq_plan_decide_skew(more, tokens, n), 0.05);
+    if (isfinite(out->interval.low)) out->first = first;
     dq_block_free(more);
     dq_block_free(tokens);
     return err->code;

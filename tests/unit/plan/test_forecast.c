@@ -83,7 +83,7 @@ typedef struct model {
     dq_forecast f;
 } model;
 
-/* Errors of clusters as large as these. */
+/* Maxima of clusters as large as these; maps whose error halves with every bit, from these on at 4 bits. */
 static void fill(model *m, const double *error, int n)
 {
     *m = (model){.f = {.n_clusters = n}};
@@ -93,49 +93,66 @@ static void fill(model *m, const double *error, int n)
         m->logits[c].n = 5 + c;
         m->logits[c].absmax2[ROW] = (5 + c) * error[c] * error[c];
         m->maps[c].d2 = 3;
-        m->maps[c].both2[AT_4][ROW] = 3 * error[c] * error[c];
+        for (int w = 0; w < DQ_FORECAST_WIDTHS; w++)
+            m->maps[c].both2[w][ROW] =
+                3 * error[c] * error[c] * exp2(2 * (4 - dq_forecast_bits[w]));
     }
 }
 
-static dq_forecast_advantage over(const model *a, const model *b, int width, bool paired)
+static dq_forecast_advantage over(const model *a, const model *b, dq_forecast_error of)
 {
     dq_forecast_advantage x;
     dq_err err = {0};
-    assert_int_equal(
-        dq_forecast_advantage_of(&x, &a->f, &b->f, width, (dq_granularity)ROW, paired, &err),
-        DQ_OK);
+    assert_int_equal(dq_forecast_advantage_of(&x, &a->f, &b->f, of, (dq_granularity)ROW, &err),
+                     DQ_OK);
     return x;
 }
 
-TEST(bit_advantage)
+/* Errors twice as large take a bit more, where each bit halves them. */
+TEST(bits_of_maps)
 {
     const double error[CLUSTERS] = {0.5, 2, 0.125, 1}, doubled[CLUSTERS] = {1, 4, 0.25, 2},
-                 other[CLUSTERS] = {1, 4, 0.5, 2};
-    static const int widths[] = {DQ_FORECAST_LOGITS, AT_4};
+                 less[CLUSTERS] = {0.5 / 4, 2 / sqrt(8), 0.125, 0.5};
     model a, b, c;
     fill(&a, error, CLUSTERS);
     fill(&b, doubled, CLUSTERS);
-    fill(&c, other, CLUSTERS);
-    for (int i = 0; i < 2; i++) {
-        dq_forecast_advantage x = over(&a, &b, widths[i], true);
-        near(x.bits.value, 1);
-        near(x.bits.std_err, 0);
-        assert_int_equal(x.bits.clusters, CLUSTERS);
-        near(x.interval.low, 1);
-        near(x.interval.high, 1);
-        near(over(&b, &a, widths[i], true).bits.value, -1);
-        near(over(&a, &a, widths[i], true).bits.value, 0);
-        /* 1, 1, 2 and 1 bits: a standard deviation of 1/2 over four clusters */
-        x = over(&a, &c, widths[i], true);
-        near(x.bits.value, 1.25);
-        near(x.bits.std_err, 0.25);
-        near(x.interval.high - x.interval.low, 2 * 0.25 * dq_interval_t95(CLUSTERS - 1));
-        /* -1, 1, -3, 0 beside 0, 2, -2, 1: variances of 35/12 each */
-        x = over(&a, &b, widths[i], false);
-        near(x.bits.value, 1);
-        near(x.bits.std_err, sqrt(2 * 35.0 / 12 / 4));
-        near(x.interval.high - x.bits.value, x.bits.std_err * dq_interval_t95(CLUSTERS - 1));
-    }
+    fill(&c, less, CLUSTERS);
+    dq_forecast_advantage x = over(&a, &b, DQ_FORECAST_OF_MAPS);
+    near(x.bits.value, 1);
+    near(x.bits.std_err, 0);
+    assert_int_equal(x.bits.clusters, CLUSTERS);
+    near(x.interval.low, 1);
+    near(x.interval.high, 1);
+    near(over(&b, &a, DQ_FORECAST_OF_MAPS).bits.value, -1);
+    near(over(&a, &a, DQ_FORECAST_OF_MAPS).bits.value, 0);
+    /* 2, 1.5, 0 and 1 bits more: what lies between widths is interpolated */
+    x = over(&a, &c, DQ_FORECAST_OF_MAPS);
+    near(x.bits.value, -1.125);
+    near(x.interval.high - x.interval.low, 2 * x.bits.std_err * dq_interval_t95(CLUSTERS - 1));
+}
+
+/* Beyond 3 and 8 bits nothing was measured. */
+TEST(bits_beyond_the_widths)
+{
+    const double error[CLUSTERS] = {1, 1, 1, 1}, other[CLUSTERS] = {2, 4, 2, 1.0 / 64};
+    model a, b;
+    fill(&a, error, CLUSTERS);
+    fill(&b, other, CLUSTERS);
+    assert_int_equal(over(&a, &b, DQ_FORECAST_OF_MAPS).bits.clusters, 2);
+    near(over(&a, &b, DQ_FORECAST_OF_MAPS).bits.value, 1);
+}
+
+/* 7 steps of a maximum are 15 of one that is 15 / 7 as large. */
+TEST(bits_of_logits)
+{
+    const double error[CLUSTERS] = {7, 14, 3.5, 1}, more[CLUSTERS] = {15, 30, 7.5, 15.0 / 7};
+    model a, b;
+    fill(&a, error, CLUSTERS);
+    fill(&b, more, CLUSTERS);
+    near(over(&b, &a, DQ_FORECAST_OF_LOGITS).bits.value, -1);
+    near(over(&b, &a, DQ_FORECAST_OF_LOGITS).bits.std_err, 0);
+    near(over(&a, &a, DQ_FORECAST_OF_LOGITS).bits.value, 0);
+    near(over(&a, &b, DQ_FORECAST_OF_LOGITS).bits.value, 3 - log2(1 + 7 * 7.0 / 15));
 }
 
 TEST(no_advantage)
@@ -143,31 +160,22 @@ TEST(no_advantage)
     const double error[CLUSTERS] = {0.5, 2, 0.125, 1};
     model a, b;
     fill(&a, error, 1);
-    assert_true(isnan(over(&a, &a, AT_4, true).bits.value));
+    assert_true(isnan(over(&a, &a, DQ_FORECAST_OF_MAPS).bits.value));
     fill(&a, error, 3);
     fill(&b, error, 4);
-    assert_true(isnan(over(&a, &b, AT_4, true).bits.value));
-    assert_true(isnan(over(&a, &b, DQ_FORECAST_LOGITS, false).interval.low));
+    assert_true(isnan(over(&a, &b, DQ_FORECAST_OF_LOGITS).interval.low));
 }
 
 /* A window of one token has maps without an error, of which no logarithm says anything. */
 TEST(clusters_without_error)
 {
-    const double error[CLUSTERS] = {0.5, 0, 0.125, 1}, doubled[CLUSTERS] = {1, 0, 0.25, 2},
-                 other[CLUSTERS] = {0, 1, 0.25, 2};
-    static const int widths[] = {DQ_FORECAST_LOGITS, AT_4};
-    model a, b, c;
+    const double error[CLUSTERS] = {0.5, 0, 0.125, 1}, doubled[CLUSTERS] = {1, 0, 0.25, 2};
+    model a, b;
     fill(&a, error, CLUSTERS);
     fill(&b, doubled, CLUSTERS);
-    fill(&c, other, CLUSTERS);
-    for (int i = 0; i < 2; i++) {
-        near(over(&a, &b, widths[i], true).bits.value, 1);
-        assert_int_equal(over(&a, &b, widths[i], true).bits.clusters, 3);
-        assert_int_equal(over(&a, &c, widths[i], true).bits.clusters, 2);
-        near(over(&a, &c, widths[i], true).interval.low, 1);
-        near(over(&a, &b, widths[i], false).bits.value, 1);
-    }
-    fill(&c, other, 2); /* nothing is left of two */
-    fill(&a, error, 2);
-    assert_true(isnan(over(&a, &c, AT_4, true).bits.value));
+    near(over(&a, &b, DQ_FORECAST_OF_MAPS).bits.value, 1);
+    assert_int_equal(over(&a, &b, DQ_FORECAST_OF_MAPS).bits.clusters, 3);
+    fill(&a, error, 2); /* nothing is left of two */
+    fill(&b, doubled, 2);
+    assert_true(isnan(over(&a, &b, DQ_FORECAST_OF_MAPS).bits.value));
 }
