@@ -47,27 +47,53 @@ void dq_fixed_merge(dq_fixed *into, const dq_fixed *from)
     if (overflows && negative != (bool)(into->word[3] & sign)) *into = (dq_fixed){{0, 0, 0, sign}};
 }
 
+static void add_term(dq_fixed *f, const dq_fixed *term, bool negative)
+{
+    dq_fixed copy = *term;
+    if (negative) negate(&copy);
+    dq_fixed_merge(f, &copy);
+}
+
+/* Two words on, carries after them. The sum is of one sign, which is +, and may outgrow it. */
+static void add_words(dq_fixed *f, int first, uint64_t low, uint64_t high)
+{
+    uint64_t word = f->word[first] += low, carry = word < low;
+    for (int i = first + 1; i < WORDS && (high || carry); i++) {
+        const uint64_t more = high + carry; /* high is below 2^53 */
+        word = f->word[i] += more;
+        carry = word < more;
+        high = 0;
+    }
+    if (f->word[3] & sign) *f = (dq_fixed){{0, 0, 0, sign}};
+}
+
 void dq_fixed_add(dq_fixed *f, double x)
 {
-    dq_fixed term = {{0}};
-    int exponent;
-    uint64_t digits = (uint64_t)ldexp(frexp(fabs(x), &exponent), DIGITS);
-    int place = POINT + exponent - DIGITS; /* of the lowest digit */
-    if (!isfinite(x) || place + DIGITS >= 64 * WORDS) {
-        term.word[3] = sign;
-        dq_fixed_merge(f, &term);
+    uint64_t bits, low, high = 0;
+    memcpy(&bits, &x, sizeof bits);
+    const int exponent = (int)(bits >> (DIGITS - 1) & 0x7ff);
+    int place = POINT + exponent - 1022 - DIGITS; /* of the lowest digit */
+    if (place + DIGITS >= 64 * WORDS) {           /* or not finite */
+        add_term(f, &(dq_fixed){{0, 0, 0, sign}}, false);
         return;
     }
-    if (place <= -DIGITS) return;
+    if (place <= -DIGITS) return; /* or 0 */
+    low = (bits & (((uint64_t)1 << (DIGITS - 1)) - 1)) | (uint64_t)1 << (DIGITS - 1);
     if (place < 0) {
-        digits >>= -place;
+        low >>= -place;
         place = 0;
     }
-    term.word[place / 64] = digits << place % 64;
-    if (place % 64 && place / 64 < WORDS - 1)
-        term.word[place / 64 + 1] = digits >> (64 - place % 64);
-    if (x < 0) negate(&term);
-    dq_fixed_merge(f, &term);
+    const int first = place / 64, shift = place % 64;
+    if (shift > 64 - DIGITS) high = low >> (64 - shift);
+    low <<= shift;
+    if (!((bits | f->word[3]) & sign)) {
+        add_words(f, first, low, high);
+        return;
+    }
+    dq_fixed term = {{0}};
+    term.word[first] = low;
+    if (first < WORDS - 1) term.word[first + 1] = high;
+    add_term(f, &term, bits & sign);
 }
 
 double dq_fixed_value(const dq_fixed *f)
