@@ -9,6 +9,8 @@
 enum { DQ_TILE_N = 64 };
 /* An element of a product with weights is the sum, in order, of chains over DQ_CHAIN values of k. */
 enum { DQ_CHAIN = 256 };
+/* Limits that sizes are compared with at a time. */
+enum { DQ_SIMD_LIMITS = 4 };
 
 /* Rules that hold for every function:
  * - pointers need only the alignment of their type; vectors never read or write outside what the
@@ -64,6 +66,14 @@ typedef struct dq_simd {
      * 1 ulp; 0 below -708. Equal p and q give equal sums and 0. */
     void (*divergence)(double sum[3], const float *p, const float *q, int64_t n, double top_p,
                        double top_q);
+    /* -sum of x log(x) over x = p * a, those below 2^-126 and NaN left out: a product each, in 8 interleaved lanes of double, added
+     * pairwise. log within 1 ulp. */
+    double (*entropy)(const float *p, int64_t n, float a);
+    /* Of d = a * p1 - b * p2 as diff makes it (p2 NULL: a * p1, none of which is below 0): page[i] = the sum of |d| of values 64 i and
+     * on, below[k] += how many |d| are less than limit[k], DQ_SIMD_LIMITS of them, none below 0. Returns the sum of |d| where
+     * d < 0. Sums are made as those of entropy. */
+    double (*map_sizes)(double *page, int64_t *below, const float *p1, const float *p2, int64_t n,
+                        float a, float b, const float *limit);
     /* d = a * p1 - b * p2: two products, one difference. d may be p1 or p2. */
     void (*diff)(float *d, const float *p1, const float *p2, int64_t n, float a, float b);
     /* x *= a in place. */

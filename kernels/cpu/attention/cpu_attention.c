@@ -220,7 +220,7 @@ static void observe_maps(const work *w, const scratch *s, int64_t ld, const dq_k
     }
     if (w->args->columns) dq_cpu_count_columns(&job);
     const int64_t head = (int64_t)rows->seq * w->args->attn->map->n_out + job.out;
-    if (w->measure) dq_cpu_measure(&job, &w->measure[head]);
+    if (w->measure) dq_cpu_measure(w->simd, &job, &w->measure[head]);
     if (w->look) dq_cpu_look(&job, &w->look[head]);
     if (w->mass) dq_cpu_count_spans(&job, w->mass, &w->spans);
 }

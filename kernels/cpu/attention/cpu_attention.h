@@ -134,7 +134,7 @@ typedef struct dq_cpu_column_job {
 void dq_cpu_count_columns(const dq_cpu_column_job *job);
 
 /* cpu_measure.c: adds the block's rows to the measure of the output head. */
-void dq_cpu_measure(const dq_cpu_column_job *job, dq_head_measure *m);
+void dq_cpu_measure(const dq_simd *simd, const dq_cpu_column_job *job, dq_head_measure *m);
 
 /* cpu_look.c: the same of its profile. */
 void dq_cpu_look(const dq_cpu_column_job *job, dq_head_profile *p);

@@ -14,6 +14,7 @@
 #define LINES_BYTES      64
 #include "kernels/cpu/isa/loops_divergence.h"
 #include "kernels/cpu/isa/loops_lines.h"
+#include "kernels/cpu/isa/loops_maps.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -432,6 +433,8 @@ const dq_simd dq_simd_avx512 = {
     .exp_sum = exp_sum,
     .sum_exp = sum_exp,
     .divergence = divergence,
+    .entropy = entropy,
+    .map_sizes = map_sizes,
     .diff = dq_simd_avx2_diff,
     .scale = dq_simd_avx2_scale,
     .scale_gain = dq_simd_avx2_scale_gain,

@@ -12,6 +12,7 @@
 #define LINES_BYTES      16
 #include "kernels/cpu/isa/loops_divergence.h"
 #include "kernels/cpu/isa/loops_lines.h"
+#include "kernels/cpu/isa/loops_maps.h"
 
 static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
                  int64_t m, int64_t n, int64_t k, bool add)
@@ -266,6 +267,8 @@ const dq_simd dq_simd_scalar = {
     .exp_sum = exp_sum,
     .sum_exp = sum_exp,
     .divergence = divergence,
+    .entropy = entropy,
+    .map_sizes = map_sizes,
     .diff = diff,
     .scale = scale,
     .scale_gain = scale_gain,

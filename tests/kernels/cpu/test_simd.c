@@ -207,6 +207,110 @@ TEST(divergences)
     }
 }
 
+static bool near_to(double got, double want)
+{
+    return fabs(got - want) <= 3e-7 * (fabs(want) + 1e-30);
+}
+
+/* A row as softmax leaves it: some of it zero, sizes over many powers of two. */
+static void fill_row(float *p, int64_t n, uint64_t seed)
+{
+    for (int64_t i = 0; i < n; i++) {
+        p[i] = ldexpf(fabsf(value(&seed)), -(int)(seed >> 40 & 31));
+        if (i % 11 == 5) p[i] = 0.0f;
+    }
+}
+
+static void compare_entropy(const float *p, int64_t n, float a)
+{
+    double want = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double x = (double)(p[i] * a);
+        if (x > 0) want -= x * log(x);
+        if (x > 0) size += fabs(x * log(x));
+    }
+    const double got = dq_simd_scalar.entropy(p, n, a);
+    assert_true(fabs(got - want) <= 3e-7 * size);
+    for (int w = 0; w < 2; w++) {
+        if (!wide[w]) continue;
+        const double other = wide[w]->entropy(p, n, a);
+        assert_memory_equal(&got, &other, sizeof got);
+    }
+}
+
+/* Against libm, one value and many. What is no normal number above 0 adds nothing. */
+TEST(entropies)
+{
+    float p[MAX];
+    const float none[] = {0, -0.0f, NAN, -1, 1e-40f, -INFINITY};
+    for (int64_t n = 0; n <= MAX; n++) {
+        fill_row(p, n, (uint64_t)n + 1);
+        compare_entropy(p, n, 1.0f / (float)(1 + n % 9));
+    }
+    for (int i = 0; i <= 200000; i++) {
+        const float x = ldexpf(1.0f + (float)(i % 1000) / 1000.0f, i / 1000 - 126);
+        compare_entropy(&x, 1, 1.0f);
+    }
+    for (float x = 0.999f; x < 1.001f; x = nextafterf(x, 2)) compare_entropy(&x, 1, 1.0f);
+    for (int i = 0; i < 6; i++) assert_true(dq_simd_scalar.entropy(&none[i], 1, 1.0f) == 0);
+}
+
+enum { PAGES = (MAX + 63) / 64 };
+
+/* What map_sizes finds. */
+typedef struct sizes {
+    double page[PAGES], negative;
+    int64_t below[DQ_SIMD_LIMITS];
+} sizes;
+
+static sizes sizes_by(const dq_simd *t, const float *p1, const float *p2, int64_t n, float a,
+                      float b, const float *limit)
+{
+    sizes s = {.below = {1, 2, 3, 4}}; /* counts are added to */
+    s.negative = t->map_sizes(s.page, s.below, p1, p2, n, a, b, limit);
+    return s;
+}
+
+static void compare_sizes(const float *p1, const float *p2, int64_t n, float a, float b)
+{
+    const float limit[DQ_SIMD_LIMITS] = {0, 1e-6f, 1e-3f, 0.25f};
+    sizes want = {.below = {1, 2, 3, 4}};
+    for (int64_t i = 0; i < n; i++) {
+        const float d = p2 ? p1[i] * a - p2[i] * b : p1[i] * a;
+        want.page[i / 64] += fabs((double)d);
+        if (p2 && d < 0) want.negative -= (double)d;
+        for (int k = 0; k < DQ_SIMD_LIMITS; k++) want.below[k] += fabsf(d) < limit[k];
+    }
+    const sizes got = sizes_by(&dq_simd_scalar, p1, p2, n, a, b, limit);
+    assert_memory_equal(got.below, want.below, sizeof got.below);
+    for (int64_t i = 0; i < PAGES; i++)
+        assert_true(isnan(want.page[i]) ? isnan(got.page[i]) : near_to(got.page[i], want.page[i]));
+    assert_true(near_to(got.negative, want.negative));
+    for (int w = 0; w < 2; w++) {
+        if (!wide[w]) continue;
+        const sizes other = sizes_by(wide[w], p1, p2, n, a, b, limit);
+        assert_memory_equal(other.below, got.below, sizeof got.below);
+        assert_memory_equal(&other.negative, &got.negative, sizeof got.negative);
+        for (int64_t i = 0; i < PAGES; i++)
+            assert_true(isnan(got.page[i]) || memcmp(&other.page[i], &got.page[i], 8) == 0);
+    }
+}
+
+TEST(sizes_of_maps)
+{
+    float p1[MAX], p2[MAX];
+    for (int64_t n = 0; n <= MAX; n++) {
+        fill_row(p1, n, (uint64_t)n + 1);
+        fill_row(p2, n, (uint64_t)n + 1000);
+        compare_sizes(p1, p2, n, 0.25f, 0.2f);
+        compare_sizes(p1, p2, n, 0.25f, -0.2f);
+        compare_sizes(p1, NULL, n, 0.25f, 0);
+        compare_sizes(p1, p2, n, 0.25f, NAN);
+        if (n > 3) p2[n / 2] = NAN;
+        compare_sizes(p1, p2, n, 0.25f, 0.2f);
+    }
+}
+
 /* The chain that gemm promises, one element. */
 static float chain(const float *a, const float *b, int64_t ldb, int64_t k, bool fused)
 {
