@@ -74,6 +74,9 @@ typedef struct dq_simd {
      * d < 0. Sums are made as those of entropy. */
     double (*map_sizes)(double *page, int64_t *below, const float *p1, const float *p2, int64_t n,
                         float a, float b, const float *limit);
+    /* Adds the sums of |x|, x^2 and x^4 in double to sum[3], each product and sum rounded: 8 interleaved lanes, added pairwise. A
+     * dq_tally_powers. */
+    void (*power_sums)(double sum[3], const float *x, int n);
     /* d = a * p1 - b * p2: two products, one difference. d may be p1 or p2. */
     void (*diff)(float *d, const float *p1, const float *p2, int64_t n, float a, float b);
     /* x *= a in place. */

@@ -34,7 +34,7 @@ void dq_tally_clear(dq_tally *t)
     int64_t *hist = t->hist;
     dq_block_free(t->fine);
     memset(hist, 0, DQ_HIST_BINS * sizeof *hist);
-    *t = (dq_tally){.hist = hist, .refine_bin = -1};
+    *t = (dq_tally){.hist = hist, .refine_bin = -1, .powers = t->powers};
 }
 
 static float float_of(uint32_t bits)
@@ -65,19 +65,19 @@ static void top_insert(dq_tally *t, float value, const dq_place *at)
 
 /* Fixed lanes, so that compilers may use vectors and still add in one defined order. Rows that hold
  * NaN or infinity are rare: they take the careful path. */
-static void add_sums(double sum[3], const float *mag, int n)
+static void add_sums(double sum[3], const float *x, int n)
 {
     double s1[LANES] = {0}, s2[LANES] = {0}, s4[LANES] = {0};
     for (int i = 0; i + LANES <= n; i += LANES) {
         for (int k = 0; k < LANES; k++) {
-            double v = (double)mag[i + k], w = v * v;
+            double v = (double)fabsf(x[i + k]), w = v * v;
             s1[k] += v;
             s2[k] += w;
             s4[k] += w * w;
         }
     }
     for (int i = n - n % LANES, k = 0; i < n; i++, k++) {
-        double v = (double)mag[i], w = v * v;
+        double v = (double)fabsf(x[i]), w = v * v;
         s1[k] += v;
         s2[k] += w;
         s4[k] += w * w;
@@ -98,10 +98,11 @@ static void add_sums(double sum[3], const float *mag, int n)
 static uint32_t magnitudes(uint32_t *bits, const float *x, int n)
 {
     int32_t max = 0; /* no sign is left, and these are compared by more machines at once */
-    memcpy(bits, x, (size_t)n * sizeof *bits);
 #pragma omp simd reduction(max : max)
     for (int i = 0; i < n; i++) {
-        const int32_t size = (int32_t)(bits[i] & 0x7fffffffu);
+        uint32_t of;
+        memcpy(&of, &x[i], sizeof of);
+        const int32_t size = (int32_t)(of & 0x7fffffffu);
         bits[i] = (uint32_t)size;
         max = size > max ? size : max;
     }
@@ -128,7 +129,8 @@ static void add_fine(dq_tally *t, const uint32_t *bits, int n)
 static uint32_t add_block(dq_tally *t, double sum[3], const float *x, int n, const dq_place *at)
 {
     uint32_t bits[BLOCK];
-    float mag[BLOCK];
+    float finite[BLOCK];
+    dq_tally_powers *const powers = t->powers ? t->powers : add_sums;
     uint32_t max = magnitudes(bits, x, n);
     if (t->fine) {
         add_fine(t, bits, n);
@@ -137,20 +139,20 @@ static uint32_t add_block(dq_tally *t, double sum[3], const float *x, int n, con
     int good = n;
     if (max < infinity_bits) {
         for (int i = 0; i < n; i++) t->hist[bits[i] >> 16]++;
-        memcpy(mag, bits, (size_t)n * sizeof *mag);
+        powers(sum, x, n);
     } else {
         good = 0;
         max = 0;
         for (int i = 0; i < n; i++) {
             if (bits[i] >= infinity_bits) continue;
             t->hist[bits[i] >> 16]++;
-            mag[good++] = float_of(bits[i]);
+            finite[good++] = x[i];
             max = bits[i] > max ? bits[i] : max;
         }
+        powers(sum, finite, good);
     }
     t->n += good;
     t->n_bad += n - good;
-    add_sums(sum, mag, good);
     uint32_t limit;
     memcpy(&limit, &t->threshold, sizeof limit);
     if (max < limit) return max;

@@ -8,6 +8,10 @@
 
 enum { DQ_TOP = 128, DQ_HIST_BITS = 15, DQ_HIST_BINS = 1 << DQ_HIST_BITS };
 
+/* Adds the sums of |x|, x^2 and x^4 of x[n], finite, to sum[3]: value i in lane i mod 8 of double, lane k and k + 4 are added, then
+ * k + 2, k + 1, and each product and sum is rounded. So it may have vectors of any length. */
+typedef void dq_tally_powers(double sum[3], const float *x, int n);
+
 /* Magnitudes |x| of a stream of f32 values: exact counts, exact largest values with their places
  * (ties: the smaller place by seq, layer, head, row, col), a histogram over the upper 16 bits of |x|
  * (relative bin width 2^-7) and, on a second pass over the same stream, the exact value of any
@@ -20,11 +24,12 @@ typedef struct dq_tally {
     int n_top;
     float top[DQ_TOP]; /* descending */
     dq_place place[DQ_TOP];
-    int64_t *hist;   /* [DQ_HIST_BINS] by bits(|x|) >> 16 */
-    int refine_bin;  /* second pass: the bin that is split; -1: first pass */
-    int64_t *fine;   /* [65536] by the low 16 bits of values in refine_bin; NULL: none */
-    float threshold; /* smallest top value once n_top == DQ_TOP, else 0: a value at or above
+    int64_t *hist;           /* [DQ_HIST_BINS] by bits(|x|) >> 16 */
+    int refine_bin;          /* second pass: the bin that is split; -1: first pass */
+    int64_t *fine;           /* [65536] by the low 16 bits of values in refine_bin; NULL: none */
+    float threshold;         /* smallest top value once n_top == DQ_TOP, else 0: a value at or above
                                 it may enter */
+    dq_tally_powers *powers; /* NULL: plain C's */
 } dq_tally;
 
 dq_status dq_tally_init(dq_tally *t, dq_err *err);

@@ -14,6 +14,7 @@ dq_tally *dq_cpu_tallies_new(dq_backend *b, const dq_tally *tally)
     for (int i = 0; local && i < b->threads; i++) {
         if (dq_tally_init(&local[i], &b->err) != DQ_OK) break;
         local[i].threshold = tally->threshold; /* what cannot enter there need not enter here */
+        local[i].powers = dq_cpu_of(b)->simd->power_sums;
         if (!tally->fine) continue;
         local[i].refine_bin = tally->refine_bin;
         local[i].fine = dq_block_new(65536, sizeof *local[i].fine, &b->err);

@@ -15,6 +15,7 @@
 #include "kernels/cpu/isa/loops_divergence.h"
 #include "kernels/cpu/isa/loops_lines.h"
 #include "kernels/cpu/isa/loops_maps.h"
+#include "kernels/cpu/isa/loops_powers.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -435,6 +436,7 @@ const dq_simd dq_simd_avx512 = {
     .divergence = divergence,
     .entropy = entropy,
     .map_sizes = map_sizes,
+    .power_sums = power_sums,
     .diff = dq_simd_avx2_diff,
     .scale = dq_simd_avx2_scale,
     .scale_gain = dq_simd_avx2_scale_gain,

@@ -13,6 +13,7 @@
 #include "kernels/cpu/isa/loops_divergence.h"
 #include "kernels/cpu/isa/loops_lines.h"
 #include "kernels/cpu/isa/loops_maps.h"
+#include "kernels/cpu/isa/loops_powers.h"
 
 static void gemm(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t ldb,
                  int64_t m, int64_t n, int64_t k, bool add)
@@ -269,6 +270,7 @@ const dq_simd dq_simd_scalar = {
     .divergence = divergence,
     .entropy = entropy,
     .map_sizes = map_sizes,
+    .power_sums = power_sums,
     .diff = diff,
     .scale = scale,
     .scale_gain = scale_gain,

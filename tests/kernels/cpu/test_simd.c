@@ -255,6 +255,37 @@ TEST(entropies)
     for (int i = 0; i < 6; i++) assert_true(dq_simd_scalar.entropy(&none[i], 1, 1.0f) == 0);
 }
 
+/* The sums that tallies make in plain C. */
+TEST(sums_of_powers)
+{
+    float x[MAX];
+    for (int n = 0; n <= MAX; n++) {
+        double lane[3][8] = {{0}}, got[3] = {1, 2, 3};
+        fill(x, n, (uint64_t)n + 1);
+        for (int i = 0; i < n; i++) {
+            const double v = fabs((double)x[i]), w = v * v;
+            lane[0][i % 8] += v;
+            lane[1][i % 8] += w;
+            lane[2][i % 8] += w * w;
+        }
+        for (int k = 0; k < 3; k++) {
+            for (int step = 4; step > 0; step /= 2)
+                for (int i = 0; i < step; i++) lane[k][i] += lane[k][i + step];
+        }
+        dq_simd_scalar.power_sums(got, x, n);
+        for (int k = 0; k < 3; k++) {
+            const double want = (double)(k + 1) + lane[k][0];
+            assert_memory_equal(&got[k], &want, sizeof want);
+        }
+        for (int w = 0; w < 2; w++) {
+            double other[3] = {1, 2, 3};
+            if (!wide[w]) continue;
+            wide[w]->power_sums(other, x, n);
+            assert_memory_equal(other, got, sizeof got);
+        }
+    }
+}
+
 enum { PAGES = (MAX + 63) / 64 };
 
 /* What map_sizes finds. */
