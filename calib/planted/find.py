@@ -21,8 +21,8 @@ import torch
 
 import plant
 
-TIMES = (0.5, 1.1, 2, 4, 10, 100)
-REACHED = (0.5, 1.1, 2, 4, None)  # of rotations; None: all that the leading direction has
+TIMES = (0.5, 1.1, 2, 10, 100)
+REACHED = (0.5, 1.1, 2, None)  # of rotations; None: all that the leading direction has
 COLUMNS = ("model", "kind", "times", "layer", "head", "channel", "matrix", "size", "natural", "rank_ordinary", "rank_sink",
            "rank_first", "rank_before", "magnitude", "kld_nats")
 

@@ -31,8 +31,8 @@ def rotated(net, layer, projections, n):
 
 
 def values_of(net, kind, windows):
-    """Per layer a matrix: a row of channels for each token; of attention_logits a row of heads, each its largest logit of that
-    query, with its sign. And which rows are first tokens."""
+    """Per layer a matrix: a row of channels for each token; of attention_logits the largest logit of that query in each head, then
+    the smallest in each head. And which rows are first tokens."""
     rows, first = [[] for _ in net.model.layers], []
     for ids in windows:
         n, seen, hooks = len(ids), {}, []
@@ -59,7 +59,8 @@ def values_of(net, kind, windows):
                 x = (q if kind == "queries" else k).transpose(0, 1)
                 if kind == "attention_logits":
                     s = q @ k.repeat_interleave(len(q) // len(k), 0).transpose(1, 2) * layer.self_attn.head_dim ** -.5
-                    x = s.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf).amax(2).T
+                    unseen = torch.ones(n, n, dtype=torch.bool).triu(1)
+                    x = torch.cat([s.masked_fill(unseen, -torch.inf).amax(2), s.masked_fill(unseen, torch.inf).amin(2)]).T
             else:
                 x = seen[i]
             rows[i].append(x.reshape(n, -1))
