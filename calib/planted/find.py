@@ -106,6 +106,7 @@ def main():
     kinds = args.kinds.split(",") if args.kinds else ["logits", "queries", "keys"] + \
         (["value_rotation"] if plain.diff else ["values", "o_input"]) + \
         ["qkv_input", "gate_up_input", "down_input", "weight", "hidden", "first"]
+    known = {}  # values and the report of a model without plants
     sizes = {"ctx": args.ctx, "limit": args.limit}
     with open(args.csv, "a" if args.add else "w", encoding="utf-8", newline="") as f:
         table = csv.DictWriter(f, COLUMNS, lineterminator="\n")
@@ -113,8 +114,11 @@ def main():
             table.writeheader()
         for kind in kinds:
             source = plant.Model(args.spread) if kind == "hidden" else plain
-            seen = plant.Seen(source.folder, args.text, bos=plain.config["bos_token_id"] if kind == "first" else None, **sizes)
-            before = stats(args, source.folder, kind)
+            how = (source.folder, kind if kind in ("weight", "first") else None)
+            if how not in known:
+                bos = plain.config["bos_token_id"] if kind == "first" else None
+                known[how] = plant.Seen(source.folder, args.text, bos=bos, **sizes), stats(args, source.folder, kind)
+            seen, before = known[how]
             rng = random.Random(f"{kind} {args.seed}")
             for _ in range(args.draws):
                 place = draw(source, kind, rng)

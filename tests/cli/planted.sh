@@ -46,8 +46,8 @@ for folder in models/*/; do
 done
 
 tab=$(printf '\t')
-while IFS="$tab" read -r model made_from values class layer head map channels first last; do
-    want="$layer $head $map $channels $first $last"
+while IFS="$tab" read -r model made_from values class layer head which channels first last; do
+    want="$layer $head $which $channels $first $last"
     found=$(named "$model" "$values" "$class")
     [ -n "$found" ] || complain "$model: no line of $values of $class"
     echo "$found" >found
