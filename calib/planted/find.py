@@ -47,6 +47,8 @@ def rank(result, place, tokens):
     for n, o in enumerate(lines, 1):
         if "first_layer" in place:
             layers = (o["first_layer"], o["last_layer"]) == (place["first_layer"], place["last_layer"])
+        elif place["values"] == "hidden_states":  # a channel means the same in all layers, and has one line for them
+            layers = o["first_layer"] <= place["layer"] <= o["last_layer"]
         else:
             layers = o["layer"] == place["layer"]
         if layers and all(o[k] == place[k] for k in ("head", "map") if k in place) and \
@@ -55,12 +57,13 @@ def rank(result, place, tokens):
     return None, None
 
 
-def kld(args, folder, reference):
+def kld(args, folder, reference, kind):
     if not args.kld:
         return None
+    bos = ["--bos", "on"] if kind == "first" else []
     out = os.path.join(args.scratch, "kld.csv")
     subprocess.run([args.dq, "eval", folder, "--ref", reference, "--text", args.text, "--ctx", str(args.ctx), "--limit", str(args.kld),
-                    "--csv", out, "--force", "--progress", "never", "-q"], check=True, stdout=subprocess.DEVNULL)
+                    "--csv", out, "--force", "--progress", "never", "-q", *bos], check=True, stdout=subprocess.DEVNULL)
     with open(out, encoding="utf-8", newline="") as f:
         return next(csv.DictReader(f))["kld_nats"]
 
@@ -131,14 +134,14 @@ def main():
                         continue
                     m.write(folder, what)
                     result = stats(args, folder, kind)
-                    named = what["places"][0]
+                    named = next(p for p in what["places"] if p.get("role") == place.get("matrix"))
                     ranks = {c: rank(result, named, c) for c in ("ordinary", "sink", "first")}
                     main_class = "first" if kind == "first" else "ordinary"
                     row = dict({k: v for k, v in place.items() if k in COLUMNS}, model=os.path.basename(args.model.rstrip("/")),
                                kind=kind, times="all" if times is None else times, size=f"{what['size']:.6g}",
                                natural=f"{what['natural']:.6g}", rank_ordinary=ranks["ordinary"][0],
                                rank_before=rank(before, named, main_class)[0], magnitude=ranks[main_class][1],
-                               kld_nats=kld(args, folder, args.model) if times == strengths[-1] else None)
+                               kld_nats=kld(args, folder, args.model, kind) if times == strengths[-1] else None)
                     if kind != "weight":
                         row.update(rank_sink=ranks["sink"][0], rank_first=ranks["first"][0])
                     table.writerow(row)
