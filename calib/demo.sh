@@ -24,7 +24,7 @@ say() { printf '\n== %s\n' "$*"; }
 say "1. Activation outliers, side by side (Table 5 of arXiv 2410.05258, on tiny models)"
 run "$dq" stats $llama $diff $planted --text $pair/text.txt --ctx 192 --limit "$windows" \
     --detail table5 --csv "$out/stats.csv" --force
-set -- stats $llama $diff $planted --text $pair/text.txt --ctx 192 --limit "$windows" --sensitivity all --json -q
+set -- stats $llama $diff $planted --text $pair/text.txt --ctx 192 --limit "$windows" --sensitivity all --sensitivity-windows 16 --json -q
 printf '\n$ %s %s >%s\n' "$dq" "$*" "$out/stats.json"
 "$dq" "$@" >"$out/stats.json"
 

@@ -183,7 +183,7 @@ try 2 "Add --one-pass, whose medians carry a bound" stats "diff model" --shard 1
 try 2 "nowhere to write the part. Add -o FILE" "$@" --shard 1/2
 try 2 "expected I/N, with I from 1 to N" "$@" --shard 3/2 -o x.shard
 try 2 "with --shard writes no such file" "$@" --shard 1/2 -o x.h5
-try 2 "resume goes on with a part. Add --shard I/N" "$@" --resume
+try 2 "resume goes on with a part, or with --sensitivity and -o. Add --shard I/N" "$@" --resume
 try 2 "Give --text a file" stats "diff model" --text - --one-pass --shard 1/2 -o x.shard
 for command in quantize "plan weights" "plan kv" "plan heads" "plan gates"; do
     # shellcheck disable=SC2086 # two words
