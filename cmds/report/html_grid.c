@@ -157,7 +157,11 @@ void dq_html_grid_show(dq_html *h, const dq_html_grid *g)
     column *head = dq_alloc(h->a, (size_t)g->n, sizeof *head, h->p->err);
     if (!g->n || !layer || !head) return;
     const int n_layers = collect(layer, g, true), n_heads = collect(head, g, false);
-    if ((int64_t)n_layers * n_heads > CELLS_MAX) return;
+    if ((int64_t)n_layers * n_heads > CELLS_MAX) {
+        dq_html_page_html(h->p, "<p>%d layers of %d heads are too many for a map.</p>\n", n_layers,
+                          n_heads);
+        return;
+    }
     titles(h, g, head, n_heads);
     rows(h, g, layer, n_layers, head, n_heads);
     dq_html_page_html(h->p, "</tbody></table></div></figure>\n");

@@ -61,10 +61,10 @@ double dq_forecast_map_error(const dq_forecast_maps *x, int width, dq_granularit
  * 0.71 where they are of one size and have nothing to do with each other. NaN where there is no error. */
 double dq_forecast_cancellation(const dq_forecast_maps *x, int width, dq_granularity g);
 
-/* How many bits fewer than 4 a model needs for errors as large as another's at 4 bits, its mean over clusters. Of logits as predicted,
- * where 2^(b - 1) - 1 steps make up for larger maxima; of maps between the widths that are measured, along straight lines of log2.
- * Both models have read the same tokens, so that clusters are pairs. Those without an error, as of a single token, or with one beyond the widths do not
- * count. None for fewer than two that count, or another number of clusters. */
+/* How many bits fewer than 4 a model needs for errors as large as another's at 4 bits, its mean over clusters. Of logits as
+ * predicted, where 2^(b - 1) - 1 steps make up for larger maxima; of maps between the widths that are measured, along straight lines
+ * of log2. Both models have read the same tokens, so that clusters are pairs. A cluster without an error, as of a single token, or
+ * with one beyond the widths does not count. None for fewer than two that count, or another number of clusters. */
 typedef struct dq_forecast_advantage {
     dq_mean bits; /* clusters: that count */
     dq_interval interval;

@@ -25,8 +25,8 @@ typedef enum dq_plan_product {
 } dq_plan_product;
 int64_t dq_plan_pass_width(const dq_model *m, dq_plan_product product); /* inputs of it */
 
-/* Told the inputs of every product of a layer, in the order of products, and heads before they attend. The rows of DQ_PLAN_DOWN come in pieces of at most
- * DQ_FFN_ROWS, but of several ranks (base/ranks.h) as a whole chunk. */
+/* Told the inputs of every product of a layer, in the order of products, and heads before they attend. The rows of DQ_PLAN_DOWN
+ * come in pieces of at most DQ_FFN_ROWS, but of several ranks (base/ranks.h) as a whole chunk. */
 typedef struct dq_plan_inputs {
     void (*see)(void *arg, dq_plan_product product, dq_mat x); /* NULL: nobody is told */
     void (*see_heads)(void *arg,
