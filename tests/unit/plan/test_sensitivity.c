@@ -108,7 +108,9 @@ static void check_grid(of_grid *f, const void *x, const json_t *want, const char
     char what[120];
     assert_int_equal(json_array_size(grid), DQ_FORECAST_WIDTHS);
     for (int w = 0; w < DQ_FORECAST_WIDTHS; w++) {
-        const double relative = of_maps && dq_forecast_bits[w] > 4 ? 1e-3 : 1e-5;
+        const double relative = !of_maps || dq_forecast_bits[w] < 6 ? 1e-5
+                                : dq_forecast_bits[w] == 6          ? 1e-3
+                                                                    : 5e-3;
         for (int g = 0; g < DQ_GRANULARITIES; g++) {
             const json_t *y = json_array_get(json_array_get(grid, (size_t)w), (size_t)g);
             assert_true(json_is_real(y));
@@ -323,9 +325,10 @@ TEST(as_the_runner_rounds)
         t.n_seq = t.n_units = t.n_clusters = 1;
         dq_model *m = given_model(DQ_SOURCE_DIR "/calib/pair/%s",
                                   json_string_value(json_object_get(x, "model")));
-        dq_model one = *m;
-        one.n_layers = 1;
-        check_only_layer(&one, &t);
+        const int n_layers = m->n_layers;
+        m->n_layers = 1;
+        check_only_layer(m, &t);
+        m->n_layers = n_layers;
         dq_model_close(m);
     }
     json_decref(root);
