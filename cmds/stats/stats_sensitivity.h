@@ -53,7 +53,7 @@ typedef struct cmd_stats_sensitivity_run {
     const char *key; /* of models and ids */
     bool resume, force;
     dq_backend *backend;
-    const dq_logger *logger;
+    dq_logger *logger;
     dq_arena *arena;
     /* private */
     dq_plan_journal journal;
