@@ -9,11 +9,12 @@ whole() {
 }
 
 # faults STRIDE ARGUMENTS...: dq, once for every STRIDE-th allocation, which fails, and then with all
-# that follow it failing as well. Either the same results, or status 5, one line and no results. The
-# file $side belongs to the results; where it is written before they are printed, `stays` is not empty.
+# that follow it failing as well; DQ_FAULTS_SKIPPED of these allocations are skipped between two that fail. Either
+# the same results, or status 5, one line and no results. The file $side belongs to the results; where it is written
+# before they are printed, `stays` is not empty.
 side='' stays=''
 faults() {
-    stride=$1
+    stride=$(($1 * (${DQ_FAULTS_SKIPPED:-2} + 1)))
     shift
     DQ_FAULT_COUNT="$top/count" LD_PRELOAD=$DQ_FAULTS "$dq" "$@" >"$top/good" 2>"$top/err" </dev/null ||
         complain "dq $*: $(cat "$top/err")"
