@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Plain against differential over training steps, from the files of measure.py:
 
-    python compare.py FOLDER          FOLDER holds seed-S.csv; writes growth.csv and equal.csv there, prints tables as Markdown
+    python compare.py FOLDER          FOLDER holds seed-S.csv and bits-S.csv; writes growth.csv, equal.csv and bits.csv there,
+                                      prints tables as Markdown
 
 growth.csv compares checkpoints of the same step. As one kind may learn faster, equal.csv compares models that predict equally
 well: each DIFF checkpoint with the plain model at its NLL, the logarithm of a magnitude interpolated between the two plain
-checkpoints around that NLL.
+checkpoints around that NLL. bits.csv compares the last checkpoints over bits of the attention logits.
 
 Magnitudes are compared by their ratio DIFF / plain, by the mean of its logarithm over seeds; NLLs and shares by the difference.
 Two intervals of 95 %, which answer different questions:
-    seeds      Student's t over seeds, paired by seed: would other seeds say the same? None from one seed.
+    seeds      Student's t over seeds, paired by seed: would other seeds say the same? None from fewer than three seeds.
     windows    bootstrap over the parts of the held-out windows, the same draw for both kinds and all seeds: would another
                held-out text say the same of these models? Of the mean over parts, which stands beside it: a maximum over all
                windows is another number than the mean of the parts' maxima.
@@ -22,7 +23,7 @@ import math
 import os
 import random
 
-T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}  # 0.975 of Student's t
+T = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}  # 0.975 of Student's t
 RATIOS = ("logits_top1", "logits_top10", "logits_top100", "logits_median", "logits_rms", "logits_crest", "logits_kurtosis0",
           "hidden_top1", "hidden_top10", "hidden_top100", "hidden_median", "hidden_rms", "hidden_crest", "hidden_kurtosis0",
           "hidden_inner_top1")
@@ -32,6 +33,11 @@ FIELDS = ("step", "quantity", "compared_by", "seeds", "plain", "diff", "effect",
           "windows_low", "windows_high", "verdict")
 EQUAL_FIELDS = ("diff_step", "nll_nats_per_token", "quantity", "compared_by", "seeds", "diff", "effect", "seeds_low",
                 "seeds_high", "verdict")
+BITS_FIELDS = ("bits", "quantity", "compared_by", "seeds", "plain", "diff", "effect", "seeds_low", "seeds_high", "verdict")
+
+# quantity of bits-S.csv, what DIFF and plain are compared by, whether it is the change from 16 bits
+BITS_QUANTITIES = (("acc_norm", "difference", False), ("acc_norm", "difference", True), ("order_acc", "difference", False),
+                   ("order_acc", "difference", True), ("nll_nats_per_token", "difference", True), ("kld_nats", "ratio", False))
 
 
 def read(folder):
@@ -51,7 +57,7 @@ def effect(kinds, quantity):
 
 def interval_over_seeds(values):
     n = len(values)
-    if n < 2:
+    if n < 3:
         return None
     mean = sum(values) / n
     half = T[n - 1] * math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n)
@@ -68,7 +74,7 @@ def interval_over_windows(by_part, rng):
 
 def verdict(interval):
     if interval is None:
-        return "one seed"
+        return "too few seeds"
     return "DIFF smaller" if interval[1] < 0 else "DIFF larger" if interval[0] > 0 else "inconclusive"
 
 
@@ -126,6 +132,40 @@ def equal_row(data, step, quantity):
                                    verdict(interval))))
 
 
+def bits_rows(folder):
+    """At each width: both accuracies, what rounding changed of them and of NLL, and KLD, of the seeds that have the quantity."""
+    lines = {}
+    for path in sorted(glob.glob(os.path.join(folder, "bits-*.csv"))):
+        with open(path, newline="") as f:
+            for line in csv.DictReader(f):
+                lines.setdefault(int(line["seed"]), {})[line["kind"], int(line["bits"])] = line
+    rows = []
+    for bits in sorted({bits for seed in lines.values() for _, bits in seed}, reverse=True):
+        for name, compared_by, change in BITS_QUANTITIES:
+            seeds = [seed for seed in lines.values() if seed["llama", bits].get(name)]
+            if not seeds or (change and bits == 16):
+                continue
+            pairs = [[float(seed[kind, bits][name]) - (float(seed[kind, 16][name]) if change else 0)
+                      for kind in ("llama", "diffllama")] for seed in seeds]
+            ratio = compared_by == "ratio"
+            effects = [math.log(diff / plain) if ratio else diff - plain for plain, diff in pairs]
+            span = interval_over_seeds(effects)
+            n = len(pairs)
+            cells = [f"{math.exp(v) if ratio else v:.4g}" for v in (sum(effects) / n, *(span or ()))]
+            rows.append(dict(zip(BITS_FIELDS, (bits, name + "_change" * change, compared_by, n,
+                                               *(f"{sum(values) / n:.5g}" for values in zip(*pairs)),
+                                               *cells, *([] if span else ["", ""]), verdict(span)))))
+    return rows
+
+
+def bits_table(rows):
+    print("\nLow-bit logits (DIFF against plain)\n\n| bits | quantity | seeds | plain | DIFF | effect | over seeds | verdict |")
+    print("|---|---|---|---|---|---|---|---|")
+    for r in rows:
+        span = f"{r['seeds_low']} to {r['seeds_high']}" if r["seeds_low"] else "-"
+        print(f"| {r['bits']} | {r['quantity']} | {r['seeds']} | {r['plain']} | {r['diff']} | {r['effect']} | {span} | {r['verdict']} |")
+
+
 def write(path, fields, rows):
     with open(path, "w", newline="") as f:
         out = csv.DictWriter(f, fields, lineterminator="\n")
@@ -163,6 +203,9 @@ def main():
             span = f"{r['seeds_low']} to {r['seeds_high']}" if r["seeds_low"] else "-"
             print(f"| {r['diff_step']} | {r['nll_nats_per_token']} | {r['quantity']} | {r['diff']} | {r['effect']} | {span} | "
                   f"{r['verdict']} |")
+    rows = bits_rows(folder)
+    write(os.path.join(folder, "bits.csv"), BITS_FIELDS, rows)
+    bits_table(rows)
 
 
 if __name__ == "__main__":

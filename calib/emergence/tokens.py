@@ -9,6 +9,7 @@
     windows.json       the first WINDOWS windows of it: <bos> and 255 tokens each, as `dq eval --ctx 256` cuts them, and the bytes
                        of the second half, which is what that scores
     items.jsonl        {"ctx", "choices", "gold"}: which of four stretches of one held-out document goes on a context
+    order.jsonl        the same form: which of four is the stretch as written; in the others two neighbouring words are swapped
 """
 import argparse
 import json
@@ -19,7 +20,7 @@ import numpy as np
 import tokenizers as tk
 
 VOCAB, BOS, POSITIONS, WINDOWS = 4096, 0, 256, 128
-ITEMS, CTX_WORDS, CHOICE_WORDS = 400, 64, 12
+ITEMS, ORDER_ITEMS, CTX_WORDS, CHOICE_WORDS = 400, 800, 64, 12
 
 
 def read(folder, name):
@@ -48,11 +49,11 @@ def stretches(documents, size):
     return "\n\n".join(out)
 
 
-def items(documents, rng):
+def items(documents, rng, count):
     """Contexts of CTX_WORDS words and four stretches of CHOICE_WORDS, three from elsewhere in the same document."""
     long = [d["text"] for d in documents if len(d["text"].split()) > 20 * CTX_WORDS]
     out = []
-    while len(out) < ITEMS:
+    while len(out) < count:
         words = long[len(out) % len(long)].split()
         at = rng.randrange(len(words) - CTX_WORDS - CHOICE_WORDS)
         end = at + CTX_WORDS
@@ -65,6 +66,27 @@ def items(documents, rng):
         choices[0], choices[gold] = choices[gold], choices[0]
         out.append({"ctx": " ".join(words[at:end]), "choices": choices, "gold": gold})
     return out
+
+
+def swapped(words, at):
+    return words[:at] + [words[at + 1], words[at]] + words[at + 2:]
+
+
+def order_items(documents, rng):
+    """The contexts of items(), their gold stretch, and three of it with two neighbours swapped, all four different."""
+    out = []
+    for item in items(documents, rng, ORDER_ITEMS):
+        words = item["choices"][item["gold"]].split()
+        wrong = [w for w in (swapped(words, at) for at in range(len(words) - 1)) if w != words]
+        choices = [" ".join(w) for w in rng.sample(wrong, 3)]
+        choices.insert(item["gold"], " ".join(words))
+        out.append({**item, "choices": choices})
+    return out
+
+
+def write_items(folder, name, found):
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+        f.writelines(json.dumps(item, ensure_ascii=False) + "\n" for item in found)
 
 
 def main():
@@ -84,8 +106,8 @@ def main():
     size = [sum(len(tok.id_to_token(i)) for i in w[POSITIONS // 2 + 1:]) for w in windows]  # a character stands for a byte
     with open(os.path.join(folder, "windows.json"), "w") as f:
         json.dump({"ids": windows, "bytes": size}, f)
-    with open(os.path.join(folder, "items.jsonl"), "w", encoding="utf-8") as f:
-        f.writelines(json.dumps(i, ensure_ascii=False) + "\n" for i in items(heldout, random.Random(0)))
+    write_items(folder, "items.jsonl", items(heldout, random.Random(0), ITEMS))
+    write_items(folder, "order.jsonl", order_items(heldout, random.Random(1)))
     print(f"{len(ids)} training ids, {sum(len(d['text'].encode()) for d in train) / len(ids):.3f} bytes each; "
           f"{len(every)} held-out ids, {len(windows)} windows, {sum(size)} bytes scored")
 
