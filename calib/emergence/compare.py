@@ -142,7 +142,7 @@ def bits_rows(folder):
     rows = []
     for bits in sorted({bits for seed in lines.values() for _, bits in seed}, reverse=True):
         for name, compared_by, change in BITS_QUANTITIES:
-            seeds = [seed for seed in lines.values() if seed["llama", bits].get(name)]
+            seeds = [seed for seed in lines.values() if all(seed.get((kind, bits), {}).get(name) for kind in ("llama", "diffllama"))]
             if not seeds or (change and bits == 16):
                 continue
             pairs = [[float(seed[kind, bits][name]) - (float(seed[kind, 16][name]) if change else 0)

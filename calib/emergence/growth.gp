@@ -51,11 +51,11 @@ do for [n=1:2] {
     set title word(whats, n)
     plot for [f=1:words(bits)] for [k=1:2] word(bits, f) \
         using (wanted(word(kinds, k)) ? place(column("bits")) : NaN):(column(word(accuracies, n))):(column(word(accuracies, n)."_stderr")) \
-        with yerrorlines ls k title (f == 1 ? word(titles, k) : "")
+        with yerrorlines ls k title (f == words(bits) ? word(titles, k) : "")
 }
 set key top left
 set title "held-out NLL, nats per token"
 plot for [f=1:words(bits)] for [k=1:2] word(bits, f) \
     using (wanted(word(kinds, k)) ? place(column("bits")) : NaN):(column("nll_nats_per_token")) \
-    with linespoints ls k title (f == 1 ? word(titles, k) : "")
+    with linespoints ls k title (f == words(bits) ? word(titles, k) : "")
 unset multiplot

@@ -9,7 +9,7 @@ python=${PYTHON:-python3} dq=${DQ:-build/dq}
 text=$work/text runs=$work/runs
 mkdir -p "$results" "$runs"
 [ -e "$text/sources.csv" ] || "$python" $here/corpus.py "$text"
-[ -e "$text/items.jsonl" ] || "$python" $here/tokens.py "$text"
+[ -e "$text/order.jsonl" ] || "$python" $here/tokens.py "$text"
 cp "$text/sources.csv" "$results/"
 
 "$python" $here/train.py --kind llama --seed "$seed" --out "$runs" --text "$text" >>"$runs/llama-$seed.log" 2>&1 &

@@ -73,7 +73,7 @@ def swapped(words, at):
 
 
 def order_items(documents, rng):
-    """The contexts of items(), their gold stretch, and three of it with two neighbours swapped, all four different."""
+    """What items() draws: the stretch that goes on, and three of it with two neighbours swapped, all four different."""
     out = []
     for item in items(documents, rng, ORDER_ITEMS):
         words = item["choices"][item["gold"]].split()
