@@ -2,7 +2,8 @@
 """What dq stats costs over a plain pass of the model:  stats_overhead.py DQ MODEL TEXT [--tokens N] [--rounds N]
 
 In turns: a prefill of N tokens (dq bench prefill), and dq stats over windows of N tokens with each --detail, in one pass.
-One thread, processor time. A run's own costs, such as reading the model, go out as the difference of 3 windows and 1. Prints the
+One thread, processor time of the program itself: that of the system is for memory touched first, 0.3 to 2.5 s a run on a virtual
+machine. A run's own costs, such as reading the model, go out as the difference of two runs, of FEW tokens and of MORE. Prints the
 median over rounds of each, and of its ratio to the prefill of the same round.
 """
 import argparse
@@ -12,12 +13,14 @@ import resource
 import statistics
 import subprocess
 
+FEW, MORE = 6144, 10240
+
 
 def cpu_seconds(command):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, out
+    return after.ru_utime - before.ru_utime, out
 
 
 def main():
@@ -36,8 +39,9 @@ def main():
         _, out = cpu_seconds([a.dq, "bench", "prefill", a.model, "--tokens", n, "--threads", "1", "--runs", "1", "--json", "-q"])
         seconds["prefill"].append(json.loads(out)["results"][0]["seconds_median"])
         for kind, options in kinds.items():
-            one, three = (cpu_seconds([*stats, limit, *options])[0] for limit in ("1", "3"))
-            seconds[kind].append((three - one) / 2)
+            few, more = max(FEW // a.tokens, 1), max(MORE // a.tokens, 2)
+            low, high = (cpu_seconds([*stats, str(limit), *options])[0] for limit in (few, more))
+            seconds[kind].append((high - low) / (more - few))
     print(f"{os.path.basename(a.model)}: {n} tokens, {a.rounds} rounds")
     for kind, s in seconds.items():
         ratio = statistics.median(x / y for x, y in zip(s, seconds["prefill"]))
