@@ -7,7 +7,6 @@ machine. A run's own costs, such as reading the model, go out as the difference 
 median over rounds of each, and of its ratio to the prefill of the same round.
 """
 import argparse
-import json
 import os
 import resource
 import statistics
@@ -18,9 +17,14 @@ FEW, MORE = 6144, 10240
 
 def cpu_seconds(command):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime, out
+    return after.ru_utime - before.ru_utime
+
+
+def seconds_of_one(command, few, more):
+    """Of what `command` does as often as the number after it says."""
+    return (cpu_seconds([*command, str(more)]) - cpu_seconds([*command, str(few)])) / (more - few)
 
 
 def main():
@@ -32,16 +36,15 @@ def main():
     ap.add_argument("--rounds", type=int, default=3)
     a = ap.parse_args()
     n = str(a.tokens)
-    stats = [a.dq, "stats", a.model, "--text", a.text, "--ctx", n, "--one-pass", "--threads", "1", "-q", "--limit"]
+    stats = [a.dq, "stats", a.model, "--text", a.text, "--ctx", n, "--one-pass", "--threads", "1", "-q"]
+    prefill = [a.dq, "bench", "prefill", a.model, "--tokens", n, "--threads", "1", "-q", "--runs"]
+    few, more = max(FEW // a.tokens, 1), max(MORE // a.tokens, 2)
     kinds = {"table5": ["--detail", "table5"], "maps": ["--detail", "maps"], "all": []}
     seconds = {"prefill": [], **{k: [] for k in kinds}}
     for _ in range(a.rounds):
-        _, out = cpu_seconds([a.dq, "bench", "prefill", a.model, "--tokens", n, "--threads", "1", "--runs", "1", "--json", "-q"])
-        seconds["prefill"].append(json.loads(out)["results"][0]["seconds_median"])
+        seconds["prefill"].append(seconds_of_one(prefill, few, more))
         for kind, options in kinds.items():
-            few, more = max(FEW // a.tokens, 1), max(MORE // a.tokens, 2)
-            low, high = (cpu_seconds([*stats, str(limit), *options])[0] for limit in (few, more))
-            seconds[kind].append((high - low) / (more - few))
+            seconds[kind].append(seconds_of_one([*stats, *options, "--limit"], few, more))
     print(f"{os.path.basename(a.model)}: {n} tokens, {a.rounds} rounds")
     for kind, s in seconds.items():
         ratio = statistics.median(x / y for x, y in zip(s, seconds["prefill"]))
