@@ -72,6 +72,37 @@ int64_t dq_kv_coded_index(const dq_kv *kv, const dq_kv_list *list, int32_t t)
     return kv->has_codes ? dq_kv_visible(list, dq_kv_coded_end(&kv->spec, t) - 1) : 0;
 }
 
+/* Whether a query at t would read a token unquantized that is held as codes only. */
+static bool lost(const dq_kv *kv, const dq_kv_list *list, int32_t t)
+{
+    if (dq_kv_coded_end(&kv->spec, t) >= list->compacted) return false;
+    const int32_t end = t < list->compacted ? t : list->compacted;
+    int64_t first = dq_kv_coded_index(kv, list, t);
+    const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
+    if (first < sinks) first = sinks;
+    return dq_kv_visible(list, end - 1) > first;
+}
+
+/* Whether tokens that stand before `end` and after the sinks lack codes. */
+static bool lacks_codes(const dq_kv *kv, const dq_kv_list *list, int64_t end)
+{
+    const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
+    for (int64_t p = sinks / DQ_PAGE_TOKENS; p * DQ_PAGE_TOKENS < end; p++) {
+        const int64_t to = dq_kv_slots(end, p);
+        if (to > dq_kv_slots(sinks, p) && list->page[p]->coded < to) return true;
+    }
+    return false;
+}
+
+bool dq_kv_read_as_at(dq_backend *b, const dq_kv *kv, const dq_kv_list *list, int32_t t,
+                      int64_t *coded_end)
+{
+    *coded_end = dq_kv_coded_index(kv, list, t);
+    if (!kv->has_codes || !(lost(kv, list, t) || lacks_codes(kv, list, *coded_end))) return true;
+    dq_fail(&b->err, DQ_BUG, "a KV cache does not hold what a row at position %d reads", (int)t);
+    return false;
+}
+
 int dq_kv_spans(dq_kv_span span[2], const dq_kv *kv, const dq_kv_list *list, const dq_kv_rows *rows)
 {
     const int32_t first = dq_kv_coded_end(&kv->spec, rows->pos[0]);
@@ -342,6 +373,13 @@ static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batc
                 dq_fail(&b->err, DQ_BUG, "positions of appended tokens do not ascend");
                 return false;
             }
+            if (n && kv->has_codes && lost(kv, list, batch->pos[first])) {
+                dq_fail(&b->err, DQ_BUG,
+                        "a row at position %d would read unquantized what is held "
+                        "as codes only",
+                        (int)batch->pos[first]);
+                return false;
+            }
             if (!reserve(b, kv, list, layer, g, n)) return false;
         }
     }
@@ -396,27 +434,18 @@ void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *ba
     for (int i = 0; i < batch->n_seq; i++) {
         if (!dq_kv_pages_known(b, kv, batch->seq[i])) return;
     }
-    if (!kv->has_codes || !dq_kv_make_codes(b, kv, layer, batch, dq_kv_ahead(kv))) return;
+    if (!kv->has_codes || !dq_kv_make_codes(b, kv, layer, batch, dq_kv_ahead(&kv->spec))) return;
     for (int i = 0; i < batch->n_seq; i++) {
         const int64_t end = batch->cu_rows[i + 1];
         if (end == batch->cu_rows[i]) continue;
-        const int32_t compacted = dq_kv_coded_end(&kv->spec, batch->pos[end - 1] + dq_kv_ahead(kv));
+        const int32_t compacted =
+            dq_kv_coded_end(&kv->spec, batch->pos[end - 1] + dq_kv_ahead(&kv->spec));
         for (int g = 0; g < kv->map->n_groups; g++) {
             dq_kv_list *list = &kv->seq[batch->seq[i]][layer * kv->map->n_groups + g];
             if (compacted > list->compacted) list->compacted = compacted;
             agree(kv, list, g);
         }
     }
-}
-
-/* Whether a query at `length` would read a token unquantized that is held as codes only. */
-static bool lost(const dq_kv *kv, const dq_kv_list *list, int32_t length)
-{
-    const int32_t end = length < list->compacted ? length : list->compacted;
-    int64_t first = dq_kv_coded_index(kv, list, length);
-    const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
-    if (first < sinks) first = sinks;
-    return dq_kv_visible(list, end - 1) > first;
 }
 
 void dq_kv_pages_rewind(dq_backend *b, dq_kv *kv, int32_t seq, int32_t length)
@@ -462,7 +491,7 @@ static bool same_set(const dq_kv_list *list, int64_t a, int64_t b)
 static int32_t due_end(const dq_kv *kv, const dq_kv_list *list)
 {
     const int32_t end =
-        dq_kv_coded_end(&kv->spec, dq_kv_pos(list, list->count - 1) + dq_kv_ahead(kv));
+        dq_kv_coded_end(&kv->spec, dq_kv_pos(list, list->count - 1) + dq_kv_ahead(&kv->spec));
     return end > list->compacted ? end : list->compacted;
 }
 

@@ -205,14 +205,13 @@ static inline int64_t dq_kv_slots(int64_t index, int64_t page)
 
 /* How many tokens stand at positions <= t: what a query at t sees. */
 int64_t dq_kv_visible(const dq_kv_list *list, int32_t t);
-/* How many rows after the last one codes are made for: 1, but where per-channel codes of a page that is not full would be due. */
-static inline int dq_kv_ahead(const dq_kv *kv)
-{
-    return kv->by_page && kv->spec.recent == 0 ? 0 : 1;
-}
 /* How many tokens a query at position t reads as codes, sinks counted with them: it reads tokens
  * 0 .. n-1 of the list as codes, except for sinks, and all others unquantized. */
 int64_t dq_kv_coded_index(const dq_kv *kv, const dq_kv_list *list, int32_t t);
+/* The same for an operation that reads a whole list by itself. False: DQ_BUG in b->err, as pages do not have what that query
+ * reads: a token that it reads unquantized is held as codes only, or one that it reads as codes has none. */
+bool dq_kv_read_as_at(dq_backend *b, const dq_kv *kv, const dq_kv_list *list, int32_t t,
+                      int64_t *coded_end);
 
 /* Consecutive rows of one sequence, at most DQ_PAGE_TOKENS of them where attention works on blocks. */
 typedef struct dq_kv_rows {

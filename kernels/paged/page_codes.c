@@ -92,7 +92,7 @@ bool dq_kv_code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group)
 {
     int64_t n = 0;
     if (!kv->by_page || list->count == 0) return true;
-    const int32_t t = dq_kv_pos(list, list->count - 1) + dq_kv_ahead(kv);
+    const int32_t t = dq_kv_pos(list, list->count - 1) + dq_kv_ahead(&kv->spec);
     plan_codes(kv, list, group, t, NULL, &n);
     if (n == 0) return true;
     dq_kv_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);

@@ -195,7 +195,7 @@ typedef struct dq_ops {
      * as codes only. Never changes a result. */
     void (*kv_compact)(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch);
     /* sum[count] = for each token held, the sum over the group's key heads of |k|^2, keys as a query
-     * at position t reads them (host output). */
+     * at position t reads them (host output). DQ_BUG where the cache holds no longer, or not yet, what that query reads. */
     void (*kv_key_norms)(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                          int32_t t, double *sum);
     /* Optional (NULL: not there). cosine[count] = the sum over the group's key heads of the cosine between a token's key and

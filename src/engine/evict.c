@@ -308,7 +308,7 @@ dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_column
 
 /* One sequence on its way through an eviction. Per-token arrays hold all lists, list i from at[i] on. */
 typedef struct cut {
-    int32_t seq;
+    int32_t seq, row; /* keys are read as the query at position `row` does */
     int64_t budget;
     dq_kv_protected safe;
     int64_t *at, *n_kept; /* [n_lists + 1], [n_lists] */
@@ -352,7 +352,7 @@ static dq_status foretell(const dq_evictor *e, cut *k, int list, dq_err *err)
     const int64_t cols = 2 * dq_head_order_key_channels(&m->map, list % e->n_groups);
     float *row = dq_block_new((size_t)(n * cols), sizeof *row, err);
     if (!row) return err->code;
-    e->b->ops->kv_rows(e->b, e->kv, k->seq, list / e->n_groups, list % e->n_groups, k->safe.end - 1,
+    e->b->ops->kv_rows(e->b, e->kv, k->seq, list / e->n_groups, list % e->n_groups, k->row,
                        &m->rope, row);
     if (dq_backend_sync(e->b, err) == DQ_OK)
         dq_kv_gates_score(k->gate + k->at[list], m->gates, list, row, k->pos + k->at[list], n, err);
@@ -367,13 +367,13 @@ static dq_status read_keys(const dq_evictor *e, cut *k, dq_err *err)
     for (int i = 0; i < e->n_lists; i++) {
         const int layer = i / e->n_groups, group = i % e->n_groups;
         if (needs & DQ_NEEDS_KEY_NORM)
-            e->b->ops->kv_key_norms(e->b, e->kv, k->seq, layer, group, k->safe.end - 1,
+            e->b->ops->kv_key_norms(e->b, e->kv, k->seq, layer, group, k->row,
                                     k->key_norm + k->at[i]);
         if (needs & DQ_NEEDS_KEY_COSINE)
-            e->b->ops->kv_key_cosines(e->b, e->kv, k->seq, layer, group, k->safe.end - 1,
+            e->b->ops->kv_key_cosines(e->b, e->kv, k->seq, layer, group, k->row,
                                       k->key_cosine + k->at[i]);
         if (needs & DQ_NEEDS_KEY_LEVERAGE)
-            e->b->ops->kv_key_leverages(e->b, e->kv, k->seq, layer, group, k->safe.end - 1,
+            e->b->ops->kv_key_leverages(e->b, e->kv, k->seq, layer, group, k->row,
                                         &dq_runner_model(e->r)->rope, k->key_leverage + k->at[i]);
         if (needs & DQ_NEEDS_GATES) DQ_TRY(foretell(e, k, i, err));
     }
@@ -547,7 +547,9 @@ static dq_status evict_sequence(dq_evictor *e, int32_t seq, int32_t prefix, dq_e
 {
     bool raised;
     int64_t before = 0;
-    cut k = {.seq = seq, .safe = {e->spec.sink, e->spec.recent, prefix}};
+    cut k = {.seq = seq,
+             .row = prefix - 1 + dq_kv_ahead(&e->spec),
+             .safe = {e->spec.sink, e->spec.recent, prefix}};
     k.budget = dq_evict_budget(&e->spec, prefix, &raised);
     for (int i = 0; i < e->n_lists; i++) before += cached(e, seq, i);
     report->before += before;

@@ -186,6 +186,11 @@ int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t)
     return after > 0 ? (int32_t)(after / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS) : 0;
 }
 
+int dq_kv_ahead(const dq_kv_spec *spec)
+{
+    return dq_kv_by_page(spec) && spec->recent == 0 ? 0 : 1;
+}
+
 /* How many of n ascending positions are below `end`. */
 static int64_t below(const int32_t *pos, int64_t n, int64_t end)
 {

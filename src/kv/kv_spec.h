@@ -128,6 +128,9 @@ int64_t dq_evict_budget(const dq_kv_spec *spec, int64_t prefix, bool *raised);
 int64_t dq_evict_window(const dq_evict_spec *evict);
 /* First position that a query at position t reads unquantized, sinks aside. */
 int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t);
+/* How many rows after the last one codes are made for, and policies read keys for: 1, but where per-channel codes of a page that
+ * is not full would be due. */
+int dq_kv_ahead(const dq_kv_spec *spec);
 /* How many of the n ascending positions a query at position t reads, and how many of these as codes. */
 void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t n, int64_t *reads,
                  int64_t *coded);

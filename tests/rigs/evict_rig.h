@@ -132,12 +132,13 @@ static const dq_kv_gates *rig_gates(const dq_model *m)
     return g;
 }
 
-static void rig_open(rig *x, const char *model, const dq_evict_spec *spec, int threads,
-                     bool compare)
+/* How it stores keys and values is as `codes` says. */
+static void rig_open_codes(rig *x, const char *model, const dq_kv_spec *codes,
+                           const dq_evict_spec *spec, int threads, bool compare)
 {
     dq_err err = {0};
     memset(x, 0, sizeof *x);
-    x->kv = dq_kv_plain;
+    x->kv = *codes;
     x->kv.sink = 3;
     x->kv.recent = 8;
     x->spec = x->kv.evict = *spec;
@@ -161,6 +162,12 @@ static void rig_open(rig *x, const char *model, const dq_evict_spec *spec, int t
     x->spy.attend = spy_attend;
     x->b->ops = &x->spy;
     spied = x;
+}
+
+static void rig_open(rig *x, const char *model, const dq_evict_spec *spec, int threads,
+                     bool compare)
+{
+    rig_open_codes(x, model, &dq_kv_plain, spec, threads, compare);
 }
 
 static void rig_close(rig *x)

@@ -70,13 +70,10 @@ void dq_cpu_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int laye
                            int32_t t, double *cosine)
 {
     const dq_head_order *map = kv->map;
-    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
-    if (!dq_cpu_reserve(b, (size_t)dq_cpu_kv_scratch_floats(kv) * sizeof(float))) return;
-    double *sum = dq_block_new((size_t)map->head_dim, sizeof *sum, &b->err);
+    head_keys h = {.b = b, .kv = kv, .dim = map->head_dim};
+    h.list = dq_cpu_kv_list_at(b, kv, seq, layer, group, t, &h.coded_end);
+    double *sum = h.list ? dq_block_new((size_t)map->head_dim, sizeof *sum, &b->err) : NULL;
     if (!sum) return;
-    head_keys h = {
-        .b = b, .kv = kv, .list = dq_kv_list_of(kv, seq, layer, group), .dim = map->head_dim};
-    h.coded_end = dq_kv_coded_index(kv, h.list, t);
     for (int64_t i = 0; i < h.list->count; i++) cosine[i] = 0;
     for (h.head = 0; h.head < map->n_kv; h.head++) {
         if (map->group[h.head] != group) continue;

@@ -105,10 +105,12 @@ static bool reserve(const leverages *l)
 void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                              int32_t t, const dq_rope *rope, double *leverage)
 {
-    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
+    int64_t coded_end;
+    const dq_kv_list *list = dq_cpu_kv_list_at(b, kv, seq, layer, group, t, &coded_end);
+    if (!list) return;
     leverages l = {.b = b,
                    .kv = kv,
-                   .list = dq_kv_list_of(kv, seq, layer, group),
+                   .list = list,
                    .rope = rope,
                    .cols = (int64_t)kv->heads[group] * kv->map->head_dim};
     l.n = l.list->count;
@@ -120,7 +122,7 @@ void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int la
     l.right = dq_block_new(square, sizeof *l.right, &b->err);
     double *work = dq_block_new(2 * square, sizeof *work, &b->err);
     if (b->err.code == DQ_OK) {
-        dq_cpu_kv_read_bare_keys(b, l.x, kv, l.list, group, dq_kv_coded_index(kv, l.list, t), rope);
+        dq_cpu_kv_read_bare_keys(b, l.x, kv, list, group, coded_end, rope);
         if (b->err.code == DQ_OK) {
             centre(&l, work);
             measure(&l, work, leverage);

@@ -180,14 +180,21 @@ void dq_cpu_kv_free(dq_backend *b, dq_kv *kv)
     dq_cpu_blocks_end(b); /* another cache has pages of another size */
 }
 
+const dq_kv_list *dq_cpu_kv_list_at(dq_backend *b, const dq_kv *kv, int32_t seq, int layer,
+                                    int group, int32_t t, int64_t *coded_end)
+{
+    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq) || !reserve(b, kv)) return NULL;
+    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
+    return dq_kv_read_as_at(b, kv, list, t, coded_end) ? list : NULL;
+}
+
 void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                          int32_t t, double *sum)
 {
     const dq_head_order *map = kv->map;
-    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
-    if (!dq_cpu_reserve(b, (size_t)dq_cpu_kv_scratch_floats(kv) * sizeof(float))) return;
-    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
-    const int64_t coded_end = dq_kv_coded_index(kv, list, t);
+    int64_t coded_end;
+    const dq_kv_list *list = dq_cpu_kv_list_at(b, kv, seq, layer, group, t, &coded_end);
+    if (!list) return;
     for (int64_t i = 0; i < list->count; i++) sum[i] = 0;
     for (int64_t p = 0; p * DQ_PAGE_TOKENS < list->count; p++) {
         for (int j = 0; j < map->n_kv; j++) {

@@ -84,6 +84,9 @@ void dq_cpu_kv_free(dq_backend *b, dq_kv *kv);
 void *dq_cpu_block_new(dq_backend *b, int64_t bytes);
 void dq_cpu_block_free(dq_backend *b, void *p); /* NULL allowed */
 void dq_cpu_blocks_end(dq_backend *b);
+/* A list for an operation that reads it by itself, as a query at t does; threads' scratch is reserved. NULL: b->err is set. */
+const dq_kv_list *dq_cpu_kv_list_at(dq_backend *b, const dq_kv *kv, int32_t seq, int layer,
+                                    int group, int32_t t, int64_t *coded_end);
 void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                          int32_t t, double *sum);
 /* cpu_key_cosines.c */

@@ -89,10 +89,10 @@ static void put_page(const reading *r, float *row, dq_mat keys, double unit, int
 void dq_cpu_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group, int32_t t,
                     const dq_rope *rope, float *row)
 {
-    if (b->err.code != DQ_OK || !dq_kv_pages_known(b, kv, seq)) return;
-    if (!dq_cpu_reserve(b, (size_t)dq_cpu_kv_scratch_floats(kv) * sizeof(float))) return;
-    const dq_kv_list *list = dq_kv_list_of(kv, seq, layer, group);
-    const reading r = {b, kv, list, group, dq_kv_coded_index(kv, list, t)};
+    int64_t coded_end;
+    const dq_kv_list *list = dq_cpu_kv_list_at(b, kv, seq, layer, group, t, &coded_end);
+    if (!list) return;
+    const reading r = {b, kv, list, group, coded_end};
     const double a = (double)rope->amplitude;
     dq_mat keys = {.rows = list->count, .cols = (int64_t)kv->heads[group] * kv->map->head_dim};
     keys.p = dq_block_new((size_t)(keys.rows * keys.cols), sizeof *keys.p, &b->err);

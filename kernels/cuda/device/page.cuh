@@ -246,7 +246,7 @@ DQ_DEVICE float dq_page_value(const dq_page_form *f, const dq_page *p, int side,
                               int slots, int t, int c)
 {
     const dq_page_side *s = &p->side[side];
-    if (!s->codes || (s->plain && t >= slots))
+    if (!dq_page_is_coded(p, side, slots) || (s->plain && t >= slots))
         return dq_page_plain(f, s->plain, (int64_t)(head * DQ_PAGE_SLOTS + t) * f->stride + c);
     if (t < p->n_sinks) return dq_page_plain(f, s->sinks, (head * p->n_sinks + t) * f->dim + c);
     int q = dq_page_code(f, dq_page_bits(f, p, side, head), side, dq_page_codes(f, p, side, head),

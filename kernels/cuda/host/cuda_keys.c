@@ -16,10 +16,8 @@ static bool upload_side(dq_backend *b, dq_keys *k, const dq_kv *kv, const dq_kv_
     dq_page_form form[2];
     dq_cuda_dither dither;
     dq_cuda_forms(form, kv);
-    *k = (dq_keys){.count = list->count,
-                   .coded = dq_kv_coded_index(kv, list, t),
-                   .heads = kv->heads[group],
-                   .side = side};
+    *k = (dq_keys){.count = list->count, .heads = kv->heads[group], .side = side};
+    if (!dq_kv_read_as_at(b, kv, list, t, &k->coded)) return false;
     dq_page *pages = dq_block_new((size_t)n_pages, sizeof *pages, &b->err);
     if (pages && dq_cuda_dither_new(b, &dither, kv, n_pages)) {
         for (int64_t i = 0; i < n_pages; i++)

@@ -492,6 +492,117 @@ TEST(rows_are_keys_before_rope_and_values)
     }
 }
 
+enum { MOST = 260, MEASURES = 4 };
+
+/* What policies ask of a list: [MEASURES][MOST], of rows a sum. */
+static void ask(stage *s, int32_t seq, int group, int32_t t, double *out)
+{
+    static float row[MOST * 2 * N_KV * 32], freq[16];
+    const dq_rope rope = rope_of(freq, 32);
+    const dq_ops *op = s->b->ops;
+    const int64_t cols = 2 * dq_head_order_key_channels(&s->map, group);
+    memset(out, 0, MEASURES * MOST * sizeof *out);
+    op->kv_key_norms(s->b, s->kv, seq, 0, group, t, out);
+    op->kv_key_cosines(s->b, s->kv, seq, 0, group, t, out + MOST);
+    op->kv_key_leverages(s->b, s->kv, seq, 0, group, t, &rope, out + 2 * MOST);
+    op->kv_rows(s->b, s->kv, seq, 0, group, t, &rope, row);
+    expect_no_error(s);
+    for (int64_t i = 0; i < op->kv_count(s->b, s->kv, seq, 0, group, NULL); i++)
+        for (int64_t c = 0; c < cols; c++)
+            out[3 * MOST + i] += (double)row[i * cols + c] * (double)(1 + c % 7);
+}
+
+static void check_norms(const stage *s, int32_t seq, int group, int32_t t, const double *got)
+{
+    const dq_oracle_list *l = &s->oracle->list[seq][group];
+    for (int64_t i = 0; i < l->n; i++) {
+        double want = 0;
+        for (int j = 0; j < N_KV; j++) {
+            const float *k = dq_oracle_key(s->oracle, l, i, j, t);
+            for (int c = 0; s->map.group[j] == group && c < 32; c++)
+                want += (double)k[c] * (double)k[c];
+        }
+        assert_true(fabs(got[i] - want) <= 1e-12 * want);
+    }
+}
+
+/* n tokens of the sequence of tag 1 in one pass, beside another sequence. */
+static int32_t at_once(stage *s, int n)
+{
+    const int32_t other = new_seq(s, 2, 0), a = new_seq(s, 1, 0);
+    begin_batch(s);
+    add_rows(s, other, 1 + n % 70);
+    add_rows(s, a, n);
+    append(s);
+    compact_stage(s);
+    s->b->ops->kv_seq_free(s->b, s->kv, other);
+    for (int g = 0; g < s->map.n_groups; g++) s->oracle->list[other][g].n = 0;
+    return a;
+}
+
+/* Every length has keys as the next row reads them, whatever the threads, the passes and those who share pages. */
+TEST(lists_are_read_alike_at_every_length)
+{
+    static const int recents[] = {60, 0};
+    static double got[MEASURES * MOST], want[MEASURES * MOST];
+    for (int i = 0; i < 2; i++) {
+        stage s, w;
+        dq_kv_spec spec = spec_of(3 + 6 * i);
+        if (!test_runs(i, 2)) continue;
+        spec.sink = i % 2 ? 0 : 4;
+        spec.recent = recents[i];
+        open_stage(&s, pairings[i % N_PAIRINGS], 32, spec, 2);
+        open_stage(&w, pairings[i % N_PAIRINGS], 32, spec, 1);
+        const int32_t a = new_seq(&s, 1, 0);
+        int32_t shares = -1;
+        for (int n = 1; n <= MOST; n++) {
+            const int32_t t = n - 1 + dq_kv_ahead(&spec);
+            stream(&s, a, 1);
+            const int32_t b = at_once(&w, n);
+            for (int g = 0; g < s.map.n_groups; g++) {
+                ask(&s, a, g, t, got);
+                ask(&w, b, g, t, want);
+                assert_memory_equal(got, want, sizeof want);
+                if (n % 5 == 3) check_norms(&s, a, g, t, got);
+            }
+            w.b->ops->kv_seq_free(w.b, w.kv, b);
+            for (int g = 0; g < w.map.n_groups; g++) w.oracle->list[b][g].n = 0;
+            if (n % 40 != 19) continue;
+            if (shares >= 0) s.b->ops->kv_seq_free(s.b, s.kv, shares);
+            shares = fork_seq(&s, a, 3);
+        }
+        close_stage(&s);
+        close_stage(&w);
+    }
+}
+
+/* A row that pages no longer hold, or do not hold yet, is refused by all who read a list by themselves. */
+TEST(what_is_not_there_is_no_number)
+{
+    dq_kv_spec spec = spec_of(3);
+    spec.sink = 4;
+    spec.recent = 60;
+    for (int i = 0; i < 2 * MEASURES; i++) {
+        static float row[123 * 2 * N_KV * 32];
+        double got[123];
+        float freq[16];
+        const dq_rope rope = rope_of(freq, 32);
+        stage s;
+        open_stage(&s, DQ_PAIR_ADJACENT, 32, spec, 1);
+        const dq_ops *op = s.b->ops;
+        const int32_t a = new_seq(&s, 1, 0), t = i % 2 ? 122 : 123;
+        begin_batch(&s);
+        add_rows(&s, a, 123); /* the first page becomes codes for row 123 */
+        append(&s);
+        if (i % 2) compact_stage(&s);
+        if (i / 2 == 0) op->kv_key_norms(s.b, s.kv, a, 0, 0, t, got);
+        if (i / 2 == 1) op->kv_key_cosines(s.b, s.kv, a, 0, 0, t, got);
+        if (i / 2 == 2) op->kv_key_leverages(s.b, s.kv, a, 0, 0, t, &rope, got);
+        if (i / 2 == 3) op->kv_rows(s.b, s.kv, a, 0, 0, t, &rope, row);
+        assert_int_equal(end_stage(&s), DQ_BUG);
+    }
+}
+
 TEST(absmax_reads_codes)
 {
     for (int i = 0; i < N_PAIRINGS; i++) {

@@ -348,6 +348,62 @@ TEST(batches_and_threads_do_not_matter)
     }
 }
 
+static void forget(rig *x, int32_t seq)
+{
+    dq_evictor_forget(x->e, seq);
+    x->b->ops->kv_seq_free(x->b, dq_runner_kv(x->r), seq);
+}
+
+/* A prefix of n tokens in so many passes, each beside another sequence if there are more, and of which a fork shares pages
+ * then; what is kept of it, and the rows after it. */
+static void run_prefix(ending *end, rig *x, int n, int passes)
+{
+    const int32_t a = new_sequence(x, 1), other = new_sequence(x, 2);
+    int32_t shares = -1;
+    for (int i = 0; i < passes; i++) {
+        begin(x);
+        add(x, a, n * (i + 1) / passes - n * i / passes);
+        if (passes > 1) add(x, other, 20 + n % 40);
+        pass(x);
+        if (i == 1) shares = fork(x, a);
+    }
+    evict(x);
+    begin(x);
+    add(x, a, 3);
+    pass(x);
+    look(x, end, a, 0);
+    if (shares >= 0) forget(x, shares);
+    forget(x, other);
+    forget(x, a);
+}
+
+/* Of a cache with codes too, at every length: those where a page becomes codes for the row after the prefix with all policies
+ * that read keys, the others with one in turn. */
+TEST(codes_are_ranked_alike_at_every_length)
+{
+    static const char *const names[] = {"keydiff", "knorm", "leverage", "kvzap"};
+    static const dq_kv_quant quants[] = {DQ_KV_PER_TOKEN, DQ_KV_PER_CHANNEL, DQ_KV_DITHER,
+                                         DQ_KV_MIXED};
+    static ending want, got;
+    for (int i = 0; i < 16; i++) {
+        const dq_evict_spec spec = spec_of(names[i % 4], 0.4, DQ_KV_BUDGET_UNIFORM, 0);
+        dq_kv_spec codes = dq_kv_plain;
+        rig one, two;
+        codes.quant = quants[i / 4];
+        codes.k_bits = codes.v_bits = 4;
+        rig_open_codes(&one, models[i % 2], &codes, &spec, 1, false);
+        rig_open_codes(&two, models[i % 2], &codes, &spec, 2, false);
+        for (int n = 1; n <= 260; n++) {
+            if (n % 64 != 7 && n % 16 != i) continue;
+            run_prefix(&want, &one, n, 1);
+            run_prefix(&got, &two, n, n > 4 ? 4 : 1);
+            assert_memory_equal(&got, &want, sizeof want);
+        }
+        rig_close(&one);
+        rig_close(&two);
+    }
+}
+
 TEST(keeping_all_changes_no_bit)
 {
     static ending want[N_STORIES], got[N_STORIES];
