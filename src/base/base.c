@@ -5,6 +5,7 @@
 #include "base/base.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,7 +104,7 @@ bool dq_mul_ok(size_t *product, size_t a, size_t b)
 }
 
 /* The one piece of global state: a countdown that only tests set. */
-static int64_t fail_countdown;
+static _Atomic int64_t fail_countdown;
 
 void dq_alloc_fail_at(int64_t n)
 {
@@ -113,7 +114,7 @@ void dq_alloc_fail_at(int64_t n)
 /* *bytes is rounded up to what is taken. */
 static void *take(size_t *bytes)
 {
-    if (fail_countdown > 0 && --fail_countdown == 0) return NULL;
+    if (fail_countdown > 0 && atomic_fetch_sub(&fail_countdown, 1) == 1) return NULL;
     if (*bytes == 0) *bytes = 64;
     if (*bytes > SIZE_MAX - 63) return NULL;
     *bytes = (*bytes + 63) & ~(size_t)63;

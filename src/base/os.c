@@ -14,6 +14,7 @@
 #endif
 #include <link.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,7 +165,8 @@ dq_status dq_os_process_begin(dq_err *err)
     return DQ_OK;
 }
 
-static volatile sig_atomic_t stop_signal;
+/* Set by a handler, read by all threads. */
+static _Atomic sig_atomic_t stop_signal;
 
 static void on_signal(int number)
 {
@@ -183,7 +185,7 @@ void dq_os_catch_signals(void)
 
 int dq_os_stop_signal(void)
 {
-    return stop_signal;
+    return atomic_load_explicit(&stop_signal, memory_order_relaxed);
 }
 
 void dq_os_clear_stop(void)
@@ -194,5 +196,5 @@ void dq_os_clear_stop(void)
 
 dq_status dq_os_check_stop(dq_err *err)
 {
-    return stop_signal ? dq_fail(err, DQ_STOPPED, "interrupted") : DQ_OK;
+    return dq_os_stop_signal() ? dq_fail(err, DQ_STOPPED, "interrupted") : DQ_OK;
 }

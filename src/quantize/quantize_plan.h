@@ -48,8 +48,8 @@ struct dq_quantizer {
     /* progress */
     const dq_quantize_progress *progress;
     double done, total;
-    int64_t unreleased; /* bytes walked since all pages were given back */
-    const char *what;
+    int64_t unreleased;         /* bytes walked since all pages were given back */
+    _Atomic(const char *) what; /* is being done; tasks that hash beside it read it */
 };
 
 /* Opens everything and fills tensors, blobs, slots and info. */
