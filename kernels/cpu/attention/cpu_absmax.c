@@ -1,5 +1,6 @@
 /* cpu_absmax: the largest logits of a call, which granularities that span rows are rounded by.
  * SPDX-License-Identifier: MIT */
+#include "base/os.h"
 #include "kernels/cpu/attention/cpu_attention.h"
 
 #include <omp.h>
@@ -57,7 +58,7 @@ static void tile_absmax(const dq_cpu *cpu, float *absmax, const dq_attend_args *
     memset(max, 0, (size_t)n_heads * sizeof *max);
     for (int64_t r = 0; r < rows->n; r++) visible[r] = dq_kv_visible(list, rows->pos[r]);
     const int64_t keys = visible[rows->n - 1];
-    for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys; p++) {
+    for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys && !dq_os_stop_signal(); p++) {
         const int n_at = dq_kv_page_spans(at, span, n_spans, p);
         for (int i = 0; i < n_at; i++) {
             const dq_cpu_page page = dq_cpu_open_keys(cpu, args, list, p, key, at[i].coded_end,
@@ -105,7 +106,8 @@ void dq_cpu_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args
         tile_absmax(cpu, max + t / n_kv * n_q, args, &tiles[t / n_kv], (int)(t % n_kv),
                     cpu->block[omp_get_thread_num()]);
     }
-    for (int64_t t = 0; t < n * n_q; t++) {
+    dq_os_check_stop(&b->err);
+    for (int64_t t = 0; b->err.code == DQ_OK && t < n * n_q; t++) {
         float *into = &absmax[tiles[t / n_q].seq * n_q + t % n_q];
         float pair[2] = {*into, max[t]};
         *into = simd->absmax(pair, 2);

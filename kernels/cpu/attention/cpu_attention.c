@@ -7,6 +7,7 @@
  * order depends on the row's own keys only; so rows do not depend on blocks, calls or threads.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/attention/cpu_attention.h"
+#include "base/os.h"
 
 #include <math.h>
 #include <omp.h>
@@ -407,7 +408,7 @@ static void attend_block(const work *w, scratch *s, int64_t ld, const dq_kv_rows
     const int64_t keys = s->visible[rows->n - 1];
     if (dq_logit_by_tile(w->args->logit)) find_edges(s, list, keys);
     s->held = s->kept = -1;
-    for (int out = t->out_first; out < t->out_end;) {
+    for (int out = t->out_first; out < t->out_end && !dq_os_stop_signal();) {
         bundle u;
         next_bundle(&u, s, map, t, &out);
         if (u.n_outs) attend_bundle(w, s, ld, rows, list, &u, keys);
@@ -533,6 +534,7 @@ void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
         for (int64_t i = 0; i < n; i++) {
             run_task(&w, &tasks[i], &p, dq_cpu_of(b)->block[omp_get_thread_num()]);
         }
+        dq_os_check_stop(&b->err);
     }
     end_observers(b, &w);
 }

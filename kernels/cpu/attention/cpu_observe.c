@@ -1,6 +1,7 @@
 /* cpu_observe: reducers that look at values on their way through the forward pass. Every thread has a tally of its own; tallies
  * merge in any order.
  * SPDX-License-Identifier: MIT */
+#include "base/os.h"
 #include "kernels/cpu/attention/cpu_attention.h"
 
 #include <omp.h>
@@ -63,7 +64,7 @@ static void walk_piece(dq_backend *b, const dq_attend_args *args, const piece *p
     float *scratch = dq_cpu_of(b)->block[omp_get_thread_num()];
     float *s = scratch + dq_cpu_score_floats(args, step, 1);
     const int64_t ld = dq_cpu_row_floats(dq_kv_visible(list, p->rows.pos[p->rows.n - 1]));
-    for (int64_t done = 0; done < p->rows.n; done += step) {
+    for (int64_t done = 0; done < p->rows.n && !dq_os_stop_signal(); done += step) {
         dq_kv_rows rows = {p->rows.seq, p->rows.first + done, p->rows.n - done, p->rows.pos + done};
         if (rows.n > step) rows.n = step;
         dq_cpu_scores(dq_cpu_of(b), &s, ld, args, &rows, list, &p->head, 1,
@@ -112,6 +113,7 @@ void dq_cpu_walk_logits(dq_backend *b, const dq_attend_args *args, int32_t seq_b
     list_pieces(pieces, args, &keys);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
     for (int64_t i = 0; i < n; i++) walk_piece(b, args, &pieces[i], step, seq_base, take, arg);
+    dq_os_check_stop(&b->err);
 }
 
 static void tally_row(void *arg, int thread, const float *s, int64_t n, const dq_kv_list *list,

@@ -1,5 +1,6 @@
 /* cpu_matmul: products with weights of any storage, and what is computed from logits.
  * SPDX-License-Identifier: MIT */
+#include "base/os.h"
 #include "kernels/cpu/linear/cpu_dense.h"
 #include "kernels/cpu/linear/cpu_prepacked.h"
 #include "tensor/weight_format.h"
@@ -184,6 +185,7 @@ static void run_pieces(dq_backend *b, const product *p)
     const int64_t each = piece_rows(rows, n_blocks), n_cuts = (rows + each - 1) / each;
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
     for (int64_t i = 0; i < n_blocks * n_cuts; i++) {
+        if (dq_os_stop_signal()) continue;
         const int64_t m0 = i / n_blocks * each, m1 = rows - m0 < each ? rows : m0 + each;
         run_piece(p, cpu->block[omp_get_thread_num()], i % n_blocks * DQ_TILE_N, m0, m1);
     }
@@ -194,10 +196,11 @@ static void run_product(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *
 {
     if (dq_cpu_prepacked_fits(w)) {
         dq_cpu_prepacked_f32(b, dst, src, w, bias);
-        return;
+    } else {
+        const dq_weight from = dq_cpu_dense_weight(b, w, src.rows <= FEW_ROWS);
+        run_pieces(b, &(product){dq_cpu_of(b)->simd, dst, src, &from, bias});
     }
-    const dq_weight from = dq_cpu_dense_weight(b, w, src.rows <= FEW_ROWS);
-    run_pieces(b, &(product){dq_cpu_of(b)->simd, dst, src, &from, bias});
+    dq_os_check_stop(&b->err);
 }
 
 /* What a product runs. */
@@ -239,6 +242,7 @@ void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, co
     const way to = way_of(w, num);
     if (to == WAY_INT8) {
         dq_cpu_prepacked_int8(b, dst, src, w, bias);
+        dq_os_check_stop(&b->err);
         return;
     }
     if (to == WAY_NONE) {

@@ -1,5 +1,6 @@
 /* cpu_prepacked_matmul: products with prepacked weights. See cpu_prepacked.h.
  * SPDX-License-Identifier: MIT */
+#include "base/os.h"
 #include "kernels/cpu/linear/cpu_prepacked.h"
 
 #include "tensor/weight_format.h"
@@ -247,6 +248,7 @@ static void run_int8(dq_backend *b, dq_mat dst, const activations *a, const oper
     const int64_t tasks = n_tasks(b, n_blocks, once);
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic, task_run(b, tasks, once))
     for (int64_t i = 0; i < tasks; i++) {
+        if (dq_os_stop_signal()) continue;
         const task own = task_at(n_blocks, tasks, i);
         const dq_simd_blocks blocks = blocks_of(cpu, o, &own);
         for (int64_t t = 0; t < n_tiles(dst.rows, most); t++) {
@@ -321,6 +323,7 @@ static void run_panel(dq_backend *b, dq_mat dst, const activations *a,
     const int64_t each = near > 0 ? near : 1, parts = (tiles + each - 1) / each;
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic)
     for (int64_t i = 0; i < parts * n_blocks; i++) {
+        if (dq_os_stop_signal()) continue;
         part p = panel;
         p.tile = tiles * (i / n_blocks) / parts;
         p.end = tiles * (i / n_blocks + 1) / parts;
@@ -524,6 +527,7 @@ static bool product(dq_backend *b, split_rows *a, dq_mat dst, dq_mat src, const 
     const int64_t tasks = n_tasks(b, n_blocks, once);
 #pragma omp parallel for num_threads(b->threads) schedule(dynamic, task_run(b, tasks, once))
     for (int64_t i = 0; i < tasks * panels; i++) {
+        if (dq_os_stop_signal()) continue;
         const task own = task_at(n_blocks, tasks, i % tasks);
         const int64_t first = i / tasks * each, end = tiles - first < each ? tiles : first + each;
         run_f32(cpu, dst, a, d, &own, blocks_of(cpu, &o, &own), first, end, bias);

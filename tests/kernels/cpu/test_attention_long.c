@@ -5,9 +5,12 @@
 #include "tests/rigs/pairings.h"
 #include "tests/rigs/suite.h"
 
+#include "base/os.h"
 #include "kernels/cpu/attention/cpu_attention.h"
 
 #include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,6 +178,102 @@ TEST(rows_see_what_they_should)
     }
     free(y);
     scene_free(s);
+}
+
+/* Pieces of work, each of which calls one of these; the first one is interrupted. */
+static const dq_simd *usual;
+static atomic_int pieces;
+
+static void count_piece(void)
+{
+    if (atomic_fetch_add(&pieces, 1) == 0) raise(SIGINT);
+}
+
+static void counted_scale(float *x, int64_t n, float a)
+{
+    count_piece();
+    usual->scale(x, n, a);
+}
+
+static float counted_absmax(const float *x, int64_t n)
+{
+    count_piece();
+    return usual->absmax(x, n);
+}
+
+typedef enum interrupted { ATTEND, ATTEND_IN_ORDER, ABSMAX, OBSERVE, N_INTERRUPTED } interrupted;
+
+/* How many pieces an operation on the last ROWS rows has. stops: and is interrupted in the first. */
+static int count_pieces(scene *s, interrupted what, bool stops)
+{
+    static double mass[N_Q * KEYS];
+    int64_t cu[2] = {0, ROWS}, offset[N_Q];
+    const int64_t cols = (int64_t)s->map.n_out * s->map.n_slabs * D;
+    const int32_t *pos = s->pos + KEYS - ROWS;
+    const dq_batch batch = {1, ROWS, cu, &s->seq, pos, pos};
+    const dq_columns columns = {.offset = offset, .mass = {mass}};
+    const dq_attend_args args = {.attn = &s->attn,
+                                 .batch = &batch,
+                                 .kv = s->kv,
+                                 .q = {s->q, ROWS, N_Q * D},
+                                 .logit = {16, DQ_GRANULARITY_TENSOR},
+                                 .columns = what == ATTEND_IN_ORDER ? &columns : NULL};
+    float *y = malloc((size_t)(ROWS * cols) * sizeof *y);
+    dq_tally tally;
+    dq_err err = {0};
+    assert_int_equal(dq_tally_init(&tally, &err), DQ_OK);
+    for (int g = 0; g < s->map.n_groups; g++) offset[g] = (int64_t)g * KEYS;
+    dq_os_catch_signals();
+    atomic_store(&pieces, stops ? 0 : 1);
+    if (what == ABSMAX)
+        s->b->ops->attn_absmax(s->b, s->absmax, &args);
+    else if (what == OBSERVE)
+        s->b->ops->attn_observe(s->b, &tally, &args, 0);
+    else
+        s->b->ops->attend(s->b, (dq_mat){y, ROWS, cols}, &args);
+    assert_int_equal(dq_backend_sync(s->b, &err), stops ? DQ_STOPPED : DQ_OK);
+    if (stops) assert_int_equal(tally.n, 0);
+    dq_os_clear_stop();
+    dq_tally_free(&tally);
+    free(y);
+    return atomic_load(&pieces);
+}
+
+/* What threads have begun is ended, and nothing is begun after that. */
+TEST(a_signal_is_heard_between_pieces)
+{
+    for (int threads = 1; threads <= 2; threads++) {
+        for (int what = 0; what < N_INTERRUPTED; what++) {
+            scene *s = scene_new(DQ_PAIR_NONE, 4, threads);
+            dq_cpu *cpu = dq_cpu_of(s->b);
+            dq_simd counting = *(usual = cpu->simd);
+            counting.scale = counted_scale;
+            counting.absmax = counted_absmax;
+            cpu->simd = &counting;
+            s->attn.out_scale = 0.5f;
+            const int all = count_pieces(s, (interrupted)what, false);
+            const int some = count_pieces(s, (interrupted)what, true);
+            assert_true(some * 4 < all);
+            cpu->simd = usual;
+            scene_free(s);
+        }
+    }
+}
+
+TEST(a_product_hears_it_too)
+{
+    static float x[4 * 64], w[64 * 64], y[4 * 64];
+    dq_err err = {0};
+    dq_backend *b = given_backend(2);
+    const dq_weight weight = dq_weight_of_f32("w", 64, 64, w);
+    for (int i = 0; i < 4 * 64; i++) y[i] = 7;
+    dq_os_catch_signals();
+    raise(SIGINT);
+    b->ops->matmul(b, (dq_mat){y, 4, 64}, (dq_mat){x, 4, 64}, &weight, NULL, DQ_NUM_F32);
+    assert_int_equal(dq_backend_sync(b, &err), DQ_STOPPED);
+    for (int i = 0; i < 4 * 64; i++) assert_true(y[i] == 7);
+    dq_os_clear_stop();
+    dq_backend_close(b);
 }
 
 /* 64 rows share a reading as long as their scores take 64 MiB, fewer after longer contexts, 16 always. */
