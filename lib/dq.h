@@ -5,6 +5,9 @@
  * wrong, in the words of the command line: --kv-bits is the setting kv_bits. A model may be used by one thread at a time; models are opened, and files quantized, by one thread at a time of
  * the process. Nothing is printed. The numbers are those of the commands, bit for bit.
  *
+ * A forked child may use its parent's models, and open its own. Not (2) one that ran in that moment, and not (4) one on a GPU. The
+ * OpenMP threads of a thread that forks end before it does, and come back when they are needed.
+ *
  * A setting is an option of the command line without its dashes: "kv_bits=4:4". Lists of settings end with NULL; a list
  * may be NULL itself. Paths and texts are UTF-8.
  * SPDX-License-Identifier: MIT */

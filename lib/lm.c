@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "lib/lm.h"
 
+#include "base/os.h"
 #include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/version.h"
@@ -108,6 +109,7 @@ int dq_lm_open(dq_lm **out, const char *path, const char *const *settings)
     dq_lm *m = dq_block_new(1, sizeof *m, &err);
     dq_logger *logger = m ? dq_block_new(1, sizeof *logger, &err) : NULL;
     if (logger) {
+        m->forks = dq_os_forks();
         m->logger = logger;
         logger->quiet = true;
         if (dq_logger_begin(logger, "lib", &err) == DQ_OK) open_with(m, path, settings, &err);
@@ -132,6 +134,15 @@ dq_status dq_lm_check_ids(const struct dq_lm *m, const int32_t *ids, int64_t n, 
 
 dq_status dq_lm_enter(struct dq_lm *m, dq_err *err)
 {
+    const bool forked = m->forks != dq_os_forks();
+    if (forked && strcmp(m->backend->ops->name, "cpu") != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: is on a GPU, which a forked process does not have. Start the process "
+                       "anew (multiprocessing: spawn) and open the model there",
+                       m->model->path);
+    if (forked && m->busy)
+        return dq_fail(err, DQ_USAGE, "%s: was running when the process was forked. Open it again",
+                       m->model->path);
     if (m->busy)
         return dq_fail(err, DQ_USAGE, "%s: a listener cannot run the model that it listens to",
                        m->model->path);

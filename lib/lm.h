@@ -22,6 +22,7 @@ struct dq_lm {
     dq_session *session;    /* NULL: not needed yet */
     dq_chat_template *chat; /* NULL: none, or not asked yet */
     bool asked_chat;
+    int forks;   /* dq_os_forks when it was opened */
     bool busy;   /* a pass runs, or a text is written */
     bool closes; /* after that */
     char *about; /* of the last dq_lm_describe; NULL: none yet */
@@ -52,8 +53,9 @@ dq_status dq_lm_session(struct dq_lm *m, bool evicts, dq_err *err);
 /* DQ_MISMATCH: one of ids[n] is not below vocab. */
 dq_status dq_lm_check_ids(const struct dq_lm *m, const int32_t *ids, int64_t n, int vocab,
                           dq_err *err);
-/* Takes the model for what runs it. DQ_USAGE: it is taken, as a listener of dq_lm_generate has called. dq_lm_leave gives it back,
- * or closes it if dq_lm_close was called meanwhile. */
+/* Takes the model for what runs it. DQ_USAGE: it is taken, as a listener of dq_lm_generate has called, or was when the process
+ * was forked. DQ_MISMATCH: a fork has left it without its GPU. dq_lm_leave gives it back, or closes it if dq_lm_close was called
+ * meanwhile. */
 dq_status dq_lm_enter(struct dq_lm *m, dq_err *err);
 void dq_lm_leave(struct dq_lm *m);
 /* Remembers a failure for dq_lm_error, in the words of the command line. Returns its code. */

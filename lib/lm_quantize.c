@@ -1,5 +1,6 @@
 /* lm_quantize: dq quantize without its output.
  * SPDX-License-Identifier: MIT */
+#include "base/os.h"
 #include "cmds/quantize_request.h"
 #include "lib/lm.h"
 #include "lib/settings.h"
@@ -29,6 +30,7 @@ int dq_lm_quantize(const char *model, const char *out, const char *const *settin
     dq_logger logger = {.quiet = true};
     dq_quantize_request *r = dq_block_new(1, sizeof *r, &err); /* too large for a stack */
     if (!r) return dq_lm_failed(&err);
+    dq_os_forks(); /* a child of this process shall have threads */
     dq_quantize_request_begin(r, &logger);
     r->out = out;
     if (dq_logger_begin(&logger, "quantize", &err) == DQ_OK) quantize(r, model, settings, &err);

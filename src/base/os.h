@@ -76,6 +76,10 @@ int dq_os_sharing(void); /* n, 1 at first */
  * (GOMP_SPINCOUNT, OMP_WAIT_POLICY): starts the program anew with that set. First in main. Returns where it is set,
  * or where this cannot be done; then threads wait as the runtime of OpenMP has it. */
 void dq_os_threads_begin(char **argv);
+/* How often this process and those it comes of were forked since the first call, which is made before a team of threads is
+ * needed. From that call on the team of a thread that forks ends before it does: a child would wait for threads that it does
+ * not have. Parent and child start teams of their own when they need them. */
+int dq_os_forks(void);
 int64_t dq_os_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
 /* Memory of this machine, or this process's share of it; less where its address space is limited to less; 0 unknown. */
 int64_t dq_os_memory_bytes(void);

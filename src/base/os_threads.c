@@ -5,6 +5,8 @@
 #include "base/os.h"
 #include "base/os_groups.h"
 
+#include <omp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -60,4 +62,28 @@ void dq_os_threads_begin(char **argv)
 #else
     (void)argv;
 #endif
+}
+
+static int n_forks; /* written where there is one thread */
+
+static void end_team(void)
+{
+    omp_pause_resource_all(omp_pause_hard);
+}
+
+static void count_fork(void)
+{
+    n_forks++;
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(end_team, NULL, count_fork);
+}
+
+int dq_os_forks(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    return n_forks;
 }

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { MAX_IDS = 600 };
 
@@ -191,6 +193,78 @@ TEST(a_listener_does_not_run_its_model)
     assert_int_equal(n_out, 4); /* closed after it, not while it was written */
     for (int i = 0; i < 3; i++) assert_int_equal(x.status[i], 2);
     assert_non_null(strstr(dq_lm_error(), "a listener cannot run the model"));
+}
+
+enum { FORKED_IDS = 40 };
+
+static float *forked_logits(dq_lm *m)
+{
+    int32_t ids[FORKED_IDS];
+    float *logits = malloc(FORKED_IDS * (size_t)dq_lm_vocab(m) * sizeof *logits);
+    for (int i = 0; i < FORKED_IDS; i++) ids[i] = 1 + i * 13 % 600;
+    if (dq_lm_logits(m, ids, FORKED_IDS, 0, logits) != 0) fail_msg("%s", dq_lm_error());
+    return logits;
+}
+
+/* 0 from a child that has the same logits of m, or of a model of its own. */
+static int child_of(dq_lm *m, const float *want)
+{
+    static const char *const two[] = {"threads=2", NULL};
+    const pid_t pid = fork();
+    if (pid == 0) {
+        alarm(30); /* a child that waits for threads it does not have ends so */
+        dq_lm *own = m ? m : opened("llama", two);
+        const size_t bytes = FORKED_IDS * (size_t)dq_lm_vocab(own) * sizeof(float);
+        float *got = forked_logits(own);
+        _exit(memcmp(got, want, bytes) != 0);
+    }
+    int status = -1;
+    assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
+    return status;
+}
+
+/* A parent's model, and one of its own, in children of a parent whose threads have worked and work again after that. */
+TEST(a_forked_child_computes)
+{
+    static const char *const two[] = {"threads=2", NULL};
+    dq_lm *m = opened("llama", two);
+    float *want = forked_logits(m);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(child_of(i % 2 ? NULL : m, want), 0);
+        float *again = forked_logits(m);
+        assert_memory_equal(again, want, FORKED_IDS * (size_t)dq_lm_vocab(m) * sizeof *want);
+        free(again);
+    }
+    free(want);
+    dq_lm_close(m);
+}
+
+/* A child of the moment when a listener is told: it may not run that model, nor wait for it. */
+static int forks(void *arg, int32_t id, double logp, const char *piece, size_t len)
+{
+    (void)id, (void)logp, (void)piece, (void)len;
+    int32_t ids[1] = {1};
+    float logits[4096];
+    const pid_t pid = fork();
+    if (pid == 0) {
+        alarm(30);
+        const int status = dq_lm_logits(arg, ids, 1, 0, logits);
+        _exit(status == 2 && strstr(dq_lm_error(), "was running when") ? 0 : 1);
+    }
+    int status = -1;
+    assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
+    assert_int_equal(status, 0);
+    return 1;
+}
+
+TEST(a_model_that_runs_is_not_forked)
+{
+    dq_lm *m = opened("llama", NULL);
+    const int32_t ids[2] = {0, 5};
+    int32_t out[4];
+    int64_t n_out;
+    assert_int_equal(dq_lm_generate(m, ids, 2, 4, NULL, forks, m, out, &n_out), 0);
+    dq_lm_close(m);
 }
 
 TEST(a_text_that_goes_on_has_no_end)
