@@ -562,8 +562,8 @@ static dq_status evict_sequence(dq_evictor *e, int32_t seq, int32_t prefix, dq_e
         evict_tokens(e, &k, a, report, err);
         dq_arena_free(a);
     }
-    /* no further eviction, or one with a window of its own */
-    if (e->spec.evict.every == 0 || e->window > 0) dq_evictor_forget(e, seq);
+    /* no further eviction, or one with a window of its own; what was fed is read again by every one */
+    if (seq < e->n_seq && (e->spec.evict.every == 0 || e->window > 0)) sums_drop(&e->seq[seq]);
     return err->code;
 }
 

@@ -475,6 +475,28 @@ TEST(every)
     }
 }
 
+/* A conversation is cut after each of its turns, whatever the policy went by in the turns before. */
+TEST(turns)
+{
+    for (int i = 0; i < dq_kv_n_policies; i++) {
+        const dq_kv_policy *p = &dq_kv_policies[i];
+        if (!test_runs(i, 4) || !is_there(p)) continue;
+        dq_evict_spec spec = spec_of(p->name, 0, DQ_KV_BUDGET_UNIFORM, 0);
+        spec.tokens = 32;
+        rig x;
+        rig_open(&x, models[0], &spec, 2, false);
+        const int32_t a = new_sequence(&x, 1);
+        for (int turn = 0; turn < 3; turn++) {
+            begin(&x);
+            add(&x, a, 50 - 20 * turn);
+            pass(&x);
+            evict(&x);
+            assert_int_equal(positions(&x, x.m->n_layers - 1, a, 0, NULL), 32);
+        }
+        rig_close(&x);
+    }
+}
+
 /* Of each list what its own gates say of its own rows, read before anything is evicted; the best are found one by one. */
 TEST(each_list_has_gates_of_its_own)
 {
