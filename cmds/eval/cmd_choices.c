@@ -80,6 +80,32 @@ static dq_status read_items(dq_items *items, const dq_task *of, const char *path
                               items->labels_len, err);
 }
 
+/* Own items alone: the white space of published ones is the reference's. */
+static void warn_spaces(const dq_eval_source *s, dq_logger *logger)
+{
+    int64_t n = 0, first = 0;
+    for (int64_t i = 0; i < s->items.n; i++) {
+        if (s->task->metric || !dq_item_has_two_spaces(&s->items.item[i])) continue;
+        if (n++ == 0) first = s->items.item[i].line;
+    }
+    if (n)
+        dq_logger_warn(
+            logger,
+            "%s: where a choice begins, white space meets white space in %lld items, the first "
+            "in line %lld. Take it from the text, or give these items a \"delimiter\" of "
+            "\"\"",
+            s->path, (long long)n, (long long)first);
+}
+
+/* What stands between contexts and choices; NULL: not the same in all items. */
+static const char *delimiter_of(const dq_items *items)
+{
+    for (int64_t i = 1; i < items->n; i++) {
+        if (strcmp(items->item[i].delimiter, items->item[0].delimiter) != 0) return NULL;
+    }
+    return items->item[0].delimiter;
+}
+
 static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
                       cmd_eval_files *files, dq_err *err)
 {
@@ -87,9 +113,11 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
     dq_items pool;
     (void)own;
     DQ_TRY(read_items(&s->items, s->task, s->path, o->limit, "", files, e->a, err));
+    warn_spaces(s, files->logger);
     if (s->n_shots == 0) return DQ_OK;
     DQ_TRY(read_items(&pool, s->task, o->examples[i], 0, " few-shot", files, e->a, err));
-    if (dq_fewshot(&s->items, &pool, s->task, s->n_shots, (uint64_t)s->seed, e->a, err) == DQ_OK)
+    if (dq_fewshot(&s->items, &s->n_own_shots, &pool, s->task, s->n_shots, (uint64_t)s->seed, e->a,
+                   err) == DQ_OK)
         return DQ_OK;
     return dq_in(err, "%s: ", o->examples[i]);
 }
@@ -99,10 +127,11 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
 static void plan(json_t *row, const dq_eval *e, const dq_eval_row *r)
 {
     const dq_eval_source *s = dq_eval_source_of(e, r);
-    const char *metric = s->task->metric;
+    const char *metric = s->task->metric, *delimiter = delimiter_of(&s->items);
     json_object_set_new(row, "num_fewshot", json_integer((json_int_t)s->n_shots));
     json_object_set_new(row, "seed", s->n_shots ? json_integer((json_int_t)s->seed) : json_null());
     json_object_set_new(row, "paper_metric", metric ? json_string(metric) : json_null());
+    json_object_set_new(row, "delimiter", delimiter ? json_string(delimiter) : json_null());
     json_object_set_new(row, "truncated_items",
                         json_integer((json_int_t)e->ids[r->ids].req.n_truncated));
 }
@@ -176,6 +205,22 @@ static dq_status tables(const cmd_eval_view *v, dq_err *err)
         }
     }
     if (said) printf("\n");
+    for (int i = 0; i < e->n_sources; i++) {
+        const dq_eval_source *s = &e->source[i];
+        if (!s->task || s->task->metric) continue;
+        const char *delimiter = delimiter_of(&s->items);
+        if (!delimiter)
+            printf("between a context of %s and its choices stands the item's \"delimiter\"\n",
+                   s->name);
+        else if (!delimiter[0])
+            printf("choices of %s follow their contexts without a delimiter\n", s->name);
+        else if (strcmp(delimiter, " ") == 0)
+            printf("choices of %s follow their contexts after one space; \"delimiter\" of an item "
+                   "changes it\n",
+                   s->name);
+        else
+            printf("choices of %s follow their contexts after their \"delimiter\"\n", s->name);
+    }
     for (int i = 0; i < e->n_sources; i++) { /* all that have examples have as many */
         const dq_eval_source *s = &e->source[i];
         if (!s->n_shots) continue;
@@ -190,7 +235,9 @@ const cmd_eval_kind cmd_eval_choices = {
     .name = "choices",
     .kind = {&dq_eval_choices},
     .cli = {.tasks_help =
-                "mc: your own items, JSON lines {\"ctx\", \"choices\", \"gold\"};\narc_easy, "
+                "mc: your own items, JSON lines {\"ctx\", \"choices\", \"gold\"}, and if you like "
+                "\"delimiter\" (what stands before a choice; one space) and \"cluster\" (items of "
+                "one depend on each other);\narc_easy, "
                 "arc_challenge, boolq, hellaswag, openbookqa, piqa, winogrande: the official JSON "
                 "lines, in their original and their flat form (hellaswag: or six lines an item; "
                 "piqa: with X-labels.lst beside X.jsonl)",

@@ -34,14 +34,14 @@ static dq_status entry_of(entry *o, const cmd_eval_view *v, int row, int64_t cel
     o->crossed = o->other >= 0;
     if (!score) return err->code;
     dq_needle_scores(score, e, r, cell, depths);
-    o->acc = dq_mean_of_scores(score, n, 0, &o->interval);
+    o->acc = dq_mean_of_scores(score, NULL, n, &o->interval);
     if (o->paired) {
         dq_needle_scores(score + n, e, &e->row[r->ref], cell, depths);
-        o->flips = dq_stat_flips_of(score + n, score, n, 0);
+        o->flips = dq_stat_flips_of(score + n, score, NULL, n);
     }
     if (o->crossed) {
         dq_needle_scores(score + n, e, &e->row[o->other], cell, depths);
-        o->cross = dq_stat_flips_of(score + n, score, n, 0);
+        o->cross = dq_stat_flips_of(score + n, score, NULL, n);
     }
     dq_block_free(score);
     return DQ_OK;

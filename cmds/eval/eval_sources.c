@@ -51,9 +51,19 @@ dq_status cmd_eval_source_load(dq_eval *e, dq_eval_source *source, cmd_eval_file
 dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd_eval_files *files,
                                dq_err *err)
 {
-    const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
-    if (kind->load) return kind->load(cmd_eval_own(o, kind), e, o, i, files, err);
-    return cmd_eval_source_load(e, &e->source[i], files, err);
+    const dq_eval_source *s = &e->source[i];
+    const cmd_eval_kind *kind = cmd_eval_kind_of(s);
+    if (kind->load)
+        DQ_TRY(kind->load(cmd_eval_own(o, kind), e, o, i, files, err));
+    else
+        DQ_TRY(cmd_eval_source_load(e, &e->source[i], files, err));
+    if (s->n_own_shots)
+        dq_logger_warn(
+            files->logger,
+            "%s: --fewshot-data holds items of %s: before %lld of them, an example that was "
+            "the item itself is replaced",
+            s->name, s->path, (long long)s->n_own_shots);
+    return DQ_OK;
 }
 
 static dq_status dump_sources(FILE *f, const void *sweep, dq_err *err)

@@ -132,17 +132,18 @@ static bool has_windows(const dq_eval *e, bool windows)
     return false;
 }
 
-static bool has_queries(const dq_eval *e)
+/* The first row whose units depend on each other; -1: none. */
+static int first_clustered(const dq_eval *e)
 {
     for (int i = 0; i < e->n_rows; i++) {
-        if (is_compared(e, i) && kind_of(e, i)->n_clusters) return true;
+        if (is_compared(e, i) && e->ids[e->row[i].ids].cluster) return i;
     }
-    return false;
+    return -1;
 }
 
 static void print_notes(const dq_eval *e)
 {
-    const int n = n_comparisons(e);
+    const int n = n_comparisons(e), clustered = first_clustered(e);
     bool any = false;
     for (int i = 0; i < e->n_rows; i++) any = any || is_compared(e, i);
     if (!any) return;
@@ -152,10 +153,17 @@ static void print_notes(const dq_eval *e)
         printf("No row is compared with another.\n");
         return;
     }
-    printf("Differences are paired%s%s.\n", has_windows(e, true) ? "; of a text, of its NLL" : "",
-           has_queries(e)          ? "; p: t test over queries, else exact McNemar test"
-           : has_windows(e, false) ? "; p: exact McNemar test"
-                                   : "");
+    printf("Differences are paired%s", has_windows(e, true) ? "; of a text, of its NLL" : "");
+    if (clustered >= 0) {
+        char name[48];
+        printf("; p: t test over %s, else exact McNemar test",
+               strchr(cmd_eval_clusters_text(name, sizeof name, 2,
+                                             dq_eval_cluster(e, &e->row[clustered])),
+                      ' ') +
+                   1);
+    } else if (has_windows(e, false))
+        printf("; p: exact McNemar test");
+    printf(".\n");
     if (n == 1)
         printf("1 comparison, at 95 %%.\n");
     else

@@ -42,10 +42,7 @@ typedef struct dq_eval_kind {
     dq_status (*encode)(dq_eval *e, dq_eval_ids *ids, dq_err *err);
     /* score[unit] of the row's metric, 0 (wrong) to 1. NULL with windows. */
     void (*judge)(const dq_eval *e, const dq_eval_row *row, int metric, double *score);
-    /* Units that depend on each other: unit i belongs to cluster i % n_clusters(ids), and all clusters have as many.
-     * NULL: none do. */
-    int64_t (*n_clusters)(const dq_eval_ids *ids);
-    const char *cluster; /* what they are, "query"; NULL: "item" */
+    const char *cluster; /* what is independent, "query"; NULL: "item", or "cluster" of them */
     /* dq_eval_worse of windows; NULL: scores are compared */
     dq_status (*worse)(dq_interval_loss *out, const dq_eval *e, const dq_eval_row *before,
                        const dq_eval_row *after, dq_err *err);
@@ -108,6 +105,7 @@ struct dq_eval_source {
     int64_t n_skipped;     /* items that were too long and are gone (--long skip) */
     const int64_t *number; /* [units] of those left, in the file; NULL: all are there */
     int64_t n_shots, seed; /* examples before every context, and the seed of their draw */
+    int64_t n_own_shots;   /* items that an example of their own content was taken out for */
     const char *text;
     size_t len;
 };
@@ -117,8 +115,10 @@ struct dq_eval_ids {
     int source, model; /* the first model that has these tokens */
     dq_requests req;
     dq_windows win;
-    int64_t n_extra;          /* numbers per unit that the kind keeps besides logp and top1 */
-    void *own;                /* what other kinds make besides, in the arena; NULL: nothing */
+    int64_t n_extra; /* numbers per unit that the kind keeps besides logp and top1 */
+    void *own;       /* what other kinds make besides, in the arena; NULL: nothing */
+    /* [units] of requests: units of one number, from 0, depend on each other; NULL: none do */
+    const int32_t *cluster;
     int64_t n_bad, first_bad; /* ill-formed UTF-8 of a text that is encoded here */
     const dq_slices *slices;  /* of the windows; NULL: not asked for */
 };
@@ -246,7 +246,7 @@ struct dq_eval_numbers {
     double word_ppl, byte_ppl, bits_per_byte; /* of whole documents in rolling windows, else NaN */
 };
 dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq_err *err);
-/* What standard errors of a row take for independent: "item", "prompt", "query", "document", "window". */
+/* What standard errors of a row take for independent: "item", "cluster", "prompt", "query", "document", "window". */
 const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row);
 /* Which of two metrics of a source is quoted. */
 int dq_eval_quoted(const dq_eval_source *source);

@@ -40,7 +40,8 @@ const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row)
 {
     const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
     if (kind->windows) return e->ids[row->ids].win.n_docs < 2 ? "window" : "document";
-    return kind->cluster ? kind->cluster : "item";
+    if (kind->cluster) return kind->cluster;
+    return e->ids[row->ids].cluster ? "cluster" : "item";
 }
 
 int dq_eval_quoted(const dq_eval_source *source)
@@ -75,14 +76,28 @@ bool dq_eval_loss_of(dq_interval_loss *out, const dq_eval *e, int row, const dq_
     return true;
 }
 
-/* The row's scores, those of a cluster side by side. */
-static void judge(const dq_eval *e, const dq_eval_row *row, int metric, double *score,
-                  double *scratch, int64_t n_clusters)
+/* Places that put units of a cluster side by side: unit i goes to at[i], where of[] has its cluster. */
+static dq_status order_clusters(int64_t *at, int32_t *of, const int32_t *cluster, int64_t n,
+                                dq_err *err)
+{
+    int64_t *begin = dq_block_new((size_t)n + 1, sizeof *begin, err);
+    if (!begin) return err->code;
+    for (int64_t i = 0; i < n; i++) begin[cluster[i] + 1]++;
+    for (int64_t c = 0; c < n; c++) begin[c + 1] += begin[c];
+    for (int64_t i = 0; i < n; i++) {
+        at[i] = begin[cluster[i]]++;
+        of[at[i]] = cluster[i];
+    }
+    dq_block_free(begin);
+    return DQ_OK;
+}
+
+static void judge(const dq_eval *e, const dq_eval_row *row, int metric, const int64_t *at,
+                  double *scratch, double *score)
 {
     const int64_t n = dq_eval_units(e, row);
     dq_eval_source_of(e, row)->kind->judge(e, row, metric, scratch);
-    for (int64_t i = 0; i < n; i++)
-        score[n_clusters ? i % n_clusters * (n / n_clusters) + i / n_clusters : i] = scratch[i];
+    for (int64_t i = 0; i < n; i++) score[at[i]] = scratch[i];
 }
 
 static dq_status compare(const dq_eval *e, const dq_eval_row *before, const dq_eval_row *after,
@@ -90,20 +105,25 @@ static dq_status compare(const dq_eval *e, const dq_eval_row *before, const dq_e
                          dq_err *err)
 {
     const int64_t n = dq_eval_units(e, after);
-    const dq_eval_kind *kind = dq_eval_source_of(e, after)->kind;
-    const int64_t n_clusters = kind->n_clusters ? kind->n_clusters(&e->ids[after->ids]) : 0;
+    const int32_t *cluster = e->ids[after->ids].cluster;
     double *scratch = dq_block_new((size_t)n, sizeof *scratch, err);
     double *was = dq_block_new((size_t)n, sizeof *was, err);
     double *is = dq_block_new((size_t)n, sizeof *is, err);
-    if (scratch && was && is) {
-        judge(e, before, metric, was, scratch, n_clusters);
-        judge(e, after, metric, is, scratch, n_clusters);
-        if (mean) *mean = dq_mean_of_scores(is, n, n_clusters, interval);
-        *flips = dq_stat_flips_of(was, is, n, n_clusters);
+    int64_t *at = dq_block_new((size_t)n, sizeof *at, err);
+    int32_t *of = dq_block_new((size_t)n, sizeof *of, err);
+    for (int64_t i = 0; at && i < n; i++) at[i] = i;
+    if (err->code == DQ_OK && cluster) order_clusters(at, of, cluster, n, err);
+    if (err->code == DQ_OK) {
+        judge(e, before, metric, at, scratch, was);
+        judge(e, after, metric, at, scratch, is);
+        if (mean) *mean = dq_mean_of_scores(is, cluster ? of : NULL, n, interval);
+        *flips = dq_stat_flips_of(was, is, cluster ? of : NULL, n);
     }
     dq_block_free(scratch);
     dq_block_free(was);
     dq_block_free(is);
+    dq_block_free(at);
+    dq_block_free(of);
     return err->code;
 }
 

@@ -2,11 +2,18 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/eval.h"
 
+#include "tasks/repeats.h"
+
 static dq_status encode_items(dq_eval *e, dq_eval_ids *ids, dq_err *err)
 {
     const dq_eval_model *m = &e->model[ids->model];
-    return dq_items_encode(&ids->req, &e->source[ids->source].items, m->tok, e->bos,
-                           m->m->max_positions, m->m->vocab, e->a, err);
+    const dq_items *items = &e->source[ids->source].items;
+    uint64_t *key = dq_alloc(e->a, (size_t)items->n, sizeof *key, err);
+    if (!key) return err->code;
+    for (int64_t i = 0; i < items->n; i++) key[i] = items->item[i].cluster;
+    DQ_TRY(dq_repeats_keys(&ids->cluster, key, items->n, e->a, err));
+    return dq_items_encode(&ids->req, items, m->tok, e->bos, m->m->max_positions, m->m->vocab, e->a,
+                           err);
 }
 
 /* 1 where the picked choice is the gold one. */

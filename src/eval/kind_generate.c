@@ -5,6 +5,7 @@
 #include "eval/kind_generate.h"
 
 #include "tasks/answers.h"
+#include "tasks/repeats.h"
 
 #include <string.h>
 
@@ -29,6 +30,7 @@ static dq_status load(dq_eval *e, dq_eval_source *s, dq_err *err)
     s->own = q;
     DQ_TRY(dq_questions_load(q, settings_of(s)->set, &settings_of(s)->shots, s->path, s->text,
                              s->len, e->limit, e->a, err));
+    s->n_own_shots = q->n_own_shots;
     s->items.n_bad = q->n_bad; /* for the warning about ill-formed text */
     s->items.first_bad = q->first_bad;
     return DQ_OK;
@@ -122,7 +124,10 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
             (long long)max_new, m->m->path, m->m->max_positions);
     dq_request *req = dq_alloc(e->a, (size_t)q->n, sizeof *req, err);
     int64_t *at = dq_alloc(e->a, (size_t)q->n + 1, sizeof *at, err);
-    if (!req || !at) return err->code;
+    uint64_t *key = dq_alloc(e->a, (size_t)q->n, sizeof *key, err);
+    if (!req || !at || !key) return err->code;
+    for (int64_t i = 0; i < q->n; i++) key[i] = q->question[i].cluster;
+    DQ_TRY(dq_repeats_keys(&ids->cluster, key, q->n, e->a, err));
     for (int64_t i = 0; i < q->n; i++) {
         const dq_question *one = &q->question[i];
         req[i] = (dq_request){.n_cont = max_new, .value = i * max_new, .item = i};

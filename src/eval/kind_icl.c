@@ -2,6 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_icl.h"
 
+#include "base/strmap.h"
+#include "tasks/repeats.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -349,6 +352,24 @@ static dq_status make_plan(maker *m, dq_requests *req, dq_err *err)
     return make_requests(m, req, err);
 }
 
+/* Blocks share their queries, of which some may be copies. */
+static dq_status find_clusters(const maker *m, dq_eval_ids *out, dq_err *err)
+{
+    const int64_t n = m->p->n_queries, all = m->p->n_blocks * n;
+    const int32_t *of = NULL;
+    uint64_t *key = dq_alloc(m->a, (size_t)n, sizeof *key, err);
+    int32_t *cluster = dq_alloc(m->a, (size_t)all, sizeof *cluster, err);
+    if (!key || !cluster) return err->code;
+    for (int64_t i = 0; i < n; i++) {
+        const dq_icl_example *x = &m->d->queries.ex[m->p->query[i]];
+        key[i] = dq_strmap_hash(x->text, x->len);
+    }
+    DQ_TRY(dq_repeats_keys(&of, key, n, m->a, err));
+    for (int64_t i = 0; i < all; i++) cluster[i] = of ? of[i % n] : (int32_t)(i % n);
+    out->cluster = cluster;
+    return DQ_OK;
+}
+
 static dq_status encode_icl(dq_eval *e, dq_eval_ids *out, dq_err *err)
 {
     const dq_eval_source *s = &e->source[out->source];
@@ -368,7 +389,7 @@ static dq_status encode_icl(dq_eval *e, dq_eval_ids *out, dq_err *err)
     DQ_TRY(dq_items_bos_check(em->tok, e->bos, err));
     make_plan(&m, &out->req, err);
     dq_block_free(m.buf.s);
-    return err->code;
+    return err->code == DQ_OK ? find_clusters(&m, out, err) : err->code;
 }
 
 /* 1 where the picked label is the query's own. */
@@ -395,19 +416,11 @@ static dq_status icl_words(const dq_eval *e, const dq_eval_ids *x, const dq_requ
                          &d->queries.ex[p->query[r->item % p->n_queries]], err);
 }
 
-/* Blocks share their queries: item i is query i % n_queries. */
-static int64_t n_queries(const dq_eval_ids *of)
-{
-    const dq_icl_plan *p = of->own;
-    return p->n_queries;
-}
-
 const dq_eval_kind dq_eval_icl_kind = {
     .metric = {"acc", "acc_ll"},
     .load = load_icl,
     .encode = encode_icl,
     .judge = judge_icl,
-    .n_clusters = n_queries,
     .cluster = "query",
     .words = icl_words,
 };

@@ -32,28 +32,45 @@ dq_mean dq_mean_share(int64_t k, int64_t n)
     return (dq_mean){p, n < 2 ? none : sqrt(p * (1 - p) / (double)(n - 1)), n};
 }
 
-static int64_t count_clusters(const int32_t *cluster, int64_t n)
+/* The end of the piece that begins at i: a cluster, or a value where there are none. */
+static int64_t piece_end(const int32_t *cluster, int64_t i, int64_t n)
 {
-    int64_t count = n > 0;
-    for (int64_t i = 1; i < n; i++) count += cluster[i] != cluster[i - 1];
+    int64_t end = i + 1;
+    while (cluster && end < n && cluster[end] == cluster[i]) end++;
+    return end;
+}
+
+static int64_t count_pieces(const int32_t *cluster, int64_t n)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i = piece_end(cluster, i, n)) count++;
     return count;
+}
+
+/* Of x[n], or of after - before, by the ratio estimate over pieces. */
+static dq_mean difference_of(const double *before, const double *after, const int32_t *cluster,
+                             int64_t n)
+{
+    const int64_t pieces = count_pieces(cluster, n);
+    double sum = 0, squares = 0;
+    if (n < 1) return dq_mean_none;
+    for (int64_t i = 0; i < n; i++) sum += after[i] - (before ? before[i] : 0);
+    const double mean = sum / (double)n;
+    for (int64_t i = 0, end; i < n; i = end) {
+        double part = 0;
+        end = piece_end(cluster, i, n);
+        for (int64_t k = i; k < end; k++) part += after[k] - (before ? before[k] : 0);
+        const double weight = (double)((end - i) * pieces) / (double)n; /* 1 with equal sizes */
+        part = (part / (double)(end - i) - mean) * weight;
+        squares += part * part;
+    }
+    return (dq_mean){
+        mean, pieces < 2 ? none : sqrt(squares / (double)(pieces - 1) / (double)pieces), pieces};
 }
 
 dq_mean dq_mean_clustered(const double *x, const int32_t *cluster, int64_t n)
 {
-    const int64_t n_clusters = count_clusters(cluster, n);
-    if (n_clusters < 2) return (dq_mean){dq_mean_of(x, n).value, none, n_clusters};
-    double sum = 0, dev = 0;
-    for (int64_t i = 0; i < n; i++) sum += x[i];
-    double mean = sum / (double)n;
-    for (int64_t i = 0, end; i < n; i = end) {
-        double part = 0;
-        for (end = i; end < n && cluster[end] == cluster[i]; end++) part += x[end];
-        double weight = (double)((end - i) * n_clusters) / (double)n; /* 1 with equal sizes */
-        part = (part / (double)(end - i) - mean) * weight;
-        dev += part * part;
-    }
-    return (dq_mean){mean, sqrt(dev / (double)(n_clusters - 1) / (double)n_clusters), n_clusters};
+    return difference_of(NULL, x, cluster, n);
 }
 
 double dq_stat_mcnemar(int64_t n01, int64_t n10)
@@ -68,26 +85,6 @@ double dq_stat_mcnemar(int64_t n01, int64_t n10)
     return 2 * sum < 1 ? 2 * sum : 1;
 }
 
-/* Of x[n], or of after - before; of independent values or of clusters of equal size, side by side. */
-static dq_mean difference_of(const double *before, const double *after, int64_t n,
-                             int64_t n_clusters)
-{
-    const int64_t pieces = n_clusters ? n_clusters : n, size = pieces ? n / pieces : 0;
-    double sum = 0, squares = 0;
-    if (n < 1) return dq_mean_none;
-    for (int64_t i = 0; i < n; i++) sum += after[i] - (before ? before[i] : 0);
-    const double mean = sum / (double)n;
-    for (int64_t c = 0; c < pieces; c++) {
-        double part = 0;
-        for (int64_t i = c * size; i < (c + 1) * size; i++)
-            part += after[i] - (before ? before[i] : 0);
-        part = part / (double)size - mean;
-        squares += part * part;
-    }
-    return (dq_mean){
-        mean, pieces < 2 ? none : sqrt(squares / (double)(pieces - 1) / (double)pieces), pieces};
-}
-
 static bool is_whole(double x)
 {
     return x == 0 || x == 1;
@@ -100,7 +97,8 @@ static dq_interval interval_of(dq_mean m, double low, double high)
     return dq_mean_interval(m);
 }
 
-dq_mean dq_mean_of_scores(const double *score, int64_t n, int64_t n_clusters, dq_interval *interval)
+dq_mean dq_mean_of_scores(const double *score, const int32_t *cluster, int64_t n,
+                          dq_interval *interval)
 {
     int64_t ones = 0;
     bool whole = true;
@@ -108,41 +106,42 @@ dq_mean dq_mean_of_scores(const double *score, int64_t n, int64_t n_clusters, dq
         ones += score[i] == 1;
         whole = whole && is_whole(score[i]);
     }
-    if (whole && n_clusters == 0) {
+    if (whole && !cluster) {
         *interval = dq_interval_share(ones, n);
         return dq_mean_share(ones, n);
     }
-    dq_mean m = difference_of(NULL, score, n, n_clusters);
+    dq_mean m = difference_of(NULL, score, cluster, n);
     if (whole) m.value = dq_mean_share(ones, n).value;
     *interval = interval_of(m, 0, 1);
     return m;
 }
 
 /* How many clusters fall and rise, where a t test has no spread to go by. */
-static double sign_test(const double *before, const double *after, int64_t n, int64_t n_clusters)
+static double sign_test(const double *before, const double *after, const int32_t *cluster,
+                        int64_t n)
 {
     int64_t down = 0, up = 0;
-    for (int64_t c = 0; c < n_clusters; c++) {
+    for (int64_t i = 0, end; i < n; i = end) {
         double part = 0;
-        for (int64_t i = c * (n / n_clusters); i < (c + 1) * (n / n_clusters); i++)
-            part += after[i] - before[i];
+        end = piece_end(cluster, i, n);
+        for (int64_t k = i; k < end; k++) part += after[k] - before[k];
         down += part < 0;
         up += part > 0;
     }
     return dq_stat_mcnemar(down, up);
 }
 
-dq_stat_flips dq_stat_flips_of(const double *before, const double *after, int64_t n,
-                               int64_t n_clusters)
+dq_stat_flips dq_stat_flips_of(const double *before, const double *after, const int32_t *cluster,
+                               int64_t n)
 {
-    dq_stat_flips f = {.n = n, .p = 1, .clustered = n_clusters > 0, .interval = dq_interval_none};
+    dq_stat_flips f = {.n = n, .p = 1, .clustered = cluster != NULL, .interval = dq_interval_none};
     bool whole = true;
     for (int64_t i = 0; i < n; i++) {
         f.n01 += before[i] > after[i];
         f.n10 += before[i] < after[i];
         whole = whole && is_whole(before[i]) && is_whole(after[i]);
     }
-    const dq_mean m = difference_of(before, after, n, n_clusters);
+    const dq_mean m = difference_of(before, after, cluster, n);
     f.delta = m.value;
     f.std_err = m.std_err;
     f.clusters = m.clusters;
@@ -150,7 +149,7 @@ dq_stat_flips dq_stat_flips_of(const double *before, const double *after, int64_
     f.interval = interval_of(m, -1, 1);
     if (f.clustered) {
         f.p = m.std_err > 0 ? dq_interval_t_tails(m.value / m.std_err, m.clusters - 1)
-                            : sign_test(before, after, n, n_clusters);
+                            : sign_test(before, after, cluster, n);
         return f;
     }
     f.p = dq_stat_mcnemar(f.n01, f.n10);

@@ -25,10 +25,10 @@ dq_mean dq_mean_share(int64_t k, int64_t n);
  * Source: the ratio estimate of Cochran, Sampling Techniques, chapter 6, of a small sample. */
 dq_mean dq_mean_clustered(const double *x, const int32_t *cluster, int64_t n);
 
-/* Scores of n items, each 0 (wrong) to 1. n_clusters > 0: items stand cluster by cluster, n / n_clusters in each,
- * and those of one depend on each other; 0: all are independent. Of independent zeros and ones: their share with
- * dq_interval_share; else a mean with an interval by t, or dq_interval_still where all pieces are the same. */
-dq_mean dq_mean_of_scores(const double *score, int64_t n, int64_t n_clusters,
+/* Scores of n items, each 0 (wrong) to 1, in clusters as dq_mean_clustered has them; cluster NULL: all are independent. Of
+ * independent zeros and ones: their share with dq_interval_share; else a mean with an interval by t, or
+ * dq_interval_still where all pieces are the same. */
+dq_mean dq_mean_of_scores(const double *score, const int32_t *cluster, int64_t n,
                           dq_interval *interval);
 
 /* The same items scored twice. */
@@ -45,8 +45,8 @@ typedef struct dq_stat_flips {
     bool clustered;
     bool counted; /* independent zeros and ones: the interval is dq_interval_paired's */
 } dq_stat_flips;
-dq_stat_flips dq_stat_flips_of(const double *before, const double *after, int64_t n,
-                               int64_t n_clusters);
+dq_stat_flips dq_stat_flips_of(const double *before, const double *after, const int32_t *cluster,
+                               int64_t n);
 double dq_stat_mcnemar(int64_t n01, int64_t n10);
 
 /* Value at fraction f of ascending values, linear between neighbours at f * (n - 1); NaN if n = 0. */

@@ -1,10 +1,9 @@
 /* fewshot: see fewshot.h. Draws come from random_mt in the order of the reference, one sample an item. Where the
- * pool may hold the item itself, spare examples are drawn too and equal records taken out; if too few are left,
- * the draw is made anew among the others.
+ * reference knows of no other split, one example more is drawn. Examples of the item's content are taken out; if too few
+ * are left, the draw is made anew among the others.
  * SPDX-License-Identifier: MIT */
 #include "tasks/fewshot.h"
 
-#include "base/json.h"
 #include "base/random_mt.h"
 #include "base/strbuf.h"
 
@@ -12,42 +11,13 @@
 
 typedef struct drawer {
     const dq_items *pool;
-    const dq_task *task;
     int64_t n, spare;
+    int64_t n_own;  /* items that an example was taken out for */
     int64_t scored; /* index of the item that examples are drawn for */
     dq_random_mt random;
     int64_t *draw; /* [n + spare], indices into the pool */
     dq_strbuf text;
 } drawer;
-
-/* The same members and values, whatever their order and the white space between them. */
-static bool same_json(const dq_item *x, const dq_item *y, const char *loose)
-{
-    dq_err err = {0};
-    json_t *a = NULL, *b = NULL;
-    dq_json_parse(&a, x->record, x->record_len, "item", &err);
-    dq_json_parse(&b, y->record, y->record_len, "item", &err);
-    if (loose) {
-        json_object_del(a, loose);
-        json_object_del(b, loose);
-    }
-    bool same = a && b && json_equal(a, b);
-    json_decref(a);
-    json_decref(b);
-    return same;
-}
-
-/* Whether two records are one and the same. Their contexts say at once that most are not. */
-static bool same_record(const dq_item *x, const dq_item *y, const dq_task *task)
-{
-    size_t n, m;
-    if (x->gold != y->gold || x->n_choices != y->n_choices) return false;
-    const char *s = dq_item_context(x, 0, &n), *t = dq_item_context(y, 0, &m);
-    if (n != m || memcmp(s, t, n) != 0) return false;
-    if (x->record_len == y->record_len && memcmp(x->record, y->record, x->record_len) == 0)
-        return true;
-    return same_json(x, y, task->loose);
-}
 
 /* How many examples are asked for, after the text of a failure. */
 static void say_examples(int64_t n, dq_err *err)
@@ -63,7 +33,7 @@ static dq_status draw_from_others(drawer *d, const dq_item *item, dq_err *err)
     int64_t *other = dq_block_new((size_t)d->pool->n, sizeof *other, err);
     if (!other) return err->code;
     for (int64_t i = 0; i < d->pool->n; i++) {
-        if (!same_record(&d->pool->item[i], item, d->task)) other[n++] = i;
+        if (d->pool->item[i].content != item->content) other[n++] = i;
     }
     if (n < d->n) {
         dq_fail(err, DQ_MISMATCH,
@@ -82,10 +52,10 @@ static dq_status draw(drawer *d, const dq_item *item, dq_err *err)
 {
     int64_t kept = 0, all = d->n + d->spare;
     DQ_TRY(dq_random_mt_sample(&d->random, d->draw, d->pool->n, all, err));
-    if (!d->spare) return DQ_OK;
     for (int64_t i = 0; i < all; i++) {
-        if (!same_record(&d->pool->item[d->draw[i]], item, d->task)) d->draw[kept++] = d->draw[i];
+        if (d->pool->item[d->draw[i]].content != item->content) d->draw[kept++] = d->draw[i];
     }
+    d->n_own += kept < all;
     return kept < d->n ? draw_from_others(d, item, err) : DQ_OK;
 }
 
@@ -96,9 +66,8 @@ static dq_status add_example(drawer *d, const dq_item *item, dq_err *err)
     size_t n;
     const dq_choice *c = &item->choice[item->gold];
     const char *ctx = dq_item_context(item, item->gold, &n);
-    const char *rest = c->text + 1; /* after the delimiter */
     DQ_TRY(dq_strbuf_add(&d->text, ctx, n, err));
-    if (c->ctx && !*rest) return DQ_OK;
+    if (c->ctx && c->len == c->delimiter) return DQ_OK;
     DQ_TRY(dq_strbuf_add(&d->text, c->text, c->len, err));
     return dq_strbuf_add(&d->text, "\n\n", 2, err);
 }
@@ -135,10 +104,11 @@ static dq_status add_examples(drawer *d, dq_item *item, dq_arena *a, dq_err *err
     return extend(d, item, a, err);
 }
 
-dq_status dq_fewshot(dq_items *items, const dq_items *pool, const dq_task *task, int64_t n,
-                     uint64_t seed, dq_arena *a, dq_err *err)
+dq_status dq_fewshot(dq_items *items, int64_t *n_own, const dq_items *pool, const dq_task *task,
+                     int64_t n, uint64_t seed, dq_arena *a, dq_err *err)
 {
-    drawer d = {.pool = pool, .task = task, .n = n, .spare = task->draws_extra};
+    drawer d = {.pool = pool, .n = n, .spare = task->draws_extra};
+    *n_own = 0;
     if (n == 0) return DQ_OK;
     if (pool->n < n + d.spare) {
         dq_fail(err, DQ_MISMATCH, "has %lld items (expected at least %lld for ", (long long)pool->n,
@@ -156,5 +126,6 @@ dq_status dq_fewshot(dq_items *items, const dq_items *pool, const dq_task *task,
         add_examples(&d, &item[d.scored], a, err);
     dq_block_free(d.text.s);
     items->item = item;
+    *n_own = d.n_own;
     return err->code;
 }

@@ -9,11 +9,11 @@
 
 enum { DQ_FEWSHOT_SEED = 1234 }; /* the harness's own */
 
-/* Puts n examples of `pool` before every context of `items`: for each item in turn n are drawn
- * (where the task draws a spare, n + 1 of which the item itself is left out), all from one stream of
- * `seed`. Each is its context, its answer and two line ends. Texts live in the arena; `pool` may go
+/* Puts n examples of `pool` before every context of `items`: for each item in turn n are drawn (n + 1 where
+ * the task draws a spare), all from one stream of `seed`. None of them has the item's own content; *n_own: items that
+ * one was taken out for. Each is its context, its answer and two line ends. Texts live in the arena; `pool` may go
  * afterwards. DQ_MISMATCH when the pool is too small; names no file. */
-dq_status dq_fewshot(dq_items *items, const dq_items *pool, const dq_task *task, int64_t n,
-                     uint64_t seed, dq_arena *a, dq_err *err);
+dq_status dq_fewshot(dq_items *items, int64_t *n_own, const dq_items *pool, const dq_task *task,
+                     int64_t n, uint64_t seed, dq_arena *a, dq_err *err);
 
 #endif

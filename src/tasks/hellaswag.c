@@ -103,7 +103,7 @@ static dq_status read_six(dq_item *item, int64_t index, char *const *line, dq_ar
 static dq_status load_six(dq_task_items *l, const char *text, size_t len, int64_t limit,
                           dq_err *err)
 {
-    const char *s, *first = text;
+    const char *s;
     char *line[TEXT_LINES];
     size_t at = 0, n;
     int64_t number = 0;
@@ -114,15 +114,12 @@ static dq_status load_six(dq_task_items *l, const char *text, size_t len, int64_
         if (memchr(s, 0, n))
             return dq_fail(err, DQ_DAMAGED, "item %lld, line %lld: contains a NUL", (long long)l->n,
                            (long long)number);
-        if (have == 0) first = s;
         line[have] = dq_text(l->a, s, n, err);
         if (!line[have]) return err->code;
         if (++have < TEXT_LINES) continue;
         dq_item *item = dq_task_file_add(l, err);
         if (!item) return err->code;
         item->line = number - TEXT_LINES + 1;
-        item->record = first;
-        item->record_len = (size_t)(s + n - first);
         DQ_TRY(read_six(item, l->n - 1, line, l->a, err));
         have = 0;
     }

@@ -32,6 +32,25 @@ const char *dq_item_context(const dq_item *item, int choice, size_t *len)
     return c->ctx ? c->ctx : item->ctx;
 }
 
+bool dq_item_has_two_spaces(const dq_item *item)
+{
+    for (int c = 0; c < item->n_choices; c++) {
+        size_t n, bytes;
+        const dq_choice *choice = &item->choice[c];
+        const char *ctx = dq_item_context(item, c, &n);
+        bool before = n && dq_items_is_strip_space(dq_utf8_last(ctx, n, &bytes));
+        for (size_t at = 0; at < choice->len;) { /* the delimiter, then the choice, by its ends */
+            const bool in_delimiter = at < choice->delimiter;
+            const size_t end = in_delimiter ? choice->delimiter : choice->len;
+            if (before && dq_items_is_strip_space(dq_utf8_first(choice->text + at, &bytes)))
+                return true;
+            before = dq_items_is_strip_space(dq_utf8_last(choice->text, end, &bytes));
+            at = end;
+        }
+    }
+    return false;
+}
+
 dq_status dq_items_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err)
 {
     if (bos == DQ_BOS_ON && dq_tokenizer_bos(t) < 0)

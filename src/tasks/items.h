@@ -6,25 +6,29 @@
 #include "tokenizer/tokenizer.h"
 
 typedef struct dq_choice {
-    const char *text; /* the choice with the delimiter in front, well-formed UTF-8 */
-    size_t len;
-    int64_t points;  /* code points of the choice without the delimiter */
-    const char *ctx; /* its own context, [ctx_len]; NULL: that of the item */
+    const char *text;      /* the choice with the delimiter in front, well-formed UTF-8 */
+    size_t len, delimiter; /* bytes of text; of which the delimiter has */
+    int64_t points;        /* code points of the choice without the delimiter */
+    const char *ctx;       /* its own context, [ctx_len]; NULL: that of the item */
     size_t ctx_len;
 } dq_choice;
 
 typedef struct dq_item {
     const char *ctx; /* NULL where every choice has its own */
     size_t ctx_len;
+    const char *delimiter;   /* between every context and choice */
     const dq_choice *choice; /* [n_choices] */
     int n_choices, gold;
-    int64_t line;       /* of the data file, from 1 */
-    const char *record; /* [record_len]: what the file has for it */
-    size_t record_len;
+    int64_t line; /* of the data file, from 1 */
+    /* Hashes of its own contexts and choices in any order, and of what makes it depend on others: a cluster that its
+     * record names, a passage, or else the first. */
+    uint64_t content, cluster;
 } dq_item;
 
 /* What stands before a choice. */
 const char *dq_item_context(const dq_item *item, int choice, size_t *len);
+/* Whether white space meets white space where a choice begins. */
+bool dq_item_has_two_spaces(const dq_item *item);
 
 typedef struct dq_items {
     const dq_item *item;

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/question_sets.h"
 
+#include "base/strbuf.h"
 #include "tasks/math_answer.h"
 
 #include <stdlib.h>
@@ -23,6 +24,7 @@ static dq_status read_answered(dq_question_parts *out, const json_t *record, dq_
         DQ_TRY(dq_json_text(&body, record, "Body", NULL, err));
         DQ_TRY(dq_json_text(&question, record, "Question", NULL, err));
         out->question = dq_textf(a, err, "%s %s", body, question);
+        out->passage = body;
     }
     DQ_TRY(dq_answer_gold(&out->gold, record, a, err));
     /* an answer with its reasoning stays as it stands; a bare one is given as it is judged */
@@ -51,10 +53,10 @@ static dq_status without_units(const char **out, const char *text, dq_arena *a, 
     size_t n = 0;
     char *s = dq_text(a, text, strlen(text), err);
     if (!s) return err->code;
+    const char *last = strrchr(text, ')');
     for (const char *c = text; *c; c++) {
-        const char *end = *c == '(' ? strchr(c, ')') : NULL;
-        if (end)
-            c = end;
+        if (*c == '(' && c < last)
+            c = strchr(c, ')');
         else
             s[n++] = *c;
     }
@@ -74,6 +76,7 @@ static dq_status read_asdiv(dq_question_parts *out, const json_t *record, dq_are
     DQ_TRY(without_units(&answer, answer, a, err));
     DQ_TRY(gold_of(&out->gold, json_string(answer), a, err));
     out->question = dq_textf(a, err, "%s %s", body, question);
+    out->passage = body;
     out->worked = out->gold;
     out->rule = dq_answer_rules_for(out->gold);
     return err->code;
@@ -146,8 +149,16 @@ static dq_status read_college_math(dq_question_parts *out, const json_t *record,
 
 /* ---- Questions about a table ---- */
 
+/* The text that was written to f, which is closed, in the arena. */
+static dq_status take_text(const char **out, FILE *f, dq_strbuf *b, dq_arena *a, dq_err *err)
+{
+    if (dq_strbuf_memory_close(f, err) == DQ_OK) *out = dq_text(a, b->s ? b->s : "", b->n, err);
+    dq_block_free(b->s);
+    return err->code;
+}
+
 /* " Options: a, b." */
-static dq_status add_options(const char **question, const json_t *choices, dq_arena *a, dq_err *err)
+static dq_status put_options(FILE *f, const json_t *choices, dq_err *err)
 {
     if (!choices || json_is_null(choices)) return DQ_OK;
     if (json_array_size(choices) < 2)
@@ -155,17 +166,17 @@ static dq_status add_options(const char **question, const json_t *choices, dq_ar
     for (size_t i = 0; i < json_array_size(choices); i++) {
         const char *choice = json_string_value(json_array_get(choices, i));
         if (!choice) return dq_json_wrong("choices", "null or a list of texts", choices, err);
-        *question = dq_textf(a, err, "%s%s%s", *question, i ? ", " : " Options: ", choice);
-        if (!*question) return err->code;
+        fprintf(f, "%s%s", i ? ", " : " Options: ", choice);
     }
-    *question = dq_textf(a, err, "%s.", *question);
-    return err->code;
+    fputc('.', f);
+    return DQ_OK;
 }
 
 static dq_status read_tabmwp(dq_question_parts *out, const json_t *record, dq_arena *a, dq_err *err)
 {
     static const char none[] = "";
     const char *title, *table, *question, *unit, *type, *solution, *const empty = none;
+    dq_strbuf text = {0};
     DQ_TRY(dq_json_text(&table, record, "table", NULL, err));
     DQ_TRY(dq_json_text(&question, record, "question", NULL, err));
     DQ_TRY(dq_json_text(&out->gold, record, "answer", NULL, err));
@@ -173,10 +184,13 @@ static dq_status read_tabmwp(dq_question_parts *out, const json_t *record, dq_ar
     DQ_TRY(dq_json_text(&title, record, "table_title", &empty, err));
     DQ_TRY(dq_json_text(&unit, record, "unit", &empty, err));
     DQ_TRY(dq_json_text(&solution, record, "solution", &empty, err));
-    out->question = dq_textf(a, err, "%s%s%s\n%s%s%s%s", title, *title ? "\n" : "", table, question,
-                             *unit ? " (Unit: " : "", unit, *unit ? ")" : "");
-    if (!out->question) return err->code;
-    DQ_TRY(add_options(&out->question, json_object_get(record, "choices"), a, err));
+    FILE *f = dq_strbuf_memory_open(&text, err);
+    if (!f) return err->code;
+    fprintf(f, "%s%s%s\n%s", title, *title ? "\n" : "", table, question);
+    if (*unit) fprintf(f, " (Unit: %s)", unit);
+    put_options(f, json_object_get(record, "choices"), err);
+    DQ_TRY(take_text(&out->question, f, &text, a, err));
+    out->passage = table;
     out->worked =
         dq_textf(a, err, "%s%sThe answer is %s.", solution, *solution ? " " : "", out->gold);
     const bool number = strcmp(type, "integer_number") == 0 || strcmp(type, "decimal_number") == 0;
@@ -248,24 +262,21 @@ static dq_status read_multi_news(dq_question_parts *out, const json_t *record, d
 }
 
 /* [[title, [sentence, ...]], ...] as paragraphs. */
-static dq_status paragraphs(const char **out, const json_t *context, dq_arena *a, dq_err *err)
+static dq_status put_paragraphs(FILE *f, const json_t *context, dq_err *err)
 {
-    const char *all = "";
     for (size_t i = 0; i < json_array_size(context); i++) {
         const json_t *part = json_array_get(context, i), *list = json_array_get(part, 1);
         const char *title = json_string_value(json_array_get(part, 0));
         if (!title || !json_is_array(list))
             return dq_json_wrong("context", "a list of titles with sentences", context, err);
-        all = dq_textf(a, err, "%s%s%s\n", all, i ? "\n\n" : "", title);
-        for (size_t k = 0; all && k < json_array_size(list); k++) {
+        fprintf(f, "%s%s\n", i ? "\n\n" : "", title);
+        for (size_t k = 0; k < json_array_size(list); k++) {
             const char *sentence = json_string_value(json_array_get(list, k));
             if (!sentence)
                 return dq_json_wrong("context", "a list of titles with sentences", context, err);
-            all = dq_textf(a, err, "%s%s", all, sentence);
+            fputs(sentence, f);
         }
-        if (!all) return err->code;
     }
-    *out = all;
     return DQ_OK;
 }
 
@@ -274,10 +285,14 @@ static dq_status read_hops(dq_question_parts *out, const json_t *record, dq_aren
 {
     const json_t *context = json_object_get(record, "context");
     const char *answer, *source = "";
+    dq_strbuf text = {0};
     if (!json_is_array(context)) return read_long(out, record, a, err);
     DQ_TRY(dq_json_text(&out->query, record, "question", NULL, err));
     DQ_TRY(dq_json_text(&answer, record, "answer", NULL, err));
-    DQ_TRY(paragraphs(&source, context, a, err));
+    FILE *f = dq_strbuf_memory_open(&text, err);
+    if (!f) return err->code;
+    put_paragraphs(f, context, err);
+    DQ_TRY(take_text(&source, f, &text, a, err));
     out->question = dq_textf(a, err, "%s\n\nQuestion: %s\nAnswer:", source, out->query);
     return list_text(&out->reference, json_pack("[s]", answer), a, err);
 }

@@ -12,6 +12,7 @@ typedef struct dq_question_parts {
     const char *question; /* of prompts the whole prompt */
     const char *gold;     /* not empty; NULL: prompts have none */
     const char *worked;   /* the answer as an example shows it */
+    const char *passage;  /* what other questions are asked about as well; NULL: none */
     dq_answer_rule rule;
     /* What a judge of the continuation is told: the question that is asked of a source (NULL: for a summary), and right
      * answers as a JSON list of texts. reference NULL: nothing is known to judge it by. */

@@ -6,6 +6,7 @@
 
 #include "base/random_mt.h"
 #include "base/strbuf.h"
+#include "base/strmap.h"
 #include "base/utf8.h"
 #include "tasks/question_xml.h"
 #include "tasks/task_file.h"
@@ -134,19 +135,45 @@ typedef struct list {
     const dq_question_shots *shots; /* NULL: none */
     dq_random_mt random;
     int64_t *draw;  /* [shots->n] */
+    int64_t *other; /* [shots->n_examples] */
+    int64_t n_own;
     dq_strbuf text; /* of the examples before the next question */
     dq_arena *a;
 } list;
 
-/* The examples before the next question. */
-static dq_status join_shots(list *l, dq_err *err)
+/* The examples before a question whose text has that hash, none of which is that question. */
+static dq_status choose_shots(list *l, uint64_t content, dq_err *err)
+{
+    const dq_question_shots *s = l->shots;
+    int64_t n = 0;
+    bool own = false;
+    for (int64_t i = 0; i < s->n; i++) l->draw[i] = i;
+    if (s->drawn) DQ_TRY(dq_random_mt_sample(&l->random, l->draw, s->n_examples, s->n, err));
+    for (int64_t i = 0; i < s->n; i++) own = own || s->example[l->draw[i]].content == content;
+    if (!own) return DQ_OK;
+    l->n_own++;
+    for (int64_t i = 0; i < s->n_examples; i++) {
+        if (s->example[i].content != content) l->other[n++] = i;
+    }
+    if (n < s->n)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SHOTS, .number = {n}},
+                            "the file of examples has %lld that are not this question, %lld are "
+                            "asked for as shots",
+                            (long long)n, (long long)s->n);
+    for (int64_t i = 0; i < s->n; i++) l->draw[i] = i;
+    if (s->drawn) DQ_TRY(dq_random_mt_sample(&l->random, l->draw, n, s->n, err));
+    for (int64_t i = 0; i < s->n; i++) l->draw[i] = l->other[l->draw[i]];
+    return DQ_OK;
+}
+
+static dq_status join_shots(list *l, uint64_t content, dq_err *err)
 {
     const dq_question_shots *s = l->shots;
     l->text.n = 0;
     if (!s || s->n == 0) return DQ_OK;
-    if (s->drawn) DQ_TRY(dq_random_mt_sample(&l->random, l->draw, s->n_examples, s->n, err));
+    DQ_TRY(choose_shots(l, content, err));
     for (int64_t i = 0; i < s->n; i++) {
-        const char *text = s->example[s->drawn ? l->draw[i] : i];
+        const char *text = s->example[l->draw[i]].text;
         DQ_TRY(dq_strbuf_add(&l->text, text, strlen(text), err));
     }
     return DQ_OK;
@@ -207,7 +234,10 @@ static dq_status add_question(void *arg, const json_t *record, int64_t line, dq_
     DQ_TRY(keep(&q->query, p.query, l->a, err));
     DQ_TRY(keep(&q->reference, p.reference, l->a, err));
     q->rule = p.rule;
-    if (l->set->answered) DQ_TRY(join_shots(l, err));
+    const uint64_t content = dq_strmap_hash(p.question, strlen(p.question));
+    q->cluster = p.passage ? dq_strmap_hash(p.passage, strlen(p.passage)) : content;
+    DQ_TRY(dq_task_file_read_cluster(&q->cluster, record, err));
+    if (l->set->answered) DQ_TRY(join_shots(l, content, err));
     if (l->set->answered)
         q->prompt = dq_textf(l->a, err, "%.*sQuestion: %s\nAnswer:", (int)l->text.n,
                              l->text.n ? l->text.s : "", p.question);
@@ -225,9 +255,10 @@ dq_status dq_questions_load(dq_questions *out, const dq_question_set *set,
     list l = {.set = set, .shots = shots, .a = a};
     reader r = {.take = add_question, .arg = &l, .limit = limit};
     *out = (dq_questions){.first_bad = -1};
-    if (shots && shots->drawn) {
+    if (shots && shots->n) {
         l.draw = dq_alloc(a, (size_t)shots->n, sizeof *l.draw, err);
-        if (!l.draw) return err->code;
+        l.other = dq_alloc(a, (size_t)shots->n_examples, sizeof *l.other, err);
+        if (!l.draw || !l.other) return err->code;
         dq_random_mt_seed(&l.random, shots->seed);
     }
     read_records(&r, set, out, path, text, len, a, err);
@@ -237,11 +268,12 @@ dq_status dq_questions_load(dq_questions *out, const dq_question_set *set,
         return dq_fail(err, DQ_DAMAGED, "%s: holds no items (expected %s)", path, set->form);
     out->question = l.question;
     out->n = l.n;
+    out->n_own_shots = l.n_own;
     return DQ_OK;
 }
 
 typedef struct shot_list {
-    const char **example;
+    dq_question_shot *example;
     int64_t n;
     size_t cap;
     const dq_question_set *set;
@@ -254,10 +286,13 @@ static dq_status add_shot(void *arg, const json_t *record, int64_t line, dq_err 
     dq_question_parts p;
     (void)line;
     DQ_TRY(read_parts(&p, s->set, record, s->a, err));
-    const char **more = dq_grow(s->a, s->example, (size_t)s->n + 1, &s->cap, sizeof *more, err);
+    dq_question_shot *more =
+        dq_grow(s->a, s->example, (size_t)s->n + 1, &s->cap, sizeof *more, err);
     if (!more) return err->code;
     s->example = more;
-    more[s->n++] = dq_textf(s->a, err, "Question: %s\nAnswer: %s\n\n", p.question, p.worked);
+    more[s->n++] = (dq_question_shot){
+        dq_textf(s->a, err, "Question: %s\nAnswer: %s\n\n", p.question, p.worked),
+        dq_strmap_hash(p.question, strlen(p.question))};
     return err->code;
 }
 
@@ -267,7 +302,7 @@ dq_status dq_questions_shots(dq_question_shots *shots, const dq_question_set *se
     dq_questions read;
     const int64_t n = shots->n;
     shot_list s = {.set = set, .a = a};
-    reader r = {.take = add_shot, .arg = &s, .limit = shots->drawn ? 0 : n};
+    reader r = {.take = add_shot, .arg = &s, .limit = 0};
     DQ_TRY(read_records(&r, set, &read, path, text, len, a, err));
     if (r.n < n)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SHOTS, .number = {r.n}},

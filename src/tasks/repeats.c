@@ -35,6 +35,24 @@ dq_status dq_repeats_clusters(int32_t *cluster, int64_t *n_clusters, int64_t *n_
     return err->code;
 }
 
+dq_status dq_repeats_keys(const int32_t **cluster, const uint64_t *key, int64_t n, dq_arena *a,
+                          dq_err *err)
+{
+    dq_map64 seen = {0};
+    int32_t *of = dq_alloc(a, (size_t)n, sizeof *of, err);
+    *cluster = NULL;
+    if (!of) return err->code;
+    DQ_TRY(dq_map64_new(&seen, (size_t)n + 1, NULL, err));
+    for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
+        uint64_t number = dq_map64_get(&seen, key[i]);
+        if (number == 0) dq_map64_put(&seen, key[i], number = seen.n + 1, err);
+        of[i] = (int32_t)(number - 1);
+    }
+    if ((int64_t)seen.n < n) *cluster = of;
+    dq_map64_free(&seen);
+    return err->code;
+}
+
 dq_status dq_repeats_count(int64_t *n_places, int64_t *n_new, const dq_repeats_run *run, int64_t n,
                            dq_err *err)
 {

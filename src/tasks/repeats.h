@@ -18,6 +18,10 @@ typedef struct dq_repeats_run {
 dq_status dq_repeats_clusters(int32_t *cluster, int64_t *n_clusters, int64_t *n_copies,
                               const dq_repeats_run *run, int64_t n, dq_err *err);
 
+/* The same of units that are known by a key each. *cluster is in the arena; NULL: no two keys are equal. DQ_RESOURCE. */
+dq_status dq_repeats_keys(const int32_t **cluster, const uint64_t *key, int64_t n, dq_arena *a,
+                          dq_err *err);
+
 /* Places of runs at which DQ_REPEATS_IDS ids begin, and how many of them begin ids that stand nowhere before. DQ_RESOURCE. */
 enum { DQ_REPEATS_IDS = 16 };
 dq_status dq_repeats_count(int64_t *n_places, int64_t *n_new, const dq_repeats_run *run, int64_t n,

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/task_file.h"
 
+#include "base/random.h"
+#include "base/strmap.h"
 #include "base/utf8.h"
 
 #include <limits.h>
@@ -15,6 +17,7 @@ dq_item *dq_task_file_add(dq_task_items *l, dq_err *err)
     dq_item *list = dq_grow(l->a, l->item, (size_t)l->n + 1, &l->cap, sizeof *list, err);
     if (!list) return NULL;
     l->item = list;
+    l->item[l->n].delimiter = " ";
     return &l->item[l->n++];
 }
 
@@ -46,13 +49,11 @@ static dq_status read_line(dq_task_items *l, const char *line, size_t n, int64_t
     dq_item *item = dq_task_file_add(l, err);
     if (!item) return err->code;
     item->line = number;
-    item->record = line;
-    item->record_len = n;
     if (dq_json_parse_line(&o, line, n, "item", err) == DQ_OK) {
         if (!json_is_object(o))
             dq_fail(err, DQ_DAMAGED, "expected a JSON object");
-        else
-            read(item, o, l->a, err);
+        else if (read(item, o, l->a, err) == DQ_OK)
+            dq_task_file_read_cluster(&item->cluster, o, err);
     }
     json_decref(o);
     if (err->code == DQ_OK) return DQ_OK;
@@ -72,10 +73,24 @@ dq_status dq_task_file_read_jsonl(dq_task_items *l, const char *text, size_t len
     return DQ_OK;
 }
 
-dq_status dq_task_file_set_choice(dq_choice *c, const char *text, dq_arena *a, dq_err *err)
+dq_status dq_task_file_read_cluster(uint64_t *out, const json_t *o, dq_err *err)
+{
+    const json_t *v = json_object_get(o, "cluster");
+    if (json_is_integer(v))
+        *out = dq_random_mix((uint64_t)json_integer_value(v));
+    else if (json_is_string(v))
+        *out = dq_strmap_hash(json_string_value(v), json_string_length(v));
+    else if (v)
+        return dq_json_wrong("cluster", "a text or an integer", v, err);
+    return DQ_OK;
+}
+
+dq_status dq_task_file_set_choice(const dq_item *item, dq_choice *c, const char *text, dq_arena *a,
+                                  dq_err *err)
 {
     c->points = dq_utf8_count(text, strlen(text));
-    c->text = dq_textf(a, err, " %s", text);
+    c->delimiter = strlen(item->delimiter);
+    c->text = dq_textf(a, err, "%s%s", item->delimiter, text);
     if (!c->text) return err->code;
     c->len = strlen(c->text);
     return DQ_OK;
@@ -86,7 +101,7 @@ dq_status dq_task_file_set_choices(dq_item *item, const char *const *text, int n
 {
     dq_choice *c = dq_alloc(a, (size_t)n, sizeof *c, err);
     if (!c) return err->code;
-    for (int i = 0; i < n; i++) DQ_TRY(dq_task_file_set_choice(&c[i], text[i], a, err));
+    for (int i = 0; i < n; i++) DQ_TRY(dq_task_file_set_choice(item, &c[i], text[i], a, err));
     item->choice = c;
     item->n_choices = n;
     return DQ_OK;
@@ -112,7 +127,7 @@ dq_status dq_task_file_read_choices(dq_item *item, const json_t *o, const char *
                            key, i);
         if (clean) s = clean(a, s, err);
         if (!s) return err->code;
-        DQ_TRY(dq_task_file_set_choice(&c[i], s, a, err));
+        DQ_TRY(dq_task_file_set_choice(item, &c[i], s, a, err));
     }
     item->choice = c;
     item->n_choices = (int)n;

@@ -23,20 +23,23 @@ bool dq_task_file_next_line(const char *text, size_t len, size_t *at, const char
 /* Spaces, tabs and line ends only. */
 bool dq_task_file_is_blank(const char *line, size_t n);
 
-/* Fills an item from one object. */
+/* Fills an item, whose delimiter is one space as in lm-evaluation-harness, from one object. */
 typedef dq_status dq_task_file_object(dq_item *item, const json_t *o, dq_arena *a, dq_err *err);
 /* An item per line that is not blank, at most `limit` (0: all). Messages begin with item and line. */
 dq_status dq_task_file_read_jsonl(dq_task_items *l, const char *text, size_t len, int64_t limit,
                                   dq_task_file_object *read, dq_err *err);
 
-/* A choice; between it and its context stands one space. */
-dq_status dq_task_file_set_choice(dq_choice *c, const char *text, dq_arena *a, dq_err *err);
+/* A choice after the item's delimiter; its points are those of the text alone. */
+dq_status dq_task_file_set_choice(const dq_item *item, dq_choice *c, const char *text, dq_arena *a,
+                                  dq_err *err);
 dq_status dq_task_file_set_choices(dq_item *item, const char *const *text, int n, dq_arena *a,
                                    dq_err *err);
 /* Strings of the array `key`, through `clean` if given; at least two. */
 dq_status dq_task_file_read_choices(dq_item *item, const json_t *o, const char *key,
                                     char *(*clean)(dq_arena *, const char *, dq_err *), dq_arena *a,
                                     dq_err *err);
+/* What an item depends on: `cluster` of its record, a text or an integer; *out stays as it is where that is absent. */
+dq_status dq_task_file_read_cluster(uint64_t *out, const json_t *o, dq_err *err);
 /* printf into the item's context. */
 dq_status dq_task_file_set_context(dq_item *item, dq_arena *a, dq_err *err, const char *fmt, ...)
     DQ_PRINTF(4, 5);

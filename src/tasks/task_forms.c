@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/task_forms.h"
 
+#include "base/strmap.h"
 #include "base/utf8.h"
 
 #include <limits.h>
@@ -11,9 +12,12 @@
 
 dq_status dq_read_mc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
 {
-    const char *ctx;
+    const char *ctx, *delimiter;
     int64_t gold;
     DQ_TRY(dq_json_text(&ctx, o, "ctx", NULL, err));
+    DQ_TRY(dq_json_text(&delimiter, o, "delimiter", &item->delimiter, err));
+    item->delimiter = dq_text(a, delimiter, strlen(delimiter), err);
+    if (!item->delimiter) return err->code;
     DQ_TRY(dq_task_file_read_choices(item, o, "choices", NULL, a, err));
     DQ_TRY(dq_json_int(&gold, o, "gold", 0, item->n_choices - 1, NULL, err));
     item->gold = (int)gold;
@@ -140,6 +144,7 @@ dq_status dq_read_boolq(dq_item *item, const json_t *o, dq_arena *a, dq_err *err
     DQ_TRY(dq_json_text(&question, o, "question", NULL, err));
     DQ_TRY(read_truth(&item->gold, o, original ? "answer" : "label", err));
     DQ_TRY(dq_task_file_set_choices(item, answers, 2, a, err));
+    item->cluster = dq_strmap_hash(passage, strlen(passage));
     return dq_task_file_set_context(item, a, err,
                                     "%s%s%s\nQuestion: %s?\nAnswer:", title ? title : "",
                                     title ? " -- " : "", passage, question);
@@ -184,7 +189,7 @@ dq_status dq_read_winogrande(dq_item *item, const json_t *o, dq_arena *a, dq_err
     dq_choice *c = dq_alloc(a, 2, sizeof *c, err);
     if (!rest || !c) return err->code;
     for (int i = 0; i < 2; i++) {
-        DQ_TRY(dq_task_file_set_choice(&c[i], rest, a, err));
+        DQ_TRY(dq_task_file_set_choice(item, &c[i], rest, a, err));
         if (c[i].points == 0) c[i].points = 1; /* of one text for both, acc_norm is acc */
         c[i].ctx = dq_textf(a, err, "%.*s%s", (int)(blank - sentence), sentence, option[i]);
         if (!c[i].ctx) return err->code;

@@ -7,8 +7,8 @@
 
 #include "tasks/task_file.h"
 
-dq_task_file_object dq_read_mc;         /* {"ctx", "choices": [...], "gold"} */
-dq_task_file_object dq_read_arc;        /* question with labelled choices, answerKey */
+dq_task_file_object dq_read_mc;  /* {"ctx", "choices": [...], "gold", "delimiter"?, "cluster"?} */
+dq_task_file_object dq_read_arc; /* question with labelled choices, answerKey */
 dq_task_file_object dq_read_openbookqa; /* the same; the context is the question alone */
 dq_task_file_object
     dq_read_boolq; /* passage, question, label; or title, passage, question, answer */

@@ -4,6 +4,8 @@
 #include "tasks/tasks.h"
 
 #include "base/file.h"
+#include "base/random.h"
+#include "base/strmap.h"
 #include "base/utf8.h"
 #include "tasks/hellaswag.h"
 #include "tasks/task_forms.h"
@@ -70,7 +72,6 @@ const dq_task dq_tasks[] = {
      .form = "JSON lines {\"sentence\", \"option1\", \"option2\", \"answer\"}",
      .metric = "acc",
      .draws_extra = true,
-     .loose = "qID",
      .first_label = 1,
      .load = load_winogrande},
 };
@@ -175,6 +176,18 @@ static void add_form(dq_err *err, const dq_task *task)
     dq_fail_more(err, dq_remedy_none, " (expected %s)", task->form);
 }
 
+static uint64_t content_of(const dq_item *item)
+{
+    uint64_t sum = 0;
+    for (int c = 0; c < item->n_choices; c++) {
+        size_t n;
+        const char *ctx = dq_item_context(item, c, &n);
+        sum += dq_random_mix(dq_strmap_hash(item->choice[c].text, item->choice[c].len) +
+                             dq_random_mix(dq_strmap_hash(ctx, n)));
+    }
+    return dq_random_mix(sum);
+}
+
 dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, const char *text,
                        size_t len, int64_t limit, dq_arena *a, dq_err *err)
 {
@@ -197,6 +210,10 @@ dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, con
         add_form(err, task);
     if (err->code != DQ_OK) return dq_in(err, "%s: ", path);
     DQ_TRY(find_labels(out, &l, task, path, text, len, err));
+    for (int64_t i = 0; i < l.n; i++) {
+        l.item[i].content = content_of(&l.item[i]);
+        if (!l.item[i].cluster) l.item[i].cluster = l.item[i].content;
+    }
     out->item = l.item;
     out->n = l.n;
     return DQ_OK;

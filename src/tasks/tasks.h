@@ -16,7 +16,6 @@ typedef struct dq_task {
     /* A few-shot draw takes one example more, so that an example that is the item itself can be left
      * out: lm-evaluation-harness does so where it knows of no test split. */
     bool draws_extra;
-    const char *loose; /* key that does not tell two records apart: the harness's copy lacks it */
     int first_label; /* of the file X-labels.lst beside X.jsonl; -1: answers stand with the items */
     dq_status (*load)(struct dq_task_items *l, const char *text, size_t len, int64_t limit,
                       dq_err *err);

@@ -190,7 +190,7 @@ static dq_status fill(const reader *r, int index, dq_err *err)
                            (long long)v[i].line, (long long)v[i].item, (long long)v[i - 1].line);
         score[i] = v[i].score;
     }
-    g->acc = dq_mean_of_scores(score, n, 0, &g->acc_interval);
+    g->acc = dq_mean_of_scores(score, NULL, n, &g->acc_interval);
     return DQ_OK;
 }
 
@@ -209,7 +209,7 @@ static dq_status pair(dq_stat_flips *out, const dq_verdict_group *before,
         was[n] = b->score;
         is[n++] = after->verdict[i].score;
     }
-    *out = dq_stat_flips_of(was, is, n, 0);
+    *out = dq_stat_flips_of(was, is, NULL, n);
     return DQ_OK;
 }
 

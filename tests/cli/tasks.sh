@@ -159,3 +159,52 @@ if command -v gnuplot >/dev/null; then
 fi
 try 0 "published results" eval "plain model" --task piqa --data piqa.jsonl
 ! grep -q "^Mean over" "$top/out" || complain "tasks: a mean over one task"
+
+# ---- what stands before a choice, copies of items, and examples that are the item
+item() { # item CONTEXT CHOICE MORE
+    printf '{"ctx": "%s", "choices": ["%s", "x"], "gold": 0%s}\n' "$1" "$2" "$3"
+}
+{
+    item "日本の首都は東" 京 ', "delimiter": ""'
+    item a+ b ', "delimiter": ""'
+} >none.jsonl
+{
+    item "The capital is" Paris ''
+    item "The river is" " long" ''
+} >spaces.jsonl
+set -- eval "plain model" --task mc --dump-requests requests.jsonl --force --json --data
+try 0 '"delimiter": ""' "$@" none.jsonl
+grep -q '"continuation": "京"' requests.jsonl || complain "mc: no choice without a delimiter"
+try 0 '"delimiter": " "' "$@" spaces.jsonl
+grep -q "white space meets white space in 1 items, the first in line 2" "$top/err" || complain "mc: no warning of two spaces"
+cat none.jsonl spaces.jsonl >both.jsonl
+try 0 '"delimiter": null' "$@" both.jsonl
+try 0 "choices of mc follow their contexts after one space" eval "plain model" --task mc --data spaces.jsonl
+try 0 "choices of mc follow their contexts without a delimiter" eval "plain model" --task mc --data none.jsonl
+item a b ', "delimiter": 1' >bad.jsonl
+try 3 'item 0, line 1: key "delimiter"' eval "plain model" --task mc --data bad.jsonl
+
+# five copies of an item and two items of one cluster among six: seven items, two pieces
+{
+    for i in 1 2 3 4 5; do item "the green mole" hears ", \"id\": $i"; done
+    item "a cold wolf" finds ', "cluster": "wolf"'
+    item "a tall crow" draws ', "cluster": "wolf"'
+} >copies.jsonl
+try 0 " 7  2 clusters " eval "plain model" --task mc --data copies.jsonl
+grep -q "p: t test over clusters\|No row is compared" "$top/out" || complain "mc: copies of an item are independent"
+try 0 '"n_clusters": 2' eval "plain model" --task mc --data copies.jsonl --logit-bits 16,3 --json
+grep -q '"cluster": "cluster"' "$top/out" || complain "mc: clusters have no name"
+
+sed 6q choices.jsonl >items.jsonl
+sed 's/}$/, "copy": true}/' items.jsonl >pool.jsonl
+try 4 "has 5 items that differ from the one that is scored" eval "plain model" --task mc --data items.jsonl --num-fewshot 6 --fewshot-data pool.jsonl
+try 0 . eval "plain model" --task mc --data items.jsonl --num-fewshot 4 --fewshot-data pool.jsonl --dump-requests requests.jsonl --force --json
+grep -q "warning: mc: --fewshot-data holds items of .*: before [1-6] of them, an example that was the item itself is replaced" "$top/err" ||
+    complain "mc: an example that is the item itself is not told"
+python3 - <<'END' || complain "mc: an item is among its own examples"
+import json
+for line in open("requests.jsonl"):
+    context = json.loads(line)["context"]
+    own = context.split("\n\n")[-1]
+    assert own and context.count(own) == 1
+END

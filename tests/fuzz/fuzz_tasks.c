@@ -32,8 +32,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (a &&
         dq_task_load(&items, task, "no such folder/x.jsonl", text, size - 1, 0, a, &err) == DQ_OK) {
         const dq_items pool = items;
+        int64_t n_own;
         for (int64_t i = 0; i < items.n; i++) check(&items.item[i]);
-        if (dq_fewshot(&items, &pool, task, 1, DQ_FEWSHOT_SEED, a, &err) == DQ_OK)
+        if (dq_fewshot(&items, &n_own, &pool, task, 1, DQ_FEWSHOT_SEED, a, &err) == DQ_OK)
             for (int64_t i = 0; i < items.n; i++) check(&items.item[i]);
     }
     if (err.code != DQ_OK && !*err.text) abort();

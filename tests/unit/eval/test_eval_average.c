@@ -72,7 +72,7 @@ TEST(test_coverage)
             double score[ITEMS];
             for (int i = 0; i < ITEMS; i++)
                 score[i] = (double)dq_random_below(&r, 1000) < 1000 * p[k] - 0.5;
-            task[k] = dq_mean_of_scores(score, ITEMS, 0, &interval[k]);
+            task[k] = dq_mean_of_scores(score, NULL, ITEMS, &interval[k]);
         }
         const dq_eval_average o = dq_eval_average_of(task, interval, 7);
         missed += truth < o.interval.low || truth > o.interval.high;

@@ -73,7 +73,7 @@ TEST(test_flips)
     for (int i = 0; i < 500; i++) before[i] = after[i] = i % 2 == 0;
     for (int i = 0; i < 80; i += 2) after[i] = 0;    /* 40 become wrong */
     for (int i = 101; i < 121; i += 2) after[i] = 1; /* 10 become right */
-    dq_stat_flips f = dq_stat_flips_of(before, after, 500, 0);
+    dq_stat_flips f = dq_stat_flips_of(before, after, NULL, 500);
     assert_int_equal(f.n01, 40);
     assert_int_equal(f.n10, 10);
     near(f.delta, -0.06, 1e-15);
@@ -82,12 +82,12 @@ TEST(test_flips)
     near(f.interval.low, -0.089406, 2e-5);
     near(f.interval.high, -0.033718, 2e-5);
     assert_true(f.clusters == 500 && !f.clustered);
-    f = dq_stat_flips_of(before, before, 500,
-                         0); /* no flip: bounds, not a difference known to be 0 */
+    f = dq_stat_flips_of(before, before, NULL,
+                         500); /* no flip: bounds, not a difference known to be 0 */
     assert_true(f.delta == 0 && f.std_err == 0 && f.p == 1);
     near(f.interval.high, DQ_Z95 * DQ_Z95 / (500 + DQ_Z95 * DQ_Z95), 1e-9);
     near(f.interval.low, -f.interval.high, 1e-9);
-    assert_true(isnan(dq_stat_flips_of(before, after, 0, 0).interval.low));
+    assert_true(isnan(dq_stat_flips_of(before, after, NULL, 0).interval.low));
 }
 
 /* Scores between 0 and 1: falls and rises count, and delta is what the means differ by. */
@@ -95,13 +95,13 @@ TEST(test_fractions)
 {
     const double before[] = {1, .5, .25, 0, .75, 1}, after[] = {.75, .5, 0, 0, .5, .5};
     dq_interval interval;
-    const dq_stat_flips f = dq_stat_flips_of(before, after, 6, 0);
+    const dq_stat_flips f = dq_stat_flips_of(before, after, NULL, 6);
     assert_true(f.n01 == 4 && f.n10 == 0 && f.clusters == 6);
     near(f.delta, -1.25 / 6, 1e-15);
     near(f.std_err, sqrt((.40625 + 0.03125 - 1.25 * 1.25 / 6) / 5 / 6), 1e-12);
     near(f.interval.low, f.delta - dq_interval_t95(5) * f.std_err, 1e-12);
     near(f.p, 2.0 / 16, 1e-12);
-    const dq_mean m = dq_mean_of_scores(before, 6, 0, &interval);
+    const dq_mean m = dq_mean_of_scores(before, NULL, 6, &interval);
     near(m.value, 3.5 / 6, 1e-15);
     near(interval.high, m.value + dq_interval_t95(5) * m.std_err, 1e-12);
 }
@@ -112,27 +112,44 @@ TEST(test_clustered_flips)
     const double before[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0},
                  after[] = {0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0};
     const double mean[] = {-1, 0, 0, 0}, means[] = {1, 1, 1, 0};
+    const int32_t cluster[] = {0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3};
     dq_interval interval;
-    dq_stat_flips f = dq_stat_flips_of(before, after, 12, 4);
+    dq_stat_flips f = dq_stat_flips_of(before, after, cluster, 12);
     dq_mean want = dq_mean_of(mean, 4), m;
     assert_true(f.n01 == 3 && f.n10 == 0 && f.clusters == 4 && f.clustered);
     near(f.delta, -.25, 1e-15);
     near(f.std_err, want.std_err, 1e-15);
     near(f.p, dq_interval_t_tails(1, 3), 1e-12); /* McNemar: 0.25, as if there were 12 items */
     near(f.interval.low, -.25 - dq_interval_t95(3) * want.std_err, 1e-12);
-    f = dq_stat_flips_of(before, before, 12, 4);
+    f = dq_stat_flips_of(before, before, cluster, 12);
     near(f.interval.high, DQ_Z95 * DQ_Z95 / (4 + DQ_Z95 * DQ_Z95), 1e-9);
     assert_true(f.p == 1);
-    f = dq_stat_flips_of(before, after, 3, 1); /* one cluster */
+    f = dq_stat_flips_of(before, after, cluster, 3); /* one cluster */
     assert_true(isnan(f.interval.low) && isnan(f.std_err) && f.clusters == 1);
-    m = dq_mean_of_scores(before, 12, 4, &interval);
+    m = dq_mean_of_scores(before, cluster, 12, &interval);
     want = dq_mean_of(means, 4);
     near(m.value, .75, 1e-15);
     near(m.std_err, want.std_err, 1e-15);
     assert_int_equal(m.clusters, 4);
-    m = dq_mean_of_scores(before, 9, 3, &interval); /* all right: a lower bound */
+    m = dq_mean_of_scores(before, cluster, 9, &interval); /* all right: a lower bound */
     near(interval.low, 1 - DQ_Z95 * DQ_Z95 / (3 + DQ_Z95 * DQ_Z95), 1e-12);
     assert_true(m.value == 1 && interval.high == 1);
+}
+
+/* A question that stands five times, and five that stand once, are six pieces: the ratio estimate. */
+TEST(test_clusters_of_any_size)
+{
+    const double score[] = {1, 1, 1, 1, 1, 0, 1, 0, 0, 1}, total[] = {5, 0, 1, 0, 0, 1},
+                 size[] = {5, 1, 1, 1, 1, 1};
+    const int32_t cluster[] = {0, 0, 0, 0, 0, 1, 2, 3, 4, 5};
+    double squares = 0;
+    dq_interval interval;
+    for (int c = 0; c < 6; c++) squares += (total[c] - .7 * size[c]) * (total[c] - .7 * size[c]);
+    const dq_mean m = dq_mean_of_scores(score, cluster, 10, &interval);
+    near(m.value, .7, 1e-15);
+    near(m.std_err, sqrt(6.0 / 5 * squares) / 10, 1e-12);
+    assert_int_equal(m.clusters, 6);
+    near(interval.high, .7 + dq_interval_t95(5) * m.std_err, 1e-12);
 }
 
 /* The table of Student's t, and mpmath's incomplete beta function. */

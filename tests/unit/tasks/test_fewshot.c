@@ -12,6 +12,7 @@
 typedef struct rig {
     dq_arena *a;
     dq_items items, pool;
+    int64_t n_own;
     dq_err err;
 } rig;
 
@@ -23,7 +24,7 @@ static dq_status solve(rig *x, const char *task, const char *items, const char *
     dq_task_load(&x->items, t, "items", items, strlen(items), 0, x->a, &x->err);
     dq_task_load(&x->pool, t, "pool", pool, strlen(pool), 0, x->a, &x->err);
     assert_string_equal(x->err.text, "");
-    return dq_fewshot(&x->items, &x->pool, t, n, DQ_FEWSHOT_SEED, x->a, &x->err);
+    return dq_fewshot(&x->items, &x->n_own, &x->pool, t, n, DQ_FEWSHOT_SEED, x->a, &x->err);
 }
 
 static void check_context(const rig *x, int64_t item, int choice, const char *want)
@@ -98,8 +99,8 @@ TEST(pools_that_are_too_small)
     }
 }
 
-/* Records are the same whatever the order of their keys; another answer makes another record. */
-TEST(records)
+/* An item is itself whatever the order of its keys and choices, its other members and the answer that a copy gives. */
+TEST(own_content)
 {
     static const struct {
         const char *pool;
@@ -108,12 +109,25 @@ TEST(records)
         {"{\"option2\":\"Y\",\"sentence\":\"so _ won\",\"answer\":\"2\",\"option1\":\"X\"}\n" WINO(
              "3", "if _ lost", "1"),
          "if X lost\n\nso X"},
-        {WINO("1", "so _ won", "1") WINO("3", "so _ won", "1"), "so X won\n\nso X"},
+        {WINO("1", "so _ won", "1") WINO("3", "if _ lost", "1"), "if X lost\n\nso X"},
+        {WINO("7", "if _ lost",
+              "1") "{\"option1\":\"Y\",\"option2\":\"X\",\"sentence\":\"so _ won\","
+                   "\"answer\":\"1\"}",
+         "if X lost\n\nso X"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         rig x;
         assert_int_equal(solve(&x, "winogrande", WINO("1", "so _ won", "2"), all[i].pool, 1),
                          DQ_OK);
         check_context(&x, 0, 0, all[i].want);
+        assert_int_equal(x.n_own, 1);
     }
+    /* a task that draws no example more: the draw of the reference, (1, 0), but where it has the item */
+    rig x;
+    assert_int_equal(
+        solve(&x, "mc", MC("P?", "0") MC("Q?", "1"), MC("A?", "0") MC("P?", "1") MC("C?", "1"), 2),
+        DQ_OK);
+    size_t n;
+    assert_null(strstr(dq_item_context(&x.items.item[0], 0, &n), "P? ja"));
+    assert_int_equal(x.n_own, 1);
 }

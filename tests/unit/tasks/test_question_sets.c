@@ -198,8 +198,8 @@ TEST(test_examples)
         dq_questions_shots(&shots, dq_question_set_find(want[i][0]), "f", text, len, given_arena(),
                            &err);
         assert_string_equal(err.text, "");
-        assert_int_equal(shots.n_examples, 2);
-        assert_string_equal(shots.example[1], want[i][2]);
+        assert_true(shots.n_examples >= 2);
+        assert_string_equal(shots.example[1].text, want[i][2]);
     }
 }
 

@@ -102,24 +102,40 @@ TEST(makes_shots)
     static const char text[] = "{\"question\": \"a\", \"answer\": \"1 + 1\\n#### 2\"}\n"
                                "{\"question\": \"b\", \"answer\": \"3.0\"}\n";
     dq_arena *a = given_arena();
-    dq_question_shots shots = {.n = 1};
+    static const char asked[] = "{\"question\": \"c\", \"answer\": \"4\"}\n"
+                                "{\"question\": \"d\", \"answer\": \"5\", \"cluster\": 7}\n"
+                                "{\"question\": \"a\", \"answer\": \"2\", \"cluster\": 7}\n";
+    dq_question_shots shots = {.n = 2};
     dq_questions q;
     dq_err err = {0};
     dq_questions_shots(&shots, dq_question_set_find("gsm8k"), "f", text, strlen(text), a, &err);
-    assert_string_equal(err.text, "");
-    assert_int_equal(shots.n_examples, 1);
-    shots.n = 2;
-    dq_questions_shots(&shots, dq_question_set_find("gsm8k"), "f", text, strlen(text), a, &err);
     assert_int_equal(shots.n_examples, 2);
-    assert_string_equal(shots.example[0], "Question: a\nAnswer: 1 + 1\n#### 2\n\n");
-    assert_string_equal(shots.example[1], "Question: b\nAnswer: 3\n\n");
-    dq_questions_load(&q, dq_question_set_find("gsm8k"), &shots, "f", text, strlen(text), 0, a,
+    assert_string_equal(shots.example[0].text, "Question: a\nAnswer: 1 + 1\n#### 2\n\n");
+    assert_string_equal(shots.example[1].text, "Question: b\nAnswer: 3\n\n");
+    dq_questions_load(&q, dq_question_set_find("gsm8k"), &shots, "f", asked, strlen(asked), 2, a,
                       &err);
     assert_string_equal(err.text, "");
     assert_string_equal(q.question[1].prompt,
                         "Question: a\nAnswer: 1 + 1\n#### 2\n\nQuestion: b\nAnswer: "
-                        "3\n\nQuestion: b\nAnswer:");
+                        "3\n\nQuestion: d\nAnswer:");
+    assert_int_equal(q.n_own_shots, 0);
+    assert_int_equal(dq_questions_load(&q, dq_question_set_find("gsm8k"), &shots, "f", asked,
+                                       strlen(asked), 0, a, &err),
+                     DQ_MISMATCH); /* without the question itself one is left */
+    assert_non_null(strstr(err.text, "line 3: the file of examples has 1 that are not this"));
+    shots.n = 1;
+    for (int drawn = 0; drawn < 2; drawn++) {
+        err = (dq_err){0};
+        shots.drawn = drawn;
+        dq_questions_load(&q, dq_question_set_find("gsm8k"), &shots, "f", asked, strlen(asked), 0,
+                          a, &err);
+        assert_string_equal(err.text, "");
+        assert_string_equal(q.question[2].prompt, "Question: b\nAnswer: 3\n\nQuestion: a\nAnswer:");
+    }
+    assert_true(q.question[1].cluster == q.question[2].cluster);
+    assert_true(q.question[0].cluster != q.question[1].cluster);
     shots.n = 3;
+    err = (dq_err){0};
     assert_int_equal(
         dq_questions_shots(&shots, dq_question_set_find("gsm8k"), "f", text, strlen(text), a, &err),
         DQ_MISMATCH);

@@ -55,6 +55,9 @@ static const struct {
     {"arc_challenge", ARC_1 ARC_2 ",{\"text\":\"c\",\"label\":\"C\"}]},\"answerKey\":\"C\"}",
      "Question: Why?\nAnswer:| sun| r\xc3\xa9"
      "d | c*"},
+    {"mc", "{\"ctx\":\"a+\",\"choices\":[\"b\",\"c\"],\"gold\":0,\"delimiter\":\"\"}", "a+|b*|c"},
+    {"mc", "{\"ctx\":\"Q\",\"choices\":[\"b\",\"c\"],\"gold\":1,\"delimiter\":\"\\n\"}",
+     "Q|\nb|\nc*"},
     {"openbookqa", ARC_1 ARC_2 "]},\"answerKey\":\" A\"}",
      "Why?| sun*| r\xc3\xa9"
      "d "},
@@ -98,7 +101,6 @@ TEST(every_form)
         assert_null(x.items.labels_path);
         describe(got, sizeof got, &x.items.item[0]);
         assert_string_equal(got, good[i].want);
-        assert_int_equal(x.items.item[0].record_len, strlen(good[i].text));
         for (int c = 0; c < x.items.item[0].n_choices; c++)
             assert_true(x.items.item[0].choice[c].points > 0);
     }
@@ -237,3 +239,50 @@ TEST(paths_of_labels)
 }
 
 FIXTURES(folder_begin, folder_end)
+
+/* What a record names, a passage, or the content of an item: what others of equal content depend on. */
+TEST(clusters)
+{
+    static const char own[] =
+        "{\"ctx\":\"a\",\"choices\":[\"b\",\"c\"],\"gold\":0}\n"
+        "{\"gold\":1,\"ctx\":\"a\",\"choices\":[\"c\",\"b\"],\"id\":7}\n"
+        "{\"ctx\":\"d\",\"choices\":[\"b\",\"c\"],\"gold\":0,\"cluster\":\"x\"}\n"
+        "{\"ctx\":\"e\",\"choices\":[\"b\",\"c\"],\"gold\":0,\"cluster\":\"x\"}\n"
+        "{\"ctx\":\"f\",\"choices\":[\"b\",\"c\"],\"gold\":0,\"cluster\":3}\n";
+    static const char asked[] = "{\"passage\":\"P\",\"question\":\"one\",\"label\":0}\n"
+                                "{\"passage\":\"P\",\"question\":\"two\",\"label\":1}\n"
+                                "{\"passage\":\"R\",\"question\":\"two\",\"label\":1}\n";
+    rig x;
+    assert_int_equal(load_from(&x, "mc", "f", own, 0), DQ_OK);
+    const dq_item *item = x.items.item;
+    assert_true(item[0].cluster == item[1].cluster && item[2].cluster == item[3].cluster);
+    assert_true(item[0].cluster != item[2].cluster && item[2].cluster != item[4].cluster);
+    assert_true(item[2].content != item[3].content);
+    assert_int_equal(load_from(&x, "boolq", "f", asked, 0), DQ_OK);
+    item = x.items.item;
+    assert_true(item[0].cluster == item[1].cluster && item[1].cluster != item[2].cluster);
+    assert_int_equal(
+        load_from(&x, "mc", "f",
+                  "{\"ctx\":\"a\",\"choices\":[\"b\",\"c\"],\"gold\":0,\"cluster\":[]}", 0),
+        DQ_DAMAGED);
+}
+
+/* White space on both sides of where a delimiter or a choice begins. */
+TEST(two_spaces)
+{
+    static const struct {
+        const char *ctx, *delimiter, *choice;
+        bool two;
+    } all[] = {{"a", " ", "b", false},  {"a", " ", " b", true}, {"a ", "", "b", false},
+               {"a ", "", " b", true},  {"a ", " ", "b", true}, {"a", "", " b", false},
+               {"a", "\\n", "b", false}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char line[200];
+        rig x;
+        snprintf(line, sizeof line,
+                 "{\"ctx\":\"%s\",\"choices\":[\"x\",\"%s\"],\"gold\":0,\"delimiter\":\"%s\"}",
+                 all[i].ctx, all[i].choice, all[i].delimiter);
+        assert_int_equal(load_from(&x, "mc", "f", line, 0), DQ_OK);
+        assert_int_equal(dq_item_has_two_spaces(&x.items.item[0]), all[i].two);
+    }
+}
