@@ -5,6 +5,7 @@
 #include "base/os.h"
 #include "calibrate/calibrate_memory.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/input.h"
 #include "cmds/cli/table.h"
 #include "tasks/repeats.h"
 
@@ -125,7 +126,7 @@ void dq_calib_run_warn_repeats(const dq_calib_text *t, const char *file, const c
                        (long long)t->n_new);
 }
 
-void dq_calib_run_warn_utf8(const dq_calib_text *t, const char *file, dq_logger *logger)
+void dq_calib_run_warn_form(const dq_calib_text *t, const char *file, dq_logger *logger)
 {
     if (t->n_bad)
         dq_logger_warn(logger,
@@ -134,13 +135,14 @@ void dq_calib_run_warn_utf8(const dq_calib_text *t, const char *file, dq_logger 
                        file, (long long)t->n_bad, t->n_bad == 1 ? "" : "s",
                        t->bytes_read < t->bytes ? " in what was read" : "",
                        (long long)t->first_bad);
+    if (t->json_lines) dq_input_warn_lines(file, logger);
 }
 
 void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibrate_rule *rule,
                        int64_t inputs, dq_logger *logger)
 {
     const int64_t enough = (int64_t)ceil(DQ_CALIBRATE_TOKENS_EACH * (double)inputs);
-    dq_calib_run_warn_utf8(t, file, logger);
+    dq_calib_run_warn_form(t, file, logger);
     if (t->n_ids < t->requested)
         dq_logger_warn(logger, "%s: gives %lld token%s in %lld sequence%s, %lld were asked for",
                        file, (long long)t->n_ids, t->n_ids == 1 ? "" : "s", (long long)t->n_seq,

@@ -48,7 +48,7 @@ void dq_calib_run_end(dq_calib_run *c);
 void dq_calib_run_warn_repeats(const dq_calib_text *t, const char *file, const char *part,
                                dq_logger *logger);
 /* Warns of a text that is not UTF-8. */
-void dq_calib_run_warn_utf8(const dq_calib_text *t, const char *file, dq_logger *logger);
+void dq_calib_run_warn_form(const dq_calib_text *t, const char *file, dq_logger *logger);
 /* Both, and of a text that is shorter than asked for, or few tokens for a rule that fits so many inputs. */
 void dq_calib_run_warn(const dq_calib_text *t, const char *file, const dq_calibrate_rule *rule,
                        int64_t inputs, dq_logger *logger);

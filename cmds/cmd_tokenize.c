@@ -231,7 +231,7 @@ static dq_status run(tokenize *x, const dq_args *args, dq_err *err)
         return dq_fail(err, DQ_USAGE,
                        "no text given. Use --text FILE, or --text - for standard input.");
     DQ_TRY(open_tokenizer(x, args->item[0], err));
-    DQ_TRY(dq_file_read(&text, &len, x->text_path, x->arena, err));
+    DQ_TRY(dq_file_read_text(&text, &len, x->text_path, 0, x->arena, err));
     DQ_TRY(x->lines ? put_lines(x, text, len, err) : put(x, text, len, 0, err));
     if (x->bad)
         dq_logger_warn(

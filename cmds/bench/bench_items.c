@@ -230,7 +230,7 @@ static dq_status run(items_bench *x, dq_err *err)
     if (!task) return err->code;
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (dq_bench_open_runner(x->o, err) == DQ_OK &&
-        dq_file_read(&text, &len, x->path, a, err) == DQ_OK &&
+        dq_file_read_text(&text, &len, x->path, 0, a, err) == DQ_OK &&
         dq_task_load(&x->items, task, x->path, text, len, x->limit, a, err) == DQ_OK &&
         dq_input_tokenizer(&x->tok, m, true, err) == DQ_OK &&
         dq_bench_prompt_new(&x->prompt, m, m->max_positions < LONGEST ? m->max_positions : LONGEST,

@@ -8,6 +8,7 @@
 #include "calib/sample.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/size_report.h"
+#include "tasks/documents.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -51,11 +52,19 @@ dq_status dq_input_model(dq_model **out, const char *path, dq_input_head_order *
     return DQ_OK;
 }
 
+void dq_input_warn_lines(const char *path, dq_logger *logger)
+{
+    dq_logger_warn(logger,
+                   "%s: its lines are JSON objects and are taken as running text, keys and quotes "
+                   "too. For a document a line of {\"text\"}, give it a name that ends in .jsonl",
+                   path);
+}
+
 dq_status dq_input_read(dq_input_text *t, const char *path, dq_arena *a, dq_err *err)
 {
     char *text;
     if (path) {
-        DQ_TRY(dq_file_read(&text, &t->bytes, path, a, err));
+        DQ_TRY(dq_file_read_text(&text, &t->bytes, path, 0, a, err));
         t->path = path;
         t->text = text;
     } else {
@@ -130,6 +139,11 @@ dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_inp
     int64_t first_bad = -1, n_bad = 0;
     DQ_TRY(dq_tokenizer_encode(t, text->text, text->bytes, flags, &ids, &out->n, &first_bad, &n_bad,
                                err));
+    if (dq_documents_are_json_lines(text->text, text->bytes))
+        dq_logger_warn(logger,
+                       "%s: its lines are JSON objects and are taken as running text, keys and "
+                       "quotes too. Give their texts alone",
+                       text->path);
     if (n_bad)
         dq_logger_warn(
             logger,

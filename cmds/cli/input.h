@@ -49,6 +49,8 @@ typedef struct dq_input_ids {
     int64_t n, *cu, n_seq;
 } dq_input_ids;
 
+/* That a file of JSON lines is taken as running text, where another name would make documents of them. */
+void dq_input_warn_lines(const char *path, dq_logger *logger);
 /* Reads a file or standard input, or takes the built-in sample (path NULL). Empty is DQ_DAMAGED. */
 dq_status dq_input_read(dq_input_text *t, const char *path, dq_arena *a, dq_err *err);
 /* "1 2 3": every item of --ids is one sequence. */

@@ -211,7 +211,7 @@ static dq_status read_shots(generate_options *o, int i, cmd_eval_files *files, d
     for (int k = 0; k < i; k++)
         again = again || (o->shots_path[k] && strcmp(o->shots_path[k], path) == 0);
     if (again) {
-        DQ_TRY(dq_file_read(&bytes, &len, path, a, err));
+        DQ_TRY(dq_file_read_text(&bytes, &len, path, 0, a, err));
         text = bytes;
     } else {
         DQ_TRY(cmd_eval_file_read(files, files->sha[files->n++], "fewshot", path, &text, &len, a,

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/input.h"
 #include "cmds/cli/logger.h"
 #include "cmds/eval/cmd_text_table.h"
 #include "cmds/eval/eval_cells.h"
@@ -208,6 +209,7 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *run, int so
         return err->code;
     }
     cmd_eval_warn_bad(files->logger, s->docs.bad_path, s->docs.n_bad, s->docs.first_bad);
+    if (s->docs.lines_path) dq_input_warn_lines(s->docs.lines_path, files->logger);
     cmd_eval_warn_bad(files->logger, s->counts.bad_path, s->counts.n_bad, s->counts.first_bad);
     return dq_sha256_end(&h, sha, err);
 }

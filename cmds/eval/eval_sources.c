@@ -35,7 +35,7 @@ dq_status cmd_eval_file_read(cmd_eval_files *files, char sha[65], const char *ki
                              dq_err *err)
 {
     char *s;
-    DQ_TRY(dq_file_read(&s, len, path, a, err));
+    DQ_TRY(dq_file_read_text(&s, len, path, 0, a, err));
     *text = s;
     return cmd_eval_file_note(files, sha, kind, path, s, *len, err);
 }

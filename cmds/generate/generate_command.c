@@ -111,7 +111,9 @@ static dq_status read_texts(generate *x, const dq_args *args, dq_err *err)
     size_t len;
     if (x->system) DQ_TRY(check_text("--system", x->system, strlen(x->system), err));
     if (x->prompt_file) {
-        DQ_TRY(dq_file_read(&text, &len, x->prompt_file, x->arena, err));
+        DQ_TRY(dq_file_read_text(&text, &len, x->prompt_file, MAX_PROMPT, x->arena, err));
+        if (len && text[len - 1] == '\n')
+            text[--len] = 0; /* the file's end, as llama.cpp's -f has it */
         x->prompt = text;
         return check_text(x->prompt_file, text, len, err);
     }

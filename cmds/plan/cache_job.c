@@ -87,6 +87,7 @@ static dq_status open_text(dq_cache_job *j, dq_err *err)
         dq_logger_warn(&j->c->logger,
                        "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte %lld",
                        path, (long long)j->docs.n_bad, (long long)j->docs.first_bad);
+    if (j->docs.lines_path) dq_input_warn_lines(path, &j->c->logger);
     return DQ_OK;
 }
 

@@ -144,7 +144,7 @@ static void warn_text(request *r, const dq_plan_weights *p)
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++) {
         const bool other = i == DQ_PLAN_UNSEEN && p->set.unseen;
         if (other || p->text[i].bytes_read < p->text[i].bytes) /* not what calibration has read */
-            dq_calib_run_warn_utf8(&p->text[i], dq_weights_output_file(p, i), &r->logger);
+            dq_calib_run_warn_form(&p->text[i], dq_weights_output_file(p, i), &r->logger);
         dq_calib_run_warn_repeats(&p->text[i], dq_weights_output_file(p, i), dq_plan_text_name[i],
                                   &r->logger);
         if (p->text[i].n_copies)

@@ -6,6 +6,7 @@
 
 #include "base/os.h"
 #include "base/strbuf.h"
+#include "base/utf8.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -102,6 +103,17 @@ dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, d
     const int64_t memory = dq_os_memory_bytes();
     const input in = {path, memory > 0 ? (size_t)memory : SIZE_MAX, DQ_RESOURCE};
     return read_input(out, len, &in, true, a, err);
+}
+
+dq_status dq_file_read_text(char **out, size_t *len, const char *path, size_t max, dq_arena *a,
+                            dq_err *err)
+{
+    const input in = {path, max, DQ_MISMATCH};
+    if (max)
+        DQ_TRY(read_input(out, len, &in, true, a, err));
+    else
+        DQ_TRY(dq_file_read(out, len, path, a, err));
+    return dq_utf8_check_text(*out, *len, err) == DQ_OK ? DQ_OK : dq_in(err, "%s: ", path);
 }
 
 dq_status dq_file_read_small(char **out, size_t *len, const char *path, size_t max, dq_arena *a,

@@ -8,6 +8,10 @@
 /* A whole text or data file into an arena, with a NUL after it: a regular file, a pipe or "-" for
  * standard input. DQ_FILE for folders and devices, DQ_RESOURCE where it is larger than memory. */
 dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err);
+/* The same for a text, of at most `max` bytes (0: of memory), which are counted before more is read; DQ_MISMATCH where it
+ * is no text (dq_utf8_check_text) or has more. */
+dq_status dq_file_read_text(char **out, size_t *len, const char *path, size_t max, dq_arena *a,
+                            dq_err *err);
 /* The same for what belongs to a model: a regular file of at most `max` bytes, else DQ_FILE or
  * DQ_DAMAGED; its size is looked at before it is read. */
 enum { DQ_MAX_CONFIG = 16 << 20, DQ_MAX_INDEX = 256 << 20, DQ_MAX_TOKENIZER = 256 << 20 };

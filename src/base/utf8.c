@@ -81,6 +81,59 @@ int64_t dq_utf8_check(const char *s, size_t len, int64_t *first_bad)
     return count;
 }
 
+static const struct {
+    const char *begins; /* [len] */
+    size_t len;
+    const char *is, *what_to_do;
+} not_text[] = {
+    {"\xff\xfe\0\0", 4, "UTF-32", "Write it as UTF-8: iconv -f UTF-32 -t UTF-8"},
+    {"\xff\xfe", 2, "UTF-16", "Write it as UTF-8: iconv -f UTF-16 -t UTF-8"},
+    {"\xfe\xff", 2, "UTF-16", "Write it as UTF-8: iconv -f UTF-16 -t UTF-8"},
+    {"\x1f\x8b", 2, "compressed by gzip", "Unpack it with gunzip first"},
+    {"BZh", 3, "compressed by bzip2", "Unpack it with bunzip2 first"},
+    {"\xfd"
+     "7zXZ",
+     5, "compressed by xz", "Unpack it with unxz first"},
+    {"\x28\xb5\x2f\xfd", 4, "compressed by zstd", "Unpack it with unzstd first"},
+    {"PK\3\4", 4, "a zip archive", "Unpack it first"},
+    {"PAR1", 4, "a Parquet file", "Write its rows as JSON lines first"},
+    {"ARROW1", 6, "an Arrow file", "Write its rows as JSON lines first"},
+    {"SQLite format 3", 15, "an SQLite database", "Write its rows as JSON lines first"},
+    {"GGUF", 4, "a GGUF file", "Give a text"},
+    {"\x89HDF\r\n", 6, "an HDF5 file", "Give a text"},
+    {"%PDF-", 5, "a PDF file", "Write its text first: pdftotext"},
+    {"version https://git-lfs", 23, "a Git LFS pointer", "Fetch the file: git lfs pull"},
+};
+
+/* Without a mark: of pairs of bytes, at least a third have a zero at one and the same side. */
+static bool is_utf16(const char *s, size_t len)
+{
+    size_t zeros[2] = {0, 0};
+    for (size_t i = 0; i < len; i++) zeros[i & 1] += s[i] == 0;
+    return 6 * zeros[0] > len || 6 * zeros[1] > len;
+}
+
+dq_status dq_utf8_check_text(const char *s, size_t len, dq_err *err)
+{
+    int64_t first = 0, zeros = 0;
+    for (size_t i = 0; i < sizeof not_text / sizeof *not_text; i++) {
+        if (len < not_text[i].len || memcmp(s, not_text[i].begins, not_text[i].len) != 0) continue;
+        return dq_fail(err, DQ_MISMATCH, "is %s (expected UTF-8 text). %s", not_text[i].is,
+                       not_text[i].what_to_do);
+    }
+    for (const char *z = s; len && (z = memchr(z, 0, len - (size_t)(z - s))); z++) zeros++;
+    if (zeros > 1 && is_utf16(s, len))
+        return dq_fail(err, DQ_MISMATCH,
+                       "is UTF-16 without a mark (expected UTF-8 text). Write it as UTF-8: iconv "
+                       "-f UTF-16LE -t UTF-8, or UTF-16BE");
+    const int64_t bad = dq_utf8_check(s, len, &first), all = bad + zeros;
+    if (all < 2 || 1000 * all <= (int64_t)len) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "is no UTF-8 text: %lld ill-formed sequences and %lld zero bytes in %zu bytes. "
+                   "Write it as UTF-8, for example: iconv -f LATIN1 -t UTF-8",
+                   (long long)bad, (long long)zeros, len);
+}
+
 size_t dq_utf8_repair(char *out, const char *s, size_t len)
 {
     const uint8_t *p = (const uint8_t *)s;

@@ -9,6 +9,9 @@
 /* Number of maximal ill-formed subparts of s[len] (Unicode 3.9, "substitution of maximal
  * subparts"); *first_bad is the offset of the first one, -1 when there is none. */
 int64_t dq_utf8_check(const char *s, size_t len, int64_t *first_bad);
+/* DQ_MISMATCH where s[len], the beginning of a file, is no text: it begins as a packed or binary format does, which is named,
+ * or as UTF-16, or has more than one zero byte or ill-formed sequence, and more than one in a thousand bytes. */
+dq_status dq_utf8_check_text(const char *s, size_t len, dq_err *err);
 /* Copies s with U+FFFD in place of each such subpart; out has capacity for len + 2 * (their number)
  * bytes. Returns the bytes written. */
 size_t dq_utf8_repair(char *out, const char *s, size_t len);

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/sha256.h"
+#include "base/utf8.h"
 #include "calibrate/calib_excerpt.h"
 #include "tasks/repeats.h"
 #include "tasks/windows.h"
@@ -187,6 +188,7 @@ static dq_status read_pieces(dq_calib_text *out, const char *path, const char *t
     dq_tokenizer_free(t);
     out->n_bad = x.docs.n_bad;
     out->first_bad = x.docs.first_bad;
+    out->json_lines = x.docs.lines_path != NULL;
     out->bytes = (int64_t)len;
     out->bytes_read = x.bytes;
     return err->code == DQ_OK ? find_repeats(out, a, err) : err->code;
@@ -195,6 +197,9 @@ static dq_status read_pieces(dq_calib_text *out, const char *path, const char *t
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
                              int64_t tokens, int64_t ctx, unsigned part, dq_arena *a, dq_err *err)
 {
+    enum {
+        CHECKED = 1 << 20
+    }; /* bytes of a file that may be far larger than what is taken of it */
     dq_os_map file = {0};
     *out = (dq_calib_text){.ctx = ctx};
     if (m->max_positions > 0 && ctx > m->max_positions)
@@ -214,7 +219,9 @@ dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_mode
         DQ_TRY(dq_os_map_open(&file, path, err));
     const char *all = file.data ? (const char *)file.data : text ? text : "";
     if (file.data) len = file.bytes;
-    if (dq_sha256_of(out->sha256, all, len, err) == DQ_OK)
+    if (dq_utf8_check_text(all, len < CHECKED ? len : CHECKED, err) != DQ_OK)
+        dq_in(err, "%s: ", path);
+    else if (dq_sha256_of(out->sha256, all, len, err) == DQ_OK)
         read_pieces(out, path, all, len, m, part, a, err);
     dq_os_map_close(&file);
     return err->code;

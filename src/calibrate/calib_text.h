@@ -29,6 +29,7 @@ typedef struct dq_calib_text {
     int64_t found;                /* ids that the part has */
     int64_t requested;            /* ids asked for */
     int64_t n_bad, first_bad;     /* ill-formed UTF-8 of what was read; offset in the file */
+    bool json_lines;              /* as documents.h has it */
     int64_t bytes, bytes_read;    /* of the file; of it as text (calib_excerpt.h) */
     char sha256[65];              /* of the file */
 } dq_calib_text;

@@ -94,6 +94,24 @@ dq_status dq_documents_add_line(dq_docs *d, const char *path, int64_t number, co
     return add_line(d, one, a, err);
 }
 
+bool dq_documents_are_json_lines(const char *text, size_t len)
+{
+    enum { LOOKED_AT = 16 };
+    const char *line;
+    size_t at = dq_utf8_mark(text, len), n;
+    int lines = 0, objects = 0;
+    while (lines < LOOKED_AT && dq_task_file_next_line(text, len, &at, &line, &n)) {
+        json_t *o = NULL;
+        dq_err err = {0};
+        if (dq_task_file_is_blank(line, n)) continue;
+        lines++;
+        objects += *line == '{' && dq_json_parse_line(&o, line, n, "line", &err) == DQ_OK &&
+                   json_object_size(o) > 0;
+        json_decref(o);
+    }
+    return 2 * objects > lines;
+}
+
 dq_status dq_documents_add(dq_docs *d, const char *path, const char *text, size_t len, dq_arena *a,
                            dq_err *err)
 {
@@ -102,6 +120,7 @@ dq_status dq_documents_add(dq_docs *d, const char *path, const char *text, size_
     DQ_TRY(repair(d, &fixed, &fixed_len, path, text, len, a, err));
     if (dq_documents_has_lines(path)) return add_lines(d, path, fixed, fixed_len, a, err);
     dq_doc one = {.text = text, .len = len, .path = path};
+    if (!d->lines_path && dq_documents_are_json_lines(fixed, fixed_len)) d->lines_path = path;
     one.words = dq_documents_count_words(fixed, fixed_len);
     return add(d, one, a, err);
 }

@@ -19,7 +19,9 @@ typedef struct dq_docs {
     size_t cap;
     int64_t n_bad, first_bad; /* ill-formed UTF-8, and the offset of the first in its file */
     const char *bad_path;     /* that file; NULL: none */
-    int64_t at;               /* offset in its file of the text that is added next */
+    const char
+        *lines_path; /* a file that is taken as one document, and looks like lines; NULL: none */
+    int64_t at;      /* offset in its file of the text that is added next */
 } dq_docs;
 
 /* Adds what a file holds: with a name that ends in ".jsonl", a document for each line {"text": ...} that is
@@ -27,6 +29,9 @@ typedef struct dq_docs {
  * document, or none. DQ_DAMAGED names path and line. */
 dq_status dq_documents_add(dq_docs *d, const char *path, const char *text, size_t len, dq_arena *a,
                            dq_err *err);
+
+/* Whether most of the first lines of text[len] are JSON objects. */
+bool dq_documents_are_json_lines(const char *text, size_t len);
 
 /* Whether a file of that name holds lines. One of them, which is not blank; its number is for messages. */
 bool dq_documents_has_lines(const char *path);

@@ -89,17 +89,6 @@ const dq_task *dq_task_find(const char *name, dq_err *err)
     return NULL;
 }
 
-static dq_status refuse_packed(const char *text, size_t len, dq_err *err)
-{
-    if (len >= 3 && memcmp(text, "BZh", 3) == 0)
-        return dq_fail(err, DQ_DAMAGED, "is compressed. Unpack it with bunzip2 first");
-    if (len >= 2 && memcmp(text, "\x1f\x8b", 2) == 0)
-        return dq_fail(err, DQ_DAMAGED, "is compressed. Unpack it with gunzip first");
-    if (len >= 4 && memcmp(text, "PAR1", 4) == 0)
-        return dq_fail(err, DQ_DAMAGED, "is a Parquet file. Write its rows as JSON lines first");
-    return DQ_OK;
-}
-
 char *dq_task_labels_path(const char *path, dq_arena *a, dq_err *err)
 {
     static const char end[] = ".jsonl";
@@ -163,7 +152,7 @@ static dq_status find_labels(dq_items *out, dq_task_items *l, const dq_task *tas
                        "%s: is missing; the items of %s have no answers of their own. Put the file "
                        "of labels there",
                        labels_path, path);
-    DQ_TRY(dq_file_read(&labels, &out->labels_len, labels_path, l->a, err));
+    DQ_TRY(dq_file_read_text(&labels, &out->labels_len, labels_path, 0, l->a, err));
     out->labels = labels;
     out->labels_path = labels_path;
     if (apply_labels(l, task, out, count_items(text, len), err) == DQ_OK) return DQ_OK;
@@ -194,7 +183,6 @@ dq_status dq_task_load(dq_items *out, const dq_task *task, const char *path, con
     dq_task_items l = {.a = a};
     int64_t first_bad = -1, n_bad = dq_utf8_check(text, len, &first_bad);
     *out = (dq_items){.n_bad = n_bad, .first_bad = first_bad};
-    if (refuse_packed(text, len, err) != DQ_OK) return dq_in(err, "%s: ", path);
     if (n_bad > 0) {
         char *fixed = dq_alloc(a, len + 2 * (size_t)n_bad + 1, 1, err);
         if (!fixed) return err->code;

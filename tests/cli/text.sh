@@ -162,3 +162,25 @@ for f in killed whole; do # without seconds
     awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) skip[i] = $i ~ /second/ } { for (i = 1; i <= NF; i++) if (!skip[i]) printf "%s,", $i; print "" }' $f.csv >$f.txt
 done
 cmp -s killed.txt whole.txt || complain "text: killed and resumed: other numbers"
+
+# ---- what is no text, and what is lines under another name
+printf 'PAR1xxxxPAR1' >a.parquet
+printf '{"text": "the green mole hears the owl"}\n{"text": "a cold wolf finds the river and the old mill"}\n' >lines.txt
+no_text="a.parquet: is a Parquet file"
+try 4 "$no_text" eval "plain model" --text a.parquet
+try 4 "$no_text" stats "plain model" --text a.parquet
+try 4 "$no_text" plan gates "plain model" -o r.json --text a.parquet
+try 4 "$no_text" logits "plain model" -o l.h5 --text a.parquet
+try 4 "$no_text" tokenize "plain model" --text a.parquet
+try 4 "$no_text" quantize "plain model" -o q.h5 --calib a.parquet
+absent r.json l.h5 q.h5
+try 0 . eval "plain model" --text lines.txt --ctx 4
+grep -q "warning: lines.txt: its lines are JSON objects .* ends in .jsonl" "$top/err" || complain "text: no warning of JSON lines"
+try 0 . stats "plain model" --text lines.txt
+grep -q "warning: lines.txt: its lines are JSON objects" "$top/err" || complain "stats: no warning of JSON lines"
+try 0 . quantize "plain model" -o q.h5 --calib lines.txt
+grep -q "warning: lines.txt: its lines are JSON objects" "$top/err" || complain "calib: no warning of JSON lines"
+rm q.h5
+cp lines.txt lines.jsonl
+try 0 . eval "plain model" --text lines.jsonl --ctx 4
+! grep -q "JSON objects" "$top/err" || complain "text: a warning of a file of documents"

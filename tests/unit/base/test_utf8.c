@@ -36,3 +36,46 @@ TEST(control_characters)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_int_equal(dq_utf8_control(cases[i].s, cases[i].len), cases[i].bytes);
 }
+
+/* What is no text is named; a stray byte in a text is not refused. */
+TEST(no_text)
+{
+    static char utf16[600], latin[600], stray[4000], nul[4000];
+    memset(latin, 'a', sizeof latin);
+    memset(stray, 'a', sizeof stray);
+    memset(nul, 'a', sizeof nul);
+    for (size_t i = 0; i < sizeof utf16; i += 2) utf16[i] = 'a';
+    for (size_t i = 0; i < 5; i++) latin[100 * i + 50] = '\xe9';
+    for (size_t i = 0; i < 4; i++) stray[900 * i] = '\xe9';
+    for (size_t i = 0; i < 5; i++) nul[800 * i + 1] = 0;
+    const struct {
+        const char *s;
+        size_t len;
+        const char *message; /* NULL: a text */
+    } all[] = {{"PAR1....", 8, "is a Parquet file"},
+               {"\x1f\x8b\x08", 3, "gunzip"},
+               {"BZh91", 5, "bunzip2"},
+               {"\xff\xfe"
+                "a\0",
+                4, "is UTF-16 (expected UTF-8 text)"},
+               {"\xfe\xff\0a", 4, "is UTF-16"},
+               {"\xff\xfe\0\0", 4, "is UTF-32"},
+               {"GGUF\3\0\0\0", 8, "is a GGUF file"},
+               {"version https://git-lfs.github.com/spec/v1\n", 43, "git lfs pull"},
+               {utf16, sizeof utf16, "UTF-16 without a mark"},
+               {utf16 + 1, sizeof utf16 - 1, "UTF-16 without a mark"},
+               {latin, sizeof latin, "5 ill-formed sequences and 0 zero bytes in 600 bytes"},
+               {nul, sizeof nul, "0 ill-formed sequences and 5 zero bytes in 4000 bytes"},
+               {stray, sizeof stray, NULL},
+               {"caf\xe9", 4, NULL},
+               {"\xef\xbb\xbftext", 7, NULL},
+               {"", 0, NULL},
+               {"\x1f", 1, NULL}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        dq_err err = {0};
+        dq_utf8_check_text(all[i].s, all[i].len, &err);
+        assert_int_equal(err.code, all[i].message ? DQ_MISMATCH : DQ_OK);
+        if (all[i].message && !strstr(err.text, all[i].message))
+            fail_msg("\"%s\" lacks \"%s\"", err.text, all[i].message);
+    }
+}

@@ -131,9 +131,6 @@ TEST(test_bad_files)
     refused("hellaswag", "c\n0\na\nb\nc\n", DQ_DAMAGED, "5 lines");
     refused("hellaswag", "c\n4\na\nb\nc\nd\n", DQ_DAMAGED, "line 2");
     refused("hellaswag", "c\r\n4\r\na\r\nb\r\nc\r\nd\r\n", DQ_DAMAGED, "found \"4\"");
-    refused("hellaswag", "BZh91", DQ_DAMAGED, "bunzip2");
-    refused("hellaswag", "\x1f\x8b", DQ_DAMAGED, "gunzip");
-    refused("boolq", "PAR1....", DQ_DAMAGED, "Parquet");
     dq_err err = {0};
     assert_null(dq_task_find("arc", &err));
     assert_int_equal(err.code, DQ_USAGE);
