@@ -8,6 +8,7 @@
 #include "cmds/plan/cache_job.h"
 #include "engine/second_pass.h"
 #include "plan/cache/plan_gates.h"
+#include "tasks/repeats.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -54,11 +55,15 @@ static json_t *settings_json(const dq_plan_gates *p)
 static dq_status write_file(const dq_cache_job *j, const dq_plan_gates *p, dq_err *err)
 {
     json_t *o = json_object();
+    dq_repeats_sketch sketch = {.n = 0};
     char *text = NULL;
     json_object_set_new(o, "dq_version", json_string(j->in.dq_version));
     json_object_set_new(o, "model", dq_document_name(j->model->name));
     json_object_set_new(o, "model_fingerprint", json_string(j->model->fingerprint));
+    for (int64_t i = 0; i < p->win.n; i++)
+        dq_repeats_sketch_add(&sketch, p->win.win[i].ids, p->win.win[i].n);
     json_object_set_new(o, "text_sha256", json_string(j->text.sha256));
+    json_object_set_new(o, "sketch", dq_repeats_sketch_json(&sketch));
     json_object_set_new(o, "settings", settings_json(p));
     json_object_set_new(o, "result", result_json(p));
     dq_kv_gates_put(o, p->gates);

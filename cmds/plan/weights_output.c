@@ -40,6 +40,8 @@ static json_t *texts_json(const dq_plan_weights *p)
         json_object_set_new(o, "part", json_string(dq_plan_text_name[i]));
         json_object_set_new(o, "file", dq_document_name(base_name(dq_weights_output_file(p, i))));
         json_object_set_new(o, "sha256", json_string(t->sha256));
+        if (i == DQ_PLAN_SEARCH) /* the one that chose widths */
+            json_object_set_new(o, "sketch", dq_calib_text_sketch(t));
         json_object_set_new(o, "quarters", dq_calib_text_quarters(p->part[i]));
         json_object_set_new(o, "tokens", json_integer(t->n_ids));
         json_object_set_new(o, "sequences", json_integer(t->n_seq));

@@ -227,6 +227,14 @@ dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_mode
     return err->code;
 }
 
+json_t *dq_calib_text_sketch(const dq_calib_text *t)
+{
+    dq_repeats_sketch s = {.n = 0};
+    for (int64_t i = 0; i < t->n_seq; i++)
+        dq_repeats_sketch_add(&s, t->ids + t->cu[i], t->cu[i + 1] - t->cu[i]);
+    return dq_repeats_sketch_json(&s);
+}
+
 int64_t dq_calib_text_longest(const dq_calib_text *t)
 {
     int64_t n = 0;

@@ -34,6 +34,9 @@ typedef struct dq_calib_text {
     char sha256[65];              /* of the file */
 } dq_calib_text;
 
+/* The sketch of its sequences (repeats.h), as JSON. */
+json_t *dq_calib_text_sketch(const dq_calib_text *t);
+
 /* The documents of a file (documents.h: .jsonl of {"text"}, or one text) as the model's tokenizer and its template encode
  * them, each cut into pieces of `ctx` ids, the last one shorter; where the template begins with an id, so does every piece,
  * in place of its first id. Of more pieces than `tokens` ids ask for, as many are taken as give them (the last one is cut,

@@ -140,11 +140,12 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
                        c->set.path);
     json_object_set_new(o, "file", json_string(file));
     json_object_set_new(o, "sha256", json_string(t->sha256));
+    json_object_set_new(o, "sketch", dq_calib_text_sketch(t));
     json_object_set_new(o, "tokens", json_integer(t->n_ids));
     json_object_set_new(o, "sequences", json_integer(t->n_seq));
     json_object_set_new(o, "ctx", json_integer(t->ctx));
     json_object_set_new(o, "damping", json_string(DQ_CALIBRATE_DAMPING));
-    const size_t members = c->set.rule->aligns ? 7 : 6;
+    const size_t members = c->set.rule->aligns ? 8 : 7;
     if (c->set.rule->aligns) json_object_set_new(o, "values", json_string("maps"));
     const bool all = c->set.part == DQ_CALIB_TEXT_ALL;
     if (!all) json_object_set_new(o, "quarters", dq_calib_text_quarters(c->set.part));

@@ -5,6 +5,11 @@
 #include "base/map64.h"
 #include "base/random.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 static uint64_t hash_of(uint64_t h, const int32_t *ids, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) h = dq_random_mix(h ^ (uint32_t)ids[i]);
@@ -66,4 +71,64 @@ dq_status dq_repeats_count(int64_t *n_places, int64_t *n_new, const dq_repeats_r
     *n_new = (int64_t)seen.n;
     dq_map64_free(&seen);
     return err->code;
+}
+
+/* The first of the sketch's hashes that is not smaller. */
+static int place_of(const dq_repeats_sketch *s, uint64_t hash)
+{
+    int low = 0, high = s->n;
+    while (low < high) {
+        const int mid = (low + high) / 2;
+        if (s->hash[mid] < hash)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+void dq_repeats_sketch_add(dq_repeats_sketch *s, const int32_t *ids, int64_t n)
+{
+    for (int64_t k = 0; k + DQ_REPEATS_IDS <= n; k++) {
+        const uint64_t h = hash_of(0, ids + k, DQ_REPEATS_IDS);
+        const int at = place_of(s, h);
+        if (at == DQ_REPEATS_SKETCH || (at < s->n && s->hash[at] == h)) continue;
+        if (s->n < DQ_REPEATS_SKETCH) s->n++;
+        memmove(s->hash + at + 1, s->hash + at, (size_t)(s->n - at - 1) * sizeof *s->hash);
+        s->hash[at] = h;
+    }
+}
+
+void dq_repeats_sketch_find(bool *found, const dq_repeats_sketch *s, const int32_t *ids, int64_t n)
+{
+    for (int64_t k = 0; k + DQ_REPEATS_IDS <= n; k++) {
+        const uint64_t h = hash_of(0, ids + k, DQ_REPEATS_IDS);
+        const int at = place_of(s, h);
+        if (at < s->n && s->hash[at] == h) found[at] = true;
+    }
+}
+
+enum { DIGITS = 16 };
+
+json_t *dq_repeats_sketch_json(const dq_repeats_sketch *s)
+{
+    char text[DIGITS * DQ_REPEATS_SKETCH + 1] = "";
+    for (int i = 0; i < s->n; i++)
+        snprintf(text + DIGITS * i, DIGITS + 1, "%016" PRIx64, s->hash[i]);
+    return json_string(text);
+}
+
+bool dq_repeats_sketch_read(dq_repeats_sketch *s, const json_t *text)
+{
+    const char *digits = json_string_value(text);
+    const size_t n = json_string_length(text);
+    *s = (dq_repeats_sketch){.n = (int)(n / DIGITS)};
+    if (!digits || n % DIGITS || n > (size_t)DIGITS * DQ_REPEATS_SKETCH) return false;
+    for (int i = 0; i < s->n; i++) {
+        char one[DIGITS + 1] = "", *end;
+        memcpy(one, digits + (size_t)DIGITS * (size_t)i, DIGITS);
+        s->hash[i] = strtoull(one, &end, 16);
+        if (*end || (i && s->hash[i] <= s->hash[i - 1])) return false;
+    }
+    return true;
 }

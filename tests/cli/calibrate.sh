@@ -300,3 +300,17 @@ try 3 "layers.1.self_attn.v_proj.weight: $place .* not finite, with or without r
 absent loud.h5.journal
 rm -rf "loud model" "own head"
 try 2 "input and output are the same file" quantize "plain model" -o text.txt --method gptq --calib text.txt
+
+# ---- a text that calibrated is no test, nor is a part of it
+head -c 30000 "$repo/calib/pair/text.txt" >seen.txt
+tail -c 30000 "$repo/calib/pair/text.txt" >unseen.txt
+try 0 . quantize "plain model" -o seen.h5 --bits 4 --calib seen.txt
+for part in 30000 9000; do
+    head -c $part seen.txt >part.txt
+    try 0 . eval seen.h5 --text part.txt --ctx 128
+    grep -q "warning: part.txt: has about [0-9]* % of the text that calibrated the weights of seen.h5" "$top/err" ||
+        complain "calib: no warning of $part bytes that calibrated"
+done
+try 0 . eval seen.h5 "plain model" --text unseen.txt --ctx 128
+! grep -q "that calibrated" "$top/err" || complain "calib: warns of another text"
+rm seen.h5

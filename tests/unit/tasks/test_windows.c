@@ -3,6 +3,9 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
+#include "base/random.h"
+#include "tasks/repeats.h"
+
 #include "tasks/slices.h"
 
 #include <stdlib.h>
@@ -319,3 +322,39 @@ static int end(void **state)
 }
 
 CASE_FIXTURES(begin, end)
+
+/* A sketch is the same however its text is cut into runs that overlap by what a place has, and finds that share of it. */
+TEST(sketches)
+{
+    enum { N = 4000 };
+    static int32_t ids[N], other[N];
+    dq_repeats_sketch whole = {.n = 0}, parts = {.n = 0}, read, few = {.n = 0};
+    bool found[DQ_REPEATS_SKETCH] = {false}, none[DQ_REPEATS_SKETCH] = {false};
+    int n = 0, stray = 0;
+    dq_random r = dq_random_of(1, 0);
+    for (int i = 0; i < N; i++) ids[i] = (int32_t)dq_random_below(&r, 640);
+    for (int i = 0; i < N; i++) other[i] = (int32_t)dq_random_below(&r, 640);
+    dq_repeats_sketch_add(&whole, ids, N);
+    assert_int_equal(whole.n, DQ_REPEATS_SKETCH);
+    dq_repeats_sketch_add(&parts, ids + 1000 - DQ_REPEATS_IDS + 1, N - 1000 + DQ_REPEATS_IDS - 1);
+    dq_repeats_sketch_add(&parts, ids, 1000);
+    assert_memory_equal(&whole, &parts, sizeof whole);
+    json_t *text = dq_repeats_sketch_json(&whole);
+    assert_true(dq_repeats_sketch_read(&read, text));
+    assert_memory_equal(&whole, &read, sizeof whole);
+    json_decref(text);
+    dq_repeats_sketch_find(found, &whole, ids, N / 10);
+    dq_repeats_sketch_find(none, &whole, other, N);
+    for (int i = 0; i < DQ_REPEATS_SKETCH; i++) n += found[i], stray += none[i];
+    assert_true(n >= 1 && n <= 16); /* 6.4 are expected, with a standard deviation of 2.4 */
+    assert_int_equal(stray, 0);
+    dq_repeats_sketch_add(&few, ids, DQ_REPEATS_IDS);
+    assert_int_equal(few.n, 1);
+    static const char *const bad[] = {"0", "000000000000000g", "00000000000000020000000000000001"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        text = json_string(bad[i]);
+        assert_false(dq_repeats_sketch_read(&read, text));
+        json_decref(text);
+    }
+    assert_false(dq_repeats_sketch_read(&read, NULL));
+}
