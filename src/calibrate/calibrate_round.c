@@ -144,6 +144,7 @@ typedef struct rounding {
     const dq_weight *w;
     bool aligns;
     float *f32;         /* values of rows */
+    bool *zero;         /* [cols] of the matrix's columns that are 0; NULL: none is */
     dq_gptq_loss *loss; /* [rows of a band] */
     int64_t n_kept;     /* rows that could not be corrected */
 } rounding;
@@ -160,8 +161,8 @@ static dq_status round_rows(void *arg, dq_codes **out, dq_gptq_loss *loss, int64
     if (r->aligns) dq_reference_correct(&j->ref, r->f32, first, rows, &r->t->spec, &kept, err);
     r->n_kept += kept;
     if (err->code == DQ_OK)
-        dq_gptq(out, r->f32, rows, r->w->cols, j->h, &r->t->spec, refits, r->aligns ? NULL : loss,
-                err);
+        dq_gptq(out, r->f32, rows, r->w->cols, j->h, r->zero, &r->t->spec, refits,
+                r->aligns ? NULL : loss, err);
     if (err->code == DQ_OK && r->aligns) {
         take_values(r->f32, r->w, first, rows);
         dq_gptq_measure(loss, *out, r->f32, j->h, err);
@@ -207,10 +208,12 @@ static dq_status round_values(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *
     *loss = (dq_gptq_loss){0};
     r.f32 = dq_block_new((size_t)band, (size_t)w->cols * sizeof *r.f32, err);
     r.loss = dq_block_new((size_t)band, sizeof *r.loss, err);
+    if (err->code == DQ_OK) dq_gptq_zero_columns(&r.zero, w, err);
     if (err->code == DQ_OK) dq_coded_new(out, w->rows, w->cols, &t->spec, err);
     if (err->code == DQ_OK) round_bands(j, out, loss, &r, band, err);
     if (err->code == DQ_OK) note_kept(j, &r, err);
     dq_block_free(r.f32);
+    dq_block_free(r.zero);
     dq_block_free(r.loss);
     return err->code;
 }

@@ -25,6 +25,7 @@ typedef struct rounding {
     const dq_codes *less; /* whose values are taken from w; NULL: none */
     int64_t rows;
     const dq_hessian *h;
+    const bool *zero; /* [n] by column: makes up for no error; NULL: all do */
     const dq_weight_format *format;
     dq_gptq_loss *loss; /* [rows] */
 } rounding;
@@ -59,6 +60,12 @@ static void look_ahead(strip *s, const dq_hessian *h, const double *x, int64_t b
     dq_f64_tile_add(s->ahead, h->a + end * h->ld + begin, h->ld, x + end * ROWS, cols, h->n - end);
 }
 
+/* What errors of earlier columns leave to this one. */
+static double made_up(const rounding *g, int64_t col, double ahead, double pivot)
+{
+    return g->zero && g->zero[col] ? 0 : ahead / pivot;
+}
+
 /* Rounds column i of the order for all rows of the strip; missed[r]: what the rounding alone left. */
 static void round_alone(strip *s, double missed[ROWS], const rounding *g, int64_t first,
                         int64_t rows, int64_t begin, int64_t i)
@@ -68,7 +75,7 @@ static void round_alone(strip *s, double missed[ROWS], const rounding *g, int64_
     const double *ahead = s->ahead + (i - begin) * ROWS;
     const double pivot = s->corner[(i - begin) * BLOCK + i - begin];
     for (int64_t r = 0; r < rows; r++) {
-        const double w = s->w[i * ROWS + r], want = w + ahead[r] / pivot;
+        const double w = s->w[i * ROWS + r], want = w + made_up(g, col, ahead[r], pivot);
         const float near = (float)want;
         const dq_grid grid = dq_codes_grid(g->c, first + r, col);
         float got;
@@ -91,7 +98,7 @@ static void round_together(strip *const s[TILES], double missed[TILES][ROWS], co
         const strip *t = s[r / ROWS];
         const double pivot = t->corner[(i - begin) * BLOCK + i - begin];
         const double ahead = t->ahead[(i - begin) * ROWS + r % ROWS];
-        want[r] = (float)(t->w[i * ROWS + r % ROWS] + ahead / pivot);
+        want[r] = (float)(t->w[i * ROWS + r % ROWS] + made_up(g, col, ahead, pivot));
         scale[r] = dq_codes_grid(g->c, first + r, col).scale * factor;
     }
     g->format->encode_strip(q, got, want, scale, rows, &g->c->spec);
@@ -222,13 +229,14 @@ static dq_status run_strips(const rounding *g, dq_err *err)
     return err->code;
 }
 
-dq_status dq_gptq_round(dq_codes *c, const float *w, const dq_hessian *h, dq_gptq_loss *loss,
-                        dq_err *err)
+dq_status dq_gptq_round(dq_codes *c, const float *w, const dq_hessian *h, const bool *zero,
+                        dq_gptq_loss *loss, dq_err *err)
 {
     const rounding g = {.c = c,
                         .w = w,
                         .rows = c->shape.rows,
                         .h = h,
+                        .zero = zero,
                         .format = dq_weight_format_of_mode(c->spec.mode),
                         .loss = loss};
     if (c->shape.cols != h->n)
@@ -297,7 +305,7 @@ static float scaled(float scale, float factor, const dq_quant_spec *spec)
 
 /* More roundings with other grids than those of c, which are those of the search. */
 static dq_status try_variants(dq_codes *c, dq_gptq_loss *loss, const float *w, const dq_hessian *h,
-                              dq_err *err)
+                              const bool *zero, dq_err *err)
 {
     const dq_code_shape s = c->shape;
     const size_t grids = (size_t)(s.rows * s.groups);
@@ -311,7 +319,7 @@ static dq_status try_variants(dq_codes *c, dq_gptq_loss *loss, const float *w, c
         for (size_t i = 0; v > 0 && i < grids; i++)
             other->grid[i].scale =
                 scaled(plain[i].scale, dq_quant_modes[c->spec.mode].tries[v - 1], &c->spec);
-        if (err->code == DQ_OK) dq_gptq_round(other, w, h, its, err);
+        if (err->code == DQ_OK) dq_gptq_round(other, w, h, zero, its, err);
         if (err->code == DQ_OK) take_better_rows(c, loss, other, its);
     }
     dq_codes_free(other);
@@ -322,7 +330,7 @@ static dq_status try_variants(dq_codes *c, dq_gptq_loss *loss, const float *w, c
 
 /* Scales found anew from the codes, and a rounding by them. */
 static dq_status refit(dq_codes *c, dq_gptq_loss *loss, const float *w, const dq_hessian *h,
-                       int times, dq_err *err)
+                       const bool *zero, int times, dq_err *err)
 {
     const dq_code_shape s = c->shape;
     dq_codes *other = NULL;
@@ -332,7 +340,7 @@ static dq_status refit(dq_codes *c, dq_gptq_loss *loss, const float *w, const dq
         memcpy(other->code, c->code, (size_t)(dq_codes_rows(s.rows, &c->spec) * s.cols));
         memcpy(other->grid, c->grid, (size_t)(s.rows * s.groups) * sizeof *c->grid);
         dq_scale_refit(other, w, h, err);
-        if (err->code == DQ_OK) dq_gptq_round(other, w, h, its, err);
+        if (err->code == DQ_OK) dq_gptq_round(other, w, h, zero, its, err);
         if (err->code == DQ_OK) take_better_rows(c, loss, other, its);
     }
     dq_codes_free(other);
@@ -364,25 +372,88 @@ void dq_gptq_loss_add(dq_gptq_loss *sum, const dq_gptq_loss *loss, int64_t rows)
     sum->signal += all.signal;
 }
 
+/* Weights of inputs that are always 0, limited to the range of the others of their group in these rows: they may be anything,
+ * and would set its scale. A group of nothing else stays. */
+static void limit_dead(float *w, int64_t rows, int64_t ld, int64_t from, int64_t to,
+                       const bool *dead)
+{
+    float low = INFINITY, high = -INFINITY;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = from; i < to; i++) {
+            if (dead[i]) continue;
+            low = fminf(low, w[r * ld + i]);
+            high = fmaxf(high, w[r * ld + i]);
+        }
+    }
+    for (int64_t r = 0; r < rows && low <= high; r++) {
+        for (int64_t i = from; i < to; i++)
+            if (dead[i]) w[r * ld + i] = fminf(fmaxf(w[r * ld + i], low), high);
+    }
+}
+
+/* *limited: a copy of w[rows, cols], a block; NULL where no input is always 0. */
+static dq_status limit_all_dead(float **limited, const float *w, const dq_codes *c,
+                                const dq_hessian *h, dq_err *err)
+{
+    const dq_code_shape s = c->shape;
+    const int64_t together = s.grid_rows == s.rows ? 1 : s.rows;
+    if (h->n_dead == 0) return DQ_OK;
+    *limited = dq_block_new((size_t)s.rows, (size_t)s.cols * sizeof **limited, err);
+    if (!*limited) return err->code;
+    memcpy(*limited, w, (size_t)(s.rows * s.cols) * sizeof *w);
+    for (int64_t r = 0; r < s.rows; r += together) {
+        for (int64_t from = 0, to; from < s.cols; from = to) {
+            to = from + s.group_size < s.cols ? from + s.group_size : s.cols;
+            limit_dead(*limited + r * s.cols, together, s.cols, from, to, h->dead);
+        }
+    }
+    return DQ_OK;
+}
+
+dq_status dq_gptq_zero_columns(bool **zero, const dq_weight *w, dq_err *err)
+{
+    int64_t left = w->cols;
+    float *row = dq_block_new((size_t)w->cols, sizeof *row, err);
+    bool *of = *zero = dq_block_new((size_t)w->cols, sizeof *of, err);
+    for (int64_t i = 0; of && i < w->cols; i++) of[i] = true;
+    for (int64_t r = 0; row && of && left > 0 && r < w->rows; r++) {
+        dq_weight_dequantize_rows(row, w, r, r + 1);
+        for (int64_t i = 0; i < w->cols; i++) {
+            left -= of[i] && row[i] != 0;
+            of[i] = of[i] && row[i] == 0;
+        }
+    }
+    dq_block_free(row);
+    if (left > 0) return err->code;
+    dq_block_free(of);
+    *zero = NULL;
+    return err->code;
+}
+
 dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, const dq_hessian *h,
-                  const dq_quant_spec *spec, int refits, dq_gptq_loss *loss, dq_err *err)
+                  const bool *zero, const dq_quant_spec *spec, int refits, dq_gptq_loss *loss,
+                  dq_err *err)
 {
     dq_gptq_loss *own = loss ? NULL : dq_block_new((size_t)rows, sizeof *own, err),
                  *each = loss ? loss : own;
     const rounding signal = {.w = w, .rows = rows, .h = h, .loss = each};
+    float *limited = NULL;
     *out = NULL;
-    if (each && dq_codes_new(out, rows, cols, spec, err) == DQ_OK) {
+    if (each && dq_codes_new(out, rows, cols, spec, err) == DQ_OK &&
+        limit_all_dead(&limited, w, *out, h, err) == DQ_OK) {
+        if (limited) w = limited;
         for (int64_t r = 0; r < rows; r++) each[r] = (dq_gptq_loss){0};
         dq_codes_fit(*out, w);
-        dq_gptq_round(*out, w, h, each, err);
+        dq_gptq_round(*out, w, h, zero, each, err);
         if (err->code == DQ_OK && dq_quant_modes[spec->mode].tries[0] > 0 &&
             (*out)->shape.grid_rows == rows)
-            try_variants(*out, each, w, h, err);
+            try_variants(*out, each, w, h, zero, err);
         if (err->code == DQ_OK && refits > 0 && (*out)->shape.grid_rows == rows)
-            refit(*out, each, w, h, refits, err);
+            refit(*out, each, w, h, zero, refits, err);
         if (err->code == DQ_OK && loss) run_strips(&signal, err);
     }
     dq_block_free(own);
+    dq_block_free(limited);
     if (err->code == DQ_OK) return DQ_OK;
     dq_codes_free(*out);
     *out = NULL;

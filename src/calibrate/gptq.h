@@ -23,17 +23,22 @@ typedef struct dq_gptq_loss {
  * (scale_refit.h) and rows rounded by them, `refits` times; again a row keeps what loses less. Where codes are found together, it is
  * strips of rows that keep it. loss[rows], of each row, may be NULL.
  * The result depends neither on the number of threads, nor on how rows are divided: between strips, if codes are found together.
+ * An input that is always 0 (h->dead) sets no scale: its weights are limited to the range of the others. Columns zero[cols]
+ * (NULL: none) make up for no error, so that a pruned channel stays pruned.
  * DQ_RESOURCE; DQ_STOPPED between strips of rows. */
 enum { DQ_GPTQ_TRIES = 5 };
 dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, const dq_hessian *h,
-                  const dq_quant_spec *spec, int refits, dq_gptq_loss *loss, dq_err *err);
+                  const bool *zero, const dq_quant_spec *spec, int refits, dq_gptq_loss *loss,
+                  dq_err *err);
+/* *zero, a block: which columns of a matrix are 0 in all rows; NULL: none is. DQ_RESOURCE. */
+dq_status dq_gptq_zero_columns(bool **zero, const dq_weight *w, dq_err *err);
 /* loss[rows] of codes against weights that need not be those that were rounded. DQ_RESOURCE; DQ_STOPPED. */
 dq_status dq_gptq_measure(dq_gptq_loss *loss, const dq_codes *c, const float *w,
                           const dq_hessian *h, dq_err *err);
 /* *sum += that of all rows, from the first to the last. */
 void dq_gptq_loss_add(dq_gptq_loss *sum, const dq_gptq_loss *loss, int64_t rows);
 /* One rounding with grids that are there: c->grid is read, c->code and loss[rows].error are filled. */
-dq_status dq_gptq_round(dq_codes *c, const float *w, const dq_hessian *h, dq_gptq_loss *loss,
-                        dq_err *err);
+dq_status dq_gptq_round(dq_codes *c, const float *w, const dq_hessian *h, const bool *zero,
+                        dq_gptq_loss *loss, dq_err *err);
 
 #endif

@@ -44,13 +44,27 @@ def grid(w, bits, mode):
     return F(np.float16(-peak / F(half))), -half, half - 1, half
 
 
+def limited(w, dead, size, whole):
+    """Weights of inputs that are always 0 within the range of the others of their group."""
+    w = w.copy()
+    for g in range(0, w.shape[1], size):
+        part = w[:, g : g + size]
+        of = np.array([g + k in dead for k in range(part.shape[1])])
+        axis = None if whole else 1
+        low, high = (f(part[:, ~of], axis=axis, keepdims=True) for f in (np.min, np.max))
+        part[:, of] = np.clip(part[:, of], low, high)
+    return w
+
+
 def gptq(w, x, bits, group, mode):
     rows, cols = w.shape
+    full = w.astype(np.float64)
     h = x.T.astype(np.float64) @ x.astype(np.float64) / len(x)
     plain = h.copy()
     dead = np.flatnonzero(np.diag(h) == 0)
     h += DAMPING * np.mean(np.diag(h)) * np.eye(cols)
     h[dead, dead] = 1
+    w = limited(w, dead, group or cols, group == 0)
     order = np.argsort(-np.diag(plain), kind="stable")
     inverse = np.linalg.inv(h[np.ix_(order, order)])
     upper = np.linalg.cholesky(inverse).T
@@ -68,7 +82,7 @@ def gptq(w, x, bits, group, mode):
         error = (now[:, i] - got[:, col]) / upper[i, i]
         now[:, i:] -= np.outer(error, upper[i, i:])
     scales = [[grids[0][0][0]]] if group == 0 else [[g[r][0] for g in grids] for r in range(rows)]
-    e, full = w - got, w.astype(np.float64)
+    e = full - got
     loss = [np.sum((e @ plain) * e), np.sum((full @ plain) * full)]
     return {"code": codes, "scale": np.array(scales, F), "loss": np.array(loss)}
 

@@ -168,7 +168,7 @@ static dq_status round_rows(void *arg, dq_codes **out, dq_gptq_loss *loss, int64
 {
     const by_method *m = arg;
     const dq_plan_tensor *t = m->t;
-    return dq_gptq(out, m->w + first * t->cols, rows, t->cols, m->j->h[product_of(t->slot)],
+    return dq_gptq(out, m->w + first * t->cols, rows, t->cols, m->j->h[product_of(t->slot)], NULL,
                    m->spec, m->j->p->rule->refits, loss, err);
 }
 

@@ -152,7 +152,7 @@ static dq_codes *rounded(const float *w, const dq_hessian *h, const dq_quant_spe
     dq_err err = {0};
     dq_codes *c;
     dq_gptq_loss each[M];
-    assert_int_equal(dq_gptq(&c, w, M, N, h, spec, refits, each, &err), DQ_OK);
+    assert_int_equal(dq_gptq(&c, w, M, N, h, NULL, spec, refits, each, &err), DQ_OK);
     *loss = (dq_gptq_loss){0};
     dq_gptq_loss_add(loss, each, M);
     return c;
@@ -281,7 +281,7 @@ TEST(many_groups_go_in_bands)
     for (int i = 0; i < WIDE; i++) h[i * WIDE + i] += of->damping;
     assert_int_equal(dq_codes_new(&c, FEW, WIDE, &spec, &err), DQ_OK);
     dq_codes_fit(c, w);
-    assert_int_equal(dq_gptq_round(c, w, of, loss, &err), DQ_OK);
+    assert_int_equal(dq_gptq_round(c, w, of, NULL, loss, &err), DQ_OK);
     double before[FEW];
     for (int i = 0; i < FEW * WIDE; i++) c->grid[i].scale *= 1 + uniform() / 10;
     for (int r = 0; r < FEW; r++) before[r] = missed_by(h, c, w, r);

@@ -206,7 +206,7 @@ static void check_golden(const golden *g, const dq_hessian *h, const float *w, c
     dq_codes *c;
     dq_gptq_loss loss = {0}, each[MOST_ROWS];
     assert_true(rows <= MOST_ROWS);
-    assert_int_equal(dq_gptq(&c, w, rows, h->n, h, spec, 0, each, &err), DQ_OK);
+    assert_int_equal(dq_gptq(&c, w, rows, h->n, h, NULL, spec, 0, each, &err), DQ_OK);
     dq_gptq_loss_add(&loss, each, rows);
     snprintf(key, sizeof key, "%s.code", name);
     const uint8_t *code = golden_find(g, key)->data;
@@ -275,7 +275,7 @@ TEST(little_is_known)
         dq_gptq_loss loss = {0}, each[ROWS];
         double plain = 0, rounded = 0;
         assert_int_equal(dq_hessian_factor(h, 0.01, "x", &err), DQ_OK);
-        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &spec, 0, each, &err), DQ_OK);
+        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, NULL, &spec, 0, each, &err), DQ_OK);
         dq_gptq_loss_add(&loss, each, ROWS);
         for (int r = 0; r < ROWS; r++) {
             double mine = 0, other = 0;
@@ -321,17 +321,17 @@ TEST(a_trellis_loses_less)
         dq_codes *c, *one;
         trellis.mode = DQ_TRELLIS;
         trellis.column = bits % 2 ? column : NULL;
-        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &search, 2, each, &err), DQ_OK);
+        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, NULL, &search, 2, each, &err), DQ_OK);
         dq_gptq_loss_add(&theirs, each, ROWS);
         dq_codes_free(c);
-        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &trellis, 2, each, &err), DQ_OK);
+        assert_int_equal(dq_gptq(&c, w, ROWS, N, h, NULL, &trellis, 2, each, &err), DQ_OK);
         dq_gptq_loss_add(&loss, each, ROWS);
         assert_int_equal(dq_gptq_measure(each, c, w, h, &err), DQ_OK);
         dq_gptq_loss_add(&measured, each, ROWS);
         assert_true(fabs(measured.error / loss.error - 1) < 1e-6);
         assert_true(loss.error < theirs.error * (bits % 2 ? .9 : .8));
         omp_set_num_threads(1);
-        assert_int_equal(dq_gptq(&one, w, ROWS, N, h, &trellis, 2, NULL, &err), DQ_OK);
+        assert_int_equal(dq_gptq(&one, w, ROWS, N, h, NULL, &trellis, 2, NULL, &err), DQ_OK);
         omp_set_num_threads(omp_get_num_procs());
         assert_memory_equal(c->code, one->code, ROWS * N);
         dq_codes_free(c);
@@ -363,7 +363,7 @@ TEST(packed_codes_read_back)
                 dq_coded coded;
                 dq_hessian *h = hessian_of(w, 0, N, 1);
                 assert_int_equal(dq_hessian_factor(h, 0.01, "x", &err), DQ_OK);
-                assert_int_equal(dq_gptq(&c, w, ROWS, N, h, &spec, 0, NULL, &err), DQ_OK);
+                assert_int_equal(dq_gptq(&c, w, ROWS, N, h, NULL, &spec, 0, NULL, &err), DQ_OK);
                 assert_int_equal(dq_coded_pack(&coded, c, &err), DQ_OK);
                 dq_weight_dequantize_rows(back, &coded.weight, 0, ROWS);
                 for (int i = 0; i < ROWS * N; i++) {
@@ -404,13 +404,14 @@ TEST(bands_are_the_whole)
         const dq_quant_spec spec = {3, 32, modes[m], DQ_F16, NULL};
         dq_codes *codes;
         dq_coded whole, bands;
-        assert_int_equal(dq_gptq(&codes, w, ROWS, N, h, &spec, 2, NULL, &err), DQ_OK);
+        assert_int_equal(dq_gptq(&codes, w, ROWS, N, h, NULL, &spec, 2, NULL, &err), DQ_OK);
         assert_int_equal(dq_coded_pack(&whole, codes, &err), DQ_OK);
         dq_codes_free(codes);
         assert_int_equal(dq_coded_new(&bands, ROWS, N, &spec, &err), DQ_OK);
         for (int64_t at = 0; at < ROWS; at += BAND) {
             const int64_t rows = ROWS - at < BAND ? ROWS - at : BAND;
-            assert_int_equal(dq_gptq(&codes, w + at * N, rows, N, h, &spec, 2, NULL, &err), DQ_OK);
+            assert_int_equal(dq_gptq(&codes, w + at * N, rows, N, h, NULL, &spec, 2, NULL, &err),
+                             DQ_OK);
             dq_coded_put(&bands, codes, at);
             dq_codes_free(codes);
         }
@@ -424,4 +425,63 @@ TEST(bands_are_the_whole)
     dq_hessian_free(h);
     free(x);
     free(w);
+}
+
+/* Whatever stands where inputs are always 0 sets no scale, and a pruned column makes up for nothing, in every mode. */
+TEST(dead_and_pruned_columns)
+{
+    enum { ROWS = 40, N = 64, TOKENS = 300, DEAD = 5, PRUNED = 40 };
+    float *x = malloc(sizeof *x * N * TOKENS), *w = malloc(sizeof *w * N * ROWS);
+    bool zero[N] = {false};
+    dq_err err = {0};
+    for (int i = 0; i < N * TOKENS; i++)
+        x[i] = i % N == DEAD ? 0 : uniform() + (i % N > 0 ? x[i - 1] / 2 : 0);
+    for (int i = 0; i < N * ROWS; i++) w[i] = i % N == PRUNED ? 0 : uniform();
+    zero[PRUNED] = true;
+    dq_hessian *h = hessian_of(x, TOKENS, N, 1);
+    assert_int_equal(dq_hessian_factor(h, 0.01, "w", &err), DQ_OK);
+    assert_true(h->dead[DEAD] && !h->dead[PRUNED]);
+    for (dq_scale_mode mode = DQ_ABSMAX; mode <= DQ_SEARCH; mode++) {
+        for (int group = 0; group < 2; group++) {
+            const dq_quant_spec spec = {4, group ? 32 : DQ_GROUP_TENSOR, mode, DQ_F16, NULL};
+            dq_gptq_loss small[ROWS], large[ROWS];
+            dq_codes *c, *other;
+            for (int r = 0; r < ROWS; r++) w[r * N + DEAD] = 0;
+            assert_int_equal(dq_gptq(&c, w, ROWS, N, h, zero, &spec, 0, small, &err), DQ_OK);
+            for (int r = 0; r < ROWS; r++) w[r * N + DEAD] = r % 2 ? 50.0f : -50.0f;
+            assert_int_equal(dq_gptq(&other, w, ROWS, N, h, zero, &spec, 0, large, &err), DQ_OK);
+            dq_gptq_loss sum = {0}, others = {0};
+            dq_gptq_loss_add(&sum, small, ROWS);
+            dq_gptq_loss_add(&others, large, ROWS);
+            assert_true(others.error < 1.1 * sum.error);
+            for (int r = 0; r < ROWS; r++) {
+                for (int i = 0; i < N; i++) {
+                    const float a = dq_codes_value(c, r, i), b = dq_codes_value(other, r, i);
+                    if (i == PRUNED) assert_true(a == 0 && b == 0);
+                    if (i != DEAD && mode == DQ_ABSMAX) assert_true(a == b);
+                }
+            }
+            dq_codes_free(c);
+            dq_codes_free(other);
+        }
+    }
+    dq_hessian_free(h);
+    free(x);
+    free(w);
+}
+
+TEST(zero_columns)
+{
+    enum { ROWS = 3, N = 4 };
+    const float pruned[ROWS * N] = {0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, -0.0f},
+                              whole[ROWS * N] = {0, 1, 0, 0, 3, 0, 0, 1, 0, 0, 1, 0};
+    const dq_weight w[] = {dq_weight_of_f32("w", ROWS, N, pruned),
+                           dq_weight_of_f32("w", ROWS, N, whole)};
+    bool *zero;
+    dq_err err = {0};
+    assert_int_equal(dq_gptq_zero_columns(&zero, &w[0], &err), DQ_OK);
+    assert_memory_equal(zero, ((const bool[]){true, false, false, true}), N);
+    dq_block_free(zero);
+    assert_int_equal(dq_gptq_zero_columns(&zero, &w[1], &err), DQ_OK);
+    assert_null(zero);
 }
