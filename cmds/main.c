@@ -88,12 +88,12 @@ static void print_usage(FILE *f)
     dq_help_pages_exits(f);
 }
 
-static void print_group(const dq_cmd *group)
+static void print_group(FILE *f, const dq_cmd *group)
 {
-    printf("usage: dq %s COMMAND [options] ARGUMENTS\n\n%s\n\ncommands:\n", group->name,
-           group->purpose);
-    print_rows(stdout, group->name);
-    printf("\ndq help %s COMMAND explains one of them.\n", group->name);
+    fprintf(f, "usage: dq %s COMMAND [options] ARGUMENTS\n\n%s\n\ncommands:\n", group->name,
+            group->purpose);
+    print_rows(f, group->name);
+    fprintf(f, "\ndq help %s COMMAND explains one of them.\n", group->name);
 }
 
 /* The command of `group` (NULL: of dq) that is called `word`; NULL: none is. */
@@ -108,8 +108,34 @@ static const dq_cmd *find(const char *group, const char *word)
     return NULL;
 }
 
+/* What other programs' commands are here. */
+static const struct {
+    const char *theirs, *ours;
+} known_elsewhere[] = {
+    {"chat", "generate MODEL -i"},
+    {"run", "generate MODEL PROMPT"},
+    {"cli", "generate MODEL PROMPT"},
+    {"completion", "generate MODEL PROMPT"},
+    {"perplexity", "eval MODEL --text FILE"},
+    {"ppl", "eval MODEL --text FILE"},
+    {"evaluate", "eval"},
+    {"lm-eval", "eval MODEL --task NAME --data FILE"},
+    {"convert", "export"},
+    {"imatrix", "quantize MODEL -o OUT.h5 --calib FILE"},
+    {"inspect", "info"},
+    {"show", "info"},
+    {"dump", "info"},
+    {"benchmark", "bench"},
+};
+
 static dq_status unknown(const char *group, const char *word, dq_err *err)
 {
+    for (size_t i = 0; !group && i < sizeof known_elsewhere / sizeof *known_elsewhere; i++) {
+        if (strcmp(word, known_elsewhere[i].theirs) == 0)
+            return dq_fail(err, DQ_USAGE,
+                           "unknown command \"%s\". Did you mean dq %s? See dq --help.", word,
+                           known_elsewhere[i].ours);
+    }
     const char *names[N_COMMANDS];
     int n = 0;
     for (int i = 0; i < N_COMMANDS; i++) {
@@ -193,9 +219,11 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
 {
     *name = c->cmd->name;
     if (!c->cmd->run) {
-        if (c->argc < 2 || !asks_help(c->argv[1]))
+        if (c->argc < 2 || !asks_help(c->argv[1])) {
+            print_group(stderr, c->cmd);
             return dq_fail(err, DQ_USAGE, "expected one of its commands. See dq %s --help.", *name);
-        print_group(c->cmd);
+        }
+        print_group(stdout, c->cmd);
         return dq_document_flush(err);
     }
     if (runs_by_ranks(c->cmd->run)) {

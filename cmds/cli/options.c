@@ -51,6 +51,89 @@ const char *dq_options_nearest(const char *text, const char *const *names, int n
     return best;
 }
 
+/* What users of llama.cpp, lm-evaluation-harness, transformers and other quantizers type, and what stands for it here: the
+ * first of these that is an option of the command, or a sentence. */
+static const struct {
+    const char *theirs, *ours;
+} known_elsewhere[] = {
+    {"m", "The model is the first argument, without an option"},
+    {"model", "The model is the first argument, without an option"},
+    {"model-args", "The model is the first argument, without an option"},
+    {"model-name-or-path", "The model is the first argument, without an option"},
+    {"pretrained", "The model is the first argument, without an option"},
+    {"p", "The prompt is the second argument, without an option"},
+    {"prompt", "The prompt is the second argument, without an option"},
+    {"f", "prompt-file"},
+    {"f", "text"},
+    {"f", "calib"},
+    {"file", "prompt-file"},
+    {"file", "text"},
+    {"c", "ctx"},
+    {"c", "context"},
+    {"c", "calib-ctx"},
+    {"ctx-size", "ctx"},
+    {"ctx-size", "context"},
+    {"max-length", "ctx"},
+    {"max-length", "context"},
+    {"seqlen", "calib-ctx"},
+    {"seqlen", "ctx"},
+    {"n", "max-new"},
+    {"n", "limit"},
+    {"n-predict", "max-new"},
+    {"predict", "max-new"},
+    {"max-tokens", "max-new"},
+    {"max-new-tokens", "max-new"},
+    {"max-gen-toks", "max-new"},
+    {"temp", "temperature"},
+    {"t", "threads"},
+    {"s", "seed"},
+    {"ngl", "device"},
+    {"n-gpu-layers", "device"},
+    {"gpu-layers", "device"},
+    {"cache-type-k", "kv-bits"},
+    {"cache-type-v", "kv-bits"},
+    {"ctk", "kv-bits"},
+    {"ctv", "kv-bits"},
+    {"cnv", "interactive"},
+    {"conversation", "interactive"},
+    {"sys", "system"},
+    {"system-prompt", "system"},
+    {"chunks", "limit"},
+    {"ppl-stride", "stride"},
+    {"tasks", "task"},
+    {"hellaswag", "task"},
+    {"winogrande", "task"},
+    {"multiple-choice", "task"},
+    {"output-path", "output"},
+    {"log-samples", "dump-items"},
+    {"imatrix", "calib"},
+    {"dataset", "calib"},
+    {"calib-data", "calib"},
+    {"nsamples", "calib-tokens"},
+    {"bpw", "size"},
+    {"wbits", "bits"},
+    {"w-bit", "bits"},
+    {"groupsize", "group"},
+    {"group-size", "group"},
+    {"q-group-size", "group"},
+    {"outtype", "format"},
+    {"outfile", "output"},
+};
+
+/* Where the command has none of these, the word is not known. NULL: it is not. */
+static const char *known_as(const char *word, const char *const *names, int n)
+{
+    for (size_t i = 0; i < sizeof known_elsewhere / sizeof *known_elsewhere; i++) {
+        const char *ours = known_elsewhere[i].ours;
+        if (strcmp(known_elsewhere[i].theirs, word) != 0) continue;
+        if (strchr(ours, ' ')) return ours;
+        for (int k = 0; k < n; k++) {
+            if (strcmp(names[k], ours) == 0) return ours;
+        }
+    }
+    return NULL;
+}
+
 static dq_status unknown_option(const char *text, const dq_opt *opts, const dq_usage *usage,
                                 dq_err *err)
 {
@@ -62,13 +145,18 @@ static dq_status unknown_option(const char *text, const dq_opt *opts, const dq_u
     }
     while (*text == '-') text++;
     snprintf(word, sizeof word, "%.*s", (int)strcspn(text, "="), text);
-    const char *near = dq_options_nearest(word, names, n);
-    const char *see = usage ? " See dq " : "", *help = usage ? " --help." : "";
-    if (near)
-        return dq_fail(err, DQ_USAGE, "unknown option --%s. Did you mean --%s?%s%s%s", word, near,
-                       see, usage ? usage->name : "", help);
-    return dq_fail(err, DQ_USAGE, "unknown option --%s.%s%s%s", word, see, usage ? usage->name : "",
-                   help);
+    const char *dashes = word[0] && !word[1] ? "-" : "--";
+    dq_fail(err, DQ_USAGE, "unknown option %s%s.", dashes, word);
+    for (char *c = word; *c; c++) {
+        if (*c == '_') *c = '-';
+    }
+    const char *known = known_as(word, names, n);
+    if (!known && word[0] && word[1]) known = dq_options_nearest(word, names, n);
+    if (known && strchr(known, ' '))
+        dq_fail_more(err, dq_remedy_none, " %s.", known);
+    else if (known)
+        dq_fail_more(err, dq_remedy_none, " Did you mean --%s?", known);
+    return usage ? dq_fail_more(err, dq_remedy_none, " See dq %s --help.", usage->name) : err->code;
 }
 
 static dq_status set_int(const dq_opt *o, const char *text, dq_err *err)
@@ -199,8 +287,7 @@ static dq_status parse_option(int c, char **argv, const dq_opt **row, const dq_o
                        usage->name);
     } else if (c == '?') {
         if (optopt > 0 && optopt < LONG_BASE)
-            return dq_fail(err, DQ_USAGE, "unknown option -%c. See dq %s --help.", optopt,
-                           usage->name);
+            return unknown_option((const char[]){(char)optopt, 0}, opts, usage, err);
         if (optopt >= LONG_BASE)
             return dq_fail(err, DQ_USAGE, "--%s takes no value.", row[optopt - LONG_BASE]->name);
         return unknown_option(argv[optind - 1], opts, usage, err);

@@ -190,3 +190,23 @@ closed eval "$repo/calib/pair/llama" --task mc --data "$items" --limit 12 -o kep
 closed stats "$repo/calib/pair/llama" --ids "1 2 3" -o kept.h5 --progress never
 present kept.json kept.h5
 absent dq-eval-*.resume
+
+# ---- what users of other programs type
+try 2 "unknown option -m[.] The model is the first argument" generate -m "plain model"
+try 2 "unknown option -p[.] The prompt is the second argument" generate "plain model" -p "the green mole"
+try 2 "unknown option -f[.] Did you mean --prompt-file" generate "plain model" -f "short text"
+try 2 "unknown option -f[.] Did you mean --text" eval "plain model" -f "short text"
+try 2 "unknown option -c[.] Did you mean --ctx" eval "plain model" -c 512
+try 2 "unknown option --temp[.] Did you mean --temperature" generate "plain model" x --temp 0.5
+for name in max-tokens max_tokens max_new_tokens n-predict; do
+    try 2 "unknown option --${name}[.] Did you mean --max-new?" generate "plain model" x --$name 5
+done
+try 2 "unknown option --bpw[.] Did you mean --size" quantize "plain model" -o x.h5 --bpw 4.5
+try 2 "unknown option --group_size[.] Did you mean --group?" quantize "plain model" -o x.h5 --group_size 32
+try 2 "unknown option --tasks[.] Did you mean --task?" eval "plain model" --tasks mc
+try 2 "unknown option --num_fewshot[.] Did you mean --num-fewshot" eval "plain model" --num_fewshot 5
+try 2 "unknown option -Z[.] See dq eval --help" eval "plain model" -Z
+try 2 "unknown command .chat.[.] Did you mean dq generate MODEL -i" chat "plain model"
+try 2 "unknown command .perplexity.[.] Did you mean dq eval MODEL --text FILE" perplexity "plain model"
+try 2 "expected one of its commands" plan
+grep -q "^  plan weights " "$top/err" || complain "dq plan: its commands are not listed"
