@@ -160,6 +160,7 @@ void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
 {
     char label[DQ_KV_LABEL];
     dq_kv_report_shares x = dq_kv_report_shares_of(s, h);
+    const double least = ceil((s->sink + s->recent) / s->evict.keep);
     dq_kv_report_label(label, sizeof label, s);
     if (dq_kv_has_codes(s) && x.lowbit < 0.5)
         dq_logger_warn(
@@ -178,8 +179,11 @@ void dq_kv_report_warn(dq_logger *logger, const char *what, const dq_kv_spec *s,
     if (h->raised)
         dq_logger_warn(
             logger,
-            "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %lld",
+            "%s, KV %s: the budget of %lld of %lld contexts was raised to sink + recent = %lld. "
+            "Contexts of %.0f tokens (of a text, --ctx %.0f) have it without that, and shorter "
+            "ones "
+            "with a smaller --kv-recent",
             what, label, (long long)h->raised, (long long)h->evicted,
-            (long long)s->sink + s->recent);
+            (long long)s->sink + s->recent, least, 2 * least);
     dq_kv_report_warn_policy(logger, what, s, h);
 }

@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PASS_ROWS = 4096, DEFAULT_CTX = 2048 };
+enum { PASS_ROWS = 4096, DEFAULT_CTX = 2048, PLACES = 5 };
 
 typedef struct stats {
     const char *text_path, *out_path, *csv_path, *device;
@@ -353,8 +353,9 @@ static dq_status print_text(const stats *x, dq_err *err)
     }
     printf("\n");
     DQ_TRY(cmd_stats_print(x->entry, x->n, (int)x->places, x->layers, err));
+    const int units = x->places ? (int)x->places : PLACES; /* 0 is about outliers */
     DQ_TRY(cmd_stats_forecast_print(x->entry, x->n, (int)x->places, x->layers, err));
-    for (int i = 0; i < x->n; i++) DQ_TRY(cmd_stats_units_print(&x->entry[i], (int)x->places, err));
+    for (int i = 0; i < x->n; i++) DQ_TRY(cmd_stats_units_print(&x->entry[i], units, err));
     return DQ_OK;
 }
 
@@ -541,7 +542,7 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
     x->bos.text = dq_bos_name[DQ_BOS_AUTO];
     x->device = "auto";
     x->detail = (dq_word){dq_outlier_detail_name[DQ_DETAIL_ALL], DQ_DETAIL_ALL};
-    x->places = 5;
+    x->places = PLACES;
     const dq_opt opts[] = {
         dq_opt_heading("input:"),
         dq_opt_text("text", "FILE", &x->text_path,
@@ -562,7 +563,8 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
         dq_opt_text("csv", "FILE", &x->csv_path, "the pooled and the layers' numbers as CSV"),
         dq_opt_flag("json", &x->json, "one JSON document (dq-stats/1) instead of tables"),
         dq_opt_int("places", "N", &x->places, 0, DQ_TOP,
-                   "how many outliers of each kind of token to name (default 5)"),
+                   "how many outliers of each kind of token to name (default 5); as many units of "
+                   "--sensitivity, but where N is 0"),
         dq_opt_flag("layers", &x->layers, "tables by layer too"),
         dq_opt_flag("force", &x->force, "replace existing output files"),
         CMD_STATS_SENSITIVITY_OPTIONS(x->sensitivity),

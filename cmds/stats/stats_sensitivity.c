@@ -216,6 +216,13 @@ dq_status cmd_stats_sensitivity_begin(cmd_stats_sensitivity_run *r, dq_err *err)
         DQ_TRY(prepare(r, i, err));
         units += r->entry[i].sensitivity->n;
     }
+    const int64_t windows = r->n ? r->entry[0].sensitivity->text->n_clusters : 0;
+    if (r->set->kinds.n && windows < DQ_SENSITIVITY_WINDOWS)
+        dq_logger_warn(r->logger,
+                       "what breaks first will be inconclusive: %lld windows are fewer than the %d "
+                       "that it takes, of which half choose it and half judge. Give more with "
+                       "--sensitivity-windows, or more text",
+                       (long long)windows, DQ_SENSITIVITY_WINDOWS);
     if (r->set->kinds.n && units == 0)
         return dq_fail(err, DQ_MISMATCH,
                        "--sensitivity %s: no model has two maps. Give other kinds.",

@@ -137,6 +137,7 @@ cut -d, -f1-30,32- cut.csv >"$top/a"
 cut -d, -f1-30,32- again.csv | cmp -s - "$top/a" || complain "kv: not the same numbers again"
 eval_text cut.csv --kv-keep 0.1
 grep -q "warning: .*2 of 2 contexts was raised to sink + recent = 64" "$top/err" || complain "kv: no warning about raised budgets"
+grep -q "Contexts of 640 tokens (of a text, --ctx 1280) have it" "$top/err" || complain "kv: no word of contexts that are long enough"
 eval_text cut.csv --kv-tokens 500
 grep -q "warning: .*only 0.0 % of the context tokens" "$top/err" || complain "kv: no warning about short contexts"
 printf '{"ctx": "the sea is", "choices": ["the", "a"], "gold": 0}\n' >one.jsonl

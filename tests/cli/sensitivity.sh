@@ -109,6 +109,9 @@ few="--detail table5 --one-pass"
 # shellcheck disable=SC2086
 {
     try 0 "What breaks first is inconclusive" stats "diff model" --ids "1 2 3 4 5 6" --sensitivity layers $few
+    grep -q "warning: what breaks first will be inconclusive: 1 windows are fewer than the 4 that it takes" "$top/err" ||
+        complain "sensitivity: no warning of few windows"
+    try 0 "^layer 0 " stats "diff model" --ids "1 2 3 4 5 6" --sensitivity layers $few --places 0
     try 0 '"interval": null' stats "diff model" --ids "1 2 3 4 5 6" --sensitivity layers $few --json
     json dq-stats/1
     try 4 "no window has a token to predict" stats "diff model" --ids "1" --ids "2" --sensitivity layers $few

@@ -85,7 +85,8 @@ dq_status dq_sensitivity_rank_of(dq_sensitivity_rank *out, const dq_sensitivity 
 
 /* Which unit of a kind breaks first: the one of most KLD on half of the clusters, judged on the other half. more: what it loses more
  * there than whichever other unit loses most in each cluster, which is at most what it loses more than any of them; so one interval
- * speaks for all. first -1: fewer than two units, or than two clusters in a half. */
+ * speaks for all. first -1: fewer than two units, or than DQ_SENSITIVITY_WINDOWS clusters. */
+enum { DQ_SENSITIVITY_WINDOWS = 4 };
 typedef struct dq_sensitivity_first {
     int64_t first,
         next; /* of s->unit; next: of most KLD but for the first on the half that judges; -1: none */

@@ -111,7 +111,7 @@ dq_status dq_sensitivity_first_of(dq_sensitivity_first *out, const dq_sensitivit
 {
     const int64_t n = s->text->n_clusters / 2; /* of the half that judges */
     *out = (dq_sensitivity_first){-1, -1, dq_mean_none, dq_interval_none};
-    if (n < 2) return DQ_OK;
+    if (s->text->n_clusters < DQ_SENSITIVITY_WINDOWS) return DQ_OK;
     const int64_t first = largest(s, kind, 0, -1);
     out->next = first < 0 ? -1 : largest(s, kind, 1, first);
     if (out->next < 0) return DQ_OK;
