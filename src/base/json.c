@@ -226,7 +226,7 @@ dq_status dq_json_float(double *out, const json_t *object, const char *key, cons
     if (!json_is_number(v)) return wrong_type(key, "a number", v, err);
     *out = json_number_value(v);
     if (!(fabs(*out) < DBL_MAX))
-        return dq_fail(err, DQ_DAMAGED, "key \"%s\": the number is too large", key);
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": the number is too large or not finite", key);
     return DQ_OK;
 }
 

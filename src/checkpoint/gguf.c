@@ -5,6 +5,7 @@
 
 #include "base/utf8.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,21 +109,24 @@ static int64_t signed_at(const uint8_t *p, uint64_t type)
     return (int64_t)(little(p, n) << (64 - 8 * n)) >> (64 - 8 * n);
 }
 
-/* Whether a value of fixed size is one. */
-static bool is_value(const uint8_t *p, uint64_t type)
+/* What a value that no reader can take is not; NULL: it is one. A foreign key may have such a value. */
+static const char *fault_of(const uint8_t *p, uint64_t n, uint64_t type)
 {
-    if (type == F32 || type == F64) return isfinite(real_at(p, type));
-    return type != BOOL || *p <= 1;
+    int64_t bad;
+    if (type == STRING)
+        return dq_utf8_check((const char *)p, (size_t)n, &bad) == 0 ? NULL : "not UTF-8";
+    if (type == F32 || type == F64) return isfinite(real_at(p, type)) ? NULL : "not finite";
+    return type == BOOL && *p > 1 ? "neither true nor false" : NULL;
 }
 
-/* A value of fixed size. */
+/* A value of fixed size. What is none becomes one that no look-up of base/json.h takes for it. */
 static json_t *fixed_value(const uint8_t *p, uint64_t type)
 {
     const uint64_t x = little(p, value_bytes[type]);
     switch (type) {
     case F32:
-    case F64: return json_real(real_at(p, type));
-    case BOOL: return json_boolean(x);
+    case F64: return json_real(isfinite(real_at(p, type)) ? real_at(p, type) : DBL_MAX);
+    case BOOL: return x > 1 ? json_integer((json_int_t)x) : json_boolean(x);
     case I8:
     case I16:
     case I32:
@@ -131,27 +135,18 @@ static json_t *fixed_value(const uint8_t *p, uint64_t type)
     }
 }
 
-/* The bytes of a value at the cursor, checked; NULL: see the error. */
-static const uint8_t *take_bytes(cursor *c, const char *key, uint64_t type, uint64_t *n)
+/* The bytes of a value at the cursor; NULL: see the error. */
+static const uint8_t *take_bytes(cursor *c, uint64_t type, uint64_t *n)
 {
-    *n = value_bytes[type];
+    *n = type < N_VALUES ? value_bytes[type] : 0;
     if (type == STRING && take_number(c, n, 8) != DQ_OK) return NULL;
-    const uint8_t *p = take(c, *n);
-    int64_t bad;
-    if (!p) return NULL;
-    if (type == STRING ? dq_utf8_check((const char *)p, (size_t)*n, &bad) == 0 : is_value(p, type))
-        return p;
-    dq_fail(c->err, DQ_DAMAGED, "key \"%s\": a value is %s", key,
-            type == STRING ? "not UTF-8"
-            : type == BOOL ? "neither true nor false"
-                           : "not finite");
-    return NULL;
+    return take(c, *n);
 }
 
-static json_t *take_value(cursor *c, const char *key, uint64_t type)
+static json_t *take_value(cursor *c, uint64_t type)
 {
     uint64_t n;
-    const uint8_t *p = take_bytes(c, key, type, &n);
+    const uint8_t *p = take_bytes(c, type, &n);
     if (!p) return NULL;
     return type == STRING ? json_stringn_nocheck((const char *)p, (size_t)n) : fixed_value(p, type);
 }
@@ -173,13 +168,16 @@ static dq_status take_list(cursor *c, dq_gguf *g, const char *key)
     if (n > c->len - c->at) return ended(c); /* an item takes a byte at least */
     g->list = dq_grow(c->arena, g->list, g->n_lists + 1, &g->lists_cap, sizeof *g->list, c->err);
     if (!g->list) return c->err->code;
-    g->list[g->n_lists++] = (dq_gguf_list){.key = key,
-                                           .texts = type == STRING,
-                                           .type = (uint32_t)type,
-                                           .n = (size_t)n,
-                                           .first = c->bytes + c->at};
+    dq_gguf_list *l = &g->list[g->n_lists++];
+    *l = (dq_gguf_list){.key = key,
+                        .texts = type == STRING,
+                        .type = (uint32_t)type,
+                        .n = (size_t)n,
+                        .first = c->bytes + c->at};
     for (uint64_t i = 0; i < n; i++) {
-        if (!take_bytes(c, key, type, &bytes)) return c->err->code;
+        const uint8_t *p = take_bytes(c, type, &bytes);
+        if (!p) return c->err->code;
+        if (!l->fault) l->fault = fault_of(p, bytes, type);
     }
     return DQ_OK;
 }
@@ -198,11 +196,10 @@ static dq_status take_field(cursor *c, dq_gguf *g)
         v = json_array();
     } else {
         DQ_TRY(check_type(c, key, type));
-        v = take_value(c, key, type);
+        v = take_value(c, type);
         DQ_TRY(c->err->code);
     }
-    if (json_object_set_new(g->fields, key, v) != 0)
-        return dq_fail(c->err, DQ_DAMAGED, "a key before byte %zu is not UTF-8", c->at);
+    json_object_set_new_nocheck(g->fields, key, v);
     return DQ_OK;
 }
 
@@ -269,6 +266,16 @@ static int by_place(const void *x, const void *y)
     return a->data < b->data ? -1 : a->data > b->data;
 }
 
+static dq_status sort_by_name(dq_gguf_tensor *t, int64_t n, dq_err *err)
+{
+    if (n) qsort(t, (size_t)n, sizeof *t, by_name);
+    for (int64_t i = 1; i < n; i++) {
+        if (strcmp(t[i].name, t[i - 1].name) == 0)
+            return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is there twice", t[i].name);
+    }
+    return DQ_OK;
+}
+
 static dq_status place(cursor *c, dq_gguf *g, const uint64_t *offset, uint64_t align)
 {
     const size_t rest = c->len - g->header_bytes;
@@ -292,12 +299,7 @@ static dq_status place(cursor *c, dq_gguf *g, const uint64_t *offset, uint64_t a
             return dq_fail(c->err, DQ_DAMAGED, "tensor \"%s\" overlaps tensor \"%s\"",
                            g->tensor[i].name, g->tensor[i - 1].name);
     }
-    qsort(g->tensor, (size_t)g->n_tensors, sizeof *g->tensor, by_name);
-    for (int64_t i = 1; i < g->n_tensors; i++) {
-        if (strcmp(g->tensor[i].name, g->tensor[i - 1].name) == 0)
-            return dq_fail(c->err, DQ_DAMAGED, "tensor \"%s\" is there twice", g->tensor[i].name);
-    }
-    return DQ_OK;
+    return sort_by_name(g->tensor, g->n_tensors, c->err);
 }
 
 static dq_status take_tensors(cursor *c, dq_gguf *g)
@@ -377,6 +379,21 @@ dq_status dq_gguf_parse_fields(dq_gguf *g, const uint8_t *bytes, size_t len, dq_
     return parse(g, &c, false);
 }
 
+dq_status dq_gguf_join(dq_gguf_tensor **out, int64_t *n_out, const dq_gguf *const *g, int n,
+                       dq_arena *a, dq_err *err)
+{
+    int64_t at = 0;
+    *n_out = 0;
+    for (int i = 0; i < n; i++) *n_out += g[i]->n_tensors;
+    *out = dq_alloc(a, (size_t)*n_out, sizeof **out, err);
+    if (!*out) return err->code;
+    for (int i = 0; i < n; at += g[i++]->n_tensors) {
+        if (g[i]->n_tensors)
+            memcpy(*out + at, g[i]->tensor, (size_t)g[i]->n_tensors * sizeof **out);
+    }
+    return sort_by_name(*out, *n_out, err);
+}
+
 const dq_gguf_tensor *dq_gguf_find(const dq_gguf *g, const char *name)
 {
     const dq_gguf_tensor key = {.name = name};
@@ -384,12 +401,24 @@ const dq_gguf_tensor *dq_gguf_find(const dq_gguf *g, const char *name)
                         : NULL;
 }
 
-const dq_gguf_list *dq_gguf_find_list(const dq_gguf *g, const char *key)
+dq_status dq_gguf_text(const char **out, const json_t *fields, const char *key,
+                       const char *const *fallback, dq_err *err)
 {
-    for (size_t i = 0; i < g->n_lists; i++) {
-        if (strcmp(g->list[i].key, key) == 0) return &g->list[i];
+    int64_t bad;
+    DQ_TRY(dq_json_text(out, fields, key, fallback, err));
+    if (!*out || dq_utf8_check(*out, strlen(*out), &bad) == 0) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "key \"%s\": the text is not UTF-8", key);
+}
+
+dq_status dq_gguf_find_list(const dq_gguf_list **out, const dq_gguf *g, const char *key,
+                            dq_err *err)
+{
+    *out = NULL;
+    for (size_t i = 0; i < g->n_lists && !*out; i++) {
+        if (strcmp(g->list[i].key, key) == 0) *out = &g->list[i];
     }
-    return NULL;
+    if (!*out || !(*out)->fault) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "key \"%s\": a value is %s", key, (*out)->fault);
 }
 
 dq_status dq_gguf_list_texts(dq_gguf_span **out, const dq_gguf_list *l, dq_arena *a, dq_err *err)

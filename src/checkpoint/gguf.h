@@ -19,13 +19,14 @@ typedef struct dq_gguf_tensor {
     size_t bytes;
 } dq_gguf_tensor;
 
-/* A list of metadata where it lies in the file. Its items are checked as single values are. */
+/* A list of metadata where it lies in the file. */
 typedef struct dq_gguf_list {
     const char *key;
     bool texts;           /* it holds texts, else numbers */
     uint32_t type;        /* of the items; of gguf.c */
     size_t n;             /* items */
     const uint8_t *first; /* of them */
+    const char *fault;    /* "not finite", "not UTF-8": what an item is; NULL: every item is fine */
 } dq_gguf_list;
 
 /* Bytes of a list of texts, in the file; UTF-8, NUL allowed. */
@@ -45,16 +46,23 @@ typedef struct dq_gguf {
     size_t header_bytes; /* before the data of tensors */
 } dq_gguf;
 
-/* The part that is fuzzed. Checks version, lengths, types, UTF-8, duplicate keys and names, ranges inside the file, alignment,
- * overlap. Names and tables live in the arena, data points into `bytes`. A type of tensors that dq does not read is
+/* The part that is fuzzed. Checks version, lengths, types, duplicate keys and names, ranges inside the file, alignment,
+ * overlap. A value that no reader can take (not finite, not UTF-8) fails where its key is read, and nowhere else. Names and tables live in the arena, data points into `bytes`. A type of tensors that dq does not read is
  * DQ_MISMATCH by name; big-endian files and version 1 too. On failure g->fields is NULL. */
 dq_status dq_gguf_parse(dq_gguf *g, const uint8_t *bytes, size_t len, dq_arena *a, dq_err *err);
 /* The metadata alone: no tensor is looked at, and the file may end after its keys. */
 dq_status dq_gguf_parse_fields(dq_gguf *g, const uint8_t *bytes, size_t len, dq_arena *a,
                                dq_err *err);
+/* The tensors of n files, [*n_out], by name, in the arena. DQ_DAMAGED: one is there twice. */
+dq_status dq_gguf_join(dq_gguf_tensor **out, int64_t *n_out, const dq_gguf *const *g, int n,
+                       dq_arena *a, dq_err *err);
 const dq_gguf_tensor *dq_gguf_find(const dq_gguf *g, const char *name); /* NULL: absent */
-/* NULL: no such key, or no list. */
-const dq_gguf_list *dq_gguf_find_list(const dq_gguf *g, const char *key);
+/* dq_json_text for a key of `fields`, whose texts need not be UTF-8: DQ_DAMAGED. */
+dq_status dq_gguf_text(const char **out, const json_t *fields, const char *key,
+                       const char *const *fallback, dq_err *err);
+/* *out is NULL where there is no such key, or no list. DQ_DAMAGED: an item has a fault. */
+dq_status dq_gguf_find_list(const dq_gguf_list **out, const dq_gguf *g, const char *key,
+                            dq_err *err);
 /* The items of a list of texts, [l->n]; in the arena. */
 dq_status dq_gguf_list_texts(dq_gguf_span **out, const dq_gguf_list *l, dq_arena *a, dq_err *err);
 /* Item i of a list of numbers. */

@@ -31,7 +31,7 @@ dq_status dq_gguf_pre_find(const dq_gguf_pre **out, const json_t *f, dq_err *err
 {
     static const char *const none = "";
     const char *name;
-    DQ_TRY(dq_json_text(&name, f, "tokenizer.ggml.pre", &none, err));
+    DQ_TRY(dq_gguf_text(&name, f, "tokenizer.ggml.pre", &none, err));
     for (int i = 0; i < N_KNOWN; i++) {
         if (strcmp(name, known[i].name) != 0) continue;
         *out = &known[i];

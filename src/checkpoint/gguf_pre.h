@@ -3,7 +3,7 @@
 #ifndef DQ_GGUF_PRE_H
 #define DQ_GGUF_PRE_H
 
-#include "base/json.h"
+#include "checkpoint/gguf.h"
 
 typedef struct dq_gguf_pre {
     const char *name;    /* tokenizer.ggml.pre */

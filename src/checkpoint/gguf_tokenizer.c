@@ -188,7 +188,8 @@ static dq_status set_template(files *x, dq_err *err)
 
 static dq_status fill(files *x, const char *model, dq_arena *a, dq_err *err)
 {
-    json_t *chat = json_object_get(x->g->fields, "tokenizer.chat_template");
+    static const char *const none = NULL;
+    const char *chat;
     json_object_set_new(x->root, "version", json_string("1.0"));
     if (strcmp(model, "gpt2") == 0)
         DQ_TRY(fill_gpt2(x, a, err));
@@ -200,7 +201,8 @@ static dq_status fill(files *x, const char *model, dq_arena *a, dq_err *err)
                        "or \"llama\"). Use the "
                        "model's folder with its tokenizer.json.",
                        model);
-    if (json_is_string(chat)) json_object_set(x->config, "chat_template", chat);
+    DQ_TRY(dq_gguf_text(&chat, x->g->fields, "tokenizer.chat_template", &none, err));
+    if (chat) json_object_set_new(x->config, "chat_template", json_string(chat));
     return set_template(x, err);
 }
 
@@ -239,7 +241,7 @@ dq_status dq_gguf_config_tokenizer(dq_strbuf *tokenizer, dq_strbuf *config, cons
     const char *model;
     *tokenizer = *config = (dq_strbuf){0};
     if (!json_object_get(g->fields, "tokenizer.ggml.model")) return DQ_OK;
-    DQ_TRY(dq_json_text(&model, g->fields, "tokenizer.ggml.model", NULL, err));
+    DQ_TRY(dq_gguf_text(&model, g->fields, "tokenizer.ggml.model", NULL, err));
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     x.root = json_object();

@@ -17,7 +17,7 @@ static dq_status list_of(const dq_gguf_list **out, const dq_gguf *g, const char 
                          bool needed, dq_err *err)
 {
     const json_t *v = json_object_get(g->fields, key);
-    *out = dq_gguf_find_list(g, key);
+    DQ_TRY(dq_gguf_find_list(out, g, key, err));
     if (!v && !needed) return DQ_OK;
     if (!*out) return dq_json_wrong(key, "a list", v, err);
     if ((*out)->texts == texts) return DQ_OK;
