@@ -6,8 +6,10 @@
 #include "base/strbuf.h"
 #include "checkpoint/gguf.h"
 
-/* What config.json would say; the caller ends it with json_decref. DQ_MISMATCH by name: another architecture than `llama`,
- * experts, rotary scaling of another kind. `heads`, `kv_heads`: for whoever brings rows back into order. */
+/* DQ_MISMATCH by name: the keys are not those of a language model, or of another architecture than `llama`. */
+dq_status dq_gguf_config_kind(const json_t *fields, dq_err *err);
+/* What config.json of a Llama would say; the caller ends it with json_decref. DQ_MISMATCH by name: a key whose value changes the
+ * model in a way dq does not run. `heads`, `kv_heads`: for whoever brings rows back into order. */
 dq_status dq_gguf_config(json_t **out, int64_t *heads, int64_t *kv_heads, const dq_gguf *g,
                          dq_err *err);
 /* What tokenizer.json and tokenizer_config.json would say, blocks that the caller ends with dq_block_free; both empty: the

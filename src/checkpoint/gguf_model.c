@@ -1,5 +1,5 @@
-/* gguf_model: tensors get the names of transformers (gguf_names.h); one that has none is kept under its own name, which no
- * model has. What is laid out anew gets addresses when the file is opened and is filled by all threads, a
+/* gguf_model: tensors of all parts get the names of transformers (gguf_names.h); one that has none is refused. What is laid
+ * out anew gets addresses when the file is opened and is filled by all threads, a
  * tensor at a time, when the model is to be run.
  *
  * Source: llama.cpp convert_hf_to_gguf.py, LlamaModel.permute (order of rows).
@@ -40,7 +40,9 @@ static const char *const text_names[N_TEXTS] = {"config.json", "tokenizer.json",
 struct dq_gguf_model {
     dq_arena *arena; /* owns this struct too */
     part *part;      /* [n_parts] */
-    int n_parts;
+    int n_parts;     /* open, of n_files */
+    int64_t n_files;
+    dq_gguf all; /* the first part's keys, which are the model's, and the tensors of every part */
     json_t *config;
     /* config.json, and those of the tokenizer, which are made when one is asked for */
     dq_strbuf text[N_TEXTS];
@@ -203,7 +205,10 @@ static dq_status add_entry(dq_gguf_model *m, const dq_gguf_tensor *t, int64_t he
     bool pairs;
     if (strcmp(t->name, "rope_freqs.weight") == 0) return DQ_OK; /* is in the configuration */
     *e = (entry){.name = dq_gguf_name_hf(&pairs, t->name, m->arena, err), .t = t};
-    if (!e->name) return err->code;
+    DQ_TRY(err->code);
+    if (!e->name)
+        return dq_fail(err, DQ_MISMATCH, "tensor \"%s\" does not belong to a Llama that dq runs",
+                       t->name);
     if (pairs) e->heads = strstr(t->name, "attn_q") ? heads : kv_heads;
     if (e->heads && (t->shape[0] % e->heads || t->shape[0] / e->heads % 2))
         return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": %lld rows are no pairs of %lld heads",
@@ -214,29 +219,32 @@ static dq_status add_entry(dq_gguf_model *m, const dq_gguf_tensor *t, int64_t he
     return e->heads && t->n_dims == 1 ? fill_vector(e, m->arena, err) : DQ_OK;
 }
 
-static dq_status list_entries(dq_gguf_model *m, int64_t heads, int64_t kv_heads, dq_err *err)
+/* The bias of a matrix that has none where others of its kind have: zero. */
+static dq_status add_zero_bias(dq_gguf_model *m, const dq_gguf_tensor *t, dq_err *err)
 {
-    int64_t n = 0;
-    size_t at = 0;
-    for (int i = 0; i < m->n_parts; i++) n += m->part[i].g.n_tensors;
-    m->entry = dq_alloc(m->arena, (size_t)n, sizeof *m->entry, err);
-    if (!m->entry) return err->code;
-    for (int i = 0; i < m->n_parts; i++) {
-        for (int64_t k = 0; k < m->part[i].g.n_tensors; k++)
-            DQ_TRY(add_entry(m, &m->part[i].g.tensor[k], heads, kv_heads, err));
-    }
-    qsort(m->entry, (size_t)m->n_entries, sizeof *m->entry, by_name);
-    for (int64_t i = 1; i < m->n_entries; i++) {
-        if (strcmp(m->entry[i].name, m->entry[i - 1].name) == 0)
-            return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is stored twice", m->entry[i].t->name);
-    }
-    if (m->own_bytes) dq_os_block_reserve(&m->own, m->own_bytes);
-    for (int64_t i = 0; i < m->n_entries; i++) {
-        const size_t bytes = own_bytes(&m->entry[i]);
-        if (bytes) take_place(&m->entry[i], m->own.data ? m->own.data + at : NULL);
-        at += bytes;
-    }
-    return DQ_OK;
+    static const char suffix[] = ".weight";
+    const size_t n = strlen(t->name), k = sizeof suffix - 1;
+    bool pairs;
+    if (t->n_dims != 2 || n < k || strcmp(t->name + n - k, suffix) != 0) return DQ_OK;
+    const char *key = strstr(t->name, ".attn_")  ? "attention_bias"
+                      : strstr(t->name, ".ffn_") ? "mlp_bias"
+                                                 : NULL;
+    if (!key || !json_is_true(json_object_get(m->config, key))) return DQ_OK;
+    char *name = dq_textf(m->arena, err, "%.*s.bias", (int)(n - k), t->name);
+    dq_gguf_tensor *zero = name ? dq_alloc(m->arena, 1, sizeof *zero, err) : NULL;
+    uint8_t *values = zero ? dq_alloc(m->arena, (size_t)t->shape[0], 4, err) : NULL;
+    if (!values) return err->code;
+    if (dq_gguf_find(&m->all, name)) return DQ_OK;
+    *zero = (dq_gguf_tensor){.name = name,
+                             .type = DQ_GGML_F32,
+                             .n_dims = 1,
+                             .shape = {t->shape[0]},
+                             .data = values,
+                             .bytes = (size_t)t->shape[0] * 4};
+    entry *e = &m->entry[m->n_entries++];
+    *e = (entry){.name = dq_gguf_name_hf(&pairs, name, m->arena, err), .t = zero};
+    e->w = weight_of(zero, e->name);
+    return err->code;
 }
 
 /* "GGUF, 210 Q4_1, 61 F32": types by number. */
@@ -261,7 +269,38 @@ static dq_status describe(dq_gguf_model *m, dq_err *err)
     return DQ_OK;
 }
 
+static dq_status list_entries(dq_gguf_model *m, int64_t heads, int64_t kv_heads, dq_err *err)
+{
+    size_t at = 0;
+    /* each may bring a bias */
+    m->entry = dq_alloc(m->arena, 2 * (size_t)m->all.n_tensors, sizeof *m->entry, err);
+    if (!m->entry) return err->code;
+    for (int64_t i = 0; i < m->all.n_tensors; i++)
+        DQ_TRY(add_entry(m, &m->all.tensor[i], heads, kv_heads, err));
+    DQ_TRY(describe(m, err));
+    for (int64_t i = 0; i < m->all.n_tensors; i++) DQ_TRY(add_zero_bias(m, &m->all.tensor[i], err));
+    qsort(m->entry, (size_t)m->n_entries, sizeof *m->entry, by_name);
+    if (m->own_bytes) dq_os_block_reserve(&m->own, m->own_bytes);
+    for (int64_t i = 0; i < m->n_entries; i++) {
+        const size_t bytes = own_bytes(&m->entry[i]);
+        if (bytes) take_place(&m->entry[i], m->own.data ? m->own.data + at : NULL);
+        at += bytes;
+    }
+    return DQ_OK;
+}
+
 /* ---- Files ---- */
+
+/* Of a file with a type of tensors that is not read: whether it would be refused whatever the type. */
+static dq_status refuse_kind(const part *p, dq_arena *a, dq_err *err)
+{
+    dq_gguf g;
+    dq_err other = {0};
+    if (dq_gguf_parse_fields(&g, p->map.data, p->map.bytes, a, &other) != DQ_OK) return err->code;
+    if (dq_gguf_config_kind(g.fields, &other) == DQ_MISMATCH) *err = other;
+    json_decref(g.fields);
+    return err->code;
+}
 
 static dq_status open_part(dq_gguf_model *m, int i, const char *path, bool tensors, dq_err *err)
 {
@@ -273,6 +312,7 @@ static dq_status open_part(dq_gguf_model *m, int i, const char *path, bool tenso
     const dq_status status =
         tensors ? dq_gguf_parse(&p->g, p->map.data, p->map.bytes, m->arena, err)
                 : dq_gguf_parse_fields(&p->g, p->map.data, p->map.bytes, m->arena, err);
+    if (tensors && i == 0 && status == DQ_MISMATCH) refuse_kind(p, m->arena, err);
     return status == DQ_OK ? DQ_OK : dq_in(err, "%s: ", path);
 }
 
@@ -291,39 +331,92 @@ static char *part_path(const char *path, int64_t i, int64_t n, dq_arena *a, dq_e
                     (long long)n);
 }
 
+static dq_status split_number(int64_t *out, const part *p, const char *key, dq_err *err)
+{
+    return dq_json_int(out, p->g.fields, key, 0, MAX_PARTS, NULL, err);
+}
+
+/* Whether a later part says where it belongs, and of the model nothing but what the first says: keys are the first's. */
+static dq_status check_part(const dq_gguf_model *m, int64_t i, dq_err *err)
+{
+    const part *p = &m->part[i];
+    int64_t count, number;
+    const char *key;
+    json_t *value;
+    DQ_TRY(split_number(&count, p, "split.count", err));
+    DQ_TRY(split_number(&number, p, "split.no", err));
+    if (count != m->n_files || number != i)
+        return dq_fail(err, DQ_DAMAGED,
+                       "says that it is part %lld of %lld (expected %lld of %lld, from 0 on)",
+                       (long long)number, (long long)count, (long long)i, (long long)m->n_files);
+    json_object_foreach(p->g.fields, key, value)
+    {
+        const json_t *first = json_object_get(m->part[0].g.fields, key);
+        if (strncmp(key, "split.", 6) == 0 ||
+            (strncmp(key, "general.", 8) == 0 && strcmp(key, "general.architecture") != 0))
+            continue;
+        if (!first || !json_equal(first, value))
+            return dq_fail(err, DQ_MISMATCH,
+                           "key \"%s\" is not what the first part says, which has the keys of a "
+                           "model",
+                           key);
+    }
+    return DQ_OK;
+}
+
+/* The tensors of all parts, as many as the first says where it does. */
+static dq_status join_parts(dq_gguf_model *m, dq_err *err)
+{
+    int64_t stated;
+    const dq_gguf **g = dq_alloc(m->arena, (size_t)m->n_parts, sizeof *g, err);
+    if (!g) return err->code;
+    for (int i = 0; i < m->n_parts; i++) g[i] = &m->part[i].g;
+    m->all = *g[0];
+    DQ_TRY(dq_gguf_join(&m->all.tensor, &m->all.n_tensors, g, m->n_parts, m->arena, err));
+    DQ_TRY(dq_json_int(&stated, m->all.fields, "split.tensors.count", 0, INT32_MAX,
+                       &m->all.n_tensors, err));
+    if (stated == m->all.n_tensors) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED,
+                   "key \"split.tensors.count\": the parts have %lld tensors (expected %lld)",
+                   (long long)m->all.n_tensors, (long long)stated);
+}
+
 static dq_status open_parts(dq_gguf_model *m, const char *path, dq_err *err)
 {
     static const int64_t one = 1, zero = 0;
-    int64_t n, number;
+    int64_t number;
     DQ_TRY(open_part(m, 0, path, true, err));
-    if (dq_json_int(&n, m->part[0].g.fields, "split.count", 0, MAX_PARTS, &one, err) != DQ_OK)
+    const json_t *f = m->part[0].g.fields;
+    if (dq_json_int(&m->n_files, f, "split.count", 0, MAX_PARTS, &one, err) != DQ_OK ||
+        dq_json_int(&number, f, "split.no", 0, MAX_PARTS, &zero, err) != DQ_OK)
         return dq_in(err, "%s: ", path);
-    for (int64_t i = 1; i < n; i++) {
-        const char *other = part_path(path, i, n, m->arena, err);
+    for (int64_t i = 1; i < m->n_files; i++) {
+        const char *other = part_path(path, i, m->n_files, m->arena, err);
         if (!other) return err->code;
         m->n_parts++;
         DQ_TRY(open_part(m, (int)i, other, true, err));
-        DQ_TRY(dq_json_int(&number, m->part[i].g.fields, "split.no", 0, MAX_PARTS, &zero, err));
-        if (number != i)
-            return dq_fail(err, DQ_DAMAGED,
-                           "%s: says that it is part %lld (expected %lld, from 0 on)", other,
-                           (long long)number, (long long)i);
+        if (check_part(m, i, err) != DQ_OK) return dq_in(err, "%s: ", other);
     }
+    if (number != 0)
+        return dq_fail(err, DQ_DAMAGED,
+                       "%s: says that it is part %lld (expected 0, from 0 on, which has the keys "
+                       "of a model)",
+                       path, (long long)number);
     return DQ_OK;
 }
 
 static dq_status read_head(dq_gguf_model *m, dq_err *err)
 {
-    const dq_gguf *g = &m->part[0].g;
     int64_t heads, kv_heads;
     char *text;
-    DQ_TRY(dq_gguf_config(&m->config, &heads, &kv_heads, g, err));
+    DQ_TRY(dq_gguf_config_kind(m->part[0].g.fields, err));
+    DQ_TRY(join_parts(m, err));
+    DQ_TRY(dq_gguf_config(&m->config, &heads, &kv_heads, &m->all, err));
     DQ_TRY(dq_json_dump(&text, m->config, JSON_INDENT(2), err));
     dq_strbuf_add(&m->text[CONFIG], text, strlen(text), err);
     free(text);
     DQ_TRY(err->code);
-    DQ_TRY(list_entries(m, heads, kv_heads, err));
-    return describe(m, err);
+    return list_entries(m, heads, kv_heads, err);
 }
 
 /* The texts of the tokenizer, once. */

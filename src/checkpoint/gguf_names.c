@@ -64,8 +64,7 @@ static const char *other(bool *pairs, const char *name, bool by_hf, dq_arena *a,
 
 const char *dq_gguf_name_hf(bool *pairs, const char *gguf, dq_arena *a, dq_err *err)
 {
-    const char *hf = other(pairs, gguf, false, a, err);
-    return hf || err->code != DQ_OK ? hf : gguf;
+    return other(pairs, gguf, false, a, err);
 }
 
 const char *dq_gguf_name_of(bool *pairs, const char *hf, dq_arena *a, dq_err *err)

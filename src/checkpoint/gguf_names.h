@@ -6,10 +6,10 @@
 
 #include "base/base.h"
 
-/* The name that transformers has of a GGUF tensor; its own name where there is none. *pairs: rows are in the order of rotary
- * pairs. In the arena or longer-lived. NULL: DQ_RESOURCE. */
+/* The name that transformers has of a GGUF tensor, in the arena or longer-lived. *pairs: rows are in the order of rotary pairs.
+ * NULL without an error: no Llama of transformers has such a tensor. */
 const char *dq_gguf_name_hf(bool *pairs, const char *gguf, dq_arena *a, dq_err *err);
-/* The other way; NULL without an error: no Llama of GGUF has such a tensor. */
+/* The other way. */
 const char *dq_gguf_name_of(bool *pairs, const char *hf, dq_arena *a, dq_err *err);
 
 /* Of heads of `size` rows: transformers has the first of all rotary pairs, then the second; a GGUF file has them side by side.

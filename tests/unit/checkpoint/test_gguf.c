@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "checkpoint/gguf_config.h"
 #include "tokenizer/tokenizer.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,7 +126,7 @@ TEST(test_sentencepiece)
 /* ---- Files that lie ---- */
 
 typedef struct writer {
-    uint8_t bytes[2048];
+    uint8_t bytes[4096];
     size_t n;
 } writer;
 
@@ -225,6 +226,13 @@ static void not_utf8(writer *w)
     head(w, 0, 1);
     put_text(w, "a");
     put(w, 8, 4);
+    put_text(w, "\xff");
+}
+static void odd_list(writer *w)
+{
+    head(w, 0, 1);
+    field(w, "a", 9, 8, 4);
+    put(w, 1, 8);
     put_text(w, "\xff");
 }
 static void long_list(writer *w)
@@ -348,9 +356,10 @@ TEST(test_lies)
         {empty_key, DQ_DAMAGED, "a key at byte"},
         {twice, DQ_DAMAGED, "key \"a\" is there twice"},
         {odd_type, DQ_DAMAGED, "type 13"},
-        {odd_bool, DQ_DAMAGED, "neither true nor false"},
-        {not_finite, DQ_DAMAGED, "not finite"},
-        {not_utf8, DQ_DAMAGED, "not UTF-8"},
+        {odd_bool, DQ_OK, ""}, /* of a key that nothing reads */
+        {not_finite, DQ_OK, ""},
+        {not_utf8, DQ_OK, ""},
+        {odd_list, DQ_OK, ""},
         {long_list, DQ_DAMAGED, "ends inside its header"},
         {nested, DQ_DAMAGED, "type 9"},
         {odd_align, DQ_DAMAGED, "no power of two"},
@@ -503,6 +512,313 @@ TEST(test_odd_vocabularies)
             fail_msg("case %zu: %d, %s", i, status, err.text);
         dq_block_free(text.s);
         dq_block_free(more.s);
+    }
+}
+
+/* ---- Keys of a Llama ---- */
+
+static void number_field(writer *w, const char *key, double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    field(w, key, 12, bits, 8);
+}
+
+/* A Llama of heads of 64 with one tensor, and what `more` adds as its `n` last keys; with divisors of llama3, or of n of them. */
+static void llama(writer *w, void (*more)(writer *w, const void *arg), const void *arg, int n,
+                  int divisors)
+{
+    static const struct {
+        const char *key;
+        uint64_t value;
+    } sizes[] = {{"llama.embedding_length", 128},
+                 {"llama.block_count", 2},
+                 {"llama.feed_forward_length", 96},
+                 {"llama.context_length", 512},
+                 {"llama.attention.head_count", 2}};
+    enum { N = sizeof sizes / sizeof *sizes };
+    *w = (writer){0};
+    head(w, divisors ? 2 : 1, (uint64_t)(N + 2 + n));
+    text_field(w, "general.architecture", "llama");
+    number_field(w, "llama.attention.layer_norm_rms_epsilon", 1e-5);
+    for (int i = 0; i < N; i++) field(w, sizes[i].key, 4, sizes[i].value, 4);
+    if (more) more(w, arg);
+    tensor(w, "token_embd.weight", 1, 128, 0, 0);
+    if (divisors) {
+        put_text(w, "rope_freqs.weight");
+        put(w, 1, 4);
+        put(w, (uint64_t)divisors, 8);
+        put(w, 0, 4);
+        put(w, 512, 8);
+    }
+    data(w, 512);
+    for (int i = 0; i < divisors; i++) {
+        const double length = 6.283185307179586 * pow(10000, i / 32.),
+                     keep = (8192 / length - 1) / 3;
+        const float x = (float)(keep >= 1 ? 1 : keep <= 0 ? 8 : 1 / ((1 - keep) / 8 + keep));
+        memcpy(w->bytes + w->n, &x, sizeof x);
+        w->n += sizeof x;
+    }
+}
+
+/* The rotary part of the configuration, ended by free; NULL: there is none, or see err. */
+static char *rope_of(const writer *w, json_t **config, dq_err *err)
+{
+    dq_gguf g;
+    int64_t heads, kv_heads;
+    char *text = NULL;
+    *err = (dq_err){0};
+    *config = NULL;
+    if (dq_gguf_parse(&g, w->bytes, w->n, given_arena(), err) != DQ_OK) fail_msg("%s", err->text);
+    if (dq_gguf_config(config, &heads, &kv_heads, &g, err) == DQ_OK)
+        text = json_dumps(json_object_get(*config, "rope_scaling"), JSON_SORT_KEYS);
+    json_decref(g.fields);
+    return text;
+}
+
+typedef struct pair {
+    const char *key;
+    double x;
+} pair;
+
+static void one_pair(writer *w, const void *arg)
+{
+    const pair *p = arg;
+    number_field(w, p->key, p->x);
+}
+
+/* Keys of llama.cpp beside those that are read: a value that changes nothing, and one that is refused by name. */
+TEST(test_keys)
+{
+    static const struct {
+        const char *key;
+        double fine, other;
+    } t[] = {
+        {"expert_count", 0, 8},
+        {"expert_used_count", 0, 2},
+        {"expert_shared_count", 0, 1},
+        {"expert_feed_forward_length", 0, 96},
+        {"expert_shared_feed_forward_length", 0, 96},
+        {"leading_dense_block_count", 0, 1},
+        {"moe_every_n_layers", 0, 2},
+        {"interleave_moe_layer_step", 0, 1},
+        {"nextn_predict_layers", 0, 1},
+        {"n_deepstack_layers", 0, 1},
+        {"embedding_length_per_layer_input", 0, 8},
+        {"embedding_length_out", 128, 64},
+        {"decoder_block_count", 0, 2},
+        {"full_attention_interval", 0, 4},
+        {"hyper_connection.count", 0, 4},
+        {"ssm.state_size", 0, 16},
+        {"use_parallel_residual", 0, 1},
+        {"swin_norm", 0, 1},
+        {"rescale_every_n_layers", 0, 6},
+        {"pooling_type", 0, 3},
+        {"logit_scale", 1, .5},
+        {"residual_scale", 0, .22},
+        {"embedding_scale", 1, 12},
+        {"attn_logit_softcapping", 0, 50},
+        {"final_logit_softcapping", 0, 30},
+        {"attention.causal", 1, 0},
+        {"attention.scale", .125, .1},
+        {"attention.max_alibi_bias", 0, 8},
+        {"attention.clamp_kqv", 0, 8},
+        {"attention.output_scale", 1, 2},
+        {"attention.value_scale", 0, 2},
+        {"attention.temperature_length", 0, 8192},
+        {"attention.temperature_scale", 0, .1},
+        {"attention.q_lora_rank", 0, 8},
+        {"attention.kv_lora_rank", 0, 8},
+        {"attention.key_length_mla", 0, 64},
+        {"attention.value_length_mla", 0, 64},
+        {"attention.shared_kv_layers", 0, 1},
+        {"attention.value_length", 64, 32},
+        {"attention.sliding_window", 512, 256},
+        {"rope.dimension_count", 64, 32},
+        {"rope.dimension_sections", 0, 16},
+        {"rope.scaling.alpha", 0, 1000},
+        {"rope.scaling.yarn_log_multiplier", 0, .1},
+        {"rope.scaling.yarn_ext_factor", 1, 0},
+        {"rope.scaling.yarn_attn_factor", 1, 2},
+        {"rope.scaling.yarn_beta_fast", 32, 8},
+        {"rope.scaling.yarn_beta_slow", 1, 2},
+        {"vocab_size", 7, NAN},
+        {"attention.layer_norm_epsilon", 1e-5, NAN},
+        {"rope.freq_base_swa", 5e5, NAN},
+        {"rope.scaling.finetuned", 1, NAN},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        static writer w;
+        char key[64];
+        pair p = {key, t[i].fine};
+        json_t *config;
+        dq_err err;
+        snprintf(key, sizeof key, "llama.%s", t[i].key);
+        llama(&w, one_pair, &p, 1, 0);
+        if (rope_of(&w, &config, &err) || err.code != DQ_OK) fail_msg("%s: %s", key, err.text);
+        json_decref(config);
+        p.x = t[i].other; /* not finite, of a key that nothing reads: nothing */
+        llama(&w, one_pair, &p, 1, 0);
+        rope_of(&w, &config, &err);
+        if (err.code != (isnan(t[i].other) ? DQ_OK : DQ_MISMATCH) ||
+            (err.code != DQ_OK && !strstr(err.text, key)))
+            fail_msg("%s = %g: %d, %s", key, p.x, err.code, err.text);
+        json_decref(config);
+    }
+}
+
+typedef struct scaling {
+    const char *type;
+    double factor, linear, gain, original; /* 0: the key is not there; of the factor -1 is 0 */
+} scaling;
+
+static void scaling_keys(writer *w, const void *arg)
+{
+    const scaling *s = arg;
+    const pair p[] = {{"llama.rope.scaling.factor", s->factor < 0 ? 0 : s->factor},
+                      {"llama.rope.scale_linear", s->linear},
+                      {"llama.rope.scaling.attn_factor", s->gain},
+                      {"llama.rope.scaling.original_context_length", s->original}};
+    if (s->type) text_field(w, "llama.rope.scaling.type", s->type);
+    for (int i = 0; i < 4; i++) {
+        if (p[i].x > 0 || (i == 0 && s->factor < 0)) one_pair(w, &p[i]);
+    }
+}
+
+static int scaling_count(const scaling *s)
+{
+    return (s->type != NULL) + (s->factor > 0 || s->factor < 0) + (s->linear > 0) + (s->gain > 0) +
+           (s->original > 0);
+}
+
+/* Scaling as libllama takes it: linear where no type is said, the old key after the new, none has no factor; a gain multiplies
+ * with every type. */
+TEST(test_scaling)
+{
+    static const struct {
+        scaling s;
+        int divisors;
+        const char *says; /* of the rotary part, NULL: none; of the message */
+        dq_status status;
+    } t[] = {
+        {{NULL, 0, 0, 0, 0}, 0, NULL, DQ_OK},
+        {{NULL, 4, 0, 0, 0}, 0, "{\"factor\": 4.0, \"rope_type\": \"linear\"}", DQ_OK},
+        {{NULL, .5, 0, 0, 0}, 0, "{\"factor\": 0.5, \"rope_type\": \"linear\"}", DQ_OK},
+        {{NULL, 0, 2, 0, 0}, 0, "{\"factor\": 2.0, \"rope_type\": \"linear\"}", DQ_OK},
+        {{"linear", 4, 2, 0, 0}, 0, "{\"factor\": 4.0, \"rope_type\": \"linear\"}", DQ_OK},
+        {{"linear", -1, 2, 0, 0}, 0, NULL, DQ_OK},
+        {{"linear", 0, 0, 0, 0}, 0, NULL, DQ_OK},
+        {{"none", 4, 2, 0, 0}, 0, NULL, DQ_OK},
+        {{"yarn", 0, 0, 0, 128}, 0, NULL, DQ_OK},
+        {{"yarn", 4, 0, 0, 128},
+         0,
+         "{\"factor\": 4.0, \"original_max_position_embeddings\": 128, \"rope_type\": \"yarn\"}",
+         DQ_OK},
+        {{"yarn", 4, 0, 0, 0},
+         0,
+         "{\"factor\": 4.0, \"original_max_position_embeddings\": 512, \"rope_type\": \"yarn\"}",
+         DQ_OK},
+        {{"yarn", 4, 0, 1.5, 0}, 0, "{\"attention_factor\": 1.707944154", DQ_OK},
+        {{"none", 4, 0, 1.5, 0}, 0, "{\"attention_factor\": 1.5, \"factor\": 1.0, ", DQ_OK},
+        {{NULL, 0, 0, 1, 0}, 0, NULL, DQ_OK},
+        {{"linear", 4, 0, 1.5, 0}, 0, "attn_factor\": 1.5 beside linear", DQ_MISMATCH},
+        {{"longrope", 0, 0, 0, 0}, 0, "\"longrope\" is not supported", DQ_MISMATCH},
+        {{NULL, 0, 0, 0, 0}, 32, "{\"factor\": 8.0, \"high_freq_factor\": 4.0, ", DQ_OK},
+        {{"none", 4, 0, 0, 0}, 32, "{\"factor\": 8.0, \"high_freq_factor\": 4.0, ", DQ_OK},
+        {{NULL, 4, 0, 0, 0}, 32, "factor\": 4 beside the divisors", DQ_MISMATCH},
+        {{NULL, 0, 0, 1.5, 0}, 32, "attn_factor\": 1.5 beside the divisors", DQ_MISMATCH},
+        {{NULL, 0, 0, 0, 0}, 31, "expected 32 divisors in F32, found 31", DQ_DAMAGED},
+        {{NULL, 0, 0, 0, 0}, 33, "expected 32 divisors in F32, found 33", DQ_DAMAGED},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        static writer w;
+        json_t *config;
+        dq_err err;
+        llama(&w, scaling_keys, &t[i].s, scaling_count(&t[i].s), t[i].divisors);
+        char *is = rope_of(&w, &config, &err);
+        const char *got = err.code == DQ_OK ? is : err.text;
+        if (err.code != t[i].status || !got != !t[i].says || (got && !strstr(got, t[i].says)))
+            fail_msg("case %zu: %d, %s", i, err.code, got ? got : "nothing");
+        free(is);
+        json_decref(config);
+    }
+}
+
+/* Divisors that are no numbers, and values that are none in keys that are read. */
+TEST(test_faults)
+{
+    static const pair t[] = {
+        {"llama.rope.freq_base", NAN},           {"llama.rope.freq_base", 0},
+        {"llama.rope.scaling.factor", INFINITY}, {"llama.rope.scaling.factor", -1},
+        {"llama.rope.scaling.attn_factor", 0},   {"llama.attention.clamp_kqv", NAN}};
+    static const float values[] = {NAN, INFINITY, 0, -1};
+    static writer w;
+    json_t *config;
+    dq_err err;
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        llama(&w, one_pair, &t[i], 1, 0);
+        rope_of(&w, &config, &err);
+        check_error(&err, DQ_DAMAGED, t[i].key);
+    }
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        llama(&w, NULL, NULL, 0, 32);
+        memcpy(w.bytes + w.n - sizeof *values, &values[i], sizeof *values);
+        rope_of(&w, &config, &err);
+        check_error(&err, DQ_DAMAGED, "divisor 31 is not a finite number above 0");
+    }
+}
+
+/* A list of one number for each layer. */
+static void per_layer(writer *w, const void *arg)
+{
+    const int *kv = arg;
+    list_field(w, "llama.attention.head_count_kv", 4, 2);
+    for (int i = 0; i < 2; i++) put(w, (uint64_t)kv[i], 4);
+}
+
+TEST(test_lists_by_layer)
+{
+    static writer w;
+    json_t *config;
+    dq_err err;
+    llama(&w, per_layer, (const int[]){1, 1}, 1, 0);
+    rope_of(&w, &config, &err);
+    assert_int_equal(err.code, DQ_OK);
+    assert_int_equal(json_integer_value(json_object_get(config, "num_key_value_heads")), 1);
+    json_decref(config);
+    llama(&w, per_layer, (const int[]){1, 2}, 1, 0);
+    rope_of(&w, &config, &err);
+    check_error(&err, DQ_MISMATCH, "numbers that differ by layer");
+}
+
+/* Files of GGUF form that are no language model of ours. */
+TEST(test_kinds)
+{
+    static const struct {
+        const char *key, *text, *says;
+    } t[] = {
+        {"general.type", "adapter", "an adapter (LoRA)"},
+        {"adapter.type", "lora", "an adapter (LoRA)"},
+        {"general.type", "imatrix", "an importance matrix (imatrix)"},
+        {"general.type", "mmproj", "a projector"},
+        {"general.architecture", "clip", "a projector"},
+        {"general.architecture", "controlvector", "a control vector"},
+        {"general.architecture", "bert", "an encoder of texts"},
+        {"general.architecture", "nomic-bert", "an encoder of texts"},
+        {"general.architecture", "qwen2", "architecture \"qwen2\" is not read"},
+        {"general.type", "dataset", "\"dataset\" is not read"},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        static writer w;
+        dq_gguf g;
+        dq_err err = {0};
+        w = (writer){0};
+        head(&w, 0, 1);
+        text_field(&w, t[i].key, t[i].text);
+        assert_int_equal(dq_gguf_parse(&g, w.bytes, w.n, given_arena(), &err), DQ_OK);
+        dq_gguf_config_kind(g.fields, &err);
+        check_error(&err, DQ_MISMATCH, t[i].says);
+        json_decref(g.fields);
     }
 }
 

@@ -4,12 +4,15 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/rigs/suite.h"
 
+#include "checkpoint/gguf_write.h"
 #include "engine/runner.h"
 #include "tensor/weight_format.h"
 #include "tests/rigs/given.h"
 #include "tests/rigs/golden.h"
+#include "tests/rigs/test_folder.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define FOLDER DQ_TEST_DIR "/golden/gguf/model"
@@ -98,3 +101,228 @@ TEST(rows_come_back)
     golden_close(&g);
     dq_model_close(m);
 }
+
+/* ---- The same model, cut otherwise ---- */
+
+enum { MOST_TENSORS = 16, VOCAB = 260, DIM = 256, HEAD = 128 };
+
+/* Tensors of model.gguf and some more, each with the part that it goes to. */
+typedef struct cut {
+    const char *keys; /* as they lie in the file */
+    size_t keys_bytes;
+    uint64_t n_keys;
+    dq_gguf_tensor t[MOST_TENSORS];
+    int part[MOST_TENSORS], n, parts;
+} cut;
+
+static const char *find_bytes(const char *s, size_t len, const char *name)
+{
+    const size_t n = strlen(name);
+    for (size_t i = 0; i + n <= len; i++) {
+        if (memcmp(s + i, name, n) == 0) return s + i;
+    }
+    return s + len;
+}
+
+/* All in one part. */
+static void take_model(cut *c)
+{
+    dq_gguf g;
+    dq_err err = {0};
+    size_t len;
+    const char *s = given_file(&len, FOLDER "/model.gguf"), *first = s + len;
+    assert_int_equal(dq_gguf_parse(&g, (const uint8_t *)s, len, given_arena(), &err), DQ_OK);
+    *c = (cut){.keys = s + 24, .parts = 1, .n = (int)g.n_tensors};
+    memcpy(&c->n_keys, s + 16, sizeof c->n_keys);
+    for (int i = 0; i < c->n; i++) {
+        const char *at = find_bytes(s, len, g.tensor[i].name) - 8; /* after its length */
+        c->t[i] = g.tensor[i];
+        first = at < first ? at : first;
+    }
+    c->keys_bytes = (size_t)(first - c->keys);
+    json_decref(g.fields);
+}
+
+/* A tensor of F32 that the model has not: values of a pattern, or zeros. */
+static void add_tensor(cut *c, const char *name, int64_t rows, int64_t cols, float size)
+{
+    const int64_t n = rows * cols;
+    float *x = dq_alloc(given_arena(), (size_t)n, sizeof *x, &(dq_err){0});
+    assert_non_null(x);
+    for (int64_t i = 0; i < n; i++) x[i] = size * (float)(i * 7919 % 201 - 100);
+    c->t[c->n++] = (dq_gguf_tensor){.name = name,
+                                    .n_dims = cols > 1 ? 2 : 1,
+                                    .shape = {rows, cols},
+                                    .data = (const uint8_t *)x,
+                                    .bytes = (size_t)n * sizeof *x};
+}
+
+/* Part i at the path, with what it says of itself. */
+static void write_part(const cut *c, int i, const char *path, int number, int count, int tensors)
+{
+    static const uint8_t zeros[DQ_GGUF_ALIGNMENT];
+    dq_gguf_tensor list[MOST_TENSORS];
+    dq_gguf_fields f = {0};
+    dq_strbuf out = {0};
+    dq_err err = {0};
+    int n = 0;
+    for (int k = 0; k < c->n; k++) {
+        if (c->part[k] == i) list[n++] = c->t[k];
+    }
+    if (i == 0) {
+        f.n = c->n_keys;
+        assert_int_equal(dq_strbuf_add(&f.bytes, c->keys, c->keys_bytes, &err), DQ_OK);
+    }
+    if (count > 1) {
+        dq_gguf_write_u32(&f, "split.no", (uint32_t)number);
+        dq_gguf_write_u32(&f, "split.count", (uint32_t)count);
+        dq_gguf_write_u32(&f, "split.tensors.count", (uint32_t)tensors);
+    }
+    assert_int_equal(dq_gguf_write_head(&out, &f, list, n, &err), DQ_OK);
+    for (int k = 0; k < n; k++) {
+        dq_strbuf_add(&out, (const char *)list[k].data, list[k].bytes, &err);
+        dq_strbuf_add(&out, (const char *)zeros,
+                      dq_gguf_write_stride(list[k].bytes) - list[k].bytes, &err);
+    }
+    put_bytes(path, out.s, out.n);
+    dq_block_free(out.s);
+    dq_block_free(f.bytes.s);
+}
+
+/* "NAME-00001-of-00003.gguf", or "NAME.gguf" where there is one. */
+static const char *part_name(const cut *c, const char *name, int i)
+{
+    char text[64];
+    if (c->parts == 1)
+        snprintf(text, sizeof text, "%s.gguf", name);
+    else
+        snprintf(text, sizeof text, "%s-%05d-of-%05d.gguf", name, i + 1, c->parts);
+    return at(text);
+}
+
+static void write_parts(const cut *c, const char *name)
+{
+    for (int i = 0; i < c->parts; i++) write_part(c, i, part_name(c, name, i), i, c->parts, c->n);
+}
+
+static void check_same_logits(const char *a, const char *b)
+{
+    static float x[MAX_IDS * MAX_VOCAB], y[MAX_IDS * MAX_VOCAB];
+    static const int32_t ids[] = {3, 1, 4, 1, 5, 92, 65, 35};
+    enum { N = sizeof ids / sizeof *ids };
+    dq_model *m = given_model("%s", a), *k = given_model("%s", b);
+    assert_true(m->tied == k->tied);
+    assert_int_equal(m->n_warnings + k->n_warnings, 0);
+    logits_of(x, m, ids, N, "scalar");
+    logits_of(y, k, ids, N, "scalar");
+    assert_memory_equal(x, y, (size_t)N * VOCAB * sizeof *x);
+    dq_model_close(m);
+    dq_model_close(k);
+}
+
+/* Whichever part a tensor lies in: the head in the last, nothing in the first, the embedding after the layers. */
+TEST(cuts_say_the_same)
+{
+    cut c;
+    take_model(&c);
+    add_tensor(&c, "output.weight", VOCAB, DIM, .002f);
+    add_tensor(&c, "blk.0.attn_q.bias", HEAD, 1, .01f);
+    write_parts(&c, "whole");
+    dq_model *m = given_model("%s", at("whole.gguf"));
+    assert_false(m->tied);
+    dq_model_close(m);
+    c.parts = 3;
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < c.n; i++) {
+            const bool end = strncmp(c.t[i].name, "output", 6) == 0;
+            const bool layer = strncmp(c.t[i].name, "blk", 3) == 0;
+            c.part[i] = round == 0 ? i % 3 : round == 1 ? 1 + end : layer ? 0 : 1 + end;
+        }
+        write_parts(&c, "cut");
+        check_same_logits(at("whole.gguf"), part_name(&c, "cut", 0));
+    }
+}
+
+/* What a bias that is not there stands for: as one of zeros. */
+TEST(biases_are_each_optional)
+{
+    static const char *const names[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
+                                        "ffn_gate", "ffn_up", "ffn_down"};
+    static const int64_t rows[] = {HEAD, HEAD / 2, HEAD / 2, DIM, DIM, DIM, DIM};
+    static char name[7][32];
+    for (int i = 0; i < 7; i++) snprintf(name[i], sizeof name[i], "blk.0.%s.bias", names[i]);
+    for (int own = 0; own < 7; own++) {
+        cut alone, all;
+        take_model(&alone);
+        all = alone;
+        add_tensor(&alone, name[own], rows[own], 1, .01f);
+        for (int i = own < 4 ? 0 : 4; i < (own < 4 ? 4 : 7); i++)
+            add_tensor(&all, name[i], rows[i], 1, i == own ? .01f : 0);
+        write_parts(&alone, "alone");
+        write_parts(&all, "all");
+        check_same_logits(at("alone.gguf"), at("all.gguf"));
+    }
+}
+
+/* Parts that are not those of one file. */
+TEST(cuts_that_lie)
+{
+    cut c;
+    dq_model *m = NULL;
+    dq_err err = {0};
+    take_model(&c);
+    c.parts = 3;
+    for (int i = 0; i < c.n; i++) c.part[i] = i % 3;
+    static const struct {
+        int part, number, count, tensors;
+        const char *says;
+    } t[] = {
+        {1, 2, 3, 0, "00002-of-00003.gguf: says that it is part 2 of 3 (expected 1 of 3"},
+        {1, 0, 3, 0, "00002-of-00003.gguf: says that it is part 0 of 3"},
+        {2, 2, 4, 0, "00003-of-00003.gguf: says that it is part 2 of 4 (expected 2 of 3"},
+        {2, 2, 1, 0, "key \"split.count\" is missing"}, /* a count of 1 writes no keys */
+        {0, 1, 3, 0, "00001-of-00003.gguf: says that it is part 1 (expected 0"},
+        {0, 0, 3, 1, "key \"split.tensors.count\": the parts have"},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        write_parts(&c, "lie");
+        write_part(&c, t[i].part, part_name(&c, "lie", t[i].part), t[i].number, t[i].count,
+                   c.n + t[i].tensors);
+        err = (dq_err){0};
+        dq_model_open(&m, part_name(&c, "lie", 0), &err);
+        check_error(&err, DQ_DAMAGED, t[i].says);
+    }
+    c.t[c.n] = c.t[0];
+    c.part[c.n++] = 2;
+    write_parts(&c, "lie");
+    err = (dq_err){0};
+    dq_model_open(&m, part_name(&c, "lie", 0), &err);
+    check_error(&err, DQ_DAMAGED, "is there twice");
+    c.t[--c.n].name = "";
+    remove(part_name(&c, "lie", 1));
+    err = (dq_err){0};
+    dq_model_open(&m, part_name(&c, "lie", 0), &err);
+    check_error(&err, DQ_FILE, "lie-00002-of-00003.gguf");
+}
+
+/* A tensor that no Llama of dq has is refused by name, not a damaged file. */
+TEST(foreign_tensors)
+{
+    static const char *const names[] = {"blk.0.attn_qkv.weight", "blk.0.attn_q_norm.weight",
+                                        "output.bias", "rope_factors_long.weight", "cls.weight"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        cut c;
+        dq_model *m = NULL;
+        dq_err err = {0};
+        take_model(&c);
+        if (i == 0)
+            c.t[3].name = names[0]; /* in place of another */
+        else
+            add_tensor(&c, names[i], DIM, 1, 1);
+        write_parts(&c, "foreign");
+        dq_model_open(&m, at("foreign.gguf"), &err);
+        check_error(&err, DQ_MISMATCH, names[i]);
+    }
+}
+
+FIXTURES(folder_begin, folder_end)
