@@ -238,22 +238,22 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
         size_t len;
         const char *what;
     } known[] = {
-        {"PK\3\4", 4, "a PyTorch file"},
+        {"PK\3\4", 4, "a PyTorch file is not read. Use a folder with config.json and safetensors."},
+        {"version https://git-lfs", 23,
+         "a pointer of Git LFS, not the file itself. Fetch it with git lfs pull."},
     };
     static const uint8_t hdf5[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
-    uint8_t head[8] = {0};
+    uint8_t head[24] = {0};
     dq_os_map map;
     DQ_TRY(dq_os_map_open(&map, path, err));
-    if (map.bytes >= sizeof head) memcpy(head, map.data, sizeof head);
+    memcpy(head, map.data, map.bytes < sizeof head ? map.bytes : sizeof head);
     dq_os_map_close(&map);
-    if (memcmp(head, hdf5, sizeof head) == 0 || ends_in(path, ".h5"))
+    if (memcmp(head, hdf5, sizeof hdf5) == 0 || ends_in(path, ".h5"))
         return open_container(o, path, pairing, err);
     if (dq_checkpoint_is_gguf(path)) return open_checkpoint(o, path, pairing, err);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (memcmp(head, known[i].magic, known[i].len) == 0)
-            return dq_fail(err, DQ_MISMATCH,
-                           "%s: %s is not read. Use a folder with config.json and safetensors.",
-                           path, known[i].what);
+            return dq_fail(err, DQ_MISMATCH, "%s: %s", path, known[i].what);
     }
     if (ends_in(path, ".safetensors") || ends_in(path, ".json"))
         return dq_fail(err, DQ_MISMATCH,
