@@ -1,5 +1,6 @@
 /* cmd_verify: dq verify FILE [--source DIR]
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/os.h"
 #include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
@@ -136,6 +137,11 @@ static dq_status print_json(const request *r, const char *path, const dq_contain
 static dq_status run(request *r, const char *path, dq_err *err)
 {
     dq_container *c;
+    if (dq_file_is_dir(path) || dq_checkpoint_is_gguf(path))
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: a checkpoint, which has no hashes, and only containers are verified. "
+                       "Name a container (.h5).",
+                       path);
     DQ_TRY(dq_container_open(&c, path, err));
     if (check_hashes(r, c, err) == DQ_OK && r->source) check_source(r, path, c, err);
     if (err->code == DQ_OK) dq_os_maps_check(err);

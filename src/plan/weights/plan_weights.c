@@ -317,7 +317,7 @@ static dq_status open_all(dq_plan_weights *p, dq_err *err)
     DQ_TRY(check_budget(p, err));
     DQ_TRY(read_texts(p, err));
     take_first(p);
-    return DQ_OK;
+    return dq_model_check_weights(p->model, err);
 }
 
 dq_status dq_plan_weights_open(dq_plan_weights **out, const dq_plan_weights_settings *s,
