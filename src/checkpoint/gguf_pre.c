@@ -41,11 +41,11 @@ dq_status dq_gguf_pre_find(const dq_gguf_pre **out, const json_t *f, dq_err *err
         return dq_fail(err, DQ_MISMATCH,
                        "key \"tokenizer.ggml.pre\" is missing, so that the split of text into "
                        "words is not known. Convert "
-                       "the model again with a converter of today, or use its folder.");
+                       "the model again with a converter of today.");
     return dq_fail(err, DQ_MISMATCH,
                    "key \"tokenizer.ggml.pre\": \"%s\" is not known (known are gpt-2, smollm, "
                    "starcoder, refact, codeshell, "
-                   "qwen2, llama-bpe). Use the model's folder with its tokenizer.json.",
+                   "qwen2, llama-bpe). Texts cannot be read with this file; ids can.",
                    name);
 }
 

@@ -198,8 +198,7 @@ static dq_status fill(files *x, const char *model, dq_arena *a, dq_err *err)
     else
         return dq_fail(err, DQ_MISMATCH,
                        "key \"tokenizer.ggml.model\": \"%s\" is not supported (expected \"gpt2\" "
-                       "or \"llama\"). Use the "
-                       "model's folder with its tokenizer.json.",
+                       "or \"llama\"). Texts cannot be read with this file; ids can.",
                        model);
     DQ_TRY(dq_gguf_text(&chat, x->g->fields, "tokenizer.chat_template", &none, err));
     if (chat) json_object_set_new(x->config, "chat_template", json_string(chat));

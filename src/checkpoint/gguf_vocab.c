@@ -78,9 +78,22 @@ static int by_rank(const void *x, const void *y)
     return a->right_id < b->right_id ? -1 : a->right_id > b->right_id;
 }
 
+/* Merges, and bytes of their pieces, that there may be: a few for each token in published vocabularies (Llama 2: 1.9 merges a
+ * token), but as many as a piece has bytes where pieces are runs of one character. */
+typedef struct room {
+    size_t merges, bytes;
+} room;
+
+static room room_of(const dq_gguf_vocab *v)
+{
+    room r = {4096 + 16 * v->n, 1 << 16};
+    for (size_t i = 0; i < v->n; i++) r.bytes += 16 * v->token[i].len;
+    return r;
+}
+
 /* All ways in which piece i is made of two others. */
-static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, const dq_strmap *ids, size_t i,
-                            dq_arena *a, dq_err *err)
+static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, room *left_over, const dq_strmap *ids,
+                            size_t i, dq_arena *a, dq_err *err)
 {
     const char *s = v->token[i].s;
     const size_t n = v->token[i].len;
@@ -95,6 +108,13 @@ static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, const dq_strmap *ids,
         const int32_t left = dq_strmap_get(ids, s, k);
         const int32_t right = left < 0 ? -1 : dq_strmap_get(ids, s + k, n - k);
         if (right < 0) continue;
+        if (left_over->merges == 0 || left_over->bytes < n)
+            return dq_fail(err, DQ_MISMATCH,
+                           "key \"tokenizer.ggml.tokens\": pieces are made of one another in more "
+                           "than %zu ways, as in no vocabulary of SentencePiece",
+                           v->n_merges);
+        left_over->merges--;
+        left_over->bytes -= n;
         v->pair = dq_grow(a, v->pair, v->n_merges + 1, cap, sizeof *v->pair, err);
         if (!v->pair) return err->code;
         v->pair[v->n_merges++] = (merge){.piece = s,
@@ -113,11 +133,12 @@ static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, const dq_strmap *ids,
 static dq_status find_merges(dq_gguf_vocab *v, dq_arena *a, dq_err *err)
 {
     size_t cap = 0;
+    room left_over = room_of(v);
     dq_strmap ids;
     DQ_TRY(dq_strmap_new(&ids, v->n, a, err));
     for (size_t i = 0; i < v->n; i++)
         dq_strmap_put(&ids, v->token[i].s, v->token[i].len, (int32_t)i);
-    for (size_t i = 0; i < v->n; i++) DQ_TRY(add_merges(v, &cap, &ids, i, a, err));
+    for (size_t i = 0; i < v->n; i++) DQ_TRY(add_merges(v, &cap, &left_over, &ids, i, a, err));
     if (v->n_merges) qsort(v->pair, v->n_merges, sizeof *v->pair, by_rank);
     return DQ_OK;
 }

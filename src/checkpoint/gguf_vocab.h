@@ -29,7 +29,8 @@ typedef struct dq_gguf_vocab {
 /* Tokens and types; with `spm` scores too, and the merges of SentencePiece: all ways in which a token is made of two others,
  * best score first. Otherwise the file's merges. Tables live in the arena, texts in the file. DQ_DAMAGED: a list is missing, of
  * another type or length, or says what none can say;
- * DQ_MISMATCH: a piece of SentencePiece is longer than 1024 bytes. */
+ * DQ_MISMATCH: a piece of SentencePiece is longer than 1024 bytes, or there are far more merges than published vocabularies
+ * have, whose text would have no bound but the square of the file's size. */
 dq_status dq_gguf_vocab_read(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_arena *a,
                              dq_err *err);
 int dq_gguf_vocab_type(const dq_gguf_vocab *v, size_t i);

@@ -515,6 +515,47 @@ TEST(test_odd_vocabularies)
     }
 }
 
+/* Runs of one character: every cut of every piece is a merge. `longest` of them fit into what a vocabulary may have or not. */
+TEST(test_runs)
+{
+    static const int longest[] = {64, 512};
+    for (int k = 0; k < 2; k++) {
+        static uint8_t bytes[512 * 512];
+        static char run[512];
+        const int n = longest[k];
+        writer w = {.n = 0};
+        dq_err err = {0};
+        dq_gguf g;
+        dq_strbuf text = {0}, more = {0};
+        head(&w, 0, 3);
+        text_field(&w, "tokenizer.ggml.model", "llama");
+        list_field(&w, "tokenizer.ggml.scores", 10, (uint64_t)n); /* u64, all 0 */
+        size_t at = w.n + (size_t)n * 8;
+        memcpy(bytes, w.bytes, w.n);
+        w.n = 0;
+        list_field(&w, "tokenizer.ggml.tokens", 8, (uint64_t)n);
+        memcpy(bytes + at, w.bytes, w.n);
+        at += w.n;
+        memset(run, 'a', sizeof run);
+        for (int i = 1; i <= n; i++) {
+            const uint64_t len = (uint64_t)i;
+            memcpy(bytes + at, &len, 8);
+            memcpy(bytes + at + 8, run, (size_t)i);
+            at += 8 + (size_t)i;
+        }
+        assert_true(at <= sizeof bytes);
+        assert_int_equal(dq_gguf_parse_fields(&g, bytes, at, given_arena(), &err), DQ_OK);
+        dq_gguf_config_tokenizer(&text, &more, &g, &err);
+        if (k == 0)
+            assert_int_equal(err.code, DQ_OK);
+        else
+            check_error(&err, DQ_MISMATCH, "pieces are made of one another in more than");
+        json_decref(g.fields);
+        dq_block_free(text.s);
+        dq_block_free(more.s);
+    }
+}
+
 /* ---- Keys of a Llama ---- */
 
 static void number_field(writer *w, const char *key, double x)
