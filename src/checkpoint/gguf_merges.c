@@ -1,5 +1,5 @@
 /* gguf_merges: pairs of tokens in a hash table give the rank of their merge, and characters are joined by rank as the tokenizers
- * library does it, a pass over the pairs a merge: texts here are single tokens.
+ * library does it, the best pair from a heap: a token may be long.
  *
  * That scores say what merges say: both join the pair of best rank, and a piece has one rank where all its merges stand
  * together. Two places with the same piece are where they could part, as merges rank its ways and scores do not. If they share
@@ -162,23 +162,96 @@ static int32_t rank_of(const dq_gguf_merges *m, const int32_t pair[2])
                : dq_strmap_get(&m->pairs, (const char *)pair, 2 * sizeof *pair);
 }
 
-/* Ids of the tokens that ids[n] become by merges that rank before `limit`; how many they are. */
-static size_t join(int32_t *ids, size_t n, const dq_gguf_merges *m, int32_t limit)
+enum { GONE = -2 }; /* an item that is joined to the one before */
+
+/* A pair that begins at an item, and its rank when it was met. */
+typedef struct candidate {
+    int32_t rank, at;
+} candidate;
+
+typedef struct heap {
+    candidate *c;
+    size_t n;
+} heap;
+
+/* The best rank first, of equals the leftmost. */
+static bool before(candidate a, candidate b)
 {
-    for (;;) {
-        int32_t best = limit;
-        size_t at = 0;
-        for (size_t i = 0; i + 1 < n; i++) {
-            const int32_t rank = rank_of(m, ids + i);
-            if (rank < 0 || rank >= best) continue;
-            best = rank;
-            at = i;
-        }
-        if (best == limit) return n;
-        ids[at] = m->merge[best].id[2];
-        memmove(ids + at + 1, ids + at + 2, (n - at - 2) * sizeof *ids);
-        n--;
+    return a.rank != b.rank ? a.rank < b.rank : a.at < b.at;
+}
+
+static void push(heap *h, candidate c)
+{
+    size_t i = h->n++;
+    for (; i > 0 && before(c, h->c[(i - 1) / 2]); i = (i - 1) / 2) h->c[i] = h->c[(i - 1) / 2];
+    h->c[i] = c;
+}
+
+static candidate pop(heap *h)
+{
+    const candidate top = h->c[0], last = h->c[--h->n];
+    size_t i = 0;
+    for (size_t k; (k = 2 * i + 1) < h->n; i = k) {
+        if (k + 1 < h->n && before(h->c[k + 1], h->c[k])) k++;
+        if (!before(h->c[k], last)) break;
+        h->c[i] = h->c[k];
     }
+    h->c[i] = last;
+    return top;
+}
+
+/* Items of a text on their way: those that are left are a list. */
+typedef struct joining {
+    const dq_gguf_merges *m;
+    int32_t *ids, *next, *prev; /* next of the last is n, prev of the first -1 */
+    int32_t n, limit;
+    heap h;
+} joining;
+
+static int32_t rank_at(const joining *j, int32_t at)
+{
+    const int32_t next = at < 0 ? j->n : j->next[at];
+    if (next == j->n) return -1;
+    const int32_t rank = rank_of(j->m, (const int32_t[]){j->ids[at], j->ids[next]});
+    return rank < j->limit ? rank : -1;
+}
+
+static void meet(joining *j, int32_t at)
+{
+    const int32_t rank = rank_at(j, at);
+    if (rank >= 0) push(&j->h, (candidate){rank, at});
+}
+
+/* Ids of the tokens that ids[n] become by merges that rank before `limit`; how many they are. */
+static size_t join(int32_t *ids, size_t n, const dq_gguf_merges *m, int32_t limit, dq_err *err)
+{
+    size_t left = 0;
+    joining j = {.m = m, .ids = ids, .n = (int32_t)n, .limit = limit};
+    j.h.c = dq_block_raw(3 * n, sizeof *j.h.c, err); /* a merge brings two pairs and takes one */
+    j.next = dq_block_raw(2 * n, sizeof *j.next, err);
+    if (j.h.c && j.next) {
+        j.prev = j.next + n;
+        for (int32_t i = 0; i < j.n; i++) j.next[i] = i + 1;
+        for (int32_t i = 0; i < j.n; i++) j.prev[i] = i - 1;
+        for (int32_t i = 0; i < j.n; i++) meet(&j, i);
+        while (j.h.n > 0) {
+            const candidate c = pop(&j.h);
+            if (ids[c.at] == GONE || rank_at(&j, c.at) != c.rank) continue;
+            const int32_t gone = j.next[c.at], after = j.next[gone];
+            ids[c.at] = m->merge[c.rank].id[2];
+            ids[gone] = GONE;
+            j.next[c.at] = after;
+            if (after < j.n) j.prev[after] = c.at;
+            meet(&j, j.prev[c.at]);
+            meet(&j, c.at);
+        }
+        for (size_t i = 0; i < n; i++) {
+            if (ids[i] != GONE) ids[left++] = ids[i];
+        }
+    }
+    dq_block_free(j.next);
+    dq_block_free(j.h.c);
+    return left;
 }
 
 /* Ids of characters, -1 of one that is no token; how many they are. */
@@ -199,7 +272,7 @@ int32_t dq_gguf_merges_unmade(const dq_gguf_merges *m, const bool *is_piece, dq_
         if (!is_piece[i] || !m->text[i] || m->len[i] == 0) continue;
         int32_t *ids = dq_block_raw(m->len[i], sizeof *ids, err);
         if (!ids) break;
-        const size_t n = join(ids, characters(ids, m, m->text[i], m->len[i]), m, INT32_MAX);
+        const size_t n = join(ids, characters(ids, m, m->text[i], m->len[i]), m, INT32_MAX, err);
         if (n != 1 || ids[0] != i) found = (int32_t)i;
         dq_block_free(ids);
     }
@@ -298,7 +371,7 @@ static bool reached(const ranks *r, const char *s, size_t len, size_t x, int32_t
     if (!ids) return false;
     size_t n = characters(ids, m, s, x);
     n += characters(ids + n, m, s, len);
-    n = join(ids, n, m, limit);
+    n = join(ids, n, m, limit, err);
     const bool is = n == 3 && ids[0] == id_of(m, s, x) && ids[1] == id_of(m, s + x, len - x) &&
                     ids[2] == id_of(m, s + len - x, x);
     dq_block_free(ids);
@@ -328,18 +401,13 @@ static const char *check_ways(const ranks *r, int32_t id, dq_err *err)
 /* The leftmost pair each time, whatever its rank below `end`: what one score for all says. */
 static size_t join_leftmost(int32_t *ids, size_t n, const dq_gguf_merges *m, int32_t end)
 {
-    for (size_t i = 0; i + 1 < n;) {
-        const int32_t rank = rank_of(m, ids + i);
-        if (rank < 0 || rank >= end) {
-            i++;
-            continue;
-        }
-        ids[i] = m->merge[rank].id[2];
-        memmove(ids + i + 1, ids + i + 2, (n - i - 2) * sizeof *ids);
-        n--;
-        i = i > 0 ? i - 1 : 0;
+    size_t left = 0; /* of ids that are joined as far as they can be */
+    for (size_t i = 0; i < n; i++) {
+        ids[left++] = ids[i];
+        for (int32_t rank; left > 1 && (rank = rank_of(m, ids + left - 2)) >= 0 && rank < end;)
+            ids[--left - 1] = m->merge[rank].id[2];
     }
-    return n;
+    return left;
 }
 
 /* Whether both ways join n times a character to the same. */
@@ -349,7 +417,7 @@ static bool same_run(const ranks *r, int32_t one, size_t n, int32_t end, dq_err 
     if (!a) return true;
     int32_t *b = a + n;
     for (size_t i = 0; i < 2 * n; i++) a[i] = one;
-    const size_t x = join(a, n, r->m, end), y = join_leftmost(b, n, r->m, end);
+    const size_t x = join(a, n, r->m, end, err), y = join_leftmost(b, n, r->m, end);
     const bool same = x == y && memcmp(a, b, x * sizeof *a) == 0;
     dq_block_free(a);
     return same;
@@ -434,6 +502,10 @@ dq_status dq_gguf_merges_scores(float *score, const char **why, const dq_gguf_me
     r.tied = dq_alloc(a, (size_t)m->n, sizeof *r.tied, err);
     if (!r.first || !r.last || !r.tied) return err->code;
     *why = m->n_merges >= EXACT || m->n >= EXACT ? "it has more than 2^24 merges" : NULL;
+    for (int64_t i = 0; i < m->n && !*why; i++) {
+        if (is_piece[i] && m->len[i] > DQ_GGUF_PIECE_BYTES)
+            *why = "it has a piece of more than 1024 bytes";
+    }
     find_runs(&r);
     if (!*why) *why = check_classes(&r, err);
     for (int64_t i = 0; i < m->n && !*why && err->code == DQ_OK; i++) {

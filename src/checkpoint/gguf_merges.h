@@ -5,6 +5,10 @@
 
 #include "base/json.h"
 
+/* Of a piece of SentencePiece, the most: work on its ways grows with the square. It makes pieces of 16 characters unless it is
+ * told otherwise. */
+enum { DQ_GGUF_PIECE_BYTES = 1024 };
+
 typedef struct dq_gguf_merge {
     const char *text[2]; /* left, right, not ended by NUL */
     size_t len[2];

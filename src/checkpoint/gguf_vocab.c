@@ -7,6 +7,7 @@
 
 #include "base/strmap.h"
 #include "base/utf8.h"
+#include "checkpoint/gguf_merges.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -54,9 +55,6 @@ const dq_gguf_span *dq_gguf_vocab_first(const dq_gguf_vocab *v, int type)
 
 /* ---- Merges of SentencePiece ---- */
 
-/* Work grows with the square of a piece's length. SentencePiece makes pieces of 16 characters unless it is told otherwise. */
-enum { MOST_PIECE_BYTES = 1024 };
-
 typedef struct dq_gguf_vocab_pair {
     const char *piece; /* left, then right */
     size_t left, bytes;
@@ -97,12 +95,12 @@ static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, room *left_over, cons
 {
     const char *s = v->token[i].s;
     const size_t n = v->token[i].len;
-    if (n > MOST_PIECE_BYTES)
+    if (n > DQ_GGUF_PIECE_BYTES)
         return dq_fail(
             err, DQ_MISMATCH,
             "key \"tokenizer.ggml.tokens\": token %zu has %zu bytes (expected at most %d in a "
             "vocabulary of SentencePiece)",
-            i, n, MOST_PIECE_BYTES);
+            i, n, DQ_GGUF_PIECE_BYTES);
     for (size_t k = 1; k < n; k++) {
         if (!dq_utf8_begins(s[k])) continue;
         const int32_t left = dq_strmap_get(ids, s, k);
