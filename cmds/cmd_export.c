@@ -1,4 +1,4 @@
-/* cmd_export: dq export OUT.h5 -o PATH --format FORM
+/* cmd_export: dq export OUT.h5 -o PATH [--format FORM]
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/container.h"
 #include "cmds/cli/document.h"
@@ -15,6 +15,7 @@
 #include "model/output_guard.h"
 #include "tensor/weight_format.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -35,7 +36,7 @@ typedef struct request {
 
 static const dq_usage usage = {
     .name = "export",
-    .synopsis = "OUT.h5 -o PATH --format FORM [options]",
+    .synopsis = "OUT.h5 -o PATH [options]",
     .about =
         "Writes a container as what other programs load: a folder with config.json, safetensors, "
         "the tokenizer's files, and dq_settings.json with the settings of logits and KV cache, "
@@ -50,17 +51,17 @@ static const dq_usage usage = {
         "safetensors has values only, which need no package to read.\n"
         "gguf is one file for llama.cpp and what else reads it, of plain Llamas only, with "
         "tokenizer "
-        "and chat template. Each tensor gets the smallest type that holds its codes exactly: up to "
+        "and chat template. Each tensor gets the smallest type that holds its codes: up to "
         "4 bits Q4_0, 5 bits Q5_0, 6 to 8 bits Q8_0; with zero points 2 and 3 bits Q4_0, 4 and 5 "
-        "bits Q4_1 and Q5_1 where f16 holds every lowest value, else Q5_0 and Q8_0, 6 and 7 bits "
-        "Q8_0. "
+        "bits Q4_1 and Q5_1, whose lowest values are rounded to f16 (by at most 1/64 of a step, "
+        "which is said; all else is exact), 6 and 7 bits Q8_0. "
         "Groups of 64 and 128 repeat their scale in blocks of 32. A tensor that no type holds is "
         "refused, unless --dtype says what its values become. Containers of dq quantize --group 32 "
         "fit whole where columns are multiples of 32, scales are f16, and no codes of 8 bits have "
         "zero points.\n",
     .examples = "  dq export model-4bit.h5 -o model-4bit-ct --format compressed-tensors\n"
                 "  dq export model-4bit.h5 -o model-bf16 --format safetensors\n"
-                "  dq export model-4bit.h5 -o model-4bit.gguf --format gguf\n"
+                "  dq export model-4bit.h5 -o model-4bit.gguf\n"
                 "  dq export model-4bit.h5 --format compressed-tensors --dry-run\n",
     .min_args = 1,
     .max_args = 1,
@@ -74,11 +75,21 @@ static const char *const dtype_name[N_DTYPES] = {"bf16", "f16", "f32"};
 static dq_status make_settings(request *r, dq_err *err)
 {
     static const dq_dtype types[N_DTYPES] = {DQ_BF16, DQ_F16, DQ_F32};
-    if (!r->form.text)
+    if (!r->form.text && !r->out)
         return dq_fail(err, DQ_USAGE,
-                       "--format is missing: compressed-tensors (codes), safetensors (values) or "
-                       "gguf (codes, one file).");
-    const dq_export_form form = (dq_export_form)r->form.at;
+                       "-o is missing, and no --format says what the plan is of: "
+                       "compressed-tensors (codes), safetensors (values) or gguf (codes, one "
+                       "file).");
+    const char *end = r->out ? strrchr(r->out, '.') : NULL;
+    const bool names_gguf = end && strcmp(end, ".gguf") == 0;
+    const dq_export_form form = r->form.text ? (dq_export_form)r->form.at
+                                : names_gguf ? DQ_EXPORT_GGUF
+                                             : DQ_EXPORT_COMPRESSED_TENSORS;
+    if (names_gguf && form != DQ_EXPORT_GGUF)
+        return dq_fail(err, DQ_USAGE,
+                       "-o %s names a file, and --format %s is a folder. Give --format gguf, or "
+                       "another name.",
+                       r->out, dq_export_form_name[form]);
     const dq_dtype usual = form == DQ_EXPORT_SAFETENSORS ? DQ_BF16 : DQ_F32;
     if (!r->out && !r->dry_run)
         return dq_fail(err, DQ_USAGE, "-o %s is missing (or --dry-run to see the plan).",
@@ -201,13 +212,22 @@ static void print_decoded(const dq_export *x)
 /* How many tensors have each type, and of how many bits their codes are: "Q4_0  210 tensors, codes of 4 bits". */
 static void print_blocks(const dq_export *x)
 {
+    double error = 0;
+    int64_t rounded = 0;
     for (int64_t i = 0; i < dq_export_result(x)->n_rows; i++) {
         const dq_export_row *r = dq_export_row_at(x, i);
         const int64_t n = alike(x, i, same_blocks);
         if (n > 0)
             printf("%-18s %lld tensors, codes of %d bits\n", r->blocks->name, (long long)n,
                    r->bits);
+        rounded += r->lowest_error > 0;
+        error = fmax(error, (double)r->lowest_error);
     }
+    if (rounded)
+        printf(
+            "rounded            lowest values to f16, in %lld tensors: values are off by at most "
+            "%.4f of a step\n",
+            (long long)rounded, error);
 }
 
 /* Of all tensors that are written; one that is stored twice counts once. */
@@ -290,7 +310,10 @@ static json_t *row_json(const dq_export *x, const dq_export_row *r)
                         s           ? json_integer(s->bits)
                         : r->blocks ? json_integer(r->blocks->block->bits)
                                     : json_null());
-    if (r->blocks) json_object_set_new(o, "ggml_type", json_string(r->blocks->name));
+    if (r->blocks) {
+        json_object_set_new(o, "ggml_type", json_string(r->blocks->name));
+        json_object_set_new(o, "lowest_error_steps", dq_document_real((double)r->lowest_error));
+    }
     json_object_set_new(o, "symmetric", s ? json_boolean(s->symmetric) : json_null());
     json_object_set_new(o, "dtype", json_string(dq_dtypes[r->dtype].name));
     json_object_set_new(o, "why_values", r->why ? json_string(r->why) : json_null());
@@ -419,7 +442,7 @@ static dq_status run(request *r, const char *path, dq_err *err)
         else if (!m->is_container)
             dq_fail(err, DQ_MISMATCH,
                     "%s: a checkpoint, and only containers are exported. Make one with dq "
-                    "quantize %s -o OUT.h5.",
+                    "quantize %s -o OUT.h5 --bits 4 --group 32.",
                     path, path);
         else if (dq_export_open(&x, m, &r->set, err) == DQ_OK)
             export(r, m, x, err);
@@ -436,11 +459,12 @@ dq_status dq_cmd_export(int argc, char **argv, dq_err *err)
         dq_opt_letter('o', dq_opt_text("output", "PATH", &r.out, "the folder or file to write")),
         dq_opt_word("format", "FORM", &r.form, dq_export_form_name, DQ_EXPORT_FORMS,
                     "compressed-tensors (codes), safetensors (values) or gguf (codes, one file); "
-                    "needed"),
+                    "default gguf where the output ends in .gguf, else compressed-tensors"),
         dq_opt_word("dtype", "TYPE", &r.dtype, dtype_name, N_DTYPES,
                     "{words}, rounded to nearest even. safetensors: of all tensors "
                     "(default bf16); compressed-tensors: of those that become values (default f32, "
-                    "exact); gguf: the same, which without it are refused; others keep theirs"),
+                    "exact; codes of a trellis only with it); gguf: the same, which without it are "
+                    "refused; others keep theirs"),
         dq_opt_int("shard-mb", "N", &r.shard_mb, 1, 1e9,
                    "megabytes of tensors in a weight file of a folder, before another one is begun "
                    "(default 5000)"),

@@ -27,7 +27,12 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_VALUE_OF_LIST] = "%t. Is it one more value of an option? Those stand with commas "
                                 "and no spaces: 16,8 or per-tensor,per-row",
     [DQ_REMEDY_EXPORT_VALUES] = "%t Use --format safetensors",
-    [DQ_REMEDY_EXPORT_TYPE] = "%t. Add --dtype f32 to write such tensors as values.",
+    [DQ_REMEDY_EXPORT_CODES] =
+        "%t. Export what dq quantize %w -o OUT.h5 --bits 4 --group 32 makes, or use --format "
+        "safetensors",
+    [DQ_REMEDY_EXPORT_TYPE] =
+        "%t. Export what dq quantize %w -o OUT.h5 --bits 4 --group 32 makes, or add --dtype f32 to "
+        "write such tensors as values.",
     [DQ_REMEDY_EXPORT_COLUMNS] =
         "%t. Add --dtype f32 to write such tensors as values, or quantize without them (dq "
         "quantize --skip REGEX).",
@@ -35,8 +40,8 @@ static const char *const form[DQ_REMEDIES] = {
         "%t. Add --dtype f32 to write such tensors as values, or quantize in groups of %n (dq "
         "quantize --group %n).",
     [DQ_REMEDY_EXPORT_SCALE] =
-        "%t. Add --dtype f32 to write such tensors as values, or quantize with scales in f16 (dq "
-        "quantize --scale-dtype f16).",
+        "%t. Add --dtype f32 to write such tensors as values, or, if they come of dq quantize "
+        "--scale-dtype f32, quantize without it.",
     [DQ_REMEDY_EXPORT_ZERO] =
         "%t. Add --dtype f32 to write such tensors as values, or quantize without zero points (dq "
         "quantize --scale search).",

@@ -25,7 +25,8 @@ typedef enum dq_remedy_code {
     DQ_REMEDY_DOWNLOAD,        /* the model w of the Hugging Face hub is to be downloaded first */
     DQ_REMEDY_VALUE_OF_LIST,   /* the path looks like one more value of an option */
     DQ_REMEDY_EXPORT_VALUES,   /* export values instead of codes */
-    DQ_REMEDY_EXPORT_TYPE,     /* a type for what a file cannot hold as codes */
+    DQ_REMEDY_EXPORT_CODES,    /* the same, or codes of steps of one size, from the source w */
+    DQ_REMEDY_EXPORT_TYPE,     /* such codes, or a type for what a file cannot hold as codes */
     DQ_REMEDY_EXPORT_COLUMNS,  /* the same, or this tensor as it is */
     DQ_REMEDY_EXPORT_GROUP,    /* the same, or groups of n */
     DQ_REMEDY_EXPORT_SCALE,    /* the same, or scales in f16 */

@@ -24,7 +24,8 @@ typedef struct dq_export_settings {
     /* F32, F16 or BF16: of all tensors (DQ_EXPORT_SAFETENSORS), or of those that lose their codes */
     dq_dtype dtype;
     bool
-        values; /* DQ_EXPORT_GGUF: what no type of codes holds becomes values of dtype; else it is refused */
+        values; /* codes that the form has no place for become values of dtype; else they are refused, but for embeddings, heads and
+                 * short groups of DQ_EXPORT_COMPRESSED_TENSORS */
     int64_t shard_bytes; /* of the tensors in one weight file, unless one alone has more */
     const char *dq_version;
 } dq_export_settings;
@@ -45,8 +46,10 @@ typedef struct dq_export_row {
     int64_t group_size;
     int scheme;                     /* of its codes in the folder; -1: values, or blocks */
     const dq_weight_format *blocks; /* of its codes in a GGUF file, a format of ggml; NULL else */
-    dq_dtype dtype;                 /* of values, or of scales */
-    int64_t bytes;                  /* in the folder, all parts */
+    float
+        lowest_error; /* steps by which f16 rounds a lowest value of these blocks, the most; 0: none */
+    dq_dtype dtype; /* of values, or of scales */
+    int64_t bytes;  /* in the folder, all parts */
 } dq_export_row;
 
 typedef struct dq_export_file {

@@ -1,7 +1,7 @@
-/* export_gguf: each tensor gets the smallest type of ggml that holds its codes exactly; a dq scale stands in every block of 32
+/* export_gguf: each tensor gets the smallest type of ggml that holds its codes; a dq scale stands in every block of 32
  * columns that it is for. A type holds whole numbers between two ends times an f16 scale, or, Q4_1 and Q5_1, codes times an f16
- * scale plus an f16 lowest value. u - zero is a whole number too, of one bit more than u: what no lowest value of f16 says
- * stands there in a type that is one bit wider.
+ * scale plus an f16 lowest value, to which -zero * scale is rounded: by at most 1/64 of a step. u - zero is a whole number
+ * too, of one bit more than u, so that 2 and 3 bits have signed types.
  * SPDX-License-Identifier: MIT */
 #include "export/export_gguf.h"
 
@@ -9,6 +9,7 @@
 #include "checkpoint/gguf_names.h"
 #include "tensor/format_ggml.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,19 +24,32 @@ static bool is_f16(float x)
     return !(back < x || back > x); /* finite x */
 }
 
-/* Whether f16 has every scale and, where lows are asked for, every lowest value -zero * scale. */
-static bool all_f16(const dq_weight *w, bool lows)
+static bool scales_in_f16(const dq_weight *w)
 {
     const int64_t groups = dq_quant_groups(w->cols, w->group_size);
-    if (!lows && w->scale_dtype == DQ_F16) return true;
+    if (w->scale_dtype == DQ_F16) return true;
     for (int64_t r = 0; r < w->scale_rows; r++) {
         for (int64_t g = 0; g < groups; g++) {
-            const float scale = dq_weight_scale(w, r, g);
-            if (!is_f16(scale)) return false;
-            if (lows && !is_f16(scale * (float)dq_weight_zero(w, r, g))) return false;
+            if (!is_f16(dq_weight_scale(w, r, g))) return false;
         }
     }
     return true;
+}
+
+/* Of all lowest values -zero * scale how far the furthest is from its f16, in steps; INFINITY: f16 lacks one. */
+static float lowest_error(const dq_weight *w)
+{
+    const int64_t groups = dq_quant_groups(w->cols, w->group_size);
+    float most = 0;
+    for (int64_t r = 0; r < w->scale_rows; r++) {
+        for (int64_t g = 0; g < groups; g++) {
+            const float scale = dq_weight_scale(w, r, g);
+            const float low = scale * (float)dq_weight_zero(w, r, g);
+            const float off = fabsf(dq_f32_from_f16(dq_f16_from_f32(low)) - low);
+            if (off > 0) most = fmaxf(most, off / fabsf(scale));
+        }
+    }
+    return most;
 }
 
 /* Of codes of so many bits: whole numbers of `bits` bits with a sign. */
@@ -51,14 +65,17 @@ static dq_status no_type(dq_export *x, const dq_weight *w, const char *why, dq_r
                         x->model->path, w->name, why);
 }
 
-/* The smallest type that holds the codes of a weight; NULL: none, *why says why and *remedy what helps. */
-static const dq_weight_format *type_of(const char **why, dq_remedy *remedy, dq_export *x,
+/* The smallest type that holds the codes of a weight; NULL: none, r->why says why and *remedy what helps. */
+static const dq_weight_format *type_of(dq_export_row *r, dq_remedy *remedy, dq_export *x,
                                        const dq_weight *w, dq_err *err)
 {
+    enum { STEPS = 64 }; /* a part of a step; f16 has 11 bits, a lowest value 31 steps at most */
+    const char **why = &r->why;
     *why = NULL;
     if (!dq_weight_is_affine(w)) {
         *why = "its codes do not stand for steps of one size";
-        *remedy = (dq_remedy){.code = DQ_REMEDY_EXPORT_TYPE};
+        *remedy = (dq_remedy){.code = DQ_REMEDY_EXPORT_TYPE,
+                              .word = dq_container_header(x->model->container)->source};
     } else if (w->cols % BLOCK) {
         *why = dq_textf(x->arena, err, "rows of %lld codes are no whole number of blocks of %d",
                         (long long)w->cols, BLOCK);
@@ -70,15 +87,16 @@ static const dq_weight_format *type_of(const char **why, dq_remedy *remedy, dq_e
     } else if (w->zero && w->bits == 8) {
         *why = "codes of 8 bits less their zero points need 9";
         *remedy = (dq_remedy){.code = DQ_REMEDY_EXPORT_ZERO};
-    } else if (!all_f16(w, false)) {
+    } else if (!scales_in_f16(w)) {
         *why = "codes have scales that f16 does not hold";
         *remedy = (dq_remedy){.code = DQ_REMEDY_EXPORT_SCALE};
     }
     if (*why || err->code != DQ_OK) return NULL;
     if (!w->zero) return dq_format_ggml(signed_type(w->bits));
-    if ((w->bits == 4 || w->bits == 5) && all_f16(w, true))
-        return dq_format_ggml(w->bits == 4 ? DQ_GGML_Q4_1 : DQ_GGML_Q5_1);
-    return dq_format_ggml(signed_type(w->bits + 1));
+    const float error = w->bits == 4 || w->bits == 5 ? lowest_error(w) : 1;
+    if (!(error * STEPS <= 1)) return dq_format_ggml(signed_type(w->bits + 1));
+    r->lowest_error = error;
+    return dq_format_ggml(w->bits == 4 ? DQ_GGML_Q4_1 : DQ_GGML_Q5_1);
 }
 
 /* ---- Tensors ---- */
@@ -123,7 +141,7 @@ static dq_status plan_values(dq_export_slot *s, dq_export *x, int64_t row, dq_er
         r->dtype = s->tensor.dtype;
         return DQ_OK;
     }
-    r->blocks = type_of(&r->why, &remedy, x, w, err);
+    r->blocks = type_of(r, &remedy, x, w, err);
     if (err->code != DQ_OK) return err->code;
     r->dtype = r->blocks ? w->scale_dtype : x->set.dtype;
     if (r->blocks) {

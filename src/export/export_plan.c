@@ -120,6 +120,13 @@ static dq_status plan_tensor(dq_export *x, int64_t row, const dq_payload *p, dq_
         r->why = reason(x, w, err);
         if (err->code != DQ_OK) return err->code;
         if (!r->why) return plan_codes(x, row, err);
+        if (!all && !x->set.values && !dq_weight_is_affine(w))
+            return dq_fail_with(
+                err, DQ_MISMATCH,
+                (dq_remedy){.code = DQ_REMEDY_EXPORT_TYPE,
+                            .word = dq_container_header(x->model->container)->source},
+                "%s: %s: %s, and compressed-tensors has no place for them", x->model->path, w->name,
+                r->why);
         x->info.n_decoded++;
     }
     dq_tensor t = matrix(w->name, x->set.dtype, w->rows, w->cols, w->data);
@@ -243,8 +250,10 @@ dq_status dq_export_plan_tensors(dq_export *x, dq_err *err)
     if (!x->row || !x->weight || !x->slot) return err->code;
     DQ_TRY(find_tensors(x, err));
     if (x->set.form == DQ_EXPORT_COMPRESSED_TENSORS && x->info.n_packed == 0)
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_EXPORT_VALUES},
-                            "%s: %s.", x->model->path,
+        return dq_fail_with(err, DQ_MISMATCH,
+                            (dq_remedy){.code = DQ_REMEDY_EXPORT_CODES,
+                                        .word = dq_container_header(x->model->container)->source},
+                            "%s: %s", x->model->path,
                             x->info.n_decoded
                                 ? "compressed-tensors has no place for any of its codes"
                                 : "no tensor has codes, which compressed-tensors is for");

@@ -90,7 +90,8 @@ done
 rm -r mixed values
 
 # what is wrong
-try 2 "\-\-format is missing" export six.h5 -o gone
+try 2 "no --format says what the plan is of" export six.h5 --dry-run
+try 2 "names a file, and --format safetensors is a folder" export six.h5 -o gone.gguf --format safetensors
 try 2 "format: expected one of" export six.h5 -o gone --format onnx
 try 2 "dtype: expected one of" export six.h5 -o gone --format safetensors --dtype int8
 try 2 "\-o DIR is missing" export six.h5 --format safetensors
@@ -107,9 +108,9 @@ try 6 "plain.file: is not a folder" export six.h5 -o plain.file --format safeten
 try 6 "it holds model.safetensors\|it has no dq_settings.json" export six.h5 -o "plain model" --format safetensors --force
 try 2 "holds the input six.h5" export six.h5 -o . --format safetensors --force
 "$dq" quantize "plain model" -o dense.h5 --bits 16 -q >/dev/null
-try 4 "no tensor has codes.*Use --format safetensors" export dense.h5 -o gone --format compressed-tensors
+try 4 "no tensor has codes.*use --format safetensors" export dense.h5 -o gone --format compressed-tensors
 "$dq" quantize "plain model" -o eight.h5 --bits 8 --scale asym --group 40 -q >/dev/null
-try 4 "no place for any of its codes. Use --format safetensors" export eight.h5 -o gone --format compressed-tensors
+try 4 "no place for any of its codes. Export what dq quantize .* -o OUT.h5 --bits 4 --group 32 makes, or use --format safetensors" export eight.h5 -o gone --format compressed-tensors
 "$dq" quantize "plain model" -o eight.h5 --bits 8 --scale asym --group 8 --force -q >/dev/null
 try 0 "8 bits, groups of 8, zero points" export eight.h5 -o gone --format compressed-tensors
 grep -q "warning: 8 bits with zero points: .*vLLM" "$top/err" || complain "export: no warning of 8 bits with zero points"
@@ -167,6 +168,21 @@ cmp -s bytes.gguf again.gguf || complain "export: not the same GGUF file again"
 try 6 "again.gguf: exists. Add --force" export bytes.h5 -o again.gguf --format gguf
 try 0 "as codes" export bytes.h5 -o again.gguf --format gguf --force
 try 0 "would have" export bytes.h5 --format gguf --dry-run
+# the output's name says which form; codes of a trellis have no place in either
+try 0 "format  *gguf" export bytes.h5 -o named.gguf
+cmp -s bytes.gguf named.gguf || complain "export: another file without --format"
+try 0 "format  *compressed-tensors" export bytes.h5 -o named
+"$dq" quantize bytes -o read.h5 --bits 4 --scale trellis --skip down_proj -q >/dev/null
+for out in read.gguf read; do
+    try 4 "its codes do not stand for steps of one size, .* Export what dq quantize bytes -o OUT.h5 --bits 4 --group 32 makes, or add --dtype f32" export read.h5 -o "$out"
+    absent "$out"
+done
+try 0 "12 decoded" export read.h5 -o read.gguf --dtype f32
+# zero points: a lowest value beside each block, in f16
+"$dq" quantize bytes -o low.h5 --bits 4 --group 32 --skip down_proj -q >/dev/null
+try 0 "Q4_1  *12 tensors, codes of 4 bits" export low.h5 -o low.gguf
+grep -q "^rounded  *lowest values to f16, in 12 tensors: values are off by at most 0.00[0-9]* of a step" "$top/out" || complain "export: no word of lowest values: $(cat "$top/out")"
+try 0 '"lowest_error_steps": 0.00[1-9]' export low.h5 -o low.gguf --force --json
 # what lies in the way of the unfinished file stays, and a link is not followed
 printf "someone's" >part.gguf.partial
 try 6 "part.gguf.partial: exists from an interrupted run. Add --force" export bytes.h5 -o part.gguf --format gguf
@@ -197,7 +213,7 @@ try 0 "as F32 values  *2 tensors, model.layers.0.mlp.down_proj.weight first: row
 "$dq" quantize bytes -o short.h5 --group 40 --scale search --skip down_proj --force -q >/dev/null
 try 4 "groups of 40 codes .*dq quantize --group 32" export short.h5 -o gone --format gguf
 "$dq" quantize bytes -o short.h5 --group 32 --scale-dtype f32 --scale search --skip down_proj --force -q >/dev/null
-try 4 "scales that f16 does not hold.*dq quantize --scale-dtype f16" export short.h5 -o gone --format gguf
+try 4 "scales that f16 does not hold.*--scale-dtype f32, quantize without it" export short.h5 -o gone --format gguf
 "$dq" quantize bytes -o short.h5 --bits 8 --group 32 --scale asym --skip down_proj --force -q >/dev/null
 try 4 "need 9.*dq quantize --scale search" export short.h5 -o gone --format gguf
 try 4 "architecture diffllama .*plain Llamas only. Use --format safetensors" export six.h5 -o gone --format gguf

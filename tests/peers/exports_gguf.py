@@ -45,12 +45,16 @@ def compare_values(container, file):
     config = dq_reader.config(container)
     heads = config["num_attention_heads"]
     found = {t.name: dequantize(t.data, t.tensor_type) for t in GGUFReader(file).tensors}
+    rounded = {t.name for t in GGUFReader(file).tensors if t.tensor_type.name in ("Q4_1", "Q5_1")}  # lowest values in f16
     values = dq_reader.load(container)
     assert len(found) == len(values)
     for name, value in values.items():
         if ".q_proj." in name or ".k_proj." in name:
             value = in_pairs(value, heads if ".q_proj." in name else config.get("num_key_value_heads", heads))
         got = found[gguf_name(name)].reshape(value.shape).astype("<f4")
+        if gguf_name(name) in rounded:
+            assert np.abs(got - value).max() <= np.abs(value).max() / 1024, f"{file}: {name} has other values"
+            continue
         assert np.array_equal(got.view("<u4"), value.astype("<f4").view("<u4")), f"{file}: {name} has other values"
     return sorted({t.tensor_type.name for t in GGUFReader(file).tensors if len(t.shape) > 1})
 
