@@ -14,8 +14,15 @@ static const char arch[] = "llama";
 
 /* ---- Rotary parameters ---- */
 
+static float divisor_at(const dq_gguf_tensor *t, int64_t i)
+{
+    float x;
+    memcpy(&x, t->data + (size_t)i * sizeof x, sizeof x);
+    return x;
+}
+
 /* Whether these are the divisors of llama3 with `factor`, 1, 4 and 8192 positions, as f32. */
-static bool is_llama3(const float *divisor, int64_t n, double theta, double factor)
+static bool is_llama3(const dq_gguf_tensor *t, int64_t n, double theta, double factor)
 {
     static const double two_pi = 6.283185307179586476925, low = 1, high = 4, original = 8192;
     for (int64_t i = 0; i < n; i++) {
@@ -26,37 +33,24 @@ static bool is_llama3(const float *divisor, int64_t n, double theta, double fact
             want = factor;
         else if (length > original / high)
             want = 1 / ((1 - keep) / factor + keep);
-        if (fabs((double)divisor[i] - want) > 1e-5 * want) return false;
+        if (fabs((double)divisor_at(t, i) - want) > 1e-5 * want) return false;
     }
     return true;
 }
 
-static dq_status rope_of_divisors(json_t **out, const dq_gguf_tensor *t, int64_t head_dim,
-                                  double theta, dq_err *err)
+static dq_status check_divisors(const dq_gguf_tensor *t, int64_t n, dq_err *err)
 {
-    float divisor[512], most = 0;
-    const int64_t n = t->shape[0];
-    if (t->n_dims != 1 || t->type != DQ_GGML_F32 || n != head_dim / 2)
+    if (t->n_dims != 1 || t->type != DQ_GGML_F32 || t->shape[0] != n)
         return dq_fail(err, DQ_DAMAGED,
                        "tensor \"%s\": expected %lld divisors in F32, found %lld in %s", t->name,
-                       (long long)(head_dim / 2), (long long)n, dq_gguf_type_name(t->type));
-    const int64_t kept = n <= 512 ? n : 0;
-    memcpy(divisor, t->data, (size_t)kept * sizeof *divisor);
-    for (int64_t i = 0; i < kept; i++) {
-        if (!isfinite(divisor[i]) || !(divisor[i] > 0))
+                       (long long)n, (long long)t->shape[0], dq_gguf_type_name(t->type));
+    for (int64_t i = 0; i < n; i++) {
+        const float x = divisor_at(t, i);
+        if (!isfinite(x) || !(x > 0))
             return dq_fail(err, DQ_DAMAGED,
                            "tensor \"%s\": divisor %lld is not a finite number above 0", t->name,
                            (long long)i);
-        most = fmaxf(most, divisor[i]);
     }
-    if (!kept || !is_llama3(divisor, n, theta, (double)most))
-        return dq_fail(err, DQ_MISMATCH,
-                       "tensor \"%s\": divisors of rotary frequencies that are not those of llama3 "
-                       "are not supported",
-                       t->name);
-    *out = json_pack("{s:s, s:f, s:f, s:f, s:i}", "rope_type", "llama3", "factor", (double)most,
-                     "low_freq_factor", 1.0, "high_freq_factor", 4.0,
-                     "original_max_position_embeddings", 8192);
     return DQ_OK;
 }
 
@@ -109,22 +103,50 @@ static dq_status read_scaling(scaling *s, const json_t *f, int64_t positions, dq
 }
 
 /* The gain of yarn is its own, by its factor, times the file's; alone it stands as a yarn of factor 1. */
-static dq_status rope_of_keys(json_t **out, const scaling *s, dq_err *err)
+static json_t *yarn_json(const scaling *s)
 {
-    if (is_one(s->factor) && is_one(s->gain)) return DQ_OK;
-    if (!s->yarn && !is_one(s->factor) && !is_one(s->gain))
-        return dq_fail(err, DQ_MISMATCH,
-                       "key \"llama.rope.scaling.attn_factor\": %g beside linear scaling is not "
-                       "supported (expected 1)",
-                       s->gain);
-    if (!s->yarn && is_one(s->gain)) {
-        *out = json_pack("{s:s, s:f}", "rope_type", "linear", "factor", s->factor);
-        return DQ_OK;
-    }
-    *out = json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", s->factor,
-                     "original_max_position_embeddings", (json_int_t)s->original);
     const double own = s->factor > 1 ? 1 + 0.1 * log(s->factor) : 1;
-    if (!is_one(s->gain)) json_object_set_new(*out, "attention_factor", json_real(own * s->gain));
+    json_t *rope = json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", s->factor,
+                             "original_max_position_embeddings", (json_int_t)s->original);
+    if (!is_one(s->gain)) json_object_set_new(rope, "attention_factor", json_real(own * s->gain));
+    return rope;
+}
+
+/* A divisor for each frequency, which holds for texts of any length: the file's, if there are any, times the factor. */
+static json_t *divisors_json(const scaling *s, const dq_gguf_tensor *t, int64_t n)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < n; i++)
+        json_array_append_new(list, json_real(s->factor * (t ? (double)divisor_at(t, i) : 1)));
+    return json_pack("{s:s, s:O, s:o, s:f, s:f, s:I}", "rope_type", "longrope", "short_factor",
+                     list, "long_factor", list, "factor", 1.0, "attention_factor", s->gain,
+                     "original_max_position_embeddings", (json_int_t)s->original);
+}
+
+/* NULL: frequencies as they are. Each form is the narrowest that transformers has for it. */
+static dq_status rope_json(json_t **out, const scaling *s, const dq_gguf_tensor *t, int64_t n,
+                           double theta, dq_err *err)
+{
+    const bool yarn = s->yarn && !is_one(s->factor), plain = is_one(s->factor) && is_one(s->gain);
+    float most = 0;
+    if (t) DQ_TRY(check_divisors(t, n, err));
+    for (int64_t i = 0; t && i < n; i++) most = fmaxf(most, divisor_at(t, i));
+    if (t && yarn)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "key \"llama.rope.scaling.factor\": %g of yarn beside the divisors of tensor "
+            "\"%s\" is not supported (expected 1)",
+            s->factor, t->name);
+    if (t && plain && is_llama3(t, n, theta, (double)most))
+        *out = json_pack("{s:s, s:f, s:f, s:f, s:i}", "rope_type", "llama3", "factor", (double)most,
+                         "low_freq_factor", 1.0, "high_freq_factor", 4.0,
+                         "original_max_position_embeddings", 8192);
+    else if (t || (!yarn && !is_one(s->factor) && !is_one(s->gain)))
+        *out = divisors_json(s, t, n);
+    else if (yarn || !is_one(s->gain))
+        *out = yarn_json(s);
+    else if (!plain)
+        *out = json_pack("{s:s, s:f}", "rope_type", "linear", "factor", s->factor);
     return DQ_OK;
 }
 
@@ -147,14 +169,7 @@ static dq_status set_rope(json_t *config, const dq_gguf *g, int64_t head_dim, in
                        (long long)turned, (long long)head_dim);
     json_object_set_new(config, "rope_theta", json_real(theta));
     DQ_TRY(read_scaling(&s, g->fields, positions, err));
-    if (divisors && (!is_one(s.factor) || !is_one(s.gain)))
-        return dq_fail(err, DQ_MISMATCH,
-                       "key \"llama.rope.scaling.%s\": %g beside the divisors of tensor \"%s\" is "
-                       "not supported (expected 1)",
-                       is_one(s.factor) ? "attn_factor" : "factor",
-                       is_one(s.factor) ? s.gain : s.factor, divisors->name);
-    DQ_TRY(divisors ? rope_of_divisors(&rope, divisors, head_dim, theta, err)
-                    : rope_of_keys(&rope, &s, err));
+    DQ_TRY(rope_json(&rope, &s, divisors, head_dim / 2, theta, err));
     if (rope) json_object_set_new(config, "rope_scaling", rope);
     return DQ_OK;
 }

@@ -86,9 +86,14 @@ dq_status dq_export_gguf_divisors(const float **divisors, dq_export *x, dq_err *
     json_t *config = NULL;
     *divisors = NULL;
     DQ_TRY(parse_config(&config, x, err));
-    if (parameters(&rotary, &type, config, err) == DQ_OK && strcmp(type, "llama3") == 0) {
+    if (parameters(&rotary, &type, config, err) == DQ_OK &&
+        (strcmp(type, "llama3") == 0 || strcmp(type, "longrope") == 0)) {
+        const json_t *list = json_object_get(rotary, "short_factor"); /* both are the same */
         float *d = dq_alloc(x->arena, (size_t)n, sizeof *d, err);
-        if (d && llama3(d, n, x->model, rotary, config, err) == DQ_OK) *divisors = d;
+        for (int i = 0; d && i < n; i++)
+            d[i] = (float)json_number_value(json_array_get(list, (size_t)i));
+        if (d && strcmp(type, "llama3") == 0) llama3(d, n, x->model, rotary, config, err);
+        if (err->code == DQ_OK) *divisors = d;
     }
     json_decref(config);
     return err->code;
@@ -118,6 +123,18 @@ static dq_status check_yarn(const json_t *r, double factor, dq_err *err)
     return DQ_OK;
 }
 
+/* Divisors stand in GGUF without a factor of cosine and sine. */
+static dq_status check_gain(const json_t *r, dq_err *err)
+{
+    double gain;
+    DQ_TRY(dq_json_float(&gain, r, "attention_factor", NULL, err));
+    if (!(gain < 1 || gain > 1)) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "key \"attention_factor\" of longrope: %g cannot be said in GGUF so that its "
+                   "readers agree (expected 1)",
+                   gain);
+}
+
 static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *config, dq_err *err)
 {
     const json_t *r;
@@ -127,10 +144,11 @@ static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *
     DQ_TRY(base(&theta, r, config, err));
     dq_gguf_write_f32(f, "llama.rope.freq_base", (float)theta);
     if (strcmp(type, "default") == 0 || strcmp(type, "llama3") == 0) return DQ_OK;
+    if (strcmp(type, "longrope") == 0) return check_gain(r, err);
     if (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0)
         return dq_fail(err, DQ_MISMATCH,
-                       "rope type \"%s\" has no form in GGUF (expected default, linear, llama3 or "
-                       "yarn)",
+                       "rope type \"%s\" has no form in GGUF (expected default, linear, llama3, "
+                       "longrope or yarn)",
                        type);
     DQ_TRY(number(&original, r, config, "original_max_position_embeddings", true, m->max_positions,
                   err));

@@ -96,7 +96,8 @@ dq_status dq_model_file(const dq_model *m, const char *name, const char **text, 
 dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *source,
                          dq_pairing pairing, dq_arena *a, dq_err *err);
 
-/* The rotary part of a config: types default, linear, llama3, yarn, dynamic (up to max_positions).
+/* The rotary part of a config: types default, linear, llama3, yarn, dynamic (up to max_positions),
+ * longrope with one list.
  * Source: transformers modeling_rope_utils.py (formulas). */
 dq_status dq_model_rope_read(dq_rope *out, dq_rope_order order, int head_dim, const json_t *config,
                              int max_positions, dq_arena *a, dq_err *err);

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "model/model_config.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -181,6 +182,40 @@ static dq_status scale_yarn(double *freq, dq_rope *rope, double theta, const jso
     return DQ_OK;
 }
 
+/* A list of one positive number for each frequency. */
+static dq_status factor_at(double *out, const json_t *parameters, const char *key, int n, int i,
+                           dq_err *err)
+{
+    const json_t *list = json_object_get(parameters, key);
+    if (!json_is_array(list) || json_array_size(list) != (size_t)n)
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected a list of %d numbers", key, n);
+    *out = json_number_value(json_array_get(list, (size_t)i));
+    if (!(*out > 0) || !(*out < (double)FLT_MAX))
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": number %d is not a finite one above 0", key,
+                       i);
+    return DQ_OK;
+}
+
+/* A divisor for each frequency, the same for short and for long texts: other lists would change keys that are cached. */
+static dq_status scale_longrope(double *freq, dq_rope *rope, const json_t *parameters, dq_err *err)
+{
+    const int n = rope->dim / 2;
+    double gain = 1;
+    for (int i = 0; i < n; i++) {
+        double x = 1, y = 1;
+        DQ_TRY(factor_at(&x, parameters, "short_factor", n, i, err));
+        DQ_TRY(factor_at(&y, parameters, "long_factor", n, i, err));
+        if (x < y || x > y)
+            return dq_fail(err, DQ_MISMATCH,
+                           "rope type \"longrope\" is supported with one list alone: short_factor "
+                           "and long_factor differ");
+        freq[i] /= x;
+    }
+    DQ_TRY(positive(&gain, parameters, "attention_factor", NULL, err));
+    rope->amplitude = (float)gain;
+    return DQ_OK;
+}
+
 static dq_status scale(double *freq, dq_rope *rope, double theta, const json_t *parameters,
                        const json_t *config, int max_positions, dq_err *err)
 {
@@ -192,6 +227,7 @@ static dq_status scale(double *freq, dq_rope *rope, double theta, const json_t *
         return scale_llama3(freq, rope->dim / 2, parameters, config, max_positions, err);
     if (strcmp(type, "yarn") == 0)
         return scale_yarn(freq, rope, theta, parameters, config, max_positions, err);
+    if (strcmp(type, "longrope") == 0) return scale_longrope(freq, rope, parameters, err);
     if (strcmp(type, "linear") == 0) {
         DQ_TRY(positive(&factor, parameters, "factor", NULL, err));
         for (int i = 0; i < rope->dim / 2; i++) freq[i] /= factor;
@@ -204,7 +240,7 @@ static dq_status scale(double *freq, dq_rope *rope, double theta, const json_t *
     }
     return dq_fail(err, DQ_MISMATCH,
                    "rope type \"%s\" is not supported (supported: default, linear, llama3, yarn, "
-                   "dynamic)",
+                   "dynamic, longrope)",
                    type);
 }
 

@@ -178,6 +178,28 @@ for out in read.gguf read; do
     absent "$out"
 done
 try 0 "12 decoded" export read.h5 -o read.gguf --dtype f32
+# divisors of rotary frequencies, there and back
+cp -r bytes divided
+list="[1, 2, 4, 8, 1, 1, 1, 1, 0.5, 1, 1, 1, 1, 1, 1, 64]"
+sed "s/\"rope_type\": \"default\"/\"rope_type\": \"longrope\", \"short_factor\": $list, \"long_factor\": $list, \"attention_factor\": 1/" \
+    bytes/config.json >divided/config.json
+"$dq" quantize divided -o divided.h5 --bits 16 --embed-bits 16 -q >/dev/null
+try 0 "format  *gguf" export divided.h5 -o divided.gguf
+digest divided.h5
+digest divided.gguf
+cmp -s divided.h5.digest divided.gguf.digest || complain "export: divisors give other logits"
+digest bytes
+! cmp -s divided.h5.digest bytes.digest || complain "export: divisors change nothing"
+sed -i 's/"attention_factor": 1/"attention_factor": 1.5/' divided/config.json
+"$dq" quantize divided -o divided.h5 --bits 16 --embed-bits 16 -q --force >/dev/null
+try 4 '"attention_factor" of longrope: 1.5 cannot be said in GGUF' export divided.h5 -o gone.gguf
+# a head of its own is not tied, whatever the source says
+cp -r "$repo/tests/golden/models/diffllama-bf16-untied" said
+sed 's/"tie_word_embeddings": *false/"tie_word_embeddings": true/' "$repo/tests/golden/models/diffllama-bf16-untied/config.json" >said/config.json
+"$dq" quantize said -o said.h5 --bits 16 --embed-bits 16 -q >/dev/null 2>&1
+try 0 "format" export said.h5 -o said.out --format safetensors
+grep -q '"tie_word_embeddings": true' said/config.json || complain "export: the source does not say that it is tied"
+grep -q '"tie_word_embeddings": *false' said.out/config.json || complain "export: a folder with a head of its own says that it is tied"
 # zero points: a lowest value beside each block, in f16
 "$dq" quantize bytes -o low.h5 --bits 4 --group 32 --skip down_proj -q >/dev/null
 try 0 "Q4_1  *12 tensors, codes of 4 bits" export low.h5 -o low.gguf

@@ -179,8 +179,8 @@ TEST(configurations_end_in_their_status)
         {SET("llama-f32", "quantization_config", "{\"bits\":4}"), DQ_MISMATCH,
          "\"quant_method\" is missing"},
         {SET("llama-f32", "quantization_config", "null"), DQ_OK, ""},
-        {SET("llama-f32", "rope_scaling", "{\"rope_type\":\"longrope\",\"factor\":4}"), DQ_MISMATCH,
-         "longrope"},
+        {SET("llama-f32", "rope_scaling", "{\"rope_type\":\"longrope\",\"factor\":4}"), DQ_DAMAGED,
+         "\"short_factor\""},
         {SET2("llama-f32", "dtype", "\"float16\"", "torch_dtype", NULL), DQ_OK, ""},
     };
     edits_try(t, sizeof t / sizeof *t);

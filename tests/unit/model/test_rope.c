@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LONGROPE(a, b, gain)                                                                       \
+    "{\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":" a ",\"long_factor\":" b      \
+    ",\"attention_factor\":" gain "}}"
 #define LLAMA3 "\"rope_type\":\"llama3\",\"factor\":32,\"low_freq_factor\":1,\"high_freq_factor\":4"
 #define M8192  ",\"original_max_position_embeddings\":8192"
 
@@ -47,6 +50,8 @@ TEST(frequencies_come_out)
          16, 2.5e-3},
         {"{\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2.0}}", 64, 2048, 0, 0.5},
         {"{\"rope_scaling\":{\"factor\":4}}", 64, 2048, 16, 1e-2},
+        {LONGROPE("[1,2.5]", "[1,2.5]", "1"), 4, 2048, 1, 4e-3},
+        {LONGROPE("[4,2.5]", "[4,2.5]", "1"), 4, 2048, 0, 0.25},
         /* Which theta counts. */
         {"{\"rope_theta\":1e6,\"rope_parameters\":{}}", 64, 2048, 16, 1e-3},
         {"{\"rope_theta\":1e6,\"rope_parameters\":{\"rope_theta\":1e4}}", 64, 2048, 16, 1e-2},
@@ -185,7 +190,13 @@ TEST(odd_rotations_are_refused)
         {YARN ",\"factor\":1e-300}}", 64, DQ_DAMAGED, "not finite"},
         {"{\"rope_theta\":1e-300}", 64, DQ_DAMAGED, "config: frequency"},
         {"{\"rope_scaling\":{\"type\":\"dynamic\"}}", 64, DQ_DAMAGED, "\"factor\" is missing"},
-        {"{\"rope_scaling\":{\"type\":\"longrope\"}}", 64, DQ_MISMATCH, "\"longrope\""},
+        {"{\"rope_scaling\":{\"type\":\"longrope\"}}", 64, DQ_DAMAGED, "\"short_factor\""},
+        {LONGROPE("[1,2]", "[1,3]", "1"), 4, DQ_MISMATCH, "short_factor and long_factor differ"},
+        {LONGROPE("[1,2]", "[1]", "1"), 4, DQ_DAMAGED, "\"long_factor\": expected a list of 2"},
+        {LONGROPE("[1,0]", "[1,0]", "1"), 4, DQ_DAMAGED, "\"short_factor\": number 1"},
+        {LONGROPE("[1,\"2\"]", "[1,2]", "1"), 4, DQ_DAMAGED, "\"short_factor\": number 1"},
+        {LONGROPE("[1,2]", "[1,2]", "null"), 4, DQ_DAMAGED, "attention_factor"},
+        {LONGROPE("[1,2]", "[1,2]", "0"), 4, DQ_DAMAGED, "attention_factor"},
         {"{\"rope_scaling\":{\"type\":\"linear\"}}", 64, DQ_DAMAGED, "\"factor\" is missing"},
         {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", 64, DQ_DAMAGED, "\"factor\""},
         {"{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}", 64, DQ_DAMAGED, "low_freq"},
