@@ -11,6 +11,7 @@
 #include <string.h>
 
 static const char arch[] = "llama";
+enum { MOST_HEAD_DIM = 1 << 16 };
 
 /* ---- Rotary parameters ---- */
 
@@ -159,8 +160,8 @@ static dq_status set_rope(json_t *config, const dq_gguf *g, int64_t head_dim, in
     double theta;
     int64_t turned;
     DQ_TRY(positive(&theta, g->fields, "llama.rope.freq_base", 10000, err));
-    DQ_TRY(
-        dq_json_int(&turned, g->fields, "llama.rope.dimension_count", 1, 1 << 16, &head_dim, err));
+    DQ_TRY(dq_json_int(&turned, g->fields, "llama.rope.dimension_count", 1, MOST_HEAD_DIM,
+                       &head_dim, err));
     if (turned != head_dim)
         return dq_fail(err, DQ_MISMATCH,
                        "key \"llama.rope.dimension_count\": %lld of %lld elements of a head are "
@@ -369,10 +370,6 @@ static void set_flag(json_t *config, const char *name, bool value)
 static dq_status set_vocab(json_t *config, const dq_gguf *g, dq_err *err)
 {
     const dq_gguf_tensor *embed = dq_gguf_find(g, "token_embd.weight");
-    if (g->n_tensors == 0)
-        return dq_fail(err, DQ_MISMATCH,
-                       "is no language model: it holds a vocabulary and no tensors. Name the file "
-                       "of a model.");
     if (!embed || embed->n_dims != 2)
         return dq_fail(err, DQ_DAMAGED, "tensor \"token_embd.weight\" is missing");
     json_object_set_new(config, "vocab_size", json_integer(embed->shape[0]));
@@ -397,6 +394,10 @@ static dq_status fill(json_t *config, int64_t *heads, int64_t *kv_heads, const d
 {
     int64_t dim, ffn, layers, positions, head_dim;
     double eps;
+    if (g->n_tensors == 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "is no language model: it holds a vocabulary and no tensors. Name the file "
+                       "of a model.");
     json_object_set_new(config, "architectures", json_pack("[s]", "LlamaForCausalLM"));
     json_object_set_new(config, "model_type", json_string(arch));
     json_object_set_new(config, "hidden_act", json_string("silu"));
@@ -411,6 +412,10 @@ static dq_status fill(json_t *config, int64_t *heads, int64_t *kv_heads, const d
                     kv_heads, err));
     const int64_t usual = dim / *heads > 0 ? dim / *heads : 1;
     DQ_TRY(copy_int(config, "head_dim", g, "llama.attention.key_length", &usual, &head_dim, err));
+    if (head_dim > MOST_HEAD_DIM)
+        return dq_fail(err, DQ_DAMAGED,
+                       "key \"llama.attention.key_length\": expected at most %d, found %lld",
+                       MOST_HEAD_DIM, (long long)head_dim);
     DQ_TRY(dq_json_float(&eps, g->fields, "llama.attention.layer_norm_rms_epsilon", NULL, err));
     json_object_set_new(config, "rms_norm_eps", json_real(eps));
     set_flag(config, "tie_word_embeddings", !dq_gguf_find(g, "output.weight"));

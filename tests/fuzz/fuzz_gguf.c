@@ -6,13 +6,19 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Every item of every list, and the tokenizer that they are. */
+/* Every item of every list, and the tokenizer and the configuration that the keys are. */
 static void read_lists(const dq_gguf *g, dq_arena *a)
 {
     volatile double sink = 0;
     dq_gguf_span *text;
     dq_strbuf tokenizer, config;
+    json_t *model;
+    int64_t heads, kv_heads;
     dq_err err = {0};
+    if (dq_gguf_config_kind(g->fields, &err) == DQ_OK &&
+        dq_gguf_config(&model, &heads, &kv_heads, g, &err) == DQ_OK)
+        json_decref(model);
+    err = (dq_err){0};
     for (size_t i = 0; i < g->n_lists; i++) {
         const dq_gguf_list *l = &g->list[i];
         if (l->texts && dq_gguf_list_texts(&text, l, a, &err) != DQ_OK) return;

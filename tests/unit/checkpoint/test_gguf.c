@@ -802,7 +802,8 @@ TEST(test_faults)
     static const pair t[] = {
         {"llama.rope.freq_base", NAN},           {"llama.rope.freq_base", 0},
         {"llama.rope.scaling.factor", INFINITY}, {"llama.rope.scaling.factor", -1},
-        {"llama.rope.scaling.attn_factor", 0},   {"llama.attention.clamp_kqv", NAN}};
+        {"llama.rope.scaling.attn_factor", 0},   {"llama.attention.key_length", 1 << 17},
+        {"llama.attention.clamp_kqv", NAN}};
     static const float values[] = {NAN, INFINITY, 0, -1};
     static writer w;
     json_t *config;
