@@ -629,79 +629,80 @@ static void one_pair(writer *w, const void *arg)
 }
 
 /* Keys of llama.cpp beside those that are read: a value that changes nothing, and one that is refused by name. */
+static const struct {
+    const char *key;
+    double fine, other;
+} other_keys[] = {
+    {"expert_count", 0, 8},
+    {"expert_used_count", 0, 2},
+    {"expert_shared_count", 0, 1},
+    {"expert_feed_forward_length", 0, 96},
+    {"expert_shared_feed_forward_length", 0, 96},
+    {"leading_dense_block_count", 0, 1},
+    {"moe_every_n_layers", 0, 2},
+    {"interleave_moe_layer_step", 0, 1},
+    {"nextn_predict_layers", 0, 1},
+    {"n_deepstack_layers", 0, 1},
+    {"embedding_length_per_layer_input", 0, 8},
+    {"embedding_length_out", 128, 64},
+    {"decoder_block_count", 0, 2},
+    {"full_attention_interval", 0, 4},
+    {"hyper_connection.count", 0, 4},
+    {"ssm.state_size", 0, 16},
+    {"use_parallel_residual", 0, 1},
+    {"swin_norm", 0, 1},
+    {"rescale_every_n_layers", 0, 6},
+    {"pooling_type", 0, 3},
+    {"logit_scale", 1, .5},
+    {"residual_scale", 0, .22},
+    {"embedding_scale", 1, 12},
+    {"attn_logit_softcapping", 0, 50},
+    {"final_logit_softcapping", 0, 30},
+    {"attention.causal", 1, 0},
+    {"attention.scale", .125, .1},
+    {"attention.max_alibi_bias", 0, 8},
+    {"attention.clamp_kqv", 0, 8},
+    {"attention.output_scale", 1, 2},
+    {"attention.value_scale", 0, 2},
+    {"attention.temperature_length", 0, 8192},
+    {"attention.temperature_scale", 0, .1},
+    {"attention.q_lora_rank", 0, 8},
+    {"attention.kv_lora_rank", 0, 8},
+    {"attention.key_length_mla", 0, 64},
+    {"attention.value_length_mla", 0, 64},
+    {"attention.shared_kv_layers", 0, 1},
+    {"attention.value_length", 64, 32},
+    {"attention.sliding_window", 512, 256},
+    {"rope.dimension_count", 64, 32},
+    {"rope.dimension_sections", 0, 16},
+    {"rope.scaling.alpha", 0, 1000},
+    {"rope.scaling.yarn_log_multiplier", 0, .1},
+    {"rope.scaling.yarn_ext_factor", 1, 0},
+    {"rope.scaling.yarn_attn_factor", 1, 2},
+    {"rope.scaling.yarn_beta_fast", 32, 8},
+    {"rope.scaling.yarn_beta_slow", 1, 2},
+    {"vocab_size", 7, NAN},
+    {"attention.layer_norm_epsilon", 1e-5, NAN},
+    {"rope.freq_base_swa", 5e5, NAN},
+    {"rope.scaling.finetuned", 1, NAN},
+};
+
 TEST(test_keys)
 {
-    static const struct {
-        const char *key;
-        double fine, other;
-    } t[] = {
-        {"expert_count", 0, 8},
-        {"expert_used_count", 0, 2},
-        {"expert_shared_count", 0, 1},
-        {"expert_feed_forward_length", 0, 96},
-        {"expert_shared_feed_forward_length", 0, 96},
-        {"leading_dense_block_count", 0, 1},
-        {"moe_every_n_layers", 0, 2},
-        {"interleave_moe_layer_step", 0, 1},
-        {"nextn_predict_layers", 0, 1},
-        {"n_deepstack_layers", 0, 1},
-        {"embedding_length_per_layer_input", 0, 8},
-        {"embedding_length_out", 128, 64},
-        {"decoder_block_count", 0, 2},
-        {"full_attention_interval", 0, 4},
-        {"hyper_connection.count", 0, 4},
-        {"ssm.state_size", 0, 16},
-        {"use_parallel_residual", 0, 1},
-        {"swin_norm", 0, 1},
-        {"rescale_every_n_layers", 0, 6},
-        {"pooling_type", 0, 3},
-        {"logit_scale", 1, .5},
-        {"residual_scale", 0, .22},
-        {"embedding_scale", 1, 12},
-        {"attn_logit_softcapping", 0, 50},
-        {"final_logit_softcapping", 0, 30},
-        {"attention.causal", 1, 0},
-        {"attention.scale", .125, .1},
-        {"attention.max_alibi_bias", 0, 8},
-        {"attention.clamp_kqv", 0, 8},
-        {"attention.output_scale", 1, 2},
-        {"attention.value_scale", 0, 2},
-        {"attention.temperature_length", 0, 8192},
-        {"attention.temperature_scale", 0, .1},
-        {"attention.q_lora_rank", 0, 8},
-        {"attention.kv_lora_rank", 0, 8},
-        {"attention.key_length_mla", 0, 64},
-        {"attention.value_length_mla", 0, 64},
-        {"attention.shared_kv_layers", 0, 1},
-        {"attention.value_length", 64, 32},
-        {"attention.sliding_window", 512, 256},
-        {"rope.dimension_count", 64, 32},
-        {"rope.dimension_sections", 0, 16},
-        {"rope.scaling.alpha", 0, 1000},
-        {"rope.scaling.yarn_log_multiplier", 0, .1},
-        {"rope.scaling.yarn_ext_factor", 1, 0},
-        {"rope.scaling.yarn_attn_factor", 1, 2},
-        {"rope.scaling.yarn_beta_fast", 32, 8},
-        {"rope.scaling.yarn_beta_slow", 1, 2},
-        {"vocab_size", 7, NAN},
-        {"attention.layer_norm_epsilon", 1e-5, NAN},
-        {"rope.freq_base_swa", 5e5, NAN},
-        {"rope.scaling.finetuned", 1, NAN},
-    };
-    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+    for (size_t i = 0; i < sizeof other_keys / sizeof *other_keys; i++) {
         static writer w;
         char key[64];
-        pair p = {key, t[i].fine};
+        pair p = {key, other_keys[i].fine};
         json_t *config;
         dq_err err;
-        snprintf(key, sizeof key, "llama.%s", t[i].key);
+        snprintf(key, sizeof key, "llama.%s", other_keys[i].key);
         llama(&w, one_pair, &p, 1, 0);
         if (rope_of(&w, &config, &err) || err.code != DQ_OK) fail_msg("%s: %s", key, err.text);
         json_decref(config);
-        p.x = t[i].other; /* not finite, of a key that nothing reads: nothing */
+        p.x = other_keys[i].other; /* not finite, of a key that nothing reads: nothing */
         llama(&w, one_pair, &p, 1, 0);
         rope_of(&w, &config, &err);
-        if (err.code != (isnan(t[i].other) ? DQ_OK : DQ_MISMATCH) ||
+        if (err.code != (isnan(other_keys[i].other) ? DQ_OK : DQ_MISMATCH) ||
             (err.code != DQ_OK && !strstr(err.text, key)))
             fail_msg("%s = %g: %d, %s", key, p.x, err.code, err.text);
         json_decref(config);
