@@ -62,7 +62,7 @@ static const dq_only diff_only[] = {{"attention_bias", 0}, {NULL, 0}};
     .model_type = "motif", .class_name = "MotifForCausalLM", .lambda = DQ_LAMBDA_LAYER,            \
     .depth_shift = 1.0, .rope = DQ_ROPE_HALVES, .act = DQ_ACT_POLYNORM, .head_norm = true,         \
     .head_eps_key = "attn_rms_norm_eps", .default_head_eps = 1e-5, .default_norm_eps = 1e-6,       \
-    .warn_eps = true, .only = motif_only
+    .warn_eps = true, .remote_code = true, .only = motif_only
 
 /* The first row that matches is taken: the variant, if the row has one, and the model type or the
  * architecture. */
@@ -178,14 +178,52 @@ static dq_status optional_text(const char **out, const json_t *object, const cha
     return dq_json_text(out, object, key, &none, err);
 }
 
+/* Classes whose names end so are built around other heads than that of a language model. */
+static const struct other_class {
+    const char *end, *about;
+} other_classes[] = {
+    {"ForSequenceClassification", "a classifier or reward model"},
+    {"ForTokenClassification", "a classifier of tokens"},
+    {"ForQuestionAnswering", "a finder of answers in a text"},
+    {"ForMultipleChoice", "a chooser of answers"},
+    {"ForMaskedLM", "an encoder that fills gaps"},
+    {"ForImageClassification", "a classifier of pictures"},
+    {"ForConditionalGeneration", "a model of pictures, of sound, or of pairs of texts"},
+    {"RewardModel", "a reward model"},
+    {"ForRewardModeling", "a reward model"},
+    {"Model", "a model without an output head, as encoders and embeddings have it"},
+};
+
+static const char *about_class(const char *name)
+{
+    for (size_t i = 0; name && i < sizeof other_classes / sizeof *other_classes; i++) {
+        const char *end = other_classes[i].end;
+        const size_t n = strlen(name), k = strlen(end);
+        if (n >= k && strcasecmp(name + n - k, end) == 0) return other_classes[i].about;
+    }
+    return NULL;
+}
+
+/* The names of architectures must be one name, however often. */
 static dq_status read_architecture(const char **out, const json_t *config, dq_err *err)
 {
-    const json_t *list = json_object_get(config, "architectures");
+    const json_t *list = json_object_get(config, "architectures"), *item;
+    size_t i;
     *out = NULL;
-    if (!list || json_is_null(list) || (json_is_array(list) && json_array_size(list) == 0))
-        return DQ_OK;
-    *out = json_string_value(json_array_get(list, 0));
-    if (!*out) return dq_fail(err, DQ_DAMAGED, "key \"architectures\": expected a list of names");
+    if (!list || json_is_null(list)) return DQ_OK;
+    if (!json_is_array(list))
+        return dq_fail(err, DQ_DAMAGED, "key \"architectures\": expected a list of names");
+    json_array_foreach(list, i, item)
+    {
+        const char *name = json_string_value(item);
+        if (!name || strlen(name) != json_string_length(item))
+            return dq_fail(err, DQ_DAMAGED, "key \"architectures\": expected a list of names");
+        if (*out && strcasecmp(*out, name) != 0)
+            return dq_fail(err, DQ_MISMATCH,
+                           "architectures \"%s\" and \"%s\" name different architectures", *out,
+                           name);
+        *out = name;
+    }
     return DQ_OK;
 }
 
@@ -193,7 +231,7 @@ static bool is_named(const char *model_type, const char *class_name, const char 
                      const char *row_class)
 {
     if (model_type && strcasecmp(model_type, row_type) == 0) return true;
-    return class_name && row_class && strcmp(class_name, row_class) == 0;
+    return class_name && row_class && strcasecmp(class_name, row_class) == 0;
 }
 
 /* Weights that MLX has packed in its own way; quantization_config is for whoever reads the weights. */
@@ -233,9 +271,12 @@ static dq_status refuse_known(const json_t *config, const char *model_type, cons
     return DQ_OK;
 }
 
-/* Whether the row is meant, of those with its names. */
-static bool chosen(const dq_architecture *row, const char *variant, bool noise_heads)
+/* Whether the row is meant: the model type decides, and the class where there is none. */
+static bool chosen(const dq_architecture *row, const char *model_type, const char *class_name,
+                   const char *variant, bool noise_heads)
 {
+    if (!is_named(model_type, model_type ? NULL : class_name, row->model_type, row->class_name))
+        return false;
     if (row->variant) return variant && strcmp(row->variant, variant) == 0;
     return row->pairing != DQ_PAIR_GROUPED || noise_heads;
 }
@@ -244,20 +285,28 @@ static bool chosen(const dq_architecture *row, const char *variant, bool noise_h
 static dq_status check_agreement(const dq_architecture *row, const char *model_type,
                                  const char *class_name, dq_err *err)
 {
-    for (size_t i = 0; model_type && class_name && i < sizeof architectures / sizeof *architectures;
-         i++) {
-        const dq_architecture *other = &architectures[i];
-        if (strcmp(other->model_type, row->model_type) == 0) continue;
-        if (is_named(model_type, class_name, other->model_type, other->class_name))
-            return dq_fail(
-                err, DQ_MISMATCH,
-                "model_type \"%s\" and architectures \"%s\" name different architectures",
-                model_type, class_name);
+    bool same = !class_name || !row->class_name || strcasecmp(class_name, row->class_name) == 0;
+    for (size_t i = 0; class_name && i < sizeof architectures / sizeof *architectures; i++) {
+        const char *other = architectures[i].class_name;
+        if (!row->class_name && other && strcasecmp(class_name, other) == 0) same = false;
     }
-    return DQ_OK;
+    if (same) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "model_type \"%s\" and architectures \"%s\" name different architectures",
+                   model_type, class_name);
 }
 
-static dq_status unknown(const char *model_type, const char *class_name, const char *variant,
+static dq_status refuse_class(const char *class_name, dq_err *err)
+{
+    const char *about = about_class(class_name);
+    if (!about) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "architectures \"%s\" is %s, not a language model that gives the next token. "
+                   "Use a checkpoint whose class ends in ForCausalLM.",
+                   class_name, about);
+}
+
+static dq_status unknown(const char *model_type, const char *variant, const char *class_name,
                          dq_err *err)
 {
     if (model_type && strcasecmp(model_type, "diff_transformer") == 0)
@@ -285,15 +334,14 @@ dq_status dq_architecture_find(const dq_architecture **out, const json_t *config
                        "neither \"model_type\" nor \"architectures\" names the "
                        "kind of model");
     DQ_TRY(refuse_known(config, model_type, class_name, err));
+    DQ_TRY(refuse_class(class_name, err));
     DQ_TRY(dq_json_int(&noise, config, "num_noise_heads", 0, INT32_MAX, &zero, err));
     for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
         const dq_architecture *row = &architectures[i];
-        if (!is_named(model_type, class_name, row->model_type, row->class_name) ||
-            !chosen(row, variant, noise > 0))
-            continue;
+        if (!chosen(row, model_type, class_name, variant, noise > 0)) continue;
         *out = row;
         DQ_TRY(check_agreement(row, model_type, class_name, err));
         return refuse_packed(config, err);
     }
-    return unknown(model_type, class_name, variant, err);
+    return unknown(model_type, variant, class_name, err);
 }

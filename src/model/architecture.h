@@ -50,7 +50,8 @@ typedef struct dq_architecture {
     const char *name;       /* "llama", "motif2": name in messages and containers */
     const char *about;      /* one line for people */
     const char *model_type; /* config.json model_type, compared without case */
-    const char *class_name; /* config.json architectures[0]; NULL: not looked at */
+    const char *class_name; /* config.json architectures, compared without case; NULL: any that
+                               is not another row's */
     const char *variant;    /* value of diff_variant that chooses this row; NULL: not looked at */
     dq_pairing pairing;     /* DQ_PAIR_GROUPED is chosen by num_noise_heads > 0 */
     dq_lambda_kind lambda;
@@ -64,13 +65,15 @@ typedef struct dq_architecture {
     bool ablation;                     /* honours the config keys sub_norm and lambda_init */
     double default_norm_eps;           /* rms_norm_eps when the key is absent */
     bool warn_eps;                     /* says so when an epsilon is absent */
+    bool remote_code;                  /* published with code of its own (auto_map) */
     const char *const *required;       /* keys that must be there, NULL-terminated list or NULL */
     const dq_only *only;               /* NULL: no such key */
     const char *tensor[DQ_ROLE_COUNT]; /* its name, %d for the layer; NULL: does not exist */
 } dq_architecture;
 
-/* The row for a config.json. Unknown and unsupported architectures are DQ_MISMATCH by name, with the
- * reason. */
+/* The row for a config.json: that of its model_type, where there is none that of its class. Unknown and
+ * unsupported architectures, classes that are no language model, and two keys that disagree are DQ_MISMATCH by
+ * name, with the reason. Source: transformers AutoConfig, which goes by model_type. */
 dq_status dq_architecture_find(const dq_architecture **out, const json_t *config, dq_err *err);
 
 #endif
