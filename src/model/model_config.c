@@ -5,6 +5,7 @@
 #include "model/model_config.h"
 
 #include <string.h>
+#include <strings.h>
 
 bool dq_model_config_left_over(const char *tensor)
 {
@@ -90,14 +91,16 @@ static dq_status check_act(const dq_model *m, const json_t *config, dq_err *err)
 {
     static const char *const names[][2] = {
         [DQ_ACT_SILU] = {"silu", "swish"}, [DQ_ACT_POLYNORM] = {"poly_norm", "polynorm"}};
+    static const char *const keys[] = {"hidden_act", "hidden_activation", "activation_function"};
     const char *const *want = names[m->architecture->act];
-    const char *act = NULL;
-    DQ_TRY(dq_json_text(&act, config, "hidden_act", &want[0], err));
-    if (strcmp(act, want[0]) != 0 && strcmp(act, want[1]) != 0)
-        return dq_fail(err, DQ_MISMATCH,
-                       "key \"hidden_act\": \"%s\" is not supported for %s "
-                       "(expected \"%s\")",
-                       act, m->architecture->name, want[0]);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *act = NULL;
+        DQ_TRY(dq_json_text(&act, config, keys[i], &want[0], err));
+        if (strcmp(act, want[0]) != 0 && strcmp(act, want[1]) != 0)
+            return dq_fail(err, DQ_MISMATCH,
+                           "key \"%s\": \"%s\" is not supported for %s (expected \"%s\")", keys[i],
+                           act, m->architecture->name, want[0]);
+    }
     return DQ_OK;
 }
 
@@ -134,6 +137,179 @@ static dq_status check_only(const dq_architecture *arch, const json_t *config, d
                            o->value > 0 ? "1" : "false", arch->name);
     }
     return DQ_OK;
+}
+
+/* ---- Keys of related architectures ---- */
+
+/* A key that another architecture reads may stand where this one ignores it, with a value that changes nothing. */
+
+static bool is_off(const json_t *v, const dq_model *m)
+{
+    (void)m;
+    if (json_is_number(v)) return !(json_number_value(v) < 0 || json_number_value(v) > 0);
+    if (json_is_string(v)) return json_string_length(v) == 0;
+    return json_is_null(v) || json_is_false(v) ||
+           (!json_is_true(v) && json_array_size(v) == 0 && json_object_size(v) == 0);
+}
+
+static bool is_one(const json_t *v, const dq_model *m)
+{
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        if (!is_one(json_array_get(v, i), m)) return false;
+    }
+    const double x = json_number_value(v);
+    return json_is_null(v) || json_is_array(v) || (json_is_number(v) && !(x < 1 || x > 1));
+}
+
+static bool is_on(const json_t *v, const dq_model *m)
+{
+    (void)m;
+    return json_is_null(v) || json_is_true(v);
+}
+
+/* One kind of layer, the only one there is. */
+static bool is_plain(const json_t *v, const dq_model *m)
+{
+    static const char *const words[] = {"full_attention", "attention", "full", "global", "dense"};
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        if (!is_plain(json_array_get(v, i), m)) return false;
+    }
+    for (size_t i = 0; json_is_string(v) && i < sizeof words / sizeof *words; i++) {
+        if (strcmp(json_string_value(v), words[i]) == 0) return true;
+    }
+    return json_is_null(v) || json_is_array(v);
+}
+
+static bool is_rotary(const json_t *v, const dq_model *m)
+{
+    const char *word = json_string_value(v);
+    (void)m;
+    return json_is_null(v) || (word && (strcmp(word, "rope") == 0 || strcmp(word, "rotary") == 0));
+}
+
+static bool is_head_dim(const json_t *v, const dq_model *m)
+{
+    int64_t n;
+    return json_is_null(v) || (dq_json_whole(&n, v) && n == m->map.head_dim);
+}
+
+static bool is_order(const json_t *v, const dq_model *m)
+{
+    return json_is_null(v) ||
+           (json_is_boolean(v) && json_is_true(v) == (m->rope.order == DQ_ROPE_ADJACENT));
+}
+
+static bool is_beyond(const json_t *v, const dq_model *m)
+{
+    return is_off(v, m) || (json_is_number(v) && json_number_value(v) >= m->max_positions);
+}
+
+#define KEYS(...)                                                                                  \
+    (const char *const[])                                                                          \
+    {                                                                                              \
+        __VA_ARGS__, NULL                                                                          \
+    }
+
+static const struct neutral {
+    bool (*is)(const json_t *v, const dq_model *m);
+    const char *expected;
+    const char *const *key;
+} neutral[] = {
+    {is_on, "true", KEYS("is_causal", "use_rope", "use_rotary", "rotary")},
+    {is_off, "null, false or 0",
+     KEYS("use_sliding_window", "attention_chunk_size", "sliding_window_pattern",
+          "_sliding_window_pattern", "no_rope_layer_interval", "use_bidirectional_attention",
+          "prefix_lm", "is_encoder_decoder", "add_cross_attention", "alibi", "use_alibi",
+          "clip_qkv", "use_qk_norm", "qk_norm", "qk_layernorm", "use_qk_layernorm",
+          "attention_multiplier", "query_pre_attn_scalar", "attn_temperature_tuning",
+          "scale_attn_by_inverse_layer_idx", "num_kv_shared_layers", "attention_k_eq_v",
+          "per_layer_config", "num_attention_heads_per_layer", "layer_rope_theta",
+          "rope_local_base_freq", "rotary_base", "rotary_emb_base", "compress_rope_theta",
+          "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
+          "enable_moe_block", "parallel_attn", "use_parallel_residual",
+          "apply_residual_connection_post_layernorm", "use_post_norm", "use_sandwich_norm",
+          "scale_embedding", "rescale_embeddings", "mup_enabled", "muP", "scale_depth",
+          "dim_model_base", "swiglu_limit")},
+    {is_one, "1",
+     KEYS("embedding_scale", "scale_emb", "logit_scale", "logits_scaling", "residual_scale",
+          "logits_mup_width_multiplier", "rope_ratio", "rotary_pct", "rotary_percent",
+          "no_rope_layers")},
+    {is_plain, "\"full_attention\" everywhere",
+     KEYS("layer_types", "mlp_layer_types", "layers_block_type", "attention_layers")},
+    {is_rotary, "\"rope\"", KEYS("position_embedding_type")},
+    {is_head_dim, "head_dim", KEYS("rotary_dim")},
+    {is_order, "the order in which this architecture rotates",
+     KEYS("rope_interleave", "rope_interleaved")},
+    {is_beyond, "null, or at least max_position_embeddings",
+     KEYS("sliding_window", "sliding_window_size", "window_size", "local_window_size",
+          "attention_window", "attention_window_size")},
+};
+
+/* Names of the two kinds that follow a pattern are told by it. */
+static const struct neutral *neutral_of(const char *key)
+{
+    const struct neutral *off = &neutral[1], *one = &neutral[2];
+    for (const struct neutral *n = neutral; n < neutral + sizeof neutral / sizeof *neutral; n++) {
+        for (const char *const *k = n->key; *k; k++) {
+            if (strcmp(*k, key) == 0) return n;
+        }
+    }
+    if (strstr(key, "softcap") || strstr(key, "soft_cap")) return off;
+    const char *end = strstr(key, "_multiplier");
+    return end && (!end[11] || strcmp(end + 11, "s") == 0) && !strstr(key, "ffn_dim") ? one : NULL;
+}
+
+/* Of an architecture that goes by use_sliding_window, false unless it is there, check_only has seen it. */
+static bool has_no_window(const dq_architecture *arch, const json_t *config)
+{
+    for (const dq_only *o = arch->only; o && o->key; o++) {
+        if (strcmp(o->key, "use_sliding_window") == 0) return true;
+    }
+    return json_is_false(json_object_get(config, "use_sliding_window"));
+}
+
+static dq_status check_neutral(const dq_model *m, const json_t *config, dq_err *err)
+{
+    union { /* the iteration macro takes a pointer to non-const, but changes nothing */
+        const json_t *in;
+        json_t *out;
+    } object = {.in = config};
+    const char *key;
+    json_t *value;
+    json_object_foreach(object.out, key, value)
+    {
+        const struct neutral *n = neutral_of(key);
+        if (!n || n->is(value, m)) continue;
+        if (n->is == is_beyond && has_no_window(m->architecture, config)) continue;
+        dq_err why = {0};
+        dq_json_wrong(key, n->expected, value, &why);
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: it changes what a %s model computes, and dq does not run that",
+                       why.text, m->architecture->name);
+    }
+    return DQ_OK;
+}
+
+/* Code that comes with the weights is not run, so that it may compute something else. */
+static dq_status check_code(dq_model *m, const json_t *config, dq_arena *a, dq_err *err)
+{
+    const dq_architecture *arch = m->architecture;
+    const char *code = json_string_value(
+        json_object_get(json_object_get(config, "auto_map"), "AutoModelForCausalLM"));
+    if (!code || !arch->class_name) return DQ_OK;
+    const char *dot = strrchr(code, '.'), *name = dot ? dot + 1 : code;
+    if (strcasecmp(name, arch->class_name) != 0)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "key \"auto_map\": the model's own code \"%s\" is not run (expected the class "
+            "%s)",
+            code, arch->class_name);
+    if (arch->remote_code) return DQ_OK;
+    const char *text = dq_textf(a, err,
+                                "auto_map of config.json names code of the model's own (%s), which "
+                                "is not run: the model is read as a %s of transformers",
+                                code, arch->name);
+    return text ? dq_model_config_warn(m, a, text, err) : err->code;
 }
 
 /* Table 6 of the paper: without the norm over each head, and lambda_init the same in every layer. */
@@ -221,6 +397,9 @@ dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t 
     DQ_TRY(check_only(arch, config, err));
     DQ_TRY(read_sizes(m, config, err));
     DQ_TRY(read_heads(m, config, pairing, a, err));
+    m->rope.order = arch->rope;
+    DQ_TRY(check_neutral(m, config, err));
+    DQ_TRY(check_code(m, config, a, err));
     DQ_TRY(read_ablation(plan, arch, config, err));
     DQ_TRY(read_eps(&m->norm_eps, m, config, "rms_norm_eps", arch->default_norm_eps, a, err));
     plan->head_eps = (float)arch->default_head_eps;

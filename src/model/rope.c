@@ -8,7 +8,7 @@
 
 static const double default_theta = 10000.0;
 
-/* The member object, NULL when absent or null. */
+/* The member object, NULL when absent, null or empty: transformers reads an empty one as none. */
 static dq_status member_object(const json_t **out, const json_t *config, const char *key,
                                dq_err *err)
 {
@@ -16,7 +16,7 @@ static dq_status member_object(const json_t **out, const json_t *config, const c
     *out = NULL;
     if (!v || json_is_null(v)) return DQ_OK;
     if (!json_is_object(v)) return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected an object", key);
-    *out = v;
+    *out = json_object_size(v) ? v : NULL;
     return DQ_OK;
 }
 

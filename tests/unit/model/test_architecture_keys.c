@@ -63,6 +63,12 @@ TEST(architectures_are_told_apart)
          "a classifier of tokens"},
         {SET2("llama-yarn", "model_type", "\"bert\"", "architectures", "[\"BertForMaskedLM\"]"),
          DQ_MISMATCH, "\"BertForMaskedLM\" is an encoder that fills gaps"},
+        {SET("llama-yarn", "auto_map", "{\"AutoModelForCausalLM\": \"modeling_x.XForCausalLM\"}"),
+         DQ_MISMATCH, "own code \"modeling_x.XForCausalLM\" is not run"},
+        {SET("motif-bf16", "auto_map",
+             "{\"AutoModelForCausalLM\": \"modeling_motif.MotifForCausalLM\"}"),
+         DQ_OK, ""},
+        {SET("motif-bf16", "auto_map", "{\"AutoConfig\": \"configuration_x.XConfig\"}"), DQ_OK, ""},
         {SET("llama-yarn", "model_type", "\"diff_transformer\""), DQ_MISMATCH, "diff_variant"},
         /* Motif-3 has Motif's name and one of four signs. */
         {SET("gda-wide-bf16", "kv_lora_rank", "512"), DQ_MISMATCH, "Motif-3"},
@@ -135,6 +141,108 @@ TEST(keys_of_diff_transformer)
         {SET("v1-bf16", "num_key_value_heads", "3"), DQ_MISMATCH, "3 KV heads"},
         {SET("v1-bf16", "num_noise_heads", "-1"), DQ_DAMAGED, "\"num_noise_heads\""},
         {SET("v1-bf16", "partial_rotary_factor", "0.5"), DQ_MISMATCH, "partial_rotary_factor"},
+    };
+    edits_try(t, sizeof t / sizeof *t);
+}
+
+TEST(own_code_is_not_run_aloud)
+{
+    const edit e = SET("llama-yarn", "auto_map",
+                       "{\"AutoModelForCausalLM\": \"modeling_llama.LlamaForCausalLM\"}");
+    dq_err err = {0};
+    dq_model *m = edits_open(&e, &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(m->n_warnings, 1);
+    assert_non_null(strstr(m->warnings[0], "(modeling_llama.LlamaForCausalLM), which is not run"));
+    dq_model_close(m);
+}
+
+/* Keys of transformers' other decoders, each with a value that would change the numbers and one that does not. */
+TEST(keys_of_relatives_change_nothing_or_are_refused)
+{
+    static const struct {
+        const char *key, *changes, *harmless;
+    } t[] = {
+        {"is_causal", "false", "true"},
+        {"is_causal", "0", "null"},
+        {"use_rope", "false", "true"},
+        {"use_sliding_window", "true", "false"},
+        {"sliding_window", "16", "null"},
+        {"sliding_window", "65535", "65536"},
+        {"window_size", "128", "0"},
+        {"attention_chunk_size", "8192", "null"},
+        {"layer_types", "[\"full_attention\", \"sliding_attention\"]", "[\"full_attention\"]"},
+        {"layer_types", "7", "[]"},
+        {"no_rope_layers", "[1, 0]", "[1, 1]"},
+        {"no_rope_layer_interval", "4", "0"},
+        {"use_bidirectional_attention", "true", "false"},
+        {"is_encoder_decoder", "true", "false"},
+        {"add_cross_attention", "true", "false"},
+        {"alibi", "true", "false"},
+        {"clip_qkv", "8.0", "null"},
+        {"use_qk_norm", "true", "false"},
+        {"qk_norm", "true", "null"},
+        {"attention_multiplier", "1.0", "null"},
+        {"query_pre_attn_scalar", "256", "null"},
+        {"attn_temperature_tuning", "true", "0"},
+        {"embedding_multiplier", "12.0", "1.0"},
+        {"residual_multiplier", "0.22", "1"},
+        {"logits_scaling", "8.0", "1.0"},
+        {"logit_scale", "0.0625", "1"},
+        {"lm_head_multiplier", "true", "null"},
+        {"mlp_multipliers", "[1.0, 2.0]", "[1.0, 1.0]"},
+        {"some_new_multiplier", "2", "1"},
+        {"ffn_dim_multiplier", NULL, "1.3"},
+        {"final_logit_softcapping", "30.0", "null"},
+        {"attn_logit_softcapping", "50.0", "0.0"},
+        {"logits_soft_cap", "\"x\"", "\"\""},
+        {"scale_emb", "12", "1"},
+        {"scale_depth", "1.4", "null"},
+        {"dim_model_base", "256", "null"},
+        {"scale_embedding", "true", "false"},
+        {"rotary_dim", "8", "24"},
+        {"rotary_pct", "0.25", "1.0"},
+        {"rope_ratio", "50", "1"},
+        {"rope_local_base_freq", "10000", "null"},
+        {"rope_interleaved", "true", "false"},
+        {"partial_rotary_factor", "0.5", "1.0"},
+        {"position_embedding_type", "\"nope\"", "\"rope\""},
+        {"num_local_experts", "8", "0"},
+        {"num_experts", "[8]", "{}"},
+        {"parallel_attn", "true", "false"},
+        {"hidden_activation", "\"gelu_pytorch_tanh\"", "\"silu\""},
+        {"per_layer_config", "{\"1\": {}}", "null"},
+        /* Read by nothing, of no effect, or of training alone. */
+        {"use_cache", NULL, "false"},
+        {"pretraining_tp", NULL, "2"},
+        {"attention_dropout", NULL, "0.1"},
+        {"is_decoder", NULL, "true"},
+        {"max_window_layers", NULL, "28"},
+        {"rms_norm_eps_moe_gate", NULL, "1e-6"},
+        {"a key of tomorrow", NULL, "{\"x\": [1, null]}"},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        char named[80];
+        snprintf(named, sizeof named, "\"%s\": ", t[i].key);
+        const edits_trial trial[] = {
+            {SET("llama-yarn", t[i].key, t[i].harmless), DQ_OK, ""},
+            {SET("llama-yarn", t[i].key, t[i].changes), DQ_MISMATCH, named},
+        };
+        edits_try(trial, t[i].changes ? 2 : 1);
+    }
+}
+
+TEST(keys_of_relatives_hold_for_every_architecture)
+{
+    static const edits_trial t[] = {
+        {SET("diffllama-f32", "is_causal", "false"), DQ_MISMATCH, "a diffllama model computes"},
+        {SET("motif-bf16", "is_causal", "false"), DQ_MISMATCH, "a motif model computes"},
+        {SET("gda-f32-shards", "logits_scaling", "2"), DQ_MISMATCH, "a motif2 model computes"},
+        {SET("v1-bf16", "sliding_window", "2"), DQ_MISMATCH, "a diff-v1 model computes"},
+        {SET2("v1-bf16", "sliding_window", "2", "use_sliding_window", "false"), DQ_OK, ""},
+        {SET("motif-bf16", "sliding_window", "2"), DQ_OK, ""}, /* without use_sliding_window */
+        {SET("v1-bf16", "rope_interleaved", "true"), DQ_OK, ""},
+        {SET("v1-bf16", "rope_interleaved", "false"), DQ_MISMATCH, "rope_interleaved"},
     };
     edits_try(t, sizeof t / sizeof *t);
 }

@@ -59,6 +59,7 @@ TEST(frequencies_come_out)
         {"{\"rope_parameters\":{\"rope_theta\":1e6},\"rope_scaling\":{\"type\":\"default\"}}", 64,
          2048, 16, 1e-2},
         {"{\"rope_parameters\":{\"rope_theta\":1e6},\"rope_scaling\":null}", 64, 2048, 16, 1e-3},
+        {"{\"rope_parameters\":{\"rope_theta\":1e6},\"rope_scaling\":{}}", 64, 2048, 16, 1e-3},
         {"{\"partial_rotary_factor\":1.0}", 64, 2048, 16, 1e-2},
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
