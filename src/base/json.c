@@ -74,12 +74,32 @@ static dq_status put_number(dq_strbuf *out, const char *s, size_t n, dq_err *err
     return whole && errno == ERANGE ? dq_strbuf_add(out, "e0", 2, err) : DQ_OK;
 }
 
-/* A copy of the document in which every number has a place in int64 or double. */
-static dq_status hold_numbers(dq_strbuf *out, const char *text, size_t len, dq_err *err)
+/* Length of a word of Python's json for a number that is not finite; 0: there is none. */
+static size_t word_of_python(const char *s, size_t n)
 {
+    static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const size_t k = strlen(words[i]);
+        if (n >= k && memcmp(s, words[i], k) == 0) return k;
+    }
+    return 0;
+}
+
+/* A copy of the document in which every number has a place in int64 or double. */
+static dq_status hold_numbers(dq_strbuf *out, const char *text, size_t len, bool python,
+                              dq_err *err)
+{
+    char largest[40];
     bool quoted = false;
     for (size_t i = 0, end; i < len; i = end) {
+        const size_t word = python && !quoted ? word_of_python(text + i, len - i) : 0;
         end = i + 1;
+        if (word) {
+            snprintf(largest, sizeof largest, " %.17g", text[i] == '-' ? -DBL_MAX : DBL_MAX);
+            DQ_TRY(dq_strbuf_add(out, largest, strlen(largest), err));
+            end = i + word;
+            continue;
+        }
         if (text[i] == '"') {
             quoted = !quoted;
         } else if (quoted) {
@@ -109,36 +129,48 @@ static json_t *load(const char *text, size_t len, json_error_t *e)
     return v;
 }
 
-static dq_status parse(json_t **out, const char *text, size_t len, const char *what, bool line,
+typedef enum json_form { DOCUMENT, CONFIG, LINE } json_form;
+
+static dq_status parse(json_t **out, const char *text, size_t len, const char *what, json_form form,
                        dq_err *err)
 {
     json_error_t e = {0};
     char at[40] = "";
     *out = load(text, len, &e);
+    const enum json_error_code code = json_error_code(&e);
     if (!*out && !atomic_load(&memory_failed) &&
-        json_error_code(&e) == json_error_numeric_overflow) {
+        (code == json_error_numeric_overflow ||
+         (form == CONFIG && code == json_error_invalid_syntax))) {
         dq_strbuf held = {0};
-        if (hold_numbers(&held, text, len, err) == DQ_OK) *out = load(held.s, held.n, &e);
+        json_error_t again = {0};
+        if (hold_numbers(&held, text, len, form == CONFIG, err) == DQ_OK)
+            *out = load(held.s, held.n, code == json_error_numeric_overflow ? &e : &again);
         dq_block_free(held.s);
         if (err->code != DQ_OK) return dq_in(err, "%s: ", what);
     }
     if (*out) return DQ_OK;
     if (json_error_code(&e) == json_error_out_of_memory || atomic_load(&memory_failed))
         return dq_fail(err, DQ_RESOURCE, "%s: out of memory while reading JSON", what);
-    if (!line) snprintf(at, sizeof at, "line %d, ", e.line);
+    if (form != LINE) snprintf(at, sizeof at, "line %d, ", e.line);
     return dq_fail(err, DQ_DAMAGED, "%s: not valid JSON at %scolumn %d: %s", what, at, e.column,
                    e.text);
 }
 
 dq_status dq_json_parse(json_t **out, const char *text, size_t len, const char *what, dq_err *err)
 {
-    return parse(out, text, len, what, false, err);
+    return parse(out, text, len, what, DOCUMENT, err);
+}
+
+dq_status dq_json_parse_config(json_t **out, const char *text, size_t len, const char *what,
+                               dq_err *err)
+{
+    return parse(out, text, len, what, CONFIG, err);
 }
 
 dq_status dq_json_parse_line(json_t **out, const char *text, size_t len, const char *what,
                              dq_err *err)
 {
-    return parse(out, text, len, what, true, err);
+    return parse(out, text, len, what, LINE, err);
 }
 
 bool dq_json_whole(int64_t *out, const json_t *v)
@@ -226,7 +258,7 @@ dq_status dq_json_float(double *out, const json_t *object, const char *key, cons
     if (!json_is_number(v)) return wrong_type(key, "a number", v, err);
     *out = json_number_value(v);
     if (!(fabs(*out) < DBL_MAX))
-        return dq_fail(err, DQ_DAMAGED, "key \"%s\": the number is too large or not finite", key);
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": the number is too large, or not finite", key);
     return DQ_OK;
 }
 

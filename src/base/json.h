@@ -13,6 +13,10 @@
  * Numbers may have any size, as in every JSON: an integer beyond int64 becomes the nearest real, what
  * is beyond every double becomes -DBL_MAX or DBL_MAX, which no look-up below takes for a value. */
 dq_status dq_json_parse(json_t **out, const char *text, size_t len, const char *what, dq_err *err);
+/* The same for a configuration that Python's json has written: NaN, Infinity and -Infinity become what is beyond every
+ * double. */
+dq_status dq_json_parse_config(json_t **out, const char *text, size_t len, const char *what,
+                               dq_err *err);
 /* The same for one line of a file of lines, whose number the caller says: DQ_DAMAGED with the column alone. */
 dq_status dq_json_parse_line(json_t **out, const char *text, size_t len, const char *what,
                              dq_err *err);

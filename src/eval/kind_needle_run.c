@@ -78,7 +78,7 @@ static dq_status read_stop_ids(int32_t *id, int64_t *n, const dq_model *m, dq_er
     *n = 0;
     DQ_TRY(dq_model_file(m, "config.json", &text, &len, err));
     if (!text) return DQ_OK;
-    DQ_TRY(dq_json_parse(&config, text, len, "config.json", err));
+    DQ_TRY(dq_json_parse_config(&config, text, len, "config.json", err));
     const json_t *eos = json_object_get(config, "eos_token_id");
     add_stop_id(id, n, eos);
     for (size_t i = 0; i < json_array_size(eos); i++) add_stop_id(id, n, json_array_get(eos, i));

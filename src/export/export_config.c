@@ -125,7 +125,7 @@ static dq_status set_dtype(const char **text, size_t *len, dq_export *x, dq_err 
                        : x->set.dtype == DQ_F16 ? "\"float16\""
                                                 : "\"bfloat16\"";
     json_t *config = NULL;
-    DQ_TRY(dq_json_parse(&config, *text, *len, "config.json", err));
+    DQ_TRY(dq_json_parse_config(&config, *text, *len, "config.json", err));
     for (size_t i = 0; i < sizeof keys / sizeof *keys && err->code == DQ_OK; i++) {
         if (json_object_get(config, keys[i])) set(text, len, x, keys[i], name, err);
     }

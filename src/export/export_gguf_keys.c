@@ -75,7 +75,7 @@ static dq_status parse_config(json_t **config, const dq_export *x, dq_err *err)
 {
     size_t len;
     const char *text = dq_container_config(x->model->container, &len);
-    return dq_json_parse(config, text, len, "config.json", err);
+    return dq_json_parse_config(config, text, len, "config.json", err);
 }
 
 dq_status dq_export_gguf_divisors(const float **divisors, dq_export *x, dq_err *err)
@@ -212,7 +212,7 @@ typedef struct text {
 static dq_status parse_text(json_t **out, const text *t, const char *name, dq_err *err)
 {
     *out = NULL;
-    return t->s ? dq_json_parse(out, t->s, t->len, name, err) : DQ_OK;
+    return t->s ? dq_json_parse_config(out, t->s, t->len, name, err) : DQ_OK;
 }
 
 /* What dq itself does not read is not written either. */

@@ -179,7 +179,7 @@ static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err
     const char *text = dq_container_config(o->container, &len);
     dq_source source = dq_container_source(o->container);
     dq_model *m = &o->model;
-    DQ_TRY(dq_json_parse(&config, text, len, "config.json", err));
+    DQ_TRY(dq_json_parse_config(&config, text, len, "config.json", err));
     if (json_is_object(config))
         dq_model_build(m, config, &source, pairing, o->arena, err);
     else

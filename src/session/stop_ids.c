@@ -27,7 +27,8 @@ static dq_status add_configured(dq_stop_ids *s, const dq_model *m, const char *n
     json_t *root = NULL;
     DQ_TRY(dq_model_file(m, name, &text, &len, err));
     if (!text) return DQ_OK;
-    if (dq_json_parse(&root, text, len, name, err) != DQ_OK) return dq_in(err, "%s: ", m->path);
+    if (dq_json_parse_config(&root, text, len, name, err) != DQ_OK)
+        return dq_in(err, "%s: ", m->path);
     const json_t *eos = json_object_get(root, "eos_token_id");
     int64_t id;
     if (dq_json_whole(&id, eos)) add_id(s, id, vocab);
@@ -48,7 +49,7 @@ static dq_status add_named(dq_stop_ids *s, const dq_model *m, const dq_tokenizer
     int64_t n = 0;
     DQ_TRY(dq_model_file(m, "tokenizer_config.json", &text, &len, err));
     if (!text || !t) return DQ_OK;
-    if (dq_json_parse(&root, text, len, "tokenizer_config.json", err) != DQ_OK)
+    if (dq_json_parse_config(&root, text, len, "tokenizer_config.json", err) != DQ_OK)
         return dq_in(err, "%s: ", m->path);
     const json_t *eos = json_object_get(root, "eos_token");
     if (json_is_object(eos)) eos = json_object_get(eos, "content");

@@ -56,7 +56,7 @@ dq_status dq_chat_template_of(dq_chat_template **out, const dq_model *m, dq_err 
     json_t *config = NULL;
     *out = NULL;
     DQ_TRY(dq_model_file(m, config_name, &file, &file_len, err));
-    if (file && dq_json_parse(&config, file, file_len, config_name, err) != DQ_OK)
+    if (file && dq_json_parse_config(&config, file, file_len, config_name, err) != DQ_OK)
         return dq_in(err, "%s: ", m->path);
     if (dq_model_file(m, "chat_template.jinja", &text, &len, err) == DQ_OK && !text)
         find_text(&text, &len, config, err);

@@ -369,7 +369,7 @@ static dq_status load(dq_tokenizer *t, const char *json, size_t len, const char 
     if (!l.scratch) dq_fail(err, DQ_RESOURCE, "out of memory (loading a tokenizer)");
     if (!err->code) parse_document(&root, &l, json, len, err);
     if (!err->code && config)
-        dq_json_parse(&extra, config, config_len, "tokenizer_config.json", err);
+        dq_json_parse_config(&extra, config, config_len, "tokenizer_config.json", err);
     if (!err->code && load_parts(&l, root, extra, err) != DQ_OK) dq_in(err, "%s: ", l.file);
     json_decref(root);
     json_decref(extra);

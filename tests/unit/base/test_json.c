@@ -71,6 +71,38 @@ TEST(test_what_is_no_json_stays_refused)
     }
 }
 
+/* Python's json writes them without being asked; a value that is read is refused, others stand. */
+TEST(test_configurations_may_hold_numbers_that_are_not_finite)
+{
+    static const char text[] =
+        "{\"limit\": [0.0, Infinity], \"a\": NaN, \"b\":-Infinity, \"NaN\": \"Infinity \\\" NaN\","
+        " \"c\": 1e400, \"d\": 2}";
+    static const char *const wrong[] = {"[Infinityx]", "[NaN",  "[1NaN]",      "[--Infinity]",
+                                        "[nan]",       "[NAN]", "[+Infinity]", "[Infinity 1]"};
+    dq_err err = {0};
+    json_t *v = NULL;
+    assert_int_equal(dq_json_parse(&v, text, strlen(text), "test", &err), DQ_DAMAGED);
+    err = (dq_err){0};
+    assert_int_equal(dq_json_parse_config(&v, text, strlen(text), "test", &err), DQ_OK);
+    assert_string_equal(json_string_value(json_object_get(v, "NaN")), "Infinity \" NaN");
+    assert_int_equal(json_integer_value(json_object_get(v, "d")), 2);
+    for (const char *const *key = (const char *const[]){"a", "b", "c", NULL}; *key; key++) {
+        double x;
+        int64_t n;
+        err = (dq_err){0};
+        assert_int_equal(dq_json_float(&x, v, *key, NULL, &err), DQ_DAMAGED);
+        assert_non_null(strstr(err.text, "the number is too large, or not finite"));
+        assert_false(dq_json_whole(&n, json_object_get(v, *key)));
+    }
+    json_decref(v);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        err = (dq_err){0};
+        assert_int_equal(dq_json_parse_config(&v, wrong[i], strlen(wrong[i]), "test", &err),
+                         DQ_DAMAGED);
+        assert_non_null(strstr(err.text, "test: not valid JSON at line 1"));
+    }
+}
+
 TEST(test_whole_numbers)
 {
     json_t *o = given_document(
