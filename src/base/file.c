@@ -75,6 +75,19 @@ static dq_status read_to_end(dq_strbuf *b, int fd, const input *in, size_t expec
     }
 }
 
+dq_status dq_file_check_bytes(const char *path, const void *data, size_t bytes, dq_err *err)
+{
+    enum { LARGEST = 1024 }; /* the pointer's own limit */
+    static const char begin[] = "version https://git-lfs.github.com/spec/";
+    const size_t n = sizeof begin - 1;
+    if (bytes < n || bytes > LARGEST || memcmp(data, begin, n) != 0) return DQ_OK;
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "%s: a Git LFS pointer stands in the file's place. Fetch the file itself: git lfs "
+        "pull.",
+        path);
+}
+
 static dq_status read_input(char **out, size_t *len, const input *in, bool text, dq_arena *a,
                             dq_err *err)
 {
@@ -90,7 +103,7 @@ static dq_status read_input(char **out, size_t *len, const input *in, bool text,
     else
         read_to_end(&b, fd, in, (size_t)st.st_size, err);
     if (!from_stdin) close(fd);
-    if (err->code == DQ_OK) {
+    if (err->code == DQ_OK && dq_file_check_bytes(in->path, b.s, b.n, err) == DQ_OK) {
         *out = dq_text(a, b.s, b.n, err);
         *len = b.n;
     }

@@ -17,6 +17,8 @@ dq_status dq_file_read_text(char **out, size_t *len, const char *path, size_t ma
 enum { DQ_MAX_CONFIG = 16 << 20, DQ_MAX_INDEX = 256 << 20, DQ_MAX_TOKENIZER = 256 << 20 };
 dq_status dq_file_read_small(char **out, size_t *len, const char *path, size_t max, dq_arena *a,
                              dq_err *err);
+/* What opens files asks this of their bytes: DQ_MISMATCH where they are the pointer that Git LFS leaves in a file's place. */
+dq_status dq_file_check_bytes(const char *path, const void *data, size_t bytes, dq_err *err);
 bool dq_file_exists(const char *path);
 int64_t dq_file_bytes(const char *path); /* -1: there is no file */
 bool dq_file_is_dir(const char *path);

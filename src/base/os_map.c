@@ -3,6 +3,7 @@
  * thread maps.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* madvise, st_mtim, MAP_ANONYMOUS */
+#include "base/file.h"
 #include "base/os.h"
 
 #include <errno.h>
@@ -87,7 +88,9 @@ dq_status dq_os_map_open(dq_os_map *m, const char *path, dq_err *err)
         } else {
             m->data = p;
             m->bytes = (size_t)st.st_size;
-            if (remember(m, path, &st, err) != DQ_OK) dq_os_map_close(m);
+            if (dq_file_check_bytes(path, p, m->bytes, err) != DQ_OK ||
+                remember(m, path, &st, err) != DQ_OK)
+                dq_os_map_close(m);
         }
     }
     close(fd);

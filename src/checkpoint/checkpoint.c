@@ -1,5 +1,5 @@
 /* checkpoint: the weight files of a folder, all mapped, and one table of their tensors in name order. Where there is an
- * index it must say the same as the files. A GGUF file has the same table, beside the weights that its tensors are.
+ * index it decides which of them count. A GGUF file has the same table, beside the weights that its tensors are.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/checkpoint.h"
 
@@ -36,6 +36,25 @@ static char *join_path(dq_arena *a, const char *dir, const char *name, dq_err *e
     return dq_textf(a, err, "%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", name);
 }
 
+/* What PEFT writes is no model. DQ_OK: there is no adapter. */
+static dq_status refuse_adapter(const char *dir, dq_arena *a, dq_err *err)
+{
+    char *path = join_path(a, dir, "adapter_config.json", err), *text;
+    size_t len;
+    json_t *o = NULL;
+    if (!path || !dq_file_exists(path)) return err->code;
+    DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_CONFIG, a, err));
+    DQ_TRY(dq_json_parse_config(&o, text, len, path, err));
+    const char *type = json_string_value(json_object_get(o, "peft_type"));
+    const char *base = json_string_value(json_object_get(o, "base_model_name_or_path"));
+    dq_fail(err, DQ_MISMATCH,
+            "%s: a PEFT adapter (%.40s) of %.200s, not a model. Merge it into that model "
+            "(merge_and_unload of PEFT, then save_pretrained) and name the merged folder.",
+            dir, type ? type : "of no type", base ? base : "another model");
+    json_decref(o);
+    return err->code;
+}
+
 static dq_status read_config(dq_checkpoint *c, const char *dir, dq_err *err)
 {
     char *path = join_path(c->arena, dir, "config.json", err), *text;
@@ -43,9 +62,10 @@ static dq_status read_config(dq_checkpoint *c, const char *dir, dq_err *err)
     if (!dq_file_is_dir(dir) && dq_file_exists(dir))
         return dq_fail(err, DQ_DAMAGED, "%s: not a folder. Name the folder that holds config.json.",
                        dir);
+    if (!dq_file_exists(path)) DQ_TRY(refuse_adapter(dir, c->arena, err));
     DQ_TRY(dq_file_read_small(&text, &c->config_bytes, path, DQ_MAX_CONFIG, c->arena, err));
     c->config_text = text;
-    DQ_TRY(dq_json_parse(&c->config, text, c->config_bytes, path, err));
+    DQ_TRY(dq_json_parse_config(&c->config, text, c->config_bytes, path, err));
     if (!json_is_object(c->config)) return dq_fail(err, DQ_DAMAGED, "%s: not a JSON object", path);
     return DQ_OK;
 }
@@ -124,16 +144,6 @@ static dq_status open_file(dq_checkpoint *c, int i, const char *dir, dq_tensor *
     return DQ_OK;
 }
 
-static dq_status check_names(const dq_checkpoint *c, const char *dir, dq_err *err)
-{
-    for (int64_t i = 1; i < c->count; i++) {
-        if (strcmp(c->tensor[i].name, c->tensor[i - 1].name) == 0)
-            return dq_fail(err, DQ_DAMAGED, "%s: tensor \"%s\" is stored in two weight files", dir,
-                           c->tensor[i].name);
-    }
-    return DQ_OK;
-}
-
 static dq_status open_files(dq_checkpoint *c, const char *dir, dq_err *err)
 {
     size_t total = 0;
@@ -155,7 +165,7 @@ static dq_status open_files(dq_checkpoint *c, const char *dir, dq_err *err)
         qsort(c->tensor, total, sizeof *c->tensor, dq_safetensors_by_name);
     }
     c->count = (int64_t)total;
-    return check_names(c, dir, err);
+    return DQ_OK;
 }
 
 static int by_file_name(const void *x, const void *y)
@@ -173,25 +183,29 @@ static bool is_in_file(const dq_checkpoint *c, const dq_tensor *t, const char *n
     return f && p >= begin && p <= begin + f->map.bytes;
 }
 
-/* Every tensor must be in the file in which the index puts it, and be in the index. */
-static dq_status check_index(const dq_checkpoint *c, json_t *weights, const char *path, dq_err *err)
+/* Of copies in several files the index's stays, and no tensor that it does not name; one whose only copy is elsewhere is
+ * there all the same. A name that is nowhere is missed by whoever needs the tensor. */
+static dq_status keep_indexed(dq_checkpoint *c, const json_t *weights, const char *path,
+                              dq_err *err)
 {
-    const char *name;
-    json_t *value;
-    json_object_foreach(weights, name, value)
-    {
-        const dq_tensor *t = dq_checkpoint_find(c, name);
-        const char *want = json_string_value(value);
-        if (!t || !is_in_file(c, t, want))
-            return dq_fail(err, DQ_DAMAGED, "%s: tensor \"%s\" is not in %s", path, name, want);
-    }
-    for (int64_t i = 0; i < c->count; i++) {
-        if (!json_object_get(weights, c->tensor[i].name))
+    int64_t kept = 0;
+    for (int64_t i = 0, end; i < c->count; i = end) {
+        const dq_tensor *t = &c->tensor[i], *named = t;
+        const char *want = json_string_value(json_object_get(weights, t->name));
+        int64_t n_named = 0;
+        for (end = i; end < c->count && strcmp(c->tensor[end].name, t->name) == 0; end++) {
+            if (!want || !is_in_file(c, &c->tensor[end], want)) continue;
+            named = &c->tensor[end];
+            n_named++;
+        }
+        if (!want) continue;
+        if (end - i > 1 && n_named != 1)
             return dq_fail(err, DQ_DAMAGED,
-                           "%s: tensor \"%s\" is in a weight file, but not in "
-                           "this index",
-                           path, c->tensor[i].name);
+                           "%s: tensor \"%s\" is stored in several weight files, and not in %s",
+                           path, t->name, want);
+        c->tensor[kept++] = *named;
     }
+    c->count = kept;
     return DQ_OK;
 }
 
@@ -213,7 +227,7 @@ static dq_status open_sharded(dq_checkpoint *c, const char *dir, const char *pat
     json_t *index = NULL, *weights;
     if (read_index(&index, &weights, path, c->arena, err) == DQ_OK &&
         list_shards(c, weights, path, err) == DQ_OK && open_files(c, dir, err) == DQ_OK)
-        check_index(c, weights, path, err);
+        keep_indexed(c, weights, path, err);
     json_decref(index);
     return err->code;
 }
@@ -249,6 +263,7 @@ static dq_status no_weights(const char *dir, dq_arena *a, dq_err *err)
     }
     const char **name;
     size_t n;
+    DQ_TRY(refuse_adapter(dir, a, err));
     DQ_TRY(dq_file_dir_names(&name, &n, dir, a, err));
     for (size_t i = 0; i < n; i++) {
         size_t len = strlen(name[i]);

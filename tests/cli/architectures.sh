@@ -56,6 +56,25 @@ for file in config.json model.safetensors; do
     try 4 "$file: one file is no model. Name the folder" info "plain model/$file"
 done
 
+# what is whole, but no model, is named as what it is
+mkdir adapter
+printf '{"peft_type": "LORA", "base_model_name_or_path": "some/base", "scale": NaN}' >adapter/adapter_config.json
+try 4 "adapter: a PEFT adapter (LORA) of some/base, not a model. Merge it" info adapter
+cp "$golden/v2-f16/config.json" adapter
+try 4 "a PEFT adapter (LORA)" logits adapter --ids 1 -o gone.h5
+for file in config.json model.safetensors tokenizer.json tokenizer_config.json model.safetensors.index.json; do
+    rm -rf pointer
+    cp -r "plain model" pointer
+    [ $file != model.safetensors.index.json ] || rm pointer/model.safetensors
+    printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 4096\n' 7 >pointer/$file
+    try 4 "$file: a Git LFS pointer stands in the file's place. Fetch the file itself: git lfs pull" eval pointer \
+        --task mc --data choices.jsonl --limit 1 --progress never
+done
+cp pointer/model.safetensors.index.json pointer.gguf
+try 4 "pointer.gguf: a Git LFS pointer" info pointer.gguf
+try 4 "pointer.gguf: a Git LFS pointer" eval "plain model" --text pointer.gguf --ctx 8 --progress never
+rm -r adapter pointer pointer.gguf
+
 # config NAME SED: a copy of a golden whose configuration is changed
 config() {
     rm -rf changed
@@ -64,6 +83,19 @@ config() {
 }
 config motif-bf16 's/"use_bias": false/"quantization": {"bits": 4, "group_size": 64}/'
 try 4 "quantized already" info changed
+# what nothing reads may be NaN, and stays so byte for byte; what is read may not
+config llama-yarn 's/"attention_bias"/"time_step_limit": [0.0, Infinity], "score": NaN, "attention_bias"/'
+try 0 "llama" info changed
+try 0 "." quantize changed -o nan.h5 --bits 4 --group 16
+try 0 "rows" logits nan.h5 --ids "1 2 3" -o "nan bits.h5"
+try 0 "." export nan.h5 -o nan --format safetensors
+grep -q '"time_step_limit": \[0.0, Infinity\], "score": NaN,' nan/config.json || complain "export: config.json lost a NaN"
+try 0 "llama" info nan
+rm -r nan nan.h5 "nan bits.h5"
+config llama-yarn 's/"rms_norm_eps": [^,]*/"rms_norm_eps": NaN/'
+try 3 '"rms_norm_eps": the number is too large, or not finite' info changed
+config llama-yarn 's/"vocab_size": [^,]*/"vocab_size": Infinity/'
+try 3 '"vocab_size": expected an integer' info changed
 config motif-bf16 '/attn_rms_norm_eps/d'
 try 0 "heads 1e-05" info changed
 grep -q 'warning: .*no "attn_rms_norm_eps": 1e-05 is assumed' "$top/err" || complain "no warning: $(cat "$top/err")"

@@ -227,11 +227,11 @@ TEST(indexes_are_checked)
          ""},
         {"{\"weight_map\":{\"z\":\"b.safetensors\"}}", DQ_OK, ""},
         {INDEX("{\"w\":\"sub/c.safetensors\",\"z\":\"./b.safetensors\"}"), DQ_OK, ""},
-        {INDEX("{\"x\":\"a.safetensors\",\"z\":\"b.safetensors\"}"), DQ_DAMAGED, "\"y\""},
-        {INDEX("{\"x\":\"a.safetensors\",\"y\":\"b.safetensors\",\"z\":\"b.safetensors\"}"),
-         DQ_DAMAGED, "\"y\" is not in b.safetensors"},
-        {INDEX("{\"x\":\"a.safetensors\",\"y\":\"a.safetensors\",\"v\":\"a.safetensors\"}"),
-         DQ_DAMAGED, "\"v\" is not in a.safetensors"},
+        {INDEX("{\"x\":\"a.safetensors\",\"z\":\"b.safetensors\"}"), DQ_OK, ""},
+        {INDEX("{\"x\":\"a.safetensors\",\"y\":\"b.safetensors\",\"z\":\"b.safetensors\"}"), DQ_OK,
+         ""},
+        {INDEX("{\"x\":\"a.safetensors\",\"z\":\"b.safetensors\",\"v\":\"a.safetensors\"}"), DQ_OK,
+         ""},
         {INDEX("{\"x\":\"lost.safetensors\"}"), DQ_FILE, "lost.safetensors"},
         {INDEX("{\"x\":\"/etc/passwd\"}"), DQ_DAMAGED, "\"x\""},
         {INDEX("{\"x\":\"../a.safetensors\"}"), DQ_DAMAGED, "\"x\""},
@@ -264,13 +264,52 @@ TEST(indexes_are_checked)
         if (t[i].status != DQ_OK) assert_null(c);
         dq_checkpoint_close(c);
     }
-    /* The same name in two files. */
+    empty_folder();
+}
+
+/* Which of x, y, z and w there are, and in which file's place among those of the index. */
+static void check_kept(const char *index, const char *tensors, const char *files)
+{
     dq_checkpoint *c;
     dq_err err = {0};
-    put_weights("b.safetensors", "zy");
-    put_text("model.safetensors.index.json", t[0].index);
+    put_text("model.safetensors.index.json", index);
     dq_checkpoint_open(&c, at(""), &err);
-    check_error(&err, DQ_DAMAGED, "\"y\" is stored in two");
+    assert_string_equal(err.text, "");
+    assert_int_equal(dq_checkpoint_count(c), strlen(tensors));
+    for (int i = 0; tensors[i]; i++) {
+        const char name[] = {tensors[i], 0};
+        const dq_tensor *x = dq_checkpoint_find(c, name);
+        size_t bytes;
+        const uint8_t *file;
+        assert_non_null(x);
+        assert_string_equal(dq_checkpoint_at(c, i)->name, name);
+        dq_checkpoint_file(c, files[i] - '0', &bytes, &file);
+        assert_true((const uint8_t *)x->data > file && (const uint8_t *)x->data < file + bytes);
+    }
+    dq_checkpoint_close(c);
+}
+
+TEST(an_index_decides_which_tensors_count)
+{
+    static const char third[] =
+        INDEX("{\"x\":\"a.safetensors\",\"y\":\"c.safetensors\",\"z\":\"b.safetensors\"}");
+    dq_checkpoint *c;
+    dq_err err = {0};
+    put_text("config.json", "{\"k\":1}");
+    put_weights("a.safetensors", "xy");
+    put_weights("b.safetensors", "yz");
+    put_weights("c.safetensors", "w");
+    check_kept(INDEX("{\"x\":\"a.safetensors\",\"y\":\"a.safetensors\",\"z\":\"b.safetensors\"}"),
+               "xyz", "001");
+    check_kept(INDEX("{\"x\":\"a.safetensors\",\"y\":\"b.safetensors\"}"), "xy", "01");
+    check_kept(INDEX("{\"x\":\"a.safetensors\",\"z\":\"b.safetensors\",\"v\":\"b.safetensors\"}"),
+               "xz", "01"); /* v is nowhere */
+    check_kept(INDEX("{\"x\":\"b.safetensors\",\"z\":\"a.safetensors\"}"), "xz",
+               "01"); /* the other way */
+    put_text("model.safetensors.index.json", third);
+    dq_checkpoint_open(&c, at(""), &err);
+    check_error(&err, DQ_DAMAGED,
+                "\"y\" is stored in several weight files, and not in c.safetensors");
     empty_folder();
 }
 
