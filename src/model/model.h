@@ -34,11 +34,14 @@ typedef struct dq_model {
     dq_weight embed, head; /* head shares embed's memory when tied */
     bool tied;
     const float *norm_out; /* [dim] */
-    int64_t n_params;      /* elements of all tensors used */
-    int64_t weight_bytes;  /* bytes of all tensors used, as stored (codes and scales for packed; of
+    const char *
+        *left_out; /* [n_left_out] tensors of the source that change nothing: biases of zero */
+    int64_t n_left_out;
+    int64_t n_params;     /* elements of all tensors used */
+    int64_t weight_bytes; /* bytes of all tensors used, as stored (codes and scales for packed; of
                               prequant: as laid out) */
-    int64_t stored_bytes;  /* of the same tensors in the model's files */
-    int weight_bits;       /* of the packed projections; 16: none is packed; 0: mixed */
+    int64_t stored_bytes; /* of the same tensors in the model's files */
+    int weight_bits;      /* of the packed projections; 16: none is packed; 0: mixed */
     int embed_bits, head_bits; /* likewise; 16: not packed */
     double packed_bits; /* bits per weight of all packed matrices, scales included; 0: none */
     const char

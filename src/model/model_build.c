@@ -75,11 +75,38 @@ static bool find(const builder *b, dq_role role, int layer, char name[MAX_NAME],
     return b->source->find(b->source->arg, name, w);
 }
 
+/* A part of a model that ends in something else, told by a name that the source has. */
+static dq_status refuse_missing(const builder *b, const char *name, dq_err *err)
+{
+    static const struct {
+        const char *part, *about;
+    } others[] = {{"lora_A", "an adapter, to be merged into its model"},
+                  {"score.", "a classifier or reward model"},
+                  {"classifier.", "a classifier"},
+                  {"v_head.", "a model with a head of values"},
+                  {"reward_head", "a reward model"}};
+    static const char prefix[] = "model.";
+    const char *bare = strncmp(name, prefix, sizeof prefix - 1) ? NULL : name + sizeof prefix - 1;
+    for (int64_t i = 0; i < b->source->count; i++) {
+        const char *there = b->source->name_at(b->source->arg, i), *about = NULL;
+        for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
+            if (strstr(there, others[k].part)) about = others[k].about;
+        }
+        if (bare && strcmp(there, bare) == 0)
+            about = "a model without an output head, as encoders and embeddings have it";
+        if (about)
+            return dq_fail(err, DQ_MISMATCH,
+                           "tensor \"%s\" is missing, but \"%s\" is there: this is %s, not a "
+                           "language model. Use one that has an output head.",
+                           name, there, about);
+    }
+    return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is missing", name);
+}
+
 static dq_status load_weight(builder *b, dq_role role, int layer, dq_weight *w, dq_err *err)
 {
     char name[MAX_NAME];
-    if (!find(b, role, layer, name, w))
-        return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is missing", name);
+    if (!find(b, role, layer, name, w)) return refuse_missing(b, name, err);
     DQ_TRY(check_tensor(b, role, name, w, err));
     count_in(b, name, w);
     return DQ_OK;
@@ -281,17 +308,52 @@ static bool is_expected(const builder *b, const char *name)
     return false;
 }
 
-static dq_status check_all_used(const builder *b, dq_err *err)
+/* A bias that the configuration has no place for, of a weight that belongs to the model, all zero: tools write such for every
+ * product. */
+static bool is_zero_bias(const builder *b, const char *name)
 {
+    static const char bias[] = ".bias";
+    char weight[MAX_NAME];
+    dq_weight w = {.bits = 16};
+    const size_t n = strlen(name), k = sizeof bias - 1;
+    if (n < k || n + 3 > MAX_NAME || strcmp(name + n - k, bias) != 0) return false;
+    snprintf(weight, sizeof weight, "%.*s.weight", (int)(n - k), name);
+    if (!is_expected(b, weight) || !b->source->find(b->source->arg, name, &w)) return false;
+    if (dq_weight_is_coded(&w) || w.cols != 1 || w.dtype > DQ_F64) return false;
+    for (int64_t i = 0; i < w.rows; i++) {
+        float x;
+        dq_tensor_to_f32(&x, (const char *)w.data + (size_t)i * dq_dtypes[w.dtype].bytes, w.dtype,
+                         1);
+        if (!(x <= 0 && x >= 0)) return false;
+    }
+    return true;
+}
+
+static dq_status check_all_used(builder *b, dq_err *err)
+{
+    dq_model *m = b->m;
+    size_t capacity = 0;
     for (int64_t i = 0; i < b->source->count; i++) {
         const char *name = b->source->name_at(b->source->arg, i);
-        if (!is_expected(b, name))
+        if (is_expected(b, name)) continue;
+        if (!is_zero_bias(b, name))
             return dq_fail(err, DQ_MISMATCH,
                            "tensor \"%s\" does not belong to a %s model of %d layers with this "
                            "configuration",
-                           name, b->m->architecture->name, b->m->n_layers);
+                           name, m->architecture->name, m->n_layers);
+        const char **list =
+            dq_grow(b->arena, m->left_out, (size_t)m->n_left_out + 1, &capacity, sizeof *list, err);
+        if (!list) return err->code;
+        m->left_out = list;
+        m->left_out[m->n_left_out++] = name;
     }
-    return DQ_OK;
+    if (m->n_left_out == 0) return DQ_OK;
+    const char *text =
+        dq_textf(b->arena, err,
+                 "%lld biases that are all zero, the first %s, change nothing and are "
+                 "left out",
+                 (long long)m->n_left_out, m->left_out[0]);
+    return text ? dq_model_config_warn(m, b->arena, text, err) : err->code;
 }
 
 /* ---- Summary ---- */

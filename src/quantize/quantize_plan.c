@@ -287,6 +287,14 @@ static const char *tensor_name(const void *quantizer, int64_t i)
     return ((const dq_quantizer *)quantizer)->tensor[i].t->name;
 }
 
+static bool is_left_out(const dq_quantizer *q, const char *name)
+{
+    for (int64_t i = 0; i < q->model->n_left_out; i++) {
+        if (strcmp(q->model->left_out[i], name) == 0) return true;
+    }
+    return false;
+}
+
 static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
 {
     int n_names = 0;
@@ -308,7 +316,7 @@ static dq_status plan_tensors(dq_quantizer *q, dq_err *err)
     for (int64_t i = 0; i < n; i++) note_used(&q->info.used, &choice[i]);
     for (int64_t i = 0; i < n; i++) {
         const dq_tensor *t = dq_checkpoint_at(q->checkpoint, i);
-        if (dq_tensor_numel(t) == 0) continue; /* the model was opened: nothing needs it */
+        if (dq_tensor_numel(t) == 0 || is_left_out(q, t->name)) continue; /* nothing needs it */
         DQ_TRY(plan_tensor(q, kept, t, &choice[i], err));
         q->info.n_packed += q->tensor[kept].format != NULL;
         q->info.n_fed += q->tensor[kept].format != NULL && q->tensor[kept].is_fed;

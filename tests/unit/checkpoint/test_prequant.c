@@ -689,6 +689,34 @@ TEST(tied_ends_are_compared)
 }
 
 /* Memory that runs out is told at every place, and nothing is left behind. */
+static void blank_bias(unsigned char *bytes, const dq_weight *w)
+{
+    if (strstr(w->name, ".bias")) memset(bytes, 0, dq_weight_bytes(w));
+}
+
+/* Of every format, as early AutoGPTQ wrote them; one that is not zero has no place in the model. */
+TEST(biases_of_zero_are_left_out)
+{
+    static const char *const bases[] = {HERE "gptq-v1", HERE "awq", HERE "ct-w4"};
+    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) {
+        edit e = {.base = bases[i],
+                  .kind = COPY,
+                  .tensor = "model.norm.weight",
+                  .arg = "model.layers.0.mlp.down_proj.bias",
+                  .change = blank_bias};
+        dq_err err = {0};
+        dq_model *m = edits_open(&e, &err);
+        assert_string_equal(err.text, "");
+        assert_int_equal(m->n_left_out, 1);
+        assert_string_equal(m->left_out[0], e.arg);
+        assert_non_null(strstr(m->warnings[0], "1 biases that are all zero"));
+        dq_model_close(m);
+        e.change = NULL;
+        assert_null(edits_open(&e, &err));
+        check_error(&err, DQ_MISMATCH, "\"model.layers.0.mlp.down_proj.bias\" does not belong");
+    }
+}
+
 TEST(memory_may_run_out)
 {
     static const char *const names[] = {"ct-mixed", "gptq-v2-index", "awq"};

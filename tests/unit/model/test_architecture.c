@@ -355,6 +355,38 @@ TEST(containers_keep_the_model)
     unlink(at("model.h5"));
 }
 
+static void blank_stray(unsigned char *bytes, const dq_weight *w)
+{
+    if (strstr(w->name, ".bias")) memset(bytes, 0, dq_weight_bytes(w));
+}
+
+TEST(containers_have_no_biases_of_zero)
+{
+    const dq_quantize_settings s = {.bits = 4,
+                                    .group = 32,
+                                    .scale_dtype = DQ_F16,
+                                    .logit = {.bits = 16},
+                                    .kv = dq_kv_config_plain,
+                                    .dq_version = "test"};
+    const edit e = {.base = "llama-yarn",
+                    .kind = COPY,
+                    .tensor = "model.norm.weight",
+                    .arg = "model.layers.0.self_attn.o_proj.bias",
+                    .change = blank_stray};
+    dq_err err = {0};
+    dq_quantizer *q;
+    dq_model *m;
+    edits_write(&e);
+    if (dq_quantize_open(&q, at(""), &s, &err) == DQ_OK)
+        dq_quantize_write(q, at("model.h5"), true, false, NULL, &err);
+    dq_quantize_close(q);
+    dq_model_open(&m, at("model.h5"), &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(m->n_left_out, 0);
+    dq_model_close(m);
+    unlink(at("model.h5"));
+}
+
 /* Quantizes a golden with these settings of the KV cache; in the file `stored` stands for `fits`, which is as long, in
  * the recipe and in the attributes, and all hashes are those of what is written. */
 static void write_settings(dq_kv_config *kv, const char *fits, const char *stored, char *in_config)

@@ -191,6 +191,44 @@ TEST(configurations_end_in_their_status)
 #define LAYER1 "model.layers.1."
 #define EMBED  "model.embed_tokens.weight"
 
+static void blank_mlp_biases(unsigned char *bytes, const dq_weight *w)
+{
+    if (strstr(w->name, "mlp.") && w->cols == 1) memset(bytes, 0, dq_weight_bytes(w));
+    if (strstr(w->name, "layers.1.mlp.up_proj.bias")) bytes[1] = 0x80; /* -0 */
+}
+
+static void blank_most_biases(unsigned char *bytes, const dq_weight *w)
+{
+    if (!strstr(w->name, "layers.2.")) blank_mlp_biases(bytes, w);
+}
+
+/* Early GPTQ tools wrote a bias for every product. */
+TEST(biases_of_zero_are_left_out)
+{
+    const edit zero = {.base = "llama-bf16-bias", .key = "mlp_bias", .change = blank_mlp_biases};
+    const edit most = {.base = "llama-bf16-bias", .key = "mlp_bias", .change = blank_most_biases};
+    const edit norm = {.base = "llama-f32",
+                       .kind = STRAY,
+                       .tensor = "model.norm.weight",
+                       .arg = "model.norm2.bias"};
+    dq_err err = {0};
+    dq_model *m = edits_open(&zero, &err);
+    assert_string_equal(err.text, "");
+    assert_int_equal(m->n_left_out, 9);
+    assert_null(m->layer[0].gate_bias);
+    assert_non_null(m->layer[0].q_bias);
+    assert_int_equal(m->n_warnings, 1);
+    assert_non_null(strstr(m->warnings[0],
+                           "9 biases that are all zero, the first model.layers.0.mlp."
+                           "down_proj.bias, change nothing"));
+    dq_model_close(m);
+    assert_null(edits_open(&most, &err));
+    check_error(&err, DQ_MISMATCH, "\"model.layers.2.mlp.down_proj.bias\" does not belong");
+    err = (dq_err){0};
+    assert_null(edits_open(&norm, &err)); /* of no weight that there is */
+    check_error(&err, DQ_MISMATCH, "\"model.norm2.bias\" does not belong");
+}
+
 TEST(tensors_end_in_their_status)
 {
     static const struct {
@@ -201,6 +239,13 @@ TEST(tensors_end_in_their_status)
     } t[] = {
         {WEIGHT("llama-f32", DROP, "model.norm.weight", NULL), DQ_DAMAGED,
          "\"model.norm.weight\" is missing", 0},
+        {WEIGHT("llama-f32", RENAME, EMBED, "embed_tokens.weight"), DQ_MISMATCH,
+         "\"embed_tokens.weight\" is there: this is a model without an output head", 0},
+        {WEIGHT("llama-bf16-bias", RENAME, "lm_head.weight", "score.weight"), DQ_MISMATCH,
+         "\"score.weight\" is there: this is a classifier or reward model", 0},
+        {WEIGHT("llama-f32", RENAME, LAYER1 "mlp.up_proj.weight",
+                LAYER1 "mlp.up_proj.lora_A.weight"),
+         DQ_MISMATCH, "this is an adapter", 0},
         {WEIGHT("llama-f32", DROP, LAYER1 "mlp.up_proj.weight", NULL), DQ_DAMAGED,
          "\"model.layers.1.mlp.up_proj.weight\" is missing", 0},
         {WEIGHT("llama-f32", COPY, "model.norm.weight", "model.norm2.weight"), DQ_MISMATCH,
