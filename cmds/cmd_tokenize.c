@@ -5,6 +5,7 @@
 #include "base/strbuf.h"
 #include "checkpoint/gguf_model.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/input.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "cmds/command.h"
@@ -30,8 +31,10 @@ static const dq_usage usage = {
     .synopsis = "MODEL --text FILE [--lines] [--special] [--decode]",
     .about =
         "Prints the ids of a text as decimal numbers with one space between them, on one line, "
-        "exactly as the Hugging Face tokenizers library gives them. MODEL is a folder that needs "
-        "nothing but tokenizer.json (tokenizer_config.json is read when it is there), a "
+        "exactly as the Hugging Face tokenizers library gives them, with the added tokens that "
+        "transformers gives it. MODEL is a folder that needs nothing but tokenizer.json "
+        "(tokenizer_config.json, special_tokens_map.json and added_tokens.json are read when they "
+        "are there), a "
         "tokenizer.json file, which is then read alone, a container, or a GGUF file of any model, "
         "with or without tensors. With --decode FILE holds "
         "such ids, and the text that they stand for is printed, followed by a newline.\n",
@@ -55,15 +58,18 @@ static dq_status load(tokenize *x, const char *where, const char *json, size_t l
 
 static dq_status from_folder(tokenize *x, const char *path, dq_err *err)
 {
-    char *json, *config = NULL;
-    size_t len, config_len = 0;
-    const char *json_path = dq_textf(x->arena, err, "%s/tokenizer.json", path);
-    const char *config_path = dq_textf(x->arena, err, "%s/tokenizer_config.json", path);
-    if (!json_path || !config_path) return err->code;
-    DQ_TRY(dq_file_read_small(&json, &len, json_path, DQ_MAX_TOKENIZER, x->arena, err));
-    if (dq_file_exists(config_path))
-        DQ_TRY(dq_file_read_small(&config, &config_len, config_path, DQ_MAX_CONFIG, x->arena, err));
-    return load(x, path, json, len, config, config_len, err);
+    dq_tokenizer_text text[DQ_TOKENIZER_FILES] = {{NULL, 0}};
+    for (int i = 0; i < DQ_TOKENIZER_FILES; i++) {
+        const size_t max = i ? DQ_MAX_CONFIG : DQ_MAX_TOKENIZER;
+        const char *file = dq_textf(x->arena, err, "%s/%s", path, dq_tokenizer_file[i]);
+        char *s;
+        if (!file) return err->code;
+        if (i && !dq_file_exists(file)) continue;
+        DQ_TRY(dq_file_read_small(&s, &text[i].len, file, max, x->arena, err));
+        text[i].s = s;
+    }
+    if (dq_tokenizer_load_files(&x->tokenizer, text, err) != DQ_OK) return dq_in(err, "%s: ", path);
+    return DQ_OK;
 }
 
 static dq_status no_tokenizer(const char *path, dq_err *err)
@@ -74,13 +80,9 @@ static dq_status no_tokenizer(const char *path, dq_err *err)
 
 static dq_status from_container(tokenize *x, const char *path, dq_err *err)
 {
-    const char *json, *config;
-    size_t len, config_len;
     DQ_TRY(dq_model_open(&x->model, path, err));
-    DQ_TRY(dq_model_file(x->model, "tokenizer.json", &json, &len, err));
-    if (!json) return no_tokenizer(path, err);
-    DQ_TRY(dq_model_file(x->model, "tokenizer_config.json", &config, &config_len, err));
-    return load(x, path, json, len, config, config ? config_len : 0, err);
+    DQ_TRY(dq_input_tokenizer(&x->tokenizer, x->model, false, err));
+    return x->tokenizer ? DQ_OK : no_tokenizer(path, err);
 }
 
 /* The metadata alone are read: any model's, or those of a file that holds nothing else. */

@@ -117,18 +117,16 @@ dq_status dq_input_parse_ids(dq_input_ids *out, const char *const *item, int n, 
 
 dq_status dq_input_tokenizer(dq_tokenizer **out, const dq_model *m, bool required, dq_err *err)
 {
-    const char *json, *config;
-    size_t len, config_len;
+    dq_tokenizer_text text[DQ_TOKENIZER_FILES] = {{NULL, 0}};
     *out = NULL;
-    DQ_TRY(dq_model_file(m, "tokenizer.json", &json, &len, err));
-    if (!json) {
+    for (int i = 0; i < DQ_TOKENIZER_FILES; i++)
+        DQ_TRY(dq_model_file(m, dq_tokenizer_file[i], &text[i].s, &text[i].len, err));
+    if (!text[0].s) {
         if (!required) return DQ_OK;
         return dq_fail(err, DQ_MISMATCH, "%s: has no tokenizer.json, so text cannot become ids",
                        m->path);
     }
-    DQ_TRY(dq_model_file(m, "tokenizer_config.json", &config, &config_len, err));
-    if (dq_tokenizer_load(out, json, len, config, config ? config_len : 0, err) != DQ_OK)
-        dq_in(err, "%s: ", m->path);
+    if (dq_tokenizer_load_files(out, text, err) != DQ_OK) dq_in(err, "%s: ", m->path);
     return err->code;
 }
 

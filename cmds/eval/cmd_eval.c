@@ -80,13 +80,8 @@ static dq_status identify(eval_run *x, const dq_model *m, int index, dq_err *err
 
 static dq_status open_tokenizer(opened *o, dq_eval_model *em, dq_err *err)
 {
-    const char *config;
-    size_t config_len;
-    DQ_TRY(dq_model_file(o->m, "tokenizer.json", &em->tok_text, &em->tok_len, err));
-    if (!em->tok_text) return DQ_OK;
-    DQ_TRY(dq_model_file(o->m, "tokenizer_config.json", &config, &config_len, err));
-    if (dq_tokenizer_load(&o->tok, em->tok_text, em->tok_len, config, config_len, err) != DQ_OK)
-        return dq_in(err, "%s: ", o->m->path);
+    DQ_TRY(dq_model_file(o->m, dq_tokenizer_file[0], &em->tok_text, &em->tok_len, err));
+    DQ_TRY(dq_input_tokenizer(&o->tok, o->m, false, err));
     em->tok = o->tok;
     return DQ_OK;
 }

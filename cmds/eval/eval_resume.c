@@ -94,6 +94,9 @@ static dq_status add_models(dq_sha256 *h, const cmd_eval_identity *id, dq_err *e
                  (long long)stop.n);
         if (stop.n) dq_sha256_add(h, stop.id, (size_t)stop.n * sizeof *stop.id);
         if (m->tok_len) dq_sha256_add(h, m->tok_text, m->tok_len);
+        json_t *added = NULL; /* which the files beside it change */
+        if (m->tok) DQ_TRY(dq_tokenizer_added(&added, m->tok, INT64_MAX, err));
+        if (added) DQ_TRY(add_json(h, added, err));
     }
     return DQ_OK;
 }

@@ -160,14 +160,13 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
 
 static dq_status tokenizer_of(dq_tokenizer **out, const dq_model *m, dq_err *err)
 {
-    const char *json, *config;
-    size_t len, config_len;
-    DQ_TRY(dq_model_file(m, "tokenizer.json", &json, &len, err));
-    if (!json)
+    dq_tokenizer_text text[DQ_TOKENIZER_FILES] = {{NULL, 0}};
+    for (int i = 0; i < DQ_TOKENIZER_FILES; i++)
+        DQ_TRY(dq_model_file(m, dq_tokenizer_file[i], &text[i].s, &text[i].len, err));
+    if (!text[0].s)
         return dq_fail(err, DQ_MISMATCH, "%s: has no tokenizer.json, so text cannot become ids",
                        m->path);
-    DQ_TRY(dq_model_file(m, "tokenizer_config.json", &config, &config_len, err));
-    return dq_tokenizer_load(out, json, len, config, config ? config_len : 0, err);
+    return dq_tokenizer_load_files(out, text, err);
 }
 
 /* More of the file where an excerpt has too few tokens. */

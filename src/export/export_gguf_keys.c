@@ -204,43 +204,41 @@ static void write_model(dq_gguf_fields *f, const dq_export *x, uint32_t file_typ
 
 /* ---- The tokenizer ---- */
 
-typedef struct text {
-    const char *s; /* NULL: there is no such file */
-    size_t len;
-} text;
-
-static dq_status parse_text(json_t **out, const text *t, const char *name, dq_err *err)
+static dq_status parse_text(json_t **out, const dq_tokenizer_text *t, const char *name, dq_err *err)
 {
     *out = NULL;
     return t->s ? dq_json_parse_config(out, t->s, t->len, name, err) : DQ_OK;
 }
 
-/* What dq itself does not read is not written either. */
-static dq_status check_tokenizer(const text *tokenizer, const text *config, dq_err *err)
+/* What dq itself does not read is not written either; added tokens are written as it has them. */
+static dq_status take_added(dq_gguf_tokenizer_files *files, const dq_tokenizer_text *text,
+                            int64_t rows, dq_err *err)
 {
     dq_tokenizer *t;
-    DQ_TRY(dq_tokenizer_load(&t, tokenizer->s, tokenizer->len, config->s, config->len, err));
+    json_t *added;
+    DQ_TRY(dq_tokenizer_load_files(&t, text, err));
+    dq_tokenizer_added(&added, t, rows, err);
     dq_tokenizer_free(t);
-    return DQ_OK;
+    json_object_set_new(files->tokenizer, "added_tokens", added);
+    json_object_del(files->tokenizer_config, "added_tokens_decoder");
+    return err->code;
 }
 
 static dq_status write_tokenizer(dq_gguf_fields *f, const dq_export *x, json_t *config, dq_err *err)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json",
-                                        "chat_template.jinja"};
     dq_gguf_tokenizer_files files = {.config = config};
-    text t[3] = {0};
-    for (int i = 0; i < 3; i++)
-        DQ_TRY(dq_container_file(x->model->container, names[i], &t[i].s, &t[i].len, err));
+    dq_container *c = x->model->container;
+    dq_tokenizer_text t[DQ_TOKENIZER_FILES] = {{NULL, 0}};
+    for (int i = 0; i < DQ_TOKENIZER_FILES; i++)
+        DQ_TRY(dq_container_file(c, dq_tokenizer_file[i], &t[i].s, &t[i].len, err));
+    DQ_TRY(dq_container_file(c, "chat_template.jinja", &files.chat, &files.chat_len, err));
     if (!t[0].s)
         return dq_fail(err, DQ_MISMATCH,
                        "has no tokenizer.json, and llama.cpp loads no model without its tokens. "
                        "Quantize from a folder that has one.");
-    files.chat = t[2].s;
-    files.chat_len = t[2].len;
-    if (check_tokenizer(&t[0], &t[1], err) == DQ_OK &&
-        parse_text(&files.tokenizer, &t[0], names[0], err) == DQ_OK &&
-        parse_text(&files.tokenizer_config, &t[1], names[1], err) == DQ_OK)
+    if (parse_text(&files.tokenizer, &t[0], dq_tokenizer_file[0], err) == DQ_OK &&
+        parse_text(&files.tokenizer_config, &t[1], dq_tokenizer_file[1], err) == DQ_OK &&
+        take_added(&files, t, x->model->vocab, err) == DQ_OK)
         dq_gguf_tokenizer_write(f, &files, x->model->vocab, err);
     json_decref(files.tokenizer);
     json_decref(files.tokenizer_config);

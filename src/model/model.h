@@ -88,8 +88,7 @@ dq_status dq_model_check_weights(const dq_model *m, dq_err *err);
 void dq_model_release(const dq_model *m);
 /* What a model that is no container was made from, its own. */
 const dq_checkpoint *dq_model_checkpoint(const dq_model *m);
-/* A verbatim file that came with the model: "tokenizer.json", "tokenizer_config.json",
- * "config.json", "chat_template.jinja". *text is NULL when there is none; it belongs to the model. */
+/* A verbatim file that came with the model: "config.json", "chat_template.jinja", those of the tokenizer. *text is NULL when there is none; it belongs to the model. */
 dq_status dq_model_file(const dq_model *m, const char *name, const char **text, size_t *len,
                         dq_err *err);
 

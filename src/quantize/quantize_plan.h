@@ -19,7 +19,7 @@ typedef struct dq_blob {
     dq_encoding encoding;
 } dq_blob;
 
-enum { DQ_MAX_BLOBS = 9 };
+enum { DQ_MAX_BLOBS = 10 };
 
 struct dq_quantizer {
     dq_arena *arena; /* owns this struct too */

@@ -39,34 +39,11 @@ static dq_status add_configured(dq_stop_ids *s, const dq_model *m, const char *n
     return DQ_OK;
 }
 
-static dq_status add_named(dq_stop_ids *s, const dq_model *m, const dq_tokenizer *t, int vocab,
-                           dq_err *err)
-{
-    const char *text;
-    size_t len;
-    json_t *root = NULL;
-    int32_t *ids = NULL;
-    int64_t n = 0;
-    DQ_TRY(dq_model_file(m, "tokenizer_config.json", &text, &len, err));
-    if (!text || !t) return DQ_OK;
-    if (dq_json_parse_config(&root, text, len, "tokenizer_config.json", err) != DQ_OK)
-        return dq_in(err, "%s: ", m->path);
-    const json_t *eos = json_object_get(root, "eos_token");
-    if (json_is_object(eos)) eos = json_object_get(eos, "content");
-    if (json_is_string(eos) &&
-        dq_tokenizer_encode(t, json_string_value(eos), json_string_length(eos), 0, &ids, &n, NULL,
-                            NULL, err) == DQ_OK &&
-        n == 1)
-        add_id(s, ids[0], vocab);
-    dq_block_free(ids);
-    json_decref(root);
-    return err->code;
-}
-
 dq_status dq_stop_ids_add(dq_stop_ids *s, const dq_model *m, const dq_tokenizer *t, int vocab,
                           dq_err *err)
 {
     DQ_TRY(add_configured(s, m, "config.json", vocab, err));
     DQ_TRY(add_configured(s, m, "generation_config.json", vocab, err));
-    return add_named(s, m, t, vocab, err);
+    if (t) add_id(s, dq_tokenizer_eos(t), vocab);
+    return DQ_OK;
 }

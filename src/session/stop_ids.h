@@ -12,8 +12,8 @@ typedef struct dq_stop_ids {
     int64_t n;
 } dq_stop_ids;
 
-/* Adds what a model names: eos_token_id of config.json and, in a folder, of generation_config.json; eos_token of
- * tokenizer_config.json where it is one id of t (NULL: none). Ids from `vocab` on are left out. Starts from {0}. */
+/* Adds what a model names: eos_token_id of config.json and, in a folder, of generation_config.json; the EOS of t
+ * (dq_tokenizer_eos; NULL: none). Ids from `vocab` on are left out. Starts from {0}. */
 dq_status dq_stop_ids_add(dq_stop_ids *s, const dq_model *m, const dq_tokenizer *t, int vocab,
                           dq_err *err);
 bool dq_stop_ids_has(const dq_stop_ids *s, int32_t id);

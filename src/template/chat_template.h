@@ -22,7 +22,8 @@ dq_status dq_chat_template_define(dq_chat_template *t, const char *name, const c
                                   dq_err *err);
 /* The template that comes with a model, with its special tokens defined: chat_template.jinja, else "chat_template" of
  * tokenizer_config.json, where of several the one named "default" counts. *out is NULL where there is none. Special tokens
- * are bos_token, eos_token, unk_token, sep_token, pad_token, cls_token and mask_token of tokenizer_config.json. */
+ * are bos_token, eos_token, unk_token, sep_token, pad_token, cls_token and mask_token of tokenizer_config.json and
+ * special_tokens_map.json. */
 dq_status dq_chat_template_of(dq_chat_template **out, const struct dq_model *m, dq_err *err);
 void dq_chat_template_free(dq_chat_template *t); /* NULL allowed */
 

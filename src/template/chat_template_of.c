@@ -49,6 +49,24 @@ static dq_status define_tokens(dq_chat_template *t, const json_t *config, dq_err
     return DQ_OK;
 }
 
+/* What the older file names stands before what tokenizer_config.json does, unless that has an added_tokens_decoder. */
+static dq_status define_all(dq_chat_template *t, const dq_model *m, const json_t *config,
+                            dq_err *err)
+{
+    static const char name[] = "special_tokens_map.json";
+    const json_t *decoder = json_object_get(config, "added_tokens_decoder");
+    const char *text;
+    size_t len;
+    json_t *map = NULL;
+    DQ_TRY(define_tokens(t, config, err));
+    if (decoder && !json_is_null(decoder)) return DQ_OK;
+    DQ_TRY(dq_model_file(m, name, &text, &len, err));
+    if (text && dq_json_parse_config(&map, text, len, name, err) == DQ_OK)
+        define_tokens(t, map, err);
+    json_decref(map);
+    return err->code;
+}
+
 dq_status dq_chat_template_of(dq_chat_template **out, const dq_model *m, dq_err *err)
 {
     const char *text, *file;
@@ -61,7 +79,7 @@ dq_status dq_chat_template_of(dq_chat_template **out, const dq_model *m, dq_err 
     if (dq_model_file(m, "chat_template.jinja", &text, &len, err) == DQ_OK && !text)
         find_text(&text, &len, config, err);
     if (err->code == DQ_OK && text && dq_chat_template_new(out, text, len, err) == DQ_OK)
-        define_tokens(*out, config, err);
+        define_all(*out, m, config, err);
     json_decref(config);
     if (err->code == DQ_OK) return DQ_OK;
     dq_chat_template_free(*out);

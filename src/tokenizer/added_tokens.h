@@ -12,7 +12,8 @@ typedef struct dq_added_token {
     size_t form_len;
     int32_t id;
     bool special, lstrip, rstrip, single_word, normalized;
-    bool told_special; /* its form is the text of a special token: decoding leaves it out */
+    bool is_named_only; /* no file has it with an id */
+    bool told_special;  /* its form is the text of a special token: decoding leaves it out */
 } dq_added_token;
 
 /* The tokens that are searched at one stage, sorted by form. */

@@ -52,9 +52,29 @@ int32_t dq_tokenizer_bos(const dq_tokenizer *t)
     return t->n_before ? t->before[0] : -1;
 }
 
+dq_status dq_tokenizer_added(json_t **out, const dq_tokenizer *t, int64_t rows, dq_err *err)
+{
+    *out = json_array();
+    for (size_t i = 0; i < t->n_added; i++) {
+        const dq_added_token *a = &t->added[i];
+        if (a->is_named_only && a->id >= rows) continue;
+        json_array_append_new(*out,
+                              json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", a->id,
+                                        "content", json_stringn(a->text, a->len), "single_word",
+                                        a->single_word, "lstrip", a->lstrip, "rstrip", a->rstrip,
+                                        "normalized", a->normalized, "special", a->special));
+    }
+    return dq_json_complete(err);
+}
+
 int32_t dq_tokenizer_prefix(const dq_tokenizer *t)
 {
     return t->prefix;
+}
+
+int32_t dq_tokenizer_eos(const dq_tokenizer *t)
+{
+    return t->eos;
 }
 
 const char *dq_tokenizer_piece(const dq_tokenizer *t, int32_t id, size_t *len)

@@ -1,18 +1,32 @@
 /* tokenizer: tokenizer.json with a BPE model (byte-level, or characters with byte fallback) or a
- * Unigram model. Ids and decoded text equal those of the HF tokenizers library.
+ * Unigram model. Ids and decoded text equal those of the HF tokenizers library; where files beside it name added tokens, those
+ * of transformers' PreTrainedTokenizerFast, which gives them to that library.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_TOKENIZER_H
 #define DQ_TOKENIZER_H
 
-#include "base/base.h"
+#include "base/json.h"
 
 typedef struct dq_tokenizer dq_tokenizer;
 
+/* The files of a folder, in the order of dq_tokenizer_file: all but the first may be missing (s: NULL). */
+enum { DQ_TOKENIZER_FILES = 4 };
+extern const char *const dq_tokenizer_file[DQ_TOKENIZER_FILES];
+typedef struct dq_tokenizer_text {
+    const char *s;
+    size_t len;
+} dq_tokenizer_text;
+
 /* Any normalizer, pre-tokenizer, model, post-processor or decoder step that is not implemented is
- * DQ_MISMATCH naming the step; nothing is skipped silently. config (tokenizer_config.json) may be
- * NULL; it adds the tokens that only its added_tokens_decoder has, and names those of
- * dq_tokenizer_prefix. Both texts may be freed afterwards; *out is ended by dq_tokenizer_free.
- * DQ_DAMAGED: not JSON, wrong types, ids or merges that contradict each other. */
+ * DQ_MISMATCH naming the step; nothing is skipped silently. Flags of added tokens are those of added_tokens_decoder
+ * in tokenizer_config.json where it is there; else tokens of added_tokens.json are added, and what
+ * special_tokens_map.json names stands before what tokenizer_config.json does. Tokens that are named only (eos_token,
+ * extra_special_tokens ...) are added too. The texts may be freed afterwards; *out is ended by dq_tokenizer_free.
+ * DQ_DAMAGED: not JSON, wrong types, ids or merges that contradict each other.
+ * Source: transformers tokenization_utils_base.py (from_pretrained), tokenization_utils_tokenizers.py (__init__). */
+dq_status dq_tokenizer_load_files(dq_tokenizer **out,
+                                  const dq_tokenizer_text text[DQ_TOKENIZER_FILES], dq_err *err);
+/* From tokenizer.json and tokenizer_config.json (NULL: none) alone. */
 dq_status dq_tokenizer_load(dq_tokenizer **out, const char *json, size_t len, const char *config,
                             size_t config_len, dq_err *err);
 void dq_tokenizer_free(dq_tokenizer *t);       /* NULL allowed */
@@ -37,10 +51,14 @@ dq_status dq_tokenizer_decode(const dq_tokenizer *t, const int32_t *ids, int64_t
                               char **text, size_t *len, dq_err *err);
 /* Number of template tokens before and after a text. */
 void dq_tokenizer_template(const dq_tokenizer *t, int *n_before, int *n_after);
+/* The added tokens in the form of "added_tokens" of tokenizer.json, but for those without a row that no file gives an id; the
+ * caller ends it. DQ_RESOURCE. */
+dq_status dq_tokenizer_added(json_t **out, const dq_tokenizer *t, int64_t rows, dq_err *err);
 /* First template token before the text, or -1. */
 int32_t dq_tokenizer_bos(const dq_tokenizer *t);
-/* What stands before an empty context: bos_token, else eos_token of tokenizer_config.json; -1. */
+/* What stands before an empty context: bos_token, else eos_token, which the files beside tokenizer.json name; -1. */
 int32_t dq_tokenizer_prefix(const dq_tokenizer *t);
+int32_t dq_tokenizer_eos(const dq_tokenizer *t); /* their eos_token; -1 */
 /* Bytes of one token as they appear in text (U+2581 of a vocabulary of characters as a space, <0xHH>
  * with byte fallback as that byte), owned by t; NULL for an unknown id. */
 const char *dq_tokenizer_piece(const dq_tokenizer *t, int32_t id, size_t *len);

@@ -39,7 +39,7 @@ struct dq_tokenizer {
     const char *steps;       /* of normalizer, pre-tokenizer and decoder, canonical, to compare */
     int32_t *before, *after; /* the template's tokens */
     int n_before, n_after;
-    int32_t prefix;
+    int32_t prefix, eos;
 };
 
 /* Of two entries, for qsort and bsearch. */
@@ -60,10 +60,15 @@ typedef struct dq_tokenizer_loader {
     dq_arena *scratch;
     bool listed;              /* the lists are there; otherwise they are in the document */
     dq_tokenizer_lists lists; /* of a BPE model */
+    json_t *root[4];          /* of the files; the last two NULL where they are not read */
     dq_strmap vocab;          /* token of the model, as written -> id */
     dq_strmap by_text;        /* added token -> index in t->added */
     size_t vocab_count;       /* tokens of the model */
     size_t next_joined;       /* token that the next merge may make; index of lists.token */
+    json_t *own;              /* tokens under keys of one model */
+    const json_t **named;     /* [n_named] tokens that the files beside tokenizer.json name */
+    size_t n_named;
+    dq_strmap how_named;      /* their texts -> how */
     int64_t next_id;          /* of an added token that the model does not know */
     const char *lost_unknown; /* unk_token that the vocabulary lacks, or NULL */
     const char *file;         /* whose contents are being read, for messages */

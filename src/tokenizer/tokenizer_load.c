@@ -1,19 +1,25 @@
-/* tokenizer_load: tokenizer.json and tokenizer_config.json into a dq_tokenizer.
+/* tokenizer_load: tokenizer.json and the files beside it into a dq_tokenizer. Added tokens come in the order in which
+ * transformers adds them, as new ones get the next id.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/tokenizer_impl.h"
 
 #include "base/utf8.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const bool no = false, yes = true;
 
+enum { TOKENIZER, CONFIG, SPECIAL_MAP, ADDED };
+const char *const dq_tokenizer_file[DQ_TOKENIZER_FILES] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"};
+
 enum { MAX_ADDED = 1 << 16 };
 
 /* The id that the reference gives: the model's when it knows the text, else one after all others.
  * A file that says otherwise is used by nobody with the ids it says. */
-static dq_status check_added_id(dq_tokenizer_loader *l, const dq_added_token *a, bool *is_new,
+static dq_status check_added_id(dq_tokenizer_loader *l, dq_added_token *a, bool *is_new,
                                 dq_err *err)
 {
     int32_t known = dq_strmap_get(&l->vocab, a->text, a->len);
@@ -21,6 +27,7 @@ static dq_status check_added_id(dq_tokenizer_loader *l, const dq_added_token *a,
     if (known < 0 && other >= 0) known = l->t->added[other].id;
     *is_new = known < 0;
     int64_t want = *is_new ? l->next_id : known;
+    if (a->id < 0) a->id = (int32_t)want;
     if (want == a->id) return DQ_OK;
     return dq_fail(
         err, DQ_MISMATCH,
@@ -42,20 +49,23 @@ static dq_status make_form(dq_tokenizer_loader *l, dq_added_token *a, dq_err *er
     return a->form ? DQ_OK : err->code;
 }
 
-/* One added token; a second one of the same text replaces the flags of the first. */
-static dq_status add_token(dq_tokenizer_loader *l, const json_t *v, int64_t id, dq_err *err)
+/* One added token, an object or its text alone; a second one of the same text replaces the flags of the first. An id below 0:
+ * what it gets. */
+static dq_status add_token(dq_tokenizer_loader *l, const json_t *v, int64_t id, bool special,
+                           dq_err *err)
 {
     dq_tokenizer *t = l->t;
     dq_added_token a = {.id = (int32_t)id};
-    const json_t *content = json_object_get(v, "content");
+    const json_t *content = json_is_string(v) ? v : json_object_get(v, "content");
     bool is_new;
     if (!json_is_string(content))
         return dq_fail(err, DQ_DAMAGED, "added token %lld has no string \"content\"",
                        (long long)id);
-    DQ_TRY(dq_json_bool(&a.special, v, "special", &no, err));
+    DQ_TRY(dq_json_bool(&a.special, v, "special", special ? &yes : &no, err));
     DQ_TRY(dq_json_bool(&a.lstrip, v, "lstrip", &no, err));
     DQ_TRY(dq_json_bool(&a.rstrip, v, "rstrip", &no, err));
     DQ_TRY(dq_json_bool(&a.single_word, v, "single_word", &no, err));
+    a.special = a.special || special;
     DQ_TRY(dq_json_bool(&a.normalized, v, "normalized", a.special ? &no : &yes, err));
     a.len = json_string_length(content);
     if (a.len == 0) return DQ_OK; /* the reference ignores it */
@@ -72,12 +82,26 @@ static dq_status add_token(dq_tokenizer_loader *l, const json_t *v, int64_t id, 
         at = (int32_t)t->n_added++;
         dq_strmap_put(&l->by_text, a.text, a.len, at);
         if (is_new) l->next_id++;
+    } else {
+        a.special = a.special || t->added[at].special; /* decoding leaves it out from then on */
     }
     t->added[at] = a;
     return DQ_OK;
 }
 
-static dq_status load_added(dq_tokenizer_loader *l, const json_t *list, dq_err *err)
+/* How a text is named by the files beside tokenizer.json. */
+enum { BY_ROLE_OR_LIST = 1, BY_KEY = 2, ADDED_AS_TEXT = 4 };
+
+static int how_named(const dq_tokenizer_loader *l, const json_t *text)
+{
+    const int32_t how =
+        dq_strmap_get(&l->how_named, json_string_value(text), json_string_length(text));
+    return json_is_string(text) && how > 0 ? how : 0;
+}
+
+/* The tokens of tokenizer.json; without an added_tokens_decoder they are what is added once more, where a name makes a token
+ * special. */
+static dq_status load_added(dq_tokenizer_loader *l, const json_t *list, bool again, dq_err *err)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
@@ -85,7 +109,8 @@ static dq_status load_added(dq_tokenizer_loader *l, const json_t *list, dq_err *
         if (!json_is_object(v))
             return dq_fail(err, DQ_DAMAGED, "added_tokens[%zu] is not an object", i);
         DQ_TRY(dq_json_int(&id, v, "id", 0, INT32_MAX - 1, NULL, err));
-        DQ_TRY(add_token(l, v, id, err));
+        const bool special = again && how_named(l, json_object_get(v, "content")) & BY_KEY;
+        DQ_TRY(add_token(l, v, id, special, err));
     }
     return DQ_OK;
 }
@@ -110,14 +135,12 @@ static int64_t parse_id(const char *s)
     return n == 0 || s[n] || id >= INT32_MAX ? -1 : id;
 }
 
-/* Tokens that only tokenizer_config.json has, by rising id. Where both files have one, the flags of
- * tokenizer.json stay: they are what the reference library reads. */
+/* Tokens with ids, by rising id. */
 static dq_status load_added_decoder(dq_tokenizer_loader *l, json_t *decoder, dq_err *err)
 {
     const char *key;
     json_t *value;
     size_t n = 0;
-    l->file = "tokenizer_config.json";
     numbered *item = dq_alloc(l->scratch, json_object_size(decoder), sizeof *item, err);
     if (!item) return err->code;
     json_object_foreach(decoder, key, value)
@@ -130,38 +153,207 @@ static dq_status load_added_decoder(dq_tokenizer_loader *l, json_t *decoder, dq_
     }
     if (n) qsort(item, n, sizeof *item, by_number);
     for (size_t i = 0; i < n; i++) {
-        const json_t *content = json_object_get(item[i].value, "content");
-        int32_t at = -1;
-        if (json_is_string(content))
-            at =
-                dq_strmap_get(&l->by_text, json_string_value(content), json_string_length(content));
-        if (at >= 0 && l->t->added[at].id == item[i].id) continue;
-        if (add_token(l, item[i].value, item[i].id, err) != DQ_OK)
+        const bool special = how_named(l, json_object_get(item[i].value, "content")) & BY_KEY;
+        if (add_token(l, item[i].value, item[i].id, special, err) != DQ_OK)
             return dq_in(err, "added_tokens_decoder: ");
     }
-    l->file = "tokenizer.json";
     return DQ_OK;
 }
 
-static dq_status load_all_added(dq_tokenizer_loader *l, const json_t *root, const json_t *config,
-                                dq_err *err)
+/* added_tokens.json in the form of added_tokens_decoder, without what tokenizer.json has; the caller ends it. */
+static dq_status decoder_of_added(json_t **out, const dq_tokenizer_loader *l, json_t *added,
+                                  dq_err *err)
+{
+    const char *text;
+    json_t *id;
+    *out = json_object();
+    json_object_foreach(added, text, id)
+    {
+        char key[24];
+        int64_t n;
+        if (!dq_json_whole(&n, id)) return dq_fail(err, DQ_DAMAGED, "\"%.100s\" has no id", text);
+        const int32_t at = dq_strmap_get(&l->by_text, text, strlen(text));
+        if (at >= 0 && l->t->added[at].id == n) continue;
+        json_t *content = json_string(text);
+        const int special = how_named(l, content) & BY_ROLE_OR_LIST;
+        snprintf(key, sizeof key, "%lld", (long long)n);
+        json_object_set_new(*out, key,
+                            json_pack("{s:o, s:b, s:b}", "content", content, "special", special,
+                                      "normalized", !special));
+    }
+    return dq_json_complete(err);
+}
+
+/* ---- Tokens that are named ---- */
+
+static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                    "pad_token", "cls_token", "mask_token"};
+enum { N_ROLES = sizeof roles / sizeof *roles };
+
+static const json_t *named_value(const dq_tokenizer_loader *l, const char *key)
+{
+    const json_t *v = json_object_get(l->root[SPECIAL_MAP], key);
+    return v ? v : json_object_get(l->root[CONFIG], key);
+}
+
+static const json_t *text_of(const json_t *v)
+{
+    const json_t *content = json_is_object(v) ? json_object_get(v, "content") : v;
+    return json_is_string(content) ? content : NULL;
+}
+
+/* One more of l->named. */
+static void name_token(dq_tokenizer_loader *l, const json_t *v, int how)
+{
+    const json_t *text = text_of(v);
+    if (!text) return;
+    dq_strmap_put(&l->how_named, json_string_value(text), json_string_length(text),
+                  how_named(l, text) | how);
+    l->named[l->n_named++] = v;
+}
+
+/* A key of one model: "image_token". */
+static bool is_own_key(const char *key)
+{
+    static const char end[] = "_token";
+    const size_t n = strlen(key), k = sizeof end - 1;
+    for (int i = 0; i < N_ROLES; i++) {
+        if (strcmp(key, roles[i]) == 0) return false;
+    }
+    return n > k && strcmp(key + n - k, end) == 0;
+}
+
+static const char new_key[] = "extra_special_tokens", old_key[] = "additional_special_tokens";
+
+/* Tokens under keys of one model, each key once: of several values a text of tokenizer_config.json goes first, and what a list
+ * that is an object has before all. */
+static dq_status gather_own(dq_tokenizer_loader *l, dq_err *err)
+{
+    const char *key;
+    json_t *v;
+    l->own = json_object();
+    json_object_foreach(l->root[CONFIG], key, v)
+    {
+        if (is_own_key(key) && json_is_object(v)) json_object_set(l->own, key, v);
+    }
+    json_object_foreach(l->root[SPECIAL_MAP], key, v)
+    {
+        if (is_own_key(key)) json_object_set(l->own, key, v);
+    }
+    json_object_foreach(l->root[CONFIG], key, v)
+    {
+        if (is_own_key(key) && json_is_string(v)) json_object_set(l->own, key, v);
+    }
+    for (int i = CONFIG; i <= SPECIAL_MAP; i++) {
+        json_t *extra = json_object_get(l->root[i], new_key);
+        if (json_is_object(extra)) json_object_update(l->own, extra);
+    }
+    return dq_json_complete(err);
+}
+
+/* Of tokenizer_config.json the texts alone make tokens of added_tokens.json special, and under the old key of the other
+ * file none. */
+static void name_list(dq_tokenizer_loader *l, const json_t *list, bool texts, bool objects)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        name_token(l, v, (json_is_string(v) ? texts : objects) ? BY_ROLE_OR_LIST : 0);
+    }
+}
+
+/* The lists of further tokens: the new key, else the old one. */
+static void name_extra(dq_tokenizer_loader *l)
+{
+    const json_t *config = l->root[CONFIG], *map = l->root[SPECIAL_MAP];
+    const json_t *first = json_object_get(config, new_key), *old = json_object_get(config, old_key);
+    const json_t *map_new = json_object_get(map, new_key), *map_old = json_object_get(map, old_key);
+    const bool named = json_is_object(first), none = !first && !old && !json_is_array(map_new);
+    if (map_old && (named || none)) old = map_old;
+    if (named && json_is_array(map_new)) old = NULL;
+    name_list(l, !named && json_array_size(first) > 0 ? first : old,
+              !named && (!map_old || old != map_old), false);
+    name_list(l, map_new, true, true);
+}
+
+static dq_status name_tokens(dq_tokenizer_loader *l, dq_err *err)
+{
+    const char *key;
+    json_t *v;
+    DQ_TRY(gather_own(l, err));
+    size_t room = N_ROLES + json_object_size(l->own);
+    for (int i = CONFIG; i <= SPECIAL_MAP; i++)
+        room += json_array_size(json_object_get(l->root[i], new_key)) +
+                json_array_size(json_object_get(l->root[i], old_key));
+    l->named = dq_alloc(l->scratch, room, sizeof *l->named, err);
+    if (!l->named) return err->code;
+    DQ_TRY(dq_strmap_new(&l->how_named, room, l->scratch, err));
+    for (int i = 0; i < N_ROLES; i++) {
+        const json_t *role = named_value(l, roles[i]);
+        const bool counts = json_is_string(role) || json_object_get(l->root[SPECIAL_MAP], roles[i]);
+        name_token(l, role, BY_KEY | (counts ? BY_ROLE_OR_LIST : 0));
+    }
+    json_object_foreach(l->own, key, v) name_token(l, v, BY_KEY);
+    name_extra(l);
+    return DQ_OK;
+}
+
+/* Those that were no added token before; of several of one text the last has its way, but a text without flags comes once. */
+static dq_status add_named(dq_tokenizer_loader *l, dq_err *err)
+{
+    const int32_t before = (int32_t)l->t->n_added;
+    for (size_t i = 0; i < l->n_named; i++) {
+        const json_t *v = l->named[i], *text = text_of(v);
+        const bool special = json_is_string(v) || how_named(l, text) & BY_KEY;
+        const int32_t at =
+            dq_strmap_get(&l->by_text, json_string_value(text), json_string_length(text));
+        const int how = how_named(l, text);
+        if ((at >= 0 && at < before) || (json_is_string(v) && how & ADDED_AS_TEXT)) continue;
+        DQ_TRY(add_token(l, v, -1, special, err));
+        if (json_is_string(v))
+            dq_strmap_put(&l->how_named, json_string_value(v), json_string_length(v),
+                          how | ADDED_AS_TEXT);
+    }
+    for (size_t i = (size_t)before; i < l->t->n_added; i++) l->t->added[i].is_named_only = true;
+    return DQ_OK;
+}
+
+/* What the files beside tokenizer.json add. */
+static dq_status load_beside(dq_tokenizer_loader *l, json_t *decoder, dq_err *err)
+{
+    json_t *made = NULL;
+    l->file = dq_tokenizer_file[decoder ? CONFIG : ADDED];
+    if (!decoder && decoder_of_added(&made, l, l->root[ADDED], err) == DQ_OK) decoder = made;
+    if (err->code == DQ_OK) load_added_decoder(l, decoder, err);
+    json_decref(made);
+    if (err->code != DQ_OK) return err->code;
+    l->file = dq_tokenizer_file[CONFIG];
+    DQ_TRY(add_named(l, err));
+    l->file = dq_tokenizer_file[TOKENIZER];
+    return DQ_OK;
+}
+
+static dq_status load_all_added(dq_tokenizer_loader *l, dq_err *err)
 {
     dq_tokenizer *t = l->t;
-    json_t *list = json_object_get(root, "added_tokens");
-    json_t *decoder = json_object_get(config, "added_tokens_decoder");
+    json_t *list = json_object_get(l->root[TOKENIZER], "added_tokens");
+    json_t *decoder = json_object_get(l->root[CONFIG], "added_tokens_decoder");
     if (list && !json_is_null(list) && !json_is_array(list))
         return dq_fail(err, DQ_DAMAGED, "\"added_tokens\" is not a list");
     if (decoder && !json_is_null(decoder) && !json_is_object(decoder)) {
         l->file = "tokenizer_config.json";
         return dq_fail(err, DQ_DAMAGED, "\"added_tokens_decoder\" is not an object");
     }
-    size_t capacity = json_array_size(list) + json_object_size(decoder);
+    if (json_is_null(decoder)) decoder = NULL;
+    if (decoder) l->root[SPECIAL_MAP] = l->root[ADDED] = NULL; /* the older files are not read */
+    DQ_TRY(name_tokens(l, err));
+    size_t capacity = json_array_size(list) + json_object_size(decoder) +
+                      json_object_size(l->root[ADDED]) + l->n_named;
     l->next_id = (int64_t)l->vocab_count;
     t->added = dq_alloc(t->arena, capacity, sizeof *t->added, err);
     if (!t->added) return err->code;
     DQ_TRY(dq_strmap_new(&l->by_text, capacity, l->scratch, err));
-    DQ_TRY(load_added(l, list, err));
-    DQ_TRY(load_added_decoder(l, decoder, err));
+    DQ_TRY(load_added(l, list, !decoder, err));
+    DQ_TRY(load_beside(l, decoder, err));
     for (size_t i = 0; i < t->n_added; i++) {
         int32_t same = dq_strmap_get(&l->by_text, t->added[i].form, t->added[i].form_len);
         t->added[i].told_special = same >= 0 && t->added[same].special;
@@ -305,27 +497,27 @@ static dq_status load_post(dq_tokenizer *t, const json_t *v, int depth, dq_err *
     return DQ_OK;
 }
 
-/* Id of a token that tokenizer_config.json names as a string or as an object; -1. */
-static int32_t named_token(const dq_tokenizer_loader *l, const json_t *config, const char *key)
+/* Id of a token that the files beside tokenizer.json name; -1. */
+static int32_t named_token(const dq_tokenizer_loader *l, const char *key)
 {
-    const json_t *v = json_object_get(config, key);
-    if (json_is_object(v)) v = json_object_get(v, "content");
-    if (!json_is_string(v)) return -1;
-    int32_t at = dq_strmap_get(&l->by_text, json_string_value(v), json_string_length(v));
-    if (at >= 0) return l->t->added[at].id;
-    return dq_strmap_get(&l->vocab, json_string_value(v), json_string_length(v));
+    const json_t *text = text_of(named_value(l, key));
+    const int32_t at =
+        text ? dq_strmap_get(&l->by_text, json_string_value(text), json_string_length(text)) : -1;
+    return at < 0 ? -1 : l->t->added[at].id;
 }
 
-static dq_status load_parts(dq_tokenizer_loader *l, json_t *root, json_t *config, dq_err *err)
+static dq_status load_parts(dq_tokenizer_loader *l, dq_err *err)
 {
     static const char *const version_1 = "1.0";
     dq_tokenizer *t = l->t;
     const char *version;
-    if (!json_is_object(root)) return dq_fail(err, DQ_DAMAGED, "the document is not an object");
-    if (config && !json_is_object(config)) {
-        l->file = "tokenizer_config.json";
-        return dq_fail(err, DQ_DAMAGED, "the document is not an object");
+    json_t *root = l->root[TOKENIZER];
+    for (int i = 0; i < DQ_TOKENIZER_FILES; i++) {
+        l->file = dq_tokenizer_file[i];
+        if (l->root[i] && !json_is_object(l->root[i]))
+            return dq_fail(err, DQ_DAMAGED, "the document is not an object");
     }
+    l->file = dq_tokenizer_file[TOKENIZER];
     DQ_TRY(dq_json_text(&version, root, "version", &version_1, err));
     if (strcmp(version, version_1) != 0)
         return dq_fail(err, DQ_MISMATCH, "version \"%s\" is not supported (expected \"1.0\")",
@@ -336,11 +528,12 @@ static dq_status load_parts(dq_tokenizer_loader *l, json_t *root, json_t *config
     DQ_TRY(dq_decoder_load(&t->decoder, json_object_get(root, "decoder"), t->arena, err));
     DQ_TRY(dq_tokenizer_load_model(l, model, err));
     DQ_TRY(dq_pretokenizer_load(&t->pre, json_object_get(root, "pre_tokenizer"), l->scratch, err));
-    DQ_TRY(load_all_added(l, root, config, err));
+    DQ_TRY(load_all_added(l, err));
     DQ_TRY(load_pieces(l, json_object_get(model, "vocab"), err));
     DQ_TRY(load_post(t, json_object_get(root, "post_processor"), 0, err));
-    t->prefix = named_token(l, config, "bos_token");
-    if (t->prefix < 0) t->prefix = named_token(l, config, "eos_token");
+    t->eos = named_token(l, "eos_token");
+    t->prefix = named_token(l, "bos_token");
+    if (t->prefix < 0) t->prefix = t->eos;
     return dq_tokenizer_keep_steps(t, root, err);
 }
 
@@ -361,24 +554,25 @@ static dq_status parse_document(json_t **root, dq_tokenizer_loader *l, const cha
     return dq_json_parse(root, json, len, l->file, err);
 }
 
-static dq_status load(dq_tokenizer *t, const char *json, size_t len, const char *config,
-                      size_t config_len, dq_err *err)
+static dq_status load(dq_tokenizer *t, const dq_tokenizer_text *text, dq_err *err)
 {
-    dq_tokenizer_loader l = {.t = t, .scratch = dq_arena_new(), .file = "tokenizer.json"};
-    json_t *root = NULL, *extra = NULL;
+    dq_tokenizer_loader l = {.t = t, .scratch = dq_arena_new(), .file = dq_tokenizer_file[0]};
     if (!l.scratch) dq_fail(err, DQ_RESOURCE, "out of memory (loading a tokenizer)");
-    if (!err->code) parse_document(&root, &l, json, len, err);
-    if (!err->code && config)
-        dq_json_parse_config(&extra, config, config_len, "tokenizer_config.json", err);
-    if (!err->code && load_parts(&l, root, extra, err) != DQ_OK) dq_in(err, "%s: ", l.file);
-    json_decref(root);
-    json_decref(extra);
+    if (!err->code) parse_document(&l.root[TOKENIZER], &l, text->s, text->len, err);
+    for (int i = CONFIG; i < DQ_TOKENIZER_FILES && !err->code; i++) {
+        if (text[i].s)
+            dq_json_parse_config(&l.root[i], text[i].s, text[i].len, dq_tokenizer_file[i], err);
+    }
+    json_t *const root[] = {l.root[0], l.root[1], l.root[2], l.root[3]};
+    if (!err->code && load_parts(&l, err) != DQ_OK) dq_in(err, "%s: ", l.file);
+    for (int i = 0; i < DQ_TOKENIZER_FILES; i++) json_decref(root[i]);
+    json_decref(l.own);
     dq_arena_free(l.scratch);
     return err->code;
 }
 
-dq_status dq_tokenizer_load(dq_tokenizer **out, const char *json, size_t len, const char *config,
-                            size_t config_len, dq_err *err)
+dq_status dq_tokenizer_load_files(dq_tokenizer **out,
+                                  const dq_tokenizer_text text[DQ_TOKENIZER_FILES], dq_err *err)
 {
     dq_arena *arena = dq_arena_new();
     dq_tokenizer *t = arena ? dq_alloc(arena, 1, sizeof *t, err) : NULL;
@@ -388,11 +582,17 @@ dq_status dq_tokenizer_load(dq_tokenizer **out, const char *json, size_t len, co
         return dq_fail(err, DQ_RESOURCE, "out of memory (loading a tokenizer)");
     }
     t->arena = arena;
-    t->prefix = -1;
-    if (load(t, json, len, config, config_len, err) != DQ_OK) {
+    if (load(t, text, err) != DQ_OK) {
         dq_tokenizer_free(t);
         return err->code;
     }
     *out = t;
     return DQ_OK;
+}
+
+dq_status dq_tokenizer_load(dq_tokenizer **out, const char *json, size_t len, const char *config,
+                            size_t config_len, dq_err *err)
+{
+    const dq_tokenizer_text text[DQ_TOKENIZER_FILES] = {{json, len}, {config, config_len}};
+    return dq_tokenizer_load_files(out, text, err);
 }

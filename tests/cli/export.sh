@@ -161,6 +161,29 @@ for m in bytes.h5 bytes.gguf; do
     cp "$top/out" "$m.ids"
 done
 cmp -s bytes.h5.ids bytes.gguf.ids || complain "export: a GGUF file gives other tokens"
+# tokens that only files beside tokenizer.json name: the folder, the container and both exports give the same ids
+for other in '{"additional_special_tokens": ["th"]}:{}' '{}:{"pad_token": {"content": "th", "__type": "AddedToken"}}' \
+    '{}:{"added_tokens_decoder": {}}'; do
+    cp -r bytes beside
+    printf '%s' "${other%%:\{*}" >beside/special_tokens_map.json
+    printf '{}' >beside/added_tokens.json
+    printf '%s' "{${other#*:\{}" | sed 's/^{/{"bos_token": "<bos>", "eos_token": "<bos>", /; s/, }$/}/' >beside/tokenizer_config.json
+    "$dq" quantize beside -o beside.h5 --group 32 --scale search --embed-bits 16 --skip down_proj -q >/dev/null
+    try 0 "." export beside.h5 -o "beside again" --format safetensors
+    cmp -s beside/added_tokens.json "beside again/added_tokens.json" || complain "export: added_tokens.json is another one"
+    try 0 "." export beside.h5 -o beside.gguf --format gguf
+    for m in beside beside.h5 "beside again" beside.gguf; do
+        try 0 "^[0-9]" tokenize "$m" --text "short text"
+        cp "$top/out" ids
+        [ "$m" != beside ] || cp ids beside.ids
+        cmp -s ids beside.ids || complain "export: $m gives other tokens with $other: $(cat ids beside.ids)"
+    done
+    case $other in
+    *added_tokens_decoder*) cmp -s ids bytes.gguf.ids || complain "tokens that nothing names are other ones" ;;
+    *) cmp -s ids bytes.gguf.ids && complain "tokenize: $other changes nothing" ;;
+    esac
+    rm -r beside beside.h5 "beside again" beside.gguf
+done
 try 0 '"ggml_type": "Q4_0"' export bytes.h5 -o again.gguf --format gguf --threads 3 --json
 json dq-export/1
 grep -q '"name": "again.gguf"' "$top/out" || complain "export --json: the file has no name"

@@ -165,6 +165,10 @@ sed 's/"<bos>"/"<Bos>"/' tokenizer.kept >"diff model/tokenizer.json"
 cmp -s tokenizer.kept "diff model/tokenizer.json" && complain "gates: the tokenizer did not change"
 anew "$@" --csv killed.csv --force --resume
 mv tokenizer.kept "diff model/tokenizer.json"
+killed 2 "$@" --csv killed.csv --force
+printf '{"additional_special_tokens": ["e"]}' >"diff model/special_tokens_map.json"
+anew "$@" --csv killed.csv --force --resume
+rm "diff model/special_tokens_map.json"
 # what is damaged is said with what to do
 killed 3 "$@" --csv killed.csv --force --resume
 sed -i '2s/e/f/' dq-eval-*.resume

@@ -51,20 +51,22 @@ text 0 "diff model" --text broken.txt --window stride
 grep -q "broken.txt: 1 ill-formed" "$top/err" || complain "broken.txt: no warning"
 
 # a token before a text is the model's own, in whatever order models come; where none is needed both have the same tokens
-mkdir bare && cp "plain model"/*.json "plain model"/*.safetensors bare/
+for m in bare named; do mkdir $m && cp "plain model"/*.json "plain model"/*.safetensors $m; done
+none='{"x_token": "a"}' # a token that all have, and that nothing begins with
+printf '{"x_token": "a", "bos_token": "<bos>"}' >named/tokenizer_config.json
 printf '{"ctx": "", "choices": ["a", "b"], "gold": 0}\n' >bare.jsonl
-for config in '{}' '{"eos_token": "a"}'; do
+for config in "$none" '{"eos_token": "a"}'; do
     printf '%s' "$config" >bare/tokenizer_config.json
-    try 0 "^bare .*all equal" eval "plain model" bare --ref "plain model" --text "$book" --ctx 64 --limit 2 --logit-bits 16
-    for models in "plain model:bare" "bare:plain model"; do
+    try 0 "^bare .*all equal" eval named bare --ref named --text "$book" --ctx 64 --limit 2 --logit-bits 16
+    for models in named:bare bare:named; do
         pattern="bare: its tokenizer or number of positions differs"
-        [ "$config" = '{}' ] && pattern="needs a token before"
-        try 4 "$pattern" eval "${models%:*}" "${models#*:}" --ref "plain model" --text one --window rolling
-        [ "$config" = '{}' ] && pattern="the context is empty and tokenizer_config.json names neither"
-        try 4 "$pattern" eval "${models%:*}" "${models#*:}" --ref "plain model" --task mc --data bare.jsonl
+        [ "$config" = "$none" ] && pattern="needs a token before"
+        try 4 "$pattern" eval "${models%:*}" "${models#*:}" --ref named --text one --window rolling
+        [ "$config" = "$none" ] && pattern="the context is empty and tokenizer_config.json names neither"
+        try 4 "$pattern" eval "${models%:*}" "${models#*:}" --ref named --task mc --data bare.jsonl
     done
 done
-rm -r bare bare.jsonl
+rm -r bare named bare.jsonl
 
 # tables and documents
 text 0 "PPL per word" --text "$lines" --window rolling --ctx 64 --csv rolling.csv

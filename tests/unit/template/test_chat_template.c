@@ -668,6 +668,16 @@ TEST(a_model_brings_its_template)
     check_model(at(""), "<s>|</s>|False|x");
     make_container(at(""), at("m.h5"), &s);
     check_model(at("m.h5"), "<s>|</s>|False|x");
+    put("special_tokens_map.json",
+        "{\"bos_token\": \"<S>\", \"pad_token\": {\"content\": \"<p>\"}}");
+    check_model(at(""), "<S>|</s>|True|x");
+    make_container(at(""), at("m.h5"), &s);
+    check_model(at("m.h5"), "<S>|</s>|True|x");
+    config[strlen(config) - 1] = 0; /* with a decoder the older file is not read */
+    strcat(config, ", \"added_tokens_decoder\": {}}");
+    put("tokenizer_config.json", config);
+    check_model(at(""), "<s>|</s>|False|x");
+    assert_int_equal(remove(at("special_tokens_map.json")), 0);
     put("chat_template.jinja", "of a file, {{ eos_token }}\n");
     check_model(at(""), "of a file, </s>");
     make_container(at(""), at("m.h5"), &s);

@@ -293,7 +293,7 @@ TEST(test_config)
         {"{}", DQ_OK, -1, ""},
         {"{\"bos_token\":\"<bos>\",\"eos_token\":\"<eos>\"}", DQ_OK, 0, ""},
         {"{\"bos_token\":null,\"eos_token\":{\"content\":\"<eos>\"}}", DQ_OK, 1, ""},
-        {"{\"bos_token\":\"nothing\"}", DQ_OK, -1, ""},
+        {"{\"bos_token\":\"nothing\"}", DQ_OK, 420, ""}, /* added */
         {"{\"eos_token\":\"<new>\",\"added_tokens_decoder\":{\"420\":{\"content\":\"<new>\","
          "\"special\":true},\"0\":{\"content\":\"<bos>\",\"lstrip\":true}}}",
          DQ_OK, 420, ""},

@@ -6,6 +6,7 @@
 #include "tokenizer/tokenizer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char bpe_base[] =
@@ -235,6 +236,79 @@ TEST(test_refusals)
         {"\"added_tokens\":[", "\"added_tokens\":{},\"x\":[", DQ_DAMAGED, "not a list"},
     };
     check_refusals(bpe_base, rows, sizeof rows / sizeof *rows);
+}
+
+/* Tokens that several files name, with other flags, or without an id: ids and text of transformers. */
+TEST(test_files_beside)
+{
+    dq_err err = {0};
+    json_t *all = json_load_file(DQ_TEST_DIR "/golden/added_tokens.json", 0, NULL), *one;
+    json_t *base = json_object_get(all, "base");
+    size_t n_cases = 0;
+    json_array_foreach(json_object_get(all, "cases"), n_cases, one)
+    {
+        const json_t *files = json_object_get(one, "files"), *ids = json_object_get(one, "ids");
+        const char *text = json_string_value(json_object_get(one, "text"));
+        dq_tokenizer_text file[DQ_TOKENIZER_FILES] = {{NULL, 0}};
+        char *written[DQ_TOKENIZER_FILES] = {NULL}, *plain;
+        dq_tokenizer *t = NULL;
+        int32_t *got;
+        int64_t n;
+        size_t len;
+        json_object_set(base, "added_tokens", json_array_get(files, 0));
+        for (size_t i = 0; i < DQ_TOKENIZER_FILES; i++) {
+            const json_t *v = i ? json_array_get(files, i) : base;
+            if (!json_is_null(v)) file[i].s = written[i] = json_dumps(v, 0);
+            if (written[i]) file[i].len = strlen(written[i]);
+        }
+        if (dq_tokenizer_load_files(&t, file, &err) != DQ_OK)
+            fail_msg("case %zu: %s", n_cases, err.text);
+        dq_tokenizer_encode(t, text, strlen(text), 0, &got, &n, NULL, NULL, &err);
+        if (n != (int64_t)json_array_size(ids))
+            fail_msg("case %zu: %lld ids", n_cases, (long long)n);
+        for (size_t i = 0; i < json_array_size(ids); i++) {
+            if (got[i] != json_integer_value(json_array_get(ids, i)))
+                fail_msg("case %zu: id %zu is %d", n_cases, i, (int)got[i]);
+        }
+        dq_tokenizer_decode(t, got, n, 0, &plain, &len, &err);
+        assert_string_equal(plain, json_string_value(json_object_get(one, "plain")));
+        for (size_t i = 0; i < DQ_TOKENIZER_FILES; i++) free(written[i]);
+        dq_block_free(got);
+        dq_block_free(plain);
+        dq_tokenizer_free(t);
+    }
+    assert_int_equal(n_cases, 60);
+    assert_string_equal(err.text, "");
+    json_decref(all);
+}
+
+TEST(test_damaged_files_beside)
+{
+    static const struct {
+        int file;
+        const char *text;
+        dq_status status;
+        const char *says;
+    } t[] = {
+        {2, "[]", DQ_DAMAGED, "special_tokens_map.json: the document is not an object"},
+        {2, "{", DQ_DAMAGED, "special_tokens_map.json: not valid JSON"},
+        {2, "{\"eos_token\": 7, \"extra_special_tokens\": [null, {}], \"x_token\": []}", DQ_OK, ""},
+        {3, "7", DQ_DAMAGED, "added_tokens.json: the document is not an object"},
+        {3, "{\"<n>\": \"5\"}", DQ_DAMAGED, "added_tokens.json: \"<n>\" has no id"},
+        {3, "{\"<n>\": -1}", DQ_DAMAGED, "is not an id with an object"},
+        {3, "{\"<n>\": 9}", DQ_MISMATCH, "added token \"<n>\" has id 9 where the vocabulary"},
+        {3, "{\"<b>\": 4, \"<n>\": 5, \"\": 6}", DQ_OK, ""},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        dq_tokenizer_text file[DQ_TOKENIZER_FILES] = {{bpe_base, sizeof bpe_base - 1}};
+        dq_tokenizer *got = NULL;
+        dq_err err = {0};
+        file[t[i].file] = (dq_tokenizer_text){t[i].text, strlen(t[i].text)};
+        if (dq_tokenizer_load_files(&got, file, &err) != t[i].status ||
+            !strstr(err.text, t[i].says))
+            fail_msg("row %zu: status %d, \"%s\"", i, (int)err.code, err.text);
+        dq_tokenizer_free(got);
+    }
 }
 
 TEST(test_unigram_refusals)
