@@ -13,8 +13,8 @@
 #include "template/chat_template.h"
 #include "tests/rigs/test_folder.h"
 
-#include <signal.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
