@@ -102,7 +102,6 @@ static const struct {
     {"GGUF", 4, "a GGUF file", "Give a text"},
     {"\x89HDF\r\n", 6, "an HDF5 file", "Give a text"},
     {"%PDF-", 5, "a PDF file", "Write its text first: pdftotext"},
-    {"version https://git-lfs", 23, "a Git LFS pointer", "Fetch the file: git lfs pull"},
 };
 
 /* Without a mark: of pairs of bytes, at least a third have a zero at one and the same side. */

@@ -239,8 +239,6 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
         const char *what;
     } known[] = {
         {"PK\3\4", 4, "a PyTorch file is not read. Use a folder with config.json and safetensors."},
-        {"version https://git-lfs", 23,
-         "a pointer of Git LFS, not the file itself. Fetch it with git lfs pull."},
     };
     static const uint8_t hdf5[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
     uint8_t head[24] = {0};

@@ -61,7 +61,6 @@ TEST(no_text)
                {"\xfe\xff\0a", 4, "is UTF-16"},
                {"\xff\xfe\0\0", 4, "is UTF-32"},
                {"GGUF\3\0\0\0", 8, "is a GGUF file"},
-               {"version https://git-lfs.github.com/spec/v1\n", 43, "git lfs pull"},
                {utf16, sizeof utf16, "UTF-16 without a mark"},
                {utf16 + 1, sizeof utf16 - 1, "UTF-16 without a mark"},
                {latin, sizeof latin, "5 ill-formed sequences and 0 zero bytes in 600 bytes"},
