@@ -12,6 +12,7 @@
 #include "cmds/plan/plan_files.h"
 #include "plan/weights/plan_weights.h"
 #include "quantize/quantize_recipe.h"
+#include "tasks/repeats.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -54,9 +55,18 @@ static dq_status read_recipe(dq_cache_job *j, const dq_cache_job_recipe *r, dq_e
     return check_recipe(j, r, err);
 }
 
-dq_status dq_cache_job_write(const dq_cache_job *j, json_t *recipe, dq_err *err)
+dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, json_t *recipe,
+                             dq_err *err)
 {
     char *text = NULL;
+    dq_repeats_sketch sketch = {.n = 0};
+    json_t *texts = json_object_get(recipe, "texts"), *one = json_object();
+    for (int64_t i = c->begin; i < c->end; i++)
+        dq_repeats_sketch_add(&sketch, c->win.win[i].ids, c->win.win[i].n);
+    json_object_set_new(one, "sha256", json_string(j->text.sha256));
+    json_object_set_new(one, "sketch", dq_repeats_sketch_json(&sketch));
+    if (!texts) json_object_set_new(recipe, "texts", texts = json_array());
+    json_array_append_new(texts, one);
     if (dq_json_complete(err) == DQ_OK && dq_json_dump(&text, recipe, JSON_INDENT(2), err) == DQ_OK)
         dq_file_write(j->c->out, text, strlen(text), err);
     free(text);

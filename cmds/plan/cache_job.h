@@ -75,7 +75,8 @@ dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_w
                              dq_err *err);
 /* Warnings: where few documents, or windows of a single one, decide; where the model rounds logits. */
 void dq_cache_job_warn(const dq_cache_job *j, const dq_plan_caches *c);
-/* A recipe as a file, to c->out; takes the value. */
-dq_status dq_cache_job_write(const dq_cache_job *j, json_t *recipe, dq_err *err);
+/* A recipe as a file, to c->out, with the text of the windows that searched; takes the value. */
+dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, json_t *recipe,
+                             dq_err *err);
 
 #endif

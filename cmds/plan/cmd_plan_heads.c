@@ -234,7 +234,8 @@ static dq_status hand_out(const dq_cache_job *j, dq_plan_heads *p, const dq_head
                           dq_err *err)
 {
     json_t *recipe = dq_heads_output_recipe_of(&p->set, j->onto, p->text);
-    if (dq_cache_job_write(j, recipe, err) != DQ_OK) return dq_plan_heads_failed(p, err);
+    if (dq_cache_job_write(j, &p->caches, recipe, err) != DQ_OK)
+        return dq_plan_heads_failed(p, err);
     dq_plan_heads_done(p);
     warn_worse(j, p);
     return j->c->json ? dq_heads_output_json(v, err) : dq_heads_output_print(v, err);

@@ -139,7 +139,7 @@ static dq_status hand_out(const dq_cache_job *j, dq_plan_kv *p, dq_err *err)
 {
     const dq_kv_output_view v = {p, &j->text, &j->c->logger, 0};
     json_t *recipe = dq_kv_output_recipe_of(&p->set, j->onto, dq_plan_kv_widths(p));
-    if (dq_cache_job_write(j, recipe, err) != DQ_OK) return dq_plan_kv_failed(p, err);
+    if (dq_cache_job_write(j, &p->caches, recipe, err) != DQ_OK) return dq_plan_kv_failed(p, err);
     dq_plan_kv_done(p);
     return j->c->json ? dq_kv_output_json(&v, err) : dq_kv_output_print(&v, err);
 }

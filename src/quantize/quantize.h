@@ -55,9 +55,9 @@ typedef struct dq_quantize_settings {
     dq_dense_type dense_type;
     /* JSON of schema dq-recipe/1, the caller's; NULL: none. rules: an array of
      * {"match": REGEX or "name": TENSOR, "bits": 2..8 or 16, "group": optional, "scale": optional}; the last
-     * that matches a tensor decides about it, before `skip`. plan and comment are stored; of a plan only the model that it
+     * that matches a tensor decides about it, before `skip`. plan, texts and comment are stored; of a plan only the model that it
      * was made for is read here. */
-    const json_t *rules, *plan, *comment;
+    const json_t *rules, *plan, *texts, *comment;
     /* For messages: the first `rules` of the rules, the pattern `skip` and the method's name, where these are the same
      * pointers, are from the file `path`; NULL: from none. */
     struct {

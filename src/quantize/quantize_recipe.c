@@ -210,6 +210,13 @@ static dq_status read_plan(dq_quantize_settings *s, const json_t *v, dq_err *err
     return err->code == DQ_OK ? DQ_OK : dq_in(err, "\"plan\": ");
 }
 
+/* Texts that chose something of the cache. */
+static dq_status read_texts(dq_quantize_settings *s, const json_t *v, dq_err *err)
+{
+    s->texts = v;
+    return json_is_array(v) ? DQ_OK : dq_json_wrong("texts", "a list", v, err);
+}
+
 static dq_status read_comment(dq_quantize_settings *s, const json_t *v, dq_err *err)
 {
     s->comment = v;
@@ -250,6 +257,7 @@ static const struct {
               {"method", read_method, false, false},
               {"calib", read_calib, false, true},
               {"plan", read_plan, false, false},
+              {"texts", read_texts, false, false},
               {"comment", read_comment, false, false}};
 enum { FIELDS = sizeof fields / sizeof *fields };
 
@@ -308,6 +316,7 @@ static void put_newer(json_t *r, const dq_quantize_settings *s)
     if (s->method_name) json_object_set_new(r, "method", json_string(s->method_name));
     if (s->calib) json_object_set_new(r, "calib", json_deep_copy(s->calib));
     if (s->plan) json_object_set_new(r, "plan", json_deep_copy(s->plan));
+    if (s->texts) json_object_set_new(r, "texts", json_deep_copy(s->texts));
     if (s->comment) json_object_set_new(r, "comment", json_deep_copy(s->comment));
     if (!dq_kv_config_same(&s->kv, &dq_kv_config_plain))
         json_object_set_new(r, "kv", dq_kv_config_json(&s->kv));

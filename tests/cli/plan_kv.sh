@@ -258,3 +258,14 @@ rm k.json
 until_line 3 . TERM "$@" --text lines.txt --force
 try 4 "what differs first is ids: begun with [0-9a-f]*[.]*, this run has [0-9a-f]*[.]* (lines.jsonl)" "$@" -o k.json --text lines.jsonl --resume
 absent k.json
+
+# ---- the text that chose widths is no test of the container that has them
+head -c 30000 "$repo/calib/pair/text.txt" >seen.txt
+tail -c 30000 "$repo/calib/pair/text.txt" >unseen.txt
+try 0 . plan kv "plain model" --kv-bits 5 --text seen.txt --ctx 256 --limit 6 -o seen.json --force
+try 0 . quantize "plain model" -o seen.h5 --bits 4 --recipe seen.json
+try 0 . eval seen.h5 --text seen.txt --ctx 256 --limit 4
+grep -q "warning: seen.txt: has about [0-9]* % of the text that calibrated" "$top/err" || complain "plan kv: no warning of the text that searched"
+try 0 . eval seen.h5 --text unseen.txt --ctx 256 --limit 4
+! grep -q "that calibrated" "$top/err" || complain "plan kv: warns of another text"
+rm seen.json seen.h5
