@@ -214,6 +214,10 @@ static void warn_over(dq_logger *logger, const dq_eval *e, const dq_eval_ids *id
             e->source[ids->source].name, text, e->model[ids->model].m->max_positions, model,
             (long long)p->demos);
     }
+    if (d->n_queries_in_demos)
+        dq_logger_warn(logger,
+                       "%s: %lld examples have the text of a query, and are no demonstrations",
+                       e->source[ids->source].name, (long long)d->n_queries_in_demos);
     if (d->n_bad_demos)
         dq_logger_warn(logger,
                        "%s: %lld ill-formed UTF-8 sequences in the demonstrations read as U+FFFD",

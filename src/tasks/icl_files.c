@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/csv.h"
 #include "base/json.h"
+#include "base/map64.h"
 #include "base/os.h"
 #include "base/strmap.h"
 #include "base/utf8.h"
@@ -354,6 +355,31 @@ static dq_status sort_labels(dq_icl_data *d, dq_icl_reader *r, dq_err *err)
     return DQ_OK;
 }
 
+/* No query is shown its own answer: examples with its text are no demonstrations. */
+static dq_status leave_out_queries(dq_icl_data *d, dq_err *err)
+{
+    dq_map64 asked = {0};
+    int64_t n = 0;
+    DQ_TRY(dq_map64_new(&asked, (size_t)d->queries.n + 1, NULL, err));
+    for (int64_t i = 0; err->code == DQ_OK && i < d->queries.n; i++) {
+        const dq_icl_example *x = &d->queries.ex[i];
+        dq_map64_put(&asked, dq_strmap_hash(x->text, x->len), 1, err);
+    }
+    for (int64_t i = 0; err->code == DQ_OK && i < d->demos.n; i++) {
+        const dq_icl_example x = d->demos.ex[i];
+        if (!dq_map64_get(&asked, dq_strmap_hash(x.text, x.len))) d->demos.ex[n++] = x;
+    }
+    dq_map64_free(&asked);
+    d->n_queries_in_demos = d->demos.n - n;
+    d->demos.n = n;
+    if (err->code == DQ_OK && n == 0)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "all demonstrations are queries, too. Give demonstrations that are not asked "
+            "for");
+    return err->code;
+}
+
 dq_status dq_icl_read(dq_icl_data *out, const dq_icl_task *task, const dq_icl_file *queries,
                       const dq_icl_file *demos, dq_arena *a, dq_err *err)
 {
@@ -373,5 +399,7 @@ dq_status dq_icl_read(dq_icl_data *out, const dq_icl_task *task, const dq_icl_fi
         out->n_bad_demos = r.n_bad;
         out->first_bad_demos = r.first_bad;
     }
-    return sort_labels(out, &r, err);
+    DQ_TRY(sort_labels(out, &r, err));
+    if (leave_out_queries(out, err) == DQ_OK) return DQ_OK;
+    return dq_in(err, "%s: ", demos->text ? demos->path : queries->path);
 }

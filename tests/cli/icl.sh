@@ -149,3 +149,12 @@ if [ -n "${DQ_DATA:-}" ] && [ -f "$DQ_DATA/TREC_10.label" ]; then
             --fewshot-data "$DQ_DATA/banking77_train.csv" --num-fewshot 1,5,50 --runs 2 --limit 50
     done
 fi
+
+# ---- no query is shown its own answer
+{
+    cat "$at/trec_train.label"
+    head -n 3 "$at/trec_test.label"
+} >leaky.label
+try 0 "trec" eval "plain model" --task trec --data "$at/trec_test.label" --fewshot-data leaky.label --num-fewshot 1,3 --limit 4
+grep -q "warning: trec: 3 examples have the text of a query, and are no demonstrations" "$top/err" || complain "icl: queries among the demonstrations"
+try 4 "all demonstrations are queries, too" eval "plain model" --task trec --data "$at/trec_test.label" --fewshot-data "$at/trec_test.label" --num-fewshot 1
