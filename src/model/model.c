@@ -244,7 +244,7 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
     uint8_t head[24] = {0};
     dq_os_map map;
     DQ_TRY(dq_os_map_open(&map, path, err));
-    memcpy(head, map.data, map.bytes < sizeof head ? map.bytes : sizeof head);
+    if (map.bytes) memcpy(head, map.data, map.bytes < sizeof head ? map.bytes : sizeof head);
     dq_os_map_close(&map);
     if (memcmp(head, hdf5, sizeof hdf5) == 0 || ends_in(path, ".h5"))
         return open_container(o, path, pairing, err);
