@@ -16,6 +16,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const dq_usage usage = {
@@ -35,6 +36,45 @@ typedef struct request {
     dq_logger logger;
     bool json, tensors, recipe;
 } request;
+
+/* What ends a text, and the tokens. False: dq cannot read them, which is no obstacle here. */
+static bool ends_of(dq_stop_ids *s, dq_tokenizer **t, const dq_model *m)
+{
+    dq_err ignored = {0};
+    *s = (dq_stop_ids){0};
+    return dq_input_tokenizer(t, m, false, &ignored) == DQ_OK &&
+           dq_stop_ids_add(s, m, *t, m->vocab, &ignored) == DQ_OK;
+}
+
+static void print_ends(const dq_model *m)
+{
+    dq_stop_ids s;
+    dq_tokenizer *t;
+    const bool known = ends_of(&s, &t, m);
+    printf("a text ends at     ");
+    for (int64_t i = 0; known && i < s.n; i++) {
+        size_t len = 0;
+        const char *piece = t ? dq_tokenizer_piece(t, s.id[i], &len) : NULL;
+        json_t *text = piece ? json_stringn(piece, len) : NULL;
+        char *shown = text ? json_dumps(text, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
+        printf("%s%d%s%s", i ? ", " : "", (int)s.id[i], shown ? " " : "", shown ? shown : "");
+        free(shown);
+        json_decref(text);
+    }
+    printf("%s\n", !known ? "not known, as the tokenizer is not read" : s.n ? "" : "no token");
+    dq_tokenizer_free(t);
+}
+
+static json_t *ends_json(const dq_model *m)
+{
+    dq_stop_ids s;
+    dq_tokenizer *t;
+    json_t *list = ends_of(&s, &t, m) ? json_array() : json_null();
+    for (int64_t i = 0; json_is_array(list) && i < s.n; i++)
+        json_array_append_new(list, json_integer(s.id[i]));
+    dq_tokenizer_free(t);
+    return list;
+}
 
 /* What programs are compared by comes first. */
 static void print_size(const dq_model *m, int n_files)
@@ -63,6 +103,7 @@ static void print_model(const dq_model *m, int n_files)
     printf("head order           %s\n", dq_head_order_pairing_name(map->pairing));
     printf("width              %d, feed-forward %d\n", m->dim, m->ffn);
     printf("vocabulary         %d%s\n", m->vocab, m->tied ? ", output tied to the input" : "");
+    print_ends(m);
     printf("positions          %d\n", m->max_positions);
     printf("norm epsilon       %g", (double)m->norm_eps);
     if (m->layer[0].attn.head_norm) printf(", heads %g", (double)m->layer[0].attn.norm_eps);
@@ -174,6 +215,7 @@ static json_t *model_json(const dq_model *m)
     json_object_set_new(o, "dim", json_integer(m->dim));
     json_object_set_new(o, "ffn", json_integer(m->ffn));
     json_object_set_new(o, "vocab", json_integer(m->vocab));
+    json_object_set_new(o, "stop_ids", ends_json(m));
     json_object_set_new(o, "tied", json_boolean(m->tied));
     json_object_set_new(o, "max_positions", json_integer(m->max_positions));
     json_object_set_new(o, "kv_bytes_per_token", dq_document_real(token_bytes(m, &m->kv)));

@@ -130,6 +130,18 @@ dq_status dq_input_tokenizer(dq_tokenizer **out, const dq_model *m, bool require
     return err->code;
 }
 
+void dq_input_warn_stops(const dq_stop_ids *s, const char *name, dq_logger *logger)
+{
+    if (s->unknown[0])
+        dq_logger_warn(logger, "%s: %s is no token of the model, so no text ends at it", name,
+                       s->unknown);
+    if (s->n == 0)
+        dq_logger_warn(logger,
+                       "%s: nothing names a token that ends a text; texts go on to the most tokens "
+                       "that are asked for",
+                       name);
+}
+
 dq_status dq_input_encode(dq_input_ids *out, const dq_tokenizer *t, const dq_input_text *text,
                           unsigned flags, dq_logger *logger, dq_arena *a, dq_err *err)
 {

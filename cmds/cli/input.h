@@ -6,6 +6,7 @@
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "model/model.h"
+#include "session/stop_ids.h"
 #include "tokenizer/tokenizer.h"
 
 /* --head-order: which heads meet in one output head, for checkpoints whose order is in doubt. It goes for
@@ -56,6 +57,8 @@ dq_status dq_input_read(dq_input_text *t, const char *path, dq_arena *a, dq_err 
 /* "1 2 3": every item of --ids is one sequence. */
 dq_status dq_input_parse_ids(dq_input_ids *out, const char *const *item, int n, dq_arena *a,
                              dq_err *err);
+/* Warns where a model of this name has nothing that ends a text, or names what does not. */
+void dq_input_warn_stops(const dq_stop_ids *s, const char *name, dq_logger *logger);
 /* The model's tokenizer; NULL with DQ_OK when it has none and `required` is false. */
 dq_status dq_input_tokenizer(dq_tokenizer **out, const dq_model *m, bool required, dq_err *err);
 /* Ids of the text as one sequence in an arena; warns once about text that is not UTF-8. */

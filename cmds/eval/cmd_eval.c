@@ -353,13 +353,23 @@ static void on_begins(void *arg, int model)
     x->open[model].said = true;
 }
 
+static dq_status say_ends(eval_run *x, const cmd_eval_view *v, dq_err *err)
+{
+    for (int i = 0; cmd_eval_kind_stops(&x->e) && i < x->e.n_models; i++) {
+        dq_stop_ids stops;
+        DQ_TRY(dq_eval_stop_ids(&stops, &x->e, i, err));
+        for (int64_t k = 0; k < stops.n; k++)
+            dq_logger_note(&x->o.logger, "%s: id %d ends a text", v->names[i], (int)stops.id[k]);
+        dq_input_warn_stops(&stops, v->names[i], &x->o.logger);
+    }
+    return DQ_OK;
+}
+
 static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
     if (cmd_eval_kv_policies(&x->e)) cmd_eval_plan_say(&x->o.logger, &v);
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        if (cmd_eval_kinds[i]->say) DQ_TRY(cmd_eval_kinds[i]->say(&x->o.logger, &v, err));
-    }
+    DQ_TRY(say_ends(x, &v, err));
     if (dq_ranks_number() == 0)
         cmd_eval_resume_begin(&x->resume, &x->e, x->o.resume, &x->o.logger, err);
     DQ_TRY(dq_ranks_agree("evaluation, program or processor", x->resume.key, err));

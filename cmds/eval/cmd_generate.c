@@ -337,29 +337,6 @@ static dq_status details(json_t *o, const cmd_eval_view *v, int row, dq_err *err
     return DQ_OK;
 }
 
-static dq_status say(dq_logger *logger, const cmd_eval_view *v, dq_err *err)
-{
-    const dq_eval *e = v->e;
-    for (int i = 0; i < e->n_rows; i++) {
-        dq_stop_ids stops;
-        bool seen = !shows(e, i);
-        for (int k = 0; k < i; k++)
-            seen = seen || (shows(e, k) && e->row[k].model == e->row[i].model);
-        if (seen) continue;
-        DQ_TRY(dq_eval_stop_ids(&stops, e, e->row[i].model, err));
-        for (int64_t k = 0; k < stops.n; k++)
-            dq_logger_note(logger, "%s: id %d ends a continuation", v->names[e->row[i].model],
-                           (int)stops.id[k]);
-        if (stops.n == 0)
-            dq_logger_warn(
-                logger,
-                "%s: neither config.json nor tokenizer_config.json names an EOS; only --stop "
-                "and --max-new end its continuations",
-                v->names[e->row[i].model]);
-    }
-    return DQ_OK;
-}
-
 static void warn_done(dq_logger *logger, const cmd_eval_view *v)
 {
     for (int i = 0; i < v->e->n_rows; i++) {
@@ -459,10 +436,9 @@ const cmd_eval_kind cmd_eval_generate = {
             .file_option = "dump-completions",
             .file = file},
     .open = open_shots,
-    .say = say,
     .settings = put_settings,
     .unscored = unscored,
-    .stops = true,
+    .stops = cmd_eval_kind_writes,
     .warn_done = warn_done,
     .out = {.details = details, .file_lines = dump_units},
 };

@@ -172,6 +172,11 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
 
 /* ---- JSON ---- */
 
+static bool is_generated(const dq_eval_source *source)
+{
+    return ((const dq_needle_settings *)source->settings)->generated;
+}
+
 static const char *mode_name(const dq_needle_settings *s)
 {
     return mode_names[s->generated];
@@ -398,6 +403,7 @@ const cmd_eval_kind cmd_eval_needle = {
             .choose = choose,
             .check = check},
     .settings = put_settings,
+    .stops = is_generated,
     .out = {.metrics = put_metrics,
             .metric = "ll_nats",
             .details = details,

@@ -283,6 +283,6 @@ const cmd_eval_kind cmd_eval_ruler = {
             .check = check},
     .load = load,
     .settings = put_settings,
-    .stops = true,
+    .stops = cmd_eval_kind_writes,
     .out = {.details = details, .tables = tables, .dump = dump},
 };

@@ -50,6 +50,21 @@ int cmd_eval_kind_named(const char *task)
     return -1;
 }
 
+bool cmd_eval_kind_writes(const dq_eval_source *source)
+{
+    (void)source;
+    return true;
+}
+
+bool cmd_eval_kind_stops(const dq_eval *e)
+{
+    for (int i = 0; i < e->n_sources; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
+        if (kind->stops && kind->stops(&e->source[i])) return true;
+    }
+    return false;
+}
+
 bool cmd_eval_kind_shows(const cmd_eval_kind *kind, const dq_eval *e, int row)
 {
     return e->row[row].shown && cmd_eval_kind_of(dq_eval_source_of(e, &e->row[row])) == kind;

@@ -116,9 +116,9 @@ typedef struct cmd_eval_kind {
      * ones, but for those of `unscored` (NULL at the end; NULL: none), which change no score. */
     void (*settings)(json_t *settings, const void *own, const dq_eval *e);
     const char *const *unscored;
-    bool stops; /* its texts end at what the models name as such */
+    /* Whether texts of a source end at what the models name as such (NULL: there are none). */
+    bool (*stops)(const dq_eval_source *source);
     void (*warn_plan)(dq_logger *logger, const cmd_eval_view *v);
-    dq_status (*say)(dq_logger *logger, const cmd_eval_view *v, dq_err *err);
     void (*warn_done)(dq_logger *logger, const cmd_eval_view *v);
     cmd_eval_kind_output out;
 } cmd_eval_kind;
@@ -135,6 +135,10 @@ extern const cmd_eval_kind cmd_eval_ruler;    /* prompts made up for long contex
 
 /* Members of its `settings` that scores depend on. */
 json_t *cmd_eval_kind_scored(const cmd_eval_kind *kind, const void *own, const dq_eval *e);
+/* For cmd_eval_kind.stops: all of them do. */
+bool cmd_eval_kind_writes(const dq_eval_source *source);
+/* Whether some source's texts end at what the models name as such. */
+bool cmd_eval_kind_stops(const dq_eval *e);
 /* The kind of a source. */
 const cmd_eval_kind *cmd_eval_kind_of(const dq_eval_source *source);
 /* The index of the kind with that task; -1: none. */

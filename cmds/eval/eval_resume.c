@@ -73,15 +73,6 @@ static json_t *settings_json(const cmd_eval_identity *id)
     return o;
 }
 
-/* Whether some source's texts end at what the models name as such, in files of their own. */
-static bool stops(const dq_eval *e)
-{
-    for (int i = 0; i < e->n_sources; i++) {
-        if (cmd_eval_kind_of(&e->source[i])->stops) return true;
-    }
-    return false;
-}
-
 static dq_status add_models(dq_sha256 *h, const cmd_eval_identity *id, dq_err *err)
 {
     for (int i = 0; i < id->e->n_models; i++) {
@@ -89,7 +80,7 @@ static dq_status add_models(dq_sha256 *h, const cmd_eval_identity *id, dq_err *e
         dq_stop_ids stop = {0};
         dq_sha256_add(h, id->content[i], 64);
         if (m->m->gates) add_line(h, "gates %s\n", m->m->gates->sha256);
-        if (stops(id->e)) DQ_TRY(dq_eval_stop_ids(&stop, id->e, i, err));
+        if (cmd_eval_kind_stops(id->e)) DQ_TRY(dq_eval_stop_ids(&stop, id->e, i, err));
         add_line(h, "%zu %d %lld\n", m->tok_len, m->tok ? (int)dq_tokenizer_prefix(m->tok) : -1,
                  (long long)stop.n);
         if (stop.n) dq_sha256_add(h, stop.id, (size_t)stop.n * sizeof *stop.id);

@@ -317,6 +317,9 @@ static dq_status run(generate *x, const dq_args *args, dq_err *err)
                 "--compare: %s has another tokenizer or vocabulary than %s, so their tokens do not "
                 "compare",
                 x->compare, args->item[0]);
+        for (int i = 0; i < MODELS; i++) /* a container that kept no generation_config.json */
+            DQ_TRY(dq_stop_ids_add(&x->side[i].lm.stops, x->side[1 - i].lm.model, x->side[i].lm.tok,
+                                   x->side[i].lm.model->vocab, err));
     }
     DQ_TRY(dq_input_head_order_check(&x->lm.head_order, err));
     if (x->interactive) return converse(x, err);

@@ -24,7 +24,7 @@ const json_t *dq_checkpoint_config(const dq_checkpoint *c);
 const char *dq_checkpoint_config_text(const dq_checkpoint *c, size_t *len);
 /* For people, of a GGUF file: "GGUF, 210 Q4_1, 61 F32, 1 Q8_0"; NULL: a folder. */
 const char *dq_checkpoint_about(const dq_checkpoint *c);
-/* tokenizer.json or tokenizer_config.json, as a GGUF file has them: NULL where it has none, and of a folder. See
+/* tokenizer.json, tokenizer_config.json or generation_config.json, as a GGUF file has them: NULL where it has none, and of a folder. See
  * dq_gguf_model_text. */
 dq_status dq_checkpoint_tokenizer_text(const dq_checkpoint *c, const char *name, const char **text,
                                        size_t *len, dq_err *err);

@@ -12,9 +12,10 @@ dq_status dq_gguf_config_kind(const json_t *fields, dq_err *err);
  * model in a way dq does not run. `heads`, `kv_heads`: for whoever brings rows back into order. */
 dq_status dq_gguf_config(json_t **out, int64_t *heads, int64_t *kv_heads, const dq_gguf *g,
                          dq_err *err);
-/* What tokenizer.json and tokenizer_config.json would say, blocks that the caller ends with dq_block_free; both empty: the
- * file has no tokenizer. DQ_MISMATCH by name: a model or a pre-tokenizer that is not known. */
-dq_status dq_gguf_config_tokenizer(dq_strbuf *tokenizer, dq_strbuf *config, const dq_gguf *g,
-                                   dq_err *err);
+/* What tokenizer.json, tokenizer_config.json and generation_config.json would say, blocks that the caller ends with
+ * dq_block_free; all empty: the file has no tokenizer, the last alone: no token ends a text. Those that do are all for which
+ * libllama's llama_vocab_is_eog is true. DQ_MISMATCH by name: a model or a pre-tokenizer that is not known. */
+dq_status dq_gguf_config_tokenizer(dq_strbuf *tokenizer, dq_strbuf *config, dq_strbuf *generation,
+                                   const dq_gguf *g, dq_err *err);
 
 #endif

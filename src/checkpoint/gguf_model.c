@@ -33,9 +33,9 @@ typedef struct part {
     dq_gguf g;
 } part;
 
-enum { CONFIG, TOKENIZER, TOKENIZER_CONFIG, N_TEXTS };
+enum { CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION, N_TEXTS };
 static const char *const text_names[N_TEXTS] = {"config.json", "tokenizer.json",
-                                                "tokenizer_config.json"};
+                                                "tokenizer_config.json", "generation_config.json"};
 
 struct dq_gguf_model {
     dq_arena *arena; /* owns this struct too */
@@ -423,8 +423,8 @@ static dq_status read_head(dq_gguf_model *m, dq_err *err)
 static dq_status make_tokenizer(dq_gguf_model *m, dq_err *err)
 {
     if (m->tokenizer_made) return DQ_OK;
-    DQ_TRY(dq_gguf_config_tokenizer(&m->text[TOKENIZER], &m->text[TOKENIZER_CONFIG], &m->part[0].g,
-                                    err));
+    DQ_TRY(dq_gguf_config_tokenizer(&m->text[TOKENIZER], &m->text[TOKENIZER_CONFIG],
+                                    &m->text[GENERATION], &m->part[0].g, err));
     m->tokenizer_made = true;
     return DQ_OK;
 }

@@ -18,8 +18,8 @@ dq_status dq_gguf_model_open(dq_gguf_model **out, const char *path, dq_err *err)
 dq_status dq_gguf_model_open_tokenizer(dq_gguf_model **out, const char *path, dq_err *err);
 void dq_gguf_model_close(dq_gguf_model *m); /* NULL allowed */
 const json_t *dq_gguf_model_config(const dq_gguf_model *m);
-/* "config.json", "tokenizer.json", "tokenizer_config.json", which belong to the model; NULL: no such file. Those of the tokenizer
- * are made when one of them is asked for first, by one thread: DQ_MISMATCH by name for one that is not known. */
+/* "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", which belong to the model; NULL: no such
+ * file. All but the first are made when one of them is asked for first, by one thread: DQ_MISMATCH by name for one that is not known. */
 dq_status dq_gguf_model_text(dq_gguf_model *m, const char *name, const char **out, size_t *len,
                              dq_err *err);
 /* For people: "GGUF, 210 Q4_1, 1 Q8_0, 61 F32". */

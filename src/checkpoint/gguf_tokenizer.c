@@ -20,7 +20,8 @@ typedef struct files {
     const dq_gguf *g;
     dq_gguf_vocab v;
     json_t *root,
-        *config; /* of tokenizer.json, whose vocabulary and merges are null, and of tokenizer_config.json */
+        *config, /* of tokenizer.json, whose vocabulary and merges are null, and of tokenizer_config.json */
+        *ends;    /* ids */
     bool add_bos; /* where the file does not say */
     bool spm;     /* SentencePiece: BOS is 1 and EOS 2 where the file does not say */
 } files;
@@ -158,6 +159,72 @@ static void add_special(json_t *single, json_t *special, const dq_gguf_span *tok
                                    (json_int_t)id, "tokens", text_json(token)));
 }
 
+/* ---- What ends a text ---- */
+
+enum { FIM_NAMES = 5 };
+
+/* Ids that a key names; where it is not there, the token that has one of these names. */
+typedef struct ending {
+    const char *key, *names[FIM_NAMES];
+} ending;
+
+static const ending endings[] = {
+    {"tokenizer.ggml.eot_token_id", {NULL}},
+    {"tokenizer.ggml.eom_token_id", {NULL}},
+    {"tokenizer.ggml.fim_pad_token_id",
+     {"<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"}},
+    {"tokenizer.ggml.fim_rep_token_id",
+     {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"}},
+    {"tokenizer.ggml.fim_sep_token_id", {"<|file_sep|>"}},
+};
+
+static int64_t id_of(const files *x, const char *text)
+{
+    const size_t len = strlen(text);
+    for (size_t i = 0; i < x->v.n; i++) {
+        if (x->v.token[i].len == len && memcmp(x->v.token[i].s, text, len) == 0) return (int64_t)i;
+    }
+    return -1;
+}
+
+/* Of calls, o200k_harmony and solar-open end their texts at others than <|end|>, gemma4 at others than </s>. */
+static bool goes_on(const files *x, const dq_gguf_span *t)
+{
+    const bool call = id_of(x, "<|call|>") >= 0 || id_of(x, "<|calls|>") >= 0;
+    if (t->len == 7 && memcmp(t->s, "<|end|>", 7) == 0)
+        return call && (id_of(x, "<|return|>") >= 0 || id_of(x, "<|flush|>") >= 0);
+    return t->len == 4 && memcmp(t->s, "</s>", 4) == 0 && id_of(x, "<|tool_response>") >= 0;
+}
+
+static void add_end(const files *x, int64_t id)
+{
+    if (id < 0 || goes_on(x, &x->v.token[id])) return;
+    for (size_t i = 0; i < json_array_size(x->ends); i++) {
+        if (json_integer_value(json_array_get(x->ends, i)) == id) return;
+    }
+    json_array_append_new(x->ends, json_integer(id));
+}
+
+/* Source: llama.cpp src/llama-vocab.cpp (special_eog_ids). */
+static dq_status find_ends(files *x, int64_t eos, dq_err *err)
+{
+    add_end(x, eos);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        const dq_gguf_span *t;
+        int64_t id;
+        DQ_TRY(named_token(&t, &id, x, endings[i].key, -1, err));
+        for (int k = 0; id < 0 && k < FIM_NAMES && endings[i].names[k]; k++)
+            id = id_of(x, endings[i].names[k]);
+        add_end(x, id);
+    }
+    for (size_t i = 0; i < x->v.n; i++) {
+        if (dq_gguf_vocab_ends(x->v.token[i].s, x->v.token[i].len)) add_end(x, (int64_t)i);
+    }
+    return DQ_OK;
+}
+
+/* ---- Around a text ---- */
+
 /* BOS and EOS around a text, as far as they are added; config names them. */
 static dq_status set_template(files *x, dq_err *err)
 {
@@ -183,7 +250,7 @@ static dq_status set_template(files *x, dq_err *err)
     if (bos && add_bos) add_special(single, special, bos, bos_id);
     json_array_append_new(single, json_pack("{s:{s:s, s:i}}", "Sequence", "id", "A", "type_id", 0));
     if (eos && add_eos) add_special(single, special, eos, eos_id);
-    return DQ_OK;
+    return find_ends(x, eos_id, err);
 }
 
 static dq_status fill(files *x, const char *model, dq_arena *a, dq_err *err)
@@ -221,37 +288,46 @@ static dq_status write_tokenizer(dq_strbuf *out, const files *x, const char *tex
     return dq_strbuf_add(out, merges + VALUE, strlen(merges + VALUE), err);
 }
 
-static dq_status write_files(dq_strbuf *tokenizer, dq_strbuf *config, const files *x, dq_err *err)
+static dq_status write_files(dq_strbuf *tokenizer, dq_strbuf *config, dq_strbuf *generation,
+                             const files *x, dq_err *err)
 {
-    char *text = NULL, *more = NULL;
+    char *text = NULL, *more = NULL, *ends = NULL;
+    json_t *o = json_pack("{s:O}", "eos_token_id", x->ends);
     if (dq_json_dump(&text, x->root, JSON_INDENT(2), err) == DQ_OK &&
         dq_json_dump(&more, x->config, JSON_INDENT(2), err) == DQ_OK &&
-        write_tokenizer(tokenizer, x, text, err) == DQ_OK)
-        dq_strbuf_add(config, more, strlen(more), err);
+        write_tokenizer(tokenizer, x, text, err) == DQ_OK &&
+        dq_strbuf_add(config, more, strlen(more), err) == DQ_OK && json_array_size(x->ends) &&
+        dq_json_dump(&ends, o, JSON_INDENT(2), err) == DQ_OK)
+        dq_strbuf_add(generation, ends, strlen(ends), err);
+    json_decref(o);
     free(text);
     free(more);
+    free(ends);
     return err->code;
 }
 
-dq_status dq_gguf_config_tokenizer(dq_strbuf *tokenizer, dq_strbuf *config, const dq_gguf *g,
-                                   dq_err *err)
+dq_status dq_gguf_config_tokenizer(dq_strbuf *tokenizer, dq_strbuf *config, dq_strbuf *generation,
+                                   const dq_gguf *g, dq_err *err)
 {
     files x = {.g = g};
     const char *model;
-    *tokenizer = *config = (dq_strbuf){0};
+    *tokenizer = *config = *generation = (dq_strbuf){0};
     if (!json_object_get(g->fields, "tokenizer.ggml.model")) return DQ_OK;
     DQ_TRY(dq_gguf_text(&model, g->fields, "tokenizer.ggml.model", NULL, err));
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     x.root = json_object();
     x.config = json_object();
-    if (fill(&x, model, a, err) == DQ_OK) write_files(tokenizer, config, &x, err);
+    x.ends = json_array();
+    if (fill(&x, model, a, err) == DQ_OK) write_files(tokenizer, config, generation, &x, err);
     json_decref(x.root);
     json_decref(x.config);
+    json_decref(x.ends);
     dq_arena_free(a);
     if (err->code == DQ_OK) return DQ_OK;
     dq_block_free(tokenizer->s);
     dq_block_free(config->s);
-    *tokenizer = *config = (dq_strbuf){0};
+    dq_block_free(generation->s);
+    *tokenizer = *config = *generation = (dq_strbuf){0};
     return err->code;
 }

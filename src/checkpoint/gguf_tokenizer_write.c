@@ -278,6 +278,46 @@ static void write_id(dq_gguf_fields *f, const char *role, int64_t id)
     if (id >= 0) dq_gguf_write_u32(f, key, (uint32_t)id);
 }
 
+/* The ids that a configuration names, a number or a list; of the vocabulary, each once. */
+static void add_ends(int32_t *id, int64_t *n, int64_t max, const vocabulary *v, const json_t *named)
+{
+    for (size_t i = 0; i < json_array_size(named); i++)
+        add_ends(id, n, max, v, json_array_get(named, i));
+    const int64_t x = json_is_integer(named) ? json_integer_value(named) : -1;
+    if (x < 0 || x >= v->n || *n == max) return;
+    for (int64_t i = 0; i < *n; i++) {
+        if (id[i] == x) return;
+    }
+    id[(*n)++] = (int32_t)x;
+}
+
+/* What ends a text besides eos, and by no name that llama.cpp knows, has two keys. */
+static dq_status write_ends(dq_gguf_fields *f, const vocabulary *v, int64_t eos, dq_err *err)
+{
+    enum { ENDS = 64 };
+    static const char key[] = "eos_token_id", *const roles[] = {"eot", "eom"};
+    const json_t *t = json_object_get(v->files->special_tokens_map, "eos_token");
+    int32_t id[ENDS];
+    int64_t n = 0;
+    int used = 0;
+    add_ends(id, &n, ENDS, v, json_object_get(v->files->config, key));
+    add_ends(id, &n, ENDS, v, json_object_get(v->files->generation_config, key));
+    if (json_is_object(t)) t = json_object_get(t, "content");
+    json_t *named = json_integer(json_is_string(t) ? id_of(v, json_string_value(t)) : -1);
+    add_ends(id, &n, ENDS, v, named);
+    json_decref(named);
+    for (int64_t i = 0; i < n; i++) {
+        const token *x = &v->token[id[i]];
+        if (id[i] == eos || (x->text && dq_gguf_vocab_ends(x->text, x->len))) continue;
+        if (used == 2)
+            return dq_fail(err, DQ_MISMATCH,
+                           "a text ends at more than three tokens that llama.cpp does not know by "
+                           "their names, and GGUF has keys for eos, eot and eom alone");
+        write_id(f, roles[used++], id[i]);
+    }
+    return DQ_OK;
+}
+
 /* Without ids of its own for the end of a text and its beginning llama.cpp would take fixed ones, which are some other tokens.
  * What has no token to begin with begins with the one that ends a text. */
 static dq_status write_roles(dq_gguf_fields *f, vocabulary *v, dq_err *err)
@@ -299,6 +339,7 @@ static dq_status write_roles(dq_gguf_fields *f, vocabulary *v, dq_err *err)
         unk = id_of(v, json_string_value(json_object_get(v->model, "unk_token")));
     write_id(f, "bos", bos);
     write_id(f, "eos", eos);
+    DQ_TRY(write_ends(f, v, eos, err));
     write_id(f, "unknown", unk);
     write_id(f, "padding", pad);
     dq_gguf_write_bool(f, "tokenizer.ggml.add_bos_token", v->add_bos);

@@ -8,10 +8,10 @@
 
 #include "checkpoint/gguf_write.h"
 
-/* The texts of a folder; config.json is an object, tokenizer_config.json may be NULL. chat: those of chat_template.jinja,
+/* The texts of a folder; config.json is an object, the other ones but tokenizer.json may be NULL. chat: those of chat_template.jinja,
  * which stands before what tokenizer_config.json has; NULL: there is none. */
 typedef struct dq_gguf_tokenizer_files {
-    json_t *tokenizer, *tokenizer_config, *config;
+    json_t *tokenizer, *tokenizer_config, *config, *generation_config, *special_tokens_map;
     const char *chat;
     size_t chat_len;
 } dq_gguf_tokenizer_files;

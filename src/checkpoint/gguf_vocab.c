@@ -45,6 +45,34 @@ int dq_gguf_vocab_type(const dq_gguf_vocab *v, size_t i)
     return v->type ? (int)dq_gguf_list_number(v->type, i) : DQ_GGUF_NORMAL;
 }
 
+bool dq_gguf_vocab_ends(const char *text, size_t len)
+{
+    static const char *const names[] = {"<|eot_id|>",
+                                        "<|im_end|>",
+                                        "<|end|>",
+                                        "<|return|>",
+                                        "<|call|>",
+                                        "<|flush|>",
+                                        "<|calls|>",
+                                        "<end_of_turn>",
+                                        "<|endoftext|>",
+                                        "</s>",
+                                        "<|eom_id|>",
+                                        "<EOT>",
+                                        "_<EOT>",
+                                        "[EOT]",
+                                        "[EOS]",
+                                        "<|end_of_text|>",
+                                        "<end_of_utterance>",
+                                        "<eos>",
+                                        "<turn|>",
+                                        "<|tool_response>"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (len == strlen(names[i]) && memcmp(text, names[i], len) == 0) return true;
+    }
+    return false;
+}
+
 const dq_gguf_span *dq_gguf_vocab_first(const dq_gguf_vocab *v, int type)
 {
     for (size_t i = 0; i < v->n; i++) {

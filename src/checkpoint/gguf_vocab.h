@@ -36,6 +36,9 @@ dq_status dq_gguf_vocab_read(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_ar
 int dq_gguf_vocab_type(const dq_gguf_vocab *v, size_t i);
 /* The first token of a type; NULL: none. */
 const dq_gguf_span *dq_gguf_vocab_first(const dq_gguf_vocab *v, int type);
+/* Whether libllama takes a token of this text for one that ends what is written, whatever its type.
+ * Source: llama.cpp src/llama-vocab.cpp (special_eog_ids). */
+bool dq_gguf_vocab_ends(const char *text, size_t len);
 /* Appends {token: id, ...} and the list of merges, two spaces deeper than `indent`, as json_dumps indents. */
 dq_status dq_gguf_vocab_write(dq_strbuf *out, const dq_gguf_vocab *v, int indent, dq_err *err);
 dq_status dq_gguf_vocab_write_merges(dq_strbuf *out, const dq_gguf_vocab *v, int indent,

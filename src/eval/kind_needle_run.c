@@ -2,13 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_needle_run.h"
 
-#include "base/json.h"
 #include "eval/generate.h"
 #include "eval/pass_plan.h"
 
 #include <string.h>
-
-enum { STOP_IDS = 16 };
 
 /* What scoring a group of units needs. */
 typedef struct run {
@@ -62,29 +59,6 @@ static dq_status force(const run *x, dq_err *err)
 }
 
 /* ---- Generated ---- */
-
-static void add_stop_id(int32_t *id, int64_t *n, const json_t *v)
-{
-    int64_t x;
-    if (*n < STOP_IDS && dq_json_whole(&x, v) && x >= 0 && x <= INT32_MAX) id[(*n)++] = (int32_t)x;
-}
-
-/* "eos_token_id" of config.json: a number, several or none. */
-static dq_status read_stop_ids(int32_t *id, int64_t *n, const dq_model *m, dq_err *err)
-{
-    const char *text;
-    size_t len;
-    json_t *config;
-    *n = 0;
-    DQ_TRY(dq_model_file(m, "config.json", &text, &len, err));
-    if (!text) return DQ_OK;
-    DQ_TRY(dq_json_parse_config(&config, text, len, "config.json", err));
-    const json_t *eos = json_object_get(config, "eos_token_id");
-    add_stop_id(id, n, eos);
-    for (size_t i = 0; i < json_array_size(eos); i++) add_stop_id(id, n, json_array_get(eos, i));
-    json_decref(config);
-    return DQ_OK;
-}
 
 typedef struct stopper {
     const dq_tokenizer *tok;
@@ -152,8 +126,7 @@ typedef struct asking {
     dq_needle_recall *sum; /* [units] */
     dq_generate_prompt *prompt;
     int64_t *unit; /* [units] of a prompt */
-    int32_t stop[STOP_IDS];
-    int64_t n_stop;
+    dq_stop_ids stops;
 } asking;
 
 static dq_status asking_begin(asking *q, const run *x, dq_err *err)
@@ -172,7 +145,7 @@ static dq_status asking_begin(asking *q, const run *x, dq_err *err)
         q->n[i] = p->n;
     }
     DQ_TRY(err->code);
-    return read_stop_ids(q->stop, &q->n_stop, dq_runner_model(x->s->r), err);
+    return dq_eval_stop_ids(&q->stops, x->e, x->row->model, err);
 }
 
 /* City k of all units that ask for so many. */
@@ -180,8 +153,8 @@ static dq_status ask(asking *q, const run *x, int k, dq_err *err)
 {
     stopper s = {.tok = x->tok};
     dq_generate_spec spec = {.prompt = q->prompt,
-                             .stop_id = q->stop,
-                             .n_stop_ids = q->n_stop,
+                             .stop_id = q->stops.id,
+                             .n_stop_ids = q->stops.n,
                              .stop = is_over,
                              .stop_arg = &s,
                              .logp = true,

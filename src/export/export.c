@@ -26,11 +26,12 @@ static bool ends(const char *name, const char *with)
     return n >= k && strcmp(name + n - k, with) == 0;
 }
 
-/* Names that a tokenizer's files have. */
+/* Names that files have which go with the weights, byte for byte. */
 static bool of_tokenizer(const char *name)
 {
-    static const char *const first[] = {"tokenizer",    "chat_template", "special_tokens_map",
-                                        "added_tokens", "vocab",         "merges"};
+    static const char *const first[] = {"tokenizer",        "chat_template", "special_tokens_map",
+                                        "added_tokens",     "vocab",         "merges",
+                                        "generation_config"};
     for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
         if (strncmp(name, first[i], strlen(first[i])) == 0) return !strchr(name, '/');
     }

@@ -231,6 +231,8 @@ static dq_status write_tokenizer(dq_gguf_fields *f, const dq_export *x, json_t *
     dq_tokenizer_text t[DQ_TOKENIZER_FILES] = {{NULL, 0}};
     for (int i = 0; i < DQ_TOKENIZER_FILES; i++)
         DQ_TRY(dq_container_file(c, dq_tokenizer_file[i], &t[i].s, &t[i].len, err));
+    dq_tokenizer_text generation = {NULL, 0};
+    DQ_TRY(dq_container_file(c, "generation_config.json", &generation.s, &generation.len, err));
     DQ_TRY(dq_container_file(c, "chat_template.jinja", &files.chat, &files.chat_len, err));
     if (!t[0].s)
         return dq_fail(err, DQ_MISMATCH,
@@ -238,10 +240,14 @@ static dq_status write_tokenizer(dq_gguf_fields *f, const dq_export *x, json_t *
                        "Quantize from a folder that has one.");
     if (parse_text(&files.tokenizer, &t[0], dq_tokenizer_file[0], err) == DQ_OK &&
         parse_text(&files.tokenizer_config, &t[1], dq_tokenizer_file[1], err) == DQ_OK &&
+        parse_text(&files.special_tokens_map, &t[2], dq_tokenizer_file[2], err) == DQ_OK &&
+        parse_text(&files.generation_config, &generation, "generation_config.json", err) == DQ_OK &&
         take_added(&files, t, x->model->vocab, err) == DQ_OK)
         dq_gguf_tokenizer_write(f, &files, x->model->vocab, err);
     json_decref(files.tokenizer);
     json_decref(files.tokenizer_config);
+    json_decref(files.special_tokens_map);
+    json_decref(files.generation_config);
     return err->code;
 }
 

@@ -72,17 +72,32 @@ int32_t dq_tokenizer_prefix(const dq_tokenizer *t)
     return t->prefix;
 }
 
-int32_t dq_tokenizer_eos(const dq_tokenizer *t)
-{
-    return t->eos;
-}
-
 const char *dq_tokenizer_piece(const dq_tokenizer *t, int32_t id, size_t *len)
 {
     const dq_tokenizer_entry *p = dq_tokenizer_find(t, id);
     if (!p) return NULL;
     *len = p->len;
     return p->text;
+}
+
+static int32_t id_in(const dq_tokenizer_entry *e, size_t n, const char *text, size_t len)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (e[i].len == len && memcmp(e[i].text, text, len) == 0) return e[i].id;
+    }
+    return -1;
+}
+
+int32_t dq_tokenizer_id(const dq_tokenizer *t, const char *text, size_t len)
+{
+    for (size_t i = 0; i < t->n_added; i++) {
+        const dq_added_token *a = &t->added[i];
+        if (a->len == len && memcmp(a->text, text, len) == 0) return a->id;
+    }
+    const int32_t id = id_in(t->written, t->n_written, text, len);
+    if (id >= 0) return id;
+    const int32_t plain = id_in(t->piece, t->n_pieces, text, len);
+    return find(t->written, t->n_written, plain) ? -1 : plain;
 }
 
 /* ----- encoding ----- */

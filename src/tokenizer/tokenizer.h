@@ -54,11 +54,12 @@ void dq_tokenizer_template(const dq_tokenizer *t, int *n_before, int *n_after);
 /* The added tokens in the form of "added_tokens" of tokenizer.json, but for those without a row that no file gives an id; the
  * caller ends it. DQ_RESOURCE. */
 dq_status dq_tokenizer_added(json_t **out, const dq_tokenizer *t, int64_t rows, dq_err *err);
+/* The id of a token by its text as the file writes it, an added one first; -1: there is none. */
+int32_t dq_tokenizer_id(const dq_tokenizer *t, const char *text, size_t len);
 /* First template token before the text, or -1. */
 int32_t dq_tokenizer_bos(const dq_tokenizer *t);
 /* What stands before an empty context: bos_token, else eos_token, which the files beside tokenizer.json name; -1. */
 int32_t dq_tokenizer_prefix(const dq_tokenizer *t);
-int32_t dq_tokenizer_eos(const dq_tokenizer *t); /* their eos_token; -1 */
 /* Bytes of one token as they appear in text (U+2581 of a vocabulary of characters as a space, <0xHH>
  * with byte fallback as that byte), owned by t; NULL for an unknown id. */
 const char *dq_tokenizer_piece(const dq_tokenizer *t, int32_t id, size_t *len);

@@ -531,9 +531,8 @@ static dq_status load_parts(dq_tokenizer_loader *l, dq_err *err)
     DQ_TRY(load_all_added(l, err));
     DQ_TRY(load_pieces(l, json_object_get(model, "vocab"), err));
     DQ_TRY(load_post(t, json_object_get(root, "post_processor"), 0, err));
-    t->eos = named_token(l, "eos_token");
     t->prefix = named_token(l, "bos_token");
-    if (t->prefix < 0) t->prefix = t->eos;
+    if (t->prefix < 0) t->prefix = named_token(l, "eos_token");
     return dq_tokenizer_keep_steps(t, root, err);
 }
 

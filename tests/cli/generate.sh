@@ -43,6 +43,39 @@ cp -r "diff model" "other words"
 sed 's/"Ā": *1,/"Ā": 2,/; s/"ā": *2,/"ā": 1,/' "diff model/tokenizer.json" >"other words/tokenizer.json"
 try 4 "another tokenizer" generate "diff model" "$say" --compare "other words"
 
+# what ends a text: every file that names it, in a folder, its container and what is exported; an older container has not all
+ids=$("$dq" generate "diff model" "$say" -n 12 --raw --json -q | tr -d ' \n' | sed 's/.*"ids":\[\([^]]*\)\].*/\1/')
+third=$(echo "$ids" | cut -d, -f3)
+"$dq" quantize "diff model" -o older.h5 --bits 8 --embed-bits 16 --force >/dev/null 2>&1
+ends() { # ends FOLDER FILE TEXT: the folder with that file ends where the third token comes
+    rm -rf "$1"
+    cp -r "diff model" "$1"
+    printf '%s' "$3" >"$1/$2"
+    try 0 '"end": "stop_id"' generate "$1" "$say" -n 12 --raw --json -q
+    cp "$top/out" ends.json
+    try 0 "$third" info "$1"
+    try 0 "packed" quantize "$1" -o ends.h5 --bits 8 --embed-bits 16 --force
+    try 0 "^a text ends at .* $third" info ends.h5
+    try 0 '"end": "stop_id"' generate ends.h5 "$say" -n 12 --raw --json -q
+    try 0 "^both, every token:" generate "$1" "$say" -n 12 --raw --compare older.h5
+    "$dq" export ends.h5 -o "ends folder" --format safetensors --force >/dev/null 2>&1
+    try 0 '"end": "stop_id"' generate "ends folder" "$say" -n 12 --raw --json -q
+}
+ends "ends config" generation_config.json "{\"eos_token_id\": [0, $third]}"
+ends "ends number" generation_config.json "{\"eos_token_id\": $third}"
+try 0 "stop_ids" info "ends config" --json
+json dq-info/1
+tr -d ' \n' <"$top/out" | grep -q "\"stop_ids\":\[0,$third\]" || complain "info: not what ends a text: $(cat "$top/out")"
+printf '{"eos_token_id": [0, "x", 100000]}' >"ends config/generation_config.json"
+try 0 "" generate "ends config" "$say" -n 2 --raw
+grep -q 'warning: ends config: generation_config.json: eos_token_id "x" is no token of the model' "$top/err" || complain "generate: no word of an unknown end: $(cat "$top/err")"
+printf '{"eos_token": {"content": "<|none|>"}}' >"ends config/special_tokens_map.json"
+rm "ends config/generation_config.json"
+try 0 "" generate "ends config" "$say" -n 2 --raw
+grep -q 'special_tokens_map.json: eos_token "<|none|>" is no token' "$top/err" || complain "generate: no word of an unknown token: $(cat "$top/err")"
+printf '{' >"ends config/special_tokens_map.json"
+try 3 "special_tokens_map.json" generate "ends config" "$say" -n 2 --raw
+
 # compressed caches and logits change texts; a container's own settings hold
 try 0 '"k_bits": 4' generate "diff model" "$say" -n 4 --kv-bits 4 --kv-recent 0 --logit-bits 4 --json
 "$dq" quantize "diff model" -o g4.h5 --bits 8 --logit-bits 6 --kv-bits 8:8 --force >/dev/null 2>&1

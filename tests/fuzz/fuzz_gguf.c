@@ -11,7 +11,7 @@ static void read_lists(const dq_gguf *g, dq_arena *a)
 {
     volatile double sink = 0;
     dq_gguf_span *text;
-    dq_strbuf tokenizer, config;
+    dq_strbuf tokenizer, config, generation;
     json_t *model;
     int64_t heads, kv_heads;
     dq_err err = {0};
@@ -25,9 +25,10 @@ static void read_lists(const dq_gguf *g, dq_arena *a)
         for (size_t k = 0; k < l->n; k++)
             sink += l->texts ? (double)text[k].len : dq_gguf_list_number(l, k);
     }
-    dq_gguf_config_tokenizer(&tokenizer, &config, g, &err);
+    dq_gguf_config_tokenizer(&tokenizer, &config, &generation, g, &err);
     dq_block_free(tokenizer.s);
     dq_block_free(config.s);
+    dq_block_free(generation.s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

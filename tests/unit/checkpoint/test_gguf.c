@@ -75,15 +75,16 @@ static dq_tokenizer *spm_tokenizer(void)
 {
     dq_err err = {0};
     dq_gguf g;
-    dq_strbuf text, more;
+    dq_strbuf text, more, ends;
     size_t len;
     const char *bytes = given_file(&len, DQ_TEST_DIR "/golden/gguf/spm.gguf");
     assert_int_equal(dq_gguf_parse(&g, (const uint8_t *)bytes, len, given_arena(), &err), DQ_OK);
-    if (dq_gguf_config_tokenizer(&text, &more, &g, &err) != DQ_OK) fail_msg("%s", err.text);
+    if (dq_gguf_config_tokenizer(&text, &more, &ends, &g, &err) != DQ_OK) fail_msg("%s", err.text);
     dq_tokenizer *t = given_tokenizer(text.s, text.n, more.s);
     json_decref(g.fields);
     dq_block_free(text.s);
     dq_block_free(more.s);
+    dq_block_free(ends.s);
     return t;
 }
 
@@ -427,14 +428,69 @@ static void four_tokens(writer *w, const char *model, const char *pre, const cha
 static dq_status texts_of(dq_strbuf *text, dq_strbuf *more, const writer *w, dq_err *err)
 {
     dq_gguf g;
+    dq_strbuf ends;
     dq_arena *a = given_arena();
     assert_int_equal(dq_gguf_parse_fields(&g, w->bytes, w->n, a, err), DQ_OK);
-    if (dq_gguf_config_tokenizer(text, more, &g, err) == DQ_OK) {
+    if (dq_gguf_config_tokenizer(text, more, &ends, &g, err) == DQ_OK) {
         assert_int_equal(dq_strbuf_add(text, "", 1, err), DQ_OK);
         assert_int_equal(dq_strbuf_add(more, "", 1, err), DQ_OK);
     }
     json_decref(g.fields);
+    dq_block_free(ends.s);
     return err->code;
+}
+
+/* All for which llama_vocab_is_eog is true: keys, then names, of tokens of any type. */
+TEST(test_ends)
+{
+    static const struct {
+        const char *key, *token[4], *ids; /* of the vocabulary; NULL: no such file */
+    } t[] = {
+        {"tokenizer.ggml.eos_token_id", {"a", "b", "c", "d"}, "[3]"},
+        {"tokenizer.ggml.eot_token_id", {"a", "b", "c", "d"}, "[3]"},
+        {"tokenizer.ggml.eom_token_id", {"a", "b", "c", "d"}, "[3]"},
+        {"tokenizer.ggml.fim_pad_token_id", {"a", "b", "<|fim_pad|>", "d"}, "[3]"},
+        {"tokenizer.ggml.bos_token_id", {"a", "b", "<|fim_pad|>", "d"}, "[2]"},
+        {"tokenizer.ggml.bos_token_id", {"a", "<REPO>", "<|file_sep|>", "d"}, "[1,2]"},
+        {"tokenizer.ggml.bos_token_id", {"a", "b", "c", "d"}, NULL},
+        {"tokenizer.ggml.eos_token_id",
+         {"<|im_end|>", "<|eot_id|>", "x", "<|endoftext|>"},
+         "[3,0,1]"},
+        {"tokenizer.ggml.bos_token_id", {"_<EOT>", "<EOT>", "</s>", "<end_of_turn>"}, "[0,1,2,3]"},
+        {"tokenizer.ggml.bos_token_id", {"<|eot_id", "|eot_id|>", "<|EOT_ID|>", "x"}, NULL},
+        {"tokenizer.ggml.eos_token_id", {"<|call|>", "<|end|>", "<|return|>", "x"}, "[3,0,2]"},
+        {"tokenizer.ggml.eos_token_id", {"<|call|>", "<|end|>", "y", "x"}, "[3,0,1]"},
+        {"tokenizer.ggml.eos_token_id", {"<|tool_response>", "x", "y", "</s>"}, "[0]"},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        static writer w;
+        dq_err err = {0};
+        dq_gguf g;
+        dq_strbuf text, more, ends;
+        w = (writer){0};
+        head(&w, 0, 5);
+        text_field(&w, "tokenizer.ggml.model", "gpt2");
+        text_field(&w, "tokenizer.ggml.pre", "gpt-2");
+        put_text(&w, t[i].key);
+        put(&w, 4, 4);
+        put(&w, 3, 4);
+        list_field(&w, "tokenizer.ggml.tokens", 8, 4);
+        for (int k = 0; k < 4; k++) put_text(&w, t[i].token[k]);
+        list_field(&w, "tokenizer.ggml.merges", 8, 0);
+        assert_int_equal(dq_gguf_parse_fields(&g, w.bytes, w.n, given_arena(), &err), DQ_OK);
+        if (dq_gguf_config_tokenizer(&text, &more, &ends, &g, &err) != DQ_OK)
+            fail_msg("case %zu: %s", i, err.text);
+        json_t *want = t[i].ids ? json_loads(t[i].ids, 0, NULL) : NULL;
+        json_t *got = ends.s ? json_loadb(ends.s, ends.n, 0, NULL) : NULL;
+        if (!want != !got || !json_equal(want, json_object_get(got, "eos_token_id")))
+            if (want || got) fail_msg("case %zu: %.*s", i, (int)ends.n, ends.s ? ends.s : "");
+        json_decref(want);
+        json_decref(got);
+        json_decref(g.fields);
+        dq_block_free(text.s);
+        dq_block_free(more.s);
+        dq_block_free(ends.s);
+    }
 }
 
 /* What keys do not say and readers know all the same. */

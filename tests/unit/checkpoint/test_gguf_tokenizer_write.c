@@ -49,10 +49,12 @@ static rig open_rig(const char *path)
     size_t len;
     const char *bytes = given_file(&len, "%s", path);
     assert_int_equal(dq_gguf_parse(&r.g, (const uint8_t *)bytes, len, r.arena, &r.err), DQ_OK);
-    dq_strbuf tokenizer, config;
-    assert_int_equal(dq_gguf_config_tokenizer(&tokenizer, &config, &r.g, &r.err), DQ_OK);
+    dq_strbuf tokenizer, config, generation;
+    assert_int_equal(dq_gguf_config_tokenizer(&tokenizer, &config, &generation, &r.g, &r.err),
+                     DQ_OK);
     r.files.tokenizer = json_of(&tokenizer);
     r.files.tokenizer_config = json_of(&config);
+    if (generation.s) r.files.generation_config = json_of(&generation);
     fill_lists(&r.g, r.arena);
     r.files.config = json_object();
     r.n = (int64_t)json_array_size(json_object_get(r.g.fields, "tokenizer.ggml.tokens"));
@@ -64,6 +66,7 @@ static void close_rig(rig *r)
     json_decref(r->files.tokenizer);
     json_decref(r->files.tokenizer_config);
     json_decref(r->files.config);
+    json_decref(r->files.generation_config);
     json_decref(r->g.fields);
 }
 
@@ -124,6 +127,31 @@ TEST(test_same_keys)
 {
     expect_same(DQ_TEST_DIR "/golden/gguf/spm.gguf");
     expect_same(DQ_TEST_DIR "/golden/gguf/model/model.gguf");
+}
+
+/* What the files name besides EOS is eot and eom; a fourth has no key. */
+TEST(test_ends)
+{
+    rig r = open_rig(DQ_TEST_DIR "/golden/gguf/model/model.gguf");
+    json_decref(r.files.generation_config);
+    const json_int_t eos =
+        json_integer_value(json_object_get(r.g.fields, "tokenizer.ggml.eos_token_id"));
+    r.files.generation_config = json_pack("{s:[I, i]}", "eos_token_id", eos, 66);
+    r.files.special_tokens_map = json_pack("{s:{s:s}}", "eos_token", "content", "d");
+    json_t *fields = written(&r);
+    if (!fields) fail_msg("%s", r.err.text);
+    assert_int_equal(json_integer_value(json_object_get(fields, "tokenizer.ggml.eos_token_id")),
+                     eos);
+    assert_int_equal(json_integer_value(json_object_get(fields, "tokenizer.ggml.eot_token_id")),
+                     66);
+    assert_int_equal(
+        json_integer_value(json_object_get(fields, "tokenizer.ggml.eom_token_id")),
+        json_integer_value(json_object_get(json_object_get(model_of(&r), "vocab"), "d")));
+    json_decref(fields);
+    json_object_set_new(r.files.config, "eos_token_id", json_integer(70));
+    refused(&r, "more than three tokens");
+    json_decref(r.files.special_tokens_map);
+    close_rig(&r);
 }
 
 /* A vocabulary smaller than the embedding is filled with tokens that nothing makes. */
