@@ -10,6 +10,7 @@
 #include "engine/runner.h"
 #include "eval/score.h"
 #include "stat/mean.h"
+#include "tasks/items.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -81,7 +82,9 @@ static dq_status prepare(trial *t, const char *text_path, dq_err *err)
     if (dq_input_model(&m, t->model, NULL, t->logger, err) == DQ_OK &&
         dq_input_tokenizer(&tok, m, true, err) == DQ_OK &&
         dq_input_read(&text, text_path, t->a, err) == DQ_OK &&
-        dq_input_encode(&t->in, tok, &text, DQ_TOK_SPECIAL, t->logger, t->a, err) == DQ_OK) {
+        dq_input_encode(&t->in, tok, &text,
+                        dq_items_bos_flags(tok, DQ_BOS_AUTO, text.text, text.bytes), t->logger,
+                        t->a, err) == DQ_OK) {
         const dq_pairing own = m->map.pairing;
         t->n = (t->in.n < MAX_IDS ? t->in.n : MAX_IDS) - 1;
         if (t->n > m->max_positions) t->n = m->max_positions;

@@ -18,13 +18,6 @@ static void end_with_zero(char **out, const char *s, size_t len, dq_err *err)
     if (*out && len) memcpy(*out, s, len);
 }
 
-static int template_end(const dq_tokenizer *t)
-{
-    int before, after;
-    dq_tokenizer_template(t, &before, &after);
-    return after;
-}
-
 int dq_lm_encode(dq_lm *m, const char *text, size_t len, int special, int32_t **ids, int64_t *n)
 {
     dq_err err = {0};
@@ -36,7 +29,9 @@ int dq_lm_encode(dq_lm *m, const char *text, size_t len, int special, int32_t **
     else if (need_tokenizer(m, &err) == DQ_OK) {
         const unsigned flags = special ? dq_items_bos_flags(m->tok, DQ_BOS_AUTO, text, len) : 0;
         dq_tokenizer_encode(m->tok, text, len, flags, ids, n, &first_bad, &n_bad, &err);
-        if (special == 2 && flags && err.code == DQ_OK) *n -= template_end(m->tok);
+        int before, after;
+        dq_tokenizer_template(m->tok, flags, &before, &after);
+        if (special == 2 && err.code == DQ_OK) *n -= after;
     }
     return dq_lm_failed(&err);
 }

@@ -101,8 +101,8 @@ static dq_status encode_raw(dq_conversation *t, const char *text, int32_t **ids,
     int before, after;
     int32_t *new_ids;
     DQ_TRY(dq_tokenizer_encode(t->lm.tok, text, len, flags, &new_ids, &own, &first, &bad, err));
-    dq_tokenizer_template(t->lm.tok, &before, &after);
-    if (flags) own -= after; /* nothing follows an end */
+    dq_tokenizer_template(t->lm.tok, flags, &before, &after);
+    own -= after; /* nothing follows an end */
     const int64_t old = t->n_ids;
     *n = old + own;
     *ids = dq_block_new((size_t)*n + 1, sizeof **ids, err);

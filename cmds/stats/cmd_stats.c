@@ -137,33 +137,15 @@ static dq_status check_outputs(const stats *x, const dq_args *args, dq_arena *a,
     return dq_output_guard_check(out, x->part.n ? 1 : 2, input, n, x->force, err);
 }
 
-/* Puts `id` before the only sequence. */
-static dq_status prepend(dq_input_ids *in, int32_t id, dq_arena *a, dq_err *err)
-{
-    int32_t *ids = dq_alloc(a, (size_t)in->n + 1, sizeof *ids, err);
-    if (!ids) return err->code;
-    ids[0] = id;
-    memcpy(ids + 1, in->ids, (size_t)in->n * sizeof *ids);
-    in->ids = ids;
-    in->cu[1] = ++in->n;
-    return DQ_OK;
-}
-
 static dq_status encode(stats *x, cmd_stats_entry *e, dq_err *err)
 {
-    int before, after;
-    bool on = x->bos.at == DQ_BOS_ON;
     DQ_TRY(dq_input_tokenizer(&e->tokenizer, e->model, true, err));
-    dq_tokenizer_template(e->tokenizer, &before, &after);
-    unsigned flags = x->bos.at == DQ_BOS_OFF ? 0 : DQ_TOK_SPECIAL;
-    DQ_TRY(dq_input_encode(&e->in, e->tokenizer, &x->text, flags, &x->logger, x->arena, err));
-    if (!on || before > 0) return DQ_OK;
-    int32_t id = dq_tokenizer_prefix(e->tokenizer);
-    if (id < 0)
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: the tokenizer names no token to begin with. Use --bos auto.",
-                       e->model->path);
-    return prepend(&e->in, id, x->arena, err);
+    if (dq_items_bos_check(e->tokenizer, (dq_bos)x->bos.at, err) != DQ_OK)
+        return dq_in(err, "%s: ", e->model->path);
+    return dq_input_encode(
+        &e->in, e->tokenizer, &x->text,
+        dq_items_bos_flags(e->tokenizer, (dq_bos)x->bos.at, x->text.text, x->text.bytes),
+        &x->logger, x->arena, err);
 }
 
 /* Cuts the only sequence into windows of e->ctx ids. */

@@ -91,10 +91,13 @@ class DqLM(TemplateLM):
 
     def loglikelihood_rolling(self, requests, disable_tqdm=False):
         out = []
+        prefix = self.prefix_token_id
         for (text,) in tqdm([r.args for r in requests], disable=disable_tqdm, desc="Running rolling requests"):
+            tokens = self.tok_encode(text)
+            if self.m.encode(text, special=False)[:1] == [prefix] == tokens[:1]:
+                tokens = tokens[1:]  # a text that spells BOS itself gets no second one
             windows = map(lm_eval.utils.make_disjoint_window, lm_eval.utils.get_rolling_token_windows(
-                token_list=self.tok_encode(text), prefix_token=self.prefix_token_id, max_seq_len=self.max_length,
-                context_len=1))
+                token_list=tokens, prefix_token=prefix, max_seq_len=self.max_length, context_len=1))
             scores = self._loglikelihood_tokens([(None, *w) for w in windows], disable_tqdm=True)
             out.append(sum(logp for logp, _ in scores))
             self.cache_hook.add_partial("loglikelihood_rolling", (text,), out[-1])

@@ -130,8 +130,6 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
 {
     const bool several = !x->cut && !x->quarters && x->n_units > 1;
     pieces p = {0};
-    int n_before, n_after;
-    dq_tokenizer_template(t, &n_before, &n_after);
     out->found = 0;
     for (int64_t i = 0; i < x->docs.n; i++) {
         dq_doc_ids doc = {0};
@@ -155,7 +153,7 @@ static dq_status encode(dq_calib_text *out, const dq_calib_excerpt *x, const dq_
     out->n_ids = out->n_seq = 0;
     if (p.n == 0 && !x->all) return DQ_OK; /* there may be some in what was left out */
     if (p.n == 0) return dq_fail(err, DQ_DAMAGED, "holds no text to calibrate with");
-    return choose(out, &p, tokens, n_before > 0 ? dq_tokenizer_bos(t) : -1, a, err);
+    return choose(out, &p, tokens, dq_items_bos(t, DQ_BOS_AUTO), a, err);
 }
 
 static dq_status tokenizer_of(dq_tokenizer **out, const dq_model *m, dq_err *err)

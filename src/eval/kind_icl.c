@@ -67,7 +67,6 @@ typedef struct maker {
     dq_eval *e;
     dq_arena *a;
     const dq_tokenizer *t;
-    unsigned flags;
     int64_t max_len, vocab;
     const dq_icl_settings *s;
     const dq_icl_data *d;
@@ -82,10 +81,11 @@ typedef struct maker {
     dq_strbuf buf;
 } maker;
 
-static dq_status encode(const maker *m, unsigned flags, ids *out, dq_err *err)
+static dq_status encode(const maker *m, dq_bos bos, ids *out, dq_err *err)
 {
-    return dq_tokenizer_encode(m->t, m->buf.s ? m->buf.s : "", m->buf.n, flags, &out->p, &out->n,
-                               NULL, NULL, err);
+    const char *s = m->buf.s ? m->buf.s : "";
+    return dq_tokenizer_encode(m->t, s, m->buf.n, dq_items_bos_flags(m->t, bos, s, m->buf.n),
+                               &out->p, &out->n, NULL, NULL, err);
 }
 
 /* Drops the examples with more tokens than 99 % of them have at most. */
@@ -99,7 +99,7 @@ static dq_status drop_longest(maker *m, const dq_icl_pool *pool, bool labels, in
         ids w = {0};
         m->buf.n = 0;
         DQ_TRY(add_example(&m->buf, m->s->task, x, labels ? m->d->label[x->label] : NULL, err));
-        DQ_TRY(encode(m, 0, &w, err));
+        DQ_TRY(encode(m, DQ_BOS_OFF, &w, err));
         dq_block_free(w.p);
         len[i] = len[pool->n + i] = (double)w.n;
     }
@@ -179,13 +179,13 @@ static dq_status encode_prompts(maker *m, const dq_icl_block *b, ids *w, bool *f
     int64_t n = m->p->n_queries, capacity = m->max_len + 1 - m->longest;
     m->buf.n = 0;
     DQ_TRY(add_demos(&m->buf, m->s->task, m->d, b, err));
-    DQ_TRY(encode(m, m->flags, &w[n], err));
+    DQ_TRY(encode(m, m->e->bos, &w[n], err));
     size_t demos = m->buf.n;
     *fits = w[n].n <= capacity;
     for (int64_t q = 0; *fits && q < n; q++) {
         m->buf.n = demos;
         DQ_TRY(add_example(&m->buf, m->s->task, &m->d->queries.ex[m->p->query[q]], NULL, err));
-        DQ_TRY(encode(m, m->flags, &w[q], err));
+        DQ_TRY(encode(m, m->e->bos, &w[q], err));
         *fits = w[q].n <= capacity;
     }
     return DQ_OK;
@@ -379,7 +379,6 @@ static dq_status encode_icl(dq_eval *e, dq_eval_ids *out, dq_err *err)
     maker m = {.e = e,
                .a = e->a,
                .t = em->tok,
-               .flags = e->bos == DQ_BOS_OFF ? 0 : DQ_TOK_SPECIAL,
                .max_len = em->m->max_positions,
                .vocab = em->m->vocab,
                .s = s->settings,

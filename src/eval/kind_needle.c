@@ -39,23 +39,23 @@ static dq_status load(dq_eval *e, dq_eval_source *source, dq_err *err)
 
 /* ---- Prompts ---- */
 
-/* The ids that the template puts before a text. */
+/* The ids that stand before a text. */
 static dq_status template_ids(dq_needle_maker *m, dq_bos bos, dq_err *err)
 {
-    int before = 0, after;
+    const unsigned flags = dq_items_bos_flags(m->t, bos, "a", 1);
+    int after;
     int32_t *ids;
     int64_t n;
-    dq_tokenizer_template(m->t, &before, &after);
-    if (bos == DQ_BOS_OFF || before == 0) return dq_items_bos_check(m->t, bos, err);
-    int32_t *kept = dq_alloc(m->a, (size_t)before, sizeof *kept, err);
+    DQ_TRY(dq_items_bos_check(m->t, bos, err));
+    dq_tokenizer_template(m->t, flags, &m->n_bos, &after);
+    if (m->n_bos == 0) return DQ_OK;
+    int32_t *kept = dq_alloc(m->a, (size_t)m->n_bos, sizeof *kept, err);
     if (!kept) return err->code;
-    DQ_TRY(dq_tokenizer_encode(m->t, "a", 1, DQ_TOK_SPECIAL, &ids, &n, NULL, NULL, err));
-    memcpy(kept, ids, (size_t)before * sizeof *kept);
+    DQ_TRY(dq_tokenizer_encode(m->t, "a", 1, flags, &ids, &n, NULL, NULL, err));
+    memcpy(kept, ids, (size_t)m->n_bos * sizeof *kept);
     dq_block_free(ids);
-    DQ_TRY(dq_tokenizer_check_ids(kept, before, m->vocab, err));
     m->bos = kept;
-    m->n_bos = before;
-    return dq_items_bos_check(m->t, bos, err);
+    return dq_tokenizer_check_ids(kept, m->n_bos, m->vocab, err);
 }
 
 /* The fewest positions of the models that are there. */
@@ -145,9 +145,10 @@ static dq_status encode(dq_eval *e, dq_eval_ids *ids, dq_err *err)
         if (heads > set->n_heads) set->n_heads = heads;
     }
     DQ_TRY(template_ids(&m, e->bos, err));
-    DQ_TRY(dq_needle_filler_read(filler, m.t, s->text, s->len, m.vocab, e->a, err));
+    const size_t own = dq_items_bos_spelled(m.t, e->bos, s->text, s->len);
+    DQ_TRY(dq_needle_filler_read(filler, m.t, s->text + own, s->len - own, m.vocab, e->a, err));
     ids->n_bad = filler->n_bad;
-    ids->first_bad = filler->first_bad;
+    ids->first_bad = filler->first_bad < 0 ? -1 : filler->first_bad + (int64_t)own;
     DQ_TRY(make_cells(set, e, err));
     DQ_TRY(make_prompts(set, &ids->req, &m, err));
     ids->n_extra =

@@ -51,22 +51,36 @@ bool dq_item_has_two_spaces(const dq_item *item)
     return false;
 }
 
+static unsigned flags_of(dq_bos bos)
+{
+    return bos == DQ_BOS_OFF ? 0 : bos == DQ_BOS_ON ? DQ_TOK_SPECIAL | DQ_TOK_BOS : DQ_TOK_SPECIAL;
+}
+
+int32_t dq_items_bos(const dq_tokenizer *t, dq_bos bos)
+{
+    return dq_tokenizer_bos(t, flags_of(bos));
+}
+
 dq_status dq_items_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err)
 {
-    if (bos == DQ_BOS_ON && dq_tokenizer_bos(t) < 0)
+    if (bos == DQ_BOS_ON && dq_items_bos(t, bos) < 0)
         return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_BOS_AUTO},
-                            "tokenizer.json: its template begins with no token, so there is no "
-                            "BOS to add");
+                            "tokenizer.json: its template begins with no token, and "
+                            "tokenizer_config.json names no bos_token, so there is no BOS to add");
     return DQ_OK;
+}
+
+size_t dq_items_bos_spelled(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len)
+{
+    size_t n = 0;
+    const int32_t id = dq_items_bos(t, bos);
+    const char *piece = id >= 0 ? dq_tokenizer_piece(t, id, &n) : NULL;
+    return piece && n <= len && memcmp(piece, s, n) == 0 ? n : 0;
 }
 
 unsigned dq_items_bos_flags(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len)
 {
-    size_t n = 0;
-    int32_t id = dq_tokenizer_bos(t);
-    if (bos == DQ_BOS_OFF) return 0;
-    const char *piece = id >= 0 ? dq_tokenizer_piece(t, id, &n) : NULL;
-    return piece && n > 0 && n <= len && memcmp(piece, s, n) == 0 ? 0 : DQ_TOK_SPECIAL;
+    return dq_items_bos_spelled(t, bos, s, len) ? 0 : flags_of(bos);
 }
 
 /* What encoding needs besides the text. */

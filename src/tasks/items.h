@@ -77,8 +77,8 @@ int64_t dq_items_values(const dq_requests *q, int64_t item);
 
 typedef enum dq_bos {
     DQ_BOS_AUTO, /* as the tokenizer's template says */
-    DQ_BOS_ON,   /* the template must have one, else DQ_MISMATCH */
-    DQ_BOS_OFF   /* no template token */
+    DQ_BOS_ON, /* where the template has none, bos_token of tokenizer_config.json; else DQ_MISMATCH */
+    DQ_BOS_OFF /* no template token */
 } dq_bos;
 enum { DQ_BOS_WHENS = 3 };
 extern const char *const dq_bos_name[DQ_BOS_WHENS];
@@ -86,8 +86,12 @@ extern const char *const dq_bos_name[DQ_BOS_WHENS];
 /* DQ_MISMATCH when `bos` asks for what the tokenizer does not have. */
 dq_status dq_items_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err);
 
-/* Flags for encoding s[len] as the beginning of a sequence: a text that spells BOS itself gets no second
- * one. */
+/* The id that a sequence begins with; -1: none. */
+int32_t dq_items_bos(const dq_tokenizer *t, dq_bos bos);
+/* Bytes at the beginning of s[len] that spell that id; 0: they do not. */
+size_t dq_items_bos_spelled(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len);
+/* Flags for encoding s[len] as the beginning of a sequence: a text that spells BOS itself gets no second one, and nothing else
+ * of the template, as in lm-eval (has_bos_prefix). Whatever begins a sequence asks here. */
 unsigned dq_items_bos_flags(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len);
 
 /* Splits every choice as lm-eval does: the ids of context + choice encoded together, after as many

@@ -55,10 +55,18 @@ typedef struct cutter {
         *copy; /* of the document's tokens, for windows that change or precede them; NULL: none */
 } cutter;
 
+/* Whether a rolling document begins with the prefix itself, which then stands for it. */
+static bool spells_prefix(const cutter *c, const dq_doc_ids *d)
+{
+    return c->spec->scheme == DQ_WINDOW_ROLLING && d->n > 0 && d->n_before == 0 &&
+           d->ids[0] == c->before;
+}
+
 /* Window i of the document. Only those that count_windows has are asked for. */
 static dq_window window_at(const cutter *c, int64_t i)
 {
-    const int64_t L = c->spec->n_ctx, n = c->doc->n;
+    const int skip = spells_prefix(c, c->doc);
+    const int64_t L = c->spec->n_ctx, n = c->doc->n - skip;
     const int32_t *ids = c->doc->ids;
     dq_window w = {.doc = c->index, .at = i * L, .n = L};
     switch (c->spec->scheme) {
@@ -72,7 +80,7 @@ static dq_window window_at(const cutter *c, int64_t i)
         if (i > 0) w.first = L - c->stride - 1; /* the window before ends there */
         break;
     case DQ_WINDOW_ROLLING: /* ids[-1] is the prefix */
-        ids = c->copy + 1;
+        ids = (c->copy ? c->copy : ids) + 1;
         w.past = 1;
         w.at = -1;
         if (i == 0 && n < L) w.n = n;
@@ -84,13 +92,13 @@ static dq_window window_at(const cutter *c, int64_t i)
     case DQ_WINDOW_BLOCK: break;
     }
     w.ids = ids + w.at;
+    w.at += skip;
     return w;
 }
 
-/* Windows that a document of n tokens has. */
-static int64_t count_windows(const cutter *c, int64_t n)
+static int64_t count_windows(const cutter *c, const dq_doc_ids *d)
 {
-    const int64_t L = c->spec->n_ctx;
+    const int64_t L = c->spec->n_ctx, n = d->n - spells_prefix(c, d);
     switch (c->spec->scheme) {
     case DQ_WINDOW_STRIDE:
         if (n < 2) return 0;
@@ -107,6 +115,7 @@ static dq_status copy_ids(cutter *c, dq_arena *a, dq_err *err)
     const int64_t L = c->spec->n_ctx, n = c->doc->n;
     bool rolling = c->spec->scheme == DQ_WINDOW_ROLLING;
     c->copy = NULL;
+    if (spells_prefix(c, c->doc)) return DQ_OK;
     if (!rolling && (c->spec->scheme != DQ_WINDOW_CHUNK || c->bos < 0)) return DQ_OK;
     c->copy = dq_alloc(a, (size_t)n + 1, sizeof *c->copy, err);
     if (!c->copy) return err->code;
@@ -168,7 +177,7 @@ static dq_status cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs, int
     *out = (dq_windows){.doc = doc, .n_given = n_docs, .n_all = n_all};
     c.stride = spec->stride ? spec->stride : spec->n_ctx / 2;
     for (int64_t d = 0; d < n_docs; d++) {
-        int64_t n = count_windows(&c, doc[d].n);
+        int64_t n = count_windows(&c, &doc[d]);
         out->n_ids += doc[d].n;
         out->n_short += n == 0;
         all += n;
@@ -181,7 +190,7 @@ static dq_status cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs, int
     out->win = win;
     for (c.index = 0; c.index < n_docs && out->n < take; c.index++) {
         c.doc = &doc[c.index];
-        int64_t n = count_windows(&c, c.doc->n);
+        int64_t n = count_windows(&c, c.doc);
         if (n == 0) continue;
         DQ_TRY(copy_ids(&c, a, err));
         out->n_docs++;
@@ -207,13 +216,13 @@ dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
 dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,
                             int64_t vocab, int64_t max, dq_arena *a, dq_err *err)
 {
+    const unsigned flags = dq_items_bos_flags(t, bos, d->text, d->len);
     int32_t *ids = NULL, *kept = NULL;
-    int n_before = 0, n_after = 0;
+    int n_before, n_after;
     int64_t n = 0, n_bad;
     if (d->len == 0) return DQ_OK;
-    if (bos != DQ_BOS_OFF) dq_tokenizer_template(t, &n_before, &n_after);
-    DQ_TRY(dq_tokenizer_encode_first(t, d->text, d->len, bos == DQ_BOS_OFF ? 0 : DQ_TOK_SPECIAL,
-                                     max, &ids, &n, NULL, &n_bad, err));
+    dq_tokenizer_template(t, flags, &n_before, &n_after);
+    DQ_TRY(dq_tokenizer_encode_first(t, d->text, d->len, flags, max, &ids, &n, NULL, &n_bad, err));
     if (dq_tokenizer_check_ids(ids, n, vocab, err) == DQ_OK)
         kept = dq_alloc(a, (size_t)n, sizeof *kept, err);
     if (kept && n) memcpy(kept, ids, (size_t)n * sizeof *kept);
@@ -241,12 +250,14 @@ static dq_status encode_docs(dq_doc_ids *ids, int64_t *n, const dq_tokenizer *t,
                              dq_err *err)
 {
     const bool first = spec->limit > 0 && !spec->whole;
-    const cutter c = {.spec = spec, .stride = spec->stride ? spec->stride : spec->n_ctx / 2};
+    const cutter c = {.spec = spec,
+                      .before = dq_tokenizer_prefix(t),
+                      .stride = spec->stride ? spec->stride : spec->n_ctx / 2};
     for (int64_t left = spec->limit; *n < docs->n && (!first || left > 0); ++*n) {
         const int64_t max = first ? (left + 2) * spec->n_ctx + 1 : 0;
         dq_doc_ids *d = &ids[*n];
         DQ_TRY(dq_windows_encode(d, t, &docs->doc[*n], spec->bos, spec->vocab, max, a, err));
-        left -= count_windows(&c, d->n);
+        left -= count_windows(&c, d);
     }
     return DQ_OK;
 }
@@ -267,8 +278,7 @@ dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs 
     if (!ids) return err->code;
     int64_t n = 0;
     DQ_TRY(encode_docs(ids, &n, t, docs, spec, a, err));
-    DQ_TRY(cut(out, ids, n, docs->n, spec, before,
-               spec->bos == DQ_BOS_OFF ? -1 : dq_tokenizer_bos(t), a, err));
+    DQ_TRY(cut(out, ids, n, docs->n, spec, before, dq_items_bos(t, spec->bos), a, err));
     count_text(out, docs);
     out->prefixed = spec->scheme == DQ_WINDOW_ROLLING;
     return DQ_OK;

@@ -52,7 +52,7 @@ typedef struct dq_windows {
  *             scored is scored: every id of a document but the first, once.
  *             Source: transformers docs/source/en/perplexity.md (behaviour).
  *   block     L tokens each, one after the other, the tail dropped, all scored but the first.
- *   rolling   every id of a document once, the first after BOS (or EOS); L fed tokens where there are as
+ *   rolling   every id of a document once, the first after BOS (or EOS), which a text may spell itself; L fed tokens where there are as
  *             many, of which the scored ones are the last and see all that fits.
  *             Source: lm-evaluation-harness lm_eval/utils.py get_rolling_token_windows (behaviour).
  *   positions one for each document of more than L tokens: its first L are fed, their successors scored. */

@@ -41,15 +41,25 @@ int dq_tokenizer_vocab(const dq_tokenizer *t)
     return t->n_pieces ? t->piece[t->n_pieces - 1].id + 1 : 0;
 }
 
-void dq_tokenizer_template(const dq_tokenizer *t, int *n_before, int *n_after)
+/* What stands before a text; the template's, or else the token that the configuration names. */
+static const int32_t *before(const dq_tokenizer *t, unsigned flags, int *n)
 {
-    *n_before = t->n_before;
-    *n_after = t->n_after;
+    const bool named = (flags & DQ_TOK_BOS) && t->n_before == 0 && t->bos >= 0;
+    *n = !(flags & DQ_TOK_SPECIAL) ? 0 : named ? 1 : t->n_before;
+    return named ? &t->bos : t->before;
 }
 
-int32_t dq_tokenizer_bos(const dq_tokenizer *t)
+void dq_tokenizer_template(const dq_tokenizer *t, unsigned flags, int *n_before, int *n_after)
 {
-    return t->n_before ? t->before[0] : -1;
+    before(t, flags, n_before);
+    *n_after = flags & DQ_TOK_SPECIAL ? t->n_after : 0;
+}
+
+int32_t dq_tokenizer_bos(const dq_tokenizer *t, unsigned flags)
+{
+    int n;
+    const int32_t *id = before(t, flags, &n);
+    return n ? id[0] : -1;
 }
 
 dq_status dq_tokenizer_added(json_t **out, const dq_tokenizer *t, int64_t rows, dq_err *err)
@@ -167,8 +177,9 @@ static dq_status encode(encoding *e, size_t len, unsigned flags, dq_err *err)
     const dq_added_tokens_visit visit = {on_raw_text, on_token, e};
     const size_t expected = len / 4 + 16; /* most texts need no more */
     DQ_TRY(dq_id_list_reserve(&e->ids, e->max > 0 && e->max < expected ? e->max : expected, err));
-    for (int i = 0; (flags & DQ_TOK_SPECIAL) && i < t->n_before; i++)
-        DQ_TRY(dq_id_list_push(&e->ids, t->before[i], err));
+    int n_before;
+    const int32_t *first = before(t, flags, &n_before);
+    for (int i = 0; i < n_before; i++) DQ_TRY(dq_id_list_push(&e->ids, first[i], err));
     const dq_status status = dq_added_tokens_walk(&t->in_raw, e->text, len, &visit, err);
     if (status == DQ_STOPPED && e->enough) return DQ_OK;
     DQ_TRY(status);

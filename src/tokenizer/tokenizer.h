@@ -32,8 +32,9 @@ dq_status dq_tokenizer_load(dq_tokenizer **out, const char *json, size_t len, co
 void dq_tokenizer_free(dq_tokenizer *t);       /* NULL allowed */
 int dq_tokenizer_vocab(const dq_tokenizer *t); /* highest id + 1, added tokens included */
 
-/* Encoding: add the tokens of the template (BOS ...). Decoding: keep special tokens. */
-enum { DQ_TOK_SPECIAL = 1 };
+/* SPECIAL, encoding: add the tokens of the template (BOS ...), decoding: keep special tokens. BOS, with it: where the template
+ * begins with no token, the bos_token of tokenizer_config.json stands there. */
+enum { DQ_TOK_SPECIAL = 1, DQ_TOK_BOS = 2 };
 /* Ids of text[len]; *ids is a block that the caller ends with dq_block_free. The text is read with
  * one U+FFFD per maximal ill-formed subpart; *first_bad (may be NULL) is the offset of the first
  * one, -1 when there is none, *n_bad their count. Safe from several threads at once. */
@@ -49,15 +50,15 @@ dq_status dq_tokenizer_encode_first(const dq_tokenizer *t, const char *text, siz
  * caller ends with dq_block_free; bytes of tokens that are no UTF-8 come out as U+FFFD. */
 dq_status dq_tokenizer_decode(const dq_tokenizer *t, const int32_t *ids, int64_t n, unsigned flags,
                               char **text, size_t *len, dq_err *err);
-/* Number of template tokens before and after a text. */
-void dq_tokenizer_template(const dq_tokenizer *t, int *n_before, int *n_after);
+/* Number of tokens that encoding puts before and after a text. */
+void dq_tokenizer_template(const dq_tokenizer *t, unsigned flags, int *n_before, int *n_after);
 /* The added tokens in the form of "added_tokens" of tokenizer.json, but for those without a row that no file gives an id; the
  * caller ends it. DQ_RESOURCE. */
 dq_status dq_tokenizer_added(json_t **out, const dq_tokenizer *t, int64_t rows, dq_err *err);
 /* The id of a token by its text as the file writes it, an added one first; -1: there is none. */
 int32_t dq_tokenizer_id(const dq_tokenizer *t, const char *text, size_t len);
-/* First template token before the text, or -1. */
-int32_t dq_tokenizer_bos(const dq_tokenizer *t);
+/* The first of those before a text, or -1. */
+int32_t dq_tokenizer_bos(const dq_tokenizer *t, unsigned flags);
 /* What stands before an empty context: bos_token, else eos_token, which the files beside tokenizer.json name; -1. */
 int32_t dq_tokenizer_prefix(const dq_tokenizer *t);
 /* Bytes of one token as they appear in text (U+2581 of a vocabulary of characters as a space, <0xHH>

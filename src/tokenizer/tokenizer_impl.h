@@ -39,7 +39,7 @@ struct dq_tokenizer {
     const char *steps;       /* of normalizer, pre-tokenizer and decoder, canonical, to compare */
     int32_t *before, *after; /* the template's tokens */
     int n_before, n_after;
-    int32_t prefix;
+    int32_t bos, prefix; /* bos_token, and that or eos_token; -1 */
 };
 
 /* Of two entries, for qsort and bsearch. */

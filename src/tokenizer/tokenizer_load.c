@@ -531,8 +531,8 @@ static dq_status load_parts(dq_tokenizer_loader *l, dq_err *err)
     DQ_TRY(load_all_added(l, err));
     DQ_TRY(load_pieces(l, json_object_get(model, "vocab"), err));
     DQ_TRY(load_post(t, json_object_get(root, "post_processor"), 0, err));
-    t->prefix = named_token(l, "bos_token");
-    if (t->prefix < 0) t->prefix = named_token(l, "eos_token");
+    t->bos = named_token(l, "bos_token");
+    t->prefix = t->bos >= 0 ? t->bos : named_token(l, "eos_token");
     return dq_tokenizer_keep_steps(t, root, err);
 }
 
@@ -581,6 +581,7 @@ dq_status dq_tokenizer_load_files(dq_tokenizer **out,
         return dq_fail(err, DQ_RESOURCE, "out of memory (loading a tokenizer)");
     }
     t->arena = arena;
+    t->bos = t->prefix = -1;
     if (load(t, text, err) != DQ_OK) {
         dq_tokenizer_free(t);
         return err->code;

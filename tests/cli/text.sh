@@ -186,3 +186,65 @@ rm q.h5
 cp lines.txt lines.jsonl
 try 0 . eval "plain model" --text lines.jsonl --ctx 4
 ! grep -q "JSON objects" "$top/err" || complain "text: a warning of a file of documents"
+
+# a text that spells BOS gets no second one, wherever one stands in front: the same numbers as of the text without it
+spelled() { # spelled OUT COMMAND...: the numbers of a run
+    out=$1
+    shift
+    "$dq" "$@" -q --json >document 2>"$top/err" || complain "text: dq $*: $(cat "$top/err")"
+    grep -E '"(value|low|high|tokens|rms|top1|ids|acc|share|prompt_tokens)":' document | grep -v second >"$out"
+    [ -s "$out" ] || complain "text: dq $*: no numbers"
+}
+head -c 1500 "$book" >said.txt
+{ printf '<bos>' && cat said.txt; } >spelled.txt
+for how in chunk block stride; do
+    spelled want eval "diff model" --text said.txt --ctx 64 --window $how
+    spelled got eval "diff model" --text spelled.txt --ctx 64 --window $how
+    cmp -s want got || complain "text: --window $how has two BOS"
+done
+spelled want eval "diff model" --text said.txt --ctx 64 --window rolling --bos off
+spelled got eval "diff model" --text spelled.txt --ctx 64 --window rolling
+[ "$(grep '"value"' want | head -n 1)" = "$(grep '"value"' got | head -n 1)" ] || complain "text: --window rolling has two BOS: $(diff want got)"
+spelled want stats "diff model" --text said.txt --ctx 64
+spelled got stats "diff model" --text spelled.txt --ctx 64
+cmp -s want got || complain "text: dq stats has two BOS"
+spelled want generate "diff model" --prompt-file said.txt --raw -n 4
+spelled got generate "diff model" --prompt-file spelled.txt --raw -n 4
+cmp -s want got || complain "text: dq generate has two BOS"
+spelled want eval "diff model" --task needle --data "$book" --lengths 300 --needles 2:2 --limit 2
+{ printf '<bos>' && cat "$book"; } >book.txt
+spelled got eval "diff model" --task needle --data book.txt --lengths 300 --needles 2:2 --limit 2
+cmp -s want got || complain "text: needles have two BOS"
+for text in said spelled; do
+    "$dq" quantize "diff model" -o $text.h5 --bits 4 --calib $text.txt --calib-ctx 64 --force -q >/dev/null 2>"$top/err" || complain "text: $(cat "$top/err")"
+    "$dq" info $text.h5 --tensors | grep packed >$text.codes
+done
+cmp -s said.codes spelled.codes || complain "text: a calibration text has two BOS"
+
+# --bos on where the template has none: bos_token of tokenizer_config.json, or nothing names one
+cp -r "diff model" "bare model"
+sed '/^ "post_processor"/,/^ }/d' "diff model/tokenizer.json" >"bare model/tokenizer.json"
+for how in "eval --window chunk" "eval --window block" "stats"; do
+    # shellcheck disable=SC2086 # words
+    set -- $how
+    cmd=$1
+    shift
+    spelled want "$cmd" "diff model" --text said.txt --ctx 64 "$@"
+    spelled got "$cmd" "bare model" --text said.txt --ctx 64 --bos on "$@"
+    cmp -s want got || complain "text: dq $how --bos on is not BOS"
+    spelled got "$cmd" "bare model" --text spelled.txt --ctx 64 --bos on "$@"
+    cmp -s want got || complain "text: dq $how --bos on has two BOS"
+    spelled want "$cmd" "diff model" --text said.txt --ctx 64 --bos off "$@"
+    spelled got "$cmd" "bare model" --text said.txt --ctx 64 "$@"
+    cmp -s want got || complain "text: dq $how --bos off is not without BOS"
+done
+for task in "needle --data $book --lengths 300 --needles 2:2 --limit 2" "mc --data choices.jsonl"; do
+    # shellcheck disable=SC2086 # words
+    set -- --task $task
+    spelled want eval "diff model" "$@"
+    spelled got eval "bare model" "$@" --bos on
+    cmp -s want got || complain "text: dq eval $* --bos on is not BOS"
+done
+printf '{}' >"bare model/tokenizer_config.json"
+try 4 "names no bos_token, so there is no BOS to add. Use --bos auto" eval "bare model" --text said.txt --ctx 64 --bos on
+try 4 "names no bos_token, so there is no BOS to add. Use --bos auto" stats "bare model" --text said.txt --ctx 64 --bos on

@@ -271,14 +271,44 @@ TEST(test_template)
 {
     int before, after;
     dq_tokenizer *t = golden_tokenizer("llama3");
-    dq_tokenizer_template(t, &before, &after);
+    dq_tokenizer_template(t, DQ_TOK_SPECIAL | DQ_TOK_BOS, &before, &after);
     assert_int_equal(before, 1);
     assert_int_equal(after, 1);
-    assert_int_equal(dq_tokenizer_bos(t), 0);
+    dq_tokenizer_template(t, 0, &before, &after);
+    assert_int_equal(before + after, 0);
+    assert_int_equal(dq_tokenizer_bos(t, DQ_TOK_SPECIAL), 0);
+    assert_int_equal(dq_tokenizer_bos(t, 0), -1);
+    assert_int_equal(dq_tokenizer_id(t, "nothing", 7), -1);
     assert_int_equal(dq_tokenizer_prefix(t), -1);
     dq_tokenizer_free(t);
     t = golden_tokenizer("digits");
-    assert_int_equal(dq_tokenizer_bos(t), -1);
+    assert_int_equal(dq_tokenizer_bos(t, DQ_TOK_SPECIAL | DQ_TOK_BOS), -1);
+    dq_tokenizer_free(t);
+}
+
+/* A template without BOS: the token that the configuration names stands there where it is asked for. */
+TEST(test_named_bos)
+{
+    static const char config[] = "{\"bos_token\":\"<eos>\"}";
+    dq_err err = {0};
+    dq_tokenizer *t = NULL;
+    int before, after;
+    int32_t *ids;
+    int64_t n;
+    bytes json = golden_file("digits");
+    assert_int_equal(dq_tokenizer_load(&t, json.s, json.len, config, sizeof config - 1, &err),
+                     DQ_OK);
+    assert_int_equal(dq_tokenizer_bos(t, DQ_TOK_SPECIAL), -1);
+    assert_int_equal(dq_tokenizer_bos(t, DQ_TOK_SPECIAL | DQ_TOK_BOS), 1);
+    assert_int_equal(dq_tokenizer_id(t, "<eos>", 5), 1);
+    dq_tokenizer_template(t, DQ_TOK_SPECIAL | DQ_TOK_BOS, &before, &after);
+    assert_int_equal(before, 1);
+    assert_int_equal(
+        dq_tokenizer_encode(t, "", 0, DQ_TOK_SPECIAL | DQ_TOK_BOS, &ids, &n, NULL, NULL, &err),
+        DQ_OK);
+    assert_int_equal(n, 1 + after);
+    assert_int_equal(ids[0], 1);
+    dq_block_free(ids);
     dq_tokenizer_free(t);
 }
 
