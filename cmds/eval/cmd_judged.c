@@ -368,11 +368,12 @@ static dq_status join(options *o, cmd_eval_files *files, dq_strbuf *out, const c
                               a, err));
     DQ_TRY(dq_judge_join(out, &tally, *text, *len, o->verdicts, replies, replies_len, a, err));
     if (tally.unclear)
-        dq_logger_warn(&o->logger,
-                       "%s: %lld of %lld replies say neither correct nor incorrect, the first in "
-                       "line %lld; their completions are left out",
-                       o->verdicts, (long long)tally.unclear, (long long)tally.replies,
-                       (long long)tally.first_unclear);
+        dq_logger_warn(
+            &o->logger,
+            "%s: %lld of %lld replies say neither correct nor incorrect alone, the first in "
+            "line %lld: \"%s\"; their completions are left out",
+            o->verdicts, (long long)tally.unclear, (long long)tally.replies,
+            (long long)tally.first_unclear, tally.said);
     if (tally.lacking)
         dq_logger_warn(&o->logger, "%s: %lld of %lld completions have no verdict and are left out",
                        o->path, (long long)tally.lacking, (long long)tally.completions);

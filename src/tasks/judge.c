@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { ID = 48, HASH = 16 };
 
@@ -28,15 +29,19 @@ static dq_status name_line(char id[ID], int64_t line, const char *s, size_t n, d
 /* "- one\n- two\n" */
 static dq_status list_references(const char **out, const json_t *list, dq_arena *a, dq_err *err)
 {
-    const char *all = "";
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *text = json_string_value(json_array_get(list, i));
-        if (!text) return dq_json_wrong("reference", "a list of texts", list, err);
-        all = dq_textf(a, err, "%s- %s\n", all, text);
-        if (!all) return err->code;
+    dq_strbuf all = {0};
+    for (size_t i = 0; err->code == DQ_OK && i < json_array_size(list); i++) {
+        const json_t *text = json_array_get(list, i);
+        if (!json_is_string(text))
+            dq_json_wrong("reference", "a list of texts", list, err);
+        else if (dq_strbuf_add(&all, "- ", 2, err) == DQ_OK &&
+                 dq_strbuf_add(&all, json_string_value(text), json_string_length(text), err) ==
+                     DQ_OK)
+            dq_strbuf_add(&all, "\n", 1, err);
     }
-    *out = all;
-    return DQ_OK;
+    if (err->code == DQ_OK) *out = dq_text(a, all.s ? all.s : "", all.n, err);
+    dq_block_free(all.s);
+    return err->code;
 }
 
 static dq_status question_for(const char **out, const json_t *o, dq_arena *a, dq_err *err)
@@ -111,22 +116,64 @@ typedef struct reader {
     dq_arena *a;
 } reader;
 
-/* The word that a text begins with, as JSON; NULL: neither. */
+/* The next word of letters in *s, whose end *s becomes; 0 bytes: there is none. */
+static size_t next_word(const char **word, const char **s)
+{
+    while (**s && !isalpha((unsigned char)**s)) ++*s;
+    *word = *s;
+    while (isalpha((unsigned char)**s)) ++*s;
+    return (size_t)(*s - *word);
+}
+
+static bool is_one_of(const char *word, size_t n, const char *const *list)
+{
+    while (*list && (strlen(*list) != n || strncasecmp(*list, word, n) != 0)) list++;
+    return *list != NULL;
+}
+
+/* Whether a verdict ends before the next word, s[n] between them: "Correct answer: S" and "correct/incorrect" go on. */
+static bool is_apart(const char *s, size_t n)
+{
+    bool apart = false;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] == '?' || s[i] == ':') return false;
+        apart = apart || strchr(".,!;\n)", s[i]) || (s[i] & 0x80) || (s[i] == '-' && i > 0);
+    }
+    return apart;
+}
+
+/* The word that a text begins with, after a label or none, as JSON. NULL: neither, or the text takes it back: it has the other
+ * word too, asks, goes on with the sentence but for a reason, or says how far. */
 static const char *first_word(const char *text)
 {
-    static const char *const words[] = {"correct", "incorrect"};
-    static const char *const quoted[] = {"\"correct\"", "\"incorrect\""};
-    while (*text && !isalpha((unsigned char)*text)) text++;
-    for (int i = 0; i < 2; i++) {
-        size_t n = 0;
-        while (words[i][n] && tolower((unsigned char)text[n]) == words[i][n]) n++;
-        if (!words[i][n] && !isalpha((unsigned char)text[n])) return quoted[i];
+    static const char *const labels[] = {"final",     "verdict",  "answer",
+                                         "judgement", "judgment", NULL};
+    static const char *const says[2][2] = {{"correct", NULL}, {"incorrect", NULL}};
+    static const char *const reasons[] = {"because", "since", "as", "due", "given", NULL};
+    static const char *const degrees[] = {
+        "partially", "partly", "partial", "mostly",  "largely",  "mainly",   "somewhat", "nearly",
+        "almost",    "half",   "maybe",   "perhaps", "possibly", "probably", "neither",  NULL};
+    static const char *const undone[] = {"not", "or", "no", "but", NULL};
+    const char *word, *s = text;
+    size_t n = next_word(&word, &s);
+    while (n && is_one_of(word, n, labels)) n = next_word(&word, &s);
+    const bool wrong = n && is_one_of(word, n, says[1]);
+    if (!wrong && !(n && is_one_of(word, n, says[0]))) return NULL;
+    const char *end = s;
+    n = next_word(&word, &s);
+    if (n ? is_one_of(word, n, undone) ||
+                !(is_apart(end, (size_t)(word - end)) || is_one_of(word, n, reasons))
+          : strchr(end, '?') != NULL)
+        return NULL;
+    for (; n; n = next_word(&word, &s)) {
+        if (is_one_of(word, n, says[!wrong]) || is_one_of(word, n, degrees)) return NULL;
     }
-    return NULL;
+    return wrong ? "\"incorrect\"" : "\"correct\"";
 }
 
 /* A verdict that stands there, or what the judge's text begins with. */
-static dq_status verdict_of(const char **out, const json_t *o, dq_arena *a, dq_err *err)
+static dq_status verdict_of(const char **out, const char **said, const json_t *o, dq_arena *a,
+                            dq_err *err)
 {
     const json_t *given = json_object_get(o, "verdict");
     const json_t *body = json_object_get(json_object_get(o, "response"), "body");
@@ -134,7 +181,8 @@ static dq_status verdict_of(const char **out, const json_t *o, dq_arena *a, dq_e
     const char *text =
         json_string_value(json_object_get(json_object_get(choice, "message"), "content"));
     char *dumped = NULL;
-    *out = text ? first_word(text) : NULL;
+    *said = text ? text : "";
+    *out = first_word(*said);
     if (!given) {
         if (json_object_get(o, "response") || json_object_get(o, "error")) return DQ_OK;
         return dq_fail(err, DQ_DAMAGED, "neither a \"verdict\" nor a \"response\"");
@@ -147,7 +195,7 @@ static dq_status verdict_of(const char **out, const json_t *o, dq_arena *a, dq_e
 
 static dq_status read_reply(reader *r, const json_t *o, int64_t line, dq_err *err)
 {
-    const char *id;
+    const char *id, *said;
     if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
     DQ_TRY(dq_json_text(
         &id, o, json_object_get(o, "id") && !json_object_get(o, "custom_id") ? "id" : "custom_id",
@@ -161,10 +209,12 @@ static dq_status read_reply(reader *r, const json_t *o, int64_t line, dq_err *er
     if (!more || !key) return err->code;
     r->reply = more;
     more[r->n] = (reply){.line = line};
-    DQ_TRY(verdict_of(&more[r->n].verdict, o, r->a, err));
+    DQ_TRY(verdict_of(&more[r->n].verdict, &said, o, r->a, err));
     DQ_TRY(dq_strmap_add(&r->index, key, strlen(key), r->n, r->a, err));
     r->tally->replies++;
-    if (!more[r->n++].verdict && r->tally->unclear++ == 0) r->tally->first_unclear = line;
+    if (more[r->n++].verdict || r->tally->unclear++ > 0) return DQ_OK;
+    r->tally->first_unclear = line;
+    snprintf(r->tally->said, sizeof r->tally->said, "%s", said);
     return DQ_OK;
 }
 

@@ -134,13 +134,16 @@ try 0 "^[0-9]" tokenize slow --text letters
 changed "s|\"added_tokens\": \[|&$(token "$(repeat a 70000)" '"lstrip": false, "rstrip": false')|"
 try 4 "added token 503 of 70000 bytes is not supported" tokenize slow --text letters
 
-# Many of everything: 60 000 tasks with verdicts on two models, 100 000 labels, 100 000 choices.
+# Many of everything: 60 000 tasks with verdicts on two models, 200 000 right answers, 100 000 labels, 100 000 choices.
 awk 'BEGIN { for (i = 0; i < 60000; i++) {
     printf "{\"item\": %d, \"verdict\": %s, \"model\": \"A\", \"task\": \"t%d\"}\n", i % 7, i % 2 ? "true" : "false", i
     printf "{\"item\": %d, \"verdict\": true, \"model\": \"B\", \"task\": \"t%d\"}\n", i % 7, i } }' >many.jsonl
 try 0 '"of_task": "t59999"' judged many.jsonl --json
 [ "$(grep -c '"cross_paired": {' "$top/out")" = 60000 ] || complain "verdicts: not 60000 groups are compared"
 [ "$(grep -c '"n10": 1' "$top/out")" = 30000 ] || complain "verdicts: not 30000 flips"
+awk 'BEGIN { printf "{\"prompt\": \"p\", \"completion\": \"c\", \"query\": \"q\", \"reference\": [\"a\""; for (i = 1; i < 200000; i++) printf ", \"a\""
+    printf "]}\n" }' >references.jsonl
+try 0 "1 requests" judged references.jsonl --requests asked.jsonl
 printf 'text,category\nw,l7\n' >query.csv
 awk 'BEGIN { print "text,category"; for (i = 0; i < 100000; i++) printf "w%d,l%d\n", i % 100, i }' >labels.csv
 try 0 " 1000000 " eval "$saved" --task banking77 --data query.csv --fewshot-data labels.csv --num-fewshot 1 --limit 1 --dry-run

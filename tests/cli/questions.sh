@@ -232,6 +232,10 @@ print(json.dumps([[m, t, sum(v) / len(v), len(v)] for (m, t), v in right.items()
 END
     try 0 "against first model" judged texts.jsonl --verdicts replies.jsonl
     try 0 '"cross_paired"' judged texts.jsonl --verdicts replies.jsonl --json
+    sed '1s/Correct\./correct\/incorrect/' replies.jsonl >scale.jsonl
+    try 0 "against first model" judged texts.jsonl --verdicts scale.jsonl
+    grep -q 'scale.jsonl: 1 of 14 replies say neither .* the first in line 1: "correct/incorrect"' "$top/err" || complain "judged: a scale is a verdict: $(cat "$top/err")"
+    try 0 '"cross_paired"' judged texts.jsonl --verdicts replies.jsonl --json
     python3 - "$top/out" right.txt <<'END' || complain "judged: accuracies are not those of the replies"
 import json, sys
 doc, want = json.load(open(sys.argv[1])), json.load(open(sys.argv[2]))
@@ -240,7 +244,7 @@ assert [i["kind"] for i in doc["inputs"]] == ["judged", "verdicts"]
 END
     sed '1s/Correct\./I cannot say/' replies.jsonl | sed 2d >some.jsonl
     try 0 "xsum" judged texts.jsonl --verdicts some.jsonl
-    grep -q "some.jsonl: 1 of 13 replies say neither correct nor incorrect, the first in line 1" "$top/err" || complain "judged: an unclear reply is not told"
+    grep -q "some.jsonl: 1 of 13 replies say neither correct nor incorrect alone, the first in line 1: \"I cannot say\"" "$top/err" || complain "judged: an unclear reply is not told"
     grep -q "texts.jsonl: 2 of 14 completions have no verdict" "$top/err" || complain "judged: lacking verdicts are not told"
     sed 's/"item": 0/"item": 7/' texts.jsonl >others.jsonl
     try 4 "replies.jsonl: line [0-9]*: a reply to none of these completions" judged others.jsonl --verdicts replies.jsonl
