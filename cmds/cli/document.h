@@ -27,7 +27,7 @@ json_t *dq_document_name(const char *s);
 dq_status dq_document_name_text(const char **out, const char *s, dq_arena *a, dq_err *err);
 /* A number, or null when it is not finite. */
 json_t *dq_document_real(double x);
-/* {"value": v, "stderr": e}; e NaN gives null. */
+/* {"value": v, "stderr": e}; e NaN gives null. An infinite v, which a perplexity alone has, gives null and the "reason". */
 json_t *dq_document_metric(double value, double std_err);
 /* Prints s[len], UTF-8. On a terminal '?' stands for control characters other than newline and tab, which could move its
  * cursor. */

@@ -73,7 +73,7 @@ void dq_table_cell(dq_table *t, const char *fmt, ...)
 
 void dq_table_real(dq_table *t, double x)
 {
-    if (isfinite(x))
+    if (!isnan(x))
         dq_table_cell(t, "%.17g", x);
     else
         dq_table_cell(t, "%s", "");

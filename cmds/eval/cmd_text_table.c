@@ -95,8 +95,8 @@ static void fill_rolling(dq_table *t, const dq_text_details *d, const dq_eval_nu
 {
     (void)d;
     (void)is_ref;
-    dq_table_cell(t, "%.6g", x->word_ppl);
-    dq_table_cell(t, "%.6g", x->byte_ppl);
+    const double ppl[] = {x->word_ppl, x->byte_ppl};
+    for (int i = 0; i < 2; i++) dq_table_cell(t, isinf(ppl[i]) ? "beyond f64" : "%.6g", ppl[i]);
     dq_table_cell(t, "%.6g", x->bits_per_byte);
 }
 

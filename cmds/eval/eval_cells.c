@@ -23,6 +23,8 @@ void cmd_eval_mean_cell(dq_table *t, dq_mean m, const char *sign)
 {
     if (isnan(m.value))
         dq_table_cell(t, "-");
+    else if (isinf(m.value))
+        dq_table_cell(t, "beyond f64");
     else if (sign[0] && m.value == 0 && m.std_err == 0)
         dq_table_cell(t, "0 (all equal)");
     else if (isnan(m.std_err))

@@ -209,6 +209,15 @@ static double number_of(const json_t *row, const char *name)
     return strcmp(name, "ppl_ratio") == 0 ? exp(json_number_value(x)) : json_number_value(x);
 }
 
+/* What a metric without a value says of that; NULL: nothing. */
+static const char *why_none(const json_t *row, const char *name)
+{
+    char base[DQ_GATE_NAME];
+    const json_t *m =
+        at_path(json_object_get(row, "metrics"), ends_in(name, ".value", base) ? base : name);
+    return json_string_value(json_object_get(m, "reason"));
+}
+
 /* Why a row has no number in the baseline; NULL: it has. */
 static const char *why_unmatched(const cmd_eval_gates *all, const cmd_eval_gate *g,
                                  const cmd_eval_view *v, int row)
@@ -337,6 +346,7 @@ typedef struct seen {
     const char *name, *brief; /* whole, and for an error */
     int number;               /* among the results */
     double x;                 /* NaN: it has no value */
+    const char *why;          /* of that; NULL: nothing says */
     dq_interval in;
     double baseline, limit; /* NaN: there is none */
 } seen;
@@ -345,9 +355,13 @@ typedef struct seen {
 static void say(dq_logger *logger, cmd_eval_gates *all, const cmd_eval_gate *g, looked *sum,
                 const seen *it)
 {
-    char value[32] = "has no value", around[80] = "", against[80] = "";
+    char value[96], around[80] = "", against[80] = "";
     json_t *o = json_object(), *interval = json_null();
-    if (!isnan(it->x)) snprintf(value, sizeof value, "is %.6g", it->x);
+    if (!isnan(it->x))
+        snprintf(value, sizeof value, "is %.6g", it->x);
+    else
+        snprintf(value, sizeof value, "has no value%s%s", it->why ? ", as " : "",
+                 it->why ? it->why : "");
     if (!isnan(it->x) && !isnan(it->in.low)) {
         snprintf(around, sizeof around, " (95 %% interval %.6g to %.6g)", it->in.low, it->in.high);
         interval = json_array();
@@ -418,6 +432,7 @@ static void look_at(cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logg
                .brief = row_text(brief, sizeof brief, shortened(name, model), e, index),
                .number = number,
                .x = number_of(row, g->name),
+               .why = why_none(row, g->name),
                .baseline = (double)NAN,
                .limit = (double)NAN};
     if (e->row[index].ref == index &&

@@ -43,7 +43,7 @@ static void give_reason(json_t *metrics, const char *reason)
     json_t *m;
     json_object_foreach(metrics, key, m)
     {
-        if (json_is_null(json_object_get(m, "value")))
+        if (json_is_null(json_object_get(m, "value")) && !json_object_get(m, "reason"))
             json_object_set_new(m, "reason", json_string(reason));
     }
 }

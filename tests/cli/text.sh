@@ -248,3 +248,15 @@ done
 printf '{}' >"bare model/tokenizer_config.json"
 try 4 "names no bos_token, so there is no BOS to add. Use --bos auto" eval "bare model" --text said.txt --ctx 64 --bos on
 try 4 "names no bos_token, so there is no BOS to add. Use --bos auto" stats "bare model" --text said.txt --ctx 64 --bos on
+
+# an NLL whose perplexity no f64 holds: a last norm of 16384 in place of its weights
+cp -r "plain model" "loud model"
+from=$(LC_ALL=C tr ',{' '\n\n' <"plain model/model.safetensors" | LC_ALL=C grep -a -A 3 '"model\.norm\.weight":' | LC_ALL=C sed -n 's/.*"data_offsets":\[\([0-9]*\).*/\1/p')
+header=$(od -An -t u8 -N 8 "plain model/model.safetensors" | tr -d ' ')
+i=0
+while [ $i -lt 128 ]; do printf '\200\106' && i=$((i + 1)); done | dd of="loud model/model.safetensors" bs=1 seek=$((8 + header + ${from:-0})) conv=notrunc 2>/dev/null
+set -- eval "loud model" --text said.txt --ctx 64 --window rolling
+try 0 "beyond f64" "$@" --csv loud.csv
+[ "$(column loud.csv 1 ppl)" = inf ] || complain "text: a perplexity beyond f64 is not inf in the CSV: $(column loud.csv 1 ppl)"
+try 0 '"reason": "e^NLL is beyond the range of f64"' "$@" --json
+try 7 "ppl has no value, as e^NLL is beyond the range of f64" "$@" --fail-if "ppl > 100"

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "cmds/cli/table.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static dq_table *made(int rows, int ruled)
         if (i == ruled) dq_table_rule(t);
         dq_table_cell(t, "row %d", i);
         dq_table_real(t, i);
-        dq_table_real(t, 1.0 / 0.0);
+        dq_table_real(t, (double)NAN);
         dq_table_cell(t, "%s", i ? "a, \"b\"" : "\xC3\xA9");
     }
     return t;
