@@ -49,7 +49,8 @@ int dq_lm_encode(dq_lm *m, const char *text, size_t len, int special, int32_t **
  * vocabulary. */
 int dq_lm_decode(dq_lm *m, const int32_t *ids, int64_t n, int special, char **text, size_t *len);
 /* What the model's chat template makes of a conversation; answer: with the beginning of an answer. Text as dq_lm_decode gives it.
- * Status 4: the model has no template, or its template refuses the messages or makes an empty text. */
+ * Where the template leaves a message of "system" or "user" out, the warnings of dq_lm_describe say so. Status 4: the model has no
+ * template, or its template refuses the messages or makes an empty text. */
 typedef struct dq_lm_message {
     const char *role, *content; /* "user", "What is attention?" */
 } dq_lm_message;

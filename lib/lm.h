@@ -47,6 +47,9 @@ dq_status dq_lm_begin(struct dq_lm *m, const char *path, dq_lm_options *o, dq_er
 void dq_lm_end(struct dq_lm *m);
 /* The model's chat template in m->chat; NULL: it has none. */
 dq_status dq_lm_template(struct dq_lm *m, dq_err *err);
+/* Warns where the template has left a message out of text[len]. */
+void dq_lm_warn_lost(struct dq_lm *m, const char *text, size_t len, const dq_chat_message *said,
+                     int n);
 /* An empty session; evicts: see session.h. */
 dq_status dq_lm_session(struct dq_lm *m, bool evicts, dq_err *err);
 

@@ -36,6 +36,18 @@ int dq_lm_encode(dq_lm *m, const char *text, size_t len, int special, int32_t **
     return dq_lm_failed(&err);
 }
 
+void dq_lm_warn_lost(struct dq_lm *m, const char *text, size_t len, const dq_chat_message *said,
+                     int n)
+{
+    const char *role = dq_chat_template_lost(text, len, said, n);
+    if (role)
+        dq_logger_warn(
+            m->logger,
+            "%s: the chat template leaves what the %s says out of the prompt, or changes "
+            "it",
+            m->model->path, role);
+}
+
 int dq_lm_chat(dq_lm *m, const dq_lm_message *messages, int n, int answer, char **text, size_t *len)
 {
     dq_err err = {0};
@@ -48,8 +60,10 @@ int dq_lm_chat(dq_lm *m, const dq_lm_message *messages, int n, int answer, char 
     if (said && dq_lm_template(m, &err) == DQ_OK && !m->chat)
         dq_fail(&err, DQ_MISMATCH, "%s: the model has no chat template", m->model->path);
     if (err.code == DQ_OK && dq_chat_template_prompt(m->chat, m->model->path, said, n, answer,
-                                                     &rendered, len, &err) == DQ_OK)
+                                                     &rendered, len, &err) == DQ_OK) {
+        dq_lm_warn_lost(m, rendered, *len, said, n);
         end_with_zero(text, rendered, *len, &err);
+    }
     dq_block_free(rendered);
     dq_block_free(said);
     return dq_lm_failed(&err);

@@ -85,8 +85,10 @@ static dq_status encode_chat(dq_conversation *t, int32_t **ids, int64_t *n, dq_e
     size_t len;
     int64_t bad, first;
     if (dq_chat_template_prompt(t->lm.chat, t->lm.model->path, t->said, t->n_said, true, &text,
-                                &len, err) == DQ_OK)
+                                &len, err) == DQ_OK) {
+        dq_lm_warn_lost(&t->lm, text, len, t->said, t->n_said);
         dq_tokenizer_encode(t->lm.tok, text, len, 0, ids, n, &first, &bad, err);
+    }
     dq_block_free(text);
     return err->code;
 }

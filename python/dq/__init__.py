@@ -21,6 +21,7 @@ import operator
 import os
 import signal
 import threading
+import warnings
 
 import numpy as np
 
@@ -204,7 +205,11 @@ class Model:
             if set(m) != {"role", "content"} or not all(isinstance(v, str) and "\0" not in v for v in m.values()):
                 raise ValueError(f"expected {{'role': text, 'content': text}}, found {m!r:.200}")
         list_ = (Message * len(messages))(*[(m["role"].encode(), m["content"].encode()) for m in messages])
-        return self._text(library().dq_lm_chat, list_, len(messages), answer)
+        known = len(self.about["warnings"])
+        text = self._text(library().dq_lm_chat, list_, len(messages), answer)
+        for warning in self.about["warnings"][known:]:  # a message that the template leaves out
+            warnings.warn(warning, stacklevel=2)
+        return text
 
     def logits(self, ids, context=0):
         """float32 [n, vocab], row i after ids[i]. context > 0: the first so many ids are read at once, and after them the cache is

@@ -127,3 +127,25 @@ dq_status dq_chat_template_prompt(const dq_chat_template *t, const char *path,
                 "the chat template makes an empty text, so nothing can follow it");
     return dq_in(err, "%s: ", path);
 }
+
+static bool holds(const char *text, size_t len, const char *s, size_t n)
+{
+    if (n == 0) return true;
+    for (const char *at = text; (at = memchr(at, *s, len - (size_t)(at - text))) != NULL; at++) {
+        if (len - (size_t)(at - text) < n) return false;
+        if (memcmp(at, s, n) == 0) return true;
+    }
+    return false;
+}
+
+const char *dq_chat_template_lost(const char *text, size_t len, const dq_chat_message *m, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const char *s = m[i].content + strspn(m[i].content, " \t\r\n");
+        size_t k = strlen(s);
+        while (k && strchr(" \t\r\n", s[k - 1])) k--;
+        if (strcmp(m[i].role, "system") != 0 && strcmp(m[i].role, "user") != 0) continue;
+        if (!holds(text, len, s, k)) return m[i].role;
+    }
+    return NULL;
+}

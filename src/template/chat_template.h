@@ -37,5 +37,8 @@ dq_status dq_chat_template_render(const dq_chat_template *t, const dq_chat_messa
 dq_status dq_chat_template_prompt(const dq_chat_template *t, const char *path,
                                   const dq_chat_message *m, int n, bool add_generation_prompt,
                                   char **out, size_t *len, dq_err *err);
+/* The role of the first message of "system" or "user" whose content is not in text[len] as it is, but for white space around it;
+ * NULL: all are there. */
+const char *dq_chat_template_lost(const char *text, size_t len, const dq_chat_message *m, int n);
 
 #endif

@@ -111,6 +111,13 @@ try 0 '"chat_template": false' generate "chat model" "$say" -n 4 --json --raw
 try 0 '"system": "be brief"' generate "chat model" "$say" -n 4 --json --system "be brief"
 printf '%s' "[system] be brief [user] $say [assistant]" >chat.txt
 [ "$(ids)" = "$("$dq" tokenize "diff model" --text chat.txt)" ] || complain "generate --system: the template gives $(ids)"
+! grep -q "leaves what" "$top/err" || complain "generate --system: a text that is there is lost: $(cat "$top/err")"
+cp -r "chat model" "deaf model"
+printf '{%% for m in messages %%}{%% if m.role == "user" %%}{{ m.content }}{%% endif %%}{%% endfor %%}' >"deaf model/chat_template.jinja"
+try 0 "" generate "deaf model" "$say" -n 2 --system "be brief"
+grep -q "warning: deaf model: the chat template leaves what the system says out of the prompt" "$top/err" || complain "generate --system: no word of a text that is lost: $(cat "$top/err")"
+try 0 "" generate "deaf model" "$say" -n 2
+! grep -q "leaves what" "$top/err" || complain "generate: a prompt is lost: $(cat "$top/err")"
 try 4 "no system message" generate "diff model" "$say" --system "be brief"
 printf '{{ messages | magic }}' >"chat model/chat_template.jinja"
 try 3 "magic" generate "chat model" "$say"

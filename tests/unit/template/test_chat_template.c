@@ -479,6 +479,29 @@ TEST(an_empty_text_is_no_prompt)
     dq_chat_template_free(t);
 }
 
+TEST(lost_messages_are_found)
+{
+    static const struct {
+        const char *text, *system, *lost;
+    } rows[] = {
+        {"<s>be brief</s>hi", "be brief", NULL},
+        {"<s>be brief</s>hi", " be brief\n", NULL},
+        {"hi", "be brief", "system"},
+        {"be brihi", "be brief", "system"},
+        {"be brief", "be brief", "user"},
+        {"hi", " \n", NULL},
+        {"", "b", "system"},
+        {"bbe briehi", "be brief", "system"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const dq_chat_message m[] = {
+            {"system", rows[i].system}, {"user", "hi"}, {"assistant", "left out"}};
+        const char *lost = dq_chat_template_lost(rows[i].text, strlen(rows[i].text), m, 3);
+        if (!lost != !rows[i].lost || (lost && strcmp(lost, rows[i].lost) != 0))
+            fail_msg("row %zu: %s", i, lost ? lost : "none");
+    }
+}
+
 TEST(long_chains_are_no_depth)
 {
     const dq_chat_message m = {"user", "x"};
