@@ -23,7 +23,7 @@ static const char *const form[DQ_REMEDIES] = {
     [DQ_REMEDY_OUTPUT] = "-o: %t",
     [DQ_REMEDY_VERIFY] = "%t dq verify lists all that is damaged.",
     [DQ_REMEDY_DOWNLOAD] = "%t. dq downloads nothing; for a name on the Hugging Face hub run "
-                           "huggingface-cli download %w --local-dir %b first, and name that folder",
+                           "hf download %w --local-dir %b first, and name that folder",
     [DQ_REMEDY_VALUE_OF_LIST] = "%t. Is it one more value of an option? Those stand with commas "
                                 "and no spaces: 16,8 or per-tensor,per-row",
     [DQ_REMEDY_EXPORT_VALUES] = "%t Use --format safetensors",

@@ -4,8 +4,8 @@
     python -m dq.lm_eval --model dq --model_args path=model.gguf --tasks wikitext
 
 lm_eval finds models in its own package alone, so its command cannot know this one: dq-lm-eval is lm_eval with dq registered, and
-takes the same arguments. In a program `import dq.lm_eval` does that. --model_args has path and the settings of dq.load. Texts
-become tokens by the model's own tokenizer, as in `dq eval`.
+takes the same arguments. In a program `import dq.lm_eval` does that. --model_args has path (or pretrained) and the settings of
+dq.load. Texts become tokens by the model's own tokenizer, as in `dq eval`. Without --device it is a GPU where there is one, else the CPU.
 """
 
 import sys
@@ -24,9 +24,19 @@ CHUNK = 64  # requests that libdq gets at a time: it groups them into passes its
 
 @register_model("dq")
 class DqLM(TemplateLM):
-    def __init__(self, path, batch_size=None, max_batch_size=None, device=None, max_gen_toks=256, **settings):
-        """batch_size, max_batch_size: of no use here, libdq makes passes by rows. device: cpu or cuda[:N]."""
+    unasked = None  # the device that lm_eval's command names where nobody has
+
+    def __init__(self, path=None, pretrained=None, batch_size=None, max_batch_size=None, device=None, max_gen_toks=256,
+                 **settings):
+        """pretrained: another name of path, as --model hf has it. batch_size, max_batch_size: of no use here, libdq makes passes by
+        rows. device: cpu or cuda[:N]; None: as dq chooses."""
         super().__init__()
+        if (path is None) == (pretrained is None):
+            found = "neither" if path is None else "both"
+            raise ValueError(f"expected path or pretrained, found {found}. Give --model_args path=MODEL, a folder, a .gguf file or a "
+                             "container")
+        path = pretrained if path is None else path
+        device = None if device == self.unasked else device
         self.path = str(path)
         self.max_gen_toks = int(max_gen_toks)
         self.m = dq.load(path, device=device, **settings)
@@ -135,6 +145,8 @@ class DqLM(TemplateLM):
 def main():
     from lm_eval.__main__ import cli_evaluate
     sys.argv[0] = "dq-lm-eval"
+    if not any(word.startswith("--dev") for word in sys.argv):
+        DqLM.unasked = "cuda:0"
     cli_evaluate()
 
 

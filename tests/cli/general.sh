@@ -91,7 +91,7 @@ try 6 "no-such-model" tokenize no-such-model --text "short text"
 for c in "stats --ids 1" "info" "bench prefill" "doctor --model" "logits --ids 1 -o x.h5" "quantize -o x.h5" "eval --text words"; do
     echo words >words
     # shellcheck disable=SC2086
-    try 6 "huggingface-cli download owner/model --local-dir model first" $c owner/model
+    try 6 "hf download owner/model --local-dir model first" $c owner/model
     # shellcheck disable=SC2086
     try 6 "no such file or folder\$" $c owner/model.h5
 done

@@ -123,8 +123,25 @@ def answers(out, task):
     return [s["resps"] for s in sorted(out["samples"][task], key=lambda s: s["doc_id"])]
 
 
+def arguments():
+    """pretrained is path; neither is refused; a text that spells BOS has one."""
+    from lm_eval.api.instance import Instance
+    for settings in ({}, {"path": model, "pretrained": model}):
+        try:
+            dq.lm_eval.DqLM(**settings, device="cpu")
+            check(False, f"{len(settings)} models are taken")
+        except ValueError as e:
+            check("path or pretrained" in str(e), f"{e}")
+    lm = dq.lm_eval.DqLM(pretrained=model, device="cpu")
+    ids, bos = lm.m.encode("the green mole", special=False), lm.prefix_token_id
+    told = [Instance("loglikelihood_rolling", {}, ("<bos>the green mole",), 0)]
+    rolled, (scored, _) = lm.loglikelihood_rolling(told, disable_tqdm=True)[0], lm.m.score([([bos], ids)])[0]
+    check(abs(rolled - scored) < 1e-9, f"a text that spells BOS rolls to {rolled}, not {scored}")
+
+
 def embedded(folder):
     global model
+    arguments()
     if not args.model:  # hf generates for models with an EOS alone
         shutil.copytree(model, folder / "model")
         model = str(folder / "model")

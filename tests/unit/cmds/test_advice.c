@@ -65,7 +65,7 @@ TEST(test_words)
     dq_advice_apply(&err);
     assert_string_equal(err.text,
                         "some/model: no such. dq downloads nothing; for a name on the Hugging Face "
-                        "hub run huggingface-cli download some/model --local-dir model first, and "
+                        "hub run hf download some/model --local-dir model first, and "
                         "name that folder");
     err = (dq_err){0};
     dq_fail_with(&err, DQ_MISMATCH,
