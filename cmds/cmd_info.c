@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
+#include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/input.h"
 #include "cmds/cli/kv_report.h"
@@ -37,21 +38,22 @@ typedef struct request {
     bool json, tensors, recipe;
 } request;
 
-/* What ends a text, and the tokens. False: dq cannot read them, which is no obstacle here. */
-static bool ends_of(dq_stop_ids *s, dq_tokenizer **t, const dq_model *m)
+/* What ends a text, and the tokens. That dq cannot read them is no obstacle here. */
+static dq_status ends_of(dq_stop_ids *s, dq_tokenizer **t, const dq_model *m, dq_err *err)
 {
-    dq_err ignored = {0};
     *s = (dq_stop_ids){0};
-    return dq_input_tokenizer(t, m, false, &ignored) == DQ_OK &&
-           dq_stop_ids_add(s, m, *t, m->vocab, &ignored) == DQ_OK;
+    DQ_TRY(dq_input_tokenizer(t, m, false, err));
+    return dq_stop_ids_add(s, m, *t, m->vocab, err);
 }
 
 static void print_ends(const dq_model *m)
 {
     dq_stop_ids s;
     dq_tokenizer *t;
-    const bool known = ends_of(&s, &t, m);
+    dq_err why = {0};
+    const bool known = ends_of(&s, &t, m, &why) == DQ_OK;
     printf("a text ends at     ");
+    dq_advice_apply(&why);
     for (int64_t i = 0; known && i < s.n; i++) {
         size_t len = 0;
         const char *piece = t ? dq_tokenizer_piece(t, s.id[i], &len) : NULL;
@@ -61,7 +63,9 @@ static void print_ends(const dq_model *m)
         free(shown);
         json_decref(text);
     }
-    printf("%s\n", !known ? "not known, as the tokenizer is not read" : s.n ? "" : "no token");
+    printf("%s%s", !known ? "not known: " : s.n ? "" : "no token", why.text);
+    if (s.unknown[0]) printf("; %s is no token", s.unknown);
+    printf("\n");
     dq_tokenizer_free(t);
 }
 
@@ -69,7 +73,8 @@ static json_t *ends_json(const dq_model *m)
 {
     dq_stop_ids s;
     dq_tokenizer *t;
-    json_t *list = ends_of(&s, &t, m) ? json_array() : json_null();
+    dq_err ignored = {0};
+    json_t *list = ends_of(&s, &t, m, &ignored) == DQ_OK ? json_array() : json_null();
     for (int64_t i = 0; json_is_array(list) && i < s.n; i++)
         json_array_append_new(list, json_integer(s.id[i]));
     dq_tokenizer_free(t);

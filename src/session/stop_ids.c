@@ -75,8 +75,12 @@ dq_status dq_stop_ids_add(dq_stop_ids *s, const dq_model *m, const dq_tokenizer 
         json_t *root = NULL;
         DQ_TRY(dq_model_file(m, files[i], &text, &len, err));
         if (!text) continue;
-        if (dq_json_parse_config(&root, text, len, files[i], err) != DQ_OK)
+        if (dq_json_parse_config(&root, text, len, files[i], err) == DQ_OK && !json_is_object(root))
+            dq_fail(err, DQ_DAMAGED, "%s: the document is not an object", files[i]);
+        if (err->code != DQ_OK) {
+            json_decref(root);
             return dq_in(err, "%s: ", m->path);
+        }
         if (i < 2)
             add_number(&x, json_object_get(root, "eos_token_id"));
         else

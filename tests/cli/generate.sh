@@ -73,6 +73,10 @@ printf '{"eos_token": {"content": "<|none|>"}}' >"ends config/special_tokens_map
 rm "ends config/generation_config.json"
 try 0 "" generate "ends config" "$say" -n 2 --raw
 grep -q 'special_tokens_map.json: eos_token "<|none|>" is no token' "$top/err" || complain "generate: no word of an unknown token: $(cat "$top/err")"
+try 0 '^a text ends at *0 .*; special_tokens_map.json: eos_token "<|none|>" is no token' info "ends config"
+printf '[1]' >"ends config/special_tokens_map.json"
+try 3 "special_tokens_map.json: the document is not an object" generate "ends config" "$say" -n 2 --raw
+try 0 "^a text ends at *not known: .*special_tokens_map.json: the document" info "ends config"
 printf '{' >"ends config/special_tokens_map.json"
 try 3 "special_tokens_map.json" generate "ends config" "$say" -n 2 --raw
 
