@@ -337,9 +337,9 @@ static void add_blob(dq_quantizer *q, const char *path, const void *data, size_t
 
 static dq_status add_tokenizer(dq_quantizer *q, dq_err *err)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json",
+    static const char *const names[] = {"tokenizer.json",          "tokenizer_config.json",
                                         "special_tokens_map.json", "added_tokens.json",
-                                        "chat_template.jinja", "generation_config.json"};
+                                        "chat_template.jinja",     "generation_config.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *text;
         size_t len;
