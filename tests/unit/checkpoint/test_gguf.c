@@ -582,7 +582,7 @@ TEST(test_runs)
         writer w = {.n = 0};
         dq_err err = {0};
         dq_gguf g;
-        dq_strbuf text = {0}, more = {0};
+        dq_strbuf text = {0}, more = {0}, ends = {0};
         head(&w, 0, 3);
         text_field(&w, "tokenizer.ggml.model", "llama");
         list_field(&w, "tokenizer.ggml.scores", 10, (uint64_t)n); /* u64, all 0 */
@@ -601,7 +601,7 @@ TEST(test_runs)
         }
         assert_true(at <= sizeof bytes);
         assert_int_equal(dq_gguf_parse_fields(&g, bytes, at, given_arena(), &err), DQ_OK);
-        dq_gguf_config_tokenizer(&text, &more, &g, &err);
+        dq_gguf_config_tokenizer(&text, &more, &ends, &g, &err);
         if (k == 0)
             assert_int_equal(err.code, DQ_OK);
         else
@@ -609,6 +609,7 @@ TEST(test_runs)
         json_decref(g.fields);
         dq_block_free(text.s);
         dq_block_free(more.s);
+        dq_block_free(ends.s);
     }
 }
 
