@@ -38,46 +38,46 @@ typedef struct request {
     bool json, tensors, recipe;
 } request;
 
-/* What ends a text, and the tokens. That dq cannot read them is no obstacle here. */
-static dq_status ends_of(dq_stop_ids *s, dq_tokenizer **t, const dq_model *m, dq_err *err)
+/* What ends a text. That dq cannot read it is no obstacle here, but for memory. */
+typedef struct text_ends {
+    dq_stop_ids ids;
+    dq_tokenizer *t; /* NULL: none */
+    dq_err why;      /* they are not known */
+} text_ends;
+
+static dq_status read_ends(text_ends *e, const dq_model *m, dq_err *err)
 {
-    *s = (dq_stop_ids){0};
-    DQ_TRY(dq_input_tokenizer(t, m, false, err));
-    return dq_stop_ids_add(s, m, *t, m->vocab, err);
+    *e = (text_ends){.t = NULL};
+    if (dq_input_tokenizer(&e->t, m, false, &e->why) == DQ_OK)
+        dq_stop_ids_add(&e->ids, m, e->t, m->vocab, &e->why);
+    return e->why.code == DQ_RESOURCE ? dq_fail_as(err, &e->why) : DQ_OK;
 }
 
-static void print_ends(const dq_model *m)
+static void print_ends(text_ends *e)
 {
-    dq_stop_ids s;
-    dq_tokenizer *t;
-    dq_err why = {0};
-    const bool known = ends_of(&s, &t, m, &why) == DQ_OK;
+    const dq_stop_ids *s = &e->ids;
+    const bool known = e->why.code == DQ_OK;
     printf("a text ends at     ");
-    dq_advice_apply(&why);
-    for (int64_t i = 0; known && i < s.n; i++) {
+    dq_advice_apply(&e->why);
+    for (int64_t i = 0; known && i < s->n; i++) {
         size_t len = 0;
-        const char *piece = t ? dq_tokenizer_piece(t, s.id[i], &len) : NULL;
+        const char *piece = e->t ? dq_tokenizer_piece(e->t, s->id[i], &len) : NULL;
         json_t *text = piece ? json_stringn(piece, len) : NULL;
         char *shown = text ? json_dumps(text, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
-        printf("%s%d%s%s", i ? ", " : "", (int)s.id[i], shown ? " " : "", shown ? shown : "");
+        printf("%s%d%s%s", i ? ", " : "", (int)s->id[i], shown ? " " : "", shown ? shown : "");
         free(shown);
         json_decref(text);
     }
-    printf("%s%s", !known ? "not known: " : s.n ? "" : "no token", why.text);
-    if (s.unknown[0]) printf("; %s is no token", s.unknown);
+    printf("%s%s", !known ? "not known: " : s->n ? "" : "no token", e->why.text);
+    if (s->unknown[0]) printf("; %s is no token", s->unknown);
     printf("\n");
-    dq_tokenizer_free(t);
 }
 
-static json_t *ends_json(const dq_model *m)
+static json_t *ends_json(const text_ends *e)
 {
-    dq_stop_ids s;
-    dq_tokenizer *t;
-    dq_err ignored = {0};
-    json_t *list = ends_of(&s, &t, m, &ignored) == DQ_OK ? json_array() : json_null();
-    for (int64_t i = 0; json_is_array(list) && i < s.n; i++)
-        json_array_append_new(list, json_integer(s.id[i]));
-    dq_tokenizer_free(t);
+    json_t *list = e->why.code == DQ_OK ? json_array() : json_null();
+    for (int64_t i = 0; json_is_array(list) && i < e->ids.n; i++)
+        json_array_append_new(list, json_integer(e->ids.id[i]));
     return list;
 }
 
@@ -92,7 +92,7 @@ static void print_size(const dq_model *m, int n_files)
     printf("; tensors %s\n", dq_table_size_text(text, sizeof text, s.weight_bytes));
 }
 
-static void print_model(const dq_model *m, int n_files)
+static void print_model(const dq_model *m, int n_files, text_ends *e)
 {
     const dq_head_order *map = &m->map;
     const dq_published *known = dq_published_find(m);
@@ -108,7 +108,7 @@ static void print_model(const dq_model *m, int n_files)
     printf("head order           %s\n", dq_head_order_pairing_name(map->pairing));
     printf("width              %d, feed-forward %d\n", m->dim, m->ffn);
     printf("vocabulary         %d%s\n", m->vocab, m->tied ? ", output tied to the input" : "");
-    print_ends(m);
+    print_ends(e);
     printf("positions          %d\n", m->max_positions);
     printf("norm epsilon       %g", (double)m->norm_eps);
     if (m->layer[0].attn.head_norm) printf(", heads %g", (double)m->layer[0].attn.norm_eps);
@@ -195,7 +195,7 @@ static json_t *prequant_json(const dq_model *m)
     return o;
 }
 
-static json_t *model_json(const dq_model *m)
+static json_t *model_json(const dq_model *m, const text_ends *e)
 {
     const dq_published *known = dq_published_find(m);
     json_t *o = json_object();
@@ -220,7 +220,7 @@ static json_t *model_json(const dq_model *m)
     json_object_set_new(o, "dim", json_integer(m->dim));
     json_object_set_new(o, "ffn", json_integer(m->ffn));
     json_object_set_new(o, "vocab", json_integer(m->vocab));
-    json_object_set_new(o, "stop_ids", ends_json(m));
+    json_object_set_new(o, "stop_ids", ends_json(e));
     json_object_set_new(o, "tied", json_boolean(m->tied));
     json_object_set_new(o, "max_positions", json_integer(m->max_positions));
     json_object_set_new(o, "kv_bytes_per_token", dq_document_real(token_bytes(m, &m->kv)));
@@ -388,12 +388,12 @@ static json_t *roles_json(const dq_model *m, const json_t *recipe)
     return list;
 }
 
-static void print_container(const dq_container *c, const dq_model *m)
+static void print_container(const dq_container *c, const dq_model *m, text_ends *e)
 {
     const dq_container_info *i = dq_container_header(c);
     char a[32];
     json_t *recipe = recipe_of(c);
-    print_model(m, 1);
+    print_model(m, 1, e);
     printf("container          dq-model %s, written by dq %s\n", i->version, i->dq_version);
     print_packed(i, m, recipe);
     print_method(c, recipe);
@@ -507,11 +507,11 @@ static void count_types(const dq_checkpoint *k, type_sum sum[TYPES])
     }
 }
 
-static void print_folder(const dq_checkpoint *k, const dq_model *m)
+static void print_folder(const dq_checkpoint *k, const dq_model *m, text_ends *e)
 {
     type_sum sum[TYPES];
     char a[32];
-    print_model(m, dq_checkpoint_n_files(k));
+    print_model(m, dq_checkpoint_n_files(k), e);
     print_kv(m);
     if (m->prequant) print_prequant(m);
     count_types(k, sum);
@@ -565,7 +565,7 @@ static json_t *folder_json(const dq_checkpoint *k, const dq_model *m, bool tenso
 }
 
 static dq_status show(request *r, const dq_model *m, const dq_container *c, const dq_checkpoint *k,
-                      dq_err *err)
+                      text_ends *e, dq_err *err)
 {
     const dq_published *known = dq_published_find(m);
     size_t len;
@@ -578,7 +578,7 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
                        m->path, (long long)m->n_params, known->names, (long long)known->params);
     if (r->json) {
         json_t *doc = dq_document_new(&r->logger, "dq-info/1");
-        json_array_append_new(json_object_get(doc, "inputs"), model_json(m));
+        json_array_append_new(json_object_get(doc, "inputs"), model_json(m, e));
         json_object_set_new(json_object_get(doc, "settings"), "tensors", json_boolean(r->tensors));
         json_array_append_new(json_object_get(doc, "results"),
                               c ? container_json(c, m, r->tensors) : folder_json(k, m, r->tensors));
@@ -587,10 +587,10 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
         return err->code;
     }
     if (c) {
-        print_container(c, m);
+        print_container(c, m, e);
         return r->tensors ? dq_info_lists_payloads(c, err) : DQ_OK;
     }
-    print_folder(k, m);
+    print_folder(k, m, e);
     return r->tensors ? dq_info_lists_tensors(k, err) : DQ_OK;
 }
 
@@ -600,7 +600,9 @@ static dq_status run(request *r, const char *path, dq_err *err)
     dq_checkpoint *k = NULL;
     DQ_TRY(dq_input_model(&m, path, NULL, &r->logger, err));
     if (!m->is_container) dq_checkpoint_open(&k, path, err);
-    if (err->code == DQ_OK) show(r, m, m->container, k, err);
+    text_ends e = {.t = NULL};
+    if (err->code == DQ_OK && read_ends(&e, m, err) == DQ_OK) show(r, m, m->container, k, &e, err);
+    dq_tokenizer_free(e.t);
     dq_checkpoint_close(k);
     dq_model_close(m);
     return err->code;
