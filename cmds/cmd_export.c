@@ -424,14 +424,15 @@ static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err
     return err->code == DQ_OK && !r->dry_run ? dq_export_commit(x, err) : err->code;
 }
 
-static dq_status run(request *r, const char *path, dq_err *err)
+static dq_status run(request *r, const dq_args *args, dq_err *err)
 {
+    const char *path = args->item[0];
     static const char *const beside[] = {".old", NULL};
     const dq_output out = {"-o", r->out, is_gguf(r) ? DQ_OUTPUT_GGUF : DQ_OUTPUT_FOLDER,
                            is_gguf(r) ? NULL : beside};
     dq_model *m = NULL;
     dq_export *x = NULL;
-    DQ_TRY(dq_output_guard_check(&out, 1, &path, 1, r->force, err));
+    DQ_TRY(dq_output_guard_check(&out, 1, args->input, args->n_inputs, r->force, err));
     if (dq_input_model(&m, path, NULL, &r->logger, err) == DQ_OK) {
         if (m->prequant)
             dq_fail(
@@ -456,7 +457,8 @@ dq_status dq_cmd_export(int argc, char **argv, dq_err *err)
 {
     request r = {0};
     const dq_opt opts[] = {
-        dq_opt_letter('o', dq_opt_text("output", "PATH", &r.out, "the folder or file to write")),
+        dq_opt_letter('o', dq_opt_output(dq_opt_text("output", "PATH", &r.out,
+                                                     "the folder or file to write"))),
         dq_opt_word("format", "FORM", &r.form, dq_export_form_name, DQ_EXPORT_FORMS,
                     "compressed-tensors (codes), safetensors (values) or gguf (codes, one file); "
                     "default gguf where the output ends in .gguf, else compressed-tensors"),
@@ -487,7 +489,7 @@ dq_status dq_cmd_export(int argc, char **argv, dq_err *err)
 #ifdef _OPENMP
     omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count(""));
 #endif
-    run(&r, args.item[0], err);
+    run(&r, &args, err);
     dq_logger_end(&r.logger);
     return err->code;
 }

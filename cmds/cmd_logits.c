@@ -66,7 +66,7 @@ static const dq_usage usage = {
     .args = "one MODEL",
 };
 
-static dq_status check_options(logits *x, const char *model, dq_err *err)
+static dq_status check_options(logits *x, const dq_args *args, dq_err *err)
 {
     if (!x->out_path) return dq_fail(err, DQ_USAGE, "no output named. Add -o OUT.h5.");
     if (!x->text_path == !x->ids.n)
@@ -75,8 +75,7 @@ static dq_status check_options(logits *x, const char *model, dq_err *err)
         return dq_fail(err, DQ_USAGE, "--ids: one sequence only. Run dq logits once for each.");
     DQ_TRY(dq_pass_options_read(&x->how, err));
     const dq_output out = {"-o", x->out_path, DQ_OUTPUT_HDF5, NULL};
-    const char *const input[] = {model, x->text_path};
-    return dq_output_guard_check(&out, 1, input, 2, x->force, err);
+    return dq_output_guard_check(&out, 1, args->input, args->n_inputs, x->force, err);
 }
 
 static dq_status settings(logits *x, dq_err *err)
@@ -283,9 +282,10 @@ static dq_status print_json(const logits *x, dq_err *err)
     return dq_document_print(doc, err);
 }
 
-static dq_status run(logits *x, const char *path, dq_err *err)
+static dq_status run(logits *x, const dq_args *args, dq_err *err)
 {
-    DQ_TRY(check_options(x, path, err));
+    const char *path = args->item[0];
+    DQ_TRY(check_options(x, args, err));
     dq_input_head_order_read(&x->head_order);
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     DQ_TRY(dq_input_model(&x->model, path, &x->head_order, &x->logger, err));
@@ -316,8 +316,8 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
         dq_opt_list("ids", "\"1 2 3\"", &x->ids, "the ids, taken as they are"),
         dq_opt_text("text", "FILE", &x->text_path,
                     "text to encode, without special tokens; - for standard input"),
-        dq_opt_letter('o',
-                      dq_opt_text("output", "OUT.h5", &x->out_path, "the file to write (needed)")),
+        dq_opt_letter('o', dq_opt_output(dq_opt_text("output", "OUT.h5", &x->out_path,
+                                                     "the file to write (needed)"))),
         dq_opt_int("prefix", "N", &x->prefix, 1, 1e9,
                    "the first N tokens are the context: one pass, after which tokens are evicted"),
         DQ_PASS_OPTION_ROWS(x->how),
@@ -334,7 +334,7 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
     if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
     if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
         !args.help && dq_logger_begin(&x->logger, "logits", err) == DQ_OK)
-        run(x, args.item[0], err);
+        run(x, &args, err);
     dq_h5_result_drop(x->h);
     dq_sha256_drop(&x->sha);
     dq_session_free(x->session);

@@ -12,8 +12,9 @@ static const dq_usage usage = {
     .synopsis = "FILE... [-o OUT] [options]",
     .about =
         "Makes one run of the parts that dq eval --shard I/N or dq stats --one-pass --shard I/N "
-        "wrote: the same tables, files and document as without --shard. -o is what it is for the "
-        "command: the JSON document of dq eval, the HDF5 file of dq stats. Models and data are "
+        "wrote: the same tables, files and document as without --shard. What comes out is said "
+        "here, as the command would take it: -o is the JSON document of dq eval, the HDF5 file of "
+        "dq stats. Models and data are "
         "read again, from the paths of the parts' command, so this runs where that ran; nothing "
         "is computed. Parts that are missing, twice there, unfinished, of another command or "
         "computed by another program or processor are refused by name.\n",
@@ -32,8 +33,7 @@ static const struct kind {
              {"stats", "run of dq stats", cmd_stats_merged}};
 
 typedef struct merge {
-    const char *output;
-    bool json, force, quiet;
+    const dq_opt *own; /* what comes out */
     dq_arena *a;
     json_t *first;   /* the first line of the first file */
     const char **of; /* [parts] the file of each part; NULL: none yet */
@@ -61,7 +61,9 @@ static dq_status read_head(json_t **head, const char *path, dq_err *err)
 {
     bool ended;
     DQ_TRY(dq_part_read_head(head, &ended, path, err));
-    if (!kind_of(*head) || !json_is_array(json_object_get(*head, "arguments")))
+    if (!kind_of(*head) || !json_is_array(json_object_get(*head, "arguments")) ||
+        !json_is_string(json_object_get(*head, "device")) ||
+        !json_is_integer(json_object_get(*head, "threads")))
         return dq_fail(
             err, DQ_MISMATCH,
             "%s: not a part. Give what dq eval or dq stats with --shard I/N -o FILE wrote", path);
@@ -93,10 +95,9 @@ static dq_status compare(const merge *x, const json_t *head, const char *path, c
     if (n != x->n)
         return dq_fail(err, DQ_MISMATCH, "%s: is one of %lld parts, %s of %d", path, (long long)n,
                        first, x->n);
-    if (!json_equal(json_object_get(head, "outputs"), json_object_get(x->first, "outputs")))
+    if (!json_equal(json_object_get(head, "conditions"), json_object_get(x->first, "conditions")))
         return dq_fail(err, DQ_MISMATCH,
-                       "%s: its command asks for other outputs or conditions than that of %s", path,
-                       first);
+                       "%s: its command asks for other conditions than that of %s", path, first);
     return DQ_OK;
 }
 
@@ -157,7 +158,8 @@ static dq_status run_again(const merge *x, dq_err *err)
     argv[0] = dq_text(x->a, x->kind->name, strlen(x->kind->name), err);
     for (size_t i = 0; i < n; i++) {
         const char *w = json_string_value(json_array_get(words, i));
-        argv[i + 1] = dq_text(x->a, w ? w : "", w ? strlen(w) : 0, err);
+        if (!w) return dq_fail(err, DQ_DAMAGED, "%s: word %zu of its command", x->of[0], i + 1);
+        argv[i + 1] = dq_text(x->a, w, strlen(w), err);
     }
     DQ_TRY(err->code);
     const dq_shard_merge m = {.path = x->of,
@@ -165,10 +167,7 @@ static dq_status run_again(const merge *x, dq_err *err)
                               .program = text_of(x->first, "program"),
                               .device = json_object_get(x->first, "device"),
                               .threads = json_object_get(x->first, "threads"),
-                              .output = x->output,
-                              .json = x->json,
-                              .force = x->force,
-                              .quiet = x->quiet};
+                              .own = x->own};
     return x->kind->run(&m, (int)n + 1, argv, err);
 }
 
@@ -176,13 +175,24 @@ dq_status dq_cmd_merge(int argc, char **argv, dq_err *err)
 {
     merge x = {.a = dq_arena_new()};
     dq_args args;
+    const char *output = NULL, *csv = NULL, *html = NULL, *items = NULL, *requests = NULL,
+               *completions = NULL;
+    bool json = false, force = false, quiet = false;
     const dq_opt opts[] = {
-        dq_opt_letter('o', dq_opt_text("output", "FILE", &x.output,
-                                       "of dq eval the JSON document, of dq stats HDF5")),
-        dq_opt_flag("json", &x.json, "print the document instead of the table"),
-        dq_opt_flag("force", &x.force, "replace files that exist"),
-        dq_opt_letter('q', dq_opt_flag("quiet", &x.quiet, "no warnings on stderr")),
+        dq_opt_output(dq_opt_letter('o', dq_opt_text("output", "FILE", &output,
+                                                     "of dq eval the JSON document, of dq stats "
+                                                     "HDF5"))),
+        dq_opt_output(dq_opt_flag("json", &json, "print the document instead of the table")),
+        dq_opt_output(dq_opt_text("csv", "FILE", &csv, "the numbers as CSV too")),
+        dq_opt_output(dq_opt_text("html", "FILE", &html, "of dq eval: a page with pictures too")),
+        dq_opt_output(dq_opt_text("dump-items", "FILE", &items, "as dq eval writes it")),
+        dq_opt_output(dq_opt_text("dump-requests", "FILE", &requests, "as dq eval writes it")),
+        dq_opt_output(
+            dq_opt_text("dump-completions", "FILE", &completions, "as dq eval writes it")),
+        dq_opt_flag("force", &force, "replace files that exist"),
+        dq_opt_letter('q', dq_opt_flag("quiet", &quiet, "no warnings on stderr")),
         {0}};
+    x.own = opts;
     if (!x.a) dq_fail(err, DQ_RESOURCE, "out of memory");
     if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
         !args.help) {

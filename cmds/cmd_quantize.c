@@ -204,14 +204,15 @@ static dq_status print_json(const command *c, const char *model, const dq_quanti
     return err->code;
 }
 
-static dq_status run(command *c, const char *model, dq_err *err)
+static dq_status run(command *c, const dq_args *args, dq_err *err)
 {
+    const char *model = args->item[0];
     dq_quantizer *q;
     const char *out = c->request.out;
     if (!out && !c->dry_run && !c->print_recipe)
         return dq_fail(err, DQ_USAGE, "-o OUT.h5 is missing (or --dry-run to see the plan).");
     if (c->print_recipe) c->request.out = NULL;
-    DQ_TRY(dq_quantize_request_open(&q, &c->request, model, err));
+    DQ_TRY(dq_quantize_request_open(&q, &c->request, args, err));
     if (c->print_recipe)
         dq_recipe_options_print(dq_quantize_recipe(q), err);
     else if (!c->dry_run)
@@ -236,7 +237,8 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
     dq_quantize_request *r = &c->request;
     dq_quantize_request_begin(r, &c->logger);
     const dq_opt opts[] = {
-        dq_opt_letter('o', dq_opt_text("output", "OUT.h5", &r->out, "the container to write")),
+        dq_opt_letter(
+            'o', dq_opt_output(dq_opt_text("output", "OUT.h5", &r->out, "the container to write"))),
         DQ_QUANTIZE_REQUEST_OPTIONS(*r),
         dq_opt_heading("running:"),
         dq_opt_flag("dry-run", &c->dry_run,
@@ -258,7 +260,7 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
     if (dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK && !args.help &&
         dq_quantize_request_read(r, err) == DQ_OK &&
         dq_logger_begin(&c->logger, "quantize", err) == DQ_OK)
-        run(c, args.item[0], err);
+        run(c, &args, err);
     dq_quantize_request_end(r);
     dq_logger_end(&c->logger);
     dq_block_free(c);

@@ -52,14 +52,11 @@ static bool is_standard(const char *path)
 /* Everything that can be wrong before anything is read. */
 static dq_status check(request *r, const dq_args *args, dq_err *err)
 {
-    const char *input[DQ_LIST_MAX];
-    int n = 0;
     for (int i = 0; i < args->n; i++) {
         for (int k = 0; k < i; k++) {
             if (dq_file_same(args->item[i], args->item[k]))
                 return dq_fail(err, DQ_USAGE, "%s: is given twice.", args->item[i]);
         }
-        input[n++] = args->item[i];
     }
     if (!r->out && isatty(STDOUT_FILENO))
         return dq_fail(err, DQ_USAGE,
@@ -67,7 +64,7 @@ static dq_status check(request *r, const dq_args *args, dq_err *err)
                        "or say -o -.");
     if (r->out && is_standard(r->out)) r->out = NULL;
     const dq_output out = {"-o", r->out, DQ_OUTPUT_HTML, NULL};
-    return dq_output_guard_check(&out, 1, input, n, r->force, err);
+    return dq_output_guard_check(&out, 1, args->input, args->n_inputs, r->force, err);
 }
 
 static dq_status read_document(json_t **document, const char *path, dq_err *err)
@@ -100,8 +97,8 @@ dq_status dq_cmd_report(int argc, char **argv, dq_err *err)
     request *r = dq_block_new(1, sizeof *r, err);
     if (!r) return err->code;
     const dq_opt opts[] = {
-        dq_opt_letter('o', dq_opt_text("output", "PAGE.html", &r->out,
-                                       "the page to write; - for standard output")),
+        dq_opt_letter('o', dq_opt_output(dq_opt_text("output", "PAGE.html", &r->out,
+                                                     "the page to write; - for standard output"))),
         dq_opt_flag("force", &r->force, "replace an existing page"),
         {0},
     };

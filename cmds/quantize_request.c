@@ -147,15 +147,15 @@ static void use_threads(const dq_quantize_request *r)
 #endif
 }
 
-dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, const char *model,
+dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, const dq_args *args,
                                    dq_err *err)
 {
     /* what exists is looked at with what an interrupted run left: dq_quantize_check_output */
     const dq_output output = {"-o", r->out, DQ_OUTPUT_HDF5, dq_quantize_beside};
-    const char *const inputs[] = {model, r->recipe.file, r->calib.file};
+    const char *model = args->item[0];
     *out = NULL;
     use_threads(r);
-    DQ_TRY(dq_output_guard_check(&output, 1, inputs, 3, true, err));
+    DQ_TRY(dq_output_guard_check(&output, 1, args->input, args->n_inputs, true, err));
     DQ_TRY(dq_calib_run_begin(&r->calib, &r->set, r->out, r->threads, err));
     DQ_TRY(dq_size_options_choose(&r->size, &r->set, model, err));
     DQ_TRY(dq_quantize_open(out, model, &r->set, err));

@@ -38,9 +38,9 @@ typedef struct dq_quantize_request {
 void dq_quantize_request_begin(dq_quantize_request *r, dq_logger *logger);
 /* What the options mean, before any model is open. DQ_USAGE. */
 dq_status dq_quantize_request_read(dq_quantize_request *r, dq_err *err);
-/* Opens the model, checks what is asked of it and, where there is an output, that too, and warns. End *out with
+/* Opens the model, the first argument, checks what is asked of it and, where there is an output, that too, and warns. End *out with
  * dq_quantize_close before the request. */
-dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, const char *model,
+dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, const dq_args *args,
                                    dq_err *err);
 /* Writes the output and compares it with a plan. */
 dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q, dq_err *err);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-dq_status dq_shard_read(dq_shard *part, const char *file, dq_err *err)
+dq_status dq_shard_read(dq_shard *part, const char *file, const char *also, dq_err *err)
 {
     int used = 0;
     const char *w = part->word;
@@ -25,6 +25,10 @@ dq_status dq_shard_read(dq_shard *part, const char *file, dq_err *err)
         return dq_fail(err, DQ_USAGE,
                        "--shard is for runs without MPI: mpirun shares the work itself.");
     if (!file) return dq_fail(err, DQ_USAGE, "--shard: nowhere to write the part. Add -o FILE.");
+    if (also)
+        return dq_fail(err, DQ_USAGE,
+                       "--%s: a part has nothing to show. Leave it out, and give it to dq merge.",
+                       also);
     return DQ_OK;
 }
 
@@ -44,7 +48,7 @@ dq_status dq_shard_head(json_t **about, const dq_shard_about *a, int argc, char 
     json_object_set_new(o, "program", json_string(a->program));
     json_object_set_new(o, "device", json_string(a->backend->device));
     json_object_set_new(o, "threads", json_integer(a->backend->threads));
-    json_object_set_new(o, "outputs", a->outputs);
+    json_object_set_new(o, "conditions", a->conditions);
     json_object_set_new(o, "arguments", words);
     *about = o;
     return err->code;

@@ -16,20 +16,22 @@ typedef struct dq_shard {
     int shard, n;     /* from 1; 0: all is computed here */
 } dq_shard;
 #define DQ_SHARD_OPTION(part)                                                                      \
-    dq_opt_text("shard", "I/N", &(part).word,                                                      \
-                "compute the I-th of N parts, I from 1 to N, into the file of -o; dq merge makes " \
-                "one document of all N. With --resume it goes on with that file")
-/* file: that of -o, NULL: none. DQ_USAGE: no I/N, nowhere to write it, or several ranks. */
-dq_status dq_shard_read(dq_shard *part, const char *file, dq_err *err);
+    dq_opt_manner(dq_opt_text(                                                                     \
+        "shard", "I/N", &(part).word,                                                              \
+        "compute the I-th of N parts, I from 1 to N, into the file of -o; dq merge makes "         \
+        "one document of all N. With --resume it goes on with that file"))
+/* file: that of -o, NULL: none; also: of dq_args. DQ_USAGE: no I/N, nowhere to write it, something else to write, or several
+ * ranks. */
+dq_status dq_shard_read(dq_shard *part, const char *file, const char *also, dq_err *err);
 
-/* What the first line of a part says besides its form and key: what computes, outputs and arguments. *about is the caller's;
- * `outputs` is taken over. DQ_USAGE: an argument is not UTF-8. */
+/* What the first line of a part says besides its form and key: what computes, conditions and arguments. *about is the caller's;
+ * `conditions` is taken over. DQ_USAGE: an argument is not UTF-8. */
 typedef struct dq_shard_about {
     const char *command; /* "eval" */
     const dq_shard *part;
     const char *program; /* of dq_identity_text */
     const dq_backend *backend;
-    json_t *outputs; /* what has to be the same in all parts beside the key */
+    json_t *conditions; /* what has to be the same in all parts beside the key */
 } dq_shard_about;
 dq_status dq_shard_head(json_t **about, const dq_shard_about *a, int argc, char **argv,
                         dq_err *err);
@@ -47,8 +49,7 @@ typedef struct dq_shard_merge {
     int n;
     const char *program;            /* what computed them */
     const json_t *device, *threads; /* of the document's settings */
-    const char *output;             /* -o; NULL: none */
-    bool json, force, quiet;
+    const dq_opt *own;              /* what it was given, and nothing of the parts' command */
 } dq_shard_merge;
 
 /* A command with the parts in place of computing. merge NULL: the command itself. */

@@ -6,7 +6,6 @@
 
 #include "cmds/cli/help.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,21 +19,10 @@ static shell of; /* of the process, as stdout is */
 
 typedef enum value { NONE, WORDS, PATH, OTHER } value;
 
-/* What help calls a value says whether it is a file's name: FILE, OUT.h5, but not N[,N...]. */
-static bool is_path(const char *name)
-{
-    static const char *const of_paths[] = {"FILE", "MODEL", "DIR", "PATH"};
-    for (size_t i = 0; i < sizeof of_paths / sizeof *of_paths; i++) {
-        if (strcmp(name, of_paths[i]) == 0) return true;
-    }
-    const char *dot = strchr(name, '.');
-    return dot && islower((unsigned char)dot[1]);
-}
-
 static value value_of(const dq_opt *o)
 {
     if (!dq_opt_takes_value(o)) return NONE;
-    return o->n_words ? WORDS : is_path(o->value) ? PATH : OTHER;
+    return o->n_words ? WORDS : dq_opt_is_path(o) ? PATH : OTHER;
 }
 
 /* "plan_kv" */

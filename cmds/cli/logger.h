@@ -20,11 +20,12 @@ typedef struct dq_logger {
     json_t *left_out;    /* reason to array of what it is of; owned, NULL: nothing */
 } dq_logger;
 #define DQ_LOGGER_OPTIONS(logger)                                                                  \
-    dq_opt_word("progress", "WHEN", &(logger).progress, dq_logger_when_name, DQ_LOGGER_WHENS,      \
-                "{words} (default auto: now and then in a file)"),                                 \
-        dq_opt_letter(                                                                             \
-            'q', dq_opt_flag("quiet", &(logger).quiet, "no progress, no warnings on stderr")),     \
-        dq_opt_letter('v', dq_opt_count("verbose", &(logger).verbose, "say on stderr what runs"))
+    dq_opt_manner(dq_opt_word("progress", "WHEN", &(logger).progress, dq_logger_when_name,         \
+                              DQ_LOGGER_WHENS, "{words} (default auto: now and then in a file)")), \
+        dq_opt_manner(dq_opt_letter(                                                               \
+            'q', dq_opt_flag("quiet", &(logger).quiet, "no progress, no warnings on stderr"))),    \
+        dq_opt_manner(dq_opt_letter(                                                               \
+            'v', dq_opt_count("verbose", &(logger).verbose, "say on stderr what runs")))
 
 /* Makes the list of warnings; dq_logger_end frees it. */
 dq_status dq_logger_begin(dq_logger *logger, const char *command, dq_err *err);

@@ -7,6 +7,7 @@
 #include "base/real.h"
 #include "cmds/cli/help.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -17,6 +18,17 @@
 enum { MAX_OPTS = 128, LONG_BASE = 256 };
 
 const char *const dq_options_device_name[3] = {"cpu", "cuda", "auto"};
+
+bool dq_opt_is_path(const dq_opt *o)
+{
+    static const char *const of_paths[] = {"FILE", "MODEL", "DIR", "PATH"};
+    if (!dq_opt_takes_value(o) || !o->value) return false;
+    for (size_t i = 0; i < sizeof of_paths / sizeof *of_paths; i++) {
+        if (strcmp(o->value, of_paths[i]) == 0) return true;
+    }
+    const char *dot = strchr(o->value, '.');
+    return dot && islower((unsigned char)dot[1]);
+}
 
 /* Edit distance of two short names, capped at 63 characters each. */
 static int distance(const char *a, const char *b)
@@ -273,8 +285,35 @@ static bool abbreviated(char **argv, const char *name, bool value)
     return strcspn(text + 2, "=") != strlen(name);
 }
 
-static dq_status parse_option(int c, char **argv, const dq_opt **row, const dq_opt *opts,
-                              const dq_usage *usage, dq_err *err)
+static dq_status add_input(dq_args *args, const char *path, dq_err *err)
+{
+    if (args->n_inputs == DQ_INPUTS_MAX)
+        return dq_fail(err, DQ_USAGE, "more than %d files.", DQ_INPUTS_MAX);
+    args->input[args->n_inputs++] = path;
+    return DQ_OK;
+}
+
+static dq_status add_value(dq_args *args, const char *value, dq_err *err)
+{
+    const char *sign = value ? strchr(value, '=') : NULL;
+    if (sign) DQ_TRY(add_input(args, sign + 1, err));
+    return value ? add_input(args, value, err) : DQ_OK;
+}
+
+dq_status dq_options_inputs(dq_args *args, const dq_opt *o, dq_err *err)
+{
+    for (; !dq_opt_is_end(o); o++) {
+        if (o->kind == DQ_OPT_ROWS) DQ_TRY(dq_options_inputs(args, o->to, err));
+        if (!o->name || o->use == DQ_OPT_OUTPUT || !dq_opt_is_path(o)) continue;
+        if (o->kind == DQ_OPT_TEXT) DQ_TRY(add_value(args, *(const char **)o->to, err));
+        const dq_list *list = o->kind == DQ_OPT_LIST ? o->to : NULL;
+        for (int i = 0; list && i < list->n; i++) DQ_TRY(add_value(args, list->item[i], err));
+    }
+    return DQ_OK;
+}
+
+static dq_status parse_option(dq_args *args, int c, char **argv, const dq_opt **row,
+                              const dq_opt *opts, bool part, const dq_usage *usage, dq_err *err)
 {
     const dq_opt *o = NULL;
     if (c >= LONG_BASE) {
@@ -294,6 +333,8 @@ static dq_status parse_option(int c, char **argv, const dq_opt **row, const dq_o
     } else {
         for (o = opts; !dq_opt_is_end(o) && (!o->name || o->letter != c);) o++;
     }
+    if (part && o->use != DQ_OPT_SETTING) return DQ_OK;
+    if (o->use == DQ_OPT_OUTPUT && strcmp(o->name, "output") != 0) args->also = o->name;
     return set(o, optarg, err);
 }
 
@@ -323,8 +364,8 @@ static dq_status refuse_count(int found, const dq_usage *usage, dq_err *err)
                    found, plural, usage->name, usage->synopsis);
 }
 
-dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
-                           const dq_usage *usage, dq_err *err)
+static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows, bool part,
+                       const dq_usage *usage, dq_err *err)
 {
     dq_opt opts[MAX_OPTS];
     struct option lopts[MAX_OPTS] = {{0}};
@@ -338,20 +379,45 @@ dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *r
     opterr = 0;
     optind = 1;
     while ((c = getopt_long(argc, argv, sopts, lopts, NULL)) != -1) {
+        if (c == 'h' && part) continue;
         if (c == 'h') {
             args->help = true;
             return dq_help_print(opts, usage, optarg, err);
         }
-        DQ_TRY(parse_option(c, argv, row, opts, usage, err));
+        DQ_TRY(parse_option(args, c, argv, row, opts, part, usage, err));
     }
     for (int i = optind; i < argc; i++) {
         if (args->n == DQ_ARGS_MAX)
             return dq_fail(err, DQ_USAGE, "more than %d arguments.", DQ_ARGS_MAX);
         args->item[args->n++] = argv[i];
+        DQ_TRY(add_input(args, argv[i], err));
     }
-    return args->n < usage->min_args || args->n > usage->max_args
-               ? refuse_count(args->n, usage, err)
-               : DQ_OK;
+    if (args->n < usage->min_args || args->n > usage->max_args)
+        return refuse_count(args->n, usage, err);
+    return dq_options_inputs(args, opts, err);
+}
+
+dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                           const dq_usage *usage, dq_err *err)
+{
+    return parse(args, argc, argv, rows, false, usage, err);
+}
+
+dq_status dq_options_parse_part(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                                const dq_opt *own, const dq_usage *usage, dq_err *err)
+{
+    if (!own) return parse(args, argc, argv, rows, false, usage, err);
+    if (parse(args, argc, argv, rows, true, usage, err) != DQ_OK) {
+        err->code = DQ_DAMAGED;
+        return dq_in(err, "the command in the parts: ");
+    }
+    for (; !dq_opt_is_end(own); own++) {
+        const char *text = own->kind == DQ_OPT_TEXT ? *(const char **)own->to : NULL;
+        const bool given = own->kind == DQ_OPT_FLAG ? *(bool *)own->to : text != NULL;
+        if (given && dq_options_set(rows, own->name, text, err) != DQ_OK)
+            return dq_in(err, "the parts are of dq %s: ", usage->name);
+    }
+    return DQ_OK;
 }
 
 dq_status dq_options_set(const dq_opt *rows, const char *name, const char *value, dq_err *err)

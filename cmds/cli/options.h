@@ -18,7 +18,14 @@ typedef enum dq_opt_kind {
     DQ_OPT_ROWS /* dq_opt[], ended as every table: they stand here instead of this row, whose help is "" */
 } dq_opt_kind;
 
-enum { DQ_LIST_MAX = 256, DQ_WORDS_MAX = 32, DQ_ARGS_MAX = 10000 };
+/* What a row is for. Of a part's command dq merge takes settings alone. */
+typedef enum dq_opt_use {
+    DQ_OPT_SETTING, /* what results depend on; a path is of an input */
+    DQ_OPT_OUTPUT,  /* what comes out; a path is written */
+    DQ_OPT_MANNER   /* how it runs */
+} dq_opt_use;
+
+enum { DQ_LIST_MAX = 256, DQ_WORDS_MAX = 32, DQ_ARGS_MAX = 10000, DQ_INPUTS_MAX = 12000 };
 typedef struct dq_list {
     const char *item[DQ_LIST_MAX];
     int n;
@@ -38,6 +45,7 @@ typedef struct dq_opt {
     const char *name; /* "bits", used as --bits */
     char letter;      /* 'b' or 0 */
     dq_opt_kind kind;
+    dq_opt_use use;
     void *to;          /* where the value goes, by kind; holds the default before */
     double min, max;   /* DQ_OPT_INT, DQ_OPT_FLOAT */
     const char *value; /* what --help shows for the value: "N" */
@@ -55,6 +63,9 @@ static inline bool dq_opt_takes_value(const dq_opt *o)
 {
     return o->kind != DQ_OPT_FLAG && o->kind != DQ_OPT_COUNT;
 }
+
+/* What help calls a value says whether it is a file's name: FILE, OUT.h5, but not N[,N...]. */
+bool dq_opt_is_path(const dq_opt *o);
 
 /* Rows, read as --help shows them: --name VALUE, where it goes, what it may be, what it is. */
 static inline dq_opt dq_opt_heading(const char *text)
@@ -137,6 +148,16 @@ static inline dq_opt dq_opt_offer(const char *const *words, int n_words, dq_opt 
     row.n_words = n_words;
     return row;
 }
+static inline dq_opt dq_opt_output(dq_opt row)
+{
+    row.use = DQ_OPT_OUTPUT;
+    return row;
+}
+static inline dq_opt dq_opt_manner(dq_opt row)
+{
+    row.use = DQ_OPT_MANNER;
+    return row;
+}
 static inline dq_opt dq_opt_letter(char letter, dq_opt row)
 {
     row.letter = letter;
@@ -150,8 +171,8 @@ extern const char *const dq_options_device_name[3]; /* "cpu", "cuda", "auto" */
         dq_options_device_name, 3,                                                                 \
         dq_opt_text("device", "NAME", to, "cpu, cuda[:N] or auto, which is cpu (default auto)"))
 #define DQ_OPT_RUN(device, threads)                                                                \
-    DQ_OPT_DEVICE(device),                                                                         \
-        dq_opt_int("threads", "N", threads, 0, 4096, "threads, 0 for all processors (default 0)")
+    DQ_OPT_DEVICE(device), dq_opt_manner(dq_opt_int("threads", "N", threads, 0, 4096,              \
+                                                    "threads, 0 for all processors (default 0)"))
 
 /* A line of the first page of a long help: an option's name and what it is; a NULL name: a heading. Ends with an empty one. */
 typedef struct dq_opt_brief {
@@ -173,7 +194,12 @@ typedef struct dq_usage {
 typedef struct dq_args {
     const char *item[DQ_ARGS_MAX];
     int n;
-    bool help; /* --help was asked for and has been printed: return DQ_OK at once */
+    /* Every file that the command names as an input: the arguments, and each value of a setting that is a path, of NAME=FILE also
+     * what follows the sign. */
+    const char *input[DQ_INPUTS_MAX];
+    int n_inputs;
+    const char *also; /* an option given that writes something besides --output; NULL: none is */
+    bool help;        /* --help was asked for and has been printed: return DQ_OK at once */
 } dq_args;
 
 /* Options may stand anywhere, "--" ends them; abbreviations are refused; the nearest name is
@@ -181,6 +207,14 @@ typedef struct dq_args {
  * every one. DQ_USAGE with the remedy. */
 dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *opts,
                            const dq_usage *usage, dq_err *err);
+
+/* The same of the command of a part, of which settings alone count, and then what dq merge was given: its own rows. own NULL: the
+ * same. DQ_DAMAGED: these words are no such command. */
+dq_status dq_options_parse_part(dq_args *args, int argc, char **argv, const dq_opt *opts,
+                                const dq_opt *own, const dq_usage *usage, dq_err *err);
+
+/* Adds to args->input what rows name, when their values are there. DQ_USAGE: more than DQ_INPUTS_MAX. */
+dq_status dq_options_inputs(dq_args *args, const dq_opt *rows, dq_err *err);
 
 /* One option by its long name, from elsewhere than a command line; value: not NULL but of a flag, and must stay. Has no state. */
 dq_status dq_options_set(const dq_opt *rows, const char *name, const char *value, dq_err *err);

@@ -555,7 +555,7 @@ static dq_status run_shard(eval_run *x, int argc, char **argv, dq_err *err)
     x->e.shard = x->o.part.shard - 1;
     x->e.n_shards = x->o.part.n;
     const dq_shard_about about = {"eval", &x->o.part, x->resume.program, x->backend,
-                                  cmd_eval_outputs(&x->o)};
+                                  cmd_eval_conditions(&x->o)};
     if (dq_shard_head(&x->e.about, &about, argc, argv, err) == DQ_OK) run(x, argc, argv, err);
     json_decref(x->e.about);
     DQ_TRY(err->code);
@@ -590,20 +590,6 @@ static dq_status score_or_show(eval_run *x, int argc, char **argv, dq_err *err)
     return hands_out ? hand_out(x, err) : DQ_OK;
 }
 
-/* What dq merge says in place of the command of the parts. Always true. */
-static bool take_over(cmd_eval_options *o, const dq_shard_merge *merge)
-{
-    o->merge = merge;
-    if (!merge) return true;
-    o->document = merge->output;
-    o->json = o->json || merge->json;
-    o->force = merge->force;
-    o->resume = false;
-    o->logger.verbose = 0;
-    o->logger.quiet = merge->quiet;
-    return true;
-}
-
 dq_status dq_cmd_eval(int argc, char **argv, dq_err *err)
 {
     return cmd_eval_merged(NULL, argc, argv, err);
@@ -618,9 +604,9 @@ dq_status cmd_eval_merged(const dq_shard_merge *merge, int argc, char **argv, dq
     x->inputs = json_array();
     x->settings = json_object();
     if (!x->a) dq_fail(err, DQ_RESOURCE, "out of memory");
+    x->o.merge = merge;
     if (err->code == DQ_OK && cmd_eval_parse(&x->o, &args, argc, argv, x->a, err) == DQ_OK &&
-        !args.help && take_over(&x->o, merge) &&
-        cmd_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
+        !args.help && cmd_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
         dq_logger_begin(&x->o.logger, "eval", err) == DQ_OK) {
         if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
             plan_gates(x, err) == DQ_OK && name_work(x, &args, err) == DQ_OK &&

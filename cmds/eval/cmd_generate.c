@@ -62,6 +62,7 @@ static const cmd_eval_kind_option options[] = {
      offsetof(generate_options, sampler)},
     {{.name = "dump-completions",
       .kind = DQ_OPT_TEXT,
+      .use = DQ_OPT_OUTPUT,
       .value = "FILE",
       .help = "write every continuation as JSON lines, which dq judged reads back with "
               "a \"verdict\" in each"},

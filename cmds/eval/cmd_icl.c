@@ -141,16 +141,6 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
     return DQ_OK;
 }
 
-static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_options *run,
-                       dq_arena *a, dq_err *err)
-{
-    const icl_options *o = own;
-    (void)run;
-    for (int i = 0; i < o->n; i++)
-        DQ_TRY(cmd_eval_inputs_add(in, o->setting[i].demos.path, a, err));
-    return DQ_OK;
-}
-
 /* ---- Files ---- */
 
 /* Index of the settings after a source; -1: it is of another kind. */
@@ -395,8 +385,7 @@ const cmd_eval_kind cmd_eval_icl = {
             .own_examples = true,
             .read = read_words,
             .choose = choose,
-            .check = check,
-            .reads = reads},
+            .check = check},
     .load = load,
     .warn_plan = warn_plan,
     .settings = put_settings,

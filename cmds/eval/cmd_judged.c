@@ -300,12 +300,11 @@ static dq_status hand_out(options *o, const dq_verdicts *v, json_t *inputs, dq_e
     return err->code;
 }
 
-static dq_status check_outputs(const options *o, dq_err *err)
+static dq_status check_outputs(const options *o, const dq_args *args, dq_err *err)
 {
     const dq_output out[] = {{"--csv", o->csv, DQ_OUTPUT_CSV, NULL},
                              {"-o", o->document, DQ_OUTPUT_JSON, NULL},
                              {"--requests", o->requests, DQ_OUTPUT_LINES, NULL}};
-    const char *const in[] = {o->path, o->verdicts};
     const char *other = o->csv        ? "csv"
                         : o->document ? "output"
                         : o->json     ? "json"
@@ -316,7 +315,7 @@ static dq_status check_outputs(const options *o, dq_err *err)
                        other);
     if (o->judge && !o->requests)
         return dq_fail(err, DQ_USAGE, "--judge is about --requests, which is not given.");
-    return dq_output_guard_check(out, 3, in, 2, o->force, err);
+    return dq_output_guard_check(out, 3, args->input, args->n_inputs, o->force, err);
 }
 
 /* ---- The judge ---- */
@@ -426,12 +425,13 @@ dq_status dq_cmd_judged(int argc, char **argv, dq_err *err)
     options o = {0};
     const dq_opt opts[] = {
         dq_opt_flag("json", &o.json, "one JSON document (dq-eval/1) instead of the table"),
-        dq_opt_letter('o', dq_opt_text("output", "FILE", &o.document,
-                                       "write the JSON document to a file too")),
-        dq_opt_text("csv", "FILE", &o.csv, "write the table as CSV too"),
-        dq_opt_text("requests", "FILE", &o.requests,
-                    "write a request to a judge for each completion, as OpenAI's batches have "
-                    "them, and stop"),
+        dq_opt_letter('o', dq_opt_output(dq_opt_text("output", "FILE", &o.document,
+                                                     "write the JSON document to a file too"))),
+        dq_opt_output(dq_opt_text("csv", "FILE", &o.csv, "write the table as CSV too")),
+        dq_opt_output(
+            dq_opt_text("requests", "FILE", &o.requests,
+                        "write a request to a judge for each completion, as OpenAI's batches have "
+                        "them, and stop")),
         dq_opt_text("judge", "NAME", &o.judge, "model that --requests names (default gpt-4o)"),
         dq_opt_text("verdicts", "FILE", &o.verdicts,
                     "verdicts or replies to those requests, by custom_id, in place of those in the "
@@ -443,7 +443,8 @@ dq_status dq_cmd_judged(int argc, char **argv, dq_err *err)
     DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     o.path = args.item[0];
-    if (check_outputs(&o, err) == DQ_OK && dq_logger_begin(&o.logger, usage.name, err) == DQ_OK)
+    if (check_outputs(&o, &args, err) == DQ_OK &&
+        dq_logger_begin(&o.logger, usage.name, err) == DQ_OK)
         run(&o, err);
     dq_logger_end(&o.logger);
     return err->code;

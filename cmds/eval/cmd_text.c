@@ -154,15 +154,6 @@ static dq_status choose_more(void *own, cmd_eval_options *run, dq_err *err)
     return cmd_eval_add_source(run, &source, "tasks", err);
 }
 
-static dq_status reads(cmd_eval_inputs *in, const void *own, const cmd_eval_options *run,
-                       dq_arena *a, dq_err *err)
-{
-    const text_options *t = own;
-    (void)run;
-    for (int i = 0; i < t->files.n; i++) DQ_TRY(cmd_eval_inputs_add(in, t->files.item[i], a, err));
-    return cmd_eval_inputs_add(in, t->counts, a, err);
-}
-
 /* ---- Files ---- */
 
 /* Reads one file of documents. */
@@ -616,8 +607,7 @@ const cmd_eval_kind cmd_eval_text = {
             .begin = begin,
             .scored = options,
             .read = read_words,
-            .choose_more = choose_more,
-            .reads = reads},
+            .choose_more = choose_more},
     .load = load,
     .opened = opened,
     .warn_plan = warn_plan,

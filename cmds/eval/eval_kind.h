@@ -61,7 +61,7 @@ typedef struct cmd_eval_kind_cli {
                           const char *path, dq_err *err);
     /* When all sources are chosen: DQ_USAGE for options that say nothing here. */
     dq_status (*check)(const void *own, const struct cmd_eval_options *o, dq_err *err);
-    /* Adds the files that are read besides those of all sources and their examples. */
+    /* Adds the files that are read and that no option names. */
     dq_status (*reads)(cmd_eval_inputs *in, const void *own, const struct cmd_eval_options *o,
                        dq_arena *a, dq_err *err);
     /* A file of its own: the option that names it, and the name (NULL: not given). */

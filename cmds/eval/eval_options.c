@@ -241,14 +241,15 @@ static void add_computed(rows *to, cmd_eval_options *o)
         dq_opt_text("ref", "MODEL", &o->ref, "compare every row with this model at 16 bits"),
         DQ_INPUT_HEAD_ORDER_OPTION(o->head_order),
         DQ_OPT_DEVICE(&o->device),
-        dq_opt_int("threads", "N", &o->threads, 0, 4096, "0 (default): all processors"),
-        dq_opt_flag(
+        dq_opt_manner(
+            dq_opt_int("threads", "N", &o->threads, 0, 4096, "0 (default): all processors")),
+        dq_opt_manner(dq_opt_flag(
             "resume", &o->resume,
             "go on where the same command was interrupted, in the same folder: finished work "
-            "is kept in dq-eval-KEY.resume there, KEY standing for inputs and settings"),
+            "is kept in dq-eval-KEY.resume there, KEY standing for inputs and settings")),
         DQ_SHARD_OPTION(o->part),
-        dq_opt_flag("dry-run", &o->dry_run,
-                    "print what would be computed, and stop before scoring"),
+        dq_opt_manner(dq_opt_flag("dry-run", &o->dry_run,
+                                  "print what would be computed, and stop before scoring")),
         DQ_LOGGER_OPTIONS(o->logger),
         DQ_KV_OPTION_ROWS(o->kv),
         {0},
@@ -260,26 +261,30 @@ static void add_outputs(rows *to, cmd_eval_options *o)
 {
     const dq_opt opts[] = {
         dq_opt_topic("output", "what comes out"),
-        dq_opt_flag("json", &o->json, "one JSON document (dq-eval/1) instead of the table"),
-        dq_opt_letter('o', dq_opt_text("output", "FILE", &o->document,
-                                       "write the JSON document to a file too")),
-        dq_opt_text("csv", "FILE", &o->csv,
-                    "write the table as CSV too, one column per number; cells by length are in the "
-                    "JSON only"),
-        dq_opt_text("html", "FILE", &o->html,
-                    "write a page with pictures, tables and settings too; one file that needs no "
-                    "other (dq report makes it of a JSON document later). Needs gnuplot"),
-        dq_opt_text(
+        dq_opt_output(
+            dq_opt_flag("json", &o->json, "one JSON document (dq-eval/1) instead of the table")),
+        dq_opt_letter('o', dq_opt_output(dq_opt_text("output", "FILE", &o->document,
+                                                     "write the JSON document to a file too"))),
+        dq_opt_output(dq_opt_text(
+            "csv", "FILE", &o->csv,
+            "write the table as CSV too, one column per number; cells by length are in the "
+            "JSON only")),
+        dq_opt_output(dq_opt_text(
+            "html", "FILE", &o->html,
+            "write a page with pictures, tables and settings too; one file that needs no "
+            "other (dq report makes it of a JSON document later). Needs gnuplot")),
+        dq_opt_output(dq_opt_text(
             "dump-items", "FILE", &o->dump,
             "write the log-likelihood of every choice with what is right and what was "
             "picked, every "
-            "prompt that a task made, and NLL and KLD of every window of a text, as JSON lines"),
-        dq_opt_text("dump-requests", "FILE", &o->requests,
-                    "write context and continuation of every choice as JSON lines, before scoring"),
-        dq_opt_flag(
+            "prompt that a task made, and NLL and KLD of every window of a text, as JSON lines")),
+        dq_opt_output(dq_opt_text(
+            "dump-requests", "FILE", &o->requests,
+            "write context and continuation of every choice as JSON lines, before scoring")),
+        dq_opt_manner(dq_opt_flag(
             "force", &o->force,
             "replace the files named above where they exist; a resumed run, too, writes them "
-            "anew and needs it for those that an earlier run left"),
+            "anew and needs it for those that an earlier run left")),
         dq_opt_topic("gates", "verdicts and gates"),
         dq_opt_float(
             "margin", "X", &o->margin, 0, 1e3,
@@ -321,7 +326,8 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
         add_own(&all, cmd_eval_kinds[i]->cli.options, o->own[i]);
     add_outputs(&all, o);
     if (all.n > MAX_ROWS) return dq_fail(err, DQ_BUG, "more than %d options", MAX_ROWS);
-    return dq_options_parse(args, argc, argv, all.row, &usage, err);
+    return dq_options_parse_part(args, argc, argv, all.row, o->merge ? o->merge->own : NULL, &usage,
+                                 err);
 }
 
 /* A name per comma. */
@@ -393,18 +399,17 @@ static dq_status read_shots(cmd_eval_options *o, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status read_part(cmd_eval_options *o, dq_err *err)
+static dq_status read_part(cmd_eval_options *o, const dq_args *args, dq_err *err)
 {
-    if (o->merge) return DQ_OK;
-    DQ_TRY(dq_shard_read(&o->part, o->document, err));
+    DQ_TRY(dq_shard_read(&o->part, o->document, args->also, err));
     if (o->part.n && o->dry_run)
         return dq_fail(err, DQ_USAGE, "--dry-run shows the whole. Leave out --shard.");
     return DQ_OK;
 }
 
-static dq_status read_words(cmd_eval_options *o, dq_err *err)
+static dq_status read_words(cmd_eval_options *o, const dq_args *args, dq_err *err)
 {
-    DQ_TRY(read_part(o, err));
+    DQ_TRY(read_part(o, args, err));
     if (o->lengths_word)
         DQ_TRY(dq_options_ints(o->length, &o->n_lengths, DQ_EVAL_LENGTHS, o->lengths_word,
                                "lengths", 1, 1 << 30, err));
@@ -434,7 +439,7 @@ static dq_output_form document_form(const cmd_eval_options *o)
     return o->resume ? DQ_OUTPUT_JOURNAL : DQ_OUTPUT_LINES;
 }
 
-/* The files that a run writes, that of a part first; *n of at most N_OUTPUTS. */
+/* The files that a run writes; *n of at most N_OUTPUTS. */
 enum { N_OUTPUTS = 6 + DQ_EVAL_KINDS };
 static void list_outputs(dq_output *out, int *n, char (*option)[64], const cmd_eval_options *o,
                          const char *journal)
@@ -471,7 +476,6 @@ dq_status cmd_eval_check_outputs(const cmd_eval_options *o, const dq_args *args,
         DQ_TRY(cmd_eval_inputs_add(&in, o->merge->path[i], a, err));
     DQ_TRY(dq_output_guard_names(out, n, in.path, in.n, err));
     if (journal) return DQ_OK;
-    if (o->part.n) n = 1; /* the others are written by dq merge */
     return dq_output_guard_check(out, n, in.path, in.n, o->force, err);
 }
 
@@ -488,7 +492,7 @@ static bool draws(const cmd_eval_options *o)
  * of each kind, the sources that both name, and then what does not go together. */
 dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena *a, dq_err *err)
 {
-    DQ_TRY(read_words(o, err));
+    DQ_TRY(read_words(o, args, err));
     dq_input_head_order_read(&o->head_order);
     DQ_TRY(dq_kv_options_read(&o->kv, true, err));
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {

@@ -68,20 +68,12 @@ void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_eval_view
     json_object_set_new(s, "threads", json_integer(e->backend->threads));
 }
 
-json_t *cmd_eval_outputs(const cmd_eval_options *o)
+json_t *cmd_eval_conditions(const cmd_eval_options *o)
 {
-    const char *const file[] = {o->dump, o->requests, o->csv, o->html, o->baseline};
     json_t *list = json_array();
-    for (size_t i = 0; i < sizeof file / sizeof *file; i++)
-        json_array_append_new(list, file[i] ? dq_document_name(file[i]) : json_null());
-    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
-        const cmd_eval_kind *kind = cmd_eval_kinds[i];
-        const char *path = kind->cli.file ? kind->cli.file(o->own[i]) : NULL;
-        json_array_append_new(list, path ? dq_document_name(path) : json_null());
-    }
+    json_array_append_new(list, o->baseline ? dq_document_name(o->baseline) : json_null());
     for (int i = 0; i < o->fail_if.n; i++)
         json_array_append_new(list, dq_document_name(o->fail_if.item[i]));
     json_array_append_new(list, dq_document_real(o->margin));
-    json_array_append_new(list, json_boolean(o->json));
     return list;
 }

@@ -9,7 +9,7 @@
 /* Sets the members of `s`, an object: `settings` of dq-eval/1 and dq-eval-plan/1. Needs all rows; may be called again when more
  * is known. */
 void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_eval_view *v);
-/* Outputs that dq merge makes as the command says, and conditions: what has to be the same in all parts. */
-json_t *cmd_eval_outputs(const cmd_eval_options *o);
+/* --fail-if with what it goes by, which has to be the same in all parts. */
+json_t *cmd_eval_conditions(const cmd_eval_options *o);
 
 #endif

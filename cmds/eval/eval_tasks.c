@@ -248,14 +248,8 @@ dq_status cmd_eval_inputs_add(cmd_eval_inputs *in, const char *path, dq_arena *a
 dq_status cmd_eval_inputs_list(cmd_eval_inputs *in, const cmd_eval_options *o, const dq_args *args,
                                dq_arena *a, dq_err *err)
 {
-    for (int i = 0; i < args->n; i++) DQ_TRY(cmd_eval_inputs_add(in, args->item[i], a, err));
-    DQ_TRY(cmd_eval_inputs_add(in, o->ref, a, err));
-    DQ_TRY(cmd_eval_inputs_add(in, o->baseline, a, err));
-    for (int i = 0; i < o->n_sources; i++) {
-        const dq_eval_source *s = &o->source[i];
-        DQ_TRY(cmd_eval_inputs_add(in, s->fileless ? NULL : s->path, a, err));
-        DQ_TRY(cmd_eval_inputs_add(in, o->examples[i], a, err));
-    }
+    for (int i = 0; i < args->n_inputs; i++)
+        DQ_TRY(cmd_eval_inputs_add(in, args->input[i], a, err));
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->cli.reads)
             DQ_TRY(cmd_eval_kinds[i]->cli.reads(in, o->own[i], o, a, err));

@@ -76,11 +76,13 @@ dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, jso
 
 /* ---- Inputs ---- */
 
-static dq_status check_files(const dq_cache_options *c, const char *model, dq_err *err)
+static dq_status check_files(const dq_cache_options *c, const dq_args *args, dq_err *err)
 {
-    const char *const inputs[] = {model, c->text, c->onto, c->questions};
-    const dq_plan_files f = {
-        .out = c->out, .inputs = inputs, .n_inputs = 4, .resume = c->resume, .force = c->force};
+    const dq_plan_files f = {.out = c->out,
+                             .inputs = args->input,
+                             .n_inputs = args->n_inputs,
+                             .resume = c->resume,
+                             .force = c->force};
     if (!c->text) return dq_fail(err, DQ_USAGE, "--text FILE is missing.");
     if (!c->out && !c->dry_run)
         return dq_fail(err, DQ_USAGE,
@@ -113,18 +115,18 @@ static void on_step(void *arg, double done, double total, const char *what)
     dq_progress_step(&((dq_cache_job *)arg)->bar, done, total, what);
 }
 
-dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const char *model,
+dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args *args,
                             int64_t windows, const dq_cache_job_recipe *recipe, dq_err *err)
 {
     dq_plan_caches_input *in = &j->in;
     *j = (dq_cache_job){.c = c, .a = dq_arena_new()};
     if (!j->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    DQ_TRY(check_files(c, model, err));
+    DQ_TRY(check_files(c, args, err));
 #ifdef _OPENMP
     omp_set_num_threads(c->threads > 0 ? (int)c->threads : dq_os_cpu_count(""));
 #endif
     DQ_TRY(dq_backend_open(&in->backend, c->device ? c->device : "auto", (int)c->threads, err));
-    DQ_TRY(dq_input_model(&j->model, model, NULL, &c->logger, err));
+    DQ_TRY(dq_input_model(&j->model, args->item[0], NULL, &c->logger, err));
     DQ_TRY(dq_input_tokenizer(&j->tok, j->model, true, err));
     DQ_TRY(open_text(j, err));
     in->model = j->model;

@@ -30,7 +30,8 @@ extern const dq_cache_options dq_cache_options_none;
         dq_opt_int("kv-sink", "N", &(o).sink, 0, INT32_MAX,                                        \
                    "the same of first tokens (default 4)")
 #define DQ_CACHE_OPTIONS_RUN(o, resume_help)                                                       \
-    dq_opt_letter('o', dq_opt_text("output", "RECIPE.json", &(o).out, "the recipe to write")),     \
+    dq_opt_letter('o', dq_opt_output(dq_opt_text("output", "RECIPE.json", &(o).out,                \
+                                                 "the recipe to write"))),                         \
         dq_opt_text("onto", "RECIPE.json", &(o).onto,                                              \
                     "a recipe of weights, or of the cache's other plan, whose settings the new "   \
                     "one has too"),                                                                \
@@ -65,9 +66,9 @@ typedef struct dq_cache_job_recipe {
     const void *arg;
 } dq_cache_job_recipe;
 
-/* The backend, the model, its tokenizer, the text and the recipe to plan onto, with all that can be said against these. windows: where none
+/* The backend, the model, which is the argument, its tokenizer, the text and the recipe to plan onto, with all that can be said against these. windows: where none
  * are given. To be closed whatever came of it. */
-dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const char *model,
+dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args *args,
                             int64_t windows, const dq_cache_job_recipe *recipe, dq_err *err);
 void dq_cache_job_close(dq_cache_job *j);
 /* Before the run, by all ranks: DQ_MISMATCH where their inputs, their settings, which it takes, or the program differ. */

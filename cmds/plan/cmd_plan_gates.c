@@ -157,7 +157,8 @@ dq_status dq_cmd_plan_gates(int argc, char **argv, dq_err *err)
                    "tokens of a window (default 1024, or half of the model's positions)"),
         dq_opt_int("limit", "N", &o.windows, DQ_PLAN_GATES_LEAST, 1000000,
                    "windows at most (default 16): the last quarter is not fitted"),
-        dq_opt_letter('o', dq_opt_text("output", "GATES.json", &o.out, "the file to write")),
+        dq_opt_letter(
+            'o', dq_opt_output(dq_opt_text("output", "GATES.json", &o.out, "the file to write"))),
         dq_opt_flag("dry-run", &o.dry_run, "print windows and passes, run nothing"),
         dq_opt_flag("force", &o.force, "replace the file"),
         DQ_OPT_DEVICE(&o.device),
@@ -174,7 +175,7 @@ dq_status dq_cmd_plan_gates(int argc, char **argv, dq_err *err)
         return dq_fail(err, DQ_USAGE,
                        "-o GATES.json is missing (or --dry-run to see what would be done).");
     DQ_TRY(dq_logger_begin(&o.logger, usage.name, err));
-    if (dq_cache_job_open(&j, &o, args.item[0], DQ_PLAN_GATES_WINDOWS, NULL, err) == DQ_OK)
+    if (dq_cache_job_open(&j, &o, &args, DQ_PLAN_GATES_WINDOWS, NULL, err) == DQ_OK)
         run_plan(&j, err);
     dq_cache_job_close(&j);
     dq_logger_end(&o.logger);

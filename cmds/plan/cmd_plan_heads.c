@@ -279,13 +279,13 @@ static dq_status take_gates(dq_cache_job *j, const options *o, dq_plan_heads_set
                    o->policy);
 }
 
-static void open_and_run(options *o, const char *model, dq_plan_heads_settings *set, dq_err *err)
+static void open_and_run(options *o, const dq_args *args, dq_plan_heads_settings *set, dq_err *err)
 {
     const dq_cache_job_recipe recipe = {recipe_of, warn_onto, set};
     dq_cache_job j;
     dq_items items;
     dq_input_text questions = {0};
-    if (dq_cache_job_open(&j, &o->all, model, DQ_PLAN_HEADS_WINDOWS, &recipe, err) == DQ_OK &&
+    if (dq_cache_job_open(&j, &o->all, args, DQ_PLAN_HEADS_WINDOWS, &recipe, err) == DQ_OK &&
         take_gates(&j, o, set, err) == DQ_OK) {
         warn_replaced(&j, set);
         if (warn_forgotten(&j, set, err) == DQ_OK &&
@@ -299,14 +299,14 @@ static void open_and_run(options *o, const char *model, dq_plan_heads_settings *
     dq_cache_job_close(&j);
 }
 
-static void start(options *o, const char *model, dq_err *err)
+static void start(options *o, const dq_args *args, dq_err *err)
 {
     dq_plan_heads_settings set = {0};
     if (!(o->keep > 0)) dq_fail(err, DQ_USAGE, "--kv-keep SHARE is missing: 0.001 to 0.999.");
     if (err->code != DQ_OK || make_settings(&set, o, err) != DQ_OK ||
         dq_logger_begin(&o->all.logger, usage.name, err) != DQ_OK)
         return;
-    open_and_run(o, model, &set, err);
+    open_and_run(o, args, &set, err);
     dq_logger_end(&o->all.logger);
 }
 
@@ -337,6 +337,6 @@ dq_status dq_cmd_plan_heads(int argc, char **argv, dq_err *err)
         {0}};
     dq_args args;
     DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
-    if (!args.help) start(&o, args.item[0], err);
+    if (!args.help) start(&o, &args, err);
     return err->code;
 }

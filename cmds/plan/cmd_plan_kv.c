@@ -168,7 +168,7 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_er
     return err->code;
 }
 
-static void start(options *o, const char *model, dq_err *err)
+static void start(options *o, const dq_args *args, dq_err *err)
 {
     dq_plan_kv_settings set = {0};
     const dq_cache_job_recipe recipe = {recipe_of, warn_onto, &set};
@@ -177,7 +177,7 @@ static void start(options *o, const char *model, dq_err *err)
     if (err->code != DQ_OK || make_settings(&set, o, err) != DQ_OK ||
         dq_logger_begin(&o->all.logger, usage.name, err) != DQ_OK)
         return;
-    if (dq_cache_job_open(&j, &o->all, model, DQ_PLAN_KV_WINDOWS, &recipe, err) == DQ_OK) {
+    if (dq_cache_job_open(&j, &o->all, args, DQ_PLAN_KV_WINDOWS, &recipe, err) == DQ_OK) {
         set.in = j.in;
         if (!o->quant && j.model->map.n_maps < 2) set.kv.quant = DQ_KV_MIXED; /* as auto is */
         run_plan(&j, &set, err);
@@ -212,6 +212,6 @@ dq_status dq_cmd_plan_kv(int argc, char **argv, dq_err *err)
         {0}};
     dq_args args;
     DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
-    if (!args.help) start(&o, args.item[0], err);
+    if (!args.help) start(&o, &args, err);
     return err->code;
 }

@@ -217,16 +217,15 @@ static dq_status run_plan(request *r, dq_err *err)
     return err->code;
 }
 
-static dq_status run(request *r, const char *model, dq_err *err)
+static dq_status run(request *r, const dq_args *args, dq_err *err)
 {
-    const char *inputs[] = {model, r->set.calib, r->set.unseen};
     const dq_plan_files f = {.out = r->set.out,
-                             .inputs = inputs,
-                             .n_inputs = 3,
+                             .inputs = args->input,
+                             .n_inputs = args->n_inputs,
                              .trials = true,
                              .resume = r->set.resume,
                              .force = r->set.force};
-    r->set.model = model;
+    r->set.model = args->item[0];
     r->set.step = step;
     r->set.stage = stage;
     r->set.told = told;
@@ -238,14 +237,14 @@ static dq_status run(request *r, const char *model, dq_err *err)
     return err->code;
 }
 
-static void start(request *r, const char *model, dq_err *err)
+static void start(request *r, const dq_args *args, dq_err *err)
 {
     if (make_settings(r, err) != DQ_OK || dq_logger_begin(&r->logger, usage.name, err) != DQ_OK)
         return;
 #ifdef _OPENMP
     omp_set_num_threads(r->threads > 0 ? (int)r->threads : dq_os_cpu_count(""));
 #endif
-    run(r, model, err);
+    run(r, args, err);
     dq_logger_end(&r->logger);
 }
 
@@ -258,7 +257,8 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
         if (dq_calibrate_rules[i].aligns) r->method.at = i; /* where it is not given */
     }
     const dq_opt opts[] = {
-        dq_opt_letter('o', dq_opt_text("output", "RECIPE.json", &s->out, "the recipe to write")),
+        dq_opt_letter('o', dq_opt_output(dq_opt_text("output", "RECIPE.json", &s->out,
+                                                     "the recipe to write"))),
         dq_opt_list("budget", "BUDGET", &r->budgets, budget_about),
         dq_opt_heading("text:"),
         dq_opt_text("calib", "FILE", &s->calib,
@@ -314,7 +314,7 @@ dq_status dq_cmd_plan_weights(int argc, char **argv, dq_err *err)
     dq_args args;
     DQ_TRY(read_options(&r, &args, argc, argv, err));
     if (args.help) return DQ_OK;
-    start(&r, args.item[0], err);
+    start(&r, &args, err);
     dq_recipe_options_end(&r.recipe);
     return err->code;
 }

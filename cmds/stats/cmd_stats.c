@@ -81,9 +81,9 @@ static const dq_usage usage = {
 
 /* ----- input ----- */
 
-static dq_status check_shard(stats *x, dq_err *err)
+static dq_status check_shard(stats *x, const dq_args *args, dq_err *err)
 {
-    DQ_TRY(dq_shard_read(&x->part, x->out_path, err));
+    DQ_TRY(dq_shard_read(&x->part, x->out_path, args->also, err));
     if (x->resume && !x->part.n && !(x->sensitivity.kinds.n && x->out_path))
         return dq_fail(err, DQ_USAGE,
                        "--resume goes on with a part, or with --sensitivity and -o. Add %s.",
@@ -105,13 +105,13 @@ static dq_status check_shard(stats *x, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status check_options(stats *x, dq_err *err)
+static dq_status check_options(stats *x, const dq_args *args, dq_err *err)
 {
     if (x->text_path && x->ids.n)
         return dq_fail(err, DQ_USAGE, "--text and --ids exclude each other. Give one of them.");
     if (x->ids.n && (x->ctx || x->bos.at != DQ_BOS_AUTO))
         dq_logger_warn(&x->logger, "--ids are taken as they are; --ctx and --bos have no effect");
-    return x->merge ? DQ_OK : check_shard(x, err);
+    return check_shard(x, args, err);
 }
 
 static dq_output_form form_of_output(const stats *x)
@@ -126,15 +126,12 @@ static dq_status check_outputs(const stats *x, const dq_args *args, dq_arena *a,
     const dq_output out[] = {{label, x->out_path, form_of_output(x), NULL},
                              {"--csv", x->csv_path, DQ_OUTPUT_CSV, NULL}};
     const int n_parts = x->merge ? x->merge->n : 0;
-    int n = 0;
-    const char **input = dq_alloc(a, (size_t)(args->n + 1 + n_parts), sizeof *input, err);
+    int n = args->n_inputs;
+    const char **input = dq_alloc(a, (size_t)(n + n_parts), sizeof *input, err);
     if (!input) return err->code;
-    for (int i = 0; i < args->n; i++) input[n++] = args->item[i];
+    memcpy(input, args->input, (size_t)n * sizeof *input);
     for (int i = 0; i < n_parts; i++) input[n++] = x->merge->path[i];
-    input[n++] = x->text_path;
-    DQ_TRY(dq_output_guard_names(out, 2, input, n, err));
-    /* what is beside a part is written by dq merge */
-    return dq_output_guard_check(out, x->part.n ? 1 : 2, input, n, x->force, err);
+    return dq_output_guard_check(out, 2, input, n, x->force, err);
 }
 
 static dq_status encode(stats *x, cmd_stats_entry *e, dq_err *err)
@@ -399,20 +396,11 @@ static cmd_stats_part part_of(stats *x)
                             .arg = x};
 }
 
-/* What dq merge makes as the command says. */
-static json_t *outputs_json(const stats *x)
-{
-    json_t *list = json_array();
-    json_array_append_new(list, x->csv_path ? dq_document_name(x->csv_path) : json_null());
-    json_array_append_new(list, json_boolean(x->json));
-    json_array_append_new(list, json_integer(x->places));
-    return list;
-}
-
 static dq_status run_part(stats *x, int argc, char **argv, dq_err *err)
 {
     cmd_stats_part p = part_of(x);
-    const dq_shard_about about = {"stats", &x->part, x->key.program, x->backend, outputs_json(x)};
+    const dq_shard_about about = {"stats", &x->part, x->key.program, x->backend,
+                                  json_integer(x->places)};
     if (dq_shard_head(&p.about, &about, argc, argv, err) == DQ_OK) cmd_stats_part_run(&p, err);
     json_decref(p.about);
     if (err->code == DQ_STOPPED)
@@ -453,7 +441,7 @@ static dq_status name_key(stats *x, dq_err *err)
 
 static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_err *err)
 {
-    DQ_TRY(check_options(x, err));
+    DQ_TRY(check_options(x, args, err));
     DQ_TRY(check_outputs(x, args, x->arena, err));
     dq_input_head_order_read(&x->head_order);
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
@@ -481,19 +469,6 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
             DQ_TRY(dq_weight_outliers_collect(&e->weights, e->model, err));
     }
     return hand_over(x, err);
-}
-
-/* What dq merge says in place of the command of the parts. */
-static void take_over(stats *x, const dq_shard_merge *merge)
-{
-    x->merge = merge;
-    if (!merge) return;
-    x->out_path = merge->output;
-    x->json = x->json || merge->json;
-    x->force = merge->force;
-    x->resume = false;
-    x->logger.verbose = 0;
-    x->logger.quiet = merge->quiet;
 }
 
 dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
@@ -540,15 +515,17 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
                     "(default auto)"),
         DQ_INPUT_HEAD_ORDER_OPTION(x->head_order),
         dq_opt_heading("output:"),
-        dq_opt_letter('o', dq_opt_text("output", "OUT.h5", &x->out_path,
-                                       "all numbers and histograms as HDF5")),
-        dq_opt_text("csv", "FILE", &x->csv_path, "the pooled and the layers' numbers as CSV"),
-        dq_opt_flag("json", &x->json, "one JSON document (dq-stats/1) instead of tables"),
+        dq_opt_letter('o', dq_opt_output(dq_opt_text("output", "OUT.h5", &x->out_path,
+                                                     "all numbers and histograms as HDF5"))),
+        dq_opt_output(
+            dq_opt_text("csv", "FILE", &x->csv_path, "the pooled and the layers' numbers as CSV")),
+        dq_opt_output(
+            dq_opt_flag("json", &x->json, "one JSON document (dq-stats/1) instead of tables")),
         dq_opt_int("places", "N", &x->places, 0, DQ_TOP,
                    "how many outliers of each kind of token to name (default 5); as many units of "
                    "--sensitivity, but where N is 0"),
         dq_opt_flag("layers", &x->layers, "tables by layer too"),
-        dq_opt_flag("force", &x->force, "replace existing output files"),
+        dq_opt_manner(dq_opt_flag("force", &x->force, "replace existing output files")),
         CMD_STATS_SENSITIVITY_OPTIONS(x->sensitivity),
         dq_opt_heading("running:"),
         dq_opt_flag("one-pass", &x->one_pass, "walk over the data once; medians carry a bound"),
@@ -556,18 +533,20 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
                     "{words} (default all): only the numbers of Table 5, which takes least time; "
                     "attention maps too; classes of tokens, heads and channels too"),
         DQ_SHARD_OPTION(x->part),
-        dq_opt_flag("resume", &x->resume,
-                    "go on with the part of --shard, or with --sensitivity -o"),
+        dq_opt_manner(dq_opt_flag("resume", &x->resume,
+                                  "go on with the part of --shard, or with --sensitivity -o")),
         DQ_OPT_RUN(&x->device, &x->threads),
         DQ_LOGGER_OPTIONS(x->logger),
         {0},
     };
     dq_args args;
+    x->merge = merge;
     x->arena = dq_arena_new();
     if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
+    if (err->code == DQ_OK &&
+        dq_options_parse_part(&args, argc, argv, opts, merge ? merge->own : NULL, &usage, err) ==
+            DQ_OK &&
         !args.help) {
-        take_over(x, merge);
         if (dq_logger_begin(&x->logger, "stats", err) == DQ_OK) run(x, &args, argc, argv, err);
     }
     return end(x, err);

@@ -137,6 +137,66 @@ try 2 "b.json: --dump-items and -o\|b.json: -o and --dump-items" "$@" -o b.json 
 try 2 "standard output" "$@" -o "$top/out" --force
 absent b b.json b.json.partial there/b.json there/new.json
 # neither is what a run keeps on its way an input or another output
+# no option of any command names an input that an output may replace; the rows say which have a path
+goes_with() { # goes_with OPTION: what a command needs beside it
+    case $1 in
+    --kv-gates) echo --kv-policy kvzap --kv-keep 0.5 ;;
+    --baseline) echo --fail-if "nll_nats>baseline" ;;
+    --data) echo --task mc ;;
+    --fewshot-data) echo --task mc --data choices.jsonl --num-fewshot 1 ;;
+    --slice-counts) echo --slices ;;
+    esac
+}
+guarded=0
+"$dq" help --completion bash |
+    sed -n 's/^_dq_of_\(.*\)() {/\1/p; s/^    \(--.*\)) value=path ;;/\1/p' >rows
+cp -r "plain model" model
+cp "short text" text
+while read -r row; do
+    case $row in
+    --*) ;;
+    *)
+        command=$(echo "$row" | tr _ ' ')
+        case $command in
+        eval) with="model --text text" ;;
+        report | merge) with="text" ;;
+        judged) with="choices.jsonl" ;;
+        stats) with="model" ;;
+        logits) with="model --text text" ;;
+        quantize) with="model --bits 4" ;;
+        "plan weights") with="model --calib text --budget bpw=4" ;;
+        "plan kv") with="model --text text --kv-bits 4" ;;
+        "plan heads") with="model --text text --kv-keep 0.5" ;;
+        "plan gates") with="model --text text" ;;
+        export) with="model" ;;
+        *) with= ;;
+        esac
+        continue
+        ;;
+    esac
+    case "$row" in *--output*) ;; *) continue ;; esac
+    for in in $(echo "$row" | tr -d '|'); do
+        case $in in
+        -o | --output | --csv | --html | --dump-*) continue ;;
+        --requests) [ "$command" != judged ] || continue ;;
+        esac
+        some=$(goes_with "$in")
+        cp "short text" it
+        [ "$in" != --recipe ] || echo '{"schema": "dq-recipe/1"}' >it
+        cp it as.it.was
+        for beside in it it.partial; do
+            mv it $beside 2>/dev/null
+            # shellcheck disable=SC2086 # several words each
+            try 2 "input and output are the same file" $command $with $some $in $beside -o it --force
+            cmp -s as.it.was $beside || complain "dq $command $in: the input is not what it was"
+            mv $beside it 2>/dev/null
+        done
+        rm -f it it.partial as.it.was
+        guarded=$((guarded + 1))
+    done
+done <rows
+[ "$guarded" -ge 23 ] || complain "guard: only $guarded options of inputs were tried"
+rm -r model text rows
 cp choices.jsonl kept.json.partial
 try 2 "input and output are the same file" eval "plain model" --task mc --data kept.json.partial -o kept.json
 cmp -s choices.jsonl kept.json.partial || complain "eval: an input that is called OUT.partial has changed"

@@ -9,16 +9,16 @@ set -- eval "diff model" "plain model" --text "$book" --ctx 64 --limit 30 --task
     --kv-bits 16,4 --kv-keep 0.5 --kv-policy h2o --kv-recent 8 --threads 1
 "$dq" "$@" --csv whole.csv -o whole.json -q >whole.txt || complain "shards: the whole fails"
 for i in 1 2 3; do
-    part "$@" --csv merged.csv --shard $i/3 -o part$i.shard
+    part "$@" --shard $i/3 -o part$i.shard
     grep -q "part $i of 3, [0-9.]* % of the work, is in part$i.shard" "$top/err" || complain "shards: part $i says $(cat "$top/err")"
 done
-absent merged.csv
-try 0 "against reference" merge part3.shard part1.shard part2.shard -o merged.json
+try 0 "against reference" merge part3.shard part1.shard part2.shard -o merged.json --csv merged.csv
+cp "$top/err" merged.err
 [ "$(timeless whole.json)" = "$(timeless merged.json)" ] || complain "shards: another document: $(diff whole.json merged.json | head -5)"
 [ "$(grep -v ' tokens/s\|^-\|[0-9]$' whole.txt)" = "$(grep -v ' tokens/s\|^-\|[0-9]$' "$top/out")" ] || complain "shards: another table"
 present merged.csv
-try 6 "merged.csv: exists" merge part1.shard part2.shard part3.shard
-try 0 '"schema": "dq-eval/1"' merge part1.shard part2.shard part3.shard --json --force
+try 6 "merged.csv: exists" merge part1.shard part2.shard part3.shard --csv merged.csv
+try 0 '"schema": "dq-eval/1"' merge part1.shard part2.shard part3.shard --csv merged.csv --json --force
 json dq-eval/1
 # cut in another way it is the same; a part goes on where it was stopped
 for i in 1 2; do
@@ -36,8 +36,36 @@ part "$@" --shard 2/2 -o twice.shard --resume
 cmp -s half2.shard twice.shard || complain "shards: --resume of a finished part changes it"
 
 try 4 "half1.shard: is part 1 of 2, and not 2 of 2" "$@" --shard 2/2 -o half1.shard --resume
-part "$@" --dump-requests r.jsonl --shard 1/2 -o d.shard
-absent r.jsonl
+for word in --json "--csv r" "--html r" "--dump-items r" "--dump-requests r" "--dump-completions r"; do
+    # shellcheck disable=SC2086 # an option and its value
+    try 2 "${word% r}: a part has nothing to show. Leave it out, and give it to dq merge" "$@" $word --shard 1/2 -o d.shard
+done
+absent r d.shard
+
+# what stands in a part is which run it is, and nothing else
+with_words() { # with_words FILE WORD...: FILE as forged.shard, whose command has these words too
+    file=$1 words=
+    shift
+    for w; do words="$words\"$w\", "; done
+    line=$(head -n 1 "$file" | cut -c66- | sed "s|\"arguments\":[[]|&$words|")
+    {
+        printf '%s %s\n' "$(printf '%s' "$line" | sha256sum | cut -c-64)" "$line"
+        tail -n +2 "$file"
+    } >forged.shard
+}
+for word in --help --help=all --dry-run --json --resume --force -q -v -h "--csv x" "--html x" "--dump-items x" "--dump-requests x" \
+    "--dump-completions x" "-o x" "--output=x" "--shard 1/2" "--progress always" "--threads 3"; do
+    # shellcheck disable=SC2086
+    with_words part1.shard $word
+    try 0 "against reference" merge forged.shard part2.shard part3.shard -o forged.json --force
+    cmp -s "$top/err" merged.err || complain "shards: a part with $word: $(cat "$top/err")"
+    [ "$(timeless whole.json)" = "$(timeless forged.json)" ] || complain "shards: another document of a part with $word"
+    absent x
+    rm forged.json
+done
+with_words part1.shard --nothing
+try 3 "the command in the parts: unknown option --nothing" merge forged.shard part2.shard part3.shard -o forged.json
+absent forged.json
 
 # what does not belong together
 try 4 "2 of 3 parts are missing: 1, 3" merge part2.shard
@@ -73,7 +101,7 @@ done
 cp a1.shard a1.kept
 try 2 "a1.shard: input and output are the same file" merge a1.shard a2.shard -o a1.shard --force
 cmp -s a1.shard a1.kept || complain "shards: a merge replaces a part"
-try 4 "b2.shard: its command asks for other outputs or conditions than that of a1.shard" merge a1.shard b2.shard
+try 4 "b2.shard: its command asks for other conditions than that of a1.shard" merge a1.shard b2.shard
 try 7 "results meet a condition of --fail-if" merge b1.shard b2.shard
 # words of the command that look like options
 cp -r "diff model" ./-odd
@@ -99,15 +127,14 @@ set -- stats "diff model" "plain model" --text "$book" --ctx 64 --limit 200 --on
 for n in 3 11; do
     rm -f st*.shard merged.stats.*
     for i in $(seq $n); do
-        part "$@" --csv merged.stats.csv --shard "$i/$n" -o "st$i.shard"
+        part "$@" --shard "$i/$n" -o "st$i.shard"
     done
     grep -q "part $n of $n, [0-9.]* % of the work, is in st$n.shard" "$top/err" || complain "shards: part $n says $(cat "$top/err")"
-    absent merged.stats.csv
-    try 0 "Largest magnitudes" merge st*.shard -o merged.stats.h5
+    try 0 "Largest magnitudes" merge st*.shard -o merged.stats.h5 --csv merged.stats.csv
     cmp -s whole.stats.txt "$top/out" || complain "shards: other tables of $n parts"
     cmp -s whole.stats.h5 merged.stats.h5 || complain "shards: another HDF5 file of $n parts"
     cmp -s whole.stats.csv merged.stats.csv || complain "shards: another CSV of $n parts"
-    try 6 "merged.stats.csv: exists" merge st*.shard
+    try 6 "merged.stats.csv: exists" merge st*.shard --csv merged.stats.csv
     try 0 '"schema": "dq-stats/1"' merge st*.shard --json --force
     cmp -s whole.stats.json "$top/out" || complain "shards: another document of $n parts"
 done
@@ -129,6 +156,16 @@ try 4 "sh1.shard: is part 1 of 2, and not 2 of 2" "$@" --shard 2/2 -o sh1.shard 
 try 4 "sh2.shard: belongs to a run with other inputs or settings" "$@" --limit 9 --shard 2/2 -o sh2.shard --resume
 try 0 "Largest magnitudes" merge sh2.shard sh1.shard -o halves.stats.h5
 cmp -s whole.stats.h5 halves.stats.h5 || complain "shards: another HDF5 file of halves"
+for word in --help --json --force --resume "--csv x" "-o x" "--threads 3"; do
+    # shellcheck disable=SC2086
+    with_words sh1.shard $word
+    try 0 "Largest magnitudes" merge forged.shard sh2.shard -o forged.h5
+    cmp -s whole.stats.h5 forged.h5 || complain "shards: another HDF5 file of a part with $word"
+    absent x
+    rm forged.h5
+done
+try 2 "the parts are of dq stats: unknown option --html" merge sh1.shard sh2.shard --html x.html
+try 2 "--csv: a part has nothing to show" "$@" --csv x --shard 1/2 -o x.shard
 # what does not belong together
 try 4 "a1.shard: is a part of a dq eval, and sh1.shard of a dq stats" merge sh1.shard a1.shard
 try 4 "sh1.shard: is a part of a dq stats, and a1.shard of a dq eval" merge a1.shard sh1.shard
@@ -141,7 +178,7 @@ try 4 "lim.shard: is a part of another run of dq stats than sh1.shard" merge sh1
 try 4 "maps.shard: is a part of another run of dq stats than sh1.shard" merge sh1.shard maps.shard
 try 4 "sh2.shard: belongs to a run with other inputs or settings" "$@" --detail table5 --shard 2/2 -o sh2.shard --resume
 "$dq" "$@" --places 3 --shard 2/2 -qo places.shard
-try 4 "places.shard: its command asks for other outputs or conditions than that of sh1.shard" merge sh1.shard places.shard
+try 4 "places.shard: its command asks for other conditions than that of sh1.shard" merge sh1.shard places.shard
 DQ_CPU=scalar "$dq" "$@" --shard 2/2 -qo sc.shard
 try 4 "sc.shard: its bits may differ from those of sh1.shard" merge sh1.shard sc.shard
 sed 's/"model": 0/"model": 1/' sh2.shard >altered.shard
