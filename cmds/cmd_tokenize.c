@@ -37,7 +37,8 @@ static const dq_usage usage = {
         "are there), a "
         "tokenizer.json file, which is then read alone, a container, or a GGUF file of any model, "
         "with or without tensors. With --decode FILE holds "
-        "such ids, and the text that they stand for is printed, followed by a newline.\n",
+        "such ids, and the text that they stand for is printed, followed by a newline; on a "
+        "terminal '?' stands for control characters.\n",
     .examples = "  dq tokenize diffllama/ --text book.txt\n"
                 "  printf 'two words' | dq tokenize tokenizer.json --text - --special\n"
                 "  printf '17 4 250' | dq tokenize diffllama/ --text - --decode\n",
@@ -240,7 +241,7 @@ static dq_status run(tokenize *x, const dq_args *args, dq_err *err)
             &x->logger,
             "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at byte %lld",
             x->text_path, (long long)x->bad, (long long)x->first_bad);
-    if (x->out.n) fwrite(x->out.s, 1, x->out.n, stdout);
+    if (x->out.n) dq_document_put_exact(x->out.s, x->out.n);
     return dq_document_flush(err);
 }
 

@@ -228,7 +228,7 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
     }
     if (runs_by_ranks(c->cmd->run)) {
         DQ_TRY(dq_ranks_begin(err));
-        if (dq_ranks_number() > 0 && !freopen("/dev/null", "w", stdout))
+        if (dq_ranks_number() > 0 && !(stdout = fopen("/dev/null", "w")))
             return dq_os_fail(err, "/dev/null", "cannot open");
     } else if (launched() > 1) {
         return dq_fail(err, DQ_USAGE,
@@ -316,7 +316,7 @@ static int run_all(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN); /* outputs in files are to be finished first */
     dq_os_catch_signals();
     dq_json_watch();
-    run(argc, argv, &name, &err);
+    if (dq_document_begin(&err) == DQ_OK) run(argc, argv, &name, &err);
     dq_ranks_agree(NULL, NULL, &err);
     if (dq_ranks_number() > 0)
         return 0; /* rank 0 says how it ended; on another status mpirun would end it before */

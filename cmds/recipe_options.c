@@ -4,6 +4,7 @@
 #include "cmds/recipe_options.h"
 
 #include "base/file.h"
+#include "cmds/cli/document.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -197,7 +198,7 @@ dq_status dq_recipe_options_print(const char *recipe, dq_err *err)
     if (dq_quantize_recipe_file(&file, recipe, err) == DQ_OK)
         dq_json_dump(&text, file, JSON_INDENT(2), err);
     json_decref(file);
-    if (text) puts(text);
+    if (text) dq_document_put_json(text);
     free(text);
     return err->code;
 }

@@ -23,15 +23,19 @@ dq_status dq_document_write(json_t *doc, const char *path, dq_err *err);
 dq_status dq_document_put_line(FILE *f, json_t *value, dq_err *err);
 /* A string; U+FFFD stands for what is no UTF-8 in it, as names of files may hold. */
 json_t *dq_document_name(const char *s);
-/* The same as text in the arena, with '?' for control characters: for tables, which a terminal may show. */
+/* The same as text in the arena, of one line (dq_one_line). */
 dq_status dq_document_name_text(const char **out, const char *s, dq_arena *a, dq_err *err);
 /* A number, or null when it is not finite. */
 json_t *dq_document_real(double x);
 /* {"value": v, "stderr": e}; e NaN gives null. An infinite v, which a perplexity alone has, gives null and the "reason". */
 json_t *dq_document_metric(double value, double std_err);
-/* Prints s[len], UTF-8. On a terminal '?' stands for control characters other than newline and tab, which could move its
- * cursor. */
-void dq_document_put_text(FILE *f, const char *s, size_t len);
+/* From now on stdout is a stream in which '?' stands for what could move a terminal's cursor (dq_utf8_plain), whoever prints:
+ * names come from files of other people. */
+dq_status dq_document_begin(dq_err *err);
+/* Prints s[len], UTF-8, as it is, where stdout is no terminal. */
+void dq_document_put_exact(const char *s, size_t len);
+/* Prints a JSON text, in which escapes stand for these characters, and ends its line. */
+void dq_document_put_json(const char *text);
 /* Flushes stdout and checks that everything was written, unless its reader has left. */
 dq_status dq_document_flush(dq_err *err);
 /* Whether something could not be written because the reader of the pipe has closed it, having enough

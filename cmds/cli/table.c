@@ -105,6 +105,15 @@ static bool is_number(const char *s)
     return end != s;
 }
 
+/* Whether a spreadsheet would compute a cell that is a name: OWASP's rule for CSV, under which an apostrophe goes before it. */
+static bool is_formula(const char *s)
+{
+    char *end;
+    if (!*s || !strchr("=+-@\t\r", *s) || strcmp(s, "-") == 0) return false;
+    strtod(s, &end);
+    return *end != 0;
+}
+
 /* Cells come from documents: where one is not whole, neither is the table. */
 static dq_status complete(const dq_table *t, dq_err *err)
 {
@@ -304,8 +313,9 @@ dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err)
     if (!f) return err->code;
     for (int i = 0; i < t->n_cells; i++) {
         const char *s = t->cell[i].text;
-        bool quote = strpbrk(s, ",\"\n") != NULL;
+        bool quote = strpbrk(s, ",\"\n\r") != NULL;
         if (quote) fputc('"', f);
+        if (is_formula(s)) fputc('\'', f);
         for (; *s; s++) {
             if (*s == '"') fputc('"', f);
             fputc(*s, f);

@@ -113,11 +113,9 @@ static void print_columns(const char *a, const char *b)
 /* Control characters and tabs would break the columns. Returns the new length, at most n. */
 static size_t make_plain(char *s, size_t n)
 {
-    size_t to = 0;
-    for (size_t i = 0; i < n;) {
-        const size_t control = dq_utf8_control(s + i, n - i);
-        s[to++] = control ? '?' : s[i] == '\t' ? ' ' : s[i];
-        i += control ? control : 1;
+    const size_t to = dq_utf8_plain(s, s, n);
+    for (size_t i = 0; i < to; i++) {
+        if (s[i] == '\t') s[i] = ' ';
     }
     return to;
 }
@@ -135,7 +133,7 @@ static dq_status print_token(const dq_conversation *t, int32_t id, dq_err *err)
     DQ_TRY(dq_conversation_text(&text, &len, t, &id, 1, DQ_TOK_SPECIAL, err));
     json_t *quoted = json_stringn(text, len);
     char *line = quoted ? json_dumps(quoted, JSON_ENCODE_ANY) : NULL;
-    dq_document_put_text(stdout, line ? line : "\"?\"", line ? strlen(line) : 3);
+    printf("%s", line ? line : "\"?\"");
     free(line);
     json_decref(quoted);
     dq_block_free(text);

@@ -138,8 +138,7 @@ static bool say(void *arg, int32_t id, double logp, const char *piece, size_t le
     (void)id;
     (void)logp;
     if (x->streams && len) {
-        dq_document_put_text(stdout, piece, len);
-        fflush(stdout);
+        dq_document_put_exact(piece, len);
         x->said = true;
     }
     return ferror(stdout) || dq_document_reader_left();

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/strbuf.h"
+#include "base/utf8.h"
 #include "cmds/page/page_style.h"
 
 #include <math.h>
@@ -61,19 +62,23 @@ void dq_html_page_html(dq_html_page *p, const char *fmt, ...)
 
 static void add_escaped(dq_html_page *p, dq_strbuf *b, const char *text)
 {
-    for (const char *c = text; *c; c++) {
-        unsigned char u = (unsigned char)*c;
-        const char *as = u == '<'                                         ? "&lt;"
-                         : u == '>'                                       ? "&gt;"
-                         : u == '&'                                       ? "&amp;"
-                         : u == '"'                                       ? "&quot;"
-                         : u == '\''                                      ? "&#39;"
-                         : u == 127 || (u < 32 && u != '\n' && u != '\t') ? "\xef\xbf\xbd"
-                                                                          : NULL;
+    const char *end = text + strlen(text);
+    size_t n;
+    for (const char *c = text; c < end; c += n) {
+        bool control;
+        n = dq_utf8_next(c, (size_t)(end - c), &control);
+        const char u = *c;
+        const char *as = u == '<'    ? "&lt;"
+                         : u == '>'  ? "&gt;"
+                         : u == '&'  ? "&amp;"
+                         : u == '"'  ? "&quot;"
+                         : u == '\'' ? "&#39;"
+                         : control   ? "\xef\xbf\xbd"
+                                     : NULL;
         if (as)
             add_words(p, b, as);
         else
-            add(p, b, c, 1);
+            add(p, b, c, n);
     }
 }
 

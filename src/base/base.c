@@ -4,6 +4,8 @@
  * SPDX-License-Identifier: MIT */
 #include "base/base.h"
 
+#include "base/utf8.h"
+
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,8 +18,9 @@
 
 void dq_one_line(char *s)
 {
+    s[dq_utf8_plain(s, s, strlen(s))] = 0;
     for (; *s; s++) {
-        if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
+        if (*s == '\n' || *s == '\t') *s = '?';
     }
 }
 

@@ -47,7 +47,7 @@ dq_status dq_fail_more(dq_err *err, dq_remedy remedy, const char *fmt, ...) DQ_P
 /* Records another failure with its text and remedies; nothing if that is DQ_OK. Returns err->code. */
 dq_status dq_fail_as(dq_err *err, const dq_err *other);
 extern const dq_remedy dq_remedy_none;
-/* The same replacement (by '?') in any text that goes to a terminal. */
+/* The same replacement in any text that is to be one line: '?' for newlines, tabs and what dq_utf8_plain replaces. */
 void dq_one_line(char *s);
 /* Puts the place before the text: "model.safetensors: ". Returns err->code. */
 dq_status dq_in(dq_err *err, const char *fmt, ...) DQ_PRINTF(2, 3);

@@ -39,14 +39,6 @@ static size_t step(const uint8_t *p, size_t n, bool *ok)
     return need + 1;
 }
 
-size_t dq_utf8_control(const char *s, size_t len)
-{
-    if (len == 0) return 0;
-    const unsigned char first = (unsigned char)s[0];
-    if (first == 0x7f || (first < 0x20 && first != '\n' && first != '\t')) return 1;
-    return first == 0xC2 && len > 1 && (unsigned char)s[1] < 0xA0 ? 2 : 0;
-}
-
 bool dq_utf8_begins(char byte)
 {
     return ((uint8_t)byte & 0xC0) != 0x80;
@@ -131,6 +123,31 @@ dq_status dq_utf8_check_text(const char *s, size_t len, dq_err *err)
                    "is no UTF-8 text: %lld ill-formed sequences and %lld zero bytes in %zu bytes. "
                    "Write it as UTF-8, for example: iconv -f LATIN1 -t UTF-8",
                    (long long)bad, (long long)zeros, len);
+}
+
+size_t dq_utf8_next(const char *s, size_t len, bool *control)
+{
+    static const dq_utf8_range controls[] = {
+        {0, 8}, {0xB, 0x1F}, {0x7F, 0x9F}, {0x2028, 0x202E}, {0x2066, 0x2069}};
+    bool ok;
+    size_t used = step((const uint8_t *)s, len, &ok);
+    if (!ok) used = 1;
+    const uint32_t c = ok ? dq_utf8_first(s, &used) : (uint8_t)s[0];
+    *control = dq_utf8_in_ranges(controls, sizeof controls / sizeof *controls, c);
+    return used;
+}
+
+size_t dq_utf8_plain(char *out, const char *s, size_t len)
+{
+    size_t n = 0;
+    for (size_t i = 0, used; i < len; i += used) {
+        bool control;
+        used = dq_utf8_next(s + i, len - i, &control);
+        if (!control) memmove(out + n, s + i, used);
+        if (control) out[n] = '?';
+        n += control ? 1 : used;
+    }
+    return n;
 }
 
 size_t dq_utf8_repair(char *out, const char *s, size_t len)

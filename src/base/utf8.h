@@ -25,8 +25,12 @@ size_t dq_utf8_mark(const char *s, size_t len);
 uint32_t dq_utf8_first(const char *s, size_t *bytes);
 uint32_t dq_utf8_last(const char *s, size_t at, size_t *bytes);
 
-/* Bytes of the control character (C0 but newline and tab, DEL, C1) that s[len] begins with; 0: another begins there. */
-size_t dq_utf8_control(const char *s, size_t len);
+/* Bytes of the character that s[len] begins with, 1 of what is none; len > 0. *control: it could move a terminal's cursor, or show
+ * a line in another order than it has: C0 but newline and tab, DEL, C1 (as a character, or as a byte of none), U+2028 and U+2029,
+ * and the controls of direction. */
+size_t dq_utf8_next(const char *s, size_t len, bool *control);
+/* Copies s, with '?' for each such character; out has room for len bytes and may be s. Returns the bytes written. */
+size_t dq_utf8_plain(char *out, const char *s, size_t len);
 
 /* Whether a byte begins a character, and how many of these well-formed s[len] has. */
 bool dq_utf8_begins(char byte);

@@ -151,3 +151,77 @@ awk 'BEGIN { printf "{\"ctx\": \"q\", \"choices\": [\"c\""; for (i = 1; i < 1000
     printf "], \"gold\": 5}\n" }' >choices.many
 try 0 " 100000 " eval "$saved" --task mc --data choices.many --dry-run
 rm -f dq-eval-*.resume*
+
+# No name, token or text of a file moves a terminal's cursor or turns its line round, whichever command shows it.
+plain() { # plain WHAT: of the last command
+    for f in out err; do
+        ! grep -aqP '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xe2\x81[\xa6-\xa9]|(?<![\x80-\xff])[\x80-\x9f]' "$top/$f" ||
+            complain "$1: control characters on std$f: $(grep -aP '[\x00-\x08\x0b-\x1f\x7f-\xff]' "$top/$f" | head -n 3 | od -An -c | head -n 9)"
+    done
+}
+seen() { # seen ARGUMENTS...: whatever comes of it
+    "$dq" "$@" >"$top/out" 2>"$top/err" </dev/null
+    plain "dq $*"
+}
+evil=$(printf 'm\033[2J\r\007\177\233\302\233\302\205\342\200\256\342\201\246\342\200\250')
+json_evil='m\\u001b[2J\\r\\u0007\\u007f\\u009b\\u0085\\u202e\\u2066\\u2028'
+cp -r "$saved" "$evil"
+sed "s/\"the\"/\"$json_evil\"/; s/\"Ġthe\"/\"$json_evil 2\"/" "$saved/tokenizer.json" >"$evil/tokenizer.json"
+cp "short text" "$evil.txt"
+sed "s/\"choices\": \[\"[^\"]*/&$json_evil/" choices.jsonl >"$evil.jsonl"
+"$dq" quantize "$evil" -o "$evil.h5" --bits 4 -q >/dev/null || complain "hostile: no container of an evil name"
+"$dq" export "$evil.h5" -o "$evil.gguf" --dtype f16 -q >/dev/null 2>&1
+echo "{\"model\": \"$json_evil\", \"task\": \"$json_evil\", \"id\": 1, \"prompt\": \"x\", \"completion\": \"$json_evil\", \"verdict\": true}" |
+    sed 's/\\\\u/\\u/g; s/\\\\r/\\r/g' >judged.jsonl
+"$dq" eval "$evil" --text "$evil.txt" --ctx 64 -o "$evil.json" -q >/dev/null || complain "hostile: no document of an evil name"
+for command in $("$dq" help --commands | tr ' ' _); do
+    case $command in
+    plan | bench) continue ;;
+    stats) set -- "$evil" --text "$evil.txt" --layers -v ;;
+    quantize) set -- "$evil" --dry-run --tensors --bits 4 -v ;;
+    plan_weights) set -- "$evil" --calib "$evil.txt" --budget bpw=4 --dry-run ;;
+    plan_kv) set -- "$evil" --text "$evil.txt" --kv-bits 4 --dry-run --ctx 32 ;;
+    plan_heads) set -- "$evil" --text "$evil.txt" --kv-keep 0.5 --dry-run --ctx 32 ;;
+    plan_gates) set -- "$evil" --text "$evil.txt" --dry-run --ctx 32 ;;
+    eval) set -- "$evil" "$evil.h5" --text "$evil.txt" --task mc --data "$evil.jsonl" --ctx 64 -v --progress always ;;
+    generate) set -- "$evil" "$evil" --raw --max-new 4 --compare "$evil.h5" ;;
+    judged) set -- judged.jsonl ;;
+    report) set -- "$evil.json" -o - ;;
+    info) set -- "$evil.h5" ;;
+    verify) set -- "$evil.h5" --source "$evil" ;;
+    export) set -- "$evil.h5" -o e --format safetensors --dry-run --tensors ;;
+    logits) set -- "$evil" --ids "1 2" -o "$evil.logits.h5" ;;
+    tokenize) set -- "$evil" --text "$evil.txt" ;;
+    doctor) set -- --model "$evil" --text "$evil.txt" ;;
+    bench_prefill | bench_generate | bench_items | bench_decode | bench_attention | bench_evict) set -- "$evil" --context 1 ;;
+    bench_compare) set -- "$evil.json" ;;
+    merge) set -- "$evil.json" ;;
+    *) complain "hostile: dq $command is tried with no evil name" ;;
+    esac
+    word=$(echo "$command" | tr _ ' ')
+    # shellcheck disable=SC2086 # one or two words
+    seen $word "$@"
+    # shellcheck disable=SC2086
+    seen $word "$@" --json
+    # shellcheck disable=SC2086
+    seen $word "$evil.missing" "$evil" "$evil"
+    # shellcheck disable=SC2086
+    seen $word "--$evil"
+done
+seen "$evil"
+seen info "$evil"
+seen info "$evil" --tensors
+seen info "$evil.h5" --recipe
+seen info "$evil.gguf"
+grep -aq "$(printf '"path": "m\\\\u001B[[]2J.*\177\357\277\275\302\233\302\205\342\200\256')" "$evil.json" ||
+    complain "hostile: a document in a file has another path"
+"$dq" info "$evil" --json | grep -q '"path": "m\\u001B[[]2J\\r\\u0007\\u007f.*\\u009b\\u0085\\u202e\\u2066\\u2028' ||
+    complain "hostile: a printed document has another path"
+# a message that quotes a file
+sed "s/\"model_type\": \"[^\"]*/&$json_evil/" "$saved/config.json" >"$evil/config.json"
+seen info "$evil"
+# what is asked for as it is, comes as it is where no terminal is
+printf 'a\033b\302\233' >exact.txt
+"$dq" tokenize "$saved" --text exact.txt 2>/dev/null >exact.ids
+echo >>exact.txt
+"$dq" tokenize "$saved" --decode --text exact.ids 2>/dev/null | cmp -s - exact.txt || complain "tokenize --decode to a pipe is not exact"

@@ -10,7 +10,7 @@ TEST(control_characters)
 {
     static const struct {
         const char *s;
-        size_t len, bytes;
+        size_t len, bytes; /* of a control character; 0: another */
     } cases[] = {
         {"\0", 1, 1},
         {"\x01", 1, 1},
@@ -31,10 +31,32 @@ TEST(control_characters)
         {"\xC3\x80", 2, 0},
         {"\xE2\x82\xAC", 3, 0},
         {"\xC2", 1, 0},
-        {"", 0, 0},
+        {"\x9B", 1, 1},
+        {"\x9F", 1, 1},
+        {"\xA0", 1, 0},
+        {"\xFF", 1, 0},
+        {"\xC3\x9F", 2, 0},
+        {"\xE2\x80\xA7", 3, 0},
+        {"\xE2\x80\xA8", 3, 3},
+        {"\xE2\x80\xAE", 3, 3},
+        {"\xE2\x80\xAF", 3, 0},
+        {"\xE2\x81\xA5", 3, 0},
+        {"\xE2\x81\xA6", 3, 3},
+        {"\xE2\x81\xA9", 3, 3},
+        {"\xF0\x9F\x99\x82", 4, 0},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_int_equal(dq_utf8_control(cases[i].s, cases[i].len), cases[i].bytes);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool control;
+        const size_t n = dq_utf8_next(cases[i].s, cases[i].len, &control);
+        assert_int_equal(control ? n : 0, cases[i].bytes);
+    }
+    /* pieces of a character that is cut, too, and in place */
+    char text[] = "a\x1b[m\xE2\x9B"
+                  "b\xC3\x9F\xC2\x85\xE2\x80\xAE\n";
+    text[dq_utf8_plain(text, text, strlen(text))] = 0;
+    assert_string_equal(text, "a?[m\xE2?b\xC3\x9F??\n");
+    dq_one_line(text);
+    assert_string_equal(text, "a?[m\xE2?b\xC3\x9F???");
 }
 
 /* What is no text is named; a stray byte in a text is not refused. */

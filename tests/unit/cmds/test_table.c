@@ -201,6 +201,41 @@ TEST(csv_quotes)
     dq_table_free(t);
 }
 
+/* A name that a spreadsheet would compute is marked, a number is not. */
+TEST(csv_computes_nothing)
+{
+    static const char *const columns[] = {"name", "x"};
+    static const char *const cell[][2] = {
+        {"=1+1", "'=1+1"},
+        {"+x", "'+x"},
+        {"-x|y", "'-x|y"},
+        {"@SUM(1)", "'@SUM(1)"},
+        {"\t=1", "'\t=1"},
+        {"a=b", "a=b"},
+        {"-1.5", "-1.5"},
+        {"+2e-3", "+2e-3"},
+        {"-", "-"},
+        {"-inf", "-inf"},
+        {"=a,b", "\"'=a,b\""},
+        {"=\"a\"", "\"'=\"\"a\"\"\""},
+        {"-1+cmd|' /C calc'!A0", "'-1+cmd|' /C calc'!A0"},
+    };
+    for (size_t i = 0; i < sizeof cell / sizeof *cell; i++) {
+        dq_table *t;
+        dq_err err = {0};
+        char *text, want[80];
+        size_t len;
+        assert_int_equal(dq_table_new(&t, columns, 2, &err), DQ_OK);
+        dq_table_cell(t, "%s", cell[i][0]);
+        dq_table_real(t, -0.5);
+        assert_int_equal(dq_table_csv(t, path, &err), DQ_OK);
+        assert_int_equal(dq_file_read(&text, &len, path, given_arena(), &err), DQ_OK);
+        snprintf(want, sizeof want, "name,x\n%s,-0.5\n", cell[i][1]);
+        assert_string_equal(text, want);
+        dq_table_free(t);
+    }
+}
+
 /* Memory that was too short for a cell is remembered until the table is shown. */
 TEST(a_lost_cell_is_no_table)
 {
