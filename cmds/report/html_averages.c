@@ -18,15 +18,16 @@ bool dq_html_has_averages(const dq_html *h)
 static const char *tasks(dq_html *h, const json_t *of)
 {
     const json_t *names = json_object_get(of, "tasks"), *metrics = json_object_get(of, "metrics");
-    const char *all = "";
+    dq_strbuf all = {0};
     for (size_t i = 0; i < json_array_size(names); i++) {
         const char *name = json_string_value(json_array_get(names, i));
         const char *metric = json_string_value(json_array_get(metrics, i));
         const bool usual = !metric || strcmp(metric, "acc") == 0;
-        all = dq_html_words(h, "%s%s%s%s%s%s", all, *all ? ", " : "", name ? name : "",
-                            usual ? "" : " (", usual ? "" : metric, usual ? "" : ")");
+        dq_html_list_add(h, &all,
+                         usual ? name ? name : ""
+                               : dq_html_words(h, "%s (%s)", name ? name : "", metric));
     }
-    return all;
+    return dq_html_list_end(h, &all);
 }
 
 static void difference_cell(dq_html *h, const json_t *of, const char *key)

@@ -287,11 +287,13 @@ static void set_axis(const dq_html *h, dq_picture *c)
 /* The results that share the label of result `first`, upwards. */
 static void draw_curve(dq_html *h, dq_picture *c, const char *const *label, int first, int number)
 {
-    point *p = dq_alloc(h->a, (size_t)h->n, sizeof *p, h->p->err);
-    double *x = dq_alloc(h->a, (size_t)h->n, sizeof *x, h->p->err);
-    double *y = dq_alloc(h->a, (size_t)h->n, sizeof *y, h->p->err);
     int n = 0;
+    for (int i = first; i < h->n; i++) n += label[i] && strcmp(label[i], label[first]) == 0;
+    point *p = dq_alloc(h->a, (size_t)n, sizeof *p, h->p->err);
+    double *x = dq_alloc(h->a, (size_t)n, sizeof *x, h->p->err);
+    double *y = dq_alloc(h->a, (size_t)n, sizeof *y, h->p->err);
     if (!p || !x || !y) return;
+    n = 0;
     for (int i = first; i < h->n; i++) {
         if (!label[i] || strcmp(label[i], label[first]) != 0) continue;
         p[n] = point_of(h->item[i].j);

@@ -176,13 +176,13 @@ static bool covers(const labels *l, int i, bool below)
 static void draw_label(dq_html *h, dq_picture *c, labels *l, int i)
 {
     label *o = &l->of[i];
-    const char *words = o->words[0];
+    dq_strbuf words = {0};
     o->below = o->model == 1;
     if (covers(l, i, o->below)) o->below = !o->below;
     o->hidden = covers(l, i, o->below);
     if (o->hidden) return;
-    for (int k = 1; k < o->n; k++) words = dq_html_words(h, "%s, %s", words, o->words[k]);
-    dq_picture_word(c, o->x, o->y, o->below, words);
+    for (int k = 0; k < o->n; k++) dq_html_list_add(h, &words, o->words[k]);
+    dq_picture_word(c, o->x, o->y, o->below, dq_html_list_end(h, &words));
 }
 
 /* Losses and scores have axes of their own; labels know how high they are. */

@@ -325,3 +325,16 @@ const char *dq_html_words(dq_html *h, const char *fmt, ...)
     va_end(args);
     return s ? s : "";
 }
+
+void dq_html_list_add(dq_html *h, dq_strbuf *list, const char *text)
+{
+    if (list->n) dq_strbuf_add(list, ", ", 2, h->p->err);
+    dq_strbuf_add(list, text, strlen(text), h->p->err);
+}
+
+const char *dq_html_list_end(dq_html *h, dq_strbuf *list)
+{
+    const char *s = list->n ? dq_text(h->a, list->s, list->n, h->p->err) : NULL;
+    dq_block_free(list->s);
+    return s ? s : "";
+}

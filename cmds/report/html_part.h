@@ -5,6 +5,7 @@
 #define DQ_HTML_PART_H
 
 #include "base/json.h"
+#include "base/strbuf.h"
 #include "cmds/page/picture.h"
 #include "cmds/report/report.h"
 
@@ -98,6 +99,9 @@ void dq_html_loss_axis(dq_picture *c, double min, double max);
 void dq_html_layer_axis(dq_picture *c, double last);
 /* printf into the arena; "" when memory is short, which the page remembers. */
 const char *dq_html_words(dq_html *h, const char *fmt, ...) DQ_PRINTF(2, 3);
+/* Appends to a list of words, ", " between them; the list in the arena ("" of none), which ends it. */
+void dq_html_list_add(dq_html *h, dq_strbuf *list, const char *text);
+const char *dq_html_list_end(dq_html *h, dq_strbuf *list);
 /* The last part of a path. */
 const char *dq_html_last(const char *path);
 

@@ -31,22 +31,21 @@ typedef struct points {
     int n;
 } points;
 
-static int model_of(const dq_html_setting *all, int i)
+/* Where the settings of the model of setting `first` end; those of a model stand together. */
+static int model_end(const dq_html_setting *all, int n, int first)
 {
-    int n = 0;
-    for (int k = 1; k <= i; k++) n += strcmp(all[k].model, all[k - 1].model) != 0;
-    return n;
+    int end = first + 1;
+    while (end < n && strcmp(all[end].model, all[first].model) == 0) end++;
+    return end;
 }
 
-static points collect(dq_html *h, const dq_html_setting *all, int n, int model, int axis,
-                      size_of *size)
+static points collect(dq_html *h, const dq_html_setting *all, int n, int axis, size_of *size)
 {
     points p = {dq_alloc(h->a, (size_t)n, sizeof *p.x, h->p->err),
                 dq_alloc(h->a, (size_t)n, sizeof *p.y, h->p->err), 0};
     for (int i = 0; p.x && p.y && i < n; i++) {
         const double x = size(&all[i]);
-        if ((int)all[i].axis != axis || model_of(all, i) != model) continue;
-        if (!isfinite(x) || !(all[i].kld > 0)) continue;
+        if ((int)all[i].axis != axis || !isfinite(x) || !(all[i].kld > 0)) continue;
         p.x[p.n] = x;
         p.y[p.n++] = all[i].kld;
     }
@@ -88,7 +87,6 @@ static void picture(dq_html *h, const dq_html_setting *all, int n, size_of *size
 {
     dq_picture c;
     double reach[2];
-    const int models = model_of(all, n - 1) + 1;
     if (!differ(all, n, size)) return;
     dq_picture_figure_begin(h->p);
     dq_picture_begin(&c, h->p, WIDE, HIGH);
@@ -99,9 +97,10 @@ static void picture(dq_html *h, const dq_html_setting *all, int n, size_of *size
                    "set offsets graph 0.05, graph 0.05, 0, 0\n",
                    axis);
     dq_picture_level(&c, DQ_HTML_KLD_LIMIT);
-    for (int m = 0; m < models; m++) {
+    for (int first = 0, end, m = 0; first < n; first = end, m++) {
+        end = model_end(all, n, first);
         for (int a = 0; a < DQ_HTML_AXES; a++) {
-            const points p = collect(h, all, n, m, a, size);
+            const points p = collect(h, all + first, end - first, a, size);
             dq_picture_marks(&c, style_of(m, a), p.n, p.x, p.y);
         }
     }
@@ -114,17 +113,15 @@ static void picture(dq_html *h, const dq_html_setting *all, int n, size_of *size
 static void legend(dq_html *h, const dq_html_setting *all, int n)
 {
     const char *const *names = dq_html_axis_names;
-    const int models = model_of(all, n - 1) + 1;
+    const bool several = model_end(all, n, 0) < n;
     dq_picture_legend_begin(h->p);
     for (int a = 0; a < DQ_HTML_AXES; a++) {
         bool there = false;
         for (int i = 0; i < n; i++) there = there || (int)all[i].axis == a;
         if (there) dq_picture_legend_bar(h->p, style_of(0, a).colour, names[a]);
     }
-    for (int i = 0; i < n && models > 1; i++) {
-        if (!i || strcmp(all[i].model, all[i - 1].model) != 0)
-            dq_picture_legend_item(h->p, (dq_picture_style){6, model_of(all, i), 0}, all[i].model);
-    }
+    for (int i = 0, m = 0; several && i < n; i = model_end(all, n, i), m++)
+        dq_picture_legend_item(h->p, (dq_picture_style){6, m, 0}, all[i].model);
     dq_picture_legend_end(h->p);
 }
 

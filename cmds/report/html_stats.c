@@ -89,8 +89,9 @@ static void find_differences(dq_html *h)
         add_differences(names, settings, other);
         add_differences(names, other, settings);
     }
-    json_object_foreach(names, key, v) h->differ =
-        dq_html_words(h, "%s%s%s", h->differ, *h->differ ? ", " : "", key);
+    dq_strbuf list = {0};
+    json_object_foreach(names, key, v) dq_html_list_add(h, &list, key);
+    h->differ = dq_html_list_end(h, &list);
     json_decref(first);
     json_decref(names);
 }

@@ -51,28 +51,33 @@ static int by_bits(const void *a, const void *b)
     return u < v ? -1 : u > v ? 1 : *x < *y ? -1 : *x > *y;
 }
 
+/* Whether row i is a point of the line of row `first`. */
+static bool is_of(const dq_html *h, int i, int first, const char *task)
+{
+    return is_point(&h->row[i], task) &&
+           strcmp(source_of(&h->row[i]), source_of(&h->row[first])) == 0;
+}
+
 /* True for the first point of its model. */
 static bool starts(const dq_html *h, int i, const char *task)
 {
     if (!is_point(&h->row[i], task)) return false;
     for (int k = 0; k < i; k++) {
-        if (is_point(&h->row[k], task) && strcmp(source_of(&h->row[k]), source_of(&h->row[i])) == 0)
-            return false;
+        if (is_of(h, k, i, task)) return false;
     }
     return true;
 }
 
 static void line(dq_html *h, dq_picture *c, int first, int place, const char *task, double reach[2])
 {
-    const dq_html_row **at = dq_alloc(h->a, (size_t)h->n, sizeof *at, h->p->err);
-    double *v = dq_alloc(h->a, 4 * (size_t)h->n, sizeof *v, h->p->err);
-    double *x = v, *y = v + h->n, *lo = v + 2 * h->n, *hi = v + 3 * h->n;
-    int n = 0;
+    int all = 0, n = 0;
+    for (int i = first; i < h->n; i++) all += is_of(h, i, first, task);
+    const dq_html_row **at = dq_alloc(h->a, (size_t)all, sizeof *at, h->p->err);
+    double *v = dq_alloc(h->a, 4 * (size_t)all, sizeof *v, h->p->err);
+    double *x = v, *y = v + all, *lo = v + 2 * all, *hi = v + 3 * all;
     if (!at || !v) return;
     for (int i = first; i < h->n; i++) {
-        if (is_point(&h->row[i], task) &&
-            strcmp(source_of(&h->row[i]), source_of(&h->row[first])) == 0)
-            at[n++] = &h->row[i];
+        if (is_of(h, i, first, task)) at[n++] = &h->row[i];
     }
     qsort(at, (size_t)n, sizeof *at, by_bits);
     for (int i = 0; i < n; i++) {

@@ -192,3 +192,31 @@ EOF
     "$dq" report all.html >"$top/out" 2>/dev/null && complain "dq report: takes its own page for a document"
 fi
 rm -rf none fake drawing
+
+# lists of a document cost what they are long: 20000 names take no gigabyte, and the page has the last one
+many() { # many EACH, of which % is the number
+    awk -v n=20000 -v each="$1" 'BEGIN { for (i = 0; i < n; i++) { s = each; gsub("%", i, s); printf "%s%s", i ? ", " : "", s } }'
+}
+"$dq" eval "plain model" --text "short text" --ctx 64 -o few.json -q >/dev/null
+{
+    sed -e '$d' -e 's/"averages"/"others"/' few.json
+    printf ', "averages": [{"model": "m", "logit_bits": 16, "tasks": [%s], "metrics": [%s]}]}\n' "$(many '"t%"')" "$(many '"acc"')"
+} >many.json
+(
+    ulimit -v 600000
+    exec "$dq" report many.json -o many.html
+) >"$top/out" 2>"$top/err" || complain "report: 20000 tasks of a mean: $(cat "$top/err")"
+grep -q 't19999' many.html || complain "report: the last of 20000 tasks is not there"
+for i in 1 2; do
+    "$dq" stats "plain model" --ids "1 2 3" --json >few.json
+    {
+        sed '/"settings": {/q' few.json
+        many "\"k%\": $i"
+        sed -e '1,/"settings": {/d' few.json | sed '1s/^/,/'
+    } >many$i.json
+done
+(
+    ulimit -v 600000
+    exec "$dq" report many1.json many2.json -o many.html --force
+) >"$top/out" 2>"$top/err" || complain "report: 20000 settings: $(cat "$top/err")"
+grep -q 'k19999' many.html || complain "report: the last of 20000 settings is not there"
