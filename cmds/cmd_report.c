@@ -73,7 +73,7 @@ static dq_status read_document(json_t **document, const char *path, dq_err *err)
     size_t len;
     dq_arena *a = dq_arena_new();
     if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (dq_file_read(&text, &len, path, a, err) == DQ_OK)
+    if (dq_file_read_text(&text, &len, path, DQ_MAX_DOCUMENT, a, err) == DQ_OK)
         dq_json_parse(document, text, len, is_standard(path) ? "standard input" : path, err);
     dq_arena_free(a);
     return err->code;

@@ -44,7 +44,7 @@ static dq_status read_file(dq_quantize_settings *s, dq_recipe_options *o, dq_err
     if (!o->file) return DQ_OK;
     o->arena = dq_arena_new();
     if (!o->arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
-    DQ_TRY(dq_file_read(&text, &len, o->file, o->arena, err));
+    DQ_TRY(dq_file_read_text(&text, &len, o->file, DQ_MAX_DOCUMENT, o->arena, err));
     DQ_TRY(dq_json_parse(&o->json, text, len, o->file, err));
     if (dq_quantize_recipe_read(s, o->json, err) != DQ_OK) return dq_in(err, "%s: ", o->file);
     s->file.path = o->file;

@@ -263,7 +263,7 @@ static dq_status read_all(comparison *c, json_t **doc, const char *const *path, 
         char *text;
         size_t len;
         c->path = path[i];
-        DQ_TRY(dq_file_read(&text, &len, path[i], c->a, err));
+        DQ_TRY(dq_file_read_text(&text, &len, path[i], DQ_MAX_DOCUMENT, c->a, err));
         DQ_TRY(dq_json_parse(&doc[i], text, len, path[i], err));
         if (take_document(c, doc[i], err) != DQ_OK) return dq_in(err, "%s: ", path[i]);
     }

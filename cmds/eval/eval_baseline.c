@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_BYTES = 32 << 20, VALUE = 80 };
+enum { VALUE = 80 };
 static const char remedy[] = "Make the baseline anew with this run's files and options (-o FILE), "
                              "or give this run those of the baseline";
 
@@ -75,7 +75,7 @@ dq_status cmd_eval_baseline_read(cmd_eval_baseline *b, const char *path, dq_aren
     size_t len;
     b->path = path;
     DQ_TRY(dq_document_name_text(&b->name, path, a, err));
-    DQ_TRY(dq_file_read_small(&text, &len, path, MAX_BYTES, a, err));
+    DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_DOCUMENT, a, err));
     DQ_TRY(dq_sha256_of(b->sha256, text, len, err));
     b->bytes = (int64_t)len;
     DQ_TRY(dq_json_parse(&b->document, text, len, path, err));

@@ -174,18 +174,32 @@ static dq_status one_turn(generate *x, dq_conversation *t, const char *prompt, d
 
 /* ---- A conversation ---- */
 
-/* Reads the next line, without its end, into *line (of getline); *n < 0: there is none. DQ_DAMAGED: it is no text. */
-static dq_status next_line(char **line, size_t *cap, ssize_t *n, const char *mark, dq_err *err)
+/* Reads the next line, without its end, into *line; *more: there is one. DQ_DAMAGED: it is no text; DQ_RESOURCE: it is
+ * longer than a prompt, and may have no end. */
+static dq_status next_line(dq_strbuf *line, bool *more, const char *mark, dq_err *err)
 {
+    int c;
     fputs(mark, stderr);
     fflush(stderr);
-    *n = getline(line, cap, stdin);
-    if (*n < 0)
-        return !feof(stdin) && !dq_os_stop_signal()
-                   ? dq_fail(err, DQ_FILE, "standard input: %s", strerror(errno))
-                   : DQ_OK;
-    while (*n > 0 && ((*line)[*n - 1] == '\n' || (*line)[*n - 1] == '\r')) (*line)[--*n] = 0;
-    return check_text("standard input", *line, (size_t)*n, err);
+    line->n = 0;
+    while ((c = getc(stdin)) != EOF && c != '\n') {
+        const char byte = (char)c;
+        if (line->n == MAX_PROMPT)
+            return dq_fail(err, DQ_RESOURCE,
+                           "standard input: a line of more than the %d bytes that a "
+                           "prompt may have",
+                           MAX_PROMPT);
+        DQ_TRY(dq_strbuf_add(line, &byte, 1, err));
+    }
+    *more = c == '\n' || line->n > 0;
+    if (c == EOF && (ferror(stdin) || dq_os_stop_signal())) {
+        *more = false;
+        return dq_os_stop_signal() ? DQ_OK
+                                   : dq_fail(err, DQ_FILE, "standard input: %s", strerror(errno));
+    }
+    while (line->n > 0 && line->s[line->n - 1] == '\r') line->n--;
+    DQ_TRY(dq_strbuf_add(line, "", 1, err));
+    return check_text("standard input", line->s, --line->n, err);
 }
 
 /* An interrupted answer ends the turn, not the conversation, and so does a turn that is refused. */
@@ -211,19 +225,18 @@ static dq_status end_turn(generate *x, dq_err *err)
 static dq_status converse(generate *x, dq_err *err)
 {
     const char *mark = isatty(STDIN_FILENO) ? "> " : "";
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n = 0;
+    dq_strbuf line = {0};
+    bool more = true;
     x->streams = true;
     if (x->prompt) one_turn(x, &x->side[0], x->prompt, err);
-    while (n >= 0 && end_turn(x, err) == DQ_OK) {
-        if (next_line(&line, &cap, &n, mark, err) != DQ_OK || n <= 0) continue;
-        if (strcmp(line, "/new") == 0)
+    while (more && end_turn(x, err) == DQ_OK) {
+        if (next_line(&line, &more, mark, err) != DQ_OK || line.n == 0) continue;
+        if (strcmp(line.s, "/new") == 0)
             dq_conversation_restart(&x->side[0]);
         else
-            one_turn(x, &x->side[0], line, err);
+            one_turn(x, &x->side[0], line.s, err);
     }
-    free(line);
+    dq_block_free(line.s);
     DQ_TRY(err->code);
     if (*mark) fputc('\n', stderr);
     DQ_TRY(dq_os_check_stop(err));

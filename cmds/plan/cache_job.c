@@ -49,7 +49,7 @@ static dq_status read_recipe(dq_cache_job *j, const dq_cache_job_recipe *r, dq_e
     size_t len;
     const char *path = j->c->onto;
     if (!path) return DQ_OK;
-    DQ_TRY(dq_file_read(&text, &len, path, j->a, err));
+    DQ_TRY(dq_file_read_text(&text, &len, path, DQ_MAX_DOCUMENT, j->a, err));
     DQ_TRY(dq_json_parse(&j->onto, text, len, path, err));
     if (dq_quantize_recipe_read(&s, j->onto, err) != DQ_OK) return dq_in(err, "%s: ", path);
     return check_recipe(j, r, err);

@@ -52,7 +52,7 @@ typedef struct input {
 static dq_status too_large(const input *in, dq_err *err)
 {
     return dq_fail(err, in->beyond, "%s: more than the %zu bytes that %s", in->path, in->max,
-                   in->beyond == DQ_RESOURCE ? "this machine's memory has"
+                   in->beyond == DQ_RESOURCE ? "a third of this machine's memory has"
                                              : "such a file may have");
 }
 
@@ -114,7 +114,7 @@ static dq_status read_input(char **out, size_t *len, const input *in, bool text,
 dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err)
 {
     const int64_t memory = dq_os_memory_bytes();
-    const input in = {path, memory > 0 ? (size_t)memory : SIZE_MAX, DQ_RESOURCE};
+    const input in = {path, memory > 0 ? (size_t)memory / 3 : SIZE_MAX, DQ_RESOURCE};
     return read_input(out, len, &in, true, a, err);
 }
 

@@ -6,15 +6,22 @@
 #include "base/strbuf.h"
 
 /* A whole text or data file into an arena, with a NUL after it: a regular file, a pipe or "-" for
- * standard input. DQ_FILE for folders and devices, DQ_RESOURCE where it is larger than memory. */
+ * standard input. DQ_FILE for folders and devices, DQ_RESOURCE where it has more than a third of memory, as reading holds it up to
+ * three times. */
 dq_status dq_file_read(char **out, size_t *len, const char *path, dq_arena *a, dq_err *err);
-/* The same for a text, of at most `max` bytes (0: of memory), which are counted before more is read; DQ_MISMATCH where it
+/* The same for a text, of at most `max` bytes (0: of that third), which are counted before more is read; DQ_MISMATCH where it
  * is no text (dq_utf8_check_text) or has more. */
 dq_status dq_file_read_text(char **out, size_t *len, const char *path, size_t max, dq_arena *a,
                             dq_err *err);
 /* The same for what belongs to a model: a regular file of at most `max` bytes, else DQ_FILE or
  * DQ_DAMAGED; its size is looked at before it is read. */
-enum { DQ_MAX_CONFIG = 16 << 20, DQ_MAX_INDEX = 256 << 20, DQ_MAX_TOKENIZER = 256 << 20 };
+enum {
+    DQ_MAX_CONFIG = 16 << 20,
+    DQ_MAX_INDEX = 256 << 20,
+    DQ_MAX_TOKENIZER = 256 << 20,
+    DQ_MAX_DOCUMENT = 64 << 20, /* of dq, in JSON: results, recipes, gates */
+    DQ_MAX_JOURNAL = 1 << 30
+};
 dq_status dq_file_read_small(char **out, size_t *len, const char *path, size_t max, dq_arena *a,
                              dq_err *err);
 /* What opens files asks this of their bytes: DQ_MISMATCH where they are the pointer that Git LFS leaves in a file's place. */

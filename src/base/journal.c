@@ -205,7 +205,7 @@ static dq_status read_file(dq_journal_lines *found, size_t *good, const char *pa
     char *text;
     size_t len, max = 0;
     *good = 0;
-    DQ_TRY(dq_file_read(&text, &len, path, a, err));
+    DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_JOURNAL, a, err));
     for (size_t i = 0; i < len; i++) max += text[i] == '\n';
     *found = (dq_journal_lines){dq_alloc(a, max, sizeof *found->text, err), 0};
     if (!found->text) return err->code;

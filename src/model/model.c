@@ -135,7 +135,7 @@ dq_status dq_model_take_gates(dq_model *m, const char *path, dq_err *err)
     opened *o = (opened *)m;
     char *text;
     size_t len;
-    DQ_TRY(dq_file_read(&text, &len, path, o->arena, err));
+    DQ_TRY(dq_file_read_text(&text, &len, path, DQ_MAX_DOCUMENT, o->arena, err));
     return take_gates(m, text, len, path, o->arena, err);
 }
 

@@ -180,7 +180,7 @@ awk 'BEGIN { for (i = 0; i < 100000; i++) printf "[" }' >deep.json
 try 3 "deep.json: not valid JSON" "$@" --baseline deep.json --fail-if 'kld_nats > baseline'
 try 3 "model.h5: not valid JSON" "$@" --baseline model.h5 --fail-if 'kld_nats > baseline'
 truncate -s 300M huge.json
-try 3 "huge.json: more than the 33554432 bytes" "$@" --baseline huge.json --fail-if 'kld_nats > baseline'
+try 3 "huge.json: more than the 67108864 bytes" "$@" --baseline huge.json --fail-if 'kld_nats > baseline'
 rm huge.json
 try 6 "nowhere.json: " "$@" --baseline nowhere.json --fail-if 'kld_nats > baseline'
 try 6 "plain model: " "$@" --baseline "plain model" --fail-if 'kld_nats > baseline'

@@ -61,7 +61,7 @@ if truncate -s 1T huge 2>/dev/null; then
     rm endless/model.safetensors
     try 3 "index.json: more than the" info endless
     mv endless/model.safetensors.index.json huge
-    try 5 "huge: more than the [0-9]* bytes that this machine's memory has" eval "$saved" --text huge --ctx 64
+    try 5 "huge: more than the [0-9]* bytes that a third of this machine's memory has" eval "$saved" --text huge --ctx 64
     rm huge
 fi
 mkfifo line
@@ -225,3 +225,45 @@ printf 'a\033b\302\233' >exact.txt
 "$dq" tokenize "$saved" --text exact.txt 2>/dev/null >exact.ids
 echo >>exact.txt
 "$dq" tokenize "$saved" --decode --text exact.ids 2>/dev/null | cmp -s - exact.txt || complain "tokenize --decode to a pipe is not exact"
+
+# A file that is named has a limit, which is looked at before its bytes are in memory; a pipe without end has it too.
+large="more than the [0-9]* bytes that such a file may have"
+if truncate -s 2G huge 2>/dev/null; then
+    try 4 "huge: $large" report huge
+    try 4 "huge: $large" bench compare huge
+    try 4 "huge: $large" quantize "$saved" -o x.h5 --recipe huge
+    try 4 "huge: $large" plan kv "plain model" --text "short text" --kv-bits 4 --ctx 32 -o x.json --onto huge
+    try 4 "huge: $large" eval "plain model" --text "short text" --ctx 64 --kv-policy kvzap --kv-keep 0.5 --kv-gates huge
+    try 3 "huge: $large" eval "plain model" --text "short text" --ctx 64 --baseline huge --fail-if 'nll_nats > baseline'
+    try 3 "huge: $large" merge huge
+    try 3 "huge: $large" eval "plain model" --text "short text" --ctx 64 --shard 1/1 -o huge --resume
+fi
+rm -f huge
+endless() { # endless STATUS PATTERN ARGUMENTS...: with no end on standard input
+    want=$1 pattern=$2
+    shift 2
+    (
+        # shellcheck disable=SC3045 # dash and bash have it
+        ulimit -v 4000000
+        yes | tr -d '\n' | "$dq" "$@" >"$top/out" 2>"$top/err"
+        echo $? >"$top/status"
+    ) 2>/dev/null
+    [ "$(cat "$top/status")" = "$want" ] || complain "dq $*: expected status $want, found $(cat "$top/status"): $(cat "$top/err")"
+    grep -q "$pattern" "$top/err" || complain "dq $*: \"$pattern\" is not in: $(cat "$top/err")"
+    [ ! -s "$top/out" ] || complain "dq $*: failed, but printed on stdout"
+}
+endless 5 "standard input: a line of more than the 16777216 bytes that a prompt may have" generate "plain model" -i --raw
+endless 4 "$large" generate "plain model" --prompt-file - --raw
+endless 4 "$large" report - -o x.html
+endless 4 "$large" quantize "plain model" -o x.h5 --recipe /dev/stdin
+endless 5 "bytes that a third of this machine's memory has\|out of memory" tokenize "plain model" --text -
+absent x.html x.h5 x.json
+# what nests without end
+awk 'BEGIN { for (i = 0; i < 1000000; i++) printf "[" }' >deep.json
+for c in "report deep.json" "bench compare deep.json" "judged deep.json" "merge deep.json" "quantize $saved -o x.h5 --recipe deep.json" \
+    "eval $saved --task mc --data deep.json" "eval $saved --task math --data deep.json"; do
+    # shellcheck disable=SC2086
+    "$dq" $c >"$top/out" 2>"$top/err"
+    got=$?
+    case $got in 2 | 3 | 4) ;; *) complain "dq $c: status $got: $(head -c 300 "$top/err")" ;; esac
+done

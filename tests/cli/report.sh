@@ -29,7 +29,7 @@ damaged 4 'a document of another version.*that made it$' '{"schema": "dq-stats/1
 damaged 4 'no page.*found "dq-doctor/1"' '{"schema": "dq-doctor/1", "results": []}'
 head -c 2000 eval.json >cut.json
 try 3 "cut.json: not valid JSON" report cut.json -o gone.html
-try 3 "not valid JSON" report four.h5 -o gone.html
+try 4 "four.h5: is an HDF5 file" report four.h5 -o gone.html
 try 4 "kv.json: no page.*dq-kv-study/1" report "$repo/results/kv/kv.json" -o gone.html
 {
     printf '{"schema": "dq-eval/1", "results": ['
@@ -203,6 +203,7 @@ many() { # many EACH, of which % is the number
     printf ', "averages": [{"model": "m", "logit_bits": 16, "tasks": [%s], "metrics": [%s]}]}\n' "$(many '"t%"')" "$(many '"acc"')"
 } >many.json
 (
+    # shellcheck disable=SC3045 # dash and bash have it
     ulimit -v 600000
     exec "$dq" report many.json -o many.html
 ) >"$top/out" 2>"$top/err" || complain "report: 20000 tasks of a mean: $(cat "$top/err")"
@@ -216,6 +217,7 @@ for i in 1 2; do
     } >many$i.json
 done
 (
+    # shellcheck disable=SC3045 # dash and bash have it
     ulimit -v 600000
     exec "$dq" report many1.json many2.json -o many.html --force
 ) >"$top/out" 2>"$top/err" || complain "report: 20000 settings: $(cat "$top/err")"
