@@ -23,7 +23,8 @@ typedef struct dq_icl_pool {
 /* Labels are sorted by the bytes of their names. */
 typedef struct dq_icl_data {
     dq_icl_pool demos, queries;
-    int64_t n_queries_in_demos; /* examples that are left out of demos: they have the text of a query */
+    int64_t
+        n_queries_in_demos; /* examples that are left out of demos: they have the text of a query */
     const char *const *label;
     int n_labels;
     int64_t n_bad, first_bad; /* ill-formed UTF-8 in the queries' file that became U+FFFD */
