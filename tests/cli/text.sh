@@ -251,7 +251,7 @@ try 4 "names no bos_token, so there is no BOS to add. Use --bos auto" stats "bar
 
 # an NLL whose perplexity no f64 holds: a last norm of 16384 in place of its weights
 cp -r "plain model" "loud model"
-from=$(LC_ALL=C tr ',{' '\n\n' <"plain model/model.safetensors" | LC_ALL=C grep -a -A 3 '"model\.norm\.weight":' | LC_ALL=C sed -n 's/.*"data_offsets":\[\([0-9]*\).*/\1/p')
+from=$(LC_ALL=C sed 's/[,{]/\n/g' "plain model/model.safetensors" | LC_ALL=C grep -a -A 3 '"model\.norm\.weight":' | LC_ALL=C sed -n 's/.*"data_offsets":\[\([0-9]*\).*/\1/p')
 header=$(od -An -t u8 -N 8 "plain model/model.safetensors" | tr -d ' ')
 i=0
 while [ $i -lt 128 ]; do printf '\200\106' && i=$((i + 1)); done | dd of="loud model/model.safetensors" bs=1 seek=$((8 + header + ${from:-0})) conv=notrunc 2>/dev/null
