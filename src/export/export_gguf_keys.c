@@ -99,40 +99,35 @@ dq_status dq_export_gguf_divisors(const float **divisors, dq_export *x, dq_err *
     return err->code;
 }
 
-/* Parameters of yarn that a reader of GGUF files takes as they usually are. */
-static dq_status check_yarn(const json_t *r, double factor, dq_err *err)
+/* What multiplies cosine and sine is not said in GGUF so that all its readers agree. */
+static dq_status check_gain(const dq_model *m, const char *type, double usual, dq_err *err)
 {
-    const double usual[] = {32, 1, 0.1 * log(factor) + 1, 0, 0};
-    static const char *const keys[] = {"beta_fast", "beta_slow", "attention_factor", "mscale",
-                                       "mscale_all_dim"};
-    static const bool yes = true;
-    bool whole;
-    for (int i = 0; i < 5; i++) {
+    const double gain = (double)m->rope.amplitude;
+    if (fabs(gain - usual) <= 1e-6 * usual) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "key \"attention_factor\" of %s: %g cannot be said in GGUF so that its readers "
+                   "agree (expected %g)",
+                   type, gain, usual);
+}
+
+/* Parameters of yarn that a reader of GGUF files takes as they usually are. */
+static dq_status check_yarn(const json_t *r, dq_err *err)
+{
+    static const double usual[] = {32, 1};
+    static const char *const keys[] = {"beta_fast", "beta_slow"};
+    const json_t *whole = json_object_get(r, "truncate");
+    for (int i = 0; i < 2; i++) {
         double x;
         DQ_TRY(dq_json_float(&x, r, keys[i], &usual[i], err));
-        if (fabs(x - usual[i]) > 1e-6 * fabs(usual[i]))
+        if (fabs(x - usual[i]) > 1e-6 * usual[i])
             return dq_fail(
                 err, DQ_MISMATCH,
                 "key \"%s\" of yarn: %g cannot be said in GGUF so that its readers agree "
                 "(expected %g)",
                 keys[i], x, usual[i]);
     }
-    DQ_TRY(dq_json_bool(&whole, r, "truncate", &yes, err));
-    if (!whole)
-        return dq_fail(err, DQ_MISMATCH, "key \"truncate\" of yarn: false cannot be said in GGUF");
-    return DQ_OK;
-}
-
-/* Divisors stand in GGUF without a factor of cosine and sine. */
-static dq_status check_gain(const json_t *r, dq_err *err)
-{
-    double gain;
-    DQ_TRY(dq_json_float(&gain, r, "attention_factor", NULL, err));
-    if (!(gain < 1 || gain > 1)) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "key \"attention_factor\" of longrope: %g cannot be said in GGUF so that its "
-                   "readers agree (expected 1)",
-                   gain);
+    if (!whole || json_is_true(whole)) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "key \"truncate\" of yarn: false cannot be said in GGUF");
 }
 
 static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *config, dq_err *err)
@@ -144,7 +139,7 @@ static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *
     DQ_TRY(base(&theta, r, config, err));
     dq_gguf_write_f32(f, "llama.rope.freq_base", (float)theta);
     if (strcmp(type, "default") == 0 || strcmp(type, "llama3") == 0) return DQ_OK;
-    if (strcmp(type, "longrope") == 0) return check_gain(r, err);
+    if (strcmp(type, "longrope") == 0) return check_gain(m, type, 1, err);
     if (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0)
         return dq_fail(err, DQ_MISMATCH,
                        "rope type \"%s\" has no form in GGUF (expected default, linear, llama3, "
@@ -162,7 +157,8 @@ static dq_status write_rope(dq_gguf_fields *f, const dq_model *m, const json_t *
     dq_gguf_write_f32(f, "llama.rope.scaling.factor", (float)factor);
     if (strcmp(type, "linear") == 0) return DQ_OK;
     dq_gguf_write_u32(f, "llama.rope.scaling.original_context_length", (uint32_t)original);
-    return check_yarn(r, factor, err);
+    DQ_TRY(check_gain(m, type, factor > 1 ? 0.1 * log(factor) + 1 : 1, err));
+    return check_yarn(r, err);
 }
 
 /* ---- The model ---- */

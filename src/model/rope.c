@@ -81,18 +81,26 @@ static dq_status refuse_partial(const json_t *object, dq_err *err)
     return DQ_OK;
 }
 
+/* Positions before scaling; those on the top level beat those beside the factors. */
+static dq_status read_original(double *out, const json_t *parameters, const json_t *config,
+                               int max_positions, dq_err *err)
+{
+    static const char key[] = "original_max_position_embeddings";
+    *out = max_positions;
+    DQ_TRY(positive(out, parameters, key, out, err));
+    return positive(out, config, key, out, err);
+}
+
 /* The smooth blend between kept and stretched wave lengths. */
 static dq_status scale_llama3(double *freq, int n, const json_t *parameters, const json_t *config,
                               int max_positions, dq_err *err)
 {
     static const double two_pi = 6.283185307179586476925;
-    double factor = 1, low = 1, high = 1, original = max_positions;
+    double factor = 1, low = 1, high = 1, original = 1;
     DQ_TRY(positive(&factor, parameters, "factor", NULL, err));
     DQ_TRY(positive(&low, parameters, "low_freq_factor", NULL, err));
     DQ_TRY(positive(&high, parameters, "high_freq_factor", NULL, err));
-    /* A length on the top level beats the one beside the factors. */
-    DQ_TRY(positive(&original, parameters, "original_max_position_embeddings", &original, err));
-    DQ_TRY(positive(&original, config, "original_max_position_embeddings", &original, err));
+    DQ_TRY(read_original(&original, parameters, config, max_positions, err));
     if (!(high > low))
         return dq_fail(err, DQ_DAMAGED,
                        "key \"high_freq_factor\": expected more than low_freq_factor (%g), found "
@@ -155,13 +163,13 @@ static dq_status scale_yarn(double *freq, dq_rope *rope, double theta, const jso
     static const double default_fast = 32.0, default_slow = 1.0;
     double original = max_positions, factor, fast, slow;
     bool whole;
-    DQ_TRY(positive(&original, parameters, "original_max_position_embeddings", &original, err));
-    DQ_TRY(positive(&original, config, "original_max_position_embeddings", &original, err));
+    DQ_TRY(read_original(&original, parameters, config, max_positions, err));
     const double stretched = max_positions / original;
     DQ_TRY(positive(&factor, parameters, "factor", &stretched, err));
     DQ_TRY(positive(&fast, parameters, "beta_fast", &default_fast, err));
     DQ_TRY(positive(&slow, parameters, "beta_slow", &default_slow, err));
     DQ_TRY(dq_json_bool(&whole, parameters, "truncate", &yes, err));
+    whole = whole && !json_is_null(json_object_get(parameters, "truncate"));
     DQ_TRY(yarn_amplitude(&rope->amplitude, parameters, factor, err));
     if (!(theta > 1.0))
         return dq_fail(err, DQ_DAMAGED, "key \"rope_theta\": expected more than 1, found %g",
@@ -197,10 +205,11 @@ static dq_status factor_at(double *out, const json_t *parameters, const char *ke
 }
 
 /* A divisor for each frequency, the same for short and for long texts: other lists would change keys that are cached. */
-static dq_status scale_longrope(double *freq, dq_rope *rope, const json_t *parameters, dq_err *err)
+static dq_status scale_longrope(double *freq, dq_rope *rope, const json_t *parameters,
+                                const json_t *config, int max_positions, dq_err *err)
 {
     const int n = rope->dim / 2;
-    double gain = 1;
+    double original = max_positions, factor, gain;
     for (int i = 0; i < n; i++) {
         double x = 1, y = 1;
         DQ_TRY(factor_at(&x, parameters, "short_factor", n, i, err));
@@ -211,7 +220,11 @@ static dq_status scale_longrope(double *freq, dq_rope *rope, const json_t *param
                            "and long_factor differ");
         freq[i] /= x;
     }
-    DQ_TRY(positive(&gain, parameters, "attention_factor", NULL, err));
+    DQ_TRY(read_original(&original, parameters, config, max_positions, err));
+    const double stretched = max_positions / original;
+    DQ_TRY(positive(&factor, parameters, "factor", &stretched, err));
+    const double usual = factor > 1 ? sqrt(1 + log(factor) / log(original)) : 1;
+    DQ_TRY(positive(&gain, parameters, "attention_factor", &usual, err));
     rope->amplitude = (float)gain;
     return DQ_OK;
 }
@@ -227,7 +240,8 @@ static dq_status scale(double *freq, dq_rope *rope, double theta, const json_t *
         return scale_llama3(freq, rope->dim / 2, parameters, config, max_positions, err);
     if (strcmp(type, "yarn") == 0)
         return scale_yarn(freq, rope, theta, parameters, config, max_positions, err);
-    if (strcmp(type, "longrope") == 0) return scale_longrope(freq, rope, parameters, err);
+    if (strcmp(type, "longrope") == 0)
+        return scale_longrope(freq, rope, parameters, config, max_positions, err);
     if (strcmp(type, "linear") == 0) {
         DQ_TRY(positive(&factor, parameters, "factor", NULL, err));
         for (int i = 0; i < rope->dim / 2; i++) freq[i] /= factor;

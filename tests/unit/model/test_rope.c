@@ -76,7 +76,10 @@ TEST(frequencies_come_out)
     }
 }
 
-#define YARN  "{\"rope_theta\":10000,\"rope_scaling\":{\"rope_type\":\"yarn\""
+#define YARN "{\"rope_theta\":10000,\"rope_scaling\":{\"rope_type\":\"yarn\""
+#define LONGROPE_OF(more)                                                                          \
+    "{\"rope_scaling\":{\"rope_type\":\"longrope\",\"short_factor\":[1,2.5],\"long_factor\":[1,2." \
+    "5]" more "}}"
 #define M4096 ",\"original_max_position_embeddings\":4096"
 
 /* Wanted values were computed apart from this code, from the formulas of arXiv 2309.00071 as
@@ -98,6 +101,7 @@ TEST(yarn_stretches_and_amplifies)
         {YARN M4096 ",\"factor\":16}}", 64, 31, 8.3345089510e-06, 1.277258872},
         {YARN M4096 ",\"factor\":16,\"truncate\":true}}", 64, 16, 5.6730769231e-03, 1.277258872},
         {YARN M4096 ",\"factor\":16,\"truncate\":false}}", 64, 11, 4.0436894719e-02, 1.277258872},
+        {YARN M4096 ",\"factor\":16,\"truncate\":null}}", 64, 11, 4.0436894719e-02, 1.277258872},
         {YARN M4096 ",\"factor\":16,\"truncate\":false}}", 64, 16, 5.6962144014e-03, 1.277258872},
         {YARN M4096 ",\"factor\":16,\"truncate\":false}}", 64, 22, 1.8222971922e-04, 1.277258872},
         /* Without a factor it is the ratio of the two lengths: 65536 / 4096. */
@@ -131,6 +135,12 @@ TEST(yarn_stretches_and_amplifies)
          1.368887945},
         {YARN M4096 ",\"factor\":40,\"attention_factor\":2,\"mscale\":0.707,\"mscale_all_dim\":1}}",
          64, 0, 1.0, 2.0},
+        /* longrope: by the factor, else by the ratio of the lengths, and none below 1. */
+        {LONGROPE_OF(M4096), 4, 0, 1.0, 1.154700538},
+        {LONGROPE_OF(M4096 ",\"attention_factor\":null,\"factor\":4"), 4, 0, 1.0, 1.080123450},
+        {LONGROPE_OF(M4096 ",\"attention_factor\":1.5"), 4, 1, 4e-3, 1.5},
+        {LONGROPE_OF(M4096 ",\"factor\":0.5"), 4, 0, 1.0, 1.0},
+        {LONGROPE_OF(""), 4, 0, 1.0, 1.0},
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         dq_rope rope;
@@ -196,7 +206,6 @@ TEST(odd_rotations_are_refused)
         {LONGROPE("[1,2]", "[1]", "1"), 4, DQ_DAMAGED, "\"long_factor\": expected a list of 2"},
         {LONGROPE("[1,0]", "[1,0]", "1"), 4, DQ_DAMAGED, "\"short_factor\": number 1"},
         {LONGROPE("[1,\"2\"]", "[1,2]", "1"), 4, DQ_DAMAGED, "\"short_factor\": number 1"},
-        {LONGROPE("[1,2]", "[1,2]", "null"), 4, DQ_DAMAGED, "attention_factor"},
         {LONGROPE("[1,2]", "[1,2]", "0"), 4, DQ_DAMAGED, "attention_factor"},
         {"{\"rope_scaling\":{\"type\":\"linear\"}}", 64, DQ_DAMAGED, "\"factor\" is missing"},
         {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", 64, DQ_DAMAGED, "\"factor\""},
