@@ -75,6 +75,15 @@ static bool find(const builder *b, dq_role role, int layer, char name[MAX_NAME],
     return b->source->find(b->source->arg, name, w);
 }
 
+/* A name that is the wanted one with something before it, or without "model.": wrappers write such. */
+static bool is_renamed(const char *name, const char *there)
+{
+    static const char prefix[] = "model.";
+    const size_t n = strlen(name), k = strlen(there), p = sizeof prefix - 1;
+    if (strncmp(name, prefix, p) == 0 && strcmp(there, name + p) == 0) return true;
+    return k > n && there[k - n - 1] == '.' && strcmp(there + k - n, name) == 0;
+}
+
 /* A part of a model that ends in something else, told by a name that the source has. */
 static dq_status refuse_missing(const builder *b, const char *name, dq_err *err)
 {
@@ -85,22 +94,29 @@ static dq_status refuse_missing(const builder *b, const char *name, dq_err *err)
                   {"classifier.", "a classifier"},
                   {"v_head.", "a model with a head of values"},
                   {"reward_head", "a reward model"}};
-    static const char prefix[] = "model.";
-    const char *bare = strncmp(name, prefix, sizeof prefix - 1) ? NULL : name + sizeof prefix - 1;
-    for (int64_t i = 0; i < b->source->count; i++) {
-        const char *there = b->source->name_at(b->source->arg, i), *about = NULL;
+    const char *like = NULL, *head = b->m->tied ? name : NULL, *about = NULL, *sign = NULL;
+    for (int64_t i = 0; i < b->source->count && !about; i++) {
+        const char *there = b->source->name_at(b->source->arg, i);
+        if (is_renamed(name, there)) like = there;
+        if (strstr(there, b->m->architecture->tensor[DQ_ROLE_HEAD])) head = there;
         for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
-            if (strstr(there, others[k].part)) about = others[k].about;
+            if (strstr(there, others[k].part)) about = others[k].about, sign = there;
         }
-        if (bare && strcmp(there, bare) == 0)
-            about = "a model without an output head, as encoders and embeddings have it";
-        if (about)
-            return dq_fail(err, DQ_MISMATCH,
-                           "tensor \"%s\" is missing, but \"%s\" is there: this is %s, not a "
-                           "language model. Use one that has an output head.",
-                           name, there, about);
     }
-    return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is missing", name);
+    if (like && head && !about)
+        return dq_fail(err, DQ_MISMATCH,
+                       "tensor \"%s\" is missing, but \"%s\" is there, as another program names "
+                       "it. Give all tensors the names of transformers, as this one the first.",
+                       name, like);
+    if (like && !about) {
+        about = "a model without an output head, as encoders and embeddings have it";
+        sign = like;
+    }
+    if (!about) return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is missing", name);
+    return dq_fail(err, DQ_MISMATCH,
+                   "tensor \"%s\" is missing, but \"%s\" is there: this is %s, not a language "
+                   "model. Use one that has an output head.",
+                   name, sign, about);
 }
 
 static dq_status load_weight(builder *b, dq_role role, int layer, dq_weight *w, dq_err *err)
