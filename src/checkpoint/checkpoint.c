@@ -36,7 +36,15 @@ static char *join_path(dq_arena *a, const char *dir, const char *name, dq_err *e
     return dq_textf(a, err, "%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", name);
 }
 
-/* What PEFT writes is no model. DQ_OK: there is no adapter. */
+static bool ends_in(const char *s, const char *end)
+{
+    const size_t n = strlen(s), k = strlen(end);
+    return n > k && strcmp(s + n - k, end) == 0;
+}
+
+/* ---- Folders that hold no model ---- */
+
+/* transformers reads an adapter with the model that it adapts, whatever else is in its folder. */
 static dq_status refuse_adapter(const char *dir, dq_arena *a, dq_err *err)
 {
     char *path = join_path(a, dir, "adapter_config.json", err), *text;
@@ -49,10 +57,66 @@ static dq_status refuse_adapter(const char *dir, dq_arena *a, dq_err *err)
     const char *base = json_string_value(json_object_get(o, "base_model_name_or_path"));
     dq_fail(err, DQ_MISMATCH,
             "%s: a PEFT adapter (%.40s) of %.200s, not a model. Merge it into that model "
-            "(merge_and_unload of PEFT, then save_pretrained) and name the merged folder.",
+            "(merge_and_unload of PEFT, then save_pretrained) and name the merged folder, which "
+            "has no adapter_config.json.",
             dir, type ? type : "of no type", base ? base : "another model");
     json_decref(o);
     return err->code;
+}
+
+static const char pickle[] =
+    "PyTorch pickle files are not read. Convert the weights to safetensors.";
+
+/* By a part of the name of a file. */
+static const struct {
+    const char *part, *about;
+} others[] = {
+    {"model_index.json", "a pipeline of diffusers is no language model."},
+    {"diffusion_pytorch_model", "a part of a pipeline of diffusers is no language model."},
+    {"adapter_model.", "an adapter is no model. Merge it into the model that it adapts."},
+    {"zero_to_fp32.py",
+     "weights of DeepSpeed are not read. Run this script with its option safe_serialization."},
+    {".distcp",
+     "weights of torch.distributed.checkpoint are not read. Save the model in safetensors."},
+    {"pytorch_model.bin", pickle},
+    {"pytorch_model-0", pickle},
+    {"consolidated.",
+     "weights under their maker's names are not read. Use those for transformers."},
+    {".pth", pickle},
+    {"tf_model.h5", "weights of TensorFlow are not read. Convert them to safetensors."},
+    {".msgpack", "weights of JAX are not read. Convert them to safetensors."},
+    {"onnx", "models in ONNX are not read. Use the checkpoint that they were made of."},
+    {".npz", "weights in NumPy's form are not read. Use those for transformers."},
+};
+
+/* What a folder without a file that a model needs was meant for. DQ_OK when there is nothing to say. */
+static dq_status explain(const char *dir, const char *lack, dq_arena *a, dq_err *err)
+{
+    const char **name, *inner = NULL;
+    size_t n, more = 0;
+    DQ_TRY(dq_file_dir_names(&name, &n, dir, a, err));
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
+        for (size_t i = 0; i < n; i++) {
+            if (strstr(name[i], others[k].part))
+                return dq_fail(err, DQ_MISMATCH, "%s: %s", join_path(a, dir, name[i], err),
+                               others[k].about);
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        char *path = join_path(a, dir, name[i], err);
+        char *config = path ? join_path(a, path, "config.json", err) : NULL;
+        if (!config) return err->code;
+        if (ends_in(name[i], ".gguf"))
+            return dq_fail(err, DQ_FILE, "%s: no %s here. Name the file: %s", dir, lack, path);
+        if (strcmp(name[i], "snapshots") == 0 && dq_file_is_dir(path)) /* of the hub's cache */
+            DQ_TRY(explain(path, lack, a, err));
+        if (!dq_file_exists(config)) continue;
+        more += inner != NULL;
+        if (!inner) inner = path;
+    }
+    if (!inner) return DQ_OK;
+    return dq_fail(err, DQ_FILE, "%s: no %s here. Name the folder of one model: %s%s", dir, lack,
+                   inner, more ? " (or another one beside it)" : "");
 }
 
 static dq_status read_config(dq_checkpoint *c, const char *dir, dq_err *err)
@@ -62,13 +126,17 @@ static dq_status read_config(dq_checkpoint *c, const char *dir, dq_err *err)
     if (!dq_file_is_dir(dir) && dq_file_exists(dir))
         return dq_fail(err, DQ_DAMAGED, "%s: not a folder. Name the folder that holds config.json.",
                        dir);
-    if (!dq_file_exists(path)) DQ_TRY(refuse_adapter(dir, c->arena, err));
+    DQ_TRY(refuse_adapter(dir, c->arena, err));
+    if (dq_file_is_dir(dir) && !dq_file_exists(path))
+        DQ_TRY(explain(dir, "config.json", c->arena, err));
     DQ_TRY(dq_file_read_small(&text, &c->config_bytes, path, DQ_MAX_CONFIG, c->arena, err));
     c->config_text = text;
     DQ_TRY(dq_json_parse_config(&c->config, text, c->config_bytes, path, err));
     if (!json_is_object(c->config)) return dq_fail(err, DQ_DAMAGED, "%s: not a JSON object", path);
     return DQ_OK;
 }
+
+/* ---- Weight files ---- */
 
 /* Inside the folder: relative, and no component that leads out of it. */
 static bool stays_inside(const char *name)
@@ -250,46 +318,49 @@ dq_status dq_checkpoint_index_files(const char ***file, size_t *n, const char *d
 
 static dq_status no_weights(const char *dir, dq_arena *a, dq_err *err)
 {
-    static const char *const torch[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
-                                        "consolidated.00.pth"};
-    for (size_t i = 0; i < sizeof torch / sizeof *torch; i++) {
-        char *path = join_path(a, dir, torch[i], err);
-        if (!path) return err->code;
-        if (dq_file_exists(path))
-            return dq_fail(err, DQ_MISMATCH,
-                           "%s: PyTorch pickle files are not read. Convert the weights to "
-                           "safetensors.",
-                           path);
-    }
     const char **name;
     size_t n;
-    DQ_TRY(refuse_adapter(dir, a, err));
+    DQ_TRY(explain(dir, "safetensors", a, err));
     DQ_TRY(dq_file_dir_names(&name, &n, dir, a, err));
     for (size_t i = 0; i < n; i++) {
-        size_t len = strlen(name[i]);
-        if (len > 5 && strcmp(name[i] + len - 5, ".gguf") == 0)
-            return dq_fail(err, DQ_FILE, "%s: no safetensors here. Name the file %s%s%s", dir, dir,
-                           dir[strlen(dir) - 1] == '/' ? "" : "/", name[i]);
+        if (ends_in(name[i], ".safetensors"))
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: weights under this name are not looked for (expected "
+                           "model.safetensors, or files that model.safetensors.index.json lists). "
+                           "Fetch the index, or name the file so.",
+                           join_path(a, dir, name[i], err));
     }
     return dq_fail(err, DQ_FILE,
                    "%s: neither model.safetensors nor model.safetensors.index.json is here", dir);
 }
 
+/* One file counts, else an index. */
+static dq_status find_weights(const char **name, const dq_checkpoint *c, const char *dir,
+                              dq_err *err)
+{
+    static const char *const usual[] = {"model.safetensors", "model.safetensors.index.json"};
+    *name = NULL;
+    for (size_t i = 0; i < sizeof usual / sizeof *usual && !*name; i++) {
+        char *path = join_path(c->arena, dir, usual[i], err);
+        if (!path) return err->code;
+        if (dq_file_exists(path)) *name = usual[i];
+    }
+    return *name ? DQ_OK : no_weights(dir, c->arena, err);
+}
+
 static dq_status open_weights(dq_checkpoint *c, const char *dir, dq_err *err)
 {
-    static const char single[] = "model.safetensors";
-    char *path = join_path(c->arena, dir, single, err);
-    char *index = join_path(c->arena, dir, "model.safetensors.index.json", err);
-    if (!path || !index) return err->code;
-    if (dq_file_exists(path)) {
-        c->file = dq_alloc(c->arena, 1, sizeof *c->file, err);
-        if (!c->file) return err->code;
-        c->file[0].name = single;
-        c->n_files = 1;
-        return open_files(c, dir, err);
+    const char *name;
+    DQ_TRY(find_weights(&name, c, dir, err));
+    if (ends_in(name, ".safetensors.index.json")) {
+        char *path = join_path(c->arena, dir, name, err);
+        return path ? open_sharded(c, dir, path, err) : err->code;
     }
-    if (dq_file_exists(index)) return open_sharded(c, dir, index, err);
-    return no_weights(dir, c->arena, err);
+    c->file = dq_alloc(c->arena, 1, sizeof *c->file, err);
+    if (!c->file) return err->code;
+    c->file[0].name = name;
+    c->n_files = 1;
+    return open_files(c, dir, err);
 }
 
 /* ---- GGUF files ---- */

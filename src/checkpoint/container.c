@@ -73,7 +73,7 @@ static dq_status read_version(dq_container *c, dq_container_h5 *r)
     if (dq_container_h5_words(r, "/", "encoding-type", type, sizeof type) != DQ_OK ||
         strcmp(type, DQ_H5_FORMAT) != 0) {
         *r->err = (dq_err){0}; /* replaces the text about an attribute */
-        return dq_fail(r->err, DQ_DAMAGED, "%s: an HDF5 file, but not a dq container", c->path);
+        return dq_fail(r->err, DQ_MISMATCH, "%s: an HDF5 file, but not a dq container", c->path);
     }
     DQ_TRY(read_word(c, r, "/", "encoding-version", &c->info.version));
     if (strncmp(c->info.version, "1.", 2) != 0)

@@ -233,64 +233,64 @@ static bool ends_in(const char *s, const char *end)
 /* A regular file: a container, or something that can be named. */
 static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_err *err)
 {
+    static const char packed[] = "a packed file is not read. Unpack it and name what was in it.";
+    static const char old[] =
+        "a file of llama.cpp from before GGUF is not read. Convert the model again.";
+    static const char pickle[] =
+        "a PyTorch file is not read. Use a folder with config.json and safetensors.";
     static const struct {
-        const char *magic;
-        size_t len;
-        const char *what;
+        size_t at, len;
+        const char *magic, *what;
     } known[] = {
-        {"PK\3\4", 4, "a PyTorch file is not read. Use a folder with config.json and safetensors."},
+        {0, 4, "PK\3\4",
+         "a packed file, as of PyTorch, is not read. Use a folder with config.json and "
+         "safetensors."},
+        {0, 2, "\x80\2", pickle},
+        {0, 2, "\x80\4", pickle},
+        {0, 2, "\x1f\x8b", packed},
+        {0, 3, "BZh", packed},
+        {0, 6,
+         "\xfd"
+         "7zXZ",
+         packed},
+        {0, 4, "\x28\xb5\x2f\xfd", packed},
+        {0, 6, "7z\xbc\xaf\x27\x1c", packed},
+        {257, 5, "ustar", packed},
+        {0, 4, "lmgg", old},
+        {0, 4, "fmgg", old},
+        {0, 4, "tjgg", old},
+        {0, 9, "<!DOCTYPE", "a page of the web, not the file. Fetch the file itself."},
+        {0, 9, "<!doctype", "a page of the web, not the file. Fetch the file itself."},
     };
     static const uint8_t hdf5[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
-    uint8_t head[24] = {0};
+    uint8_t head[264] = {0};
+    uint64_t first;
     dq_os_map map;
     DQ_TRY(dq_os_map_open(&map, path, err));
-    if (map.bytes) memcpy(head, map.data, map.bytes < sizeof head ? map.bytes : sizeof head);
+    const size_t bytes = map.bytes;
+    if (bytes) memcpy(head, map.data, bytes < sizeof head ? bytes : sizeof head);
+    memcpy(&first, head, sizeof first);
     dq_os_map_close(&map);
     if (memcmp(head, hdf5, sizeof hdf5) == 0 || ends_in(path, ".h5"))
         return open_container(o, path, pairing, err);
     if (dq_checkpoint_is_gguf(path)) return open_checkpoint(o, path, pairing, err);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (memcmp(head, known[i].magic, known[i].len) == 0)
+        if (memcmp(head + known[i].at, known[i].magic, known[i].len) == 0)
             return dq_fail(err, DQ_MISMATCH, "%s: %s", path, known[i].what);
     }
-    if (ends_in(path, ".safetensors") || ends_in(path, ".json"))
+    const bool is_safetensors = head[sizeof first] == '{' && first < bytes;
+    if (is_safetensors || ends_in(path, ".safetensors") || ends_in(path, ".json"))
         return dq_fail(err, DQ_MISMATCH,
                        "%s: one file is no model. Name the folder that holds config.json and the "
                        "weights.",
                        path);
+    if (ends_in(path, ".onnx"))
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: a model in ONNX is not read. Use the checkpoint that it was made of.",
+                       path);
     return dq_fail(
         err, DQ_DAMAGED,
         "%s: neither a folder with config.json, nor a GGUF file, nor a dq container (.h5)", path);
-}
-
-/* A folder without config.json: what it may have been meant for. DQ_OK when there is nothing to say. */
-static dq_status explain_folder(opened *o, const char *path, dq_err *err)
-{
-    const char **name, *inner = NULL;
-    size_t n, more = 0;
-    DQ_TRY(dq_file_dir_names(&name, &n, path, o->arena, err));
-    for (size_t i = 0; i < n; i++) {
-        if (ends_in(name[i], ".gguf"))
-            return dq_fail(err, DQ_FILE, "%s: no config.json here. Name the file: %s%s%s", path,
-                           path, ends_in(path, "/") ? "" : "/", name[i]);
-        const char *config = dq_textf(o->arena, err, "%s/%s/config.json", path, name[i]);
-        if (!config) return err->code;
-        if (!dq_file_exists(config)) continue;
-        more += inner != NULL;
-        if (!inner) inner = name[i];
-    }
-    if (!inner) return DQ_OK;
-    return dq_fail(err, DQ_FILE, "%s: no config.json here. Name the folder of one model: %s%s%s%s",
-                   path, path, ends_in(path, "/") ? "" : "/", inner,
-                   more ? " (or another one beside it)" : "");
-}
-
-static dq_status open_folder(opened *o, const char *path, dq_pairing pairing, dq_err *err)
-{
-    const char *config = dq_textf(o->arena, err, "%s/config.json", path);
-    if (!config) return err->code;
-    if (!dq_file_exists(config)) DQ_TRY(explain_folder(o, path, err));
-    return open_checkpoint(o, path, pairing, err);
 }
 
 /* ---- Open and close ---- */
@@ -373,7 +373,7 @@ dq_status dq_model_open_as(dq_model **out, const char *path, dq_pairing pairing,
         if (!dq_file_exists(path))
             refuse_missing(path, err);
         else if (dq_file_is_dir(path))
-            open_folder(o, path, pairing, err);
+            open_checkpoint(o, path, pairing, err);
         else
             open_file(o, path, pairing, err);
     }

@@ -47,11 +47,11 @@ printf GGUF >"only gguf/x.gguf"
 try 6 "Name the file: only gguf/x.gguf" info "only gguf"
 try 3 "ends inside its header" info "only gguf/x.gguf"
 cp "only gguf/x.gguf" "$golden/v2-f16/config.json" "config and gguf"
-try 6 "Name the file config and gguf/x.gguf" stats "config and gguf" --ids 1
+try 6 "Name the file: config and gguf/x.gguf" stats "config and gguf" --ids 1
 cp "$golden/v2-f16/config.json" torch
 printf 'PK\003\004....' >torch/pytorch_model.bin
 try 4 "pytorch_model.bin: PyTorch pickle" info torch
-try 4 "PyTorch file is not read" info torch/pytorch_model.bin
+try 4 "a packed file, as of PyTorch" info torch/pytorch_model.bin
 for file in config.json model.safetensors; do
     try 4 "$file: one file is no model. Name the folder" info "plain model/$file"
 done
@@ -62,6 +62,37 @@ printf '{"peft_type": "LORA", "base_model_name_or_path": "some/base", "scale": N
 try 4 "adapter: a PEFT adapter (LORA) of some/base, not a model. Merge it" info adapter
 cp "$golden/v2-f16/config.json" adapter
 try 4 "a PEFT adapter (LORA)" logits adapter --ids 1 -o gone.h5
+cp -r "plain model" adapted
+cp adapter/adapter_config.json adapted
+try 4 "adapted: a PEFT adapter (LORA)" info adapted # transformers would read both
+rm adapted/adapter_config.json
+try 0 "bits per weight" info adapted
+# held FILE TEXT: a folder that holds this file and no model
+held() {
+    rm -rf held
+    mkdir held
+    touch "held/$1"
+    try 4 "held/$1: $2" info held
+    cp "$golden/v2-f16/config.json" held
+    try 4 "held/$1: $2" info held
+}
+held model_index.json "a pipeline of diffusers"
+held adapter_model.safetensors "an adapter is no model"
+held pytorch_model-00001-of-00002.bin "PyTorch pickle"
+held consolidated.safetensors "weights under their maker's names"
+held zero_to_fp32.py "weights of DeepSpeed"
+held tf_model.h5 "weights of TensorFlow"
+held onnx "models in ONNX"
+mv held/onnx held/model-00001-of-00001.safetensors
+try 4 "model-00001-of-00001.safetensors: weights under this name are not looked for" info held
+mkdir -p cache/snapshots
+mv adapted cache/snapshots/abc
+try 6 "Name the folder of one model: cache/snapshots/abc" info cache
+mv cache/snapshots/abc/model.safetensors cache/blob
+try 4 "cache/blob: one file is no model" info cache/blob
+printf '\037\213....' >packed.gguf
+try 4 "packed.gguf: a packed file is not read" info packed.gguf
+rm -r held cache packed.gguf
 for file in config.json model.safetensors tokenizer.json tokenizer_config.json model.safetensors.index.json; do
     rm -rf pointer
     cp -r "plain model" pointer

@@ -51,8 +51,6 @@ sed 's/\(general.architecture............\)llama/\1qwen2/' "$model" >arch.gguf
 try 4 'architecture "qwen2" is not read' info arch.gguf
 head -c 100000 "$model" >cut.gguf
 try 3 "ends beyond the file" info cut.gguf
-printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n' >pointer.gguf
-try 4 "a Git LFS pointer" info pointer.gguf
 : >empty.gguf
 try 3 "nor a GGUF file" info empty.gguf
 head -c 20000 "$model" >keys.gguf
