@@ -334,12 +334,22 @@ static dq_status no_weights(const char *dir, dq_arena *a, dq_err *err)
                    "%s: neither model.safetensors nor model.safetensors.index.json is here", dir);
 }
 
-/* One file counts, else an index. */
+/* The file that "transformers_weights" of config.json names counts; else one file, else an index. */
 static dq_status find_weights(const char **name, const dq_checkpoint *c, const char *dir,
                               dq_err *err)
 {
     static const char *const usual[] = {"model.safetensors", "model.safetensors.index.json"};
+    static const char key[] = "transformers_weights";
     *name = NULL;
+    DQ_TRY(dq_json_text(name, c->config, key, name, err));
+    if (*name && !stays_inside(*name))
+        return dq_fail(err, DQ_DAMAGED, "%s: key \"%s\": \"%s\" is not in this folder", dir, key,
+                       *name);
+    if (*name && !ends_in(*name, ".safetensors") && !ends_in(*name, ".safetensors.index.json"))
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: key \"%s\": \"%s\" is not read (expected a file of safetensors, or an "
+                       "index of such)",
+                       dir, key, *name);
     for (size_t i = 0; i < sizeof usual / sizeof *usual && !*name; i++) {
         char *path = join_path(c->arena, dir, usual[i], err);
         if (!path) return err->code;

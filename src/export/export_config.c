@@ -139,6 +139,7 @@ dq_status dq_export_config_json(const char **out, size_t *len, dq_export *x, dq_
     const char *value = NULL;
     size_t n;
     *out = dq_container_config(x->model->container, len);
+    DQ_TRY(set(out, len, x, "transformers_weights", NULL, err)); /* of the source */
     if (!x->model->tied) /* whatever the source says: a head of its own is stored, and counts */
         DQ_TRY(set(out, len, x, "tie_word_embeddings", "false", err));
     if (x->set.form == DQ_EXPORT_SAFETENSORS)

@@ -90,9 +90,21 @@ mv adapted cache/snapshots/abc
 try 6 "Name the folder of one model: cache/snapshots/abc" info cache
 mv cache/snapshots/abc/model.safetensors cache/blob
 try 4 "cache/blob: one file is no model" info cache/blob
+# the file that the configuration names counts
+mv cache/blob cache/snapshots/abc/own.safetensors
+sed -i 's/{/{"transformers_weights": "own.safetensors",/' cache/snapshots/abc/config.json
+echo damaged >cache/snapshots/abc/model.safetensors
+try 0 "bits per weight" info cache/snapshots/abc
+try 0 "" quantize cache/snapshots/abc -o own.h5 --bits 8 -q
+try 0 "" export own.h5 -o own --format safetensors -q
+try 0 "bits per weight" info own
+sed -i 's/own.safetensors/own.bin/' cache/snapshots/abc/config.json
+try 4 "key \"transformers_weights\": \"own.bin\"" info cache/snapshots/abc
+sed -i 's,own.bin,../own.safetensors,' cache/snapshots/abc/config.json
+try 3 "\"../own.safetensors\" is not in this folder" info cache/snapshots/abc
 printf '\037\213....' >packed.gguf
 try 4 "packed.gguf: a packed file is not read" info packed.gguf
-rm -r held cache packed.gguf
+rm -r held cache own own.h5 packed.gguf
 for file in config.json model.safetensors tokenizer.json tokenizer_config.json model.safetensors.index.json; do
     rm -rf pointer
     cp -r "plain model" pointer
