@@ -322,8 +322,9 @@ static dq_status run(generate *x, const dq_args *args, dq_err *err)
     DQ_TRY(open_model(x, args->item[0], err));
     if (x->compare) {
         DQ_TRY(open_model(x, x->compare, err));
-        if (!dq_tokenizer_same(x->side[0].lm.tok, x->side[1].lm.tok) ||
-            x->side[0].lm.model->vocab != x->side[1].lm.model->vocab)
+        const dq_lm *a = &x->side[0].lm, *b = &x->side[1].lm;
+        if (a->model->vocab != b->model->vocab ||
+            !dq_tokenizer_same(a->tok, b->tok, a->model->vocab))
             return dq_fail(
                 err, DQ_MISMATCH,
                 "--compare: %s has another tokenizer or vocabulary than %s, so their tokens do not "

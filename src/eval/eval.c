@@ -12,7 +12,8 @@
 /* Whether ids that were made for one of the models are those of the other. */
 static bool same_ids(const dq_eval_ids *ids, const dq_eval_model *a, const dq_eval_model *b)
 {
-    return a->tok && b->tok && dq_tokenizer_same(a->tok, b->tok) && a->m->vocab == b->m->vocab &&
+    return a->tok && b->tok && a->m->vocab == b->m->vocab &&
+           dq_tokenizer_same(a->tok, b->tok, a->m->vocab) &&
            a->m->max_positions == b->m->max_positions &&
            (!(ids->win.prefixed || ids->req.prefixed) ||
             dq_tokenizer_prefix(a->tok) == dq_tokenizer_prefix(b->tok));

@@ -16,6 +16,12 @@ typedef struct dq_added_token {
     bool told_special;  /* its form is the text of a special token: decoding leaves it out */
 } dq_added_token;
 
+/* Whether a model of so many rows has none for it, as the files only name it. */
+static inline bool dq_added_token_is_beyond(const dq_added_token *t, int64_t rows)
+{
+    return t->is_named_only && t->id >= rows;
+}
+
 /* The tokens that are searched at one stage, sorted by form. */
 typedef struct dq_added_tokens {
     const dq_added_token **token; /* [n] */

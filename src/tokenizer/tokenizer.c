@@ -67,7 +67,7 @@ dq_status dq_tokenizer_added(json_t **out, const dq_tokenizer *t, int64_t rows, 
     *out = json_array();
     for (size_t i = 0; i < t->n_added; i++) {
         const dq_added_token *a = &t->added[i];
-        if (a->is_named_only && a->id >= rows) continue;
+        if (dq_added_token_is_beyond(a, rows)) continue;
         json_array_append_new(*out,
                               json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", a->id,
                                         "content", json_stringn(a->text, a->len), "single_word",

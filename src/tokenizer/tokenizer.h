@@ -65,9 +65,9 @@ int32_t dq_tokenizer_prefix(const dq_tokenizer *t);
  * with byte fallback as that byte), owned by t; NULL for an unknown id. */
 const char *dq_tokenizer_piece(const dq_tokenizer *t, int32_t id, size_t *len);
 /* Whether both give the same tokens for every text and the same text for ids, by what was loaded, not by how files write it:
- * vocabulary, merges or scores, steps, added tokens and template. Whoever puts dq_tokenizer_prefix before ids compares it
- * too. False is no proof of a difference. */
-bool dq_tokenizer_same(const dq_tokenizer *a, const dq_tokenizer *b);
+ * vocabulary, merges or scores, steps, added tokens and template; tokens that are named only do not count where the models
+ * have no such `rows`. Whoever puts dq_tokenizer_prefix before ids compares it too. False is no proof of a difference. */
+bool dq_tokenizer_same(const dq_tokenizer *a, const dq_tokenizer *b, int64_t rows);
 
 /* DQ_MISMATCH where a model that knows `vocab` tokens lacks one of ids[n]. */
 dq_status dq_tokenizer_check_ids(const int32_t *ids, int64_t n, int64_t vocab, dq_err *err);

@@ -63,13 +63,13 @@ static const dq_added_token *added_of(const dq_tokenizer *t, int32_t id)
     return NULL;
 }
 
-/* In any order: of what is found where, length decides. */
-static bool same_added(const dq_tokenizer *a, const dq_tokenizer *b)
+/* Whether b has a's added tokens, in any order: of what is found where, length decides. */
+static bool has_added(const dq_tokenizer *a, const dq_tokenizer *b, int64_t rows)
 {
-    if (a->n_added != b->n_added) return false;
     for (size_t i = 0; i < a->n_added; i++) {
-        const dq_added_token *x = &a->added[i], *y = &b->added[i];
-        if (y->id != x->id) y = added_of(b, x->id);
+        const dq_added_token *x = &a->added[i], *y = i < b->n_added ? &b->added[i] : NULL;
+        if (dq_added_token_is_beyond(x, rows)) continue;
+        if (!y || y->id != x->id) y = added_of(b, x->id);
         if (!y || !same_text(x->text, x->len, y->text, y->len) ||
             !same_text(x->form, x->form_len, y->form, y->form_len) || x->special != y->special ||
             x->told_special != y->told_special || x->lstrip != y->lstrip ||
@@ -109,13 +109,22 @@ static bool same_ids(const int32_t *a, int n, const int32_t *b, int n_b)
     return n == n_b && (n == 0 || memcmp(a, b, (size_t)n * sizeof *a) == 0);
 }
 
-bool dq_tokenizer_same(const dq_tokenizer *a, const dq_tokenizer *b)
+/* Pieces without those of added tokens that have no row; these come last. */
+static size_t n_pieces(const dq_tokenizer *t, int64_t rows)
+{
+    size_t n = t->n_pieces;
+    for (size_t i = 0; i < t->n_added; i++) n -= dq_added_token_is_beyond(&t->added[i], rows);
+    return n;
+}
+
+bool dq_tokenizer_same(const dq_tokenizer *a, const dq_tokenizer *b, int64_t rows)
 {
     if (a == b) return true;
     return a->is_unigram == b->is_unigram && strcmp(a->steps, b->steps) == 0 &&
            same_ids(a->before, a->n_before, b->before, b->n_before) &&
-           same_ids(a->after, a->n_after, b->after, b->n_after) && same_added(a, b) &&
-           same_entries(a->piece, a->n_pieces, b->piece, b->n_pieces) &&
+           same_ids(a->after, a->n_after, b->after, b->n_after) && has_added(a, b, rows) &&
+           has_added(b, a, rows) &&
+           same_entries(a->piece, n_pieces(a, rows), b->piece, n_pieces(b, rows)) &&
            same_entries(a->written, a->n_written, b->written, b->n_written) &&
            (a->is_unigram ? same_unigram(&a->unigram, &b->unigram) : same_bpe(&a->bpe, &b->bpe));
 }

@@ -135,11 +135,18 @@ TEST(test_same)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         dq_tokenizer *a = load_with(rows[i].base, NULL, NULL, NULL);
         dq_tokenizer *b = load_with(rows[i].base, rows[i].from, rows[i].to, rows[i].config);
-        if (dq_tokenizer_same(a, b) != rows[i].same || dq_tokenizer_same(b, a) != rows[i].same)
+        if (dq_tokenizer_same(a, b, 1 << 20) != rows[i].same ||
+            dq_tokenizer_same(b, a, 1 << 20) != rows[i].same)
             fail_msg("row %zu: %s", i, rows[i].to);
         dq_tokenizer_free(a);
         dq_tokenizer_free(b);
     }
+    dq_tokenizer *a = load_with(bpe_base, NULL, NULL, NULL);
+    dq_tokenizer *b = load_with(bpe_base, NULL, NULL, "{\"pad_token\":\"<n>\"}"); /* is 5 */
+    assert_true(dq_tokenizer_same(a, b, 5) && dq_tokenizer_same(b, a, 5));
+    assert_false(dq_tokenizer_same(a, b, 6) || dq_tokenizer_same(b, a, 6));
+    dq_tokenizer_free(a);
+    dq_tokenizer_free(b);
 }
 
 typedef struct refusal {
