@@ -21,7 +21,8 @@ typedef struct dq_tokenizer_text {
  * DQ_MISMATCH naming the step; nothing is skipped silently. Flags of added tokens are those of added_tokens_decoder
  * in tokenizer_config.json where it is there; else tokens of added_tokens.json are added, and what
  * special_tokens_map.json names stands before what tokenizer_config.json does. Tokens that are named only (eos_token,
- * extra_special_tokens ...) are added too. The texts may be freed afterwards; *out is ended by dq_tokenizer_free.
+ * extra_special_tokens, pad_token of "padding" in tokenizer.json ...) are added too; with split_special_tokens no special
+ * one is found in a text. The texts may be freed afterwards; *out is ended by dq_tokenizer_free.
  * DQ_DAMAGED: not JSON, wrong types, ids or merges that contradict each other.
  * Source: transformers tokenization_utils_base.py (from_pretrained), tokenization_utils_tokenizers.py (__init__). */
 dq_status dq_tokenizer_load_files(dq_tokenizer **out,

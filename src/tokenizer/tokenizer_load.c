@@ -190,10 +190,12 @@ static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_
                                     "pad_token", "cls_token", "mask_token"};
 enum { N_ROLES = sizeof roles / sizeof *roles };
 
+/* Of a role no file beside names, tokenizer.json may name the one that fills texts up. */
 static const json_t *named_value(const dq_tokenizer_loader *l, const char *key)
 {
     const json_t *v = json_object_get(l->root[SPECIAL_MAP], key);
-    return v ? v : json_object_get(l->root[CONFIG], key);
+    if (!v) v = json_object_get(l->root[CONFIG], key);
+    return v ? v : json_object_get(json_object_get(l->root[TOKENIZER], "padding"), key);
 }
 
 static const json_t *text_of(const json_t *v)
@@ -234,7 +236,7 @@ static dq_status gather_own(dq_tokenizer_loader *l, dq_err *err)
     l->own = json_object();
     json_object_foreach(l->root[CONFIG], key, v)
     {
-        if (is_own_key(key) && json_is_object(v)) json_object_set(l->own, key, v);
+        if (is_own_key(key) && json_object_get(v, "__type")) json_object_set(l->own, key, v);
     }
     json_object_foreach(l->root[SPECIAL_MAP], key, v)
     {
@@ -332,8 +334,26 @@ static dq_status load_beside(dq_tokenizer_loader *l, json_t *decoder, dq_err *er
     return DQ_OK;
 }
 
+/* transformers chooses among several by its own version. */
+static dq_status refuse_versions(const dq_tokenizer_loader *l, dq_err *err)
+{
+    static const char key[] = "fast_tokenizer_files", own[] = "tokenizer.json";
+    const json_t *list = json_object_get(l->root[CONFIG], key);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        if (name && strcmp(name, own) != 0)
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "tokenizer_config.json: key \"%s\": %.100s may count instead of %s. Give "
+                "the one that counts this name, and take the key out.",
+                key, name, own);
+    }
+    return DQ_OK;
+}
+
 static dq_status load_all_added(dq_tokenizer_loader *l, dq_err *err)
 {
+    bool split;
     dq_tokenizer *t = l->t;
     json_t *list = json_object_get(l->root[TOKENIZER], "added_tokens");
     json_t *decoder = json_object_get(l->root[CONFIG], "added_tokens_decoder");
@@ -345,6 +365,8 @@ static dq_status load_all_added(dq_tokenizer_loader *l, dq_err *err)
     }
     if (json_is_null(decoder)) decoder = NULL;
     if (decoder) l->root[SPECIAL_MAP] = l->root[ADDED] = NULL; /* the older files are not read */
+    DQ_TRY(refuse_versions(l, err));
+    DQ_TRY(dq_json_bool(&split, l->root[CONFIG], "split_special_tokens", &no, err));
     DQ_TRY(name_tokens(l, err));
     size_t capacity = json_array_size(list) + json_object_size(decoder) +
                       json_object_size(l->root[ADDED]) + l->n_named;
@@ -357,6 +379,7 @@ static dq_status load_all_added(dq_tokenizer_loader *l, dq_err *err)
     for (size_t i = 0; i < t->n_added; i++) {
         int32_t same = dq_strmap_get(&l->by_text, t->added[i].form, t->added[i].form_len);
         t->added[i].told_special = same >= 0 && t->added[same].special;
+        if (split && t->added[i].special) t->added[i].form_len = 0; /* found in no text */
     }
     DQ_TRY(dq_added_tokens_new(&t->in_raw, t->added, t->n_added, false, t->arena, err));
     return dq_added_tokens_new(&t->in_normalized, t->added, t->n_added, true, t->arena, err);

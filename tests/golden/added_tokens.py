@@ -71,13 +71,22 @@ def draw():
     return [own, config, special, numbered() if R.random() < .4 else None]
 
 
+def padding(word):
+    return {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+            "pad_token": word}
+
+
 def main():
     cases = []
-    while len(cases) < 60:
+    while len(cases) < 90:
         files = draw()
+        if len(cases) >= 60:  # with what more there is in tokenizer.json and tokenizer_config.json
+            files[1].update({"split_special_tokens": True} if R.random() < .4 else {})
+            files[1].update({"image_token": value(False)} if R.random() < .5 else {})
+            files.append(padding(R.choice(WORDS)) if R.random() < .5 else None)
         text = "".join(R.choice([*WORDS, "a", "b", " ", "  ", "\n", "q"]) for _ in range(14))
         with tempfile.TemporaryDirectory() as d:
-            for name, content in zip(NAMES, [{**base(), "added_tokens": files[0]}, *files[1:]]):
+            for name, content in zip(NAMES, [{**base(), "added_tokens": files[0], "padding": (files + [None])[4]}, *files[1:]]):
                 if content is not None:
                     pathlib.Path(d, name).write_text(json.dumps(content))
             pathlib.Path(d, "config.json").write_text('{"model_type": "llama"}')

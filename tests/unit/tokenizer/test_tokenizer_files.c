@@ -263,6 +263,7 @@ TEST(test_files_beside)
         int64_t n;
         size_t len;
         json_object_set(base, "added_tokens", json_array_get(files, 0));
+        if (json_array_size(files) == 5) json_object_set(base, "padding", json_array_get(files, 4));
         for (size_t i = 0; i < DQ_TOKENIZER_FILES; i++) {
             const json_t *v = i ? json_array_get(files, i) : base;
             if (!json_is_null(v)) file[i].s = written[i] = json_dumps(v, 0);
@@ -284,7 +285,7 @@ TEST(test_files_beside)
         dq_block_free(plain);
         dq_tokenizer_free(t);
     }
-    assert_int_equal(n_cases, 60);
+    assert_int_equal(n_cases, 90);
     assert_string_equal(err.text, "");
     json_decref(all);
 }
@@ -300,6 +301,9 @@ TEST(test_damaged_files_beside)
         {2, "[]", DQ_DAMAGED, "special_tokens_map.json: the document is not an object"},
         {2, "{", DQ_DAMAGED, "special_tokens_map.json: not valid JSON"},
         {2, "{\"eos_token\": 7, \"extra_special_tokens\": [null, {}], \"x_token\": []}", DQ_OK, ""},
+        {1, "{\"fast_tokenizer_files\": [\"tokenizer.json\", \"tokenizer.4.json\"]}", DQ_MISMATCH,
+         "\"fast_tokenizer_files\": tokenizer.4.json may count instead of tokenizer.json"},
+        {1, "{\"fast_tokenizer_files\": [\"tokenizer.json\"]}", DQ_OK, ""},
         {3, "7", DQ_DAMAGED, "added_tokens.json: the document is not an object"},
         {3, "{\"<n>\": \"5\"}", DQ_DAMAGED, "added_tokens.json: \"<n>\" has no id"},
         {3, "{\"<n>\": -1}", DQ_DAMAGED, "is not an id with an object"},
