@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char head[] = "lm_head.weight";
+
 /* A value as text in the arena, ended by a newline where `line` is. Consumes it. */
 static dq_status dump(const char **out, size_t *len, dq_export *x, json_t *v, bool line,
                       dq_err *err)
@@ -74,19 +76,24 @@ static json_t *groups_json(const dq_export *x)
     return groups;
 }
 
+static const dq_export_row *head_row(const dq_export *x)
+{
+    for (int64_t i = 0; i < x->info.n_rows; i++) {
+        if (strcmp(x->row[i].name, head) == 0) return &x->row[i];
+    }
+    return NULL;
+}
+
 /* Every matrix without codes; a tied head is a module without a tensor. */
 static json_t *ignore_json(const dq_export *x)
 {
-    static const char head[] = "lm_head.weight";
     json_t *list = json_array();
-    bool has_head = false;
     for (int64_t i = 0; i < x->info.n_rows; i++) {
         const dq_export_row *r = &x->row[i];
         json_t *module = r->scheme < 0 && r->cols > 1 ? module_json(r->name) : NULL;
-        has_head = has_head || strcmp(r->name, head) == 0;
         if (module) json_array_append_new(list, module);
     }
-    if (!has_head) json_array_append_new(list, module_json(head));
+    if (!head_row(x)) json_array_append_new(list, module_json(head));
     return list;
 }
 
@@ -136,11 +143,13 @@ static dq_status set_dtype(const char **text, size_t *len, dq_export *x, dq_err 
 dq_status dq_export_config_json(const char **out, size_t *len, dq_export *x, dq_err *err)
 {
     static const char key[] = "quantization_config";
+    /* counts whatever the source says, and its codes are tied to nothing */
+    const dq_export_row *own = head_row(x);
     const char *value = NULL;
     size_t n;
     *out = dq_container_config(x->model->container, len);
     DQ_TRY(set(out, len, x, "transformers_weights", NULL, err)); /* of the source */
-    if (!x->model->tied) /* whatever the source says: a head of its own is stored, and counts */
+    if (!x->model->tied || (own && own->scheme >= 0))
         DQ_TRY(set(out, len, x, "tie_word_embeddings", "false", err));
     if (x->set.form == DQ_EXPORT_SAFETENSORS)
         DQ_TRY(set_dtype(out, len, x, err));

@@ -1,6 +1,7 @@
 /* test_export: an exported folder, read back by other code, holds the container's values to the last bit; nothing that is
  * not an export is replaced, and a failure leaves no folder.
  * SPDX-License-Identifier: MIT */
+#include "tests/rigs/edits.h"
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
@@ -361,6 +362,21 @@ TEST(config_names_what_is_coded)
         assert_true(has_text(targets, "model.layers.1.self_attn.o_proj") == !whole);
         assert_false(has_text(targets, "Linear") || has_text(targets, "lm_head"));
     }
+    json_decref(v);
+    end(&e);
+}
+
+TEST(a_coded_head_is_not_tied)
+{
+    const dq_export_settings s = settings(DQ_EXPORT_COMPRESSED_TENSORS, DQ_F32);
+    const edit same = WEIGHT("llama-f32", COPY, "model.embed_tokens.weight", "lm_head.weight");
+    dq_quantize_settings coded = settings_of(4, 16, DQ_ABSMAX);
+    coded.embed_bits = 4;
+    edits_write(&same);
+    make_container(at(""), at("m.h5"), &coded);
+    exported e = export_to_out(&s);
+    json_t *v = read_json(at("out/config.json"));
+    assert_true(json_is_false(json_object_get(v, "tie_word_embeddings")));
     json_decref(v);
     end(&e);
 }
