@@ -323,8 +323,10 @@ static char *part_path(const char *path, int64_t i, int64_t n, dq_arena *a, dq_e
     snprintf(first, sizeof first, "-00001-of-%05lld.gguf", (long long)n);
     const size_t len = strlen(path), end = strlen(first);
     if (len <= end || strcmp(path + len - end, first) != 0) {
-        dq_fail(err, DQ_MISMATCH, "%s: is a part of a model in %lld files. Name the first, NAME%s.",
-                path, (long long)n, first);
+        dq_fail(
+            err, DQ_MISMATCH,
+            "%s: is a part of a model in %lld files. Name the first, with its old name, NAME%s.",
+            path, (long long)n, first);
         return NULL;
     }
     return dq_textf(a, err, "%.*s-%05lld-of-%05lld.gguf", (int)(len - end), path, (long long)i + 1,

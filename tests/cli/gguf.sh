@@ -46,7 +46,9 @@ head -c 20000 "$book" >calib.txt
 try 0 "bits per weight" quantize "$model" -o fed.h5 --bits 4 --group 32 --calib calib.txt --calib-tokens 1500 --calib-ctx 100
 
 # what is refused
-try 4 "Name the first, NAME-00001-of-00002.gguf" info "$repo/tests/golden/gguf/model/parts-00002-of-00002.gguf"
+cp "$parts" renamed.gguf
+try 4 "renamed.gguf: is a part of a model in 2 files. Name the first, with its old name" info renamed.gguf
+try 4 "Name the first, with its old name, NAME-00001-of-00002.gguf" info "$repo/tests/golden/gguf/model/parts-00002-of-00002.gguf"
 cp "$parts" alone-00001-of-00002.gguf
 try 6 "alone-00002-of-00002.gguf" info alone-00001-of-00002.gguf
 sed 's/smollm/smollx/' "$model" >pre.gguf
