@@ -284,7 +284,8 @@ static dq_status check_neutral(const dq_model *m, const json_t *config, dq_err *
         dq_err why = {0};
         dq_json_wrong(key, n->expected, value, &why);
         return dq_fail(err, DQ_MISMATCH,
-                       "%s: it changes what a %s model computes, and dq does not run that",
+                       "%s: programs that read it compute something else. Take the key out to run "
+                       "a plain %s.",
                        why.text, m->architecture->name);
     }
     return DQ_OK;

@@ -235,10 +235,14 @@ TEST(keys_of_relatives_change_nothing_or_are_refused)
 TEST(keys_of_relatives_hold_for_every_architecture)
 {
     static const edits_trial t[] = {
-        {SET("diffllama-f32", "is_causal", "false"), DQ_MISMATCH, "a diffllama model computes"},
-        {SET("motif-bf16", "is_causal", "false"), DQ_MISMATCH, "a motif model computes"},
-        {SET("gda-f32-shards", "logits_scaling", "2"), DQ_MISMATCH, "a motif2 model computes"},
-        {SET("v1-bf16", "sliding_window", "2"), DQ_MISMATCH, "a diff-v1 model computes"},
+        {SET("diffllama-f32", "is_causal", "false"), DQ_MISMATCH,
+         "Take the key out to run a plain diffllama"},
+        {SET("motif-bf16", "is_causal", "false"), DQ_MISMATCH,
+         "Take the key out to run a plain motif"},
+        {SET("gda-f32-shards", "logits_scaling", "2"), DQ_MISMATCH,
+         "Take the key out to run a plain motif2"},
+        {SET("v1-bf16", "sliding_window", "2"), DQ_MISMATCH,
+         "Take the key out to run a plain diff-v1"},
         {SET2("v1-bf16", "sliding_window", "2", "use_sliding_window", "false"), DQ_OK, ""},
         {SET("motif-bf16", "sliding_window", "2"), DQ_OK, ""}, /* without use_sliding_window */
         {SET("v1-bf16", "rope_interleaved", "true"), DQ_OK, ""},
