@@ -14,6 +14,8 @@ typedef struct builder {
     const dq_model_config *plan;
     const dq_source *source;
     dq_arena *arena;
+    int64_t n_no_bias;   /* biases that are not there, where others are */
+    const char *no_bias; /* the first */
 } builder;
 
 /* ---- Tensors ---- */
@@ -128,12 +130,39 @@ static dq_status load_weight(builder *b, dq_role role, int layer, dq_weight *w, 
     return DQ_OK;
 }
 
-/* A vector as f32 in the arena. NULL in *out when the architecture or the configuration has none. */
+static bool is_bias(dq_role role)
+{
+    return (role >= DQ_ROLE_Q_BIAS && role <= DQ_ROLE_O_BIAS) ||
+           (role >= DQ_ROLE_GATE_BIAS && role <= DQ_ROLE_DOWN_BIAS);
+}
+
+/* Whether another bias of attention, or of the MLP, is there. */
+static bool has_other_bias(const builder *b, dq_role role)
+{
+    const bool attention = role <= DQ_ROLE_O_BIAS;
+    char name[MAX_NAME];
+    dq_weight w;
+    for (int l = 0; l < b->m->n_layers; l++) {
+        for (int r = attention ? DQ_ROLE_Q_BIAS : DQ_ROLE_GATE_BIAS;
+             r <= (attention ? DQ_ROLE_O_BIAS : DQ_ROLE_DOWN_BIAS); r++) {
+            if (find(b, (dq_role)r, l, name, &w)) return true;
+        }
+    }
+    return false;
+}
+
+/* A vector as f32 in the arena. NULL in *out when the architecture or the configuration has none, and for a bias that is not
+ * there where others are: transformers takes it for zero. */
 static dq_status load_vector(builder *b, dq_role role, int layer, const float **out, dq_err *err)
 {
+    char name[MAX_NAME];
     dq_weight w;
     *out = NULL;
     if (!b->plan->wanted[role]) return DQ_OK;
+    if (is_bias(role) && !find(b, role, layer, name, &w) && has_other_bias(b, role)) {
+        if (b->n_no_bias++ == 0) b->no_bias = dq_text(b->arena, name, strlen(name), err);
+        return err->code;
+    }
     DQ_TRY(load_weight(b, role, layer, &w, err));
     float *x = dq_alloc(b->arena, (size_t)w.rows, sizeof *x, err);
     if (!x) return err->code;
@@ -447,6 +476,13 @@ dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *sou
     DQ_TRY(load_ends(&b, err));
     DQ_TRY(load_vector(&b, DQ_ROLE_NORM_OUT, 0, &m->norm_out, err));
     for (int l = 0; l < m->n_layers; l++) DQ_TRY(load_layer(&b, l, err));
+    if (b.n_no_bias) {
+        const char *text =
+            dq_textf(a, err, "biases are not there and count as zero: %lld, the first %s",
+                     (long long)b.n_no_bias, b.no_bias);
+        if (!text) return err->code;
+        DQ_TRY(dq_model_config_warn(m, a, text, err));
+    }
     DQ_TRY(check_all_used(&b, err));
     m->logit = dq_logit_plain;
     m->kv = dq_kv_config_plain;

@@ -229,6 +229,21 @@ TEST(biases_of_zero_are_left_out)
     check_error(&err, DQ_MISMATCH, "\"model.norm2.bias\" does not belong");
 }
 
+/* As in transformers, which calls them newly initialized; without any of its kind it is missed. */
+TEST(a_bias_that_is_not_there_is_zero)
+{
+    const edit e = WEIGHT("llama-bf16-bias", DROP, LAYER1 "self_attn.o_proj.bias", NULL);
+    dq_err err = {0};
+    dq_model *m = edits_open(&e, &err);
+    assert_string_equal(err.text, "");
+    assert_non_null(m->layer[0].o_bias);
+    assert_null(m->layer[1].o_bias);
+    assert_int_equal(m->n_warnings, 1);
+    assert_string_equal(m->warnings[0], "biases are not there and count as zero: 1, the first "
+                                        "model.layers.1.self_attn.o_proj.bias");
+    dq_model_close(m);
+}
+
 TEST(tensors_end_in_their_status)
 {
     static const struct {
