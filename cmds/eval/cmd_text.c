@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/sha256.h"
-#include "checkpoint/container.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/input.h"
 #include "cmds/cli/logger.h"
@@ -13,7 +12,6 @@
 #include "cmds/eval/eval_tasks.h"
 #include "eval/kind_text.h"
 #include "eval/kind_text_numbers.h"
-#include "tasks/repeats.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -282,74 +280,11 @@ static void warn_ids(dq_logger *logger, const dq_eval_ids *ids, const dq_text_se
                     "--slice-counts FILE or several documents");
 }
 
-/* The largest share of a text of which `of` has a sketch, in itself or deeper, that is in the windows. */
-static double seen_share(const json_t *of, const dq_windows *w)
-{
-    bool found[DQ_REPEATS_SKETCH] = {false};
-    dq_repeats_sketch s;
-    double most = 0;
-    const char *key;
-    json_t *v;
-    size_t i;
-    if (dq_repeats_sketch_read(&s, json_object_get(of, "sketch")) && s.n) {
-        int n = 0;
-        for (int64_t k = 0; k < w->n; k++)
-            dq_repeats_sketch_find(found, &s, w->win[k].ids, w->win[k].n);
-        for (int k = 0; k < s.n; k++) n += found[k];
-        most = (double)n / s.n;
-    }
-    json_object_foreach((json_t *)(uintptr_t)of, key, v) most = fmax(most, seen_share(v, w));
-    json_array_foreach(of, i, v) most = fmax(most, seen_share(v, w));
-    return most;
-}
-
-static void warn_seen_by(dq_logger *logger, const char *path, const dq_windows *w, const char *json,
-                         size_t len, const char *chosen, const char *name)
-{
-    json_t *o = NULL;
-    dq_err ignored = {0}; /* what is wrong with the file is its reader's business */
-    if (!json || dq_json_parse(&o, json, len, name, &ignored) != DQ_OK) return;
-    const double share = seen_share(o, w);
-    if (share > 0)
-        dq_logger_warn(
-            logger,
-            "%s: has about %.*f %% of the text that calibrated %s of %s, so its error here is "
-            "smaller than on other text",
-            path, share < 0.1, 100 * share, chosen, name);
-    json_decref(o);
-}
-
-static bool has_row(const dq_eval *e, int model, int ids)
-{
-    for (int i = 0; i < e->n_rows; i++) {
-        if (e->row[i].model == model && e->row[i].ids == ids) return true;
-    }
-    return false;
-}
-
-/* A text that chose codes, widths or gates is no test of them. */
-static void warn_seen(dq_logger *logger, const cmd_eval_view *v, int ids)
-{
-    const dq_windows *w = &v->e->ids[ids].win;
-    const char *path = v->e->source[v->e->ids[ids].source].path;
-    for (int i = 0; i < v->e->n_models; i++) {
-        const dq_model *m = v->e->model[i].m;
-        size_t len = 0;
-        const char *recipe = m->is_container ? dq_container_recipe(m->container, &len) : NULL;
-        if (!has_row(v->e, i, ids)) continue;
-        warn_seen_by(logger, path, w, recipe, len, "the weights", v->names[i]);
-        if (m->gates)
-            warn_seen_by(logger, path, w, m->gates->text, m->gates->len, "the gates", v->names[i]);
-    }
-}
-
 static void warn_plan(dq_logger *logger, const cmd_eval_view *v)
 {
     for (int i = 0; i < v->e->n_ids; i++) {
         const dq_eval_ids *ids = &v->e->ids[i];
-        if (!is_text(v->e, ids)) continue;
-        warn_ids(logger, ids, v->e->source[ids->source].settings);
-        warn_seen(logger, v, i);
+        if (is_text(v->e, ids)) warn_ids(logger, ids, v->e->source[ids->source].settings);
     }
 }
 

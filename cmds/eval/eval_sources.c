@@ -5,8 +5,12 @@
 
 #include "base/file.h"
 #include "base/sha256.h"
+#include "checkpoint/container.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/logger.h"
+#include "tasks/repeats.h"
+
+#include <math.h>
 
 void cmd_eval_warn_bad(dq_logger *logger, const char *path, int64_t n_bad, int64_t first)
 {
@@ -64,6 +68,66 @@ dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd
             "the item itself is replaced",
             s->name, s->path, (long long)s->n_own_shots);
     return DQ_OK;
+}
+
+/* The largest share of a text of which `of` has a sketch, in itself or deeper, that is in the windows. */
+static double seen_share(const json_t *of, const dq_windows *w)
+{
+    bool found[DQ_REPEATS_SKETCH] = {false};
+    dq_repeats_sketch s;
+    double most = 0;
+    const char *key;
+    json_t *v;
+    size_t i;
+    if (dq_repeats_sketch_read(&s, json_object_get(of, "sketch")) && s.n) {
+        int n = 0;
+        for (int64_t k = 0; k < w->n; k++)
+            dq_repeats_sketch_find(found, &s, w->win[k].ids, w->win[k].n);
+        for (int k = 0; k < s.n; k++) n += found[k];
+        most = (double)n / s.n;
+    }
+    json_object_foreach((json_t *)(uintptr_t)of, key, v) most = fmax(most, seen_share(v, w));
+    json_array_foreach(of, i, v) most = fmax(most, seen_share(v, w));
+    return most;
+}
+
+static void warn_seen_by(dq_logger *logger, const char *path, const dq_windows *w, const char *json,
+                         size_t len, const char *chosen, const char *name)
+{
+    json_t *o = NULL;
+    dq_err ignored = {0}; /* what is wrong with the file is its reader's business */
+    if (!json || dq_json_parse(&o, json, len, name, &ignored) != DQ_OK) return;
+    const double share = seen_share(o, w);
+    if (share > 0)
+        dq_logger_warn(
+            logger,
+            "%s: has about %.*f %% of the text that calibrated %s of %s, so its error here is "
+            "smaller than on other text",
+            path, share < 0.1, 100 * share, chosen, name);
+    json_decref(o);
+}
+
+static bool has_row(const dq_eval *e, int model, int ids)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        if (e->row[i].model == model && e->row[i].ids == ids) return true;
+    }
+    return false;
+}
+
+void cmd_eval_warn_seen(dq_logger *logger, const cmd_eval_view *v, int ids)
+{
+    const dq_windows *w = &v->e->ids[ids].win;
+    const char *path = v->e->source[v->e->ids[ids].source].path;
+    for (int i = 0; i < v->e->n_models; i++) {
+        const dq_model *m = v->e->model[i].m;
+        size_t len = 0;
+        const char *recipe = m->is_container ? dq_container_recipe(m->container, &len) : NULL;
+        if (!has_row(v->e, i, ids)) continue;
+        warn_seen_by(logger, path, w, recipe, len, "the weights", v->names[i]);
+        if (m->gates)
+            warn_seen_by(logger, path, w, m->gates->text, m->gates->len, "the gates", v->names[i]);
+    }
 }
 
 static dq_status dump_sources(FILE *f, const void *sweep, dq_err *err)
