@@ -325,9 +325,7 @@ static dq_status plan(eval_run *x, dq_err *err)
     for (int i = 0; i < DQ_EVAL_KINDS; i++) {
         if (cmd_eval_kinds[i]->warn_plan) cmd_eval_kinds[i]->warn_plan(&x->o.logger, &v);
     }
-    for (int i = 0; i < x->e.n_ids; i++) {
-        if (x->e.ids[i].win.n) cmd_eval_warn_seen(&x->o.logger, &v, i);
-    }
+    for (int i = 0; i < x->e.n_ids; i++) cmd_eval_warn_seen(&x->o.logger, &v, i, x->inputs);
     return DQ_OK;
 }
 

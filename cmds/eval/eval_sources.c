@@ -11,6 +11,8 @@
 #include "tasks/repeats.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 void cmd_eval_warn_bad(dq_logger *logger, const char *path, int64_t n_bad, int64_t first)
 {
@@ -70,41 +72,113 @@ dq_status cmd_eval_source_read(dq_eval *e, const cmd_eval_options *o, int i, cmd
     return DQ_OK;
 }
 
-/* The largest share of a text of which `of` has a sketch, in itself or deeper, that is in the windows. */
-static double seen_share(const json_t *of, const dq_windows *w)
+/* Ids that come piece by piece, of which places may begin in one and end in another. */
+enum { TAIL = DQ_REPEATS_IDS - 1 };
+typedef struct pieces {
+    bool *found;
+    const dq_repeats_sketch *sketch;
+    int32_t tail[TAIL];
+    int64_t n_tail;
+} pieces;
+
+static void find_piece(pieces *p, const int32_t *ids, int64_t n)
 {
+    int32_t seam[2 * TAIL];
+    const int64_t more = n < TAIL ? n : TAIL, all = p->n_tail + more;
+    if (n == 0) return;
+    memcpy(seam, p->tail, (size_t)p->n_tail * sizeof *seam);
+    memcpy(seam + p->n_tail, ids, (size_t)more * sizeof *seam);
+    dq_repeats_sketch_find(p->found, p->sketch, seam, all);
+    dq_repeats_sketch_find(p->found, p->sketch, ids, n);
+    p->n_tail = n > TAIL || all > TAIL ? TAIL : all;
+    memcpy(p->tail, n > TAIL ? ids + n - TAIL : seam + all - p->n_tail,
+           (size_t)p->n_tail * sizeof *seam);
+}
+
+static void find_requests(bool *found, const dq_repeats_sketch *s, const dq_requests *q)
+{
+    const dq_shared_prefix *prefix = NULL;
+    pieces before = {.found = found, .sketch = s}, context = before;
+    for (int64_t i = 0; i < q->n; i++) {
+        const dq_request *r = &q->req[i];
+        const dq_shared_prefix *own = dq_items_shared_prefix(q, r->item);
+        const bool other = own != prefix;
+        if (other) {
+            before = (pieces){.found = found, .sketch = s};
+            find_piece(&before, own->ids, own->n);
+            prefix = own;
+        }
+        if (i == 0 || other || r->ctx != r[-1].ctx || r->n_ctx != r[-1].n_ctx) {
+            context = before;
+            find_piece(&context, r->ctx, r->n_ctx);
+        }
+        pieces all = context;
+        if (r->cont) find_piece(&all, r->cont, r->n_cont);
+    }
+}
+
+typedef struct seen {
+    double share;     /* of a text that chose something, the largest that is found */
+    const char *file; /* that is this text, whole; NULL: none */
+    int n_files;      /* that are scored */
+} seen;
+
+static void find_file(seen *out, const json_t *sha256, const json_t *inputs, const char *kind)
+{
+    const json_t *in;
+    size_t i;
+    out->n_files = 0;
+    json_array_foreach(inputs, i, in)
+    {
+        if (strcmp(json_string_value(json_object_get(in, "kind")), kind) != 0) continue;
+        out->n_files++;
+        if (sha256 && json_equal(json_object_get(in, "sha256"), sha256))
+            out->file = json_string_value(json_object_get(in, "path"));
+    }
+}
+
+/* What of texts that `of` knows, in itself or deeper, is among the ids and the files. */
+static void find_seen(seen *out, const json_t *of, const dq_eval_ids *ids, const json_t *inputs,
+                      const char *kind)
+{
+    static const char *const sha256[] = {"sha256", "text_sha256"};
     bool found[DQ_REPEATS_SKETCH] = {false};
     dq_repeats_sketch s;
-    double most = 0;
     const char *key;
     json_t *v;
     size_t i;
+    for (i = 0; i < 2; i++) find_file(out, json_object_get(of, sha256[i]), inputs, kind);
     if (dq_repeats_sketch_read(&s, json_object_get(of, "sketch")) && s.n) {
         int n = 0;
-        for (int64_t k = 0; k < w->n; k++)
-            dq_repeats_sketch_find(found, &s, w->win[k].ids, w->win[k].n);
+        for (int64_t k = 0; k < ids->win.n; k++)
+            dq_repeats_sketch_find(found, &s, ids->win.win[k].ids, ids->win.win[k].n);
+        find_requests(found, &s, &ids->req);
         for (int k = 0; k < s.n; k++) n += found[k];
-        most = (double)n / s.n;
+        out->share = fmax(out->share, (double)n / s.n);
     }
-    json_object_foreach((json_t *)(uintptr_t)of, key, v) most = fmax(most, seen_share(v, w));
-    json_array_foreach(of, i, v) most = fmax(most, seen_share(v, w));
-    return most;
+    json_object_foreach((json_t *)(uintptr_t)of, key, v) find_seen(out, v, ids, inputs, kind);
+    json_array_foreach(of, i, v) find_seen(out, v, ids, inputs, kind);
 }
 
-static void warn_seen_by(dq_logger *logger, const char *path, const dq_windows *w, const char *json,
-                         size_t len, const char *chosen, const char *name)
+static void warn_seen_by(dq_logger *logger, const dq_eval_source *source, const dq_eval_ids *ids,
+                         const json_t *inputs, const char *json, size_t len, const char *chosen,
+                         const char *name)
 {
     json_t *o = NULL;
+    seen it = {.share = 0};
     dq_err ignored = {0}; /* what is wrong with the file is its reader's business */
     if (!json || dq_json_parse(&o, json, len, name, &ignored) != DQ_OK) return;
-    const double share = seen_share(o, w);
-    if (share > 0)
-        dq_logger_warn(
-            logger,
-            "%s: has about %.*f %% of the text that calibrated %s of %s, so its error here is "
-            "smaller than on other text",
-            path, share < 0.1, 100 * share, chosen, name);
+    find_seen(&it, o, ids, inputs, source->name);
     json_decref(o);
+    char part[64] = "is", more[32] = "";
+    if (!it.file && it.n_files > 1) snprintf(more, sizeof more, " and %d more", it.n_files - 1);
+    if (!it.file)
+        snprintf(part, sizeof part, "has about %.*f %% of", it.share < 0.1, 100 * it.share);
+    if (it.file || it.share > 0)
+        dq_logger_warn(logger,
+                       "%s%s: %s the text that calibrated %s of %s, so its error here is smaller "
+                       "than on other text",
+                       it.file ? it.file : source->path, more, part, chosen, name);
 }
 
 static bool has_row(const dq_eval *e, int model, int ids)
@@ -115,18 +189,19 @@ static bool has_row(const dq_eval *e, int model, int ids)
     return false;
 }
 
-void cmd_eval_warn_seen(dq_logger *logger, const cmd_eval_view *v, int ids)
+void cmd_eval_warn_seen(dq_logger *logger, const cmd_eval_view *v, int ids, const json_t *inputs)
 {
-    const dq_windows *w = &v->e->ids[ids].win;
-    const char *path = v->e->source[v->e->ids[ids].source].path;
+    const dq_eval_ids *scored = &v->e->ids[ids];
+    const dq_eval_source *s = &v->e->source[scored->source];
     for (int i = 0; i < v->e->n_models; i++) {
         const dq_model *m = v->e->model[i].m;
         size_t len = 0;
         const char *recipe = m->is_container ? dq_container_recipe(m->container, &len) : NULL;
         if (!has_row(v->e, i, ids)) continue;
-        warn_seen_by(logger, path, w, recipe, len, "the weights", v->names[i]);
+        warn_seen_by(logger, s, scored, inputs, recipe, len, "the weights", v->names[i]);
         if (m->gates)
-            warn_seen_by(logger, path, w, m->gates->text, m->gates->len, "the gates", v->names[i]);
+            warn_seen_by(logger, s, scored, inputs, m->gates->text, m->gates->len, "the gates",
+                         v->names[i]);
     }
 }
 

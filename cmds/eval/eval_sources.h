@@ -30,8 +30,9 @@ dq_status cmd_eval_source_load(dq_eval *e, dq_eval_source *source, cmd_eval_file
                                dq_err *err);
 /* A warning about ill-formed UTF-8, if there was any. */
 void cmd_eval_warn_bad(dq_logger *logger, const char *path, int64_t n_bad, int64_t first);
-/* Warns of what e->ids[ids] has of a text that chose codes, widths or gates of a model: it is no test of them. */
-void cmd_eval_warn_seen(dq_logger *logger, const cmd_eval_view *v, int ids);
+/* Warns of what e->ids[ids], or a file of its source among `inputs`, has of a text that chose codes, widths or gates of a
+ * model: it is no test of them. */
+void cmd_eval_warn_seen(dq_logger *logger, const cmd_eval_view *v, int ids, const json_t *inputs);
 /* JSON lines of --dump-requests. */
 dq_status cmd_eval_dump_requests(const dq_eval *e, const char *path, dq_err *err);
 

@@ -28,8 +28,8 @@ dq_status dq_repeats_count(int64_t *n_places, int64_t *n_new, const dq_repeats_r
                            dq_err *err);
 
 /* What a text leaves behind, so that another one can be asked for parts of it: the smallest hashes of its places, a uniform
- * draw of what it says. Of a text that has 5 % of another, about 3 of 64 are found again. */
-enum { DQ_REPEATS_SKETCH = 64 };
+ * draw of what it says. Of a text that has 1 % of another, about 3 of 256 are found again. */
+enum { DQ_REPEATS_SKETCH = 256 };
 typedef struct dq_repeats_sketch {
     uint64_t hash[DQ_REPEATS_SKETCH]; /* [n], rising */
     int n;

@@ -305,12 +305,18 @@ try 2 "input and output are the same file" quantize "plain model" -o text.txt --
 head -c 30000 "$repo/calib/pair/text.txt" >seen.txt
 tail -c 30000 "$repo/calib/pair/text.txt" >unseen.txt
 try 0 . quantize "plain model" -o seen.h5 --bits 4 --calib seen.txt
-for part in 30000 9000; do
-    head -c $part seen.txt >part.txt
-    try 0 . eval seen.h5 --text part.txt --ctx 128
-    grep -q "warning: part.txt: has about [0-9]* % of the text that calibrated the weights of seen.h5" "$top/err" ||
-        complain "calib: no warning of $part bytes that calibrated"
-done
+try 0 . eval seen.h5 --text unseen.txt --text seen.txt --ctx 128 --limit 1
+grep -q "warning: seen.txt: is the text that calibrated the weights of seen.h5" "$top/err" ||
+    complain "calib: no warning of the whole text that calibrated"
+head -c 9000 seen.txt >part.txt
+try 0 . eval seen.h5 --text part.txt --ctx 128
+grep -q "warning: part.txt: has about [0-9.]* % of the text that calibrated the weights of seen.h5" "$top/err" ||
+    complain "calib: no warning of 9000 bytes that calibrated"
+part="$(head -c 1500 seen.txt | tr '\n"' '  ')" # a choice that begins in the middle of a run of tokens
+printf '{"ctx": "%s", "choices": ["%s", "x"], "gold": 0}\n' "${part% ????????????????????*}" "${part##* }" >seen.jsonl
+try 0 . eval seen.h5 --task mc --data seen.jsonl
+grep -q "warning: seen.jsonl: has about [0-9.]* % of the text that calibrated the weights of seen.h5" "$top/err" ||
+    complain "calib: no warning of items of the text that calibrated"
 try 0 . eval seen.h5 "plain model" --text unseen.txt --ctx 128
 ! grep -q "that calibrated" "$top/err" || complain "calib: warns of another text"
 rm seen.h5
