@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/kind_icl.h"
 
-#include "base/strmap.h"
 #include "tasks/repeats.h"
 
 #include <stdlib.h>
@@ -362,7 +361,7 @@ static dq_status find_clusters(const maker *m, dq_eval_ids *out, dq_err *err)
     if (!key || !cluster) return err->code;
     for (int64_t i = 0; i < n; i++) {
         const dq_icl_example *x = &m->d->queries.ex[m->p->query[i]];
-        key[i] = dq_strmap_hash(x->text, x->len);
+        key[i] = dq_repeats_key(x->text, x->len);
     }
     DQ_TRY(dq_repeats_keys(&of, key, n, m->a, err));
     for (int64_t i = 0; i < all; i++) cluster[i] = of ? of[i % n] : (int32_t)(i % n);

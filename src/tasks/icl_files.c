@@ -8,6 +8,7 @@
 #include "base/utf8.h"
 #include "tasks/icl_data.h"
 #include "tasks/items.h"
+#include "tasks/repeats.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -363,11 +364,11 @@ static dq_status leave_out_queries(dq_icl_data *d, dq_err *err)
     DQ_TRY(dq_map64_new(&asked, (size_t)d->queries.n + 1, NULL, err));
     for (int64_t i = 0; err->code == DQ_OK && i < d->queries.n; i++) {
         const dq_icl_example *x = &d->queries.ex[i];
-        dq_map64_put(&asked, dq_strmap_hash(x->text, x->len), 1, err);
+        dq_map64_put(&asked, dq_repeats_key(x->text, x->len), 1, err);
     }
     for (int64_t i = 0; err->code == DQ_OK && i < d->demos.n; i++) {
         const dq_icl_example x = d->demos.ex[i];
-        if (!dq_map64_get(&asked, dq_strmap_hash(x.text, x.len))) d->demos.ex[n++] = x;
+        if (!dq_map64_get(&asked, dq_repeats_key(x.text, x.len))) d->demos.ex[n++] = x;
     }
     dq_map64_free(&asked);
     d->n_queries_in_demos = d->demos.n - n;

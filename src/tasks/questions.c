@@ -6,9 +6,9 @@
 
 #include "base/random_mt.h"
 #include "base/strbuf.h"
-#include "base/strmap.h"
 #include "base/utf8.h"
 #include "tasks/question_xml.h"
+#include "tasks/repeats.h"
 #include "tasks/task_file.h"
 
 #include <math.h>
@@ -234,8 +234,8 @@ static dq_status add_question(void *arg, const json_t *record, int64_t line, dq_
     DQ_TRY(keep(&q->query, p.query, l->a, err));
     DQ_TRY(keep(&q->reference, p.reference, l->a, err));
     q->rule = p.rule;
-    const uint64_t content = dq_strmap_hash(p.question, strlen(p.question));
-    q->cluster = p.passage ? dq_strmap_hash(p.passage, strlen(p.passage)) : content;
+    const uint64_t content = dq_repeats_key(p.question, strlen(p.question));
+    q->cluster = p.passage ? dq_repeats_key(p.passage, strlen(p.passage)) : content;
     DQ_TRY(dq_task_file_read_cluster(&q->cluster, record, err));
     if (l->set->answered) DQ_TRY(join_shots(l, content, err));
     if (l->set->answered)
@@ -292,7 +292,7 @@ static dq_status add_shot(void *arg, const json_t *record, int64_t line, dq_err 
     s->example = more;
     more[s->n++] = (dq_question_shot){
         dq_textf(s->a, err, "Question: %s\nAnswer: %s\n\n", p.question, p.worked),
-        dq_strmap_hash(p.question, strlen(p.question))};
+        dq_repeats_key(p.question, strlen(p.question))};
     return err->code;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/map64.h"
 #include "base/random.h"
+#include "base/strmap.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -38,6 +39,17 @@ dq_status dq_repeats_clusters(int32_t *cluster, int64_t *n_clusters, int64_t *n_
     *n_clusters = found;
     if (n_copies) *n_copies = copies;
     return err->code;
+}
+
+uint64_t dq_repeats_key(const char *s, size_t len)
+{
+    static const char space[] = {' ', '\t', '\n', '\v', '\f', '\r'};
+    uint64_t key = 1;
+    for (size_t i = 0, n; i < len; i += n + 1) {
+        for (n = 0; i + n < len && !memchr(space, s[i + n], sizeof space);) n++;
+        if (n) key = dq_random_mix(key ^ dq_strmap_hash(s + i, n));
+    }
+    return key;
 }
 
 dq_status dq_repeats_keys(const int32_t **cluster, const uint64_t *key, int64_t n, dq_arena *a,

@@ -22,6 +22,9 @@ dq_status dq_repeats_clusters(int32_t *cluster, int64_t *n_clusters, int64_t *n_
 dq_status dq_repeats_keys(const int32_t **cluster, const uint64_t *key, int64_t n, dq_arena *a,
                           dq_err *err);
 
+/* Key of a text, the same whatever white space is around and between its words. */
+uint64_t dq_repeats_key(const char *s, size_t len);
+
 /* Places of runs at which DQ_REPEATS_IDS ids begin, and how many of them begin ids that stand nowhere before. DQ_RESOURCE. */
 enum { DQ_REPEATS_IDS = 16 };
 dq_status dq_repeats_count(int64_t *n_places, int64_t *n_new, const dq_repeats_run *run, int64_t n,

@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/task_forms.h"
 
-#include "base/strmap.h"
 #include "base/utf8.h"
+#include "tasks/repeats.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -144,7 +144,7 @@ dq_status dq_read_boolq(dq_item *item, const json_t *o, dq_arena *a, dq_err *err
     DQ_TRY(dq_json_text(&question, o, "question", NULL, err));
     DQ_TRY(read_truth(&item->gold, o, original ? "answer" : "label", err));
     DQ_TRY(dq_task_file_set_choices(item, answers, 2, a, err));
-    item->cluster = dq_strmap_hash(passage, strlen(passage));
+    item->cluster = dq_repeats_key(passage, strlen(passage));
     return dq_task_file_set_context(item, a, err,
                                     "%s%s%s\nQuestion: %s?\nAnswer:", title ? title : "",
                                     title ? " -- " : "", passage, question);

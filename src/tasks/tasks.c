@@ -5,9 +5,9 @@
 
 #include "base/file.h"
 #include "base/random.h"
-#include "base/strmap.h"
 #include "base/utf8.h"
 #include "tasks/hellaswag.h"
+#include "tasks/repeats.h"
 #include "tasks/task_forms.h"
 
 #include <stdio.h>
@@ -171,8 +171,8 @@ static uint64_t content_of(const dq_item *item)
     for (int c = 0; c < item->n_choices; c++) {
         size_t n;
         const char *ctx = dq_item_context(item, c, &n);
-        sum += dq_random_mix(dq_strmap_hash(item->choice[c].text, item->choice[c].len) +
-                             dq_random_mix(dq_strmap_hash(ctx, n)));
+        sum += dq_random_mix(dq_repeats_key(item->choice[c].text, item->choice[c].len) +
+                             dq_random_mix(dq_repeats_key(ctx, n)));
     }
     return dq_random_mix(sum);
 }

@@ -245,19 +245,19 @@ TEST(clusters)
 {
     static const char own[] =
         "{\"ctx\":\"a\",\"choices\":[\"b\",\"c\"],\"gold\":0}\n"
-        "{\"gold\":1,\"ctx\":\"a\",\"choices\":[\"c\",\"b\"],\"id\":7}\n"
+        "{\"gold\":1,\"ctx\":\" a\\n\",\"choices\":[\"c \",\"b\"],\"delimiter\":\"\",\"id\":7}\n"
         "{\"ctx\":\"d\",\"choices\":[\"b\",\"c\"],\"gold\":0,\"cluster\":\"x\"}\n"
         "{\"ctx\":\"e\",\"choices\":[\"b\",\"c\"],\"gold\":0,\"cluster\":\"x\"}\n"
         "{\"ctx\":\"f\",\"choices\":[\"b\",\"c\"],\"gold\":0,\"cluster\":3}\n";
     static const char asked[] = "{\"passage\":\"P\",\"question\":\"one\",\"label\":0}\n"
-                                "{\"passage\":\"P\",\"question\":\"two\",\"label\":1}\n"
+                                "{\"passage\":\" P \",\"question\":\"two\",\"label\":1}\n"
                                 "{\"passage\":\"R\",\"question\":\"two\",\"label\":1}\n";
     rig x;
     assert_int_equal(load_from(&x, "mc", "f", own, 0), DQ_OK);
     const dq_item *item = x.items.item;
     assert_true(item[0].cluster == item[1].cluster && item[2].cluster == item[3].cluster);
     assert_true(item[0].cluster != item[2].cluster && item[2].cluster != item[4].cluster);
-    assert_true(item[2].content != item[3].content);
+    assert_true(item[0].content == item[1].content && item[2].content != item[3].content);
     assert_int_equal(load_from(&x, "boolq", "f", asked, 0), DQ_OK);
     item = x.items.item;
     assert_true(item[0].cluster == item[1].cluster && item[1].cluster != item[2].cluster);
