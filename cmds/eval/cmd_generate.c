@@ -12,6 +12,7 @@
 #include "tasks/answers.h"
 #include "tasks/fewshot.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -378,12 +379,14 @@ static dq_status dump_unit(FILE *f, const cmd_eval_view *v, int row, int64_t uni
     const dq_questions *all = s->own;
     const dq_question *q = &all->question[unit];
     const double *extra = r->extra + unit * DQ_GEN_EXTRA;
-    char *text;
+    char *text, cluster[17];
     size_t len;
     DQ_TRY(dq_eval_completion(e, r, unit, &text, &len, err));
     json_t *o = json_object();
     cmd_eval_row_keys(o, v, r);
     json_object_set_new(o, "item", json_integer((json_int_t)dq_eval_number(s, unit)));
+    snprintf(cluster, sizeof cluster, "%016" PRIx64, q->cluster);
+    json_object_set_new(o, "cluster", json_string(cluster));
     put_question(o, q, err);
     json_object_set_new(o, "completion", json_stringn(text, len));
     json_object_set_new(o, "end", json_string(dq_text_end_name[(int)extra[DQ_GEN_END]]));

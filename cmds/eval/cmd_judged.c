@@ -219,7 +219,9 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
             dq_table_cell(t, "-");
     }
     if (dq_table_print(t, err) == DQ_OK)
-        printf("\n\u00b1 is one standard error over items; where no item differs, a 95 %% bound "
+        printf("\n\u00b1 is one standard error over items, those of one prompt or \"cluster\" as "
+               "one; where no "
+               "item differs, a 95 %% bound "
                "stands instead.\n");
     dq_table_free(t);
     return err->code == DQ_OK ? dq_document_flush(err) : err->code;

@@ -271,7 +271,10 @@ dq_status cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v, dq_e
                 logger,
                 "%s: standard errors rest on %lld clusters (each %s is one) and are rough "
                 "themselves; intervals take this into account with Student's t. Use %d or more",
-                cmd_eval_title(e, i), (long long)x.n_clusters, cluster, DQ_EVAL_FEW_CLUSTERS);
+                cmd_eval_title(e, i), (long long)x.n_clusters,
+                strcmp(cluster, "cluster") == 0 ? "set of copies or of items of a passage"
+                                                : cluster,
+                DQ_EVAL_FEW_CLUSTERS);
     }
     return DQ_OK;
 }

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/eval.h"
 
+#include "tasks/repeats.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -76,22 +78,6 @@ bool dq_eval_loss_of(dq_interval_loss *out, const dq_eval *e, int row, const dq_
     return true;
 }
 
-/* Places that put units of a cluster side by side: unit i goes to at[i], where of[] has its cluster. */
-static dq_status order_clusters(int64_t *at, int32_t *of, const int32_t *cluster, int64_t n,
-                                dq_err *err)
-{
-    int64_t *begin = dq_block_new((size_t)n + 1, sizeof *begin, err);
-    if (!begin) return err->code;
-    for (int64_t i = 0; i < n; i++) begin[cluster[i] + 1]++;
-    for (int64_t c = 0; c < n; c++) begin[c + 1] += begin[c];
-    for (int64_t i = 0; i < n; i++) {
-        at[i] = begin[cluster[i]]++;
-        of[at[i]] = cluster[i];
-    }
-    dq_block_free(begin);
-    return DQ_OK;
-}
-
 static void judge(const dq_eval *e, const dq_eval_row *row, int metric, const int64_t *at,
                   double *scratch, double *score)
 {
@@ -112,7 +98,7 @@ static dq_status compare(const dq_eval *e, const dq_eval_row *before, const dq_e
     int64_t *at = dq_block_new((size_t)n, sizeof *at, err);
     int32_t *of = dq_block_new((size_t)n, sizeof *of, err);
     for (int64_t i = 0; at && i < n; i++) at[i] = i;
-    if (err->code == DQ_OK && cluster) order_clusters(at, of, cluster, n, err);
+    if (err->code == DQ_OK && cluster) dq_repeats_order(at, of, cluster, n, err);
     if (err->code == DQ_OK) {
         judge(e, before, metric, at, scratch, was);
         judge(e, after, metric, at, scratch, is);

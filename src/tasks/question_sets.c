@@ -250,6 +250,7 @@ static dq_status read_long(dq_question_parts *out, const json_t *record, dq_aren
         return dq_json_wrong("answers", "a list of texts", answers, err);
     if (!*query) return summary(out, source, json_incref(answers), a, err);
     out->query = query;
+    out->passage = source;
     out->question = dq_textf(a, err, "%s\n\nQuestion: %s\nAnswer:", source, query);
     return list_text(&out->reference, json_incref(answers), a, err);
 }
@@ -293,6 +294,7 @@ static dq_status read_hops(dq_question_parts *out, const json_t *record, dq_aren
     if (!f) return err->code;
     put_paragraphs(f, context, err);
     DQ_TRY(take_text(&source, f, &text, a, err));
+    out->passage = source;
     out->question = dq_textf(a, err, "%s\n\nQuestion: %s\nAnswer:", source, out->query);
     return list_text(&out->reference, json_pack("[s]", answer), a, err);
 }

@@ -70,6 +70,20 @@ dq_status dq_repeats_keys(const int32_t **cluster, const uint64_t *key, int64_t 
     return err->code;
 }
 
+dq_status dq_repeats_order(int64_t *at, int32_t *of, const int32_t *cluster, int64_t n, dq_err *err)
+{
+    int64_t *begin = dq_block_new((size_t)n + 1, sizeof *begin, err);
+    if (!begin) return err->code;
+    for (int64_t i = 0; i < n; i++) begin[cluster[i] + 1]++;
+    for (int64_t c = 0; c < n; c++) begin[c + 1] += begin[c];
+    for (int64_t i = 0; i < n; i++) {
+        at[i] = begin[cluster[i]]++;
+        of[at[i]] = cluster[i];
+    }
+    dq_block_free(begin);
+    return DQ_OK;
+}
+
 dq_status dq_repeats_count(int64_t *n_places, int64_t *n_new, const dq_repeats_run *run, int64_t n,
                            dq_err *err)
 {

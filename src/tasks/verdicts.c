@@ -4,9 +4,11 @@
 #include "tasks/verdicts.h"
 
 #include "base/os.h"
+#include "base/random.h"
 #include "base/strbuf.h"
 #include "base/strmap.h"
 #include "base/utf8.h"
+#include "tasks/repeats.h"
 #include "tasks/task_file.h"
 
 #include <stdlib.h>
@@ -111,6 +113,15 @@ static int group_of(reader *r, json_t *o, dq_err *err)
     return v->n++;
 }
 
+static dq_status read_cluster(dq_verdict *v, const json_t *o, dq_err *err)
+{
+    const json_t *prompt = json_object_get(o, "prompt");
+    v->cluster = dq_random_mix((uint64_t)v->item);
+    if (json_is_string(prompt))
+        v->cluster = dq_repeats_key(json_string_value(prompt), json_string_length(prompt));
+    return dq_task_file_read_cluster(&v->cluster, o, err);
+}
+
 static dq_status read_entry(reader *r, json_t *o, int64_t line, dq_err *err)
 {
     if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "expected a JSON object");
@@ -121,6 +132,7 @@ static dq_status read_entry(reader *r, json_t *o, int64_t line, dq_err *err)
     e->verdict.line = line;
     DQ_TRY(dq_json_int(&e->verdict.item, o, "item", 0, INT64_MAX, NULL, err));
     DQ_TRY(read_score(&e->verdict.score, o, err));
+    DQ_TRY(read_cluster(&e->verdict, o, err));
     e->group = group_of(r, o, err);
     r->n++;
     return err->code;
@@ -173,6 +185,21 @@ static dq_status share_out(reader *r, dq_err *err)
     return DQ_OK;
 }
 
+/* Places of n scores, and the cluster of each place; *of is NULL where all are independent. */
+static dq_status place(int64_t **at, int32_t **of, const uint64_t *cluster, int64_t n, dq_arena *a,
+                       dq_err *err)
+{
+    const int32_t *number;
+    *of = NULL;
+    *at = dq_alloc(a, (size_t)n, sizeof **at, err);
+    if (!*at) return err->code;
+    for (int64_t i = 0; i < n; i++) (*at)[i] = i;
+    DQ_TRY(dq_repeats_keys(&number, cluster, n, a, err));
+    if (!number) return DQ_OK;
+    *of = dq_alloc(a, (size_t)n, sizeof **of, err);
+    return *of ? dq_repeats_order(*at, *of, number, n, err) : err->code;
+}
+
 /* Sorts the group's verdicts; their mean. */
 static dq_status fill(const reader *r, int index, dq_err *err)
 {
@@ -180,7 +207,10 @@ static dq_status fill(const reader *r, int index, dq_err *err)
     const int64_t n = g->n;
     dq_verdict *v = g->verdict;
     double *score = dq_alloc(r->a, (size_t)n, sizeof *score, err);
-    if (!score) return err->code;
+    uint64_t *cluster = dq_alloc(r->a, (size_t)n, sizeof *cluster, err);
+    int64_t *at;
+    int32_t *of;
+    if (!score || !cluster) return err->code;
     qsort(v, (size_t)n, sizeof *v, by_item);
     for (int64_t i = 0; i < n; i++) {
         if (i > 0 && v[i].item == v[i - 1].item)
@@ -188,9 +218,11 @@ static dq_status fill(const reader *r, int index, dq_err *err)
                            "line %lld: item %lld of this model and setting has a verdict in line "
                            "%lld already",
                            (long long)v[i].line, (long long)v[i].item, (long long)v[i - 1].line);
-        score[i] = v[i].score;
+        cluster[i] = v[i].cluster;
     }
-    g->acc = dq_mean_of_scores(score, NULL, n, &g->acc_interval);
+    DQ_TRY(place(&at, &of, cluster, n, r->a, err));
+    for (int64_t i = 0; i < n; i++) score[at[i]] = v[i].score;
+    g->acc = dq_mean_of_scores(score, of, n, &g->acc_interval);
     return DQ_OK;
 }
 
@@ -201,15 +233,25 @@ static dq_status pair(dq_stat_flips *out, const dq_verdict_group *before,
     int64_t n = 0;
     double *was = dq_alloc(a, (size_t)after->n, sizeof *was, err);
     double *is = dq_alloc(a, (size_t)after->n, sizeof *is, err);
-    if (!was || !is) return err->code;
+    const dq_verdict **both = dq_alloc(a, 2 * (size_t)after->n, sizeof *both, err);
+    uint64_t *cluster = dq_alloc(a, (size_t)after->n, sizeof *cluster, err);
+    int64_t *at;
+    int32_t *of;
+    if (!was || !is || !both || !cluster) return err->code;
     for (int64_t i = 0; i < after->n; i++) {
         const dq_verdict *b = bsearch(&after->verdict[i], before->verdict, (size_t)before->n,
                                       sizeof *b, by_item_alone);
         if (!b) continue;
-        was[n] = b->score;
-        is[n++] = after->verdict[i].score;
+        both[2 * n] = b;
+        both[2 * n + 1] = &after->verdict[i];
+        cluster[n++] = after->verdict[i].cluster;
     }
-    *out = dq_stat_flips_of(was, is, NULL, n);
+    DQ_TRY(place(&at, &of, cluster, n, a, err));
+    for (int64_t i = 0; i < n; i++) {
+        was[at[i]] = both[2 * i]->score;
+        is[at[i]] = both[2 * i + 1]->score;
+    }
+    *out = dq_stat_flips_of(was, is, of, n);
     return DQ_OK;
 }
 

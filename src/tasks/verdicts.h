@@ -8,8 +8,9 @@
 
 typedef struct dq_verdict {
     int64_t item;
-    double score; /* 0 (wrong) to 1 */
-    int64_t line; /* of the file, from 1 */
+    double score;     /* 0 (wrong) to 1 */
+    int64_t line;     /* of the file, from 1 */
+    uint64_t cluster; /* items of one number depend on each other */
 } dq_verdict;
 
 /* Lines that agree in task, model, logit bits (and, below 16, granularity), arithmetic and KV cache. */
@@ -36,7 +37,8 @@ typedef struct dq_verdicts {
     json_t *kept; /* what groups borrow */
 } dq_verdicts;
 
-/* Reads JSON lines {"item", "verdict", "model"?, "logit_bits"?, "logit_granularity"?, "math"?, "kv"?, "task"?}: verdict is
+/* Reads JSON lines {"item", "verdict", "model"?, "logit_bits"?, "logit_granularity"?, "math"?, "kv"?, "task"?, "cluster"?,
+ * "prompt"?}: items of one `cluster`, or where a line has none of one prompt, depend on each other. verdict is
  * true, false, "correct", "incorrect" or a number from 0 to 1; without the others a line is of the model
  * "model" at 16 bits. Lists live in the arena; end it with dq_verdicts_end, whatever happened. DQ_DAMAGED
  * names path and line. */

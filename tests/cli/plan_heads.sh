@@ -254,7 +254,17 @@ done
 try 0 "^answers lack  *1: " "$@" -o alone.json --search-windows 0 --limit 4
 grep -q "counts; all windows decide" "$top/out" || complain "heads plan: questions alone: $(cat "$top/out")"
 try 0 '"search_windows": null' "$@" -o alone.json --search-windows 0 --limit 4 --json --force
+errors_of() { # of what answers lack, with ten digits
+    tr -d ' \n' <"$top/out" | grep -o '"lack_nats":{[^}]*}' | sed 's/.*"value":\([^,]*\),"stderr":\([^}]*\)}/\1 \2/' |
+        awk '{ printf "%.10g %.10g\n", $1, $2 }'
+}
+cat choices.jsonl choices.jsonl >copies.jsonl
 set -- plan heads "diff model" --kv-keep 0.25 --text text.txt --ctx 128 --limit 6 --search-windows 2 --kv-recent 4 --threads 1
+try 0 lack_nats "$@" --questions copies.jsonl --search-items 12 -o once.json --json
+errors_of >copies
+try 0 lack_nats "$@" --questions choices.jsonl --search-items 6 -o once.json --force --json
+errors_of >once
+{ [ -s once ] && cmp -s once copies; } || complain "heads plan: copies of questions count: $(cat once copies)"
 
 # where all groups share the budget is the uniform one, and nothing is compared
 try 0 "^against uniform  *the plan is this one: all groups share" "$@" --kv-keep 0.9 --kv-recent 0 --kv-sink 0 -o all.json

@@ -77,6 +77,9 @@ typedef struct dq_plan_caches {
     int64_t n_resumed;  /* windows and answers of caches taken over from an earlier run */
     double done, total; /* ids */
     int64_t n_questions;
+    /* [n_questions] as dq_repeats_order gives them; NULL: no two depend on each other */
+    int64_t *question_place;
+    int32_t *question_cluster;
     int64_t shortest, longest, question_ids; /* ids of contexts, and of all of them together */
     int64_t n_choices, n_single; /* choices of all questions, and those of them that are one id */
     int64_t n_truncated;         /* questions that lost the beginning of their context */

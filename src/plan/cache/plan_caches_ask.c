@@ -5,6 +5,7 @@
 
 #include "base/ranks.h"
 #include "base/sha256.h"
+#include "tasks/repeats.h"
 
 #include <math.h>
 
@@ -28,6 +29,21 @@ static dq_status hash_requests(char hex[65], const dq_requests *q, const dq_item
     return dq_sha256_end(&h, hex, err);
 }
 
+static dq_status find_clusters(dq_plan_caches *c, const dq_items *items, dq_err *err)
+{
+    const int64_t n = c->n_questions;
+    const int32_t *cluster;
+    uint64_t *key = dq_alloc(c->arena, (size_t)n, sizeof *key, err);
+    if (!key) return err->code;
+    for (int64_t i = 0; i < n; i++) key[i] = items->item[i].cluster;
+    DQ_TRY(dq_repeats_keys(&cluster, key, n, c->arena, err));
+    if (!cluster) return DQ_OK;
+    c->question_place = dq_alloc(c->arena, (size_t)n, sizeof *c->question_place, err);
+    c->question_cluster = dq_alloc(c->arena, (size_t)n, sizeof *c->question_cluster, err);
+    if (!c->question_place || !c->question_cluster) return err->code;
+    return dq_repeats_order(c->question_place, c->question_cluster, cluster, n, err);
+}
+
 dq_status dq_plan_caches_ask_open(dq_plan_caches *c, dq_err *err)
 {
     const dq_plan_caches_input *in = c->in;
@@ -45,6 +61,7 @@ dq_status dq_plan_caches_ask_open(dq_plan_caches *c, dq_err *err)
     for (int64_t k = 0; k < q.n; k++) c->n_single += q.req[k].n_cont == 1;
     c->n_choices = q.n;
     c->n_truncated = q.n_truncated;
+    DQ_TRY(find_clusters(c, in->questions, err));
     return hash_requests(c->questions_sha256, &q, in->questions, err);
 }
 
@@ -53,9 +70,18 @@ void dq_plan_caches_ask_expect(dq_plan_caches *c, int64_t caches)
     c->total += (double)(caches * c->question_ids);
 }
 
-dq_mean dq_plan_caches_ask_mean(const dq_plan_caches *c, int cache)
+dq_status dq_plan_caches_ask_mean(dq_mean *out, const dq_plan_caches *c, int cache, dq_err *err)
 {
-    return dq_mean_of(c->list[cache].lack, c->n_questions);
+    const double *lack = c->list[cache].lack;
+    const int64_t n = c->n_questions;
+    *out = dq_mean_of(lack, n);
+    if (!c->question_place) return DQ_OK;
+    double *ordered = dq_block_new((size_t)n, sizeof *ordered, err);
+    if (!ordered) return err->code;
+    for (int64_t i = 0; i < n; i++) ordered[c->question_place[i]] = lack[i];
+    *out = dq_mean_clustered(ordered, c->question_cluster, n);
+    dq_block_free(ordered);
+    return DQ_OK;
 }
 
 /* ---- The journal ---- */

@@ -16,6 +16,6 @@ dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, con
 /* So many caches more are expected to be asked. */
 void dq_plan_caches_ask_expect(dq_plan_caches *c, int64_t caches);
 /* Of a cache that has been asked. */
-dq_mean dq_plan_caches_ask_mean(const dq_plan_caches *c, int cache);
+dq_status dq_plan_caches_ask_mean(dq_mean *out, const dq_plan_caches *c, int cache, dq_err *err);
 
 #endif

@@ -312,7 +312,7 @@ static dq_status numbers_of(dq_plan_caches_numbers *x, dq_mean *lack, const dq_p
 {
     *x = (dq_plan_caches_numbers){0};
     *lack = (dq_mean){0};
-    if (p->caches.n_questions) *lack = dq_plan_caches_ask_mean(&p->caches, asked);
+    if (p->caches.n_questions) DQ_TRY(dq_plan_caches_ask_mean(lack, &p->caches, asked, err));
     if (!p->set.find) return DQ_OK;
     return dq_plan_caches_numbers_of(x, &p->caches, cache, -1, DQ_PLAN_CACHES_SEARCH, err);
 }

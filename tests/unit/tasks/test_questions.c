@@ -97,6 +97,31 @@ TEST(refuses)
     }
 }
 
+/* Questions about one paper or the same paragraphs depend on each other. */
+TEST(shared_contexts)
+{
+    static const struct {
+        const char *set, *text;
+    } all[] = {
+        {"qasper", "{\"context\": \"c\", \"input\": \"a?\", \"answers\": [\"x\"]}\n"
+                   "{\"context\": \"c \", \"input\": \"b?\", \"answers\": [\"y\"]}\n"
+                   "{\"context\": \"d\", \"input\": \"b?\", \"answers\": [\"y\"]}\n"},
+        {"hotpotqa",
+         "{\"context\": [[\"t\", [\"s\"]]], \"question\": \"a?\", \"answer\": \"x\"}\n"
+         "{\"context\": [[\"t\", [\"s\"]]], \"question\": \"b?\", \"answer\": \"y\"}\n"
+         "{\"context\": [[\"u\", [\"s\"]]], \"question\": \"b?\", \"answer\": \"y\"}\n"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        dq_questions q;
+        dq_err err = {0};
+        dq_questions_load(&q, dq_question_set_find(all[i].set), NULL, "f", all[i].text,
+                          strlen(all[i].text), 0, given_arena(), &err);
+        assert_string_equal(err.text, "");
+        assert_true(q.question[0].cluster == q.question[1].cluster);
+        assert_true(q.question[1].cluster != q.question[2].cluster);
+    }
+}
+
 TEST(makes_shots)
 {
     static const char text[] = "{\"question\": \"a\", \"answer\": \"1 + 1\\n#### 2\"}\n"

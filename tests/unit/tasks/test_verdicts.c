@@ -6,6 +6,7 @@
 #include "tasks/verdicts.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 typedef struct rig {
@@ -134,6 +135,36 @@ TEST(groups_and_pairs)
     assert_int_equal(of_task->ref, 5);
     assert_int_equal(of_task->cross, -1);
     end(&x);
+}
+
+/* Lines of one cluster, or of one prompt where they name none, are one piece: two of each are as good as one. */
+TEST(clusters)
+{
+    dq_mean acc[3];
+    dq_stat_flips flips[3];
+    for (int k = 0; k < 3; k++) {
+        char text[8192], *at = text;
+        rig x;
+        for (int i = 0; i < (k ? 16 : 8); i++) {
+            for (int bits = 16; bits >= 4; bits -= 12) {
+                const int of = i % 8;
+                at += sprintf(at, "{\"item\": %d, ", i);
+                if (k == 1) at += sprintf(at, "\"prompt\": \"p%d%s\", ", of, i < 8 ? "" : " ");
+                if (k == 2) at += sprintf(at, "\"prompt\": \"p\", \"cluster\": %d, ", of);
+                at += sprintf(at, "\"logit_bits\": %d, \"verdict\": %d}\n", bits,
+                              bits == 16 ? of < 6 : of % 3 == 0);
+            }
+        }
+        load(&x, text);
+        assert_string_equal(x.err.text, "");
+        acc[k] = x.v.group[1].acc;
+        flips[k] = x.v.group[1].flips;
+        end(&x);
+        assert_true(fabs(acc[k].std_err - acc[0].std_err) < 1e-12 && acc[k].std_err > 0.1);
+        /* n - 1 instead of n makes 7 % of it, 16 independent items would make -29 % */
+        assert_true(fabs(flips[k].std_err / flips[0].std_err - 1) < 0.1);
+        assert_int_equal(flips[k].clusters, 8);
+    }
 }
 
 static const char arithmetic[] =
