@@ -127,8 +127,9 @@ dq_status dq_utf8_check_text(const char *s, size_t len, dq_err *err)
 
 size_t dq_utf8_next(const char *s, size_t len, bool *control)
 {
-    static const dq_utf8_range controls[] = {
-        {0, 8}, {0xB, 0x1F}, {0x7F, 0x9F}, {0x2028, 0x202E}, {0x2066, 0x2069}};
+    static const dq_utf8_range controls[] = {{0, 8},          {0xB, 0x1F},      {0x7F, 0x9F},
+                                             {0x61C, 0x61C},  {0x200E, 0x200F}, {0x2028, 0x202E},
+                                             {0x2066, 0x2069}};
     bool ok;
     size_t used = step((const uint8_t *)s, len, &ok);
     if (!ok) used = 1;

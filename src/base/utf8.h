@@ -27,7 +27,7 @@ uint32_t dq_utf8_last(const char *s, size_t at, size_t *bytes);
 
 /* Bytes of the character that s[len] begins with, 1 of what is none; len > 0. *control: it could move a terminal's cursor, or show
  * a line in another order than it has: C0 but newline and tab, DEL, C1 (as a character, or as a byte of none), U+2028 and U+2029,
- * and the controls of direction. */
+ * and what has the property Bidi_Control. */
 size_t dq_utf8_next(const char *s, size_t len, bool *control);
 /* Copies s, with '?' for each such character; out has room for len bytes and may be s. Returns the bytes written. */
 size_t dq_utf8_plain(char *out, const char *s, size_t len);
