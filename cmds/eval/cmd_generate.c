@@ -181,7 +181,6 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
                          : o->completions  ? "dump-completions"
                                            : NULL;
     const dq_question_set *prompts = NULL;
-    (void)run;
     for (int i = 0; i < o->n && !prompts; i++)
         prompts = o->setting[i].set->answered ? NULL : o->setting[i].set;
     if (!o->n && unused)
@@ -194,7 +193,7 @@ static dq_status check(const void *own, const cmd_eval_options *run, dq_err *err
         return dq_fail(
             err, DQ_USAGE,
             "--fewshot-sampler is about examples before questions: give --num-fewshot N.");
-    if (prompts && !o->completions)
+    if (prompts && !o->completions && !run->part.n)
         return dq_fail(err, DQ_USAGE,
                        "--task %s judges nothing, its texts are what comes out: give "
                        "--dump-completions FILE.",

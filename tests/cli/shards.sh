@@ -236,3 +236,14 @@ part "$@" --shard 1/1 -o pre.shard
 "$dq" "$@" -q --json >"$top/whole" || complain "shards: statistics of a prequantized model fail"
 try 0 '"weights"' merge pre.shard --json
 cmp -s "$top/whole" "$top/out" || complain "shards: other statistics of a prequantized model"
+
+# prompts, of which nothing but texts comes: dq merge is asked for them
+printf '{"prompt": "a"}\n{"prompt": "b c"}\n{"prompt": "d"}\n' >written.jsonl
+set -- eval "plain model" --task generate --data written.jsonl --max-new 3 --threads 1
+try 0 . "$@" --dump-completions texts.whole
+part "$@" --shard 1/2 -o w1.shard
+part "$@" --shard 2/2 -o w2.shard
+try 2 "its texts are what comes out: give --dump-completions FILE" merge w1.shard w2.shard -o w.json
+absent w.json
+try 0 . merge w1.shard w2.shard -o w.json --dump-completions texts.merged
+cmp -s texts.whole texts.merged || complain "shards: other texts of parts"
