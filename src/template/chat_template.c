@@ -128,24 +128,37 @@ dq_status dq_chat_template_prompt(const dq_chat_template *t, const char *path,
     return dq_in(err, "%s: ", path);
 }
 
-static bool holds(const char *text, size_t len, const char *s, size_t n)
+/* A text without white space around it. */
+static const char *trimmed(const char *s, size_t *n)
 {
-    if (n == 0) return true;
-    for (const char *at = text; (at = memchr(at, *s, len - (size_t)(at - text))) != NULL; at++) {
-        if (len - (size_t)(at - text) < n) return false;
-        if (memcmp(at, s, n) == 0) return true;
-    }
-    return false;
+    s += strspn(s, " \t\r\n");
+    *n = strlen(s);
+    while (*n && strchr(" \t\r\n", s[*n - 1])) --*n;
+    return s;
+}
+
+static size_t count(const char *text, size_t len, const char *s, size_t n)
+{
+    size_t found = 0;
+    for (const char *at = text, *end = text + len;
+         n && (at = memchr(at, *s, (size_t)(end - at))) != NULL && (size_t)(end - at) >= n; at++)
+        found += memcmp(at, s, n) == 0;
+    return found;
 }
 
 const char *dq_chat_template_lost(const char *text, size_t len, const dq_chat_message *m, int n)
 {
     for (int i = 0; i < n; i++) {
-        const char *s = m[i].content + strspn(m[i].content, " \t\r\n");
-        size_t k = strlen(s);
-        while (k && strchr(" \t\r\n", s[k - 1])) k--;
+        size_t own, all = 0, other;
+        const char *s = trimmed(m[i].content, &own);
         if (strcmp(m[i].role, "system") != 0 && strcmp(m[i].role, "user") != 0) continue;
-        if (!holds(text, len, s, k)) return m[i].role;
+        for (int k = 0; k < n;
+             k++) { /* a word of the system may stand in the user's text as well */
+            const char *in = trimmed(m[k].content, &other);
+            if (strcmp(m[k].role, "system") == 0 || strcmp(m[k].role, "user") == 0)
+                all += count(in, other, s, own);
+        }
+        if (count(text, len, s, own) < all) return m[i].role;
     }
     return NULL;
 }

@@ -492,6 +492,9 @@ TEST(lost_messages_are_found)
         {"hi", " \n", NULL},
         {"", "b", "system"},
         {"bbe briehi", "be brief", "system"},
+        {"<u>hi", "hi", "system"}, /* the user says it */
+        {"<u>hi", "i", "system"},
+        {"i<u>hi", "i", NULL},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const dq_chat_message m[] = {
