@@ -378,6 +378,11 @@ static dq_status join(options *o, cmd_eval_files *files, dq_strbuf *out, const c
     if (tally.lacking)
         dq_logger_warn(&o->logger, "%s: %lld of %lld completions have no verdict and are left out",
                        o->path, (long long)tally.lacking, (long long)tally.completions);
+    if (tally.completions > 0 && tally.lacking == tally.completions)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: has no verdict of a completion in %s. Are these the replies to its "
+                       "requests (dq judged %s --requests FILE)?",
+                       o->verdicts, o->path, o->path);
     *text = out->s;
     *len = out->n;
     return DQ_OK;

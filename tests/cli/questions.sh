@@ -248,6 +248,8 @@ END
     grep -q "texts.jsonl: 2 of 14 completions have no verdict" "$top/err" || complain "judged: lacking verdicts are not told"
     sed 's/"item": 0/"item": 7/' texts.jsonl >others.jsonl
     try 4 "replies.jsonl: line [0-9]*: a reply to none of these completions" judged others.jsonl --verdicts replies.jsonl
+    head -n 1 some.jsonl >none.jsonl
+    try 4 "none.jsonl: has no verdict of a completion in texts.jsonl" judged texts.jsonl --verdicts none.jsonl
     rm -f replies.jsonl some.jsonl others.jsonl right.txt
 fi
 try 2 "requests comes before any verdict; leave out --json" judged texts.jsonl --requests more.jsonl --json
