@@ -52,10 +52,11 @@ static int distance(const char *a, const char *b)
 const char *dq_options_nearest(const char *text, const char *const *names, int n)
 {
     const char *best = NULL;
-    int best_d = 4;
+    const int most = ((int)strlen(text) + 2) / 3; /* "evla", but no other word of four letters */
+    int best_d = most < 3 ? most + 1 : 4;
     for (int i = 0; i < n; i++) {
         int d = distance(text, names[i]);
-        if (d < best_d && d < (int)strlen(names[i])) {
+        if (d < best_d && (d < 2 || *text == *names[i])) {
             best_d = d;
             best = names[i];
         }
@@ -66,82 +67,85 @@ const char *dq_options_nearest(const char *text, const char *const *names, int n
 /* What users of llama.cpp, lm-evaluation-harness, transformers and other quantizers type, and what stands for it here: the
  * first of these that is an option of the command, or a sentence. */
 static const struct {
-    const char *theirs, *ours;
+    const char *ours;   /* the option; NULL: whatever the command has */
+    const char *theirs; /* words, spaces between */
+    const char *says;   /* instead of its name */
 } known_elsewhere[] = {
-    {"m", "The model is the first argument, without an option"},
-    {"model", "The model is the first argument, without an option"},
-    {"model-args", "The model is the first argument, without an option"},
-    {"model-name-or-path", "The model is the first argument, without an option"},
-    {"pretrained", "The model is the first argument, without an option"},
-    {"p", "The prompt is the second argument, without an option"},
-    {"prompt", "The prompt is the second argument, without an option"},
-    {"f", "prompt-file"},
-    {"f", "text"},
-    {"f", "calib"},
-    {"file", "prompt-file"},
-    {"file", "text"},
-    {"c", "ctx"},
-    {"c", "context"},
-    {"c", "calib-ctx"},
-    {"ctx-size", "ctx"},
-    {"ctx-size", "context"},
-    {"max-length", "ctx"},
-    {"max-length", "context"},
-    {"seqlen", "calib-ctx"},
-    {"seqlen", "ctx"},
-    {"n", "max-new"},
-    {"n", "limit"},
-    {"n-predict", "max-new"},
-    {"predict", "max-new"},
-    {"max-tokens", "max-new"},
-    {"max-new-tokens", "max-new"},
-    {"max-gen-toks", "max-new"},
-    {"temp", "temperature"},
-    {"t", "threads"},
-    {"s", "seed"},
-    {"ngl", "device"},
-    {"n-gpu-layers", "device"},
-    {"gpu-layers", "device"},
-    {"cache-type-k", "kv-bits"},
-    {"cache-type-v", "kv-bits"},
-    {"ctk", "kv-bits"},
-    {"ctv", "kv-bits"},
-    {"cnv", "interactive"},
-    {"conversation", "interactive"},
-    {"sys", "system"},
-    {"system-prompt", "system"},
-    {"chunks", "limit"},
-    {"ppl-stride", "stride"},
-    {"tasks", "task"},
-    {"hellaswag", "task"},
-    {"winogrande", "task"},
-    {"multiple-choice", "task"},
-    {"output-path", "output"},
-    {"log-samples", "dump-items"},
-    {"imatrix", "calib"},
-    {"dataset", "calib"},
-    {"calib-data", "calib"},
-    {"nsamples", "calib-tokens"},
-    {"bpw", "size"},
-    {"wbits", "bits"},
-    {"w-bit", "bits"},
-    {"groupsize", "group"},
-    {"group-size", "group"},
-    {"q-group-size", "group"},
-    {"outtype", "format"},
-    {"outfile", "output"},
+    {NULL, "m model model-args model-name-or-path model-path model-id pretrained hf-repo",
+     "The model is the first argument, without an option"},
+    {"prompt-file", "p prompt", "The prompt is the second argument, without an option"},
+    {"prompt-file", "f file", NULL},
+    {"text", "f file perplexity ppl", NULL},
+    {"calib", "f imatrix dataset calib-data calib-dataset calibration calibration-dataset", NULL},
+    {"ctx",
+     "c ctx-size context-length context-size n-ctx max-length max-seq-length max-seq-len seqlen "
+     "seq-len",
+     NULL},
+    {"context", "c ctx-size max-length", NULL},
+    {"calib-ctx", "c ctx-size context-length max-seq-length max-seq-len seqlen seq-len", NULL},
+    {"max-new", "max-length n n-predict predict max-tokens max-new-tokens max-gen-toks", NULL},
+    {"limit", "n chunks n-samples num-samples samples", NULL},
+    {"temperature", "temp do-sample", NULL},
+    {"threads", "t nthreads n-threads", NULL},
+    {"seed", "s", NULL},
+    {"device", "ngl n-gpu-layers gpu-layers dev cuda", NULL},
+    {"kv-bits", "cache-type-k cache-type-v ctk ctv kv-cache-dtype", NULL},
+    {"interactive", "cnv conversation chat i", NULL},
+    {"raw", "no-cnv no-conversation", NULL},
+    {"system", "sys system-prompt system-instruction", NULL},
+    {"stop", "r reverse-prompt stop-strings stop-sequences until", NULL},
+    {"stride", "ppl-stride", NULL},
+    {"task", "tasks hellaswag winogrande multiple-choice", NULL},
+    {"ref", "kl-divergence kl-divergence-base save-all-logits", NULL},
+    {"num-fewshot", "fewshot n-shot n-shots num-shots shots", NULL},
+    {"output", "output-path output-dir output-file save save-path out outfile", NULL},
+    {"dump-items", "log-samples", NULL},
+    {"dump-requests", "write-out", NULL},
+    {"dump-completions", "predict-only", NULL},
+    {"data", "dataset data-dir", NULL},
+    {"calib-tokens", "nsamples num-samples num-calibration-samples calib-size", NULL},
+    {"size", "bpw", NULL},
+    {"bits",
+     "wbits w-bits w-bit weight-bits load-in-4bit load-in-8bit qtype ftype scheme quant-type",
+     NULL},
+    {"group", "groupsize group-size q-group-size", NULL},
+    {"scale", "mse sym asym zero-point", NULL},
+    {"method", "awq gptq quant-method", NULL},
+    {"skip", "ignore exclude modules-to-not-convert", NULL},
+    {"head-bits", "leave-output-tensor output-tensor-type lm-head", NULL},
+    {"embed-bits", "token-embedding-type", NULL},
+    {"dtype", "torch-dtype fp16 bf16", NULL},
+    {"format", "outtype", NULL},
+    {"math", "torch-dtype dtype", NULL},
+    {"shard-mb", "split-max-size max-shard-size", NULL},
+    {"batch", "b batch-size", NULL},
+    {NULL,
+     "b batch batch-size max-batch-size ub ubatch-size tb threads-batch fa flash-attn no-mmap "
+     "mlock jinja trust-remote-code use-cache color repeat-penalty repetition-penalty "
+     "frequency-penalty presence-penalty mirostat typical num-beams damp damp-percent percdamp "
+     "desc-act act-order true-sequential static-groups",
+     "Leave it out: dq has no such setting"},
 };
 
-/* Where the command has none of these, the word is not known. NULL: it is not. */
+static bool has_word(const char *list, const char *word)
+{
+    const size_t len = strlen(word);
+    for (size_t n; *list; list += n + (list[n] == ' ')) {
+        n = strcspn(list, " ");
+        if (n == len && memcmp(list, word, n) == 0) return true;
+    }
+    return false;
+}
+
+/* The option or the sentence that is meant; NULL: the word is not known, or the command has nothing for it. */
 static const char *known_as(const char *word, const char *const *names, int n)
 {
     for (size_t i = 0; i < sizeof known_elsewhere / sizeof *known_elsewhere; i++) {
         const char *ours = known_elsewhere[i].ours;
-        if (strcmp(known_elsewhere[i].theirs, word) != 0) continue;
-        if (strchr(ours, ' ')) return ours;
-        for (int k = 0; k < n; k++) {
-            if (strcmp(names[k], ours) == 0) return ours;
-        }
+        int k = 0;
+        if (!has_word(known_elsewhere[i].theirs, word)) continue;
+        while (ours && k < n && strcmp(names[k], ours) != 0) k++;
+        if (!ours || k < n) return known_elsewhere[i].says ? known_elsewhere[i].says : ours;
     }
     return NULL;
 }
@@ -155,9 +159,9 @@ static dq_status unknown_option(const char *text, const dq_opt *opts, const dq_u
     for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
         if (o->name && n < MAX_OPTS) names[n++] = o->name;
     }
+    const char *dashes = (text[0] == '-' && text[1] != '-') || !text[0] || !text[1] ? "-" : "--";
     while (*text == '-') text++;
     snprintf(word, sizeof word, "%.*s", (int)strcspn(text, "="), text);
-    const char *dashes = word[0] && !word[1] ? "-" : "--";
     dq_fail(err, DQ_USAGE, "unknown option %s%s.", dashes, word);
     for (char *c = word; *c; c++) {
         if (*c == '_') *c = '-';
@@ -312,10 +316,26 @@ dq_status dq_options_inputs(dq_args *args, const dq_opt *o, dq_err *err)
     return DQ_OK;
 }
 
+/* Whether a word is an option of llama.cpp's with one dash and several letters, of which getopt takes each for one. */
+static bool is_one_dash(const char *word)
+{
+    bool known = false;
+    if (!word || word[0] != '-' || word[1] == '-' || !word[1] || !word[2]) return false;
+    for (size_t i = 0; !known && i < sizeof known_elsewhere / sizeof *known_elsewhere; i++)
+        known = has_word(known_elsewhere[i].theirs, word + 1);
+    return known;
+}
+
 static dq_status parse_option(dq_args *args, int c, char **argv, const dq_opt **row,
                               const dq_opt *opts, bool part, const dq_usage *usage, dq_err *err)
 {
     const dq_opt *o = NULL;
+    if (c < LONG_BASE) { /* optind is at the word until its last letter is read */
+        for (int i = optind - 1; i <= optind; i++) {
+            const bool own = i < optind || c == '?';
+            if (own && is_one_dash(argv[i])) return unknown_option(argv[i], opts, usage, err);
+        }
+    }
     if (c >= LONG_BASE) {
         o = row[c - LONG_BASE];
         if (abbreviated(argv, o->name, dq_opt_takes_value(o)))

@@ -206,6 +206,15 @@ try 2 "unknown option --group_size[.] Did you mean --group?" quantize "plain mod
 try 2 "unknown option --tasks[.] Did you mean --task?" eval "plain model" --tasks mc
 try 2 "unknown option --num_fewshot[.] Did you mean --num-fewshot" eval "plain model" --num_fewshot 5
 try 2 "unknown option -Z[.] See dq eval --help" eval "plain model" -Z
+try 2 "unknown option -ngl[.] Did you mean --device" generate "plain model" x -ngl 99
+try 2 "unknown option -ctk[.] Did you mean --kv-bits" eval "plain model" -ctk q8_0
+try 2 "unknown option --shots[.] Did you mean --num-fewshot" eval "plain model" --shots 5
+try 2 "unknown option --batch_size[.] Leave it out: dq has no such setting" eval "plain model" --batch_size 4
+try 2 "unknown option --batch-size[.] Did you mean --batch" bench generate "plain model" --batch-size 4
+try 2 "unknown option --prompt[.] See dq eval --help" eval "plain model" --prompt x
+for word in "--jinja[.] Leave" "--stop[.] See" "--keep[.] See"; do # nothing near is meant
+    try 2 "unknown option $word" generate "plain model" x "${word%%[[]*}" 1
+done
 try 2 "unknown command .chat.[.] Did you mean dq generate MODEL -i" chat "plain model"
 try 2 "unknown command .perplexity.[.] Did you mean dq eval MODEL --text FILE" perplexity "plain model"
 try 2 "expected one of its commands" plan
