@@ -60,6 +60,20 @@ void dq_input_warn_lines(const char *path, dq_logger *logger)
                    path);
 }
 
+void dq_input_warn_spaces(const dq_items *items, const char *path, dq_logger *logger)
+{
+    int64_t n = 0, first = 0;
+    for (int64_t i = 0; i < items->n; i++) {
+        if (dq_item_has_two_spaces(&items->item[i]) && n++ == 0) first = items->item[i].line;
+    }
+    if (n)
+        dq_logger_warn(logger,
+                       "%s: where a choice begins, white space meets white space in %lld item%s, "
+                       "the first in line %lld. Take it from the text, or give such items a "
+                       "\"delimiter\" of \"\"",
+                       path, (long long)n, n == 1 ? "" : "s", (long long)first);
+}
+
 dq_status dq_input_read(dq_input_text *t, const char *path, dq_arena *a, dq_err *err)
 {
     char *text;

@@ -7,6 +7,7 @@
 #include "cmds/cli/options.h"
 #include "model/model.h"
 #include "session/stop_ids.h"
+#include "tasks/items.h"
 #include "tokenizer/tokenizer.h"
 
 /* --head-order: which heads meet in one output head, for checkpoints whose order is in doubt. It goes for
@@ -52,6 +53,8 @@ typedef struct dq_input_ids {
 
 /* That a file of JSON lines is taken as running text, where another name would make documents of them. */
 void dq_input_warn_lines(const char *path, dq_logger *logger);
+/* Of items in whose prompts white space meets white space where a choice begins. */
+void dq_input_warn_spaces(const dq_items *items, const char *path, dq_logger *logger);
 /* Reads a file or standard input, or takes the built-in sample (path NULL). Empty is DQ_DAMAGED. */
 dq_status dq_input_read(dq_input_text *t, const char *path, dq_arena *a, dq_err *err);
 /* "1 2 3": every item of --ids is one sequence. */

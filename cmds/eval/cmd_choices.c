@@ -75,26 +75,11 @@ static dq_status read_items(dq_items *items, const dq_task *of, const char *path
     DQ_TRY(cmd_eval_file_read(f, f->sha[f->n++], kind, path, &text, &len, a, err));
     DQ_TRY(dq_task_load(items, of, path, text, len, limit, a, err));
     cmd_eval_warn_bad(f->logger, path, items->n_bad, items->first_bad);
+    if (!of->metric)
+        dq_input_warn_spaces(items, path, f->logger); /* published ones are as they are */
     if (!items->labels_path) return DQ_OK;
     return cmd_eval_file_note(f, f->sha[f->n++], labels, items->labels_path, items->labels,
                               items->labels_len, err);
-}
-
-/* Own items alone: the white space of published ones is the reference's. */
-static void warn_spaces(const dq_eval_source *s, dq_logger *logger)
-{
-    int64_t n = 0, first = 0;
-    for (int64_t i = 0; i < s->items.n; i++) {
-        if (s->task->metric || !dq_item_has_two_spaces(&s->items.item[i])) continue;
-        if (n++ == 0) first = s->items.item[i].line;
-    }
-    if (n)
-        dq_logger_warn(
-            logger,
-            "%s: where a choice begins, white space meets white space in %lld items, the first "
-            "in line %lld. Take it from the text, or give these items a \"delimiter\" of "
-            "\"\"",
-            s->path, (long long)n, (long long)first);
 }
 
 /* What stands between contexts and choices; NULL: not the same in all items. */
@@ -113,7 +98,6 @@ static dq_status load(void *own, dq_eval *e, const cmd_eval_options *o, int i,
     dq_items pool;
     (void)own;
     DQ_TRY(read_items(&s->items, s->task, s->path, o->limit, "", files, e->a, err));
-    warn_spaces(s, files->logger);
     if (s->n_shots == 0) return DQ_OK;
     DQ_TRY(read_items(&pool, s->task, o->examples[i], 0, " few-shot", files, e->a, err));
     if (dq_fewshot(&s->items, &s->n_own_shots, &pool, s->task, s->n_shots, (uint64_t)s->seed, e->a,

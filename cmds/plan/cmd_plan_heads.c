@@ -97,6 +97,7 @@ static dq_status read_questions(dq_items *items, dq_input_text *text, dq_cache_j
                        path, (long long)items->n, (long long)ask, (long long)items->n);
     items->item += items->n - ask;
     items->n = ask;
+    dq_input_warn_spaces(items, path, &j->c->logger);
     return DQ_OK;
 }
 

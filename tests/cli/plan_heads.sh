@@ -258,6 +258,9 @@ errors_of() { # of what answers lack, with ten digits
     tr -d ' \n' <"$top/out" | grep -o '"lack_nats":{[^}]*}' | sed 's/.*"value":\([^,]*\),"stderr":\([^}]*\)}/\1 \2/' |
         awk '{ printf "%.10g %.10g\n", $1, $2 }'
 }
+sed 's/"ctx": *"[^"]*/& /' choices.jsonl >spaces.jsonl
+try 0 . "$@" --questions spaces.jsonl --search-items 5 --dry-run
+grep -q "spaces.jsonl: .* white space meets white space in 5 items" "$top/err" || complain "heads plan: no warning of two spaces"
 cat choices.jsonl choices.jsonl >copies.jsonl
 set -- plan heads "diff model" --kv-keep 0.25 --text text.txt --ctx 128 --limit 6 --search-windows 2 --kv-recent 4 --threads 1
 try 0 lack_nats "$@" --questions copies.jsonl --search-items 12 -o once.json --json

@@ -176,7 +176,9 @@ set -- eval "plain model" --task mc --dump-requests requests.jsonl --force --jso
 try 0 '"delimiter": ""' "$@" none.jsonl
 grep -q '"continuation": "京"' requests.jsonl || complain "mc: no choice without a delimiter"
 try 0 '"delimiter": " "' "$@" spaces.jsonl
-grep -q "white space meets white space in 1 items, the first in line 2" "$top/err" || complain "mc: no warning of two spaces"
+grep -q "white space meets white space in 1 item, the first in line 2" "$top/err" || complain "mc: no warning of two spaces"
+try 0 . "$@" none.jsonl --num-fewshot 1 --fewshot-data spaces.jsonl
+grep -q "spaces.jsonl: .* white space meets white space" "$top/err" || complain "mc: no warning of two spaces in examples"
 cat none.jsonl spaces.jsonl >both.jsonl
 try 0 '"delimiter": null' "$@" both.jsonl
 try 0 "choices of mc follow their contexts after one space" eval "plain model" --task mc --data spaces.jsonl
