@@ -161,24 +161,29 @@ static void find_seen(seen *out, const json_t *of, const dq_eval_ids *ids, const
 }
 
 static void warn_seen_by(dq_logger *logger, const dq_eval_source *source, const dq_eval_ids *ids,
-                         const json_t *inputs, const char *json, size_t len, const char *chosen,
+                         const json_t *inputs, const json_t *of, const char *chose,
                          const char *name)
 {
-    json_t *o = NULL;
     seen it = {.share = 0};
-    dq_err ignored = {0}; /* what is wrong with the file is its reader's business */
-    if (!json || dq_json_parse(&o, json, len, name, &ignored) != DQ_OK) return;
-    find_seen(&it, o, ids, inputs, source->name);
-    json_decref(o);
     char part[64] = "is", more[32] = "";
+    find_seen(&it, of, ids, inputs, source->name);
     if (!it.file && it.n_files > 1) snprintf(more, sizeof more, " and %d more", it.n_files - 1);
     if (!it.file)
         snprintf(part, sizeof part, "has about %.*f %% of", it.share < 0.1, 100 * it.share);
     if (it.file || it.share > 0)
         dq_logger_warn(logger,
-                       "%s%s: %s the text that calibrated %s of %s, so its error here is smaller "
-                       "than on other text",
-                       it.file ? it.file : source->path, more, part, chosen, name);
+                       "%s%s: %s the text that %s of %s, so its error here is smaller than on "
+                       "other text",
+                       it.file ? it.file : source->path, more, part, chose, name);
+}
+
+/* What is wrong with the texts is their readers' business. */
+static json_t *parsed(const char *text, size_t len)
+{
+    json_t *o = NULL;
+    dq_err ignored = {0};
+    if (text) dq_json_parse(&o, text, len, "", &ignored);
+    return o;
 }
 
 static bool has_row(const dq_eval *e, int model, int ids)
@@ -196,12 +201,17 @@ void cmd_eval_warn_seen(dq_logger *logger, const cmd_eval_view *v, int ids, cons
     for (int i = 0; i < v->e->n_models; i++) {
         const dq_model *m = v->e->model[i].m;
         size_t len = 0;
-        const char *recipe = m->is_container ? dq_container_recipe(m->container, &len) : NULL;
         if (!has_row(v->e, i, ids)) continue;
-        warn_seen_by(logger, s, scored, inputs, recipe, len, "the weights", v->names[i]);
-        if (m->gates)
-            warn_seen_by(logger, s, scored, inputs, m->gates->text, m->gates->len, "the gates",
-                         v->names[i]);
+        const char *text = m->is_container ? dq_container_recipe(m->container, &len) : NULL;
+        json_t *recipe = parsed(text, len);
+        json_t *gates = m->gates ? parsed(m->gates->text, m->gates->len) : NULL;
+        warn_seen_by(logger, s, scored, inputs, json_object_get(recipe, "texts"),
+                     "calibrated the KV cache", v->names[i]);
+        json_object_del(recipe, "texts");
+        warn_seen_by(logger, s, scored, inputs, recipe, "calibrated the weights", v->names[i]);
+        warn_seen_by(logger, s, scored, inputs, gates, "calibrated the gates", v->names[i]);
+        json_decref(recipe);
+        json_decref(gates);
     }
 }
 
