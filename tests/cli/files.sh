@@ -414,7 +414,7 @@ fi
 head -c 20000 "packed model.h5" >cut.h5
 try 3 "cut.h5" verify cut.h5
 try 3 "cut.h5" stats cut.h5 --ids 1
-try 3 "packed.h5" info packed.h5 # HDF5, but no model
+try 4 "packed.h5: an HDF5 file, but not a dq container" info packed.h5 # HDF5, but no model
 
 # eval
 try 0 "plain model" eval "plain model" --task mc --data choices.jsonl --limit 3
