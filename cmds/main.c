@@ -32,7 +32,7 @@ static const dq_cmd commands[] = {
     {"report", "a page of what other commands print with --json", dq_cmd_report},
     {"info", "what a container or checkpoint holds", dq_cmd_info},
     {"verify", "check every byte of a container", dq_cmd_verify},
-    {"export", "a container as a folder for transformers", dq_cmd_export},
+    {"export", "a container for transformers or llama.cpp", dq_cmd_export},
     {"logits", "logits of given token ids, for comparing with other programs", dq_cmd_logits},
     {"tokenize", "text to token ids", dq_cmd_tokenize},
     {"bench", "measure speed, beside what the machine can do", NULL},
