@@ -8,6 +8,7 @@
 #include "checkpoint/container.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/logger.h"
+#include "plan/weights/plan_weights.h"
 #include "tasks/repeats.h"
 
 #include <math.h>
@@ -147,6 +148,8 @@ static void find_seen(seen *out, const json_t *of, const dq_eval_ids *ids, const
     const char *key;
     json_t *v;
     size_t i;
+    const char *part = json_string_value(json_object_get(of, "part"));
+    if (part && strcmp(part, dq_plan_text_name[DQ_PLAN_UNSEEN]) == 0) return; /* it chose nothing */
     for (i = 0; i < 2; i++) find_file(out, json_object_get(of, sha256[i]), inputs, kind);
     if (dq_repeats_sketch_read(&s, json_object_get(of, "sketch")) && s.n) {
         int n = 0;

@@ -129,6 +129,7 @@ kld=$(tr -d ' \n' <u.json | grep -o '"unseen":{"kld":{"value":[^,]*' | head -n 1
 grep -q "^on unseen text *KLD $(printf '%#.3g' "$kld") ± " "$top/out" || complain "plan: $kld is shown otherwise: $(grep "^on unseen" "$top/out")"
 try 0 "as planned  *yes" quantize "diff model" -o u.h5 --recipe u.json --calib text.txt
 try 0 kld_nats eval "diff model" u.h5 --text unseen.txt --ctx 96 --threads 1 --json
+! grep -q "is the text that calibrated" "$top/err" || complain "plan: its unseen text is said to have calibrated"
 same=$(tr -d ' \n' <"$top/out" | grep -o '"kld_nats":{"value":[0-9][^,]*' | head -n 1 | sed 's/.*://')
 holds "KLD of a plan and of eval" "$kld - $same < 6e-6 && $same - $kld < 6e-6 && $kld > 0"
 
