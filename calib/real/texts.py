@@ -1,6 +1,7 @@
 """Texts that anybody can have, for the bench of a real model: from packages of Debian 12, by name and SHA-256.
 
-    python texts.py DIR [--from FOLDER]          FOLDER: holds the packages already, nothing is fetched
+    python texts.py DIR [--from FOLDER] [--wikitext FILE]
+                                FOLDER: holds the packages already, nothing is fetched; FILE: WikiText-2's raw test part
 
     calib.jsonl     what calibrates: pages of the Debian Administrator's Handbook (GPL-2+ or CC-BY-SA-3.0) and of a
                     political FAQ (package anarchism, GPL-2)
@@ -8,6 +9,8 @@
     near.jsonl      other pages of both, for scores: nothing is decided on them
     far.jsonl       six novels of Jane Austen (package r-cran-janeaustenr, MIT; the novels are in the public domain), for
                     scores: of another kind than what calibrates
+    howto.jsonl     pages of GNOME's help, a few in a document (package gnome-user-docs, CC-BY-SA-3.0), for scores: another kind
+    wiki.jsonl      articles of FILE (CC-BY-SA-3.0; no package of Debian has it), for scores: another kind
 
 A document is the beginning of a page, or a stretch of a novel, of up to 5600 characters (about 1200 tokens), cut at the end
 of a paragraph; shorter pages are left out. FILE.txt holds the documents of FILE.jsonl one after the other. Needs Python alone.
@@ -21,6 +24,7 @@ import os
 import re
 import tarfile
 import urllib.request
+import xml.etree.ElementTree
 import zlib
 
 POOL = "http://deb.debian.org/debian/pool/main/"
@@ -31,6 +35,8 @@ PACKAGES = {
             "cf21c10948b00e923c62eb31c39a3390413fa26c5ee0e3b925feb0ec7fe42948"),
     "novels": ("r/r-cran-janeaustenr/r-cran-janeaustenr_1.0.0-1_all.deb",
                "df6bddf211906d1ff404f8ff662c21b34e6660e7f54a311084e749050c019c95"),
+    "help": ("g/gnome-user-docs/gnome-user-docs_43.0-2_all.deb",
+             "0d635a840747958ca84da778b40d341f1155603851f922c9a171f5a181d6a39f"),
 }
 CHARACTERS = 5600
 STRETCHES = 12  # of a novel
@@ -135,10 +141,33 @@ def novels(folder):
     return [text for text in out if text]
 
 
+def howto(folder):
+    """Pages in the order of their names, which puts those of a subject side by side."""
+    files = package("help", folder)
+    paragraphs, out = [], []
+    for name in sorted(f for f in files if "/C/gnome-help/" in f and f.endswith(".page")):
+        found = (re.sub(r"\s+", " ", "".join(e.itertext())).strip()
+                 for e in xml.etree.ElementTree.fromstring(files[name]).iter("{http://projectmallard.org/1.0/}p"))
+        paragraphs += [text for text in found if len(text.split()) >= 8]
+        if sum(len(text) + 2 for text in paragraphs) > 1.2 * CHARACTERS:
+            out.append(document(paragraphs))
+            paragraphs = []
+    return [text for text in out if text]
+
+
+def articles(path):
+    """WikiText's articles: " = Title = " begins one, " = = Heading = = " a section."""
+    with open(path, encoding="utf-8") as f:
+        parts = re.split(r"^ = [^=].*[^=] = *$", f.read(), flags=re.MULTILINE)[1:]
+    found = (document([line.strip() for line in part.splitlines() if line.strip() and not line.startswith(" =")]) for part in parts)
+    return [text for text in found if text]
+
+
 def main():
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("out")
     parse.add_argument("--from", dest="folder")
+    parse.add_argument("--wikitext", metavar="FILE")
     args = parse.parse_args()
     os.makedirs(args.out, exist_ok=True)
     folder = args.folder or args.out
@@ -148,6 +177,9 @@ def main():
         for i, text in enumerate(source):
             texts[("calib", "choose", "near")[i % 3]].append((i, text))
     texts["far"] = list(enumerate(novels(folder)))
+    texts["howto"] = list(enumerate(howto(folder)))
+    if args.wikitext:
+        texts["wiki"] = list(enumerate(articles(args.wikitext)))
     for name, found in texts.items():
         found.sort(key=lambda pair: pair[0])  # sources by turns
         with open(os.path.join(args.out, name + ".jsonl"), "w", encoding="utf-8") as out:

@@ -41,6 +41,9 @@ LLAMA_EMBED = ["Q5_K_M/q5_1", "Q4_K_M/q5_0", "Q4_1/q5_0", "IQ4_NL/q5_0", "IQ4_NL
 LLAMA_WIDE = ["Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q4_K_M", "Q4_K_S", "IQ4_XS", "Q3_K_M", "IQ3_M", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_M",
               "IQ2_S", "IQ2_XS", "IQ2_XXS", "Q5_K_S/q5_K", "Q4_K_S/q4_K", "IQ4_XS/q4_K", "Q3_K_M/q4_K", "IQ3_S/q4_K", "IQ3_XXS/q4_K",
               "Q2_K/q4_K", "IQ2_M/q4_K", "IQ2_XS/q4_K", "IQ2_XXS/q4_K", "IQ3_S/q3_K", "IQ3_XXS/q3_K", "IQ2_M/q3_K", "IQ2_XXS/q3_K"]
+# Mixes that people make by hand: TYPE/EMBEDDING/V, of TYPE but for the embedding and v, which takes little room and loses most.
+LLAMA_WIDE += ["IQ2_M/q4_K/q6_K", "IQ3_XXS/q4_K/q6_K", "IQ3_S/q4_K/q6_K", "IQ4_XS/q4_K/q6_K", "IQ4_XS/q5_K/q6_K", "Q4_K_S/q5_K/q6_K",
+               "Q4_K_S/q6_K/q8_0", "Q5_K_S/q5_K/q8_0", "Q5_K_S/q6_K/q8_0"]
 SIZES = ["2.5", "3", "3.5", "4", "4.5", "5", "5.5", "6"]
 TORCH = [(4, 32), (4, 64), (3, 64)]
 DQ = [(how, bits) for how, widths in
@@ -124,10 +127,11 @@ def cut_calibration(a):
 
 def llama(a, word, imatrix, wide=False):
     kind, *embed = word.split("/")
+    mix = [("--token-embedding-type", e) for e in embed[:1]] + [("--tensor-type", "attn_v=" + v) for v in embed[1:]]
 
     def make(path):
         with_it = ["--imatrix", a.wide_imatrix if wide else a.imatrix] if imatrix else []
-        run(os.path.join(a.llama_bin, "llama-quantize"), *with_it, *(x for e in embed for x in ("--token-embedding-type", e)),
+        run(os.path.join(a.llama_bin, "llama-quantize"), *with_it, *(x for pair in mix for x in pair),
             a.wide_whole if wide else a.whole, path, kind, a.threads)
     return File(a, "llama-wide" if wide else "llama", word, imatrix, ".gguf", make)
 
