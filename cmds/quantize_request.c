@@ -134,6 +134,18 @@ static void warn_of_groups(dq_quantize_request *r, const dq_quantize_info *i)
                    s->divides ? "" : ": each row of fewer columns is one group");
 }
 
+/* At 3.5 bits SmolLM2-135M loses 1.1 nats a token without a text, .48 with 8 kB of one (results/real). */
+static void warn_of_no_text(dq_quantize_request *r, const dq_quantize_info *i)
+{
+    const double little = 4;
+    if (dq_calib_run_wanted(&r->calib) || !i->n_packed || i->bits_per_weight >= little) return;
+    dq_logger_warn(r->logger,
+                   "%.2f bits per weight without a calibration text: the model may write fluent "
+                   "nonsense. Name a text of the kind it will read, --calib FILE (8 kB help much), "
+                   "or take --size 4.5",
+                   i->bits_per_weight);
+}
+
 static void use_threads(const dq_quantize_request *r)
 {
 #ifdef _OPENMP
@@ -163,6 +175,7 @@ dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, c
     if (dq_calib_run_announce(&r->calib, i, r->logger, err) == DQ_OK) {
         warn_of_rules(r, i);
         warn_of_groups(r, i);
+        warn_of_no_text(r, i);
         if (r->out) dq_quantize_check_output(*out, r->out, r->force, r->resume, err);
     }
     if (err->code == DQ_OK) return DQ_OK;

@@ -75,7 +75,7 @@ grep -q '"match": "up"' "$top/out" || complain "--bits-map is lost beside --reci
 echo '{"schema": "dq-recipe/1", "rules": [{"match": "proj", "bits": 3, "group": 64}]}' >every.json
 try 0 "packed" quantize "plain model" --recipe every.json --bits 4 --group 32 --scale absmax --embed-bits 6 --dry-run
 [ "$(grep -c "warning: --bits has no effect: rules of every.json decide for every tensor" "$top/err")" = 1 ] &&
-    [ "$(grep -c warning "$top/err")" = 1 ] || complain "recipe: --bits without effect: $(cat "$top/err")"
+    [ "$(grep -c "no effect" "$top/err")" = 1 ] || complain "recipe: --bits without effect: $(cat "$top/err")"
 try 0 "packed" quantize "plain model" --recipe every.json --group 32 --embed-bits 16 --dry-run
 grep -q "warning: --group has no effect" "$top/err" || complain "recipe: --group without effect: $(cat "$top/err")"
 # --bits that choose the scales, which the codes depend on, have one

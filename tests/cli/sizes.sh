@@ -19,6 +19,17 @@ for size in 4.5 5 6.5; do
     try 0 "bits per weight" "$@" --dry-run --size $size
     holds "bits of --size $size" "$(sed -n 's/^bits per weight *\([0-9.]*\) over.*/\1/p' "$top/out") <= $size"
 done
+# below 4 bits a text is asked for, where there is none
+nonsense="bits per weight without a calibration text: .*--calib FILE"
+try 0 "." "$@" --dry-run --size 3.5
+grep -q "warning: 3.4[0-9] $nonsense" "$top/err" || complain "sizes: 3.5 bits without a text are not warned of: $(cat "$top/err")"
+try 0 "$nonsense" "$@" --dry-run --bits 3 --embed-bits 3 --json
+echo "the green mole" >short.txt
+for fine in "--size 4.5" "--size 3.5 --calib short.txt" "--bits 16 --embed-bits 16"; do
+    # shellcheck disable=SC2086
+    try 0 "." "$@" --dry-run $fine
+    ! grep -q "$nonsense" "$top/err" || complain "sizes: $fine: $(cat "$top/err")"
+done
 try 0 "bits per weight" "$@" --dry-run --size 7 --group 32 --skip o_proj --dense-type bf16
 # a recipe of a cache leaves weights as they are
 echo '{"schema": "dq-recipe/1", "kv": {"k_bits": 4, "v_bits": 4}}' >cache.json
