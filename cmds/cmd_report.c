@@ -22,9 +22,8 @@ static const dq_usage usage = {
         "eval --html shows them, byte for byte. Documents of several kinds, and several of dq "
         "eval, become parts of the page under their names. FILE - is standard input. The page is "
         "one file that needs no other; pictures need gnuplot.\n"
-        "It begins with what the documents answer: the lowest settings of each model whose KL "
-        "divergence is within 0.01 nats by its interval, and what breaks first. Settings come "
-        "last.\n"
+        "It begins with what the documents answer: the lowest settings of each model that dq eval "
+        "found within its --margin, and what breaks first. Settings come last.\n"
         "Without -o, or with -o -, the page goes to standard output; not to a terminal, unless -o "
         "- "
         "says so.\n",

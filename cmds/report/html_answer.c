@@ -59,18 +59,20 @@ static void group_words(dq_html *h, const dq_html_setting *all, int n_all,
     dq_html_page_html(h->p, ")");
 }
 
-/* One sentence a model; settings lower in several ways answer for no axis. */
+/* One sentence a model and margin; settings lower in several ways answer for no axis. */
 static void sentences(dq_html *h, const dq_html_setting *all, int n)
 {
     for (int i = 0, next; i < n; i = next) {
         bool begun = false;
-        for (next = i; next < n && strcmp(all[next].model, all[i].model) == 0;) {
+        for (next = i; next < n && strcmp(all[next].model, all[i].model) == 0 &&
+                       all[next].margin == all[i].margin;) {
             const int size = dq_html_settings_group(&all[next], n - next);
             if (all[next].axis != DQ_HTML_MIXED) {
                 if (!begun) {
                     dq_html_page_html(h->p, "<p class=\"says\">Lowest settings of ");
                     dq_html_page_text(h->p, all[i].model);
-                    dq_html_page_html(h->p, " within KLD %g nats: ", DQ_HTML_KLD_LIMIT);
+                    dq_html_page_html(
+                        h->p, " whose loss is within the margin, %g nats of NLL: ", all[i].margin);
                 }
                 group_words(h, all, n, &all[next], size, begun ? "; " : "");
                 begun = true;
@@ -105,9 +107,10 @@ static void group_row(dq_html *h, const dq_html_setting *group, int n, const cha
                                           *group->kind ? ", " : "", group->kind));
     dq_html_page_cell(h->p, dq_html_settings_where(h, group));
     dq_html_page_cell(h->p, found ? found_words(h, found) : "–");
+    dq_html_real_cell(h, found ? dq_html_real(found->verdict, "loss") : (double)NAN);
+    dq_html_interval_cell(h, found ? found->verdict : NULL);
     dq_html_real_cell(h, found ? found->kld : (double)NAN);
-    dq_html_ends_cell(h, found ? found->interval.low : (double)NAN,
-                      found ? found->interval.high : (double)NAN);
+    dq_html_real_cell(h, group->margin);
     dq_html_page_cell(h->p, labels_of(h, group, n, DQ_INCONCLUSIVE));
     dq_html_page_cell(h->p, labels_of(h, group, n, DQ_EXCEEDS));
     dq_html_page_html(h->p, "</tr>\n");
@@ -115,20 +118,22 @@ static void group_row(dq_html *h, const dq_html_setting *group, int n, const cha
 
 static void lowest_table(dq_html *h, const dq_html_setting *all, int n)
 {
-    static const char *const titles[] = {"<model",         "<what",    "<task",
-                                         "<lowest within", "KLD",      "95 % interval",
-                                         "<inconclusive",  "<exceeds", NULL};
+    static const char *const titles[] = {
+        "<model", "<what",  "<task",         "<lowest within", "loss", "95 % interval",
+        "KLD",    "margin", "<inconclusive", "<exceeds",       NULL};
     const char *model = "";
     dq_html_page_fold(h->p, "What this follows from", false);
     dq_html_page_html(
         h->p,
-        "<p>A setting is within the limit if the upper end of the 95 %% interval of its KL "
-        "divergence from its reference is at most %g nats per token; it exceeds it if the lower "
-        "end is above; else it is inconclusive. Of logits the lowest counts with every larger "
-        "width that was tested. What else could be lower is as in the reference. %d settings: "
-        "about %.1f of their intervals are expected to miss by chance.</p>\n",
-        DQ_HTML_KLD_LIMIT, n, 0.05 * n);
-    dq_html_page_table(h->p, "The lowest settings within the limit.", titles);
+        "<p>The verdicts are those of dq eval on the loss: nats of NLL per token against the "
+        "reference. A setting is within the margin if the upper end of the paired 95 %% interval "
+        "of its loss is at most the margin; it exceeds the margin if the lower end is above; else "
+        "it is inconclusive. The KL divergence is shown, not judged. A width of logits counts if "
+        "every larger one that was tested is within the margin too. Nothing but the named setting "
+        "differs from the reference. %d settings: about %.1f of their intervals are expected to "
+        "miss by chance.</p>\n",
+        n, 0.05 * n);
+    dq_html_page_table(h->p, "The lowest settings within the margin.", titles);
     for (int i = 0, size; i < n; i += size) {
         size = dq_html_settings_group(&all[i], n - i);
         if (all[i].axis == DQ_HTML_MIXED) continue;

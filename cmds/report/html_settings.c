@@ -1,5 +1,5 @@
-/* html_settings: see html_settings.h. Rows of all documents go into one list, sorted by model, axis, kind, document, task and
- * size, so that a group is a run of it.
+/* html_settings: see html_settings.h. Rows of all documents go into one list, sorted by model, margin, axis, kind, document, task
+ * and size, so that a group is a run of it.
  * SPDX-License-Identifier: MIT */
 #include "cmds/report/html_settings.h"
 
@@ -20,16 +20,6 @@ double dq_html_cache_share(const dq_html_row *r)
     const json_t *kv = json_object_get(r->j, "kv");
     const double all = dq_html_real(kv, "baseline_bytes");
     return all > 0 ? dq_html_real(kv, "bytes_held") / all : (double)NAN;
-}
-
-static dq_interval interval_of(const json_t *kld)
-{
-    const json_t *own = json_object_get(kld, "interval");
-    const double clusters = dq_html_real(kld, "n_clusters"), se = dq_html_real(kld, "stderr");
-    if (json_array_size(own) == 2)
-        return (dq_interval){dq_html_real_at(own, 0), dq_html_real_at(own, 1)};
-    if (!(clusters >= 2 && clusters < 1e15) || !isfinite(se)) return dq_interval_none;
-    return dq_interval_t(dq_html_real(kld, "value"), se, (int64_t)clusters);
 }
 
 /* A container compared with another model than itself has other weights. */
@@ -65,15 +55,25 @@ static const char *label_of(dq_html *h, const dq_html_setting *s)
                          *r->kv ? ", KV " : "", r->kv);
 }
 
+static dq_interval_decision decision_of(const char *word)
+{
+    for (int is = DQ_WITHIN; is <= DQ_EXCEEDS; is++) {
+        if (strcmp(word, dq_interval_decision_name[is]) == 0) return (dq_interval_decision)is;
+    }
+    return DQ_INCONCLUSIVE;
+}
+
 static bool fill(dq_html_setting *s, dq_html_part *part, const dq_html_row *r, bool several)
 {
-    const json_t *kld = json_object_get(r->metrics, "kld_nats");
     dq_html *h = &part->h;
-    *s = (dq_html_setting){.h = h, .row = r, .kld = dq_html_real(kld, "value")};
-    s->document = several ? h->in->name : "";
-    /* no KLD, or that of a row which is its own reference */
-    if (!isfinite(s->kld) || (s->kld == 0 && r->bits == 16 && !*r->kv && !has_other_weights(r)))
-        return false;
+    *s = (dq_html_setting){.h = h,
+                           .row = r,
+                           .document = several ? h->in->name : "",
+                           .kld = dq_html_metric(r->metrics, "kld_nats", NULL),
+                           .verdict = json_object_get(r->j, "verdict")};
+    s->margin = dq_html_real(s->verdict, "margin");
+    s->is = decision_of(dq_html_text(s->verdict, "is"));
+    if (!isfinite(s->kld) || !isfinite(s->margin)) return false;
     s->axis = axis_of(r);
     s->model = dq_html_text(r->j, "reference");
     if (!*s->model) s->model = r->model;
@@ -85,18 +85,7 @@ static bool fill(dq_html_setting *s, dq_html_part *part, const dq_html_row *r, b
               : s->axis == DQ_HTML_WEIGHTS ? dq_html_weight_bits(r)
               : s->axis == DQ_HTML_MIXED   ? (double)NAN
                                            : dq_html_cache_share(r);
-    s->interval = interval_of(kld);
-    s->is = dq_interval_decide(s->interval, DQ_HTML_KLD_LIMIT);
     return true;
-}
-
-static int by_group(const dq_html_setting *x, const dq_html_setting *y)
-{
-    int d = strcmp(x->model, y->model);
-    if (!d) d = (int)x->axis - (int)y->axis;
-    if (!d) d = strcmp(x->kind, y->kind);
-    if (!d) d = x->h == y->h ? 0 : x->h < y->h ? -1 : 1; /* parts of one array */
-    return d ? d : strcmp(x->row->task, y->row->task);
 }
 
 /* Unknown sizes last. */
@@ -104,6 +93,16 @@ static int by_size(double x, double y)
 {
     if (isnan(x) || isnan(y)) return isnan(x) - isnan(y);
     return x > y ? -1 : x < y;
+}
+
+static int by_group(const dq_html_setting *x, const dq_html_setting *y)
+{
+    int d = strcmp(x->model, y->model);
+    if (!d) d = by_size(x->margin, y->margin);
+    if (!d) d = (int)x->axis - (int)y->axis;
+    if (!d) d = strcmp(x->kind, y->kind);
+    if (!d) d = x->h == y->h ? 0 : x->h < y->h ? -1 : 1; /* parts of one array */
+    return d ? d : strcmp(x->row->task, y->row->task);
 }
 
 static int compare(const void *a, const void *b)

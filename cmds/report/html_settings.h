@@ -1,5 +1,5 @@
-/* html_settings: every setting of the documents of dq eval on a page whose KL divergence from its reference is known, and
- * which of them lie within a limit.
+/* html_settings: every setting of the documents of dq eval on a page whose KL divergence from its reference is known, with
+ * the verdict on its loss that dq eval has given.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_HTML_SETTINGS_H
 #define DQ_HTML_SETTINGS_H
@@ -30,19 +30,17 @@ typedef struct dq_html_setting {
     const char *label; /* "8 bits", "w4.h5", "8:4 h2o keep 0.5" */
     double size;       /* logit bits, bits per weight, share of the bytes of a 16-bit cache; NaN */
     double kld;
-    dq_interval interval; /* of kld, 95 %: Student's t over clusters, as dq eval --fail-if has it */
+    const json_t *verdict; /* "verdict" of the row: of its loss, nats of NLL */
+    double margin;
     dq_interval_decision is;
 } dq_html_setting;
 
-/* Of nats per token. */
-#define DQ_HTML_KLD_LIMIT 0.01
-
-/* In the arena of the parts, which share one. Those of one model, axis, kind, document and task lie beside each other, the
- * largest first. NULL with *n 0 where there are none, or the page has failed. */
+/* In the arena of the parts, which share one. Those of one model, margin, axis, kind, document and task lie beside each other,
+ * the largest first. NULL with *n 0 where there are none, or the page has failed. */
 dq_html_setting *dq_html_settings_of(dq_html_part *part, int n_parts, int *n);
 /* How many from at[0] on belong to one group. */
 int dq_html_settings_group(const dq_html_setting *at, int n);
-/* The lowest of a group that lies within the limit; of logits, with every larger width of the group. NULL: none. */
+/* The lowest of a group that lies within the margin; of logits, with every larger width of the group. NULL: none. */
 const dq_html_setting *dq_html_settings_lowest(const dq_html_setting *group, int n);
 /* "far.json, text"; the task alone on a page of one document. */
 const char *dq_html_settings_where(dq_html *h, const dq_html_setting *s);

@@ -61,10 +61,10 @@ static dq_picture_style style_of(int model, int axis)
 /* Least and largest KLD that a logarithm has. */
 static void reach_of(double reach[2], const dq_html_setting *all, int n)
 {
-    reach[0] = reach[1] = DQ_HTML_KLD_LIMIT;
+    reach[0] = reach[1] = (double)NAN;
     for (int i = 0; i < n; i++) {
         if (!(all[i].kld > 0)) continue;
-        reach[0] = fmin(reach[0], all[i].kld);
+        reach[0] = fmin(reach[0], all[i].kld); /* a number beside NaN is the less and the greater */
         reach[1] = fmax(reach[1], all[i].kld);
     }
 }
@@ -96,7 +96,6 @@ static void picture(dq_html *h, const dq_html_setting *all, int n, size_of *size
                    "set ylabel \"KL divergence, nats per token\"\nset xlabel \"%s\"\n"
                    "set offsets graph 0.05, graph 0.05, 0, 0\n",
                    axis);
-    dq_picture_level(&c, DQ_HTML_KLD_LIMIT);
     for (int first = 0, end, m = 0; first < n; first = end, m++) {
         end = model_end(all, n, first);
         for (int a = 0; a < DQ_HTML_AXES; a++) {
@@ -106,7 +105,7 @@ static void picture(dq_html *h, const dq_html_setting *all, int n, size_of *size
     }
     dq_picture_end(&c, dq_html_words(h, "KL divergence of every setting over %s.", axis));
     dq_picture_figure_caption(h->p);
-    dq_html_page_html(h->p, "%s The dotted level is %g.", caption, DQ_HTML_KLD_LIMIT);
+    dq_html_page_html(h->p, "%s", caption);
     dq_picture_figure_end(h->p);
 }
 
@@ -135,22 +134,21 @@ static void setting_row(dq_html *h, const dq_html_setting *s, const char *model)
     dq_html_size_cells(h, json_object_get(s->row->j, "weights"));
     dq_html_real_cell(h, share(s));
     dq_html_real_cell(h, s->kld);
-    dq_html_ends_cell(h, s->interval.low, s->interval.high);
-    dq_html_page_cell(h->p, s->is == DQ_WITHIN    ? "within"
-                            : s->is == DQ_EXCEEDS ? "exceeds"
-                                                  : "inconclusive");
+    dq_html_real_cell(h, dq_html_real(s->verdict, "loss"));
+    dq_html_interval_cell(h, s->verdict);
+    dq_html_page_cell(h->p, dq_interval_decision_name[s->is]);
     dq_html_page_cell(h->p, dq_html_settings_where(h, s));
     dq_html_page_html(h->p, "</tr>\n");
 }
 
 static void table(dq_html *h, const dq_html_setting *all, int n)
 {
-    static const char *const titles[] = {"<model",     "<what", "<setting", "bits per weight",
-                                         "file bytes", "share", "KLD",      "95 % interval",
-                                         "<limit",     "<task", NULL};
+    static const char *const titles[] = {"<model",        "<what",    "<setting", "bits per weight",
+                                         "file bytes",    "share",    "KLD",      "loss",
+                                         "95 % interval", "<verdict", "<task",    NULL};
     dq_html_page_table(h->p,
                        "Every setting of the run; share: bytes of the KV cache as a share of 16 "
-                       "bits for every element of every token.",
+                       "bits for every element of every token; loss: nats of NLL.",
                        titles);
     for (int i = 0; i < n; i++)
         setting_row(h, &all[i],

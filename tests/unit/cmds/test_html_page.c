@@ -144,18 +144,19 @@ DRAWING_TEST(sections_stand_where_their_data_are)
     json_decref(d);
 }
 
-/* A document of one model whose logits have three widths, each with an interval of its KLD. */
+/* A document of one model whose logits have three widths, each with the verdict on its loss; KLDs say nothing. */
 static const char *answer_of(place *p, const char *at8, const char *at6, const char *at4)
 {
-    static const char
-        *const document = "{\"schema\":\"dq-eval/1\",\"results\":[%s]}",
-               *const row = "%s{\"model\":\"m<1>\",\"reference\":\"m<1>\",\"task\":\"text\","
-                            "\"logit_bits\":%d,\"logit_granularity\":\"per-row\",\"metrics\":{"
-                            "\"kld_nats\":{\"value\":0.0099,\"stderr\":null,\"interval\":%s}}}";
-    const char *const ends[] = {at8, at6, at4};
+    static const char *const document = "{\"schema\":\"dq-eval/1\",\"results\":[%s]}",
+                             *const row =
+                                 "%s{\"model\":\"m<1>\",\"reference\":\"m<1>\",\"task\":\"text\","
+                                 "\"logit_bits\":%d,\"logit_granularity\":\"per-row\",\"metrics\":{"
+                                 "\"kld_nats\":{\"value\":0.5,\"stderr\":0.1,\"n_clusters\":9}},"
+                                 "\"verdict\":{\"margin\":0.02,\"loss\":0.0321,\"is\":\"%s\"}}";
+    const char *const is[] = {at8, at6, at4};
     char rows[2048] = "", text[4096];
     for (int i = 0, bits = 8; i < 3; i++, bits -= 2)
-        snprintf(rows + strlen(rows), sizeof rows - strlen(rows), row, i ? "," : "", bits, ends[i]);
+        snprintf(rows + strlen(rows), sizeof rows - strlen(rows), row, i ? "," : "", bits, is[i]);
     snprintf(text, sizeof text, document, rows);
     json_t *d = json_loads(text, 0, NULL);
     assert_non_null(d);
@@ -167,24 +168,26 @@ static const char *answer_of(place *p, const char *at8, const char *at6, const c
     return answer;
 }
 
-/* A setting is within the limit if all of its interval is; logits only with all wider ones; without an interval nothing is
- * decided. */
-DRAWING_TEST(the_answer_follows_from_intervals)
+#define IN   "within the margin"
+#define OUT  "exceeds the margin"
+#define OPEN "inconclusive"
+
+/* The verdicts are the document's, with its margin; logits are within it only with all wider ones. */
+DRAWING_TEST(the_answer_has_the_verdicts_of_the_document)
 {
     static const struct {
         const char *at8, *at6, *at4, *want;
     } c[] = {
-        {"[0,0.01]", "[0.005,0.0101]", "[0.1,0.2]", "<b>8 bits</b>."},
-        {"[0,0.01]", "[0,0.01]", "[0.0101,0.2]", "<b>6 bits</b>."},
-        {"[0,0.01]", "[0.02,0.03]", "[0,0.01]", "<b>8 bits</b>."},
-        {"[0,0.0101]", "[0,0.02]", "[0.02,0.03]", "<b>inconclusive</b>."},
-        {"[null,null]", "null", "null", "<b>inconclusive</b>."},
-        {"[0.0101,1]", "[0.02,0.03]", "[0.02,0.03]", "<b>none that was tested</b>."},
+        {IN, OPEN, OUT, "<b>8 bits</b>."},         {IN, IN, OUT, "<b>6 bits</b>."},
+        {IN, OUT, IN, "<b>8 bits</b>."},           {OPEN, OPEN, OUT, "<b>inconclusive</b>."},
+        {"", "holds", "", "<b>inconclusive</b>."}, {OUT, OUT, OUT, "<b>none that was tested</b>."},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         const char *answer = answer_of(p, c[i].at8, c[i].at6, c[i].at4);
         char want[128];
-        snprintf(want, sizeof want, "of m&lt;1&gt; within KLD 0.01 nats: logits per-row %s",
+        snprintf(want, sizeof want,
+                 "of m&lt;1&gt; whose loss is within the margin, 0.02 nats of NLL: logits per-row "
+                 "%s",
                  c[i].want);
         if (!strstr(answer, want)) fail_msg("%s is not in: %.300s", want, answer);
     }
