@@ -38,27 +38,23 @@ static const dq_usage usage = {
     .name = "export",
     .synopsis = "OUT.h5 -o PATH [options]",
     .about =
-        "Writes a container as what other programs load: a folder with config.json, safetensors, "
-        "the tokenizer's files, and dq_settings.json with the settings of logits and KV cache, "
-        "which no such folder holds; or one GGUF file.\n"
-        "compressed-tensors keeps codes, for transformers with the package compressed-tensors; "
-        "vLLM has not been run with it. It has 4 and 8 bits: codes of 2 and 3 bits stand in 4, of "
-        "5, 6 and 7 in 8, with the same values. Embeddings, output heads and tensors whose last "
-        "group is short become values, which is said (--tensors names each). Programs multiply "
-        "codes in the type in "
-        "which they load the model: in float32 the values are dq's to the last bit, in bfloat16 "
-        "scales lose three bits.\n"
+        "Writes a container in a form that other programs load: a folder for transformers, or one "
+        "GGUF file for llama.cpp. A folder has config.json, safetensors, the tokenizer's files, "
+        "and dq_settings.json with the settings of logits and KV cache, which only dq reads.\n"
+        "compressed-tensors keeps codes; transformers reads them with the package "
+        "compressed-tensors. vLLM has not been run with it. Codes of 2 and 3 bits are stored in 4, "
+        "codes of 5, 6 and 7 bits in 8, with the same values. Embeddings, output heads and tensors "
+        "whose last group is short become values. transformers multiplies in the type in which it "
+        "loads the model: in float32 the weights are dq's to the last bit, in bfloat16 scales lose "
+        "three bits.\n"
         "safetensors has values only, which need no package to read.\n"
-        "gguf is one file for llama.cpp and what else reads it, of plain Llamas only, with "
-        "tokenizer "
-        "and chat template. Each tensor gets the smallest type that holds its codes: up to "
-        "4 bits Q4_0, 5 bits Q5_0, 6 to 8 bits Q8_0; with zero points 2 and 3 bits Q4_0, 4 and 5 "
-        "bits Q4_1 and Q5_1, whose lowest values are rounded to f16 (by at most 1/64 of a step, "
-        "which is said; all else is exact), 6 and 7 bits Q8_0. "
-        "Groups of 64 and 128 repeat their scale in blocks of 32. A tensor that no type holds is "
-        "refused, unless --dtype says what its values become. Containers of dq quantize --group 32 "
-        "fit whole where columns are multiples of 32, scales are f16, and no codes of 8 bits have "
-        "zero points.\n",
+        "gguf is for plain Llamas, and has the tokenizer and the chat template. Each tensor gets "
+        "the smallest type that holds its codes: Q4_0 up to 4 bits, Q5_0 for 5, Q8_0 for 6 to 8; "
+        "with zero points Q4_0 up to 3 bits, Q4_1 for 4, Q5_1 for 5, Q8_0 for 6 and 7. Q4_1 and "
+        "Q5_1 round the lowest value of a block to f16, by at most 1/64 of a step; all else is "
+        "exact. A tensor fits if its columns and groups are multiples of 32 and its scales are "
+        "f16, as dq quantize --group 32 makes them. Any other is refused, unless --dtype says what "
+        "its values become.\n",
     .examples = "  dq export model-4bit.h5 -o model-4bit-ct --format compressed-tensors\n"
                 "  dq export model-4bit.h5 -o model-bf16 --format safetensors\n"
                 "  dq export model-4bit.h5 -o model-4bit.gguf\n"
@@ -463,18 +459,17 @@ dq_status dq_cmd_export(int argc, char **argv, dq_err *err)
                     "compressed-tensors (codes), safetensors (values) or gguf (codes, one file); "
                     "default gguf where the output ends in .gguf, else compressed-tensors"),
         dq_opt_word("dtype", "TYPE", &r.dtype, dtype_name, N_DTYPES,
-                    "{words}, rounded to nearest even. safetensors: of all tensors "
-                    "(default bf16); compressed-tensors: of those that become values (default f32, "
-                    "exact; codes of a trellis only with it); gguf: the same, which without it are "
-                    "refused; others keep theirs"),
+                    "{words}, the type of values, rounded to nearest even. safetensors: all "
+                    "tensors (default bf16). compressed-tensors: tensors that become values "
+                    "(default f32, exact); codes of a trellis need this option. gguf: tensors that "
+                    "no type holds, which need it too"),
         dq_opt_int("shard-mb", "N", &r.shard_mb, 1, 1e9,
-                   "megabytes of tensors in a weight file of a folder, before another one is begun "
-                   "(default 5000)"),
+                   "megabytes of tensors in each weight file of a folder (default 5000)"),
         dq_opt_heading("running:"),
         dq_opt_flag("dry-run", &r.dry_run, "print the plan and the size, write nothing"),
         dq_opt_flag("force", &r.force,
-                    "replace the folder of an earlier export, and what an interrupted one left "
-                    "(other folders are never replaced), or the file"),
+                    "replace the file, or the folder of an earlier or interrupted export; other "
+                    "folders are never replaced"),
         dq_opt_int("threads", "N", &r.threads, 1, 1024,
                    "default: all processors; the result does not depend on it"),
         dq_opt_flag("tensors", &r.tensors, "print every tensor"),
