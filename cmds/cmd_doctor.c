@@ -29,8 +29,8 @@ static const dq_usage usage = {
     .synopsis = "[--model MODEL [--text FILE]] [--json]",
     .about = "Prints versions, libraries, CPU features and devices. Put its output into bug "
              "reports. With --model it also reads 512 tokens of a text with every order of heads "
-             "that has the checkpoint's shapes: a wrong order loads without an error, and shows in "
-             "the likelihood only.\n",
+             "that fits the checkpoint's shapes: a wrong order loads without an error, and only "
+             "the likelihood shows it.\n",
     .examples = "  dq doctor\n"
                 "  dq doctor --model calib/pair/diffllama --text calib/pair/text.txt\n",
     .args = "no argument",

@@ -54,7 +54,7 @@ static const dq_usage usage = {
     .synopsis = "MODEL (--ids \"1 2 3\" | --text FILE) -o OUT.h5 [options]",
     .about = "Runs the model once over one sequence and writes /ids (int32 [n]) and /logits "
              "(float32 [n, vocabulary]); row i holds the logits after id i. Ids are taken as they "
-             "are: nothing is put before them or of the text. Use it to compare dq with "
+             "are: nothing is added before them or before the text. Use it to compare dq with "
              "another implementation.\n",
     .examples =
         "  dq logits diffllama/ --ids \"0 17 44 8\" -o logits.h5\n"

@@ -10,14 +10,13 @@
 static const dq_usage usage = {
     .name = "merge",
     .synopsis = "FILE... [-o OUT] [options]",
-    .about =
-        "Makes one run of the parts that dq eval --shard I/N or dq stats --one-pass --shard I/N "
-        "wrote: the same tables, files and document as without --shard. What comes out is said "
-        "here, as the command would take it: -o is the JSON document of dq eval, the HDF5 file of "
-        "dq stats. Models and data are "
-        "read again, from the paths of the parts' command, so this runs where that ran; nothing "
-        "is computed. Parts that are missing, twice there, unfinished, of another command or "
-        "computed by another program or processor are refused by name.\n",
+    .about = "Makes one run of the parts that dq eval --shard I/N or dq stats --one-pass --shard "
+             "I/N wrote: the same tables, files and document as without --shard. Name the outputs "
+             "here, as for the command itself: -o is the JSON document of dq eval, or the HDF5 "
+             "file of dq stats. Models and data are read again, from the paths of the parts' "
+             "command, so run this where that command ran. Nothing is computed. Refused by name "
+             "are parts that are missing, given twice, unfinished, of another command, or computed "
+             "by another program or processor.\n",
     .examples =
         "  for i in 1 2 3 4; do dq eval model --text book.txt --shard $i/4 -o part$i.shard; done\n"
         "  dq merge part?.shard -o all.json\n",

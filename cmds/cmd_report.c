@@ -14,19 +14,16 @@
 static const dq_usage usage = {
     .name = "report",
     .synopsis = "FILE.json... [-o PAGE.html] [--force]",
-    .about =
-        "Makes one page with tables and pictures of what dq stats, dq quantize, dq plan (of "
-        "weights, of the bits of the KV cache, or of heads of its groups of heads), dq bench and "
-        "dq eval have printed with --json (dq eval -o FILE writes the same): outliers of several "
-        "models side by side, what containers are, what plans found, speeds, and the scores as dq "
-        "eval --html shows them, byte for byte. Documents of several kinds, and several of dq "
-        "eval, become parts of the page under their names. FILE - is standard input. The page is "
-        "one file that needs no other; pictures need gnuplot.\n"
-        "It begins with what the documents answer: the lowest settings of each model that dq eval "
-        "found within its --margin, and what breaks first. Settings come last.\n"
-        "Without -o, or with -o -, the page goes to standard output; not to a terminal, unless -o "
-        "- "
-        "says so.\n",
+    .about = "Makes one page with tables and pictures of JSON documents: those of dq stats, dq "
+             "quantize, dq plan, dq bench and dq eval (--json; dq eval -o FILE writes the same). "
+             "It shows outliers of several models side by side, containers, plans, speeds, and "
+             "scores as dq eval --html shows them, byte for byte. Documents of several kinds, and "
+             "several of dq eval, become parts of the page under their names. FILE - is standard "
+             "input. The page is one file that needs no other; pictures need gnuplot.\n"
+             "The page begins with the answer: the lowest settings of each model that dq eval "
+             "found within its --margin, and what breaks first. Settings come last.\n"
+             "Without -o, or with -o -, the page goes to standard output; to a terminal only with "
+             "-o -.\n",
     .examples = "  dq report results.json -o page.html\n"
                 "  dq report stats.json weights.json logits.json -o page.html\n"
                 "  dq stats llama/ diffllama/ --json | dq report - >page.html\n",

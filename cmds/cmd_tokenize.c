@@ -29,16 +29,13 @@ typedef struct tokenize {
 static const dq_usage usage = {
     .name = "tokenize",
     .synopsis = "MODEL --text FILE [--lines] [--special] [--decode]",
-    .about =
-        "Prints the ids of a text as decimal numbers with one space between them, on one line, "
-        "exactly as the Hugging Face tokenizers library gives them, with the added tokens that "
-        "transformers gives it. MODEL is a folder that needs nothing but tokenizer.json "
-        "(tokenizer_config.json, special_tokens_map.json and added_tokens.json are read when they "
-        "are there), a "
-        "tokenizer.json file, which is then read alone, a container, or a GGUF file of any model, "
-        "with or without tensors. With --decode FILE holds "
-        "such ids, and the text that they stand for is printed, followed by a newline; on a "
-        "terminal '?' stands for control characters.\n",
+    .about = "Prints the ids of a text as decimal numbers with one space between them, on one "
+             "line, exactly as the Hugging Face tokenizers library gives them, with the added "
+             "tokens of transformers. MODEL is a folder with tokenizer.json, a tokenizer.json "
+             "file, a container, or a GGUF file of any model, with or without tensors. In a "
+             "folder, tokenizer_config.json, special_tokens_map.json and added_tokens.json are "
+             "read if they exist. With --decode FILE holds such ids, and their text is printed, "
+             "followed by a newline; on a terminal '?' stands for control characters.\n",
     .examples = "  dq tokenize diffllama/ --text book.txt\n"
                 "  printf 'two words' | dq tokenize tokenizer.json --text - --special\n"
                 "  printf '17 4 250' | dq tokenize diffllama/ --text - --decode\n",

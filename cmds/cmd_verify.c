@@ -20,14 +20,12 @@
 static const dq_usage usage = {
     .name = "verify",
     .synopsis = "FILE [--source DIR] [options]",
-    .about =
-        "Reads every dataset and attribute of a container and compares them with the hashes and "
-        "the list inside; scales must be "
-        "finite. With --source the checkpoint is quantized again, in memory, and every byte and "
-        "attribute compared, but for the folder's name, the version of dq and the arithmetic; "
-        "codes that a calibration text chose (--method gptq) cannot be made again "
-        "without "
-        "it: their SQNR against the source must be the one on record.",
+    .about = "Reads every dataset and attribute of a container and compares them with the hashes "
+             "and the list inside; scales must be finite. With --source the checkpoint is "
+             "quantized again, in memory, and every byte and attribute is compared, except for the "
+             "folder's name, the version of dq and the arithmetic. Codes that a calibration text "
+             "chose (--method gptq) cannot be made again without the text: their SQNR against the "
+             "source must be the recorded one.",
     .examples = "  dq verify model-4bit.h5\n"
                 "  dq verify model-4bit.h5 --source model\n",
     .min_args = 1,

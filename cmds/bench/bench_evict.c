@@ -211,10 +211,9 @@ static dq_status run(policies *x, dq_arena *a, dq_err *err)
 static const dq_usage usage = {
     .name = "bench evict",
     .synopsis = "MODEL [options]",
-    .about =
-        "Times what it takes to choose which quarter of a prompt stays in the cache, by each "
-        "policy, over the prefill. kvzap has gates of zero where the model has none: what they "
-        "say takes no time.",
+    .about = "Times the choice of the quarter of a prompt that stays in the cache, by each policy, "
+             "over the prefill. kvzap has gates of zero if the model has none: the values of gates "
+             "do not change the time.",
     .examples = "  dq bench evict model --kv-policy all --tokens 1024,4096\n",
     .min_args = 1,
     .max_args = 1,

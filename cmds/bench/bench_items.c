@@ -246,9 +246,9 @@ static dq_status run(items_bench *x, dq_err *err)
 static const dq_usage usage = {
     .name = "bench items",
     .synopsis = "MODEL FILE [options]",
-    .about = "Times scoring the short items of FILE, tokenizing apart. After every group of items "
-             "come one long prefill and one dense product, so that shares compare times of one "
-             "machine.",
+    .about = "Times the scoring of the short items of FILE, without tokenizing. After every group "
+             "of items come one long prefill and one dense product, so that shares compare times "
+             "of one machine.",
     .examples = "  dq bench items model hellaswag_val.jsonl --task hellaswag --limit 1000\n",
     .min_args = 2,
     .max_args = 2,

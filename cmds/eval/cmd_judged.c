@@ -416,10 +416,11 @@ static dq_status run(options *o, dq_err *err)
 static const dq_usage usage = {
     .name = "judged",
     .synopsis = "FILE.jsonl [options]",
-    .about = "Reads completions that dq eval --dump-completions wrote and that somebody judged: "
-             "each line has a \"verdict\" besides. Prints the accuracy of every model and width, "
-             "and its paired difference to the same model at 16 bits. No model is run. --requests "
-             "writes what a judge is to be asked, --verdicts reads what it said.",
+    .about =
+        "Reads completions that dq eval --dump-completions wrote and that somebody judged: "
+        "each line has a \"verdict\" as well. Prints the accuracy of every model and width, and "
+        "its paired difference to the same model at 16 bits. No model is run. --requests "
+        "writes the requests to a judge, --verdicts reads the replies.",
     .examples = "  dq eval model --task xsum --data xsum.jsonl --dump-completions c.jsonl\n"
                 "  dq judged c.jsonl --requests r.jsonl\n"
                 "  dq judged c.jsonl --verdicts replies.jsonl\n",

@@ -51,24 +51,20 @@ typedef struct stats {
 static const dq_usage usage = {
     .name = "stats",
     .synopsis = "MODEL... [--text FILE | --ids \"1 2 3\" ...] [-o OUT.h5] [options]",
-    .about =
-        "Runs every model over the same text and reports the largest magnitudes and the median of "
-        "its attention logits (scaled, before the softmax, causally visible entries, all heads and "
-        "both maps) and of its hidden states (output of every layer). A profile names each outlier "
-        "once: a channel with the layers where it stands, or a head. It shows queries, keys, "
-        "values "
-        "and the inputs of projections too, and everything without first tokens and attention "
-        "sinks. A MODEL is a folder or a container; attention logits are quantized by --forecast "
-        "and "
-        "--sensitivity alone.\n"
-        "The text is encoded as a whole, with what the tokenizer puts around a text, and then cut "
-        "into windows of --ctx ids; the last window may be shorter. Each --ids is one sequence, "
-        "taken as it is. Without either, a built-in sample is used. Largest values and counts are "
-        "exact. Medians are exact too, at the price of walking over the data up to three times "
-        "(first for the counts, then for the pooled medians, then for those of the layers); "
-        "--one-pass reports the middle of a histogram bin and how far off it can be, 0.4 % at "
-        "most. With it several processes that do not know of each other can each compute a part: "
-        "--shard.\n",
+    .about = "Runs every model over the same text and reports the largest magnitudes and the "
+             "median of its attention logits (scaled, before the softmax, causally visible "
+             "entries, all heads and both maps) and of its hidden states (output of every layer). "
+             "A profile names each outlier once: a channel with the layers where it stands, or a "
+             "head. It covers queries, keys, values and the inputs of projections too, and gives "
+             "every number without first tokens and attention sinks as well. A MODEL is a folder "
+             "or a container. Only --forecast and --sensitivity round attention logits.\n"
+             "The text is encoded as a whole, with what the tokenizer puts around a text, and then "
+             "cut into windows of --ctx tokens; the last window may be shorter. Each --ids is one "
+             "sequence, taken as it is. Without either, a built-in sample is used. Largest values, "
+             "counts and medians are exact. Exact medians take up to three walks over the data: "
+             "for the counts, for the pooled medians, for the medians of layers. --one-pass "
+             "reports the middle of a histogram bin and how far off it can be, 0.4 % at most; "
+             "--shard can then compute a part in a process of its own.\n",
     .examples = "  dq stats llama/ diffllama/ --text book.txt\n"
                 "  dq stats diffllama/ --ids \"0 17 44 8\" --json\n"
                 "  dq stats llama/ --text book.txt --one-pass -o outliers.h5\n"
