@@ -72,3 +72,20 @@ if (picture eq "outliers") {
     }
     unset multiplot
 }
+
+if (picture eq "verdicts") {
+    file = folder."/logits.csv"
+    set title "loss of rounded attention logits, paired 95 % interval"
+    set ylabel "loss, nats of NLL per token"
+    set yrange [-0.004:0.06]
+    set xrange [-0.5:4.5]
+    set xtics ("8 bits, per-row" 0, "6 bits, per-row" 1, "4 bits, per-row" 2, "8 bits, per-tensor" 3, "6 bits, per-tensor" 4)
+    set key top left samplen 2
+    margin = 0.01
+    set arrow from graph 0, first margin to graph 1, first margin nohead lc rgb "#6a6a6a" dt 2
+    set label sprintf("margin %g", margin) at graph 0.01, first margin offset 0, 0.7 tc rgb "#6a6a6a"
+    place(g, b) = g eq "per-row" ? (b == 8 ? 0 : b == 6 ? 1 : b == 4 ? 2 : NaN) : (b == 8 ? 3 : b == 6 ? 4 : NaN)
+    text(m) = strcol("model") eq m && strcol("task") eq "text"
+    plot for [i=1:2] file using (text(word(models, i)) ? place(strcol("logit_granularity"), column("logit_bits")) + (i - 1.5) * 0.2 : NaN):"loss":"loss_low":"loss_high" \
+             with yerrorbars ls i title word(titles, i)
+}

@@ -82,7 +82,7 @@ EOF
 
 say "8. Pictures, and all of it as one page"
 if command -v gnuplot >/dev/null; then
-    for picture in accuracy kld outliers; do
+    for picture in accuracy kld outliers verdicts; do
         gnuplot -e "folder='$out'; picture='$picture'" calib/demo.gp
         echo "$out/$picture.svg"
     done

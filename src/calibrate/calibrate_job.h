@@ -89,7 +89,7 @@ dq_status dq_calibrate_job_run_embedding(dq_calibrate_job *j, dq_err *err);
 dq_status dq_calibrate_job_run_source(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err);
 /* Rounds the projections of a layer, and takes the stream, and the reference's, through it. */
 dq_status dq_calibrate_job_run_layer(dq_calibrate_job *j, int number, dq_err *err);
-/* Rounds a head of its own by what the final norm gives of both streams after the last layer. */
+/* Rounds a head of its own by the outputs of the final norm, of both streams, after the last layer. */
 dq_status dq_calibrate_job_run_head(dq_calibrate_job *j, dq_err *err);
 
 #endif

@@ -50,7 +50,7 @@ static bool is_nearest(const dq_model *m, const dq_plan_tensor *t)
     return t->slot == DQ_PLAN_EMBED && !m->tied;
 }
 
-/* Whether a head, be it the embedding too, is to be measured. */
+/* Whether the head, tied to the embedding or not, is to be measured. */
 static bool wants_head(const dq_plan_probe *p)
 {
     for (int64_t i = 0; i < p->n; i++) {
@@ -384,7 +384,7 @@ static dq_status see_final(job *j, const dq_calib_chunk *k, dq_err *err)
     return dq_backend_sync(j->pass.b, err);
 }
 
-/* A head, be it the embedding too, by what the final norm gives after the last layer. */
+/* The head, tied to the embedding or not, by the outputs of the final norm after the last layer. */
 static dq_status run_head(job *j, dq_err *err)
 {
     const dq_model *m = j->p->m;
