@@ -9,7 +9,7 @@
 
 /* Accuracy, or nats of NLL: one point, or 1 % of perplexity. */
 #define DQ_EVAL_MARGIN 0.01
-/* Fewer clusters than these are warned of. */
+/* With fewer clusters than these there is a warning. */
 enum { DQ_EVAL_FEW_CLUSTERS = 10 };
 
 typedef struct cmd_eval_verdict {

@@ -41,7 +41,7 @@ try 0 "^no text .* by what the model reads\$" "$@" --bits-map up=3 --dry-run
 try 0 "^no text" "$@" --bits 16 --embed-bits 4 --dry-run # a text chooses codes of an embedding that is the head
 try 0 "bits per weight" "$@" --bits 16 --embed-bits 16 --dry-run
 ! grep "^no text" "$top/out" || complain "quantize: a text is recommended that is refused"
-# the default packs embedding and head; short groups that another group would not leave are warned of, once
+# the default packs embedding and head; a warning names short groups that another group would not leave, once
 try 0 '"embed_bits": 6' "$@" --bits 4 --print-recipe
 grep -q '"scale": "asym"' "$top/out" && grep -q '"group": "128"' "$top/out" || complain "quantize: other defaults: $(cat "$top/out")"
 try 0 '"scale": "search"' "$@" --bits 3 --print-recipe

@@ -1,5 +1,5 @@
 /* test_quantize_feed: a method that makes codes, and what is left of its run: progress that may go on stays, with what
- * its bits depend on; what would fail again goes; a head is the method's, be it the embedding or not.
+ * its bits depend on; what would fail again goes; a head is the method's, tied to the embedding or not.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
