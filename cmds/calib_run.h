@@ -32,9 +32,9 @@ const char *const *dq_calib_run_method_names(dq_calib_run *c);
                     "text that the model is to keep predicting: plain, or .jsonl of {\"text\"}; "  \
                     "not the text that it is scored with later"),                                  \
         dq_opt_int("calib-tokens", "N", &(c).tokens, 1, 1000000000000,                             \
-                   "tokens taken from it, at even intervals (default 128 sequences)"),             \
+                   "tokens taken from it, at even intervals (default 16384)"),             \
         dq_opt_int("calib-ctx", "N", &(c).ctx, 2, INT32_MAX,                                       \
-                   "tokens of a sequence (default min(2048, the model's positions))")
+                   "tokens of a sequence (default min(512, the model's positions))")
 
 /* Decides on the method: the option's, the recipe's, align where there is a text. DQ_USAGE for an unknown one, a text that
  * the method does not read, and a method without its text. */

@@ -207,7 +207,7 @@ dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_mode
         const bool few = m->max_positions > 0 && m->max_positions < DQ_CALIB_TEXT_CTX;
         out->ctx = few ? m->max_positions : DQ_CALIB_TEXT_CTX;
     }
-    out->requested = tokens > 0 ? tokens : DQ_CALIB_TEXT_SEQUENCES * out->ctx;
+    out->requested = tokens > 0 ? tokens : DQ_CALIB_TEXT_TOKENS;
     char *text = NULL;
     size_t len = 0;
     if (!dq_file_is_regular(path)) /* a pipe, or standard input */

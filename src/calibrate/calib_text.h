@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "model/model.h"
 
-enum { DQ_CALIB_TEXT_SEQUENCES = 128, DQ_CALIB_TEXT_CTX = 2048 }; /* without other words */
+enum { DQ_CALIB_TEXT_TOKENS = 16384, DQ_CALIB_TEXT_CTX = 512 }; /* without other words */
 
 /* Parts of a text that share nothing: the documents of a file that has several are dealt in turn to four quarters; the pieces
  * of `ctx` ids of a single text, of which neighbours depend on each other, stay together, a quarter after the other. A quarter
@@ -41,8 +41,7 @@ json_t *dq_calib_text_sketch(const dq_calib_text *t);
  * them, each cut into pieces of `ctx` ids, the last one shorter; where the template begins with an id, so does every piece,
  * in place of its first id. Of more pieces than `tokens` ids ask for, as many are taken as give them (the last one is cut,
  * and left out where one id would be all of it), at even intervals; of the quarters of `part` alone, not 0. A file that is much larger than what that takes is not read whole:
- * calib_excerpt.h. ctx 0: min(2048,
- * the model's positions); tokens 0: 128 * ctx. Memory in the arena. DQ_USAGE for a ctx that the model has no positions for;
+ * calib_excerpt.h. ctx 0: min(DQ_CALIB_TEXT_CTX, the model's positions); tokens 0: DQ_CALIB_TEXT_TOKENS. Memory in the arena. DQ_USAGE for a ctx that the model has no positions for;
  * DQ_DAMAGED for a file, or a part of it, without text. */
 dq_status dq_calib_text_read(dq_calib_text *out, const char *path, const dq_model *m,
                              int64_t tokens, int64_t ctx, unsigned part, dq_arena *a, dq_err *err);

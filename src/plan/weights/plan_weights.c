@@ -307,11 +307,7 @@ static dq_status open_all(dq_plan_weights *p, dq_err *err)
         return dq_fail(err, DQ_MISMATCH,
                        "%s: is a container; a plan is made for the checkpoint that it came from",
                        p->set.model);
-    if (p->set.tokens == 0) p->set.tokens = DQ_PLAN_TOKENS;
-    if (p->set.ctx == 0) {
-        const int most = p->model->max_positions;
-        p->set.ctx = most > 0 && most < DQ_PLAN_CTX ? most : DQ_PLAN_CTX;
-    }
+    if (p->set.tokens == 0) p->set.tokens = DQ_CALIB_TEXT_TOKENS;
     DQ_TRY(list_tensors(p, err));
     DQ_TRY(list_items(p, err));
     DQ_TRY(check_budget(p, err));

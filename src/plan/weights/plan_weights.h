@@ -28,8 +28,8 @@ typedef struct dq_plan_budget {
 /* "kld=0.01", "ppl=1.005", "bpw=4.2", "size=1.5GiB" (B, KiB, MiB, GiB, kB, MB, GB). DQ_USAGE. */
 dq_status dq_plan_weights_budget_parse(dq_plan_budget *out, const char *text, dq_err *err);
 
-/* Without other words: whole models, tokens that calibrate, of a sequence, and sequences that are searched with. */
-enum { DQ_PLAN_TRIALS = 8, DQ_PLAN_TOKENS = 16384, DQ_PLAN_CTX = 512, DQ_PLAN_SEQUENCES = 64 };
+/* Without other words: whole models, and sequences that are searched with. */
+enum { DQ_PLAN_TRIALS = 8, DQ_PLAN_SEQUENCES = 64 };
 enum { DQ_PLAN_PROBE_TOKENS = 4096 }; /* of the search text: what a tensor alone is measured on */
 /* With fewer documents an interval holds less than it says: of lognormal ones with sigma 0.5 the upper end of 95 % is below the
  * truth in 5.5 of 100 samples of 5 documents, in 4.9 of 10, in 4.2 of 20; nominally in 2.5 (tests/unit/plan). */
@@ -47,7 +47,7 @@ typedef struct dq_plan_weights_settings {
     bool ends;                        /* embedding and head too */
     dq_quantize_settings set;         /* of weights but for `bits`, rules and method */
     const dq_calibrate_rule *rule;
-    int64_t tokens, ctx;   /* of the first part; 0: DQ_PLAN_TOKENS, min(DQ_PLAN_CTX, positions) */
+    int64_t tokens, ctx;   /* of the first part; 0: the defaults of calib_text.h */
     int64_t search_tokens; /* ids of the second and of the third part at most; 0: 64 sequences */
     int trials;            /* whole models in the search at most */
     dq_backend *backend;

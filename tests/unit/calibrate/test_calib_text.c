@@ -82,8 +82,8 @@ TEST(defaults_and_limits)
     dq_calib_text t;
     dq_err err = {0};
     assert_int_equal(read_text(&t, words, 1, 0, 0, a, &err), DQ_OK);
-    assert_int_equal(t.ctx, 512); /* the model's positions */
-    assert_int_equal(t.requested, 128 * 512);
+    assert_int_equal(t.ctx, 512);
+    assert_int_equal(t.requested, 16384);
     assert_int_equal(read_text(&t, words, 1, 0, 513, a, &err), DQ_USAGE);
     err = (dq_err){0};
     assert_int_equal(read_text(&t, words + 1, 1, 0, 0, a, &err), DQ_DAMAGED);
