@@ -115,23 +115,37 @@ static void print_model(const dq_model *m, int n_files, text_ends *e)
     printf("\n");
 }
 
-/* Bytes that a token takes in the cache, all layers and heads; once it is coded, if it is. */
-static double token_bytes(const dq_model *m, const dq_kv_config *s)
+static dq_kv_spec spec_of(const dq_model *m)
 {
     dq_kv_spec spec;
     dq_err ignored = {0};
-    dq_model_kv_spec(&spec, s, m, DQ_NUM_F32, &ignored);
+    dq_model_kv_spec(&spec, &m->kv, m, DQ_NUM_F32, &ignored);
+    return spec;
+}
+
+/* Bytes that a token takes in the cache, all layers and heads; once it is coded, if it is. */
+static double token_bytes(const dq_model *m)
+{
+    const dq_kv_spec spec = spec_of(m);
     return dq_kv_token_bytes(&spec, m->map.head_dim) * m->map.n_kv * m->n_layers;
+}
+
+/* The same of keys and values of two bytes an element. */
+static double token_bytes16(const dq_model *m)
+{
+    return 4.0 * m->map.head_dim * m->map.n_kv * m->n_layers;
 }
 
 static void print_kv(const dq_model *m)
 {
     const dq_kv_config *s = &m->kv;
-    double plain = token_bytes(m, &dq_kv_config_plain), cached = token_bytes(m, s);
+    const dq_kv_spec spec = spec_of(m);
+    const double plain = token_bytes16(m), cached = token_bytes(m);
     if (s->widths[0])
         printf("KV cache           K:V %s bits", s->widths);
     else
-        printf("KV cache           K %d bits, V %d bits", s->k_bits, s->v_bits);
+        printf("KV cache           K %g bits, V %g bits", dq_kv_shown_bits(&spec, false),
+               dq_kv_shown_bits(&spec, true));
     const bool coded = dq_kv_config_uses(s, m->map.n_maps) & DQ_KV_CODES;
     const dq_kv_quant code = dq_kv_config_quant(s, m->map.n_maps);
     if (coded && code != DQ_KV_PER_TOKEN)
@@ -140,7 +154,8 @@ static void print_kv(const dq_model *m)
     if (coded && (code == DQ_KV_PER_TOKEN || code == DQ_KV_MIXED)) printf(", group %d", s->group);
     if (coded || s->rotate == DQ_ROTATE_ON) printf(", rotation %s", dq_rotate_name[s->rotate]);
     if (coded || s->evict.policy) printf(", sink %d, recent %d", s->sink, s->recent);
-    if (s->dense != DQ_KV_F32) printf(", uncoded tokens in %s", dq_kv_dense_name[s->dense]);
+    if (coded || s->dense == DQ_KV_BF16)
+        printf(", uncoded tokens in %s", dq_kv_dense_name[s->dense]);
     printf("\nKV cache per token %.0f bytes at 16 bits", plain);
     if (cached < plain) printf("; %.1f as codes, %.2f times fewer", cached, plain / cached);
     printf("\n");
@@ -223,9 +238,8 @@ static json_t *model_json(const dq_model *m, const text_ends *e)
     json_object_set_new(o, "stop_ids", ends_json(e));
     json_object_set_new(o, "tied", json_boolean(m->tied));
     json_object_set_new(o, "max_positions", json_integer(m->max_positions));
-    json_object_set_new(o, "kv_bytes_per_token", dq_document_real(token_bytes(m, &m->kv)));
-    json_object_set_new(o, "kv_bytes_per_token_16bit",
-                        dq_document_real(token_bytes(m, &dq_kv_config_plain)));
+    json_object_set_new(o, "kv_bytes_per_token", dq_document_real(token_bytes(m)));
+    json_object_set_new(o, "kv_bytes_per_token_16bit", dq_document_real(token_bytes16(m)));
     json_object_set_new(o, "quantized", prequant_json(m));
     json_object_set_new(o, "fingerprint", json_string(m->fingerprint));
     return o;

@@ -57,6 +57,7 @@ dq_status dq_lm_begin(struct dq_lm *m, const char *path, dq_lm_options *o, dq_er
 {
     DQ_TRY(dq_backend_open(&m->backend, o->device, (int)o->threads, err));
     DQ_TRY(dq_input_model(&m->model, path, &o->head_order, m->logger, err));
+    o->how.kv.logger = m->logger;
     DQ_TRY(dq_pass_options_of(&m->pass, &m->kv, &o->how, m->model, m->backend, err));
     DQ_TRY(dq_input_tokenizer(&m->tok, m->model, false, err));
     DQ_TRY(dq_stop_ids_add(&m->stops, m->model, m->tok, m->model->vocab, err));

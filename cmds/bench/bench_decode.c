@@ -32,7 +32,7 @@ static const variant variants[] = {
     {4, 4, DQ_NUM_INT8, DQ_KV_MIXED}};
 enum {
     N_VARIANTS = sizeof variants / sizeof variants[0],
-    MAX_SUBJECTS = N_VARIANTS * DQ_KV_DENSE_TYPES
+    MAX_SUBJECTS = N_VARIANTS * (DQ_KV_DENSE_TYPES + 1)
 };
 
 /* One cache under test. */
@@ -53,8 +53,8 @@ typedef struct decode {
     float *q, *y, *lambda;
     dq_bench_block block;
     double weight_bytes;
-    int types
-        [DQ_KV_DENSE_TYPES]; /* [n_types], each a dq_kv_dense: each variant has one subject of each */
+    int types[DQ_KV_DENSE_TYPES +
+              1]; /* [n_types], each a dq_kv_dense: each variant has one subject of each */
     int n_types, n_subjects;
     dq_progress progress; /* in tokens, and contexts as one each; told between them */
     subject at[MAX_SUBJECTS];
@@ -99,7 +99,7 @@ static dq_status spec_of(dq_kv_spec *out, const decode *x, int i, dq_err *err)
     c.v_bits = variant_of(x, i)->v_bits;
     c.quant = variant_of(x, i)->quant;
     c.dense = (dq_kv_dense)x->types[i % x->n_types];
-    return dq_kv_options_spec(out, &c, x->m, variant_of(x, i)->num, err);
+    return dq_kv_options_fit(out, &c, x->m, math_of(x, i), x->b, &x->o->logger, err);
 }
 
 static dq_status open_subject(decode *x, int i, dq_err *err)
@@ -111,7 +111,6 @@ static dq_status open_subject(decode *x, int i, dq_err *err)
     s->attend_s = dq_block_new((size_t)x->tokens, sizeof *s->attend_s, err);
     s->read_rate = dq_block_new((size_t)x->tokens, sizeof *s->read_rate, err);
     if (err->code != DQ_OK) return err->code;
-    DQ_TRY(dq_backend_can(x->b, x->m, math_of(x, i), &spec, err));
     DQ_TRY(dq_runner_new(&s->runner, x->m, x->b, &spec, err));
     s->seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(s->runner));
     fill_context(x, s);
@@ -318,13 +317,13 @@ dq_status dq_cmd_bench_decode(int argc, char **argv, dq_err *err)
     dq_bench o = dq_bench_defaults;
     decode x = {.o = &o, .tokens = 20};
     const char *contexts = "1024";
-    dq_words types = {.at = {DQ_KV_F32}, .n = 1};
+    dq_words types = {.at = {DQ_KV_DENSE_AUTO}, .n = 1};
     const dq_opt opts[] = {
         dq_opt_int("new-tokens", "N", &x.tokens, 1, 100000, "tokens that are timed (default 20)"),
         dq_opt_text("context", "T[,T...]", &contexts, "invented tokens before them (default 1024)"),
-        dq_opt_words("kv-dense-type", "LIST", &types, dq_kv_dense_name, DQ_KV_DENSE_TYPES,
+        dq_opt_words("kv-dense-type", "LIST", &types, dq_kv_dense_name, DQ_KV_DENSE_TYPES + 1,
                      "what is not coded of the caches: {words}; several: each cache with each "
-                     "(default f32)"),
+                     "(default auto: f16, or bf16 where the model's weights are)"),
         DQ_BENCH_RUN(o),
         {0}};
     dq_args args;

@@ -37,9 +37,11 @@ static dq_status choose_cache(dq_bench *x, dq_err *err)
 {
     dq_kv_config kv = dq_kv_config_plain;
     kv.quant = DQ_KV_PER_TOKEN;
-    if (x->math.kv == DQ_NUM_INT8) kv.k_bits = kv.v_bits = 8;
-    DQ_TRY(dq_kv_options_spec(&x->kv, &kv, x->model, x->math.kv, err));
-    return dq_backend_can(x->backend, x->model, x->math, &x->kv, err);
+    if (x->math.kv == DQ_NUM_INT8) {
+        kv.k_bits = kv.v_bits = 8;
+        kv.dense = DQ_KV_DENSE_AUTO;
+    }
+    return dq_kv_options_fit(&x->kv, &kv, x->model, x->math, x->backend, &x->logger, err);
 }
 
 dq_status dq_bench_open(dq_bench *x, const char *command, const char *path, dq_err *err)

@@ -63,7 +63,8 @@ static bool is_given(const dq_kv_options *o, const dq_kv_field *f)
 const char *dq_kv_options_given(const dq_kv_options *o)
 {
     for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
-        if (is_given(o, option_at(place))) return option_at(place)->option;
+        const bool other = o->draws && option_at(place)->applies == DQ_KV_DRAWS;
+        if (is_given(o, option_at(place)) && !other) return option_at(place)->option;
     }
     return o->gates ? "kv-gates" : NULL;
 }
@@ -116,9 +117,11 @@ static dq_status each_part(dq_kv_options *o, const char *text, const char *optio
 static dq_status take_bits(dq_kv_options *o, const char *part, int i, dq_err *err)
 {
     dq_kv_config c = dq_kv_config_plain;
+    c.dense = DQ_KV_DENSE_AUTO;
     DQ_TRY(dq_kv_config_set_widths(&c, part, err));
     o->bits[i].k_bits = c.k_bits;
     o->bits[i].v_bits = c.v_bits;
+    o->bits[i].dense = c.dense;
     memcpy(o->bits[i].widths, c.widths, sizeof c.widths);
     for (int j = 0; j < i; j++) {
         if (memcmp(&o->bits[j], &o->bits[i], sizeof o->bits[i]) == 0)
@@ -238,8 +241,10 @@ static void sweep_rest(dq_kv_options *o)
     const bool no_budgets = o->n_budgets == 0, no_bits = o->n_bits == 0;
     for (size_t i = 0; no_budgets && i < sizeof share / sizeof *share; i++)
         o->share[o->n_budgets++] = share[i];
-    for (size_t i = 0; no_bits && i < sizeof bits / sizeof *bits; i++, o->n_bits++)
+    for (size_t i = 0; no_bits && i < sizeof bits / sizeof *bits; i++, o->n_bits++) {
         o->bits[i].k_bits = o->bits[i].v_bits = bits[i];
+        o->bits[i].dense = DQ_KV_DENSE_AUTO;
+    }
 }
 
 /* Two ways to say one thing. */
@@ -284,6 +289,7 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
         }
     }
     if (o->all) sweep_rest(o);
+    DQ_TRY(dq_kv_sweep_check_dense(o, err));
     return dq_kv_sweep_check_codes(o, err);
 }
 
@@ -357,4 +363,17 @@ dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mo
     return err->code == DQ_MISMATCH || (err->code == DQ_USAGE && stored)
                ? dq_in(err, "%s: ", m->path)
                : err->code;
+}
+
+dq_status dq_kv_options_fit(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_math math,
+                            const dq_backend *b, dq_logger *logger, dq_err *err)
+{
+    dq_err lacks = {0};
+    DQ_TRY(dq_kv_options_spec(out, c, m, math.kv, err));
+    if (c->dense != DQ_KV_DENSE_AUTO || dq_backend_can(b, m, math, out, &lacks) == DQ_OK ||
+        !(lacks.n_remedies && lacks.remedy[0].code == DQ_REMEDY_KV_DENSE))
+        return dq_backend_can(b, m, math, out, err);
+    if (logger) dq_logger_warn(logger, "%s, so they stay f32 here: twice the bytes", lacks.text);
+    out->dense = DQ_KV_F32;
+    return dq_backend_can(b, m, math, out, err);
 }

@@ -24,6 +24,7 @@ typedef struct dq_kv_options {
     struct {
         int k_bits, v_bits;
         char widths[DQ_KV_LISTS];
+        dq_kv_dense dense;
     } bits[DQ_KV_LIST]; /* as in dq_kv_config */
     int n_bits;
     double share[DQ_KV_LIST];
@@ -66,5 +67,10 @@ dq_status dq_kv_options_gates(const dq_kv_options *o, dq_model *m, dq_err *err);
 /* What is asked as a model takes it, checked. */
 dq_status dq_kv_options_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                              dq_err *err);
+
+/* The same for the arithmetic of a backend, which must be able to do it. Where the type of what is not coded is left to dq (auto),
+ * it is f32 where the backend holds nothing else, which the logger (NULL allowed) is told. */
+dq_status dq_kv_options_fit(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_math math,
+                            const dq_backend *b, dq_logger *logger, dq_err *err);
 
 #endif

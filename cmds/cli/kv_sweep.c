@@ -11,18 +11,26 @@ static int at_least_one(int n)
     return n ? n : 1;
 }
 
+static int64_t dense_given(const dq_kv_options *o)
+{
+    int i = 0;
+    while (dq_kv_fields[i].words != dq_kv_dense_name) i++;
+    return o->given[i].number;
+}
+
 /* `c` with the place in the list of codes; as it is where none is given. */
 static void set_code(const dq_kv_options *o, dq_kv_config *c, int place)
 {
     if (o->n_codes) c->quant = (dq_kv_quant)o->codes[place];
 }
 
-/* The same of the list of widths. */
+/* The same of the list of widths, of which 32 says what is not coded, and the others leave that to --kv-dense-type. */
 static void set_bits(const dq_kv_options *o, dq_kv_config *c, int place)
 {
     if (!o->n_bits) return;
     c->k_bits = o->bits[place].k_bits;
     c->v_bits = o->bits[place].v_bits;
+    if (o->bits[place].dense == DQ_KV_F32) c->dense = DQ_KV_F32;
     memcpy(c->widths, o->bits[place].widths, sizeof c->widths);
 }
 
@@ -72,7 +80,42 @@ dq_status dq_kv_sweep_check_codes(const dq_kv_options *o, dq_err *err)
     return DQ_OK;
 }
 
+dq_status dq_kv_sweep_check_dense(const dq_kv_options *o, dq_err *err)
+{
+    const int64_t type = dense_given(o);
+    const bool two_bytes = type == DQ_KV_F16 || type == DQ_KV_BF16;
+    for (int i = 0; i < o->n_bits; i++) {
+        dq_kv_config c = dq_kv_config_plain;
+        dq_kv_spec spec;
+        dq_err ignored = {0};
+        const bool f32 = o->bits[i].dense == DQ_KV_F32;
+        set_bits(o, &c, i);
+        check_exists(&spec, &c, &ignored);
+        if (f32 && two_bytes)
+            return dq_fail(
+                err, DQ_USAGE,
+                "--kv-bits 32 is f32, and --kv-dense-type says %s. Leave one of them out.",
+                dq_kv_dense_name[type]);
+        if (!f32 && type == DQ_KV_F32 && (spec.k_bits == 16 || spec.v_bits == 16))
+            return dq_fail(
+                err, DQ_USAGE,
+                "--kv-bits 16 has two bytes an element, and --kv-dense-type f32 four. Use "
+                "--kv-bits 32, or leave --kv-dense-type out.");
+    }
+    return DQ_OK;
+}
+
 /* ---- Configs ---- */
+
+/* What is not coded: as --kv-dense-type says; else as a container does, if it says anything of caches and no widths are given;
+ * else 16 bits as soon as a KV option is given. Without one it stays f32, the reference. */
+static dq_kv_dense dense_of(const dq_kv_options *o, const dq_kv_config *stored)
+{
+    const bool says = !dq_kv_config_same(stored, &dq_kv_config_plain);
+    if (dense_given(o) >= 0) return (dq_kv_dense)dense_given(o);
+    if (says && !o->n_bits) return stored->dense;
+    return dq_kv_options_given(o) ? DQ_KV_DENSE_AUTO : stored->dense;
+}
 
 /* The settings without what is swept. */
 static dq_kv_config overridden(const dq_kv_options *o, const dq_kv_config *stored)
@@ -84,6 +127,7 @@ static dq_kv_config overridden(const dq_kv_options *o, const dq_kv_config *store
         if (o->given[i].text && dq_kv_fields[i].type == DQ_KV_BY_GROUP)
             snprintf(c.evict.heads, sizeof c.evict.heads, "%s", o->given[i].text);
     }
+    c.dense = dense_of(o, stored);
     return c;
 }
 

@@ -18,5 +18,7 @@ dq_status dq_kv_sweep_list(dq_kv_config **out, int *n, dq_kv_options *o, const d
 dq_status dq_kv_sweep_check_widths(const dq_kv_options *o, dq_kv_config c, dq_err *err);
 /* Then: with given widths, each of several codes must have one of them that makes codes. DQ_USAGE. */
 dq_status dq_kv_sweep_check_codes(const dq_kv_options *o, dq_err *err);
+/* And a width may not contradict the type of what is not coded. DQ_USAGE. */
+dq_status dq_kv_sweep_check_dense(const dq_kv_options *o, dq_err *err);
 
 #endif

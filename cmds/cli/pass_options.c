@@ -28,9 +28,8 @@ dq_status dq_pass_options_of(dq_pass *pass, dq_kv_spec *kv, dq_pass_options *o, 
     pass->math = (dq_math){num, num, num, num};
     DQ_TRY(dq_kv_options_gates(&o->kv, m, err));
     if (dq_kv_sweep_list(&list, &n, &o->kv, &m->kv, m, err) == DQ_OK &&
-        dq_kv_options_spec(kv, &list[0], m, num, err) == DQ_OK)
+        dq_kv_options_fit(kv, &list[0], m, pass->math, b, o->kv.logger, err) == DQ_OK)
         dq_kv_options_check(&o->kv, err);
     dq_block_free(list);
-    DQ_TRY(err->code);
-    return dq_backend_can(b, m, pass->math, kv, err);
+    return err->code;
 }

@@ -224,7 +224,7 @@ static dq_status add_math(eval_run *x, int model, int source, const dq_kv_config
     dq_kv_spec kv;
     dq_err lacks = {0};
     DQ_TRY(dq_kv_options_spec(&kv, cache, m, math.kv, err));
-    if (dq_backend_can(x->backend, m, math, &kv, &lacks) == DQ_OK)
+    if (dq_kv_options_fit(&kv, cache, m, math, x->backend, &x->o.logger, &lacks) == DQ_OK)
         return add_rows(x, model, source, math, &kv, err);
     dq_advice_apply(&lacks);
     if (x->o.n_math > 1 && lacks.code == DQ_MISMATCH)

@@ -137,7 +137,7 @@ static void row_cells(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
     dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
     if (cmd_eval_math_swept(v->e)) dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
     dq_table_cell(t, "%s",
-                  dq_kv_spec_is_plain(&r->kv) ? "16:16"
+                  dq_kv_spec_is_plain(&r->kv) ? "32:32"
                                               : dq_kv_report_label(label, sizeof label, &r->kv));
     dq_table_cell(t, "%s", s->name);
     dq_table_cell(t, "%s", dq_icl_order_name[x->order]);

@@ -115,18 +115,21 @@ static const char *kv_label(char text[KV_LABEL], const json_t *kv)
     const json_t *k = json_object_get(kv, "k_bits"), *v = json_object_get(kv, "v_bits");
     const char *widths = json_string_value(json_object_get(kv, "widths"));
     const char *code = json_string_value(json_object_get(kv, "quant"));
+    const char *type = json_string_value(json_object_get(kv, "dense_type"));
     char bits[24], rest[128];
     const bool known = json_is_integer(k) && json_is_integer(v);
     const bool coded =
         widths || (known && (json_integer_value(k) < 16 || json_integer_value(v) < 16));
     const bool say = coded && code && strcmp(code, "per-token") != 0;
+    const bool other = type && (strcmp(type, "bf16") == 0 || (coded && strcmp(type, "f32") == 0));
     text[0] = 0;
     if (known)
         snprintf(bits, sizeof bits, "%d:%d", (int)json_integer_value(k),
                  (int)json_integer_value(v));
     if (widths || known)
-        snprintf(text, KV_LABEL, "%.64s%s%.16s%s", widths ? widths : bits, say ? " " : "",
-                 say ? code : "", evicts(rest, sizeof rest, kv));
+        snprintf(text, KV_LABEL, "%.64s%s%.16s%s%.8s%s", widths ? widths : bits, say ? " " : "",
+                 say ? code : "", other ? " " : "", other ? type : "",
+                 evicts(rest, sizeof rest, kv));
     return text;
 }
 

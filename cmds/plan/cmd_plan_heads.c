@@ -46,6 +46,7 @@ static dq_status make_settings(dq_plan_heads_settings *s, const options *c, dq_e
 {
     const long long windows = c->all.windows ? c->all.windows : DQ_PLAN_HEADS_WINDOWS;
     s->kv = dq_kv_config_plain;
+    s->kv.dense = DQ_KV_DENSE_AUTO;
     s->kv.recent = c->all.recent >= 0 ? (int)c->all.recent : DQ_PLAN_HEADS_RECENT;
     if (c->all.sink >= 0) s->kv.sink = (int)c->all.sink;
     s->kv.evict.policy = dq_kv_policy_find(c->policy ? c->policy : DQ_POLICY_USUAL, err);
@@ -212,6 +213,7 @@ static void warn_policy(const dq_cache_job *j, const dq_plan_heads *p)
         flat = flat || p->context <= dq_head_order_key_channels(map, g);
     if (needs & DQ_NEEDS_KEY_LEVERAGE && flat) told.flat = n;
     if (needs & DQ_NEEDS_PEAK && most > 0 && dq_second_pass_end(p->context) > most) told.beyond = n;
+    spec.dense = p->set.kv.dense;
     spec.evict = p->set.kv.evict;
     spec.evict.keep = p->set.keep;
     dq_kv_report_warn_policy(&j->c->logger, j->c->text, &spec, &told);
@@ -282,7 +284,7 @@ static dq_status take_gates(dq_cache_job *j, const options *o, dq_plan_heads_set
 
 static void open_and_run(options *o, const dq_args *args, dq_plan_heads_settings *set, dq_err *err)
 {
-    const dq_cache_job_recipe recipe = {recipe_of, warn_onto, set};
+    const dq_cache_job_recipe recipe = {recipe_of, warn_onto, set, &set->kv};
     dq_cache_job j;
     dq_items items;
     dq_input_text questions = {0};

@@ -88,6 +88,7 @@ static dq_status make_settings(dq_plan_kv_settings *s, const options *c, dq_err 
                        "up to two uniform widths.",
                        (long long)c->all.trials);
     s->kv = dq_kv_config_plain;
+    s->kv.dense = DQ_KV_DENSE_AUTO;
     DQ_TRY(read_code(&s->kv.quant, c->quant, err));
     if (c->all.recent >= 0) s->kv.recent = (int)c->all.recent;
     if (c->all.sink >= 0) s->kv.sink = (int)c->all.sink;
@@ -171,7 +172,7 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_er
 static void start(options *o, const dq_args *args, dq_err *err)
 {
     dq_plan_kv_settings set = {0};
-    const dq_cache_job_recipe recipe = {recipe_of, warn_onto, &set};
+    const dq_cache_job_recipe recipe = {recipe_of, warn_onto, &set, &set.kv};
     dq_cache_job j;
     if (!(o->mean > 0)) dq_fail(err, DQ_USAGE, "--kv-bits BITS is missing: a mean of 2 to 8.");
     if (err->code != DQ_OK || make_settings(&set, o, err) != DQ_OK ||

@@ -18,6 +18,8 @@ static void set_kv(json_t *o, const dq_plan_heads_settings *s, const char *heads
     json_object_set_new(o, "keep", dq_document_real(s->keep));
     json_object_set_new(o, "budget", json_string(dq_kv_budget_name[DQ_KV_BUDGET_HEADS]));
     json_object_set_new(o, "heads", json_string(heads));
+    if (!json_object_get(o, "dense_type"))
+        json_object_set_new(o, "dense_type", json_string(dq_kv_dense_name[s->kv.dense]));
     json_object_set_new(o, "sink", json_integer(s->kv.sink));
     json_object_set_new(o, "recent", json_integer(s->kv.recent));
 }
@@ -108,6 +110,7 @@ json_t *dq_heads_output_settings(const dq_plan_heads *p)
     json_object_set_new(o, "kind", json_string("heads"));
     json_object_set_new(o, "kv_keep", dq_document_real(s->keep));
     json_object_set_new(o, "policy", json_string(s->kv.evict.policy->name));
+    json_object_set_new(o, "dense_type", json_string(dq_kv_dense_name[s->kv.dense]));
     json_object_set_new(o, "recent", json_integer(s->kv.recent));
     json_object_set_new(o, "sink", json_integer(s->kv.sink));
     json_object_set_new(o, "ctx", json_integer(s->in.ctx));

@@ -92,6 +92,7 @@ static json_t *kv_json(const dq_plan_kv_settings *s, const char *widths)
     json_t *o = json_object();
     json_object_set_new(o, "widths", json_string(widths));
     json_object_set_new(o, "quant", json_string(dq_kv_quant_name[s->kv.quant]));
+    json_object_set_new(o, "dense_type", json_string(dq_kv_dense_name[s->kv.dense]));
     json_object_set_new(o, "recent", json_integer(s->kv.recent));
     json_object_set_new(o, "sink", json_integer(s->kv.sink));
     return o;
@@ -135,6 +136,7 @@ json_t *dq_kv_output_settings(const dq_plan_kv *p)
     json_object_set_new(o, "kv_bits", dq_document_real(s->mean));
     json_object_set_new(o, "widths", widths);
     json_object_set_new(o, "quant", json_string(dq_kv_quant_name[s->kv.quant]));
+    json_object_set_new(o, "dense_type", json_string(dq_kv_dense_name[s->kv.dense]));
     json_object_set_new(o, "recent", json_integer(s->kv.recent));
     json_object_set_new(o, "sink", json_integer(s->kv.sink));
     json_object_set_new(o, "layers_together", json_integer(s->together));
@@ -173,6 +175,8 @@ json_t *dq_kv_output_recipe_of(const dq_plan_kv_settings *s, const json_t *weigh
     json_object_del(kv, "k_bits");
     json_object_del(kv, "v_bits");
     json_object_update_new(kv, kv_json(s, widths));
+    if (json_object_get(was, "dense_type"))
+        json_object_set(kv, "dense_type", json_object_get(was, "dense_type"));
     json_object_set_new(recipe, "kv", kv);
     snprintf(comment, sizeof comment, "kv: dq plan kv --kv-bits %g", s->mean);
     if (!json_object_get(recipe, "comment"))

@@ -143,16 +143,31 @@ static const char *rotation_of(const json_t *kv)
     return json_is_true(k) || json_is_true(v) ? " rotated" : " unrotated";
 }
 
-/* "8:4 page f16 rotated", as tables of dq eval have it. */
+/* Documents from before the type was named hold f32. */
+static bool is_f32(const json_t *kv)
+{
+    const char *type = dq_html_text(kv, "dense_type");
+    return !type[0] || strcmp(type, "f32") == 0;
+}
+
+/* What is not coded has 32 bits in f32; documents of before call that 16 too. */
+static double width_of(const json_t *kv, const char *key)
+{
+    const double bits = dq_html_real(kv, key);
+    return bits == 16 && is_f32(kv) ? 32 : bits;
+}
+
+/* "8:4 per-channel bf16 rotated", as tables of dq eval have it. */
 static const char *codes_label(const json_t *kv, dq_arena *a, dq_err *err)
 {
     const char *widths = dq_html_text(kv, "widths"), *code = code_of(kv);
     const char *type = dq_html_text(kv, "dense_type");
     const bool say = code[0] && strcmp(code, "per-token") != 0;
-    const bool dense = type[0] && strcmp(type, "f32") != 0;
+    const bool f32 = is_f32(kv);
+    const bool dense = strcmp(type, "bf16") == 0 || (f32 && (code[0] || widths[0]));
+    if (f32) type = "f32";
     if (!widths[0])
-        widths =
-            dq_textf(a, err, "%.0f:%.0f", dq_html_real(kv, "k_bits"), dq_html_real(kv, "v_bits"));
+        widths = dq_textf(a, err, "%.0f:%.0f", width_of(kv, "k_bits"), width_of(kv, "v_bits"));
     return dq_textf(a, err, "%s%s%s%s%s%s", widths, say ? " " : "", say ? code : "",
                     dense ? " " : "", dense ? type : "", rotation_of(kv));
 }
@@ -179,7 +194,7 @@ static dq_status read_kv(dq_html_row *r, const json_t *kv, dq_arena *a, dq_err *
     const char *codes = codes_label(kv, a, err);
     r->kept = kept_label(kv, a, err);
     if (!codes || !r->kept) return err->code;
-    if (!r->kept[0] && strcmp(codes, "16:16") == 0) return DQ_OK;
+    if (!r->kept[0] && strcmp(codes, "32:32") == 0) return DQ_OK;
     r->kv = r->kept[0] ? dq_textf(a, err, "%s %s", codes, r->kept) : codes;
     return r->kv ? DQ_OK : err->code;
 }
@@ -259,7 +274,7 @@ static dq_status name_row(dq_html *h, dq_html_row *r, dq_err *err)
                        d.kv ? ", KV " : "",
                        !d.kv    ? ""
                        : *r->kv ? r->kv
-                                : "16:16",
+                                : "32:32",
                        order ? ", order " : "", order ? order_of(r) : "");
     if (!bits || !r->line) return err->code;
     r->label = dq_textf(h->a, err, "%s%s%s", r->model, bits, r->line);

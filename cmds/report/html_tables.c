@@ -36,7 +36,7 @@ static void result_cells(dq_html *h, const dq_html_row *r, const char *const *na
     dq_html_json_cell(h, json_object_get(weights, "bits"));
     dq_html_page_cellf(h->p, "%d", r->bits);
     dq_html_page_cell(h->p, r->bits == 16 ? "–" : r->granularity);
-    if (dq_html_shows_kv(h)) dq_html_page_cell(h->p, *r->kv ? r->kv : "16:16");
+    if (dq_html_shows_kv(h)) dq_html_page_cell(h->p, *r->kv ? r->kv : "32:32");
     dq_html_count_cell(h, dq_html_real(r->j, "n"));
     for (int k = 0; k < n; k++) dq_html_metric_cell(h, r->metrics, name[k]);
     dq_html_count_cell(h, dq_html_real(work, "tokens_per_second"));

@@ -272,7 +272,7 @@ static void settings_json(const stats *x, json_t *s)
     cmd_stats_sensitivity_settings(&x->sensitivity, s);
     json_object_set_new(s, "head_order", dq_input_head_order_json(&x->head_order));
     json_object_set_new(s, "logit_bits", json_integer(16));
-    json_object_set_new(s, "kv_bits", json_string("16:16"));
+    json_object_set_new(s, "kv_bits", json_string("32:32"));
     json_object_set_new(s, "math", json_string(dq_num_name[DQ_NUM_F32]));
 }
 

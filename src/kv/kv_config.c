@@ -81,19 +81,31 @@ static dq_status put_widths(dq_kv_config *c, const dq_kv_widths *w, dq_err *err)
     return DQ_OK;
 }
 
+/* 32 bits are not coded, in f32, whichever side has them. */
+static dq_status take_f32(dq_kv_config *c, dq_err *err)
+{
+    int *const side[] = {&c->k_bits, &c->v_bits};
+    const bool f32 = c->k_bits == 32 || c->v_bits == 32;
+    if (f32 && (c->k_bits == 16 || c->v_bits == 16))
+        return dq_fail(err, DQ_USAGE, "16 and 32 bits in one cache are not offered.");
+    for (int i = 0; f32 && i < 2; i++) {
+        if (*side[i] == 32) *side[i] = 16;
+    }
+    if (f32) c->dense = DQ_KV_F32;
+    return DQ_OK;
+}
+
 dq_status dq_kv_config_set_widths(dq_kv_config *c, const char *text, dq_err *err)
 {
     dq_kv_widths w;
     memset(c->widths, 0, sizeof c->widths);
     if (!strpbrk(text, "|+*")) {
         int end = 0;
-        if (sscanf(text, "%9d%n", &c->k_bits, &end) == 1 && !text[end]) {
+        if (sscanf(text, "%9d%n", &c->k_bits, &end) == 1 && !text[end])
             c->v_bits = c->k_bits;
-            return DQ_OK;
-        }
-        if (sscanf(text, "%9d:%9d%n", &c->k_bits, &c->v_bits, &end) == 2 && !text[end])
-            return DQ_OK;
-        return dq_fail(err, DQ_USAGE, "expected a width, or two of them as K:V.");
+        else if (sscanf(text, "%9d:%9d%n", &c->k_bits, &c->v_bits, &end) != 2 || text[end])
+            return dq_fail(err, DQ_USAGE, "expected a width, or two of them as K:V.");
+        return take_f32(c, err);
     }
     DQ_TRY(dq_kv_widths_parse(&w, text, err));
     c->k_bits = c->v_bits = 0;
@@ -148,7 +160,7 @@ dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num n
         .v_bits = bits.v_bits,
         .group = c->group,
         .quant = code,
-        .dense = c->dense,
+        .dense = c->dense == DQ_KV_DENSE_AUTO ? DQ_KV_F16 : c->dense,
         .rotate_k = rotates(c->rotate, dq_kv_auto_rotates(code, bits.k_bits, false), head_dim),
         .rotate_v = rotates(c->rotate, dq_kv_auto_rotates(code, bits.v_bits, true), head_dim),
         .sink = c->sink,
@@ -296,6 +308,17 @@ static dq_status wrong_word(const dq_kv_field *f, const json_t *o, dq_err *err)
     return dq_json_wrong(f->name, words, json_object_get(o, f->name), err);
 }
 
+/* 32 bits are f32, whatever else is said. */
+static dq_status file_widths(dq_kv_config *c, const char *text, const json_t *o, dq_err *err)
+{
+    const char *type = json_string_value(given(o, "dense_type"));
+    c->dense = DQ_KV_DENSE_AUTO;
+    DQ_TRY(dq_kv_config_set_widths(c, text, err));
+    if (c->dense == DQ_KV_F32 && type && strcmp(type, dq_kv_dense_name[DQ_KV_F32]) != 0)
+        return dq_fail(err, DQ_USAGE, "32 bits are f32, and key \"dense_type\" is \"%.20s\"", type);
+    return DQ_OK;
+}
+
 static dq_status file_text(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_err *err)
 {
     dq_err wrong = {0};
@@ -312,7 +335,7 @@ static dq_status file_text(dq_kv_config *c, const dq_kv_field *f, const json_t *
         return dq_fail(err, DQ_DAMAGED, "keys \"%s\" and \"%s\" are two ways to say one thing",
                        f->name, given(o, "k_bits") ? "k_bits" : "v_bits");
     else
-        dq_kv_config_set_widths(c, text, &wrong);
+        file_widths(c, text, o, &wrong);
     if (wrong.code == DQ_OK) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED, "key \"%s\" is \"%.80s\": %s", f->name, text, wrong.text);
 }

@@ -20,14 +20,14 @@ typedef struct dq_kv_config {
     char widths[DQ_KV_LISTS]; /* what dq_kv_widths_parse reads; empty: none */
     int group, sink, recent;
     dq_kv_quant quant; /* or DQ_KV_QUANT_AUTO */
-    dq_kv_dense dense;
+    dq_kv_dense dense; /* or DQ_KV_DENSE_AUTO */
     dq_rotate rotate;
     /* stands last, see kv_field.c. The policy may be one of dq_kv_policy_stored */
     dq_evict_spec evict;
 } dq_kv_config;
 
 extern const dq_kv_config
-    dq_kv_config_plain; /* 16:16, nothing evicted; the defaults of everything else */
+    dq_kv_config_plain; /* 32:32, nothing evicted; the defaults of everything else but `dense` */
 bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b);
 /* Files where nothing is coded or evicted may have 64 recent tokens, once the default: it becomes the one of now. */
 void dq_kv_config_renew(dq_kv_config *c);
@@ -53,7 +53,7 @@ enum {
 };
 unsigned dq_kv_config_uses(const dq_kv_config *c, int n_maps); /* as above */
 
-/* Widths of options: "8", "8:4", or by layer. DQ_USAGE. */
+/* Widths of options: "8", "8:4", or by layer. 32 is 16 with f32 for what is not coded, which no other width sets. DQ_USAGE. */
 dq_status dq_kv_config_set_widths(dq_kv_config *c, const char *text, dq_err *err);
 /* Groups of KV heads in order of need, as dq_kv_heads_parse reads them. DQ_USAGE. */
 dq_status dq_kv_config_set_heads(dq_kv_config *c, const char *text, dq_err *err);

@@ -21,10 +21,10 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      .value = "K[:V]",
      .help =
          "widths of keys (16, 8, 6, 4) and values (3 and 2 too; as per-channel codes both, and 5); "
-         "16: as "
-         "computed (default: as a container says, else {default}). Per-channel codes: by layer, "
-         "and keys "
-         "by map, \"3|5+3:3|6\": | between layers, + between the keys of the first and the second "
+         "16: f16, or bf16 where the model's weights are; 32: f32, as computed (default: as a "
+         "container says; else 16 where another KV option is given, and 32 where none is). "
+         "Per-channel codes: by layer, and keys by map, \"3|5+3:3|6\": | between layers, + between "
+         "the keys of the first and the second "
          "map; 4*6 is for six layers, 4* for those that are left, an entry alone for all",
      .column_place = 1,
      .column = {"kv_k_bits"}},
@@ -63,12 +63,13 @@ const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
      IN_BOTH(dense),
      .later = true,
      .words = dq_kv_dense_name,
-     .n_words = DQ_KV_DENSE_TYPES,
+     .n_words = DQ_KV_DENSE_TYPES + 1,
      .option_place = 14,
      .option = "kv-dense-type",
      .value = "TYPE",
-     .help = "what keys and values that are not codes are held in: {names} (default "
-             "{default}); rounded when they come, and codes are made of them",
+     .help = "what keys and values that are not codes are held in: {names} (default auto: f16, or "
+             "bf16 where the model's weights are); rounded when they come, and codes are made of "
+             "them",
      .column_place = 17,
      .column = {"kv_dense_type"}},
     {.name = "group",
@@ -471,8 +472,8 @@ const char *dq_kv_spec_column(double *number, const dq_kv_spec *s, int place)
         return text ? text : "";
     }
     if (!says(f, s)) return NULL;
-    *number = f->type == DQ_KV_WIDTH   ? dq_kv_mean_bits(s, f->spec == offsetof(dq_kv_spec, v_bits))
-              : f->type == DQ_KV_ROWS  ? (double)dq_evict_window(&s->evict)
+    *number = f->type == DQ_KV_WIDTH  ? dq_kv_shown_bits(s, f->spec == offsetof(dq_kv_spec, v_bits))
+              : f->type == DQ_KV_ROWS ? (double)dq_evict_window(&s->evict)
               : f->type == DQ_KV_SHARE ? real_at(in_spec(f, s))
                                        : (double)integer_at(f, in_spec(f, s));
     return NULL;
@@ -485,10 +486,11 @@ json_t *dq_kv_spec_json(const dq_kv_spec *s)
     json_object_set_new(rotate, "v", json_boolean(s->rotate_v));
     for (int i = 0; i < DQ_KV_FIELDS; i++) {
         const dq_kv_field *f = &dq_kv_fields[i];
-        json_t *v = f->type == DQ_KV_ROTATE ? rotate
-                    : !says(f, s)           ? json_null()
-                    : f->type == DQ_KV_WIDTH && s->widths[0]
-                        ? json_real(dq_kv_mean_bits(s, f->spec == offsetof(dq_kv_spec, v_bits)))
+        const double bits = dq_kv_shown_bits(s, f->spec == offsetof(dq_kv_spec, v_bits));
+        json_t *v = f->type == DQ_KV_ROTATE                  ? rotate
+                    : !says(f, s)                            ? json_null()
+                    : f->type == DQ_KV_WIDTH && s->widths[0] ? json_real(bits)
+                    : f->type == DQ_KV_WIDTH                 ? json_integer((json_int_t)bits)
                     : f->type == DQ_KV_ROWS ? json_integer(dq_evict_window(&s->evict))
                                             : json_at(f, in_spec(f, s));
         json_object_set_new(o, f->name, v);

@@ -10,7 +10,7 @@
 const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
 const char *const dq_kv_quant_name[DQ_KV_QUANTS + 1] = {"per-token", "per-channel", "dither",
                                                         "mixed", "auto"};
-const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES] = {"f32", "f16", "bf16"};
+const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES + 1] = {"f32", "f16", "bf16", "auto"};
 
 const dq_evict_spec dq_evict_none = {.keep = 1, .window = -1};
 const dq_kv_spec dq_kv_plain = {
@@ -32,7 +32,7 @@ const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s)
     if (s->widths[0])
         snprintf(text, DQ_KV_TEXT, "%s", s->widths);
     else
-        snprintf(text, DQ_KV_TEXT, "%d:%d", s->k_bits, s->v_bits);
+        snprintf(text, DQ_KV_TEXT, "%g:%g", dq_kv_shown_bits(s, false), dq_kv_shown_bits(s, true));
     return text;
 }
 
@@ -57,7 +57,7 @@ const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s)
     const bool say = dq_kv_has_codes(s) && s->quant != DQ_KV_PER_TOKEN;
     size_t n = strlen(dq_kv_spec_widths(text, s));
     if (say) n += (size_t)snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_quant_name[s->quant]);
-    if (s->dense != DQ_KV_F32)
+    if (s->dense == DQ_KV_BF16 || (s->dense == DQ_KV_F32 && (dq_kv_has_codes(s) || s->widths[0])))
         n += (size_t)snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_dense_name[s->dense]);
     snprintf(text + n, DQ_KV_TEXT - n, "%s", rotation_text(s));
     return text;
@@ -70,6 +70,12 @@ double dq_kv_mean_bits(const dq_kv_spec *s, bool values)
     if (!s->widths[0] || dq_kv_widths_parse(&w, s->widths, &err) != DQ_OK)
         return values ? s->v_bits : s->k_bits;
     return dq_kv_widths_mean(&w, values);
+}
+
+double dq_kv_shown_bits(const dq_kv_spec *s, bool values)
+{
+    const double bits = dq_kv_mean_bits(s, values);
+    return bits == 16 && s->dense == DQ_KV_F32 ? 32 : bits;
 }
 
 bool dq_kv_spec_is_plain(const dq_kv_spec *s)
@@ -108,9 +114,9 @@ dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err)
         return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_PAGE},
                             "widths that differ by layer or map need per-channel codes.");
     DQ_TRY(check_width("keys", spec->k_bits, WIDE | more,
-                       "16, 8, 6, 4; as per-channel codes 5, 3, 2 too", err));
+                       "32, 16, 8, 6, 4; as per-channel codes 5, 3, 2 too", err));
     DQ_TRY(check_width("values", spec->v_bits, WIDE | NARROW | more,
-                       "16, 8, 6, 4, 3, 2; as per-channel codes 5 too", err));
+                       "32, 16, 8, 6, 4, 3, 2; as per-channel codes 5 too", err));
     if ((unsigned)spec->quant >= DQ_KV_QUANTS)
         return dq_fail(err, DQ_BUG, "no KV code number %d", (int)spec->quant);
     if ((unsigned)spec->dense >= DQ_KV_DENSE_TYPES)
@@ -248,7 +254,8 @@ static double head_bytes(const dq_kv_spec *s, double bits, bool values, int head
     if (dq_kv_by_channel(s, values)) scales = 2.0 * head_dim / DQ_PAGE_TOKENS;
     const int runs = (head_dim - 1) / (2 * s->group) + 1;
     if (values && s->quant == DQ_KV_MIXED) scales = 2.0 * runs;
-    return bits == 16 ? 2.0 * head_dim : padded * bits / 8.0 + 2.0 * scales;
+    return bits == 16 ? (double)dq_kv_dense_bytes(s) * head_dim
+                      : padded * bits / 8.0 + 2.0 * scales;
 }
 
 double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim)

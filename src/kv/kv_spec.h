@@ -52,12 +52,17 @@ extern const char *const
 enum { DQ_KV_GROUP = 32, DQ_KV_SINK = 4, DQ_KV_RECENT = DQ_PAGE_TOKENS - DQ_KV_SINK };
 
 /* What keys and values that are not codes are held in. */
-typedef enum dq_kv_dense { DQ_KV_F32, DQ_KV_F16, DQ_KV_BF16 } dq_kv_dense;
-enum { DQ_KV_DENSE_TYPES = 3 };
-extern const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES]; /* "f32", "f16", "bf16" */
+typedef enum dq_kv_dense {
+    DQ_KV_F32,
+    DQ_KV_F16,
+    DQ_KV_BF16,
+    DQ_KV_DENSE_AUTO /* of a dq_kv_config alone: the type of 16 bits, dq_model_kv_dense */
+} dq_kv_dense;
+enum { DQ_KV_DENSE_TYPES = 3 };                                   /* that a dq_kv_spec can have */
+extern const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES + 1]; /* "f32", "f16", "bf16", "auto" */
 
-/* Storage of keys and values, and what is evicted of them. Width 16 is the math type `num`, rounded to `dense`. A
- * cache has one storage for its life; it does not look at `evict`, which is for who runs it (evict.h).
+/* Storage of keys and values, and what is evicted of them. Width 16 is not coded: numbers of the math
+ * type `num`, rounded to `dense`; in f32 what is printed calls that width 32 (dq_kv_shown_bits). A cache has one storage for its life; it does not look at `evict`, which is for who runs it (evict.h).
  *
  * With `dense` of two bytes keys and values are rounded to it, to nearest even, when they are appended, and codes are made of
  * the rounded numbers. An append of a finite number that would become infinite fails (DQ_MISMATCH).
@@ -99,15 +104,17 @@ typedef struct dq_kv_spec {
     dq_evict_spec evict;     /* stands last, see kv_field.c */
 } dq_kv_spec;
 
-extern const dq_kv_spec dq_kv_plain; /* 16:16 in f32, nothing rotated or evicted */
+extern const dq_kv_spec dq_kv_plain; /* 32:32: nothing coded, rounded, rotated or evicted */
 
 /* The widths of keys and values as everything printed has them, "8:4" or "3|5+3:3|6"; returns text. */
 enum { DQ_KV_TEXT = DQ_KV_LISTS + 32 };
 const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s);
-/* With what is not usual about codes, what is not coded and the rotation after them, "8:4 page f16 rotated". */
+/* With what is not usual about codes, what is not coded and the rotation after them, "8:4 per-channel bf16 rotated". */
 const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s);
 /* Of keys or values, the mean over layers and heads; `widths` must be those of a model. */
 double dq_kv_mean_bits(const dq_kv_spec *s, bool values);
+/* The same as results list it: 32 where nothing is coded and numbers stay f32. */
+double dq_kv_shown_bits(const dq_kv_spec *s, bool values);
 /* Whether `auto` rotates keys (values) of so many bits, where head_dim is a power of two. */
 bool dq_kv_auto_rotates(dq_kv_quant code, int bits, bool values);
 /* Nothing is coded, rounded, rotated or evicted: sequences run in one pass. */
@@ -147,7 +154,7 @@ bool dq_kv_dithers(const dq_kv_spec *spec);
 /* In steps, from -1/2 to 1/2: frac(t (sqrt 5 - 1) / 2 + 1/4) - 1/2 for place t of a position in its page. */
 float dq_kv_dither(int32_t position);
 /* Bytes of one coded token in one KV head (the mean of all), K and V, with f16 scales and, of per-channel codes, in a set of
- * DQ_PAGE_TOKENS tokens; 16-bit widths count 2 bytes per element. */
+ * DQ_PAGE_TOKENS tokens; what is not coded counts dq_kv_dense_bytes per element. */
 double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim);
 /* Bytes of an element that is not coded, as the CPU backend holds it. */
 int dq_kv_dense_bytes(const dq_kv_spec *spec);

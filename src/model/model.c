@@ -457,10 +457,17 @@ static dq_status check_policy(const dq_kv_spec *s, const dq_model *m, dq_err *er
                         "the policy \"%s\" goes by the second map, and the model has one", p->name);
 }
 
+dq_kv_dense dq_model_kv_dense(const dq_model *m, dq_kv_dense dense)
+{
+    if (dense != DQ_KV_DENSE_AUTO) return dense;
+    return m->is_bf16 ? DQ_KV_BF16 : DQ_KV_F16;
+}
+
 dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                            dq_err *err)
 {
     DQ_TRY(dq_kv_config_spec(out, c, num, m->map.head_dim, m->n_layers, m->map.n_maps, err));
+    out->dense = dq_model_kv_dense(m, c->dense);
     out->evict.budget = dq_kv_budget_for(out->evict.budget, out->evict.policy, m->map.n_maps);
     DQ_TRY(check_maps(out, &m->map, err));
     DQ_TRY(check_policy(out, m, err));

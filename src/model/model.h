@@ -60,6 +60,7 @@ typedef struct dq_model {
     /* Attention settings stored in a container; dq_logit_plain otherwise. */
     dq_logit_spec logit;
     dq_kv_config kv; /* stored in a container; dq_kv_config_plain otherwise */
+    bool is_bf16;    /* its embedding, or where that is codes its last norm, is stored in bf16 */
     const dq_kv_gates
         *gates; /* of a container that has them, or of dq_model_take_gates; NULL: none */
 } dq_model;
@@ -72,6 +73,8 @@ dq_status dq_model_open(dq_model **out, const char *path, dq_err *err);
  * A pairing of another shape is DQ_MISMATCH; a model of one map per head keeps its own. */
 dq_status dq_model_open_as(dq_model **out, const char *path, dq_pairing pairing, dq_err *err);
 void dq_model_close(dq_model *m); /* NULL allowed */
+/* What keys and values that are not codes are held in, where that is open: DQ_KV_DENSE_AUTO is f16, or bf16 where the model is. */
+dq_kv_dense dq_model_kv_dense(const dq_model *m, dq_kv_dense dense);
 /* What is asked of a KV cache as this model takes it: fails as dq_kv_config_spec does, and DQ_MISMATCH for widths by map
  * where there is one map or where both read the same keys. */
 dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,

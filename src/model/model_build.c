@@ -172,6 +172,8 @@ static dq_status load_vector(builder *b, dq_role role, int layer, const float **
             return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": value %lld is not finite", w.name,
                            (long long)i);
     }
+    if (role == DQ_ROLE_NORM_OUT && dq_weight_is_coded(&b->m->embed))
+        b->m->is_bf16 = w.dtype == DQ_BF16;
     *out = x;
     return DQ_OK;
 }
@@ -447,6 +449,7 @@ static dq_status sum_up(dq_model *m, dq_arena *a, dq_err *err)
                 m->weight_bits = m->weight_bits == 16 || m->weight_bits == bits ? bits : 0;
         }
     }
+    if (!dq_weight_is_coded(&m->embed)) m->is_bf16 = m->embed.dtype == DQ_BF16;
     m->embed_bits = dq_weight_is_coded(&m->embed) ? m->embed.bits : 16;
     m->head_bits = dq_weight_is_coded(&m->head) ? m->head.bits : 16;
     DQ_TRY(add_packed(m, &s, &m->embed, a, err));

@@ -577,6 +577,7 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     if (dq_model_kv_spec(&spec, &q->set.kv, q->model, DQ_NUM_F32, err) != DQ_OK ||
         dq_kv_config_fit(&q->set.kv, q->model->n_layers, err) != DQ_OK)
         return dq_in(err, "%s: ", model);
+    q->set.kv.dense = dq_model_kv_dense(q->model, q->set.kv.dense);
     q->set.kv.evict.budget =
         dq_kv_budget_for(q->set.kv.evict.budget, q->set.kv.evict.policy, q->model->map.n_maps);
     DQ_TRY(begin_method(q, err));

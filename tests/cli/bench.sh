@@ -117,7 +117,7 @@ grep -q "warning: plain model: --tokens 513 is more than the 512 positions that 
 try 0 '"tokens": 513' bench prefill "plain model" --tokens 513 --runs 1 --threads 1 --json
 grep -q '"plain model: --tokens 513 is more than' "$top/out" || complain "bench: no warning of positions in the JSON"
 try 0 "^ *400 .*kvzip" bench evict "plain model" --kv-policy kvzip,keydiff --tokens 400 --runs 2 --threads 1
-grep -q "warning: plain model, 400 tokens, KV 16:16 kvzip 0.25: kvzip read 1 of 1 contexts again at positions after those that the model has" "$top/err" ||
+grep -q "warning: plain model, 400 tokens, KV 32:32 kvzip 0.25: kvzip read 1 of 1 contexts again at positions after those that the model has" "$top/err" ||
     complain "bench: not said that kvzip reads after the model's positions: $(cat "$top/err")"
 [ "$(grep -c "warning: .*positions" "$top/err")" = 1 ] || complain "bench: more than one warning of kvzip: $(cat "$top/err")"
 try 0 "^ *256 .*kvzip" bench evict "$repo/calib/longpair/llama-0" --kv-policy kvzip --tokens 256 --runs 1 --threads 1

@@ -37,7 +37,7 @@ rm -r again
 for model in "four bits" six; do
     try 0 "type  *F32" export "$model.h5" -o values --format safetensors --dtype f32 --force
     for m in "$model.h5" values; do
-        try 0 "NLL" eval "$m" --text "short text" --ctx 32 --logit-bits 16 --kv-bits 16 --csv "$m.csv" --force
+        try 0 "NLL" eval "$m" --text "short text" --ctx 32 --logit-bits 16 --kv-bits 32 --csv "$m.csv" --force
         column "$m.csv" 1 nll_nats >"$top/$m.nll"
         grep -q "^[0-9]" "$top/$m.nll" || complain "export: no NLL of $m"
     done
@@ -71,7 +71,7 @@ for model in "plain model" "diff model"; do
             --scale-dtype "$type" "$@" >/dev/null || complain "export: $case"
         try 0 "pack-quantized" export mixed.h5 -o mixed --format compressed-tensors --force
         if [ "$embed" -lt 16 ]; then # in nats; of logits that are off by 1e-5 about 1e-10
-            try 0 "KLD" eval mixed --ref mixed.h5 --text "short text" --ctx 32 --logit-bits 16 --kv-bits 16 --csv mixed.csv --force
+            try 0 "KLD" eval mixed --ref mixed.h5 --text "short text" --ctx 32 --logit-bits 16 --kv-bits 32 --csv mixed.csv --force
             kld=$(column mixed.csv 1 kld_nats)
             holds "$model, $case: KLD of exported codes" "$kld > -1e-9 && $kld < 1e-9"
             continue
@@ -83,7 +83,7 @@ for model in "plain model" "diff model"; do
     try 0 "quantized by  *compressed-tensors pack-quantized" info mixed
     # of values in bf16 only their rounding is left
     try 0 "type  *BF16" export mixed.h5 -o values --format safetensors --force
-    try 0 "KLD" eval values --ref mixed.h5 --text "short text" --ctx 32 --logit-bits 16 --kv-bits 16 --csv values.csv --force
+    try 0 "KLD" eval values --ref mixed.h5 --text "short text" --ctx 32 --logit-bits 16 --kv-bits 32 --csv values.csv --force
     kld=$(column values.csv 1 kld_nats)
     holds "KLD of values in bf16" "$kld >= 0 && $kld < 1e-3"
 done

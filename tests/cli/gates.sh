@@ -3,14 +3,14 @@
 book=$repo/calib/pair/text.txt
 
 set -- eval "diff model" --text "$book" --ctx 64 --limit 4 --logit-bits 16,3
-try 7 "error: 1 result meets a condition of --fail-if (diff model, text, 3-bit logits (per-tensor), f32, KV 16:16: kld_nats is .* (95 % interval .*), .kld_nats>0.001.)" "$@" \
+try 7 "error: 1 result meets a condition of --fail-if (diff model, text, 3-bit logits (per-tensor), f32, KV 32:32: kld_nats is .* (95 % interval .*), .kld_nats>0.001.)" "$@" \
     --fail-if 'kld_nats>0.001' --csv gate.csv -o gate.json --force
-grep -q "3-bit logits (per-tensor), f32, KV 16:16: kld_nats is [0-9.]* (95 % interval [0-9.e-]* to [0-9.]*)" "$top/err" || complain "gates: no line says which result: $(cat "$top/err")"
+grep -q "3-bit logits (per-tensor), f32, KV 32:32: kld_nats is [0-9.]* (95 % interval [0-9.e-]* to [0-9.]*)" "$top/err" || complain "gates: no line says which result: $(cat "$top/err")"
 grep -q "NLL (nats)" "$top/out" || complain "gates: no table beside a missed gate"
 [ -s gate.csv ] || complain "gates: no CSV beside a missed gate"
 grep -q '"missed": 1' gate.json || complain "gates: the document does not count what was missed"
 try 7 "2 results meet" "$@" --ctx 256 --logit-bits 16 --fail-if 'kld_nats > 0' --kv-bits 4 --kv-recent 8 --kv-quant per-token,per-channel
-for cache in 4:4 "4:4 per-channel"; do # told apart
+for cache in "4:4 bf16" "4:4 per-channel bf16"; do # told apart
     grep -q "16-bit logits (per-tensor), f32, KV $cache: kld_nats is [0-9]" "$top/err" || complain "gates: no line says which cache: $(cat "$top/err")"
 done
 try 0 "PPL" "$@" --fail-if 'kld_nats > 50' --fail-if 'ppl_ratio>=9' --fail-if 'same_top1<0.001'
@@ -53,7 +53,7 @@ for name in nll_nats_delta kld_nats kld_nats.p99 same_top1 ppl_ratio delta_p.rms
         eval two.h5 --text "$book" --ctx 64 --limit 2 --fail-if "$name > 1"
 done
 set -- eval two.h5 --text "$book" --ctx 64 --limit 12
-try 7 "two.h5, text, 16-bit logits (per-tensor), f32, KV 16:16: could not be checked, its source checkpoint is not in the run" "$@" \
+try 7 "two.h5, text, 16-bit logits (per-tensor), f32, KV 32:32: could not be checked, its source checkpoint is not in the run" "$@" \
     --fail-if 'kld_nats > 0.01' --csv two.csv -o two.json
 grep -q "^two.h5: compared with nothing, as its source checkpoint is not in the run" "$top/out" ||
     complain "gates: the table does not say what is not compared"
@@ -110,7 +110,7 @@ absent dq-eval-*.resume
 # a long name is shortened between characters; what tells the row apart stays
 long=$(printf 'm%058d\303\251-and-more-and-more-and-more-and-more-and-more-and-more-and-more' 0 | tr 0 x)
 ln -s "diff model" "$long"
-try 7 "(mx*$(printf '\342\200\246'), text, 3-bit logits (per-tensor), f32, KV 8:8 per-channel: kld_nats is .*, .kld_nats>0.001.)" \
+try 7 "(mx*$(printf '\342\200\246'), text, 3-bit logits (per-tensor), f32, KV 8:8 per-channel bf16: kld_nats is .*, .kld_nats>0.001.)" \
     eval "$long" --text "$book" --ctx 64 --limit 2 --logit-bits 16,3 --kv-bits 8 --kv-recent 0 --progress never --fail-if 'kld_nats>0.001'
 rm "$long"
 

@@ -43,11 +43,11 @@ cat g.json >pipe &
 try 0 "^container" quantize "plain model" -o pipe.h5 --bits 16 --kv-keep 0.5 --kv-recent 8 --kv-gates pipe
 try 0 "^KV gates  *for kvzap, SHA-256 $(sha256sum g.json | cut -c-12)" info pipe.h5
 # its usual budget is global, as kvzip's is
-try 0 "^plain model .* 16:16  global  text" "$@" --kv-policy kvzap --kv-gates g.json
-try 0 "^plain model .* 16:16  global  text" "$@" --kv-policy kvzip
+try 0 "^plain model .* 16:16 bf16  global  text" "$@" --kv-policy kvzap --kv-gates g.json
+try 0 "^plain model .* 16:16 bf16  global  text" "$@" --kv-policy kvzip
 # gates are to be gone by: no other word is needed
 try 0 '"policy": "kvzap"' "$@" --kv-gates g.json --json
-try 0 "^plain model .* 16:16  text" "$@" --kv-policy kvzap --kv-gates g.json --kv-budget uniform
+try 0 "^plain model .* 16:16 bf16  text" "$@" --kv-policy kvzap --kv-gates g.json --kv-budget uniform
 # a document says which gates
 "$dq" "$@" --kv-gates g.json --json 2>/dev/null | grep -q "\"gates_sha256\": \"$(sha256sum g.json | cut -c-64)\"" ||
     complain "gates: the document does not say which"

@@ -58,7 +58,7 @@ try 4 'plain model: the policy "a2" goes by the second map, and the model has on
     --search-windows 2 --kv-recent 4 --kv-policy a2 --dry-run
 # what the policy cannot do in such contexts, and heads that unseen windows speak against
 try 0 "^plan  *--kv-policy leverage" plan heads "plain model" --kv-policy leverage --kv-keep 0.5 --text text.txt --ctx 48 --limit 5 --search-windows 2 --kv-recent 2 --kv-sink 2 -o flat.json
-grep -q "warning: text.txt, KV 16:16 leverage 0.5: leverage tells tokens apart only where" "$top/err" ||
+grep -q "warning: text.txt, KV 16:16 bf16 leverage 0.5: leverage tells tokens apart only where" "$top/err" ||
     complain "heads plan: no word about contexts of few tokens: $(cat "$top/err")"
 try 0 "the uniform share is closer" plan heads "diff model" --kv-keep 0.25 --text text.txt --ctx 128 --limit 24 --search-windows 1 --kv-recent 4 -o worse.json
 grep -q "warning: worse.json: on windows that no choice has seen the same share in every group loses less than these heads" "$top/err" ||

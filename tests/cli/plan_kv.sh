@@ -186,7 +186,7 @@ done
 echo '{"schema": "dq-recipe/1", "kv": {"widths": "8", "policy": "keydiff", "tokens": 99, "rotate": "off", "dense_type": "f16"}}' >w.json
 try 0 "^alone " "$@" --dry-run --onto w.json
 for part in "its cache evicts tokens (policy keydiff): the plan is measured without" "has rotate off: the plan is measured with auto" \
-    "has dense_type f16: the plan is measured with f32"; do
+    "has dense_type f16: the plan is measured with bf16"; do
     grep -q "warning: w.json: $part" "$top/err" || complain "kv plan: no warning of $part: $(cat "$top/err")"
 done
 # a container is planned for too, against its own weights; runs of layers have one width

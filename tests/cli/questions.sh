@@ -112,7 +112,7 @@ echo '{"prompt": "the young sheep and the old fox"}' >prompt.jsonl
 try 0 "generate" eval "plain model" --task generate --data prompt.jsonl --max-new 2 --kv-keep 0.5 --kv-sink 1 --kv-recent 1 \
     --kv-budget uniform,adaptive --dump-completions budgets.jsonl
 sed 's/}$/, "verdict": true}/' budgets.jsonl >judged-budgets.jsonl
-for label in "16:16 keydiff 0.5" "16:16 keydiff 0.5 adaptive"; do
+for label in "16:16 bf16 keydiff 0.5" "16:16 bf16 keydiff 0.5 adaptive"; do
     try 0 " $label  *generate " judged judged-budgets.jsonl
 done
 for option in "--fewshot-data judged.jsonl" "--lengths 9" "--max-new 3"; do

@@ -93,7 +93,7 @@ try 0 "content SHA-256" quantize "plain model" --recipe planned.json -o planned.
 try 0 '"kld": 0.01' info planned.h5 --recipe
 grep -q '"comment": "mine"' "$top/out" || complain "a recipe's comment is lost"
 # the settings of the KV cache are part of it; an option beside it wins
-echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"widths": "4|8:8|6", "quant": "dither", "recent": 16}}' >cached.json
+echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"widths": "4|8:8|6", "quant": "dither", "dense_type": "bf16", "recent": 16}}' >cached.json
 try 0 "content SHA-256" quantize "plain model" --recipe cached.json -o cached.h5
 try 0 "content SHA-256" quantize "plain model" --bits 5 --kv-bits '4|8:8|6' --kv-quant dither --kv-recent 16 -o asked.h5
 cmp cached.h5 asked.h5 || complain "--recipe: another file than from the --kv options that it stands for"
@@ -116,7 +116,7 @@ try 4 "plain model: the widths of keys are for 3 layers" quantize "plain model" 
 absent gone.h5
 # heads of KV heads: as from options; what says them for another model is refused
 heads="1.3,1.2/1.1,1.0,0.3,0.2,0.1,0.0"
-echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"policy": "keydiff", "keep": 0.25, "budget": "heads", "heads": "'"$heads"'"}}' >heads.json
+echo '{"schema": "dq-recipe/1", "bits": 5, "kv": {"dense_type": "bf16", "policy": "keydiff", "keep": 0.25, "budget": "heads", "heads": "'"$heads"'"}}' >heads.json
 try 0 "content SHA-256" quantize "plain model" --recipe heads.json -o heads.h5
 try 0 "content SHA-256" quantize "plain model" --bits 5 --kv-keep 0.25 --kv-budget heads --kv-heads "$heads" -o asked.h5 --force
 cmp heads.h5 asked.h5 || complain "--recipe: another file than from the --kv-heads that it stands for"

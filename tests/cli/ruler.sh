@@ -25,7 +25,7 @@ try 3 "empty: has no end of a sentence" eval "diff model" --task niah_single --d
 try 4 "vt: evicting every 4 tokens is not defined .* use --question query-aware" "$@" --kv-keep 0.5 --kv-every 4
 
 # ---- tables, documents, items
-try 0 "^diff model *vt *16 *16:16" "$@" --lengths 2000,$long --csv ruler.csv --dump-items ruler.jsonl
+try 0 "^diff model *vt *16 *32:32" "$@" --lengths 2000,$long --csv ruler.csv --dump-items ruler.jsonl
 grep -q "^Accuracy by length:" "$top/out" || complain "ruler: no table by length"
 [ "$(column ruler.csv 1 n)" = 4 ] || complain "ruler: not 2 x 2 samples"
 [ -n "$(column ruler.csv 1 all_correct)" ] || complain "ruler: no column all_correct"
@@ -46,7 +46,7 @@ answers() { # OPTION...: what is generated, and how many tokens the caches held
     sed 's/.*"prediction"/"prediction"/' answers.jsonl
 }
 whole=$(answers "$@")
-[ "$whole" = "$(answers "$@" --kv-keep 1)" ] || complain "ruler: --kv-keep 1 changes what is generated"
+[ "$whole" = "$(answers "$@" --kv-keep 1 --kv-bits 32)" ] || complain "ruler: --kv-keep 1 changes what is generated"
 answers "$@" --kv-keep 0.5 >/dev/null
 agnostic=$(grep '"baseline_bytes"' answers.json)
 grep -q '"passes": "context+question+decode"' answers.json || complain "ruler: the passes are not named"

@@ -80,6 +80,7 @@ static void add_depends(json_t *of, const void *arg)
 {
     const dq_plan_heads *p = arg;
     json_object_set_new(of, "policy", json_string(p->set.kv.evict.policy->name));
+    json_object_set_new(of, "dense_type", json_string(dq_kv_dense_name[p->set.kv.dense]));
     json_object_set_new(of, "recent", json_integer(p->set.kv.recent));
     json_object_set_new(of, "sink", json_integer(p->set.kv.sink));
     if (p->set.kv.evict.policy->needs & DQ_NEEDS_GATES)

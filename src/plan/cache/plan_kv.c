@@ -43,6 +43,7 @@ static void add_depends(json_t *of, const void *arg)
 {
     const dq_kv_config *kv = &((const dq_plan_kv *)arg)->set.kv;
     json_object_set_new(of, "quant", json_string(dq_kv_quant_name[kv->quant]));
+    json_object_set_new(of, "dense_type", json_string(dq_kv_dense_name[kv->dense]));
     json_object_set_new(of, "recent", json_integer(kv->recent));
     json_object_set_new(of, "sink", json_integer(kv->sink));
 }

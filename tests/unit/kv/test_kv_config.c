@@ -219,6 +219,9 @@ TEST(labels_say_what_a_cache_has)
     } all[] = {{"16", DQ_KV_QUANT_AUTO, DQ_ROTATE_AUTO, "16:16"},
                {"16", DQ_KV_QUANT_AUTO, DQ_ROTATE_OFF, "16:16"},
                {"16", DQ_KV_QUANT_AUTO, DQ_ROTATE_ON, "16:16 rotated"},
+               {"32", DQ_KV_QUANT_AUTO, DQ_ROTATE_AUTO, "32:32"},
+               {"32:4", DQ_KV_PER_CHANNEL, DQ_ROTATE_OFF, "32:4 per-channel f32"},
+               {"8:32", DQ_KV_PER_CHANNEL, DQ_ROTATE_AUTO, "8:32 per-channel f32"},
                {"8:4", DQ_KV_PER_CHANNEL, DQ_ROTATE_AUTO, "8:4 per-channel"},
                {"8:4", DQ_KV_PER_CHANNEL, DQ_ROTATE_ON, "8:4 per-channel rotated"},
                {"8:4", DQ_KV_PER_CHANNEL, DQ_ROTATE_OFF, "8:4 per-channel unrotated"},
@@ -240,6 +243,7 @@ TEST(labels_say_what_a_cache_has)
         dq_kv_config c = dq_kv_config_plain;
         c.quant = all[i].quant;
         c.rotate = all[i].rotate;
+        c.dense = DQ_KV_DENSE_AUTO;
         assert_int_equal(dq_kv_config_set_widths(&c, all[i].widths, &err), DQ_OK);
         assert_int_equal(dq_kv_config_spec(&s, &c, DQ_NUM_F32, 64, 2, TWO_MAPS, &err), DQ_OK);
         assert_string_equal(dq_kv_codes_text(text, &s), all[i].says);
