@@ -25,6 +25,8 @@ dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *set, const dq_kv_ca
     double coded = (double)(b->codes + b->scales + h->dense16);
     s.bytes_per_token = quotient((double)s.bytes_cached, (double)h->tokens);
     s.ratio_cached = quotient((double)h->baseline, (double)s.bytes_cached);
+    s.share = quotient((double)s.bytes_cached, (double)h->baseline);
+    s.saves_nothing = s.share >= 1;
     /* what ratio_cached would be if all kept tokens were codes: the limit for long contexts */
     const double cached_coded = quotient((double)b->tokens_coded, (double)b->tokens);
     s.ratio_payload =
@@ -79,6 +81,8 @@ json_t *dq_kv_report_json(const dq_kv_spec *s, const dq_kv_cached *h)
     json_object_set_new(o, "bytes_per_token", dq_document_real(x.bytes_per_token));
     json_object_set_new(o, "baseline_bytes", count(x.measured, h->baseline));
     json_object_set_new(o, "ratio_held", dq_document_real(x.ratio_cached));
+    json_object_set_new(o, "saves_nothing",
+                        x.measured ? json_boolean(x.saves_nothing) : json_null());
     json_object_set_new(o, "ratio_payload", dq_document_real(x.ratio_payload));
     json_object_set_new(o, "lowbit_fraction", dq_document_real(x.lowbit));
     json_object_set_new(o, "kept_fraction", dq_document_real(x.kept));

@@ -15,11 +15,15 @@ typedef struct dq_kv_report_shares {
     int64_t bytes_cached;
     double bytes_per_token; /* of context */
     double ratio_cached;    /* baseline / cached */
+    double share;           /* cached / baseline: of what all tokens take in 16 bits */
+    bool saves_nothing;     /* that is 1 or more: no reason to take this cache */
     double ratio_payload;   /* what it would be if all kept tokens were codes */
     double lowbit;          /* of the keys that rows of scored tokens read, those that were codes */
     double kept, kvpress;   /* kvpress: 1 - kept */
     double cut; /* share of the context tokens that stand in a context of which something is gone */
 } dq_kv_report_shares;
+/* What tables say of such a cache. */
+#define DQ_KV_SAVES_NOTHING "saves nothing at this context"
 dq_kv_report_shares dq_kv_report_shares_of(const dq_kv_spec *s, const dq_kv_cached *h);
 
 /* The `math` object of a result: which arithmetic ran, product by product. */

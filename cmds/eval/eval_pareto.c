@@ -1,6 +1,7 @@
 /* eval_pareto: see eval_pareto.h. A cache is on the Pareto front if it is better than each one that holds no more bytes, every
  * difference by its own paired interval: all of them must decide, so the claim errs no more often than one interval. It
- * is dominated if one of them is better; the others are inconclusive. Bytes within a hundredth are the same: what
+ * is dominated if one of them is better; the others are inconclusive. One that is no smaller than all tokens in 16 bits saves
+ * nothing: it is compared with none. Bytes within a hundredth are the same: what
  * policies hold at one budget differs by tails of pages.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_pareto.h"
@@ -19,8 +20,9 @@
 
 #define SAME_BYTES 1.01
 
-typedef enum is { ON_FRONT, UNDECIDED, DOMINATED } is; /* the worst last */
-static const char *const is_name[] = {"on the Pareto front", "inconclusive", "dominated"};
+typedef enum is { ON_FRONT, UNDECIDED, DOMINATED, USELESS } is; /* the worst last */
+static const char *const is_name[] = {"on the Pareto front", "inconclusive", "dominated",
+                                      DQ_KV_SAVES_NOTHING};
 
 typedef struct point {
     int row;
@@ -127,7 +129,8 @@ static dq_status add_point(front *f, int row, dq_err *err)
     f->of[at] =
         (point){.row = row,
                 .bytes = s.bytes_cached,
-                .share = 1 / s.ratio_cached,
+                .share = s.share,
+                .front = s.saves_nothing ? USELESS : ON_FRONT,
                 .value = f->windows ? x.kld : x.score[dq_eval_quoted(dq_eval_source_of(e, r))],
                 .against = -1};
     return DQ_OK;
@@ -159,9 +162,11 @@ static dq_status decide(front *f, dq_err *err)
 {
     for (int i = 0; i < f->n; i++) {
         point *p = &f->of[i];
-        for (int k = 0; k < f->n; k++) {
+        for (int k = 0; p->front != USELESS && k < f->n; k++) {
             dq_interval_loss worse;
-            if (k == i || (double)f->of[k].bytes > SAME_BYTES * (double)p->bytes) continue;
+            if (k == i || f->of[k].front == USELESS ||
+                (double)f->of[k].bytes > SAME_BYTES * (double)p->bytes)
+                continue;
             DQ_TRY(dq_eval_worse(&worse, f->v->e, f->of[k].row, p->row, err));
             compare(p, k, &worse);
             f->comparisons++;
@@ -294,7 +299,7 @@ static void fill_row(dq_table *t, const front *f, int i)
     cmd_eval_mean_cell(t, p->value, "");
     dq_table_cell(t, "%s", is_name[p->front]);
     if (p->against < 0) {
-        dq_table_cell(t, "nothing holds as little");
+        dq_table_cell(t, p->front == USELESS ? "-" : "nothing holds as little");
         dq_table_cell(t, "-");
         dq_table_cell(t, "-");
         return;
@@ -306,15 +311,6 @@ static void fill_row(dq_table *t, const front *f, int i)
     else
         dq_table_cell(t, f->windows ? "%+.3g to %+.3g" : "%+.4f to %+.4f", p->worse.interval.low,
                       p->worse.interval.high);
-}
-
-/* Whether some cache holds more than two bytes an element, as f32 does. */
-static bool holds_f32(const front *f)
-{
-    for (int i = 0; i < f->n; i++) {
-        if (f->of[i].share > 1.5 && f->v->e->row[f->of[i].row].kv.dense == DQ_KV_F32) return true;
-    }
-    return false;
 }
 
 static dq_status print_front(const front *f, void *arg, dq_err *err)
@@ -345,9 +341,6 @@ static dq_status print_front(const front *f, void *arg, dq_err *err)
                "about "
                "%.1f of their intervals are expected to miss by chance.\n",
                dominated, f->n, (long long)f->comparisons, 0.05 * (double)f->comparisons);
-    if (err->code == DQ_OK && holds_f32(f))
-        printf("Shares above 1: what is not coded is held in f32; --kv-dense-type f16 halves it on "
-               "the CPU.\n");
     dq_table_free(t);
     return err->code;
 }

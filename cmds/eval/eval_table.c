@@ -80,7 +80,7 @@ static void kv_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
     if (cmd_eval_kv_keeps(e)) dq_table_cell(t, "%s", cmd_eval_kv_keep_text(keep, &r->kv));
 }
 
-/* The share kept and how many times smaller the cache is, in the same runs. */
+/* The share kept and the bytes, in the same runs. */
 static void kv_shares_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
 {
     dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
@@ -89,8 +89,8 @@ static void kv_shares_cells(dq_table *t, const dq_eval *e, const dq_eval_row *r)
         dq_table_cell(t, "%.3f", s.kept);
     else
         dq_table_cell(t, "-");
-    if (isfinite(s.ratio_cached))
-        dq_table_cell(t, "%.2f", s.ratio_cached);
+    if (isfinite(s.share))
+        dq_table_cell(t, "%.4f%s", s.share, s.saves_nothing ? ", saves nothing" : "");
     else
         dq_table_cell(t, "-");
 }
@@ -185,7 +185,7 @@ dq_status cmd_eval_table(dq_table **out, const cmd_eval_view *v, dq_err *err)
     titles[n++] = within;
     if (cmd_eval_kv_swept(v->e)) {
         titles[n++] = "kept";
-        titles[n++] = "ratio";
+        titles[n++] = "share of 16 bits";
     }
     titles[n++] = "tokens/s";
     DQ_TRY(dq_table_new(out, titles, n, err));

@@ -175,13 +175,18 @@ static void print_notes(const dq_eval *e)
 /* What the columns of a cache say. */
 static void print_shares(const dq_eval *e)
 {
-    bool any = false;
-    for (int i = 0; i < e->n_rows; i++)
-        any = any || (e->row[i].shown && e->row[i].work.cached.contexts);
-    if (any && cmd_eval_kv_swept(e))
-        printf("kept: share of a context's tokens that its cache holds. ratio: bytes of the whole "
-               "context at 2 an element\nover the bytes held: codes, scales, index and what is not "
-               "coded.\n");
+    bool any = false, nothing = false;
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        if (!r->shown || !r->work.cached.contexts) continue;
+        any = true;
+        nothing = nothing || dq_kv_report_shares_of(&r->kv, &r->work.cached).saves_nothing;
+    }
+    if (!any || !cmd_eval_kv_swept(e)) return;
+    printf("kept: share of a context's tokens that its cache holds. share of 16 bits: bytes held "
+           "(codes, scales, index,\nwhat is not coded) over those of the whole context at 2 an "
+           "element.%s\n",
+           nothing ? " From 1 on a cache " DQ_KV_SAVES_NOTHING "." : "");
 }
 
 static void print_sourceless(const cmd_eval_view *v)

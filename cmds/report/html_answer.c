@@ -22,21 +22,25 @@ static bool in_several(const dq_html_setting *all, int n, const dq_html_setting 
     return false;
 }
 
-/* "8 bits", "8.26 bits per weight (w8.h5)", "4:4 (0.31 of its 16-bit bytes)". */
+/* "8 bits", "8.26 bits per weight (w8.h5)", "4:4, 0.31 of the bytes of 16 bits". */
 static const char *found_words(dq_html *h, const dq_html_setting *s)
 {
     if (s->axis == DQ_HTML_LOGITS) return s->label;
     if (s->axis == DQ_HTML_WEIGHTS)
         return dq_html_words(h, "%.2f bits per weight (%s)", s->size, s->label);
-    return dq_html_words(h, "%s (%.2f of 16-bit bytes)", s->label, s->size);
+    return dq_html_words(h, "%s, %.2f of the bytes of 16 bits", s->label, s->size);
 }
 
-static bool any_open(const dq_html_setting *group, int n)
+/* Of a group where no setting is found. */
+static const char *not_found(const dq_html_setting *group, int n)
 {
+    const char *words = DQ_HTML_SAVES_NOTHING;
     for (int i = 0; i < n; i++) {
-        if (group[i].is != DQ_EXCEEDS) return true;
+        if (dq_html_saves_nothing(&group[i])) continue;
+        if (group[i].is != DQ_EXCEEDS) return "inconclusive";
+        words = "none that was tested";
     }
-    return false;
+    return words;
 }
 
 static void group_words(dq_html *h, const dq_html_setting *all, int n_all,
@@ -49,9 +53,7 @@ static void group_words(dq_html *h, const dq_html_setting *all, int n_all,
         dq_html_page_html(h->p, " ");
     }
     dq_html_page_html(h->p, "<b>");
-    dq_html_page_text(h->p, found                ? found_words(h, found)
-                            : any_open(group, n) ? "inconclusive"
-                                                 : "none that was tested");
+    dq_html_page_text(h->p, found ? found_words(h, found) : not_found(group, n));
     dq_html_page_html(h->p, "</b>");
     if (!in_several(all, n_all, group)) return;
     dq_html_page_html(h->p, " (");
@@ -83,15 +85,25 @@ static void sentences(dq_html *h, const dq_html_setting *all, int n)
     }
 }
 
-/* "6 bits, 5 bits": labels of a group with a decision; the first few of many. */
+static bool is_open(const dq_html_setting *s)
+{
+    return s->is == DQ_INCONCLUSIVE && !dq_html_saves_nothing(s);
+}
+
+static bool exceeds(const dq_html_setting *s)
+{
+    return s->is == DQ_EXCEEDS && !dq_html_saves_nothing(s);
+}
+
+/* "6 bits, 5 bits": labels of those of a group; the first few of many. */
 static const char *labels_of(dq_html *h, const dq_html_setting *group, int n,
-                             dq_interval_decision is)
+                             bool (*is)(const dq_html_setting *s))
 {
     enum { MOST = 4 };
     const char *words = "";
     int found = 0;
     for (int i = 0; i < n; i++) {
-        if (group[i].is != is || ++found > MOST) continue;
+        if (!is(&group[i]) || ++found > MOST) continue;
         words = dq_html_words(h, "%s%s%s", words, *words ? ", " : "", group[i].label);
     }
     if (found > MOST) return dq_html_words(h, "%s and %d more", words, found - MOST);
@@ -111,16 +123,17 @@ static void group_row(dq_html *h, const dq_html_setting *group, int n, const cha
     dq_html_interval_cell(h, found ? found->verdict : NULL);
     dq_html_real_cell(h, found ? found->kld : (double)NAN);
     dq_html_real_cell(h, group->margin);
-    dq_html_page_cell(h->p, labels_of(h, group, n, DQ_INCONCLUSIVE));
-    dq_html_page_cell(h->p, labels_of(h, group, n, DQ_EXCEEDS));
+    dq_html_page_cell(h->p, labels_of(h, group, n, is_open));
+    dq_html_page_cell(h->p, labels_of(h, group, n, exceeds));
+    dq_html_page_cell(h->p, labels_of(h, group, n, dq_html_saves_nothing));
     dq_html_page_html(h->p, "</tr>\n");
 }
 
 static void lowest_table(dq_html *h, const dq_html_setting *all, int n)
 {
     static const char *const titles[] = {
-        "<model", "<what",  "<task",         "<lowest within", "loss", "95 % interval",
-        "KLD",    "margin", "<inconclusive", "<exceeds",       NULL};
+        "<model", "<what",  "<task",         "<lowest within", "loss",           "95 % interval",
+        "KLD",    "margin", "<inconclusive", "<exceeds",       "<saves nothing", NULL};
     const char *model = "";
     dq_html_page_fold(h->p, "What this follows from", false);
     dq_html_page_html(
@@ -129,9 +142,10 @@ static void lowest_table(dq_html *h, const dq_html_setting *all, int n)
         "reference. A setting is within the margin if the upper end of the paired 95 %% interval "
         "of its loss is at most the margin; it exceeds the margin if the lower end is above; else "
         "it is inconclusive. The KL divergence is shown, not judged. A width of logits counts if "
-        "every larger one that was tested is within the margin too. Nothing but the named setting "
-        "differs from the reference. %d settings: about %.1f of their intervals are expected to "
-        "miss by chance.</p>\n",
+        "every larger one that was tested is within the margin too. A cache of as many bytes as "
+        "all tokens take in 16 bits saves nothing at this context, and does not count. Nothing but "
+        "the named setting differs from the reference. %d settings: about %.1f of their intervals "
+        "are expected to miss by chance.</p>\n",
         n, 0.05 * n);
     dq_html_page_table(h->p, "The lowest settings within the margin.", titles);
     for (int i = 0, size; i < n; i += size) {

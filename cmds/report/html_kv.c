@@ -1,6 +1,6 @@
 /* html_kv: what a score costs in bytes of the KV cache.
  * SPDX-License-Identifier: MIT */
-#include "cmds/report/html_sections.h"
+#include "cmds/report/html_settings.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -297,10 +297,17 @@ static bool task_can_draw(const dq_html *h, int first)
     return false;
 }
 
+static const char *share_words(dq_html *h, double share)
+{
+    if (!isfinite(share)) return "–";
+    return dq_html_words(h, "%.4g%s", share, share >= 1 ? ", " DQ_HTML_SAVES_NOTHING : "");
+}
+
 static void held_table(dq_html *h)
 {
-    static const char *const titles[] = {"<row",  "<task",       "bytes held",    "per token",
-                                         "share", "tokens kept", "read as codes", NULL};
+    static const char *const titles[] = {
+        "<row",        "<task",         "bytes held", "per token", "share of 16 bits",
+        "tokens kept", "read as codes", NULL};
     dq_html_page_table(
         h->p,
         "What the caches hold: bytes over all contexts and per token of context, as a "
@@ -315,7 +322,7 @@ static void held_table(dq_html *h)
         dq_html_page_cell(h->p, r->task);
         dq_html_page_cellf(h->p, "%.0f", dq_html_real(kv_of(r), "bytes_held"));
         dq_html_page_value(h->p, dq_html_real(kv_of(r), "bytes_per_token"), (double)NAN);
-        dq_html_page_value(h->p, share_of(r), (double)NAN);
+        dq_html_page_cell(h->p, share_words(h, share_of(r)));
         dq_html_page_value(h->p, dq_html_real(kv_of(r), "kept_fraction"), (double)NAN);
         dq_html_page_value(h->p, dq_html_real(kv_of(r), "lowbit_fraction"), (double)NAN);
         dq_html_page_html(h->p, "</tr>\n");

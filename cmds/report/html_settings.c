@@ -22,6 +22,11 @@ double dq_html_cache_share(const dq_html_row *r)
     return all > 0 ? dq_html_real(kv, "bytes_held") / all : (double)NAN;
 }
 
+bool dq_html_saves_nothing(const dq_html_setting *s)
+{
+    return dq_html_cache_share(s->row) >= 1;
+}
+
 /* A container compared with another model than itself has other weights. */
 static bool has_other_weights(const dq_html_row *r)
 {
@@ -145,7 +150,8 @@ const dq_html_setting *dq_html_settings_lowest(const dq_html_setting *group, int
 {
     const dq_html_setting *found = NULL;
     for (int i = 0; i < n; i++) {
-        const bool within = group[i].is == DQ_WITHIN && isfinite(group[i].size);
+        const bool within = group[i].is == DQ_WITHIN && isfinite(group[i].size) &&
+                            !dq_html_saves_nothing(&group[i]);
         if (!within && group[i].axis == DQ_HTML_LOGITS) break;
         if (within) found = &group[i];
     }

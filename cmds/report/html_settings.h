@@ -47,5 +47,8 @@ const char *dq_html_settings_where(dq_html *h, const dq_html_setting *s);
 /* Bits per weight of a row, and the share of bytes that its cache holds; NaN where they are not known. */
 double dq_html_weight_bits(const dq_html_row *r);
 double dq_html_cache_share(const dq_html_row *r);
+/* A cache that is no smaller than all tokens in 16 bits: nothing recommends it. */
+bool dq_html_saves_nothing(const dq_html_setting *s);
+#define DQ_HTML_SAVES_NOTHING "saves nothing at this context"
 
 #endif

@@ -24,7 +24,12 @@ refused "7 bits for values are not offered" --kv-bits 16:7
 refused "kv-bits 7: 7 bits for keys .*as per-channel codes 5, 3, 2 too" --kv-bits 7 --kv-quant per-channel
 refused "kv-quant: expected one of per-token, per-channel, dither, mixed, auto" --kv-bits 4 --kv-quant channel
 refused "kv-quant has nothing to act on" --kv-quant per-channel
-refused "kv-dense-type: expected one of f32, f16, bf16" --kv-dense-type half
+refused "kv-dense-type: expected one of f32, f16, bf16, auto" --kv-dense-type half
+refused "kv-bits 16 has two bytes an element, and --kv-dense-type f32 four. Use --kv-bits 32" --kv-bits 16 --kv-dense-type f32
+refused "kv-bits 16 has two bytes" --kv-bits 4:16 --kv-dense-type f32
+refused "kv-bits 32 is f32, and --kv-dense-type says bf16. Leave one of them out" --kv-bits 32:8 --kv-dense-type bf16
+refused "kv-bits 32:16: 16 and 32 bits in one cache are not offered" --kv-bits 32:16
+refused "kv-bits 4|32: 32 bits for keys are not offered" --kv-bits "4|32"
 refused "kv-group has nothing to act on.*per-token codes" --kv-bits 4 --kv-quant per-channel --kv-group 16
 refused "kv-bits 4:: expected a width" --kv-bits 4:
 refused "kv-bits.*: widths that differ by layer or map need per-channel codes. Add --kv-quant mixed, per-channel or dither" --kv-bits "3|4" --kv-quant per-token
@@ -82,8 +87,8 @@ absent gone.h5 gone.h5.partial
 # ---- nothing to compress: the bits of one pass
 eval_text plain.csv
 [ "$(column plain.csv 1 kv_k_bits)" = "no column kv_k_bits" ] || complain "kv: columns without a KV setting"
-eval_text all.csv --kv-keep 1 --kv-bits 16
-eval_text all1.csv --kv-keep 1 --kv-bits 16 --kv-every 1 --limit 1
+eval_text all.csv --kv-keep 1 --kv-bits 32
+eval_text all1.csv --kv-keep 1 --kv-bits 32 --kv-every 1 --limit 1
 eval_text one.csv --limit 1
 for name in nll_nats nll_nats_stderr ppl; do
     [ "$(column plain.csv 1 $name)" = "$(column all.csv 1 $name)" ] || complain "kv: --kv-keep 1 changes $name"
@@ -104,7 +109,7 @@ whole=$(grep logits_sha256 "$top/out")
 try 0 '"passes": "context+rest"' logits "diff model" --text "short text" -o split.h5 --json --prefix 100
 [ "$(grep logits_sha256 "$top/out")" = "$whole" ] || complain "kv: --prefix changes the logits"
 try 0 '"passes": "decode"' logits "diff model" --text "short text" -o split.h5 --force --json --prefix 100 \
-    --kv-keep 1 --kv-every 1
+    --kv-keep 1 --kv-every 1 --kv-bits 32
 [ "$(grep logits_sha256 "$top/out")" = "$whole" ] || complain "kv: decoding changes the logits"
 
 # ---- eviction
@@ -164,8 +169,8 @@ grep -q '"contexts": 1' "$top/out" || complain "kv: dq logits does not measure i
 
 # the budget goes by a model's maps, of two models in one run too, and in what a container stores
 try 0 '"policy": "keydiff"' eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.5 --json
-try 0 "plain model .*16:16 keydiff 0.5 global .*result" eval "diff model" "plain model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.5 --dry-run
-grep -q "diff model .*16:16 keydiff 0.5 .*result" "$top/out" || complain "kv: no uniform budget for a model of two maps"
+try 0 "plain model .*16:16 bf16 keydiff 0.5 global .*result" eval "diff model" "plain model" --text "$book" --ctx 512 --limit 1 --kv-keep 0.5 --dry-run
+grep -q "diff model .*16:16 bf16 keydiff 0.5 .*result" "$top/out" || complain "kv: no uniform budget for a model of two maps"
 # rows of both are paired: with the same budget where it is listed, else with the usual one
 pairs_of() { # pairs_of COUNT OPTION...
     count=$1
@@ -260,7 +265,6 @@ holds "codes without a context" "$(column late.csv 1 kv_lowbit_fraction) > 0.5"
 holds "payload at 8 bits" "$(column codes.csv 2 kv_ratio_payload) >= 1.6 && $(column codes.csv 2 kv_ratio_payload) <= 1.9"
 holds "payload at 4 bits" "$(column codes.csv 3 kv_ratio_payload) >= 3.0 && $(column codes.csv 3 kv_ratio_payload) <= 3.6"
 holds "codes shrink" "$(column codes.csv 3 kv_bytes_held) < $(column codes.csv 2 kv_bytes_held)"
-holds "codes and eviction shrink" "$(column both.csv 2 kv_bytes_held) < $(column both.csv 1 kv_bytes_held)"
 holds "codes and eviction shrink" "$(column both.csv 3 kv_bytes_held) < $(column both.csv 2 kv_bytes_held)"
 holds "evicted tokens count" "$(column both.csv 2 kv_ratio_payload) > $(column codes.csv 2 kv_ratio_payload)"
 try 0 "4:4" eval "diff model" --text "$book" --ctx 128 --limit 1 --kv-bits 4
@@ -338,21 +342,21 @@ eval_text listed.csv --kv-bits "4,4|4*:4,3|5+3:3|6,2|4" --kv-quant per-channel -
 [ "$(column listed.csv 2 kv_k_bits)$(column listed.csv 2 kv_v_bits)" = 3.54.5 ] || complain "kv: no mean widths in the CSV"
 [ "$(column listed.csv 1 kv_bytes_held)" = "$(column listed.csv 2 kv_bytes_held)" ] || complain "kv: a mean of 4 bits holds other bytes than 4 bits"
 holds "bytes follow widths" "$(column listed.csv 3 kv_bytes_held) < $(column listed.csv 2 kv_bytes_held)"
-try 0 "4:4 keydiff 0.5 " eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-group 16 --kv-keep 0.5 --dry-run
-try 0 " 4:4  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-quant per-token --dry-run
-try 0 " 16:16 f16  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "16|16" --kv-dense-type f16 --dry-run
+try 0 "4:4 bf16 keydiff 0.5 " eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-group 16 --kv-keep 0.5 --dry-run
+try 0 " 4:4 bf16  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "4|4" --kv-quant per-token --dry-run
+try 0 " 16:16  *text" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits "16|16" --kv-dense-type f16 --dry-run
 
 # ---- caches that differ in the rotation alone are told apart: in the table, JSON, the list of --dry-run, and on the page
 for how in on off auto; do try 0 "." quantize "diff model" -o turned-$how.h5 --bits 4 --force --kv-bits 4 --kv-quant per-channel --kv-rotate $how; done
-try 0 "^turned-on.h5 .* 4:4 per-channel rotated " eval turned-on.h5 turned-off.h5 turned-auto.h5 --text "$book" --ctx 512 --limit 1 -o turned.json
-grep -q "^turned-off.h5 .* 4:4 per-channel unrotated " "$top/out" && grep -q "^turned-auto.h5 .* 4:4 per-channel  " "$top/out" ||
+try 0 "^turned-on.h5 .* 4:4 per-channel bf16 rotated " eval turned-on.h5 turned-off.h5 turned-auto.h5 --text "$book" --ctx 512 --limit 1 -o turned.json
+grep -q "^turned-off.h5 .* 4:4 per-channel bf16 unrotated " "$top/out" && grep -q "^turned-auto.h5 .* 4:4 per-channel bf16  " "$top/out" ||
     complain "kv: the rotation has no mark: $(cat "$top/out")"
 [ "$(tr -d ' \n' <turned.json | grep -o '"rotate":{"k":[a-z]*,"v":[a-z]*}' | sort -u | wc -l)" -ge 3 ] || complain "kv: rotations are alike in the JSON"
-try 0 " 16:16 rotated  *text .* result$" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 16,4 --kv-rotate on --dry-run
-grep -q " 16:16  *text .* reference$" "$top/out" || complain "kv: a rotated cache looks like its reference: $(cat "$top/out")"
+try 0 " 16:16 bf16 rotated  *text .* result$" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 16,4 --kv-rotate on --dry-run
+grep -q " 32:32  *text .* reference$" "$top/out" || complain "kv: a rotated cache looks like its reference: $(cat "$top/out")"
 if command -v gnuplot >/dev/null; then
     "$dq" report turned.json -o turned.html || complain "kv: no page of rotated caches"
-    for label in "4:4 per-channel rotated" "4:4 per-channel unrotated" "4:4 per-channel"; do
+    for label in "4:4 per-channel bf16 rotated" "4:4 per-channel bf16 unrotated" "4:4 per-channel bf16"; do
         [ "$(grep -c "<td class=\"l\">$label</td>" turned.html)" = 1 ] || complain "kv: not one row of $label on the page"
     done
     rm turned.html
@@ -377,8 +381,8 @@ for kind in per-token per-channel dither; do
     [ "$(column code.csv 1 kld_nats)" = "$(column codes.csv $n kld_nats)" ] || complain "codes: $kind is not what it is alone"
     n=$((n + 1))
 done
-try 0 "16:16 f16 .*" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 16,4 --kv-quant per-channel,dither --kv-dense-type f16 --dry-run
-[ "$(grep -c " 16:16 f16 " "$top/out")" = 1 ] || complain "codes: 16 bits stand more than once"
+try 0 "16:16 .*" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 16,4 --kv-quant per-channel,dither --kv-dense-type f16 --dry-run
+[ "$(grep -c " 16:16 " "$top/out")" = 1 ] || complain "codes: 16 bits stand more than once"
 set -- eval "diff model" --text "$book" --ctx 512 --limit 2 --kv-recent 16 --kv-bits 4 --progress never
 "$dq" "$@" --kv-quant per-token,per-channel >/dev/full 2>"$top/err" # nothing is printed, and what was computed stays
 anew "$@" --kv-quant per-token,dither --resume
@@ -388,7 +392,7 @@ for kind in per-token per-channel; do
     [ "$(grep -c "\"quant\": \"$kind\"" codes.jsonl)" = 2 ] || complain "codes: not two items of $kind"
 done
 try 0 "4:4 per-channel" "$@" --kv-quant per-token,per-channel -v
-grep -q "kv 4:4 f32$" "$top/err" && grep -q "kv 4:4 per-channel f32$" "$top/err" || complain "codes: -v does not say the kernels of each"
+grep -q "kv 4:4 bf16 f32$" "$top/err" && grep -q "kv 4:4 per-channel bf16 f32$" "$top/err" || complain "codes: -v does not say the kernels of each"
 try 0 "left out: 3|5+3:3|6 as per-token codes: widths that differ" eval listed.h5 --text "$book" --ctx 512 --limit 1 --kv-quant per-token,per-channel --json # in its warnings
 grep -q '"quant": "per-channel"' "$top/out" && ! grep -q '"quant": "per-token"' "$top/out" || complain "codes: a container's widths are not those of per-channel codes"
 # they hold as many bits as per-token codes with a scale for 32 channels do, keep what they are when tokens go, and are
@@ -429,10 +433,32 @@ try 0 '"heads": "0.0,1.1,1.0,0.1"' eval heads.h5 --text "$book" --ctx 512 --limi
 try 0 '"heads": null' eval heads.h5 --text "$book" --ctx 512 --limit 1 --kv-budget uniform --json
 try 0 '"budget": "heads"' logits heads.h5 --text "short text" -o heads.logits.h5 --prefix 60 --kv-tokens 30 --json
 
+# ---- 16 bits are two bytes, of the type that the model has; without a KV option nothing is rounded
+rows_of() { try 0 "$1" eval "$2" --text "$book" --ctx 256 --limit 1 --progress never --dry-run $3; } # PATTERN MODEL OPTIONS
+try 0 "." quantize "diff model" -o half.h5 --bits 4 --embed-bits 16 --dense-type f16
+try 0 "." quantize "diff model" -o normed.h5 --bits 4 --embed-bits 4 # the last norm is bf16
+try 0 "." quantize "diff model" -o stored.h5 --bits 4 --kv-bits 8 --kv-dense-type f32
+try 0 "\"32:32\"" eval half.h5 --text "$book" --ctx 256 --limit 1 --json
+rows_of " 16:16  *text" half.h5 "--kv-bits 16"
+rows_of " 4:4 per-channel  *text" half.h5 "--kv-bits 4"
+rows_of " 4:4 per-channel f32  *text" half.h5 "--kv-bits 4 --kv-dense-type f32"
+rows_of " 32:4 per-channel f32  *text" half.h5 "--kv-bits 32:4"
+rows_of " 16:16 bf16  *text" normed.h5 "--kv-bits 16"
+rows_of " 16:16 bf16 keydiff 0.5  *text" "diff model" "--kv-keep 0.5"
+rows_of " 32:32 keydiff 0.5  *text" "diff model" "--kv-keep 0.5 --kv-bits 32"
+rows_of " 8:8 per-channel f32  *text" stored.h5 ""               # as it says
+rows_of " 8:8 f32 keydiff 0.5  *text" stored.h5 "--kv-keep 0.5"  # still
+rows_of " 8:8 per-channel bf16  *text" stored.h5 "--kv-bits 8"   # what is asked for here
+try 0 '"saves_nothing": true' eval half.h5 --text "$book" --ctx 256 --limit 1 --kv-bits 16 --json
+try 0 "1.02[0-9]*, saves nothing .*\|From 1 on a cache saves nothing at this context" eval half.h5 --text "$book" --ctx 256 --limit 1 --kv-bits 16
+try 0 '"saves_nothing": false' eval half.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 4 --json
+grep -q '"dense_type": "f16"' "$top/out" || complain "kv: the JSON does not say what is held"
+rm half.h5 normed.h5 stored.h5
+
 # ---- what is not coded in two bytes
-eval_text full.csv --kv-keep 1 --kv-bits 16,4 --kv-recent 16 # the policy makes 16:16 count its bytes
-eval_text dense.csv --kv-dense-type f16 --kv-bits 16,4 --kv-recent 16
-eval_text dense2.csv --kv-dense-type bf16 --kv-bits 16,4 --kv-recent 16
+eval_text full.csv --kv-keep 1 --kv-bits 32,32:4 --kv-recent 16 # the policy makes 32:32 count its bytes
+eval_text dense.csv --kv-dense-type f16 --kv-bits 16,16:4 --kv-recent 16
+eval_text dense2.csv --kv-bits 16,16:4 --kv-recent 16 # the models are bf16
 [ "$(column dense.csv 1 kv_dense_type)$(column dense2.csv 2 kv_dense_type)$(column full.csv 1 kv_dense_type)" = f16bf16f32 ] ||
     complain "kv: no kv_dense_type in the CSV"
 holds "two bytes are half" "$(column dense.csv 1 kv_bytes_held) < 0.52 * $(column full.csv 1 kv_bytes_held)"
@@ -445,10 +471,10 @@ try 0 "." verify dense.h5 --source "diff model"
 try 0 "K 8 bits, V 8 bits.*, uncoded tokens in bf16" info dense.h5
 try 0 '"dense_type": "bf16"' info dense.h5 --json
 try 0 "8:8 per-channel bf16" eval dense.h5 --text "$book" --ctx 512 --limit 1
-try 0 "8:8 per-channel f16" eval dense.h5 --text "$book" --ctx 512 --limit 1 --kv-dense-type f16
-try 0 "." quantize "diff model" -o plain.h5 --bits 4 --force --kv-bits 8 --kv-dense-type f32
+try 0 "8:8 per-channel  " eval dense.h5 --text "$book" --ctx 512 --limit 1 --kv-dense-type f16
+try 0 "." quantize "diff model" -o plain.h5 --bits 4 --force --kv-bits 8 --kv-dense-type bf16
 try 0 "." quantize "diff model" -o usual.h5 --bits 4 --force --kv-bits 8
-cmp -s plain.h5 usual.h5 || complain "kv: --kv-dense-type f32 makes another container"
+cmp -s plain.h5 usual.h5 || complain "kv: what auto stands for makes another container"
 try 0 '"dense_type": "f16"' logits "diff model" --text "short text" -o dense.logits.h5 --kv-dense-type f16 --json
 once=$(grep logits_sha256 "$top/out")
 try 0 '"passes": "context+rest"' logits "diff model" --text "short text" -o dense.logits.h5 --kv-dense-type f16 --json --prefix 90 --force
@@ -486,9 +512,9 @@ done
 holds "int8 differs" "$(column f32.csv 1 nll_nats) != $(column int8.csv 1 nll_nats)"
 try 0 "whole.h5" eval whole.h5 --ref whole.h5 --text "$book" --ctx 512 --limit 1 --math int8 --kv-bits 8 -v
 grep -q "arithmetic: linear int8, qk int8, pv int8, kv int8" "$top/err" || complain "eval: -v does not say which arithmetic ran"
-grep -q "whole.h5: layers 0-1: linear prepacked_int8 int8 (8 bits.*; attention attend_int8: qk int8, pv int8; kv 8:8 per-channel int8$" "$top/err" ||
+grep -q "whole.h5: layers 0-1: linear prepacked_int8 int8 (8 bits.*; attention attend_int8: qk int8, pv int8; kv 8:8 per-channel bf16 int8$" "$top/err" ||
     complain "eval: -v does not say which kernels run: $(grep layer "$top/err")"
-grep -q "whole.h5: layers 0-1: linear prepacked f32 (8 bits.*; attention attend: qk f32, pv f32; kv 16:16 f32$" "$top/err" ||
+grep -q "whole.h5: layers 0-1: linear prepacked f32 (8 bits.*; attention attend: qk f32, pv f32; kv 32:32 f32$" "$top/err" ||
     complain "eval: -v does not say which kernels the reference runs: $(grep layer "$top/err")"
 try 0 "packed" quantize "$repo/calib/pair/llama" -o mixed.h5 --bits 4 --skip "layers[.]1[.].*k_proj" --force
 try 0 "mixed-logits.h5" logits mixed.h5 --text "short text" -o mixed-logits.h5 --force -v

@@ -38,7 +38,7 @@ grep -q "^dq eval: 12 results and 2 references to compute, [1-9][0-9]* tokens in
 try 0 "^What the bytes of the KV cache buy, diffllama-0, mc, 16-bit logits, f32" "$@" --resume -o front.json # computes nothing
 ! grep -q "nothing to resume" "$top/err" || complain "front: what was computed is not taken up"
 grep -q "^What the bytes of the KV cache buy, diffllama-0, text" "$top/out" || complain "front: none of the text"
-grep -q "4:4 per-channel, all tokens .*on the Pareto front" "$top/out" || complain "front: 4 bits of all tokens are not on it: $(cat "$top/out")"
+grep -q "4:4 per-channel bf16, all tokens .*on the Pareto front" "$top/out" || complain "front: 4 bits of all tokens are not on it: $(cat "$top/out")"
 grep -q "of 6 are dominated by one of no more bytes. [1-9][0-9]* comparisons, each at 95 %" "$top/out" ||
     complain "front: the comparisons are not counted"
 if command -v python3 >/dev/null; then
@@ -51,14 +51,18 @@ assert len(document["pareto_fronts"]) == 2
 assert len({r["kv"]["k_bits"] for r in results}) == 2
 for front in document["pareto_fronts"]:
     points = front["points"]
-    assert len(points) == 6
+    assert len(points) == 6 and any(p["share"] >= 1 for p in points) and any(p["share"] < 1 for p in points)
     lower = front["metric"] == "kld_nats"
     comparisons = 0
     for p in points:
         r = results[p["result"]]
         assert r["task"] == front["task"] and r["kv"]["bytes_held"] == p["bytes_held"]
         assert r["metrics"][front["metric"]]["value"] == p["value"]
-        baselines = [o for o in points if o is not p and o["bytes_held"] <= 1.01 * p["bytes_held"]]
+        assert (p["is"] == "saves nothing at this context") == r["kv"]["saves_nothing"] == (p["share"] >= 1)
+        if p["share"] >= 1:  # no reason to take it, and nothing to be compared with
+            assert p["against"] is None
+            continue
+        baselines = [o for o in points if o is not p and o["share"] < 1 and o["bytes_held"] <= 1.01 * p["bytes_held"]]
         comparisons += len(baselines)
         worse = {o["result"]: (p["value"] - o["value"]) * (1 if lower else -1) for o in baselines}
         assert bool(baselines) == (p["against"] is not None)
@@ -82,7 +86,7 @@ try 0 "mc" "$@" --limit 1 --kv-policy h2o --json
 
 # budgets that are raised to what is kept anyway leave nothing to choose: one cache, no front of policies, one comparison
 set -- eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 256 --limit 4 --progress never --kv-policy streaming,h2o,kvzip --kv-keep 0.4
-least="16:16 streaming 0.4, 16:16 h2o 0.4, 16:16 kvzip 0.4 global. It keeps the first 4 and the last 60 tokens of a context"
+least="16:16 bf16 streaming 0.4, 16:16 bf16 h2o 0.4, 16:16 bf16 kvzip 0.4 global. It keeps the first 4 and the last 60 tokens of a context"
 same_cache() { # same_cache HEAD LIST: the only note says so, in lines of a terminal
     tr '\n' ' ' <"$top/out" | tr -s ' ' | grep -qF "One cache, computed once$1: $2" || complain "front: expected $1: $2 in: $(cat "$top/out")"
     [ "$(grep -c '^One cache, ' "$top/out")" = 1 ] || complain "front: one cache has several notes: $(cat "$top/out")"
@@ -91,14 +95,14 @@ same_cache() { # same_cache HEAD LIST: the only note says so, in lines of a term
 try 0 text "$@" --logit-bits 16,4
 same_cache " for each kind of logits and arithmetic (diffllama-0, text)" "$least, to which these budgets are raised: nothing is left to choose."
 try 0 text eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 256 --limit 4 --progress never --kv-policy streaming,h2o --kv-tokens 64
-same_cache " (diffllama-0, text, 16-bit logits)" "16:16 streaming 64, 16:16 h2o 64. It keeps the first 4 and the last 60 tokens of a context: nothing is left to choose."
+same_cache " (diffllama-0, text, 16-bit logits)" "16:16 bf16 streaming 64, 16:16 bf16 h2o 64. It keeps the first 4 and the last 60 tokens of a context: nothing is left to choose."
 try 0 text "$@"
 same_cache " (diffllama-0, text, 16-bit logits)" "$least, to which these budgets are raised: nothing is left to choose."
 grep -q "^1 comparison, at 95 %" "$top/out" || complain "front: one cache is compared several times: $(cat "$top/out")"
 ! grep -q "What the bytes" "$top/out" || complain "front: one cache has a front: $(cat "$top/out")"
-"$dq" "$@" --dry-run | grep -q " 16:16 h2o 0.4 .* the same as 16:16 streaming 0.4\$" || complain "front: --dry-run computes one cache twice"
+"$dq" "$@" --dry-run | grep -q " 16:16 bf16 h2o 0.4 .* the same as 16:16 bf16 streaming 0.4\$" || complain "front: --dry-run computes one cache twice"
 try 0 "of 3 are dominated" "$@" --kv-keep 0.5,0.75 --kv-policy streaming,h2o -o least.json
-grep -q "^ *16:16, first 4 and last 60 tokens " "$top/out" || complain "front: what is kept is not said: $(cat "$top/out")"
+grep -q "^ *16:16 bf16, first 4 and last 60 tokens " "$top/out" || complain "front: what is kept is not said: $(cat "$top/out")"
 [ "$(grep -c '"same_as": [0-9]' least.json)" = 1 ] && grep -q '"kept": "least"' least.json || complain "front: the JSON does not say what is one cache"
 for plan in "" --dry-run; do # both say which result it is
     try 0 text "$@" --kv-keep 0.75,0.5 --kv-policy streaming,h2o --json $plan
@@ -114,21 +118,21 @@ fi
 
 # codes of the same widths are told apart: in the front, which they have without policies too, and on the page
 set -- eval "$pair/diffllama-0" --text "$pair/text.txt" --ctx 512 --limit 4 --kv-recent 16 --progress never --kv-bits 16,4
-try 0 "of 3 are dominated" "$@" --kv-quant per-token,per-channel,dither -o codes.json
+try 0 "of 4 are dominated" "$@" --kv-quant per-token,per-channel,dither -o codes.json
 try 0 "of 4 are dominated" "$@" --kv-quant per-token,per-channel --kv-policy keydiff --kv-keep 1,0.5 --kv-bits 4 -o cut.json
-for label in "4:4, all tokens" "4:4 per-channel, all tokens" "4:4 dither, all tokens"; do
+for label in "4:4 bf16, all tokens" "4:4 per-channel bf16, all tokens" "4:4 dither bf16, all tokens"; do
     grep -q "\"kv_label\": \"$label\"" codes.json || complain "codes: no label $label in the JSON"
 done
-for label in "4:4 keydiff 0.5" "4:4 per-channel keydiff 0.5"; do
+for label in "4:4 bf16 keydiff 0.5" "4:4 per-channel bf16 keydiff 0.5"; do
     grep -q "\"kv_label\": \"$label\"" cut.json || complain "codes: no label $label in the JSON"
 done
 try 0 "text" "$@" --kv-keep 1,0.5 --json # page where all tokens stay, token where they do not: no codes are compared
 ! grep -q pareto_fronts "$top/out" || complain "codes: the usual ones have a front"
 
 # per-channel codes that dithering leaves alone are named so in any order, and lie on both curves
-try 0 "3:3 per-channel  " "$@" --kv-bits 4,3 --kv-quant dither,per-channel -o both.json
+try 0 "3:3 per-channel bf16  " "$@" --kv-bits 4,3 --kv-quant dither,per-channel -o both.json
 grep -q "warning: left out: 3:3 as dither codes: the same as per-channel codes" "$top/err" || complain "codes: not said what is one: $(cat "$top/err")"
-grep -q "4:4 dither  " "$top/out" && ! grep -q "3:3 dither" "$top/out" || complain "codes: a cache has another code: $(cat "$top/out")"
+grep -q "4:4 dither bf16  " "$top/out" && ! grep -q "3:3 dither" "$top/out" || complain "codes: a cache has another code: $(cat "$top/out")"
 if command -v gnuplot >/dev/null; then
     "$dq" report both.json -o both.html || complain "codes: no page of both"
     sed -n '/<section id="front">/,/<\/figure>/p' both.html >section.html
@@ -150,7 +154,7 @@ for budget in uniform adaptive heads; do
     [ "$(grep -c ",$budget," budgets.csv)" = 1 ] || complain "budgets: not one row of $budget in the CSV"
     grep -q "\"budget\": \"$budget\"" budgets.json || complain "budgets: no $budget in the JSON"
 done
-for label in "16:16 keydiff 0.25" "16:16 keydiff 0.25 adaptive" "16:16 keydiff 0.25 heads"; do
+for label in "16:16 bf16 keydiff 0.25" "16:16 bf16 keydiff 0.25 adaptive" "16:16 bf16 keydiff 0.25 heads"; do
     grep -q "\"kv_label\": \"$label\"" budgets.json || complain "budgets: no label $label in the JSON"
     "$dq" "$@" --dry-run | grep -q " $label  *mc " || complain "budgets: no $label in the list of --dry-run"
 done
@@ -181,14 +185,14 @@ if command -v gnuplot >/dev/null; then
     for label in "all tokens kept, per-token codes" "all tokens kept, per-channel codes" "keydiff, per-token codes" "keydiff, per-channel codes"; do
         [ "$(grep -c "<span>$label</span>" cut.html)" = 1 ] || complain "codes: $label has no curve"
     done
-    grep -q "<td class=\"l\">diffllama-0, KV 4:4 per-channel keydiff keep 0.5</td>" cut.html || complain "codes: no row of per-channel codes"
+    grep -q "<td class=\"l\">diffllama-0, KV 4:4 per-channel bf16 keydiff keep 0.5</td>" cut.html || complain "codes: no row of per-channel codes"
 fi
 if command -v gnuplot >/dev/null; then
     "$dq" report budgets.json -o budgets.html || complain "budgets: no page"
     for label in keydiff "keydiff, budget adaptive" "keydiff, budget heads"; do
         [ "$(grep -c "<span>$label</span>" budgets.html)" = 1 ] || complain "budgets: $label has no curve in the picture"
     done
-    for label in "16:16 keydiff keep 0.25" "16:16 keydiff keep 0.25 adaptive" "16:16 keydiff keep 0.25 heads"; do
+    for label in "16:16 bf16 keydiff keep 0.25" "16:16 bf16 keydiff keep 0.25 adaptive" "16:16 bf16 keydiff keep 0.25 heads"; do
         grep -q "<td class=\"l\">diffllama-0, KV $label</td>" budgets.html || complain "budgets: no row $label on the page"
     done
 fi
