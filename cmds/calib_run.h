@@ -32,7 +32,7 @@ const char *const *dq_calib_run_method_names(dq_calib_run *c);
                     "text that the model is to keep predicting: plain, or .jsonl of {\"text\"}; "  \
                     "not the text that it is scored with later"),                                  \
         dq_opt_int("calib-tokens", "N", &(c).tokens, 1, 1000000000000,                             \
-                   "tokens taken from it, at even intervals (default 16384)"),             \
+                   "tokens taken from it, at even intervals (default 16384)"),                     \
         dq_opt_int("calib-ctx", "N", &(c).ctx, 2, INT32_MAX,                                       \
                    "tokens of a sequence (default min(512, the model's positions))")
 

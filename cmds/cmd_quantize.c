@@ -3,6 +3,7 @@
 #include "cmds/cli/document.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
+#include "cmds/cli/progress.h"
 #include "cmds/cli/size_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
@@ -19,6 +20,7 @@ typedef struct command {
     dq_logger logger;
     dq_quantize_request request;
     bool dry_run, print_recipe, json, tensors;
+    double seconds; /* of a dry run: that it would take */
 } command;
 
 static const dq_usage usage = {
@@ -124,7 +126,12 @@ static void print_summary(const command *c, const dq_quantizer *q)
     printf("payload            %s\n", dq_table_size_text(b, sizeof b, i->weight_bytes));
     dq_calib_run_print(&c->request.calib, q);
     print_no_text(c, q);
-    if (c->dry_run) return;
+    if (c->dry_run) {
+        printf("time               about %s on %d thread%s\n",
+               dq_table_time_text(a, sizeof a, c->seconds), dq_progress_threads(),
+               dq_progress_threads() == 1 ? "" : "s");
+        return;
+    }
     if (c->request.planned)
         printf("as planned         %s\n", c->request.as_planned
                                               ? "yes, the weights that the plan measured"
@@ -217,6 +224,8 @@ static dq_status run(command *c, const dq_args *args, dq_err *err)
         dq_recipe_options_print(dq_quantize_recipe(q), err);
     else if (!c->dry_run)
         dq_quantize_request_write(&c->request, q, err);
+    else
+        dq_quantize_request_seconds(&c->seconds, &c->request, q, err);
     if (err->code == DQ_OK && !c->print_recipe) {
         if (c->json)
             print_json(c, model, q, err);
@@ -242,8 +251,8 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
         DQ_QUANTIZE_REQUEST_OPTIONS(*r),
         dq_opt_heading("running:"),
         dq_opt_flag("dry-run", &c->dry_run,
-                    "print the plan and the size, write nothing; layers that are alike stand in "
-                    "one line, but with --tensors"),
+                    "print the plan, the size and how long it takes, write nothing; layers that are "
+                    "alike stand in one line, but with --tensors"),
         dq_opt_flag("print-recipe", &c->print_recipe,
                     "print the settings of weights and of the KV cache as a file for --recipe, "
                     "write nothing"),

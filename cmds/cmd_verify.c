@@ -88,19 +88,27 @@ static dq_status of_another_model(const char *path, dq_err *err)
     return err->code;
 }
 
+static dq_status begin_source(request *r, dq_progress *bar, dq_quantizer *q, dq_err *err)
+{
+    if (dq_progress_is_long(dq_quantize_expected(q))) DQ_TRY(dq_quantize_measure(q, err));
+    dq_progress_announce(&r->logger, dq_quantize_expected(q), dq_progress_threads());
+    dq_progress_begin(bar, &r->logger, "source", 1);
+    return DQ_OK;
+}
+
 static dq_status check_source(request *r, const char *path, const dq_container *c, dq_err *err)
 {
     dq_quantize_settings set;
     dq_quantizer *q = NULL;
     json_t *recipe = NULL;
-    dq_progress bar;
-    dq_quantize_progress p = {dq_progress_step, &bar};
-    dq_progress_begin(&bar, &r->logger, "source", 1);
+    dq_progress bar = {.shown = false};
+    dq_quantize_progress p = {dq_progress_pace, &bar};
     if (dq_quantize_settings_of(&set, &recipe, c, err) != DQ_OK)
         dq_in(err, "%s: ", path);
     else if (dq_quantize_open(&q, r->source, &set, err) != DQ_OK)
         of_another_model(path, err);
-    else if (dq_quantize_compare(q, c, &p, err) != DQ_OK && err->code != DQ_STOPPED)
+    else if (begin_source(r, &bar, q, err) == DQ_OK &&
+             dq_quantize_compare(q, c, &p, err) != DQ_OK && err->code != DQ_STOPPED)
         dq_in(err, "%s: ", path);
     dq_progress_end(&bar);
     if (q) r->n_by_sqnr = dq_quantize_result(q)->n_by_sqnr;

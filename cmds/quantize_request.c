@@ -159,6 +159,17 @@ static void use_threads(const dq_quantize_request *r)
 #endif
 }
 
+dq_status dq_quantize_request_seconds(double *seconds, dq_quantize_request *r, dq_quantizer *q,
+                                      dq_err *err)
+{
+    *seconds = dq_quantize_expected(q);
+    if (!dq_progress_is_long(*seconds)) return DQ_OK;
+    DQ_TRY(dq_quantize_measure(q, err));
+    if (r->calib.calibrate) DQ_TRY(dq_calibrate_measure(r->calib.calibrate, q, err));
+    *seconds = dq_quantize_expected(q);
+    return DQ_OK;
+}
+
 dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, const dq_args *args,
                                    dq_err *err)
 {
@@ -188,7 +199,7 @@ dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q, dq_
 {
     const dq_quantize_info *i = dq_quantize_result(q);
     dq_progress bar;
-    dq_quantize_progress p = {dq_progress_step, &bar};
+    dq_quantize_progress p = {dq_progress_pace, &bar};
     DQ_TRY(dq_ranks_agree("program", dq_commit_version(), err));
     DQ_TRY(dq_calib_run_memory(&r->calib, q, err));
     warn_nothing_left(r);
@@ -196,6 +207,9 @@ dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q, dq_
         dq_logger_warn(r->logger,
                        "%s: %s: what these types have lost stays lost, and rounding adds to it",
                        i->source, i->source_types);
+    double seconds;
+    DQ_TRY(dq_quantize_request_seconds(&seconds, r, q, err));
+    dq_progress_announce(r->logger, seconds, dq_progress_threads());
     dq_progress_begin(&bar, r->logger, i->source, 1);
     dq_quantize_write(q, r->out, r->force, r->resume, &p, err);
     dq_progress_end(&bar);

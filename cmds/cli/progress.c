@@ -4,11 +4,17 @@
 #include "cmds/cli/progress.h"
 
 #include "base/os.h"
+#include "base/ranks.h"
 #include "base/utf8.h"
+#include "cmds/cli/table.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 enum { NAME = 200 };
 
@@ -61,24 +67,40 @@ static void name_text(char *out, const char *name)
     dq_one_line(out);
 }
 
-void dq_progress_set(dq_progress *p, double done, const char *note)
+/* A line, if one is due, with the seconds that are left; below 0: nobody knows. */
+static void show(dq_progress *p, double now, double share, double seconds, const char *note)
 {
-    double now = dq_os_seconds(), share = done / p->total;
-    p->done = done;
-    if (p->first < 0) p->first = share;
-    if (!p->on) return;
-    if (!dq_progress_due(p, now, share)) return;
     char left[32] = "", label[3 * NAME + 1], what[3 * NAME + 1];
+    if (!p->on || !dq_progress_due(p, now, share)) return;
     name_text(label, p->label);
     name_text(what, note ? note : "");
-    if (share > p->first)
-        time_text(left, sizeof left, (now - p->start) * (1 - share) / (share - p->first), p->rough);
+    if (seconds >= 0) time_text(left, sizeof left, seconds, p->rough);
     fprintf(stderr, "%sdq %s: %s %3.0f %%  %s  %s%s", p->redraw ? "\r" : "", p->logger->command,
             label, 100 * share, left, what, p->redraw ? "\033[K" : "\n");
     fflush(stderr);
     p->shown = true;
     p->last_time = now;
     p->last_share = share;
+}
+
+void dq_progress_set(dq_progress *p, double done, const char *note)
+{
+    const double now = dq_os_seconds(), share = done / p->total;
+    p->done = done;
+    if (p->first < 0) p->first = share;
+    show(p, now, share, share > p->first ? (now - p->start) * (1 - share) / (share - p->first) : -1,
+         note);
+}
+
+void dq_progress_left(dq_progress *p, double seconds, const char *note)
+{
+    const double now = dq_os_seconds(), taken = now - p->start;
+    show(p, now, taken + seconds > 0 ? taken / (taken + seconds) : 1, seconds, note);
+}
+
+void dq_progress_pace(void *progress, const dq_pace *pace, const char *note)
+{
+    dq_progress_left(progress, dq_pace_left(pace), note);
 }
 
 void dq_progress_step(void *progress, double done, double total, const char *note)
@@ -92,4 +114,26 @@ void dq_progress_end(dq_progress *p)
 {
     if (p->shown && p->redraw) fprintf(stderr, "\r\033[K");
     p->shown = false;
+}
+
+bool dq_progress_is_long(double seconds)
+{
+    return seconds >= 5;
+}
+
+void dq_progress_announce(dq_logger *logger, double seconds, int threads)
+{
+    char text[32];
+    if (logger->progress.at == DQ_LOGGER_NEVER || seconds < 10 || dq_ranks_count() > 1) return;
+    dq_logger_say(logger, "takes about %s on %d thread%s",
+                  dq_table_time_text(text, sizeof text, seconds), threads, threads == 1 ? "" : "s");
+}
+
+int dq_progress_threads(void)
+{
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
 }

@@ -3,6 +3,7 @@
 #ifndef DQ_PROGRESS_H
 #define DQ_PROGRESS_H
 
+#include "base/pace.h"
 #include "cmds/cli/logger.h"
 
 /* Progress on stderr: on a terminal a line that is redrawn, in a file a line now and then: the first after 3 s, then as a
@@ -22,7 +23,17 @@ void dq_progress_label(dq_progress *p, const char *label);
 void dq_progress_set(dq_progress *p, double done, const char *note);
 /* The same for work whose total is told with every step; `progress` is a dq_progress. */
 void dq_progress_step(void *progress, double done, double total, const char *note);
+/* Seconds are left. */
+void dq_progress_left(dq_progress *p, double seconds, const char *note);
+/* The same of a quantization: step of dq_quantize_progress. */
+void dq_progress_pace(void *progress, const dq_pace *pace, const char *note);
 void dq_progress_end(dq_progress *p);
+/* Before the work: "takes about 4 min on 2 threads", where it takes long enough to be worth a line, and
+ * for one process. */
+void dq_progress_announce(dq_logger *logger, double seconds, int threads);
+int dq_progress_threads(void); /* that parallel regions have */
+/* Whether what takes so many seconds by a rough estimate is worth timing. */
+bool dq_progress_is_long(double seconds);
 /* Whether a line is due at `now`, seconds of dq_os_seconds. */
 bool dq_progress_due(const dq_progress *p, double now, double share);
 

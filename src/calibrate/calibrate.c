@@ -5,7 +5,7 @@
 #include "base/os.h"
 #include "base/ranks.h"
 #include "base/utf8.h"
-#include "calibrate/calibrate_work.h"
+#include "calibrate/calibrate_pace.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -50,16 +50,7 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
     dq_calibrate *c = j->c;
     dq_calibrate_job_find_left(j);
     if (j->n_layers == 0 && !j->embed) return DQ_OK;
-    dq_quantize_feed_expect(
-        j->feed, (int64_t)(dq_calibrate_job_beyond_search(j) / DQ_CALIBRATE_FLOP_PER_BYTE));
-    if (j->embed)
-        dq_quantize_feed_expect(j->feed, (int64_t)(dq_calibrate_work_embedding(
-                                                       j->m, c->set.rule, (double)c->text.n_ids) /
-                                                   DQ_CALIBRATE_FLOP_PER_BYTE));
-    if (j->head)
-        dq_quantize_feed_expect(
-            j->feed, (int64_t)(dq_calibrate_work_head(j->m, c->set.rule, (double)c->text.n_ids) /
-                               DQ_CALIBRATE_FLOP_PER_BYTE));
+    dq_quantize_feed_expect(j->feed);
     DQ_TRY(dq_calib_pass_new(&j->pass, j->m, j->b, &c->text, err));
     DQ_TRY(dq_hessian_new(&j->h, dq_calib_pass_widest(j->m), j->pass.max_rows, err));
     const int streams = c->set.rule->aligns ? 2 : 1;
@@ -91,6 +82,7 @@ static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
 {
     dq_calibrate *c = arg;
     dq_calibrate_job j = {.c = c,
+                          .q = dq_quantize_feed_quantizer(feed),
                           .feed = feed,
                           .m = dq_quantize_feed_model(feed),
                           .b = c->set.backend,
@@ -105,6 +97,14 @@ static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
     dq_err ignore = {0};
     dq_backend_sync(j.b, &ignore);
     return err->code;
+}
+
+static void expect(void *arg, const dq_quantizer *q, dq_quantize_feed *feed, dq_pace *p)
+{
+    dq_calibrate *c = arg;
+    dq_calibrate_job j = {.c = c, .q = q, .feed = feed, .m = c->m};
+    dq_calibrate_job_find_left(&j);
+    dq_calibrate_pace_expect(&j, p);
 }
 
 static const char *base_name(const char *path)
@@ -131,7 +131,6 @@ static dq_status begin(void *arg, const dq_model *m, dq_quantize_needs *out, dq_
     c->info.scratch_bytes = dq_activations_bytes(t->n_ids, m->dim, c->set.rule->aligns ? 2 : 1,
                                                  dq_calib_pass_widest(m));
     out->scratch_bytes = c->info.scratch_bytes;
-    out->work = (int64_t)(dq_calibrate_work_all(m, c->set.rule, t) / DQ_CALIBRATE_FLOP_PER_BYTE);
     json_t *o = out->calib = json_object();
     const char *file = base_name(c->set.path);
     int64_t first;
@@ -158,8 +157,10 @@ dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, d
     dq_calibrate *c = *out = dq_block_new(1, sizeof *c, err);
     if (!c) return err->code;
     c->set = *s;
+    c->rates = dq_calibrate_pace_usual;
     if (c->set.part == 0) c->set.part = DQ_CALIB_TEXT_ALL;
-    c->method = (dq_quantize_method){.name = s->rule->name, .begin = begin, .run = run, .arg = c};
+    c->method = (dq_quantize_method){
+        .name = s->rule->name, .begin = begin, .run = run, .expect = expect, .arg = c};
     c->arena = dq_arena_new();
     if (c->arena) return DQ_OK;
     dq_calibrate_free(c);

@@ -74,9 +74,18 @@ typedef struct dq_calibrate_info {
     char kept[200];      /* the first of their tensors */
 } dq_calibrate_info;
 
+/* Seconds that all threads together take: of a multiplication or addition, by part; and of a value in all roundings of a rule,
+ * beside those, by mode and width. */
+typedef struct dq_calibrate_rates {
+    double flop[DQ_CALIBRATE_PARTS], value[DQ_QUANT_MODES][9];
+} dq_calibrate_rates;
+
 typedef struct dq_calibrate dq_calibrate;
 dq_status dq_calibrate_new(dq_calibrate **out, const dq_calibrate_settings *s, dq_err *err);
 void dq_calibrate_free(dq_calibrate *c); /* NULL allowed */
+/* Times pieces of the work that q, opened with the method, is to do, for what is expected of it (dq_quantize_expected): about a
+ * second. Without it, and for several ranks, this goes by no machine in particular. DQ_RESOURCE. */
+dq_status dq_calibrate_measure(dq_calibrate *c, const dq_quantizer *q, dq_err *err);
 const dq_calibrate_info *dq_calibrate_result(const dq_calibrate *c);
 /* For dq_quantize_settings; belongs to c. */
 const dq_quantize_method *dq_calibrate_method(const dq_calibrate *c);

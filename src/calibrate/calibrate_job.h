@@ -16,6 +16,7 @@ struct dq_calibrate {
     const dq_model *m; /* once one is open */
     dq_calib_text text;
     dq_calibrate_info info;
+    dq_calibrate_rates rates;
     dq_quantize_method method;
     double lap; /* time at which the current part began */
 };
@@ -27,7 +28,8 @@ enum { DQ_CALIBRATE_BAND_ROWS = 4096 };
 /* One run. */
 typedef struct dq_calibrate_job {
     dq_calibrate *c;
-    dq_quantize_feed *feed;
+    const dq_quantizer *q;
+    dq_quantize_feed *feed; /* NULL: nothing is run */
     const dq_model *m;
     dq_backend *b;
     dq_activations act;
@@ -54,15 +56,12 @@ dq_status dq_calibrate_job_put_stream(dq_calibrate_job *j, const dq_calib_chunk 
 /* The chunk of this rank in a round, NULL: it has none. */
 const dq_calib_chunk *dq_calibrate_job_chunk(dq_calibrate_job *j, int64_t round);
 
-/* Likewise, and what `what` has taken is told to progress: of all ranks, which do the same of their chunks, or share
- * factors and rounding. */
+/* Likewise, and progress is told of it: of all ranks, which do the same of their chunks, or share factors. */
 void dq_calibrate_job_advance(dq_calibrate_job *j, dq_calibrate_part part, double flop,
                               const char *what);
 
 /* What is left to round: n_layers, embed, head. */
 void dq_calibrate_job_find_left(dq_calibrate_job *j);
-/* Operations, of f32 in time, that rounding takes beyond the search for which calibrate_work.h counts all tensors. */
-double dq_calibrate_job_beyond_search(const dq_calibrate_job *j);
 /* Whether any of these has to be rounded. */
 bool dq_calibrate_job_is_left(const dq_calibrate_job *j, const dq_weight *const *w, int n);
 /* Factors j->h, with what is unusual about it noted. */

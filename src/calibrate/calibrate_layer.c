@@ -177,6 +177,7 @@ static dq_status pass_qkv(dq_calibrate_job *j, dq_err *err)
 static dq_status attend(dq_calibrate_job *j, const dq_calib_chunk *k, dq_layer_steps s, dq_err *err)
 {
     const dq_attend_args plain = {.logit = dq_logit_plain};
+    double maps = 0;
     DQ_TRY(dq_calib_pass_cache(&j->pass, &s, err));
     dq_layer_steps_norm_attn(&s);
     dq_layer_steps_qkv(&s);
@@ -184,8 +185,10 @@ static dq_status attend(dq_calibrate_job *j, const dq_calib_chunk *k, dq_layer_s
     dq_backend_sync(j->b, err);
     j->b->ops->kv_free(j->b, s.kv);
     const int64_t n = k->batch.n_rows;
+    for (int i = 0; i < k->batch.n_seq; i++)
+        maps += dq_calibrate_work_attention(j->m, k->batch.cu_rows[i + 1] - k->batch.cu_rows[i]);
     dq_calibrate_job_advance(j, DQ_CALIBRATE_FORWARD,
-                             dq_calibrate_work_rows(&s.layer->q, n) +
+                             maps + dq_calibrate_work_rows(&s.layer->q, n) +
                                  dq_calibrate_work_rows(&s.layer->k, n) +
                                  dq_calibrate_work_rows(&s.layer->v, n),
                              "attention");

@@ -5,6 +5,7 @@
 
 #include "base/os.h"
 #include "base/ranks.h"
+#include "calibrate/calibrate_pace.h"
 #include "calibrate/calibrate_work.h"
 #include "calibrate/gptq_stripes.h"
 #include "quantize/quantize_tensor.h"
@@ -21,15 +22,15 @@ const dq_calib_chunk *dq_calibrate_job_chunk(dq_calibrate_job *j, int64_t round)
 void dq_calibrate_job_advance(dq_calibrate_job *j, dq_calibrate_part part, double flop,
                               const char *what)
 {
-    const bool by_all = part == DQ_CALIBRATE_FACTORS || part == DQ_CALIBRATE_ROUNDING;
+    const double seconds = flop * j->c->rates.flop[part];
     dq_calibrate_job_end_part(j->c, part, flop);
-    flop *= by_all ? DQ_CALIBRATE_F64_FLOP : j->at_once;
-    dq_quantize_feed_advance(j->feed, (int64_t)(flop / DQ_CALIBRATE_FLOP_PER_BYTE), what);
+    dq_quantize_feed_advance(j->feed, part,
+                             part == DQ_CALIBRATE_FACTORS ? seconds : seconds * j->at_once, what);
 }
 
 static bool is_coded(const dq_calibrate_job *j, const dq_weight *w)
 {
-    const dq_quantize_tensor *t = w->rows > 0 ? dq_quantize_feed_tensor(j->feed, w->name) : NULL;
+    const dq_quantize_tensor *t = w->rows > 0 ? dq_quantize_tensor_of(j->q, w->name) : NULL;
     return t && t->format && t->is_fed;
 }
 
@@ -37,37 +38,10 @@ bool dq_calibrate_job_is_left(const dq_calibrate_job *j, const dq_weight *const 
 {
     for (int i = 0; i < n; i++) {
         if (!is_coded(j, w[i])) continue;
-        if (!dq_quantize_feed_done(j->feed, dq_quantize_feed_tensor(j->feed, w[i]->name)))
+        if (!j->feed || !dq_quantize_feed_done(j->feed, dq_quantize_tensor_of(j->q, w[i]->name)))
             return true;
     }
     return false;
-}
-
-/* What rounding takes beyond the search that the counts of calibrate_work.h take all for. */
-static double beyond_search(const dq_calibrate_job *j, const dq_weight *const *w, int n)
-{
-    double flop = 0;
-    for (int i = 0; i < n; i++) {
-        if (!dq_calibrate_job_is_left(j, w + i, 1)) continue;
-        const double rows = (double)w[i]->rows, cols = (double)w[i]->cols;
-        const dq_scale_mode mode = dq_quantize_feed_tensor(j->feed, w[i]->name)->spec.mode;
-        const dq_calibrate_rule *rule = j->c->set.rule;
-        flop += dq_calibrate_work_rounding(rows, cols, mode, rule) -
-                dq_calibrate_work_rounding(rows, cols, DQ_SEARCH, rule);
-    }
-    return DQ_CALIBRATE_F64_FLOP * flop;
-}
-
-double dq_calibrate_job_beyond_search(const dq_calibrate_job *j)
-{
-    const dq_weight *const ends[] = {&j->m->embed, &j->m->head};
-    double flop = beyond_search(j, ends, j->m->tied ? 1 : 2);
-    for (int i = 0; i < j->m->n_layers; i++) {
-        const dq_layer *l = &j->m->layer[i];
-        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-        flop += beyond_search(j, all, 7);
-    }
-    return flop;
 }
 
 void dq_calibrate_job_find_left(dq_calibrate_job *j)
@@ -179,10 +153,12 @@ static dq_status round_bands(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *l
         const int64_t left = w->rows - first, rows = left < band ? left : band;
         DQ_TRY(dq_gptq_stripes_round(&stripes, out, r->loss, first, rows, err));
         dq_gptq_loss_add(loss, r->loss, rows);
-        dq_calibrate_job_advance(j, DQ_CALIBRATE_ROUNDING,
-                                 dq_calibrate_work_rounding((double)rows, (double)w->cols,
-                                                            r->t->spec.mode, j->c->set.rule),
-                                 w->name);
+        dq_calibrate_job_end_part(j->c, DQ_CALIBRATE_ROUNDING,
+                                  dq_calibrate_work_rounding((double)rows, (double)w->cols,
+                                                             r->t->spec.mode, j->c->set.rule));
+        dq_quantize_feed_advance(
+            j->feed, DQ_CALIBRATE_ROUNDING,
+            dq_calibrate_pace_rounding(j->c, (double)rows, (double)w->cols, &r->t->spec), w->name);
     }
     return DQ_OK;
 }

@@ -19,6 +19,13 @@ double dq_calibrate_work_layer(const dq_layer *l)
     return n;
 }
 
+double dq_calibrate_work_attention(const dq_model *m, int64_t rows)
+{
+    const dq_head_order *a = &m->map;
+    const double pairs = (double)rows * (double)(rows + 1) / 2;
+    return 2 * pairs * a->head_dim * (a->n_q + a->n_out * a->n_maps * a->n_slabs);
+}
+
 double dq_calibrate_work_hessian(double rows, double n)
 {
     return rows * n * n; /* the lower triangle */
@@ -35,13 +42,22 @@ double dq_calibrate_work_correction(double m, double n)
     return (RIDGES + 2) * dq_calibrate_work_factor(n) + (3 * RIDGES + 2) * m * n * n;
 }
 
+static int tries_of(dq_scale_mode mode)
+{
+    return dq_quant_modes[mode].tries[0] > 0 ? DQ_GPTQ_TRIES : 1;
+}
+
 double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode,
                                   const dq_calibrate_rule *rule)
 {
-    enum { TRELLIS = 1000 }; /* a value in two passes over 256 windows, beside what f64 takes */
-    const int tries = dq_quant_modes[mode].tries[0] > 0 ? DQ_GPTQ_TRIES : 1;
-    const double found = mode == DQ_TRELLIS ? (tries + rule->refits) * rows * n * TRELLIS : 0;
-    return (tries + 1 + 3 * rule->refits + rule->aligns) * rows * n * n + found;
+    return (tries_of(mode) + 1 + 3 * rule->refits + rule->aligns) * rows * n * n;
+}
+
+double dq_calibrate_work_found(double rows, double n, dq_scale_mode mode,
+                               const dq_calibrate_rule *rule)
+{
+    enum { TRELLIS = 1000 }; /* a value in two passes over 256 windows */
+    return mode == DQ_TRELLIS ? (tries_of(mode) + rule->refits) * rows * n * TRELLIS : 0;
 }
 
 double dq_calibrate_work_cross(double rows, double m, double n)

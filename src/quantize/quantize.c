@@ -4,7 +4,6 @@
 #include "quantize/quantize_plan.h"
 
 #include "base/os.h"
-#include "base/ranks.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +20,7 @@ dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quant
     }
     q->arena = arena;
     q->set = *s;
+    q->rates = dq_quantize_rates_usual;
     if (dq_quantize_plan_make(q, model, err) != DQ_OK) {
         dq_quantize_close(q);
         return err->code;
@@ -96,41 +96,6 @@ dq_quantize_row dq_quantize_row_at(const dq_quantizer *q, int64_t row)
     return r;
 }
 
-/* ---- Progress ---- */
-
-void dq_quantize_plan_advance(void *arg, int64_t bytes)
-{
-    enum { RELEASE_BYTES = 64 << 20 };
-    dq_quantizer *q = arg;
-#pragma omp critical(dq_quantize_progress)
-    {
-        q->done += (double)bytes;
-        q->unreleased += bytes;
-        if (q->unreleased > RELEASE_BYTES) {
-            dq_checkpoint_release(q->checkpoint);
-            q->unreleased = 0;
-        }
-        if (q->progress && q->progress->step)
-            q->progress->step(q->progress->arg, q->done, q->total, q->what);
-    }
-}
-
-void dq_quantize_plan_advance_job(void *arg, int64_t bytes)
-{
-    dq_quantize_plan_advance(arg, bytes);
-    dq_ranks_poll();
-}
-
-void dq_quantize_plan_progress(dq_quantizer *q, const dq_quantize_progress *p)
-{
-    q->progress = p;
-    q->done = 0;
-    q->total = (double)q->info.source_bytes + (double)q->needs.work;
-    for (int64_t i = 0; i < q->info.n_tensors; i++)
-        q->total += 2 * (double)dq_tensor_bytes(q->tensor[i].t);
-    q->what = "checking";
-}
-
 /* ---- Comparison with a container ---- */
 
 typedef struct comparison {
@@ -181,6 +146,7 @@ static dq_status compare_sqnr(dq_quantizer *q, int64_t tensor, const comparison 
     }
     DQ_TRY(dq_quantize_tensor_error(&e, x, &w, err));
     q->info.n_by_sqnr++;
+    dq_quantize_plan_begin(q, DQ_QUANTIZE_DENSE, q->rates.dense);
     dq_quantize_plan_advance(q, (int64_t)dq_tensor_bytes(x->t));
     return check_sqnr(codes_of(now, slot_of(q, tensor)), &e, err);
 }
@@ -217,6 +183,7 @@ static dq_status compare_slot(dq_quantizer *q, const dq_container *c, int64_t i,
     dq_quantize_tick tick = {dq_quantize_plan_advance, q};
     dq_quant_error e;
     q->what = s->path;
+    dq_quantize_plan_begin_tensor(q, s->origin);
     DQ_TRY(dq_quantize_tensor_write(&q->tensor[s->origin], &q->buffers, &sink, &e, &tick, err));
     return s->encoding == DQ_ENC_PART ? check_sqnr(codes_of(&now, s), &e, err) : DQ_OK;
 }

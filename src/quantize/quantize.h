@@ -4,6 +4,7 @@
 #ifndef DQ_QUANTIZE_H
 #define DQ_QUANTIZE_H
 
+#include "base/pace.h"
 #include "checkpoint/container.h"
 #include "model/model.h"
 #include "tensor/coded.h"
@@ -11,9 +12,9 @@
 
 /* A method that makes codes by running the model, which this room does not: handed in from outside. */
 typedef struct dq_quantize_feed dq_quantize_feed;
+typedef struct dq_quantizer dq_quantizer;
 typedef struct dq_quantize_needs {
     json_t *calib;         /* what it goes by, stored beside its name; a new reference */
-    int64_t work;          /* on projections, in bytes of progress (dq_quantize_progress) */
     int64_t scratch_bytes; /* on the disk of the output, while it runs */
 } dq_quantize_needs;
 typedef struct dq_quantize_method {
@@ -22,6 +23,9 @@ typedef struct dq_quantize_method {
     dq_status (*begin)(void *arg, const dq_model *m, dq_quantize_needs *out, dq_err *err);
     /* Feeds the tensors that it wants to; the others are rounded to nearest. Called outside of parallel regions. */
     dq_status (*run)(void *arg, dq_quantize_feed *feed, dq_err *err);
+    /* Adds the seconds that it is expected to take to kinds from DQ_QUANTIZE_METHOD on; feed: of what is left, NULL: of all.
+     * NULL: it does not know. */
+    void (*expect)(void *arg, const dq_quantizer *q, dq_quantize_feed *feed, dq_pace *p);
     void *arg;
 } dq_quantize_method;
 extern const char
@@ -74,9 +78,18 @@ typedef struct dq_quantize_settings {
     const json_t *calib;
 } dq_quantize_settings;
 
-/* Told from time to time, by one thread at a time; the numbers are bytes of work. */
+/* Kinds of work (pace.h); those of a method follow. */
+typedef enum dq_quantize_kind {
+    DQ_QUANTIZE_SCAN,
+    DQ_QUANTIZE_HASH,
+    DQ_QUANTIZE_DENSE,
+    DQ_QUANTIZE_VALUES, /* to their nearest codes */
+    DQ_QUANTIZE_METHOD
+} dq_quantize_kind;
+
+/* Told from time to time, by one thread at a time. */
 typedef struct dq_quantize_progress {
-    void (*step)(void *arg, double done, double total, const char *what);
+    void (*step)(void *arg, const dq_pace *pace, const char *what);
     void *arg;
 } dq_quantize_progress;
 
@@ -134,8 +147,6 @@ typedef struct dq_quantize_info {
     char content_sha256[65]; /* "" until written */
 } dq_quantize_info;
 
-typedef struct dq_quantizer dq_quantizer;
-
 /* Opens the model, a folder or a GGUF file, and makes the plan; reads no weights. DQ_USAGE for a pattern that matches no
  * tensor, DQ_MISMATCH for a model that is a container already, for widths that a tied head cannot have, and for the plan of
  * another model. */
@@ -158,6 +169,12 @@ dq_status dq_quantize_recipe_file(json_t **out, const char *recipe, dq_err *err)
 /* "128", "row" or "tensor" as dq_quantize_settings.group has it; false for anything else. */
 bool dq_quantize_group_parse(int64_t *out, const char *text);
 
+/* Times the kinds of work, some tenths of a second; without it what follows goes by no machine in particular. The method measures
+ * its own. */
+dq_status dq_quantize_measure(dq_quantizer *q, dq_err *err);
+/* Seconds that writing, or comparing, is expected to take. */
+double dq_quantize_expected(const dq_quantizer *q);
+
 /* Endings of the files that a container has beside it while it is written, besides .partial; for dq_output. */
 extern const char *const dq_quantize_beside[];
 /* Refuses outputs that are the input, exist (without force), or are left over from an interrupted
@@ -179,7 +196,9 @@ dq_status dq_quantize_compare(dq_quantizer *q, const dq_container *c, const dq_q
 /* Of several ranks each runs the method, and they come to what takes or puts a tensor with the same ones in the same order. */
 
 const dq_model *dq_quantize_feed_model(const dq_quantize_feed *f);
-/* How a tensor is stored, types of scales decided; NULL: there is none of that name. */
+const dq_quantizer *dq_quantize_feed_quantizer(const dq_quantize_feed *f);
+/* How a tensor is stored, in the plan and, types of scales decided, in a run; NULL: there is none of that name. */
+const struct dq_quantize_tensor *dq_quantize_tensor_of(const dq_quantizer *q, const char *name);
 const struct dq_quantize_tensor *dq_quantize_feed_tensor(const dq_quantize_feed *f,
                                                          const char *name);
 /* Whether an earlier run, which this one resumes, has made it. */
@@ -191,9 +210,10 @@ dq_status dq_quantize_feed_take(dq_quantize_feed *f, const struct dq_quantize_te
  * dq_quantize_row. */
 dq_status dq_quantize_feed_put(dq_quantize_feed *f, const struct dq_quantize_tensor *t,
                                const dq_weight *w, double loss, dq_err *err);
-void dq_quantize_feed_advance(dq_quantize_feed *f, int64_t work, const char *what);
-/* Before any of it: work beyond that of dq_quantize_needs. */
-void dq_quantize_feed_expect(dq_quantize_feed *f, int64_t work);
+/* Work of one of the method's kinds, from 0, that was expected to take so many seconds. */
+void dq_quantize_feed_advance(dq_quantize_feed *f, int kind, double seconds, const char *what);
+/* Before any of it: what is left is known, and expected. */
+void dq_quantize_feed_expect(dq_quantize_feed *f);
 
 /* The settings that a container remembers; texts belong to *recipe, which the caller ends with
  * json_decref. */

@@ -10,19 +10,29 @@ const dq_model *dq_quantize_feed_model(const dq_quantize_feed *f)
     return f->q->model;
 }
 
-const dq_quantize_tensor *dq_quantize_feed_tensor(const dq_quantize_feed *f, const char *name)
+const dq_quantizer *dq_quantize_feed_quantizer(const dq_quantize_feed *f)
 {
-    int64_t low = 0, high = f->q->info.n_tensors; /* in name order */
+    return f->q;
+}
+
+const dq_quantize_tensor *dq_quantize_tensor_of(const dq_quantizer *q, const char *name)
+{
+    int64_t low = 0, high = q->info.n_tensors; /* in name order */
     while (low < high) {
         const int64_t at = (low + high) / 2;
-        const int order = strcmp(name, f->q->tensor[at].t->name);
-        if (order == 0) return &f->q->tensor[at];
+        const int order = strcmp(name, q->tensor[at].t->name);
+        if (order == 0) return &q->tensor[at];
         if (order < 0)
             high = at;
         else
             low = at + 1;
     }
     return NULL;
+}
+
+const dq_quantize_tensor *dq_quantize_feed_tensor(const dq_quantize_feed *f, const char *name)
+{
+    return dq_quantize_tensor_of(f->q, name);
 }
 
 /* Its first part. */
@@ -89,15 +99,4 @@ dq_status dq_quantize_feed_put(dq_quantize_feed *f, const dq_quantize_tensor *t,
     for (int k = n - 1; k >= 0; k--)
         DQ_TRY(dq_quantize_journal_finish(f, s - f->q->skeleton.slot + k, err));
     return dq_quantize_journal_flush(f, err); /* it took longer than a sync does */
-}
-
-void dq_quantize_feed_advance(dq_quantize_feed *f, int64_t work_done, const char *what)
-{
-    f->q->what = what;
-    dq_quantize_plan_advance(f->q, work_done);
-}
-
-void dq_quantize_feed_expect(dq_quantize_feed *f, int64_t more)
-{
-    f->q->total += (double)more;
 }

@@ -7,6 +7,7 @@
 #include "checkpoint/container_write.h"
 #include "model/model.h"
 #include "quantize/quantize.h"
+#include "quantize/quantize_pace.h"
 #include "quantize/quantize_tensor.h"
 
 #include <stdatomic.h>
@@ -47,7 +48,11 @@ struct dq_quantizer {
     dq_quantize_info info;
     /* progress */
     const dq_quantize_progress *progress;
-    double done, total;
+    dq_pace pace;
+    dq_quantize_rates rates;
+    dq_quantize_kind
+        kind; /* of the work at hand, and the seconds that are expected of a byte of it */
+    double rate;
     int64_t unreleased;         /* bytes walked since all pages were given back */
     _Atomic(const char *) what; /* is being done; tasks that hash beside it read it */
 };
@@ -68,7 +73,14 @@ dq_status dq_quantize_plan_scan(dq_quantizer *q, dq_err *err);
 bool dq_quantize_plan_hashes_ready(const dq_quantizer *q);
 dq_status dq_quantize_plan_hashes(dq_quantizer *q, dq_err *err);
 void dq_quantize_plan_progress(dq_quantizer *q, const dq_quantize_progress *p); /* from zero */
-void dq_quantize_plan_advance(void *quantizer, int64_t bytes); /* a dq_quantize_tick */
+/* The work at hand, of which ticks tell: of a kind, or writing a tensor. */
+void dq_quantize_plan_begin(dq_quantizer *q, dq_quantize_kind kind, double rate);
+void dq_quantize_plan_begin_tensor(dq_quantizer *q, int64_t tensor);
+void dq_quantize_plan_advance(void *quantizer, int64_t bytes);      /* a dq_quantize_tick */
+void dq_quantize_plan_advance_hash(void *quantizer, int64_t bytes); /* of the thread that hashes */
+/* A tensor was written before; or now, by another rank. */
+void dq_quantize_plan_skip(dq_quantizer *q, int64_t tensor);
+void dq_quantize_plan_told(dq_quantizer *q, int64_t tensor);
 /* The same on the thread of the job, which hears other ranks meanwhile. */
 void dq_quantize_plan_advance_job(void *quantizer, int64_t bytes);
 

@@ -64,7 +64,7 @@ dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_e
     enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
     q->file_err = dq_alloc(q->arena, (size_t)q->n_files, sizeof *q->file_err, err);
     if (!q->file_err) return err->code;
-    const dq_quantize_tick tick = {dq_quantize_plan_advance, q};
+    const dq_quantize_tick tick = {dq_quantize_plan_advance_hash, q};
     const int tasks = dq_ranks_count() == 1 ? q->n_files : 0;
     atomic_store(&q->hashing, tasks);
     atomic_store(&q->give_up, 0);
@@ -130,7 +130,8 @@ static dq_status scan_piece_run(void *arg, int64_t i, dq_err *err)
     const scan_job *s = arg;
     dq_quantizer *q = s->q;
     const scan_piece *p = &s->piece[i];
-    const dq_quantize_tick tick = {dq_quantize_plan_advance_job, q};
+    const dq_quantize_tick tick = {
+        p->file >= 0 ? dq_quantize_plan_advance_hash : dq_quantize_plan_advance_job, q};
     if (p->file >= 0) {
         atomic_fetch_add(&q->hashing, 1);
         hash_file(q, (int)p->file, &tick, err);
@@ -148,7 +149,7 @@ static dq_status take_finding(void *arg, const char *text, size_t len, dq_err *e
     memcpy(&f, text, sizeof f);
     if (f.file >= 0) {
         memcpy(q->file_sha[f.file], f.sha, sizeof f.sha);
-        dq_quantize_plan_advance(q, q->file_bytes[f.file]);
+        dq_quantize_plan_advance_hash(q, q->file_bytes[f.file]);
         return DQ_OK;
     }
     dq_quantize_tensor *t = &q->tensor[f.tensor];
@@ -197,6 +198,7 @@ static dq_status scan_alone(dq_quantizer *q, dq_err *err)
 
 dq_status dq_quantize_plan_scan(dq_quantizer *q, dq_err *err)
 {
+    dq_quantize_plan_begin(q, DQ_QUANTIZE_SCAN, q->rates.scan);
     dq_ranks_count() == 1 ? scan_alone(q, err) : scan_by_ranks(q, err);
     if (err->code == DQ_STOPPED) {
         *err = (dq_err){0};

@@ -63,9 +63,10 @@ static dq_status run_slot(work *w, int64_t i, dq_err *err)
     q->what = s->path;
     if (s->origin >= 0) {
         if (dq_quantize_out_done(w, i)) {
-            dq_quantize_plan_advance(q, (int64_t)dq_tensor_bytes(q->tensor[s->origin].t));
+            dq_quantize_plan_skip(q, s->origin);
             return DQ_OK;
         }
+        dq_quantize_plan_begin_tensor(q, s->origin);
         run_tensor(w, i, err);
         for (int k = 0; k < DQ_MAX_PARTS; k++) dq_sha256_drop(&w->hash[k]);
         return err->code;
@@ -168,8 +169,7 @@ static dq_status take_lines(void *arg, const char *text, size_t len, dq_err *err
         if (i < 0) return dq_fail(err, DQ_BUG, "told: %s", line);
         DQ_TRY(dq_quantize_journal_add(w, i, line, err));
         const dq_slot *s = &w->q->skeleton.slot[i];
-        if (s->encoding != DQ_ENC_PART || s->part == 0)
-            dq_quantize_plan_advance(w->q, source_bytes(w, i));
+        if (s->encoding != DQ_ENC_PART || s->part == 0) dq_quantize_plan_told(w->q, s->origin);
         len -= (size_t)(end + 1 - text);
     }
     return err->code;
@@ -184,7 +184,7 @@ static int64_t list_pieces(pieces *p)
         const bool later = s->slot[i].encoding == DQ_ENC_PART && s->slot[i].part > 0;
         if (s->slot[i].origin < 0 || later) continue;
         if (dq_ranks_count() > 1 && dq_quantize_out_done(w, i))
-            dq_quantize_plan_advance(w->q, source_bytes(w, i));
+            dq_quantize_plan_skip(w->q, s->slot[i].origin);
         else
             p->slot[n++] = i;
     }

@@ -212,7 +212,7 @@ set -- quantize "diff model" -o made.h5 --bits 4 --method gptq --calib text.txt 
 
 # little text: said, and enough to run
 try 0 "content SHA-256" quantize "diff model" -o made.h5 --bits 4 --method gptq --calib few.jsonl
-grep -q "warning: few.jsonl: gives [0-9]* tokens in 2 sequences, 65536 were asked for" "$top/err" ||
+grep -q "warning: few.jsonl: gives [0-9]* tokens in 2 sequences, 16384 were asked for" "$top/err" ||
     complain "calibrate: a short text is not mentioned: $(cat "$top/err")"
 try 0 ", 1 token in 1 sequence of at most 2" "$@" --calib-tokens 1 --calib-ctx 2 --force
 try 0 ", 1 token of text.txt in 1 sequence of at most 2" info made.h5

@@ -88,8 +88,9 @@ static int first_layer(const dq_model *m, const dq_plan_tensor *t)
 static double rounding_flop(const dq_plan_probe *p, const dq_plan_tensor *t)
 {
     if (is_nearest(p->m, t)) return 0;
-    return DQ_CALIBRATE_F64_FLOP *
-           dq_calibrate_work_rounding((double)t->rows, (double)t->cols, t->spec.mode, p->rule);
+    const double rows = (double)t->rows, cols = (double)t->cols;
+    return DQ_CALIBRATE_F64_FLOP * (dq_calibrate_work_rounding(rows, cols, t->spec.mode, p->rule) +
+                                    dq_calibrate_work_found(rows, cols, t->spec.mode, p->rule));
 }
 
 static double tensor_flop(const dq_plan_probe *p, const dq_plan_tensor *t, double search_ids)

@@ -53,7 +53,7 @@ static dq_status quantize(dq_plan_weights *p, dq_plan_trial *t, const char *path
 {
     dq_quantize_settings set = p->set.set;
     const dq_calibrate_settings how = dq_plan_trial_calibrate(p, path);
-    dq_plan_work_share share = {&p->work, -1};
+    dq_plan_work_share share = {&p->work, dq_plan_weights_quantize_flop(p), 0};
     const dq_quantize_progress progress = {dq_plan_work_step, &share};
     dq_calibrate *c = NULL;
     dq_quantizer *q = NULL;

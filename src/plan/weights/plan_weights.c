@@ -358,13 +358,18 @@ double dq_plan_weights_flop(const dq_plan_weights *p)
            dq_plan_part_source_flop(p->model, ids);
 }
 
-double dq_plan_weights_trial_flop(const dq_plan_weights *p)
+double dq_plan_weights_quantize_flop(const dq_plan_weights *p)
 {
-    double n = dq_plan_work_of_bytes((double)p->source_bytes) +
-               dq_calibrate_work_all(p->model, p->set.rule, &p->text[DQ_PLAN_CALIB]);
+    double n = dq_calibrate_work_all(p->model, p->set.rule, &p->text[DQ_PLAN_CALIB]);
     const double ids = (double)p->text[DQ_PLAN_CALIB].n_ids;
     if (p->model->tied && (p->set.ends || p->set.set.embed_bits != 16))
         n += dq_calibrate_work_embedding(p->model, p->set.rule, ids);
+    return n;
+}
+
+double dq_plan_weights_trial_flop(const dq_plan_weights *p)
+{
+    double n = dq_plan_weights_quantize_flop(p);
     for (int i = DQ_PLAN_SEARCH; i < DQ_PLAN_TEXTS; i++)
         n += dq_plan_part_flop(p->model, 0, (double)p->text[i].n_ids);
     return n;

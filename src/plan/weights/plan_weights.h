@@ -140,6 +140,7 @@ void dq_plan_weights_close(dq_plan_weights *p); /* NULL allowed */
 double dq_plan_weights_flop(const dq_plan_weights *p);
 int dq_plan_weights_models(const dq_plan_weights *p);
 double dq_plan_weights_trial_flop(const dq_plan_weights *p);
+double dq_plan_weights_quantize_flop(const dq_plan_weights *p); /* of that, without measuring it */
 /* All of it, by all ranks (base/ranks.h), to the same numbers on each; rank 0 alone has files. After DQ_STOPPED, and after other failures, what was found is in out.journal, and a plan with `resume` goes on
  * from there to the same result, with any number of ranks; the failure says so. */
 dq_status dq_plan_weights_run(dq_plan_weights *p, dq_err *err);

@@ -2,8 +2,6 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/weights/plan_work.h"
 
-#include "calibrate/calibrate_work.h"
-
 void dq_plan_work_add(dq_plan_work *w, double flop, const char *what)
 {
     w->done += flop;
@@ -16,18 +14,12 @@ void dq_plan_work_expect(dq_plan_work *w, double flop)
     w->total = w->done + flop;
 }
 
-double dq_plan_work_of_bytes(double bytes)
-{
-    return bytes * DQ_CALIBRATE_FLOP_PER_BYTE;
-}
-
-void dq_plan_work_step(void *share, double done, double total, const char *what)
+void dq_plan_work_step(void *share, const dq_pace *pace, const char *what)
 {
     dq_plan_work_share *s = share;
-    (void)total;
-    if (s->last < 0)
-        s->work->total -= dq_plan_work_of_bytes(done);
-    else
-        dq_plan_work_add(s->work, dq_plan_work_of_bytes(done - s->last), what);
-    s->last = done;
+    const double taken = dq_pace_taken(pace), all = taken + dq_pace_left(pace);
+    const double done = all > 0 ? s->flop * taken / all : 0;
+    if (done <= s->told) return;
+    dq_plan_work_add(s->work, done - s->told, what);
+    s->told = done;
 }

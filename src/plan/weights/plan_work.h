@@ -4,7 +4,7 @@
 #ifndef DQ_PLAN_WORK_H
 #define DQ_PLAN_WORK_H
 
-#include <stdint.h>
+#include "base/pace.h"
 
 typedef struct dq_plan_work {
     void (*step)(void *arg, double done, double total, const char *what); /* NULL: nobody is told */
@@ -17,13 +17,11 @@ void dq_plan_work_add(dq_plan_work *w, double flop, const char *what);
 /* So much is expected from here on. */
 void dq_plan_work_expect(dq_plan_work *w, double flop);
 
-/* Takes the progress of a quantization, in its unit, which begins with what an earlier run has done. */
+/* Takes the progress of a quantization, that of dq_quantize_progress, as a share of what is expected of it. */
 typedef struct dq_plan_work_share {
     dq_plan_work *work;
-    double last; /* -1: nothing was told yet */
+    double flop, told; /* of all of it; of what is done */
 } dq_plan_work_share;
-void dq_plan_work_step(void *share, double done, double total, const char *what);
-/* A quantization's unit in multiplications and additions. */
-double dq_plan_work_of_bytes(double bytes);
+void dq_plan_work_step(void *share, const dq_pace *pace, const char *what);
 
 #endif

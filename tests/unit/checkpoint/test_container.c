@@ -222,11 +222,10 @@ typedef struct stopper {
     int steps, after, signal;
 } stopper;
 
-static void stop_later(void *arg, double done, double total, const char *what)
+static void stop_later(void *arg, const dq_pace *pace, const char *what)
 {
     stopper *s = arg;
-    (void)done;
-    (void)total;
+    (void)pace;
     (void)what;
     if (++s->steps == s->after) raise(s->signal);
 }

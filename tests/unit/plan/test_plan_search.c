@@ -248,22 +248,28 @@ static void show(void *arg, double done, double total, const char *what)
     *s = (shown){done, total, what, s->n + 1};
 }
 
-/* Work and what is expected, in one measure; what an earlier run has done of a quantization is no work of this one. */
+/* Work and what is expected, in one measure; of a quantization the share of the time that it takes. */
 TEST(progress)
 {
     shown s = {.n = 0};
     dq_plan_work w = {.step = show, .arg = &s};
-    dq_plan_work_share share = {&w, -1};
-    const double byte = dq_plan_work_of_bytes(1);
-    dq_plan_work_expect(&w, 100 * byte);
-    dq_plan_work_add(&w, 10 * byte, "a");
-    assert_true(s.done == 10 * byte && s.total == 100 * byte && strcmp(s.what, "a") == 0);
-    dq_plan_work_step(&share, 20, 50, "b"); /* 20 of 50 are from before */
-    assert_true(s.n == 1 && w.done == 10 * byte && w.total == 80 * byte);
-    dq_plan_work_step(&share, 50, 50, "c");
-    assert_true(s.n == 2 && s.done == 40 * byte && s.total == 80 * byte);
-    dq_plan_work_expect(&w, 5 * byte); /* fewer models than were thought of */
-    assert_true(w.total == 45 * byte);
-    dq_plan_work_add(&w, 10 * byte, "d"); /* more than was thought of */
-    assert_true(s.done == 50 * byte && s.total == 50 * byte);
+    dq_plan_work_share share = {&w, 40, 0};
+    dq_pace pace;
+    dq_plan_work_expect(&w, 100);
+    dq_plan_work_add(&w, 10, "a");
+    assert_true(s.done == 10 && s.total == 100 && strcmp(s.what, "a") == 0);
+    dq_pace_begin(&pace, 0);
+    dq_pace_expect(&pace, 0, 4);
+    dq_plan_work_step(&share, &pace, "b");
+    assert_true(s.n == 1 && w.done == 10);
+    dq_pace_step(&pace, 0, 1, 3);
+    dq_plan_work_step(&share, &pace, "c"); /* a quarter, whatever it took */
+    assert_true(s.n == 2 && fabs(s.done - 20) < 1 && s.total == 100);
+    dq_pace_step(&pace, 0, 3, 12);
+    dq_plan_work_step(&share, &pace, "d");
+    assert_true(s.n == 3 && s.done == 50 && s.total == 100);
+    dq_plan_work_expect(&w, 5); /* fewer models than were thought of */
+    assert_true(w.total == 55);
+    dq_plan_work_add(&w, 10, "e"); /* more than was thought of */
+    assert_true(s.done == 60 && s.total == 60);
 }

@@ -54,7 +54,7 @@ static dq_status feed_one(fake *f, dq_quantize_feed *feed, const char *name, dq_
 static dq_status run(void *arg, dq_quantize_feed *feed, dq_err *err)
 {
     const dq_model *m = dq_quantize_feed_model(feed);
-    dq_quantize_feed_expect(feed, 1);
+    dq_quantize_feed_expect(feed);
     for (int i = 0; i < m->n_layers; i++) {
         const dq_layer *l = &m->layer[i];
         const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
