@@ -250,9 +250,10 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
             'o', dq_opt_output(dq_opt_text("output", "OUT.h5", &r->out, "the container to write"))),
         DQ_QUANTIZE_REQUEST_OPTIONS(*r),
         dq_opt_heading("running:"),
-        dq_opt_flag("dry-run", &c->dry_run,
-                    "print the plan, the size and how long it takes, write nothing; layers that are "
-                    "alike stand in one line, but with --tensors"),
+        dq_opt_flag(
+            "dry-run", &c->dry_run,
+            "print the plan, the size and how long it takes, write nothing; layers that are "
+            "alike stand in one line, but with --tensors"),
         dq_opt_flag("print-recipe", &c->print_recipe,
                     "print the settings of weights and of the KV cache as a file for --recipe, "
                     "write nothing"),

@@ -211,6 +211,7 @@ dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q, dq_
     DQ_TRY(dq_quantize_request_seconds(&seconds, r, q, err));
     dq_progress_announce(r->logger, seconds, dq_progress_threads());
     dq_progress_begin(&bar, r->logger, i->source, 1);
+    bar.announced = true;
     dq_quantize_write(q, r->out, r->force, r->resume, &p, err);
     dq_progress_end(&bar);
     if (err->code == DQ_OK) dq_calib_run_report(&r->calib, r->logger);

@@ -100,7 +100,7 @@ static void put_line(const dq_logger *logger, const char *fmt, va_list args)
     fprintf(stderr, "dq %s: %s\n", logger->command, line);
 }
 
-void dq_logger_say(dq_logger *logger, const char *fmt, ...)
+void dq_logger_say(const dq_logger *logger, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);

@@ -38,7 +38,7 @@ void dq_logger_warn(dq_logger *logger, const char *fmt, ...) DQ_PRINTF(2, 3);
 void dq_logger_left_out(dq_logger *logger, const char *what, const char *why);
 void dq_logger_say_left_out(dq_logger *logger);
 /* One line on stderr, unless quiet. */
-void dq_logger_say(dq_logger *logger, const char *fmt, ...) DQ_PRINTF(2, 3);
+void dq_logger_say(const dq_logger *logger, const char *fmt, ...) DQ_PRINTF(2, 3);
 /* One line on stderr with -v. */
 void dq_logger_note(dq_logger *logger, const char *fmt, ...) DQ_PRINTF(2, 3);
 

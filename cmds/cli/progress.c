@@ -28,6 +28,7 @@ void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *labe
     p->first = -1;
     p->redraw = isatty(STDERR_FILENO) != 0;
     p->often = logger->progress.at == DQ_LOGGER_ALWAYS;
+    p->threads = dq_progress_threads();
     p->on = !logger->quiet && logger->progress.at != DQ_LOGGER_NEVER;
 }
 
@@ -67,11 +68,25 @@ static void name_text(char *out, const char *name)
     dq_one_line(out);
 }
 
+void dq_progress_announce(const dq_logger *logger, double seconds, int threads)
+{
+    char text[32], on[32] = "";
+    if (logger->progress.at == DQ_LOGGER_NEVER || seconds < 10 || dq_ranks_count() > 1) return;
+    if (threads) snprintf(on, sizeof on, " on %d thread%s", threads, threads == 1 ? "" : "s");
+    dq_logger_say(logger, "takes about %s%s", dq_table_time_text(text, sizeof text, seconds), on);
+}
+
 /* A line, if one is due, with the seconds that are left; below 0: nobody knows. */
 static void show(dq_progress *p, double now, double share, double seconds, const char *note)
 {
     char left[32] = "", label[3 * NAME + 1], what[3 * NAME + 1];
-    if (!p->on || !dq_progress_due(p, now, share)) return;
+    if (!p->on) return;
+    if (!p->announced && !p->wait && seconds >= 0 && now - p->start >= 1) {
+        p->announced = true;
+        if (p->shown && p->redraw) fprintf(stderr, "\r\033[K");
+        dq_progress_announce(p->logger, now - p->start + seconds, p->threads);
+    }
+    if (!dq_progress_due(p, now, share)) return;
     name_text(label, p->label);
     name_text(what, note ? note : "");
     if (seconds >= 0) time_text(left, sizeof left, seconds, p->rough);
@@ -119,14 +134,6 @@ void dq_progress_end(dq_progress *p)
 bool dq_progress_is_long(double seconds)
 {
     return seconds >= 5;
-}
-
-void dq_progress_announce(dq_logger *logger, double seconds, int threads)
-{
-    char text[32];
-    if (logger->progress.at == DQ_LOGGER_NEVER || seconds < 10 || dq_ranks_count() > 1) return;
-    dq_logger_say(logger, "takes about %s on %d thread%s",
-                  dq_table_time_text(text, sizeof text, seconds), threads, threads == 1 ? "" : "s");
 }
 
 int dq_progress_threads(void)

@@ -343,6 +343,7 @@ static dq_status plan_gates(eval_run *x, dq_err *err)
 static void on_progress(void *arg, double share, const char *note)
 {
     eval_run *x = arg;
+    x->progress.wait = !x->e.is_paced;
     dq_progress_set(&x->progress, share, note);
 }
 
@@ -519,7 +520,10 @@ static dq_status dump_requests(eval_run *x, dq_err *err)
 static dq_status show_plan(eval_run *x, dq_err *err)
 {
     cmd_eval_view v = view_of(x);
-    if (!x->o.json && !x->o.document) return cmd_eval_plan_print(&v, err);
+    double seconds = 0;
+    if (!x->o.json) seconds = dq_eval_expected(&x->e);
+    if (dq_progress_is_long(seconds)) DQ_TRY(dq_eval_measure(&seconds, &x->e, err));
+    if (!x->o.json && !x->o.document) return cmd_eval_plan_print(&v, seconds, err);
     cmd_eval_settings(x->settings, &x->o, &v);
     json_t *doc = dq_document_new(&x->o.logger, "dq-eval-plan/1");
     json_object_set(doc, "inputs", x->inputs);
@@ -532,7 +536,7 @@ static dq_status show_plan(eval_run *x, dq_err *err)
     }
     json_decref(doc);
     if (err->code != DQ_OK || x->o.json) return err->code;
-    return cmd_eval_plan_print(&v, err);
+    return cmd_eval_plan_print(&v, seconds, err);
 }
 
 static void close_all(eval_run *x)

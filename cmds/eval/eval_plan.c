@@ -60,8 +60,9 @@ static void print_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
                       dq_kv_report_label(label, sizeof label, &v->e->row[r->same].kv));
 }
 
-dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err)
+dq_status cmd_eval_plan_print(const cmd_eval_view *v, double seconds, dq_err *err)
 {
+    char time[32];
     const char *titles[12] = {"model", "logit bits", "granularity"};
     int n = 3;
     int64_t all = 0;
@@ -81,8 +82,8 @@ dq_status cmd_eval_plan_print(const cmd_eval_view *v, dq_err *err)
         if (is_computed(v->e, &v->e->row[i])) all += work_of(v->e, &v->e->row[i]).ids;
     }
     if (dq_table_print(t, err) == DQ_OK)
-        printf("rows: %d, tokens: %lld; nothing was scored (--dry-run)\n", v->e->n_rows,
-               (long long)all);
+        printf("rows: %d, tokens: %lld, about %s; nothing was scored (--dry-run)\n", v->e->n_rows,
+               (long long)all, dq_table_time_text(time, sizeof time, seconds));
     dq_table_free(t);
     return err->code == DQ_OK ? dq_document_flush(err) : err->code;
 }

@@ -4,9 +4,11 @@
 #include "base/file.h"
 #include "base/ranks.h"
 #include "cmds/cli/document.h"
+#include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "cmds/plan/cache_job.h"
 #include "engine/second_pass.h"
+#include "eval/eval.h"
 #include "plan/cache/plan_gates.h"
 #include "tasks/repeats.h"
 
@@ -88,17 +90,37 @@ static dq_status print_json(const dq_cache_job *j, const dq_plan_gates *p, dq_er
     return dq_document_print(doc, err);
 }
 
+static double tokens_of(const dq_plan_gates *p)
+{
+    const int64_t ctx = p->set.ctx;
+    return (double)(p->win.n * (ctx + dq_second_pass_rows(ctx)));
+}
+
+static dq_status print_time(const dq_cache_job *j, const dq_plan_gates *p, dq_err *err)
+{
+    const dq_pass pass = {.logit = dq_logit_plain,
+                          .math = {DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32}};
+    char text[32];
+    double seconds;
+    dq_runner *r;
+    DQ_TRY(dq_runner_new(&r, j->model, j->in.backend, &dq_kv_plain, err));
+    if (dq_eval_token_seconds(&seconds, r, &pass, err) == DQ_OK)
+        printf("time               about %s\n",
+               dq_table_time_text(text, sizeof text, tokens_of(p) * seconds));
+    dq_runner_free(r);
+    return err->code;
+}
+
 static dq_status print_text(const dq_cache_job *j, const dq_plan_gates *p, dq_err *err)
 {
     const long long fitted = p->fitted, unseen = p->win.n - p->fitted, ctx = p->set.ctx;
-    printf("text               %lld windows of %lld tokens of %s, each read twice: %lld tokens\n",
-           fitted + unseen, ctx, j->text.path,
-           (fitted + unseen) * (ctx + (long long)dq_second_pass_rows(ctx)));
+    printf("text               %lld windows of %lld tokens of %s, each read twice: %.0f tokens\n",
+           fitted + unseen, ctx, j->text.path, tokens_of(p));
     printf("fit                the first %lld; the other %lld are not fitted\n", fitted, unseen);
     printf("gates              %d layers of %d groups of KV heads, %lld features of a token\n",
            p->gates->n_layers, p->gates->n_groups,
            (long long)dq_kv_gates_features(p->gates->heads[0], p->gates->head_dim));
-    if (j->c->dry_run) return dq_document_flush(err);
+    if (j->c->dry_run) return print_time(j, p, err) == DQ_OK ? dq_document_flush(err) : err->code;
     printf("on unseen windows  %.3g of the variance of what kvzip goes by is explained; of the "
            "quarter of all\n                   tokens that kvzip keeps, the gates keep %.3g ± "
            "%.2g\n",
@@ -159,7 +181,8 @@ dq_status dq_cmd_plan_gates(int argc, char **argv, dq_err *err)
                    "windows at most (default 16): the last quarter is not fitted"),
         dq_opt_letter(
             'o', dq_opt_output(dq_opt_text("output", "GATES.json", &o.out, "the file to write"))),
-        dq_opt_flag("dry-run", &o.dry_run, "print windows and passes, run nothing"),
+        dq_opt_flag("dry-run", &o.dry_run,
+                    "print windows, passes and how long they take, by a short one; write nothing"),
         dq_opt_flag("force", &o.force, "replace the file"),
         DQ_OPT_DEVICE(&o.device),
         dq_opt_int("threads", "N", &o.threads, 0, 4096,

@@ -4,7 +4,7 @@
 #ifndef DQ_PACE_H
 #define DQ_PACE_H
 
-enum { DQ_PACE_KINDS = 16 };
+enum { DQ_PACE_KINDS = 64 };
 
 typedef struct dq_pace {
     double left[DQ_PACE_KINDS], done[DQ_PACE_KINDS]; /* expected seconds */

@@ -89,7 +89,8 @@ struct dq_eval_model {
     /* Quantized, and nothing to compare it with but its own weights: its rows have no differences. Set before rows
      * are added. */
     bool sourceless;
-    bool shown; /* false: here as reference only */
+    bool shown;     /* false: here as reference only */
+    double seconds; /* that a token takes, by dq_eval_measure; 0: nobody has measured it */
 };
 
 /* What is scored: a task's items, or a text. */
@@ -166,6 +167,8 @@ struct dq_eval {
     int shard, n_shards; /* the part of the work that is done here, from 0; 0 shards: all of it */
     bool alone;          /* this process computes all of it, and others do what they do */
     double share;        /* of all work, that of this shard; once dq_eval_run has begun */
+    bool
+        is_paced; /* each row has had a step, if it can: the share that is told goes by all of them */
     dq_journal *journal; /* NULL: finished work is not written down */
     json_t *about;       /* more members of the first line of a new journal; NULL: none */
     bool ended;          /* the journal that it went on from has its last line */
@@ -200,6 +203,11 @@ dq_status dq_eval_stop_ids(dq_stop_ids *out, const dq_eval *e, int model, dq_err
 /* Computes what is not done yet. After DQ_STOPPED the rows hold what was finished. By all ranks (base/ranks.h), unless
  * `alone`; only on rank 0 the rows hold all of it then. */
 dq_status dq_eval_run(dq_eval *e, dq_err *err);
+/* Seconds that it is expected to take: by no machine in particular, and by a short pass of each model. */
+double dq_eval_expected(dq_eval *e);
+dq_status dq_eval_measure(double *seconds, dq_eval *e, dq_err *err);
+/* Of a token, by a short pass. */
+dq_status dq_eval_token_seconds(double *seconds, dq_runner *r, const dq_pass *pass, dq_err *err);
 
 /* Begins to write down finished work, every step as soon as it is done. `key` (64 hex digits) stands for
  * everything that results depend on. With `resume` the rows first take what the file has; a file of another

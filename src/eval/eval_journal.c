@@ -157,14 +157,14 @@ static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status get_line(dq_eval *e, const char *text, size_t len, int64_t *row, int64_t *n,
-                          dq_err *err)
+static dq_status get_line(dq_eval *e, const char *text, size_t len, int64_t *row, int64_t *from,
+                          int64_t *to, dq_err *err)
 {
     json_t *step = NULL;
     if (dq_json_parse(&step, text, len, "step", err) == DQ_OK && get_row(e, step, err) == DQ_OK) {
         *row = json_integer_value(json_object_get(step, "row"));
-        *n = dq_eval_values(e, &e->row[*row], json_integer_value(json_object_get(step, "to"))) -
-             dq_eval_values(e, &e->row[*row], json_integer_value(json_object_get(step, "from")));
+        *from = json_integer_value(json_object_get(step, "from"));
+        *to = json_integer_value(json_object_get(step, "to"));
     }
     json_decref(step);
     return err->code;
@@ -173,9 +173,9 @@ static dq_status get_line(dq_eval *e, const char *text, size_t len, int64_t *row
 dq_status dq_eval_sweep_take(dq_eval_sweep *s, const char *text, size_t len, dq_err *err)
 {
     dq_eval *e = s->e;
-    int64_t row = 0, n = 0;
-    DQ_TRY(get_line(e, text, len, &row, &n, err));
-    s->done += (double)n;
+    int64_t row = 0, from = 0, to = 0;
+    DQ_TRY(get_line(e, text, len, &row, &from, &to, err));
+    dq_eval_sweep_told(s, &e->row[row], from, to);
     if (e->journal && e->journal_err.code == DQ_OK)
         dq_journal_add(e->journal, text, len, &e->journal_err);
     return DQ_OK;

@@ -49,9 +49,9 @@ static int64_t group_of_items(const dq_eval *e, const dq_eval_row *row, int64_t 
     return group < end ? group : end;
 }
 
-/* What the row lacks of its items begin .. limit - 1. */
+/* What the row lacks of its items begin .. limit - 1; once: the first step of it. */
 static dq_status run_groups(dq_eval_sweep *s, int index, dq_scorer *scorer, int64_t begin,
-                            int64_t limit, dq_err *err)
+                            int64_t limit, bool once, dq_err *err)
 {
     dq_eval *e = s->e;
     dq_eval_row *row = &e->row[index];
@@ -68,11 +68,13 @@ static dq_status run_groups(dq_eval_sweep *s, int index, dq_scorer *scorer, int6
         dq_eval_sweep_step_end(s);
         row->pending = scorer->work;
         dq_eval_finish(e, index, from, end);
+        if (once) break;
     }
     return DQ_OK;
 }
 
-static dq_status run_items(dq_eval_sweep *s, int index, int64_t begin, int64_t end, dq_err *err)
+static dq_status run_items(dq_eval_sweep *s, int index, int64_t begin, int64_t end, bool once,
+                           dq_err *err)
 {
     const dq_eval_row *row = &s->e->row[index];
     const dq_pass pass = dq_eval_sweep_pass(s, row);
@@ -82,7 +84,7 @@ static dq_status run_items(dq_eval_sweep *s, int index, int64_t begin, int64_t e
     DQ_TRY(dq_eval_sweep_hold(s, row->model, err));
     DQ_TRY(dq_eval_sweep_runner(&r, s, row, err));
     if (dq_score_begin(&scorer, r, &pass, &row->run, err) == DQ_OK)
-        run_groups(s, index, &scorer, begin, end, err);
+        run_groups(s, index, &scorer, begin, end, once, err);
     dq_score_end(&scorer);
     dq_eval_sweep_runner_end(r, s);
     return err->code;
@@ -104,13 +106,34 @@ static dq_status run_piece(void *arg, int64_t i, dq_err *err)
     const int64_t before = e->journal ? dq_journal_count(e->journal) : 0;
     const double begun = dq_os_seconds();
     if (dq_eval_source_of(e, &e->row[p->row])->kind->windows)
-        dq_eval_sweep_windows(&x->s, p->row, p->begin, p->end, err);
+        dq_eval_sweep_windows(&x->s, p->row, p->begin, p->end, false, err);
     else
-        run_items(&x->s, p->row, p->begin, p->end, err);
+        run_items(&x->s, p->row, p->begin, p->end, false, err);
     /* what was not told, or is not in the file of a part, is lost */
     if (err->code == DQ_OK && (e->n_shards || dq_ranks_number() > 0)) *err = e->journal_err;
     if (err->code == DQ_OK && e->n_shards && e->journal && dq_journal_count(e->journal) > before)
         dq_eval_journal_piece(e, p->number, p->work, dq_os_seconds() - begun);
+    return err->code;
+}
+
+/* A shared prefix is fed once for all items after it, so that a step of these is not to be parted from them. */
+static bool has_prefix(const dq_eval *e, const dq_eval_row *row)
+{
+    return dq_items_shared_prefix(&e->ids[row->ids].req, 0)->n > 0;
+}
+
+/* A step of each row first, so that what the others will take is known. */
+static dq_status run_first(run *x, dq_err *err)
+{
+    dq_eval *e = x->s.e;
+    for (int64_t i = 0; err->code == DQ_OK && i < x->pieces.n; i++) {
+        const dq_eval_piece *p = &x->pieces.piece[i];
+        if (dq_eval_source_of(e, &e->row[p->row])->kind->windows)
+            dq_eval_sweep_windows(&x->s, p->row, p->begin, p->end, true, err);
+        else if (!has_prefix(e, &e->row[p->row]))
+            run_items(&x->s, p->row, p->begin, p->end, true, err);
+    }
+    e->is_paced = true;
     return err->code;
 }
 
@@ -164,8 +187,8 @@ dq_status dq_eval_run(dq_eval *e, dq_err *err)
     run x = {.s = {.e = e}};
     if (choose(&x, err) == DQ_OK && is_shared(e)) share_finished(e, err);
     dq_eval_sweep_begin(&x.s, e);
-    x.s.all *= e->share;
     const dq_ranks_work work = {.n = x.pieces.n, .run = run_piece, .take = take, .arg = &x};
+    if (err->code == DQ_OK && !is_shared(e) && e->n_shards == 0) run_first(&x, err);
     if (e->alone) {
         for (int64_t i = 0; err->code == DQ_OK && i < work.n; i++) run_piece(&x, i, err);
     } else {

@@ -1,6 +1,6 @@
-/* eval_sweep: see eval_sweep.h. Shares are of scored tokens. Within a step they go by the rows that passes have computed, of
- * those that its sequences feed; where contexts are shared, or read again, there are fewer or more, and the share waits at
- * the step's end.
+/* eval_sweep: see eval_sweep.h. What is told is a share of the time, by what rows of the table have taken so far (base/pace.h). Within a
+ * step it goes by the rows that passes have computed, of those that its sequences feed; where contexts are shared, or read
+ * again, there are fewer or more, and the rest counts at the step's end.
  * SPDX-License-Identifier: MIT */
 #include "eval/eval_sweep.h"
 
@@ -10,11 +10,6 @@
 #include <stdio.h>
 
 enum { STEP_ROWS = 512 }; /* of a step at least: products over fewer rows cost more each */
-
-static double values_of(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end)
-{
-    return (double)(dq_eval_values(e, row, end) - dq_eval_values(e, row, begin));
-}
 
 /* ---- How far ---- */
 
@@ -34,12 +29,39 @@ static void report(dq_eval_sweep *s)
 {
     const dq_eval *e = s->e;
     char note[200], cache[64] = "";
-    const double part = s->fed < s->feeds ? s->fed / s->feeds : 1;
+    const double taken = dq_pace_taken(&s->pace), all = taken + dq_pace_left(&s->pace);
     if (!e->progress) return;
     cache_note(cache, sizeof cache, &s->row->kv);
     snprintf(note, sizeof note, "%s, %s, %d bits%s", e->model[s->row->model].m->name,
              dq_eval_source_of(e, s->row)->name, s->row->logit.bits, cache);
-    e->progress(e->progress_arg, (s->done + s->values * part) / s->all, note);
+    e->progress(e->progress_arg, all > 0 ? taken / all : 1, note);
+}
+
+static int kind_of(const dq_eval *e, const dq_eval_row *row)
+{
+    return (int)(row - e->row) % DQ_PACE_KINDS;
+}
+
+/* Seconds that are expected of a row of a pass, before any was timed. */
+static double rate_of(const dq_eval *e, const dq_eval_row *row)
+{
+    const dq_eval_model *m = &e->model[row->model];
+    const double parameter = 2e-11;
+    return m->seconds > 0 ? m->seconds : parameter * (double)m->m->n_params;
+}
+
+void dq_eval_sweep_told(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end)
+{
+    dq_pace_step(&s->pace, kind_of(s->e, row),
+                 rate_of(s->e, row) * dq_eval_sweep_feeds(s->e, row, begin, end), dq_os_seconds());
+}
+
+/* Rows of the step at hand are computed. */
+static void advance(dq_eval_sweep *s, double rows, double now)
+{
+    const double left = s->feeds - s->fed, n = rows < left ? rows : left;
+    s->fed += n;
+    dq_pace_step(&s->pace, kind_of(s->e, s->row), n * s->rate, now);
 }
 
 /* dq_pass_listener. Passes of small models end faster than anybody looks. */
@@ -48,7 +70,7 @@ static void tell(void *arg, double rows)
     enum { PER_SECOND = 10 };
     dq_eval_sweep *s = arg;
     const double now = dq_os_seconds();
-    s->fed += rows;
+    advance(s, rows, now);
     dq_ranks_poll();
     if (now - s->told < 1.0 / PER_SECOND) return;
     s->told = now;
@@ -58,15 +80,17 @@ static void tell(void *arg, double rows)
 void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e)
 {
     *s = (dq_eval_sweep){.e = e, .model = -1};
+    dq_pace_begin(&s->pace, dq_os_seconds());
     for (int i = 0; i < e->n_rows; i++) {
         const dq_eval_row *row = &e->row[i];
+        const double rate = rate_of(e, row) * e->share;
         if (row->same != i) continue;
         const int64_t n = dq_eval_units(e, row);
         for (int64_t at = 0, end; at < n; at = end) {
             end = dq_eval_alike(row, at, n);
-            if (row->finished[at]) s->done += values_of(e, row, at, end);
+            if (row->finished[at]) continue;
+            dq_pace_expect(&s->pace, kind_of(e, row), rate * dq_eval_sweep_feeds(e, row, at, end));
         }
-        s->all += values_of(e, row, 0, n);
     }
 }
 
@@ -157,17 +181,15 @@ void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64
     s->row = row;
     s->fed = 0;
     s->feeds = dq_eval_sweep_feeds(s->e, row, begin, end);
-    s->values = again ? 0 : values_of(s->e, row, begin, end);
+    s->rate = again ? 0 : rate_of(s->e, row);
     s->begun = dq_os_seconds();
     report(s);
 }
 
 void dq_eval_sweep_step_end(dq_eval_sweep *s)
 {
-    const double seconds = dq_os_seconds() - s->begun;
-    s->fed = s->feeds;
+    const double now = dq_os_seconds(), seconds = now - s->begun;
+    advance(s, s->feeds, now);
     report(s);
-    s->done += s->values;
-    s->values = 0;
     set_pace(s->row, s->feeds, seconds);
 }

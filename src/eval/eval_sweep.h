@@ -3,20 +3,24 @@
 #ifndef DQ_EVAL_SWEEP_H
 #define DQ_EVAL_SWEEP_H
 
+#include "base/pace.h"
 #include "eval/eval.h"
 
 typedef struct dq_eval_sweep {
     dq_eval *e;
-    double done, all; /* scored tokens of finished units, of all */
+    dq_pace pace; /* a row a kind; rows share kinds where there are many */
     /* The step at hand: units of a row that are finished together. */
     dq_eval_row *row;
-    double values, fed, feeds; /* its scored tokens; rows that passes have computed, and will */
-    double begun, told;        /* seconds */
-    int model;                 /* whose rows are at work; -1: none */
-    dq_runner *runner;         /* its plain one: the caller's, or the sweep's own */
+    double fed, feeds;  /* rows that passes have computed, and will */
+    double rate;        /* seconds that are expected of each; 0: it is done again */
+    double begun, told; /* seconds */
+    int model;          /* whose rows are at work; -1: none */
+    dq_runner *runner;  /* its plain one: the caller's, or the sweep's own */
 } dq_eval_sweep;
 
 void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e);
+/* Another rank has computed units of a row. */
+void dq_eval_sweep_told(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end);
 
 void dq_eval_sweep_end(dq_eval_sweep *s);
 
@@ -46,7 +50,8 @@ void dq_eval_journal_piece(dq_eval *e, int64_t piece, double work, double second
 /* What another rank has finished, as dq_eval_finish told it: into the rows and the journal, if there is one. */
 dq_status dq_eval_sweep_take(dq_eval_sweep *s, const char *text, size_t len, dq_err *err);
 
-/* Texts: windows begin .. end - 1 of all rows with the reference row `ref`, and of that row. */
-dq_status dq_eval_sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_t end, dq_err *err);
+/* Texts: windows begin .. end - 1 of all rows with the reference row `ref`, and of that row; once: the first step of them. */
+dq_status dq_eval_sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_t end, bool once,
+                                dq_err *err);
 
 #endif

@@ -225,11 +225,12 @@ static int64_t first_lacking(const cluster *c, int64_t at)
 
 /* With several models a turn is as long as it can be, as each of them packs its weights anew; with one it is a step, after
  * which nothing of the reference is computed again. */
-static dq_status run_turns(cluster *c, dq_err *err)
+static dq_status run_turns(cluster *c, bool once, dq_err *err)
 {
     while ((c->begin = first_lacking(c, c->begin)) < c->limit) {
         const dq_eval_row *ref = &c->e->row[c->rows[0]];
-        const int64_t rows = c->several ? c->max_rows : dq_eval_sweep_rows(ref, c->max_rows);
+        const int64_t rows =
+            c->several && !once ? c->max_rows : dq_eval_sweep_rows(ref, c->max_rows);
         c->end = group_end(c->w, c->begin, c->limit, rows, false);
         for (int i = 0; i < c->n_rows; i++) {
             const dq_eval_row *row = &c->e->row[c->rows[i]];
@@ -237,6 +238,7 @@ static dq_status run_turns(cluster *c, dq_err *err)
             DQ_TRY(dq_eval_sweep_hold(c->s, row->model, err));
             DQ_TRY(run_row(c, c->rows[i], err));
         }
+        if (once) break;
     }
     return DQ_OK;
 }
@@ -250,7 +252,8 @@ static dq_status keep_head(cluster *c, dq_err *err)
     return dq_backend_sync(c->b, err);
 }
 
-dq_status dq_eval_sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_t end, dq_err *err)
+dq_status dq_eval_sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_t end, bool once,
+                                dq_err *err)
 {
     const dq_eval_row *row = &s->e->row[ref];
     cluster c = {.s = s, .e = s->e, .w = &s->e->ids[row->ids].win, .begin = begin, .limit = end};
@@ -258,7 +261,7 @@ dq_status dq_eval_sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_
         dq_eval_sweep_hold(s, row->model, err) == DQ_OK) {
         c.b = dq_runner_backend(s->runner);
         c.max_rows = dq_runner_rows(s->runner, DQ_SCORE_ROWS);
-        if (make_states(&c, err) == DQ_OK && keep_head(&c, err) == DQ_OK) run_turns(&c, err);
+        if (make_states(&c, err) == DQ_OK && keep_head(&c, err) == DQ_OK) run_turns(&c, once, err);
         if (c.kept) c.b->ops->weight_release(c.b, c.kept);
         c.b->ops->free(c.b, c.state.p);
         c.b->ops->free(c.b, c.ref_state.p);

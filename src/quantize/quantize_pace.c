@@ -140,7 +140,7 @@ static dq_quantize_kind kind_of(const dq_quantize_tensor *t)
 
 static bool is_method_s(const dq_quantizer *q, const dq_quantize_tensor *t)
 {
-    return q->set.method && t->format && t->is_fed;
+    return q->set.method_name && t->format && t->is_fed;
 }
 
 dq_status dq_quantize_measure(dq_quantizer *q, dq_err *err)
@@ -164,6 +164,8 @@ static void expect_all(const dq_quantizer *q, dq_pace *p)
         dq_pace_expect(p, DQ_QUANTIZE_SCAN, (double)dq_tensor_bytes(t->t) * q->rates.scan);
         if (!is_method_s(q, t))
             dq_pace_expect(p, kind_of(t), dq_quantize_rates_tensor(&q->rates, t));
+        else if (!m) /* compared, not made */
+            dq_pace_expect(p, DQ_QUANTIZE_DENSE, (double)dq_tensor_bytes(t->t) * q->rates.dense);
     }
     if (m && m->expect) m->expect(m->arg, q, NULL, p);
 }

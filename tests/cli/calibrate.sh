@@ -29,6 +29,7 @@ absent made.h5 made.h5.partial made.h5.journal
 try 0 "calibration  *gptq, 2100 tokens in 21 sequences of at most 100" "$@" --dry-run
 try 0 "scratch  *3.78 MiB beside the output" "$@" --dry-run
 try 0 "memory  *about [0-9.]* MiB beside mapped files" "$@" --dry-run
+try 0 "time  *about [0-9]* s on 3 threads" "$@" --dry-run --threads 3
 try 0 '"memory_bytes": [1-9]' "$@" --dry-run --json
 # shellcheck disable=SC3045 # dash and bash have it
 if (ulimit -v 400000 && "$dq" --version; exit $?) >/dev/null 2>&1; then # KiB; a build with sanitizers cannot begin in so few

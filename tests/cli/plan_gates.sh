@@ -14,6 +14,7 @@ absent g.json
 
 # a dry run, then the file; threads change no byte of it
 try 0 "^text  *10 windows of 128 tokens of text.txt, each read twice: 2560 tokens" "$@" --dry-run
+try 0 "^time  *about [0-9]* s" "$@" --dry-run
 try 0 "^on unseen windows  0[.][0-9]* of the variance" "$@" -o g.json --threads 1
 try 0 "^gates in  *h.json" "$@" -o h.json --threads 3
 cmp -s g.json h.json || complain "gates: threads change the file"

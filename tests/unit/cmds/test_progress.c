@@ -4,6 +4,10 @@
 
 #include "tests/rigs/suite.h"
 
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
 /* Lines of a run of so many seconds that is looked at ten times a second, and when the first one comes. */
 static int lines_of(dq_progress *p, double seconds, double *first)
 {
@@ -48,4 +52,39 @@ TEST(a_terminal_is_redrawn)
     assert_false(dq_progress_due(&p, 10.05, 0.5));
     assert_true(dq_progress_due(&p, 10.2, 0.5));
     assert_true(dq_progress_due(&p, 10.05, 1)); /* what is done is said */
+}
+
+/* What a run that began `passed` seconds ago, and has so many seconds left, says on stderr; twice. */
+static void said(char *text, size_t cap, double passed, double left, bool wait)
+{
+    dq_logger logger = {.command = "eval"};
+    dq_progress p;
+    FILE *f = tmpfile();
+    const int kept = dup(STDERR_FILENO);
+    assert_true(f && kept >= 0 && dup2(fileno(f), STDERR_FILENO) >= 0);
+    dq_progress_begin(&p, &logger, "work", 1);
+    p.start -= passed;
+    p.wait = wait;
+    for (int i = 0; i < 2; i++) dq_progress_left(&p, left, NULL);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    rewind(f);
+    text[fread(text, 1, cap - 1, f)] = 0;
+    fclose(f);
+}
+
+/* Once, after a second, of what is long; not before all of it is known. */
+TEST(the_time_is_announced_once)
+{
+    char text[500];
+    said(text, sizeof text, 2, 598, false);
+    const char *first = strstr(text, "dq eval: takes about 10 min on ");
+    assert_non_null(first);
+    assert_null(strstr(first + 30, "takes about"));
+    said(text, sizeof text, 0.5, 598, false);
+    assert_null(strstr(text, "takes about"));
+    said(text, sizeof text, 2, 5, false);
+    assert_null(strstr(text, "takes about"));
+    said(text, sizeof text, 2, 598, true);
+    assert_null(strstr(text, "takes about"));
 }
