@@ -81,6 +81,7 @@ static dq_status check_options(logits *x, const dq_args *args, dq_err *err)
 static dq_status settings(logits *x, dq_err *err)
 {
     x->how.kv.logger = &x->logger;
+    x->how.kv.context = x->prefix;
     DQ_TRY(dq_pass_options_of(&x->pass, &x->kv, &x->how, x->model, x->backend, err));
     const dq_evict_spec *evict = &x->kv.evict;
     x->evicts = evict->policy && x->prefix > 0;

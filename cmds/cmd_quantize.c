@@ -1,6 +1,7 @@
 /* cmd_quantize: dq quantize MODEL -o OUT.h5
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/document.h"
+#include "cmds/cli/kv_sweep.h"
 #include "cmds/cli/logger.h"
 #include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
@@ -124,6 +125,9 @@ static void print_summary(const command *c, const dq_quantizer *q)
                "compressed-tensors writes these as values\n",
                (long long)i->short_groups.n, i->short_groups.name);
     printf("payload            %s\n", dq_table_size_text(b, sizeof b, i->weight_bytes));
+    char size[DQ_KV_SIZED];
+    if (c->request.set.kv_size.size > 0)
+        printf("KV size            %s\n", dq_kv_sweep_sized(size, &i->kv_sized));
     dq_calib_run_print(&c->request.calib, q);
     print_no_text(c, q);
     if (c->dry_run) {

@@ -49,6 +49,13 @@ static dq_status kv_settings(dq_quantize_request *r, dq_err *err)
         if (err->code == DQ_OK) dq_evict_check(&any, err);
     }
     if (err->code == DQ_OK) r->set.kv = list[0];
+    if (err->code == DQ_OK && r->kv.size_text) {
+        r->set.kv_size = dq_kv_sweep_size(&r->kv, 0);
+        if (!r->set.kv_size.context)
+            dq_fail(err, DQ_USAGE,
+                    "--kv-size %s: for contexts of how many tokens? Say it: --kv-size %s@2048.",
+                    r->kv.size_text, r->kv.size_text);
+    }
     r->set.gates = r->kv.gates;
     dq_block_free(list);
     return err->code;

@@ -298,6 +298,7 @@ def evaluations():
     printed("eval", "llama", "int.h5", "four.h5", "--text", "text.txt", *few, "--logit-bits", "16,4", "--positions",
             "--slices", "--json")
     printed("eval", "llama", "--text", "text.txt", "--ctx", 192, "--positions", "--json")
+    printed("eval", "llama", "--text", "text.txt", "--ctx", 512, "--limit", 1, "--kv-size", "1/2,1/4", "--json")
     printed("eval", "diff", "made.h5", "--text", "text.txt", *few, "--kv-bits", "16,4", "--kv-recent", 4, "--kv-sink",
             2, "--kv-keep", "1,0.5", "--kv-policy", "h2o,random,keydiff", "--logit-bits", 16, "--json")
     printed("eval", "llama", "--text", "short.txt", "--ctx", 64, "--window", "rolling", "--bos", "on", "--json")

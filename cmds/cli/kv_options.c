@@ -53,6 +53,11 @@ void dq_kv_options_begin(dq_kv_options *o, const char *seed_of)
         "kv-gates", "FILE", &o->gates,
         "gates, what the policy kvzap goes by, as dq plan gates has fitted them to the model; "
         "containers that dq quantize makes with them hold them");
+    o->row[2 + DQ_KV_OPTIONS] = dq_opt_text(
+        "kv-size", "F[@N]", &o->size_text,
+        "what holds at most this share of the bytes that all tokens take in 16 bits (1/8) where a "
+        "context of N tokens ends: widths and --kv-keep, which are printed. Without N: half of the "
+        "window of a text, and the prefix of dq logits");
 }
 
 static bool is_given(const dq_kv_options *o, const dq_kv_field *f)
@@ -66,7 +71,7 @@ const char *dq_kv_options_given(const dq_kv_options *o)
         const bool other = o->draws && option_at(place)->applies == DQ_KV_DRAWS;
         if (is_given(o, option_at(place)) && !other) return option_at(place)->option;
     }
-    return o->gates ? "kv-gates" : NULL;
+    return o->size_text ? "kv-size" : o->gates ? "kv-gates" : NULL;
 }
 
 /* ---- Words ---- */
@@ -162,6 +167,18 @@ static dq_status take_count(dq_kv_options *o, const char *part, int i, dq_err *e
     return DQ_OK;
 }
 
+/* Which stand where budgets do; what they keep is found when a model is known. */
+static dq_status take_size(dq_kv_options *o, const char *part, int i, dq_err *err)
+{
+    DQ_TRY(dq_kv_size_parse(&o->size[i].size, &o->size[i].context, part, err));
+    for (int j = 0; j < i; j++) {
+        if (o->size[j].size == o->size[i].size && o->size[j].context == o->size[i].context)
+            return dq_fail(err, DQ_USAGE, "stands twice.");
+    }
+    o->share[i] = 0.5;
+    return DQ_OK;
+}
+
 static dq_status take_policy(dq_kv_options *o, const char *part, int i, dq_err *err)
 {
     dq_err unknown = {0};
@@ -238,7 +255,7 @@ static void sweep_rest(dq_kv_options *o)
 {
     static const double share[] = {1, 0.5, 0.25, 0.125};
     static const int bits[] = {16, 8, 4};
-    const bool no_budgets = o->n_budgets == 0, no_bits = o->n_bits == 0;
+    const bool no_budgets = o->n_budgets == 0, no_bits = o->n_bits == 0 && !o->size_text;
     for (size_t i = 0; no_budgets && i < sizeof share / sizeof *share; i++)
         o->share[o->n_budgets++] = share[i];
     for (size_t i = 0; no_bits && i < sizeof bits / sizeof *bits; i++, o->n_bits++) {
@@ -251,6 +268,12 @@ static void sweep_rest(dq_kv_options *o)
 static dq_status check_others(const dq_kv_options *o, dq_err *err)
 {
     const dq_kv_field *first = NULL;
+    for (int place = 1; o->size_text && place <= DQ_KV_OPTIONS; place++) {
+        const dq_kv_field *f = option_at(place);
+        if ((f->or_other || f->type == DQ_KV_WIDTH) && is_given(o, f))
+            return dq_fail(err, DQ_USAGE, "--kv-size says what --%s would. Leave one of them out.",
+                           f->option);
+    }
     for (int place = 1; place <= DQ_KV_OPTIONS; place++) {
         const dq_kv_field *f = option_at(place);
         if (!f->or_other || !is_given(o, f)) continue;
@@ -288,6 +311,7 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
             DQ_TRY(f->swept ? read_list(o, f, o->given[i].text, sweep, err) : read_one(o, i, err));
         }
     }
+    DQ_TRY(each_part(o, o->size_text, "kv-size", &o->n_budgets, sweep, take_size, err));
     if (o->all) sweep_rest(o);
     DQ_TRY(dq_kv_sweep_check_dense(o, err));
     return dq_kv_sweep_check_codes(o, err);

@@ -42,7 +42,13 @@ typedef struct dq_kv_options {
     bool draws;    /* set by a command that draws something else with --seed */
     dq_logger *logger; /* set by a command that sweeps: gathers what is left out */
     const char *gates; /* a file of them; NULL: not given */
-    dq_opt row[DQ_KV_OPTIONS + 3];
+    /* --kv-size; [n_budgets] sizes, the context 0 where it is `context`, which a command sets (0: none is known) */
+    const char *size_text;
+    dq_kv_size size[DQ_KV_LIST];
+    int64_t context;
+    dq_kv_sized sized[DQ_KV_LIST * 4]; /* [n_sized] what they have come to, each once */
+    int n_sized;
+    dq_opt row[DQ_KV_OPTIONS + 4];
     char help[DQ_KV_OPTIONS][DQ_KV_HELP];
     const char *policy_name[DQ_KV_LIST + 1];
 } dq_kv_options;

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/kv_sweep.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -113,7 +114,7 @@ static dq_kv_dense dense_of(const dq_kv_options *o, const dq_kv_config *stored)
 {
     const bool says = !dq_kv_config_same(stored, &dq_kv_config_plain);
     if (dense_given(o) >= 0) return (dq_kv_dense)dense_given(o);
-    if (says && !o->n_bits) return stored->dense;
+    if (says && !o->n_bits && !o->size_text) return stored->dense;
     return dq_kv_options_given(o) ? DQ_KV_DENSE_AUTO : stored->dense;
 }
 
@@ -197,6 +198,10 @@ static dq_kv_config combined(const sweep *s, combination at)
         c.evict.keep = o->share[at.budget];
         c.evict.tokens = o->count[at.budget];
     }
+    if (o->size_text) { /* until the model is known */
+        c.k_bits = c.v_bits = dq_kv_size_rows[dq_kv_size_first(o->size[at.budget].size)].bits;
+        memset(c.widths, 0, sizeof c.widths);
+    }
     if (evicts && o->n_policies) c.evict.policy = o->policies[at.policy];
     if (evicts && o->n_kinds) c.evict.budget = (dq_kv_budget)o->kinds[at.kind];
     const bool chosen = evicts && !c.evict.policy;
@@ -277,6 +282,54 @@ static void say_omission(const dq_kv_options *o, const dq_kv_config *c, omission
             : "the same as per-channel codes, as only values of 4 to 8 bits are dithered");
 }
 
+/* ---- Sizes ---- */
+
+static bool same_size(const dq_kv_sized *a, const dq_kv_sized *b)
+{
+    return a->of.size == b->of.size && a->of.context == b->of.context &&
+           a->row.bits == b->row.bits && a->row.recent == b->row.recent && a->keep == b->keep;
+}
+
+dq_kv_size dq_kv_sweep_size(const dq_kv_options *o, int i)
+{
+    dq_kv_size size = o->size[i];
+    for (int k = 0; k < DQ_KV_FIELDS; k++) {
+        const bool recent = dq_kv_fields[k].config == offsetof(dq_kv_config, recent);
+        size.recent = size.recent || (recent && o->given[k].number >= 0);
+    }
+    if (size.context == 0) size.context = o->context;
+    return size;
+}
+
+/* c becomes what the i-th size comes to, which is remembered. */
+static dq_status set_size(dq_kv_options *o, dq_kv_config *c, int i, const dq_model *m, dq_err *err)
+{
+    const dq_kv_size size = dq_kv_sweep_size(o, i);
+    dq_kv_sized found;
+    if (size.context == 0)
+        return dq_fail(err, DQ_USAGE,
+                       "--kv-size %g: for contexts of how many tokens? Say it: --kv-size %g@2048.",
+                       size.size, size.size);
+    if (dq_model_kv_size(c, &found, &size, m, err) != DQ_OK)
+        return dq_in(err, "--kv-size %g: ", size.size);
+    for (int k = 0; k < o->n_sized; k++) {
+        if (same_size(&o->sized[k], &found)) return DQ_OK;
+    }
+    if (o->n_sized < (int)(sizeof o->sized / sizeof *o->sized)) o->sized[o->n_sized++] = found;
+    return DQ_OK;
+}
+
+const char *dq_kv_sweep_sized(char text[DQ_KV_SIZED], const dq_kv_sized *s)
+{
+    size_t n = (size_t)snprintf(text, DQ_KV_SIZED, "%g of %lld tokens: --kv-bits %d", s->of.size,
+                                (long long)s->of.context, s->row.bits);
+    if (s->keep < 1) n += (size_t)snprintf(text + n, DQ_KV_SIZED - n, " --kv-keep %.10g", s->keep);
+    if (s->row.recent >= 0)
+        n += (size_t)snprintf(text + n, DQ_KV_SIZED - n, " --kv-recent %d", s->row.recent);
+    snprintf(text + n, DQ_KV_SIZED - n, ", at most %.4f of 16 bits", s->share);
+    return text;
+}
+
 dq_status dq_kv_sweep_list(dq_kv_config **out, int *n, dq_kv_options *o, const dq_kv_config *stored,
                            const dq_model *m, dq_err *err)
 {
@@ -292,6 +345,7 @@ dq_status dq_kv_sweep_list(dq_kv_config **out, int *n, dq_kv_options *o, const d
         const omission why = omission_of(&s, at);
         say_omission(o, &c, why);
         if (why != LISTED) continue;
+        if (o->size_text && m && set_size(o, &c, at.budget, m, err) != DQ_OK) break;
         o->uses |= dq_kv_config_uses(&c, maps_of(&s));
         drop_unused(&c);
         list[(*n)++] = c;

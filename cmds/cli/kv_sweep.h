@@ -13,6 +13,12 @@
 dq_status dq_kv_sweep_list(dq_kv_config **out, int *n, dq_kv_options *o, const dq_kv_config *stored,
                            const dq_model *m, dq_err *err);
 
+/* The i-th of --kv-size, with what else is said about it. */
+dq_kv_size dq_kv_sweep_size(const dq_kv_options *o, int i);
+/* "0.125 of 2048 tokens: --kv-bits 6 --kv-keep 0.19, at most 0.1249 of 16 bits"; returns text. */
+enum { DQ_KV_SIZED = 160 };
+const char *dq_kv_sweep_sized(char text[DQ_KV_SIZED], const dq_kv_sized *s);
+
 /* For kv_options.c. While options are read, codes before widths. Whether some model takes the widths of c by one of the given
  * codes, by its own where none are given; what dq_kv_config_spec says of the first code otherwise. */
 dq_status dq_kv_sweep_check_widths(const dq_kv_options *o, dq_kv_config c, dq_err *err);

@@ -30,6 +30,10 @@ dq_status dq_pass_options_of(dq_pass *pass, dq_kv_spec *kv, dq_pass_options *o, 
     if (dq_kv_sweep_list(&list, &n, &o->kv, &m->kv, m, err) == DQ_OK &&
         dq_kv_options_fit(kv, &list[0], m, pass->math, b, o->kv.logger, err) == DQ_OK)
         dq_kv_options_check(&o->kv, err);
+    for (int i = 0; err->code == DQ_OK && o->kv.logger && i < o->kv.n_sized; i++) {
+        char text[DQ_KV_SIZED];
+        dq_logger_say(o->kv.logger, "KV size %s", dq_kv_sweep_sized(text, &o->kv.sized[i]));
+    }
     dq_block_free(list);
     return err->code;
 }

@@ -239,6 +239,7 @@ static dq_status add_settings(eval_run *x, int model, int source, dq_err *err)
 {
     dq_kv_config *list;
     int n;
+    x->o.kv.context = x->e.source[source].kind->windows ? x->e.n_ctx / 2 : 0;
     dq_kv_sweep_list(&list, &n, &x->o.kv, &x->e.model[model].m->kv, x->e.model[model].m, err);
     for (int i = 0; err->code == DQ_OK && i < n; i++) {
         for (int k = 0; err->code == DQ_OK && k < x->o.n_math; k++)
@@ -405,6 +406,7 @@ static dq_status print_table(const eval_run *x, const cmd_eval_view *v, dq_err *
     cmd_eval_table_sizes(v);
     if (cmd_eval_table(&t, v, err) == DQ_OK && dq_table_print(t, err) == DQ_OK)
         cmd_eval_kv_print_same(v);
+    if (err->code == DQ_OK) cmd_eval_kv_print_sizes(&x->o.kv);
     if (err->code == DQ_OK && print_kinds(v, false, err) == DQ_OK &&
         cmd_eval_averages(v, err) == DQ_OK && cmd_eval_claims(v, err) == DQ_OK &&
         cmd_eval_pareto(v, err) == DQ_OK)

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_kv.h"
 
+#include "cmds/cli/document.h"
+#include "cmds/cli/kv_sweep.h"
 #include "cmds/cli/logger.h"
 #include "eval/eval_same.h"
 
@@ -31,7 +33,26 @@ static bool first_width(const dq_eval *e, int row)
     return e->row[row].shown;
 }
 
-void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *names)
+static json_t *sizes_json(const dq_kv_options *o)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < o->n_sized; i++) {
+        const dq_kv_sized *s = &o->sized[i];
+        json_t *x = json_object();
+        json_object_set_new(x, "size", dq_document_real(s->of.size));
+        json_object_set_new(x, "context", json_integer((json_int_t)s->of.context));
+        json_object_set_new(x, "bits", json_integer(s->row.bits));
+        json_object_set_new(x, "keep", dq_document_real(s->keep));
+        json_object_set_new(x, "recent",
+                            s->row.recent < 0 ? json_null() : json_integer(s->row.recent));
+        json_object_set_new(x, "share_at_most", dq_document_real(s->share));
+        json_array_append_new(list, x);
+    }
+    return list;
+}
+
+void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const dq_kv_options *o,
+                          const char *const *names)
 {
     json_t *bits = json_array(), *kv = json_object();
     json_t *effective = json_array(), *stored = json_object();
@@ -48,6 +69,7 @@ void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const 
     json_object_set_new(settings, "kv_bits", bits);
     json_object_set_new(kv, "effective", effective);
     json_object_set_new(kv, "stored", stored);
+    json_object_set_new(kv, "sizes", sizes_json(o));
     json_object_set_new(settings, "kv", kv);
 }
 
@@ -165,6 +187,13 @@ static void print_same(const cmd_eval_view *v, int computed, bool several)
     }
     put_kept(&at, e, r);
     printf("\n");
+}
+
+void cmd_eval_kv_print_sizes(const dq_kv_options *o)
+{
+    char text[DQ_KV_SIZED];
+    for (int i = 0; i < o->n_sized; i++)
+        printf("%sKV size %s\n", i ? "" : "\n", dq_kv_sweep_sized(text, &o->sized[i]));
 }
 
 void cmd_eval_kv_print_same(const cmd_eval_view *v)

@@ -3,6 +3,7 @@
 #ifndef DQ_EVAL_KV_H
 #define DQ_EVAL_KV_H
 
+#include "cmds/cli/kv_options.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/logger.h"
 #include "cmds/eval/eval_view.h"
@@ -10,10 +11,13 @@
 
 enum { DQ_KV_KEEP = 32 };
 
-/* Puts what runs, and what each container remembers, into `settings`. */
-void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const char *const *names);
+/* Puts what runs, what --kv-size has come to, and what each container remembers, into `settings`. */
+void cmd_eval_kv_settings(json_t *settings, const dq_eval *e, const dq_kv_options *o,
+                          const char *const *names);
 /* After the run. */
 void cmd_eval_kv_warn(dq_logger *logger, const dq_eval *e, const char *const *names);
+/* What --kv-size has come to, a line each. */
+void cmd_eval_kv_print_sizes(const dq_kv_options *o);
 /* A note for each cache that several rows name: what they have in common, and that it was computed once. */
 void cmd_eval_kv_print_same(const cmd_eval_view *v);
 /* Whether some shown row has a cache that is not plain; whether shown rows differ in what chooses the

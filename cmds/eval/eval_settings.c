@@ -55,7 +55,7 @@ void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_eval_view
     json_object_set_new(s, "seed", drawn_seed(e));
     put_sweep(s, e);
     json_object_set_new(s, "head_order", dq_input_head_order_json(&o->head_order));
-    cmd_eval_kv_settings(s, e, v->names);
+    cmd_eval_kv_settings(s, e, &o->kv, v->names);
     json_object_set_new(s, "math", json_string(o->math_words.text));
     json_object_set_new(s, "margin", dq_document_real(o->margin));
     json_object_set_new(s, "ref", o->ref ? dq_document_name(o->ref) : json_null());

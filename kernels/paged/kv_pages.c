@@ -17,8 +17,7 @@
 static bool list_reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int64_t n)
 {
     if (n <= list->capacity) return true;
-    int64_t capacity = list->capacity ? list->capacity : 8;
-    while (capacity < n) capacity *= 2;
+    const int64_t capacity = dq_kv_page_capacity(n);
     dq_kv_page **page = dq_block_new((size_t)capacity, sizeof(dq_kv_page *), &b->err);
     if (!page) return false;
     if (list->n_pages) memcpy(page, list->page, (size_t)list->n_pages * sizeof(dq_kv_page *));
@@ -125,24 +124,6 @@ int dq_kv_page_spans(dq_kv_span out[2], const dq_kv_span *span, int n, int64_t p
     return 1;
 }
 
-static dq_kv_page_form form_of(const dq_kv_spec *spec, int side, int head_dim, int64_t cols)
-{
-    const int bits = side == DQ_K ? spec->k_bits : spec->v_bits;
-    dq_kv_page_form form = {.bits = bits, .plain_floats = cols * DQ_PAGE_TOKENS};
-    if (bits == 16) return form;
-    form.group = (int)cols;
-    form.has_lows = side == DQ_V && spec->quant == DQ_KV_MIXED;
-    const int64_t run = form.has_lows ? 2 * (int64_t)spec->group : bits <= 4 ? spec->group : cols;
-    if (dq_kv_by_channel(spec, side == DQ_V)) {
-        form.set_scales = 2 * (int64_t)head_dim;
-    } else {
-        if (run < head_dim) form.group = (int)run;
-        form.n_scales = (head_dim + form.group - 1) / form.group * (form.has_lows ? 2 : 1);
-    }
-    form.code_bytes = cols * DQ_PAGE_TOKENS * bits / 8;
-    return form;
-}
-
 /* Widths of all heads, and where their codes lie in a page. */
 static bool place_codes(dq_backend *b, dq_kv *kv)
 {
@@ -193,9 +174,8 @@ dq_kv *dq_kv_pages_new(dq_backend *b, const dq_head_order *map, int n_layers,
     kv->dense_bytes = dq_kv_dense_bytes(spec);
     kv->n_layers = n_layers;
     kv->v_cols = (map->head_dim + 15) / 16 * 16;
-    kv->form[DQ_K] = form_of(spec, DQ_K, map->head_dim, kv->v_cols);
-    kv->form[DQ_V] = form_of(spec, DQ_V, map->head_dim, kv->v_cols);
-    kv->form[DQ_K].plain_floats = (int64_t)map->head_dim * DQ_PAGE_TOKENS;
+    kv->form[DQ_K] = dq_kv_page_form_of(spec, false, map->head_dim);
+    kv->form[DQ_V] = dq_kv_page_form_of(spec, true, map->head_dim);
     kv->slot = dq_block_new((size_t)map->n_kv, sizeof *kv->slot, &b->err);
     kv->heads = dq_block_new((size_t)map->n_groups, sizeof *kv->heads, &b->err);
     if (!kv->slot || !kv->heads) {

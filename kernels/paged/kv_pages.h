@@ -5,21 +5,9 @@
 #define DQ_KV_PAGES_H
 
 #include "engine/backend.h"
+#include "kv/kv_page.h"
 
 enum { DQ_K, DQ_V };
-
-/* How all pages store their keys or their values. */
-typedef struct dq_kv_page_form {
-    int bits;  /* the largest, where layers or heads differ */
-    int group; /* channels per scale; the last run of a head may be shorter */
-    int64_t
-        n_scales; /* numbers per token and head: scales, or the steps of all runs, then their lows; 0: per-channel codes */
-    bool has_lows;
-    /* of per-channel codes, per set and head: a step for each channel, then a low; else 0 */
-    int64_t set_scales;
-    int64_t plain_floats; /* of one head and page, each of dq_kv.dense_bytes */
-    int64_t code_bytes;   /* of one head and page; 0: 16 bits */
-} dq_kv_page_form;
 
 /* Codes of one KV head on the pages of its layer and group. */
 typedef struct dq_kv_head_codes {
@@ -66,6 +54,10 @@ typedef struct dq_kv_list {
     int64_t agreed;    /* leading pages in whose `agreed` this list counts */
     int32_t compacted; /* positions sink .. compacted-1 are held as codes only */
 } dq_kv_list;
+
+_Static_assert(sizeof(dq_kv_page) == DQ_KV_PAGE_INDEX && sizeof(dq_kv_list) == DQ_KV_LIST_INDEX &&
+                   sizeof(dq_kv_page *) == DQ_KV_POINTER_INDEX,
+               "what kv_size.h foretells");
 
 /* A page of a KV head group whose slots coded .. due-1 get codes: both sides, or one (side >= 0). */
 typedef struct dq_kv_job {

@@ -26,9 +26,7 @@ static int64_t plain_bytes(const dq_kv *kv, int group, int side)
 
 static int64_t scale_bytes(const dq_kv *kv, int group, int side, int n_sets, bool wide)
 {
-    const dq_kv_page_form *form = &kv->form[side];
-    return kv->heads[group] * (form->n_scales * DQ_PAGE_TOKENS + n_sets * form->set_scales) *
-           (wide ? 4 : 2);
+    return kv->heads[group] * dq_kv_page_scale_bytes(&kv->form[side], n_sets, wide);
 }
 
 static int64_t part_scale_bytes(const dq_kv *kv, int group, int side, const dq_kv_part *part)

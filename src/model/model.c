@@ -11,6 +11,7 @@
 #include "checkpoint/container_write.h"
 #include "model/model_config.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -475,4 +476,59 @@ dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mode
     dq_kv_heads heads;
     DQ_TRY(dq_kv_heads_parse(&heads, out->evict.heads, err));
     return dq_kv_heads_fit(&heads, m->n_layers, m->map.n_groups, err);
+}
+
+/* Row `row` of sizes for c. True: it can be had, and c is that. Else *least is the fewest bytes of such a cache, if that is fewer. */
+static bool try_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size_row *row,
+                     const dq_model *m, int64_t *least, dq_err *err)
+{
+    const dq_kv_size *want = &out->of;
+    const dq_kv_shape shape = {m->n_layers, m->map.n_groups, m->map.n_kv, m->map.head_dim};
+    const double whole = (double)dq_kv_size_whole(&shape, want->context);
+    dq_kv_config x = *c;
+    int64_t kept = want->context, fewest = INT64_MAX;
+    x.k_bits = x.v_bits = row->bits;
+    memset(x.widths, 0, sizeof x.widths);
+    if (row->recent >= 0 && !want->recent) x.recent = row->recent;
+    x.evict.tokens = 0;
+    for (int cut = 0; cut < 2; cut++) {
+        dq_kv_spec spec;
+        x.evict.keep = cut ? 0.5 : 1; /* which may change the codes */
+        if (dq_model_kv_spec(&spec, &x, m, DQ_NUM_F32, err) != DQ_OK) return false;
+        if (spec.evict.budget == DQ_KV_BUDGET_HEADS) {
+            dq_fail(err, DQ_USAGE, "how many bytes a budget by heads takes is not foretold.");
+            return false;
+        }
+        if (cut)
+            kept = dq_kv_size_tokens(&spec, &shape, want->context, want->size * whole, &fewest);
+        out->share =
+            kept ? (double)dq_kv_size_bytes(&spec, &shape, want->context, kept) / whole : 0;
+        if (kept && out->share <= want->size) {
+            out->row =
+                (dq_kv_size_row){want->size, row->bits, x.recent != c->recent ? x.recent : -1};
+            out->keep = x.evict.keep = dq_kv_size_share(kept, want->context);
+            *c = x;
+            return true;
+        }
+    }
+    if (fewest < *least) *least = fewest;
+    return false;
+}
+
+dq_status dq_model_kv_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size *size,
+                           const dq_model *m, dq_err *err)
+{
+    const dq_kv_shape shape = {m->n_layers, m->map.n_groups, m->map.n_kv, m->map.head_dim};
+    int64_t least = INT64_MAX;
+    *out = (dq_kv_sized){.of = *size};
+    for (int i = dq_kv_size_first(size->size); i < DQ_KV_SIZE_ROWS; i++) {
+        if (try_size(c, out, &dq_kv_size_rows[i], m, &least, err)) return DQ_OK;
+        DQ_TRY(err->code);
+    }
+    return dq_fail(err, DQ_USAGE,
+                   "a cache of %lld tokens of this model takes %.4f of the bytes of 16 bits at "
+                   "least. Give that or more.",
+                   (long long)size->context,
+                   ceil(1e4 * (double)least / (double)dq_kv_size_whole(&shape, size->context)) /
+                       1e4);
 }

@@ -7,6 +7,7 @@
 #include "checkpoint/prequant.h"
 #include "kv/kv_config.h"
 #include "kv/kv_gates.h"
+#include "kv/kv_size.h"
 #include "kv/logit_spec.h"
 #include "model/architecture.h"
 
@@ -79,6 +80,10 @@ dq_kv_dense dq_model_kv_dense(const dq_model *m, dq_kv_dense dense);
  * where there is one map or where both read the same keys. */
 dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_model *m, dq_num num,
                            dq_err *err);
+/* c, which evicts, becomes what a size comes to: widths, and the share of tokens; of rows that have no such cache, the next. DQ_USAGE
+ * where none has, or its bytes are not foretold. */
+dq_status dq_model_kv_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size *size,
+                           const dq_model *m, dq_err *err);
 /* Weights of zero, in the form of this model's gates. */
 dq_status dq_model_new_gates(dq_kv_gates **out, const dq_model *m, dq_arena *a, dq_err *err);
 /* Gates of a file (kv_gates.h), in the place of those that the model has. DQ_DAMAGED, DQ_MISMATCH for another model's. */

@@ -70,6 +70,7 @@ typedef struct dq_quantize_settings {
     } file;
     dq_logit_spec logit; /* stored for evaluation */
     dq_kv_config kv;     /* stored for evaluation too */
+    dq_kv_size kv_size;  /* what it comes to for the model becomes part of kv; size 0: as it is */
     const char *gates;   /* a file of gates (kv_gates.h) to be stored; NULL: none */
     const char *dq_version;
     const dq_quantize_method *method; /* NULL: rounding to nearest, or nothing is written */
@@ -137,7 +138,8 @@ typedef struct dq_quantize_info {
         file_bytes; /* of tensors that count; of the container, until it is written a close estimate */
     double bits_per_weight; /* 8 * weight_bytes / params */
     int64_t n_tensors, n_packed, n_skipped;
-    int64_t n_fed; /* packed tensors whose codes a method makes, where there is one */
+    int64_t n_fed;        /* packed tensors whose codes a method makes, where there is one */
+    dq_kv_sized kv_sized; /* what settings.kv_size has come to */
     dq_quantize_used used;
     dq_quantize_short short_groups;
     int64_t n_wide;          /* tensors with F32 scales, against the default */

@@ -574,6 +574,9 @@ dq_status dq_quantize_plan_make(dq_quantizer *q, const char *model, dq_err *err)
     DQ_TRY(dq_model_check_weights(q->model, err));
     q->checkpoint = dq_model_checkpoint(q->model);
     if (q->set.gates) DQ_TRY(dq_model_take_gates(q->model, q->set.gates, err));
+    if (q->set.kv_size.size > 0 &&
+        dq_model_kv_size(&q->set.kv, &q->info.kv_sized, &q->set.kv_size, q->model, err) != DQ_OK)
+        return dq_in(err, "%s: ", model);
     if (dq_model_kv_spec(&spec, &q->set.kv, q->model, DQ_NUM_F32, err) != DQ_OK ||
         dq_kv_config_fit(&q->set.kv, q->model->n_layers, err) != DQ_OK)
         return dq_in(err, "%s: ", model);

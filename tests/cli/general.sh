@@ -140,7 +140,7 @@ ids=$(cat "$top/out")
 [ "$("$dq" tokenize "plain model" --text - <words)" = "$ids" ] || complain "tokenize: - differs from a file"
 
 # ---- decoding speed
-try 0 "4:4 *int8" bench decode "$repo/calib/pair/diffllama" --new-tokens 2 --context 200
+try 0 "4:4 *bf16 *int8" bench decode "$repo/calib/pair/diffllama" --new-tokens 2 --context 200
 try 0 '"what": "decode"' bench decode "$repo/calib/pair/llama" --new-tokens 1 --context 70 --json
 try 4 "Lower --context" bench decode "$repo/calib/pair/llama" --new-tokens 1 --context 100000
 

@@ -38,6 +38,14 @@ refused "kv-bits 3|: expected widths by layer" --kv-bits "3|" --kv-quant per-cha
 refused "kv-bits 7|3: 7 bits for keys are not offered" --kv-bits "7|3" --kv-quant per-channel
 refused "kv-bits 16|4:4: 16 bits for some keys and codes for others" --kv-bits "16|4:4" --kv-quant per-channel
 refused "kv-bits 3|4\*|2\*: two entries for keys" --kv-bits "3|4*|2*" --kv-quant per-channel
+for other in "--kv-bits 4" "--kv-keep 0.5" "--kv-tokens 99"; do
+    # shellcheck disable=SC2086 # an option and its value
+    refused "kv-size says what ${other% *} would. Leave one of them out" --kv-size 1/8 $other
+done
+refused "kv-size 2: expected a share of the bytes of 16 bits, above 0 and below 1" --kv-size 2
+refused "kv-size 1/8@0.5: expected a number of tokens after the @" --kv-size 1/8@0.5
+refused "a cache of 512 tokens of this model takes 0.[01][0-9]* of the bytes of 16 bits at least. Give that or more" --kv-size 0.001@512
+refused "how many bytes a budget by heads takes is not foretold" --kv-size 1/4@512 --kv-budget heads --kv-heads 1.1,1.0,0.1,0.0
 refused "kv-keep 0: expected a fraction from 1e-06 to 1" --kv-keep 0
 refused "kv-keep 1.5: expected a fraction" --kv-keep 1.5
 refused "kv-keep 64: .*use --kv-tokens" --kv-keep 64
@@ -454,6 +462,28 @@ try 0 "1.02[0-9]*, saves nothing .*\|From 1 on a cache saves nothing at this con
 try 0 '"saves_nothing": false' eval half.h5 --text "$book" --ctx 512 --limit 1 --kv-bits 4 --json
 grep -q '"dense_type": "f16"' "$top/out" || complain "kv: the JSON does not say what is held"
 rm half.h5 normed.h5 stored.h5
+
+# ---- a size: widths and a share that hold no more, as measured; the same as by hand
+try 2 "kv-size 0.125: for contexts of how many tokens? Say it: --kv-size 0.125@2048" eval "diff model" --task mc --data choices.jsonl --kv-size 1/8
+try 2 "for contexts of how many tokens" logits "diff model" --ids "1 2 3" -o gone.h5 --kv-size 1/8
+try 2 "for contexts of how many tokens" quantize "diff model" -o gone.h5 --bits 4 --kv-size 1/8
+try 0 "^KV size 0.25 of 256 tokens: --kv-bits 4 --kv-keep 0.[0-9]* --kv-recent 0, at most 0.2[0-9]* of 16 bits" \
+    eval "plain model" --text "$book" --ctx 512 --limit 1 --progress never --kv-size 1/2,1/4 --csv sized.csv -o sized.json
+for row in 1 2; do
+    holds "a size is not exceeded" "$(column sized.csv $row kv_bytes_held) <= 2 ^ -$row * $(column sized.csv $row kv_baseline_bytes)"
+    holds "a size is made use of" "$(column sized.csv $row kv_bytes_held) >= 0.8 * 2 ^ -$row * $(column sized.csv $row kv_baseline_bytes)"
+done
+grep -q '"share_at_most": 0.2[0-9]' sized.json || complain "kv: the JSON does not say what a size comes to"
+by_hand=$(sed -n 's/^KV size 0.25 of 256 tokens: \(.*\), at most.*/\1/p' "$top/out")
+# shellcheck disable=SC2086 # options
+try 0 "." eval "plain model" --text "$book" --ctx 512 --limit 1 --progress never $by_hand --csv hand.csv
+[ "$(column hand.csv 1 kld_nats)$(column hand.csv 1 kv_bytes_held)" = "$(column sized.csv 2 kld_nats)$(column sized.csv 2 kv_bytes_held)" ] ||
+    complain "kv: a size is not what it says that it is"
+try 0 "KV size  *0.5 of 512 tokens: --kv-bits 8" quantize "diff model" -o sized.h5 --bits 4 --kv-size 1/2@512
+try 0 "K 8 bits, V 8 bits.*, uncoded tokens in bf16" info sized.h5
+try 0 '"effective": ' logits "diff model" --text "short text" -o sized-logits.h5 --prefix 100 --kv-size 0.8 --json
+grep -q "KV size 0.8 of 100 tokens: --kv-bits" "$top/err" || complain "kv: dq logits does not say what a size comes to"
+rm sized.h5 sized-logits.h5 sized.json
 
 # ---- what is not coded in two bytes
 eval_text full.csv --kv-keep 1 --kv-bits 32,32:4 --kv-recent 16 # the policy makes 32:32 count its bytes
