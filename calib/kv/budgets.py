@@ -24,7 +24,8 @@ def items_of(o, model, text):
     if not os.path.exists(dump):
         subprocess.run([o.dq, "eval", model, "--text", text, "--ctx", "1024", "--limit", str(o.windows), "--kv-keep",
                         ",".join(map(str, o.keep)), "--kv-policy", ",".join(o.policies), "--kv-budget", ",".join(o.budgets), "-q",
-                        "--kv-recent", "64", "--force", "--dump-items", dump + ".new"], check=True, stdout=subprocess.DEVNULL)
+                        "--kv-bits", "32", "--kv-recent", "64", "--force", "--dump-items", dump + ".new"],
+                       check=True, stdout=subprocess.DEVNULL)
         os.replace(dump + ".new", dump)
     out = {}
     with open(dump) as f:

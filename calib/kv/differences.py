@@ -21,7 +21,8 @@ CODES = (("per-channel", "per-token"), ("dither", "per-token"), ("dither", "per-
 def cache_of(kv):
     """(bits, code, policy, budget, share); "-" where there is nothing to name."""
     coded, cut = kv["k_bits"] < 16 or kv["v_bits"] < 16, bool(kv["policy"])
-    return (f"{kv['k_bits']}:{kv['v_bits']}", kv["quant"] if coded else "-", kv["policy"] if cut else "-",
+    k, v = (min(kv[side], 16) for side in ("k_bits", "v_bits"))  # 32 is f32, which the CSVs call 16
+    return (f"{k}:{v}", kv["quant"] if coded else "-", kv["policy"] if cut else "-",
             kv["budget"] if cut else "-", kv["keep"] if cut else 1)
 
 

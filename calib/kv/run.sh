@@ -39,7 +39,7 @@ part() { # part NAME ARGUMENTS of dq eval
     shift
     [ -s "$out/$name.json" ] && return 0
     printf '%s\n' "$name" >&2
-    set -- eval "$pair/$kind-$seed" "$@" --kv-recent 16 -q --force --resume -o "$out/$name.json.new"
+    set -- eval "$pair/$kind-$seed" "$@" --kv-recent 16 --kv-dense-type f32 -q --force --resume -o "$out/$name.json.new"
     # what each item or window got, without its text: summary.py and differences.py pair the policies over them
     (cd "$out" && "$dq" "$@" --dump-items "$out/$name.dump" >/dev/null)
     sed 's/"context": ".*", "continuation": /"continuation": /' "$out/$name.dump" | gzip -n >"$out/$name.items.gz"
@@ -63,10 +63,10 @@ text() { # text NAME ARGUMENTS
 
 # ---- What is run for one model, with the policies that are in question and then with the others ----
 
-recall() { needles blind 16-recall --kv-bits 16 --kv-budget uniform --kv-policy $usual --kv-keep "$keeps"; }
-recall_rest() { needles blind 16-rest-recall --kv-bits 16 --kv-budget uniform --kv-policy "$rest" --kv-keep "$keeps"; }
-texts() { text 16-text --kv-bits 16 --kv-budget uniform --kv-policy $usual --kv-keep "$keeps"; }
-texts_rest() { text 16-rest-text --kv-bits 16 --kv-budget uniform --kv-policy "$rest" --kv-keep "$keeps"; }
+recall() { needles blind 16-recall --kv-bits 32 --kv-budget uniform --kv-policy $usual --kv-keep "$keeps"; }
+recall_rest() { needles blind 16-rest-recall --kv-bits 32 --kv-budget uniform --kv-policy "$rest" --kv-keep "$keeps"; }
+texts() { text 16-text --kv-bits 32 --kv-budget uniform --kv-policy $usual --kv-keep "$keeps"; }
+texts_rest() { text 16-rest-text --kv-bits 32 --kv-budget uniform --kv-policy "$rest" --kv-keep "$keeps"; }
 asked() { needles asked asked --kv-budget uniform --kv-policy $usual --kv-keep "${DQ_KV_KEEP:-0.25,0.0625}"; }
 asked_rest() { needles asked rest-asked --kv-budget uniform --kv-policy "$rest" --kv-keep "${DQ_KV_KEEP:-0.25,0.0625}"; }
 coded() {
@@ -97,9 +97,9 @@ heads() {
             --search-windows 6 --limit 8 -o "$found" -q >/dev/null
         by=$(sed -n 's/.*"heads": "\([^"]*\)".*/\1/p' "$found")
         set -- --kv-policy keydiff --kv-keep "$keep" --kv-budget heads --kv-heads "$by"
-        needles blind "heads-$keep-recall" --kv-bits 16 "$@"
-        text "heads-$keep-text" --kv-bits 16,4 --kv-quant dither "$@"
-        needles asked "heads-$keep-asked" --kv-bits 16 "$@"
+        needles blind "heads-$keep-recall" --kv-bits 32 "$@"
+        text "heads-$keep-text" --kv-bits 32,4 --kv-quant dither "$@"
+        needles asked "heads-$keep-asked" --kv-bits 32 "$@"
     done
     rm "$find"
 }
@@ -107,13 +107,13 @@ heads() {
 codes() {
     text page-widths-text --kv-bits 8,6,4,4:3,4:2,3,2 --kv-quant per-channel
     text dither-widths-text --kv-bits 8,6,4 --kv-quant dither
-    text widths-text --kv-bits 16,8,6,4,4:3,4:2 --kv-quant per-token
+    text widths-text --kv-bits 32,8,6,4,4:3,4:2 --kv-quant per-token
 }
 codes_recall() {
     needles blind page-widths-recall --kv-bits 4,4:2,3,2 --kv-quant per-channel
     needles blind dither-4x4-recall --kv-bits 4 --kv-quant dither --kv-budget uniform --kv-policy keydiff --kv-keep "$keeps"
     text dither-4x4-text --kv-bits 4 --kv-quant dither --kv-budget uniform --kv-policy keydiff --kv-keep "$keeps"
-    needles blind widths-recall --kv-bits 16,8,6,4,4:3,4:2 --kv-quant per-token
+    needles blind widths-recall --kv-bits 32,8,6,4,4:3,4:2 --kv-quant per-token
 }
 
 usual=keydiff,leverage,kvzip,h2o

@@ -43,7 +43,8 @@ def scored_on(name):
 def cache_of(kv):
     """What CACHE names, of the `kv` of a result or of an item; "-" where there is nothing to name."""
     coded, cut = kv["k_bits"] < 16 or kv["v_bits"] < 16, bool(kv["policy"])
-    return (kv["k_bits"], kv["v_bits"], kv["quant"] if coded else "-", kv["policy"] if cut else "-", kv["budget"] if cut else "-",
+    k, v = (min(kv[side], 16) for side in ("k_bits", "v_bits"))  # 32 is f32, which the CSVs call 16
+    return (k, v, kv["quant"] if coded else "-", kv["policy"] if cut else "-", kv["budget"] if cut else "-",
             kv["keep"] if cut else 1)
 
 

@@ -16,7 +16,7 @@ const dq_kv_size_row dq_kv_size_rows[DQ_KV_SIZE_ROWS] = {
 int dq_kv_size_first(double size)
 {
     int i = 0;
-    while (i < DQ_KV_SIZE_ROWS - 1 && dq_kv_size_rows[i].size > size) i++;
+    while (i < DQ_KV_SIZE_ROWS - 1 && dq_kv_size_rows[i].size > 1.1 * size) i++;
     return i;
 }
 

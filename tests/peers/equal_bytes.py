@@ -237,7 +237,7 @@ def dq_run(o, what, size, own, share=1):
     """Path of the lines of a run of dq and of its document; size None: all tokens in f32."""
     files = {"text": ["--text", o.text, "--ctx", str(LENGTH), "--limit", str(o.windows)],
              "needles": ["--task", "niah_multikey", "--data", o.novel, "--lengths", str(CONTEXT), "--limit", str(o.prompts)]}
-    cache = ["--kv-keep", "1"]
+    cache = ["--kv-keep", "1", "--kv-bits", "32"]
     if size:
         widths, recent = own.split(" r")
         cache = ["--kv-bits", widths, "--kv-dense-type", "f16", "--kv-quant", "mixed", "--kv-recent", recent, "--kv-gates", o.gates,

@@ -190,6 +190,8 @@ TEST(sizes_are_read)
     }
     assert_int_equal(dq_kv_size_first(0.9), 0);
     assert_int_equal(dq_kv_size_first(0.5), 0);
+    assert_int_equal(dq_kv_size_first(0.46), 0);
+    assert_int_equal(dq_kv_size_first(0.45), 1);
     assert_int_equal(dq_kv_size_first(0.3), 1);
     assert_int_equal(dq_kv_size_first(0.125), 2);
     assert_int_equal(dq_kv_size_first(0.1), 3);
