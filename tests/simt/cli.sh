@@ -156,8 +156,8 @@ for kv in "4 --kv-quant per-channel" "4:3 --kv-quant dither --kv-keep 0.5" "3|5+
     cp cuda.csv f32.csv
     # in int8 the codes are multiplied as they are, on both
     # shellcheck disable=SC2086
-    on cpu cpu.csv diffllama.h5 $pages --kv-bits $kv --math int8 &&
-        on cuda cuda.csv diffllama.h5 $pages --kv-bits $kv --math int8 || continue
+    on cpu cpu.csv diffllama.h5 $pages --kv-bits $kv --kv-dense-type f32 --math int8 &&
+        on cuda cuda.csv diffllama.h5 $pages --kv-bits $kv --math int8 || continue # where auto is f32
     wrong=$(alike cpu.csv cuda.csv 1e-5)
     [ -z "$wrong" ] || complain "int8 with --kv-bits $kv: $wrong"
     [ -n "$(alike f32.csv cuda.csv 1e-6)" ] || complain "int8 with --kv-bits $kv: the numbers are those of f32"
@@ -172,7 +172,7 @@ done
     [ -n "$(alike cpu.csv cuda.csv 1e-6)" ] || complain "bf16 with mixed codes: the numbers are those of f32"
 }
 # shellcheck disable=SC2086
-refused 4 "math int8 on the cuda backend .* in f32, not in f16.*Use --kv-dense-type f32 or --device cpu" eval llama.h5 $text \
+refused 4 "math int8 on the cuda backend .* in f32, not in f16.*Use --kv-dense-type f32.* or --device cpu" eval llama.h5 $text \
     --kv-dense-type f16 --kv-bits 8 --math int8 --device cuda
 for kv in "16 --kv-dense-type f16" "4 --kv-quant per-token --kv-dense-type bf16 --kv-recent 8"; do
     # shellcheck disable=SC2086
@@ -200,17 +200,18 @@ says() {
 "$dq" quantize "$pair/llama" -o mixed.h5 --bits 8 --embed-bits 16 --skip 'layers[.]1[.].*k_proj' -q >out 2>err || complain "quantize: $(cat err)"
 # shellcheck disable=SC2086
 "$dq" eval llama.h5 --ref llama.h5 $text --kv-bits 8 --kv-quant per-token --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
-says "llama.h5: layers 0-1: linear gemm_packed int8 (8 bits, row) of q k v o gate up, gemm_packed int8 (8 bits, group 128) of down; attention attend_int8.*: qk int8, pv int8; kv 8:8 int8$" \
-    "llama.h5: layers 0-1: linear widen + cublasSgemm f32 .*; attention scores + softmax + values: qk f32, pv f32; kv 16:16 f32$"
+says "llama.h5: layers 0-1: linear gemm_packed int8 (8 bits, row) of q k v o gate up, gemm_packed int8 (8 bits, group 128) of down; attention attend_int8.*: qk int8, pv int8; kv 8:8 f32 int8$" \
+    "llama.h5: layers 0-1: linear widen + cublasSgemm f32 .*; attention scores + softmax + values: qk f32, pv f32; kv 32:32 f32$"
 # shellcheck disable=SC2086
 "$dq" eval llama.h5 $text --kv-bits 8 --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
-says "attention attend_int8_mixed (decode_int8_mixed for single rows): qk int8, pv int8; kv 8:8 mixed int8$"
+grep -q "warning: math int8 on the cuda backend .* in f32, not in b*f16, so they stay f32 here" err || complain "auto is f32, and nobody says so: $(cat err)"
+says "attention attend_int8_mixed (decode_int8_mixed for single rows): qk int8, pv int8; kv 8:8 mixed f32 int8$"
 # shellcheck disable=SC2086
 "$dq" eval llama.h5 $text --kv-bits 4:3 --kv-quant mixed --math int8 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
-says "attention attend_int8_mixed (decode_int8_mixed for single rows): qk int8, pv int8; kv 4:3 mixed int8$"
+says "attention attend_int8_mixed (decode_int8_mixed for single rows): qk int8, pv int8; kv 4:3 mixed f32 int8$"
 # shellcheck disable=SC2086
 "$dq" eval mixed.h5 $text --math bf16 --device cuda -v >out 2>err || complain "eval -v: $(cat err)"
-says "mixed.h5: layer 0: linear widen + cublasGemmEx bf16 .* of q k v o gate up, .*; attention attend_bf16: qk bf16, pv bf16; kv 16:16 bf16$" \
+says "mixed.h5: layer 0: linear widen + cublasGemmEx bf16 .* of q k v o gate up, .*; attention attend_bf16: qk bf16, pv bf16; kv 32:32 bf16$" \
     "mixed.h5: layer 1: linear widen + cublasGemmEx bf16 .* of q v o gate up, cublasGemmEx bf16 (BF16) of k, "
 
 # A device that is too small says how much was asked, how much is free, and what fits; and that does fit.
