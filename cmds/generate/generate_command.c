@@ -150,6 +150,7 @@ static void say_speed(generate *x, const dq_conversation *t)
     const int64_t steps = text->n - (text->end != DQ_TEXT_END_STOP_ID);
     const char *what = text->end == DQ_TEXT_END_MAX_NEW     ? " (--max-new)"
                        : text->end == DQ_TEXT_END_POSITIONS ? " (the model has no more positions)"
+                       : text->end == DQ_TEXT_END_STOP_ID   ? " (the model ends its text)"
                                                             : "";
     char of[300] = "", read[48] = "", rate[48] = "";
     if (x->n_models > 1) snprintf(of, sizeof of, "%.255s: ", t->lm.model->name);

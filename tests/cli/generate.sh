@@ -57,6 +57,8 @@ ends() { # ends FOLDER FILE TEXT: the folder with that file ends where the third
     try 0 "packed" quantize "$1" -o ends.h5 --bits 8 --embed-bits 16 --force
     try 0 "^a text ends at .* $third" info ends.h5
     try 0 '"end": "stop_id"' generate ends.h5 "$say" -n 12 --raw --json -q
+    try 0 "." generate ends.h5 "$say" -n 12 --raw
+    grep -q "; [0-9]* tokens* (the model ends its text)" "$top/err" || complain "generate: not said what ended: $(cat "$top/err")"
     try 0 "^both, every token:" generate "$1" "$say" -n 12 --raw --compare older.h5
     "$dq" export ends.h5 -o "ends folder" --format safetensors --force >/dev/null 2>&1
     try 0 '"end": "stop_id"' generate "ends folder" "$say" -n 12 --raw --json -q
