@@ -30,10 +30,12 @@ dq_status dq_eval_token_seconds(double *seconds, dq_runner *r, const dq_pass *pa
     return err->code;
 }
 
+/* By the runner of the plain cache, which has no codes that a row's arithmetic may need. */
 static dq_status time_model(dq_eval_sweep *s, const dq_eval_row *row, dq_err *err)
 {
     dq_eval_model *m = &s->e->model[row->model];
-    const dq_pass pass = {.logit = dq_logit_plain, .math = row->math};
+    const dq_pass pass = {.logit = dq_logit_plain,
+                          .math = {row->math.linear, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32}};
     DQ_TRY(dq_eval_sweep_hold(s, row->model, err));
     return dq_eval_token_seconds(&m->seconds, s->runner, &pass, err);
 }

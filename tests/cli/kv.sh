@@ -546,6 +546,8 @@ grep -q "whole.h5: layers 0-1: linear prepacked_int8 int8 (8 bits.*; attention a
     complain "eval: -v does not say which kernels run: $(grep layer "$top/err")"
 grep -q "whole.h5: layers 0-1: linear prepacked f32 (8 bits.*; attention attend: qk f32, pv f32; kv 32:32 f32$" "$top/err" ||
     complain "eval: -v does not say which kernels the reference runs: $(grep layer "$top/err")"
+for i in $(seq 30); do cat "$book"; done >long.txt # so much that its time is taken
+try 0 "rows: 1, tokens: 5[0-9]*, about [0-9]" eval whole.h5 --text long.txt --ctx 512 --math int8 --kv-bits 8 --dry-run
 try 0 "packed" quantize "$repo/calib/pair/llama" -o mixed.h5 --bits 4 --skip "layers[.]1[.].*k_proj" --force
 try 0 "mixed-logits.h5" logits mixed.h5 --text "short text" -o mixed-logits.h5 --force -v
 grep -q "mixed.h5: layer 0: linear prepacked f32 (4 bits.* of q k v o " "$top/err" && grep -q "mixed.h5: layer 1: linear prepacked f32 (4 bits.* of q v o .*, gemm f32 (BF16) of k, " "$top/err" ||
