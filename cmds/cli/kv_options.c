@@ -312,8 +312,8 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
         }
     }
     DQ_TRY(each_part(o, o->size_text, "kv-size", &o->n_budgets, sweep, take_size, err));
-    if (o->all) sweep_rest(o);
     DQ_TRY(dq_kv_sweep_check_dense(o, err));
+    if (o->all) sweep_rest(o); /* of the given type, whichever it is */
     return dq_kv_sweep_check_codes(o, err);
 }
 

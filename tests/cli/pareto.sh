@@ -11,6 +11,7 @@ rows() { # EXPECTED OPTION...
 }
 policies=9 # of the table, without the three to compare with
 rows $((1 + 3 + policies * 3 * 3)) "$@" --kv-policy all # 3 widths that keep everything, and the reference
+rows $((1 + 3 + policies * 3 * 3)) "$@" --kv-policy all --kv-dense-type f32
 rows $((1 + policies)) "$@" --kv-policy all --kv-keep 0.5 --kv-bits 4
 rows $((1 + policies * 2)) "$@" --kv-policy all --kv-tokens 100,200 --kv-bits 4
 rows $((1 + (policies + 1) * 2)) "$@" --kv-policy all,a1 --kv-keep 0.5,0.25 --kv-bits 4
