@@ -171,14 +171,14 @@ int64_t dq_kv_size_tokens(const dq_kv_spec *s, const dq_kv_shape *m, int64_t con
                           int64_t *least)
 {
     const cut c = cut_of(s, context);
-    int64_t found = 0, fewest = INT64_MAX;
+    int64_t fewest = INT64_MAX;
     for (int64_t k = context - 1; k > c.safe; k--) {
         const int64_t need = dq_kv_size_bytes(s, m, context, k);
+        if ((double)need <= bytes) return k;
         if (need < fewest) fewest = need;
-        if (!found && (double)need <= bytes) found = k;
     }
     if (least) *least = fewest;
-    return found;
+    return 0;
 }
 
 double dq_kv_size_share(int64_t kept, int64_t context)
@@ -206,7 +206,7 @@ static bool parse_size(double *size, const char *text, const char *end)
         if (at == from) return false;
     }
     *size /= below;
-    return at == end && *size > 0 && *size < 1;
+    return at == end && below > 0 && *size > 0 && *size < 1;
 }
 
 dq_status dq_kv_size_parse(double *size, int64_t *context, const char *text, dq_err *err)
@@ -220,8 +220,9 @@ dq_status dq_kv_size_parse(double *size, int64_t *context, const char *text, dq_
                        "0.125).");
     if (!*end) return DQ_OK;
     const double n = dq_real_parse(end + 1, &at);
-    if (at == end + 1 || *at || !(n >= 1 && n <= 1e9) || n != floor(n))
-        return dq_fail(err, DQ_USAGE, "expected a number of tokens after the @.");
+    if (at == end + 1 || *at || !(n >= 1 && n <= DQ_KV_SIZE_CONTEXT) || n != floor(n))
+        return dq_fail(err, DQ_USAGE, "expected a number of tokens after the @, at most %d.",
+                       DQ_KV_SIZE_CONTEXT);
     *context = (int64_t)n;
     return DQ_OK;
 }

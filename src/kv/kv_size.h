@@ -17,8 +17,8 @@ int64_t dq_kv_size_whole(const dq_kv_shape *m, int64_t context);
  * sinks, what is not coded yet, index, and the lows and steps of the pages of keys that tokens come from, which all may have kept one.
  * Scales that f16 cannot hold are not foretold. Not for a budget by heads, nor for widths by layer. */
 int64_t dq_kv_size_bytes(const dq_kv_spec *s, const dq_kv_shape *m, int64_t context, int64_t kept);
-/* The most tokens, fewer than all, that a group can keep so that this is at most `bytes`; 0: not even one beside what always stays fits. *least (may be NULL): the
- * fewest bytes that such a cache has. */
+/* The most tokens, fewer than all, that a group can keep so that this is at most `bytes`. 0: not even one beside what always
+ * stays fits, and *least (may be NULL) is the fewest bytes that such a cache has. */
 int64_t dq_kv_size_tokens(const dq_kv_spec *s, const dq_kv_shape *m, int64_t context, double bytes,
                           int64_t *least);
 /* The shortest decimal fraction of which dq_evict_budget makes `kept` of a context. */
@@ -50,6 +50,7 @@ typedef struct dq_kv_sized {
 } dq_kv_sized;
 
 /* "1/8" or ".125", above 0 and below 1; with "@2048" after it for contexts of so many tokens, else *context is 0. DQ_USAGE. */
+enum { DQ_KV_SIZE_CONTEXT = 1 << 24 }; /* tries of all numbers of tokens take a second */
 dq_status dq_kv_size_parse(double *size, int64_t *context, const char *text, dq_err *err);
 
 #endif

@@ -486,7 +486,7 @@ static bool try_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size_row *ro
     const dq_kv_shape shape = {m->n_layers, m->map.n_groups, m->map.n_kv, m->map.head_dim};
     const double whole = (double)dq_kv_size_whole(&shape, want->context);
     dq_kv_config x = *c;
-    int64_t kept = want->context, fewest = INT64_MAX;
+    int64_t kept = want->context, bytes;
     x.k_bits = x.v_bits = row->bits;
     memset(x.widths, 0, sizeof x.widths);
     if (row->recent >= 0 && !want->recent) x.recent = row->recent;
@@ -499,10 +499,10 @@ static bool try_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size_row *ro
             dq_fail(err, DQ_USAGE, "how many bytes a budget by heads takes is not foretold.");
             return false;
         }
-        if (cut)
-            kept = dq_kv_size_tokens(&spec, &shape, want->context, want->size * whole, &fewest);
-        out->share =
-            kept ? (double)dq_kv_size_bytes(&spec, &shape, want->context, kept) / whole : 0;
+        if (cut) kept = dq_kv_size_tokens(&spec, &shape, want->context, want->size * whole, &bytes);
+        if (kept) bytes = dq_kv_size_bytes(&spec, &shape, want->context, kept);
+        if (bytes < *least) *least = bytes;
+        out->share = (double)bytes / whole;
         if (kept && out->share <= want->size) {
             out->row =
                 (dq_kv_size_row){want->size, row->bits, x.recent != c->recent ? x.recent : -1};
@@ -511,7 +511,6 @@ static bool try_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size_row *ro
             return true;
         }
     }
-    if (fewest < *least) *least = fewest;
     return false;
 }
 
@@ -519,16 +518,20 @@ dq_status dq_model_kv_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size *
                            const dq_model *m, dq_err *err)
 {
     const dq_kv_shape shape = {m->n_layers, m->map.n_groups, m->map.n_kv, m->map.head_dim};
+    const int64_t whole = dq_kv_size_whole(&shape, size->context);
     int64_t least = INT64_MAX;
     *out = (dq_kv_sized){.of = *size};
     for (int i = dq_kv_size_first(size->size); i < DQ_KV_SIZE_ROWS; i++) {
         if (try_size(c, out, &dq_kv_size_rows[i], m, &least, err)) return DQ_OK;
         DQ_TRY(err->code);
     }
+    if (least >= whole)
+        return dq_fail(err, DQ_USAGE,
+                       "nothing holds %lld tokens of this model in fewer bytes than 16 bits do. "
+                       "Name a longer context.",
+                       (long long)size->context);
     return dq_fail(err, DQ_USAGE,
                    "a cache of %lld tokens of this model takes %.4f of the bytes of 16 bits at "
                    "least. Give that or more.",
-                   (long long)size->context,
-                   ceil(1e4 * (double)least / (double)dq_kv_size_whole(&shape, size->context)) /
-                       1e4);
+                   (long long)size->context, ceil(1e4 * (double)least / (double)whole) / 1e4);
 }

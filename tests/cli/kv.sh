@@ -45,6 +45,9 @@ done
 refused "kv-size 2: expected a share of the bytes of 16 bits, above 0 and below 1" --kv-size 2
 refused "kv-size 1/8@0.5: expected a number of tokens after the @" --kv-size 1/8@0.5
 refused "a cache of 512 tokens of this model takes 0.[01][0-9]* of the bytes of 16 bits at least. Give that or more" --kv-size 0.001@512
+refused "nothing holds 1 tokens of this model in fewer bytes than 16 bits do. Name a longer context" --kv-size 1/8@1
+refused "a cache of 64 tokens of this model takes 0.3726 of the bytes of 16 bits at least" --kv-size 1/8@64 # all of them
+refused "kv-size 1/8@99999999: expected a number of tokens after the @, at most 16777216" --kv-size 1/8@99999999
 refused "how many bytes a budget by heads takes is not foretold" --kv-size 1/4@512 --kv-budget heads --kv-heads 1.1,1.0,0.1,0.0
 refused "kv-keep 0: expected a fraction from 1e-06 to 1" --kv-keep 0
 refused "kv-keep 1.5: expected a fraction" --kv-keep 1.5

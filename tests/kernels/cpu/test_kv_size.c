@@ -152,10 +152,11 @@ TEST(as_many_tokens_as_fit)
     int64_t least;
     spec.evict.budget = DQ_KV_BUDGET_GLOBAL;
     assert_true(whole == 2048.0 * 30 * 3 * 64 * 4);
-    const int64_t k = dq_kv_size_tokens(&spec, &m, 2048, whole / 4, &least);
+    const int64_t k = dq_kv_size_tokens(&spec, &m, 2048, whole / 4, NULL);
     assert_true(k > 1300 && k < 1450); /* .68 by results/real */
     assert_true((double)dq_kv_size_bytes(&spec, &m, 2048, k) <= whole / 4);
     assert_true((double)dq_kv_size_bytes(&spec, &m, 2048, k + 1) > whole / 4);
+    assert_int_equal(dq_kv_size_tokens(&spec, &m, 2048, 0, &least), 0);
     assert_int_equal(dq_kv_size_tokens(&spec, &m, 2048, (double)least - 1, NULL), 0);
     assert_true(dq_kv_size_tokens(&spec, &m, 2048, (double)least, NULL) > 64);
     for (int64_t kept = 1; kept <= 2048; kept++) {
@@ -178,7 +179,8 @@ TEST(sizes_are_read)
                {"1/8@", 0, 0},        {"1/8@0", 0, 0},    {"1/8@2.5", 0, 0},
                {"-1/8", 0, 0},        {"1/8x", 0, 0},     {"", 0, 0},
                {"@9", 0, 0},          {"1/-8", 0, 0},     {"nan", 0, 0},
-               {"1/8@9@9", 0, 0}};
+               {"1/8@9@9", 0, 0},     {"-1/-8", 0, 0},    {"1/8@16777216", 0.125, 1 << 24},
+               {"1/8@16777217", 0, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         double size;
         int64_t context;
