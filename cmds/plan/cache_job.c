@@ -130,7 +130,8 @@ dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args 
     DQ_TRY(dq_input_tokenizer(&j->tok, j->model, true, err));
     DQ_TRY(open_text(j, err));
     in->model = j->model;
-    if (recipe) recipe->kv->dense = dq_model_kv_dense(j->model, recipe->kv->dense);
+    const dq_kv_dense dense = c->dense.text ? (dq_kv_dense)c->dense.at : DQ_KV_DENSE_AUTO;
+    if (recipe) recipe->kv->dense = dq_model_kv_dense(j->model, dense);
     in->content = j->model->is_container ? dq_container_header(j->model->container)->content_sha256
                                          : j->model->fingerprint;
     in->tok = j->tok;

@@ -13,6 +13,7 @@
 typedef struct dq_cache_options {
     const char *text, *questions, *onto, *out, *device;
     int64_t ctx, windows, trials, threads, recent, sink;
+    dq_word dense; /* a dq_kv_dense */
     bool dry_run, json, resume, force;
     dq_logger logger;
 } dq_cache_options;
@@ -28,7 +29,10 @@ extern const dq_cache_options dq_cache_options_none;
 #define DQ_CACHE_OPTIONS_KEPT(o, recent_help)                                                      \
     dq_opt_int("kv-recent", "N", &(o).recent, 0, INT32_MAX, recent_help),                          \
         dq_opt_int("kv-sink", "N", &(o).sink, 0, INT32_MAX,                                        \
-                   "the same of first tokens (default 4)")
+                   "the same of first tokens (default 4)"),                                        \
+        dq_opt_word("kv-dense-type", "TYPE", &(o).dense, dq_kv_dense_name, DQ_KV_DENSE_TYPES + 1,  \
+                    "what is not coded is held in: {words} (default auto: f16, or bf16 where the " \
+                    "model's weights are)")
 #define DQ_CACHE_OPTIONS_RUN(o, resume_help)                                                       \
     dq_opt_letter('o', dq_opt_output(dq_opt_text("output", "RECIPE.json", &(o).out,                \
                                                  "the recipe to write"))),                         \

@@ -46,7 +46,6 @@ static dq_status make_settings(dq_plan_heads_settings *s, const options *c, dq_e
 {
     const long long windows = c->all.windows ? c->all.windows : DQ_PLAN_HEADS_WINDOWS;
     s->kv = dq_kv_config_plain;
-    s->kv.dense = DQ_KV_DENSE_AUTO;
     s->kv.recent = c->all.recent >= 0 ? (int)c->all.recent : DQ_PLAN_HEADS_RECENT;
     if (c->all.sink >= 0) s->kv.sink = (int)c->all.sink;
     s->kv.evict.policy = dq_kv_policy_find(c->policy ? c->policy : DQ_POLICY_USUAL, err);

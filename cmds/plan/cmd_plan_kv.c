@@ -88,7 +88,6 @@ static dq_status make_settings(dq_plan_kv_settings *s, const options *c, dq_err 
                        "up to two uniform widths.",
                        (long long)c->all.trials);
     s->kv = dq_kv_config_plain;
-    s->kv.dense = DQ_KV_DENSE_AUTO;
     DQ_TRY(read_code(&s->kv.quant, c->quant, err));
     if (c->all.recent >= 0) s->kv.recent = (int)c->all.recent;
     if (c->all.sink >= 0) s->kv.sink = (int)c->all.sink;

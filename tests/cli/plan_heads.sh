@@ -38,6 +38,7 @@ try 4 "single.jsonl: all choices of these questions are a single token, which is
     sed 1q single.jsonl
 } >some.jsonl
 try 0 "^ask  *the last 4 questions" "$@" --dry-run --questions some.jsonl --search-items 4
+try 0 '"dense_type": "f32"' "$@" --dry-run --questions some.jsonl --search-items 4 --json --kv-dense-type f32
 grep -q "warning: some.jsonl: 4 of 16 choices are a single token, which is predicted before anything is evicted" "$top/err" ||
     complain "heads plan: no word about choices of one token: $(cat "$top/err")"
 grep -q "warning: some.jsonl: contexts have [0-9]* to [0-9]* tokens, .* no group is cut alone" "$top/err" ||

@@ -83,6 +83,9 @@ grep -q "^search  *windows 2 to 3; the other 3 decide" "$top/out" || complain "k
 grep -q "warning: text.txt: 3 unseen windows are few: with fewer than 20" "$top/err" || complain "kv plan: no word about few windows"
 try 0 "^time  *about [0-9.]* [smh].* to [0-9.]* [smh].* here, at the [0-9.e+]* tokens a second" "$@" --dry-run
 try 0 '"caches_alone": 13' "$@" --dry-run --json
+for type in f32 f16 bf16; do # what f16 does not hold can be planned in another type
+    try 0 '"dense_type": "'$type'"' "$@" --dry-run --json --kv-dense-type $type
+done
 json dq-plan/1
 cp "$top/out" dry.json
 try 4 "dry.json: results.0.: a plan of --dry-run, which measures nothing" report dry.json -o gone.html

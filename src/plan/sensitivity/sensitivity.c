@@ -93,7 +93,6 @@ static dq_status cache_of(dq_kv_spec *out, const dq_sensitivity *s, dq_sensitivi
                           dq_err *err)
 {
     dq_kv_config c = s->set.kv;
-    c.dense = DQ_KV_DENSE_AUTO;
     c.k_bits = kind == DQ_SENSITIVITY_KEYS ? s->set.bits : 16;
     c.v_bits = kind == DQ_SENSITIVITY_VALUES ? s->set.bits : 16;
     return dq_model_kv_spec(out, &c, s->m, DQ_NUM_F32, err);

@@ -298,7 +298,6 @@ static void check_only_layer(const dq_model *m, const dq_calib_text *t)
             dq_kv_spec kv;
             dq_sensitivity s;
             if (kind == DQ_SENSITIVITY_HEADS || kind == DQ_SENSITIVITY_MAPS) continue;
-            if (kind >= DQ_SENSITIVITY_KEYS) c.dense = DQ_KV_DENSE_AUTO;
             if (kind == DQ_SENSITIVITY_KEYS) c.k_bits = 4;
             if (kind == DQ_SENSITIVITY_VALUES) c.v_bits = 4;
             must(dq_model_kv_spec(&kv, &c, m, DQ_NUM_F32, &err), &err);
