@@ -1,5 +1,6 @@
 /* cmd_quantize: dq quantize MODEL -o OUT.h5
  * SPDX-License-Identifier: MIT */
+#include "base/os.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_sweep.h"
 #include "cmds/cli/logger.h"
@@ -132,8 +133,8 @@ static void print_summary(const command *c, const dq_quantizer *q)
     print_no_text(c, q);
     if (c->dry_run) {
         printf("time               about %s on %d thread%s\n",
-               dq_table_time_text(a, sizeof a, c->seconds), dq_progress_threads(),
-               dq_progress_threads() == 1 ? "" : "s");
+               dq_table_time_text(a, sizeof a, c->seconds), dq_os_threads(),
+               dq_os_threads() == 1 ? "" : "s");
         return;
     }
     if (c->request.planned)

@@ -91,7 +91,7 @@ static dq_status of_another_model(const char *path, dq_err *err)
 static dq_status begin_source(request *r, dq_progress *bar, dq_quantizer *q, dq_err *err)
 {
     if (dq_progress_is_long(dq_quantize_expected(q))) DQ_TRY(dq_quantize_measure(q, err));
-    dq_progress_announce(&r->logger, dq_quantize_expected(q), dq_progress_threads());
+    dq_progress_announce(&r->logger, dq_quantize_expected(q), dq_os_threads());
     dq_progress_begin(bar, &r->logger, "source", 1);
     bar->announced = true;
     return DQ_OK;

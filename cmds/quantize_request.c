@@ -216,7 +216,7 @@ dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q, dq_
                        i->source, i->source_types);
     double seconds;
     DQ_TRY(dq_quantize_request_seconds(&seconds, r, q, err));
-    dq_progress_announce(r->logger, seconds, dq_progress_threads());
+    dq_progress_announce(r->logger, seconds, dq_os_threads());
     dq_progress_begin(&bar, r->logger, i->source, 1);
     bar.announced = true;
     dq_quantize_write(q, r->out, r->force, r->resume, &p, err);

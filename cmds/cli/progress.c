@@ -12,10 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 enum { NAME = 200 };
 
 void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *label, double total)
@@ -28,7 +24,7 @@ void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *labe
     p->first = -1;
     p->redraw = isatty(STDERR_FILENO) != 0;
     p->often = logger->progress.at == DQ_LOGGER_ALWAYS;
-    p->threads = dq_progress_threads();
+    p->threads = dq_os_threads();
     p->on = !logger->quiet && logger->progress.at != DQ_LOGGER_NEVER;
 }
 
@@ -134,13 +130,4 @@ void dq_progress_end(dq_progress *p)
 bool dq_progress_is_long(double seconds)
 {
     return seconds >= 5;
-}
-
-int dq_progress_threads(void)
-{
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
 }

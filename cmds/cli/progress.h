@@ -33,7 +33,6 @@ void dq_progress_pace(void *progress, const dq_pace *pace, const char *note);
 void dq_progress_end(dq_progress *p);
 /* "takes about 4 min on 2 threads", where that is long enough to be worth a line, and for one process; threads 0: elsewhere. */
 void dq_progress_announce(const dq_logger *logger, double seconds, int threads);
-int dq_progress_threads(void); /* that parallel regions have */
 /* Whether what takes so many seconds by a rough estimate is worth timing. */
 bool dq_progress_is_long(double seconds);
 /* Whether a line is due at `now`, seconds of dq_os_seconds. */

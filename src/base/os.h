@@ -72,6 +72,7 @@ int dq_os_cpu_count(const char *root);
  * of them. */
 void dq_os_share_machine(int n);
 int dq_os_sharing(void); /* n, 1 at first */
+int dq_os_threads(void); /* that parallel regions have */
 /* Makes threads that wait for each other sleep after some 50 microseconds, unless the environment says how they wait
  * (GOMP_SPINCOUNT, OMP_WAIT_POLICY): starts the program anew with that set. First in main. Returns where it is set,
  * or where this cannot be done; then threads wait as the runtime of OpenMP has it. */

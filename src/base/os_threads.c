@@ -47,6 +47,11 @@ int dq_os_cpu_count(const char *root)
     return n > 0 ? n : 1;
 }
 
+int dq_os_threads(void)
+{
+    return omp_get_max_threads();
+}
+
 /* GCC's runtime of OpenMP reads its environment while it is loaded, before any line of this program, so the program
  * starts itself once more. It spins 300 000 times before it sleeps, 6 ms and more: where something else runs, a thread
  * spins through its share of the processor while the one that it waits for has none. */

@@ -10,22 +10,9 @@
 
 #include <string.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 static int64_t larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
-}
-
-static int64_t threads(void)
-{
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
 }
 
 /* Correcting a band of rows, rounding it, fitting scales: the one that takes most. */
@@ -40,7 +27,7 @@ static int64_t rounding_bytes(const dq_quantize_row *r, const dq_calibrate_rule 
     const dq_weight_format *format = dq_weight_format_named(r->format);
     const int64_t tiles = format && format->encode_strip ? DQ_STRIP_ROWS / DQ_F64_TILE : 1;
     const int64_t strips =
-        threads() * tiles * (2 * r->cols * DQ_F64_TILE + corner) * (int64_t)sizeof(double);
+        dq_os_threads() * tiles * (2 * r->cols * DQ_F64_TILE + corner) * (int64_t)sizeof(double);
     const dq_code_shape shape = {.rows = rows,
                                  .cols = r->cols,
                                  .group_size = r->group_size,

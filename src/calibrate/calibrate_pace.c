@@ -12,10 +12,6 @@
 
 #include <string.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #define ALL(x)                                                                                     \
     {                                                                                              \
         0, 0, x, x, x, x, x, x, x                                                                  \
@@ -139,15 +135,6 @@ typedef struct timing {
     double begin;
 } timing;
 
-static int threads(void)
-{
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
 /* The beginning of the text's longest sequence, as long as a layer over it takes little time. */
 static void take_text(timing *t)
 {
@@ -261,7 +248,7 @@ static dq_status time_rounding(double *seconds, timing *t, int64_t rows, const d
 /* What each way to round takes of a value, beside products of f64. */
 static dq_status time_values(timing *t, dq_err *err)
 {
-    const int64_t rows = (int64_t)DQ_STRIP_ROWS * threads(),
+    const int64_t rows = (int64_t)DQ_STRIP_ROWS * dq_os_threads(),
                   n = dq_quantize_result(t->q)->n_tensors;
     bool known[DQ_QUANT_MODES][9] = {{false}};
     for (int64_t i = 0; i < n; i++) {
@@ -284,7 +271,7 @@ static dq_status time_all(timing *t, dq_err *err)
     const dq_model *m = t->c->m;
     const dq_quant_spec plain = {.bits = 4, .group = 128, .mode = DQ_ABSMAX, .scale_dtype = DQ_F32};
     const int64_t cols = m->dim < ROUND_COLS ? m->dim : ROUND_COLS,
-                  rows = (int64_t)DQ_F64_TILE * threads();
+                  rows = (int64_t)DQ_F64_TILE * dq_os_threads();
     double seconds;
     take_text(t);
     DQ_TRY(dq_calib_pass_new(&t->pass, m, t->c->set.backend, &t->text, err));

@@ -104,20 +104,6 @@ double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule,
     return n - dq_calibrate_work_rows(&m->layer[m->n_layers - 1].down, text->n_ids);
 }
 
-double dq_calibrate_work_head(const dq_model *m, const dq_calibrate_rule *rule, double tokens)
-{
-    const double cols = (double)m->head.cols;
-    double n = dq_calibrate_work_hessian(tokens, cols) +
-               DQ_CALIBRATE_F64_FLOP *
-                   (dq_calibrate_work_factor(cols) +
-                    dq_calibrate_work_rounding((double)m->head.rows, cols, DQ_SEARCH, rule));
-    n += tokens * dq_calibrate_work_rows(&m->layer[m->n_layers - 1].down, 1);
-    if (rule->aligns)
-        n += dq_calibrate_work_cross(tokens, cols, cols) +
-             DQ_CALIBRATE_F64_FLOP * dq_calibrate_work_correction(cols, cols);
-    return n;
-}
-
 double dq_calibrate_work_embedding(const dq_model *m, const dq_calibrate_rule *rule, double tokens)
 {
     const double cols = (double)m->embed.cols;

@@ -5,10 +5,7 @@
 
 #include "calibrate/calibrate.h"
 
-enum {
-    DQ_CALIBRATE_FLOP_PER_BYTE = 256, /* of work in f32 that counts as a byte of progress */
-    DQ_CALIBRATE_F64_FLOP = 4         /* of f32, in time */
-};
+enum { DQ_CALIBRATE_F64_FLOP = 4 }; /* of f32, in time */
 
 double dq_calibrate_work_layer(const dq_layer *l); /* of its weights, for one token */
 double dq_calibrate_work_attention(const dq_model *m, int64_t rows); /* of a sequence, its maps */
@@ -24,10 +21,9 @@ double dq_calibrate_work_rounding(double rows, double n, dq_scale_mode mode,
 /* What codes that are found together take besides. */
 double dq_calibrate_work_found(double rows, double n, dq_scale_mode mode,
                                const dq_calibrate_rule *rule);
-/* Of a run with every projection coded, in f32 operations; and what a coded head adds, or a coded embedding that is the head. */
+/* Of a run with every projection coded, in f32 operations; and what a coded embedding adds that is the head. */
 double dq_calibrate_work_all(const dq_model *m, const dq_calibrate_rule *rule,
                              const dq_calib_text *text);
-double dq_calibrate_work_head(const dq_model *m, const dq_calibrate_rule *rule, double tokens);
 double dq_calibrate_work_embedding(const dq_model *m, const dq_calibrate_rule *rule, double tokens);
 
 #endif

@@ -8,10 +8,6 @@
 #include "base/sha256.h"
 #include "quantize/quantize_out.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #define ALL(x)                                                                                     \
     {                                                                                              \
         0, 0, x, x, x, x, x, x, x                                                                  \
@@ -54,15 +50,6 @@ static void fill(float *w, int64_t n)
     }
 }
 
-static int threads(void)
-{
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
 /* The passes over a tensor: the scan, and the writing. */
 static dq_status time_passes(double *scan, double *write, dq_quantize_tensor *t, dq_err *err)
 {
@@ -88,7 +75,7 @@ static dq_status time_like(dq_quantize_rates *r, const dq_quantize_tensor *like,
 {
     const bool strips = like->format->encode_strip;
     const int64_t most = strips ? STRIP_COLS : COLS, cols = like->cols < most ? like->cols : most,
-                  rows = strips ? (int64_t)DQ_STRIP_ROWS * threads() : VALUES / cols;
+                  rows = strips ? (int64_t)DQ_STRIP_ROWS * dq_os_threads() : VALUES / cols;
     dq_quantize_tensor t = *like;
     const size_t values = (size_t)(rows * cols);
     float *w = dq_block_new(values, sizeof *w, err);
@@ -125,7 +112,7 @@ static dq_status time_hash(dq_quantize_rates *r, dq_err *err)
     const double begin = dq_os_seconds();
     dq_sha256_of(sha, p, HASH_BYTES, err);
     const double each = (dq_os_seconds() - begin) / HASH_BYTES;
-    r->hash = each / threads(); /* other threads do something else meanwhile */
+    r->hash = each / dq_os_threads(); /* other threads do something else meanwhile */
     r->dense = each + dq_quantize_rates_usual.scan;
     dq_block_free(p);
     return err->code;

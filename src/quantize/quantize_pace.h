@@ -14,8 +14,6 @@ typedef struct dq_quantize_rates {
 
 /* Those of no machine in particular, on one thread. */
 extern const dq_quantize_rates dq_quantize_rates_usual;
-/* Of tensors like t, on this machine's threads. DQ_RESOURCE. */
-dq_status dq_quantize_rates_measure(dq_quantize_rates *r, const dq_quantize_tensor *t, dq_err *err);
 /* Of writing t. */
 double dq_quantize_rates_tensor(const dq_quantize_rates *r, const dq_quantize_tensor *t);
 
