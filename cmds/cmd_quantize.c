@@ -198,6 +198,7 @@ static dq_status print_json(const command *c, const char *model, const dq_quanti
     json_object_set_new(out, "params", json_integer(i->params));
     json_object_set_new(out, "packed_params", json_integer(i->packed_params));
     json_object_set_new(out, "packed_bytes", json_integer(i->packed_bytes));
+    if (c->dry_run) json_object_set_new(out, "seconds", dq_document_real(c->seconds));
     json_object_set_new(out, "payloads_taken_over", json_integer(i->n_resumed));
     json_object_set_new(out, "content_sha256",
                         c->dry_run ? json_null() : json_string(i->content_sha256));

@@ -31,6 +31,7 @@ try 0 "scratch  *3.78 MiB beside the output" "$@" --dry-run
 try 0 "memory  *about [0-9.]* MiB beside mapped files" "$@" --dry-run
 try 0 "time  *about [0-9]* s on 3 threads" "$@" --dry-run --threads 3
 try 0 '"memory_bytes": [1-9]' "$@" --dry-run --json
+grep -q '^ *"seconds": [0-9.]*,$' "$top/out" || complain "calibrate: --dry-run --json does not say how long it takes"
 # shellcheck disable=SC3045 # dash and bash have it
 if (ulimit -v 400000 && "$dq" --version; exit $?) >/dev/null 2>&1; then # KiB; a build with sanitizers cannot begin in so few
     (
