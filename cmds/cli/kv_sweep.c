@@ -287,7 +287,8 @@ static void say_omission(const dq_kv_options *o, const dq_kv_config *c, omission
 static bool same_size(const dq_kv_sized *a, const dq_kv_sized *b)
 {
     return a->of.size == b->of.size && a->of.context == b->of.context &&
-           a->row.bits == b->row.bits && a->row.recent == b->row.recent && a->keep == b->keep;
+           a->row.bits == b->row.bits && a->row.recent == b->row.recent && a->keep == b->keep &&
+           a->share == b->share;
 }
 
 dq_kv_size dq_kv_sweep_size(const dq_kv_options *o, int i)

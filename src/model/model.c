@@ -527,8 +527,8 @@ dq_status dq_model_kv_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size *
     }
     if (least >= whole)
         return dq_fail(err, DQ_USAGE,
-                       "nothing holds %lld tokens of this model in fewer bytes than 16 bits do. "
-                       "Name a longer context.",
+                       "with these settings nothing holds %lld tokens of this model in fewer bytes "
+                       "than 16 bits do. Name a longer context.",
                        (long long)size->context);
     return dq_fail(err, DQ_USAGE,
                    "a cache of %lld tokens of this model takes %.4f of the bytes of 16 bits at "

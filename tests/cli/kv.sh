@@ -45,7 +45,7 @@ done
 refused "kv-size 2: expected a share of the bytes of 16 bits, above 0 and below 1" --kv-size 2
 refused "kv-size 1/8@0.5: expected a number of tokens after the @" --kv-size 1/8@0.5
 refused "a cache of 512 tokens of this model takes 0.[01][0-9]* of the bytes of 16 bits at least. Give that or more" --kv-size 0.001@512
-refused "nothing holds 1 tokens of this model in fewer bytes than 16 bits do. Name a longer context" --kv-size 1/8@1
+refused "with these settings nothing holds 1 tokens of this model in fewer bytes than 16 bits do. Name a longer context" --kv-size 1/8@1
 refused "a cache of 64 tokens of this model takes 0.3726 of the bytes of 16 bits at least" --kv-size 1/8@64 # all of them
 refused "kv-size 1/8@99999999: expected a number of tokens after the @, at most 16777216" --kv-size 1/8@99999999
 refused "how many bytes a budget by heads takes is not foretold" --kv-size 1/4@512 --kv-budget heads --kv-heads 1.1,1.0,0.1,0.0
@@ -482,6 +482,9 @@ by_hand=$(sed -n 's/^KV size 0.25 of 256 tokens: \(.*\), at most.*/\1/p' "$top/o
 try 0 "." eval "plain model" --text "$book" --ctx 512 --limit 1 --progress never $by_hand --csv hand.csv
 [ "$(column hand.csv 1 kld_nats)$(column hand.csv 1 kv_bytes_held)" = "$(column sized.csv 2 kld_nats)$(column sized.csv 2 kv_bytes_held)" ] ||
     complain "kv: a size is not what it says that it is"
+# the same settings hold other shares of models of another shape
+try 0 "." eval "diff model" "plain model" --text "$book" --ctx 512 --limit 1 --progress never --kv-size 0.9
+[ "$(grep -c "^KV size 0.9 of 256 tokens: --kv-bits 8, at most 0.[67]" "$top/out")" = 2 ] || complain "kv: a share of one model stands for another's"
 try 0 "KV size  *0.5 of 512 tokens: --kv-bits 8" quantize "diff model" -o sized.h5 --bits 4 --kv-size 1/2@512
 try 0 "K 8 bits, V 8 bits.*, uncoded tokens in bf16" info sized.h5
 try 0 '"effective": ' logits "diff model" --text "short text" -o sized-logits.h5 --prefix 100 --kv-size 0.8 --json
