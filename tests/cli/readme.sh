@@ -12,7 +12,7 @@ for page in "$repo/README.md" "$repo"/docs/*.md; do
     }
     [ "$name" != README ] || { # what it calls the reader's own
         cp "$repo/tests/golden/gguf/model/model.gguf" . && cp -r "$repo/calib/pair/llama" model
-        cp "$repo/calib/pair/text.txt" train.txt && cp train.txt test.txt
+        fold -w 4000 "$repo/calib/pair/text.txt" | sed 's/.*/{"text": "&"}/' >test.jsonl && cp "$repo/calib/pair/text.txt" train.txt
     }
     awk '
         /^```/ { open = !open; runs = open && $0 == "```sh"; line = ""; next }
