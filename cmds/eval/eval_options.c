@@ -65,7 +65,7 @@ static const dq_usage usage = {
         "Scores checkpoints and containers on multiple-choice tasks, on questions that they answer "
         "in their own words, and on text, at one or many widths of attention logits and forms of "
         "the KV cache, in one table. Every row is compared "
-        "with the same checkpoint at 16-bit logits and a 16-bit cache in f32: a container with its "
+        "with the same checkpoint at 16-bit logits and a cache of 32 bits: a container with its "
         "source folder, which must be in the run, or with --ref MODEL; --ref with the container "
         "itself leaves out what its weights lost. Standard errors (±) of tasks are over items, or "
         "queries where "

@@ -322,7 +322,7 @@ dq_status dq_html_rows_read(dq_html *h, dq_err *err)
     h->about = dq_html_words(
         h,
         "%d row%s of results. Every row is compared with its reference: the same "
-        "checkpoint at 16-bit logits and a 16-bit cache in f32, or the model given with "
+        "checkpoint at 16-bit logits and a cache of 32 bits, or the model given with "
         "<code>--ref</code>. A container without either is compared with nothing. ± is one "
         "standard error over the clusters of a row (items, queries, documents or windows); where "
         "no item differs, a 95 %% bound stands instead.",
