@@ -92,6 +92,7 @@ void dq_logger_say_left_out(dq_logger *logger)
     logger->left_out = NULL;
 }
 
+DQ_PRINTF(2, 0)
 static void put_line(const dq_logger *logger, const char *fmt, va_list args)
 {
     char line[1024];

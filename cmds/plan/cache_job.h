@@ -68,8 +68,7 @@ typedef struct dq_cache_job_recipe {
     json_t *(*make)(const void *arg, const json_t *onto);
     void (*warn)(const dq_cache_job *j, const void *arg, const dq_kv_config *kv);
     const void *arg;
-    dq_kv_config
-        *kv; /* what is measured; the type of what is not coded becomes the model's */
+    dq_kv_config *kv; /* what is measured; the type of what is not coded becomes the model's */
 } dq_cache_job_recipe;
 
 /* The backend, the model, which is the argument, its tokenizer, the text and the recipe to plan onto, with all that can be said against these. windows: where none

@@ -24,7 +24,7 @@ void dq_calibrate_job_advance(dq_calibrate_job *j, dq_calibrate_part part, doubl
 {
     const double seconds = flop * j->c->rates.flop[part];
     dq_calibrate_job_end_part(j->c, part, flop);
-    dq_quantize_feed_advance(j->feed, part,
+    dq_quantize_feed_advance(j->feed, (int)part,
                              part == DQ_CALIBRATE_FACTORS ? seconds : seconds * j->at_once, what);
 }
 

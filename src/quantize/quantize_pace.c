@@ -150,7 +150,7 @@ static void expect_all(const dq_quantizer *q, dq_pace *p)
         const dq_quantize_tensor *t = &q->tensor[i];
         dq_pace_expect(p, DQ_QUANTIZE_SCAN, (double)dq_tensor_bytes(t->t) * q->rates.scan);
         if (!is_method_s(q, t))
-            dq_pace_expect(p, kind_of(t), dq_quantize_rates_tensor(&q->rates, t));
+            dq_pace_expect(p, (int)kind_of(t), dq_quantize_rates_tensor(&q->rates, t));
         else if (!m) /* compared, not made */
             dq_pace_expect(p, DQ_QUANTIZE_DENSE, (double)dq_tensor_bytes(t->t) * q->rates.dense);
     }
@@ -207,7 +207,7 @@ static void advance(dq_quantizer *q, int kind, double seconds, int64_t bytes)
 void dq_quantize_plan_advance(void *arg, int64_t bytes)
 {
     dq_quantizer *q = arg;
-    advance(q, q->kind, (double)bytes * q->rate, bytes);
+    advance(q, (int)q->kind, (double)bytes * q->rate, bytes);
 }
 
 void dq_quantize_plan_advance_hash(void *arg, int64_t bytes)
@@ -227,13 +227,14 @@ void dq_quantize_plan_skip(dq_quantizer *q, int64_t tensor)
     const dq_quantize_tensor *t = &q->tensor[tensor];
     if (is_method_s(q, t)) return;
 #pragma omp critical(dq_quantize_progress)
-    dq_pace_expect(&q->pace, kind_of(t), -dq_quantize_rates_tensor(&q->rates, t));
+    dq_pace_expect(&q->pace, (int)kind_of(t), -dq_quantize_rates_tensor(&q->rates, t));
 }
 
 void dq_quantize_plan_told(dq_quantizer *q, int64_t tensor)
 {
     const dq_quantize_tensor *t = &q->tensor[tensor];
-    advance(q, kind_of(t), dq_quantize_rates_tensor(&q->rates, t), (int64_t)dq_tensor_bytes(t->t));
+    advance(q, (int)kind_of(t), dq_quantize_rates_tensor(&q->rates, t),
+            (int64_t)dq_tensor_bytes(t->t));
 }
 
 void dq_quantize_feed_advance(dq_quantize_feed *f, int kind, double seconds, const char *what)

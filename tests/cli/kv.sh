@@ -445,6 +445,7 @@ try 0 '"heads": null' eval heads.h5 --text "$book" --ctx 512 --limit 1 --kv-budg
 try 0 '"budget": "heads"' logits heads.h5 --text "short text" -o heads.logits.h5 --prefix 60 --kv-tokens 30 --json
 
 # ---- 16 bits are two bytes, of the type that the model has; without a KV option nothing is rounded
+# shellcheck disable=SC2086 # options
 rows_of() { try 0 "$1" eval "$2" --text "$book" --ctx 256 --limit 1 --progress never --dry-run $3; } # PATTERN MODEL OPTIONS
 try 0 "." quantize "diff model" -o half.h5 --bits 4 --embed-bits 16 --dense-type f16
 try 0 "." quantize "diff model" -o normed.h5 --bits 4 --embed-bits 4 # the last norm is bf16
@@ -552,7 +553,7 @@ grep -q "whole.h5: layers 0-1: linear prepacked_int8 int8 (8 bits.*; attention a
     complain "eval: -v does not say which kernels run: $(grep layer "$top/err")"
 grep -q "whole.h5: layers 0-1: linear prepacked f32 (8 bits.*; attention attend: qk f32, pv f32; kv 32:32 f32$" "$top/err" ||
     complain "eval: -v does not say which kernels the reference runs: $(grep layer "$top/err")"
-for i in $(seq 30); do cat "$book"; done >long.txt # so much that its time is taken
+for _ in $(seq 30); do cat "$book"; done >long.txt # so much that its time is taken
 try 0 "rows: 1, tokens: 5[0-9]*, about [0-9]" eval whole.h5 --text long.txt --ctx 512 --math int8 --kv-bits 8 --dry-run
 try 0 "packed" quantize "$repo/calib/pair/llama" -o mixed.h5 --bits 4 --skip "layers[.]1[.].*k_proj" --force
 try 0 "mixed-logits.h5" logits mixed.h5 --text "short text" -o mixed-logits.h5 --force -v

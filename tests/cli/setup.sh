@@ -10,7 +10,7 @@ done
 # ... and a first try whose sentences are those that the page shows
 tried=$(sed -n '/^dq generate calib/{p;q}' "$repo/README.md")
 [ -n "$tried" ] || complain "setup: README.md begins with no model of the checkout"
-(cd "$repo" && PATH=$(dirname "$dq"):$PATH && eval "$tried" 2>/dev/null) >out
+(cd "$repo" && eval "\"\$dq\" ${tried#dq}" 2>/dev/null) >out
 grep -qxF -e "$(cat out)" "$repo/README.md" || complain "setup: $tried: writes $(cat out)"
 [ "$(wc -l <"$repo/README.md")" -le 120 ] || complain "setup: README.md has more than 120 lines"
 
