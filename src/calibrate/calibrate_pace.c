@@ -10,7 +10,7 @@
 #include "calibrate/f64_tile.h"
 #include "calibrate/gptq.h"
 
-#include <string.h>
+#include <math.h>
 
 #define ALL(x)                                                                                     \
     {                                                                                              \
@@ -120,8 +120,9 @@ void dq_calibrate_pace_expect(const dq_calibrate_job *j, dq_pace *p)
 
 /* ---- Timing ---- */
 
-/* Rows that are enough to time, and operations that are. */
-enum { LEAST_ROWS = 64, ROUND_COLS = 512, VALUE_COLS = 64 };
+/* Rows that are enough to time, and operations that are. Of some times the least counts: the first one touches memory and wakes
+ * threads, which the work itself does once. */
+enum { LEAST_ROWS = 64, ROUND_COLS = 512, VALUE_COLS = 64, TIMES = 5 };
 static const double much = 2e9;
 
 /* What is timed. */
@@ -132,7 +133,7 @@ typedef struct timing {
     int64_t cu[2];
     dq_calib_pass pass;
     dq_hessian *h;
-    double begin;
+    double begin, least;
 } timing;
 
 /* The beginning of the text's longest sequence, as long as a layer over it takes little time. */
@@ -153,17 +154,40 @@ static void take_text(timing *t)
     t->text.n_seq = 1;
 }
 
-static void begin(timing *t)
+static void begin(timing *t, int number)
 {
+    if (number == 0) t->least = INFINITY;
     t->begin = dq_os_seconds();
 }
 
-static void end(timing *t, dq_calibrate_part part, double flop)
+static void end(timing *t)
 {
-    t->c->rates.flop[part] = (dq_os_seconds() - t->begin) / flop;
+    t->least = fmin(t->least, dq_os_seconds() - t->begin);
 }
 
-/* A layer's forward pass, twice, of which the first one touches memory; and what maps make of it. */
+static void keep(const timing *t, dq_calibrate_part part, double flop)
+{
+    t->c->rates.flop[part] = t->least / flop;
+}
+
+/* What maps make of a layer's inputs. */
+static dq_status time_maps(timing *t, const dq_layer_steps *s, dq_err *err)
+{
+    const dq_model *m = t->c->m;
+    dq_value_maps *maps = NULL;
+    if (dq_value_maps_new(&maps, m, s->x.rows, err) == DQ_OK) {
+        for (int i = 0; i < TIMES; i++) {
+            begin(t, i);
+            dq_value_maps_read(maps, s->x, s, 0);
+            end(t);
+        }
+        keep(t, DQ_CALIBRATE_MAPS, dq_value_maps_flop(m, s->x.rows));
+    }
+    dq_value_maps_free(maps);
+    return dq_backend_sync(t->c->set.backend, err);
+}
+
+/* A layer's forward pass, and what maps make of it. */
 static dq_status time_forward(timing *t, dq_err *err)
 {
     const dq_model *m = t->c->m;
@@ -173,8 +197,8 @@ static dq_status time_forward(timing *t, dq_err *err)
     dq_backend *b = t->c->set.backend;
     dq_layer_steps s = dq_calib_pass_steps(&t->pass, m, l, k);
     const int64_t n = k->batch.n_rows;
-    for (int i = 0; i < 2; i++) {
-        begin(t);
+    for (int i = 0; i < TIMES; i++) {
+        begin(t, i);
         b->ops->embed(b, s.x, &m->embed, k->batch.ids);
         DQ_TRY(dq_calib_pass_cache(&t->pass, &s, err));
         dq_layer_steps_norm_attn(&s);
@@ -184,18 +208,11 @@ static dq_status time_forward(timing *t, dq_err *err)
         dq_reference_feed_forward(&s, t->pass.gate, t->pass.up);
         DQ_TRY(dq_backend_sync(b, err));
         b->ops->kv_free(b, s.kv);
-        end(t, DQ_CALIBRATE_FORWARD,
-            (double)n * dq_calibrate_work_layer(l) + dq_calibrate_work_attention(m, n));
+        end(t);
     }
-    if (!t->c->set.rule->aligns) return DQ_OK;
-    dq_value_maps *maps = NULL;
-    if (dq_value_maps_new(&maps, m, n, err) == DQ_OK) {
-        begin(t);
-        dq_value_maps_read(maps, s.x, &s, 0);
-        end(t, DQ_CALIBRATE_MAPS, dq_value_maps_flop(m, n));
-    }
-    dq_value_maps_free(maps);
-    return dq_backend_sync(b, err);
+    keep(t, DQ_CALIBRATE_FORWARD,
+         (double)n * dq_calibrate_work_layer(l) + dq_calibrate_work_attention(m, n));
+    return t->c->set.rule->aligns ? time_maps(t, &s, err) : DQ_OK;
 }
 
 /* Numbers of chance in rows of a buffer. */
@@ -206,40 +223,68 @@ static void fill(float *x, int64_t n)
         x[i] = (float)(dq_random_next(&r) >> 40) / (float)(1 << 24) - 0.5f;
 }
 
-/* Sums and factor of n inputs. */
-static dq_status time_sums(timing *t, dq_mat x, int64_t n, bool measured, dq_err *err)
+/* Sums over n inputs. */
+static dq_status time_sums(timing *t, dq_mat x, int64_t n, dq_err *err)
 {
     const dq_tile_sums_rows all = {DQ_ROWS_ALL, DQ_TILE_SUMS_NO_PIECES};
     x.cols = n;
     dq_hessian_begin(t->h, n);
-    begin(t);
-    DQ_TRY(dq_hessian_add(t->h, t->c->set.backend, x, all, err));
-    if (measured)
-        end(t, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian((double)x.rows, (double)n));
-    DQ_TRY(dq_hessian_share(t->h, err));
-    begin(t);
-    DQ_TRY(dq_hessian_factor(t->h, 1, "timing", err));
-    if (measured) end(t, DQ_CALIBRATE_FACTORS, dq_calibrate_work_factor((double)n));
-    return DQ_OK;
+    for (int i = 0; i < TIMES; i++) {
+        begin(t, i);
+        DQ_TRY(dq_hessian_add(t->h, t->c->set.backend, x, all, err));
+        DQ_TRY(dq_backend_sync(t->c->set.backend, err));
+        end(t);
+    }
+    keep(t, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian((double)x.rows, (double)n));
+    return dq_hessian_share(t->h, err);
 }
 
-/* Seconds to round rows[n, n of t->h] by a spec. */
-static dq_status time_rounding(double *seconds, timing *t, int64_t rows, const dq_quant_spec *spec,
-                               dq_err *err)
+/* Solving for as many outputs as there are inputs, by the factor. */
+static dq_status time_solving(timing *t, dq_err *err)
+{
+    const int64_t n = t->h->n;
+    dq_cross *x = NULL;
+    if (dq_cross_new(&x, n, n, 1, err) == DQ_OK) {
+        dq_cross_begin(x, n, n);
+        for (int i = 0; i < TIMES && err->code == DQ_OK; i++) {
+            begin(t, i);
+            dq_correction_solve(x, t->h, err);
+            end(t);
+        }
+        keep(t, DQ_CALIBRATE_FACTORS, 2 * (double)n * (double)n * (double)n);
+    }
+    dq_cross_free(x);
+    return err->code;
+}
+
+/* The factor; a rule that aligns solves by it, which is most of the work. */
+static dq_status time_factor(timing *t, dq_err *err)
+{
+    for (int i = 0; i < TIMES; i++) {
+        begin(t, i);
+        DQ_TRY(dq_hessian_refactor(t->h, 1, "timing", err));
+        end(t);
+    }
+    keep(t, DQ_CALIBRATE_FACTORS, dq_calibrate_work_factor((double)t->h->n));
+    return t->c->set.rule->aligns ? time_solving(t, err) : DQ_OK;
+}
+
+/* Rows [n of t->h] rounded by a spec. */
+static dq_status time_rounding(timing *t, int64_t rows, const dq_quant_spec *spec, dq_err *err)
 {
     const int64_t n = t->h->n;
     dq_quant_spec own = *spec;
     own.column = NULL;
-    dq_codes *codes = NULL;
     dq_gptq_loss *loss = dq_block_new((size_t)rows, sizeof *loss, err);
     float *w = dq_block_new((size_t)rows, (size_t)n * sizeof *w, err);
-    if (err->code == DQ_OK) {
+    for (int i = 0; i < TIMES && err->code == DQ_OK; i++) {
+        dq_codes *codes = NULL;
         fill(w, rows * n);
-        begin(t);
+        begin(t, i);
         dq_gptq(&codes, w, rows, n, t->h, NULL, &own, t->c->set.rule->refits, loss, err);
-        *seconds = dq_os_seconds() - t->begin;
+        end(t);
+        dq_codes_free(codes);
     }
-    dq_codes_free(codes);
     dq_block_free(loss);
     dq_block_free(w);
     return err->code;
@@ -256,14 +301,26 @@ static dq_status time_values(timing *t, dq_err *err)
         if (!r.fed) continue;
         const dq_quant_spec *spec = &dq_quantize_tensor_of(t->q, r.name)->spec;
         if (known[spec->mode][spec->bits]) continue;
-        double seconds, *each = &t->c->rates.value[spec->mode][spec->bits];
+        double *each = &t->c->rates.value[spec->mode][spec->bits];
         known[spec->mode][spec->bits] = true;
         *each = 0;
-        DQ_TRY(time_rounding(&seconds, t, rows, spec, err));
-        seconds -= dq_calibrate_pace_rounding(t->c, (double)rows, (double)t->h->n, spec);
-        *each = seconds > 0 ? seconds / (double)(rows * t->h->n) : 0;
+        DQ_TRY(time_rounding(t, rows, spec, err));
+        const double products =
+            dq_calibrate_pace_rounding(t->c, (double)rows, (double)t->h->n, spec);
+        *each = fmax(0, t->least - products) / (double)(rows * t->h->n);
     }
     return DQ_OK;
+}
+
+/* The factor of so few inputs that products hide nothing of what a value takes. */
+static dq_status factor_few(timing *t, dq_mat x, dq_err *err)
+{
+    const dq_tile_sums_rows all = {DQ_ROWS_ALL, DQ_TILE_SUMS_NO_PIECES};
+    x.cols = VALUE_COLS;
+    dq_hessian_begin(t->h, VALUE_COLS);
+    DQ_TRY(dq_hessian_add(t->h, t->c->set.backend, x, all, err));
+    DQ_TRY(dq_hessian_share(t->h, err));
+    return dq_hessian_factor(t->h, 1, "timing", err);
 }
 
 static dq_status time_all(timing *t, dq_err *err)
@@ -272,19 +329,19 @@ static dq_status time_all(timing *t, dq_err *err)
     const dq_quant_spec plain = {.bits = 4, .group = 128, .mode = DQ_ABSMAX, .scale_dtype = DQ_F32};
     const int64_t cols = m->dim < ROUND_COLS ? m->dim : ROUND_COLS,
                   rows = (int64_t)DQ_F64_TILE * dq_os_threads();
-    double seconds;
     take_text(t);
     DQ_TRY(dq_calib_pass_new(&t->pass, m, t->c->set.backend, &t->text, err));
     DQ_TRY(dq_hessian_new(&t->h, m->dim, t->pass.max_rows, err));
     DQ_TRY(time_forward(t, err));
     const dq_mat x = t->pass.x;
     fill(x.p, x.rows * x.cols);
-    DQ_TRY(time_sums(t, x, cols, true, err));
-    DQ_TRY(time_rounding(&seconds, t, rows, &plain, err));
-    t->begin = dq_os_seconds() - seconds;
-    end(t, DQ_CALIBRATE_ROUNDING,
-        dq_calibrate_work_rounding((double)rows, (double)cols, DQ_ABSMAX, t->c->set.rule));
-    if (cols > VALUE_COLS) DQ_TRY(time_sums(t, x, VALUE_COLS, false, err));
+    DQ_TRY(time_sums(t, x, cols, err));
+    DQ_TRY(dq_hessian_factor(t->h, 1, "timing", err));
+    DQ_TRY(time_factor(t, err));
+    DQ_TRY(time_rounding(t, rows, &plain, err));
+    keep(t, DQ_CALIBRATE_ROUNDING,
+         dq_calibrate_work_rounding((double)rows, (double)cols, DQ_ABSMAX, t->c->set.rule));
+    if (cols > VALUE_COLS) DQ_TRY(factor_few(t, x, err));
     return time_values(t, err);
 }
 
