@@ -309,14 +309,30 @@ static dq_status wrong_word(const dq_kv_field *f, const json_t *o, dq_err *err)
 }
 
 /* 32 bits are f32, whatever else is said. */
-static dq_status file_widths(dq_kv_config *c, const char *text, const json_t *o, dq_err *err)
+static dq_status agree_with_dense(dq_kv_dense said, const json_t *o, dq_err *err)
 {
     const char *type = json_string_value(given(o, "dense_type"));
+    if (said == DQ_KV_F32 && type && strcmp(type, dq_kv_dense_name[DQ_KV_F32]) != 0)
+        return dq_fail(err, DQ_DAMAGED, "32 bits are f32, and key \"dense_type\" is \"%.20s\"",
+                       type);
+    return DQ_OK;
+}
+
+static dq_status file_widths(dq_kv_config *c, const char *text, const json_t *o, dq_err *err)
+{
     c->dense = DQ_KV_DENSE_AUTO;
     DQ_TRY(dq_kv_config_set_widths(c, text, err));
-    if (c->dense == DQ_KV_F32 && type && strcmp(type, dq_kv_dense_name[DQ_KV_F32]) != 0)
-        return dq_fail(err, DQ_USAGE, "32 bits are f32, and key \"dense_type\" is \"%.20s\"", type);
-    return DQ_OK;
+    return agree_with_dense(c->dense, o, err);
+}
+
+/* k_bits and v_bits of 32. */
+static dq_status file_f32(dq_kv_config *c, const json_t *o, dq_err *err)
+{
+    dq_err wrong = {0};
+    if (c->k_bits != 32 && c->v_bits != 32) return DQ_OK;
+    DQ_TRY(agree_with_dense(DQ_KV_F32, o, err));
+    if (take_f32(c, &wrong) == DQ_OK) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "keys \"k_bits\" and \"v_bits\": %s", wrong.text);
 }
 
 static dq_status file_text(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_err *err)
@@ -360,6 +376,7 @@ dq_status dq_kv_config_file(dq_kv_config *out, const json_t *o, dq_err *err)
         const dq_kv_field *f = &dq_kv_fields[i];
         if (given(o, f->name)) DQ_TRY(file_field(out, f, o, err));
     }
+    DQ_TRY(file_f32(out, o, err));
     for (const dq_kv_field *f = dq_kv_fields; f < dq_kv_fields + DQ_KV_FIELDS; f++) {
         if (f->later && !given(o, f->name)) dq_kv_field_leave_out(f, out);
     }

@@ -488,6 +488,10 @@ TEST(files_leave_out)
     assert_true(dq_kv_config_same(&c, &want));
     assert_int_equal(read_file(&c, "{'k_bits': 8, 'v_bits': 4, 'policy': null}", &err), DQ_OK);
     assert_true(dq_kv_config_same(&c, &want));
+    assert_int_equal(read_file(&c, "{'k_bits': 32, 'v_bits': 32}", &err), DQ_OK);
+    want = dq_kv_config_plain;
+    want.dense = DQ_KV_F32;
+    assert_true(dq_kv_config_same(&c, &want));
     assert_int_equal(read_file(&c, "{'policy': 'h2o', 'tokens': 100}", &err), DQ_OK);
     assert_true(c.evict.keep == 0 && c.evict.tokens == 100);
     assert_string_equal(c.evict.policy->name, "h2o");
@@ -517,6 +521,9 @@ TEST(damaged_files_are_refused)
                {"{'widths': '4:4', 'k_bits': 4}", "\"widths\" and \"k_bits\" are two ways"},
                {"{'widths': '3|4:4'}", "KV settings: "}, /* of per-token codes */
                {"{'k_bits': 7}", "KV settings: 7 bits"},
+               {"{'k_bits': 32}", "16 and 32 bits in one cache"},
+               {"{'k_bits': 32, 'v_bits': 32, 'dense_type': 'f16'}", "32 bits are f32, and key"},
+               {"{'widths': '32', 'dense_type': 'f16'}", "32 bits are f32, and key"},
                {"{'k_bits': null}", "key \"k_bits\": expected a value"},
                {"{'keep': 0.5}", "key \"keep\" says nothing without \"policy\""},
                {"{'policy': 'h3o', 'keep': 0.5}", "key \"policy\" is \"h3o\": unknown policy"},
