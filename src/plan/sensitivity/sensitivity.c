@@ -288,9 +288,7 @@ static dq_status run_units(dq_sensitivity *s, dq_plan_part *part, int layer, boo
         if (u->known || u->layer != layer) continue;
         if (layer < 0 && (u->slot == DQ_PLAN_HEAD) != head) continue;
         DQ_TRY(dq_os_check_stop(err));
-        if (run_unit(s, part, u, err) != DQ_OK)
-            return err->code == DQ_STOPPED || layer < 0 ? err->code
-                                                        : dq_in(err, "layer %d: ", layer);
+        DQ_TRY(run_unit(s, part, u, err));
     }
     return DQ_OK;
 }
