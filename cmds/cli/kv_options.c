@@ -320,15 +320,18 @@ dq_status dq_kv_options_read(dq_kv_options *o, bool sweep, dq_err *err)
 /* ---- Checks ---- */
 
 /* What to add, by what an option needs something of. */
-static const char *remedy(unsigned applies)
+static const char *remedy(const dq_kv_options *o, unsigned applies)
 {
     if (applies & DQ_KV_CODES)
         return applies & DQ_KV_EVICTS
                    ? "the cache is neither coded nor cut. Add --kv-bits or --kv-keep"
                    : "nothing is coded. Add --kv-bits";
     if (applies & DQ_KV_NARROW)
-        return "it is for per-token codes of at most 4 bits, and mixed ones. Add --kv-bits 4, with "
-               "--kv-quant per-token or mixed";
+        return o->size_text
+                   ? "it is for per-token codes of at most 4 bits, and mixed ones. Add --kv-quant "
+                     "mixed, or name a smaller --kv-size"
+                   : "it is for per-token codes of at most 4 bits, and mixed ones. Add --kv-bits "
+                     "4, with --kv-quant per-token or mixed";
     if (applies & DQ_KV_EVICTS) return "nothing is evicted. Add --kv-keep or --kv-tokens";
     if (applies & DQ_KV_SUMS)
         return "no policy that reads attention is at work. Add --kv-keep or --kv-tokens, with "
@@ -345,7 +348,7 @@ dq_status dq_kv_options_check(const dq_kv_options *o, dq_err *err)
         const dq_kv_field *f = option_at(place);
         if (is_given(o, f) && f->applies && !(f->applies & uses))
             return dq_fail(err, DQ_USAGE, "--%s has nothing to act on: %s.", f->option,
-                           remedy(f->applies));
+                           remedy(o, f->applies));
     }
     if (o->gates && !(uses & DQ_KV_BY_GATES))
         return dq_fail(err, DQ_USAGE,

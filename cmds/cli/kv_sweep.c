@@ -316,7 +316,13 @@ static dq_status set_size(dq_kv_options *o, dq_kv_config *c, int i, const dq_mod
     for (int k = 0; k < o->n_sized; k++) {
         if (same_size(&o->sized[k], &found)) return DQ_OK;
     }
-    if (o->n_sized < (int)(sizeof o->sized / sizeof *o->sized)) o->sized[o->n_sized++] = found;
+    const int most = (int)(sizeof o->sized / sizeof *o->sized);
+    if (o->n_sized == most)
+        return dq_fail(err, DQ_USAGE,
+                       "--kv-size comes to more than %d caches with these codes and policies. Name "
+                       "fewer.",
+                       most);
+    o->sized[o->n_sized++] = found;
     return DQ_OK;
 }
 

@@ -48,6 +48,7 @@ refused "a cache of 512 tokens of this model takes 0.[01][0-9]* of the bytes of 
 refused "with these settings nothing holds 1 tokens of this model in fewer bytes than 16 bits do. Name a longer context" --kv-size 1/8@1
 refused "a cache of 64 tokens of this model takes 0.3726 of the bytes of 16 bits at least" --kv-size 1/8@64 # all of them
 refused "kv-size 1/8@99999999: expected a number of tokens after the @, at most 16777216" --kv-size 1/8@99999999
+refused "kv-group has nothing to act on: it is for per-token codes of at most 4 bits, and mixed ones. Add --kv-quant mixed, or name a smaller" --kv-size 1/2@2048 --kv-group 16 --kv-quant per-token
 refused "how many bytes a budget by heads takes is not foretold" --kv-size 1/4@512 --kv-budget heads --kv-heads 1.1,1.0,0.1,0.0
 refused "kv-keep 0: expected a fraction from 1e-06 to 1" --kv-keep 0
 refused "kv-keep 1.5: expected a fraction" --kv-keep 1.5
