@@ -77,12 +77,13 @@ static void show(dq_progress *p, double now, double share, double seconds, const
 {
     char left[32] = "", label[3 * NAME + 1], what[3 * NAME + 1];
     if (!p->on) return;
-    if (!p->announced && !p->wait && seconds >= 0 && now - p->start >= 1) {
+    const bool due = dq_progress_due(p, now, share);
+    if (!p->announced && !p->wait && seconds >= 0 && (due || now - p->start >= 1)) {
         p->announced = true;
         if (p->shown && p->redraw) fprintf(stderr, "\r\033[K");
         dq_progress_announce(p->logger, now - p->start + seconds, p->threads);
     }
-    if (!dq_progress_due(p, now, share)) return;
+    if (!due) return;
     name_text(label, p->label);
     name_text(what, note ? note : "");
     if (seconds >= 0) time_text(left, sizeof left, seconds, p->rough);
