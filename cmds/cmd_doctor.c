@@ -5,16 +5,16 @@
 #include "base/os.h"
 #include "base/ranks.h"
 #include "checkpoint/h5_result.h"
-#include "cmds/cli/advice.h"
-#include "cmds/cli/commit.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "cmds/cli/table.h"
-#include "cmds/cli/version.h"
 #include "cmds/command.h"
 #include "cmds/head_order_trial.h"
 #include "engine/backend.h"
+#include "record/logger.h"
+#include "settings/advice.h"
+#include "settings/commit.h"
+#include "settings/options.h"
+#include "settings/version.h"
 
 #include <omp.h>
 #include <openssl/crypto.h>

@@ -2,17 +2,17 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/container.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/input.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
-#include "cmds/cli/size_report.h"
 #include "cmds/cli/table.h"
-#include "cmds/cli/version.h"
 #include "cmds/command.h"
 #include "export/export.h"
 #include "model/model_size.h"
-#include "model/output_guard.h"
+#include "record/logger.h"
+#include "settings/input.h"
+#include "settings/options.h"
+#include "settings/output_guard.h"
+#include "settings/size_report.h"
+#include "settings/version.h"
 #include "tensor/weight_format.h"
 
 #include <math.h>

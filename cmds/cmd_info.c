@@ -2,18 +2,18 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
-#include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/input.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
-#include "cmds/cli/size_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "cmds/info_lists.h"
-#include "cmds/recipe_options.h"
 #include "model/published.h"
+#include "record/logger.h"
+#include "settings/advice.h"
+#include "settings/input.h"
+#include "settings/options.h"
+#include "settings/recipe_options.h"
+#include "settings/size_report.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,16 +5,16 @@
 #include "base/sha256.h"
 #include "checkpoint/h5_result.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/input.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
-#include "cmds/cli/pass_options.h"
 #include "cmds/cli/progress.h"
-#include "cmds/cli/version.h"
 #include "cmds/command.h"
-#include "model/output_guard.h"
+#include "record/logger.h"
 #include "session/session.h"
+#include "settings/input.h"
+#include "settings/options.h"
+#include "settings/output_guard.h"
+#include "settings/pass_options.h"
+#include "settings/version.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,16 +2,16 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/kv_sweep.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
-#include "cmds/cli/size_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
-#include "cmds/quantize_request.h"
 #include "cmds/quantize_rows.h"
 #include "quantize/quantize.h"
+#include "record/logger.h"
+#include "settings/kv_sweep.h"
+#include "settings/options.h"
+#include "settings/quantize_request.h"
+#include "settings/size_report.h"
 
 #include <math.h>
 #include <stdio.h>

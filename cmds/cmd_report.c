@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "cmds/cli/options.h"
 #include "cmds/command.h"
 #include "cmds/report/report.h"
-#include "model/output_guard.h"
+#include "settings/options.h"
+#include "settings/output_guard.h"
 
 #include <stdio.h>
 #include <string.h>

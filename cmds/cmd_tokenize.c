@@ -5,11 +5,11 @@
 #include "base/strbuf.h"
 #include "checkpoint/gguf_model.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/input.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "cmds/command.h"
 #include "model/model.h"
+#include "record/logger.h"
+#include "settings/input.h"
+#include "settings/options.h"
 #include "tokenizer/tokenizer.h"
 
 #include <stdio.h>

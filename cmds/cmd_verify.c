@@ -2,13 +2,13 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"
 #include "quantize/quantize.h"
+#include "record/logger.h"
+#include "settings/advice.h"
+#include "settings/options.h"
 
 #include <stdio.h>
 #include <string.h>

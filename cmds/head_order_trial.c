@@ -5,10 +5,10 @@
 
 #include "base/os.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/logger.h"
 #include "cmds/cli/table.h"
 #include "engine/runner.h"
 #include "eval/score.h"
+#include "record/logger.h"
 #include "stat/mean.h"
 #include "tasks/items.h"
 

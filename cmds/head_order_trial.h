@@ -4,8 +4,8 @@
 #ifndef DQ_HEAD_ORDER_TRIAL_H
 #define DQ_HEAD_ORDER_TRIAL_H
 
-#include "cmds/cli/input.h"
-#include "cmds/cli/logger.h"
+#include "record/logger.h"
+#include "settings/input.h"
 
 /* Scores the first 512 tokens of a text (NULL: the built-in one) with every head order of the
  * checkpoint's shapes. *out is {"model", "own", "better", "n", "n_clusters", "maps": [{"head_order", "nll_nats",

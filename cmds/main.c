@@ -2,14 +2,14 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "base/ranks.h"
-#include "cmds/cli/advice.h"
-#include "cmds/cli/commit.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/options.h"
-#include "cmds/cli/version.h"
 #include "cmds/command.h"
 #include "cmds/help_pages.h"
 #include "cmds/last_words.h"
+#include "settings/advice.h"
+#include "settings/commit.h"
+#include "settings/options.h"
+#include "settings/version.h"
 
 #include <signal.h>
 #include <stdio.h>

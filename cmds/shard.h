@@ -4,9 +4,9 @@
 #define DQ_SHARD_H
 
 #include "base/part.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "engine/backend.h"
+#include "record/logger.h"
+#include "settings/options.h"
 
 enum { DQ_SHARDS = 9999 };
 

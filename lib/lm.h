@@ -3,11 +3,11 @@
 #ifndef DQ_LM_H
 #define DQ_LM_H
 
-#include "cmds/cli/input.h"
-#include "cmds/cli/pass_options.h"
 #include "eval/score.h"
 #include "lib/dq.h"
 #include "session/writer.h"
+#include "settings/input.h"
+#include "settings/pass_options.h"
 #include "template/chat_template.h"
 
 struct dq_lm {

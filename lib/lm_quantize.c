@@ -1,9 +1,9 @@
 /* lm_quantize: dq quantize without its output.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "cmds/quantize_request.h"
 #include "lib/lm.h"
-#include "lib/settings.h"
+#include "settings/quantize_request.h"
+#include "settings/settings.h"
 
 static dq_status quantize(dq_quantize_request *r, dq_args *args, const char *const *settings,
                           dq_err *err)

@@ -10,9 +10,9 @@
 #include "base/json.h"
 #include "base/strbuf.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/options.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
+#include "settings/options.h"
 
 #include <math.h>
 #include <stdarg.h>

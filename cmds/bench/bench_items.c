@@ -8,10 +8,10 @@
 #include "cmds/bench/bench_report.h"
 #include "cmds/bench/bench_run.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/input.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"
 #include "eval/score.h"
+#include "settings/input.h"
 #include "tasks/tasks.h"
 
 #include <stdio.h>

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_run.h"
 
-#include "cmds/cli/kv_options.h"
 #include "cmds/cli/kv_report.h"
+#include "settings/kv_options.h"
 
 #include <stdio.h>
 

@@ -3,8 +3,8 @@
 #ifndef DQ_BENCH_RUN_H
 #define DQ_BENCH_RUN_H
 
-#include "cmds/cli/logger.h"
 #include "engine/runner.h"
+#include "record/logger.h"
 
 /* Numbers of a list: lengths, contexts or batches. */
 enum { DQ_BENCH_LIST = 16 };

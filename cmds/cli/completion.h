@@ -4,7 +4,7 @@
 #ifndef DQ_COMPLETION_H
 #define DQ_COMPLETION_H
 
-#include "cmds/cli/options.h"
+#include "settings/options.h"
 
 /* shell: "bash" or "zsh"; DQ_USAGE for another. */
 dq_status dq_completion_begin(const char *shell, dq_err *err);

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/strbuf.h"
 #include "base/utf8.h"
-#include "cmds/cli/version.h"
+#include "settings/version.h"
 
 #include <errno.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #ifndef DQ_DOCUMENT_H
 #define DQ_DOCUMENT_H
 
-#include "cmds/cli/logger.h"
+#include "record/logger.h"
 
 #include <stdio.h>
 

@@ -3,7 +3,7 @@
 #ifndef DQ_HELP_H
 #define DQ_HELP_H
 
-#include "cmds/cli/options.h"
+#include "settings/options.h"
 
 /* Prints all that there is to a command in another form. opts: ended, without DQ_OPT_ROWS. */
 typedef void dq_help_taker(const dq_opt *opts, const dq_usage *usage);

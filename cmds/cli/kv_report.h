@@ -3,11 +3,11 @@
 #ifndef DQ_KV_REPORT_H
 #define DQ_KV_REPORT_H
 
-#include "cmds/cli/kernel_routes.h"
-#include "cmds/cli/kv_options.h"
-#include "cmds/cli/logger.h"
 #include "cmds/cli/table.h"
 #include "eval/score.h"
+#include "record/logger.h"
+#include "settings/kernel_routes.h"
+#include "settings/kv_options.h"
 
 /* Fractions and ratios of what was measured; NaN where nothing was. */
 typedef struct dq_kv_report_shares {

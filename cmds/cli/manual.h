@@ -4,7 +4,7 @@
 #ifndef DQ_MANUAL_H
 #define DQ_MANUAL_H
 
-#include "cmds/cli/options.h"
+#include "settings/options.h"
 
 /* The title and the section NAME. name: "plan kv", or NULL for the page of dq itself. The date is that of
  * SOURCE_DATE_EPOCH, or today. */

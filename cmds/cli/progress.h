@@ -4,7 +4,7 @@
 #define DQ_PROGRESS_H
 
 #include "base/pace.h"
-#include "cmds/cli/logger.h"
+#include "record/logger.h"
 
 /* Progress on stderr: on a terminal a line that is redrawn, in a file a line now and then: the first after 3 s, then as a
  * log of hours stays short, see dq_progress_due. `always` adds one for every 5 %.

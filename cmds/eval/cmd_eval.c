@@ -4,12 +4,8 @@
 #include "base/ranks.h"
 #include "base/sha256.h"
 #include "checkpoint/container.h"
-#include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/input.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/kv_sweep.h"
-#include "cmds/cli/logger.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
@@ -27,6 +23,10 @@
 #include "cmds/eval/eval_verdict.h"
 #include "cmds/report/report.h"
 #include "eval/eval_long.h"
+#include "record/logger.h"
+#include "settings/advice.h"
+#include "settings/input.h"
+#include "settings/kv_sweep.h"
 
 #include <math.h>
 #include <stdio.h>

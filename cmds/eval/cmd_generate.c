@@ -5,10 +5,10 @@
 #include "base/utf8.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
 #include "eval/kind_generate.h"
+#include "record/logger.h"
 #include "tasks/answers.h"
 #include "tasks/fewshot.h"
 

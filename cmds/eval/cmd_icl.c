@@ -3,10 +3,10 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/logger.h"
 #include "cmds/eval/cmd_icl_table.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
+#include "record/logger.h"
 
 #include <assert.h>
 #include <math.h>

@@ -4,14 +4,14 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/input.h"
-#include "cmds/cli/logger.h"
 #include "cmds/eval/cmd_text_table.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
 #include "eval/kind_text.h"
 #include "eval/kind_text_numbers.h"
+#include "record/logger.h"
+#include "settings/input.h"
 
 #include <math.h>
 #include <stdio.h>

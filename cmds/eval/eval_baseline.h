@@ -3,8 +3,8 @@
 #ifndef DQ_EVAL_BASELINE_H
 #define DQ_EVAL_BASELINE_H
 
-#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_view.h"
+#include "record/logger.h"
 
 struct cmd_eval_options;
 

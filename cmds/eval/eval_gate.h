@@ -3,10 +3,10 @@
 #ifndef DQ_EVAL_GATE_H
 #define DQ_EVAL_GATE_H
 
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "cmds/eval/eval_baseline.h"
 #include "cmds/eval/eval_gate_expr.h"
+#include "record/logger.h"
+#include "settings/options.h"
 
 enum { DQ_GATE_NAME = 64, DQ_GATES_TOLD = 2 };
 

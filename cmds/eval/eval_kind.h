@@ -7,10 +7,10 @@
 #define DQ_EVAL_KIND_H
 
 #include "cmds/cli/document.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "cmds/eval/eval_field.h"
 #include "cmds/eval/eval_view.h"
+#include "record/logger.h"
+#include "settings/options.h"
 
 struct cmd_eval_options;
 struct cmd_eval_files;

@@ -4,9 +4,9 @@
 #include "cmds/eval/eval_kv.h"
 
 #include "cmds/cli/document.h"
-#include "cmds/cli/kv_sweep.h"
-#include "cmds/cli/logger.h"
 #include "eval/eval_same.h"
+#include "record/logger.h"
+#include "settings/kv_sweep.h"
 
 #include <stdio.h>
 #include <string.h>

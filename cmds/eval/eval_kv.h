@@ -3,11 +3,11 @@
 #ifndef DQ_EVAL_KV_H
 #define DQ_EVAL_KV_H
 
-#include "cmds/cli/kv_options.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_view.h"
 #include "eval/eval.h"
+#include "record/logger.h"
+#include "settings/kv_options.h"
 
 enum { DQ_KV_KEEP = 32 };
 

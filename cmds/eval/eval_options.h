@@ -3,14 +3,14 @@
 #ifndef DQ_EVAL_OPTIONS_H
 #define DQ_EVAL_OPTIONS_H
 
-#include "cmds/cli/input.h"
-#include "cmds/cli/kv_options.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "cmds/eval/eval_gate.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/shard.h"
 #include "eval/eval.h"
+#include "record/logger.h"
+#include "settings/input.h"
+#include "settings/kv_options.h"
+#include "settings/options.h"
 
 enum {
     DQ_EVAL_MODELS = 64,

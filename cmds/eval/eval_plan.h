@@ -3,8 +3,8 @@
 #ifndef DQ_EVAL_PLAN_H
 #define DQ_EVAL_PLAN_H
 
-#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_view.h"
+#include "record/logger.h"
 
 /* Prints the rows, references that are only computed among them, and their sum. */
 dq_status cmd_eval_plan_print(const cmd_eval_view *v, double seconds, dq_err *err);

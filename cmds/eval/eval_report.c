@@ -5,10 +5,10 @@
 #include "base/strbuf.h"
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/size_report.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_verdict.h"
+#include "settings/size_report.h"
 
 #include <ctype.h>
 #include <math.h>

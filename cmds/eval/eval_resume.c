@@ -6,11 +6,11 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/sha256.h"
-#include "cmds/cli/advice.h"
-#include "cmds/cli/identity.h"
-#include "cmds/cli/logger.h"
 #include "cmds/cli/progress.h"
 #include "cmds/shard.h"
+#include "record/logger.h"
+#include "settings/advice.h"
+#include "settings/identity.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -4,10 +4,10 @@
 #ifndef DQ_EVAL_RESUME_H
 #define DQ_EVAL_RESUME_H
 
-#include "cmds/cli/identity.h"
-#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_sources.h"
+#include "record/logger.h"
+#include "settings/identity.h"
 
 /* What the bits of results depend on. */
 typedef struct cmd_eval_identity {

@@ -7,8 +7,8 @@
 #include "base/sha256.h"
 #include "checkpoint/container.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/logger.h"
 #include "plan/weights/plan_weights.h"
+#include "record/logger.h"
 #include "tasks/repeats.h"
 
 #include <math.h>

@@ -3,9 +3,9 @@
 #ifndef DQ_EVAL_SOURCES_H
 #define DQ_EVAL_SOURCES_H
 
-#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_view.h"
+#include "record/logger.h"
 
 /* What has been read so far: a task can have two files and two of labels. */
 typedef struct cmd_eval_files {

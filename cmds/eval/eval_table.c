@@ -1,12 +1,12 @@
 /* eval_table: the table and the CSV of dq eval: columns that all rows fill, then those of the kinds in the run.
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_table.h"
-#include "cmds/cli/size_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_verdict.h"
+#include "settings/size_report.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,11 +6,11 @@
 
 #include "cmds/cli/document.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_averages.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
+#include "record/logger.h"
 
 #include <math.h>
 #include <stdio.h>

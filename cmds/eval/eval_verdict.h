@@ -4,8 +4,8 @@
 #ifndef DQ_EVAL_VERDICT_H
 #define DQ_EVAL_VERDICT_H
 
-#include "cmds/cli/logger.h"
 #include "cmds/eval/eval_view.h"
+#include "record/logger.h"
 
 /* Accuracy, or nats of NLL: one point, or 1 % of perplexity. */
 #define DQ_EVAL_MARGIN 0.01

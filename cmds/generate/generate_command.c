@@ -3,10 +3,10 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/utf8.h"
-#include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
 #include "cmds/command.h"
 #include "cmds/generate/compare.h"
+#include "settings/advice.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -7,11 +7,11 @@
 #include "base/ranks.h"
 #include "base/sha256.h"
 #include "checkpoint/container.h"
-#include "cmds/cli/identity.h"
-#include "cmds/cli/version.h"
 #include "cmds/plan/plan_files.h"
 #include "plan/weights/plan_weights.h"
 #include "quantize/quantize_recipe.h"
+#include "settings/identity.h"
+#include "settings/version.h"
 #include "tasks/repeats.h"
 
 #include <stdlib.h>

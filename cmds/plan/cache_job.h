@@ -4,10 +4,10 @@
 #ifndef DQ_CACHE_JOB_H
 #define DQ_CACHE_JOB_H
 
-#include "cmds/cli/input.h"
-#include "cmds/cli/logger.h"
 #include "cmds/cli/progress.h"
 #include "plan/cache/plan_caches.h"
+#include "record/logger.h"
+#include "settings/input.h"
 
 /* Options of both plans of a cache, as given. A number of 0, recent and sink of -1, or a NULL was not given. */
 typedef struct dq_cache_options {

@@ -3,15 +3,15 @@
 #include "base/os.h"
 #include "base/ranks.h"
 #include "base/sha256.h"
-#include "cmds/calib_run.h"
-#include "cmds/cli/identity.h"
-#include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
-#include "cmds/cli/version.h"
 #include "cmds/command.h"
 #include "cmds/plan/plan_files.h"
 #include "cmds/plan/weights_output.h"
-#include "cmds/recipe_options.h"
+#include "settings/calib_run.h"
+#include "settings/identity.h"
+#include "settings/options.h"
+#include "settings/recipe_options.h"
+#include "settings/version.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
 #ifndef DQ_HEADS_OUTPUT_H
 #define DQ_HEADS_OUTPUT_H
 
-#include "cmds/cli/input.h"
 #include "plan/cache/plan_heads.h"
+#include "settings/input.h"
 
 /* A plan with what it was made from. */
 typedef struct dq_heads_output_view {

@@ -3,8 +3,8 @@
 #ifndef DQ_KV_OUTPUT_H
 #define DQ_KV_OUTPUT_H
 
-#include "cmds/cli/input.h"
 #include "plan/cache/plan_kv.h"
+#include "settings/input.h"
 
 /* A plan with what it was made from. */
 typedef struct dq_kv_output_view {

@@ -3,8 +3,8 @@
 #ifndef DQ_WEIGHTS_OUTPUT_H
 #define DQ_WEIGHTS_OUTPUT_H
 
-#include "cmds/cli/logger.h"
 #include "plan/weights/plan_weights.h"
+#include "record/logger.h"
 
 /* The file of a part of the text. */
 const char *dq_weights_output_file(const dq_plan_weights *p, int text);

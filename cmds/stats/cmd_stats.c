@@ -2,13 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "base/ranks.h"
-#include "cmds/cli/advice.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
-#include "cmds/cli/size_report.h"
-#include "cmds/cli/version.h"
 #include "cmds/command.h"
 #include "cmds/shard.h"
 #include "cmds/stats/stats_forecast.h"
@@ -16,7 +11,12 @@
 #include "cmds/stats/stats_part.h"
 #include "cmds/stats/stats_sensitivity.h"
 #include "cmds/stats/stats_units.h"
-#include "model/output_guard.h"
+#include "record/logger.h"
+#include "settings/advice.h"
+#include "settings/options.h"
+#include "settings/output_guard.h"
+#include "settings/size_report.h"
+#include "settings/version.h"
 #include "tasks/items.h"
 
 #include <stdio.h>

@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "calib/elements.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/size_report.h"
 #include "cmds/stats/stats_attention.h"
 #include "cmds/stats/stats_cells.h"
 #include "cmds/stats/stats_weights.h"
+#include "settings/size_report.h"
 
 #include <math.h>
 #include <stdio.h>

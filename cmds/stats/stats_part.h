@@ -3,9 +3,9 @@
 #ifndef DQ_STATS_PART_H
 #define DQ_STATS_PART_H
 
-#include "cmds/cli/identity.h"
 #include "cmds/shard.h"
 #include "cmds/stats/stats_out.h"
+#include "settings/identity.h"
 
 /* What the bits of the numbers depend on, which all parts of a run share. */
 typedef struct cmd_stats_key {

@@ -3,9 +3,9 @@
 #ifndef DQ_STATS_SENSITIVITY_H
 #define DQ_STATS_SENSITIVITY_H
 
-#include "cmds/cli/options.h"
 #include "cmds/cli/progress.h"
 #include "cmds/stats/stats_out.h"
+#include "settings/options.h"
 
 /* What is asked for. */
 typedef struct cmd_stats_sensitivity {

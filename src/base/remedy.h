@@ -1,5 +1,5 @@
 /* remedy: what would help after a failure, as a code that a program words for its users: dq names options and commands
- * (cmds/cli/advice.c), another program would name its own. The library's text makes sense without it.
+ * (settings/advice.c), another program would name its own. The library's text makes sense without it.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_REMEDY_H
 #define DQ_REMEDY_H

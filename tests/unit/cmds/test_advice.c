@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "cmds/cli/advice.h"
+#include "settings/advice.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "cmds/cli/kv_options.h"
-#include "cmds/cli/kv_sweep.h"
+#include "settings/kv_options.h"
+#include "settings/kv_sweep.h"
 
 #include <stdio.h>
 #include <string.h>

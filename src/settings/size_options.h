@@ -3,8 +3,8 @@
 #ifndef DQ_SIZE_OPTIONS_H
 #define DQ_SIZE_OPTIONS_H
 
-#include "cmds/recipe_options.h"
 #include "plan/weights/plan_size.h"
+#include "settings/recipe_options.h"
 
 /* As given; {0} at first. */
 typedef struct dq_size_options {

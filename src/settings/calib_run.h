@@ -4,8 +4,8 @@
 #define DQ_CALIB_RUN_H
 
 #include "calibrate/calibrate.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
+#include "record/logger.h"
+#include "settings/options.h"
 
 enum { DQ_CALIB_RUN_METHODS = 1 + DQ_CALIBRATE_RULES };
 typedef struct dq_calib_run {

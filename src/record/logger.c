@@ -1,7 +1,7 @@
 /* logger: see logger.h. Lines for people go to stderr, and warnings into the document as well, where each text
  * stands once.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/logger.h"
+#include "record/logger.h"
 
 #include "base/ranks.h"
 #include "base/strbuf.h"

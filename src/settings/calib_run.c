@@ -1,12 +1,12 @@
 /* calib_run: see calib_run.h. Calibration runs on the CPU, whose f32 is the definition of right.
  * SPDX-License-Identifier: MIT */
-#include "cmds/calib_run.h"
+#include "settings/calib_run.h"
 
 #include "base/os.h"
 #include "calibrate/calibrate_memory.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/input.h"
 #include "cmds/cli/table.h"
+#include "settings/input.h"
 #include "tasks/repeats.h"
 
 #include <math.h>

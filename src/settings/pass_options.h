@@ -4,8 +4,8 @@
 #ifndef DQ_PASS_OPTIONS_H
 #define DQ_PASS_OPTIONS_H
 
-#include "cmds/cli/kv_options.h"
 #include "engine/runner.h"
+#include "settings/kv_options.h"
 
 typedef struct dq_pass_options {
     int64_t logit_bits;        /* 0: not given */

@@ -3,9 +3,9 @@
 #ifndef DQ_RECIPE_OPTIONS_H
 #define DQ_RECIPE_OPTIONS_H
 
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "quantize/quantize.h"
+#include "record/logger.h"
+#include "settings/options.h"
 
 /* As given; {0} at first. A number of 0 or a NULL was not given. */
 typedef struct dq_recipe_options {

@@ -2,7 +2,7 @@
  * every product, and layers whose descriptions are equal are joined into a run. Nothing is computed, so the words
  * cost nothing.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/kernel_routes.h"
+#include "settings/kernel_routes.h"
 
 #include "tensor/weight_format.h"
 

@@ -1,7 +1,7 @@
 /* settings: see settings.h. The rows of the command line's options do the work, with their checks and nearest names; getopt does
  * not: the program that calls may be in the midst of its own arguments.
  * SPDX-License-Identifier: MIT */
-#include "lib/settings.h"
+#include "settings/settings.h"
 
 #include <string.h>
 

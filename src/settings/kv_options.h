@@ -4,12 +4,12 @@
 #ifndef DQ_KV_OPTIONS_H
 #define DQ_KV_OPTIONS_H
 
-#include "cmds/cli/kv_help.h"
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "engine/backend.h"
 #include "kv/kv_field.h"
 #include "model/model.h"
+#include "record/logger.h"
+#include "settings/kv_help.h"
+#include "settings/options.h"
 
 enum { DQ_KV_LIST = 32 };
 

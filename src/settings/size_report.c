@@ -1,6 +1,6 @@
 /* size_report: numbers are those of dq_model_size; their names in JSON stand here and nowhere else for a whole model.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/size_report.h"
+#include "settings/size_report.h"
 
 #include "cmds/cli/document.h"
 #include "cmds/cli/table.h"

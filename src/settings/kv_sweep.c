@@ -1,7 +1,7 @@
 /* kv_sweep: see kv_sweep.h. A combination is a place in every list, counted as one number; a model's stored settings are the
  * base that given options override. Repeated combinations are found by comparing caches beside each other.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/kv_sweep.h"
+#include "settings/kv_sweep.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* size_options: see size_options.h. Any option that says what tensors become takes the place of the usual size.
  * SPDX-License-Identifier: MIT */
-#include "cmds/size_options.h"
+#include "settings/size_options.h"
 
 #include <stdio.h>
 #include <string.h>

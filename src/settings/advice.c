@@ -1,7 +1,7 @@
 /* advice: see advice.h. Each remedy has a form of what stands in its part of the text: %t is the library's text
  * itself, %n and %m are the remedy's numbers, %w its word, %b what stands in the word after the first slash.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/advice.h"
+#include "settings/advice.h"
 
 #include "kv/kv_policy.h"
 

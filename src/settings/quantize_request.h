@@ -4,10 +4,10 @@
 #ifndef DQ_QUANTIZE_REQUEST_H
 #define DQ_QUANTIZE_REQUEST_H
 
-#include "cmds/calib_run.h"
-#include "cmds/cli/kv_options.h"
-#include "cmds/recipe_options.h"
-#include "cmds/size_options.h"
+#include "settings/calib_run.h"
+#include "settings/kv_options.h"
+#include "settings/recipe_options.h"
+#include "settings/size_options.h"
 
 typedef struct dq_quantize_request {
     dq_logger *logger;   /* not owned */

@@ -1,7 +1,7 @@
 /* recipe_options: see recipe_options.h. Defaults, then the file, then options; rules of --bits-map after those of the
  * file.
  * SPDX-License-Identifier: MIT */
-#include "cmds/recipe_options.h"
+#include "settings/recipe_options.h"
 
 #include "base/file.h"
 #include "cmds/cli/document.h"

@@ -3,7 +3,7 @@
 #ifndef DQ_KV_SWEEP_H
 #define DQ_KV_SWEEP_H
 
-#include "cmds/cli/kv_options.h"
+#include "settings/kv_options.h"
 
 /* What the command line makes of settings that a container remembers (or dq_kv_config_plain), for a model (NULL: not known
  * yet): every combination, n of them in a block that the caller ends with dq_block_free. Where nobody names a policy it is kvzap

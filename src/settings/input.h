@@ -3,10 +3,10 @@
 #ifndef DQ_INPUT_H
 #define DQ_INPUT_H
 
-#include "cmds/cli/logger.h"
-#include "cmds/cli/options.h"
 #include "model/model.h"
+#include "record/logger.h"
 #include "session/stop_ids.h"
+#include "settings/options.h"
 #include "tasks/items.h"
 #include "tokenizer/tokenizer.h"
 

@@ -1,10 +1,10 @@
 /* kv_options: see kv_options.h. Rows are made from the table of fields; lists are cut at commas, each part checked by its
  * type. What an option needs is compared with what the configs of all models use.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/kv_options.h"
+#include "settings/kv_options.h"
 
 #include "base/real.h"
-#include "cmds/cli/kv_sweep.h"
+#include "settings/kv_sweep.h"
 
 #include <errno.h>
 #include <stdio.h>

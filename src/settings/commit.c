@@ -1,9 +1,9 @@
 /* commit: see commit.h. The only file that includes what the build looks up, so that another commit compiles nothing else.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/commit.h"
+#include "settings/commit.h"
 
-#include "cmds/cli/commit_text.h"
-#include "cmds/cli/version.h"
+#include "settings/commit_text.h"
+#include "settings/version.h"
 
 #include <stddef.h>
 

@@ -1,15 +1,15 @@
 /* quantize_request: options that say the same twice are refused before a model is open, which may take long to read.
  * SPDX-License-Identifier: MIT */
-#include "cmds/quantize_request.h"
+#include "settings/quantize_request.h"
 
 #include "base/file.h"
 #include "base/os.h"
 #include "base/ranks.h"
-#include "cmds/cli/commit.h"
-#include "cmds/cli/kv_sweep.h"
 #include "cmds/cli/progress.h"
-#include "cmds/cli/version.h"
-#include "model/output_guard.h"
+#include "settings/commit.h"
+#include "settings/kv_sweep.h"
+#include "settings/output_guard.h"
+#include "settings/version.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* identity: see identity.h. A CPU's own line names its threads, so that its instruction sets stand for it; that
  * of a GPU begins with its number.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/identity.h"
+#include "settings/identity.h"
 
 #include "base/os.h"
-#include "cmds/cli/commit.h"
+#include "settings/commit.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* pass_options: words are checked at once; what a container says is known when the model is open, so widths and policies are
  * resolved then.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/pass_options.h"
-#include "cmds/cli/kv_sweep.h"
+#include "settings/pass_options.h"
+#include "settings/kv_sweep.h"
 
 void dq_pass_options_begin(dq_pass_options *o, const char *seed_of)
 {

@@ -1,8 +1,8 @@
 /* kv_help: see kv_help.h. The field's text is copied up to each {, and what stands for the word in braces is appended.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/kv_help.h"
+#include "settings/kv_help.h"
 
-#include "cmds/cli/kv_options.h"
+#include "settings/kv_options.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #ifndef DQ_SETTINGS_H
 #define DQ_SETTINGS_H
 
-#include "cmds/cli/options.h"
+#include "settings/options.h"
 
 /* The texts of settings; values that were read point into them. */
 typedef struct dq_settings {

@@ -4,7 +4,7 @@
 #define DQ_LOGGER_H
 
 #include "base/json.h"
-#include "cmds/cli/options.h"
+#include "settings/options.h"
 
 typedef enum dq_logger_when { DQ_LOGGER_AUTO, DQ_LOGGER_ALWAYS, DQ_LOGGER_NEVER } dq_logger_when;
 enum { DQ_LOGGER_WHENS = 3 };

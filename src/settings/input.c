@@ -1,13 +1,13 @@
 /* input: see input.h. A text is read whole, hashed as it stands and encoded as one sequence. Opening a model hands
  * its warnings to the command, so that each appears once, wherever the model is opened.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/input.h"
+#include "settings/input.h"
 
 #include "base/file.h"
 #include "base/sha256.h"
 #include "calib/sample.h"
 #include "cmds/cli/document.h"
-#include "cmds/cli/size_report.h"
+#include "settings/size_report.h"
 #include "tasks/documents.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
  * abbreviations that it would accept are refused afterwards. Help, ranges and the nearest name of a misspelt
  * option come from the same rows; help.h prints the former.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/options.h"
+#include "settings/options.h"
 
 #include "base/real.h"
 #include "cmds/cli/help.h"
