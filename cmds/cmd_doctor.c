@@ -5,16 +5,19 @@
 #include "base/os.h"
 #include "base/ranks.h"
 #include "checkpoint/h5_result.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "cmds/head_order_trial.h"
 #include "engine/backend.h"
 #include "record/logger.h"
 #include "settings/advice.h"
-#include "settings/commit.h"
+#include "record/commit.h"
 #include "settings/options.h"
-#include "settings/version.h"
+#include "record/version.h"
+#include "cmds/cli/stdout.h"
+#include "cmds/cli/help.h"
+#include "cmds/cli/progress.h"
 
 #include <omp.h>
 #include <openssl/crypto.h>
@@ -166,7 +169,7 @@ static void print_value(const char *key, const json_t *v)
         int64_t x = json_integer_value(v);
         bool bytes = n > 6 && strcmp(key + n - 6, "_bytes") == 0;
         if (bytes && x >= 0)
-            printf("%s", dq_table_size_text(buf, sizeof buf, x));
+            printf("%s", dq_document_size_text(buf, sizeof buf, x));
         else
             printf("%lld", (long long)x);
     } else {
@@ -228,14 +231,14 @@ static dq_status run(request *q, dq_err *err)
     if (tried) json_object_set_new(r, "head_orders", tried);
     json_array_append_new(json_object_get(doc, "results"), r);
     dq_arena_free(a);
-    if (q->json) return dq_document_print(doc, err);
+    if (q->json) return dq_stdout_print(doc, err);
     print_group("program", json_object_get(r, "program"));
     print_group("libraries", json_object_get(r, "libraries"));
     print_group("machine", json_object_get(r, "machine"));
     print_devices(devices, json_object_get(r, "cublas"));
     if (tried) dq_head_order_trial_print(tried, err);
     json_decref(doc);
-    return dq_document_flush(err);
+    return dq_stdout_flush(err);
 }
 
 dq_status dq_cmd_doctor(int argc, char **argv, dq_err *err)
@@ -251,9 +254,9 @@ dq_status dq_cmd_doctor(int argc, char **argv, dq_err *err)
         DQ_LOGGER_OPTIONS(q.logger),
         {0},
     };
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
-    if (dq_logger_begin(&q.logger, "doctor", err) == DQ_OK) run(&q, err);
+    if (dq_progress_listen(&q.logger, "doctor", err) == DQ_OK) run(&q, err);
     dq_logger_end(&q.logger);
     return err->code;
 }

@@ -1,18 +1,18 @@
 /* cmd_export: dq export OUT.h5 -o PATH [--format FORM]
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/container.h"
-#include "cmds/cli/document.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "export/export.h"
 #include "model/model_size.h"
+#include "model/output_guard.h"
+#include "record/document.h"
 #include "record/logger.h"
+#include "record/version.h"
 #include "settings/input.h"
 #include "settings/options.h"
-#include "settings/output_guard.h"
 #include "settings/size_report.h"
-#include "settings/version.h"
 #include "tensor/weight_format.h"
 
 #include <math.h>
@@ -21,6 +21,8 @@
 
 #ifdef _OPENMP
 #include "base/os.h"
+#include "cmds/cli/help.h"
+#include "cmds/cli/stdout.h"
 
 #include <omp.h>
 #endif
@@ -139,7 +141,7 @@ static dq_status print_rows(const request *asked, const dq_export *x, dq_err *er
                           ? "values"
                           : scheme_text(text, sizeof text, dq_export_scheme_at(x, r->scheme)));
         dq_table_cell(t, "%s", r->blocks ? r->blocks->name : dq_dtypes[r->dtype].name);
-        dq_table_cell(t, "%s", dq_table_size_text(text, sizeof text, r->bytes));
+        dq_table_cell(t, "%s", dq_document_size_text(text, sizeof text, r->bytes));
     }
     dq_table_print(t, err);
     dq_table_free(t);
@@ -253,7 +255,7 @@ static void print_left_out(const request *r, const dq_export_info *i)
 static void print_out(const request *r, const dq_export_info *i)
 {
     char text[96];
-    dq_table_size_text(text, sizeof text, i->bytes);
+    dq_document_size_text(text, sizeof text, i->bytes);
     if (is_gguf(r))
         printf("file               %s%s: %s\n", r->dry_run ? "would have " : "", text,
                r->out ? r->out : "(no output named)");
@@ -370,7 +372,7 @@ static dq_status print_json(const request *r, const dq_model *m, const dq_export
         json_array_append_new(rows, row_json(x, dq_export_row_at(x, k)));
     json_object_set_new(out, "rows", rows);
     json_array_append_new(json_object_get(doc, "results"), out);
-    return dq_document_print(doc, err);
+    return dq_stdout_print(doc, err);
 }
 
 /* ---- Running ---- */
@@ -416,7 +418,7 @@ static dq_status export(request *r, const dq_model *m, dq_export *x, dq_err *err
         if (r->tensors || r->dry_run) print_rows(r, x, err);
         if (err->code == DQ_OK) print_summary(r, m, x);
     }
-    if (err->code == DQ_OK) dq_document_flush(err);
+    if (err->code == DQ_OK) dq_stdout_flush(err);
     return err->code == DQ_OK && !r->dry_run ? dq_export_commit(x, err) : err->code;
 }
 
@@ -477,10 +479,10 @@ dq_status dq_cmd_export(int argc, char **argv, dq_err *err)
         DQ_LOGGER_OPTIONS(r.logger),
         {0}};
     dq_args args;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     DQ_TRY(make_settings(&r, err));
-    DQ_TRY(dq_logger_begin(&r.logger, "export", err));
+    DQ_TRY(dq_progress_listen(&r.logger, "export", err));
 #ifdef _OPENMP
     omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count(""));
 #endif

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
@@ -14,6 +14,9 @@
 #include "settings/options.h"
 #include "settings/recipe_options.h"
 #include "settings/size_report.h"
+#include "cmds/cli/stdout.h"
+#include "cmds/cli/help.h"
+#include "cmds/cli/progress.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -86,10 +89,10 @@ static void print_size(const dq_model *m, int n_files)
 {
     const dq_model_size s = dq_model_size_of(m);
     char text[32];
-    dq_size_report_print_bits(s.bits_per_weight, s.params);
-    printf("\nfile size          %s", dq_table_size_text(text, sizeof text, s.file_bytes));
+    dq_stdout_print_bits(s.bits_per_weight, s.params);
+    printf("\nfile size          %s", dq_document_size_text(text, sizeof text, s.file_bytes));
     if (n_files > 1) printf(" in %d files", n_files);
-    printf("; tensors %s\n", dq_table_size_text(text, sizeof text, s.weight_bytes));
+    printf("; tensors %s\n", dq_document_size_text(text, sizeof text, s.weight_bytes));
 }
 
 static void print_model(const dq_model *m, int n_files, text_ends *e)
@@ -190,7 +193,7 @@ static void print_prequant(const dq_model *m)
     printf("; %lld weights", (long long)i->n_weights);
     if (i->n_zeros) printf(", %lld with zero points", (long long)i->n_zeros);
     if (i->n_indexed) printf(", %lld with a group for each column", (long long)i->n_indexed);
-    printf("\nlaid out anew      %s\n", dq_table_size_text(a, sizeof a, i->own_bytes));
+    printf("\nlaid out anew      %s\n", dq_document_size_text(a, sizeof a, i->own_bytes));
 }
 
 static json_t *prequant_json(const dq_model *m)
@@ -418,7 +421,7 @@ static void print_container(const dq_container *c, const dq_model *m, text_ends 
     print_kv(m);
     for (int k = 0; k < dq_container_n_sources(c); k++) {
         const dq_source_file *s = dq_container_source_file(c, k);
-        printf("made from          %s, %s\n", s->name, dq_table_size_text(a, sizeof a, s->bytes));
+        printf("made from          %s, %s\n", s->name, dq_document_size_text(a, sizeof a, s->bytes));
     }
     printf("source fingerprint %s\n", i->fingerprint);
     printf("content SHA-256    %s\n", i->content_sha256);
@@ -530,12 +533,12 @@ static void print_folder(const dq_checkpoint *k, const dq_model *m, text_ends *e
     if (m->prequant) print_prequant(m);
     count_types(k, sum);
     for (const type_sum *t = sum; t->name; t++)
-        printf("%-18s %s%s\n", t->name, dq_table_size_text(a, sizeof a, t->bytes), t->way);
+        printf("%-18s %s%s\n", t->name, dq_document_size_text(a, sizeof a, t->bytes), t->way);
     for (int i = 0; i < dq_checkpoint_n_files(k); i++) {
         size_t n;
         const uint8_t *data;
         const char *name = dq_checkpoint_file(k, i, &n, &data);
-        printf("file               %s, %s\n", name, dq_table_size_text(a, sizeof a, (int64_t)n));
+        printf("file               %s, %s\n", name, dq_document_size_text(a, sizeof a, (int64_t)n));
     }
     printf("fingerprint        %s\n", m->fingerprint);
 }
@@ -586,7 +589,7 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
     if (r->recipe && !c)
         return dq_fail(err, DQ_MISMATCH,
                        "%s: a checkpoint folder has no recipe. Name a container (.h5).", m->path);
-    if (r->recipe) return dq_recipe_options_print(dq_container_recipe(c, &len), err);
+    if (r->recipe) return dq_stdout_print_recipe(dq_container_recipe(c, &len), err);
     if (known && known->params != m->n_params)
         dq_logger_warn(&r->logger, "%s: %lld parameters, but %s, of the same sizes, has %lld",
                        m->path, (long long)m->n_params, known->names, (long long)known->params);
@@ -596,7 +599,7 @@ static dq_status show(request *r, const dq_model *m, const dq_container *c, cons
         json_object_set_new(json_object_get(doc, "settings"), "tensors", json_boolean(r->tensors));
         json_array_append_new(json_object_get(doc, "results"),
                               c ? container_json(c, m, r->tensors) : folder_json(k, m, r->tensors));
-        if (err->code == DQ_OK) return dq_document_print(doc, err);
+        if (err->code == DQ_OK) return dq_stdout_print(doc, err);
         json_decref(doc);
         return err->code;
     }
@@ -633,9 +636,9 @@ dq_status dq_cmd_info(int argc, char **argv, dq_err *err)
                            DQ_LOGGER_OPTIONS(r.logger),
                            {0}};
     dq_args args;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
-    DQ_TRY(dq_logger_begin(&r.logger, "info", err));
+    DQ_TRY(dq_progress_listen(&r.logger, "info", err));
     run(&r, args.item[0], err);
     dq_logger_end(&r.logger);
     return err->code;

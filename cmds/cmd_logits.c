@@ -4,17 +4,19 @@
 #include "base/os.h"
 #include "base/sha256.h"
 #include "checkpoint/h5_result.h"
-#include "cmds/cli/document.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/progress.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/command.h"
+#include "model/output_guard.h"
+#include "record/document.h"
 #include "record/logger.h"
+#include "record/version.h"
 #include "session/session.h"
 #include "settings/input.h"
 #include "settings/options.h"
-#include "settings/output_guard.h"
 #include "settings/pass_options.h"
-#include "settings/version.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -281,7 +283,7 @@ static dq_status print_json(const logits *x, dq_err *err)
     json_object_set_new(r, "passes", json_string(passes_of(x)));
     json_object_set_new(r, "math", dq_kv_report_math_json(x->pass.math));
     json_array_append_new(json_object_get(doc, "results"), r);
-    return dq_document_print(doc, err);
+    return dq_stdout_print(doc, err);
 }
 
 static dq_status run(logits *x, const dq_args *args, dq_err *err)
@@ -303,7 +305,7 @@ static dq_status run(logits *x, const dq_args *args, dq_err *err)
     } else {
         printf("%s: %" PRId64 " rows of %d logits, SHA-256 of the values %s\n", x->out_path,
                x->in.n, x->model->vocab, x->sha256);
-        DQ_TRY(dq_document_flush(err));
+        DQ_TRY(dq_stdout_flush(err));
     }
     return dq_h5_result_commit(&x->h, err);
 }
@@ -334,8 +336,8 @@ dq_status dq_cmd_logits(int argc, char **argv, dq_err *err)
     dq_args args;
     x->arena = dq_arena_new();
     if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
-        !args.help && dq_logger_begin(&x->logger, "logits", err) == DQ_OK)
+    if (err->code == DQ_OK && dq_help_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
+        !args.help && dq_progress_listen(&x->logger, "logits", err) == DQ_OK)
         run(x, &args, err);
     dq_h5_result_drop(x->h);
     dq_sha256_drop(&x->sha);

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/command.h"
 #include "cmds/shard.h"
+#include "cmds/cli/help.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -193,7 +194,7 @@ dq_status dq_cmd_merge(int argc, char **argv, dq_err *err)
         {0}};
     x.own = opts;
     if (!x.a) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
+    if (err->code == DQ_OK && dq_help_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
         !args.help) {
         for (int i = 0; err->code == DQ_OK && i < args.n; i++)
             add_part(&x, args.item[i], args.item[0], err);

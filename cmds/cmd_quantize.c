@@ -1,12 +1,15 @@
 /* cmd_quantize: dq quantize MODEL -o OUT.h5
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "cmds/cli/document.h"
+#include "calibrate/calibrate_memory.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/progress.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "cmds/quantize_rows.h"
 #include "quantize/quantize.h"
+#include "record/document.h"
 #include "record/logger.h"
 #include "settings/kv_sweep.h"
 #include "settings/options.h"
@@ -102,19 +105,39 @@ static void print_no_text(const command *c, const dq_quantizer *q)
            "model reads\n");
 }
 
+static void print_calibration(const dq_calib_run *c, const dq_quantizer *q)
+{
+    char a[32];
+    if (!c->calibrate) return;
+    const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
+    printf("calibration        %s, %lld token%s in %lld sequence%s of at most %lld\n", c->method,
+           (long long)i->text->n_ids, i->text->n_ids == 1 ? "" : "s", (long long)i->text->n_seq,
+           i->text->n_seq == 1 ? "" : "s", (long long)i->text->ctx);
+    if (i->text->bytes_read < i->text->bytes) {
+        char b[32];
+        printf("excerpt            %s of %s of text, at even intervals\n",
+               dq_document_size_text(a, sizeof a, i->text->bytes_read),
+               dq_document_size_text(b, sizeof b, i->text->bytes));
+    }
+    printf("scratch            %s beside the output, while it runs\n",
+           dq_document_size_text(a, sizeof a, i->scratch_bytes));
+    printf("memory             about %s beside mapped files\n",
+           dq_document_size_text(a, sizeof a, dq_calibrate_memory(c->calibrate, q)));
+}
+
 static void print_summary(const command *c, const dq_quantizer *q)
 {
     const dq_quantize_info *i = dq_quantize_result(q);
     char a[32], b[32];
     dq_quantize_row worst;
-    dq_size_report_print_bits(i->bits_per_weight, i->params);
+    dq_stdout_print_bits(i->bits_per_weight, i->params);
     if (i->packed_params)
         printf("; %.3f in packed tensors", dq_weight_bits_over(i->packed_bytes, i->packed_params));
     printf("\ncontainer          %s%s in %s, %.1f %% of the source's %s\n",
-           c->dry_run ? "about " : "", dq_table_size_text(a, sizeof a, i->file_bytes),
+           c->dry_run ? "about " : "", dq_document_size_text(a, sizeof a, i->file_bytes),
            c->request.out ? c->request.out : "(no output named)",
            100.0 * (double)i->file_bytes / (double)i->source_bytes,
-           dq_table_size_text(b, sizeof b, i->source_bytes));
+           dq_document_size_text(b, sizeof b, i->source_bytes));
     print_widths(q);
     printf("tensors            %lld packed, %lld dense", (long long)i->n_packed,
            (long long)(i->n_tensors - i->n_packed));
@@ -125,15 +148,15 @@ static void print_summary(const command *c, const dq_quantizer *q)
         printf("short groups       the last one of %lld tensors, as %s: dq export --format "
                "compressed-tensors writes these as values\n",
                (long long)i->short_groups.n, i->short_groups.name);
-    printf("payload            %s\n", dq_table_size_text(b, sizeof b, i->weight_bytes));
+    printf("payload            %s\n", dq_document_size_text(b, sizeof b, i->weight_bytes));
     char size[DQ_KV_SIZED];
     if (c->request.set.kv_size.size > 0)
         printf("KV size            %s\n", dq_kv_sweep_sized(size, &i->kv_sized));
-    dq_calib_run_print(&c->request.calib, q);
+    print_calibration(&c->request.calib, q);
     print_no_text(c, q);
     if (c->dry_run) {
         printf("time               about %s on %d thread%s\n",
-               dq_table_time_text(a, sizeof a, c->seconds), dq_os_threads(),
+               dq_document_time_text(a, sizeof a, c->seconds), dq_os_threads(),
                dq_os_threads() == 1 ? "" : "s");
         return;
     }
@@ -212,8 +235,22 @@ static dq_status print_json(const command *c, const char *model, const dq_quanti
         json_object_set_new(out, "as_planned", json_boolean(c->request.as_planned));
     dq_calib_run_json(&c->request.calib, q, out);
     json_array_append_new(json_object_get(doc, "results"), out);
-    if (err->code == DQ_OK) return dq_document_print(doc, err);
+    if (err->code == DQ_OK) return dq_stdout_print(doc, err);
     json_decref(doc);
+    return err->code;
+}
+
+static dq_status make_container(command *c, dq_quantizer *q, dq_err *err)
+{
+    dq_progress bar;
+    const dq_quantize_progress p = {dq_progress_pace, &bar};
+    DQ_TRY(dq_quantize_request_check(&c->request, q, err));
+    DQ_TRY(dq_quantize_request_seconds(&c->seconds, &c->request, q, err));
+    dq_progress_announce(&c->logger, c->seconds, dq_os_threads());
+    dq_progress_begin(&bar, &c->logger, dq_quantize_result(q)->source, 1);
+    bar.announced = true;
+    dq_quantize_request_write(&c->request, q, &p, err);
+    dq_progress_end(&bar);
     return err->code;
 }
 
@@ -227,9 +264,9 @@ static dq_status run(command *c, const dq_args *args, dq_err *err)
     if (c->print_recipe) c->request.out = NULL;
     DQ_TRY(dq_quantize_request_open(&q, &c->request, args, err));
     if (c->print_recipe)
-        dq_recipe_options_print(dq_quantize_recipe(q), err);
+        dq_stdout_print_recipe(dq_quantize_recipe(q), err);
     else if (!c->dry_run)
-        dq_quantize_request_write(&c->request, q, err);
+        make_container(c, q, err);
     else
         dq_quantize_request_seconds(&c->seconds, &c->request, q, err);
     if (err->code == DQ_OK && !c->print_recipe) {
@@ -273,9 +310,9 @@ dq_status dq_cmd_quantize(int argc, char **argv, dq_err *err)
         DQ_LOGGER_OPTIONS(c->logger),
         {0}};
     dq_args args;
-    if (dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK && !args.help &&
+    if (dq_help_parse(&args, argc, argv, opts, &usage, err) == DQ_OK && !args.help &&
         dq_quantize_request_read(r, err) == DQ_OK &&
-        dq_logger_begin(&c->logger, "quantize", err) == DQ_OK)
+        dq_progress_listen(&c->logger, "quantize", err) == DQ_OK)
         run(c, &args, err);
     dq_quantize_request_end(r);
     dq_logger_end(&c->logger);

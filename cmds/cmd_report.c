@@ -2,10 +2,11 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
+#include "cmds/cli/help.h"
 #include "cmds/command.h"
 #include "cmds/report/report.h"
+#include "model/output_guard.h"
 #include "settings/options.h"
-#include "settings/output_guard.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -99,7 +100,7 @@ dq_status dq_cmd_report(int argc, char **argv, dq_err *err)
         {0},
     };
     dq_args args;
-    if (dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK && !args.help)
+    if (dq_help_parse(&args, argc, argv, opts, &usage, err) == DQ_OK && !args.help)
         run(r, &args, err);
     for (int i = 0; i < DQ_LIST_MAX; i++) json_decref(r->document[i]);
     dq_block_free(r);

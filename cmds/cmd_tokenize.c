@@ -4,13 +4,16 @@
 #include "base/os.h"
 #include "base/strbuf.h"
 #include "checkpoint/gguf_model.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/command.h"
 #include "model/model.h"
 #include "record/logger.h"
 #include "settings/input.h"
 #include "settings/options.h"
 #include "tokenizer/tokenizer.h"
+#include "cmds/cli/stdout.h"
+#include "cmds/cli/help.h"
+#include "cmds/cli/progress.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -238,8 +241,8 @@ static dq_status run(tokenize *x, const dq_args *args, dq_err *err)
             &x->logger,
             "%s: not UTF-8: %lld ill-formed pieces were read as U+FFFD, the first at byte %lld",
             x->text_path, (long long)x->bad, (long long)x->first_bad);
-    if (x->out.n) dq_document_put_exact(x->out.s, x->out.n);
-    return dq_document_flush(err);
+    if (x->out.n) dq_stdout_put_exact(x->out.s, x->out.n);
+    return dq_stdout_flush(err);
 }
 
 dq_status dq_cmd_tokenize(int argc, char **argv, dq_err *err)
@@ -259,8 +262,8 @@ dq_status dq_cmd_tokenize(int argc, char **argv, dq_err *err)
     };
     dq_args args;
     if (!x.arena) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
-        !args.help && dq_logger_begin(&x.logger, "tokenize", err) == DQ_OK)
+    if (err->code == DQ_OK && dq_help_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
+        !args.help && dq_progress_listen(&x.logger, "tokenize", err) == DQ_OK)
         run(&x, &args, err);
     dq_tokenizer_free(x.tokenizer);
     dq_model_close(x.model);

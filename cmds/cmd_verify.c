@@ -2,13 +2,15 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"
 #include "quantize/quantize.h"
 #include "record/logger.h"
 #include "settings/advice.h"
 #include "settings/options.h"
+#include "cmds/cli/stdout.h"
+#include "cmds/cli/help.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -138,7 +140,7 @@ static dq_status print_json(const request *r, const char *path, const dq_contain
         json_object_set_new(out, "tensors_compared_by_sqnr", json_integer(r->n_by_sqnr));
     json_object_set_new(out, "content_sha256", json_string(i->content_sha256));
     json_array_append_new(json_object_get(doc, "results"), out);
-    return dq_document_print(doc, err);
+    return dq_stdout_print(doc, err);
 }
 
 static dq_status run(request *r, const char *path, dq_err *err)
@@ -179,9 +181,9 @@ dq_status dq_cmd_verify(int argc, char **argv, dq_err *err)
         DQ_LOGGER_OPTIONS(r.logger),
         {0}};
     dq_args args;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
-    DQ_TRY(dq_logger_begin(&r.logger, "verify", err));
+    DQ_TRY(dq_progress_listen(&r.logger, "verify", err));
 #ifdef _OPENMP
     omp_set_num_threads(r.threads > 0 ? (int)r.threads : dq_os_cpu_count(""));
 #endif

@@ -4,7 +4,7 @@
 #include "cmds/head_order_trial.h"
 
 #include "base/os.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/table.h"
 #include "engine/runner.h"
 #include "eval/score.h"

@@ -4,9 +4,10 @@
 #include "cmds/help_pages.h"
 
 #include "cmds/cli/completion.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/help.h"
 #include "cmds/cli/manual.h"
+#include "cmds/cli/stdout.h"
 
 #include <string.h>
 
@@ -56,7 +57,7 @@ static dq_status hand_over_all(const dq_help_pages *all, dq_err *err)
     for (int i = 0; i < all->n; i++) {
         if (all->cmd[i].run) DQ_TRY(hand_over(&all->cmd[i], err));
     }
-    return dq_document_flush(err);
+    return dq_stdout_flush(err);
 }
 
 /* Whether c is one of the commands of a group; NULL: a word of its own after dq. */
@@ -71,7 +72,7 @@ static bool is_of(const dq_cmd *c, const char *group)
 dq_status dq_help_pages_commands(const dq_help_pages *all, dq_err *err)
 {
     for (int i = 0; i < all->n; i++) printf("%s\n", all->cmd[i].name);
-    return dq_document_flush(err);
+    return dq_stdout_flush(err);
 }
 
 dq_status dq_help_pages_markdown(const dq_help_pages *all, dq_err *err)
@@ -161,7 +162,7 @@ dq_status dq_help_pages_manual(const dq_help_pages *all, const dq_cmd *cmd, dq_e
         DQ_TRY(hand_over(cmd, err));
     put_exits();
     if (cmd) put_see_also(all, cmd);
-    return dq_document_flush(err);
+    return dq_stdout_flush(err);
 }
 
 /* ---- Completion ---- */
@@ -188,5 +189,5 @@ dq_status dq_help_pages_completion(const dq_help_pages *all, const char *shell, 
         if (!all->cmd[i].run) put_names(all, all->cmd[i].name);
     }
     dq_completion_end();
-    return dq_document_flush(err);
+    return dq_stdout_flush(err);
 }

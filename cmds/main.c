@@ -2,14 +2,15 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "base/ranks.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/command.h"
 #include "cmds/help_pages.h"
 #include "cmds/last_words.h"
 #include "settings/advice.h"
-#include "settings/commit.h"
+#include "record/commit.h"
 #include "settings/options.h"
-#include "settings/version.h"
+#include "record/version.h"
+#include "cmds/cli/stdout.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -224,7 +225,7 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
             return dq_fail(err, DQ_USAGE, "expected one of its commands. See dq %s --help.", *name);
         }
         print_group(stdout, c->cmd);
-        return dq_document_flush(err);
+        return dq_stdout_flush(err);
     }
     if (runs_by_ranks(c->cmd->run)) {
         DQ_TRY(dq_ranks_begin(err));
@@ -237,7 +238,7 @@ static dq_status run_call(const call *c, const char **name, dq_err *err)
     DQ_TRY(refuse_shard(c, err));
     dq_last_words_name(*name);
     if (c->cmd->run(c->argc, c->argv, err) == DQ_OK && dq_json_complete(err) == DQ_OK)
-        dq_document_flush(err);
+        dq_stdout_flush(err);
     return err->code;
 }
 
@@ -273,7 +274,7 @@ static dq_status run_help(int argc, char **argv, const char **name, dq_err *err)
         return run_pages(argc, argv, err);
     if (argc == 0 || asks_help(argv[0]) || strcmp(argv[0], "help") == 0) {
         print_usage(stdout);
-        return dq_document_flush(err);
+        return dq_stdout_flush(err);
     }
     DQ_TRY(find_call(&c, argc, argv, err));
     if (c.argc > 2)
@@ -295,11 +296,11 @@ static dq_status run(int argc, char **argv, const char **name, dq_err *err)
     const char *word = argv[1];
     if (asks_help(word)) {
         print_usage(stdout);
-        return dq_document_flush(err);
+        return dq_stdout_flush(err);
     }
     if (strcmp(word, "--version") == 0 || strcmp(word, "version") == 0) {
         printf("dq %s\n", dq_commit_version());
-        return dq_document_flush(err);
+        return dq_stdout_flush(err);
     }
     if (strcmp(word, "help") == 0) return run_help(argc - 2, argv + 2, name, err);
     DQ_TRY(find_call(&c, argc - 1, argv + 1, err));
@@ -316,12 +317,12 @@ static int run_all(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN); /* outputs in files are to be finished first */
     dq_os_catch_signals();
     dq_json_watch();
-    if (dq_document_begin(&err) == DQ_OK) run(argc, argv, &name, &err);
+    if (dq_stdout_begin(&err) == DQ_OK) run(argc, argv, &name, &err);
     dq_ranks_agree(NULL, NULL, &err);
     if (dq_ranks_number() > 0)
         return 0; /* rank 0 says how it ended; on another status mpirun would end it before */
     if (err.code == DQ_OK &&
-        dq_document_reader_left()) { /* as other programs end there: 141 in a shell */
+        dq_stdout_reader_left()) { /* as other programs end there: 141 in a shell */
         signal(SIGPIPE, SIG_DFL);
         raise(SIGPIPE);
     }

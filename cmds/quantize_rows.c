@@ -3,6 +3,7 @@
 #include "cmds/quantize_rows.h"
 
 #include "cmds/cli/table.h"
+#include "record/document.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@ static void stored_cells(dq_table *t, const dq_quantize_row *r, int64_t bytes)
     else
         dq_table_cell(t, "-");
     dq_table_cell(t, "%.3f", r->bits_per_weight);
-    dq_table_cell(t, "%s", dq_table_size_text(size, sizeof size, bytes));
+    dq_table_cell(t, "%s", dq_document_size_text(size, sizeof size, bytes));
 }
 
 /* All tensors together, in a last row. */
@@ -40,7 +41,7 @@ static void sum_cells(dq_table *t, const dq_quantizer *q, bool folded)
     if (folded) dq_table_cell(t, "%lld", (long long)i->n_tensors);
     for (int k = 0; k < 4; k++) dq_table_cell(t, "-"); /* shape, stored as, bits, group */
     dq_table_cell(t, "%.3f", i->bits_per_weight);
-    dq_table_cell(t, "%s", dq_table_size_text(size, sizeof size, i->weight_bytes));
+    dq_table_cell(t, "%s", dq_document_size_text(size, sizeof size, i->weight_bytes));
 }
 
 static dq_status finish(dq_table *t, dq_err *err)

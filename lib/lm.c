@@ -4,11 +4,11 @@
 #include "lib/lm.h"
 
 #include "base/os.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "model/model_size.h"
 #include "settings/advice.h"
 #include "settings/settings.h"
-#include "settings/version.h"
+#include "record/version.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -17,8 +17,9 @@ static dq_status quantize(dq_quantize_request *r, dq_args *args, const char *con
     dq_quantizer *q = NULL;
     if (dq_settings_read(&s, settings, rows, err) == DQ_OK &&
         dq_quantize_request_read(r, err) == DQ_OK && dq_options_inputs(args, rows, err) == DQ_OK &&
-        dq_quantize_request_open(&q, r, args, err) == DQ_OK)
-        dq_quantize_request_write(r, q, err);
+        dq_quantize_request_open(&q, r, args, err) == DQ_OK &&
+        dq_quantize_request_check(r, q, err) == DQ_OK)
+        dq_quantize_request_write(r, q, NULL, err);
     dq_quantize_close(q);
     dq_settings_free(&s);
     return err->code;

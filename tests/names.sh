@@ -20,7 +20,7 @@ export LC_ALL
 FAMILIES='
 calib/sample.h                          *            generated text, no functions of its own
 cmds/bench/                             dq_bench_    one command
-src/settings/options.h                      dq_opt_      makers of a row, dq_opt
+src/settings/options.h                  dq_opt_       makers of a row, dq_opt
 cmds/command.h                          cmd_         the table of commands
 cmds/eval/                              cmd_eval_    one command; src/eval has dq_eval_
 cmds/page/html_page.h                   dq_html_     pages and their parts

@@ -3,7 +3,7 @@
 #ifndef DQ_BENCH_BYTES_H
 #define DQ_BENCH_BYTES_H
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "model/model.h"
 
 /* Bytes as stored; a layout that a device makes for itself may take a little more. Every weight that a product reads once,

@@ -9,10 +9,11 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/strbuf.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "settings/options.h"
+#include "cmds/cli/help.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -297,6 +298,6 @@ dq_status dq_cmd_bench_compare(int argc, char **argv, dq_err *err)
 {
     const dq_opt opts[] = {{0}};
     dq_args args;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     return args.help ? DQ_OK : compare(args.item, args.n, err);
 }

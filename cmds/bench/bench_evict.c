@@ -5,11 +5,12 @@
 #include "cmds/bench/bench_rates.h"
 #include "cmds/bench/bench_report.h"
 #include "cmds/bench/bench_run.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"
 #include "engine/evict.h"
+#include "cmds/cli/help.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -234,7 +235,7 @@ dq_status dq_cmd_bench_evict(int argc, char **argv, dq_err *err)
         DQ_BENCH_RUN(o),
         {0}};
     dq_args args;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     take_policies(&x, &names);
     DQ_TRY(dq_bench_list_read(&x.length, lengths, "tokens", 1 << 20, err));

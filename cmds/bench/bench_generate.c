@@ -13,6 +13,7 @@
 #include "cmds/command.h"
 #include "eval/generate.h"
 #include "eval/score.h"
+#include "cmds/cli/help.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -336,7 +337,7 @@ dq_status dq_cmd_bench_generate(int argc, char **argv, dq_err *err)
         DQ_BENCH_RUN(o),
         {0}};
     dq_args args;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     DQ_TRY(dq_bench_list_read(&x.contexts, contexts, "context", 1 << 24, err));
     DQ_TRY(dq_bench_list_read(&x.batches, batches, "batch", BATCH_MAX, err));

@@ -7,12 +7,13 @@
 #include "cmds/bench/bench_rates.h"
 #include "cmds/bench/bench_report.h"
 #include "cmds/bench/bench_run.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"
 #include "eval/score.h"
 #include "settings/input.h"
 #include "tasks/tasks.h"
+#include "cmds/cli/help.h"
 
 #include <stdio.h>
 
@@ -277,7 +278,7 @@ dq_status dq_cmd_bench_items(int argc, char **argv, dq_err *err)
                            DQ_BENCH_RUN(o),
                            {0}};
     dq_args args;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     x.path = args.item[1];
     if (dq_bench_open(&o, usage.name, args.item[0], err) == DQ_OK) run(&x, err);

@@ -11,6 +11,7 @@
 #include "cmds/bench/bench_run.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"
+#include "cmds/cli/help.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -202,7 +203,7 @@ dq_status dq_cmd_bench_prefill(int argc, char **argv, dq_err *err)
         DQ_BENCH_RUN(o),
         {0}};
     dq_args args;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     DQ_TRY(dq_bench_list_read(&x.length, lengths, "tokens", 1 << 20, err));
     if (dq_bench_open(&o, usage.name, args.item[0], err) == DQ_OK) run(&x, err);

@@ -3,7 +3,8 @@
 #include "cmds/bench/bench_report.h"
 
 #include "cmds/bench/bench_rates.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
+#include "cmds/cli/stdout.h"
 
 #include <math.h>
 
@@ -78,7 +79,7 @@ void dq_bench_report_logit(json_t *result, dq_logit_spec s)
 
 dq_status dq_bench_report_print(const dq_bench_report *r, dq_err *err)
 {
-    return r->bench->json ? dq_document_print(json_incref(r->doc), err)
+    return r->bench->json ? dq_stdout_print(json_incref(r->doc), err)
                           : dq_table_print(r->table, err);
 }
 

@@ -4,6 +4,7 @@
 
 #include "cmds/cli/kv_report.h"
 #include "settings/kv_options.h"
+#include "cmds/cli/progress.h"
 
 #include <stdio.h>
 
@@ -49,7 +50,7 @@ dq_status dq_bench_open(dq_bench *x, const char *command, const char *path, dq_e
     const dq_num num = (dq_num)x->math_word.at;
     x->math = (dq_math){num, num, num, num};
     DQ_TRY(read_logits(x, err));
-    DQ_TRY(dq_logger_begin(&x->logger, command, err));
+    DQ_TRY(dq_progress_listen(&x->logger, command, err));
     DQ_TRY(dq_model_open(&x->model, path, err));
     DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
     return choose_cache(x, err);

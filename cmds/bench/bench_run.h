@@ -4,7 +4,7 @@
 #define DQ_BENCH_RUN_H
 
 #include "engine/runner.h"
-#include "record/logger.h"
+#include "settings/options.h"
 
 /* Numbers of a list: lengths, contexts or batches. */
 enum { DQ_BENCH_LIST = 16 };

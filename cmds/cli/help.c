@@ -214,3 +214,26 @@ dq_status dq_help_print(const dq_opt *opts, const dq_usage *usage, const char *t
                        usage->name);
     return DQ_OK;
 }
+
+static dq_status print_asked(const dq_args *args, const dq_opt *rows, const dq_usage *usage,
+                             dq_err *err)
+{
+    dq_opt all[DQ_OPTIONS_MAX];
+    if (err->code != DQ_OK || !args->help) return err->code;
+    DQ_TRY(dq_options_flatten(all, rows, err));
+    return dq_help_print(all, usage, args->topic, err);
+}
+
+dq_status dq_help_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                        const dq_usage *usage, dq_err *err)
+{
+    dq_options_parse(args, argc, argv, rows, usage, err);
+    return print_asked(args, rows, usage, err);
+}
+
+dq_status dq_help_parse_part(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                             const dq_opt *own, const dq_usage *usage, dq_err *err)
+{
+    dq_options_parse_part(args, argc, argv, rows, own, usage, err);
+    return print_asked(args, rows, usage, err);
+}

@@ -23,4 +23,10 @@ bool dq_help_is_elsewhere(const dq_opt *heading, const dq_usage *usage);
 enum { DQ_HELP_TEXT = 1024 };
 const char *dq_help_text(char out[DQ_HELP_TEXT], const dq_opt *o, const char *text);
 
+/* dq_options_parse and dq_options_parse_part, and the help where it is asked for: then args->help, and the command returns. */
+dq_status dq_help_parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                        const dq_usage *usage, dq_err *err);
+dq_status dq_help_parse_part(dq_args *args, int argc, char **argv, const dq_opt *rows,
+                             const dq_opt *own, const dq_usage *usage, dq_err *err);
+
 #endif

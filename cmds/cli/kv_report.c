@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/kv_report.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 
 #include <math.h>
 #include <stdio.h>

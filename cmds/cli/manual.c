@@ -5,7 +5,7 @@
 
 #include "base/utf8.h"
 #include "cmds/cli/help.h"
-#include "settings/version.h"
+#include "record/version.h"
 
 #include <ctype.h>
 #include <stdio.h>

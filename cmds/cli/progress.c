@@ -7,12 +7,24 @@
 #include "base/ranks.h"
 #include "base/utf8.h"
 #include "cmds/cli/table.h"
+#include "record/document.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { NAME = 200 };
+
+static void put_line(const char *line)
+{
+    fprintf(stderr, "%s\n", line);
+}
+
+dq_status dq_progress_listen(dq_logger *logger, const char *command, dq_err *err)
+{
+    logger->listener = put_line;
+    return dq_logger_begin(logger, command, err);
+}
 
 void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *label, double total)
 {
@@ -69,7 +81,7 @@ void dq_progress_announce(const dq_logger *logger, double seconds, int threads)
     char text[32], on[32] = "";
     if (logger->progress.at == DQ_LOGGER_NEVER || seconds < 10 || dq_ranks_count() > 1) return;
     if (threads) snprintf(on, sizeof on, " on %d thread%s", threads, threads == 1 ? "" : "s");
-    dq_logger_say(logger, "takes about %s%s", dq_table_time_text(text, sizeof text, seconds), on);
+    dq_logger_say(logger, "takes about %s%s", dq_document_time_text(text, sizeof text, seconds), on);
 }
 
 /* A line, if one is due, with the seconds that are left; below 0: nobody knows. */

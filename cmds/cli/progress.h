@@ -19,6 +19,8 @@ typedef struct dq_progress {
     bool wait, announced; /* what is left is not to be announced yet; or it was */
     bool rough;           /* how much there is to do is an estimate, and so is the time left: "~" */
 } dq_progress;
+/* dq_logger_begin of a command, whose lines go to stderr. */
+dq_status dq_progress_listen(dq_logger *logger, const char *command, dq_err *err);
 void dq_progress_begin(dq_progress *p, const dq_logger *logger, const char *label, double total);
 /* Another label for what follows of the same work. The text must outlive it. */
 void dq_progress_label(dq_progress *p, const char *label);

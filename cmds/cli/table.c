@@ -327,27 +327,3 @@ dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err)
     dq_block_free(text.s);
     return err->code;
 }
-
-const char *dq_table_size_text(char *buf, size_t cap, int64_t bytes)
-{
-    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double x = (double)bytes;
-    int u = 0;
-    while (x >= 1024 && u < 4) {
-        x /= 1024;
-        u++;
-    }
-    snprintf(buf, cap, u ? "%.2f %s" : "%.0f %s", x, unit[u]);
-    return buf;
-}
-
-const char *dq_table_time_text(char *buf, size_t cap, double seconds)
-{
-    if (seconds < 100)
-        snprintf(buf, cap, "%.0f s", ceil(seconds));
-    else if (seconds < 100 * 60)
-        snprintf(buf, cap, "%.0f min", seconds / 60);
-    else
-        snprintf(buf, cap, "%.1f h", seconds / 3600);
-    return buf;
-}

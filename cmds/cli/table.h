@@ -19,7 +19,5 @@ void dq_table_keys(dq_table *t, int n);
  * it goes on in blocks of columns below one another, with "…" for the middle of long names in the first column. */
 dq_status dq_table_print(const dq_table *t, dq_err *err);
 dq_status dq_table_csv(const dq_table *t, const char *path, dq_err *err); /* a whole file */
-const char *dq_table_size_text(char *buf, size_t cap, int64_t bytes);     /* "3.1 MiB" */
-const char *dq_table_time_text(char *buf, size_t cap, double seconds);    /* "27 min" */
 
 #endif

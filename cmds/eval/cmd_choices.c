@@ -2,7 +2,7 @@
  * and stand in eval_options.c.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
 #include "tasks/fewshot.h"

@@ -4,7 +4,7 @@
 #include "base/ranks.h"
 #include "base/sha256.h"
 #include "checkpoint/container.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/table.h"
@@ -27,6 +27,7 @@
 #include "settings/advice.h"
 #include "settings/input.h"
 #include "settings/kv_sweep.h"
+#include "cmds/cli/stdout.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -413,7 +414,7 @@ static dq_status print_table(const eval_run *x, const cmd_eval_view *v, dq_err *
         print_kinds(v, true, err);
     if (err->code == DQ_OK) cmd_eval_gate_table(&x->o.gates, v, x->doc, err);
     dq_table_free(t);
-    return err->code == DQ_OK ? dq_document_flush(err) : err->code;
+    return err->code == DQ_OK ? dq_stdout_flush(err) : err->code;
 }
 
 static dq_status make_document(eval_run *x, const cmd_eval_view *v, dq_err *err)
@@ -482,7 +483,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     if (make_document(x, &v, err) == DQ_OK && write_files(x, &v, written, &n, err) == DQ_OK &&
         (!x->o.html || write_page(x, written, &n, &drawing, err) == DQ_OK)) {
         if (x->o.json)
-            dq_document_print(json_incref(x->doc), err);
+            dq_stdout_print(json_incref(x->doc), err);
         else
             print_table(x, &v, err);
     }
@@ -533,7 +534,7 @@ static dq_status show_plan(eval_run *x, dq_err *err)
     cmd_eval_plan_json(json_object_get(doc, "results"), &v);
     if (x->o.document) dq_document_write(json_incref(doc), x->o.document, err);
     if (err->code == DQ_OK && x->o.json) {
-        dq_document_print(json_incref(doc), err);
+        dq_stdout_print(json_incref(doc), err);
         if (err->code != DQ_OK && x->o.document) remove(x->o.document);
     }
     json_decref(doc);
@@ -614,7 +615,7 @@ dq_status cmd_eval_merged(const dq_shard_merge *merge, int argc, char **argv, dq
     x->o.merge = merge;
     if (err->code == DQ_OK && cmd_eval_parse(&x->o, &args, argc, argv, x->a, err) == DQ_OK &&
         !args.help && cmd_eval_understand(&x->o, &args, x->a, err) == DQ_OK &&
-        dq_logger_begin(&x->o.logger, "eval", err) == DQ_OK) {
+        dq_progress_listen(&x->o.logger, "eval", err) == DQ_OK) {
         if (open_all(x, &args, err) == DQ_OK && plan(x, err) == DQ_OK &&
             plan_gates(x, err) == DQ_OK && name_work(x, &args, err) == DQ_OK &&
             dump_requests(x, err) == DQ_OK)

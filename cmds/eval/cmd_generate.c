@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/utf8.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/sha256.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/eval/cmd_icl_table.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/cmd_icl_table.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_cells.h"

@@ -3,13 +3,16 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/sha256.h"
-#include "cmds/cli/document.h"
+#include "cmds/cli/help.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_sources.h"
+#include "model/output_guard.h"
+#include "record/document.h"
 #include "record/logger.h"
-#include "settings/output_guard.h"
 #include "tasks/judge.h"
 #include "tasks/verdicts.h"
 
@@ -227,7 +230,7 @@ static dq_status print_table(const dq_verdicts *v, dq_err *err)
                "item differs, a 95 %% bound "
                "stands instead.\n");
     dq_table_free(t);
-    return err->code == DQ_OK ? dq_document_flush(err) : err->code;
+    return err->code == DQ_OK ? dq_stdout_flush(err) : err->code;
 }
 
 static dq_status write_csv(const dq_verdicts *v, const char *path, dq_err *err)
@@ -296,7 +299,7 @@ static dq_status hand_out(options *o, const dq_verdicts *v, json_t *inputs, dq_e
         written[n++] = o->document;
     if (err->code == DQ_OK) {
         if (o->json)
-            dq_document_print(document(o, v, inputs), err);
+            dq_stdout_print(document(o, v, inputs), err);
         else
             print_table(v, err);
     }
@@ -357,7 +360,7 @@ static dq_status ask(const options *o, const char *text, size_t len, dq_err *err
     asking x = {.o = o, .text = text, .len = len};
     DQ_TRY(dq_document_write_lines(o->requests, put_requests, &x, err));
     printf("%s: %lld requests to %s\n", o->requests, (long long)x.n, o->judge ? o->judge : JUDGE);
-    return dq_document_flush(err);
+    return dq_stdout_flush(err);
 }
 
 /* Completions with the verdicts of another file, in *out; the text itself where there is none. */
@@ -451,11 +454,11 @@ dq_status dq_cmd_judged(int argc, char **argv, dq_err *err)
         DQ_LOGGER_OPTIONS(o.logger),
         {0}};
     dq_args args;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     o.path = args.item[0];
     if (check_outputs(&o, &args, err) == DQ_OK &&
-        dq_logger_begin(&o.logger, usage.name, err) == DQ_OK)
+        dq_progress_listen(&o.logger, usage.name, err) == DQ_OK)
         run(&o, err);
     dq_logger_end(&o.logger);
     return err->code;

@@ -1,6 +1,6 @@
 /* cmd_needle: multi-needle retrieval in dq eval: its options, and its cells and prompts as JSON.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/eval/cmd_needle_table.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_tasks.h"

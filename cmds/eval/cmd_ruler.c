@@ -1,6 +1,6 @@
 /* cmd_ruler: prompts made up for long contexts in dq eval: their options, and their scores by length.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_cells.h"

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/sha256.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/eval/cmd_text_table.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_sources.h"

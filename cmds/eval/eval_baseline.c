@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/sha256.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_options.h"

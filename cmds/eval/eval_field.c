@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_field.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/eval/eval_cells.h"
 
 #include <math.h>

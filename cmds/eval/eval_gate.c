@@ -4,7 +4,7 @@
 #include "cmds/eval/eval_gate.h"
 
 #include "base/real.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
 #include "stat/interval.h"

@@ -6,7 +6,7 @@
 #ifndef DQ_EVAL_KIND_H
 #define DQ_EVAL_KIND_H
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/eval/eval_field.h"
 #include "cmds/eval/eval_view.h"
 #include "record/logger.h"

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_kv.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "eval/eval_same.h"
 #include "record/logger.h"
 #include "settings/kv_sweep.h"

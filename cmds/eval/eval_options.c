@@ -4,11 +4,12 @@
 #include "cmds/eval/eval_options.h"
 
 #include "base/ranks.h"
+#include "cmds/cli/help.h"
 #include "cmds/eval/eval_tasks.h"
 #include "cmds/eval/eval_verdict.h"
 #include "cmds/report/report.h"
 #include "eval/eval_long.h"
-#include "settings/output_guard.h"
+#include "model/output_guard.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -326,8 +327,8 @@ dq_status cmd_eval_parse(cmd_eval_options *o, dq_args *args, int argc, char **ar
         add_own(&all, cmd_eval_kinds[i]->cli.options, o->own[i]);
     add_outputs(&all, o);
     if (all.n > MAX_ROWS) return dq_fail(err, DQ_BUG, "more than %d options", MAX_ROWS);
-    return dq_options_parse_part(args, argc, argv, all.row, o->merge ? o->merge->own : NULL, &usage,
-                                 err);
+    return dq_help_parse_part(args, argc, argv, all.row, o->merge ? o->merge->own : NULL, &usage,
+                              err);
 }
 
 /* A name per comma. */

@@ -8,7 +8,7 @@
 
 #include "cmds/eval/eval_cells.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_kind.h"

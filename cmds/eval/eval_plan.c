@@ -3,13 +3,14 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_plan.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_sources.h"
 #include "eval/pass_plan.h"
 #include "eval/score.h"
+#include "cmds/cli/stdout.h"
 
 #include <stdio.h>
 
@@ -83,9 +84,9 @@ dq_status cmd_eval_plan_print(const cmd_eval_view *v, double seconds, dq_err *er
     }
     if (dq_table_print(t, err) == DQ_OK)
         printf("rows: %d, tokens: %lld, about %s; nothing was scored (--dry-run)\n", v->e->n_rows,
-               (long long)all, dq_table_time_text(time, sizeof time, seconds));
+               (long long)all, dq_document_time_text(time, sizeof time, seconds));
     dq_table_free(t);
-    return err->code == DQ_OK ? dq_document_flush(err) : err->code;
+    return err->code == DQ_OK ? dq_stdout_flush(err) : err->code;
 }
 
 void cmd_eval_plan_say(dq_logger *logger, const cmd_eval_view *v)

@@ -3,7 +3,7 @@
 #include "cmds/eval/eval_report.h"
 
 #include "base/strbuf.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kind.h"

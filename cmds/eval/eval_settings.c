@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_settings.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/eval/eval_kv.h"
 
 static json_t *int_list(const int *v, int n)

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "checkpoint/container.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "plan/weights/plan_weights.h"
 #include "record/logger.h"
 #include "tasks/repeats.h"

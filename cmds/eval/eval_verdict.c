@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_verdict.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_averages.h"
 #include "cmds/eval/eval_cells.h"

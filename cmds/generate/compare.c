@@ -4,7 +4,7 @@
 #include "cmds/generate/compare.h"
 
 #include "base/utf8.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 
 #include <math.h>
 #include <stdio.h>

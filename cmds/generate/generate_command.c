@@ -3,10 +3,13 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/utf8.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/command.h"
 #include "cmds/generate/compare.h"
 #include "settings/advice.h"
+#include "cmds/cli/stdout.h"
+#include "cmds/cli/help.h"
+#include "cmds/cli/progress.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -138,10 +141,10 @@ static bool say(void *arg, int32_t id, double logp, const char *piece, size_t le
     (void)id;
     (void)logp;
     if (x->streams && len) {
-        dq_document_put_exact(piece, len);
+        dq_stdout_put_exact(piece, len);
         x->said = true;
     }
-    return ferror(stdout) || dq_document_reader_left();
+    return ferror(stdout) || dq_stdout_reader_left();
 }
 
 static void say_speed(generate *x, const dq_conversation *t)
@@ -168,7 +171,7 @@ static dq_status one_turn(generate *x, dq_conversation *t, const char *prompt, d
     dq_conversation_turn(t, prompt, x->max_new, say, x, err);
     if (x->streams && (x->said || err->code == DQ_OK)) putchar('\n');
     DQ_TRY(err->code);
-    if (x->streams) DQ_TRY(dq_document_flush(err));
+    if (x->streams) DQ_TRY(dq_stdout_flush(err));
     say_speed(x, t);
     return DQ_OK;
 }
@@ -301,7 +304,7 @@ static dq_status print_json(generate *x, const dq_compare_parting *p, dq_err *er
         json_array_append_new(json_object_get(doc, "results"), text_json(&x->side[i], err));
     }
     if (p) json_object_set_new(doc, "comparison", dq_compare_json(p));
-    if (err->code == DQ_OK) return dq_document_print(doc, err);
+    if (err->code == DQ_OK) return dq_stdout_print(doc, err);
     json_decref(doc);
     return err->code;
 }
@@ -313,7 +316,7 @@ static dq_status compare(generate *x, dq_err *err)
     DQ_TRY(dq_compare_texts(&p, x->side, err));
     if (x->json) return print_json(x, &p, err);
     DQ_TRY(dq_compare_print(&p, x->side, err));
-    return dq_document_flush(err);
+    return dq_stdout_flush(err);
 }
 
 static dq_status run(generate *x, const dq_args *args, dq_err *err)
@@ -378,8 +381,8 @@ dq_status dq_cmd_generate(int argc, char **argv, dq_err *err)
     dq_args args;
     x->arena = dq_arena_new();
     if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
-    if (err->code == DQ_OK && dq_options_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
-        !args.help && dq_logger_begin(&x->logger, "generate", err) == DQ_OK)
+    if (err->code == DQ_OK && dq_help_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
+        !args.help && dq_progress_listen(&x->logger, "generate", err) == DQ_OK)
         run(x, &args, err);
     for (int i = 0; i < x->n_models; i++) dq_conversation_end(&x->side[i]);
     dq_logger_end(&x->logger);

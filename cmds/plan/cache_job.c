@@ -11,7 +11,7 @@
 #include "plan/weights/plan_weights.h"
 #include "quantize/quantize_recipe.h"
 #include "settings/identity.h"
-#include "settings/version.h"
+#include "record/version.h"
 #include "tasks/repeats.h"
 
 #include <stdlib.h>

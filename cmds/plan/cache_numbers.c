@@ -5,7 +5,7 @@
 
 #include "cmds/cli/table.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "plan/plan_decide.h"
 
 #include <math.h>
@@ -62,8 +62,8 @@ const char *dq_cache_numbers_verdict(dq_interval i, const char *less, const char
 void dq_cache_numbers_time(double seconds, double min, double max)
 {
     char a[32], b[32];
-    printf("time               about %s", dq_table_time_text(a, sizeof a, min * seconds));
-    if (max > min) printf(" to %s", dq_table_time_text(b, sizeof b, max * seconds));
+    printf("time               about %s", dq_document_time_text(a, sizeof a, min * seconds));
+    if (max > min) printf(" to %s", dq_document_time_text(b, sizeof b, max * seconds));
     printf(" here, at the %.3g tokens a second of one window\n", 1 / seconds);
 }
 

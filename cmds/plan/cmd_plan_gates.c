@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/ranks.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "cmds/plan/cache_job.h"
@@ -11,6 +11,8 @@
 #include "eval/eval.h"
 #include "plan/cache/plan_gates.h"
 #include "tasks/repeats.h"
+#include "cmds/cli/stdout.h"
+#include "cmds/cli/help.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -87,7 +89,7 @@ static dq_status print_json(const dq_cache_job *j, const dq_plan_gates *p, dq_er
     json_object_set_new(json_object_get(doc, "settings"), "device",
                         json_string(p->set.backend->device));
     if (!j->c->dry_run) json_array_append_new(json_object_get(doc, "results"), result_json(p));
-    return dq_document_print(doc, err);
+    return dq_stdout_print(doc, err);
 }
 
 static double tokens_of(const dq_plan_gates *p)
@@ -106,7 +108,7 @@ static dq_status print_time(const dq_cache_job *j, const dq_plan_gates *p, dq_er
     DQ_TRY(dq_runner_new(&r, j->model, j->in.backend, &dq_kv_plain, err));
     if (dq_eval_token_seconds(&seconds, r, &pass, err) == DQ_OK)
         printf("time               about %s\n",
-               dq_table_time_text(text, sizeof text, tokens_of(p) * seconds));
+               dq_document_time_text(text, sizeof text, tokens_of(p) * seconds));
     dq_runner_free(r);
     return err->code;
 }
@@ -120,13 +122,13 @@ static dq_status print_text(const dq_cache_job *j, const dq_plan_gates *p, dq_er
     printf("gates              %d layers of %d groups of KV heads, %lld features of a token\n",
            p->gates->n_layers, p->gates->n_groups,
            (long long)dq_kv_gates_features(p->gates->heads[0], p->gates->head_dim));
-    if (j->c->dry_run) return print_time(j, p, err) == DQ_OK ? dq_document_flush(err) : err->code;
+    if (j->c->dry_run) return print_time(j, p, err) == DQ_OK ? dq_stdout_flush(err) : err->code;
     printf("on unseen windows  %.3g of the variance of what kvzip goes by is explained; of the "
            "quarter of all\n                   tokens that kvzip keeps, the gates keep %.3g ± "
            "%.2g\n",
            p->explained, p->kept.value, p->kept.std_err);
     printf("gates in           %s\n", j->c->out);
-    return dq_document_flush(err);
+    return dq_stdout_flush(err);
 }
 
 static void warn(const dq_cache_job *j, const dq_plan_gates *p)
@@ -192,12 +194,12 @@ dq_status dq_cmd_plan_gates(int argc, char **argv, dq_err *err)
         {0}};
     dq_args args;
     dq_cache_job j;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (args.help) return DQ_OK;
     if (o.text && !o.out && !o.dry_run)
         return dq_fail(err, DQ_USAGE,
                        "-o GATES.json is missing (or --dry-run to see what would be done).");
-    DQ_TRY(dq_logger_begin(&o.logger, usage.name, err));
+    DQ_TRY(dq_progress_listen(&o.logger, usage.name, err));
     if (dq_cache_job_open(&j, &o, &args, DQ_PLAN_GATES_WINDOWS, NULL, err) == DQ_OK)
         run_plan(&j, err);
     dq_cache_job_close(&j);

@@ -7,6 +7,7 @@
 #include "cmds/plan/cache_job.h"
 #include "cmds/plan/heads_output.h"
 #include "engine/second_pass.h"
+#include "cmds/cli/help.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -306,7 +307,7 @@ static void start(options *o, const dq_args *args, dq_err *err)
     dq_plan_heads_settings set = {0};
     if (!(o->keep > 0)) dq_fail(err, DQ_USAGE, "--kv-keep SHARE is missing: 0.001 to 0.999.");
     if (err->code != DQ_OK || make_settings(&set, o, err) != DQ_OK ||
-        dq_logger_begin(&o->all.logger, usage.name, err) != DQ_OK)
+        dq_progress_listen(&o->all.logger, usage.name, err) != DQ_OK)
         return;
     open_and_run(o, args, &set, err);
     dq_logger_end(&o->all.logger);
@@ -338,7 +339,7 @@ dq_status dq_cmd_plan_heads(int argc, char **argv, dq_err *err)
                              "too, and with other --trials and --search-windows"),
         {0}};
     dq_args args;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (!args.help) start(&o, &args, err);
     return err->code;
 }

@@ -5,6 +5,7 @@
 #include "cmds/command.h"
 #include "cmds/plan/cache_job.h"
 #include "cmds/plan/kv_output.h"
+#include "cmds/cli/help.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -175,7 +176,7 @@ static void start(options *o, const dq_args *args, dq_err *err)
     dq_cache_job j;
     if (!(o->mean > 0)) dq_fail(err, DQ_USAGE, "--kv-bits BITS is missing: a mean of 2 to 8.");
     if (err->code != DQ_OK || make_settings(&set, o, err) != DQ_OK ||
-        dq_logger_begin(&o->all.logger, usage.name, err) != DQ_OK)
+        dq_progress_listen(&o->all.logger, usage.name, err) != DQ_OK)
         return;
     if (dq_cache_job_open(&j, &o->all, args, DQ_PLAN_KV_WINDOWS, &recipe, err) == DQ_OK) {
         set.in = j.in;
@@ -211,7 +212,7 @@ dq_status dq_cmd_plan_kv(int argc, char **argv, dq_err *err)
                              "and with other --widths, --trials and --kv-layers"),
         {0}};
     dq_args args;
-    DQ_TRY(dq_options_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
     if (!args.help) start(&o, &args, err);
     return err->code;
 }

@@ -11,7 +11,8 @@
 #include "settings/identity.h"
 #include "settings/options.h"
 #include "settings/recipe_options.h"
-#include "settings/version.h"
+#include "record/version.h"
+#include "cmds/cli/help.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -239,7 +240,7 @@ static dq_status run(request *r, const dq_args *args, dq_err *err)
 
 static void start(request *r, const dq_args *args, dq_err *err)
 {
-    if (make_settings(r, err) != DQ_OK || dq_logger_begin(&r->logger, usage.name, err) != DQ_OK)
+    if (make_settings(r, err) != DQ_OK || dq_progress_listen(&r->logger, usage.name, err) != DQ_OK)
         return;
 #ifdef _OPENMP
     omp_set_num_threads(r->threads > 0 ? (int)r->threads : dq_os_cpu_count(""));
@@ -305,7 +306,7 @@ static dq_status read_options(request *r, dq_args *args, int argc, char **argv, 
         dq_opt_flag("json", &r->json, "one JSON document (dq-plan/1) on stdout"),
         DQ_LOGGER_OPTIONS(r->logger),
         {0}};
-    return dq_options_parse(args, argc, argv, opts, &usage, err);
+    return dq_help_parse(args, argc, argv, opts, &usage, err);
 }
 
 dq_status dq_cmd_plan_weights(int argc, char **argv, dq_err *err)

@@ -2,9 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/plan/heads_output.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/table.h"
 #include "cmds/plan/cache_numbers.h"
+#include "cmds/cli/stdout.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -134,7 +135,7 @@ dq_status dq_heads_output_json(const dq_heads_output_view *v, dq_err *err)
     if (v->questions->path) json_array_append_new(inputs, dq_input_text_json(v->questions));
     json_object_set_new(doc, "settings", dq_heads_output_settings(v->plan));
     json_array_append_new(json_object_get(doc, "results"), result_json(v->plan));
-    return dq_document_print(doc, err);
+    return dq_stdout_print(doc, err);
 }
 
 /* ---- The recipe ---- */
@@ -230,7 +231,7 @@ dq_status dq_heads_output_work(const dq_heads_output_view *v, dq_err *err)
         (1 + 1.0 / DQ_PLAN_CACHES_SWEEP) *
         (double)((p->n_groups + n) * (search + asked) + DQ_PLAN_HEADS_UNSEEN * unseen);
     dq_cache_numbers_time(v->pace, all, all);
-    return dq_document_flush(err);
+    return dq_stdout_flush(err);
 }
 
 static void print_plan(const dq_plan_heads *p)
@@ -280,5 +281,5 @@ dq_status dq_heads_output_print(const dq_heads_output_view *v, dq_err *err)
     print_plan(p);
     print_uniform(p);
     printf("recipe             %s\n", p->set.in.out);
-    return dq_document_flush(err);
+    return dq_stdout_flush(err);
 }

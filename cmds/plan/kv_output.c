@@ -3,10 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/plan/kv_output.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/table.h"
 #include "cmds/plan/cache_numbers.h"
 #include "kv/kv_spec.h"
+#include "cmds/cli/stdout.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -160,7 +161,7 @@ dq_status dq_kv_output_json(const dq_kv_output_view *v, dq_err *err)
     json_array_append_new(inputs, dq_input_text_json(v->text));
     json_object_set_new(doc, "settings", dq_kv_output_settings(v->plan));
     json_array_append_new(json_object_get(doc, "results"), result_json(v->plan));
-    return dq_document_print(doc, err);
+    return dq_stdout_print(doc, err);
 }
 
 /* ---- The recipe ---- */
@@ -270,7 +271,7 @@ dq_status dq_kv_output_work(const dq_kv_output_view *v, dq_err *err)
     const double beside = 1 + 1.0 / DQ_PLAN_CACHES_SWEEP;
     dq_cache_numbers_time(v->pace, beside * (double)(alone * search + 3 * unseen),
                           beside * (double)((alone + whole) * search + 3 * unseen));
-    return dq_document_flush(err);
+    return dq_stdout_flush(err);
 }
 
 /* Mixes that were the plan for a while, and how many were not. */
@@ -344,5 +345,5 @@ dq_status dq_kv_output_print(const dq_kv_output_view *v, dq_err *err)
     print_plan(p);
     print_baselines(p);
     printf("recipe             %s\n", p->set.in.out);
-    return dq_document_flush(err);
+    return dq_stdout_flush(err);
 }

@@ -3,8 +3,8 @@
 #include "cmds/plan/plan_files.h"
 
 #include "base/file.h"
+#include "model/output_guard.h"
 #include "plan/plan_journal.h"
-#include "settings/output_guard.h"
 
 static dq_status check_journal(const dq_plan_files *f, const char *journal, dq_err *err)
 {

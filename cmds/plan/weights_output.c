@@ -5,11 +5,12 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/ranks.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/table.h"
 #include "plan/weights/plan_memory.h"
 #include "plan/weights/plan_pace.h"
 #include "quantize/quantize_recipe.h"
+#include "cmds/cli/stdout.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -264,7 +265,7 @@ dq_status dq_weights_output_json(const dq_plan_weights *p, const char *budget,
     json_object_set_new(result, "container_bytes", json_integer(p->container_bytes));
     json_object_set_new(result, "results_taken_over", json_integer(p->n_resumed));
     json_array_append_new(json_object_get(doc, "results"), result);
-    if (err->code == DQ_OK) return dq_document_print(doc, err);
+    if (err->code == DQ_OK) return dq_stdout_print(doc, err);
     json_decref(doc);
     return err->code;
 }
@@ -330,8 +331,8 @@ static dq_status print_time(const dq_plan_weights *p, double most, dq_err *err)
     const double usual = fmin(dq_plan_weights_models(p), most);
     printf("time               about %s here, with %.0f whole models, and %s with all of them; at "
            "the %.3g GFLOP/s of a layer\n",
-           dq_table_time_text(a, sizeof a, (once + usual * each) * seconds), usual,
-           dq_table_time_text(b, sizeof b, (once + most * each) * seconds), 1e-9 / seconds);
+           dq_document_time_text(a, sizeof a, (once + usual * each) * seconds), usual,
+           dq_document_time_text(b, sizeof b, (once + most * each) * seconds), 1e-9 / seconds);
     return DQ_OK;
 }
 
@@ -357,10 +358,10 @@ dq_status dq_weights_output_work(const dq_plan_weights *p, dq_err *err)
         printf("%d in the search, %d after it", search, after);
     printf(", about %.3g GFLOP each\n", dq_plan_weights_trial_flop(p) / 1e9);
     printf("scratch            %s beside the output, and a container\n",
-           dq_table_size_text(a, sizeof a, scratch));
+           dq_document_size_text(a, sizeof a, scratch));
     DQ_TRY(dq_plan_memory(&memory, p, err));
     printf("memory             about %s beside mapped files\n",
-           dq_table_size_text(a, sizeof a, memory));
+           dq_document_size_text(a, sizeof a, memory));
     const int64_t have = dq_os_memory_bytes();
     bool runs = have <= 0 || memory <= have;
     DQ_TRY(dq_ranks_share(&runs, sizeof runs, err));
@@ -501,7 +502,7 @@ static void print_result(const dq_plan_weights *p)
     printf(
         "chosen             %.3f bits per weight in packed tensors%s, container %lld bytes (%s)\n",
         t->bits_per_weight, t->uniform ? ", uniform" : "", (long long)p->container_bytes,
-        dq_table_size_text(size, sizeof size, p->container_bytes));
+        dq_document_size_text(size, sizeof size, p->container_bytes));
     printf("on unseen text     KLD %s ± %s ", nats(n->kld.value).text, nats(n->kld.std_err).text);
     printf("(nominally %.5g %%: %s to %s); perplexity ratio %.5f (%.5f to %.5f)\n",
            100 * (1 - outside), nats(k.low).text, nats(k.high).text, exp(n->loss.value), exp(l.low),

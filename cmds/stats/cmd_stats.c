@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "base/ranks.h"
-#include "cmds/cli/document.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/progress.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/command.h"
 #include "cmds/shard.h"
 #include "cmds/stats/stats_forecast.h"
@@ -11,12 +12,13 @@
 #include "cmds/stats/stats_part.h"
 #include "cmds/stats/stats_sensitivity.h"
 #include "cmds/stats/stats_units.h"
+#include "model/output_guard.h"
+#include "record/document.h"
 #include "record/logger.h"
+#include "record/version.h"
 #include "settings/advice.h"
 #include "settings/options.h"
-#include "settings/output_guard.h"
 #include "settings/size_report.h"
-#include "settings/version.h"
 #include "tasks/items.h"
 
 #include <stdio.h>
@@ -309,7 +311,7 @@ static dq_status print_json(const stats *x, dq_err *err)
         if (cmd_stats_forecast_json(result, &x->entry[i], x->entry, err) == DQ_OK)
             cmd_stats_units_json(result, &x->entry[i], err);
     }
-    if (err->code == DQ_OK) return dq_document_print(doc, err);
+    if (err->code == DQ_OK) return dq_stdout_print(doc, err);
     json_decref(doc);
     return err->code;
 }
@@ -367,7 +369,7 @@ static dq_status hand_over(stats *x, dq_err *err)
         if (x->json)
             print_json(x, err);
         else if (print_text(x, err) == DQ_OK)
-            dq_document_flush(err);
+            dq_stdout_flush(err);
     }
     if (err->code == DQ_OK && h) dq_h5_result_commit(&h, err);
     if (err->code != DQ_OK && csv) remove(x->csv_path);
@@ -540,10 +542,10 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
     x->arena = dq_arena_new();
     if (!x->arena) dq_fail(err, DQ_RESOURCE, "out of memory");
     if (err->code == DQ_OK &&
-        dq_options_parse_part(&args, argc, argv, opts, merge ? merge->own : NULL, &usage, err) ==
+        dq_help_parse_part(&args, argc, argv, opts, merge ? merge->own : NULL, &usage, err) ==
             DQ_OK &&
         !args.help) {
-        if (dq_logger_begin(&x->logger, "stats", err) == DQ_OK) run(x, &args, argc, argv, err);
+        if (dq_progress_listen(&x->logger, "stats", err) == DQ_OK) run(x, &args, argc, argv, err);
     }
     return end(x, err);
 }

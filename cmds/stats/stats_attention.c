@@ -4,7 +4,7 @@
 #include "cmds/stats/stats_attention.h"
 
 #include "calib/head_kinds.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/cli/table.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
 
 #include "base/os.h"
 #include "base/ranks.h"
-#include "settings/version.h"
+#include "record/version.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/stats/stats_units.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/stats/stats_cells.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/stats/stats_weights.h"
 
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "cmds/stats/stats_cells.h"
 
 #include <math.h>

@@ -6,8 +6,8 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/ranks.h"
+#include "model/output_guard.h"
 #include "quantize/quantize_out.h"
-#include "settings/output_guard.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,11 +1,10 @@
-/* logger: see logger.h. Lines for people go to stderr, and warnings into the document as well, where each text
- * stands once.
+/* logger: see logger.h. Warnings go into the document as well, where each text stands once.
  * SPDX-License-Identifier: MIT */
 #include "record/logger.h"
 
 #include "base/ranks.h"
 #include "base/strbuf.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,6 +30,15 @@ void dq_logger_end(dq_logger *logger)
     logger->warnings = logger->left_out = NULL;
 }
 
+/* The line becomes one of its kind. */
+static void put(const dq_logger *logger, const char *kind, const char *text)
+{
+    char line[4096 + 64];
+    if (!logger->listener) return;
+    snprintf(line, sizeof line, "dq %s: %s%s", logger->command, kind, text);
+    logger->listener(line);
+}
+
 void dq_logger_warn(dq_logger *logger, const char *fmt, ...)
 {
     char line[4096];
@@ -49,7 +57,7 @@ void dq_logger_warn(dq_logger *logger, const char *fmt, ...)
         return;
     }
     json_array_append_new(logger->warnings, text);
-    if (!logger->quiet) fprintf(stderr, "dq %s: warning: %s\n", logger->command, line);
+    if (!logger->quiet) put(logger, "warning: ", line);
 }
 
 void dq_logger_left_out(dq_logger *logger, const char *what, const char *why)
@@ -98,7 +106,7 @@ static void put_line(const dq_logger *logger, const char *fmt, va_list args)
     char line[1024];
     vsnprintf(line, sizeof line, fmt, args);
     dq_one_line(line);
-    fprintf(stderr, "dq %s: %s\n", logger->command, line);
+    put(logger, "", line);
 }
 
 void dq_logger_say(const dq_logger *logger, const char *fmt, ...)

@@ -4,8 +4,7 @@
 
 #include "base/os.h"
 #include "calibrate/calibrate_memory.h"
-#include "cmds/cli/document.h"
-#include "cmds/cli/table.h"
+#include "record/document.h"
 #include "settings/input.h"
 #include "tasks/repeats.h"
 
@@ -221,26 +220,6 @@ void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger)
         else
             dq_logger_note(logger, "%-9s %9.2f s", dq_calibrate_part_name[p], i->seconds[p]);
     }
-}
-
-void dq_calib_run_print(const dq_calib_run *c, const dq_quantizer *q)
-{
-    char a[32];
-    if (!c->calibrate) return;
-    const dq_calibrate_info *i = dq_calibrate_result(c->calibrate);
-    printf("calibration        %s, %lld token%s in %lld sequence%s of at most %lld\n", c->method,
-           (long long)i->text->n_ids, i->text->n_ids == 1 ? "" : "s", (long long)i->text->n_seq,
-           i->text->n_seq == 1 ? "" : "s", (long long)i->text->ctx);
-    if (i->text->bytes_read < i->text->bytes) {
-        char b[32];
-        printf("excerpt            %s of %s of text, at even intervals\n",
-               dq_table_size_text(a, sizeof a, i->text->bytes_read),
-               dq_table_size_text(b, sizeof b, i->text->bytes));
-    }
-    printf("scratch            %s beside the output, while it runs\n",
-           dq_table_size_text(a, sizeof a, i->scratch_bytes));
-    printf("memory             about %s beside mapped files\n",
-           dq_table_size_text(a, sizeof a, dq_calibrate_memory(c->calibrate, q)));
 }
 
 void dq_calib_run_json(const dq_calib_run *c, const dq_quantizer *q, json_t *result)

@@ -58,8 +58,6 @@ dq_status dq_calib_run_announce(const dq_calib_run *c, const dq_quantize_info *q
                                 dq_err *err);
 dq_status dq_calib_run_memory(const dq_calib_run *c, const dq_quantizer *q, dq_err *err);
 void dq_calib_run_report(const dq_calib_run *c, dq_logger *logger);
-/* Lines of the summary; entries of the JSON document. Nothing without calibration. */
-void dq_calib_run_print(const dq_calib_run *c, const dq_quantizer *q);
 void dq_calib_run_json(const dq_calib_run *c, const dq_quantizer *q, json_t *result);
 
 #endif

@@ -4,7 +4,7 @@
 #include "settings/identity.h"
 
 #include "base/os.h"
-#include "settings/commit.h"
+#include "record/commit.h"
 
 #include <stdio.h>
 #include <string.h>

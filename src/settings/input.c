@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "calib/sample.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 #include "settings/size_report.h"
 #include "tasks/documents.h"
 

@@ -1,11 +1,10 @@
 /* options: see options.h. getopt_long reads the command line by tables that are built from the rows of options;
- * abbreviations that it would accept are refused afterwards. Help, ranges and the nearest name of a misspelt
- * option come from the same rows; help.h prints the former.
+ * abbreviations that it would accept are refused afterwards. Ranges and the nearest name of a misspelt option
+ * come from the same rows.
  * SPDX-License-Identifier: MIT */
 #include "settings/options.h"
 
 #include "base/real.h"
-#include "cmds/cli/help.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -15,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPTS = 128, LONG_BASE = 256 };
+enum { LONG_BASE = 256 };
 
 const char *const dq_options_device_name[3] = {"cpu", "cuda", "auto"};
 
@@ -153,11 +152,11 @@ static const char *known_as(const char *word, const char *const *names, int n)
 static dq_status unknown_option(const char *text, const dq_opt *opts, const dq_usage *usage,
                                 dq_err *err)
 {
-    const char *names[MAX_OPTS];
+    const char *names[DQ_OPTIONS_MAX];
     char word[64];
     int n = 0;
     for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
-        if (o->name && n < MAX_OPTS) names[n++] = o->name;
+        if (o->name && n < DQ_OPTIONS_MAX) names[n++] = o->name;
     }
     const char *dashes = (text[0] == '-' && text[1] != '-') || !text[0] || !text[1] ? "-" : "--";
     while (*text == '-') text++;
@@ -264,7 +263,7 @@ static dq_status build_tables(struct option *lopts, char *sopts, const dq_opt **
     sopts[s++] = 'h';
     for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
         if (!o->name) continue;
-        if (n >= MAX_OPTS - 2) return dq_fail(err, DQ_BUG, "too many options");
+        if (n >= DQ_OPTIONS_MAX - 2) return dq_fail(err, DQ_BUG, "too many options");
         lopts[n] =
             (struct option){.name = o->name,
                             .has_arg = dq_opt_takes_value(o) ? required_argument : no_argument,
@@ -358,19 +357,24 @@ static dq_status parse_option(dq_args *args, int c, char **argv, const dq_opt **
     return set(o, optarg, err);
 }
 
-/* The table with the rows of other tables in it. */
-static dq_status flatten(dq_opt flat[MAX_OPTS], int *n, const dq_opt *rows, dq_err *err)
+static dq_status append(dq_opt flat[DQ_OPTIONS_MAX], int *n, const dq_opt *rows, dq_err *err)
 {
     for (; !dq_opt_is_end(rows); rows++) {
         if (rows->kind == DQ_OPT_ROWS) {
-            DQ_TRY(flatten(flat, n, rows->to, err));
+            DQ_TRY(append(flat, n, rows->to, err));
             continue;
         }
-        if (*n == MAX_OPTS - 1) return dq_fail(err, DQ_BUG, "too many options");
+        if (*n == DQ_OPTIONS_MAX - 1) return dq_fail(err, DQ_BUG, "too many options");
         flat[(*n)++] = *rows;
     }
     flat[*n] = (dq_opt){.name = NULL};
     return DQ_OK;
+}
+
+dq_status dq_options_flatten(dq_opt flat[DQ_OPTIONS_MAX], const dq_opt *rows, dq_err *err)
+{
+    int n = 0;
+    return append(flat, &n, rows, err);
 }
 
 /* A failure is one line: of a synopsis of several, the help is named. */
@@ -387,14 +391,14 @@ static dq_status refuse_count(int found, const dq_usage *usage, dq_err *err)
 static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows, bool part,
                        const dq_usage *usage, dq_err *err)
 {
-    dq_opt opts[MAX_OPTS];
-    struct option lopts[MAX_OPTS] = {{0}};
-    const dq_opt *row[MAX_OPTS];
-    char sopts[2 * MAX_OPTS + 4];
-    int c, n = 0;
+    dq_opt opts[DQ_OPTIONS_MAX];
+    struct option lopts[DQ_OPTIONS_MAX] = {{0}};
+    const dq_opt *row[DQ_OPTIONS_MAX];
+    char sopts[2 * DQ_OPTIONS_MAX + 4];
+    int c;
 
     memset(args, 0, sizeof *args);
-    DQ_TRY(flatten(opts, &n, rows, err));
+    DQ_TRY(dq_options_flatten(opts, rows, err));
     DQ_TRY(build_tables(lopts, sopts, row, opts, err));
     opterr = 0;
     optind = 1;
@@ -402,7 +406,8 @@ static dq_status parse(dq_args *args, int argc, char **argv, const dq_opt *rows,
         if (c == 'h' && part) continue;
         if (c == 'h') {
             args->help = true;
-            return dq_help_print(opts, usage, optarg, err);
+            args->topic = optarg;
+            return DQ_OK;
         }
         DQ_TRY(parse_option(args, c, argv, row, opts, part, usage, err));
     }
@@ -442,11 +447,10 @@ dq_status dq_options_parse_part(dq_args *args, int argc, char **argv, const dq_o
 
 dq_status dq_options_set(const dq_opt *rows, const char *name, const char *value, dq_err *err)
 {
-    dq_opt opts[MAX_OPTS];
-    int n = 0;
-    DQ_TRY(flatten(opts, &n, rows, err));
-    for (int i = 0; i < n; i++) {
-        if (opts[i].name && strcmp(opts[i].name, name) == 0) return set(&opts[i], value, err);
+    dq_opt opts[DQ_OPTIONS_MAX];
+    DQ_TRY(dq_options_flatten(opts, rows, err));
+    for (const dq_opt *o = opts; !dq_opt_is_end(o); o++) {
+        if (o->name && strcmp(o->name, name) == 0) return set(o, value, err);
     }
     return unknown_option(name, opts, NULL, err);
 }

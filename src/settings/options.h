@@ -3,7 +3,7 @@
 #ifndef DQ_OPTIONS_H
 #define DQ_OPTIONS_H
 
-#include "base/base.h"
+#include "record/logger.h"
 
 typedef enum dq_opt_kind {
     DQ_OPT_FLAG,  /* bool */
@@ -30,10 +30,6 @@ typedef struct dq_list {
     const char *item[DQ_LIST_MAX];
     int n;
 } dq_list;
-typedef struct dq_word {
-    const char *text; /* NULL: not given */
-    int at;           /* its index among the words */
-} dq_word;
 typedef struct dq_words {
     const char *text; /* as given, NULL: not given */
     int at[DQ_WORDS_MAX], n;
@@ -174,6 +170,14 @@ extern const char *const dq_options_device_name[3]; /* "cpu", "cuda", "auto" */
     DQ_OPT_DEVICE(device), dq_opt_manner(dq_opt_int("threads", "N", threads, 0, 4096,              \
                                                     "threads, 0 for all processors (default 0)"))
 
+#define DQ_LOGGER_OPTIONS(logger)                                                                  \
+    dq_opt_manner(dq_opt_word("progress", "WHEN", &(logger).progress, dq_logger_when_name,         \
+                              DQ_LOGGER_WHENS, "{words} (default auto: now and then in a file)")), \
+        dq_opt_manner(dq_opt_letter(                                                               \
+            'q', dq_opt_flag("quiet", &(logger).quiet, "no progress, no warnings on stderr"))),    \
+        dq_opt_manner(dq_opt_letter(                                                               \
+            'v', dq_opt_count("verbose", &(logger).verbose, "say on stderr what runs")))
+
 /* A line of the first page of a long help: an option's name and what it is; a NULL name: a heading. Ends with an empty one. */
 typedef struct dq_opt_brief {
     const char *name, *text;
@@ -199,12 +203,12 @@ typedef struct dq_args {
     const char *input[DQ_INPUTS_MAX];
     int n_inputs;
     const char *also; /* an option given that writes something besides --output; NULL: none is */
-    bool help;        /* --help was asked for and has been printed: return DQ_OK at once */
+    bool help;         /* --help was asked for, and nothing else counts */
+    const char *topic; /* of --help=TOPIC; NULL: none */
 } dq_args;
 
 /* Options may stand anywhere, "--" ends them; abbreviations are refused; the nearest name is
- * offered for an unknown one. --help prints the options, or the first page; --help=TOPIC those of a topic, --help=all
- * every one. DQ_USAGE with the remedy. */
+ * offered for an unknown one. DQ_USAGE with the remedy. */
 dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *opts,
                            const dq_usage *usage, dq_err *err);
 
@@ -212,6 +216,10 @@ dq_status dq_options_parse(dq_args *args, int argc, char **argv, const dq_opt *o
  * same. DQ_DAMAGED: these words are no such command. */
 dq_status dq_options_parse_part(dq_args *args, int argc, char **argv, const dq_opt *opts,
                                 const dq_opt *own, const dq_usage *usage, dq_err *err);
+
+/* The table with the rows of other tables in it. DQ_BUG: too many. */
+enum { DQ_OPTIONS_MAX = 128 };
+dq_status dq_options_flatten(dq_opt flat[DQ_OPTIONS_MAX], const dq_opt *rows, dq_err *err);
 
 /* Adds to args->input what rows name, when their values are there. DQ_USAGE: more than DQ_INPUTS_MAX. */
 dq_status dq_options_inputs(dq_args *args, const dq_opt *rows, dq_err *err);

@@ -5,11 +5,10 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/ranks.h"
-#include "cmds/cli/progress.h"
-#include "settings/commit.h"
+#include "model/output_guard.h"
+#include "record/commit.h"
+#include "record/version.h"
 #include "settings/kv_sweep.h"
-#include "settings/output_guard.h"
-#include "settings/version.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -169,8 +168,9 @@ static void use_threads(const dq_quantize_request *r)
 dq_status dq_quantize_request_seconds(double *seconds, dq_quantize_request *r, dq_quantizer *q,
                                       dq_err *err)
 {
+    const double worth = 5; /* a second of timing */
     *seconds = dq_quantize_expected(q);
-    if (!dq_progress_is_long(*seconds)) return DQ_OK;
+    if (*seconds < worth) return DQ_OK;
     DQ_TRY(dq_quantize_measure(q, err));
     if (r->calib.calibrate) DQ_TRY(dq_calibrate_measure(r->calib.calibrate, q, err));
     *seconds = dq_quantize_expected(q);
@@ -202,11 +202,9 @@ dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, c
     return err->code;
 }
 
-dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q, dq_err *err)
+dq_status dq_quantize_request_check(dq_quantize_request *r, dq_quantizer *q, dq_err *err)
 {
     const dq_quantize_info *i = dq_quantize_result(q);
-    dq_progress bar;
-    dq_quantize_progress p = {dq_progress_pace, &bar};
     DQ_TRY(dq_ranks_agree("program", dq_commit_version(), err));
     DQ_TRY(dq_calib_run_memory(&r->calib, q, err));
     warn_nothing_left(r);
@@ -214,13 +212,14 @@ dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q, dq_
         dq_logger_warn(r->logger,
                        "%s: %s: what these types have lost stays lost, and rounding adds to it",
                        i->source, i->source_types);
-    double seconds;
-    DQ_TRY(dq_quantize_request_seconds(&seconds, r, q, err));
-    dq_progress_announce(r->logger, seconds, dq_os_threads());
-    dq_progress_begin(&bar, r->logger, i->source, 1);
-    bar.announced = true;
-    dq_quantize_write(q, r->out, r->force, r->resume, &p, err);
-    dq_progress_end(&bar);
+    return DQ_OK;
+}
+
+dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q,
+                                    const dq_quantize_progress *p, dq_err *err)
+{
+    const dq_quantize_info *i = dq_quantize_result(q);
+    dq_quantize_write(q, r->out, r->force, r->resume, p, err);
     if (err->code == DQ_OK) dq_calib_run_report(&r->calib, r->logger);
     if (err->code == DQ_OK) check_plan(r, err);
     if (i->n_wide)

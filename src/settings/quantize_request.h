@@ -42,11 +42,14 @@ dq_status dq_quantize_request_read(dq_quantize_request *r, dq_err *err);
  * dq_quantize_close before the request. */
 dq_status dq_quantize_request_open(dq_quantizer **out, dq_quantize_request *r, const dq_args *args,
                                    dq_err *err);
+/* Before the output is written: that ranks agree and memory is enough; warns of what the source has lost. */
+dq_status dq_quantize_request_check(dq_quantize_request *r, dq_quantizer *q, dq_err *err);
 /* Seconds that writing takes, by a short timing where that is long. */
 dq_status dq_quantize_request_seconds(double *seconds, dq_quantize_request *r, dq_quantizer *q,
                                       dq_err *err);
-/* Writes the output and compares it with a plan. */
-dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q, dq_err *err);
+/* Writes the output and compares it with a plan. p: may be NULL. */
+dq_status dq_quantize_request_write(dq_quantize_request *r, dq_quantizer *q,
+                                    const dq_quantize_progress *p, dq_err *err);
 void dq_quantize_request_end(dq_quantize_request *r);
 
 #endif

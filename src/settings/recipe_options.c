@@ -4,7 +4,7 @@
 #include "settings/recipe_options.h"
 
 #include "base/file.h"
-#include "cmds/cli/document.h"
+#include "record/document.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -189,16 +189,4 @@ void dq_recipe_options_end(dq_recipe_options *o)
     json_decref(o->rules);
     json_decref(o->json);
     dq_arena_free(o->arena);
-}
-
-dq_status dq_recipe_options_print(const char *recipe, dq_err *err)
-{
-    json_t *file = NULL;
-    char *text = NULL;
-    if (dq_quantize_recipe_file(&file, recipe, err) == DQ_OK)
-        dq_json_dump(&text, file, JSON_INDENT(2), err);
-    json_decref(file);
-    if (text) dq_document_put_json(text);
-    free(text);
-    return err->code;
 }

@@ -80,7 +80,5 @@ void dq_recipe_options_scale(dq_quantize_settings *s, dq_recipe_options *o, bool
 void dq_recipe_options_unused(const dq_recipe_options *o, const dq_quantize_used *used,
                               dq_logger *logger);
 void dq_recipe_options_end(dq_recipe_options *o);
-/* Prints a recipe as a container or a quantizer has it, as a file of schema dq-recipe/1. */
-dq_status dq_recipe_options_print(const char *recipe, dq_err *err);
 
 #endif

@@ -2,8 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "settings/size_report.h"
 
-#include "cmds/cli/document.h"
-#include "cmds/cli/table.h"
+#include "record/document.h"
 
 #include <stdio.h>
 
@@ -12,13 +11,8 @@ const char *dq_size_report_text(char buf[DQ_SIZE_REPORT_TEXT], const dq_model *m
     const dq_model_size s = dq_model_size_of(m);
     char bytes[32];
     snprintf(buf, DQ_SIZE_REPORT_TEXT, "%.2f bpw, %s", s.bits_per_weight,
-             dq_table_size_text(bytes, sizeof bytes, s.file_bytes));
+             dq_document_size_text(bytes, sizeof bytes, s.file_bytes));
     return buf;
-}
-
-void dq_size_report_print_bits(double bits_per_weight, int64_t params)
-{
-    printf("bits per weight    %.3f over all %lld parameters", bits_per_weight, (long long)params);
 }
 
 void dq_size_report_json(json_t *o, const dq_model *m)

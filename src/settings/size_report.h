@@ -10,8 +10,6 @@
 /* "4.48 bpw, 92.30 MiB" */
 enum { DQ_SIZE_REPORT_TEXT = 64 };
 const char *dq_size_report_text(char buf[DQ_SIZE_REPORT_TEXT], const dq_model *m);
-/* The line "bits per weight    4.480 over all 477824 parameters", without its end. */
-void dq_size_report_print_bits(double bits_per_weight, int64_t params);
 /* Members of JSON objects about a model: "bits_per_weight", "file_bytes", "weight_bytes". */
 void dq_size_report_json(json_t *o, const dq_model *m);
 

@@ -13,7 +13,7 @@
 
 enum { LEVELS = DQ_TRELLIS_LEVELS, ROWS = DQ_TRELLIS_ROWS, MAX_STATES = 64 };
 
-/* Made by calib/weights/trellis_levels.c. */
+/* Made by studies/weights/trellis_levels.c. */
 static const dq_trellis_table tables[DQ_TRELLIS_MAX_BITS + 1] = {
     [2] = {.reach = 2.8f,
            .peak = 2.5525f,

@@ -1,9 +1,9 @@
 /* commit: see commit.h. The only file that includes what the build looks up, so that another commit compiles nothing else.
  * SPDX-License-Identifier: MIT */
-#include "settings/commit.h"
+#include "record/commit.h"
 
-#include "settings/commit_text.h"
-#include "settings/version.h"
+#include "record/commit_text.h"
+#include "record/version.h"
 
 #include <stddef.h>
 

@@ -2,7 +2,7 @@
  * and all rows are compared with each other and with all inputs, as the system knows them (dq_file_same). What would be
  * new in a folder that is read is told by the names that checkpoints use.
  * SPDX-License-Identifier: MIT */
-#include "settings/output_guard.h"
+#include "model/output_guard.h"
 
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
