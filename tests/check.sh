@@ -34,7 +34,7 @@ run bash of shellcheck '*.bash'
 run Python of flake8 '*.py'
 
 if [ $# -gt 0 ]; then
-    git ls-files 'src/*.c' 'cmds/*.c' 'calib/*.c' 'kernels/cpu/*.c' 'kernels/paged/*.c' |
+    git ls-files 'src/*.c' 'cmds/*.c' 'calib/*.c' 'studies/*.c' 'kernels/cpu/*.c' 'kernels/paged/*.c' |
         xargs -P "$(nproc)" -n 4 clang-tidy-14 -p "$1" --quiet 2>/dev/null || {
         echo "check.sh: clang-tidy: see above" >&2
         bad=1

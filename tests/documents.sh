@@ -160,25 +160,25 @@ check() ( # REPOSITORY
     done | while read -r place word; do
         word=${word#./}
         case $word in
-        src/* | kernels/* | cmds/* | calib/* | packaging/* | python/* | tests/* | results/* | docs/* | setup | .ci/run | *.md | CMakeLists.txt)
+        src/* | kernels/* | cmds/* | calib/* | studies/* | packaging/* | python/* | tests/* | results/* | docs/* | setup | .ci/run | *.md | CMakeLists.txt)
             # shellcheck disable=SC2086 # a pattern stands for what it matches
             ls -d $word >/dev/null 2>&1 || echo "$place: $word does not exist"
             ;;
         dq_*[!a-z0-9_]* | DQ_*[!A-Z0-9_]*) ;; # a form of names: dq_kv_*
         dq_* | DQ_*)
-            grep -rqw -e "$word" src kernels cmds calib tests CMakeLists.txt ||
+            grep -rqw -e "$word" src kernels cmds calib studies tests CMakeLists.txt ||
                 echo "$place: no source has the name $word"
             ;;
         esac
     done
     for document in README.md docs/*.md MODEL.md FORMAT.md results/README.md results/*/README.md results/*/*/README.md \
-        tests/simt/README.md calib/*.md calib/*/*.md; do
+        tests/simt/README.md calib/*.md calib/*/*.md studies/*.md studies/*/*.md; do
         [ ! -e "$document" ] || words "$document"
     done | awk '
         { sub(/^\.\//, "", $2) }
         /^(README|docs\/[^:]*)\.md:/ && $2 ~ /^(results|docs)\// && $2 !~ /^results\/demo\// { print; next }
         { gsub(/[A-Z]+/, "*", $2) }
-        $2 ~ /^(src|kernels|cmds|calib|python|tests)\//' |
+        $2 ~ /^(src|kernels|cmds|calib|studies|python|tests)\//' |
         while read -r place word; do
             # shellcheck disable=SC2086
             ls -d $word >/dev/null 2>&1 || echo "$place: $word does not exist"
@@ -193,7 +193,7 @@ check() ( # REPOSITORY
 )
 
 self_test() {
-    mkdir -p "$tree/src/kv" "$tree/kernels" "$tree/cmds" "$tree/calib/pair" "$tree/tests" "$tree/docs"
+    mkdir -p "$tree/src/kv" "$tree/kernels" "$tree/cmds" "$tree/calib/pair" "$tree/studies" "$tree/tests" "$tree/docs"
     echo 'int dq_kv_check(void);' >"$tree/src/kv/kv.h"
     touch "$tree/CMakeLists.txt"
     plant docs/commands.md '# Commands' '## dq plan kv' '| `--kv-bits BITS` | see `--trials` |' '## dq plan heads' \

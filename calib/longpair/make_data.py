@@ -15,7 +15,7 @@ import os
 import random
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tiny"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "studies", "tiny"))
 import vocabulary  # noqa: E402
 from vocabulary import (ADJECTIVES, ADVERBS, ANIMALS, FILL, LINKS, PLACES, VALUES,  # noqa: E402
                         VERBS)

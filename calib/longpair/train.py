@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains one model of a pair:  train.py --kind llama|diffllama [--seed N] [--out DIR] [--positions N]
 
-The networks and the loop are those of ../tiny/net.py. A seed fixes weights and documents of a kind; as the
+The networks and the loop are those of studies/tiny/net.py. A seed fixes weights and documents of a kind; as the
 kinds leave the phases at different steps, they do not see the same documents.
 """
 import argparse
@@ -11,7 +11,7 @@ import sys
 
 import torch
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tiny"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "studies", "tiny"))
 import make_data  # noqa: E402
 import net  # noqa: E402
 import vocabulary  # noqa: E402

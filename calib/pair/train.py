@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains one model of the pair:  train.py --kind llama|diffllama [--out DIR]
 
-The networks and the loop are those of ../tiny/net.py.
+The networks and the loop are those of studies/tiny/net.py.
 """
 import argparse
 import os
@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tiny"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "studies", "tiny"))
 import make_data  # noqa: E402
 import net  # noqa: E402
 import vocabulary  # noqa: E402

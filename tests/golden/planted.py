@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes planted/: two tiny models of drawn weights, one outlier planted in each of several copies (calib/planted/plant.py), and
+"""Writes planted/: two tiny models of drawn weights, one outlier planted in each of several copies (studies/planted/plant.py), and
 places.tsv: where dq stats must name it.
 
     python tests/golden/planted.py
@@ -18,7 +18,7 @@ sys.path.pop(0)
 import torch  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent / "calib" / "planted"))
+sys.path.insert(0, str(HERE.parent.parent / "studies" / "planted"))
 import plant  # noqa: E402
 
 OUT = HERE / "planted"

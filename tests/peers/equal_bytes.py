@@ -5,7 +5,7 @@
                                       [--text FILE] [--novel FILE]
 
 Needs pip install kvpress==0.5.5 optimum-quanto hqq, in an environment of its own. MODEL_DIR is the same model as a Llama folder
-(calib/real/checkpoint.py), GATES of dq plan gates.
+(studies/real/checkpoint.py), GATES of dq plan gates.
 
 A context is read with its full cache, then cut to a share of its tokens and rounded; what follows is read against that. Shares are those
 at which a cache takes 1/2, 1/4, 1/8 and 1/16 of the bytes of all tokens in f16. dq: what is allocated where the context ends, pages that

@@ -1,5 +1,5 @@
 """A GGUF file in dq beside transformers, which reads the same file: logits in f32 and f64, and what dq quantizes from it beside
-what it quantizes from the folder of calib/real/checkpoint.py.
+what it quantizes from the folder of studies/real/checkpoint.py.
 
     pip install torch transformers accelerate gguf h5py; python gguf_file.py DQ MODEL.gguf TEXT [FOLDER]
 """

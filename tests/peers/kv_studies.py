@@ -1,11 +1,11 @@
-# The functions of numbers of calib/kv/defaults.py, on numbers made up here.
+# The functions of numbers of studies/kv/defaults.py, on numbers made up here.
 # usage: kv_studies.py DQ REPOSITORY
 import os
 import random
 import sys
 
 repository = os.path.abspath(sys.argv[2])
-sys.path.insert(0, os.path.join(repository, "calib", "kv"))
+sys.path.insert(0, os.path.join(repository, "studies", "kv"))
 import defaults  # noqa: E402
 
 draw = random.Random(1)

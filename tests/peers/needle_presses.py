@@ -7,7 +7,7 @@ Runs kvpress 0.5.5 (pip install kvpress==0.5.5, into an environment of its own: 
 Llamas of calib/longpair in f32, as its pipeline does: the context is compressed, then the question goes after it at its own
 positions. Items are those of calib/longpair/needles-blind.jsonl, which dq scores with --task mc; the first two tokens of all choices
 are the question, and recall is how often the right one of six is the likeliest third id. With --dq the program scores the
-same items first (--kv-recent 16, as calib/kv/run.sh).
+same items first (--kv-recent 16, as studies/kv/run.sh).
 
 A line a model, press and share: compression_ratio as kvpress wants it (1 - share), the share of tokens that was really kept (mean
 over layers, heads and items) and recall with its standard error. dq always keeps 4 sinks and 16 recent tokens and counts them; a

@@ -2,7 +2,7 @@
 
     python3 tests/peers/real_gates.py DQ MODEL.gguf FOLDER TEXT [--ctx 256] [--windows 8]
 
-FOLDER is the same model for transformers (calib/real/checkpoint.py), TEXT plain text. Attention probabilities of rows that repeat a
+FOLDER is the same model for transformers (studies/real/checkpoint.py), TEXT plain text. Attention probabilities of rows that repeat a
 window after itself come from transformers' eager attention; keys before RoPE and values from the projections' outputs; the ridge
 regression is numpy.linalg.solve. Prints the largest difference of a score, in nats, and of the two figures of the summary; exits 1
 where scores differ by more than .01.

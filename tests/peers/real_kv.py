@@ -2,7 +2,7 @@
 
     python tests/peers/real_kv.py DQ MODEL TEXT -o OUT.csv [--windows 16] [--parts DIR] [--what evict codes]
 
-Needs pip install kvpress==0.5.5, in an environment of its own. MODEL is a Llama folder (calib/real/checkpoint.py).
+Needs pip install kvpress==0.5.5, in an environment of its own. MODEL is a Llama folder (studies/real/checkpoint.py).
 
 TEXT is cut into windows of 1024 tokens, one after the other; the first 512 are the context, and the 511 tokens after the
 first that follows it are scored. KLD is over the whole vocabulary against the same model with its full cache in f32, a mean a window.

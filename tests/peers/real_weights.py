@@ -3,7 +3,7 @@
     python real_weights.py DQ MODEL_DIR CALIB.txt SCORE.jsonl --like MODEL.gguf --llama-bin DIR [--llmcompressor PYTHON]
                            [--gptqmodel PYTHON] [--autoround PYTHON] [--windows 20] [--only REGEX] [--work DIR] -o OUT.csv
 
-MODEL_DIR is the folder of calib/real/checkpoint.py --rescaled, MODEL.gguf the file it came from, whose tokenizer the F32 file
+MODEL_DIR is the folder of studies/real/checkpoint.py --rescaled, MODEL.gguf the file it came from, whose tokenizer the F32 file
 for llama.cpp gets. Every program sees the same calibration: 32 pieces of 512 tokens in even distances in CALIB.txt (llama.cpp
 their text, one after the other). SCORE.jsonl, or a single text: windows of 512 tokens, the second half of each, KLD from MODEL_DIR
 in f32; SCORE.txt beside it is what llama-perplexity reads. PYTHON is that of an environment which has the package; without it its

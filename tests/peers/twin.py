@@ -1,4 +1,4 @@
-# calib/real/twin.py: the twin of a Llama has the logits of that Llama, by dq and by the formula of Diff Transformer V2 in f64; with
+# studies/real/twin.py: the twin of a Llama has the logits of that Llama, by dq and by the formula of Diff Transformer V2 in f64; with
 # noise in the second maps it has those of the formula and no longer those of the Llama. On calib/pair/llama (bf16) and on a
 # random Llama with fewer KV heads than query heads.
 # usage: twin.py DQ REPOSITORY [LLAMA...]    which are checked too
@@ -15,7 +15,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 dq, repository, *others = (os.path.abspath(path) for path in sys.argv[1:])
-recipe = os.path.join(repository, "calib", "real", "twin.py")
+recipe = os.path.join(repository, "studies", "real", "twin.py")
 ids = [5 + (i * i) % 600 for i in range(96)]
 LIMIT = 1e-5
 

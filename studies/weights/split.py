@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Cuts a text in two between two tokens: one part to calibrate with, the other to score.
 
-    python calib/weights/split.py TOKENIZER.json TEXT N FIRST.txt REST.txt      (needs tokenizers)
+    python studies/weights/split.py TOKENIZER.json TEXT N FIRST.txt REST.txt      (needs tokenizers)
 
 FIRST gets the first N tokens. Fails where the parts alone give other tokens than the whole.
 """

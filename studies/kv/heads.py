@@ -4,7 +4,7 @@
     python heads.py OUT.csv [--models diffllama-0 ...] [--windows 6] [--items 16] [--scores keydiff leverage]
     python heads.py OUT.csv --join PART.csv ...
 
-Second halves of the first windows of ../longpair/text.txt after their compressed first halves (kld), and needles whose question
+Second halves of the first windows of calib/longpair/text.txt after their compressed first halves (kld), and needles whose question
 comes later (blind); 4 sinks and 16 recent tokens stay beside what a score keeps, unquantized. The scores are those of scores.py:
 keydiff and leverage (keys before RoPE side by side). A part has a line for every model, score, variant and share with the numbers
 of all items; --join makes of parts the means and the differences to `drop` over the same items, as many as every part of a kind has,
@@ -156,7 +156,7 @@ class Item:
 
 
 def text_windows(m):
-    ids = m.tok.encode(open(os.path.join(HERE, "..", "longpair", "text.txt")).read()).ids
+    ids = m.tok.encode(open(os.path.join(HERE, "..", "..", "calib", "longpair", "text.txt")).read()).ids
     return [torch.tensor([0] + ids[i + 1:i + 1024]) for i in range(0, len(ids) - 1023, 1024)]
 
 

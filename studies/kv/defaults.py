@@ -20,7 +20,7 @@ import json
 import os
 import subprocess
 
-PAIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "longpair")
+PAIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "calib", "longpair")
 KINDS, SEEDS = ("diffllama", "llama"), ("0", "1", "2")
 KEEPS = (0.5, 0.25, 0.125, 0.0625)
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101,

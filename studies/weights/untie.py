@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Copies a model whose head is its embedding, with a head of its own that has the same values.
 
-    python calib/weights/untie.py FROM TO
+    python studies/weights/untie.py FROM TO
 """
 import json
 import pathlib

@@ -1,5 +1,5 @@
 # sizes.gp: KLD over bits per weight of dq and its peers, from tests/peers/real_weights.py.
-#   gnuplot -e "folder='results/real'" calib/real/sizes.gp
+#   gnuplot -e "folder='results/real'" studies/real/sizes.gp
 set datafile separator ","
 set datafile missing NaN
 set terminal svg size 1120,940 dynamic font "sans-serif,13" background rgb "white"

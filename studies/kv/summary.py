@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tables and pictures of a run of calib/kv/run.sh: python calib/kv/summary.py DIR [EARLIER]
+"""Tables and pictures of a run of studies/kv/run.sh: python studies/kv/summary.py DIR [EARLIER]
 
 Reads the dq-eval documents in DIR, writes kv.csv and kv.json (every row of every document), summary.csv and summary.txt
 (means over seeds), paired.csv and paired.txt (the recall of keydiff, and of |A1 - lambda A2|, minus that of every other policy,

@@ -1,5 +1,5 @@
 # bench.gp: the picture of the bench of a real model, from its CSV files.
-#   gnuplot -e "folder='results/real'" calib/real/bench.gp
+#   gnuplot -e "folder='results/real'" studies/real/bench.gp
 set datafile separator ","
 set datafile missing NaN
 set terminal svg size 1120,820 dynamic font "sans-serif,13" background rgb "white"

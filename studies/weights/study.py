@@ -3,7 +3,7 @@
 
     python study.py OUT.csv [--sets gptq fold align lambda] [--bits 3] [--models llama diffllama llama-0 ...]
 
-Eight embedded models (../pair and three seeds of ../longpair), projections at --bits with one f16 scale for 128 columns, scales
+Eight embedded models (calib/pair and three seeds of calib/longpair), projections at --bits with one f16 scale for 128 columns, scales
 searched over the full range with either sign. Pair: the first 40 windows of 192 tokens of text.txt calibrate, the other 60 are
 scored; long pair: the first 12 windows of 1024 tokens calibrate, windows 24 to 47 are scored. A window's score is the mean KLD of
 its second half against the model before rounding. A line a model and variant: KLD, its standard error over windows, the ratio to
@@ -471,13 +471,13 @@ def texts(name, tok):
     """Calibration and scored windows; the first id of each is BOS."""
     n, cut, first, last = (1024, 12, 24, 48) if "-" in name else (192, 40, 40, 100)
     folder = "longpair" if "-" in name else "pair"
-    ids = tok.encode(open(os.path.join(HERE, "..", folder, "text.txt")).read()).ids
+    ids = tok.encode(open(os.path.join(HERE, "..", "..", "calib", folder, "text.txt")).read()).ids
     windows = torch.tensor([[0] + ids[i + 1:i + n] for i in range(0, len(ids) - n + 1, n)])
     return windows[:cut], windows[first:last]
 
 
 def measure(name, sets, bits, out):
-    m = Model(os.path.join(HERE, "..", "longpair" if "-" in name else "pair", name))
+    m = Model(os.path.join(HERE, "..", "..", "calib", "longpair" if "-" in name else "pair", name))
     calib, scored = texts(name, m.tok)
     want = m.log_probs(scored)
     ratios = []

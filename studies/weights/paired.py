@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What one way of rounding saves against another, window by window of the same text.
 
-    python calib/weights/paired.py WINDOWS.jsonl OUT.csv
+    python studies/weights/paired.py WINDOWS.jsonl OUT.csv
 
 WINDOWS.jsonl: lines of `dq eval --dump-items` with "of" (the source) and "settings" (of dq quantize), as run.sh makes them.
 A line of OUT.csv: source, settings that both have, the two, windows, their mean KLD each, the mean of the differences

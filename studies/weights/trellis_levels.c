@@ -1,6 +1,6 @@
 /* trellis_levels: finds the tables of src/tensor/trellis.c.
  *
- *     gcc -O3 -march=native -o trellis_levels calib/weights/trellis_levels.c -lm
+ *     gcc -O3 -march=native -o trellis_levels studies/weights/trellis_levels.c -lm
  *     ./trellis_levels 2 2.8; ./trellis_levels 3 2; ./trellis_levels 4 2; ./trellis_levels 5 2     # BITS REACH, a minute each
  *
  * Draws groups of 64 values of a normal distribution, each in its unit (trellis.h), deals them to rings, and takes turns: rings by

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Does lambda drift when tokens are evicted?  A study, not a part of the product.
 
-    python calib/kv/lambda_drift.py MODEL --text FILE [--ctx 1024] [--windows 20] [--keep 0.25] [-o OUT.json]
+    python studies/kv/lambda_drift.py MODEL --text FILE [--ctx 1024] [--windows 20] [--keep 0.25] [-o OUT.json]
 
 MODEL is a DiffLlama folder (transformers).  Each window is cut in half.  For every layer and KV head
 group the first half is reduced to the kept share by the attention it received (H2O: both maps, all rows;

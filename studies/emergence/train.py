@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains one model of the pair and keeps checkpoints:  train.py --kind llama|diffllama --seed S --out DIR --text DIR
 
-The networks are those of ../tiny/net.py. Both kinds of a seed begin with the same matrices (λ apart) and see the same windows
+The networks are those of studies/tiny/net.py. Both kinds of a seed begin with the same matrices (λ apart) and see the same windows
 in the same order. Products with weights are bf16 (`autocast`), all else is f32. One thread. What was killed goes on from the
 state of at most SAVE_EVERY steps ago: the same command again.
 

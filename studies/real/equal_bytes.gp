@@ -1,5 +1,5 @@
 # equal_bytes.gp: caches of equal bytes, of dq and of kvpress with quantized caches, from tests/peers/equal_bytes.py.
-#   gnuplot -e "folder='results/real'" calib/real/equal_bytes.gp
+#   gnuplot -e "folder='results/real'" studies/real/equal_bytes.gp
 set datafile separator ","
 set datafile missing NaN
 set terminal svg size 960,420 dynamic font "sans-serif,13" background rgb "white"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Differences between caches over the same items or windows, of a run of calib/kv/run.sh: python differences.py DIR OUT.csv
+"""Differences between caches over the same items or windows, of a run of studies/kv/run.sh: python differences.py DIR OUT.csv
 
 Reads the *.items.gz in DIR. A line a kind, seed, measure and pair of caches that differ in one thing: a policy beside keydiff, keydiff
 by heads beside the same budget for all, one code beside another, and DIFF beside the plain model with the same cache. Measures are
@@ -63,7 +63,7 @@ def main():
         sys.exit(__doc__)
     of = read(pathlib.Path(sys.argv[1]))
     if not of:
-        sys.exit(f"differences.py: {sys.argv[1]} has no KIND-SEED-*.items.gz. Run calib/kv/run.sh {sys.argv[1]} first.")
+        sys.exit(f"differences.py: {sys.argv[1]} has no KIND-SEED-*.items.gz. Run studies/kv/run.sh {sys.argv[1]} first.")
     with open(sys.argv[2], "w", newline="") as f:
         w = csv.writer(f, lineterminator="\n")
         w.writerow(["kind", "seed", "measure", "bits", "quant", "policy", "budget", "keep", "ours", "other", "mean", "se", "difference",

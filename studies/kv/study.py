@@ -3,7 +3,7 @@
 
     python study.py OUT.csv [--causes CAUSES.csv] [--sets causes keys values both low] [--models llama-0 diffllama-0 ...]
 
-Six models of ../longpair, windows of 1024 tokens, and two of ../pair, windows of 192. The first --windows windows (12; of the pair
+Six models of calib/longpair, windows of 1024 tokens, and two of calib/pair, windows of 192. The first --windows windows (12; of the pair
 40) are scored, statistics that a code is made of (means, bases) come from the last 8 (of the pair 40). Read as `dq eval
 --kv-recent 16` reads: pages of 64 tokens, codes once the page's last token is 16 after, 4 sinks never. `today` is dq's code; its
 KLD here and there agree to three digits. A window's score is the mean KLD of its second half against the model with an exact
@@ -52,7 +52,7 @@ MODELS = [f"{kind}-{s}" for s in range(3) for kind in ("llama", "diffllama")] + 
 class Model(weights_study.Model):
     def __init__(self, name):
         self.label, self.long = name, "-" in name
-        super().__init__(os.path.join(HERE, "..", "longpair" if self.long else "pair", name))
+        super().__init__(os.path.join(HERE, "..", "..", "calib", "longpair" if self.long else "pair", name))
 
     def normed(self, layer, o):
         return o * self.gain_of(o) * (1 - self.lam(layer)[1]) if self.diff else o
@@ -67,7 +67,7 @@ class Model(weights_study.Model):
 
 def texts(m, count):
     n = 1024 if m.long else 192
-    ids = m.tok.encode(open(os.path.join(HERE, "..", "longpair" if m.long else "pair", "text.txt")).read()).ids
+    ids = m.tok.encode(open(os.path.join(HERE, "..", "..", "calib", "longpair" if m.long else "pair", "text.txt")).read()).ids
     w = torch.tensor([[0] + ids[i + 1:i + n] for i in range(0, len(ids) - n + 1, n)])
     return (w[:count], w[-8:]) if m.long else (w[:40], w[-40:])
 
@@ -75,7 +75,7 @@ def texts(m, count):
 def needles(m):
     """Contexts with the question after them, the row that answers, the six answers, the right one."""
     rows = []
-    for line in list(open(os.path.join(HERE, "..", "longpair", "needles-blind.jsonl")))[:ITEMS]:
+    for line in list(open(os.path.join(HERE, "..", "..", "calib", "longpair", "needles-blind.jsonl")))[:ITEMS]:
         item = json.loads(line)
         ids = [0] + [i for i in m.tok.encode(item["ctx"]).ids if i]
         choices = [[i for i in m.tok.encode(" " + c).ids if i] for c in item["choices"]]

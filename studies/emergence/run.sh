@@ -1,9 +1,9 @@
 #!/bin/sh
 # run.sh: one seed of both kinds, trained, measured and compared. The same command goes on where it was stopped.
-#   sh calib/emergence/run.sh WORK SEED [RESULTS]        from the top folder; WORK keeps text and checkpoints (200 MB a seed)
+#   sh studies/emergence/run.sh WORK SEED [RESULTS]        from the top folder; WORK keeps text and checkpoints (200 MB a seed)
 # PYTHON (default python3) has requirements.txt, DQ (default build/dq) is the program.
 set -eu
-here=calib/emergence
+here=studies/emergence
 work=$1 seed=$2 results=${3:-results/emergence}
 python=${PYTHON:-python3} dq=${DQ:-build/dq}
 text=$work/text runs=$work/runs

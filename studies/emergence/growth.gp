@@ -1,5 +1,5 @@
 # growth.gp: outliers over training steps, and accuracy over bits of the last checkpoints, one line a seed.
-#   gnuplot -e "folder='results/emergence'" calib/emergence/growth.gp
+#   gnuplot -e "folder='results/emergence'" studies/emergence/growth.gp
 set datafile separator ","
 set datafile missing NaN
 set terminal svg size 1400,800 dynamic font "sans-serif,13" background rgb "white"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # bench.sh: everything that dq decides about, on a real model and on text that nothing was decided on.
-#   sh calib/real/bench.sh DQ OUT WORK [TASK=FILE...] [STAGE...]
+#   sh studies/real/bench.sh DQ OUT WORK [TASK=FILE...] [STAGE...]
 # DQ: the program. OUT: gets a CSV a stage, with intervals in every row, the pictures, and report.html, the page of all documents.
 # WORK: what is fetched and made, about 2 GB, and the documents (JSON). STAGE: only these, of: fetch stats logits codes policies
 # retrieval weights tasks speed pictures page. A stage that is done is not done again, and one that was interrupted goes on where it

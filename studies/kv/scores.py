@@ -3,7 +3,7 @@
 
     python scores.py OUT.csv [--models diffllama-0 llama-0 ...] [--items 64] [--only few]
 
-Needles of ../longpair/needles-blind.jsonl: the context is compressed, then the question comes. 4 sinks and 16 recent tokens
+Needles of calib/longpair/needles-blind.jsonl: the context is compressed, then the question comes. 4 sinks and 16 recent tokens
 stay, as in run.sh; the share that is kept counts them. A line a model, score, budget and share: recall of the items, and
 every item's 0 or 1 as one word, so that scores can be paired; with `--windows` also lines with KLD, see there. `--join`
 makes means over models of several files.
@@ -56,7 +56,7 @@ PAIRS = ("a1", "a2", "max", "sum", "diff", "out")
 class Model(weights_study.Model):
     def __init__(self, name):
         self.label = name
-        super().__init__(os.path.join(HERE, "..", "longpair", name))
+        super().__init__(os.path.join(HERE, "..", "..", "calib", "longpair", name))
         self.groups = self.heads // 2 if self.diff else self.heads
 
     def turn(self, x, at):
@@ -114,7 +114,7 @@ def feed(m, ids, at, cache=None, kept=None, counts=None):
 
 def needles(m, count):
     out = []
-    for line in list(open(os.path.join(HERE, "..", "longpair", "needles-blind.jsonl")))[:count]:
+    for line in list(open(os.path.join(HERE, "..", "..", "calib", "longpair", "needles-blind.jsonl")))[:count]:
         item = json.loads(line)
         ids = torch.tensor([0] + [i for i in m.tok.encode(item["ctx"]).ids if i])
         choices = [[i for i in m.tok.encode(" " + c).ids if i] for c in item["choices"]]
@@ -301,7 +301,7 @@ def of_keys(m, context):
 # ---- Calibration text
 
 def windows(m, count):
-    ids = m.tok.encode(open(os.path.join(HERE, "..", "longpair", "text.txt")).read()).ids
+    ids = m.tok.encode(open(os.path.join(HERE, "..", "..", "calib", "longpair", "text.txt")).read()).ids
     w = torch.tensor([[0] + ids[i + 1:i + 1024] for i in range(0, len(ids) - 1023, 1024)])
     return w[-count:]
 
@@ -409,7 +409,7 @@ def importance_of(m, ids, question, queries, gates, only):
 
 def text_loss(m, count, queries, gates, only, keeps):
     """KLD of the second halves of the first windows, by score and share, budgets uniform."""
-    ids, out = m.tok.encode(open(os.path.join(HERE, "..", "longpair", "text.txt")).read()).ids, {}
+    ids, out = m.tok.encode(open(os.path.join(HERE, "..", "..", "calib", "longpair", "text.txt")).read()).ids, {}
     for i in range(count):
         w = torch.tensor([0] + ids[i * 1023 + 1:(i + 1) * 1023 + 1])
         first, rest = w[:512], w[512:]

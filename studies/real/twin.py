@@ -23,7 +23,7 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save_file
 
-NOTE = "made from a Llama by calib/real/twin.py: a test object for kernels, memory and speed, not evidence about differential attention"
+NOTE = "made from a Llama by studies/real/twin.py: a test object for kernels, memory and speed, not evidence about differential attention"
 
 
 def to_f32(name, dtype, data):
