@@ -31,7 +31,7 @@ kernels/backends.h                      dq_backend_  opens what engine/backend.h
 kernels/cpu/                            dq_cpu_      one backend
 kernels/cpu/isa/                        dq_simd_     the loops of simd.h, by instruction set
 kernels/cuda/device/fused_launch.h      dq_fused_    the launches of fused*.cu
-kernels/cuda/device/kv.h                dq_kv_       launches on pages
+kernels/cuda/device/kv_launch.h                dq_kv_       launches on pages
 kernels/cuda/device/ptx.cuh             dq_          instructions, named as the hardware names them
 kernels/cuda/host/                      dq_cuda_     one backend
 kernels/paged/                          dq_kv_       the paged cache behind engine/backend.h

@@ -2,7 +2,7 @@
  * factored on the host, which waits for it.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/keys.h"
-#include "kernels/cuda/device/kv.h"
+#include "kernels/cuda/device/kv_launch.h"
 #include "kernels/cuda/host/cuda_kv.h"
 #include "kernels/cuda/host/cuda_ops.h"
 #include "kernels/paged/key_factor.h"

@@ -1,7 +1,7 @@
 /* cuda_kv: what the CUDA backend does with the memory of the KV cache's pages.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/host/cuda_kv.h"
-#include "kernels/cuda/device/kv.h"
+#include "kernels/cuda/device/kv_launch.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* cuda_observe: the reducers of the CUDA backend: magnitudes of logits and of hidden states, counted on the
  * device and merged into the caller's tally at the next sync.
  * SPDX-License-Identifier: MIT */
-#include "kernels/cuda/device/observe.h"
+#include "kernels/cuda/device/observe_launch.h"
 #include "kernels/cuda/host/cuda_attention.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
-/* observe: kernels that reduce magnitudes of rows of values to what dq_tally holds: counts by the upper 16
+/* observe_launch: kernels that reduce magnitudes of rows of values to what dq_tally holds: counts by the upper 16
  * bits, sums, the largest values with their places. All pointers are device memory.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_OBSERVE_H
-#define DQ_OBSERVE_H
+#ifndef DQ_OBSERVE_LAUNCH_H
+#define DQ_OBSERVE_LAUNCH_H
 
 #include "kernels/cuda/host/runtime.h"
 

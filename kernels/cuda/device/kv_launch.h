@@ -1,8 +1,8 @@
-/* kv: kernels that fill and move pages of the KV cache. Structs and pointers in device memory unless
+/* kv_launch: kernels that fill and move pages of the KV cache. Structs and pointers in device memory unless
  * they are passed by value; form[0] is that of keys.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_KV_H
-#define DQ_KV_H
+#ifndef DQ_KV_LAUNCH_H
+#define DQ_KV_LAUNCH_H
 
 #include "kernels/cuda/device/page.h"
 #include "kernels/cuda/host/runtime.h"
