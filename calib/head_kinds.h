@@ -3,8 +3,7 @@
 #ifndef DQ_HEAD_KINDS_H
 #define DQ_HEAD_KINDS_H
 
-#include "engine/head_measure.h"
-#include "engine/head_profile.h"
+#include "engine/observe.h"
 
 /* The first one that fits, by shares of sum |D|. Source of retrieval: induction heads, arXiv 2209.11895. */
 typedef enum dq_head_kind {

@@ -5,10 +5,9 @@
 #ifndef DQ_OUTLIERS_H
 #define DQ_OUTLIERS_H
 
-#include "engine/head_measure_sum.h"
+#include "engine/observe.h"
 #include "engine/runner.h"
-#include "stat/channels.h"
-#include "stat/tally.h"
+#include "stat/stat.h"
 
 /* The median of |x|: within `bound` of the true value; bound 0 says exact. NaN without values. */
 typedef struct dq_median {

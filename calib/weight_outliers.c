@@ -5,7 +5,7 @@
 
 #include "base/os.h"
 #include "calib/outliers.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,15 +5,13 @@
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "export/export.h"
-#include "model/model_size.h"
-#include "model/output_guard.h"
-#include "record/document.h"
-#include "record/logger.h"
+#include "model/model.h"
+#include "record/record.h"
 #include "record/version.h"
 #include "settings/input.h"
 #include "settings/options.h"
 #include "settings/size_report.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,21 +2,20 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
-#include "record/document.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/kv_report.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "cmds/info_lists.h"
-#include "model/published.h"
-#include "record/logger.h"
+#include "model/model.h"
+#include "record/record.h"
 #include "settings/advice.h"
 #include "settings/input.h"
 #include "settings/options.h"
 #include "settings/recipe_options.h"
 #include "settings/size_report.h"
-#include "cmds/cli/stdout.h"
-#include "cmds/cli/help.h"
-#include "cmds/cli/progress.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -421,7 +420,8 @@ static void print_container(const dq_container *c, const dq_model *m, text_ends 
     print_kv(m);
     for (int k = 0; k < dq_container_n_sources(c); k++) {
         const dq_source_file *s = dq_container_source_file(c, k);
-        printf("made from          %s, %s\n", s->name, dq_document_size_text(a, sizeof a, s->bytes));
+        printf("made from          %s, %s\n", s->name,
+               dq_document_size_text(a, sizeof a, s->bytes));
     }
     printf("source fingerprint %s\n", i->fingerprint);
     printf("content SHA-256    %s\n", i->content_sha256);

@@ -5,7 +5,7 @@
 #include "cmds/cli/help.h"
 #include "cmds/command.h"
 #include "cmds/report/report.h"
-#include "model/output_guard.h"
+#include "model/model.h"
 #include "settings/options.h"
 
 #include <stdio.h>

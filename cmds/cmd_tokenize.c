@@ -2,18 +2,17 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "base/strbuf.h"
+#include "base/text.h"
 #include "checkpoint/gguf_model.h"
-#include "record/document.h"
+#include "cmds/cli/help.h"
+#include "cmds/cli/progress.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/command.h"
 #include "model/model.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/input.h"
 #include "settings/options.h"
 #include "tokenizer/tokenizer.h"
-#include "cmds/cli/stdout.h"
-#include "cmds/cli/help.h"
-#include "cmds/cli/progress.h"
 
 #include <stdio.h>
 #include <string.h>

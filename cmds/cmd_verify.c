@@ -2,15 +2,14 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "record/document.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/progress.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/command.h"
 #include "quantize/quantize.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/advice.h"
 #include "settings/options.h"
-#include "cmds/cli/stdout.h"
-#include "cmds/cli/help.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,12 +4,11 @@
 #include "cmds/head_order_trial.h"
 
 #include "base/os.h"
-#include "record/document.h"
 #include "cmds/cli/table.h"
 #include "engine/runner.h"
 #include "eval/score.h"
-#include "record/logger.h"
-#include "stat/mean.h"
+#include "record/record.h"
+#include "stat/stat.h"
 #include "tasks/items.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #ifndef DQ_HEAD_ORDER_TRIAL_H
 #define DQ_HEAD_ORDER_TRIAL_H
 
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/input.h"
 
 /* Scores the first 512 tokens of a text (NULL: the built-in one) with every head order of the

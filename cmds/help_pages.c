@@ -4,10 +4,10 @@
 #include "cmds/help_pages.h"
 
 #include "cmds/cli/completion.h"
-#include "record/document.h"
 #include "cmds/cli/help.h"
 #include "cmds/cli/manual.h"
 #include "cmds/cli/stdout.h"
+#include "record/record.h"
 
 #include <string.h>
 

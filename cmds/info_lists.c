@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/info_lists.h"
 
-#include "base/name_order.h"
+#include "base/text.h"
 #include "cmds/cli/table.h"
 
 #include <math.h>

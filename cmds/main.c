@@ -2,15 +2,14 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "base/ranks.h"
-#include "record/document.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/command.h"
 #include "cmds/help_pages.h"
 #include "cmds/last_words.h"
-#include "settings/advice.h"
-#include "record/commit.h"
-#include "settings/options.h"
+#include "record/record.h"
 #include "record/version.h"
-#include "cmds/cli/stdout.h"
+#include "settings/advice.h"
+#include "settings/options.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "cmds/quantize_rows.h"
 
 #include "cmds/cli/table.h"
-#include "record/document.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

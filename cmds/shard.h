@@ -3,9 +3,9 @@
 #ifndef DQ_SHARD_H
 #define DQ_SHARD_H
 
-#include "base/part.h"
+#include "base/work.h"
 #include "engine/backend.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/options.h"
 
 enum { DQ_SHARDS = 9999 };

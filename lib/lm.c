@@ -4,11 +4,11 @@
 #include "lib/lm.h"
 
 #include "base/os.h"
-#include "record/document.h"
-#include "model/model_size.h"
+#include "model/model.h"
+#include "record/record.h"
+#include "record/version.h"
 #include "settings/advice.h"
 #include "settings/settings.h"
-#include "record/version.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 
 #include "eval/score.h"
 #include "lib/dq.h"
-#include "session/writer.h"
+#include "session/session.h"
 #include "settings/input.h"
 #include "settings/pass_options.h"
 #include "template/chat_template.h"

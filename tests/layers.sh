@@ -121,7 +121,7 @@ check_output() {
     done)
 }
 
-# The library does not know how it was called: what would help is a remedy (src/base/remedy.h), which settings put into
+# The library does not know how it was called: what would help is a remedy (src/base/base.h), which settings put into
 # words. Looks into string literals only.
 check_words() {
     # shellcheck disable=SC2046 # names of sources hold no spaces
@@ -166,15 +166,15 @@ self_test() {
     plant cmds/cli/table.c '#include <hdf5.h>'
     plant cmds/cli/progress.c '#include "kernels/cpu/cpu.h"'
     plant kernels/cpu/cpu_x.c '#include <cuda_runtime.h>' '#include <sys/stat.h>' 'void h(FILE *f) { fprintf(stderr, "x"); }'
-    plant src/engine/backend.h '#include "engine/batch.h"'
-    plant src/engine/batch.h '#include "base/base.h"' '#include "model/model.h"'
+    plant src/engine/backend.h '#include "engine/backend.h"'
+    plant src/engine/backend.h '#include "base/base.h"' '#include "model/model.h"'
     plant src/engine/runner.h '#include "model/model.h"' # which kernels do not see
-    plant kernels/cpu/cpu_z.c '#include "engine/backend.h"' '#include "engine/batch.h"'
+    plant kernels/cpu/cpu_z.c '#include "engine/backend.h"' '#include "engine/backend.h"'
     cp "$tree/ARCHITECTURE.md" "$tree/table"
     sed 's/^| `cmds.cli` | `src` |/| `cmds\/cli` | `src`, `cmds` |/' "$tree/table" >"$tree/ARCHITECTURE.md"
-    plant src/base/sha256.c 'void h(void)' '{' '    abort();' '}'
-    plant src/base/json.h '#include "base/utf8.h"'
-    plant src/base/utf8.h '#include "base/json.h"'
+    plant src/base/file.c 'void h(void)' '{' '    abort();' '}'
+    plant src/base/json.h '#include "base/text.h"'
+    plant src/base/text.h '#include "base/json.h"'
     plant src/base/words.c 'char *a = "x",' '     *b = "give \"--force\"";' "char c = '\"'; char *d = \"see dq info\";"
     plant kernels/cpu/cpu_y.c 'char *a = "use --device cpu";'
     check "$tree" >"$work/report"
@@ -193,12 +193,12 @@ self_test() {
     expect '^kernels/cpu/cpu_x.c:1: includes cuda_runtime.h'
     expect '^kernels/cpu/cpu_x.c:2: includes sys/stat.h'
     expect '^kernels/cpu/cpu_x.c:3: prints'
-    expect '^src/engine/batch.h:2: includes model/model.h; what kernels'
-    expect '^kernels/cpu/cpu_z.c:2: includes engine/batch.h; kernels see'
+    expect '^src/engine/backend.h:2: includes model/model.h; what kernels'
+    expect '^kernels/cpu/cpu_z.c:2: includes engine/backend.h; kernels see'
     expect '^ARCHITECTURE.md: cmds/cli is part of a circle of folders$'
     expect '^ARCHITECTURE.md: cmds is part of a circle of folders$'
     expect_no 'runner.h:1: includes model/model.h; what kernels\|^ARCHITECTURE.md: checkpoint'
-    expect '^src/base/sha256.c:3: prints'
+    expect '^src/base/file.c:3: prints'
     expect '^base/json.h: is part of a circle'
 }
 

@@ -38,25 +38,25 @@ kernels/paged/                          dq_kv_       the paged cache behind engi
 src/base/base.h                         dq_          status, arena: the words of every file
 src/checkpoint/container_               dq_container_ one format
 src/checkpoint/prequant_                dq_prequant_ one source and the formats it reads
-src/engine/evict.h                      dq_evictor_  evict is what it does
+src/engine/runner.h                      dq_evictor_  evict is what it does
 src/eval/                               dq_eval_     the sweep and its kinds
 src/eval/kind_icl                       dq_icl_      one kind
 src/eval/kind_needle                    dq_needle_   one kind
 src/eval/kind_ruler                     dq_ruler_    one kind
 src/export/                             dq_export_   one way out of a container
 src/kv/                                 dq_kv_       settings of one cache
-src/kv/kv_spec.h                        dq_evict_    the part of a spec that evicts
-src/kv/kv_spec.h                        dq_math_     the arithmetic that a spec goes with
-src/kv/logit_spec.h                     dq_logit_    one setting
+src/kv/kv.h                        dq_evict_    the part of a spec that evicts
+src/kv/kv.h                        dq_math_     the arithmetic that a spec goes with
+src/kv/kv.h                     dq_logit_    one setting
 src/model/model_                        dq_model_    one model
 src/plan/                               dq_plan_     one way from a text to a recipe
 src/quantize/                           dq_quantize_ one way from tensors to a container
-src/stat/mean.h                         dq_stat_     what is said of paired values, percentiles
+src/stat/stat.h                         dq_stat_     what is said of paired values, percentiles
 src/tasks/icl_data.h                    dq_icl_      what kind_icl.h puts to a model
 src/template/jinja_                     dq_jinja_    one interpreter
 src/tensor/quant_                       dq_quant_    one quantizer
 src/tensor/tensor.h                     dq_          dq_f16_from_f32 and its kin: conversions of one number
-src/tensor/weight_format.h              dq_format_   what format_*.c are: the formats
+src/tensor/tensor.h              dq_format_   what format_*.c are: the formats
 src/tensor/weight_                      dq_weight_   one weight and its parts
 src/tokenizer/tokenizer_                dq_tokenizer_ one tokenizer
 '
@@ -250,17 +250,17 @@ check() { # REPOSITORY
 }
 
 self_test() {
-    plant src/kv/kv_spec.h '/* kv_spec: see kv_spec.c. */' '#ifndef DQ_KV_SPEC_H' '#define DQ_KV_SPEC_H' \
+    plant src/kv/kv.h '/* kv_spec: see kv.c. */' '#ifndef DQ_KV_SPEC_H' '#define DQ_KV_SPEC_H' \
         'typedef struct dq_kv_spec {' '    int max; /* most of room */' '} dq_kv_spec;' \
         'typedef enum dq_granularity { DQ_TILE } dq_granularity;' 'extern const char *const dq_granularity_name[]; /* printed */' \
         'enum { DQ_PAGE_TOKENS = 64 };' \
         'bool dq_kv_spec_same(const dq_kv_spec *a,' '                     const dq_kv_spec *b);' \
         'static inline int dq_kv_spec_add(int a)' '{' '    return dq_other(a);' '}' '#endif'
-    plant src/kv/kv_spec.c '/* kv_spec: see kv_spec.h.' ' * No such file would be *_x.c. */' '#include "kv/kv_spec.h"'
+    plant src/kv/kv.c '/* kv_spec: see kv.h.' ' * No such file would be *_x.c. */' '#include "kv/kv.h"'
     plant cmds/main.c '/* main: the table. */' 'int main(void) { return 0; }'
     plant tests/gpu/main.c 'int main(void) { return 0; }'
     expect_clean
-    plant src/stat/tally.h '/* tally: counts. See stats.h. */' '#ifndef DQ_STATS_H' '#define DQ_STATS_H' '#define DQ_TOP 2' \
+    plant src/stat/stat.h '/* tally: counts. See stats.h. */' '#ifndef DQ_STATS_H' '#define DQ_STATS_H' '#define DQ_TOP 2' \
         'typedef dq_status dq_stats_fn(void *arg);' 'typedef struct dq_kv_spec {' '    int most_rows;' '} dq_kv_spec;' \
         'int dq_stats_open(const char *path, int n);' 'extern const char *const dq_top_name[2], dq_tally_name[];' \
         'static inline int dq_add(void)' '{' '    return 0;' '}' '#endif'
@@ -268,21 +268,21 @@ self_test() {
         'int dq_window_new(int n);' 'int dq_talk_begin(void);' '#endif'
     plant src/eval/score.c '/* goal: scores. */'
     plant tests/rigs/score.c '/* score */'
-    plant src/stat/tally.c '/* tally: see tally.h.' ' * SPDX-License-Identifier: MIT */' 'int a; /* sums */'
-    plant src/eval/windows.c '/* windows: see windows.h and kv_spec.h. */' '/* Cuts. */'
+    plant src/stat/tally.c '/* tally: see stat.h.' ' * SPDX-License-Identifier: MIT */' 'int a; /* sums */'
+    plant src/eval/windows.c '/* windows: see windows.h and kv.h. */' '/* Cuts. */'
     check "$tree" >"$work/report"
-    expect '^src/stat/tally.h: dq_stats_open does not begin with dq_tally_'
-    expect '^src/stat/tally.h: dq_add does not begin'
-    expect '^src/stat/tally.h: dq_top_name does not begin with dq_tally_'
+    expect '^src/stat/stat.h: dq_stats_open does not begin with dq_tally_'
+    expect '^src/stat/stat.h: dq_add does not begin'
+    expect '^src/stat/stat.h: dq_top_name does not begin with dq_tally_'
     expect '^src/eval/windows.h: dq_talk_begin does not begin'
-    expect 'type dq_kv_spec is in src/kv/kv_spec.h too'
+    expect 'type dq_kv_spec is in src/kv/kv.h too'
     expect 'macro DQ_TOP is in'
-    expect '^src/stat/tally.h: its guard is DQ_STATS_H, not DQ_TALLY_H$'
-    expect '^src/stat/tally.h: most_rows: the word is max, not most$'
+    expect '^src/stat/stat.h: its guard is DQ_STATS_H, not DQ_TALLY_H$'
+    expect '^src/stat/stat.h: most_rows: the word is max, not most$'
     expect '^src/eval/windows.h: dq_talk_begin: the word is logger, not talk$'
     expect '^tests/rigs/score.c: src/eval/score.c has the same name$'
     expect '^src/eval/score.c:1: does not begin with its name'
-    expect '^src/stat/tally.h:1: names stats.h, which does not exist$'
+    expect '^src/stat/stat.h:1: names stats.h, which does not exist$'
     expect '^src/stat/tally.c:1: says nothing but which header to see$'
     expect '^src/eval/windows.c:1: says nothing but which header to see$'
     expect_no 'dq_window_new\|main.c\|dq_stats_fn\|dq_other\|dq_tally_name'

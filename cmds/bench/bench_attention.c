@@ -3,7 +3,7 @@
  * softmax attention over the same keys and values. These take turns, and so does the peak (bench_limits.h).
  *
  * A cache of one layer is filled once per length and read by all forms. It is never compacted, so that every row reads what it
- * reads in a pass: which tokens are read as codes goes by positions alone (kv/kv_spec.h), and appending makes the codes of all
+ * reads in a pass: which tokens are read as codes goes by positions alone (kv/kv.h), and appending makes the codes of all
  * that the last row reads so. Two softmaxes are two calls with a head order of one map each: the same kernels and pages, and
  * the products with values twice. Run -1 warms up.
  * SPDX-License-Identifier: MIT */
@@ -12,9 +12,9 @@
 #include "cmds/bench/bench_rates.h"
 #include "cmds/bench/bench_report.h"
 #include "cmds/bench/bench_run.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"
-#include "cmds/cli/help.h"
 
 #include <math.h>
 #include <stdio.h>

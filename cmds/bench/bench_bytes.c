@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/bench/bench_bytes.h"
 
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <stdio.h>
 #include <string.h>

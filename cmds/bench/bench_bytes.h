@@ -3,8 +3,8 @@
 #ifndef DQ_BENCH_BYTES_H
 #define DQ_BENCH_BYTES_H
 
-#include "record/document.h"
 #include "model/model.h"
+#include "record/record.h"
 
 /* Bytes as stored; a layout that a device makes for itself may take a little more. Every weight that a product reads once,
  * gains and biases; of the embedding the rows that are looked up. A head that shares the embedding's memory is read whole. */

@@ -8,12 +8,12 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/json.h"
-#include "base/strbuf.h"
-#include "record/document.h"
+#include "base/text.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
+#include "record/record.h"
 #include "settings/options.h"
-#include "cmds/cli/help.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -5,12 +5,12 @@
 #include "cmds/bench/bench_rates.h"
 #include "cmds/bench/bench_report.h"
 #include "cmds/bench/bench_run.h"
-#include "record/document.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"
-#include "engine/evict.h"
-#include "cmds/cli/help.h"
+#include "engine/runner.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,13 +7,13 @@
 #include "cmds/bench/bench_rates.h"
 #include "cmds/bench/bench_report.h"
 #include "cmds/bench/bench_run.h"
-#include "record/document.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"
 #include "eval/score.h"
+#include "record/record.h"
 #include "settings/input.h"
 #include "tasks/tasks.h"
-#include "cmds/cli/help.h"
 
 #include <stdio.h>
 

@@ -3,8 +3,8 @@
 #include "cmds/bench/bench_report.h"
 
 #include "cmds/bench/bench_rates.h"
-#include "record/document.h"
 #include "cmds/cli/stdout.h"
+#include "record/record.h"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/kv_report.h"
 
-#include "record/document.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

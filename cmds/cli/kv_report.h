@@ -5,7 +5,7 @@
 
 #include "cmds/cli/table.h"
 #include "eval/score.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/kernel_routes.h"
 #include "settings/kv_options.h"
 

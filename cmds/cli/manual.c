@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/manual.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "cmds/cli/help.h"
 #include "record/version.h"
 

@@ -5,9 +5,9 @@
 
 #include "base/os.h"
 #include "base/ranks.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "cmds/cli/table.h"
-#include "record/document.h"
+#include "record/record.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -81,7 +81,8 @@ void dq_progress_announce(const dq_logger *logger, double seconds, int threads)
     char text[32], on[32] = "";
     if (logger->progress.at == DQ_LOGGER_NEVER || seconds < 10 || dq_ranks_count() > 1) return;
     if (threads) snprintf(on, sizeof on, " on %d thread%s", threads, threads == 1 ? "" : "s");
-    dq_logger_say(logger, "takes about %s%s", dq_document_time_text(text, sizeof text, seconds), on);
+    dq_logger_say(logger, "takes about %s%s", dq_document_time_text(text, sizeof text, seconds),
+                  on);
 }
 
 /* A line, if one is due, with the seconds that are left; below 0: nobody knows. */

@@ -3,8 +3,8 @@
 #ifndef DQ_PROGRESS_H
 #define DQ_PROGRESS_H
 
-#include "base/pace.h"
-#include "record/logger.h"
+#include "base/work.h"
+#include "record/record.h"
 
 /* Progress on stderr: on a terminal a line that is redrawn, in a file a line now and then: the first after 3 s, then as a
  * log of hours stays short, see dq_progress_due. `always` adds one for every 5 %.

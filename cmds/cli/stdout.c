@@ -3,7 +3,7 @@
 #define _GNU_SOURCE /* fopencookie */
 #include "cmds/cli/stdout.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "quantize/quantize.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #ifndef DQ_STDOUT_H
 #define DQ_STDOUT_H
 
-#include "record/document.h"
+#include "record/record.h"
 
 /* Prints the document, consumes it. NaN and infinities cannot occur: jansson refuses them. */
 dq_status dq_stdout_print(json_t *doc, dq_err *err);

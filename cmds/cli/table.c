@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "base/strbuf.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <stdarg.h>

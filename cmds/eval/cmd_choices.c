@@ -2,9 +2,9 @@
  * and stand in eval_options.c.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "record/document.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
+#include "record/record.h"
 #include "tasks/fewshot.h"
 
 #include <string.h>

@@ -2,11 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/ranks.h"
-#include "base/sha256.h"
 #include "checkpoint/container.h"
-#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/progress.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "cmds/eval/eval_averages.h"
@@ -23,11 +22,10 @@
 #include "cmds/eval/eval_verdict.h"
 #include "cmds/report/report.h"
 #include "eval/eval_long.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/advice.h"
 #include "settings/input.h"
 #include "settings/kv_sweep.h"
-#include "cmds/cli/stdout.h"
 
 #include <math.h>
 #include <stdio.h>

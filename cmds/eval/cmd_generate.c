@@ -2,13 +2,12 @@
  * whose texts are what comes out.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "base/utf8.h"
-#include "record/document.h"
+#include "base/text.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
 #include "eval/kind_generate.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "tasks/answers.h"
 #include "tasks/fewshot.h"
 

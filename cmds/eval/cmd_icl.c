@@ -1,12 +1,10 @@
 /* cmd_icl: in-context learning in dq eval: its options, files of demonstrations, and blocks as JSON.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "base/sha256.h"
-#include "record/document.h"
 #include "cmds/eval/cmd_icl_table.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
-#include "record/logger.h"
+#include "record/record.h"
 
 #include <assert.h>
 #include <math.h>

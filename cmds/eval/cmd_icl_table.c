@@ -3,10 +3,10 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/cmd_icl_table.h"
 
-#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_cells.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,6 @@
  * it gave a "verdict" each become rows like those of dq eval, each beside the same model's 16-bit row.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "base/sha256.h"
 #include "cmds/cli/help.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/stdout.h"
@@ -10,9 +9,8 @@
 #include "cmds/command.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_sources.h"
-#include "model/output_guard.h"
-#include "record/document.h"
-#include "record/logger.h"
+#include "model/model.h"
+#include "record/record.h"
 #include "tasks/judge.h"
 #include "tasks/verdicts.h"
 

@@ -1,10 +1,10 @@
 /* cmd_needle: multi-needle retrieval in dq eval: its options, and its cells and prompts as JSON.
  * SPDX-License-Identifier: MIT */
-#include "record/document.h"
 #include "cmds/eval/cmd_needle_table.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_tasks.h"
 #include "eval/kind_needle.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,11 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/cmd_needle_table.h"
 
-#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_cells.h"
 #include "eval/kind_needle.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

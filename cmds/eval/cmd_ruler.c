@@ -1,6 +1,5 @@
 /* cmd_ruler: prompts made up for long contexts in dq eval: their options, and their scores by length.
  * SPDX-License-Identifier: MIT */
-#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_cells.h"
@@ -10,6 +9,7 @@
 #include "eval/generate.h"
 #include "eval/kind_generate.h"
 #include "eval/kind_ruler.h"
+#include "record/record.h"
 
 #include <stdio.h>
 #include <string.h>

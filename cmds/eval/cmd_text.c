@@ -2,15 +2,13 @@
  * every row.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "base/sha256.h"
-#include "record/document.h"
 #include "cmds/eval/cmd_text_table.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
 #include "eval/kind_text.h"
 #include "eval/kind_text_numbers.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/input.h"
 
 #include <math.h>

@@ -3,13 +3,13 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/cmd_text_table.h"
 
-#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kv.h"
 #include "eval/kind_text.h"
 #include "eval/kind_text_numbers.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,13 +3,13 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_averages.h"
 
-#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_options.h"
 #include "eval/eval_average.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

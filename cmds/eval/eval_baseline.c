@@ -5,11 +5,10 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "base/sha256.h"
-#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_options.h"
+#include "record/record.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #define DQ_EVAL_BASELINE_H
 
 #include "cmds/eval/eval_view.h"
-#include "record/logger.h"
+#include "record/record.h"
 
 struct cmd_eval_options;
 

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_cells.h"
 
-#include "record/document.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "cmds/cli/table.h"
 #include "model/model.h"
-#include "stat/mean.h"
+#include "stat/stat.h"
 
 #include <jansson.h>
 

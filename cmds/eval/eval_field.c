@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_field.h"
 
-#include "record/document.h"
 #include "cmds/eval/eval_cells.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,11 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_gate.h"
 
-#include "base/real.h"
-#include "record/document.h"
+#include "base/text.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
-#include "stat/interval.h"
+#include "record/record.h"
+#include "stat/stat.h"
 
 #include <float.h>
 #include <math.h>

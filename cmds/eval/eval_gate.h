@@ -5,7 +5,7 @@
 
 #include "cmds/eval/eval_baseline.h"
 #include "cmds/eval/eval_gate_expr.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/options.h"
 
 enum { DQ_GATE_NAME = 64, DQ_GATES_TOLD = 2 };

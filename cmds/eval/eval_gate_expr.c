@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_gate_expr.h"
 
-#include "base/real.h"
+#include "base/text.h"
 
 #include <ctype.h>
 #include <string.h>

@@ -6,10 +6,9 @@
 #ifndef DQ_EVAL_KIND_H
 #define DQ_EVAL_KIND_H
 
-#include "record/document.h"
 #include "cmds/eval/eval_field.h"
 #include "cmds/eval/eval_view.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/options.h"
 
 struct cmd_eval_options;

@@ -3,9 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_kv.h"
 
-#include "record/document.h"
 #include "eval/eval_same.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/kv_sweep.h"
 
 #include <stdio.h>

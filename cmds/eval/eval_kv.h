@@ -6,7 +6,7 @@
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_view.h"
 #include "eval/eval.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/kv_options.h"
 
 enum { DQ_KV_KEEP = 32 };

@@ -9,7 +9,7 @@
 #include "cmds/eval/eval_verdict.h"
 #include "cmds/report/report.h"
 #include "eval/eval_long.h"
-#include "model/output_guard.h"
+#include "model/model.h"
 
 #include <stdio.h>
 #include <stdlib.h>

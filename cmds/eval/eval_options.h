@@ -7,7 +7,7 @@
 #include "cmds/eval/eval_kind.h"
 #include "cmds/shard.h"
 #include "eval/eval.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/input.h"
 #include "settings/kv_options.h"
 #include "settings/options.h"

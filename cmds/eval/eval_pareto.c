@@ -8,12 +8,12 @@
 
 #include "cmds/eval/eval_cells.h"
 
-#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_kind.h"
 #include "eval/eval_same.h"
-#include "kv/kv_field.h"
+#include "kv/kv.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

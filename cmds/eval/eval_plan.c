@@ -3,14 +3,14 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_plan.h"
 
-#include "record/document.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_sources.h"
 #include "eval/pass_plan.h"
 #include "eval/score.h"
-#include "cmds/cli/stdout.h"
+#include "record/record.h"
 
 #include <stdio.h>
 

@@ -4,7 +4,7 @@
 #define DQ_EVAL_PLAN_H
 
 #include "cmds/eval/eval_view.h"
-#include "record/logger.h"
+#include "record/record.h"
 
 /* Prints the rows, references that are only computed among them, and their sum. */
 dq_status cmd_eval_plan_print(const cmd_eval_view *v, double seconds, dq_err *err);

@@ -2,12 +2,12 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_report.h"
 
-#include "base/strbuf.h"
-#include "record/document.h"
+#include "base/text.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_verdict.h"
+#include "record/record.h"
 #include "settings/size_report.h"
 
 #include <ctype.h>

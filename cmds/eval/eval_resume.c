@@ -5,10 +5,9 @@
 
 #include "base/file.h"
 #include "base/os.h"
-#include "base/sha256.h"
 #include "cmds/cli/progress.h"
 #include "cmds/shard.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/advice.h"
 #include "settings/identity.h"
 

@@ -6,7 +6,7 @@
 
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_sources.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/identity.h"
 
 /* What the bits of results depend on. */

@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_settings.h"
 
-#include "record/document.h"
 #include "cmds/eval/eval_kv.h"
+#include "record/record.h"
 
 static json_t *int_list(const int *v, int n)
 {

@@ -4,11 +4,9 @@
 #include "cmds/eval/eval_sources.h"
 
 #include "base/file.h"
-#include "base/sha256.h"
 #include "checkpoint/container.h"
-#include "record/document.h"
 #include "plan/weights/plan_weights.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "tasks/repeats.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
 
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_view.h"
-#include "record/logger.h"
+#include "record/record.h"
 
 /* What has been read so far: a task can have two files and two of labels. */
 typedef struct cmd_eval_files {

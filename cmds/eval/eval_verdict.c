@@ -4,13 +4,12 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_verdict.h"
 
-#include "record/document.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_averages.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
-#include "record/logger.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

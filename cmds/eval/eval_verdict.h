@@ -5,7 +5,7 @@
 #define DQ_EVAL_VERDICT_H
 
 #include "cmds/eval/eval_view.h"
-#include "record/logger.h"
+#include "record/record.h"
 
 /* Accuracy, or nats of NLL: one point, or 1 % of perplexity. */
 #define DQ_EVAL_MARGIN 0.01

@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/generate/compare.h"
 
-#include "base/utf8.h"
-#include "record/document.h"
+#include "base/text.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,14 +2,14 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "base/utf8.h"
-#include "record/document.h"
-#include "cmds/command.h"
-#include "cmds/generate/compare.h"
-#include "settings/advice.h"
-#include "cmds/cli/stdout.h"
+#include "base/text.h"
 #include "cmds/cli/help.h"
 #include "cmds/cli/progress.h"
+#include "cmds/cli/stdout.h"
+#include "cmds/command.h"
+#include "cmds/generate/compare.h"
+#include "record/record.h"
+#include "settings/advice.h"
 
 #include <errno.h>
 #include <signal.h>

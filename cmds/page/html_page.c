@@ -5,8 +5,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "base/strbuf.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "cmds/page/page_style.h"
 
 #include <math.h>

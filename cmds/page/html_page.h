@@ -4,7 +4,7 @@
 #ifndef DQ_HTML_PAGE_H
 #define DQ_HTML_PAGE_H
 
-#include "base/strbuf.h"
+#include "base/text.h"
 
 /* The first failure stays in err; after it nothing is added. */
 typedef struct dq_html_page {

@@ -5,13 +5,12 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/ranks.h"
-#include "base/sha256.h"
 #include "checkpoint/container.h"
 #include "cmds/plan/plan_files.h"
 #include "plan/weights/plan_weights.h"
 #include "quantize/quantize_recipe.h"
-#include "settings/identity.h"
 #include "record/version.h"
+#include "settings/identity.h"
 #include "tasks/repeats.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 
 #include "cmds/cli/progress.h"
 #include "plan/cache/plan_caches.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/input.h"
 
 /* Options of both plans of a cache, as given. A number of 0, recent and sink of -1, or a NULL was not given. */

@@ -5,8 +5,8 @@
 
 #include "cmds/cli/table.h"
 
-#include "record/document.h"
 #include "plan/plan_decide.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,16 +3,16 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/ranks.h"
-#include "record/document.h"
+#include "cmds/cli/help.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/cli/table.h"
 #include "cmds/command.h"
 #include "cmds/plan/cache_job.h"
-#include "engine/second_pass.h"
+#include "engine/runner.h"
 #include "eval/eval.h"
 #include "plan/cache/plan_gates.h"
+#include "record/record.h"
 #include "tasks/repeats.h"
-#include "cmds/cli/stdout.h"
-#include "cmds/cli/help.h"
 
 #include <math.h>
 #include <stdio.h>

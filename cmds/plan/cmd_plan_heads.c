@@ -2,12 +2,12 @@
  * the search is the library's (plan/cache/plan_heads.h).
  * SPDX-License-Identifier: MIT */
 #include "base/ranks.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/command.h"
 #include "cmds/plan/cache_job.h"
 #include "cmds/plan/heads_output.h"
-#include "engine/second_pass.h"
-#include "cmds/cli/help.h"
+#include "engine/runner.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,18 +1,18 @@
 /* cmd_plan_weights: dq plan weights: which tensor needs how many bits. The search is the library's (plan/weights/plan_weights.h).
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/os.h"
 #include "base/ranks.h"
-#include "base/sha256.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"
 #include "cmds/plan/plan_files.h"
 #include "cmds/plan/weights_output.h"
+#include "record/version.h"
 #include "settings/calib_run.h"
 #include "settings/identity.h"
 #include "settings/options.h"
 #include "settings/recipe_options.h"
-#include "record/version.h"
-#include "cmds/cli/help.h"
 
 #include <stdio.h>
 #include <stdlib.h>

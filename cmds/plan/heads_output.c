@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/plan/heads_output.h"
 
-#include "record/document.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/cli/table.h"
 #include "cmds/plan/cache_numbers.h"
-#include "cmds/cli/stdout.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,11 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/plan/kv_output.h"
 
-#include "record/document.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/cli/table.h"
 #include "cmds/plan/cache_numbers.h"
-#include "kv/kv_spec.h"
-#include "cmds/cli/stdout.h"
+#include "kv/kv.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

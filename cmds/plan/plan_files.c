@@ -3,7 +3,7 @@
 #include "cmds/plan/plan_files.h"
 
 #include "base/file.h"
-#include "model/output_guard.h"
+#include "model/model.h"
 #include "plan/plan_journal.h"
 
 static dq_status check_journal(const dq_plan_files *f, const char *journal, dq_err *err)

@@ -5,12 +5,12 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/ranks.h"
-#include "record/document.h"
+#include "cmds/cli/stdout.h"
 #include "cmds/cli/table.h"
 #include "plan/weights/plan_memory.h"
 #include "plan/weights/plan_pace.h"
 #include "quantize/quantize_recipe.h"
-#include "cmds/cli/stdout.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #define DQ_WEIGHTS_OUTPUT_H
 
 #include "plan/weights/plan_weights.h"
-#include "record/logger.h"
+#include "record/record.h"
 
 /* The file of a part of the text. */
 const char *dq_weights_output_file(const dq_plan_weights *p, int text);

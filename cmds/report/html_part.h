@@ -5,7 +5,7 @@
 #define DQ_HTML_PART_H
 
 #include "base/json.h"
-#include "base/strbuf.h"
+#include "base/text.h"
 #include "cmds/page/picture.h"
 #include "cmds/report/report.h"
 

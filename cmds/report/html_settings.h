@@ -6,7 +6,7 @@
 
 #include "cmds/report/html_rows.h"
 #include "cmds/report/html_sections.h"
-#include "stat/interval.h"
+#include "stat/stat.h"
 
 /* What is lower than in the reference; of several things at once: DQ_HTML_MIXED. */
 typedef enum dq_html_axis {

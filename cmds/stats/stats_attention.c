@@ -4,8 +4,8 @@
 #include "cmds/stats/stats_attention.h"
 
 #include "calib/head_kinds.h"
-#include "record/document.h"
 #include "cmds/cli/table.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

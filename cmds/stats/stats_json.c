@@ -1,10 +1,10 @@
 /* stats_json: the results of dq stats as JSON. Numbers of all tokens stand beside those of ordinary ones.
  * SPDX-License-Identifier: MIT */
 #include "calib/elements.h"
-#include "record/document.h"
 #include "cmds/stats/stats_attention.h"
 #include "cmds/stats/stats_cells.h"
 #include "cmds/stats/stats_weights.h"
+#include "record/record.h"
 #include "settings/size_report.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* stats_part: see stats_part.h. The blocks of all models are numbered through, and part I of N computes those whose number is
  * I - 1 modulo N: they take about as long. What blocks find adds up, so a file has the state after some of them: after its head
- * (base/part.h) a line for each layer of each model, and one for the blocks,
+ * (base/work.h) a line for each layer of each model, and one for the blocks,
  *
  *   {"model": M, "layer": L, "found": BASE64}      bytes of dq_outliers_put
  *   {"blocks": [[B, ..], ..]}                      of each model
@@ -9,10 +9,9 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/stats/stats_part.h"
 
-#include "base/base64.h"
 #include "base/file.h"
 #include "base/os.h"
-#include "base/sha256.h"
+#include "base/text.h"
 #include "checkpoint/container.h"
 
 #include <math.h>

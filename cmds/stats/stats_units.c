@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/stats/stats_units.h"
 
-#include "record/document.h"
 #include "cmds/stats/stats_cells.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <stdio.h>

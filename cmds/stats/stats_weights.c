@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/stats/stats_weights.h"
 
-#include "record/document.h"
 #include "cmds/stats/stats_cells.h"
+#include "record/record.h"
 
 #include <math.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/linear/cpu_dense.h"
 #include "kernels/cpu/linear/cpu_prepacked.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <stdio.h>
 #include <string.h>

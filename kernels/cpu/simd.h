@@ -3,7 +3,7 @@
 #ifndef DQ_SIMD_H
 #define DQ_SIMD_H
 
-#include "tensor/weight.h"
+#include "tensor/tensor.h"
 
 /* Columns of a tile of B: K pages ([head_dim][64]) and blocks of transposed weights share it. */
 enum { DQ_TILE_N = 64 };

@@ -5,7 +5,7 @@
 #define DQ_KV_PAGES_H
 
 #include "engine/backend.h"
-#include "kv/kv_page.h"
+#include "kv/kv.h"
 
 enum { DQ_K, DQ_V };
 
@@ -24,7 +24,7 @@ typedef struct dq_kv_part {
     void *scale;
     void *sinks; /* the same [n_sinks][head_dim] a head: what is never coded in a page that is */
     bool wide;
-    bool overflow;  /* while codes are made: a scale or low stays f32 (kv_spec.h) */
+    bool overflow;  /* while codes are made: a scale or low stays f32 (kv.h) */
     uint8_t n_sets; /* that there is room for, DQ_PAGE_TOKENS at most */
 } dq_kv_part;
 

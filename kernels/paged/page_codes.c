@@ -3,7 +3,7 @@
  * that its last row reads, compact those that the next row will read. Jobs are collected by two walks over the same
  * lists, one that counts and one that fills: `due` is how far a page will be coded, which keeps a page of several
  * lists from being coded twice; `coded` follows when the device has done all jobs, or else `due` falls back to it.
- * A scale or low that stays f32 (kv_spec.h) widens that side of the page, and its codes are made again. Per-channel codes belong to a set, which
+ * A scale or low that stays f32 (kv.h) widens that side of the page, and its codes are made again. Per-channel codes belong to a set, which
  * is coded whole or not at all: all its tokens are there when it is due, a token that is written where one of a set stood
  * takes the set's codes away, and what is evicted is evicted after all that is due has codes.
  * SPDX-License-Identifier: MIT */

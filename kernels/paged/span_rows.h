@@ -1,4 +1,4 @@
-/* span_rows: the rows of a call that count for spans (attention_spans.h), where their masses stand, and the class of every
+/* span_rows: the rows of a call that count for spans (observe.h), where their masses stand, and the class of every
  * token that they may see. Private to kernels.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SPAN_ROWS_H

@@ -1,16 +1,23 @@
-/* base: see base.h. An error keeps its first message: later failures on the way out change nothing, and callers
- * only put the place in front. An arena is a list of chunks whose first is the open one; a request above a chunk's
- * size gets its own, after it.
+/* An error keeps its first message: later failures on the way out change nothing, and callers only
+ * put the place in front. An arena is a list of chunks whose first is the open one; a request
+ * above a chunk's size gets its own, after it.
  * SPDX-License-Identifier: MIT */
 #include "base/base.h"
 
-#include "base/utf8.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/os.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "base/work.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- Base ---- */
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "dq reads and writes little-endian files without swapping; big-endian hosts are unsupported"
@@ -252,4 +259,219 @@ void *dq_grow(dq_arena *a, void *list, size_t want, size_t *cap, size_t size, dq
     if (!a) dq_block_free(list);
     *cap = more;
     return p;
+}
+
+/* ---- Map64 ----
+ * Linear probing from a multiplicative hash; the slots double when half of them are taken. */
+
+enum { LEAST_SLOTS = 16 };
+
+dq_status dq_map64_new(dq_map64 *m, size_t count, dq_arena *a, dq_err *err)
+{
+    size_t size = LEAST_SLOTS;
+    *m = (dq_map64){.a = a};
+    while (size / 2 < count) {
+        if (size > SIZE_MAX / 4)
+            return dq_fail(err, DQ_RESOURCE, "out of memory (%zu keys)", count);
+        size *= 2;
+    }
+    m->mask = size - 1;
+    m->slot =
+        a ? dq_alloc(a, size, sizeof *m->slot, err) : dq_block_new(size, sizeof *m->slot, err);
+    return m->slot ? DQ_OK : err->code;
+}
+
+void dq_map64_free(dq_map64 *m)
+{
+    if (!m->a) dq_block_free(m->slot);
+    *m = (dq_map64){0};
+}
+
+void dq_map64_clear(dq_map64 *m)
+{
+    memset(m->slot, 0, (m->mask + 1) * sizeof *m->slot);
+    m->n = 0;
+}
+
+/* A free slot for the key, in a larger table if need be. */
+static dq_map64_slot *map64_take(dq_map64 *m, uint64_t key, dq_err *err)
+{
+    if (2 * (m->n + 1) > m->mask + 1) {
+        dq_map64 more;
+        if (dq_map64_new(&more, m->mask + 1, m->a, err) != DQ_OK) return NULL;
+        for (size_t i = 0; i <= m->mask; i++) {
+            if (m->slot[i].value) *dq_map64_find(&more, m->slot[i].key) = m->slot[i];
+        }
+        more.n = m->n;
+        dq_map64_free(m);
+        *m = more;
+    }
+    m->n++;
+    dq_map64_slot *s = dq_map64_find(m, key);
+    s->key = key;
+    return s;
+}
+
+dq_status dq_map64_put(dq_map64 *m, uint64_t key, uint64_t value, dq_err *err)
+{
+    if (value == 0) return dq_fail(err, DQ_BUG, "a map's value is 0");
+    dq_map64_slot *s = dq_map64_find(m, key);
+    if (!s->value) s = map64_take(m, key, err);
+    if (!s) return err->code;
+    s->value = value;
+    return DQ_OK;
+}
+
+dq_status dq_map64_count(dq_map64 *m, uint64_t key, dq_err *err)
+{
+    dq_map64_slot *s = dq_map64_find(m, key);
+    if (!s->value) s = map64_take(m, key, err);
+    if (!s) return err->code;
+    s->value++;
+    return DQ_OK;
+}
+
+/* ---- Strmap ----
+ * Open addressing with linear steps; the table's size is a power of two and at most half of it is
+ * used, so a search ends at a free slot. Keys are compared by length and bytes and stay where the
+ * caller has them; nothing is ever removed. */
+
+static uint64_t mix(uint64_t h)
+{
+    h ^= h >> 32;
+    h *= UINT64_C(0x9E3779B97F4A7C15);
+    return h ^ h >> 29;
+}
+
+uint64_t dq_strmap_hash(const void *p, size_t len)
+{
+    const char *s = p;
+    uint64_t h = UINT64_C(0xA0761D6478BD642F) ^ len, word;
+    for (; len >= sizeof word; s += sizeof word, len -= sizeof word) {
+        memcpy(&word, s, sizeof word);
+        h = mix(h ^ word) * UINT64_C(0xD6E8FEB86659FD93);
+    }
+    word = 0;
+    if (len) memcpy(&word, s, len);
+    return mix(mix(h ^ word));
+}
+
+dq_status dq_strmap_new(dq_strmap *m, size_t count, dq_arena *a, dq_err *err)
+{
+    size_t size = 16;
+    while (size / 2 < count) {
+        if (size > SIZE_MAX / 4)
+            return dq_fail(err, DQ_RESOURCE, "out of memory (%zu keys)", count);
+        size *= 2;
+    }
+    m->n = 0;
+    m->mask = size - 1;
+    m->slot = dq_alloc(a, size, sizeof *m->slot, err);
+    return m->slot ? DQ_OK : err->code;
+}
+
+static dq_strmap_slot *find(const dq_strmap *m, const char *key, size_t len)
+{
+    size_t i = (size_t)dq_strmap_hash(key, len) & m->mask;
+    for (; m->slot[i].key; i = (i + 1) & m->mask) {
+        if (m->slot[i].len == len && memcmp(m->slot[i].key, key, len) == 0) break;
+    }
+    return &m->slot[i];
+}
+
+void dq_strmap_put(dq_strmap *m, const char *key, size_t len, int32_t value)
+{
+    dq_strmap_slot *s = find(m, key, len);
+    if (!s->key) {
+        *s = (dq_strmap_slot){key, (uint32_t)len, 0};
+        m->n++;
+    }
+    s->value = value;
+}
+
+dq_status dq_strmap_add(dq_strmap *m, const char *key, size_t len, int32_t value, dq_arena *a,
+                        dq_err *err)
+{
+    if (!m->slot || m->n >= m->mask / 2) {
+        dq_strmap more;
+        DQ_TRY(dq_strmap_new(&more, 2 * m->n + 1, a, err));
+        for (size_t i = 0; m->slot && i <= m->mask; i++) {
+            const dq_strmap_slot *s = &m->slot[i];
+            if (s->key) dq_strmap_put(&more, s->key, s->len, s->value);
+        }
+        *m = more;
+    }
+    dq_strmap_put(m, key, len, value);
+    return DQ_OK;
+}
+
+int32_t dq_strmap_get(const dq_strmap *m, const char *key, size_t len)
+{
+    if (!m->slot) return -1;
+    const dq_strmap_slot *s = find(m, key, len);
+    return s->key ? s->value : -1;
+}
+
+/* ---- Address list ----
+ * Addresses are compared as numbers; items move when one comes between them. */
+
+static uint8_t *item_at(const dq_address_list *l, size_t i)
+{
+    return (uint8_t *)l->item + i * l->size;
+}
+
+static uintptr_t address_of(const void *item)
+{
+    const void *address;
+    memcpy(&address, item, sizeof address);
+    return (uintptr_t)address;
+}
+
+/* Index of the first item whose address is not below this one. */
+static size_t place_of(const dq_address_list *l, uintptr_t address)
+{
+    size_t low = 0, high = l->n;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (address_of(item_at(l, middle)) < address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void *dq_address_list_find(const dq_address_list *l, const void *address)
+{
+    const size_t at = place_of(l, (uintptr_t)address);
+    return at < l->n && address_of(item_at(l, at)) == (uintptr_t)address ? item_at(l, at) : NULL;
+}
+
+bool dq_address_list_reserve(dq_address_list *l, dq_err *err)
+{
+    void *more = dq_grow(NULL, l->item, l->n + 1, &l->capacity, l->size, err);
+    if (more) l->item = more;
+    return more != NULL;
+}
+
+void dq_address_list_add(dq_address_list *l, const void *item)
+{
+    const size_t at = place_of(l, address_of(item));
+    uint8_t *to = item_at(l, at);
+    memmove(to + l->size, to, (l->n - at) * l->size);
+    memcpy(to, item, l->size);
+    l->n++;
+}
+
+void dq_address_list_remove(dq_address_list *l, void *item)
+{
+    uint8_t *at = item;
+    memmove(at, at + l->size, (size_t)(item_at(l, l->n) - at) - l->size);
+    l->n--;
+}
+
+void dq_address_list_free(dq_address_list *l)
+{
+    dq_block_free(l->item);
+    *l = (dq_address_list){.size = l->size};
 }

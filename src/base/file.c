@@ -1,24 +1,242 @@
-/* file: everything goes through one check of what may be opened, and what is written appears by a rename, so that no
- * reader meets half of it.
+/* A thin layer over OpenSSL. A mapping is hashed in steps, and the pages of each are given back to
+ * the kernel after it, so that hashing a large file does not fill memory.
  * SPDX-License-Identifier: MIT */
+/* The functions without providers: EVP reads configuration files, allocates thousands of times first
+ * and ends the process where one of them fails. */
+#define OPENSSL_SUPPRESS_DEPRECATED
 #define _XOPEN_SOURCE 700 /* realpath */
+#define _GNU_SOURCE       /* sync_file_range */
 #include "base/file.h"
 
+#include "base/base.h"
+#include "base/json.h"
 #include "base/os.h"
-#include "base/strbuf.h"
-#include "base/utf8.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "base/work.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <limits.h>
+#include <openssl/sha.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
+static dq_status file_put(int fd, const char *name, const void *data, size_t bytes, dq_err *err);
+
+/* ---- SHA256 ---- */
+
+enum { STEP = 8 << 20 }; /* bytes of a mapping hashed before their pages are given back */
+
+dq_status dq_sha256_begin(dq_sha256 *h, dq_err *err)
+{
+    SHA256_CTX *state = h->state = dq_block_new(1, sizeof *state, err);
+    if (!state) return err->code;
+    SHA256_Init(state);
+    return DQ_OK;
+}
+
+void dq_sha256_add(dq_sha256 *h, const void *p, size_t bytes)
+{
+    if (h->state && bytes) SHA256_Update(h->state, p, bytes);
+}
+
+dq_status dq_sha256_end(dq_sha256 *h, char hex[65], dq_err *err)
+{
+    unsigned char sum[SHA256_DIGEST_LENGTH];
+    if (!h->state) return dq_fail(err, DQ_BUG, "a SHA-256 was ended twice");
+    SHA256_Final(sum, h->state);
+    dq_sha256_drop(h);
+    for (size_t i = 0; i < sizeof sum; i++) snprintf(hex + 2 * i, 3, "%02x", sum[i]);
+    return DQ_OK;
+}
+
+void dq_sha256_drop(dq_sha256 *h)
+{
+    dq_block_free(h->state);
+    h->state = NULL;
+}
+
+dq_status dq_sha256_of(char hex[65], const void *p, size_t bytes, dq_err *err)
+{
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    dq_sha256_add(&h, p, bytes);
+    return dq_sha256_end(&h, hex, err);
+}
+
+dq_status dq_sha256_mapped(char hex[65], const void *p, size_t bytes, dq_err *err)
+{
+    const uint8_t *at = p;
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    for (size_t done = 0; done < bytes;) {
+        size_t n = bytes - done < STEP ? bytes - done : STEP;
+        dq_sha256_add(&h, at + done, n);
+        const size_t from = done < DQ_OS_MAP_AROUND ? 0 : done - DQ_OS_MAP_AROUND;
+        done += n;
+        dq_os_map_release(at + from, done - from);
+    }
+    return dq_sha256_end(&h, hex, err);
+}
+
+/* ---- Folder ----
+ * Files are made with O_EXCL in a folder that this process has made; what is removed is removed by
+ * its name, in a folder that is open. */
+
+dq_status dq_folder_name(dq_folder *f, const char *path, dq_arena *a, dq_err *err)
+{
+    size_t n = strlen(path);
+    *f = (dq_folder){.arena = a, .fd = -1};
+    while (n > 1 && path[n - 1] == '/') n--;
+    if (n == 0 || strcmp(path, "-") == 0)
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_OUTPUT},
+                            "expected the name of a folder, found \"%s\".", path);
+    f->path = dq_text(a, path, n, err);
+    f->partial = dq_textf(a, err, "%.*s.partial", (int)n, path);
+    f->old = dq_textf(a, err, "%.*s.old", (int)n, path);
+    return err->code;
+}
+
+static bool exists(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
+/* The files of a folder that may be replaced; nothing is there: none. */
+static dq_status look(dq_folder *f, dq_folder_names *list, const char *path, const char *mark,
+                      dq_folder_owns *owns, dq_err *err)
+{
+    struct stat st;
+    bool marked = !mark;
+    *list = (dq_folder_names){0};
+    if (lstat(path, &st) != 0) return DQ_OK;
+    if (!S_ISDIR(st.st_mode))
+        return dq_fail(err, DQ_FILE, "%s: is not a folder. Choose another name.", path);
+    DQ_TRY(dq_file_dir_names(&list->name, &list->n, path, f->arena, err));
+    for (size_t i = 0; i < list->n; i++) {
+        const char *name = list->name[i], *file = dq_textf(f->arena, err, "%s/%s", path, name);
+        if (!file) return err->code;
+        if (lstat(file, &st) != 0 || !S_ISREG(st.st_mode) || !owns(name))
+            return dq_fail(err, DQ_FILE,
+                           "%s: exists and is not replaced, because it holds %s, which was not "
+                           "written with it. Choose another name.",
+                           path, name);
+        marked = marked || strcmp(name, mark) == 0;
+    }
+    if (list->n > 0 && !marked)
+        return dq_fail(err, DQ_FILE,
+                       "%s: exists and is not replaced, because it has no %s and so was made by "
+                       "something else. Choose another name.",
+                       path, mark);
+    return DQ_OK;
+}
+
+dq_status dq_folder_check(dq_folder *f, const char *mark, dq_folder_owns *owns, bool force,
+                          dq_err *err)
+{
+    const dq_remedy remedy = {.code = DQ_REMEDY_FORCE};
+    DQ_TRY(dq_file_check_folder(f->path, err));
+    f->replaces = exists(f->path);
+    if (!force && f->replaces) return dq_fail_with(err, DQ_FILE, remedy, "%s: exists.", f->path);
+    DQ_TRY(look(f, &f->earlier, f->path, mark, owns, err));
+    DQ_TRY(look(f, &f->left, f->partial, NULL, owns, err));
+    if (!force && exists(f->partial))
+        return dq_fail_with(err, DQ_FILE, remedy, "%s: exists from an interrupted run.",
+                            f->partial);
+    if (exists(f->old))
+        return dq_fail(err, DQ_FILE,
+                       "%s: exists, which is the name of the earlier folder while it is replaced. "
+                       "Rename or remove it.",
+                       f->old);
+    return DQ_OK;
+}
+
+/* Files, then their folder; one that is not there is fine. */
+static dq_status clear(const char *path, const dq_folder_names *list, dq_err *err)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? DQ_OK : dq_os_fail(err, path, "cannot open");
+    for (size_t i = 0; i < list->n; i++) {
+        if (unlinkat(fd, list->name[i], 0) != 0 && errno != ENOENT)
+            dq_os_fail(err, path, "cannot remove a file");
+    }
+    close(fd);
+    if (err->code == DQ_OK && rmdir(path) != 0) dq_os_fail(err, path, "cannot remove");
+    return err->code;
+}
+
+dq_status dq_folder_begin(dq_folder *f, dq_err *err)
+{
+    DQ_TRY(clear(f->partial, &f->left, err));
+    if (mkdir(f->partial, 0777) != 0) return dq_os_fail(err, f->partial, "cannot create");
+    f->begun = true;
+    return DQ_OK;
+}
+
+dq_status dq_folder_file_begin(dq_folder *f, const char *name, dq_err *err)
+{
+    dq_folder_names *m = &f->made;
+    const char **list = dq_grow(f->arena, m->name, m->n + 1, &m->capacity, sizeof *list, err);
+    f->file = dq_textf(f->arena, err, "%s/%s", f->partial, name);
+    const char *copy = dq_text(f->arena, name, strlen(name), err);
+    if (!list || !f->file || !copy) return err->code;
+    m->name = list;
+    f->fd = open(f->file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (f->fd < 0) return dq_os_fail(err, f->file, "cannot create");
+    m->name[m->n++] = copy;
+    return DQ_OK;
+}
+
+dq_status dq_folder_file_put(dq_folder *f, const void *data, size_t bytes, dq_err *err)
+{
+    return file_put(f->fd, f->file, data, bytes, err);
+}
+
+dq_status dq_folder_file_end(dq_folder *f, dq_err *err)
+{
+    const int fd = f->fd;
+    f->fd = -1;
+    if (fsync(fd) != 0) dq_os_fail(err, f->file, "cannot sync");
+    if (close(fd) != 0) dq_os_fail(err, f->file, "cannot write");
+    return err->code;
+}
+
+dq_status dq_folder_commit(dq_folder *f, dq_err *err)
+{
+    if (!f->replaces && exists(f->path))
+        return dq_fail(err, DQ_FILE, "%s: has come while it was written. Choose another name.",
+                       f->path);
+    if (f->replaces && rename(f->path, f->old) != 0)
+        return dq_os_fail(err, f->path, "cannot be renamed");
+    if (dq_file_commit(f->partial, f->path, err) != DQ_OK) {
+        if (f->replaces && !exists(f->path) && rename(f->old, f->path) != 0)
+            dq_fail_more(err, dq_remedy_none, ". The earlier folder is %.200s", f->old);
+        return err->code;
+    }
+    f->begun = false;
+    return f->replaces ? clear(f->old, &f->earlier, err) : DQ_OK;
+}
+
+void dq_folder_drop(dq_folder *f)
+{
+    dq_err ignore = {0};
+    if (f->fd >= 0) close(f->fd);
+    f->fd = -1;
+    if (f->begun) clear(f->partial, &f->made, &ignore);
+    f->begun = false;
+}
+
+/* ---- File ----
+ * Everything goes through one check of what may be opened, and what is written appears by a
+ * rename, so that no reader meets half of it. */
 
 /* Opens for reading what is a regular file, or a pipe where `pipes`, and nothing else: a device may be
  * endless, and opening a pipe waits for its other end. -1: failed. */
@@ -307,7 +525,8 @@ dq_status dq_file_commit(const char *partial, const char *path, dq_err *err)
     return DQ_OK;
 }
 
-dq_status dq_file_put(int fd, const char *name, const void *data, size_t bytes, dq_err *err)
+/* All bytes into an open file, which messages call `name`. */
+static dq_status file_put(int fd, const char *name, const void *data, size_t bytes, dq_err *err)
 {
     const char *from = data;
     while (bytes > 0) {
@@ -375,7 +594,7 @@ static dq_status write_text(const char *path, const char *text, size_t len, dq_e
         return dq_fail(err, DQ_FILE, "%s: path too long", path);
     const int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) return dq_os_fail(err, partial, "cannot create");
-    dq_file_put(fd, partial, text, len, err);
+    file_put(fd, partial, text, len, err);
     if (close(fd) != 0 && err->code == DQ_OK) dq_os_fail(err, partial, "cannot write");
     if (err->code == DQ_OK) dq_file_commit(partial, path, err);
     if (err->code != DQ_OK) unlink(partial);
@@ -397,4 +616,172 @@ int64_t dq_file_disk_free(const char *path)
     struct statvfs st;
     if (!folder_of(dir, sizeof dir, path) || statvfs(dir, &st) != 0) return -1;
     return (int64_t)st.f_bavail * (int64_t)st.f_frsize;
+}
+
+/* ---- File out ----
+ * What lies at PATH.partial is looked at first, and again by the system when it is opened. */
+
+static dq_status file_out_check_partial(const dq_file_out *f, dq_err *err)
+{
+    DQ_TRY(dq_file_check(f->partial, err));
+    if (f->force || !dq_file_exists(f->partial)) return DQ_OK;
+    return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE},
+                        "%s: exists from an interrupted run.", f->partial);
+}
+
+dq_status dq_file_out_name(dq_file_out *f, const char *path, bool force, dq_arena *a, dq_err *err)
+{
+    *f = (dq_file_out){.fd = -1, .force = force};
+    DQ_TRY(dq_file_check(path, err));
+    f->path = dq_file_resolved(path, a, err);
+    if (f->path) f->partial = dq_textf(a, err, "%s.partial", f->path);
+    if (!f->partial) return err->code;
+    return file_out_check_partial(f, err);
+}
+
+dq_status dq_file_out_begin(dq_file_out *f, dq_err *err)
+{
+    const int what_is_there = f->force ? O_TRUNC : O_EXCL;
+    f->fd = open(f->partial, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | what_is_there, 0666);
+    if (f->fd < 0) return dq_os_fail(err, f->partial, "cannot create");
+    f->begun = true;
+    return DQ_OK;
+}
+
+dq_status dq_file_out_put(dq_file_out *f, const void *data, size_t bytes, dq_err *err)
+{
+    return file_put(f->fd, f->partial, data, bytes, err);
+}
+
+dq_status dq_file_out_commit(dq_file_out *f, dq_err *err)
+{
+    const int fd = f->fd;
+    f->fd = -1;
+    if (close(fd) != 0) return dq_os_fail(err, f->partial, "cannot write");
+    DQ_TRY(dq_file_commit(f->partial, f->path, err));
+    f->begun = false;
+    return DQ_OK;
+}
+
+void dq_file_out_drop(dq_file_out *f)
+{
+    if (f->fd >= 0) close(f->fd);
+    f->fd = -1;
+    if (f->begun) unlink(f->partial);
+    f->begun = false;
+}
+
+/* ---- Inplace file ----
+ * Pwrite until all is written, and the system's own hints and syncs. */
+
+dq_status dq_inplace_file_open(dq_inplace_file *p, const char *path, dq_err *err)
+{
+    p->path = path;
+    p->fd = open(path, O_RDWR | O_CLOEXEC);
+    return p->fd < 0 ? dq_os_fail(err, path, "cannot open for writing") : DQ_OK;
+}
+
+void dq_inplace_file_close(dq_inplace_file *p)
+{
+    if (p->fd >= 0) close(p->fd);
+    p->fd = -1;
+}
+
+dq_status dq_inplace_file_put(dq_inplace_file *p, int64_t at, const void *data, size_t bytes,
+                              dq_err *err)
+{
+    const char *from = data;
+    while (bytes > 0) {
+        ssize_t n = pwrite(p->fd, from, bytes, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EFAULT) DQ_TRY(dq_os_maps_check(err)); /* the source has shrunk */
+        if (n < 0) return dq_os_fail(err, p->path, "cannot write");
+        if (n == 0) return dq_fail(err, DQ_FILE, "%s: cannot write: disk full", p->path);
+        from += n;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return DQ_OK;
+}
+
+dq_status dq_inplace_file_get(const dq_inplace_file *p, int64_t at, void *data, size_t bytes,
+                              dq_err *err)
+{
+    char *to = data;
+    while (bytes > 0) {
+        const ssize_t n = pread(p->fd, to, bytes, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return dq_os_fail(err, p->path, "cannot read");
+        if (n == 0) return dq_fail(err, DQ_FILE, "%s: is shorter than expected", p->path);
+        to += n;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return DQ_OK;
+}
+
+void dq_inplace_file_start(dq_inplace_file *p, int64_t at, size_t bytes)
+{
+#if defined(__linux__)
+    sync_file_range(p->fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+#else
+    (void)p, (void)at, (void)bytes;
+#endif
+}
+
+dq_status dq_inplace_file_sync(dq_inplace_file *p, dq_err *err)
+{
+    return fsync(p->fd) == 0 ? DQ_OK : dq_os_fail(err, p->path, "cannot sync");
+}
+
+/* ---- Scratch file ----
+ * The name is removed as soon as the file is open. */
+
+dq_status dq_scratch_file_open(dq_scratch_file *s, const char *beside, int64_t bytes, dq_err *err)
+{
+    char name[4096];
+    const char *slash = strrchr(beside, '/');
+    const int folder = slash ? (int)(slash - beside) + 1 : 0;
+    *s = (dq_scratch_file){.fd = -1, .path = beside};
+    if (snprintf(name, sizeof name, "%.*s.dq-scratch-XXXXXX", folder, beside) >= (int)sizeof name)
+        return dq_fail(err, DQ_FILE, "%s: the path is too long", beside);
+    s->fd = mkstemp(name);
+    if (s->fd < 0) return dq_os_fail(err, name, "cannot make a scratch file");
+    unlink(name);
+    fcntl(s->fd, F_SETFD, FD_CLOEXEC);
+    const int why = bytes > 0 ? posix_fallocate(s->fd, 0, (off_t)bytes) : 0;
+    if (why == ENOSPC || why == EFBIG) {
+        errno = why;
+        dq_os_fail(err, name, "cannot reserve space for activations");
+        dq_scratch_file_close(s);
+    }
+    return err->code;
+}
+
+void dq_scratch_file_close(dq_scratch_file *s)
+{
+    if (s->fd >= 0) close(s->fd);
+    s->fd = -1;
+}
+
+/* Reads and writes as any file at known places; messages name the output that it stands beside. */
+static dq_inplace_file places_of(const dq_scratch_file *s)
+{
+    return (dq_inplace_file){.fd = s->fd, .path = s->path};
+}
+
+dq_status dq_scratch_file_put(dq_scratch_file *s, int64_t at, const void *data, size_t bytes,
+                              dq_err *err)
+{
+    dq_inplace_file f = places_of(s);
+    if (dq_inplace_file_put(&f, at, data, bytes, err) == DQ_OK) return DQ_OK;
+    return dq_in(err, "scratch file beside ");
+}
+
+dq_status dq_scratch_file_get(const dq_scratch_file *s, int64_t at, void *data, size_t bytes,
+                              dq_err *err)
+{
+    const dq_inplace_file f = places_of(s);
+    if (dq_inplace_file_get(&f, at, data, bytes, err) == DQ_OK) return DQ_OK;
+    return dq_in(err, "scratch file beside ");
 }

@@ -6,6 +6,7 @@
 #define DQ_JSON_H
 
 #include "base/base.h"
+#include "base/text.h"
 
 #include <jansson.h>
 
@@ -48,5 +49,14 @@ dq_status dq_json_complete(dq_err *err);
 /* The text of a value, ended by free; `flags` are jansson's. DQ_RESOURCE as above, or for a NULL
  * value. */
 dq_status dq_json_dump(char **text, const json_t *v, size_t flags, dq_err *err);
+
+/* ---- JSON edit ----
+ * Changes of one member of a JSON object's text that leave the rest of it byte for byte. */
+
+/* Appends to `out` the text of an object, which dq_json_parse has taken, with the member `key` (plain ASCII, not escaped)
+ * of the outermost object set to `value`, the text of a value: in the place of what is there, or as the last member;
+ * lines of it after the first get two spaces in front. NULL: without the member. DQ_RESOURCE. */
+dq_status dq_json_edit_member(dq_strbuf *out, const char *text, size_t len, const char *key,
+                              const char *value, dq_err *err);
 
 #endif

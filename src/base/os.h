@@ -8,7 +8,7 @@
 /* "path: what: reason", the reason from errno: DQ_RESOURCE for memory, else DQ_FILE. */
 dq_status dq_os_fail(dq_err *err, const char *path, const char *what);
 
-/* os_map.c. Every mapping is remembered until it is closed, so that a change of its file is seen. Maps
+/* os.c. Every mapping is remembered until it is closed, so that a change of its file is seen. Maps
  * may be opened and closed by any thread. */
 typedef struct dq_os_map {
     const uint8_t *data; /* NULL when the file is empty */
@@ -65,13 +65,12 @@ void dq_os_arithmetic(char about[DQ_OS_ARITHMETIC]);
 double dq_os_seconds(void);      /* monotonic */
 double dq_os_own_seconds(void);  /* that processors have spent on this process */
 int64_t dq_os_cache_bytes(void); /* of the last-level cache that a processor sees; 0 unknown */
-/* os_threads.c. Processors that this process may use: its affinity, and the quota of time of its control groups, rounded
+/* os.c. Processors that this process may use: its affinity, and the quota of time of its control groups, rounded
  * up. root: "", or where a test keeps files. */
 int dq_os_cpu_count(const char *root);
 /* n processes of this job are on this machine: each has an nth of its memory, and of its processors where none is bound to a part
  * of them. */
 void dq_os_share_machine(int n);
-int dq_os_sharing(void); /* n, 1 at first */
 int dq_os_threads(void); /* that parallel regions have */
 /* Makes threads that wait for each other sleep after some 50 microseconds, unless the environment says how they wait
  * (GOMP_SPINCOUNT, OMP_WAIT_POLICY): starts the program anew with that set. First in main. Returns where it is set,
@@ -84,7 +83,7 @@ int dq_os_forks(void);
 int64_t dq_os_peak_bytes(void); /* peak resident memory of this process; 0 unknown */
 /* Memory of this machine, or this process's share of it; less where its address space is limited to less; 0 unknown. */
 int64_t dq_os_memory_bytes(void);
-/* os_memory.c. What this process could still take without driving others out: memory that the machine has available, or
+/* os.c. What this process could still take without driving others out: memory that the machine has available, or
  * less where a control group (version 2) or a limit of the address space leaves less; 0: nothing, or unknown. `root`
  * stands before /proc and /sys: "", or a folder of a test. */
 int64_t dq_os_memory_left(const char *root);

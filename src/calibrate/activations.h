@@ -4,7 +4,7 @@
 #ifndef DQ_ACTIVATIONS_H
 #define DQ_ACTIVATIONS_H
 
-#include "base/scratch_file.h"
+#include "base/file.h"
 #include "engine/backend.h"
 
 typedef enum dq_activations_kind {

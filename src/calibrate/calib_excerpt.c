@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "calibrate/calib_excerpt.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "calibrate/calib_text.h"
 #include "tasks/task_file.h"
 

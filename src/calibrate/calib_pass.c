@@ -3,7 +3,7 @@
 #include "calibrate/calib_pass.h"
 
 #include "base/ranks.h"
-#include "engine/memory_fit.h"
+#include "engine/runner.h"
 
 static int64_t larger(int64_t a, int64_t b)
 {

@@ -5,7 +5,7 @@
 #define DQ_CALIB_PASS_H
 
 #include "calibrate/calib_text.h"
-#include "engine/layer_steps.h"
+#include "engine/runner.h"
 
 /* Whole sequences that a pass takes at once: as many as have no more rows than this, at least one. */
 enum { DQ_CALIB_PASS_ROWS = 2048 };

@@ -4,8 +4,7 @@
 
 #include "base/file.h"
 #include "base/os.h"
-#include "base/sha256.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "calibrate/calib_excerpt.h"
 #include "tasks/repeats.h"
 #include "tasks/windows.h"

@@ -4,7 +4,7 @@
 
 #include "base/os.h"
 #include "base/ranks.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "calibrate/calibrate_pace.h"
 
 #include <stdio.h>

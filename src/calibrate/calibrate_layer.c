@@ -7,7 +7,7 @@
 #include "base/os.h"
 #include "base/ranks.h"
 #include "calibrate/calibrate_work.h"
-#include "engine/memory_fit.h"
+#include "engine/runner.h"
 
 /* One of dq_layer_steps_norm_.... */
 typedef void norm_step(const dq_layer_steps *s);

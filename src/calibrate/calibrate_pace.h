@@ -1,4 +1,4 @@
-/* calibrate_pace: how long a calibrated run is expected to take (base/pace.h); dq_calibrate_measure times pieces of it.
+/* calibrate_pace: how long a calibrated run is expected to take (base/work.h); dq_calibrate_measure times pieces of it.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CALIBRATE_PACE_H
 #define DQ_CALIBRATE_PACE_H

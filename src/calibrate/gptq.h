@@ -10,7 +10,7 @@
 #define DQ_GPTQ_H
 
 #include "calibrate/hessian.h"
-#include "tensor/codes.h"
+#include "tensor/tensor.h"
 
 typedef struct dq_gptq_loss {
     double error, signal; /* tr((W - W')H(W - W')^T) and tr(W H W^T) of the undamped H */

@@ -5,7 +5,7 @@
 #define DQ_GPTQ_STRIPES_H
 
 #include "calibrate/gptq.h"
-#include "tensor/coded.h"
+#include "tensor/tensor.h"
 
 typedef struct dq_gptq_stripes {
     const dq_quant_spec *spec;

@@ -3,8 +3,8 @@
 #include "calibrate/reference.h"
 
 #include "calibrate/calib_pass.h"
-#include "engine/memory_fit.h"
-#include "tensor/codes.h"
+#include "engine/runner.h"
+#include "tensor/tensor.h"
 
 #include <string.h>
 

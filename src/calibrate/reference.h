@@ -7,8 +7,8 @@
 #include "calibrate/activations.h"
 #include "calibrate/correction.h"
 #include "calibrate/shrinkage.h"
-#include "engine/layer_steps.h"
-#include "tensor/quant.h"
+#include "engine/runner.h"
+#include "tensor/tensor.h"
 
 typedef struct dq_reference {
     dq_activations *act; /* that holds both streams; NULL: there is no reference */

@@ -8,7 +8,7 @@
 #include "base/os.h"
 #include "calibrate/cholesky.h"
 #include "calibrate/f64_tile.h"
-#include "tensor/quant_search.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #define DQ_SCALE_REFIT_H
 
 #include "calibrate/hessian.h"
-#include "tensor/codes.h"
+#include "tensor/tensor.h"
 
 /* Replaces the scales of c->grid, as stored, where the new one has the sign of the old and is between half and twice it; codes
  * and zero points stay. One scale for the whole matrix stays too. Of more groups than 704 in a row, bands of so many are

@@ -13,7 +13,7 @@
 #ifndef DQ_VALUE_MAPS_H
 #define DQ_VALUE_MAPS_H
 
-#include "engine/layer_steps.h"
+#include "engine/runner.h"
 
 enum {
     DQ_VALUE_MAPS_BLOCK = 64,

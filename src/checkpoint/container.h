@@ -5,9 +5,8 @@
 #define DQ_CONTAINER_H
 
 #include "checkpoint/source.h"
-#include "kv/kv_config.h"
-#include "kv/logit_spec.h"
-#include "tensor/weight_format.h"
+#include "kv/kv.h"
+#include "tensor/tensor.h"
 
 /* Owns the mapping, every name and every text. */
 typedef struct dq_container dq_container;

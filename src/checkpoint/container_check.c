@@ -1,6 +1,6 @@
 /* container_check: the contents of a container against its hashes. See container.h.
  * SPDX-License-Identifier: MIT */
-#include "base/sha256.h"
+#include "base/file.h"
 #include "checkpoint/container_impl.h"
 
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include "checkpoint/container.h"
 #include "checkpoint/h5.h"
 #include "checkpoint/object_list.h"
-#include "kv/kv_config.h"
+#include "kv/kv.h"
 
 typedef struct dq_container_h5 {
     dq_h5 h;

@@ -1,7 +1,7 @@
 /* container_settings: the settings of the KV cache that a container remembers.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/container_read.h"
-#include "kv/kv_field.h"
+#include "kv/kv.h"
 
 #include <limits.h>
 #include <string.h>

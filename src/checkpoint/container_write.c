@@ -5,10 +5,10 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/container_write.h"
 
-#include "base/sha256.h"
+#include "base/file.h"
 #include "checkpoint/h5.h"
 #include "checkpoint/object_list.h"
-#include "kv/kv_field.h"
+#include "kv/kv.h"
 
 #include <string.h>
 

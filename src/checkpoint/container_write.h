@@ -9,10 +9,8 @@
 #define DQ_PATH_GATES   "/config/kv_gates_json"
 
 #include "base/os.h"
-#include "kv/kv_config.h"
-#include "kv/logit_spec.h"
-#include "tensor/quant.h"
-#include "tensor/weight_format.h"
+#include "kv/kv.h"
+#include "tensor/tensor.h"
 
 typedef enum dq_encoding {
     DQ_ENC_DENSE, /* a tensor as it was */

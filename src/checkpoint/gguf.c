@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/gguf.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <float.h>
 #include <math.h>

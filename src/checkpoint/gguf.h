@@ -5,7 +5,7 @@
 #define DQ_GGUF_H
 
 #include "base/json.h"
-#include "tensor/format_ggml.h"
+#include "tensor/tensor.h"
 
 enum { DQ_GGUF_DIMS = 4 };
 

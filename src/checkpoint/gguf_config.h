@@ -3,7 +3,7 @@
 #ifndef DQ_GGUF_CONFIG_H
 #define DQ_GGUF_CONFIG_H
 
-#include "base/strbuf.h"
+#include "base/text.h"
 #include "checkpoint/gguf.h"
 
 /* DQ_MISMATCH by name: the keys are not those of a language model, or of another architecture than `llama`. */

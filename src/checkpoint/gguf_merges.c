@@ -9,8 +9,8 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/gguf_merges.h"
 
-#include "base/strbuf.h"
-#include "base/strmap.h"
+#include "base/base.h"
+#include "base/text.h"
 
 #include <string.h>
 

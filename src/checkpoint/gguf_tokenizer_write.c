@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/gguf_tokenizer_write.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "checkpoint/gguf_merges.h"
 #include "checkpoint/gguf_pre.h"
 #include "checkpoint/gguf_vocab.h"

@@ -5,8 +5,8 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/gguf_vocab.h"
 
-#include "base/strmap.h"
-#include "base/utf8.h"
+#include "base/base.h"
+#include "base/text.h"
 #include "checkpoint/gguf_merges.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #ifndef DQ_GGUF_VOCAB_H
 #define DQ_GGUF_VOCAB_H
 
-#include "base/strbuf.h"
+#include "base/text.h"
 #include "checkpoint/gguf.h"
 
 /* Types of tokens. */

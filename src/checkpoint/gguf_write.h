@@ -4,7 +4,7 @@
 #ifndef DQ_GGUF_WRITE_H
 #define DQ_GGUF_WRITE_H
 
-#include "base/strbuf.h"
+#include "base/text.h"
 #include "checkpoint/gguf.h"
 
 enum { DQ_GGUF_ALIGNMENT = 32 };

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/object_list.h"
 
-#include "base/strbuf.h"
+#include "base/text.h"
 
 #include <ctype.h>
 #include <stdio.h>

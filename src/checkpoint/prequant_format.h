@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "checkpoint/prequant.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 typedef enum dq_prequant_part {
     DQ_PREQUANT_CODES,

@@ -3,7 +3,7 @@
 #ifndef DQ_SAFETENSORS_WRITE_H
 #define DQ_SAFETENSORS_WRITE_H
 
-#include "base/strbuf.h"
+#include "base/text.h"
 #include "tensor/tensor.h"
 
 /* The order of a file's tensors: those of larger elements first, by name among equals, so that each of them begins on a

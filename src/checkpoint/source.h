@@ -4,7 +4,7 @@
 #define DQ_SOURCE_H
 
 #include "base/base.h"
-#include "tensor/weight.h"
+#include "tensor/tensor.h"
 
 /* `find` gives a weight or vector by its name in the checkpoint. */
 typedef struct dq_source {

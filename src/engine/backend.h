@@ -1,21 +1,37 @@
-/* backend: the operations of the forward pass, the KV cache and the reducers, as one table per
- * device. The CPU in f32 is the definition of right. Kernels never learn an architecture's name.
+/* batch: the rows that one pass appends to many sequences, and the views that operations take.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_BACKEND_H
 #define DQ_BACKEND_H
 
-#include "engine/attention_spans.h"
-#include "engine/batch.h"
-#include "engine/head_measure.h"
-#include "engine/head_profile.h"
-#include "kv/kv_spec.h"
-#include "kv/logit_spec.h"
-#include "model/act.h"
+#include "base/base.h"
+#include "engine/observe.h"
+#include "kv/kv.h"
 #include "model/head_order.h"
-#include "model/rope.h"
-#include "stat/channels.h"
-#include "stat/tally.h"
-#include "tensor/weight.h"
+#include "stat/stat.h"
+#include "tensor/tensor.h"
+
+/* f32 activations, row-major, in backend memory; only the backend follows p. */
+typedef struct dq_mat {
+    float *p;
+    int64_t rows, cols;
+} dq_mat;
+
+/* A pass appends rows cu_rows[i] .. cu_rows[i+1]-1 to sequence seq[i]. A sequence occurs at most
+ * once in a batch; a range may be empty. Positions are absolute, not negative, ascend by 1 inside a
+ * range and lie above those that the sequence holds; they need not start at 0 or right after them
+ * (goldens start at 60 000). The batch is a view: arrays belong to the caller, on the host. */
+typedef struct dq_batch {
+    int n_seq;
+    int64_t n_rows;         /* cu_rows[n_seq] */
+    const int64_t *cu_rows; /* [n_seq + 1], from 0 */
+    const int32_t *seq;     /* [n_seq] handles from kv_seq_new or kv_fork of dq_ops */
+    const int32_t *ids;     /* [n_rows] */
+    const int32_t *pos;     /* [n_rows] */
+} dq_batch;
+
+/* ---- Backend ----
+ * The operations of the forward pass, the KV cache and the reducers, as one table per device. The
+ * CPU in f32 is the definition of right. Kernels never learn an architecture's name. */
 
 typedef struct dq_kv dq_kv; /* cache of all layers and sequences, defined by each backend */
 typedef struct dq_backend dq_backend;
@@ -59,8 +75,8 @@ typedef struct dq_attend_args {
                              for tensor granularity every entry of a sequence holds the maximum */
     const dq_columns *columns; /* NULL: none */
     dq_head_measure *measure;  /* [n_out] on the host: adds what the rows look like; NULL: none */
-    const dq_head_look *look;  /* head_profile.h; NULL: none. Only where profile_logits is there */
-    /* attention to classes of tokens (attention_spans.h); NULL: none */
+    const dq_head_look *look;  /* observe.h; NULL: none. Only where profile_logits is there */
+    /* attention to classes of tokens (observe.h); NULL: none */
     const dq_attention_spans *spans;
 } dq_attend_args;
 

@@ -1,9 +1,10 @@
-/* evict: see evict.h. Sums live per sequence, aligned with what each layer and group holds; during a
- * pass they are laid out as the backend wants them, one array per column for the whole batch.
+/* Sums live per sequence, aligned with what each layer and group holds; during a pass they are
+ * laid out as the backend wants them, one array per column for the whole batch.
  * SPDX-License-Identifier: MIT */
-#include "engine/evict.h"
-
-#include "kv/kv_gates.h"
+#include "engine/backend.h"
+#include "engine/observe.h"
+#include "engine/runner.h"
+#include "kv/kv.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,15 +1,103 @@
-/* runner: see runner.h. A pass is a straight line per layer: norm, q k v, rotary angles, append to the cache,
- * attend, compact, o, then the feed-forward in pieces of DQ_FFN_ROWS rows. Activations are buffers that only grow.
- * Errors stick in the backend, so operations need no check of their own; one sync at the end tells, and names the
- * first row that is not finite.
+/* The order of operations inside a layer, which the runner and calibration share.
  * SPDX-License-Identifier: MIT */
 #include "engine/runner.h"
 
 #include "base/os.h"
-#include "engine/layer_steps.h"
-#include "engine/memory_fit.h"
+#include "engine/backend.h"
+#include "engine/observe.h"
 
 #include <string.h>
+
+/* ---- Layer steps ---- */
+
+void dq_layer_steps_norm_attn(const dq_layer_steps *s)
+{
+    s->b->ops->rms_norm(s->b, s->h, s->x, s->layer->norm_attn, s->m->norm_eps);
+}
+
+void dq_layer_steps_norm_ffn(const dq_layer_steps *s)
+{
+    s->b->ops->rms_norm(s->b, s->h, s->x, s->layer->norm_ffn, s->m->norm_eps);
+}
+
+void dq_layer_steps_norm_out(const dq_layer_steps *s)
+{
+    s->b->ops->rms_norm(s->b, s->h, s->x, s->m->norm_out, s->m->norm_eps);
+}
+
+void dq_layer_steps_qk(const dq_layer_steps *s)
+{
+    const dq_layer *l = s->layer;
+    const dq_ops *op = s->b->ops;
+    const int head_dim = s->m->map.head_dim;
+    dq_backend *b = s->b;
+    op->matmul(b, s->q, s->h, &l->q, l->q_bias, s->math.linear);
+    op->matmul(b, s->k, s->h, &l->k, l->k_bias, s->math.linear);
+    op->rope(b, s->q, s->angles, s->m->rope.order);
+    op->rope(b, s->k, s->angles, s->m->rope.order);
+    if (s->kv_spec->rotate_k) {
+        op->hadamard(b, s->q, head_dim);
+        op->hadamard(b, s->k, head_dim);
+    }
+    if (l->attn.lambda_kind == DQ_LAMBDA_TOKEN) {
+        op->matmul(b, s->lambda, s->h, &l->lambda_proj, NULL, DQ_NUM_F32); /* never packed */
+        op->sigmoid(b, s->lambda);
+    }
+}
+
+void dq_layer_steps_qkv(const dq_layer_steps *s)
+{
+    const dq_layer *l = s->layer;
+    dq_layer_steps_qk(s);
+    s->b->ops->matmul(s->b, s->v, s->h, &l->v, l->v_bias, s->math.linear);
+    if (s->kv_spec->rotate_v) s->b->ops->hadamard(s->b, s->v, s->m->map.head_dim);
+    s->b->ops->kv_append(s->b, s->kv, s->kv_layer, s->batch, s->k, s->v);
+}
+
+dq_attend_args dq_layer_steps_args(const dq_layer_steps *s, const dq_attend_args *extra)
+{
+    dq_attend_args args = *extra;
+    args.attn = &s->layer->attn;
+    args.batch = s->batch;
+    args.kv = s->kv;
+    args.layer = s->kv_layer;
+    args.q = s->q;
+    args.lambda = s->lambda;
+    args.math = s->math;
+    return args;
+}
+
+void dq_layer_steps_attend(const dq_layer_steps *s, const dq_attend_args *extra)
+{
+    const dq_attend_args args = dq_layer_steps_args(s, extra);
+    s->b->ops->attend(s->b, s->y, &args);
+    s->b->ops->kv_compact(s->b, s->kv, s->kv_layer, s->batch);
+}
+
+void dq_layer_steps_out(const dq_layer_steps *s)
+{
+    s->b->ops->matmul(s->b, s->h, s->y, &s->layer->o, s->layer->o_bias, s->math.linear);
+    s->b->ops->add(s->b, s->x, s->h);
+}
+
+void dq_layer_steps_gate_up(const dq_layer_steps *s, dq_mat gate, dq_mat up, dq_mat in)
+{
+    const dq_layer *l = s->layer;
+    s->b->ops->matmul(s->b, gate, in, &l->gate, l->gate_bias, s->math.linear);
+    s->b->ops->matmul(s->b, up, in, &l->up, l->up_bias, s->math.linear);
+    s->b->ops->ffn_act(s->b, gate, up, s->m->architecture->act, l->act);
+}
+
+void dq_layer_steps_down(const dq_layer_steps *s, dq_mat out, dq_mat gate)
+{
+    s->b->ops->matmul(s->b, out, gate, &s->layer->down, s->layer->down_bias, s->math.linear);
+}
+
+/* ---- Runner ----
+ * A pass is a straight line per layer: norm, q k v, rotary angles, append to the cache, attend,
+ * compact, o, then the feed-forward in pieces of DQ_FFN_ROWS rows. Activations are buffers that
+ * only grow. Errors stick in the backend, so operations need no check of their own; one sync at
+ * the end tells, and names the first row that is not finite. */
 
 /* One scratch matrix, grown when a pass needs more rows. */
 typedef struct slot {
@@ -293,4 +381,150 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
     if (err->code == DQ_OK && bad >= 0) bad_row(r, batch, bad, err);
     *hidden = pass->maps_only ? (dq_mat){0} : s.h;
     return dq_runner_advise(r, n, err);
+}
+
+/* ---- Second pass ----
+ * A chunk runs as a pass of its own: columns of the fork are laid out list by list, the part that
+ * counts is found by position, and maxima are copied to where the caller's lists have those
+ * tokens. */
+
+/* One chunk on its way: ids begin .. end - 1 after `lead` others. */
+typedef struct chunk {
+    const dq_second_pass *w;
+    int64_t begin, end, lead, rows;
+    int n_layers, n_groups;
+    int32_t seq;
+    int32_t *pos;         /* [rows] */
+    int64_t *offset;      /* [n_layers * n_groups] */
+    dq_column_part *part; /* [n_layers * n_groups] */
+    double *area;         /* what the lists hold, and the rows */
+    dq_columns *columns;  /* [n_layers] */
+} chunk;
+
+static int64_t lead_of(int64_t begin)
+{
+    return begin < DQ_SECOND_PASS_LEAD ? begin : DQ_SECOND_PASS_LEAD;
+}
+
+int64_t dq_second_pass_rows(int64_t n)
+{
+    int64_t rows = n;
+    for (int64_t begin = 0; begin < n; begin += DQ_SECOND_PASS_CHUNK) rows += lead_of(begin);
+    return rows;
+}
+
+int64_t dq_second_pass_end(int64_t n)
+{
+    int64_t most = 0;
+    for (int64_t begin = 0; begin < n; begin += DQ_SECOND_PASS_CHUNK) {
+        const int64_t left = n - begin,
+                      rows = lead_of(begin) +
+                             (left < DQ_SECOND_PASS_CHUNK ? left : DQ_SECOND_PASS_CHUNK);
+        if (rows > most) most = rows;
+    }
+    return n + most;
+}
+
+/* First of the list's tokens at position `pos` or after it. */
+static int64_t first_from(const dq_second_pass *w, int list, int64_t pos)
+{
+    int64_t low = w->at[list], high = w->at[list + 1];
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (w->pos[middle] < pos)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low - w->at[list];
+}
+
+static dq_status lay_out(chunk *c, dq_arena *a, dq_err *err)
+{
+    const dq_second_pass *w = c->w;
+    const int n_lists = c->n_layers * c->n_groups;
+    const size_t floats = (size_t)(w->at[n_lists] + n_lists * c->rows);
+    c->pos = dq_alloc(a, (size_t)c->rows, sizeof *c->pos, err);
+    c->offset = dq_alloc(a, (size_t)n_lists, sizeof *c->offset, err);
+    c->part = dq_alloc(a, (size_t)n_lists, sizeof *c->part, err);
+    c->area = dq_alloc(a, floats, sizeof *c->area, err);
+    c->columns = dq_alloc(a, (size_t)c->n_layers, sizeof *c->columns, err);
+    if (err->code != DQ_OK) return err->code;
+    for (int64_t i = 0; i < c->rows; i++) c->pos[i] = (int32_t)(w->n + i);
+    for (int i = 0; i < n_lists; i++) {
+        c->offset[i] = w->at[i] + i * c->rows;
+        c->part[i] =
+            (dq_column_part){.sinks = first_from(w, i, w->sink < c->begin ? w->sink : c->begin),
+                             .from = first_from(w, i, c->begin),
+                             .to = first_from(w, i, c->end),
+                             .own = w->at[i + 1] - w->at[i]};
+    }
+    for (int l = 0; l < c->n_layers; l++)
+        c->columns[l] = (dq_columns){.offset = c->offset + l * c->n_groups,
+                                     .peak = c->area,
+                                     .part = c->part + l * c->n_groups};
+    return DQ_OK;
+}
+
+static dq_status run_chunk(double *peak, chunk *c, dq_err *err)
+{
+    const dq_second_pass *w = c->w;
+    const int64_t cu[2] = {0, c->rows};
+    const dq_batch batch = {.n_seq = 1,
+                            .n_rows = c->rows,
+                            .cu_rows = cu,
+                            .seq = &c->seq,
+                            .ids = w->ids + c->begin - c->lead,
+                            .pos = c->pos};
+    const dq_pass pass = {.logit = w->pass.logit,
+                          .math = w->pass.math,
+                          .listener = w->pass.listener,
+                          .columns = c->columns,
+                          .maps_only = true};
+    dq_mat hidden;
+    DQ_TRY(dq_runner_pass(w->r, &batch, &pass, &hidden, err));
+    for (int i = 0; i < c->n_layers * c->n_groups; i++) {
+        const dq_column_part *p = &c->part[i];
+        if (p->to > p->from)
+            memcpy(peak + w->at[i] + p->from, c->area + c->offset[i] + p->from,
+                   (size_t)(p->to - p->from) * sizeof *peak);
+    }
+    return DQ_OK;
+}
+
+static dq_status read_chunk(double *peak, const dq_second_pass *w, int64_t begin, dq_err *err)
+{
+    dq_backend *b = dq_runner_backend(w->r);
+    dq_kv *kv = dq_runner_kv(w->r);
+    const dq_model *m = dq_runner_model(w->r);
+    const int64_t left = w->n - begin,
+                  n = left < DQ_SECOND_PASS_CHUNK ? left : DQ_SECOND_PASS_CHUNK;
+    chunk c = {.w = w,
+               .begin = begin,
+               .end = begin + n,
+               .lead = lead_of(begin),
+               .rows = n + lead_of(begin),
+               .n_layers = m->n_layers,
+               .n_groups = m->map.n_groups};
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (lay_out(&c, a, err) == DQ_OK) {
+        c.seq = b->ops->kv_fork(b, kv, w->seq);
+        if (c.seq < 0) {
+            dq_backend_sync(b, err);
+            dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
+        } else {
+            run_chunk(peak, &c, err);
+            b->ops->kv_seq_free(b, kv, c.seq);
+        }
+    }
+    dq_arena_free(a);
+    return err->code;
+}
+
+dq_status dq_second_pass_peaks(double *peak, const dq_second_pass *w, dq_err *err)
+{
+    for (int64_t begin = 0; begin < w->n; begin += DQ_SECOND_PASS_CHUNK)
+        DQ_TRY(read_chunk(peak, w, begin, err));
+    return DQ_OK;
 }

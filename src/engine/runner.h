@@ -1,13 +1,59 @@
-/* runner: one model on one backend; passes over ragged batches, layer by layer.
+/* layer_steps: one layer of a model in steps on the rows of a batch: norm, q k v, attend, o; norm, gate and up, down.
+ * A step's input and output are matrices of the caller, so that somebody who wants to look at the input of a product, or to
+ * exchange a weight between two steps, sees what the forward pass sees.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_RUNNER_H
 #define DQ_RUNNER_H
 
 #include "engine/backend.h"
-#include "engine/layer_steps.h"
 #include "model/model.h"
 
-/* Who looks at a pass on its way, layer by layer, and calls operations on what is there (layer_steps.h). Any function may be
+/* All matrices are backend memory, a row a row of the batch, and do not overlap. Errors stick in the backend. */
+typedef struct dq_layer_steps {
+    dq_backend *b;
+    const dq_model *m;
+    const dq_layer *
+        layer; /* whose weights are used: the model's, or a copy of it with others of the same shapes */
+    const dq_batch *batch;
+    dq_math math;
+    dq_kv *kv;
+    const dq_kv_spec *kv_spec;
+    int kv_layer;   /* the layer of kv that this one fills */
+    dq_mat x, h;    /* [n_rows, dim] residual stream; its norm, and what is added to it */
+    dq_mat q, k, v; /* [n_rows, heads * head_dim] */
+    dq_mat y;       /* [n_rows, n_out * n_slabs * head_dim] */
+    dq_mat angles;  /* [n_rows, head_dim] from rope_table */
+    dq_mat lambda;  /* [n_rows, n_out], DQ_LAMBDA_TOKEN only */
+} dq_layer_steps;
+
+/* h = norm(x), before attention or before the feed-forward part. */
+void dq_layer_steps_norm_attn(const dq_layer_steps *s);
+void dq_layer_steps_norm_ffn(const dq_layer_steps *s);
+/* After the last layer: what the head reads. */
+void dq_layer_steps_norm_out(const dq_layer_steps *s);
+/* q, k and lambda of h, with positions and rotations; and v, and k and v in the cache. */
+void dq_layer_steps_qk(const dq_layer_steps *s);
+void dq_layer_steps_qkv(const dq_layer_steps *s);
+/* y of q and the cache. extra: logit, absmax and what is observed are taken from it, the rest is filled in. */
+void dq_layer_steps_attend(const dq_layer_steps *s, const dq_attend_args *extra);
+dq_attend_args dq_layer_steps_args(const dq_layer_steps *s, const dq_attend_args *extra);
+/* x += y Wo + bias, through h. */
+void dq_layer_steps_out(const dq_layer_steps *s);
+/* gate = act(in Wgate) * (in Wup) for rows of h; up is scratch. */
+void dq_layer_steps_gate_up(const dq_layer_steps *s, dq_mat gate, dq_mat up, dq_mat in);
+/* out = gate Wdown + bias: rows of what is to be added to x. */
+void dq_layer_steps_down(const dq_layer_steps *s, dq_mat out, dq_mat gate);
+
+/* Rows begin .. end - 1 of a matrix. */
+static inline dq_mat dq_layer_steps_rows(dq_mat m, int64_t begin, int64_t end)
+{
+    return (dq_mat){.p = m.p ? m.p + begin * m.cols : NULL, .rows = end - begin, .cols = m.cols};
+}
+
+/* ---- Runner ----
+ * One model on one backend; passes over ragged batches, layer by layer. */
+
+/* Who looks at a pass on its way, layer by layer, and calls operations on what is there ("Layer steps"). Any function may be
  * NULL. */
 typedef struct dq_watch {
     /* After attention: q, k, v, their input in h, y, and the stream before the layer in x. args: of attend. */
@@ -66,5 +112,92 @@ dq_status dq_runner_pass(dq_runner *r, const dq_batch *batch, const dq_pass *pas
 int64_t dq_runner_rows(const dq_runner *r, int64_t max);
 /* Says after the text of a DQ_RESOURCE, met in a pass of so many rows, how many would fit. */
 dq_status dq_runner_advise(const dq_runner *r, int64_t rows, dq_err *err);
+
+/* ---- Second pass ----
+ * Runs a context once more after itself, and notes for every token how much the rows that repeat
+ * the text around it look at it. What the text needs to be repeated is what any query can ask for
+ * (KVzip, arXiv 2505.23416). */
+
+/* Ids of the context that are repeated at a time, and ids before them that lead in: those of the first have none. The
+ * source has an instruction there, which presumes a model that follows it, and the 8 tokens from the second on. */
+enum { DQ_SECOND_PASS_CHUNK = 2048, DQ_SECOND_PASS_LEAD = 8 };
+
+typedef struct dq_second_pass {
+    dq_runner *r;
+    dq_pass pass; /* logit and math of the passes; what they watch is left out */
+    int32_t seq;  /* holds some tokens of the context; as it was afterwards */
+    const int32_t *ids;
+    int64_t n; /* ids of the context, at positions 0 .. n - 1 */
+    int sink;  /* positions below it are part of every softmax */
+    const int64_t *
+        at; /* [n_layers * n_groups + 1]: tokens that each layer and group holds, one list after another */
+    const int32_t *pos;
+} dq_second_pass;
+
+/* peak[at[n_lists]]: see dq_columns. Reads n + lead-ins rows in passes of one chunk, each after a fork of the
+ * sequence, at positions from n on. */
+dq_status dq_second_pass_peaks(double *peak, const dq_second_pass *w, dq_err *err);
+/* Rows that it computes, and the first position after all of them. */
+int64_t dq_second_pass_rows(int64_t n);
+int64_t dq_second_pass_end(int64_t n);
+
+/* ---- Memory fit ----
+ * What memory a model and a pass take, and what would fit into given memory. Estimates, with an
+ * eighth more for what allocations round up. */
+
+enum { DQ_FFN_ROWS = 1024 }; /* rows of the feed-forward part at a time: bounds its scratch */
+
+/* The most rows, at most `max`, whose pass takes no more than `available` bytes: scratch, cache and the
+ * caller's final states. */
+int64_t dq_memory_fit_rows(const dq_model *m, const dq_kv_spec *kv, double available, int64_t max);
+/* Say after the text of a DQ_RESOURCE what fits into `available` bytes: how many of a pass's rows, with this
+ * cache or a packed one; weights of how many bits. Return its code. */
+dq_status dq_memory_fit_advise_rows(const dq_model *m, const dq_kv_spec *kv, double available,
+                                    int64_t rows, dq_err *err);
+dq_status dq_memory_fit_advise_bits(const dq_model *m, double available, dq_err *err);
+
+/* ---- Evict ----
+ * Collects what a policy needs while a prefix runs, and then evicts tokens in every layer and KV
+ * head group of the sequences. */
+
+/* What eviction did, summed over sequences, layers and groups. Calls add to it. */
+typedef struct dq_evict_report {
+    int64_t before, kept; /* tokens */
+    int64_t raised;       /* evictions of a sequence whose budget was raised to sink + recent */
+    double gap_min;       /* see dq_kv_policy_gap */
+    int64_t second_pass;  /* rows that second passes computed */
+    int64_t
+        beyond; /* contexts of which some of these stood after the positions that the model has */
+    /* contexts that the policy weighs by directions of keys, of which some group held no more tokens than its keys have
+     * channels: all have nearly the same number */
+    int64_t flat;
+} dq_evict_report;
+extern const dq_evict_report dq_evict_report_none; /* gap_min INFINITY */
+
+typedef struct dq_evictor dq_evictor;
+
+/* The runner must outlive it; the storage is that of the runner's cache. pass: logit, math and listener of the passes that read a
+ * context again, where the policy wants that. Fails as dq_evict_check and dq_backend_can_evict do. */
+dq_status dq_evictor_new(dq_evictor **out, dq_runner *r, const dq_kv_spec *spec,
+                         const dq_pass *pass, dq_err *err);
+void dq_evictor_free(dq_evictor *e); /* NULL allowed */
+
+/* Before a pass that appends to sequences: what to put into dq_pass.columns ([n_layers], valid until the
+ * next call), NULL when the policy needs no sums. Sums of earlier passes of the same sequences go on
+ * (a prefix in chunks, a continuation that is evicted again), as far as the sequence has not been
+ * rewound; a sequence is new when it holds nothing.
+ * Where the policy reads contexts again, the batch's ids are remembered.
+ * A window of last rows starts anew with every pass that has as many rows of a sequence and with every
+ * eviction: hand the last `window` rows of a prefix to one pass. */
+dq_status dq_evictor_watch(dq_evictor *e, const dq_batch *batch, const dq_columns **out,
+                           dq_err *err);
+/* After the pass: evicts in each of the batch's sequences. `prefix[i]`: tokens that the sequence has had
+ * so far, evicted ones included = position of the next row; the budget is for them. What is kept
+ * depends on the sequence alone, not on the batch or the number of threads. */
+dq_status dq_evictor_run(dq_evictor *e, const dq_batch *batch, const int32_t *prefix,
+                         dq_evict_report *report, dq_err *err);
+/* A copy of a sequence starts with the sums of its parent. */
+dq_status dq_evictor_fork(dq_evictor *e, int32_t from, int32_t to, dq_err *err);
+void dq_evictor_forget(dq_evictor *e, int32_t seq); /* before the sequence is freed */
 
 #endif

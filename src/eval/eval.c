@@ -5,7 +5,7 @@
 #include "eval/eval.h"
 
 #include "eval/eval_same.h"
-#include "kv/kv_field.h"
+#include "kv/kv.h"
 
 #include <string.h>
 

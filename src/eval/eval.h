@@ -4,12 +4,12 @@
 #ifndef DQ_EVAL_H
 #define DQ_EVAL_H
 
-#include "base/journal.h"
 #include "base/json.h"
-#include "base/strbuf.h"
+#include "base/text.h"
+#include "base/work.h"
 #include "eval/score.h"
-#include "session/stop_ids.h"
-#include "stat/mean.h"
+#include "session/session.h"
+#include "stat/stat.h"
 #include "tasks/slices.h"
 #include "tasks/tasks.h"
 

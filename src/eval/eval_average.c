@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/eval_average.h"
 
-#include "kv/kv_field.h"
+#include "kv/kv.h"
 
 #include <math.h>
 

@@ -9,9 +9,9 @@
  *   {"piece": I, "work": W, "seconds": S}    of a shard: the steps since the last such line were one piece
  *   {"end": true}                            of a shard: nothing is left to do
  * SPDX-License-Identifier: MIT */
-#include "base/part.h"
 #include "base/ranks.h"
-#include "base/strbuf.h"
+#include "base/text.h"
+#include "base/work.h"
 #include "eval/eval_sweep.h"
 
 #include <inttypes.h>

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "eval/eval_same.h"
 
-#include "kv/kv_field.h"
+#include "kv/kv.h"
 
 /* Ids of the longest window, or of the longest context of one, after which a cache is cut. */
 static int64_t longest_of_windows(const dq_windows *w, bool whole)

@@ -1,4 +1,4 @@
-/* eval_sweep: see eval_sweep.h. What is told is a share of the time, by what rows of the table have taken so far (base/pace.h). Within a
+/* eval_sweep: see eval_sweep.h. What is told is a share of the time, by what rows of the table have taken so far (base/work.h). Within a
  * step it goes by the rows that passes have computed, of those that its sequences feed; where contexts are shared, or read
  * again, there are fewer or more, and the rest counts at the step's end.
  * SPDX-License-Identifier: MIT */

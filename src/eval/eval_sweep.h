@@ -3,7 +3,7 @@
 #ifndef DQ_EVAL_SWEEP_H
 #define DQ_EVAL_SWEEP_H
 
-#include "base/pace.h"
+#include "base/work.h"
 #include "eval/eval.h"
 
 typedef struct dq_eval_sweep {

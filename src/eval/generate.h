@@ -5,7 +5,7 @@
 #define DQ_GENERATE_H
 
 #include "eval/score.h"
-#include "session/text_end.h"
+#include "session/session.h"
 
 typedef struct dq_generate_prompt {
     const int32_t *ids; /* [n], BOS and all */

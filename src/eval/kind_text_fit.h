@@ -3,7 +3,7 @@
 #ifndef DQ_KIND_TEXT_FIT_H
 #define DQ_KIND_TEXT_FIT_H
 
-#include "stat/mean.h"
+#include "stat/stat.h"
 
 /* Points an eighth of a doubling apart, from .. to, rising; `to` is the last one. Returns their number. */
 enum { DQ_TEXT_FIT_POINTS = 512 };

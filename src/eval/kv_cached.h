@@ -3,7 +3,7 @@
 #ifndef DQ_KV_CACHED_H
 #define DQ_KV_CACHED_H
 
-#include "engine/evict.h"
+#include "engine/runner.h"
 
 /* What contexts took in the cache, right after they were compressed and before they were copied, summed
  * over them. The table of sequences is left out, so that sums do not depend on how sequences were

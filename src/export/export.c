@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "base/sha256.h"
 #include "checkpoint/safetensors_write.h"
 #include "export/export_gguf.h"
 

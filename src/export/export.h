@@ -6,7 +6,7 @@
 #define DQ_EXPORT_H
 
 #include "model/model.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 typedef enum dq_export_form {
     /* Source: compressed-tensors, compressors/pack_quantized and quantization/quant_config.py (form); vLLM,

@@ -1,6 +1,6 @@
 /* export_config: the texts of the folder. The source's config.json keeps every byte but those of the members that are set.
  * SPDX-License-Identifier: MIT */
-#include "base/json_edit.h"
+#include "base/json.h"
 #include "export/export_plan.h"
 
 #include <stdlib.h>

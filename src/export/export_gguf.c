@@ -5,9 +5,9 @@
  * SPDX-License-Identifier: MIT */
 #include "export/export_gguf.h"
 
-#include "base/name_order.h"
+#include "base/text.h"
 #include "checkpoint/gguf_names.h"
-#include "tensor/format_ggml.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "export/export_gguf.h"
 
 #include "checkpoint/gguf_tokenizer_write.h"
-#include "model/model_config.h"
+#include "model/model.h"
 #include "tokenizer/tokenizer.h"
 
 #include <math.h>

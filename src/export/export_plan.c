@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "export/export_plan.h"
 
-#include "base/name_order.h"
+#include "base/text.h"
 #include "checkpoint/safetensors_write.h"
 #include "export/export_gguf.h"
 

@@ -3,9 +3,8 @@
 #ifndef DQ_EXPORT_PLAN_H
 #define DQ_EXPORT_PLAN_H
 
-#include "base/file_out.h"
-#include "base/folder.h"
-#include "base/strbuf.h"
+#include "base/file.h"
+#include "base/text.h"
 #include "checkpoint/container.h"
 #include "export/export.h"
 

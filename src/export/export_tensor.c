@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/gguf_names.h"
 #include "export/export_plan.h"
-#include "tensor/format_ggml.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <string.h>

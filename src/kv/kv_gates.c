@@ -1,8 +1,7 @@
-/* kv_gates: see kv_gates.h. Sums are f64, in the order of features, so that a score is the same whoever read the rows.
+/* Sums are f64, in the order of features, so that a score is the same whoever read the rows.
  * SPDX-License-Identifier: MIT */
-#include "kv/kv_gates.h"
-
-#include "base/sha256.h"
+#include "base/file.h"
+#include "kv/kv.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,10 +1,9 @@
-/* kv_policy: see kv_policy.h. Scores of NaN count as the lowest, pooling takes the maximum over neighbours by
- * position, and ties go to the earlier token. A pool over groups divides each group's scores by the sum of their
+/* Scores of NaN count as the lowest, pooling takes the maximum over neighbours by position, and
+ * ties go to the earlier token. A pool over groups divides each group's scores by the sum of their
  * magnitudes.
  * SPDX-License-Identifier: MIT */
-#include "kv/kv_policy.h"
-
 #include "base/random.h"
+#include "kv/kv.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,14 +1,54 @@
-/* kv_size: see kv_size.h. Tokens of a list stand in the order of their positions: sinks, then what is coded, then what is not. How many
- * of the last are kept is the policy's choice, so the most that any number of them takes counts. Where lists share a budget, they have
- * whole pages but for less than one in all (dq_kv_budget_of_groups), so that sums over lists follow from the number of pages.
+/* What a form is follows from widths and codes alone.
  * SPDX-License-Identifier: MIT */
-#include "kv/kv_size.h"
-
-#include "base/real.h"
+#include "base/text.h"
+#include "kv/kv.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* "1/8" or ".125", above 0 and below 1; with "@2048" after it for contexts of so many tokens, else *context is 0. DQ_USAGE. */
+enum { DQ_KV_SIZE_CONTEXT = 1 << 24 }; /* tries of all numbers of tokens take a second */
+
+/* ---- Page ---- */
+
+dq_kv_page_form dq_kv_page_form_of(const dq_kv_spec *spec, bool values, int head_dim)
+{
+    const int64_t cols = (head_dim + 15) / 16 * 16;
+    const int bits = values ? spec->v_bits : spec->k_bits;
+    dq_kv_page_form form = {.bits = bits,
+                            .plain_floats = (values ? cols : head_dim) * DQ_PAGE_TOKENS};
+    if (bits == 16) return form;
+    form.group = (int)cols;
+    form.has_lows = values && spec->quant == DQ_KV_MIXED;
+    const int64_t run = form.has_lows ? 2 * (int64_t)spec->group : bits <= 4 ? spec->group : cols;
+    if (dq_kv_by_channel(spec, values)) {
+        form.set_scales = 2 * (int64_t)head_dim;
+    } else {
+        if (run < head_dim) form.group = (int)run;
+        form.n_scales = (head_dim + form.group - 1) / form.group * (form.has_lows ? 2 : 1);
+    }
+    form.code_bytes = cols * DQ_PAGE_TOKENS * bits / 8;
+    return form;
+}
+
+int64_t dq_kv_page_scale_bytes(const dq_kv_page_form *form, int64_t n_sets, bool wide)
+{
+    return (form->n_scales * DQ_PAGE_TOKENS + n_sets * form->set_scales) * (wide ? 4 : 2);
+}
+
+int64_t dq_kv_page_capacity(int64_t n)
+{
+    int64_t room = 8;
+    while (room < n) room *= 2;
+    return room;
+}
+
+/* ---- Size ----
+ * Tokens of a list stand in the order of their positions: sinks, then what is coded, then what is
+ * not. How many of the last are kept is the policy's choice, so the most that any number of them
+ * takes counts. Where lists share a budget, they have whole pages but for less than one in all
+ * (dq_kv_budget_of_groups), so that sums over lists follow from the number of pages. */
 
 const dq_kv_size_row dq_kv_size_rows[DQ_KV_SIZE_ROWS] = {
     {1.0 / 2, 8, -1}, {1.0 / 4, 4, -1}, {1.0 / 8, 6, -1}, {1.0 / 16, 4, 0}};

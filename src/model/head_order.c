@@ -1,9 +1,14 @@
-/* head_order: head orders of all pairings and the KV head groups that follow from them.
+/* Head orders of all pairings and the KV head groups that follow from them.
  * SPDX-License-Identifier: MIT */
 #include "model/head_order.h"
 
+#include "model/inside.h"
+
+#include <float.h>
 #include <math.h>
 #include <string.h>
+
+/* ---- Head order ---- */
 
 enum { MAX_HEADS = 16384 }; /* indices are int16 */
 
@@ -225,4 +230,303 @@ int dq_head_order_key_map(const dq_head_order *map, int kv)
             reads[i] = reads[i] || map->key[map->head[o].q[i]] == kv;
     }
     return reads[0] && reads[1] ? -1 : reads[1];
+}
+
+/* ---- Rope ----
+ * Frequencies of rotary position embeddings from a model's configuration. */
+
+static const double default_theta = 10000.0;
+
+/* The member object, NULL when absent, null or empty: transformers reads an empty one as none. */
+static dq_status member_object(const json_t **out, const json_t *config, const char *key,
+                               dq_err *err)
+{
+    const json_t *v = json_object_get(config, key);
+    *out = NULL;
+    if (!v || json_is_null(v)) return DQ_OK;
+    if (!json_is_object(v)) return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected an object", key);
+    *out = json_object_size(v) ? v : NULL;
+    return DQ_OK;
+}
+
+/* Where the parameters stand. `rope_scaling` wins over `rope_parameters`, as in transformers. */
+dq_status dq_model_config_rope(const json_t **out, const char **where, const json_t *config,
+                               dq_err *err)
+{
+    static const char *const keys[] = {"rope_scaling", "rope_parameters", "rope_scaling_dict"};
+    *out = NULL;
+    *where = "config";
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !*out; i++) {
+        DQ_TRY(member_object(out, config, keys[i], err));
+        if (*out) *where = keys[i];
+    }
+    return DQ_OK;
+}
+
+/* Some models have one set of parameters for each kind of layer; dq has one for all. */
+static dq_status refuse_nested(const json_t *parameters, dq_err *err)
+{
+    union { /* the iteration macro takes a pointer to non-const, but changes nothing */
+        const json_t *in;
+        json_t *out;
+    } object = {.in = parameters};
+    const char *key;
+    json_t *value;
+    json_object_foreach(object.out, key, value)
+    {
+        if (json_is_object(value))
+            return dq_fail(err, DQ_MISMATCH,
+                           "rotary parameters of their own for \"%s\" are not supported", key);
+    }
+    return DQ_OK;
+}
+
+static dq_status positive(double *out, const json_t *object, const char *key,
+                          const double *fallback, dq_err *err)
+{
+    DQ_TRY(dq_json_float(out, object, key, fallback, err));
+    if (!(*out > 0))
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected a positive number, found %g", key,
+                       *out);
+    return DQ_OK;
+}
+
+static dq_status read_type(const char **out, const json_t *parameters, dq_err *err)
+{
+    static const char *const none = "default";
+    const char *older;
+    DQ_TRY(dq_json_text(&older, parameters, "type", &none, err));
+    return dq_json_text(out, parameters, "rope_type", &older, err);
+}
+
+static dq_status refuse_partial(const json_t *object, dq_err *err)
+{
+    const double whole = 1.0;
+    double factor = whole;
+    DQ_TRY(dq_json_float(&factor, object, "partial_rotary_factor", &whole, err));
+    if (factor < 1.0 || factor > 1.0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"partial_rotary_factor\": %g is not supported (expected 1)", factor);
+    return DQ_OK;
+}
+
+/* Positions before scaling; those on the top level beat those beside the factors. */
+static dq_status read_original(double *out, const json_t *parameters, const json_t *config,
+                               int max_positions, dq_err *err)
+{
+    static const char key[] = "original_max_position_embeddings";
+    *out = max_positions;
+    DQ_TRY(positive(out, parameters, key, out, err));
+    return positive(out, config, key, out, err);
+}
+
+/* The smooth blend between kept and stretched wave lengths. */
+static dq_status scale_llama3(double *freq, int n, const json_t *parameters, const json_t *config,
+                              int max_positions, dq_err *err)
+{
+    static const double two_pi = 6.283185307179586476925;
+    double factor = 1, low = 1, high = 1, original = 1;
+    DQ_TRY(positive(&factor, parameters, "factor", NULL, err));
+    DQ_TRY(positive(&low, parameters, "low_freq_factor", NULL, err));
+    DQ_TRY(positive(&high, parameters, "high_freq_factor", NULL, err));
+    DQ_TRY(read_original(&original, parameters, config, max_positions, err));
+    if (!(high > low))
+        return dq_fail(err, DQ_DAMAGED,
+                       "key \"high_freq_factor\": expected more than low_freq_factor (%g), found "
+                       "%g",
+                       low, high);
+    for (int i = 0; i < n; i++) {
+        double length = two_pi / freq[i];
+        if (length < original / high) continue;
+        double keep = (original / length - low) / (high - low);
+        if (length > original / low) keep = 0.0;
+        freq[i] = (1.0 - keep) * freq[i] / factor + keep * freq[i];
+    }
+    return DQ_OK;
+}
+
+/* The dimension that turns `turns` times within `original` positions. */
+static double yarn_dimension(double turns, int dim, double theta, double original)
+{
+    static const double two_pi = 6.283185307179586476925;
+    return dim * log(original / (turns * two_pi)) / (2.0 * log(theta));
+}
+
+static double yarn_gain(double factor, double strength)
+{
+    return factor <= 1.0 ? 1.0 : 0.1 * strength * log(factor) + 1.0;
+}
+
+/* What multiplies cos and sin: stated, or from the factor (and DeepSeek's two strengths). */
+static dq_status yarn_amplitude(float *out, const json_t *parameters, double factor, dq_err *err)
+{
+    const double unset = -1.0;
+    double amplitude, strength, strength_all;
+    DQ_TRY(dq_json_float(&amplitude, parameters, "attention_factor", &unset, err));
+    DQ_TRY(dq_json_float(&strength, parameters, "mscale", &unset, err));
+    DQ_TRY(dq_json_float(&strength_all, parameters, "mscale_all_dim", &unset, err));
+    if (json_is_number(json_object_get(parameters, "attention_factor"))) {
+        if (!(amplitude > 0))
+            return dq_fail(err, DQ_DAMAGED,
+                           "key \"attention_factor\": expected a positive number, found %g",
+                           amplitude);
+    } else if (strength > 0 && strength_all > 0) {
+        amplitude = yarn_gain(factor, strength) / yarn_gain(factor, strength_all);
+    } else {
+        amplitude = yarn_gain(factor, 1.0);
+    }
+    *out = (float)amplitude;
+    if (!(isfinite(*out) && *out > 0))
+        return dq_fail(err, DQ_DAMAGED,
+                       "keys \"mscale\" and \"mscale_all_dim\" or the factor %g give no usable "
+                       "amplitude (%g)",
+                       factor, amplitude);
+    return DQ_OK;
+}
+
+/* Fast dimensions stay, slow ones are stretched, a straight ramp between. Source: arXiv 2309.00071. */
+static dq_status scale_yarn(double *freq, dq_rope *rope, double theta, const json_t *parameters,
+                            const json_t *config, int max_positions, dq_err *err)
+{
+    static const bool yes = true;
+    static const double default_fast = 32.0, default_slow = 1.0;
+    double original = max_positions, factor, fast, slow;
+    bool whole;
+    DQ_TRY(read_original(&original, parameters, config, max_positions, err));
+    const double stretched = max_positions / original;
+    DQ_TRY(positive(&factor, parameters, "factor", &stretched, err));
+    DQ_TRY(positive(&fast, parameters, "beta_fast", &default_fast, err));
+    DQ_TRY(positive(&slow, parameters, "beta_slow", &default_slow, err));
+    DQ_TRY(dq_json_bool(&whole, parameters, "truncate", &yes, err));
+    whole = whole && !json_is_null(json_object_get(parameters, "truncate"));
+    DQ_TRY(yarn_amplitude(&rope->amplitude, parameters, factor, err));
+    if (!(theta > 1.0))
+        return dq_fail(err, DQ_DAMAGED, "key \"rope_theta\": expected more than 1, found %g",
+                       theta);
+    double low = yarn_dimension(fast, rope->dim, theta, original);
+    double high = yarn_dimension(slow, rope->dim, theta, original);
+    if (whole) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0.0);
+    high = fmin(high, rope->dim - 1.0);
+    if (!(high > low || high < low)) high += 0.001;
+    for (int i = 0; i < rope->dim / 2; i++) {
+        double stretch = fmin(fmax((i - low) / (high - low), 0.0), 1.0);
+        freq[i] = freq[i] / factor * stretch + freq[i] * (1.0 - stretch);
+    }
+    return DQ_OK;
+}
+
+/* A list of one positive number for each frequency. */
+static dq_status factor_at(double *out, const json_t *parameters, const char *key, int n, int i,
+                           dq_err *err)
+{
+    const json_t *list = json_object_get(parameters, key);
+    if (!json_is_array(list) || json_array_size(list) != (size_t)n)
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected a list of %d numbers", key, n);
+    *out = json_number_value(json_array_get(list, (size_t)i));
+    if (!(*out > 0) || !(*out < (double)FLT_MAX))
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\": number %d is not a finite one above 0", key,
+                       i);
+    return DQ_OK;
+}
+
+/* A divisor for each frequency, the same for short and for long texts: other lists would change keys that are cached. */
+static dq_status scale_longrope(double *freq, dq_rope *rope, const json_t *parameters,
+                                const json_t *config, int max_positions, dq_err *err)
+{
+    const int n = rope->dim / 2;
+    double original = max_positions, factor, gain;
+    for (int i = 0; i < n; i++) {
+        double x = 1, y = 1;
+        DQ_TRY(factor_at(&x, parameters, "short_factor", n, i, err));
+        DQ_TRY(factor_at(&y, parameters, "long_factor", n, i, err));
+        if (x < y || x > y)
+            return dq_fail(err, DQ_MISMATCH,
+                           "rope type \"longrope\" is supported with one list alone: short_factor "
+                           "and long_factor differ");
+        freq[i] /= x;
+    }
+    DQ_TRY(read_original(&original, parameters, config, max_positions, err));
+    const double stretched = max_positions / original;
+    DQ_TRY(positive(&factor, parameters, "factor", &stretched, err));
+    const double usual = factor > 1 ? sqrt(1 + log(factor) / log(original)) : 1;
+    DQ_TRY(positive(&gain, parameters, "attention_factor", &usual, err));
+    rope->amplitude = (float)gain;
+    return DQ_OK;
+}
+
+static dq_status scale(double *freq, dq_rope *rope, double theta, const json_t *parameters,
+                       const json_t *config, int max_positions, dq_err *err)
+{
+    const char *type = NULL;
+    double factor = 1;
+    DQ_TRY(read_type(&type, parameters, err));
+    if (strcmp(type, "default") == 0) return DQ_OK;
+    if (strcmp(type, "llama3") == 0)
+        return scale_llama3(freq, rope->dim / 2, parameters, config, max_positions, err);
+    if (strcmp(type, "yarn") == 0)
+        return scale_yarn(freq, rope, theta, parameters, config, max_positions, err);
+    if (strcmp(type, "longrope") == 0)
+        return scale_longrope(freq, rope, parameters, config, max_positions, err);
+    if (strcmp(type, "linear") == 0) {
+        DQ_TRY(positive(&factor, parameters, "factor", NULL, err));
+        for (int i = 0; i < rope->dim / 2; i++) freq[i] /= factor;
+        return DQ_OK;
+    }
+    if (strcmp(type, "dynamic") == 0) { /* changes nothing up to the model's positions */
+        DQ_TRY(positive(&factor, parameters, "factor", NULL, err));
+        rope->max_positions = max_positions;
+        return DQ_OK;
+    }
+    return dq_fail(err, DQ_MISMATCH,
+                   "rope type \"%s\" is not supported (supported: default, linear, llama3, yarn, "
+                   "dynamic, longrope)",
+                   type);
+}
+
+/* Computed in double and rounded once, into inv_freq. */
+static dq_status fill(dq_rope *rope, float *inv_freq, double *freq, const json_t *config,
+                      int max_positions, dq_err *err)
+{
+    const json_t *parameters;
+    const char *where;
+    double theta = default_theta;
+    DQ_TRY(dq_model_config_rope(&parameters, &where, config, err));
+    DQ_TRY(refuse_partial(config, err));
+    DQ_TRY(positive(&theta, config, "rope_theta", &theta, err));
+    if (parameters) {
+        DQ_TRY(refuse_nested(parameters, err));
+        DQ_TRY(refuse_partial(parameters, err));
+        if (positive(&theta, parameters, "rope_theta", &theta, err) != DQ_OK)
+            return dq_in(err, "%s: ", where);
+    }
+    for (int i = 0; i < rope->dim / 2; i++) freq[i] = pow(theta, -2.0 * i / rope->dim);
+    if (parameters && scale(freq, rope, theta, parameters, config, max_positions, err) != DQ_OK)
+        return dq_in(err, "%s: ", where);
+    for (int i = 0; i < rope->dim / 2; i++) {
+        inv_freq[i] = (float)freq[i];
+        if (!isfinite(inv_freq[i]))
+            return dq_fail(err, DQ_DAMAGED, "%s: frequency %d is not finite (theta %g)", where, i,
+                           theta);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_model_rope_read(dq_rope *out, dq_rope_order order, int head_dim, const json_t *config,
+                             int max_positions, dq_arena *a, dq_err *err)
+{
+    *out = (dq_rope){.order = order, .dim = head_dim, .amplitude = 1.0f};
+    if (head_dim < 2 || head_dim % 2)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"head_dim\": rotary positions need an even number, found %d",
+                       head_dim);
+    float *inv_freq = dq_alloc(a, (size_t)head_dim / 2, sizeof *inv_freq, err);
+    double *freq = dq_block_new((size_t)head_dim / 2, sizeof *freq, err);
+    if (inv_freq && freq) fill(out, inv_freq, freq, config, max_positions, err);
+    out->inv_freq = inv_freq;
+    dq_block_free(freq);
+    return err->code;
 }

@@ -1,10 +1,21 @@
-/* head_order: the head order, which says which projection heads meet in one output head. One formula
- * serves every architecture; kernels never learn an architecture's name.
+/* What kernels see of a model: which heads meet, rotary angles, activations.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_HEAD_ORDER_H
 #define DQ_HEAD_ORDER_H
 
 #include "base/base.h"
+
+/* ---- Act ----
+ * The activation between a feed-forward layer's products. */
+
+typedef enum dq_act {
+    DQ_ACT_SILU,
+    DQ_ACT_POLYNORM /* w0 n(x^3) + w1 n(x^2) + w2 n(x) + b, n(z) = z / sqrt(mean z^2 + 1e-6) */
+} dq_act;
+
+/* ---- Head order ----
+ * The head order, which says which projection heads meet in one output head. One formula serves
+ * every architecture; kernels never learn an architecture's name. */
 
 /* All indices count heads of size head_dim in the order in which the checkpoint stores its
  * projection rows. For query row t and the keys s it sees:
@@ -75,5 +86,18 @@ typedef struct dq_attn {
     float norm_eps;
     const float *gain; /* [n_slabs * head_dim], NULL: no gain */
 } dq_attn;
+
+/* ---- Rope ----
+ * Rotary position embedding, as numbers. */
+
+typedef enum dq_rope_order { DQ_ROPE_HALVES, DQ_ROPE_ADJACENT } dq_rope_order;
+
+typedef struct dq_rope {
+    dq_rope_order order;
+    int dim;               /* rotated elements per head = head_dim */
+    const float *inv_freq; /* [dim/2], scaling applied; computed in double, rounded once */
+    float amplitude;       /* multiplies cos and sin: 1 but for yarn and longrope */
+    int max_positions;     /* positions from here on would need other frequencies; 0: none do */
+} dq_rope;
 
 #endif

@@ -1,15 +1,80 @@
-/* model: weights, head order and constants of one model, from a checkpoint folder or a container.
+/* architecture: all that differs between the architectures of checkpoints, one row each.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_MODEL_H
 #define DQ_MODEL_H
 
+#include "base/base.h"
+#include "base/json.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/prequant.h"
-#include "kv/kv_config.h"
-#include "kv/kv_gates.h"
-#include "kv/kv_size.h"
-#include "kv/logit_spec.h"
-#include "model/architecture.h"
+#include "kv/kv.h"
+#include "model/head_order.h"
+
+typedef enum dq_role {
+    DQ_ROLE_EMBED,
+    DQ_ROLE_NORM_OUT,
+    DQ_ROLE_HEAD,
+    DQ_ROLE_NORM_ATTN,
+    DQ_ROLE_Q,
+    DQ_ROLE_K,
+    DQ_ROLE_V,
+    DQ_ROLE_O,
+    DQ_ROLE_Q_BIAS,
+    DQ_ROLE_K_BIAS,
+    DQ_ROLE_V_BIAS,
+    DQ_ROLE_O_BIAS,
+    DQ_ROLE_LAMBDA_Q1,
+    DQ_ROLE_LAMBDA_K1,
+    DQ_ROLE_LAMBDA_Q2,
+    DQ_ROLE_LAMBDA_K2,
+    DQ_ROLE_LAMBDA_PROJ, /* a lambda per token and output head */
+    DQ_ROLE_HEAD_GAIN,   /* of the norm over each output head */
+    DQ_ROLE_NORM_FFN,
+    DQ_ROLE_GATE,
+    DQ_ROLE_UP,
+    DQ_ROLE_DOWN,
+    DQ_ROLE_GATE_BIAS,
+    DQ_ROLE_UP_BIAS,
+    DQ_ROLE_DOWN_BIAS,
+    DQ_ROLE_ACT_WEIGHT, /* of the activation: PolyNorm */
+    DQ_ROLE_ACT_BIAS,
+    DQ_ROLE_COUNT
+} dq_role;
+
+/* A key that changes the model in a way dq does not run, and the only value of it that is fine. */
+typedef struct dq_only {
+    const char *key; /* NULL ends a list */
+    double value;    /* true is 1 */
+} dq_only;
+
+/* A new architecture is one more row of the table in architecture.c. */
+typedef struct dq_architecture {
+    const char *name;       /* "llama", "motif2": name in messages and containers */
+    const char *about;      /* one line for people */
+    const char *model_type; /* config.json model_type, compared without case */
+    const char *class_name; /* config.json architectures, compared without case; NULL: any that
+                               is not another row's */
+    const char *variant;    /* value of diff_variant that chooses this row; NULL: not looked at */
+    dq_pairing pairing;     /* DQ_PAIR_GROUPED is chosen by num_noise_heads > 0 */
+    dq_lambda_kind lambda;
+    double depth_shift; /* lambda_init = 0.8 - 0.6 exp(-0.3 (layer - depth_shift)) */
+    dq_rope_order rope;
+    dq_act act;
+    bool head_norm;           /* RMS norm per output head, with a gain if the table names one */
+    const char *head_eps_key; /* config key of its epsilon, NULL: none */
+    double default_head_eps;
+    bool mlp_bias;                     /* honours the config key mlp_bias */
+    bool ablation;                     /* honours the config keys sub_norm and lambda_init */
+    double default_norm_eps;           /* rms_norm_eps when the key is absent */
+    bool warn_eps;                     /* says so when an epsilon is absent */
+    bool remote_code;                  /* published with code of its own (auto_map) */
+    const char *const *required;       /* keys that must be there, NULL-terminated list or NULL */
+    const dq_only *only;               /* NULL: no such key */
+    const char *tensor[DQ_ROLE_COUNT]; /* its name, %d for the layer; NULL: does not exist */
+} dq_architecture;
+
+/* ---- Model ----
+ * Weights, head order and constants of one model, from a checkpoint folder or a container. */
 
 typedef struct dq_layer {
     dq_attn attn;
@@ -86,7 +151,7 @@ dq_status dq_model_kv_size(dq_kv_config *c, dq_kv_sized *out, const dq_kv_size *
                            const dq_model *m, dq_err *err);
 /* Weights of zero, in the form of this model's gates. */
 dq_status dq_model_new_gates(dq_kv_gates **out, const dq_model *m, dq_arena *a, dq_err *err);
-/* Gates of a file (kv_gates.h), in the place of those that the model has. DQ_DAMAGED, DQ_MISMATCH for another model's. */
+/* Gates of a file (kv.h), in the place of those that the model has. DQ_DAMAGED, DQ_MISMATCH for another model's. */
 dq_status dq_model_take_gates(dq_model *m, const char *path, dq_err *err);
 /* Must come before weights are read. Compares a container's with their hashes, once: no number may come from damaged ones;
  * lays out those that another tool has quantized (dq_prequant_load). A plain checkpoint has no hashes. */
@@ -102,7 +167,7 @@ dq_status dq_model_file(const dq_model *m, const char *name, const char **text, 
 
 /* The parts after dq_model_open, for tests. */
 /* *m is zeroed by the caller. What is made here lives in the arena; weights stay where the source
- * has them. Defined in model_build.c. */
+ * has them. Defined in model.c. */
 dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *source,
                          dq_pairing pairing, dq_arena *a, dq_err *err);
 
@@ -111,5 +176,80 @@ dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *sou
  * Source: transformers modeling_rope_utils.py (formulas). */
 dq_status dq_model_rope_read(dq_rope *out, dq_rope_order order, int head_dim, const json_t *config,
                              int max_positions, dq_arena *a, dq_err *err);
+
+/* ---- Config ----
+ * What a config.json says of a model, before any tensor is looked at. For model*.c. */
+
+/* The object that holds the rotary parameters (NULL: none) and its key, for messages. Defined in
+ * head_order.c. */
+dq_status dq_model_config_rope(const json_t **out, const char **where, const json_t *config,
+                               dq_err *err);
+
+/* ---- Size ----
+ * What a model takes on a disk, as the field tells it: bits per weight over all parameters, and
+ * bytes. */
+
+/* Scales, zero points and padding are part of the bytes, norms and biases of both. A matrix that is the embedding and the
+ * head counts once, also where a file stores it twice. */
+typedef struct dq_model_size {
+    int64_t params;       /* of all tensors that the model uses */
+    int64_t weight_bytes; /* of these tensors as the files store them */
+    int64_t
+        file_bytes; /* of the weight files: of a container, a GGUF file with all its parts, or all safetensors */
+    double bits_per_weight; /* 8 * weight_bytes / params */
+} dq_model_size;
+
+dq_model_size dq_model_size_of(const dq_model *m);
+/* Whether a tensor of the model's files is one of those: not a second copy of the embedding, nor what old programs left. */
+bool dq_model_size_counts(const dq_model *m, const char *tensor);
+
+/* ---- Output guard ----
+ * The files that a command writes, looked at before it begins. */
+
+typedef enum dq_output_form {
+    DQ_OUTPUT_HDF5,
+    DQ_OUTPUT_JSON,
+    DQ_OUTPUT_LINES,
+    DQ_OUTPUT_CSV,
+    DQ_OUTPUT_HTML,
+    DQ_OUTPUT_GGUF,
+    DQ_OUTPUT_FOLDER, /* which dq_folder_check looks at */
+    DQ_OUTPUT_JOURNAL /* of which finished work is read first */
+} dq_output_form;
+
+typedef struct dq_output {
+    const char *label, *path; /* what messages call it, "--csv"; path NULL: not requested */
+    dq_output_form form;
+    /* Endings of files that it has beside it, besides PATH.partial, which every output is written into; ended by NULL. NULL:
+     * none. */
+    const char *const *beside;
+} dq_output;
+
+/* All outputs of a command beside all its inputs (folders, containers, plain files, "-" for standard input; NULL: none), as
+ * files, under whatever name: DQ_USAGE where two outputs, with what they
+ * have beside them, are one file, or standard output is one of them, or where one would replace an input or change a
+ * folder that is one: is (through links too) one of the files that a checkpoint consists of (config.json, tokenizer
+ * files, *.safetensors, weight files of its index, ...), or would become one. */
+dq_status dq_output_guard_names(const dq_output *out, int n, const char *const *input, int n_inputs,
+                                dq_err *err);
+
+/* The same, and besides DQ_USAGE for a name that is empty or "-" or that ends as files of another form do; DQ_FILE for one
+ * that cannot be written, or that exists, without force. Commands ask before they begin. */
+dq_status dq_output_guard_check(const dq_output *out, int n, const char *const *input, int n_inputs,
+                                bool force, dq_err *err);
+
+/* ---- Published ----
+ * Checkpoints of the field whose sizes are known, to recognise one and to check its total. */
+
+typedef struct dq_published {
+    const char *names; /* repositories, comma separated */
+    const char *architecture;
+    int vocab, dim, n_layers, n_q, n_kv, head_dim, n_out, ffn;
+    bool tied;
+    int64_t params;
+} dq_published;
+
+/* The row with the model's sizes, NULL: none. */
+const dq_published *dq_published_find(const dq_model *m);
 
 #endif

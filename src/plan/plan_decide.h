@@ -10,7 +10,7 @@
 #define DQ_PLAN_DECIDE_H
 
 #include "plan/plan_alloc.h"
-#include "stat/mean.h"
+#include "stat/stat.h"
 
 /* For one budget; in all, beyond which no interval is computed. */
 enum { DQ_PLAN_MAX_LOOK = 8, DQ_PLAN_LAST_LOOK = 24 };

@@ -5,7 +5,6 @@
 
 #include "base/file.h"
 #include "base/ranks.h"
-#include "base/sha256.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 #ifndef DQ_PLAN_JOURNAL_H
 #define DQ_PLAN_JOURNAL_H
 
-#include "base/journal.h"
 #include "base/json.h"
+#include "base/work.h"
 
 typedef struct dq_plan_journal {
     dq_journal *file; /* NULL: not open */

@@ -4,11 +4,10 @@
 #ifndef DQ_QUANTIZE_H
 #define DQ_QUANTIZE_H
 
-#include "base/pace.h"
+#include "base/work.h"
 #include "checkpoint/container.h"
 #include "model/model.h"
-#include "tensor/coded.h"
-#include "tensor/quant.h"
+#include "tensor/tensor.h"
 
 /* A method that makes codes by running the model, which this room does not: handed in from outside. */
 typedef struct dq_quantize_feed dq_quantize_feed;
@@ -71,7 +70,7 @@ typedef struct dq_quantize_settings {
     dq_logit_spec logit; /* stored for evaluation */
     dq_kv_config kv;     /* stored for evaluation too */
     dq_kv_size kv_size;  /* what it comes to for the model becomes part of kv; size 0: as it is */
-    const char *gates;   /* a file of gates (kv_gates.h) to be stored; NULL: none */
+    const char *gates;   /* a file of gates (kv.h) to be stored; NULL: none */
     const char *dq_version;
     const dq_quantize_method *method; /* NULL: rounding to nearest, or nothing is written */
     /* What a container remembers of its method, for comparing; with a method they come from it. NULL: to nearest. */
@@ -79,7 +78,7 @@ typedef struct dq_quantize_settings {
     const json_t *calib;
 } dq_quantize_settings;
 
-/* Kinds of work (pace.h); those of a method follow. */
+/* Kinds of work (work.h); those of a method follow. */
 typedef enum dq_quantize_kind {
     DQ_QUANTIZE_SCAN,
     DQ_QUANTIZE_HASH,
@@ -98,7 +97,7 @@ typedef struct dq_quantize_progress {
 typedef struct dq_quantize_row {
     const char *name, *format;
     bool packed, skipped;
-    bool counts;          /* among the model's parameters: see model_size.h */
+    bool counts;          /* among the model's parameters: see model.h */
     dq_role role;         /* packed */
     bool fed;             /* packed, and a method makes its codes, where there is one */
     bool one_scale;       /* for the whole tensor */
@@ -131,8 +130,8 @@ typedef struct dq_quantize_used {
 
 typedef struct dq_quantize_info {
     const char *architecture, *source;
-    const char *source_types;     /* what a GGUF file's values come out of; NULL: a folder */
-    int64_t params, source_bytes; /* of tensors that count (model_size.h); of all weight files */
+    const char *source_types;            /* what a GGUF file's values come out of; NULL: a folder */
+    int64_t params, source_bytes;        /* of tensors that count (model.h); of all weight files */
     int64_t packed_params, packed_bytes; /* of packed ones of them, scales included */
     int64_t weight_bytes,
         file_bytes; /* of tensors that count; of the container, until it is written a close estimate */

@@ -3,10 +3,9 @@
 #ifndef DQ_QUANTIZE_OUT_H
 #define DQ_QUANTIZE_OUT_H
 
-#include "base/inplace_file.h"
-#include "base/journal.h"
-#include "base/sha256.h"
-#include "base/strbuf.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "base/work.h"
 #include "quantize/quantize_plan.h"
 
 struct dq_quantize_feed {

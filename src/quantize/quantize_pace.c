@@ -2,10 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "quantize/quantize_pace.h"
 
+#include "base/file.h"
 #include "base/os.h"
 #include "base/random.h"
 #include "base/ranks.h"
-#include "base/sha256.h"
 #include "quantize/quantize_out.h"
 
 #define ALL(x)                                                                                     \

@@ -3,7 +3,7 @@
 #ifndef DQ_QUANTIZE_PACE_H
 #define DQ_QUANTIZE_PACE_H
 
-#include "base/pace.h"
+#include "base/work.h"
 #include "quantize/quantize_tensor.h"
 
 /* Seconds that all threads together take. */

@@ -3,13 +3,12 @@
 #include "quantize/quantize_plan.h"
 
 #include "base/file.h"
-#include "base/inplace_file.h"
-#include "base/name_order.h"
 #include "base/os.h"
-#include "model/model_size.h"
+#include "base/text.h"
+#include "model/model.h"
 #include "quantize/quantize_recipe.h"
 #include "quantize/quantize_rules.h"
-#include "tensor/trellis.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -445,7 +444,7 @@ static int64_t pages(int64_t bytes)
     return (bytes + 4095) / 4096 * 4096;
 }
 
-/* Sums of the plan: in the header of all tensors, in the result of those that count (model_size.h). The size of the file is a close estimate: each object and payload begins a page. */
+/* Sums of the plan: in the header of all tensors, in the result of those that count (model.h). The size of the file is a close estimate: each object and payload begins a page. */
 static void add_up(dq_quantizer *q)
 {
     dq_quantize_info *info = &q->info;

@@ -1,9 +1,9 @@
 /* quantize_scan: hashes of the weight files, and the look at all tensors before anything is written: see quantize_plan.h. A
  * process alone hashes in tasks beside the job; ranks take files and tensors one at a time.
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/os.h"
 #include "base/ranks.h"
-#include "base/sha256.h"
 #include "quantize/quantize_plan.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include "base/os.h"
 #include "quantize/quantize_tiles.h"
 #include "quantize/quantize_values.h"
-#include "tensor/codes.h"
+#include "tensor/tensor.h"
 
 #include <string.h>
 

@@ -4,8 +4,8 @@
 #ifndef DQ_QUANTIZE_TENSOR_H
 #define DQ_QUANTIZE_TENSOR_H
 
-#include "model/architecture.h"
-#include "tensor/weight_format.h"
+#include "model/model.h"
+#include "tensor/tensor.h"
 
 /* How one tensor of a checkpoint is stored. */
 typedef struct dq_quantize_tensor {
@@ -21,7 +21,7 @@ typedef struct dq_quantize_tensor {
     int8_t *column; /* [cols] that of spec, found by dq_quantize_tensor_scan; NULL: it has none */
     int64_t group_size, scale_rows;
     bool one_scale; /* for the whole tensor */
-    bool counts;    /* among the model's parameters: see model_size.h */
+    bool counts;    /* among the model's parameters: see model.h */
     bool own_group; /* a rule's, not that of the settings */
     bool is_fed;    /* dq_quantize_choice.fed: a method that runs the model makes its codes */
     dq_grid grid;   /* of one_scale, as stored; found by dq_quantize_tensor_scan */

@@ -7,8 +7,7 @@
 #include "base/os.h"
 #include "quantize/quantize_tiles.h"
 #include "quantize/quantize_values.h"
-#include "tensor/codes.h"
-#include "tensor/quant_loops.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <string.h>

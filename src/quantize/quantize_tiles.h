@@ -5,7 +5,7 @@
 #define DQ_QUANTIZE_TILES_H
 
 #include "quantize/quantize_tensor.h"
-#include "tensor/quant_search.h"
+#include "tensor/tensor.h"
 
 enum { DQ_QUANTIZE_BLOCK_VALUES = 1 << 16 }; /* one piece of work */
 

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/ranks.h"
-#include "model/output_guard.h"
+#include "model/model.h"
 #include "quantize/quantize_out.h"
 
 #include <stdio.h>

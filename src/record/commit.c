@@ -1,8 +1,8 @@
-/* commit: see commit.h. The only file that includes what the build looks up, so that another commit compiles nothing else.
+/* The only file that includes what the build looks up, so that another commit compiles nothing
+ * else.
  * SPDX-License-Identifier: MIT */
-#include "record/commit.h"
-
 #include "record/commit_text.h"
+#include "record/record.h"
 #include "record/version.h"
 
 #include <stddef.h>

@@ -1,11 +1,292 @@
-/* session: see session.h. An eviction that is due after some continuation comes before the next token, so that none is made for
- * nobody. Logits leave in blocks: those of a long context would not fit into memory.
+/* Ids of the configurations come first, then the named tokens, each once.
  * SPDX-License-Identifier: MIT */
 #include "session/session.h"
 
+#include "base/json.h"
 #include "base/os.h"
+#include "base/random.h"
+#include "engine/runner.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Stop ids ---- */
+
+static bool stop_ids_has(const dq_stop_ids *s, int32_t id)
+{
+    for (int64_t i = 0; i < s->n; i++) {
+        if (s->id[i] == id) return true;
+    }
+    return false;
+}
+
+/* What adds to a list: one file of one model. */
+typedef struct adding {
+    dq_stop_ids *s;
+    const dq_tokenizer *t;
+    const char *file;
+    int vocab;
+} adding;
+
+/* What a file says and no text can end at; the first of them is said. */
+static void pass_over(const adding *x, const char *key, const json_t *v)
+{
+    char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
+    if (!x->s->unknown[0])
+        snprintf(x->s->unknown, sizeof x->s->unknown, "%s: %s %.60s", x->file, key,
+                 text ? text : "");
+    free(text);
+}
+
+static void add_id(const adding *x, const char *key, const json_t *v, int64_t id)
+{
+    dq_stop_ids *s = x->s;
+    if (id < 0 || id >= x->vocab || (s->n == DQ_STOP_IDS && !stop_ids_has(s, (int32_t)id)))
+        pass_over(x, key, v);
+    else if (!stop_ids_has(s, (int32_t)id))
+        s->id[s->n++] = (int32_t)id;
+}
+
+/* eos_token_id: a number or a list of them. */
+static void add_number(const adding *x, const json_t *v)
+{
+    static const char key[] = "eos_token_id";
+    int64_t id;
+    for (size_t i = 0; i < json_array_size(v); i++) add_number(x, json_array_get(v, i));
+    if (json_is_array(v) || !v || json_is_null(v)) return;
+    add_id(x, key, v, dq_json_whole(&id, v) ? id : -1);
+}
+
+/* eos_token: a text, or an object that has one. */
+static void add_named(const adding *x, const json_t *v)
+{
+    static const char key[] = "eos_token";
+    if (json_is_object(v)) v = json_object_get(v, "content");
+    if (!v || json_is_null(v) || !x->t) return;
+    add_id(x, key, v,
+           json_is_string(v) ? dq_tokenizer_id(x->t, json_string_value(v), json_string_length(v))
+                             : -1);
+}
+
+dq_status dq_stop_ids_add(dq_stop_ids *s, const dq_model *m, const dq_tokenizer *t, int vocab,
+                          dq_err *err)
+{
+    static const char *const files[] = {"config.json", "generation_config.json",
+                                        "tokenizer_config.json", "special_tokens_map.json"};
+    for (int i = 0; i < 4; i++) {
+        const adding x = {s, t, files[i], vocab};
+        const char *text;
+        size_t len;
+        json_t *root = NULL;
+        DQ_TRY(dq_model_file(m, files[i], &text, &len, err));
+        if (!text) continue;
+        if (dq_json_parse_config(&root, text, len, files[i], err) == DQ_OK && !json_is_object(root))
+            dq_fail(err, DQ_DAMAGED, "%s: the document is not an object", files[i]);
+        if (err->code != DQ_OK) {
+            json_decref(root);
+            return dq_in(err, "%s: ", m->path);
+        }
+        if (i < 2)
+            add_number(&x, json_object_get(root, "eos_token_id"));
+        else
+            add_named(&x, json_object_get(root, "eos_token"));
+        json_decref(root);
+    }
+    return DQ_OK;
+}
+
+/* ---- Sampler ----
+ * Ids are sorted by their logits, so that what each cut leaves is a beginning of the list. */
+
+const dq_sampling dq_sampler_greedy = {.top_p = 1};
+
+/* DQ_USAGE naming a number that is none of these. */
+static dq_status sampler_check(const dq_sampling *s, dq_err *err)
+{
+    if (!(s->temperature >= 0) || !isfinite(s->temperature))
+        return dq_fail(err, DQ_USAGE, "temperature: expected 0 or more, found %g", s->temperature);
+    if (s->top_k < 0)
+        return dq_fail(err, DQ_USAGE, "top_k: expected 0 or more, found %lld", (long long)s->top_k);
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return dq_fail(err, DQ_USAGE, "top_p: expected more than 0 and at most 1, found %g",
+                       s->top_p);
+    if (!(s->min_p >= 0 && s->min_p <= 1))
+        return dq_fail(err, DQ_USAGE, "min_p: expected 0 to 1, found %g", s->min_p);
+    return DQ_OK;
+}
+
+dq_status dq_sampler_begin(dq_sampler *s, const dq_sampling *how, int64_t vocab, dq_err *err)
+{
+    *s = (dq_sampler){.how = *how, .random = dq_random_of(how->seed, 0), .vocab = vocab};
+    DQ_TRY(sampler_check(how, err));
+    if (how->temperature > 0) s->choice = dq_block_new((size_t)vocab, sizeof *s->choice, err);
+    return err->code;
+}
+
+void dq_sampler_end(dq_sampler *s)
+{
+    dq_block_free(s->choice);
+    s->choice = NULL;
+}
+
+static int32_t largest(const float *logits, int64_t vocab)
+{
+    int64_t at = 0;
+    for (int64_t i = 1; i < vocab; i++) {
+        if (logits[i] > logits[at]) at = i;
+    }
+    return (int32_t)at;
+}
+
+double dq_sampler_logp(const float *logits, int64_t vocab, int32_t id)
+{
+    const double max = (double)logits[largest(logits, vocab)];
+    double sum = 0;
+    for (int64_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - max);
+    return (double)logits[id] - max - log(sum);
+}
+
+static int by_logit(const void *a, const void *b)
+{
+    const dq_sampler_choice *x = a, *y = b;
+    if (x->p != y->p) return x->p < y->p ? 1 : -1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Turns choice[n], logits less the largest in falling order, into probabilities. */
+static void normalize(dq_sampler_choice *choice, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += choice[i].p = exp(choice[i].p);
+    for (int64_t i = 0; i < n; i++) choice[i].p /= sum;
+}
+
+/* The fewest that have `share` together: an id stays while those before it have less. */
+static int64_t cut_share(const dq_sampler_choice *choice, int64_t n, double share)
+{
+    double before = 0;
+    int64_t i = 0;
+    while (i < n && (i == 0 || before < share)) before += choice[i++].p;
+    return i;
+}
+
+int64_t dq_sampler_choices(dq_sampler *s, const float *logits)
+{
+    const dq_sampling *how = &s->how;
+    int64_t n = s->vocab;
+    const double max = (double)logits[largest(logits, n)]; /* else a small temperature overflows */
+    for (int64_t i = 0; i < n; i++)
+        s->choice[i] =
+            (dq_sampler_choice){(int32_t)i, ((double)logits[i] - max) / how->temperature};
+    qsort(s->choice, (size_t)n, sizeof *s->choice, by_logit);
+    if (how->top_k > 0 && how->top_k < n) n = how->top_k;
+    normalize(s->choice, n);
+    const double least = how->min_p * s->choice[0].p;
+    if (how->top_p < 1) n = cut_share(s->choice, n, how->top_p);
+    while (n > 1 && s->choice[n - 1].p < least) n--;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += s->choice[i].p;
+    for (int64_t i = 0; i < n; i++) s->choice[i].p /= sum;
+    return n;
+}
+
+/* Uniform in [0, 1), of 53 bits. */
+static double uniform(dq_random *r)
+{
+    return (double)(dq_random_next(r) >> 11) * 0x1p-53;
+}
+
+int32_t dq_sampler_pick(dq_sampler *s, const float *logits, double *logp)
+{
+    int32_t id;
+    if (s->how.temperature == 0) {
+        id = largest(logits, s->vocab);
+    } else {
+        const int64_t n = dq_sampler_choices(s, logits);
+        double left = uniform(&s->random);
+        int64_t i = 0;
+        while (i < n - 1 && left >= s->choice[i].p) left -= s->choice[i++].p;
+        id = s->choice[i].id;
+    }
+    if (logp) *logp = dq_sampler_logp(logits, s->vocab, id);
+    return id;
+}
+
+/* ---- Text end ----
+ * Names by number. */
+
+const char *const dq_text_end_name[] = {"none", "stop_id", "asked", "max_new", "positions"};
+
+/* ---- Text stream ----
+ * All ids are decoded each time: a decoder may look back, and for thousands of them it takes less
+ * than a millisecond. What ends with U+FFFD may become something else, and so may bytes of a run
+ * before it, which wait until the text begins as it was said. */
+
+void dq_text_stream_begin(dq_text_stream *s, const dq_tokenizer *t, unsigned flags)
+{
+    *s = (dq_text_stream){.t = t, .flags = flags};
+}
+
+void dq_text_stream_free(dq_text_stream *s)
+{
+    dq_block_free(s->ids);
+    dq_block_free(s->text.s);
+    dq_block_free(s->said.s);
+    *s = (dq_text_stream){0};
+}
+
+/* Bytes of the text before what is not certain. */
+static size_t certain(const dq_strbuf *text)
+{
+    size_t n = text->n;
+    while (n >= 3 && memcmp(text->s + n - 3, "\xEF\xBF\xBD", 3) == 0) n -= 3;
+    return n;
+}
+
+/* Says the text up to byte `until`, if there is more than was said. */
+static dq_status say(dq_text_stream *s, size_t until, const char **piece, size_t *len, dq_err *err)
+{
+    size_t from = s->said.n;
+    while (from < until && ((unsigned char)s->text.s[from] & 0xC0) == 0x80) from++;
+    *piece = "";
+    *len = 0;
+    if (until <= from) return DQ_OK;
+    *piece = s->text.s + from;
+    *len = until - from;
+    return dq_strbuf_add(&s->said, *piece, *len, err);
+}
+
+dq_status dq_text_stream_add(dq_text_stream *s, int32_t id, const char **piece, size_t *len,
+                             dq_err *err)
+{
+    dq_strbuf text = {0};
+    int32_t *ids = dq_grow(NULL, s->ids, (size_t)s->n + 1, &s->cap, sizeof *ids, err);
+    *piece = "";
+    *len = 0;
+    if (!ids) return err->code;
+    s->ids = ids;
+    s->ids[s->n++] = id;
+    DQ_TRY(dq_tokenizer_decode(s->t, s->ids, s->n, s->flags, &text.s, &text.n, err));
+    dq_block_free(s->text.s);
+    s->text = text;
+    const size_t until = certain(&s->text);
+    const bool goes_on =
+        until > s->said.n && (!s->said.n || memcmp(s->text.s, s->said.s, s->said.n) == 0);
+    return goes_on ? say(s, until, piece, len, err) : DQ_OK;
+}
+
+dq_status dq_text_stream_end(dq_text_stream *s, const char **piece, size_t *len, dq_err *err)
+{
+    return say(s, s->text.n, piece, len, err);
+}
+
+/* ---- Session ----
+ * An eviction that is due after some continuation comes before the next token, so that none is
+ * made for nobody. Logits leave in blocks: those of a long context would not fit into memory. */
 
 /* Of logits on their way to the caller at a time. */
 enum { BLOCK_BYTES = 32 << 20, BLOCK_ROWS = 256 };
@@ -97,7 +378,7 @@ int32_t dq_session_seq(const dq_session *s)
     return s->seq;
 }
 
-dq_runner *dq_session_runner(const dq_session *s)
+static dq_runner *runner(const dq_session *s)
 {
     return s->r;
 }
@@ -246,4 +527,109 @@ dq_status dq_session_continue(dq_session *s, const int32_t *ids, int64_t n, int6
         n -= now;
     }
     return DQ_OK;
+}
+
+/* ---- Writer ----
+ * A pass over the prompt, then one of one row for each new id but the last; the sink of each pass
+ * picks the next id. */
+
+void dq_writer_text_free(dq_writer_text *t)
+{
+    dq_block_free(t->ids);
+    dq_block_free(t->logp);
+    *t = (dq_writer_text){0};
+}
+
+/* The id that comes next. */
+typedef struct next {
+    const dq_writer *w;
+    int32_t id;
+    double logp;
+} next;
+
+static dq_status pick(void *arg, const float *logits, int64_t first, int64_t n, dq_err *err)
+{
+    next *x = arg;
+    (void)first;
+    (void)n;
+    (void)err;
+    x->id = dq_sampler_pick(x->w->sampler, logits, &x->logp);
+    return DQ_OK;
+}
+
+static dq_status keep(dq_writer_text *t, const next *x, dq_err *err)
+{
+    const size_t want = (size_t)t->n + 1;
+    int32_t *ids = dq_grow(NULL, t->ids, want, &t->cap, sizeof *ids, err);
+    if (!ids) return err->code;
+    t->ids = ids;
+    double *logp = dq_grow(NULL, t->logp, want, &t->cap_logp, sizeof *logp, err);
+    if (!logp) return err->code;
+    t->logp = logp;
+    t->ids[t->n] = x->id;
+    t->logp[t->n++] = x->logp;
+    return DQ_OK;
+}
+
+/* Whether the text ends before this id. */
+static bool ends_before(const dq_writer *w, const next *x, dq_writer_text *t)
+{
+    if (!stop_ids_has(w->stops, x->id)) return false;
+    t->end = DQ_TEXT_END_STOP_ID;
+    return true;
+}
+
+/* Takes an id and says it. */
+static dq_status take(const dq_writer *w, const next *x, dq_text_stream *stream, dq_writer_text *t,
+                      dq_err *err)
+{
+    const dq_model *m = dq_runner_model(runner(w->session));
+    const char *piece = "";
+    size_t len = 0;
+    DQ_TRY(keep(t, x, err));
+    if (w->tok) DQ_TRY(dq_text_stream_add(stream, x->id, &piece, &len, err));
+    if (w->listener && w->listener(w->arg, x->id, x->logp, piece, len))
+        t->end = DQ_TEXT_END_REQUESTED;
+    else if (t->n >= w->max_new)
+        t->end = DQ_TEXT_END_MAX_NEW;
+    else if (m->max_positions > 0 && dq_session_length(w->session) >= m->max_positions)
+        t->end = DQ_TEXT_END_POSITIONS;
+    return DQ_OK;
+}
+
+static dq_status write_all(const dq_writer *w, next *x, dq_text_stream *stream, dq_writer_text *t,
+                           dq_err *err)
+{
+    while (!ends_before(w, x, t)) {
+        DQ_TRY(take(w, x, stream, t, err));
+        if (t->end != DQ_TEXT_END_NONE) return DQ_OK;
+        DQ_TRY(dq_session_continue(w->session, &x->id, 1, 1, pick, x, err));
+    }
+    return DQ_OK;
+}
+
+dq_status dq_writer_run(const dq_writer *w, const int32_t *ids, int64_t n, dq_writer_text *out,
+                        dq_err *err)
+{
+    next x = {.w = w};
+    dq_text_stream stream;
+    const char *rest;
+    size_t len;
+    const double begin = dq_os_seconds();
+    dq_writer_text_free(out);
+    dq_text_stream_begin(&stream, w->tok, 0);
+    if (n < 1) return dq_fail(err, DQ_MISMATCH, "a text without tokens, so nothing can follow it");
+    if (dq_session_read(w->session, ids, n, 1, pick, &x, err) == DQ_OK) {
+        const double read = dq_os_seconds();
+        out->read_seconds = read - begin;
+        if (w->max_new > 0)
+            write_all(w, &x, &stream, out, err);
+        else
+            out->end = DQ_TEXT_END_MAX_NEW;
+        out->write_seconds = dq_os_seconds() - read;
+    }
+    if (dq_text_stream_end(&stream, &rest, &len, err) == DQ_OK && len && w->listener)
+        w->listener(w->arg, -1, 0, rest, len);
+    dq_text_stream_free(&stream);
+    return err->code;
 }

@@ -1,9 +1,102 @@
-/* session: one sequence of a model that grows piece by piece and answers with logits.
+/* stop_ids: the ids that end what a model writes.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SESSION_H
 #define DQ_SESSION_H
 
-#include "engine/evict.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "engine/runner.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
+
+enum { DQ_STOP_IDS = 64 };
+typedef struct dq_stop_ids {
+    int32_t id[DQ_STOP_IDS]; /* [n], each once, of one vocabulary */
+    int64_t n;
+    char unknown[160]; /* the first that a file names and the vocabulary lacks; empty: none */
+} dq_stop_ids;
+
+/* Adds what the files of a model name, those that a GGUF file makes and a container keeps alike: eos_token_id of config.json and
+ * of generation_config.json, eos_token of tokenizer_config.json and of special_tokens_map.json as tokens of t (NULL: these are
+ * left out). Starts from {0}. DQ_DAMAGED: a file is not JSON. */
+dq_status dq_stop_ids_add(dq_stop_ids *s, const dq_model *m, const dq_tokenizer *t, int vocab,
+                          dq_err *err);
+
+/* ---- Sampler ----
+ * The next id from logits: the most likely one, or drawn. */
+
+/* Logits are divided by the temperature; then of all ids the top_k largest stay, of these the fewest that have top_p of the
+ * probability together, and of these the ones that have min_p of the largest probability. Drawn is by what is left, as
+ * TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper and MinPLogitsWarper of transformers leave it
+ * (generation/logits_process.py). */
+typedef struct dq_sampling {
+    double temperature; /* 0: the most likely id, the lowest among equals; nothing below counts */
+    int64_t top_k;      /* 0: all */
+    double top_p;       /* 1: all */
+    double min_p;       /* 0: all */
+    uint64_t seed;
+} dq_sampling;
+extern const dq_sampling dq_sampler_greedy;
+
+typedef struct dq_sampler {
+    dq_sampling how;
+    dq_random random;
+    struct dq_sampler_choice *choice; /* [vocab] scratch */
+    int64_t vocab;
+} dq_sampler;
+
+dq_status dq_sampler_begin(dq_sampler *s, const dq_sampling *how, int64_t vocab, dq_err *err);
+void dq_sampler_end(dq_sampler *s); /* {0} is allowed */
+/* An id by logits[vocab], finite. *logp, unless NULL: ln of its probability among all ids at temperature 1. */
+int32_t dq_sampler_pick(dq_sampler *s, const float *logits, double *logp);
+/* ln of the probability of an id. */
+double dq_sampler_logp(const float *logits, int64_t vocab, int32_t id);
+
+/* What a pick draws from: ids, most likely first, with their probabilities, in s->choice. Returns how many. */
+typedef struct dq_sampler_choice {
+    int32_t id;
+    double p;
+} dq_sampler_choice;
+int64_t dq_sampler_choices(dq_sampler *s, const float *logits);
+
+/* ---- Text end ----
+ * Why a text that a model writes has ended. */
+
+typedef enum dq_text_end {
+    DQ_TEXT_END_NONE,      /* it has not */
+    DQ_TEXT_END_STOP_ID,   /* EOS or its like came */
+    DQ_TEXT_END_REQUESTED, /* whoever is told each id said so */
+    DQ_TEXT_END_MAX_NEW,
+    DQ_TEXT_END_POSITIONS /* the last id would be fed at a position that the model does not have */
+} dq_text_end;
+/* "none", "stop_id", "asked", "max_new", "positions" */
+extern const char *const dq_text_end_name[];
+
+/* ---- Text stream ----
+ * The text of ids that come one by one, as soon as it is certain. */
+
+typedef struct dq_text_stream {
+    const dq_tokenizer *t;
+    unsigned flags; /* of dq_tokenizer_decode */
+    int32_t *ids;   /* [n] */
+    int64_t n;
+    size_t cap;
+    dq_strbuf text; /* what dq_tokenizer_decode makes of all ids */
+    dq_strbuf said; /* what of it was said */
+} dq_text_stream;
+
+void dq_text_stream_begin(dq_text_stream *s, const dq_tokenizer *t, unsigned flags);
+void dq_text_stream_free(dq_text_stream *s); /* {0} is allowed */
+/* Takes an id. *piece[*len] (valid until the next call): what has become certain, maybe nothing. A character whose bytes are
+ * spread over ids waits for the last of them. */
+dq_status dq_text_stream_add(dq_text_stream *s, int32_t id, const char **piece, size_t *len,
+                             dq_err *err);
+/* After the last id: what was waiting, U+FFFD where it is no character. All pieces together are the text of all ids; but of a
+ * tokenizer with byte fallback, where ids of bytes that were characters end as part of a run that is none, they stay said. */
+dq_status dq_text_stream_end(dq_text_stream *s, const char **piece, size_t *len, dq_err *err);
+
+/* ---- Session ----
+ * One sequence of a model that grows piece by piece and answers with logits. */
 
 typedef struct dq_session dq_session;
 
@@ -35,8 +128,41 @@ dq_status dq_session_clear(dq_session *s, dq_err *err);
 
 int64_t dq_session_length(const dq_session *s); /* tokens that it was given */
 int32_t dq_session_seq(const dq_session *s);    /* its handle in the runner's cache */
-dq_runner *dq_session_runner(const dq_session *s);
 /* What was evicted since it was empty. */
 const dq_evict_report *dq_session_evicted(const dq_session *s);
+
+/* ---- Writer ----
+ * A model that goes on with a text, one token at a time. */
+
+/* Told of each new id: ln of its probability in nats, and the text that has become certain (piece[len], maybe nothing). True
+ * ends the text after it. What was waiting when the text has ended comes with the id -1. */
+typedef bool dq_writer_listener(void *arg, int32_t id, double logp, const char *piece, size_t len);
+
+/* What writes; everything belongs to the caller and outlives the call. */
+typedef struct dq_writer {
+    dq_session *session;     /* with what was read and written before */
+    dq_sampler *sampler;     /* of the model's vocabulary */
+    const dq_tokenizer *tok; /* NULL: no text, pieces are empty */
+    const dq_stop_ids *stops;
+    int64_t max_new;
+    dq_writer_listener *listener; /* NULL: nobody is told */
+    void *arg;
+} dq_writer;
+
+typedef struct dq_writer_text {
+    int32_t *ids; /* [n] new ids, a block, without the one that ended the text */
+    double *logp; /* [n], a block */
+    int64_t n;
+    size_t cap, cap_logp;
+    dq_text_end end;
+    double read_seconds, write_seconds; /* of the prompt and the first id; of the ids after it */
+} dq_writer_text;
+void dq_writer_text_free(dq_writer_text *t); /* {0} is allowed */
+
+/* Reads ids[n], n > 0, as a context, after which the cache is cut, and goes on. The session has been fed all new ids but the
+ * last. *out is {0} or what dq_writer_text_free takes; after a failure, DQ_STOPPED among them, it holds what was written, and
+ * the session must be cleared. */
+dq_status dq_writer_run(const dq_writer *w, const int32_t *ids, int64_t n, dq_writer_text *out,
+                        dq_err *err);
 
 #endif

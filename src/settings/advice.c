@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "settings/advice.h"
 
-#include "kv/kv_policy.h"
+#include "kv/kv.h"
 
 #include <stdio.h>
 #include <string.h>

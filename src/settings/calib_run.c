@@ -4,7 +4,7 @@
 
 #include "base/os.h"
 #include "calibrate/calibrate_memory.h"
-#include "record/document.h"
+#include "record/record.h"
 #include "settings/input.h"
 #include "tasks/repeats.h"
 

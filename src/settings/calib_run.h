@@ -4,7 +4,7 @@
 #define DQ_CALIB_RUN_H
 
 #include "calibrate/calibrate.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/options.h"
 
 enum { DQ_CALIB_RUN_METHODS = 1 + DQ_CALIBRATE_RULES };

@@ -4,7 +4,7 @@
 #include "settings/identity.h"
 
 #include "base/os.h"
-#include "record/commit.h"
+#include "record/record.h"
 
 #include <stdio.h>
 #include <string.h>

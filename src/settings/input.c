@@ -4,9 +4,8 @@
 #include "settings/input.h"
 
 #include "base/file.h"
-#include "base/sha256.h"
 #include "calib/sample.h"
-#include "record/document.h"
+#include "record/record.h"
 #include "settings/size_report.h"
 #include "tasks/documents.h"
 

@@ -4,8 +4,8 @@
 #define DQ_INPUT_H
 
 #include "model/model.h"
-#include "record/logger.h"
-#include "session/stop_ids.h"
+#include "record/record.h"
+#include "session/session.h"
 #include "settings/options.h"
 #include "tasks/items.h"
 #include "tokenizer/tokenizer.h"

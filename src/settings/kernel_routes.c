@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "settings/kernel_routes.h"
 
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <stdarg.h>
 #include <stdio.h>

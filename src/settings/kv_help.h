@@ -3,7 +3,7 @@
 #ifndef DQ_KV_HELP_H
 #define DQ_KV_HELP_H
 
-#include "kv/kv_field.h"
+#include "kv/kv.h"
 
 enum { DQ_KV_HELP = 512 };
 

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "settings/kv_options.h"
 
-#include "base/real.h"
+#include "base/text.h"
 #include "settings/kv_sweep.h"
 
 #include <errno.h>

@@ -1,13 +1,13 @@
-/* kv_options: the options of KV caches that eval, logits and quantize have, made from the rows of kv_field.h,
+/* kv_options: the options of KV caches that eval, logits and quantize have, made from the rows of kv.h,
  * and what they mean for a model that may bring settings of its own.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KV_OPTIONS_H
 #define DQ_KV_OPTIONS_H
 
 #include "engine/backend.h"
-#include "kv/kv_field.h"
+#include "kv/kv.h"
 #include "model/model.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/kv_help.h"
 #include "settings/options.h"
 

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "settings/options.h"
 
-#include "base/real.h"
+#include "base/text.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
 #ifndef DQ_OPTIONS_H
 #define DQ_OPTIONS_H
 
-#include "record/logger.h"
+#include "record/record.h"
 
 typedef enum dq_opt_kind {
     DQ_OPT_FLAG,  /* bool */
@@ -202,7 +202,7 @@ typedef struct dq_args {
      * what follows the sign. */
     const char *input[DQ_INPUTS_MAX];
     int n_inputs;
-    const char *also; /* an option given that writes something besides --output; NULL: none is */
+    const char *also;  /* an option given that writes something besides --output; NULL: none is */
     bool help;         /* --help was asked for, and nothing else counts */
     const char *topic; /* of --help=TOPIC; NULL: none */
 } dq_args;

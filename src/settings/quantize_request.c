@@ -5,8 +5,8 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/ranks.h"
-#include "model/output_guard.h"
-#include "record/commit.h"
+#include "model/model.h"
+#include "record/record.h"
 #include "record/version.h"
 #include "settings/kv_sweep.h"
 

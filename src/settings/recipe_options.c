@@ -4,7 +4,7 @@
 #include "settings/recipe_options.h"
 
 #include "base/file.h"
-#include "record/document.h"
+#include "record/record.h"
 
 #include <errno.h>
 #include <stdio.h>

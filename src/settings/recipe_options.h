@@ -4,7 +4,7 @@
 #define DQ_RECIPE_OPTIONS_H
 
 #include "quantize/quantize.h"
-#include "record/logger.h"
+#include "record/record.h"
 #include "settings/options.h"
 
 /* As given; {0} at first. A number of 0 or a NULL was not given. */

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "settings/size_report.h"
 
-#include "record/document.h"
+#include "record/record.h"
 
 #include <stdio.h>
 

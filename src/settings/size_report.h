@@ -3,7 +3,7 @@
 #ifndef DQ_SIZE_REPORT_H
 #define DQ_SIZE_REPORT_H
 
-#include "model/model_size.h"
+#include "model/model.h"
 
 #include <jansson.h>
 

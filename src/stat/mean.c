@@ -1,11 +1,162 @@
-/* mean: see mean.h. Two walks over the values: the mean, then the squares around it, so that nothing cancels. A
- * cluster counts as one piece. Where all pieces are equal there is no spread to estimate, and the interval is that
- * of counts.
+/* A double is 53 bits at some place of the number: they are shifted there, over two words at most,
+ * and added with carries. NaN is the one pattern that no sum has, 1 followed by zeros.
  * SPDX-License-Identifier: MIT */
-#include "stat/mean.h"
+#include "stat/stat.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- Fixed ---- */
+
+enum { WORDS = 4, POINT = 128, DIGITS = 53 };
+static const uint64_t sign = (uint64_t)1 << 63;
+
+static bool is_nan(const dq_fixed *f)
+{
+    return f->word[3] == sign && !f->word[0] && !f->word[1] && !f->word[2];
+}
+
+static void negate(dq_fixed *f)
+{
+    uint64_t carry = 1;
+    for (int i = 0; i < WORDS; i++) {
+        f->word[i] = ~f->word[i] + carry;
+        carry = carry && !f->word[i];
+    }
+}
+
+bool dq_fixed_is_count(int64_t n)
+{
+    return n >= 0 && n <= (int64_t)1 << 46;
+}
+
+void dq_fixed_merge(dq_fixed *into, const dq_fixed *from)
+{
+    const bool negative = into->word[3] & sign;
+    const bool overflows = negative == (bool)(from->word[3] & sign);
+    uint64_t carry = 0;
+    if (is_nan(into)) return;
+    if (is_nan(from)) {
+        *into = *from;
+        return;
+    }
+    for (int i = 0; i < WORDS; i++) {
+        const uint64_t half = into->word[i] + carry;
+        carry = half < carry;
+        into->word[i] = half + from->word[i];
+        carry += into->word[i] < half;
+    }
+    if (overflows && negative != (bool)(into->word[3] & sign)) *into = (dq_fixed){{0, 0, 0, sign}};
+}
+
+static void add_term(dq_fixed *f, const dq_fixed *term, bool negative)
+{
+    dq_fixed copy = *term;
+    if (negative) negate(&copy);
+    dq_fixed_merge(f, &copy);
+}
+
+/* Two words on, carries after them. The sum is of one sign, which is +, and may outgrow it. */
+static void add_words(dq_fixed *f, int first, uint64_t low, uint64_t high)
+{
+    uint64_t word = f->word[first] += low, carry = word < low;
+    for (int i = first + 1; i < WORDS && (high || carry); i++) {
+        const uint64_t more = high + carry; /* high is below 2^53 */
+        word = f->word[i] += more;
+        carry = word < more;
+        high = 0;
+    }
+    if (f->word[3] & sign) *f = (dq_fixed){{0, 0, 0, sign}};
+}
+
+void dq_fixed_add(dq_fixed *f, double x)
+{
+    uint64_t bits, low, high = 0;
+    memcpy(&bits, &x, sizeof bits);
+    const int exponent = (int)(bits >> (DIGITS - 1) & 0x7ff);
+    int place = POINT + exponent - 1022 - DIGITS; /* of the lowest digit */
+    if (place + DIGITS >= 64 * WORDS) {           /* or not finite */
+        add_term(f, &(dq_fixed){{0, 0, 0, sign}}, false);
+        return;
+    }
+    if (place <= -DIGITS) return; /* or 0 */
+    low = (bits & (((uint64_t)1 << (DIGITS - 1)) - 1)) | (uint64_t)1 << (DIGITS - 1);
+    if (place < 0) {
+        low >>= -place;
+        place = 0;
+    }
+    const int first = place / 64, shift = place % 64;
+    if (shift > 64 - DIGITS) high = low >> (64 - shift);
+    low <<= shift;
+    if (!((bits | f->word[3]) & sign)) {
+        add_words(f, first, low, high);
+        return;
+    }
+    dq_fixed term = {{0}};
+    term.word[first] = low;
+    if (first < WORDS - 1) term.word[first + 1] = high;
+    add_term(f, &term, bits & sign);
+}
+
+double dq_fixed_value(const dq_fixed *f)
+{
+    dq_fixed size = *f;
+    const bool negative = f->word[3] & sign;
+    double value = 0;
+    if (is_nan(f)) return (double)NAN;
+    if (negative) negate(&size);
+    for (int i = 0; i < WORDS; i++) value += ldexp((double)size.word[i], 64 * i - POINT);
+    return negative ? -value : value;
+}
+
+/* ---- Moments ----
+ * A place is looked for only where a row has a value as large as the largest so far: that is rare. */
+
+/* Takes a magnitude if it is larger, or as large and stands before. */
+static void raise_to(dq_moments *m, float size, const dq_place *at)
+{
+    if (m->max > size || size <= 0) return;
+    if (m->max >= size && dq_place_order(&m->at, at) <= 0) return;
+    m->max = size;
+    m->at = *at;
+}
+
+void dq_moments_raise(dq_moments *m, float size, const float *x, int64_t n, dq_place at)
+{
+    if (size < m->max || size <= 0) return;
+    for (int64_t i = 0; i < n; i++) {
+        if (fabsf(x[i]) < size || fabsf(x[i]) > size) continue;
+        at.col += (int32_t)i;
+        raise_to(m, size, &at);
+        return;
+    }
+}
+
+void dq_moments_merge(dq_moments *into, const dq_moments *from)
+{
+    if (from->n == 0) return;
+    raise_to(into, from->max, &from->at);
+    into->n += from->n;
+    dq_fixed_merge(&into->sum2, &from->sum2);
+    dq_fixed_merge(&into->sum4, &from->sum4);
+}
+
+double dq_moments_rms(const dq_moments *m)
+{
+    return m->n ? sqrt(dq_fixed_value(&m->sum2) / (double)m->n) : (double)NAN;
+}
+
+double dq_moments_kurtosis0(const dq_moments *m)
+{
+    const double sum2 = dq_fixed_value(&m->sum2);
+    return sum2 > 0 ? (double)m->n * dq_fixed_value(&m->sum4) / (sum2 * sum2) : (double)NAN;
+}
+
+/* ---- Mean ----
+ * Two walks over the values: the mean, then the squares around it, so that nothing cancels. A
+ * cluster counts as one piece. Where all pieces are equal there is no spread to estimate, and the
+ * interval is that of counts. */
 
 static const double none = NAN;
 const dq_mean dq_mean_none = {(double)NAN, (double)NAN, 0};
@@ -180,4 +331,251 @@ static int ascending(const void *a, const void *b)
 void dq_stat_sort(double *x, int64_t n)
 {
     qsort(x, (size_t)n, sizeof *x, ascending);
+}
+
+/* ---- Interval ----
+ * Student's t by its finite series, its quantile by bisection or for many degrees of freedom by an
+ * expansion. Tango's interval has no closed form: both ends are found by bisection of the score
+ * statistic, which falls with the difference. */
+
+const dq_interval dq_interval_none = {(double)NAN, (double)NAN};
+const char *const dq_interval_decision_name[] = {"inconclusive", "within the margin",
+                                                 "exceeds the margin"};
+
+/* The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4. */
+double dq_interval_t_tails(double t, int64_t df)
+{
+    const double pi = 3.14159265358979323846, angle = atan2(fabs(t), sqrt((double)df));
+    const double c = cos(angle), s = sin(angle);
+    double term = df % 2 ? c : 1, sum = 0;
+    for (int64_t k = df % 2 ? 1 : 0; k < df - 1; k += 2) {
+        sum += term;
+        term *= c * c * (double)(k + 1) / (double)(k + 2);
+    }
+    const double within = df % 2 ? 2 / pi * (angle + s * sum) : s * sum;
+    return within < 1 ? 1 - within : 0;
+}
+
+/* Large df: the expansion of Cornish and Fisher in 1/df; the others by bisection. */
+double dq_interval_t95(int64_t df)
+{
+    const double z = DQ_Z95, v = (double)df;
+    double low = z, high = 13;
+    if (df > 100) {
+        const double a = z * (z * z + 1) / 4, b = z * (5 * pow(z, 4) + 16 * z * z + 3) / 96;
+        const double c = z * (3 * pow(z, 6) + 19 * pow(z, 4) + 17 * z * z - 15) / 384;
+        return z + a / v + b / (v * v) + c / (v * v * v);
+    }
+    for (int i = 0; i < 60; i++) {
+        const double middle = (low + high) / 2;
+        if (dq_interval_t_tails(middle, df) > 0.05)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+dq_interval dq_interval_t(double mean, double std_err, int64_t clusters)
+{
+    if (clusters < 2 || isnan(std_err)) return dq_interval_none;
+    const double half = dq_interval_t95(clusters - 1) * std_err;
+    return (dq_interval){mean - half, mean + half};
+}
+
+double dq_interval_t_beyond(double share, int64_t df)
+{
+    double low = 0, high = 1;
+    while (dq_interval_t_tails(high, df) > share && high < 1e12) high *= 2;
+    for (int i = 0; i < 80; i++) {
+        const double middle = (low + high) / 2;
+        if (dq_interval_t_tails(middle, df) > share)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+dq_interval dq_interval_t_outside(double mean, double std_err, int64_t clusters, double share)
+{
+    if (clusters < 2 || isnan(std_err)) return dq_interval_none;
+    const double half = dq_interval_t_beyond(share, clusters - 1) * std_err;
+    return (dq_interval){mean - half, mean + half};
+}
+
+/* g(x) = x + skew/3 x^2 + skew^2/27 x^3 + skew/6n is close to normal where x, the error over the standard deviation, is
+ * not; the end is where g gives the quantile over sqrt(n). */
+dq_interval dq_interval_t_skewed(double mean, double std_err, int64_t clusters, double skew,
+                                 double share)
+{
+    dq_interval i = dq_interval_t_outside(mean, std_err, clusters, share);
+    const double a = fabs(skew), n = (double)clusters, root = sqrt(n);
+    if (isnan(i.high) || !(a > 0) || !(std_err > 0)) return i;
+    const double t = (i.high - mean) / std_err;
+    const double x = 3 / a * (1 - cbrt(1 - a * (t / root + a / (6 * n))));
+    const double half = fmax(t, x * root) * std_err;
+    if (skew > 0)
+        i.high = mean + half;
+    else
+        i.low = mean - half;
+    return i;
+}
+
+dq_interval dq_interval_share(int64_t k, int64_t n)
+{
+    if (n < 1) return dq_interval_none;
+    const double zz = DQ_Z95 * DQ_Z95, all = (double)n, p = (double)k / all;
+    const double half = DQ_Z95 * sqrt(p * (1 - p) / all + zz / (4 * all * all));
+    const double low = (p + zz / (2 * all) - half) / (1 + zz / all);
+    const double high = (p + zz / (2 * all) + half) / (1 + zz / all);
+    return (dq_interval){k == 0 ? 0 : low, k == n ? 1 : high};
+}
+
+/* The score statistic of `up` - `down` if their true difference were d; it falls with d. */
+static double paired_score(double up, double down, double n, double d)
+{
+    const double a = 2 * n, b = -up - down + (2 * n - up + down) * d, c = -down * d * (1 - d);
+    const double root = b * b - 4 * a * c, q = (sqrt(root > 0 ? root : 0) - b) / (2 * a);
+    const double variance = n * (2 * q + d * (1 - d)), off = up - down - n * d;
+    if (variance > 0) return off / sqrt(variance);
+    return off == 0 ? 0 : off > 0 ? (double)INFINITY : (double)-INFINITY;
+}
+
+/* Where the statistic is `want`, between an end where it is more and one where it is less. */
+static double paired_end(double up, double down, double n, double want, double low, double high)
+{
+    for (int i = 0; i < 60; i++) {
+        const double middle = (low + high) / 2;
+        if (paired_score(up, down, n, middle) > want)
+            low = middle;
+        else
+            high = middle;
+    }
+    return (low + high) / 2;
+}
+
+dq_interval dq_interval_paired(int64_t up, int64_t down, int64_t n)
+{
+    if (n < 1) return dq_interval_none;
+    const double b = (double)up, c = (double)down, all = (double)n, d = (b - c) / all;
+    return (dq_interval){paired_end(b, c, all, DQ_Z95, -1, d),
+                         paired_end(b, c, all, -DQ_Z95, d, 1)};
+}
+
+dq_interval dq_interval_still(double mean, int64_t clusters, double low, double high)
+{
+    if (clusters < 1) return dq_interval_none;
+    const double zz = DQ_Z95 * DQ_Z95, half = zz / ((double)clusters + zz);
+    return (dq_interval){fmax(low, mean - half), fmin(high, mean + half)};
+}
+
+dq_interval_decision dq_interval_decide(dq_interval loss, double margin)
+{
+    if (loss.high <= margin) return DQ_WITHIN;
+    return loss.low > margin ? DQ_EXCEEDS : DQ_INCONCLUSIVE;
+}
+
+/* The interval of a loss like this one over n pieces in place of l->clusters. */
+static dq_interval interval_over(const dq_interval_loss *l, double n)
+{
+    const double times = n / (double)l->clusters;
+    double half;
+    if (l->lost >= 0) {
+        const double up = (double)l->lost * times, down = (double)l->gained * times,
+                     d = (up - down) / n;
+        return (dq_interval){paired_end(up, down, n, DQ_Z95, -1, d),
+                             paired_end(up, down, n, -DQ_Z95, d, 1)};
+    }
+    if (l->std_err == 0)
+        half = DQ_Z95 * DQ_Z95 / (n + DQ_Z95 * DQ_Z95);
+    else
+        half = dq_interval_t95((int64_t)n - 1) * l->std_err / sqrt(times);
+    return (dq_interval){l->value - half, l->value + half};
+}
+
+int64_t dq_interval_missing(const dq_interval_loss *l, double margin)
+{
+    const double max = 1e12;
+    double low = (double)l->clusters, high = low;
+    if (l->clusters < 2 || !(l->interval.high >= l->interval.low)) return 0;
+    do {
+        low = high;
+        high *= 2;
+        if (high > max) return 0;
+    } while (dq_interval_decide(interval_over(l, high), margin) == DQ_INCONCLUSIVE);
+    while (high - low > 1) { /* undecided with low, decided with high */
+        const double middle = floor((low + high) / 2);
+        if (dq_interval_decide(interval_over(l, middle), margin) == DQ_INCONCLUSIVE)
+            low = middle;
+        else
+            high = middle;
+    }
+    return (int64_t)high - l->clusters;
+}
+
+/* ---- Rank ----
+ * Indices are sorted by value, and runs of equal values share the mean of their places. */
+
+typedef struct entry {
+    double value;
+    int64_t at;
+} entry;
+
+static int by_value(const void *a, const void *b)
+{
+    const entry *x = a, *y = b;
+    if (x->value < y->value) return -1;
+    if (x->value > y->value) return 1;
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* rank[n] of x[n], from 0. */
+static void find_ranks(double *rank, entry *e, const double *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) e[i] = (entry){x[i], i};
+    qsort(e, (size_t)n, sizeof *e, by_value);
+    for (int64_t i = 0, end; i < n; i = end) {
+        for (end = i + 1; end < n && !(e[end].value > e[i].value);) end++;
+        for (int64_t k = i; k < end; k++) rank[e[k].at] = (double)(i + end - 1) / 2;
+    }
+}
+
+/* Of ranks, whose mean is the middle whatever the ties: all sums are exact, so that no order at all gives 0. */
+static double correlation(const double *x, const double *y, int64_t n)
+{
+    const double mean = (double)(n - 1) / 2;
+    double xx = 0, yy = 0, xy = 0;
+    for (int64_t i = 0; i < n; i++) {
+        xx += (x[i] - mean) * (x[i] - mean);
+        yy += (y[i] - mean) * (y[i] - mean);
+        xy += (x[i] - mean) * (y[i] - mean);
+    }
+    return xx > 0 && yy > 0 ? fmax(-1, fmin(1, xy / sqrt(xx * yy))) : (double)NAN;
+}
+
+static dq_interval rank_interval_of(double r, int64_t n)
+{
+    if (!(fabs(r) < 1) || n < 4) return dq_interval_none;
+    const double z = atanh(r), half = DQ_Z95 * sqrt((1 + r * r / 2) / (double)(n - 3));
+    return (dq_interval){tanh(z - half), tanh(z + half)};
+}
+
+dq_status dq_rank_spearman(double *r, dq_interval *interval, const double *x, const double *y,
+                           int64_t n, dq_err *err)
+{
+    *r = (double)NAN;
+    if (interval) *interval = dq_interval_none;
+    if (n < 2) return DQ_OK;
+    double *rank = dq_block_new((size_t)n, 2 * sizeof *rank, err);
+    entry *e = dq_block_new((size_t)n, sizeof *e, err);
+    if (err->code == DQ_OK) {
+        find_ranks(rank, e, x, n);
+        find_ranks(rank + n, e, y, n);
+        *r = correlation(rank, rank + n, n);
+        if (interval) *interval = rank_interval_of(*r, n);
+    }
+    dq_block_free(rank);
+    dq_block_free(e);
+    return err->code;
 }

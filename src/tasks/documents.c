@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/documents.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "tasks/task_file.h"
 
 #include <string.h>

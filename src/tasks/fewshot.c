@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/fewshot.h"
 
-#include "base/random_mt.h"
-#include "base/strbuf.h"
+#include "base/random.h"
+#include "base/text.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/hellaswag.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <string.h>
 #include <utf8proc.h>

@@ -1,11 +1,9 @@
 /* icl_files: the files of the data sets. See icl_data.h.
  * SPDX-License-Identifier: MIT */
-#include "base/csv.h"
+#include "base/base.h"
 #include "base/json.h"
-#include "base/map64.h"
 #include "base/os.h"
-#include "base/strmap.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "tasks/icl_data.h"
 #include "tasks/items.h"
 #include "tasks/repeats.h"

@@ -3,9 +3,9 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/judge.h"
 
-#include "base/sha256.h"
-#include "base/strmap.h"
-#include "base/utf8.h"
+#include "base/base.h"
+#include "base/file.h"
+#include "base/text.h"
 #include "tasks/task_file.h"
 
 #include <ctype.h>

@@ -4,7 +4,7 @@
 #define DQ_JUDGE_H
 
 #include "base/json.h"
-#include "base/strbuf.h"
+#include "base/text.h"
 
 /* Takes a request, which it may change but does not own. */
 typedef dq_status dq_judge_take(void *arg, json_t *request, dq_err *err);

@@ -4,8 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/math_answer.h"
 
-#include "base/strbuf.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "tokenizer/regex.h"
 
 #include <ctype.h>

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/needles.h"
 
-#include "base/strbuf.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/question_sets.h"
 
-#include "base/strbuf.h"
+#include "base/text.h"
 #include "tasks/math_answer.h"
 
 #include <stdlib.h>

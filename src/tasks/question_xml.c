@@ -3,8 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/question_xml.h"
 
-#include "base/strbuf.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "tokenizer/regex.h"
 
 #include <stdio.h>

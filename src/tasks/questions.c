@@ -4,9 +4,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/questions.h"
 
-#include "base/random_mt.h"
-#include "base/strbuf.h"
-#include "base/utf8.h"
+#include "base/random.h"
+#include "base/text.h"
 #include "tasks/question_xml.h"
 #include "tasks/repeats.h"
 #include "tasks/task_file.h"

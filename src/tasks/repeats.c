@@ -2,9 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/repeats.h"
 
-#include "base/map64.h"
+#include "base/base.h"
 #include "base/random.h"
-#include "base/strmap.h"
 
 #include <inttypes.h>
 #include <stdio.h>

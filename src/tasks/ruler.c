@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/ruler.h"
 
-#include "base/strmap.h"
-#include "base/utf8.h"
+#include "base/base.h"
+#include "base/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #define DQ_RULER_H
 
 #include "base/random.h"
-#include "base/strbuf.h"
+#include "base/text.h"
 #include "tasks/items.h"
 
 enum { DQ_RULER_ANSWERS = 16 }; /* of a prompt, at most */

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/ruler.h"
 
-#include "base/strmap.h"
+#include "base/base.h"
 
 enum { LETTERS = 6, ANSWERS = 3, IDS_A_WORD = 50, FEWEST = 8 };
 

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/slices.h"
 
-#include "base/map64.h"
+#include "base/base.h"
 
 enum { FIRST_PAIRS = 512 };
 

@@ -3,9 +3,9 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/task_file.h"
 
+#include "base/base.h"
 #include "base/random.h"
-#include "base/strmap.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <limits.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/task_forms.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "tasks/repeats.h"
 
 #include <limits.h>

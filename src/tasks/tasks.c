@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "base/random.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "tasks/hellaswag.h"
 #include "tasks/repeats.h"
 #include "tasks/task_forms.h"

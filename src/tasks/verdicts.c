@@ -3,11 +3,10 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/verdicts.h"
 
+#include "base/base.h"
 #include "base/os.h"
 #include "base/random.h"
-#include "base/strbuf.h"
-#include "base/strmap.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "tasks/repeats.h"
 #include "tasks/task_file.h"
 

@@ -4,7 +4,7 @@
 #define DQ_VERDICTS_H
 
 #include "base/json.h"
-#include "stat/mean.h"
+#include "stat/stat.h"
 
 typedef struct dq_verdict {
     int64_t item;
@@ -28,7 +28,7 @@ typedef struct dq_verdict_group {
                   its own arithmetic; -1: none */
     /* group of its task and setting of the first model, where that is another; -1: none */
     int cross;
-    dq_stat_flips flips, cross_flips; /* over items that both groups have; see mean.h */
+    dq_stat_flips flips, cross_flips; /* over items that both groups have; see stat.h */
 } dq_verdict_group;
 
 typedef struct dq_verdicts {

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tasks/windows.h"
 
-#include "base/sha256.h"
+#include "base/file.h"
 #include "tasks/repeats.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "template/chat_template.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "template/jinja_eval.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "template/jinja_filters.h"
 
-#include "base/real.h"
+#include "base/text.h"
 #include "template/jinja_eval.h"
 #include "template/jinja_methods.h"
 #include "template/jinja_operators.h"

@@ -4,8 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "template/jinja_lex.h"
 
-#include "base/real.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <ctype.h>
 #include <errno.h>

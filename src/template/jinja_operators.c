@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "template/jinja_operators.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "template/jinja_strings.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "template/jinja_print.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "template/jinja_strings.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "template/jinja_lex.h"
 #include "template/jinja_print.h"
 

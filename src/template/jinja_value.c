@@ -4,7 +4,7 @@
 #include "template/jinja_value.h"
 
 #include "base/os.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>

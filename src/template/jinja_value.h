@@ -5,7 +5,7 @@
 #ifndef DQ_JINJA_VALUE_H
 #define DQ_JINJA_VALUE_H
 
-#include "base/strbuf.h"
+#include "base/text.h"
 
 /* Bytes of UTF-8, without a NUL after them. */
 typedef struct dq_jinja_text {

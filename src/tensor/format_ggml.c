@@ -1,11 +1,12 @@
-/* format_ggml: matrices in the blocks of ggml. A row is a whole number of blocks; a block holds its scales beside its
- * codes. Each type is one row of a table: its number in a GGUF file, how many values a block has, its bytes, and a
- * function that reads one. Values are computed in f32 in the order of operations of the reference, so that they are equal
- * to the bit.
+/* Matrices in the blocks of ggml. A row is a whole number of blocks; a block holds its scales
+ * beside its codes. Each type is one row of a table: its number in a GGUF file, how many values a
+ * block has, its bytes, and a function that reads one. Values are computed in f32 in the order of
+ * operations of the reference, so that they are equal to the bit.
  *
- * Source: the Python package gguf, gguf/constants.py (GGML_QUANT_SIZES) and gguf/quants.py (dequantize_blocks).
+ * Source: the Python package gguf, gguf/constants.py (GGML_QUANT_SIZES) and gguf/quants.py
+ * (dequantize_blocks).
  * SPDX-License-Identifier: MIT */
-#include "tensor/format_ggml.h"
+#include "tensor/inside.h"
 
 enum { MAX_BLOCK = 256 }; /* values of the largest block */
 

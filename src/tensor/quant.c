@@ -1,12 +1,392 @@
-/* quant: see quant.h. Codes are offset to unsigned and packed eight at a time, `bits` bytes for each eight, the
- * columns left over bit by bit. Errors are summed in eight lanes, which are added in their order.
+/* Each loop is written once, as an inline function, and a macro makes a plain and an AVX2 function
+ * of it; the table for this machine is chosen at the first call.
  * SPDX-License-Identifier: MIT */
-#include "tensor/quant_search.h"
+#include "base/os.h"
+#include "tensor/inside.h"
 
-#include "tensor/quant_loops.h"
-
+#include <float.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
+
+/* ---- Quant loops ---- */
+
+/* The one text of each loop, expanded into a plain and a wide function below. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* Adding and subtracting 1.5 * 2^23 rounds to an integer, ties to even, for |x| < 2^22: what rintf
+ * does, but in a form that becomes vector code on every machine. */
+static const float round_magic = 12582912.0f;
+
+INLINE uint32_t top32(const void *src, int64_t n)
+{
+    const uint8_t *p = src;
+    int32_t top = 0; /* signed: that is what older vector units compare */
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < n; i++) {
+        int32_t u;
+        memcpy(&u, p + 4 * i, sizeof u);
+        u &= 0x7fffffff;
+        top = u > top ? u : top;
+    }
+    return (uint32_t)top;
+}
+
+INLINE uint32_t top16(const void *src, int64_t n)
+{
+    const uint8_t *p = src;
+    int16_t top = 0;
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < n; i++) {
+        int16_t u;
+        memcpy(&u, p + 2 * i, sizeof u);
+        u = (int16_t)(u & 0x7fff);
+        top = u > top ? u : top;
+    }
+    return (uint32_t)top;
+}
+
+INLINE void widen_bf16(float *dst, const void *src, int64_t n)
+{
+    const uint8_t *p = src;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h;
+        memcpy(&h, p + 2 * i, sizeof h);
+        uint32_t u = (uint32_t)h << 16;
+        memcpy(&dst[i], &u, sizeof u);
+    }
+}
+
+INLINE void widen_f16(float *dst, const void *src, int64_t n)
+{
+    const uint8_t *p = src;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h;
+        memcpy(&h, p + 2 * i, sizeof h);
+        /* moved to the float's exponent field the value is 2^112 times too small; scaling is exact,
+         * and turns subnormal halves into normal floats */
+        uint32_t u = (uint32_t)(h & 0x7fffu) << 13, scaled;
+        float x;
+        memcpy(&x, &u, sizeof x);
+        x *= 0x1p112f;
+        memcpy(&scaled, &x, sizeof scaled);
+        scaled = (h & 0x7fffu) >= 0x7c00u ? u | 0x7f800000u : scaled;
+        scaled |= (uint32_t)(h & 0x8000u) << 16;
+        memcpy(&dst[i], &scaled, sizeof scaled);
+    }
+}
+
+INLINE void encode(int8_t *q, float *got, const float *w, int64_t n, float scale, float low,
+                   float high)
+{
+    /* clamping first gives the same codes, the limits being integers, and keeps the sum exact */
+    if (!got) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            float x = w[i] / scale;
+            x = x < low ? low : x;
+            x = x > high ? high : x;
+            q[i] = (int8_t)(int)((x + round_magic) - round_magic);
+        }
+        return;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float x = w[i] / scale;
+        x = x < low ? low : x;
+        x = x > high ? high : x;
+        x = (x + round_magic) - round_magic;
+        q[i] = (int8_t)(int)x;
+        got[i] = x * scale;
+    }
+}
+
+INLINE void error(double sums[24], const float *want, const float *got, int64_t n)
+{
+    double signal[8], noise[8], top[8];
+    memcpy(signal, sums, sizeof signal);
+    memcpy(noise, sums + 8, sizeof noise);
+    memcpy(top, sums + 16, sizeof top);
+    for (int64_t i = 0; i < n; i += 8) {
+        if (n - i >= 8) {
+#pragma omp simd
+            for (int j = 0; j < 8; j++) {
+                double w = (double)want[i + j], d = w - (double)got[i + j], a = fabs(d);
+                signal[j] += w * w;
+                noise[j] += d * d;
+                top[j] = a > top[j] ? a : top[j];
+            }
+        } else {
+            for (int j = 0; j < (int)(n - i); j++) {
+                double w = (double)want[i + j], d = w - (double)got[i + j], a = fabs(d);
+                signal[j] += w * w;
+                noise[j] += d * d;
+                top[j] = a > top[j] ? a : top[j];
+            }
+        }
+    }
+    memcpy(sums, signal, sizeof signal);
+    memcpy(sums + 8, noise, sizeof noise);
+    memcpy(sums + 16, top, sizeof top);
+}
+
+INLINE float miss(float x, float low, float high)
+{
+    float code = x < low ? low : x;
+    code = code > high ? high : code;
+    x -= (code + round_magic) - round_magic;
+    return x * x;
+}
+
+/* One lane per scale: groups of any length fill the lanes, and no sum crosses them. Four values at once,
+ * so that few additions wait for each other. */
+INLINE void misses(float sums[DQ_QUANT_LOOP_SCALES], const float inverse[DQ_QUANT_LOOP_SCALES],
+                   const float *w, int64_t n, float low, float high)
+{
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        float a = w[i], b = w[i + 1], c = w[i + 2], d = w[i + 3];
+#pragma omp simd
+        for (int k = 0; k < DQ_QUANT_LOOP_SCALES; k++) {
+            float s = inverse[k];
+            sums[k] += (miss(a * s, low, high) + miss(b * s, low, high)) +
+                       (miss(c * s, low, high) + miss(d * s, low, high));
+        }
+    }
+    for (; i < n; i++) {
+        float a = w[i];
+#pragma omp simd
+        for (int k = 0; k < DQ_QUANT_LOOP_SCALES; k++) sums[k] += miss(a * inverse[k], low, high);
+    }
+}
+
+INLINE void pack8(uint8_t *packed, const int8_t *q, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) packed[i] = (uint8_t)(q[i] + 128);
+}
+
+INLINE void pack4(uint8_t *packed, const int8_t *q, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n / 2; i++)
+        packed[i] = (uint8_t)((q[2 * i] + 8) | (q[2 * i + 1] + 8) << 4);
+}
+
+#define VERSION(name, attribute)                                                                   \
+    attribute static uint32_t top32_##name(const void *src, int64_t n)                             \
+    {                                                                                              \
+        return top32(src, n);                                                                      \
+    }                                                                                              \
+    attribute static uint32_t top16_##name(const void *src, int64_t n)                             \
+    {                                                                                              \
+        return top16(src, n);                                                                      \
+    }                                                                                              \
+    attribute static void widen_bf16_##name(float *dst, const void *src, int64_t n)                \
+    {                                                                                              \
+        widen_bf16(dst, src, n);                                                                   \
+    }                                                                                              \
+    attribute static void widen_f16_##name(float *dst, const void *src, int64_t n)                 \
+    {                                                                                              \
+        widen_f16(dst, src, n);                                                                    \
+    }                                                                                              \
+    attribute static void encode_##name(int8_t *q, float *got, const float *w, int64_t n,          \
+                                        float scale, float low, float high)                        \
+    {                                                                                              \
+        encode(q, got, w, n, scale, low, high);                                                    \
+    }                                                                                              \
+    attribute static void error_##name(double sums[24], const float *want, const float *got,       \
+                                       int64_t n)                                                  \
+    {                                                                                              \
+        error(sums, want, got, n);                                                                 \
+    }                                                                                              \
+    attribute static void misses_##name(float sums[DQ_QUANT_LOOP_SCALES],                          \
+                                        const float inverse[DQ_QUANT_LOOP_SCALES], const float *w, \
+                                        int64_t n, float low, float high)                          \
+    {                                                                                              \
+        misses(sums, inverse, w, n, low, high);                                                    \
+    }                                                                                              \
+    attribute static void pack8_##name(uint8_t *packed, const int8_t *q, int64_t n)                \
+    {                                                                                              \
+        pack8(packed, q, n);                                                                       \
+    }                                                                                              \
+    attribute static void pack4_##name(uint8_t *packed, const int8_t *q, int64_t n)                \
+    {                                                                                              \
+        pack4(packed, q, n);                                                                       \
+    }                                                                                              \
+    static const dq_quant_loop_table name##_loops = {                                              \
+        top32_##name, top16_##name,  widen_bf16_##name, widen_f16_##name, encode_##name,           \
+        error_##name, misses_##name, pack8_##name,      pack4_##name};
+
+#define NOTHING
+VERSION(plain, NOTHING)
+#if defined(__x86_64__)
+VERSION(wide, __attribute__((target("avx2"))))
+#endif
+
+const dq_quant_loop_table *dq_quant_loops_plain(void)
+{
+    return &plain_loops;
+}
+
+const dq_quant_loop_table *dq_quant_loops(void)
+{
+    /* asking the processor takes longer than a short loop; threads that ask at once agree */
+    static _Atomic(const dq_quant_loop_table *) chosen;
+    const dq_quant_loop_table *t = atomic_load_explicit(&chosen, memory_order_relaxed);
+    if (t) return t;
+    t = &plain_loops;
+#if defined(__x86_64__)
+    if (dq_os_cpu_features(NULL) & DQ_CPU_AVX2) t = &wide_loops;
+#endif
+    atomic_store_explicit(&chosen, t, memory_order_relaxed);
+    return t;
+}
+
+/* ---- Quant search ----
+ * Candidates lie denser near absmax, and lanes of one loop serve them all: the squared distance of
+ * w / scale to its code, times scale^2 at the end. Finalists are encoded and measured in full. */
+
+enum { BLOCK = 256 }; /* values at once: a multiple of the eight sums of dq_quant_error_add */
+
+bool dq_quant_scale_fits_f16(float scale)
+{
+    unsigned mag = dq_f16_from_f32(scale) & 0x7fffu;
+    return scale == 0 || (mag >= 0x0400u && mag < 0x7c00u);
+}
+
+/* A scale as stored; 0 where it would not be a normal number. */
+static float normal_scale(float scale, dq_dtype dtype)
+{
+    if (dtype == DQ_F16)
+        scale = dq_quant_scale_fits_f16(scale) ? dq_quant_stored_scale(scale, DQ_F16) : 0;
+    return scale >= FLT_MIN ? scale : 0;
+}
+
+/* Pairs of either sign: close together near absmax, where many codes want to be, far apart below. */
+static void list_candidates(dq_quant_search *s, float absmax, dq_dtype dtype)
+{
+    const int pairs = DQ_N_CANDIDATES / 2;
+    const float last = (float)((pairs - 1) * (pairs - 1));
+    for (int k = 0; k < pairs; k++) {
+        float share = 1.0f - 0.8f * (float)(k * k) / last;
+        float scale = normal_scale(absmax * share / (float)dq_quant_max_code(s->bits), dtype);
+        float inverse = scale != 0 ? 1.0f / scale : 0;
+        s->candidate[2 * k] = scale;
+        s->candidate[2 * k + 1] = -scale;
+        s->inverse[2 * k] = inverse;
+        s->inverse[2 * k + 1] = -inverse;
+    }
+}
+
+void dq_quant_search_begin(dq_quant_search *s, float peak, int bits, dq_dtype dtype)
+{
+    const float plain[] = {dq_quant_absmax_scale(peak, bits), dq_quant_signed_scale(peak, bits)};
+    s->bits = bits;
+    s->n_finalists = 0;
+    for (int i = 0; i < 2; i++)
+        s->finalist[s->n_finalists++] = dq_quant_stored_scale(plain[i], dtype);
+    for (int i = 0; i < 2 && dtype != DQ_F16; i++) {
+        if (dq_quant_scale_fits_f16(plain[i]))
+            s->finalist[s->n_finalists++] = dq_quant_stored_scale(plain[i], DQ_F16);
+    }
+    list_candidates(s, fabsf(peak), dtype);
+}
+
+void dq_quant_search_rank(const dq_quant_search *s, double error[DQ_N_CANDIDATES], const float *w,
+                          int64_t n)
+{
+    float high = (float)dq_quant_max_code(s->bits);
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        float misses[DQ_N_CANDIDATES] = {0};
+        dq_quant_loops()->misses(misses, s->inverse, w + i, n - i < BLOCK ? n - i : BLOCK,
+                                 -high - 1, high);
+        for (int k = 0; k < DQ_N_CANDIDATES; k++)
+            error[k] += (double)s->candidate[k] * (double)s->candidate[k] * (double)misses[k];
+    }
+}
+
+void dq_quant_search_narrow(dq_quant_search *s, const double error[DQ_N_CANDIDATES])
+{
+    int best = -1;
+    for (int k = 0; k < DQ_N_CANDIDATES; k++) {
+        if (s->candidate[k] != 0 && (best < 0 || error[k] < error[best])) best = k;
+    }
+    if (best >= 0) s->finalist[s->n_finalists++] = s->candidate[best];
+}
+
+void dq_quant_search_measure(const dq_quant_search *s, double error[DQ_N_FINALISTS], const float *w,
+                             int64_t n)
+{
+    int8_t q[BLOCK];
+    float got[BLOCK];
+    for (int f = 0; f < s->n_finalists; f++) {
+        double sums[24] = {0};
+        for (int64_t i = 0; i < n; i += BLOCK) {
+            int64_t m = n - i < BLOCK ? n - i : BLOCK;
+            dq_quant_encode_back(q, got, w + i, m, s->bits, s->finalist[f], DQ_SEARCH);
+            dq_quant_loops()->error(sums, w + i, got, m);
+        }
+        for (int j = 0; j < 8; j++) error[f] += sums[8 + j];
+    }
+}
+
+float dq_quant_search_end(const dq_quant_search *s, const double error[DQ_N_FINALISTS])
+{
+    int best = 0;
+    for (int f = 1; f < s->n_finalists; f++) {
+        if (error[f] < error[best]) best = f;
+    }
+    return s->finalist[best];
+}
+
+/* All of it, for a group in memory; a peak of 0 gives 0. */
+static float quant_search_group(const float *w, int64_t n, int bits, float peak, dq_dtype dtype)
+{
+    dq_quant_search s;
+    double rank[DQ_N_CANDIDATES] = {0}, error[DQ_N_FINALISTS] = {0};
+    if (peak == 0) return 0;
+    dq_quant_search_begin(&s, peak, bits, dtype);
+    dq_quant_search_rank(&s, rank, w, n);
+    dq_quant_search_narrow(&s, rank);
+    dq_quant_search_measure(&s, error, w, n);
+    return dq_quant_search_end(&s, error);
+}
+
+float dq_quant_search_weighted(const float *w, const double *weight, int64_t n, int bits,
+                               dq_dtype dtype)
+{
+    dq_quant_search s;
+    double error[DQ_N_CANDIDATES + 2] = {0}, least = (double)INFINITY;
+    float scale[DQ_N_CANDIDATES + 2], best = 0;
+    const float peak = dq_quant_peak(w, n);
+    if (peak == 0) return 0;
+    dq_quant_search_begin(&s, peak, bits, dtype);
+    memcpy(scale, s.finalist, 2 * sizeof *scale); /* absmax and signed, as stored */
+    memcpy(scale + 2, s.candidate, sizeof s.candidate);
+    for (int k = 0; k < DQ_N_CANDIDATES + 2; k++) {
+        int8_t q[BLOCK];
+        float got[BLOCK];
+        if (scale[k] == 0) continue;
+        for (int64_t at = 0; at < n; at += BLOCK) {
+            const int64_t m = n - at < BLOCK ? n - at : BLOCK;
+            dq_quant_encode_back(q, got, w + at, m, bits, scale[k], DQ_SEARCH);
+            for (int64_t i = 0; i < m; i++) {
+                const double d = (double)w[at + i] - (double)got[i];
+                error[k] += weight[at + i] * d * d;
+            }
+        }
+        if (error[k] < least) best = scale[k];
+        if (error[k] < least) least = error[k];
+    }
+    return best;
+}
+
+/* ---- Quant ----
+ * Codes are offset to unsigned and packed eight at a time, `bits` bytes for each eight, the
+ * columns left over bit by bit. Errors are summed in eight lanes, which are added in their order. */
 
 const dq_scale_mode_row dq_quant_modes[DQ_QUANT_MODES] = {
     [DQ_ABSMAX] = {.name = "absmax",
@@ -138,7 +518,7 @@ float dq_quant_signed_scale(float peak, int bits)
 
 float dq_quant_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode, dq_dtype dtype)
 {
-    if (mode == DQ_SEARCH) return dq_quant_search_group(w, n, bits, dq_quant_peak(w, n), dtype);
+    if (mode == DQ_SEARCH) return quant_search_group(w, n, bits, dq_quant_peak(w, n), dtype);
     return dq_quant_stored_scale(dq_quant_absmax_scale(absmax_of(w, n), bits), dtype);
 }
 

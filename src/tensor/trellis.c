@@ -1,9 +1,8 @@
-/* trellis: see trellis.h. Viterbi's algorithm over the windows, from the last row to the first: the windows that may come before
- * one differ in their high bits alone, so that what is compared lies in whole runs.
+/* Viterbi's algorithm over the windows, from the last row to the first: the windows that may come
+ * before one differ in their high bits alone, so that what is compared lies in whole runs.
  * SPDX-License-Identifier: MIT */
-#include "tensor/trellis.h"
-
 #include "base/os.h"
+#include "tensor/inside.h"
 
 #include <math.h>
 #include <stdatomic.h>

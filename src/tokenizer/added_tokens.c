@@ -5,7 +5,7 @@
 #include "tokenizer/added_tokens.h"
 
 #include "base/os.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,8 +3,7 @@
 #ifndef DQ_BPE_H
 #define DQ_BPE_H
 
-#include "base/map64.h"
-#include "base/strmap.h"
+#include "base/base.h"
 #include "tokenizer/id_list.h"
 
 /* Symbols that one byte or character of a word begins as. */

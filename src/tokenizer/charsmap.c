@@ -4,8 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/charsmap.h"
 
-#include "base/base64.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <string.h>
 

@@ -4,8 +4,7 @@
 #include "tokenizer/decoder.h"
 
 #include "base/os.h"
-#include "base/strbuf.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "tokenizer/regex.h"
 
 #include <string.h>

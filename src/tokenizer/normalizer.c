@@ -4,8 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/normalizer.h"
 
-#include "base/strbuf.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <string.h>
 #include <utf8proc.h>

@@ -3,10 +3,9 @@
  * however long it is.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/pretokenizer.h"
-#include "base/strbuf.h"
+#include "base/text.h"
 
 #include "base/os.h"
-#include "base/utf8.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/pretokenizer.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #include "tokenizer/regex.h"
 
 #include "base/os.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/regex_syntax.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>

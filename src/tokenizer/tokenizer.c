@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/tokenizer_impl.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/tokenizer_impl.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/tokenizer_impl.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <float.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #ifndef DQ_UNIGRAM_H
 #define DQ_UNIGRAM_H
 
-#include "base/strmap.h"
+#include "base/base.h"
 #include "tokenizer/id_list.h"
 
 typedef struct dq_unigram_piece {

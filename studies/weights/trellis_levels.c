@@ -3,7 +3,7 @@
  *     gcc -O3 -march=native -o trellis_levels studies/weights/trellis_levels.c -lm
  *     ./trellis_levels 2 2.8; ./trellis_levels 3 2; ./trellis_levels 4 2; ./trellis_levels 5 2     # BITS REACH, a minute each
  *
- * Draws groups of 64 values of a normal distribution, each in its unit (trellis.h), deals them to rings, and takes turns: rings by
+ * Draws groups of 64 values of a normal distribution, each in its unit (tensor.h), deals them to rings, and takes turns: rings by
  * Viterbi's algorithm, then each level as the mean of the values that it stands for, weighted by squared units. Begins with quantiles in a
  * random order, several times, and prints the table that loses least on values which it has not seen. Prints the reach, the units of
  * level 127, the mean square of what is lost in units, the same beside values of deviation 1, and the levels. Last digits depend on

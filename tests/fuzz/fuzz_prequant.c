@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "checkpoint/prequant.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <stdio.h>
 #include <stdlib.h>

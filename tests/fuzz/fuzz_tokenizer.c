@@ -1,7 +1,7 @@
 /* fuzz_tokenizer: tokenizer.json and text from one input: everything up to the first 0x1E byte is
  * the file, up to the next one tokenizer_config.json (absent without a second 0x1E), the rest text.
  * SPDX-License-Identifier: MIT */
-#include "base/utf8.h"
+#include "base/text.h"
 #include "tokenizer/tokenizer.h"
 
 #include <stdlib.h>

@@ -56,7 +56,7 @@ def dump(net, ids):
     return result
 
 
-LOCAL = 64  # src/engine/head_profile.h
+LOCAL = 64  # src/engine/observe.h
 
 
 def lambda_of(attention, depth):

@@ -2,7 +2,7 @@
 """Writes rounding_oracle.json: what dq stats --forecast and --sensitivity must find on the two models of calib/pair.
 
 transformers runs each window on its own in float32, with an attention function of this file in the place of its own: scaled logits are
-recorded, and those of some heads of one layer are rounded (kv/logit_spec.h) before the softmax. Everything else is NumPy in float64 over
+recorded, and those of some heads of one layer are rounded (kv/kv.h) before the softmax. Everything else is NumPy in float64 over
 what is recorded. Two sums of a logit in another order may fall on two sides of a tie between codes, which no tolerance allows for; so
 windows are taken in which no logit that a unit rounds lies nearer to a tie than NEAR of a code.
 """

@@ -10,7 +10,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "kernels/cuda/host/trace.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 #include "tests/gpu/peaks.h"
 
 #include <jansson.h>

@@ -8,7 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "engine/backend.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -6,7 +6,7 @@
 #define DQ_EVICT_RIG_H
 
 #include "base/random.h"
-#include "engine/evict.h"
+#include "engine/runner.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"
 #include "tests/rigs/oracle.h"

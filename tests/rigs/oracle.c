@@ -2,7 +2,7 @@
  * no tiles, no sharing. Slow on purpose; the kernels are compared with it.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/oracle.h"
-#include "tensor/quant.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static float in_f16(float x)
     return dq_f32_from_f16(dq_f16_from_f32(x));
 }
 
-/* n values, each so many after the one before, by the rule of codes with a low in kv_spec.h. pos: they are dithered. */
+/* n values, each so many after the one before, by the rule of codes with a low in kv.h. pos: they are dithered. */
 static void code_values(float *out, const float *x, int64_t n, int64_t apart, int bits,
                         const int32_t *pos)
 {

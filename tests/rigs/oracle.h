@@ -49,7 +49,7 @@ void dq_oracle_spans(const dq_oracle *o, const dq_oracle_args *args,
  * after the scale where logits are rounded (bits < 16). */
 double dq_oracle_logit(const dq_oracle *o, const dq_oracle_args *args, int64_t row, int head,
                        int64_t i);
-/* Keys or values x[n] of one head as codes read back, by the rule of quant.h and kv.h. */
+/* Keys or values x[n] of one head as codes read back, by the rule of tensor.h and kv.h. */
 void dq_oracle_codes(float *out, const float *x, int n, int bits, int group);
 /* Key or value [head_dim] of the i-th token of a list as a query at position t reads it. */
 const float *dq_oracle_key(const dq_oracle *o, const dq_oracle_list *l, int64_t i, int head,

@@ -6,7 +6,7 @@
 #include "tests/rigs/isas.h"
 
 #include "kernels/cpu/linear/cpu_prepacked.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -60,7 +60,7 @@ void dq_cpu_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv
 bool dq_cpu_kv_run_encode(const dq_simd *simd, int8_t *q, float *step, float *low, const float *x,
                           int64_t n, int bits);
 /* Those of what is due in one head, less 2^(bits-1): keys q[v_cols][DQ_PAGE_TOKENS], values q[DQ_PAGE_TOKENS][v_cols]; other
- * slots stay. Steps and lows go to the page. False where one stays f32 (kv_spec.h) and the side is not wide.
+ * slots stay. Steps and lows go to the page. False where one stays f32 (kv.h) and the side is not wide.
  * plain: the head's unquantized numbers; rows[DQ_PAGE_TOKENS * v_cols]. */
 bool dq_cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
                            int h, int8_t *q, const float *plain, float *rows);

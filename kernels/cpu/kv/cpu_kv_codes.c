@@ -1,9 +1,9 @@
 /* cpu_kv_codes: codes of the KV cache: made, moved, read back. The rule of scales and codes is that
- * of quant.h; kv.h says which scales stay in f32.
+ * of tensor.h; kv.h says which scales stay in f32.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/isa/kv_lines.h"
 #include "kernels/cpu/kv/cpu_kv.h"
-#include "tensor/quant.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 

@@ -1,8 +1,8 @@
-/* cpu_kv_sets: codes of the KV cache with a low (kv_spec.h): what a set of tokens has for each channel is made, moved and read;
+/* cpu_kv_sets: codes of the KV cache with a low (kv.h): what a set of tokens has for each channel is made, moved and read;
  * runs of channels of one token are made.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/kv/cpu_kv.h"
-#include "tensor/quant.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,9 +2,9 @@
  * memory of a weight that is released is given back, and with the last of them the pool.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/linear/cpu_dense.h"
-#include "base/address_list.h"
+#include "base/base.h"
 #include "base/os.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <string.h>
 

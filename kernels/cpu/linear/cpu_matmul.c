@@ -3,7 +3,7 @@
 #include "base/os.h"
 #include "kernels/cpu/linear/cpu_dense.h"
 #include "kernels/cpu/linear/cpu_prepacked.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <omp.h>

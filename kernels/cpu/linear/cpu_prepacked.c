@@ -2,9 +2,9 @@
  * system as not needed, so that a weight takes its memory once.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/linear/cpu_prepacked.h"
-#include "base/address_list.h"
+#include "base/base.h"
 #include "base/os.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <string.h>
 

@@ -42,7 +42,7 @@ cudaError_t dq_kv_launch_zero(const dq_kv_block *blocks, int n, cudaStream_t s);
 cudaError_t dq_kv_launch_write(const dq_kv_write_job *jobs, int n, dq_page_form const form[2],
                                dq_kv_group_heads heads, const float *k, const float *v,
                                int64_t row_cols, uint32_t *beyond, cudaStream_t s);
-/* overflow[n][2], zero before: becomes 1 where a scale or low of a side that is not wide stays f32 (kv_spec.h). */
+/* overflow[n][2], zero before: becomes 1 where a scale or low of a side that is not wide stays f32 (kv.h). */
 cudaError_t dq_kv_launch_encode(const dq_kv_encode_job *jobs, int n, dq_page_form const form[2],
                                 dq_kv_group_heads heads, int32_t *overflow, cudaStream_t s);
 /* Tokens source[i] (64 * index in `from` + slot), i < n <= 64, become slots i of `to`, which has codes

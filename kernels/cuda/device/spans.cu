@@ -1,6 +1,6 @@
 /* spans: see spans.h. A block adds D of one row and output head by the classes of its keys, positive and negative
  * apart, in f64; its threads' sums are folded in a fixed order. Rows become shares on the host, in
- * attention_spans.c.
+ * observe.c.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/device/spans.h"
 

@@ -1,4 +1,4 @@
-/* spans: kernels that add up what rows give to classes of tokens (attention_spans.h), between softmax and subtraction.
+/* spans: kernels that add up what rows give to classes of tokens (observe.h), between softmax and subtraction.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SPANS_H
 #define DQ_SPANS_H

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/device/linear.h"
 #include "kernels/cuda/host/cuda_ops.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #ifdef DQ_SIMT /* tests see several pieces of a small matrix */
 enum { WIDE_BYTES = 1 << 16, WIDE_STEP = 32 };

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/host/cuda.h"
 
-#include "base/address_list.h"
-#include "tensor/weight_format.h"
+#include "base/base.h"
+#include "tensor/tensor.h"
 
 #include <string.h>
 

@@ -10,7 +10,7 @@
 #define DQ_PLAN_CACHES_H
 
 #include "eval/eval.h"
-#include "kv/kv_config.h"
+#include "kv/kv.h"
 #include "plan/plan_journal.h"
 
 enum { DQ_PLAN_CACHES_SWEEP = 16 }; /* caches that the unquantized one runs once for */

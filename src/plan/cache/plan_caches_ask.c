@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/cache/plan_caches_ask.h"
 
+#include "base/file.h"
 #include "base/ranks.h"
-#include "base/sha256.h"
 #include "tasks/repeats.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* plan_gates: fits what the policy kvzap goes by (kv_gates.h) to a model, on a text.
+/* plan_gates: fits what the policy kvzap goes by (kv.h) to a model, on a text.
  *
- * Each window runs once, then again after itself, which gives every token its peak (second_pass.h). Of each layer and group of KV
+ * Each window runs once, then again after itself, which gives every token its peak (runner.h). Of each layer and group of KV
  * heads, ln(peak + floor) is fitted to the features of its tokens by least squares with a small ridge; the first tokens, which
  * every cache keeps, are left out. The last quarter of the windows is not fitted: it says how much of the variance is explained,
  * and how much of the quarter that kvzip keeps of all layers and groups together is kept by the gates too.
@@ -10,9 +10,9 @@
 #define DQ_PLAN_GATES_H
 
 #include "engine/backend.h"
-#include "kv/kv_gates.h"
+#include "kv/kv.h"
 #include "model/model.h"
-#include "stat/mean.h"
+#include "stat/stat.h"
 #include "tasks/windows.h"
 
 enum {

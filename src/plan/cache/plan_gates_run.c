@@ -5,8 +5,8 @@
 #include "plan/cache/plan_gates.h"
 
 #include "base/ranks.h"
-#include "engine/second_pass.h"
-#include "kv/kv_spec.h"
+#include "engine/runner.h"
+#include "kv/kv.h"
 
 #include <math.h>
 #include <string.h>

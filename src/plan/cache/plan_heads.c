@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/cache/plan_heads.h"
 
-#include "base/real.h"
+#include "base/text.h"
 #include "plan/cache/plan_caches_ask.h"
 #include "plan/plan_decide.h"
 

@@ -4,7 +4,7 @@
 #ifndef DQ_PLAN_HEADS_ORDER_H
 #define DQ_PLAN_HEADS_ORDER_H
 
-#include "kv/kv_heads.h"
+#include "kv/kv.h"
 
 /* As dq_kv_heads_parse reads it: the first `sharing` of order[n] stand before the /. DQ_MISMATCH for more than a text of heads
  * holds. */

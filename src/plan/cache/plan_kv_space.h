@@ -4,7 +4,7 @@
 #ifndef DQ_PLAN_KV_SPACE_H
 #define DQ_PLAN_KV_SPACE_H
 
-#include "kv/kv_widths.h"
+#include "kv/kv.h"
 #include "plan/plan_alloc.h"
 
 enum { DQ_PLAN_KV_UNITS = 3 * DQ_KV_RUNS };

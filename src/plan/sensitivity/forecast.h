@@ -2,13 +2,13 @@
  * pass: nothing after the maps is run.
  *
  * Predicted, from absolute maxima alone: logits spread evenly over a step A / Qmax are off by A / (Qmax sqrt 12), root mean
- * square, with A of their group (kv/logit_spec.h); and by no more than what they are. Measured, beside it: every logit is rounded.
+ * square, with A of their group (kv/kv.h); and by no more than what they are. Measured, beside it: every logit is rounded.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_FORECAST_H
 #define DQ_FORECAST_H
 
-#include "engine/layer_steps.h"
-#include "stat/mean.h"
+#include "engine/runner.h"
+#include "stat/stat.h"
 
 enum { DQ_FORECAST_WIDTHS = 4 };
 extern const int dq_forecast_bits[DQ_FORECAST_WIDTHS]; /* 8, 6, 4, 3 */

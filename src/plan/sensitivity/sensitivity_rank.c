@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/plan_decide.h"
 #include "plan/sensitivity/sensitivity.h"
-#include "stat/rank.h"
+#include "stat/stat.h"
 
 #include <math.h>
 

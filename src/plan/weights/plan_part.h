@@ -10,7 +10,7 @@
 #include "calibrate/activations.h"
 #include "plan/weights/plan_pass.h"
 #include "plan/weights/plan_work.h"
-#include "stat/mean.h"
+#include "stat/stat.h"
 
 typedef struct dq_plan_part {
     const dq_calib_text *text;

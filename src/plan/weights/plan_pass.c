@@ -4,7 +4,7 @@
 
 #include "base/os.h"
 #include "base/ranks.h"
-#include "engine/memory_fit.h"
+#include "engine/runner.h"
 
 int64_t dq_plan_pass_width(const dq_model *m, dq_plan_product product)
 {

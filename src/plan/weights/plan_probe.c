@@ -8,7 +8,7 @@
 #include "base/os.h"
 #include "calibrate/calibrate_work.h"
 #include "calibrate/gptq_stripes.h"
-#include "engine/memory_fit.h"
+#include "engine/runner.h"
 #include "plan/weights/plan_round.h"
 
 #include <math.h>

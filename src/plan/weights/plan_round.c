@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/weights/plan_round.h"
 
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 

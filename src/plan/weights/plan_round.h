@@ -4,7 +4,7 @@
 #define DQ_PLAN_ROUND_H
 
 #include "calibrate/gptq.h"
-#include "tensor/coded.h"
+#include "tensor/tensor.h"
 
 /* The values of w[rows, cols], freed by dq_block_free. DQ_DAMAGED for one that is not finite; DQ_RESOURCE. *out is NULL or to be
  * freed after a failure too. */

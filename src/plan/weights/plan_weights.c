@@ -3,10 +3,10 @@
  * SPDX-License-Identifier: MIT */
 #include "plan/weights/plan_weights.h"
 
-#include "base/real.h"
+#include "base/text.h"
 #include "calibrate/calibrate_work.h"
 #include "plan/weights/plan_state.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdlib.h>

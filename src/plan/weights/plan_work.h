@@ -4,7 +4,7 @@
 #ifndef DQ_PLAN_WORK_H
 #define DQ_PLAN_WORK_H
 
-#include "base/pace.h"
+#include "base/work.h"
 
 typedef struct dq_plan_work {
     void (*step)(void *arg, double done, double total, const char *what); /* NULL: nobody is told */

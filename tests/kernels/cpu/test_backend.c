@@ -5,7 +5,7 @@
 #include "base/os.h"
 #include "engine/backend.h"
 #include "model/model.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <stdlib.h>
 #include <string.h>

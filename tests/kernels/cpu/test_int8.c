@@ -5,7 +5,7 @@
 #include "tests/rigs/suite.h"
 
 #include "kernels/cpu/cpu.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdio.h>

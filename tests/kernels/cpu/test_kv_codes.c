@@ -4,7 +4,7 @@
 #include "base/os.h"
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/kv/cpu_kv.h"
-#include "tensor/quant.h"
+#include "tensor/tensor.h"
 #include "tests/rigs/golden.h"
 #include "tests/rigs/kv_stage.h"
 #include "tests/rigs/suite.h"

@@ -1,8 +1,8 @@
-/* test_kv_size: what kv_size.h foretells of a cache beside what one holds, and the tokens that fit into a size.
+/* test_kv_size: what kv.h foretells of a cache beside what one holds, and the tokens that fit into a size.
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "kv/kv_size.h"
+#include "kv/kv.h"
 #include "tests/rigs/kv_stage.h"
 
 enum { MOST = 700, GROUPS = N_KV, D = 32 };

@@ -6,7 +6,7 @@
 #include "tests/rigs/suite.h"
 
 #include "kernels/cpu/isa/levels.h"
-#include "tensor/trellis.h"
+#include "tensor/tensor.h"
 
 /* Any rings, levels and factors. */
 static dq_weight new_trellis(shape s, int bits, dq_dtype scales)

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 #include "tests/rigs/isas.h"
 #include "tests/rigs/weights.h"
 

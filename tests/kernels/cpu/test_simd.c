@@ -7,7 +7,7 @@
 #include "base/os.h"
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/simd.h"
-#include "tensor/quant.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdlib.h>

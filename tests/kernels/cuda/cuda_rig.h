@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "engine/backend.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 #include "tests/kernels/cuda/simulated.h"
 #ifdef DQ_SIMT
 #include "tests/simt/simt_blas.h"

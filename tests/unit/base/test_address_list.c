@@ -1,6 +1,6 @@
 /* test_address_list: a list against a plain array of what is in it.
  * SPDX-License-Identifier: MIT */
-#include "base/address_list.h"
+#include "base/base.h"
 #include "base/random.h"
 
 #include "tests/rigs/suite.h"

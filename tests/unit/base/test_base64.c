@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "base/base64.h"
 #include "base/random.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "base/strbuf.h"
+#include "base/text.h"
 
 #include <string.h>
 

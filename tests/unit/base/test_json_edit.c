@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "base/json_edit.h"
+#include "base/json.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "base/map64.h"
+#include "base/base.h"
 #include "base/random.h"
 
 #include <stdlib.h>

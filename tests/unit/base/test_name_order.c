@@ -3,7 +3,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "base/name_order.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 

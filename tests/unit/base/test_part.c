@@ -4,8 +4,8 @@
 #include "tests/rigs/suite.h"
 #include "tests/rigs/test_folder.h"
 
-#include "base/part.h"
-#include "base/strbuf.h"
+#include "base/text.h"
+#include "base/work.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,7 +4,6 @@
 #include "tests/rigs/suite.h"
 
 #include "base/random.h"
-#include "base/random_mt.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <string.h>
 

@@ -4,11 +4,10 @@
 #include "tests/rigs/grid.h"
 #include "tests/rigs/suite.h"
 
-#include "base/sha256.h"
+#include "base/file.h"
 #include "calibrate/cholesky.h"
 #include "calibrate/gptq.h"
-#include "tensor/coded.h"
-#include "tensor/trellis.h"
+#include "tensor/tensor.h"
 #include "tests/rigs/given.h"
 #include "tests/rigs/golden.h"
 

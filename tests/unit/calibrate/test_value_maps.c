@@ -6,7 +6,7 @@
 #include "tests/rigs/suite.h"
 
 #include "calibrate/value_maps.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <omp.h>

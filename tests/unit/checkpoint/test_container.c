@@ -5,8 +5,8 @@
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
-#include "base/journal.h"
 #include "base/os.h"
+#include "base/work.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/h5_result.h"
 #include "tests/rigs/given.h"

@@ -5,8 +5,8 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
+#include "base/file.h"
 #include "base/os.h"
-#include "base/sha256.h"
 #include "checkpoint/container.h"
 #include "engine/runner.h"
 #include "tests/rigs/test_folder.h"

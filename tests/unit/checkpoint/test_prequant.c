@@ -4,7 +4,6 @@
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
-#include "base/sha256.h"
 #include "checkpoint/prequant_format.h"
 #include "tests/rigs/edits.h"
 

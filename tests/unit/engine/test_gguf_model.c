@@ -6,7 +6,7 @@
 
 #include "checkpoint/gguf_write.h"
 #include "engine/runner.h"
-#include "tensor/weight_format.h"
+#include "tensor/tensor.h"
 #include "tests/rigs/given.h"
 #include "tests/rigs/golden.h"
 #include "tests/rigs/test_folder.h"

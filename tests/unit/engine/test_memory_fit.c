@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "engine/memory_fit.h"
-#include "tensor/weight_format.h"
+#include "engine/runner.h"
+#include "tensor/tensor.h"
 
 #include <stdio.h>
 #include <string.h>

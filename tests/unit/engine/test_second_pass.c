@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "engine/evict.h"
+#include "engine/runner.h"
 #include "tests/rigs/given.h"
 #include "tests/rigs/golden.h"
 

@@ -6,8 +6,7 @@
 #include "tests/rigs/test_folder.h"
 
 #include "base/file.h"
-#include "base/random_mt.h"
-#include "base/sha256.h"
+#include "base/random.h"
 #include "tasks/task_file.h"
 #include "tasks/tasks.h"
 

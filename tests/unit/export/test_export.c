@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/os.h"
-#include "base/sha256.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "export/export.h"

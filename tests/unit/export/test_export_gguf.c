@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/os.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "export/export.h"

@@ -3,7 +3,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "kv/kv_field.h"
+#include "kv/kv.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/random.h"
-#include "kv/kv_gates.h"
+#include "kv/kv.h"
 
 #include <math.h>
 #include <stdlib.h>

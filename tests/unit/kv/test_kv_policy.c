@@ -2,8 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "kv/kv_policy.h"
-#include "kv/kv_spec.h"
+#include "kv/kv.h"
 
 #include <math.h>
 #include <stdlib.h>

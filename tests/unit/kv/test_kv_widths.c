@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "kv/kv_widths.h"
+#include "kv/kv.h"
 
 #include <stdio.h>
 #include <string.h>

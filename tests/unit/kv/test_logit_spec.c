@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "kv/logit_spec.h"
+#include "kv/kv.h"
 
 #include <stdlib.h>
 

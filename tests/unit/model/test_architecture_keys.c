@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "model/published.h"
+#include "model/model.h"
 #include "tests/rigs/edits.h"
 
 #include <math.h>

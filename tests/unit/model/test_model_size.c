@@ -4,7 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
-#include "model/model_size.h"
+#include "model/model.h"
 #include "tests/rigs/edits.h"
 
 #include <stdio.h>

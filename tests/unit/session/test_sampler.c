@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "session/sampler.h"
+#include "session/session.h"
 #include "tests/rigs/given.h"
 
 #include <math.h>

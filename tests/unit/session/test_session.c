@@ -5,7 +5,7 @@
 
 #include "base/os.h"
 #include "eval/generate.h"
-#include "session/writer.h"
+#include "session/session.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"
 

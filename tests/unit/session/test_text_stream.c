@@ -3,8 +3,8 @@
 #include "tests/rigs/suite.h"
 
 #include "base/random.h"
-#include "base/utf8.h"
-#include "session/text_stream.h"
+#include "base/text.h"
+#include "session/session.h"
 #include "tests/rigs/given.h"
 
 #include <stdio.h>

@@ -3,8 +3,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/random.h"
-#include "stat/channels.h"
-#include "stat/moments.h"
+#include "stat/stat.h"
 
 #include <math.h>
 #include <stdlib.h>

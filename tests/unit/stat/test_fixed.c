@@ -3,7 +3,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/random.h"
-#include "stat/fixed.h"
+#include "stat/stat.h"
 
 #include <math.h>
 

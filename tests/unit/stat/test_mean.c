@@ -1,7 +1,7 @@
 /* Means, paired comparisons and percentiles against numbers worked out by hand or with NumPy.
  * SPDX-License-Identifier: MIT */
 #include "base/random.h"
-#include "stat/mean.h"
+#include "stat/stat.h"
 
 #include "tests/rigs/suite.h"
 #include <math.h>

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "stat/rank.h"
+#include "stat/stat.h"
 
 #include <math.h>
 

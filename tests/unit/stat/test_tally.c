@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "stat/tally.h"
+#include "stat/stat.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "base/csv.h"
+#include "base/text.h"
 #include "eval/kind_icl.h"
 
 #include <math.h>

@@ -6,8 +6,8 @@
 
 #include "tasks/ruler.h"
 
+#include "base/base.h"
 #include "base/file.h"
-#include "base/strmap.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 #include "tasks/hellaswag.h"
 #include "tasks/task_file.h"
 #include "tasks/tasks.h"

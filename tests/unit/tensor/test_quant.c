@@ -6,8 +6,7 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "quantize/quantize_tensor.h"
-#include "tensor/quant_search.h"
-#include "tensor/weight_part.h"
+#include "tensor/tensor.h"
 #include "tests/rigs/golden.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "tests/rigs/grid.h"
 #include "tests/rigs/suite.h"
 
-#include "tensor/quant_loops.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdlib.h>

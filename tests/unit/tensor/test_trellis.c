@@ -5,12 +5,11 @@
 #include "tests/rigs/suite.h"
 
 #include "quantize/quantize_tensor.h"
-#include "tensor/coded.h"
-#include "tensor/trellis.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 
-/* By trellis.h. */
+/* By tensor.h. */
 static double lost(float want, double level, double scale)
 {
     const double d = (double)want - level * scale;
@@ -80,7 +79,7 @@ TEST(rings_are_the_best_that_close_there)
     }
 }
 
-/* Of normal values in groups of 64 a strip loses what trellis.h says, and that much less than integers. */
+/* Of normal values in groups of 64 a strip loses what tensor.h says, and that much less than integers. */
 TEST(normal_values_lose_what_is_said)
 {
     enum { ROWS = DQ_STRIP_ROWS, COLS = 64 * 8 };

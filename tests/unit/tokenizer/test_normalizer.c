@@ -5,7 +5,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "tokenizer/decoder.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pretokenizer.h"

@@ -1,0 +1,1169 @@
+/* Checks say what a value must be; which option to give is left to the remedy. What a row reads
+ * follows from positions alone, by binary search in the ascending ones that are kept.
+ * SPDX-License-Identifier: MIT */
+#include "kv/kv.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- What a cache stores ---- */
+
+const char *const dq_num_name[DQ_NUMS] = {"f32", "bf16", "int8"};
+const char *const dq_kv_quant_name[DQ_KV_QUANTS + 1] = {"per-token", "per-channel", "dither",
+                                                        "mixed", "auto"};
+const char *const dq_kv_dense_name[DQ_KV_DENSE_TYPES + 1] = {"f32", "f16", "bf16", "auto"};
+
+const dq_evict_spec dq_evict_none = {.keep = 1, .window = -1};
+const dq_kv_spec dq_kv_plain = {
+    .k_bits = 16,
+    .v_bits = 16,
+    .group = DQ_KV_GROUP,
+    .sink = DQ_KV_SINK,
+    .recent = DQ_KV_RECENT,
+    .evict = {.keep = 1, .window = -1},
+};
+
+bool dq_math_same(dq_math a, dq_math b)
+{
+    return a.linear == b.linear && a.qk == b.qk && a.pv == b.pv && a.kv == b.kv;
+}
+
+const char *dq_kv_spec_widths(char text[DQ_KV_TEXT], const dq_kv_spec *s)
+{
+    if (s->widths[0])
+        snprintf(text, DQ_KV_TEXT, "%s", s->widths);
+    else
+        snprintf(text, DQ_KV_TEXT, "%g:%g", dq_kv_shown_bits(s, false), dq_kv_shown_bits(s, true));
+    return text;
+}
+
+/* Whether `auto` rotates keys (values) of so many bits, where head_dim is a power of two. */
+static bool auto_rotates(dq_kv_quant code, int bits, bool values)
+{
+    if (code == DQ_KV_PER_TOKEN) return bits <= 4;
+    if (values && code != DQ_KV_MIXED) return false; /* a scale for each channel does it */
+    return bits <= 8;
+}
+
+/* " rotated" or " unrotated" where `auto` would rotate otherwise. */
+static const char *rotation_text(const dq_kv_spec *s)
+{
+    if (s->rotate_k == auto_rotates(s->quant, s->k_bits, false) &&
+        s->rotate_v == auto_rotates(s->quant, s->v_bits, true))
+        return "";
+    return s->rotate_k || s->rotate_v ? " rotated" : " unrotated";
+}
+
+const char *dq_kv_codes_text(char text[DQ_KV_TEXT], const dq_kv_spec *s)
+{
+    const bool say = dq_kv_has_codes(s) && s->quant != DQ_KV_PER_TOKEN;
+    size_t n = strlen(dq_kv_spec_widths(text, s));
+    if (say) n += (size_t)snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_quant_name[s->quant]);
+    if (s->dense == DQ_KV_BF16 || (s->dense == DQ_KV_F32 && (dq_kv_has_codes(s) || s->widths[0])))
+        n += (size_t)snprintf(text + n, DQ_KV_TEXT - n, " %s", dq_kv_dense_name[s->dense]);
+    snprintf(text + n, DQ_KV_TEXT - n, "%s", rotation_text(s));
+    return text;
+}
+
+double dq_kv_mean_bits(const dq_kv_spec *s, bool values)
+{
+    dq_kv_widths w;
+    dq_err err = {0};
+    if (!s->widths[0] || dq_kv_widths_parse(&w, s->widths, &err) != DQ_OK)
+        return values ? s->v_bits : s->k_bits;
+    return dq_kv_widths_mean(&w, values);
+}
+
+double dq_kv_shown_bits(const dq_kv_spec *s, bool values)
+{
+    const double bits = dq_kv_mean_bits(s, values);
+    return bits == 16 && s->dense == DQ_KV_F32 ? 32 : bits;
+}
+
+bool dq_kv_spec_is_plain(const dq_kv_spec *s)
+{
+    return !dq_kv_has_codes(s) && s->dense == DQ_KV_F32 && !s->rotate_k && !s->rotate_v &&
+           !s->evict.policy;
+}
+
+/* Sets of widths, a bit for each. */
+enum { WIDE = 1 << 16 | 1 << 8 | 1 << 6 | 1 << 4, NARROW = 1 << 3 | 1 << 2, ODD = 1 << 5 };
+
+static bool is_in(unsigned set, int bits)
+{
+    return bits > 0 && bits <= 16 && (set >> bits & 1);
+}
+
+bool dq_kv_token_widths(int k_bits, int v_bits)
+{
+    return is_in(WIDE, k_bits) && is_in(WIDE | NARROW, v_bits);
+}
+
+static dq_status check_width(const char *what, int bits, unsigned allowed, const char *widths,
+                             dq_err *err)
+{
+    const bool as_page = is_in(WIDE | NARROW | ODD, bits);
+    if (is_in(allowed, bits)) return DQ_OK;
+    return dq_fail_with(err, DQ_USAGE,
+                        (dq_remedy){.code = as_page ? DQ_REMEDY_KV_PAGE : DQ_REMEDY_NONE},
+                        "%d bits for %s are not offered (%s: %s).", bits, what, what, widths);
+}
+
+dq_status dq_kv_check(const dq_kv_spec *spec, int head_dim, dq_err *err)
+{
+    const unsigned more = dq_kv_by_page(spec) ? NARROW | ODD : 0;
+    if (spec->widths[0] && !dq_kv_by_page(spec))
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_PAGE},
+                            "widths that differ by layer or map need per-channel codes.");
+    DQ_TRY(check_width("keys", spec->k_bits, WIDE | more,
+                       "32, 16, 8, 6, 4; as per-channel codes 5, 3, 2 too", err));
+    DQ_TRY(check_width("values", spec->v_bits, WIDE | NARROW | more,
+                       "32, 16, 8, 6, 4, 3, 2; as per-channel codes 5 too", err));
+    if ((unsigned)spec->quant >= DQ_KV_QUANTS)
+        return dq_fail(err, DQ_BUG, "no KV code number %d", (int)spec->quant);
+    if ((unsigned)spec->dense >= DQ_KV_DENSE_TYPES)
+        return dq_fail(err, DQ_BUG, "no KV type number %d", (int)spec->dense);
+    if (spec->group < 1 || spec->sink < 0 || spec->recent < 0)
+        return dq_fail(err, DQ_USAGE,
+                       "a KV cache needs a group of at least 1 channel and windows of at least 0 "
+                       "tokens (found group %d, sink %d, recent %d).",
+                       spec->group, spec->sink, spec->recent);
+    if ((spec->rotate_k || spec->rotate_v) && (head_dim & (head_dim - 1)) != 0)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_ROTATE},
+                            "a rotation needs a head_dim that is a power of two, found %d",
+                            head_dim);
+    return DQ_OK;
+}
+
+dq_status dq_evict_check(const dq_kv_spec *spec, dq_err *err)
+{
+    const dq_evict_spec *e = &spec->evict;
+    const int64_t least = (int64_t)spec->sink + spec->recent;
+    if (e->policy && !e->policy->score)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_OTHER_POLICY},
+                            "asks for the eviction policy \"%s\", which this dq does not have",
+                            e->policy->name);
+    if (e->keep != 0 && e->tokens != 0)
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_KEEP_OR_TOKENS},
+                            "a share and a number of tokens to keep exclude each other.");
+    if (e->tokens == 0 && !(e->keep >= DQ_KV_KEEP_LEAST && e->keep <= 1))
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_OPTION},
+                            "keep %g: expected a share from %g to 1.", e->keep, DQ_KV_KEEP_LEAST);
+    if (e->tokens != 0 && e->tokens < least)
+        return dq_fail_with(
+            err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_SINK_RECENT},
+            "tokens %lld is less than the %d first and %d last tokens that are always kept. "
+            "Give at least %lld",
+            (long long)e->tokens, spec->sink, spec->recent, (long long)least);
+    if (e->tokens < 0 || e->every < 0 || e->window < -1)
+        return dq_fail(err, DQ_USAGE,
+                       "numbers of tokens must not be negative (tokens %lld, every "
+                       "%lld, window %lld).",
+                       (long long)e->tokens, (long long)e->every, (long long)e->window);
+    if ((unsigned)e->budget >= DQ_KV_BUDGETS)
+        return dq_fail(err, DQ_BUG, "no KV budget number %d", (int)e->budget);
+    if (e->budget == DQ_KV_BUDGET_HEADS && !e->heads[0])
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_HEADS},
+                            "a budget by heads needs a list of the groups of KV heads");
+    if (!e->policy && (e->tokens != 0 || e->keep < 1 || e->every != 0))
+        return dq_fail_with(err, DQ_USAGE, (dq_remedy){.code = DQ_REMEDY_KV_POLICY},
+                            "evicting tokens needs a policy.");
+    return DQ_OK;
+}
+
+int64_t dq_evict_budget(const dq_kv_spec *spec, int64_t prefix, bool *raised)
+{
+    const dq_evict_spec *e = &spec->evict;
+    const int64_t least = (int64_t)spec->sink + spec->recent;
+    int64_t budget = e->tokens;
+    /* 0.07 is not exact: 0.07 * 100 must be 7, not the next integer */
+    if (budget == 0) budget = (int64_t)ceil(e->keep * (double)prefix - 1e-9);
+    if (raised) *raised = budget < least && budget < prefix;
+    if (budget < least) budget = least;
+    return budget < prefix ? budget : prefix;
+}
+
+int64_t dq_evict_window(const dq_evict_spec *evict)
+{
+    return evict->window < 0 ? evict->policy->window : evict->window;
+}
+
+int32_t dq_kv_coded_end(const dq_kv_spec *spec, int32_t t)
+{
+    int64_t after = (int64_t)t + 1 - spec->recent;
+    return after > 0 ? (int32_t)(after / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS) : 0;
+}
+
+int dq_kv_ahead(const dq_kv_spec *spec)
+{
+    return dq_kv_by_page(spec) && spec->recent == 0 ? 0 : 1;
+}
+
+/* How many of n ascending positions are below `end`. */
+static int64_t below(const int32_t *pos, int64_t n, int64_t end)
+{
+    int64_t low = 0, high = n;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (pos[middle] < end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void dq_kv_reads(const dq_kv_spec *spec, int32_t t, const int32_t *pos, int64_t n, int64_t *reads,
+                 int64_t *coded)
+{
+    *reads = below(pos, n, (int64_t)t + 1);
+    *coded = 0;
+    if (!dq_kv_has_codes(spec)) return;
+    *coded = below(pos, n, dq_kv_coded_end(spec, t)) - below(pos, n, spec->sink);
+    if (*coded < 0) *coded = 0;
+}
+
+bool dq_kv_has_codes(const dq_kv_spec *spec)
+{
+    return spec->k_bits < 16 || spec->v_bits < 16;
+}
+
+bool dq_kv_by_page(const dq_kv_spec *spec)
+{
+    return spec->quant != DQ_KV_PER_TOKEN && dq_kv_has_codes(spec);
+}
+
+bool dq_kv_by_channel(const dq_kv_spec *spec, bool values)
+{
+    return spec->quant != DQ_KV_PER_TOKEN && !(values && spec->quant == DQ_KV_MIXED);
+}
+
+bool dq_kv_dithers(const dq_kv_spec *spec)
+{
+    return spec->quant == DQ_KV_DITHER && spec->v_bits >= 4 && spec->v_bits < 16;
+}
+
+float dq_kv_dither(int32_t position)
+{
+    const double turns = position % DQ_PAGE_TOKENS * 0.6180339887498949 + 0.25;
+    return (float)(turns - floor(turns) - 0.5);
+}
+
+static double head_bytes(const dq_kv_spec *s, double bits, bool values, int head_dim)
+{
+    int padded = (head_dim + 15) / 16 * 16;
+    double scales = bits > 4 ? 1 : head_dim / s->group + (head_dim % s->group != 0);
+    if (dq_kv_by_channel(s, values)) scales = 2.0 * head_dim / DQ_PAGE_TOKENS;
+    const int runs = (head_dim - 1) / (2 * s->group) + 1;
+    if (values && s->quant == DQ_KV_MIXED) scales = 2.0 * runs;
+    return bits == 16 ? (double)dq_kv_dense_bytes(s) * head_dim
+                      : padded * bits / 8.0 + 2.0 * scales;
+}
+
+double dq_kv_token_bytes(const dq_kv_spec *spec, int head_dim)
+{
+    return head_bytes(spec, dq_kv_mean_bits(spec, false), false, head_dim) +
+           head_bytes(spec, dq_kv_mean_bits(spec, true), true, head_dim);
+}
+
+int dq_kv_dense_bytes(const dq_kv_spec *spec)
+{
+    return spec->dense == DQ_KV_F32 ? 4 : 2;
+}
+
+/* ---- Logits ----
+ * The names of the granularities, and which widths there are. */
+
+const char *const dq_granularity_name[DQ_GRANULARITIES] = {"per-tensor", "per-head", "per-row",
+                                                           "per-tile"};
+const dq_logit_spec dq_logit_plain = {.bits = 16, .granularity = DQ_GRANULARITY_TENSOR};
+
+bool dq_logit_parse(dq_logit_spec *out, int64_t bits, const char *granularity)
+{
+    if (bits != 16 && !(bits >= 2 && bits <= 8)) return false;
+    for (int g = 0; g < DQ_GRANULARITIES; g++) {
+        if (strcmp(granularity, dq_granularity_name[g]) != 0) continue;
+        *out = (dq_logit_spec){.bits = (int)bits, .granularity = (dq_granularity)g};
+        return true;
+    }
+    return false;
+}
+
+/* ---- What is asked of a cache ----
+ * What is asked becomes what runs, and comes back from JSON; field by field by the rows of
+ * kv.h. */
+
+const char *const dq_rotate_name[DQ_ROTATES] = {"auto", "on", "off"};
+
+const dq_kv_config dq_kv_config_plain = {.k_bits = 16,
+                                         .v_bits = 16,
+                                         .quant = DQ_KV_QUANT_AUTO,
+                                         .group = DQ_KV_GROUP,
+                                         .sink = DQ_KV_SINK,
+                                         .recent = DQ_KV_RECENT,
+                                         .evict = {.keep = 1, .window = -1, .seed = 1}};
+
+void dq_kv_config_renew(dq_kv_config *c)
+{
+    const bool used = dq_kv_config_uses(c, DQ_KV_ANY_MAPS) & (DQ_KV_CODES | DQ_KV_EVICTS);
+    if (!used && c->recent == 64) c->recent = DQ_KV_RECENT;
+}
+
+/* Widths by layer that are all alike are what they are without a list; others that cannot be read stay. */
+static dq_kv_config without_list(const dq_kv_config *c)
+{
+    dq_kv_config alike = *c;
+    dq_err err = {0};
+    dq_kv_config_fit(&alike, DQ_KV_ANY_LAYERS, &err);
+    return alike;
+}
+
+dq_kv_quant dq_kv_config_quant(const dq_kv_config *asked, int n_maps)
+{
+    const dq_kv_config c = without_list(asked);
+    const dq_evict_spec *x = &c.evict;
+    const bool evicts = x->policy && (x->tokens || x->keep < 1);
+    const bool offered = !c.widths[0] && dq_kv_token_widths(c.k_bits, c.v_bits);
+    const bool coded = c.k_bits != 16 || c.v_bits != 16;
+    if (c.quant != DQ_KV_QUANT_AUTO) return c.quant;
+    if (coded && n_maps < 2) return DQ_KV_MIXED;
+    return !coded || (evicts && offered) ? DQ_KV_PER_TOKEN : DQ_KV_PER_CHANNEL;
+}
+
+unsigned dq_kv_config_uses(const dq_kv_config *asked, int n_maps)
+{
+    const dq_kv_config alike = without_list(asked), *c = &alike;
+    const dq_kv_policy *p = c->evict.policy;
+    const dq_kv_quant code = dq_kv_config_quant(c, n_maps);
+    unsigned uses = 0;
+    if (c->k_bits < 16 || c->v_bits < 16) uses |= DQ_KV_CODES;
+    if (code == DQ_KV_PER_TOKEN && (c->k_bits <= 4 || c->v_bits <= 4)) uses |= DQ_KV_NARROW;
+    if (code == DQ_KV_MIXED && c->v_bits < 16) uses |= DQ_KV_NARROW;
+    if (p) uses |= DQ_KV_EVICTS;
+    if (p && p->needs & DQ_NEEDS_ATTENTION) uses |= DQ_KV_SUMS;
+    if (p && p->draws) uses |= DQ_KV_DRAWS;
+    if (p && p->needs & DQ_NEEDS_GATES) uses |= DQ_KV_BY_GATES;
+    if (p && c->evict.budget == DQ_KV_BUDGET_HEADS) uses |= DQ_KV_BY_HEADS;
+    return uses;
+}
+
+static bool rotates(dq_rotate how, bool usual, int head_dim)
+{
+    bool power = (head_dim & (head_dim - 1)) == 0;
+    return how == DQ_ROTATE_ON || (how == DQ_ROTATE_AUTO && usual && power);
+}
+
+/* Widths alike everywhere are k_bits and v_bits. */
+static dq_status put_widths(dq_kv_config *c, const dq_kv_widths *w, dq_err *err)
+{
+    c->k_bits = c->v_bits = 0;
+    if (!dq_kv_widths_uniform(w, 0) || !dq_kv_widths_uniform(w, 1))
+        return dq_kv_widths_text(c->widths, w, err);
+    c->k_bits = dq_kv_widths_largest(w, 0);
+    c->v_bits = dq_kv_widths_largest(w, 1);
+    memset(c->widths, 0, sizeof c->widths);
+    return DQ_OK;
+}
+
+/* 32 bits are not coded, in f32, whichever side has them. */
+static dq_status take_f32(dq_kv_config *c, dq_err *err)
+{
+    int *const side[] = {&c->k_bits, &c->v_bits};
+    const bool f32 = c->k_bits == 32 || c->v_bits == 32;
+    if (f32 && (c->k_bits == 16 || c->v_bits == 16))
+        return dq_fail(err, DQ_USAGE, "16 and 32 bits in one cache are not offered.");
+    for (int i = 0; f32 && i < 2; i++) {
+        if (*side[i] == 32) *side[i] = 16;
+    }
+    if (f32) c->dense = DQ_KV_F32;
+    return DQ_OK;
+}
+
+dq_status dq_kv_config_set_widths(dq_kv_config *c, const char *text, dq_err *err)
+{
+    dq_kv_widths w;
+    memset(c->widths, 0, sizeof c->widths);
+    if (!strpbrk(text, "|+*")) {
+        int end = 0;
+        if (sscanf(text, "%9d%n", &c->k_bits, &end) == 1 && !text[end])
+            c->v_bits = c->k_bits;
+        else if (sscanf(text, "%9d:%9d%n", &c->k_bits, &c->v_bits, &end) != 2 || text[end])
+            return dq_fail(err, DQ_USAGE, "expected a width, or two of them as K:V.");
+        return take_f32(c, err);
+    }
+    DQ_TRY(dq_kv_widths_parse(&w, text, err));
+    c->k_bits = c->v_bits = 0;
+    return dq_kv_widths_text(c->widths, &w, err);
+}
+
+dq_status dq_kv_config_set_heads(dq_kv_config *c, const char *text, dq_err *err)
+{
+    dq_kv_heads r;
+    DQ_TRY(dq_kv_heads_parse(&r, text, err));
+    memset(c->evict.heads, 0, sizeof c->evict.heads);
+    memcpy(c->evict.heads, text, strlen(text));
+    return DQ_OK;
+}
+
+dq_status dq_kv_config_fit(dq_kv_config *c, int n_layers, dq_err *err)
+{
+    dq_kv_widths w;
+    if (!c->widths[0]) return DQ_OK;
+    DQ_TRY(dq_kv_widths_parse(&w, c->widths, err));
+    const bool alike = dq_kv_widths_uniform(&w, 0) && dq_kv_widths_uniform(&w, 1);
+    if (n_layers == DQ_KV_ANY_LAYERS) return alike ? put_widths(c, &w, err) : DQ_OK;
+    DQ_TRY(dq_kv_widths_fit(&w, n_layers, err));
+    return put_widths(c, &w, err);
+}
+
+/* The largest widths where there are several. */
+static void set_bits(dq_kv_spec *s, const dq_kv_config *c)
+{
+    dq_kv_widths w;
+    dq_err err = {0};
+    s->k_bits = c->k_bits;
+    s->v_bits = c->v_bits;
+    if (!c->widths[0] || dq_kv_widths_parse(&w, c->widths, &err) != DQ_OK) return;
+    s->k_bits = dq_kv_widths_largest(&w, 0);
+    s->v_bits = dq_kv_widths_largest(&w, 1);
+    memcpy(s->widths, c->widths, sizeof s->widths);
+}
+
+dq_status dq_kv_config_spec(dq_kv_spec *out, const dq_kv_config *asked, dq_num num, int head_dim,
+                            int n_layers, int n_maps, dq_err *err)
+{
+    dq_kv_config fit = *asked;
+    const dq_kv_config *c = &fit;
+    const bool fits = dq_kv_config_fit(&fit, n_layers, err) == DQ_OK;
+    const dq_kv_quant code = dq_kv_config_quant(c, n_maps);
+    dq_kv_spec bits = {.k_bits = 0};
+    set_bits(&bits, c);
+    *out = (dq_kv_spec){
+        .num = num,
+        .k_bits = bits.k_bits,
+        .v_bits = bits.v_bits,
+        .group = c->group,
+        .quant = code,
+        .dense = c->dense == DQ_KV_DENSE_AUTO ? DQ_KV_F16 : c->dense,
+        .rotate_k = rotates(c->rotate, auto_rotates(code, bits.k_bits, false), head_dim),
+        .rotate_v = rotates(c->rotate, auto_rotates(code, bits.v_bits, true), head_dim),
+        .sink = c->sink,
+        .recent = c->recent,
+        .evict = c->evict.policy ? c->evict : dq_evict_none};
+    memcpy(out->widths, bits.widths, sizeof out->widths);
+    if (code == DQ_KV_DITHER && dq_kv_has_codes(out) && !dq_kv_dithers(out))
+        out->quant = DQ_KV_PER_CHANNEL;
+    return fits ? dq_kv_check(out, head_dim, err) : err->code;
+}
+
+/* A list stands beside the budget that goes by it, and nowhere else. */
+static dq_status check_roles(const dq_evict_spec *x, dq_err *err)
+{
+    dq_kv_heads r;
+    dq_err e = {0};
+    if (x->budget != DQ_KV_BUDGET_HEADS && x->heads[0])
+        return dq_fail(err, DQ_DAMAGED, "KV settings: heads say nothing with the budget \"%s\"",
+                       dq_kv_budget_name[x->budget]);
+    if (x->budget != DQ_KV_BUDGET_HEADS) return DQ_OK;
+    if (!x->heads[0])
+        return dq_fail(err, DQ_DAMAGED,
+                       "KV settings: the budget \"heads\" needs heads, groups of KV heads in "
+                       "order of need");
+    if (dq_kv_heads_parse(&r, x->heads, &e) == DQ_OK) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "KV settings: heads: %s", e.text);
+}
+
+dq_status dq_kv_config_check(const dq_kv_config *c, dq_err *err)
+{
+    const dq_evict_spec *x = &c->evict;
+    dq_kv_spec spec;
+    dq_err e = {0};
+    if (dq_kv_config_spec(&spec, c, DQ_NUM_F32, DQ_KV_ANY_DIM, DQ_KV_ANY_LAYERS, DQ_KV_ANY_MAPS,
+                          &e) != DQ_OK)
+        return dq_fail(err, DQ_DAMAGED, "KV settings: %s", e.text);
+    if (c->widths[0] && (c->k_bits || c->v_bits))
+        return dq_fail(err, DQ_DAMAGED,
+                       "KV settings: widths \"%s\" and k_bits %d, v_bits %d (expected 0)",
+                       c->widths, c->k_bits, c->v_bits);
+    if (!x->policy) return DQ_OK;
+    const bool share = x->keep >= DQ_KV_KEEP_LEAST && x->keep <= 1;
+    if (!(share || x->keep == 0) || x->tokens < 0 || x->tokens > INT_MAX ||
+        share == (x->tokens > 0))
+        return dq_fail(err, DQ_DAMAGED,
+                       "KV settings: expected a share (keep) from %g to 1 or a number of tokens, "
+                       "the other one 0, found keep %g, tokens %lld",
+                       DQ_KV_KEEP_LEAST, x->keep, (long long)x->tokens);
+    if (x->tokens && x->tokens < (int64_t)c->sink + c->recent)
+        return dq_fail(err, DQ_DAMAGED,
+                       "KV settings: tokens %lld is less than sink %d and recent %d together",
+                       (long long)x->tokens, c->sink, c->recent);
+    DQ_TRY(check_roles(x, err));
+    if (x->every < 0 || x->every > INT_MAX || x->window < -1 || x->window > INT_MAX ||
+        x->seed > INT64_MAX)
+        return dq_fail(err, DQ_DAMAGED,
+                       "KV settings: every %lld, window %lld and seed %lld are not all possible",
+                       (long long)x->every, (long long)x->window, (long long)x->seed);
+    return DQ_OK;
+}
+
+static dq_status read_integer(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_err *err)
+{
+    const int64_t none = 0, least = f->type == DQ_KV_ROWS ? -1 : 0;
+    const bool wide = f->type == DQ_KV_LONG || f->type == DQ_KV_ROWS;
+    const bool may_lack = f->or_other || f->type == DQ_KV_WIDTH;
+    int64_t v;
+    DQ_TRY(dq_json_int(&v, o, f->name, least, wide ? INT64_MAX : INT_MAX, may_lack ? &none : NULL,
+                       err));
+    dq_kv_field_set_integer(f, c, v);
+    return DQ_OK;
+}
+
+static dq_status read_real(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_err *err)
+{
+    const double none = 0;
+    double v;
+    DQ_TRY(dq_json_float(&v, o, f->name, f->or_other ? &none : NULL, err));
+    dq_kv_field_set_real(f, c, v);
+    return DQ_OK;
+}
+
+static dq_status read_text(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_arena *a,
+                           dq_err *err)
+{
+    const char *text, *none = NULL;
+    DQ_TRY(dq_json_text(&text, o, f->name, f->type == DQ_KV_POLICY ? &none : NULL, err));
+    return text ? dq_kv_field_set_text(f, c, text, a, err) : DQ_OK;
+}
+
+dq_status dq_kv_config_read(dq_kv_config *out, const json_t *o, dq_arena *a, dq_err *err)
+{
+    *out = dq_kv_config_plain;
+    for (int i = 0; i < DQ_KV_FIELDS; i++) {
+        const dq_kv_field *f = &dq_kv_fields[i];
+        if (dq_kv_field_evicts(f) && !out->evict.policy) continue;
+        if (f->later && !json_object_get(o, f->name)) {
+            dq_kv_field_leave_out(f, out);
+            continue;
+        }
+        switch (dq_kv_field_form(f)) {
+        case DQ_KV_AS_INTEGER: DQ_TRY(read_integer(out, f, o, err)); break;
+        case DQ_KV_AS_REAL: DQ_TRY(read_real(out, f, o, err)); break;
+        case DQ_KV_AS_TEXT: DQ_TRY(read_text(out, f, o, a, err)); break;
+        }
+    }
+    return dq_kv_config_check(out, err);
+}
+
+/* ---- Files ---- */
+
+/* An absent one has its default; null is no value, but of what another key says. */
+static const json_t *given(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_null(v) ? NULL : v;
+}
+
+static dq_status check_keys(const json_t *o, dq_err *err)
+{
+    const char *key;
+    json_t *v;
+    if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "not an object");
+    json_object_foreach((json_t *)(uintptr_t)o, key, v)
+    {
+        const dq_kv_field *f = dq_kv_fields, *end = f + DQ_KV_FIELDS;
+        while (f < end && strcmp(f->name, key) != 0) f++;
+        if (f == end) return dq_fail(err, DQ_DAMAGED, "unknown key \"%s\"", key);
+        const bool may_lack = f->or_other || f->type == DQ_KV_POLICY ||
+                              (f->type == DQ_KV_WIDTH && given(o, "widths"));
+        if (json_is_null(v) && !may_lack)
+            return dq_json_wrong(key, "a value, or no such key", v, err);
+    }
+    return DQ_OK;
+}
+
+static dq_status wrong_word(const dq_kv_field *f, const json_t *o, dq_err *err)
+{
+    char words[128] = "";
+    for (int i = 0; i < f->n_words; i++) {
+        const size_t n = strlen(words);
+        const char *between = i == 0 ? "" : i < f->n_words - 1 ? ", " : " or ";
+        snprintf(words + n, sizeof words - n, "%s\"%s\"", between, f->words[i]);
+    }
+    return dq_json_wrong(f->name, words, json_object_get(o, f->name), err);
+}
+
+/* 32 bits are f32, whatever else is said. */
+static dq_status agree_with_dense(dq_kv_dense said, const json_t *o, dq_err *err)
+{
+    const char *type = json_string_value(given(o, "dense_type"));
+    if (said == DQ_KV_F32 && type && strcmp(type, dq_kv_dense_name[DQ_KV_F32]) != 0)
+        return dq_fail(err, DQ_DAMAGED, "32 bits are f32, and key \"dense_type\" is \"%.20s\"",
+                       type);
+    return DQ_OK;
+}
+
+static dq_status file_widths(dq_kv_config *c, const char *text, const json_t *o, dq_err *err)
+{
+    c->dense = DQ_KV_DENSE_AUTO;
+    DQ_TRY(dq_kv_config_set_widths(c, text, err));
+    return agree_with_dense(c->dense, o, err);
+}
+
+/* k_bits and v_bits of 32. */
+static dq_status file_f32(dq_kv_config *c, const json_t *o, dq_err *err)
+{
+    dq_err wrong = {0};
+    if (c->k_bits != 32 && c->v_bits != 32) return DQ_OK;
+    DQ_TRY(agree_with_dense(DQ_KV_F32, o, err));
+    if (take_f32(c, &wrong) == DQ_OK) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "keys \"k_bits\" and \"v_bits\": %s", wrong.text);
+}
+
+static dq_status file_text(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_err *err)
+{
+    dq_err wrong = {0};
+    const char *text;
+    DQ_TRY(dq_json_text(&text, o, f->name, NULL, err));
+    if (f->type == DQ_KV_POLICY)
+        c->evict.policy = dq_kv_policy_find(text, &wrong);
+    else if (f->type == DQ_KV_BY_GROUP)
+        dq_kv_config_set_heads(c, text, &wrong);
+    else if (f->type != DQ_KV_BY_LAYER)
+        return dq_kv_field_set_text(f, c, text, NULL, &wrong) == DQ_OK ? DQ_OK
+                                                                       : wrong_word(f, o, err);
+    else if (given(o, "k_bits") || given(o, "v_bits"))
+        return dq_fail(err, DQ_DAMAGED, "keys \"%s\" and \"%s\" are two ways to say one thing",
+                       f->name, given(o, "k_bits") ? "k_bits" : "v_bits");
+    else
+        file_widths(c, text, o, &wrong);
+    if (wrong.code == DQ_OK) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "key \"%s\" is \"%.80s\": %s", f->name, text, wrong.text);
+}
+
+static dq_status file_field(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_err *err)
+{
+    if (dq_kv_field_evicts(f) && !c->evict.policy)
+        return dq_fail(err, DQ_DAMAGED, "key \"%s\" says nothing without \"policy\"", f->name);
+    switch (dq_kv_field_form(f)) {
+    case DQ_KV_AS_INTEGER: return read_integer(c, f, o, err);
+    case DQ_KV_AS_REAL: return read_real(c, f, o, err);
+    case DQ_KV_AS_TEXT: break;
+    }
+    return file_text(c, f, o, err);
+}
+
+dq_status dq_kv_config_file(dq_kv_config *out, const json_t *o, dq_err *err)
+{
+    *out = dq_kv_config_plain;
+    DQ_TRY(check_keys(o, err));
+    for (int i = 0; i < DQ_KV_FIELDS; i++) { /* policy stands before what it decides about */
+        const dq_kv_field *f = &dq_kv_fields[i];
+        if (given(o, f->name)) DQ_TRY(file_field(out, f, o, err));
+    }
+    DQ_TRY(file_f32(out, o, err));
+    for (const dq_kv_field *f = dq_kv_fields; f < dq_kv_fields + DQ_KV_FIELDS; f++) {
+        if (f->later && !given(o, f->name)) dq_kv_field_leave_out(f, out);
+    }
+    if (out->evict.policy && !given(o, "keep") && !given(o, "tokens"))
+        return dq_fail(err, DQ_DAMAGED, "key \"policy\" needs \"keep\" or \"tokens\" beside it");
+    if (!given(o, "keep") && given(o, "tokens")) out->evict.keep = 0;
+    if (out->evict.policy && !given(o, "budget")) out->evict.budget = DQ_KV_BUDGET_USUAL;
+    return dq_kv_config_check(out, err);
+}
+
+/* ---- Settings one by one ----
+ * The table of settings, and what goes over its rows. A value is reached by its offset; what a
+ * type looks like as a number, a text or JSON stands here once. */
+
+#define IN_BOTH(member)                                                                            \
+    .config = offsetof(dq_kv_config, member), .spec = offsetof(dq_kv_spec, member)
+
+const dq_kv_field dq_kv_fields[DQ_KV_FIELDS] = {
+    {.name = "k_bits",
+     .type = DQ_KV_WIDTH,
+     IN_BOTH(k_bits),
+     .option_place = 1,
+     .option = "kv-bits",
+     .swept = true,
+     .value = "K[:V]",
+     .help =
+         "widths of keys (16, 8, 6, 4) and values (3 and 2 too; as per-channel codes both, and 5); "
+         "16: f16, or bf16 where the model's weights are; 32: f32, as computed (default: as a "
+         "container says; else 16 where another KV option is given, and 32 where none is). "
+         "Per-channel codes: by layer, and keys by map, \"3|5+3:3|6\": | between layers, + between "
+         "the keys of the first and the second "
+         "map; 4*6 is for six layers, 4* for those that are left, an entry alone for all",
+     .column_place = 1,
+     .column = {"kv_k_bits"}},
+    {.name = "v_bits",
+     .type = DQ_KV_WIDTH,
+     IN_BOTH(v_bits),
+     .column_place = 2,
+     .column = {"kv_v_bits"}}, /* --kv-bits says both */
+    {.name = "quant",
+     .type = DQ_KV_WORD,
+     IN_BOTH(quant),
+     .applies = DQ_KV_CODES,
+     .later = true,
+     .words = dq_kv_quant_name,
+     .n_words = DQ_KV_QUANTS + 1,
+     .option_place = 13,
+     .option = "kv-quant",
+     .swept = true,
+     .value = "KIND",
+     .help =
+         "what shares a scale: a token; a channel of a page of 64 tokens; that with values of 4 "
+         "bits and more dithered; or mixed, a channel for keys and a token for values: {names} "
+         "(default {default}: mixed on models of one map, where it loses least on a real one "
+         "(results/real); on those of two per-channel, or per-token where tokens are evicted)",
+     .column_place = 15,
+     .column = {"kv_quant"}},
+    {.name = "widths",
+     .type = DQ_KV_BY_LAYER,
+     IN_BOTH(widths),
+     .applies = DQ_KV_CODES,
+     .later = true,
+     .column_place = 16,
+     .column = {"kv_widths"}}, /* --kv-bits says them */
+    {.name = "dense_type",
+     .type = DQ_KV_WORD,
+     IN_BOTH(dense),
+     .later = true,
+     .words = dq_kv_dense_name,
+     .n_words = DQ_KV_DENSE_TYPES + 1,
+     .option_place = 14,
+     .option = "kv-dense-type",
+     .value = "TYPE",
+     .help = "what keys and values that are not codes are held in: {names} (default auto: f16, or "
+             "bf16 where the model's weights are); rounded when they come, and codes are made of "
+             "them",
+     .column_place = 17,
+     .column = {"kv_dense_type"}},
+    {.name = "group",
+     .type = DQ_KV_INT,
+     IN_BOTH(group),
+     .applies = DQ_KV_NARROW,
+     .option_place = 2,
+     .option = "kv-group",
+     .min = 1,
+     .max = 65536,
+     .value = "N",
+     .help = "channels per scale of per-token codes at 4 bits and fewer; mixed values have a step "
+             "and a low for twice as many (default {default})",
+     .column_place = 10,
+     .column = {"kv_group"}},
+    {.name = "rotate",
+     .type = DQ_KV_ROTATE,
+     .config = offsetof(dq_kv_config, rotate),
+     .words = dq_rotate_name,
+     .n_words = DQ_ROTATES,
+     .option_place = 3,
+     .option = "kv-rotate",
+     .value = "WHEN",
+     .help = "Hadamard rotation: auto (per-token codes of at most 4 bits, keys as per-channel "
+             "codes, where "
+             "head_dim is a power of two), on (both) or off (default {default})",
+     .column_place = 11,
+     .column = {"kv_rotate_k", "kv_rotate_v"}},
+    {.name = "sink",
+     .type = DQ_KV_INT,
+     IN_BOTH(sink),
+     .applies = DQ_KV_CODES | DQ_KV_EVICTS,
+     .option_place = 9,
+     .option = "kv-sink",
+     .max = 1e9,
+     .value = "N",
+     .help = "first tokens that are never coded and never evicted (default {default})",
+     .column_place = 13,
+     .column = {"kv_sink"}},
+    {.name = "recent",
+     .type = DQ_KV_INT,
+     IN_BOTH(recent),
+     .applies = DQ_KV_CODES | DQ_KV_EVICTS,
+     .option_place = 10,
+     .option = "kv-recent",
+     .max = 1e9,
+     .value = "N",
+     .help = "last tokens that are not coded yet and not evicted (default {default})",
+     .column_place = 14,
+     .column = {"kv_recent"}},
+    {.name = "policy",
+     .type = DQ_KV_POLICY,
+     IN_BOTH(evict.policy),
+     .applies = DQ_KV_EVICTS,
+     .option_place = 6,
+     .option = "kv-policy",
+     .swept = true,
+     .value = "NAME",
+     .help = "what decides which: {names} (default {default})",
+     .column_place = 3,
+     .column = {"kv_policy"}},
+    {.name = "keep",
+     .type = DQ_KV_SHARE,
+     IN_BOTH(evict.keep),
+     .applies = DQ_KV_EVICTS,
+     .or_other = true,
+     .option_place = 4,
+     .option = "kv-keep",
+     .swept = true,
+     .value = "FRACTION",
+     .help = "evict all but this share of a context's tokens, from 1e-6 to 1 (1: none)",
+     .column_place = 4,
+     .column = {"kv_keep"}},
+    {.name = "tokens",
+     .type = DQ_KV_LONG,
+     IN_BOTH(evict.tokens),
+     .applies = DQ_KV_EVICTS,
+     .or_other = true,
+     .option_place = 5,
+     .option = "kv-tokens",
+     .swept = true,
+     .min = 1,
+     .max = INT32_MAX,
+     .value = "N",
+     .help = "evict all but N tokens",
+     .column_place = 5,
+     .column = {"kv_tokens"}},
+    {.name = "budget",
+     .type = DQ_KV_WORD,
+     IN_BOTH(evict.budget),
+     .applies = DQ_KV_EVICTS,
+     .words = dq_kv_budget_name,
+     .n_words = DQ_KV_BUDGETS,
+     .option_place = 7,
+     .option = "kv-budget",
+     .swept = true,
+     .value = "KIND",
+     .help = "what layers and heads get: {names} (default global with kvzip and kvzap, and on "
+             "models of one map with keydiff, else {default})",
+     .column_place = 6,
+     .column = {"kv_budget"}},
+    {.name = "heads",
+     .type = DQ_KV_BY_GROUP,
+     IN_BOTH(evict.heads),
+     .applies = DQ_KV_BY_HEADS,
+     .later = true,
+     .option_place = 15,
+     .option = "kv-heads",
+     .value = "L.G,...",
+     .help =
+         "for a budget by heads: all groups of KV heads, layer.group, the one that needs the whole "
+         "context most first; with a /, 1.0,1.1/0.0,0.1, those before it share what is kept",
+     .column_place = 18,
+     .column = {"kv_heads"}},
+    {.name = "every",
+     .type = DQ_KV_LONG,
+     IN_BOTH(evict.every),
+     .applies = DQ_KV_EVICTS,
+     .option_place = 11,
+     .option = "kv-every",
+     .max = 1e9,
+     .value = "N",
+     .help = "evict again after every N tokens after the context (default {default}: never)",
+     .column_place = 8,
+     .column = {"kv_every"}},
+    {.name = "window",
+     .type = DQ_KV_ROWS,
+     IN_BOTH(evict.window),
+     .applies = DQ_KV_SUMS,
+     .option_place = 8,
+     .option = "kv-window",
+     .max = 1e9,
+     .value = "N",
+     .help = "last rows whose attention counts, 0 for all (default: as the policy says)",
+     .column_place = 7,
+     .column = {"kv_window"}},
+    {.name = "seed", /* a command says in its help what else it draws */
+     .type = DQ_KV_LONG,
+     IN_BOTH(evict.seed),
+     .applies = DQ_KV_DRAWS,
+     .option_place = 12,
+     .option = "seed",
+     .max = 1e15,
+     .value = "N",
+     .column_place = 9,
+     .column = {"kv_seed"}},
+};
+
+/* ---- Rows ---- */
+
+int dq_kv_field_of_option(int place)
+{
+    int i = 0;
+    while (i < DQ_KV_FIELDS - 1 && dq_kv_fields[i].option_place != place) i++;
+    return i;
+}
+
+static bool has_column(const dq_kv_field *f, int place)
+{
+    return f->column_place == place || (f->column[1] && f->column_place + 1 == place);
+}
+
+static const dq_kv_field *field_of_column(int place)
+{
+    const dq_kv_field *f = dq_kv_fields;
+    while (f < dq_kv_fields + DQ_KV_FIELDS - 1 && !has_column(f, place)) f++;
+    return f;
+}
+
+const char *dq_kv_field_title(int place)
+{
+    const dq_kv_field *f = field_of_column(place);
+    return f->column[place - f->column_place];
+}
+
+bool dq_kv_field_evicts(const dq_kv_field *f)
+{
+    return f->config > offsetof(dq_kv_config, evict.policy);
+}
+
+static bool is_list(const dq_kv_field *f)
+{
+    return f->type == DQ_KV_BY_LAYER || f->type == DQ_KV_BY_GROUP;
+}
+
+/* What c's field is in a file that does not name it: per-token codes where something is coded, else the default. */
+static int64_t unnamed(const dq_kv_field *f, const dq_kv_config *c)
+{
+    const bool codes = dq_kv_config_uses(c, DQ_KV_ANY_MAPS) & DQ_KV_CODES;
+    if (f->words == dq_kv_quant_name && codes) return DQ_KV_PER_TOKEN;
+    return dq_kv_field_integer(f, &dq_kv_config_plain);
+}
+
+bool dq_kv_field_stored(const dq_kv_field *f, const dq_kv_config *c)
+{
+    if (is_list(f)) return dq_kv_field_text(f, c) != NULL;
+    return !f->later || dq_kv_field_integer(f, c) != unnamed(f, c);
+}
+
+void dq_kv_field_leave_out(const dq_kv_field *f, dq_kv_config *c)
+{
+    if (!is_list(f)) dq_kv_field_set_integer(f, c, unnamed(f, c));
+}
+
+dq_kv_form dq_kv_field_form(const dq_kv_field *f)
+{
+    switch (f->type) {
+    case DQ_KV_SHARE: return DQ_KV_AS_REAL;
+    case DQ_KV_WORD:
+    case DQ_KV_ROTATE:
+    case DQ_KV_BY_LAYER:
+    case DQ_KV_BY_GROUP:
+    case DQ_KV_POLICY: return DQ_KV_AS_TEXT;
+    default: return DQ_KV_AS_INTEGER;
+    }
+}
+
+/* ---- Values ---- */
+
+static bool is_wide(const dq_kv_field *f)
+{
+    return f->type == DQ_KV_LONG || f->type == DQ_KV_ROWS;
+}
+
+static int64_t integer_at(const dq_kv_field *f, const void *at)
+{
+    int64_t wide;
+    int narrow;
+    if (is_wide(f)) {
+        memcpy(&wide, at, sizeof wide);
+        return wide;
+    }
+    memcpy(&narrow, at, sizeof narrow); /* enums are as wide as int */
+    return narrow;
+}
+
+static double real_at(const void *at)
+{
+    double v;
+    memcpy(&v, at, sizeof v);
+    return v;
+}
+
+static const dq_kv_policy *policy_at(const void *at)
+{
+    const dq_kv_policy *p;
+    memcpy(&p, at, sizeof p);
+    return p;
+}
+
+static const char *text_at(const dq_kv_field *f, const void *at)
+{
+    if (is_list(f)) return *(const char *)at ? at : NULL;
+    if (f->type != DQ_KV_POLICY) return f->words[integer_at(f, at)];
+    return policy_at(at) ? policy_at(at)->name : NULL;
+}
+
+static bool same_at(const dq_kv_field *f, const void *a, const void *b)
+{
+    if (f->type == DQ_KV_POLICY) return dq_kv_policy_same(policy_at(a), policy_at(b));
+    if (is_list(f)) return strcmp(a, b) == 0;
+    if (f->type == DQ_KV_SHARE) return real_at(a) == real_at(b);
+    return integer_at(f, a) == integer_at(f, b);
+}
+
+/* Another setting says what this one could. */
+static bool is_other(const dq_kv_field *f, const void *at)
+{
+    if (!f->or_other && f->type != DQ_KV_WIDTH) return false;
+    return f->type == DQ_KV_SHARE ? real_at(at) == 0 : integer_at(f, at) == 0;
+}
+
+static json_t *json_at(const dq_kv_field *f, const void *at)
+{
+    if (is_other(f, at)) return json_null();
+    switch (dq_kv_field_form(f)) {
+    case DQ_KV_AS_REAL: return json_real(real_at(at));
+    case DQ_KV_AS_TEXT: return text_at(f, at) ? json_string(text_at(f, at)) : json_null();
+    default: return json_integer(integer_at(f, at));
+    }
+}
+
+/* ---- What is asked ---- */
+
+static const void *in_config(const dq_kv_field *f, const dq_kv_config *c)
+{
+    return (const char *)c + f->config;
+}
+
+int64_t dq_kv_field_integer(const dq_kv_field *f, const dq_kv_config *c)
+{
+    return integer_at(f, in_config(f, c));
+}
+
+void dq_kv_field_set_integer(const dq_kv_field *f, dq_kv_config *c, int64_t v)
+{
+    const int narrow = (int)v;
+    memcpy((char *)c + f->config, is_wide(f) ? (const void *)&v : &narrow,
+           is_wide(f) ? sizeof v : sizeof narrow);
+}
+
+double dq_kv_field_real(const dq_kv_field *f, const dq_kv_config *c)
+{
+    return real_at(in_config(f, c));
+}
+
+void dq_kv_field_set_real(const dq_kv_field *f, dq_kv_config *c, double v)
+{
+    memcpy((char *)c + f->config, &v, sizeof v);
+}
+
+const char *dq_kv_field_text(const dq_kv_field *f, const dq_kv_config *c)
+{
+    return text_at(f, in_config(f, c));
+}
+
+dq_status dq_kv_field_set_text(const dq_kv_field *f, dq_kv_config *c, const char *text, dq_arena *a,
+                               dq_err *err)
+{
+    if (f->type == DQ_KV_POLICY) {
+        const dq_kv_policy *p = dq_kv_policy_stored(text, a, err);
+        memcpy((char *)c + f->config, &p, sizeof p);
+        return p ? DQ_OK : err->code;
+    }
+    const size_t cap = f->type == DQ_KV_BY_LAYER ? DQ_KV_LISTS : DQ_KV_HEADS_TEXT;
+    if (is_list(f) && strlen(text) < cap) {
+        memset((char *)c + f->config, 0, cap);
+        memcpy((char *)c + f->config, text, strlen(text));
+        return DQ_OK;
+    }
+    for (int i = 0; i < f->n_words; i++) {
+        if (strcmp(text, f->words[i]) != 0) continue;
+        dq_kv_field_set_integer(f, c, i);
+        return DQ_OK;
+    }
+    return dq_fail(err, DQ_DAMAGED, "KV settings: unknown %s \"%.80s\"", f->name, text);
+}
+
+const char *dq_kv_config_differs(const dq_kv_config *a, const dq_kv_config *b)
+{
+    for (int i = 0; i < DQ_KV_FIELDS; i++) {
+        const dq_kv_field *f = &dq_kv_fields[i];
+        if (dq_kv_field_evicts(f) && !a->evict.policy) continue; /* then b has none either */
+        if (!same_at(f, in_config(f, a), in_config(f, b))) return f->name;
+    }
+    return NULL;
+}
+
+bool dq_kv_config_same(const dq_kv_config *a, const dq_kv_config *b)
+{
+    return !dq_kv_config_differs(a, b);
+}
+
+json_t *dq_kv_config_json(const dq_kv_config *c)
+{
+    json_t *o = json_object();
+    for (int i = 0; i < DQ_KV_FIELDS; i++) {
+        const dq_kv_field *f = &dq_kv_fields[i];
+        if (!dq_kv_field_stored(f, c)) continue;
+        if (c->evict.policy || !dq_kv_field_evicts(f))
+            json_object_set_new(o, f->name, json_at(f, in_config(f, c)));
+    }
+    return o;
+}
+
+/* ---- What runs ---- */
+
+static const void *in_spec(const dq_kv_field *f, const dq_kv_spec *s)
+{
+    return (const char *)s + f->spec;
+}
+
+/* It is set to something, and there is something that it acts on. */
+static bool says(const dq_kv_field *f, const dq_kv_spec *s)
+{
+    if (f->or_other) return !is_other(f, in_spec(f, s));
+    return s->evict.policy || !dq_kv_field_evicts(f);
+}
+
+bool dq_kv_spec_same(const dq_kv_spec *a, const dq_kv_spec *b)
+{
+    for (int i = 0; i < DQ_KV_FIELDS; i++) {
+        const dq_kv_field *f = &dq_kv_fields[i];
+        if (f->type == DQ_KV_ROTATE || (dq_kv_field_evicts(f) && !a->evict.policy)) continue;
+        if (!same_at(f, in_spec(f, a), in_spec(f, b))) return false;
+    }
+    return a->num == b->num && a->rotate_k == b->rotate_k && a->rotate_v == b->rotate_v;
+}
+
+const char *dq_kv_spec_column(double *number, const dq_kv_spec *s, int place)
+{
+    const dq_kv_field *f = field_of_column(place);
+    *number = (double)NAN;
+    if (f->type == DQ_KV_ROTATE) {
+        *number = place == f->column_place ? s->rotate_k : s->rotate_v;
+        return NULL;
+    }
+    if (dq_kv_field_form(f) == DQ_KV_AS_TEXT) {
+        const char *text = says(f, s) ? text_at(f, in_spec(f, s)) : NULL;
+        return text ? text : "";
+    }
+    if (!says(f, s)) return NULL;
+    *number = f->type == DQ_KV_WIDTH  ? dq_kv_shown_bits(s, f->spec == offsetof(dq_kv_spec, v_bits))
+              : f->type == DQ_KV_ROWS ? (double)dq_evict_window(&s->evict)
+              : f->type == DQ_KV_SHARE ? real_at(in_spec(f, s))
+                                       : (double)integer_at(f, in_spec(f, s));
+    return NULL;
+}
+
+json_t *dq_kv_spec_json(const dq_kv_spec *s)
+{
+    json_t *o = json_object(), *rotate = json_object();
+    json_object_set_new(rotate, "k", json_boolean(s->rotate_k));
+    json_object_set_new(rotate, "v", json_boolean(s->rotate_v));
+    for (int i = 0; i < DQ_KV_FIELDS; i++) {
+        const dq_kv_field *f = &dq_kv_fields[i];
+        const double bits = dq_kv_shown_bits(s, f->spec == offsetof(dq_kv_spec, v_bits));
+        json_t *v = f->type == DQ_KV_ROTATE                  ? rotate
+                    : !says(f, s)                            ? json_null()
+                    : f->type == DQ_KV_WIDTH && s->widths[0] ? json_real(bits)
+                    : f->type == DQ_KV_WIDTH                 ? json_integer((json_int_t)bits)
+                    : f->type == DQ_KV_ROWS ? json_integer(dq_evict_window(&s->evict))
+                                            : json_at(f, in_spec(f, s));
+        json_object_set_new(o, f->name, v);
+    }
+    return o;
+}

@@ -1,0 +1,625 @@
+/* Values as they were, of type F32, F16 or BF16. Its one dataset is the tensor itself, whose shape
+ * is the source's.
+ * SPDX-License-Identifier: MIT */
+#include "tensor/inside.h"
+
+#include <math.h>
+
+/* ---- Values ---- */
+
+static dq_part values(const dq_weight *w)
+{
+    return (dq_part){.bits = 8 * (int)dq_dtypes[w->dtype].bytes,
+                     .rows = w->rows,
+                     .cols = w->cols,
+                     .dtype = w->dtype,
+                     .shape = {w->rows, w->cols},
+                     .data = w->data};
+}
+
+static void dequantize(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n)
+{
+    const size_t at = (size_t)(row * w->cols + first) * dq_dtypes[w->dtype].bytes;
+    dq_tensor_to_f32(out, (const uint8_t *)w->data + at, w->dtype, n);
+}
+
+static const dq_weight_part_row values_part = {.encoding = "dense", .of = values};
+
+const dq_weight_format dq_format_dense = {
+    .name = "dense", .part = &values_part, .n_parts = 1, .dequantize = dequantize};
+
+/* ---- Integers as indices ----
+ * Unsigned integers u of b bits whose columns each name their group, as GPTQ leaves them when it
+ * takes columns in the order of their activations: w = (u - zero) * scale of group index[column].
+ * Groups are not runs of columns, so that kernels cannot multiply codes group by group: they
+ * dequantize.
+ *
+ * Source: g_idx of AutoGPTQ and GPTQModel, weight_g_idx of compressed-tensors. */
+
+enum { BLOCK = 256 }; /* codes held at once on the stack */
+
+static dq_part zeros(const dq_weight *w)
+{
+    const int64_t groups = w->zero ? dq_quant_groups(w->cols, w->group_size) : 0;
+    return (dq_part){.bits = w->bits,
+                     .rows = w->scale_rows,
+                     .cols = groups,
+                     .dtype = DQ_U8,
+                     .shape = {w->scale_rows, (int64_t)dq_weight_zero_bytes(groups, w->bits)},
+                     .data = w->zero};
+}
+
+static dq_part columns(const dq_weight *w)
+{
+    return (dq_part){.bits = 32,
+                     .rows = 1,
+                     .cols = w->cols,
+                     .dtype = DQ_I32,
+                     .shape = {1, w->cols},
+                     .data = w->index};
+}
+
+static const dq_weight_part_row parts[] = {
+    {.name = "index", .encoding = "index", .label = "in", .of = columns},
+    {.name = "packed",
+     .encoding = "int-index",
+     .label = "byte",
+     .is_codes = true,
+     .of = dq_weight_part_of_codes},
+    {.name = "scale", .encoding = "scale", .label = "group", .of = dq_weight_part_of_scales},
+    {.name = "zero", .encoding = "zero", .label = "byte", .of = zeros},
+};
+
+/* What u is multiplied with and what is taken off it first, of a group. */
+typedef struct grid {
+    float scale;
+    int zero;
+} grid;
+
+static grid grid_of(const dq_weight *w, int64_t row, int64_t group)
+{
+    return (grid){dq_weight_scale(w, row, group), dq_weight_zero(w, row, group)};
+}
+
+static void index_dequantize(float *out, const dq_weight *w, int64_t row, int64_t first, int64_t n)
+{
+    const uint8_t *packed =
+        (const uint8_t *)w->data + (size_t)row * dq_quant_row_bytes(w->cols, w->bits);
+    const int64_t groups = dq_quant_groups(w->cols, w->group_size);
+    const int middle = 1 << (w->bits - 1);
+    const bool few = groups <= BLOCK && groups <= n; /* each is read once, not for every column */
+    grid all[BLOCK];
+    int8_t q[BLOCK];
+    for (int64_t g = 0; few && g < groups; g++) all[g] = grid_of(w, row, g);
+    /* BLOCK columns take a whole number of bytes at every width */
+    for (int64_t c = first; c < first + n; c += BLOCK) {
+        const int64_t m = first + n - c < BLOCK ? first + n - c : BLOCK;
+        dq_quant_unpack_row(q, packed + (size_t)(c / 8) * (size_t)w->bits, m, w->bits);
+        for (int64_t i = 0; i < m; i++) {
+            const int64_t group = w->index[c + i];
+            const grid g = few ? all[group] : grid_of(w, row, group);
+            out[c - first + i] = (float)(q[i] + middle - g.zero) * g.scale;
+        }
+    }
+}
+
+const dq_weight_format dq_format_int_index = {
+    .name = "int-index",
+    .is_coded = true,
+    .note = "a group for each column",
+    .part = parts,
+    .n_parts = sizeof parts / sizeof *parts,
+    .dequantize = index_dequantize,
+};
+
+/* ---- Integers with zero points ----
+ * Unsigned integers u of b bits, one scale and one zero point a group (asym). w = (u - zero) *
+ * scale, so that a group spends its codes between its smallest and its largest value, and 0 is
+ * among what it can say. Zero points are integers of b bits too, packed as codes are.
+ *
+ * Source: the asymmetric form of AWQ (arXiv 2306.00978) and GPTQ's group quantizer; 0 stays inside
+ * the range as in ONNX DynamicQuantizeLinear, for groups that do not contain it. */
+
+static dq_part zero_zeros(const dq_weight *w)
+{
+    const int64_t groups = dq_quant_groups(w->cols, w->group_size);
+    return (dq_part){.bits = w->bits,
+                     .rows = w->scale_rows,
+                     .cols = groups,
+                     .dtype = DQ_U8,
+                     .shape = {w->scale_rows, (int64_t)dq_weight_zero_bytes(groups, w->bits)},
+                     .data = w->zero};
+}
+
+static const char *take_zeros(dq_weight *w, const dq_tensor *found)
+{
+    const dq_part want = zero_zeros(w);
+    if (!dq_weight_part_is(&want, found)) return "wrong type or shape";
+    w->zero = found->data;
+    return NULL;
+}
+
+static const dq_weight_part_row zero_parts[] = {
+    {"packed", "int-zero", "byte", true, dq_weight_part_of_codes, dq_weight_part_take_codes,
+     dq_weight_part_wrong_codes, NULL},
+    {"scale", "scale", "group", false, dq_weight_part_of_scales, dq_weight_part_take_scales,
+     dq_weight_part_wrong_scales, NULL},
+    {"zero", "zero", "byte", false, zero_zeros, take_zeros, dq_weight_part_wrong_codes, NULL},
+};
+
+static const dq_weight_attribute attributes[] = {{0}};
+
+static int top_code(const dq_quant_spec *s)
+{
+    return (1 << s->bits) - 1;
+}
+
+/* In f64: the range of two f32 values need not be one. */
+static float scale_of(const dq_weight_range *r, const dq_quant_spec *s)
+{
+    return (float)(((double)r->high - (double)r->low) / top_code(s));
+}
+
+static bool fits_f16(const dq_weight_range *r, const dq_quant_spec *s)
+{
+    return dq_quant_scale_fits_f16(scale_of(r, s));
+}
+
+static dq_grid zero_grid(const dq_weight_range *r, const dq_quant_spec *s)
+{
+    dq_grid g = {.scale = dq_quant_stored_scale(scale_of(r, s), s->scale_dtype)};
+    if (g.scale == 0) return g;
+    const float zero = rintf(-r->low / g.scale), top = (float)top_code(s);
+    g.zero = (int)(zero < top ? zero : top);
+    return g;
+}
+
+static dq_grid fit(const float *w, int64_t n, const dq_quant_spec *s)
+{
+    dq_weight_range r = {0};
+    dq_weight_range_ends(&r, w, n);
+    return zero_grid(&r, s);
+}
+
+/* Codes whose value would lie beyond f32 are not used. */
+static void encode(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
+                   const dq_quant_spec *s)
+{
+    float low = (float)-g.zero, high = (float)(top_code(s) - g.zero);
+    if (g.scale == 0) {
+        memset(got, 0, (size_t)n * sizeof *got);
+        memset(q, 0, (size_t)n);
+    } else {
+        while (isinf(low * g.scale)) low += 1;
+        while (isinf(high * g.scale)) high -= 1;
+        dq_quant_loops()->encode(q, got, w, n, g.scale, low, high);
+    }
+    const int shift = g.zero - (1 << (s->bits - 1)); /* modulo 256, as the codes are */
+    for (int64_t i = 0; i < n; i++) q[i] = (int8_t)(q[i] + shift);
+}
+
+static int level(int8_t q, dq_grid g, const dq_quant_spec *s)
+{
+    return q + (1 << (s->bits - 1)) - g.zero;
+}
+
+static void put(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g, const dq_quant_spec *s)
+{
+    const int64_t bit = group * s->bits;
+    const unsigned u = (unsigned)g.zero << bit % 8;
+    uint8_t *at = part[2] + bit / 8;
+    dq_weight_part_put_scale(part[1], group, g.scale, s->scale_dtype);
+    at[0] = (uint8_t)(at[0] | u);
+    if (u > 255) at[1] = (uint8_t)(at[1] | u >> 8);
+}
+
+const dq_weight_format dq_format_int_zero = {
+    .name = "int-zero",
+    .is_coded = true,
+    .is_affine = true,
+    .note = "zero points",
+    .attribute = attributes,
+    .part = zero_parts,
+    .n_parts = sizeof zero_parts / sizeof *zero_parts,
+    .dequantize = dq_weight_part_dequantize_affine,
+    .modes = 1 << DQ_ASYM,
+    .ends = true,
+    .fits_f16 = fits_f16,
+    .grid = zero_grid,
+    .fit = fit,
+    .holds = dq_weight_part_holds_scale,
+    .encode = encode,
+    .level = level,
+    .put = put,
+};
+
+/* ---- Integers ----
+ * Signed integers q of b bits around zero, stored as u = q + 2^(b-1), times one scale a group
+ * (absmax, search). */
+
+static const dq_weight_part_row int_parts[] = {
+    {"packed", "int-packed", "byte", true, dq_weight_part_of_codes, dq_weight_part_take_codes,
+     dq_weight_part_wrong_codes, NULL},
+    {"scale", "scale", "group", false, dq_weight_part_of_scales, dq_weight_part_take_scales,
+     dq_weight_part_wrong_scales, NULL},
+};
+
+static int offset(int bits)
+{
+    return 1 << (bits - 1);
+}
+
+static const dq_weight_attribute int_attributes[] = {{"offset", offset}, {0}};
+
+/* A search needs F32 where one of the modes that it must not lose to does; of its own candidates it takes
+ * those that fit. */
+static bool int_fits_f16(const dq_weight_range *r, const dq_quant_spec *s)
+{
+    return dq_quant_scale_fits_f16(dq_quant_absmax_scale(r->peak, s->bits)) &&
+           (s->mode == DQ_ABSMAX ||
+            dq_quant_scale_fits_f16(dq_quant_signed_scale(r->peak, s->bits)));
+}
+
+static dq_grid int_grid(const dq_weight_range *r, const dq_quant_spec *s)
+{
+    return (dq_grid){
+        .scale = dq_quant_stored_scale(dq_quant_absmax_scale(r->peak, s->bits), s->scale_dtype)};
+}
+
+static dq_grid int_fit(const float *w, int64_t n, const dq_quant_spec *s)
+{
+    return (dq_grid){.scale = dq_quant_group_scale(w, n, s->bits, s->mode, s->scale_dtype)};
+}
+
+static dq_grid fit_weighted(const float *w, const double *weight, int64_t n, const dq_quant_spec *s)
+{
+    return (dq_grid){.scale = dq_quant_search_weighted(w, weight, n, s->bits, s->scale_dtype)};
+}
+
+static void int_encode(int8_t *q, float *got, const float *w, int64_t n, dq_grid g,
+                       const dq_quant_spec *s)
+{
+    dq_quant_encode_back(q, got, w, n, s->bits, g.scale, s->mode);
+}
+
+static int int_level(int8_t q, dq_grid g, const dq_quant_spec *s)
+{
+    (void)g, (void)s;
+    return q;
+}
+
+static void int_put(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g,
+                    const dq_quant_spec *s)
+{
+    dq_weight_part_put_scale(part[1], group, g.scale, s->scale_dtype);
+}
+
+const dq_weight_format dq_format_int = {
+    .name = "int-packed",
+    .is_coded = true,
+    .is_affine = true,
+    .attribute = int_attributes,
+    .part = int_parts,
+    .n_parts = sizeof int_parts / sizeof *int_parts,
+    .dequantize = dq_weight_part_dequantize_affine,
+    .modes = 1 << DQ_ABSMAX | 1 << DQ_SEARCH,
+    .fits_f16 = int_fits_f16,
+    .grid = int_grid,
+    .fit = int_fit,
+    .fit_weighted = fit_weighted,
+    .holds = dq_weight_part_holds_scale,
+    .encode = int_encode,
+    .level = int_level,
+    .put = int_put,
+};
+
+/* ---- Trellis codes ----
+ * Codes of 2 to 5 bits that are read as windows of 8 bits (tensor.h), a level of 8 bits for each
+ * window, one scale a group, and one factor a column, without which columns of large values would
+ * want the same few levels row after row, which a ring cannot give. w = level * scale * factor.
+ * Rows are dealt to strips of 128; a strip holds a ring of bits for every column, column after
+ * column. */
+
+static dq_part rings(const dq_weight *w)
+{
+    const int64_t blocks = w->rows / DQ_STRIP_BLOCK + (w->rows % DQ_STRIP_BLOCK != 0);
+    return (dq_part){.bits = w->bits,
+                     .rows = w->rows,
+                     .cols = w->cols,
+                     .dtype = DQ_U8,
+                     .shape = {blocks, w->cols * (w->bits * DQ_STRIP_BLOCK / 8)},
+                     .data = w->data};
+}
+
+static const char *take_rings(dq_weight *w, const dq_tensor *found)
+{
+    if (w->cols > INT64_MAX / DQ_STRIP_ROWS) return "wrong type or shape";
+    const dq_part want = rings(w);
+    if (w->bits < DQ_TRELLIS_MIN_BITS || w->bits > DQ_TRELLIS_MAX_BITS) return "bits outside 2..5";
+    if (!dq_weight_part_is(&want, found)) return "wrong type or shape";
+    w->data = found->data;
+    return NULL;
+}
+
+static const char *wrong_rings(const dq_part *p, dq_scale_mode mode)
+{
+    (void)p, (void)mode; /* every bit counts */
+    return NULL;
+}
+
+static dq_part levels(const dq_weight *w)
+{
+    return (dq_part){.bits = 8,
+                     .rows = 1,
+                     .cols = DQ_TRELLIS_LEVELS,
+                     .dtype = DQ_I8,
+                     .shape = {1, DQ_TRELLIS_LEVELS},
+                     .data = w->level};
+}
+
+static const char *take_levels(dq_weight *w, const dq_tensor *found)
+{
+    const dq_part want = levels(w);
+    if (!dq_weight_part_is(&want, found)) return "wrong type or shape";
+    w->level = found->data;
+    return NULL;
+}
+
+static const char *wrong_levels(const dq_part *p, dq_scale_mode mode)
+{
+    (void)mode;
+    return memchr(p->data, -128, DQ_TRELLIS_LEVELS) ? "holds the level -128." : NULL;
+}
+
+static const void *levels_of(const dq_quant_spec *s)
+{
+    return dq_trellis_table_of(s->bits)->level;
+}
+
+static dq_part factors(const dq_weight *w)
+{
+    return (dq_part){.bits = 8,
+                     .rows = 1,
+                     .cols = w->cols,
+                     .dtype = DQ_I8,
+                     .shape = {1, w->cols},
+                     .data = w->column};
+}
+
+static const char *take_factors(dq_weight *w, const dq_tensor *found)
+{
+    const dq_part want = factors(w);
+    if (!dq_weight_part_is(&want, found)) return "wrong type or shape";
+    w->column = found->data;
+    return NULL;
+}
+
+static const char *wrong_factors(const dq_part *p, dq_scale_mode mode)
+{
+    (void)p, (void)mode; /* all 256 are factors */
+    return NULL;
+}
+
+static const void *factors_of(const dq_quant_spec *s)
+{
+    return s->column;
+}
+
+static const dq_weight_part_row trellis_parts[] = {
+    {.name = "packed",
+     .encoding = "trellis",
+     .label = "byte",
+     .is_codes = true,
+     .of = rings,
+     .take = take_rings,
+     .wrong = wrong_rings},
+    {.name = "scale",
+     .encoding = "scale",
+     .label = "group",
+     .of = dq_weight_part_of_scales,
+     .take = dq_weight_part_take_scales,
+     .wrong = dq_weight_part_wrong_scales},
+    {.name = "scale_in",
+     .encoding = "scale-in",
+     .label = "in",
+     .of = factors,
+     .take = take_factors,
+     .wrong = wrong_factors,
+     .fixed = factors_of},
+    {.name = "table",
+     .encoding = "table",
+     .label = "window",
+     .of = levels,
+     .take = take_levels,
+     .fixed = levels_of,
+     .wrong = wrong_levels},
+};
+
+_Static_assert((int)DQ_STRIP_ROWS <= (int)DQ_TRELLIS_ROWS, "a strip is a ring");
+
+static void trellis_dequantize(float *out, const dq_weight *w, int64_t row, int64_t first,
+                               int64_t n)
+{
+    const int64_t strip = row / DQ_STRIP_ROWS * DQ_STRIP_ROWS;
+    const int64_t left = dq_weight_strip_padded(w->rows) - strip;
+    const int64_t rows = left < DQ_STRIP_ROWS ? left : DQ_STRIP_ROWS, ring = rows * w->bits / 8;
+    const uint8_t *at = (const uint8_t *)w->data + strip * w->cols * w->bits / 8 + first * ring;
+    float scale = 0;
+    for (int64_t c = first, group = -1; c < first + n; c++, at += ring) {
+        const int64_t g = c / w->group_size;
+        if (g != group) scale = dq_weight_scale(w, row, g);
+        group = g;
+        out[c - first] = (float)w->level[dq_trellis_window(at, row - strip, rows, w->bits)] *
+                         scale * dq_weight_factor(w->column[c]);
+    }
+}
+
+/* A scale is .015 to .02 of the deviation or more, which is hardly less than a tenth of the peak: 2^-20, where steps of F16 are 6 %. */
+static bool trellis_fits_f16(const dq_weight_range *r, const dq_quant_spec *s)
+{
+    const float peak = fabsf(r->peak);
+    (void)s;
+    return peak == 0 || (peak >= 0x1p-10f && peak < 65504);
+}
+
+/* A value as the factor of its column leaves it, and what a squared error of that counts. */
+static double in_units(const float *w, int64_t i, const dq_quant_spec *s)
+{
+    return s->column ? (double)w[i] / (double)dq_weight_factor(s->column[i]) : (double)w[i];
+}
+
+static double counts(const double *weight, int64_t i, const dq_quant_spec *s)
+{
+    const double factor = s->column ? (double)dq_weight_factor(s->column[i]) : 1;
+    return (weight ? weight[i] : 1) * factor * factor;
+}
+
+/* From the unit whose levels reach the group's largest value down to the one of its deviation, in steps of an eighth of an octave,
+ * the one of least error: that of levels within their reach, and beyond the last level what is left. weight NULL: 1 each. */
+static dq_grid fit_any(const float *w, const double *weight, int64_t n, const dq_quant_spec *s)
+{
+    const dq_trellis_table *t = dq_trellis_table_of(s->bits);
+    double squares = 0, total = 0, peak = 0, least = (double)INFINITY, best = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double x = in_units(w, i, s);
+        squares += x * x;
+        peak = fmax(peak, fabs(x));
+        total += counts(weight, i, s);
+    }
+    const double deviation = sqrt(squares / (double)n), step = 0x1.d5818dcfba487p-1;
+    const double top = fmax(deviation, peak / (double)t->reach);
+    for (double unit = top; squares > 0 && unit >= deviation; unit *= step) {
+        const double end = unit * (double)t->peak;
+        double error = total * (double)t->error * unit * unit;
+        for (int64_t i = 0; i < n; i++) {
+            const double over = fabs(in_units(w, i, s)) - end;
+            if (over > 0) error += counts(weight, i, s) * over * over;
+        }
+        if (error < least) best = end / 127;
+        if (error < least) least = error;
+    }
+    return (dq_grid){.scale = dq_quant_stored_scale((float)best, s->scale_dtype)};
+}
+
+static dq_grid trellis_fit(const float *w, int64_t n, const dq_quant_spec *s)
+{
+    return fit_any(w, NULL, n, s);
+}
+
+/* Steps of subnormal scales of F16 are 2 % or less from here on. */
+static bool holds(float scale, dq_dtype type)
+{
+    return type != DQ_F16 || (fabsf(scale) >= 0x1p-18f && fabsf(scale) < 65504);
+}
+
+static void encode_strip(int8_t *q, float *got, const float *w, const float *scale, int64_t rows,
+                         const dq_quant_spec *s)
+{
+    const int8_t *table = dq_trellis_table_of(s->bits)->level;
+    const int64_t n = dq_weight_strip_padded(rows);
+    float want[DQ_STRIP_ROWS] = {0}, by[DQ_STRIP_ROWS] = {0};
+    memcpy(want, w, (size_t)rows * sizeof *want);
+    memcpy(by, scale, (size_t)rows * sizeof *by);
+    dq_trellis_encode((uint8_t *)q, want, by, n, s->bits);
+    for (int64_t r = 0; r < rows; r++) got[r] = (float)table[(uint8_t)q[r]] * scale[r];
+}
+
+static void pack_strip(uint8_t *to, const int8_t *q, int64_t rows, int64_t cols, int bits)
+{
+    uint8_t u[DQ_STRIP_ROWS];
+    for (int64_t k = 0; k < cols; k++, to += rows * bits / 8) {
+        for (int64_t r = 0; r < rows; r++) u[r] = (uint8_t)q[r * cols + k];
+        dq_trellis_pack(to, u, rows, bits);
+    }
+}
+
+static int trellis_level(int8_t q, dq_grid g, const dq_quant_spec *s)
+{
+    (void)g;
+    return dq_trellis_table_of(s->bits)->level[(uint8_t)q];
+}
+
+static void trellis_put(uint8_t *const part[DQ_MAX_PARTS], int64_t group, dq_grid g,
+                        const dq_quant_spec *s)
+{
+    dq_weight_part_put_scale(part[1], group, g.scale, s->scale_dtype);
+}
+
+const dq_weight_format dq_format_trellis = {
+    .name = "trellis",
+    .is_coded = true,
+    .has_levels = true,
+    .note = "trellis codes",
+    .attribute = attributes,
+    .part = trellis_parts,
+    .n_parts = sizeof trellis_parts / sizeof *trellis_parts,
+    .dequantize = trellis_dequantize,
+    .modes = 1 << DQ_TRELLIS,
+    .fits_f16 = trellis_fits_f16,
+    .fit = trellis_fit,
+    .fit_weighted = fit_any,
+    .holds = holds,
+    .encode_strip = encode_strip,
+    .pack_strip = pack_strip,
+    .level = trellis_level,
+    .put = trellis_put,
+};
+
+/* ---- The table ----
+ * The table of formats, and what follows from a row for any weight. */
+
+static const dq_weight_format *const formats[] = {&dq_format_dense, &dq_format_int,
+                                                  &dq_format_int_zero, &dq_format_trellis};
+enum { N_FORMATS = sizeof formats / sizeof *formats };
+
+const dq_weight_format *dq_weight_format_named(const char *name)
+{
+    for (int i = 0; i < N_FORMATS; i++) {
+        if (strcmp(formats[i]->name, name) == 0) return formats[i];
+    }
+    return NULL;
+}
+
+const dq_weight_format *dq_weight_format_of_mode(dq_scale_mode mode)
+{
+    for (int i = 0; i < N_FORMATS; i++) {
+        if (formats[i]->modes >> mode & 1) return formats[i];
+    }
+    return NULL;
+}
+
+size_t dq_weight_part_bytes(const dq_part *p)
+{
+    return (size_t)p->shape[0] * (size_t)p->shape[1] * dq_dtypes[p->dtype].bytes;
+}
+
+dq_part dq_weight_part(const dq_weight *w, int i)
+{
+    return dq_weight_format_of(w)->part[i].of(w);
+}
+
+size_t dq_weight_bytes(const dq_weight *w)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < dq_weight_format_of(w)->n_parts; i++) {
+        const dq_part p = dq_weight_part(w, i);
+        bytes += dq_weight_part_bytes(&p);
+    }
+    return bytes;
+}
+
+double dq_weight_bits_over(int64_t bytes, int64_t n)
+{
+    return n > 0 ? 8.0 * (double)bytes / (double)n : 0;
+}
+
+double dq_weight_bits_per_weight(const dq_weight *w)
+{
+    return dq_weight_bits_over((int64_t)dq_weight_bytes(w), w->rows * w->cols);
+}
+
+void dq_weight_dequantize_rows(float *out, const dq_weight *w, int64_t begin, int64_t end)
+{
+    for (int64_t r = begin; r < end; r++)
+        dq_weight_format_of(w)->dequantize(out + (r - begin) * w->cols, w, r, 0, w->cols);
+}

@@ -1,0 +1,37 @@
+/* quant_search: the pieces of DQ_SEARCH, for groups that do not fit in memory at once (one scale for
+ * a whole tensor). A first sweep ranks a grid of scales by their error in f32, a second one measures the
+ * best of them beside the scales of the other modes, as dq_quant_error does, so that no other mode can win. The
+ * caller adds up what each sweep says of the pieces.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_TENSOR_INSIDE_H
+#define DQ_TENSOR_INSIDE_H
+
+#include "tensor/tensor.h"
+
+/* Of the candidates, and the scales of absmax and sign, the one of least error where value i counts weight[i] times. */
+float dq_quant_search_weighted(const float *w, const double *weight, int64_t n, int bits,
+                               dq_dtype dtype);
+
+/* Two scales, before they are stored, for a group whose value of largest magnitude (the first of equals) is `peak`:
+ * |peak| / Qmax, and the one by which the peak becomes the code -2^(b-1), whose sign is that of -peak. */
+float dq_quant_absmax_scale(float peak, int bits);
+
+dq_part dq_weight_part_of_codes(const dq_weight *w);
+const char *dq_weight_part_take_codes(dq_weight *w, const dq_tensor *found);
+dq_part dq_weight_part_of_scales(const dq_weight *w);
+const char *dq_weight_part_take_scales(dq_weight *w, const dq_tensor *found);
+
+/* Rows of packed entries whose padding bits are not all zero; scales that are not finite, or negative where
+ * their mode never makes them so. */
+const char *dq_weight_part_wrong_codes(const dq_part *p, dq_scale_mode mode);
+/* Whether a dataset has the type and shape of a part. */
+bool dq_weight_part_is(const dq_part *want, const dq_tensor *found);
+/* Whether a type holds a scale as a normal number. */
+bool dq_weight_part_holds_scale(float scale, dq_dtype type);
+/* Stores the scale of a group in a row of scales. */
+void dq_weight_part_put_scale(uint8_t *row, int64_t group, float scale, dq_dtype dtype);
+/* out[n] = (u - zero) * scale of an affine weight, as dequantize of dq_weight_format. */
+void dq_weight_part_dequantize_affine(float *out, const dq_weight *w, int64_t row, int64_t first,
+                                      int64_t n);
+
+#endif
