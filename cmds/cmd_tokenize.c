@@ -3,7 +3,7 @@
 #include "base/file.h"
 #include "base/os.h"
 #include "base/text.h"
-#include "checkpoint/gguf_model.h"
+#include "checkpoint/gguf.h"
 #include "cmds/cli/help.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/stdout.h"

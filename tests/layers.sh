@@ -156,7 +156,7 @@ self_test() {
     plant src/base/base.h '#include <stddef.h>'
     plant src/base/os.c '#include "base/base.h"' '#include <unistd.h>' '/* printf( is only named here */'
     plant cmds/main.c '#include "checkpoint/h5_result.h"' '#include "cmds/cli/help.h"' 'int main(void) { puts("x"); }'
-    plant src/checkpoint/h5_result.c '#include <hdf5.h>' 'static int n; void f(char *s) { snprintf(s, 1, "exit(1)"); }' \
+    plant src/checkpoint/h5.c '#include <hdf5.h>' 'static int n; void f(char *s) { snprintf(s, 1, "exit(1)"); }' \
         '/* "--force" and "dq eval" are only named here */' "char quote = '\"', *s = \"a - -b, dq evaluates\";"
     expect_clean
     plant src/base/text.c '#include "checkpoint/h5.h"' '#include "base.h"'

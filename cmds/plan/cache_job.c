@@ -8,7 +8,7 @@
 #include "checkpoint/container.h"
 #include "cmds/plan/plan_files.h"
 #include "plan/weights/plan_weights.h"
-#include "quantize/quantize_recipe.h"
+#include "quantize/quantize.h"
 #include "record/version.h"
 #include "settings/identity.h"
 #include "tasks/repeats.h"

@@ -9,7 +9,7 @@
 #include "cmds/cli/table.h"
 #include "plan/weights/plan_memory.h"
 #include "plan/weights/plan_pace.h"
-#include "quantize/quantize_recipe.h"
+#include "quantize/quantize.h"
 #include "record/record.h"
 
 #include <math.h>

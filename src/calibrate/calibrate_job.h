@@ -8,7 +8,7 @@
 #include "calibrate/calibrate.h"
 #include "calibrate/reference.h"
 #include "calibrate/value_maps.h"
-#include "quantize/quantize_tensor.h"
+#include "quantize/quantize.h"
 
 struct dq_calibrate {
     dq_calibrate_settings set;

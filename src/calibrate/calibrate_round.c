@@ -8,7 +8,7 @@
 #include "calibrate/calibrate_pace.h"
 #include "calibrate/calibrate_work.h"
 #include "calibrate/gptq_stripes.h"
-#include "quantize/quantize_tensor.h"
+#include "quantize/quantize.h"
 
 #include <stdio.h>
 #include <string.h>

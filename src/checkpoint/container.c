@@ -1,32 +1,581 @@
-/* container: see container.h. Everything in the file is a claim until it is checked here. The order: header,
- * index; then each payload's row against the dataset that it names, whose shape, type and place are looked up in
- * HDF5; then what container_summary.c adds up. Weights are mapped and not read: their bytes are checked by container_check.c
- * when they are first used.
+/* The contents of a container against its hashes.
  * SPDX-License-Identifier: MIT */
-#include "checkpoint/container_impl.h"
-#include "checkpoint/container_read.h"
-#include "checkpoint/container_write.h"
+#include "checkpoint/container.h"
 
+#include "base/file.h"
+#include "base/os.h"
+#include "checkpoint/inside.h"
+#include "kv/kv.h"
+
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char tensors[] = DQ_PATH_TENSORS;
+#define DQ_PATH_TENSORS "/tensors/"
+#define DQ_PATH_FILES   "/tokenizer/"
+
+static inline bool dq_container_payload_in(const dq_payload *p, const char *folder)
+{
+    return strncmp(p->path, folder, strlen(folder)) == 0;
+}
+
+/* A contiguous dataset in the mapping. */
+typedef struct dq_container_h5_block {
+    const uint8_t *data;
+    int64_t bytes;
+    int n_dims;
+    int64_t shape[DQ_MAX_DIMS];
+    size_t item; /* bytes per element */
+    hid_t type;  /* kept in the reader until the caller drops it */
+} dq_container_h5_block;
+
+static dq_status container_h5_ints(dq_container_h5 *r, const char *path, const char *name,
+                                   int64_t *v, int n);
+static dq_status container_h5_real(dq_container_h5 *r, const char *path, const char *name,
+                                   double *v);
+static bool container_h5_has(dq_container_h5 *r, const char *path, const char *name);
+static dq_status container_h5_words(dq_container_h5 *r, const char *path, const char *name,
+                                    char *buf, size_t cap);
+
+/* ---- Container check ---- */
 
 static dq_status damaged(const dq_container *c, const char *path, const char *what, dq_err *err)
 {
     return dq_fail(err, DQ_DAMAGED, "%s: %s: %s", c->path, path, what);
 }
 
+/* Gives back what reading a payload has made resident. Its neighbours' pages may be wanted by other threads: no more. */
+static void release(const dq_container *c, const dq_payload *p)
+{
+    const size_t at = (size_t)(p->data - c->map.data), end = at + (size_t)p->bytes;
+    const size_t from = at < DQ_OS_MAP_AROUND ? 0 : at - DQ_OS_MAP_AROUND;
+    const size_t to = c->map.bytes - end < DQ_OS_MAP_AROUND ? c->map.bytes : end + DQ_OS_MAP_AROUND;
+    dq_os_map_release(c->map.data + from, to - from);
+}
+
+dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *err)
+{
+    const dq_payload *p = &c->payload[i];
+    char hex[65];
+    DQ_TRY(dq_sha256_mapped(hex, p->data, (size_t)p->bytes, err));
+    if (strcmp(hex, p->sha256) != 0)
+        return dq_fail(err, DQ_DAMAGED,
+                       "%s: %s: damaged (expected SHA-256 %.16s..., found %.16s...). Fetch or "
+                       "write the file again.",
+                       c->path, p->path, p->sha256, hex);
+    const char *wrong = p->row ? p->row->wrong(&p->part, p->mode) : NULL;
+    if (wrong) damaged(c, p->path, wrong, err);
+    release(c, p);
+    return err->code;
+}
+
+/* Of the lines "path sha256\n" of payloads below a folder; "": all. */
+static dq_status hash_rows(char hex[65], const dq_container *c, const char *folder, dq_err *err)
+{
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    for (int64_t i = 0; i < c->n_payloads; i++) {
+        const dq_payload *p = &c->payload[i];
+        if (strncmp(p->path, folder, strlen(folder)) != 0) continue;
+        dq_sha256_add(&h, p->path, strlen(p->path));
+        dq_sha256_add(&h, " ", 1);
+        dq_sha256_add(&h, p->sha256, 64);
+        dq_sha256_add(&h, "\n", 1);
+    }
+    return dq_sha256_end(&h, hex, err);
+}
+
+dq_status dq_container_weights_sha256(char hex[65], const dq_container *c, dq_err *err)
+{
+    return hash_rows(hex, c, "/tensors/", err);
+}
+
+dq_status dq_container_check_index(const dq_container *c, dq_err *err)
+{
+    char hex[65];
+    DQ_TRY(dq_sha256_of(hex, c->index, (size_t)c->index_bytes, err));
+    if (strcmp(hex, c->index_sha256) != 0)
+        return damaged(c, "/index", "damaged: its SHA-256 is not that of /index_sha256", err);
+    DQ_TRY(hash_rows(hex, c, "", err));
+    if (strcmp(hex, c->info.content_sha256) != 0)
+        return damaged(c, "/content_sha256", "is not the hash of the rows of /index", err);
+    return DQ_OK;
+}
+
+/* ---- What is read is checked once ---- */
+
+/* dq_container_payload_check, but nothing the second time. */
+static dq_status container_payload_check_once(dq_container *c, int64_t i, dq_err *err)
+{
+    dq_err one = {0};
+    if (c->payload[i].sound) return DQ_OK;
+    c->payload[i].sound = dq_container_payload_check(c, i, &one) == DQ_OK;
+    if (one.code == DQ_DAMAGED)
+        return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_VERIFY}, "%s", one.text);
+    return one.code == DQ_OK ? DQ_OK : dq_fail_as(err, &one);
+}
+
+dq_status dq_container_check_header(dq_container *c, dq_err *err)
+{
+    DQ_TRY(dq_container_check_index(c, err));
+    for (int64_t i = 0; i < c->n_payloads; i++) {
+        const dq_payload *p = &c->payload[i];
+        if (!dq_container_payload_in(p, DQ_PATH_TENSORS) &&
+            !dq_container_payload_in(p, DQ_PATH_FILES))
+            DQ_TRY(container_payload_check_once(c, i, err));
+    }
+    if (c->objects_sound) return DQ_OK;
+    dq_err one = {0};
+    c->objects_sound = dq_container_check_objects(c, &one) == DQ_OK;
+    if (one.code == DQ_DAMAGED)
+        return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_VERIFY}, "%s", one.text);
+    return one.code == DQ_OK ? DQ_OK : dq_fail_as(err, &one);
+}
+
+/* One dataset after the other of those that no thread has begun. */
+typedef struct to_check {
+    const dq_payload *payload;
+    dq_err err;
+} to_check;
+
+static int largest_first(const void *a, const void *b)
+{
+    int64_t x = ((const to_check *)a)->payload->bytes, y = ((const to_check *)b)->payload->bytes;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+dq_status dq_container_check_weights(dq_container *c, dq_err *err)
+{
+    enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
+    int64_t n = 0, bytes = 0;
+    if (c->sound) return DQ_OK;
+    to_check *list = dq_block_new((size_t)c->n_payloads, sizeof *list, err);
+    if (!list) return err->code;
+    for (int64_t i = 0; i < c->n_payloads; i++) {
+        if (!dq_container_payload_in(&c->payload[i], DQ_PATH_TENSORS)) continue;
+        list[n++].payload = &c->payload[i];
+        bytes += c->payload[i].bytes;
+    }
+    qsort(list, (size_t)n, sizeof *list, largest_first);
+#pragma omp parallel for schedule(dynamic, 1) if (bytes > SMALL_BYTES)
+    for (int64_t k = 0; k < n; k++) {
+        if (dq_os_check_stop(&list[k].err) == DQ_OK)
+            container_payload_check_once(c, list[k].payload - c->payload, &list[k].err);
+    }
+    const to_check *bad = NULL; /* in path order, whichever thread was first */
+    for (int64_t k = 0; k < n; k++) {
+        if (list[k].err.code != DQ_OK && (!bad || list[k].payload < bad->payload)) bad = &list[k];
+    }
+    c->sound = !bad;
+    if (bad) dq_fail_as(err, &bad->err);
+    dq_block_free(list);
+    return err->code;
+}
+
+/* ---- Container settings ----
+ * The settings of the KV cache that a container remembers. */
+
+static const char kv_group[] = "/kv_cache";
+
+static dq_status read_integer(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c)
+{
+    int64_t v;
+    DQ_TRY(container_h5_ints(r, kv_group, f->name, &v, 1));
+    if ((f->type == DQ_KV_INT || f->type == DQ_KV_WIDTH) && (v < 0 || v > INT_MAX))
+        return dq_fail(r->err, DQ_DAMAGED, "%s: %s: attribute %s: expected 0 to %d, found %lld",
+                       r->path, kv_group, f->name, INT_MAX, (long long)v);
+    dq_kv_field_set_integer(f, c, v);
+    return DQ_OK;
+}
+
+static dq_status read_text(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
+{
+    char word[DQ_KV_HEADS_TEXT]; /* the longest there is */
+    const size_t cap = f->type == DQ_KV_BY_GROUP ? sizeof word : DQ_KV_LISTS;
+    DQ_TRY(container_h5_words(r, kv_group, f->name, word, cap));
+    if (f->type == DQ_KV_POLICY && strcmp(word, "none") == 0) return DQ_OK;
+    return dq_kv_field_set_text(f, c, word, a, r->err) == DQ_OK
+               ? DQ_OK
+               : dq_in(r->err, "%s: %s: ", r->path, kv_group);
+}
+
+static dq_status read_field(dq_container_h5 *r, const dq_kv_field *f, dq_kv_config *c, dq_arena *a)
+{
+    double real;
+    if (dq_kv_field_evicts(f) && !c->evict.policy) return DQ_OK;
+    if (f->later && !container_h5_has(r, kv_group, f->name)) {
+        dq_kv_field_leave_out(f, c);
+        return DQ_OK;
+    }
+    switch (dq_kv_field_form(f)) {
+    case DQ_KV_AS_INTEGER: return read_integer(r, f, c);
+    case DQ_KV_AS_TEXT: return read_text(r, f, c, a);
+    case DQ_KV_AS_REAL: break;
+    }
+    DQ_TRY(container_h5_real(r, kv_group, f->name, &real));
+    dq_kv_field_set_real(f, c, real);
+    return DQ_OK;
+}
+
+/* What /kv_cache says. An unknown policy goes to
+ * the arena. */
+static dq_status container_h5_kv_config(dq_container_h5 *r, dq_kv_config *c, dq_arena *a)
+{
+    *c = dq_kv_config_plain;
+    for (int i = 0; i < DQ_KV_FIELDS; i++) {
+        DQ_TRY(read_field(r, &dq_kv_fields[i], c, a));
+    }
+    dq_kv_config_renew(c);
+    return dq_kv_config_check(c, r->err) == DQ_OK ? DQ_OK
+                                                  : dq_in(r->err, "%s: %s: ", r->path, kv_group);
+}
+
+/* What attributes say about running the model stands in the recipe too, whose bytes have a hash. */
+static dq_status container_agrees(const dq_container_info *info, const json_t *recipe, dq_arena *a,
+                                  dq_err *err)
+{
+    int64_t bits;
+    const char *granularity;
+    dq_logit_spec logit;
+    dq_kv_config kv = dq_kv_config_plain;
+    const json_t *stored = json_object_get(recipe, "kv");
+    DQ_TRY(dq_json_int(&bits, recipe, "logit_bits", 2, 16, NULL, err));
+    DQ_TRY(dq_json_text(&granularity, recipe, "logit_granularity", NULL, err));
+    if (stored) DQ_TRY(dq_kv_config_read(&kv, stored, a, err));
+    dq_kv_config_renew(&kv);
+    const bool good = dq_logit_parse(&logit, bits, granularity);
+    if (!good || logit.bits != info->logit.bits || logit.granularity != info->logit.granularity)
+        return dq_fail(err, DQ_DAMAGED, "\"%s\" differs from /attention",
+                       good && logit.bits == info->logit.bits ? "logit_granularity" : "logit_bits");
+    const char *differs = dq_kv_config_differs(&kv, &info->kv);
+    if (!differs) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "\"kv\" differs from the attributes of /kv_cache (%s)",
+                   differs);
+}
+
+/* ---- Read ----
+ * Look-ups in an open file, every one with its own shape and type to expect. Handles are kept on a
+ * stack in dq_h5 and dropped to a mark, so that no way out leaks one; HDF5's own messages stay
+ * silent. */
+
+dq_status dq_container_h5_open(dq_container_h5 *r, const dq_os_map *map, const char *path,
+                               dq_err *err)
+{
+    dq_h5_begin(&r->h);
+    r->map = map;
+    r->path = path;
+    r->err = err;
+    if (dq_h5_open(&r->file, &r->h, path, err) != DQ_OK) {
+        dq_h5_drop(&r->h, 0);
+        return err->code;
+    }
+    r->base = r->h.n;
+    return DQ_OK;
+}
+
+static void container_h5_reset(dq_container_h5 *r)
+{
+    dq_h5_drop(&r->h, r->base);
+}
+
+void dq_container_h5_close(dq_container_h5 *r)
+{
+    dq_h5_drop(&r->h, 0);
+}
+
+static dq_status read_damaged(dq_container_h5 *r, const char *path, const char *what)
+{
+    return dq_fail(r->err, DQ_DAMAGED, "%s: %s: %s", r->path, path, what);
+}
+
+static bool read_shape(dq_h5 *h, hid_t dataset, dq_container_h5_block *b)
+{
+    hsize_t dim[H5S_MAX_RANK];
+    hid_t space = dq_h5_keep(h, H5Dget_space(dataset));
+    if (space < 0 || H5Sget_simple_extent_type(space) == H5S_NULL) return false;
+    int n = H5Sget_simple_extent_ndims(space);
+    if (n < 0 || n > DQ_MAX_DIMS || H5Sget_simple_extent_dims(space, dim, NULL) != n) return false;
+    b->n_dims = n;
+    for (int i = 0; i < n; i++) {
+        if (dim[i] == 0 || dim[i] > INT64_MAX) return false;
+        b->shape[i] = (int64_t)dim[i];
+    }
+    return true;
+}
+
+static bool is_contiguous(dq_h5 *h, hid_t dataset)
+{
+    hid_t p = dq_h5_keep(h, H5Dget_create_plist(dataset));
+    return p >= 0 && H5Pget_layout(p) == H5D_CONTIGUOUS && H5Pget_external_count(p) == 0;
+}
+
+/* DQ_DAMAGED with the dataset's path unless all of it lies inside the file. */
+static dq_status container_h5_find(dq_container_h5 *r, const char *path, dq_container_h5_block *b)
+{
+    H5L_info_t link;
+    size_t want, limit = r->map->bytes;
+    memset(b, 0, sizeof *b);
+    if (H5Lget_info(r->file, path, &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD)
+        return read_damaged(r, path, "dataset is missing");
+    hid_t d = dq_h5_keep(&r->h, H5Dopen2(r->file, path, H5P_DEFAULT));
+    if (d < 0) return read_damaged(r, path, "cannot be opened as a dataset");
+    b->type = dq_h5_keep(&r->h, H5Dget_type(d));
+    b->item = b->type < 0 ? 0 : H5Tget_size(b->type);
+    if (b->item == 0 || !read_shape(&r->h, d, b)) return read_damaged(r, path, "bad type or shape");
+    if (!is_contiguous(&r->h, d))
+        return read_damaged(r, path, "is not stored in one piece (rewritten by another program?)");
+    want = b->item;
+    for (int i = 0; i < b->n_dims; i++) {
+        if (!dq_mul_ok(&want, want, (size_t)b->shape[i]))
+            return read_damaged(r, path, "shape too large for any file");
+    }
+    haddr_t at = H5Dget_offset(d);
+    if (at == HADDR_UNDEF || H5Dget_storage_size(d) != want || at > limit || want > limit - at)
+        return read_damaged(r, path, "does not lie inside the file");
+    b->data = r->map->data + at;
+    b->bytes = (int64_t)want;
+    return DQ_OK;
+}
+
+static hid_t open_attr(dq_container_h5 *r, const char *path, const char *name)
+{
+    if (H5Aexists_by_name(r->file, path, name, H5P_DEFAULT) <= 0) return H5I_INVALID_HID;
+    return dq_h5_keep(&r->h, H5Aopen_by_name(r->file, path, name, H5P_DEFAULT, H5P_DEFAULT));
+}
+
+static dq_status bad_attr(dq_container_h5 *r, const char *path, const char *name, int mark)
+{
+    dq_h5_drop(&r->h, mark);
+    return dq_fail(r->err, DQ_DAMAGED, "%s: %s: attribute %s is missing or malformed", r->path,
+                   path, name);
+}
+
+/* Attributes of the object at `path`: n integers, or a text into buf. */
+static dq_status container_h5_ints(dq_container_h5 *r, const char *path, const char *name,
+                                   int64_t *v, int n)
+{
+    int mark = r->h.n;
+    hid_t a = open_attr(r, path, name);
+    if (a < 0) return bad_attr(r, path, name, mark);
+    hid_t type = dq_h5_keep(&r->h, H5Aget_type(a));
+    hid_t space = dq_h5_keep(&r->h, H5Aget_space(a));
+    if (type < 0 || space < 0 || H5Tget_class(type) != H5T_INTEGER ||
+        H5Sget_simple_extent_npoints(space) != n || H5Aread(a, H5T_NATIVE_INT64, v) < 0)
+        return bad_attr(r, path, name, mark);
+    dq_h5_drop(&r->h, mark);
+    return DQ_OK;
+}
+
+static bool container_h5_has(dq_container_h5 *r, const char *path, const char *name)
+{
+    return H5Aexists_by_name(r->file, path, name, H5P_DEFAULT) > 0;
+}
+
+static dq_status container_h5_real(dq_container_h5 *r, const char *path, const char *name,
+                                   double *v)
+{
+    int mark = r->h.n;
+    hid_t a = open_attr(r, path, name);
+    if (a < 0) return bad_attr(r, path, name, mark);
+    hid_t type = dq_h5_keep(&r->h, H5Aget_type(a));
+    hid_t space = dq_h5_keep(&r->h, H5Aget_space(a));
+    if (type < 0 || space < 0 || H5Tget_class(type) != H5T_FLOAT ||
+        H5Sget_simple_extent_npoints(space) != 1 || H5Aread(a, H5T_NATIVE_DOUBLE, v) < 0)
+        return bad_attr(r, path, name, mark);
+    dq_h5_drop(&r->h, mark);
+    return DQ_OK;
+}
+
+static dq_status container_h5_words(dq_container_h5 *r, const char *path, const char *name,
+                                    char *buf, size_t cap)
+{
+    int mark = r->h.n;
+    hid_t a = open_attr(r, path, name);
+    if (a < 0) return bad_attr(r, path, name, mark);
+    hid_t type = dq_h5_keep(&r->h, H5Aget_type(a));
+    hid_t space = dq_h5_keep(&r->h, H5Aget_space(a));
+    if (type < 0 || space < 0 || H5Tget_class(type) != H5T_STRING ||
+        H5Tis_variable_str(type) != 0 || H5Tget_size(type) >= cap ||
+        H5Sget_simple_extent_npoints(space) != 1)
+        return bad_attr(r, path, name, mark);
+    memset(buf, 0, cap);
+    if (H5Aread(a, type, buf) < 0) return bad_attr(r, path, name, mark);
+    dq_h5_drop(&r->h, mark);
+    return DQ_OK;
+}
+
+/* The element type is exactly the one dq writes for dtype; or a fixed-length text. */
+static bool container_h5_is(dq_container_h5 *r, const dq_container_h5_block *b, dq_dtype dtype)
+{
+    hid_t want = dq_h5_type(dtype);
+    (void)r;
+    if (want < 0) return false;
+    bool same = H5Tequal(want, b->type) > 0;
+    H5Tclose(want);
+    return same;
+}
+
+static bool container_h5_is_text(const dq_container_h5_block *b)
+{
+    return H5Tget_class(b->type) == H5T_STRING && H5Tis_variable_str(b->type) == 0 &&
+           b->n_dims == 0;
+}
+
+/* Finds the columns of a table by name; other columns are allowed. */
+static dq_status container_h5_columns(dq_container_h5 *r, const char *path,
+                                      const dq_container_h5_block *b, dq_h5_column *col, int n)
+{
+    if (H5Tget_class(b->type) != H5T_COMPOUND || b->n_dims != 1)
+        return read_damaged(r, path, "is not a table");
+    for (int i = 0; i < n; i++) {
+        int at = H5Tget_member_index(b->type, col[i].name);
+        hid_t m = at < 0 ? H5I_INVALID_HID : H5Tget_member_type(b->type, (unsigned)at);
+        bool good = m >= 0;
+        if (good) {
+            size_t bytes = H5Tget_size(m);
+            col[i].at = H5Tget_member_offset(b->type, (unsigned)at);
+            good = col[i].at <= b->item && bytes <= b->item - col[i].at;
+            if (col[i].kind == 's') {
+                good = good && H5Tget_class(m) == H5T_STRING && H5Tis_variable_str(m) == 0;
+                col[i].bytes = bytes;
+            } else {
+                H5T_class_t want = col[i].kind == 'd' ? H5T_FLOAT : H5T_INTEGER;
+                good = good && H5Tget_class(m) == want && bytes == col[i].bytes &&
+                       H5Tget_order(m) == H5T_ORDER_LE;
+            }
+            H5Tclose(m);
+        }
+        if (!good)
+            return dq_fail(r->err, DQ_DAMAGED, "%s: %s: column %s is missing or malformed", r->path,
+                           path, col[i].name);
+    }
+    return DQ_OK;
+}
+
+static int64_t container_h5_count_links(dq_container_h5 *r, const char *group)
+{
+    H5G_info_t info;
+    if (H5Gget_info_by_name(r->file, group, &info, H5P_DEFAULT) < 0) return -1;
+    return (int64_t)info.nlinks;
+}
+
+/* ---- Container summary ----
+ * What a container says of itself as a whole. Its payloads are added up and compared with the
+ * attributes of its root; what the recipe asked for is named where all tensors have it. */
+
+static dq_status add_up(dq_container *c, dq_err *err)
+{
+    dq_container_info *info = &c->info;
+    int64_t params = 0, bytes = 0, i;
+    int bits = 16;
+    const char *mode = "";
+    for (i = 0; i < c->n_payloads; i++) {
+        const dq_payload *p = &c->payload[i];
+        if (dq_container_payload_in(p, DQ_PATH_TENSORS)) bytes += p->bytes;
+        if (!p->row) continue;
+        const char *own = dq_quant_modes[p->mode].name;
+        mode = *mode == 0 || mode == own ? own : "mixed";
+    }
+    for (i = 0; i < c->n_tensors; i++) {
+        const dq_weight *w = &c->tensor[i];
+        params += w->rows * (w->cols > 0 ? w->cols : 0);
+        if (!dq_weight_is_coded(w)) continue;
+        bits = bits == 16 || bits == w->bits ? w->bits : 0;
+    }
+    if (params != info->params || bytes != info->weight_bytes)
+        return dq_fail(err, DQ_DAMAGED,
+                       "%s: /: attributes params or bytes_total disagree with /index", c->path);
+    info->bits_per_weight = dq_weight_bits_over(bytes, params);
+    info->weight_bits = bits;
+    info->scale_mode = mode;
+    info->file_bytes = (int64_t)c->map.bytes;
+    return DQ_OK;
+}
+
+/* Whether a tensor is stored as the wanted group has it: 128 of 64 columns is stored as 64. */
+static bool has_group(const dq_weight *w, const char *group)
+{
+    const bool one = w->scale_rows == 1 && w->rows > 1;
+    const int64_t n = strtoll(group, NULL, 10);
+    if (strcmp(group, "tensor") == 0) return w->scale_rows == 1;
+    if (strcmp(group, "row") == 0) return !one && w->group_size == w->cols;
+    return !one && w->group_size == (n < w->cols ? n : w->cols);
+}
+
+static bool all_have_group(const dq_container *c, const char *group)
+{
+    for (int64_t i = 0; i < c->n_tensors; i++) {
+        const dq_weight *w = &c->tensor[i];
+        if (dq_weight_is_coded(w) && !has_group(w, group)) return false;
+    }
+    return true;
+}
+
+/* The group of all packed tensors: as wanted, which the stored sizes alone do not tell, or what rules gave all of
+ * them, or "mixed". */
+static dq_status name_group(dq_container *c, const char *wanted, dq_err *err)
+{
+    int64_t widest = 0;
+    char number[32];
+    for (int64_t i = 0; i < c->n_tensors; i++) {
+        const dq_weight *w = &c->tensor[i];
+        if (dq_weight_is_coded(w) && w->group_size > widest) widest = w->group_size;
+    }
+    snprintf(number, sizeof number, "%lld", (long long)widest);
+    const char *const names[] = {wanted, "row", "tensor", number};
+    const char *group = "mixed";
+    for (int i = 3; i >= 0; i--) {
+        if (all_have_group(c, names[i])) group = names[i];
+    }
+    c->info.weight_group = dq_text(c->arena, group, strlen(group), err);
+    return err->code;
+}
+
+static dq_status read_recipe(dq_container *c, dq_err *err)
+{
+    static const char *const keep = "keep";
+    json_t *recipe = NULL;
+    const char *group = NULL, *dense;
+    c->info.weight_group = "";
+    if (dq_json_parse(&recipe, c->recipe, c->recipe_len, "/config/recipe_json", err) != DQ_OK)
+        return dq_in(err, "%s: ", c->path);
+    if (dq_json_text(&group, recipe, "group", NULL, err) == DQ_OK &&
+        dq_json_text(&dense, recipe, "dense_type", &keep, err) == DQ_OK &&
+        container_agrees(&c->info, recipe, c->arena, err) == DQ_OK) {
+        c->info.is_rounded = c->info.weight_bits != 16 || strcmp(dense, keep) != 0;
+        if (c->info.weight_bits != 16) name_group(c, group, err);
+    } else {
+        dq_in(err, "%s: /config/recipe_json: ", c->path);
+    }
+    json_decref(recipe);
+    return err->code;
+}
+
+/* When all payloads are read: completes c->info. DQ_DAMAGED where the header or the recipe says otherwise. */
+static dq_status container_sum_up(dq_container *c, dq_err *err)
+{
+    DQ_TRY(add_up(c, err));
+    return read_recipe(c, err);
+}
+
+/* ---- Container ----
+ * Everything in the file is a claim until it is checked here. The order: header, index; then each
+ * payload's row against the dataset that it names, whose shape, type and place are looked up in
+ * HDF5; then what "Container summary" adds up. Weights are mapped and not read: their bytes are
+ * checked by "Container check" when they are first used. */
+
+static const char tensors[] = DQ_PATH_TENSORS;
+
 /* ---- Header ---- */
 
-static dq_status read_text(dq_container *c, dq_container_h5 *r, const char *path, const char **text,
-                           size_t *len)
+static dq_status read_json_text(dq_container *c, dq_container_h5 *r, const char *path,
+                                const char **text, size_t *len)
 {
     dq_container_h5_block b;
-    DQ_TRY(dq_container_h5_find(r, path, &b));
-    bool good = dq_container_h5_is_text(&b);
-    dq_container_h5_reset(r);
+    DQ_TRY(container_h5_find(r, path, &b));
+    bool good = container_h5_is_text(&b);
+    container_h5_reset(r);
     if (!good) return damaged(c, path, "is not a fixed-length text", r->err);
     *len = (size_t)b.bytes;
     *text = dq_text(c->arena, (const char *)b.data, *len, r->err);
@@ -37,7 +586,7 @@ static dq_status read_hash(dq_container *c, dq_container_h5 *r, const char *path
 {
     const char *text;
     size_t len;
-    DQ_TRY(read_text(c, r, path, &text, &len));
+    DQ_TRY(read_json_text(c, r, path, &text, &len));
     size_t zeros = 0; /* what stands there until a run is finished */
     while (zeros < len && text[zeros] == 0) zeros++;
     if (len == 64 && zeros == len)
@@ -54,7 +603,7 @@ static dq_status read_word(dq_container *c, dq_container_h5 *r, const char *path
                            const char **out)
 {
     char buf[512];
-    DQ_TRY(dq_container_h5_words(r, path, name, buf, sizeof buf));
+    DQ_TRY(container_h5_words(r, path, name, buf, sizeof buf));
     *out = dq_text(c->arena, buf, strlen(buf), r->err);
     return r->err->code;
 }
@@ -62,7 +611,7 @@ static dq_status read_word(dq_container *c, dq_container_h5 *r, const char *path
 static dq_status read_int(dq_container_h5 *r, const char *path, const char *name, int *out)
 {
     int64_t v;
-    DQ_TRY(dq_container_h5_ints(r, path, name, &v, 1));
+    DQ_TRY(container_h5_ints(r, path, name, &v, 1));
     *out = v < 0 || v > 1 << 20 ? -1 : (int)v;
     return DQ_OK;
 }
@@ -70,7 +619,7 @@ static dq_status read_int(dq_container_h5 *r, const char *path, const char *name
 static dq_status read_version(dq_container *c, dq_container_h5 *r)
 {
     char type[64];
-    if (dq_container_h5_words(r, "/", "encoding-type", type, sizeof type) != DQ_OK ||
+    if (container_h5_words(r, "/", "encoding-type", type, sizeof type) != DQ_OK ||
         strcmp(type, DQ_H5_FORMAT) != 0) {
         *r->err = (dq_err){0}; /* replaces the text about an attribute */
         return dq_fail(r->err, DQ_MISMATCH, "%s: an HDF5 file, but not a dq container", c->path);
@@ -89,29 +638,29 @@ static dq_status read_header(dq_container *c, dq_container_h5 *r)
     const char *print, *granularity;
     int bits;
     DQ_TRY(read_version(c, r));
-    if (read_text(c, r, DQ_PATH_OBJECTS, &c->objects, &c->objects_len) != DQ_OK)
+    if (read_json_text(c, r, DQ_PATH_OBJECTS, &c->objects, &c->objects_len) != DQ_OK)
         return dq_fail_more(r->err, dq_remedy_none,
                             ". An earlier dq wrote containers without it: quantize again");
     DQ_TRY(read_word(c, r, "/", "dq_version", &i->dq_version));
     DQ_TRY(read_word(c, r, "/", "architecture", &i->architecture));
-    DQ_TRY(dq_container_h5_ints(r, "/", "params", &i->params, 1));
-    DQ_TRY(dq_container_h5_ints(r, "/", "bytes_total", &i->weight_bytes, 1));
+    DQ_TRY(container_h5_ints(r, "/", "params", &i->params, 1));
+    DQ_TRY(container_h5_ints(r, "/", "bytes_total", &i->weight_bytes, 1));
     DQ_TRY(read_int(r, "/attention", "logit_bits", &bits));
     DQ_TRY(read_word(c, r, "/attention", "logit_granularity", &granularity));
-    DQ_TRY(dq_container_h5_kv_config(r, &i->kv, c->arena));
+    DQ_TRY(container_h5_kv_config(r, &i->kv, c->arena));
     DQ_TRY(read_word(c, r, "/provenance", "source", &i->source));
     DQ_TRY(read_word(c, r, "/provenance", "source_fingerprint", &print));
-    if (dq_container_h5_has(r, "/provenance", "source_types"))
+    if (container_h5_has(r, "/provenance", "source_types"))
         DQ_TRY(read_word(c, r, "/provenance", "source_types", &i->source_types));
-    if (dq_container_h5_has(r, "/provenance", "arithmetic"))
+    if (container_h5_has(r, "/provenance", "arithmetic"))
         DQ_TRY(read_word(c, r, "/provenance", "arithmetic", &i->arithmetic));
     if (strlen(print) != 64)
         return damaged(c, "/provenance", "source_fingerprint is malformed", r->err);
     memcpy(i->fingerprint, print, 65);
     if (!dq_logit_parse(&i->logit, bits, granularity))
         return damaged(c, "/attention", "unknown logit_bits or logit_granularity", r->err);
-    DQ_TRY(read_text(c, r, "/config/model_json", &c->config, &c->config_len));
-    DQ_TRY(read_text(c, r, "/config/recipe_json", &c->recipe, &c->recipe_len));
+    DQ_TRY(read_json_text(c, r, "/config/model_json", &c->config, &c->config_len));
+    DQ_TRY(read_json_text(c, r, "/config/recipe_json", &c->recipe, &c->recipe_len));
     DQ_TRY(read_hash(c, r, "/content_sha256", i->content_sha256));
     return read_hash(c, r, "/index_sha256", c->index_sha256);
 }
@@ -161,10 +710,10 @@ static dq_status read_index(dq_container *c, dq_container_h5 *r)
 {
     dq_h5_column col[DQ_INDEX_COLUMNS];
     dq_container_h5_block b;
-    DQ_TRY(dq_container_h5_find(r, "/index", &b));
+    DQ_TRY(container_h5_find(r, "/index", &b));
     dq_h5_index_columns(col, 1);
-    DQ_TRY(dq_container_h5_columns(r, "/index", &b, col, DQ_INDEX_COLUMNS));
-    dq_container_h5_reset(r);
+    DQ_TRY(container_h5_columns(r, "/index", &b, col, DQ_INDEX_COLUMNS));
+    container_h5_reset(r);
     c->index = b.data;
     c->index_bytes = b.bytes;
     c->n_payloads = b.shape[0];
@@ -183,7 +732,7 @@ static dq_status read_sources(dq_container *c, dq_container_h5 *r, const dq_cont
     static const char path[] = "/provenance/source_files";
     dq_h5_column col[DQ_SOURCE_COLUMNS];
     dq_h5_source_columns(col, 1);
-    DQ_TRY(dq_container_h5_columns(r, path, b, col, DQ_SOURCE_COLUMNS));
+    DQ_TRY(container_h5_columns(r, path, b, col, DQ_SOURCE_COLUMNS));
     if (b->shape[0] > 1 << 20) return damaged(c, path, "too many rows", r->err);
     c->n_sources = (int)b->shape[0];
     c->source = dq_alloc(c->arena, (size_t)c->n_sources, sizeof *c->source, r->err);
@@ -217,7 +766,7 @@ static dq_tensor tensor_of(dq_container_h5 *r, const dq_container_h5_block *b)
 {
     dq_tensor t = {.n_dims = b->n_dims, .data = b->data};
     int type = 0;
-    while (type < DQ_DTYPE_COUNT && !dq_container_h5_is(r, b, (dq_dtype)type)) type++;
+    while (type < DQ_DTYPE_COUNT && !container_h5_is(r, b, (dq_dtype)type)) type++;
     t.dtype = (dq_dtype)type;
     memcpy(t.shape, b->shape, sizeof t.shape);
     return t;
@@ -227,7 +776,7 @@ static dq_status read_mode(dq_container *c, dq_container_h5 *r, const char *grou
 {
     char word[64];
     int mode = 0;
-    DQ_TRY(dq_container_h5_words(r, group, "scale_mode", word, sizeof word));
+    DQ_TRY(container_h5_words(r, group, "scale_mode", word, sizeof word));
     while (mode < DQ_QUANT_MODES && strcmp(word, dq_quant_modes[mode].name) != 0) mode++;
     if (mode == DQ_QUANT_MODES || !(w->format->modes >> mode & 1))
         return damaged(c, group, "unknown scale_mode", r->err);
@@ -251,13 +800,13 @@ static dq_status begin_coded(dq_container *c, dq_container_h5 *r, dq_weight *w, 
     int64_t shape[2], v[2];
     if (snprintf(group, sizeof group, "%s%s", tensors, w->name) >= (int)sizeof group)
         return damaged(c, w->name, "name too long", r->err);
-    DQ_TRY(dq_container_h5_words(r, group, "encoding-type", word, sizeof word));
+    DQ_TRY(container_h5_words(r, group, "encoding-type", word, sizeof word));
     w->format = dq_weight_format_named(word);
     if (!dq_weight_is_coded(w) || strcmp(word, p->encoding) != 0)
         return damaged(c, group, "encoding-type is unknown, or another one than in /index", r->err);
-    DQ_TRY(dq_container_h5_ints(r, group, "bits", &v[0], 1));
-    DQ_TRY(dq_container_h5_ints(r, group, "group_size", &v[1], 1));
-    DQ_TRY(dq_container_h5_ints(r, group, "shape", shape, 2));
+    DQ_TRY(container_h5_ints(r, group, "bits", &v[0], 1));
+    DQ_TRY(container_h5_ints(r, group, "group_size", &v[1], 1));
+    DQ_TRY(container_h5_ints(r, group, "shape", shape, 2));
     DQ_TRY(read_mode(c, r, group, w));
     if (v[0] < 2 || v[0] > 8) return damaged(c, group, "bits outside 2..8", r->err);
     if (shape[0] < 1 || shape[1] < 1) return damaged(c, group, "shape below 1", r->err);
@@ -348,9 +897,9 @@ static dq_status check_other(dq_container *c, dq_container_h5 *r, const dq_paylo
         cols = (int64_t)b->item;
         fits = strcmp(p->encoding, "table") == 0;
     } else if (strcmp(p->encoding, "text") == 0) {
-        fits = dq_container_h5_is_text(b);
+        fits = container_h5_is_text(b);
     } else if (strcmp(p->encoding, "bytes") == 0) {
-        fits = dq_container_h5_is(r, b, DQ_U8) && b->n_dims == 1;
+        fits = container_h5_is(r, b, DQ_U8) && b->n_dims == 1;
     }
     if (!fits) return damaged(c, p->path, "type and encoding of /index disagree", r->err);
     if (p->rows != rows || p->cols != cols || p->bits != 8 || p->group_size)
@@ -361,7 +910,7 @@ static dq_status check_other(dq_container *c, dq_container_h5 *r, const dq_paylo
 static dq_status check_payload(dq_container *c, dq_container_h5 *r, dq_payload *p)
 {
     dq_container_h5_block b;
-    DQ_TRY(dq_container_h5_find(r, p->path, &b));
+    DQ_TRY(container_h5_find(r, p->path, &b));
     if (b.bytes != p->bytes) return damaged(c, p->path, "size and /index disagree", r->err);
     p->data = b.data;
     p->n_dims = b.n_dims;
@@ -370,7 +919,7 @@ static dq_status check_payload(dq_container *c, dq_container_h5 *r, dq_payload *
         check_tensor(c, r, p, &b);
     else
         check_other(c, r, p, &b);
-    dq_container_h5_reset(r);
+    container_h5_reset(r);
     return r->err->code;
 }
 
@@ -392,7 +941,7 @@ static dq_status read_payloads(dq_container *c, dq_container_h5 *r)
     }
     if (c->tensor[c->n_tensors].name)
         return damaged(c, c->tensor[c->n_tensors].name, "a part of it is missing", r->err);
-    if (dq_container_h5_count_links(r, "/tensors") != c->n_tensors)
+    if (container_h5_count_links(r, "/tensors") != c->n_tensors)
         return damaged(c, "/tensors", "holds tensors that /index does not list", r->err);
     return DQ_OK;
 }
@@ -404,7 +953,7 @@ static dq_status read_all(dq_container *c, dq_err *err)
     dq_container_h5 r;
     DQ_TRY(dq_container_h5_open(&r, &c->map, c->path, err));
     if (read_header(c, &r) == DQ_OK && read_index(c, &r) == DQ_OK && read_payloads(c, &r) == DQ_OK)
-        dq_container_sum_up(c, err);
+        container_sum_up(c, err);
     dq_container_h5_close(&r);
     if (err->code == DQ_OK) qsort(c->tensor, (size_t)c->n_tensors, sizeof *c->tensor, by_name);
     return err->code;
@@ -485,7 +1034,7 @@ dq_status dq_container_file(dq_container *c, const char *name, const char **text
         const dq_payload *p = &c->payload[i];
         if (!dq_container_payload_in(p, files) || strcmp(p->path + sizeof files - 1, name) != 0)
             continue;
-        DQ_TRY(dq_container_payload_check_once(c, i, err));
+        DQ_TRY(container_payload_check_once(c, i, err));
         *text = (const char *)p->data;
         *len = (size_t)p->bytes;
     }

@@ -1,13 +1,265 @@
-/* container_objects: what HDF5 says of a file's objects beside what /objects says. Every object that is listed is described anew
- * and compared as a line; then every link of every listed group must be listed. Nothing else is walked, so that links that
- * lead in circles end.
+/* An object's attributes are gathered and sorted when the next one begins, lines when all are
+ * there, so that whoever makes them need not know the order.
  * SPDX-License-Identifier: MIT */
-#include "checkpoint/container_impl.h"
-#include "checkpoint/container_read.h"
-#include "checkpoint/container_write.h"
+#include "base/os.h"
+#include "base/text.h"
+#include "checkpoint/inside.h"
+#include "kv/kv.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- Object list ---- */
+
+static void push(dq_object_list *l, const char ***list, size_t *n, size_t *capacity,
+                 const char *text)
+{
+    if (!text || l->err->code != DQ_OK) return;
+    const char **grown = dq_grow(l->arena, *list, *n + 1, capacity, sizeof *grown, l->err);
+    if (!grown) return;
+    *list = grown;
+    grown[(*n)++] = text;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static size_t name_length(const char *attribute)
+{
+    return strcspn(attribute, "=\t");
+}
+
+/* By name: "bits=..." stands before "bits_more=...", which '=' alone would not give. */
+static int by_name(const void *a, const void *b)
+{
+    const char *x = *(const char *const *)a, *y = *(const char *const *)b;
+    const size_t n = name_length(x), m = name_length(y);
+    const int order = strncmp(x, y, n < m ? n : m);
+    return order ? order : n < m ? -1 : n > m;
+}
+
+/* parts[n] with `between` before each of them, after `first`. */
+static const char *join(dq_object_list *l, const char *first, const char *between,
+                        const char *const *part, size_t n)
+{
+    size_t bytes = strlen(first) + 1, at = strlen(first);
+    for (size_t i = 0; i < n; i++) bytes += strlen(between) + strlen(part[i]);
+    char *out = dq_alloc(l->arena, bytes, 1, l->err);
+    if (!out) return NULL;
+    memcpy(out, first, at);
+    for (size_t i = 0; i < n; i++) at += (size_t)sprintf(out + at, "%s%s", between, part[i]);
+    return out;
+}
+
+static void end_object(dq_object_list *l)
+{
+    if (!l->object || l->err->code != DQ_OK) return;
+    if (l->n_attributes) qsort(l->attribute, l->n_attributes, sizeof *l->attribute, by_name);
+    push(l, &l->line, &l->n_lines, &l->line_capacity,
+         join(l, l->object, "\t", l->attribute, l->n_attributes));
+    l->object = NULL;
+    l->n_attributes = 0;
+}
+
+/* With a backslash before each character of `marks` too. */
+static const char *escaped(const char *text, const char *marks, dq_arena *a, dq_err *err)
+{
+    char *out = dq_alloc(a, 2 * strlen(text) + 1, 1, err), *to = out;
+    for (const char *c = text; out && *c; c++) {
+        const char special = *c == '\\' || strchr(marks, *c) ? *c
+                             : *c == '\t'                    ? 't'
+                             : *c == '\n'                    ? 'n'
+                                                             : 0;
+        if (special) *to++ = '\\';
+        *to++ = special ? special : *c;
+    }
+    if (out) *to = 0;
+    return out;
+}
+
+/* A text with its backslashes, tabs and newlines spelled out, in the arena. */
+static const char *object_list_plain(const char *text, dq_arena *a, dq_err *err)
+{
+    return escaped(text, "", a, err);
+}
+
+static const char *plain(dq_object_list *l, const char *text)
+{
+    return object_list_plain(text, l->arena, l->err);
+}
+
+void dq_object_list_add(dq_object_list *l, const char *path, const char *kind)
+{
+    end_object(l);
+    const char *name = kind ? plain(l, path) : NULL;
+    if (name) l->object = dq_textf(l->arena, l->err, "%s\t%s", name, kind);
+}
+
+static void attribute(dq_object_list *l, const char *name, const char *value)
+{
+    const char *plain_name = value ? plain(l, name) : NULL;
+    push(l, &l->attribute, &l->n_attributes, &l->attribute_capacity,
+         plain_name ? dq_textf(l->arena, l->err, "%s=%s", plain_name, value) : NULL);
+}
+
+/* n values, or (0) one, as "TYPE:VALUE" or "TYPE:[VALUE,VALUE]". */
+static const char *values(dq_object_list *l, const char *type, const char *const *value, int n)
+{
+    if (n == 0) return dq_textf(l->arena, l->err, "%s:%s", type, value[0]);
+    const char *rest = join(l, value[0], ",", value + 1, (size_t)n - 1);
+    return rest ? dq_textf(l->arena, l->err, "%s:[%s]", type, rest) : NULL;
+}
+
+void dq_object_list_ints(dq_object_list *l, const char *name, const int64_t *v, int n)
+{
+    const int count = n ? n : 1;
+    const char **text = dq_alloc(l->arena, (size_t)count, sizeof *text, l->err);
+    for (int i = 0; text && i < count; i++)
+        text[i] = dq_textf(l->arena, l->err, "%lld", (long long)v[i]);
+    if (l->err->code == DQ_OK) attribute(l, name, values(l, "i64", text, n));
+}
+
+void dq_object_list_real(dq_object_list *l, const char *name, double v)
+{
+    attribute(l, name, dq_textf(l->arena, l->err, "f64:%.17g", v));
+}
+
+/* So that a text that looks like an array is none, and one with a comma is one: "\[a", "[a\,b,c]". */
+static const char *plain_item(dq_object_list *l, const char *text, int n)
+{
+    if (n) return escaped(text, ",", l->arena, l->err);
+    const char *out = plain(l, text);
+    return out && *out == '[' ? dq_textf(l->arena, l->err, "\\%s", out) : out;
+}
+
+void dq_object_list_texts(dq_object_list *l, const char *name, const char *const *v, int n)
+{
+    const int count = n ? n : 1;
+    const char **text = dq_alloc(l->arena, (size_t)count, sizeof *text, l->err);
+    for (int i = 0; text && i < count; i++) text[i] = plain_item(l, v[i], n);
+    if (l->err->code == DQ_OK) attribute(l, name, values(l, "text", text, n));
+}
+
+/* A value of a type that dq does not write. */
+static void object_list_other(dq_object_list *l, const char *name)
+{
+    attribute(l, name, "of another type");
+}
+
+const char *dq_object_list_dtype(char buf[16], dq_dtype dtype)
+{
+    size_t i = 0;
+    for (const char *c = dq_dtypes[dtype].name; *c && i < 15; c++)
+        buf[i++] = (char)tolower((unsigned char)*c);
+    buf[i] = 0;
+    return buf;
+}
+
+const char *dq_object_list_kind(dq_object_list *l, const char *type, int n_dims,
+                                const int64_t *shape)
+{
+    char dims[24 * DQ_MAX_DIMS + 3] = "";
+    size_t n = 0;
+    for (int i = 0; i < n_dims; i++)
+        n += (size_t)snprintf(dims + n, sizeof dims - n, "%s%lld", i ? "," : "[",
+                              (long long)shape[i]);
+    return dq_textf(l->arena, l->err, "%s%s%s", type, dims, n_dims ? "]" : "");
+}
+
+const char *dq_object_list_table(dq_object_list *l, int64_t rows, const dq_h5_column *col, int n)
+{
+    const char *out = dq_textf(l->arena, l->err, "table[%lld]", (long long)rows);
+    for (int i = 0; out && i < n; i++) {
+        const char *type = col[i].kind == 'i' ? "i32" : col[i].kind == 'l' ? "i64" : "f64";
+        if (col[i].kind == 's')
+            out = dq_textf(l->arena, l->err, "%s%c%s:text%zu@%zu", out, i ? ',' : '{', col[i].name,
+                           col[i].bytes, col[i].at);
+        else
+            out = dq_textf(l->arena, l->err, "%s%c%s:%s@%zu", out, i ? ',' : '{', col[i].name, type,
+                           col[i].at);
+    }
+    return out ? dq_textf(l->arena, l->err, "%s}", out) : NULL;
+}
+
+dq_status dq_object_list_end(dq_object_list *l, const char **text, size_t *len)
+{
+    static const char nothing[] = "";
+    end_object(l);
+    *text = nothing;
+    *len = 0;
+    if (l->err->code != DQ_OK || l->n_lines == 0) return l->err->code;
+    qsort(l->line, l->n_lines, sizeof *l->line, by_text);
+    const char *all = join(l, l->line[0], "\n", l->line + 1, l->n_lines - 1);
+    *text = all ? dq_textf(l->arena, l->err, "%s\n", all) : NULL;
+    if (*text) *len = strlen(*text);
+    return l->err->code;
+}
+
+/* ---- What differs ---- */
+
+/* The field that begins here ends before the next tab. */
+static int field_length(const char *s)
+{
+    return (int)strcspn(s, "\t");
+}
+
+/* The next field; NULL: there is none. */
+static const char *next_field(const char *s)
+{
+    s += field_length(s);
+    return *s ? s + 1 : NULL;
+}
+
+enum { SHOWN = 100 }; /* of a value */
+
+static int shown(int length)
+{
+    return length < SHOWN ? length : SHOWN;
+}
+
+/* What stands after the name. */
+static const char *value_of(const char *attribute)
+{
+    const char *end = attribute + name_length(attribute);
+    return *end == '=' ? end + 1 : end;
+}
+
+/* Two attributes of one name; found NULL: it is not there. */
+static const char *value_differs(const char *w, const char *f, dq_arena *a, dq_err *err)
+{
+    const char *want = value_of(w), *is = f ? value_of(f) : "missing";
+    return dq_textf(a, err, "attribute %.*s is %.*s (expected %.*s)", (int)name_length(w), w,
+                    shown(field_length(is)), is, shown(field_length(want)), want);
+}
+
+const char *dq_object_list_differs(const char *written, const char *found, dq_arena *a, dq_err *err)
+{
+    const char *w = next_field(written), *f = next_field(found);
+    if (strcmp(written, found) == 0) return NULL;
+    if (!w || !f) return dq_textf(a, err, "is no line of objects");
+    if (field_length(w) != field_length(f) || memcmp(w, f, (size_t)field_length(w)) != 0)
+        return dq_textf(a, err, "is %.*s (expected %.*s)", shown(field_length(f)), f,
+                        shown(field_length(w)), w);
+    for (w = next_field(w), f = next_field(f); w || f; w = next_field(w), f = next_field(f)) {
+        const int order = !w ? 1 : !f ? -1 : by_name(&w, &f);
+        if (order < 0) return value_differs(w, NULL, a, err);
+        if (order > 0)
+            return dq_textf(a, err, "attribute %.*s is one that was not written with it",
+                            (int)name_length(f), f);
+        if (field_length(w) != field_length(f) || memcmp(w, f, (size_t)field_length(w)) != 0)
+            return value_differs(w, f, a, err);
+    }
+    return NULL;
+}
+
+/* ---- Container objects ----
+ * What HDF5 says of a file's objects beside what /objects says. Every object that is listed is
+ * described anew and compared as a line; then every link of every listed group must be listed.
+ * Nothing else is walked, so that links that lead in circles end. */
 
 enum { MAX_ATTRIBUTE = 1 << 16, MAX_ATTRIBUTES = 4096 };
 
@@ -97,7 +349,7 @@ static void add_labels(dq_object_list *l, const char *name, hid_t a, hid_t type,
     const char **text = dq_alloc(l->arena, (size_t)n, sizeof *text, l->err);
     if (!v || !text) return;
     if (H5Aread(a, type, v) < 0) {
-        dq_object_list_other(l, name);
+        object_list_other(l, name);
         return;
     }
     for (int i = 0; i < n; i++) {
@@ -118,7 +370,7 @@ static void add_text(dq_object_list *l, const char *name, hid_t a, hid_t type)
     const bool read = H5Aread(a, type, buf) >= 0;
     const size_t len = strlen(text); /* an empty text is one padding byte */
     if (!read || (len ? len : 1) != bytes)
-        dq_object_list_other(l, name);
+        object_list_other(l, name);
     else
         dq_object_list_texts(l, name, &text, 0);
 }
@@ -131,7 +383,7 @@ static void add_numbers(dq_object_list *l, const char *name, hid_t a, hid_t type
     if (!v) return;
     if ((!whole && (H5Tequal(type, H5T_IEEE_F64LE) <= 0 || dims != 0)) ||
         H5Aread(a, whole ? H5T_NATIVE_INT64 : H5T_NATIVE_DOUBLE, v) < 0)
-        dq_object_list_other(l, name);
+        object_list_other(l, name);
     else if (whole)
         dq_object_list_ints(l, name, v, dims ? n : 0);
     else
@@ -157,19 +409,19 @@ static void add_attribute(dq_container_h5 *r, hid_t object, const char *name, dq
     else if (class == H5T_INTEGER || class == H5T_FLOAT)
         add_numbers(l, name, a, type, dims, (int)n);
     else
-        dq_object_list_other(l, name);
+        object_list_other(l, name);
     dq_h5_drop(&r->h, mark);
 }
 
-typedef struct names {
+typedef struct name_list {
     dq_arena *arena;
     dq_err *err;
     const char **name;
     size_t n, capacity;
-} names;
+} name_list;
 
 /* Below 0 ends an iteration. */
-static herr_t note(names *to, const char *name)
+static herr_t note(name_list *to, const char *name)
 {
     const char **grown =
         dq_grow(to->arena, to->name, to->n + 1, &to->capacity, sizeof *grown, to->err);
@@ -183,7 +435,7 @@ static herr_t note_attribute(hid_t at, const char *name, const H5A_info_t *info,
 {
     (void)at;
     (void)info;
-    names *to = arg;
+    name_list *to = arg;
     return to->n < MAX_ATTRIBUTES ? note(to, name) : -1;
 }
 
@@ -200,10 +452,11 @@ static bool has_comment(hid_t object)
     return object >= 0 && H5Oget_comment(object, NULL, 0) > 0;
 }
 
-void dq_container_h5_describe(dq_container_h5 *r, const char *path, dq_object_list *l)
+/* The object at `path` as one of the list, with all its attributes; where there is none, as "missing". */
+static void container_h5_describe(dq_container_h5 *r, const char *path, dq_object_list *l)
 {
     const int mark = r->h.n;
-    names attributes = {.arena = l->arena, .err = l->err};
+    name_list attributes = {.arena = l->arena, .err = l->err};
     H5L_info_t link = {.type = H5L_TYPE_HARD};
     const bool there =
         strcmp(path, "/") == 0 || H5Lget_info(r->file, path, &link, H5P_DEFAULT) >= 0;
@@ -219,18 +472,19 @@ void dq_container_h5_describe(dq_container_h5 *r, const char *path, dq_object_li
                                              : "no group or dataset");
     if (type == H5I_GROUP || type == H5I_DATASET) {
         if (H5Aiterate2(o, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, note_attribute, &attributes) < 0)
-            dq_object_list_other(l, "(attributes that cannot be listed)");
+            object_list_other(l, "(attributes that cannot be listed)");
         for (size_t i = 0; i < attributes.n && l->err->code == DQ_OK; i++)
             add_attribute(r, o, attributes.name[i], l);
     }
     dq_h5_drop(&r->h, mark);
 }
 
-dq_status dq_container_h5_links(dq_container_h5 *r, const char *group, const char ***name,
-                                size_t *n, dq_arena *a)
+/* Names of the links of a group, in the arena; none where it cannot be read. */
+static dq_status container_h5_links(dq_container_h5 *r, const char *group, const char ***name,
+                                    size_t *n, dq_arena *a)
 {
     const int mark = r->h.n;
-    names links = {.arena = a, .err = r->err};
+    name_list links = {.arena = a, .err = r->err};
     hid_t g = dq_h5_keep(&r->h, H5Gopen2(r->file, group, H5P_DEFAULT));
     if (g >= 0 && H5Literate(g, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, note_link, &links) < 0 &&
         r->err->code == DQ_OK)
@@ -299,7 +553,7 @@ static dq_status check_line(const dq_container *c, dq_container_h5 *r, const cha
     const char *path = path_of(line, a, err), *found;
     size_t len;
     if (!path) return err->code;
-    dq_container_h5_describe(r, path, &list);
+    container_h5_describe(r, path, &list);
     DQ_TRY(dq_object_list_end(&list, &found, &len));
     found = dq_text(a, found, len - 1, err); /* without the newline */
     const char *wrong = found ? dq_object_list_differs(line, found, a, err) : NULL;
@@ -323,10 +577,10 @@ static dq_status check_links(const dq_container *c, dq_container_h5 *r, const li
     const size_t n_path = strcspn(line, "\t");
     size_t n;
     if (!group || strncmp(line + n_path, "\tgroup", 6) != 0) return err->code;
-    DQ_TRY(dq_container_h5_links(r, group, &name, &n, a));
+    DQ_TRY(container_h5_links(r, group, &name, &n, a));
     for (size_t i = 0; i < n; i++) {
         const char *path = dq_textf(a, err, "%s/%s", n_path == 1 ? "" : group, name[i]);
-        const char *listed = path ? dq_object_list_plain(path, a, err) : NULL;
+        const char *listed = path ? object_list_plain(path, a, err) : NULL;
         if (!listed) return err->code;
         if (!bsearch(listed, l->line, l->n, sizeof *l->line, by_path))
             return dq_fail(err, DQ_DAMAGED, "%s: %s: was not written with the file", c->path, path);
@@ -373,7 +627,7 @@ static dq_status compare_lines(const lines *want, const lines *found, dq_arena *
         const char *f = i < found->n ? found->line[i] : NULL;
         if (w && f && strcmp(w, f) == 0) continue;
         const char *path = path_of(w ? w : f, a, err);
-        const bool same = path && w && f && by_path(dq_object_list_plain(path, a, err), &f) == 0;
+        const bool same = path && w && f && by_path(object_list_plain(path, a, err), &f) == 0;
         const char *wrong = same ? dq_object_list_differs(w, f, a, err) : NULL;
         if (err->code != DQ_OK) return err->code;
         if (same)

@@ -1,16 +1,18 @@
-/* container_write: see container_write.h. The skeleton: groups, attributes and datasets of the final size, without
- * contents. The same functions make it and its list of objects. It depends on the plan alone, so the same plan gives the same bytes; payloads are then written in
- * place at the offsets that dq_container_skeleton_locate finds, in any order. Hashes of all payloads, in order of paths,
+/* The skeleton: groups, attributes and datasets of the final size, without contents. The same
+ * functions make it and its list of objects. It depends on the plan alone, so the same plan gives
+ * the same bytes; payloads are then written in place at the offsets that
+ * dq_container_skeleton_locate finds, in any order. Hashes of all payloads, in order of paths,
  * make the content's hash.
  * SPDX-License-Identifier: MIT */
-#include "checkpoint/container_write.h"
-
 #include "base/file.h"
-#include "checkpoint/h5.h"
-#include "checkpoint/object_list.h"
+#include "checkpoint/inside.h"
 #include "kv/kv.h"
+#include "tensor/tensor.h"
 
+#include <hdf5.h>
 #include <string.h>
+
+#define DQ_H5_VERSION "1.0"
 
 static const dq_weight_part_row *part_of(const dq_slot *s)
 {

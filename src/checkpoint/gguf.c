@@ -1,14 +1,32 @@
-/* gguf: a cursor walks the header once. Metadata become values of jansson, so that typed look-ups of base/json.h name what
- * is wrong; lists are checked and stay where they lie; tensors are sorted by place to see that none overlap, then by name.
+/* A cursor walks the header once. Metadata become values of jansson, so that typed look-ups of
+ * base/json.h name what is wrong; lists are checked and stay where they lie; tensors are sorted by
+ * place to see that none overlap, then by name.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/gguf.h"
 
+#include "base/base.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/os.h"
 #include "base/text.h"
+#include "checkpoint/inside.h"
+#include "tensor/tensor.h"
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Of heads of `size` rows: transformers has the first of all rotary pairs, then the second; a GGUF file has them side by side.
+ * The row of the file that is row r of transformers, and the other way. */
+static inline int64_t dq_gguf_name_stored_row(int64_t r, int64_t size)
+{
+    const int64_t half = size / 2, head = r / size, i = r % size;
+    return head * size + i % half * 2 + i / half;
+}
+
+/* ---- GGUF ---- */
 
 enum { MAX_FIELDS = 1 << 16, MAX_TENSORS = 1 << 20, MAX_NAME = 1 << 16 };
 
@@ -379,8 +397,9 @@ dq_status dq_gguf_parse_fields(dq_gguf *g, const uint8_t *bytes, size_t len, dq_
     return parse(g, &c, false);
 }
 
-dq_status dq_gguf_join(dq_gguf_tensor **out, int64_t *n_out, const dq_gguf *const *g, int n,
-                       dq_arena *a, dq_err *err)
+/* The tensors of n files, [*n_out], by name, in the arena. DQ_DAMAGED: one is there twice. */
+static dq_status gguf_join(dq_gguf_tensor **out, int64_t *n_out, const dq_gguf *const *g, int n,
+                           dq_arena *a, dq_err *err)
 {
     int64_t at = 0;
     *n_out = 0;
@@ -445,4 +464,1038 @@ double dq_gguf_list_number(const dq_gguf_list *l, size_t i)
     case I64: return (double)signed_at(p, l->type);
     default: return (double)little(p, value_bytes[l->type]);
     }
+}
+
+/* ---- GGUF names ----
+ * One table, read in both directions.
+ *
+ * Source: llama.cpp gguf-py/gguf/tensor_mapping.py (names); convert_hf_to_gguf.py,
+ * LlamaModel.permute (which rows). */
+
+typedef struct name_row {
+    const char *gguf, *hf; /* after "blk.N." and "model.layers.N." */
+    bool pairs;            /* rows are in the order of rotary pairs */
+} name_row;
+
+static const name_row outer_names[] = {{"token_embd.weight", "model.embed_tokens.weight", false},
+                                       {"output_norm.weight", "model.norm.weight", false},
+                                       {"output.weight", "lm_head.weight", false}};
+static const name_row layer_names[] = {
+    {"attn_norm.weight", "input_layernorm.weight", false},
+    {"attn_q.weight", "self_attn.q_proj.weight", true},
+    {"attn_k.weight", "self_attn.k_proj.weight", true},
+    {"attn_v.weight", "self_attn.v_proj.weight", false},
+    {"attn_output.weight", "self_attn.o_proj.weight", false},
+    {"attn_q.bias", "self_attn.q_proj.bias", true},
+    {"attn_k.bias", "self_attn.k_proj.bias", true},
+    {"attn_v.bias", "self_attn.v_proj.bias", false},
+    {"attn_output.bias", "self_attn.o_proj.bias", false},
+    {"ffn_norm.weight", "post_attention_layernorm.weight", false},
+    {"ffn_gate.weight", "mlp.gate_proj.weight", false},
+    {"ffn_up.weight", "mlp.up_proj.weight", false},
+    {"ffn_down.weight", "mlp.down_proj.weight", false},
+    {"ffn_gate.bias", "mlp.gate_proj.bias", false},
+    {"ffn_up.bias", "mlp.up_proj.bias", false},
+    {"ffn_down.bias", "mlp.down_proj.bias", false},
+};
+enum { N_OUTER = sizeof outer_names / sizeof *outer_names };
+enum { N_LAYER = sizeof layer_names / sizeof *layer_names };
+static const char gguf_layer[] = "blk.", hf_layer[] = "model.layers.";
+
+/* The row whose name in one of the two columns it is; NULL: none. */
+static const name_row *row_of(const name_row *rows, size_t n, const char *name, bool by_hf)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(by_hf ? rows[i].hf : rows[i].gguf, name) == 0) return &rows[i];
+    }
+    return NULL;
+}
+
+/* The same name in the other column; NULL without an error: it has none. */
+static const char *other(bool *pairs, const char *name, bool by_hf, dq_arena *a, dq_err *err)
+{
+    const char *from = by_hf ? hf_layer : gguf_layer, *to = by_hf ? gguf_layer : hf_layer;
+    const size_t k = strlen(from);
+    const name_row *row = row_of(outer_names, N_OUTER, name, by_hf);
+    *pairs = false;
+    if (row) return by_hf ? row->gguf : row->hf;
+    if (strncmp(name, from, k) != 0) return NULL;
+    const size_t digits = strspn(name + k, "0123456789");
+    if (digits == 0 || name[k + digits] != '.') return NULL;
+    row = row_of(layer_names, N_LAYER, name + k + digits + 1, by_hf);
+    if (!row) return NULL;
+    *pairs = row->pairs;
+    return dq_textf(a, err, "%s%.*s.%s", to, (int)digits, name + k, by_hf ? row->gguf : row->hf);
+}
+
+/* The name that transformers has of a GGUF tensor, in the arena or longer-lived. *pairs: rows are in the order of rotary pairs.
+ * NULL without an error: no Llama of transformers has such a tensor. */
+static const char *gguf_name_hf(bool *pairs, const char *gguf, dq_arena *a, dq_err *err)
+{
+    return other(pairs, gguf, false, a, err);
+}
+
+const char *dq_gguf_name_of(bool *pairs, const char *hf, dq_arena *a, dq_err *err)
+{
+    return other(pairs, hf, true, a, err);
+}
+
+/* ---- GGUF config ----
+ * Config.json out of the keys `llama.*`. Rotary scaling of Llama 3 stands in a GGUF file as a
+ * tensor of one divisor a frequency; its parameters are found again by computing the divisors from
+ * those that published models have.
+ *
+ * Source: ggml-org/ggml docs/gguf.md (keys); llama.cpp src/llama-arch.cpp (all keys), src/llama-
+ * model.cpp and src/llama-context.cpp (defaults, scaling); transformers modeling_rope_utils.py
+ * (llama3). */
+
+static const char arch[] = "llama";
+enum { MOST_HEAD_DIM = 1 << 16 };
+
+/* ---- Rotary parameters ---- */
+
+static float divisor_at(const dq_gguf_tensor *t, int64_t i)
+{
+    float x;
+    memcpy(&x, t->data + (size_t)i * sizeof x, sizeof x);
+    return x;
+}
+
+/* Whether these are the divisors of llama3 with `factor`, 1, 4 and 8192 positions, as f32. */
+static bool is_llama3(const dq_gguf_tensor *t, int64_t n, double theta, double factor)
+{
+    static const double two_pi = 6.283185307179586476925, low = 1, high = 4, original = 8192;
+    for (int64_t i = 0; i < n; i++) {
+        const double length = two_pi * pow(theta, (double)i / (double)n);
+        const double keep = (original / length - low) / (high - low);
+        double want = 1;
+        if (length > original / low)
+            want = factor;
+        else if (length > original / high)
+            want = 1 / ((1 - keep) / factor + keep);
+        if (fabs((double)divisor_at(t, i) - want) > 1e-5 * want) return false;
+    }
+    return true;
+}
+
+static dq_status check_divisors(const dq_gguf_tensor *t, int64_t n, dq_err *err)
+{
+    if (t->n_dims != 1 || t->type != DQ_GGML_F32 || t->shape[0] != n)
+        return dq_fail(err, DQ_DAMAGED,
+                       "tensor \"%s\": expected %lld divisors in F32, found %lld in %s", t->name,
+                       (long long)n, (long long)t->shape[0], dq_gguf_type_name(t->type));
+    for (int64_t i = 0; i < n; i++) {
+        const float x = divisor_at(t, i);
+        if (!isfinite(x) || !(x > 0))
+            return dq_fail(err, DQ_DAMAGED,
+                           "tensor \"%s\": divisor %lld is not a finite number above 0", t->name,
+                           (long long)i);
+    }
+    return DQ_OK;
+}
+
+/* What the keys say of scaling. */
+typedef struct scaling {
+    bool yarn;
+    double factor,
+        gain; /* frequencies are divided by the first, cosine and sine multiplied by the second; 1: not */
+    int64_t original; /* positions */
+} scaling;
+
+static bool is_one(double x)
+{
+    return !(x < 1 || x > 1);
+}
+
+/* A number above 0; `usual` where the file does not say. */
+static dq_status positive(double *out, const json_t *f, const char *key, double usual, dq_err *err)
+{
+    DQ_TRY(dq_json_float(out, f, key, &usual, err));
+    if (*out > 0) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected more than 0, found %g", key, *out);
+}
+
+/* A type that is missing is linear, a factor of 0 is none, and without scaling there is no factor. */
+static dq_status read_scaling(scaling *s, const json_t *f, int64_t positions, dq_err *err)
+{
+    static const char *const usual = "linear";
+    static const double none = 0;
+    const char *type;
+    DQ_TRY(dq_gguf_text(&type, f, "llama.rope.scaling.type", &usual, err));
+    s->yarn = strcmp(type, "yarn") == 0;
+    if (!s->yarn && strcmp(type, "linear") != 0 && strcmp(type, "none") != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"llama.rope.scaling.type\": \"%s\" is not supported (expected none, "
+                       "linear or yarn)",
+                       type);
+    DQ_TRY(dq_json_float(&s->factor, f, "llama.rope.scale_linear", &none, err));
+    DQ_TRY(dq_json_float(&s->factor, f, "llama.rope.scaling.factor", &s->factor, err));
+    if (s->factor < 0)
+        return dq_fail(err, DQ_DAMAGED,
+                       "key \"llama.rope.scaling.factor\": expected at least 0, found %g",
+                       s->factor);
+    if (!(s->factor > 0) || strcmp(type, "none") == 0) s->factor = 1;
+    DQ_TRY(positive(&s->gain, f, "llama.rope.scaling.attn_factor", 1, err));
+    DQ_TRY(dq_json_int(&s->original, f, "llama.rope.scaling.original_context_length", 0, 1 << 30,
+                       &positions, err));
+    if (s->original == 0) s->original = positions;
+    return DQ_OK;
+}
+
+/* The gain of yarn is its own, by its factor, times the file's; alone it stands as a yarn of factor 1. */
+static json_t *yarn_json(const scaling *s)
+{
+    const double own = s->factor > 1 ? 1 + 0.1 * log(s->factor) : 1;
+    json_t *rope = json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", s->factor,
+                             "original_max_position_embeddings", (json_int_t)s->original);
+    if (!is_one(s->gain)) json_object_set_new(rope, "attention_factor", json_real(own * s->gain));
+    return rope;
+}
+
+/* A divisor for each frequency, which holds for texts of any length: the file's, if there are any, times the factor. */
+static json_t *divisors_json(const scaling *s, const dq_gguf_tensor *t, int64_t n)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < n; i++)
+        json_array_append_new(list, json_real(s->factor * (t ? (double)divisor_at(t, i) : 1)));
+    return json_pack("{s:s, s:O, s:o, s:f, s:f, s:I}", "rope_type", "longrope", "short_factor",
+                     list, "long_factor", list, "factor", 1.0, "attention_factor", s->gain,
+                     "original_max_position_embeddings", (json_int_t)s->original);
+}
+
+/* NULL: frequencies as they are. Each form is the narrowest that transformers has for it. */
+static dq_status rope_json(json_t **out, const scaling *s, const dq_gguf_tensor *t, int64_t n,
+                           double theta, dq_err *err)
+{
+    const bool yarn = s->yarn && !is_one(s->factor), plain = is_one(s->factor) && is_one(s->gain);
+    float most = 0;
+    if (t) DQ_TRY(check_divisors(t, n, err));
+    for (int64_t i = 0; t && i < n; i++) most = fmaxf(most, divisor_at(t, i));
+    if (t && yarn)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "key \"llama.rope.scaling.factor\": %g of yarn beside the divisors of tensor "
+            "\"%s\" is not supported (expected 1)",
+            s->factor, t->name);
+    if (t && plain && is_llama3(t, n, theta, (double)most))
+        *out = json_pack("{s:s, s:f, s:f, s:f, s:i}", "rope_type", "llama3", "factor", (double)most,
+                         "low_freq_factor", 1.0, "high_freq_factor", 4.0,
+                         "original_max_position_embeddings", 8192);
+    else if (t || (!yarn && !is_one(s->factor) && !is_one(s->gain)))
+        *out = divisors_json(s, t, n);
+    else if (yarn || !is_one(s->gain))
+        *out = yarn_json(s);
+    else if (!plain)
+        *out = json_pack("{s:s, s:f}", "rope_type", "linear", "factor", s->factor);
+    return DQ_OK;
+}
+
+static dq_status set_rope(json_t *config, const dq_gguf *g, int64_t head_dim, int64_t positions,
+                          dq_err *err)
+{
+    const dq_gguf_tensor *divisors = dq_gguf_find(g, "rope_freqs.weight");
+    json_t *rope = NULL;
+    scaling s;
+    double theta;
+    int64_t turned;
+    DQ_TRY(positive(&theta, g->fields, "llama.rope.freq_base", 10000, err));
+    DQ_TRY(dq_json_int(&turned, g->fields, "llama.rope.dimension_count", 1, MOST_HEAD_DIM,
+                       &head_dim, err));
+    if (turned != head_dim)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"llama.rope.dimension_count\": %lld of %lld elements of a head are "
+                       "rotated; only all are "
+                       "supported",
+                       (long long)turned, (long long)head_dim);
+    json_object_set_new(config, "rope_theta", json_real(theta));
+    DQ_TRY(read_scaling(&s, g->fields, positions, err));
+    DQ_TRY(rope_json(&rope, &s, divisors, head_dim / 2, theta, err));
+    if (rope) json_object_set_new(config, "rope_scaling", rope);
+    return DQ_OK;
+}
+
+/* ---- The rest ---- */
+
+/* Files of GGUF form that are no language model, by a text of one of their keys. */
+static const struct {
+    const char *key, *text, *what; /* text NULL: whatever the key says */
+} others[] = {
+    {"general.type", "adapter", "an adapter (LoRA)"},
+    {"adapter.type", NULL, "an adapter (LoRA)"},
+    {"general.type", "imatrix", "an importance matrix (imatrix)"},
+    {"general.type", "mmproj", "a projector of pictures or sound (mmproj)"},
+    {"general.architecture", "clip", "a projector of pictures or sound (mmproj)"},
+    {"general.architecture", "controlvector", "a control vector"},
+    {"general.architecture", "llama-embed", "an encoder of texts"},
+    {"general.architecture", "gemma-embedding", "an encoder of texts"},
+    {"general.architecture", "t5encoder", "an encoder of texts"},
+    {"general.architecture", "bert", "an encoder of texts"},
+    {"general.architecture", "modern-bert", "an encoder of texts"},
+    {"general.architecture", "nomic-bert", "an encoder of texts"},
+    {"general.architecture", "nomic-bert-moe", "an encoder of texts"},
+    {"general.architecture", "neo-bert", "an encoder of texts"},
+    {"general.architecture", "jina-bert-v2", "an encoder of texts"},
+    {"general.architecture", "jina-bert-v3", "an encoder of texts"},
+    {"general.architecture", "eurobert", "an encoder of texts"},
+};
+
+dq_status dq_gguf_config_kind(const json_t *f, dq_err *err)
+{
+    static const char *const usual = "model";
+    const char *name;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const char *text = json_string_value(json_object_get(f, others[i].key));
+        if (text && (!others[i].text || strcmp(text, others[i].text) == 0))
+            return dq_fail(err, DQ_MISMATCH,
+                           "is no language model: it holds %s. Name the file of a model.",
+                           others[i].what);
+    }
+    DQ_TRY(dq_gguf_text(&name, f, "general.type", &usual, err));
+    if (strcmp(name, usual) != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"general.type\": \"%s\" is not read (expected \"model\")", name);
+    DQ_TRY(dq_gguf_text(&name, f, "general.architecture", NULL, err));
+    if (strcmp(name, arch) == 0) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "architecture \"%s\" is not read from GGUF files (read is \"%s\", and no "
+                   "folder of such a model would be either)",
+                   name, arch);
+}
+
+/* Keys of llama.cpp that are not read, as they change nothing with the values that stand here; with others they change the
+ * model in a way dq does not run. */
+static const struct {
+    const char *key;
+    double fine[2];
+} only[] = {
+    {"expert_count", {0}},
+    {"expert_used_count", {0}},
+    {"expert_shared_count", {0}},
+    {"expert_feed_forward_length", {0}},
+    {"expert_shared_feed_forward_length", {0}},
+    {"leading_dense_block_count", {0}},
+    {"moe_every_n_layers", {0}},
+    {"interleave_moe_layer_step", {0}},
+    {"nextn_predict_layers", {0}},
+    {"n_deepstack_layers", {0}},
+    {"embedding_length_per_layer_input", {0}},
+    {"decoder_block_count", {0}},
+    {"full_attention_interval", {0}},
+    {"hyper_connection.count", {0}},
+    {"ssm.state_size", {0}},
+    {"use_parallel_residual", {0}},
+    {"swin_norm", {0}},
+    {"rescale_every_n_layers", {0}},
+    {"pooling_type", {0, -1}},
+    {"logit_scale", {0, 1}},
+    {"residual_scale", {0, 1}},
+    {"embedding_scale", {0, 1}},
+    {"attn_logit_softcapping", {0}},
+    {"final_logit_softcapping", {0}},
+    {"attention.causal", {1, 1}},
+    {"attention.max_alibi_bias", {0}},
+    {"attention.clamp_kqv", {0}},
+    {"attention.output_scale", {0, 1}},
+    {"attention.value_scale", {0, 1}},
+    {"attention.temperature_length", {0}},
+    {"attention.temperature_scale", {0}},
+    {"attention.q_lora_rank", {0}},
+    {"attention.kv_lora_rank", {0}},
+    {"attention.key_length_mla", {0}},
+    {"attention.value_length_mla", {0}},
+    {"attention.shared_kv_layers", {0}},
+    {"rope.dimension_sections", {0}},
+    {"rope.scaling.alpha", {0}},
+    {"rope.scaling.yarn_log_multiplier", {0}},
+    {"rope.scaling.yarn_ext_factor", {1, -1}},
+    {"rope.scaling.yarn_attn_factor", {1, 1}},
+    {"rope.scaling.yarn_beta_fast", {32, 32}},
+    {"rope.scaling.yarn_beta_slow", {1, 1}},
+};
+
+static bool near(double x, double y)
+{
+    return fabs(x - y) <= 1e-6 * fabs(y);
+}
+
+/* Whether a key is absent, or every number of it is a or b. */
+static dq_status check_only(const dq_gguf *g, const char *name, double a, double b, dq_err *err)
+{
+    static const double none = 0;
+    char key[64];
+    double x = a;
+    const dq_gguf_list *list;
+    snprintf(key, sizeof key, "%s.%s", arch, name);
+    const json_t *v = json_object_get(g->fields, key);
+    DQ_TRY(dq_gguf_find_list(&list, g, key, err));
+    if (!v || (list && list->texts)) return v ? dq_json_wrong(key, "numbers", v, err) : DQ_OK;
+    if (json_is_boolean(v))
+        x = json_is_true(v);
+    else if (!list)
+        DQ_TRY(dq_json_float(&x, g->fields, key, &none, err));
+    for (size_t i = 0; list && i < list->n && (near(x, a) || near(x, b)); i++)
+        x = dq_gguf_list_number(list, i);
+    if (near(x, a) || near(x, b)) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "key \"%s\": %g is not supported (expected %g)", key, x, b);
+}
+
+static dq_status check_text(const json_t *f, const char *key, const char *a, const char *b,
+                            dq_err *err)
+{
+    const char *text;
+    DQ_TRY(dq_gguf_text(&text, f, key, &a, err));
+    if (strcmp(text, a) == 0 || strcmp(text, b) == 0) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "key \"%s\": \"%s\" is not supported (expected \"%s\")", key,
+                   text, a);
+}
+
+static dq_status check_keys(const dq_gguf *g, int64_t dim, int64_t head_dim, int64_t positions,
+                            dq_err *err)
+{
+    static const double none = 0;
+    double window;
+    for (size_t i = 0; i < sizeof only / sizeof *only; i++)
+        DQ_TRY(check_only(g, only[i].key, only[i].fine[0], only[i].fine[1], err));
+    DQ_TRY(check_only(g, "attention.value_length", (double)head_dim, (double)head_dim, err));
+    DQ_TRY(check_only(g, "attention.scale", 0, 1 / sqrt((double)head_dim), err));
+    DQ_TRY(check_only(g, "embedding_length_out", 0, (double)dim, err));
+    DQ_TRY(dq_json_float(&window, g->fields, "llama.attention.sliding_window", &none, err));
+    if (window < (double)positions) DQ_TRY(check_only(g, "attention.sliding_window", 0, 0, err));
+    DQ_TRY(check_text(g->fields, "llama.tensor_data_layout", "reference", "Meta AI original pth",
+                      err));
+    return check_text(g->fields, "llama.hidden_activation", "silu", "swish", err);
+}
+
+/* An integer key of the file, or a list that says the same for every layer, under its name in config.json. */
+static dq_status copy_int(json_t *config, const char *name, const dq_gguf *g, const char *key,
+                          const int64_t *fallback, int64_t *out, dq_err *err)
+{
+    const dq_gguf_list *list;
+    const json_t *one = g->fields;
+    json_t *same = NULL;
+    DQ_TRY(dq_gguf_find_list(&list, g, key, err));
+    if (list && !list->texts && list->n) {
+        const double first = dq_gguf_list_number(list, 0);
+        for (size_t i = 1; i < list->n; i++) {
+            const double x = dq_gguf_list_number(list, i);
+            if (x < first || x > first)
+                return dq_fail(err, DQ_MISMATCH,
+                               "key \"%s\": numbers that differ by layer are not supported", key);
+        }
+        one = same = json_pack("{s:f}", key, first);
+    }
+    if (dq_json_int(out, one, key, 1, 1 << 30, fallback, err) == DQ_OK)
+        json_object_set_new(config, name, json_integer(*out));
+    json_decref(same);
+    return err->code;
+}
+
+/* Of any layer: each bias is there or not for itself, and what is not there is zero ("Model"). */
+static bool has_bias(const dq_gguf *g, const char *part)
+{
+    for (int64_t i = 0; i < g->n_tensors; i++) {
+        const char *name = g->tensor[i].name, *end = strrchr(name, '.');
+        if (end && strcmp(end, ".bias") == 0 && strstr(name, part)) return true;
+    }
+    return false;
+}
+
+static void set_flag(json_t *config, const char *name, bool value)
+{
+    json_object_set_new(config, name, json_boolean(value));
+}
+
+/* Rows of the embedding: what the vocabulary has, which may be more than the tokens that are named. */
+static dq_status set_vocab(json_t *config, const dq_gguf *g, dq_err *err)
+{
+    const dq_gguf_tensor *embed = dq_gguf_find(g, "token_embd.weight");
+    if (!embed || embed->n_dims != 2)
+        return dq_fail(err, DQ_DAMAGED, "tensor \"token_embd.weight\" is missing");
+    json_object_set_new(config, "vocab_size", json_integer(embed->shape[0]));
+    return DQ_OK;
+}
+
+static dq_status set_ids(json_t *config, const json_t *f, dq_err *err)
+{
+    static const char *const names[][2] = {{"bos_token_id", "tokenizer.ggml.bos_token_id"},
+                                           {"eos_token_id", "tokenizer.ggml.eos_token_id"}};
+    static const int64_t none = -1;
+    for (int i = 0; i < 2; i++) {
+        int64_t id;
+        DQ_TRY(dq_json_int(&id, f, names[i][1], 0, INT32_MAX, &none, err));
+        if (id >= 0) json_object_set_new(config, names[i][0], json_integer(id));
+    }
+    return DQ_OK;
+}
+
+static dq_status fill(json_t *config, int64_t *heads, int64_t *kv_heads, const dq_gguf *g,
+                      dq_err *err)
+{
+    int64_t dim, ffn, layers, positions, head_dim;
+    double eps;
+    if (g->n_tensors == 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "is no language model: it holds a vocabulary and no tensors. Name the file "
+                       "of a model.");
+    json_object_set_new(config, "architectures", json_pack("[s]", "LlamaForCausalLM"));
+    json_object_set_new(config, "model_type", json_string(arch));
+    json_object_set_new(config, "hidden_act", json_string("silu"));
+    DQ_TRY(copy_int(config, "hidden_size", g, "llama.embedding_length", NULL, &dim, err));
+    DQ_TRY(copy_int(config, "intermediate_size", g, "llama.feed_forward_length", NULL, &ffn, err));
+    DQ_TRY(copy_int(config, "num_hidden_layers", g, "llama.block_count", NULL, &layers, err));
+    DQ_TRY(copy_int(config, "max_position_embeddings", g, "llama.context_length", NULL, &positions,
+                    err));
+    DQ_TRY(
+        copy_int(config, "num_attention_heads", g, "llama.attention.head_count", NULL, heads, err));
+    DQ_TRY(copy_int(config, "num_key_value_heads", g, "llama.attention.head_count_kv", heads,
+                    kv_heads, err));
+    const int64_t usual = dim / *heads > 0 ? dim / *heads : 1;
+    DQ_TRY(copy_int(config, "head_dim", g, "llama.attention.key_length", &usual, &head_dim, err));
+    if (head_dim > MOST_HEAD_DIM)
+        return dq_fail(err, DQ_DAMAGED,
+                       "key \"llama.attention.key_length\": expected at most %d, found %lld",
+                       MOST_HEAD_DIM, (long long)head_dim);
+    DQ_TRY(dq_json_float(&eps, g->fields, "llama.attention.layer_norm_rms_epsilon", NULL, err));
+    json_object_set_new(config, "rms_norm_eps", json_real(eps));
+    set_flag(config, "tie_word_embeddings", !dq_gguf_find(g, "output.weight"));
+    set_flag(config, "attention_bias", has_bias(g, ".attn_"));
+    set_flag(config, "mlp_bias", has_bias(g, ".ffn_"));
+    DQ_TRY(set_vocab(config, g, err));
+    DQ_TRY(set_ids(config, g->fields, err));
+    DQ_TRY(check_keys(g, dim, head_dim, positions, err));
+    return set_rope(config, g, head_dim, positions, err);
+}
+
+dq_status dq_gguf_config(json_t **out, int64_t *heads, int64_t *kv_heads, const dq_gguf *g,
+                         dq_err *err)
+{
+    *out = json_object();
+    if (fill(*out, heads, kv_heads, g, err) == DQ_OK) return DQ_OK;
+    json_decref(*out);
+    *out = NULL;
+    return err->code;
+}
+
+/* ---- Model ----
+ * Tensors of all parts get the names of transformers (gguf.h); one that has none is refused.
+ * What is laid out anew gets addresses when the file is opened and is filled by all threads, a
+ * tensor at a time, when the model is to be run.
+ *
+ * Source: llama.cpp convert_hf_to_gguf.py, LlamaModel.permute (order of rows). */
+
+enum { MAX_PARTS = 1000, LINE = 64 };
+
+typedef struct entry {
+    const char *name; /* as transformers has it */
+    const dq_gguf_tensor *t;
+    int64_t heads; /* rows are in the order of rotary pairs of so many heads; 0: as they are */
+    dq_weight w;
+    uint8_t *own; /* where it is laid out anew; NULL: it stays */
+    dq_err err;
+} entry;
+
+typedef struct part {
+    const char *name;
+    dq_os_map map;
+    dq_gguf g;
+} part;
+
+enum { CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION, N_TEXTS };
+static const char *const text_names[N_TEXTS] = {"config.json", "tokenizer.json",
+                                                "tokenizer_config.json", "generation_config.json"};
+
+struct dq_gguf_model {
+    dq_arena *arena; /* owns this struct too */
+    part *part;      /* [n_parts] */
+    int n_parts;     /* open, of n_files */
+    int64_t n_files;
+    dq_gguf all; /* the first part's keys, which are the model's, and the tensors of every part */
+    json_t *config;
+    /* config.json, and those of the tokenizer, which are made when one is asked for */
+    dq_strbuf text[N_TEXTS];
+    bool tokenizer_made;
+    entry *entry; /* [n_entries], by name */
+    int64_t n_entries;
+    const char *about;
+    dq_os_block own;
+    size_t own_bytes;
+    bool loaded;
+};
+
+/* ---- Weights ---- */
+
+static bool becomes_codes(const dq_gguf_tensor *t)
+{
+    return t->type == DQ_GGML_Q8_0 || t->type == DQ_GGML_Q4_0 || t->type == DQ_GGML_Q5_0;
+}
+
+static size_t whole_lines(size_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+/* Bytes of codes of one that becomes codes. */
+static size_t code_bytes(const dq_weight *w)
+{
+    return whole_lines((size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
+}
+
+static size_t own_bytes(const entry *e)
+{
+    if (becomes_codes(e->t))
+        return code_bytes(&e->w) + whole_lines((size_t)(e->w.rows * e->w.cols / 32) * 2);
+    return e->heads && e->t->n_dims > 1 ? whole_lines(e->t->bytes) : 0;
+}
+
+static dq_weight weight_of(const dq_gguf_tensor *t, const char *name)
+{
+    const dq_weight_format *f = dq_format_ggml(t->type);
+    const int64_t rows = t->shape[0], cols = t->n_dims > 1 ? t->shape[1] : 1;
+    dq_weight w = {.name = name, .rows = rows, .cols = cols, .bits = 16, .data = t->data};
+    if (f && t->n_dims == 2) {
+        w = dq_format_ggml_weight(f, name, rows, cols, t->data);
+        if (becomes_codes(t)) w.format = &dq_format_int;
+        return w;
+    }
+    w.dtype = t->type == DQ_GGML_F16 ? DQ_F16 : t->type == DQ_GGML_BF16 ? DQ_BF16 : DQ_F32;
+    if (t->n_dims > 2 || f) w.cols = -t->n_dims; /* no architecture has such a tensor */
+    return w;
+}
+
+static void take_place(entry *e, uint8_t *p)
+{
+    e->own = p;
+    e->w.data = p;
+    if (becomes_codes(e->t)) e->w.scale = p ? p + code_bytes(&e->w) : NULL;
+}
+
+/* The row of the file that is row r of transformers. */
+static int64_t stored_row(const entry *e, int64_t r)
+{
+    return e->heads ? dq_gguf_name_stored_row(r, e->w.rows / e->heads) : r;
+}
+
+/* Codes u - 2^(bits-1) of a block, and its scale. */
+static void split_block(int8_t q[32], uint16_t *scale, const uint8_t *b, uint32_t type)
+{
+    memcpy(scale, b, sizeof *scale);
+    if (type == DQ_GGML_Q8_0) {
+        memcpy(q, b + 2, 32);
+        return;
+    }
+    const uint8_t *bits = b + 2, *low = type == DQ_GGML_Q5_0 ? b + 6 : b + 2;
+    for (int i = 0; i < 32; i++) {
+        const int u = low[i % 16] >> i / 16 * 4 & 15;
+        q[i] = (int8_t)(type == DQ_GGML_Q5_0 ? (u | (bits[i / 8] >> i % 8 & 1) << 4) - 16 : u - 8);
+    }
+}
+
+static void fill_codes(entry *e)
+{
+    const dq_weight *w = &e->w;
+    const dq_block *k = dq_format_ggml(e->t->type)->block;
+    const int64_t groups = w->cols / 32;
+    const size_t row_bytes = dq_quant_row_bytes(w->cols, w->bits);
+    uint8_t *scales = e->own + code_bytes(w);
+    for (int64_t r = 0; r < w->rows; r++) {
+        const uint8_t *from = e->t->data + stored_row(e, r) * groups * k->bytes;
+        for (int64_t g = 0; g < groups; g++) {
+            int8_t q[32];
+            uint16_t scale;
+            split_block(q, &scale, from + g * k->bytes, e->t->type);
+            if ((scale & 0x7c00u) == 0x7c00u) {
+                dq_fail(&e->err, DQ_DAMAGED,
+                        "tensor \"%s\": the scale of row %lld, block %lld is not finite",
+                        e->t->name, (long long)r, (long long)g);
+                return;
+            }
+            memcpy(scales + (r * groups + g) * 2, &scale, sizeof scale);
+            /* 32 columns take a whole number of 4 bytes at every width */
+            dq_quant_pack_row(e->own + (size_t)r * row_bytes + (size_t)(g * 4 * w->bits), q, 32,
+                              w->bits);
+        }
+    }
+}
+
+static void fill_rows(entry *e)
+{
+    const size_t row = e->t->bytes / (size_t)e->w.rows;
+    for (int64_t r = 0; r < e->w.rows; r++)
+        memcpy(e->own + (size_t)r * row, e->t->data + (size_t)stored_row(e, r) * row, row);
+}
+
+/* Vectors are read when a model is built. */
+static dq_status fill_vector(entry *e, dq_arena *a, dq_err *err)
+{
+    uint8_t *own = dq_alloc(a, e->t->bytes, 1, err);
+    if (!own) return err->code;
+    e->own = own;
+    e->w.data = own;
+    fill_rows(e);
+    e->own = NULL;
+    return DQ_OK;
+}
+
+dq_status dq_gguf_model_load(dq_gguf_model *m, dq_err *err)
+{
+    if (m->loaded) return DQ_OK;
+    if (m->own_bytes && !dq_os_block_take(&m->own))
+        return dq_fail(err, DQ_RESOURCE,
+                       "not enough memory for %.1f MiB of weights that are laid out anew",
+                       (double)m->own_bytes / 1048576.0);
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int64_t i = 0; i < m->n_entries; i++) {
+        entry *e = &m->entry[i];
+        if (!e->own || dq_os_check_stop(&e->err) != DQ_OK) continue;
+        if (becomes_codes(e->t))
+            fill_codes(e);
+        else
+            fill_rows(e);
+        dq_os_map_release(e->t->data, e->t->bytes);
+    }
+    for (int64_t i = 0; i < m->n_entries; i++) DQ_TRY(dq_fail_as(err, &m->entry[i].err));
+    m->loaded = true;
+    return DQ_OK;
+}
+
+/* ---- Tensors of all parts ---- */
+
+static int model_by_name(const void *x, const void *y)
+{
+    return strcmp(((const entry *)x)->name, ((const entry *)y)->name);
+}
+
+static dq_status add_entry(dq_gguf_model *m, const dq_gguf_tensor *t, int64_t heads,
+                           int64_t kv_heads, dq_err *err)
+{
+    entry *e = &m->entry[m->n_entries];
+    bool pairs;
+    if (strcmp(t->name, "rope_freqs.weight") == 0) return DQ_OK; /* is in the configuration */
+    *e = (entry){.name = gguf_name_hf(&pairs, t->name, m->arena, err), .t = t};
+    DQ_TRY(err->code);
+    if (!e->name)
+        return dq_fail(err, DQ_MISMATCH, "tensor \"%s\" does not belong to a Llama that dq runs",
+                       t->name);
+    if (pairs) e->heads = strstr(t->name, "attn_q") ? heads : kv_heads;
+    if (e->heads && (t->shape[0] % e->heads || t->shape[0] / e->heads % 2))
+        return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": %lld rows are no pairs of %lld heads",
+                       t->name, (long long)t->shape[0], (long long)e->heads);
+    e->w = weight_of(t, e->name);
+    m->own_bytes += own_bytes(e);
+    m->n_entries++;
+    return e->heads && t->n_dims == 1 ? fill_vector(e, m->arena, err) : DQ_OK;
+}
+
+/* The bias of a matrix that has none where others of its kind have: zero. */
+static dq_status add_zero_bias(dq_gguf_model *m, const dq_gguf_tensor *t, dq_err *err)
+{
+    static const char suffix[] = ".weight";
+    const size_t n = strlen(t->name), k = sizeof suffix - 1;
+    bool pairs;
+    if (t->n_dims != 2 || n < k || strcmp(t->name + n - k, suffix) != 0) return DQ_OK;
+    const char *key = strstr(t->name, ".attn_")  ? "attention_bias"
+                      : strstr(t->name, ".ffn_") ? "mlp_bias"
+                                                 : NULL;
+    if (!key || !json_is_true(json_object_get(m->config, key))) return DQ_OK;
+    char *name = dq_textf(m->arena, err, "%.*s.bias", (int)(n - k), t->name);
+    dq_gguf_tensor *zero = name ? dq_alloc(m->arena, 1, sizeof *zero, err) : NULL;
+    uint8_t *values = zero ? dq_alloc(m->arena, (size_t)t->shape[0], 4, err) : NULL;
+    if (!values) return err->code;
+    if (dq_gguf_find(&m->all, name)) return DQ_OK;
+    *zero = (dq_gguf_tensor){.name = name,
+                             .type = DQ_GGML_F32,
+                             .n_dims = 1,
+                             .shape = {t->shape[0]},
+                             .data = values,
+                             .bytes = (size_t)t->shape[0] * 4};
+    entry *e = &m->entry[m->n_entries++];
+    *e = (entry){.name = gguf_name_hf(&pairs, name, m->arena, err), .t = zero};
+    e->w = weight_of(zero, e->name);
+    return err->code;
+}
+
+/* "GGUF, 210 Q4_1, 61 F32": types by number. */
+static dq_status describe(dq_gguf_model *m, dq_err *err)
+{
+    enum { TYPES = 64 };
+    int64_t count[TYPES] = {0};
+    m->about = "GGUF";
+    for (int64_t i = 0; i < m->n_entries; i++) count[m->entry[i].t->type % TYPES]++;
+    for (int64_t most = 1; most;) {
+        uint32_t type = 0;
+        most = 0;
+        for (uint32_t k = 0; k < TYPES; k++) {
+            if (count[k] > most) most = count[type = k];
+        }
+        if (!most) break;
+        count[type] = 0;
+        m->about = dq_textf(m->arena, err, "%s, %lld %s", m->about, (long long)most,
+                            dq_gguf_type_name(type));
+        if (!m->about) return err->code;
+    }
+    return DQ_OK;
+}
+
+static dq_status list_entries(dq_gguf_model *m, int64_t heads, int64_t kv_heads, dq_err *err)
+{
+    size_t at = 0;
+    /* each may bring a bias */
+    m->entry = dq_alloc(m->arena, 2 * (size_t)m->all.n_tensors, sizeof *m->entry, err);
+    if (!m->entry) return err->code;
+    for (int64_t i = 0; i < m->all.n_tensors; i++)
+        DQ_TRY(add_entry(m, &m->all.tensor[i], heads, kv_heads, err));
+    DQ_TRY(describe(m, err));
+    for (int64_t i = 0; i < m->all.n_tensors; i++) DQ_TRY(add_zero_bias(m, &m->all.tensor[i], err));
+    qsort(m->entry, (size_t)m->n_entries, sizeof *m->entry, model_by_name);
+    if (m->own_bytes) dq_os_block_reserve(&m->own, m->own_bytes);
+    for (int64_t i = 0; i < m->n_entries; i++) {
+        const size_t bytes = own_bytes(&m->entry[i]);
+        if (bytes) take_place(&m->entry[i], m->own.data ? m->own.data + at : NULL);
+        at += bytes;
+    }
+    return DQ_OK;
+}
+
+/* ---- Files ---- */
+
+/* Of a file with a type of tensors that is not read: whether it would be refused whatever the type. */
+static dq_status refuse_kind(const part *p, dq_arena *a, dq_err *err)
+{
+    dq_gguf g;
+    dq_err other = {0};
+    if (dq_gguf_parse_fields(&g, p->map.data, p->map.bytes, a, &other) != DQ_OK) return err->code;
+    if (dq_gguf_config_kind(g.fields, &other) == DQ_MISMATCH) *err = other;
+    json_decref(g.fields);
+    return err->code;
+}
+
+static dq_status open_part(dq_gguf_model *m, int i, const char *path, bool tensors, dq_err *err)
+{
+    part *p = &m->part[i];
+    const char *slash = strrchr(path, '/');
+    p->name = dq_text(m->arena, slash ? slash + 1 : path, strlen(slash ? slash + 1 : path), err);
+    if (!p->name) return err->code;
+    DQ_TRY(dq_os_map_open(&p->map, path, err));
+    const dq_status status =
+        tensors ? dq_gguf_parse(&p->g, p->map.data, p->map.bytes, m->arena, err)
+                : dq_gguf_parse_fields(&p->g, p->map.data, p->map.bytes, m->arena, err);
+    if (tensors && i == 0 && status == DQ_MISMATCH) refuse_kind(p, m->arena, err);
+    return status == DQ_OK ? DQ_OK : dq_in(err, "%s: ", path);
+}
+
+/* The path of part i of n, from that of the first. */
+static char *part_path(const char *path, int64_t i, int64_t n, dq_arena *a, dq_err *err)
+{
+    char first[48];
+    snprintf(first, sizeof first, "-00001-of-%05lld.gguf", (long long)n);
+    const size_t len = strlen(path), end = strlen(first);
+    if (len <= end || strcmp(path + len - end, first) != 0) {
+        dq_fail(
+            err, DQ_MISMATCH,
+            "%s: is a part of a model in %lld files. Name the first, with its old name, NAME%s.",
+            path, (long long)n, first);
+        return NULL;
+    }
+    return dq_textf(a, err, "%.*s-%05lld-of-%05lld.gguf", (int)(len - end), path, (long long)i + 1,
+                    (long long)n);
+}
+
+static dq_status split_number(int64_t *out, const part *p, const char *key, dq_err *err)
+{
+    return dq_json_int(out, p->g.fields, key, 0, MAX_PARTS, NULL, err);
+}
+
+/* Whether a later part says where it belongs, and of the model nothing but what the first says: keys are the first's. */
+static dq_status check_part(const dq_gguf_model *m, int64_t i, dq_err *err)
+{
+    const part *p = &m->part[i];
+    int64_t count, number;
+    const char *key;
+    json_t *value;
+    DQ_TRY(split_number(&count, p, "split.count", err));
+    DQ_TRY(split_number(&number, p, "split.no", err));
+    if (count != m->n_files || number != i)
+        return dq_fail(err, DQ_DAMAGED,
+                       "says that it is part %lld of %lld (expected %lld of %lld, from 0 on)",
+                       (long long)number, (long long)count, (long long)i, (long long)m->n_files);
+    json_object_foreach(p->g.fields, key, value)
+    {
+        const json_t *first = json_object_get(m->part[0].g.fields, key);
+        if (strncmp(key, "split.", 6) == 0 ||
+            (strncmp(key, "general.", 8) == 0 && strcmp(key, "general.architecture") != 0))
+            continue;
+        if (!first || !json_equal(first, value))
+            return dq_fail(err, DQ_MISMATCH,
+                           "key \"%s\" is not what the first part says, which has the keys of a "
+                           "model",
+                           key);
+    }
+    return DQ_OK;
+}
+
+/* The tensors of all parts, as many as the first says where it does. */
+static dq_status join_parts(dq_gguf_model *m, dq_err *err)
+{
+    int64_t stated;
+    const dq_gguf **g = dq_alloc(m->arena, (size_t)m->n_parts, sizeof *g, err);
+    if (!g) return err->code;
+    for (int i = 0; i < m->n_parts; i++) g[i] = &m->part[i].g;
+    m->all = *g[0];
+    DQ_TRY(gguf_join(&m->all.tensor, &m->all.n_tensors, g, m->n_parts, m->arena, err));
+    DQ_TRY(dq_json_int(&stated, m->all.fields, "split.tensors.count", 0, INT32_MAX,
+                       &m->all.n_tensors, err));
+    if (stated == m->all.n_tensors) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED,
+                   "key \"split.tensors.count\": the parts have %lld tensors (expected %lld)",
+                   (long long)m->all.n_tensors, (long long)stated);
+}
+
+static dq_status open_parts(dq_gguf_model *m, const char *path, dq_err *err)
+{
+    static const int64_t one = 1, zero = 0;
+    int64_t number;
+    DQ_TRY(open_part(m, 0, path, true, err));
+    const json_t *f = m->part[0].g.fields;
+    if (dq_json_int(&m->n_files, f, "split.count", 0, MAX_PARTS, &one, err) != DQ_OK ||
+        dq_json_int(&number, f, "split.no", 0, MAX_PARTS, &zero, err) != DQ_OK)
+        return dq_in(err, "%s: ", path);
+    for (int64_t i = 1; i < m->n_files; i++) {
+        const char *other = part_path(path, i, m->n_files, m->arena, err);
+        if (!other) return err->code;
+        m->n_parts++;
+        DQ_TRY(open_part(m, (int)i, other, true, err));
+        if (check_part(m, i, err) != DQ_OK) return dq_in(err, "%s: ", other);
+    }
+    if (number != 0)
+        return dq_fail(err, DQ_DAMAGED,
+                       "%s: says that it is part %lld (expected 0, from 0 on, which has the keys "
+                       "of a model)",
+                       path, (long long)number);
+    return DQ_OK;
+}
+
+static dq_status read_head(dq_gguf_model *m, dq_err *err)
+{
+    int64_t heads, kv_heads;
+    char *text;
+    DQ_TRY(dq_gguf_config_kind(m->part[0].g.fields, err));
+    DQ_TRY(join_parts(m, err));
+    DQ_TRY(dq_gguf_config(&m->config, &heads, &kv_heads, &m->all, err));
+    DQ_TRY(dq_json_dump(&text, m->config, JSON_INDENT(2), err));
+    dq_strbuf_add(&m->text[CONFIG], text, strlen(text), err);
+    free(text);
+    DQ_TRY(err->code);
+    return list_entries(m, heads, kv_heads, err);
+}
+
+/* The texts of the tokenizer, once. */
+static dq_status make_tokenizer(dq_gguf_model *m, dq_err *err)
+{
+    if (m->tokenizer_made) return DQ_OK;
+    DQ_TRY(dq_gguf_config_tokenizer(&m->text[TOKENIZER], &m->text[TOKENIZER_CONFIG],
+                                    &m->text[GENERATION], &m->part[0].g, err));
+    m->tokenizer_made = true;
+    return DQ_OK;
+}
+
+/* With one part, which is not open yet; NULL: see err. */
+static dq_gguf_model *new_model(dq_err *err)
+{
+    dq_arena *arena = dq_arena_new();
+    dq_gguf_model *m = arena ? dq_alloc(arena, 1, sizeof *m, err) : NULL;
+    part *parts = m ? dq_alloc(arena, MAX_PARTS, sizeof *parts, err) : NULL;
+    if (!parts) {
+        dq_arena_free(arena);
+        dq_fail(err, DQ_RESOURCE, "out of memory");
+        return NULL;
+    }
+    m->arena = arena;
+    m->part = parts;
+    m->n_parts = 1;
+    return m;
+}
+
+static dq_status opened(dq_gguf_model **out, dq_gguf_model *m, const dq_err *err)
+{
+    *out = err->code == DQ_OK ? m : NULL;
+    if (!*out) dq_gguf_model_close(m);
+    return err->code;
+}
+
+dq_status dq_gguf_model_open(dq_gguf_model **out, const char *path, dq_err *err)
+{
+    dq_gguf_model *m = new_model(err);
+    if (m && open_parts(m, path, err) == DQ_OK && read_head(m, err) != DQ_OK)
+        dq_in(err, "%s: ", path);
+    return opened(out, m, err);
+}
+
+dq_status dq_gguf_model_open_tokenizer(dq_gguf_model **out, const char *path, dq_err *err)
+{
+    dq_gguf_model *m = new_model(err);
+    if (m && open_part(m, 0, path, false, err) == DQ_OK && make_tokenizer(m, err) != DQ_OK)
+        dq_in(err, "%s: ", path);
+    return opened(out, m, err);
+}
+
+void dq_gguf_model_close(dq_gguf_model *m)
+{
+    if (!m) return;
+    for (int i = 0; i < m->n_parts; i++) {
+        json_decref(m->part[i].g.fields);
+        dq_os_map_close(&m->part[i].map);
+    }
+    for (int i = 0; i < N_TEXTS; i++) dq_block_free(m->text[i].s);
+    json_decref(m->config);
+    dq_os_block_free(&m->own);
+    dq_arena_free(m->arena); /* m itself lives there */
+}
+
+const json_t *dq_gguf_model_config(const dq_gguf_model *m)
+{
+    return m->config;
+}
+
+dq_status dq_gguf_model_text(dq_gguf_model *m, const char *name, const char **out, size_t *len,
+                             dq_err *err)
+{
+    *out = NULL;
+    *len = 0;
+    for (int i = 0; i < N_TEXTS; i++) {
+        if (strcmp(text_names[i], name) != 0) continue;
+        if (i != CONFIG) DQ_TRY(make_tokenizer(m, err));
+        *out = m->text[i].s;
+        *len = m->text[i].n;
+    }
+    return DQ_OK;
+}
+
+const char *dq_gguf_model_about(const dq_gguf_model *m)
+{
+    return m->about;
+}
+
+int dq_gguf_model_n_files(const dq_gguf_model *m)
+{
+    return m->n_parts;
+}
+
+const char *dq_gguf_model_file(const dq_gguf_model *m, int i, size_t *bytes, const uint8_t **data,
+                               size_t *header)
+{
+    *bytes = m->part[i].map.bytes;
+    *data = m->part[i].map.data;
+    *header = m->part[i].g.header_bytes;
+    return m->part[i].name;
+}
+
+int64_t dq_gguf_model_count(const dq_gguf_model *m)
+{
+    return m->n_entries;
+}
+
+const dq_gguf_tensor *dq_gguf_model_at(const dq_gguf_model *m, int64_t i, dq_weight *w)
+{
+    *w = m->entry[i].w;
+    return m->entry[i].t;
 }

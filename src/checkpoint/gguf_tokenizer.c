@@ -1,22 +1,989 @@
-/* gguf_tokenizer: tokenizer.json out of the keys `tokenizer.ggml.*`, so that one loader serves both. A vocabulary of `gpt2`
- * is byte-level BPE, whose pre-tokenizer has a name (gguf_pre.h). One of `llama` is SentencePiece's BPE: its merges
- * are all ways in which a piece is made of two, best score first, as transformers lists them.
+/* A table of names, and the two questions it answers: what a name stands for, and which name
+ * stands for what a tokenizer.json says. Of the latter only what splits a text is compared, with
+ * defaults spelled out.
  *
- * Source: transformers convert_slow_tokenizer.py (generate_merges, LlamaConverter, GGUFLlamaConverter).
+ * Source: the patterns are those of the models' own tokenizer.json, as src/llama-vocab.cpp of
+ * llama.cpp names them.
  * SPDX-License-Identifier: MIT */
-#include "checkpoint/gguf_config.h"
-
-#include "checkpoint/gguf_pre.h"
-#include "checkpoint/gguf_vocab.h"
+#include "base/base.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "checkpoint/inside.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
+/* Of a piece of SentencePiece, the most: work on its ways grows with the square. It makes pieces of 16 characters unless it is
+ * told otherwise. */
+enum { DQ_GGUF_PIECE_BYTES = 1024 };
+
+typedef struct dq_gguf_vocab {
+    dq_gguf_span *token;              /* [n] */
+    const dq_gguf_list *type, *score; /* [n]; NULL: not there */
+    size_t n;
+    /* tokenizer.ggml.merges, [n_merges] of "left right"; NULL: the pairs of SentencePiece */
+    dq_gguf_span *merge;
+    struct dq_gguf_vocab_pair *pair; /* [n_merges] */
+    size_t n_merges;
+} dq_gguf_vocab;
+
+/* ---- GGUF pre ---- */
+
+static const char qwen2_pattern[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
+                                    "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+                                    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+static const char llama3_pattern[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
+                                     "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+                                     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+static const dq_gguf_pre known[] = {
+    {.name = "gpt-2"},
+    {.name = "smollm", .digits = true},
+    {.name = "starcoder", .digits = true},
+    {.name = "refact", .digits = true},
+    {.name = "codeshell", .digits = true},
+    {.name = "qwen2", .pattern = qwen2_pattern, .nfc = true},
+    {.name = "llama-bpe", .pattern = llama3_pattern, .ignore_merges = true, .add_bos = true},
+    {.name = "llama3", .pattern = llama3_pattern, .ignore_merges = true, .add_bos = true},
+    {.name = "llama-v3", .pattern = llama3_pattern, .ignore_merges = true, .add_bos = true},
+};
+enum { N_KNOWN = sizeof known / sizeof *known };
+
+/* The one that the metadata of a file name; DQ_MISMATCH by name: none, or one that is not known. */
+static dq_status gguf_pre_find(const dq_gguf_pre **out, const json_t *f, dq_err *err)
+{
+    static const char *const none = "";
+    const char *name;
+    DQ_TRY(dq_gguf_text(&name, f, "tokenizer.ggml.pre", &none, err));
+    for (int i = 0; i < N_KNOWN; i++) {
+        if (strcmp(name, known[i].name) != 0) continue;
+        *out = &known[i];
+        return DQ_OK;
+    }
+    if (!name[0])
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"tokenizer.ggml.pre\" is missing, so that the split of text into "
+                       "words is not known. Convert "
+                       "the model again with a converter of today.");
+    return dq_fail(err, DQ_MISMATCH,
+                   "key \"tokenizer.ggml.pre\": \"%s\" is not known (known are gpt-2, smollm, "
+                   "starcoder, refact, codeshell, "
+                   "qwen2, llama-bpe). Texts cannot be read with this file; ids can.",
+                   name);
+}
+
+/* ByteLevel; with a pattern of its own it splits nothing itself. */
+static json_t *gguf_pre_byte_level(bool use_regex)
+{
+    return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
+                     "trim_offsets", 1, "use_regex", (int)use_regex);
+}
+
+/* As tokenizer.json has it; the caller ends it with json_decref. */
+static json_t *gguf_pre_json(const dq_gguf_pre *p)
+{
+    json_t *first = NULL;
+    if (p->digits)
+        first = json_pack("{s:s, s:b}", "type", "Digits", "individual_digits", 1);
+    else if (p->pattern)
+        first = json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
+                          p->pattern, "behavior", "Isolated", "invert", 0);
+    json_t *list = json_array();
+    if (first) json_array_append_new(list, first);
+    json_array_append_new(list, gguf_pre_byte_level(!p->pattern));
+    return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", list);
+}
+
+/* ---- The other way ---- */
+
+/* A flag of a step, spelled out. */
+static bool flag(const json_t *step, const char *key, bool usual)
+{
+    const json_t *v = json_object_get(step, key);
+    return json_is_boolean(v) ? json_is_true(v) : usual;
+}
+
+/* One step with what matters of it; as it is where it is of another type. */
+static json_t *plain_step(json_t *step)
+{
+    const char *type = json_string_value(json_object_get(step, "type"));
+    if (!type) return json_incref(step);
+    if (strcmp(type, "ByteLevel") == 0)
+        return json_pack("{s:s, s:b, s:b}", "type", type, "add_prefix_space",
+                         (int)flag(step, "add_prefix_space", true), "use_regex",
+                         (int)flag(step, "use_regex", true));
+    if (strcmp(type, "Digits") == 0)
+        return json_pack("{s:s, s:b}", "type", type, "individual_digits",
+                         (int)flag(step, "individual_digits", false));
+    if (strcmp(type, "Split") == 0)
+        return json_pack("{s:s, s:O?, s:O?, s:b}", "type", type, "pattern",
+                         json_object_get(step, "pattern"), "behavior",
+                         json_object_get(step, "behavior"), "invert",
+                         (int)flag(step, "invert", false));
+    return json_incref(step);
+}
+
+/* Steps one after the other, sequences taken apart. */
+static void add_steps(json_t *list, json_t *v, int depth)
+{
+    const char *type = json_string_value(json_object_get(v, "type"));
+    json_t *inner = json_object_get(v, "pretokenizers");
+    if (json_is_null(v) || !v) return;
+    if (depth < 8 && type && strcmp(type, "Sequence") == 0 && json_is_array(inner)) {
+        for (size_t i = 0; i < json_array_size(inner); i++)
+            add_steps(list, json_array_get(inner, i), depth + 1);
+        return;
+    }
+    json_array_append_new(list, plain_step(v));
+}
+
+const dq_gguf_pre *dq_gguf_pre_of(json_t *pre_tokenizer)
+{
+    const dq_gguf_pre *found = NULL;
+    json_t *want = json_array();
+    add_steps(want, pre_tokenizer, 0);
+    for (int i = 0; i < N_KNOWN && !found; i++) {
+        json_t *whole = gguf_pre_json(&known[i]), *steps = json_array();
+        add_steps(steps, whole, 0);
+        if (json_equal(steps, want)) found = &known[i];
+        json_decref(steps);
+        json_decref(whole);
+    }
+    json_decref(want);
+    return found;
+}
+
+/* ---- GGUF merges ----
+ * Pairs of tokens in a hash table give the rank of their merge, and characters are joined by rank
+ * as the tokenizers library does it, the best pair from a heap: a token may be long.
+ *
+ * That scores say what merges say: both join the pair of best rank, and a piece has one rank where
+ * all its merges stand together. Two places with the same piece are where they could part, as
+ * merges rank its ways and scores do not. If they share no part, both are joined; if they do, X Y
+ * Z with XY = YZ, the tokens were made inside these three alone, so merging the text XYZ by itself
+ * shows whether that state is ever reached. Pieces whose merges do not stand apart had one score:
+ * these are let through where they are runs of one character that both ways join alike. */
+
+struct dq_gguf_merges {
+    dq_strmap ids;     /* of texts */
+    dq_strmap pairs;   /* of two tokens: the rank */
+    const char **text; /* [n] by id; NULL: not in the vocabulary */
+    size_t *len;
+    int64_t n;
+    dq_gguf_merge *merge;
+    int64_t n_merges;
+};
+
+static dq_status damaged(dq_err *err, const char *what)
+{
+    return dq_fail(err, DQ_DAMAGED, "tokenizer.json: %s", what);
+}
+
+/* ---- Reading ---- */
+
+static dq_status read_vocab(dq_gguf_merges *m, const json_t *vocab, dq_arena *a, dq_err *err)
+{
+    union { /* the iteration macro takes a pointer to non-const, but changes nothing */
+        const json_t *in;
+        json_t *out;
+    } object = {.in = vocab};
+    const char *key;
+    size_t len;
+    json_t *v;
+    if (!json_is_object(vocab)) return damaged(err, "there is no vocabulary");
+    DQ_TRY(dq_strmap_new(&m->ids, json_object_size(vocab), a, err));
+    m->text = dq_alloc(a, (size_t)m->n, sizeof *m->text, err);
+    m->len = dq_alloc(a, (size_t)m->n, sizeof *m->len, err);
+    if (!m->text || !m->len) return err->code;
+    json_object_keylen_foreach(object.out, key, len, v)
+    {
+        const json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+        if (id < 0 || id >= m->n)
+            return dq_fail(err, DQ_MISMATCH,
+                           "tokenizer.json: token %lld has no row in the embedding, which has %lld",
+                           (long long)id, (long long)m->n);
+        m->text[id] = key;
+        m->len[id] = len;
+        dq_strmap_put(&m->ids, key, len, (int32_t)id);
+    }
+    return DQ_OK;
+}
+
+/* "left right" or ["left", "right"]. */
+static bool split(dq_gguf_merge *out, const json_t *v)
+{
+    if (json_is_array(v) && json_array_size(v) == 2) {
+        for (size_t i = 0; i < 2; i++) {
+            const json_t *part = json_array_get(v, i);
+            if (!json_is_string(part)) return false;
+            out->text[i] = json_string_value(part);
+            out->len[i] = json_string_length(part);
+        }
+        return out->len[0] && out->len[1];
+    }
+    const char *s = json_string_value(v), *space = s ? strchr(s, ' ') : NULL;
+    if (!space) return false;
+    out->text[0] = s;
+    out->len[0] = (size_t)(space - s);
+    out->text[1] = space + 1;
+    out->len[1] = json_string_length(v) - out->len[0] - 1;
+    return out->len[0] && out->len[1];
+}
+
+static int32_t id_of(const dq_gguf_merges *m, const char *s, size_t len)
+{
+    return dq_strmap_get(&m->ids, s, len);
+}
+
+static bool find_ids(dq_gguf_merge *x, const dq_gguf_merges *m, dq_strbuf *joined, dq_err *err)
+{
+    joined->n = 0;
+    for (int i = 0; i < 2; i++) {
+        x->id[i] = id_of(m, x->text[i], x->len[i]);
+        if (dq_strbuf_add(joined, x->text[i], x->len[i], err) != DQ_OK) return false;
+    }
+    x->id[2] = id_of(m, joined->s, joined->n);
+    return x->id[0] >= 0 && x->id[1] >= 0 && x->id[2] >= 0;
+}
+
+static dq_status read_merges(dq_gguf_merges *m, const json_t *list, dq_arena *a, dq_err *err)
+{
+    dq_strbuf joined = {0};
+    if (!json_is_array(list)) return damaged(err, "there are no merges");
+    m->n_merges = (int64_t)json_array_size(list);
+    m->merge = dq_alloc(a, (size_t)m->n_merges, sizeof *m->merge, err);
+    if (!m->merge) return err->code;
+    DQ_TRY(dq_strmap_new(&m->pairs, (size_t)m->n_merges, a, err));
+    for (int64_t i = 0; i < m->n_merges && err->code == DQ_OK; i++) {
+        dq_gguf_merge *x = &m->merge[i];
+        if (!split(x, json_array_get(list, (size_t)i)) || !find_ids(x, m, &joined, err))
+            dq_fail(err, DQ_DAMAGED, "tokenizer.json: merge %lld is not of two tokens to a third",
+                    (long long)i);
+        else if (dq_strmap_get(&m->pairs, (const char *)x->id, 2 * sizeof *x->id) >= 0)
+            dq_fail(err, DQ_MISMATCH,
+                    "tokenizer.json: merge %lld (\"%.*s\" and \"%.*s\") is there twice, and which "
+                    "of the two counts differs between programs",
+                    (long long)i, (int)x->len[0], x->text[0], (int)x->len[1], x->text[1]);
+        else
+            dq_strmap_put(&m->pairs, (const char *)x->id, 2 * sizeof *x->id, (int32_t)i);
+    }
+    dq_block_free(joined.s);
+    return err->code;
+}
+
+dq_status dq_gguf_merges_new(dq_gguf_merges **out, const json_t *model, int64_t n, dq_arena *a,
+                             dq_err *err)
+{
+    dq_gguf_merges *m = *out = dq_alloc(a, 1, sizeof *m, err);
+    if (!m) return err->code;
+    m->n = n;
+    DQ_TRY(read_vocab(m, json_object_get(model, "vocab"), a, err));
+    return read_merges(m, json_object_get(model, "merges"), a, err);
+}
+
+int64_t dq_gguf_merges_count(const dq_gguf_merges *m)
+{
+    return m->n_merges;
+}
+
+const dq_gguf_merge *dq_gguf_merges_at(const dq_gguf_merges *m, int64_t i)
+{
+    return &m->merge[i];
+}
+
+/* ---- Joining ---- */
+
+static bool begins_char(char c)
+{
+    return ((unsigned char)c & 0xc0) != 0x80;
+}
+
+static size_t char_end(const char *s, size_t len, size_t at)
+{
+    for (at++; at < len && !begins_char(s[at]); at++)
+        ;
+    return at;
+}
+
+static int32_t rank_of(const dq_gguf_merges *m, const int32_t pair[2])
+{
+    return pair[0] < 0 || pair[1] < 0
+               ? -1
+               : dq_strmap_get(&m->pairs, (const char *)pair, 2 * sizeof *pair);
+}
+
+enum { GONE = -2 }; /* an item that is joined to the one before */
+
+/* A pair that begins at an item, and its rank when it was met. */
+typedef struct candidate {
+    int32_t rank, at;
+} candidate;
+
+typedef struct heap {
+    candidate *c;
+    size_t n;
+} heap;
+
+/* The best rank first, of equals the leftmost. */
+static bool before(candidate a, candidate b)
+{
+    return a.rank != b.rank ? a.rank < b.rank : a.at < b.at;
+}
+
+static void push(heap *h, candidate c)
+{
+    size_t i = h->n++;
+    for (; i > 0 && before(c, h->c[(i - 1) / 2]); i = (i - 1) / 2) h->c[i] = h->c[(i - 1) / 2];
+    h->c[i] = c;
+}
+
+static candidate pop(heap *h)
+{
+    const candidate top = h->c[0], last = h->c[--h->n];
+    size_t i = 0;
+    for (size_t k; (k = 2 * i + 1) < h->n; i = k) {
+        if (k + 1 < h->n && before(h->c[k + 1], h->c[k])) k++;
+        if (!before(h->c[k], last)) break;
+        h->c[i] = h->c[k];
+    }
+    h->c[i] = last;
+    return top;
+}
+
+/* Items of a text on their way: those that are left are a list. */
+typedef struct joining {
+    const dq_gguf_merges *m;
+    int32_t *ids, *next, *prev; /* next of the last is n, prev of the first -1 */
+    int32_t n, limit;
+    heap h;
+} joining;
+
+static int32_t rank_at(const joining *j, int32_t at)
+{
+    const int32_t next = at < 0 ? j->n : j->next[at];
+    if (next == j->n) return -1;
+    const int32_t rank = rank_of(j->m, (const int32_t[]){j->ids[at], j->ids[next]});
+    return rank < j->limit ? rank : -1;
+}
+
+static void meet(joining *j, int32_t at)
+{
+    const int32_t rank = rank_at(j, at);
+    if (rank >= 0) push(&j->h, (candidate){rank, at});
+}
+
+/* Ids of the tokens that ids[n] become by merges that rank before `limit`; how many they are. */
+static size_t join(int32_t *ids, size_t n, const dq_gguf_merges *m, int32_t limit, dq_err *err)
+{
+    size_t left = 0;
+    joining j = {.m = m, .ids = ids, .n = (int32_t)n, .limit = limit};
+    j.h.c = dq_block_raw(3 * n, sizeof *j.h.c, err); /* a merge brings two pairs and takes one */
+    j.next = dq_block_raw(2 * n, sizeof *j.next, err);
+    if (j.h.c && j.next) {
+        j.prev = j.next + n;
+        for (int32_t i = 0; i < j.n; i++) j.next[i] = i + 1;
+        for (int32_t i = 0; i < j.n; i++) j.prev[i] = i - 1;
+        for (int32_t i = 0; i < j.n; i++) meet(&j, i);
+        while (j.h.n > 0) {
+            const candidate c = pop(&j.h);
+            if (ids[c.at] == GONE || rank_at(&j, c.at) != c.rank) continue;
+            const int32_t gone = j.next[c.at], after = j.next[gone];
+            ids[c.at] = m->merge[c.rank].id[2];
+            ids[gone] = GONE;
+            j.next[c.at] = after;
+            if (after < j.n) j.prev[after] = c.at;
+            meet(&j, j.prev[c.at]);
+            meet(&j, c.at);
+        }
+        for (size_t i = 0; i < n; i++) {
+            if (ids[i] != GONE) ids[left++] = ids[i];
+        }
+    }
+    dq_block_free(j.next);
+    dq_block_free(j.h.c);
+    return left;
+}
+
+/* Ids of characters, -1 of one that is no token; how many they are. */
+static size_t characters(int32_t *ids, const dq_gguf_merges *m, const char *s, size_t len)
+{
+    size_t n = 0;
+    for (size_t at = 0, end; at < len; at = end) {
+        end = char_end(s, len, at);
+        ids[n++] = id_of(m, s + at, end - at);
+    }
+    return n;
+}
+
+int32_t dq_gguf_merges_unmade(const dq_gguf_merges *m, const bool *is_piece, dq_err *err)
+{
+    int32_t found = -1;
+    for (int64_t i = 0; i < m->n && found < 0 && err->code == DQ_OK; i++) {
+        if (!is_piece[i] || !m->text[i] || m->len[i] == 0) continue;
+        int32_t *ids = dq_block_raw(m->len[i], sizeof *ids, err);
+        if (!ids) break;
+        const size_t n = join(ids, characters(ids, m, m->text[i], m->len[i]), m, INT32_MAX, err);
+        if (n != 1 || ids[0] != i) found = (int32_t)i;
+        dq_block_free(ids);
+    }
+    return found;
+}
+
+/* ---- Scores ---- */
+
+typedef struct ranks {
+    const dq_gguf_merges *m;
+    const bool *is_piece;
+    int32_t *first, *last; /* [n] by id: the first and the last merge of a piece; -1: it has none */
+    bool *tied;            /* [n] by id: it has its score with others */
+    dq_arena *arena;
+} ranks;
+
+static const char *about(const ranks *r, int32_t id, const char *what, dq_err *err)
+{
+    return dq_textf(r->arena, err, "\"%.*s\" %s", (int)r->m->len[id], r->m->text[id], what);
+}
+
+static void find_runs(ranks *r)
+{
+    for (int64_t i = 0; i < r->m->n; i++) r->first[i] = r->last[i] = -1;
+    for (int64_t i = 0; i < r->m->n_merges; i++) {
+        const int32_t id = r->m->merge[i].id[2];
+        if (r->first[id] < 0) r->first[id] = (int32_t)i;
+        r->last[id] = (int32_t)i;
+    }
+}
+
+/* The length of the character that a piece repeats; 0: it is no such run. */
+static size_t repeats(const ranks *r, int32_t id)
+{
+    const char *s = r->m->text[id];
+    const size_t len = r->m->len[id], one = char_end(s, len, 0);
+    return len % one == 0 && memcmp(s, s + one, len - one) == 0 ? one : 0;
+}
+
+/* The last merge of the pieces that this merge begins, as far as their merges do not stand apart. */
+static int32_t block_last(const ranks *r, int32_t begin)
+{
+    int32_t last = begin;
+    for (int32_t i = begin; i <= last; i++) {
+        const int32_t l = r->last[r->m->merge[i].id[2]];
+        if (l > last) last = l;
+    }
+    return last;
+}
+
+/* Whether all these merges, `last` too, make the same piece. */
+static bool one_piece(const ranks *r, int32_t begin, int32_t last)
+{
+    const dq_gguf_merge *merge = r->m->merge;
+    for (int32_t i = begin + 1; i <= last; i++) {
+        if (merge[i].id[2] != merge[begin].id[2]) return false;
+    }
+    return true;
+}
+
+static bool same_run_of(const ranks *r, int32_t a, int32_t b)
+{
+    const size_t one = repeats(r, a);
+    return one && repeats(r, b) == one && memcmp(r->m->text[a], r->m->text[b], one) == 0;
+}
+
+/* The end of the class that begins with this merge: pieces of one score. With runs of a character come those after them, as
+ * the run of two, which has but one merge. */
+static int32_t class_end(const ranks *r, int32_t begin)
+{
+    const dq_gguf_merge *merge = r->m->merge;
+    int32_t last = block_last(r, begin);
+    if (one_piece(r, begin, last)) return last + 1;
+    while (last + 1 < r->m->n_merges && same_run_of(r, merge[begin].id[2], merge[last + 1].id[2]))
+        last = block_last(r, last + 1);
+    return last + 1;
+}
+
+/* A part that SentencePiece's BPE may have: a token or any character. */
+static bool may_be_part(const ranks *r, const char *s, size_t len)
+{
+    return id_of(r->m, s, len) >= 0 || char_end(s, len, 0) == len;
+}
+
+static int32_t way(const ranks *r, const char *s, size_t len, size_t cut)
+{
+    const int32_t pair[2] = {id_of(r->m, s, cut), id_of(r->m, s + cut, len - cut)};
+    return rank_of(r->m, pair);
+}
+
+/* Whether X, Y, Z come of their text, all merges before the ways of XY = YZ done; `limit` is the first of them. */
+static bool reached(const ranks *r, const char *s, size_t len, size_t x, int32_t limit, dq_err *err)
+{
+    const dq_gguf_merges *m = r->m;
+    int32_t *ids = dq_block_raw(len + x, sizeof *ids, err);
+    if (!ids) return false;
+    size_t n = characters(ids, m, s, x);
+    n += characters(ids + n, m, s, len);
+    n = join(ids, n, m, limit, err);
+    const bool is = n == 3 && ids[0] == id_of(m, s, x) && ids[1] == id_of(m, s + x, len - x) &&
+                    ids[2] == id_of(m, s + len - x, x);
+    dq_block_free(ids);
+    return is;
+}
+
+/* Ways of one piece: all are there, and none is taken before one that shares a part with it on its left. */
+static const char *check_ways(const ranks *r, int32_t id, dq_err *err)
+{
+    const char *s = r->m->text[id];
+    const size_t len = r->m->len[id];
+    for (size_t cut = 1; cut < len; cut++) {
+        if (!begins_char(s[cut]) || !may_be_part(r, s, cut) || !may_be_part(r, s + cut, len - cut))
+            continue;
+        const int32_t left = way(r, s, len, cut);
+        if (left < 0) return about(r, id, "is made of two pieces that are not merged", err);
+        if (r->tied[id] || memcmp(s, s + cut, len - cut) != 0) continue;
+        const int32_t right = begins_char(s[len - cut]) ? way(r, s, len, len - cut) : -1;
+        if (right >= 0 && right < left && reached(r, s, len, cut, r->first[id], err))
+            return about(r, id, "is merged from the right of a text that holds it twice", err);
+    }
+    return NULL;
+}
+
+/* ---- Pieces of one score ---- */
+
+/* The leftmost pair each time, whatever its rank below `end`: what one score for all says. */
+static size_t join_leftmost(int32_t *ids, size_t n, const dq_gguf_merges *m, int32_t end)
+{
+    size_t left = 0; /* of ids that are joined as far as they can be */
+    for (size_t i = 0; i < n; i++) {
+        ids[left++] = ids[i];
+        for (int32_t rank; left > 1 && (rank = rank_of(m, ids + left - 2)) >= 0 && rank < end;)
+            ids[--left - 1] = m->merge[rank].id[2];
+    }
+    return left;
+}
+
+/* Whether both ways join n times a character to the same. */
+static bool same_run(const ranks *r, int32_t one, size_t n, int32_t end, dq_err *err)
+{
+    int32_t *a = dq_block_raw(2 * n, sizeof *a, err);
+    if (!a) return true;
+    int32_t *b = a + n;
+    for (size_t i = 0; i < 2 * n; i++) a[i] = one;
+    const size_t x = join(a, n, r->m, end, err), y = join_leftmost(b, n, r->m, end);
+    const bool same = x == y && memcmp(a, b, x * sizeof *a) == 0;
+    dq_block_free(a);
+    return same;
+}
+
+/* Pieces of one score are runs of one character, as those of spaces in Llama's vocabulary; no better merge has a part of them,
+ * so that they are made of single characters alone and without a break. */
+static const char *check_class(ranks *r, int32_t begin, int32_t end, dq_err *err)
+{
+    const dq_gguf_merges *m = r->m;
+    const int32_t id = m->merge[begin].id[2];
+    const size_t one = repeats(r, id);
+    size_t longest = 0;
+    for (int32_t i = begin; i < end; i++) {
+        const int32_t other = m->merge[i].id[2];
+        if (!same_run_of(r, id, other)) return about(r, other, "is merged at several ranks", err);
+        if (m->len[other] / one > longest) longest = m->len[other] / one;
+        r->tied[other] = true;
+    }
+    for (int32_t i = 0; i < begin; i++) {
+        if (r->tied[m->merge[i].id[0]] || r->tied[m->merge[i].id[1]])
+            return about(r, m->merge[i].id[2], "is merged before its part", err);
+    }
+    const int32_t character = id_of(m, m->text[id], one);
+    for (size_t n = 2; n <= 3 * longest + 2 && err->code == DQ_OK; n++) {
+        if (!same_run(r, character, n, end, err))
+            return about(r, id, "and longer ones are merged at ranks that no score says", err);
+    }
+    r->tied[character] = true; /* alone it has no score that counts */
+    return NULL;
+}
+
+static const char *check_classes(ranks *r, dq_err *err)
+{
+    const char *why = NULL;
+    for (int32_t i = 0, end; i < r->m->n_merges && !why && err->code == DQ_OK; i = end) {
+        end = class_end(r, i);
+        if (!one_piece(r, i, end - 1)) why = check_class(r, i, end, err);
+    }
+    return why;
+}
+
+/* ---- */
+
+/* Pieces that have a score of their own have ids in the order of their merges, and those of one score are the last. */
+static bool ids_in_order(const ranks *r)
+{
+    int32_t before = -1;
+    bool tied = false;
+    for (int64_t i = 0; i < r->m->n_merges; i++) {
+        const int32_t id = r->m->merge[i].id[2];
+        tied = tied || r->tied[id];
+        if (tied && !r->tied[id]) return false;
+        if (!tied && id < before) return false;
+        before = id;
+    }
+    return true;
+}
+
+static void fill_scores(float *score, const ranks *r, int32_t first)
+{
+    static const float least = -1e9f; /* as Llama's vocabulary has it */
+    const bool by_id = ids_in_order(r);
+    for (int64_t i = 0; i < r->m->n; i++) {
+        score[i] = 0;
+        if (r->is_piece[i]) score[i] = by_id ? -(float)(i - first) : -(float)r->m->n_merges;
+        if (r->is_piece[i] && by_id && r->tied[i]) score[i] = least;
+    }
+    for (int32_t i = 0, rank = 0, end; !by_id && i < r->m->n_merges; i = end, rank++) {
+        end = class_end(r, i);
+        for (int32_t k = i; k < end; k++) score[r->m->merge[k].id[2]] = -(float)rank;
+    }
+}
+
+dq_status dq_gguf_merges_scores(float *score, const char **why, const dq_gguf_merges *m,
+                                const bool *is_piece, int32_t first, dq_arena *a, dq_err *err)
+{
+    enum { EXACT = 1 << 24 }; /* whole numbers that f32 has */
+    ranks r = {.m = m, .is_piece = is_piece, .arena = a};
+    r.first = dq_alloc(a, (size_t)m->n, sizeof *r.first, err);
+    r.last = dq_alloc(a, (size_t)m->n, sizeof *r.last, err);
+    r.tied = dq_alloc(a, (size_t)m->n, sizeof *r.tied, err);
+    if (!r.first || !r.last || !r.tied) return err->code;
+    *why = m->n_merges >= EXACT || m->n >= EXACT ? "it has more than 2^24 merges" : NULL;
+    for (int64_t i = 0; i < m->n && !*why; i++) {
+        if (is_piece[i] && m->len[i] > DQ_GGUF_PIECE_BYTES)
+            *why = "it has a piece of more than 1024 bytes";
+    }
+    find_runs(&r);
+    if (!*why) *why = check_classes(&r, err);
+    for (int64_t i = 0; i < m->n && !*why && err->code == DQ_OK; i++) {
+        if (is_piece[i] && m->text[i]) *why = check_ways(&r, (int32_t)i, err);
+    }
+    if (!*why && err->code == DQ_OK) fill_scores(score, &r, first);
+    return err->code;
+}
+
+/* ---- GGUF vocab ----
+ * The texts are written without a tree of JSON values in between: a vocabulary has 100000 tokens
+ * and as many merges, and whoever waits for a first token waits for them.
+ *
+ * Source: transformers convert_slow_tokenizer.py (generate_merges). */
+
+/* ---- Reading ---- */
+
+static dq_status list_of(const dq_gguf_list **out, const dq_gguf *g, const char *key, bool texts,
+                         bool needed, dq_err *err)
+{
+    const json_t *v = json_object_get(g->fields, key);
+    DQ_TRY(dq_gguf_find_list(out, g, key, err));
+    if (!v && !needed) return DQ_OK;
+    if (!*out) return dq_json_wrong(key, "a list", v, err);
+    if ((*out)->texts == texts) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "key \"%s\": the list holds no %s", key,
+                   texts ? "texts" : "numbers");
+}
+
+/* Numbers of any type are whole ones of the enumeration, or 0, which says nothing. */
+static dq_status check_types(const dq_gguf_vocab *v, dq_err *err)
+{
+    for (size_t i = 0; v->type && i < v->n; i++) {
+        const double type = dq_gguf_list_number(v->type, i);
+        if (!(type >= 0 && type <= DQ_GGUF_BYTE) || (double)(int)type < type)
+            return dq_fail(err, DQ_DAMAGED,
+                           "key \"tokenizer.ggml.token_type\": token %zu has %g (expected a whole "
+                           "number from 0 to %d)",
+                           i, type, DQ_GGUF_BYTE);
+    }
+    return DQ_OK;
+}
+
+static int gguf_vocab_type(const dq_gguf_vocab *v, size_t i)
+{
+    return v->type ? (int)dq_gguf_list_number(v->type, i) : DQ_GGUF_NORMAL;
+}
+
+bool dq_gguf_vocab_ends(const char *text, size_t len)
+{
+    static const char *const names[] = {"<|eot_id|>",
+                                        "<|im_end|>",
+                                        "<|end|>",
+                                        "<|return|>",
+                                        "<|call|>",
+                                        "<|flush|>",
+                                        "<|calls|>",
+                                        "<end_of_turn>",
+                                        "<|endoftext|>",
+                                        "</s>",
+                                        "<|eom_id|>",
+                                        "<EOT>",
+                                        "_<EOT>",
+                                        "[EOT]",
+                                        "[EOS]",
+                                        "<|end_of_text|>",
+                                        "<end_of_utterance>",
+                                        "<eos>",
+                                        "<turn|>",
+                                        "<|tool_response>"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (len == strlen(names[i]) && memcmp(text, names[i], len) == 0) return true;
+    }
+    return false;
+}
+
+/* The first token of a type; NULL: none. */
+static const dq_gguf_span *gguf_vocab_first(const dq_gguf_vocab *v, int type)
+{
+    for (size_t i = 0; i < v->n; i++) {
+        if (gguf_vocab_type(v, i) == type) return &v->token[i];
+    }
+    return NULL;
+}
+
+/* ---- Merges of SentencePiece ---- */
+
+typedef struct dq_gguf_vocab_pair {
+    const char *piece; /* left, then right */
+    size_t left, bytes;
+    int64_t left_chars, chars;
+    double score; /* of the piece */
+    int32_t left_id, right_id;
+    size_t order; /* of the piece */
+} merge;
+
+/* Best score first, then longer parts, then as transformers comes by them. */
+static int by_rank(const void *x, const void *y)
+{
+    const merge *a = x, *b = y;
+    if (a->score < b->score || a->score > b->score) return a->score > b->score ? -1 : 1;
+    if (a->left_chars != b->left_chars) return a->left_chars > b->left_chars ? -1 : 1;
+    if (a->chars != b->chars) return a->chars > b->chars ? -1 : 1;
+    if (a->order != b->order) return a->order < b->order ? -1 : 1;
+    if (a->left_id != b->left_id) return a->left_id < b->left_id ? -1 : 1;
+    return a->right_id < b->right_id ? -1 : a->right_id > b->right_id;
+}
+
+/* Merges, and bytes of their pieces, that there may be: a few for each token in published vocabularies (Llama 2: 1.9 merges a
+ * token), but as many as a piece has bytes where pieces are runs of one character. */
+typedef struct room {
+    size_t merges, bytes;
+} room;
+
+static room room_of(const dq_gguf_vocab *v)
+{
+    room r = {4096 + 16 * v->n, 1 << 16};
+    for (size_t i = 0; i < v->n; i++) r.bytes += 16 * v->token[i].len;
+    return r;
+}
+
+/* All ways in which piece i is made of two others. */
+static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, room *left_over, const dq_strmap *ids,
+                            size_t i, dq_arena *a, dq_err *err)
+{
+    const char *s = v->token[i].s;
+    const size_t n = v->token[i].len;
+    if (n > DQ_GGUF_PIECE_BYTES)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "key \"tokenizer.ggml.tokens\": token %zu has %zu bytes (expected at most %d in a "
+            "vocabulary of SentencePiece)",
+            i, n, DQ_GGUF_PIECE_BYTES);
+    for (size_t k = 1; k < n; k++) {
+        if (!dq_utf8_begins(s[k])) continue;
+        const int32_t left = dq_strmap_get(ids, s, k);
+        const int32_t right = left < 0 ? -1 : dq_strmap_get(ids, s + k, n - k);
+        if (right < 0) continue;
+        if (left_over->merges == 0 || left_over->bytes < n)
+            return dq_fail(err, DQ_MISMATCH,
+                           "key \"tokenizer.ggml.tokens\": pieces are made of one another in more "
+                           "than %zu ways, as in no vocabulary of SentencePiece",
+                           v->n_merges);
+        left_over->merges--;
+        left_over->bytes -= n;
+        v->pair = dq_grow(a, v->pair, v->n_merges + 1, cap, sizeof *v->pair, err);
+        if (!v->pair) return err->code;
+        v->pair[v->n_merges++] = (merge){.piece = s,
+                                         .left = k,
+                                         .bytes = n,
+                                         .left_chars = dq_utf8_count(s, k),
+                                         .chars = dq_utf8_count(s, n),
+                                         .score = dq_gguf_list_number(v->score, i),
+                                         .left_id = left,
+                                         .right_id = right,
+                                         .order = i};
+    }
+    return DQ_OK;
+}
+
+static dq_status find_merges(dq_gguf_vocab *v, dq_arena *a, dq_err *err)
+{
+    size_t cap = 0;
+    room left_over = room_of(v);
+    dq_strmap ids;
+    DQ_TRY(dq_strmap_new(&ids, v->n, a, err));
+    for (size_t i = 0; i < v->n; i++)
+        dq_strmap_put(&ids, v->token[i].s, v->token[i].len, (int32_t)i);
+    for (size_t i = 0; i < v->n; i++) DQ_TRY(add_merges(v, &cap, &left_over, &ids, i, a, err));
+    if (v->n_merges) qsort(v->pair, v->n_merges, sizeof *v->pair, by_rank);
+    return DQ_OK;
+}
+
+/* Tokens and types; with `spm` scores too, and the merges of SentencePiece: all ways in which a token is made of two others,
+ * best score first. Otherwise the file's merges. Tables live in the arena, texts in the file. DQ_DAMAGED: a list is missing, of
+ * another type or length, or says what none can say;
+ * DQ_MISMATCH: a piece of SentencePiece is longer than 1024 bytes, or there are far more merges than published vocabularies
+ * have, whose text would have no bound but the square of the file's size. */
+static dq_status gguf_vocab_read(dq_gguf_vocab *v, const dq_gguf *g, bool spm, dq_arena *a,
+                                 dq_err *err)
+{
+    const dq_gguf_list *tokens, *merges;
+    *v = (dq_gguf_vocab){0};
+    DQ_TRY(list_of(&tokens, g, "tokenizer.ggml.tokens", true, true, err));
+    DQ_TRY(list_of(&v->type, g, "tokenizer.ggml.token_type", false, false, err));
+    DQ_TRY(list_of(&v->score, g, "tokenizer.ggml.scores", false, spm, err));
+    v->n = tokens->n;
+    if (v->n > INT32_MAX / 2)
+        return dq_fail(err, DQ_DAMAGED, "key \"tokenizer.ggml.tokens\": %zu tokens are too many",
+                       v->n);
+    if ((v->type && v->type->n != v->n) || (v->score && v->score->n != v->n))
+        return dq_fail(err, DQ_DAMAGED,
+                       "the lists of tokens, their types and scores differ in length");
+    DQ_TRY(check_types(v, err));
+    DQ_TRY(dq_gguf_list_texts(&v->token, tokens, a, err));
+    if (spm) return find_merges(v, a, err);
+    DQ_TRY(list_of(&merges, g, "tokenizer.ggml.merges", true, true, err));
+    v->n_merges = merges->n;
+    return dq_gguf_list_texts(&v->merge, merges, a, err);
+}
+
+/* ---- Writing ---- */
+
+/* s[len] as JSON has it, into room for 6 * len + 2 bytes; returns its end. */
+static char *quote(char *out, const char *s, size_t len)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    static const char named[32] = {
+        ['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'};
+    *out++ = '"';
+    for (size_t i = 0; i < len; i++) {
+        const unsigned char c = (unsigned char)s[i];
+        if (c >= 32 && c != '"' && c != '\\') {
+            *out++ = (char)c;
+            continue;
+        }
+        *out++ = '\\';
+        if (c >= 32 || named[c]) {
+            *out++ = c >= 32 ? (char)c : named[c];
+        } else {
+            memcpy(out, "u00", 3);
+            out[3] = digits[c >> 4];
+            out[4] = digits[c & 15];
+            out += 5;
+        }
+    }
+    *out++ = '"';
+    return out;
+}
+
+static char *put_number(char *out, size_t x)
+{
+    char digits[24];
+    size_t n = sizeof digits;
+    do {
+        digits[--n] = (char)('0' + x % 10);
+        x /= 10;
+    } while (x);
+    memcpy(out, digits + n, sizeof digits - n);
+    return out + sizeof digits - n;
+}
+
+/* A new line of a list or an object, after a comma where one is due, with room for `bytes` after its indent; NULL: see err. */
+static char *line(dq_strbuf *out, bool comma, int indent, size_t bytes, dq_err *err)
+{
+    if (dq_strbuf_reserve(out, bytes + (size_t)indent + 2, err) != DQ_OK) return NULL;
+    char *p = out->s + out->n;
+    if (comma) *p++ = ',';
+    *p++ = '\n';
+    memset(p, ' ', (size_t)indent);
+    return p + indent;
+}
+
+static void end_at(dq_strbuf *out, const char *p)
+{
+    out->n = (size_t)(p - out->s);
+}
+
+/* The brackets of what has no members stand side by side. */
+static dq_status close_with(dq_strbuf *out, size_t n, const char *bracket, int indent, dq_err *err)
+{
+    char *p = n ? line(out, false, indent, 1, err) : NULL;
+    if (p) end_at(out, p);
+    DQ_TRY(err->code);
+    return dq_strbuf_add(out, bracket, 1, err);
+}
+
+/* Appends {token: id, ...} and the list of merges, two spaces deeper than `indent`, as json_dumps indents. */
+static dq_status gguf_vocab_write(dq_strbuf *out, const dq_gguf_vocab *v, int indent, dq_err *err)
+{
+    DQ_TRY(dq_strbuf_add(out, "{", 1, err));
+    for (size_t i = 0; i < v->n; i++) {
+        char *p = line(out, i > 0, indent + 2, 6 * v->token[i].len + 32, err);
+        if (!p) return err->code;
+        p = quote(p, v->token[i].s, v->token[i].len);
+        *p++ = ':';
+        *p++ = ' ';
+        end_at(out, put_number(p, i));
+    }
+    return close_with(out, v->n, "}", indent, err);
+}
+
+/* [left, right] */
+static dq_status write_pair(dq_strbuf *out, const merge *m, bool comma, int indent, dq_err *err)
+{
+    char *p = line(out, comma, indent, 1, err);
+    if (!p) return err->code;
+    *p++ = '[';
+    end_at(out, p);
+    for (int k = 0; k < 2; k++) {
+        const size_t len = k ? m->bytes - m->left : m->left;
+        p = line(out, k > 0, indent + 2, 6 * len + 2, err);
+        if (!p) return err->code;
+        end_at(out, quote(p, m->piece + (k ? m->left : 0), len));
+    }
+    return close_with(out, 2, "]", indent, err);
+}
+
+static dq_status gguf_vocab_write_merges(dq_strbuf *out, const dq_gguf_vocab *v, int indent,
+                                         dq_err *err)
+{
+    DQ_TRY(dq_strbuf_add(out, "[", 1, err));
+    for (size_t i = 0; i < v->n_merges; i++) {
+        if (!v->merge) {
+            DQ_TRY(write_pair(out, &v->pair[i], i > 0, indent + 2, err));
+            continue;
+        }
+        char *p = line(out, i > 0, indent + 2, 6 * v->merge[i].len + 2, err);
+        if (!p) return err->code;
+        end_at(out, quote(p, v->merge[i].s, v->merge[i].len));
+    }
+    return close_with(out, v->n_merges, "]", indent, err);
+}
+
+/* ---- Vocab ----
+ * Tokenizer.json out of the keys `tokenizer.ggml.*`, so that one loader serves both. A vocabulary
+ * of `gpt2` is byte-level BPE, whose pre-tokenizer has a name (gguf.h). One of `llama` is
+ * SentencePiece's BPE: its merges are all ways in which a piece is made of two, best score first,
+ * as transformers lists them.
+ *
+ * Source: transformers convert_slow_tokenizer.py (generate_merges, LlamaConverter,
+ * GGUFLlamaConverter). */
+
 /* ---- The files ---- */
 
 /* What the keys say, but for the vocabulary and the merges, which are written into the text. */
-typedef struct files {
+typedef struct vocab_files {
     const dq_gguf *g;
     dq_gguf_vocab v;
     json_t *root,
@@ -24,7 +991,7 @@ typedef struct files {
         *ends;    /* ids */
     bool add_bos; /* where the file does not say */
     bool spm;     /* SentencePiece: BOS is 1 and EOS 2 where the file does not say */
-} files;
+} vocab_files;
 
 static bool holds(const char *s, size_t len, const char *word)
 {
@@ -56,7 +1023,7 @@ static json_t *added_json(const dq_gguf_vocab *v, const json_t *f)
     json_t *list = json_array();
     for (size_t i = 0; i < v->n; i++) {
         const dq_gguf_span *t = &v->token[i];
-        const int type = dq_gguf_vocab_type(v, i);
+        const int type = gguf_vocab_type(v, i);
         if (type != DQ_GGUF_CONTROL && type != DQ_GGUF_USER_DEFINED && type != DQ_GGUF_UNKNOWN)
             continue;
         json_array_append_new(list,
@@ -81,17 +1048,17 @@ static json_t *bpe_json(const dq_gguf_span *unknown, bool byte_fallback, bool ig
                      (int)byte_fallback, "ignore_merges", (int)ignore_merges, "vocab", "merges");
 }
 
-static dq_status fill_gpt2(files *x, dq_arena *a, dq_err *err)
+static dq_status fill_gpt2(vocab_files *x, dq_arena *a, dq_err *err)
 {
     const dq_gguf_pre *pre = NULL;
-    DQ_TRY(dq_gguf_pre_find(&pre, x->g->fields, err));
-    DQ_TRY(dq_gguf_vocab_read(&x->v, x->g, false, a, err));
+    DQ_TRY(gguf_pre_find(&pre, x->g->fields, err));
+    DQ_TRY(gguf_vocab_read(&x->v, x->g, false, a, err));
     x->add_bos = pre->add_bos;
     json_object_set_new(x->root, "added_tokens", added_json(&x->v, x->g->fields));
     json_object_set_new(x->root, "normalizer",
                         pre->nfc ? json_pack("{s:s}", "type", "NFC") : json_null());
-    json_object_set_new(x->root, "pre_tokenizer", dq_gguf_pre_json(pre));
-    json_object_set_new(x->root, "decoder", dq_gguf_pre_byte_level(true));
+    json_object_set_new(x->root, "pre_tokenizer", gguf_pre_json(pre));
+    json_object_set_new(x->root, "decoder", gguf_pre_byte_level(true));
     json_object_set_new(x->root, "model", bpe_json(NULL, false, pre->ignore_merges));
     return DQ_OK;
 }
@@ -119,25 +1086,25 @@ static json_t *spaces_back_json(bool prefix)
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
-static dq_status fill_llama(files *x, dq_arena *a, dq_err *err)
+static dq_status fill_llama(vocab_files *x, dq_arena *a, dq_err *err)
 {
     static const bool yes = true;
     bool prefix;
     DQ_TRY(dq_json_bool(&prefix, x->g->fields, "tokenizer.ggml.add_space_prefix", &yes, err));
-    DQ_TRY(dq_gguf_vocab_read(&x->v, x->g, true, a, err));
+    DQ_TRY(gguf_vocab_read(&x->v, x->g, true, a, err));
     x->add_bos = x->spm = true;
     json_object_set_new(x->root, "added_tokens", added_json(&x->v, x->g->fields));
     json_object_set_new(x->root, "normalizer", spaces_json(prefix));
     json_object_set_new(x->root, "pre_tokenizer", json_null());
     json_object_set_new(x->root, "decoder", spaces_back_json(prefix));
     json_object_set_new(x->root, "model",
-                        bpe_json(dq_gguf_vocab_first(&x->v, DQ_GGUF_UNKNOWN),
-                                 dq_gguf_vocab_first(&x->v, DQ_GGUF_BYTE) != NULL, false));
+                        bpe_json(gguf_vocab_first(&x->v, DQ_GGUF_UNKNOWN),
+                                 gguf_vocab_first(&x->v, DQ_GGUF_BYTE) != NULL, false));
     return DQ_OK;
 }
 
 /* The token that a key names, else `usual`, -1 for none; NULL: no such token. */
-static dq_status named_token(const dq_gguf_span **token, int64_t *id, const files *x,
+static dq_status named_token(const dq_gguf_span **token, int64_t *id, const vocab_files *x,
                              const char *key, int64_t usual, dq_err *err)
 {
     if (usual >= (int64_t)x->v.n) usual = -1;
@@ -178,7 +1145,7 @@ static const ending endings[] = {
     {"tokenizer.ggml.fim_sep_token_id", {"<|file_sep|>"}},
 };
 
-static int64_t id_of(const files *x, const char *text)
+static int64_t id_of_name(const vocab_files *x, const char *text)
 {
     const size_t len = strlen(text);
     for (size_t i = 0; i < x->v.n; i++) {
@@ -188,15 +1155,15 @@ static int64_t id_of(const files *x, const char *text)
 }
 
 /* Of calls, o200k_harmony and solar-open end their texts at others than <|end|>, gemma4 at others than </s>. */
-static bool goes_on(const files *x, const dq_gguf_span *t)
+static bool goes_on(const vocab_files *x, const dq_gguf_span *t)
 {
-    const bool call = id_of(x, "<|call|>") >= 0 || id_of(x, "<|calls|>") >= 0;
+    const bool call = id_of_name(x, "<|call|>") >= 0 || id_of_name(x, "<|calls|>") >= 0;
     if (t->len == 7 && memcmp(t->s, "<|end|>", 7) == 0)
-        return call && (id_of(x, "<|return|>") >= 0 || id_of(x, "<|flush|>") >= 0);
-    return t->len == 4 && memcmp(t->s, "</s>", 4) == 0 && id_of(x, "<|tool_response>") >= 0;
+        return call && (id_of_name(x, "<|return|>") >= 0 || id_of_name(x, "<|flush|>") >= 0);
+    return t->len == 4 && memcmp(t->s, "</s>", 4) == 0 && id_of_name(x, "<|tool_response>") >= 0;
 }
 
-static void add_end(const files *x, int64_t id)
+static void add_end(const vocab_files *x, int64_t id)
 {
     if (id < 0 || goes_on(x, &x->v.token[id])) return;
     for (size_t i = 0; i < json_array_size(x->ends); i++) {
@@ -206,7 +1173,7 @@ static void add_end(const files *x, int64_t id)
 }
 
 /* Source: llama.cpp src/llama-vocab.cpp (special_eog_ids). */
-static dq_status find_ends(files *x, int64_t eos, dq_err *err)
+static dq_status find_ends(vocab_files *x, int64_t eos, dq_err *err)
 {
     add_end(x, eos);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
@@ -214,7 +1181,7 @@ static dq_status find_ends(files *x, int64_t eos, dq_err *err)
         int64_t id;
         DQ_TRY(named_token(&t, &id, x, endings[i].key, -1, err));
         for (int k = 0; id < 0 && k < FIM_NAMES && endings[i].names[k]; k++)
-            id = id_of(x, endings[i].names[k]);
+            id = id_of_name(x, endings[i].names[k]);
         add_end(x, id);
     }
     for (size_t i = 0; i < x->v.n; i++) {
@@ -226,7 +1193,7 @@ static dq_status find_ends(files *x, int64_t eos, dq_err *err)
 /* ---- Around a text ---- */
 
 /* BOS and EOS around a text, as far as they are added; config names them. */
-static dq_status set_template(files *x, dq_err *err)
+static dq_status set_template(vocab_files *x, dq_err *err)
 {
     static const bool no = false;
     const json_t *f = x->g->fields;
@@ -253,7 +1220,7 @@ static dq_status set_template(files *x, dq_err *err)
     return find_ends(x, eos_id, err);
 }
 
-static dq_status fill(files *x, const char *model, dq_arena *a, dq_err *err)
+static dq_status fill(vocab_files *x, const char *model, dq_arena *a, dq_err *err)
 {
     static const char *const none = NULL;
     const char *chat;
@@ -276,20 +1243,21 @@ static dq_status fill(files *x, const char *model, dq_arena *a, dq_err *err)
 static const char no_vocab[] = "\"vocab\": null", no_merges[] = "\"merges\": null";
 enum { INDENT = 4, VALUE = 4 }; /* of the members of "model"; bytes of null */
 
-static dq_status write_tokenizer(dq_strbuf *out, const files *x, const char *text, dq_err *err)
+static dq_status write_tokenizer(dq_strbuf *out, const vocab_files *x, const char *text,
+                                 dq_err *err)
 {
     const char *vocab = strstr(text, no_vocab) + sizeof no_vocab - 1 - VALUE;
     const char *merges = strstr(vocab, no_merges) + sizeof no_merges - 1 - VALUE;
     DQ_TRY(dq_strbuf_add(out, text, (size_t)(vocab - text), err));
-    DQ_TRY(dq_gguf_vocab_write(out, &x->v, INDENT, err));
+    DQ_TRY(gguf_vocab_write(out, &x->v, INDENT, err));
     vocab += VALUE;
     DQ_TRY(dq_strbuf_add(out, vocab, (size_t)(merges - vocab), err));
-    DQ_TRY(dq_gguf_vocab_write_merges(out, &x->v, INDENT, err));
+    DQ_TRY(gguf_vocab_write_merges(out, &x->v, INDENT, err));
     return dq_strbuf_add(out, merges + VALUE, strlen(merges + VALUE), err);
 }
 
 static dq_status write_files(dq_strbuf *tokenizer, dq_strbuf *config, dq_strbuf *generation,
-                             const files *x, dq_err *err)
+                             const vocab_files *x, dq_err *err)
 {
     char *text = NULL, *more = NULL, *ends = NULL;
     json_t *o = json_pack("{s:O}", "eos_token_id", x->ends);
@@ -309,7 +1277,7 @@ static dq_status write_files(dq_strbuf *tokenizer, dq_strbuf *config, dq_strbuf 
 dq_status dq_gguf_config_tokenizer(dq_strbuf *tokenizer, dq_strbuf *config, dq_strbuf *generation,
                                    const dq_gguf *g, dq_err *err)
 {
-    files x = {.g = g};
+    vocab_files x = {.g = g};
     const char *model;
     *tokenizer = *config = *generation = (dq_strbuf){0};
     if (!json_object_get(g->fields, "tokenizer.ggml.model")) return DQ_OK;

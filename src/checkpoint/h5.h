@@ -4,43 +4,13 @@
 #ifndef DQ_H5_H
 #define DQ_H5_H
 
+#include "base/os.h"
+#include "checkpoint/container.h"
 #include "tensor/tensor.h"
 
 #include <hdf5.h>
+#include <string.h>
 
-#define DQ_H5_FORMAT  "dq-model"
-#define DQ_H5_VERSION "1.0"
-
-enum {
-    DQ_H5_IDS = 64,
-    DQ_H5_ALIGN = 4096,
-    DQ_H5_ENCODING = 12, /* width of the column `encoding` */
-    DQ_H5_SHA = 64
-};
-
-/* Identifiers of any kind, closed in reverse order. */
-typedef struct dq_h5 {
-    hid_t id[DQ_H5_IDS];
-    int n;
-} dq_h5;
-
-/* Before every use of the library: its own messages are off (dq says in one line what is wrong), it loads
- * no code from a folder of plugins, and no file leads into another one. */
-void dq_h5_setup(void);
-void dq_h5_begin(dq_h5 *h); /* sets up first */
-/* Remembers id and returns it; a negative id is passed through. */
-hid_t dq_h5_keep(dq_h5 *h, hid_t id);
-/* Closes what was opened after `mark` identifiers. False when a close failed. */
-bool dq_h5_drop(dq_h5 *h, int mark);
-
-/* File access as dq uses it: no lock (read-only file systems), strong close. */
-hid_t dq_h5_access(dq_h5 *h, bool writing);
-
-/* Opens a file to read it. DQ_FILE where it cannot be opened at all, DQ_DAMAGED where it is none of HDF5. */
-dq_status dq_h5_open(hid_t *out, dq_h5 *h, const char *path, dq_err *err);
-
-/* New identifiers, for the caller to keep. Negative when there is no such type. */
-hid_t dq_h5_type(dq_dtype dtype);
 hid_t dq_h5_text_type(size_t len); /* fixed length, UTF-8, NUL-padded */
 
 /* One column of a table. */
@@ -62,10 +32,72 @@ enum {
     DQ_COL_SHA,
     DQ_INDEX_COLUMNS
 };
-enum { DQ_COL_NAME, DQ_COL_SIZE, DQ_COL_FILE_SHA, DQ_SOURCE_COLUMNS };
 /* Fills the columns without gaps for texts of `len` bytes in the first; returns the row's bytes. */
 size_t dq_h5_index_columns(dq_h5_column col[DQ_INDEX_COLUMNS], size_t len);
-size_t dq_h5_source_columns(dq_h5_column col[DQ_SOURCE_COLUMNS], size_t len);
-hid_t dq_h5_table_type(dq_h5 *h, const dq_h5_column *col, int n, size_t row_bytes);
+
+/* ---- Container impl ----
+ * What container.c, which opens a container, container.c and container.c share. */
+
+struct dq_container {
+    dq_arena *arena; /* owns this struct too */
+    dq_os_map map;
+    const char *path;
+    dq_container_info info;
+    dq_payload *payload;
+    int64_t n_payloads;
+    bool sound; /* dq_container_check_weights was content */
+    bool objects_sound;
+    dq_weight *tensor; /* in name order */
+    int64_t n_tensors;
+    int n_parts;        /* read so far of the coded tensor after them */
+    dq_scale_mode mode; /* of that tensor */
+    const char *config, *recipe, *objects;
+    size_t config_len, recipe_len, objects_len;
+    dq_source_file *source;
+    int n_sources;
+    const uint8_t *index;
+    int64_t index_bytes;
+    char index_sha256[65];
+};
+
+/* ---- Object list ----
+ * The objects of a container as lines of text, which stands in /objects and is hashed with all
+ * other payloads:
+ *
+ *   PATH \t KIND \t NAME=VALUE \t NAME=VALUE ...
+ *
+ * one line a group or dataset, in path order, attributes in the order of their names. KIND:
+ * "group"; a type with the dataset's dimensions, "f16[64,2]", "text";
+ * "table[3]{path:text40@0,...}". VALUE: "i64:4", "i64:[64,128]", "f64:4.125" (%.17g),
+ * "text:absmax", "text:[out,in]"; a backslash, a tab and a newline of a text are \\, \t and \n. A
+ * comma in an array of texts is \, and the bracket that a text begins with which is no array is
+ * \[. What writes a container and what reads it make lines by the same functions. */
+
+/* Lines in the making; texts live in the arena. The first failure stays in *err, and what follows does nothing. */
+typedef struct dq_object_list {
+    dq_arena *arena;
+    dq_err *err;
+    const char *object; /* "PATH\tKIND" of the object at hand; NULL: none */
+    const char **attribute, **line;
+    size_t n_attributes, attribute_capacity, n_lines, line_capacity;
+} dq_object_list;
+
+/* One more object, which the attributes that follow belong to. */
+void dq_object_list_add(dq_object_list *l, const char *path, const char *kind);
+/* n integers; 0: one that is no array. */
+void dq_object_list_ints(dq_object_list *l, const char *name, const int64_t *v, int n);
+void dq_object_list_real(dq_object_list *l, const char *name, double v);
+/* n texts; 0: one that is no array. */
+void dq_object_list_texts(dq_object_list *l, const char *name, const char *const *v, int n);
+/* "f16[64,2]", in the arena; NULL after a failure. dtype: lower-case name of the element. */
+const char *dq_object_list_kind(dq_object_list *l, const char *type, int n_dims,
+                                const int64_t *shape);
+/* All lines, each with a newline, in order. */
+dq_status dq_object_list_end(dq_object_list *l, const char **text, size_t *len);
+
+/* What is wrong with an object, whose line was `written` and is `found` now, both without a newline: "attribute bits is i64:9
+ * (expected i64:8)"; in the arena. NULL: nothing, or *err. */
+const char *dq_object_list_differs(const char *written, const char *found, dq_arena *a,
+                                   dq_err *err);
 
 #endif

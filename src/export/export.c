@@ -1,12 +1,635 @@
-/* export: see export.h; the list of files, and writing them. Weights go through blocks of a few megabytes, whatever the
- * size of the container.
+/* The texts of the folder. The source's config.json keeps every byte but those of the members that
+ * are set.
  * SPDX-License-Identifier: MIT */
-#include "base/file.h"
-#include "base/os.h"
-#include "checkpoint/safetensors_write.h"
-#include "export/export_gguf.h"
+#include "export/export.h"
 
+#include "base/file.h"
+#include "base/json.h"
+#include "base/os.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/container.h"
+#include "checkpoint/gguf.h"
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+static const char *plan_shard_name(dq_export *x, int shard, dq_err *err);
+
+/* ---- Config ---- */
+
+static const char lm_head[] = "lm_head.weight";
+
+/* A value as text in the arena, ended by a newline where `line` is. Consumes it. */
+static dq_status dump(const char **out, size_t *len, dq_export *x, json_t *v, bool line,
+                      dq_err *err)
+{
+    char *text;
+    dq_json_dump(&text, v, JSON_INDENT(2) | JSON_REAL_PRECISION(17), err);
+    json_decref(v);
+    if (!text) return err->code;
+    *out = dq_textf(x->arena, err, "%s%s", text, line ? "\n" : "");
+    free(text);
+    if (*out) *len = strlen(*out);
+    return err->code;
+}
+
+/* ---- quantization_config ---- */
+
+/* Only keys that every version of compressed-tensors and vLLM knows. */
+static json_t *weights_json(const dq_export_scheme *s)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "num_bits", json_integer(s->bits));
+    json_object_set_new(o, "type", json_string("int"));
+    json_object_set_new(o, "symmetric", json_boolean(s->symmetric));
+    json_object_set_new(o, "strategy", json_string(s->group ? "group" : "channel"));
+    json_object_set_new(o, "group_size", s->group ? json_integer(s->group) : json_null());
+    json_object_set_new(o, "dynamic", json_false());
+    json_object_set_new(o, "actorder", json_null());
+    return o;
+}
+
+/* "model.layers.0.mlp.up_proj" of its weight's name; NULL: not the weight of a module. */
+static json_t *module_json(const char *name)
+{
+    const char *suffix = strrchr(name, '.');
+    if (!suffix || strcmp(suffix, ".weight") != 0) return NULL;
+    return json_stringn(name, (size_t)(suffix - name));
+}
+
+/* One scheme is that of all linear modules but those to ignore; several name their modules. */
+static json_t *targets_json(const dq_export *x, int scheme)
+{
+    json_t *list = json_array();
+    if (x->info.n_schemes == 1) {
+        json_array_append_new(list, json_string("Linear"));
+        return list;
+    }
+    for (int64_t i = 0; i < x->info.n_rows; i++) {
+        if (x->row[i].scheme == scheme) json_array_append_new(list, module_json(x->row[i].name));
+    }
+    return list;
+}
+
+static json_t *groups_json(const dq_export *x)
+{
+    json_t *groups = json_object();
+    for (int i = 0; i < x->info.n_schemes; i++) {
+        json_t *o = json_object();
+        char name[32];
+        snprintf(name, sizeof name, "group_%d", i);
+        json_object_set_new(o, "targets", targets_json(x, i));
+        json_object_set_new(o, "weights", weights_json(&x->scheme[i]));
+        json_object_set_new(o, "input_activations", json_null());
+        json_object_set_new(o, "output_activations", json_null());
+        json_object_set_new(groups, name, o);
+    }
+    return groups;
+}
+
+static const dq_export_row *head_row(const dq_export *x)
+{
+    for (int64_t i = 0; i < x->info.n_rows; i++) {
+        if (strcmp(x->row[i].name, lm_head) == 0) return &x->row[i];
+    }
+    return NULL;
+}
+
+/* Every matrix without codes; a tied head is a module without a tensor. */
+static json_t *ignore_json(const dq_export *x)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < x->info.n_rows; i++) {
+        const dq_export_row *r = &x->row[i];
+        json_t *module = r->scheme < 0 && r->cols > 1 ? module_json(r->name) : NULL;
+        if (module) json_array_append_new(list, module);
+    }
+    if (!head_row(x)) json_array_append_new(list, module_json(lm_head));
+    return list;
+}
+
+static json_t *quantization_json(const dq_export *x)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "quant_method", json_string("compressed-tensors"));
+    json_object_set_new(o, "format", json_string("pack-quantized"));
+    json_object_set_new(o, "quantization_status", json_string("compressed"));
+    json_object_set_new(o, "kv_cache_scheme", json_null());
+    json_object_set_new(o, "config_groups", groups_json(x));
+    json_object_set_new(o, "ignore", ignore_json(x));
+    return o;
+}
+
+/* ---- config.json ---- */
+
+/* Sets a member of *text, which becomes a text of the arena. */
+static dq_status set(const char **text, size_t *len, dq_export *x, const char *key,
+                     const char *value, dq_err *err)
+{
+    dq_strbuf b = {0};
+    if (dq_json_edit_member(&b, *text, *len, key, value, err) == DQ_OK) {
+        *text = dq_text(x->arena, b.s, b.n, err);
+        *len = b.n;
+    }
+    dq_block_free(b.s);
+    return err->code;
+}
+
+/* The type of the weights, under the name or names that the source has for it. */
+static dq_status set_dtype(const char **text, size_t *len, dq_export *x, dq_err *err)
+{
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    const char *name = x->set.dtype == DQ_F32   ? "\"float32\""
+                       : x->set.dtype == DQ_F16 ? "\"float16\""
+                                                : "\"bfloat16\"";
+    json_t *config = NULL;
+    DQ_TRY(dq_json_parse_config(&config, *text, *len, "config.json", err));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && err->code == DQ_OK; i++) {
+        if (json_object_get(config, keys[i])) set(text, len, x, keys[i], name, err);
+    }
+    json_decref(config);
+    return err->code;
+}
+
+/* Texts in the arena, of *len bytes: config.json, dq_settings.json, the index. Defined in "Config". */
+static dq_status config_json(const char **out, size_t *len, dq_export *x, dq_err *err)
+{
+    static const char key[] = "quantization_config";
+    /* counts whatever the source says, and its codes are tied to nothing */
+    const dq_export_row *own = head_row(x);
+    const char *value = NULL;
+    size_t n;
+    *out = dq_container_config(x->model->container, len);
+    DQ_TRY(set(out, len, x, "transformers_weights", NULL, err)); /* of the source */
+    if (!x->model->tied || (own && own->scheme >= 0))
+        DQ_TRY(set(out, len, x, "tie_word_embeddings", "false", err));
+    if (x->set.form == DQ_EXPORT_SAFETENSORS)
+        DQ_TRY(set_dtype(out, len, x, err));
+    else
+        DQ_TRY(dump(&value, &n, x, quantization_json(x), false, err));
+    return set(out, len, x, key, value, err);
+}
+
+/* ---- The other texts ---- */
+
+static dq_status config_settings(const char **out, size_t *len, dq_export *x, dq_err *err)
+{
+    const dq_model *m = x->model;
+    const dq_container_info *i = dq_container_header(m->container);
+    json_t *o = json_object(), *logit = json_object(), *recipe = NULL;
+    size_t n;
+    const char *text = dq_container_recipe(m->container, &n);
+    dq_json_parse(&recipe, text, n, "/config/recipe_json", err);
+    json_object_set_new(logit, "bits", json_integer(m->logit.bits));
+    json_object_set_new(logit, "granularity",
+                        json_string(dq_granularity_name[m->logit.granularity]));
+    json_object_set_new(o, "schema", json_string("dq-settings/1"));
+    json_object_set_new(o, "dq_version", json_string(x->set.dq_version));
+    json_object_set_new(o, "format", json_string(dq_export_form_name[x->set.form]));
+    json_object_set_new(o, "architecture", json_string(i->architecture));
+    json_object_set_new(o, "content_sha256", json_string(i->content_sha256));
+    json_object_set_new(o, "source_fingerprint", json_string(i->fingerprint));
+    json_object_set_new(o, "logit", logit);
+    json_object_set_new(o, "kv", dq_kv_config_json(&m->kv));
+    json_object_set_new(o, "recipe", recipe);
+    if (err->code == DQ_OK) return dump(out, len, x, o, true, err);
+    json_decref(o);
+    return err->code;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const dq_export_slot *const *x = a, *const *y = b;
+    return strcmp((*x)->tensor.name, (*y)->tensor.name);
+}
+
+static dq_status config_index(const char **out, size_t *len, dq_export *x, dq_err *err)
+{
+    int64_t total = 0;
+    const dq_export_slot **list = dq_alloc(x->arena, (size_t)x->n_slots, sizeof *list, err);
+    if (!list) return err->code;
+    for (int64_t i = 0; i < x->n_slots; i++) {
+        list[i] = &x->slot[i];
+        total += (int64_t)dq_tensor_bytes(&x->slot[i].tensor);
+    }
+    qsort(list, (size_t)x->n_slots, sizeof *list, by_name);
+    json_t *o = json_object(), *meta = json_object(), *map = json_object();
+    json_object_set_new(meta, "total_size", json_integer(total));
+    for (int64_t i = 0; i < x->n_slots; i++) {
+        const char *file = plan_shard_name(x, list[i]->shard, err);
+        if (file) json_object_set_new(map, list[i]->tensor.name, json_string(file));
+    }
+    json_object_set_new(o, "metadata", meta);
+    json_object_set_new(o, "weight_map", map);
+    if (err->code == DQ_OK) return dump(out, len, x, o, true, err);
+    json_decref(o);
+    return err->code;
+}
+
+/* ---- Plan ----
+ * Tensors in name order become one slot, or the three or four of a module of compressed-tensors;
+ * slots of a tensor stay together in a shard, where the order of safetensors files sorts them. */
+
+static const char weight_suffix[] = ".weight";
+
+/* Length of the module's name, "model.layers.0.mlp.up_proj"; 0 for a tensor that is not the weight of a module. */
+static size_t module_of(const char *name)
+{
+    const size_t n = strlen(name), k = sizeof weight_suffix - 1;
+    return n > k && strcmp(name + n - k, weight_suffix) == 0 ? n - k : 0;
+}
+
+static bool is_named(const dq_weight *w, const char *name)
+{
+    return w->name && strcmp(w->name, name) == 0;
+}
+
+/* Why the form has no place for a weight's codes; NULL: it has. */
+static const char *reason(dq_export *x, const dq_weight *w, dq_err *err)
+{
+    const dq_model *m = x->model;
+    if (x->set.form == DQ_EXPORT_SAFETENSORS) return "the form holds values only";
+    if (module_of(w->name) == 0) return "it is not the weight of a module";
+    if (is_named(&m->embed, w->name)) return "embeddings are read as values";
+    if (is_named(&m->head, w->name)) return "output heads are read as values";
+    if (!dq_weight_is_affine(w)) return "its codes do not stand for steps of one size";
+    if (w->cols % w->group_size == 0) return NULL;
+    return dq_textf(x->arena, err, "%lld columns in groups of %lld leave a short group",
+                    (long long)w->cols, (long long)w->group_size);
+}
+
+/* Index of the scheme that holds these codes. Codes of more bits than the tensor's hold u - zero as well, which is between
+ * -(2^b - 1) and 2^b - 1, and need no zero points. */
+static int scheme_of(dq_export *x, const dq_weight *w, dq_err *err)
+{
+    const int bits = w->bits <= 4 ? 4 : 8;
+    const dq_export_scheme want = {.bits = bits,
+                                   .symmetric = !w->zero || w->bits < bits,
+                                   .group = w->group_size < w->cols ? w->group_size : 0};
+    for (int i = 0; i < x->info.n_schemes; i++) {
+        const dq_export_scheme *s = &x->scheme[i];
+        if (s->bits == want.bits && s->symmetric == want.symmetric && s->group == want.group)
+            return i;
+    }
+    dq_export_scheme *list = dq_grow(x->arena, x->scheme, (size_t)x->info.n_schemes + 1,
+                                     &x->max_schemes, sizeof *list, err);
+    if (!list) return -1;
+    x->scheme = list;
+    list[x->info.n_schemes] = want;
+    return x->info.n_schemes++;
+}
+
+static void add_slot(dq_export *x, int64_t row, dq_export_kind kind, dq_tensor t)
+{
+    x->row[row].bytes += (int64_t)dq_tensor_bytes(&t);
+    x->slot[x->n_slots++] = (dq_export_slot){.tensor = t, .kind = kind, .row = row};
+}
+
+static dq_tensor matrix(const char *name, dq_dtype type, int64_t rows, int64_t cols,
+                        const void *data)
+{
+    return (dq_tensor){
+        .name = name, .dtype = type, .n_dims = 2, .shape = {rows, cols}, .data = data};
+}
+
+static dq_status plan_codes(dq_export *x, int64_t row, dq_err *err)
+{
+    const dq_weight *w = &x->weight[row];
+    dq_export_row *r = &x->row[row];
+    r->scheme = scheme_of(x, w, err);
+    if (r->scheme < 0) return err->code;
+    const dq_export_scheme *s = &x->scheme[r->scheme];
+    const int64_t groups = dq_quant_groups(w->cols, w->group_size), per_word = 32 / s->bits;
+    const int64_t words = (int64_t)dq_quant_row_bytes(w->cols, s->bits) / 4;
+    const int n = (int)module_of(w->name);
+    const char *packed = dq_textf(x->arena, err, "%.*s.weight_packed", n, w->name);
+    const char *scale = dq_textf(x->arena, err, "%.*s.weight_scale", n, w->name);
+    const char *shape = dq_textf(x->arena, err, "%.*s.weight_shape", n, w->name);
+    const char *zero = dq_textf(x->arena, err, "%.*s.weight_zero_point", n, w->name);
+    if (err->code != DQ_OK) return err->code;
+    add_slot(x, row, w->bits == s->bits ? DQ_EXPORT_COPY : DQ_EXPORT_CODES,
+             matrix(packed, DQ_I32, w->rows, words, w->data));
+    add_slot(x, row, w->scale_rows == w->rows ? DQ_EXPORT_COPY : DQ_EXPORT_SCALES,
+             matrix(scale, w->scale_dtype, w->rows, groups, w->scale));
+    add_slot(x, row, DQ_EXPORT_SHAPE,
+             (dq_tensor){.name = shape, .dtype = DQ_I64, .n_dims = 1, .shape = {2}});
+    if (!s->symmetric)
+        add_slot(x, row, DQ_EXPORT_ZEROS,
+                 matrix(zero, DQ_I32, (w->rows + per_word - 1) / per_word, groups, NULL));
+    r->dtype = w->scale_dtype;
+    x->info.n_packed++;
+    x->info.n_widened += w->bits != s->bits;
+    return DQ_OK;
+}
+
+/* p is the tensor's first dataset. */
+static dq_status plan_tensor(dq_export *x, int64_t row, const dq_payload *p, dq_err *err)
+{
+    const dq_weight *w = &x->weight[row];
+    dq_export_row *r = &x->row[row];
+    const bool coded = dq_weight_is_coded(w), all = x->set.form == DQ_EXPORT_SAFETENSORS;
+    *r = (dq_export_row){.name = w->name,
+                         .rows = w->rows,
+                         .cols = w->cols,
+                         .bits = w->bits,
+                         .group_size = coded ? w->group_size : 0,
+                         .scheme = -1};
+    if (x->set.form == DQ_EXPORT_GGUF) return dq_export_gguf_tensor(x, row, err);
+    if (coded) {
+        r->why = reason(x, w, err);
+        if (err->code != DQ_OK) return err->code;
+        if (!r->why) return plan_codes(x, row, err);
+        if (!all && !x->set.values && !dq_weight_is_affine(w))
+            return dq_fail_with(
+                err, DQ_MISMATCH,
+                (dq_remedy){.code = DQ_REMEDY_EXPORT_TYPE,
+                            .word = dq_container_header(x->model->container)->source},
+                "%s: %s: %s, and compressed-tensors has no place for them", x->model->path, w->name,
+                r->why);
+        x->info.n_decoded++;
+    }
+    dq_tensor t = matrix(w->name, x->set.dtype, w->rows, w->cols, w->data);
+    if (!coded) {
+        t.n_dims = p->n_dims;
+        memcpy(t.shape, p->shape, sizeof t.shape);
+        if (!all) t.dtype = w->dtype;
+    }
+    r->dtype = t.dtype;
+    add_slot(x, row, !coded && t.dtype == w->dtype ? DQ_EXPORT_COPY : DQ_EXPORT_VALUES, t);
+    return DQ_OK;
+}
+
+/* The tensor's name in "/tensors/NAME" and "/tensors/NAME/PART"; NULL: p is not a tensor's first dataset. */
+static const char *tensor_name(dq_export *x, const dq_payload *p, dq_err *err)
+{
+    static const char folder[] = "/tensors/";
+    const size_t k = sizeof folder - 1;
+    if (strncmp(p->path, folder, k) != 0) return NULL;
+    if (!p->row) return p->path + k;
+    const size_t n = strlen(p->path) - k, part = strlen(p->row->name) + 1;
+    const char *name = dq_text(x->arena, p->path + k, n - part, err);
+    dq_weight w;
+    dq_source source = dq_container_source(x->model->container);
+    if (!name || !source.find(source.arg, name, &w)) return NULL;
+    return p->row == w.format->part ? name : NULL;
+}
+
+static dq_status find_tensors(dq_export *x, dq_err *err)
+{
+    dq_container *c = x->model->container;
+    dq_source source = dq_container_source(c);
+    for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
+        const dq_payload *p = dq_container_payload(c, i);
+        const char *name = tensor_name(x, p, err);
+        if (err->code != DQ_OK) return err->code;
+        const int64_t row = x->info.n_rows;
+        if (!name || row == source.count || !source.find(source.arg, name, &x->weight[row]))
+            continue;
+        const int64_t slots = x->n_slots;
+        DQ_TRY(plan_tensor(x, row, p, err));
+        x->info.n_rows += x->n_slots > slots;
+    }
+    return DQ_OK;
+}
+
+/* ---- Files ---- */
+
+static int by_place(const void *a, const void *b)
+{
+    const dq_export_slot *x = a, *y = b;
+    if (x->shard != y->shard) return x->shard - y->shard;
+    return dq_safetensors_write_order(&x->tensor, &y->tensor);
+}
+
+static void fill_shards(dq_export *x)
+{
+    int64_t bytes = 0, last = -1;
+    for (int64_t i = 0; i < x->n_slots; i++) {
+        dq_export_slot *s = &x->slot[i];
+        if (s->row != last) {
+            const int64_t more = x->row[s->row].bytes;
+            if (bytes > 0 && bytes + more > x->set.shard_bytes) {
+                x->n_shards++;
+                bytes = 0;
+            }
+            bytes += more;
+            last = s->row;
+        }
+        s->shard = x->n_shards;
+    }
+    x->n_shards++;
+    qsort(x->slot, (size_t)x->n_slots, sizeof *x->slot, by_place);
+}
+
+/* "model-00001-of-00003.safetensors", in the arena. */
+static const char *plan_shard_name(dq_export *x, int shard, dq_err *err)
+{
+    if (x->n_shards == 1) return "model.safetensors";
+    return dq_textf(x->arena, err, "model-%05d-of-%05d.safetensors", shard + 1, x->n_shards);
+}
+
+/* ---- What vLLM joins ---- */
+
+static int scheme_named(const dq_export *x, const char *name)
+{
+    for (int64_t i = 0; name && i < x->info.n_rows; i++) {
+        if (strcmp(x->row[i].name, name) == 0) return x->row[i].scheme;
+    }
+    return -1;
+}
+
+/* q, k and v are one product there, gate and up another. */
+static void find_split(dq_export *x)
+{
+    const dq_model *m = x->model;
+    x->info.split_layer = -1;
+    if (x->set.form != DQ_EXPORT_COMPRESSED_TENSORS) return;
+    for (int i = 0; i < m->n_layers && x->info.split_layer < 0; i++) {
+        const dq_layer *l = &m->layer[i];
+        const int q = scheme_named(x, l->q.name), gate = scheme_named(x, l->gate.name);
+        if (scheme_named(x, l->k.name) != q || scheme_named(x, l->v.name) != q ||
+            (l->gate.name && scheme_named(x, l->up.name) != gate))
+            x->info.split_layer = i;
+    }
+}
+
+static const char *row_name(const void *x, int64_t i)
+{
+    return ((const dq_export *)x)->row[i].name;
+}
+
+/* Rows and slots, in the order of the files. Defined in "Plan". */
+static dq_status plan_tensors(dq_export *x, dq_err *err)
+{
+    enum { SLOTS = 4 }; /* of a tensor */
+    const size_t n = (size_t)dq_container_source(x->model->container).count;
+    const bool gguf = x->set.form == DQ_EXPORT_GGUF;
+    if (gguf) DQ_TRY(dq_export_gguf_check(x, err));
+    x->row = dq_alloc(x->arena, n, sizeof *x->row, err);
+    x->weight = dq_alloc(x->arena, n, sizeof *x->weight, err);
+    x->slot = dq_alloc(x->arena, SLOTS * n + 1, sizeof *x->slot, err);
+    if (!x->row || !x->weight || !x->slot) return err->code;
+    DQ_TRY(find_tensors(x, err));
+    if (x->set.form == DQ_EXPORT_COMPRESSED_TENSORS && x->info.n_packed == 0)
+        return dq_fail_with(err, DQ_MISMATCH,
+                            (dq_remedy){.code = DQ_REMEDY_EXPORT_CODES,
+                                        .word = dq_container_header(x->model->container)->source},
+                            "%s: %s", x->model->path,
+                            x->info.n_decoded
+                                ? "compressed-tensors has no place for any of its codes"
+                                : "no tensor has codes, which compressed-tensors is for");
+    if (gguf)
+        DQ_TRY(dq_export_gguf_more(x, err));
+    else
+        fill_shards(x);
+    find_split(x);
+    return dq_name_order_make(&x->order, x->info.n_rows, row_name, x, x->arena, err);
+}
+
+/* ---- Tensor ----
+ * The bytes of a tensor, rows at a time, by all threads: each row by itself. */
+
+/* out[n] of 16 bits each, or f32; returns the first value that becomes infinite, n: none does. */
+static int64_t convert(uint8_t *out, const float *values, int64_t n, dq_dtype type)
+{
+    if (type == DQ_F32) {
+        memcpy(out, values, (size_t)n * sizeof *values);
+        return n;
+    }
+    const uint16_t infinite = type == DQ_F16 ? 0x7c00 : 0x7f80;
+    for (int64_t i = 0; i < n; i++) {
+        const uint16_t h =
+            type == DQ_F16 ? dq_f16_from_f32(values[i]) : dq_bf16_from_f32(values[i]);
+        if ((h & 0x7fff) == infinite && isfinite(values[i])) return i;
+        memcpy(out + 2 * i, &h, sizeof h);
+    }
+    return n;
+}
+
+/* The row of the weight that is row r of the slot. */
+static int64_t row_of(const dq_export_slot *s, int64_t r)
+{
+    return s->pair_rows ? dq_gguf_name_hf_row(r, s->pair_rows) : r;
+}
+
+static dq_status write_values(uint8_t *out, float *values, const dq_weight *w,
+                              const dq_export_slot *s, int64_t first, int64_t n, dq_err *err)
+{
+    const int64_t cols = w->cols;
+    const dq_dtype type = s->tensor.dtype;
+    const size_t bytes = (size_t)cols * dq_dtypes[type].bytes;
+    int64_t bad = n * cols;
+#pragma omp parallel for schedule(static) reduction(min : bad)
+    for (int64_t r = 0; r < n; r++) {
+        float *row = values + r * cols;
+        const int64_t from = row_of(s, first + r);
+        dq_weight_dequantize_rows(row, w, from, from + 1);
+        const int64_t at = convert(out + (size_t)r * bytes, row, cols, type);
+        if (at < cols && r * cols + at < bad) bad = r * cols + at;
+    }
+    if (bad == n * cols) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s: the value %g in row %lld, column %lld is beyond %s. Use a wider type.",
+                   w->name, (double)values[bad], (long long)row_of(s, first + bad / cols),
+                   (long long)(bad % cols), dq_dtypes[type].name);
+}
+
+/* u - zero of a row, signed codes: they stand for the same values at every width that holds them, without a zero point. */
+static void signed_codes(int8_t *q, const dq_weight *w, int64_t row)
+{
+    const size_t bytes = dq_quant_row_bytes(w->cols, w->bits);
+    const int middle = 1 << (w->bits - 1);
+    dq_quant_unpack_row(q, (const uint8_t *)w->data + (size_t)row * bytes, w->cols, w->bits);
+    if (!w->zero) return;
+    for (int64_t c = 0, g = 0; c < w->cols; g++) {
+        const int shift = middle - dq_weight_zero(w, row, g);
+        const int64_t end = c + w->group_size < w->cols ? c + w->group_size : w->cols;
+        for (; c < end; c++) q[c] = (int8_t)(q[c] + shift);
+    }
+}
+
+static void write_codes(uint8_t *out, const dq_weight *w, int bits, int64_t first, int64_t n,
+                        int8_t *codes)
+{
+    const size_t bytes = dq_quant_row_bytes(w->cols, bits);
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < n; r++) {
+        int8_t *row = codes + r * w->cols;
+        signed_codes(row, w, first + r);
+        dq_quant_pack_row(out + (size_t)r * bytes, row, w->cols, bits);
+    }
+}
+
+/* Rows of words: a word has the zero points of 8 or 4 rows of the weight, the first in its lowest bits. */
+static void write_zeros(uint8_t *out, const dq_weight *w, int64_t first, int64_t n)
+{
+    const int64_t groups = dq_quant_groups(w->cols, w->group_size), per_word = 32 / w->bits;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t g = 0; g < groups; g++) {
+            uint32_t word = 0;
+            for (int64_t k = 0, r = (first + i) * per_word; k < per_word && r < w->rows; k++, r++)
+                word |= (uint32_t)dq_weight_zero(w, r, g) << k * w->bits;
+            memcpy(out + 4 * (i * groups + g), &word, sizeof word);
+        }
+    }
+}
+
+/* A row of codes as blocks of a type that holds them: u - zero, or, beside a lowest value, u. */
+static void write_block_row(uint8_t *out, int8_t *q, const dq_weight *w, const dq_block *b,
+                            int64_t row)
+{
+    const bool low = b->number == DQ_GGML_Q4_1 || b->number == DQ_GGML_Q5_1;
+    signed_codes(q, w, row);
+    for (int64_t c = 0; c < w->cols; c += b->values, out += b->bytes, q += b->values) {
+        const int64_t g = c / w->group_size;
+        const float scale = dq_weight_scale(w, row, g);
+        const int zero = low ? dq_weight_zero(w, row, g) : 0;
+        for (int i = 0; low && i < b->values; i++) q[i] = (int8_t)(q[i] + zero);
+        b->write(out, q, dq_f16_from_f32(scale), dq_f16_from_f32(0 - scale * (float)zero));
+    }
+}
+
+static void write_blocks(uint8_t *out, const dq_weight *w, const dq_block *b,
+                         const dq_export_slot *s, int64_t first, int64_t n, int8_t *codes)
+{
+    const size_t bytes = (size_t)(w->cols / b->values) * (size_t)b->bytes;
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < n; r++)
+        write_block_row(out + (size_t)r * bytes, codes + r * w->cols, w, b, row_of(s, first + r));
+}
+
+/* Rows first .. first + n - 1 (of the leading dimension; a scalar has one) of a slot that is no copy. `values` has capacity
+ * for n rows of the weight. DQ_MISMATCH for a value that the type cannot hold. Defined in "Tensor". */
+static dq_status tensor_rows(uint8_t *out, float *values, const dq_export *x,
+                             const dq_export_slot *s, int64_t first, int64_t n, dq_err *err)
+{
+    const dq_weight *w = &x->weight[s->row];
+    const int scheme = x->row[s->row].scheme, bits = scheme < 0 ? 0 : x->scheme[scheme].bits;
+    const int64_t shape[2] = {w->rows, w->cols};
+    const size_t item = dq_dtypes[s->tensor.dtype].bytes;
+    switch (s->kind) {
+    case DQ_EXPORT_VALUES: return write_values(out, values, w, s, first, n, err);
+    case DQ_EXPORT_CODES: write_codes(out, w, bits, first, n, (int8_t *)values); return DQ_OK;
+    case DQ_EXPORT_BLOCKS:
+        write_blocks(out, w, x->row[s->row].blocks->block, s, first, n, (int8_t *)values);
+        return DQ_OK;
+    case DQ_EXPORT_ZEROS: write_zeros(out, w, first, n); return DQ_OK;
+    case DQ_EXPORT_SHAPE: memcpy(out, shape + first, (size_t)n * sizeof *shape); return DQ_OK;
+    case DQ_EXPORT_SCALES:
+        for (int64_t i = 0; i < n; i++) memcpy(out + (size_t)i * item, w->scale, item);
+        return DQ_OK;
+    default: return dq_fail(err, DQ_BUG, "%s: a copy has no rows to make", s->tensor.name);
+    }
+}
+
+/* ---- Export ----
+ * The list of files, and writing them. Weights go through blocks of a few megabytes, whatever the
+ * size of the container. */
 
 const char *const dq_export_form_name[DQ_EXPORT_FORMS] = {
     [DQ_EXPORT_COMPRESSED_TENSORS] = "compressed-tensors",
@@ -64,9 +687,9 @@ static dq_status add_texts(dq_export *x, dq_err *err)
     dq_container *c = x->model->container;
     const char *text;
     size_t len;
-    DQ_TRY(dq_export_config_json(&text, &len, x, err));
+    DQ_TRY(config_json(&text, &len, x, err));
     add_text(x, "config.json", text, len);
-    DQ_TRY(dq_export_config_settings(&text, &len, x, err));
+    DQ_TRY(config_settings(&text, &len, x, err));
     add_text(x, settings_name, text, len);
     for (int64_t i = 0; i < dq_container_n_payloads(c); i++) {
         const char *path = dq_container_payload(c, i)->path, *name = path + sizeof companions - 1;
@@ -78,7 +701,7 @@ static dq_status add_texts(dq_export *x, dq_err *err)
         add_text(x, name, text, len);
     }
     if (x->n_shards == 1) return DQ_OK;
-    DQ_TRY(dq_export_config_index(&text, &len, x, err));
+    DQ_TRY(config_index(&text, &len, x, err));
     add_text(x, index_name, text, len);
     return DQ_OK;
 }
@@ -96,7 +719,7 @@ static dq_status add_shard(dq_export *x, int shard, int64_t *first, dq_err *err)
         list[i] = &x->slot[*first + i].tensor;
         bytes += (int64_t)dq_tensor_bytes(list[i]);
     }
-    const char *name = dq_export_plan_shard_name(x, shard, err), *text = NULL;
+    const char *name = plan_shard_name(x, shard, err), *text = NULL;
     if (dq_safetensors_write_head(&head, list, n, err) == DQ_OK)
         text = dq_text(x->arena, head.s, head.n, err);
     dq_block_free(head.s);
@@ -160,7 +783,7 @@ dq_status dq_export_open(dq_export **out, const dq_model *m, const dq_export_set
     x->out.fd = -1;
     x->info.has_logit = m->logit.bits != dq_logit_plain.bits;
     x->info.has_kv = !dq_kv_config_same(&m->kv, &dq_kv_config_plain);
-    if (dq_export_plan_tensors(x, err) != DQ_OK || plan_files(x, err) != DQ_OK) {
+    if (plan_tensors(x, err) != DQ_OK || plan_files(x, err) != DQ_OK) {
         dq_export_close(x);
         return err->code;
     }
@@ -279,7 +902,7 @@ static dq_status put_rows(work *w, const dq_export_slot *s, dq_err *err)
     w->values = dq_block_new((size_t)step, per_row, err);
     for (int64_t r = 0; r < rows && err->code == DQ_OK; r += step) {
         const int64_t n = rows - r < step ? rows - r : step;
-        if (dq_export_tensor_rows(w->out, w->values, w->x, s, r, n, err) == DQ_OK)
+        if (tensor_rows(w->out, w->values, w->x, s, r, n, err) == DQ_OK)
             put(w, w->out, (size_t)n * bytes, err);
         release(weight);
     }

@@ -5,6 +5,10 @@
 #ifndef DQ_EXPORT_H
 #define DQ_EXPORT_H
 
+#include "base/file.h"
+#include "base/text.h"
+#include "checkpoint/container.h"
+#include "checkpoint/gguf.h"
 #include "model/model.h"
 #include "tensor/tensor.h"
 
@@ -13,7 +17,7 @@ typedef enum dq_export_form {
      * quantization/compressed_tensors (what it takes of that). */
     DQ_EXPORT_COMPRESSED_TENSORS,
     DQ_EXPORT_SAFETENSORS,
-    /* Source: checkpoint/gguf_write.h, checkpoint/gguf_tokenizer_write.h. */
+    /* Source: checkpoint/gguf.h, checkpoint/gguf.h. */
     DQ_EXPORT_GGUF,
     DQ_EXPORT_FORMS
 } dq_export_form;
@@ -96,5 +100,69 @@ typedef struct dq_export_progress {
 dq_status dq_export_write(dq_export *x, const dq_export_progress *p, dq_err *err);
 /* Gives it its name. */
 dq_status dq_export_commit(dq_export *x, dq_err *err);
+
+/* ---- Plan ----
+ * What becomes of each tensor, and where it stands: what the files of this folder share. Private
+ * to export. */
+
+/* What a tensor of the folder is made of. */
+typedef enum dq_export_kind {
+    DQ_EXPORT_COPY,   /* the container's bytes */
+    DQ_EXPORT_VALUES, /* values, in the type of the slot */
+    DQ_EXPORT_CODES,  /* codes, perhaps of more bits */
+    DQ_EXPORT_SCALES, /* the one scale of a tensor for every row */
+    DQ_EXPORT_SHAPE,  /* rows, cols */
+    DQ_EXPORT_ZEROS,  /* zero points, packed along the rows */
+    DQ_EXPORT_BLOCKS, /* codes and scales in blocks of ggml, bytes of a row */
+    DQ_EXPORT_OWN     /* bytes that were made with the plan */
+} dq_export_kind;
+
+typedef struct dq_export_slot {
+    dq_tensor tensor; /* name, type and shape in the folder; data of DQ_EXPORT_COPY and _OWN */
+    dq_export_kind kind;
+    int64_t row;
+    int64_t pair_rows; /* rows of a head that go in the order of rotary pairs; 0: as they are */
+    int shard;
+} dq_export_slot;
+
+/* A file: a text, or the slots first .. end - 1 after a head. */
+typedef struct dq_export_content {
+    const char *text;
+    size_t len;
+    int64_t first, end; /* first == end: a text */
+} dq_export_content;
+
+struct dq_export {
+    dq_arena *arena;
+    const dq_model *model;
+    dq_export_settings set;
+    dq_export_info info;
+    dq_export_row *row;
+    int64_t *order;    /* dq_export_row_at */
+    dq_weight *weight; /* [n_rows], of the container */
+    dq_export_slot *slot;
+    int64_t n_slots;
+    int n_shards;
+    dq_export_scheme *scheme;
+    size_t max_schemes;
+    dq_export_file *file;
+    dq_export_content *content; /* [n_files] */
+    dq_folder folder;
+    dq_file_out out; /* DQ_EXPORT_GGUF */
+};
+
+/* ---- GGUF ----
+ * The form of one GGUF file of a Llama. Private to export. */
+
+/* Compares the container with its hashes: types of tensors follow from scales. DQ_MISMATCH by name: a model that is no plain
+ * Llama. */
+dq_status dq_export_gguf_check(dq_export *x, dq_err *err);
+/* Plans a tensor as plan_tensor of export.c does; nothing for a head that is the embedding and stored besides. DQ_MISMATCH
+ * names a tensor whose codes no type holds, unless values are asked for. */
+dq_status dq_export_gguf_tensor(dq_export *x, int64_t row, dq_err *err);
+/* What stands besides the container's tensors. */
+dq_status dq_export_gguf_more(dq_export *x, dq_err *err);
+/* The text before the data, in the arena. */
+dq_status dq_export_gguf_head(const char **out, size_t *len, dq_export *x, dq_err *err);
 
 #endif

@@ -6,7 +6,6 @@
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
-#include "checkpoint/container_write.h"
 #include "model/inside.h"
 #include "tensor/tensor.h"
 

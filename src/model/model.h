@@ -6,7 +6,6 @@
 #include "base/base.h"
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/prequant.h"
 #include "kv/kv.h"
 #include "model/head_order.h"
 

@@ -4,10 +4,15 @@
 #ifndef DQ_QUANTIZE_H
 #define DQ_QUANTIZE_H
 
+#include "base/file.h"
+#include "base/text.h"
 #include "base/work.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "model/model.h"
 #include "tensor/tensor.h"
+
+#include <stdatomic.h>
 
 /* A method that makes codes by running the model, which this room does not: handed in from outside. */
 typedef struct dq_quantize_feed dq_quantize_feed;
@@ -27,8 +32,6 @@ typedef struct dq_quantize_method {
     void (*expect)(void *arg, const dq_quantizer *q, dq_quantize_feed *feed, dq_pace *p);
     void *arg;
 } dq_quantize_method;
-extern const char
-    *const dq_quantize_methods[]; /* names that a container may have, NULL after the last */
 /* What becomes of matrices that are not packed; vectors keep their type. */
 typedef enum dq_dense_type {
     DQ_DENSE_KEEP,
@@ -224,5 +227,186 @@ dq_status dq_quantize_settings_of(dq_quantize_settings *s, json_t **recipe, cons
 /* The mode of a tensor whose settings say `mode`: a trellis is for products (`fed`: dq_quantize_choice), at widths that it has.
  * Wider codes are searched; an embedding or a head that nothing but its own values rounds has zero points: so it loses least. */
 dq_scale_mode dq_quantize_mode(dq_scale_mode mode, int bits, bool fed);
+
+/* ---- Tensor ----
+ * One tensor, tile by tile: the scan before anything is written, and the pass that gives codes and
+ * scales. Memory is bounded by the tile, not by the tensor. */
+
+/* How one tensor of a checkpoint is stored. */
+typedef struct dq_quantize_tensor {
+    const dq_tensor *t;
+    dq_weight w;                    /* its values; `data` may be other than t->data */
+    int64_t rows, cols;             /* a vector: rows = numel, cols = 1 */
+    dq_role role;                   /* of a tensor that can be packed */
+    const dq_weight_format *format; /* NULL: dense, and the rest means nothing but dense_dtype */
+    /* of a dense tensor: t->dtype, or DQ_BF16 or DQ_F16, to which values are rounded (nearest, ties to even) */
+    dq_dtype dense_dtype;
+    /* scale_dtype as stored: dq_quantize_tensor_scan turns F16 into F32 where it must */
+    dq_quant_spec spec;
+    int8_t *column; /* [cols] that of spec, found by dq_quantize_tensor_scan; NULL: it has none */
+    int64_t group_size, scale_rows;
+    bool one_scale; /* for the whole tensor */
+    bool counts;    /* among the model's parameters: see model.h */
+    bool own_group; /* a rule's, not that of the settings */
+    bool is_fed;    /* dq_quantize_choice.fed: a method that runs the model makes its codes */
+    dq_grid grid;   /* of one_scale, as stored; found by dq_quantize_tensor_scan */
+} dq_quantize_tensor;
+
+/* After a scan: got[cols] are the values that a row w[cols] is read back with, once dq_quantize_tensor_write has stored it;
+ * codes[cols] is scratch. */
+void dq_quantize_tensor_read_back(const dq_quantize_tensor *q, const float *w, float *got,
+                                  int8_t *codes);
+
+/* Where a pass reports how far it is: source bytes done. Called by one thread at a time. */
+typedef struct dq_quantize_tick {
+    void (*step)(void *arg, int64_t bytes);
+    void *arg;
+} dq_quantize_tick;
+
+/* Parts of the format; 0: the dense bytes. Bytes of a part come in order. */
+typedef struct dq_quantize_sink {
+    dq_status (*put)(void *arg, int part, const void *p, size_t bytes, dq_err *err);
+    void *arg;
+} dq_quantize_sink;
+
+/* Buffers that passes over many tensors share; {0} at first. Allocating them for each tensor would let
+ * the heap grow with the number of tensors. */
+typedef struct dq_quantize_tensor_buffers {
+    void *part[3];
+    size_t bytes[3];
+} dq_quantize_tensor_buffers;
+void dq_quantize_tensor_buffers_free(dq_quantize_tensor_buffers *r);
+
+/* Finds the first value that is not finite (DQ_DAMAGED with row and column) or whose rounding to dense_dtype is not
+ * (DQ_MISMATCH, likewise), the scale of the tensor where one is asked for, and whether scales fit F16. DQ_STOPPED between
+ * tiles. Meant to be called inside a parallel region, by one thread; its tasks spread over the others. */
+dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
+                                  const dq_quantize_tick *tick, dq_err *err);
+/* After a scan, called likewise. The error of the result is left in *e (untouched for dense
+ * tensors). */
+dq_status dq_quantize_tensor_write(const dq_quantize_tensor *q, dq_quantize_tensor_buffers *buffers,
+                                   const dq_quantize_sink *sink, dq_quant_error *e,
+                                   const dq_quantize_tick *tick, dq_err *err);
+
+/* ---- Pace ----
+ * How long quantizing takes: what each kind of work is expected to take on this machine, by a
+ * short timing. */
+
+/* Seconds that all threads together take. */
+typedef struct dq_quantize_rates {
+    double scan, hash, dense;        /* of a byte of the source */
+    double value[DQ_QUANT_MODES][9]; /* of a value to its nearest code, by width */
+} dq_quantize_rates;
+
+/* ---- Plan ----
+ * What the files of quantize share. */
+
+/* A payload that is not a tensor. */
+typedef struct dq_blob {
+    const char *path;
+    const void *data;
+    size_t bytes;
+    dq_encoding encoding;
+} dq_blob;
+
+enum { DQ_MAX_BLOBS = 10 };
+
+struct dq_quantizer {
+    dq_arena *arena; /* owns this struct too */
+    dq_quantize_settings set;
+    const char *dir;
+    dq_model *model;
+    const dq_checkpoint *checkpoint; /* of the model: what lies anew in memory does so once */
+    dq_quantize_tensor *tensor;      /* as names sort byte by byte */
+    int64_t *order;                  /* dq_quantize_row_at: dq_name_order */
+    bool *skipped;
+    dq_blob blob[DQ_MAX_BLOBS];
+    int n_blobs, table, objects; /* the blobs of source files and of the list of objects */
+    const char **file;           /* weight files: base names, sizes, hashes (after the scan) */
+    int64_t *file_bytes;
+    char (*file_sha)[65];
+    int n_files;
+    dq_err *file_err;            /* of the tasks that hash: they must not share one */
+    atomic_int hashing, give_up; /* files not hashed yet; no hash is wanted any more */
+    bool hashed;                 /* the main thread knows all hashes */
+    const char *recipe;
+    dq_quantize_needs needs; /* of the method */
+    double *loss;            /* [n_tensors] of dq_quantize_row */
+    dq_quantize_tensor_buffers buffers;
+    dq_container_skeleton skeleton;
+    dq_quantize_info info;
+    /* progress */
+    const dq_quantize_progress *progress;
+    dq_pace pace;
+    dq_quantize_rates rates;
+    dq_quantize_kind
+        kind; /* of the work at hand, and the seconds that are expected of a byte of it */
+    double rate;
+    int64_t unreleased;         /* bytes walked since all pages were given back */
+    _Atomic(const char *) what; /* is being done; tasks that hash beside it read it */
+};
+
+/* Runs `job` on one thread of a parallel region, which the passes need, while tasks of a process that is alone hash the weight
+ * files. Hashing one file cannot be divided, so it goes on beside whatever the job does. */
+dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
+                               dq_err *err);
+
+/* ---- Out ----
+ * A container while it is written: what the files that write one share. */
+
+struct dq_quantize_feed {
+    dq_quantizer *q;
+    const char *out, *partial, *journal_path;
+    dq_inplace_file file;
+    dq_journal *journal;    /* NULL: not open, or another process has it */
+    dq_journal_lines found; /* what an earlier run wrote into it */
+    bool *done;             /* [n_slots] */
+    int64_t n_done, unsynced;
+    double synced; /* time */
+    bool force, resume;
+    char **pending; /* lines that wait for the payloads to reach the disk */
+    int64_t n_pending;
+    int n_sources; /* hashes of weight files in the journal */
+    /* the parts being written */
+    dq_sha256 hash[DQ_MAX_PARTS];
+    int64_t at[DQ_MAX_PARTS];
+    bool finished; /* by an earlier run */
+    bool broken;   /* the method found damage, which every run finds again */
+};
+
+/* ---- Recipe ----
+ * Settings as JSON: the recipe that a container stores, and files of schema dq-recipe/1. Reading
+ * and printing go through one table of keys. */
+
+/* As /config/recipe_json has it. The caller ends it with json_decref; DQ_USAGE for a text that is not UTF-8. */
+dq_status dq_quantize_recipe_of(json_t **out, const dq_quantize_settings *s, dq_err *err);
+
+/* ---- Rules ----
+ * Which tensors are packed and how, by name: what their role gives, then the rules in order, then
+ * the pattern of tensors to leave. */
+
+/* One tensor of the checkpoint. */
+typedef struct dq_quantize_choice {
+    const char *name;
+    bool packable;   /* its role is one that kernels read as codes */
+    dq_role role;    /* of that */
+    bool projection; /* skipping it counts even where it was to be dense */
+    bool embedding;
+    bool
+        fed; /* its codes are a method's, where there is one: a projection, or with a method a head */
+    bool kept;                          /* named by `skip`: neither packed nor rounded */
+    bool skipped;                       /* and it would have been packed */
+    bool own_bits, own_group, own_mode; /* a rule's, not those of the settings */
+    int bits;                           /* 2..8, or 16: dense */
+    int64_t group;
+    dq_scale_mode mode;
+} dq_quantize_choice;
+
+/* Applies s->rules and s->skip to choice[n], which hold what the roles give. DQ_USAGE for a pattern that is none,
+ * or that matches no tensor it could change, with near names; from s->file these are DQ_DAMAGED and DQ_MISMATCH.
+ * DQ_DAMAGED for a rule that says something else than a rule can. tied_head: the name of a head that is the embedding;
+ * NULL: the head is a tensor of its own. */
+dq_status dq_quantize_rules_apply(const dq_quantize_settings *s, const char *tied_head,
+                                  dq_quantize_choice *choice, int64_t n, dq_err *err);
 
 #endif

@@ -1,25 +1,863 @@
-/* quantize_write: the second half of quantize.h. Ranks write payloads where they belong; the journal is that of rank 0, to which the
- * others tell what they have on the disk. The order of steps makes every moment safe to be killed in: the journal's
- * head is on the disk before the partial file exists; the hashes of the source follow when they are known, perhaps while payloads
- * are written already; a line about a payload comes after these hashes and after the payload; the output appears by one rename.
+/* What is timed is a small tensor of chance on its way into nothing.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
+#include "base/random.h"
 #include "base/ranks.h"
+#include "base/text.h"
+#include "base/work.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/container.h"
 #include "model/model.h"
-#include "quantize/quantize_out.h"
+#include "quantize/inside.h"
 
+#include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-typedef dq_quantize_feed work;
+static inline int dq_quantize_out_parts(const dq_slot *s)
+{
+    return s->encoding == DQ_ENC_PART ? s->weight.format->n_parts : 1;
+}
+
+/* Slot i is the first part. */
+static inline bool dq_quantize_out_done(const dq_quantize_feed *w, int64_t i)
+{
+    bool done = true;
+    for (int k = 0; k < dq_quantize_out_parts(&w->q->skeleton.slot[i]); k++)
+        done = done && w->done[i + k];
+    return done;
+}
+
+static bool plan_hashes_ready(const dq_quantizer *q);
+
+/* ---- Pace ---- */
+
+#define ALL(x)                                                                                     \
+    {                                                                                              \
+        0, 0, x, x, x, x, x, x, x                                                                  \
+    }
+const dq_quantize_rates dq_quantize_rates_usual = {.scan = 0.3e-9,
+                                                   .hash = 1e-9,
+                                                   .dense = 1.5e-9,
+                                                   .value = {[DQ_ABSMAX] = ALL(3e-9),
+                                                             [DQ_SEARCH] = ALL(60e-9),
+                                                             [DQ_ASYM] = ALL(6e-9),
+                                                             [DQ_TRELLIS] = ALL(4e-6)}};
+
+/* Of writing t. */
+static double rates_tensor(const dq_quantize_rates *r, const dq_quantize_tensor *t)
+{
+    return t->format ? (double)(t->rows * t->cols) * r->value[t->spec.mode][t->spec.bits]
+                     : (double)dq_tensor_bytes(t->t) * r->dense;
+}
+
+/* ---- Timing ---- */
+
+enum { STRIP_COLS = 64, COLS = 256, VALUES = 1 << 19, HASH_BYTES = 4 << 20 };
+
+static dq_status drop(void *arg, int part, const void *p, size_t bytes, dq_err *err)
+{
+    (void)arg;
+    (void)part;
+    (void)p;
+    (void)bytes;
+    return err->code;
+}
+
+/* Sums of numbers of chance, as weights are distributed. */
+static void fill(float *w, int64_t n)
+{
+    dq_random r = dq_random_of(0, 0);
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t x = dq_random_next(&r);
+        w[i] = 0;
+        for (int k = 0; k < 64; k += 16) w[i] += (float)(x >> k & 0xffff) / 65536.0f - 0.5f;
+    }
+}
+
+/* The passes over a tensor: the scan, and the writing. */
+static dq_status time_passes(double *scan, double *write, dq_quantize_tensor *t, dq_err *err)
+{
+    dq_quantize_tensor_buffers buffers = {.bytes = {0}};
+    const dq_quantize_sink sink = {drop, NULL};
+    dq_quant_error e;
+    const double begin = dq_os_seconds();
+    double middle = begin;
+#pragma omp parallel
+#pragma omp single
+    {
+        dq_quantize_tensor_scan(t, &buffers, NULL, err);
+        middle = dq_os_seconds();
+        if (err->code == DQ_OK) dq_quantize_tensor_write(t, &buffers, &sink, &e, NULL, err);
+    }
+    *scan = middle - begin;
+    *write = dq_os_seconds() - middle;
+    dq_quantize_tensor_buffers_free(&buffers);
+    return err->code;
+}
+
+static dq_status time_like(dq_quantize_rates *r, const dq_quantize_tensor *like, dq_err *err)
+{
+    const bool strips = like->format->encode_strip;
+    const int64_t most = strips ? STRIP_COLS : COLS, cols = like->cols < most ? like->cols : most,
+                  rows = strips ? (int64_t)DQ_STRIP_ROWS * dq_os_threads() : VALUES / cols;
+    dq_quantize_tensor t = *like;
+    const size_t values = (size_t)(rows * cols);
+    float *w = dq_block_new(values, sizeof *w, err);
+    t.column = like->column ? dq_block_new((size_t)cols, 1, err) : NULL;
+    if (err->code == DQ_OK) {
+        double scan, write;
+        const dq_tensor source = {.name = like->t->name,
+                                  .dtype = DQ_F32,
+                                  .n_dims = 2,
+                                  .shape = {rows, cols},
+                                  .data = (const void *)w};
+        fill(w, rows * cols);
+        t.t = &source;
+        t.w = dq_weight_of_f32(like->t->name, rows, cols, w);
+        t.rows = rows;
+        t.cols = cols;
+        t.group_size = t.group_size < cols ? t.group_size : cols;
+        t.spec.group = t.spec.group > cols ? cols : t.spec.group;
+        t.spec.column = t.column;
+        t.scale_rows = t.one_scale ? 1 : rows;
+        if (time_passes(&scan, &write, &t, err) == DQ_OK)
+            r->value[t.spec.mode][t.spec.bits] = (scan + write) / (double)values;
+    }
+    dq_block_free(w);
+    dq_block_free(t.column);
+    return err->code;
+}
+
+static dq_status time_hash(dq_quantize_rates *r, dq_err *err)
+{
+    char sha[65];
+    uint8_t *p = dq_block_new(HASH_BYTES, 1, err);
+    if (!p) return err->code;
+    const double begin = dq_os_seconds();
+    dq_sha256_of(sha, p, HASH_BYTES, err);
+    const double each = (dq_os_seconds() - begin) / HASH_BYTES;
+    r->hash = each / dq_os_threads(); /* other threads do something else meanwhile */
+    r->dense = each + dq_quantize_rates_usual.scan;
+    dq_block_free(p);
+    return err->code;
+}
+
+/* ---- A run ---- */
+
+static dq_quantize_kind kind_of(const dq_quantize_tensor *t)
+{
+    return t->format ? DQ_QUANTIZE_VALUES : DQ_QUANTIZE_DENSE;
+}
+
+static bool is_method_s(const dq_quantizer *q, const dq_quantize_tensor *t)
+{
+    return q->set.method_name && t->format && t->is_fed;
+}
+
+dq_status dq_quantize_measure(dq_quantizer *q, dq_err *err)
+{
+    bool known[DQ_QUANT_MODES][9] = {{false}};
+    for (int64_t i = 0; i < q->info.n_tensors; i++) {
+        const dq_quantize_tensor *t = &q->tensor[i];
+        if (!t->format || is_method_s(q, t) || known[t->spec.mode][t->spec.bits]) continue;
+        known[t->spec.mode][t->spec.bits] = true;
+        DQ_TRY(time_like(&q->rates, t, err));
+    }
+    return time_hash(&q->rates, err);
+}
+
+static void expect_all(const dq_quantizer *q, dq_pace *p)
+{
+    const dq_quantize_method *m = q->set.method;
+    dq_pace_expect(p, DQ_QUANTIZE_HASH, (double)q->info.source_bytes * q->rates.hash);
+    for (int64_t i = 0; i < q->info.n_tensors; i++) {
+        const dq_quantize_tensor *t = &q->tensor[i];
+        dq_pace_expect(p, DQ_QUANTIZE_SCAN, (double)dq_tensor_bytes(t->t) * q->rates.scan);
+        if (!is_method_s(q, t))
+            dq_pace_expect(p, (int)kind_of(t), rates_tensor(&q->rates, t));
+        else if (!m) /* compared, not made */
+            dq_pace_expect(p, DQ_QUANTIZE_DENSE, (double)dq_tensor_bytes(t->t) * q->rates.dense);
+    }
+    if (m && m->expect) m->expect(m->arg, q, NULL, p);
+}
+
+double dq_quantize_expected(const dq_quantizer *q)
+{
+    dq_pace p;
+    dq_pace_begin(&p, 0);
+    expect_all(q, &p);
+    return dq_pace_left(&p);
+}
+
+void dq_quantize_plan_progress(dq_quantizer *q, const dq_quantize_progress *p)
+{
+    q->progress = p;
+    dq_pace_begin(&q->pace, dq_os_seconds());
+    expect_all(q, &q->pace);
+    q->what = "checking";
+}
+
+void dq_quantize_plan_begin(dq_quantizer *q, dq_quantize_kind kind, double rate)
+{
+    q->kind = kind;
+    q->rate = rate;
+}
+
+void dq_quantize_plan_begin_tensor(dq_quantizer *q, int64_t tensor)
+{
+    const dq_quantize_tensor *t = &q->tensor[tensor];
+    const double bytes = (double)dq_tensor_bytes(t->t);
+    dq_quantize_plan_begin(q, kind_of(t), bytes > 0 ? rates_tensor(&q->rates, t) / bytes : 0);
+}
+
+/* Tells of `seconds` of expected work, and lets go of what was read. */
+static void advance(dq_quantizer *q, int kind, double seconds, int64_t bytes)
+{
+    enum { RELEASE_BYTES = 64 << 20 };
+#pragma omp critical(dq_quantize_progress)
+    {
+        dq_pace_step(&q->pace, kind, seconds, dq_os_seconds());
+        q->unreleased += bytes;
+        if (q->unreleased > RELEASE_BYTES) {
+            dq_checkpoint_release(q->checkpoint);
+            q->unreleased = 0;
+        }
+        if (q->progress && q->progress->step)
+            q->progress->step(q->progress->arg, &q->pace, q->what);
+    }
+}
+
+void dq_quantize_plan_advance(void *arg, int64_t bytes)
+{
+    dq_quantizer *q = arg;
+    advance(q, (int)q->kind, (double)bytes * q->rate, bytes);
+}
+
+static void plan_advance_hash(void *arg, int64_t bytes)
+{
+    dq_quantizer *q = arg;
+    advance(q, DQ_QUANTIZE_HASH, (double)bytes * q->rates.hash, bytes);
+}
+
+/* The same on the thread of the job, which hears other ranks meanwhile. */
+static void plan_advance_job(void *arg, int64_t bytes)
+{
+    dq_quantize_plan_advance(arg, bytes);
+    dq_ranks_poll();
+}
+
+/* A tensor was written before; or now, by another rank. */
+static void plan_skip(dq_quantizer *q, int64_t tensor)
+{
+    const dq_quantize_tensor *t = &q->tensor[tensor];
+    if (is_method_s(q, t)) return;
+#pragma omp critical(dq_quantize_progress)
+    dq_pace_expect(&q->pace, (int)kind_of(t), -rates_tensor(&q->rates, t));
+}
+
+static void plan_told(dq_quantizer *q, int64_t tensor)
+{
+    const dq_quantize_tensor *t = &q->tensor[tensor];
+    advance(q, (int)kind_of(t), rates_tensor(&q->rates, t), (int64_t)dq_tensor_bytes(t->t));
+}
+
+void dq_quantize_feed_advance(dq_quantize_feed *f, int kind, double seconds, const char *what)
+{
+    f->q->what = what;
+    advance(f->q, DQ_QUANTIZE_METHOD + kind, seconds, 0);
+}
+
+void dq_quantize_feed_expect(dq_quantize_feed *f)
+{
+    const dq_quantize_method *m = f->q->set.method;
+    for (int k = DQ_QUANTIZE_METHOD; k < DQ_PACE_KINDS; k++) f->q->pace.left[k] = 0;
+    if (m->expect) m->expect(m->arg, f->q, f, &f->q->pace);
+}
+
+/* ---- Journal ----
+ * The journal of a container that is written, see quantize.h. Its head is on the disk before
+ * the partial file exists; the hashes of the source follow when they are known; a line about a
+ * payload comes after these and after the payload. */
+
+/* ---- Lines ---- */
+
+/* A line of the journal about names, which may hold anything; NULL: see err. */
+static char *one_line(char *text)
+{
+    if (text) dq_one_line(text);
+    return text;
+}
+
+/* What a resumed run must find unchanged in the source. */
+static char *source_line(dq_quantizer *q, int i, dq_err *err)
+{
+    return one_line(dq_textf(q->arena, err, "file %s %lld %s", q->file[i],
+                             (long long)q->file_bytes[i], q->file_sha[i]));
+}
+
+/* A line. Not flushed. */
+static dq_status journal_line(dq_quantize_feed *w, const char *line, dq_err *err)
+{
+    return dq_journal_add(w->journal, line, strlen(line), err);
+}
+
+/* On ranks other than 0: the same, added to a text. */
+static dq_status journal_join(dq_quantize_feed *w, dq_strbuf *b, dq_err *err)
+{
+    DQ_TRY(dq_os_maps_check(err));
+    DQ_TRY(dq_inplace_file_sync(&w->file, err));
+    for (int64_t i = 0; i < w->n_pending; i++) {
+        DQ_TRY(dq_strbuf_add(b, w->pending[i], strlen(w->pending[i]), err));
+        DQ_TRY(dq_strbuf_add(b, "\n", 1, err));
+    }
+    w->n_pending = w->unsynced = 0;
+    w->synced = dq_os_seconds();
+    return DQ_OK;
+}
+
+/* On ranks other than 0. */
+static dq_status tell_pending(dq_quantize_feed *w, dq_err *err)
+{
+    dq_strbuf b = {0};
+    if (journal_join(w, &b, err) == DQ_OK) dq_ranks_tell(b.s, b.n, err);
+    dq_block_free(b.s);
+    return err->code;
+}
+
+/* What is pending: payloads are on the disk after it, and then the lines about them in the journal; ranks other than 0 tell these,
+ * within dq_ranks_run. */
+static dq_status journal_flush(dq_quantize_feed *w, dq_err *err)
+{
+    if (w->n_pending == 0) return DQ_OK;
+    if (dq_ranks_number() > 0) return tell_pending(w, err);
+    DQ_TRY(dq_os_maps_check(err));
+    DQ_TRY(dq_quantize_plan_hashes(w->q, err));
+    DQ_TRY(dq_inplace_file_sync(&w->file, err));
+    for (; w->n_sources < w->q->n_files; w->n_sources++) {
+        const char *line = source_line(w->q, w->n_sources, err);
+        if (!line) return err->code;
+        DQ_TRY(journal_line(w, line, err));
+    }
+    for (int64_t i = 0; i < w->n_pending; i++) DQ_TRY(journal_line(w, w->pending[i], err));
+    DQ_TRY(dq_journal_sync(w->journal, err));
+    w->n_done += w->n_pending;
+    w->n_pending = 0;
+    w->unsynced = 0;
+    w->synced = dq_os_seconds();
+    return DQ_OK;
+}
+
+static dq_status journal_add(dq_quantize_feed *w, int64_t i, char *line, dq_err *err)
+{
+    enum { SYNC_BYTES = 256 << 20, SYNC_SECONDS = 2 };
+    if (!line) return err->code;
+    w->pending[w->n_pending++] = line;
+    w->done[i] = true;
+    w->unsynced += w->q->skeleton.slot[i].bytes;
+    if (w->unsynced < SYNC_BYTES && dq_os_seconds() - w->synced < SYNC_SECONDS) return DQ_OK;
+    /* before the source is hashed nothing may be recorded, and waiting for that gains nothing */
+    return plan_hashes_ready(w->q) ? journal_flush(w, err) : DQ_OK;
+}
+
+/* Slot i is written; and the same with the line about it (NULL: see err), which lives as long as q's arena. Both flush now and then. */
+static dq_status journal_finish(dq_quantize_feed *w, int64_t i, dq_err *err)
+{
+    dq_slot *s = &w->q->skeleton.slot[i];
+    uint64_t sqnr;
+    memcpy(&sqnr, &s->sqnr_db, sizeof sqnr);
+    const double loss = s->origin >= 0 ? w->q->loss[s->origin] : (double)NAN;
+    uint64_t bits;
+    memcpy(&bits, &loss, sizeof bits);
+    char *line = dq_textf(w->q->arena, err, "done %lld %s %016llx", (long long)i, s->sha256,
+                          (unsigned long long)sqnr);
+    if (line && loss == loss)
+        line = dq_textf(w->q->arena, err, "%s %016llx", line, (unsigned long long)bits);
+    return journal_add(w, i, line, err);
+}
+
+/* ---- What an earlier run left ---- */
+
+enum { HEAD_EXTRA = 8 };
+
+/* The lines that a resumed run must find unchanged, without those of the source's files. */
+static char **head_lines(dq_quantizer *q, int *count, dq_err *err)
+{
+    int n = 0;
+    char **line = dq_alloc(q->arena, (size_t)(q->n_blobs + HEAD_EXTRA), sizeof *line, err);
+    if (!line) return NULL;
+    line[n++] = dq_textf(q->arena, err, "dq-journal 3");
+    line[n++] = dq_textf(q->arena, err, "version %s", q->set.dq_version);
+    line[n++] = dq_textf(q->arena, err, "settings %s", q->recipe);
+    line[n++] =
+        one_line(dq_textf(q->arena, err, "source %s %s", q->model->name, q->model->fingerprint));
+    if (*q->skeleton.arithmetic) /* codes of a method stand on the forward pass */
+        line[n++] = dq_textf(q->arena, err, "codes made with %s", q->skeleton.arithmetic);
+    for (int i = 0; i < q->n_blobs; i++) {
+        char sha[65];
+        if (i == q->table || dq_sha256_of(sha, q->blob[i].data, q->blob[i].bytes, err) != DQ_OK)
+            continue;
+        line[n++] = dq_textf(q->arena, err, "payload %s %s", q->blob[i].path, sha);
+    }
+    line[n++] = dq_textf(q->arena, err, "begin");
+    *count = n;
+    return err->code == DQ_OK ? line : NULL;
+}
+
+static dq_status compare_line(const dq_quantize_feed *w, int64_t i, const char *want, dq_err *err)
+{
+    const char *found = i < w->found.n ? w->found.text[i] : want; /* killed before this line */
+    if (strcmp(found, want) == 0) return DQ_OK;
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_REPEAT_OR_FORCE},
+                        "%s: begun with another source or other settings (%s).", w->partial,
+                        dq_quantize_recipe_changes(w->q->arena, found, want, err));
+}
+
+/* Whether an earlier run got as far as payloads that can be taken over: its journal has the head, then
+ * "skeleton", then the source's files. DQ_MISMATCH when any of these is about something else. */
+static dq_status compare_journal(const dq_quantize_feed *w, char **head, int n, bool *usable,
+                                 dq_err *err)
+{
+    dq_quantizer *q = w->q;
+    *usable = false;
+    for (int i = 0; i < n; i++) DQ_TRY(compare_line(w, i, head[i], err));
+    if (w->found.n <= n + q->n_files) return DQ_OK;
+    for (int i = 0; i < q->n_files; i++) {
+        const char *line = source_line(q, i, err);
+        if (!line) return err->code;
+        DQ_TRY(compare_line(w, n + 1 + i, line, err));
+    }
+    *usable = true;
+    return DQ_OK;
+}
+
+/* "done INDEX SHA256 SQNR", and the loss of a method: the results of a payload that is in the file already. Its index; -1: it is no
+ * such line. */
+static int64_t journal_replay(dq_quantize_feed *w, const char *line)
+{
+    dq_container_skeleton *s = &w->q->skeleton;
+    long long i;
+    char sha[65];
+    unsigned long long bits, more;
+    const int n = sscanf(line, "done %lld %64[0-9a-f] %llx %llx", &i, sha, &bits, &more);
+    if (n < 3 || i < 0 || i >= s->n_slots || strlen(sha) != 64) return -1;
+    uint64_t sqnr = bits;
+    memcpy(s->slot[i].sha256, sha, sizeof sha);
+    memcpy(&s->slot[i].sqnr_db, &sqnr, sizeof sqnr);
+    if (n == 4 && s->slot[i].origin >= 0) {
+        const uint64_t loss = more;
+        memcpy(&w->q->loss[s->slot[i].origin], &loss, sizeof loss);
+    }
+    return i;
+}
+
+/* Of lines that an earlier run wrote. */
+static void replay_found(dq_quantize_feed *w, int64_t first)
+{
+    for (int64_t k = first; k < w->found.n; k++) {
+        const int64_t i = journal_replay(w, w->found.text[k]);
+        if (i < 0 || w->done[i]) continue;
+        w->done[i] = true;
+        w->n_done++;
+    }
+}
+
+static dq_status write_head(dq_quantize_feed *w, char **head, int n, dq_err *err)
+{
+    DQ_TRY(dq_journal_clear(w->journal, err));
+    for (int i = 0; i < n; i++) DQ_TRY(journal_line(w, head[i], err));
+    DQ_TRY(dq_journal_sync(w->journal, err));
+    DQ_TRY(dq_container_skeleton_create(&w->q->skeleton, w->partial, err));
+    DQ_TRY(dq_inplace_file_open(&w->file, w->partial, err));
+    DQ_TRY(dq_inplace_file_sync(&w->file, err));
+    DQ_TRY(journal_line(w, "skeleton", err));
+    return dq_journal_sync(w->journal, err);
+}
+
+/* The journal says "complete SHA" once the partial file is whole. True when `out` is that file: the
+ * earlier run was killed between the rename and the removal of its journal. */
+static bool finished_before(dq_quantize_feed *w)
+{
+    char sha[65] = "";
+    dq_err ignore = {0};
+    dq_container *c;
+    if (w->found.n == 0 || dq_file_exists(w->partial)) return false;
+    const char *last = w->found.text[w->found.n - 1];
+    if (sscanf(last, "complete %64[0-9a-f]", sha) != 1) return false;
+    if (dq_container_open(&c, w->out, &ignore) != DQ_OK) return false;
+    bool same = strcmp(dq_container_header(c)->content_sha256, sha) == 0;
+    if (same) w->q->info.file_bytes = dq_container_header(c)->file_bytes;
+    dq_container_close(c);
+    if (same) memcpy(w->q->info.content_sha256, sha, sizeof sha);
+    return same;
+}
+
+/* What is in it counts only where it is resumed. */
+static dq_status open_journal(dq_quantize_feed *w, dq_err *err)
+{
+    if (!w->resume || !dq_file_exists(w->journal_path))
+        return dq_journal_new(&w->journal, w->journal_path, err);
+    dq_journal_resume(&w->journal, w->journal_path, DQ_JOURNAL_CUT, &w->found, w->q->arena, err);
+    if (err->code != DQ_MISMATCH) return err->code;
+    const dq_err why = *err;
+    *err = (dq_err){0};
+    return dq_fail_with(err, why.code, (dq_remedy){.code = DQ_REMEDY_START_OVER}, "%s.", why.text);
+}
+
+/* On rank 0: takes up an earlier run's files, or begins. *finished: nothing is left to do. */
+static dq_status journal_take_up(dq_quantize_feed *w, bool *finished, dq_err *err)
+{
+    int n;
+    char **head = head_lines(w->q, &n, err);
+    *finished = false;
+    if (!head) return err->code;
+    DQ_TRY(open_journal(w, err));
+    bool usable = false;
+    if (w->found.n > 0) {
+        DQ_TRY(dq_quantize_plan_hashes(w->q, err));
+        DQ_TRY(compare_journal(w, head, n, &usable, err));
+    }
+    if (usable) {
+        w->n_sources = w->q->n_files;
+        replay_found(w, n + 1 + w->n_sources);
+        *finished = finished_before(w);
+        if (*finished) return DQ_OK;
+    }
+    if (usable && dq_file_exists(w->partial)) {
+        w->q->info.n_resumed = w->n_done;
+        DQ_TRY(dq_inplace_file_open(&w->file, w->partial, err));
+    } else {
+        if (!w->force && dq_file_exists(w->out))
+            return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists.",
+                                w->out);
+        w->n_done = w->n_sources = 0;
+        memset(w->done, 0, (size_t)w->q->skeleton.n_slots * sizeof *w->done);
+        DQ_TRY(write_head(w, head, n, err));
+    }
+    return dq_container_skeleton_locate(&w->q->skeleton, w->partial, err);
+}
+
+/* ---- Feed ----
+ * What a method gives for a container, see quantize.h. A payload is in the journal when it is
+ * taken. */
+
+const dq_model *dq_quantize_feed_model(const dq_quantize_feed *f)
+{
+    return f->q->model;
+}
+
+const dq_quantizer *dq_quantize_feed_quantizer(const dq_quantize_feed *f)
+{
+    return f->q;
+}
+
+const dq_quantize_tensor *dq_quantize_tensor_of(const dq_quantizer *q, const char *name)
+{
+    int64_t low = 0, high = q->info.n_tensors; /* in name order */
+    while (low < high) {
+        const int64_t at = (low + high) / 2;
+        const int order = strcmp(name, q->tensor[at].t->name);
+        if (order == 0) return &q->tensor[at];
+        if (order < 0)
+            high = at;
+        else
+            low = at + 1;
+    }
+    return NULL;
+}
+
+const dq_quantize_tensor *dq_quantize_feed_tensor(const dq_quantize_feed *f, const char *name)
+{
+    return dq_quantize_tensor_of(f->q, name);
+}
+
+/* Its first part. */
+static int64_t slot_of(const dq_quantize_feed *f, const dq_quantize_tensor *t)
+{
+    int64_t i = 0;
+    while (f->q->skeleton.slot[i].origin != t - f->q->tensor) i++;
+    return i;
+}
+
+bool dq_quantize_feed_done(const dq_quantize_feed *f, const dq_quantize_tensor *t)
+{
+    return dq_quantize_out_done(f, slot_of(f, t));
+}
+
+dq_status dq_quantize_feed_take(dq_quantize_feed *f, const dq_quantize_tensor *t, dq_coded *out,
+                                dq_err *err)
+{
+    const int64_t i = slot_of(f, t);
+    dq_coded_new(out, t->rows, t->cols, &t->spec, err);
+    for (int k = 0; err->code == DQ_OK && dq_ranks_number() == 0 && k < t->format->n_parts; k++) {
+        const dq_slot *s = &f->q->skeleton.slot[i + k];
+        char sha[65];
+        uint8_t *part = dq_coded_part(out, k);
+        if (dq_inplace_file_get(&f->file, s->offset, part, (size_t)s->bytes, err) == DQ_OK &&
+            dq_sha256_of(sha, part, (size_t)s->bytes, err) == DQ_OK &&
+            memcmp(sha, s->sha256, 64) != 0)
+            dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_START_OVER},
+                         "%s: %s is not what an earlier run wrote.", f->partial, s->path);
+    }
+    dq_ranks_agree(NULL, NULL, err);
+    for (int k = 0; err->code == DQ_OK && k < t->format->n_parts; k++)
+        dq_ranks_spread(0, dq_coded_part(out, k), (size_t)f->q->skeleton.slot[i + k].bytes);
+    if (err->code != DQ_OK) dq_coded_free(out);
+    return err->code;
+}
+
+/* On ranks other than 0. */
+static void mark_done(dq_quantize_feed *f, int64_t i)
+{
+    for (int k = 0; k < dq_quantize_out_parts(&f->q->skeleton.slot[i]); k++) f->done[i + k] = true;
+}
+
+dq_status dq_quantize_feed_put(dq_quantize_feed *f, const dq_quantize_tensor *t, const dq_weight *w,
+                               double loss, dq_err *err)
+{
+    dq_slot *s = &f->q->skeleton.slot[slot_of(f, t)];
+    const int n = dq_quantize_out_parts(s);
+    dq_quant_error e;
+    if (dq_ranks_number() > 0) {
+        mark_done(f, s - f->q->skeleton.slot);
+        return DQ_OK;
+    }
+    DQ_TRY(dq_quantize_tensor_error(&e, t, w, err));
+    f->q->loss[t - f->q->tensor] = loss;
+    for (int k = 0; k < n; k++) {
+        const dq_part p = dq_weight_part(w, k);
+        if ((int64_t)dq_weight_part_bytes(&p) != s[k].bytes)
+            return dq_fail(err, DQ_BUG, "%s: of another size than planned", s[k].path);
+        DQ_TRY(dq_sha256_of(s[k].sha256, p.data, (size_t)s[k].bytes, err));
+        DQ_TRY(dq_inplace_file_put(&f->file, s[k].offset, p.data, (size_t)s[k].bytes, err));
+        if (t->format->part[k].is_codes) s[k].sqnr_db = dq_quant_sqnr_db(&e);
+    }
+    for (int k = n - 1; k >= 0; k--) DQ_TRY(journal_finish(f, s - f->q->skeleton.slot + k, err));
+    return journal_flush(f, err); /* it took longer than a sync does */
+}
+
+/* ---- Scan ----
+ * Hashes of the weight files, and the look at all tensors before anything is written: see
+ * quantize.h. A process alone hashes in tasks beside the job; ranks take files and tensors
+ * one at a time. */
+
+/* ---- Hashes ---- */
+
+/* Hashes weight file i; a task. */
+static void hash_file(dq_quantizer *q, int i, const dq_quantize_tick *tick, dq_err *err)
+{
+    enum { STEP = 4 << 20 };
+    size_t bytes;
+    const uint8_t *data;
+    dq_sha256 h;
+    dq_checkpoint_file(q->checkpoint, i, &bytes, &data);
+    if (dq_sha256_begin(&h, err) != DQ_OK) return;
+    for (size_t at = 0; at < bytes;) {
+        size_t n = bytes - at < STEP ? bytes - at : STEP;
+        if (atomic_load(&q->give_up) || dq_os_check_stop(err) != DQ_OK) break;
+        dq_sha256_add(&h, data + at, n);
+        dq_os_map_release(data + at, n);
+        tick->step(tick->arg, (int64_t)n);
+        at += n;
+    }
+    if (err->code == DQ_OK)
+        dq_sha256_end(&h, q->file_sha[i], err);
+    else
+        dq_sha256_drop(&h);
+    if (err->code == DQ_OK) atomic_fetch_sub(&q->hashing, 1);
+}
+
+/* Inside a job: whether all hashes are there, and waiting until they are. The table of source files
+ * is filled by the wait. */
+static bool plan_hashes_ready(const dq_quantizer *q)
+{
+    return atomic_load(&q->hashing) == 0;
+}
+
+dq_status dq_quantize_plan_hashes(dq_quantizer *q, dq_err *err)
+{
+    if (q->hashed) return DQ_OK;
+#pragma omp taskwait
+    for (int i = 0; i < q->n_files; i++) {
+        const dq_err *e = &q->file_err[i];
+        if (e->code != DQ_OK) return dq_fail_as(err, e);
+    }
+    union { /* the table was allocated by the plan; a blob is read-only for everybody else */
+        const void *in;
+        uint8_t *out;
+    } table = {.in = q->blob[q->table].data};
+    dq_container_source_table(table.out, q->n_files, q->file, q->file_bytes,
+                              (const char(*)[65])q->file_sha);
+    q->hashed = true;
+    return DQ_OK;
+}
+
+dq_status dq_quantize_plan_run(dq_quantizer *q, dq_status (*job)(void *arg, dq_err *err), void *arg,
+                               dq_err *err)
+{
+    enum { SMALL_BYTES = 4 << 20 }; /* waking threads costs more than this much work */
+    q->file_err = dq_alloc(q->arena, (size_t)q->n_files, sizeof *q->file_err, err);
+    if (!q->file_err) return err->code;
+    const dq_quantize_tick tick = {plan_advance_hash, q};
+    const int tasks = dq_ranks_count() == 1 ? q->n_files : 0;
+    atomic_store(&q->hashing, tasks);
+    atomic_store(&q->give_up, 0);
+    q->hashed = false;
+#pragma omp parallel if (q->info.source_bytes > SMALL_BYTES)
+#pragma omp single
+    {
+        for (int i = 0; i < tasks; i++) {
+#pragma omp task firstprivate(i)
+            hash_file(q, i, &tick, &q->file_err[i]);
+        }
+        if (job(arg, err) != DQ_OK) atomic_store(&q->give_up, 1);
+    }
+    return err->code;
+}
+
+/* ---- Scan ---- */
+
+/* What ranks tell of a weight file, or of a tensor; factors of columns follow that. */
+typedef struct finding {
+    int64_t file, tensor; /* the other one is -1 */
+    char sha[65];
+    dq_dtype scale_dtype;
+    dq_grid grid;
+} finding;
+
+/* Weight files and tensors, which ranks deal with one at a time, the largest first. */
+typedef struct scan_piece {
+    int64_t bytes, file, tensor; /* as in a finding */
+} scan_piece;
+typedef struct scan_job {
+    dq_quantizer *q;
+    scan_piece *piece;
+} scan_job;
+
+static int by_bytes(const void *a, const void *b)
+{
+    const scan_piece *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+    if (x->file != y->file) return x->file > y->file ? -1 : 1;
+    return (x->tensor > y->tensor) - (x->tensor < y->tensor);
+}
+
+static dq_status tell_finding(const dq_quantizer *q, const scan_piece *p, dq_err *err)
+{
+    const dq_quantize_tensor *t = p->tensor >= 0 ? &q->tensor[p->tensor] : NULL;
+    const size_t columns = t && t->column ? (size_t)t->cols : 0;
+    char *text = dq_block_new(1, sizeof(finding) + columns, err);
+    if (!text) return err->code;
+    finding f = {.file = p->file, .tensor = p->tensor};
+    if (t) f.scale_dtype = t->spec.scale_dtype;
+    if (t) f.grid = t->grid;
+    if (p->file >= 0) memcpy(f.sha, q->file_sha[p->file], sizeof f.sha);
+    memcpy(text, &f, sizeof f);
+    if (columns) memcpy(text + sizeof f, t->column, columns);
+    dq_ranks_tell(text, sizeof f + columns, err);
+    dq_block_free(text);
+    return err->code;
+}
+
+static dq_status scan_piece_run(void *arg, int64_t i, dq_err *err)
+{
+    const scan_job *s = arg;
+    dq_quantizer *q = s->q;
+    const scan_piece *p = &s->piece[i];
+    const dq_quantize_tick tick = {p->file >= 0 ? plan_advance_hash : plan_advance_job, q};
+    if (p->file >= 0) {
+        atomic_fetch_add(&q->hashing, 1);
+        hash_file(q, (int)p->file, &tick, err);
+    } else {
+        dq_quantize_tensor_scan(&q->tensor[p->tensor], &q->buffers, &tick, err);
+    }
+    if (err->code != DQ_OK || dq_ranks_number() == 0) return err->code;
+    return tell_finding(q, p, err);
+}
+
+static dq_status take_finding(void *arg, const char *text, size_t len, dq_err *err)
+{
+    dq_quantizer *q = ((scan_job *)arg)->q;
+    finding f;
+    memcpy(&f, text, sizeof f);
+    if (f.file >= 0) {
+        memcpy(q->file_sha[f.file], f.sha, sizeof f.sha);
+        plan_advance_hash(q, q->file_bytes[f.file]);
+        return DQ_OK;
+    }
+    dq_quantize_tensor *t = &q->tensor[f.tensor];
+    t->spec.scale_dtype = f.scale_dtype;
+    t->grid = f.grid;
+    if (t->column) memcpy(t->column, text + sizeof f, len - sizeof f);
+    dq_quantize_plan_advance(q, (int64_t)dq_tensor_bytes(t->t));
+    return err->code;
+}
+
+/* What rank 0 knows by then. */
+static dq_status share_findings(dq_quantizer *q, dq_err *err)
+{
+    DQ_TRY(dq_ranks_share(q->file_sha, (size_t)q->n_files * sizeof *q->file_sha, err));
+    for (int64_t i = 0; i < q->info.n_tensors; i++) {
+        dq_quantize_tensor *t = &q->tensor[i];
+        dq_ranks_spread(0, &t->spec.scale_dtype, sizeof t->spec.scale_dtype);
+        dq_ranks_spread(0, &t->grid, sizeof t->grid);
+        if (t->column) dq_ranks_spread(0, t->column, (size_t)t->cols);
+    }
+    return DQ_OK;
+}
+
+static dq_status scan_by_ranks(dq_quantizer *q, dq_err *err)
+{
+    const int64_t n = q->n_files + q->info.n_tensors;
+    scan_job job = {q, dq_block_new((size_t)n, sizeof *job.piece, err)};
+    if (!job.piece) return dq_ranks_agree(NULL, NULL, err);
+    for (int i = 0; i < q->n_files; i++) job.piece[i] = (scan_piece){q->file_bytes[i], i, -1};
+    for (int64_t i = 0; i < q->info.n_tensors; i++)
+        job.piece[q->n_files + i] = (scan_piece){(int64_t)dq_tensor_bytes(q->tensor[i].t), -1, i};
+    qsort(job.piece, (size_t)n, sizeof *job.piece, by_bytes);
+    const dq_ranks_work work = {n, scan_piece_run, take_finding, &job};
+    if (dq_ranks_run(&work, err) == DQ_OK) share_findings(q, err);
+    dq_block_free(job.piece);
+    return err->code;
+}
+
+static dq_status scan_alone(dq_quantizer *q, dq_err *err)
+{
+    const dq_quantize_tick tick = {dq_quantize_plan_advance, q};
+    for (int64_t i = 0; err->code == DQ_OK && i < q->info.n_tensors; i++)
+        dq_quantize_tensor_scan(&q->tensor[i], &q->buffers, &tick, err);
+    return err->code;
+}
+
+dq_status dq_quantize_plan_scan(dq_quantizer *q, dq_err *err)
+{
+    dq_quantize_plan_begin(q, DQ_QUANTIZE_SCAN, q->rates.scan);
+    dq_ranks_count() == 1 ? scan_alone(q, err) : scan_by_ranks(q, err);
+    if (err->code == DQ_STOPPED) {
+        *err = (dq_err){0};
+        return dq_fail(err, DQ_STOPPED, "interrupted before anything was written");
+    }
+    if (err->code != DQ_OK) return dq_in(err, "%s: ", q->dir);
+    return dq_quantize_plan_slots(q, err);
+}
+
+/* ---- Write ----
+ * The second half of quantize.h. Ranks write payloads where they belong; the journal is that of
+ * rank 0, to which the others tell what they have on the disk. The order of steps makes every
+ * moment safe to be killed in: the journal's head is on the disk before the partial file exists;
+ * the hashes of the source follow when they are known, perhaps while payloads are written already;
+ * a line about a payload comes after these hashes and after the payload; the output appears by one
+ * rename. */
 
 /* ---- One payload at a time ---- */
 
 static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq_err *err)
 {
     enum { SMALL_BYTES = 1 << 16 };
-    work *w = arg;
+    dq_quantize_feed *w = arg;
 #pragma omp taskgroup
     {
 #pragma omp task if (bytes > SMALL_BYTES) firstprivate(w, part, p, bytes)
@@ -31,19 +869,19 @@ static dq_status write_part(void *arg, int part, const void *p, size_t bytes, dq
     return err->code;
 }
 
-static dq_status begin_part(work *w, int part, const dq_slot *s, dq_err *err)
+static dq_status begin_part(dq_quantize_feed *w, int part, const dq_slot *s, dq_err *err)
 {
     w->at[part] = s->offset;
     return dq_sha256_begin(&w->hash[part], err);
 }
 
 /* Slot i is the first part. */
-static dq_status run_tensor(work *w, int64_t i, dq_err *err)
+static dq_status run_tensor(dq_quantize_feed *w, int64_t i, dq_err *err)
 {
     dq_slot *s = &w->q->skeleton.slot[i];
     const dq_quantize_tensor *x = &w->q->tensor[s->origin];
     dq_quantize_sink sink = {write_part, w};
-    dq_quantize_tick tick = {dq_quantize_plan_advance_job, w->q};
+    dq_quantize_tick tick = {plan_advance_job, w->q};
     dq_quant_error e;
     const int n = dq_quantize_out_parts(s);
     for (int k = 0; k < n; k++) DQ_TRY(begin_part(w, k, &s[k], err));
@@ -51,19 +889,19 @@ static dq_status run_tensor(work *w, int64_t i, dq_err *err)
     for (int k = n - 1; k >= 0; k--) {
         if (x->format && x->format->part[k].is_codes) s[k].sqnr_db = dq_quant_sqnr_db(&e);
         DQ_TRY(dq_sha256_end(&w->hash[k], s[k].sha256, err));
-        DQ_TRY(dq_quantize_journal_finish(w, i + k, err));
+        DQ_TRY(journal_finish(w, i + k, err));
     }
     return DQ_OK;
 }
 
-static dq_status run_slot(work *w, int64_t i, dq_err *err)
+static dq_status run_slot(dq_quantize_feed *w, int64_t i, dq_err *err)
 {
     dq_quantizer *q = w->q;
     dq_slot *s = &q->skeleton.slot[i];
     q->what = s->path;
     if (s->origin >= 0) {
         if (dq_quantize_out_done(w, i)) {
-            dq_quantize_plan_skip(q, s->origin);
+            plan_skip(q, s->origin);
             return DQ_OK;
         }
         dq_quantize_plan_begin_tensor(q, s->origin);
@@ -75,11 +913,11 @@ static dq_status run_slot(work *w, int64_t i, dq_err *err)
     if (w->done[i]) return DQ_OK;
     DQ_TRY(dq_sha256_of(s->sha256, b->data, b->bytes, err));
     DQ_TRY(dq_inplace_file_put(&w->file, s->offset, b->data, b->bytes, err));
-    return dq_quantize_journal_finish(w, i, err);
+    return journal_finish(w, i, err);
 }
 
 /* /index and the two hashes, which depend on everything else. */
-static dq_status write_tables(work *w, dq_err *err)
+static dq_status write_tables(dq_quantize_feed *w, dq_err *err)
 {
     dq_container_skeleton *s = &w->q->skeleton;
     char sha[65];
@@ -95,7 +933,7 @@ static dq_status write_tables(work *w, dq_err *err)
 
 /* ---- Output ---- */
 
-static dq_status name_files(dq_quantizer *q, work *w, const char *out, dq_err *err)
+static dq_status name_files(dq_quantizer *q, dq_quantize_feed *w, const char *out, dq_err *err)
 {
     memset(w, 0, sizeof *w);
     w->q = q;
@@ -111,7 +949,7 @@ const char *const dq_quantize_beside[] = {".journal", NULL};
 dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force, bool resume,
                                    dq_err *err)
 {
-    work w;
+    dq_quantize_feed w;
     if (dq_ranks_number() > 0) return err->code; /* rank 0 may have begun it */
     DQ_TRY(name_files(q, &w, out, err));
     const dq_output own = {"-o", out, DQ_OUTPUT_HDF5, dq_quantize_beside};
@@ -143,11 +981,11 @@ dq_status dq_quantize_check_output(dq_quantizer *q, const char *out, bool force,
 
 /* First parts of tensors that are left to write, the largest tensor first. */
 typedef struct pieces {
-    work *w;
+    dq_quantize_feed *w;
     int64_t *slot;
 } pieces;
 
-static int64_t source_bytes(const work *w, int64_t slot)
+static int64_t source_bytes(const dq_quantize_feed *w, int64_t slot)
 {
     return (int64_t)dq_tensor_bytes(w->q->tensor[w->q->skeleton.slot[slot].origin].t);
 }
@@ -162,14 +1000,14 @@ static dq_status write_piece(void *arg, int64_t piece, dq_err *err)
 /* Lines about payloads that another rank has written. */
 static dq_status take_lines(void *arg, const char *text, size_t len, dq_err *err)
 {
-    work *w = ((pieces *)arg)->w;
+    dq_quantize_feed *w = ((pieces *)arg)->w;
     for (const char *end; len > 0 && (end = memchr(text, '\n', len)); text = end + 1) {
         char *line = dq_textf(w->q->arena, err, "%.*s", (int)(end - text), text);
-        const int64_t i = line ? dq_quantize_journal_replay(w, line) : 0;
+        const int64_t i = line ? journal_replay(w, line) : 0;
         if (i < 0) return dq_fail(err, DQ_BUG, "told: %s", line);
-        DQ_TRY(dq_quantize_journal_add(w, i, line, err));
+        DQ_TRY(journal_add(w, i, line, err));
         const dq_slot *s = &w->q->skeleton.slot[i];
-        if (s->encoding != DQ_ENC_PART || s->part == 0) dq_quantize_plan_told(w->q, s->origin);
+        if (s->encoding != DQ_ENC_PART || s->part == 0) plan_told(w->q, s->origin);
         len -= (size_t)(end + 1 - text);
     }
     return err->code;
@@ -177,14 +1015,14 @@ static dq_status take_lines(void *arg, const char *text, size_t len, dq_err *err
 
 static int64_t list_pieces(pieces *p)
 {
-    work *w = p->w;
+    dq_quantize_feed *w = p->w;
     const dq_container_skeleton *s = &w->q->skeleton;
     int64_t n = 0;
     for (int64_t i = 0; i < s->n_slots; i++) {
         const bool later = s->slot[i].encoding == DQ_ENC_PART && s->slot[i].part > 0;
         if (s->slot[i].origin < 0 || later) continue;
         if (dq_ranks_count() > 1 && dq_quantize_out_done(w, i))
-            dq_quantize_plan_skip(w->q, s->slot[i].origin);
+            plan_skip(w->q, s->slot[i].origin);
         else
             p->slot[n++] = i;
     }
@@ -207,13 +1045,13 @@ static void largest_first(const pieces *p, int64_t n)
 static dq_status collect_lines(pieces *p, dq_err *err)
 {
     dq_strbuf b = {0};
-    if (dq_ranks_number() > 0) dq_quantize_journal_join(p->w, &b, err);
+    if (dq_ranks_number() > 0) journal_join(p->w, &b, err);
     dq_ranks_collect(b.s, b.n, take_lines, p, err);
     dq_block_free(b.s);
     return err->code;
 }
 
-static dq_status write_tensors(work *w, dq_err *err)
+static dq_status write_tensors(dq_quantize_feed *w, dq_err *err)
 {
     pieces p = {w, dq_alloc(w->q->arena, (size_t)w->q->skeleton.n_slots, sizeof *p.slot, err)};
     const int64_t n = p.slot ? list_pieces(&p) : 0;
@@ -224,7 +1062,7 @@ static dq_status write_tensors(work *w, dq_err *err)
 }
 
 /* On rank 0: what is no tensor; the table of source files waits for the hashes, so it comes last. */
-static dq_status write_blobs(work *w, dq_err *err)
+static dq_status write_blobs(dq_quantize_feed *w, dq_err *err)
 {
     const dq_quantizer *q = w->q;
     int64_t table = 0;
@@ -240,16 +1078,16 @@ static dq_status write_blobs(work *w, dq_err *err)
 }
 
 /* On rank 0: the file becomes the output. */
-static dq_status commit(work *w, dq_err *err)
+static dq_status commit(dq_quantize_feed *w, dq_err *err)
 {
     dq_quantizer *q = w->q;
     char line[80];
-    DQ_TRY(dq_quantize_journal_flush(w, err));
+    DQ_TRY(journal_flush(w, err));
     DQ_TRY(write_tables(w, err));
     DQ_TRY(dq_inplace_file_sync(&w->file, err));
     DQ_TRY(dq_os_maps_check(err));
     snprintf(line, sizeof line, "complete %s", q->info.content_sha256);
-    DQ_TRY(dq_quantize_journal_line(w, line, err));
+    DQ_TRY(journal_line(w, line, err));
     DQ_TRY(dq_journal_sync(w->journal, err));
     q->info.file_bytes = q->skeleton.file_bytes;
     return dq_file_commit(w->partial, w->out, err);
@@ -264,7 +1102,7 @@ static dq_status share_info(dq_quantizer *q, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status write_all(work *w, dq_err *err)
+static dq_status write_all(dq_quantize_feed *w, dq_err *err)
 {
     const bool leads = dq_ranks_number() == 0;
     w->synced = dq_os_seconds();
@@ -272,14 +1110,14 @@ static dq_status write_all(work *w, dq_err *err)
     if (leads && err->code == DQ_OK) write_blobs(w, err);
     if (leads && err->code != DQ_OK) {
         dq_err later = {0}; /* keep what is done, whatever the first failure was */
-        dq_quantize_journal_flush(w, &later);
+        journal_flush(w, &later);
     }
     if (leads && err->code == DQ_OK) commit(w, err);
     return share_info(w->q, err);
 }
 
 /* After a failure: what can be resumed stays, and what an earlier run left, unless nothing can come of it. */
-static void clean_up(work *w, dq_err *err)
+static void clean_up(dq_quantize_feed *w, dq_err *err)
 {
     enum { MAX_TEXT = 600 }; /* so that there is space for what follows */
     dq_err ignore = {0};
@@ -298,7 +1136,7 @@ static void clean_up(work *w, dq_err *err)
 }
 
 /* On ranks other than 0 the partial file is opened, and is to be that of rank 0, which leaves a mark where the index will be. */
-static dq_status open_by_ranks(work *w, dq_err *err)
+static dq_status open_by_ranks(dq_quantize_feed *w, dq_err *err)
 {
     const int64_t at = w->q->skeleton.index_at;
     double mark = dq_os_seconds(), found = -1;
@@ -320,7 +1158,7 @@ static dq_status open_by_ranks(work *w, dq_err *err)
 }
 
 /* What rank 0 has taken up or begun, for all: what is done, and where in the file everything lies. */
-static dq_status share_start(work *w, dq_err *err)
+static dq_status share_start(dq_quantize_feed *w, dq_err *err)
 {
     dq_container_skeleton *s = &w->q->skeleton;
     DQ_TRY(dq_ranks_share(&w->finished, sizeof w->finished, err));
@@ -337,13 +1175,12 @@ static dq_status share_start(work *w, dq_err *err)
 /* The scan, and what an earlier run has left. */
 static dq_status begin_output(void *arg, dq_err *err)
 {
-    work *w = arg;
+    dq_quantize_feed *w = arg;
     dq_quantizer *q = w->q;
     DQ_TRY(dq_quantize_plan_scan(q, err));
     w->done = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->done, err);
     w->pending = dq_alloc(q->arena, (size_t)q->skeleton.n_slots, sizeof *w->pending, err);
-    if (err->code == DQ_OK && dq_ranks_number() == 0)
-        dq_quantize_journal_take_up(w, &w->finished, err);
+    if (err->code == DQ_OK && dq_ranks_number() == 0) journal_take_up(w, &w->finished, err);
     DQ_TRY(share_start(w, err));
     w->synced = dq_os_seconds();
     if (q->set.method) dq_quantize_plan_hashes(q, err);
@@ -352,13 +1189,13 @@ static dq_status begin_output(void *arg, dq_err *err)
 
 static dq_status write_output(void *arg, dq_err *err)
 {
-    work *w = arg;
+    dq_quantize_feed *w = arg;
     DQ_TRY(begin_output(w, err));
     return w->finished ? DQ_OK : write_all(w, err);
 }
 
 /* Codes of a method come first, then everything else. */
-static dq_status write_with_method(work *w, dq_err *err)
+static dq_status write_with_method(dq_quantize_feed *w, dq_err *err)
 {
     const dq_quantize_method *m = w->q->set.method;
     dq_err later = {0};
@@ -367,10 +1204,10 @@ static dq_status write_with_method(work *w, dq_err *err)
     m->run(m->arg, w, err);
     if (err->code != DQ_OK) {
         w->broken = err->code == DQ_DAMAGED;
-        if (dq_ranks_number() == 0) dq_quantize_journal_flush(w, &later); /* keep what is done */
+        if (dq_ranks_number() == 0) journal_flush(w, &later); /* keep what is done */
         return err->code;
     }
-    if (dq_ranks_number() == 0) dq_quantize_journal_flush(w, err);
+    if (dq_ranks_number() == 0) journal_flush(w, err);
     DQ_TRY(dq_ranks_agree(NULL, NULL, err));
 #pragma omp parallel
 #pragma omp single
@@ -391,7 +1228,7 @@ static dq_status agree(dq_quantizer *q, dq_err *err)
 dq_status dq_quantize_write(dq_quantizer *q, const char *out, bool force, bool resume,
                             const dq_quantize_progress *p, dq_err *err)
 {
-    work w;
+    dq_quantize_feed w;
     dq_quantize_plan_progress(q, p);
     dq_quantize_check_output(q, out, force, resume, err);
     DQ_TRY(agree(q, err));

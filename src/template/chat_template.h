@@ -6,6 +6,7 @@
 #define DQ_CHAT_TEMPLATE_H
 
 #include "base/base.h"
+#include "base/text.h"
 
 struct dq_model;
 
@@ -40,5 +41,229 @@ dq_status dq_chat_template_prompt(const dq_chat_template *t, const char *path,
 /* The role of the first message of "system" or "user" whose content is not in text[len] as it is, but for white space around it;
  * NULL: all are there. */
 const char *dq_chat_template_lost(const char *text, size_t len, const dq_chat_message *m, int n);
+
+/* ---- Jinja value ----
+ * What the expressions of a template give, as Python has it: values that do not change once they
+ * are made, in the arena of one rendering. A failure stands in the rendering's err, the first one
+ * only; from then on functions give absent values, false and 0, so that what calls them asks
+ * dq_jinja_ok where it matters: in loops and at the end. */
+
+/* Bytes of UTF-8, without a NUL after them. */
+typedef struct dq_jinja_text {
+    const char *s;
+    size_t n;
+} dq_jinja_text;
+
+typedef enum dq_jinja_kind {
+    DQ_JINJA_ABSENT, /* no value: an argument that was not given, the result of what failed */
+    DQ_JINJA_UNDEFINED,
+    DQ_JINJA_NONE,
+    DQ_JINJA_BOOL,
+    DQ_JINJA_INT,
+    DQ_JINJA_FLOAT,
+    DQ_JINJA_STRING,
+    DQ_JINJA_LIST,
+    DQ_JINJA_TUPLE,
+    DQ_JINJA_RANGE,
+    DQ_JINJA_VIEW,     /* keys(), values() and items() of a dict */
+    DQ_JINJA_ITERATOR, /* can be read once: what map, select and others give */
+    DQ_JINJA_DICT,     /* keys are strings */
+    DQ_JINJA_NAMESPACE,
+    DQ_JINJA_LOOP,
+    DQ_JINJA_MACRO,
+    DQ_JINJA_FUNCTION,
+    DQ_JINJA_METHOD,
+    DQ_JINJA_KINDS
+} dq_jinja_kind;
+
+typedef struct dq_jinja_value {
+    dq_jinja_kind kind;
+    bool is_safe; /* a string that came through the filter safe */
+    union {
+        bool truth;
+        int64_t i;
+        double f;
+        dq_jinja_text text;         /* a string; of an undefined value, what using it says */
+        struct dq_jinja_list *list; /* list, tuple, range, view, iterator */
+        struct dq_jinja_dict *dict; /* dict, namespace */
+        struct dq_jinja_loop *loop;
+        const struct dq_jinja_macro *macro;
+        const struct dq_jinja_function *function;
+        const struct dq_jinja_method *method;
+    };
+} dq_jinja_value;
+
+typedef struct dq_jinja_list {
+    dq_jinja_value *item; /* [n] */
+    size_t n, capacity;
+} dq_jinja_list;
+
+typedef struct dq_jinja_entry {
+    dq_jinja_text key;
+    dq_jinja_value value;
+} dq_jinja_entry;
+
+typedef struct dq_jinja_dict {
+    dq_jinja_entry *entry; /* [n], in the order in which keys came */
+    size_t n, capacity;
+} dq_jinja_dict;
+
+/* One rendering. */
+typedef enum dq_jinja_flow { DQ_JINJA_ON, DQ_JINJA_BREAK, DQ_JINJA_CONTINUE } dq_jinja_flow;
+typedef struct dq_jinja_run {
+    dq_arena *arena; /* all values */
+    dq_err *err;
+    dq_strbuf *out; /* where text goes */
+    struct dq_jinja_scope *scope;
+    dq_jinja_flow flow; /* what ends the statements around */
+    int line;           /* of the node at work */
+    int depth;          /* of nodes and values at work */
+    size_t work;        /* nodes, bytes and items so far, in units of a byte */
+} dq_jinja_run;
+
+/* A call of a filter, test, method or function, and the row of a table that it calls. */
+enum { DQ_JINJA_PARAMETERS = 5 };
+typedef struct dq_jinja_call {
+    dq_jinja_value self;                   /* before the filter, the test or the method's dot */
+    dq_jinja_list arg;                     /* given by position */
+    dq_jinja_dict named;                   /* given by name */
+    dq_jinja_value p[DQ_JINJA_PARAMETERS]; /* of the row's parameters, absent: not given */
+} dq_jinja_call;
+
+typedef dq_jinja_value dq_jinja_code(dq_jinja_run *r, dq_jinja_call *c);
+typedef struct dq_jinja_function {
+    const char *name;
+    const char *
+        parameters; /* names with blanks between them, _name: by position only; NULL: the code takes arg and named */
+    size_t required;     /* the first ones that must be given */
+    dq_jinja_code *code; /* NULL: Jinja2 has it, and it is not implemented */
+} dq_jinja_function;
+
+typedef struct dq_jinja_method {
+    dq_jinja_value self;
+    const dq_jinja_function *function;
+} dq_jinja_method;
+
+/* Work is counted in bytes that are copied, compared or passed over. What takes longer counts as so many bytes: */
+enum {
+    DQ_JINJA_MAX_WORK = 1 << 28, /* of a rendering: bounds its time and memory */
+    DQ_JINJA_CHARACTER = 4,      /* a character that is decoded, beside what is done with it */
+    DQ_JINJA_PIECE = 8,          /* a piece that is put, an item that is read, a comparison */
+    DQ_JINJA_STEP = 32,          /* a node that is run, a value that is written */
+    DQ_JINJA_SEARCH = 128,       /* a name among methods, the text of an undefined value */
+    DQ_JINJA_NUMBER = 512,       /* a number from its digits */
+    DQ_JINJA_DIVISION = 4096     /* the rest of a real, or its shortest digits */
+};
+
+/* ---- Jinja parse ----
+ * A template as a tree of nodes. */
+
+/* What the parts of a node are: */
+typedef enum dq_jinja_node_kind {
+    /* expressions */
+    DQ_JINJA_CONSTANT,   /* value */
+    DQ_JINJA_VARIABLE,   /* name */
+    DQ_JINJA_LIST_OF,    /* item */
+    DQ_JINJA_TUPLE_OF,   /* item */
+    DQ_JINJA_DICT_OF,    /* item: key and value in turns */
+    DQ_JINJA_ATTRIBUTE,  /* a.name */
+    DQ_JINJA_SUBSCRIPT,  /* a[b] */
+    DQ_JINJA_SLICE,      /* a[item[0]:item[1]:item[2]], each may be NULL */
+    DQ_JINJA_CALL,       /* a(item), keywords after the others */
+    DQ_JINJA_KEYWORD,    /* name=a, in a call */
+    DQ_JINJA_FILTER,     /* a|name(item) */
+    DQ_JINJA_TEST,       /* a is name(item) */
+    DQ_JINJA_NOT,        /* not a */
+    DQ_JINJA_SIGN,       /* -a; +a: operation */
+    DQ_JINJA_ARITHMETIC, /* a operation b */
+    DQ_JINJA_JOIN,       /* item ~ item ~ ... */
+    DQ_JINJA_COMPARE,    /* a, then each item: operation item.a */
+    DQ_JINJA_OPERAND,    /* operation a, in a comparison */
+    DQ_JINJA_AND,        /* a and b */
+    DQ_JINJA_OR,         /* a or b */
+    DQ_JINJA_IF_ELSE,    /* a if b else c, which may be NULL */
+    DQ_JINJA_CAPTURED,   /* in the filters of a set block: its text */
+    /* statements */
+    DQ_JINJA_TEXT,      /* name */
+    DQ_JINJA_OUTPUT,    /* {{ a }} */
+    DQ_JINJA_FOR,       /* for a in b if c: body, else: item */
+    DQ_JINJA_IF,        /* if a: body; c: the elif after it, else: item of the last one */
+    DQ_JINJA_SET,       /* a = b */
+    DQ_JINJA_SET_TEXT,  /* a = what the body puts, through the filters b */
+    DQ_JINJA_MACRO_OF,  /* name, item: parameters, body */
+    DQ_JINJA_PARAMETER, /* name=a, a may be NULL */
+    DQ_JINJA_SCOPE,     /* body with names of its own */
+    DQ_JINJA_LEAVE,     /* break; value: continue */
+    DQ_JINJA_NODE_KINDS
+} dq_jinja_node_kind;
+
+typedef enum dq_jinja_operation {
+    DQ_JINJA_ADD,
+    DQ_JINJA_SUBTRACT,
+    DQ_JINJA_MULTIPLY,
+    DQ_JINJA_DIVIDE,
+    DQ_JINJA_FLOOR_DIVIDE,
+    DQ_JINJA_MODULO,
+    DQ_JINJA_POWER,
+    DQ_JINJA_EQUAL,
+    DQ_JINJA_NOT_EQUAL,
+    DQ_JINJA_LESS,
+    DQ_JINJA_NOT_GREATER,
+    DQ_JINJA_GREATER,
+    DQ_JINJA_NOT_LESS,
+    DQ_JINJA_IN,
+    DQ_JINJA_NOT_IN,
+    DQ_JINJA_OPERATIONS
+} dq_jinja_operation;
+
+typedef struct dq_jinja_node dq_jinja_node;
+typedef struct dq_jinja_nodes {
+    const dq_jinja_node **at; /* [n] */
+    size_t n, capacity;
+} dq_jinja_nodes;
+
+struct dq_jinja_node {
+    dq_jinja_node_kind kind;
+    int line, depth; /* depth: of the nodes below */
+    dq_jinja_operation operation;
+    dq_jinja_text name;
+    dq_jinja_value value;
+    const dq_jinja_node *a, *b, *c;
+    dq_jinja_nodes item, body;
+    const dq_jinja_function *function; /* of a filter or test; NULL: Jinja2 has none of this name */
+};
+
+/* The body of a template. r: an arena, in which the nodes are, and an err. DQ_DAMAGED: Jinja2 refuses the text too;
+ * DQ_MISMATCH: what it says is not implemented. */
+dq_jinja_nodes dq_jinja_parse(dq_jinja_run *r, const char *text, size_t len);
+
+/* ---- Jinja eval ----
+ * What the nodes of a template give and put. */
+
+/* Names of the template, of a body, of a macro's call. */
+typedef struct dq_jinja_scope {
+    struct dq_jinja_scope
+        *parent; /* where names are looked for that this one lacks; NULL: among the functions */
+    dq_jinja_dict names;
+} dq_jinja_scope;
+
+/* Makes r->scope a new one within the parent; false with the failure. The caller puts back what it was. */
+bool dq_jinja_eval_scope(dq_jinja_run *r, dq_jinja_scope *parent);
+/* Runs statements, up to a break or continue, which r->flow says then. */
+void dq_jinja_eval_body(dq_jinja_run *r, const dq_jinja_nodes *body);
+
+/* ---- Jinja loop ----
+ * A loop while it runs. Items that its condition leaves out are not there for it, and the
+ * condition is asked as late as in Jinja2: when an item is next, or when the template asks for
+ * what follows. */
+
+typedef struct dq_jinja_loop {
+    const dq_jinja_node *node;
+    dq_jinja_scope *scope; /* around the loop */
+    dq_jinja_list source;  /* all items */
+    size_t at;             /* of them, the next one to be asked about */
+    dq_jinja_list taken;   /* those that the condition takes, up to there */
+    size_t index;          /* of them, the present one */
+} dq_jinja_loop;
 
 #endif

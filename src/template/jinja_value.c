@@ -1,14 +1,232 @@
-/* jinja_value: see jinja_value.h. Every allocation and every loop over bytes or items adds to the work of the rendering,
- * so that one limit bounds its time and memory; one depth bounds the stack, and one length every text.
+/* Parts of a string point into it; what is put together is captured as output is.
  * SPDX-License-Identifier: MIT */
-#include "template/jinja_value.h"
-
 #include "base/os.h"
 #include "base/text.h"
+#include "template/inside.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
+
+/* Of any text that is made, the output among them: 16 MiB, which at 4 bytes a token are 4 million tokens, 32 times what a
+ * model of 131072 positions reads. */
+enum { DQ_JINJA_MAX_TEXT = 16 << 20 };
+static uint32_t jinja_text_last(dq_jinja_run *r, dq_jinja_text t, size_t *end);
+
+/* ---- Jinja strings ---- */
+
+dq_jinja_text dq_jinja_strings_text(dq_jinja_run *r, const dq_jinja_value *v)
+{
+    if (v->is_safe)
+        dq_jinja_fail(r, DQ_MISMATCH, "working on what safe gives is not supported");
+    else if (v->kind == DQ_JINJA_UNDEFINED)
+        dq_jinja_fail_undefined(r, v);
+    else if (v->kind != DQ_JINJA_STRING)
+        dq_jinja_fail(r, DQ_DAMAGED, "expected a string, found '%s'", dq_jinja_type(v));
+    return dq_jinja_ok(r) ? v->text : (dq_jinja_text){"", 0};
+}
+
+int64_t dq_jinja_strings_int(dq_jinja_run *r, const dq_jinja_value *v, int64_t fallback)
+{
+    if (v->kind == DQ_JINJA_ABSENT || v->kind == DQ_JINJA_NONE) return fallback;
+    if (dq_jinja_is_integer(v)) return dq_jinja_integer(v);
+    dq_jinja_fail(r, DQ_DAMAGED, "expected an integer, found '%s'", dq_jinja_type(v));
+    return fallback;
+}
+
+static void put_text(dq_jinja_run *r, dq_jinja_text t)
+{
+    dq_jinja_put(r, t.s, t.n);
+}
+
+/* ---- Case ---- */
+
+/* Characters that do not become one other: those with several in upper case, I with a dot, and sigma, whose lower case
+ * depends on its place. */
+static bool is_irregular(uint32_t c, bool upper)
+{
+    static const dq_utf8_range ranges[] = {{0xDF, 0xDF},     {0x149, 0x149},   {0x1F0, 0x1F0},
+                                           {0x390, 0x390},   {0x3B0, 0x3B0},   {0x587, 0x587},
+                                           {0x1E96, 0x1E9A}, {0x1F50, 0x1FFC}, {0xFB00, 0xFB17}};
+    if (!upper) return c == 0x130 || c == 0x3A3;
+    return dq_utf8_in_ranges(ranges, sizeof ranges / sizeof *ranges, c);
+}
+
+static bool is_letter(uint32_t c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* Whether the character after `before` (0: none) is in upper case. */
+static bool begins(uint32_t before, dq_jinja_case form)
+{
+    if (form == DQ_JINJA_UPPER || (before == 0 && form != DQ_JINJA_LOWER)) return true;
+    if (form == DQ_JINJA_TITLE) return !is_letter(before);
+    return form == DQ_JINJA_WORDS &&
+           (dq_jinja_lex_is_space(before) || (before < 0x80 && strchr("-({[<", (int)before)));
+}
+
+dq_jinja_value dq_jinja_strings_case(dq_jinja_run *r, dq_jinja_text t, dq_jinja_case form)
+{
+    dq_strbuf mine, *out = dq_jinja_capture(r, &mine);
+    uint32_t before = 0;
+    for (size_t at = 0; at < t.n && dq_jinja_spend(r, DQ_JINJA_PIECE);) {
+        const uint32_t c = dq_jinja_text_next(r, t, &at);
+        const bool upper = begins(before, form);
+        char text[4];
+        utf8proc_int32_t to =
+            upper ? utf8proc_toupper((utf8proc_int32_t)c) : utf8proc_tolower((utf8proc_int32_t)c);
+        if (form == DQ_JINJA_CAPITALIZE && upper) to = utf8proc_totitle((utf8proc_int32_t)c);
+        if (is_irregular(c, upper) || (form == DQ_JINJA_TITLE && c >= 0x80))
+            dq_jinja_fail(r, DQ_MISMATCH, "upper or lower case of U+%04X is not supported here", c);
+        dq_jinja_put(r, text, dq_utf8_put(text, (uint32_t)to));
+        before = c;
+    }
+    return dq_jinja_captured(r, &mine, out);
+}
+
+/* ---- Parts ---- */
+
+/* Whether strip takes the character c, which is t.s[from .. to), away. */
+static bool is_stripped(dq_jinja_run *r, uint32_t c, dq_jinja_text t, size_t from, size_t to,
+                        const dq_jinja_text *chars)
+{
+    const dq_jinja_text one = {t.s + from, to - from};
+    return chars ? dq_jinja_strings_find(r, *chars, one, 0) < chars->n : dq_jinja_lex_is_space(c);
+}
+
+dq_jinja_value dq_jinja_strings_strip(dq_jinja_run *r, dq_jinja_text t, const dq_jinja_value *chars,
+                                      bool left, bool right)
+{
+    const bool given = chars->kind != DQ_JINJA_ABSENT && chars->kind != DQ_JINJA_NONE;
+    const dq_jinja_text set = given ? dq_jinja_strings_text(r, chars) : (dq_jinja_text){"", 0};
+    const dq_jinja_text *only = given ? &set : NULL;
+    size_t from = 0, to = t.n;
+    for (size_t next = from; left && from < to && dq_jinja_ok(r); from = next) {
+        const uint32_t c = dq_jinja_text_next(r, t, &next);
+        if (!is_stripped(r, c, t, from, next, only)) break;
+    }
+    for (size_t next = to; right && from < to && dq_jinja_ok(r); to = next) {
+        const uint32_t c = jinja_text_last(r, t, &next);
+        if (!is_stripped(r, c, t, next, to, only)) break;
+    }
+    return dq_jinja_ok(r) ? dq_jinja_string(t.s + from, to - from) : (dq_jinja_value){0};
+}
+
+size_t dq_jinja_strings_find(dq_jinja_run *r, dq_jinja_text t, dq_jinja_text part, size_t at)
+{
+    for (; part.n <= t.n && at <= t.n - part.n; at++) {
+        const size_t places = t.n - part.n - at + 1;
+        const char *first = part.n ? memchr(t.s + at, part.s[0], places) : NULL;
+        const size_t passed = first ? (size_t)(first - t.s) - at : part.n ? places : 0;
+        at += passed;
+        if (!dq_jinja_spend(r, passed + part.n + DQ_JINJA_PIECE) || passed == places) break;
+        if (part.n == 0 || memcmp(t.s + at, part.s, part.n) == 0) return at;
+    }
+    return SIZE_MAX;
+}
+
+dq_jinja_value dq_jinja_strings_replace(dq_jinja_run *r, dq_jinja_text t, dq_jinja_text old,
+                                        dq_jinja_text with, int64_t count)
+{
+    dq_strbuf mine, *before = dq_jinja_capture(r, &mine);
+    size_t at = 0, next;
+    while (count != 0 && dq_jinja_ok(r) && (next = dq_jinja_strings_find(r, t, old, at)) <= t.n) {
+        dq_jinja_put(r, t.s + at, next - at);
+        put_text(r, with);
+        at = next + old.n;
+        count--;
+        if (old.n) continue;
+        if (at == t.n) break; /* before each character, and at the end */
+        dq_jinja_text_next(r, t, &at);
+        dq_jinja_put(r, t.s + next, at - next);
+    }
+    dq_jinja_put(r, t.s + at, t.n - at);
+    return dq_jinja_captured(r, &mine, before);
+}
+
+static void add_part(dq_jinja_run *r, dq_jinja_value *list, dq_jinja_text t, size_t from, size_t to)
+{
+    dq_jinja_list_add(r, list->list, dq_jinja_string(t.s + from, to - from));
+}
+
+/* The next character from `at` on that is whitespace or, !space, is not; t.n: none. */
+static size_t next_space(dq_jinja_run *r, dq_jinja_text t, size_t at, bool space)
+{
+    for (size_t next = at; at < t.n; at = next) {
+        if (dq_jinja_lex_is_space(dq_jinja_text_next(r, t, &next)) == space) break;
+    }
+    return at;
+}
+
+static dq_jinja_value split_spaces(dq_jinja_run *r, dq_jinja_text t, int64_t count)
+{
+    dq_jinja_value out = dq_jinja_list_new(r, DQ_JINJA_LIST, 0);
+    size_t at = next_space(r, t, 0, false), end;
+    for (; at < t.n && count != 0 && dq_jinja_ok(r); count--) {
+        end = next_space(r, t, at, true);
+        add_part(r, &out, t, at, end);
+        at = next_space(r, t, end, false);
+    }
+    end = t.n;
+    for (size_t next = end; at < end && dq_jinja_ok(r); end = next) { /* the rest */
+        if (!dq_jinja_lex_is_space(jinja_text_last(r, t, &next))) break;
+    }
+    if (at < end) add_part(r, &out, t, at, end);
+    return out;
+}
+
+dq_jinja_value dq_jinja_strings_split(dq_jinja_run *r, dq_jinja_text t, const dq_jinja_value *by,
+                                      int64_t count)
+{
+    if (by->kind == DQ_JINJA_ABSENT || by->kind == DQ_JINJA_NONE) return split_spaces(r, t, count);
+    const dq_jinja_text part = dq_jinja_strings_text(r, by);
+    dq_jinja_value out = dq_jinja_list_new(r, DQ_JINJA_LIST, 0);
+    size_t at = 0, next;
+    if (part.n == 0) return dq_jinja_fail(r, DQ_DAMAGED, "empty separator");
+    while (count-- != 0 && (next = dq_jinja_strings_find(r, t, part, at)) <= t.n) {
+        add_part(r, &out, t, at, next);
+        at = next + part.n;
+    }
+    add_part(r, &out, t, at, t.n);
+    return out;
+}
+
+dq_jinja_value dq_jinja_strings_lines(dq_jinja_run *r, dq_jinja_text t)
+{
+    static const dq_utf8_range ends[] = {
+        {0x0A, 0x0D}, {0x1C, 0x1E}, {0x85, 0x85}, {0x2028, 0x2029}};
+    dq_jinja_value out = dq_jinja_list_new(r, DQ_JINJA_LIST, 0);
+    size_t from = 0;
+    for (size_t at = 0; at < t.n && dq_jinja_ok(r);) {
+        const size_t begin = at;
+        const uint32_t c = dq_jinja_text_next(r, t, &at);
+        const bool is_end = dq_utf8_in_ranges(ends, sizeof ends / sizeof *ends, c);
+        if (is_end) add_part(r, &out, t, from, begin);
+        if (c == '\r' && at < t.n && t.s[at] == '\n') at++;
+        if (is_end) from = at;
+    }
+    if (from < t.n) add_part(r, &out, t, from, t.n);
+    return out;
+}
+
+dq_jinja_value dq_jinja_strings_join(dq_jinja_run *r, dq_jinja_text between,
+                                     const dq_jinja_list *items)
+{
+    dq_strbuf mine, *before = dq_jinja_capture(r, &mine);
+    for (size_t i = 0; i < items->n && dq_jinja_ok(r); i++) {
+        if (i > 0) put_text(r, between);
+        dq_jinja_print(r, &items->item[i]);
+    }
+    return dq_jinja_captured(r, &mine, before);
+}
+
+/* ---- Jinja value ----
+ * Every allocation and every loop over bytes or items adds to the work of the rendering, so that
+ * one limit bounds its time and memory; one depth bounds the stack, and one length every text. */
 
 enum { MAX_DEPTH = 1000, ALLOCATION = 64, BETWEEN_LOOKS = 1 << 16 };
 
@@ -128,7 +346,7 @@ bool dq_jinja_text_same(dq_jinja_run *r, dq_jinja_text a, dq_jinja_text b)
     return dq_jinja_spend(r, DQ_JINJA_PIECE + (a.n == b.n ? a.n : 0)) && has_bytes(a, b);
 }
 
-int dq_jinja_text_order(dq_jinja_run *r, dq_jinja_text a, dq_jinja_text b)
+static int jinja_text_order(dq_jinja_run *r, dq_jinja_text a, dq_jinja_text b)
 {
     const size_t n = a.n < b.n ? a.n : b.n;
     if (!dq_jinja_spend(r, DQ_JINJA_PIECE + n)) return 0;
@@ -145,7 +363,7 @@ uint32_t dq_jinja_text_next(dq_jinja_run *r, dq_jinja_text t, size_t *at)
     return c;
 }
 
-uint32_t dq_jinja_text_last(dq_jinja_run *r, dq_jinja_text t, size_t *end)
+static uint32_t jinja_text_last(dq_jinja_run *r, dq_jinja_text t, size_t *end)
 {
     size_t bytes = *end;
     const bool ok = dq_jinja_spend(r, DQ_JINJA_CHARACTER);
@@ -217,7 +435,7 @@ const char *dq_jinja_type(const dq_jinja_value *v)
     return v->is_safe ? "markupsafe.Markup" : name[v->kind];
 }
 
-bool dq_jinja_is_list(const dq_jinja_value *v)
+static bool jinja_is_list(const dq_jinja_value *v)
 {
     return v->kind >= DQ_JINJA_LIST && v->kind <= DQ_JINJA_ITERATOR;
 }
@@ -292,7 +510,7 @@ dq_jinja_list dq_jinja_items(dq_jinja_run *r, const dq_jinja_value *v)
             const dq_jinja_text key = v->dict->entry[i].key;
             dq_jinja_list_add(r, &out, dq_jinja_string(key.s, key.n));
         }
-    } else if (dq_jinja_is_list(v)) {
+    } else if (jinja_is_list(v)) {
         out = *v->list;
         if (v->kind == DQ_JINJA_ITERATOR) v->list->n = 0;
     } else if (v->kind != DQ_JINJA_UNDEFINED) {
@@ -306,7 +524,7 @@ size_t dq_jinja_length(dq_jinja_run *r, const dq_jinja_value *v)
 {
     if (v->kind == DQ_JINJA_UNDEFINED) return 0;
     if (v->kind == DQ_JINJA_DICT) return v->dict->n;
-    if (dq_jinja_is_list(v) && v->kind != DQ_JINJA_ITERATOR) return v->list->n;
+    if (jinja_is_list(v) && v->kind != DQ_JINJA_ITERATOR) return v->list->n;
     if (v->kind == DQ_JINJA_STRING)
         return dq_jinja_spend(r, v->text.n) ? (size_t)dq_utf8_count(v->text.s, v->text.n) : 0;
     dq_jinja_fail(r, DQ_DAMAGED, "object of type '%s' has no len()", dq_jinja_type(v));
@@ -324,7 +542,7 @@ bool dq_jinja_truth(const dq_jinja_value *v)
     case DQ_JINJA_FLOAT: return v->f < 0 || v->f > 0 || v->f != v->f;
     case DQ_JINJA_STRING: return v->text.n > 0;
     case DQ_JINJA_DICT: return v->dict->n > 0;
-    default: return !dq_jinja_is_list(v) || v->kind == DQ_JINJA_ITERATOR || v->list->n > 0;
+    default: return !jinja_is_list(v) || v->kind == DQ_JINJA_ITERATOR || v->list->n > 0;
     }
 }
 
@@ -400,7 +618,7 @@ int dq_jinja_order(dq_jinja_run *r, const dq_jinja_value *a, const dq_jinja_valu
     else if (is_number(a) && is_number(b))
         order = order_numbers(a, b);
     else if (a->kind == DQ_JINJA_STRING && b->kind == DQ_JINJA_STRING)
-        order = dq_jinja_text_order(r, a->text, b->text);
+        order = jinja_text_order(r, a->text, b->text);
     else if (a->kind == b->kind && (a->kind == DQ_JINJA_LIST || a->kind == DQ_JINJA_TUPLE))
         order = order_lists(r, a->list, b->list);
     else
@@ -408,4 +626,223 @@ int dq_jinja_order(dq_jinja_run *r, const dq_jinja_value *a, const dq_jinja_valu
                       dq_jinja_type(b));
     r->depth--;
     return order;
+}
+
+/* ---- Jinja print ----
+ * One walk over a value writes both forms: with a dq_jinja_json it writes JSON, without one what
+ * repr() gives. A real has the fewest digits that read back as itself, in Python's places. */
+
+static void put(dq_jinja_run *r, const char *s)
+{
+    dq_jinja_put(r, s, strlen(s));
+}
+
+static void put_real(dq_jinja_run *r, double x, bool json)
+{
+    enum { DIGITS = 17, FIXED = 16 };
+    char text[64], *e;
+    int digits = 1, exponent;
+    if (x != x) {
+        put(r, json ? "NaN" : "nan");
+        return;
+    }
+    if (isinf(x)) {
+        if (x < 0) put(r, "-");
+        put(r, json ? "Infinity" : "inf");
+        return;
+    }
+    if (!dq_jinja_spend(r, DQ_JINJA_DIVISION)) return;
+    do snprintf(text, sizeof text, "%.*e", digits - 1, x);
+    while (strtod(text, NULL) != x && digits++ < DIGITS);
+    e = strchr(text, 'e');
+    exponent = atoi(e + 1);
+    if (exponent < -4 || exponent >= FIXED)
+        snprintf(e, sizeof text - (size_t)(e - text), "e%+03d", exponent);
+    else
+        snprintf(text, sizeof text, "%.*f", digits - 1 > exponent ? digits - 1 - exponent : 1, x);
+    put(r, text);
+}
+
+static bool is_printable(uint32_t c)
+{
+    switch (utf8proc_category((utf8proc_int32_t)c)) {
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP: return false;
+    case UTF8PROC_CATEGORY_ZS: return c == ' ';
+    default: return true;
+    }
+}
+
+/* \, the letter and so many hexadecimal digits; returns the place after them. */
+static char *escape_number(char *out, char letter, uint32_t c, int digits)
+{
+    *out++ = '\\';
+    *out++ = letter;
+    while (digits-- > 0) *out++ = "0123456789abcdef"[c >> 4 * digits & 15];
+    *out = 0;
+    return out;
+}
+
+/* \n and its like, \xHH, \uHHHH, \UHHHHHHHH, of JSON pairs of surrogates; no text: the character stands for itself. */
+static void escape(char out[16], uint32_t c, char quote, const dq_jinja_json *json)
+{
+    const char *all = json ? "\nn\rr\tt\bb\ff" : "\nn\rr\tt", *s = all;
+    while (*s && (uint32_t)*s != c) s += 2;
+    out[0] = 0;
+    if (c == '\\' || c == (uint8_t)quote)
+        escape_number(out, (char)c, 0, 0);
+    else if (*s)
+        escape_number(out, s[1], 0, 0);
+    else if (json ? c >= 0x20 && (!json->ascii || c < 0x7F) : is_printable(c))
+        return;
+    else if (json && c > 0xFFFF)
+        escape_number(escape_number(out, 'u', 0xD7C0 + (c >> 10), 4), 'u', 0xDC00 + (c & 0x3FF), 4);
+    else if (!json && c < 0x100)
+        escape_number(out, 'x', c, 2);
+    else
+        escape_number(out, c > 0xFFFF ? 'U' : 'u', c, c > 0xFFFF ? 8 : 4);
+}
+
+static void put_string(dq_jinja_run *r, dq_jinja_text t, const dq_jinja_json *json)
+{
+    const bool single = t.n && memchr(t.s, '\'', t.n), twice = t.n && memchr(t.s, '"', t.n);
+    const char quote = json || (single && !twice) ? '"' : '\'';
+    dq_jinja_put(r, &quote, 1);
+    for (size_t at = 0, from = 0; at < t.n && dq_jinja_ok(r); from = at) {
+        char text[16];
+        escape(text, dq_jinja_text_next(r, t, &at), quote, json);
+        dq_jinja_put(r, text[0] ? text : t.s + from, text[0] ? strlen(text) : at - from);
+    }
+    dq_jinja_put(r, &quote, 1);
+}
+
+static void put_value(dq_jinja_run *r, const dq_jinja_value *v, const dq_jinja_json *json,
+                      int level);
+
+static void put_line(dq_jinja_run *r, const dq_jinja_json *json, int level)
+{
+    if (!json || !json->indent.s) return;
+    put(r, "\n");
+    for (int i = 0; i < level; i++) dq_jinja_put(r, json->indent.s, json->indent.n);
+}
+
+/* What stands before item i of a list or dict. */
+static void put_before(dq_jinja_run *r, const dq_jinja_json *json, int level, size_t i)
+{
+    static const dq_jinja_text comma = {", ", 2};
+    const dq_jinja_text between = json ? json->between : comma;
+    if (i > 0) dq_jinja_put(r, between.s, between.n);
+    put_line(r, json, level);
+}
+
+static void put_list(dq_jinja_run *r, const dq_jinja_value *v, const dq_jinja_json *json, int level)
+{
+    const bool tuple = !json && v->kind == DQ_JINJA_TUPLE;
+    put(r, tuple ? "(" : "[");
+    for (size_t i = 0; i < v->list->n && dq_jinja_ok(r); i++) {
+        put_before(r, json, level + 1, i);
+        put_value(r, &v->list->item[i], json, level + 1);
+    }
+    if (v->list->n) put_line(r, json, level);
+    if (tuple && v->list->n == 1) put(r, ",");
+    put(r, tuple ? ")" : "]");
+}
+
+static void sort_by_key(dq_jinja_run *r, dq_jinja_entry *e, size_t n)
+{
+    for (size_t i = 1; i < n && dq_jinja_ok(r); i++) {
+        const dq_jinja_entry one = e[i];
+        size_t at = i;
+        for (; at > 0 && jinja_text_order(r, one.key, e[at - 1].key) < 0; at--) e[at] = e[at - 1];
+        e[at] = one;
+    }
+}
+
+static void put_dict(dq_jinja_run *r, const dq_jinja_dict *d, const dq_jinja_json *json, int level)
+{
+    dq_jinja_entry *e = dq_jinja_alloc(r, d->n, sizeof *e);
+    if (!e) return;
+    if (d->n) memcpy(e, d->entry, d->n * sizeof *e);
+    if (json && json->sorted) sort_by_key(r, e, d->n);
+    put(r, "{");
+    for (size_t i = 0; i < d->n && dq_jinja_ok(r); i++) {
+        put_before(r, json, level + 1, i);
+        put_string(r, e[i].key, json);
+        dq_jinja_put(r, json ? json->colon.s : ": ", json ? json->colon.n : 2);
+        put_value(r, &e[i].value, json, level + 1);
+    }
+    if (d->n) put_line(r, json, level);
+    put(r, "}");
+}
+
+static void put_other(dq_jinja_run *r, const dq_jinja_value *v, const dq_jinja_json *json)
+{
+    if (json)
+        dq_jinja_fail(r, DQ_DAMAGED, "Object of type %s is not JSON serializable",
+                      dq_jinja_type(v));
+    else if (v->kind == DQ_JINJA_UNDEFINED)
+        put(r, "Undefined");
+    else
+        dq_jinja_fail(r, DQ_MISMATCH, "printing a value of type '%s' is not supported",
+                      dq_jinja_type(v));
+}
+
+static void put_value(dq_jinja_run *r, const dq_jinja_value *v, const dq_jinja_json *json,
+                      int level)
+{
+    char text[32];
+    if (!dq_jinja_spend(r, DQ_JINJA_STEP) || !dq_jinja_enter(r)) return;
+    switch (v->kind) {
+    case DQ_JINJA_NONE: put(r, json ? "null" : "None"); break;
+    case DQ_JINJA_BOOL:
+        put(r, v->truth ? (json ? "true" : "True") : (json ? "false" : "False"));
+        break;
+    case DQ_JINJA_INT:
+        snprintf(text, sizeof text, "%lld", (long long)v->i);
+        put(r, text);
+        break;
+    case DQ_JINJA_FLOAT: put_real(r, v->f, json != NULL); break;
+    case DQ_JINJA_STRING:
+        if (v->is_safe && !json)
+            dq_jinja_fail(r, DQ_MISMATCH, "printing what safe gives within a list or dict");
+        put_string(r, v->text, json);
+        break;
+    case DQ_JINJA_LIST:
+    case DQ_JINJA_TUPLE: put_list(r, v, json, level); break;
+    case DQ_JINJA_DICT: put_dict(r, v->dict, json, level); break;
+    default: put_other(r, v, json); break;
+    }
+    r->depth--;
+}
+
+void dq_jinja_print(dq_jinja_run *r, const dq_jinja_value *v)
+{
+    if (v->kind == DQ_JINJA_STRING)
+        dq_jinja_put(r, v->text.s, v->text.n);
+    else if (v->kind != DQ_JINJA_UNDEFINED)
+        put_value(r, v, NULL, 0);
+    else
+        dq_jinja_put(r, "", 0);
+}
+
+dq_jinja_text dq_jinja_print_text(dq_jinja_run *r, const dq_jinja_value *v)
+{
+    dq_strbuf mine, *before;
+    if (v->kind == DQ_JINJA_STRING) return v->text;
+    before = dq_jinja_capture(r, &mine);
+    dq_jinja_print(r, v);
+    return dq_jinja_captured(r, &mine, before).text;
+}
+
+dq_jinja_value dq_jinja_print_json(dq_jinja_run *r, const dq_jinja_value *v,
+                                   const dq_jinja_json *form)
+{
+    dq_strbuf mine, *before = dq_jinja_capture(r, &mine);
+    put_value(r, v, form, 0);
+    return dq_jinja_captured(r, &mine, before);
 }

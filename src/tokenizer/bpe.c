@@ -1,16 +1,16 @@
-/* bpe: see bpe.h. A word becomes symbols (characters, or bytes where they fall back), and the adjacent pair of the
- * lowest rank is merged until no pair has a rank; of equal ranks the leftmost goes first.
- * Pairs are found in a hash table from two tokens to rank and result. Up to SHORT_WORD symbols the ranks lie in an
- * array that is searched whole each time, which is quadratic and the fastest for words as they are. Longer words
- * use a list of symbols linked both ways and a heap of candidates ordered by rank, then position; candidates are
- * not taken out of the heap when a neighbour changes, but recognised as stale when they come up: O(n log n).
- * Before both stand two tables for words of up to CACHE_KEY bytes: `known`, made at load, of words that are
- * one token in the end, and a cache per run of what other words became, of four slots a row, which grows to
- * CACHE_LAST slots and then overwrites.
- * Where merges cannot cross a run of U+2581, a text is cut before it, and the parts are words of their own
- * with the same tokens.
+/* A word becomes symbols (characters, or bytes where they fall back), and the adjacent pair of the
+ * lowest rank is merged until no pair has a rank; of equal ranks the leftmost goes first. Pairs
+ * are found in a hash table from two tokens to rank and result. Up to SHORT_WORD symbols the ranks
+ * lie in an array that is searched whole each time, which is quadratic and the fastest for words
+ * as they are. Longer words use a list of symbols linked both ways and a heap of candidates
+ * ordered by rank, then position; candidates are not taken out of the heap when a neighbour
+ * changes, but recognised as stale when they come up: O(n log n). Before both stand two tables for
+ * words of up to CACHE_KEY bytes: `known`, made at load, of words that are one token in the end,
+ * and a cache per run of what other words became, of four slots a row, which grows to CACHE_LAST
+ * slots and then overwrites. Where merges cannot cross a run of U+2581, a text is cut before it,
+ * and the parts are words of their own with the same tokens.
  * SPDX-License-Identifier: MIT */
-#include "tokenizer/bpe.h"
+#include "tokenizer/inside.h"
 
 #include <string.h>
 

@@ -1,11 +1,9 @@
-/* decoder: see decoder.h. The tokens are a list of pieces in one buffer; each step rewrites one list into another,
- * and the two swap. A step that would make far more bytes of the text than it had is stopped.
+/* The tokens are a list of pieces in one buffer; each step rewrites one list into another, and the
+ * two swap. A step that would make far more bytes of the text than it had is stopped.
  * SPDX-License-Identifier: MIT */
-#include "tokenizer/decoder.h"
-
 #include "base/os.h"
 #include "base/text.h"
-#include "tokenizer/regex.h"
+#include "tokenizer/inside.h"
 
 #include <string.h>
 

@@ -1,13 +1,102 @@
-/* normalizer: see normalizer.h. Steps run one after the other, each from one buffer to the next; a quick look
- * skips a step that surely leaves its text alone. What the first character became is followed through all steps,
- * since a template may treat a text's beginning in a way of its own.
+/* A double array (darts-clone) over the bytes of the input, and after it the replacements as
+ * strings that end in NUL. Offsets come from a file, so each step checks that it stays inside; the
+ * shortest match counts, as in the reference.
  * SPDX-License-Identifier: MIT */
-#include "tokenizer/normalizer.h"
-
+#include "base/base.h"
 #include "base/text.h"
+#include "tokenizer/inside.h"
 
 #include <string.h>
 #include <utf8proc.h>
+
+/* ---- Charsmap ---- */
+
+static dq_status damaged(dq_err *err, const char *why)
+{
+    return dq_fail(err, DQ_DAMAGED, "normalizer Precompiled: \"precompiled_charsmap\" %s", why);
+}
+
+static uint32_t little_endian(const uint8_t *p)
+{
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* From its base64 form; what *map points at belongs to the arena. DQ_DAMAGED: not one. */
+static dq_status charsmap_load(dq_charsmap *map, const char *base64, size_t len, dq_arena *a,
+                               dq_err *err)
+{
+    size_t n;
+    int64_t bad;
+    *map = (dq_charsmap){0};
+    if (len == 0) return DQ_OK;
+    uint8_t *bytes = dq_alloc(a, len / 4 + 1, 3, err);
+    if (!bytes) return err->code;
+    if (!dq_base64_get(bytes, &n, base64, len)) return damaged(err, "is not base64");
+    if (n < 4) return damaged(err, "is too short");
+    size_t trie = little_endian(bytes);
+    if (trie % 4 || trie > n - 4) return damaged(err, "has a trie of a wrong length");
+    uint32_t *unit = dq_alloc(a, trie / 4, sizeof *unit, err);
+    if (!unit) return err->code;
+    for (size_t i = 0; i < trie / 4; i++) unit[i] = little_endian(bytes + 4 + 4 * i);
+    map->text = (const char *)bytes + 4 + trie;
+    map->text_len = n - 4 - trie;
+    if (dq_utf8_check(map->text, map->text_len, &bad)) return damaged(err, "is not UTF-8");
+    map->unit = unit;
+    map->n_units = trie / 4;
+    return DQ_OK;
+}
+
+/* Fields of a unit of the double array (darts-clone): label, offset to the children, and whether the
+ * first child is a value. */
+static uint32_t label_of(uint32_t unit)
+{
+    return unit & (UINT32_C(1) << 31 | 0xFF);
+}
+
+static uint32_t offset_of(uint32_t unit)
+{
+    return unit >> 10 << ((unit >> 9 & 1) * 8);
+}
+
+static bool has_value(uint32_t unit)
+{
+    return unit >> 8 & 1;
+}
+
+/* The replacement at offset `at`; a file may point anywhere, so inside a character too. */
+static const char *text_at(const dq_charsmap *map, size_t at, size_t *len)
+{
+    if (at > map->text_len) return NULL;
+    if (at < map->text_len && !dq_utf8_begins(map->text[at])) return NULL;
+    const char *end = memchr(map->text + at, 0, map->text_len - at);
+    *len = end ? (size_t)(end - map->text) - at : map->text_len - at;
+    return map->text + at;
+}
+
+/* Replacement of part[len], by the reference's rule: that of the shortest entry which part begins
+ * with. NULL: none; it ends at *out_len. */
+static const char *charsmap_find(const dq_charsmap *map, const char *part, size_t len,
+                                 size_t *out_len)
+{
+    if (map->n_units == 0) return NULL;
+    size_t at = offset_of(map->unit[0]);
+    for (size_t i = 0; i < len && part[i]; i++) {
+        at ^= (uint8_t)part[i];
+        if (at >= map->n_units) return NULL;
+        uint32_t unit = map->unit[at];
+        if (label_of(unit) != (uint8_t)part[i]) return NULL;
+        at ^= offset_of(unit);
+        if (!has_value(unit)) continue;
+        if (at >= map->n_units) return NULL;
+        return text_at(map, map->unit[at] & INT32_MAX, out_len);
+    }
+    return NULL;
+}
+
+/* ---- Normalizer ----
+ * Steps run one after the other, each from one buffer to the next; a quick look skips a step that
+ * surely leaves its text alone. What the first character became is followed through all steps,
+ * since a template may treat a text's beginning in a way of its own. */
 
 enum { MAX_DEPTH = 8 };
 
@@ -59,7 +148,7 @@ static dq_status load_precompiled(dq_normalizer_step *s, const json_t *v, dq_are
     if (!json_is_string(map))
         return dq_fail(err, DQ_DAMAGED,
                        "normalizer Precompiled: \"precompiled_charsmap\" is not a string");
-    return dq_charsmap_load(&s->map, json_string_value(map), json_string_length(map), a, err);
+    return charsmap_load(&s->map, json_string_value(map), json_string_length(map), a, err);
 }
 
 static dq_status load_one(dq_normalizer_step *s, const json_t *v, const char *type, dq_arena *a,
@@ -275,14 +364,14 @@ static dq_status by_map(dq_strbuf *out, const dq_charsmap *map, const char *text
             next = dq_utf8_first(text + end, &used);
             if (utf8proc_grapheme_break_stateful((int32_t)c, (int32_t)next, &state)) break;
         }
-        const char *to = end - i < 6 ? dq_charsmap_find(map, text + i, end - i, &n) : NULL;
+        const char *to = end - i < 6 ? charsmap_find(map, text + i, end - i, &n) : NULL;
         if (to) {
             DQ_TRY(dq_strbuf_add(out, to, n, err));
             continue;
         }
         for (size_t k = i; k < end; k += used) {
             dq_utf8_first(text + k, &used);
-            to = dq_charsmap_find(map, text + k, used, &n);
+            to = charsmap_find(map, text + k, used, &n);
             DQ_TRY(dq_strbuf_add(out, to ? to : text + k, to ? n : used, err));
         }
     }

@@ -1,13 +1,14 @@
-/* pretokenizer: see pretokenizer.h. Each piece goes through the steps depth first: what step k cuts off goes to
- * step k + 1 at once, and after the last step it is a word. So nothing but the text being rewritten is stored,
- * however long it is.
+/* Each piece goes through the steps depth first: what step k cuts off goes to step k + 1 at once,
+ * and after the last step it is a word. So nothing but the text being rewritten is stored, however
+ * long it is.
  * SPDX-License-Identifier: MIT */
-#include "tokenizer/pretokenizer.h"
-#include "base/text.h"
-
 #include "base/os.h"
+#include "base/text.h"
+#include "tokenizer/inside.h"
 
 #include <string.h>
+
+/* ---- Pretokenizer ---- */
 
 /* One piece being cut by one step. */
 typedef struct cutter {
@@ -199,4 +200,214 @@ void dq_pretokenizer_run_end(dq_pretokenizer_run *run)
         dq_block_free(run->changed[k]);
     }
     *run = (dq_pretokenizer_run){0};
+}
+
+/* ---- Pretokenizer load ----
+ * "pre_tokenizer" of tokenizer.json into a dq_pretokenizer. */
+
+/* ByteLevel's own pattern. Source: tokenizers pre_tokenizers/byte_level.rs (GPT-2). */
+static const char gpt2_pattern[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+enum { MAX_NESTED = 8 };
+
+static const bool no = false, yes = true;
+
+typedef struct loading {
+    dq_pretokenizer *p;
+    dq_arena *arena;
+    dq_err *err;
+} loading;
+
+static dq_status load_behavior(dq_pretokenizer_step *s, const json_t *v, const char *type,
+                               const char *const *fallback, dq_err *err)
+{
+    static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious",
+                                        "MergedWithNext", "Contiguous"};
+    const char *name;
+    DQ_TRY(dq_json_text(&name, v, "behavior", fallback, err));
+    for (int i = 0; i < 5; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            s->behavior = (dq_behavior)i;
+            return DQ_OK;
+        }
+    }
+    return dq_fail(err, DQ_MISMATCH, "pre_tokenizer %s with behavior \"%s\" is not supported", type,
+                   name);
+}
+
+/* One character of the object into s->c8. */
+static dq_status load_character(dq_pretokenizer_step *s, const json_t *v, const char *type,
+                                const char *key, dq_err *err)
+{
+    const json_t *text = json_object_get(v, key);
+    const char *c = json_string_value(text);
+    size_t len = json_string_length(text), used = 0;
+    if (len) dq_utf8_first(c, &used);
+    if (!len || used != len)
+        return dq_fail(err, DQ_DAMAGED, "pre_tokenizer %s: \"%s\" is not one character", type, key);
+    memcpy(s->c8, c, len);
+    s->c8_len = len;
+    return DQ_OK;
+}
+
+static dq_status load_byte_level(loading *l, dq_pretokenizer_step *s, const json_t *v)
+{
+    bool regex, prefix;
+    DQ_TRY(dq_json_bool(&prefix, v, "add_prefix_space", NULL, l->err));
+    DQ_TRY(dq_json_bool(&regex, v, "use_regex", &yes, l->err));
+    l->p->byte_level = true;
+    s->prefix = prefix ? DQ_ALWAYS : DQ_NEVER;
+    s->c8[0] = ' ';
+    s->c8_len = 1;
+    if (!regex) return DQ_OK;
+    s->by = DQ_BY_PATTERN;
+    s->behavior = DQ_ISOLATED;
+    return dq_regex_syntax_compile(&s->regex.code, &s->regex.jit, gpt2_pattern,
+                                   strlen(gpt2_pattern), l->arena, l->err);
+}
+
+static dq_status load_split(loading *l, dq_pretokenizer_step *s, const json_t *v)
+{
+    const json_t *pattern = json_object_get(v, "pattern");
+    const json_t *regex = json_object_get(pattern, "Regex");
+    const json_t *text = json_object_get(pattern, "String");
+    s->by = DQ_BY_PATTERN;
+    DQ_TRY(load_behavior(s, v, "Split", NULL, l->err));
+    DQ_TRY(dq_json_bool(&s->invert, v, "invert", &no, l->err));
+    if (json_is_string(regex) && !text)
+        return dq_regex_syntax_compile(&s->regex.code, &s->regex.jit, json_string_value(regex),
+                                       json_string_length(regex), l->arena, l->err);
+    if (json_is_string(text) && !regex)
+        return dq_regex_syntax_literal(&s->regex.code, &s->regex.jit, json_string_value(text),
+                                       json_string_length(text), l->arena, l->err);
+    return dq_fail(l->err, DQ_DAMAGED,
+                   "pre_tokenizer Split: \"pattern\" is not {\"Regex\": ...} or {\"String\": ...}");
+}
+
+/* The older form has add_prefix_space where the newer one has prepend_scheme. */
+static dq_status load_metaspace(loading *l, dq_pretokenizer_step *s, const json_t *v)
+{
+    const char *scheme, *old_scheme = "always";
+    bool old, split;
+    DQ_TRY(load_character(s, v, "Metaspace", "replacement", l->err));
+    DQ_TRY(dq_json_bool(&old, v, "add_prefix_space", &yes, l->err));
+    if (!old) old_scheme = "never";
+    DQ_TRY(dq_json_text(&scheme, v, "prepend_scheme", &old_scheme, l->err));
+    DQ_TRY(dq_json_bool(&split, v, "split", &yes, l->err));
+    if (strcmp(scheme, "always") == 0) {
+        s->prefix = DQ_ALWAYS;
+    } else if (strcmp(scheme, "first") == 0) {
+        s->prefix = DQ_FIRST;
+    } else if (strcmp(scheme, "never") != 0) {
+        return dq_fail(l->err, DQ_MISMATCH,
+                       "pre_tokenizer Metaspace with prepend_scheme \"%s\" is not supported",
+                       scheme);
+    }
+    if (!old && s->prefix != DQ_NEVER)
+        return dq_fail(l->err, DQ_DAMAGED,
+                       "pre_tokenizer Metaspace: \"add_prefix_space\" and \"prepend_scheme\" "
+                       "contradict each other");
+    s->spaces = true;
+    s->by = split ? DQ_BY_CHARACTER : DQ_NO_CUT;
+    s->behavior = DQ_MERGED_WITH_NEXT;
+    return DQ_OK;
+}
+
+static dq_status load_digits(loading *l, dq_pretokenizer_step *s, const json_t *v)
+{
+    bool single;
+    DQ_TRY(dq_json_bool(&single, v, "individual_digits", &no, l->err));
+    s->by = DQ_BY_NUMBER;
+    s->behavior = single ? DQ_ISOLATED : DQ_CONTIGUOUS;
+    return DQ_OK;
+}
+
+static dq_status load_punctuation(loading *l, dq_pretokenizer_step *s, const json_t *v)
+{
+    static const char *const isolated = "Isolated";
+    s->by = DQ_BY_PUNCTUATION;
+    return load_behavior(s, v, "Punctuation", &isolated, l->err);
+}
+
+static dq_status load_whitespace(loading *l, dq_pretokenizer_step *s, const json_t *v)
+{
+    (void)l;
+    (void)v;
+    s->by = DQ_BY_KIND;
+    s->behavior = DQ_REMOVED;
+    s->invert = true;
+    return DQ_OK;
+}
+
+static dq_status load_whitespace_split(loading *l, dq_pretokenizer_step *s, const json_t *v)
+{
+    (void)l;
+    (void)v;
+    s->by = DQ_BY_SPACE;
+    s->behavior = DQ_REMOVED;
+    return DQ_OK;
+}
+
+static dq_status load_delimiter(loading *l, dq_pretokenizer_step *s, const json_t *v)
+{
+    s->by = DQ_BY_CHARACTER;
+    s->behavior = DQ_REMOVED;
+    return load_character(s, v, "CharDelimiterSplit", "delimiter", l->err);
+}
+
+static const struct {
+    const char *type;
+    dq_status (*load)(loading *l, dq_pretokenizer_step *s, const json_t *v);
+} kinds[] = {
+    {"ByteLevel", load_byte_level},         {"Split", load_split},
+    {"Metaspace", load_metaspace},          {"Digits", load_digits},
+    {"Punctuation", load_punctuation},      {"Whitespace", load_whitespace},
+    {"CharDelimiterSplit", load_delimiter}, {"WhitespaceSplit", load_whitespace_split},
+};
+
+static dq_status load_one(loading *l, const json_t *v, const char *type)
+{
+    dq_pretokenizer *p = l->p;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (strcmp(type, kinds[i].type) != 0) continue;
+        if (p->byte_level) /* what follows would see mapped bytes */
+            return dq_fail(l->err, DQ_MISMATCH,
+                           "a pre_tokenizer step after ByteLevel is not supported");
+        if (p->n_steps == DQ_PRETOKENIZER_MAX_STEPS)
+            return dq_fail(l->err, DQ_MISMATCH,
+                           "more than %d pre_tokenizer steps are not supported",
+                           DQ_PRETOKENIZER_MAX_STEPS);
+        return kinds[i].load(l, &p->step[p->n_steps++], v);
+    }
+    return dq_fail(l->err, DQ_MISMATCH, "pre_tokenizer type \"%s\" is not supported", type);
+}
+
+static dq_status load(loading *l, const json_t *v, int depth)
+{
+    const char *type;
+    if (!json_is_object(v)) return dq_fail(l->err, DQ_DAMAGED, "a pre_tokenizer is not an object");
+    DQ_TRY(dq_json_text(&type, v, "type", NULL, l->err));
+    if (strcmp(type, "Sequence") != 0) return load_one(l, v, type);
+    const json_t *list = json_object_get(v, "pretokenizers");
+    if (!json_is_array(list))
+        return dq_fail(l->err, DQ_DAMAGED, "pre_tokenizer Sequence has no list \"pretokenizers\"");
+    if (depth == MAX_NESTED)
+        return dq_fail(l->err, DQ_MISMATCH,
+                       "a pre_tokenizer Sequence more than %d deep is not supported", MAX_NESTED);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        DQ_TRY(load(l, json_array_get(list, i), depth + 1));
+    return DQ_OK;
+}
+
+dq_status dq_pretokenizer_load(dq_pretokenizer *p, const json_t *value, dq_arena *a, dq_err *err)
+{
+    loading l = {p, a, err};
+    return value && !json_is_null(value) ? load(&l, value, 0) : DQ_OK;
+}
+
+void dq_pretokenizer_free(dq_pretokenizer *p)
+{
+    for (int i = 0; i < p->n_steps; i++) pcre2_code_free(p->step[i].regex.code);
+    *p = (dq_pretokenizer){0};
 }

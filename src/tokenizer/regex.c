@@ -1,13 +1,483 @@
-/* regex: see regex.h. PCRE2 limits backtracking per beginning of a match, the reference per call: beginnings are
- * therefore tried in windows with few steps each, and only where those do not suffice one by one with as many as
- * it takes, out of one budget for the text.
+/* One walk over the pattern by recursive descent, without a tree: what has been read is written at
+ * once in PCRE2's syntax. The reference runs Oniguruma with Ruby syntax, and the two differ where
+ * they look alike: - \s, \d, \w and \p{..} are sets of Unicode there; scripts mean the script
+ * itself, not its extensions. - A class may nest, intersect (&&) and name POSIX sets; here they
+ * are written out or refused. - X{n,m}+ repeats a group there and is possessive here; ^ and $ are
+ * anchors of lines whatever the options say. - Case folding may join two letters there, never
+ * here: a literal under (?i) that could fold so is refused. Everything that is not known to mean
+ * the same in both is refused by name; nothing is passed on in hope.
  * SPDX-License-Identifier: MIT */
 #include "tokenizer/regex.h"
 
 #include "base/os.h"
 #include "base/text.h"
+#include "tokenizer/inside.h"
 
+#include <stdio.h>
 #include <string.h>
+
+/* ---- Regex syntax ---- */
+
+enum {
+    MAX_PATTERN = 1 << 16,
+    MAX_DEPTH = 200,
+    GROWTH = 64 /* most output bytes for one input byte */
+};
+
+#define WORD_ITEMS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+/* Oniguruma's \w outside a class goes by ISO 8859-1 below U+0100, where six numbers are letters. */
+#define WORD_ALONE WORD_ITEMS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+
+typedef enum { NOTHING, ATOM, FIXED } last_item; /* FIXED: may not be repeated (again) */
+
+typedef struct group {
+    size_t start; /* in the output */
+    bool fold;    /* inside (?i: */
+    bool look;    /* look-around */
+} group;
+
+typedef struct translator {
+    const char *in;
+    size_t len, at;
+    char *out;
+    size_t used;
+    size_t atom; /* where the last item begins in the output */
+    last_item last;
+    char letter; /* the last item if it was one lower-case ASCII letter in a (?i: group, else 0 */
+    group stack[MAX_DEPTH];
+    int depth;
+    dq_err *err;
+} translator;
+
+static dq_status refuse(translator *t, const char *what)
+{
+    return dq_fail(t->err, DQ_MISMATCH, "pattern \"%.*s\" is not supported: %s (at byte %zu)",
+                   (int)(t->len < 300 ? t->len : 300), t->in, what, t->at);
+}
+
+static void emit(translator *t, const char *s)
+{
+    size_t n = strlen(s);
+    memcpy(t->out + t->used, s, n);
+    t->used += n;
+}
+
+static void emit_code(translator *t, uint32_t c)
+{
+    char text[16];
+    snprintf(text, sizeof text, "\\x{%x}", (unsigned)c);
+    emit(t, text);
+}
+
+static bool folding(const translator *t)
+{
+    return t->depth > 0 && t->stack[t->depth - 1].fold;
+}
+
+static int peek(const translator *t, size_t ahead)
+{
+    return t->at + ahead < t->len ? (unsigned char)t->in[t->at + ahead] : -1;
+}
+
+static void begin_atom(translator *t)
+{
+    t->atom = t->used;
+    t->last = ATOM;
+    t->letter = 0;
+}
+
+static bool is_category(const char *name, size_t n)
+{
+    static const char *const names[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me",
+                                        "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi",
+                                        "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl",
+                                        "Zp", "C",  "Cc", "Cf", "Co", "Cs", "Cn"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strlen(names[i]) == n && memcmp(names[i], name, n) == 0) return true;
+    }
+    return false;
+}
+
+/* \p{..} with t->at after the p. A bare script name means the script itself to the reference, its
+ * extensions to PCRE2. */
+static dq_status property(translator *t, char kind)
+{
+    char name[40], text[64];
+    size_t n = 0;
+    bool negated = false;
+    if (peek(t, 0) != '{') return refuse(t, "a property needs braces");
+    t->at++;
+    if (peek(t, 0) == '^') {
+        negated = true;
+        t->at++;
+    }
+    while (peek(t, 0) != '}') {
+        int c = peek(t, 0);
+        bool ok = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
+        if (!ok || n + 1 >= sizeof name) return refuse(t, "this property name");
+        name[n++] = (char)c;
+        t->at++;
+    }
+    t->at++;
+    name[n] = 0;
+    if (folding(t) && n == 2 && name[0] == 'L' && strchr("ult", name[1]))
+        return refuse(t, "a property of case inside (?i:");
+    snprintf(text, sizeof text, "\\%c{%s%s%s}", kind, negated ? "^" : "",
+             is_category(name, n) ? "" : "sc:", name);
+    emit(t, text);
+    return DQ_OK;
+}
+
+static int hex_value(int c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+/* \xHH, \x{H...} and \uHHHH, with t->at after the letter. */
+static dq_status code_escape(translator *t, char kind)
+{
+    uint32_t c = 0;
+    size_t digits = 0, want = kind == 'u' ? 4 : 2;
+    bool braces = kind == 'x' && peek(t, 0) == '{';
+    if (braces) {
+        t->at++;
+        want = 6;
+    }
+    for (int v; digits < want && (v = hex_value(peek(t, 0))) >= 0; digits++, t->at++)
+        c = c << 4 | (uint32_t)v;
+    if (braces) {
+        if (peek(t, 0) != '}') return refuse(t, "this \\x escape");
+        t->at++;
+    }
+    if (digits == 0 || (kind == 'u' && digits < 4) || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000) ||
+        (kind == 'x' && !braces && c >= 0x80))
+        return refuse(t, "this character escape");
+    if (folding(t) && c >= 0x80) return refuse(t, "a character above U+007F inside (?i:");
+    emit_code(t, c);
+    return DQ_OK;
+}
+
+/* Escapes that stand for a set of characters. *done tells whether c was one. */
+static dq_status set_escape(translator *t, char c, bool in_class, bool *done)
+{
+    *done = true;
+    switch (c) {
+    case 's': emit(t, "\\p{White_Space}"); return DQ_OK;
+    case 'S': emit(t, "\\P{White_Space}"); return DQ_OK;
+    case 'd': emit(t, "\\p{Nd}"); return DQ_OK;
+    case 'D': emit(t, "\\P{Nd}"); return DQ_OK;
+    case 'w': emit(t, in_class ? WORD_ITEMS : "[" WORD_ALONE "]"); return DQ_OK;
+    case 'W':
+        if (in_class) return refuse(t, "\\W inside a class");
+        emit(t, "[^" WORD_ALONE "]");
+        return DQ_OK;
+    case 'p':
+    case 'P': return property(t, c);
+    default: *done = false; return DQ_OK;
+    }
+}
+
+static dq_status escape(translator *t, bool in_class)
+{
+    int next = peek(t, 1);
+    char c = (char)next, text[3] = {'\\', c, 0};
+    bool done;
+    if (next < 0) return refuse(t, "it ends in a backslash");
+    t->at += 2;
+    DQ_TRY(set_escape(t, c, in_class, &done));
+    if (done) return DQ_OK;
+    switch (c) {
+    case 'x':
+    case 'u': return code_escape(t, c);
+    case 'r':
+    case 'n':
+    case 't':
+    case 'f':
+    case 'a':
+    case 'e': emit(t, text); return DQ_OK;
+    case 'v': emit(t, "\\x{b}"); return DQ_OK;
+    case 'A':
+    case 'z':
+        if (in_class) break;
+        emit(t, text);
+        t->last = FIXED;
+        return DQ_OK;
+    default: break;
+    }
+    if (next >= 0x80 || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'))
+        return refuse(t, "this escape");
+    emit_code(t, (uint32_t)next);
+    return DQ_OK;
+}
+
+/* One [...] class. The reference knows nested classes, intersections and POSIX names where PCRE2
+ * reads plain characters. */
+static dq_status class(translator *t)
+{
+    begin_atom(t);
+    emit(t, "[");
+    t->at++;
+    if (peek(t, 0) == '^') {
+        emit(t, "^");
+        t->at++;
+    }
+    if (peek(t, 0) == ']') return refuse(t, "a class that begins with ]");
+    for (;;) {
+        int c = peek(t, 0), next = peek(t, 1);
+        if (c < 0) return refuse(t, "a class without end");
+        if (c == ']') break;
+        if (c == '[') return refuse(t, "a class inside a class");
+        if ((c == '&' || c == '-' || c == '~') && next == c)
+            return refuse(t, "operations on classes (&&, --, ~~)");
+        if (folding(t) && c >= 0x80) return refuse(t, "a character above U+007F inside (?i:");
+        if (c == '\\') {
+            DQ_TRY(escape(t, true));
+        } else {
+            t->out[t->used++] = (char)c;
+            t->at++;
+        }
+    }
+    emit(t, "]");
+    t->at++;
+    return DQ_OK;
+}
+
+static dq_status open_group(translator *t)
+{
+    static const struct {
+        const char *text;
+        bool fold, look;
+    } kinds[] = {{"(?:", false, false}, {"(?i:", true, false}, {"(?=", false, true},
+                 {"(?!", false, true},  {"(?<=", false, true}, {"(?<!", false, true},
+                 {"(?>", false, false}};
+    group g = {t->used, folding(t), false};
+    size_t n = 1;
+    if (t->depth == MAX_DEPTH) return refuse(t, "too many nested groups");
+    if (peek(t, 1) == '?') {
+        n = 0;
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+            size_t k = strlen(kinds[i].text);
+            if (t->len - t->at < k || memcmp(t->in + t->at, kinds[i].text, k) != 0) continue;
+            n = k;
+            g.fold = g.fold || kinds[i].fold;
+            g.look = kinds[i].look;
+        }
+        if (n == 0) return refuse(t, "this kind of group");
+    }
+    memcpy(t->out + t->used, t->in + t->at, n);
+    t->used += n;
+    t->at += n;
+    t->stack[t->depth++] = g;
+    t->last = NOTHING;
+    t->letter = 0;
+    return DQ_OK;
+}
+
+static dq_status close_group(translator *t)
+{
+    if (t->depth == 0) return refuse(t, "a ) without (");
+    group g = t->stack[--t->depth];
+    emit(t, ")");
+    t->at++;
+    t->atom = g.start;
+    t->last = g.look ? FIXED : ATOM;
+    t->letter = 0;
+    return DQ_OK;
+}
+
+/* Length of {n}, {n,} or {n,m} at t->at; 0 when it is none of these. *fixed: it was {n}. */
+static size_t interval(const translator *t, bool *fixed)
+{
+    size_t n = 1, digits = 0;
+    *fixed = true;
+    for (; peek(t, n) >= '0' && peek(t, n) <= '9'; n++) digits++;
+    if (peek(t, n) == ',') {
+        *fixed = false;
+        for (n++; peek(t, n) >= '0' && peek(t, n) <= '9'; n++) digits++;
+    }
+    return digits && peek(t, n) == '}' ? n + 1 : 0;
+}
+
+/* {n,m} with what follows. To the reference X{n,m}+ repeats a group, to PCRE2 it is possessive. */
+static dq_status repeat_interval(translator *t, size_t n, bool fixed)
+{
+    if (peek(t, 1) == ',') return refuse(t, "a repetition without lower bound");
+    memcpy(t->out + t->used, t->in + t->at, n);
+    t->used += n;
+    t->at += n;
+    if (peek(t, 0) == '?') {
+        if (fixed) return refuse(t, "{n}?");
+        emit(t, "?");
+        t->at++;
+    } else if (peek(t, 0) == '+') {
+        memmove(t->out + t->atom + 3, t->out + t->atom, t->used - t->atom);
+        memcpy(t->out + t->atom, "(?:", 3);
+        t->used += 3;
+        emit(t, ")+");
+        t->at++;
+    }
+    t->last = FIXED;
+    return DQ_OK;
+}
+
+static dq_status repeat(translator *t)
+{
+    if (t->last != ATOM) return refuse(t, "a repetition of nothing or of a repetition");
+    t->letter = 0;
+    if (peek(t, 0) == '{') {
+        bool fixed;
+        size_t n = interval(t, &fixed);
+        return repeat_interval(t, n, fixed);
+    }
+    t->out[t->used++] = t->in[t->at++];
+    if (peek(t, 0) == '+' || peek(t, 0) == '?') t->out[t->used++] = t->in[t->at++];
+    t->last = FIXED;
+    return DQ_OK;
+}
+
+/* Full case folding lets one character match two letters (U+FB06 and st); PCRE2 folds one to one. */
+static bool folds_into_one(char a, char b)
+{
+    return (a == 's' && (b == 's' || b == 't')) || (a == 'f' && (b == 'f' || b == 'i' || b == 'l'));
+}
+
+static dq_status literal(translator *t)
+{
+    unsigned char c = (unsigned char)t->in[t->at];
+    char before = t->letter, lower = (char)(c >= 'A' && c <= 'Z' ? c + 32 : c);
+    size_t n = c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+    if (c == '{' || c == '}' || c == ']') {
+        begin_atom(t);
+        emit_code(t, c);
+        t->at++;
+        return DQ_OK;
+    }
+    begin_atom(t);
+    if (folding(t)) {
+        if (n > 1) return refuse(t, "a character above U+007F inside (?i:");
+        if (folds_into_one(before, lower))
+            return refuse(t, "letters that fold into one inside (?i:");
+        t->letter = lower;
+    }
+    memcpy(t->out + t->used, t->in + t->at, n);
+    t->used += n;
+    t->at += n;
+    return DQ_OK;
+}
+
+/* Anchors of lines: Ruby syntax has no other. A final newline opens no further line for ^, yet $
+ * matches after it. */
+static void anchor(translator *t, const char *text)
+{
+    emit(t, text);
+    t->at++;
+    t->last = FIXED;
+    t->letter = 0;
+}
+
+static dq_status item(translator *t)
+{
+    bool fixed;
+    switch (t->in[t->at]) {
+    case '\\': begin_atom(t); return escape(t, false);
+    case '[': return class(t);
+    case '(': return open_group(t);
+    case ')': return close_group(t);
+    case '|':
+        emit(t, "|");
+        t->at++;
+        t->last = NOTHING;
+        t->letter = 0;
+        return DQ_OK;
+    case '^': anchor(t, "(?:\\A|(?<=\\n)(?!\\z))"); return DQ_OK;
+    case '$': anchor(t, "(?=\\n|\\z)"); return DQ_OK;
+    case '*':
+    case '+':
+    case '?': return repeat(t);
+    case '.':
+        begin_atom(t);
+        emit(t, ".");
+        t->at++;
+        return DQ_OK;
+    case '{': return interval(t, &fixed) ? repeat(t) : literal(t);
+    default: return literal(t);
+    }
+}
+
+dq_status dq_regex_syntax_translate(char **out, size_t *out_len, const char *pattern, size_t len,
+                                    dq_arena *a, dq_err *err)
+{
+    translator *t = dq_alloc(a, 1, sizeof *t, err);
+    if (!t) return err->code;
+    t->in = pattern;
+    t->len = len;
+    t->err = err;
+    if (len > MAX_PATTERN) return refuse(t, "it is longer than 65536 bytes");
+    if (memchr(pattern, 0, len)) return refuse(t, "it contains a NUL");
+    t->out = dq_alloc(a, len + 1, GROWTH, err);
+    if (!t->out) return err->code;
+    while (t->at < len) DQ_TRY(item(t));
+    if (t->depth) return refuse(t, "a ( without )");
+    *out = t->out;
+    *out_len = t->used;
+    return DQ_OK;
+}
+
+static dq_status compile(pcre2_code **code, bool *jit, const char *text, size_t len,
+                         const char *shown, size_t shown_len, dq_err *err)
+{
+    int number = 0;
+    PCRE2_SIZE offset = 0;
+    PCRE2_UCHAR message[160] = "";
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    if (!context) return dq_fail(err, DQ_RESOURCE, "out of memory (compiling a pattern)");
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    *code = pcre2_compile((PCRE2_SPTR)text, len,
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_DOLLAR_ENDONLY |
+                              PCRE2_USE_OFFSET_LIMIT,
+                          &number, &offset, context);
+    pcre2_compile_context_free(context);
+    if (!*code) {
+        pcre2_get_error_message(number, message, sizeof message);
+        return dq_fail(err, number == PCRE2_ERROR_HEAP_FAILED ? DQ_RESOURCE : DQ_MISMATCH,
+                       "pattern \"%.*s\" is not supported: PCRE2 says: %s",
+                       (int)(shown_len < 300 ? shown_len : 300), shown, (const char *)message);
+    }
+    *jit = pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE) == 0;
+    return DQ_OK;
+}
+
+dq_status dq_regex_syntax_compile(pcre2_code **code, bool *jit, const char *pattern, size_t len,
+                                  dq_arena *a, dq_err *err)
+{
+    char *text;
+    size_t n;
+    *code = NULL;
+    DQ_TRY(dq_regex_syntax_translate(&text, &n, pattern, len, a, err));
+    return compile(code, jit, text, n, pattern, len, err);
+}
+
+dq_status dq_regex_syntax_literal(pcre2_code **code, bool *jit, const char *text, size_t len,
+                                  dq_arena *a, dq_err *err)
+{
+    *code = NULL;
+    if (len > MAX_PATTERN)
+        return dq_fail(err, DQ_MISMATCH, "a pattern longer than 65536 bytes is not supported");
+    char *out = dq_alloc(a, len + 1, GROWTH, err);
+    size_t n = 0;
+    if (!out) return err->code;
+    for (size_t i = 0, used; i < len; i += used)
+        n += (size_t)snprintf(out + n, GROWTH, "\\x{%x}", (unsigned)dq_utf8_first(text + i, &used));
+    return compile(code, jit, out, n, text, len, err);
+}
+
+/* ---- Regex ----
+ * PCRE2 limits backtracking per beginning of a match, the reference per call: beginnings are
+ * therefore tried in windows with few steps each, and only where those do not suffice one by one
+ * with as many as it takes, out of one budget for the text. */
 
 enum {
     JIT_STACK = 128 << 20,

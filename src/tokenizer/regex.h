@@ -1,9 +1,24 @@
-/* regex: finds a compiled pattern in a text, and literal text in a text.
+/* regex_syntax: regular expressions of tokenizer files (Oniguruma, Ruby syntax) in PCRE2's spelling.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_REGEX_H
 #define DQ_REGEX_H
 
-#include "tokenizer/regex_syntax.h"
+#include "base/base.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+/* Rewrites what the two engines read differently (\s, \w, \d, scripts, ^, $, X{n,m}+); what cannot be
+ * rewritten faithfully is DQ_MISMATCH with the construct and the pattern. The result belongs to the
+ * arena. */
+dq_status dq_regex_syntax_translate(char **out, size_t *out_len, const char *pattern, size_t len,
+                                    dq_arena *a, dq_err *err);
+/* Translates and compiles, with JIT where the machine has it (*jit). The caller frees *code. */
+dq_status dq_regex_syntax_compile(pcre2_code **code, bool *jit, const char *pattern, size_t len,
+                                  dq_arena *a, dq_err *err);
+
+/* ---- Regex ----
+ * Finds a compiled pattern in a text, and literal text in a text. */
 
 /* A compiled pattern; read-only while it is used, so that any number of matchers may share it. */
 typedef struct dq_regex {
@@ -24,15 +39,6 @@ typedef struct dq_regex_matcher {
     size_t last;    /* what the context says: the last beginning, */
     uint32_t limit; /* and steps for each; 0: nothing yet */
 } dq_regex_matcher;
-
-/* A pattern that backtracks without end is DQ_RESOURCE after a bounded number of steps, whatever the
- * text; signals are seen on the way.
- * Next match in text[len] as the reference's iterator tells them: an empty match counts too, except
- * right after a match. A text begins with dq_regex_begin; *found is false after the last one. */
-dq_status dq_regex_begin(dq_regex_matcher *m, size_t len, dq_err *err);
-dq_status dq_regex_next(dq_regex_matcher *m, const dq_regex *r, const char *text, size_t len,
-                        size_t *begin, size_t *end, bool *found, dq_err *err);
-void dq_regex_end(dq_regex_matcher *m);
 
 /* First place at or after `at` where part[part_len] (not empty) stands; SIZE_MAX: nowhere. */
 size_t dq_regex_find_text(const char *text, size_t len, size_t at, const char *part,

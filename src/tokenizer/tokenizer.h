@@ -5,7 +5,9 @@
 #ifndef DQ_TOKENIZER_H
 #define DQ_TOKENIZER_H
 
+#include "base/base.h"
 #include "base/json.h"
+#include "tokenizer/regex.h"
 
 typedef struct dq_tokenizer dq_tokenizer;
 
@@ -72,5 +74,282 @@ bool dq_tokenizer_same(const dq_tokenizer *a, const dq_tokenizer *b, int64_t row
 
 /* DQ_MISMATCH where a model that knows `vocab` tokens lacks one of ids[n]. */
 dq_status dq_tokenizer_check_ids(const int32_t *ids, int64_t n, int64_t vocab, dq_err *err);
+
+/* ---- Added tokens ----
+ * Tokens that are found in the text itself, before any merging. */
+
+typedef struct dq_added_token {
+    const char *text; /* as written in the file */
+    size_t len;
+    const char *form; /* what is searched: text, normalized when the token says so */
+    size_t form_len;
+    int32_t id;
+    bool special, lstrip, rstrip, single_word, normalized;
+    bool is_named_only; /* no file has it with an id */
+    bool told_special;  /* its form is the text of a special token: decoding leaves it out */
+} dq_added_token;
+
+/* The tokens that are searched at one stage, sorted by form. */
+typedef struct dq_added_tokens {
+    const dq_added_token **token; /* [n] */
+    size_t n;
+    size_t begin[257]; /* tokens whose form begins with byte b: begin[b] .. begin[b + 1] */
+} dq_added_tokens;
+
+/* ---- BPE ----
+ * Byte-pair merging of words, which begin as bytes (byte-level) or as characters. */
+
+/* Symbols that one byte or character of a word begins as. */
+typedef struct dq_bpe_start {
+    int32_t id[4];
+    uint8_t n; /* 0: dropped */
+    enum { DQ_START_TOKEN, DQ_START_BYTES, DQ_START_UNKNOWN } kind;
+} dq_bpe_start;
+
+/* Read-only while words are encoded: any number of runs may share it. */
+typedef struct dq_bpe {
+    bool byte_level;         /* words begin as bytes, else as characters */
+    dq_bpe_start start[256]; /* by byte; words of characters: ASCII only */
+    dq_strmap chars;         /* words of characters: the tokens of one other character */
+    int32_t byte_id[256];    /* of <0xHH>, -1: none; all -1 without byte fallback */
+    int32_t unknown;         /* -1: none */
+    bool fuse_unknown;
+    bool cuts;        /* no merge reaches over the start of a run of U+2581 */
+    bool whole_words; /* ignore_merges: a word that is a token stays one */
+    dq_strmap words;  /* word -> id, filled when whole_words */
+    dq_strmap known;  /* short words that merging makes one token of -> id */
+    dq_map64 merges;  /* left id << 32 | right id -> (rank + 1) << 32 | id of the merged symbol */
+} dq_bpe;
+
+/* ---- Charsmap ----
+ * The character map that SentencePiece models carry, a double-array trie over UTF-8 and the
+ * replacements after it. */
+
+typedef struct dq_charsmap {
+    const uint32_t *unit; /* [n_units]; none: the map is empty */
+    size_t n_units;
+    const char *text; /* replacements, each ended by NUL */
+    size_t text_len;
+} dq_charsmap;
+
+/* ---- Decoder ----
+ * The decoder of a tokenizer file, which turns tokens into text. */
+
+enum { DQ_DECODER_MAX_STEPS = 16 };
+
+typedef enum dq_decoder_kind {
+    DQ_DECODER_BYTE_LEVEL,
+    DQ_DECODER_METASPACE,
+    DQ_DECODER_REPLACE,
+    DQ_DECODER_BYTE_FALLBACK,
+    DQ_DECODER_FUSE,
+    DQ_DECODER_STRIP
+} dq_decoder_kind;
+
+typedef struct dq_decoder_step {
+    dq_decoder_kind kind;
+    const char *part; /* REPLACE: what; METASPACE: the space's sign; STRIP: the character */
+    size_t part_len;
+    const char *text; /* REPLACE: by what */
+    size_t text_len;
+    int64_t start, stop; /* STRIP: at most so many there */
+    bool drop_first;     /* METASPACE: the signs of the first token go */
+} dq_decoder_step;
+
+/* Read-only once loaded. */
+typedef struct dq_decoder {
+    dq_decoder_step step[DQ_DECODER_MAX_STEPS];
+    int n_steps;
+    bool none; /* no decoder: one space between tokens */
+} dq_decoder;
+
+/* From the value of "decoder" (NULL and null: none); what *d points at belongs to the arena. A type
+ * that is not implemented is DQ_MISMATCH by name. *d must be zeroed before. */
+dq_status dq_decoder_load(dq_decoder *d, const json_t *value, dq_arena *a, dq_err *err);
+
+/* Text of the tokens token[n], each as the vocabulary or the added token writes it, well-formed
+ * UTF-8; what bytes of tokens leave ill-formed becomes U+FFFD. *text is a block that the caller ends
+ * with dq_block_free. Safe from several threads at once. */
+dq_status dq_decoder_run(const dq_decoder *d, const char *const *token, const size_t *len,
+                         int64_t n, char **text, size_t *text_len, dq_err *err);
+
+/* ---- Normalizer ----
+ * The normalizer of a tokenizer file, which rewrites text before it is cut. */
+
+enum { DQ_NORMALIZER_MAX_STEPS = 32 };
+
+typedef enum dq_normalizer_kind {
+    DQ_NORMALIZER_FORM,
+    DQ_NORMALIZER_LOWER,
+    DQ_NORMALIZER_STRIP,
+    DQ_NORMALIZER_PREPEND,
+    DQ_NORMALIZER_REPLACE,
+    DQ_NORMALIZER_CHARSMAP
+} dq_normalizer_kind;
+
+typedef struct dq_normalizer_step {
+    dq_normalizer_kind kind;
+    bool compatible, composed; /* FORM: K, C */
+    bool left, right;          /* STRIP */
+    const char *text;          /* PREPEND: what; REPLACE: by what */
+    size_t text_len;
+    const char *part; /* REPLACE: what, unless by pattern */
+    size_t part_len;
+    dq_regex regex;
+    dq_charsmap map;
+} dq_normalizer_step;
+
+/* Read-only once loaded. {0} changes nothing. */
+typedef struct dq_normalizer {
+    dq_normalizer_step step[DQ_NORMALIZER_MAX_STEPS];
+    int n_steps;
+} dq_normalizer;
+
+/* From the value of "normalizer" (NULL and null: none); what *n points at belongs to the arena. A
+ * type that is not implemented is DQ_MISMATCH by name. The caller ends *n with dq_normalizer_free,
+ * after a failure too; *n must be zeroed before. */
+dq_status dq_normalizer_load(dq_normalizer *n, const json_t *value, dq_arena *a, dq_err *err);
+void dq_normalizer_free(dq_normalizer *n);
+
+/* *out is NULL when well-formed text[len] stays as it is (*out_len is len then), else a block that
+ * the caller ends with dq_block_free. Safe from several threads at once. */
+dq_status dq_normalizer_run(const dq_normalizer *n, char **out, size_t *out_len, const char *text,
+                            size_t len, dq_err *err);
+/* The same, and *moved tells whether the result begins with something from after the beginning of
+ * text: the reference's "first" piece is then no longer first. */
+dq_status dq_normalizer_run_from(const dq_normalizer *n, char **out, size_t *out_len, bool *moved,
+                                 const char *text, size_t len, dq_err *err);
+
+/* ---- Pretokenizer ----
+ * Cuts text into the words that a model takes one by one: patterns run by PCRE2, classes of
+ * characters, and the steps that rewrite spaces. */
+
+enum { DQ_PRETOKENIZER_MAX_STEPS = 16 };
+
+/* What is searched; characters count one by one. */
+typedef enum dq_delimiter {
+    DQ_NO_CUT,
+    DQ_BY_PATTERN,
+    DQ_BY_CHARACTER,   /* c8 */
+    DQ_BY_SPACE,       /* White_Space */
+    DQ_BY_NUMBER,      /* a number of any kind */
+    DQ_BY_PUNCTUATION, /* P*, and what ASCII counts as such */
+    DQ_BY_KIND         /* maximal runs of word characters and of the others but white space */
+} dq_delimiter;
+
+/* What becomes of the matches and of the gaps between them. */
+typedef enum dq_behavior {
+    DQ_REMOVED,
+    DQ_ISOLATED,
+    DQ_MERGED_WITH_PREVIOUS,
+    DQ_MERGED_WITH_NEXT,
+    DQ_CONTIGUOUS
+} dq_behavior;
+
+typedef enum dq_prefix { DQ_NEVER, DQ_FIRST, DQ_ALWAYS } dq_prefix;
+
+typedef struct dq_pretokenizer_step {
+    dq_delimiter by;
+    dq_behavior behavior;
+    bool invert; /* the gaps count as matches, the matches as gaps */
+    dq_regex regex;
+    dq_prefix prefix; /* which pieces that do not begin with c8 get it in front */
+    bool spaces;      /* before that, every U+0020 becomes c8 */
+    char c8[4];       /* one character in UTF-8 */
+    size_t c8_len;
+} dq_pretokenizer_step;
+
+/* Read-only while text is cut: any number of runs may share it. */
+typedef struct dq_pretokenizer {
+    dq_pretokenizer_step step[DQ_PRETOKENIZER_MAX_STEPS];
+    int n_steps;
+    bool byte_level; /* the words' bytes are to be read as byte-level characters */
+} dq_pretokenizer;
+
+/* From the value of "pre_tokenizer" (NULL and null: none, the text is one word). A type that is not
+ * implemented, and a step after ByteLevel, is DQ_MISMATCH by name. The caller ends *p with
+ * dq_pretokenizer_free, after a failure too; *p must be zeroed before. */
+dq_status dq_pretokenizer_load(dq_pretokenizer *p, const json_t *value, dq_arena *a, dq_err *err);
+void dq_pretokenizer_free(dq_pretokenizer *p);
+
+/* What happens to each word; the text is valid during the call only. */
+typedef dq_status dq_word_fn(void *arg, const char *word, size_t len, dq_err *err);
+
+/* One text in progress; belongs to one thread. */
+typedef struct dq_pretokenizer_run {
+    const dq_pretokenizer *p;
+    dq_word_fn *word;
+    void *arg;
+    bool at_start; /* the next piece begins where the text given to the tokenizer begins */
+    dq_regex_matcher match[DQ_PRETOKENIZER_MAX_STEPS];
+    /* the piece as the step's spaces and prefix make it */
+    char *changed[DQ_PRETOKENIZER_MAX_STEPS];
+    size_t changed_capacity[DQ_PRETOKENIZER_MAX_STEPS];
+    size_t original, told; /* bytes of the text, and of the words that it became so far */
+} dq_pretokenizer_run;
+
+/* Words of a piece of well-formed UTF-8, in order. *run is {.p, .word, .arg} before the first call
+ * and is ended by dq_pretokenizer_run_end, after a failure too. */
+dq_status dq_pretokenizer_cut(dq_pretokenizer_run *run, const char *text, size_t len, dq_err *err);
+void dq_pretokenizer_run_end(dq_pretokenizer_run *run);
+
+/* ---- Unigram ----
+ * The segmentation of a word into pieces with the highest sum of scores. */
+
+/* One node of the byte trie. The children stand next to each other from `first` on: one place for
+ * each byte from `low` to `low + span` (DENSE), or `span + 1` nodes in the order of their bytes
+ * (LIST). A place without a node is ABSENT. */
+typedef struct dq_trie_node {
+    uint32_t first;
+    int32_t id; /* of the piece that ends here, or -1 */
+    uint8_t low, span;
+    uint8_t byte; /* that leads here */
+    uint8_t kind;
+} dq_trie_node;
+
+/* Read-only while words are encoded: any number of runs may share it. */
+typedef struct dq_unigram {
+    dq_trie_node *node;  /* [0] is the root */
+    const double *score; /* [n] by id */
+    size_t n;
+    double unknown_score;
+    int32_t unknown;
+    dq_strmap pieces;     /* text -> id */
+    int32_t byte_id[256]; /* of <0xHH>, -1: none */
+    bool fallback;        /* unknown text becomes its bytes, where all of them exist */
+} dq_unigram;
+
+/* ---- Impl ----
+ * What loading fills and encoding reads; for tokenizer*.c only. */
+
+typedef struct dq_tokenizer_entry {
+    const char *text; /* bytes as they stand in text */
+    size_t len;
+    int32_t id;
+} dq_tokenizer_entry;
+
+/* Read-only once loaded. */
+struct dq_tokenizer {
+    dq_arena *arena;           /* owns everything but the compiled patterns */
+    dq_tokenizer_entry *piece; /* [n_pieces] by rising id, ids differ */
+    size_t n_pieces;
+    /* [n_written] by rising id: tokens that the file writes otherwise than text has them
+     * (byte-level, U+2581 for a space, <0xHH>), as it writes them */
+    dq_tokenizer_entry *written;
+    size_t n_written;
+    dq_added_token *added; /* [n_added] */
+    size_t n_added;
+    dq_added_tokens in_raw, in_normalized; /* searched before and after the normalizer */
+    dq_normalizer normalizer;
+    dq_pretokenizer pre;
+    dq_decoder decoder;
+    bool is_unigram; /* which of the two models it is */
+    dq_bpe bpe;
+    dq_unigram unigram;
+    const char *steps;       /* of normalizer, pre-tokenizer and decoder, canonical, to compare */
+    int32_t *before, *after; /* the template's tokens */
+    int n_before, n_after;
+    int32_t bos, prefix; /* bos_token, and that or eos_token; -1 */
+};
 
 #endif

@@ -1,16 +1,19 @@
-/* unigram: see unigram.h. The pieces are a trie, laid out so that a node's children are found by one index where
- * their bytes lie close together, and in a sorted list where they do not.
- * A word is a Viterbi search: for each place the best score of any way to it and the piece that it came by. Places
- * are characters, pieces are offered from left to right, and of equal scores the first offered stays, as in the
- * reference; a character that no piece covers costs the unknown score.
- * A place that every way passes through (no piece reaches beyond it) is settled: the links are turned around, its
- * ids go out and the window begins anew there, so memory is bounded by such places and not by the text.
- * Neighbouring unknown characters become one unknown id.
+/* The pieces are a trie, laid out so that a node's children are found by one index where their
+ * bytes lie close together, and in a sorted list where they do not. A word is a Viterbi search:
+ * for each place the best score of any way to it and the piece that it came by. Places are
+ * characters, pieces are offered from left to right, and of equal scores the first offered stays,
+ * as in the reference; a character that no piece covers costs the unknown score. A place that
+ * every way passes through (no piece reaches beyond it) is settled: the links are turned around,
+ * its ids go out and the window begins anew there, so memory is bounded by such places and not by
+ * the text. Neighbouring unknown characters become one unknown id.
  * SPDX-License-Identifier: MIT */
-#include "tokenizer/unigram.h"
+#include "base/base.h"
+#include "tokenizer/inside.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { DQ_TRIE_ABSENT, DQ_TRIE_LEAF, DQ_TRIE_DENSE, DQ_TRIE_LIST };
 
 /* Best way to one place of the word: the piece that ends there. */
 typedef struct dq_unigram_best {

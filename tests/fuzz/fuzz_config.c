@@ -1,7 +1,7 @@
 /* fuzz_config: any bytes as config.json, against a source that has every tensor a small model could
  * ask for. Whatever is accepted must have consistent sizes.
  * SPDX-License-Identifier: MIT */
-#include "checkpoint/prequant_format.h"
+#include "checkpoint/checkpoint.h"
 #include "model/model.h"
 
 #include <math.h>

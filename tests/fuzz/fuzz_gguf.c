@@ -1,6 +1,6 @@
 /* fuzz_gguf: any bytes as a GGUF file; what is accepted must be readable to its last byte.
  * SPDX-License-Identifier: MIT */
-#include "checkpoint/gguf_config.h"
+#include "checkpoint/gguf.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
  * after it. What is accepted must have values to its last row; what is refused must say why.
  * SPDX-License-Identifier: MIT */
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "checkpoint/prequant.h"
+#include "checkpoint/checkpoint.h"
 #include "tensor/tensor.h"
 
 #include <stdio.h>

@@ -1,8 +1,7 @@
 /* fuzz_recipe: any bytes as a recipe file, applied to four tensors. What is accepted has widths that exist, and comes
  * back from the text that a container would store.
  * SPDX-License-Identifier: MIT */
-#include "quantize/quantize_recipe.h"
-#include "quantize/quantize_rules.h"
+#include "quantize/quantize.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* fuzz_safetensors: any bytes as a weight file; what is accepted must be readable to its last byte.
  * SPDX-License-Identifier: MIT */
-#include "checkpoint/safetensors.h"
+#include "checkpoint/checkpoint.h"
 
 #include <stdlib.h>
 

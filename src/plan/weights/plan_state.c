@@ -7,7 +7,7 @@
 #include "base/os.h"
 #include "base/ranks.h"
 #include "plan/weights/plan_trial.h"
-#include "quantize/quantize_recipe.h"
+#include "quantize/quantize.h"
 
 #include <math.h>
 #include <string.h>

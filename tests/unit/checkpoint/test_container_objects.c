@@ -1,7 +1,6 @@
 /* test_container_objects: no attribute, group, dataset or link of a container can be changed, lost or added unnoticed.
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/h5.h"
-#include "checkpoint/object_list.h"
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 #include "tests/rigs/test_folder.h"

@@ -4,7 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
-#include "checkpoint/gguf_config.h"
+#include "checkpoint/gguf.h"
 #include "tokenizer/tokenizer.h"
 #include <math.h>
 #include <stdio.h>

@@ -5,8 +5,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
-#include "checkpoint/gguf_config.h"
-#include "checkpoint/gguf_tokenizer_write.h"
+#include "checkpoint/gguf.h"
 
 #include <stdlib.h>
 #include <string.h>

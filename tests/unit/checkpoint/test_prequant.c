@@ -4,7 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
-#include "checkpoint/prequant_format.h"
+#include "checkpoint/checkpoint.h"
 #include "tests/rigs/edits.h"
 
 #include <stdio.h>

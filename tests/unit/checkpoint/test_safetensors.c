@@ -6,7 +6,6 @@
 #include "tests/rigs/test_folder.h"
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>

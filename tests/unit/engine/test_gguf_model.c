@@ -4,7 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/rigs/suite.h"
 
-#include "checkpoint/gguf_write.h"
+#include "checkpoint/gguf.h"
 #include "engine/runner.h"
 #include "tensor/tensor.h"
 #include "tests/rigs/given.h"

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "quantize/quantize_plan.h"
+#include "quantize/quantize.h"
 #include "tests/rigs/edits.h"
 #include "tests/rigs/golden.h"
 

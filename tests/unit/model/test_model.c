@@ -5,7 +5,6 @@
 
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/safetensors.h"
 #include "tests/rigs/edits.h"
 
 #include <math.h>

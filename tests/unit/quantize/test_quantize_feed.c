@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "base/os.h"
-#include "quantize/quantize_tensor.h"
+#include "quantize/quantize.h"
 #include "tests/rigs/edits.h"
 #include "tests/rigs/test_folder.h"
 

@@ -4,8 +4,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "quantize/quantize_recipe.h"
-#include "quantize/quantize_rules.h"
+#include "quantize/quantize.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,6 @@
 
 #include "base/os.h"
 #include "template/chat_template.h"
-#include "template/jinja_eval.h"
 
 #include <signal.h>
 #include <stdio.h>

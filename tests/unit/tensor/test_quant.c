@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "base/os.h"
-#include "quantize/quantize_tensor.h"
+#include "quantize/quantize.h"
 #include "tensor/tensor.h"
 #include "tests/rigs/golden.h"
 

@@ -4,7 +4,7 @@
 #include "tests/rigs/isas.h"
 #include "tests/rigs/suite.h"
 
-#include "quantize/quantize_tensor.h"
+#include "quantize/quantize.h"
 #include "tensor/tensor.h"
 
 #include <math.h>

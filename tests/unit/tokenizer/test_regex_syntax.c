@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "tokenizer/regex_syntax.h"
+#include "tokenizer/regex.h"
 
 #include <string.h>
 

@@ -1,14 +1,350 @@
-/* tokenizer_vocab: the "model" part of tokenizer.json: vocabulary, merges, scores.
+/* A block that at least doubles.
  * SPDX-License-Identifier: MIT */
-#include "tokenizer/tokenizer_impl.h"
-
+#include "base/json.h"
+#include "base/os.h"
 #include "base/text.h"
+#include "tokenizer/inside.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { DQ_TOKENIZER_MAX_ID = INT32_MAX - 1 };
+
+/* ---- Id list ---- */
+
+dq_status dq_id_list_reserve(dq_id_list *ids, size_t more, dq_err *err)
+{
+    int32_t *list = dq_grow(NULL, ids->id, ids->n + more, &ids->capacity, sizeof *list, err);
+    if (!list) return err->code;
+    ids->id = list;
+    return DQ_OK;
+}
+
+dq_status dq_id_list_push(dq_id_list *ids, int32_t id, dq_err *err)
+{
+    if (ids->n == ids->capacity) DQ_TRY(dq_id_list_reserve(ids, 1, err));
+    ids->id[ids->n++] = id;
+    return DQ_OK;
+}
+
+/* ---- Lists ----
+ * A scanner that knows objects, lists, texts and whole numbers walks the document once, passes
+ * over all values but the two lists, and gives up at the first thing that it does not know. What
+ * it accepts is JSON wherever it looked closely; the rest is judged by the parser, which reads all
+ * that is left. */
+
+typedef struct scanner {
+    const char *p, *end;
+    dq_arena *a;
+    dq_err err; /* of memory */
+} scanner;
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
+/* Passes over spaces and then c. */
+static bool take(scanner *s, char c)
+{
+    while (s->p < s->end && is_space(*s->p)) s->p++;
+    if (s->p == s->end || *s->p != c) return false;
+    s->p++;
+    return true;
+}
+
+/* ---- Texts ---- */
+
+/* The end of the text after the quote at s->p, or NULL; *escaped: it holds a backslash. */
+static const char *end_of_text(const scanner *s, bool *escaped)
+{
+    *escaped = false;
+    for (const char *p = s->p; p < s->end; p++) {
+        if (*p == '"') return p;
+        if ((unsigned char)*p < 32) return NULL;
+        if (*p != '\\') continue;
+        *escaped = true;
+        if (++p == s->end) return NULL;
+    }
+    return NULL;
+}
+
+static int hex_of(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    c = (char)(c | 32);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* \uXXXX without surrogates and NUL; 0: none of these. */
+static unsigned unit_of(const char *p, const char *end)
+{
+    unsigned c = 0;
+    if (end - p < 4) return 0;
+    for (int i = 0; i < 4; i++) {
+        const int x = hex_of(p[i]);
+        if (x < 0) return 0;
+        c = c << 4 | (unsigned)x;
+    }
+    return c >= 0xD800 && c < 0xE000 ? 0 : c;
+}
+
+static char *put_unit(char *out, unsigned c)
+{
+    if (c < 0x80) {
+        *out++ = (char)c;
+    } else if (c < 0x800) {
+        *out++ = (char)(0xC0 | c >> 6);
+        *out++ = (char)(0x80 | (c & 63));
+    } else {
+        *out++ = (char)(0xE0 | c >> 12);
+        *out++ = (char)(0x80 | (c >> 6 & 63));
+        *out++ = (char)(0x80 | (c & 63));
+    }
+    return out;
+}
+
+/* Undoes the escapes of p[..end). */
+static bool unescape(scanner *s, const char *p, const char *end, const char **text, size_t *len)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    char *out = dq_alloc(s->a, (size_t)(end - p), 1, &s->err), *at = out;
+    if (!out) return false;
+    while (p < end) {
+        if (*p != '\\') {
+            *at++ = *p++;
+            continue;
+        }
+        const char *known = p[1] ? strchr(from, p[1]) : NULL;
+        const unsigned c = p[1] == 'u' ? unit_of(p + 2, end) : 0;
+        if (!known && !c) return false;
+        if (known)
+            *at++ = to[known - from];
+        else
+            at = put_unit(at, c);
+        p += known ? 2 : 6;
+    }
+    *text = out;
+    *len = (size_t)(at - out);
+    return true;
+}
+
+static bool take_text(scanner *s, const char **text, size_t *len)
+{
+    bool escaped;
+    if (!take(s, '"')) return false;
+    const char *begin = s->p, *end = end_of_text(s, &escaped);
+    if (!end) return false;
+    s->p = end + 1;
+    if (escaped) return unescape(s, begin, end, text, len);
+    *text = begin;
+    *len = (size_t)(end - begin);
+    return true;
+}
+
+/* ---- The lists ---- */
+
+static bool take_id(scanner *s, int32_t *id)
+{
+    int64_t x = 0;
+    while (s->p < s->end && is_space(*s->p)) s->p++;
+    const char *begin = s->p;
+    for (; s->p < s->end && *s->p >= '0' && *s->p <= '9' && s->p - begin < 10; s->p++)
+        x = 10 * x + (*s->p - '0');
+    *id = (int32_t)x;
+    return s->p > begin && x <= DQ_TOKENIZER_MAX_ID && (*begin != '0' || s->p == begin + 1);
+}
+
+static bool take_vocab(scanner *s, dq_tokenizer_lists *out)
+{
+    size_t cap = 0;
+    if (!take(s, '{')) return false;
+    for (bool more = !take(s, '}'); more; more = take(s, ',')) {
+        dq_tokenizer_token t;
+        if (!take_text(s, &t.s, &t.len) || !take(s, ':') || !take_id(s, &t.id)) return false;
+        out->token = dq_grow(s->a, out->token, out->n_tokens + 1, &cap, sizeof t, &s->err);
+        if (!out->token) return false;
+        out->token[out->n_tokens++] = t;
+    }
+    return out->n_tokens == 0 || take(s, '}');
+}
+
+/* "left right" in its halves. */
+static bool split(dq_tokenizer_merge *m, const char *text, size_t len)
+{
+    const char *space = memchr(text, ' ', len);
+    if (!space) return false;
+    const size_t left = (size_t)(space - text);
+    *m = (dq_tokenizer_merge){{text, space + 1}, {left, len - left - 1}};
+    return !memchr(m->text[1], ' ', m->len[1]);
+}
+
+static bool is_version(const char *text, size_t len)
+{
+    return len >= 8 && memcmp(text, "#version", 8) == 0; /* copied from merges.txt; has no rank */
+}
+
+static bool take_merge(scanner *s, dq_tokenizer_merge *m)
+{
+    const char *text;
+    size_t len;
+    if (take(s, '['))
+        return take_text(s, &m->text[0], &m->len[0]) && take(s, ',') &&
+               take_text(s, &m->text[1], &m->len[1]) && take(s, ']');
+    return take_text(s, &text, &len) && !is_version(text, len) && split(m, text, len);
+}
+
+static bool take_merges(scanner *s, dq_tokenizer_lists *out)
+{
+    size_t cap = 0;
+    if (!take(s, '[')) return false;
+    for (bool more = !take(s, ']'); more; more = take(s, ',')) {
+        dq_tokenizer_merge m;
+        if (!take_merge(s, &m)) return false;
+        out->merge = dq_grow(s->a, out->merge, out->n_merges + 1, &cap, sizeof m, &s->err);
+        if (!out->merge) return false;
+        out->merge[out->n_merges++] = m;
+    }
+    return out->n_merges == 0 || take(s, ']');
+}
+
+/* ---- The document ---- */
+
+/* Passes over a value, whose brackets alone are looked at. */
+static bool pass(scanner *s)
+{
+    bool escaped;
+    int depth = 0;
+    for (; s->p < s->end; s->p++) {
+        const char c = *s->p;
+        if (c == '"') {
+            s->p++;
+            s->p = end_of_text(s, &escaped);
+            if (!s->p) return false;
+        } else if (c == '{' || c == '[') {
+            depth++;
+        } else if (c == '}' || c == ']') {
+            if (depth == 0) return true;
+            depth--;
+        } else if (c == ',' && depth == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Goes to the value of a member of the object at s->p; false: there is none. */
+static bool enter(scanner *s, const char *name)
+{
+    const char *key;
+    size_t len;
+    if (!take(s, '{')) return false;
+    do {
+        if (!take_text(s, &key, &len) || !take(s, ':')) return false;
+        if (len == strlen(name) && memcmp(key, name, len) == 0) return true;
+        if (!pass(s)) return false;
+    } while (take(s, ','));
+    return false;
+}
+
+/* The document with null for what lies between `from` and `to` of two places. */
+static char *without(const char *from[2], const char *to[2], const char *json, size_t len,
+                     size_t *out_len, scanner *s)
+{
+    const int first = from[0] < from[1] ? 0 : 1;
+    const char *at = json;
+    char *out = dq_alloc(s->a, len + 8, 1, &s->err), *p = out;
+    for (int i = 0; out && i < 3; i++) {
+        const int k = i ? 1 - first : first;
+        const char *end = i < 2 ? from[k] : json + len;
+        memcpy(p, at, (size_t)(end - at));
+        p += end - at;
+        if (i == 2) break;
+        memcpy(p, "null", 4);
+        p += 4;
+        at = to[k];
+    }
+    *out_len = out ? (size_t)(p - out) : 0;
+    return out;
+}
+
+bool dq_tokenizer_lists_scan(dq_tokenizer_lists *out, char **rest, size_t *rest_len,
+                             const char *json, size_t len, dq_arena *a)
+{
+    scanner model = {json, json + len, a, {0}};
+    const char *from[2], *to[2];
+    *out = (dq_tokenizer_lists){0};
+    if (!enter(&model, "model")) return false;
+    scanner vocab = model, merges = model;
+    if (!enter(&vocab, "vocab") || !enter(&merges, "merges")) return false;
+    from[0] = vocab.p;
+    from[1] = merges.p;
+    if (!take_vocab(&vocab, out) || !take_merges(&merges, out)) return false;
+    to[0] = vocab.p;
+    to[1] = merges.p;
+    *rest = without(from, to, json, len, rest_len, &model);
+    return *rest != NULL;
+}
+
+/* ---- Out of a tree ---- */
+
+/* The same lists out of "model", with all errors by name. */
+static dq_status lists_of_tokens(dq_tokenizer_lists *out, json_t *vocab, dq_arena *a, dq_err *err)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(vocab)) return dq_fail(err, DQ_DAMAGED, "model vocab is not an object");
+    out->token = dq_alloc(a, json_object_size(vocab), sizeof *out->token, err);
+    if (!out->token) return err->code;
+    json_object_foreach(vocab, key, value)
+    {
+        int64_t id;
+        if (!dq_json_whole(&id, value) || id < 0 || id > DQ_TOKENIZER_MAX_ID)
+            return dq_fail(err, DQ_DAMAGED,
+                           "model vocab: the id of token \"%.100s\" is not a whole number from 0 "
+                           "to %d",
+                           key, DQ_TOKENIZER_MAX_ID);
+        out->token[out->n_tokens++] = (dq_tokenizer_token){key, strlen(key), (int32_t)id};
+    }
+    return DQ_OK;
+}
+
+/* The two halves of one merge: "a b" or ["a", "b"]. */
+static bool merge_of(dq_tokenizer_merge *m, const json_t *merge)
+{
+    if (json_is_string(merge)) return split(m, json_string_value(merge), json_string_length(merge));
+    if (!json_is_array(merge) || json_array_size(merge) != 2) return false;
+    for (size_t k = 0; k < 2; k++) {
+        const json_t *part = json_array_get(merge, k);
+        if (!json_is_string(part)) return false;
+        m->text[k] = json_string_value(part);
+        m->len[k] = json_string_length(part);
+    }
+    return true;
+}
+
+static dq_status lists_of_merges(dq_tokenizer_lists *out, const json_t *merges, dq_arena *a,
+                                 dq_err *err)
+{
+    if (!json_is_array(merges)) return dq_fail(err, DQ_DAMAGED, "model merges is not a list");
+    out->merge = dq_alloc(a, json_array_size(merges), sizeof *out->merge, err);
+    if (!out->merge) return err->code;
+    for (size_t i = 0; i < json_array_size(merges); i++) {
+        const json_t *m = json_array_get(merges, i);
+        if (json_is_string(m) && is_version(json_string_value(m), json_string_length(m))) continue;
+        if (!merge_of(&out->merge[out->n_merges++], m))
+            return dq_fail(err, DQ_DAMAGED,
+                           "model merges[%zu] is neither \"left right\" nor [\"left\", \"right\"]",
+                           i);
+    }
+    return DQ_OK;
+}
+
+/* ---- Vocab ----
+ * The "model" part of tokenizer.json: vocabulary, merges, scores. */
 
 static const bool no = false;
 static const char *const none = "";
@@ -54,7 +390,7 @@ static dq_status check_bpe_options(const json_t *model, dq_err *err)
 static dq_status load_vocab(dq_tokenizer_loader *l, json_t *vocab, dq_err *err)
 {
     dq_tokenizer_lists *x = &l->lists;
-    if (!l->listed) DQ_TRY(dq_tokenizer_lists_of_tokens(x, vocab, l->scratch, err));
+    if (!l->listed) DQ_TRY(lists_of_tokens(x, vocab, l->scratch, err));
     l->vocab_count = x->n_tokens;
     DQ_TRY(dq_strmap_new(&l->vocab, l->vocab_count, l->scratch, err));
     for (size_t i = 0; i < x->n_tokens; i++) {
@@ -120,7 +456,7 @@ static dq_status load_merge(dq_tokenizer_loader *l, const dq_tokenizer_merge *m,
 static dq_status load_merges(dq_tokenizer_loader *l, const json_t *merges, dq_err *err)
 {
     dq_tokenizer_lists *x = &l->lists;
-    if (!l->listed) DQ_TRY(dq_tokenizer_lists_of_merges(x, merges, l->scratch, err));
+    if (!l->listed) DQ_TRY(lists_of_merges(x, merges, l->scratch, err));
     if (x->n_merges > (size_t)DQ_TOKENIZER_MAX_ID)
         return dq_fail(err, DQ_DAMAGED, "model merges: too many");
     DQ_TRY(dq_map64_new(&l->t->bpe.merges, x->n_merges, l->t->arena, err));
@@ -435,4 +771,128 @@ dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, const json_t *vocab, 
     for (size_t i = 0; i < l->vocab_count; i++) add_piece(t, &pool, &token[i]);
     dq_tokenizer_sort(t->written, t->n_written);
     return t->is_unigram ? finish_unigram(l, token, err) : finish_bpe(l, token, err);
+}
+
+/* ---- Added tokens ----
+ * Tokens are sorted by their bytes, and at each place a search narrows a range of them byte by
+ * byte, remembering the longest that ended. `done` follows what has been told, since a token that
+ * strips takes white space that the next search still sees. */
+
+enum { STOP_EVERY = 4096 }; /* bytes between two looks at the stop flag */
+
+static int by_form(const void *x, const void *y)
+{
+    const dq_added_token *a = *(const dq_added_token *const *)x,
+                         *b = *(const dq_added_token *const *)y;
+    size_t common = a->form_len < b->form_len ? a->form_len : b->form_len;
+    int c = memcmp(a->form, b->form, common);
+    if (c) return c;
+    return (a->form_len > b->form_len) - (a->form_len < b->form_len);
+}
+
+dq_status dq_added_tokens_new(dq_added_tokens *set, const dq_added_token *token, size_t n,
+                              bool normalized, dq_arena *a, dq_err *err)
+{
+    set->token = dq_alloc(a, n, sizeof *set->token, err);
+    if (!set->token) return err->code;
+    set->n = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (token[i].normalized == normalized && token[i].form_len)
+            set->token[set->n++] = &token[i];
+    }
+    if (set->n) qsort(set->token, set->n, sizeof *set->token, by_form);
+    for (size_t i = 1; i < set->n; i++) {
+        if (by_form(&set->token[i - 1], &set->token[i]) == 0)
+            return dq_fail(err, DQ_DAMAGED, "two added tokens are \"%.100s\"", set->token[i]->form);
+    }
+    for (size_t i = 0, b = 0; b < 257; b++) {
+        while (i < set->n && (uint8_t)set->token[i]->form[0] < b) i++;
+        set->begin[b] = i;
+    }
+    return DQ_OK;
+}
+
+/* First index in [lo, hi) whose byte at `depth` is at least c; all are longer than depth there. */
+static size_t lower(const dq_added_tokens *set, size_t lo, size_t hi, size_t depth, unsigned c)
+{
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if ((uint8_t)set->token[mid]->form[depth] < c) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+/* Longest token at text[0]; NULL when there is none. */
+static const dq_added_token *longest(const dq_added_tokens *set, const char *text, size_t len)
+{
+    const dq_added_token *best = NULL;
+    size_t lo = set->begin[(uint8_t)text[0]], hi = set->begin[(uint8_t)text[0] + 1];
+    for (size_t depth = 1; lo < hi; depth++) {
+        if (hi - lo == 1) {
+            const dq_added_token *t = set->token[lo];
+            const bool here = t->form_len <= len && memcmp(t->form, text, t->form_len) == 0;
+            return here ? t : best;
+        }
+        if (set->token[lo]->form_len == depth) best = set->token[lo++];
+        if (depth == len) break;
+        unsigned c = (uint8_t)text[depth];
+        lo = lower(set, lo, hi, depth, c);
+        hi = lower(set, lo, hi, depth, c + 1);
+    }
+    return best;
+}
+
+static bool stands_alone(const char *text, size_t begin, size_t end, size_t len)
+{
+    size_t bytes;
+    if (begin > 0 && dq_utf8_is_word(dq_utf8_last(text, begin, &bytes))) return false;
+    return end == len || !dq_utf8_is_word(dq_utf8_first(text + end, &bytes));
+}
+
+/* Not beyond `done`, where white space has been told already. */
+static size_t spaces_before(const char *text, size_t at, size_t done)
+{
+    size_t bytes;
+    while (at > done && dq_utf8_is_space(dq_utf8_last(text, at, &bytes))) at -= bytes;
+    return at;
+}
+
+static size_t spaces_after(const char *text, size_t at, size_t len)
+{
+    size_t bytes;
+    while (at < len && dq_utf8_is_space(dq_utf8_first(text + at, &bytes))) at += bytes;
+    return at;
+}
+
+dq_status dq_added_tokens_walk(const dq_added_tokens *set, const char *text, size_t len,
+                               const dq_added_tokens_visit *visit, dq_err *err)
+{
+    size_t done = 0; /* everything before it has been told */
+    for (size_t at = 0; at < len && set->n;) {
+        const dq_added_token *t = longest(set, text + at, len - at);
+        if (at % STOP_EVERY == 0) DQ_TRY(dq_os_check_stop(err));
+        if (!t) {
+            at++;
+            continue;
+        }
+        size_t begin = at, end = at + t->form_len;
+        at = end; /* stripping moves what is told, not where the search goes on */
+        if (t->single_word && !stands_alone(text, begin, end, len)) continue;
+        if (t->lstrip) {
+            begin = spaces_before(text, begin, done);
+            if (begin < done) begin = done;
+        }
+        /* from `end` to `done` there is nothing but white space that the token before has swallowed */
+        if (t->rstrip) end = spaces_after(text, end < done ? done : end, len);
+        /* White space that the token before has swallowed is no token again, if this one strips. */
+        if (begin >= end) continue;
+        if (begin > done) DQ_TRY(visit->gap(visit->arg, text + done, begin - done, err));
+        DQ_TRY(visit->token(visit->arg, t, err));
+        done = end;
+    }
+    return done < len ? visit->gap(visit->arg, text + done, len - done, err) : DQ_OK;
 }

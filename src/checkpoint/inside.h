@@ -1,0 +1,151 @@
+/* h5: what reading and writing containers share of HDF5: identifiers that close together, element
+ * types, the layout of the tables. Private to checkpoint (tests/layers.sh).
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CHECKPOINT_INSIDE_H
+#define DQ_CHECKPOINT_INSIDE_H
+
+#include "base/json.h"
+#include "base/os.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/container.h"
+#include "checkpoint/gguf.h"
+#include "checkpoint/h5.h"
+#include "checkpoint/h5_result.h"
+#include "kv/kv.h"
+#include "tensor/tensor.h"
+
+#include <hdf5.h>
+
+#define DQ_H5_FORMAT "dq-model"
+enum {
+    DQ_H5_IDS = 64,
+    DQ_H5_ALIGN = 4096,
+    DQ_H5_ENCODING = 12, /* width of the column `encoding` */
+    DQ_H5_SHA = 64
+};
+
+/* Identifiers of any kind, closed in reverse order. */
+typedef struct dq_h5 {
+    hid_t id[DQ_H5_IDS];
+    int n;
+} dq_h5;
+
+void dq_h5_begin(dq_h5 *h); /* sets up first */
+/* Remembers id and returns it; a negative id is passed through. */
+hid_t dq_h5_keep(dq_h5 *h, hid_t id);
+/* Closes what was opened after `mark` identifiers. False when a close failed. */
+bool dq_h5_drop(dq_h5 *h, int mark);
+
+/* File access as dq uses it: no lock (read-only file systems), strong close. */
+hid_t dq_h5_access(dq_h5 *h, bool writing);
+
+/* Opens a file to read it. DQ_FILE where it cannot be opened at all, DQ_DAMAGED where it is none of HDF5. */
+dq_status dq_h5_open(hid_t *out, dq_h5 *h, const char *path, dq_err *err);
+
+/* New identifiers, for the caller to keep. Negative when there is no such type. */
+hid_t dq_h5_type(dq_dtype dtype);
+enum { DQ_COL_NAME, DQ_COL_SIZE, DQ_COL_FILE_SHA, DQ_SOURCE_COLUMNS };
+size_t dq_h5_source_columns(dq_h5_column col[DQ_SOURCE_COLUMNS], size_t len);
+hid_t dq_h5_table_type(dq_h5 *h, const dq_h5_column *col, int n, size_t row_bytes);
+
+/* Of a table with these rows. */
+const char *dq_object_list_table(dq_object_list *l, int64_t rows, const dq_h5_column *col, int n);
+/* "f32", in buf. */
+const char *dq_object_list_dtype(char buf[16], dq_dtype dtype);
+
+typedef struct dq_container_h5 {
+    dq_h5 h;
+    hid_t file;
+    int base; /* identifiers that stay open until dq_container_h5_close */
+    const dq_os_map *map;
+    const char *path; /* of the file, for messages */
+    dq_err *err;
+} dq_container_h5;
+
+dq_status dq_container_h5_open(dq_container_h5 *r, const dq_os_map *map, const char *path,
+                               dq_err *err);
+void dq_container_h5_close(dq_container_h5 *r);
+
+/* dq_json_text for a key of `fields`, whose texts need not be UTF-8: DQ_DAMAGED. */
+dq_status dq_gguf_text(const char **out, const json_t *fields, const char *key,
+                       const char *const *fallback, dq_err *err);
+/* *out is NULL where there is no such key, or no list. DQ_DAMAGED: an item has a fault. */
+dq_status dq_gguf_find_list(const dq_gguf_list **out, const dq_gguf *g, const char *key,
+                            dq_err *err);
+/* Name of a ggml_type, "Q4_K"; NULL: unknown. */
+const char *dq_gguf_type_name(uint32_t type);
+
+typedef struct dq_gguf_merge {
+    const char *text[2]; /* left, right, not ended by NUL */
+    size_t len[2];
+    int32_t id[3]; /* left, right, result */
+} dq_gguf_merge;
+
+/* Vocabulary and merges, in the arena; texts belong to the JSON. */
+typedef struct dq_gguf_merges dq_gguf_merges;
+
+/* `model` is the member of tokenizer.json of that name, with ids below n. DQ_DAMAGED: not a vocabulary with merges of it;
+ * DQ_MISMATCH: an id of n or more, or a merge that is there twice. */
+dq_status dq_gguf_merges_new(dq_gguf_merges **out, const json_t *model, int64_t n, dq_arena *a,
+                             dq_err *err);
+int64_t dq_gguf_merges_count(const dq_gguf_merges *m);
+const dq_gguf_merge *dq_gguf_merges_at(const dq_gguf_merges *m, int64_t i);
+
+/* The first token with is_piece[id] that merges do not make of its characters; -1: none, so that it makes no difference whether
+ * a word that is a token is one without merges. */
+int32_t dq_gguf_merges_unmade(const dq_gguf_merges *m, const bool *is_piece, dq_err *err);
+
+/* Scores of pieces, [n] by id, with which SentencePiece's BPE (the best score first, of equals the leftmost) joins what the
+ * merges join: those of the file that the merges came from where ids are in its order, else by rank. Needs: merges are all ways
+ * in which a piece is made of two others or of characters, those of a piece one after the other (but for runs of one character,
+ * which may have one score together); and where two ways of a piece
+ * share a part (XY = YZ), the merges never reach X, Y, Z with YZ first. *why names what does not hold; NULL: scores are set.
+ * `first` is the id whose score is 0. */
+dq_status dq_gguf_merges_scores(float *score, const char **why, const dq_gguf_merges *m,
+                                const bool *is_piece, int32_t first, dq_arena *a, dq_err *err);
+
+/* `path` is a whole file, or the first part NAME-00001-of-0000N.gguf of a split one whose other parts lie beside it. Reads
+ * headers only. DQ_MISMATCH by name: another architecture or type of tensors. */
+dq_status dq_gguf_model_open(dq_gguf_model **out, const char *path, dq_err *err);
+const json_t *dq_gguf_model_config(const dq_gguf_model *m);
+/* For people: "GGUF, 210 Q4_1, 1 Q8_0, 61 F32". */
+const char *dq_gguf_model_about(const dq_gguf_model *m);
+/* Makes what lies anew: codes, and rows of q and k. Once; until then such weights have shapes, but no values to read. A
+ * scale that is not finite is DQ_DAMAGED by name; DQ_RESOURCE where memory is too short. */
+dq_status dq_gguf_model_load(dq_gguf_model *m, dq_err *err);
+/* Tensors in the order of the names of transformers: the stored one, its name there and, in *w, the weight. */
+int64_t dq_gguf_model_count(const dq_gguf_model *m);
+const dq_gguf_tensor *dq_gguf_model_at(const dq_gguf_model *m, int64_t i, dq_weight *w);
+/* The files: base name, mapping, and where the data of tensors begin. */
+int dq_gguf_model_n_files(const dq_gguf_model *m);
+const char *dq_gguf_model_file(const dq_gguf_model *m, int i, size_t *bytes, const uint8_t **data,
+                               size_t *header);
+
+typedef struct dq_gguf_pre {
+    const char *name;    /* tokenizer.ggml.pre */
+    bool digits;         /* each digit on its own, then GPT-2's pattern */
+    const char *pattern; /* NULL: GPT-2's */
+    bool nfc;            /* text is brought to that form first */
+    bool ignore_merges;  /* a word that is a token is one */
+    bool add_bos;        /* where the file does not say */
+} dq_gguf_pre;
+
+/* The first that splits as a pre-tokenizer of tokenizer.json does (merges are another matter); NULL: none that is known. */
+const dq_gguf_pre *dq_gguf_pre_of(json_t *pre_tokenizer);
+
+/* Types of tokens. */
+enum {
+    DQ_GGUF_NORMAL = 1,
+    DQ_GGUF_UNKNOWN,
+    DQ_GGUF_CONTROL,
+    DQ_GGUF_USER_DEFINED,
+    DQ_GGUF_UNUSED,
+    DQ_GGUF_BYTE
+};
+
+/* Whether libllama takes a token of this text for one that ends what is written, whatever its type.
+ * Source: llama.cpp src/llama-vocab.cpp (special_eog_ids). */
+bool dq_gguf_vocab_ends(const char *text, size_t len);
+
+#endif

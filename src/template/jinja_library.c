@@ -1,0 +1,1039 @@
+/* Functions that a template finds without being given them, a row of `functions` each.
+ * SPDX-License-Identifier: MIT */
+#include "base/text.h"
+#include "template/inside.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- Jinja functions ---- */
+
+typedef dq_jinja_run run;
+typedef dq_jinja_call call;
+typedef dq_jinja_value value;
+
+static value run_range(run *r, call *c)
+{
+    enum { MAX_RANGE = 100000 }; /* of Jinja2's sandbox */
+    int64_t part[3] = {0, 0, 1}, i;
+    if (c->arg.n < 1 || c->arg.n > 3 || c->named.n)
+        return dq_jinja_fail(r, DQ_DAMAGED, "range takes one to three arguments");
+    for (size_t k = 0; k < c->arg.n; k++) {
+        if (!dq_jinja_is_integer(&c->arg.item[k]))
+            return dq_jinja_fail(r, DQ_DAMAGED, "range of '%s'", dq_jinja_type(&c->arg.item[k]));
+        part[c->arg.n == 1 ? 1 : k] = dq_jinja_integer(&c->arg.item[k]);
+    }
+    if (part[2] == 0) return dq_jinja_fail(r, DQ_DAMAGED, "range with a step of 0");
+    value out = dq_jinja_list_new(r, DQ_JINJA_RANGE, 0);
+    for (i = part[0]; (part[2] > 0 ? i < part[1] : i > part[1]) && dq_jinja_ok(r);) {
+        dq_jinja_list_add(r, out.list, dq_jinja_int(i));
+        if (dq_jinja_ok(r) && out.list->n > MAX_RANGE)
+            dq_jinja_fail(r, DQ_DAMAGED, "a range of more than %d integers", MAX_RANGE);
+        if (__builtin_add_overflow(i, part[2], &i)) break;
+    }
+    return out;
+}
+
+/* dict(...) and namespace(...): another dict, and names. */
+static value make_dict(run *r, const call *c, dq_jinja_kind kind)
+{
+    value out = dq_jinja_dict_new(r, kind);
+    if (c->arg.n > 1 || (c->arg.n && c->arg.item[0].kind != DQ_JINJA_DICT))
+        return dq_jinja_fail(r, DQ_MISMATCH, "a dict of other things than a dict is not supported");
+    for (size_t k = 0; k < 2 && dq_jinja_ok(r); k++) {
+        const dq_jinja_dict *from = k ? &c->named : c->arg.n ? c->arg.item[0].dict : NULL;
+        for (size_t i = 0; from && i < from->n; i++)
+            dq_jinja_dict_put(r, out.dict, from->entry[i].key, from->entry[i].value);
+    }
+    return out;
+}
+
+static value run_dict(run *r, call *c)
+{
+    return make_dict(r, c, DQ_JINJA_DICT);
+}
+
+static value run_namespace(run *r, call *c)
+{
+    return make_dict(r, c, DQ_JINJA_NAMESPACE);
+}
+
+static value run_raise_exception(run *r, call *c)
+{
+    const dq_jinja_text t = dq_jinja_print_text(r, &c->p[0]);
+    return dq_jinja_fail(r, DQ_MISMATCH, "%.*s", (int)t.n, t.n ? t.s : "");
+}
+
+/* The local time as C's strftime writes it, which Python's own hands the format to. */
+static value run_strftime_now(run *r, call *c)
+{
+    const dq_jinja_text t = dq_jinja_strings_text(r, &c->p[0]);
+    const time_t now = time(NULL);
+    char format[200], text[4096]; /* room for a format of %c alone */
+    struct tm local;
+    dq_jinja_spend(r, (t.n + 1) * DQ_JINJA_NUMBER);
+    if (t.n + 1 >= sizeof format || !localtime_r(&now, &local))
+        return dq_jinja_fail(r, DQ_MISMATCH, "strftime_now: the format is too long");
+    memcpy(format, t.s, t.n);
+    format[t.n] = 0;
+    for (const char *s = format; (s = strchr(s, '%')); s += 2) {
+        if (!s[1] || !strchr("aAbBdHIjmMpSUwWxXyYc%", s[1]))
+            return dq_jinja_fail(r, DQ_MISMATCH, "strftime_now: %%%c is not supported",
+                                 s[1] ? s[1] : ' ');
+    }
+    dq_strbuf mine, *before = dq_jinja_capture(r, &mine);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    dq_jinja_put(r, text, strftime(text, sizeof text, format, &local));
+#pragma GCC diagnostic pop
+    return dq_jinja_captured(r, &mine, before);
+}
+
+static const dq_jinja_function functions[] = {
+    {"cycler", NULL, 0, NULL},
+    {"dict", NULL, 0, run_dict},
+    {"joiner", NULL, 0, NULL},
+    {"lipsum", NULL, 0, NULL},
+    {"namespace", NULL, 0, run_namespace},
+    {"raise_exception", "message", 1, run_raise_exception},
+    {"range", NULL, 0, run_range},
+    {"strftime_now", "format", 1, run_strftime_now},
+};
+
+const dq_jinja_function *dq_jinja_functions_find(dq_jinja_text name)
+{
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        if (dq_jinja_text_is(name, functions[i].name)) return &functions[i];
+    }
+    return NULL;
+}
+
+/* ---- Jinja tests ----
+ * Tests (x is NAME), a row of `tests` each. */
+
+/* Whether the kind of v is one of a set of bits. */
+static value is_of(const call *c, unsigned kinds)
+{
+    return dq_jinja_bool(kinds >> c->self.kind & 1U);
+}
+
+#define IS_OF(name, kinds)                                                                         \
+    static value is_##name(run *r, call *c)                                                        \
+    {                                                                                              \
+        (void)r;                                                                                   \
+        return is_of(c, (kinds));                                                                  \
+    }
+
+enum {
+    UNDEFINED = 1 << DQ_JINJA_UNDEFINED,
+    NONE = 1 << DQ_JINJA_NONE,
+    BOOL = 1 << DQ_JINJA_BOOL,
+    INT = 1 << DQ_JINJA_INT,
+    FLOAT = 1 << DQ_JINJA_FLOAT,
+    STRING = 1 << DQ_JINJA_STRING,
+    DICT = 1 << DQ_JINJA_DICT,
+    LISTS = 1 << DQ_JINJA_LIST | 1 << DQ_JINJA_TUPLE | 1 << DQ_JINJA_RANGE,
+    READ = 1 << DQ_JINJA_VIEW | 1 << DQ_JINJA_ITERATOR | 1 << DQ_JINJA_LOOP,
+    CALLED =
+        1 << DQ_JINJA_LOOP | 1 << DQ_JINJA_MACRO | 1 << DQ_JINJA_FUNCTION | 1 << DQ_JINJA_METHOD
+};
+IS_OF(defined, ~(unsigned)UNDEFINED)
+IS_OF(undefined, UNDEFINED)
+IS_OF(none, NONE)
+IS_OF(boolean, BOOL)
+IS_OF(integer, INT)
+IS_OF(float, FLOAT)
+IS_OF(number, BOOL | INT | FLOAT)
+IS_OF(string, STRING)
+IS_OF(mapping, DICT)
+IS_OF(sequence,
+      UNDEFINED | STRING | LISTS | DICT) /* what has a length and items by number or key */
+IS_OF(iterable, UNDEFINED | STRING | LISTS | DICT | READ)
+IS_OF(callable, UNDEFINED | CALLED)
+
+static value is_true(run *r, call *c)
+{
+    (void)r;
+    return dq_jinja_bool(c->self.kind == DQ_JINJA_BOOL && c->self.truth);
+}
+
+static value is_false(run *r, call *c)
+{
+    (void)r;
+    return dq_jinja_bool(c->self.kind == DQ_JINJA_BOOL && !c->self.truth);
+}
+
+#define COMPARES(name, operation)                                                                  \
+    static value is_##name(run *r, call *c)                                                        \
+    {                                                                                              \
+        return dq_jinja_bool(dq_jinja_operators_compare(r, operation, &c->self, &c->p[0]));        \
+    }
+
+COMPARES(equal, DQ_JINJA_EQUAL)
+COMPARES(not_equal, DQ_JINJA_NOT_EQUAL)
+COMPARES(less, DQ_JINJA_LESS)
+COMPARES(not_greater, DQ_JINJA_NOT_GREATER)
+COMPARES(greater, DQ_JINJA_GREATER)
+COMPARES(not_less, DQ_JINJA_NOT_LESS)
+COMPARES(in, DQ_JINJA_IN)
+
+/* Whether self % n is `rest`. */
+static value has_rest(run *r, const call *c, value n, int64_t rest)
+{
+    const value found = dq_jinja_operators_arithmetic(r, DQ_JINJA_MODULO, &c->self, &n);
+    const value wanted = dq_jinja_int(rest);
+    return dq_jinja_bool(dq_jinja_equal(r, &found, &wanted));
+}
+
+static value is_odd(run *r, call *c)
+{
+    return has_rest(r, c, dq_jinja_int(2), 1);
+}
+
+static value is_even(run *r, call *c)
+{
+    return has_rest(r, c, dq_jinja_int(2), 0);
+}
+
+static value is_divisibleby(run *r, call *c)
+{
+    return has_rest(r, c, c->p[0], 0);
+}
+
+/* Identity, which Python leaves open for numbers, strings and tuples. */
+static value is_sameas(run *r, call *c)
+{
+    const dq_jinja_kind kind = c->self.kind;
+    if (kind != c->p[0].kind) return dq_jinja_bool(false);
+    if (kind == DQ_JINJA_NONE || kind == DQ_JINJA_BOOL) return is_equal(r, c);
+    if (kind == DQ_JINJA_LIST || kind == DQ_JINJA_DICT || kind == DQ_JINJA_NAMESPACE)
+        return dq_jinja_bool((const void *)c->self.list == (const void *)c->p[0].list);
+    return dq_jinja_fail(r, DQ_MISMATCH, "sameas of '%s' is not supported",
+                         dq_jinja_type(&c->self));
+}
+
+static const dq_jinja_function tests[] = {
+    {"!=", "other", 1, is_not_equal},
+    {"<", "other", 1, is_less},
+    {"<=", "other", 1, is_not_greater},
+    {"==", "other", 1, is_equal},
+    {">", "other", 1, is_greater},
+    {">=", "other", 1, is_not_less},
+    {"boolean", "", 0, is_boolean},
+    {"callable", "", 0, is_callable},
+    {"defined", "", 0, is_defined},
+    {"divisibleby", "num", 1, is_divisibleby},
+    {"eq", "other", 1, is_equal},
+    {"equalto", "other", 1, is_equal},
+    {"escaped", NULL, 0, NULL},
+    {"even", "", 0, is_even},
+    {"false", "", 0, is_false},
+    {"filter", NULL, 0, NULL},
+    {"float", "", 0, is_float},
+    {"ge", "other", 1, is_not_less},
+    {"greaterthan", "other", 1, is_greater},
+    {"gt", "other", 1, is_greater},
+    {"in", "seq", 1, is_in},
+    {"integer", "", 0, is_integer},
+    {"iterable", "", 0, is_iterable},
+    {"le", "other", 1, is_not_greater},
+    {"lessthan", "other", 1, is_less},
+    {"lower", NULL, 0, NULL},
+    {"lt", "other", 1, is_less},
+    {"mapping", "", 0, is_mapping},
+    {"ne", "other", 1, is_not_equal},
+    {"none", "", 0, is_none},
+    {"number", "", 0, is_number},
+    {"odd", "", 0, is_odd},
+    {"sameas", "other", 1, is_sameas},
+    {"sequence", "", 0, is_sequence},
+    {"string", "", 0, is_string},
+    {"test", NULL, 0, NULL},
+    {"true", "", 0, is_true},
+    {"undefined", "", 0, is_undefined},
+    {"upper", NULL, 0, NULL},
+};
+
+const dq_jinja_function *dq_jinja_tests_find(dq_jinja_text name)
+{
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        if (dq_jinja_text_is(name, tests[i].name)) return &tests[i];
+    }
+    return NULL;
+}
+
+/* ---- Jinja methods ----
+ * Tables say which methods there are; names that Python knows beside them are listed, so that a
+ * template which asks for one is refused instead of finding it undefined. */
+
+/* ---- Strings ---- */
+
+static dq_jinja_value run_strip(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return dq_jinja_strings_strip(r, c->self.text, &c->p[0], true, true);
+}
+
+static dq_jinja_value run_lstrip(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return dq_jinja_strings_strip(r, c->self.text, &c->p[0], true, false);
+}
+
+static dq_jinja_value run_rstrip(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return dq_jinja_strings_strip(r, c->self.text, &c->p[0], false, true);
+}
+
+static dq_jinja_value run_split(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return dq_jinja_strings_split(r, c->self.text, &c->p[0], dq_jinja_strings_int(r, &c->p[1], -1));
+}
+
+/* An argument that Python's method has and this one does not. */
+static void check_absent(dq_jinja_run *r, const dq_jinja_value *v)
+{
+    if (v->kind != DQ_JINJA_ABSENT)
+        dq_jinja_fail(r, DQ_MISMATCH, "so many arguments of a method are not supported");
+}
+
+static dq_jinja_value run_splitlines(dq_jinja_run *r, dq_jinja_call *c)
+{
+    check_absent(r, &c->p[0]);
+    return dq_jinja_strings_lines(r, c->self.text);
+}
+
+/* Whether t begins or ends with the text, or with one of a tuple of them. */
+static dq_jinja_value has_end(dq_jinja_run *r, dq_jinja_call *c, bool at_end)
+{
+    const dq_jinja_text t = c->self.text;
+    const dq_jinja_list one = {.item = &c->p[0], .n = 1};
+    const dq_jinja_list *all = c->p[0].kind == DQ_JINJA_TUPLE ? c->p[0].list : &one;
+    bool found = false;
+    check_absent(r, &c->p[1]);
+    for (size_t i = 0; i < all->n && !found && dq_jinja_ok(r); i++) {
+        const dq_jinja_text part = dq_jinja_strings_text(r, &all->item[i]);
+        if (part.n <= t.n)
+            found = dq_jinja_text_same(r, part,
+                                       (dq_jinja_text){at_end ? t.s + t.n - part.n : t.s, part.n});
+    }
+    return dq_jinja_bool(found);
+}
+
+static dq_jinja_value run_startswith(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return has_end(r, c, false);
+}
+
+static dq_jinja_value run_endswith(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return has_end(r, c, true);
+}
+
+static dq_jinja_value run_upper(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return dq_jinja_strings_case(r, c->self.text, DQ_JINJA_UPPER);
+}
+
+static dq_jinja_value run_lower(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return dq_jinja_strings_case(r, c->self.text, DQ_JINJA_LOWER);
+}
+
+static dq_jinja_value run_title(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return dq_jinja_strings_case(r, c->self.text, DQ_JINJA_TITLE);
+}
+
+static dq_jinja_value run_capitalize(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return dq_jinja_strings_case(r, c->self.text, DQ_JINJA_CAPITALIZE);
+}
+
+static dq_jinja_value run_replace(dq_jinja_run *r, dq_jinja_call *c)
+{
+    const dq_jinja_text old = dq_jinja_strings_text(r, &c->p[0]);
+    return dq_jinja_strings_replace(r, c->self.text, old, dq_jinja_strings_text(r, &c->p[1]),
+                                    dq_jinja_strings_int(r, &c->p[2], -1));
+}
+
+/* The number of the character at a byte; SIZE_MAX: -1. */
+static dq_jinja_value character_at(dq_jinja_run *r, dq_jinja_text t, size_t at)
+{
+    const dq_jinja_value before = dq_jinja_string(t.s, at);
+    return dq_jinja_int(at == SIZE_MAX ? -1 : (int64_t)dq_jinja_length(r, &before));
+}
+
+static dq_jinja_value run_find(dq_jinja_run *r, dq_jinja_call *c)
+{
+    const dq_jinja_text part = dq_jinja_strings_text(r, &c->p[0]);
+    check_absent(r, &c->p[1]);
+    return character_at(r, c->self.text, dq_jinja_strings_find(r, c->self.text, part, 0));
+}
+
+static dq_jinja_value run_rfind(dq_jinja_run *r, dq_jinja_call *c)
+{
+    const dq_jinja_text t = c->self.text, part = dq_jinja_strings_text(r, &c->p[0]);
+    size_t last = SIZE_MAX;
+    check_absent(r, &c->p[1]);
+    for (size_t at = 0; (at = dq_jinja_strings_find(r, t, part, at)) <= t.n; at++) last = at;
+    return character_at(r, t, last);
+}
+
+static dq_jinja_value run_join(dq_jinja_run *r, dq_jinja_call *c)
+{
+    const dq_jinja_list items = dq_jinja_items(r, &c->p[0]);
+    for (size_t i = 0; i < items.n; i++) dq_jinja_strings_text(r, &items.item[i]);
+    return dq_jinja_strings_join(r, c->self.text, &items);
+}
+
+/* ---- Dicts ---- */
+
+/* Keys (0), values (1) or pairs (2) of a dict as a list of the kind. */
+static dq_jinja_value jinja_methods_of_dict(dq_jinja_run *r, const dq_jinja_dict *d, int part,
+                                            dq_jinja_kind kind)
+{
+    dq_jinja_value out = dq_jinja_list_new(r, kind, d->n);
+    for (size_t i = 0; i < d->n && dq_jinja_ok(r); i++) {
+        const dq_jinja_text key = d->entry[i].key;
+        dq_jinja_value pair = dq_jinja_string(key.s, key.n);
+        if (part == 2) {
+            pair = dq_jinja_list_new(r, DQ_JINJA_TUPLE, 2);
+            dq_jinja_list_add(r, pair.list, dq_jinja_string(key.s, key.n));
+            dq_jinja_list_add(r, pair.list, d->entry[i].value);
+        }
+        dq_jinja_list_add(r, out.list, part == 1 ? d->entry[i].value : pair);
+    }
+    return out;
+}
+
+static dq_jinja_value run_keys(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return jinja_methods_of_dict(r, c->self.dict, 0, DQ_JINJA_VIEW);
+}
+
+static dq_jinja_value run_values(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return jinja_methods_of_dict(r, c->self.dict, 1, DQ_JINJA_VIEW);
+}
+
+static dq_jinja_value run_items(dq_jinja_run *r, dq_jinja_call *c)
+{
+    return jinja_methods_of_dict(r, c->self.dict, 2, DQ_JINJA_VIEW);
+}
+
+static dq_jinja_value run_get(dq_jinja_run *r, dq_jinja_call *c)
+{
+    const dq_jinja_value none = {.kind = DQ_JINJA_NONE};
+    const dq_jinja_value *found = NULL;
+    if (c->p[0].kind == DQ_JINJA_STRING) found = dq_jinja_dict_get(r, c->self.dict, c->p[0].text);
+    return found ? *found : c->p[1].kind == DQ_JINJA_ABSENT ? none : c->p[1];
+}
+
+/* ---- Tables ---- */
+
+static const dq_jinja_function of_str[] = {
+    {"strip", "_chars", 0, run_strip},
+    {"lstrip", "_chars", 0, run_lstrip},
+    {"rstrip", "_chars", 0, run_rstrip},
+    {"split", "sep maxsplit", 0, run_split},
+    {"splitlines", "keepends", 0, run_splitlines},
+    {"startswith", "_prefix _start _end", 1, run_startswith},
+    {"endswith", "_suffix _start _end", 1, run_endswith},
+    {"upper", "", 0, run_upper},
+    {"lower", "", 0, run_lower},
+    {"title", "", 0, run_title},
+    {"capitalize", "", 0, run_capitalize},
+    {"replace", "_old _new _count", 2, run_replace},
+    {"find", "_part _start _end", 1, run_find},
+    {"rfind", "_part _start _end", 1, run_rfind},
+    {"join", "_items", 1, run_join},
+    {0},
+};
+static const dq_jinja_function of_dict[] = {
+    {"keys", "", 0, run_keys},
+    {"values", "", 0, run_values},
+    {"items", "", 0, run_items},
+    {"get", "_key _default", 1, run_get},
+    {0},
+};
+/* What a type has, names between blanks: others that Python has, and those that Jinja2's sandbox forbids. */
+static const struct {
+    const dq_jinja_function *method;
+    const char *others, *forbidden;
+} types[DQ_JINJA_KINDS] = {
+    [DQ_JINJA_INT] = {NULL,
+                      "as_integer_ratio bit_count bit_length conjugate denominator from_bytes imag "
+                      "numerator real to_bytes",
+                      NULL},
+    [DQ_JINJA_FLOAT] = {NULL, "as_integer_ratio conjugate fromhex hex imag is_integer real", NULL},
+    [DQ_JINJA_STRING] = {of_str,
+                         "casefold center count encode expandtabs format format_map index isalnum "
+                         "isalpha isascii isdecimal isdigit isidentifier islower isnumeric "
+                         "isprintable isspace istitle isupper ljust maketrans partition "
+                         "removeprefix removesuffix rindex rjust rpartition rsplit swapcase "
+                         "translate zfill",
+                         NULL},
+    [DQ_JINJA_LIST] = {NULL, "copy count index",
+                       "append clear extend insert pop remove reverse sort"},
+    [DQ_JINJA_TUPLE] = {NULL, "count index", NULL},
+    [DQ_JINJA_RANGE] = {NULL, "count index start step stop", NULL},
+    [DQ_JINJA_VIEW] = {NULL, "isdisjoint mapping", NULL},
+    [DQ_JINJA_ITERATOR] = {NULL, "close send throw", NULL},
+    [DQ_JINJA_DICT] = {of_dict, "copy fromkeys", "clear pop popitem setdefault update"},
+    [DQ_JINJA_LOOP] = {NULL, "changed cycle depth depth0", NULL},
+    [DQ_JINJA_MACRO] = {NULL, "arguments caller catch_kwargs catch_varargs explicit_caller name",
+                        NULL},
+};
+
+static bool is_listed(const char *names, dq_jinja_text name)
+{
+    for (const char *s = names; s && *s;) {
+        const size_t n = strcspn(s, " ");
+        if (n == name.n && memcmp(s, name.s, n) == 0) return true;
+        s += n + (s[n] == ' ');
+    }
+    return false;
+}
+
+/* What Python has of this name; absent: nothing. */
+static dq_jinja_value find_attribute(dq_jinja_run *r, const dq_jinja_value *of, dq_jinja_text name)
+{
+    const dq_jinja_kind kind = of->kind == DQ_JINJA_BOOL ? DQ_JINJA_INT : of->kind;
+    const dq_jinja_function *f = types[kind].method;
+    if (!dq_jinja_spend(r, DQ_JINJA_SEARCH)) return (dq_jinja_value){0};
+    while (f && f->name && !dq_jinja_text_is(name, f->name)) f++;
+    if (f && f->name) {
+        dq_jinja_method *m = dq_jinja_alloc(r, 1, sizeof *m);
+        if (!m) return (dq_jinja_value){0};
+        *m = (dq_jinja_method){*of, f};
+        return (dq_jinja_value){.kind = DQ_JINJA_METHOD, .method = m};
+    }
+    if (of->kind == DQ_JINJA_LOOP) {
+        const dq_jinja_value v = dq_jinja_loop_attribute(r, of->loop, name);
+        if (v.kind != DQ_JINJA_ABSENT) return v;
+    }
+    if (is_listed(types[kind].forbidden, name))
+        return dq_jinja_undefined(r, "access to attribute '%.*s' of '%s' object is unsafe.",
+                                  (int)name.n, name.s, dq_jinja_type(of));
+    if (is_listed(types[kind].others, name) || (name.n > 2 && memcmp(name.s, "__", 2) == 0))
+        return dq_jinja_fail(r, DQ_MISMATCH, "the attribute \"%.*s\" of '%s' is not supported",
+                             (int)name.n, name.s, dq_jinja_type(of));
+    return (dq_jinja_value){0};
+}
+
+static dq_jinja_value find_key(dq_jinja_run *r, const dq_jinja_value *of, dq_jinja_text name)
+{
+    if (of->kind != DQ_JINJA_DICT && of->kind != DQ_JINJA_NAMESPACE) return (dq_jinja_value){0};
+    const dq_jinja_value *found = dq_jinja_dict_get(r, of->dict, name);
+    return found ? *found : (dq_jinja_value){0};
+}
+
+/* What stands for a value in the text of an undefined one. */
+static const char *object_name(const dq_jinja_value *v, char out[64])
+{
+    if (v->kind == DQ_JINJA_NONE) return "None";
+    snprintf(out, 64, "%s object", dq_jinja_type(v));
+    return out;
+}
+
+static dq_jinja_value find_named(dq_jinja_run *r, const dq_jinja_value *of, dq_jinja_text name,
+                                 bool key_first)
+{
+    char object[64];
+    if (of->kind == DQ_JINJA_UNDEFINED) return dq_jinja_fail_undefined(r, of);
+    dq_jinja_value v = key_first ? find_key(r, of, name) : find_attribute(r, of, name);
+    if (v.kind == DQ_JINJA_ABSENT)
+        v = key_first ? find_attribute(r, of, name) : find_key(r, of, name);
+    if (v.kind != DQ_JINJA_ABSENT || !dq_jinja_ok(r)) return v;
+    return dq_jinja_undefined(r, "'%s' has no attribute '%.*s'", object_name(of, object),
+                              (int)name.n, name.s);
+}
+
+dq_jinja_value dq_jinja_methods_attribute(dq_jinja_run *r, const dq_jinja_value *of,
+                                          dq_jinja_text name)
+{
+    return find_named(r, of, name, false);
+}
+
+dq_jinja_value dq_jinja_methods_subscript(dq_jinja_run *r, const dq_jinja_value *of,
+                                          const dq_jinja_value *key)
+{
+    const bool has_items = of->kind >= DQ_JINJA_STRING && of->kind <= DQ_JINJA_RANGE;
+    char object[64];
+    if (key->kind == DQ_JINJA_STRING) return find_named(r, of, key->text, true);
+    if (of->kind == DQ_JINJA_UNDEFINED) return dq_jinja_fail_undefined(r, of);
+    dq_jinja_value v = {0};
+    if (has_items && dq_jinja_is_integer(key))
+        v = dq_jinja_operators_item(r, of, dq_jinja_integer(key));
+    if (v.kind != DQ_JINJA_ABSENT || !dq_jinja_ok(r)) return v;
+    const dq_jinja_text text = dq_jinja_print_text(r, key);
+    return dq_jinja_undefined(r, "%s has no element %.*s", object_name(of, object), (int)text.n,
+                              text.s);
+}
+
+/* ---- Filter ----
+ * Filters, a row of `filters` each. What works on many items (map, select, sort) gives all of them
+ * at once, which a template cannot tell from Jinja2's one by one. */
+
+/* ---- Texts ---- */
+
+/* str(self), which is to be worked on. */
+static dq_jinja_text text_of(run *r, const call *c)
+{
+    if (c->self.is_safe)
+        dq_jinja_fail(r, DQ_MISMATCH, "a filter of what safe gives is not supported");
+    const dq_jinja_text t = dq_jinja_print_text(r, &c->self);
+    return dq_jinja_ok(r) ? t : (dq_jinja_text){"", 0};
+}
+
+static value run_string(run *r, call *c)
+{
+    if (c->self.kind == DQ_JINJA_STRING) return c->self;
+    const dq_jinja_text t = text_of(r, c);
+    return dq_jinja_string(t.s, t.n);
+}
+
+static value run_safe(run *r, call *c)
+{
+    value v = run_string(r, c);
+    v.is_safe = true;
+    return v;
+}
+
+static value run_trim(run *r, call *c)
+{
+    return dq_jinja_strings_strip(r, text_of(r, c), &c->p[0], true, true);
+}
+
+static value filter_run_upper(run *r, call *c)
+{
+    return dq_jinja_strings_case(r, text_of(r, c), DQ_JINJA_UPPER);
+}
+
+static value filter_run_lower(run *r, call *c)
+{
+    return dq_jinja_strings_case(r, text_of(r, c), DQ_JINJA_LOWER);
+}
+
+static value filter_run_capitalize(run *r, call *c)
+{
+    return dq_jinja_strings_case(r, text_of(r, c), DQ_JINJA_CAPITALIZE);
+}
+
+static value filter_run_title(run *r, call *c)
+{
+    return dq_jinja_strings_case(r, text_of(r, c), DQ_JINJA_WORDS);
+}
+
+static value filter_run_replace(run *r, call *c)
+{
+    const dq_jinja_text t = dq_jinja_print_text(r, &c->self);
+    const dq_jinja_text old = dq_jinja_print_text(r, &c->p[0]);
+    const dq_jinja_text with = dq_jinja_print_text(r, &c->p[1]);
+    const int64_t count = dq_jinja_strings_int(r, &c->p[2], -1);
+    return dq_jinja_ok(r) ? dq_jinja_strings_replace(r, t, old, with, count) : (value){0};
+}
+
+/* The argument as so many blanks, or as it is. */
+static dq_jinja_text blanks(run *r, const value *v, int64_t fallback)
+{
+    if (v->kind == DQ_JINJA_STRING) return v->text;
+    const value n = dq_jinja_int(dq_jinja_strings_int(r, v, fallback)),
+                one = dq_jinja_string(" ", 1);
+    return dq_jinja_operators_arithmetic(r, DQ_JINJA_MULTIPLY, &one, &n).text;
+}
+
+static value run_indent(run *r, call *c)
+{
+    const value end = dq_jinja_string("\n", 1);
+    const dq_jinja_text width = blanks(r, &c->p[0], 4);
+    const value t = dq_jinja_operators_arithmetic(r, DQ_JINJA_ADD, &c->self, &end);
+    if (!dq_jinja_ok(r)) return t;
+    const value lines = dq_jinja_strings_lines(r, t.text);
+    dq_strbuf mine, *before = dq_jinja_capture(r, &mine);
+    for (size_t i = 0; dq_jinja_ok(r) && i < lines.list->n; i++) {
+        const dq_jinja_text line = lines.list->item[i].text;
+        const bool indents = i == 0 ? dq_jinja_truth(&c->p[1]) : line.n || dq_jinja_truth(&c->p[2]);
+        if (i > 0) dq_jinja_put(r, "\n", 1);
+        if (indents) dq_jinja_put(r, width.s, width.n);
+        dq_jinja_put(r, line.s, line.n);
+    }
+    return dq_jinja_captured(r, &mine, before);
+}
+
+static value run_tojson(run *r, call *c)
+{
+    const value *indent = &c->p[1], *separators = &c->p[2];
+    const bool lines = indent->kind != DQ_JINJA_ABSENT && indent->kind != DQ_JINJA_NONE;
+    dq_jinja_json form = {.between = dq_jinja_text_of(lines ? "," : ", "),
+                          .colon = dq_jinja_text_of(": "),
+                          .ascii = dq_jinja_truth(&c->p[0]),
+                          .sorted = dq_jinja_truth(&c->p[3])};
+    if (lines) form.indent = blanks(r, indent, 0);
+    if (separators->kind != DQ_JINJA_ABSENT && separators->kind != DQ_JINJA_NONE) {
+        const dq_jinja_list pair = dq_jinja_items(r, separators);
+        if (pair.n != 2) return dq_jinja_fail(r, DQ_DAMAGED, "tojson: separators are not two");
+        form.between = dq_jinja_strings_text(r, &pair.item[0]);
+        form.colon = dq_jinja_strings_text(r, &pair.item[1]);
+    }
+    return dq_jinja_ok(r) ? dq_jinja_print_json(r, &c->self, &form) : (value){0};
+}
+
+/* ---- Numbers ---- */
+
+/* The digits of int() or float() in a text without blanks at its ends; absent: it is neither. */
+static value parse_int(run *r, dq_jinja_text t)
+{
+    char text[64], *end;
+    bool digits = t.n > 0;
+    size_t n = 0;
+    if (!dq_jinja_spend(r, DQ_JINJA_NUMBER)) return (value){0};
+    for (size_t i = 0; i < t.n && n + 1 < sizeof text; i++) {
+        const bool joins = t.s[i] == '_' && i > 0 && i + 1 < t.n &&
+                           isdigit((unsigned char)t.s[i - 1]) && isdigit((unsigned char)t.s[i + 1]);
+        const bool sign = i == 0 && t.n > 1 && (t.s[i] == '-' || t.s[i] == '+');
+        digits = digits && (joins || sign || isdigit((unsigned char)t.s[i]));
+        if (!joins) text[n++] = t.s[i];
+        if (t.s[i] & 0x80)
+            return dq_jinja_fail(r, DQ_MISMATCH, "int: digits beyond ASCII are not supported");
+    }
+    text[n] = 0;
+    errno = 0;
+    if (digits) {
+        const int64_t i = strtoll(text, NULL, 10);
+        if (errno == 0 && n + 1 < sizeof text) return dq_jinja_int(i);
+        return dq_jinja_fail(r, DQ_MISMATCH, "int: an integer beyond 64 bits is not supported");
+    }
+    const double f = dq_real_parse(text, &end);
+    return end > text && *end == 0 && strlen(text) == n ? dq_jinja_float(f) : (value){0};
+}
+
+static value run_int(run *r, call *c)
+{
+    const value none = {0}, fallback = c->p[0].kind == DQ_JINJA_ABSENT ? dq_jinja_int(0) : c->p[0];
+    value v = c->self;
+    if (c->p[1].kind != DQ_JINJA_ABSENT)
+        return dq_jinja_fail(r, DQ_MISMATCH, "int: a base is not supported");
+    if (v.kind == DQ_JINJA_UNDEFINED) return dq_jinja_fail_undefined(r, &v);
+    if (dq_jinja_is_integer(&v)) return dq_jinja_int(dq_jinja_integer(&v));
+    if (v.kind == DQ_JINJA_STRING)
+        v = parse_int(r, dq_jinja_strings_strip(r, text_of(r, c), &none, true, true).text);
+    if (v.kind != DQ_JINJA_FLOAT) return v.kind == DQ_JINJA_INT ? v : fallback;
+    if (v.f != v.f) return fallback;
+    if (fabs(v.f) < 9.2e18) return dq_jinja_int((int64_t)v.f);
+    return dq_jinja_fail(r, DQ_MISMATCH, "int: an integer beyond 64 bits is not supported");
+}
+
+/* ---- Any values ---- */
+
+static value run_default(run *r, call *c)
+{
+    (void)r;
+    if (c->self.kind != DQ_JINJA_UNDEFINED &&
+        !(dq_jinja_truth(&c->p[1]) && !dq_jinja_truth(&c->self)))
+        return c->self;
+    return c->p[0].kind == DQ_JINJA_ABSENT ? dq_jinja_string("", 0) : c->p[0];
+}
+
+static value run_length(run *r, call *c)
+{
+    return dq_jinja_int((int64_t)dq_jinja_length(r, &c->self));
+}
+
+/* ---- Lists ---- */
+
+/* A list of the kind with these items. */
+static value list_of(run *r, dq_jinja_kind kind, dq_jinja_list items)
+{
+    value v = dq_jinja_list_new(r, kind, 0);
+    if (dq_jinja_ok(r)) *v.list = items;
+    return v;
+}
+
+static value run_list(run *r, call *c)
+{
+    return list_of(r, DQ_JINJA_LIST, dq_jinja_items(r, &c->self));
+}
+
+static value run_first(run *r, call *c)
+{
+    const dq_jinja_list items = dq_jinja_items(r, &c->self);
+    if (!items.n) return dq_jinja_undefined(r, "No first item, sequence was empty.");
+    if (c->self.kind == DQ_JINJA_ITERATOR) { /* the others are still to be read */
+        c->self.list->item++;
+        c->self.list->n = items.n - 1;
+        c->self.list->capacity = 0;
+    }
+    return items.item[0];
+}
+
+static value run_last(run *r, call *c)
+{
+    if (c->self.kind == DQ_JINJA_ITERATOR)
+        return dq_jinja_fail(r, DQ_DAMAGED, "last: 'generator' object is not reversible");
+    const dq_jinja_list items = dq_jinja_items(r, &c->self);
+    return items.n ? items.item[items.n - 1]
+                   : dq_jinja_undefined(r, "No last item, sequence was empty.");
+}
+
+static value run_reverse(run *r, call *c)
+{
+    const dq_jinja_list items = dq_jinja_items(r, &c->self);
+    value out = dq_jinja_list_new(r, DQ_JINJA_ITERATOR, items.n);
+    for (size_t i = items.n; i > 0 && dq_jinja_ok(r); i--)
+        dq_jinja_list_add(r, out.list, items.item[i - 1]);
+    if (c->self.kind == DQ_JINJA_STRING && dq_jinja_ok(r))
+        return dq_jinja_strings_join(r, (dq_jinja_text){0}, out.list);
+    return out;
+}
+
+/* item.part.part as `attribute` says it, a number or a text with dots; where one is undefined, the fallback, if there is. */
+static value get_path(run *r, value item, const value *attribute, const value *fallback)
+{
+    const bool falls =
+        fallback && fallback->kind != DQ_JINJA_ABSENT && fallback->kind != DQ_JINJA_NONE;
+    dq_jinja_text t = {"", 0};
+    if (attribute->kind == DQ_JINJA_NONE || attribute->kind == DQ_JINJA_ABSENT) return item;
+    if (attribute->kind == DQ_JINJA_STRING) t = attribute->text;
+    for (size_t at = 0; at <= t.n && dq_jinja_ok(r);) {
+        const size_t end = dq_jinja_strings_find(r, t, dq_jinja_text_of("."), at);
+        const size_t n = (end < t.n ? end : t.n) - at;
+        size_t digits = 0;
+        while (digits < n && isdigit((unsigned char)t.s[at + digits])) digits++;
+        value key = dq_jinja_string(t.s + at, n);
+        if (n && digits == n) key = parse_int(r, key.text);
+        if (attribute->kind != DQ_JINJA_STRING) key = *attribute;
+        item = dq_jinja_methods_subscript(r, &item, &key);
+        if (falls && item.kind == DQ_JINJA_UNDEFINED) item = *fallback;
+        at += n + 1;
+    }
+    return item;
+}
+
+static value filter_run_join(run *r, call *c)
+{
+    const dq_jinja_text between =
+        c->p[0].kind == DQ_JINJA_ABSENT ? (dq_jinja_text){"", 0} : dq_jinja_print_text(r, &c->p[0]);
+    const dq_jinja_list items = dq_jinja_items(r, &c->self);
+    value all = dq_jinja_list_new(r, DQ_JINJA_LIST, items.n);
+    for (size_t i = 0; i < items.n && dq_jinja_ok(r); i++)
+        dq_jinja_list_add(r, all.list, get_path(r, items.item[i], &c->p[1], NULL));
+    return dq_jinja_ok(r) ? dq_jinja_strings_join(r, between, all.list) : all;
+}
+
+/* The function that an argument names. */
+static const dq_jinja_function *named_function(run *r, const value *name,
+                                               const dq_jinja_function *find(dq_jinja_text))
+{
+    const dq_jinja_text t = dq_jinja_strings_text(r, name);
+    const dq_jinja_function *f = dq_jinja_ok(r) ? find(t) : NULL;
+    if (f && f->code) return f;
+    dq_jinja_fail(r, f ? DQ_MISMATCH : DQ_DAMAGED, "the filter or test \"%.*s\" %s", (int)t.n, t.s,
+                  f ? "is not supported" : "does not exist");
+    return NULL;
+}
+
+/* Calls it for an item with the arguments of c from `from` on. */
+static value call_for(run *r, const dq_jinja_function *f, value item, const call *c, size_t from)
+{
+    call one = {.self = item, .named = c->named};
+    one.arg = (dq_jinja_list){.item = c->arg.item + from, .n = c->arg.n - from};
+    return dq_jinja_eval_apply(r, f, &one);
+}
+
+static value run_map(run *r, call *c)
+{
+    const value *attribute = dq_jinja_dict_get(r, &c->named, dq_jinja_text_of("attribute"));
+    const value *fallback = dq_jinja_dict_get(r, &c->named, dq_jinja_text_of("default"));
+    const bool by_path = c->arg.n == 0 && attribute;
+    value out = dq_jinja_list_new(r, DQ_JINJA_ITERATOR, 0);
+    if (!dq_jinja_truth(&c->self)) return out;
+    if (by_path ? c->named.n > (fallback ? 2 : 1) : c->arg.n == 0)
+        return dq_jinja_fail(r, DQ_DAMAGED, "map needs a filter, or attribute and default alone");
+    const dq_jinja_function *f =
+        by_path ? NULL : named_function(r, &c->arg.item[0], dq_jinja_filters_find);
+    const dq_jinja_list items = dq_jinja_items(r, &c->self);
+    for (size_t i = 0; i < items.n && dq_jinja_ok(r); i++)
+        dq_jinja_list_add(r, out.list,
+                          by_path ? get_path(r, items.item[i], attribute, fallback)
+                                  : call_for(r, f, items.item[i], c, 1));
+    return out;
+}
+
+/* Items, or items whose attribute is, as a test says or, without one, as they are true. */
+static value run_choice(run *r, call *c, bool by_path, bool wanted)
+{
+    const size_t at = by_path ? 1 : 0;
+    const dq_jinja_function *f = NULL;
+    value out = dq_jinja_list_new(r, DQ_JINJA_ITERATOR, 0);
+    if (!dq_jinja_truth(&c->self)) return out;
+    if (c->arg.n < at) return dq_jinja_fail(r, DQ_DAMAGED, "the name of an attribute is missing");
+    if (c->arg.n > at) f = named_function(r, &c->arg.item[at], dq_jinja_tests_find);
+    const dq_jinja_list items = dq_jinja_items(r, &c->self);
+    for (size_t i = 0; i < items.n && dq_jinja_ok(r); i++) {
+        value v = items.item[i];
+        if (by_path) v = get_path(r, v, &c->arg.item[0], NULL);
+        if (f) v = call_for(r, f, v, c, at + 1);
+        if (dq_jinja_truth(&v) == wanted) dq_jinja_list_add(r, out.list, items.item[i]);
+    }
+    return out;
+}
+
+static value run_select(run *r, call *c)
+{
+    return run_choice(r, c, false, true);
+}
+
+static value run_reject(run *r, call *c)
+{
+    return run_choice(r, c, false, false);
+}
+
+static value run_selectattr(run *r, call *c)
+{
+    return run_choice(r, c, true, true);
+}
+
+static value run_rejectattr(run *r, call *c)
+{
+    return run_choice(r, c, true, false);
+}
+
+/* ---- Order ---- */
+
+/* What an item is sorted by: strings in lower case where case does not count. */
+static value sort_key(run *r, value v, bool case_counts)
+{
+    return v.kind == DQ_JINJA_STRING && !case_counts
+               ? dq_jinja_strings_case(r, v.text, DQ_JINJA_LOWER)
+               : v;
+}
+
+/* Items in the order of their keys, equal ones as they came. */
+static value sorted(run *r, const dq_jinja_list *items, value *key, bool descending)
+{
+    value out = dq_jinja_list_new(r, DQ_JINJA_LIST, items->n);
+    for (size_t i = 0; i < items->n && dq_jinja_ok(r); i++) {
+        const value k = key[i];
+        size_t at = i;
+        dq_jinja_list_add(r, out.list, items->item[i]);
+        for (; at > 0 && dq_jinja_order(r, &k, &key[at - 1]) == (descending ? 1 : -1); at--) {
+            key[at] = key[at - 1];
+            out.list->item[at] = out.list->item[at - 1];
+        }
+        key[at] = k;
+        if (dq_jinja_ok(r)) out.list->item[at] = items->item[i];
+    }
+    return out;
+}
+
+static value run_dictsort(run *r, call *c)
+{
+    const value *by = &c->p[1];
+    const bool by_value = by->kind == DQ_JINJA_STRING && dq_jinja_text_is(by->text, "value");
+    if (c->self.kind == DQ_JINJA_UNDEFINED) return dq_jinja_fail_undefined(r, &c->self);
+    if (c->self.kind != DQ_JINJA_DICT)
+        return dq_jinja_fail(r, DQ_DAMAGED, "dictsort of '%s'", dq_jinja_type(&c->self));
+    if (!by_value && by->kind != DQ_JINJA_ABSENT &&
+        (by->kind != DQ_JINJA_STRING || !dq_jinja_text_is(by->text, "key")))
+        return dq_jinja_fail(r, DQ_DAMAGED, "dictsort goes by \"key\" or \"value\"");
+    const value pairs = jinja_methods_of_dict(r, c->self.dict, 2, DQ_JINJA_LIST);
+    const value keys = jinja_methods_of_dict(r, c->self.dict, by_value ? 1 : 0, DQ_JINJA_LIST);
+    for (size_t i = 0; dq_jinja_ok(r) && i < keys.list->n; i++)
+        keys.list->item[i] = sort_key(r, keys.list->item[i], dq_jinja_truth(&c->p[0]));
+    return dq_jinja_ok(r) ? sorted(r, pairs.list, keys.list->item, dq_jinja_truth(&c->p[2]))
+                          : pairs;
+}
+
+static value run_sort(run *r, call *c)
+{
+    const value *attribute = &c->p[2];
+    const dq_jinja_list items = dq_jinja_items(r, &c->self);
+    value keys = dq_jinja_list_new(r, DQ_JINJA_LIST, items.n);
+    if (attribute->kind == DQ_JINJA_STRING &&
+        dq_jinja_strings_find(r, attribute->text, dq_jinja_text_of(","), 0) != SIZE_MAX)
+        return dq_jinja_fail(r, DQ_MISMATCH, "sort: several attributes are not supported");
+    for (size_t i = 0; i < items.n && dq_jinja_ok(r); i++) {
+        const value v = get_path(r, items.item[i], attribute, NULL);
+        dq_jinja_list_add(r, keys.list, sort_key(r, v, dq_jinja_truth(&c->p[1])));
+    }
+    return dq_jinja_ok(r) ? sorted(r, &items, keys.list->item, dq_jinja_truth(&c->p[0])) : keys;
+}
+
+static value filter_run_items(run *r, call *c)
+{
+    if (c->self.kind == DQ_JINJA_UNDEFINED) return dq_jinja_list_new(r, DQ_JINJA_ITERATOR, 0);
+    if (c->self.kind == DQ_JINJA_DICT)
+        return jinja_methods_of_dict(r, c->self.dict, 2, DQ_JINJA_ITERATOR);
+    return dq_jinja_fail(r, DQ_DAMAGED, "Can only get item pairs from a mapping.");
+}
+
+/* Rows without a function: Jinja2 has such a filter. */
+static const dq_jinja_function filters[] = {
+    {"abs", NULL, 0, NULL},
+    {"attr", NULL, 0, NULL},
+    {"batch", NULL, 0, NULL},
+    {"capitalize", "", 0, filter_run_capitalize},
+    {"center", NULL, 0, NULL},
+    {"count", "", 0, run_length},
+    {"d", "default_value boolean", 0, run_default},
+    {"default", "default_value boolean", 0, run_default},
+    {"dictsort", "case_sensitive by reverse", 0, run_dictsort},
+    {"e", NULL, 0, NULL},
+    {"escape", NULL, 0, NULL},
+    {"filesizeformat", NULL, 0, NULL},
+    {"first", "", 0, run_first},
+    {"float", NULL, 0, NULL},
+    {"forceescape", NULL, 0, NULL},
+    {"format", NULL, 0, NULL},
+    {"groupby", NULL, 0, NULL},
+    {"indent", "width first blank", 0, run_indent},
+    {"int", "default base", 0, run_int},
+    {"items", "", 0, filter_run_items},
+    {"join", "d attribute", 0, filter_run_join},
+    {"last", "", 0, run_last},
+    {"length", "", 0, run_length},
+    {"list", "", 0, run_list},
+    {"lower", "", 0, filter_run_lower},
+    {"map", NULL, 0, run_map},
+    {"max", NULL, 0, NULL},
+    {"min", NULL, 0, NULL},
+    {"pprint", NULL, 0, NULL},
+    {"random", NULL, 0, NULL},
+    {"reject", NULL, 0, run_reject},
+    {"rejectattr", NULL, 0, run_rejectattr},
+    {"replace", "old new count", 2, filter_run_replace},
+    {"reverse", "", 0, run_reverse},
+    {"round", NULL, 0, NULL},
+    {"safe", "", 0, run_safe},
+    {"select", NULL, 0, run_select},
+    {"selectattr", NULL, 0, run_selectattr},
+    {"slice", NULL, 0, NULL},
+    {"sort", "reverse case_sensitive attribute", 0, run_sort},
+    {"string", "", 0, run_string},
+    {"striptags", NULL, 0, NULL},
+    {"sum", NULL, 0, NULL},
+    {"title", "", 0, filter_run_title},
+    {"tojson", "ensure_ascii indent separators sort_keys", 0, run_tojson},
+    {"trim", "chars", 0, run_trim},
+    {"truncate", NULL, 0, NULL},
+    {"unique", NULL, 0, NULL},
+    {"upper", "", 0, filter_run_upper},
+    {"urlencode", NULL, 0, NULL},
+    {"urlize", NULL, 0, NULL},
+    {"wordcount", NULL, 0, NULL},
+    {"wordwrap", NULL, 0, NULL},
+    {"xmlattr", NULL, 0, NULL},
+};
+
+const dq_jinja_function *dq_jinja_filters_find(dq_jinja_text name)
+{
+    for (size_t i = 0; i < sizeof filters / sizeof *filters; i++) {
+        if (dq_jinja_text_is(name, filters[i].name)) return &filters[i];
+    }
+    return NULL;
+}
