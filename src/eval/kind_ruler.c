@@ -110,14 +110,6 @@ static dq_status takes(const dq_eval_source *source, const dq_kv_spec *kv, dq_er
 
 /* ---- Answers ---- */
 
-dq_status dq_ruler_completion(const dq_eval *e, const dq_eval_row *row, int64_t unit, char **text,
-                              size_t *len, dq_err *err)
-{
-    const int32_t *ids = row->top1 + e->ids[row->ids].req.req[unit].value;
-    const int64_t n = (int64_t)dq_ruler_unit(row, unit)[DQ_RULER_AT_COUNT];
-    return dq_tokenizer_decode(e->model[e->ids[row->ids].model].tok, ids, n, 0, text, len, err);
-}
-
 /* What scoring a group of units needs. */
 typedef struct run {
     dq_eval *e;

@@ -35,9 +35,6 @@ const dq_ruler_set *dq_ruler_set_of(const dq_eval *e, const dq_eval_row *row);
 /* Numbers of a unit in dq_eval_row.extra. */
 enum { DQ_RULER_AT_FOUND, DQ_RULER_AT_COUNT, DQ_RULER_AT_END, DQ_RULER_EXTRA };
 const double *dq_ruler_unit(const dq_eval_row *row, int64_t unit);
-/* The unit's new ids as text; a block (dq_block_free). */
-dq_status dq_ruler_completion(const dq_eval *e, const dq_eval_row *row, int64_t unit, char **text,
-                              size_t *len, dq_err *err);
 
 /* The results of the samples of one length, or (length -1) of all. */
 typedef struct dq_ruler_numbers {
