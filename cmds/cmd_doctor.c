@@ -14,7 +14,7 @@
 #include "engine/backend.h"
 #include "record/record.h"
 #include "record/version.h"
-#include "settings/advice.h"
+#include "settings/inputs.h"
 #include "settings/options.h"
 
 #include <omp.h>

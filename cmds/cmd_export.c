@@ -8,9 +8,8 @@
 #include "model/model.h"
 #include "record/record.h"
 #include "record/version.h"
-#include "settings/input.h"
+#include "settings/inputs.h"
 #include "settings/options.h"
-#include "settings/size_report.h"
 #include "tensor/tensor.h"
 
 #include <math.h>

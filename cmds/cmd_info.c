@@ -11,11 +11,9 @@
 #include "cmds/info_lists.h"
 #include "model/model.h"
 #include "record/record.h"
-#include "settings/advice.h"
-#include "settings/input.h"
+#include "settings/inputs.h"
 #include "settings/options.h"
-#include "settings/recipe_options.h"
-#include "settings/size_report.h"
+#include "settings/quantize_options.h"
 
 #include <math.h>
 #include <stdio.h>

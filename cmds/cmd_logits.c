@@ -12,9 +12,9 @@
 #include "record/record.h"
 #include "record/version.h"
 #include "session/session.h"
-#include "settings/input.h"
+#include "settings/cache_options.h"
+#include "settings/inputs.h"
 #include "settings/options.h"
-#include "settings/pass_options.h"
 
 #include <inttypes.h>
 #include <stdio.h>

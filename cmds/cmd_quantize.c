@@ -1,7 +1,7 @@
 /* cmd_quantize: dq quantize MODEL -o OUT.h5
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "calibrate/calibrate_memory.h"
+#include "calibrate/calibrate.h"
 #include "cmds/cli/help.h"
 #include "cmds/cli/progress.h"
 #include "cmds/cli/stdout.h"
@@ -10,10 +10,10 @@
 #include "cmds/quantize_rows.h"
 #include "quantize/quantize.h"
 #include "record/record.h"
-#include "settings/kv_sweep.h"
+#include "settings/cache_options.h"
+#include "settings/inputs.h"
 #include "settings/options.h"
-#include "settings/quantize_request.h"
-#include "settings/size_report.h"
+#include "settings/quantize_options.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
 #include "cmds/command.h"
 #include "model/model.h"
 #include "record/record.h"
-#include "settings/input.h"
+#include "settings/inputs.h"
 #include "settings/options.h"
 #include "tokenizer/tokenizer.h"
 

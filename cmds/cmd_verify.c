@@ -8,7 +8,7 @@
 #include "cmds/command.h"
 #include "quantize/quantize.h"
 #include "record/record.h"
-#include "settings/advice.h"
+#include "settings/inputs.h"
 #include "settings/options.h"
 
 #include <stdio.h>

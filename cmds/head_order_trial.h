@@ -5,7 +5,7 @@
 #define DQ_HEAD_ORDER_TRIAL_H
 
 #include "record/record.h"
-#include "settings/input.h"
+#include "settings/inputs.h"
 
 /* Scores the first 512 tokens of a text (NULL: the built-in one) with every head order of the
  * checkpoint's shapes. *out is {"model", "own", "better", "n", "n_clusters", "maps": [{"head_order", "nll_nats",

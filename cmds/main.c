@@ -8,7 +8,7 @@
 #include "cmds/last_words.h"
 #include "record/record.h"
 #include "record/version.h"
-#include "settings/advice.h"
+#include "settings/inputs.h"
 #include "settings/options.h"
 
 #include <signal.h>

@@ -7,8 +7,8 @@
 #include "model/model.h"
 #include "record/record.h"
 #include "record/version.h"
-#include "settings/advice.h"
-#include "settings/settings.h"
+#include "settings/inputs.h"
+#include "settings/options.h"
 
 #include <stdio.h>
 #include <stdlib.h>

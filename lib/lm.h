@@ -6,8 +6,8 @@
 #include "eval/score.h"
 #include "lib/dq.h"
 #include "session/session.h"
-#include "settings/input.h"
-#include "settings/pass_options.h"
+#include "settings/cache_options.h"
+#include "settings/inputs.h"
 #include "template/chat_template.h"
 
 struct dq_lm {

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "lib/lm.h"
-#include "settings/quantize_request.h"
-#include "settings/settings.h"
+#include "settings/options.h"
+#include "settings/quantize_options.h"
 
 static dq_status quantize(dq_quantize_request *r, dq_args *args, const char *const *settings,
                           dq_err *err)

@@ -52,7 +52,7 @@ src/model/model_                        dq_model_    one model
 src/plan/                               dq_plan_     one way from a text to a recipe
 src/quantize/                           dq_quantize_ one way from tensors to a container
 src/stat/stat.h                         dq_stat_     what is said of paired values, percentiles
-src/tasks/icl_data.h                    dq_icl_      what kind_icl.h puts to a model
+src/tasks/tasks.h                    dq_icl_      what kinds.h puts to a model
 src/template/jinja_                     dq_jinja_    one interpreter
 src/tensor/quant_                       dq_quant_    one quantizer
 src/tensor/tensor.h                     dq_          dq_f16_from_f32 and its kin: conversions of one number
@@ -269,7 +269,7 @@ self_test() {
     plant src/eval/score.c '/* goal: scores. */'
     plant tests/rigs/score.c '/* score */'
     plant src/stat/tally.c '/* tally: see stat.h.' ' * SPDX-License-Identifier: MIT */' 'int a; /* sums */'
-    plant src/eval/windows.c '/* windows: see windows.h and kv.h. */' '/* Cuts. */'
+    plant src/eval/windows.c '/* windows: see documents.h and kv.h. */' '/* Cuts. */'
     check "$tree" >"$work/report"
     expect '^src/stat/stat.h: dq_stats_open does not begin with dq_tally_'
     expect '^src/stat/stat.h: dq_add does not begin'

@@ -8,12 +8,12 @@
 #include "cmds/bench/bench_rates.h"
 #include "cmds/bench/bench_report.h"
 #include "cmds/bench/bench_run.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"
 #include "eval/score.h"
-#include "settings/kv_options.h"
-#include "cmds/cli/help.h"
+#include "settings/cache_options.h"
 
 #include <stdio.h>
 

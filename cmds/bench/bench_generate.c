@@ -1,4 +1,4 @@
-/* bench_generate: dq bench generate: decoding with the whole model, as dq eval does it (eval/generate.h), beside a plain read of
+/* bench_generate: dq bench generate: decoding with the whole model, as dq eval does it (eval/kinds.h), beside a plain read of
  * memory. A run is every context with every batch in turn, a plain read after each; prompts are computed anew in every run and
  * are not timed. dq_generate asks after every new token whether a sequence shall end: the clock is read there, after the last
  * sequence's first token, which the prompt's pass gave, and after its last one.
@@ -9,11 +9,11 @@
 #include "cmds/bench/bench_rates.h"
 #include "cmds/bench/bench_report.h"
 #include "cmds/bench/bench_run.h"
+#include "cmds/cli/help.h"
 #include "cmds/cli/progress.h"
 #include "cmds/command.h"
-#include "eval/generate.h"
+#include "eval/kinds.h"
 #include "eval/score.h"
-#include "cmds/cli/help.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@
 #include "cmds/command.h"
 #include "eval/score.h"
 #include "record/record.h"
-#include "settings/input.h"
+#include "settings/inputs.h"
 #include "tasks/tasks.h"
 
 #include <stdio.h>

@@ -3,8 +3,8 @@
 #include "cmds/bench/bench_run.h"
 
 #include "cmds/cli/kv_report.h"
-#include "settings/kv_options.h"
 #include "cmds/cli/progress.h"
+#include "settings/cache_options.h"
 
 #include <stdio.h>
 

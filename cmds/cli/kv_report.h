@@ -6,8 +6,8 @@
 #include "cmds/cli/table.h"
 #include "eval/score.h"
 #include "record/record.h"
-#include "settings/kernel_routes.h"
-#include "settings/kv_options.h"
+#include "settings/cache_options.h"
+#include "settings/inputs.h"
 
 /* Fractions and ratios of what was measured; NaN where nothing was. */
 typedef struct dq_kv_report_shares {

@@ -5,7 +5,7 @@
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
 #include "record/record.h"
-#include "tasks/fewshot.h"
+#include "tasks/tasks.h"
 
 #include <string.h>
 

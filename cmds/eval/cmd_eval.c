@@ -21,11 +21,10 @@
 #include "cmds/eval/eval_table.h"
 #include "cmds/eval/eval_verdict.h"
 #include "cmds/report/report.h"
-#include "eval/eval_long.h"
+#include "eval/eval.h"
 #include "record/record.h"
-#include "settings/advice.h"
-#include "settings/input.h"
-#include "settings/kv_sweep.h"
+#include "settings/cache_options.h"
+#include "settings/inputs.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,10 +6,10 @@
 #include "cmds/cli/kv_report.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
-#include "eval/kind_generate.h"
+#include "eval/kinds.h"
 #include "record/record.h"
-#include "tasks/answers.h"
-#include "tasks/fewshot.h"
+#include "tasks/questions.h"
+#include "tasks/tasks.h"
 
 #include <inttypes.h>
 #include <math.h>

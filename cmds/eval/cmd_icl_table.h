@@ -4,7 +4,7 @@
 #define DQ_CMD_ICL_TABLE_H
 
 #include "cmds/eval/eval_kind.h"
-#include "eval/kind_icl_plateau.h"
+#include "eval/kinds.h"
 
 /* "16, 32" */
 void cmd_eval_icl_shots_text(char *out, size_t cap, const int *shots, int n);

@@ -11,8 +11,7 @@
 #include "cmds/eval/eval_sources.h"
 #include "model/model.h"
 #include "record/record.h"
-#include "tasks/judge.h"
-#include "tasks/verdicts.h"
+#include "tasks/questions.h"
 
 #include <math.h>
 #include <stdio.h>

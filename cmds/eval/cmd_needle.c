@@ -3,7 +3,7 @@
 #include "cmds/eval/cmd_needle_table.h"
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_tasks.h"
-#include "eval/kind_needle.h"
+#include "eval/kinds.h"
 #include "record/record.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_cells.h"
-#include "eval/kind_needle.h"
+#include "eval/kinds.h"
 #include "record/record.h"
 
 #include <math.h>

@@ -6,9 +6,7 @@
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
-#include "eval/generate.h"
-#include "eval/kind_generate.h"
-#include "eval/kind_ruler.h"
+#include "eval/kinds.h"
 #include "record/record.h"
 
 #include <stdio.h>

@@ -6,10 +6,9 @@
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_sources.h"
 #include "cmds/eval/eval_tasks.h"
-#include "eval/kind_text.h"
-#include "eval/kind_text_numbers.h"
+#include "eval/kinds.h"
 #include "record/record.h"
-#include "settings/input.h"
+#include "settings/inputs.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,8 +7,7 @@
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_cells.h"
 #include "cmds/eval/eval_kv.h"
-#include "eval/kind_text.h"
-#include "eval/kind_text_numbers.h"
+#include "eval/kinds.h"
 #include "record/record.h"
 
 #include <math.h>

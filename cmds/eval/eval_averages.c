@@ -8,7 +8,7 @@
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_options.h"
-#include "eval/eval_average.h"
+#include "eval/eval.h"
 #include "record/record.h"
 
 #include <math.h>

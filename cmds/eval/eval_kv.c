@@ -3,9 +3,9 @@
  * SPDX-License-Identifier: MIT */
 #include "cmds/eval/eval_kv.h"
 
-#include "eval/eval_same.h"
+#include "eval/eval.h"
 #include "record/record.h"
-#include "settings/kv_sweep.h"
+#include "settings/cache_options.h"
 
 #include <stdio.h>
 #include <string.h>

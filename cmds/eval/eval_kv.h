@@ -7,7 +7,7 @@
 #include "cmds/eval/eval_view.h"
 #include "eval/eval.h"
 #include "record/record.h"
-#include "settings/kv_options.h"
+#include "settings/cache_options.h"
 
 enum { DQ_KV_KEEP = 32 };
 

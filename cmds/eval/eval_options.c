@@ -8,7 +8,7 @@
 #include "cmds/eval/eval_tasks.h"
 #include "cmds/eval/eval_verdict.h"
 #include "cmds/report/report.h"
-#include "eval/eval_long.h"
+#include "eval/eval.h"
 #include "model/model.h"
 
 #include <stdio.h>

@@ -8,8 +8,8 @@
 #include "cmds/shard.h"
 #include "eval/eval.h"
 #include "record/record.h"
-#include "settings/input.h"
-#include "settings/kv_options.h"
+#include "settings/cache_options.h"
+#include "settings/inputs.h"
 #include "settings/options.h"
 
 enum {

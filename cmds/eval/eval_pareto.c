@@ -11,7 +11,7 @@
 #include "cmds/cli/kv_report.h"
 #include "cmds/cli/table.h"
 #include "cmds/eval/eval_kind.h"
-#include "eval/eval_same.h"
+#include "eval/eval.h"
 #include "kv/kv.h"
 #include "record/record.h"
 

@@ -8,7 +8,6 @@
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_sources.h"
-#include "eval/pass_plan.h"
 #include "eval/score.h"
 #include "record/record.h"
 

@@ -8,7 +8,7 @@
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_verdict.h"
 #include "record/record.h"
-#include "settings/size_report.h"
+#include "settings/inputs.h"
 
 #include <ctype.h>
 #include <math.h>

@@ -8,8 +8,7 @@
 #include "cmds/cli/progress.h"
 #include "cmds/shard.h"
 #include "record/record.h"
-#include "settings/advice.h"
-#include "settings/identity.h"
+#include "settings/inputs.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "cmds/eval/eval_options.h"
 #include "cmds/eval/eval_sources.h"
 #include "record/record.h"
-#include "settings/identity.h"
+#include "settings/inputs.h"
 
 /* What the bits of results depend on. */
 typedef struct cmd_eval_identity {

@@ -5,9 +5,9 @@
 
 #include "base/file.h"
 #include "checkpoint/container.h"
-#include "plan/weights/plan_weights.h"
+#include "plan/plan_weights.h"
 #include "record/record.h"
-#include "tasks/repeats.h"
+#include "tasks/documents.h"
 
 #include <math.h>
 #include <stdio.h>

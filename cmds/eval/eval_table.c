@@ -6,7 +6,7 @@
 #include "cmds/eval/eval_kind.h"
 #include "cmds/eval/eval_kv.h"
 #include "cmds/eval/eval_verdict.h"
-#include "settings/size_report.h"
+#include "settings/inputs.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
 #include "cmds/command.h"
 #include "cmds/generate/compare.h"
 #include "record/record.h"
-#include "settings/advice.h"
+#include "settings/inputs.h"
 
 #include <errno.h>
 #include <signal.h>

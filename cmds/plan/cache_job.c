@@ -7,11 +7,11 @@
 #include "base/ranks.h"
 #include "checkpoint/container.h"
 #include "cmds/plan/plan_files.h"
-#include "plan/weights/plan_weights.h"
+#include "plan/plan_weights.h"
 #include "quantize/quantize.h"
 #include "record/version.h"
-#include "settings/identity.h"
-#include "tasks/repeats.h"
+#include "settings/inputs.h"
+#include "tasks/documents.h"
 
 #include <stdlib.h>
 #include <string.h>

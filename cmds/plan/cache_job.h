@@ -5,9 +5,9 @@
 #define DQ_CACHE_JOB_H
 
 #include "cmds/cli/progress.h"
-#include "plan/cache/plan_caches.h"
+#include "plan/plan_cache.h"
 #include "record/record.h"
-#include "settings/input.h"
+#include "settings/inputs.h"
 
 /* Options of both plans of a cache, as given. A number of 0, recent and sink of -1, or a NULL was not given. */
 typedef struct dq_cache_options {

@@ -5,7 +5,7 @@
 
 #include "cmds/cli/table.h"
 
-#include "plan/plan_decide.h"
+#include "plan/plan_weights.h"
 #include "record/record.h"
 
 #include <math.h>

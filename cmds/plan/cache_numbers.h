@@ -4,7 +4,7 @@
 #define DQ_CACHE_NUMBERS_H
 
 #include "base/json.h"
-#include "plan/cache/plan_caches.h"
+#include "plan/plan_cache.h"
 
 /* {"kld_nats", "ln_ppl_ratio", "clusters"}. */
 json_t *dq_cache_numbers_json(const dq_plan_caches_numbers *x);

@@ -10,9 +10,9 @@
 #include "cmds/plan/cache_job.h"
 #include "engine/runner.h"
 #include "eval/eval.h"
-#include "plan/cache/plan_gates.h"
+#include "plan/plan_cache.h"
 #include "record/record.h"
-#include "tasks/repeats.h"
+#include "tasks/documents.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -9,10 +9,9 @@
 #include "cmds/plan/plan_files.h"
 #include "cmds/plan/weights_output.h"
 #include "record/version.h"
-#include "settings/calib_run.h"
-#include "settings/identity.h"
+#include "settings/inputs.h"
 #include "settings/options.h"
-#include "settings/recipe_options.h"
+#include "settings/quantize_options.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
 #ifndef DQ_HEADS_OUTPUT_H
 #define DQ_HEADS_OUTPUT_H
 
-#include "plan/cache/plan_heads.h"
-#include "settings/input.h"
+#include "plan/plan_cache.h"
+#include "settings/inputs.h"
 
 /* A plan with what it was made from. */
 typedef struct dq_heads_output_view {

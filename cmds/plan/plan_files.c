@@ -4,7 +4,7 @@
 
 #include "base/file.h"
 #include "model/model.h"
-#include "plan/plan_journal.h"
+#include "plan/plan_weights.h"
 
 static dq_status check_journal(const dq_plan_files *f, const char *journal, dq_err *err)
 {

@@ -7,8 +7,7 @@
 #include "base/ranks.h"
 #include "cmds/cli/stdout.h"
 #include "cmds/cli/table.h"
-#include "plan/weights/plan_memory.h"
-#include "plan/weights/plan_pace.h"
+#include "plan/plan_weights.h"
 #include "quantize/quantize.h"
 #include "record/record.h"
 

@@ -3,7 +3,7 @@
 #ifndef DQ_WEIGHTS_OUTPUT_H
 #define DQ_WEIGHTS_OUTPUT_H
 
-#include "plan/weights/plan_weights.h"
+#include "plan/plan_weights.h"
 #include "record/record.h"
 
 /* The file of a part of the text. */

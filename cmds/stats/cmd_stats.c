@@ -15,9 +15,8 @@
 #include "model/model.h"
 #include "record/record.h"
 #include "record/version.h"
-#include "settings/advice.h"
+#include "settings/inputs.h"
 #include "settings/options.h"
-#include "settings/size_report.h"
 #include "tasks/items.h"
 
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "cmds/stats/stats_cells.h"
 #include "cmds/stats/stats_weights.h"
 #include "record/record.h"
-#include "settings/size_report.h"
+#include "settings/inputs.h"
 
 #include <math.h>
 #include <stdio.h>

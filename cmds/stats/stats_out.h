@@ -6,8 +6,8 @@
 #include "calib/outlier_walk.h"
 #include "calib/weight_outliers.h"
 #include "checkpoint/h5_result.h"
-#include "plan/sensitivity/sensitivity.h"
-#include "settings/input.h"
+#include "plan/sensitivity.h"
+#include "settings/inputs.h"
 
 enum { CMD_STATS_MODELS = 64 };
 

@@ -5,7 +5,7 @@
 
 #include "cmds/shard.h"
 #include "cmds/stats/stats_out.h"
-#include "settings/identity.h"
+#include "settings/inputs.h"
 
 /* What the bits of the numbers depend on, which all parts of a run share. */
 typedef struct cmd_stats_key {

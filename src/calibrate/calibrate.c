@@ -1,14 +1,848 @@
-/* calibrate: see calibrate.h. calibrate_layer.c takes the chunks of the text through the layers.
+/* Codes of the tensors that read the same inputs, by the sums over these, band by band of rows;
+ * and what stands in for them in the passes after it.
  * SPDX-License-Identifier: MIT */
-#include "calibrate/calibrate_job.h"
+#include "calibrate/calibrate.h"
 
 #include "base/os.h"
 #include "base/ranks.h"
 #include "base/text.h"
-#include "calibrate/calibrate_pace.h"
+#include "calibrate/inside.h"
+#include "engine/runner.h"
+#include "quantize/quantize.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+static void job_begin_part(dq_calibrate *c);
+static void job_end_part(dq_calibrate *c, dq_calibrate_part part, double flop);
+static dq_status job_put_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err);
+static dq_status job_refuse_row(const dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at,
+                                const dq_weight *w, const char *what, const char *where,
+                                dq_err *err);
+static dq_status job_run_source(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err);
+
+/* ---- Round ---- */
+
+/* The chunk of this rank in a round, NULL: it has none. */
+static const dq_calib_chunk *job_chunk(dq_calibrate_job *j, int64_t round)
+{
+    j->at_once = dq_calib_pass_at_once(&j->pass, round);
+    return dq_calib_pass_chunk(&j->pass, round);
+}
+
+/* Likewise, and progress is told of it: of all ranks, which do the same of their chunks, or share factors. */
+static void job_advance(dq_calibrate_job *j, dq_calibrate_part part, double flop, const char *what)
+{
+    const double seconds = flop * j->c->rates.flop[part];
+    job_end_part(j->c, part, flop);
+    dq_quantize_feed_advance(j->feed, (int)part,
+                             part == DQ_CALIBRATE_FACTORS ? seconds : seconds * j->at_once, what);
+}
+
+static bool is_coded(const dq_calibrate_job *j, const dq_weight *w)
+{
+    const dq_quantize_tensor *t = w->rows > 0 ? dq_quantize_tensor_of(j->q, w->name) : NULL;
+    return t && t->format && t->is_fed;
+}
+
+bool dq_calibrate_job_is_left(const dq_calibrate_job *j, const dq_weight *const *w, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (!is_coded(j, w[i])) continue;
+        if (!j->feed || !dq_quantize_feed_done(j->feed, dq_quantize_tensor_of(j->q, w[i]->name)))
+            return true;
+    }
+    return false;
+}
+
+/* What is left to round: n_layers, embed, head. */
+static void job_find_left(dq_calibrate_job *j)
+{
+    const dq_weight *const head[] = {&j->m->head}, *const embed[] = {&j->m->embed};
+    int n = j->m->n_layers;
+    j->embed = dq_calibrate_job_is_left(j, embed, 1);
+    j->head = !j->m->tied && dq_calibrate_job_is_left(j, head, 1);
+    for (; n > 0 && !j->head; n--) {
+        const dq_layer *l = &j->m->layer[n - 1];
+        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        if (dq_calibrate_job_is_left(j, all, 7)) break;
+    }
+    j->n_layers = n;
+}
+
+/* What was unusual about a Hessian that was to have this damping. */
+static void note_factor(dq_calibrate_job *j, double damping, const char *name)
+{
+    dq_calibrate_info *info = &j->c->info;
+    info->n_dead += j->h->n_dead;
+    if (j->h->damping_share <= 1.5 * damping) return;
+    if (info->n_damped++ == 0) snprintf(info->damped, sizeof info->damped, "%s", name);
+    if (j->h->damping_share > info->damped_share) info->damped_share = j->h->damping_share;
+}
+
+/* Factors j->h, with what is unusual about it noted. */
+static dq_status job_factor(dq_calibrate_job *j, double damping, const char *name, dq_err *err)
+{
+    DQ_TRY(dq_backend_sync(j->b, err));
+    job_begin_part(j->c);
+    DQ_TRY(dq_hessian_share(j->h, err));
+    DQ_TRY(dq_hessian_factor(j->h, damping, name, err));
+    note_factor(j, damping, name);
+    job_advance(j, DQ_CALIBRATE_FACTORS, dq_calibrate_work_factor((double)j->h->n), name);
+    return DQ_OK;
+}
+
+/* The same beside a reference, whose sums become what is added to the weights. */
+static dq_status solve(dq_calibrate_job *j, double damping, const char *name, dq_err *err)
+{
+    double share;
+    DQ_TRY(dq_backend_sync(j->b, err));
+    job_begin_part(j->c);
+    DQ_TRY(dq_reference_solve(&j->ref, j->h, damping, name, &share, err));
+    j->c->info.n_corrected++;
+    j->c->info.trust += share;
+    note_factor(j, damping, name);
+    const double flop = dq_calibrate_work_correction((double)j->ref.sums->m, (double)j->h->n);
+    job_advance(j, DQ_CALIBRATE_FACTORS, flop, name);
+    return DQ_OK;
+}
+
+static dq_status factor(dq_calibrate_job *j, const char *name, dq_err *err)
+{
+    const double damping = dq_calibrate_damping(j->h->n, j->c->text.n_ids);
+    return j->ref.act ? solve(j, damping, name, err) : job_factor(j, damping, name, err);
+}
+
+/* Rows first .. first + rows - 1. */
+static void take_values(float *to, const dq_weight *w, int64_t first, int64_t rows)
+{
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; r++)
+        dq_weight_dequantize_rows(to + r * w->cols, w, first + r, first + r + 1);
+}
+
+/* One tensor on its way to codes. */
+typedef struct rounding {
+    dq_calibrate_job *j;
+    const dq_quantize_tensor *t;
+    const dq_weight *w;
+    bool aligns;
+    float *f32;         /* values of rows */
+    bool *zero;         /* [cols] of the matrix's columns that are 0; NULL: none is */
+    dq_gptq_loss *loss; /* [rows of a band] */
+    int64_t n_kept;     /* rows that could not be corrected */
+} rounding;
+
+/* Codes of rows. The loss is that of the source's weights, whatever they are corrected to. */
+static dq_status round_rows(void *arg, dq_codes **out, dq_gptq_loss *loss, int64_t first,
+                            int64_t rows, dq_err *err)
+{
+    rounding *r = arg;
+    dq_calibrate_job *j = r->j;
+    const int refits = j->c->set.rule->refits;
+    int64_t kept = 0;
+    take_values(r->f32, r->w, first, rows);
+    if (r->aligns) dq_reference_correct(&j->ref, r->f32, first, rows, &r->t->spec, &kept, err);
+    r->n_kept += kept;
+    if (err->code == DQ_OK)
+        dq_gptq(out, r->f32, rows, r->w->cols, j->h, r->zero, &r->t->spec, refits,
+                r->aligns ? NULL : loss, err);
+    if (err->code == DQ_OK && r->aligns) {
+        take_values(r->f32, r->w, first, rows);
+        dq_gptq_measure(loss, *out, r->f32, j->h, err);
+    }
+    return err->code;
+}
+
+static dq_status round_bands(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *loss, rounding *r,
+                             int64_t band, dq_err *err)
+{
+    const dq_weight *w = r->w;
+    const dq_gptq_stripes stripes = {&r->t->spec, w->cols, r->t->one_scale, round_rows, r};
+    for (int64_t first = 0; first < w->rows; first += band) {
+        const int64_t left = w->rows - first, rows = left < band ? left : band;
+        DQ_TRY(dq_gptq_stripes_round(&stripes, out, r->loss, first, rows, err));
+        dq_gptq_loss_add(loss, r->loss, rows);
+        job_end_part(j->c, DQ_CALIBRATE_ROUNDING,
+                     dq_calibrate_work_rounding((double)rows, (double)w->cols, r->t->spec.mode,
+                                                j->c->set.rule));
+        dq_quantize_feed_advance(
+            j->feed, DQ_CALIBRATE_ROUNDING,
+            dq_calibrate_pace_rounding(j->c, (double)rows, (double)w->cols, &r->t->spec), w->name);
+    }
+    return DQ_OK;
+}
+
+/* Of all ranks, which kept rows of their stripes; those of a matrix of one scale are the same ones. */
+static dq_status note_kept(dq_calibrate_job *j, const rounding *r, dq_err *err)
+{
+    dq_calibrate_info *info = &j->c->info;
+    int64_t kept = r->n_kept;
+    if (!r->t->one_scale) DQ_TRY(dq_ranks_sum(&kept, err));
+    if (kept > 0 && info->n_kept == 0) snprintf(info->kept, sizeof info->kept, "%s", r->w->name);
+    info->n_kept += kept;
+    return DQ_OK;
+}
+
+static dq_status round_values(dq_calibrate_job *j, dq_coded *out, dq_gptq_loss *loss,
+                              const dq_quantize_tensor *t, const dq_weight *w, bool aligns,
+                              dq_err *err)
+{
+    const bool whole = t->one_scale || w->rows < DQ_CALIBRATE_BAND_ROWS;
+    const int64_t band = whole ? w->rows : DQ_CALIBRATE_BAND_ROWS;
+    rounding r = {.j = j, .t = t, .w = w, .aligns = aligns};
+    *loss = (dq_gptq_loss){0};
+    r.f32 = dq_block_new((size_t)band, (size_t)w->cols * sizeof *r.f32, err);
+    r.loss = dq_block_new((size_t)band, sizeof *r.loss, err);
+    if (err->code == DQ_OK) dq_gptq_zero_columns(&r.zero, w, err);
+    if (err->code == DQ_OK) dq_coded_new(out, w->rows, w->cols, &t->spec, err);
+    if (err->code == DQ_OK) round_bands(j, out, loss, &r, band, err);
+    if (err->code == DQ_OK) note_kept(j, &r, err);
+    dq_block_free(r.f32);
+    dq_block_free(r.zero);
+    dq_block_free(r.loss);
+    return err->code;
+}
+
+/* Codes of one tensor by factored sums, into the container and *out, which the caller ends. aligns: it is corrected before. */
+static dq_status job_round_tensor(dq_calibrate_job *j, const dq_quantize_tensor *t,
+                                  const dq_weight *w, bool aligns, dq_coded *out, dq_err *err)
+{
+    dq_gptq_loss loss;
+    job_begin_part(j->c);
+    DQ_TRY(round_values(j, out, &loss, t, w, aligns, err));
+    DQ_TRY(dq_quantize_feed_put(j->feed, t, &out->weight,
+                                loss.signal > 0 ? loss.error / loss.signal : 0, err));
+    job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    return DQ_OK;
+}
+
+/* Gives the layer a matrix that is not coded as it will be read back: in another type, where it is to have one. */
+static dq_status job_take_stored(dq_calibrate_job *j, dq_weight *w, dq_err *err)
+{
+    const dq_quantize_tensor *t = w->rows > 0 ? dq_quantize_feed_tensor(j->feed, w->name) : NULL;
+    if (!t || t->format || t->dense_dtype == t->t->dtype) return DQ_OK;
+    float *f32 = dq_block_new((size_t)w->rows, (size_t)w->cols * sizeof *f32, err);
+    if (!f32) return err->code;
+    j->dense[j->n_dense++] = f32;
+    take_values(f32, w, 0, w->rows);
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < w->rows; r++)
+        dq_quantize_tensor_read_back(t, f32 + r * w->cols, f32 + r * w->cols, NULL);
+    *w = dq_weight_of_f32(w->name, w->rows, w->cols, f32);
+    return DQ_OK;
+}
+
+/* Gives the layer the rounded form of weights with the same inputs: from an earlier run, or made now by their sums. */
+static dq_status job_round(dq_calibrate_job *j, dq_weight *const *w, int n, bool sums, dq_err *err)
+{
+    bool factored = false;
+    for (int i = 0; i < n; i++) {
+        const char *name = w[i]->name;
+        if (!is_coded(j, w[i])) {
+            DQ_TRY(job_take_stored(j, w[i], err));
+            continue;
+        }
+        dq_coded *out = &j->coded[j->n_coded++];
+        const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, name);
+        DQ_TRY(dq_os_check_stop(err));
+        if (dq_quantize_feed_done(j->feed, t)) {
+            DQ_TRY(dq_quantize_feed_take(j->feed, t, out, err));
+        } else {
+            if (!sums) return dq_fail(err, DQ_BUG, "%s: no sums of its inputs", name);
+            if (!factored) DQ_TRY(factor(j, name, err));
+            factored = true;
+            DQ_TRY(job_round_tensor(j, t, w[i], j->ref.act, out, err));
+        }
+        *w[i] = out->weight;
+        w[i]->name = name;
+    }
+    return DQ_OK;
+}
+
+/* ---- Embed ----
+ * A tied embedding is rounded first, since everything reads what it gives: as the head, by the
+ * inputs that this has in the model before rounding. On SmolLM2-135M at 4 bits that leaves a sixth
+ * of the KLD of rounding to nearest. */
+
+static dq_status embed(dq_calibrate_job *j, dq_mat x, const dq_weight *w, const dq_calib_chunk *k,
+                       dq_err *err)
+{
+    j->b->ops->embed(j->b, x, w, k->batch.ids);
+    return dq_backend_sync(j->b, err);
+}
+
+static dq_status add_rows(dq_calibrate_job *j, dq_mat x, dq_err *err)
+{
+    const dq_tile_sums_rows all = {DQ_ROWS_ALL,
+                                   DQ_TILE_SUMS_NO_PIECES}; /* nothing is judged here */
+    return dq_hessian_add(j->h, j->b, x, all, err);
+}
+
+/* What the head reads of a chunk, added to the sums. NULL: of none. */
+static dq_status add_chunk(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    int64_t bad = -1;
+    if (!k) return add_rows(j, (dq_mat){NULL, 0, j->m->dim}, err);
+    const dq_layer_steps s = dq_calib_pass_steps(&j->pass, j->m, &j->layer, k);
+    DQ_TRY(embed(j, s.x, &j->m->embed, k, err));
+    DQ_TRY(job_run_source(j, k, err));
+    dq_layer_steps_norm_out(&s);
+    j->b->ops->first_bad_row(j->b, &bad, s.h);
+    DQ_TRY(dq_backend_sync(j->b, err));
+    if (bad >= 0)
+        return job_refuse_row(j, k, bad, &j->m->embed, "what the head reads", ", before rounding",
+                              err);
+    job_begin_part(j->c);
+    DQ_TRY(add_rows(j, s.h, err));
+    const double n = (double)s.h.rows;
+    job_advance(j, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian(n, (double)s.h.cols),
+                "hessians");
+    return DQ_OK;
+}
+
+static dq_status round_tied(dq_calibrate_job *j, const dq_quantize_tensor *t, dq_coded *out,
+                            dq_err *err)
+{
+    const dq_weight *w = &j->m->embed;
+    const double usual = dq_calibrate_damping(w->cols, j->c->text.n_ids),
+                 share = fmax(usual, DQ_CALIBRATE_EMBED_DAMPING);
+    dq_hessian_begin(j->h, w->cols);
+    for (int64_t i = 0; i < j->pass.n_rounds; i++) DQ_TRY(add_chunk(j, job_chunk(j, i), err));
+    DQ_TRY(job_factor(j, share, w->name, err));
+    return job_round_tensor(j, t, w, false, out, err);
+}
+
+/* Rows of an embedding that no method rounds, as they are read back. */
+static dq_status read_back(const dq_quantize_tensor *t, dq_mat x, dq_err *err)
+{
+    float *got = dq_block_new((size_t)x.cols, sizeof *got, err);
+    int8_t *codes = dq_block_new((size_t)x.cols, sizeof *codes, err);
+    for (int64_t r = 0; err->code == DQ_OK && r < x.rows; r++) {
+        float *row = x.p + r * x.cols;
+        dq_quantize_tensor_read_back(t, row, got, codes);
+        memcpy(row, got, (size_t)x.cols * sizeof *row);
+    }
+    dq_block_free(got);
+    dq_block_free(codes);
+    return err->code;
+}
+
+static dq_status begin_streams(dq_calibrate_job *j, const dq_quantize_tensor *t,
+                               const dq_weight *rounded, dq_err *err)
+{
+    job_begin_part(j->c);
+    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = job_chunk(j, i);
+        const dq_mat x = dq_calib_pass_first(j->pass.x, k->batch.n_rows);
+        DQ_TRY(embed(j, x, &j->m->embed, k, err));
+        if (j->ref.act) DQ_TRY(dq_reference_put(&j->ref, k->first, x, err));
+        if (rounded)
+            DQ_TRY(embed(j, x, rounded, k, err));
+        else if (t)
+            DQ_TRY(read_back(t, x, err));
+        DQ_TRY(job_put_stream(j, k, err));
+    }
+    return DQ_OK;
+}
+
+/* Both streams of the text begin: with the embedding, and as it is rounded. One that is the head too is rounded here, by what
+ * the final norm of the model before rounding gives. */
+static dq_status job_run_embedding(dq_calibrate_job *j, dq_err *err)
+{
+    const dq_quantize_tensor *t = dq_quantize_feed_tensor(j->feed, j->m->embed.name);
+    const bool fed = t && t->format && t->is_fed;
+    dq_coded coded = {0};
+    if (j->embed)
+        DQ_TRY(round_tied(j, t, &coded, err));
+    else if (fed)
+        DQ_TRY(dq_quantize_feed_take(j->feed, t, &coded, err));
+    begin_streams(j, t, fed ? &coded.weight : NULL, err);
+    if (fed) dq_coded_free(&coded);
+    return err->code;
+}
+
+/* ---- Layer ----
+ * A layer takes five passes, six where weights are aligned, over the chunks of the text, each of
+ * which ends where the next product needs weights that are not rounded yet; what a pass leaves
+ * lies in the scratch file. The head takes one more after the last layer. */
+
+/* One of dq_layer_steps_norm_.... */
+typedef void norm_step(const dq_layer_steps *s);
+
+/* The steps of the current layer on a chunk; the cache is the caller's. */
+static dq_layer_steps steps_of(const dq_calibrate_job *j, const dq_calib_chunk *k)
+{
+    return dq_calib_pass_steps(&j->pass, j->m, &j->layer, k);
+}
+
+static dq_status get_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    DQ_TRY(dq_os_check_stop(err));
+    job_begin_part(j->c);
+    DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_STREAM, k->first,
+                              dq_calib_pass_first(j->pass.x, k->batch.n_rows), err));
+    job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    return DQ_OK;
+}
+
+/* j->pass.x of a chunk to the scratch file. */
+static dq_status job_put_stream(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_STREAM, k->first,
+                              dq_calib_pass_first(j->pass.x, k->batch.n_rows), err));
+    job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    return DQ_OK;
+}
+
+/* For weights that have to be rounded the Hessian is emptied. */
+static bool begin_sums(dq_calibrate_job *j, const dq_weight *const *w, int n)
+{
+    const bool any = dq_calibrate_job_is_left(j, w, n);
+    if (any) dq_hessian_begin(j->h, w[0]->cols);
+    return any;
+}
+
+/* Whether the model before rounding, where it runs beside, is finite in a row of a chunk: its stream, and the norm of that, if
+ * one is read; what o and down read is part of its stream by then. */
+static dq_status look_before(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t row,
+                             norm_step *norm, bool *finite, dq_err *err)
+{
+    dq_layer_steps s = steps_of(j, k);
+    int64_t bad = -1, bad_norm = -1;
+    s.x = dq_calib_pass_first(j->ref.x, k->batch.n_rows);
+    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    j->b->ops->first_bad_row(j->b, &bad, dq_layer_steps_rows(s.x, row, row + 1));
+    if (norm) norm(&s);
+    if (norm) j->b->ops->first_bad_row(j->b, &bad_norm, dq_layer_steps_rows(s.h, row, row + 1));
+    *finite = bad < 0 && bad_norm < 0;
+    return dq_backend_sync(j->b, err);
+}
+
+/* What w reads in row `at` of a chunk is not finite. DQ_DAMAGED. */
+static dq_status job_refuse_row(const dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at,
+                                const dq_weight *w, const char *what, const char *where,
+                                dq_err *err)
+{
+    const dq_calib_text *t = &j->c->text;
+    int64_t seq = 0;
+    while (t->cu[seq + 1] <= k->first_row + at) seq++;
+    return dq_fail_with(err, DQ_DAMAGED, (dq_remedy){.code = DQ_REMEDY_NOT_FINITE},
+                        "%s: %s at position %lld of sequence %lld of the calibration text is not "
+                        "finite%s",
+                        w->name, what, (long long)(k->first_row + at - t->cu[seq]), (long long)seq,
+                        where);
+}
+
+/* Where what the rounded model reads is not finite; before: whether it is in the model before rounding. */
+static const char *where_of(const dq_calibrate_job *j, bool before)
+{
+    if (!j->ref.act) return " in the model as rounded so far";
+    return before ? " in the model as rounded so far; before rounding it is"
+                  : ", with or without rounding";
+}
+
+/* Rows from `at` of a chunk, which w reads, are to be finite; norm: x is that of the stream. */
+static dq_status check_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at, dq_mat x,
+                              const dq_weight *w, norm_step *norm, dq_err *err)
+{
+    bool before = true;
+    int64_t bad = -1;
+    j->b->ops->first_bad_row(j->b, &bad, x);
+    DQ_TRY(dq_backend_sync(j->b, err));
+    if (bad < 0) return DQ_OK;
+    if (j->ref.act) DQ_TRY(look_before(j, k, at + bad, norm, &before, err));
+    return job_refuse_row(j, k, at + bad, w, "its input", where_of(j, before), err);
+}
+
+static dq_status add_sums(dq_calibrate_job *j, dq_mat x, int64_t piece, dq_err *err)
+{
+    if (j->ref.act)
+        dq_shrinkage_add_inputs(&j->ref.half, j->h, j->b, x, piece, err);
+    else
+        dq_hessian_add(j->h, j->b, x, (dq_tile_sums_rows){DQ_ROWS_ALL, piece}, err);
+    job_advance(j, DQ_CALIBRATE_HESSIANS, dq_calibrate_work_hessian((double)x.rows, (double)x.cols),
+                "hessians");
+    return err->code;
+}
+
+/* Rows from `at` of a chunk that w reads; halves of the sums are those of pieces. */
+static dq_status add_inputs(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at, dq_mat x,
+                            const dq_weight *w, norm_step *norm, int64_t piece, dq_err *err)
+{
+    DQ_TRY(check_inputs(j, k, at, x, w, norm, err));
+    return add_sums(j, x, piece, err);
+}
+
+/* The sums of a round in which this rank has no chunk. */
+static dq_status add_none(dq_calibrate_job *j, int64_t piece, dq_err *err)
+{
+    DQ_TRY(add_sums(j, (dq_mat){NULL, 0, j->h->n}, piece, err));
+    return j->ref.act ? dq_reference_add_none(&j->ref, j->b, piece, err) : DQ_OK;
+}
+
+/* Of the sums of what the rounded model lacks, m outputs, and of the product that says it; NULL: none does. */
+static void end_lacks(dq_calibrate_job *j, int64_t rows, int64_t n, const dq_weight *product)
+{
+    const double sums = dq_calibrate_work_cross((double)rows, (double)j->ref.sums->m, (double)n);
+    job_advance(j, DQ_CALIBRATE_HESSIANS,
+                sums + (product ? dq_calibrate_work_rows(product, rows) : 0), "hessians");
+}
+
+/* ---- Passes of a layer ---- */
+
+/* After add_inputs of s->h, where there is a reference. */
+static dq_status add_lacking_inputs(dq_calibrate_job *j, const dq_calib_chunk *k,
+                                    const dq_layer_steps *s, norm_step *norm, dq_err *err)
+{
+    if (!j->ref.act) return DQ_OK;
+    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    DQ_TRY(dq_reference_add_inputs(&j->ref, s, norm, err));
+    end_lacks(j, s->h.rows, s->h.cols, NULL);
+    return DQ_OK;
+}
+
+/* Matrices that read a norm of the stream as it lies. */
+static dq_status pass_norm(dq_calibrate_job *j, dq_weight *const *w, int n, norm_step *norm,
+                           dq_err *err)
+{
+    const bool sums = begin_sums(j, (const dq_weight *const *)w, n);
+    if (j->ref.act) dq_reference_begin_inputs(&j->ref, w[0]->cols);
+    for (int64_t i = 0; sums && i < j->pass.n_rounds; i++) {
+        const dq_calib_chunk *k = job_chunk(j, i);
+        if (!k) {
+            DQ_TRY(add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
+            continue;
+        }
+        const dq_layer_steps s = steps_of(j, k);
+        DQ_TRY(get_stream(j, k, err));
+        norm(&s);
+        DQ_TRY(add_inputs(j, k, 0, s.h, w[0], norm, DQ_TILE_SUMS_NO_PIECES, err));
+        DQ_TRY(add_lacking_inputs(j, k, &s, norm, err));
+    }
+    return job_round(j, w, n, sums, err);
+}
+
+/* q and k; and v, where there is no pass_values. */
+static dq_status pass_qkv(dq_calibrate_job *j, dq_err *err)
+{
+    dq_layer *l = &j->layer;
+    return pass_norm(j, (dq_weight *const[]){&l->q, &l->k, &l->v}, j->ref.act ? 2 : 3,
+                     dq_layer_steps_norm_attn, err);
+}
+
+/* y of one chunk and the stream in s, in a cache that lives as long. */
+static dq_status attend(dq_calibrate_job *j, const dq_calib_chunk *k, dq_layer_steps s, dq_err *err)
+{
+    const dq_attend_args plain = {.logit = dq_logit_plain};
+    double maps = 0;
+    DQ_TRY(dq_calib_pass_cache(&j->pass, &s, err));
+    dq_layer_steps_norm_attn(&s);
+    dq_layer_steps_qkv(&s);
+    dq_layer_steps_attend(&s, &plain);
+    dq_backend_sync(j->b, err);
+    j->b->ops->kv_free(j->b, s.kv);
+    const int64_t n = k->batch.n_rows;
+    for (int i = 0; i < k->batch.n_seq; i++)
+        maps += dq_calibrate_work_attention(j->m, k->batch.cu_rows[i + 1] - k->batch.cu_rows[i]);
+    job_advance(j, DQ_CALIBRATE_FORWARD,
+                maps + dq_calibrate_work_rows(&s.layer->q, n) +
+                    dq_calibrate_work_rows(&s.layer->k, n) + dq_calibrate_work_rows(&s.layer->v, n),
+                "attention");
+    return err->code;
+}
+
+/* What the maps of s make of its h. */
+static void read_maps(dq_calibrate_job *j, const dq_calib_chunk *k, const dq_layer_steps *s,
+                      dq_mat z)
+{
+    double flop = 0;
+    dq_value_maps_read(j->maps, z, s, k->first_seq);
+    for (int i = 0; i < k->batch.n_seq; i++)
+        flop += dq_value_maps_flop(j->m, k->batch.cu_rows[i + 1] - k->batch.cu_rows[i]);
+    job_advance(j, DQ_CALIBRATE_MAPS, flop, "values by maps");
+}
+
+/* Takes the reference through attention, o included; where v is to be rounded, ref.lacks becomes what its maps make of its
+ * inputs. */
+static dq_status reference_attend(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums,
+                                  dq_err *err)
+{
+    const dq_layer_steps rounded = steps_of(j, k);
+    const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
+    job_begin_part(j->c);
+    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+    DQ_TRY(attend(j, k, s, err));
+    if (sums) read_maps(j, k, &s, dq_calib_pass_first(j->ref.lacks, k->batch.n_rows));
+    dq_layer_steps_out(&s);
+    DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
+    job_advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&s.layer->o, k->batch.n_rows),
+                "attention");
+    return DQ_OK;
+}
+
+/* The maps multiply a row that is not finite by 0 too, so that others are not finite either: what v reads is looked at before
+ * them, and while the reference's stream is still the one that attention reads. */
+static dq_status check_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    const dq_layer_steps s = steps_of(j, k);
+    DQ_TRY(get_stream(j, k, err));
+    dq_layer_steps_norm_attn(&s);
+    return check_inputs(j, k, 0, s.h, &s.layer->v, dq_layer_steps_norm_attn, err);
+}
+
+/* What the maps make of v's inputs, in z, is to be finite; ref.lacks is what those of the reference make of its own. */
+static dq_status check_maps(dq_calibrate_job *j, const dq_calib_chunk *k, dq_mat z, dq_err *err)
+{
+    int64_t bad = -1, bad_before = -1;
+    j->b->ops->first_bad_row(j->b, &bad, z);
+    DQ_TRY(dq_backend_sync(j->b, err));
+    if (bad < 0) return DQ_OK;
+    j->b->ops->first_bad_row(j->b, &bad_before, dq_layer_steps_rows(j->ref.lacks, bad, bad + 1));
+    DQ_TRY(dq_backend_sync(j->b, err));
+    return job_refuse_row(j, k, bad, &j->layer.v, "what attention makes of its inputs",
+                          where_of(j, bad_before < 0), err);
+}
+
+/* Sums for v: of what the maps of the rounded q and k make of its inputs, and what they lack beside the reference's. */
+static dq_status add_values(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    const int64_t n = k->batch.n_rows;
+    const dq_layer_steps s = steps_of(j, k);
+    const dq_mat z = s.x; /* of which only the norm is needed */
+    DQ_TRY(get_stream(j, k, err));
+    dq_layer_steps_norm_attn(&s);
+    j->b->ops->rope_table(j->b, s.angles, k->batch.pos, &j->m->rope);
+    dq_layer_steps_qk(&s);
+    DQ_TRY(dq_backend_sync(j->b, err));
+    job_advance(j, DQ_CALIBRATE_FORWARD,
+                dq_calibrate_work_rows(&s.layer->q, n) + dq_calibrate_work_rows(&s.layer->k, n),
+                "attention");
+    read_maps(j, k, &s, z);
+    DQ_TRY(check_maps(j, k, z, err));
+    DQ_TRY(add_sums(j, z, DQ_TILE_SUMS_NO_PIECES, err));
+    DQ_TRY(dq_reference_add_read(&j->ref, j->b, z, err));
+    end_lacks(j, z.rows, z.cols, NULL);
+    return DQ_OK;
+}
+
+/* v, beside a reference, which is taken through attention. */
+static dq_status pass_values(dq_calibrate_job *j, dq_err *err)
+{
+    dq_weight *const v = &j->layer.v;
+    const bool sums = begin_sums(j, (const dq_weight *const[]){v}, 1);
+    dq_reference_begin_inputs(&j->ref, v->cols);
+    for (int64_t i = 0; i < j->pass.n_rounds; i++) {
+        const dq_calib_chunk *k = job_chunk(j, i);
+        if (k && sums) DQ_TRY(check_values(j, k, err));
+        if (k) DQ_TRY(reference_attend(j, k, sums, err));
+        if (sums) DQ_TRY(k ? add_values(j, k, err) : add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
+    }
+    return job_round(j, (dq_weight *const[]){v}, 1, sums, err);
+}
+
+static dq_status pass_attend(dq_calibrate_job *j, dq_err *err)
+{
+    const dq_weight *const in[] = {&j->layer.o};
+    const bool sums = begin_sums(j, in, 1);
+    if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.o.cols);
+    for (int64_t i = 0; i < j->pass.n_rounds; i++) {
+        const dq_calib_chunk *k = job_chunk(j, i);
+        if (!k && sums) DQ_TRY(add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
+        if (!k) continue;
+        const dq_layer_steps s = steps_of(j, k);
+        DQ_TRY(get_stream(j, k, err));
+        DQ_TRY(attend(j, k, s, err));
+        DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
+        job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        if (!sums) continue;
+        DQ_TRY(add_inputs(j, k, 0, s.y, in[0], NULL, DQ_TILE_SUMS_NO_PIECES, err));
+        if (!j->ref.act) continue;
+        DQ_TRY(dq_reference_get(&j->ref, k->first, s.x.rows, err));
+        job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        DQ_TRY(dq_reference_add_attention(&j->ref, &s, j->number, err));
+        end_lacks(j, s.y.rows, s.y.cols, &j->layer.o);
+    }
+    return job_round(j, (dq_weight *const[]){&j->layer.o}, 1, sums, err);
+}
+
+static dq_status pass_out(dq_calibrate_job *j, dq_err *err)
+{
+    dq_layer *l = &j->layer;
+    const dq_weight *const in[] = {&l->gate, &l->up};
+    const bool sums = begin_sums(j, in, 2);
+    if (j->ref.act) dq_reference_begin_inputs(&j->ref, l->gate.cols);
+    for (int64_t i = 0; i < j->pass.n_rounds; i++) {
+        const dq_calib_chunk *k = job_chunk(j, i);
+        if (!k && sums) DQ_TRY(add_none(j, DQ_TILE_SUMS_NO_PIECES, err));
+        if (!k) continue;
+        const dq_layer_steps s = steps_of(j, k);
+        DQ_TRY(get_stream(j, k, err));
+        DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_OTHER, k->first, s.y, err));
+        job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        dq_layer_steps_out(&s);
+        job_advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&l->o, k->batch.n_rows),
+                    "attention");
+        DQ_TRY(job_put_stream(j, k, err));
+        if (!sums) continue;
+        dq_layer_steps_norm_ffn(&s);
+        DQ_TRY(
+            add_inputs(j, k, 0, s.h, in[0], dq_layer_steps_norm_ffn, DQ_TILE_SUMS_NO_PIECES, err));
+        DQ_TRY(add_lacking_inputs(j, k, &s, dq_layer_steps_norm_ffn, err));
+    }
+    return job_round(j, (dq_weight *const[]){&l->gate, &l->up}, 2, sums, err);
+}
+
+/* What down reads from row `at` of a chunk, added to its sums. */
+static dq_status add_gate(dq_calibrate_job *j, const dq_calib_chunk *k, int64_t at, dq_mat gate,
+                          dq_err *err)
+{
+    const dq_layer_steps s = steps_of(j, k);
+    DQ_TRY(add_inputs(j, k, at, gate, &j->layer.down, NULL, DQ_FFN_ROWS, err));
+    if (!j->ref.act) return DQ_OK;
+    DQ_TRY(dq_reference_add_down(&j->ref, &s, j->number, at, gate, err));
+    end_lacks(j, gate.rows, gate.cols, &j->layer.down);
+    return DQ_OK;
+}
+
+/* What down reads, in pieces of at most DQ_FFN_ROWS rows, which one process alone adds to the sums as they come. */
+static dq_status gate_up(dq_calibrate_job *j, const dq_calib_chunk *k, bool sums, dq_err *err)
+{
+    const bool whole = dq_ranks_count() > 1;
+    const dq_layer_steps s = steps_of(j, k);
+    dq_layer_steps_norm_ffn(&s);
+    for (int64_t at = 0; at < k->batch.n_rows; at += DQ_FFN_ROWS) {
+        const int64_t left = k->batch.n_rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS,
+                      to = whole ? at : 0;
+        const dq_mat gate = dq_layer_steps_rows(j->pass.gate, to, to + n),
+                     up = dq_calib_pass_first(j->pass.up, n);
+        dq_layer_steps_gate_up(&s, gate, up, dq_layer_steps_rows(s.h, at, at + n));
+        DQ_TRY(dq_backend_sync(j->b, err));
+        job_advance(j, DQ_CALIBRATE_FORWARD, 2 * dq_calibrate_work_rows(&j->layer.gate, n),
+                    "feed-forward");
+        DQ_TRY(dq_activations_put(&j->act, DQ_ACTIVATIONS_OTHER, k->first + at, gate, err));
+        job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+        if (sums && !whole) DQ_TRY(add_gate(j, k, at, gate, err));
+    }
+    if (!sums || !whole) return DQ_OK;
+    return add_gate(j, k, 0, dq_calib_pass_first(j->pass.gate, k->batch.n_rows), err);
+}
+
+/* Takes the reference through the rest of the layer. */
+static dq_status reference_feed_forward(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    const dq_layer_steps rounded = steps_of(j, k);
+    const dq_layer_steps s = dq_reference_steps(&j->ref, &rounded, j->number);
+    job_begin_part(j->c);
+    DQ_TRY(dq_reference_get(&j->ref, k->first, k->batch.n_rows, err));
+    dq_reference_feed_forward(&s, j->pass.gate, j->pass.up);
+    DQ_TRY(dq_reference_put(&j->ref, k->first, s.x, err));
+    const double flop = 2 * dq_calibrate_work_rows(&s.layer->gate, s.x.rows) +
+                        dq_calibrate_work_rows(&s.layer->down, s.x.rows);
+    job_advance(j, DQ_CALIBRATE_FORWARD, flop, "feed-forward");
+    return DQ_OK;
+}
+
+/* Nothing that is left to round lies after the layer. */
+static bool is_last(const dq_calibrate_job *j)
+{
+    return j->number == j->n_layers - 1 && !j->head;
+}
+
+static dq_status pass_gate_up(dq_calibrate_job *j, dq_err *err)
+{
+    const dq_weight *const in[] = {&j->layer.down};
+    const bool sums = begin_sums(j, in, 1), last = is_last(j);
+    if (j->ref.act) dq_reference_begin_outputs(&j->ref, j->layer.down.cols);
+    for (int64_t i = 0; (sums || !last) && i < j->pass.n_rounds; i++) {
+        const dq_calib_chunk *k = job_chunk(j, i);
+        if (!k && sums) DQ_TRY(add_none(j, DQ_FFN_ROWS, err));
+        if (!k) continue;
+        if (j->ref.act) DQ_TRY(reference_feed_forward(j, k, err));
+        DQ_TRY(get_stream(j, k, err));
+        DQ_TRY(gate_up(j, k, sums, err));
+    }
+    return job_round(j, (dq_weight *const[]){&j->layer.down}, 1, sums, err);
+}
+
+static dq_status pass_down(dq_calibrate_job *j, dq_err *err)
+{
+    for (int64_t i = 0; i < j->pass.n_chunks; i++) {
+        const dq_calib_chunk *k = job_chunk(j, i);
+        const dq_layer_steps s = steps_of(j, k);
+        DQ_TRY(get_stream(j, k, err));
+        for (int64_t at = 0; at < k->batch.n_rows; at += DQ_FFN_ROWS) {
+            const int64_t left = k->batch.n_rows - at, n = left < DQ_FFN_ROWS ? left : DQ_FFN_ROWS;
+            const dq_mat gate = dq_calib_pass_first(j->pass.gate, n);
+            DQ_TRY(dq_activations_get(&j->act, DQ_ACTIVATIONS_OTHER, k->first + at, gate, err));
+            job_end_part(j->c, DQ_CALIBRATE_FILES, 0);
+            dq_layer_steps_down(&s, dq_layer_steps_rows(s.h, at, at + n), gate);
+            DQ_TRY(dq_backend_sync(j->b, err));
+            job_advance(j, DQ_CALIBRATE_FORWARD, dq_calibrate_work_rows(&j->layer.down, n),
+                        "feed-forward");
+        }
+        j->b->ops->add(j->b, s.x, s.h);
+        DQ_TRY(job_put_stream(j, k, err));
+    }
+    return DQ_OK;
+}
+
+static void free_rounded(dq_calibrate_job *j)
+{
+    while (j->n_coded > 0) dq_coded_free(&j->coded[--j->n_coded]);
+    while (j->n_dense > 0) dq_block_free(j->dense[--j->n_dense]);
+}
+
+/* Rounds the projections of a layer, and takes the stream, and the reference's, through it. */
+static dq_status job_run_layer(dq_calibrate_job *j, int number, dq_err *err)
+{
+    j->layer = j->m->layer[number];
+    j->number = number;
+    if (job_take_stored(j, &j->layer.lambda_proj, err) == DQ_OK && pass_qkv(j, err) == DQ_OK &&
+        (!j->ref.act || pass_values(j, err) == DQ_OK) && pass_attend(j, err) == DQ_OK &&
+        pass_out(j, err) == DQ_OK && pass_gate_up(j, err) == DQ_OK && !is_last(j))
+        pass_down(j, err);
+    free_rounded(j);
+    if (err->code != DQ_OK && err->code != DQ_STOPPED && err->code != DQ_DAMAGED)
+        dq_in(err, "layer %d: ", number);
+    return err->code;
+}
+
+/* Takes j->pass.x, a chunk's embeddings, through all layers before rounding. */
+static dq_status job_run_source(dq_calibrate_job *j, const dq_calib_chunk *k, dq_err *err)
+{
+    for (int i = 0; i < j->m->n_layers; i++) {
+        const dq_layer *l = &j->m->layer[i];
+        const dq_layer_steps s = dq_calib_pass_steps(&j->pass, j->m, l, k);
+        DQ_TRY(dq_os_check_stop(err));
+        job_begin_part(j->c);
+        DQ_TRY(attend(j, k, s, err));
+        dq_layer_steps_out(&s);
+        dq_reference_feed_forward(&s, j->pass.gate, j->pass.up);
+        DQ_TRY(dq_backend_sync(j->b, err));
+        const int64_t n = s.x.rows; /* attention has told of q, k and v */
+        const double flop = dq_calibrate_work_layer(l) * (double)n -
+                            dq_calibrate_work_rows(&l->q, n) - dq_calibrate_work_rows(&l->k, n) -
+                            dq_calibrate_work_rows(&l->v, n);
+        job_advance(j, DQ_CALIBRATE_FORWARD, flop, "model before rounding");
+    }
+    return DQ_OK;
+}
+
+/* Rounds a head of its own by the outputs of the final norm, of both streams, after the last layer. */
+static dq_status job_run_head(dq_calibrate_job *j, dq_err *err)
+{
+    dq_weight head = j->m->head;
+    pass_norm(j, (dq_weight *const[]){&head}, 1, dq_layer_steps_norm_out, err);
+    free_rounded(j);
+    return err->code;
+}
+
+/* ---- Calibrate ----
+ * Calibrate_layer.c takes the chunks of the text through the layers. */
 
 const char *const dq_calibrate_part_name[DQ_CALIBRATE_PARTS] = {"forward", "maps",     "hessians",
                                                                 "factors", "rounding", "files"};
@@ -30,12 +864,13 @@ double dq_calibrate_damping(int64_t inputs, int64_t tokens)
 
 /* ---- Parts ---- */
 
-void dq_calibrate_job_begin_part(dq_calibrate *c)
+/* The clock of the parts: what runs from here, and that it ended, with the arithmetic that it did. */
+static void job_begin_part(dq_calibrate *c)
 {
     c->lap = dq_os_seconds();
 }
 
-void dq_calibrate_job_end_part(dq_calibrate *c, dq_calibrate_part part, double flop)
+static void job_end_part(dq_calibrate *c, dq_calibrate_part part, double flop)
 {
     const double now = dq_os_seconds();
     c->info.seconds[part] += now - c->lap;
@@ -48,7 +883,7 @@ void dq_calibrate_job_end_part(dq_calibrate *c, dq_calibrate_part part, double f
 static dq_status run_job(dq_calibrate_job *j, dq_err *err)
 {
     dq_calibrate *c = j->c;
-    dq_calibrate_job_find_left(j);
+    job_find_left(j);
     if (j->n_layers == 0 && !j->embed) return DQ_OK;
     dq_quantize_feed_expect(j->feed);
     DQ_TRY(dq_calib_pass_new(&j->pass, j->m, j->b, &c->text, err));
@@ -60,9 +895,9 @@ static dq_status run_job(dq_calibrate_job *j, dq_err *err)
         DQ_TRY(dq_reference_new(&j->ref, &j->act, j->m, j->pass.max_rows, err));
         DQ_TRY(dq_value_maps_new(&j->maps, j->m, dq_calib_text_longest(&c->text), err));
     }
-    DQ_TRY(dq_calibrate_job_run_embedding(j, err));
-    for (int i = 0; i < j->n_layers; i++) DQ_TRY(dq_calibrate_job_run_layer(j, i, err));
-    return j->head ? dq_calibrate_job_run_head(j, err) : DQ_OK;
+    DQ_TRY(job_run_embedding(j, err));
+    for (int i = 0; i < j->n_layers; i++) DQ_TRY(job_run_layer(j, i, err));
+    return j->head ? job_run_head(j, err) : DQ_OK;
 }
 
 /* What went with chunks, of all ranks. */
@@ -103,7 +938,7 @@ static void expect(void *arg, const dq_quantizer *q, dq_quantize_feed *feed, dq_
 {
     dq_calibrate *c = arg;
     dq_calibrate_job j = {.c = c, .q = q, .feed = feed, .m = c->m};
-    dq_calibrate_job_find_left(&j);
+    job_find_left(&j);
     dq_calibrate_pace_expect(&j, p);
 }
 

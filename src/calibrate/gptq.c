@@ -1,22 +1,268 @@
-/* gptq: see gptq.h. Rows do not see each other: a task takes 64 of them, or a strip whose codes are found together, through all columns. Columns go in blocks of 128: what
- * earlier blocks say about a block is one product in f64, and so it is for parts of it.
+/* Group by group the rows of H that belong to it are gathered from the triangle that keeps H in
+ * the order of rounding, and multiply the integers of 64 matrix rows at a time; what comes of it
+ * and the integers of another group give one entry of each row's system. A system as large as a
+ * row has groups does not fit where these are many: then groups are solved for in bands, one after
+ * the other, each with the scales of the others as they are by then.
  * SPDX-License-Identifier: MIT */
-#include "calibrate/gptq.h"
-
 #include "base/os.h"
-#include "calibrate/f64_tile.h"
-#include "calibrate/scale_refit.h"
+#include "base/ranks.h"
+#include "calibrate/inside.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { ROWS = DQ_F64_TILE, BLOCK = 128, PART = 16, TILES = DQ_STRIP_ROWS / ROWS };
+/* ---- Scale refit ---- */
+
+enum {
+    ROWS = DQ_F64_TILE,
+    STRIPS = 8, /* of 64 matrix rows, at most, in memory at a time */
+    BAND = 704, /* groups of a system: 64 of them take no more than SYSTEMS */
+    PANEL = 512 /* rows of H at a time */
+};
+#define SYSTEMS ((int64_t)256 << 20) /* bytes */
+
+/* What is allocated for a matrix. */
+typedef struct sizes {
+    int64_t rows;     /* at a time, whole strips */
+    int64_t band, ld; /* groups of a system, and its row stride */
+    int64_t panel, panel_ld;
+} sizes;
+
+typedef struct refit {
+    dq_codes *c;
+    const float *w;
+    const dq_hessian *h;
+    int64_t groups;
+    sizes size;
+    int64_t *place; /* [n] of a column in the order of rounding */
+    double *panel;  /* [size.panel, size.panel_ld] rows of H */
+    double *level,
+        *weight; /* [size.rows / 64][n, 64] integers of rows, and what they are to give, transposed */
+    double *left, *right;           /* [size.rows][band, ld] and [size.rows][ld]: the systems */
+    int64_t first_group, end_group; /* of the band at hand */
+} refit;
+
+static int64_t least(int64_t x, int64_t y)
+{
+    return x < y ? x : y;
+}
+
+static int64_t up_to(int64_t x, int64_t step)
+{
+    return (x + step - 1) / step * step;
+}
+
+static sizes sizes_of(const dq_code_shape *s)
+{
+    sizes z = {.band = least(s->groups, BAND), .panel = least(s->group_size, PANEL)};
+    z.ld = dq_cholesky_stride(z.band);
+    z.panel_ld = up_to(s->cols, 8);
+    const int64_t strip = ROWS * z.band * z.ld * (int64_t)sizeof(double);
+    const int64_t fit = SYSTEMS / strip, strips = least(fit > 1 ? fit : 1, STRIPS);
+    z.rows = least(strips * ROWS, up_to(s->rows, ROWS));
+    return z;
+}
+
+int64_t dq_scale_refit_bytes(const dq_code_shape *s)
+{
+    const sizes z = sizes_of(s);
+    return (s->cols + z.panel * z.panel_ld + z.rows * (2 * s->cols + (z.band + 1) * z.ld)) *
+           (int64_t)sizeof(double);
+}
+
+static void refit_free(refit *f)
+{
+    dq_block_free(f->place);
+    dq_block_free(f->panel);
+    dq_block_free(f->level);
+    dq_block_free(f->weight);
+    dq_block_free(f->left);
+    dq_block_free(f->right);
+}
+
+static dq_status refit_new(refit *f, dq_codes *c, const float *w, const dq_hessian *h, dq_err *err)
+{
+    const sizes z = sizes_of(&c->shape);
+    const size_t n = (size_t)h->n, rows = (size_t)z.rows, ld = (size_t)z.ld;
+    *f = (refit){.c = c, .w = w, .h = h, .groups = c->shape.groups, .size = z};
+    f->place = dq_block_new(n, sizeof *f->place, err);
+    f->panel = dq_block_new((size_t)z.panel, (size_t)z.panel_ld * sizeof *f->panel, err);
+    f->level = dq_block_new(n, rows * sizeof *f->level, err);
+    f->weight = dq_block_new(n, rows * sizeof *f->weight, err);
+    f->left = dq_block_new(rows * (size_t)z.band, ld * sizeof *f->left, err);
+    f->right = dq_block_new(rows, ld * sizeof *f->right, err);
+    if (err->code != DQ_OK) {
+        refit_free(f);
+        return err->code;
+    }
+    for (int64_t i = 0; i < h->n; i++) f->place[h->order[i]] = i;
+    return DQ_OK;
+}
+
+/* Integers and weights of rows; of a column that the band does not reach, what its scale leaves of the weight. */
+static void load(refit *f, int64_t first, int64_t rows)
+{
+    const dq_code_shape *s = &f->c->shape;
+    const dq_weight_format *format = dq_weight_format_of_mode(f->c->spec.mode);
+    const int64_t strips = (rows + ROWS - 1) / ROWS;
+    memset(f->level, 0, (size_t)(strips * ROWS * s->cols) * sizeof *f->level);
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t at = (first + r) * s->cols, to = r / ROWS * s->cols * ROWS + r % ROWS;
+        for (int64_t i = 0; i < s->cols; i++) {
+            const dq_grid g = dq_codes_grid(f->c, first + r, i);
+            const int64_t group = i / s->group_size;
+            const bool mine = group >= f->first_group && group < f->end_group;
+            const double z = format->level(f->c->code[at + i], g, &f->c->spec) *
+                             (double)dq_codes_factor(f->c, i);
+            f->level[to + i * ROWS] = z;
+            f->weight[to + i * ROWS] = (double)f->w[at + i] - (mine ? 0 : (double)g.scale * z);
+        }
+    }
+    memset(f->left, 0, (size_t)(rows * f->size.band * f->size.ld) * sizeof *f->left);
+    memset(f->right, 0, (size_t)(rows * f->size.ld) * sizeof *f->right);
+}
+
+/* Rows begin .. end - 1 of H + damping I, columns in the matrix's order. */
+static void gather(refit *f, int64_t begin, int64_t end)
+{
+    const dq_hessian *h = f->h;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = begin; i < end; i++) {
+        double *to = f->panel + (i - begin) * f->size.panel_ld;
+        const int64_t p = f->place[i];
+        for (int64_t j = 0; j < h->n; j++) {
+            const int64_t q = f->place[j];
+            to[j] = h->a[least(p, q) * h->ld + (p > q ? p : q)];
+        }
+        to[i] = h->diagonal[i] + h->damping;
+    }
+}
+
+/* Adds what columns begin .. end - 1 of a group say to its row of the systems of 64 rows. */
+static void fill(refit *f, int64_t strip, int64_t rows, int64_t group, int64_t begin, int64_t end)
+{
+    _Alignas(64) double tile[ROWS * ROWS];
+    const int64_t n = f->h->n, ld = f->size.ld, mine = group - f->first_group;
+    const double *level = f->level + strip * n * ROWS, *weight = f->weight + strip * n * ROWS;
+    for (int64_t c = 0; c < n; c += ROWS) {
+        const int64_t cols = least(ROWS, n - c);
+        memset(tile, 0, sizeof tile);
+        dq_f64_tile_add(tile, f->panel + c, f->size.panel_ld, level + begin * ROWS,
+                        (cols + 3) / 4 * 4, end - begin);
+        for (int64_t i = 0; i < cols; i++) {
+            const int64_t other = (c + i) / f->c->shape.group_size - f->first_group;
+            const bool both = other >= 0 && other < f->end_group - f->first_group;
+            for (int64_t r = 0; r < rows; r++) {
+                const int64_t row = strip * ROWS + r;
+                const double x = tile[i * ROWS + r];
+                if (both)
+                    f->left[(row * f->size.band + mine) * ld + other] +=
+                        x * level[(c + i) * ROWS + r];
+                f->right[row * ld + mine] += x * weight[(c + i) * ROWS + r];
+            }
+        }
+    }
+}
+
+/* The scales of a row whose system is complete, in place of right. False: it has no single solution. */
+static bool solve(double *left, double *right, int64_t n, int64_t ld, dq_err *err)
+{
+    int64_t bad;
+    for (int64_t i = 0; i < n; i++) { /* a group of zeros says nothing of its scale */
+        if (left[i * ld + i] == 0) left[i * ld + i] = 1;
+    }
+    if (dq_cholesky(&bad, left, n, ld, err) != DQ_OK || bad >= 0) return false;
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t k = 0; k < i; k++) right[i] -= left[i * ld + k] * right[k];
+        right[i] /= left[i * ld + i];
+    }
+    for (int64_t i = n - 1; i >= 0; i--) {
+        for (int64_t k = i + 1; k < n; k++) right[i] -= left[k * ld + i] * right[k];
+        right[i] /= left[i * ld + i];
+    }
+    return true;
+}
+
+/* The band's scales of a row, where they may stand. */
+static void take(const refit *f, int64_t row, const double *scale)
+{
+    dq_grid *grid = f->c->grid + row * f->groups + f->first_group;
+    const dq_dtype type = f->c->spec.scale_dtype;
+    const dq_weight_format *format = dq_weight_format_of_mode(f->c->spec.mode);
+    for (int64_t g = 0; g < f->end_group - f->first_group; g++) {
+        const float got = dq_quant_stored_scale((float)scale[g], type);
+        const float ratio = got / grid[g].scale; /* NaN and infinity where the old one is 0 */
+        if (ratio >= 0.5f && ratio <= 2 && format->holds(got, type)) grid[g].scale = got;
+    }
+}
+
+/* The systems of rows first .. for the groups of a band. */
+static dq_status fill_band(refit *f, int64_t rows, dq_err *err)
+{
+    const dq_code_shape *s = &f->c->shape;
+    for (int64_t g = f->first_group; g < f->end_group; g++) {
+        const int64_t last = least((g + 1) * s->group_size, s->cols);
+        for (int64_t begin = g * s->group_size, end; begin < last; begin = end) {
+            end = least(begin + PANEL, last);
+            DQ_TRY(dq_os_check_stop(err));
+            gather(f, begin, end);
+#pragma omp parallel for schedule(dynamic)
+            for (int64_t t = 0; t < (rows + ROWS - 1) / ROWS; t++)
+                fill(f, t, least(ROWS, rows - t * ROWS), g, begin, end);
+        }
+    }
+    return DQ_OK;
+}
+
+static dq_status refit_band(refit *f, int64_t first, int64_t rows, dq_err *err)
+{
+    const int64_t groups = f->end_group - f->first_group, ld = f->size.ld;
+    load(f, first, rows);
+    DQ_TRY(fill_band(f, rows, err));
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        dq_err mine = {0};
+        double *right = f->right + r * ld;
+        if (solve(f->left + r * f->size.band * ld, right, groups, ld, &mine))
+            take(f, first + r, right);
+#pragma omp critical(dq_scale_refit_error)
+        dq_fail_as(err, &mine);
+    }
+    return err->code;
+}
+
+dq_status dq_scale_refit(dq_codes *c, const float *w, const dq_hessian *h, dq_err *err)
+{
+    refit f;
+    if (c->shape.cols != h->n) return dq_fail(err, DQ_BUG, "scales: inputs of another product");
+    if (c->shape.grid_rows == 1 && c->shape.rows > 1) return DQ_OK;
+    DQ_TRY(refit_new(&f, c, w, h, err));
+    for (int64_t r = 0; r < c->shape.rows; r += f.size.rows) {
+        const int64_t rows = least(f.size.rows, c->shape.rows - r);
+        for (int64_t g = 0; err->code == DQ_OK && g < f.groups; g = f.end_group) {
+            f.first_group = g;
+            f.end_group = least(g + BAND, f.groups);
+            refit_band(&f, r, rows, err);
+        }
+    }
+    refit_free(&f);
+    return err->code;
+}
+
+/* ---- GPTQ ----
+ * Rows do not see each other: a task takes 64 of them, or a strip whose codes are found together,
+ * through all columns. Columns go in blocks of 128: what earlier blocks say about a block is one
+ * product in f64, and so it is for parts of it. */
+
+enum { BLOCK_ROWS = DQ_F64_TILE, BLOCK = 128, PART = 16, TILES = DQ_STRIP_ROWS / BLOCK_ROWS };
 
 /* 64 rows, transposed: [n, 64] by index in the order of rounding. */
 typedef struct strip {
     double *w, *error;
     double corner[BLOCK * BLOCK]; /* of L, its upper triangle 0 */
-    _Alignas(64) double ahead[BLOCK * ROWS];
+    _Alignas(64) double ahead[BLOCK * BLOCK_ROWS];
 } strip;
 
 typedef struct rounding {
@@ -30,14 +276,14 @@ typedef struct rounding {
     dq_gptq_loss *loss; /* [rows] */
 } rounding;
 
-static void load(strip *s, const rounding *g, int64_t first, int64_t rows)
+static void gptq_load(strip *s, const rounding *g, int64_t first, int64_t rows)
 {
     const int64_t n = g->h->n;
     for (int64_t i = 0; i < n; i++) {
         const int64_t col = g->h->order[i];
         const float *w = g->w + first * n + col;
-        double *to = s->w + i * ROWS;
-        for (int64_t r = 0; r < ROWS; r++) to[r] = r < rows ? (double)w[r * n] : 0;
+        double *to = s->w + i * BLOCK_ROWS;
+        for (int64_t r = 0; r < BLOCK_ROWS; r++) to[r] = r < rows ? (double)w[r * n] : 0;
         for (int64_t r = 0; g->less && r < rows; r++)
             to[r] -= (double)dq_codes_value(g->less, first + r, col);
     }
@@ -57,7 +303,8 @@ static void look_ahead(strip *s, const dq_hessian *h, const double *x, int64_t b
 {
     const int64_t cols = (end - begin + 3) / 4 * 4; /* padding gives what is not used */
     memset(s->ahead, 0, sizeof s->ahead);
-    dq_f64_tile_add(s->ahead, h->a + end * h->ld + begin, h->ld, x + end * ROWS, cols, h->n - end);
+    dq_f64_tile_add(s->ahead, h->a + end * h->ld + begin, h->ld, x + end * BLOCK_ROWS, cols,
+                    h->n - end);
 }
 
 /* What errors of earlier columns leave to this one. */
@@ -67,61 +314,61 @@ static double made_up(const rounding *g, int64_t col, double ahead, double pivot
 }
 
 /* Rounds column i of the order for all rows of the strip; missed[r]: what the rounding alone left. */
-static void round_alone(strip *s, double missed[ROWS], const rounding *g, int64_t first,
+static void round_alone(strip *s, double missed[BLOCK_ROWS], const rounding *g, int64_t first,
                         int64_t rows, int64_t begin, int64_t i)
 {
     const dq_code_shape *shape = &g->c->shape;
     const int64_t col = g->h->order[i];
-    const double *ahead = s->ahead + (i - begin) * ROWS;
+    const double *ahead = s->ahead + (i - begin) * BLOCK_ROWS;
     const double pivot = s->corner[(i - begin) * BLOCK + i - begin];
     for (int64_t r = 0; r < rows; r++) {
-        const double w = s->w[i * ROWS + r], want = w + made_up(g, col, ahead[r], pivot);
+        const double w = s->w[i * BLOCK_ROWS + r], want = w + made_up(g, col, ahead[r], pivot);
         const float near = (float)want;
         const dq_grid grid = dq_codes_grid(g->c, first + r, col);
         float got;
         g->format->encode(&g->c->code[(first + r) * shape->cols + col], &got, &near, 1, grid,
                           &g->c->spec);
-        s->error[i * ROWS + r] = w - (double)got;
+        s->error[i * BLOCK_ROWS + r] = w - (double)got;
         missed[r] = want - (double)got;
     }
 }
 
 /* The same of rows whose codes are found together, ROWS of them in each of s. */
-static void round_together(strip *const s[TILES], double missed[TILES][ROWS], const rounding *g,
-                           int64_t first, int64_t rows, int64_t begin, int64_t i)
+static void round_together(strip *const s[TILES], double missed[TILES][BLOCK_ROWS],
+                           const rounding *g, int64_t first, int64_t rows, int64_t begin, int64_t i)
 {
     const int64_t cols = g->c->shape.cols, col = g->h->order[i], n = dq_weight_strip_padded(rows);
     const float factor = dq_codes_factor(g->c, col);
     float want[DQ_STRIP_ROWS], scale[DQ_STRIP_ROWS], got[DQ_STRIP_ROWS];
     int8_t q[DQ_STRIP_ROWS];
     for (int64_t r = 0; r < rows; r++) {
-        const strip *t = s[r / ROWS];
+        const strip *t = s[r / BLOCK_ROWS];
         const double pivot = t->corner[(i - begin) * BLOCK + i - begin];
-        const double ahead = t->ahead[(i - begin) * ROWS + r % ROWS];
-        want[r] = (float)(t->w[i * ROWS + r % ROWS] + made_up(g, col, ahead, pivot));
+        const double ahead = t->ahead[(i - begin) * BLOCK_ROWS + r % BLOCK_ROWS];
+        want[r] = (float)(t->w[i * BLOCK_ROWS + r % BLOCK_ROWS] + made_up(g, col, ahead, pivot));
         scale[r] = dq_codes_grid(g->c, first + r, col).scale * factor;
     }
     g->format->encode_strip(q, got, want, scale, rows, &g->c->spec);
     for (int64_t r = 0; r < n; r++) g->c->code[(first + r) * cols + col] = q[r];
     for (int64_t r = 0; r < rows; r++) {
-        strip *t = s[r / ROWS];
+        strip *t = s[r / BLOCK_ROWS];
         const double pivot = t->corner[(i - begin) * BLOCK + i - begin];
-        const double w = t->w[i * ROWS + r % ROWS];
-        const double ahead = t->ahead[(i - begin) * ROWS + r % ROWS];
-        t->error[i * ROWS + r % ROWS] = w - (double)got[r];
-        missed[r / ROWS][r % ROWS] = w + ahead / pivot - (double)got[r];
+        const double w = t->w[i * BLOCK_ROWS + r % BLOCK_ROWS];
+        const double ahead = t->ahead[(i - begin) * BLOCK_ROWS + r % BLOCK_ROWS];
+        t->error[i * BLOCK_ROWS + r % BLOCK_ROWS] = w - (double)got[r];
+        missed[r / BLOCK_ROWS][r % BLOCK_ROWS] = w + ahead / pivot - (double)got[r];
     }
 }
 
 /* After column i of the order: what it says about those of the block that are still to come, and what it lost. */
-static void pass_on(strip *s, const double missed[ROWS], const rounding *g, int64_t first,
+static void pass_on(strip *s, const double missed[BLOCK_ROWS], const rounding *g, int64_t first,
                     int64_t rows, int64_t begin, int64_t end, int64_t i)
 {
     dq_gptq_loss *loss = g->loss + first;
-    const double *l = s->corner + (i - begin) * BLOCK, *e = s->error + i * ROWS;
+    const double *l = s->corner + (i - begin) * BLOCK, *e = s->error + i * BLOCK_ROWS;
     const int64_t part = (i - begin) / PART * PART; /* a few columns at once */
     for (int64_t k = part; k < i - begin; k++) {
-        for (int64_t r = 0; r < ROWS; r++) s->ahead[k * ROWS + r] += l[k] * e[r];
+        for (int64_t r = 0; r < BLOCK_ROWS; r++) s->ahead[k * BLOCK_ROWS + r] += l[k] * e[r];
     }
     if (i == begin + part) {
         const int64_t last = end - i < PART ? end - i : PART;
@@ -135,14 +382,14 @@ static void pass_on(strip *s, const double missed[ROWS], const rounding *g, int6
 
 static int64_t tile_rows(int64_t rows, int tile)
 {
-    const int64_t left = rows - tile * (int64_t)ROWS;
-    return left < ROWS ? left : ROWS;
+    const int64_t left = rows - tile * (int64_t)BLOCK_ROWS;
+    return left < BLOCK_ROWS ? left : BLOCK_ROWS;
 }
 
 static void round_block(strip *const s[TILES], int tiles, const rounding *g, int64_t first,
                         int64_t rows, int64_t begin, int64_t end)
 {
-    double missed[TILES][ROWS];
+    double missed[TILES][BLOCK_ROWS];
     for (int t = 0; t < tiles; t++) look_ahead(s[t], g->h, s[t]->error, begin, end);
     for (int64_t i = end - 1; i >= begin; i--) {
         if (g->format->encode_strip)
@@ -150,7 +397,7 @@ static void round_block(strip *const s[TILES], int tiles, const rounding *g, int
         else
             round_alone(s[0], missed[0], g, first, rows, begin, i);
         for (int t = 0; t < tiles; t++)
-            pass_on(s[t], missed[t], g, first + t * ROWS, tile_rows(rows, t), begin, end, i);
+            pass_on(s[t], missed[t], g, first + t * BLOCK_ROWS, tile_rows(rows, t), begin, end, i);
     }
 }
 
@@ -159,9 +406,9 @@ static void signal_of_block(strip *s, const rounding *g, int64_t first, int64_t 
                             int64_t end)
 {
     look_ahead(s, g->h, s->w, begin, end);
-    dq_f64_tile_add(s->ahead, s->corner, BLOCK, s->w + begin * ROWS, BLOCK, end - begin);
+    dq_f64_tile_add(s->ahead, s->corner, BLOCK, s->w + begin * BLOCK_ROWS, BLOCK, end - begin);
     for (int64_t i = begin; i < end; i++) {
-        const double *w = s->w + i * ROWS, *lw = s->ahead + (i - begin) * ROWS;
+        const double *w = s->w + i * BLOCK_ROWS, *lw = s->ahead + (i - begin) * BLOCK_ROWS;
         for (int64_t r = 0; r < rows && !g->h->dead[g->h->order[i]]; r++)
             g->loss[first + r].signal += lw[r] * lw[r] - g->h->damping * w[r] * w[r];
     }
@@ -170,17 +417,17 @@ static void signal_of_block(strip *s, const rounding *g, int64_t first, int64_t 
 /* Rows that are rounded together. */
 static int64_t strip_rows(const rounding *g)
 {
-    return g->c && g->format->encode_strip ? DQ_STRIP_ROWS : ROWS;
+    return g->c && g->format->encode_strip ? DQ_STRIP_ROWS : BLOCK_ROWS;
 }
 
 static void run_strip(strip *const s[TILES], const rounding *g, int64_t first)
 {
     const int64_t n = g->h->n, each = strip_rows(g), left = g->rows - first,
                   rows = left < each ? left : each;
-    const int tiles = (int)((rows + ROWS - 1) / ROWS);
+    const int tiles = (int)((rows + BLOCK_ROWS - 1) / BLOCK_ROWS);
     for (int t = 0; t < tiles; t++) {
-        load(s[t], g, first + t * ROWS, tile_rows(rows, t));
-        memset(s[t]->error, 0, (size_t)(n * ROWS) * sizeof *s[t]->error);
+        gptq_load(s[t], g, first + t * BLOCK_ROWS, tile_rows(rows, t));
+        memset(s[t]->error, 0, (size_t)(n * BLOCK_ROWS) * sizeof *s[t]->error);
     }
     for (int64_t end = n, begin; end > 0; end = begin) {
         begin = end > BLOCK ? end - BLOCK : 0;
@@ -196,8 +443,8 @@ static void run_strip(strip *const s[TILES], const rounding *g, int64_t first)
 static strip *strip_new(size_t n, dq_err *err)
 {
     strip *s = dq_block_new(1, sizeof *s, err);
-    if (s) s->w = dq_block_new(n, ROWS * sizeof *s->w, err);
-    if (s) s->error = dq_block_new(n, ROWS * sizeof *s->error, err);
+    if (s) s->w = dq_block_new(n, BLOCK_ROWS * sizeof *s->w, err);
+    if (s) s->error = dq_block_new(n, BLOCK_ROWS * sizeof *s->error, err);
     return s;
 }
 
@@ -217,7 +464,8 @@ static dq_status run_strips(const rounding *g, dq_err *err)
     {
         dq_err mine = {0};
         strip *s[TILES] = {NULL};
-        for (int t = 0; t * ROWS < each && mine.code == DQ_OK; t++) s[t] = strip_new(n, &mine);
+        for (int t = 0; t * BLOCK_ROWS < each && mine.code == DQ_OK; t++)
+            s[t] = strip_new(n, &mine);
 #pragma omp for schedule(dynamic)
         for (int64_t first = 0; first < g->rows; first += each) {
             if (mine.code == DQ_OK && dq_os_check_stop(&mine) == DQ_OK) run_strip(s, g, first);
@@ -329,8 +577,8 @@ static dq_status try_variants(dq_codes *c, dq_gptq_loss *loss, const float *w, c
 }
 
 /* Scales found anew from the codes, and a rounding by them. */
-static dq_status refit(dq_codes *c, dq_gptq_loss *loss, const float *w, const dq_hessian *h,
-                       const bool *zero, int times, dq_err *err)
+static dq_status gptq_refit(dq_codes *c, dq_gptq_loss *loss, const float *w, const dq_hessian *h,
+                            const bool *zero, int times, dq_err *err)
 {
     const dq_code_shape s = c->shape;
     dq_codes *other = NULL;
@@ -449,7 +697,7 @@ dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, co
             (*out)->shape.grid_rows == rows)
             try_variants(*out, each, w, h, zero, err);
         if (err->code == DQ_OK && refits > 0 && (*out)->shape.grid_rows == rows)
-            refit(*out, each, w, h, zero, refits, err);
+            gptq_refit(*out, each, w, h, zero, refits, err);
         if (err->code == DQ_OK && loss) run_strips(&signal, err);
     }
     dq_block_free(own);
@@ -458,4 +706,58 @@ dq_status dq_gptq(dq_codes **out, const float *w, int64_t rows, int64_t cols, co
     dq_codes_free(*out);
     *out = NULL;
     return err->code;
+}
+
+/* ---- GPTQ stripes ----
+ * Codes and grids are spread as they are, and every rank packs them for itself. */
+
+/* Codes of a rank's stripe become those of all. */
+static dq_status pass_codes(dq_codes **c, const dq_gptq_stripes *s, int rank, int64_t rows,
+                            dq_err *err)
+{
+    const dq_code_shape *shape;
+    if (rank != dq_ranks_number()) dq_codes_new(c, rows, s->cols, s->spec, err);
+    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
+    shape = &(*c)->shape;
+    dq_ranks_spread(rank, (*c)->code, (size_t)(dq_codes_rows(rows, s->spec) * shape->cols));
+    dq_ranks_spread(rank, (*c)->grid, (size_t)(rows * shape->groups) * sizeof *(*c)->grid);
+    return DQ_OK;
+}
+
+static dq_status round_stripes(const dq_gptq_stripes *s, dq_coded *out, dq_gptq_loss *loss,
+                               int64_t first, int64_t rows, dq_err *err)
+{
+    enum { UNIT = DQ_STRIP_ROWS };
+    const dq_ranks_rows mine = dq_ranks_stripe(dq_ranks_number(), rows, UNIT);
+    dq_codes *own = NULL;
+    if (mine.end > mine.first)
+        s->round(s->arg, &own, loss + mine.first, first + mine.first, mine.end - mine.first, err);
+    for (int rank = 0; err->code == DQ_OK && rank < dq_ranks_count(); rank++) {
+        const dq_ranks_rows its = dq_ranks_stripe(rank, rows, UNIT);
+        dq_codes *codes = rank == dq_ranks_number() ? own : NULL;
+        if (its.end == its.first) continue;
+        if (pass_codes(&codes, s, rank, its.end - its.first, err) == DQ_OK)
+            dq_coded_put(out, codes, first + its.first);
+        if (codes != own) dq_codes_free(codes);
+    }
+    dq_codes_free(own);
+    DQ_TRY(dq_ranks_agree(NULL, NULL, err));
+    dq_ranks_join(loss, rows, UNIT, sizeof *loss);
+    return DQ_OK;
+}
+
+static dq_status round_whole(const dq_gptq_stripes *s, dq_coded *out, dq_gptq_loss *loss,
+                             int64_t first, int64_t rows, dq_err *err)
+{
+    dq_codes *codes = NULL;
+    if (s->round(s->arg, &codes, loss, first, rows, err) == DQ_OK) dq_coded_put(out, codes, first);
+    dq_codes_free(codes);
+    return err->code;
+}
+
+dq_status dq_gptq_stripes_round(const dq_gptq_stripes *s, dq_coded *out, dq_gptq_loss *loss,
+                                int64_t first, int64_t rows, dq_err *err)
+{
+    return s->whole ? round_whole(s, out, loss, first, rows, err)
+                    : round_stripes(s, out, loss, first, rows, err);
 }

@@ -1,13 +1,403 @@
-/* eval: see eval.h. The plan of the sweep: rows, each a model, a source and settings, and ids, one set for all
- * models that read the same ones. A row is made once, however often it is asked for; what it is compared with is a
- * row too, at 16 bits, which is scored but not shown unless asked for.
+/* Rows go together that differ in their source alone. Squares are summed for the error and for
+ * each end of the interval apart.
  * SPDX-License-Identifier: MIT */
 #include "eval/eval.h"
 
-#include "eval/eval_same.h"
+#include "eval/inside.h"
 #include "kv/kv.h"
+#include "tasks/documents.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
+
+/* ---- Average ---- */
+
+static bool goes_with(const dq_eval_row *a, const dq_eval_row *b)
+{
+    return b->shown && b->model == a->model && dq_logit_same(a->logit, b->logit) &&
+           dq_math_same(a->math, b->math) && dq_kv_spec_same(&a->kv, &b->kv);
+}
+
+int dq_eval_average_rows(int *rows, const dq_eval *e, int row)
+{
+    const dq_eval_row *first = &e->row[row];
+    const dq_eval_kind *kind = dq_eval_source_of(e, first)->kind;
+    int n = 0;
+    if (!first->shown || !kind->averaged) return 0;
+    for (int s = 0; s < e->n_sources; s++) {
+        int found = -1;
+        if (e->source[s].kind != kind) continue;
+        for (int i = 0; i < e->n_rows && found < 0; i++) {
+            if (dq_eval_source_of(e, &e->row[i]) == &e->source[s] && goes_with(first, &e->row[i]))
+                found = i;
+        }
+        if (found < 0 || (n == 0 && found != row)) return 0;
+        rows[n++] = found;
+    }
+    return n > 1 ? n : 0;
+}
+
+dq_eval_average dq_eval_average_of(const dq_mean *task, const dq_interval *interval, int n)
+{
+    dq_eval_average o = {.interval = dq_interval_none};
+    double errors = 0, below = 0, above = 0;
+    for (int i = 0; i < n; i++) {
+        const double down = task[i].value - interval[i].low, up = interval[i].high - task[i].value;
+        o.mean.value += task[i].value / n;
+        o.mean.clusters += task[i].clusters;
+        errors += task[i].std_err * task[i].std_err;
+        below += down * down;
+        above += up * up;
+    }
+    o.mean.std_err = sqrt(errors) / n;
+    if (isnan(below) || isnan(above)) return o;
+    o.interval.low = o.mean.value - sqrt(below) / n;
+    o.interval.high = o.mean.value + sqrt(above) / n;
+    return o;
+}
+
+/* ---- Numbers ----
+ * From log-likelihoods to the metrics of a row. */
+
+int dq_eval_pick(const dq_item *item, const dq_eval_row *row, const dq_request *first, bool by_norm)
+{
+    int best = 0;
+    double best_value = -INFINITY;
+    for (int c = 0; c < item->n_choices; c++) {
+        double points = (double)item->choice[c].points;
+        double ll = dq_eval_ll(row, &first[c]);
+        double v = !by_norm ? ll : points > 0 ? ll / points : (double)-INFINITY;
+        if (v > best_value) {
+            best = c;
+            best_value = v;
+        }
+    }
+    return best;
+}
+
+double dq_eval_ll(const dq_eval_row *row, const dq_request *r)
+{
+    double ll = 0;
+    for (int64_t i = 0; i < r->n_cont; i++) ll += row->logp[r->value + i];
+    return ll;
+}
+
+bool dq_eval_greedy(const dq_eval_row *row, const dq_request *r)
+{
+    for (int64_t i = 0; i < r->n_cont; i++) {
+        if (row->top1[r->value + i] != r->cont[i]) return false;
+    }
+    return true;
+}
+
+const char *dq_eval_cluster(const dq_eval *e, const dq_eval_row *row)
+{
+    const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
+    if (kind->windows) return e->ids[row->ids].win.n_docs < 2 ? "window" : "document";
+    if (kind->cluster) return kind->cluster;
+    return e->ids[row->ids].cluster ? "cluster" : "item";
+}
+
+int dq_eval_quoted(const dq_eval_source *source)
+{
+    return source->kind->quoted ? source->kind->quoted(source) : 0;
+}
+
+/* What was lost by a difference of scores. */
+static dq_interval_loss loss_of(const dq_stat_flips *f)
+{
+    /* 0 - x: a loss of -0 would print as one */
+    return (dq_interval_loss){0 - f->delta,
+                              f->std_err,
+                              {0 - f->interval.high, 0 - f->interval.low},
+                              f->clusters,
+                              f->counted ? f->n10 : -1,
+                              f->counted ? f->n01 : -1};
+}
+
+bool dq_eval_loss_of(dq_interval_loss *out, const dq_eval *e, int row, const dq_eval_numbers *x)
+{
+    if (x->is_ref || (x->is_task && !x->n_metrics)) return false;
+    if (x->is_task)
+        *out = loss_of(&x->flips[dq_eval_quoted(dq_eval_source_of(e, &e->row[row]))]);
+    else
+        *out = (dq_interval_loss){x->ln_ratio.value,
+                                  x->ln_ratio.std_err,
+                                  dq_mean_interval(x->ln_ratio),
+                                  x->ln_ratio.clusters,
+                                  -1,
+                                  -1};
+    return true;
+}
+
+static void judge(const dq_eval *e, const dq_eval_row *row, int metric, const int64_t *at,
+                  double *scratch, double *score)
+{
+    const int64_t n = dq_eval_units(e, row);
+    dq_eval_source_of(e, row)->kind->judge(e, row, metric, scratch);
+    for (int64_t i = 0; i < n; i++) score[at[i]] = scratch[i];
+}
+
+static dq_status compare(const dq_eval *e, const dq_eval_row *before, const dq_eval_row *after,
+                         int metric, dq_mean *mean, dq_interval *interval, dq_stat_flips *flips,
+                         dq_err *err)
+{
+    const int64_t n = dq_eval_units(e, after);
+    const int32_t *cluster = e->ids[after->ids].cluster;
+    double *scratch = dq_block_new((size_t)n, sizeof *scratch, err);
+    double *was = dq_block_new((size_t)n, sizeof *was, err);
+    double *is = dq_block_new((size_t)n, sizeof *is, err);
+    int64_t *at = dq_block_new((size_t)n, sizeof *at, err);
+    int32_t *of = dq_block_new((size_t)n, sizeof *of, err);
+    for (int64_t i = 0; at && i < n; i++) at[i] = i;
+    if (err->code == DQ_OK && cluster) dq_repeats_order(at, of, cluster, n, err);
+    if (err->code == DQ_OK) {
+        judge(e, before, metric, at, scratch, was);
+        judge(e, after, metric, at, scratch, is);
+        if (mean) *mean = dq_mean_of_scores(is, cluster ? of : NULL, n, interval);
+        *flips = dq_stat_flips_of(was, is, cluster ? of : NULL, n);
+    }
+    dq_block_free(scratch);
+    dq_block_free(was);
+    dq_block_free(is);
+    dq_block_free(at);
+    dq_block_free(of);
+    return err->code;
+}
+
+dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, dq_stat_flips *out,
+                          dq_err *err)
+{
+    return compare(e, &e->row[before], &e->row[after], metric, NULL, NULL, out, err);
+}
+
+dq_status dq_eval_worse(dq_interval_loss *out, const dq_eval *e, int before, int after, dq_err *err)
+{
+    const dq_eval_source *s = dq_eval_source_of(e, &e->row[after]);
+    dq_stat_flips f;
+    if (s->kind->worse) return s->kind->worse(out, e, &e->row[before], &e->row[after], err);
+    DQ_TRY(dq_eval_compare(e, before, after, dq_eval_quoted(s), &f, err));
+    *out = loss_of(&f);
+    return DQ_OK;
+}
+
+dq_status dq_eval_numbers_of(const dq_eval *e, int row, dq_eval_numbers *out, dq_err *err)
+{
+    const dq_eval_row *r = &e->row[row];
+    const dq_eval_kind *kind = dq_eval_source_of(e, r)->kind;
+    memset(out, 0, sizeof *out);
+    out->is_task = !kind->windows;
+    out->is_ref = r->ref == row;
+    if (kind->numbers) return kind->numbers(e, r, out, err);
+    out->n = out->n_clusters = dq_eval_units(e, r);
+    for (; out->n_metrics < 2 && kind->metric[out->n_metrics]; out->n_metrics++) {
+        int m = out->n_metrics;
+        DQ_TRY(compare(e, &e->row[r->ref], r, m, &out->score[m], &out->score_interval[m],
+                       &out->flips[m], err));
+        out->n_clusters = out->score[m].clusters;
+    }
+    return DQ_OK;
+}
+
+/* ---- Same ----
+ * The longest prefix that is evicted from decides: a share of a shorter one is no more tokens, and
+ * a budget that holds all of a prefix holds all of a shorter one. */
+
+/* Ids of the longest window, or of the longest context of one, after which a cache is cut. */
+static int64_t longest_of_windows(const dq_windows *w, bool whole)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < w->n; i++) {
+        const int64_t here = whole ? w->win[i].n : w->win[i].first;
+        if (here > n) n = here;
+    }
+    return n;
+}
+
+/* whole: to the end of each request. A shared prefix is what is cut, where there is one. */
+static int64_t longest_of_requests(const dq_requests *q, bool whole)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < q->n; k++) {
+        const dq_request *r = &q->req[k];
+        const int64_t prefix = dq_items_shared_prefix(q, r->item)->n;
+        int64_t here = prefix ? prefix : r->n_ctx;
+        if (whole) here = prefix + r->n_ctx + r->n_cont;
+        if (here > n) n = here;
+    }
+    return n;
+}
+
+static int64_t longest(const dq_eval *e, const dq_eval_row *row)
+{
+    const dq_eval_ids *ids = &e->ids[row->ids];
+    const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
+    const bool again = row->kv.evict.every > 0;
+    return kind->windows ? longest_of_windows(&ids->win, again)
+                         : longest_of_requests(&ids->req, again || kind->score);
+}
+
+/* Before the row ran. */
+static dq_eval_kept planned(const dq_eval *e, const dq_eval_row *row)
+{
+    const int64_t n = row->kv.evict.policy ? longest(e, row) : 0;
+    const int64_t budget = n ? dq_evict_budget(&row->kv, n, NULL) : 0;
+    if (budget >= n) return DQ_EVAL_KEPT_ALL;
+    return budget > (int64_t)row->kv.sink + row->kv.recent ? DQ_EVAL_KEPT_CHOSEN
+                                                           : DQ_EVAL_KEPT_LEAST;
+}
+
+/* What was measured of contexts says nothing of later evictions. */
+dq_eval_kept dq_eval_kept_of(const dq_eval *e, const dq_eval_row *row)
+{
+    const dq_kv_cached *had = &row->work.cached;
+    const dq_eval_kept kept = planned(e, row);
+    if (kept != DQ_EVAL_KEPT_CHOSEN || row->kv.evict.every || had->evicted == 0) return kept;
+    return had->raised == had->evicted ? DQ_EVAL_KEPT_LEAST : kept;
+}
+
+/* The row's cache as it runs: where nothing is left to choose, with a policy that needs no numbers. */
+static dq_kv_spec effective_kv(const dq_eval *e, const dq_eval_row *row)
+{
+    dq_kv_spec kv = row->kv;
+    if (!kv.evict.policy || dq_eval_kept_of(e, row) == DQ_EVAL_KEPT_CHOSEN) return kv;
+    dq_err unknown = {0};
+    kv.evict.policy = dq_kv_policy_find("streaming", &unknown);
+    kv.evict.budget = DQ_KV_BUDGET_UNIFORM;
+    kv.evict.window = -1;
+    return kv;
+}
+
+/* Whether as many budgets are raised. A share of at most a half is less than its context wherever that has two tokens; where the
+ * longest context is not raised and keeps all, none is. */
+static bool same_raised(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b)
+{
+    const dq_evict_spec *x = &a->kv.evict, *y = &b->kv.evict;
+    const int64_t n = longest(e, a);
+    bool raised = false, other = false;
+    if (!x->policy || (x->keep == y->keep && x->tokens == y->tokens)) return true;
+    const int64_t budget = dq_evict_budget(&a->kv, n, &raised);
+    dq_evict_budget(&b->kv, n, &other);
+    if (raised != other) return false;
+    return raised ? x->keep <= 0.5 && y->keep <= 0.5 : budget >= n;
+}
+
+/* The same, and all that is counted of the contexts is the same too. */
+static bool same_numbers(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b)
+{
+    return dq_eval_same_cache(e, a, b) && same_raised(e, a, b);
+}
+
+bool dq_eval_same_cache(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b)
+{
+    dq_kv_spec other = b->kv;
+    if (dq_kv_spec_same(&a->kv, &b->kv)) return true;
+    if (!a->kv.evict.policy != !b->kv.evict.policy || a->kv.evict.every != b->kv.evict.every)
+        return false; /* fed in other passes, or not measured */
+    other.evict = a->kv.evict;
+    if (!dq_kv_spec_same(&a->kv, &other)) return false;
+    const dq_eval_kept kept = dq_eval_kept_of(e, a);
+    return kept != DQ_EVAL_KEPT_CHOSEN && kept == dq_eval_kept_of(e, b);
+}
+
+/* ---- Long ----
+ * Positions that each item needs are found first, for all models that it is scored with; one that
+ * does not fit some model is left out for all of them, or the run is refused, since scores are
+ * compared item by item. */
+
+const char *const dq_eval_long_name[1 + DQ_EVAL_LONGS] = {"", "error", "skip", "cut"};
+
+int64_t dq_eval_number(const dq_eval_source *s, int64_t unit)
+{
+    return s->number ? s->number[unit] : unit;
+}
+
+int64_t dq_eval_line(const dq_eval_source *s, int64_t unit)
+{
+    return s->kind->line ? s->kind->line(s, unit) : 0;
+}
+
+/* Items that do not fit some model. */
+typedef struct misfit {
+    bool *is; /* [n] */
+    int64_t n, first, need;
+    const dq_model *of; /* of the first */
+} misfit;
+
+static dq_status find_misfits(misfit *f, const dq_eval *e, const dq_eval_source *s,
+                              const dq_eval_model *m, int64_t n, dq_arena *a, dq_err *err)
+{
+    int64_t *need = dq_alloc(a, (size_t)n, sizeof *need, err);
+    if (!need) return err->code;
+    DQ_TRY(s->kind->need(need, e, s, m, a, err));
+    for (int64_t i = 0; i < n; i++) {
+        if (m->m->max_positions < 1 || need[i] <= m->m->max_positions || f->is[i]) continue;
+        f->is[i] = true;
+        if (f->n++ > 0 && i > f->first) continue;
+        f->first = i;
+        f->need = need[i];
+        f->of = m->m;
+    }
+    return DQ_OK;
+}
+
+/* Keeps the others, with their numbers. */
+static dq_status leave_out(dq_eval *e, dq_eval_source *s, const misfit *f, int64_t n, dq_err *err)
+{
+    int64_t *number = dq_alloc(e->a, (size_t)(n - f->n) + 1, sizeof *number, err), kept = 0;
+    if (!number) return err->code;
+    for (int64_t i = 0; i < n; i++) {
+        if (!f->is[i]) number[kept++] = i;
+    }
+    DQ_TRY(s->kind->keep(s, number, kept, e->a, err));
+    s->number = number;
+    s->n_skipped = f->n;
+    return DQ_OK;
+}
+
+static dq_status judge_misfits(dq_eval *e, dq_eval_source *s, const misfit *f, int64_t n,
+                               dq_long way, dq_err *err)
+{
+    char line[48] = "";
+    const int64_t at = dq_eval_line(s, f->first);
+    if (f->n == 0) return DQ_OK;
+    if (way == DQ_LONG_SKIP && f->n < n) return leave_out(e, s, f, n, err);
+    if (at) snprintf(line, sizeof line, ", line %lld", (long long)at);
+    const bool none = way == DQ_LONG_SKIP;
+    return dq_fail_with(
+        err, DQ_MISMATCH, (dq_remedy){.code = none ? DQ_REMEDY_NONE : DQ_REMEDY_SKIP_OR_CUT},
+        "%s: %lld of %lld items are too long (expected at most the %d positions of %s; "
+        "the first, item %lld%s, has %lld tokens)%s",
+        s->path, (long long)f->n, (long long)n, f->of->max_positions, f->of->path,
+        (long long)f->first, line, (long long)f->need, none ? ". None is left to score" : "");
+}
+
+dq_status dq_eval_long_fit(dq_eval *e, int source, dq_err *err)
+{
+    dq_eval_source *s = &e->source[source];
+    const dq_long usual = s->kind->usual_long, way = e->too_long ? e->too_long : usual;
+    misfit f = {0};
+    if (usual == DQ_LONG_USUAL || way == DQ_LONG_CUT) return DQ_OK;
+    const int64_t n = s->kind->count(s);
+    f.is = dq_block_new((size_t)n, sizeof *f.is, err);
+    for (int i = 0; f.is && err->code == DQ_OK && i < e->n_models; i++) {
+        dq_arena *a = dq_arena_new();
+        if (!a)
+            dq_fail(err, DQ_RESOURCE, "out of memory");
+        else if (e->model[i].tok && find_misfits(&f, e, s, &e->model[i], n, a, err) != DQ_OK)
+            dq_in(err, "%s: ", s->path);
+        dq_arena_free(a);
+    }
+    if (err->code == DQ_OK) judge_misfits(e, s, &f, n, way, err);
+    dq_block_free(f.is);
+    return err->code;
+}
+
+/* ---- Eval ----
+ * The plan of the sweep: rows, each a model, a source and settings, and ids, one set for all
+ * models that read the same ones. A row is made once, however often it is asked for; what it is
+ * compared with is a row too, at 16 bits, which is scored but not shown unless asked for. */
 
 /* Whether ids that were made for one of the models are those of the other. */
 static bool same_ids(const dq_eval_ids *ids, const dq_eval_model *a, const dq_eval_model *b)
@@ -102,7 +492,7 @@ static int computed_for(const dq_eval *e, const dq_eval_row *want)
         const dq_eval_row *r = &e->row[i];
         if (r->same == i && r->model == want->model && r->ids == want->ids &&
             dq_logit_same(r->logit, want->logit) && dq_math_same(r->math, want->math) &&
-            dq_eval_same_numbers(e, r, want))
+            same_numbers(e, r, want))
             return i;
     }
     return e->n_rows;
@@ -133,7 +523,7 @@ static int put_row(dq_eval *e, dq_eval_row want, dq_err *err)
         dq_grow(e->a, e->row, (size_t)e->n_rows + 1, &e->cap_rows, sizeof *list, err);
     if (!list) return -1;
     e->row = list;
-    want.run = dq_eval_effective_kv(e, &want);
+    want.run = effective_kv(e, &want);
     want.same = computed_for(e, &want);
     if (want.same < e->n_rows) {
         const dq_eval_row *other = &e->row[want.same];

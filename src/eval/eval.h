@@ -10,7 +10,7 @@
 #include "eval/score.h"
 #include "session/session.h"
 #include "stat/stat.h"
-#include "tasks/slices.h"
+#include "tasks/documents.h"
 #include "tasks/tasks.h"
 
 typedef struct dq_eval dq_eval;
@@ -26,11 +26,11 @@ typedef struct dq_eval_words {
     int64_t n_cont;      /* its scored tokens that are cont */
 } dq_eval_words;
 
-/* What becomes of items with more tokens than a model has positions: see eval_long.h. */
+/* What becomes of items with more tokens than a model has positions: see "Long". */
 typedef enum dq_long { DQ_LONG_USUAL, DQ_LONG_ERROR, DQ_LONG_SKIP, DQ_LONG_CUT } dq_long;
 
 /* How one kind of source is fed to a model and judged. Its units are items, or windows of a text. The rest of
- * the library knows no kind but by its row; windows have their own path in eval_run.c. */
+ * the library knows no kind but by its row; windows have their own path in eval_sweep.c. */
 typedef struct dq_eval_kind {
     bool windows;          /* else requests */
     const char *metric[2]; /* names of what judge gives; the second may be NULL. Neither: nothing is
@@ -58,7 +58,7 @@ typedef struct dq_eval_kind {
     bool answered; /* items have their answers, so solved ones can stand before others */
     bool
         averaged; /* every source has items of its own, so that a mean over sources is one of independent numbers */
-    /* Items that a model may have too few positions for, as eval_long.h treats them. */
+    /* Items that a model may have too few positions for, as "Long" treats them. */
     /* where nobody says what becomes of them; DQ_LONG_USUAL: there are none, and the functions
      * below but line are NULL */
     dq_long usual_long;
@@ -187,8 +187,6 @@ const char *dq_eval_passes(const dq_eval_row *row);
 /* Units that a row has, and scored tokens of the first n of them. */
 int64_t dq_eval_units(const dq_eval *e, const dq_eval_row *row);
 int64_t dq_eval_values(const dq_eval *e, const dq_eval_row *row, int64_t n);
-/* The end of the units from `at` on, before `end`, that are finished alike, or lacking alike. */
-int64_t dq_eval_alike(const dq_eval_row *row, int64_t at, int64_t end);
 /* The first of at .. end - 1 that is lacking; `end`: none. */
 int64_t dq_eval_lacking(const dq_eval_row *row, int64_t at, int64_t end);
 /* The number of a unit in its file, from 0, and its line, from 1; 0: it has none. */
@@ -218,10 +216,6 @@ dq_status dq_eval_journal_end(dq_eval *e, dq_err *err);
 /* Takes what another run of the same key has finished, from the file that its journal was. DQ_MISMATCH: of another key, or
  * without a last line. DQ_DAMAGED: units that are finished already. */
 dq_status dq_eval_take(dq_eval *e, const char *key, const char *path, dq_err *err);
-/* A row has finished its units from .. to - 1, with numbers in their places and its `pending` of them: they count as finished
- * from now on, and are written down. */
-void dq_eval_finish(dq_eval *e, int row, int64_t from, int64_t to);
-
 /* ln of the probability of a request's continuation; whether every id of it was the most likely one. */
 double dq_eval_ll(const dq_eval_row *row, const dq_request *r);
 bool dq_eval_greedy(const dq_eval_row *row, const dq_request *r);
@@ -232,8 +226,6 @@ int dq_eval_pick(const dq_item *item, const dq_eval_row *row, const dq_request *
 
 /* Shares of scored tokens below the KLDs that are given: .001, .01, .05, .1, .5, .9, .95, .99, .999 and 1. */
 enum { DQ_KLD_POINTS = 10 };
-extern const double dq_eval_kld_point[DQ_KLD_POINTS];
-
 /* What is known about a finished row. Rows of items have scores, rows of texts the others. */
 struct dq_eval_numbers {
     int64_t n; /* items or scored tokens */
@@ -268,5 +260,105 @@ dq_status dq_eval_worse(dq_interval_loss *out, const dq_eval *e, int before, int
 /* Two finished rows of one source, perhaps of different models. */
 dq_status dq_eval_compare(const dq_eval *e, int before, int after, int metric, dq_stat_flips *out,
                           dq_err *err);
+
+/* ---- Average ----
+ * The mean of a number over tasks, each counting as much as the others however many items it has:
+ * the last column of tables of benchmarks. */
+
+/* The shown rows with the model and settings of `row`, one for each source of its kind, in the order of the sources.
+ * Returns their number: at least 2, or 0 where the kind has no mean over tasks, where the run has one task of it, or
+ * where `row` is not the first of them. rows: [e->n_sources]. */
+int dq_eval_average_rows(int *rows, const dq_eval *e, int row);
+
+typedef struct dq_eval_average {
+    dq_mean mean; /* its clusters are those of all tasks */
+    dq_interval interval;
+} dq_eval_average;
+/* Of n tasks with items of their own: the standard error is sqrt(sum of squares) / n. Each end of the interval lies as
+ * far from the mean as the root of the summed squares of the tasks' own distances says, over n: intervals without
+ * an error, of tasks where all items are right, keep their width, and equal errors give z of them.
+ * Source: Zou and Donner, Statistics in Medicine 27 (2008), of sums. */
+dq_eval_average dq_eval_average_of(const dq_mean *task, const dq_interval *interval, int n);
+
+/* ---- Long ----
+ * Items that have more tokens than a model has positions. */
+
+enum { DQ_EVAL_LONGS = 3 };
+extern const char *const dq_eval_long_name[1 + DQ_EVAL_LONGS]; /* "", "error", "skip", "cut" */
+
+/* After all models are open and before rows are added: counts the items of a source that one of the models
+ * cannot hold. error: DQ_MISMATCH with their number and the first of them. skip: they leave the source, for
+ * all models, so that every row has the same items; all of them is DQ_MISMATCH. cut: nothing, encoding
+ * cuts. */
+dq_status dq_eval_long_fit(dq_eval *e, int source, dq_err *err);
+
+/* ---- Pieces ----
+ * The work of a sweep as pieces that several processes, or several runs, can share. They follow
+ * from models, items and settings alone, not from who computes them or what is finished. */
+
+/* Units begin .. end - 1 of a row of items; of texts, of all rows with the reference row `row`. */
+typedef struct dq_eval_piece {
+    int64_t number;
+    int row;
+    int turn; /* pieces of one turn follow each other, so that models change as rarely as they can */
+    int64_t begin, end;
+    double work; /* ids that are fed times parameters */
+} dq_eval_piece;
+
+typedef struct dq_eval_pieces {
+    dq_eval_piece *piece; /* [n], of e->a, by turn, row and unit */
+    int64_t n;
+} dq_eval_pieces;
+
+/* cut: into pieces that are worth sharing. Else a row is one piece, which takes no more time than it has to. The numbers are the
+ * same, and so are the counts of what was computed: items that share a prefix stay together. */
+dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, bool cut, dq_err *err);
+/* shard[number] of each piece, 0 .. n_shards - 1: the largest first, each to the shard with least work. */
+dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards, dq_err *err);
+
+/* ---- Same ----
+ * Which caches of a sweep are the same, whatever they are called: a policy matters only where
+ * something is left to choose. */
+
+/* What of its contexts a row's cache keeps. */
+typedef enum dq_eval_kept {
+    DQ_EVAL_KEPT_ALL, /* every token: nothing is evicted, or no context is longer than its budget */
+    DQ_EVAL_KEPT_LEAST, /* no budget is more than sink + recent, so these tokens and no others */
+    DQ_EVAL_KEPT_CHOSEN /* what a policy chooses, in some context at least */
+} dq_eval_kept;
+
+/* By the lengths of the row's contexts, of prompts with answers by the most that they can have; of a finished row also by what
+ * was measured. */
+dq_eval_kept dq_eval_kept_of(const dq_eval *e, const dq_eval_row *row);
+/* Whether two rows with the same tokens keep the same tokens in the same form. */
+bool dq_eval_same_cache(const dq_eval *e, const dq_eval_row *a, const dq_eval_row *b);
+
+/* ---- Sweep ----
+ * A sweep while it runs: how far it is, how much it does at a time, and the model whose rows are
+ * at work. */
+
+typedef struct dq_eval_sweep {
+    dq_eval *e;
+    dq_pace pace; /* a row a kind; rows share kinds where there are many */
+    /* The step at hand: units of a row that are finished together. */
+    dq_eval_row *row;
+    double fed, feeds;  /* rows that passes have computed, and will */
+    double rate;        /* seconds that are expected of each; 0: it is done again */
+    double begun, told; /* seconds */
+    int model;          /* whose rows are at work; -1: none */
+    dq_runner *runner;  /* its plain one: the caller's, or the sweep's own */
+} dq_eval_sweep;
+
+void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e);
+void dq_eval_sweep_end(dq_eval_sweep *s);
+
+/* Rows that the row's next step may compute, at most `max`: 512 at first, and more while its own steps take less than half a
+ * second; after one of more than a second as many as half a second takes at its pace. A step is at least one unit, so a stop
+ * loses one unit of a row, or several that take about a second or have 512 rows. How units are grouped changes no result. */
+int64_t dq_eval_sweep_rows(const dq_eval_row *row, int64_t max);
+/* A step of units begin .. end - 1 of the row begins, and ends. again: the units are finished, and only what is not kept of
+ * them is computed once more. */
+void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64_t end, bool again);
+void dq_eval_sweep_step_end(dq_eval_sweep *s);
 
 #endif

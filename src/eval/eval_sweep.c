@@ -1,13 +1,771 @@
-/* eval_sweep: see eval_sweep.h. What is told is a share of the time, by what rows of the table have taken so far (base/work.h). Within a
- * step it goes by the rows that passes have computed, of those that its sequences feed; where contexts are shared, or read
- * again, there are fewer or more, and the rest counts at the step's end.
+/* A piece has about as many rows of passes as products need to be fast; where models take turns
+ * over a text, as many as a turn has, since each turn packs their weights anew.
  * SPDX-License-Identifier: MIT */
-#include "eval/eval_sweep.h"
-
+#include "base/json.h"
 #include "base/os.h"
 #include "base/ranks.h"
+#include "base/text.h"
+#include "base/work.h"
+#include "eval/inside.h"
+#include "session/session.h"
+#include "stat/stat.h"
+#include "tasks/documents.h"
+#include "tasks/tasks.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void sweep_told(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end);
+static dq_status sweep_hold(dq_eval_sweep *s, int model, dq_err *err);
+static dq_pass sweep_pass(dq_eval_sweep *s, const dq_eval_row *row);
+static dq_status sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_eval_row *row,
+                              dq_err *err);
+static void sweep_runner_end(dq_runner *r, const dq_eval_sweep *s);
+static double sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end);
+
+/* ---- Pieces ---- */
+
+enum { PIECE_ROWS = 1024 };
+
+typedef struct builder {
+    const dq_eval *e;
+    dq_eval_pieces *out;
+    size_t cap;
+    int turn;
+    bool cut;
+} builder;
+
+/* Whether row i is computed in pieces of row `first`: that row itself, or of a text one with this reference. */
+static bool belongs(const dq_eval *e, int i, int first)
+{
+    const dq_eval_row *row = &e->row[i];
+    if (i == first) return true;
+    return row->same == i && row->ref == first && dq_eval_source_of(e, row)->kind->windows;
+}
+
+static double parameters_of(const dq_eval *e, int first, bool *several)
+{
+    double n = 0;
+    *several = false;
+    for (int i = 0; i < e->n_rows; i++) {
+        if (!belongs(e, i, first)) continue;
+        n += (double)e->model[e->row[i].model].m->n_params;
+        *several = *several || e->row[i].model != e->row[first].model;
+    }
+    return n;
+}
+
+/* Units that must not be parted: those that are finished together, and those that share a prefix, which is fed once for them;
+ * the end of the ones that begin with `at`, and the ids that they feed. */
+static int64_t together(const dq_eval *e, const dq_eval_row *row, int64_t at, double *fed)
+{
+    const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
+    const int64_t n = dq_eval_units(e, row);
+    int64_t end = at + (kind->group ? kind->group : 1);
+    *fed = 0;
+    if (!kind->windows) {
+        const dq_shared_prefix *p = dq_items_shared_prefix(&e->ids[row->ids].req, at);
+        if (p->n && p->end > end) end = p->end;
+        *fed = (double)p->n;
+    }
+    if (end > n) end = n;
+    *fed += sweep_feeds(e, row, at, end);
+    return end;
+}
+
+static int64_t piece_end(const dq_eval *e, const dq_eval_row *row, int64_t begin, double rows,
+                         double *fed)
+{
+    const int64_t n = dq_eval_units(e, row);
+    int64_t end = together(e, row, begin, fed);
+    while (end < n) {
+        double more;
+        const int64_t next = together(e, row, end, &more);
+        if (*fed + more > rows) break;
+        *fed += more;
+        end = next;
+    }
+    return end;
+}
+
+static dq_status add_row(builder *b, int first, dq_err *err)
+{
+    const dq_eval_row *row = &b->e->row[first];
+    const int64_t n = dq_eval_units(b->e, row);
+    bool several;
+    const double parameters = parameters_of(b->e, first, &several);
+    const double rows = !b->cut ? INFINITY : several ? DQ_SCORE_ROWS : PIECE_ROWS;
+    for (int64_t begin = 0, end; begin < n; begin = end) {
+        double fed;
+        end = piece_end(b->e, row, begin, rows, &fed);
+        const int64_t number = b->out->n;
+        dq_eval_piece *list =
+            dq_grow(b->e->a, b->out->piece, (size_t)number + 1, &b->cap, sizeof *list, err);
+        if (!list) return err->code;
+        list[number] = (dq_eval_piece){number, first, b->turn, begin, end, fed * parameters};
+        b->out->piece = list;
+        b->out->n++;
+    }
+    return DQ_OK;
+}
+
+static int by_work(const void *a, const void *b)
+{
+    const dq_eval_piece *x = a, *y = b;
+    if (x->work != y->work) return x->work < y->work ? 1 : -1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static int by_turn(const void *a, const void *b)
+{
+    const dq_eval_piece *x = a, *y = b;
+    return x->turn != y->turn ? (x->turn < y->turn ? -1 : 1) : by_work(a, b);
+}
+
+/* Within each turn the largest come first. */
+static void pieces_sort(dq_eval_pieces *p)
+{
+    if (p->n) qsort(p->piece, (size_t)p->n, sizeof *p->piece, by_turn);
+}
+
+/* Rows of items of one model, or the texts that it is the reference of. */
+static dq_status add_model(builder *b, int model, bool windows, dq_err *err)
+{
+    const dq_eval *e = b->e;
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *row = &e->row[i];
+        if (row->same != i || row->model != model) continue;
+        if (dq_eval_source_of(e, row)->kind->windows != windows) continue;
+        if (!windows || row->ref == i) DQ_TRY(add_row(b, i, err));
+    }
+    b->turn++;
+    return DQ_OK;
+}
+
+dq_status dq_eval_pieces_of(dq_eval_pieces *out, const dq_eval *e, bool cut, dq_err *err)
+{
+    builder b = {.e = e, .out = out, .cut = cut};
+    *out = (dq_eval_pieces){0};
+    for (int i = 0; i < e->n_models; i++) {
+        DQ_TRY(add_model(&b, i, false, err));
+        DQ_TRY(add_model(&b, i, true, err));
+    }
+    return DQ_OK;
+}
+
+/* ---- Shards ---- */
+
+static int least(const double *work, int n)
+{
+    int at = 0;
+    for (int i = 1; i < n; i++) {
+        if (work[i] < work[at]) at = i;
+    }
+    return at;
+}
+
+dq_status dq_eval_pieces_share(int *shard, const dq_eval_pieces *p, int n_shards, dq_err *err)
+{
+    double *work = dq_block_new((size_t)n_shards, sizeof *work, err);
+    dq_eval_piece *order = work ? dq_block_new((size_t)p->n + 1, sizeof *order, err) : NULL;
+    if (order && p->n) memcpy(order, p->piece, (size_t)p->n * sizeof *order);
+    if (order) qsort(order, (size_t)p->n, sizeof *order, by_work);
+    for (int64_t i = 0; order && i < p->n; i++) {
+        const int to = least(work, n_shards);
+        shard[order[i].number] = to;
+        work[to] += order[i].work;
+    }
+    dq_block_free(order);
+    dq_block_free(work);
+    return err->code;
+}
+
+/* ---- Journal ----
+ * Finished work as steps of a journal. Numbers are written in hexadecimal, so that a resumed run
+ * gives the same bits as one that was never stopped. Each line of the journal is a JSON object:
+ *
+ *   {"schema": "dq-eval-resume/9", "key": KEY, "rows": N, ...}
+ *   {"row": I, "from": UNIT, "to": UNIT, "tokens": .., "computed": .., "seconds": HEX, "held": [..],
+ *    "gap_min": HEX, "logp": "HEX ..", "top1": "ID ..", "kld": "HEX ..", "top_logp": "HEX ..",
+ *    "extra": "HEX .."}                       one per step: units of a row that were finished together,
+ *                                             in any order
+ *   {"piece": I, "work": W, "seconds": S}    of a shard: the steps since the last such line were one piece
+ *   {"end": true}                            of a shard: nothing is left to do */
+
+static const char schema[] = "dq-eval-resume/9";
+
+/* The counts of what contexts took, in the order of the file. */
+enum { N_HELD = 19 };
+static int64_t *held_field(dq_kv_cached *h, int i)
+{
+    int64_t *const all[N_HELD] = {&h->contexts,
+                                  &h->missed,
+                                  &h->tokens,
+                                  &h->tokens_cut,
+                                  &h->slots,
+                                  &h->baseline,
+                                  &h->dense16,
+                                  &h->bytes.codes,
+                                  &h->bytes.scales,
+                                  &h->bytes.unquantized,
+                                  &h->bytes.index,
+                                  &h->bytes.tokens,
+                                  &h->bytes.tokens_coded,
+                                  &h->reads,
+                                  &h->reads_coded,
+                                  &h->evicted,
+                                  &h->raised,
+                                  &h->beyond,
+                                  &h->flat};
+    return all[i];
+}
+
+/* The row's units from .. to - 1, and what they cost. */
+static void put_row(FILE *f, const dq_eval *e, int index, int64_t from, int64_t to)
+{
+    const dq_eval_row *r = &e->row[index];
+    int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
+    int64_t extra = e->ids[r->ids].n_extra;
+    dq_score_work w = r->pending;
+    fprintf(f, "{\"row\": %d, \"from\": %" PRId64 ", \"to\": %" PRId64, index, from, to);
+    fprintf(f, ", \"tokens\": %" PRId64 ", \"computed\": %" PRId64, w.tokens, w.computed);
+    fprintf(f, ", \"seconds\": \"%a\", \"held\": [", w.seconds);
+    for (int i = 0; i < N_HELD; i++)
+        fprintf(f, "%s%" PRId64, i ? ", " : "", *held_field(&w.cached, i));
+    fprintf(f, "], \"gap_min\": \"%a\"", w.cached.gap_min);
+    dq_part_put_reals(f, "logp", r->logp + at, n);
+    fputs(", \"top1\": \"", f);
+    for (int64_t i = 0; i < n; i++) fprintf(f, "%s%" PRId32, i ? " " : "", r->top1[at + i]);
+    fputc('"', f);
+    if (r->kld) dq_part_put_reals(f, "kld", r->kld + at, n);
+    if (r->top_logp) dq_part_put_reals(f, "top_logp", r->top_logp + at, n);
+    if (r->extra) dq_part_put_reals(f, "extra", r->extra + from * extra, (to - from) * extra);
+    fputc('}', f);
+}
+
+/* Writes a step down, or tells rank 0. */
+static dq_status put(const dq_eval *e, int row, int64_t from, int64_t to, dq_err *err)
+{
+    dq_strbuf text = {0};
+    FILE *f = dq_strbuf_memory_open(&text, err);
+    if (!f) return err->code;
+    put_row(f, e, row, from, to);
+    if (dq_strbuf_memory_close(f, err) == DQ_OK && e->journal)
+        dq_journal_add(e->journal, text.s, text.n, err);
+    else if (err->code == DQ_OK)
+        dq_ranks_tell(text.s, text.n, err);
+    dq_block_free(text.s);
+    return err->code;
+}
+
+/* A row has finished its units from .. to - 1, with numbers in their places and its `pending` of them: they count as finished
+ * from now on, and are written down. */
+static void finish(dq_eval *e, int row, int64_t from, int64_t to)
+{
+    dq_eval_row *r = &e->row[row];
+    dq_score_work_add(&r->work, &r->pending);
+    for (int64_t i = from; i < to; i++) r->finished[i] = true;
+    e->ended = false; /* more follows */
+    if (e->journal_err.code == DQ_OK && (e->journal || (dq_ranks_number() > 0 && !e->alone)))
+        put(e, row, from, to, &e->journal_err);
+}
+
+static dq_status get_ids(int32_t *x, int64_t n, const json_t *line, const char *key, dq_err *err)
+{
+    const char *s;
+    DQ_TRY(dq_json_text(&s, line, key, NULL, err));
+    for (int64_t i = 0; i < n; i++) {
+        char *end;
+        x[i] = (int32_t)strtol(s, &end, 10);
+        if (end == s || (*end != ' ' && *end)) return dq_fail(err, DQ_DAMAGED, "\"%s\"", key);
+        s = end;
+    }
+    return *s ? dq_fail(err, DQ_DAMAGED, "\"%s\" has too many values", key) : DQ_OK;
+}
+
+static dq_status get_held(dq_kv_cached *h, const json_t *line, dq_err *err)
+{
+    const json_t *list = json_object_get(line, "held");
+    if (json_array_size(list) != N_HELD)
+        return dq_fail(err, DQ_DAMAGED, "\"held\": expected %d numbers", N_HELD);
+    for (size_t i = 0; i < N_HELD; i++) {
+        const json_t *v = json_array_get(list, i);
+        if (!json_is_integer(v)) return dq_fail(err, DQ_DAMAGED, "\"held\": not a number");
+        *held_field(h, (int)i) = json_integer_value(v);
+    }
+    return DQ_OK;
+}
+
+static dq_status get_row(dq_eval *e, const json_t *o, dq_err *err)
+{
+    int64_t index, from, to;
+    dq_score_work w = {0};
+    DQ_TRY(dq_json_int(&index, o, "row", 0, e->n_rows - 1, NULL, err));
+    dq_eval_row *r = &e->row[index];
+    int64_t extra = e->ids[r->ids].n_extra;
+    if (r->same != index)
+        return dq_fail(err, DQ_DAMAGED, "row %lld is not computed for itself", (long long)index);
+    DQ_TRY(dq_json_int(&from, o, "from", 0, dq_eval_units(e, r) - 1, NULL, err));
+    DQ_TRY(dq_json_int(&to, o, "to", from + 1, dq_eval_units(e, r), NULL, err));
+    if (r->finished[from] || dq_eval_alike(r, from, to) < to)
+        return dq_fail(err, DQ_DAMAGED, "row %lld has units of %lld to %lld twice",
+                       (long long)index, (long long)from, (long long)to - 1);
+    DQ_TRY(dq_json_int(&w.tokens, o, "tokens", 0, INT64_MAX, NULL, err));
+    DQ_TRY(dq_json_int(&w.computed, o, "computed", 0, INT64_MAX, NULL, err));
+    DQ_TRY(dq_part_get_reals(&w.seconds, 1, o, "seconds", err));
+    DQ_TRY(get_held(&w.cached, o, err));
+    DQ_TRY(dq_part_get_reals(&w.cached.gap_min, 1, o, "gap_min", err));
+    int64_t at = dq_eval_values(e, r, from), n = dq_eval_values(e, r, to) - at;
+    DQ_TRY(dq_part_get_reals(r->logp + at, n, o, "logp", err));
+    DQ_TRY(get_ids(r->top1 + at, n, o, "top1", err));
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(r->logp[at + i]))
+            return dq_fail(err, DQ_DAMAGED, "\"logp\" of row %lld is not finite", (long long)index);
+    }
+    if (r->kld) DQ_TRY(dq_part_get_reals(r->kld + at, n, o, "kld", err));
+    if (r->top_logp) DQ_TRY(dq_part_get_reals(r->top_logp + at, n, o, "top_logp", err));
+    if (r->extra)
+        DQ_TRY(dq_part_get_reals(r->extra + from * extra, (to - from) * extra, o, "extra", err));
+    dq_score_work_add(&r->work, &w);
+    for (int64_t i = from; i < to; i++) r->finished[i] = true;
+    return DQ_OK;
+}
+
+static dq_status get_line(dq_eval *e, const char *text, size_t len, int64_t *row, int64_t *from,
+                          int64_t *to, dq_err *err)
+{
+    json_t *step = NULL;
+    if (dq_json_parse(&step, text, len, "step", err) == DQ_OK && get_row(e, step, err) == DQ_OK) {
+        *row = json_integer_value(json_object_get(step, "row"));
+        *from = json_integer_value(json_object_get(step, "from"));
+        *to = json_integer_value(json_object_get(step, "to"));
+    }
+    json_decref(step);
+    return err->code;
+}
+
+/* What another rank has finished, as finish told it: into the rows and the journal, if there is one. */
+static dq_status sweep_take(dq_eval_sweep *s, const char *text, size_t len, dq_err *err)
+{
+    dq_eval *e = s->e;
+    int64_t row = 0, from = 0, to = 0;
+    DQ_TRY(get_line(e, text, len, &row, &from, &to, err));
+    sweep_told(s, &e->row[row], from, to);
+    if (e->journal && e->journal_err.code == DQ_OK)
+        dq_journal_add(e->journal, text, len, &e->journal_err);
+    return DQ_OK;
+}
+
+static bool is_piece(const json_t *step)
+{
+    return json_object_get(step, "piece");
+}
+
+/* A journal, or another run's file. */
+typedef struct journal {
+    dq_eval *e;
+    const char *key;
+    bool own; /* it is gone on from */
+} journal;
+
+static dq_status check_head(const journal *x, const json_t *head, dq_err *err)
+{
+    const dq_eval *e = x->e;
+    const dq_part_head want = {schema, x->key, e->n_shards ? e->shard + 1 : 0, e->n_shards};
+    int64_t rows;
+    DQ_TRY(dq_part_check(head, &want, !x->own, err));
+    return dq_json_int(&rows, head, "rows", e->n_rows, e->n_rows, NULL, err);
+}
+
+static dq_status take_step(void *arg, int64_t line, const json_t *step, dq_err *err)
+{
+    const journal *x = arg;
+    if (line == 0) return check_head(x, step, err);
+    return is_piece(step) ? DQ_OK : get_row(x->e, step, err);
+}
+
+static dq_status add_head(dq_eval *e, const char *key, dq_err *err)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "schema", json_string(schema));
+    json_object_set_new(o, "key", json_string(key));
+    json_object_set_new(o, "rows", json_integer(e->n_rows));
+    if (e->about) json_object_update(o, e->about);
+    return dq_part_add(e->journal, o, err);
+}
+
+/* A shard has computed a piece in so many seconds, which its file says. */
+static void journal_piece(dq_eval *e, int64_t piece, double work, double seconds)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "piece", json_integer(piece));
+    json_object_set_new(o, "work", json_real(work));
+    json_object_set_new(o, "seconds", json_real(seconds));
+    if (e->journal_err.code == DQ_OK)
+        dq_part_add(e->journal, o, &e->journal_err);
+    else
+        json_decref(o);
+}
+
+dq_status dq_eval_journal_end(dq_eval *e, dq_err *err)
+{
+    if (e->journal_err.code != DQ_OK) *err = e->journal_err;
+    if (err->code != DQ_OK || e->ended) return err->code;
+    return dq_part_end(e->journal, err);
+}
+
+dq_status dq_eval_take(dq_eval *e, const char *key, const char *path, dq_err *err)
+{
+    journal x = {e, key, false};
+    return dq_part_read(path, take_step, &x, err);
+}
+
+dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool resume, dq_err *err)
+{
+    journal x = {e, key, true};
+    DQ_TRY(resume ? dq_part_resume(&e->journal, &e->ended, path, take_step, &x, err)
+                  : dq_journal_new(&e->journal, path, err));
+    if (dq_journal_count(e->journal) > 0 || add_head(e, key, err) == DQ_OK) return DQ_OK;
+    dq_journal_close(e->journal, true); /* without a head nothing can be gone on from */
+    e->journal = NULL;
+    return err->code;
+}
+
+/* ---- Windows ----
+ * Dq_eval_sweep_windows of eval.h. All rows with one reference take turns: the reference's
+ * final states are kept for the windows of a turn, and each row runs over these, some windows at a
+ * time, each time written down by itself. Of the reference, a resumed run computes the states of
+ * what is finished already once more where another row lacks them. */
+
+enum { FLOOR_STATES = 8 }; /* of a window, for its noise floor */
+
+typedef struct cluster {
+    dq_eval_sweep *s;
+    dq_eval *e;
+    dq_backend *b;
+    const dq_windows *w;
+    int *rows; /* [n_rows] that have this reference, which comes first */
+    int n_rows;
+    int dim;               /* of the widest model */
+    bool several;          /* models */
+    const dq_weight *kept; /* see keep_head; NULL: nothing */
+    int64_t limit;         /* of the windows that are asked for */
+    int64_t max_rows;      /* of a turn, and of the states below */
+    int64_t begin, end;    /* the turn */
+    dq_mat ref_state;      /* of its scored tokens */
+    dq_mat state;          /* of the windows at hand */
+} cluster;
+
+/* Windows begin .. end - 1 of one row. */
+typedef struct step {
+    int64_t begin, end;
+    int64_t at, n; /* its scored tokens: the first, and how many */
+    dq_mat state;
+} step;
+
+static dq_status score(const cluster *c, dq_eval_row *row, const step *x, dq_err *err)
+{
+    const dq_pass pass = sweep_pass(c->s, row);
+    const dq_scores out = {row->logp + x->at, row->top1 + x->at};
+    dq_scorer s;
+    dq_runner *r;
+    DQ_TRY(sweep_runner(&r, c->s, row, err));
+    if (dq_score_begin(&s, r, &pass, &row->run, err) == DQ_OK)
+        dq_score_windows(&s, c->w, x->begin, x->end, x->state, out, err);
+    row->pending = s.work;
+    dq_score_end(&s);
+    sweep_runner_end(r, c->s);
+    return err->code;
+}
+
+/* The mean KLD of a window's first states with the same states moved by one unit in the last place each, up and down in
+ * turn. */
+static dq_status noise_floor(const cluster *c, const dq_eval_row *row, dq_mat state, double *floor,
+                             dq_err *err)
+{
+    const dq_ops *ops = c->b->ops;
+    const dq_weight *head = &c->e->model[row->model].m->head;
+    const int64_t n = state.rows * state.cols;
+    dq_mat moved = {.p = c->state.p, .rows = state.rows, .cols = state.cols};
+    double kld[FLOOR_STATES];
+    float *x = dq_block_new((size_t)n, sizeof *x, err);
+    if (!x) return err->code;
+    ops->get(c->b, x, state.p, (size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = nextafterf(x[i], i % 2 ? INFINITY : -INFINITY);
+    ops->put(c->b, moved.p, x, (size_t)n * sizeof *x);
+    ops->kld(c->b, kld, state, head, row->math.linear, moved, head, row->math.linear);
+    dq_backend_sync(c->b, err);
+    dq_block_free(x);
+    *floor = 0;
+    for (int64_t i = 0; i < state.rows; i++) *floor += kld[i] / (double)state.rows;
+    return err->code;
+}
+
+/* What only a reference row has: how sure it is of its most likely ids, and the noise floors. */
+static dq_status observe_reference(const cluster *c, dq_eval_row *row, const step *x, dq_err *err)
+{
+    c->b->ops->logprob(c->b, row->top_logp + x->at, NULL, x->state,
+                       &c->e->model[row->model].m->head, row->top1 + x->at, row->math.linear);
+    DQ_TRY(dq_backend_sync(c->b, err));
+    for (int64_t i = x->begin; row->extra && i < x->end; i++) {
+        dq_mat few = x->state;
+        few.p += (c->w->win[i].value - x->at) * few.cols;
+        few.rows = dq_window_scored(&c->w->win[i]);
+        if (few.rows > FLOOR_STATES) few.rows = FLOOR_STATES;
+        DQ_TRY(noise_floor(c, row, few, &row->extra[i], err));
+    }
+    return DQ_OK;
+}
+
+/* The reference's final states of the turn, from scored id `at` on. */
+static dq_mat ref_states(const cluster *c, int64_t at, int64_t n)
+{
+    const dq_eval_row *ref = &c->e->row[c->rows[0]];
+    dq_mat m = c->ref_state;
+    m.rows = n;
+    m.cols = c->e->model[ref->model].m->dim; /* a reference may be of another size */
+    m.p += (at - dq_windows_values(c->w, c->begin)) * m.cols;
+    return m;
+}
+
+static dq_status compare(const cluster *c, dq_eval_row *row, const step *x, dq_err *err)
+{
+    const dq_eval_row *ref = &c->e->row[c->rows[0]];
+    c->b->ops->kld(c->b, row->kld + x->at, ref_states(c, x->at, x->n),
+                   &c->e->model[ref->model].m->head, ref->math.linear, x->state,
+                   &c->e->model[row->model].m->head, row->math.linear);
+    return dq_backend_sync(c->b, err);
+}
+
+static dq_status run_step(const cluster *c, dq_eval_row *row, step *x, bool again, dq_err *err)
+{
+    const bool is_ref = row == &c->e->row[c->rows[0]];
+    const dq_model *m = c->e->model[row->model].m;
+    x->at = dq_windows_values(c->w, x->begin);
+    x->n = dq_windows_values(c->w, x->end) - x->at;
+    x->state = is_ref ? ref_states(c, x->at, x->n)
+                      : (dq_mat){.p = c->state.p, .rows = x->n, .cols = m->dim};
+    if (score(c, row, x, err) == DQ_OK) dq_score_check_logp(m, row->logp + x->at, x->n, err);
+    if (err->code == DQ_DAMAGED)
+        dq_in(err, "%s: windows %lld to %lld: ", dq_eval_source_of(c->e, row)->path,
+              (long long)x->begin, (long long)x->end - 1);
+    if (err->code != DQ_OK || again) return err->code;
+    for (int64_t i = 0; i < x->n; i++) row->kld[x->at + i] = 0;
+    return is_ref ? observe_reference(c, row, x, err) : compare(c, row, x, err);
+}
+
+/* The end of a group of windows before `limit`: as many as have max_rows rows, or one. */
+static int64_t group_end(const dq_windows *w, int64_t begin, int64_t limit, int64_t max_rows,
+                         bool alike)
+{
+    int64_t end = begin, rows = 0;
+    while (end < limit && (end == begin || rows + w->win[end].n <= max_rows) &&
+           (!alike || dq_windows_alike(w, begin, end + 1)))
+        rows += w->win[end++].n;
+    return end;
+}
+
+/* Of a step of the row, whose model is held: where it is not the reference's, its own passes may be what memory holds fewer of. */
+static int64_t max_rows_of(const cluster *c, const dq_eval_row *row)
+{
+    if (row->model == c->e->row[c->rows[0]].model) return c->max_rows;
+    return dq_runner_rows(c->s->runner, c->max_rows);
+}
+
+/* What a row lacks of the turn; the reference's states of all of it. */
+static dq_status run_row(const cluster *c, int index, dq_err *err)
+{
+    dq_eval_row *row = &c->e->row[index];
+    const bool alike = !dq_kv_spec_is_plain(&row->kv); /* its cache takes windows of one shape */
+    const int64_t max = max_rows_of(c, row);
+    step x = {.begin = c->begin};
+    for (; x.begin < c->end; x.begin = x.end) {
+        const bool again = row->finished[x.begin];
+        const int64_t limit = dq_eval_alike(row, x.begin, c->end);
+        x.end = limit;
+        if (again && index != c->rows[0]) continue;
+        x.end = group_end(c->w, x.begin, limit, dq_eval_sweep_rows(row, max), alike);
+        dq_eval_sweep_step(c->s, row, x.begin, x.end, again);
+        DQ_TRY(run_step(c, row, &x, again, err));
+        DQ_TRY(dq_os_maps_check(err));
+        dq_eval_sweep_step_end(c->s);
+        if (again) continue;
+        finish(c->e, index, x.begin, x.end);
+    }
+    return DQ_OK;
+}
+
+/* ---- Clusters ---- */
+
+static void add_rows(cluster *c, int model)
+{
+    const dq_eval *e = c->e;
+    const int ref = c->rows[0];
+    const int before = c->n_rows;
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *row = &e->row[i];
+        if (i != ref && row->ref == ref && row->same == i && row->model == model)
+            c->rows[c->n_rows++] = i;
+    }
+    if (c->n_rows > before && e->model[model].m->dim > c->dim) c->dim = e->model[model].m->dim;
+}
+
+/* The rows, model by model, the reference and others of its model first. */
+static dq_status find_rows(cluster *c, int ref, dq_err *err)
+{
+    const dq_eval *e = c->e;
+    const int model = e->row[ref].model;
+    c->rows = dq_block_new((size_t)e->n_rows, sizeof *c->rows, err);
+    if (!c->rows) return err->code;
+    c->rows[c->n_rows++] = ref;
+    c->dim = e->model[model].m->dim;
+    add_rows(c, model);
+    for (int m = 0; m < e->n_models; m++) {
+        if (m != model) add_rows(c, m);
+    }
+    c->several = e->row[c->rows[c->n_rows - 1]].model != model;
+    return DQ_OK;
+}
+
+static dq_status make_states(cluster *c, dq_err *err)
+{
+    const dq_windows *w = c->w;
+    int64_t n = c->max_rows > w->longest ? c->max_rows : w->longest;
+    size_t bytes;
+    if (n > w->n_values) n = w->n_values;
+    if (!dq_mul_ok(&bytes, (size_t)n, (size_t)c->dim * sizeof(float)))
+        return dq_fail(err, DQ_RESOURCE, "windows of %lld tokens do not fit in memory",
+                       (long long)w->longest);
+    c->state.p = c->b->ops->alloc(c->b, bytes);
+    c->ref_state.p = c->b->ops->alloc(c->b, bytes);
+    if (c->state.p && c->ref_state.p) return DQ_OK;
+    dq_backend_sync(c->b, err);
+    dq_fail(err, DQ_RESOURCE, "out of memory for the final states of %lld tokens", (long long)n);
+    return dq_runner_advise(c->s->runner, c->max_rows, err);
+}
+
+/* The first window from `at` on that some row lacks. */
+static int64_t first_lacking(const cluster *c, int64_t at)
+{
+    int64_t first = c->limit;
+    for (int i = 0; i < c->n_rows; i++) first = dq_eval_lacking(&c->e->row[c->rows[i]], at, first);
+    return first;
+}
+
+/* With several models a turn is as long as it can be, as each of them packs its weights anew; with one it is a step, after
+ * which nothing of the reference is computed again. */
+static dq_status run_turns(cluster *c, bool once, dq_err *err)
+{
+    while ((c->begin = first_lacking(c, c->begin)) < c->limit) {
+        const dq_eval_row *ref = &c->e->row[c->rows[0]];
+        const int64_t rows =
+            c->several && !once ? c->max_rows : dq_eval_sweep_rows(ref, c->max_rows);
+        c->end = group_end(c->w, c->begin, c->limit, rows, false);
+        for (int i = 0; i < c->n_rows; i++) {
+            const dq_eval_row *row = &c->e->row[c->rows[i]];
+            if (i > 0 && dq_eval_lacking(row, c->begin, c->end) == c->end) continue;
+            DQ_TRY(sweep_hold(c->s, row->model, err));
+            DQ_TRY(run_row(c, c->rows[i], err));
+        }
+        if (once) break;
+    }
+    return DQ_OK;
+}
+
+/* The reference's head, which all differences need, while its model is not held. */
+static dq_status keep_head(cluster *c, dq_err *err)
+{
+    const dq_weight *head = &c->e->model[c->e->row[c->rows[0]].model].m->head;
+    if (!c->several || !c->b->ops->weight_acquire) return DQ_OK;
+    c->kept = c->b->ops->weight_acquire(c->b, head) ? head : NULL;
+    return dq_backend_sync(c->b, err);
+}
+
+/* Texts: windows begin .. end - 1 of all rows with the reference row `ref`, and of that row; once: the first step of them. */
+static dq_status sweep_windows(dq_eval_sweep *s, int ref, int64_t begin, int64_t end, bool once,
+                               dq_err *err)
+{
+    const dq_eval_row *row = &s->e->row[ref];
+    cluster c = {.s = s, .e = s->e, .w = &s->e->ids[row->ids].win, .begin = begin, .limit = end};
+    if (find_rows(&c, ref, err) == DQ_OK && first_lacking(&c, begin) < end &&
+        sweep_hold(s, row->model, err) == DQ_OK) {
+        c.b = dq_runner_backend(s->runner);
+        c.max_rows = dq_runner_rows(s->runner, DQ_SCORE_ROWS);
+        if (make_states(&c, err) == DQ_OK && keep_head(&c, err) == DQ_OK) run_turns(&c, once, err);
+        if (c.kept) c.b->ops->weight_release(c.b, c.kept);
+        c.b->ops->free(c.b, c.state.p);
+        c.b->ops->free(c.b, c.ref_state.p);
+    }
+    dq_block_free(c.rows);
+    return err->code;
+}
+
+/* ---- Pace ----
+ * How long a sweep is expected to take: the tokens of each row, at what a short pass of its model
+ * takes. Of caches and long contexts only the sweep itself learns more. */
+
+enum { LEAST = 8, MOST = 128 };  /* rows of the pass */
+static const double much = 2e10; /* parameters times rows */
+
+/* Two passes, of which the first one packs weights. */
+dq_status dq_eval_token_seconds(double *seconds, dq_runner *r, const dq_pass *pass, dq_err *err)
+{
+    dq_backend *b = dq_runner_backend(r);
+    const double fit = much / (double)dq_runner_model(r)->n_params;
+    const int64_t n = fit < LEAST ? LEAST : fit < MOST ? (int64_t)fit : MOST;
+    const int64_t cu[2] = {0, n};
+    int32_t ids[MOST] = {0}, pos[MOST], seq;
+    dq_mat hidden;
+    for (int i = 0; i < MOST; i++) pos[i] = i;
+    for (int i = 0; err->code == DQ_OK && i < 2; i++) {
+        seq = b->ops->kv_seq_new(b, dq_runner_kv(r));
+        const dq_batch batch = {
+            .n_seq = 1, .n_rows = n, .cu_rows = cu, .seq = &seq, .ids = ids, .pos = pos};
+        const double begin = dq_os_seconds();
+        if (seq < 0) return dq_backend_sync(b, err);
+        if (dq_runner_pass(r, &batch, pass, &hidden, err) == DQ_OK) dq_backend_sync(b, err);
+        *seconds = (dq_os_seconds() - begin) / (double)n;
+        b->ops->kv_seq_free(b, dq_runner_kv(r), seq);
+    }
+    return err->code;
+}
+
+/* By the runner of the plain cache, which has no codes that a row's arithmetic may need. */
+static dq_status time_model(dq_eval_sweep *s, const dq_eval_row *row, dq_err *err)
+{
+    dq_eval_model *m = &s->e->model[row->model];
+    const dq_pass pass = {.logit = dq_logit_plain,
+                          .math = {row->math.linear, DQ_NUM_F32, DQ_NUM_F32, DQ_NUM_F32}};
+    DQ_TRY(sweep_hold(s, row->model, err));
+    return dq_eval_token_seconds(&m->seconds, s->runner, &pass, err);
+}
+
+double dq_eval_expected(dq_eval *e)
+{
+    dq_eval_sweep s;
+    e->share = 1;
+    dq_eval_sweep_begin(&s, e);
+    return dq_pace_left(&s.pace);
+}
+
+dq_status dq_eval_measure(double *seconds, dq_eval *e, dq_err *err)
+{
+    dq_eval_sweep s = {.e = e, .model = -1};
+    for (int i = 0; err->code == DQ_OK && i < e->n_rows; i++)
+        if (e->model[e->row[i].model].seconds <= 0) time_model(&s, &e->row[i], err);
+    dq_eval_sweep_end(&s);
+    *seconds = dq_eval_expected(e);
+    return err->code;
+}
+
+/* ---- Sweep ----
+ * What is told is a share of the time, by what rows of the table have taken so far (base/work.h).
+ * Within a step it goes by the rows that passes have computed, of those that its sequences feed;
+ * where contexts are shared, or read again, there are fewer or more, and the rest counts at the
+ * step's end. */
 
 enum { STEP_ROWS = 512 }; /* of a step at least: products over fewer rows cost more each */
 
@@ -50,10 +808,11 @@ static double rate_of(const dq_eval *e, const dq_eval_row *row)
     return m->seconds > 0 ? m->seconds : parameter * (double)m->m->n_params;
 }
 
-void dq_eval_sweep_told(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end)
+/* Another rank has computed units of a row. */
+static void sweep_told(dq_eval_sweep *s, const dq_eval_row *row, int64_t begin, int64_t end)
 {
     dq_pace_step(&s->pace, kind_of(s->e, row),
-                 rate_of(s->e, row) * dq_eval_sweep_feeds(s->e, row, begin, end), dq_os_seconds());
+                 rate_of(s->e, row) * sweep_feeds(s->e, row, begin, end), dq_os_seconds());
 }
 
 /* Rows of the step at hand are computed. */
@@ -89,20 +848,22 @@ void dq_eval_sweep_begin(dq_eval_sweep *s, dq_eval *e)
         for (int64_t at = 0, end; at < n; at = end) {
             end = dq_eval_alike(row, at, n);
             if (row->finished[at]) continue;
-            dq_pace_expect(&s->pace, kind_of(e, row), rate * dq_eval_sweep_feeds(e, row, at, end));
+            dq_pace_expect(&s->pace, kind_of(e, row), rate * sweep_feeds(e, row, at, end));
         }
     }
 }
 
 /* ---- Runners ---- */
 
-dq_pass dq_eval_sweep_pass(dq_eval_sweep *s, const dq_eval_row *row)
+/* Settings of the row's passes, which tell the sweep how far they are. */
+static dq_pass sweep_pass(dq_eval_sweep *s, const dq_eval_row *row)
 {
     return (dq_pass){.logit = row->logit, .math = row->math, .listener = {tell, s}};
 }
 
-dq_status dq_eval_sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_eval_row *row,
-                               dq_err *err)
+/* The runner of the model that is held, which is the row's, or a new one with the row's cache: a cache has one form for its life. */
+static dq_status sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_eval_row *row,
+                              dq_err *err)
 {
     const dq_eval_model *m = &s->e->model[row->model];
     *r = s->runner;
@@ -110,7 +871,7 @@ dq_status dq_eval_sweep_runner(dq_runner **r, const dq_eval_sweep *s, const dq_e
     return dq_runner_new(r, m->m, dq_runner_backend(s->runner), &row->kv, err);
 }
 
-void dq_eval_sweep_runner_end(dq_runner *r, const dq_eval_sweep *s)
+static void sweep_runner_end(dq_runner *r, const dq_eval_sweep *s)
 {
     if (r != s->runner) dq_runner_free(r);
 }
@@ -128,7 +889,9 @@ static void let_go(dq_eval_sweep *s)
     s->model = -1;
 }
 
-dq_status dq_eval_sweep_hold(dq_eval_sweep *s, int model, dq_err *err)
+/* Rows of the model begin: what memory the one before has taken, packed weights, activations, cached tokens and pages of its
+ * files, is given back, and this one has its runner. */
+static dq_status sweep_hold(dq_eval_sweep *s, int model, dq_err *err)
 {
     const dq_eval_model *m = &s->e->model[model];
     if (s->model == model) return DQ_OK;
@@ -147,7 +910,8 @@ void dq_eval_sweep_end(dq_eval_sweep *s)
 
 /* ---- Steps ---- */
 
-double dq_eval_sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end)
+/* Ids that the sequences of the units feed, each counted for itself. */
+static double sweep_feeds(const dq_eval *e, const dq_eval_row *row, int64_t begin, int64_t end)
 {
     const dq_eval_ids *ids = &e->ids[row->ids];
     const dq_requests *q = &ids->req;
@@ -180,7 +944,7 @@ void dq_eval_sweep_step(dq_eval_sweep *s, dq_eval_row *row, int64_t begin, int64
 {
     s->row = row;
     s->fed = 0;
-    s->feeds = dq_eval_sweep_feeds(s->e, row, begin, end);
+    s->feeds = sweep_feeds(s->e, row, begin, end);
     s->rate = again ? 0 : rate_of(s->e, row);
     s->begun = dq_os_seconds();
     report(s);
@@ -192,4 +956,200 @@ void dq_eval_sweep_step_end(dq_eval_sweep *s)
     advance(s, s->feeds, now);
     report(s);
     set_pace(s->row, s->feeds, seconds);
+}
+
+/* ---- Run ----
+ * The sweep itself, row by row, and rows of items. See eval.h; "Windows" has the texts. */
+
+static dq_status score_items(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                             dq_err *err)
+{
+    const dq_eval_kind *kind = dq_eval_source_of(e, row)->kind;
+    const dq_requests *q = &e->ids[row->ids].req;
+    const int64_t from = dq_items_values(q, begin), to = dq_items_values(q, end);
+    if (kind->score)
+        DQ_TRY(kind->score(e, row, s, begin, end, err));
+    else
+        DQ_TRY(dq_score_items(s, q, begin, end, (dq_scores){row->logp, row->top1}, err));
+    return dq_score_check_logp(e->model[row->model].m, row->logp + from, to - from, err);
+}
+
+/* A group of items failed on what the model computes: says of which item, by trying one by one. */
+static dq_status name_item(dq_eval *e, dq_eval_row *row, dq_scorer *s, int64_t begin, int64_t end,
+                           dq_err *err)
+{
+    const dq_eval_source *from = dq_eval_source_of(e, row);
+    if (err->code != DQ_DAMAGED) return err->code;
+    for (int64_t i = begin; i < end; i++) {
+        dq_err one = {0};
+        if (score_items(e, row, s, i, i + 1, &one) == DQ_OK) continue;
+        const int64_t line = dq_eval_line(from, i), number = dq_eval_number(from, i);
+        if (line)
+            dq_in(&one, "%s: item %lld, line %lld: ", from->path, (long long)number,
+                  (long long)line);
+        else
+            dq_in(&one, "%s: item %lld: ", from->path, (long long)i);
+        *err = one;
+        break;
+    }
+    return err->code;
+}
+
+/* One past the last item before `end` that is finished together with item `at`. */
+static int64_t group_of_items(const dq_eval *e, const dq_eval_row *row, int64_t at, int64_t end,
+                              int64_t rows, bool shared)
+{
+    const int64_t n = dq_eval_source_of(e, row)->kind->group,
+                  group = n ? at + n : dq_score_group(&e->ids[row->ids].req, at, rows, shared);
+    return group < end ? group : end;
+}
+
+/* What the row lacks of its items begin .. limit - 1; once: the first step of it. */
+static dq_status run_groups(dq_eval_sweep *s, int index, dq_scorer *scorer, int64_t begin,
+                            int64_t limit, bool once, dq_err *err)
+{
+    dq_eval *e = s->e;
+    dq_eval_row *row = &e->row[index];
+    const bool shared = dq_score_shares(&scorer->pass, scorer->kv);
+    int64_t from = begin, end;
+    for (; (from = dq_eval_lacking(row, from, limit)) < limit; from = end) {
+        const int64_t rows = dq_eval_sweep_rows(row, dq_score_rows(scorer->r, shared));
+        end = group_of_items(e, row, from, dq_eval_alike(row, from, limit), rows, shared);
+        scorer->work = (dq_score_work){0};
+        dq_eval_sweep_step(s, row, from, end, false);
+        if (score_items(e, row, scorer, from, end, err) != DQ_OK)
+            return name_item(e, row, scorer, from, end, err);
+        DQ_TRY(dq_os_maps_check(err));
+        dq_eval_sweep_step_end(s);
+        row->pending = scorer->work;
+        finish(e, index, from, end);
+        if (once) break;
+    }
+    return DQ_OK;
+}
+
+static dq_status run_items(dq_eval_sweep *s, int index, int64_t begin, int64_t end, bool once,
+                           dq_err *err)
+{
+    const dq_eval_row *row = &s->e->row[index];
+    const dq_pass pass = sweep_pass(s, row);
+    dq_scorer scorer;
+    dq_runner *r;
+    if (dq_eval_lacking(row, begin, end) == end) return DQ_OK;
+    DQ_TRY(sweep_hold(s, row->model, err));
+    DQ_TRY(sweep_runner(&r, s, row, err));
+    if (dq_score_begin(&scorer, r, &pass, &row->run, err) == DQ_OK)
+        run_groups(s, index, &scorer, begin, end, once, err);
+    dq_score_end(&scorer);
+    sweep_runner_end(r, s);
+    return err->code;
+}
+
+/* ---- Pieces ---- */
+
+/* A run: the pieces that are this process's, or one of several shards'. */
+typedef struct run {
+    dq_eval_sweep s;
+    dq_eval_pieces pieces;
+} run;
+
+static dq_status run_piece(void *arg, int64_t i, dq_err *err)
+{
+    run *x = arg;
+    const dq_eval_piece *p = &x->pieces.piece[i];
+    dq_eval *e = x->s.e;
+    const int64_t before = e->journal ? dq_journal_count(e->journal) : 0;
+    const double begun = dq_os_seconds();
+    if (dq_eval_source_of(e, &e->row[p->row])->kind->windows)
+        sweep_windows(&x->s, p->row, p->begin, p->end, false, err);
+    else
+        run_items(&x->s, p->row, p->begin, p->end, false, err);
+    /* what was not told, or is not in the file of a part, is lost */
+    if (err->code == DQ_OK && (e->n_shards || dq_ranks_number() > 0)) *err = e->journal_err;
+    if (err->code == DQ_OK && e->n_shards && e->journal && dq_journal_count(e->journal) > before)
+        journal_piece(e, p->number, p->work, dq_os_seconds() - begun);
+    return err->code;
+}
+
+/* A shared prefix is fed once for all items after it, so that a step of these is not to be parted from them. */
+static bool has_prefix(const dq_eval *e, const dq_eval_row *row)
+{
+    return dq_items_shared_prefix(&e->ids[row->ids].req, 0)->n > 0;
+}
+
+/* A step of each row first, so that what the others will take is known. */
+static dq_status run_first(run *x, dq_err *err)
+{
+    dq_eval *e = x->s.e;
+    for (int64_t i = 0; err->code == DQ_OK && i < x->pieces.n; i++) {
+        const dq_eval_piece *p = &x->pieces.piece[i];
+        if (dq_eval_source_of(e, &e->row[p->row])->kind->windows)
+            sweep_windows(&x->s, p->row, p->begin, p->end, true, err);
+        else if (!has_prefix(e, &e->row[p->row]))
+            run_items(&x->s, p->row, p->begin, p->end, true, err);
+    }
+    e->is_paced = true;
+    return err->code;
+}
+
+static dq_status take(void *arg, const char *text, size_t len, dq_err *err)
+{
+    run *x = arg;
+    return sweep_take(&x->s, text, len, err);
+}
+
+static bool is_shared(const dq_eval *e)
+{
+    return dq_ranks_count() > 1 && !e->alone;
+}
+
+/* Alone rows are computed in their order; ranks begin with what takes long, so that they end together. */
+static dq_status choose(run *x, dq_err *err)
+{
+    dq_eval *e = x->s.e;
+    dq_eval_pieces *p = &x->pieces;
+    double work = 0, all = 0;
+    DQ_TRY(dq_eval_pieces_of(p, e, e->n_shards > 0 || is_shared(e), err));
+    int *shard = dq_alloc(e->a, (size_t)p->n, sizeof *shard, err);
+    if (!shard) return err->code;
+    if (e->n_shards > 1) DQ_TRY(dq_eval_pieces_share(shard, p, e->n_shards, err));
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        all += p->piece[i].work;
+        if (shard[i] != e->shard) continue;
+        work += p->piece[i].work;
+        p->piece[n++] = p->piece[i];
+    }
+    p->n = n;
+    e->share = all > 0 ? work / all : 1;
+    if (is_shared(e)) pieces_sort(p);
+    return DQ_OK;
+}
+
+/* What rank 0 has found in a journal is finished for all. */
+static dq_status share_finished(dq_eval *e, dq_err *err)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *row = &e->row[i];
+        const size_t units = (size_t)dq_eval_units(e, row);
+        if (row->same == i) DQ_TRY(dq_ranks_share(row->finished, units * sizeof(bool), err));
+    }
+    return DQ_OK;
+}
+
+dq_status dq_eval_run(dq_eval *e, dq_err *err)
+{
+    run x = {.s = {.e = e}};
+    if (choose(&x, err) == DQ_OK && is_shared(e)) share_finished(e, err);
+    dq_eval_sweep_begin(&x.s, e);
+    const dq_ranks_work work = {.n = x.pieces.n, .run = run_piece, .take = take, .arg = &x};
+    if (err->code == DQ_OK && !is_shared(e) && e->n_shards == 0) run_first(&x, err);
+    if (e->alone) {
+        for (int64_t i = 0; err->code == DQ_OK && i < work.n; i++) run_piece(&x, i, err);
+    } else {
+        dq_ranks_run(&work, err);
+    }
+    dq_eval_sweep_end(&x.s);
+    for (int i = 0; i < e->n_rows; i++) e->row[i].work = e->row[e->row[i].same].work;
+    return err->code;
 }

@@ -1,8 +1,7 @@
-/* kind_choices: multiple choice. See eval.h.
+/* Multiple choice.
  * SPDX-License-Identifier: MIT */
-#include "eval/eval.h"
-
-#include "tasks/repeats.h"
+#include "eval/inside.h"
+#include "tasks/documents.h"
 
 static dq_status encode_items(dq_eval *e, dq_eval_ids *ids, dq_err *err)
 {

@@ -1,11 +1,231 @@
-/* kind_icl: prompts as ids, block by block. See kind_icl.h.
+/* Scores of a run and query are averaged over the shots first, as these share both; what is left
+ * is a table of runs by queries.
  * SPDX-License-Identifier: MIT */
-#include "eval/kind_icl.h"
+#include "eval/inside.h"
+#include "tasks/documents.h"
+#include "tasks/tasks.h"
 
-#include "tasks/repeats.h"
-
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- Kind ICL plateau ---- */
+
+static bool has_shots(const dq_icl_plan *p, int shots)
+{
+    for (int i = 0; i < p->n_shots; i++) {
+        if (p->shots[i] == shots) return true;
+    }
+    return false;
+}
+
+/* Whether a row is shown and of the same task, in any order of its demonstrations. */
+static bool is_beside(const dq_eval *e, int row, int other)
+{
+    const dq_eval_source *s = dq_eval_source_of(e, &e->row[row]);
+    const dq_eval_source *o = dq_eval_source_of(e, &e->row[other]);
+    const dq_icl_settings *a = s->settings, *b = o->settings;
+    return e->row[other].shown && s->kind == o->kind && a->task == b->task;
+}
+
+dq_icl_range dq_icl_range_of(const dq_eval *e, int row, int from)
+{
+    const dq_icl_plan *p = e->ids[e->row[row].ids].own;
+    dq_icl_range all = {.n = 0}, range = {.from = from};
+    for (int i = 0; i < p->n_shots; i++) {
+        bool common = true;
+        for (int k = 0; k < e->n_rows; k++)
+            common = common &&
+                     (!is_beside(e, row, k) || has_shots(e->ids[e->row[k].ids].own, p->shots[i]));
+        if (common) all.shots[all.n++] = p->shots[i];
+    }
+    if (all.n && !from) range.from = (all.shots[all.n - 1] + 1) / 2;
+    for (int i = 0; i < all.n; i++) {
+        if (all.shots[i] >= range.from) range.shots[range.n++] = all.shots[i];
+    }
+    return range;
+}
+
+/* Sum of squares of n means, `step` numbers apart, of `width` numbers `stride` apart, about the mean. */
+static double squares(const double *x, int64_t n, int64_t step, int64_t width, int64_t stride,
+                      double mean)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double total = 0;
+        for (int64_t k = 0; k < width; k++) total += x[i * step + k * stride] - mean;
+        sum += total / (double)width * (total / (double)width);
+    }
+    return sum;
+}
+
+static double squared(double x)
+{
+    return x * x;
+}
+
+/* The error squared times runs * queries, and its degrees of freedom. */
+static double combined(double r, double q, double e, int64_t runs, int64_t queries, double *df)
+{
+    const double of_r = (double)(runs - 1), of_q = (double)(queries - 1);
+    const double sum = r + q - e;
+    if (sum >= r && sum >= q) {
+        *df = squared(sum) / (squared(r) / of_r + squared(q) / of_q + squared(e) / (of_r * of_q));
+        return sum;
+    }
+    *df = r > q ? of_r : of_q;
+    return r > q ? r : q;
+}
+
+dq_icl_plateau dq_icl_plateau_of(const double *x, int64_t runs, int64_t queries, double low,
+                                 double high)
+{
+    const double n = (double)(runs * queries), of_r = (double)(runs - 1),
+                 of_q = (double)(queries - 1);
+    dq_icl_plateau o = {.mean = {0, (double)NAN, queries}, .interval = dq_interval_none};
+    double all = 0, df = of_q;
+    for (int64_t i = 0; i < runs * queries; i++) o.mean.value += x[i];
+    o.mean.value /= n;
+    if (queries < 2) return o;
+    for (int64_t i = 0; i < runs * queries; i++) all += squared(x[i] - o.mean.value);
+    const double by_run = (double)queries * squares(x, runs, queries, queries, 1, o.mean.value);
+    const double by_query = (double)runs * squares(x, queries, 1, runs, queries, o.mean.value);
+    const double left = fmax(0, all - by_run - by_query);
+    double error = by_query / of_q;
+    if (runs > 1)
+        error = combined(by_run / of_r, by_query / of_q, left / (of_r * of_q), runs, queries, &df);
+    if (error <= 1e-24) { /* rounding of sums is no spread */
+        o.mean.std_err = 0;
+        o.interval = dq_interval_still(o.mean.value, queries, low, high);
+        return o;
+    }
+    o.mean.std_err = sqrt(error / n);
+    o.mean.clusters = (int64_t)fmax(1, df) + 1;
+    o.interval = dq_interval_t(o.mean.value, o.mean.std_err, o.mean.clusters);
+    return o;
+}
+
+/* Adds sign times the scores of a row, summed over the range, to x, run by run. */
+static dq_status add_scores(double *x, const dq_eval *e, const dq_eval_row *row,
+                            const dq_icl_range *range, double sign, dq_err *err)
+{
+    const dq_icl_plan *p = e->ids[row->ids].own;
+    const int64_t n = p->n_queries;
+    double *score = dq_block_new((size_t)(p->n_blocks * n), sizeof *score, err);
+    if (!score) return err->code;
+    dq_eval_icl_kind.judge(e, row, dq_eval_quoted(dq_eval_source_of(e, row)), score);
+    for (int64_t b = 0; b < p->n_blocks; b++) {
+        const dq_icl_block *of = &p->block[b];
+        bool in = false;
+        for (int i = 0; i < range->n; i++) in = in || (!of->order && of->shots == range->shots[i]);
+        for (int64_t q = 0; in && q < n; q++) x[of->run * n + q] += sign * score[b * n + q];
+    }
+    dq_block_free(score);
+    return DQ_OK;
+}
+
+dq_status dq_icl_plateau_find(dq_icl_plateau *out, const dq_eval *e, int before, int after,
+                              const dq_icl_range *range, dq_err *err)
+{
+    const dq_eval_row *row = &e->row[after];
+    const dq_icl_plan *p = e->ids[row->ids].own;
+    const dq_icl_settings *s = dq_eval_source_of(e, row)->settings;
+    const int64_t n = s->runs * p->n_queries;
+    double *x = dq_block_new((size_t)n, sizeof *x, err);
+    if (!x) return err->code;
+    add_scores(x, e, row, range, 1, err);
+    if (err->code == DQ_OK && before >= 0) add_scores(x, e, &e->row[before], range, -1, err);
+    for (int64_t i = 0; i < n; i++) x[i] /= range->n;
+    if (err->code == DQ_OK)
+        *out = dq_icl_plateau_of(x, s->runs, p->n_queries, before < 0 ? 0 : -1, 1);
+    dq_block_free(x);
+    return err->code;
+}
+
+/* ---- Kind ICL score ----
+ * Accuracy per block, over runs and over orders. */
+
+static const dq_icl_plan *plan_of(const dq_eval *e, const dq_eval_row *row)
+{
+    return e->ids[row->ids].own;
+}
+
+int dq_icl_pick(const dq_eval *e, const dq_eval_row *row, int metric, int64_t i)
+{
+    const dq_icl_data *d = dq_eval_source_of(e, row)->own;
+    const dq_icl_plan *p = plan_of(e, row);
+    const double *logp = row->logp + i * p->n_label_ids;
+    if (metric == 0) return dq_icl_walk(p->label, d->n_labels, logp, p->alive);
+    return dq_icl_likeliest(p->label, d->n_labels, logp);
+}
+
+dq_status dq_icl_scores(const dq_eval *e, const dq_eval_row *row, dq_icl_score *out, dq_err *err)
+{
+    const dq_icl_plan *p = plan_of(e, row);
+    double *score = dq_block_new((size_t)(p->n_blocks * p->n_queries), sizeof *score, err);
+    if (!score) return err->code;
+    for (int metric = 0; metric < 2; metric++) {
+        dq_eval_icl_kind.judge(e, row, metric, score);
+        for (int64_t b = 0; b < p->n_blocks; b++) {
+            int64_t right = 0;
+            for (int64_t q = 0; q < p->n_queries; q++) right += score[b * p->n_queries + q] == 1;
+            dq_mean m = dq_mean_share(right, p->n_queries);
+            if (metric == 0)
+                out[b].acc = m;
+            else
+                out[b].acc_ll = m;
+        }
+    }
+    dq_block_free(score);
+    return DQ_OK;
+}
+
+/* Run 0 is the first of both sets of blocks. */
+static bool counts(const dq_icl_block *b, int64_t shots, bool by_order)
+{
+    return b->shots == shots && (by_order ? b->run == 0 : b->order == 0);
+}
+
+dq_icl_point dq_icl_point_of(const dq_icl_plan *p, const dq_icl_score *score, int64_t shots,
+                             bool by_order)
+{
+    dq_icl_point x = {.min = INFINITY, .max = -INFINITY};
+    double sum = 0, squares = 0;
+    for (int64_t b = 0; b < p->n_blocks; b++) {
+        double acc = score[b].acc.value;
+        if (!counts(&p->block[b], shots, by_order)) continue;
+        x.blocks++;
+        sum += acc;
+        if (acc < x.min) x.min = acc;
+        if (acc > x.max) x.max = acc;
+    }
+    x.mean = x.max > x.min ? sum / (double)x.blocks : x.max; /* equal ones have no deviation */
+    for (int64_t b = 0; b < p->n_blocks; b++) {
+        double off = score[b].acc.value - x.mean;
+        if (counts(&p->block[b], shots, by_order)) squares += off * off;
+    }
+    x.std = x.blocks > 1 ? sqrt(squares / (double)(x.blocks - 1)) : (double)NAN;
+    return x;
+}
+
+void dq_icl_cost(const dq_requests *q, int64_t *naive, int64_t *shared)
+{
+    *naive = *shared = 0;
+    for (int64_t t = 0; t < q->n_shared_prefixes; t++) *shared += q->shared_prefix[t].n;
+    for (int64_t i = 0; i < q->n_items; i++) {
+        const dq_request *r = &q->req[q->at[i]];
+        int64_t n = q->at[i + 1] - q->at[i];
+        *naive += n * (dq_items_shared_prefix(q, i)->n + r->n_ctx);
+        *shared += r->n_ctx;
+        for (int64_t k = 0; k < n; k++) {
+            *naive += r[k].n_cont - 1;
+            *shared += r[k].n_cont - 1;
+        }
+    }
+}
+
+/* ---- Kind ICL ----
+ * Prompts as ids, block by block. */
 
 static const char between[] = "\n==\n";
 
@@ -41,8 +261,9 @@ static dq_status add_demos(dq_strbuf *out, const dq_icl_task *task, const dq_icl
     return DQ_OK;
 }
 
-dq_status dq_icl_prompt(dq_strbuf *out, const dq_icl_task *task, const dq_icl_data *d,
-                        const dq_icl_block *b, const dq_icl_example *q, dq_err *err)
+/* The prompt of query q after the demonstrations of b. Appends. */
+static dq_status icl_prompt(dq_strbuf *out, const dq_icl_task *task, const dq_icl_data *d,
+                            const dq_icl_block *b, const dq_icl_example *q, dq_err *err)
 {
     DQ_TRY(add_demos(out, task, d, b, err));
     return add_example(out, task, q, NULL, err);
@@ -410,8 +631,8 @@ static dq_status icl_words(const dq_eval *e, const dq_eval_ids *x, const dq_requ
     const dq_icl_label *l = &p->label[r->choice];
     out->n_cont = l->n;
     DQ_TRY(add(&out->cont, l->text, err));
-    return dq_icl_prompt(&out->ctx, settings->task, d, &p->block[r->item / p->n_queries],
-                         &d->queries.ex[p->query[r->item % p->n_queries]], err);
+    return icl_prompt(&out->ctx, settings->task, d, &p->block[r->item / p->n_queries],
+                      &d->queries.ex[p->query[r->item % p->n_queries]], err);
 }
 
 const dq_eval_kind dq_eval_icl_kind = {

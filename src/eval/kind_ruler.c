@@ -1,9 +1,7 @@
-/* kind_ruler: see kind_ruler.h. The prompts of a length are drawn from the seed, the length and the sample alone. A
- * continuation ends where all answers stand in it: more text would change no score.
+/* The prompts of a length are drawn from the seed, the length and the sample alone. A continuation
+ * ends where all answers stand in it: more text would change no score.
  * SPDX-License-Identifier: MIT */
-#include "eval/kind_ruler.h"
-
-#include "eval/generate.h"
+#include "eval/inside.h"
 
 #include <string.h>
 

@@ -1,31 +1,205 @@
-/* score: see score.h. How a group of items is fed:
- *
- *   shared prefix | context | continuation          a request; only the continuation is scored
- *
- * The shared prefix is what several items begin with. It is computed once, in a sequence of its own that the
- * scorer keeps from group to group (the cached prefix). A first pass then appends each context to a copy of
- * it, once for all choices of an item; its last row answers for the first id of every choice. A second
- * pass appends the rest of each choice to a copy of its context. Choices that may not share, as the logit rounding
- * looks at the whole pass or truncation cut their contexts differently, are fed in one piece by the first pass.
- *
- * Each of these sequences is a `feed`: positions begin .. end - 1 of one request. What was cached first is what is
- * compressed: the shared prefix, or else the contexts. With kv->evict.every, later feeds run in pieces of
- * so many tokens, all feeds side by side, with an eviction after each piece.
+/* A plan is the arrays of a ragged batch, filled from left to right: cu[i] is the first row of
+ * sequence i. Requested rows are gathered out of the pass's final states, so that the output head
+ * is read once for all of them and for no other row.
  * SPDX-License-Identifier: MIT */
 #include "eval/score.h"
 
 #include "base/os.h"
-#include "eval/pass_plan.h"
+#include "engine/runner.h"
+#include "eval/inside.h"
 
 #include <math.h>
 #include <string.h>
+
+static void kv_cached_add(dq_kv_cached *into, const dq_kv_cached *from);
+
+/* ---- Pass plan ---- */
+
+dq_status dq_pass_plan_begin(dq_pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
+                             int64_t requested, dq_err *err)
+{
+    *p = (dq_pass_plan){.s = s, .a = a};
+    p->cu = dq_alloc(a, (size_t)seqs + 1, sizeof *p->cu, err);
+    p->seq = dq_alloc(a, (size_t)seqs, sizeof *p->seq, err);
+    p->ids = dq_alloc(a, (size_t)rows, sizeof *p->ids, err);
+    p->pos = dq_alloc(a, (size_t)rows, sizeof *p->pos, err);
+    p->row = dq_alloc(a, (size_t)requested, sizeof *p->row, err);
+    p->target = dq_alloc(a, (size_t)requested, sizeof *p->target, err);
+    p->value = dq_alloc(a, (size_t)requested, sizeof *p->value, err);
+    return err->code;
+}
+
+void dq_pass_plan_clear(dq_pass_plan *p)
+{
+    p->n_seq = 0;
+    p->n_rows = p->n_requested = 0;
+}
+
+void dq_pass_plan_sequence(dq_pass_plan *p, int32_t seq)
+{
+    p->seq[p->n_seq++] = seq;
+    p->cu[p->n_seq] = p->n_rows;
+}
+
+void dq_pass_plan_rows(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t pos)
+{
+    if (n > 0) memcpy(p->ids + p->n_rows, ids, (size_t)n * sizeof *ids);
+    for (int64_t i = 0; i < n; i++) p->pos[p->n_rows + i] = (int32_t)(pos + i);
+    p->n_rows += n;
+    p->cu[p->n_seq] = p->n_rows;
+}
+
+void dq_pass_plan_ask(dq_pass_plan *p, int64_t row, int32_t target, int64_t value)
+{
+    p->row[p->n_requested] = row;
+    p->target[p->n_requested] = target;
+    p->value[p->n_requested++] = value;
+}
+
+static dq_batch batch_of(const dq_pass_plan *p)
+{
+    return (dq_batch){.n_seq = p->n_seq,
+                      .n_rows = p->n_rows,
+                      .cu_rows = p->cu,
+                      .seq = p->seq,
+                      .ids = p->ids,
+                      .pos = p->pos};
+}
+
+dq_status dq_pass_plan_run(dq_pass_plan *p, dq_mat *hidden, dq_err *err)
+{
+    dq_scorer *s = p->s;
+    dq_batch batch = batch_of(p);
+    dq_pass pass = s->pass;
+    double start = dq_os_seconds();
+    pass.spans = p->spans;
+    DQ_TRY(dq_os_check_stop(err));
+    if (s->evictor) DQ_TRY(dq_evictor_watch(s->evictor, &batch, &pass.columns, err));
+    DQ_TRY(dq_runner_pass(s->r, &batch, &pass, hidden, err));
+    s->work.computed += p->n_rows;
+    s->work.seconds += dq_os_seconds() - start;
+    return DQ_OK;
+}
+
+/* What the requested rows read. */
+static dq_status count_reads(const dq_pass_plan *p, dq_err *err)
+{
+    dq_runner *r = p->s->r;
+    int32_t *pos;
+    if (!dq_kv_has_codes(dq_runner_kv_spec(r))) return DQ_OK;
+    pos = dq_block_new((size_t)p->n_requested, sizeof *pos, err);
+    for (int64_t k = 0; pos && k < p->n_requested; k++) pos[k] = p->pos[p->row[k]];
+    for (int64_t i = 0, k = 0; pos && err->code == DQ_OK && i < p->n_seq; i++) {
+        const int64_t from = k;
+        while (k < p->n_requested && p->row[k] < p->cu[i + 1]) k++;
+        dq_kv_cached_reads(&p->s->work.cached, r, p->seq[i], pos + from, k - from, err);
+    }
+    dq_block_free(pos);
+    return err->code;
+}
+
+dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_err *err)
+{
+    dq_scorer *s = p->s;
+    dq_backend *b = dq_runner_backend(s->r);
+    dq_mat hidden;
+    DQ_TRY(dq_pass_plan_run(p, &hidden, err));
+    DQ_TRY(count_reads(p, err));
+    double start = dq_os_seconds();
+    b->ops->gather(b, state, hidden, p->row);
+    b->ops->logprob(b, out.logp, out.top1, state, &dq_runner_model(s->r)->head, p->target,
+                    s->pass.math.linear);
+    if (dq_backend_sync(b, err) != DQ_OK) return dq_runner_advise(s->r, p->n_rows, err);
+    s->work.seconds += dq_os_seconds() - start;
+    return DQ_OK;
+}
+
+static dq_mat state_new(dq_runner *r, int64_t rows, dq_err *err)
+{
+    dq_backend *b = dq_runner_backend(r);
+    dq_mat m = {.rows = rows, .cols = dq_runner_model(r)->dim};
+    m.p = b->ops->alloc(b, (size_t)(m.rows * m.cols) * sizeof *m.p);
+    if (!m.p) {
+        dq_backend_sync(b, err);
+        dq_fail(err, DQ_RESOURCE, "out of memory for %lld final states", (long long)rows);
+    }
+    return m;
+}
+
+/* Runs it, if it has rows; answers go to `out` by `value`. */
+static dq_status pass_plan_score(dq_pass_plan *p, dq_scores out, dq_err *err)
+{
+    dq_backend *b = dq_runner_backend(p->s->r);
+    dq_mat state = {0};
+    if (p->n_rows == 0) return DQ_OK;
+    if (p->n_requested == 0) return dq_pass_plan_run(p, &state, err);
+    dq_scores requested = {
+        .logp = dq_alloc(p->a, (size_t)p->n_requested, sizeof *requested.logp, err),
+        .top1 = dq_alloc(p->a, (size_t)p->n_requested, sizeof *requested.top1, err)};
+    if (err->code == DQ_OK) state = state_new(p->s->r, p->n_requested, err);
+    if (err->code == DQ_OK && dq_pass_plan_answer(p, state, requested, err) == DQ_OK) {
+        for (int64_t i = 0; i < p->n_requested; i++) {
+            out.logp[p->value[i]] = requested.logp[i];
+            out.top1[p->value[i]] = requested.top1[i];
+        }
+    }
+    b->ops->free(b, state.p);
+    return err->code;
+}
+
+/* Position of the next row of each sequence (0 where it had no rows): [n_seq], a block. */
+static int32_t *next_positions(const dq_pass_plan *p, dq_err *err)
+{
+    int32_t *next = dq_block_new((size_t)p->n_seq, sizeof *next, err);
+    for (int i = 0; next && i < p->n_seq; i++)
+        next[i] = p->cu[i + 1] > p->cu[i] ? p->pos[p->cu[i + 1] - 1] + 1 : 0;
+    return next;
+}
+
+dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor, dq_err *err)
+{
+    dq_scorer *s = p->s;
+    const dq_batch batch = batch_of(p);
+    dq_evict_report report = dq_evict_report_none;
+    const double start = dq_os_seconds();
+    int32_t *next = next_positions(p, err);
+    if (!next) return err->code;
+    if (s->evictor) {
+        dq_evictor_run(s->evictor, &batch, next, &report, err);
+        s->work.computed += report.second_pass;
+        s->work.seconds += dq_os_seconds() - start;
+    }
+    if (floor && err->code == DQ_OK) {
+        if (s->evictor) dq_kv_cached_report(&s->work.cached, &report, p->n_seq);
+        dq_kv_cached_measure(&s->work.cached, s->r, s->kv, floor, p->seq, next, p->n_seq);
+    }
+    dq_block_free(next);
+    return err->code;
+}
+
+/* ---- Score ----
+ * How a group of items is fed:
+ *
+ *   shared prefix | context | continuation          a request; only the continuation is scored
+ *
+ * The shared prefix is what several items begin with. It is computed once, in a sequence of its
+ * own that the scorer keeps from group to group (the cached prefix). A first pass then appends
+ * each context to a copy of it, once for all choices of an item; its last row answers for the
+ * first id of every choice. A second pass appends the rest of each choice to a copy of its
+ * context. Choices that may not share, as the logit rounding looks at the whole pass or truncation
+ * cut their contexts differently, are fed in one piece by the first pass.
+ *
+ * Each of these sequences is a `feed`: positions begin .. end - 1 of one request. What was cached
+ * first is what is compressed: the shared prefix, or else the contexts. With kv->evict.every,
+ * later feeds run in pieces of so many tokens, all feeds side by side, with an eviction after each
+ * piece. */
 
 void dq_score_work_add(dq_score_work *into, const dq_score_work *from)
 {
     into->tokens += from->tokens;
     into->computed += from->computed;
     into->seconds += from->seconds;
-    dq_kv_cached_add(&into->cached, &from->cached);
+    kv_cached_add(&into->cached, &from->cached);
 }
 
 /* ---- The scorer ---- */
@@ -146,7 +320,7 @@ typedef struct feed {
 } feed;
 
 /* A group of items on its way. */
-typedef struct group {
+typedef struct pass_group {
     dq_scorer *s;
     const dq_requests *q;
     int64_t begin, end; /* items */
@@ -162,10 +336,10 @@ typedef struct group {
     feed *feed; /* [n_feeds] of the pass at hand */
     int64_t n_feeds;
     dq_scores out;
-} group;
+} pass_group;
 
 /* Position of a request's first scored id. */
-static int64_t scored_at(const group *g, const dq_request *r)
+static int64_t scored_at(const pass_group *g, const dq_request *r)
 {
     return g->prefix->n + r->n_ctx;
 }
@@ -180,7 +354,7 @@ static void plan_ids(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t at,
 }
 
 /* Up to n tokens of a feed, from its id `skip` on. */
-static void plan_feed(dq_pass_plan *p, const group *g, const feed *f, int64_t skip, int64_t n)
+static void plan_feed(dq_pass_plan *p, const pass_group *g, const feed *f, int64_t skip, int64_t n)
 {
     const dq_request *r = &g->q->req[f->req];
     const int64_t scored = scored_at(g, r), row = p->n_rows, from = f->begin + skip;
@@ -199,7 +373,7 @@ static void plan_feed(dq_pass_plan *p, const group *g, const feed *f, int64_t sk
 }
 
 /* A pass of up to n tokens of every feed, from its id `skip` on. */
-static dq_status run_piece(group *g, dq_pass_plan *p, int64_t skip, int64_t n, dq_err *err)
+static dq_status run_piece(pass_group *g, dq_pass_plan *p, int64_t skip, int64_t n, dq_err *err)
 {
     int64_t rows = 0;
     for (int64_t i = 0; i < g->n_feeds; i++) {
@@ -208,12 +382,12 @@ static dq_status run_piece(group *g, dq_pass_plan *p, int64_t skip, int64_t n, d
     }
     DQ_TRY(dq_pass_plan_begin(p, g->s, g->a, g->n_feeds, rows, rows + g->n, err));
     for (int64_t i = 0; i < g->n_feeds; i++) plan_feed(p, g, &g->feed[i], skip, n);
-    return dq_pass_plan_score(p, g->out, err);
+    return pass_plan_score(p, g->out, err);
 }
 
 /* Evicts in the sequences that have had `fed` ids of their feeds and go on: whether one does depends on
  * nothing but itself. Later evictions are not part of what a context took. */
-static dq_status evict_feeds(const group *g, int64_t fed, dq_err *err)
+static dq_status evict_feeds(const pass_group *g, int64_t fed, dq_err *err)
 {
     dq_scorer *s = g->s;
     dq_evict_report report = dq_evict_report_none;
@@ -238,7 +412,7 @@ static dq_status evict_feeds(const group *g, int64_t fed, dq_err *err)
 }
 
 /* Runs all feeds, evicting in between. */
-static dq_status run_feeds(group *g, dq_err *err)
+static dq_status run_feeds(pass_group *g, dq_err *err)
 {
     const int64_t piece = dq_score_piece(g->s);
     int64_t longest = 0;
@@ -256,7 +430,7 @@ static dq_status run_feeds(group *g, dq_err *err)
 
 /* ---- Items ---- */
 
-static int32_t open_sequence(group *g, int32_t parent, dq_err *err)
+static int32_t open_sequence(pass_group *g, int32_t parent, dq_err *err)
 {
     int32_t seq = dq_score_open(g->s, parent, err);
     if (seq >= 0) g->seq[g->n_seq++] = seq;
@@ -265,7 +439,7 @@ static int32_t open_sequence(group *g, int32_t parent, dq_err *err)
 
 /* An item's contexts: one where its choices agree. A plain cache gains nothing from a context that one choice
  * alone has: such choices are fed in one piece. */
-static dq_status open_item(group *g, int64_t item, dq_err *err)
+static dq_status open_item(pass_group *g, int64_t item, dq_err *err)
 {
     const dq_requests *q = g->q;
     const bool same = same_context(q, item), whole = g->plain && !(g->shares && same);
@@ -290,7 +464,7 @@ static dq_status open_item(group *g, int64_t item, dq_err *err)
 }
 
 /* The first pass. Contexts that start from nothing are what is compressed and measured. */
-static dq_status run_contexts(group *g, dq_err *err)
+static dq_status run_contexts(pass_group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
     dq_pass_plan p;
@@ -306,7 +480,7 @@ static dq_status run_contexts(group *g, dq_err *err)
 }
 
 /* The second pass: a copy of its context for the rest of each choice. */
-static dq_status run_rests(group *g, dq_err *err)
+static dq_status run_rests(pass_group *g, dq_err *err)
 {
     g->n_feeds = 0;
     for (int64_t i = 0; i < g->n; i++) {
@@ -324,7 +498,7 @@ static dq_status run_rests(group *g, dq_err *err)
 }
 
 /* Makes the scorer hold the group's shared prefix, if it does not yet. */
-static dq_status cache_prefix(group *g, dq_err *err)
+static dq_status cache_prefix(pass_group *g, dq_err *err)
 {
     dq_scorer *s = g->s;
     const dq_shared_prefix *prefix = g->prefix;
@@ -345,7 +519,7 @@ static dq_status cache_prefix(group *g, dq_err *err)
     return g->plain ? DQ_OK : dq_pass_plan_compress(&p, &floor, err);
 }
 
-static dq_status score_group(group *g, dq_err *err)
+static dq_status score_group(pass_group *g, dq_err *err)
 {
     const size_t n = (size_t)g->n;
     g->seq = dq_alloc(g->a, 2 * n, sizeof *g->seq, err);
@@ -360,17 +534,17 @@ static dq_status score_group(group *g, dq_err *err)
 dq_status dq_score_items(dq_scorer *s, const dq_requests *q, int64_t begin, int64_t end,
                          dq_scores out, dq_err *err)
 {
-    group g = {.s = s,
-               .q = q,
-               .begin = begin,
-               .end = end,
-               .first = q->at[begin],
-               .n = q->at[end] - q->at[begin],
-               .prefix = dq_items_shared_prefix(q, begin),
-               .plain = dq_kv_spec_is_plain(s->kv),
-               .shares = dq_score_shares(&s->pass, s->kv),
-               .out = out,
-               .a = dq_arena_new()};
+    pass_group g = {.s = s,
+                    .q = q,
+                    .begin = begin,
+                    .end = end,
+                    .first = q->at[begin],
+                    .n = q->at[end] - q->at[begin],
+                    .prefix = dq_items_shared_prefix(q, begin),
+                    .plain = dq_kv_spec_is_plain(s->kv),
+                    .shares = dq_score_shares(&s->pass, s->kv),
+                    .out = out,
+                    .a = dq_arena_new()};
     if (!g.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
     for (int64_t k = q->at[begin]; k < q->at[end]; k++)
         s->work.tokens += g.prefix->n + dq_score_fed(&q->req[k]);
@@ -391,4 +565,307 @@ dq_status dq_score_check_logp(const dq_model *m, const double *logp, int64_t n, 
                            m->path, logp[i]);
     }
     return DQ_OK;
+}
+
+/* ---- Score windows ----
+ * Dq_score_windows of score.h. With a plain cache all windows run in one pass. With a compressed
+ * one they run side by side: their contexts in a pass of their own, which is then compressed, and
+ * the ids after them in pieces of kv->evict.every with an eviction after each. The final states of
+ * every piece are put where one pass would have put them, and the output head is read once at the
+ * end. */
+
+/* A group of windows on its way. */
+typedef struct window_group {
+    dq_scorer *s;
+    dq_arena *a;
+    const dq_window *w; /* [n] */
+    int64_t n, rows;    /* ids of all windows */
+    int64_t scored;
+    int32_t *seq; /* [n_seq] open */
+    int64_t n_seq;
+    dq_mat state;
+    dq_scores out;
+} window_group;
+
+static dq_status open_sequences(window_group *g, dq_err *err)
+{
+    g->seq = dq_alloc(g->a, (size_t)g->n, sizeof *g->seq, err);
+    while (g->seq && g->n_seq < g->n) {
+        const int32_t seq = dq_score_open(g->s, -1, err);
+        if (seq < 0) break;
+        g->seq[g->n_seq++] = seq;
+    }
+    return err->code;
+}
+
+/* ---- In one pass ---- */
+
+static dq_status score_whole(window_group *g, dq_err *err)
+{
+    dq_pass_plan p;
+    DQ_TRY(dq_pass_plan_begin(&p, g->s, g->a, g->n, g->rows, g->scored, err));
+    DQ_TRY(open_sequences(g, err));
+    for (int64_t i = 0; i < g->n; i++) {
+        const dq_window *w = &g->w[i];
+        const int64_t base = p.n_rows;
+        dq_pass_plan_sequence(&p, g->seq[i]);
+        dq_pass_plan_rows(&p, w->ids, w->n, 0);
+        for (int64_t t = w->first; t + 1 < w->n + w->past; t++)
+            dq_pass_plan_ask(&p, base + t, w->ids[t + 1], 0);
+    }
+    g->s->work.cached.missed += g->n;
+    return dq_pass_plan_answer(&p, g->state, g->out, err);
+}
+
+/* ---- In pieces, all windows of one shape ---- */
+
+/* A plan of ids from .. to - 1 of every window. */
+static dq_status plan_columns(const window_group *g, dq_pass_plan *p, int64_t from, int64_t to,
+                              dq_err *err)
+{
+    DQ_TRY(dq_pass_plan_begin(p, g->s, g->a, g->n, g->n * (to - from), 0, err));
+    for (int64_t i = 0; i < g->n; i++) {
+        dq_pass_plan_sequence(p, g->seq[i]);
+        dq_pass_plan_rows(p, g->w[i].ids + from, to - from, from);
+    }
+    return DQ_OK;
+}
+
+/* Rows from .. to - 1 of a window that predict something. */
+static int64_t scored_of(const dq_window *w, int64_t from, int64_t to)
+{
+    return to < w->n ? to - from : to - from - 1 + w->past;
+}
+
+/* What they read, in every window. */
+static dq_status count_columns(const window_group *g, int64_t from, int64_t to, dq_err *err)
+{
+    const int64_t n = scored_of(g->w, from, to);
+    int32_t *pos = dq_alloc(g->a, (size_t)(to - from), sizeof *pos, err);
+    if (!pos) return err->code;
+    for (int64_t i = 0; i < n; i++) pos[i] = (int32_t)(from + i);
+    for (int64_t i = 0; i < g->n; i++)
+        DQ_TRY(dq_kv_cached_reads(&g->s->work.cached, g->s->r, g->seq[i], pos, n, err));
+    return DQ_OK;
+}
+
+/* Their final states. */
+static dq_status gather_columns(const window_group *g, dq_mat hidden, int64_t from, int64_t to,
+                                dq_err *err)
+{
+    dq_backend *b = dq_runner_backend(g->s->r);
+    const int64_t width = to - from, n = scored_of(g->w, from, to);
+    const int64_t scored = dq_window_scored(g->w);
+    int64_t *index = dq_alloc(g->a, (size_t)width, sizeof *index, err);
+    if (!index) return err->code;
+    for (int64_t i = 0; i < g->n && n > 0; i++) {
+        dq_mat into = {.rows = n, .cols = g->state.cols};
+        into.p = g->state.p + (i * scored + from - g->w->first) * g->state.cols;
+        for (int64_t t = 0; t < n; t++) index[t] = i * width + t;
+        b->ops->gather(b, into, hidden, index);
+    }
+    return dq_backend_sync(b, err);
+}
+
+static dq_status run_pieces(const window_group *g, dq_err *err)
+{
+    const int64_t piece = dq_score_piece(g->s), n = g->w->n;
+    for (int64_t from = g->w->first; from < n; from += piece) {
+        const int64_t to = n - from > piece ? from + piece : n;
+        dq_pass_plan p;
+        dq_mat hidden;
+        DQ_TRY(plan_columns(g, &p, from, to, err));
+        DQ_TRY(dq_pass_plan_run(&p, &hidden, err));
+        DQ_TRY(gather_columns(g, hidden, from, to, err));
+        DQ_TRY(count_columns(g, from, to, err));
+        /* not part of what a context took */
+        if (to < n) DQ_TRY(dq_pass_plan_compress(&p, NULL, err));
+    }
+    return DQ_OK;
+}
+
+/* The most likely ids and the targets' log-probabilities of all states at once: with many small pieces
+ * the output head would be read for each of them. */
+static dq_status answer(const window_group *g, dq_err *err)
+{
+    dq_scorer *s = g->s;
+    dq_backend *b = dq_runner_backend(s->r);
+    const double start = dq_os_seconds();
+    const int64_t scored = dq_window_scored(g->w);
+    int32_t *target = dq_alloc(g->a, (size_t)(g->n * scored), sizeof *target, err);
+    if (!target) return err->code;
+    for (int64_t i = 0; i < g->n; i++)
+        memcpy(target + i * scored, g->w[i].ids + g->w[i].first + 1,
+               (size_t)scored * sizeof *target);
+    b->ops->logprob(b, g->out.logp, g->out.top1, g->state, &dq_runner_model(s->r)->head, target,
+                    s->pass.math.linear);
+    DQ_TRY(dq_backend_sync(b, err));
+    s->work.seconds += dq_os_seconds() - start;
+    return DQ_OK;
+}
+
+static dq_status score_pieces(window_group *g, dq_err *err)
+{
+    dq_scorer *s = g->s;
+    dq_pass_plan p;
+    dq_kv_bytes floor;
+    dq_mat hidden;
+    DQ_TRY(dq_kv_cached_floor(&floor, s->r, g->n, err));
+    DQ_TRY(open_sequences(g, err));
+    if (g->w->first > 0) {
+        DQ_TRY(plan_columns(g, &p, 0, g->w->first, err));
+        DQ_TRY(dq_pass_plan_run(&p, &hidden, err));
+        DQ_TRY(dq_pass_plan_compress(&p, &floor, err));
+    } else {
+        s->work.cached.missed += g->n;
+    }
+    DQ_TRY(run_pieces(g, err));
+    return answer(g, err);
+}
+
+dq_status dq_score_windows(dq_scorer *s, const dq_windows *w, int64_t begin, int64_t end,
+                           dq_mat state, dq_scores out, dq_err *err)
+{
+    const bool plain = dq_kv_spec_is_plain(s->kv);
+    window_group g = {.s = s, .w = &w->win[begin], .n = end - begin, .state = state, .out = out};
+    if (!plain && !dq_windows_alike(w, begin, end))
+        return dq_fail(err, DQ_BUG, "windows of several shapes in one group");
+    for (int64_t i = 0; i < g.n; i++) g.rows += g.w[i].n;
+    g.scored = dq_windows_values(w, end) - dq_windows_values(w, begin);
+    g.a = dq_arena_new();
+    if (!g.a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    s->work.tokens += g.rows;
+    if (plain)
+        score_whole(&g, err);
+    else
+        score_pieces(&g, err);
+    dq_score_close(s, g.seq, g.n_seq);
+    dq_arena_free(g.a);
+    return err->code;
+}
+
+/* ---- KV cached ----
+ * The backend says what its whole cache takes; the floor is what a cache takes that has no
+ * sequence in it, and the difference is what the contexts do. Reads are counted from the positions
+ * that each layer and group still has, not measured. */
+
+static void add_bytes(dq_kv_bytes *into, const dq_kv_bytes *from, int sign)
+{
+    into->codes += sign * from->codes;
+    into->scales += sign * from->scales;
+    into->unquantized += sign * from->unquantized;
+    into->index += sign * from->index;
+    into->tokens += sign * from->tokens;
+    into->tokens_coded += sign * from->tokens_coded;
+}
+
+static void kv_cached_add(dq_kv_cached *into, const dq_kv_cached *from)
+{
+    if (from->evicted && (!into->evicted || from->gap_min < into->gap_min))
+        into->gap_min = from->gap_min;
+    into->contexts += from->contexts;
+    into->missed += from->missed;
+    into->tokens += from->tokens;
+    into->tokens_cut += from->tokens_cut;
+    into->slots += from->slots;
+    into->baseline += from->baseline;
+    into->dense16 += from->dense16;
+    add_bytes(&into->bytes, &from->bytes, 1);
+    into->reads += from->reads;
+    into->reads_coded += from->reads_coded;
+    into->evicted += from->evicted;
+    into->raised += from->raised;
+    into->beyond += from->beyond;
+    into->flat += from->flat;
+}
+
+dq_status dq_kv_cached_floor(dq_kv_bytes *floor, dq_runner *r, int64_t n, dq_err *err)
+{
+    dq_backend *b = dq_runner_backend(r);
+    int32_t *seq = dq_block_new((size_t)n, sizeof *seq, err);
+    int64_t have = 0;
+    if (!seq) return err->code;
+    while (have < n && (seq[have] = b->ops->kv_seq_new(b, dq_runner_kv(r))) >= 0) have++;
+    for (int64_t i = 0; i < have; i++) b->ops->kv_seq_free(b, dq_runner_kv(r), seq[i]);
+    dq_block_free(seq);
+    if (have < n) {
+        dq_backend_sync(b, err);
+        return dq_fail(err, DQ_RESOURCE, "out of memory for the KV cache");
+    }
+    *floor = b->ops->kv_bytes(b, dq_runner_kv(r));
+    return err->code;
+}
+
+/* Something of the sequence is gone in some layer and group. */
+static bool was_cut(dq_runner *r, int32_t seq, int32_t prefix)
+{
+    dq_backend *b = dq_runner_backend(r);
+    const dq_model *m = dq_runner_model(r);
+    for (int l = 0; l < m->n_layers; l++) {
+        for (int g = 0; g < m->map.n_groups; g++) {
+            if (b->ops->kv_count(b, dq_runner_kv(r), seq, l, g, NULL) < prefix) return true;
+        }
+    }
+    return false;
+}
+
+void dq_kv_cached_measure(dq_kv_cached *cached, dq_runner *r, const dq_kv_spec *spec,
+                          const dq_kv_bytes *floor, const int32_t *seq, const int32_t *prefix,
+                          int64_t n)
+{
+    dq_backend *b = dq_runner_backend(r);
+    const dq_head_order *map = &dq_runner_model(r)->map;
+    int64_t layers = dq_runner_model(r)->n_layers;
+    dq_kv_bytes now = b->ops->kv_bytes(b, dq_runner_kv(r));
+    add_bytes(&now, floor, -1);
+    dq_kv_cached add = {.contexts = n, .bytes = now};
+    for (int64_t i = 0; i < n; i++) {
+        add.tokens += prefix[i];
+        if (was_cut(r, seq[i], prefix[i])) add.tokens_cut += prefix[i];
+    }
+    const int64_t one = 2 * (int64_t)map->n_kv * map->head_dim; /* K or V of a token in a layer */
+    add.slots = add.tokens * layers * map->n_groups;
+    add.baseline = add.tokens * layers * 2 * one;
+    if (dq_kv_has_codes(spec))
+        add.dense16 = now.tokens_coded * (one / map->n_groups) *
+                      ((spec->k_bits == 16) + (spec->v_bits == 16));
+    kv_cached_add(cached, &add);
+}
+
+dq_status dq_kv_cached_reads(dq_kv_cached *cached, dq_runner *r, int32_t seq, const int32_t *pos,
+                             int64_t n, dq_err *err)
+{
+    const dq_kv_spec *spec = dq_runner_kv_spec(r);
+    const dq_model *m = dq_runner_model(r);
+    dq_backend *b = dq_runner_backend(r);
+    int64_t reads, coded, capacity = 0;
+    int32_t *key = NULL;
+    if (!dq_kv_has_codes(spec)) return DQ_OK;
+    for (int i = 0; i < m->n_layers * m->map.n_groups; i++) {
+        const int layer = i / m->map.n_groups, group = i % m->map.n_groups;
+        const int64_t have = b->ops->kv_count(b, dq_runner_kv(r), seq, layer, group, NULL);
+        if (have > capacity) {
+            dq_block_free(key);
+            key = dq_block_new((size_t)(capacity = have), sizeof *key, err);
+            if (!key) break;
+        }
+        b->ops->kv_count(b, dq_runner_kv(r), seq, layer, group, key);
+        for (int64_t k = 0; k < n; k++) {
+            dq_kv_reads(spec, pos[k], key, have, &reads, &coded);
+            cached->reads += reads;
+            cached->reads_coded += coded;
+        }
+    }
+    dq_block_free(key);
+    return err->code;
+}
+
+void dq_kv_cached_report(dq_kv_cached *cached, const dq_evict_report *report, int64_t n)
+{
+    dq_kv_cached add = {.evicted = n,
+                        .raised = report->raised,
+                        .beyond = report->beyond,
+                        .flat = report->flat,
+                        .gap_min = report->gap_min};
+    kv_cached_add(cached, &add);
 }

@@ -1,9 +1,12 @@
-/* advice: see advice.h. Each remedy has a form of what stands in its part of the text: %t is the library's text
- * itself, %n and %m are the remedy's numbers, %w its word, %b what stands in the word after the first slash.
+/* Each remedy has a form of what stands in its part of the text: %t is the library's text itself,
+ * %n and %m are the remedy's numbers, %w its word, %b what stands in the word after the first
+ * slash.
  * SPDX-License-Identifier: MIT */
-#include "settings/advice.h"
-
 #include "kv/kv.h"
+#include "settings/cache_options.h"
+#include "settings/inputs.h"
+#include "settings/options.h"
+#include "settings/quantize_options.h"
 
 #include <stdio.h>
 #include <string.h>

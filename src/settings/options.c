@@ -1,10 +1,12 @@
-/* options: see options.h. getopt_long reads the command line by tables that are built from the rows of options;
- * abbreviations that it would accept are refused afterwards. Ranges and the nearest name of a misspelt option
- * come from the same rows.
+/* Getopt_long reads the command line by tables that are built from the rows of options;
+ * abbreviations that it would accept are refused afterwards. Ranges and the nearest name of a
+ * misspelt option come from the same rows.
  * SPDX-License-Identifier: MIT */
 #include "settings/options.h"
 
 #include "base/text.h"
+#include "record/record.h"
+#include "settings/inputs.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -13,6 +15,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static dq_status options_set(const dq_opt *rows, const char *name, const char *value, dq_err *err);
+
+/* ---- Options ---- */
 
 enum { LONG_BASE = 256 };
 
@@ -439,13 +445,14 @@ dq_status dq_options_parse_part(dq_args *args, int argc, char **argv, const dq_o
     for (; !dq_opt_is_end(own); own++) {
         const char *text = own->kind == DQ_OPT_TEXT ? *(const char **)own->to : NULL;
         const bool given = own->kind == DQ_OPT_FLAG ? *(bool *)own->to : text != NULL;
-        if (given && dq_options_set(rows, own->name, text, err) != DQ_OK)
+        if (given && options_set(rows, own->name, text, err) != DQ_OK)
             return dq_in(err, "the parts are of dq %s: ", usage->name);
     }
     return DQ_OK;
 }
 
-dq_status dq_options_set(const dq_opt *rows, const char *name, const char *value, dq_err *err)
+/* One option by its long name, from elsewhere than a command line; value: not NULL but of a flag, and must stay. Has no state. */
+static dq_status options_set(const dq_opt *rows, const char *name, const char *value, dq_err *err)
 {
     dq_opt opts[DQ_OPTIONS_MAX];
     DQ_TRY(dq_options_flatten(opts, rows, err));
@@ -524,4 +531,57 @@ dq_status dq_options_words(int *out, int *n, const char *text, const char *optio
         p += len;
         if (!*p) return DQ_OK;
     }
+}
+
+/* ---- Settings ----
+ * The rows of the command line's options do the work, with their checks and nearest names; getopt
+ * does not: the program that calls may be in the midst of its own arguments. */
+
+static bool is_flag(const dq_opt *rows, const char *name)
+{
+    for (const dq_opt *o = rows; !dq_opt_is_end(o); o++) {
+        if (o->kind == DQ_OPT_ROWS && is_flag(o->to, name)) return true;
+        if (o->name && strcmp(o->name, name) == 0) return o->kind == DQ_OPT_FLAG;
+    }
+    return false;
+}
+
+/* Reads one setting, of which `text` becomes a copy: NAME, a NUL, and VALUE. */
+static dq_status read_one(char *text, const char *setting, const dq_opt *rows, dq_err *err)
+{
+    const char *equals = strchr(setting, '=');
+    if (!equals || equals == setting)
+        return dq_fail(err, DQ_USAGE, "expected NAME=VALUE, found \"%.80s\"", setting);
+    const size_t n = (size_t)(equals - setting);
+    char *value = text + n + 1;
+    memcpy(text, setting, strlen(setting) + 1);
+    text[n] = 0;
+    for (char *c = text; *c; c++) {
+        if (*c == '_') *c = '-';
+    }
+    if (!is_flag(rows, text)) return options_set(rows, text, value, err);
+    if (strcmp(value, "true") == 0) return options_set(rows, text, NULL, err);
+    if (strcmp(value, "false") == 0) return DQ_OK;
+    return dq_fail(err, DQ_USAGE, "%.80s: expected true or false", setting);
+}
+
+dq_status dq_settings_read(dq_settings *s, const char *const *settings, const dq_opt *rows,
+                           dq_err *err)
+{
+    size_t bytes = 1, at = 0;
+    *s = (dq_settings){0};
+    for (int i = 0; settings && settings[i]; i++) bytes += strlen(settings[i]) + 1;
+    s->text = dq_block_new(bytes, 1, err);
+    if (!s->text) return err->code;
+    for (int i = 0; settings && settings[i]; i++) {
+        DQ_TRY(read_one(s->text + at, settings[i], rows, err));
+        at += strlen(settings[i]) + 1;
+    }
+    return DQ_OK;
+}
+
+void dq_settings_free(dq_settings *s)
+{
+    dq_block_free(s->text);
+    s->text = NULL;
 }

@@ -224,9 +224,6 @@ dq_status dq_options_flatten(dq_opt flat[DQ_OPTIONS_MAX], const dq_opt *rows, dq
 /* Adds to args->input what rows name, when their values are there. DQ_USAGE: more than DQ_INPUTS_MAX. */
 dq_status dq_options_inputs(dq_args *args, const dq_opt *rows, dq_err *err);
 
-/* One option by its long name, from elsewhere than a command line; value: not NULL but of a flag, and must stay. Has no state. */
-dq_status dq_options_set(const dq_opt *rows, const char *name, const char *value, dq_err *err);
-
 /* "16,8,4" -> numbers within [min, max], no empty part, no duplicate. *n of at most cap. */
 dq_status dq_options_ints(int *out, int *n, int cap, const char *text, const char *option, int min,
                           int max, dq_err *err);
@@ -241,5 +238,19 @@ int dq_options_word(const char *text, const char *option, const char *const *nam
                     dq_err *err);
 /* The entry of names[n] that is nearest to `text` by edit distance, NULL when none is near. */
 const char *dq_options_nearest(const char *text, const char *const *names, int n);
+
+/* ---- Settings ----
+ * "kv_bits=4:4" as an option of the command line. */
+
+/* The texts of settings; values that were read point into them. */
+typedef struct dq_settings {
+    char *text; /* a block; NULL: none */
+} dq_settings;
+
+/* Reads settings, a list that ends with NULL or NULL itself, into what rows point to. "NAME=VALUE" is "--NAME VALUE" with dashes
+ * for underscores; a flag has the value true or false. DQ_USAGE. */
+dq_status dq_settings_read(dq_settings *s, const char *const *settings, const dq_opt *rows,
+                           dq_err *err);
+void dq_settings_free(dq_settings *s);
 
 #endif

@@ -1,12 +1,23 @@
-/* documents: see documents.h. A file of lines is parsed line by line, another is one document as it stands. Texts
- * are not copied unless a JSON string has to be decoded; words are counted before ill-formed text is repaired.
+/* A file of lines is parsed line by line, another is one document as it stands. Texts are not
+ * copied unless a JSON string has to be decoded; words are counted before ill-formed text is
+ * repaired.
  * SPDX-License-Identifier: MIT */
 #include "tasks/documents.h"
 
+#include "base/base.h"
+#include "base/file.h"
+#include "base/random.h"
 #include "base/text.h"
-#include "tasks/task_file.h"
+#include "tasks/items.h"
+#include "tasks/questions.h"
+#include "tasks/tasks.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* ---- Documents ---- */
 
 int64_t dq_documents_count_words(const char *text, size_t len)
 {
@@ -123,4 +134,531 @@ dq_status dq_documents_add(dq_docs *d, const char *path, const char *text, size_
     if (!d->lines_path && dq_documents_are_json_lines(fixed, fixed_len)) d->lines_path = path;
     one.words = dq_documents_count_words(fixed, fixed_len);
     return add(d, one, a, err);
+}
+
+/* ---- Repeats ----
+ * Both count hashes of tokens in a table; a place's hash is made anew of its 16 tokens. */
+
+static uint64_t hash_of(uint64_t h, const int32_t *ids, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) h = dq_random_mix(h ^ (uint32_t)ids[i]);
+    return dq_random_mix(h ^ (uint64_t)n);
+}
+
+dq_status dq_repeats_clusters(int32_t *cluster, int64_t *n_clusters, int64_t *n_copies,
+                              const dq_repeats_run *run, int64_t n, dq_err *err)
+{
+    dq_map64 seen = {0};
+    int64_t found = 0, copies = 0;
+    DQ_TRY(dq_map64_new(&seen, (size_t)n + 1, NULL, err));
+    for (int64_t i = 0, end; err->code == DQ_OK && i < n; i = end) {
+        uint64_t h = 0;
+        for (end = i; end < n && run[end].unit == run[i].unit; end++)
+            h = hash_of(h, run[end].ids, run[end].n);
+        uint64_t number = dq_map64_get(&seen, h); /* from 1 */
+        copies += number > 0;
+        if (number == 0) {
+            number = (uint64_t)++found;
+            dq_map64_put(&seen, h, number, err);
+        }
+        for (int64_t k = i; k < end; k++) cluster[k] = (int32_t)(number - 1);
+    }
+    dq_map64_free(&seen);
+    *n_clusters = found;
+    if (n_copies) *n_copies = copies;
+    return err->code;
+}
+
+uint64_t dq_repeats_key(const char *s, size_t len)
+{
+    static const char space[] = {' ', '\t', '\n', '\v', '\f', '\r'};
+    uint64_t key = 1;
+    for (size_t i = 0, n; i < len; i += n + 1) {
+        for (n = 0; i + n < len && !memchr(space, s[i + n], sizeof space);) n++;
+        if (n) key = dq_random_mix(key ^ dq_strmap_hash(s + i, n));
+    }
+    return key;
+}
+
+dq_status dq_repeats_keys(const int32_t **cluster, const uint64_t *key, int64_t n, dq_arena *a,
+                          dq_err *err)
+{
+    dq_map64 seen = {0};
+    int32_t *of = dq_alloc(a, (size_t)n, sizeof *of, err);
+    *cluster = NULL;
+    if (!of) return err->code;
+    DQ_TRY(dq_map64_new(&seen, (size_t)n + 1, NULL, err));
+    for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
+        uint64_t number = dq_map64_get(&seen, key[i]);
+        if (number == 0) dq_map64_put(&seen, key[i], number = seen.n + 1, err);
+        of[i] = (int32_t)(number - 1);
+    }
+    if ((int64_t)seen.n < n) *cluster = of;
+    dq_map64_free(&seen);
+    return err->code;
+}
+
+dq_status dq_repeats_order(int64_t *at, int32_t *of, const int32_t *cluster, int64_t n, dq_err *err)
+{
+    int64_t *begin = dq_block_new((size_t)n + 1, sizeof *begin, err);
+    if (!begin) return err->code;
+    for (int64_t i = 0; i < n; i++) begin[cluster[i] + 1]++;
+    for (int64_t c = 0; c < n; c++) begin[c + 1] += begin[c];
+    for (int64_t i = 0; i < n; i++) {
+        at[i] = begin[cluster[i]]++;
+        of[at[i]] = cluster[i];
+    }
+    dq_block_free(begin);
+    return DQ_OK;
+}
+
+dq_status dq_repeats_count(int64_t *n_places, int64_t *n_new, const dq_repeats_run *run, int64_t n,
+                           dq_err *err)
+{
+    dq_map64 seen = {0};
+    *n_places = *n_new = 0;
+    DQ_TRY(dq_map64_new(&seen, 1024, NULL, err));
+    for (int64_t i = 0; i < n && err->code == DQ_OK; i++) {
+        for (int64_t k = 0; k + DQ_REPEATS_IDS <= run[i].n && err->code == DQ_OK; k++, ++*n_places)
+            dq_map64_put(&seen, hash_of(0, run[i].ids + k, DQ_REPEATS_IDS), 1, err);
+    }
+    *n_new = (int64_t)seen.n;
+    dq_map64_free(&seen);
+    return err->code;
+}
+
+/* The first of the sketch's hashes that is not smaller. */
+static int place_of(const dq_repeats_sketch *s, uint64_t hash)
+{
+    int low = 0, high = s->n;
+    while (low < high) {
+        const int mid = (low + high) / 2;
+        if (s->hash[mid] < hash)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+void dq_repeats_sketch_add(dq_repeats_sketch *s, const int32_t *ids, int64_t n)
+{
+    for (int64_t k = 0; k + DQ_REPEATS_IDS <= n; k++) {
+        const uint64_t h = hash_of(0, ids + k, DQ_REPEATS_IDS);
+        const int at = place_of(s, h);
+        if (at == DQ_REPEATS_SKETCH || (at < s->n && s->hash[at] == h)) continue;
+        if (s->n < DQ_REPEATS_SKETCH) s->n++;
+        memmove(s->hash + at + 1, s->hash + at, (size_t)(s->n - at - 1) * sizeof *s->hash);
+        s->hash[at] = h;
+    }
+}
+
+void dq_repeats_sketch_find(bool *found, const dq_repeats_sketch *s, const int32_t *ids, int64_t n)
+{
+    for (int64_t k = 0; k + DQ_REPEATS_IDS <= n; k++) {
+        const uint64_t h = hash_of(0, ids + k, DQ_REPEATS_IDS);
+        const int at = place_of(s, h);
+        if (at < s->n && s->hash[at] == h) found[at] = true;
+    }
+}
+
+enum { DIGITS = 16 };
+
+json_t *dq_repeats_sketch_json(const dq_repeats_sketch *s)
+{
+    char text[DIGITS * DQ_REPEATS_SKETCH + 1] = "";
+    for (int i = 0; i < s->n; i++)
+        snprintf(text + DIGITS * i, DIGITS + 1, "%016" PRIx64, s->hash[i]);
+    return json_string(text);
+}
+
+bool dq_repeats_sketch_read(dq_repeats_sketch *s, const json_t *text)
+{
+    const char *digits = json_string_value(text);
+    const size_t n = json_string_length(text);
+    *s = (dq_repeats_sketch){.n = (int)(n / DIGITS)};
+    if (!digits || n % DIGITS || n > (size_t)DIGITS * DQ_REPEATS_SKETCH) return false;
+    for (int i = 0; i < s->n; i++) {
+        char one[DIGITS + 1] = "", *end;
+        memcpy(one, digits + (size_t)DIGITS * (size_t)i, DIGITS);
+        s->hash[i] = strtoull(one, &end, 16);
+        if (*end || (i && s->hash[i] <= s->hash[i - 1])) return false;
+    }
+    return true;
+}
+
+/* ---- Windows ----
+ * One function gives the i-th window of a document for each scheme, from its begin, its first
+ * scored id and its length; counting, limits and cutting only call it. Ids are copied where a
+ * window changes them, else windows point into the document. */
+
+const char *const dq_scheme_name[DQ_SCHEMES] = {"chunk", "stride", "block", "rolling", "positions"};
+
+int64_t dq_window_scored(const dq_window *w)
+{
+    return w->n - 1 - w->first + w->past;
+}
+
+int64_t dq_windows_values(const dq_windows *w, int64_t i)
+{
+    return i < w->n ? w->win[i].value : w->n_values;
+}
+
+dq_status dq_windows_hash(char hex[65], const dq_windows *w, dq_err *err)
+{
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    for (int64_t i = 0; i < w->n; i++) {
+        const dq_window *x = &w->win[i];
+        const int64_t head[] = {x->n, x->first, x->past, x->doc};
+        dq_sha256_add(&h, head, sizeof head);
+        dq_sha256_add(&h, x->ids, (size_t)(x->n + x->past) * sizeof *x->ids);
+    }
+    return dq_sha256_end(&h, hex, err);
+}
+
+bool dq_windows_alike(const dq_windows *w, int64_t begin, int64_t end)
+{
+    const dq_window *a = &w->win[begin];
+    for (int64_t i = begin + 1; i < end; i++) {
+        const dq_window *b = &w->win[i];
+        if (b->n != a->n || b->first != a->first || b->past != a->past) return false;
+    }
+    return true;
+}
+
+/* Windows of a document in the making. */
+typedef struct cutter {
+    const dq_window_spec *spec;
+    const dq_doc_ids *doc;
+    int64_t index; /* of the document */
+    int32_t before, bos;
+    int64_t stride;
+    int32_t
+        *copy; /* of the document's tokens, for windows that change or precede them; NULL: none */
+} cutter;
+
+/* Whether a rolling document begins with the prefix itself, which then stands for it. */
+static bool spells_prefix(const cutter *c, const dq_doc_ids *d)
+{
+    return c->spec->scheme == DQ_WINDOW_ROLLING && d->n > 0 && d->n_before == 0 &&
+           d->ids[0] == c->before;
+}
+
+/* Window i of the document. Only those that count_windows has are asked for. */
+static dq_window window_at(const cutter *c, int64_t i)
+{
+    const int skip = spells_prefix(c, c->doc);
+    const int64_t L = c->spec->n_ctx, n = c->doc->n - skip;
+    const int32_t *ids = c->doc->ids;
+    dq_window w = {.doc = c->index, .at = i * L, .n = L};
+    switch (c->spec->scheme) {
+    case DQ_WINDOW_CHUNK:
+        w.first = L / 2;
+        if (c->copy) ids = c->copy;
+        break;
+    case DQ_WINDOW_STRIDE:
+        w.at = i * c->stride;
+        if (n - w.at < L) w.n = n - w.at;
+        if (i > 0) w.first = L - c->stride - 1; /* the window before ends there */
+        break;
+    case DQ_WINDOW_ROLLING: /* ids[-1] is the prefix */
+        ids = (c->copy ? c->copy : ids) + 1;
+        w.past = 1;
+        w.at = -1;
+        if (i == 0 && n < L) w.n = n;
+        if (i == 0) break;
+        w.at = (n - i * L < L ? n : (i + 1) * L) - L - 1;
+        w.first = i * L - w.at - 1;
+        break;
+    case DQ_WINDOW_POSITIONS: w.past = 1; break;
+    case DQ_WINDOW_BLOCK: break;
+    }
+    w.ids = ids + w.at;
+    w.at += skip;
+    return w;
+}
+
+static int64_t count_windows(const cutter *c, const dq_doc_ids *d)
+{
+    const int64_t L = c->spec->n_ctx, n = d->n - spells_prefix(c, d);
+    switch (c->spec->scheme) {
+    case DQ_WINDOW_STRIDE:
+        if (n < 2) return 0;
+        return n <= L ? 1 : 1 + (n - L + c->stride - 1) / c->stride;
+    case DQ_WINDOW_ROLLING: return (n + L - 1) / L;
+    case DQ_WINDOW_POSITIONS: return n > L;
+    default: return n / L;
+    }
+}
+
+/* Ids of the document that windows may change, or that have the prefix in front. */
+static dq_status copy_ids(cutter *c, dq_arena *a, dq_err *err)
+{
+    const int64_t L = c->spec->n_ctx, n = c->doc->n;
+    bool rolling = c->spec->scheme == DQ_WINDOW_ROLLING;
+    c->copy = NULL;
+    if (spells_prefix(c, c->doc)) return DQ_OK;
+    if (!rolling && (c->spec->scheme != DQ_WINDOW_CHUNK || c->bos < 0)) return DQ_OK;
+    c->copy = dq_alloc(a, (size_t)n + 1, sizeof *c->copy, err);
+    if (!c->copy) return err->code;
+    memcpy(c->copy + rolling, c->doc->ids, (size_t)n * sizeof *c->copy);
+    if (rolling) c->copy[0] = c->before;
+    for (int64_t i = 0; !rolling && i < n; i += L) c->copy[i] = c->bos;
+    return DQ_OK;
+}
+
+/* Why nothing can be scored, in the words of one document where there is one. */
+static dq_status too_short(const dq_windows *w, const dq_window_spec *spec, dq_err *err)
+{
+    enum { LEAST_CTX = 4 };
+    const long long n = w->n_ids, L = spec->n_ctx;
+    const long long need[DQ_SCHEMES] = {2 * L, 2, L, 1, L + 1};
+    const char *name = dq_scheme_name[spec->scheme];
+    if (w->n_all > 1)
+        return dq_fail_with(
+            err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+            "none of %lld documents is long enough (%s windows of %lld tokens need %lld). "
+            "Use longer documents",
+            (long long)w->n_all, name, L, spec->scheme == DQ_WINDOW_CHUNK ? L : need[spec->scheme]);
+    if (spec->scheme == DQ_WINDOW_CHUNK && n < 2 * LEAST_CTX)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "the text has %lld tokens, two of the smallest windows need %d. Use more text", n,
+            2 * LEAST_CTX);
+    if (spec->scheme == DQ_WINDOW_CHUNK)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CTX, .number = {n / 2}},
+                            "the text has %lld tokens, two windows of %lld need %lld", n, L, 2 * L);
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+                        "the text has %lld tokens, %s windows of %lld need %lld. Use more text", n,
+                        name, L, need[spec->scheme]);
+}
+
+static dq_status find_clusters(dq_windows *w, dq_arena *a, dq_err *err)
+{
+    int32_t *cluster = dq_alloc(a, (size_t)w->n, sizeof *cluster, err);
+    dq_repeats_run *run = dq_block_new((size_t)w->n, sizeof *run, err);
+    for (int64_t i = 0; cluster && run && i < w->n; i++) {
+        const dq_window *x = &w->win[i];
+        const int64_t unit = w->n_docs < 2 ? i : x->doc;
+        run[i] = (dq_repeats_run){x->ids, x->n + x->past, (int32_t)unit};
+    }
+    if (err->code == DQ_OK)
+        dq_repeats_clusters(cluster, &w->n_clusters, &w->n_copies, run, w->n, err);
+    dq_block_free(run);
+    w->cluster = cluster;
+    return err->code;
+}
+
+/* n_all: documents there are; those after n_docs are not needed, as the limit is reached before them. */
+static dq_status cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs, int64_t n_all,
+                     const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
+                     dq_err *err)
+{
+    cutter c = {.spec = spec, .before = before, .bos = bos};
+    int64_t all = 0;
+    *out = (dq_windows){.doc = doc, .n_given = n_docs, .n_all = n_all};
+    c.stride = spec->stride ? spec->stride : spec->n_ctx / 2;
+    for (int64_t d = 0; d < n_docs; d++) {
+        int64_t n = count_windows(&c, &doc[d]);
+        out->n_ids += doc[d].n;
+        out->n_short += n == 0;
+        all += n;
+    }
+    if (all < (spec->scheme == DQ_WINDOW_CHUNK && n_all == 1 ? 2 : 1))
+        return too_short(out, spec, err);
+    int64_t take = spec->limit && spec->limit < all ? spec->limit : all;
+    dq_window *win = dq_alloc(a, (size_t)take, sizeof *win, err);
+    if (!win) return err->code;
+    out->win = win;
+    for (c.index = 0; c.index < n_docs && out->n < take; c.index++) {
+        c.doc = &doc[c.index];
+        int64_t n = count_windows(&c, c.doc);
+        if (n == 0) continue;
+        DQ_TRY(copy_ids(&c, a, err));
+        out->n_docs++;
+        for (int64_t i = 0; i < n && out->n < take; i++) {
+            dq_window w = window_at(&c, i);
+            w.value = out->n_values;
+            out->n_values += dq_window_scored(&w);
+            if (w.n > out->longest) out->longest = w.n;
+            win[out->n++] = w;
+            out->cut = out->n == take && i + 1 < n;
+        }
+    }
+    return find_clusters(out, a, err);
+}
+
+dq_status dq_windows_cut(dq_windows *out, const dq_doc_ids *doc, int64_t n_docs,
+                         const dq_window_spec *spec, int32_t before, int32_t bos, dq_arena *a,
+                         dq_err *err)
+{
+    return cut(out, doc, n_docs, n_docs, spec, before, bos, a, err);
+}
+
+dq_status dq_windows_encode(dq_doc_ids *out, const dq_tokenizer *t, const dq_doc *d, dq_bos bos,
+                            int64_t vocab, int64_t max, dq_arena *a, dq_err *err)
+{
+    const unsigned flags = dq_items_bos_flags(t, bos, d->text, d->len);
+    int32_t *ids = NULL, *kept = NULL;
+    int n_before, n_after;
+    int64_t n = 0, n_bad;
+    if (d->len == 0) return DQ_OK;
+    dq_tokenizer_template(t, flags, &n_before, &n_after);
+    DQ_TRY(dq_tokenizer_encode_first(t, d->text, d->len, flags, max, &ids, &n, NULL, &n_bad, err));
+    if (dq_tokenizer_check_ids(ids, n, vocab, err) == DQ_OK)
+        kept = dq_alloc(a, (size_t)n, sizeof *kept, err);
+    if (kept && n) memcpy(kept, ids, (size_t)n * sizeof *kept);
+    dq_block_free(ids);
+    *out = (dq_doc_ids){.ids = kept, .n = n, .n_before = n_before, .n_after = n_after};
+    return err->code;
+}
+
+/* Words and bytes of the documents that have windows. */
+static void count_text(dq_windows *w, const dq_docs *docs)
+{
+    int64_t last = -1;
+    for (int64_t i = 0; i < w->n; i++) {
+        const dq_doc *d = &docs->doc[w->win[i].doc];
+        if (w->win[i].doc == last) continue;
+        last = w->win[i].doc;
+        w->n_words += d->words;
+        w->bytes += (int64_t)d->len;
+    }
+}
+
+/* ids[*n]: of documents until the limit's windows are there, and of the last one a window more, which tells that it goes on. */
+static dq_status encode_docs(dq_doc_ids *ids, int64_t *n, const dq_tokenizer *t,
+                             const dq_docs *docs, const dq_window_spec *spec, dq_arena *a,
+                             dq_err *err)
+{
+    const bool first = spec->limit > 0 && !spec->whole;
+    const cutter c = {.spec = spec,
+                      .before = dq_tokenizer_prefix(t),
+                      .stride = spec->stride ? spec->stride : spec->n_ctx / 2};
+    for (int64_t left = spec->limit; *n < docs->n && (!first || left > 0); ++*n) {
+        const int64_t max = first ? (left + 2) * spec->n_ctx + 1 : 0;
+        dq_doc_ids *d = &ids[*n];
+        DQ_TRY(dq_windows_encode(d, t, &docs->doc[*n], spec->bos, spec->vocab, max, a, err));
+        left -= count_windows(&c, d);
+    }
+    return DQ_OK;
+}
+
+dq_status dq_windows_make(dq_windows *out, const dq_tokenizer *t, const dq_docs *docs,
+                          const dq_window_spec *spec, dq_arena *a, dq_err *err)
+{
+    const int32_t before = dq_tokenizer_prefix(t);
+    int64_t with_text = 0;
+    for (int64_t i = 0; i < docs->n; i++) with_text += docs->doc[i].len > 0;
+    if (with_text == 0) return dq_fail(err, DQ_DAMAGED, "holds no text");
+    DQ_TRY(dq_items_bos_check(t, spec->bos, err));
+    if (spec->scheme == DQ_WINDOW_ROLLING && (before < 0 || before >= spec->vocab))
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_ROLLING},
+                            "window rolling needs a token before a text; tokenizer_config.json "
+                            "names neither bos_token nor eos_token");
+    dq_doc_ids *ids = dq_alloc(a, (size_t)docs->n, sizeof *ids, err);
+    if (!ids) return err->code;
+    int64_t n = 0;
+    DQ_TRY(encode_docs(ids, &n, t, docs, spec, a, err));
+    DQ_TRY(cut(out, ids, n, docs->n, spec, before, dq_items_bos(t, spec->bos), a, err));
+    count_text(out, docs);
+    out->prefixed = spec->scheme == DQ_WINDOW_ROLLING;
+    return DQ_OK;
+}
+
+/* ---- Slices ----
+ * Pairs of tokens are counted in hash tables: of the whole corpus, of the document at hand (taken
+ * off where the corpus holds it) and of the window so far. A scored id is a hit if its pair stood
+ * in the window before and is not frequent in the corpus; a pair joins the window's after its
+ * second id has been judged. */
+
+enum { FIRST_PAIRS = 512 };
+
+/* Of two tokens, a map's key. */
+static uint64_t pair(int32_t first, int32_t second)
+{
+    return (uint64_t)(uint32_t)first << 32 | (uint32_t)second;
+}
+
+/* A classification on its way. */
+typedef struct run {
+    dq_map64 all, mine, seen; /* counts of bigrams: the corpus, the document, the window at hand */
+    dq_slices *out;
+    int64_t own_ids; /* of the document at hand */
+    bool *hit;
+} run;
+
+static int64_t text_ids(const dq_doc_ids *d)
+{
+    int64_t n = d->n - d->n_before - d->n_after;
+    return n > 0 ? n : 0;
+}
+
+static dq_status count(dq_map64 *b, const dq_doc_ids *d, dq_err *err)
+{
+    const int32_t *ids = d->ids + d->n_before;
+    for (int64_t i = 1; i < text_ids(d); i++)
+        DQ_TRY(dq_map64_count(b, pair(ids[i - 1], ids[i]), err));
+    return DQ_OK;
+}
+
+static bool is_frequent(const run *x, int32_t first, int32_t second)
+{
+    int64_t n = (int64_t)dq_map64_get(&x->all, pair(first, second)), ids = x->out->counted;
+    if (x->out->own) {
+        n -= (int64_t)dq_map64_get(&x->mine, pair(first, second));
+        ids -= x->own_ids;
+    }
+    double max = x->out->threshold * (double)ids / 1e10;
+    return (double)n > (max > 1 ? max : 1);
+}
+
+/* A bigram joins what was seen after its second id has been judged. */
+static dq_status classify(run *x, const dq_window *w, dq_err *err)
+{
+    dq_map64_clear(&x->seen);
+    for (int64_t t = 1; t < w->n + w->past; t++) {
+        const int32_t a = w->ids[t - 1], b = w->ids[t];
+        if (t > w->first)
+            x->hit[w->value + t - w->first - 1] =
+                dq_map64_get(&x->seen, pair(a, b)) > 0 && !is_frequent(x, a, b);
+        DQ_TRY(dq_map64_count(&x->seen, pair(a, b), err));
+    }
+    return DQ_OK;
+}
+
+static dq_status classify_all(run *x, const dq_windows *w, const dq_doc_ids *corpus,
+                              int64_t n_corpus, dq_err *err)
+{
+    for (int64_t i = 0; i < n_corpus; i++) {
+        x->out->counted += text_ids(&corpus[i]);
+        DQ_TRY(count(&x->all, &corpus[i], err));
+    }
+    for (int64_t i = 0; i < w->n; i++) {
+        const dq_doc_ids *d = &w->doc[w->win[i].doc];
+        if (x->out->own && (i == 0 || w->win[i].doc != w->win[i - 1].doc)) {
+            x->own_ids = text_ids(d);
+            dq_map64_clear(&x->mine);
+            DQ_TRY(count(&x->mine, d, err));
+        }
+        DQ_TRY(classify(x, &w->win[i], err));
+    }
+    return DQ_OK;
+}
+
+dq_status dq_slices_make(dq_slices *out, const dq_windows *w, const dq_doc_ids *corpus,
+                         int64_t n_corpus, double threshold, dq_arena *a, dq_err *err)
+{
+    run x = {.out = out};
+    x.hit = dq_alloc(a, (size_t)w->n_values, sizeof *x.hit, err);
+    *out = (dq_slices){.hit = x.hit, .threshold = threshold, .own = corpus == NULL};
+    if (x.hit && dq_map64_new(&x.all, FIRST_PAIRS, NULL, err) == DQ_OK &&
+        dq_map64_new(&x.mine, FIRST_PAIRS, NULL, err) == DQ_OK &&
+        dq_map64_new(&x.seen, FIRST_PAIRS, NULL, err) == DQ_OK)
+        classify_all(&x, w, corpus ? corpus : w->doc, corpus ? n_corpus : w->n_given, err);
+    dq_map64_free(&x.all);
+    dq_map64_free(&x.mine);
+    dq_map64_free(&x.seen);
+    return err->code;
 }

@@ -1,13 +1,42 @@
-/* needles: see needles.h. A prompt is made in order: draw cities, numbers and the question; encode them; see how
- * many tokens are left for the filler; choose where it begins and where each needle goes; assemble. The texts are
- * drawn first, so that a seed gives the same needles at every length.
+/* Names for needles. See tasks.h. Samples are drawn by place in this list: whoever changes it
+ * changes all prompts.
  * SPDX-License-Identifier: MIT */
-#include "tasks/needles.h"
-
+#include "base/base.h"
+#include "base/random.h"
 #include "base/text.h"
+#include "tasks/documents.h"
+#include "tasks/items.h"
+#include "tasks/questions.h"
+#include "tasks/tasks.h"
+#include "tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>
+
+enum { DQ_NEAR_DIGITS = 2 }; /* that may differ: 5 of 7 are equal */
+
+/* ---- Needle cities ---- */
+
+const char *const dq_needle_city[DQ_NEEDLE_CITIES] = {
+    "Accra",    "Almaty",    "Amman",    "Ankara",  "Athens",   "Baku",     "Bangkok",  "Beirut",
+    "Belgrade", "Berlin",    "Bern",     "Bogota",  "Boston",   "Brisbane", "Brussels", "Bucharest",
+    "Budapest", "Cairo",     "Calgary",  "Caracas", "Chennai",  "Chicago",  "Colombo",  "Dakar",
+    "Dallas",   "Denver",    "Dhaka",    "Doha",    "Dublin",   "Durban",   "Geneva",   "Glasgow",
+    "Hamburg",  "Hanoi",     "Harare",   "Havana",  "Helsinki", "Houston",  "Jakarta",  "Kampala",
+    "Karachi",  "Kigali",    "Kingston", "Krakow",  "Kyoto",    "Lagos",    "Lahore",   "Leipzig",
+    "Lima",     "Lisbon",    "London",   "Luanda",  "Lusaka",   "Lyon",     "Madrid",   "Manila",
+    "Medellin", "Milan",     "Minsk",    "Mombasa", "Montreal", "Moscow",   "Mumbai",   "Muscat",
+    "Nairobi",  "Naples",    "Osaka",    "Oslo",    "Ottawa",   "Paris",    "Perth",    "Prague",
+    "Quito",    "Rabat",     "Riga",     "Rome",    "Santiago", "Seattle",  "Seoul",    "Seville",
+    "Sofia",    "Stockholm", "Sydney",   "Taipei",  "Tallinn",  "Tashkent", "Tbilisi",  "Tehran",
+    "Tirana",   "Tokyo",     "Toronto",  "Tripoli", "Tunis",    "Vienna",   "Vilnius",  "Warsaw",
+    "Windhoek", "Yerevan",   "Zagreb",   "Zurich",
+};
+
+/* ---- Needles ----
+ * A prompt is made in order: draw cities, numbers and the question; encode them; see how many
+ * tokens are left for the filler; choose where it begins and where each needle goes; assemble. The
+ * texts are drawn first, so that a seed gives the same needles at every length. */
 
 #define ASKS "The special magic %s number is:"
 const char dq_needle_form[] =
@@ -23,7 +52,8 @@ const char *const dq_needle_class_name[DQ_NEEDLE_CLASSES] = {"bos", "answer", "d
 
 /* ---- Chance ---- */
 
-dq_random dq_needle_random(uint64_t seed, const dq_needle_cell *cell, int64_t sample)
+/* Begun from everything that names a sample: it does not depend on other cells or samples. */
+static dq_random needle_random(uint64_t seed, const dq_needle_cell *cell, int64_t sample)
 {
     const uint64_t name[] = {(uint64_t)cell->length, (uint64_t)cell->depth, (uint64_t)cell->n,
                              (uint64_t)cell->r, (uint64_t)sample};
@@ -371,7 +401,7 @@ dq_status dq_needle_make(dq_needle_prompt *out, const dq_needle_maker *m,
     if (cell->n < 1 || cell->n > DQ_NEEDLE_CITIES || cell->r < 1 || cell->r > cell->n)
         return dq_fail(err, DQ_BUG, "%d needles, %d asked for", cell->n, cell->r);
     *out = (dq_needle_prompt){.n_bos = m->n_bos, .needles = cell->n, .requested = cell->r};
-    making x = {.m = m, .cell = cell, .p = out, .random = dq_needle_random(seed, cell, sample)};
+    making x = {.m = m, .cell = cell, .p = out, .random = needle_random(seed, cell, sample)};
     out->city = x.city = dq_alloc(m->a, n, sizeof *x.city, err);
     out->number = x.number = dq_alloc(m->a, n, sizeof *x.number, err);
     out->at = x.at = dq_alloc(m->a, n, sizeof *x.at, err);
@@ -429,4 +459,75 @@ dq_status dq_needle_judge_ids(dq_needle_recall *sum, const dq_needle_prompt *p, 
     dq_needle_judge_text(sum, p, k, text, len, err);
     dq_block_free(text);
     return err->code;
+}
+
+/* ---- Needle recall ----
+ * A text is split into runs of digits and each is compared with the numbers: equal is found, up to
+ * DQ_NEAR_DIGITS other digits are near. Runs are whole, so 12 is not found in 123. */
+
+/* The next run of digits at or after *at, which becomes its end. False: there is none. */
+static bool next_run(const char *text, size_t len, size_t *at, const char **run, size_t *n)
+{
+    size_t i = *at;
+    while (i < len && !(text[i] >= '0' && text[i] <= '9')) i++;
+    *run = text + i;
+    const size_t first = i;
+    while (i < len && text[i] >= '0' && text[i] <= '9') i++;
+    *n = i - first;
+    *at = i;
+    return *n > 0;
+}
+
+static bool is_number(const char *run, size_t n, const char *number)
+{
+    return strlen(number) == n && memcmp(run, number, n) == 0;
+}
+
+bool dq_needle_recall_found(const char *text, size_t len, const char *number)
+{
+    const char *run;
+    size_t n;
+    for (size_t at = 0; next_run(text, len, &at, &run, &n);) {
+        if (is_number(run, n, number)) return true;
+    }
+    return false;
+}
+
+static bool is_near(const char *run, size_t n, const char *number)
+{
+    size_t differ = 0;
+    if (strlen(number) != n) return false;
+    for (size_t i = 0; i < n; i++) differ += run[i] != number[i];
+    return differ <= DQ_NEAR_DIGITS && differ < n;
+}
+
+static bool near_found(const char *text, size_t len, const char *wanted, const char *const *number,
+                       int64_t n_numbers)
+{
+    const char *run;
+    size_t n;
+    for (size_t at = 0; next_run(text, len, &at, &run, &n);) {
+        bool hidden = false;
+        for (int64_t i = 0; i < n_numbers; i++) hidden = hidden || is_number(run, n, number[i]);
+        if (!hidden && is_near(run, n, wanted)) return true;
+    }
+    return false;
+}
+
+void dq_needle_recall_judge(dq_needle_recall *sum, const char *text, size_t len,
+                            const char *const *number, int64_t n_requested, int64_t n)
+{
+    bool other = false;
+    for (int64_t i = n_requested; i < n; i++)
+        other = other || dq_needle_recall_found(text, len, number[i]);
+    for (int64_t i = 0; i < n_requested; i++) {
+        if (dq_needle_recall_found(text, len, number[i]))
+            sum->correct++;
+        else if (other)
+            sum->other++;
+        else if (near_found(text, len, number[i], number, n))
+            sum->near++;
+        else
+            sum->none++;
+    }
 }

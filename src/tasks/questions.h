@@ -1,9 +1,103 @@
-/* questions: texts for a model to continue, with the answer of each where there is one.
+/* Questions with answers to be generated, and who judges these.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_QUESTIONS_H
 #define DQ_QUESTIONS_H
 
-#include "tasks/question_sets.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "stat/stat.h"
+
+/* ---- Answers ----
+ * Numbers that generated text gives as its answer, judged as lm-eval's gsm8k judges them. Source:
+ * lm-evaluation-harness lm_eval/tasks/gsm8k/gsm8k.yaml, lm_eval/filters/extraction.py, exact_match
+ * of lm_eval/api/metrics.py (behaviour). */
+
+/* What ends an answer to a gsm8k prompt: "Question:", "</s>", "<|im_end|>". */
+extern const char *const dq_answer_stop[];
+extern const int dq_answer_n_stops;
+/* Offset of the first of stop[n] (not empty) in text[len]; len: none is there. */
+size_t dq_answer_end(const char *text, size_t len, const char *const *stop, int n);
+
+/* A piece of somebody's text; s NULL: there is none. */
+typedef struct dq_span {
+    const char *s;
+    size_t len;
+} dq_span;
+
+/* What follows the first "#### " that has one of "-0-9.," after it: -?[0-9.,]+. */
+dq_span dq_answer_strict(const char *text, size_t len);
+/* The last of the numbers that lie one after the other: -?[$0-9.,]{2,}, or else -?[0-9]+. */
+dq_span dq_answer_last(const char *text, size_t len);
+/* The text without every ',' and '$', then from after the last "#### " on, then without a '.' at its
+ * end or before a newline at its end. In the arena, with a NUL; NULL: see err. */
+char *dq_answer_clean(dq_span text, dq_arena *a, dq_err *err);
+
+/* The gold answer of a record: its "answer", else "Answer", a text or a number, as dq_answer_clean has
+ * it. A number without "#### " also loses the zeros at the end of its fraction (576.0 is 576): such
+ * files hold answers that went through floating point. DQ_DAMAGED: there is none, or it is empty. */
+dq_status dq_answer_gold(const char **gold, const json_t *record, dq_arena *a, dq_err *err);
+
+typedef struct dq_answer_verdict {
+    bool strict;   /* what dq_answer_strict finds, clean, has the gold answer's characters */
+    bool flexible; /* what dq_answer_last finds has them */
+    bool value;    /* what dq_answer_last finds has the gold answer's value, 18.00 being 18 */
+} dq_answer_verdict;
+/* gold: from dq_answer_gold. */
+dq_status dq_answer_judge(dq_answer_verdict *out, const char *text, size_t len, const char *gold,
+                          dq_err *err);
+
+/* Whether two texts are decimal numbers (-?digits with at most one '.') of one value. */
+bool dq_answer_same_value(const char *a, const char *b);
+
+/* ---- Answer rules ----
+ * How an answer in generated text is judged, a rule for each kind of right answer. */
+
+/* All but the first look at what the text puts into a \boxed{}, else at the line after "answer is", else at the whole text. Their
+ * strict verdict looks into the \boxed{} only. */
+typedef enum dq_answer_rule {
+    DQ_ANSWER_GSM8K, /* dq_answer_judge */
+    DQ_ANSWER_VALUE, /* its last number, without '%', has the gold answer's value */
+    DQ_ANSWER_MATH, /* it is the gold expression, as dq_math_answer_same says, or has its value; of a whole text its last number
+                        is looked at */
+    DQ_ANSWER_WORDS /* it has the gold answer's characters, whatever the case of ASCII letters */
+} dq_answer_rule;
+
+/* The rule for a gold answer that is a number or else an expression. */
+dq_answer_rule dq_answer_rules_for(const char *gold);
+/* value of *out is not set but by DQ_ANSWER_GSM8K. */
+dq_status dq_answer_rules_judge(dq_answer_verdict *out, dq_answer_rule rule, const char *text,
+                                size_t len, const char *gold, dq_err *err);
+
+/* ---- Question sets ----
+ * The table of sets whose records a model answers or continues in free text, with their published
+ * forms. To add a set: a reader in questions.c and a row in the table. */
+
+/* What a record says; text in the arena or in the record. */
+typedef struct dq_question_parts {
+    const char *question; /* of prompts the whole prompt */
+    const char *gold;     /* not empty; NULL: prompts have none */
+    const char *worked;   /* the answer as an example shows it */
+    const char *passage;  /* what other questions are asked about as well; NULL: none */
+    dq_answer_rule rule;
+    /* What a judge of the continuation is told: the question that is asked of a source (NULL: for a summary), and right
+     * answers as a JSON list of texts. reference NULL: nothing is known to judge it by. */
+    const char *query, *reference;
+} dq_question_parts;
+
+typedef struct dq_question_set {
+    const char *name, *form; /* form: of its files, for messages */
+    bool answered;           /* else prompts, which nothing here judges */
+    bool keyed;              /* a file may be one JSON object of records by their ids */
+    bool xml;                /* or ASDiv's XML ("Question XML") */
+    dq_status (*read)(dq_question_parts *out, const json_t *record, dq_arena *a, dq_err *err);
+} dq_question_set;
+
+extern const dq_question_set dq_question_sets[];
+extern const int dq_question_sets_n;
+const dq_question_set *dq_question_set_find(const char *name); /* NULL: none */
+
+/* ---- Questions ----
+ * Texts for a model to continue, with the answer of each where there is one. */
 
 typedef struct dq_question {
     const char *id;     /* JSON text of the record's "id" (or "ID"); NULL: none */
@@ -49,5 +143,93 @@ dq_status dq_questions_load(dq_questions *out, const dq_question_set *set,
 /* Fills the examples of *shots with the answered records of a file. One with fewer than n is DQ_MISMATCH. In the arena. */
 dq_status dq_questions_shots(dq_question_shots *shots, const dq_question_set *set, const char *path,
                              const char *text, size_t len, dq_arena *a, dq_err *err);
+
+/* ---- Math answer ----
+ * Answers that are expressions in LaTeX: where a text gives one, and when two are the same.
+ * Source: MATH, modeling/math_equivalence.py, as lm-evaluation-harness
+ * lm_eval/tasks/hendrycks_math/utils.py has it (behaviour). */
+
+/* What the last \boxed{...} of text[len] holds, else the last \fbox{...}; where "\boxed " stands anywhere, what follows the
+ * last of it up to a '$'. s NULL: there is none, or its braces do not end. */
+dq_span dq_math_answer_boxed(const char *text, size_t len);
+/* The rest of the line after the last "answer is", whatever the case of its letters, without ':', '$' and spaces around it and a
+ * '.' at its end. s NULL: there is none. */
+dq_span dq_math_answer_stated(const char *text, size_t len);
+
+/* The expression in one form, in the arena with a NUL; *out NULL: the reference raises an exception. */
+dq_status dq_math_answer_form(const char **out, dq_span s, dq_arena *a, dq_err *err);
+/* Whether both are one expression after spaces, units, degrees, percent and dollar signs are gone and fractions and
+ * roots have braces; where a form is not one that can be rewritten so, whether they are the same characters. */
+dq_status dq_math_answer_same(bool *same, dq_span a, dq_span b, dq_err *err);
+
+/* ---- Judge ----
+ * Completions as requests to a judge outside dq, and its replies as verdicts on them. */
+
+/* Takes a request, which it may change but does not own. */
+typedef dq_status dq_judge_take(void *arg, json_t *request, dq_err *err);
+/* A request for every line of text[len], completions as dq eval --dump-completions writes them, in the form of OpenAI's batch
+ * files: {"custom_id", "method", "url", "body": {"model": judge, "messages": [...], ...}}. It shows the judge the prompt, right
+ * answers ("reference") where there are some, and the completion, and asks for one word: correct, or incorrect. DQ_DAMAGED names
+ * the line. */
+dq_status dq_judge_requests(const char *text, size_t len, const char *judge, dq_judge_take *take,
+                            void *arg, dq_err *err);
+
+typedef struct dq_judge_tally {
+    int64_t replies, unclear,
+        first_unclear;            /* unclear: no verdict; first_unclear: a line, 0: none */
+    char said[64];                /* what the first unclear one begins with */
+    int64_t completions, lacking; /* lacking: without a clear reply */
+} dq_judge_tally;
+/* Appends the completions with a "verdict" each, a line for each of theirs, empty where a clear reply lacks. A line of replies
+ * has "custom_id" (or "id") and a "verdict", as dq_verdicts_load takes it, or a "response" as in OpenAI's batch files,
+ * whose text begins with one of the words, a label or none before it, and has neither the other one nor a word that
+ * says how far. `path`: of the replies, for messages. DQ_DAMAGED: two for one completion. DQ_MISMATCH:
+ * a reply to none of these completions. */
+dq_status dq_judge_join(dq_strbuf *out, dq_judge_tally *tally, const char *text, size_t len,
+                        const char *path, const char *replies, size_t replies_len, dq_arena *a,
+                        dq_err *err);
+
+/* ---- Verdicts ----
+ * What somebody else made of generated texts, read back from a file and compared. */
+
+typedef struct dq_verdict {
+    int64_t item;
+    double score;     /* 0 (wrong) to 1 */
+    int64_t line;     /* of the file, from 1 */
+    uint64_t cluster; /* items of one number depend on each other */
+} dq_verdict;
+
+/* Lines that agree in task, model, logit bits (and, below 16, granularity), arithmetic and KV cache. */
+typedef struct dq_verdict_group {
+    const char *task; /* NULL: the lines name none */
+    const char *model, *granularity;
+    const char *math; /* "f32", ...; NULL: the lines name none, and count as f32 */
+    int bits;
+    const json_t *kv;    /* owned by the dq_verdicts; NULL: plain */
+    dq_verdict *verdict; /* [n] by rising item */
+    int64_t n;
+    dq_mean acc;
+    dq_interval acc_interval;
+    int ref; /* group of its task and model at 16 bits with a plain cache, in f32 where there is one, else in
+                  its own arithmetic; -1: none */
+    /* group of its task and setting of the first model, where that is another; -1: none */
+    int cross;
+    dq_stat_flips flips, cross_flips; /* over items that both groups have; see stat.h */
+} dq_verdict_group;
+
+typedef struct dq_verdicts {
+    dq_verdict_group *group; /* [n] in the order of their first lines */
+    int n;
+    json_t *kept; /* what groups borrow */
+} dq_verdicts;
+
+/* Reads JSON lines {"item", "verdict", "model"?, "logit_bits"?, "logit_granularity"?, "math"?, "kv"?, "task"?, "cluster"?,
+ * "prompt"?}: items of one `cluster`, or where a line has none of one prompt, depend on each other. verdict is
+ * true, false, "correct", "incorrect" or a number from 0 to 1; without the others a line is of the model
+ * "model" at 16 bits. Lists live in the arena; end it with dq_verdicts_end, whatever happened. DQ_DAMAGED
+ * names path and line. */
+dq_status dq_verdicts_load(dq_verdicts *out, const char *path, const char *text, size_t len,
+                           dq_arena *a, dq_err *err);
+void dq_verdicts_end(dq_verdicts *v);
 
 #endif

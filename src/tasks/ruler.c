@@ -1,25 +1,355 @@
-/* ruler: see ruler.h. A task writes a prompt for a number of units; how many fit is searched for by encoding, each
- * guess being where a line through the last two would meet the room there is. Every draft starts from the sample's
- * own seed, so that the number of guesses changes nothing.
+/* Common words extraction. A numbered list in which ten words stand more often than all others; a
+ * solved example with a shorter list stands in front. Words come from the user's text. Source:
+ * RULER scripts/data/synthetic/common_words_extraction.py (structure and numbers).
  * SPDX-License-Identifier: MIT */
-#include "tasks/ruler.h"
-
 #include "base/base.h"
+#include "base/random.h"
 #include "base/text.h"
+#include "tasks/documents.h"
+#include "tasks/items.h"
+#include "tasks/questions.h"
+#include "tasks/tasks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+static void ruler_draft_put(dq_ruler_draft *d, const char *fmt, ...) DQ_PRINTF(2, 3);
+static int32_t *ruler_draft_shuffled(dq_ruler_draft *d, int64_t n);
+static void ruler_draft_answer(dq_ruler_draft *d, const char *answer);
+
+/* ---- RULER CWE ---- */
+
+enum { COMMON = 10, SHORT = 4096 };
+
+/* How often words stand in a list. */
+typedef struct repeats {
+    int common, others;
+} repeats;
+
+static void put_item(dq_ruler_draft *d, const int32_t *word, int64_t n, repeats r)
+{
+    const int64_t all = COMMON * r.common + (n - COMMON) * r.others;
+    const int32_t *order = ruler_draft_shuffled(d, all);
+    if (!order) return;
+    ruler_draft_put(
+        d, "Below is a numbered list of words. Some words stand in it more often than the others. "
+           "Remember those.\n");
+    for (int64_t i = 0; i < all; i++) {
+        const int64_t k = order[i];
+        const int64_t at = k < COMMON * r.common
+                               ? k / r.common
+                               : COMMON + (k - (int64_t)COMMON * r.common) / r.others;
+        ruler_draft_put(d, "%s%lld. %s", i ? " " : "", (long long)i + 1, d->text->word[word[at]]);
+    }
+    d->question = d->prompt.n;
+    ruler_draft_put(d, "\nQuestion: Which %d words stand most often in the list above?", COMMON);
+    ruler_draft_put(d, " Answer: The %d words that stand most often in it are:", COMMON);
+}
+
+static void ruler_cwe(dq_ruler_draft *d, int64_t units)
+{
+    const bool is_short = d->length < SHORT;
+    const int64_t of_example = is_short ? 20 : 40;
+    const repeats example = is_short ? (repeats){3, 1} : (repeats){10, 3};
+    const repeats usual = is_short ? (repeats){6, 1} : (repeats){30, 3};
+    const int64_t need = units > of_example ? units : of_example;
+    if (need > d->text->n_words) {
+        dq_fail(
+            d->err, DQ_MISMATCH,
+            "has %lld different words of 3 to 12 small letters, lists of %lld tokens take more. "
+            "Give a longer text",
+            (long long)d->text->n_words, (long long)d->length);
+        return;
+    }
+    const int32_t *mine = ruler_draft_shuffled(d, d->text->n_words);
+    const int32_t *others = ruler_draft_shuffled(d, d->text->n_words);
+    if (!mine || !others) return;
+    put_item(d, others, of_example, example);
+    for (int i = 0; i < COMMON; i++) ruler_draft_put(d, " %d. %s", i + 1, d->text->word[others[i]]);
+    ruler_draft_put(d, "\n");
+    put_item(d, mine, units, usual);
+    for (int i = 0; i < COMMON; i++) ruler_draft_answer(d, d->text->word[mine[i]]);
+}
+
+/* ---- RULER FWE ----
+ * Frequent words extraction. Coded words by a zeta distribution with exponent 2, of which the most
+ * frequent one is dots that say nothing; the next three are asked for. Source: RULER
+ * scripts/data/synthetic/freq_words_extraction.py (structure, numbers and distribution). */
+
+enum { LETTERS = 6, ANSWERS = 3, IDS_A_WORD = 50, FEWEST = 8 };
+
+/* n different words, of which the first is dots; NULL: see d->err. */
+static const char **draw_words(dq_ruler_draft *d, int64_t n)
+{
+    dq_strmap seen = {0};
+    const char **word = dq_alloc(d->a, (size_t)n, sizeof *word, d->err);
+    if (!word || dq_strmap_new(&seen, (size_t)n, d->a, d->err) != DQ_OK) return NULL;
+    word[0] = "...";
+    for (int64_t i = 1; i < n;) {
+        char s[LETTERS];
+        for (int k = 0; k < LETTERS; k++) s[k] = (char)('a' + dq_random_below(&d->random, 26));
+        if (dq_strmap_get(&seen, s, LETTERS) >= 0) continue;
+        char *own = dq_text(d->a, s, LETTERS, d->err);
+        if (!own) return NULL;
+        dq_strmap_put(&seen, own, LETTERS, (int32_t)i);
+        word[i++] = own;
+    }
+    return word;
+}
+
+/* How often the word of rank k, from 1, stands in a text of so many units. */
+static int64_t times(int64_t units, int64_t k)
+{
+    const double zeta2 = 1.6449340668482264; /* pi^2 / 6 */
+    return (int64_t)((double)units / ((double)k * (double)k) / zeta2);
+}
+
+static void ruler_fwe(dq_ruler_draft *d, int64_t units)
+{
+    int64_t n = (d->length - d->task->max_new) / IDS_A_WORD, all = 0, at = 0;
+    if (n < FEWEST) n = FEWEST;
+    const char **word = draw_words(d, n);
+    for (int64_t k = 1; k <= n; k++) all += times(units, k);
+    const int32_t *order = word ? ruler_draft_shuffled(d, all) : NULL;
+    const char **text = order ? dq_alloc(d->a, (size_t)all, sizeof *text, d->err) : NULL;
+    if (!text) return;
+    for (int64_t k = 1; k <= n; k++) {
+        for (int64_t i = times(units, k); i > 0; i--) text[order[at++]] = word[k - 1];
+    }
+    ruler_draft_put(d,
+                    "Below is a text of coded words. Watch how often each of them stands in it.\n");
+    for (int64_t i = 0; i < all; i++) ruler_draft_put(d, "%s%s", i ? " " : "", text[i]);
+    d->question = d->prompt.n;
+    ruler_draft_put(d, "\nQuestion: Dots do not count. Which three coded words stand most often "
+                       "in the text above?");
+    ruler_draft_put(d, " Answer: The three coded words that stand most often in it are:");
+    for (int i = 1; i <= ANSWERS; i++) ruler_draft_answer(d, word[i]);
+}
+
+/* ---- RULER NIAH ----
+ * Sentences with keys and numbers in a running text. The text begins at a sentence drawn at
+ * random; needles stand before the sentences at different ones of 40 depths. Source: RULER
+ * scripts/data/synthetic/niah.py (structure). */
+
+enum { NEEDLES = 16, DEPTHS = 40 };
+
+typedef struct needles {
+    const char *key[NEEDLES], *value[NEEDLES]; /* [n] a sentence each */
+    int n;
+    int64_t before[NEEDLES]; /* sentences of text in front, ascending */
+} needles;
+
+/* "word-word" */
+static const char *draw_key(dq_ruler_draft *d)
+{
+    const dq_ruler_text *t = d->text;
+    const uint64_t a = dq_random_below(&d->random, (uint64_t)t->n_words);
+    const uint64_t b = dq_random_below(&d->random, (uint64_t)t->n_words);
+    return dq_textf(d->a, d->err, "%s-%s", t->word[a], t->word[b]);
+}
+
+static const char *draw_number(dq_ruler_draft *d)
+{
+    return dq_textf(d->a, d->err, "%u", 1000000u + (unsigned)dq_random_below(&d->random, 9000000));
+}
+
+typedef const char *draw_one(dq_ruler_draft *d);
+
+/* One that is not among text[n]. NULL: see d->err. */
+static const char *draw_new(dq_ruler_draft *d, draw_one *draw, const char *const *text, int n)
+{
+    for (;;) {
+        const char *one = draw(d);
+        bool is_new = one != NULL;
+        for (int i = 0; is_new && i < n; i++) is_new = strcmp(text[i], one) != 0;
+        if (is_new || !one) return one;
+    }
+}
+
+static int64_t count_sentences(const dq_ruler_text *t, int64_t start, int64_t units)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < units; i++) n += t->piece[(start + i) % t->n].ends || i + 1 == units;
+    return n;
+}
+
+static void place(dq_ruler_draft *d, needles *x, int64_t sentences)
+{
+    const int32_t *perm = ruler_draft_shuffled(d, DEPTHS);
+    bool taken[DEPTHS] = {false};
+    if (!perm) return;
+    for (int i = 0; i < x->n; i++) taken[perm[i]] = true;
+    for (int i = 0, k = 0; i < DEPTHS; i++) {
+        const int64_t percent = (2 * 100 * i + DEPTHS - 1) / (2 * (DEPTHS - 1)); /* rounded */
+        if (taken[i]) x->before[k++] = sentences * percent / 100;
+    }
+}
+
+static void put_text(dq_ruler_draft *d, const needles *x, const int32_t *order, int64_t start,
+                     int64_t units)
+{
+    const dq_ruler_text *t = d->text;
+    int64_t i = 0, sentence = 0;
+    int k = 0;
+    const char *gap = "";
+    for (;; sentence++) {
+        for (; k < x->n && (i == units || x->before[k] <= sentence); k++, gap = " ")
+            ruler_draft_put(d, "%sA special number for %s is %s.", gap, x->key[order[k]],
+                            x->value[order[k]]);
+        if (i == units) return;
+        const dq_ruler_piece *p;
+        do { /* up to the end of the sentence */
+            p = &t->piece[(start + i++) % t->n];
+            ruler_draft_put(d, "%s%.*s", gap, (int)p->len, p->s);
+            gap = " ";
+        } while (!p->ends && i < units);
+    }
+}
+
+/* "key, key, and key" */
+static const char *list_keys(dq_ruler_draft *d, const needles *x, const int32_t *asked)
+{
+    const int n = d->task->requested;
+    const char *all = "";
+    for (int i = 0; i < n && all; i++)
+        all = dq_textf(d->a, d->err, "%s%s%s", all,
+                       i == 0      ? ""
+                       : i + 1 < n ? ", "
+                                   : ", and ",
+                       x->key[asked[i] * d->task->values]);
+    return all ? all : "";
+}
+
+static void put_question(dq_ruler_draft *d, const needles *x, const int32_t *asked)
+{
+    const bool one = d->task->requested * d->task->values == 1;
+    const char *keys = list_keys(d, x, asked);
+    d->question = d->prompt.n;
+    ruler_draft_put(d,
+                    one ? "\nWhat is the special number for %s in this text?"
+                        : "\nWhat are all the special numbers for %s in this text?",
+                    keys);
+    ruler_draft_put(d,
+                    one ? " The special number for %s in this text is"
+                        : " The special numbers for %s in this text are",
+                    keys);
+    for (int i = 0; i < d->task->requested; i++) {
+        for (int v = 0; v < d->task->values; v++)
+            ruler_draft_answer(d, x->value[asked[i] * d->task->values + v]);
+    }
+}
+
+static void ruler_niah(dq_ruler_draft *d, int64_t units)
+{
+    const dq_ruler_text *t = d->text;
+    needles x = {.n = d->task->keys * d->task->values};
+    for (int i = 0; i < x.n; i++) {
+        x.key[i] = i % d->task->values ? x.key[i - 1] : draw_new(d, draw_key, x.key, i);
+        x.value[i] = draw_new(d, draw_number, x.value, i);
+        if (!x.key[i] || !x.value[i]) return;
+    }
+    const int32_t *asked = ruler_draft_shuffled(d, d->task->keys);
+    const int32_t *order = ruler_draft_shuffled(d, x.n);
+    const int64_t start = t->start[dq_random_below(&d->random, (uint64_t)t->n_starts)];
+    if (!asked || !order) return;
+    place(d, &x, count_sentences(t, start, units));
+    ruler_draft_put(
+        d,
+        "Special numbers are hidden in the text below, each with a key. Remember them: a question "
+        "about them follows.\n");
+    put_text(d, &x, order, start, units);
+    put_question(d, &x, asked);
+}
+
+/* ---- VT ----
+ * Variable tracking. One chain of assignments in lines that say nothing, in their order; a solved
+ * example with a chain of its own stands in front. Source: RULER
+ * scripts/data/synthetic/variable_tracking.py (structure; one chain of four hops). */
+
+enum { HOPS = 4, VARIABLES = HOPS + 1, VT_LETTERS = 5, EXAMPLE_LETTERS = 3, EXAMPLE_LINES = 5 };
+
+static const char line[] =
+    "The bread is brown. The milk is white. The coal is black. Off we set. Out and home again.";
+
+typedef struct chain {
+    char name[2 * VARIABLES][VT_LETTERS + 1]; /* of the chain, and of the example's after it */
+    int n;
+} chain;
+
+/* A name that the chain does not have yet; names of different lengths do not stand in each other. */
+static void draw_name(dq_ruler_draft *d, chain *c, int letters)
+{
+    bool is_new;
+    do {
+        char *s = c->name[c->n];
+        for (int i = 0; i < letters; i++) s[i] = (char)('A' + dq_random_below(&d->random, 26));
+        s[letters] = 0;
+        is_new = true;
+        for (int i = 0; i < c->n; i++) is_new = is_new && !strstr(c->name[i], s);
+    } while (!is_new);
+    c->n++;
+}
+
+/* Lines with the assignments among them, and what is asked. */
+static void vt_put_item(dq_ruler_draft *d, char (*name)[VT_LETTERS + 1], unsigned value,
+                        int64_t lines)
+{
+    const int32_t *perm = ruler_draft_shuffled(d, lines);
+    bool *taken = perm ? dq_alloc(d->a, (size_t)lines, sizeof *taken, d->err) : NULL;
+    if (!taken) return;
+    for (int i = 0; i < VARIABLES; i++) taken[perm[i]] = true;
+    ruler_draft_put(d, "Assignments of variables are hidden in the text below. Follow them from "
+                       "one to the next.\n\n");
+    for (int64_t i = 0, k = 0; i < lines; i++) {
+        if (taken[i]) {
+            ruler_draft_put(d, "VAR %s = ", name[k]);
+            if (k == 0)
+                ruler_draft_put(d, "%u\n", value);
+            else
+                ruler_draft_put(d, "VAR %s\n", name[k - 1]);
+            k++;
+        }
+        ruler_draft_put(d, "%s\n", line);
+    }
+    d->question = d->prompt.n;
+    ruler_draft_put(d, "Question: Which variables have the value %u in the text above?", value);
+    ruler_draft_put(
+        d,
+        " Answer: By the assignments in the text above, %d variables have the value %u:", VARIABLES,
+        value);
+}
+
+static void ruler_vt(dq_ruler_draft *d, int64_t units)
+{
+    chain c = {.n = 0};
+    while (c.n < 2 * VARIABLES) draw_name(d, &c, c.n < VARIABLES ? VT_LETTERS : EXAMPLE_LETTERS);
+    const unsigned value = 10000u + (unsigned)dq_random_below(&d->random, 90000);
+    unsigned other;
+    do other = 10000u + (unsigned)dq_random_below(&d->random, 90000);
+    while (other == value);
+    vt_put_item(d, c.name + VARIABLES, other, EXAMPLE_LINES);
+    for (int i = 0; i < VARIABLES; i++) ruler_draft_put(d, " %s", c.name[VARIABLES + i]);
+    ruler_draft_put(d, "\n\n");
+    vt_put_item(d, c.name, value, units);
+    for (int i = 0; i < VARIABLES; i++)
+        ruler_draft_answer(d, dq_text(d->a, c.name[i], VT_LETTERS, d->err));
+}
+
+/* ---- RULER ----
+ * A task writes a prompt for a number of units; how many fit is searched for by encoding, each
+ * guess being where a line through the last two would meet the room there is. Every draft starts
+ * from the sample's own seed, so that the number of guesses changes nothing. */
+
 /* max_new and the numbers of keys and values are RULER's (scripts/data/synthetic/constants.py, scripts/synthetic.yaml). */
 const dq_ruler_task dq_ruler_tasks[] = {
-    {"niah_single", true, false, 128, 1, dq_ruler_niah, 1, 1, 1},
-    {"niah_multikey", true, false, 128, 1, dq_ruler_niah, 4, 1, 1},
-    {"niah_multivalue", true, false, 128, 1, dq_ruler_niah, 1, 4, 1},
-    {"niah_multiquery", true, false, 128, 1, dq_ruler_niah, 4, 1, 4},
-    {"vt", false, false, 30, 5, dq_ruler_vt, 0, 0, 0},
-    {"cwe", true, true, 120, 11, dq_ruler_cwe, 0, 0, 0},
-    {"fwe", false, false, 50, 74, dq_ruler_fwe, 0, 0, 0},
+    {"niah_single", true, false, 128, 1, ruler_niah, 1, 1, 1},
+    {"niah_multikey", true, false, 128, 1, ruler_niah, 4, 1, 1},
+    {"niah_multivalue", true, false, 128, 1, ruler_niah, 1, 4, 1},
+    {"niah_multiquery", true, false, 128, 1, ruler_niah, 4, 1, 4},
+    {"vt", false, false, 30, 5, ruler_vt, 0, 0, 0},
+    {"cwe", true, true, 120, 11, ruler_cwe, 0, 0, 0},
+    {"fwe", false, false, 50, 74, ruler_fwe, 0, 0, 0},
 };
 const int dq_ruler_n_tasks = sizeof dq_ruler_tasks / sizeof dq_ruler_tasks[0];
 
@@ -112,7 +442,8 @@ dq_status dq_ruler_text_read(dq_ruler_text *out, const char *text, size_t len, d
 
 /* ---- Drafts ---- */
 
-void dq_ruler_draft_put(dq_ruler_draft *d, const char *fmt, ...)
+/* printf after what is there. */
+static void ruler_draft_put(dq_ruler_draft *d, const char *fmt, ...)
 {
     va_list args, again;
     va_start(args, fmt);
@@ -124,14 +455,15 @@ void dq_ruler_draft_put(dq_ruler_draft *d, const char *fmt, ...)
     va_end(args);
 }
 
-int32_t *dq_ruler_draft_shuffled(dq_ruler_draft *d, int64_t n)
+/* perm[n]: 0 .. n - 1, shuffled; NULL: see d->err. */
+static int32_t *ruler_draft_shuffled(dq_ruler_draft *d, int64_t n)
 {
     int32_t *perm = d->err->code == DQ_OK ? dq_alloc(d->a, (size_t)n, sizeof *perm, d->err) : NULL;
     if (perm) dq_random_permute(&d->random, perm, n);
     return perm;
 }
 
-void dq_ruler_draft_answer(dq_ruler_draft *d, const char *answer)
+static void ruler_draft_answer(dq_ruler_draft *d, const char *answer)
 {
     if (answer) d->answer[d->n_answers++] = answer;
 }

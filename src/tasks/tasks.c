@@ -1,23 +1,964 @@
-/* tasks: see tasks.h. The table of tasks, and one loader for all: the row's function reads records into a list,
- * then a file of labels beside it, if the task has one, answers those that lack an answer.
+/* Context and choice are encoded as one text and cut where the context's own ids end, as lm-
+ * evaluation-harness does; white space at the end of a context moves to the choice. Too long
+ * requests lose the beginning of their context. A context that equals that of the choice before is
+ * kept once.
  * SPDX-License-Identifier: MIT */
 #include "tasks/tasks.h"
 
+#include "base/base.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/random.h"
 #include "base/text.h"
-#include "tasks/hellaswag.h"
-#include "tasks/repeats.h"
-#include "tasks/task_forms.h"
+#include "tasks/documents.h"
+#include "tasks/items.h"
+#include "tasks/questions.h"
 
+#include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <utf8proc.h>
+
+/* Fills an item, whose delimiter is one space as in lm-evaluation-harness, from one object. */
+typedef dq_status dq_task_file_object(dq_item *item, const json_t *o, dq_arena *a, dq_err *err);
+dq_task_file_object dq_read_mc;  /* {"ctx", "choices": [...], "gold", "delimiter"?, "cluster"?} */
+dq_task_file_object dq_read_arc; /* question with labelled choices, answerKey */
+dq_task_file_object dq_read_openbookqa; /* the same; the context is the question alone */
+dq_task_file_object
+    dq_read_boolq; /* passage, question, label; or title, passage, question, answer */
+dq_task_file_object dq_read_piqa; /* goal, sol1, sol2; gold -1 without a label */
+/* sentence with a blank, option1, option2: each choice is a context of its own, with the option in
+ * the blank, before one and the same continuation. gold -1 without an answer. */
+dq_task_file_object dq_read_winogrande;
+
+/* ---- Items ---- */
+
+const char *const dq_bos_name[DQ_BOS_WHENS] = {"auto", "on", "off"};
+
+bool dq_items_is_strip_space(uint32_t c)
+{
+    return dq_utf8_is_space(c) || (c >= 0x1c && c <= 0x1f);
+}
+
+size_t dq_items_strip_end(const char *s, size_t len)
+{
+    while (len > 0) {
+        size_t bytes;
+        if (!dq_items_is_strip_space(dq_utf8_last(s, len, &bytes))) break;
+        len -= bytes;
+    }
+    return len;
+}
+
+const char *dq_item_context(const dq_item *item, int choice, size_t *len)
+{
+    const dq_choice *c = &item->choice[choice];
+    *len = c->ctx ? c->ctx_len : item->ctx_len;
+    return c->ctx ? c->ctx : item->ctx;
+}
+
+bool dq_item_has_two_spaces(const dq_item *item)
+{
+    for (int c = 0; c < item->n_choices; c++) {
+        size_t n, bytes;
+        const dq_choice *choice = &item->choice[c];
+        const char *ctx = dq_item_context(item, c, &n);
+        bool before = n && dq_items_is_strip_space(dq_utf8_last(ctx, n, &bytes));
+        for (size_t at = 0; at < choice->len;) { /* the delimiter, then the choice, by its ends */
+            const bool in_delimiter = at < choice->delimiter;
+            const size_t end = in_delimiter ? choice->delimiter : choice->len;
+            if (before && dq_items_is_strip_space(dq_utf8_first(choice->text + at, &bytes)))
+                return true;
+            before = dq_items_is_strip_space(dq_utf8_last(choice->text, end, &bytes));
+            at = end;
+        }
+    }
+    return false;
+}
+
+static unsigned flags_of(dq_bos bos)
+{
+    return bos == DQ_BOS_OFF ? 0 : bos == DQ_BOS_ON ? DQ_TOK_SPECIAL | DQ_TOK_BOS : DQ_TOK_SPECIAL;
+}
+
+int32_t dq_items_bos(const dq_tokenizer *t, dq_bos bos)
+{
+    return dq_tokenizer_bos(t, flags_of(bos));
+}
+
+dq_status dq_items_bos_check(const dq_tokenizer *t, dq_bos bos, dq_err *err)
+{
+    if (bos == DQ_BOS_ON && dq_items_bos(t, bos) < 0)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_BOS_AUTO},
+                            "tokenizer.json: its template begins with no token, and "
+                            "tokenizer_config.json names no bos_token, so there is no BOS to add");
+    return DQ_OK;
+}
+
+size_t dq_items_bos_spelled(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len)
+{
+    size_t n = 0;
+    const int32_t id = dq_items_bos(t, bos);
+    const char *piece = id >= 0 ? dq_tokenizer_piece(t, id, &n) : NULL;
+    return piece && n <= len && memcmp(piece, s, n) == 0 ? n : 0;
+}
+
+unsigned dq_items_bos_flags(const dq_tokenizer *t, dq_bos bos, const char *s, size_t len)
+{
+    return dq_items_bos_spelled(t, bos, s, len) ? 0 : flags_of(bos);
+}
+
+/* What encoding needs besides the text. */
+typedef struct encoder {
+    const dq_tokenizer *t;
+    dq_bos bos;
+    int64_t max_len, vocab;
+    dq_arena *a;
+    char *buf; /* context and choice in one piece, grown as needed; dq_block */
+    size_t cap;
+    bool bare; /* a context was empty */
+} encoder;
+
+typedef struct ids {
+    int32_t *p; /* dq_block */
+    int64_t n;
+} ids;
+
+static unsigned flags_for(const encoder *e, const char *s, size_t len)
+{
+    return dq_items_bos_flags(e->t, e->bos, s, len);
+}
+
+static dq_status encode(const encoder *e, const char *s, size_t len, unsigned flags, ids *out,
+                        dq_err *err)
+{
+    return dq_tokenizer_encode(e->t, s, len, flags, &out->p, &out->n, NULL, NULL, err);
+}
+
+/* Context and choice in one piece, in e->buf. */
+static dq_status join(encoder *e, const dq_item *item, int choice, size_t *len, dq_err *err)
+{
+    const dq_choice *c = &item->choice[choice];
+    size_t ctx_len;
+    const char *ctx = dq_item_context(item, choice, &ctx_len);
+    *len = ctx_len + c->len;
+    if (*len + 1 > e->cap) {
+        dq_block_free(e->buf);
+        e->cap = 2 * *len + 256;
+        e->buf = dq_block_new(e->cap, 1, err);
+        if (!e->buf) return err->code;
+    }
+    memcpy(e->buf, ctx, ctx_len);
+    memcpy(e->buf + ctx_len, c->text, c->len);
+    return DQ_OK;
+}
+
+static dq_status keep(const encoder *e, const int32_t **out, const int32_t *from, int64_t n,
+                      dq_err *err)
+{
+    int32_t *p = dq_alloc(e->a, (size_t)n, sizeof *p, err);
+    if (!p) return err->code;
+    memcpy(p, from, (size_t)n * sizeof *p);
+    *out = p;
+    return dq_tokenizer_check_ids(p, n, e->vocab, err);
+}
+
+/* Keeps the last max_len + 1 tokens of ctx ++ cont. A context equal to that of `before`, the choice in
+ * front (NULL: none), is not kept twice. */
+static dq_status store(const encoder *e, dq_request *r, const dq_request *before,
+                       const int32_t *ctx, int64_t n_ctx, const int32_t *cont, int64_t n_cont,
+                       dq_err *err)
+{
+    if (n_ctx < 1)
+        return dq_fail(err, DQ_MISMATCH, "the context gives no tokens; give it some text");
+    if (n_cont < 1)
+        return dq_fail(err, DQ_MISMATCH,
+                       "choice %d adds no tokens to its context; give it some text", r->choice);
+    if (n_cont > e->max_len)
+        return dq_fail_with(
+            err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SKIP_ITEM},
+            "choice %d has %lld tokens, the model has %lld positions; remove the item", r->choice,
+            (long long)n_cont, (long long)e->max_len);
+    int64_t capacity = e->max_len + 1 - n_cont;
+    r->truncated = n_ctx > capacity;
+    if (r->truncated) {
+        ctx += n_ctx - capacity;
+        n_ctx = capacity;
+    }
+    if (before && before->n_ctx == n_ctx &&
+        memcmp(before->ctx, ctx, (size_t)n_ctx * sizeof *ctx) == 0)
+        r->ctx = before->ctx;
+    else
+        DQ_TRY(keep(e, &r->ctx, ctx, n_ctx, err));
+    r->n_ctx = n_ctx;
+    r->n_cont = n_cont;
+    return keep(e, &r->cont, cont, n_cont, err);
+}
+
+/* Without a context the model is given the prefix id, or the choice's own first id if equal. */
+static dq_status encode_bare(const encoder *e, const char *s, size_t len, dq_request *r,
+                             const dq_request *before, dq_err *err)
+{
+    ids w = {0};
+    int32_t prefix = dq_tokenizer_prefix(e->t);
+    DQ_TRY(encode(e, s, len, 0, &w, err));
+    if (w.n > 0 && w.p[0] == prefix)
+        store(e, r, before, w.p, 1, w.p + 1, w.n - 1, err);
+    else if (prefix < 0)
+        dq_fail(err, DQ_MISMATCH,
+                "the context is empty and tokenizer_config.json names neither bos_token nor "
+                "eos_token to stand in its place");
+    else
+        store(e, r, before, &prefix, 1, w.p, w.n, err);
+    dq_block_free(w.p);
+    return err->code;
+}
+
+static dq_status encode_choice(encoder *e, const dq_item *item, size_t ctx_len, const ids *ctx,
+                               dq_request *r, dq_err *err)
+{
+    const dq_request *before = r->choice > 0 ? r - 1 : NULL;
+    ids w = {0};
+    size_t len;
+    DQ_TRY(join(e, item, r->choice, &len, err));
+    if (ctx_len == 0) return encode_bare(e, e->buf, len, r, before, err);
+    DQ_TRY(encode(e, e->buf, len, flags_for(e, e->buf, len), &w, err));
+    int64_t n_cont = w.n > ctx->n ? w.n - ctx->n : 0;
+    store(e, r, before, ctx->p, ctx->n, w.p + (w.n - n_cont), n_cont, err);
+    dq_block_free(w.p);
+    return err->code;
+}
+
+/* The ids of a choice's context without the white space at its end, in place of those in *ctx. */
+static dq_status encode_context(const encoder *e, const dq_item *item, int choice, ids *ctx,
+                                size_t *len, dq_err *err)
+{
+    const char *s = dq_item_context(item, choice, len);
+    *len = dq_items_strip_end(s, *len);
+    dq_block_free(ctx->p);
+    *ctx = (ids){0};
+    return *len > 0 ? encode(e, s, *len, flags_for(e, s, *len), ctx, err) : DQ_OK;
+}
+
+static dq_status encode_item(encoder *e, const dq_item *item, dq_request *req, int64_t index,
+                             bool *truncated, dq_err *err)
+{
+    ids ctx = {0};
+    size_t ctx_len = 0;
+    for (int c = 0; err->code == DQ_OK && c < item->n_choices; c++) {
+        req[c].item = index;
+        req[c].choice = c;
+        if ((c == 0 || item->choice[c].ctx) &&
+            encode_context(e, item, c, &ctx, &ctx_len, err) != DQ_OK)
+            break;
+        encode_choice(e, item, ctx_len, &ctx, &req[c], err);
+        e->bare = e->bare || ctx_len == 0;
+        *truncated = *truncated || req[c].truncated;
+    }
+    dq_block_free(ctx.p);
+    if (err->code == DQ_OK) return DQ_OK;
+    return dq_in(err, "item %lld, line %lld: ", (long long)index, (long long)item->line);
+}
+
+dq_status dq_items_encode(dq_requests *out, const dq_items *items, const dq_tokenizer *t,
+                          dq_bos bos, int64_t max_len, int64_t vocab, dq_arena *a, dq_err *err)
+{
+    encoder e = {.t = t, .bos = bos, .max_len = max_len, .vocab = vocab, .a = a};
+    memset(out, 0, sizeof *out);
+    DQ_TRY(dq_items_bos_check(t, bos, err));
+    int64_t *at = dq_alloc(a, (size_t)items->n + 1, sizeof *at, err);
+    if (!at) return err->code;
+    for (int64_t i = 0; i < items->n; i++) at[i + 1] = at[i] + items->item[i].n_choices;
+    dq_request *req = dq_alloc(a, (size_t)at[items->n], sizeof *req, err);
+    if (!req) return err->code;
+    for (int64_t i = 0; err->code == DQ_OK && i < items->n; i++) {
+        bool truncated = false;
+        encode_item(&e, &items->item[i], req + at[i], i, &truncated, err);
+        out->n_truncated += truncated;
+    }
+    dq_block_free(e.buf);
+    out->req = req;
+    out->at = at;
+    out->n = at[items->n];
+    out->n_items = items->n;
+    out->prefixed = e.bare;
+    for (int64_t k = 0; k < out->n; k++) {
+        req[k].value = out->n_values;
+        out->n_values += req[k].n_cont;
+    }
+    return err->code;
+}
+
+const dq_shared_prefix *dq_items_shared_prefix(const dq_requests *q, int64_t item)
+{
+    static const dq_shared_prefix none = {.end = INT64_MAX};
+    int64_t low = 0, high = q->n_shared_prefixes;
+    while (low < high) { /* the first shared prefix that ends after the item */
+        int64_t mid = low + (high - low) / 2;
+        if (q->shared_prefix[mid].end > item)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low < q->n_shared_prefixes ? &q->shared_prefix[low] : &none;
+}
+
+int64_t dq_items_values(const dq_requests *q, int64_t item)
+{
+    return q->at[item] < q->n ? q->req[q->at[item]].value : q->n_values;
+}
+
+/* ---- Task file ----
+ * Lines are cut from the text in memory and parsed one at a time; a failure is reported with its
+ * item and line. The readers of single fields name the key and what they expected. */
+
+/* A zeroed item after the others, or NULL with DQ_RESOURCE. */
+static dq_item *task_file_add(dq_task_items *l, dq_err *err)
+{
+    dq_item *list = dq_grow(l->a, l->item, (size_t)l->n + 1, &l->cap, sizeof *list, err);
+    if (!list) return NULL;
+    l->item = list;
+    l->item[l->n].delimiter = " ";
+    return &l->item[l->n++];
+}
+
+bool dq_task_file_next_line(const char *text, size_t len, size_t *at, const char **line, size_t *n)
+{
+    if (*at >= len) return false;
+    const char *nl = memchr(text + *at, '\n', len - *at);
+    *line = text + *at;
+    *n = nl ? (size_t)(nl - *line) : len - *at;
+    *at += *n + (nl != NULL);
+    return true;
+}
+
+static bool is_white(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+bool dq_task_file_is_blank(const char *line, size_t n)
+{
+    while (n > 0 && is_white(line[n - 1])) n--;
+    return n == 0;
+}
+
+static dq_status read_line(dq_task_items *l, const char *line, size_t n, int64_t number,
+                           dq_task_file_object *read, dq_err *err)
+{
+    json_t *o = NULL;
+    dq_item *item = task_file_add(l, err);
+    if (!item) return err->code;
+    item->line = number;
+    if (dq_json_parse_line(&o, line, n, "item", err) == DQ_OK) {
+        if (!json_is_object(o))
+            dq_fail(err, DQ_DAMAGED, "expected a JSON object");
+        else if (read(item, o, l->a, err) == DQ_OK)
+            dq_task_file_read_cluster(&item->cluster, o, err);
+    }
+    json_decref(o);
+    if (err->code == DQ_OK) return DQ_OK;
+    return dq_in(err, "item %lld, line %lld: ", (long long)l->n - 1, (long long)number);
+}
+
+/* An item per line that is not blank, at most `limit` (0: all). Messages begin with item and line. */
+static dq_status task_file_read_jsonl(dq_task_items *l, const char *text, size_t len, int64_t limit,
+                                      dq_task_file_object *read, dq_err *err)
+{
+    const char *line;
+    size_t at = 0, n;
+    for (int64_t number = 1; dq_task_file_next_line(text, len, &at, &line, &n); number++) {
+        if (limit && l->n == limit) break;
+        if (dq_task_file_is_blank(line, n)) continue;
+        DQ_TRY(read_line(l, line, n, number, read, err));
+    }
+    return DQ_OK;
+}
+
+dq_status dq_task_file_read_cluster(uint64_t *out, const json_t *o, dq_err *err)
+{
+    const json_t *v = json_object_get(o, "cluster");
+    if (json_is_integer(v))
+        *out = dq_random_mix((uint64_t)json_integer_value(v));
+    else if (json_is_string(v))
+        *out = dq_strmap_hash(json_string_value(v), json_string_length(v));
+    else if (v)
+        return dq_json_wrong("cluster", "a text or an integer", v, err);
+    return DQ_OK;
+}
+
+/* A choice after the item's delimiter; its points are those of the text alone. */
+static dq_status task_file_set_choice(const dq_item *item, dq_choice *c, const char *text,
+                                      dq_arena *a, dq_err *err)
+{
+    c->points = dq_utf8_count(text, strlen(text));
+    c->delimiter = strlen(item->delimiter);
+    c->text = dq_textf(a, err, "%s%s", item->delimiter, text);
+    if (!c->text) return err->code;
+    c->len = strlen(c->text);
+    return DQ_OK;
+}
+
+static dq_status task_file_set_choices(dq_item *item, const char *const *text, int n, dq_arena *a,
+                                       dq_err *err)
+{
+    dq_choice *c = dq_alloc(a, (size_t)n, sizeof *c, err);
+    if (!c) return err->code;
+    for (int i = 0; i < n; i++) DQ_TRY(task_file_set_choice(item, &c[i], text[i], a, err));
+    item->choice = c;
+    item->n_choices = n;
+    return DQ_OK;
+}
+
+dq_status dq_task_file_read_choices(dq_item *item, const json_t *o, const char *key,
+                                    char *(*clean)(dq_arena *, const char *, dq_err *), dq_arena *a,
+                                    dq_err *err)
+{
+    const json_t *texts = json_object_get(o, key);
+    if (!texts) return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing", key);
+    size_t n = json_array_size(texts);
+    if (!json_is_array(texts) || n < 2 || n > INT_MAX)
+        return dq_fail(err, DQ_DAMAGED,
+                       "key \"%s\": expected a list of at least two strings, found %zu", key, n);
+    dq_choice *c = dq_alloc(a, n, sizeof *c, err);
+    if (!c) return err->code;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(texts, i);
+        const char *s = json_string_value(v);
+        if (!s || strlen(s) != json_string_length(v))
+            return dq_fail(err, DQ_DAMAGED, "key \"%s\": entry %zu is not a string without NUL",
+                           key, i);
+        if (clean) s = clean(a, s, err);
+        if (!s) return err->code;
+        DQ_TRY(task_file_set_choice(item, &c[i], s, a, err));
+    }
+    item->choice = c;
+    item->n_choices = (int)n;
+    return DQ_OK;
+}
+
+/* printf into the item's context. */
+static dq_status task_file_set_context(dq_item *item, dq_arena *a, dq_err *err, const char *fmt,
+                                       ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    if (n < 0) return dq_fail(err, DQ_RESOURCE, "a context is too long");
+    char *s = dq_alloc(a, (size_t)n + 1, 1, err);
+    if (!s) return err->code;
+    va_start(args, fmt);
+    vsnprintf(s, (size_t)n + 1, fmt, args);
+    va_end(args);
+    item->ctx = s;
+    item->ctx_len = (size_t)n;
+    return DQ_OK;
+}
+
+int dq_task_file_index_of(const char *s, size_t len, int first, int n)
+{
+    int64_t x = 0;
+    while (len > 0 && is_white(s[len - 1])) len--;
+    while (len > 0 && is_white(*s)) s++, len--;
+    if (len == 0 || len > 9) return -1;
+    for (size_t i = 0; i < len; i++) {
+        if (s[i] < '0' || s[i] > '9') return -1;
+        x = 10 * x + (s[i] - '0');
+    }
+    return x >= first && x < (int64_t)first + n ? (int)(x - first) : -1;
+}
+
+/* A key that counts n things from `first`: a number in original files, a string in later copies.
+ * *out counts from 0; it is *fallback where the key is absent, DQ_DAMAGED if there is none. */
+static dq_status task_file_read_index(int *out, const json_t *o, const char *key, int first, int n,
+                                      const int *fallback, dq_err *err)
+{
+    const json_t *v = json_object_get(o, key);
+    const char *text = json_string_value(v);
+    int64_t index;
+    if (fallback && (!v || json_is_null(v))) {
+        *out = *fallback;
+        return DQ_OK;
+    }
+    if (!text) {
+        DQ_TRY(dq_json_int(&index, o, key, first, first + n - 1, NULL, err));
+        *out = (int)index - first;
+        return DQ_OK;
+    }
+    *out = dq_task_file_index_of(text, json_string_length(v), first, n);
+    if (*out >= 0) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected %d to %d, found \"%.40s\"", key, first,
+                   first + n - 1, text);
+}
+
+/* ---- Task forms ----
+ * One function per form of record: it takes the object apart, checks what it uses, and fills an
+ * item with a context, choices and the index of the answer, in the words of lm-evaluation-harness. */
+
+dq_status dq_read_mc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
+{
+    const char *ctx, *delimiter;
+    int64_t gold;
+    DQ_TRY(dq_json_text(&ctx, o, "ctx", NULL, err));
+    DQ_TRY(dq_json_text(&delimiter, o, "delimiter", &item->delimiter, err));
+    item->delimiter = dq_text(a, delimiter, strlen(delimiter), err);
+    if (!item->delimiter) return err->code;
+    DQ_TRY(dq_task_file_read_choices(item, o, "choices", NULL, a, err));
+    DQ_TRY(dq_json_int(&gold, o, "gold", 0, item->n_choices - 1, NULL, err));
+    item->gold = (int)gold;
+    return task_file_set_context(item, a, err, "%s", ctx);
+}
+
+/* Choice i of [{"text", "label"}, ...] or {"text": [...], "label": [...]}. */
+static dq_status labelled(const json_t *choices, size_t i, const char **text, const char **label,
+                          dq_err *err)
+{
+    const json_t *one = json_array_get(choices, i);
+    const json_t *t =
+        one ? json_object_get(one, "text") : json_array_get(json_object_get(choices, "text"), i);
+    const json_t *l =
+        one ? json_object_get(one, "label") : json_array_get(json_object_get(choices, "label"), i);
+    *text = json_string_value(t);
+    *label = json_string_value(l);
+    if (!*text || !*label || strlen(*text) != json_string_length(t))
+        return dq_fail(err, DQ_DAMAGED,
+                       "key \"choices\": entry %zu lacks a string \"text\" or \"label\"", i);
+    return DQ_OK;
+}
+
+/* The labels there are, for a message. */
+static void list_labels(char *out, size_t cap, const char *const *label, int n)
+{
+    size_t used = 0;
+    out[0] = 0;
+    for (int i = 0; i < n && used + 1 < cap; i++) {
+        int k = snprintf(out + used, cap - used, "%s%.8s", i ? ", " : "", label[i]);
+        used += k > 0 ? (size_t)k : 0;
+    }
+}
+
+static dq_status find_answer(dq_item *item, const json_t *o, const char *const *label, dq_err *err)
+{
+    const char *key;
+    char all[96];
+    size_t bytes;
+    DQ_TRY(dq_json_text(&key, o, "answerKey", NULL, err));
+    const char *at = key;
+    while (*at && dq_items_is_strip_space(dq_utf8_first(at, &bytes))) at += bytes;
+    for (item->gold = 0; item->gold < item->n_choices; item->gold++) {
+        if (strcmp(label[item->gold], at) == 0) return DQ_OK;
+    }
+    list_labels(all, sizeof all, label, item->n_choices);
+    return dq_fail(err, DQ_DAMAGED,
+                   "key \"answerKey\": expected one of the labels %s, found \"%.40s\"", all, key);
+}
+
+/* Choices of `holder`, and which of them the answerKey of o names. */
+static dq_status read_labelled(dq_item *item, const json_t *o, const json_t *holder, dq_arena *a,
+                               dq_err *err)
+{
+    const json_t *choices = json_object_get(holder, "choices");
+    const json_t *texts = json_is_object(choices) ? json_object_get(choices, "text") : choices;
+    size_t n = json_array_size(texts);
+    if (!choices) return dq_fail(err, DQ_DAMAGED, "key \"choices\" is missing");
+    if (n < 2 || n > INT_MAX)
+        return dq_fail(err, DQ_DAMAGED, "key \"choices\": expected at least two choices, found %zu",
+                       n);
+    const char **text = dq_alloc(a, n, sizeof *text, err);
+    const char **label = dq_alloc(a, n, sizeof *label, err);
+    if (!text || !label) return err->code;
+    for (size_t i = 0; i < n; i++) DQ_TRY(labelled(choices, i, &text[i], &label[i], err));
+    DQ_TRY(task_file_set_choices(item, text, (int)n, a, err));
+    return find_answer(item, o, label, err);
+}
+
+/* The question: {"question": {"stem", "choices"}} of the original files, or text under `flat` with the
+ * choices beside it. *holder: the object that has the choices. */
+static dq_status read_stem(const json_t *o, const char *flat, const char **stem,
+                           const json_t **holder, dq_err *err)
+{
+    const json_t *q = json_object_get(o, "question");
+    *holder = json_is_object(q) ? q : o;
+    return dq_json_text(stem, *holder, json_is_object(q) ? "stem" : flat, NULL, err);
+}
+
+dq_status dq_read_arc(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
+{
+    const char *stem;
+    const json_t *holder;
+    DQ_TRY(read_stem(o, "question", &stem, &holder, err));
+    DQ_TRY(read_labelled(item, o, holder, a, err));
+    return task_file_set_context(item, a, err, "Question: %s\nAnswer:", stem);
+}
+
+dq_status dq_read_openbookqa(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
+{
+    const char *stem;
+    const json_t *holder;
+    DQ_TRY(read_stem(o, "question_stem", &stem, &holder, err));
+    DQ_TRY(read_labelled(item, o, holder, a, err));
+    return task_file_set_context(item, a, err, "%s", stem);
+}
+
+/* A boolean; also 0, 1 and the strings that copies have in its place. */
+static dq_status read_truth(int *gold, const json_t *o, const char *key, dq_err *err)
+{
+    const json_t *v = json_object_get(o, key);
+    const char *text = json_string_value(v);
+    bool yes;
+    if (json_is_number(v)) return task_file_read_index(gold, o, key, 0, 2, NULL, err);
+    if (!text) {
+        DQ_TRY(dq_json_bool(&yes, o, key, NULL, err));
+    } else {
+        yes = strcmp(text, "true") == 0 || strcmp(text, "True") == 0;
+        if (!yes && strcmp(text, "false") != 0 && strcmp(text, "False") != 0)
+            return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected true or false, found \"%.40s\"",
+                           key, text);
+    }
+    *gold = yes;
+    return DQ_OK;
+}
+
+dq_status dq_read_boolq(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
+{
+    static const char *const answers[] = {"no", "yes"};
+    const char *passage, *question, *title = NULL;
+    bool original = !json_object_get(o, "label") && json_object_get(o, "answer");
+    if (original) DQ_TRY(dq_json_text(&title, o, "title", NULL, err));
+    DQ_TRY(dq_json_text(&passage, o, "passage", NULL, err));
+    DQ_TRY(dq_json_text(&question, o, "question", NULL, err));
+    DQ_TRY(read_truth(&item->gold, o, original ? "answer" : "label", err));
+    DQ_TRY(task_file_set_choices(item, answers, 2, a, err));
+    item->cluster = dq_repeats_key(passage, strlen(passage));
+    return task_file_set_context(item, a, err, "%s%s%s\nQuestion: %s?\nAnswer:", title ? title : "",
+                                 title ? " -- " : "", passage, question);
+}
+
+dq_status dq_read_piqa(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
+{
+    static const int none = -1;
+    const char *goal, *solution[2];
+    DQ_TRY(dq_json_text(&goal, o, "goal", NULL, err));
+    DQ_TRY(dq_json_text(&solution[0], o, "sol1", NULL, err));
+    DQ_TRY(dq_json_text(&solution[1], o, "sol2", NULL, err));
+    DQ_TRY(task_file_read_index(&item->gold, o, "label", 0, 2, &none, err));
+    DQ_TRY(task_file_set_choices(item, solution, 2, a, err));
+    return task_file_set_context(item, a, err, "Question: %s\nAnswer:", goal);
+}
+
+/* What the copies of the test split have for an answer is an empty string. */
+static dq_status read_option_number(dq_item *item, const json_t *o, dq_err *err)
+{
+    static const int none = -1;
+    const char *text = json_string_value(json_object_get(o, "answer"));
+    item->gold = -1;
+    return text && !text[0] ? DQ_OK
+                            : task_file_read_index(&item->gold, o, "answer", 1, 2, &none, err);
+}
+
+dq_status dq_read_winogrande(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
+{
+    const char *sentence, *option[2];
+    size_t bytes;
+    DQ_TRY(dq_json_text(&sentence, o, "sentence", NULL, err));
+    DQ_TRY(dq_json_text(&option[0], o, "option1", NULL, err));
+    DQ_TRY(dq_json_text(&option[1], o, "option2", NULL, err));
+    DQ_TRY(read_option_number(item, o, err));
+    const char *blank = strchr(sentence, '_');
+    if (!blank)
+        return dq_fail(err, DQ_DAMAGED, "key \"sentence\": has no blank (expected a \"_\")");
+    const char *rest = blank + 1;
+    while (*rest && dq_items_is_strip_space(dq_utf8_first(rest, &bytes))) rest += bytes;
+    rest = dq_text(a, rest, dq_items_strip_end(rest, strlen(rest)), err);
+    dq_choice *c = dq_alloc(a, 2, sizeof *c, err);
+    if (!rest || !c) return err->code;
+    for (int i = 0; i < 2; i++) {
+        DQ_TRY(task_file_set_choice(item, &c[i], rest, a, err));
+        if (c[i].points == 0) c[i].points = 1; /* of one text for both, acc_norm is acc */
+        c[i].ctx = dq_textf(a, err, "%.*s%s", (int)(blank - sentence), sentence, option[i]);
+        if (!c[i].ctx) return err->code;
+        c[i].ctx_len = strlen(c[i].ctx);
+    }
+    item->choice = c;
+    item->n_choices = 2;
+    return DQ_OK;
+}
+
+/* ---- Hellaswag ----
+ * The first character tells the official file of JSON lines from the one of six lines an item. The
+ * official texts are cleaned step by step as lm-evaluation-harness cleans them; each step only
+ * shortens, so buffers of the text's length do. */
+
+char *dq_hellaswag_capitalize(dq_arena *a, const char *s, dq_err *err)
+{
+    size_t len = strlen(s), used = 0;
+    char *out = dq_alloc(a, 4 * len + 1, 1, err); /* a mapping may need more bytes */
+    for (size_t i = 0; out && i < len;) {
+        size_t bytes;
+        int32_t c = (int32_t)dq_utf8_first(s + i, &bytes);
+        c = i == 0 ? utf8proc_totitle(c) : utf8proc_tolower(c);
+        used += (size_t)utf8proc_encode_char(c, (utf8proc_uint8_t *)out + used);
+        i += bytes;
+    }
+    return out;
+}
+
+/* s with every `from` replaced, left to right; `out` has room. */
+static void replace_all(char *out, const char *s, const char *from, const char *to)
+{
+    size_t n = strlen(from), m = strlen(to);
+    while (*s) {
+        if (strncmp(s, from, n) == 0) {
+            memcpy(out, to, m);
+            out += m;
+            s += n;
+        } else {
+            *out++ = *s++;
+        }
+    }
+    *out = 0;
+}
+
+/* Deletes the shortest "[...]" on one line, in place. */
+static void delete_brackets(char *s)
+{
+    char *out = s;
+    while (*s) {
+        size_t n = *s == '[' ? strcspn(s, "]\n") : 0;
+        if (n && s[n] == ']')
+            s += n + 1;
+        else
+            *out++ = *s++;
+    }
+    *out = 0;
+}
+
+char *dq_hellaswag_clean(dq_arena *a, const char *s, dq_err *err)
+{
+    size_t bytes;
+    while (*s && dq_items_is_strip_space(dq_utf8_first(s, &bytes))) s += bytes;
+    size_t len = dq_items_strip_end(s, strlen(s));
+    char *stripped = dq_text(a, s, len, err);
+    char *titled = dq_alloc(a, len + 1, 1, err);
+    char *out = dq_alloc(a, len + 1, 1, err);
+    if (!stripped || !titled || !out) return NULL;
+    replace_all(titled, stripped, " [title]", ". "); /* shrinks */
+    delete_brackets(titled);
+    replace_all(out, titled, "  ", " ");
+    return out;
+}
+
+static dq_status read_official(dq_item *item, const json_t *o, dq_arena *a, dq_err *err)
+{
+    const char *activity, *ctx_a, *ctx_b;
+    DQ_TRY(dq_json_text(&activity, o, "activity_label", NULL, err));
+    DQ_TRY(dq_json_text(&ctx_a, o, "ctx_a", NULL, err));
+    DQ_TRY(dq_json_text(&ctx_b, o, "ctx_b", NULL, err));
+    DQ_TRY(dq_task_file_read_choices(item, o, "endings", dq_hellaswag_clean, a, err));
+    DQ_TRY(task_file_read_index(&item->gold, o, "label", 0, item->n_choices, NULL, err));
+    char *second = dq_hellaswag_capitalize(a, ctx_b, err);
+    char *all = second ? dq_textf(a, err, "%s: %s %s", activity, ctx_a, second) : NULL;
+    item->ctx = all ? dq_hellaswag_clean(a, all, err) : NULL;
+    if (!item->ctx) return err->code;
+    item->ctx_len = strlen(item->ctx);
+    return DQ_OK;
+}
+
+enum { TEXT_LINES = 6, TEXT_ENDINGS = 4 };
+
+/* Context, label, four endings, all as stored. */
+static dq_status read_six(dq_item *item, int64_t index, char *const *line, dq_arena *a, dq_err *err)
+{
+    const char *label = line[1];
+    if (label[0] < '0' || label[0] >= '0' + TEXT_ENDINGS || label[1])
+        return dq_fail(err, DQ_DAMAGED,
+                       "item %lld, line %lld: expected a label from 0 to %d, found \"%.40s\"",
+                       (long long)index, (long long)item->line + 1, TEXT_ENDINGS - 1, label);
+    item->ctx = line[0];
+    item->ctx_len = strlen(line[0]);
+    item->gold = label[0] - '0';
+    return task_file_set_choices(item, (const char *const *)line + 2, TEXT_ENDINGS, a, err);
+}
+
+static dq_status load_six(dq_task_items *l, const char *text, size_t len, int64_t limit,
+                          dq_err *err)
+{
+    const char *s;
+    char *line[TEXT_LINES];
+    size_t at = 0, n;
+    int64_t number = 0;
+    int have = 0;
+    while (!(limit && l->n == limit) && dq_task_file_next_line(text, len, &at, &s, &n)) {
+        number++;
+        n -= n > 0 && s[n - 1] == '\r'; /* lines end at U+000A; before it, U+000D is no text */
+        if (memchr(s, 0, n))
+            return dq_fail(err, DQ_DAMAGED, "item %lld, line %lld: contains a NUL", (long long)l->n,
+                           (long long)number);
+        line[have] = dq_text(l->a, s, n, err);
+        if (!line[have]) return err->code;
+        if (++have < TEXT_LINES) continue;
+        dq_item *item = task_file_add(l, err);
+        if (!item) return err->code;
+        item->line = number - TEXT_LINES + 1;
+        DQ_TRY(read_six(item, l->n - 1, line, l->a, err));
+        have = 0;
+    }
+    if (have)
+        return dq_fail(err, DQ_DAMAGED,
+                       "item %lld, line %lld: the last item has %d lines (expected %d: context, "
+                       "label, four endings)",
+                       (long long)l->n, (long long)number, have, TEXT_LINES);
+    return DQ_OK;
+}
+
+/* Both forms: a file that begins with "{" is the first. At most `limit` items (0: all). */
+static dq_status hellaswag_load(dq_task_items *l, const char *text, size_t len, int64_t limit,
+                                dq_err *err)
+{
+    size_t first = 0;
+    while (first < len && dq_task_file_is_blank(text + first, 1)) first++;
+    if (first < len && text[first] == '{')
+        return task_file_read_jsonl(l, text, len, limit, read_official, err);
+    return load_six(l, text, len, limit, err);
+}
+
+/* ---- Fewshot ----
+ * Draws come from random_mt in the order of the reference, one sample an item. Where the reference
+ * knows of no other split, one example more is drawn. Examples of the item's content are taken
+ * out; if too few are left, the draw is made anew among the others. */
+
+typedef struct drawer {
+    const dq_items *pool;
+    int64_t n, spare;
+    int64_t n_own;  /* items that an example was taken out for */
+    int64_t scored; /* index of the item that examples are drawn for */
+    dq_random_mt random;
+    int64_t *draw; /* [n + spare], indices into the pool */
+    dq_strbuf text;
+} drawer;
+
+/* How many examples are asked for, after the text of a failure. */
+static void say_examples(int64_t n, dq_err *err)
+{
+    dq_fail_more(err, (dq_remedy){.code = DQ_REMEDY_EXAMPLES, .number = {n}}, "%lld examples",
+                 (long long)n);
+}
+
+/* A pool may hold an item more than once: then its copies are taken out and n are drawn anew. */
+static dq_status draw_from_others(drawer *d, const dq_item *item, dq_err *err)
+{
+    int64_t n = 0;
+    int64_t *other = dq_block_new((size_t)d->pool->n, sizeof *other, err);
+    if (!other) return err->code;
+    for (int64_t i = 0; i < d->pool->n; i++) {
+        if (d->pool->item[i].content != item->content) other[n++] = i;
+    }
+    if (n < d->n) {
+        dq_fail(err, DQ_MISMATCH,
+                "has %lld items that differ from the one that is scored, item %lld, line %lld "
+                "(expected %lld for ",
+                (long long)n, (long long)d->scored, (long long)item->line, (long long)d->n);
+        say_examples(d->n, err);
+        dq_fail_more(err, dq_remedy_none, "). Use a larger file or fewer examples");
+    } else if (dq_random_mt_sample(&d->random, d->draw, n, d->n, err) == DQ_OK)
+        for (int64_t i = 0; i < d->n; i++) d->draw[i] = other[d->draw[i]];
+    dq_block_free(other);
+    return err->code;
+}
+
+static dq_status draw(drawer *d, const dq_item *item, dq_err *err)
+{
+    int64_t kept = 0, all = d->n + d->spare;
+    DQ_TRY(dq_random_mt_sample(&d->random, d->draw, d->pool->n, all, err));
+    for (int64_t i = 0; i < all; i++) {
+        if (d->pool->item[d->draw[i]].content != item->content) d->draw[kept++] = d->draw[i];
+    }
+    d->n_own += kept < all;
+    return kept < d->n ? draw_from_others(d, item, err) : DQ_OK;
+}
+
+/* Context, answer, two line ends. An empty text after a choice's own context is no answer: then the
+ * context stands alone. */
+static dq_status add_example(drawer *d, const dq_item *item, dq_err *err)
+{
+    size_t n;
+    const dq_choice *c = &item->choice[item->gold];
+    const char *ctx = dq_item_context(item, item->gold, &n);
+    DQ_TRY(dq_strbuf_add(&d->text, ctx, n, err));
+    if (c->ctx && c->len == c->delimiter) return DQ_OK;
+    DQ_TRY(dq_strbuf_add(&d->text, c->text, c->len, err));
+    return dq_strbuf_add(&d->text, "\n\n", 2, err);
+}
+
+/* The examples and a context after them. */
+static const char *joined(const drawer *d, const char *ctx, size_t *len, dq_arena *a, dq_err *err)
+{
+    char *s = dq_alloc(a, d->text.n + *len + 1, 1, err);
+    if (!s) return NULL;
+    if (d->text.n) memcpy(s, d->text.s, d->text.n);
+    memcpy(s + d->text.n, ctx, *len);
+    *len += d->text.n;
+    return s;
+}
+
+static dq_status extend(const drawer *d, dq_item *item, dq_arena *a, dq_err *err)
+{
+    dq_choice *c = dq_alloc(a, (size_t)item->n_choices, sizeof *c, err);
+    if (!c) return err->code;
+    memcpy(c, item->choice, (size_t)item->n_choices * sizeof *c);
+    if (item->ctx) item->ctx = joined(d, item->ctx, &item->ctx_len, a, err);
+    for (int i = 0; i < item->n_choices; i++) {
+        if (c[i].ctx) c[i].ctx = joined(d, c[i].ctx, &c[i].ctx_len, a, err);
+    }
+    item->choice = c;
+    return err->code;
+}
+
+static dq_status add_examples(drawer *d, dq_item *item, dq_arena *a, dq_err *err)
+{
+    d->text.n = 0;
+    DQ_TRY(draw(d, item, err));
+    for (int64_t i = 0; i < d->n; i++) DQ_TRY(add_example(d, &d->pool->item[d->draw[i]], err));
+    return extend(d, item, a, err);
+}
+
+dq_status dq_fewshot(dq_items *items, int64_t *n_own, const dq_items *pool, const dq_task *task,
+                     int64_t n, uint64_t seed, dq_arena *a, dq_err *err)
+{
+    drawer d = {.pool = pool, .n = n, .spare = task->draws_extra};
+    *n_own = 0;
+    if (n == 0) return DQ_OK;
+    if (pool->n < n + d.spare) {
+        dq_fail(err, DQ_MISMATCH, "has %lld items (expected at least %lld for ", (long long)pool->n,
+                (long long)(n + d.spare));
+        say_examples(n, err);
+        return dq_fail_more(err, dq_remedy_none, "%s). Use a larger file or fewer examples",
+                            d.spare ? ": one more is drawn, to leave out the item itself" : "");
+    }
+    dq_item *item = dq_alloc(a, (size_t)items->n, sizeof *item, err);
+    d.draw = dq_alloc(a, (size_t)(n + d.spare), sizeof *d.draw, err);
+    if (!item || !d.draw) return err->code;
+    memcpy(item, items->item, (size_t)items->n * sizeof *item);
+    dq_random_mt_seed(&d.random, seed);
+    for (d.scored = 0; err->code == DQ_OK && d.scored < items->n; d.scored++)
+        add_examples(&d, &item[d.scored], a, err);
+    dq_block_free(d.text.s);
+    items->item = item;
+    *n_own = d.n_own;
+    return err->code;
+}
+
+/* ---- Tasks ----
+ * The table of tasks, and one loader for all: the row's function reads records into a list, then a
+ * file of labels beside it, if the task has one, answers those that lack an answer. */
 
 #define JSONL_LOADER(name)                                                                         \
     static dq_status load_##name(dq_task_items *l, const char *text, size_t len, int64_t limit,    \
                                  dq_err *err)                                                      \
     {                                                                                              \
-        return dq_task_file_read_jsonl(l, text, len, limit, dq_read_##name, err);                  \
+        return task_file_read_jsonl(l, text, len, limit, dq_read_##name, err);                     \
     }
 JSONL_LOADER(mc)
 JSONL_LOADER(arc)
@@ -41,7 +982,7 @@ const dq_task dq_tasks[] = {
      .by_norm = true,
      .draws_extra = true,
      .first_label = -1,
-     .load = dq_hellaswag_load},
+     .load = hellaswag_load},
     {.name = "arc_easy", .form = ARC_FORM, .metric = "acc", .first_label = -1, .load = load_arc},
     {.name = "arc_challenge",
      .form = ARC_FORM,

@@ -1,7 +1,7 @@
 /* fuzz_tasks: the first byte chooses a task, the rest is its data file. Items that are accepted must be
  * whole, and examples drawn from them must go before them.
  * SPDX-License-Identifier: MIT */
-#include "tasks/fewshot.h"
+#include "tasks/tasks.h"
 
 #include <stdlib.h>
 #include <string.h>

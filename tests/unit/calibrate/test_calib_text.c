@@ -2,9 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "calibrate/calib_excerpt.h"
-#include "calibrate/calib_text.h"
-#include "tasks/repeats.h"
+#include "calibrate/calibrate.h"
+#include "tasks/documents.h"
 #include "tests/rigs/given.h"
 #include "tests/rigs/golden.h"
 

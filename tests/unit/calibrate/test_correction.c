@@ -7,10 +7,7 @@
 #include "tests/rigs/grid.h"
 #include "tests/rigs/suite.h"
 
-#include "calibrate/correction.h"
-#include "calibrate/gptq.h"
-#include "calibrate/reference.h"
-#include "calibrate/scale_refit.h"
+#include "calibrate/calibrate.h"
 
 #include <math.h>
 #include <omp.h>

@@ -5,8 +5,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
-#include "calibrate/cholesky.h"
-#include "calibrate/gptq.h"
+#include "calibrate/calibrate.h"
 #include "tensor/tensor.h"
 #include "tests/rigs/given.h"
 #include "tests/rigs/golden.h"

@@ -5,7 +5,7 @@
 #include "tests/rigs/grid.h"
 #include "tests/rigs/suite.h"
 
-#include "calibrate/shrinkage.h"
+#include "calibrate/calibrate.h"
 
 #include <math.h>
 #include <omp.h>

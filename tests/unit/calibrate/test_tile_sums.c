@@ -3,7 +3,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "calibrate/tile_sums.h"
+#include "calibrate/calibrate.h"
 
 #include <math.h>
 #include <stdlib.h>

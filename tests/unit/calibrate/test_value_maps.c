@@ -5,7 +5,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "calibrate/value_maps.h"
+#include "calibrate/calibrate.h"
 #include "tensor/tensor.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "settings/advice.h"
+#include "settings/inputs.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,8 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "settings/kv_options.h"
-#include "settings/kv_sweep.h"
+#include "settings/cache_options.h"
 
 #include <stdio.h>
 #include <string.h>

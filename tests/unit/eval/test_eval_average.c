@@ -1,6 +1,6 @@
 /* Means over tasks against numbers worked out by hand, and the coverage of their intervals where accuracies are near 1.
  * SPDX-License-Identifier: MIT */
-#include "eval/eval_average.h"
+#include "eval/eval.h"
 
 #include "base/random.h"
 

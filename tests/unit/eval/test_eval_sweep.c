@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "eval/eval_sweep.h"
+#include "eval/eval.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"
 

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "eval/generate.h"
+#include "eval/kinds.h"
 
 #include "base/file.h"
 #include "base/json.h"

@@ -4,7 +4,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "eval/kind_icl.h"
+#include "eval/kinds.h"
 
 #include "base/file.h"
 #include "base/json.h"

@@ -1,7 +1,7 @@
 /* Mean accuracy over many shots: the two-way error against sums worked out by hand, its coverage where runs and queries are
  * drawn, and which numbers of shots are in the range.
  * SPDX-License-Identifier: MIT */
-#include "eval/kind_icl_plateau.h"
+#include "eval/kinds.h"
 
 #include "base/random.h"
 

@@ -1,6 +1,6 @@
 /* Power laws with an offset: exact ones are found, and those of tests/golden/fit.py with their jackknife errors are SciPy's.
  * SPDX-License-Identifier: MIT */
-#include "eval/kind_text_fit.h"
+#include "eval/kinds.h"
 
 #include "base/json.h"
 #include "tests/rigs/given.h"

@@ -7,7 +7,6 @@
 
 #include "base/file.h"
 #include "base/random.h"
-#include "tasks/task_file.h"
 #include "tasks/tasks.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/file.h"
-#include "eval/eval_pieces.h"
+#include "eval/eval.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"
 

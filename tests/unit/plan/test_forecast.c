@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "plan/sensitivity/forecast.h"
+#include "plan/sensitivity.h"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/random.h"
-#include "plan/plan_alloc.h"
+#include "plan/plan_weights.h"
 
 #include <math.h>
 #include <stdlib.h>

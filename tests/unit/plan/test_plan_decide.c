@@ -2,8 +2,7 @@
  * accepted, and when a uniform width is taken.
  * SPDX-License-Identifier: MIT */
 #include "base/random.h"
-#include "plan/weights/plan_part.h"
-#include "plan/weights/plan_weights.h"
+#include "plan/plan_weights.h"
 
 #include "tests/rigs/suite.h"
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/random.h"
-#include "plan/cache/plan_gates.h"
+#include "plan/plan_cache.h"
 
 #include <math.h>
 #include <omp.h>

@@ -4,7 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/random.h"
-#include "plan/cache/plan_heads_order.h"
+#include "plan/plan_cache.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/random.h"
-#include "plan/cache/plan_kv_space.h"
+#include "plan/plan_cache.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,9 +4,8 @@
 #include "tests/rigs/suite.h"
 
 #include "base/random.h"
-#include "calibrate/calib_text.h"
-#include "plan/weights/plan_search.h"
-#include "plan/weights/plan_weights.h"
+#include "calibrate/calibrate.h"
+#include "plan/plan_weights.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "plan/weights/plan_size.h"
+#include "plan/plan_weights.h"
 #include "tests/rigs/edits.h"
 #include "tests/rigs/test_folder.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "base/os.h"
-#include "plan/weights/plan_state.h"
+#include "plan/plan_weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "plan/sensitivity/sensitivity.h"
+#include "plan/sensitivity.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/os.h"
-#include "eval/generate.h"
+#include "eval/kinds.h"
 #include "session/session.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"

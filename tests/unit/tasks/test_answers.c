@@ -3,7 +3,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "tasks/answers.h"
+#include "tasks/questions.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "tasks/fewshot.h"
+#include "tasks/tasks.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/text.h"
-#include "eval/kind_icl.h"
+#include "eval/kinds.h"
 
 #include <math.h>
 #include <stdio.h>

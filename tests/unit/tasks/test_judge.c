@@ -1,6 +1,6 @@
 /* Requests to a judge and what it replied: names, texts, words, and replies that belong to nothing.
  * SPDX-License-Identifier: MIT */
-#include "tasks/judge.h"
+#include "tasks/questions.h"
 
 #include "tests/rigs/given.h"
 

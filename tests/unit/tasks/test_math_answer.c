@@ -1,7 +1,7 @@
 /* Answers in LaTeX: what lm-evaluation-harness finds in solutions and the forms that it gives expressions
  * (tests/golden/math_answers.py), and answers that a text states.
  * SPDX-License-Identifier: MIT */
-#include "tasks/math_answer.h"
+#include "tasks/questions.h"
 
 #include "tests/rigs/given.h"
 

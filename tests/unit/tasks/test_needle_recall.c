@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "tasks/needle_recall.h"
+#include "tasks/tasks.h"
 
 #include <stdio.h>
 #include <string.h>

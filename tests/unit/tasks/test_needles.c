@@ -3,11 +3,10 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "eval/kind_needle.h"
+#include "eval/kinds.h"
 
 #include "base/file.h"
 #include "base/json.h"
-#include "eval/generate.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"
 

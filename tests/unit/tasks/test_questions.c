@@ -3,12 +3,12 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "eval/eval_long.h"
-#include "eval/kind_generate.h"
+#include "eval/eval.h"
+#include "eval/kinds.h"
 
 #include "base/file.h"
 #include "base/json.h"
-#include "tasks/answers.h"
+#include "tasks/questions.h"
 #include "tests/rigs/device.h"
 #include "tests/rigs/given.h"
 

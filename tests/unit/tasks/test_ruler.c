@@ -4,7 +4,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "tasks/ruler.h"
+#include "tasks/tasks.h"
 
 #include "base/base.h"
 #include "base/file.h"

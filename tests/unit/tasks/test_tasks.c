@@ -5,10 +5,8 @@
 #include "tests/rigs/suite.h"
 
 #include "base/text.h"
-#include "tasks/hellaswag.h"
-#include "tasks/task_file.h"
+#include "tasks/documents.h"
 #include "tasks/tasks.h"
-#include "tasks/windows.h"
 
 #include <stdio.h>
 #include <string.h>

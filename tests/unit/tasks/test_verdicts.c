@@ -3,7 +3,7 @@
 #include "tests/rigs/given.h"
 #include "tests/rigs/suite.h"
 
-#include "tasks/verdicts.h"
+#include "tasks/questions.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,9 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/random.h"
-#include "tasks/repeats.h"
-
-#include "tasks/slices.h"
+#include "tasks/documents.h"
 
 #include <stdlib.h>
 #include <string.h>

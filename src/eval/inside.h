@@ -1,0 +1,62 @@
+/* score: turns items and windows into passes of a runner and collects log-likelihoods. Many sequences
+ * share a pass; how they are grouped never changes a bit of a result. score.c has the items,
+ * score.c the windows.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_EVAL_INSIDE_H
+#define DQ_EVAL_INSIDE_H
+
+#include "base/json.h"
+#include "base/text.h"
+#include "base/work.h"
+#include "eval/eval.h"
+#include "eval/kinds.h"
+#include "eval/score.h"
+#include "session/session.h"
+#include "stat/stat.h"
+#include "tasks/documents.h"
+#include "tasks/tasks.h"
+
+/* Opens an empty sequence, or a copy of `parent` if that is not negative. -1: see err. */
+int32_t dq_score_open(dq_scorer *s, int32_t parent, dq_err *err);
+void dq_score_close(dq_scorer *s, const int32_t *seq, int64_t n);
+/* Ids of a sequence between two evictions after its context: kv->evict.every, or INT32_MAX where none follows. */
+int64_t dq_score_piece(const dq_scorer *s);
+
+typedef struct dq_pass_plan {
+    dq_scorer *s;
+    dq_arena *a;
+    const dq_attention_spans *spans; /* [n_layers] that the pass sums up; NULL: none */
+    int64_t *cu;
+    int32_t *seq, *ids, *pos;
+    int n_seq;
+    int64_t n_rows;
+    int64_t *row;    /* [n_requested] */
+    int32_t *target; /* [n_requested] */
+    int64_t *value;  /* [n_requested] where the answer goes */
+    int64_t n_requested;
+} dq_pass_plan;
+
+/* Empty, with capacity for so many sequences, rows and questions. */
+dq_status dq_pass_plan_begin(dq_pass_plan *p, dq_scorer *s, dq_arena *a, int64_t seqs, int64_t rows,
+                             int64_t requested, dq_err *err);
+/* Empty again. */
+void dq_pass_plan_clear(dq_pass_plan *p);
+/* The next sequence of the pass, and n rows for the sequence that came last. */
+void dq_pass_plan_sequence(dq_pass_plan *p, int32_t seq);
+void dq_pass_plan_rows(dq_pass_plan *p, const int32_t *ids, int64_t n, int64_t pos);
+/* Requested rows of a sequence come in their order. */
+void dq_pass_plan_ask(dq_pass_plan *p, int64_t row, int32_t target, int64_t value);
+
+/* Runs the pass; the scorer's evictor watches it. *hidden as dq_runner_pass has it. */
+dq_status dq_pass_plan_run(dq_pass_plan *p, dq_mat *hidden, dq_err *err);
+/* Runs it; the requested rows' final states go to `state`, their answers to `out` by question. */
+dq_status dq_pass_plan_answer(dq_pass_plan *p, dq_mat state, dq_scores out, dq_err *err);
+/* After a pass that ran: evicts tokens of its sequences, if the scorer has an evictor, and measures what is
+ * left of them as contexts that stand in the cache alone. floor: see dq_kv_cached_floor; NULL: nothing is
+ * measured. */
+dq_status dq_pass_plan_compress(const dq_pass_plan *p, const dq_kv_bytes *floor, dq_err *err);
+
+/* The end of the units from `at` on, before `end`, that are finished alike, or lacking alike. */
+int64_t dq_eval_alike(const dq_eval_row *row, int64_t at, int64_t end);
+
+#endif

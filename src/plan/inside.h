@@ -1,0 +1,195 @@
+/* plan_decide: which model is looked at next on the unseen text, how sure a look must be, when a budget is met, and when a
+ * uniform width is taken. Numbers go in, decisions come out.
+ *
+ * The search text proposes: the uniform width that keeps the budget there, if one is no dearer than the cheapest point of the
+ * curve that does; then that point; then points further up, each of which is predicted to lose a tenth less; the last look is
+ * the dearest point. The unseen text only says yes or no. Look j leaves 0.05 / 2^(j - 1) outside of its interval, half of it
+ * above, so that the chances to accept a model that misses add up to 5 % over any number of looks.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_PLAN_INSIDE_H
+#define DQ_PLAN_INSIDE_H
+
+#include "base/json.h"
+#include "base/work.h"
+#include "calibrate/calibrate.h"
+#include "eval/eval.h"
+#include "kv/kv.h"
+#include "plan/plan_cache.h"
+#include "plan/plan_weights.h"
+#include "plan/sensitivity.h"
+#include "quantize/quantize.h"
+#include "stat/stat.h"
+#include "tensor/tensor.h"
+
+/* The upper end is at most the limit. Without an interval it is not. */
+bool dq_plan_decide_keeps(dq_interval i, double limit);
+
+/* Mean per token of sums over clusters, with the error between these. ids[n]: tokens of each. DQ_RESOURCE. */
+dq_status dq_plan_decide_mean(dq_mean *out, const double *sums, const int64_t *ids, int64_t n,
+                              dq_err *err);
+
+/* Numbers as a member of a line; and back: at most n of them to x, *found: how many. DQ_DAMAGED for a member with fewer than one,
+ * or with what is no number of nats. */
+json_t *dq_plan_journal_reals(const double *x, int64_t n);
+dq_status dq_plan_journal_take_reals(double *x, int64_t n, int64_t *found, const json_t *line,
+                                     const char *key, dq_err *err);
+/* Whether a failure leaves what a later run goes on from: it is none of the inputs'. */
+bool dq_plan_journal_resumable(const dq_err *err);
+
+/* How a layer differs from the model's own. {0}: in nothing. */
+typedef struct dq_plan_change {
+    const dq_layer *layer;      /* a copy with other weights; NULL: the model's */
+    const dq_logit_spec *logit; /* of attention logits; NULL: not rounded */
+    const bool
+        *rounds; /* [n_q] query heads that are rounded; NULL: all. Backends that have_rounds */
+    const dq_kv_spec *kv; /* of its cache; NULL: plain */
+} dq_plan_change;
+
+/* Products with inputs of their own. */
+typedef enum dq_plan_product {
+    DQ_PLAN_QKV,
+    DQ_PLAN_O,
+    DQ_PLAN_GATE_UP,
+    DQ_PLAN_DOWN,
+    DQ_PLAN_PRODUCTS
+} dq_plan_product;
+/* Told the inputs of every product of a layer, in the order of products, and heads before they attend. The rows of DQ_PLAN_DOWN
+ * come in pieces of at most DQ_FFN_ROWS, but of several ranks (base/ranks.h) as a whole chunk. */
+typedef struct dq_plan_inputs {
+    void (*see)(void *arg, dq_plan_product product, dq_mat x); /* NULL: nobody is told */
+    void (*see_heads)(void *arg,
+                      const dq_layer_steps *s); /* q, k, v as attention has them; NULL likewise */
+    void *arg;
+} dq_plan_inputs;
+
+typedef struct dq_plan_part {
+    const dq_calib_text *text;
+    const dq_model *source;
+    dq_calib_pass pass;
+    /* STREAM: of the source at some layer; BEFORE, with keeps_next: a layer later; OTHER: its final states */
+    dq_activations act;
+    bool keeps_next;
+    double *logp;    /* [pass.n_rows] of the source: ln p of the id after each row */
+    int64_t *scored; /* [n_clusters of the text] ids */
+    dq_plan_work *work;
+    dq_arena *arena;
+} dq_plan_part;
+
+/* By all ranks. Runs the source once; its stream is that of layer 0 then. b: one that computes in host memory. `beside`: where the
+ * scratch file is. work: told what is done, now and later. DQ_DAMAGED for a model whose answers are not finite. */
+dq_status dq_plan_part_new(dq_plan_part *p, const dq_calib_text *text, const dq_model *source,
+                           dq_backend *b, const char *beside, bool keeps_next, dq_plan_work *work,
+                           dq_err *err);
+/* Multiplications and additions of the source's run over so many tokens, and of measuring, with the layers from `from` on. */
+double dq_plan_part_source_flop(const dq_model *m, double ids);
+double dq_plan_part_flop(const dq_model *m, int from, double ids);
+double dq_plan_part_kld_flop(const dq_model *m, int from, double ids); /* the KLD alone */
+void dq_plan_part_end(dq_plan_part *p); /* {.act.file.fd = -1} allowed */
+/* A model that differs from the source. */
+typedef struct dq_plan_other {
+    const dq_model *m; /* whose weights count but for those below */
+    int from; /* layer at which the source's stream is, and differences begin; n_layers: the head alone differs */
+    const dq_plan_change *change; /* of m->layer[from]; NULL: none */
+    const dq_weight *embed; /* it begins here, whatever `from` is; NULL: with the source's stream */
+    const dq_weight *head;
+    const char *what; /* for progress */
+} dq_plan_other;
+/* By all ranks. kld[n], loss[n] of *out are the caller's; loss NULL: not wanted. DQ_DAMAGED for answers that are not finite;
+ * DQ_STOPPED. */
+dq_status dq_plan_part_measure(dq_plan_sums *out, dq_plan_part *p, const dq_plan_other *other,
+                               dq_err *err);
+
+/* Of a part with `keeps_next`. Runs the source through layer `from`, at whose start its stream is, and keeps what comes out beside
+ * it; -1: its embeddings. inputs: NULL for none. */
+dq_status dq_plan_part_next(dq_plan_part *p, int from, const dq_plan_inputs *inputs, dq_err *err);
+/* By all ranks, after it: how far a change takes the residual stream away within its layer alone. Over scored rows, the mean of
+ * |x' - x|^2 / |x|^2, with x what the source has after layer `from` of `other`, or as its embeddings where these differ.
+ * DQ_DAMAGED where it is not finite. */
+dq_status dq_plan_part_local(double *out, dq_plan_part *p, const dq_plan_other *other, dq_err *err);
+/* Likewise: what it kept becomes the stream. */
+dq_status dq_plan_part_move(dq_plan_part *p, dq_err *err);
+
+/* Of a layer: any slot but DQ_PLAN_EMBED and DQ_PLAN_HEAD. */
+dq_weight *dq_plan_probe_weight(dq_layer *l, dq_plan_slot slot);
+
+/* The option to be measured: the narrowest of at least 3 bits, where errors are small and yet seen; else the widest. */
+int dq_plan_probe_measured(const dq_plan_tensor *t);
+
+typedef struct dq_plan_probe {
+    const dq_model *m;
+    const dq_calibrate_rule *rule;
+    dq_backend *b;
+    const char *beside;         /* where scratch files are */
+    const dq_calib_text *calib; /* for Hessians */
+    dq_plan_part *search;       /* with its stream at layer 0; it is moved on */
+    dq_plan_tensor *tensor;     /* [n] in any order */
+    int64_t n;
+    /* Told of every tensor when its numbers are there; what is known already is not computed. */
+    dq_status (*found)(void *arg, int64_t tensor, dq_err *err);
+    void *arg;
+    dq_plan_work *work;
+} dq_plan_probe;
+
+/* By all ranks (base/ranks.h), which know the same tensors. Fills loss and kld of all tensors. DQ_DAMAGED for inputs or weights that are not finite; DQ_STOPPED. */
+dq_status dq_plan_probe_run(dq_plan_probe *p, dq_err *err);
+/* Multiplications and additions of what is not known yet, for texts of so many tokens. */
+double dq_plan_probe_flop(const dq_plan_probe *p, int64_t calib_ids, int64_t search_ids);
+
+/* Everything that is planned at one width. */
+dq_quantize_settings dq_plan_weights_uniform(const dq_plan_weights *p, int bits);
+
+/* DQ_RESOURCE where the machine, or this process, has not so much. */
+dq_status dq_plan_memory_check(const dq_plan_weights *p, dq_err *err);
+
+/* The values of w[rows, cols], freed by dq_block_free. DQ_DAMAGED for one that is not finite; DQ_RESOURCE. *out is NULL or to be
+ * freed after a failure too. */
+dq_status dq_plan_round_values(float **out, const dq_weight *w, dq_err *err);
+/* F32 where F16 cannot hold a scale that may come of some group, as a container of it would have. */
+dq_dtype dq_plan_round_scale(const float *w, int64_t rows, int64_t cols, const dq_quant_spec *spec);
+/* To the nearest codes: every input is taken to be as large as every other. Adds to *loss. DQ_RESOURCE. */
+dq_status dq_plan_round_nearest(dq_coded *out, dq_gptq_loss *loss, const float *w, int64_t rows,
+                                int64_t cols, const dq_quant_spec *spec, dq_err *err);
+
+/* How the models of a plan are calibrated; out: NULL, nothing is run. */
+dq_calibrate_settings dq_plan_trial_calibrate(const dq_plan_weights *p, const char *out);
+
+/* in->ctx where it is 0: 2048 tokens, or all positions of the model. DQ_MISMATCH for windows that it has no positions for. */
+dq_status dq_plan_caches_fit(dq_plan_caches_input *in, dq_err *err);
+/* Cuts the text, and reads questions; `in` and the arena outlive it. Of too little text win.n is 0, or too small: the caller says
+ * what it needs. */
+dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
+                             const dq_plan_caches_kind *kind, dq_arena *a, dq_err *err);
+/* Windows begin .. end - 1 search. DQ_MISMATCH where the others lie in one document of several: intervals are between these. */
+dq_status dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end, dq_err *err);
+/* Opens the journal, with what an earlier run has measured, and the runner. By all ranks; DQ_MISMATCH where they have other inputs or
+ * settings. */
+dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err);
+void dq_plan_caches_end(dq_plan_caches *c); /* {0} allowed */
+/* The cache of a name, made where there is none; -1: see err. */
+int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err);
+/* What a name stands for on this model. DQ_MISMATCH: the model, or the device, does not have it. */
+dq_status dq_plan_caches_spec(dq_kv_spec *out, const dq_plan_caches *c, const char *name,
+                              dq_err *err);
+/* Measures cache[n] on the windows of a part, where that is not done yet. What is finished stays after DQ_STOPPED. By all ranks. */
+dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
+                             const char *what, dq_err *err);
+/* Seconds that an id takes: of a window in this cache and in the unquantized one, run now; of several ranks as if each took as
+ * long. By one of them. */
+dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_err *err);
+/* Of a cache on a part, or less what another one has there (less: -1: none). */
+dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_caches *c, int cache,
+                                    int less, dq_plan_caches_part part, dq_err *err);
+/* From here on so many caches on a part are expected, and what comes after it. */
+void dq_plan_caches_expect(dq_plan_caches *c, int64_t search, int64_t unseen);
+/* Tells who watches the name of what begins. */
+void dq_plan_caches_stage(const dq_plan_caches *c, const char *name);
+
+/* Asks cache[n] all questions, where that is not done yet. What is finished stays after DQ_STOPPED. By all ranks. */
+dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, const char *what,
+                                 dq_err *err);
+/* So many caches more are expected to be asked. */
+void dq_plan_caches_ask_expect(dq_plan_caches *c, int64_t caches);
+/* Of a cache that has been asked. */
+dq_status dq_plan_caches_ask_mean(dq_mean *out, const dq_plan_caches *c, int cache, dq_err *err);
+
+#endif

@@ -1,0 +1,813 @@
+/* Caches by name, the journal, the text and what it says; plan_caches.c measures. Lines of the
+ * journal: {KEY: name, "from", "kld": [...], "loss": [...]}, a number for each window; those of
+ * questions are plan_cache.h's. The same lines go from rank to rank, and what is found in a
+ * journal to all of them.
+ * SPDX-License-Identifier: MIT */
+#include "base/file.h"
+#include "base/os.h"
+#include "base/ranks.h"
+#include "eval/eval.h"
+#include "kv/kv.h"
+#include "plan/inside.h"
+#include "tasks/documents.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* For plan_caches.c and plan_caches.c: a run of dq_eval of so many tokens, and its progress, whose argument that is. */
+typedef struct dq_plan_caches_work {
+    dq_plan_caches *c;
+    double ids;
+    const char *what;
+} dq_plan_caches_work;
+static dq_status caches_ask_open(dq_plan_caches *c, dq_err *err);
+static dq_status caches_ask_take(dq_plan_caches *c, const json_t *line, dq_err *err);
+
+/* ---- Caches ---- */
+
+/* ---- Caches ---- */
+
+/* -1: see err. */
+static int find(dq_plan_caches *c, const char *name, dq_err *err)
+{
+    for (int i = 0; i < c->n; i++) {
+        if (strcmp(c->list[i].name, name) == 0) return i;
+    }
+    const size_t n = (size_t)c->win.n, asked = (size_t)c->n_questions;
+    dq_plan_cache *list = dq_grow(c->arena, c->list, (size_t)c->n + 1, &c->cap, sizeof *list, err);
+    if (!list) return -1;
+    c->list = list;
+    dq_plan_cache *m = &list[c->n];
+    *m = (dq_plan_cache){.name = dq_textf(c->arena, err, "%s", name),
+                         .known = dq_alloc(c->arena, n, sizeof *m->known, err),
+                         .kld = dq_alloc(c->arena, n, sizeof *m->kld, err),
+                         .loss = dq_alloc(c->arena, n, sizeof *m->loss, err),
+                         .answered = dq_alloc(c->arena, asked, sizeof *m->answered, err),
+                         .lack = dq_alloc(c->arena, asked, sizeof *m->lack, err)};
+    return err->code == DQ_OK ? c->n++ : -1;
+}
+
+int dq_plan_caches_find(dq_plan_caches *c, const char *name, dq_err *err)
+{
+    const int i = find(c, name, err);
+    if (i >= 0 && c->list[i].place == 0) c->list[i].place = ++c->n_places;
+    return i;
+}
+
+dq_status dq_plan_caches_spec(dq_kv_spec *out, const dq_plan_caches *c, const char *name,
+                              dq_err *err)
+{
+    const dq_math math = {0};
+    dq_kv_config config;
+    DQ_TRY(c->kind.config(&config, c->kind.arg, name, err));
+    DQ_TRY(dq_model_kv_spec(out, &config, c->in->model, math.kv, err));
+    return dq_backend_can(c->in->backend, c->in->model, math, out, err);
+}
+
+/* The cache as a row of the only model and source. */
+static dq_status caches_add(dq_eval *e, const dq_plan_caches *c, int cache, dq_err *err)
+{
+    dq_kv_spec spec;
+    DQ_TRY(dq_plan_caches_spec(&spec, c, c->list[cache].name, err));
+    return dq_eval_add(e, 0, 0, dq_logit_plain, (dq_math){0}, &spec, err);
+}
+
+/* ---- The journal ---- */
+
+/* The cache that a line of the journal names; -1: see err. */
+static int caches_of_line(dq_plan_caches *c, const json_t *line, dq_err *err)
+{
+    const char *name;
+    if (dq_json_text(&name, line, c->kind.key, NULL, err) != DQ_OK) return -1;
+    if (c->kind.is_name(c->kind.arg, name)) return find(c, name, err);
+    dq_fail(err, DQ_DAMAGED, "\"%s\" \"%.80s\" are not as a plan writes them", c->kind.key, name);
+    return -1;
+}
+
+static dq_status take_windows(dq_plan_caches *c, const json_t *line, dq_err *err)
+{
+    int64_t from, n_kld, n_loss;
+    const int cache = caches_of_line(c, line, err);
+    if (cache < 0) return err->code;
+    DQ_TRY(dq_json_int(&from, line, "from", 0, c->win.n - 1, NULL, err));
+    dq_plan_cache *m = &c->list[cache];
+    DQ_TRY(dq_plan_journal_take_reals(m->kld + from, c->win.n - from, &n_kld, line, "kld", err));
+    DQ_TRY(dq_plan_journal_take_reals(m->loss + from, c->win.n - from, &n_loss, line, "loss", err));
+    if (n_kld != n_loss) return dq_fail(err, DQ_DAMAGED, "\"kld\" and \"loss\" differ in length");
+    for (int64_t i = from; i < from + n_kld; i++) {
+        c->n_resumed += !m->known[i];
+        m->known[i] = true;
+    }
+    return DQ_OK;
+}
+
+static dq_status take_line(void *arg, json_t *line, dq_err *err)
+{
+    dq_plan_caches *c = arg;
+    json_object_get(line, "lack") ? caches_ask_take(c, line, err) : take_windows(c, line, err);
+    return err->code == DQ_OK ? DQ_OK : dq_in(err, "%s: ", c->journal.path);
+}
+
+/* ---- Ranks ---- */
+
+/* A result as a line of the journal, whose value it takes: written down on rank 0, told to it by others. */
+static dq_status caches_tell(dq_plan_caches *c, json_t *line, dq_err *err)
+{
+    if (dq_ranks_number() == 0) return dq_plan_journal_put(&c->journal, line, err);
+    char *text = NULL;
+    if (dq_json_complete(err) == DQ_OK && dq_json_dump(&text, line, JSON_COMPACT, err) == DQ_OK)
+        dq_ranks_tell(text, strlen(text), err);
+    free(text);
+    json_decref(line);
+    return err->code;
+}
+
+/* Ids that the caches of a line have run, their share of the unquantized one's among them. */
+static double ids_of(const dq_plan_caches *c, const json_t *line)
+{
+    const size_t windows = json_array_size(json_object_get(line, "kld")),
+                 questions = json_array_size(json_object_get(line, "lack"));
+    if (questions) return (double)c->question_ids * (double)questions / (double)c->n_questions;
+    return (double)windows * (double)c->in->ctx * (DQ_PLAN_CACHES_SWEEP + 1) / DQ_PLAN_CACHES_SWEEP;
+}
+
+/* What others tell so. On rank 0. */
+static dq_status caches_hear(dq_plan_caches *c, const char *text, size_t len, dq_err *err)
+{
+    const int64_t resumed = c->n_resumed;
+    json_t *line;
+    DQ_TRY(dq_json_parse(&line, text, len, "what a rank tells", err));
+    if (take_line(c, line, err) == DQ_OK) {
+        c->done += ids_of(c, line);
+        c->n_resumed = resumed; /* none of an earlier run */
+        return dq_plan_journal_put(&c->journal, line, err);
+    }
+    json_decref(line);
+    return err->code;
+}
+
+/* ---- The key ---- */
+
+/* All that numbers of a cache on a window depend on; ids: dq_windows_hash. */
+static json_t *key_of(const dq_plan_caches *c, const char *ids)
+{
+    const dq_plan_caches_input *in = c->in;
+    json_t *of = json_object();
+    json_object_set_new(of, "version", json_string(in->dq_version));
+    json_object_set_new(of, "compiler", json_string(__VERSION__));
+    json_object_set_new(of, "cpu", json_integer(dq_os_cpu_features(NULL)));
+    json_object_set_new(of, "on_cpu", json_boolean(strncmp(in->backend->device, "cpu", 3) == 0));
+    json_object_set_new(of, "model", json_string(in->content));
+    json_object_set_new(of, "text", json_string(in->text_sha256));
+    json_object_set_new(of, "ids", json_string(ids));
+    json_object_set_new(of, "ctx", json_integer(in->ctx));
+    json_object_set_new(of, "windows", json_integer(c->win.n));
+    c->kind.depend(of, c->kind.arg);
+    if (c->n_questions) json_object_set_new(of, "questions", json_string(c->questions_sha256));
+    return of;
+}
+
+dq_status dq_plan_caches_begin(dq_plan_caches *c, dq_err *err)
+{
+    char key[65] = "", ids[65];
+    DQ_TRY(dq_windows_hash(ids, &c->win, err));
+    json_t *of = key_of(c, ids);
+    dq_plan_journal_key(key, of, err);
+    if (dq_ranks_agree("set of inputs or settings", key, err) == DQ_OK) {
+        const dq_plan_journal_how how = {.out = c->in->out,
+                                         .key = key,
+                                         .of = of,
+                                         .file = {{"model", c->in->model->path},
+                                                  {"text", c->in->text},
+                                                  {"ids", c->in->text},
+                                                  {"questions", c->in->questions_path}},
+                                         .resume = c->in->resume,
+                                         .force = c->in->force,
+                                         .take = take_line,
+                                         .arg = c};
+        dq_plan_journal_open(&c->journal, &how, c->arena, err);
+    }
+    json_decref(of);
+    DQ_TRY(err->code);
+    return dq_runner_new(&c->runner, c->in->model, c->in->backend, &dq_kv_plain, err);
+}
+
+void dq_plan_caches_end(dq_plan_caches *c)
+{
+    dq_plan_journal_end(&c->journal, false);
+    dq_runner_free(c->runner);
+}
+
+/* ---- The text ---- */
+
+dq_status dq_plan_caches_fit(dq_plan_caches_input *in, dq_err *err)
+{
+    const int positions = in->model->max_positions;
+    if (in->ctx == 0) in->ctx = positions > 0 && positions < 2048 ? positions : 2048;
+    if (in->ctx <= positions) return DQ_OK;
+    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_CTX, .number = {positions}},
+                        "%s: has %d positions, windows of %lld tokens are more", in->model->path,
+                        positions, (long long)in->ctx);
+}
+
+dq_status dq_plan_caches_cut(dq_plan_caches *c, const dq_plan_caches_input *in,
+                             const dq_plan_caches_kind *kind, dq_arena *a, dq_err *err)
+{
+    const dq_window_spec spec = {.scheme = DQ_WINDOW_CHUNK,
+                                 .n_ctx = in->ctx,
+                                 .limit = in->windows,
+                                 .bos = DQ_BOS_AUTO,
+                                 .vocab = in->model->vocab};
+    *c = (dq_plan_caches){.in = in, .kind = *kind, .arena = a};
+    dq_windows_make(&c->win, in->tok, in->docs, &spec, a, err);
+    /* documents are there once they are encoded, so that the tokenizer has failed at none */
+    if (err->code == DQ_MISMATCH && c->win.doc && c->win.n == 0) *err = (dq_err){0};
+    if (err->code != DQ_OK) return dq_in(err, "%s: ", in->text);
+    return in->questions ? caches_ask_open(c, err) : DQ_OK;
+}
+
+static bool is_in(const dq_plan_caches *c, int64_t window, dq_plan_caches_part part)
+{
+    return (window >= c->begin && window < c->end) == (part == DQ_PLAN_CACHES_SEARCH);
+}
+
+/* of[window] of a part (NULL: not wanted): its cluster, numbered within the part. */
+static dq_status number_clusters(int64_t *of, int64_t *n, const dq_plan_caches *c,
+                                 dq_plan_caches_part part, dq_err *err)
+{
+    int64_t *number = dq_block_new((size_t)c->win.n, sizeof *number, err); /* from 1 */
+    *n = 0;
+    for (int64_t x = 0; number && x < c->win.n; x++) {
+        if (!is_in(c, x, part)) continue;
+        if (number[c->win.cluster[x]] == 0) number[c->win.cluster[x]] = ++*n;
+        if (of) of[x] = number[c->win.cluster[x]] - 1;
+    }
+    dq_block_free(number);
+    return err->code;
+}
+
+dq_status dq_plan_caches_split(dq_plan_caches *c, int64_t begin, int64_t end, dq_err *err)
+{
+    c->begin = begin;
+    c->end = end;
+    DQ_TRY(number_clusters(NULL, &c->clusters, c, DQ_PLAN_CACHES_UNSEEN, err));
+    if (c->clusters > 1) return DQ_OK;
+    return dq_fail_with(
+        err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+        c->win.n_docs < 2
+            ? "%s: repeats itself: an interval needs 2 windows, and the %lld of %lld tokens that "
+              "decide are copies of one, of %lld document. Give other text,"
+            : "%s: too little text: an interval needs 2 documents, and the %lld windows "
+              "of %lld tokens that decide lie in one of %lld, or its copies. Give more of them, "
+              "the "
+              "text as a single one,",
+        c->in->text, (long long)(c->win.n - (end - begin)), (long long)c->in->ctx,
+        (long long)c->win.n_docs);
+}
+
+int64_t dq_plan_caches_ids(const dq_plan_caches *c, dq_plan_caches_part part)
+{
+    const int64_t search = c->end - c->begin;
+    return (part == DQ_PLAN_CACHES_SEARCH ? search : c->win.n - search) * c->in->ctx;
+}
+
+/* ---- Progress ---- */
+
+void dq_plan_caches_expect(dq_plan_caches *c, int64_t search, int64_t unseen)
+{
+    const double ids = (double)(search * dq_plan_caches_ids(c, DQ_PLAN_CACHES_SEARCH)) +
+                       (double)(unseen * dq_plan_caches_ids(c, DQ_PLAN_CACHES_UNSEEN));
+    c->total = c->done + ids * (DQ_PLAN_CACHES_SWEEP + 1) / DQ_PLAN_CACHES_SWEEP;
+}
+
+void dq_plan_caches_stage(const dq_plan_caches *c, const char *name)
+{
+    if (c->in->stage) c->in->stage(c->in->arg, name);
+}
+
+static void caches_progress(void *arg, double share, const char *note)
+{
+    const dq_plan_caches_work *w = arg;
+    dq_plan_caches *c = w->c;
+    const double done = c->done + share * w->ids;
+    (void)note;
+    if (c->total < done) c->total = done;
+    if (c->in->step) c->in->step(c->in->arg, done, c->total, w->what);
+}
+
+/* ---- Numbers ---- */
+
+/* Sums over the ids of each cluster: documents, or windows of a single one; of: number_clusters. */
+static void sum_up(double *kld, double *loss, int64_t *ids, const int64_t *of,
+                   const dq_plan_caches *c, int cache, int less, dq_plan_caches_part part)
+{
+    const dq_plan_cache *m = &c->list[cache], *other = less < 0 ? NULL : &c->list[less];
+    for (int64_t x = 0; x < c->win.n; x++) {
+        if (!is_in(c, x, part)) continue;
+        const int64_t scored = dq_window_scored(&c->win.win[x]);
+        kld[of[x]] += (double)scored * (m->kld[x] - (other ? other->kld[x] : 0));
+        loss[of[x]] += (double)scored * (m->loss[x] - (other ? other->loss[x] : 0));
+        ids[of[x]] += scored;
+    }
+}
+
+dq_status dq_plan_caches_numbers_of(dq_plan_caches_numbers *out, const dq_plan_caches *c, int cache,
+                                    int less, dq_plan_caches_part part, dq_err *err)
+{
+    const size_t all = (size_t)c->win.n;
+    double *sums = dq_block_new(2 * all, sizeof *sums, err);
+    int64_t *ids = dq_block_new(2 * all, sizeof *ids, err), n;
+    if (sums && ids && number_clusters(ids + all, &n, c, part, err) == DQ_OK) {
+        sum_up(sums, sums + all, ids, ids + all, c, cache, less, part);
+        dq_plan_decide_mean(&out->kld, sums, ids, n, err);
+        dq_plan_decide_mean(&out->loss, sums + all, ids, n, err);
+        out->kld_skew = dq_plan_decide_skew(sums, ids, n);
+        out->loss_skew = dq_plan_decide_skew(sums + all, ids, n);
+    }
+    dq_block_free(sums);
+    dq_block_free(ids);
+    return err->code;
+}
+
+/* ---- Caches ask ----
+ * A cache is asked a few questions at a time, so that an end in between costs little; an
+ * unquantized cache is not asked, as what answers lack says enough by itself. */
+
+enum { TOGETHER = 8 }; /* questions */
+
+/* ---- Questions ---- */
+
+/* Of all requests their ids, and which choice is the right one. */
+static dq_status hash_requests(char hex[65], const dq_requests *q, const dq_items *items,
+                               dq_err *err)
+{
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    for (int64_t i = 0; i < q->n; i++) {
+        const dq_request *r = &q->req[i];
+        const int64_t head[] = {r->item, r->choice, items->item[r->item].gold, r->n_ctx, r->n_cont};
+        dq_sha256_add(&h, head, sizeof head);
+        dq_sha256_add(&h, r->ctx, (size_t)r->n_ctx * sizeof *r->ctx);
+        dq_sha256_add(&h, r->cont, (size_t)r->n_cont * sizeof *r->cont);
+    }
+    return dq_sha256_end(&h, hex, err);
+}
+
+static dq_status find_clusters(dq_plan_caches *c, const dq_items *items, dq_err *err)
+{
+    const int64_t n = c->n_questions;
+    const int32_t *cluster;
+    uint64_t *key = dq_alloc(c->arena, (size_t)n, sizeof *key, err);
+    if (!key) return err->code;
+    for (int64_t i = 0; i < n; i++) key[i] = items->item[i].cluster;
+    DQ_TRY(dq_repeats_keys(&cluster, key, n, c->arena, err));
+    if (!cluster) return DQ_OK;
+    c->question_place = dq_alloc(c->arena, (size_t)n, sizeof *c->question_place, err);
+    c->question_cluster = dq_alloc(c->arena, (size_t)n, sizeof *c->question_cluster, err);
+    if (!c->question_place || !c->question_cluster) return err->code;
+    return dq_repeats_order(c->question_place, c->question_cluster, cluster, n, err);
+}
+
+/* Reads in->questions with the model's tokenizer. */
+static dq_status caches_ask_open(dq_plan_caches *c, dq_err *err)
+{
+    const dq_plan_caches_input *in = c->in;
+    dq_requests q;
+    if (dq_items_encode(&q, in->questions, in->tok, DQ_BOS_AUTO, in->model->max_positions,
+                        in->model->vocab, c->arena, err) != DQ_OK)
+        return dq_in(err, "%s: ", in->questions_path);
+    c->n_questions = q.n_items;
+    for (int64_t i = 0; i < q.n_items; i++) {
+        const dq_request *first = &q.req[q.at[i]];
+        if (i == 0 || first->n_ctx < c->shortest) c->shortest = first->n_ctx;
+        if (first->n_ctx > c->longest) c->longest = first->n_ctx;
+        c->question_ids += first->n_ctx;
+    }
+    for (int64_t k = 0; k < q.n; k++) c->n_single += q.req[k].n_cont == 1;
+    c->n_choices = q.n;
+    c->n_truncated = q.n_truncated;
+    DQ_TRY(find_clusters(c, in->questions, err));
+    return hash_requests(c->questions_sha256, &q, in->questions, err);
+}
+
+void dq_plan_caches_ask_expect(dq_plan_caches *c, int64_t caches)
+{
+    c->total += (double)(caches * c->question_ids);
+}
+
+dq_status dq_plan_caches_ask_mean(dq_mean *out, const dq_plan_caches *c, int cache, dq_err *err)
+{
+    const double *lack = c->list[cache].lack;
+    const int64_t n = c->n_questions;
+    *out = dq_mean_of(lack, n);
+    if (!c->question_place) return DQ_OK;
+    double *ordered = dq_block_new((size_t)n, sizeof *ordered, err);
+    if (!ordered) return err->code;
+    for (int64_t i = 0; i < n; i++) ordered[c->question_place[i]] = lack[i];
+    *out = dq_mean_clustered(ordered, c->question_cluster, n);
+    dq_block_free(ordered);
+    return DQ_OK;
+}
+
+/* ---- The journal ---- */
+
+static dq_status tell_answers(dq_plan_caches *c, int cache, int64_t begin, int64_t n, dq_err *err)
+{
+    const dq_plan_cache *m = &c->list[cache];
+    json_t *line = json_object();
+    json_object_set_new(line, c->kind.key, json_string(m->name));
+    json_object_set_new(line, "question", json_integer(begin));
+    json_object_set_new(line, "lack", dq_plan_journal_reals(m->lack + begin, n));
+    return caches_tell(c, line, err);
+}
+
+/* Takes a line of the journal: {KEY: name, "question": the first, "lack": [...]}. */
+static dq_status caches_ask_take(dq_plan_caches *c, const json_t *line, dq_err *err)
+{
+    int64_t begin, n;
+    const int cache = caches_of_line(c, line, err);
+    if (cache < 0) return err->code;
+    DQ_TRY(dq_json_int(&begin, line, "question", 0, c->n_questions - 1, NULL, err));
+    dq_plan_cache *m = &c->list[cache];
+    DQ_TRY(
+        dq_plan_journal_take_reals(m->lack + begin, c->n_questions - begin, &n, line, "lack", err));
+    for (int64_t i = begin; i < begin + n; i++) {
+        c->n_resumed += !m->answered[i];
+        m->answered[i] = true;
+    }
+    return DQ_OK;
+}
+
+/* ---- Asking ---- */
+
+/* Questions begin .. begin + n - 1 to one cache. */
+typedef struct batch {
+    int cache;
+    int64_t begin, n;
+} batch;
+
+typedef struct parts {
+    dq_plan_caches *c;
+    const char *what;
+    batch *list; /* [n] a block */
+    int64_t n;
+    size_t cap;
+} parts;
+
+static double lack_of(const dq_eval *e, int64_t item)
+{
+    const dq_requests *q = &e->ids[0].req;
+    const int64_t first = q->at[item], end = q->at[item + 1];
+    const double right =
+        dq_eval_ll(&e->row[0], &q->req[first + e->source[0].items.item[item].gold]);
+    double best = right, sum = 0;
+    for (int64_t k = first; k < end; k++) best = fmax(best, dq_eval_ll(&e->row[0], &q->req[k]));
+    for (int64_t k = first; k < end; k++) sum += exp(dq_eval_ll(&e->row[0], &q->req[k]) - best);
+    return best + log(sum) - right;
+}
+
+static dq_status compute(dq_plan_caches *c, const batch *p, dq_plan_caches_work *work, dq_arena *a,
+                         dq_err *err)
+{
+    const dq_plan_caches_input *in = c->in;
+    dq_plan_cache *m = &c->list[p->cache];
+    dq_eval_model model = {
+        .m = in->model, .tok = in->tok, .runner = c->runner, .sourceless = true, .shown = true};
+    dq_eval_source source = {.name = "mc",
+                             .path = in->questions_path,
+                             .kind = &dq_eval_choices,
+                             .task = dq_task_find("mc", err),
+                             .items = {.item = in->questions->item + p->begin, .n = p->n}};
+    dq_eval e = {.a = a,
+                 .model = &model,
+                 .source = &source,
+                 .n_models = 1,
+                 .n_sources = 1,
+                 .alone = true,
+                 .progress = caches_progress,
+                 .progress_arg = work};
+    DQ_TRY(caches_add(&e, c, p->cache, err));
+    DQ_TRY(dq_eval_run(&e, err));
+    for (int64_t i = 0; i < p->n; i++) {
+        m->lack[p->begin + i] = lack_of(&e, i);
+        m->answered[p->begin + i] = true;
+    }
+    return DQ_OK;
+}
+
+static dq_status run_part(void *arg, int64_t i, dq_err *err)
+{
+    const parts *x = arg;
+    dq_plan_caches *c = x->c;
+    const batch *p = &x->list[i];
+    const double ids = (double)(c->question_ids * p->n) / (double)c->n_questions;
+    dq_plan_caches_work work = {c, ids, x->what};
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    compute(c, p, &work, a, err);
+    dq_arena_free(a);
+    DQ_TRY(err->code);
+    c->done += ids;
+    return tell_answers(c, p->cache, p->begin, p->n, err);
+}
+
+/* dq_ranks_take. */
+static dq_status hear(void *arg, const char *text, size_t len, dq_err *err)
+{
+    return caches_hear(((parts *)arg)->c, text, len, err);
+}
+
+static bool is_known(const dq_plan_caches *c, const batch *p)
+{
+    for (int64_t i = p->begin; i < p->begin + p->n; i++) {
+        if (!c->list[p->cache].answered[i]) return false;
+    }
+    return true;
+}
+
+static dq_status add_parts(parts *x, int cache, dq_err *err)
+{
+    for (int64_t begin = 0; begin < x->c->n_questions; begin += TOGETHER) {
+        const int64_t left = x->c->n_questions - begin;
+        const batch p = {cache, begin, left < TOGETHER ? left : TOGETHER};
+        if (is_known(x->c, &p)) continue;
+        batch *list = dq_grow(NULL, x->list, (size_t)x->n + 1, &x->cap, sizeof *list, err);
+        if (!list) return err->code;
+        x->list = list;
+        list[x->n++] = p;
+    }
+    return DQ_OK;
+}
+
+/* What rank 0 has of a cache, which is all, becomes what all have. */
+static dq_status share(dq_plan_caches *c, int cache, dq_err *err)
+{
+    dq_plan_cache *m = &c->list[cache];
+    if (dq_ranks_count() == 1) return err->code;
+    DQ_TRY(dq_ranks_share(m->lack, (size_t)c->n_questions * sizeof *m->lack, err));
+    for (int64_t i = 0; i < c->n_questions; i++) m->answered[i] = true;
+    return DQ_OK;
+}
+
+dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, const char *what,
+                                 dq_err *err)
+{
+    parts x = {.c = c, .what = what};
+    if (c->n_questions == 0) return err->code;
+    for (int i = 0; err->code == DQ_OK && i < n; i++) add_parts(&x, cache[i], err);
+    const dq_ranks_work work = {.n = x.n, .run = run_part, .take = hear, .arg = &x};
+    dq_ranks_run(&work, err);
+    dq_block_free(x.list);
+    for (int i = 0; err->code == DQ_OK && i < n; i++) share(c, cache[i], err);
+    return err->code;
+}
+
+/* ---- Caches run ----
+ * Dq_plan_caches_run of plan_cache.h. A piece is a sweep of dq_eval for some caches and as many
+ * windows as a pass holds, so that the unquantized cache runs once for all of them and an end in
+ * between costs little; its rows are summed by window and dropped. Where ranks share the pieces,
+ * each has fewer windows and about as many caches, so that they end together. */
+
+enum { SHARED_ROWS = 512 }; /* of a cache in a piece: products over fewer cost more each */
+
+/* Some caches on windows begin .. end - 1. */
+typedef struct piece {
+    int64_t begin, end;
+    int cache[DQ_PLAN_CACHES_SWEEP], n;
+} piece;
+
+typedef struct pieces {
+    dq_plan_caches *c;
+    const char *what;
+    piece *list; /* [n] a block */
+    int64_t n;
+    size_t cap;
+} pieces;
+
+/* ---- A piece ---- */
+
+/* The part of all windows. */
+static dq_status slice(dq_windows *out, const dq_windows *all, const piece *p, dq_arena *a,
+                       dq_err *err)
+{
+    dq_window *win = dq_alloc(a, (size_t)(p->end - p->begin), sizeof *win, err);
+    if (!win) return err->code;
+    const int64_t first = dq_windows_values(all, p->begin);
+    *out = *all;
+    out->win = win;
+    out->n = p->end - p->begin;
+    out->n_values = dq_windows_values(all, p->end) - first;
+    for (int64_t i = 0; i < out->n; i++) {
+        win[i] = all->win[p->begin + i];
+        win[i].value -= first;
+    }
+    return DQ_OK;
+}
+
+/* Means by window of rows, which stand in the order of the caches, their reference among them. */
+static void take_rows(dq_plan_caches *c, const dq_eval *e, const piece *p)
+{
+    const dq_windows *w = &e->ids[0].win;
+    for (int i = 0, k = 0; i < e->n_rows; i++) {
+        const dq_eval_row *row = &e->row[i], *ref = &e->row[row->ref];
+        if (row->ref == i) continue;
+        dq_plan_cache *m = &c->list[p->cache[k++]];
+        for (int64_t x = 0; x < w->n; x++) {
+            const int64_t from = w->win[x].value, to = dq_windows_values(w, x + 1);
+            double kld = 0, loss = 0;
+            for (int64_t v = from; v < to; v++) {
+                kld += row->kld[v];
+                loss += ref->logp[v] - row->logp[v];
+            }
+            m->kld[p->begin + x] = kld / (double)(to - from);
+            m->loss[p->begin + x] = loss / (double)(to - from);
+            m->known[p->begin + x] = true;
+        }
+    }
+}
+
+static double caches_run_ids_of(const dq_plan_caches *c, const piece *p)
+{
+    return (double)(p->n + 1) * (double)(p->end - p->begin) * (double)c->in->ctx;
+}
+
+/* Without the journal. */
+static dq_status caches_run_compute(dq_plan_caches *c, const piece *p, const char *what,
+                                    dq_arena *a, dq_err *err)
+{
+    const dq_plan_caches_input *in = c->in;
+    dq_plan_caches_work work = {c, caches_run_ids_of(c, p), what};
+    dq_eval_model model = {.m = in->model, .tok = in->tok, .runner = c->runner, .shown = true};
+    /* its windows are cut already: it has no settings */
+    dq_eval_source source = {.name = "text", .path = in->text, .kind = &dq_eval_text};
+    dq_eval_ids ids = {.source = 0};
+    dq_eval e = {.a = a,
+                 .model = &model,
+                 .source = &source,
+                 .ids = &ids,
+                 .n_models = 1,
+                 .n_sources = 1,
+                 .n_ids = 1,
+                 .n_ctx = in->ctx,
+                 .alone = true,
+                 .progress = caches_progress,
+                 .progress_arg = &work};
+    DQ_TRY(slice(&ids.win, &c->win, p, a, err));
+    for (int i = 0; i < p->n; i++) DQ_TRY(caches_add(&e, c, p->cache[i], err));
+    DQ_TRY(dq_eval_run(&e, err));
+    take_rows(c, &e, p);
+    return DQ_OK;
+}
+
+static dq_status tell_cache(dq_plan_caches *c, int cache, const piece *p, dq_err *err)
+{
+    const dq_plan_cache *m = &c->list[cache];
+    const int64_t n = p->end - p->begin;
+    json_t *line = json_object();
+    json_object_set_new(line, c->kind.key, json_string(m->name));
+    json_object_set_new(line, "from", json_integer(p->begin));
+    json_object_set_new(line, "kld", dq_plan_journal_reals(m->kld + p->begin, n));
+    json_object_set_new(line, "loss", dq_plan_journal_reals(m->loss + p->begin, n));
+    return caches_tell(c, line, err);
+}
+
+/* dq_ranks_take. */
+static dq_status caches_run_hear(void *arg, const char *text, size_t len, dq_err *err)
+{
+    return caches_hear(((pieces *)arg)->c, text, len, err);
+}
+
+static dq_status run_piece(void *arg, int64_t i, dq_err *err)
+{
+    pieces *x = arg;
+    const piece *p = &x->list[i];
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    caches_run_compute(x->c, p, x->what, a, err);
+    dq_arena_free(a);
+    DQ_TRY(err->code);
+    x->c->done += caches_run_ids_of(x->c, p);
+    for (int k = 0; k < p->n; k++) DQ_TRY(tell_cache(x->c, p->cache[k], p, err));
+    return DQ_OK;
+}
+
+dq_status dq_plan_caches_pace(double *seconds, dq_plan_caches *c, int cache, dq_err *err)
+{
+    const piece p = {.end = 1, .cache = {cache}, .n = 1};
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_runner_new(&c->runner, c->in->model, c->in->backend, &dq_kv_plain, err) == DQ_OK) {
+        const double before = dq_os_seconds();
+        caches_run_compute(c, &p, NULL, a, err);
+        *seconds = (dq_os_seconds() - before) / caches_run_ids_of(c, &p) / dq_ranks_count();
+    }
+    dq_runner_free(c->runner);
+    c->runner = NULL;
+    dq_arena_free(a);
+    return err->code;
+}
+
+/* ---- All of them ---- */
+
+static bool caches_run_is_known(const dq_plan_cache *m, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++) {
+        if (!m->known[i]) return false;
+    }
+    return true;
+}
+
+static bool is_before(const int *cache, int i)
+{
+    for (int k = 0; k < i; k++) {
+        if (cache[k] == cache[i]) return true;
+    }
+    return false;
+}
+
+static dq_status add_piece(pieces *x, const int *cache, int n, int64_t begin, int64_t end,
+                           dq_err *err)
+{
+    piece *list = dq_grow(NULL, x->list, (size_t)x->n + 1, &x->cap, sizeof *list, err);
+    if (!list) return err->code;
+    x->list = list;
+    piece *p = &list[x->n++];
+    *p = (piece){.begin = begin, .end = end, .n = n};
+    memcpy(p->cache, cache, (size_t)n * sizeof *cache);
+    return DQ_OK;
+}
+
+/* The caches that are not known in these windows, some at a time: as many as a sweep may have, or about as many in each piece. */
+static dq_status add_pieces(pieces *x, const int *cache, int n, int64_t begin, int64_t end,
+                            dq_err *err)
+{
+    int lacking = 0;
+    int *list = dq_block_new((size_t)n, sizeof *list, err);
+    for (int i = 0; list && i < n; i++) {
+        if (!is_before(cache, i) && !caches_run_is_known(&x->c->list[cache[i]], begin, end))
+            list[lacking++] = cache[i];
+    }
+    const int most = DQ_PLAN_CACHES_SWEEP, groups = (lacking + most - 1) / most;
+    for (int k = 0, from = 0, to; err->code == DQ_OK && k < groups; k++, from = to) {
+        to = dq_ranks_count() > 1 ? (k + 1) * lacking / groups : (k + 1) * most;
+        if (to > lacking) to = lacking;
+        add_piece(x, list + from, to - from, begin, end, err);
+    }
+    dq_block_free(list);
+    return err->code;
+}
+
+/* Windows that search lie between others. */
+static dq_status add_part(pieces *x, const int *cache, int n, dq_plan_caches_part part, dq_err *err)
+{
+    const dq_plan_caches *c = x->c;
+    const int64_t rows = dq_ranks_count() > 1 ? SHARED_ROWS : DQ_SCORE_ROWS;
+    const int64_t fit = rows / c->in->ctx, step = fit > 1 ? fit : 1;
+    const int64_t edge[] = {0, c->begin, c->end, c->win.n};
+    for (int i = 0; i < 3; i++) {
+        if ((i == 1) != (part == DQ_PLAN_CACHES_SEARCH)) continue;
+        for (int64_t begin = edge[i]; begin < edge[i + 1]; begin += step) {
+            const int64_t end = begin + step < edge[i + 1] ? begin + step : edge[i + 1];
+            DQ_TRY(add_pieces(x, cache, n, begin, end, err));
+        }
+    }
+    return DQ_OK;
+}
+
+/* What rank 0 has of cache[n], which is all of a part, becomes what all have. */
+static dq_status caches_run_share(dq_plan_caches *c, const int *cache, int n,
+                                  dq_plan_caches_part part, dq_err *err)
+{
+    const size_t w = (size_t)c->win.n;
+    if (dq_ranks_count() == 1) return err->code;
+    double *all = dq_block_new(2 * w * (size_t)n, sizeof *all, err);
+    for (int i = 0; all && i < n; i++) {
+        const dq_plan_cache *m = &c->list[cache[i]];
+        memcpy(all + 2 * w * (size_t)i, m->kld, w * sizeof *all);
+        memcpy(all + 2 * w * (size_t)i + w, m->loss, w * sizeof *all);
+    }
+    dq_ranks_share(all, 2 * w * (size_t)n * sizeof *all, err);
+    for (int i = 0; err->code == DQ_OK && i < n; i++) {
+        dq_plan_cache *m = &c->list[cache[i]];
+        memcpy(m->kld, all + 2 * w * (size_t)i, w * sizeof *all);
+        memcpy(m->loss, all + 2 * w * (size_t)i + w, w * sizeof *all);
+        for (int64_t x = 0; x < c->win.n; x++) {
+            const bool searches = x >= c->begin && x < c->end;
+            m->known[x] = m->known[x] || searches == (part == DQ_PLAN_CACHES_SEARCH);
+        }
+    }
+    dq_block_free(all);
+    return err->code;
+}
+
+dq_status dq_plan_caches_run(dq_plan_caches *c, const int *cache, int n, dq_plan_caches_part part,
+                             const char *what, dq_err *err)
+{
+    pieces x = {.c = c, .what = what};
+    add_part(&x, cache, n, part, err);
+    const dq_ranks_work work = {.n = x.n, .run = run_piece, .take = caches_run_hear, .arg = &x};
+    dq_ranks_run(&work, err);
+    dq_block_free(x.list);
+    return err->code == DQ_OK ? caches_run_share(c, cache, n, part, err) : err->code;
+}

@@ -1,0 +1,460 @@
+/* Numbers that grow by a factor are rounded to nearest, ties to even, and stand once.
+ * SPDX-License-Identifier: MIT */
+#include "base/text.h"
+#include "plan/inside.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Heads order ---- */
+
+dq_status dq_plan_heads_order_text(char text[DQ_KV_HEADS_TEXT], const dq_kv_heads_group *order,
+                                   int n, int sharing, dq_err *err)
+{
+    size_t len = 0;
+    for (int i = 0; i < n && len < DQ_KV_HEADS_TEXT; i++) {
+        const char *before = i == 0 ? "" : i == sharing ? "/" : ",";
+        len += (size_t)snprintf(text + len, DQ_KV_HEADS_TEXT - len, "%s%d.%d", before,
+                                order[i].layer, order[i].group);
+    }
+    if (sharing == n && len < DQ_KV_HEADS_TEXT)
+        len += (size_t)snprintf(text + len, DQ_KV_HEADS_TEXT - len, "/");
+    if (n <= DQ_KV_HEADS_MAX && len < DQ_KV_HEADS_TEXT) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%d groups of KV heads are more than a text of heads holds (%d groups, %d "
+                   "characters). Use another budget",
+                   n, DQ_KV_HEADS_MAX, DQ_KV_HEADS_TEXT - 1);
+}
+
+int64_t dq_plan_heads_order_whole(int64_t context, int64_t safe, int n)
+{
+    return safe + (n - 1) * (context - safe) / n;
+}
+
+int dq_plan_heads_order_least(int64_t context, int64_t safe, int64_t kept, int n)
+{
+    const int64_t whole = n * (kept - safe) / (context - safe);
+    return whole < 1 ? 1 : whole < n ? (int)whole : n;
+}
+
+int dq_plan_heads_order_numbers(int *out, int least, int n, int tries)
+{
+    int found = 0;
+    for (int i = 0; i < tries; i++) {
+        const double grown = least * pow((double)n / least, (double)i / (tries - 1));
+        const int x = n - least < tries ? least + i : (int)rint(grown);
+        if (x > n) break;
+        if (found == 0 || x > out[found - 1]) out[found++] = x;
+    }
+    return found;
+}
+
+void dq_plan_heads_order_sort(int *order, const double *missed, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int k = i;
+        for (; k > 0 && missed[order[k - 1]] < missed[i]; k--) order[k] = order[k - 1];
+        order[k] = i;
+    }
+}
+
+/* ---- Heads ----
+ * A cache's name is what it keeps of a context and by which heads, "keep 0.125 heads 1.0/0.0" or
+ * "tokens 390 heads 0.0/1.0"; without heads every group keeps as many tokens. */
+
+enum { NAME = DQ_KV_HEADS_TEXT + 64 };
+
+/* ---- Caches ---- */
+
+/* heads: "" for none; tokens: 0 for the share. */
+static void name_of(char name[NAME], double keep, int64_t tokens, const char *heads)
+{
+    char how[48];
+    snprintf(how, sizeof how, "keep %.15g", keep);
+    if (strtod(how + 5, NULL) != keep) snprintf(how, sizeof how, "keep %.17g", keep);
+    if (tokens) snprintf(how, sizeof how, "tokens %lld", (long long)tokens);
+    snprintf(name, NAME, "%s%s%s", how, *heads ? " heads " : "", heads);
+}
+
+/* The parts of a name; false where it is none. */
+static bool read_name(double *keep, int64_t *tokens, const char **heads, const char *name)
+{
+    const bool by_share = strncmp(name, "keep ", 5) == 0;
+    char *end;
+    *keep = 0;
+    *tokens = 0;
+    if (!by_share && strncmp(name, "tokens ", 7) != 0) return false;
+    const double x = dq_real_parse(name + (by_share ? 5 : 7), &end);
+    if (by_share && !(x > 0 && x < 1)) return false;
+    if (!by_share && !(x >= 1 && x <= INT32_MAX)) return false;
+    if (by_share)
+        *keep = x;
+    else
+        *tokens = (int64_t)x;
+    if (*end && strncmp(end, " heads ", 7) != 0) return false;
+    *heads = *end ? end + 7 : end;
+    return true;
+}
+
+static dq_status config_of(dq_kv_config *out, const void *arg, const char *name, dq_err *err)
+{
+    const dq_plan_heads *p = arg;
+    const char *heads;
+    *out = p->set.kv;
+    if (!read_name(&out->evict.keep, &out->evict.tokens, &heads, name))
+        return dq_fail(err, DQ_BUG, "no cache is named %.80s", name);
+    if (!*heads) return DQ_OK;
+    out->evict.budget = DQ_KV_BUDGET_HEADS;
+    return dq_kv_config_set_heads(out, heads, err);
+}
+
+static bool is_name(const void *arg, const char *name)
+{
+    const dq_plan_heads *p = arg;
+    char same[NAME];
+    double keep;
+    int64_t tokens;
+    const char *heads;
+    dq_kv_heads r;
+    dq_err err = {0};
+    if (strlen(name) >= NAME || !read_name(&keep, &tokens, &heads, name)) return false;
+    if (strlen(heads) >= DQ_KV_HEADS_TEXT) return false;
+    if (*heads && (dq_kv_heads_parse(&r, heads, &err) != DQ_OK ||
+                   dq_kv_heads_fit(&r, p->set.in.model->n_layers, p->set.in.model->map.n_groups,
+                                   &err) != DQ_OK))
+        return false;
+    name_of(same, keep, tokens, heads);
+    return strcmp(same, name) == 0;
+}
+
+static void add_depends(json_t *of, const void *arg)
+{
+    const dq_plan_heads *p = arg;
+    json_object_set_new(of, "policy", json_string(p->set.kv.evict.policy->name));
+    json_object_set_new(of, "dense_type", json_string(dq_kv_dense_name[p->set.kv.dense]));
+    json_object_set_new(of, "recent", json_integer(p->set.kv.recent));
+    json_object_set_new(of, "sink", json_integer(p->set.kv.sink));
+    if (p->set.kv.evict.policy->needs & DQ_NEEDS_GATES)
+        json_object_set_new(of, "gates", json_string(p->set.in.model->gates->sha256));
+}
+
+/* ---- Opening ---- */
+
+static dq_status list_groups(dq_plan_heads *p, dq_err *err)
+{
+    const dq_model *m = p->set.in.model;
+    const int n = p->n_groups = m->n_layers * m->map.n_groups;
+    if (n < 2)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: has one group of KV heads, so that there is nothing to share. Let the "
+                       "cache keep as much of each context without heads",
+                       m->path);
+    p->group = dq_alloc(p->arena, (size_t)n, sizeof *p->group, err);
+    p->alone = dq_alloc(p->arena, (size_t)n, sizeof *p->alone, err);
+    p->question_alone = dq_alloc(p->arena, (size_t)n, sizeof *p->question_alone, err);
+    p->missed = dq_alloc(p->arena, (size_t)n, sizeof *p->missed, err);
+    p->lack = dq_alloc(p->arena, (size_t)n, sizeof *p->lack, err);
+    p->order = dq_alloc(p->arena, (size_t)n, sizeof *p->order, err);
+    p->trial = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *p->trial, err);
+    for (int i = 0; err->code == DQ_OK && i < n; i++) {
+        p->group[i] =
+            (dq_kv_heads_group){(int16_t)(i / m->map.n_groups), (int16_t)(i % m->map.n_groups)};
+        p->order[i] = i;
+    }
+    DQ_TRY(err->code);
+    if (dq_plan_heads_order_text(p->text, p->group, n, n, err) != DQ_OK)
+        return dq_in(err, "%s: ", m->path);
+    return DQ_OK;
+}
+
+/* That a share leaves something beside what always stays, and less than all. */
+static dq_status check_share(dq_plan_heads *p, dq_err *err)
+{
+    const dq_plan_heads_settings *s = &p->set;
+    const int64_t safe = (int64_t)s->kv.sink + s->kv.recent;
+    dq_kv_spec spec = dq_kv_plain;
+    spec.sink = s->kv.sink;
+    spec.recent = s->kv.recent;
+    spec.evict = s->kv.evict;
+    spec.evict.keep = s->keep;
+    p->context = s->in.ctx / 2;
+    p->whole = dq_plan_heads_order_whole(p->context, safe, p->n_groups);
+    const int64_t kept = dq_evict_budget(&spec, p->context, NULL);
+    if (kept > safe && kept < p->context) {
+        p->least = dq_plan_heads_order_least(p->context, safe, kept, p->n_groups);
+        return DQ_OK;
+    }
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "a share of %g leaves %lld tokens of contexts of %lld tokens (half a window), of "
+        "which the first %d and the last %d always stay: there is nothing to share. Use "
+        "longer windows, fewer recent tokens or another share",
+        s->keep, (long long)kept, (long long)p->context, s->kv.sink, s->kv.recent);
+}
+
+static dq_status check_questions(dq_plan_heads *p, dq_err *err)
+{
+    const dq_plan_heads_settings *s = &p->set;
+    const int64_t safe = (int64_t)s->kv.sink + s->kv.recent, shortest = p->caches.shortest;
+    if (!s->in.questions) return DQ_OK;
+    /* the id after a context is predicted by its last row, which still sees all of it */
+    if (p->caches.n_single == p->caches.n_choices)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "%s: all choices of these questions are a single token, which is predicted before "
+            "anything is evicted, so that no cache changes the answers. Move the last words of "
+            "each context, which are the question, into its choices",
+            s->in.questions_path);
+    p->question_whole = dq_plan_heads_order_whole(shortest, safe, p->n_groups);
+    if (p->question_whole > safe) return DQ_OK;
+    return dq_fail(
+        err, DQ_MISMATCH,
+        "%s: the shortest context of these questions has %lld tokens, of which the first "
+        "%d and the last %d always stay: too few are left to cut one group of %d. Use "
+        "longer contexts or fewer recent tokens",
+        s->in.questions_path, (long long)shortest, s->kv.sink, s->kv.recent, p->n_groups);
+}
+
+/* Before anything runs: that the model and the device have the caches of a plan. */
+static dq_status check_caches(dq_plan_heads *p, dq_err *err)
+{
+    const char *const heads[] = {"", p->text};
+    for (int i = 0; i < 2; i++) {
+        char name[NAME];
+        dq_kv_spec spec;
+        name_of(name, p->set.keep, 0, heads[i]);
+        if (dq_plan_caches_spec(&spec, &p->caches, name, err) != DQ_OK)
+            return dq_in(err, "%s: ", p->set.in.model->path);
+    }
+    return DQ_OK;
+}
+
+static dq_status split_text(dq_plan_heads *p, dq_err *err)
+{
+    const dq_plan_heads_settings *s = &p->set;
+    const long long n = p->caches.win.n, find = s->find;
+    if (n < find + DQ_PLAN_HEADS_LEAST_UNSEEN)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_SMALLER_CTX},
+                            "%s: too little text: %lld windows of %lld tokens (expected at least "
+                            "%lld, of which the first %lld find heads and the others decide). "
+                            "Give more text",
+                            s->in.text, n, (long long)s->in.ctx, find + DQ_PLAN_HEADS_LEAST_UNSEEN,
+                            find);
+    return dq_plan_caches_split(&p->caches, 0, find, err);
+}
+
+static dq_status open_all(dq_plan_heads *p, dq_err *err)
+{
+    const dq_plan_caches_kind kind = {
+        .key = "cache", .config = config_of, .is_name = is_name, .depend = add_depends, .arg = p};
+    DQ_TRY(dq_plan_caches_fit(&p->set.in, err));
+    DQ_TRY(list_groups(p, err));
+    DQ_TRY(check_share(p, err));
+    DQ_TRY(dq_plan_caches_cut(&p->caches, &p->set.in, &kind, p->arena, err));
+    DQ_TRY(check_caches(p, err));
+    DQ_TRY(check_questions(p, err));
+    return split_text(p, err);
+}
+
+dq_status dq_plan_heads_open(dq_plan_heads **out, const dq_plan_heads_settings *s, dq_err *err)
+{
+    dq_arena *a = dq_arena_new();
+    dq_plan_heads *p = *out = a ? dq_alloc(a, 1, sizeof *p, err) : NULL;
+    if (!p) {
+        dq_arena_free(a);
+        return dq_fail(err, DQ_RESOURCE, "out of memory");
+    }
+    p->arena = a;
+    p->set = *s;
+    p->chosen = -1;
+    if (open_all(p, err) == DQ_OK) return DQ_OK;
+    dq_plan_heads_close(p);
+    *out = NULL;
+    return err->code;
+}
+
+void dq_plan_heads_close(dq_plan_heads *p)
+{
+    if (!p) return;
+    dq_plan_caches_end(&p->caches);
+    dq_arena_free(p->arena);
+}
+
+int dq_plan_heads_numbers(const dq_plan_heads *p)
+{
+    const int n = p->n_groups - p->least + 1;
+    return n < p->set.tries ? n : p->set.tries;
+}
+
+dq_status dq_plan_heads_pace(double *seconds, dq_plan_heads *p, dq_err *err)
+{
+    char name[NAME];
+    name_of(name, p->set.keep, 0, "");
+    const int cache = dq_plan_caches_find(&p->caches, name, err);
+    return cache < 0 ? err->code : dq_plan_caches_pace(seconds, &p->caches, cache, err);
+}
+
+double dq_plan_heads_lost(const dq_plan_heads_trial *t)
+{
+    return t->kld + t->lack;
+}
+
+dq_status dq_plan_heads_failed(dq_plan_heads *p, dq_err *err)
+{
+    return dq_plan_journal_failed(&p->caches.journal, err);
+}
+
+void dq_plan_heads_done(dq_plan_heads *p)
+{
+    dq_plan_journal_end(&p->caches.journal, true);
+}
+
+/* ---- The order ---- */
+
+/* The cache with the first `sharing` of order[n_groups] before the /. */
+static int cache_of(dq_plan_heads *p, const dq_kv_heads_group *order, int sharing, int64_t tokens,
+                    dq_err *err)
+{
+    char name[NAME], text[DQ_KV_HEADS_TEXT];
+    if (dq_plan_heads_order_text(text, order, p->n_groups, sharing, err) != DQ_OK) return -1;
+    name_of(name, p->set.keep, tokens, text);
+    return dq_plan_caches_find(&p->caches, name, err);
+}
+
+/* Caches in which each group is cut alone. */
+static dq_status list_alone(int *alone, dq_plan_heads *p, dq_kv_heads_group *order, int64_t tokens,
+                            dq_err *err)
+{
+    for (int g = 0; g < p->n_groups; g++) {
+        int n = 0;
+        for (int i = 0; i < p->n_groups; i++) {
+            if (i != g) order[n++] = p->group[i];
+        }
+        order[n] = p->group[g];
+        alone[g] = cache_of(p, order, n, tokens, err);
+        if (alone[g] < 0) return err->code;
+    }
+    return DQ_OK;
+}
+
+/* Windows, and questions, that are still to be run for n caches, and for others after these. */
+static void expect(dq_plan_heads *p, const int *cache, const int *asked, int n, int more)
+{
+    const dq_plan_caches *c = &p->caches;
+    int64_t left = more, left_asked = more;
+    for (int i = 0; i < n; i++) {
+        left += c->end > 0 && !c->list[cache[i]].known[c->end - 1];
+        left_asked += c->n_questions > 0 && !c->list[asked[i]].answered[c->n_questions - 1];
+    }
+    dq_plan_caches_expect(&p->caches, left, DQ_PLAN_HEADS_UNSEEN);
+    dq_plan_caches_ask_expect(&p->caches, left_asked);
+}
+
+/* Windows that find with cache[n], questions with asked[n]. */
+static dq_status measure(dq_plan_heads *p, const int *cache, const int *asked, int n,
+                         const char *what, dq_err *err)
+{
+    DQ_TRY(dq_plan_caches_run(&p->caches, cache, n, DQ_PLAN_CACHES_SEARCH, what, err));
+    return dq_plan_caches_ask_run(&p->caches, asked, n, what, err);
+}
+
+/* What is measured of a cache; 0 without windows that find, or questions. */
+static dq_status numbers_of(dq_plan_caches_numbers *x, dq_mean *lack, const dq_plan_heads *p,
+                            int cache, int asked, dq_err *err)
+{
+    *x = (dq_plan_caches_numbers){0};
+    *lack = (dq_mean){0};
+    if (p->caches.n_questions) DQ_TRY(dq_plan_caches_ask_mean(lack, &p->caches, asked, err));
+    if (!p->set.find) return DQ_OK;
+    return dq_plan_caches_numbers_of(x, &p->caches, cache, -1, DQ_PLAN_CACHES_SEARCH, err);
+}
+
+static dq_status find_order(dq_plan_heads *p, dq_kv_heads_group *order, dq_err *err)
+{
+    const int n = p->n_groups;
+    double *missed = dq_alloc(p->arena, (size_t)n, sizeof *missed, err);
+    if (!missed) return err->code;
+    dq_plan_caches_stage(&p->caches, "groups alone");
+    DQ_TRY(list_alone(p->alone, p, order, p->whole, err));
+    if (p->caches.n_questions)
+        DQ_TRY(list_alone(p->question_alone, p, order, p->question_whole, err));
+    expect(p, p->alone, p->question_alone, n, dq_plan_heads_numbers(p));
+    DQ_TRY(measure(p, p->alone, p->question_alone, n, "alone", err));
+    for (int g = 0; g < n; g++) {
+        DQ_TRY(numbers_of(&p->missed[g], &p->lack[g], p, p->alone[g], p->question_alone[g], err));
+        missed[g] = p->missed[g].kld.value + p->lack[g].value;
+    }
+    dq_plan_heads_order_sort(p->order, missed, n);
+    return DQ_OK;
+}
+
+/* ---- The number that share ---- */
+
+static dq_status find_number(dq_plan_heads *p, dq_kv_heads_group *order, dq_err *err)
+{
+    int *number = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *number, err);
+    int *cache = dq_alloc(p->arena, (size_t)p->set.tries, sizeof *cache, err);
+    DQ_TRY(err->code);
+    dq_plan_caches_stage(&p->caches, "numbers that share");
+    for (int i = 0; i < p->n_groups; i++) order[i] = p->group[p->order[i]];
+    const int n = dq_plan_heads_order_numbers(number, p->least, p->n_groups, p->set.tries);
+    for (int i = 0; i < n; i++) {
+        if ((cache[i] = cache_of(p, order, number[i], 0, err)) < 0) return err->code;
+    }
+    expect(p, cache, cache, n, 0);
+    DQ_TRY(measure(p, cache, cache, n, "share", err));
+    for (int i = 0; i < n; i++) {
+        dq_plan_caches_numbers x;
+        dq_mean lack;
+        dq_plan_heads_trial *t = &p->trial[p->n_trials++];
+        DQ_TRY(numbers_of(&x, &lack, p, cache[i], cache[i], err));
+        *t = (dq_plan_heads_trial){number[i], cache[i], x.kld.value, lack.value};
+        if (i == 0 || dq_plan_heads_lost(t) < dq_plan_heads_lost(&p->trial[p->chosen]))
+            p->chosen = i;
+    }
+    p->all_share = p->trial[p->chosen].sharing == p->n_groups;
+    return dq_plan_heads_order_text(p->text, order, p->n_groups, p->trial[p->chosen].sharing, err);
+}
+
+/* ---- The windows that are left ---- */
+
+static dq_status decide(dq_plan_heads *p, dq_err *err)
+{
+    enum { VERDICTS = 2 }; /* KLD and perplexity */
+    const dq_plan_caches_part part = DQ_PLAN_CACHES_UNSEEN;
+    dq_plan_caches *c = &p->caches;
+    char name[NAME];
+    int cache[DQ_PLAN_HEADS_UNSEEN] = {p->trial[p->chosen].cache};
+    name_of(name, p->set.keep, 0, "");
+    dq_plan_caches_stage(c, "unseen windows");
+    const int n = p->all_share ? 1 : 2;
+    if (n > 1 && (cache[1] = dq_plan_caches_find(c, name, err)) < 0) return err->code;
+    dq_plan_caches_expect(c, 0, n);
+    DQ_TRY(dq_plan_caches_run(c, cache, n, part, "heads and uniform", err));
+    DQ_TRY(dq_plan_caches_numbers_of(&p->found, c, cache[0], -1, part, err));
+    if (p->all_share) return DQ_OK;
+    p->outside = 0.05 / VERDICTS;
+    DQ_TRY(dq_plan_caches_numbers_of(&p->uniform, c, cache[1], -1, part, err));
+    DQ_TRY(dq_plan_caches_numbers_of(&p->difference, c, cache[0], cache[1], part, err));
+    const dq_plan_caches_numbers *d = &p->difference;
+    p->kld = dq_plan_decide_interval(d->kld, d->kld_skew, p->outside);
+    p->loss = dq_plan_decide_interval(d->loss, d->loss_skew, p->outside);
+    return DQ_OK;
+}
+
+static dq_status run_all(dq_plan_heads *p, dq_err *err)
+{
+    dq_kv_heads_group *order = dq_alloc(p->arena, (size_t)p->n_groups, sizeof *order, err);
+    if (!order) return err->code;
+    DQ_TRY(dq_plan_caches_begin(&p->caches, err));
+    DQ_TRY(find_order(p, order, err));
+    DQ_TRY(find_number(p, order, err));
+    return decide(p, err);
+}
+
+dq_status dq_plan_heads_run(dq_plan_heads *p, dq_err *err)
+{
+    return run_all(p, err) == DQ_OK ? DQ_OK : dq_plan_heads_failed(p, err);
+}

@@ -1,0 +1,463 @@
+/* plan_alloc: which width each tensor gets: the least sum of losses for a sum of costs, where both add up over tensors.
+ * Numbers alone, of any unit.
+ *
+ * Only options on the lower convex hull of a tensor's (cost, loss) can be part of a best choice for some price of cost. The
+ * curve begins with the cheapest option of each tensor and goes on by the step that saves most loss for its cost, so that
+ * each of its points is the best choice for its cost (Everett 1963, the Lagrangian; for convex hulls the steps are greedy).
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_PLAN_WEIGHTS_H
+#define DQ_PLAN_WEIGHTS_H
+
+#include "base/base.h"
+#include "base/json.h"
+#include "base/work.h"
+#include "calibrate/calibrate.h"
+#include "quantize/quantize.h"
+#include "stat/stat.h"
+
+enum { DQ_PLAN_WIDTHS = 8 };
+
+/* One tensor: n >= 1 options, costs ascending. Losses need not fall: an option that is no better than a cheaper one has the
+ * cheaper one's loss, as more bits never hurt and what is measured has errors. */
+typedef struct dq_plan_item {
+    int n;
+    double cost[DQ_PLAN_WIDTHS], loss[DQ_PLAN_WIDTHS];
+} dq_plan_item;
+
+typedef struct dq_plan_step {
+    int64_t item;
+    int to; /* its option from here on */
+} dq_plan_step;
+
+/* Points 0 .. n - 1; at point k the first k steps are done. The last one has the largest option of each. */
+typedef struct dq_plan_curve {
+    const dq_plan_item *item; /* [n_items], the caller's */
+    int64_t n_items, n;
+    dq_plan_step *step;  /* [n - 1] */
+    double *cost, *loss; /* [n] sums */
+} dq_plan_curve;
+
+/* Memory in the arena. DQ_RESOURCE. */
+dq_status dq_plan_alloc_curve(dq_plan_curve *out, const dq_plan_item *item, int64_t n, dq_arena *a,
+                              dq_err *err);
+/* choice[n_items]: the options at a point. */
+void dq_plan_alloc_at(int *choice, const dq_plan_curve *c, int64_t point);
+/* The point of greatest cost that is at most `cost`, -1: none; of least cost whose loss is at most `loss`, n: none. */
+int64_t dq_plan_alloc_by_cost(const dq_plan_curve *c, double cost);
+int64_t dq_plan_alloc_by_loss(const dq_plan_curve *c, double loss);
+/* What a budget leaves behind that point is given to later steps, in their order, as far as it reaches. */
+void dq_plan_alloc_fill(int *choice, const dq_plan_curve *c, int64_t point, double cost);
+/* Sums of a choice. */
+double dq_plan_alloc_cost(const dq_plan_curve *c, const int *choice);
+double dq_plan_alloc_loss(const dq_plan_curve *c, const int *choice);
+
+/* ---- Decide ----
+ * Which model is looked at next on the unseen text, how sure a look must be, when a budget is met,
+ * and when a uniform width is taken. Numbers go in, decisions come out.
+ *
+ * The search text proposes: the uniform width that keeps the budget there, if one is no dearer
+ * than the cheapest point of the curve that does; then that point; then points further up, each of
+ * which is predicted to lose a tenth less; the last look is the dearest point. The unseen text
+ * only says yes or no. Look j leaves 0.05 / 2^(j - 1) outside of its interval, half of it above,
+ * so that the chances to accept a model that misses add up to 5 % over any number of looks. */
+
+/* For one budget; in all, beyond which no interval is computed. */
+enum { DQ_PLAN_MAX_LOOK = 8, DQ_PLAN_LAST_LOOK = 24 };
+
+/* What lies outside of the interval of a look, which are counted from 1; and of each of n differences shown with it, so that
+ * those of all looks together hold 5 % as well, wherever the plan stops. */
+double dq_plan_decide_outside(int look);
+double dq_plan_decide_outside_of(int look, int n);
+/* The looks of one budget of quality. */
+typedef struct dq_plan_decider {
+    const dq_plan_curve *curve;
+    int max;       /* looks */
+    double limit;  /* of the upper end */
+    int64_t point; /* the cheapest that keeps the budget on the search text; -1: none */
+    bool uniform;  /* a uniform width goes before it */
+    /* private */
+    int n;
+    bool met, at_uniform;
+} dq_plan_decider;
+
+typedef enum dq_plan_turn {
+    DQ_PLAN_TURN_UNIFORM, /* look at the uniform width */
+    DQ_PLAN_TURN_POINT,   /* look at l->point */
+    DQ_PLAN_TURN_END      /* l->met says how it went */
+} dq_plan_turn;
+/* Moves on, and puts l->point where it is to be looked at. */
+dq_plan_turn dq_plan_decide_turn(dq_plan_decider *l);
+/* What was found there (its mean, and the skewness of what that is over), at a look of that number. */
+dq_interval dq_plan_decide_look(dq_plan_decider *l, dq_mean found, double skew, int look);
+/* Of such a mean, nominally: see dq_interval_t_skewed. */
+dq_interval dq_plan_decide_interval(dq_mean m, double skew, double outside);
+
+/* The same of what is not below 0, as a KLD. */
+dq_interval dq_plan_decide_kld(dq_mean m, double skew, double outside);
+
+/* Skewness of what the error is over: sums less what the mean gives for as many tokens. 0 where all are alike. */
+double dq_plan_decide_skew(const double *sums, const int64_t *ids, int64_t n);
+
+/* A model for a budget of size, with its KLD on the search text. */
+typedef struct dq_plan_offer {
+    double excess; /* bytes beyond the budget; above 0: does not fit */
+    double kld;
+} dq_plan_offer;
+/* Whether the uniform width is taken, of those that fit: where it is closer on the search text. */
+bool dq_plan_decide_uniform(dq_plan_offer mix, dq_plan_offer uniform);
+
+/* ---- Journal ----
+ * Results of a plan in a journal beside its output, each a line of JSON. The first line names all
+ * that they depend on: {"key": HASH, "of": {...}}; a run with other inputs or settings does not go
+ * on from it. */
+
+typedef struct dq_plan_journal {
+    dq_journal *file; /* NULL: not open */
+    char *path;       /* OUT.journal, in the arena */
+    bool ours;        /* it belongs to this run */
+    bool made;        /* by this run: with the key alone it goes away where the run fails */
+    bool resumes;     /* what an earlier run left stays, even where this one fails */
+} dq_plan_journal;
+
+/* What a line after the first means; the line goes away after it. */
+typedef dq_status dq_plan_journal_take(void *arg, json_t *line, dq_err *err);
+
+/* A member of `of` that comes of a file, for messages. */
+typedef struct dq_plan_journal_file {
+    const char *member, *path;
+} dq_plan_journal_file;
+enum { DQ_PLAN_JOURNAL_FILES = 6 };
+
+typedef struct dq_plan_journal_how {
+    const char *out;                                  /* beside which it lies */
+    const char *key;                                  /* 64 hex digits, of `of` */
+    const json_t *of;                                 /* member by member what results depend on */
+    dq_plan_journal_file file[DQ_PLAN_JOURNAL_FILES]; /* up to one without a member */
+    bool resume, force;         /* go on from one that is there, or replace it */
+    dq_plan_journal_take *take; /* told each line that is found */
+    void *arg;
+} dq_plan_journal_how;
+
+/* SHA-256 of an object's text with its keys in order. */
+dq_status dq_plan_journal_key(char hex[65], const json_t *of, dq_err *err);
+/* DQ_FILE for what is there and no regular file: a folder or a FIFO holds no journal. */
+dq_status dq_plan_journal_check(const char *path, dq_err *err);
+/* By all ranks (base/ranks.h): rank 0 alone has the file, and all take the lines that it finds. DQ_FILE as dq_plan_journal_check, and for one that is there, where nothing is to be resumed; DQ_MISMATCH for one of other
+ * inputs or settings, and for a file that is none. */
+dq_status dq_plan_journal_open(dq_plan_journal *j, const dq_plan_journal_how *how, dq_arena *a,
+                               dq_err *err);
+/* On rank 0. Takes the value. */
+dq_status dq_plan_journal_put(dq_plan_journal *j, json_t *line, dq_err *err);
+/* done: what it holds is written elsewhere, or is nothing. {0} allowed. */
+void dq_plan_journal_end(dq_plan_journal *j, bool done);
+/* After a failure: says what is kept, or ends a journal with nothing in it. Returns err->code. */
+dq_status dq_plan_journal_failed(dq_plan_journal *j, dq_err *err);
+
+/* ---- Work ----
+ * How far a whole plan is, over all of its stages, in multiplications and additions of f32; one of
+ * f64 counts as DQ_CALIBRATE_F64_FLOP. What is left is an expectation: nobody knows before how
+ * many whole models a search takes. */
+
+typedef struct dq_plan_work {
+    void (*step)(void *arg, double done, double total, const char *what); /* NULL: nobody is told */
+    void *arg;
+    double done, total; /* of this run */
+} dq_plan_work;
+
+/* So much was done. */
+void dq_plan_work_add(dq_plan_work *w, double flop, const char *what);
+/* So much is expected from here on. */
+void dq_plan_work_expect(dq_plan_work *w, double flop);
+
+/* Takes the progress of a quantization, that of dq_quantize_progress, as a share of what is expected of it. */
+typedef struct dq_plan_work_share {
+    dq_plan_work *work;
+    double flop, told; /* of all of it; of what is done */
+} dq_plan_work_share;
+void dq_plan_work_step(void *share, const dq_pace *pace, const char *what);
+
+/* ---- Part ----
+ * A part of a text with the source model's answers on it, and how far other weights are from them.
+ * Of ranks (base/ranks.h) each runs chunks of its own (calibrate.h), and all have the sums.
+ *
+ * Numbers are summed by cluster, the unit of the text that a sequence is of (calibrate.h): ids of
+ * one depend on each other. What is scored is the second half of every sequence, as evaluation in
+ * chunks does. */
+
+/* The first id of a sequence of n that is scored, after the row before it; n where none is. */
+int64_t dq_plan_part_first(int64_t n);
+
+/* Of each cluster of the text, in the arena. NULL: DQ_RESOURCE. */
+int64_t *dq_plan_part_scored(const dq_calib_text *t, dq_arena *a, dq_err *err);
+
+/* Sums over the ids of each cluster. */
+typedef struct dq_plan_sums {
+    int64_t n; /* clusters */
+    const int64_t *ids;
+    double *kld,
+        *loss; /* [n] KLD against the source, ln p of the source less that of the model, nats */
+} dq_plan_sums;
+
+int64_t dq_plan_part_bytes(const dq_calib_text *text, const dq_model *m); /* of the file */
+
+/* ---- Probe ----
+ * How far a model goes from itself when one tensor alone is rounded, for each tensor and width.
+ *
+ * A tensor is rounded at each width, by the method that the plan is for and with the Hessian of
+ * its inputs in the model before rounding; an embedding that is no head, to the nearest code. What
+ * it costs is measured at one width. At the others it goes by the loss of the rounding, the
+ * output's squared error: for small errors KLD is a quadratic form of them. A tensor of layer l
+ * costs the layers from l on for the text it is measured on, whose stream at layer l is kept;
+ * memory is that of one layer's Hessians, and of a head. */
+
+typedef enum dq_plan_slot {
+    DQ_PLAN_Q,
+    DQ_PLAN_K,
+    DQ_PLAN_V,
+    DQ_PLAN_OUT,
+    DQ_PLAN_GATE,
+    DQ_PLAN_UP,
+    DQ_PLAN_DOWN_PROJ,
+    DQ_PLAN_EMBED,
+    DQ_PLAN_HEAD
+} dq_plan_slot;
+
+/* A tensor that is packed, the widths that it may have, and what each costs. */
+typedef struct dq_plan_tensor {
+    const char *name;
+    dq_plan_slot slot;
+    int layer; /* 0 for embedding and head */
+    int64_t rows, cols;
+    dq_quant_spec spec; /* but for its width */
+    int n;
+    int bits[DQ_PLAN_WIDTHS];      /* ascending */
+    int64_t bytes[DQ_PLAN_WIDTHS]; /* with scales */
+    double loss[DQ_PLAN_WIDTHS];   /* squared error of the output over its square, where known */
+    dq_mean kld;                   /* nats at bits[measured], where known */
+    int measured;
+    bool known;
+} dq_plan_tensor;
+
+/* KLD at a width, by the loss; the error is a share of it at all of them. */
+dq_mean dq_plan_probe_kld(const dq_plan_tensor *t, int option);
+
+/* ---- Weights ----
+ * Which bits each tensor of a model gets under a budget, measured.
+ *
+ * A text is cut into three parts (calibrate.h). On the first, weights are calibrated; on the
+ * second, each tensor is measured alone (plan_weights.h), widths are allocated ("Alloc"), whole
+ * models are quantized and measured (plan_weights.h). The third, which none of that has seen,
+ * decides: a budget of quality is met when the upper end of the interval there is within it
+ * ("Decide"). Looks are counted over a run and those that resume it, whatever their budgets. */
+
+typedef enum dq_plan_goal {
+    DQ_PLAN_KLD,  /* nats per id against the source, at most */
+    DQ_PLAN_PPL,  /* perplexity over that of the source, at most */
+    DQ_PLAN_BPW,  /* bits per weight of the packed tensors, scales included, at most */
+    DQ_PLAN_SIZE, /* bytes of the container, at most */
+    DQ_PLAN_GOALS
+} dq_plan_goal;
+typedef struct dq_plan_budget {
+    dq_plan_goal goal;
+    double value;
+} dq_plan_budget;
+/* "kld=0.01", "ppl=1.005", "bpw=4.2", "size=1.5GiB" (B, KiB, MiB, GiB, kB, MB, GB). DQ_USAGE. */
+dq_status dq_plan_weights_budget_parse(dq_plan_budget *out, const char *text, dq_err *err);
+
+/* Without other words: whole models, and sequences that are searched with. */
+enum { DQ_PLAN_TRIALS = 8, DQ_PLAN_SEQUENCES = 64 };
+/* With fewer documents an interval holds less than it says: of lognormal ones with sigma 0.5 the upper end of 95 % is below the
+ * truth in 5.5 of 100 samples of 5 documents, in 4.9 of 10, in 4.2 of 20; nominally in 2.5 (tests/unit/plan). */
+enum { DQ_PLAN_FEW_CLUSTERS = 20 };
+enum { DQ_PLAN_MAX_TRIALS = 40, DQ_PLAN_SIZE_TRIES = 4 };
+struct dq_plan_weights;
+typedef struct dq_plan_weights_settings {
+    const char *model, *calib;
+    const char *unseen; /* file of the third part; NULL: a quarter of calib */
+    const char *out;    /* beside which state, scratch and trials lie; NULL: nothing is run */
+    dq_plan_budget budget;
+    int bits[DQ_PLAN_WIDTHS], n_bits; /* that tensors may have, ascending */
+    bool ends;                        /* embedding and head too */
+    dq_quantize_settings set;         /* of weights but for `bits`, rules and method */
+    const dq_calibrate_rule *rule;
+    int64_t tokens, ctx;   /* of the first part; 0: the defaults of calibrate.h */
+    int64_t search_tokens; /* ids of the second and of the third part at most; 0: 64 sequences */
+    int trials;            /* whole models in the search at most */
+    dq_backend *backend;
+    bool resume, force; /* go on from a journal, or replace it */
+    /* Of the whole run; the total is an expectation, which changes: plan_weights.h. */
+    void (*step)(void *arg, double done, double total, const char *what);
+    void (*stage)(void *arg, const char *name); /* before a stage */
+    /* What the recipe tells of the plan as it stands, with p->chosen; a new reference. It is part of the file's size. */
+    json_t *(*told)(void *arg, const struct dq_plan_weights *p);
+    void *arg;
+} dq_plan_weights_settings;
+
+typedef enum dq_plan_text {
+    DQ_PLAN_CALIB,
+    DQ_PLAN_SEARCH,
+    DQ_PLAN_UNSEEN,
+    DQ_PLAN_TEXTS
+} dq_plan_text;
+extern const char *const dq_plan_text_name[DQ_PLAN_TEXTS]; /* "calibration", "search", "unseen" */
+
+/* A difference to the source on a part of the text. */
+typedef struct dq_plan_numbers {
+    dq_plan_sums sums;
+    dq_mean kld, loss;          /* nats per id; loss: ln of the ratio of perplexities */
+    double kld_skew, loss_skew; /* dq_plan_decide_skew */
+} dq_plan_numbers;
+
+/* A whole model, quantized and measured; file_bytes without what a recipe tells of the plan. */
+typedef struct dq_plan_trial {
+    int *choice;   /* [n_tensors] options */
+    int64_t point; /* of the curve; -1: none */
+    int uniform;   /* width of all tensors that may have it; 0: mixed */
+    double bits_per_weight, predicted;
+    int64_t packed_bytes, file_bytes;
+    char weights_sha256[65];
+    dq_plan_numbers on[DQ_PLAN_TEXTS]; /* of the search and of the unseen text */
+    int look;             /* at the unseen numbers, over all budgets, from 1; 0: none */
+    bool meets;           /* what the look said */
+    dq_interval interval; /* of what the budget is about, at that look */
+} dq_plan_trial;
+
+/* The plan beside a uniform width on the unseen text. */
+typedef struct dq_plan_baseline {
+    int64_t trial;
+    dq_mean difference; /* KLD of the plan less its own */
+    double skew;
+    dq_interval interval;
+    bool beyond; /* a budget of bits or bytes */
+} dq_plan_baseline;
+
+typedef struct dq_plan_weights {
+    dq_plan_weights_settings set;
+    dq_model *model;
+    dq_calib_text text[DQ_PLAN_TEXTS];
+    dq_calib_text probe_text; /* the first sequences of the search text */
+    unsigned part[DQ_PLAN_TEXTS];
+    int64_t clusters[DQ_PLAN_TEXTS]; /* units that an error is over, copies once */
+    int64_t n_seen[DQ_PLAN_TEXTS];   /* sequences that a part before has, too; the most of one */
+    dq_plan_tensor *tensor;
+    int64_t n_tensors, packed_params, other_bytes; /* of the container beside packed tensors */
+    int64_t source_bytes;
+    dq_plan_item *item;
+    dq_plan_curve curve; /* n 0 until sensitivities are known */
+    dq_plan_trial trial[DQ_PLAN_MAX_TRIALS + DQ_PLAN_MAX_LOOK + 2 * DQ_PLAN_SIZE_TRIES + 4];
+    int64_t n_trials;
+    int64_t chosen;  /* trial; -1: none yet */
+    bool met;        /* the budget */
+    double capacity; /* bytes of packed tensors, of a budget of size */
+    int64_t
+        container_bytes; /* of the file that dq_plan_weights_settings_of gives, to the byte; 0: not known yet */
+    int n_look;    /* for this budget */
+    int n_earlier; /* for others before, of the runs that this one resumes */
+    dq_plan_baseline baseline[2];
+    int n_baselines;
+    int64_t
+        mix; /* trial that the search text found worse than the uniform width chosen; -1: none */
+    int64_t n_resumed; /* results taken from an earlier run */
+    dq_plan_work work;
+    struct dq_plan_state *state; /* private */
+    dq_arena *arena;
+} dq_plan_weights;
+
+/* Opens model and texts and says what each tensor would cost. DQ_USAGE for budgets that no widths can meet, DQ_MISMATCH for a
+ * model without packable tensors, for a container, and for too little text. */
+dq_status dq_plan_weights_open(dq_plan_weights **out, const dq_plan_weights_settings *s,
+                               dq_err *err);
+void dq_plan_weights_close(dq_plan_weights *p); /* NULL allowed */
+/* What sensitivities take, with the model before rounding on all texts, and a whole model, in the measure of plan_weights.h; whole
+ * models on an average. */
+double dq_plan_weights_flop(const dq_plan_weights *p);
+int dq_plan_weights_models(const dq_plan_weights *p);
+double dq_plan_weights_trial_flop(const dq_plan_weights *p);
+/* All of it, by all ranks (base/ranks.h), to the same numbers on each; rank 0 alone has files. After DQ_STOPPED, and after other failures, what was found is in out.journal, and a plan with `resume` goes on
+ * from there to the same result, with any number of ranks; the failure says so. */
+dq_status dq_plan_weights_run(dq_plan_weights *p, dq_err *err);
+/* After a failure of what is made of a plan, too: says what is kept. Returns err->code. */
+dq_status dq_plan_weights_failed(dq_plan_weights *p, dq_err *err);
+/* Drops the journal: what it holds is written elsewhere. */
+void dq_plan_weights_done(dq_plan_weights *p);
+/* Rules of a recipe that give these options; a new reference. */
+json_t *dq_plan_weights_rules(const dq_plan_weights *p, const int *choice);
+/* The width that all tensors have which may have it; 0: mixed. */
+int dq_plan_weights_uniform_of(const dq_plan_weights *p, const int *choice);
+/* Different choices of widths, as a number that may be beyond whole ones. */
+double dq_plan_weights_choices(const dq_plan_weights *p);
+/* Settings that the recipe has with a trial chosen; `rules` and `plan` are the caller's, set.method is not set. */
+dq_quantize_settings dq_plan_weights_settings_of(const dq_plan_weights *p, int64_t trial,
+                                                 const json_t *rules, const json_t *plan);
+double dq_plan_weights_bits_per_weight(const dq_plan_weights *p, double packed_bytes);
+
+/* ---- Memory ----
+ * What a plan takes, before it begins. */
+
+/* Bytes of its largest stage, a trial at the widest width, or the sensitivities, as calibrate.h counts: mapped files are
+ * not among them. Reads the text once more. */
+dq_status dq_plan_memory(int64_t *out, const dq_plan_weights *p, dq_err *err);
+
+/* ---- Pace ----
+ * How long a plan takes on this machine, by a piece of it that is run. */
+
+/* By all ranks (base/ranks.h). Seconds that a multiplication or addition (plan_weights.h) takes: of the last layer's tensors, measured at one width on the first
+ * sequence of the calibration text, of several ranks on as many as give each a chunk of it. beside: where the scratch file is. */
+dq_status dq_plan_pace(double *seconds, const dq_plan_weights *p, const char *beside, dq_err *err);
+
+/* ---- Search ----
+ * The cheapest point of a curve that keeps a budget, with few measurements. What a point loses is
+ * measured; what the curve predicts for it is off by a factor that changes little from point to
+ * point. */
+
+typedef struct dq_plan_search {
+    const dq_plan_curve *curve;
+    double budget; /* in the unit of the curve's loss */
+    int max;       /* measurements */
+    /* Of a point: what is compared with the budget; after that, whatever the caller keeps. */
+    dq_status (*measure)(void *arg, int64_t point, double *upper, dq_err *err);
+    void *arg;
+} dq_plan_search;
+
+/* *point: the cheapest that was found to keep the budget, -1: none was. Measured are the point that the prediction names, then
+ * the one that it names times what was measured over what was predicted, between those known to miss and to keep it; every
+ * third time the middle of them, in cost, and while none is known to miss one of at least 1 % less cost. It ends where no point lies between, where they cost the same to 2 per mille,
+ * or after `max` measurements, the last of which is the dearest point if none has kept the budget by then. */
+dq_status dq_plan_search_run(int64_t *point, const dq_plan_search *s, dq_err *err);
+/* The next dearer point that is predicted to lose a tenth less; the last one where none is, -1 after that. */
+int64_t dq_plan_search_next(const dq_plan_curve *c, int64_t point);
+
+/* ---- Size ----
+ * Widths for a number of bits per weight, by role, without measuring the model: by what each
+ * role's codes cost on a model on which it was measured (results/real, roles.csv). A plan
+ * (plan_weights.h) measures the model itself. */
+
+typedef struct dq_plan_size {
+    const char *name; /* "balanced" */
+    double bits;      /* per weight, at most, over all parameters */
+} dq_plan_size;
+enum { DQ_PLAN_SIZES = 3, DQ_PLAN_SIZE_USUAL = 1 };
+extern const dq_plan_size dq_plan_sizes[DQ_PLAN_SIZES];
+
+/* The widths of all tensors go into s, whose mode is that of projections: bits, embed_bits, head_bits and, for roles of other
+ * widths, s->rules = *rules, which the caller ends with json_decref. DQ_USAGE where the narrowest codes have more bits. */
+dq_status dq_plan_size_choose(dq_quantize_settings *s, json_t **rules, const char *model,
+                              double bits, dq_err *err);
+
+/* ---- State ----
+ * What a plan has found, in a journal beside its output, so that a later run goes on from it to
+ * the same numbers. The first line names all that numbers depend on; the budget is not among it. */
+
+typedef struct dq_plan_state {
+    dq_plan_journal journal;
+    json_t *kept; /* {KEY: result} of trials */
+    char *begun;  /* the choice whose trial was begun last, NULL: none */
+    json_t *look; /* [{"look", "goal", "value"}] at the unseen text, as they came */
+} dq_plan_state;
+
+/* All that numbers depend on but for what is in the plan's settings of budget, as one hash; *out: member by member, a new
+ * reference; codes: what the method's codes go by. DQ_RESOURCE. */
+dq_status dq_plan_state_key(char hex[65], json_t **out, const dq_plan_weights *p,
+                            const dq_quantize_needs *codes, dq_err *err);
+
+#endif

@@ -1,0 +1,861 @@
+/* Two walks over q k of a sequence: maxima of rows, tiles and heads first, then each block of 64
+ * rows is rounded in every way. A task is an output head of a sequence; tasks keep sums of their
+ * own, which are added in their order.
+ * SPDX-License-Identifier: MIT */
+#include "plan/sensitivity.h"
+
+#include "base/os.h"
+#include "base/ranks.h"
+#include "calibrate/calibrate.h"
+#include "engine/runner.h"
+#include "plan/inside.h"
+#include "stat/stat.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- Forecast ---- */
+
+enum { TILE = DQ_PAGE_TOKENS };
+const int dq_forecast_bits[DQ_FORECAST_WIDTHS] = {8, 6, 4, 3};
+
+/* ---- Sums ---- */
+
+void dq_forecast_logits_merge(dq_forecast_logits *into, const dq_forecast_logits *from)
+{
+    into->n += from->n;
+    into->sum2 += from->sum2;
+    for (int g = 0; g < DQ_GRANULARITIES; g++) {
+        into->absmax2[g] += from->absmax2[g];
+        for (int w = 0; w < DQ_FORECAST_WIDTHS; w++) into->error2[w][g] += from->error2[w][g];
+    }
+}
+
+void dq_forecast_maps_merge(dq_forecast_maps *into, const dq_forecast_maps *from)
+{
+    into->d2 += from->d2;
+    for (int w = 0; w < DQ_FORECAST_WIDTHS; w++) {
+        for (int g = 0; g < DQ_GRANULARITIES; g++) {
+            into->first2[w][g] += from->first2[w][g];
+            into->second2[w][g] += from->second2[w][g];
+            into->both2[w][g] += from->both2[w][g];
+        }
+    }
+}
+
+static double max_code(int bits)
+{
+    return (double)((1 << (bits - 1)) - 1);
+}
+
+double dq_forecast_predicted(const dq_forecast_logits *x, int bits, dq_granularity g)
+{
+    const double q = max_code(bits), even = x->absmax2[g] / (12 * q * q);
+    return x->n ? sqrt(fmin(even, x->sum2) / (double)x->n) : (double)NAN;
+}
+
+double dq_forecast_predicted_all(const dq_forecast_logits *x, int64_t n, int bits, dq_granularity g)
+{
+    double sum = 0, count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double one = dq_forecast_predicted(&x[i], bits, g);
+        if (x[i].n == 0) continue;
+        sum += (double)x[i].n * one * one;
+        count += (double)x[i].n;
+    }
+    return count > 0 ? sqrt(sum / count) : (double)NAN;
+}
+
+double dq_forecast_measured(const dq_forecast_logits *x, int width, dq_granularity g)
+{
+    return x->n ? sqrt(x->error2[width][g] / (double)x->n) : (double)NAN;
+}
+
+double dq_forecast_map_error(const dq_forecast_maps *x, int width, dq_granularity g)
+{
+    return x->d2 > 0 ? sqrt(x->both2[width][g] / x->d2) : (double)NAN;
+}
+
+double dq_forecast_cancellation(const dq_forecast_maps *x, int width, dq_granularity g)
+{
+    const double each = sqrt(x->first2[width][g]) + sqrt(x->second2[width][g]);
+    return each > 0 ? sqrt(x->both2[width][g]) / each : (double)NAN;
+}
+
+/* The root mean square of the maxima of a cluster. */
+static double absmax_of(const dq_forecast *f, int64_t c, dq_granularity g)
+{
+    return sqrt(f->logits_of[c].absmax2[g] / (double)f->logits_of[c].n);
+}
+
+/* The width, between those that are measured, at which maps have an error; NaN: there is none. */
+static double width_of(const dq_forecast_maps *x, double error, dq_granularity g)
+{
+    for (int w = 0; w + 1 < DQ_FORECAST_WIDTHS; w++) {
+        const double fine = dq_forecast_map_error(x, w, g),
+                     coarse = dq_forecast_map_error(x, w + 1, g);
+        if (!(error >= fine && error <= coarse && fine > 0)) continue;
+        const double share = coarse > fine ? log2(error / fine) / log2(coarse / fine) : 0;
+        return dq_forecast_bits[w] + share * (dq_forecast_bits[w + 1] - dq_forecast_bits[w]);
+    }
+    return (double)NAN;
+}
+
+/* In one cluster. */
+static double bits_fewer(const dq_forecast *model, const dq_forecast *other, int64_t c,
+                         dq_forecast_error of, dq_granularity g)
+{
+    enum { AT = DQ_FORECAST_ADVANTAGE_BITS, AT_WIDTH = 2 };
+    if (of == DQ_FORECAST_OF_MAPS)
+        return AT - width_of(&model->maps_of[c],
+                             dq_forecast_map_error(&other->maps_of[c], AT_WIDTH, g), g);
+    const double larger = absmax_of(model, c, g) / absmax_of(other, c, g);
+    return AT - 1 - log2(1 + max_code(AT) * larger);
+}
+
+dq_status dq_forecast_advantage_of(dq_forecast_advantage *out, const dq_forecast *model,
+                                   const dq_forecast *other, dq_forecast_error of, dq_granularity g,
+                                   dq_err *err)
+{
+    const int64_t n = model->n_clusters;
+    *out = (dq_forecast_advantage){dq_mean_none, dq_interval_none};
+    if (n < 2 || other->n_clusters != n) return DQ_OK;
+    double *x = dq_block_new((size_t)n, sizeof *x, err);
+    int64_t used = 0;
+    for (int64_t c = 0; x && c < n; c++) {
+        x[used] = bits_fewer(model, other, c, of, g);
+        used += isfinite(x[used]);
+    }
+    if (used > 1) {
+        out->bits = dq_mean_of(x, used);
+        out->interval = dq_mean_interval(out->bits);
+    }
+    dq_block_free(x);
+    return err->code;
+}
+
+/* Memory in the arena. DQ_RESOURCE. */
+static dq_status forecast_new(dq_forecast *f, const dq_model *m, int64_t n_clusters, dq_arena *a,
+                              dq_err *err)
+{
+    *f = (dq_forecast){.n_layers = m->n_layers,
+                       .n_q = m->map.n_q,
+                       .n_out = m->map.n_out,
+                       .n_clusters = n_clusters};
+    f->logits = dq_alloc(a, (size_t)f->n_layers * (size_t)f->n_q, sizeof *f->logits, err);
+    f->maps = dq_alloc(a, (size_t)f->n_layers * (size_t)f->n_out, sizeof *f->maps, err);
+    f->logits_of = dq_alloc(a, (size_t)n_clusters, sizeof *f->logits_of, err);
+    f->maps_of = dq_alloc(a, (size_t)n_clusters, sizeof *f->maps_of, err);
+    return err->code;
+}
+
+/* ---- One sequence ---- */
+
+/* Maxima of a query head's logits: of all, of rows, of tiles [n_tiles][n_tiles]. */
+typedef struct maxima {
+    float head, *row, *tile;
+} maxima;
+
+typedef struct sequence {
+    const dq_layer_steps *s;
+    int64_t first, n, n_tiles; /* rows */
+    maxima *of;                /* [n_q] */
+    float tensor;              /* of all heads */
+} sequence;
+
+/* s[i] of query row r and keys 0 .. r of a head. */
+static void logits_of_row(float *s, const sequence *x, int head, int64_t r)
+{
+    const dq_head_order *map = &x->s->m->map;
+    const int d = map->head_dim;
+    const float *q = x->s->q.p + (x->first + r) * x->s->q.cols + (int64_t)head * d;
+    const float *k = x->s->k.p + x->first * x->s->k.cols + (int64_t)map->key[head] * d;
+    for (int64_t i = 0; i <= r; i++) {
+        const float *key = k + i * x->s->k.cols;
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int c = 0; c < d; c++) sum += q[c] * key[c];
+        s[i] = sum * map->scale;
+    }
+}
+
+static void find_maxima(maxima *m, const sequence *x, int head, float *s)
+{
+    m->head = 0;
+    memset(m->tile, 0, (size_t)(x->n_tiles * x->n_tiles) * sizeof *m->tile);
+    for (int64_t r = 0; r < x->n; r++) {
+        float *tile = m->tile + r / TILE * x->n_tiles, row = 0;
+        logits_of_row(s, x, head, r);
+        for (int64_t i = 0; i <= r; i++) {
+            const float size = fabsf(s[i]);
+            if (size > tile[i / TILE]) tile[i / TILE] = size;
+            row = fmaxf(row, size);
+        }
+        m->row[r] = row;
+        m->head = fmaxf(m->head, row);
+    }
+}
+
+static float absmax_at(const sequence *x, int head, dq_granularity g, int64_t r, int64_t i)
+{
+    const maxima *m = &x->of[head];
+    if (g == DQ_GRANULARITY_TENSOR) return x->tensor;
+    if (g == DQ_GRANULARITY_HEAD) return m->head;
+    if (g == DQ_GRANULARITY_ROW) return m->row[r];
+    return m->tile[r / TILE * x->n_tiles + i / TILE];
+}
+
+/* to[0 .. r] = s[0 .. r] rounded, a run of keys with one maximum after the other. */
+static void round_row(float *to, const float *s, const sequence *x, int head, dq_granularity g,
+                      int64_t r, float qmax)
+{
+    for (int64_t begin = 0, end; begin <= r; begin = end) {
+        end = g == DQ_GRANULARITY_TILE && begin + TILE <= r ? begin + TILE : r + 1;
+        const float a = absmax_at(x, head, g, r, begin);
+        const float up = a > 0 ? qmax / a : 0, down = a / qmax;
+        for (int64_t i = begin; i < end; i++)
+            to[i] = fminf(fmaxf(rintf(s[i] * up), -qmax), qmax) * down;
+    }
+}
+
+/* p[n] = softmax of s[n]; p may be s. */
+static void softmax(float *p, const float *s, int64_t n)
+{
+    float top = s[0];
+    double sum = 0;
+    for (int64_t i = 1; i < n; i++) top = fmaxf(top, s[i]);
+    for (int64_t i = 0; i < n; i++) {
+        p[i] = expf(s[i] - top);
+        sum += (double)p[i];
+    }
+    const float by = (float)(1 / sum);
+    for (int64_t i = 0; i < n; i++) p[i] *= by;
+}
+
+/* ---- A task ---- */
+
+/* Sums of an output head and of its maps, and rows of scratch. */
+typedef struct task {
+    dq_forecast_logits logits[2];
+    dq_forecast_maps maps;
+    float *s[2], *p[2], *rounded[2]; /* [n] */
+} task;
+
+static double squares(const float *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    return sum;
+}
+
+static double lambda_at(const sequence *x, int out, int64_t r)
+{
+    const dq_attn *attn = &x->s->layer->attn;
+    if (attn->map->n_maps == 1) return 0;
+    return attn->lambda_kind == DQ_LAMBDA_TOKEN
+               ? (double)x->s->lambda.p[(x->first + r) * x->s->lambda.cols + out]
+               : (double)attn->lambda;
+}
+
+static void add_row(task *t, const sequence *x, int map, int head, int64_t r)
+{
+    dq_forecast_logits *l = &t->logits[map];
+    const int64_t n = r + 1;
+    logits_of_row(t->s[map], x, head, r);
+    softmax(t->p[map], t->s[map], n);
+    l->n += n;
+    l->sum2 += squares(t->s[map], n);
+    for (int g = 0; g < DQ_GRANULARITIES; g++) {
+        for (int64_t i = 0; i < n; i += TILE) {
+            const double a = (double)absmax_at(x, head, (dq_granularity)g, r, i);
+            l->absmax2[g] += a * a * (double)(n - i < TILE ? n - i : TILE);
+        }
+    }
+}
+
+/* Both maps of a row rounded in one way. */
+static void round_maps(task *t, const sequence *x, const int *head, int n_maps, int width,
+                       dq_granularity g, int64_t r, double lambda)
+{
+    const int64_t n = r + 1;
+    double first = 0, second = 0, both = 0;
+    for (int k = 0; k < n_maps; k++) {
+        double error = 0;
+        round_row(t->rounded[k], t->s[k], x, head[k], g, r,
+                  (float)max_code(dq_forecast_bits[width]));
+        for (int64_t i = 0; i < n; i++) {
+            const double off = (double)t->rounded[k][i] - (double)t->s[k][i];
+            error += off * off;
+        }
+        t->logits[k].error2[width][g] += error;
+        softmax(t->rounded[k], t->rounded[k], n);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const double a = (double)t->rounded[0][i] - (double)t->p[0][i];
+        const double b = n_maps == 2 ? lambda * ((double)t->rounded[1][i] - (double)t->p[1][i]) : 0;
+        first += a * a;
+        second += b * b;
+        both += (a - b) * (a - b);
+    }
+    t->maps.first2[width][g] += first;
+    t->maps.second2[width][g] += second;
+    t->maps.both2[width][g] += both;
+}
+
+static void run_task(task *t, const sequence *x, int out)
+{
+    const dq_head_order *map = &x->s->m->map;
+    const int head[2] = {map->head[out].q[0], map->n_maps == 2 ? map->head[out].q[1] : 0};
+    for (int64_t r = 0; r < x->n; r++) {
+        const double lambda = lambda_at(x, out, r);
+        for (int k = 0; k < map->n_maps; k++) add_row(t, x, k, head[k], r);
+        for (int64_t i = 0; i <= r; i++) {
+            const double d =
+                (double)t->p[0][i] - (map->n_maps == 2 ? lambda * (double)t->p[1][i] : 0);
+            t->maps.d2 += d * d;
+        }
+        for (int w = 0; w < DQ_FORECAST_WIDTHS; w++) {
+            for (int g = 0; g < DQ_GRANULARITIES; g++)
+                round_maps(t, x, head, map->n_maps, w, (dq_granularity)g, r, lambda);
+        }
+    }
+}
+
+/* ---- A layer ---- */
+
+/* A query head that several output heads read is counted with the first of them. */
+static bool is_first(const dq_head_order *map, int out, int k)
+{
+    for (int i = 0; i < out; i++) {
+        if (map->head[i].q[k] == map->head[out].q[k]) return false;
+    }
+    return true;
+}
+
+static void add_task(dq_forecast *f, int layer, int64_t cluster, const dq_head_order *map, int out,
+                     const task *t)
+{
+    for (int k = 0; k < map->n_maps; k++) {
+        if (!is_first(map, out, k)) continue;
+        dq_forecast_logits_merge(&f->logits[(int64_t)layer * f->n_q + map->head[out].q[k]],
+                                 &t->logits[k]);
+        dq_forecast_logits_merge(&f->logits_of[cluster], &t->logits[k]);
+    }
+    dq_forecast_maps_merge(&f->maps[(int64_t)layer * f->n_out + out], &t->maps);
+    dq_forecast_maps_merge(&f->maps_of[cluster], &t->maps);
+}
+
+static dq_status add_sequence(dq_forecast *f, int layer, sequence *x, int64_t cluster, dq_arena *a,
+                              dq_err *err)
+{
+    const dq_head_order *map = &x->s->m->map;
+    const size_t n = (size_t)x->n, tiles = (size_t)(x->n_tiles * x->n_tiles);
+    task *t = dq_alloc(a, (size_t)map->n_out, sizeof *t, err);
+    float *scratch = dq_alloc(a, (size_t)map->n_q, n * sizeof *scratch, err);
+    x->of = dq_alloc(a, (size_t)map->n_q, sizeof *x->of, err);
+    for (int i = 0; err->code == DQ_OK && i < map->n_q; i++) {
+        x->of[i].row = dq_alloc(a, n, sizeof(float), err);
+        x->of[i].tile = dq_alloc(a, tiles, sizeof(float), err);
+    }
+    for (int i = 0; err->code == DQ_OK && i < map->n_out; i++) {
+        float *rows = dq_alloc(a, 6 * n, sizeof *rows, err);
+        for (size_t k = 0; rows && k < 2; k++) {
+            t[i].s[k] = rows + 3 * k * n;
+            t[i].p[k] = t[i].s[k] + n;
+            t[i].rounded[k] = t[i].p[k] + n;
+        }
+    }
+    DQ_TRY(err->code);
+#pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < map->n_q; i++) find_maxima(&x->of[i], x, i, scratch + (size_t)i * n);
+    for (int i = 0; i < map->n_q; i++) x->tensor = fmaxf(x->tensor, x->of[i].head);
+#pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < map->n_out; i++) run_task(&t[i], x, i);
+    for (int i = 0; i < map->n_out; i++) add_task(f, layer, cluster, map, i, &t[i]);
+    return DQ_OK;
+}
+
+/* Adds a layer's rows, whose q and k are in host memory: whole sequences, each of which belongs to a cluster. The same bits for any
+ * number of threads. DQ_RESOURCE. */
+static dq_status forecast_add(dq_forecast *f, int layer, const dq_layer_steps *s,
+                              const int32_t *cluster, dq_err *err)
+{
+    for (int i = 0; err->code == DQ_OK && i < s->batch->n_seq; i++) {
+        const int64_t first = s->batch->cu_rows[i], n = s->batch->cu_rows[i + 1] - first;
+        sequence x = {.s = s, .first = first, .n = n, .n_tiles = (n + TILE - 1) / TILE};
+        dq_arena *a = dq_arena_new();
+        if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+        add_sequence(f, layer, &x, cluster[i], a, err);
+        dq_arena_free(a);
+    }
+    return err->code;
+}
+
+/* ---- Sensitivity rank ----
+ * Dq_sensitivity_rank_of and dq_sensitivity_first_of of sensitivity.h. Clusters are dealt to two
+ * halves in turn, so that what one half chooses is judged on the other. */
+
+/* KLD per token on every second cluster, from `half` on. */
+static double on_half(const dq_sensitivity *s, const dq_sensitivity_unit *u, const int64_t *scored,
+                      int half)
+{
+    double sum = 0;
+    int64_t n = 0;
+    for (int64_t c = half; c < s->text->n_clusters; c += 2) {
+        sum += u->sums[c];
+        n += scored[c];
+    }
+    return n ? sum / (double)n : (double)NAN;
+}
+
+/* Columns of the units of a kind. */
+typedef struct columns {
+    int64_t n;
+    double *kld, *local, *logit, *half[2];
+} columns;
+
+static dq_status fill(columns *x, const dq_sensitivity *s, dq_sensitivity_kind kind,
+                      const int64_t *scored, dq_err *err)
+{
+    double *all = dq_block_new((size_t)s->n + 1, 5 * sizeof *all, err);
+    if (!all) return err->code;
+    *x = (columns){.kld = all,
+                   .local = all + s->n,
+                   .logit = all + 2 * s->n,
+                   .half = {all + 3 * s->n, all + 4 * s->n}};
+    for (int64_t i = 0; i < s->n; i++) {
+        const dq_sensitivity_unit *u = &s->unit[i];
+        if (u->kind != kind || !u->known) continue;
+        x->kld[x->n] = u->kld.value;
+        x->local[x->n] = u->local;
+        x->logit[x->n] = u->logit_error;
+        for (int h = 0; h < 2; h++) x->half[h][x->n] = on_half(s, u, scored, h);
+        x->n++;
+    }
+    return DQ_OK;
+}
+
+/* Of the units that have such a forecast. */
+static dq_status correlate(double *r, dq_interval *interval, const double *forecast,
+                           const double *kld, int64_t n, dq_err *err)
+{
+    double *x = dq_block_new((size_t)n + 1, 2 * sizeof *x, err);
+    int64_t m = 0;
+    for (int64_t i = 0; x && i < n; i++) {
+        if (!isfinite(forecast[i])) continue;
+        x[m] = forecast[i];
+        x[n + m++] = kld[i];
+    }
+    if (x) dq_rank_spearman(r, interval, x, x + n, m, err);
+    dq_block_free(x);
+    return err->code;
+}
+
+dq_status dq_sensitivity_rank_of(dq_sensitivity_rank *out, const dq_sensitivity *s,
+                                 dq_sensitivity_kind kind, dq_err *err)
+{
+    columns x = {0};
+    *out = (dq_sensitivity_rank){.repeat = (double)NAN};
+    if (fill(&x, s, kind, s->scored_of, err) != DQ_OK) return err->code;
+    out->n = x.n;
+    correlate(&out->local, &out->local_interval, x.local, x.kld, x.n, err);
+    correlate(&out->logit_error, &out->logit_interval, x.logit, x.kld, x.n, err);
+    if (s->text->n_clusters > 1)
+        dq_rank_spearman(&out->repeat, NULL, x.half[0], x.half[1], x.n, err);
+    dq_block_free(x.kld);
+    return err->code;
+}
+
+/* The unit of most KLD on a half that is not `but`. */
+static int64_t largest(const dq_sensitivity *s, dq_sensitivity_kind kind, int half, int64_t but)
+{
+    int64_t best = -1;
+    double most = 0;
+    for (int64_t i = 0; i < s->n; i++) {
+        const dq_sensitivity_unit *u = &s->unit[i];
+        if (u->kind != kind || !u->known || i == but) continue;
+        const double kld = on_half(s, u, s->scored_of, half);
+        if (best >= 0 && kld <= most) continue;
+        best = i;
+        most = kld;
+    }
+    return best;
+}
+
+/* What the first loses more in a cluster than each of the others. */
+static double more_in(const dq_sensitivity *s, dq_sensitivity_kind kind, int64_t first, int64_t c)
+{
+    double least = INFINITY;
+    for (int64_t i = 0; i < s->n; i++) {
+        const dq_sensitivity_unit *u = &s->unit[i];
+        if (u->kind == kind && u->known && i != first)
+            least = fmin(least, s->unit[first].sums[c] - u->sums[c]);
+    }
+    return least;
+}
+
+dq_status dq_sensitivity_first_of(dq_sensitivity_first *out, const dq_sensitivity *s,
+                                  dq_sensitivity_kind kind, dq_err *err)
+{
+    const int64_t n = s->text->n_clusters / 2; /* of the half that judges */
+    *out = (dq_sensitivity_first){-1, -1, dq_mean_none, dq_interval_none};
+    if (s->text->n_clusters < DQ_SENSITIVITY_WINDOWS) return DQ_OK;
+    const int64_t first = largest(s, kind, 0, -1);
+    out->next = first < 0 ? -1 : largest(s, kind, 1, first);
+    if (out->next < 0) return DQ_OK;
+    double *more = dq_block_new((size_t)n, sizeof *more, err);
+    int64_t *tokens = dq_block_new((size_t)n, sizeof *tokens, err);
+    for (int64_t i = 0; err->code == DQ_OK && i < n; i++) {
+        more[i] = more_in(s, kind, first, 2 * i + 1);
+        tokens[i] = s->scored_of[2 * i + 1];
+    }
+    if (err->code == DQ_OK && dq_plan_decide_mean(&out->more, more, tokens, n, err) == DQ_OK)
+        out->interval =
+            dq_plan_decide_interval(out->more, dq_plan_decide_skew(more, tokens, n), 0.05);
+    if (isfinite(out->interval.low)) out->first = first;
+    dq_block_free(more);
+    dq_block_free(tokens);
+    return err->code;
+}
+
+/* ---- Sensitivity ----
+ * The source's stream is taken through the model once. At each layer every unit of it is changed
+ * in a copy of the layer alone: run once for the local forecast, and through all later layers for
+ * the KLD. */
+
+const char *const dq_sensitivity_name[DQ_SENSITIVITY_KINDS] = {"layers", "heads",  "maps",
+                                                               "keys",   "values", "weights"};
+
+/* ---- Units ---- */
+
+static bool wants(const dq_sensitivity *s, dq_sensitivity_kind kind)
+{
+    return s->set.kinds >> kind & 1;
+}
+
+static const dq_weight *weight_of(const dq_model *m, const dq_sensitivity_unit *u)
+{
+    if (u->slot == DQ_PLAN_EMBED) return &m->embed;
+    if (u->slot == DQ_PLAN_HEAD) return &m->head;
+    return dq_plan_probe_weight(&m->layer[u->layer], u->slot);
+}
+
+static void add(dq_sensitivity *s, dq_sensitivity_unit unit)
+{
+    if (!s->unit) { /* they are counted first */
+        s->n++;
+        return;
+    }
+    unit.local = unit.logit_error = (double)NAN;
+    if (unit.kind == DQ_SENSITIVITY_WEIGHTS) unit.name = weight_of(s->m, &unit)->name;
+    s->unit[s->n++] = unit;
+}
+
+/* Whether an earlier output head has the same second map. */
+static bool is_shared(const dq_head_order *map, int out)
+{
+    for (int i = 0; i < out; i++) {
+        if (map->head[i].q[1] == map->head[out].q[1]) return true;
+    }
+    return false;
+}
+
+static void list_layer(dq_sensitivity *s, int l)
+{
+    const dq_head_order *map = &s->m->map;
+    const dq_sensitivity_unit none = {.layer = l, .head = -1, .map = -1};
+    dq_sensitivity_unit u = none;
+    static const dq_sensitivity_kind whole[] = {DQ_SENSITIVITY_LAYERS, DQ_SENSITIVITY_KEYS,
+                                                DQ_SENSITIVITY_VALUES};
+    for (int i = 0; i < 3; i++) {
+        u.kind = whole[i];
+        if (wants(s, u.kind)) add(s, u);
+    }
+    for (u.head = 0; u.head < map->n_out; u.head++) {
+        u.kind = DQ_SENSITIVITY_HEADS;
+        u.map = -1;
+        if (wants(s, u.kind)) add(s, u);
+        u.kind = DQ_SENSITIVITY_MAPS;
+        for (u.map = 0; u.map < 2 && map->n_maps == 2 && wants(s, u.kind); u.map++) {
+            if (u.map == 0 || !is_shared(map, u.head)) add(s, u);
+        }
+    }
+    u = none;
+    u.kind = DQ_SENSITIVITY_WEIGHTS;
+    for (int slot = DQ_PLAN_Q; slot <= DQ_PLAN_DOWN_PROJ && wants(s, u.kind); slot++) {
+        u.slot = (dq_plan_slot)slot;
+        if (weight_of(s->m, &u)->rows > 0) add(s, u);
+    }
+}
+
+static void list(dq_sensitivity *s)
+{
+    dq_sensitivity_unit end = {
+        .kind = DQ_SENSITIVITY_WEIGHTS, .layer = -1, .head = -1, .map = -1, .slot = DQ_PLAN_EMBED};
+    s->n = 0;
+    if (wants(s, end.kind)) add(s, end);
+    for (int l = 0; l < s->m->n_layers; l++) list_layer(s, l);
+    end.slot = DQ_PLAN_HEAD;
+    if (wants(s, end.kind) && !s->m->tied) add(s, end);
+}
+
+/* The cache with keys alone, or values alone, as codes. */
+static dq_status cache_of(dq_kv_spec *out, const dq_sensitivity *s, dq_sensitivity_kind kind,
+                          dq_err *err)
+{
+    dq_kv_config c = s->set.kv;
+    c.k_bits = kind == DQ_SENSITIVITY_KEYS ? s->set.bits : 16;
+    c.v_bits = kind == DQ_SENSITIVITY_VALUES ? s->set.bits : 16;
+    return dq_model_kv_spec(out, &c, s->m, DQ_NUM_F32, err);
+}
+
+dq_status dq_sensitivity_new(dq_sensitivity *s, const dq_model *m, const dq_calib_text *text,
+                             const dq_sensitivity_settings *set, dq_arena *a, dq_err *err)
+{
+    *s = (dq_sensitivity){.set = *set, .m = m, .text = text, .arena = a, .work = s->work};
+    for (int k = DQ_SENSITIVITY_KEYS; k <= DQ_SENSITIVITY_VALUES; k++) {
+        dq_kv_spec spec;
+        if (wants(s, (dq_sensitivity_kind)k))
+            DQ_TRY(cache_of(&spec, s, (dq_sensitivity_kind)k, err));
+    }
+    list(s);
+    s->unit = dq_alloc(a, (size_t)s->n + 1, sizeof *s->unit, err);
+    if (!s->unit) return err->code;
+    list(s);
+    for (int64_t i = 0; i < s->n; i++) {
+        s->unit[i].sums = dq_alloc(a, (size_t)text->n_clusters, sizeof(double), err);
+        if (!s->unit[i].sums) return err->code;
+    }
+    s->scored_of = dq_plan_part_scored(text, a, err);
+    if (!s->scored_of) return err->code;
+    for (int64_t i = 0; i < text->n_clusters; i++) s->scored += s->scored_of[i];
+    return forecast_new(&s->forecast, m, text->n_clusters, a, err);
+}
+
+/* ---- The journal ---- */
+
+static json_t *line_of(const dq_sensitivity *s, const dq_sensitivity_unit *u)
+{
+    json_t *line = json_object();
+    json_object_set_new(line, "model", json_integer(s->set.number));
+    json_object_set_new(line, "unit", json_integer(u - s->unit));
+    json_object_set_new(line, "kld", dq_plan_journal_reals(u->sums, s->text->n_clusters));
+    if (isfinite(u->local)) json_object_set_new(line, "local", json_real(u->local));
+    return line;
+}
+
+static dq_status conclude(const dq_sensitivity *s, dq_sensitivity_unit *u, dq_err *err)
+{
+    const int64_t n = s->text->n_clusters, *scored = s->scored_of;
+    DQ_TRY(dq_plan_decide_mean(&u->kld, u->sums, scored, n, err));
+    u->interval = dq_plan_decide_kld(u->kld, dq_plan_decide_skew(u->sums, scored, n), 0.05);
+    u->known = true;
+    return DQ_OK;
+}
+
+dq_status dq_sensitivity_take(void *arg, json_t *line, dq_err *err)
+{
+    dq_sensitivity *s = arg;
+    const json_int_t at = json_integer_value(json_object_get(line, "unit"));
+    const json_t *local = json_object_get(line, "local");
+    int64_t found;
+    if (!json_is_integer(json_object_get(line, "unit")) || at < 0 || at >= s->n)
+        return dq_fail(err, DQ_DAMAGED, "has a unit that is none of 0 to %lld",
+                       (long long)s->n - 1);
+    dq_sensitivity_unit *u = &s->unit[at];
+    DQ_TRY(dq_plan_journal_take_reals(u->sums, s->text->n_clusters, &found, line, "kld", err));
+    if (found != s->text->n_clusters)
+        return dq_fail(err, DQ_DAMAGED, "kld has %lld numbers (expected %lld)", (long long)found,
+                       (long long)s->text->n_clusters);
+    if (local && !(json_is_real(local) && json_real_value(local) >= 0))
+        return dq_fail(err, DQ_DAMAGED, "\"local\" holds what is no error");
+    if (local) u->local = json_real_value(local);
+    s->n_known += !u->known;
+    return conclude(s, u, err);
+}
+
+/* ---- One unit ---- */
+
+/* What a change consists of, while it is measured. */
+typedef struct change {
+    dq_plan_change of;
+    dq_layer layer;
+    dq_kv_spec kv;
+    dq_logit_spec logit;
+    dq_coded coded;
+    bool *rounds;
+} change;
+
+static dq_status round_weight(change *c, const dq_sensitivity *s, const dq_weight *w, dq_err *err)
+{
+    const bool ends = w == &s->m->embed || w == &s->m->head;
+    dq_quant_spec spec = {.bits = s->set.bits, .group = s->set.group, .scale_dtype = DQ_F16};
+    dq_gptq_loss loss = {0};
+    float *values;
+    spec.mode = dq_quantize_mode(DQ_SEARCH, spec.bits, !ends);
+    if (dq_plan_round_values(&values, w, err) == DQ_OK) {
+        spec.scale_dtype = dq_plan_round_scale(values, w->rows, w->cols, &spec);
+        dq_plan_round_nearest(&c->coded, &loss, values, w->rows, w->cols, &spec, err);
+        c->coded.weight.name = w->name;
+    }
+    dq_block_free(values);
+    return err->code;
+}
+
+static dq_status make_change(change *c, const dq_sensitivity *s, const dq_sensitivity_unit *u,
+                             dq_err *err)
+{
+    const dq_head_order *map = &s->m->map;
+    if (u->kind == DQ_SENSITIVITY_WEIGHTS) {
+        DQ_TRY(round_weight(c, s, weight_of(s->m, u), err));
+        if (u->layer < 0) return DQ_OK;
+        c->layer = s->m->layer[u->layer];
+        *dq_plan_probe_weight(&c->layer, u->slot) = c->coded.weight;
+        c->of.layer = &c->layer;
+        return DQ_OK;
+    }
+    if (u->kind == DQ_SENSITIVITY_KEYS || u->kind == DQ_SENSITIVITY_VALUES) {
+        c->of.kv = &c->kv;
+        return cache_of(&c->kv, s, u->kind, err);
+    }
+    c->logit = (dq_logit_spec){s->set.bits, s->set.granularity};
+    c->of.logit = &c->logit;
+    if (u->head < 0) return DQ_OK;
+    c->rounds = dq_block_new((size_t)map->n_q, sizeof *c->rounds, err);
+    if (!c->rounds) return err->code;
+    for (int k = 0; k < map->n_maps; k++)
+        c->rounds[map->head[u->head].q[k]] = u->map < 0 || u->map == k;
+    c->of.rounds = c->rounds;
+    return DQ_OK;
+}
+
+static const char *const what_name[DQ_SENSITIVITY_KINDS] = {
+    "logits of layers", "logits of heads", "logits of maps", "keys", "values", "weights"};
+
+static int first_layer(const dq_model *m, const dq_sensitivity_unit *u)
+{
+    if (u->layer >= 0) return u->layer;
+    return u->slot == DQ_PLAN_HEAD ? m->n_layers : 0;
+}
+
+static dq_status measure(dq_sensitivity *s, dq_plan_part *part, dq_sensitivity_unit *u,
+                         const change *c, dq_err *err)
+{
+    const dq_model *m = s->m;
+    dq_plan_other other = {.m = m,
+                           .from = first_layer(m, u),
+                           .change = &c->of,
+                           .head = &m->head,
+                           .what = what_name[u->kind]};
+    dq_plan_sums sums = {.kld = u->sums};
+    if (u->kind == DQ_SENSITIVITY_WEIGHTS && u->slot == DQ_PLAN_EMBED) {
+        other.embed = &c->coded.weight;
+        if (m->tied) other.head = &c->coded.weight;
+    }
+    if (u->kind == DQ_SENSITIVITY_WEIGHTS && u->slot == DQ_PLAN_HEAD) other.head = &c->coded.weight;
+    if (u->layer >= 0 || other.embed) DQ_TRY(dq_plan_part_local(&u->local, part, &other, err));
+    DQ_TRY(dq_plan_part_measure(&sums, part, &other, err));
+    DQ_TRY(conclude(s, u, err));
+    return s->set.journal && dq_ranks_number() == 0
+               ? dq_plan_journal_put(s->set.journal, line_of(s, u), err)
+               : DQ_OK;
+}
+
+static dq_status run_unit(dq_sensitivity *s, dq_plan_part *part, dq_sensitivity_unit *u,
+                          dq_err *err)
+{
+    change c = {.coded.bytes = NULL};
+    if (make_change(&c, s, u, err) == DQ_OK) measure(s, part, u, &c, err);
+    dq_coded_free(&c.coded);
+    dq_block_free(c.rounds);
+    return err->code;
+}
+
+/* ---- Layers ---- */
+
+/* Where heads are shown to the forecast. */
+typedef struct seen {
+    dq_sensitivity *s;
+    const dq_plan_part *part;
+    int layer;
+    dq_err *err;
+} seen;
+
+static void see_heads(void *arg, const dq_layer_steps *steps)
+{
+    const seen *x = arg;
+    const dq_plan_part *p = x->part;
+    const dq_calib_chunk *k = p->pass.chunk;
+    while (&k->batch != steps->batch) k++;
+    if (dq_backend_sync(p->pass.b, x->err) != DQ_OK) return;
+    forecast_add(&x->s->forecast, x->layer, steps, p->text->cluster + k->first_seq, x->err);
+}
+
+/* Those of a layer, or of none: before the first layer the embedding, after the last one the head. */
+static dq_status run_units(dq_sensitivity *s, dq_plan_part *part, int layer, bool head, dq_err *err)
+{
+    for (int64_t i = 0; i < s->n; i++) {
+        dq_sensitivity_unit *u = &s->unit[i];
+        if (u->known || u->layer != layer) continue;
+        if (layer < 0 && (u->slot == DQ_PLAN_HEAD) != head) continue;
+        DQ_TRY(dq_os_check_stop(err));
+        DQ_TRY(run_unit(s, part, u, err));
+    }
+    return DQ_OK;
+}
+
+static dq_status run_layers(dq_sensitivity *s, dq_plan_part *part, dq_err *err)
+{
+    DQ_TRY(dq_plan_part_next(part, -1, NULL, err));
+    DQ_TRY(run_units(s, part, -1, false, err));
+    for (int l = 0; l < s->m->n_layers; l++) {
+        seen x = {s, part, l, err};
+        const dq_plan_inputs inputs = {.see_heads = see_heads, .arg = &x};
+        DQ_TRY(dq_plan_part_next(part, l, &inputs, err));
+        DQ_TRY(run_units(s, part, l, false, err));
+        DQ_TRY(dq_plan_part_move(part, err));
+    }
+    return run_units(s, part, -1, true, err);
+}
+
+/* Multiplications and additions that lack; expected by work. */
+static double sensitivity_flop(const dq_sensitivity *s)
+{
+    const double ids = (double)s->text->n_ids;
+    double flop = dq_plan_part_source_flop(s->m, ids);
+    for (int l = 0; l < s->m->n_layers; l++) flop += ids * dq_calibrate_work_layer(&s->m->layer[l]);
+    for (int64_t i = 0; i < s->n; i++) {
+        const dq_sensitivity_unit *u = &s->unit[i];
+        if (u->known) continue;
+        flop += dq_plan_part_kld_flop(s->m, first_layer(s->m, u), ids);
+        if (u->layer >= 0) flop += ids * dq_calibrate_work_layer(&s->m->layer[u->layer]);
+    }
+    return flop;
+}
+
+/* The predicted error of a unit's logits: of all that it rounds together. */
+static double logit_error(const dq_sensitivity *s, const dq_sensitivity_unit *u)
+{
+    const dq_head_order *map = &s->m->map;
+    dq_forecast_logits of[2] = {{0}};
+    if (u->kind > DQ_SENSITIVITY_MAPS) return (double)NAN;
+    const dq_forecast_logits *layer = s->forecast.logits + (int64_t)u->layer * map->n_q;
+    if (u->head < 0)
+        return dq_forecast_predicted_all(layer, map->n_q, s->set.bits, s->set.granularity);
+    for (int k = 0; k < map->n_maps; k++) {
+        if (u->map < 0 || u->map == k) of[k] = layer[map->head[u->head].q[k]];
+    }
+    return dq_forecast_predicted_all(of, 2, s->set.bits, s->set.granularity);
+}
+
+dq_status dq_sensitivity_run(dq_sensitivity *s, dq_err *err)
+{
+    dq_plan_part part;
+    dq_plan_work_expect(&s->work, sensitivity_flop(s));
+    if (dq_plan_part_new(&part, s->text, s->m, s->set.backend, s->set.beside, true, &s->work,
+                         err) == DQ_OK)
+        run_layers(s, &part, err);
+    for (int64_t i = 0; i < s->n; i++) s->unit[i].logit_error = logit_error(s, &s->unit[i]);
+    dq_plan_part_end(&part);
+    return err->code;
+}
