@@ -1,6 +1,4 @@
-/* outliers: magnitudes of attention logits and activations of one model: the numbers of Table 5 of arXiv 2410.05258, pooled and
- * per layer; and, where a profile is wanted, the same with and without the tokens on which attention is parked, by head and by
- * channel. Nothing depends on the order in which tokens come, and nothing grows with their number.
+/* head_kinds: what an output head does on a text, by where its attention goes.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_OUTLIERS_H
 #define DQ_OUTLIERS_H
@@ -8,6 +6,26 @@
 #include "engine/observe.h"
 #include "engine/runner.h"
 #include "stat/stat.h"
+
+/* The first one that fits, by shares of sum |D|. Source of retrieval: induction heads, arXiv 2209.11895. */
+typedef enum dq_head_kind {
+    DQ_HEAD_RETRIEVAL, /* a tenth of a row's, where it can, on what followed the last occurrence of its token */
+    DQ_HEAD_SINK,  /* half on the first token */
+    DQ_HEAD_LOCAL, /* half on the last DQ_LOCAL_KEYS tokens */
+    DQ_HEAD_MIXED,
+    DQ_HEAD_KINDS
+} dq_head_kind;
+extern const char
+    *const dq_head_kind_name[DQ_HEAD_KINDS]; /* "retrieval", "sink", "local", "mixed" */
+
+/* Of the sums of a head; DQ_HEAD_MIXED without rows. */
+dq_head_kind dq_head_kind_of(const dq_head_measure *m, const dq_head_profile *p);
+
+/* ---- Outliers ----
+ * Magnitudes of attention logits and activations of one model: the numbers of Table 5 of arXiv
+ * 2410.05258, pooled and per layer; and, where a profile is wanted, the same with and without the
+ * tokens on which attention is parked, by head and by channel. Nothing depends on the order in
+ * which tokens come, and nothing grows with their number. */
 
 /* The median of |x|: within `bound` of the true value; bound 0 says exact. NaN without values. */
 typedef struct dq_median {
@@ -69,9 +87,6 @@ void dq_outliers_free(dq_outliers *o); /* zeroed or initialised */
 dq_status dq_outliers_put(const dq_outliers *o, int layer, dq_strbuf *to, dq_err *err);
 dq_status dq_outliers_merge(dq_outliers *o, int layer, const char **at, const char *end,
                             dq_err *err);
-/* Fills what follows from the layers: pooled tallies, medians, measures. Once after each pass over the data; after the first one
- * it adds only what was refined. */
-void dq_outliers_pool(dq_outliers *o);
 /* Half of the histogram bin is how far the middle can be from the value. */
 dq_median dq_outlier_median(const dq_tally *t);
 
@@ -85,5 +100,108 @@ double dq_outlier_kurtosis0(const dq_tally *t);
 int dq_outlier_map(const dq_head_order *map, int head);
 /* A query head's logits on keys of some classes: bit i stands for class i. */
 dq_moments dq_outlier_head(const dq_outliers *o, int layer, int head, unsigned classes);
+
+/* ---- Elements ----
+ * Outliers as one looks for them, each named once: a channel of the residual stream at a class of
+ * tokens, with the layers where it stands; or a channel of q, k, v or a projection's input, or a
+ * query head's logits on a class of keys, of a layer. */
+
+typedef struct dq_element {
+    int kind;
+    dq_token_class class; /* of the token; of logits: of the key */
+    int64_t col;          /* channel; of logits the query head */
+    float max;            /* its largest magnitude over layers */
+    dq_place at;          /* where: seq, layer, row; of logits the query and, in col, the key */
+    double rms;           /* in that layer, over tokens of the class */
+    double ratio;         /* max over the median of that layer's ordinary tokens */
+    /* It stands in a layer where its magnitude comes to a tenth of `max`: layers first .. last, but for gaps. Channels mean the
+     * same in all layers on the residual stream alone; elsewhere first = last = at.layer. */
+    int first, last, n_gaps;
+    double before; /* its magnitude in layer first - 1; NaN: there is none */
+} dq_element;
+
+/* The `max` largest elements of a kind of a profile and a class, largest first, into out[max]; returns how many. */
+int dq_elements_find(dq_element *out, int max, const dq_outliers *o, int kind,
+                     dq_token_class class);
+
+/* ---- Weight outliers ----
+ * Magnitudes of the matrices of a model, as they are multiplied. */
+
+/* One matrix [rows, cols], y = W x: a column belongs to an input channel, a row to an output. */
+typedef struct dq_weight_outlier {
+    const char *name; /* the tensor's */
+    const char *role; /* "embed", "q" .. "down", "lambda", "head" */
+    int layer;        /* -1: of no layer */
+    int64_t rows, cols;
+    int64_t n_bad; /* values that are not finite, which are in no other number */
+    float max;     /* the largest magnitude, and where */
+    int64_t row, col;
+    double median, p99_9; /* to the middle of a bin: 0.4 % off at most */
+    double rms, kurtosis0;
+    int64_t
+        largest_col; /* the input channel with the largest root of the mean square; of equal ones the first */
+    double col_ratio; /* that over the median over columns; 0: that is 0 */
+} dq_weight_outlier;
+
+typedef struct dq_weight_outliers {
+    dq_weight_outlier *of; /* [n] in the order of the model */
+    int n;
+} dq_weight_outliers;
+
+/* Of all matrices; a head that is the embedding is none of its own. Ended by dq_weight_outliers_free. DQ_STOPPED after Ctrl-C. */
+dq_status dq_weight_outliers_collect(dq_weight_outliers *o, const dq_model *m, dq_err *err);
+void dq_weight_outliers_free(dq_weight_outliers *o); /* zeroed or collected */
+
+/* ---- Outlier walk ----
+ * A model's forward passes over given sequences, from which outliers (outliers.h) are collected. */
+
+/* A view: sequence i is ids[cu[i]] .. ids[cu[i+1]-1], fed from position 0. */
+typedef struct dq_sequences {
+    int64_t n;
+    const int64_t *cu; /* [n + 1], from 0 */
+    const int32_t *ids;
+} dq_sequences;
+
+/* How the data are walked. */
+typedef struct dq_outlier_plan {
+    int64_t max_rows; /* of one pass; a longer sequence is a pass of its own */
+    /* 1: top values are exact, medians carry a bound. 2: the pooled medians are exact too. 3: those of
+     * the layers as well. Each is one more walk over all sequences. */
+    int walks;
+    /* Called between layers and after each pass of the model; may be NULL. `walk` counts from 0. */
+    void (*tick)(void *arg, int walk, int64_t rows_done);
+    void *arg;
+} dq_outlier_plan;
+
+/* A profile's classes of tokens. A token not at the first position is a sink from the first layer on in which the queries that
+ * see it give it this share of their attention, on average over them and the layer's maps; where fewer see it, nothing is known,
+ * and it is none. What a layer puts out is classed by the attention of the next layer, which reads it; after the last layer by
+ * that one's. */
+#define DQ_OUTLIER_SINK_SHARE 0.02
+enum { DQ_OUTLIER_SINK_QUERIES = 128 };
+
+/* Fills *o, of dq_outliers_init and this model. Sequences longer than the model's positions are DQ_MISMATCH, ids outside its
+ * vocabulary and a profile on a backend without profile_rows too; all are found before anything runs. By all ranks
+ * (base/ranks.h); only on rank 0 *o holds all of it then. The numbers do not depend on how many there are. */
+dq_status dq_outlier_walk_collect(dq_outliers *o, dq_runner *r, const dq_sequences *s,
+                                  const dq_outlier_plan *plan, dq_err *err);
+
+/* The first walk alone, in blocks: for runs of one walk that processes share which never meet. Blocks follow from sequences and
+ * plan->max_rows alone; `walks` is not read. */
+typedef struct dq_outlier_walk dq_outlier_walk;
+enum { DQ_OUTLIER_BLOCKS = 128 }; /* at most */
+/* `o` is of dq_outliers_init and of this model; all but `w` has to stay. Refuses as dq_outlier_walk_collect does. */
+dq_status dq_outlier_walk_new(dq_outlier_walk **w, dq_outliers *o, const dq_model *m,
+                              const dq_sequences *s, const dq_outlier_plan *plan, dq_err *err);
+void dq_outlier_walk_free(dq_outlier_walk *w); /* NULL allowed */
+int dq_outlier_walk_blocks(const dq_outlier_walk *w);
+int64_t dq_outlier_walk_rows(const dq_outlier_walk *w, int block);
+/* Adds a block to *o. */
+dq_status dq_outlier_walk_run(dq_outlier_walk *w, dq_runner *r, int block, dq_err *err);
+/* Whether the places of *o stand in its sequences: bytes may come from a file, and ids are looked up by places. */
+bool dq_outlier_walk_check(const dq_outlier_walk *w);
+/* After the last block, wherever blocks were run (dq_outliers_merge): *o is what dq_outlier_walk_collect makes of one walk, bit for
+ * bit. */
+void dq_outlier_walk_end(dq_outlier_walk *w);
 
 #endif

@@ -1,8 +1,7 @@
 /* cmd_export: dq export OUT.h5 -o PATH [--format FORM]
  * SPDX-License-Identifier: MIT */
 #include "checkpoint/container.h"
-#include "cmds/cli/progress.h"
-#include "cmds/cli/table.h"
+#include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "export/export.h"
 #include "model/model.h"
@@ -18,8 +17,6 @@
 
 #ifdef _OPENMP
 #include "base/os.h"
-#include "cmds/cli/help.h"
-#include "cmds/cli/stdout.h"
 
 #include <omp.h>
 #endif

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "cmds/cli/help.h"
+#include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "cmds/report/report.h"
 #include "model/model.h"

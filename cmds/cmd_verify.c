@@ -2,9 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
-#include "cmds/cli/help.h"
-#include "cmds/cli/progress.h"
-#include "cmds/cli/stdout.h"
+#include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "quantize/quantize.h"
 #include "record/record.h"

@@ -2,10 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
 #include "base/ranks.h"
-#include "cmds/cli/stdout.h"
+#include "cmds/cli/cli.h"
 #include "cmds/command.h"
-#include "cmds/help_pages.h"
-#include "cmds/last_words.h"
 #include "record/record.h"
 #include "record/version.h"
 #include "settings/inputs.h"

@@ -53,15 +53,4 @@ void dq_lm_warn_lost(struct dq_lm *m, const char *text, size_t len, const dq_cha
 /* An empty session; evicts: see session.h. */
 dq_status dq_lm_session(struct dq_lm *m, bool evicts, dq_err *err);
 
-/* DQ_MISMATCH: one of ids[n] is not below vocab. */
-dq_status dq_lm_check_ids(const struct dq_lm *m, const int32_t *ids, int64_t n, int vocab,
-                          dq_err *err);
-/* Takes the model for what runs it. DQ_USAGE: it is taken, as a listener of dq_lm_generate has called, or was when the process
- * was forked. DQ_MISMATCH: a fork has left it without its GPU. dq_lm_leave gives it back, or closes it if dq_lm_close was called
- * meanwhile. */
-dq_status dq_lm_enter(struct dq_lm *m, dq_err *err);
-void dq_lm_leave(struct dq_lm *m);
-/* Remembers a failure for dq_lm_error, in the words of the command line. Returns its code. */
-int dq_lm_failed(dq_err *err);
-
 #endif

@@ -1,7 +1,7 @@
 #!/bin/sh
 # kinds.sh: a kind of evaluation is known by its own two files and by one table, and nowhere else.
 #   sh tests/kinds.sh [REPOSITORY]
-# Kinds are the rows cmd_eval_NAME of cmds/eval/cmd_NAME.c; eval_kind.c lists them. Prints one line per violation
+# Kinds are the rows cmd_eval_NAME of cmds/eval/cmd_NAME.c; eval_inputs.c lists them. Prints one line per violation
 # and exits 1; also checks itself on a planted tree that breaks every rule.
 set -eu
 LC_ALL=C
@@ -42,8 +42,8 @@ check() (
         grep -q "^ *\.kind = {.*&dq_eval_${kind}[,}]" cmds/eval/cmd_*.c || echo "src/eval: dq_eval_$kind has no row in cmds/eval"
     done
     for kind in $(kinds .); do
-        grep -q "&cmd_eval_${kind}[,}]" cmds/eval/eval_kind.c ||
-            echo "cmds/eval/cmd_$kind.c: has no row in the table of cmds/eval/eval_kind.c"
+        grep -q "&cmd_eval_${kind}[,}]" cmds/eval/eval_inputs.c ||
+            echo "cmds/eval/cmd_$kind.c: has no row in the table of cmds/eval/eval_inputs.c"
         # shellcheck disable=SC2086
         code $all | grep "cmd_eval_$kind\\>" |
             grep -v "^cmds/eval/\\(eval_kind\\.[ch]\\|cmd_${kind}[a-z_]*\\.[ch]\\):" |
@@ -52,7 +52,7 @@ check() (
 )
 
 self_test() {
-    plant cmds/eval/eval_kind.c 'const cmd_eval_kind *const cmd_eval_kinds[] = {&cmd_eval_one};'
+    plant cmds/eval/eval_inputs.c 'const cmd_eval_kind *const cmd_eval_kinds[] = {&cmd_eval_one};'
     plant cmds/eval/cmd_one.c 'const cmd_eval_kind cmd_eval_one = {' '    .name = "uno",' '};' \
         '    .kind = {&dq_eval_one},' '#include "eval/kind_one.h"' 'bool shows(int row) { return cmd_eval_kind_shows(&cmd_eval_one, row); }'
     plant src/eval/kind_one.c '/* whether s->kind == &dq_eval_one */' \

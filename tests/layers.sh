@@ -155,7 +155,7 @@ self_test() {
         '| `kernels/cpu` | `base` |' '| `cmds/cli` | `src` |' '| `cmds` | `src`, `cmds/cli` |' '## More' '| `other` | – |'
     plant src/base/base.h '#include <stddef.h>'
     plant src/base/os.c '#include "base/base.h"' '#include <unistd.h>' '/* printf( is only named here */'
-    plant cmds/main.c '#include "checkpoint/h5_result.h"' '#include "cmds/cli/help.h"' 'int main(void) { puts("x"); }'
+    plant cmds/main.c '#include "checkpoint/h5_result.h"' '#include "cmds/cli/cli.h"' 'int main(void) { puts("x"); }'
     plant src/checkpoint/h5.c '#include <hdf5.h>' 'static int n; void f(char *s) { snprintf(s, 1, "exit(1)"); }' \
         '/* "--force" and "dq eval" are only named here */' "char quote = '\"', *s = \"a - -b, dq evaluates\";"
     expect_clean
@@ -164,7 +164,7 @@ self_test() {
     plant src/checkpoint/container.c '#include "other/x.h"' '#include "kernels/cpu/cpu.h"'
     plant src/base/ranks_none.c '#include <mpi.h>'
     plant cmds/cli/table.c '#include <hdf5.h>'
-    plant cmds/cli/progress.c '#include "kernels/cpu/cpu.h"'
+    plant cmds/cli/cli.c '#include "kernels/cpu/cpu.h"'
     plant kernels/cpu/cpu_x.c '#include <cuda_runtime.h>' '#include <sys/stat.h>' 'void h(FILE *f) { fprintf(stderr, "x"); }'
     plant src/engine/backend.h '#include "engine/backend.h"'
     plant src/engine/backend.h '#include "base/base.h"' '#include "model/model.h"'
@@ -189,7 +189,7 @@ self_test() {
     expect '^src/checkpoint/container.c:2: includes kernels/cpu/cpu.h; checkpoint may not include kernels/cpu$'
     expect '^src/base/ranks_none.c:1: includes mpi.h; only src/base/ranks_mpi.c knows MPI$'
     expect '^cmds/cli/table.c:1: includes hdf5.h'
-    expect '^cmds/cli/progress.c:1: includes kernels/cpu/cpu.h; cmds/cli may not include kernels/cpu$'
+    expect '^cmds/cli/cli.c:1: includes kernels/cpu/cpu.h; cmds/cli may not include kernels/cpu$'
     expect '^kernels/cpu/cpu_x.c:1: includes cuda_runtime.h'
     expect '^kernels/cpu/cpu_x.c:2: includes sys/stat.h'
     expect '^kernels/cpu/cpu_x.c:3: prints'

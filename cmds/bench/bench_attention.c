@@ -1,23 +1,30 @@
-/* bench_attention: dq bench attention: one layer's attention over invented queries, keys and values of each length, from
- * products with keys to the head norm: with every rounding of logits, and, of a model with two maps, each map by itself as a
- * softmax attention over the same keys and values. These take turns, and so does the peak (bench_limits.h).
+/* Dq bench attention: one layer's attention over invented queries, keys and values of each length,
+ * from products with keys to the head norm: with every rounding of logits, and, of a model with
+ * two maps, each map by itself as a softmax attention over the same keys and values. These take
+ * turns, and so does the peak (inside.h).
  *
- * A cache of one layer is filled once per length and read by all forms. It is never compacted, so that every row reads what it
- * reads in a pass: which tokens are read as codes goes by positions alone (kv/kv.h), and appending makes the codes of all
- * that the last row reads so. Two softmaxes are two calls with a head order of one map each: the same kernels and pages, and
- * the products with values twice. Run -1 warms up.
+ * A cache of one layer is filled once per length and read by all forms. It is never compacted, so
+ * that every row reads what it reads in a pass: which tokens are read as codes goes by positions
+ * alone (kv/kv.h), and appending makes the codes of all that the last row reads so. Two softmaxes
+ * are two calls with a head order of one map each: the same kernels and pages, and the products
+ * with values twice. Run -1 warms up.
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/os.h"
-#include "cmds/bench/bench_limits.h"
-#include "cmds/bench/bench_rates.h"
-#include "cmds/bench/bench_report.h"
-#include "cmds/bench/bench_run.h"
-#include "cmds/cli/help.h"
-#include "cmds/cli/progress.h"
+#include "cmds/bench/inside.h"
+#include "cmds/cli/cli.h"
+#include "cmds/cli/kv_report.h"
 #include "cmds/command.h"
+#include "engine/runner.h"
+#include "eval/score.h"
+#include "record/record.h"
+#include "settings/inputs.h"
+#include "tasks/tasks.h"
 
 #include <math.h>
 #include <stdio.h>
+
+/* ---- Attention ---- */
 
 enum { MAX_FORMS = DQ_BENCH_LOGITS + 1 };
 
@@ -331,6 +338,522 @@ dq_status dq_cmd_bench_attention(int argc, char **argv, dq_err *err)
     if (args.help) return DQ_OK;
     DQ_TRY(dq_bench_list_read(&x.length, lengths, "tokens", 1 << 20, err));
     if (dq_bench_open(&o, usage.name, args.item[0], err) == DQ_OK) run(&x, err);
+    dq_bench_close(&o);
+    return err->code;
+}
+
+/* ---- Evict ----
+ * Dq bench evict: what it takes to choose the tokens of a context that a policy keeps, beside
+ * reading the context. A run is one prefill that nobody watches and one for every policy, each
+ * followed by its eviction of all but a quarter; what a policy takes is what its turn took longer,
+ * over the unwatched prefill of the same run. Run -1 warms up. */
+
+static const double keep = 0.25;
+enum { POLICIES = 32 };
+
+typedef struct policies {
+    dq_bench *o;
+    dq_bench_list length;
+    const dq_kv_policy *policy[POLICIES]; /* [n_policies] */
+    int n_policies;
+    dq_backend *b;
+    dq_progress progress;              /* in rows; told between runs */
+    double *prefill, *over, *evicting; /* [runs], [n_policies][runs] twice */
+} policies;
+
+/* The words of --kv-policy: policies, and `all`, which is every one that is no baseline. */
+static const char *const *policy_words(const char *word[POLICIES + 1])
+{
+    for (int i = 0; i < dq_kv_n_policies; i++) word[i] = dq_kv_policies[i].name;
+    word[dq_kv_n_policies] = "all";
+    return word;
+}
+
+/* Those of a list of names; of none, all. */
+static void take_policies(policies *x, const dq_words *names)
+{
+    for (int i = 0; i < dq_kv_n_policies; i++) {
+        const bool in_all = !dq_kv_policies[i].baseline;
+        bool asked = names->n == 0 && in_all;
+        for (int k = 0; k < names->n; k++)
+            asked = asked || names->at[k] == i || (names->at[k] == dq_kv_n_policies && in_all);
+        if (asked) x->policy[x->n_policies++] = &dq_kv_policies[i];
+    }
+}
+
+/* One context, watched and cut by e, or by nobody. *evicting: the part of *seconds after the pass. */
+static dq_status run_one(policies *x, const dq_bench_prompt *p, dq_evictor *e, double *seconds,
+                         double *evicting, dq_evict_report *report, dq_err *err)
+{
+    dq_kv *kv = dq_runner_kv(x->o->runner);
+    int32_t seq = x->b->ops->kv_seq_new(x->b, kv);
+    const int32_t prefix = (int32_t)p->n;
+    const int64_t cu[2] = {0, p->n};
+    const dq_batch batch = {
+        .n_seq = 1, .n_rows = p->n, .cu_rows = cu, .seq = &seq, .ids = p->ids, .pos = p->pos};
+    dq_pass pass = {.logit = dq_logit_plain, .math = x->o->math};
+    dq_mat hidden;
+    const double start = dq_bench_now(x->b);
+    if (e) dq_evictor_watch(e, &batch, &pass.columns, err);
+    if (err->code == DQ_OK) dq_runner_pass(x->o->runner, &batch, &pass, &hidden, err);
+    const double read = dq_bench_now(x->b);
+    if (e && err->code == DQ_OK) dq_evictor_run(e, &batch, &prefix, report, err);
+    *seconds = dq_bench_now(x->b) - start;
+    *evicting = *seconds - (read - start);
+    if (e) dq_evictor_forget(e, seq);
+    x->b->ops->kv_seq_free(x->b, kv, seq);
+    return err->code;
+}
+
+static dq_status run_policy(policies *x, const dq_bench_prompt *p, int i, double *seconds,
+                            double *evicting, dq_err *err)
+{
+    const dq_pass pass = {.logit = dq_logit_plain, .math = x->o->math};
+    dq_kv_spec spec = x->o->kv;
+    dq_evict_report report = dq_evict_report_none;
+    dq_kv_cached told = {0};
+    dq_evictor *e = NULL;
+    char what[400];
+    spec.evict.policy = x->policy[i];
+    spec.evict.keep = keep;
+    if (dq_evictor_new(&e, x->o->runner, &spec, &pass, err) == DQ_OK)
+        run_one(x, p, e, seconds, evicting, &report, err);
+    dq_evictor_free(e);
+    dq_kv_cached_report(&told, &report, 1);
+    snprintf(what, sizeof what, "%s, %d tokens", x->o->model->name, (int)p->n);
+    if (err->code == DQ_OK) dq_kv_report_warn_policy(&x->o->logger, what, &spec, &told);
+    return err->code;
+}
+
+/* A round of all policies and of the prefill that nobody watches: what is first changes from round to round. */
+static dq_status evict_run_all(policies *x, const dq_bench_prompt *p, int64_t evict_run,
+                               dq_err *err)
+{
+    const int n = x->n_policies, first = evict_run < 0 ? 0 : (int)(evict_run % (n + 1));
+    const int64_t at = evict_run < 0 ? 0 : evict_run, runs = x->o->runs;
+    dq_evict_report none = dq_evict_report_none;
+    double unused;
+    for (int k = 0; k <= n; k++) {
+        const int i = (first + k) % (n + 1);
+        if (i == n)
+            DQ_TRY(run_one(x, p, NULL, &x->prefill[at], &unused, &none, err));
+        else
+            DQ_TRY(run_policy(x, p, i, &x->over[i * runs + at], &x->evicting[i * runs + at], err));
+    }
+    for (int i = 0; i < n; i++) {
+        x->over[i * runs + at] = x->over[i * runs + at] / x->prefill[at] - 1;
+        x->evicting[i * runs + at] /= x->prefill[at];
+    }
+    return err->code;
+}
+
+static void evict_add_result(policies *x, int n, int i, dq_bench_report *r, dq_err *err)
+{
+    const int64_t runs = x->o->runs;
+    const dq_bench_timing prefill = dq_bench_timing_of(x->prefill, runs);
+    const dq_bench_timing over = dq_bench_timing_of(x->over + i * runs, runs);
+    const double evicting = dq_bench_timing_of(x->evicting + i * runs, runs).median;
+    const dq_bench_figure f[] = {
+        dq_bench_count("tokens", "tokens", n),
+        dq_bench_text("policy", "policy", x->policy[i]->name),
+        dq_bench_real("prefill_seconds_median", "prefill s", prefill.median, 1, 3),
+        dq_bench_real("over_prefill_median", "more", over.median, 1, 3),
+        dq_bench_real("over_prefill_min", "least", over.min, 1, 3),
+        dq_bench_real("over_prefill_max", "most", over.max, 1, 3),
+        dq_bench_real("evicting_over_prefill_median", "evicting", evicting, 1, 3)};
+    dq_bench_report_add(r, "evict", f, (int)(sizeof f / sizeof *f), err);
+}
+
+static dq_status measure(policies *x, int length, dq_bench_report *r, dq_err *err)
+{
+    dq_bench_prompt prompt = {0};
+    dq_bench_prompt_new(&prompt, x->o->model, length, err);
+    for (int64_t i = -1; err->code == DQ_OK && i < x->o->runs; i++) {
+        evict_run_all(x, &prompt, i, err);
+        dq_progress_set(&x->progress, x->progress.done + length, NULL);
+    }
+    for (int i = 0; err->code == DQ_OK && i < x->n_policies; i++)
+        evict_add_result(x, length, i, r, err);
+    dq_bench_prompt_free(&prompt);
+    return err->code;
+}
+
+static dq_status evict_run_lengths(policies *x, dq_bench_report *r, dq_err *err)
+{
+    double rows = 0;
+    for (int i = 0; i < x->length.n; i++) rows += x->length.at[i];
+    dq_bench_report_runs(r);
+    json_object_set_new(r->settings, "keep", dq_document_real(keep));
+    dq_progress_begin(&x->progress, &x->o->logger, "timed", rows * (double)(x->o->runs + 1));
+    dq_progress_set(&x->progress, 0, NULL);
+    for (int i = 0; i < x->length.n && err->code == DQ_OK; i++) measure(x, x->length.at[i], r, err);
+    dq_progress_end(&x->progress);
+    if (err->code != DQ_OK) return err->code;
+    if (!x->o->json)
+        printf("%s: evicting all but %g of a context, in %s on %s\n"
+               "more: what watching the prefill and evicting after it took, over a prefill that "
+               "nobody watches, in turns: median, least, most; evicting: of that, after the "
+               "prefill\n\n",
+               x->o->model->name, keep, x->o->math_word.text, x->b->device);
+    return dq_bench_report_print(r, err);
+}
+
+/* The share is that of every context: tokens that always stay do not raise it. */
+static dq_status check_lengths(const policies *x, dq_err *err)
+{
+    const int least = x->o->kv.sink + x->o->kv.recent;
+    for (int i = 0; i < x->length.n; i++) {
+        if (x->length.at[i] * keep < least)
+            return dq_fail(err, DQ_USAGE,
+                           "--tokens %d: %g of them are fewer than the %d first and last ones that "
+                           "always stay. Give %.0f or more",
+                           x->length.at[i], keep, least, ceil(least / keep));
+    }
+    return DQ_OK;
+}
+
+/* Gates of zero, where the model has none and a policy needs them: what weights say takes no time. */
+static dq_status lend_gates(policies *x, dq_arena *a, dq_err *err)
+{
+    dq_kv_gates *gates;
+    bool needed = false;
+    for (int i = 0; i < x->n_policies; i++) needed = needed || x->policy[i]->needs & DQ_NEEDS_GATES;
+    if (!needed || x->o->model->gates) return DQ_OK;
+    DQ_TRY(dq_model_new_gates(&gates, x->o->model, a, err));
+    x->o->model->gates = gates;
+    return DQ_OK;
+}
+
+static dq_status evict_run(policies *x, dq_arena *a, dq_err *err)
+{
+    const size_t runs = (size_t)x->o->runs, n = (size_t)x->n_policies;
+    dq_bench_report r;
+    x->b = x->o->backend;
+    DQ_TRY(check_lengths(x, err));
+    DQ_TRY(lend_gates(x, a, err));
+    DQ_TRY(dq_bench_open_runner(x->o, err));
+    double *times = dq_block_new((2 * n + 1) * runs, sizeof *times, err);
+    if (times && dq_bench_report_begin(&r, x->o, err) == DQ_OK) {
+        x->prefill = times;
+        x->over = times + runs;
+        x->evicting = x->over + n * runs;
+        evict_run_lengths(x, &r, err);
+        dq_bench_report_end(&r);
+    }
+    dq_block_free(times);
+    return err->code;
+}
+
+static const dq_usage evict_usage = {
+    .name = "bench evict",
+    .synopsis = "MODEL [options]",
+    .about = "Times the choice of the quarter of a prompt that stays in the cache, by each policy, "
+             "over the prefill. kvzap has gates of zero if the model has none: the values of gates "
+             "do not change the time.",
+    .examples = "  dq bench evict model --kv-policy all --tokens 1024,4096\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one MODEL"};
+
+dq_status dq_cmd_bench_evict(int argc, char **argv, dq_err *err)
+{
+    dq_bench o = dq_bench_defaults;
+    policies x = {.o = &o};
+    const char *lengths = "512", *word[POLICIES + 1];
+    dq_words names = {.n = 0};
+    const dq_opt opts[] = {
+        dq_opt_words("kv-policy", "LIST", &names, policy_words(word), dq_kv_n_policies + 1,
+                     "policies, or all, as for dq eval (default all)"),
+        dq_opt_text("tokens", "N[,N...]", &lengths, "prompt lengths, 272 or more (default 512)"),
+        DQ_BENCH_MATH(o),
+        DQ_BENCH_RUNS(o),
+        DQ_BENCH_RUN(o),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &evict_usage, err));
+    if (args.help) return DQ_OK;
+    take_policies(&x, &names);
+    DQ_TRY(dq_bench_list_read(&x.length, lengths, "tokens", 1 << 20, err));
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_bench_open(&o, evict_usage.name, args.item[0], err) == DQ_OK) evict_run(&x, a, err);
+    dq_bench_close(&o);
+    dq_arena_free(a);
+    return err->code;
+}
+
+/* ---- Items ----
+ * Dq bench items: throughput of scoring short items in the groups of dq eval, tokenizing apart.
+ * Every group of items is scored and then compared, at once, with two things on the same machine:
+ * a prompt of the same kind of work, and the bare products that its floating-point operations
+ * would take. A run is all groups; run -1 warms up with the first one alone. */
+
+enum { LONGEST = 4096 };
+
+/* What a run takes, a value per run. */
+typedef enum column {
+    TOKENIZE, /* seconds */
+    SCORE,
+    FLOOR, /* the products of the computed rows and of the scored tokens' logits, at the rate found beside them */
+    COMPUTED_RATE, /* per second */
+    NAIVE_RATE,
+    PREFILL_RATE,
+    PRODUCT_RATE, /* of FLOOR, in multiply-adds as two */
+    OF_PREFILL,
+    OF_FLOOR,
+    N_COLUMNS
+} column;
+
+typedef struct items_bench {
+    dq_bench *o;
+    const char *path, *task; /* the file and its form, as dq eval names it */
+    int64_t limit;           /* 0: all items */
+    dq_tokenizer *tok;
+    dq_items items;
+    dq_bench_prompt prompt;
+    dq_progress progress;
+    double *value[N_COLUMNS]; /* [runs] */
+    int64_t naive, computed, scored, n_truncated, n_groups;
+} items_bench;
+
+/* The items as ids, and where their scores go. */
+typedef struct encoded {
+    dq_arena *a;
+    dq_requests q;
+    double *logp;
+    int32_t *top1;
+    double seconds;
+} encoded;
+
+static dq_status encode(items_bench *x, encoded *e, dq_err *err)
+{
+    const dq_model *m = x->o->model;
+    const dq_backend *b = x->o->backend;
+    *e = (encoded){.a = dq_arena_new()};
+    if (!e->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    const double start = dq_bench_now(b);
+    if (dq_items_encode(&e->q, &x->items, x->tok, DQ_BOS_AUTO, m->max_positions, m->vocab, e->a,
+                        err) != DQ_OK)
+        return dq_in(err, "%s: ", x->path);
+    e->seconds = dq_bench_now(b) - start;
+    e->logp = dq_alloc(e->a, (size_t)e->q.n_values, sizeof *e->logp, err);
+    e->top1 = dq_alloc(e->a, (size_t)e->q.n_values, sizeof *e->top1, err);
+    return err->code;
+}
+
+/* Sums over the groups of one run. */
+typedef struct sums {
+    double score, prefill, floor, flops;
+    int64_t groups;
+} sums;
+
+/* One group, then what it is compared with. */
+static dq_status run_group(items_bench *x, encoded *e, dq_scorer *scorer, int64_t begin,
+                           int64_t end, sums *s, dq_err *err)
+{
+    const dq_model *m = x->o->model;
+    dq_backend *b = x->o->backend;
+    const int64_t before = scorer->work.computed;
+    double prefill, rate;
+    const double start = dq_bench_now(b);
+    DQ_TRY(dq_score_items(scorer, &e->q, begin, end, (dq_scores){e->logp, e->top1}, err));
+    s->score += dq_bench_now(b) - start;
+    /* the second of two: the first finds the caches full of what was scored */
+    for (int i = 0; i < 2; i++)
+        DQ_TRY(dq_bench_prompt_run(&prefill, x->o->runner, &x->prompt, dq_logit_plain, x->o->math,
+                                   err));
+    DQ_TRY(dq_bench_product_rate(&rate, b, m, x->o->math.linear, err));
+    const int64_t scored = dq_items_values(&e->q, end) - dq_items_values(&e->q, begin);
+    const double flops = dq_bench_row_flops(m) * (double)(scorer->work.computed - before) +
+                         dq_bench_logits_flops(m) * (double)scored;
+    s->prefill += prefill;
+    s->flops += flops;
+    s->floor += flops / rate;
+    s->groups++;
+    return DQ_OK;
+}
+
+static void items_keep(items_bench *x, const encoded *e, const sums *s, const dq_score_work *work,
+                       int64_t items_run)
+{
+    const double tokens = (double)x->prompt.n * (double)s->groups;
+    const double computed = (double)work->computed / s->score, prefill = tokens / s->prefill;
+    const double all[N_COLUMNS] = {[TOKENIZE] = e->seconds,
+                                   [SCORE] = s->score,
+                                   [FLOOR] = s->floor,
+                                   [COMPUTED_RATE] = computed,
+                                   [NAIVE_RATE] = (double)work->tokens / s->score,
+                                   [PREFILL_RATE] = prefill,
+                                   [PRODUCT_RATE] = s->flops / s->floor,
+                                   [OF_PREFILL] = computed / prefill,
+                                   [OF_FLOOR] = s->floor / s->score};
+    for (int i = 0; i < N_COLUMNS; i++) x->value[i][items_run] = all[i];
+    x->naive = work->tokens;
+    x->computed = work->computed;
+    x->scored = e->q.n_values;
+    x->n_truncated = e->q.n_truncated;
+    x->n_groups = s->groups;
+}
+
+/* Run -1 warms up with the first group. */
+static dq_status run_once(items_bench *x, int64_t items_run, dq_err *err)
+{
+    encoded e = {0};
+    sums s = {0};
+    const dq_pass pass = {.logit = {.bits = 16}, .math = x->o->math};
+    dq_scorer scorer;
+    if (dq_score_begin(&scorer, x->o->runner, &pass, &x->o->kv, err) == DQ_OK) encode(x, &e, err);
+    for (int64_t begin = 0, end; err->code == DQ_OK && begin < e.q.n_items; begin = end) {
+        end = dq_score_group(&e.q, begin, dq_score_rows(x->o->runner, true), true);
+        if (run_group(x, &e, &scorer, begin, end, &s, err) != DQ_OK || items_run < 0) break;
+        dq_progress_set(
+            &x->progress,
+            ((double)items_run + (double)end / (double)e.q.n_items) / (double)x->o->runs, x->task);
+    }
+    if (err->code == DQ_OK && items_run >= 0) items_keep(x, &e, &s, &scorer.work, items_run);
+    dq_score_end(&scorer);
+    dq_arena_free(e.a);
+    return err->code;
+}
+
+/* Columns of the table and members of a result, in this order. */
+static const struct {
+    const char *title, *member;
+    int digits;
+} shown[N_COLUMNS] = {[TOKENIZE] = {"tokenizing s", "tokenizing_seconds", 4},
+                      [SCORE] = {"scoring s", "seconds", 4},
+                      [FLOOR] = {"floor s", "floor_seconds", 4},
+                      [COMPUTED_RATE] = {"computed/s", "computed_tokens_per_second", 0},
+                      [NAIVE_RATE] = {"naive/s", "naive_tokens_per_second", 0},
+                      [PREFILL_RATE] = {"prefill/s", "prefill_tokens_per_second", 0},
+                      [PRODUCT_RATE] = {NULL, "matmul_flops_per_second", 0},
+                      [OF_PREFILL] = {"of prefill", "share_of_prefill", 2},
+                      [OF_FLOOR] = {"of floor", "share_of_floor", 2}};
+
+enum { FIGURES = 10 + 3 * N_COLUMNS };
+
+static dq_status report(const items_bench *x, const dq_bench_timing *t, dq_err *err)
+{
+    char member[N_COLUMNS][3][64];
+    dq_bench_report r;
+    dq_bench_figure f[FIGURES] = {dq_bench_text("task", NULL, x->task),
+                                  dq_bench_count("items", "items", x->items.n),
+                                  dq_bench_count("truncated", NULL, x->n_truncated),
+                                  dq_bench_count("groups", NULL, x->n_groups),
+                                  dq_bench_count("naive_tokens", "naive tokens", x->naive),
+                                  dq_bench_count("computed_tokens", "computed tokens", x->computed),
+                                  dq_bench_count("scored_tokens", NULL, x->scored),
+                                  dq_bench_count("prefill_tokens", NULL, x->prompt.n),
+                                  dq_bench_count("peak_bytes", NULL, dq_os_peak_bytes())};
+    int n = 9;
+    for (int i = 0; i < N_COLUMNS; i++) {
+        const double v[] = {t[i].median, t[i].min, t[i].max};
+        static const char *const of[] = {"median", "min", "max"};
+        for (int k = 0; k < 3; k++) {
+            snprintf(member[i][k], sizeof member[i][k], "%s_%s", shown[i].member, of[k]);
+            f[n++] =
+                dq_bench_real(member[i][k], k ? NULL : shown[i].title, v[k], 1, shown[i].digits);
+        }
+    }
+    DQ_TRY(dq_bench_report_begin(&r, x->o, err));
+    json_array_append_new(json_object_get(r.doc, "inputs"), dq_document_name(x->path));
+    dq_bench_report_runs(&r);
+    json_object_set_new(r.settings, "kv_bits", json_integer(x->o->kv.k_bits));
+    json_object_set_new(r.settings, "limit",
+                        x->limit ? json_integer((json_int_t)x->limit) : json_null());
+    dq_bench_report_add(&r, "items", f, n, err);
+    if (!x->o->json)
+        printf("%s: items of %s in %s on %s, medians of %lld run%s\n"
+               "prefill: one prompt of %lld tokens after every group of items; floor: the matrix "
+               "products of the computed rows and of %lld rows of logits at %.1f GFLOP/s\n\n",
+               x->o->model->name, x->task, x->o->math_word.text, x->o->backend->device,
+               (long long)x->o->runs, x->o->runs == 1 ? "" : "s", (long long)x->prompt.n,
+               (long long)x->scored, t[PRODUCT_RATE].median * 1e-9);
+    dq_bench_report_print(&r, err);
+    dq_bench_report_end(&r);
+    return err->code;
+}
+
+static dq_status items_run_all(items_bench *x, dq_err *err)
+{
+    dq_bench_timing t[N_COLUMNS];
+    for (int i = 0; i < N_COLUMNS; i++) {
+        x->value[i] = dq_block_new((size_t)x->o->runs, sizeof *x->value[i], err);
+        if (!x->value[i]) return err->code;
+    }
+    dq_progress_begin(&x->progress, &x->o->logger, "timed", 1);
+    for (int64_t items_run = -1; items_run < x->o->runs && err->code == DQ_OK; items_run++)
+        run_once(x, items_run, err);
+    dq_progress_end(&x->progress);
+    if (err->code != DQ_OK) return err->code;
+    for (int i = 0; i < N_COLUMNS; i++) t[i] = dq_bench_timing_of(x->value[i], x->o->runs);
+    if (x->n_truncated)
+        dq_logger_warn(&x->o->logger, "%s: %lld of %lld items lost the beginning of their context",
+                       x->path, (long long)x->n_truncated, (long long)x->items.n);
+    return report(x, t, err);
+}
+
+static dq_status items_run(items_bench *x, dq_err *err)
+{
+    const dq_model *m = x->o->model;
+    char *text;
+    size_t len;
+    const dq_task *task = dq_task_find(x->task, err);
+    dq_arena *a = task ? dq_arena_new() : NULL;
+    if (!task) return err->code;
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (dq_bench_open_runner(x->o, err) == DQ_OK &&
+        dq_file_read_text(&text, &len, x->path, 0, a, err) == DQ_OK &&
+        dq_task_load(&x->items, task, x->path, text, len, x->limit, a, err) == DQ_OK &&
+        dq_input_tokenizer(&x->tok, m, true, err) == DQ_OK &&
+        dq_bench_prompt_new(&x->prompt, m, m->max_positions < LONGEST ? m->max_positions : LONGEST,
+                            err) == DQ_OK)
+        items_run_all(x, err);
+    for (int i = 0; i < N_COLUMNS; i++) dq_block_free(x->value[i]);
+    dq_bench_prompt_free(&x->prompt);
+    dq_tokenizer_free(x->tok);
+    dq_arena_free(a);
+    return err->code;
+}
+
+static const dq_usage items_usage = {
+    .name = "bench items",
+    .synopsis = "MODEL FILE [options]",
+    .about = "Times the scoring of the short items of FILE, without tokenizing. After every group "
+             "of items come one long prefill and one dense product, so that shares compare times "
+             "of one machine.",
+    .examples = "  dq bench items model hellaswag_val.jsonl --task hellaswag --limit 1000\n",
+    .min_args = 2,
+    .max_args = 2,
+    .args = "MODEL and FILE"};
+
+/* For completion. */
+enum { MAX_TASKS = 32 };
+static int task_names(const char *names[MAX_TASKS])
+{
+    int n = 0;
+    for (; n < dq_tasks_n && n < MAX_TASKS; n++) names[n] = dq_tasks[n].name;
+    return n;
+}
+
+dq_status dq_cmd_bench_items(int argc, char **argv, dq_err *err)
+{
+    dq_bench o = dq_bench_defaults;
+    items_bench x = {.o = &o, .task = "mc"};
+    const char *names[MAX_TASKS];
+    const dq_opt opts[] = {dq_opt_offer(names, task_names(names),
+                                        dq_opt_text("task", "NAME", &x.task,
+                                                    "form of FILE, as for dq eval (default mc)")),
+                           dq_opt_int("limit", "N", &x.limit, 1, 1e9, "the first N items only"),
+                           DQ_BENCH_MATH(o),
+                           DQ_BENCH_RUNS(o),
+                           DQ_BENCH_RUN(o),
+                           {0}};
+    dq_args args;
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &items_usage, err));
+    if (args.help) return DQ_OK;
+    x.path = args.item[1];
+    if (dq_bench_open(&o, items_usage.name, args.item[0], err) == DQ_OK) items_run(&x, err);
     dq_bench_close(&o);
     return err->code;
 }

@@ -1,36 +1,565 @@
-/* bench_generate: dq bench generate: decoding with the whole model, as dq eval does it (eval/kinds.h), beside a plain read of
- * memory. A run is every context with every batch in turn, a plain read after each; prompts are computed anew in every run and
- * are not timed. dq_generate asks after every new token whether a sequence shall end: the clock is read there, after the last
- * sequence's first token, which the prompt's pass gave, and after its last one.
+/* Dq bench prefill: one prompt of each length through the whole model, beside one dense product
+ * and the peak of the processor. Run -1 warms up. The roundings of logits take turns. The dense
+ * product is timed once, before all lengths; the peak after every run, so that both see the same
+ * machine, and compared with as the median of these.
  * SPDX-License-Identifier: MIT */
 #include "base/os.h"
-#include "cmds/bench/bench_bytes.h"
-#include "cmds/bench/bench_limits.h"
-#include "cmds/bench/bench_rates.h"
-#include "cmds/bench/bench_report.h"
-#include "cmds/bench/bench_run.h"
-#include "cmds/cli/help.h"
-#include "cmds/cli/progress.h"
+#include "cmds/bench/inside.h"
+#include "cmds/cli/cli.h"
+#include "cmds/cli/kv_report.h"
 #include "cmds/command.h"
 #include "eval/kinds.h"
 #include "eval/score.h"
+#include "settings/cache_options.h"
 
 #include <math.h>
 #include <stdio.h>
+
+/* ---- Prefill ---- */
+
+typedef struct prefill {
+    dq_bench *o;
+    dq_bench_list length;
+    const char *instruction; /* of the peak; NULL: not known */
+    double product_flops;    /* multiply-adds count as two, per second */
+    bool clocked;            /* the parts of a pass are known */
+    dq_progress progress;    /* in rows; told between runs */
+    double peak;             /* flops per second, of the last length; NaN: not known */
+    double *ops;             /* [runs] */
+    struct {
+        double *seconds, *times, *attention, *products; /* [runs] */
+    } of[DQ_BENCH_LOGITS];
+} prefill;
+
+/* One run of all roundings in turns; run -1 warms up. */
+static dq_status run_all(prefill *x, const dq_bench_prompt *prompt, int64_t run, dq_err *err)
+{
+    double first = 0;
+    for (int i = 0; i < x->o->n_logits; i++) {
+        double s;
+        dq_bench_clocked_take();
+        DQ_TRY(dq_bench_prompt_run(&s, x->o->runner, prompt, x->o->logit[i], x->o->math, err));
+        const dq_bench_clocked parts = dq_bench_clocked_take();
+        if (i == 0) first = s;
+        if (run < 0) continue;
+        x->of[i].seconds[run] = s;
+        x->of[i].times[run] = s / first;
+        x->of[i].attention[run] = x->clocked ? parts.attention / s : (double)NAN;
+        x->of[i].products[run] = x->clocked ? parts.products / s : (double)NAN;
+    }
+    const double rate =
+        dq_bench_limits_model(x->o->backend, x->o->math.linear, x->o->model, &x->instruction);
+    if (run >= 0) x->ops[run] = rate;
+    return err->code;
+}
+
+static void add_result(prefill *x, dq_bench_report *r, int n, int i, dq_err *err)
+{
+    const int64_t runs = x->o->runs;
+    const dq_logit_spec logit = x->o->logit[i];
+    const dq_bench_timing s = dq_bench_timing_of(x->of[i].seconds, runs);
+    const dq_bench_timing times = dq_bench_timing_of(x->of[i].times, runs);
+    const double attention = dq_bench_timing_of(x->of[i].attention, runs).median;
+    const double products = dq_bench_timing_of(x->of[i].products, runs).median;
+    const double flops = dq_bench_prefill_flops(x->o->model, n) / s.median;
+    const bool several = x->o->n_logits > 1, clocked = x->clocked;
+    char weights[DQ_BENCH_WEIGHTS], logits[DQ_BENCH_LOGIT_NAME];
+    const dq_bench_figure f[] = {
+        dq_bench_count("tokens", "tokens", n),
+        dq_bench_text("weights", NULL, dq_bench_weights(weights, x->o->model)),
+        dq_bench_text(NULL, several ? "logits" : NULL, dq_bench_logit_name(logits, logit)),
+        dq_bench_real("times_first_median", several ? "times" : NULL, times.median, 1, 3),
+        dq_bench_real("times_first_min", NULL, times.min, 1, 3),
+        dq_bench_real("times_first_max", NULL, times.max, 1, 3),
+        dq_bench_real("seconds_median", "median s", s.median, 1, 3),
+        dq_bench_real("seconds_min", "min s", s.min, 1, 3),
+        dq_bench_real("seconds_max", NULL, s.max, 1, 3),
+        dq_bench_real("tokens_per_second", "tokens/s", n / s.median, 1, 0),
+        dq_bench_real("flops_per_second", "GFLOP/s", flops, 1e-9, 1),
+        dq_bench_real("matmul_flops_per_second", NULL, x->product_flops, 1, 0),
+        dq_bench_real("share_of_matmul", "share of matmul", flops / x->product_flops, 1, 2),
+        dq_bench_real("peak_flops_per_second", NULL, x->peak, 1, 0),
+        dq_bench_real("share_of_peak", x->instruction ? "share of peak" : NULL, flops / x->peak, 1,
+                      2),
+        dq_bench_real("share_of_products", clocked ? "products" : NULL, products, 1, 3),
+        dq_bench_real("share_of_attention", clocked ? "attention" : NULL, attention, 1, 3),
+        dq_bench_real(NULL, clocked ? "rest" : NULL, 1 - products - attention, 1, 3),
+        dq_bench_real(NULL, "memory, MiB", (double)dq_os_peak_bytes(), 1.0 / 1048576, 0)};
+    json_t *result = dq_bench_report_add(r, "prefill", f, (int)(sizeof f / sizeof *f), err);
+    dq_bench_report_logit(result, logit);
+    json_object_set_new(result, "peak_bytes", json_integer((json_int_t)dq_os_peak_bytes()));
+}
+
+static dq_status measure(prefill *x, dq_bench_report *r, int length, dq_err *err)
+{
+    dq_bench_prompt prompt = {0};
+    dq_bench_prompt_new(&prompt, x->o->model, length, err);
+    for (int64_t i = -1; err->code == DQ_OK && i < x->o->runs; i++) {
+        run_all(x, &prompt, i, err);
+        dq_progress_set(&x->progress, x->progress.done + length, NULL);
+    }
+    if (err->code == DQ_OK)
+        x->peak = x->instruction ? dq_bench_timing_of(x->ops, x->o->runs).median : (double)NAN;
+    for (int i = 0; err->code == DQ_OK && i < x->o->n_logits; i++) add_result(x, r, length, i, err);
+    dq_bench_prompt_free(&prompt);
+    return err->code;
+}
+
+static void print_heading(const prefill *x)
+{
+    const dq_weight *gate = &x->o->model->layer[0].gate;
+    char peak[DQ_BENCH_PEAK];
+    printf("%s: prefill in %s on %s; one dense product %dx%lldx%lld reaches %.1f GFLOP/s\n",
+           x->o->model->name, x->o->math_word.text, x->o->backend->device, DQ_BENCH_PRODUCT_ROWS,
+           (long long)gate->rows, (long long)gate->cols, x->product_flops * 1e-9);
+    if (x->instruction)
+        printf("peak: %s on registers alone, %.1f GFLOP/s\n",
+               dq_bench_peak(peak, x->o->math.linear, x->instruction), x->peak * 1e-9);
+    if (x->clocked) printf("products, attention, rest: shares of a pass\n");
+    if (x->o->n_logits > 1) printf("times: against the pass with unrounded logits, run by run\n");
+    putchar('\n');
+}
+
+static dq_status run_lengths(prefill *x, dq_bench_report *r, dq_err *err)
+{
+    double rows = 0;
+    DQ_TRY(dq_bench_product_rate(&x->product_flops, x->o->backend, x->o->model, x->o->math.linear,
+                                 err));
+    x->clocked = dq_bench_clocked_begin(x->o->backend);
+    for (int i = 0; i < x->length.n; i++) rows += x->length.at[i];
+    dq_progress_begin(&x->progress, &x->o->logger, "timed", rows * (double)(x->o->runs + 1));
+    dq_progress_set(&x->progress, 0, NULL);
+    for (int i = 0; i < x->length.n && err->code == DQ_OK; i++) measure(x, r, x->length.at[i], err);
+    dq_progress_end(&x->progress);
+    dq_bench_clocked_end(x->o->backend);
+    dq_bench_report_runs(r);
+    dq_bench_peak_json(r->settings, x->o->math.linear, x->instruction);
+    if (err->code == DQ_OK && !x->o->json) print_heading(x);
+    return err->code == DQ_OK ? dq_bench_report_print(r, err) : err->code;
+}
+
+static void warn_positions(prefill *x)
+{
+    const int most = x->o->model->max_positions;
+    for (int i = 0; i < x->length.n; i++) {
+        if (most > 0 && x->length.at[i] > most)
+            dq_logger_warn(&x->o->logger,
+                           "%s: --tokens %d is more than the %d positions that the model has; the "
+                           "time is that of as many rows, but no text of this model is as long",
+                           x->o->model->name, x->length.at[i], most);
+    }
+}
+
+static dq_status run(prefill *x, dq_err *err)
+{
+    const size_t runs = (size_t)x->o->runs, n = (size_t)x->o->n_logits;
+    dq_bench_report r;
+    DQ_TRY(dq_bench_open_runner(x->o, err));
+    warn_positions(x);
+    double *times = dq_block_new((4 * n + 1) * runs, sizeof *times, err);
+    if (times && dq_bench_report_begin(&r, x->o, err) == DQ_OK) {
+        x->ops = times + 4 * n * runs;
+        for (size_t i = 0; i < n; i++) {
+            double *at = times + 4 * i * runs;
+            x->of[i].seconds = at;
+            x->of[i].times = at + runs;
+            x->of[i].attention = at + 2 * runs;
+            x->of[i].products = at + 3 * runs;
+        }
+        run_lengths(x, &r, err);
+        dq_bench_report_end(&r);
+    }
+    dq_block_free(times);
+    return err->code;
+}
+
+static const dq_usage usage = {
+    .name = "bench prefill",
+    .synopsis = "MODEL [options]",
+    .about =
+        "Times one prompt of each length through the whole model, up to the next token's "
+        "log-probabilities. With --logit-bits, passes that round attention logits take turns with "
+        "one that does not. Shares compare the rate with that of one dense matrix product of the "
+        "same model, and with the peak: multiply-adds of the widest instruction in the arithmetic "
+        "of --math, on registers alone, timed after every run. In f32, products with packed "
+        "weights are sums of integers and may exceed the peak. One thread is timed by processor "
+        "time, which other work on the machine disturbs less.",
+    .examples = "  dq bench prefill calib/pair/diffllama --tokens 128,512\n"
+                "  dq bench prefill model --tokens 2048 --logit-bits 8,4 --logit-granularity "
+                "per-row,per-tile\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one MODEL"};
+
+dq_status dq_cmd_bench_prefill(int argc, char **argv, dq_err *err)
+{
+    dq_bench o = dq_bench_defaults;
+    prefill x = {.o = &o};
+    const char *lengths = "128,512";
+    const dq_opt opts[] = {
+        dq_opt_text("tokens", "N[,N...]", &lengths, "prompt lengths (default 128,512)"),
+        DQ_BENCH_LOGIT(o),
+        DQ_BENCH_MATH(o),
+        DQ_BENCH_RUNS(o),
+        DQ_BENCH_RUN(o),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
+    if (args.help) return DQ_OK;
+    DQ_TRY(dq_bench_list_read(&x.length, lengths, "tokens", 1 << 20, err));
+    if (dq_bench_open(&o, usage.name, args.item[0], err) == DQ_OK) run(&x, err);
+    dq_bench_close(&o);
+    return err->code;
+}
+
+/* ---- Decode ----
+ * Dq bench decode: attention of single tokens after a long context, for several KV caches, with
+ * nothing in the processor's caches, and the whole token beside it. One cache per kind of numbers
+ * is filled with invented keys and values, which cost no prefill. Then the caches take turns, a
+ * token each, and so does a plain read of memory, so that a machine that slows down slows them
+ * alike; run -1 warms up. */
+
+enum { CHUNK = 256 };
+
+typedef struct variant {
+    int k_bits, v_bits;
+    dq_num num; /* of attention; projections stay in f32 */
+    dq_kv_quant quant;
+} variant;
+static const variant variants[] = {
+    {16, 16, DQ_NUM_F32, DQ_KV_PER_TOKEN},  {8, 8, DQ_NUM_F32, DQ_KV_PER_TOKEN},
+    {8, 8, DQ_NUM_INT8, DQ_KV_PER_TOKEN},   {8, 8, DQ_NUM_INT8, DQ_KV_PER_CHANNEL},
+    {4, 4, DQ_NUM_F32, DQ_KV_PER_TOKEN},    {4, 4, DQ_NUM_INT8, DQ_KV_PER_TOKEN},
+    {4, 4, DQ_NUM_INT8, DQ_KV_PER_CHANNEL}, {4, 4, DQ_NUM_F32, DQ_KV_DITHER},
+    {4, 4, DQ_NUM_INT8, DQ_KV_DITHER},      {4, 4, DQ_NUM_F32, DQ_KV_MIXED},
+    {4, 4, DQ_NUM_INT8, DQ_KV_MIXED}};
+enum {
+    N_VARIANTS = sizeof variants / sizeof variants[0],
+    MAX_SUBJECTS = N_VARIANTS * (DQ_KV_DENSE_TYPES + 1)
+};
+
+/* One cache under test. */
+typedef struct subject {
+    dq_runner *runner;
+    int32_t seq, pos;
+    double *token_s, *attend_s, *read_rate; /* [tokens]; the last in bytes per second */
+    double kv_bytes;                        /* held: attention reads them once per token */
+} subject;
+
+typedef struct decode {
+    dq_bench *o;
+    const dq_model *m;
+    dq_backend *b;
+    dq_bench_list contexts;
+    int64_t tokens, context; /* that are timed; before them, of the caches at work */
+    float *k, *v; /* backend memory: CHUNK rows of keys and values, one row of the others */
+    float *q, *y, *lambda;
+    dq_bench_block block;
+    double weight_bytes;
+    int types[DQ_KV_DENSE_TYPES +
+              1]; /* [n_types], each a dq_kv_dense: each variant has one subject of each */
+    int n_types, n_subjects;
+    dq_progress progress; /* in tokens, and contexts as one each; told between them */
+    subject at[MAX_SUBJECTS];
+} decode;
+
+static const variant *variant_of(const decode *x, int i)
+{
+    return &variants[i / x->n_types];
+}
+
+/* Invented keys and values at positions 0 .. context-1 of every layer. */
+static void fill_context(decode *x, subject *s)
+{
+    const int64_t cols = (int64_t)x->m->map.n_kv * x->m->map.head_dim;
+    int32_t ids[CHUNK] = {0}, pos[CHUNK];
+    for (; s->pos < x->context; s->pos += CHUNK) {
+        const int64_t left = x->context - s->pos, n = left < CHUNK ? left : CHUNK;
+        const int64_t cu[2] = {0, n};
+        for (int32_t i = 0; i < n; i++) pos[i] = s->pos + i;
+        const dq_batch batch = {
+            .n_seq = 1, .n_rows = n, .cu_rows = cu, .seq = &s->seq, .ids = ids, .pos = pos};
+        for (int l = 0; l < x->m->n_layers; l++) {
+            dq_kv *kv = dq_runner_kv(s->runner);
+            x->b->ops->kv_append(x->b, kv, l, &batch, (dq_mat){x->k, n, cols},
+                                 (dq_mat){x->v, n, cols});
+            x->b->ops->kv_compact(x->b, kv, l, &batch);
+        }
+    }
+    s->pos = (int32_t)x->context;
+}
+
+static dq_math math_of(const decode *x, int i)
+{
+    const dq_num num = variant_of(x, i)->num;
+    return (dq_math){DQ_NUM_F32, num, num, num};
+}
+
+static dq_status spec_of(dq_kv_spec *out, const decode *x, int i, dq_err *err)
+{
+    dq_kv_config c = dq_kv_config_plain;
+    c.k_bits = variant_of(x, i)->k_bits;
+    c.v_bits = variant_of(x, i)->v_bits;
+    c.quant = variant_of(x, i)->quant;
+    c.dense = (dq_kv_dense)x->types[i % x->n_types];
+    return dq_kv_options_fit(out, &c, x->m, math_of(x, i), x->b, &x->o->logger, err);
+}
+
+static dq_status open_subject(decode *x, int i, dq_err *err)
+{
+    dq_kv_spec spec;
+    subject *s = &x->at[i];
+    DQ_TRY(spec_of(&spec, x, i, err));
+    s->token_s = dq_block_new((size_t)x->tokens, sizeof *s->token_s, err);
+    s->attend_s = dq_block_new((size_t)x->tokens, sizeof *s->attend_s, err);
+    s->read_rate = dq_block_new((size_t)x->tokens, sizeof *s->read_rate, err);
+    if (err->code != DQ_OK) return err->code;
+    DQ_TRY(dq_runner_new(&s->runner, x->m, x->b, &spec, err));
+    s->seq = x->b->ops->kv_seq_new(x->b, dq_runner_kv(s->runner));
+    fill_context(x, s);
+    return dq_backend_sync(x->b, err);
+}
+
+/* Attention of all layers alone, for the position after the last token: only that one, and later ones,
+ * may read what has been compacted. */
+static double time_attention(const decode *x, const subject *s, const dq_batch *last, dq_math math)
+{
+    const dq_head_order *map = &x->m->map;
+    const int32_t pos = s->pos + 1;
+    dq_batch batch = *last;
+    batch.pos = &pos;
+    const int64_t width = (int64_t)map->n_out * map->n_slabs * map->head_dim;
+    const double start = dq_bench_now(x->b);
+    for (int l = 0; l < x->m->n_layers; l++) {
+        const dq_attend_args args = {.attn = &x->m->layer[l].attn,
+                                     .batch = &batch,
+                                     .kv = dq_runner_kv(s->runner),
+                                     .layer = l,
+                                     .q = {x->q, 1, (int64_t)map->n_q * map->head_dim},
+                                     .lambda = {x->lambda, 1, map->n_out},
+                                     .logit = {.bits = 16},
+                                     .math = math};
+        x->b->ops->attend(x->b, (dq_mat){x->y, 1, width}, &args);
+    }
+    x->b->ops->sync(x->b);
+    return dq_bench_now(x->b) - start;
+}
+
+/* The next token of one cache; run -1 warms up. */
+static dq_status step(decode *x, int i, int64_t decode_run, dq_err *err)
+{
+    subject *s = &x->at[i];
+    const dq_math math = math_of(x, i);
+    const int64_t cu[2] = {0, 1};
+    int32_t id = (int32_t)((s->pos * 7919) % x->m->vocab), top1;
+    const dq_batch batch = {
+        .n_seq = 1, .n_rows = 1, .cu_rows = cu, .seq = &s->seq, .ids = &id, .pos = &s->pos};
+    const dq_pass pass = {.logit = {.bits = 16}, .math = math};
+    dq_mat hidden;
+    double logp;
+    const double start = dq_bench_now(x->b);
+    DQ_TRY(dq_runner_pass(s->runner, &batch, &pass, &hidden, err));
+    x->b->ops->logprob(x->b, &logp, &top1, hidden, &x->m->head, &id, DQ_NUM_F32);
+    DQ_TRY(dq_backend_sync(x->b, err));
+    const double token = dq_bench_now(x->b) - start, read = dq_bench_block_read(&x->block, 0);
+    const double attend = time_attention(x, s, &batch, math);
+    DQ_TRY(dq_score_check_logp(x->m, &logp, 1, err));
+    if (decode_run >= 0) {
+        s->token_s[decode_run] = token;
+        s->attend_s[decode_run] = attend;
+        s->read_rate[decode_run] = read;
+    }
+    s->pos++;
+    return dq_backend_sync(x->b, err);
+}
+
+static dq_status decode_run_all(decode *x, dq_err *err)
+{
+    for (int i = 0; i < x->n_subjects; i++) {
+        DQ_TRY(open_subject(x, i, err));
+        dq_progress_set(&x->progress, x->progress.done + 1, NULL);
+    }
+    for (int64_t decode_run = -1; decode_run < x->tokens; decode_run++) {
+        for (int i = 0; i < x->n_subjects; i++) {
+            DQ_TRY(step(x, i, decode_run, err));
+            dq_progress_set(&x->progress, x->progress.done + 1, NULL);
+        }
+    }
+    for (int i = 0; i < x->n_subjects; i++) {
+        const dq_kv_bytes cached = x->b->ops->kv_bytes(x->b, dq_runner_kv(x->at[i].runner));
+        x->at[i].kv_bytes = (double)(cached.codes + cached.scales + cached.unquantized);
+    }
+    return err->code;
+}
+
+static void decode_add_result(const decode *x, int i, double plain, dq_bench_report *r, dq_err *err)
+{
+    const subject *s = &x->at[i];
+    const dq_bench_timing token = dq_bench_timing_of(s->token_s, x->tokens);
+    const dq_bench_timing attend = dq_bench_timing_of(s->attend_s, x->tokens);
+    const double rate = s->kv_bytes / attend.median;
+    const double read = dq_bench_timing_of(s->read_rate, x->tokens).median;
+    char bits[DQ_KV_TEXT];
+    dq_kv_codes_text(bits, dq_runner_kv_spec(s->runner));
+    const dq_bench_figure all[] = {
+        dq_bench_count("context", "context", x->context),
+        dq_bench_text("kv_bits", "KV bits", bits),
+        dq_bench_text("attention_math", "math", dq_num_name[variant_of(x, i)->num]),
+        dq_bench_real("kv_bytes", "KV, MiB", s->kv_bytes, 1.0 / 1048576, 2),
+        dq_bench_real("attention_seconds_median", "ms", attend.median, 1e3, 3),
+        dq_bench_real("attention_seconds_min", "least", attend.min, 1e3, 3),
+        dq_bench_real("attention_bytes_per_second", "GB/s", rate, 1e-9, 1),
+        dq_bench_real("read_bytes_per_second", NULL, read, 1e-9, 1),
+        dq_bench_real("share_of_read", "share of read", rate / read, 1, 2),
+        dq_bench_real("speedup_over_16_bits", "times", plain / attend.median, 1, 2),
+        dq_bench_real("weight_bytes", NULL, x->weight_bytes, 1, 0),
+        dq_bench_real("token_seconds_median", "ms/token", token.median, 1e3, 2),
+        dq_bench_real("tokens_per_second", NULL, 1 / token.median, 1, 1)};
+    dq_bench_report_add(r, "decode", all, (int)(sizeof all / sizeof *all), err);
+}
+
+/* Caches of one context, from invented tokens to results. */
+static dq_status run_context(decode *x, dq_bench_report *r, dq_err *err)
+{
+    if (decode_run_all(x, err) == DQ_OK) {
+        const double plain = dq_bench_timing_of(x->at[0].attend_s, x->tokens).median;
+        for (int i = 0; i < x->n_subjects; i++) decode_add_result(x, i, plain, r, err);
+    }
+    for (int i = 0; i < x->n_subjects; i++) {
+        subject *s = &x->at[i];
+        dq_runner_free(s->runner);
+        dq_block_free(s->token_s);
+        dq_block_free(s->attend_s);
+        dq_block_free(s->read_rate);
+        *s = (subject){0};
+    }
+    return err->code;
+}
+
+static dq_status run_contexts(decode *x, dq_bench_report *r, dq_err *err)
+{
+    for (int i = 0; i < x->n_subjects; i++) {
+        dq_kv_spec spec;
+        DQ_TRY(spec_of(&spec, x, i, err));
+        dq_kv_report_note_routes(&x->o->logger, x->b, x->m, math_of(x, i), &spec);
+    }
+    json_object_set_new(r->settings, "decode", json_integer((json_int_t)x->tokens));
+    dq_progress_begin(&x->progress, &x->o->logger, "timed",
+                      (double)x->contexts.n * x->n_subjects * (double)(x->tokens + 2));
+    dq_progress_set(&x->progress, 0, NULL);
+    for (int i = 0; i < x->contexts.n && err->code == DQ_OK; i++) {
+        x->context = x->contexts.at[i];
+        run_context(x, r, err);
+    }
+    dq_progress_end(&x->progress);
+    if (err->code != DQ_OK) return err->code;
+    if (!x->o->json)
+        printf(
+            "%s: attention of one token on %s, medians of %lld tokens; times: against the first\n"
+            "ms/token: the whole model, projections in f32\n\n",
+            x->m->name, x->b->device, (long long)x->tokens);
+    return dq_bench_report_print(r, err);
+}
+
+static dq_status check(const decode *x, dq_err *err)
+{
+    if (!x->b->ops->peak_read)
+        return dq_fail(err, DQ_MISMATCH,
+                       "dq bench decode takes shares of what the processor reads, not of %s. Use "
+                       "--device cpu",
+                       x->b->device);
+    for (int i = 0; i < x->contexts.n; i++) {
+        if (x->contexts.at[i] + x->tokens + 1 > x->m->max_positions)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: has %d positions. Lower --context or --new-tokens", x->m->path,
+                           x->m->max_positions);
+    }
+    return DQ_OK;
+}
+
+static dq_status decode_run(decode *x, dq_err *err)
+{
+    const dq_head_order *map = &x->o->model->map;
+    const int64_t d = map->head_dim,
+                  sizes[] = {CHUNK * map->n_kv * d, CHUNK * map->n_kv * d, map->n_q * d,
+                             map->n_out * map->n_slabs * d, map->n_out};
+    float **const all[] = {&x->k, &x->v, &x->q, &x->y, &x->lambda};
+    dq_bench_report r;
+    x->m = x->o->model;
+    x->b = x->o->backend;
+    x->n_subjects = N_VARIANTS * x->n_types;
+    x->weight_bytes = dq_bench_bytes_of(x->m, 1).total;
+    DQ_TRY(check(x, err));
+    DQ_TRY(dq_bench_report_begin(&r, x->o, err));
+    dq_bench_block_new(&x->block, x->b, 0);
+    if (!x->block.p) /* it also empties the caches */
+        dq_fail(err, DQ_RESOURCE, "out of memory (%zu bytes for a plain read)", x->block.bytes);
+    for (int i = 0; i < 5 && err->code == DQ_OK; i++)
+        *all[i] = dq_bench_floats(x->b, sizes[i], err);
+    if (err->code == DQ_OK) run_contexts(x, &r, err);
+    for (int i = 0; i < 5; i++) x->b->ops->free(x->b, *all[i]);
+    dq_bench_block_free(&x->block);
+    dq_bench_report_end(&r);
+    return err->code;
+}
+
+static const dq_usage decode_usage = {
+    .name = "bench decode",
+    .synopsis = "MODEL [options]",
+    .about = "Times attention of single tokens after a context, with nothing in the processor's "
+             "caches, for several widths of the KV cache in turn. Shares are of what a plain read "
+             "of memory reaches in between. One thread is timed by processor time, which other "
+             "work on the machine disturbs less.",
+    .examples = "  dq bench decode model --new-tokens 20 --context 2048,16384\n",
+    .min_args = 1,
+    .max_args = 1,
+    .args = "one MODEL"};
+
+dq_status dq_cmd_bench_decode(int argc, char **argv, dq_err *err)
+{
+    dq_bench o = dq_bench_defaults;
+    decode x = {.o = &o, .tokens = 20};
+    const char *contexts = "1024";
+    dq_words types = {.at = {DQ_KV_DENSE_AUTO}, .n = 1};
+    const dq_opt opts[] = {
+        dq_opt_int("new-tokens", "N", &x.tokens, 1, 100000, "tokens that are timed (default 20)"),
+        dq_opt_text("context", "T[,T...]", &contexts, "invented tokens before them (default 1024)"),
+        dq_opt_words("kv-dense-type", "LIST", &types, dq_kv_dense_name, DQ_KV_DENSE_TYPES + 1,
+                     "what is not coded of the caches: {words}; several: each cache with each "
+                     "(default auto: f16, or bf16 where the model's weights are)"),
+        DQ_BENCH_RUN(o),
+        {0}};
+    dq_args args;
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &decode_usage, err));
+    if (args.help) return DQ_OK;
+    DQ_TRY(dq_bench_list_read(&x.contexts, contexts, "context", 1 << 24, err));
+    x.n_types = types.n;
+    for (int i = 0; i < types.n; i++) x.types[i] = types.at[i];
+    if (dq_bench_open(&o, decode_usage.name, args.item[0], err) == DQ_OK) decode_run(&x, err);
+    dq_bench_close(&o);
+    return err->code;
+}
+
+/* ---- Generate ----
+ * Dq bench generate: decoding with the whole model, as dq eval does it (eval/kinds.h), beside a
+ * plain read of memory. A run is every context with every batch in turn, a plain read after each;
+ * prompts are computed anew in every run and are not timed. dq_generate asks after every new token
+ * whether a sequence shall end: the clock is read there, after the last sequence's first token,
+ * which the prompt's pass gave, and after its last one. */
 
 /* A plain read takes a part of the time of the run that it is compared with: one of 30 ms after seconds would say more of what
  * else goes on in the machine. */
 enum { READ_PART = 4, BATCH_MAX = 8 };
 
 /* One context and batch. */
-typedef struct subject {
+typedef struct generate_subject {
     int context, batch;
     double *seconds, *read; /* [runs] of all steps; bytes per second */
     double *peak;           /* [runs] flops per second */
     double *share, *ops;    /* [runs] of the read and of the peak after a run */
     double kv_bytes;        /* held, the mean of the first and the last step */
     dq_bench_bytes weights;
-} subject;
+} generate_subject;
 
 typedef struct generate {
     dq_bench *o;
@@ -42,7 +571,7 @@ typedef struct generate {
     const char *instruction; /* of the peak; NULL: not known */
     int64_t peak_bytes;      /* of the process, before the block */
     int32_t *ids;            /* [batch][context], the largest of both */
-    subject *at;             /* [n] */
+    generate_subject *at;    /* [n] */
     int n;
     dq_progress progress; /* in runs; told between them */
 } generate;
@@ -74,7 +603,7 @@ static bool tick(void *arg, int64_t prompt, const int32_t *ids, int64_t n)
     return false;
 }
 
-static dq_status run_once(generate *x, const subject *s, watch *w, dq_err *err)
+static dq_status run_once(generate *x, const generate_subject *s, watch *w, dq_err *err)
 {
     dq_generate_prompt prompt[BATCH_MAX];
     const dq_pass pass = {.logit = {.bits = 16}, .math = x->o->math};
@@ -103,36 +632,36 @@ static dq_status run_once(generate *x, const subject *s, watch *w, dq_err *err)
 }
 
 /* Of multiply-adds with weights in one step. */
-static double step_flops(const generate *x, const subject *s)
+static double step_flops(const generate *x, const generate_subject *s)
 {
     return s->batch * (dq_bench_row_flops(x->m) + dq_bench_logits_flops(x->m));
 }
 
-static void add_shares(const generate *x, subject *s, int64_t run)
+static void add_shares(const generate *x, generate_subject *s, int64_t generate_run)
 {
-    const double step = s->seconds[run] / (double)x->steps;
-    s->share[run] = (s->weights.total + s->kv_bytes) / step / s->read[run];
-    s->ops[run] = step_flops(x, s) / step / s->peak[run];
+    const double step = s->seconds[generate_run] / (double)x->steps;
+    s->share[generate_run] = (s->weights.total + s->kv_bytes) / step / s->read[generate_run];
+    s->ops[generate_run] = step_flops(x, s) / step / s->peak[generate_run];
 }
 
 /* Run -1 warms up. */
-static dq_status run_all(generate *x, dq_err *err)
+static dq_status generate_run_all(generate *x, dq_err *err)
 {
-    for (int64_t run = -1; run < x->o->runs; run++) {
+    for (int64_t generate_run = -1; generate_run < x->o->runs; generate_run++) {
         for (int i = 0; i < x->n; i++) {
-            subject *s = &x->at[i];
+            generate_subject *s = &x->at[i];
             watch w;
             DQ_TRY(run_once(x, s, &w, err));
             dq_progress_set(&x->progress, x->progress.done + 1, NULL);
             const double rate = dq_bench_block_read(&x->block, (w.end - w.begin) / READ_PART);
             const double ops =
                 dq_bench_limits_model(x->b, x->o->math.linear, x->m, &x->instruction);
-            if (run < 0) continue;
-            s->seconds[run] = w.end - w.begin;
-            s->read[run] = rate;
-            s->peak[run] = ops;
+            if (generate_run < 0) continue;
+            s->seconds[generate_run] = w.end - w.begin;
+            s->read[generate_run] = rate;
+            s->peak[generate_run] = ops;
             s->kv_bytes = (w.kv_first + w.kv_last) / 2;
-            add_shares(x, s, run);
+            add_shares(x, s, generate_run);
         }
     }
     return err->code;
@@ -148,7 +677,7 @@ typedef struct figures {
     double share, ops; /* of the read, of the peak; NaN: not known */
 } figures;
 
-static figures figures_of(const generate *x, const subject *s)
+static figures figures_of(const generate *x, const generate_subject *s)
 {
     figures f = {.step = dq_bench_timing_of(s->seconds, x->o->runs),
                  .read = (double)NAN,
@@ -174,7 +703,8 @@ static int64_t peak_bytes(const generate *x)
     return now > x->peak_bytes ? now : x->peak_bytes;
 }
 
-static void add_result(const generate *x, const subject *s, dq_bench_report *r, dq_err *err)
+static void generate_add_result(const generate *x, const generate_subject *s, dq_bench_report *r,
+                                dq_err *err)
 {
     const figures f = figures_of(x, s);
     const double rate = s->batch / f.step.median;
@@ -204,7 +734,7 @@ static void add_result(const generate *x, const subject *s, dq_bench_report *r, 
         "weight_bytes", dq_bench_bytes_json(&s->weights));
 }
 
-static void print_heading(const generate *x)
+static void generate_print_heading(const generate *x)
 {
     char weights[DQ_BENCH_WEIGHTS], peak[DQ_BENCH_PEAK];
     printf("%s: decoding with %s in %s on %s, %lld tokens a run, medians of %lld run%s\n"
@@ -230,8 +760,8 @@ static dq_status report(const generate *x, dq_err *err)
     json_object_set_new(r.settings, "read_bytes",
                         x->block.p ? json_integer((json_int_t)x->block.bytes) : json_null());
     json_object_set_new(r.settings, "generate", json_integer((json_int_t)x->steps));
-    for (int i = 0; i < x->n; i++) add_result(x, &x->at[i], &r, err);
-    if (!x->o->json) print_heading(x);
+    for (int i = 0; i < x->n; i++) generate_add_result(x, &x->at[i], &r, err);
+    if (!x->o->json) generate_print_heading(x);
     dq_bench_report_print(&r, err);
     dq_bench_report_end(&r);
     return err->code;
@@ -259,7 +789,7 @@ static dq_status prepare(generate *x, dq_err *err)
     double weights = 0;
     x->at = dq_block_new((size_t)n, sizeof *x->at, err);
     for (int i = 0; x->at && i < n; i++) {
-        subject *s = &x->at[x->n++];
+        generate_subject *s = &x->at[x->n++];
         s->context = x->contexts.at[i / x->batches.n];
         s->batch = x->batches.at[i % x->batches.n];
         s->weights = dq_bench_bytes_of(x->m, s->batch);
@@ -284,7 +814,7 @@ static dq_status prepare(generate *x, dq_err *err)
     return err->code;
 }
 
-static void run(generate *x, dq_err *err)
+static void generate_run(generate *x, dq_err *err)
 {
     x->m = x->o->model;
     x->b = x->o->backend;
@@ -293,7 +823,7 @@ static void run(generate *x, dq_err *err)
         dq_progress_begin(&x->progress, &x->o->logger, "timed",
                           (double)x->n * (double)(x->o->runs + 1));
         dq_progress_set(&x->progress, 0, NULL);
-        run_all(x, err);
+        generate_run_all(x, err);
         dq_progress_end(&x->progress);
     }
     if (err->code == DQ_OK) report(x, err);
@@ -307,7 +837,7 @@ static void run(generate *x, dq_err *err)
     dq_block_free(x->at);
 }
 
-static const dq_usage usage = {
+static const dq_usage generate_usage = {
     .name = "bench generate",
     .synopsis = "MODEL [options]",
     .about =
@@ -337,11 +867,11 @@ dq_status dq_cmd_bench_generate(int argc, char **argv, dq_err *err)
         DQ_BENCH_RUN(o),
         {0}};
     dq_args args;
-    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &generate_usage, err));
     if (args.help) return DQ_OK;
     DQ_TRY(dq_bench_list_read(&x.contexts, contexts, "context", 1 << 24, err));
     DQ_TRY(dq_bench_list_read(&x.batches, batches, "batch", BATCH_MAX, err));
-    if (dq_bench_open(&o, usage.name, args.item[0], err) == DQ_OK) run(&x, err);
+    if (dq_bench_open(&o, generate_usage.name, args.item[0], err) == DQ_OK) generate_run(&x, err);
     dq_bench_close(&o);
     return err->code;
 }

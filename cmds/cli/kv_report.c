@@ -1,8 +1,9 @@
-/* kv_report: see kv_report.h. Shares are quotients of the counts in dq_kv_cached, NaN where nothing was counted;
- * JSON, columns and warnings all read them from dq_kv_report_shares_of.
+/* Shares are quotients of the counts in dq_kv_cached, NaN where nothing was counted; JSON, columns
+ * and warnings all read them from dq_kv_report_shares_of.
  * SPDX-License-Identifier: MIT */
 #include "cmds/cli/kv_report.h"
 
+#include "cmds/cli/cli.h"
 #include "record/record.h"
 
 #include <math.h>

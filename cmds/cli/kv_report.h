@@ -3,7 +3,7 @@
 #ifndef DQ_KV_REPORT_H
 #define DQ_KV_REPORT_H
 
-#include "cmds/cli/table.h"
+#include "cmds/cli/cli.h"
 #include "eval/score.h"
 #include "record/record.h"
 #include "settings/cache_options.h"

@@ -1,12 +1,13 @@
-/* table: cells are kept as text, in the order they come; widths are worked out when it is printed. What is wider than a
- * line loses columns in steps until it fits: those that hold nothing, then those that hold one thing in all rows, which a
- * line in front says; what is still too wide goes on in further blocks of the same rows, where long names lose their middle.
+/* Cells are kept as text, in the order they come; widths are worked out when it is printed. What
+ * is wider than a line loses columns in steps until it fits: those that hold nothing, then those
+ * that hold one thing in all rows, which a line in front says; what is still too wide goes on in
+ * further blocks of the same rows, where long names lose their middle.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/table.h"
-
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "cmds/cli/cli.h"
+#include "cmds/cli/kv_report.h"
 
 #include <math.h>
 #include <stdarg.h>

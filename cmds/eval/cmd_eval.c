@@ -1,35 +1,486 @@
-/* cmd_eval: scores models on tasks and text over widths of attention logits.
+/* Widths and granularities are those of the rows, which know more than the options where a model
+ * stores its own; each kind of evaluation adds its members.
  * SPDX-License-Identifier: MIT */
+#include "cmds/eval/cmd_eval.h"
+
 #include "base/file.h"
+#include "base/os.h"
 #include "base/ranks.h"
 #include "checkpoint/container.h"
+#include "cmds/cli/cli.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/progress.h"
-#include "cmds/cli/stdout.h"
-#include "cmds/cli/table.h"
 #include "cmds/command.h"
-#include "cmds/eval/eval_averages.h"
-#include "cmds/eval/eval_gate_table.h"
-#include "cmds/eval/eval_kv.h"
-#include "cmds/eval/eval_options.h"
-#include "cmds/eval/eval_pareto.h"
-#include "cmds/eval/eval_plan.h"
-#include "cmds/eval/eval_report.h"
-#include "cmds/eval/eval_resume.h"
-#include "cmds/eval/eval_settings.h"
-#include "cmds/eval/eval_sources.h"
-#include "cmds/eval/eval_table.h"
-#include "cmds/eval/eval_verdict.h"
+#include "cmds/eval/inside.h"
 #include "cmds/report/report.h"
 #include "eval/eval.h"
+#include "eval/score.h"
 #include "record/record.h"
 #include "settings/cache_options.h"
 #include "settings/inputs.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* What the bits of results depend on. */
+typedef struct cmd_eval_identity {
+    const dq_eval *e;
+    const cmd_eval_options *o;
+    const cmd_eval_files *files;
+    const char (*content)[65]; /* [e->n_models]: what identifies each model's bytes */
+    const dq_backend *backend;
+    const char *program; /* of shards that are merged; NULL: this one */
+} cmd_eval_identity;
+
+typedef struct cmd_eval_resume {
+    char key[65], own[64], old[72];
+    char program[DQ_IDENTITY]; /* what computes, as the key has it */
+    const char *path;          /* own, or the file of a shard */
+    bool shard;
+    bool begun; /* the file is this run's, or could not be written */
+} cmd_eval_resume;
+
+/* ---- Settings ---- */
+
+static json_t *int_list(const int *v, int n)
+{
+    json_t *l = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(l, json_integer(v[i]));
+    return l;
+}
+
+/* The widths and granularities that occur, in the order of the rows. */
+static void put_sweep(json_t *s, const dq_eval *e)
+{
+    int bits[16], n = 0;
+    bool seen[DQ_GRANULARITIES] = {false};
+    json_t *granularities = json_array();
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        bool known = !r->shown;
+        for (int k = 0; k < n; k++) known = known || bits[k] == r->logit.bits;
+        if (!known && n < 16) bits[n++] = r->logit.bits;
+        if (r->shown && !seen[r->logit.granularity]) {
+            seen[r->logit.granularity] = true;
+            json_array_append_new(granularities,
+                                  json_string(dq_granularity_name[r->logit.granularity]));
+        }
+    }
+    json_object_set_new(s, "logit_bits", int_list(bits, n));
+    json_object_set_new(s, "logit_granularity", granularities);
+}
+
+/* The seed of few-shot examples, one for all; null where none are drawn. */
+static json_t *drawn_seed(const dq_eval *e)
+{
+    for (int i = 0; i < e->n_sources; i++) {
+        if (e->source[i].n_shots) return json_integer((json_int_t)e->source[i].seed);
+    }
+    return json_null();
+}
+
+/* Sets the members of `s`, an object: `settings` of dq-eval/1 and dq-eval-plan/1. Needs all rows; may be called again when more
+ * is known. */
+static void cmd_eval_settings(json_t *s, const cmd_eval_options *o, const cmd_eval_view *v)
+{
+    const dq_eval *e = v->e;
+    json_t *tasks = json_array();
+    for (int i = 0; i < e->n_sources; i++)
+        json_array_append_new(tasks, json_string(e->source[i].name));
+    json_object_set_new(s, "tasks", tasks);
+    json_object_set_new(s, "long", o->too_long.text ? json_string(o->too_long.text) : json_null());
+    json_object_set_new(s, "num_fewshot", json_integer((json_int_t)o->num_fewshot));
+    json_object_set_new(s, "seed", drawn_seed(e));
+    put_sweep(s, e);
+    json_object_set_new(s, "head_order", dq_input_head_order_json(&o->head_order));
+    cmd_eval_kv_settings(s, e, &o->kv, v->names);
+    json_object_set_new(s, "math", json_string(o->math_words.text));
+    json_object_set_new(s, "margin", dq_document_real(o->margin));
+    json_object_set_new(s, "ref", o->ref ? dq_document_name(o->ref) : json_null());
+    for (int i = 0; i < DQ_EVAL_KINDS; i++) {
+        if (cmd_eval_kinds[i]->settings) cmd_eval_kinds[i]->settings(s, o->own[i], e);
+    }
+    json_object_set_new(s, "bos", json_string(o->bos.text));
+    json_object_set_new(s, "limit", o->limit ? json_integer((json_int_t)o->limit) : json_null());
+    json_object_set_new(s, "device", json_string(e->backend->device));
+    json_object_set_new(s, "threads", json_integer(e->backend->threads));
+}
+
+/* --fail-if with what it goes by, which has to be the same in all parts. */
+static json_t *conditions(const cmd_eval_options *o)
+{
+    json_t *list = json_array();
+    json_array_append_new(list, o->baseline ? dq_document_name(o->baseline) : json_null());
+    for (int i = 0; i < o->fail_if.n; i++)
+        json_array_append_new(list, dq_document_name(o->fail_if.item[i]));
+    json_array_append_new(list, dq_document_real(o->margin));
+    return list;
+}
+
+/* ---- Plan ----
+ * Ids are counted for each sequence by itself, the prefix included, shared or not; of a text,
+ * those of its windows. The table and JSON walk the same rows. */
+
+/* What one row has to do. */
+typedef struct work {
+    int64_t units;     /* items or windows */
+    int64_t sequences; /* choices or windows */
+    int64_t ids;       /* that the sequences feed, each counted for itself */
+} work;
+
+/* Nothing of these is of a row that another one is computed for. */
+static bool is_computed(const dq_eval *e, const dq_eval_row *r)
+{
+    return r == &e->row[r->same];
+}
+
+static work work_of(const dq_eval *e, const dq_eval_row *r)
+{
+    const dq_requests *q = &e->ids[r->ids].req;
+    const dq_windows *win = &e->ids[r->ids].win;
+    bool windows = dq_eval_source_of(e, r)->kind->windows;
+    work w = {.units = dq_eval_units(e, r), .sequences = windows ? win->n : q->n};
+    for (int64_t i = 0; windows && i < win->n; i++) w.ids += win->win[i].n;
+    for (int64_t k = 0; !windows && k < q->n; k++)
+        w.ids += dq_items_shared_prefix(q, q->req[k].item)->n + dq_score_fed(&q->req[k]);
+    return w;
+}
+
+static void print_row(dq_table *t, const cmd_eval_view *v, const dq_eval_row *r)
+{
+    const dq_eval_source *s = dq_eval_source_of(v->e, r);
+    work w = work_of(v->e, r);
+    char label[DQ_KV_LABEL];
+    dq_table_cell(t, "%s", v->names[r->model]);
+    dq_table_cell(t, "%d", r->logit.bits);
+    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
+    if (cmd_eval_kv_swept(v->e))
+        dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
+    dq_table_cell(t, "%s", s->name);
+    dq_table_cell(t, "%lld", (long long)s->n_shots);
+    dq_table_cell(t, "%lld", (long long)w.units);
+    dq_table_cell(t, "%lld", (long long)w.sequences);
+    dq_table_cell(t, "%lld", (long long)w.ids);
+    if (is_computed(v->e, r))
+        dq_table_cell(t, "%s", r->shown ? "result" : "reference");
+    else
+        dq_table_cell(t, "the same as %s",
+                      dq_kv_report_label(label, sizeof label, &v->e->row[r->same].kv));
+}
+
+/* Prints the rows, references that are only computed among them, and their sum. */
+static dq_status plan_print(const cmd_eval_view *v, double seconds, dq_err *err)
+{
+    char time[32];
+    const char *titles[12] = {"model", "logit bits", "granularity"};
+    int n = 3;
+    int64_t all = 0;
+    dq_table *t;
+    if (cmd_eval_kv_swept(v->e)) titles[n++] = "KV cache";
+    titles[n++] = "task";
+    const int keys = n;
+    titles[n++] = "examples";
+    titles[n++] = "items or windows";
+    titles[n++] = "sequences";
+    titles[n++] = "tokens";
+    titles[n++] = "computed as";
+    DQ_TRY(dq_table_new(&t, titles, n, err));
+    dq_table_keys(t, keys);
+    for (int i = 0; i < v->e->n_rows; i++) {
+        print_row(t, v, &v->e->row[i]);
+        if (is_computed(v->e, &v->e->row[i])) all += work_of(v->e, &v->e->row[i]).ids;
+    }
+    if (dq_table_print(t, err) == DQ_OK)
+        printf("rows: %d, tokens: %lld, about %s; nothing was scored (--dry-run)\n", v->e->n_rows,
+               (long long)all, dq_document_time_text(time, sizeof time, seconds));
+    dq_table_free(t);
+    return err->code == DQ_OK ? dq_stdout_flush(err) : err->code;
+}
+
+/* One line on stderr: how many rows there are, and ids. */
+static void plan_say(dq_logger *logger, const cmd_eval_view *v)
+{
+    int64_t ids = 0;
+    int shown = 0, computed = 0;
+    char same[64] = "";
+    for (int i = 0; i < v->e->n_rows; i++) {
+        const dq_eval_row *r = &v->e->row[i];
+        if (!is_computed(v->e, r)) continue;
+        ids += work_of(v->e, r).ids;
+        shown += r->shown;
+        computed++;
+    }
+    if (computed < v->e->n_rows)
+        snprintf(same, sizeof same, "; %d more results are of the same caches",
+                 v->e->n_rows - computed);
+    dq_logger_say(
+        logger,
+        "%d results and %d references to compute, %lld tokens in all (--dry-run lists them)%s",
+        shown, computed - shown, (long long)ids, same);
+}
+
+static void add_row(json_t *results, const cmd_eval_view *v, int row)
+{
+    const dq_eval_row *r = &v->e->row[row];
+    const dq_eval_source *s = dq_eval_source_of(v->e, r);
+    work w = work_of(v->e, r);
+    json_t *o = json_object();
+    json_object_set_new(o, "model", json_string(v->names[r->model]));
+    json_object_set_new(o, "reference", json_string(v->names[v->e->row[r->ref].model]));
+    json_object_set_new(o, "shown", json_boolean(r->shown));
+    json_object_set_new(o, "same_as", cmd_eval_same_as_json(v->e, row));
+    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
+    json_object_set_new(o, "logit_granularity",
+                        json_string(dq_granularity_name[r->logit.granularity]));
+    json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
+    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
+    json_object_set_new(o, "passes", json_string(dq_eval_passes(r)));
+    json_object_set_new(o, "task", json_string(s->name));
+    json_object_set_new(o, s->kind->windows ? "windows" : "items",
+                        json_integer((json_int_t)w.units));
+    if (cmd_eval_kind_of(s)->out.plan) cmd_eval_kind_of(s)->out.plan(o, v->e, r);
+    json_object_set_new(o, "sequences", json_integer((json_int_t)w.sequences));
+    json_object_set_new(o, "tokens", json_integer((json_int_t)w.ids));
+    json_array_append_new(results, o);
+}
+
+/* Those that the run will show come first: their places are those of its results. */
+static void plan_json(json_t *results, const cmd_eval_view *v)
+{
+    for (int shown = 1; shown >= 0; shown--) {
+        for (int i = 0; i < v->e->n_rows; i++) {
+            if (v->e->row[i].shown == shown) add_row(results, v, i);
+        }
+    }
+}
+
+/* ---- Resume ----
+ * The file is named by a SHA-256 over all that the bits of results depend on: program, device, the
+ * canonical JSON of the settings, models and rows. A run that ends well removes it, others keep
+ * their work. */
+
+DQ_PRINTF(2, 3) static void add_line(dq_sha256 *h, const char *fmt, ...)
+{
+    char line[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    dq_sha256_add(h, line, strlen(line));
+}
+
+/* The canonical form of a value, which it takes over: sorted members, no spaces, reals to the last bit. */
+static dq_status add_json(dq_sha256 *h, json_t *value, dq_err *err)
+{
+    char *text = json_dumps(value, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY |
+                                       JSON_REAL_PRECISION(17));
+    json_decref(value);
+    if (!text) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    dq_sha256_add(h, text, strlen(text));
+    free(text);
+    return DQ_OK;
+}
+
+static json_t *source_json(const dq_eval_source *s)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "task", json_string(s->name));
+    json_object_set_new(o, "num_fewshot", json_integer((json_int_t)s->n_shots));
+    json_object_set_new(o, "seed", json_integer((json_int_t)s->seed));
+    return o;
+}
+
+static json_t *settings_json(const cmd_eval_identity *id)
+{
+    const dq_eval *e = id->e;
+    const char *order = id->o->head_order.word.text;
+    json_t *o = json_object(), *kinds = json_object(), *files = json_array();
+    json_t *sources = json_array();
+    json_object_set_new(o, "ctx", json_integer((json_int_t)e->n_ctx));
+    json_object_set_new(o, "limit", json_integer((json_int_t)e->limit));
+    json_object_set_new(o, "bos", json_integer(e->bos));
+    json_object_set_new(o, "long", json_integer(e->too_long));
+    json_object_set_new(o, "head_order", order ? json_string(order) : json_null());
+    for (int i = 0; i < id->files->n; i++)
+        json_array_append_new(files, json_string(id->files->sha[i]));
+    for (int i = 0; i < e->n_sources; i++) {
+        const cmd_eval_kind *kind = cmd_eval_kind_of(&e->source[i]);
+        json_array_append_new(sources, source_json(&e->source[i]));
+        json_object_set_new(kinds, kind->name,
+                            cmd_eval_kind_scored(kind, cmd_eval_own(id->o, kind), e));
+    }
+    json_object_set_new(o, "files", files);
+    json_object_set_new(o, "sources", sources);
+    json_object_set_new(o, "kinds", kinds);
+    return o;
+}
+
+static dq_status add_models(dq_sha256 *h, const cmd_eval_identity *id, dq_err *err)
+{
+    for (int i = 0; i < id->e->n_models; i++) {
+        const dq_eval_model *m = &id->e->model[i];
+        dq_stop_ids stop = {0};
+        dq_sha256_add(h, id->content[i], 64);
+        if (m->m->gates) add_line(h, "gates %s\n", m->m->gates->sha256);
+        if (cmd_eval_kind_stops(id->e)) DQ_TRY(dq_eval_stop_ids(&stop, id->e, i, err));
+        add_line(h, "%zu %d %lld\n", m->tok_len, m->tok ? (int)dq_tokenizer_prefix(m->tok) : -1,
+                 (long long)stop.n);
+        if (stop.n) dq_sha256_add(h, stop.id, (size_t)stop.n * sizeof *stop.id);
+        if (m->tok_len) dq_sha256_add(h, m->tok_text, m->tok_len);
+        json_t *added = NULL; /* which the files beside it change */
+        if (m->tok) DQ_TRY(dq_tokenizer_added(&added, m->tok, INT64_MAX, err));
+        if (added) DQ_TRY(add_json(h, added, err));
+    }
+    return DQ_OK;
+}
+
+static dq_status add_rows(dq_sha256 *h, const dq_eval *e, dq_err *err)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        add_line(h, "%d %d %d %d %d %d %d ", r->model, r->ids, r->ref, r->logit.bits,
+                 (int)r->logit.granularity, (int)r->math.linear, (int)r->kv.num);
+        DQ_TRY(add_json(h, dq_kv_spec_json(&r->kv), err));
+    }
+    return DQ_OK;
+}
+
+/* Key and path of a planned sweep, or of its shard. */
+static dq_status resume_name(cmd_eval_resume *s, const cmd_eval_identity *id, dq_err *err)
+{
+    dq_sha256 h;
+    dq_identity_text(s->program, id->backend);
+    if (id->program) snprintf(s->program, sizeof s->program, "%s", id->program);
+    DQ_TRY(dq_sha256_begin(&h, err));
+    add_line(&h, "%s\n", s->program);
+    if (add_json(&h, settings_json(id), err) != DQ_OK || add_models(&h, id, err) != DQ_OK ||
+        add_rows(&h, id->e, err) != DQ_OK) {
+        dq_sha256_drop(&h);
+        return err->code;
+    }
+    DQ_TRY(dq_sha256_end(&h, s->key, err));
+    snprintf(s->own, sizeof s->own, "dq-eval-%.12s.resume", s->key);
+    snprintf(s->old, sizeof s->old, "%s.old", s->own);
+    s->shard = id->o->part.n > 0;
+    s->path = s->shard ? id->o->document : s->own;
+    return DQ_OK;
+}
+
+/* Replaces the message of an interruption by one that says how to go on. */
+static dq_status resume_stopped(const cmd_eval_resume *s, const dq_eval *e, int argc, char **argv,
+                                dq_err *err)
+{
+    if (!e->journal) return err->code;
+    return dq_shard_stopped("eval", s->path, e->journal_err.code == DQ_OK, argc, argv, err);
+}
+
+static dq_status go_on(const cmd_eval_resume *s, dq_eval *e, dq_err *err)
+{
+    if (dq_eval_journal(e, s->key, s->path, true, err) == DQ_OK) return DQ_OK;
+    if (err->code == DQ_DAMAGED || err->code == DQ_MISMATCH)
+        dq_fail_more(err, dq_remedy_none, ". Remove it, or run without --resume to start anew");
+    return err->code;
+}
+
+/* Another run's file of finished work; "" without one. */
+static const char *other_file(dq_arena *a)
+{
+    const char **name;
+    size_t n;
+    dq_err ignored = {0};
+    if (dq_file_dir_names(&name, &n, ".", a, &ignored) != DQ_OK) return "";
+    for (size_t i = 0; i < n; i++) {
+        const size_t len = strlen(name[i]);
+        if (strncmp(name[i], "dq-eval-", 8) == 0 && len > 7 &&
+            strcmp(name[i] + len - 7, ".resume") == 0)
+            return name[i];
+    }
+    return "";
+}
+
+/* That there is nothing to resume; and what there is, if it may have been meant. */
+static void say_nothing_here(const char *path, dq_logger *logger)
+{
+    dq_arena *a = dq_arena_new();
+    const char *other = a ? other_file(a) : "";
+    dq_logger_warn(logger,
+                   "%s: is not in this folder, so there is nothing to resume with these inputs and "
+                   "settings%s%s%s; everything is computed",
+                   path, *other ? " (" : "", other,
+                   *other ? " is of others, or of another version of dq)" : "");
+    dq_arena_free(a);
+}
+
+/* The finished work of an earlier run stays beside this one's; of two earlier ones, what has more: files of one command grow
+ * with their scores. */
+static void set_aside(const cmd_eval_resume *s, dq_logger *logger)
+{
+    const int64_t now = dq_file_bytes(s->path), before = dq_file_bytes(s->old);
+    if (now < 0 || dq_journal_busy(s->path)) return;
+    if (before < now && rename(s->path, s->old) != 0) return;
+    if (before < 0)
+        dq_logger_warn(logger,
+                       "an earlier run of this command left finished work, which --resume would "
+                       "go on from; it is in %s until this run is done",
+                       s->old);
+    else
+        dq_logger_warn(logger,
+                       "two earlier runs of this command left finished work; what has more of it "
+                       "is in %s until this run is done, the other's is replaced",
+                       s->old);
+}
+
+/* Writes finished work down from here on, or (resume) first takes what the file has; with no file to resume
+ * there is a warning. A file of an earlier run that is not resumed is set aside as PATH.old until this one is
+ * done; where one is there already, the one with more work stays. Where a new file cannot be written the run goes on without, with a warning; not
+ * so the file of a shard. */
+static dq_status resume_begin(cmd_eval_resume *s, dq_eval *e, bool resume, dq_logger *logger,
+                              dq_err *err)
+{
+    dq_err why = {0};
+    s->begun = true;
+    if (s->shard && !(resume && dq_file_exists(s->path)))
+        return dq_eval_journal(e, s->key, s->path, false, err);
+    if (resume && dq_file_exists(s->path)) return go_on(s, e, err);
+    if (resume) say_nothing_here(s->path, logger);
+    set_aside(s, logger);
+    if (dq_eval_journal(e, s->key, s->path, false, &why) != DQ_OK) {
+        dq_advice_apply(&why);
+        dq_logger_warn(logger, "finished work cannot be kept for --resume: %s", why.text);
+    }
+    return DQ_OK;
+}
+
+/* Whether a resumed run would have less to compute: the first step is a head. */
+static bool has_work(const dq_eval *e)
+{
+    return e->journal && dq_journal_count(e->journal) > 1;
+}
+
+/* An output could not be written when everything was scored: adds that the scores stay. */
+static dq_status resume_keep(const cmd_eval_resume *s, const dq_eval *e, dq_err *err)
+{
+    if (!has_work(e)) return err->code;
+    return dq_fail_more(
+        err, dq_remedy_none,
+        ". %s scores are in %s: the same command with --resume, and with --force or "
+        "other outputs where files are in the way, goes on from there",
+        e->journal_err.code == DQ_OK ? "The" : "Not all, but the first", s->path);
+}
+
+/* Closes the file, and removes it unless there is something to go on from. */
+static void resume_end(const cmd_eval_resume *s, dq_eval *e, dq_status outcome)
+{
+    bool fine = outcome == DQ_OK || outcome == DQ_GATE;
+    bool keep = outcome == DQ_STOPPED || (!fine && has_work(e)) || (s->shard && s->begun);
+    dq_journal_close(e->journal, !keep);
+    if (fine && s->begun && !s->shard) remove(s->old);
+}
+
+/* ---- Eval ----
+ * Scores models on tasks and text over widths of attention logits. */
 
 /* One model with all that hangs on it. */
 typedef struct opened {
@@ -195,8 +646,8 @@ static dq_status open_all(eval_run *x, const dq_args *args, dq_err *err)
 }
 
 /* Widths and granularities of one model: the options, or what it stores itself. */
-static dq_status add_rows(eval_run *x, int model, int source, dq_math math, const dq_kv_spec *kv,
-                          dq_err *err)
+static dq_status eval_add_rows(eval_run *x, int model, int source, dq_math math,
+                               const dq_kv_spec *kv, dq_err *err)
 {
     const dq_model *m = x->e.model[model].m;
     int bits[DQ_EVAL_BITS] = {m->logit.bits}, n_bits = 1, n_granularities = 1;
@@ -223,7 +674,7 @@ static dq_status add_math(eval_run *x, int model, int source, const dq_kv_config
     dq_err lacks = {0};
     DQ_TRY(dq_kv_options_spec(&kv, cache, m, math.kv, err));
     if (dq_kv_options_fit(&kv, cache, m, math, x->backend, &x->o.logger, &lacks) == DQ_OK)
-        return add_rows(x, model, source, math, &kv, err);
+        return eval_add_rows(x, model, source, math, &kv, err);
     dq_advice_apply(&lacks);
     if (x->o.n_math > 1 && lacks.code == DQ_MISMATCH)
         dq_logger_left_out(&x->o.logger, NULL, lacks.text);
@@ -369,10 +820,9 @@ static dq_status say_ends(eval_run *x, const cmd_eval_view *v, dq_err *err)
 static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
 {
     const cmd_eval_view v = view_of(x);
-    if (cmd_eval_kv_policies(&x->e)) cmd_eval_plan_say(&x->o.logger, &v);
+    if (cmd_eval_kv_policies(&x->e)) plan_say(&x->o.logger, &v);
     DQ_TRY(say_ends(x, &v, err));
-    if (dq_ranks_number() == 0)
-        cmd_eval_resume_begin(&x->resume, &x->e, x->o.resume, &x->o.logger, err);
+    if (dq_ranks_number() == 0) resume_begin(&x->resume, &x->e, x->o.resume, &x->o.logger, err);
     DQ_TRY(dq_ranks_agree("evaluation, program or processor", x->resume.key, err));
     dq_progress_begin(&x->progress, &x->o.logger, "scored", 1);
     x->progress.rough = x->e.n_rows > 1; /* rows take different time */
@@ -385,7 +835,7 @@ static dq_status run(eval_run *x, int argc, char **argv, dq_err *err)
     if (x->e.journal_err.code != DQ_OK)
         dq_logger_warn(&x->o.logger, "finished work could not be kept for --resume: %s",
                        x->e.journal_err.text);
-    return s == DQ_STOPPED ? cmd_eval_resume_stopped(&x->resume, &x->e, argc, argv, err) : s;
+    return s == DQ_STOPPED ? resume_stopped(&x->resume, &x->e, argc, argv, err) : s;
 }
 
 /* What the kinds print after the table, before the claims or after them. */
@@ -486,7 +936,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     }
     if (err->code != DQ_OK) { /* a failed command leaves no output */
         for (int i = 0; i < n; i++) remove(written[i]);
-        return cmd_eval_resume_keep(&x->resume, &x->e, err);
+        return resume_keep(&x->resume, &x->e, err);
     }
     cmd_eval_gates_outcome(&x->o.gates, &gate);
     if (drawing.code == DQ_OK) {
@@ -495,7 +945,7 @@ static dq_status hand_out(eval_run *x, dq_err *err)
     }
     if (gate.code != DQ_OK) dq_in(&drawing, "%s, but there is no page: ", gate.text);
     *err = drawing;
-    return cmd_eval_resume_keep(&x->resume, &x->e, err);
+    return resume_keep(&x->resume, &x->e, err);
 }
 
 /* The file of finished work, which is none that the run reads or writes otherwise. */
@@ -504,7 +954,7 @@ static dq_status name_work(eval_run *x, const dq_args *args, dq_err *err)
     const cmd_eval_identity id = {&x->e,      &x->o,
                                   &x->files,  (const char(*)[65])x->content,
                                   x->backend, x->o.merge ? x->o.merge->program : NULL};
-    DQ_TRY(cmd_eval_resume_name(&x->resume, &id, err));
+    DQ_TRY(resume_name(&x->resume, &id, err));
     return cmd_eval_check_outputs(&x->o, args, x->resume.path, x->a, err);
 }
 
@@ -523,12 +973,12 @@ static dq_status show_plan(eval_run *x, dq_err *err)
     double seconds = 0;
     if (!x->o.json) seconds = dq_eval_expected(&x->e);
     if (dq_progress_is_long(seconds)) DQ_TRY(dq_eval_measure(&seconds, &x->e, err));
-    if (!x->o.json && !x->o.document) return cmd_eval_plan_print(&v, seconds, err);
+    if (!x->o.json && !x->o.document) return plan_print(&v, seconds, err);
     cmd_eval_settings(x->settings, &x->o, &v);
     json_t *doc = dq_document_new(&x->o.logger, "dq-eval-plan/1");
     json_object_set(doc, "inputs", x->inputs);
     json_object_set(doc, "settings", x->settings);
-    cmd_eval_plan_json(json_object_get(doc, "results"), &v);
+    plan_json(json_object_get(doc, "results"), &v);
     if (x->o.document) dq_document_write(json_incref(doc), x->o.document, err);
     if (err->code == DQ_OK && x->o.json) {
         dq_stdout_print(json_incref(doc), err);
@@ -536,7 +986,7 @@ static dq_status show_plan(eval_run *x, dq_err *err)
     }
     json_decref(doc);
     if (err->code != DQ_OK || x->o.json) return err->code;
-    return cmd_eval_plan_print(&v, seconds, err);
+    return plan_print(&v, seconds, err);
 }
 
 static void close_all(eval_run *x)
@@ -560,7 +1010,7 @@ static dq_status run_shard(eval_run *x, int argc, char **argv, dq_err *err)
     x->e.shard = x->o.part.shard - 1;
     x->e.n_shards = x->o.part.n;
     const dq_shard_about about = {"eval", &x->o.part, x->resume.program, x->backend,
-                                  cmd_eval_conditions(&x->o)};
+                                  conditions(&x->o)};
     if (dq_shard_head(&x->e.about, &about, argc, argv, err) == DQ_OK) run(x, argc, argv, err);
     json_decref(x->e.about);
     DQ_TRY(err->code);
@@ -618,7 +1068,7 @@ dq_status cmd_eval_merged(const dq_shard_merge *merge, int argc, char **argv, dq
             dump_requests(x, err) == DQ_OK)
             score_or_show(x, argc, argv, err);
     }
-    cmd_eval_resume_end(&x->resume, &x->e, err->code);
+    resume_end(&x->resume, &x->e, err->code);
     bool fine = err->code == DQ_OK || err->code == DQ_GATE;
     if (!fine && x->requested) remove(x->o.requests);
     close_all(x);

@@ -1,11 +1,10 @@
-/* cmd_generate: text that a model goes on with, in dq eval: questions, whose answers are judged, and prompts,
+/* Text that a model goes on with, in dq eval: questions, whose answers are judged, and prompts,
  * whose texts are what comes out.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/text.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/eval/eval_sources.h"
-#include "cmds/eval/eval_tasks.h"
+#include "cmds/eval/inside.h"
 #include "eval/kinds.h"
 #include "record/record.h"
 #include "tasks/questions.h"

@@ -1,14 +1,11 @@
-/* cmd_judged: dq judged FILE.jsonl: completions that dq eval --dump-completions wrote become requests to a judge, and those that
- * it gave a "verdict" each become rows like those of dq eval, each beside the same model's 16-bit row.
+/* Dq judged FILE.jsonl: completions that dq eval --dump-completions wrote become requests to a
+ * judge, and those that it gave a "verdict" each become rows like those of dq eval, each beside
+ * the same model's 16-bit row.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
-#include "cmds/cli/help.h"
-#include "cmds/cli/progress.h"
-#include "cmds/cli/stdout.h"
-#include "cmds/cli/table.h"
+#include "cmds/cli/cli.h"
 #include "cmds/command.h"
-#include "cmds/eval/eval_cells.h"
-#include "cmds/eval/eval_sources.h"
+#include "cmds/eval/inside.h"
 #include "model/model.h"
 #include "record/record.h"
 #include "tasks/questions.h"

@@ -1,11 +1,8 @@
-/* cmd_ruler: prompts made up for long contexts in dq eval: their options, and their scores by length.
+/* Prompts made up for long contexts in dq eval: their options, and their scores by length.
  * SPDX-License-Identifier: MIT */
+#include "cmds/cli/cli.h"
 #include "cmds/cli/kv_report.h"
-#include "cmds/cli/table.h"
-#include "cmds/eval/eval_cells.h"
-#include "cmds/eval/eval_options.h"
-#include "cmds/eval/eval_sources.h"
-#include "cmds/eval/eval_tasks.h"
+#include "cmds/eval/inside.h"
 #include "eval/kinds.h"
 #include "record/record.h"
 

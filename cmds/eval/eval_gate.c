@@ -1,19 +1,599 @@
-/* eval_gate: a name is looked up in the JSON of each result, and of the baseline's; which names there are before anything is
- * scored, the kinds say.
+/* Recursive descent, a function a level: sum, product, factor. Each appends its steps after those
+ * of its parts, so that one pass over the steps gives the value.
  * SPDX-License-Identifier: MIT */
-#include "cmds/eval/eval_gate.h"
-
+#include "base/base.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
-#include "cmds/eval/eval_kind.h"
-#include "cmds/eval/eval_kv.h"
+#include "cmds/cli/cli.h"
+#include "cmds/cli/kv_report.h"
+#include "cmds/eval/inside.h"
 #include "record/record.h"
 #include "stat/stat.h"
 
+#include <ctype.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static const json_t *baseline_result(const cmd_eval_baseline *b, int row);
+
+/* ---- Gate expr ---- */
+
+typedef struct reader {
+    cmd_eval_gate_expr *e;
+    const char *text, *p;
+    int depth; /* of parentheses and signs */
+    dq_err *err;
+} reader;
+
+static const char baseline_word[] = "baseline";
+
+/* Characters before a byte, each of them once. */
+static int characters(const char *text, size_t at)
+{
+    int n = 0;
+    for (size_t i = 0; i < at; i++) n += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return n;
+}
+
+/* DQ_USAGE: --fail-if "TEXT": character N: expected WHAT, found ... */
+static dq_status gate_expr_refuse(const char *text, size_t at, const char *what, dq_err *err)
+{
+    const char *found = text + at;
+    if (!*found)
+        return dq_fail(err, DQ_USAGE,
+                       "--fail-if \"%.200s\": character %d: expected %s, found the end.", text,
+                       characters(text, at) + 1, what);
+    return dq_fail(err, DQ_USAGE,
+                   "--fail-if \"%.200s\": character %d: expected %s, found \"%.20s\".", text,
+                   characters(text, at) + 1, what, found);
+}
+
+static dq_status refuse(const reader *r, const char *what)
+{
+    return gate_expr_refuse(r->text, (size_t)(r->p - r->text), what, r->err);
+}
+
+static void skip_blanks(reader *r)
+{
+    r->p += strspn(r->p, " \t");
+}
+
+static dq_status add(reader *r, char what, double number)
+{
+    cmd_eval_gate_expr *e = r->e;
+    if (e->n == DQ_GATE_STEPS) return refuse(r, "fewer than 64 numbers and operations before this");
+    e->step[e->n++] = (cmd_eval_gate_step){what, number};
+    e->baseline = e->baseline || what == 'b';
+    return DQ_OK;
+}
+
+static dq_status sum(reader *r);
+
+static dq_status in_parentheses(reader *r)
+{
+    if (++r->depth > DQ_GATE_DEPTH) return refuse(r, "at most 16 parentheses within each other");
+    r->p++;
+    DQ_TRY(sum(r));
+    if (*r->p != ')') return refuse(r, "an operation or \")\"");
+    r->p++;
+    r->depth--;
+    return DQ_OK;
+}
+
+static bool at_word(const char *p)
+{
+    const char next = strncmp(p, baseline_word, sizeof baseline_word - 1) == 0
+                          ? p[sizeof baseline_word - 1]
+                          : 'x';
+    return !isalnum((unsigned char)next) && next != '_' && next != '.';
+}
+
+/* Signs, then a number, the word or parentheses. */
+static dq_status factor(reader *r)
+{
+    bool negative = false;
+    for (skip_blanks(r); *r->p == '-' || *r->p == '+'; r->p++, skip_blanks(r))
+        negative = negative != (*r->p == '-');
+    if (*r->p == '(') {
+        DQ_TRY(in_parentheses(r));
+    } else if (at_word(r->p)) {
+        DQ_TRY(add(r, 'b', 0));
+        r->p += sizeof baseline_word - 1;
+    } else {
+        char *end;
+        const double x = dq_real_parse(r->p, &end);
+        if (end == r->p) return refuse(r, "a number, baseline or \"(\"");
+        DQ_TRY(add(r, '#', x));
+        r->p = end;
+    }
+    skip_blanks(r);
+    return negative ? add(r, '_', 0) : DQ_OK;
+}
+
+static dq_status product(reader *r)
+{
+    DQ_TRY(factor(r));
+    while (*r->p == '*' || *r->p == '/') {
+        const char what = *r->p++;
+        DQ_TRY(factor(r));
+        DQ_TRY(add(r, what, 0));
+    }
+    return DQ_OK;
+}
+
+static dq_status sum(reader *r)
+{
+    DQ_TRY(product(r));
+    while (*r->p == '+' || *r->p == '-') {
+        const char what = *r->p++;
+        DQ_TRY(product(r));
+        DQ_TRY(add(r, what, 0));
+    }
+    return DQ_OK;
+}
+
+dq_status cmd_eval_gate_expr_read(cmd_eval_gate_expr *e, const char *text, size_t at, dq_err *err)
+{
+    reader r = {.e = e, .text = text, .p = text + at, .err = err};
+    *e = (cmd_eval_gate_expr){.n = 0};
+    DQ_TRY(sum(&r));
+    return *r.p ? refuse(&r, "an operation or the end") : DQ_OK;
+}
+
+static double apply(char what, double x, double y)
+{
+    return what == '+' ? x + y : what == '-' ? x - y : what == '*' ? x * y : x / y;
+}
+
+double cmd_eval_gate_expr_value(const cmd_eval_gate_expr *e, double baseline)
+{
+    double stack[DQ_GATE_STEPS] = {0};
+    int n = 0;
+    for (int i = 0; i < e->n; i++) {
+        const cmd_eval_gate_step *s = &e->step[i];
+        if (s->what == '#' || s->what == 'b') {
+            stack[n++] = s->what == 'b' ? baseline : s->number;
+        } else if (s->what == '_') {
+            stack[n - 1] = -stack[n - 1];
+        } else {
+            stack[n - 2] = apply(s->what, stack[n - 2], stack[n - 1]);
+            n--;
+        }
+    }
+    return stack[0];
+}
+
+/* ---- Baseline ----
+ * What must be the same is compared as JSON, member by member: files by their hashes, settings of
+ * the run and of each kind that both documents have. A row's result is the one that holds all
+ * members of the row's key. */
+
+enum { VALUE = 80 };
+static const char remedy[] = "Make the baseline anew with this run's files and options (-o FILE), "
+                             "or give this run those of the baseline";
+
+/* ---- Reading ---- */
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "";
+}
+
+static dq_status check_result(const json_t *r, size_t i, const char *path, dq_err *err)
+{
+    const char *wrong = !json_is_string(json_object_get(r, "model"))         ? "model"
+                        : !json_is_string(json_object_get(r, "task"))        ? "task"
+                        : !json_is_integer(json_object_get(r, "logit_bits")) ? "logit_bits"
+                        : !json_is_integer(json_object_get(r, "n"))          ? "n"
+                        : !json_is_object(json_object_get(r, "metrics"))     ? "metrics"
+                                                                             : NULL;
+    if (!wrong) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED,
+                   "%s: results[%zu]: \"%s\" is missing or of another type. Is the document cut or "
+                   "edited?",
+                   path, i, wrong);
+}
+
+static dq_status check(const json_t *d, const char *path, dq_err *err)
+{
+    static const char schema[] = "dq-eval/1";
+    const char *found = text_of(d, "schema");
+    size_t i;
+    json_t *r;
+    if (!*found)
+        return dq_fail(err, DQ_DAMAGED,
+                       "%s: not a document of dq (expected an object with a \"schema\"). Give what "
+                       "dq eval -o FILE writes",
+                       path);
+    if (strcmp(found, schema) != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: another document than a baseline is (expected %s, found \"%.60s\"). "
+                       "Give what dq eval -o FILE writes",
+                       path, schema, found);
+    if (!json_is_array(json_object_get(d, "results")) ||
+        !json_is_array(json_object_get(d, "inputs")) ||
+        !json_is_object(json_object_get(d, "settings")))
+        return dq_fail(err, DQ_DAMAGED,
+                       "%s: inputs, settings or results are missing. Is the document cut or "
+                       "edited?",
+                       path);
+    json_array_foreach(json_object_get(d, "results"), i, r) DQ_TRY(check_result(r, i, path, err));
+    return DQ_OK;
+}
+
+dq_status cmd_eval_baseline_read(cmd_eval_baseline *b, const char *path, dq_arena *a, dq_err *err)
+{
+    char *text;
+    size_t len;
+    b->path = path;
+    DQ_TRY(dq_document_name_text(&b->name, path, a, err));
+    DQ_TRY(dq_file_read_small(&text, &len, path, DQ_MAX_DOCUMENT, a, err));
+    DQ_TRY(dq_sha256_of(b->sha256, text, len, err));
+    b->bytes = (int64_t)len;
+    DQ_TRY(dq_json_parse(&b->document, text, len, path, err));
+    return check(b->document, path, err);
+}
+
+void cmd_eval_baseline_end(cmd_eval_baseline *b)
+{
+    json_decref(b->document);
+}
+
+/* {"path", "sha256", ...} for the document of this run. */
+static json_t *baseline_json(const cmd_eval_baseline *b)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "path", dq_document_name(b->path));
+    json_object_set_new(o, "bytes", json_integer((json_int_t)b->bytes));
+    json_object_set_new(o, "sha256", json_string(b->sha256));
+    json_object_set_new(o, "dq_version", dq_document_name(text_of(b->document, "dq_version")));
+    json_object_set_new(o, "comparison", json_string("point values"));
+    return o;
+}
+
+/* ---- The run ---- */
+
+/* A value as its JSON, short enough for a sentence. */
+static const char *value_text(char buf[VALUE], const json_t *v)
+{
+    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    snprintf(buf, VALUE, "%.*s%s", VALUE - 8, text ? text : "missing",
+             text && strlen(text) > VALUE - 8 ? "..." : "");
+    free(text);
+    return buf;
+}
+
+static dq_status compare(const cmd_eval_baseline *b, const char *key, const json_t *there,
+                         const json_t *here, dq_err *err)
+{
+    char x[VALUE], y[VALUE];
+    DQ_TRY(dq_json_complete(err)); /* else a part of one is no difference */
+    if (there && here && json_equal(there, here)) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s: cannot be compared with this run: the setting \"%s\" is %s there and %s "
+                   "here. %s",
+                   b->path, key, value_text(x, there), value_text(y, here), remedy);
+}
+
+static bool holds_task(const json_t *settings, const char *task)
+{
+    size_t i;
+    json_t *t;
+    json_array_foreach(json_object_get(settings, "tasks"), i, t)
+    {
+        if (json_is_string(t) && strcmp(json_string_value(t), task) == 0) return true;
+    }
+    return false;
+}
+
+/* What scores of a kind depend on, where both runs have a source of that kind. */
+static dq_status compare_kind(const cmd_eval_baseline *b, const cmd_eval_kind *kind,
+                              const cmd_eval_view *v, const cmd_eval_options *o, dq_err *err)
+{
+    const json_t *there = json_object_get(b->document, "settings");
+    json_t *own, *here;
+    const char *key;
+    bool both = false;
+    for (int i = 0; i < v->e->n_sources; i++)
+        both = both || (cmd_eval_kind_of(&v->e->source[i]) == kind &&
+                        holds_task(there, v->e->source[i].name));
+    if (!both || !kind->settings) return DQ_OK;
+    own = cmd_eval_kind_scored(kind, cmd_eval_own(o, kind), v->e);
+    json_object_foreach(own, key, here)
+    {
+        json_t *other = json_deep_copy(json_object_get(there, key));
+        for (const char *const *name = kind->unscored; name && *name; name++)
+            json_object_del(other, *name);
+        if (err->code == DQ_OK) compare(b, key, other, here, err);
+        json_decref(other);
+    }
+    json_decref(own);
+    return err->code;
+}
+
+/* Of files that have the same place in both runs. What a task reads is listed under the name of the task. */
+static dq_status compare_files(const cmd_eval_baseline *b, const char *kind, const json_t *inputs,
+                               dq_err *err)
+{
+    const json_t *list[2] = {json_object_get(b->document, "inputs"), inputs};
+    json_t *sha[2] = {json_array(), json_array()}, *in;
+    size_t i;
+    for (int k = 0; k < 2; k++) {
+        json_array_foreach(list[k], i, in)
+        {
+            if (strcmp(text_of(in, "kind"), kind) == 0 && *text_of(in, "sha256"))
+                json_array_append(sha[k], json_object_get(in, "sha256"));
+        }
+    }
+    const bool some = json_array_size(sha[0]) > 0;
+    if (dq_json_complete(err) == DQ_OK && !some &&
+        holds_task(json_object_get(b->document, "settings"), kind))
+        dq_fail(
+            err, DQ_DAMAGED,
+            "%s: inputs: no \"sha256\" of what was read as %.60s. Is the document cut or edited?",
+            b->path, kind);
+    if (err->code == DQ_OK && some && !json_equal(sha[0], sha[1]))
+        dq_fail(err, DQ_MISMATCH,
+                "%s: cannot be compared with this run: what was read as %.60s has other bytes "
+                "there (SHA-256 %.12s..., here %.12s...). %s",
+                b->path, kind, json_string_value(json_array_get(sha[0], 0)),
+                json_string_value(json_array_get(sha[1], 0)), remedy);
+    for (int k = 0; k < 2; k++) json_decref(sha[k]);
+    return err->code;
+}
+
+static dq_status compare_run(const cmd_eval_baseline *b, const cmd_eval_view *v,
+                             const cmd_eval_options *o, const json_t *inputs,
+                             const json_t *settings, dq_err *err)
+{
+    static const char *const of_all[] = {"limit",      "num_fewshot", "seed", "long",
+                                         "head_order", "bos",         NULL};
+    const json_t *there = json_object_get(b->document, "settings");
+    size_t i;
+    json_t *in;
+    for (const char *const *key = of_all; *key; key++)
+        DQ_TRY(
+            compare(b, *key, json_object_get(there, *key), json_object_get(settings, *key), err));
+    for (int k = 0; k < DQ_EVAL_KINDS; k++) DQ_TRY(compare_kind(b, cmd_eval_kinds[k], v, o, err));
+    json_array_foreach(inputs, i, in)
+    {
+        if (strcmp(text_of(in, "kind"), "model") != 0)
+            DQ_TRY(compare_files(b, text_of(in, "kind"), inputs, err));
+    }
+    return DQ_OK;
+}
+
+/* ---- Rows ---- */
+
+/* Members of a result that tell it from all others. */
+static json_t *key_of(const cmd_eval_view *v, const dq_eval_row *r)
+{
+    const dq_eval_source *s = dq_eval_source_of(v->e, r);
+    const cmd_eval_kind *kind = cmd_eval_kind_of(s);
+    json_t *o = json_object();
+    json_object_set_new(o, "model", json_string(v->names[r->model]));
+    json_object_set_new(o, "task", json_string(s->name));
+    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
+    if (r->logit.bits < 16)
+        json_object_set_new(o, "logit_granularity",
+                            json_string(dq_granularity_name[r->logit.granularity]));
+    json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
+    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
+    if (kind->out.told_by) kind->out.told_by(o, s);
+    return o;
+}
+
+/* Whether the value holds every member of the part. */
+static bool holds(const json_t *value, json_t *part)
+{
+    const char *key;
+    json_t *x;
+    if (!json_is_object(part)) return json_equal(value, part);
+    json_object_foreach(part, key, x)
+    {
+        const json_t *own = json_object_get(value, key);
+        if (!own || !holds(own, x)) return false;
+    }
+    return true;
+}
+
+static dq_status find_result(const cmd_eval_baseline *b, json_t *key, int *found, dq_err *err)
+{
+    json_t *r;
+    size_t i;
+    *found = -1;
+    json_array_foreach(json_object_get(b->document, "results"), i, r)
+    {
+        if (!holds(r, key)) continue;
+        if (*found >= 0)
+            return dq_fail(err, DQ_MISMATCH,
+                           "%s: results[%d] and results[%zu] are both of %s on %s with one "
+                           "setting, so which is the baseline is not known. Is the document "
+                           "edited?",
+                           b->path, *found, i, text_of(r, "model"), text_of(r, "task"));
+        *found = (int)i;
+    }
+    return DQ_OK;
+}
+
+static dq_status find(const cmd_eval_baseline *b, const cmd_eval_view *v, int row, dq_err *err)
+{
+    json_t *key = key_of(v, &v->e->row[row]);
+    if (dq_json_complete(err) == DQ_OK) find_result(b, key, &b->result[row], err);
+    json_decref(key);
+    return err->code;
+}
+
+/* As many items, or scored tokens of a text: with another tokenizer, or fewer positions, a number is of something else. */
+static dq_status compare_units(const cmd_eval_baseline *b, const cmd_eval_view *v, int row,
+                               dq_err *err)
+{
+    const dq_eval_row *r = &v->e->row[row];
+    const dq_eval_source *s = dq_eval_source_of(v->e, r);
+    const int64_t units = dq_eval_units(v->e, r),
+                  n = s->kind->windows ? dq_eval_values(v->e, r, units) : units;
+    const json_t *there = json_object_get(baseline_result(b, row), "n");
+    if (json_is_integer(there) && json_integer_value(there) == n) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH,
+                   "%s: cannot be compared with this run: %s on %s has %lld %s there and %lld here "
+                   "(another tokenizer, or other positions?). %s",
+                   b->path, v->names[r->model], s->name, (long long)json_integer_value(there),
+                   s->kind->windows ? "scored tokens" : "items", (long long)n, remedy);
+}
+
+static const json_t *model_input(const json_t *inputs, const char *name)
+{
+    size_t i, n;
+    json_t *in;
+    json_array_foreach(inputs, i, in)
+    {
+        const char *path = text_of(in, "path"), *end = path + strlen(path);
+        if (strcmp(text_of(in, "kind"), "model") != 0) continue;
+        while (end > path && end[-1] == '/') end--;
+        n = strlen(name);
+        if ((size_t)(end - path) >= n && strncmp(end - n, name, n) == 0 &&
+            (end - n == path || end[-1 - (long)n] == '/'))
+            return in;
+    }
+    return NULL;
+}
+
+/* Allowed, as a model may have been trained further, but told. */
+static void warn_references(const cmd_eval_baseline *b, const cmd_eval_view *v,
+                            const json_t *inputs, dq_logger *logger)
+{
+    const json_t *there = json_object_get(b->document, "inputs");
+    for (int m = 0; m < v->e->n_models; m++) {
+        bool is_reference = false;
+        for (int i = 0; i < v->e->n_rows; i++) {
+            const dq_eval_row *r = &v->e->row[i];
+            is_reference = is_reference || (r->shown && b->result[i] >= 0 && r->ref != i &&
+                                            v->e->row[r->ref].model == m);
+        }
+        const json_t *x = model_input(there, v->names[m]), *y = model_input(inputs, v->names[m]);
+        if (is_reference && strcmp(text_of(x, "fingerprint"), text_of(y, "fingerprint")) != 0)
+            dq_logger_warn(logger,
+                           "%s: the reference %s had other weights there, so differences to it are "
+                           "differences to something else",
+                           b->path, v->names[m]);
+    }
+}
+
+dq_status cmd_eval_baseline_fit(cmd_eval_baseline *b, const cmd_eval_view *v,
+                                const cmd_eval_options *o, const json_t *inputs,
+                                const json_t *settings, dq_logger *logger, dq_err *err)
+{
+    if (!b->path) return DQ_OK;
+    b->result = dq_alloc(v->e->a, (size_t)v->e->n_rows, sizeof *b->result, err);
+    if (!b->result) return err->code;
+    DQ_TRY(compare_run(b, v, o, inputs, settings, err));
+    for (int i = 0; i < v->e->n_rows; i++) {
+        b->result[i] = -1;
+        if (!v->e->row[i].shown) continue;
+        DQ_TRY(find(b, v, i, err));
+        if (b->result[i] >= 0) DQ_TRY(compare_units(b, v, i, err));
+    }
+    warn_references(b, v, inputs, logger);
+    return dq_json_complete(err);
+}
+
+/* The result of a row; NULL: there is none. */
+static const json_t *baseline_result(const cmd_eval_baseline *b, int row)
+{
+    if (!b->result || b->result[row] < 0) return NULL;
+    return json_array_get(json_object_get(b->document, "results"), (size_t)b->result[row]);
+}
+
+/* ---- Gate table ----
+ * A row of the table is an object of "compared" in a gate of the document. */
+
+/* The row of result i. */
+static int row_of(const dq_eval *e, int64_t i)
+{
+    int row = 0;
+    while (!e->row[row].shown || i-- > 0) row++;
+    return row;
+}
+
+static double real_of(const json_t *o, const char *key)
+{
+    const json_t *x = json_object_get(o, key);
+    return json_is_number(x) ? json_number_value(x) : (double)NAN;
+}
+
+static void number_cell(dq_table *t, double x, double std_err)
+{
+    if (isnan(x))
+        dq_table_cell(t, "-");
+    else if (isnan(std_err))
+        dq_table_cell(t, "%.5g", x);
+    else
+        dq_table_cell(t, "%.5g \u00b1 %.2g", x, std_err);
+}
+
+static void add_row(dq_table *t, const cmd_eval_view *v, const char *condition, const json_t *c)
+{
+    const int index = row_of(v->e, json_integer_value(json_object_get(c, "result")));
+    const dq_eval_row *r = &v->e->row[index];
+    const json_t *met = json_object_get(c, "met");
+    const double change = real_of(c, "change");
+    char label[DQ_KV_LABEL];
+    dq_table_cell(t, "%s", condition);
+    dq_table_cell(t, "%s", v->names[r->model]);
+    dq_table_cell(t, "%s", cmd_eval_title(v->e, index));
+    dq_table_cell(t, "%d", r->logit.bits);
+    dq_table_cell(t, "%s", r->logit.bits == 16 ? "-" : dq_granularity_name[r->logit.granularity]);
+    dq_table_cell(t, "%s", dq_num_name[r->math.linear]);
+    dq_table_cell(t, "%s", dq_kv_report_label(label, sizeof label, &r->kv));
+    number_cell(t, real_of(c, "value"), real_of(c, "stderr"));
+    number_cell(t, real_of(c, "baseline"), real_of(c, "baseline_stderr"));
+    if (isnan(change))
+        dq_table_cell(t, "-");
+    else
+        dq_table_cell(t, "%+.4g", change);
+    number_cell(t, real_of(c, "limit"), (double)NAN);
+    dq_table_cell(t, "%s",
+                  json_is_null(met)   ? "not checked"
+                  : json_is_true(met) ? "met"
+                                      : "not met");
+}
+
+dq_status cmd_eval_gate_table(const cmd_eval_gates *g, const cmd_eval_view *v,
+                              const json_t *document, dq_err *err)
+{
+    static const char *const titles[] = {"condition",   "model",  "task",     "logit bits",
+                                         "granularity", "math",   "KV cache", "here",
+                                         "baseline",    "change", "limit",    "outcome"};
+    enum { N = sizeof titles / sizeof *titles, KEYS = 7 };
+    const json_t *gates = json_object_get(document, "gates");
+    dq_table *t;
+    size_t i, k;
+    json_t *gate, *c;
+    if (!g->baseline.path) return DQ_OK;
+    printf("\nAgainst the baseline %s:\n\n", g->baseline.name);
+    DQ_TRY(dq_table_new(&t, titles, N, err));
+    dq_table_keys(t, KEYS);
+    json_array_foreach(gates, i, gate)
+    {
+        json_array_foreach(json_object_get(gate, "compared"), k, c)
+            add_row(t, v, g->gate[i].text, c);
+    }
+    if (dq_table_print(t, err) == DQ_OK)
+        printf("\nA change is the difference of two point values: a document has no results of "
+               "single items, so no interval\nbelongs to it. \u00b1 is the standard error of a "
+               "number in its own run.\n");
+    dq_table_free(t);
+    return err->code;
+}
+
+/* ---- Gate ----
+ * A name is looked up in the JSON of each result, and of the baseline's; which names there are
+ * before anything is scored, the kinds say. */
 
 enum { SHORT_NAME = 60 }; /* bytes of a model's name in an error */
 
@@ -23,10 +603,10 @@ static dq_status read_one(cmd_eval_gate *g, const char *text, dq_err *err)
     size_t n = at;
     while (n > 0 && text[n - 1] == ' ') n--;
     g->text = text;
-    if (n == 0) return cmd_eval_gate_expr_refuse(text, 0, "the name of a number", err);
+    if (n == 0) return gate_expr_refuse(text, 0, "the name of a number", err);
     if (n >= sizeof g->name)
-        return cmd_eval_gate_expr_refuse(text, sizeof g->name, "< <= > or >= before this", err);
-    if (!text[at]) return cmd_eval_gate_expr_refuse(text, at, "< <= > or >= after a name", err);
+        return gate_expr_refuse(text, sizeof g->name, "< <= > or >= before this", err);
+    if (!text[at]) return gate_expr_refuse(text, at, "< <= > or >= after a name", err);
     memcpy(g->name, text, n);
     g->name[n] = 0;
     g->less = text[at] == '<';
@@ -80,7 +660,7 @@ static bool ends_in(const char *name, const char *end, char *base)
 }
 
 /* What the name means in one result. NULL: the result has no such thing; JSON null: it has no value. */
-static const json_t *find(const json_t *row, const char *name)
+static const json_t *gate_find(const json_t *row, const char *name)
 {
     const json_t *metrics = json_object_get(row, "metrics"),
                  *paired = json_object_get(row, "paired");
@@ -204,7 +784,7 @@ static bool same_reference(const json_t *there, const cmd_eval_view *v, const dq
 /* NaN where there is none; a number beyond the range of doubles is read as the largest, and is none. */
 static double number_of(const json_t *row, const char *name)
 {
-    const json_t *x = find(row, name);
+    const json_t *x = gate_find(row, name);
     if (!json_is_number(x) || fabs(json_number_value(x)) >= DBL_MAX) return (double)NAN;
     return strcmp(name, "ppl_ratio") == 0 ? exp(json_number_value(x)) : json_number_value(x);
 }
@@ -222,7 +802,7 @@ static const char *why_none(const json_t *row, const char *name)
 static const char *why_unmatched(const cmd_eval_gates *all, const cmd_eval_gate *g,
                                  const cmd_eval_view *v, int row)
 {
-    const json_t *there = cmd_eval_baseline_result(&all->baseline, row);
+    const json_t *there = baseline_result(&all->baseline, row);
     const dq_eval_row *r = &v->e->row[row];
     if (!there) return "the baseline has no such result";
     if (isnan(number_of(there, g->name))) return "its result in the baseline has no such number";
@@ -276,7 +856,7 @@ void cmd_eval_gates_plan(const cmd_eval_gates *g, dq_logger *logger, const cmd_e
 
 /* ---- Results ---- */
 
-static bool holds(const cmd_eval_gate *g, double x, double limit)
+static bool gate_holds(const cmd_eval_gate *g, double x, double limit)
 {
     if (g->less) return g->equal ? x <= limit : x < limit;
     return g->equal ? x >= limit : x > limit;
@@ -396,8 +976,9 @@ static void note_compared(looked *sum, const cmd_eval_gate *g, const json_t *row
                                             : dq_document_real(find_error(there, g->name)));
     json_object_set_new(o, "change", dq_document_real(it->x - it->baseline));
     json_object_set_new(o, "limit", dq_document_real(it->limit));
-    json_object_set_new(
-        o, "met", why ? json_null() : json_boolean(isnan(it->x) || holds(g, it->x, it->limit)));
+    json_object_set_new(o, "met",
+                        why ? json_null()
+                            : json_boolean(isnan(it->x) || gate_holds(g, it->x, it->limit)));
     json_object_set_new(o, "unchecked", why ? json_string(why) : json_null());
     json_array_append_new(sum->compared, o);
 }
@@ -407,7 +988,7 @@ static bool take_limit(const cmd_eval_gates *all, const cmd_eval_gate *g, dq_log
                        const cmd_eval_view *v, int index, const json_t *row, seen *it, looked *sum)
 {
     const char *why = g->limit.baseline ? why_unmatched(all, g, v, index) : NULL;
-    const json_t *there = cmd_eval_baseline_result(&all->baseline, index);
+    const json_t *there = baseline_result(&all->baseline, index);
     if (g->limit.baseline && !why) it->baseline = number_of(there, g->name);
     if (!why) it->limit = cmd_eval_gate_expr_value(&g->limit, it->baseline);
     if (!why && !isfinite(it->limit)) {
@@ -427,7 +1008,7 @@ static void look_at(cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logg
     const dq_eval *e = view->e;
     const char *model = view->names[e->row[index].model];
     char result[800], brief[320], name[SHORT_NAME + 4];
-    const json_t *v = find(row, g->name);
+    const json_t *v = gate_find(row, g->name);
     seen it = {.name = row_text(result, sizeof result, model, e, index),
                .brief = row_text(brief, sizeof brief, shortened(name, model), e, index),
                .number = number,
@@ -451,7 +1032,7 @@ static void look_at(cmd_eval_gates *all, const cmd_eval_gate *g, dq_logger *logg
     it.in = find_interval(row, g->name);
     if (strcmp(g->name, "ppl_ratio") == 0) it.in = (dq_interval){exp(it.in.low), exp(it.in.high)};
     sum->n++;
-    if (isnan(it.x) || holds(g, it.x, it.limit)) say(logger, all, g, sum, &it);
+    if (isnan(it.x) || gate_holds(g, it.x, it.limit)) say(logger, all, g, sum, &it);
 }
 
 static json_t *gate_json(const cmd_eval_gate *g, looked *sum)
@@ -493,8 +1074,7 @@ void cmd_eval_gates_apply(cmd_eval_gates *g, dq_logger *logger, const cmd_eval_v
         json_array_append_new(list, gate_json(&g->gate[i], &sum));
     }
     if (g->n) json_object_set(document, "gates", list);
-    if (g->baseline.path)
-        json_object_set_new(document, "baseline", cmd_eval_baseline_json(&g->baseline));
+    if (g->baseline.path) json_object_set_new(document, "baseline", baseline_json(&g->baseline));
     json_decref(list);
 }
 

@@ -1,16 +1,743 @@
-/* eval_table: the table and the CSV of dq eval: columns that all rows fill, then those of the kinds in the run.
+/* A cache is on the Pareto front if it is better than each one that holds no more bytes, every
+ * difference by its own paired interval: all of them must decide, so the claim errs no more often
+ * than one interval. It is dominated if one of them is better; the others are inconclusive. One
+ * that is no smaller than all tokens in 16 bits saves nothing: it is compared with none. Bytes
+ * within a hundredth are the same: what policies hold at one budget differs by tails of pages.
  * SPDX-License-Identifier: MIT */
-#include "cmds/eval/eval_table.h"
-#include "cmds/cli/table.h"
-#include "cmds/eval/eval_cells.h"
-#include "cmds/eval/eval_kind.h"
-#include "cmds/eval/eval_kv.h"
-#include "cmds/eval/eval_verdict.h"
+#include "cmds/cli/cli.h"
+#include "cmds/cli/kv_report.h"
+#include "cmds/eval/inside.h"
+#include "eval/eval.h"
+#include "kv/kv.h"
+#include "record/record.h"
 #include "settings/inputs.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* With fewer clusters than these there is a warning. */
+enum { DQ_EVAL_FEW_CLUSTERS = 10 };
+
+typedef struct cmd_eval_verdict {
+    bool there; /* else the row has no loss */
+    dq_interval_loss loss;
+    dq_interval_decision is;
+    int64_t missing; /* clusters that would decide, roughly; 0: unknown, or decided */
+} cmd_eval_verdict;
+
+/* ---- Pareto ---- */
+
+#define SAME_BYTES 1.01
+
+typedef enum is { ON_FRONT, UNDECIDED, DOMINATED, USELESS } is; /* the worst last */
+static const char *const is_name[] = {"on the Pareto front", "inconclusive", "dominated",
+                                      DQ_KV_SAVES_NOTHING};
+
+typedef struct point {
+    int row;
+    int64_t bytes;
+    double share;  /* of a 16-bit cache of all tokens */
+    dq_mean value; /* score, or KLD */
+    is front;
+    int against; /* point that decided, or came nearest to it; -1: nothing holds as little */
+    dq_interval_loss worse; /* than that one */
+} point;
+
+/* Caches of one model, source, logit rounding and arithmetic, by bytes. */
+typedef struct front {
+    const cmd_eval_view *v;
+    point *of;
+    int n;
+    int64_t comparisons;
+    bool windows;
+} front;
+
+static bool is_point(const dq_eval *e, int row)
+{
+    const dq_eval_row *r = &e->row[row];
+    const dq_eval_kind *kind = dq_eval_source_of(e, r)->kind;
+    return r->shown && (kind->windows ? r->ref != row : kind->metric[0] != NULL) &&
+           dq_kv_report_shares_of(&r->kv, &r->work.cached).measured;
+}
+
+static bool belongs(const dq_eval_row *a, const dq_eval_row *b)
+{
+    return a->model == b->model && a->ids == b->ids && dq_logit_same(a->logit, b->logit) &&
+           dq_math_same(a->math, b->math);
+}
+
+/* Whether something is left to choose. */
+static bool chooses(const dq_eval *e, const dq_eval_row *r)
+{
+    return dq_eval_kept_of(e, r) == DQ_EVAL_KEPT_CHOSEN;
+}
+
+static bool chooses_otherwise(const dq_evict_spec *a, const dq_evict_spec *b)
+{
+    return a->policy != b->policy || a->budget != b->budget;
+}
+
+/* Whether caches differ in how numbers become codes, and in nothing else. */
+static bool other_code(const dq_kv_spec *a, const dq_kv_spec *b)
+{
+    dq_kv_spec same = *b;
+    same.quant = a->quant;
+    same.rotate_k = a->rotate_k; /* what auto makes of a rotation goes by the code */
+    same.rotate_v = a->rotate_v;
+    return dq_kv_has_codes(a) && a->quant != b->quant && dq_kv_spec_same(a, &same);
+}
+
+/* Whether some row before k on its front differs in the code alone. */
+static bool has_other_code(const dq_eval *e, int k)
+{
+    const dq_eval_row *r = &e->row[k];
+    for (int i = 0; i < k; i++) {
+        if (is_point(e, i) && belongs(&e->row[i], r) && other_code(&e->row[i].kv, &r->kv))
+            return true;
+    }
+    return false;
+}
+
+/* Whether row i is the first one of a front, which has two ways to choose or more, or two codes of the same widths. */
+static bool begins(const dq_eval *e, int i)
+{
+    const dq_evict_spec *seen = NULL;
+    bool several = false;
+    if (!is_point(e, i)) return false;
+    for (int k = 0; k < e->n_rows; k++) {
+        const dq_evict_spec *s = &e->row[k].kv.evict;
+        if (!is_point(e, k) || !belongs(&e->row[i], &e->row[k])) continue;
+        if (k < i) return false;
+        several = several || has_other_code(e, k);
+        if (!chooses(e, &e->row[k])) continue;
+        several = several || (seen && chooses_otherwise(seen, s));
+        seen = s;
+    }
+    return several;
+}
+
+/* Whether the cache is that of a point before it, by another name. */
+static bool is_again(const front *f, int row)
+{
+    const dq_eval *e = f->v->e;
+    for (int i = 0; i < f->n; i++) {
+        if (dq_eval_same_cache(e, &e->row[f->of[i].row], &e->row[row])) return true;
+    }
+    return false;
+}
+
+static dq_status add_point(front *f, int row, dq_err *err)
+{
+    const dq_eval *e = f->v->e;
+    const dq_eval_row *r = &e->row[row];
+    const dq_kv_report_shares s = dq_kv_report_shares_of(&r->kv, &r->work.cached);
+    dq_eval_numbers x;
+    int at = f->n++;
+    DQ_TRY(dq_eval_numbers_of(e, row, &x, err));
+    for (; at > 0 && f->of[at - 1].bytes > s.bytes_cached; at--) f->of[at] = f->of[at - 1];
+    f->of[at] =
+        (point){.row = row,
+                .bytes = s.bytes_cached,
+                .share = s.share,
+                .front = s.saves_nothing ? USELESS : ON_FRONT,
+                .value = f->windows ? x.kld : x.score[dq_eval_quoted(dq_eval_source_of(e, r))],
+                .against = -1};
+    return DQ_OK;
+}
+
+/* Among differences of one verdict, the larger the nearer it is to being worse. */
+static double nearness(is now, const dq_interval_loss *worse)
+{
+    return now == ON_FRONT    ? worse->interval.high
+           : now == DOMINATED ? worse->interval.low
+                              : worse->value;
+}
+
+/* Takes what the difference to point k says about p: the worst verdict rules. */
+static void compare(point *p, int k, const dq_interval_loss *worse)
+{
+    const is now = worse->interval.high < 0  ? ON_FRONT
+                   : worse->interval.low > 0 ? DOMINATED
+                                             : UNDECIDED; /* also without an interval */
+    if (p->against >= 0 &&
+        (now < p->front || (now == p->front && nearness(now, worse) <= nearness(now, &p->worse))))
+        return;
+    p->front = now;
+    p->against = k;
+    p->worse = *worse;
+}
+
+static dq_status decide(front *f, dq_err *err)
+{
+    for (int i = 0; i < f->n; i++) {
+        point *p = &f->of[i];
+        for (int k = 0; p->front != USELESS && k < f->n; k++) {
+            dq_interval_loss worse;
+            if (k == i || f->of[k].front == USELESS ||
+                (double)f->of[k].bytes > SAME_BYTES * (double)p->bytes)
+                continue;
+            DQ_TRY(dq_eval_worse(&worse, f->v->e, f->of[k].row, p->row, err));
+            compare(p, k, &worse);
+            f->comparisons++;
+        }
+    }
+    return DQ_OK;
+}
+
+static dq_status front_of(front *f, const cmd_eval_view *v, int first, dq_err *err)
+{
+    const dq_eval *e = v->e;
+    *f = (front){.v = v, .windows = dq_eval_source_of(e, &e->row[first])->kind->windows};
+    f->of = dq_block_new((size_t)e->n_rows, sizeof *f->of, err);
+    for (int i = first; f->of && i < e->n_rows; i++) {
+        if (is_point(e, i) && belongs(&e->row[first], &e->row[i]) && !is_again(f, i))
+            DQ_TRY(add_point(f, i, err));
+    }
+    return f->of ? decide(f, err) : err->code;
+}
+
+static const char *metric_of(const front *f)
+{
+    const dq_eval_source *s = dq_eval_source_of(f->v->e, &f->v->e->row[f->of[0].row]);
+    return f->windows ? "kld_nats" : s->kind->metric[dq_eval_quoted(s)];
+}
+
+/* Where nothing is left to choose the policy says nothing. */
+static const char *label_of(const front *f, int i, char *buf, size_t cap)
+{
+    const dq_eval_row *r = &f->v->e->row[f->of[i].row];
+    const dq_eval_kept kept = dq_eval_kept_of(f->v->e, r);
+    char widths[DQ_KV_TEXT];
+    if (kept == DQ_EVAL_KEPT_CHOSEN) return dq_kv_report_label(buf, cap, &r->kv);
+    dq_kv_codes_text(widths, &r->kv);
+    if (kept == DQ_EVAL_KEPT_ALL)
+        snprintf(buf, cap, "%s, all tokens", widths);
+    else
+        snprintf(buf, cap, "%s, first %d and last %d tokens", widths, r->kv.sink, r->kv.recent);
+    return buf;
+}
+
+/* ---- JSON ---- */
+
+static json_t *point_json(const front *f, int i)
+{
+    const dq_eval *e = f->v->e;
+    const point *p = &f->of[i];
+    const dq_eval_row *r = &e->row[p->row];
+    static const char *const kept_name[] = {"all", "least", "chosen"};
+    char label[DQ_KV_LABEL];
+    json_t *o = json_object();
+    json_object_set_new(o, "result", json_integer(cmd_eval_result_of(e, p->row)));
+    json_object_set_new(o, "kv_label", json_string(label_of(f, i, label, sizeof label)));
+    json_object_set_new(o, "policy",
+                        chooses(e, r) ? json_string(r->kv.evict.policy->name) : json_null());
+    json_object_set_new(o, "kept", json_string(kept_name[dq_eval_kept_of(e, r)]));
+    json_object_set_new(o, "bytes_held", json_integer((json_int_t)p->bytes));
+    json_object_set_new(o, "share", dq_document_real(p->share));
+    json_object_set_new(o, "value", dq_document_real(p->value.value));
+    json_object_set_new(o, "stderr", dq_document_real(p->value.std_err));
+    json_object_set_new(o, "is", json_string(is_name[p->front]));
+    json_object_set_new(
+        o, "against",
+        p->against < 0 ? json_null() : json_integer(cmd_eval_result_of(e, f->of[p->against].row)));
+    json_object_set_new(o, "worse",
+                        p->against < 0 ? json_null() : dq_document_real(p->worse.value));
+    json_object_set_new(o, "interval",
+                        p->against < 0 ? json_null() : cmd_eval_interval_json(p->worse.interval));
+    return o;
+}
+
+static json_t *front_json(const front *f)
+{
+    const dq_eval *e = f->v->e;
+    const dq_eval_row *r = &e->row[f->of[0].row];
+    json_t *o = json_object(), *points = json_array();
+    json_object_set_new(o, "model", json_string(f->v->names[r->model]));
+    json_object_set_new(o, "task", json_string(cmd_eval_title(e, f->of[0].row)));
+    json_object_set_new(o, "logit_bits", json_integer(r->logit.bits));
+    json_object_set_new(o, "logit_granularity",
+                        json_string(dq_granularity_name[r->logit.granularity]));
+    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
+    json_object_set_new(o, "metric", json_string(metric_of(f)));
+    json_object_set_new(o, "cluster", json_string(dq_eval_cluster(e, r)));
+    json_object_set_new(o, "comparisons", json_integer((json_int_t)f->comparisons));
+    json_object_set_new(o, "points", points);
+    for (int i = 0; i < f->n; i++) json_array_append_new(points, point_json(f, i));
+    return o;
+}
+
+typedef dq_status each_front(const front *f, void *arg, dq_err *err);
+
+static dq_status walk(const cmd_eval_view *v, each_front *visit, void *arg, dq_err *err)
+{
+    for (int i = 0; i < v->e->n_rows; i++) {
+        front f;
+        if (!begins(v->e, i)) continue;
+        if (front_of(&f, v, i, err) == DQ_OK) visit(&f, arg, err);
+        dq_block_free(f.of);
+        DQ_TRY(err->code);
+    }
+    return DQ_OK;
+}
+
+static dq_status append(const front *f, void *arg, dq_err *err)
+{
+    json_array_append_new(arg, front_json(f));
+    return err->code;
+}
+
+dq_status cmd_eval_pareto_json(json_t *document, const cmd_eval_view *v, dq_err *err)
+{
+    json_t *list = json_array();
+    walk(v, append, list, err);
+    if (json_array_size(list))
+        json_object_set_new(document, "pareto_fronts", list);
+    else
+        json_decref(list);
+    return err->code;
+}
+
+/* ---- For people ---- */
+
+static void fill_row(dq_table *t, const front *f, int i)
+{
+    const point *p = &f->of[i];
+    char label[DQ_KV_LABEL];
+    dq_table_cell(t, "%s", label_of(f, i, label, sizeof label));
+    dq_table_cell(t, "%.4f", p->share);
+    cmd_eval_mean_cell(t, p->value, "");
+    dq_table_cell(t, "%s", is_name[p->front]);
+    if (p->against < 0) {
+        dq_table_cell(t, p->front == USELESS ? "-" : "nothing holds as little");
+        dq_table_cell(t, "-");
+        dq_table_cell(t, "-");
+        return;
+    }
+    dq_table_cell(t, "%s", label_of(f, p->against, label, sizeof label));
+    dq_table_cell(t, f->windows ? "%+.3g" : "%+.4f", p->worse.value);
+    if (isnan(p->worse.interval.low))
+        dq_table_cell(t, "none");
+    else
+        dq_table_cell(t, f->windows ? "%+.3g to %+.3g" : "%+.4f to %+.4f", p->worse.interval.low,
+                      p->worse.interval.high);
+}
+
+static dq_status print_front(const front *f, void *arg, dq_err *err)
+{
+    const dq_eval *e = f->v->e;
+    const dq_eval_row *r = &e->row[f->of[0].row];
+    const char *titles[] = {"KV",       "share of 16 bits", metric_of(f), "front", "compared with",
+                            "worse by", "interval"};
+    int dominated = 0;
+    dq_table *t;
+    (void)arg;
+    DQ_TRY(dq_table_new(&t, titles, (int)(sizeof titles / sizeof *titles), err));
+    for (int i = 0; i < f->n; i++) {
+        if (f->of[i].front == DOMINATED)
+            dominated++;
+        else
+            fill_row(t, f, i);
+    }
+    printf("\nWhat the bytes of the KV cache buy, %s, %s, %d-bit logits", f->v->names[r->model],
+           cmd_eval_title(e, f->of[0].row), r->logit.bits);
+    if (r->logit.bits < 16) printf(" (%s)", dq_granularity_name[r->logit.granularity]);
+    printf(
+        ", %s. On the Pareto front: better than each of no more bytes (up to 1 %% more), by paired "
+        "95 %% intervals of %s:\n",
+        dq_num_name[r->math.linear], metric_of(f));
+    if (dq_table_print(t, err) == DQ_OK)
+        printf("%d of %d are dominated by one of no more bytes. %lld comparisons, each at 95 %%: "
+               "about "
+               "%.1f of their intervals are expected to miss by chance.\n",
+               dominated, f->n, (long long)f->comparisons, 0.05 * (double)f->comparisons);
+    dq_table_free(t);
+    return err->code;
+}
+
+dq_status cmd_eval_pareto(const cmd_eval_view *v, dq_err *err)
+{
+    return walk(v, print_front, NULL, err);
+}
+
+/* ---- Verdict ----
+ * Rows that differ in the bits of their logits alone form a series. Its widths are walked from 16
+ * down, and the lowest that holds is the last before one that does not, or about which nothing is
+ * decided. */
+
+enum { WIDTHS = 16 }; /* rows of a series at most: 16 and 2 to 8 bits */
+
+static const dq_eval_kind *kind_of(const dq_eval *e, int row)
+{
+    return dq_eval_source_of(e, &e->row[row])->kind;
+}
+
+static bool is_compared(const dq_eval *e, int row)
+{
+    const dq_eval_kind *kind = kind_of(e, row);
+    return e->row[row].shown && (kind->windows || kind->metric[0]);
+}
+
+static cmd_eval_verdict verdict_of(const cmd_eval_view *v, int row, const dq_eval_numbers *x)
+{
+    cmd_eval_verdict y = {.there = false};
+    y.there = dq_eval_loss_of(&y.loss, v->e, row, x);
+    if (!y.there) return y;
+    y.is = dq_interval_decide(y.loss.interval, v->margin);
+    if (y.is == DQ_INCONCLUSIVE) y.missing = dq_interval_missing(&y.loss, v->margin);
+    return y;
+}
+
+/* ---- The lowest width ---- */
+
+/* Rows that differ in the bits of their logits only, the widest first. */
+typedef struct series {
+    int row[WIDTHS], n;
+    cmd_eval_verdict verdict[WIDTHS];
+    int lowest; /* bits; 0: none */
+} series;
+
+static bool same_but_bits(const dq_eval_row *a, const dq_eval_row *b)
+{
+    return b->shown && b->model == a->model && b->ids == a->ids && dq_math_same(a->math, b->math) &&
+           dq_kv_spec_same(&a->kv, &b->kv) &&
+           (!dq_logit_rounds(b->logit) || b->logit.granularity == a->logit.granularity);
+}
+
+/* Whether row i is the first rounded one of a series, and the series. */
+static dq_status series_of(series *f, const cmd_eval_view *v, int i, bool *speaks, dq_err *err)
+{
+    const dq_eval *e = v->e;
+    bool good = true;
+    *f = (series){.n = 0};
+    *speaks = is_compared(e, i) && e->row[i].ref != i && e->row[i].logit.bits < 16;
+    for (int k = 0; *speaks && k < i; k++)
+        *speaks = e->row[k].logit.bits == 16 || !same_but_bits(&e->row[i], &e->row[k]);
+    for (int bits = 16; *speaks && bits > 1; bits--) {
+        for (int k = 0; k < e->n_rows; k++) {
+            dq_eval_numbers x;
+            if (e->row[k].logit.bits != bits || f->n == WIDTHS) continue;
+            if (!same_but_bits(&e->row[i], &e->row[k])) continue;
+            DQ_TRY(dq_eval_numbers_of(e, k, &x, err));
+            f->verdict[f->n] = verdict_of(v, k, &x);
+            good = good && (!f->verdict[f->n].there || f->verdict[f->n].is == DQ_WITHIN);
+            if (good) f->lowest = bits;
+            f->row[f->n++] = k;
+        }
+    }
+    *speaks = *speaks && f->n > 1;
+    return DQ_OK;
+}
+
+static void print_series(const cmd_eval_view *v, const series *f)
+{
+    const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
+    const char *cluster = dq_eval_cluster(v->e, r);
+    char label[DQ_KV_LABEL];
+    printf("  %s, %s, granularity %s", v->names[r->model], cmd_eval_title(v->e, f->row[0]),
+           dq_granularity_name[r->logit.granularity]);
+    if (cmd_eval_math_swept(v->e)) printf(", math %s", dq_num_name[r->math.linear]);
+    if (cmd_eval_kv_swept(v->e)) printf(", KV %s", dq_kv_report_label(label, sizeof label, &r->kv));
+    if (f->lowest)
+        printf(": %d\n", f->lowest);
+    else
+        printf(": none\n");
+    for (int i = 0; i < f->n; i++) {
+        const cmd_eval_verdict *y = &f->verdict[i];
+        if (!y->there) continue;
+        printf("    %d bits: %s; loss %+.4f", v->e->row[f->row[i]].logit.bits,
+               dq_interval_decision_name[y->is], y->loss.value);
+        if (isnan(y->loss.interval.low))
+            printf(", no interval over one %s", cluster);
+        else
+            printf(", interval %+.4f to %+.4f", y->loss.interval.low, y->loss.interval.high);
+        if (y->missing)
+            printf(", roughly %s more would decide",
+                   cmd_eval_clusters_text(label, sizeof label, y->missing, cluster));
+        printf("\n");
+    }
+}
+
+/* ---- What the numbers rest on ---- */
+
+/* Differences of the quoted metric: shown rows against their references, and those of tasks against the first model, and
+ * the same of means over tasks; a cache that several rows name counts once. */
+static int n_comparisons(const dq_eval *e)
+{
+    int n = cmd_eval_averages_compared(e);
+    for (int i = 0; i < e->n_rows; i++) {
+        if (!is_compared(e, i) || e->row[i].same != i) continue;
+        n += e->row[i].ref != i;
+        n += cmd_eval_cross_row(e, i) >= 0;
+    }
+    return n;
+}
+
+static bool has_windows(const dq_eval *e, bool windows)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        if (is_compared(e, i) && kind_of(e, i)->windows == windows) return true;
+    }
+    return false;
+}
+
+/* The first row whose units depend on each other; -1: none. */
+static int first_clustered(const dq_eval *e)
+{
+    for (int i = 0; i < e->n_rows; i++) {
+        if (is_compared(e, i) && e->ids[e->row[i].ids].cluster) return i;
+    }
+    return -1;
+}
+
+static void print_notes(const dq_eval *e)
+{
+    const int n = n_comparisons(e), clustered = first_clustered(e);
+    bool any = false;
+    for (int i = 0; i < e->n_rows; i++) any = any || is_compared(e, i);
+    if (!any) return;
+    printf("\n\u00b1 is one standard error over the clusters of the row. ");
+    if (has_windows(e, false)) printf("Where no item differs, a 95 %% bound stands instead. ");
+    if (n == 0) {
+        printf("No row is compared with another.\n");
+        return;
+    }
+    printf("Differences are paired%s", has_windows(e, true) ? "; of a text, of its NLL" : "");
+    if (clustered >= 0) {
+        char name[48];
+        printf("; p: t test over %s, else exact McNemar test",
+               strchr(cmd_eval_clusters_text(name, sizeof name, 2,
+                                             dq_eval_cluster(e, &e->row[clustered])),
+                      ' ') +
+                   1);
+    } else if (has_windows(e, false))
+        printf("; p: exact McNemar test");
+    printf(".\n");
+    if (n == 1)
+        printf("1 comparison, at 95 %%.\n");
+    else
+        printf("%d comparisons, each at 95 %%: about %.1f of their intervals are "
+               "expected to miss by chance.\n",
+               n, 0.05 * n);
+}
+
+/* What the columns of a cache say. */
+static void print_shares(const dq_eval *e)
+{
+    bool any = false, nothing = false;
+    for (int i = 0; i < e->n_rows; i++) {
+        const dq_eval_row *r = &e->row[i];
+        if (!r->shown || !r->work.cached.contexts) continue;
+        any = true;
+        nothing = nothing || dq_kv_report_shares_of(&r->kv, &r->work.cached).saves_nothing;
+    }
+    if (!any || !cmd_eval_kv_swept(e)) return;
+    printf("kept: share of a context's tokens that its cache holds. share of 16 bits: bytes held "
+           "(codes, scales, index,\nwhat is not coded) over those of the whole context at 2 an "
+           "element.%s\n",
+           nothing ? " From 1 on a cache " DQ_KV_SAVES_NOTHING "." : "");
+}
+
+static void print_sourceless(const cmd_eval_view *v)
+{
+    const dq_eval *e = v->e;
+    for (int m = 0; m < e->n_models; m++) {
+        bool any = false;
+        for (int i = 0; i < e->n_rows; i++)
+            any = any || (e->row[i].model == m && is_compared(e, i));
+        if (any && e->model[m].sourceless)
+            printf("%s: compared with nothing, as its source checkpoint is not in the run. Add it, "
+                   "or --ref MODEL (the container itself: without what its weights lost).\n",
+                   v->names[m]);
+    }
+}
+
+/* Whether models m and k are references of their own rows and have scored the same tokens of a text. */
+static bool stand_apart(const dq_eval *e, int m, int k)
+{
+    const dq_eval_model *a = &e->model[m], *b = &e->model[k];
+    if (m == k || a->ref != m || b->ref != k || a->sourceless || b->sourceless) return false;
+    for (int i = 0; i < e->n_rows; i++) {
+        if (e->row[i].model != m || !e->row[i].shown || !kind_of(e, i)->windows) continue;
+        for (int j = 0; j < e->n_rows; j++) {
+            if (e->row[j].model == k && e->row[j].shown && e->row[j].ids == e->row[i].ids)
+                return true;
+        }
+    }
+    return false;
+}
+
+static void print_apart(const cmd_eval_view *v)
+{
+    const dq_eval *e = v->e;
+    bool any = false;
+    for (int m = 0; m < e->n_models; m++) {
+        bool apart = false;
+        for (int k = 0; k < e->n_models; k++) apart = apart || stand_apart(e, m, k);
+        if (apart) printf("%s%s", any ? ", " : "", v->names[m]);
+        any = any || apart;
+    }
+    if (any)
+        printf(": each is its own reference, so neither KLD nor a difference of a text compares "
+               "them. --ref MODEL compares every row with one model.\n");
+}
+
+dq_status cmd_eval_claims(const cmd_eval_view *v, dq_err *err)
+{
+    bool first = true;
+    print_notes(v->e);
+    print_shares(v->e);
+    print_sourceless(v);
+    print_apart(v);
+    for (int i = 0; i < v->e->n_rows; i++) {
+        series f;
+        bool speaks;
+        DQ_TRY(series_of(&f, v, i, &speaks, err));
+        if (!speaks) continue;
+        if (first)
+            printf("\nLowest logit bits within the margin: loss at most %g (%s), by paired 95 %% "
+                   "intervals:\n",
+                   v->margin,
+                   !has_windows(v->e, true)    ? "of accuracy"
+                   : !has_windows(v->e, false) ? "nats of NLL"
+                                               : "of accuracy, or nats of NLL");
+        first = false;
+        print_series(v, &f);
+    }
+    return DQ_OK;
+}
+
+dq_status cmd_eval_warn_clusters(dq_logger *logger, const cmd_eval_view *v, dq_err *err)
+{
+    const dq_eval *e = v->e;
+    for (int i = 0; i < e->n_rows; i++) {
+        dq_eval_numbers x;
+        const char *cluster = dq_eval_cluster(e, &e->row[i]);
+        if (!is_compared(e, i)) continue;
+        DQ_TRY(dq_eval_numbers_of(e, i, &x, err));
+        if (x.n_clusters == 1)
+            dq_logger_warn(logger,
+                           "%s: one %s, or copies of one, so there are no standard errors and "
+                           "nothing is decided",
+                           cmd_eval_title(e, i), cluster);
+        else if (x.n_clusters < DQ_EVAL_FEW_CLUSTERS)
+            dq_logger_warn(
+                logger,
+                "%s: standard errors rest on %lld clusters (each %s is one) and are rough "
+                "themselves; intervals take this into account with Student's t. Use %d or more",
+                cmd_eval_title(e, i), (long long)x.n_clusters,
+                strcmp(cluster, "cluster") == 0 ? "set of copies or of items of a passage"
+                                                : cluster,
+                DQ_EVAL_FEW_CLUSTERS);
+    }
+    return DQ_OK;
+}
+
+/* A checkpoint of the run that could be taken for the source of model m: the one of that name, else any. -1: none. */
+static int looks_like_source(const dq_eval *e, int m, const char *made_from)
+{
+    int other = -1;
+    for (int k = 0; k < e->n_models; k++) {
+        if (e->model[k].m->is_container) continue;
+        if (strcmp(e->model[k].m->name, made_from) == 0) return k;
+        if (other < 0 && e->model[k].m->vocab == e->model[m].m->vocab) other = k;
+    }
+    return other;
+}
+
+void cmd_eval_warn_sources(dq_logger *logger, const cmd_eval_view *v, const char *const *made_from)
+{
+    const dq_eval *e = v->e;
+    for (int m = 0; m < e->n_models; m++) {
+        bool any = false;
+        for (int i = 0; i < e->n_rows; i++)
+            any = any || (e->row[i].model == m && is_compared(e, i));
+        if (!any || !e->model[m].sourceless || !made_from[m]) continue;
+        const int k = looks_like_source(e, m, made_from[m]);
+        if (k >= 0)
+            dq_logger_warn(
+                logger,
+                "%s: was made from \"%s\", fingerprint %.16s; %s in this run has fingerprint "
+                "%.16s, so it is not the source and is not compared with",
+                v->names[m], made_from[m], e->model[m].m->fingerprint, v->names[k],
+                e->model[k].m->fingerprint);
+        dq_logger_warn(
+            logger,
+            "%s: its source checkpoint is not in the run, so nothing says what its weights "
+            "lost, and no difference is taken. Add the source, or --ref MODEL (the container "
+            "itself: what logits and caches alone lose)",
+            v->names[m]);
+    }
+}
+
+/* ---- JSON ---- */
+
+json_t *cmd_eval_verdict_json(const cmd_eval_view *v, int row, const dq_eval_numbers *x)
+{
+    const dq_eval_source *s = dq_eval_source_of(v->e, &v->e->row[row]);
+    const cmd_eval_kind *kind = cmd_eval_kind_of(s);
+    const cmd_eval_verdict y = verdict_of(v, row, x);
+    if (!y.there) return json_null();
+    json_t *o = json_object();
+    json_object_set_new(
+        o, "metric",
+        json_string(kind->out.loss ? kind->out.loss : s->kind->metric[dq_eval_quoted(s)]));
+    json_object_set_new(o, "loss", dq_document_real(y.loss.value));
+    json_object_set_new(o, "interval", cmd_eval_interval_json(y.loss.interval));
+    json_object_set_new(o, "n_clusters", json_integer((json_int_t)y.loss.clusters));
+    json_object_set_new(o, "margin", dq_document_real(v->margin));
+    json_object_set_new(o, "is", json_string(dq_interval_decision_name[y.is]));
+    json_object_set_new(o, "missing_clusters",
+                        y.missing ? json_integer((json_int_t)y.missing) : json_null());
+    return o;
+}
+
+static json_t *series_json(const cmd_eval_view *v, const series *f)
+{
+    const dq_eval_row *r = &v->e->row[f->row[f->n - 1]];
+    json_t *o = json_object(), *widths = json_object();
+    char bits[16], label[DQ_KV_LABEL];
+    json_object_set_new(o, "model", json_string(v->names[r->model]));
+    json_object_set_new(o, "task", json_string(cmd_eval_title(v->e, f->row[0])));
+    json_object_set_new(o, "logit_granularity",
+                        json_string(dq_granularity_name[r->logit.granularity]));
+    json_object_set_new(o, "math", dq_kv_report_math_json(r->math));
+    json_object_set_new(o, "kv", dq_kv_spec_json(&r->kv));
+    json_object_set_new(o, "kv_label",
+                        json_string(dq_kv_report_label(label, sizeof label, &r->kv)));
+    json_object_set_new(o, "lowest", f->lowest ? json_integer(f->lowest) : json_null());
+    for (int i = 0; i < f->n; i++) {
+        const cmd_eval_verdict *y = &f->verdict[i];
+        snprintf(bits, sizeof bits, "%d", v->e->row[f->row[i]].logit.bits);
+        json_object_set_new(
+            widths, bits,
+            json_string(y->there ? dq_interval_decision_name[y->is] : "is the reference"));
+    }
+    json_object_set_new(o, "widths", widths);
+    return o;
+}
+
+dq_status cmd_eval_claims_json(json_t *document, const cmd_eval_view *v, dq_err *err)
+{
+    const int n = n_comparisons(v->e);
+    json_t *c = json_object(), *lowest = json_array();
+    json_object_set_new(c, "n", json_integer(n));
+    json_object_set_new(c, "level", json_real(0.95));
+    json_object_set_new(c, "expected_misses", json_real(0.05 * n));
+    json_object_set_new(document, "comparisons", c);
+    json_object_set_new(document, "lowest_logit_bits", lowest);
+    for (int i = 0; i < v->e->n_rows; i++) {
+        series f;
+        bool speaks;
+        DQ_TRY(series_of(&f, v, i, &speaks, err));
+        if (speaks) json_array_append_new(lowest, series_json(v, &f));
+    }
+    return DQ_OK;
+}
+
+/* ---- Table ----
+ * The table and the CSV of dq eval: columns that all rows fill, then those of the kinds in the
+ * run. */
 
 void cmd_eval_table_sizes(const cmd_eval_view *v)
 {
@@ -50,7 +777,7 @@ static const char *metric_title(const dq_eval *e, int m)
 static void difference_cells(dq_table *t, const cmd_eval_view *v, int row, const dq_eval_numbers *x)
 {
     const dq_stat_flips *f = &x->flips[dq_eval_quoted(dq_eval_source_of(v->e, &v->e->row[row]))];
-    const cmd_eval_verdict y = cmd_eval_verdict_of(v, row, x);
+    const cmd_eval_verdict y = verdict_of(v, row, x);
     if (!y.there)
         dq_table_cell(t, "-");
     else if (x->is_task)
@@ -220,7 +947,7 @@ static void columns_row(dq_table *t, const cmd_eval_view *v, int row, const dq_e
     const dq_eval *e = v->e;
     const dq_eval_row *r = &e->row[row];
     const dq_mean none = dq_mean_none;
-    const cmd_eval_verdict y = cmd_eval_verdict_of(v, row, x);
+    const cmd_eval_verdict y = verdict_of(v, row, x);
     const dq_model_size size = dq_model_size_of(cmd_eval_model_of(e, row));
     dq_table_cell(t, "%s", v->names[r->model]);
     dq_table_real(t, size.bits_per_weight);

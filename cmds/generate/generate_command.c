@@ -1,22 +1,480 @@
-/* generate_command: dq generate MODEL "prompt": what a model writes, as it comes; two of them side by side; a conversation.
+/* A turn renders the whole conversation anew and feeds what the session has not had. Where what it
+ * has had reads otherwise now, as after a text that its tokens do not spell again, it begins anew.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
 #include "base/text.h"
-#include "cmds/cli/help.h"
-#include "cmds/cli/progress.h"
-#include "cmds/cli/stdout.h"
+#include "cmds/cli/cli.h"
 #include "cmds/command.h"
-#include "cmds/generate/compare.h"
+#include "lib/lm.h"
 #include "record/record.h"
 #include "settings/inputs.h"
+#include "tasks/items.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <utf8proc.h>
+
+typedef struct dq_conversation {
+    dq_lm lm;
+    bool raw; /* texts are continued as they stand */
+    dq_sampler sampler;
+    dq_chat_message *said; /* [n_said], owned texts */
+    int n_said;
+    size_t cap_said;
+    int32_t *ids;            /* [n_ids]: the last turn's prompt and what was written after it */
+    int64_t n_ids, n_cached; /* of them, those in the cache */
+    size_t cap_ids;
+    int64_t n_prompt;    /* tokens before what the last turn wrote */
+    int64_t n_read;      /* of them, those that it had to read; the others were in the cache */
+    dq_writer_text text; /* of the last turn */
+} dq_conversation;
+
+/* Where two texts part: after `same` tokens, at tokens that differ, or where one of them ends. */
+typedef struct dq_compare_parting {
+    int64_t same;
+    bool parts;     /* false: they are equal */
+    int32_t id[2];  /* the token of each there; -1: it ended */
+    double p[2][2]; /* of model i, the probability of id[k]; NaN for an end */
+} dq_compare_parting;
+
+static dq_status conversation_text(char **text, size_t *len, const dq_conversation *t,
+                                   const int32_t *ids, int64_t n, unsigned flags, dq_err *err);
+
+/* ---- Conversation ---- */
+
+/* Opens a model; t->lm.logger is set by the caller, and *t is otherwise {0}. raw: without its chat template. End with
+ * conversation_end, after a failure too. */
+static dq_status conversation_begin(dq_conversation *t, const char *path, dq_lm_options *o,
+                                    const dq_sampling *how, bool raw, dq_err *err)
+{
+    DQ_TRY(dq_lm_begin(&t->lm, path, o, err));
+    if (!t->lm.tok)
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: the model has no tokenizer, so it cannot read a prompt", path);
+    if (!raw) DQ_TRY(dq_lm_template(&t->lm, err));
+    t->raw = !t->lm.chat;
+    DQ_TRY(dq_sampler_begin(&t->sampler, how, t->lm.model->vocab, err));
+    return dq_lm_session(&t->lm, true, err);
+}
+
+static void drop_said(dq_conversation *t, int n)
+{
+    while (t->n_said > n) dq_block_free((char *)(uintptr_t)t->said[--t->n_said].content);
+}
+
+static void conversation_end(dq_conversation *t)
+{
+    drop_said(t, 0);
+    dq_block_free(t->said);
+    dq_block_free(t->ids);
+    dq_writer_text_free(&t->text);
+    dq_sampler_end(&t->sampler);
+    dq_lm_end(&t->lm);
+}
+
+/* A zero byte that a model wrote would end the text: U+001A, SUBSTITUTE, stands for it. */
+static dq_status say(dq_conversation *t, const char *role, const char *text, size_t len,
+                     dq_err *err)
+{
+    dq_chat_message *said =
+        dq_grow(NULL, t->said, (size_t)t->n_said + 1, &t->cap_said, sizeof *said, err);
+    if (!said) return err->code;
+    t->said = said;
+    char *copy = dq_block_new(len + 1, 1, err);
+    if (!copy) return err->code;
+    for (size_t i = 0; i < len; i++) copy[i] = text[i] ? text[i] : '\x1a';
+    t->said[t->n_said++] = (dq_chat_message){role, copy};
+    return DQ_OK;
+}
+
+/* Sets what the model is told before all else, once, before the first turn. DQ_MISMATCH without a chat template. */
+static dq_status conversation_system(dq_conversation *t, const char *text, dq_err *err)
+{
+    if (t->raw)
+        return dq_fail(err, DQ_MISMATCH, "%s: without a chat template there is no system message",
+                       t->lm.model->path);
+    return say(t, "system", text, strlen(text), err);
+}
+
+static int n_kept(const dq_conversation *t)
+{
+    return t->n_said > 0 && strcmp(t->said[0].role, "system") == 0;
+}
+
+static void begin_anew(dq_conversation *t)
+{
+    dq_err again = {0};
+    t->n_cached = 0;
+    dq_session_clear(t->lm.session, &again); /* a failure comes back with the next pass */
+}
+
+/* Forgets what was said, but for what conversation_system set. */
+static void conversation_restart(dq_conversation *t)
+{
+    drop_said(t, n_kept(t));
+    t->n_ids = 0;
+    begin_anew(t);
+}
+
+/* ---- A turn ---- */
+
+static dq_status encode_chat(dq_conversation *t, int32_t **ids, int64_t *n, dq_err *err)
+{
+    char *text = NULL;
+    size_t len;
+    int64_t bad, first;
+    if (dq_chat_template_prompt(t->lm.chat, t->lm.model->path, t->said, t->n_said, true, &text,
+                                &len, err) == DQ_OK) {
+        dq_lm_warn_lost(&t->lm, text, len, t->said, t->n_said);
+        dq_tokenizer_encode(t->lm.tok, text, len, 0, ids, n, &first, &bad, err);
+    }
+    dq_block_free(text);
+    return err->code;
+}
+
+/* What has been written so far with `text` after it, or that alone. */
+static dq_status encode_raw(dq_conversation *t, const char *text, int32_t **ids, int64_t *n,
+                            dq_err *err)
+{
+    const size_t len = strlen(text);
+    const unsigned flags = t->n_ids ? 0 : dq_items_bos_flags(t->lm.tok, DQ_BOS_AUTO, text, len);
+    int64_t bad, first, own;
+    int before, after;
+    int32_t *new_ids;
+    DQ_TRY(dq_tokenizer_encode(t->lm.tok, text, len, flags, &new_ids, &own, &first, &bad, err));
+    dq_tokenizer_template(t->lm.tok, flags, &before, &after);
+    own -= after; /* nothing follows an end */
+    const int64_t old = t->n_ids;
+    *n = old + own;
+    *ids = dq_block_new((size_t)*n + 1, sizeof **ids, err);
+    if (*ids) {
+        if (old) memcpy(*ids, t->ids, (size_t)old * sizeof **ids);
+        memcpy(*ids + old, new_ids, (size_t)own * sizeof **ids);
+        const int32_t prefix = dq_tokenizer_prefix(t->lm.tok);
+        if (*n == 0 && prefix >= 0) (*ids)[(*n)++] = prefix;
+    }
+    dq_block_free(new_ids);
+    return err->code;
+}
+
+static dq_status remember(dq_conversation *t, const int32_t *ids, int64_t n, dq_err *err)
+{
+    int32_t *all = dq_grow(NULL, t->ids, (size_t)(t->n_ids + n), &t->cap_ids, sizeof *all, err);
+    if (!all) return err->code;
+    t->ids = all;
+    if (n) memcpy(t->ids + t->n_ids, ids, (size_t)n * sizeof *all);
+    t->n_ids += n;
+    return DQ_OK;
+}
+
+/* Feeds what is new of the prompt ids[n], and writes. */
+static dq_status run_turn(dq_conversation *t, const int32_t *ids, int64_t n, int64_t max_new,
+                          dq_writer_listener *listener, void *arg, dq_err *err)
+{
+    const int64_t cached = t->n_cached;
+    if (n <= cached || (cached && memcmp(ids, t->ids, (size_t)cached * sizeof *ids) != 0)) {
+        t->n_cached = 0;
+        DQ_TRY(dq_session_clear(t->lm.session, err));
+    }
+    const dq_writer w = {.session = t->lm.session,
+                         .sampler = &t->sampler,
+                         .tok = t->lm.tok,
+                         .stops = &t->lm.stops,
+                         .max_new = max_new,
+                         .listener = listener,
+                         .arg = arg};
+    t->n_prompt = n;
+    t->n_read = n - t->n_cached;
+    DQ_TRY(dq_writer_run(&w, ids + t->n_cached, n - t->n_cached, &t->text, err));
+    t->n_ids = 0;
+    DQ_TRY(remember(t, ids, n, err));
+    DQ_TRY(remember(t, t->text.ids, t->text.n, err));
+    t->n_cached = dq_session_length(t->lm.session);
+    return DQ_OK;
+}
+
+/* A turn: the model answers `text`, or goes on with it where there is no chat template. After a failure the next turn begins
+ * with an empty cache, and this one has not been. */
+static dq_status conversation_turn(dq_conversation *t, const char *text, int64_t max_new,
+                                   dq_writer_listener *listener, void *arg, dq_err *err)
+{
+    const int before = t->n_said;
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    char *answer = NULL;
+    size_t len;
+    if (!t->raw) {
+        if (say(t, "user", text, strlen(text), err) == DQ_OK) encode_chat(t, &ids, &n, err);
+    } else {
+        encode_raw(t, text, &ids, &n, err);
+    }
+    if (err->code == DQ_OK && run_turn(t, ids, n, max_new, listener, arg, err) == DQ_OK &&
+        !t->raw && conversation_text(&answer, &len, t, t->text.ids, t->text.n, 0, err) == DQ_OK)
+        say(t, "assistant", answer, len, err);
+    if (err->code != DQ_OK) {
+        drop_said(t, before);
+        begin_anew(t);
+    }
+    dq_block_free(answer);
+    dq_block_free(ids);
+    return err->code;
+}
+
+/* ---- After it ---- */
+
+typedef struct two {
+    const int32_t *id;
+    double *logp;
+    int64_t vocab;
+} two;
+
+static dq_status take_two(void *arg, const float *logits, int64_t first, int64_t n, dq_err *err)
+{
+    const two *x = arg;
+    (void)first;
+    (void)n;
+    (void)err;
+    for (int i = 0; i < 2; i++) x->logp[i] = dq_sampler_logp(logits, x->vocab, x->id[i]);
+    return DQ_OK;
+}
+
+/* ln of the probabilities of two ids as they would have come after the first n ids of the last turn's text. The session is
+ * used up: nothing but conversation_end may follow. */
+static dq_status conversation_probe(double logp[2], dq_conversation *t, int64_t n,
+                                    const int32_t id[2], dq_err *err)
+{
+    two x = {id, logp, t->lm.model->vocab};
+    dq_session *s = t->lm.session;
+    DQ_TRY(dq_session_clear(s, err));
+    DQ_TRY(dq_session_read(s, t->ids, t->n_prompt, 1, take_two, &x, err));
+    for (int64_t i = 0; i < n; i++) /* as they were written */
+        DQ_TRY(dq_session_continue(s, &t->text.ids[i], 1, 1, take_two, &x, err));
+    return DQ_OK;
+}
+
+/* Text of ids in a block, with a NUL after its *len bytes, of which others may be NUL; flags: of dq_tokenizer_decode. */
+static dq_status conversation_text(char **text, size_t *len, const dq_conversation *t,
+                                   const int32_t *ids, int64_t n, unsigned flags, dq_err *err)
+{
+    char *decoded = NULL;
+    *text = NULL;
+    *len = 0;
+    if (n == 0)
+        *text = dq_block_new(1, 1, err);
+    else if (dq_tokenizer_decode(t->lm.tok, ids, n, flags, &decoded, len, err) == DQ_OK)
+        *text = dq_block_new(*len + 1, 1, err);
+    if (*text && *len) memcpy(*text, decoded, *len);
+    dq_block_free(decoded);
+    return err->code;
+}
+
+/* ---- Compare ----
+ * The common beginning stands once; the rest is cut into lines at spaces, in two columns by the
+ * width that a terminal gives characters. */
+
+enum { COLUMN = 48 };
+
+static int32_t id_at(const dq_writer_text *t, int64_t i)
+{
+    return i < t->n ? t->ids[i] : -1;
+}
+
+/* After one turn of each. Uses up the sessions. */
+static dq_status compare_texts(dq_compare_parting *out, dq_conversation side[2], dq_err *err)
+{
+    const dq_writer_text *a = &side[0].text, *b = &side[1].text;
+    *out = (dq_compare_parting){.id = {-1, -1}};
+    while (out->same < a->n && out->same < b->n && a->ids[out->same] == b->ids[out->same])
+        out->same++;
+    out->parts = out->same < a->n || out->same < b->n;
+    for (int i = 0; i < 2; i++) {
+        out->id[i] = id_at(&side[i].text, out->same);
+        for (int k = 0; k < 2; k++) out->p[i][k] = (double)NAN;
+    }
+    if (!out->parts) return DQ_OK;
+    const int32_t known = out->id[0] >= 0 ? out->id[0] : out->id[1];
+    const int32_t asked[2] = {out->id[0] >= 0 ? out->id[0] : known,
+                              out->id[1] >= 0 ? out->id[1] : known};
+    for (int i = 0; i < 2; i++) {
+        double logp[2];
+        DQ_TRY(conversation_probe(logp, &side[i], out->same, asked, err));
+        for (int k = 0; k < 2; k++) {
+            if (out->id[k] >= 0) out->p[i][k] = exp(logp[k]);
+        }
+    }
+    return DQ_OK;
+}
+
+static json_t *compare_json(const dq_compare_parting *p)
+{
+    json_t *o = json_object(), *ids = json_array(), *rows = json_array();
+    json_object_set_new(o, "equal_tokens", json_integer(p->same));
+    json_object_set_new(o, "parts", json_boolean(p->parts));
+    for (int i = 0; i < 2; i++) {
+        json_t *row = json_array();
+        json_array_append_new(ids, p->id[i] < 0 ? json_null() : json_integer(p->id[i]));
+        for (int k = 0; k < 2; k++) json_array_append_new(row, dq_document_real(p->p[i][k]));
+        json_array_append_new(rows, row);
+    }
+    json_object_set_new(o, "token_ids", ids);
+    json_object_set_new(o, "probabilities", rows);
+    return o;
+}
+
+/* ---- Columns ---- */
+
+/* Bytes of the next line of s, and its width; a line ends at a newline, or at the last space that fits. */
+static size_t next_line(const char *s, int *width)
+{
+    size_t end = 0, n = 0;
+    int wide = 0;
+    *width = 0;
+    while (s[n] && s[n] != '\n') {
+        utf8proc_int32_t c;
+        utf8proc_ssize_t len = utf8proc_iterate((const utf8proc_uint8_t *)s + n, -1, &c);
+        if (len < 1) {
+            len = 1;
+            c = '?';
+        }
+        if (wide + utf8proc_charwidth(c) > COLUMN) break;
+        wide += utf8proc_charwidth(c);
+        n += (size_t)len;
+        if (c == ' ') {
+            end = n;
+            *width = wide;
+        }
+    }
+    if (!s[n] || s[n] == '\n' || end == 0) {
+        *width = wide;
+        return n;
+    }
+    return end;
+}
+
+static const char *print_cell(const char *s, bool pad)
+{
+    int width = 0;
+    const size_t n = next_line(s, &width);
+    fwrite(s, 1, n, stdout);
+    if (pad) printf("%*s", COLUMN - width, "");
+    s += n;
+    return *s == '\n' ? s + 1 : s;
+}
+
+static void print_columns(const char *a, const char *b)
+{
+    while (*a || *b) {
+        a = print_cell(a, true);
+        fputs(" | ", stdout);
+        b = print_cell(b, false);
+        putchar('\n');
+    }
+}
+
+/* Control characters and tabs would break the columns. Returns the new length, at most n. */
+static size_t make_plain(char *s, size_t n)
+{
+    const size_t to = dq_utf8_plain(s, s, n);
+    for (size_t i = 0; i < to; i++) {
+        if (s[i] == '\t') s[i] = ' ';
+    }
+    return to;
+}
+
+/* ---- The whole ---- */
+
+static dq_status print_token(const dq_conversation *t, int32_t id, dq_err *err)
+{
+    char *text;
+    size_t len;
+    if (id < 0) {
+        printf("its end");
+        return DQ_OK;
+    }
+    DQ_TRY(conversation_text(&text, &len, t, &id, 1, DQ_TOK_SPECIAL, err));
+    json_t *quoted = json_stringn(text, len);
+    char *line = quoted ? json_dumps(quoted, JSON_ENCODE_ANY) : NULL;
+    printf("%s", line ? line : "\"?\"");
+    free(line);
+    json_decref(quoted);
+    dq_block_free(text);
+    return DQ_OK;
+}
+
+static dq_status print_parting(const dq_compare_parting *p, const dq_conversation side[2],
+                               dq_err *err)
+{
+    printf("\nThey part after %lld equal token%s:\n", (long long)p->same, p->same == 1 ? "" : "s");
+    for (int i = 0; i < 2; i++) {
+        printf("  %s writes ", side[i].lm.model->name);
+        DQ_TRY(print_token(&side[i], p->id[i], err));
+        if (p->id[i] >= 0) printf(", probability %.3f", p->p[i][i]);
+        if (p->id[1 - i] >= 0) printf("; the other's has %.3f", p->p[i][1 - i]);
+        putchar('\n');
+    }
+    return DQ_OK;
+}
+
+typedef struct answer {
+    char *s; /* n bytes, and a NUL */
+    size_t n;
+} answer;
+
+/* Bytes that two texts have in common, of whole characters. */
+static size_t common(answer a, answer b)
+{
+    size_t n = 0;
+    while (n < a.n && n < b.n && a.s[n] == b.s[n]) n++;
+    while (n > 0 && ((a.s[n] & 0xC0) == 0x80 || (b.s[n] & 0xC0) == 0x80)) n--;
+    return n;
+}
+
+/* Empty lines at the end say nothing. */
+static void end_text(answer *a)
+{
+    while (a->n > 0 && (a->s[a->n - 1] == ' ' || a->s[a->n - 1] == '\n')) a->n--;
+    a->s[a->n] = 0;
+}
+
+static void print_texts(answer text[2], const dq_conversation side[2], bool parts)
+{
+    end_text(&text[0]);
+    end_text(&text[1]);
+    const size_t n = common(text[0], text[1]);
+    for (int i = 0; i < 2; i++) text[i].s[n + make_plain(text[i].s + n, text[i].n - n)] = 0;
+    const int plain = (int)make_plain(text[0].s, n);
+    if (n) printf("%s:\n%.*s\n", parts ? "both" : "both, every token", plain, text[0].s);
+    if (!parts) return;
+    if (n) putchar('\n');
+    print_columns(side[0].lm.model->name, side[1].lm.model->name);
+    print_columns(text[0].s + n, text[1].s + n);
+}
+
+/* What both wrote, then each one's own in a column, then the tokens where they part. */
+static dq_status compare_print(const dq_compare_parting *p, const dq_conversation side[2],
+                               dq_err *err)
+{
+    answer text[2] = {{NULL, 0}, {NULL, 0}};
+    for (int i = 0; i < 2 && err->code == DQ_OK; i++)
+        conversation_text(&text[i].s, &text[i].n, &side[i], side[i].text.ids, side[i].text.n, 0,
+                          err);
+    if (err->code == DQ_OK) {
+        print_texts(text, side, p->parts);
+        if (p->parts) print_parting(p, side, err);
+    }
+    for (int i = 0; i < 2; i++) dq_block_free(text[i].s);
+    return err->code;
+}
+
+/* ---- Chat ----
+ * Dq generate MODEL "prompt": what a model writes, as it comes; two of them side by side; a
+ * conversation. */
 
 enum { MODELS = 2, MAX_PROMPT = 16 << 20 };
 
@@ -128,14 +586,14 @@ static dq_status open_model(generate *x, const char *path, dq_err *err)
 {
     dq_conversation *t = &x->side[x->n_models++];
     t->lm.logger = &x->logger;
-    dq_conversation_begin(t, path, &x->lm, &x->how, x->raw, err);
-    if (err->code == DQ_OK && x->system) dq_conversation_system(t, x->system, err);
+    conversation_begin(t, path, &x->lm, &x->how, x->raw, err);
+    if (err->code == DQ_OK && x->system) conversation_system(t, x->system, err);
     return err->code;
 }
 
 /* ---- Turns ---- */
 
-static bool say(void *arg, int32_t id, double logp, const char *piece, size_t len)
+static bool chat_say(void *arg, int32_t id, double logp, const char *piece, size_t len)
 {
     generate *x = arg;
     (void)id;
@@ -168,7 +626,7 @@ static void say_speed(generate *x, const dq_conversation *t)
 static dq_status one_turn(generate *x, dq_conversation *t, const char *prompt, dq_err *err)
 {
     x->said = false;
-    dq_conversation_turn(t, prompt, x->max_new, say, x, err);
+    conversation_turn(t, prompt, x->max_new, chat_say, x, err);
     if (x->streams && (x->said || err->code == DQ_OK)) putchar('\n');
     DQ_TRY(err->code);
     if (x->streams) DQ_TRY(dq_stdout_flush(err));
@@ -180,7 +638,7 @@ static dq_status one_turn(generate *x, dq_conversation *t, const char *prompt, d
 
 /* Reads the next line, without its end, into *line; *more: there is one. DQ_DAMAGED: it is no text; DQ_RESOURCE: it is
  * longer than a prompt, and may have no end. */
-static dq_status next_line(dq_strbuf *line, bool *more, const char *mark, dq_err *err)
+static dq_status chat_next_line(dq_strbuf *line, bool *more, const char *mark, dq_err *err)
 {
     int c;
     fputs(mark, stderr);
@@ -234,9 +692,9 @@ static dq_status converse(generate *x, dq_err *err)
     x->streams = true;
     if (x->prompt) one_turn(x, &x->side[0], x->prompt, err);
     while (more && end_turn(x, err) == DQ_OK) {
-        if (next_line(&line, &more, mark, err) != DQ_OK || line.n == 0) continue;
+        if (chat_next_line(&line, &more, mark, err) != DQ_OK || line.n == 0) continue;
         if (strcmp(line.s, "/new") == 0)
-            dq_conversation_restart(&x->side[0]);
+            conversation_restart(&x->side[0]);
         else
             one_turn(x, &x->side[0], line.s, err);
     }
@@ -268,7 +726,7 @@ static json_t *text_json(const dq_conversation *t, dq_err *err)
     for (int64_t i = 0; i < text->n; i++)
         json_array_append_new(logp, dq_document_real(text->logp[i]));
     json_object_set_new(o, "model", dq_document_name(t->lm.model->path));
-    if (dq_conversation_text(&words, &len, t, text->ids, text->n, 0, err) == DQ_OK)
+    if (conversation_text(&words, &len, t, text->ids, text->n, 0, err) == DQ_OK)
         json_object_set_new(o, "text", json_stringn(words, len));
     dq_block_free(words);
     json_object_set_new(o, "end", json_string(dq_text_end_name[text->end]));
@@ -303,7 +761,7 @@ static dq_status print_json(generate *x, const dq_compare_parting *p, dq_err *er
                               dq_input_model_json(x->side[i].lm.model));
         json_array_append_new(json_object_get(doc, "results"), text_json(&x->side[i], err));
     }
-    if (p) json_object_set_new(doc, "comparison", dq_compare_json(p));
+    if (p) json_object_set_new(doc, "comparison", compare_json(p));
     if (err->code == DQ_OK) return dq_stdout_print(doc, err);
     json_decref(doc);
     return err->code;
@@ -313,9 +771,9 @@ static dq_status compare(generate *x, dq_err *err)
 {
     dq_compare_parting p;
     for (int i = 0; i < MODELS; i++) DQ_TRY(one_turn(x, &x->side[i], x->prompt, err));
-    DQ_TRY(dq_compare_texts(&p, x->side, err));
+    DQ_TRY(compare_texts(&p, x->side, err));
     if (x->json) return print_json(x, &p, err);
-    DQ_TRY(dq_compare_print(&p, x->side, err));
+    DQ_TRY(compare_print(&p, x->side, err));
     return dq_stdout_flush(err);
 }
 
@@ -384,7 +842,7 @@ dq_status dq_cmd_generate(int argc, char **argv, dq_err *err)
     if (err->code == DQ_OK && dq_help_parse(&args, argc, argv, opts, &usage, err) == DQ_OK &&
         !args.help && dq_progress_listen(&x->logger, "generate", err) == DQ_OK)
         run(x, &args, err);
-    for (int i = 0; i < x->n_models; i++) dq_conversation_end(&x->side[i]);
+    for (int i = 0; i < x->n_models; i++) conversation_end(&x->side[i]);
     dq_logger_end(&x->logger);
     dq_arena_free(x->arena);
     dq_block_free(x);

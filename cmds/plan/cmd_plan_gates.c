@@ -1,13 +1,11 @@
-/* cmd_plan_gates: dq plan gates: what the policy kvzap goes by. Inputs are cache_job.h's, the fit is the library's
+/* Dq plan gates: what the policy kvzap goes by. Inputs are cmd_plan.h's, the fit is the library's
  * (plan/cache/plan_gates.h); the file is a document of its own, as FORMAT.md says it.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/ranks.h"
-#include "cmds/cli/help.h"
-#include "cmds/cli/stdout.h"
-#include "cmds/cli/table.h"
+#include "cmds/cli/cli.h"
 #include "cmds/command.h"
-#include "cmds/plan/cache_job.h"
+#include "cmds/plan/inside.h"
 #include "engine/runner.h"
 #include "eval/eval.h"
 #include "plan/plan_cache.h"

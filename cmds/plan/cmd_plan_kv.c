@@ -1,14 +1,639 @@
-/* cmd_plan_kv: dq plan kv: the widths of a KV cache's codes by layer and map. Inputs are cache_job.h's, the search is the
- * library's (plan/cache/plan_kv.h).
+/* A perplexity stands in documents as the logarithm of its ratio to that of the cache that it is
+ * compared with, in tables as percent.
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
+#include "base/os.h"
 #include "base/ranks.h"
+#include "checkpoint/container.h"
+#include "cmds/cli/cli.h"
 #include "cmds/command.h"
-#include "cmds/plan/cache_job.h"
-#include "cmds/plan/kv_output.h"
-#include "cmds/cli/help.h"
+#include "cmds/plan/inside.h"
+#include "kv/kv.h"
+#include "plan/plan_cache.h"
+#include "plan/plan_weights.h"
+#include "quantize/quantize.h"
+#include "record/record.h"
+#include "record/version.h"
+#include "settings/inputs.h"
+#include "tasks/documents.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* A plan with what it was made from. */
+typedef struct dq_kv_output_view {
+    const dq_plan_kv *plan;
+    const dq_input_text *text;
+    const dq_logger *logger;
+    double pace; /* of a dry run: seconds a token takes */
+} dq_kv_output_view;
+
+/* ---- Cache numbers ---- */
+
+static const double OUTSIDE = 0.05; /* of the interval of the plan by itself */
+
+static json_t *interval_json(dq_interval i)
+{
+    return json_pack("[o, o]", dq_document_real(i.low), dq_document_real(i.high));
+}
+
+json_t *dq_cache_numbers_json(const dq_plan_caches_numbers *x)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "kld_nats", dq_document_metric(x->kld.value, x->kld.std_err));
+    json_object_set_new(o, "ln_ppl_ratio", dq_document_metric(x->loss.value, x->loss.std_err));
+    json_object_set_new(o, "clusters", json_integer(x->kld.clusters));
+    return o;
+}
+
+json_t *dq_cache_numbers_found(const dq_plan_caches_numbers *x)
+{
+    json_t *o = dq_cache_numbers_json(x);
+    json_object_set_new(o, "kld_interval",
+                        interval_json(dq_plan_decide_kld(x->kld, x->kld_skew, OUTSIDE)));
+    json_object_set_new(o, "ln_ppl_interval",
+                        interval_json(dq_plan_decide_interval(x->loss, x->loss_skew, OUTSIDE)));
+    json_object_set_new(o, "outside", dq_document_real(OUTSIDE));
+    return o;
+}
+
+json_t *dq_cache_numbers_difference(const dq_plan_caches_numbers *x, dq_interval kld,
+                                    dq_interval loss, double outside)
+{
+    json_t *o = dq_cache_numbers_json(x);
+    json_object_set_new(o, "kld_interval", interval_json(kld));
+    json_object_set_new(o, "ln_ppl_interval", interval_json(loss));
+    json_object_set_new(o, "outside", dq_document_real(outside));
+    return o;
+}
+
+double dq_cache_numbers_percent(double loss)
+{
+    return 100 * expm1(loss);
+}
+
+const char *dq_cache_numbers_verdict(dq_interval i, const char *less, const char *more,
+                                     const char *open)
+{
+    return i.high < 0 ? less : i.low > 0 ? more : open;
+}
+
+void dq_cache_numbers_time(double seconds, double min, double max)
+{
+    char a[32], b[32];
+    printf("time               about %s", dq_document_time_text(a, sizeof a, min * seconds));
+    if (max > min) printf(" to %s", dq_document_time_text(b, sizeof b, max * seconds));
+    printf(" here, at the %.3g tokens a second of one window\n", 1 / seconds);
+}
+
+void dq_cache_numbers_print(const dq_plan_caches_numbers *x, const dq_plan_caches *c)
+{
+    const dq_interval k = dq_plan_decide_kld(x->kld, x->kld_skew, OUTSIDE);
+    const dq_interval l = dq_plan_decide_interval(x->loss, x->loss_skew, OUTSIDE);
+    printf("on unseen windows  KLD %.3g ± %.2g (nominally %.5g %%: %.3g to %.3g); perplexity "
+           "%+.3f %% (%+.3f to %+.3f)\n",
+           x->kld.value, x->kld.std_err, 100 * (1 - OUTSIDE), k.low, k.high,
+           dq_cache_numbers_percent(x->loss.value), dq_cache_numbers_percent(l.low),
+           dq_cache_numbers_percent(l.high));
+    printf("                   between %lld %s\n", (long long)x->kld.clusters,
+           c->win.n_docs < 2 ? "windows" : "documents");
+}
+
+/* ---- Cache job ----
+ * Files are checked before anything is opened, a recipe before anything is measured. */
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+const dq_cache_options dq_cache_options_none = {.recent = -1, .sink = -1};
+
+/* ---- The recipe to plan onto ---- */
+
+/* That dq quantize takes the recipe that this becomes. */
+static dq_status check_recipe(const dq_cache_job *j, const dq_cache_job_recipe *r, dq_err *err)
+{
+    dq_quantize_settings s = {0};
+    dq_err e = {0};
+    json_t *recipe = r->make(r->arg, j->onto);
+    if (dq_json_complete(err) == DQ_OK && dq_quantize_recipe_read(&s, recipe, &e) == DQ_OK)
+        r->warn(j, r->arg, &s.kv);
+    json_decref(recipe);
+    if (e.code == DQ_OK) return err->code;
+    return dq_fail(err, e.code,
+                   "%s: with the cache that is planned: %s. Change the recipe, or --kv-recent and "
+                   "--kv-sink",
+                   j->c->onto, e.text);
+}
+
+/* What its files say, and that they are a recipe. */
+static dq_status read_recipe(dq_cache_job *j, const dq_cache_job_recipe *r, dq_err *err)
+{
+    dq_quantize_settings s = {0};
+    char *text;
+    size_t len;
+    const char *path = j->c->onto;
+    if (!path) return DQ_OK;
+    DQ_TRY(dq_file_read_text(&text, &len, path, DQ_MAX_DOCUMENT, j->a, err));
+    DQ_TRY(dq_json_parse(&j->onto, text, len, path, err));
+    if (dq_quantize_recipe_read(&s, j->onto, err) != DQ_OK) return dq_in(err, "%s: ", path);
+    return check_recipe(j, r, err);
+}
+
+dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, json_t *recipe,
+                             dq_err *err)
+{
+    char *text = NULL;
+    dq_repeats_sketch sketch = {.n = 0};
+    json_t *texts = json_object_get(recipe, "texts"), *one = json_object();
+    for (int64_t i = c->begin; i < c->end; i++)
+        dq_repeats_sketch_add(&sketch, c->win.win[i].ids, c->win.win[i].n);
+    json_object_set_new(one, "sha256", json_string(j->text.sha256));
+    json_object_set_new(one, "sketch", dq_repeats_sketch_json(&sketch));
+    if (!texts) json_object_set_new(recipe, "texts", texts = json_array());
+    json_array_append_new(texts, one);
+    if (dq_json_complete(err) == DQ_OK && dq_json_dump(&text, recipe, JSON_INDENT(2), err) == DQ_OK)
+        dq_file_write(j->c->out, text, strlen(text), err);
+    free(text);
+    json_decref(recipe);
+    return err->code;
+}
+
+/* ---- Inputs ---- */
+
+static dq_status check_files(const dq_cache_options *c, const dq_args *args, dq_err *err)
+{
+    const dq_plan_files f = {.out = c->out,
+                             .inputs = args->input,
+                             .n_inputs = args->n_inputs,
+                             .resume = c->resume,
+                             .force = c->force};
+    if (!c->text) return dq_fail(err, DQ_USAGE, "--text FILE is missing.");
+    if (!c->out && !c->dry_run)
+        return dq_fail(err, DQ_USAGE,
+                       "-o RECIPE.json is missing (or --dry-run to see what would be done).");
+    return dq_ranks_number() > 0 ? DQ_OK : dq_plan_files_check(&f, err);
+}
+
+static dq_status open_text(dq_cache_job *j, dq_err *err)
+{
+    const char *path = j->c->text;
+    DQ_TRY(dq_input_read(&j->text, path, j->a, err));
+    DQ_TRY(dq_documents_add(&j->docs, path, j->text.text, j->text.bytes, j->a, err));
+    if (j->docs.n_bad)
+        dq_logger_warn(&j->c->logger,
+                       "%s: %lld ill-formed UTF-8 sequences read as U+FFFD, the first at byte %lld",
+                       path, (long long)j->docs.n_bad, (long long)j->docs.first_bad);
+    if (j->docs.lines_path) dq_input_warn_lines(path, &j->c->logger);
+    return DQ_OK;
+}
+
+static void on_stage(void *arg, const char *name)
+{
+    dq_cache_job *j = arg;
+    dq_progress_label(&j->bar, name);
+    dq_logger_note(&j->c->logger, "%s", name);
+}
+
+static void on_step(void *arg, double done, double total, const char *what)
+{
+    dq_progress_step(&((dq_cache_job *)arg)->bar, done, total, what);
+}
+
+dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args *args,
+                            int64_t windows, const dq_cache_job_recipe *recipe, dq_err *err)
+{
+    dq_plan_caches_input *in = &j->in;
+    *j = (dq_cache_job){.c = c, .a = dq_arena_new()};
+    if (!j->a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    DQ_TRY(check_files(c, args, err));
+#ifdef _OPENMP
+    omp_set_num_threads(c->threads > 0 ? (int)c->threads : dq_os_cpu_count(""));
+#endif
+    DQ_TRY(dq_backend_open(&in->backend, c->device ? c->device : "auto", (int)c->threads, err));
+    DQ_TRY(dq_input_model(&j->model, args->item[0], NULL, &c->logger, err));
+    DQ_TRY(dq_input_tokenizer(&j->tok, j->model, true, err));
+    DQ_TRY(open_text(j, err));
+    in->model = j->model;
+    const dq_kv_dense dense = c->dense.text ? (dq_kv_dense)c->dense.at : DQ_KV_DENSE_AUTO;
+    if (recipe) recipe->kv->dense = dq_model_kv_dense(j->model, dense);
+    in->content = j->model->is_container ? dq_container_header(j->model->container)->content_sha256
+                                         : j->model->fingerprint;
+    in->tok = j->tok;
+    in->docs = &j->docs;
+    in->text = c->text;
+    in->text_sha256 = j->text.sha256;
+    in->out = c->out;
+    in->dq_version = DQ_VERSION;
+    in->ctx = c->ctx;
+    in->windows = c->windows ? c->windows : windows;
+    in->resume = c->resume;
+    in->force = c->force;
+    in->step = on_step;
+    in->stage = on_stage;
+    in->arg = j;
+    return read_recipe(j, recipe, err);
+}
+
+dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_windows *win,
+                             dq_err *err)
+{
+    dq_sha256 h;
+    char key[65] = "", ids[65], program[DQ_IDENTITY], *text = NULL;
+    dq_identity_text(program, j->in.backend);
+    if (dq_json_complete(err) == DQ_OK &&
+        dq_json_dump(&text, settings, JSON_COMPACT | JSON_SORT_KEYS, err) == DQ_OK &&
+        dq_windows_hash(ids, win, err) == DQ_OK && dq_sha256_begin(&h, err) == DQ_OK) {
+        dq_sha256_add(&h, program, strlen(program));
+        dq_sha256_add(&h, text, strlen(text));
+        dq_sha256_add(&h, j->in.content, strlen(j->in.content));
+        dq_sha256_add(&h, ids, strlen(ids));
+        dq_sha256_end(&h, key, err);
+    }
+    free(text);
+    json_decref(settings);
+    return dq_ranks_agree("set of inputs, settings, program or processor", key, err);
+}
+
+void dq_cache_job_close(dq_cache_job *j)
+{
+    json_decref(j->onto);
+    dq_tokenizer_free(j->tok);
+    dq_model_close(j->model);
+    dq_backend_close(j->in.backend);
+    dq_arena_free(j->a);
+}
+
+void dq_cache_job_warn(const dq_cache_job *j, const dq_plan_caches *c)
+{
+    if (c->clusters < DQ_PLAN_FEW_CLUSTERS)
+        dq_logger_warn(&j->c->logger,
+                       "%s: %lld unseen %s are few: with fewer than %d, intervals hold less than "
+                       "they say. Give more text",
+                       j->c->text, (long long)c->clusters,
+                       c->win.n_docs < 2 ? "windows" : "documents", DQ_PLAN_FEW_CLUSTERS);
+    if (c->win.n_copies)
+        dq_logger_warn(&j->c->logger,
+                       "%s: %lld %s are copies of earlier ones; errors count each once, and what "
+                       "decides may have been searched with",
+                       j->c->text, (long long)c->win.n_copies,
+                       c->win.n_docs < 2 ? "windows" : "documents");
+    if (j->model->logit.bits < 16)
+        dq_logger_warn(&j->c->logger,
+                       "%s: stores logits of %d bits; the plan is measured with unrounded ones",
+                       j->model->path, j->model->logit.bits);
+}
+
+/* ---- KV ----
+ * Every figure of the tables is in the document too, where a perplexity stands as the logarithm of
+ * its ratio to that of the unquantized cache. */
+
+/* What scored tokens read as codes of all that they read, where every token is there. */
+static double kv_output_coded(const dq_plan_kv *p)
+{
+    const dq_kv_spec spec = {.k_bits = 8,
+                             .v_bits = 8,
+                             .quant = p->set.kv.quant,
+                             .sink = p->set.kv.sink,
+                             .recent = p->set.kv.recent};
+    double reads = 0, coded = 0;
+    for (int64_t t = p->set.in.ctx / 2; t + 1 < p->set.in.ctx; t++) {
+        const int32_t end = dq_kv_coded_end(&spec, (int32_t)t);
+        if (end > spec.sink) coded += end - spec.sink;
+        reads += (double)(t + 1);
+    }
+    return coded / reads;
+}
+
+/* ---- The document ---- */
+
+static json_t *unit_json(const dq_plan_kv *p, int u, bool searched)
+{
+    const dq_plan_kv_unit x = dq_plan_kv_space_unit(&p->space, u);
+    json_t *o = json_object(), *widths = json_array();
+    json_object_set_new(o, "side", json_string(x.values ? "values" : "keys"));
+    json_object_set_new(o, "layers", json_pack("[i, i]", x.first, x.first + x.layers - 1));
+    json_object_set_new(o, "map", x.map < 0 ? json_null() : json_integer(x.map + 1));
+    if (searched) {
+        json_object_set_new(o, "bits", json_integer(p->trial[p->chosen].width[u]));
+        for (int k = 0; k < p->space.n_bits; k++) {
+            if (!dq_plan_kv_measures(p, k)) continue;
+            json_t *w = dq_cache_numbers_json(&p->unit[u * p->space.n_bits + k]);
+            json_object_set_new(w, "bits", json_integer(p->space.bits[k]));
+            json_array_append_new(widths, w);
+        }
+        json_object_set_new(o, "alone", widths);
+    } else {
+        json_decref(widths);
+    }
+    return o;
+}
+
+static json_t *trials_json(const dq_plan_kv *p)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < p->n_trials; i++) {
+        const dq_plan_kv_trial *t = &p->trial[i];
+        json_t *o = json_object();
+        json_object_set_new(o, "widths", json_string(p->caches.list[t->mix].name));
+        json_object_set_new(o, "from", json_string(t->from));
+        json_object_set_new(o, "mean_bits", dq_document_real(t->bits));
+        json_object_set_new(o, "kld_nats", dq_document_real(t->kld));
+        json_object_set_new(o, "units_kld_nats", dq_document_real(t->added));
+        json_object_set_new(o, "taken", json_boolean(t->taken));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static json_t *baselines_json(const dq_plan_kv *p)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < p->n_baselines; i++) {
+        const dq_plan_kv_baseline *r = &p->baseline[i];
+        json_t *o = json_object();
+        json_object_set_new(o, "widths", json_string(p->caches.list[r->mix].name));
+        json_object_set_new(o, "mean_bits", dq_document_real(r->bits));
+        json_object_set_new(o, "unseen", dq_cache_numbers_json(&r->its));
+        json_object_set_new(
+            o, "plan_less_it",
+            dq_cache_numbers_difference(&r->difference, r->kld, r->loss, p->outside));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static json_t *kv_json(const dq_plan_kv_settings *s, const char *widths)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "widths", json_string(widths));
+    json_object_set_new(o, "quant", json_string(dq_kv_quant_name[s->kv.quant]));
+    json_object_set_new(o, "dense_type", json_string(dq_kv_dense_name[s->kv.dense]));
+    json_object_set_new(o, "recent", json_integer(s->kv.recent));
+    json_object_set_new(o, "sink", json_integer(s->kv.sink));
+    return o;
+}
+
+static json_t *result_json(const dq_plan_kv *p)
+{
+    const bool searched = p->chosen >= 0;
+    json_t *o = json_object(), *units = json_array();
+    for (int u = 0; u < p->space.n_units; u++)
+        json_array_append_new(units, unit_json(p, u, searched));
+    if (searched) {
+        json_t *chosen = json_object();
+        json_object_set_new(chosen, "kv", kv_json(&p->set, dq_plan_kv_widths(p)));
+        json_object_set_new(chosen, "mean_bits", dq_document_real(p->trial[p->chosen].bits));
+        json_object_set_new(chosen, "search_kld_nats", dq_document_real(p->trial[p->chosen].kld));
+        json_object_set_new(chosen, "unseen", dq_cache_numbers_found(&p->found));
+        json_object_set_new(o, "chosen", chosen);
+        json_object_set_new(o, "baselines", baselines_json(p));
+        json_object_set_new(o, "trials", trials_json(p));
+        json_object_set_new(o, "path", dq_document_name(p->set.in.out));
+        json_object_set_new(o, "results_taken_over", json_integer(p->caches.n_resumed));
+    } else {
+        json_object_set_new(o, "caches_alone", json_integer(dq_plan_kv_caches(p)));
+        json_object_set_new(o, "caches_whole_at_most", json_integer(dq_plan_kv_max_trials(p)));
+        json_object_set_new(o, "tokens_of_a_search_cache",
+                            json_integer(dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH)));
+        json_object_set_new(o, "tokens_of_an_unseen_cache",
+                            json_integer(dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN)));
+    }
+    json_object_set_new(o, "units", units);
+    return o;
+}
+
+/* What the plan was to do, a new reference. */
+static json_t *kv_output_settings(const dq_plan_kv *p)
+{
+    const dq_plan_kv_settings *s = &p->set;
+    json_t *o = json_object(), *widths = json_array();
+    for (int i = 0; i < s->n_bits; i++) json_array_append_new(widths, json_integer(s->bits[i]));
+    json_object_set_new(o, "kind", json_string("kv"));
+    json_object_set_new(o, "kv_bits", dq_document_real(s->mean));
+    json_object_set_new(o, "widths", widths);
+    json_object_set_new(o, "quant", json_string(dq_kv_quant_name[s->kv.quant]));
+    json_object_set_new(o, "dense_type", json_string(dq_kv_dense_name[s->kv.dense]));
+    json_object_set_new(o, "recent", json_integer(s->kv.recent));
+    json_object_set_new(o, "sink", json_integer(s->kv.sink));
+    json_object_set_new(o, "layers_together", json_integer(s->together));
+    json_object_set_new(o, "ctx", json_integer(s->in.ctx));
+    json_object_set_new(o, "windows", json_integer(p->caches.win.n));
+    /* counted from 1, both of them among these, as the tables say it */
+    json_object_set_new(
+        o, "search_windows",
+        json_pack("[I, I]", (json_int_t)p->caches.begin + 1, (json_int_t)p->caches.end));
+    json_object_set_new(o, "reads_coded", dq_document_real(kv_output_coded(p)));
+    json_object_set_new(o, "trials", json_integer(s->trials));
+    json_object_set_new(o, "device", json_string(s->in.backend->device));
+    return o;
+}
+
+/* The document dq-plan/1 on stdout; of a dry run without results of a search. */
+static dq_status kv_output_json(const dq_kv_output_view *v, dq_err *err)
+{
+    json_t *doc = dq_document_new(v->logger, "dq-plan/1");
+    json_t *inputs = json_object_get(doc, "inputs");
+    json_array_append_new(inputs, dq_input_model_json(v->plan->set.in.model));
+    json_array_append_new(inputs, dq_input_text_json(v->text));
+    json_object_set_new(doc, "settings", kv_output_settings(v->plan));
+    json_array_append_new(json_object_get(doc, "results"), result_json(v->plan));
+    return dq_stdout_print(doc, err);
+}
+
+/* ---- The recipe ---- */
+
+/* The recipe, a new reference: beside what one of weights (NULL: none) says, of its cache too (heads, a policy), but for widths
+ * and codes. What it lacks where memory ends, dq_json_complete tells. */
+static json_t *kv_output_recipe_of(const dq_plan_kv_settings *s, const json_t *weights,
+                                   const char *widths)
+{
+    json_t *recipe =
+        weights ? json_deep_copy(weights) : json_pack("{s: s}", "schema", "dq-recipe/1");
+    json_t *was = json_object_get(recipe, "kv"), *kv = was ? json_deep_copy(was) : json_object();
+    char comment[64];
+    json_object_del(kv, "k_bits");
+    json_object_del(kv, "v_bits");
+    json_object_update_new(kv, kv_json(s, widths));
+    if (json_object_get(was, "dense_type"))
+        json_object_set(kv, "dense_type", json_object_get(was, "dense_type"));
+    json_object_set_new(recipe, "kv", kv);
+    snprintf(comment, sizeof comment, "kv: dq plan kv --kv-bits %g", s->mean);
+    if (!json_object_get(recipe, "comment"))
+        json_object_set_new(recipe, "comment", json_string(comment));
+    return recipe;
+}
+
+/* ---- Tables ---- */
+
+static void unit_name(char name[128], const dq_plan_kv *p, int u)
+{
+    const dq_plan_kv_unit x = dq_plan_kv_space_unit(&p->space, u);
+    char map[32] = "", last[32] = "";
+    if (x.map >= 0) snprintf(map, sizeof map, ", map %d", x.map + 1);
+    if (x.layers > 1) snprintf(last, sizeof last, " to %d", x.first + x.layers - 1);
+    snprintf(name, 128, "%s of layer%s %d%s%s", x.values ? "values" : "keys",
+             x.layers > 1 ? "s" : "", x.first, last, map);
+}
+
+static dq_status print_units(const dq_plan_kv *p, dq_err *err)
+{
+    const char *titles[DQ_PLAN_WIDTHS + 2] = {"unit", "bits"};
+    char head[DQ_PLAN_WIDTHS][24], name[128];
+    int n = 2;
+    dq_table *t;
+    for (int k = 0; k < p->space.n_bits; k++) {
+        if (!dq_plan_kv_measures(p, k)) continue;
+        snprintf(head[k], sizeof head[k], "KLD at %d", p->space.bits[k]);
+        titles[n++] = head[k];
+    }
+    DQ_TRY(dq_table_new(&t, titles, n, err));
+    for (int u = 0; u < p->space.n_units; u++) {
+        unit_name(name, p, u);
+        dq_table_cell(t, "%s", name);
+        dq_table_cell(t, "%d", p->trial[p->chosen].width[u]);
+        for (int k = 0; k < p->space.n_bits; k++) {
+            if (!dq_plan_kv_measures(p, k)) continue;
+            const dq_mean m = p->unit[u * p->space.n_bits + k].kld;
+            isfinite(m.std_err) ? dq_table_cell(t, "%.2e ± %.0e", m.value, m.std_err)
+                                : dq_table_cell(t, "%.2e ± -", m.value);
+        }
+    }
+    dq_table_print(t, err);
+    dq_table_free(t);
+    return err->code;
+}
+
+static void print_widths(const dq_plan_kv *p)
+{
+    for (int k = 0; k < p->space.n_bits; k++) printf("%s%d", k ? "," : "", p->space.bits[k]);
+}
+
+static void print_inputs(const dq_kv_output_view *v)
+{
+    const dq_plan_kv *p = v->plan;
+    char together[32] = "";
+    if (p->set.together > 1) snprintf(together, sizeof together, ", %d together", p->set.together);
+    printf("text               %lld windows of %lld tokens of %s, the second half of each scored\n",
+           (long long)p->caches.win.n, (long long)p->set.in.ctx, v->text->path);
+    printf("search             windows %lld to %lld; the other %lld decide, which no choice sees\n",
+           (long long)p->caches.begin + 1, (long long)p->caches.end,
+           (long long)(p->caches.win.n - p->caches.end + p->caches.begin));
+    printf(
+        "codes              %s, the first %d and the last %d tokens unquantized: %.1f %% of what "
+        "is read are codes\n",
+        dq_kv_quant_name[p->set.kv.quant], p->set.kv.sink, p->set.kv.recent,
+        100 * kv_output_coded(p));
+    printf("units              %d: keys%s and values of %d layer%s%s, each with ", p->space.n_units,
+           p->space.n_maps == 2 ? " by map" : "", p->space.n_layers,
+           p->space.n_layers > 1 ? "s" : "", together);
+    print_widths(p);
+    printf(" bits\n");
+}
+
+/* Before a run: windows, units and passes. */
+static dq_status kv_output_work(const dq_kv_output_view *v, dq_err *err)
+{
+    const dq_plan_kv *p = v->plan;
+    const long long search = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_SEARCH);
+    const long long unseen = dq_plan_caches_ids(&p->caches, DQ_PLAN_CACHES_UNSEEN);
+    const long long alone = dq_plan_kv_caches(p), whole = dq_plan_kv_max_trials(p);
+    print_inputs(v);
+    printf("alone              %lld caches, a unit at a width and the others at %d bits: %lld "
+           "tokens\n",
+           alone, DQ_PLAN_KV_OTHERS, alone * search);
+    printf("whole              at most %lld caches in the search: %lld tokens\n", whole,
+           whole * search);
+    printf("decide             at most 3 caches: %lld tokens\n", 3 * unseen);
+    printf("beside             the unquantized cache, once for up to %d of these\n",
+           DQ_PLAN_CACHES_SWEEP);
+    printf("mean               %g bits of keys and values\n", p->set.mean);
+    const double beside = 1 + 1.0 / DQ_PLAN_CACHES_SWEEP;
+    dq_cache_numbers_time(v->pace, beside * (double)(alone * search + 3 * unseen),
+                          beside * (double)((alone + whole) * search + 3 * unseen));
+    return dq_stdout_flush(err);
+}
+
+/* Mixes that were the plan for a while, and how many were not. */
+static void print_search(const dq_plan_kv *p)
+{
+    static const char *const names[][2] = {
+        {"units", "by units"}, {"uniform", "uniform"}, {"trade", "a step away"}};
+    for (int i = 0; i < p->n_trials; i++) {
+        const dq_plan_kv_trial *t = &p->trial[i];
+        const char *name = "";
+        for (int k = 0; k < 3; k++) name = strcmp(names[k][0], t->from) == 0 ? names[k][1] : name;
+        if (t->taken)
+            printf("%-18s %s: KLD %.3g on the search windows, %.3g by its units alone\n", name,
+                   p->caches.list[t->mix].name, t->kld, t->added);
+    }
+    printf("measured           %d mix%s whole\n", p->n_trials, p->n_trials > 1 ? "es" : "");
+}
+
+static void print_plan(const dq_plan_kv *p)
+{
+    printf("plan               --kv-quant %s --kv-recent %d --kv-sink %d --kv-bits '%s'\n",
+           dq_kv_quant_name[p->set.kv.quant], p->set.kv.recent, p->set.kv.sink,
+           dq_plan_kv_widths(p));
+    printf("bits               %.4g of keys and values, without scales\n",
+           p->trial[p->chosen].bits);
+    dq_cache_numbers_print(&p->found, &p->caches);
+}
+
+static void print_baselines(const dq_plan_kv *p)
+{
+    for (int i = 0; i < p->n_baselines; i++) {
+        const dq_plan_kv_baseline *r = &p->baseline[i];
+        const double more = p->trial[p->chosen].bits - r->bits;
+        char name[DQ_KV_LISTS + 16];
+        snprintf(name, sizeof name, "against %s", p->caches.list[r->mix].name);
+        printf("%-18s %.4g bits; KLD %.3g, perplexity %+.3f %%\n", name, r->bits, r->its.kld.value,
+               dq_cache_numbers_percent(r->its.loss.value));
+        printf("                   KLD of the plan less its own %+.3g (nominally %.5g %%: %+.3g to "
+               "%+.3g): %s\n",
+               r->difference.kld.value, 100 * (1 - p->outside), r->kld.low, r->kld.high,
+               dq_cache_numbers_verdict(r->kld, "the plan is closer", "the uniform width is closer",
+                                        "inconclusive which is closer"));
+        printf("                   perplexity %+.3f %% (nominally %.5g %%: %+.3f to %+.3f): %s\n",
+               dq_cache_numbers_percent(r->difference.loss.value), 100 * (1 - p->outside),
+               dq_cache_numbers_percent(r->loss.low), dq_cache_numbers_percent(r->loss.high),
+               dq_cache_numbers_verdict(r->loss, "the plan loses less",
+                                        "the uniform width loses less",
+                                        "inconclusive which loses less"));
+        if (more > 1e-9)
+            printf("                   the plan has %.3g bits more: no uniform widths come nearer "
+                   "to the mean from below\n",
+                   more);
+    }
+    if (p->n_baselines == 0 && p->n_trials == 1)
+        printf("uniform            no other mix within the mean was measured\n");
+    else if (p->n_baselines == 0)
+        printf("uniform            the plan is this one: nothing else that was measured on the "
+               "search windows is closer there (no interval)\n");
+}
+
+/* After it: tables and verdicts. */
+static dq_status kv_output_print(const dq_kv_output_view *v, dq_err *err)
+{
+    const dq_plan_kv *p = v->plan;
+    DQ_TRY(print_units(p, err));
+    putchar('\n');
+    print_inputs(v);
+    if (p->caches.n_resumed)
+        printf("taken over         %lld windows of mixes of an earlier run\n",
+               (long long)p->caches.n_resumed);
+    print_search(p);
+    print_plan(p);
+    print_baselines(p);
+    printf("recipe             %s\n", p->set.in.out);
+    return dq_stdout_flush(err);
+}
+
+/* ---- KV ----
+ * Dq plan kv: the widths of a KV cache's codes by layer and map. Inputs are cmd_plan.h's, the
+ * search is the library's (plan/cache/plan_kv.h). */
 
 typedef struct options {
     dq_cache_options all;
@@ -102,7 +727,7 @@ static dq_status make_settings(dq_plan_kv_settings *s, const options *c, dq_err 
 
 static json_t *recipe_of(const void *arg, const json_t *weights)
 {
-    return dq_kv_output_recipe_of(arg, weights, "4:4"); /* whatever widths stand in it */
+    return kv_output_recipe_of(arg, weights, "4:4"); /* whatever widths stand in it */
 }
 
 static void warn_onto(const dq_cache_job *j, const void *arg, const dq_kv_config *kv)
@@ -125,7 +750,7 @@ static void warn_onto(const dq_cache_job *j, const void *arg, const dq_kv_config
 
 static void warn(const dq_cache_job *j, const dq_plan_kv *p)
 {
-    const double coded = dq_kv_output_coded(p);
+    const double coded = kv_output_coded(p);
     dq_cache_job_warn(j, &p->caches);
     if (coded < 0.5)
         dq_logger_warn(
@@ -139,10 +764,10 @@ static void warn(const dq_cache_job *j, const dq_plan_kv *p)
 static dq_status hand_out(const dq_cache_job *j, dq_plan_kv *p, dq_err *err)
 {
     const dq_kv_output_view v = {p, &j->text, &j->c->logger, 0};
-    json_t *recipe = dq_kv_output_recipe_of(&p->set, j->onto, dq_plan_kv_widths(p));
+    json_t *recipe = kv_output_recipe_of(&p->set, j->onto, dq_plan_kv_widths(p));
     if (dq_cache_job_write(j, &p->caches, recipe, err) != DQ_OK) return dq_plan_kv_failed(p, err);
     dq_plan_kv_done(p);
-    return j->c->json ? dq_kv_output_json(&v, err) : dq_kv_output_print(&v, err);
+    return j->c->json ? kv_output_json(&v, err) : kv_output_print(&v, err);
 }
 
 static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_err *err)
@@ -154,11 +779,11 @@ static dq_status run_plan(dq_cache_job *j, const dq_plan_kv_settings *set, dq_er
     if (j->c->dry_run && hands_out) {
         dq_kv_output_view v = {p, &j->text, &j->c->logger, 0};
         if (j->c->json)
-            dq_kv_output_json(&v, err);
+            kv_output_json(&v, err);
         else if (dq_plan_kv_pace(&v.pace, p, err) == DQ_OK)
-            dq_kv_output_work(&v, err);
+            kv_output_work(&v, err);
     } else if (!j->c->dry_run &&
-               dq_cache_job_agree(j, dq_kv_output_settings(p), &p->caches.win, err) == DQ_OK) {
+               dq_cache_job_agree(j, kv_output_settings(p), &p->caches.win, err) == DQ_OK) {
         dq_progress_begin(&j->bar, &j->c->logger, "plan", 1);
         j->bar.rough = true;
         dq_plan_kv_run(p, err);

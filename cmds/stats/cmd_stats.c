@@ -1,27 +1,722 @@
-/* cmd_stats: magnitudes of attention logits and hidden states of one or many models.
+/* The blocks of all models are numbered through, and part I of N computes those whose number is I
+ * - 1 modulo N: they take about as long. What blocks find adds up, so a file has the state after
+ * some of them: after its head (base/work.h) a line for each layer of each model, and one for the
+ * blocks,
+ *
+ *   {"model": M, "layer": L, "found": BASE64}      bytes of dq_outliers_put
+ *   {"blocks": [[B, ..], ..]}                      of each model
+ *
+ * A later state replaces the file. One is written after a block, if writing takes little time
+ * beside what was computed since.
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/os.h"
 #include "base/ranks.h"
-#include "cmds/cli/help.h"
-#include "cmds/cli/progress.h"
-#include "cmds/cli/stdout.h"
+#include "base/text.h"
+#include "calib/outliers.h"
+#include "checkpoint/container.h"
+#include "checkpoint/h5_result.h"
+#include "cmds/cli/cli.h"
 #include "cmds/command.h"
-#include "cmds/shard.h"
-#include "cmds/stats/stats_forecast.h"
-#include "cmds/stats/stats_out.h"
-#include "cmds/stats/stats_part.h"
-#include "cmds/stats/stats_sensitivity.h"
-#include "cmds/stats/stats_units.h"
+#include "cmds/stats/inside.h"
 #include "model/model.h"
+#include "plan/sensitivity.h"
 #include "record/record.h"
 #include "record/version.h"
 #include "settings/inputs.h"
 #include "settings/options.h"
 #include "tasks/items.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { CMD_STATS_MODELS = 64 };
+
+/* What the bits of the numbers depend on, which all parts of a run share. */
+typedef struct cmd_stats_key {
+    char program[DQ_IDENTITY], text[65];
+} cmd_stats_key;
+typedef struct cmd_stats_part {
+    cmd_stats_entry *entry; /* [n] with their inputs */
+    int n;
+    const cmd_stats_key *key;
+    const dq_shard *part;
+    const char *path; /* of the part */
+    json_t *about;    /* more members of its head */
+    bool resume;      /* goes on with it, if it is there */
+    dq_outlier_detail detail;
+    dq_outlier_plan plan;
+    /* Before the blocks of a model that are computed here, and after them. */
+    dq_status (*begin)(void *arg, int model, int64_t rows, dq_runner **r, dq_err *err);
+    void (*end)(void *arg, dq_runner *r);
+    void *arg;
+    double share; /* of all work, that of this part; afterwards */
+} cmd_stats_part;
+#define CMD_STATS_SENSITIVITY_OPTIONS(x)                                                           \
+    dq_opt_heading("rounding:"),                                                                   \
+        dq_opt_flag("forecast", &(x).forecast,                                                     \
+                    "what rounding attention logits to 8, 6, 4 and 3 bits does to them and to "    \
+                    "the maps of every head, at every granularity"),                               \
+        dq_opt_words("sensitivity", "KINDS", &(x).kinds, cmd_stats_sensitivity_kinds,              \
+                     CMD_STATS_SENSITIVITY_KINDS,                                                  \
+                     "{words}: round the attention logits of one layer, head or map alone, the "   \
+                     "keys or values of one layer, one matrix of weights, and measure the KL "     \
+                     "divergence; takes minutes to hours, and includes --forecast"),               \
+        dq_opt_int("sensitivity-bits", "B", &(x).bits, 2, 8,                                       \
+                   "bits that they are rounded to (default 4)"),                                   \
+        dq_opt_int("sensitivity-windows", "N", &(x).windows, 2, 4096,                              \
+                   "windows that both read, at even intervals in the text (default 8)"),           \
+        dq_opt_int("sensitivity-tokens", "N", &(x).tokens, 3, 32768,                               \
+                   "tokens of each of them, from its beginning (default 512)"),                    \
+        dq_opt_word("logit-granularity", "WHICH", &(x).granularity, dq_granularity_name,           \
+                    DQ_GRANULARITIES, "logits with one scale: {words} (default per-tensor)")
+
+/* ---- Part ---- */
+
+static const char schema[] = "dq-stats-part/2";
+enum { SHARE = 20, LEAST_SECONDS = 5 }; /* between states: times the writing, and at least */
+
+/* head_order: of the command line, NULL: none. key->program is there. */
+static dq_status key_make(cmd_stats_key *key, const cmd_stats_entry *e, int n,
+                          const char *head_order, dq_outlier_detail detail, dq_err *err)
+{
+    dq_sha256 h;
+    DQ_TRY(dq_sha256_begin(&h, err));
+    dq_sha256_add(&h, key->program, strlen(key->program) + 1);
+    dq_sha256_add(&h, dq_outlier_detail_name[detail], strlen(dq_outlier_detail_name[detail]) + 1);
+    if (head_order) dq_sha256_add(&h, head_order, strlen(head_order));
+    for (int i = 0; i < n; i++, e++) {
+        const int64_t ids = e->in.cu[e->in.n_seq];
+        const dq_model *m = e->model;
+        dq_sha256_add(&h, m->fingerprint, 64);
+        if (m->is_container)
+            dq_sha256_add(&h, dq_container_header(m->container)->content_sha256, 64);
+        dq_sha256_add(&h, &e->in.n_seq, sizeof e->in.n_seq);
+        dq_sha256_add(&h, e->in.cu, ((size_t)e->in.n_seq + 1) * sizeof *e->in.cu);
+        dq_sha256_add(&h, e->in.ids, (size_t)ids * sizeof *e->in.ids);
+    }
+    return dq_sha256_end(&h, key->text, err);
+}
+
+/* One model's blocks, and a state of it as a file has it. */
+typedef struct blocks {
+    dq_outlier_walk *walk;
+    int first; /* its number among those of all models */
+    bool done[DQ_OUTLIER_BLOCKS];
+    dq_strbuf *found; /* [n_layers] */
+} blocks;
+
+typedef struct work {
+    const cmd_stats_part *x;
+    bool whole; /* of all parts, which are read */
+    blocks model[CMD_STATS_MODELS];
+    /* while a part is written */
+    dq_journal *journal;
+    double wrote_at, writing; /* seconds: when the last state was written, and how long that took */
+} work;
+
+static dq_status begin(work *w, dq_err *err)
+{
+    int number = 0;
+    for (int i = 0; i < w->x->n; i++) {
+        cmd_stats_entry *e = &w->x->entry[i];
+        const dq_model *m = e->model;
+        const dq_sequences s = {e->in.n_seq, e->in.cu, e->in.ids};
+        e->fed = s;
+        w->model[i].found = dq_block_new((size_t)m->n_layers, sizeof *w->model[i].found, err);
+        if (!w->model[i].found) return err->code;
+        DQ_TRY(dq_outliers_init(&e->out, m, w->x->detail, err));
+        DQ_TRY(dq_outlier_walk_new(&w->model[i].walk, &e->out, m, &e->fed, &w->x->plan, err));
+        w->model[i].first = number;
+        number += dq_outlier_walk_blocks(w->model[i].walk);
+    }
+    return DQ_OK;
+}
+
+static void end(work *w)
+{
+    for (int i = 0; i < w->x->n; i++) {
+        blocks *of = &w->model[i];
+        for (int l = 0; of->found && l < w->x->entry[i].model->n_layers; l++)
+            dq_block_free(of->found[l].s);
+        dq_block_free(of->found);
+        dq_outlier_walk_free(of->walk);
+    }
+    dq_block_free(w);
+}
+
+static bool is_mine(const work *w, int model, int block)
+{
+    return (w->model[model].first + block) % w->x->part->n == w->x->part->shard - 1;
+}
+
+/* ---- Reading ---- */
+
+static dq_status take_found(work *w, const json_t *step, dq_err *err)
+{
+    const char *text;
+    int64_t model, layer;
+    size_t n;
+    DQ_TRY(dq_json_int(&model, step, "model", 0, w->x->n - 1, NULL, err));
+    DQ_TRY(
+        dq_json_int(&layer, step, "layer", 0, w->x->entry[model].model->n_layers - 1, NULL, err));
+    DQ_TRY(dq_json_text(&text, step, "found", NULL, err));
+    const size_t len = strlen(text);
+    dq_strbuf *to = &w->model[model].found[layer];
+    if (to->n) return dq_fail(err, DQ_DAMAGED, "a layer is there twice");
+    DQ_TRY(dq_strbuf_reserve(to, len / 4 * 3 + 1, err));
+    if (!dq_base64_get(to->s, &n, text, len)) return dq_fail(err, DQ_DAMAGED, "\"found\"");
+    to->n = n;
+    return DQ_OK;
+}
+
+static dq_status mark_blocks(work *w, int model, const json_t *list, dq_err *err)
+{
+    blocks *of = &w->model[model];
+    size_t i;
+    json_t *x;
+    json_array_foreach(list, i, x)
+    {
+        const int64_t block = json_is_integer(x) ? json_integer_value(x) : -1;
+        if (block < 0 || block >= dq_outlier_walk_blocks(of->walk))
+            return dq_fail(err, DQ_DAMAGED, "\"blocks\"");
+        if (of->done[block] || (!w->whole && !is_mine(w, model, (int)block)))
+            return dq_fail(err, DQ_DAMAGED, "block %lld of model %d is %s", (long long)block, model,
+                           of->done[block] ? "there twice" : "not of this part");
+        of->done[block] = true;
+    }
+    return DQ_OK;
+}
+
+/* The state that the lines before have, in full. */
+static dq_status merge_found(work *w, int model, dq_err *err)
+{
+    blocks *of = &w->model[model];
+    dq_outliers *o = &w->x->entry[model].out;
+    for (int l = 0; l < o->n_layers; l++) {
+        const char *at = of->found[l].s, *end = at + of->found[l].n;
+        DQ_TRY(dq_outliers_merge(o, l, &at, end, err));
+        if (at != end) return dq_fail(err, DQ_DAMAGED, "\"found\" is too long");
+        of->found[l].n = 0;
+    }
+    if (dq_outlier_walk_check(of->walk)) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "a place outside the sequences");
+}
+
+static dq_status take_line(void *arg, int64_t line, const json_t *step, dq_err *err)
+{
+    work *w = arg;
+    const dq_part_head want = {schema, w->x->key->text, w->whole ? 0 : w->x->part->shard,
+                               w->whole ? 0 : w->x->part->n};
+    if (line == 0) return dq_part_check(step, &want, w->whole, err);
+    const json_t *all = json_object_get(step, "blocks");
+    if (!all) return take_found(w, step, err);
+    if ((int)json_array_size(all) != w->x->n) return dq_fail(err, DQ_DAMAGED, "\"blocks\"");
+    for (int i = 0; i < w->x->n; i++) {
+        const json_t *list = json_array_get(all, (size_t)i);
+        if (json_array_size(list) == 0) continue;
+        DQ_TRY(mark_blocks(w, i, list, err));
+        DQ_TRY(merge_found(w, i, err));
+    }
+    return DQ_OK;
+}
+
+static dq_status read_part(work *w, const char *path, dq_err *err)
+{
+    DQ_TRY(dq_part_read(path, take_line, w, err));
+    for (int i = 0; i < w->x->n; i++) {
+        const blocks *of = &w->model[i];
+        for (int l = 0; l < w->x->entry[i].model->n_layers; l++) {
+            if (of->found[l].n) return dq_fail(err, DQ_DAMAGED, "%s: it says no blocks", path);
+        }
+    }
+    return DQ_OK;
+}
+
+/* Fills entry[].out from the files of all parts. DQ_MISMATCH: of another run, or not all of it. */
+static dq_status part_merge(const cmd_stats_part *x, const dq_shard_merge *merge, dq_err *err)
+{
+    work *w = dq_block_new(1, sizeof *w, err);
+    if (!w) return err->code;
+    w->x = x;
+    w->whole = true;
+    begin(w, err);
+    for (int i = 0; err->code == DQ_OK && i < merge->n; i++) read_part(w, merge->path[i], err);
+    for (int i = 0; err->code == DQ_OK && i < x->n; i++) {
+        const blocks *of = &w->model[i];
+        for (int b = 0; b < dq_outlier_walk_blocks(of->walk); b++) {
+            if (!of->done[b]) dq_fail(err, DQ_MISMATCH, "a part of the work lacks");
+        }
+        dq_outlier_walk_end(of->walk);
+    }
+    end(w);
+    return err->code;
+}
+
+/* ---- Writing ---- */
+
+static dq_status add_head(const cmd_stats_part *x, dq_journal *j, dq_err *err)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "schema", json_string(schema));
+    json_object_set_new(o, "key", json_string(x->key->text));
+    json_object_update(o, x->about);
+    return dq_part_add(j, o, err);
+}
+
+static dq_status add_layer(dq_journal *j, int model, int layer, const dq_outliers *o, dq_err *err)
+{
+    dq_strbuf bytes = {0}, line = {0};
+    char head[64];
+    const int n =
+        snprintf(head, sizeof head, "{\"model\": %d, \"layer\": %d, \"found\": \"", model, layer);
+    if (dq_outliers_put(o, layer, &bytes, err) == DQ_OK &&
+        dq_strbuf_add(&line, head, (size_t)n, err) == DQ_OK &&
+        dq_base64_put(&line, bytes.s, bytes.n, err) == DQ_OK &&
+        dq_strbuf_add(&line, "\"}", 2, err) == DQ_OK)
+        dq_journal_add(j, line.s, line.n, err);
+    dq_block_free(bytes.s);
+    dq_block_free(line.s);
+    return err->code;
+}
+
+static dq_status add_state(const work *w, dq_journal *j, dq_err *err)
+{
+    json_t *all = json_array(), *line = json_object();
+    for (int i = 0; i < w->x->n; i++) {
+        const blocks *of = &w->model[i];
+        const dq_outliers *o = &w->x->entry[i].out;
+        json_t *list = json_array();
+        for (int b = 0; b < dq_outlier_walk_blocks(of->walk); b++) {
+            if (of->done[b] && is_mine(w, i, b)) json_array_append_new(list, json_integer(b));
+        }
+        for (int l = 0; json_array_size(list) && l < o->n_layers && err->code == DQ_OK; l++)
+            add_layer(j, i, l, o, err);
+        json_array_append_new(all, list);
+    }
+    json_object_set_new(line, "blocks", all);
+    if (err->code == DQ_OK) return dq_part_add(j, line, err);
+    json_decref(line);
+    return err->code;
+}
+
+/* Puts the state in the place of the one before. */
+static dq_status write_state(work *w, bool all, dq_err *err)
+{
+    const double began = dq_os_seconds();
+    dq_journal *j = NULL;
+    dq_arena *a = dq_arena_new();
+    const char *partial = a ? dq_textf(a, err, "%s.partial", w->x->path) : NULL;
+    if (!partial) dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (err->code == DQ_OK && dq_journal_new(&j, partial, err) == DQ_OK &&
+        add_head(w->x, j, err) == DQ_OK && add_state(w, j, err) == DQ_OK &&
+        (all ? dq_part_end(j, err) : dq_journal_sync(j, err)) == DQ_OK &&
+        rename(partial, w->x->path) != 0)
+        dq_fail(err, DQ_FILE, "%s: cannot be written", w->x->path);
+    if (err->code == DQ_OK) {
+        dq_journal_close(w->journal, false);
+        w->journal = j;
+    } else {
+        dq_journal_close(j, true);
+        dq_fail_more(err, dq_remedy_none,
+                     ". What it has stays: the same command with --resume goes on from there");
+    }
+    dq_arena_free(a);
+    w->wrote_at = dq_os_seconds();
+    w->writing = w->wrote_at - began;
+    return err->code;
+}
+
+/* The part's file, with its head. */
+static dq_status open_file(work *w, bool *ended, dq_err *err)
+{
+    const char *path = w->x->path;
+    *ended = false;
+    w->wrote_at = dq_os_seconds();
+    if (w->x->resume && dq_file_exists(path)) {
+        if (dq_part_resume(&w->journal, ended, path, take_line, w, err) != DQ_OK &&
+            (err->code == DQ_DAMAGED || err->code == DQ_MISMATCH))
+            dq_fail_more(err, dq_remedy_none, ". Remove it, or run without --resume to start anew");
+    } else {
+        dq_journal_new(&w->journal, path, err);
+    }
+    DQ_TRY(err->code);
+    if (dq_journal_count(w->journal) > 0 || add_head(w->x, w->journal, err) == DQ_OK) return DQ_OK;
+    dq_journal_close(w->journal, true); /* without a head nothing can be gone on from */
+    w->journal = NULL;
+    return err->code;
+}
+
+static dq_status run_block(work *w, dq_runner *r, int model, int block, dq_err *err)
+{
+    DQ_TRY(dq_outlier_walk_run(w->model[model].walk, r, block, err));
+    w->model[model].done[block] = true;
+    if (dq_os_seconds() - w->wrote_at < fmax(SHARE * w->writing, LEAST_SECONDS)) return DQ_OK;
+    return write_state(w, false, err);
+}
+
+static dq_status run_model(work *w, int model, dq_err *err)
+{
+    const cmd_stats_part *x = w->x;
+    const blocks *of = &w->model[model];
+    const int n = dq_outlier_walk_blocks(of->walk);
+    int64_t rows = 0;
+    dq_runner *r = NULL;
+    for (int i = 0; i < n; i++) {
+        if (!of->done[i] && is_mine(w, model, i)) rows += dq_outlier_walk_rows(of->walk, i);
+    }
+    if (rows == 0) return DQ_OK;
+    DQ_TRY(x->begin(x->arg, model, rows, &r, err));
+    for (int i = 0; i < n && err->code == DQ_OK; i++) {
+        if (!of->done[i] && is_mine(w, model, i)) run_block(w, r, model, i, err);
+    }
+    x->end(x->arg, r);
+    return err->code;
+}
+
+static double share_of(const work *w)
+{
+    double mine = 0, all = 0;
+    for (int m = 0; m < w->x->n; m++) {
+        const dq_outlier_walk *walk = w->model[m].walk;
+        for (int i = 0; i < dq_outlier_walk_blocks(walk); i++) {
+            const double rows = (double)dq_outlier_walk_rows(walk, i),
+                         one = rows * (double)w->x->entry[m].model->n_params;
+            mine += is_mine(w, m, i) ? one : 0;
+            all += one;
+        }
+    }
+    return all > 0 ? mine / all : 0;
+}
+
+/* Computes the blocks of a part that its file lacks; the file has all of them then. */
+static dq_status part_run(cmd_stats_part *x, dq_err *err)
+{
+    bool ended = false;
+    work *w = dq_block_new(1, sizeof *w, err);
+    if (!w) return err->code;
+    w->x = x;
+    if (begin(w, err) == DQ_OK && open_file(w, &ended, err) == DQ_OK) {
+        x->share = share_of(w);
+        for (int i = 0; err->code == DQ_OK && i < x->n; i++) run_model(w, i, err);
+        if (err->code == DQ_OK && !ended) write_state(w, true, err);
+    }
+    dq_journal_close(w->journal, false);
+    end(w);
+    return err->code;
+}
+
+/* ---- Files ----
+ * The numbers of dq stats as CSV and as HDF5. Both walk models, kinds and layers in that order; in
+ * HDF5 a quantity becomes an array over layers, and channels an array over layers, classes of
+ * tokens and channels. */
+
+/* ----- CSV ----- */
+
+static void csv_row(dq_table *t, const cmd_stats_entry *e, int k, int layer, bool ordinary)
+{
+    const dq_outlier_kind *x = &e->out.kind[k];
+    const dq_tally *all = layer < 0 ? &x->pooled : &x->layer[layer];
+    const dq_tally *y = !ordinary ? all : layer < 0 ? &x->pooled_ordinary : &x->ordinary[layer];
+    const dq_median m = ordinary    ? dq_outlier_median(y)
+                        : layer < 0 ? x->pooled_median
+                                    : x->layer_median[layer];
+    dq_table_cell(t, "%s", e->model->path);
+    dq_table_cell(t, "%s", dq_outlier_name[k]);
+    if (layer < 0)
+        dq_table_cell(t, "all");
+    else
+        dq_table_cell(t, "%d", layer);
+    dq_table_cell(t, "%lld", (long long)y->n);
+    for (int c = 0; c < CMD_STATS_TOPS; c++)
+        cmd_stats_number(t, dq_outlier_top(y, cmd_stats_tops[c]), 9);
+    cmd_stats_number(t, m.value, 9);
+    cmd_stats_number(t, m.bound, 9);
+    cmd_stats_number(t, dq_outlier_rms(y), 9);
+    cmd_stats_number(t, dq_outlier_kurtosis0(y), 9);
+    cmd_stats_number(t, dq_tally_quantile(y, 0.999, NULL), 9);
+    dq_table_cell(t, ordinary ? "ordinary" : "all");
+}
+
+/* One line per model, kind, class of tokens ("all", "ordinary") and layer; layer "all" is the pooled one. */
+static dq_status cmd_stats_csv(const cmd_stats_entry *e, int n, const char *path, dq_err *err)
+{
+    static const char *const titles[] = {"model",        "values", "layer",     "n",      "top1",
+                                         "top2",         "top3",   "top10",     "top100", "median",
+                                         "median_bound", "rms",    "kurtosis0", "p99_9",  "tokens"};
+    dq_table *t;
+    if (dq_table_new(&t, titles, 15, err) == DQ_OK) {
+        for (int i = 0; i < n; i++) {
+            for (int k = 0; k < e[i].out.n_kinds; k++) {
+                for (int some = 0; some < (e[i].out.n_kinds > DQ_N_TABLE5 ? 2 : 1); some++) {
+                    for (int l = -1; l < e[i].out.n_layers; l++) csv_row(t, &e[i], k, l, some);
+                }
+            }
+        }
+        dq_table_csv(t, path, err);
+    }
+    dq_table_free(t);
+    return err->code;
+}
+
+/* ----- HDF5: tallies ----- */
+
+/* What a block of n tallies becomes: arrays whose first dimension is n. */
+typedef struct columns {
+    int64_t *count, *bad, *hist; /* hist NULL: left out */
+    double *median, *bound, *quantile, *sum, *rms, *kurtosis0;
+    float *top;
+    int32_t *place;
+} columns;
+
+static dq_status columns_init(columns *c, size_t n, bool hist, dq_arena *a, dq_err *err)
+{
+    *c = (columns){0};
+    c->count = dq_alloc(a, n, sizeof *c->count, err);
+    c->bad = dq_alloc(a, n, sizeof *c->bad, err);
+    if (hist) c->hist = dq_alloc(a, n * DQ_HIST_BINS, sizeof *c->hist, err);
+    c->quantile = dq_alloc(a, n * CMD_STATS_QUANTILES, sizeof *c->quantile, err);
+    c->median = dq_alloc(a, n, sizeof *c->median, err);
+    c->bound = dq_alloc(a, n, sizeof *c->bound, err);
+    c->sum = dq_alloc(a, n, sizeof *c->sum, err);
+    c->rms = dq_alloc(a, n, sizeof *c->rms, err);
+    c->kurtosis0 = dq_alloc(a, n, sizeof *c->kurtosis0, err);
+    c->top = dq_alloc(a, n * DQ_TOP, sizeof *c->top, err);
+    c->place = dq_alloc(a, n * DQ_TOP * 5, sizeof *c->place, err);
+    return err->code;
+}
+
+static void columns_fill(columns *c, int i, const dq_tally *t, dq_median m)
+{
+    c->count[i] = t->n;
+    c->bad[i] = t->n_bad;
+    c->median[i] = m.value;
+    c->bound[i] = m.bound;
+    c->sum[i] = dq_fixed_value(&t->sum);
+    c->rms[i] = dq_outlier_rms(t);
+    c->kurtosis0[i] = dq_outlier_kurtosis0(t);
+    if (c->hist)
+        memcpy(c->hist + (int64_t)i * DQ_HIST_BINS, t->hist, DQ_HIST_BINS * sizeof *t->hist);
+    for (int k = 0; k < CMD_STATS_QUANTILES; k++)
+        c->quantile[(int64_t)i * CMD_STATS_QUANTILES + k] =
+            dq_tally_quantile(t, cmd_stats_quantile[k].p, NULL);
+    for (int k = 0; k < DQ_TOP; k++) {
+        int32_t *p = c->place + ((int64_t)i * DQ_TOP + k) * 5;
+        const dq_place none = {-1, -1, -1, -1, -1}, *at = k < t->n_top ? &t->place[k] : &none;
+        c->top[(int64_t)i * DQ_TOP + k] = k < t->n_top ? t->top[k] : (float)NAN;
+        p[0] = at->seq;
+        p[1] = at->layer;
+        p[2] = at->head;
+        p[3] = at->row;
+        p[4] = at->col;
+    }
+}
+
+static dq_status columns_write(dq_h5_result *h, const char *group, const columns *c, int64_t n,
+                               dq_err *err)
+{
+    const int64_t one[1] = {n}, hist[2] = {n, DQ_HIST_BINS}, top[2] = {n, DQ_TOP},
+                  place[3] = {n, DQ_TOP, 5}, quantile[2] = {n, CMD_STATS_QUANTILES};
+    const struct {
+        const char *name;
+        dq_h5_result_type type;
+        int n_dims;
+        const int64_t *shape;
+        const void *data;
+    } all[] = {{"n", DQ_OUT_I64, 1, one, c->count},
+               {"n_not_finite", DQ_OUT_I64, 1, one, c->bad},
+               {"top", DQ_OUT_F32, 2, top, c->top},
+               {"place", DQ_OUT_I32, 3, place, c->place},
+               {"median", DQ_OUT_F64, 1, one, c->median},
+               {"median_bound", DQ_OUT_F64, 1, one, c->bound},
+               {"quantiles", DQ_OUT_F64, 2, quantile, c->quantile},
+               {"sum", DQ_OUT_F64, 1, one, c->sum},
+               {"rms", DQ_OUT_F64, 1, one, c->rms},
+               {"kurtosis0", DQ_OUT_F64, 1, one, c->kurtosis0},
+               {"histogram", DQ_OUT_I64, 2, hist, c->hist}};
+    char name[128];
+    DQ_TRY(dq_h5_result_group(h, group, err));
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!all[i].data) continue;
+        snprintf(name, sizeof name, "%s/%s", group, all[i].name);
+        DQ_TRY(dq_h5_result_array(h, name, all[i].type, all[i].n_dims, all[i].shape, all[i].data,
+                                  err));
+    }
+    snprintf(name, sizeof name, "%s/place", group);
+    DQ_TRY(dq_h5_result_text(h, name, "columns", "sequence layer head row column", err));
+    snprintf(name, sizeof name, "%s/quantiles", group);
+    char p[16 * CMD_STATS_QUANTILES] = "";
+    for (int i = 0; i < CMD_STATS_QUANTILES; i++)
+        snprintf(p + strlen(p), sizeof p - strlen(p), "%s%g", i ? " " : "",
+                 cmd_stats_quantile[i].p);
+    DQ_TRY(dq_h5_result_text(h, name, "p", p, err));
+    if (!c->hist) return DQ_OK;
+    snprintf(name, sizeof name, "%s/histogram", group);
+    return dq_h5_result_text(h, name, "bins", "upper 16 bits of |x| as f32", err);
+}
+
+/* median NULL: of ordinary tokens, which are not refined. */
+static dq_status tallies_h5(dq_h5_result *h, const char *group, const dq_tally *layer,
+                            const dq_median *median, int n, bool hist, dq_arena *a, dq_err *err)
+{
+    columns c;
+    DQ_TRY(columns_init(&c, (size_t)n, hist, a, err));
+    for (int i = 0; i < n; i++)
+        columns_fill(&c, i, &layer[i], median ? median[i] : dq_outlier_median(&layer[i]));
+    return columns_write(h, group, &c, n, err);
+}
+
+/* ----- HDF5: channels and heads ----- */
+
+/* What a table of n entries becomes, by layer, class and channel or head. */
+typedef struct arrays {
+    float *max;
+    double *rms;
+    int32_t *place;
+    int64_t *n;
+} arrays;
+
+static dq_status arrays_init(arrays *x, size_t n, dq_arena *a, dq_err *err)
+{
+    x->max = dq_alloc(a, n, sizeof *x->max, err);
+    x->rms = dq_alloc(a, n, sizeof *x->rms, err);
+    x->place = dq_alloc(a, 3 * n, sizeof *x->place, err);
+    x->n = dq_alloc(a, n, sizeof *x->n, err);
+    return err->code;
+}
+
+static dq_status put(dq_h5_result *h, const char *group, const char *name, dq_h5_result_type type,
+                     int n_dims, const int64_t *shape, const void *data, dq_err *err)
+{
+    char path[192];
+    snprintf(path, sizeof path, "%s/%s", group, name);
+    return dq_h5_result_array(h, path, type, n_dims, shape, data, err);
+}
+
+static dq_status channels_h5(dq_h5_result *h, const char *group, const dq_channels *layer,
+                             int n_layers, dq_arena *a, dq_err *err)
+{
+    const int64_t cols = layer->cols;
+    const int64_t shape[4] = {n_layers, DQ_TOKEN_CLASSES, cols, 2};
+    arrays x;
+    DQ_TRY(arrays_init(&x, (size_t)(n_layers * DQ_TOKEN_CLASSES * cols), a, err));
+    for (int l = 0; l < n_layers; l++) {
+        for (int c = 0; c < DQ_TOKEN_CLASSES; c++) {
+            const int64_t first = (l * DQ_TOKEN_CLASSES + c) * cols;
+            x.n[l * DQ_TOKEN_CLASSES + c] = layer[l].rows[c];
+            for (int64_t i = 0; i < cols; i++) {
+                const dq_channel *y = &layer[l].of[c * cols + i];
+                x.max[first + i] = y->max;
+                x.rms[first + i] = dq_channels_rms(&layer[l], c, i);
+                x.place[2 * (first + i)] = y->max > 0 ? y->seq : -1;
+                x.place[2 * (first + i) + 1] = y->max > 0 ? y->row : -1;
+            }
+        }
+    }
+    DQ_TRY(dq_h5_result_group(h, group, err));
+    DQ_TRY(put(h, group, "n", DQ_OUT_I64, 2, shape, x.n, err));
+    DQ_TRY(put(h, group, "max", DQ_OUT_F32, 3, shape, x.max, err));
+    DQ_TRY(put(h, group, "rms", DQ_OUT_F64, 3, shape, x.rms, err));
+    DQ_TRY(put(h, group, "place", DQ_OUT_I32, 4, shape, x.place, err));
+    return dq_h5_result_text(h, group, "axes",
+                             "layer; ordinary sink first; channel; sequence position", err);
+}
+
+static dq_status heads_h5(dq_h5_result *h, const char *group, const dq_outliers *o, dq_arena *a,
+                          dq_err *err)
+{
+    const int64_t n = (int64_t)o->n_layers * o->n_q * DQ_TOKEN_CLASSES;
+    const int64_t shape[4] = {o->n_layers, o->n_q, DQ_TOKEN_CLASSES, 3};
+    double *kurtosis0 = dq_alloc(a, (size_t)n, sizeof *kurtosis0, err);
+    arrays x;
+    if (!kurtosis0) return err->code;
+    DQ_TRY(arrays_init(&x, (size_t)n, a, err));
+    for (int64_t i = 0; i < n; i++) {
+        const dq_moments *m = &o->head[i];
+        x.n[i] = m->n;
+        x.max[i] = m->n ? m->max : (float)NAN;
+        x.rms[i] = dq_moments_rms(m);
+        kurtosis0[i] = dq_moments_kurtosis0(m);
+        x.place[3 * i] = m->max > 0 ? m->at.seq : -1;
+        x.place[3 * i + 1] = m->max > 0 ? m->at.row : -1;
+        x.place[3 * i + 2] = m->max > 0 ? m->at.col : -1;
+    }
+    DQ_TRY(dq_h5_result_group(h, group, err));
+    DQ_TRY(put(h, group, "n", DQ_OUT_I64, 3, shape, x.n, err));
+    DQ_TRY(put(h, group, "max", DQ_OUT_F32, 3, shape, x.max, err));
+    DQ_TRY(put(h, group, "rms", DQ_OUT_F64, 3, shape, x.rms, err));
+    DQ_TRY(put(h, group, "kurtosis0", DQ_OUT_F64, 3, shape, kurtosis0, err));
+    DQ_TRY(put(h, group, "place", DQ_OUT_I32, 4, shape, x.place, err));
+    return dq_h5_result_text(h, group, "axes",
+                             "layer; query head; key ordinary sink first; sequence query key", err);
+}
+
+/* ----- HDF5: all ----- */
+
+static dq_status kind_h5(dq_h5_result *h, const char *group, const dq_outliers *o, int kind,
+                         dq_arena *a, dq_err *err)
+{
+    const dq_outlier_kind *k = &o->kind[kind];
+    const int n = o->n_layers;
+    const bool hist = kind < DQ_N_TABLE5;
+    char name[128];
+    DQ_TRY(dq_h5_result_group(h, group, err));
+    snprintf(name, sizeof name, "%s/layers", group);
+    DQ_TRY(tallies_h5(h, name, k->layer, k->layer_median, n, hist, a, err));
+    snprintf(name, sizeof name, "%s/pooled", group);
+    DQ_TRY(tallies_h5(h, name, &k->pooled, &k->pooled_median, 1, hist, a, err));
+    if (!k->ordinary) return DQ_OK;
+    snprintf(name, sizeof name, "%s/layers_ordinary", group);
+    DQ_TRY(tallies_h5(h, name, k->ordinary, NULL, n, false, a, err));
+    snprintf(name, sizeof name, "%s/pooled_ordinary", group);
+    DQ_TRY(tallies_h5(h, name, &k->pooled_ordinary, NULL, 1, false, a, err));
+    if (!k->channels) return DQ_OK;
+    snprintf(name, sizeof name, "%s/channels", group);
+    return channels_h5(h, name, k->channels, n, a, err);
+}
+
+static dq_status profile_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
+                            dq_arena *a, dq_err *err)
+{
+    const int64_t shape[2] = {e->out.n_layers, DQ_TOKEN_CLASSES};
+    char name[128];
+    DQ_TRY(put(h, group, "tokens", DQ_OUT_I64, 2, shape, e->out.tokens, err));
+    snprintf(name, sizeof name, "%s/attention_logits/heads", group);
+    return heads_h5(h, name, &e->out, a, err);
+}
+
+/* Arrays of model number i under /models/i. */
+static dq_status cmd_stats_h5(dq_h5_result *h, const cmd_stats_entry *e, int i, dq_err *err)
+{
+    char group[32], name[64];
+    const int64_t cu[1] = {e->in.n_seq + 1}, ids[1] = {e->in.cu[e->in.n_seq]};
+    dq_arena *a = dq_arena_new();
+    if (!a) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    snprintf(group, sizeof group, "/models/%d", i);
+    if (dq_h5_result_group(h, group, err) == DQ_OK &&
+        dq_h5_result_text(h, group, "name", e->model->name, err) == DQ_OK &&
+        dq_h5_result_text(h, group, "architecture", e->model->architecture->name, err) == DQ_OK)
+        dq_h5_result_text(h, group, "fingerprint", e->model->fingerprint, err);
+    for (int k = 0; k < e->out.n_kinds && err->code == DQ_OK; k++) {
+        snprintf(name, sizeof name, "%s/%s", group, dq_outlier_name[k]);
+        kind_h5(h, name, &e->out, k, a, err);
+    }
+    if (err->code == DQ_OK && e->out.measure) cmd_stats_attention_h5(h, group, e, a, err);
+    if (err->code == DQ_OK && e->out.head) profile_h5(h, group, e, a, err);
+    if (err->code == DQ_OK) cmd_stats_forecast_h5(h, group, e, a, err);
+    if (err->code == DQ_OK) cmd_stats_units_h5(h, group, e, a, err);
+    snprintf(name, sizeof name, "%s/ids", group);
+    if (err->code == DQ_OK) dq_h5_result_array(h, name, DQ_OUT_I32, 1, ids, e->in.ids, err);
+    snprintf(name, sizeof name, "%s/cu_ids", group);
+    if (err->code == DQ_OK) dq_h5_result_array(h, name, DQ_OUT_I64, 1, cu, e->in.cu, err);
+    dq_arena_free(a);
+    return err->code;
+}
+
+/* ---- Cmd stats ----
+ * Magnitudes of attention logits and hidden states of one or many models. */
 
 enum { PASS_ROWS = 4096, DEFAULT_CTX = 2048, PLACES = 5 };
 
@@ -213,7 +908,7 @@ static dq_outlier_plan plan_of(stats *x)
         .max_rows = PASS_ROWS, .walks = x->one_pass ? 1 : 3, .tick = tick, .arg = x};
 }
 
-static dq_status run_model(stats *x, int model, dq_err *err)
+static dq_status cmd_stats_run_model(stats *x, int model, dq_err *err)
 {
     cmd_stats_entry *e = &x->entry[model];
     const dq_outlier_plan plan = plan_of(x);
@@ -397,7 +1092,7 @@ static dq_status run_part(stats *x, int argc, char **argv, dq_err *err)
     cmd_stats_part p = part_of(x);
     const dq_shard_about about = {"stats", &x->part, x->key.program, x->backend,
                                   json_integer(x->places)};
-    if (dq_shard_head(&p.about, &about, argc, argv, err) == DQ_OK) cmd_stats_part_run(&p, err);
+    if (dq_shard_head(&p.about, &about, argc, argv, err) == DQ_OK) part_run(&p, err);
     json_decref(p.about);
     if (err->code == DQ_STOPPED)
         return dq_shard_stopped("stats", x->out_path, true, argc, argv, err);
@@ -421,7 +1116,7 @@ static dq_status compute(stats *x, dq_err *err)
                                               .arena = x->arena};
     const bool rounds = cmd_stats_sensitivity_wanted(&x->sensitivity);
     if (rounds) DQ_TRY(cmd_stats_sensitivity_begin(&x->rounding, err));
-    for (int i = 0; i < x->n; i++) DQ_TRY(run_model(x, i, err));
+    for (int i = 0; i < x->n; i++) DQ_TRY(cmd_stats_run_model(x, i, err));
     return rounds ? cmd_stats_sensitivity_compute(&x->rounding, err) : DQ_OK;
 }
 
@@ -431,8 +1126,8 @@ static dq_status name_key(stats *x, dq_err *err)
 {
     dq_identity_text(x->key.program, x->backend);
     if (x->merge) snprintf(x->key.program, sizeof x->key.program, "%s", x->merge->program);
-    return cmd_stats_key_make(&x->key, x->entry, x->n, x->head_order.word.text,
-                              (dq_outlier_detail)x->detail.at, err);
+    return key_make(&x->key, x->entry, x->n, x->head_order.word.text,
+                    (dq_outlier_detail)x->detail.at, err);
 }
 
 static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_err *err)
@@ -453,7 +1148,7 @@ static dq_status run(stats *x, const dq_args *args, int argc, char **argv, dq_er
     if (x->part.n) return run_part(x, argc, argv, err);
     if (x->merge) {
         const cmd_stats_part p = part_of(x);
-        DQ_TRY(cmd_stats_part_merge(&p, x->merge, err));
+        DQ_TRY(part_merge(&p, x->merge, err));
     } else {
         DQ_TRY(compute(x, err));
     }
@@ -472,7 +1167,7 @@ dq_status dq_cmd_stats(int argc, char **argv, dq_err *err)
     return cmd_stats_merged(NULL, argc, argv, err);
 }
 
-static dq_status end(stats *x, dq_err *err)
+static dq_status cmd_stats_end(stats *x, dq_err *err)
 {
     cmd_stats_sensitivity_end(&x->rounding, err);
     for (int i = 0; i < x->n; i++) {
@@ -545,5 +1240,5 @@ dq_status cmd_stats_merged(const dq_shard_merge *merge, int argc, char **argv, d
         !args.help) {
         if (dq_progress_listen(&x->logger, "stats", err) == DQ_OK) run(x, &args, argc, argv, err);
     }
-    return end(x, err);
+    return cmd_stats_end(x, err);
 }

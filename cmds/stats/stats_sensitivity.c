@@ -1,14 +1,371 @@
-/* stats_sensitivity: see stats_sensitivity.h. Windows become a text of the plan's kind, each a cluster of its own; all models share one
- * journal, whose lines have the model's number.
+/* Numbers of all heads together are of sums over windows.
  * SPDX-License-Identifier: MIT */
-#include "cmds/stats/stats_sensitivity.h"
-
 #include "base/os.h"
 #include "base/ranks.h"
+#include "cmds/stats/inside.h"
+#include "record/record.h"
 #include "record/version.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- Forecast ---- */
+
+/* ----- numbers ----- */
+
+/* A number for every width and granularity. */
+typedef double of_width(const void *x, int width, dq_granularity g);
+static double predicted(const void *x, int w, dq_granularity g)
+{
+    return dq_forecast_predicted(x, dq_forecast_bits[w], g);
+}
+static double predicted_all(const void *forecast, int w, dq_granularity g)
+{
+    const dq_forecast *f = forecast;
+    return dq_forecast_predicted_all(f->logits, (int64_t)f->n_layers * f->n_q, dq_forecast_bits[w],
+                                     g);
+}
+static double measured(const void *x, int w, dq_granularity g)
+{
+    return dq_forecast_measured(x, w, g);
+}
+static double map_error(const void *x, int w, dq_granularity g)
+{
+    return dq_forecast_map_error(x, w, g);
+}
+static double cancellation(const void *x, int w, dq_granularity g)
+{
+    return dq_forecast_cancellation(x, w, g);
+}
+
+/* ----- tables ----- */
+
+static dq_forecast_logits all_logits(const dq_forecast *f)
+{
+    dq_forecast_logits all = {0};
+    for (int64_t c = 0; c < f->n_clusters; c++) dq_forecast_logits_merge(&all, &f->logits_of[c]);
+    return all;
+}
+
+static dq_forecast_maps all_maps(const dq_forecast *f)
+{
+    dq_forecast_maps all = {0};
+    for (int64_t c = 0; c < f->n_clusters; c++) dq_forecast_maps_merge(&all, &f->maps_of[c]);
+    return all;
+}
+
+static dq_status print_forecast(const cmd_stats_entry *e, int n, dq_err *err)
+{
+    static const char *const titles[] = {"model",    "bits",      "scale",       "predicted error",
+                                         "measured", "map error", "cancellation"};
+    dq_table *t;
+    if (dq_table_new(&t, titles, 7, err) == DQ_OK) {
+        dq_table_keys(t, 3);
+        for (int i = 0; i < n; i++) {
+            const dq_forecast *f = &e[i].sensitivity->forecast;
+            const dq_forecast_logits l = all_logits(f);
+            const dq_forecast_maps m = all_maps(f);
+            for (int w = 0; w < DQ_FORECAST_WIDTHS; w++) {
+                if (i || w) dq_table_rule(t);
+                for (int k = 0; k < DQ_GRANULARITIES; k++) {
+                    const dq_granularity g = (dq_granularity)k;
+                    dq_table_cell(t, "%s", e[i].label);
+                    dq_table_cell(t, "%d", dq_forecast_bits[w]);
+                    dq_table_cell(t, "%s", dq_granularity_name[k]);
+                    cmd_stats_number(t, predicted_all(f, w, g), 4);
+                    cmd_stats_number(t, dq_forecast_measured(&l, w, g), 4);
+                    cmd_stats_number(t, dq_forecast_map_error(&m, w, g), 4);
+                    cmd_stats_number(t,
+                                     e[i].model->map.n_maps == 2
+                                         ? dq_forecast_cancellation(&m, w, g)
+                                         : (double)NAN,
+                                     3);
+                }
+            }
+        }
+        dq_table_print(t, err);
+    }
+    dq_table_free(t);
+    return err->code;
+}
+
+enum { SHOWN_BITS = 4 };
+
+/* A query head of a layer. */
+typedef struct by_head {
+    int at;
+    double error;
+} by_head;
+
+static int by_error(const void *a, const void *b)
+{
+    const by_head *x = a, *y = b;
+    if (x->error > y->error) return -1;
+    return x->error < y->error ? 1 : x->at - y->at;
+}
+
+static void head_row(dq_table *t, const cmd_stats_entry *e, int at)
+{
+    const dq_forecast *f = &e->sensitivity->forecast;
+    const dq_forecast_logits *x = &f->logits[at];
+    const int map = dq_outlier_map(&e->model->map, at % f->n_q);
+    dq_table_cell(t, "%d", at / f->n_q);
+    dq_table_cell(t, "%d", at % f->n_q);
+    dq_table_cell(t, "%s", map == 0 ? "-" : map == 1 ? "1" : "2");
+    cmd_stats_number(t, x->n ? sqrt(x->sum2 / (double)x->n) : (double)NAN, 4);
+    for (int g = 0; g < DQ_GRANULARITIES; g++)
+        cmd_stats_number(t, dq_forecast_predicted(x, SHOWN_BITS, (dq_granularity)g), 4);
+}
+
+/* Heads by their predicted error with a scale a row, which is the one that no other head has a part in. */
+static dq_status print_forecast_heads(const cmd_stats_entry *e, int64_t most, dq_err *err)
+{
+    static const char *const titles[] = {"layer",      "head",     "map",     "logit rms",
+                                         "per-tensor", "per-head", "per-row", "per-tile"};
+    const dq_forecast *f = &e->sensitivity->forecast;
+    const int n = f->n_layers * f->n_q;
+    by_head *all = dq_block_new((size_t)n, sizeof *all, err);
+    dq_table *t = NULL;
+    if (all && dq_table_new(&t, titles, 8, err) == DQ_OK) {
+        dq_table_keys(t, 3);
+        for (int i = 0; i < n; i++)
+            all[i] =
+                (by_head){i, dq_forecast_predicted(&f->logits[i], SHOWN_BITS, DQ_GRANULARITY_ROW)};
+        qsort(all, (size_t)n, sizeof *all, by_error);
+        for (int i = 0; i < n && i < most; i++) head_row(t, e, all[i].at);
+        dq_table_print(t, err);
+    }
+    dq_table_free(t);
+    dq_block_free(all);
+    return err->code;
+}
+
+/* Whether both were fed the same. */
+static bool same_text(const dq_calib_text *a, const dq_calib_text *b)
+{
+    return a->n_ids == b->n_ids && a->n_seq == b->n_seq &&
+           memcmp(a->ids, b->ids, (size_t)a->n_ids * sizeof *a->ids) == 0;
+}
+
+static void advantage_cells(dq_table *t, const dq_forecast_advantage *x)
+{
+    cmd_stats_number(t, x->bits.value, 3);
+    dq_table_cell(t, "%lld", (long long)(isfinite(x->bits.value) ? x->bits.clusters : 0));
+    if (isfinite(x->interval.low))
+        dq_table_cell(t, "%.3g to %.3g", x->interval.low, x->interval.high);
+    else
+        dq_table_cell(t, "-");
+}
+
+/* Each model beside the first, where both read the same tokens. */
+static dq_status advantage(dq_forecast_advantage *x, const cmd_stats_entry *e,
+                           const cmd_stats_entry *first, dq_forecast_error of, int granularity,
+                           dq_err *err)
+{
+    const dq_sensitivity *a = e->sensitivity, *b = first->sensitivity;
+    *x = (dq_forecast_advantage){dq_mean_none, dq_interval_none};
+    if (!same_text(a->text, b->text)) return DQ_OK;
+    return dq_forecast_advantage_of(x, &a->forecast, &b->forecast, of, (dq_granularity)granularity,
+                                    err);
+}
+
+static dq_status print_advantages(const cmd_stats_entry *e, int n, dq_err *err)
+{
+    static const char *const titles[] = {"model", "scale", "logits",  "windows",
+                                         "95 %",  "maps",  "windows", "95 %"};
+    dq_table *t;
+    if (dq_table_new(&t, titles, 8, err) == DQ_OK) {
+        dq_table_keys(t, 2);
+        for (int i = 1; i < n; i++) {
+            for (int g = 0; err->code == DQ_OK && g < DQ_GRANULARITIES; g++) {
+                dq_table_cell(t, "%s", e[i].label);
+                dq_table_cell(t, "%s", dq_granularity_name[g]);
+                for (int of = DQ_FORECAST_OF_LOGITS; of <= DQ_FORECAST_OF_MAPS; of++) {
+                    dq_forecast_advantage x;
+                    if (advantage(&x, &e[i], e, (dq_forecast_error)of, g, err) == DQ_OK)
+                        advantage_cells(t, &x);
+                }
+            }
+        }
+        if (err->code == DQ_OK) dq_table_print(t, err);
+    }
+    dq_table_free(t);
+    return err->code;
+}
+
+dq_status cmd_stats_forecast_print(const cmd_stats_entry *e, int n, int n_places, bool layers,
+                                   dq_err *err)
+{
+    if (!e->sensitivity) return DQ_OK;
+    printf(
+        "\nForecast of rounding attention logits, %lld tokens in %lld windows, all heads together: "
+        "root mean square error of a logit, predicted from absolute maxima and measured; "
+        "|D' - D| / |D| of maps\n\n",
+        (long long)e->sensitivity->text->n_ids, (long long)e->sensitivity->text->n_clusters);
+    DQ_TRY(print_forecast(e, n, err));
+    for (int i = 0; i < n && (layers || n_places > 0); i++) {
+        printf(
+            "\n%s: heads by the predicted error of their logits at %d bits with a scale a row\n\n",
+            e[i].label, SHOWN_BITS);
+        DQ_TRY(print_forecast_heads(&e[i], layers ? INT64_MAX : n_places, err));
+    }
+    if (n < 2) return DQ_OK;
+    printf("\nBits fewer than %d for the error that %s has at %d, over windows; below 0: more "
+           "bits\n\n",
+           DQ_FORECAST_ADVANTAGE_BITS, e->label, DQ_FORECAST_ADVANTAGE_BITS);
+    return print_advantages(e, n, err);
+}
+
+/* ----- the document ----- */
+
+/* {"8": {"per-tensor": x, ...}, ...} */
+static json_t *grid_json(of_width *f, const void *of)
+{
+    char bits[8];
+    json_t *grid = json_object();
+    for (int w = 0; w < DQ_FORECAST_WIDTHS; w++) {
+        json_t *x = json_object();
+        for (int g = 0; g < DQ_GRANULARITIES; g++)
+            json_object_set_new(x, dq_granularity_name[g],
+                                dq_document_real(f(of, w, (dq_granularity)g)));
+        snprintf(bits, sizeof bits, "%d", dq_forecast_bits[w]);
+        json_object_set_new(grid, bits, x);
+    }
+    return grid;
+}
+
+static void logits_json(json_t *x, const dq_forecast_logits *l)
+{
+    json_object_set_new(x, "logit_rms",
+                        dq_document_real(l->n ? sqrt(l->sum2 / (double)l->n) : (double)NAN));
+    json_object_set_new(x, "error", grid_json(predicted, l));
+    json_object_set_new(x, "error_measured", grid_json(measured, l));
+}
+
+static void maps_json(json_t *x, const dq_forecast_maps *m, int n_maps)
+{
+    json_object_set_new(x, "map_error", grid_json(map_error, m));
+    json_object_set_new(x, "cancellation", n_maps == 2 ? grid_json(cancellation, m) : json_null());
+}
+
+static dq_status advantages_json(json_t *forecast, const cmd_stats_entry *e,
+                                 const cmd_stats_entry *first, dq_err *err)
+{
+    static const char *const name[] = {"logits", "maps"};
+    json_t *x = json_object();
+    json_object_set_new(x, "over", dq_document_name(first->model->path));
+    json_object_set_new(x, "at_bits", json_integer(DQ_FORECAST_ADVANTAGE_BITS));
+    for (int of = DQ_FORECAST_OF_LOGITS; of <= DQ_FORECAST_OF_MAPS; of++) {
+        json_t *by = json_object();
+        for (int g = 0; err->code == DQ_OK && g < DQ_GRANULARITIES; g++) {
+            dq_forecast_advantage y;
+            if (advantage(&y, e, first, (dq_forecast_error)of, g, err) != DQ_OK) break;
+            json_t *bits =
+                isfinite(y.bits.value) ? cmd_stats_mean_json(y.bits, y.interval) : json_null();
+            if (json_is_object(bits))
+                json_object_set_new(bits, "windows", json_integer(y.bits.clusters));
+            json_object_set_new(by, dq_granularity_name[g], bits);
+        }
+        json_object_set_new(x, name[of], by);
+    }
+    json_object_set_new(forecast, "bit_advantage", x);
+    return err->code;
+}
+
+static json_t *forecast_json(const cmd_stats_entry *e)
+{
+    const dq_forecast *f = &e->sensitivity->forecast;
+    const int n_maps = e->model->map.n_maps;
+    const dq_forecast_logits logits = all_logits(f);
+    const dq_forecast_maps maps = all_maps(f);
+    json_t *x = json_object(), *pooled = json_object(), *heads = json_array(), *outs = json_array();
+    logits_json(pooled, &logits);
+    json_object_set_new(pooled, "error", grid_json(predicted_all, f));
+    maps_json(pooled, &maps, n_maps);
+    for (int i = 0; i < f->n_layers * f->n_q; i++) {
+        const int map = dq_outlier_map(&e->model->map, i % f->n_q);
+        json_t *head = json_object();
+        json_object_set_new(head, "layer", json_integer(i / f->n_q));
+        json_object_set_new(head, "head", json_integer(i % f->n_q));
+        json_object_set_new(head, "map", map ? json_integer(map) : json_null());
+        logits_json(head, &f->logits[i]);
+        json_array_append_new(heads, head);
+    }
+    for (int i = 0; i < f->n_layers * f->n_out; i++) {
+        json_t *out = json_object();
+        json_object_set_new(out, "layer", json_integer(i / f->n_out));
+        json_object_set_new(out, "head", json_integer(i % f->n_out));
+        maps_json(out, &f->maps[i], n_maps);
+        json_array_append_new(outs, out);
+    }
+    json_object_set_new(x, "n_tokens", json_integer(e->sensitivity->text->n_ids));
+    json_object_set_new(x, "pooled", pooled);
+    json_object_set_new(x, "heads", heads);
+    json_object_set_new(x, "outputs", outs);
+    return x;
+}
+
+dq_status cmd_stats_forecast_json(json_t *result, const cmd_stats_entry *e,
+                                  const cmd_stats_entry *all, dq_err *err)
+{
+    if (!e->sensitivity) return DQ_OK;
+    json_t *forecast = forecast_json(e);
+    json_object_set_new(result, "forecast", forecast);
+    return e != all ? advantages_json(forecast, e, all, err) : DQ_OK;
+}
+
+/* ----- the file ----- */
+
+/* [layers][heads][widths][granularities] of `of`, element i of which lies `size` bytes after element i - 1. */
+static dq_status grid_h5(dq_h5_result *h, const char *name, of_width *f, const void *of,
+                         size_t size, int n_layers, int n_heads, dq_arena *a, dq_err *err)
+{
+    enum { EACH = DQ_FORECAST_WIDTHS * DQ_GRANULARITIES };
+    const int64_t shape[4] = {n_layers, n_heads, DQ_FORECAST_WIDTHS, DQ_GRANULARITIES};
+    const int64_t n = shape[0] * shape[1];
+    double *x = dq_alloc(a, (size_t)n * EACH, sizeof *x, err);
+    if (!x) return err->code;
+    for (int64_t i = 0; i < n * EACH; i++)
+        x[i] = f((const char *)of + (size_t)(i / EACH) * size, (int)(i % EACH) / DQ_GRANULARITIES,
+                 (dq_granularity)(i % DQ_GRANULARITIES));
+    return dq_h5_result_array(h, name, DQ_OUT_F64, 4, shape, x, err);
+}
+
+dq_status cmd_stats_forecast_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
+                                dq_arena *a, dq_err *err)
+{
+    char name[160];
+    if (!e->sensitivity) return DQ_OK;
+    const dq_forecast *f = &e->sensitivity->forecast;
+    const struct {
+        const char *name;
+        of_width *of;
+        const void *x;
+        size_t size;
+        int heads;
+    } all[] = {{"error", predicted, f->logits, sizeof *f->logits, f->n_q},
+               {"error_measured", measured, f->logits, sizeof *f->logits, f->n_q},
+               {"map_error", map_error, f->maps, sizeof *f->maps, f->n_out},
+               {"cancellation", cancellation, f->maps, sizeof *f->maps, f->n_out}};
+    snprintf(name, sizeof name, "%s/forecast", group);
+    DQ_TRY(dq_h5_result_group(h, name, err));
+    DQ_TRY(dq_h5_result_text(h, name, "axes",
+                             "layer; query head, of maps output head; 8 6 4 3 bits; per-tensor "
+                             "per-head per-row per-tile",
+                             err));
+    for (int k = 0; k < (e->model->map.n_maps == 2 ? 4 : 3); k++) {
+        snprintf(name, sizeof name, "%s/forecast/%s", group, all[k].name);
+        DQ_TRY(
+            grid_h5(h, name, all[k].of, all[k].x, all[k].size, f->n_layers, all[k].heads, a, err));
+    }
+    return DQ_OK;
+}
+
+/* ---- Sensitivity ----
+ * Windows become a text of the plan's kind, each a cluster of its own; all models share one
+ * journal, whose lines have the model's number. */
 
 enum { TOKENS = 512, GROUP = 64, BITS = 4, WINDOWS = 8 };
 

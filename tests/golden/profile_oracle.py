@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb  # noq
 
 HERE = pathlib.Path(__file__).resolve().parent
 LENGTHS = (200, 150, 40)
-SHARE, QUERIES = 0.02, 128  # calib/outlier_walk.h
+SHARE, QUERIES = 0.02, 128  # calib/outliers.h
 CLASSES = ("ordinary", "sink", "first")
 PROJECTIONS = {"qkv_input": "self_attn.q_proj", "o_input": "self_attn.o_proj", "gate_up_input": "mlp.gate_proj",
                "down_input": "mlp.down_proj"}

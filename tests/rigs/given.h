@@ -3,7 +3,7 @@
 #ifndef DQ_GIVEN_H
 #define DQ_GIVEN_H
 
-#include "calib/outlier_walk.h"
+#include "calib/outliers.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/container.h"
 #include "engine/runner.h"

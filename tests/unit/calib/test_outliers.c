@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/os.h"
-#include "calib/outlier_walk.h"
+#include "calib/outliers.h"
 #include "checkpoint/h5_result.h"
 
 #include <math.h>

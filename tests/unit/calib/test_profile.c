@@ -4,10 +4,7 @@
 #include "tests/rigs/suite.h"
 
 #include "base/json.h"
-#include "calib/elements.h"
-#include "calib/head_kinds.h"
-#include "calib/outlier_walk.h"
-#include "calib/weight_outliers.h"
+#include "calib/outliers.h"
 
 #include <math.h>
 #include <stdio.h>

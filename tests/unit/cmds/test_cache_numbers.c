@@ -1,6 +1,6 @@
 /* Tests of the words for a difference between two caches: by where its interval lies.
  * SPDX-License-Identifier: MIT */
-#include "cmds/plan/cache_numbers.h"
+#include "cmds/plan/cmd_plan.h"
 
 #include "tests/rigs/suite.h"
 #include <math.h>

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "tests/rigs/suite.h"
 
-#include "cmds/eval/eval_gate_expr.h"
+#include "cmds/eval/cmd_eval.h"
 #include "tests/rigs/given.h"
 
 #include <math.h>

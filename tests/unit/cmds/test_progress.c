@@ -1,6 +1,6 @@
 /* test_progress: when a line is due, on a terminal and in a file.
  * SPDX-License-Identifier: MIT */
-#include "cmds/cli/progress.h"
+#include "cmds/cli/cli.h"
 
 #include "tests/rigs/suite.h"
 

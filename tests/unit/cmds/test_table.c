@@ -5,7 +5,7 @@
 #include "tests/rigs/test_folder.h"
 
 #include "base/file.h"
-#include "cmds/cli/table.h"
+#include "cmds/cli/cli.h"
 
 #include <math.h>
 #include <stdio.h>

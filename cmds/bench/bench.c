@@ -1,0 +1,854 @@
+/* Weights are asked for their parts, so that a format counts itself.
+ * SPDX-License-Identifier: MIT */
+#include "base/file.h"
+#include "base/json.h"
+#include "base/os.h"
+#include "base/text.h"
+#include "cmds/bench/inside.h"
+#include "cmds/cli/cli.h"
+#include "cmds/cli/kv_report.h"
+#include "cmds/command.h"
+#include "engine/runner.h"
+#include "eval/score.h"
+#include "record/record.h"
+#include "settings/cache_options.h"
+#include "settings/options.h"
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Bytes ---- */
+
+/* `share` of the parts of w. */
+static void add_weight(dq_bench_bytes *to, const dq_weight *w, double share)
+{
+    if (w->rows == 0) return;
+    const dq_weight_format *f = dq_weight_format_of(w);
+    for (int i = 0; i < f->n_parts; i++) {
+        const dq_part part = dq_weight_part(w, i);
+        const double bytes = share * (double)dq_weight_part_bytes(&part);
+        const char *encoding = f->part[i].encoding;
+        if (!f->is_coded)
+            to->dense += bytes;
+        else if (f->part[i].is_codes)
+            to->codes += bytes;
+        else if (strcmp(encoding, "zero") == 0)
+            to->zeros += bytes;
+        else
+            to->scales += bytes;
+    }
+}
+
+static void add_product(dq_bench_bytes *to, const dq_weight *w, const float *bias)
+{
+    add_weight(to, w, 1);
+    to->weights += (double)w->rows * (double)w->cols;
+    if (bias) to->dense += (double)w->rows * sizeof *bias;
+}
+
+dq_bench_bytes dq_bench_bytes_of(const dq_model *m, int rows)
+{
+    dq_bench_bytes sum = {0};
+    const double gain = (double)m->dim * sizeof *m->norm_out;
+    add_weight(&sum, &m->embed, (double)rows / (double)m->embed.rows);
+    for (int i = 0; i < m->n_layers; i++) {
+        const dq_layer *l = &m->layer[i];
+        const dq_weight *const w[] = {&l->q,    &l->k,  &l->v,    &l->o,
+                                      &l->gate, &l->up, &l->down, &l->lambda_proj};
+        const float *const bias[] = {l->q_bias,    l->k_bias,  l->v_bias,    l->o_bias,
+                                     l->gate_bias, l->up_bias, l->down_bias, NULL};
+        for (size_t k = 0; k < sizeof w / sizeof *w; k++) add_product(&sum, w[k], bias[k]);
+        sum.dense += 2 * gain;
+    }
+    sum.dense += gain;
+    add_product(&sum, &m->head, NULL);
+    sum.total = sum.codes + sum.scales + sum.zeros + sum.dense;
+    return sum;
+}
+
+json_t *dq_bench_bytes_json(const dq_bench_bytes *bytes)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "total", dq_document_real(bytes->total));
+    json_object_set_new(j, "codes", dq_document_real(bytes->codes));
+    json_object_set_new(j, "scales", dq_document_real(bytes->scales));
+    json_object_set_new(j, "zeros", dq_document_real(bytes->zeros));
+    json_object_set_new(j, "dense", dq_document_real(bytes->dense));
+    return j;
+}
+
+const char *dq_bench_weights(char buf[DQ_BENCH_WEIGHTS], const dq_model *m)
+{
+    static const char *const one[] = {"row", "tensor"};
+    const char *group = m->weight_group;
+    if (m->weight_bits == 16) return dq_dtypes[m->layer[0].gate.dtype].name;
+    int n = m->weight_bits ? snprintf(buf, DQ_BENCH_WEIGHTS, "W%d", m->weight_bits)
+                           : snprintf(buf, DQ_BENCH_WEIGHTS, "W of several widths");
+    if (strcmp(group, one[0]) == 0 || strcmp(group, one[1]) == 0)
+        n += snprintf(buf + n, DQ_BENCH_WEIGHTS - (size_t)n, ", one group a %s", group);
+    else
+        n += snprintf(buf + n, DQ_BENCH_WEIGHTS - (size_t)n, " in groups of %s",
+                      strcmp(group, "mixed") == 0 ? "several sizes" : group);
+    if (m->layer[0].gate.zero) snprintf(buf + n, DQ_BENCH_WEIGHTS - (size_t)n, ", zero points");
+    return buf;
+}
+
+/* ---- Clocked ----
+ * A copy of the backend's table, with clocks around the operations of interest, takes the table's
+ * place. An operation knows its backend only, so what goes with the copy is a variable of this
+ * file. */
+
+static struct {
+    const dq_ops *of;
+    dq_ops clocked;
+    dq_bench_clocked sum;
+} clock_table;
+
+static void matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
+                   dq_num num)
+{
+    const double start = dq_bench_now(b);
+    clock_table.of->matmul(b, dst, src, w, bias, num);
+    clock_table.sum.products += dq_bench_now(b) - start;
+}
+
+static void logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
+                    const dq_weight *head, const int32_t *target, dq_num num)
+{
+    const double start = dq_bench_now(b);
+    clock_table.of->logprob(b, logp, top1, hidden, head, target, num);
+    clock_table.sum.products += dq_bench_now(b) - start;
+}
+
+static void attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args)
+{
+    const double start = dq_bench_now(b);
+    clock_table.of->attn_absmax(b, absmax, args);
+    clock_table.sum.attention += dq_bench_now(b) - start;
+}
+
+static void attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
+{
+    const double start = dq_bench_now(b);
+    clock_table.of->attend(b, dst, args);
+    clock_table.sum.attention += dq_bench_now(b) - start;
+}
+
+bool dq_bench_clocked_begin(dq_backend *b)
+{
+    if (strcmp(b->ops->name, "cpu") != 0) return false;
+    clock_table.of = b->ops;
+    clock_table.clocked = *b->ops;
+    clock_table.clocked.matmul = matmul;
+    clock_table.clocked.logprob = logprob;
+    clock_table.clocked.attn_absmax = attn_absmax;
+    clock_table.clocked.attend = attend;
+    clock_table.sum = (dq_bench_clocked){0};
+    b->ops = &clock_table.clocked;
+    return true;
+}
+
+dq_bench_clocked dq_bench_clocked_take(void)
+{
+    const dq_bench_clocked sum = clock_table.sum;
+    clock_table.sum = (dq_bench_clocked){0};
+    return sum;
+}
+
+void dq_bench_clocked_end(dq_backend *b)
+{
+    if (b->ops == &clock_table.clocked) b->ops = clock_table.of;
+}
+
+/* ---- Rates ----
+ * Floating-point operations are counted from the shapes, times are medians of whole runs. The rate
+ * of a bare product is the best of three after one that warms up, and is what a prompt's rate is
+ * compared with. */
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+dq_bench_timing dq_bench_timing_of(double *s, int64_t n)
+{
+    qsort(s, (size_t)n, sizeof *s, by_value);
+    return (dq_bench_timing){
+        .median = n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2, .min = s[0], .max = s[n - 1]};
+}
+
+static bool by_processor(const dq_backend *b)
+{
+    return b->threads == 1 && strcmp(b->ops->name, "cpu") == 0;
+}
+
+double dq_bench_now(const dq_backend *b)
+{
+    return by_processor(b) ? dq_os_own_seconds() : dq_os_seconds();
+}
+
+static const char *bench_clock(const dq_backend *b)
+{
+    return by_processor(b) ? "processor" : "wall";
+}
+
+double dq_bench_row_flops(const dq_model *m)
+{
+    const dq_layer *l = &m->layer[0];
+    const dq_weight *w[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+    double sum = 0;
+    for (size_t i = 0; i < sizeof w / sizeof w[0]; i++)
+        sum += 2 * (double)w[i]->rows * (double)w[i]->cols;
+    return m->n_layers * sum;
+}
+
+double dq_bench_logits_flops(const dq_model *m)
+{
+    return 2 * (double)m->vocab * (double)m->dim;
+}
+
+double dq_bench_prefill_flops(const dq_model *m, double n)
+{
+    const dq_head_order *a = &m->map;
+    const double pairs = n * (n + 1) / 2;
+    const double attention = 2.0 * a->head_dim * (a->n_q + (double)a->n_out * a->n_slabs);
+    return dq_bench_row_flops(m) * n + m->n_layers * attention * pairs + dq_bench_logits_flops(m);
+}
+
+dq_status dq_bench_product_rate(double *flops, dq_backend *b, const dq_model *m, dq_num num,
+                                dq_err *err)
+{
+    const dq_ops *op = b->ops;
+    const dq_weight *w = &m->layer[0].gate;
+    dq_mat in = {.rows = DQ_BENCH_PRODUCT_ROWS, .cols = w->cols},
+           out = {.rows = DQ_BENCH_PRODUCT_ROWS, .cols = w->rows};
+    in.p = dq_bench_floats(b, in.rows * in.cols, err);
+    out.p = op->alloc(b, (size_t)(out.rows * out.cols) * sizeof(float));
+    double best = HUGE_VAL;
+    if (err->code == DQ_OK && !out.p) dq_fail(err, DQ_RESOURCE, "out of memory");
+    for (int i = 0; err->code == DQ_OK && i < 4; i++) {
+        const double start = dq_bench_now(b);
+        op->matmul(b, out, in, w, NULL, num);
+        dq_backend_sync(b, err);
+        const double s = dq_bench_now(b) - start;
+        if (i > 0 && s < best) best = s;
+    }
+    op->free(b, in.p);
+    op->free(b, out.p);
+    *flops = 2.0 * DQ_BENCH_PRODUCT_ROWS * (double)w->rows * (double)w->cols / best;
+    return err->code;
+}
+
+void dq_bench_ids(int32_t *ids, int64_t n, const dq_model *m, uint32_t seed)
+{
+    uint32_t state = seed;
+    for (int64_t i = 0; i < n; i++) {
+        state = state * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((state >> 8) % (uint32_t)m->vocab);
+    }
+}
+
+dq_status dq_bench_prompt_new(dq_bench_prompt *p, const dq_model *m, int64_t n, dq_err *err)
+{
+    *p = (dq_bench_prompt){.n = n};
+    p->ids = dq_block_new((size_t)n, sizeof *p->ids, err);
+    p->pos = dq_block_new((size_t)n, sizeof *p->pos, err);
+    if (err->code == DQ_OK) dq_bench_ids(p->ids, n, m, 1);
+    for (int64_t i = 0; err->code == DQ_OK && i < n; i++) p->pos[i] = (int32_t)i;
+    if (err->code != DQ_OK) dq_bench_prompt_free(p);
+    return err->code;
+}
+
+void dq_bench_prompt_free(dq_bench_prompt *p)
+{
+    dq_block_free(p->ids);
+    dq_block_free(p->pos);
+    *p = (dq_bench_prompt){0};
+}
+
+dq_status dq_bench_prompt_run(double *seconds, dq_runner *r, const dq_bench_prompt *p,
+                              dq_logit_spec logit, dq_math math, dq_err *err)
+{
+    dq_backend *b = dq_runner_backend(r);
+    dq_kv *kv = dq_runner_kv(r);
+    int32_t seq = b->ops->kv_seq_new(b, kv), top1;
+    const int64_t cu[2] = {0, p->n};
+    const dq_batch batch = {
+        .n_seq = 1, .n_rows = p->n, .cu_rows = cu, .seq = &seq, .ids = p->ids, .pos = p->pos};
+    const dq_pass pass = {.logit = logit, .math = math};
+    dq_mat hidden;
+    double logp;
+    const double start = dq_bench_now(b);
+    if (dq_runner_pass(r, &batch, &pass, &hidden, err) == DQ_OK) {
+        const dq_mat last = {
+            .p = hidden.p + (hidden.rows - 1) * hidden.cols, .rows = 1, .cols = hidden.cols};
+        b->ops->logprob(b, &logp, &top1, last, &dq_runner_model(r)->head, p->ids, math.linear);
+        dq_backend_sync(b, err);
+    }
+    *seconds = dq_bench_now(b) - start;
+    if (err->code == DQ_OK) dq_score_check_logp(dq_runner_model(r), &logp, 1, err);
+    b->ops->kv_seq_free(b, kv, seq);
+    return err->code;
+}
+
+float *dq_bench_floats(dq_backend *b, int64_t n, dq_err *err)
+{
+    float *host = dq_block_new((size_t)n, sizeof *host, err);
+    float *p = host ? b->ops->alloc(b, (size_t)n * sizeof *p) : NULL;
+    uint32_t state = 7;
+    for (int64_t i = 0; host && i < n; i++) {
+        state = state * 1664525u + 1013904223u;
+        host[i] = (float)(state >> 8) / 8388608.0f - 1.0f;
+    }
+    if (p) b->ops->put(b, p, host, (size_t)n * sizeof *p);
+    dq_block_free(host);
+    if (!p) dq_fail(err, DQ_RESOURCE, "out of memory");
+    return p;
+}
+
+/* ---- Limits ----
+ * The operations of the backend are short, so that they are repeated until the clock has seen
+ * enough of them. */
+
+double dq_bench_limits_ops(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction)
+{
+    const double enough = 0.02;
+    double ops = 0, seconds = 0;
+    *instruction = NULL;
+    if (!b->ops->peak_ops || b->ops->peak_ops(b, num, w, instruction) <= 0) return (double)NAN;
+    const double start = dq_bench_now(b);
+    while (seconds < enough) {
+        ops += b->ops->peak_ops(b, num, w, instruction);
+        seconds = dq_bench_now(b) - start;
+    }
+    return ops / seconds;
+}
+
+double dq_bench_limits_model(dq_backend *b, dq_num num, const dq_model *m, const char **instruction)
+{
+    enum { KERNELS = 8 };
+    const char *seen[KERNELS];
+    int n = 0;
+    double most = (double)NAN;
+    *instruction = NULL;
+    for (int i = 0; i < m->n_layers; i++) {
+        const dq_layer *l = &m->layer[i];
+        const dq_weight *const all[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            const char *kernel = b->ops->matmul_kernel(b, all[k], num), *name;
+            int at = 0;
+            while (at < n && seen[at] != kernel) at++;
+            if (!kernel || at < n || n == KERNELS) continue;
+            seen[n++] = kernel;
+            const double ops = dq_bench_limits_ops(b, num, all[k], &name);
+            if (!name || ops <= most) continue; /* NaN is exceeded by everything */
+            most = ops;
+            *instruction = name;
+        }
+    }
+    return most;
+}
+
+const char *dq_bench_peak(char name[DQ_BENCH_PEAK], dq_num num, const char *instruction)
+{
+    if (instruction)
+        snprintf(name, DQ_BENCH_PEAK, "%s multiply-adds (%s)", dq_num_name[num], instruction);
+    else
+        snprintf(name, DQ_BENCH_PEAK, "not known");
+    return name;
+}
+
+void dq_bench_peak_json(json_t *settings, dq_num num, const char *instruction)
+{
+    char name[DQ_BENCH_PEAK];
+    dq_bench_peak(name, num, instruction);
+    json_object_set_new(settings, "peak", instruction ? json_string(name) : json_null());
+}
+
+void dq_bench_block_new(dq_bench_block *block, dq_backend *b, double weights)
+{
+    const double least = 1 << 27, most = 1 << 30, cache = 4 * (double)dq_os_cache_bytes();
+    *block = (dq_bench_block){.b = b};
+    if (!b->ops->peak_read) return;
+    block->bytes = (size_t)fmin(fmax(weights, fmax(cache, least)), most) / 4096 * 4096;
+    block->p = b->ops->alloc(b, block->bytes);
+    dq_err none = {0};
+    if (block->p)
+        memset(block->p, 1, block->bytes); /* memory that was never written is one page of zeros */
+    else
+        dq_backend_sync(b, &none); /* the measurement goes on without it */
+}
+
+void dq_bench_block_free(dq_bench_block *block)
+{
+    if (block->b) block->b->ops->free(block->b, block->p);
+    *block = (dq_bench_block){0};
+}
+
+double dq_bench_block_read(const dq_bench_block *block, double seconds)
+{
+    if (!block->p) return (double)NAN;
+    const double start = dq_bench_now(block->b);
+    double bytes = 0, spent;
+    do {
+        block->b->ops->peak_read(block->b, block->p, block->bytes);
+        bytes += (double)block->bytes;
+        spent = dq_bench_now(block->b) - start;
+    } while (spent < seconds);
+    return bytes / spent;
+}
+
+/* ---- Run ----
+ * Words are read before the model is opened. */
+
+const dq_bench dq_bench_defaults = {.device = "auto", .math_word = {"f32", DQ_NUM_F32}, .runs = 5};
+
+dq_status dq_bench_list_read(dq_bench_list *out, const char *text, const char *option, int max,
+                             dq_err *err)
+{
+    return dq_options_ints(out->at, &out->n, DQ_BENCH_LIST, text, option, 1, max, err);
+}
+
+static dq_status read_logits(dq_bench *x, dq_err *err)
+{
+    int width[8], n_widths = 0;
+    dq_words *of = &x->logit_granularity;
+    if (of->text && !x->logit_bits)
+        return dq_fail(err, DQ_USAGE,
+                       "--logit-granularity has nothing to act on. Add --logit-bits N[,N...].");
+    if (x->logit_bits)
+        DQ_TRY(dq_options_bits(width, &n_widths, 8, x->logit_bits, "logit-bits", err));
+    if (of->n == 0) of->at[of->n++] = DQ_GRANULARITY_TENSOR;
+    x->logit[x->n_logits++] = dq_logit_plain;
+    for (int i = 0; i < n_widths; i++) {
+        for (int g = 0; width[i] < 16 && g < of->n; g++)
+            x->logit[x->n_logits++] = (dq_logit_spec){width[i], (dq_granularity)of->at[g]};
+    }
+    return DQ_OK;
+}
+
+static dq_status choose_cache(dq_bench *x, dq_err *err)
+{
+    dq_kv_config kv = dq_kv_config_plain;
+    kv.quant = DQ_KV_PER_TOKEN;
+    if (x->math.kv == DQ_NUM_INT8) {
+        kv.k_bits = kv.v_bits = 8;
+        kv.dense = DQ_KV_DENSE_AUTO;
+    }
+    return dq_kv_options_fit(&x->kv, &kv, x->model, x->math, x->backend, &x->logger, err);
+}
+
+dq_status dq_bench_open(dq_bench *x, const char *command, const char *path, dq_err *err)
+{
+    const dq_num num = (dq_num)x->math_word.at;
+    x->math = (dq_math){num, num, num, num};
+    DQ_TRY(read_logits(x, err));
+    DQ_TRY(dq_progress_listen(&x->logger, command, err));
+    DQ_TRY(dq_model_open(&x->model, path, err));
+    DQ_TRY(dq_backend_open(&x->backend, x->device, (int)x->threads, err));
+    return choose_cache(x, err);
+}
+
+dq_status dq_bench_open_runner(dq_bench *x, dq_err *err)
+{
+    DQ_TRY(dq_runner_new(&x->runner, x->model, x->backend, &x->kv, err));
+    dq_kv_report_note_routes(&x->logger, x->backend, x->model, x->math, &x->kv);
+    return DQ_OK;
+}
+
+void dq_bench_close(dq_bench *x)
+{
+    dq_runner_free(x->runner);
+    dq_backend_close(x->backend);
+    dq_model_close(x->model);
+    dq_logger_end(&x->logger);
+}
+
+const char *dq_bench_logit_name(char *out, dq_logit_spec s)
+{
+    snprintf(out, DQ_BENCH_LOGIT_NAME, dq_logit_rounds(s) ? "%d %s" : "%d", s.bits,
+             dq_granularity_name[s.granularity]);
+    return out;
+}
+
+/* ---- Report ----
+ * A figure becomes a member and a cell; the columns of the table are those of the first row. */
+
+enum { COLUMNS = 24 };
+
+dq_status dq_bench_report_begin(dq_bench_report *r, const dq_bench *bench, dq_err *err)
+{
+    *r = (dq_bench_report){.bench = bench, .doc = dq_document_new(&bench->logger, "dq-bench/1")};
+    if (!r->doc) return dq_fail(err, DQ_RESOURCE, "out of memory");
+    r->settings = json_object_get(r->doc, "settings");
+    json_array_append_new(json_object_get(r->doc, "inputs"), dq_document_name(bench->model->path));
+    json_object_set_new(r->settings, "device", json_string(bench->backend->device));
+    json_object_set_new(r->settings, "threads", json_integer(bench->backend->threads));
+    json_object_set_new(r->settings, "clock", json_string(bench_clock(bench->backend)));
+    return DQ_OK;
+}
+
+void dq_bench_report_runs(dq_bench_report *r)
+{
+    json_object_set_new(r->settings, "runs", json_integer((json_int_t)r->bench->runs));
+    json_object_set_new(r->settings, "math", json_string(r->bench->math_word.text));
+}
+
+static json_t *json_of(const dq_bench_figure *f)
+{
+    if (f->text) return json_string(f->text);
+    return f->whole ? json_integer((json_int_t)f->value) : dq_document_real(f->value);
+}
+
+static void put_cell(dq_table *t, const dq_bench_figure *f)
+{
+    if (f->text)
+        dq_table_cell(t, "%s", f->text);
+    else if (isfinite(f->value))
+        dq_table_cell(t, "%.*f", f->digits, f->value * f->scale);
+    else
+        dq_table_cell(t, "-");
+}
+
+static dq_status begin_table(dq_bench_report *r, const dq_bench_figure *f, int n, dq_err *err)
+{
+    const char *titles[COLUMNS];
+    int columns = 0;
+    for (int i = 0; i < n && columns < COLUMNS; i++) {
+        if (f[i].title) titles[columns++] = f[i].title;
+    }
+    return dq_table_new(&r->table, titles, columns, err);
+}
+
+json_t *dq_bench_report_add(dq_bench_report *r, const char *what, const dq_bench_figure *f, int n,
+                            dq_err *err)
+{
+    json_t *result = json_object();
+    json_object_set_new(result, "model", dq_document_name(r->bench->model->name));
+    json_object_set_new(result, "what", json_string(what));
+    if (!r->table) begin_table(r, f, n, err);
+    for (int i = 0; i < n; i++) {
+        if (f[i].member) json_object_set_new(result, f[i].member, json_of(&f[i]));
+        if (f[i].title && r->table) put_cell(r->table, &f[i]);
+    }
+    json_array_append_new(json_object_get(r->doc, "results"), result);
+    return result;
+}
+
+void dq_bench_report_logit(json_t *result, dq_logit_spec s)
+{
+    json_object_set_new(result, "logit_bits", json_integer(s.bits));
+    json_object_set_new(result, "logit_granularity",
+                        dq_logit_rounds(s) ? json_string(dq_granularity_name[s.granularity])
+                                           : json_null());
+}
+
+dq_status dq_bench_report_print(const dq_bench_report *r, dq_err *err)
+{
+    return r->bench->json ? dq_stdout_print(json_incref(r->doc), err)
+                          : dq_table_print(r->table, err);
+}
+
+void dq_bench_report_end(dq_bench_report *r)
+{
+    json_decref(r->doc);
+    dq_table_free(r->table);
+}
+
+/* ---- Compare ----
+ * Dq bench compare: documents of dq bench and of tests/peers/bench.py side by side. One line for
+ * every work: what a peer and dq reached, in tokens per second, and dq over peer. Documents of
+ * peers (dq-peers/1) have both. What dq bench measured (dq-bench/1; prefill and generate) takes
+ * the place of dq's figure, with a mark, on the lines of the same model, work, weights, arithmetic
+ * and threads; it makes a line of its own where there is none.
+ *
+ * Both kinds of documents name a work by the same members, which become its line's words. When all
+ * is read, rates that dq bench gives join the lines of the same words, whatever the order of the
+ * documents. */
+
+typedef struct line {
+    const char *work;           /* with dq's model and settings */
+    const char *peer, *weights; /* program and its weights; "": none */
+    const char *path;           /* of its document */
+    double peer_rate, dq_rate;  /* tokens per second; NaN: not known */
+    double ratio;               /* of rounds in turns; NaN: not told, or not of these rates */
+    double low, high;           /* bounds of the ratio, 95 %; NaN: not told */
+    bool joined;                /* dq_rate is of another document than peer_rate */
+} line;
+
+typedef struct comparison {
+    line *at;
+    int n, cap;
+    const char *path; /* that is read */
+    dq_arena *a;
+} comparison;
+
+/* A member that must be there; the first that is not, or is of another type, is in err. */
+static const char *word_of(const json_t *object, const char *key, dq_err *err)
+{
+    const char *s = json_string_value(json_object_get(object, key));
+    if (s) return s;
+    dq_fail(err, DQ_DAMAGED, "\"%s\" is missing or no text. Is the document cut or edited?", key);
+    return "";
+}
+
+static double number_of(const json_t *object, const char *key, dq_err *err)
+{
+    const json_t *x = json_object_get(object, key);
+    if (json_is_number(x)) return json_number_value(x);
+    dq_fail(err, DQ_DAMAGED, "\"%s\" is missing or no number. Is the document cut or edited?", key);
+    return (double)NAN;
+}
+
+static const char *print_to(dq_arena *a, dq_err *err, const char *fmt, ...) DQ_PRINTF(3, 4);
+static const char *print_to(dq_arena *a, dq_err *err, const char *fmt, ...)
+{
+    char buf[500];
+    const char *text = "";
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(buf, sizeof buf, fmt, args);
+    va_end(args);
+    dq_document_name_text(&text, buf, a, err);
+    return text;
+}
+
+/* Works that are compared: the words of a line, and the members that stand between them. */
+static const struct {
+    const char *what, *word[2], *member[2];
+} works[] = {{"prefill", {"prefill"}, {"tokens"}},
+             {"generate", {"decode after", ", batch"}, {"context", "batch"}}};
+enum { N_WORKS = sizeof works / sizeof *works };
+
+static dq_status find_work(int *i, const json_t *result, dq_err *err)
+{
+    const char *what = word_of(result, "what", err);
+    for (*i = 0; err->code == DQ_OK && *i < N_WORKS; ++*i) {
+        if (strcmp(what, works[*i].what) == 0) return DQ_OK;
+    }
+    return dq_fail(err, DQ_MISMATCH,
+                   "holds \"%.60s\" (expected prefill or generate). Leave it out, as only these "
+                   "are compared",
+                   what);
+}
+
+/* "llama-4.h5: prefill 512, W4 in groups of 32, int8, 1 thread" */
+static const char *work_of(const json_t *result, const json_t *settings, dq_arena *a, dq_err *err)
+{
+    char where[120] = "";
+    int work, used = 0;
+    if (find_work(&work, result, err) != DQ_OK) return "";
+    for (int k = 0; k < 2 && works[work].member[k]; k++)
+        used += snprintf(where + used, sizeof where - (size_t)used, "%s %.0f", works[work].word[k],
+                         fmin(number_of(result, works[work].member[k], err), 1e9));
+    const double threads = number_of(settings, "threads", err);
+    return print_to(a, err, "%s: %s, %s, %s, %.0f thread%s", word_of(result, "model", err), where,
+                    word_of(result, "weights", err), word_of(settings, "math", err), threads,
+                    threads == 1 ? "" : "s");
+}
+
+/* Which of two equal ones is meant, nobody could say. */
+static dq_status check_new(const comparison *c, const line *l, dq_err *err)
+{
+    for (int i = 0; i < c->n; i++) {
+        const line *have = &c->at[i];
+        if (strcmp(have->work, l->work) == 0 && strcmp(have->peer, l->peer) == 0 &&
+            strcmp(have->weights, l->weights) == 0)
+            return dq_fail(err, DQ_MISMATCH,
+                           "holds \"%s\"%s%s, which %.200s holds as well. Give one of them",
+                           l->work, *l->peer ? " beside " : "", l->peer, have->path);
+    }
+    return DQ_OK;
+}
+
+static dq_status add_line(comparison *c, const line *l, dq_err *err)
+{
+    DQ_TRY(check_new(c, l, err));
+    if (c->n == c->cap) {
+        const int cap = c->cap ? 2 * c->cap : 64;
+        line *at = dq_alloc(c->a, (size_t)cap, sizeof *at, err);
+        if (!at) return err->code;
+        if (c->n) memcpy(at, c->at, (size_t)c->n * sizeof *at);
+        c->at = at;
+        c->cap = cap;
+    }
+    c->at[c->n] = *l;
+    c->n++;
+    return DQ_OK;
+}
+
+/* A number that need not be there. */
+static double told(const json_t *result, const char *key)
+{
+    const json_t *x = json_object_get(result, key);
+    return json_is_number(x) ? json_number_value(x) : (double)NAN;
+}
+
+static dq_status take_peer(comparison *c, const json_t *result, dq_err *err)
+{
+    const line l = {.work = work_of(result, result, c->a, err),
+                    .peer = word_of(result, "peer", err),
+                    .weights = word_of(result, "peer_weights", err),
+                    .path = c->path,
+                    .peer_rate = number_of(result, "peer_tokens_per_second", err),
+                    .dq_rate = number_of(result, "dq_tokens_per_second", err),
+                    .ratio = told(result, "ratio"),
+                    .low = told(result, "ratio_low"),
+                    .high = told(result, "ratio_high")};
+    return err->code == DQ_OK ? add_line(c, &l, err) : err->code;
+}
+
+static dq_status take_own(comparison *c, const json_t *settings, const json_t *result, dq_err *err)
+{
+    const line l = {.work = work_of(result, settings, c->a, err),
+                    .peer = "",
+                    .weights = "",
+                    .path = c->path,
+                    .peer_rate = (double)NAN,
+                    .dq_rate = number_of(result, "tokens_per_second", err),
+                    .ratio = (double)NAN,
+                    .low = (double)NAN,
+                    .high = (double)NAN};
+    return err->code == DQ_OK ? add_line(c, &l, err) : err->code;
+}
+
+/* Lines of dq alone go into those of the same work beside a peer. */
+static void join(comparison *c)
+{
+    int n = 0;
+    for (int k = 0; k < c->n; k++) {
+        const line own = c->at[k];
+        bool found = false;
+        for (int i = 0; !*own.peer && i < c->n; i++) {
+            line *l = &c->at[i];
+            if (i == k || !*l->peer || strcmp(l->work, own.work) != 0) continue;
+            l->dq_rate = own.dq_rate;
+            l->ratio = l->low = l->high = (double)NAN;
+            l->joined = found = true;
+        }
+        c->at[k].work = found ? NULL : own.work;
+    }
+    for (int k = 0; k < c->n; k++)
+        if (c->at[k].work) c->at[n++] = c->at[k];
+    c->n = n;
+}
+
+static dq_status take_document(comparison *c, const json_t *doc, dq_err *err)
+{
+    const json_t *result, *schema = json_object_get(doc, "schema");
+    const json_t *results = json_object_get(doc, "results");
+    const char *name = json_is_string(schema) ? json_string_value(schema) : "";
+    const bool peers = strcmp(name, "dq-peers/1") == 0;
+    size_t i;
+    if (!*name || !json_is_array(results))
+        return dq_fail(err, DQ_DAMAGED,
+                       "not a document of speed (expected an object with \"schema\" and "
+                       "\"results\"). Give what dq bench prints with --json, or tests/peers wrote");
+    if (!peers && strcmp(name, "dq-bench/1") != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "holds no speed (expected dq-bench/1 or dq-peers/1, found \"%.60s\")", name);
+    json_array_foreach(results, i, result)
+    {
+        const json_t *bits = json_object_get(result, "logit_bits");
+        if (bits && number_of(result, "logit_bits", err) < 16) continue; /* peers round no logits */
+        if (err->code != DQ_OK) return dq_in(err, "results[%zu]: ", i);
+        if (peers)
+            take_peer(c, result, err);
+        else
+            take_own(c, json_object_get(doc, "settings"), result, err);
+        if (err->code != DQ_OK) return dq_in(err, "results[%zu]: ", i);
+    }
+    return DQ_OK;
+}
+
+static void put_rate(dq_table *table, double x, const char *mark)
+{
+    if (isfinite(x))
+        dq_table_cell(table, "%.*f%s", x < 100 ? 1 : 0, x, mark);
+    else
+        dq_table_cell(table, "-");
+}
+
+static dq_status print_lines(const comparison *c, dq_err *err)
+{
+    static const char *const titles[] = {"work", "peer",  "its weights", "peer",
+                                         "dq",   "ratio", "95 %"};
+    dq_table *table = NULL;
+    bool any = false, within = false;
+    DQ_TRY(dq_table_new(&table, titles, 7, err));
+    for (int i = 0; i < c->n; i++) {
+        const line *l = &c->at[i];
+        dq_table_cell(table, "%s", l->work);
+        dq_table_cell(table, "%s", *l->peer ? l->peer : "-");
+        dq_table_cell(table, "%s", *l->weights ? l->weights : "-");
+        put_rate(table, l->peer_rate, "");
+        put_rate(table, l->dq_rate, l->joined ? "*" : "");
+        any = any || l->joined;
+        if (l->peer_rate > 0)
+            dq_table_cell(table, "%.2f", isfinite(l->ratio) ? l->ratio : l->dq_rate / l->peer_rate);
+        else
+            dq_table_cell(table, "-");
+        within = within || isfinite(l->low);
+        if (isfinite(l->low) && isfinite(l->high))
+            dq_table_cell(table, "%.2f-%.2f", l->low, l->high);
+        else
+            dq_table_cell(table, "-");
+    }
+    printf(
+        "tokens per second; ratio: dq over the peer, the median of rounds where it is told%s%s\n\n",
+        within ? "; 95 %: what holds that median" : "",
+        any ? "; *: dq measured by itself, not in turns with the peer" : "");
+    dq_table_print(table, err);
+    dq_table_free(table);
+    return err->code;
+}
+
+/* Texts of a document live as long as it does. */
+static dq_status read_all(comparison *c, json_t **doc, const char *const *path, int n, dq_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        char *text;
+        size_t len;
+        c->path = path[i];
+        DQ_TRY(dq_file_read_text(&text, &len, path[i], DQ_MAX_DOCUMENT, c->a, err));
+        DQ_TRY(dq_json_parse(&doc[i], text, len, path[i], err));
+        if (take_document(c, doc[i], err) != DQ_OK) return dq_in(err, "%s: ", path[i]);
+    }
+    join(c);
+    return print_lines(c, err);
+}
+
+static dq_status compare(const char *const *path, int n, dq_err *err)
+{
+    comparison c = {.a = dq_arena_new()};
+    json_t **doc = dq_block_new((size_t)n, sizeof(json_t *), err);
+    if (!c.a) dq_fail(err, DQ_RESOURCE, "out of memory");
+    if (err->code == DQ_OK) read_all(&c, doc, path, n, err);
+    for (int i = 0; doc && i < n; i++) json_decref(doc[i]);
+    dq_block_free(doc);
+    dq_arena_free(c.a);
+    return err->code;
+}
+
+static const dq_usage usage = {
+    .name = "bench compare",
+    .synopsis = "FILE.json...",
+    .about = "Prints dq beside peers, a line for every work: documents that dq bench printed with "
+             "--json, and those of tests/peers.",
+    .examples = "  dq bench compare peers.json model4.json\n",
+    .min_args = 1,
+    .max_args = DQ_LIST_MAX,
+    .args = "one FILE.json or more"};
+
+dq_status dq_cmd_bench_compare(int argc, char **argv, dq_err *err)
+{
+    const dq_opt opts[] = {{0}};
+    dq_args args;
+    DQ_TRY(dq_help_parse(&args, argc, argv, opts, &usage, err));
+    return args.help ? DQ_OK : compare(args.item, args.n, err);
+}

@@ -1,0 +1,116 @@
+/* cache_numbers: what both plans of a KV cache say of what a cache loses: members of their documents, and lines.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CMDS_PLAN_INSIDE_H
+#define DQ_CMDS_PLAN_INSIDE_H
+
+#include "base/base.h"
+#include "base/json.h"
+#include "cmds/cli/cli.h"
+#include "cmds/plan/cmd_plan.h"
+#include "plan/plan_cache.h"
+#include "record/record.h"
+#include "settings/inputs.h"
+
+/* {"kld_nats", "ln_ppl_ratio", "clusters"}. */
+json_t *dq_cache_numbers_json(const dq_plan_caches_numbers *x);
+/* The same of what a plan loses by itself, with intervals. */
+json_t *dq_cache_numbers_found(const dq_plan_caches_numbers *x);
+/* The same of a difference. outside: of each of its intervals. */
+json_t *dq_cache_numbers_difference(const dq_plan_caches_numbers *x, dq_interval kld,
+                                    dq_interval loss, double outside);
+/* Of the logarithm of a ratio of perplexities. */
+double dq_cache_numbers_percent(double loss);
+/* A line of a dry run: how long so many tokens, at least and at most, take at a pace, seconds a token. */
+void dq_cache_numbers_time(double seconds, double min, double max);
+/* Lines of a table: what a plan loses on windows that it has not seen. */
+void dq_cache_numbers_print(const dq_plan_caches_numbers *x, const dq_plan_caches *c);
+
+/* Options of both plans of a cache, as given. A number of 0, recent and sink of -1, or a NULL was not given. */
+typedef struct dq_cache_options {
+    const char *text, *questions, *onto, *out, *device;
+    int64_t ctx, windows, trials, threads, recent, sink;
+    dq_word dense; /* a dq_kv_dense */
+    bool dry_run, json, resume, force;
+    dq_logger logger;
+} dq_cache_options;
+extern const dq_cache_options dq_cache_options_none;
+
+/* Their rows: the text; what stays of the cache; the run. windows, recent: defaults, in words. */
+#define DQ_CACHE_OPTIONS_TEXT(o, windows_help)                                                     \
+    dq_opt_text("text", "FILE", &(o).text,                                                         \
+                "text to measure with, as in dq eval: plain, or .jsonl of {\"text\"}"),            \
+        dq_opt_int("ctx", "N", &(o).ctx, 4, INT32_MAX,                                             \
+                   "tokens of a window (default min(2048, the model's positions))"),               \
+        dq_opt_int("limit", "N", &(o).windows, 3, 1000000, windows_help)
+#define DQ_CACHE_OPTIONS_KEPT(o, recent_help)                                                      \
+    dq_opt_int("kv-recent", "N", &(o).recent, 0, INT32_MAX, recent_help),                          \
+        dq_opt_int("kv-sink", "N", &(o).sink, 0, INT32_MAX,                                        \
+                   "the same of first tokens (default 4)"),                                        \
+        dq_opt_word("kv-dense-type", "TYPE", &(o).dense, dq_kv_dense_name, DQ_KV_DENSE_TYPES + 1,  \
+                    "what is not coded is held in: {words} (default auto: f16, or bf16 where the " \
+                    "model's weights are)")
+#define DQ_CACHE_OPTIONS_RUN(o, resume_help)                                                       \
+    dq_opt_letter('o', dq_opt_output(dq_opt_text("output", "RECIPE.json", &(o).out,                \
+                                                 "the recipe to write"))),                         \
+        dq_opt_text("onto", "RECIPE.json", &(o).onto,                                              \
+                    "a recipe of weights, or of the cache's other plan, whose settings the new "   \
+                    "one has too"),                                                                \
+        dq_opt_flag("dry-run", &(o).dry_run,                                                       \
+                    "print windows and passes, without --json also how long they take by one "     \
+                    "window; write nothing"),                                                      \
+        dq_opt_flag("resume", &(o).resume, resume_help),                                           \
+        dq_opt_flag("force", &(o).force, "replace the recipe, and what an interrupted run left"),  \
+        DQ_OPT_DEVICE(&(o).device),                                                                \
+        dq_opt_int("threads", "N", &(o).threads, 0, 4096,                                          \
+                   "0 for all processors (default 0); the result does not depend on it"),          \
+        dq_opt_flag("json", &(o).json, "one JSON document (dq-plan/1) on stdout"),                 \
+        DQ_LOGGER_OPTIONS((o).logger)
+
+typedef struct dq_cache_job {
+    dq_cache_options *c;
+    dq_plan_caches_input in;
+    dq_model *model;
+    dq_tokenizer *tok;
+    dq_docs docs;
+    dq_input_text text;
+    json_t *onto; /* NULL: none */
+    dq_progress bar;
+    dq_arena *a;
+} dq_cache_job;
+
+/* What a recipe becomes with the plan's part of the cache: a new reference, which lacks what memory does not hold;
+ * and what of the recipe's own cache `kv` is not measured, a warning each. */
+typedef struct dq_cache_job_recipe {
+    json_t *(*make)(const void *arg, const json_t *onto);
+    void (*warn)(const dq_cache_job *j, const void *arg, const dq_kv_config *kv);
+    const void *arg;
+    dq_kv_config *kv; /* what is measured; the type of what is not coded becomes the model's */
+} dq_cache_job_recipe;
+
+/* The backend, the model, which is the argument, its tokenizer, the text and the recipe to plan onto, with all that can be said against these. windows: where none
+ * are given. To be closed whatever came of it. */
+dq_status dq_cache_job_open(dq_cache_job *j, dq_cache_options *c, const dq_args *args,
+                            int64_t windows, const dq_cache_job_recipe *recipe, dq_err *err);
+void dq_cache_job_close(dq_cache_job *j);
+/* Before the run, by all ranks: DQ_MISMATCH where their inputs, their settings, which it takes, or the program differ. */
+dq_status dq_cache_job_agree(const dq_cache_job *j, json_t *settings, const dq_windows *win,
+                             dq_err *err);
+/* Warnings: where few documents, or windows of a single one, decide; where the model rounds logits. */
+void dq_cache_job_warn(const dq_cache_job *j, const dq_plan_caches *c);
+/* A recipe as a file, to c->out, with the text of the windows that searched; takes the value. */
+dq_status dq_cache_job_write(const dq_cache_job *j, const dq_plan_caches *c, json_t *recipe,
+                             dq_err *err);
+
+typedef struct dq_plan_files {
+    const char *out; /* the recipe, beside which OUT.journal lies; NULL: none is written */
+    const char *const *inputs; /* [n_inputs] the model and files; NULL: none */
+    int n_inputs;
+    bool trials; /* containers are tried beside it */
+    bool resume, force;
+} dq_plan_files;
+
+/* DQ_USAGE where the recipe or what lies beside it would replace an input, whatever `force` says; DQ_FILE for a finished recipe that
+ * is to be resumed, for a journal that is no regular file, and as dq_output_guard_check fails. */
+dq_status dq_plan_files_check(const dq_plan_files *f, dq_err *err);
+
+#endif

@@ -1,0 +1,103 @@
+/* stats_out: what dq stats hands over: tables, the JSON results, the HDF5 file.
+ * SPDX-License-Identifier: MIT */
+#ifndef DQ_CMDS_STATS_INSIDE_H
+#define DQ_CMDS_STATS_INSIDE_H
+
+#include "calib/outliers.h"
+#include "checkpoint/h5_result.h"
+#include "cmds/cli/cli.h"
+#include "plan/sensitivity.h"
+#include "settings/inputs.h"
+#include "settings/options.h"
+
+/* One model with what was fed to it and what came out. */
+typedef struct cmd_stats_entry {
+    dq_model *model;
+    dq_tokenizer *tokenizer; /* NULL: none */
+    dq_input_ids in;
+    int64_t ctx;       /* 0: the ids were given */
+    const char *label; /* in tables: the model's name, or its path where names repeat */
+    dq_sequences fed;  /* of `in` */
+    dq_outliers out;
+    dq_weight_outliers weights;  /* of --detail all */
+    dq_sensitivity *sensitivity; /* NULL: not asked for */
+} cmd_stats_entry;
+
+/* Table 5, kinds of values, the n_places largest outliers of each class of tokens, attention maps, to stdout; with tables by
+ * layer. */
+dq_status cmd_stats_print(const cmd_stats_entry *e, int n, int n_places, bool layers, dq_err *err);
+/* One element of `results`. */
+json_t *cmd_stats_json(const cmd_stats_entry *e, int n_places);
+
+/* With the n_places most sensitive units of a kind. */
+dq_status cmd_stats_units_print(const cmd_stats_entry *e, int n_places, dq_err *err);
+/* Adds "sensitivity" to an element of `results`. */
+dq_status cmd_stats_units_json(json_t *result, const cmd_stats_entry *e, dq_err *err);
+dq_status cmd_stats_units_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
+                             dq_arena *a, dq_err *err);
+
+enum { CMD_STATS_CELL = 96, CMD_STATS_TOPS = 5 };
+extern const int cmd_stats_tops[CMD_STATS_TOPS]; /* 1, 2, 3, 10, 100 */
+enum { CMD_STATS_QUANTILES = 4 };
+extern const struct cmd_stats_quantile {
+    const char *name; /* "p90" .. */
+    double p;
+} cmd_stats_quantile[CMD_STATS_QUANTILES];
+/* A number with so many significant digits; "-" for what does not exist. */
+void cmd_stats_number(dq_table *t, double x, int digits);
+json_t *cmd_stats_mean_json(dq_mean m, dq_interval i);
+
+/* Arrays [n_layers, n_out(, 2 or 4)] under `group`/attention. */
+dq_status cmd_stats_attention_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
+                                 dq_arena *a, dq_err *err);
+
+/* Of n models, with the n_places heads of largest predicted error, all of them with `layers`. */
+dq_status cmd_stats_forecast_print(const cmd_stats_entry *e, int n, int n_places, bool layers,
+                                   dq_err *err);
+/* Adds "forecast" to an element of `results`; all: the models of the run, of which e is one. */
+dq_status cmd_stats_forecast_json(json_t *result, const cmd_stats_entry *e,
+                                  const cmd_stats_entry *all, dq_err *err);
+dq_status cmd_stats_forecast_h5(dq_h5_result *h, const char *group, const cmd_stats_entry *e,
+                                dq_arena *a, dq_err *err);
+
+/* What is asked for. */
+typedef struct cmd_stats_sensitivity {
+    bool forecast;  /* of logits alone */
+    dq_words kinds; /* of cmd_stats_sensitivity_kinds; n 0: none */
+    dq_word granularity;
+    int64_t bits, windows, tokens; /* 0: not given */
+} cmd_stats_sensitivity;
+
+/* "all", then dq_sensitivity_name. */
+enum { CMD_STATS_SENSITIVITY_KINDS = DQ_SENSITIVITY_KINDS + 1 };
+extern const char *const cmd_stats_sensitivity_kinds[CMD_STATS_SENSITIVITY_KINDS];
+
+bool cmd_stats_sensitivity_wanted(const cmd_stats_sensitivity *x);
+/* Puts what is usual in the place of what is not given. DQ_USAGE for settings without what they are about, DQ_MISMATCH where it
+ * cannot run. */
+dq_status cmd_stats_sensitivity_check(cmd_stats_sensitivity *x, const dq_backend *b, dq_err *err);
+void cmd_stats_sensitivity_settings(const cmd_stats_sensitivity *x, json_t *settings);
+
+/* Fills entry[n].sensitivity. */
+typedef struct cmd_stats_sensitivity_run {
+    const cmd_stats_sensitivity *set;
+    cmd_stats_entry *entry;
+    int n;
+    const char *out; /* beside which a journal lies; NULL: nothing is kept */
+    const char *key; /* of models and ids */
+    bool resume, force;
+    dq_backend *backend;
+    dq_logger *logger;
+    dq_arena *arena;
+    /* private */
+    dq_plan_journal journal;
+    dq_progress bar;
+} cmd_stats_sensitivity_run;
+/* Before anything is computed: what would be refused, and what an earlier run has found. DQ_MISMATCH for windows or models that
+ * have nothing of a kind. */
+dq_status cmd_stats_sensitivity_begin(cmd_stats_sensitivity_run *r, dq_err *err);
+dq_status cmd_stats_sensitivity_compute(cmd_stats_sensitivity_run *r, dq_err *err);
+/* The journal goes away if all was handed over, else it is kept, which the error says. {0} allowed. */
+void cmd_stats_sensitivity_end(cmd_stats_sensitivity_run *r, dq_err *err);
+
+#endif
