@@ -5,7 +5,7 @@
 #include "base/ranks.h"
 #include "kernels/cpu/cpu.h"
 #ifdef DQ_HAVE_CUDA
-#include "kernels/cuda/host/cuda_open.h"
+#include "kernels/cuda/host/cuda.h"
 #endif
 
 #include <stdlib.h>

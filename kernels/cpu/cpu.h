@@ -8,7 +8,7 @@
 #include "kernels/cpu/isa/peak.h"
 #include "kernels/cpu/simd.h"
 
-/* cpu_blocks.c: blocks of one size. A cache has some of keys and of values each: whole pages, codes by width, sinks, and the
+/* cpu_kv.c: blocks of one size. A cache has some of keys and of values each: whole pages, codes by width, sinks, and the
  * numbers of 1 to 64 sets. */
 enum { DQ_CPU_BINS = 32 };
 typedef struct dq_cpu_chunk dq_cpu_chunk;
@@ -19,7 +19,7 @@ typedef struct dq_cpu_bin {
     dq_cpu_chunk *open; /* those that have free blocks */
 } dq_cpu_bin;
 typedef struct dq_cpu_prepacked dq_cpu_prepacked; /* cpu_prepacked.c */
-typedef struct dq_cpu_dense dq_cpu_dense;         /* cpu_dense.c */
+typedef struct dq_cpu_dense dq_cpu_dense;         /* cpu_matmul.c */
 
 /* b->state. */
 typedef struct dq_cpu {
@@ -54,35 +54,22 @@ bool dq_cpu_reserve(dq_backend *b, size_t bytes);
 void *dq_cpu_shared(dq_backend *b, size_t bytes);
 /* Likewise, for the activations of a product, whose result may lie in what dq_cpu_shared gave. In f32 with packed weights
  * they are split integers: of every row 3 bytes a column and 16 a piece of 32 to 128 columns, less than the 4 bytes of a float.
- * What packings of weights may take (cpu_prepacked.h) leaves this memory out: they leave it a quarter of what there is. */
+ * What packings of weights may take (cpu_linear.h) leaves this memory out: they leave it a quarter of what there is. */
 void *dq_cpu_operand(dq_backend *b, size_t bytes);
 
 /* The state for dq_backend_open: fills b->state, b->ops and b->device; b->threads is set. */
 dq_status dq_cpu_open(dq_backend *b, dq_err *err);
 
-/* cpu_rows.c */
-void dq_cpu_embed(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);
-void dq_cpu_first_bad_row(dq_backend *b, int64_t *row, dq_mat x);
-void dq_cpu_rms_norm(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps);
 void dq_cpu_rope_table(dq_backend *b, dq_mat table, const int32_t *pos, const dq_rope *rope);
 void dq_cpu_rope(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order);
-void dq_cpu_ffn_act(dq_backend *b, dq_mat gate, dq_mat up, dq_act act, const float *param);
-void dq_cpu_sigmoid(dq_backend *b, dq_mat x);
 void dq_cpu_hadamard(dq_backend *b, dq_mat x, int dim);
 /* One run of dim values. */
 void dq_cpu_hadamard_run(float *x, int dim);
-void dq_cpu_add(dq_backend *b, dq_mat dst, dq_mat src);
-void dq_cpu_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
-
-/* cpu_peak.c */
-double dq_cpu_peak_ops(dq_backend *b, dq_num num, const dq_weight *w, const char **instruction);
-void dq_cpu_peak_read(dq_backend *b, const void *p, size_t bytes);
-
 /* cpu_matmul.c */
 void dq_cpu_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
                    dq_num num);
 const char *dq_cpu_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_num num);
-/* cpu_prepacked_matmul.c. One run of activations in 8 bits: scale absmax/127 (NaN where x is not finite), code
+/* cpu_prepacked.c. One run of activations in 8 bits: scale absmax/127 (NaN where x is not finite), code
  * rint(x/scale). Returns the sum of the codes. */
 int32_t dq_cpu_round8(const dq_simd *simd, int8_t *code, float *scale, const float *x, int64_t n);
 void dq_cpu_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,

@@ -1,17 +1,515 @@
-/* kv_pages: see kv_pages.h. Each (sequence, layer, group) has a list of pages; forks have lists of their own and
- * share pages.
- * Writing. A page with other holders is copied before a token is written to it (open_tail), so no list sees
- * another's tokens below its count. Memory is taken before the device writes, and counts go up after it has, so a
- * failure leaves every count as it was.
- * Codes are made by page_codes.c.
- * Unquantized parts. Below `compacted` a list never reads a token unquantized again. A list whose part of a page
- * lies below counts itself in the page's `agreed`, once: list->agreed is how many leading pages it has counted
- * itself in. When all holders have agreed, the unquantized part is freed. A rewind after which such a token would
- * be read unquantized is refused.
+/* Rows of U from the first on, each taken off those below it; its inverse from the last row on.
  * SPDX-License-Identifier: MIT */
 #include "kernels/paged/kv_pages.h"
 
+#include "engine/backend.h"
+#include "kv/kv.h"
+
+#include <math.h>
 #include <string.h>
+
+static inline int dq_kv_place(const dq_kv *kv, int layer, int group)
+{
+    return kv->by_layer ? layer * kv->map->n_groups + group : group;
+}
+
+/* Bytes of the codes of all heads of a page's group. */
+static inline int64_t dq_kv_code_bytes(const dq_kv *kv, const dq_kv_page *p, int group, int side)
+{
+    return dq_kv_head_codes_of(kv, p, side, kv->heads[group])->at;
+}
+
+static void kv_page_drop(dq_kv *kv, dq_kv_page *p, int group);
+
+/* ---- Key factor ---- */
+
+/* What the source adds to the diagonal; ten times as much as long as there is no factor. */
+static const double ridge = 1e-2;
+
+/* U of gram + add on the diagonal. */
+static bool factor(double *u, const double *gram, double add, int64_t cols, int64_t ld)
+{
+    memcpy(u, gram, (size_t)(cols * ld) * sizeof *u);
+    for (int64_t k = 0; k < cols; k++) u[k * ld + k] += add;
+    for (int64_t k = 0; k < cols; k++) {
+        double *row = u + k * ld;
+        if (!(row[k] > 0 && isfinite(row[k]))) return false;
+        const double root = sqrt(row[k]);
+        for (int64_t j = k; j < cols; j++) row[j] /= root;
+        for (int64_t i = k + 1; i < cols; i++) {
+            double *to = u + i * ld;
+            const double f = row[i];
+            for (int64_t j = i; j < cols; j++) to[j] -= f * row[j];
+        }
+    }
+    return true;
+}
+
+/* `inverse` is of zeros. */
+static void invert(float *right, double *inverse, const double *u, int64_t cols, int64_t ld)
+{
+    for (int64_t i = cols - 1; i >= 0; i--) {
+        double *row = inverse + i * ld;
+        row[i] = 1.0;
+        for (int64_t j = i + 1; j < cols; j++) {
+            const double f = u[i * ld + j], *from = inverse + j * ld;
+            for (int64_t c = j; c < cols; c++) row[c] -= f * from[c];
+        }
+        for (int64_t c = i; c < cols; c++) {
+            row[c] /= u[i * ld + i];
+            right[i * ld + c] = (float)row[c];
+        }
+    }
+}
+
+bool dq_key_factor(float *right, double *work, const double *gram, int64_t cols, int64_t ld)
+{
+    const size_t n = (size_t)(cols * ld);
+    double add = ridge, *u = work, *inverse = work + n;
+    for (int64_t i = 0; i < cols; i++)
+        if (!isfinite(gram[i * ld + i])) return false;
+    while (isfinite(add) && !factor(u, gram, add, cols, ld)) add *= 10;
+    if (!isfinite(add)) return false;
+    memset(inverse, 0, n * sizeof *inverse);
+    memset(right, 0, n * sizeof *right);
+    invert(right, inverse, u, cols, ld);
+    return true;
+}
+
+/* ---- Span rows ----
+ * Rows that count are numbered sequence by sequence, and the classes of the tokens of each list
+ * are laid out once per call. Sums then take rows in that numbering, whichever thread or block
+ * made them. */
+
+void dq_span_rows_place(int64_t *at, const dq_attention_spans *spans, const dq_batch *batch)
+{
+    at[0] = 0;
+    for (int i = 0; i < batch->n_seq; i++)
+        at[i + 1] =
+            at[i] + batch->cu_rows[i + 1] - dq_attention_spans_first(spans, batch->cu_rows, i);
+}
+
+static void place_keys(dq_span_rows *s, const dq_attend_args *args)
+{
+    const int n_groups = args->attn->map->n_groups;
+    for (int l = 0; l < args->batch->n_seq * n_groups; l++) {
+        const int i = l / n_groups;
+        s->key[l + 1] = s->key[l];
+        if (s->at[i + 1] > s->at[i])
+            s->key[l + 1] +=
+                dq_kv_list_of(args->kv, args->batch->seq[i], args->layer, l % n_groups)->count;
+    }
+}
+
+/* Classes of the tokens of list l. */
+static bool label_keys(dq_backend *b, dq_span_rows *s, const dq_attend_args *args, int l)
+{
+    const dq_attention_spans *spans = args->spans;
+    const int n_groups = args->attn->map->n_groups, i = l / n_groups;
+    const dq_kv_list *list =
+        dq_kv_list_of(args->kv, args->batch->seq[i], args->layer, l % n_groups);
+    uint8_t *label = s->label + s->key[l];
+    for (int64_t k = 0; k < s->key[l + 1] - s->key[l]; k++) {
+        label[k] = spans->label[spans->at[i] + dq_kv_pos(list, k)];
+        if (label[k] >= spans->n_classes) {
+            dq_fail(&b->err, DQ_BUG, "the token at position %d has class %d of %d",
+                    (int)dq_kv_pos(list, k), label[k], spans->n_classes);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool dq_span_rows_new(dq_backend *b, dq_span_rows *s, const dq_attend_args *args)
+{
+    const dq_head_order *map = args->attn->map;
+    const int n_seq = args->batch->n_seq, n_lists = n_seq * map->n_groups;
+    memset(s, 0, sizeof *s);
+    if (args->spans->n_classes < 1 || args->spans->n_classes > DQ_SPAN_CLASSES) {
+        dq_fail(&b->err, DQ_BUG, "%d classes of tokens (expected 1 to %d)", args->spans->n_classes,
+                DQ_SPAN_CLASSES);
+        return false;
+    }
+    s->row_bytes = (size_t)map->n_out * (size_t)args->spans->n_classes * sizeof(dq_span_mass);
+    s->at = dq_block_new((size_t)n_seq + 1, sizeof *s->at, &b->err);
+    s->key = dq_block_new((size_t)n_lists + 1, sizeof *s->key, &b->err);
+    if (s->at && s->key) {
+        dq_span_rows_place(s->at, args->spans, args->batch);
+        s->n = s->at[n_seq];
+        place_keys(s, args);
+        s->label = dq_block_new((size_t)s->key[n_lists] + 1, sizeof *s->label, &b->err);
+    }
+    bool ok = s->label != NULL;
+    for (int l = 0; ok && l < n_lists; l++) ok = label_keys(b, s, args, l);
+    if (!ok) dq_span_rows_free(s);
+    return ok;
+}
+
+void dq_span_rows_free(dq_span_rows *s)
+{
+    dq_block_free(s->at);
+    dq_block_free(s->key);
+    dq_block_free(s->label);
+    memset(s, 0, sizeof *s);
+}
+
+void dq_span_rows_add(dq_span_share *sums, const int64_t *at, int n_seq, int n_out, int n_classes,
+                      const dq_span_mass *mass)
+{
+    for (int i = 0; i < n_seq; i++) {
+        for (int64_t row = at[i]; row < at[i + 1]; row++) {
+            for (int o = 0; o < n_out; o++, mass += n_classes)
+                dq_attention_spans_add_row(&sums[i * n_out + o], mass, n_classes);
+        }
+    }
+}
+
+/* ---- Page memory ----
+ * The memory of one page of the KV cache; see kv_pages.h. Every part is a block of the backend,
+ * taken and given back through one account per kind of bytes, so that kv->bytes is right after
+ * each change, failed ones included. */
+
+static void *part_new(const dq_kv *kv, int64_t *account, int64_t bytes)
+{
+    void *p = kv->device->block_new(kv->b, bytes);
+    if (p) *account += bytes;
+    return p;
+}
+
+static void part_free(const dq_kv *kv, void *p, int64_t *account, int64_t bytes)
+{
+    if (p) *account -= bytes;
+    kv->device->block_free(kv->b, p);
+}
+
+static int64_t plain_bytes(const dq_kv *kv, int group, int side)
+{
+    return kv->heads[group] * kv->form[side].plain_floats * kv->dense_bytes;
+}
+
+static int64_t scale_bytes(const dq_kv *kv, int group, int side, int n_sets, bool wide)
+{
+    return kv->heads[group] * dq_kv_page_scale_bytes(&kv->form[side], n_sets, wide);
+}
+
+static int64_t part_scale_bytes(const dq_kv *kv, int group, int side, const dq_kv_part *part)
+{
+    return scale_bytes(kv, group, side, part->n_sets, part->wide);
+}
+
+static int64_t sink_bytes(const dq_kv *kv, int group, int32_t n_sinks)
+{
+    return (int64_t)kv->heads[group] * n_sinks * kv->map->head_dim * kv->dense_bytes;
+}
+
+/* ---- "Page memory": memory of one page. On one thread; kv->bytes follows. */
+static dq_kv_page *kv_page_new(dq_kv *kv, int place)
+{
+    dq_kv_page *p = dq_block_new(1, sizeof *p, &kv->b->err);
+    if (!p) return NULL;
+    kv->bytes.index += (int64_t)sizeof *p;
+    p->holders = 1;
+    p->place = (uint16_t)place;
+    return p;
+}
+
+/* Unquantized parts; sinks among the first `at` slots come back into them. */
+static bool kv_page_add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
+{
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        if (p->part[side].plain) continue;
+        p->part[side].plain = part_new(kv, &kv->bytes.unquantized, plain_bytes(kv, group, side));
+        if (!p->part[side].plain) return false;
+        if (p->part[side].sinks)
+            kv->device->sinks(kv->b, kv, p, group, side, p->n_sinks < at ? p->n_sinks : at, true);
+    }
+    return true;
+}
+
+static void free_codes(dq_kv *kv, dq_kv_page *p, int group)
+{
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        dq_kv_part *part = &p->part[side];
+        part_free(kv, part->codes, &kv->bytes.codes, dq_kv_code_bytes(kv, p, group, side));
+        part_free(kv, part->scale, &kv->bytes.scales, part_scale_bytes(kv, group, side, part));
+        part_free(kv, part->sinks, &kv->bytes.unquantized, sink_bytes(kv, group, p->n_sinks));
+        part->codes = NULL;
+        part->scale = NULL;
+        part->sinks = NULL;
+        part->wide = false;
+        part->n_sets = 0;
+    }
+    p->n_sinks = p->coded = p->due = 0;
+    p->begins = 0;
+}
+
+/* Codes and f16 scales, of zero; n_sinks slots are copied beside them. Per-channel codes get room for the sets of p->begins. */
+static bool kv_page_add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks)
+{
+    p->n_sinks = p->coded = p->due = (int16_t)n_sinks;
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        dq_kv_part *part = &p->part[side];
+        if (kv->form[side].bits == 16) continue;
+        part->n_sets = (uint8_t)dq_kv_sets(p, DQ_PAGE_TOKENS);
+        const int64_t scales = part_scale_bytes(kv, group, side, part);
+        part->codes = part_new(kv, &kv->bytes.codes, dq_kv_code_bytes(kv, p, group, side));
+        if (scales) part->scale = part_new(kv, &kv->bytes.scales, scales);
+        if (n_sinks)
+            part->sinks = part_new(kv, &kv->bytes.unquantized, sink_bytes(kv, group, n_sinks));
+        if (!part->codes || (scales && !part->scale) || (n_sinks && !part->sinks)) {
+            free_codes(kv, p, group);
+            return false;
+        }
+        if (part->plain) kv->device->sinks(kv->b, kv, p, group, side, n_sinks, false);
+    }
+    return true;
+}
+
+/* Room for n sets; those that are there stay. */
+static bool grow_sets(dq_kv *kv, dq_kv_part *part, int group, int side, int n)
+{
+    const int64_t now = part_scale_bytes(kv, group, side, part);
+    void *more = part_new(kv, &kv->bytes.scales, scale_bytes(kv, group, side, n, part->wide));
+    if (!more) return false;
+    if (part->scale) kv->device->block_copy(kv->b, more, part->scale, now);
+    part_free(kv, part->scale, &kv->bytes.scales, part->scale ? now : 0);
+    part->scale = more;
+    part->n_sets = (uint8_t)n;
+    return true;
+}
+
+/* Per-channel codes: sets for slots coded .. due-1, by their positions, and room for their scales. */
+static bool kv_page_add_sets(dq_kv *kv, dq_kv_page *p, int group)
+{
+    p->begins &= (1ull << p->coded) - 1; /* coded < due */
+    for (int i = p->coded; i < p->due; i++) {
+        if (i == p->coded || p->pos[i] / DQ_PAGE_TOKENS != p->pos[i - 1] / DQ_PAGE_TOKENS)
+            p->begins |= 1ull << i;
+    }
+    const int n = dq_kv_sets(p, DQ_PAGE_TOKENS);
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        dq_kv_part *part = &p->part[side];
+        if (part->codes && part->n_sets < n && !grow_sets(kv, part, group, side, n)) return false;
+    }
+    return true;
+}
+
+static bool kv_page_widen(dq_kv *kv, dq_kv_page *p, int group, int side)
+{
+    dq_kv_part *part = &p->part[side];
+    const int64_t n = part_scale_bytes(kv, group, side, part) / 2;
+    float *wide = part_new(kv, &kv->bytes.scales, 4 * n);
+    if (!wide) return false;
+    kv->device->widen(kv->b, wide, part->scale, n);
+    part_free(kv, part->scale, &kv->bytes.scales, 2 * n);
+    part->scale = wide;
+    part->wide = true;
+    return true;
+}
+
+/* *to, with its accounts, becomes a copy of `from`, which may be absent. */
+static bool copy_block(const dq_kv *kv, int64_t *account, void **to, const void *from,
+                       int64_t bytes)
+{
+    if (!from) return true;
+    *to = part_new(kv, account, bytes);
+    if (*to) kv->device->block_copy(kv->b, *to, from, bytes);
+    return *to != NULL;
+}
+
+static dq_kv_page *kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group)
+{
+    dq_kv_page *own = kv_page_new(kv, p->place);
+    if (!own) return NULL;
+    memcpy(own->pos, p->pos, sizeof own->pos);
+    own->n_sinks = p->n_sinks;
+    own->coded = own->due = p->coded;
+    own->begins = p->begins;
+    bool ok = true;
+    for (int side = DQ_K; ok && side <= DQ_V; side++) {
+        const dq_kv_part *from = &p->part[side];
+        dq_kv_part *to = &own->part[side];
+        void *block[4] = {NULL, NULL, NULL, NULL};
+        to->wide = from->wide;
+        to->n_sets = from->n_sets;
+        ok = copy_block(kv, &kv->bytes.unquantized, &block[0], from->plain,
+                        plain_bytes(kv, group, side)) &&
+             copy_block(kv, &kv->bytes.codes, &block[1], from->codes,
+                        dq_kv_code_bytes(kv, p, group, side)) &&
+             copy_block(kv, &kv->bytes.scales, &block[2], from->scale,
+                        part_scale_bytes(kv, group, side, from)) &&
+             copy_block(kv, &kv->bytes.unquantized, &block[3], from->sinks,
+                        sink_bytes(kv, group, p->n_sinks));
+        to->plain = block[0];
+        to->codes = block[1];
+        to->scale = block[2];
+        to->sinks = block[3];
+    }
+    if (ok) return own;
+    kv_page_drop(kv, own, group);
+    return NULL;
+}
+
+/* Forgets codes of slots from `at` on, which are written next. The page has its plain parts. */
+static void kv_page_cut(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
+{
+    if (p->coded > at) {
+        const int32_t cut = p->pos[at] / DQ_PAGE_TOKENS; /* sets of it are made again, whole */
+        while (kv->by_page && at > 0 && p->pos[at - 1] / DQ_PAGE_TOKENS == cut) at--;
+        p->coded = p->due = (int16_t)at;
+        if (kv->by_page && at < DQ_PAGE_TOKENS) p->begins &= (1ull << at) - 1;
+    }
+    /* without a coded token the sinks are like any other */
+    if (p->coded <= p->n_sinks) free_codes(kv, p, group);
+}
+
+static void free_plain(dq_kv *kv, dq_kv_page *p, int group, int side)
+{
+    part_free(kv, p->part[side].plain, &kv->bytes.unquantized, plain_bytes(kv, group, side));
+    p->part[side].plain = NULL;
+}
+
+/* Frees what no holder reads any more. */
+static void kv_page_release(dq_kv *kv, dq_kv_page *p, int group)
+{
+    if (p->agreed < p->holders) return;
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        if (p->part[side].codes) free_plain(kv, p, group, side);
+    }
+}
+
+static void kv_page_drop(dq_kv *kv, dq_kv_page *p, int group)
+{
+    if (--p->holders > 0) {
+        kv_page_release(kv, p, group);
+        return;
+    }
+    free_codes(kv, p, group);
+    for (int side = DQ_K; side <= DQ_V; side++) free_plain(kv, p, group, side);
+    kv->bytes.index -= (int64_t)sizeof *p;
+    dq_block_free(p);
+}
+
+/* ---- Page codes ----
+ * Which tokens of the KV cache become codes, and when; see kv_pages.h. A query at t reads the
+ * tokens below a position that the spec derives from t as codes. append makes those that its last
+ * row reads, compact those that the next row will read. Jobs are collected by two walks over the
+ * same lists, one that counts and one that fills: `due` is how far a page will be coded, which
+ * keeps a page of several lists from being coded twice; `coded` follows when the device has done
+ * all jobs, or else `due` falls back to it. A scale or low that stays f32 (kv.h) widens that side
+ * of the page, and its codes are made again. Per-channel codes belong to a set, which is coded
+ * whole or not at all: all its tokens are there when it is due, a token that is written where one
+ * of a set stood takes the set's codes away, and what is evicted is evicted after all that is due
+ * has codes. */
+
+/* Pages with tokens that a query at t reads as codes and that have none: made ready and added to jobs.
+ * Those without codes are the last of the list's due pages. jobs NULL: counts them, or a few more. */
+static bool plan_codes(dq_kv *kv, const dq_kv_list *list, int group, int32_t t, dq_kv_job *jobs,
+                       int64_t *n)
+{
+    const int64_t end = dq_kv_coded_index(kv, list, t);
+    const int64_t sinks = dq_kv_visible(list, kv->spec.sink - 1);
+    for (int64_t p = (end + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS - 1; p >= 0; p--) {
+        dq_kv_page *page = list->page[p];
+        const int16_t from = (int16_t)dq_kv_slots(sinks, p), to = (int16_t)dq_kv_slots(end, p);
+        if (to <= from || page->due >= to) break;
+        if (!jobs || page->due == page->coded) ++*n;
+        if (!jobs) continue;
+        const bool coded = page->part[DQ_K].codes || page->part[DQ_V].codes;
+        if (!coded && !kv_page_add_codes(kv, page, group, from)) {
+            --*n;
+            return false;
+        }
+        if (page->due == page->coded) jobs[*n - 1] = (dq_kv_job){page, group, -1};
+        page->due = to;
+    }
+    return true;
+}
+
+/* The same for every list of a batch, as its last row (ahead 0) or the row after it (1) reads them. */
+static bool plan_batch(dq_kv *kv, int layer, const dq_batch *batch, int ahead, dq_kv_job *jobs,
+                       int64_t *n)
+{
+    *n = 0;
+    for (int i = 0; i < batch->n_seq; i++) {
+        const int64_t end = batch->cu_rows[i + 1];
+        for (int g = 0; end > batch->cu_rows[i] && g < kv->map->n_groups; g++) {
+            const dq_kv_list *list = dq_kv_list_of(kv, batch->seq[i], layer, g);
+            if (!plan_codes(kv, list, g, batch->pos[end - 1] + ahead, jobs, n)) return false;
+        }
+    }
+    return true;
+}
+
+/* Sides with a scale or low that stays f32, again. */
+static bool encode_wide(dq_backend *b, dq_kv *kv, const dq_kv_job *job)
+{
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        if (!job->page->part[side].overflow) continue;
+        const dq_kv_job again = {job->page, job->group, side};
+        if (!kv_page_widen(kv, job->page, job->group, side)) return false;
+        if (!kv->device->encode(b, kv, &again, 1)) return false;
+    }
+    return true;
+}
+
+/* `planned`: whether all jobs could be made ready. */
+static bool do_jobs(dq_backend *b, dq_kv *kv, const dq_kv_job *jobs, int64_t n, bool planned)
+{
+    bool ok = planned;
+    for (int64_t i = 0; ok && kv->by_page && i < n; i++)
+        ok = kv_page_add_sets(kv, jobs[i].page, jobs[i].group);
+    ok = ok && kv->device->encode(b, kv, jobs, n);
+    for (int64_t i = 0; ok && i < n; i++) ok = encode_wide(b, kv, &jobs[i]);
+    for (int64_t i = 0; i < n; i++) {
+        if (ok) jobs[i].page->coded = jobs[i].page->due;
+        jobs[i].page->due = jobs[i].page->coded;
+    }
+    return ok;
+}
+
+/* ---- "Page codes". False: b->err is set. */
+/* Codes of all that the last row of each sequence of a batch reads so, or the row `ahead` after it. */
+static bool kv_make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int ahead)
+{
+    int64_t n;
+    plan_batch(kv, layer, batch, ahead, NULL, &n);
+    if (n == 0) return true;
+    dq_kv_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);
+    if (!jobs) return false;
+    const bool planned = plan_batch(kv, layer, batch, ahead, jobs, &n);
+    const bool ok = do_jobs(b, kv, jobs, n, planned);
+    dq_block_free(jobs);
+    return ok;
+}
+
+/* Of what is due after the list's last token, where codes depend on tokens that are about to go. */
+static bool kv_code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group)
+{
+    int64_t n = 0;
+    if (!kv->by_page || list->count == 0) return true;
+    const int32_t t = dq_kv_pos(list, list->count - 1) + dq_kv_ahead(&kv->spec);
+    plan_codes(kv, list, group, t, NULL, &n);
+    if (n == 0) return true;
+    dq_kv_job *jobs = dq_block_new((size_t)n, sizeof *jobs, &b->err);
+    if (!jobs) return false;
+    n = 0;
+    const bool planned = plan_codes(kv, list, group, t, jobs, &n);
+    const bool ok = do_jobs(b, kv, jobs, n, planned);
+    dq_block_free(jobs);
+    return ok;
+}
+
+/* ---- KV pages ----
+ * Each (sequence, layer, group) has a list of pages; forks have lists of their own and share
+ * pages. Writing. A page with other holders is copied before a token is written to it (open_tail),
+ * so no list sees another's tokens below its count. Memory is taken before the device writes, and
+ * counts go up after it has, so a failure leaves every count as it was. Codes are made by
+ * "Page codes". Unquantized parts. Below `compacted` a list never reads a token unquantized again.
+ * A list whose part of a page lies below counts itself in the page's `agreed`, once: list->agreed
+ * is how many leading pages it has counted itself in. When all holders have agreed, the
+ * unquantized part is freed. A rewind after which such a token would be read unquantized is
+ * refused. */
 
 /* Capacity for n page pointers. */
 static bool list_reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int64_t n)
@@ -36,7 +534,7 @@ static void list_cut(dq_kv *kv, dq_kv_list *list, int group, int64_t n_pages)
             list->agreed = list->n_pages;
             p->agreed--;
         }
-        dq_kv_page_drop(kv, p, group);
+        kv_page_drop(kv, p, group);
     }
 }
 
@@ -298,16 +796,16 @@ void dq_kv_pages_seq_free(dq_backend *b, dq_kv *kv, int32_t seq)
 static bool open_tail(dq_kv *kv, dq_kv_list *list, int group, int64_t tail, int64_t at)
 {
     dq_kv_page *p = list->page[tail];
-    dq_kv_page *own = p->holders > 1 ? dq_kv_page_copy(kv, p, group) : p;
+    dq_kv_page *own = p->holders > 1 ? kv_page_copy(kv, p, group) : p;
     if (!own) return false;
     if (list->agreed > tail) {
         list->agreed = tail;
         p->agreed--;
     }
     list->page[tail] = own;
-    if (own != p) dq_kv_page_drop(kv, p, group);
-    if (!dq_kv_page_add_plain(kv, own, group, at)) return false;
-    dq_kv_page_cut(kv, own, group, at);
+    if (own != p) kv_page_drop(kv, p, group);
+    if (!kv_page_add_plain(kv, own, group, at)) return false;
+    kv_page_cut(kv, own, group, at);
     return true;
 }
 
@@ -320,10 +818,10 @@ static bool reserve(dq_backend *b, dq_kv *kv, dq_kv_list *list, int layer, int g
         !open_tail(kv, list, group, tail, list->count % DQ_PAGE_TOKENS))
         return false;
     while (list->n_pages < need) {
-        dq_kv_page *p = dq_kv_page_new(kv, dq_kv_place(kv, layer, group));
+        dq_kv_page *p = kv_page_new(kv, dq_kv_place(kv, layer, group));
         if (!p) return false;
         list->page[list->n_pages++] = p;
-        if (!dq_kv_page_add_plain(kv, p, group, 0)) {
+        if (!kv_page_add_plain(kv, p, group, 0)) {
             list_cut(kv, list, group, list->n_pages - 1);
             return false;
         }
@@ -385,7 +883,7 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
         count_tokens(&kv->seq[batch->seq[i]][layer * groups + task % groups], batch->pos + first,
                      n);
     }
-    if (!kv->has_codes || dq_kv_make_codes(b, kv, layer, batch, 0)) return;
+    if (!kv->has_codes || kv_make_codes(b, kv, layer, batch, 0)) return;
     for (int task = 0; task < batch->n_seq * groups; task++) {
         const int i = task / groups;
         kv->seq[batch->seq[i]][layer * groups + task % groups].count -=
@@ -404,7 +902,7 @@ static void agree(dq_kv *kv, dq_kv_list *list, int group)
         const int64_t stop = (list->agreed + 1) * DQ_PAGE_TOKENS;
         if ((stop < list->count ? stop : list->count) > end) return;
         list->page[list->agreed]->agreed++;
-        dq_kv_page_release(kv, list->page[list->agreed], group);
+        kv_page_release(kv, list->page[list->agreed], group);
     }
 }
 
@@ -414,7 +912,7 @@ void dq_kv_pages_compact(dq_backend *b, dq_kv *kv, int layer, const dq_batch *ba
     for (int i = 0; i < batch->n_seq; i++) {
         if (!dq_kv_pages_known(b, kv, batch->seq[i])) return;
     }
-    if (!kv->has_codes || !dq_kv_make_codes(b, kv, layer, batch, dq_kv_ahead(&kv->spec))) return;
+    if (!kv->has_codes || !kv_make_codes(b, kv, layer, batch, dq_kv_ahead(&kv->spec))) return;
     for (int i = 0; i < batch->n_seq; i++) {
         const int64_t end = batch->cu_rows[i + 1];
         if (end == batch->cu_rows[i]) continue;
@@ -498,20 +996,20 @@ static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, cons
         for (int side = DQ_K; side <= DQ_V; side++)
             wide[side] = wide[side] || from->part[side].wide;
     }
-    dq_kv_page *p = dq_kv_page_new(kv, list->page[0]->place);
+    dq_kv_page *p = kv_page_new(kv, list->page[0]->place);
     if (!p) return NULL;
     if (kv->by_page) p->begins = begins;
-    bool ok = !coded || dq_kv_page_add_codes(kv, p, group, sinks);
+    bool ok = !coded || kv_page_add_codes(kv, p, group, sinks);
     for (int side = DQ_K; ok && coded && side <= DQ_V; side++)
-        ok = !wide[side] || dq_kv_page_widen(kv, p, group, side);
-    if (ok) ok = dq_kv_page_add_plain(kv, p, group, 0);
+        ok = !wide[side] || kv_page_widen(kv, p, group, side);
+    if (ok) ok = kv_page_add_plain(kv, p, group, 0);
     if (ok && coded) p->coded = p->due = (int16_t)(sinks + coded);
     if (ok && coded && !plain) {
         p->agreed = 1;
-        dq_kv_page_release(kv, p, group);
+        kv_page_release(kv, p, group);
     }
     if (ok) return p;
-    dq_kv_page_drop(kv, p, group);
+    kv_page_drop(kv, p, group);
     return NULL;
 }
 
@@ -548,7 +1046,7 @@ void dq_kv_pages_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int grou
         whole++;
     }
     dq_kv_list dense = {0};
-    if (!dq_kv_code_due(b, kv, list, group)) return;
+    if (!kv_code_due(b, kv, list, group)) return;
     if (!list_reserve(b, kv, &dense, pages_of(n))) return;
     bool ok = true;
     for (int64_t p = whole; ok && p < pages_of(n); p++) {

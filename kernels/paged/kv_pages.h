@@ -1,11 +1,23 @@
-/* kv_pages: the bookkeeping of a paged KV cache: sequences, forks, which tokens a page holds and when they
- * become codes. All of it is on the host; what pages hold lies in the backend's memory. Private to kernels.
+/* key_factor: the factor of the keys' Gram matrix that leverages (backend.h) are made with, in f64 on the host.
+ * Private to kernels.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KV_PAGES_H
 #define DQ_KV_PAGES_H
 
 #include "engine/backend.h"
 #include "kv/kv.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* right[cols][ld] = U^-1, an upper triangle with zeros below, of gram + e I = U'U with e as backend.h says. gram[cols][ld]:
+ * only its upper triangle is read. work[2][cols][ld]. False: there is no such e, as values are not finite. */
+bool dq_key_factor(float *right, double *work, const double *gram, int64_t cols, int64_t ld);
+
+/* ---- KV pages ----
+ * The bookkeeping of a paged KV cache: sequences, forks, which tokens a page holds and when they
+ * become codes. All of it is on the host; what pages hold lies in the backend's memory. Private to
+ * kernels. */
 
 enum { DQ_K, DQ_V };
 
@@ -133,11 +145,6 @@ static inline void *dq_kv_plain_of(const dq_kv *kv, const dq_kv_page *p, int sid
     return (uint8_t *)p->part[side].plain + slot * kv->form[side].plain_floats * kv->dense_bytes;
 }
 
-static inline int dq_kv_place(const dq_kv *kv, int layer, int group)
-{
-    return kv->by_layer ? layer * kv->map->n_groups + group : group;
-}
-
 /* Of a page's slot-th head; of the end of its heads, too. */
 static inline const dq_kv_head_codes *dq_kv_head_codes_of(const dq_kv *kv, const dq_kv_page *p,
                                                           int side, int slot)
@@ -153,12 +160,6 @@ static inline uint8_t *dq_kv_codes_of(const dq_kv *kv, const dq_kv_page *p, int 
 static inline int dq_kv_bits_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
 {
     return dq_kv_head_codes_of(kv, p, side, slot)->bits;
-}
-
-/* Bytes of the codes of all heads of a page's group. */
-static inline int64_t dq_kv_code_bytes(const dq_kv *kv, const dq_kv_page *p, int group, int side)
-{
-    return dq_kv_head_codes_of(kv, p, side, kv->heads[group])->at;
 }
 
 static inline void *dq_kv_sinks_of(const dq_kv *kv, const dq_kv_page *p, int side, int slot)
@@ -245,26 +246,28 @@ void dq_kv_refuse_range(dq_backend *b, dq_dtype dense, int layer, float beyond);
 /* True; else DQ_BUG in b->err. */
 bool dq_kv_pages_known(dq_backend *b, const dq_kv *kv, int32_t seq);
 
-/* ---- page_codes.c. False: b->err is set. */
-/* Codes of all that the last row of each sequence of a batch reads so, or the row `ahead` after it. */
-bool dq_kv_make_codes(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, int ahead);
-/* Of what is due after the list's last token, where codes depend on tokens that are about to go. */
-bool dq_kv_code_due(dq_backend *b, dq_kv *kv, const dq_kv_list *list, int group);
+/* ---- Span rows ----
+ * The rows of a call that count for spans (observe.h), where their masses stand, and the class of
+ * every token that they may see. Private to kernels. */
 
-/* ---- page_memory.c: memory of one page. On one thread; kv->bytes follows. */
-dq_kv_page *dq_kv_page_new(dq_kv *kv, int place); /* without parts */
-/* Unquantized parts; sinks among the first `at` slots come back into them. */
-bool dq_kv_page_add_plain(dq_kv *kv, dq_kv_page *p, int group, int64_t at);
-/* Codes and f16 scales, of zero; n_sinks slots are copied beside them. Per-channel codes get room for the sets of p->begins. */
-bool dq_kv_page_add_codes(dq_kv *kv, dq_kv_page *p, int group, int32_t n_sinks);
-/* Per-channel codes: sets for slots coded .. due-1, by their positions, and room for their scales. */
-bool dq_kv_page_add_sets(dq_kv *kv, dq_kv_page *p, int group);
-bool dq_kv_page_widen(dq_kv *kv, dq_kv_page *p, int group, int side);
-dq_kv_page *dq_kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group);
-/* Forgets codes of slots from `at` on, which are written next. The page has its plain parts. */
-void dq_kv_page_cut(dq_kv *kv, dq_kv_page *p, int group, int64_t at);
-/* Frees what no holder reads any more. */
-void dq_kv_page_release(dq_kv *kv, dq_kv_page *p, int group);
-void dq_kv_page_drop(dq_kv *kv, dq_kv_page *p, int group);
+/* Masses are [n][n_out][n_classes]; row `row` of the batch, of sequence i, has the record
+ * at[i] + row - dq_attention_spans_first(i). */
+typedef struct dq_span_rows {
+    int64_t n;   /* rows that count */
+    int64_t *at; /* [n_seq + 1] */
+    /* Where the classes of a list's tokens start in label; lists of sequences of which no row counts have none. */
+    int64_t *key; /* [n_seq * n_groups + 1] */
+    uint8_t *label;
+    size_t row_bytes; /* of the masses of one row */
+} dq_span_rows;
+
+/* Of args->spans. False with the sticky error set, nothing to free; classes that do not exist are a DQ_BUG. */
+bool dq_span_rows_new(dq_backend *b, dq_span_rows *s, const dq_attend_args *args);
+void dq_span_rows_free(dq_span_rows *s); /* zeroes too */
+/* Records before those of each sequence: at[n_seq + 1]. */
+void dq_span_rows_place(int64_t *at, const dq_attention_spans *spans, const dq_batch *batch);
+/* sums[n_seq][n_out] += masses of all rows, row by row in their order: cutting a pass never shows. */
+void dq_span_rows_add(dq_span_share *sums, const int64_t *at, int n_seq, int n_out, int n_classes,
+                      const dq_span_mass *mass);
 
 #endif

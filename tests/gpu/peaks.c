@@ -5,7 +5,6 @@
 
 #include "base/os.h"
 #include "kernels/cuda/host/cuda.h"
-#include "kernels/cuda/host/cuda_blas.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 
 #include "tests/rigs/isas.h"
 
-#include "kernels/cpu/linear/cpu_prepacked.h"
+#include "kernels/cpu/linear/cpu_linear.h"
 #include "tensor/tensor.h"
 
 #include <math.h>

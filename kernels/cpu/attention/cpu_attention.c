@@ -1,17 +1,596 @@
-/* cpu_attention: attention over the paged cache. How a page's codes are multiplied stands in
- * cpu_attention_int8.c; everything else is f32.
- *
- * A task walks blocks of rows of one sequence. For a block it holds S of one or two query heads for
- * all keys the block sees (memory linear in the context), turns rows into exp(S - max), subtracts
- * the maps, and multiplies once with V. Every value of a row is made by a chain of operations whose
- * order depends on the row's own keys only; so rows do not depend on blocks, calls or threads.
+/* Attention of one row. Query heads that share a KV head are rows of one product with its keys,
+ * and what output heads make of their maps rows of one product with its values: a page's codes are
+ * made ready and read once for all of them. Maps are subtracted a page at a time, on their way
+ * into the product. Rows of a product do not depend on each other, so every bit is that of a
+ * larger block.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/attention/cpu_attention.h"
+
 #include "base/os.h"
+#include "kernels/cpu/isa/kv_lines.h"
+#include "kernels/cpu/kv/cpu_kv.h"
+#include "kernels/paged/kv_pages.h"
 
 #include <math.h>
 #include <omp.h>
 #include <string.h>
+
+static inline void dq_cpu_scale_page(const dq_simd *simd, float *s, int64_t ld, int64_t rows,
+                                     int64_t page, float scale, const int64_t *visible, float *top)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        const float max = simd->scale_max(s + r * ld, dq_kv_slots(visible[r], page), scale);
+        top[r] = page == 0 || max > top[r] ? max : top[r];
+    }
+}
+
+/* D of an output head: by[0] p[0] - by[1] p[1], p[0] where there is no second map. */
+typedef struct dq_cpu_token_map {
+    int out;
+    const float *p[2];
+    float by[2];
+} dq_cpu_token_map;
+/* ---- "CPU attention tasks": how a call is cut for threads. It never shows in the results. */
+/* Rows first .. end-1 of a sequence for those of output heads out_first .. out_end-1 that belong to one KV head group. */
+typedef struct dq_cpu_task {
+    int seq;
+    int64_t first, end;
+    int out_first, out_end, group;
+} dq_cpu_task;
+
+/* ---- CPU attention token ---- */
+
+enum { MAX_ROWS = 64 }; /* of all products of a page */
+
+/* Scratch: rows of queries, or of y, in the order of their KV heads; what a page makes of them, or takes; D of output heads. */
+static int64_t cpu_token_floats(const dq_attend_args *args, int64_t heads)
+{
+    const dq_head_order *map = args->attn->map;
+    return heads * (map->n_slabs * (map->head_dim + DQ_PAGE_TOKENS) + DQ_PAGE_TOKENS);
+}
+
+/* Indices of head[n], those of equal heads one after the other. */
+static void order_heads(int *order, const int *head, int n)
+{
+    int done = 0;
+    for (int i = 0; i < n; i++) {
+        bool before = false;
+        for (int k = 0; k < i; k++) before = before || head[k] == head[i];
+        for (int k = i; k < n && !before; k++) {
+            if (head[k] == head[i]) order[done++] = k;
+        }
+    }
+}
+
+static int run_end(const int *order, const int *head, int i, int n)
+{
+    int end = i + 1;
+    while (end < n && head[order[end]] == head[order[i]]) end++;
+    return end;
+}
+
+/* Floats from one of s[order[first]] .. s[order[end - 1]] to the next; 0: not always as many. */
+static int64_t rows_apart(float *const *s, const int *order, int first, int end)
+{
+    int64_t apart = DQ_PAGE_TOKENS;
+    for (int i = first + 1; i < end; i++) {
+        const int64_t next = s[order[i]] - s[order[i - 1]];
+        if (i > first + 1 && next != apart) return 0;
+        apart = next;
+    }
+    return apart;
+}
+
+/* The page's part of a row of scores, which is far when the page's turn comes: rows are longer than near caches. */
+static void fetch_row(const float *s, int64_t page)
+{
+    for (int64_t i = 0; i < DQ_PAGE_TOKENS; i += 16) DQ_KV_FETCH(s + page * DQ_PAGE_TOKENS + i);
+}
+
+/* ---- "CPU attention token": a block of one row. Heads that share a KV head are rows of one product. */
+/* As dq_cpu_scores. token: cpu_token_floats. */
+static void cpu_token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_args *args,
+                             const dq_kv_rows *row, const dq_kv_list *list, const int *head,
+                             int n_heads, int64_t keys, const dq_cpu_scaled *scaled, float *scratch,
+                             float *token)
+{
+    const dq_head_order *map = args->attn->map;
+    const int64_t d = map->head_dim;
+    float *x = token, *product = token + n_heads * d;
+    int key[MAX_ROWS] = {0}, order[MAX_ROWS];
+    dq_kv_span span[2];
+    dq_kv_spans(span, args->kv, list, row);
+    for (int i = 0; i < n_heads; i++) key[i] = map->key[head[i]];
+    order_heads(order, key, n_heads);
+    for (int i = 0; i < n_heads; i++)
+        memcpy(x + i * d, args->q.p + row->first * args->q.cols + head[order[i]] * d,
+               (size_t)d * sizeof *x);
+    const dq_simd_int8_rows q =
+        dq_cpu_round_rows(cpu, args, x, d, n_heads, dq_cpu_rounded_at(args, scratch));
+    for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys; p++) {
+        const int64_t slots = dq_kv_slots(keys, p);
+        for (int i = 0, end; i < n_heads; i = end) {
+            end = run_end(order, key, i, n_heads);
+            const dq_cpu_page page = dq_cpu_open_keys(cpu, args, list, p, key[order[i]],
+                                                      span->coded_end, slots, end - i, scratch);
+            const int64_t apart = rows_apart(s, order, i, end);
+            float *to = apart ? s[order[i]] + p * DQ_PAGE_TOKENS : product;
+            const int64_t ld = apart ? apart : DQ_PAGE_TOKENS;
+            dq_cpu_rows_times_keys(cpu, to, ld, args, x + i * d, d, end - i, &q, i, &page, scratch);
+            for (int k = i; k < end; k++, to += ld) {
+                if (slots < keys - p * DQ_PAGE_TOKENS) fetch_row(s[order[k]], p + 1);
+                dq_cpu_scale_page(cpu->simd, to, 0, 1, p, scaled->scale, scaled->visible,
+                                  scaled->top[order[k]]);
+                if (!apart)
+                    memcpy(s[order[k]] + p * DQ_PAGE_TOKENS, to, (size_t)slots * sizeof *product);
+            }
+        }
+    }
+}
+
+/* D of n slots from `first` on; those of the page after it, where there is one, are asked for. */
+static void map_page(const dq_simd *simd, float *d, const dq_cpu_token_map *m, int64_t first,
+                     int64_t n, bool more)
+{
+    for (int i = 0; more && i < 2 && m->p[i]; i++) fetch_row(m->p[i] + first, 1);
+    if (m->p[1])
+        simd->diff(d, m->p[0] + first, m->p[1] + first, n, m->by[0], m->by[1]);
+    else
+        memcpy(d, m->p[0] + first, (size_t)n * sizeof *d);
+}
+
+/* Rows of a product, those of output heads order[n] / slabs in d[][DQ_PAGE_TOKENS]: where they lie, or copied to `own` where
+ * they do not follow each other. */
+static const float *rows_of(float *own, const float *d, const int *order, int n, int slabs)
+{
+    const int first = order[0] / slabs;
+    bool follow = true;
+    for (int k = 1; k < n; k++) follow = follow && order[k] / slabs == first + k;
+    if (follow) return d + first * DQ_PAGE_TOKENS;
+    for (int k = 0; k < n; k++)
+        memcpy(own + k * DQ_PAGE_TOKENS, d + order[k] / slabs * DQ_PAGE_TOKENS,
+               DQ_PAGE_TOKENS * sizeof *own);
+    return own;
+}
+
+/* y = D V in the places of n output heads, y[n_out][n_slabs * head_dim]; keys > 0. */
+static void cpu_token_values(const dq_cpu *cpu, float *y, const dq_attend_args *args,
+                             const dq_kv_rows *row, const dq_kv_list *list,
+                             const dq_cpu_token_map *m, int n, int64_t keys, float *scratch,
+                             float *token)
+{
+    const dq_head_order *map = args->attn->map;
+    const int64_t d = map->head_dim;
+    const int slabs = map->n_slabs, n_rows = n * slabs;
+    float *sum = token, *own = token + n_rows * d, *maps = own + n_rows * DQ_PAGE_TOKENS;
+    int head[MAX_ROWS] = {0}, order[MAX_ROWS];
+    dq_kv_span span[2];
+    dq_kv_spans(span, args->kv, list, row);
+    for (int e = 0; e < n_rows; e++) head[e] = map->head[m[e / slabs].out].v[e % slabs];
+    order_heads(order, head, n_rows);
+    for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys; p++) {
+        const int64_t slots = dq_kv_slots(keys, p);
+        for (int i = 0; i < n; i++)
+            map_page(cpu->simd, maps + i * DQ_PAGE_TOKENS, &m[i], p * DQ_PAGE_TOKENS, slots,
+                     slots < keys - p * DQ_PAGE_TOKENS);
+        for (int i = 0, end; i < n_rows; i = end) {
+            end = run_end(order, head, i, n_rows);
+            const dq_cpu_page page = dq_cpu_open_values(cpu, args, list, p, head[order[i]],
+                                                        span->coded_end, slots, end - i, scratch);
+            dq_cpu_times_values(cpu, sum + i * d, d, args,
+                                rows_of(own, maps, order + i, end - i, slabs), DQ_PAGE_TOKENS,
+                                end - i, &page, p > 0, scratch);
+        }
+    }
+    for (int i = 0; i < n_rows; i++) {
+        const int e = order[i];
+        memcpy(y + ((int64_t)m[e / slabs].out * slabs + e % slabs) * d, sum + i * d,
+               (size_t)d * sizeof *y);
+    }
+}
+
+/* ---- CPU attention int8 ----
+ * Products of attention with pages of the cache, in f32 and in integers.
+ *
+ * In int8 arithmetic no code is read back. A query row is rounded to 8 bits once per run of
+ * channels that keys share a scale in; D, times the values' scales, to 16 bits per row and page: 8
+ * would cost more than the codes of the values do, and a difference of maps needs two 8-bit
+ * products anyway, as D in two bytes or as both maps. Sums of codes are exact; they are added in
+ * f32 in the order of channels and pages. What lows of values add is a sum of D times middles for
+ * each run, in f32. Per-channel codes have a step for each channel: a query row times a page's
+ * steps is rounded for that page, D once for all channels, and what lows add is a sum over
+ * channels, or of D, in f32. So a result depends on nothing but its own row. */
+
+/* Floats that keep what follows on 64 bytes. */
+static int64_t floats_of(int64_t bytes)
+{
+    return (bytes + 63) / 64 * 16;
+}
+
+/* Whether codes of `bits` are multiplied as they are. */
+static bool in_int8(dq_num num, int bits)
+{
+    return num == DQ_NUM_INT8 && bits < 16;
+}
+
+static bool int8_keys(const dq_attend_args *args)
+{
+    return in_int8(args->math.qk, args->kv->form[DQ_K].bits);
+}
+
+static bool int8_values(const dq_attend_args *args)
+{
+    return in_int8(args->math.pv, args->kv->form[DQ_V].bits);
+}
+
+const char *dq_cpu_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
+                                 int64_t rows)
+{
+    static const char *const name[2][2] = {{"attend", "attend with int8 values"},
+                                           {"attend with int8 keys", "attend_int8"}};
+    (void)b;
+    (void)rows;
+    if (math.qk == DQ_NUM_BF16 || math.pv == DQ_NUM_BF16) return NULL;
+    return name[in_int8(math.qk, kv->k_bits)][in_int8(math.pv, kv->v_bits)];
+}
+
+static int64_t block_floats(const dq_attend_args *args)
+{
+    const dq_kv *kv = args->kv;
+    const int64_t d = kv->map->head_dim;
+    int64_t keys = 0, values = 0;
+    if (int8_keys(args)) keys = dq_simd_int8_key_bytes(d, kv->form[DQ_K].group);
+    if (int8_values(args)) values = dq_simd_int8_value_bytes(kv->v_cols);
+    return floats_of(keys > values ? keys : values);
+}
+
+static int64_t work_floats(const dq_attend_args *args)
+{
+    const dq_kv *kv = args->kv;
+    int64_t sets = 0, sums = 0;
+    if (kv->by_page && (int8_keys(args) || int8_values(args)))
+        sets = floats_of(dq_simd_set_work_bytes(kv->map->head_dim));
+    if (int8_values(args) && kv->form[DQ_V].n_scales)
+        sums = floats_of(dq_simd_int8_work_bytes(dq_kv_runs(&kv->form[DQ_V])));
+    return sets > sums ? sets : sums;
+}
+
+/* One query head of `rows` rows: codes, scales, sums. */
+static int64_t query_floats(const dq_attend_args *args, int64_t rows)
+{
+    const dq_kv_page_form *form = &args->kv->form[DQ_K];
+    if (!int8_keys(args) || form->set_scales) return 0;
+    const int64_t codes = dq_simd_int8_padded(args->kv->map->head_dim, form->group);
+    return floats_of(rows * codes) + 2 * floats_of(rows * form->n_scales * 4);
+}
+
+/* Scratch: what reading a page takes, a block, work of value_sums, query heads. */
+static uint8_t *block_of(const dq_attend_args *args, float *scratch)
+{
+    return (uint8_t *)(scratch + dq_cpu_kv_scratch_floats(args->kv));
+}
+
+static float *work_of(const dq_attend_args *args, float *scratch)
+{
+    return scratch + dq_cpu_kv_scratch_floats(args->kv) + block_floats(args);
+}
+
+int64_t dq_cpu_score_floats(const dq_attend_args *args, int64_t rows, int64_t heads)
+{
+    return dq_cpu_kv_scratch_floats(args->kv) + block_floats(args) + work_floats(args) +
+           heads * query_floats(args, rows);
+}
+
+/* ------------------------------------------------------------------------------------------ keys */
+
+float *dq_cpu_rounded_at(const dq_attend_args *args, float *scratch)
+{
+    return work_of(args, scratch) + work_floats(args);
+}
+
+static void round_query(int8_t *code, float *scale, int32_t *sum, const dq_simd *simd,
+                        const dq_attend_args *args, const float *q)
+{
+    const int64_t d = args->kv->map->head_dim, group = args->kv->form[DQ_K].group;
+    for (int64_t c = 0; c < d; c += group) {
+        const int64_t n = d - c < group ? d - c : group;
+        *sum++ = dq_cpu_round8(simd, code, scale++, q + c, n);
+        code += (n + 3) / 4 * 4;
+    }
+}
+
+dq_simd_int8_rows dq_cpu_round_rows(const dq_cpu *cpu, const dq_attend_args *args, const float *x,
+                                    int64_t ldx, int64_t n, float *at)
+{
+    const dq_kv_page_form *form = &args->kv->form[DQ_K];
+    if (!int8_keys(args) || form->set_scales) return (dq_simd_int8_rows){0};
+    const int64_t ld = dq_simd_int8_padded(args->kv->map->head_dim, form->group);
+    int8_t *code = (int8_t *)at;
+    float *scale = at + floats_of(n * ld);
+    int32_t *sum = (int32_t *)(void *)(scale + floats_of(n * form->n_scales * 4));
+    memset(code, 0, (size_t)(n * ld));
+    for (int64_t r = 0; r < n; r++)
+        round_query(code + r * ld, scale + r * form->n_scales, sum + r * form->n_scales, cpu->simd,
+                    args, x + r * ldx);
+    return (dq_simd_int8_rows){.code = code, .ld = ld, .scale = scale, .sum = sum};
+}
+
+void dq_cpu_round_queries(dq_simd_int8_rows *q, const dq_cpu *cpu, const dq_attend_args *args,
+                          const dq_kv_rows *rows, const int *head, int n_heads, float *scratch)
+{
+    const int64_t d = args->kv->map->head_dim;
+    float *at = dq_cpu_rounded_at(args, scratch);
+    for (int i = 0; i < n_heads; i++, at += query_floats(args, rows->n))
+        q[i] = dq_cpu_round_rows(cpu, args, args->q.p + rows->first * args->q.cols + head[i] * d,
+                                 args->q.cols, rows->n, at);
+}
+
+/* A page from its view. Slots after the coded ones need the f32 product of all before them. */
+static void page_of(dq_cpu_page *page, const dq_kv *kv, const dq_cpu_kv_view *v, int64_t n)
+{
+    page->plain = v->plain;
+    page->n_plain = v->plain ? n : 0;
+    if (!v->form || v->first == v->end) return;
+    if (v->end >= n && v->plain) page->n_plain = v->first;
+    if (v->sets) {
+        page->kind = DQ_CPU_SETS;
+        page->sets = (dq_simd_set_page){.sets = v->sets,
+                                        .bits = v->bits,
+                                        .dim = kv->map->head_dim,
+                                        .cols = kv->v_cols,
+                                        .begins = v->begins,
+                                        .first = v->first,
+                                        .end = v->end,
+                                        .dither = v->dither};
+        return;
+    }
+    page->kind = DQ_CPU_CODED;
+    page->coded.scale = v->scale;
+    page->coded.middle = v->middle;
+    page->coded.bits = v->bits;
+    page->coded.dim = kv->map->head_dim;
+    page->coded.group = v->form->group;
+    page->coded.n = dq_kv_runs(v->form);
+    page->coded.first = v->first;
+    page->coded.end = v->end;
+}
+
+/* A block that many rows share, or the codes themselves. */
+static void give_codes(dq_cpu_page *page, const dq_cpu_kv_view *v, uint8_t *block, int64_t rows)
+{
+    const bool few = rows <= DQ_PAGES_FEW;
+    const uint8_t *codes = few ? v->codes : NULL, *next = few ? v->next : NULL;
+    if (page->kind == DQ_CPU_CODED) {
+        page->coded.block = block;
+        page->coded.codes = codes;
+        page->coded.next = next;
+    } else {
+        page->sets.block = block;
+        page->sets.codes = codes;
+        page->sets.next = next;
+    }
+}
+
+/* What few rows read as it is held; NULL: not this page. */
+static const void *half_page(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
+                             int head, int64_t coded_end, int64_t rows)
+{
+    enum { FEW = 6 }; /* rows that gemm_half makes f32 once for */
+    return rows > FEW ? NULL : dq_cpu_kv_half_page(kv, list, page, side, head, coded_end);
+}
+
+dq_cpu_page dq_cpu_open_keys(const dq_cpu *cpu, const dq_attend_args *args, const dq_kv_list *list,
+                             int64_t page, int key, int64_t coded_end, int64_t n, int64_t rows,
+                             float *scratch)
+{
+    const dq_kv *kv = args->kv;
+    dq_cpu_page p = {.half = half_page(kv, list, page, DQ_K, key, coded_end, rows), .n_plain = n};
+    if (p.half) return p;
+    if (!int8_keys(args)) {
+        p.plain = dq_cpu_kv_read_keys(cpu->simd, kv, list, page, key, coded_end, scratch);
+        return p;
+    }
+    const dq_cpu_kv_view v =
+        dq_cpu_kv_view_page(cpu->simd, kv, list, page, DQ_K, key, coded_end, scratch);
+    page_of(&p, kv, &v, n);
+    if (v.form && v.end > v.first) {
+        give_codes(&p, &v, block_of(args, scratch), rows);
+        if (rows > DQ_PAGES_FEW)
+            cpu->pages->key_block(block_of(args, scratch), v.codes, v.next, v.bits,
+                                  kv->map->head_dim, v.form->group);
+    }
+    return p;
+}
+
+void dq_cpu_rows_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
+                            const float *x, int64_t ldx, int64_t m, const dq_simd_int8_rows *q,
+                            int64_t first, const dq_cpu_page *page, float *scratch)
+{
+    const int64_t d = args->attn->map->head_dim;
+    if (page->half)
+        cpu->simd->gemm_half(s, ld, x, ldx, page->half, args->kv->dense, DQ_PAGE_TOKENS, m,
+                             page->n_plain, d, false);
+    else if (page->n_plain)
+        cpu->simd->gemm(s, ld, x, ldx, page->plain, DQ_PAGE_TOKENS, m, page->n_plain, d, false);
+    if (page->kind == DQ_CPU_SETS)
+        cpu->pages->set_scores(s, ld, x, ldx, m, &page->sets, work_of(args, scratch));
+    if (page->kind != DQ_CPU_CODED) return;
+    const dq_simd_int8_rows own = {.code = q->code + first * q->ld,
+                                   .ld = q->ld,
+                                   .scale = q->scale + first * page->coded.n,
+                                   .sum = q->sum + first * page->coded.n};
+    cpu->pages->key_scores(s, ld, &own, m, &page->coded);
+}
+
+void dq_cpu_times_keys(const dq_cpu *cpu, float *s, int64_t ld, const dq_attend_args *args,
+                       const dq_kv_rows *rows, const dq_kv_span *a, int head,
+                       const dq_simd_int8_rows *q, const dq_cpu_page *page, float *scratch)
+{
+    const float *x =
+        args->q.p + (rows->first + a->first) * args->q.cols + head * args->attn->map->head_dim;
+    dq_cpu_rows_times_keys(cpu, s, ld, args, x, args->q.cols, a->n, q, a->first, page, scratch);
+}
+
+/* ---------------------------------------------------------------------------------------- values */
+
+dq_cpu_page dq_cpu_open_values(const dq_cpu *cpu, const dq_attend_args *args,
+                               const dq_kv_list *list, int64_t page, int head, int64_t coded_end,
+                               int64_t n, int64_t rows, float *scratch)
+{
+    const dq_kv *kv = args->kv;
+    dq_cpu_page p = {.half = half_page(kv, list, page, DQ_V, head, coded_end, rows), .n_plain = n};
+    if (p.half) return p;
+    if (!int8_values(args)) {
+        p.plain = dq_cpu_kv_read_values(cpu->simd, kv, list, page, head, coded_end, scratch);
+        return p;
+    }
+    const dq_cpu_kv_view v =
+        dq_cpu_kv_view_page(cpu->simd, kv, list, page, DQ_V, head, coded_end, scratch);
+    page_of(&p, kv, &v, n);
+    if (v.form && v.end > v.first) {
+        give_codes(&p, &v, block_of(args, scratch), rows);
+        if (rows > DQ_PAGES_FEW)
+            cpu->pages->value_block(block_of(args, scratch), v.codes, v.next, v.bits, kv->v_cols);
+    }
+    return p;
+}
+
+static void times_plain(const dq_cpu *cpu, float *y, int64_t ldy, const dq_attend_args *args,
+                        const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add)
+{
+    const int64_t dim = args->attn->map->head_dim, cols = args->kv->v_cols;
+    for (int64_t c = 0; c < dim; c += DQ_TILE_N) {
+        const int64_t n = dim - c < DQ_TILE_N ? dim - c : DQ_TILE_N;
+        if (page->half)
+            cpu->simd->gemm_half(y + c, ldy, d, ldd, (const uint16_t *)page->half + c,
+                                 args->kv->dense, cols, m, n, page->n_plain, add);
+        else
+            cpu->simd->gemm(y + c, ldy, d, ldd, page->plain + c, cols, m, n, page->n_plain, add);
+    }
+}
+
+void dq_cpu_times_values(const dq_cpu *cpu, float *y, int64_t ldy, const dq_attend_args *args,
+                         const float *d, int64_t ldd, int64_t m, const dq_cpu_page *page, bool add,
+                         float *scratch)
+{
+    const int64_t dim = args->attn->map->head_dim;
+    if (page->n_plain) {
+        times_plain(cpu, y, ldy, args, d, ldd, m, page, add);
+    } else if (!add) {
+        for (int64_t r = 0; r < m; r++) memset(y + r * ldy, 0, (size_t)dim * sizeof *y);
+    }
+    if (page->kind == DQ_CPU_SETS)
+        cpu->pages->set_sums(y, ldy, d, ldd, m, &page->sets, work_of(args, scratch));
+    if (page->kind == DQ_CPU_CODED)
+        cpu->pages->value_sums(y, ldy, d, ldd, m, &page->coded, work_of(args, scratch));
+}
+
+/* ---- CPU attention tasks ----
+ * How attention is cut for threads. A KV head group that is one task reads every page once for all
+ * its heads; where groups would leave threads idle, single rows are cut into as few parts of its
+ * heads as keep threads busy, blocks of rows, to which the codes are little beside the products,
+ * into output heads. */
+
+/* Sums over rows are added in one order: their tasks own a sequence and KV head group whole. */
+static bool whole_sequences(const dq_attend_args *args)
+{
+    return args->columns || args->measure || args->look;
+}
+
+static int cpu_group_of_out(const dq_head_order *map, int out)
+{
+    return map->group[map->head[out].v[0]];
+}
+
+/* Output heads after `out` that can share its second map: where heads are tasks of their own, these stay in one. */
+static int share_end(const dq_head_order *map, int out)
+{
+    int end = out + 1;
+    if (map->n_maps < 2) return end;
+    while (end < map->n_out && map->head[end].q[1] == map->head[out].q[1] &&
+           cpu_group_of_out(map, end) == cpu_group_of_out(map, out)) {
+        end++;
+    }
+    return end;
+}
+
+/* The output heads of a group, in as many parts or as many as it has heads. */
+static int64_t cut_group(dq_cpu_task *list, const dq_head_order *map, const dq_cpu_task *whole,
+                         int parts)
+{
+    int64_t n = 0;
+    int heads = 0, done = 0;
+    for (int out = 0; out < map->n_out; out++) heads += cpu_group_of_out(map, out) == whole->group;
+    for (int out = 0, first = 0; out < map->n_out && done < heads; out++) {
+        if (cpu_group_of_out(map, out) != whole->group) continue;
+        done++;
+        if (done < heads && (int64_t)done * parts < (n + 1) * heads) continue;
+        if (list) {
+            list[n] = *whole;
+            list[n].out_first = first;
+            list[n].out_end = out + 1;
+        }
+        first = out + 1;
+        n++;
+    }
+    return n;
+}
+
+/* Cuts one tile of rows, or all rows of a sequence, into tasks. */
+static int64_t cut_rows(dq_cpu_task *list, const dq_head_order *map, const dq_kv_rows *rows,
+                        int parts)
+{
+    int64_t n = 0;
+    dq_cpu_task whole = {.seq = rows->seq, .first = rows->first, .end = rows->first + rows->n};
+    for (int g = 0; parts > 0 && g < map->n_groups; g++) {
+        whole.group = g;
+        n += cut_group(list ? list + n : NULL, map, &whole, parts);
+    }
+    for (int out = 0; parts == 0 && out < map->n_out; n++) {
+        const int next = share_end(map, out);
+        if (list)
+            list[n] = (dq_cpu_task){rows->seq, rows->first, whole.end,
+                                    out,       next,        cpu_group_of_out(map, out)};
+        out = next;
+    }
+    return n;
+}
+
+/* Fills list (NULL: only counts); returns how many tasks there are. */
+static int64_t cpu_tasks(dq_cpu_task *list, const dq_attend_args *args, int parts)
+{
+    const dq_batch *batch = args->batch;
+    int64_t n = 0;
+    for (int i = 0; i < batch->n_seq; i++) {
+        for (int64_t first = batch->cu_rows[i], end = batch->cu_rows[i + 1]; end > first;) {
+            dq_kv_rows rows = {i, first, end - first, batch->pos + first};
+            if (!whole_sequences(args)) dq_cpu_rows_last_tile(&rows, batch, i, first, end);
+            end = rows.first;
+            n += cut_rows(list ? list + n : NULL, args->attn->map, &rows, parts);
+        }
+    }
+    return n;
+}
+
+/* Into how many parts each KV head group is cut; 0: into its output heads. */
+static int cpu_task_parts(const dq_attend_args *args, int threads)
+{
+    const int64_t n = cpu_tasks(NULL, args, 1);
+    if (whole_sequences(args) || n >= 2 * (int64_t)threads) return 1;
+    if (args->batch->n_rows > args->batch->n_seq) return 0;
+    if (n % threads == 0) return 1;
+    return (int)(((n < threads ? 1 : 2) * threads + n - 1) / n);
+}
+
+/* ---- CPU attention ----
+ * Attention over the paged cache. How a page's codes are multiplied stands in
+ * "CPU attention int8"; everything else is f32.
+ *
+ * A task walks blocks of rows of one sequence. For a block it holds S of one or two query heads
+ * for all keys the block sees (memory linear in the context), turns rows into exp(S - max),
+ * subtracts the maps, and multiplies once with V. Every value of a row is made by a chain of
+ * operations whose order depends on the row's own keys only; so rows do not depend on blocks,
+ * calls or threads. */
 
 enum {
     /* Scores of a block: 64 MiB at most where 16 rows take no more. Keys and values of long contexts are read from memory for
@@ -103,7 +682,7 @@ typedef struct scratch {
     int32_t *edge; /* tile granularity: end of each run of keys in one tile of positions */
     int64_t n_edges;
     float *read;    /* pages on their way into products */
-    float *token;   /* of cpu_attention_token.c */
+    float *token;   /* of "CPU attention token" */
     int kept, held; /* slot that still holds second map `held` from the bundle before; -1: none */
 } scratch;
 
@@ -340,7 +919,7 @@ static void next_bundle(bundle *u, scratch *s, const dq_head_order *map, const d
     int next = 0;
     u->n_outs = u->n_fresh = 0;
     for (; *out < t->out_end; ++*out) {
-        if (dq_cpu_group_of_out(map, *out) != t->group) continue;
+        if (cpu_group_of_out(map, *out) != t->group) continue;
         if (u->n_outs == 0 && map->head[*out].q[1] != s->held) s->kept = s->held = -1;
         int second = map->n_maps == 2 ? second_slot(map, s, u, *out) : 0;
         int need = u->n_fresh + (s->kept >= 0) + 1 + (second < 0);
@@ -364,8 +943,8 @@ static void token_values(const work *w, const scratch *s, const dq_kv_rows *row,
         map[i].by[0] = s->by[i][0][0];
         map[i].by[1] = s->by[i][0][1];
     }
-    dq_cpu_token_values(w->cpu, w->dst.p + row->first * w->dst.cols, w->args, row, list, map,
-                        u->n_outs, keys, s->read, s->token);
+    cpu_token_values(w->cpu, w->dst.p + row->first * w->dst.cols, w->args, row, list, map,
+                     u->n_outs, keys, s->read, s->token);
 }
 
 static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_rows *rows,
@@ -376,8 +955,8 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_row
     const bool token = rows->n == 1 && keys > 0;
     for (int i = 0; i < u->n_fresh; i++) into[i] = s->slot[u->slot[i]];
     if (token)
-        dq_cpu_token_scores(w->cpu, into, w->args, rows, list, u->head, u->n_fresh, keys, &scaled,
-                            s->read, s->token);
+        cpu_token_scores(w->cpu, into, w->args, rows, list, u->head, u->n_fresh, keys, &scaled,
+                         s->read, s->token);
     else
         dq_cpu_scores(w->cpu, into, ld, w->args, rows, list, u->head, u->n_fresh, keys, &scaled,
                       s->read);
@@ -455,7 +1034,7 @@ static plan plan_blocks(const dq_attend_args *args)
     while (p.slots < useful && (p.slots + 1) * floats <= max) p.slots++;
     p.bytes = (size_t)(p.slots * floats + dq_cpu_score_floats(args, p.block_rows, p.slots)) *
               sizeof(float);
-    p.bytes += (size_t)dq_cpu_token_floats(args, p.slots) * sizeof(float);
+    p.bytes += (size_t)cpu_token_floats(args, p.slots) * sizeof(float);
     p.bytes += (size_t)(p.keys + 16) * sizeof(int32_t);
     return p;
 }
@@ -472,7 +1051,7 @@ static void run_task(const work *w, const dq_cpu_task *t, const plan *p, void *b
     for (int i = 0; i < p->slots; i++) s.slot[i] = (float *)block + i * floats;
     s.read = (float *)block + p->slots * floats;
     s.token = s.read + dq_cpu_score_floats(args, p->block_rows, p->slots);
-    s.edge = (int32_t *)(void *)(s.token + dq_cpu_token_floats(args, p->slots));
+    s.edge = (int32_t *)(void *)(s.token + cpu_token_floats(args, p->slots));
     for (int64_t end = t->end; end > t->first;) {
         dq_kv_rows tile;
         dq_cpu_rows_last_tile(&tile, args->batch, t->seq, t->first, end);
@@ -524,12 +1103,12 @@ void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
     if (b->err.code != DQ_OK) return;
     work w = {.cpu = dq_cpu_of(b), .simd = dq_cpu_of(b)->simd, .args = args, .dst = dst};
     const plan p = plan_blocks(args);
-    const int parts = dq_cpu_task_parts(args, b->threads);
-    const int64_t n = dq_cpu_tasks(NULL, args, parts);
+    const int parts = cpu_task_parts(args, b->threads);
+    const int64_t n = cpu_tasks(NULL, args, parts);
     dq_cpu_task *tasks = dq_cpu_shared(b, (size_t)(n + 1) * sizeof *tasks);
     if (!tasks || !dq_cpu_reserve(b, p.bytes)) return;
     if (begin_observers(b, &w)) {
-        dq_cpu_tasks(tasks, args, parts);
+        cpu_tasks(tasks, args, parts);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads)
         for (int64_t i = 0; i < n; i++) {
             run_task(&w, &tasks[i], &p, dq_cpu_of(b)->block[omp_get_thread_num()]);

@@ -4,9 +4,9 @@
 #define DQ_CPU_ATTENTION_H
 
 #include "kernels/cpu/kv/cpu_kv.h"
-#include "kernels/paged/span_rows.h"
+#include "kernels/paged/kv_pages.h"
 
-/* ---- cpu_attention_int8.c: pages in products. math.qk and math.pv of the call decide whether a page's
+/* ---- cpu_attention.c: pages in products. math.qk and math.pv of the call decide whether a page's
  * codes are multiplied as integers or read back; unquantized slots are multiplied in f32 either way. */
 
 /* What attend takes for math.qk, math.pv. */
@@ -60,34 +60,6 @@ typedef struct dq_cpu_scaled {
     const int64_t *visible; /* [rows] */
     float (*top)[DQ_PAGE_TOKENS];
 } dq_cpu_scaled;
-static inline void dq_cpu_scale_page(const dq_simd *simd, float *s, int64_t ld, int64_t rows,
-                                     int64_t page, float scale, const int64_t *visible, float *top)
-{
-    for (int64_t r = 0; r < rows; r++) {
-        const float max = simd->scale_max(s + r * ld, dq_kv_slots(visible[r], page), scale);
-        top[r] = page == 0 || max > top[r] ? max : top[r];
-    }
-}
-
-/* ---- cpu_attention_token.c: a block of one row. Heads that share a KV head are rows of one product. */
-/* As dq_cpu_scores. token: dq_cpu_token_floats. */
-void dq_cpu_token_scores(const dq_cpu *cpu, float *const *s, const dq_attend_args *args,
-                         const dq_kv_rows *row, const dq_kv_list *list, const int *head,
-                         int n_heads, int64_t keys, const dq_cpu_scaled *scaled, float *scratch,
-                         float *token);
-/* D of an output head: by[0] p[0] - by[1] p[1], p[0] where there is no second map. */
-typedef struct dq_cpu_token_map {
-    int out;
-    const float *p[2];
-    float by[2];
-} dq_cpu_token_map;
-/* y = D V in the places of n output heads, y[n_out][n_slabs * head_dim]; keys > 0. */
-void dq_cpu_token_values(const dq_cpu *cpu, float *y, const dq_attend_args *args,
-                         const dq_kv_rows *row, const dq_kv_list *list, const dq_cpu_token_map *m,
-                         int n, int64_t keys, float *scratch, float *token);
-/* For up to `heads` query heads, and as many output heads. */
-int64_t dq_cpu_token_floats(const dq_attend_args *args, int64_t heads);
-
 /* ---- cpu_attention.c */
 /* S[r * ld + s] = (q_r . k_s), unscaled where `scaled` is NULL, for every token s < keys of the list and each of n_heads
  * query heads, 32 at most (S[i] belongs to head[i]). Pages are walked once for all heads, and codes made
@@ -104,19 +76,6 @@ int64_t dq_cpu_row_floats(int64_t keys);
 void dq_cpu_rows_last_tile(dq_kv_rows *rows, const dq_batch *batch, int seq, int64_t first,
                            int64_t end);
 
-/* ---- cpu_attention_tasks.c: how a call is cut for threads. It never shows in the results. */
-/* Rows first .. end-1 of a sequence for those of output heads out_first .. out_end-1 that belong to one KV head group. */
-typedef struct dq_cpu_task {
-    int seq;
-    int64_t first, end;
-    int out_first, out_end, group;
-} dq_cpu_task;
-/* Into how many parts each KV head group is cut; 0: into its output heads. */
-int dq_cpu_task_parts(const dq_attend_args *args, int threads);
-/* Fills list (NULL: only counts); returns how many tasks there are. */
-int64_t dq_cpu_tasks(dq_cpu_task *list, const dq_attend_args *args, int parts);
-int dq_cpu_group_of_out(const dq_head_order *map, int out);
-
 /* One output head's maps for a block of rows, on their way from softmax to subtraction: row r of map m is
  * p[m][r * ld + i] / sum[m][r] for the visible[r] first tokens of the list. p[1] NULL: one map. */
 typedef struct dq_cpu_column_job {
@@ -130,16 +89,16 @@ typedef struct dq_cpu_column_job {
     const int64_t *visible;
 } dq_cpu_column_job;
 
-/* cpu_columns.c: adds to args->columns. */
+/* cpu_observe.c: adds to args->columns. */
 void dq_cpu_count_columns(const dq_cpu_column_job *job);
 
-/* cpu_measure.c: adds the block's rows to the measure of the output head. */
+/* cpu_observe.c: adds the block's rows to the measure of the output head. */
 void dq_cpu_measure(const dq_simd *simd, const dq_cpu_column_job *job, dq_head_measure *m);
 
 /* cpu_look.c: the same of its profile. */
 void dq_cpu_look(const dq_cpu_column_job *job, dq_head_profile *p);
 
-/* cpu_spans.c: masses of those of the block's rows that count; the others cost nothing. */
+/* cpu_observe.c: masses of those of the block's rows that count; the others cost nothing. */
 void dq_cpu_count_spans(const dq_cpu_column_job *job, dq_span_mass *mass, const dq_span_rows *s);
 
 static inline float dq_cpu_lambda(const dq_attend_args *args, int64_t row, int out)
@@ -149,7 +108,7 @@ static inline float dq_cpu_lambda(const dq_attend_args *args, int64_t row, int o
                : args->attn->lambda;
 }
 
-/* cpu_absmax.c */
+/* cpu_observe.c */
 void dq_cpu_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args);
 void dq_cpu_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q);
 
@@ -161,21 +120,7 @@ void dq_cpu_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *a
                          int32_t seq_base);
 void dq_cpu_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
                     int32_t seq_base);
-/* Empty tallies of the same pass as *tally, one per thread, which leave out what cannot enter its list. NULL with the sticky
- * error set. Their merge into a tally; their end. */
-dq_tally *dq_cpu_tallies_new(dq_backend *b, const dq_tally *tally);
-void dq_cpu_tallies_join(dq_tally *tally, const dq_tally *local, int n);
-void dq_cpu_tallies_free(dq_tally *local, int n);
-/* Takes the logits s[n] that a query head has in a row; list: of the keys. at.col is not set. */
-typedef void dq_cpu_take_logits(void *arg, int thread, const float *s, int64_t n,
-                                const dq_kv_list *list, dq_place at);
-/* Those of all query heads and rows, by all threads, in any order. */
-void dq_cpu_walk_logits(dq_backend *b, const dq_attend_args *args, int32_t seq_base,
-                        dq_cpu_take_logits *take, void *arg);
-/* Sequence of the batch that holds a row. */
-int dq_cpu_seq_of_row(const dq_batch *batch, int64_t row);
-
-/* cpu_profile.c */
+/* cpu_observe.c */
 void dq_cpu_profile_logits(dq_backend *b, const dq_profile *to, const dq_attend_args *args);
 void dq_cpu_profile_rows(dq_backend *b, const dq_profile *to, dq_mat x, int64_t first,
                          const dq_batch *batch, int layer);

@@ -1,5 +1,5 @@
-/* cpu_look: where the maps of an output head go, on their way from softmax to subtraction. Each row is walked once, in lanes
- * that are added in a fixed order.
+/* Where the maps of an output head go, on their way from softmax to subtraction. Each row is
+ * walked once, in lanes that are added in a fixed order.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cpu/attention/cpu_attention.h"
 

@@ -44,42 +44,12 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
                                    int64_t page, int side, int head, int64_t coded_end,
                                    float *scratch);
 
-/* ---- cpu_kv_codes.c */
-/* dq_kv_device.encode of one page. */
-void dq_cpu_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job,
-                           float *scratch);
 /* Codes q[v_cols] and scales [n_scales], or steps and lows [2 * head_dim], of token i, which has them. For tests. */
 void dq_cpu_kv_token_codes(const dq_kv *kv, const dq_kv_list *list, int64_t i, int head, int side,
                            int8_t *q, float *scale);
-/* dq_kv_device.move */
-void dq_cpu_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
-                         const int32_t *kept, int64_t n, float *scratch);
-
-/* ---- cpu_kv_sets.c: codes with a low */
-/* n values as u - 2^(bits-1), their step and low as they are stored; true where f16 does not hold both. */
-bool dq_cpu_kv_run_encode(const dq_simd *simd, int8_t *q, float *step, float *low, const float *x,
-                          int64_t n, int bits);
-/* Those of what is due in one head, less 2^(bits-1): keys q[v_cols][DQ_PAGE_TOKENS], values q[DQ_PAGE_TOKENS][v_cols]; other
- * slots stay. Steps and lows go to the page. False where one stays f32 (kv.h) and the side is not wide.
- * plain: the head's unquantized numbers; rows[DQ_PAGE_TOKENS * v_cols]. */
-bool dq_cpu_kv_sets_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job, int side,
-                           int h, int8_t *q, const float *plain, float *rows);
-/* Steps [v_cols] and lows [v_cols] of the first n sets of a head, one set after the other, filled up with zeros. */
-void dq_cpu_kv_sets_read(const dq_simd *simd, const dq_kv *kv, const dq_kv_page *p, int group,
-                         int side, int h, int n, float *out);
-/* Dither of the page's slots, zeros below 4 bits; own[DQ_PAGE_TOKENS] is for where they do not lie in the order of positions. */
-const float *dq_cpu_kv_sets_dither(const dq_kv *kv, const dq_kv_page *p, float *own);
-/* Numbers of set `from` become those of set `to`. */
-void dq_cpu_kv_sets_move(const dq_kv *kv, dq_kv_page *to, int set, const dq_kv_page *from,
-                         int from_set, int group, int side, int h);
-
-/* ---- cpu_kv.c */
-/* n elements of kv->dense, each so many after the one before. */
-void dq_cpu_kv_copy(const dq_kv *kv, void *to, int64_t to_step, const void *from, int64_t from_step,
-                    int64_t n);
 dq_kv *dq_cpu_kv_new(dq_backend *b, const dq_head_order *map, int n_layers, const dq_kv_spec *spec);
 void dq_cpu_kv_free(dq_backend *b, dq_kv *kv);
-/* cpu_blocks.c: memory of pages, zeroed and 64-byte aligned; on one thread at a time. What is freed is kept for the next block
+/* cpu_kv.c: memory of pages, zeroed and 64-byte aligned; on one thread at a time. What is freed is kept for the next block
  * of that size, until `end` or beyond 256 MiB: then chunks of blocks go of which none is in use. `end` works after errors. */
 void *dq_cpu_block_new(dq_backend *b, int64_t bytes);
 void dq_cpu_block_free(dq_backend *b, void *p); /* NULL allowed */
@@ -89,16 +59,16 @@ const dq_kv_list *dq_cpu_kv_list_at(dq_backend *b, const dq_kv *kv, int32_t seq,
                                     int group, int32_t t, int64_t *coded_end);
 void dq_cpu_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                          int32_t t, double *sum);
-/* cpu_key_cosines.c */
+/* cpu_keys.c */
 void dq_cpu_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                            int32_t t, double *cosine);
-/* cpu_kv_rows.c. x[count][cols]: keys of the group's heads side by side, as they were before `rope` but for the square of its
+/* cpu_kv.c. x[count][cols]: keys of the group's heads side by side, as they were before `rope` but for the square of its
  * amplitude; cols may be padded. Threads' scratch is reserved. */
 void dq_cpu_kv_read_bare_keys(dq_backend *b, dq_mat x, const dq_kv *kv, const dq_kv_list *list,
                               int group, int64_t coded_end, const dq_rope *rope);
 void dq_cpu_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group, int32_t t,
                     const dq_rope *rope, float *row);
-/* cpu_key_leverages.c */
+/* cpu_keys.c */
 void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
                              int32_t t, const dq_rope *rope, double *leverage);
 

@@ -24,7 +24,7 @@ cudaError_t dq_linear_bias(float *x, const float *bias, int64_t rows, int64_t co
 /* Bytes per row of the codes that dq_linear_round makes for w; floats per group of its scales. */
 int64_t dq_linear_code_pitch(const dq_cuda_weight *w);
 int64_t dq_linear_scale_pitch(int64_t rows);
-/* Rounds x[rows][w->cols] to 8 bits by row and column group of the packed w, by the rule of cpu_prepacked.h:
+/* Rounds x[rows][w->cols] to 8 bits by row and column group of the packed w, by the rule of cpu_linear.h:
  * code[rows][code_pitch] with groups padded by zeros as those of w are, scale[groups][scale_pitch], and, where w
  * has zero points, the sums of codes, sum[groups][scale_pitch] (else NULL). */
 cudaError_t dq_linear_round(int8_t *code, float *scale, int32_t *sum, const float *x, int64_t rows,

@@ -1,5 +1,5 @@
 /* rows: kernels on rows of activations, f32 in row-major order. Pointers are device memory, work is in
- * stream s. What cpu_rows.c computes; sums are in double and in a fixed order.
+ * stream s. What cpu.c computes; sums are in double and in a fixed order.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_ROWS_H
 #define DQ_ROWS_H

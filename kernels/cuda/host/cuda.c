@@ -1,13 +1,873 @@
-/* cuda: the CUDA backend's table, opening and closing, and its error texts.
+/* The batch is walked twice: once to count units, edges and records, once to fill arrays of that
+ * size, which then go to the device together. Units are placed into launches greedily, in order: a
+ * launch ends where the next unit's strips would not fit.
  * SPDX-License-Identifier: MIT */
 #include "kernels/cuda/host/cuda.h"
 
-#include "kernels/cuda/host/cuda_blas.h"
-#include "kernels/cuda/host/cuda_kv.h"
-#include "kernels/cuda/host/cuda_ops.h"
+#include "engine/backend.h"
+#include "kernels/cuda/device/cuda_weight.h"
+#include "kernels/cuda/device/fused.h"
+#include "kernels/cuda/host/runtime.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* ---- CUDA units ---- */
+
+enum { UNITS = 65535 }; /* a grid's third axis ends there */
+
+/* ---------------------------------------------------------------------------------------- sizes */
+
+/* Host arrays while they are made. */
+typedef struct draft {
+    const dq_attend_args *args;
+    dq_cuda_units_request request;
+    dq_attention_unit *unit;
+    dq_page *page;
+    int32_t *visible, *edge;
+    int n_units;
+    dq_cuda_dither dither;
+    int64_t n_pages, n_own, n_edges; /* n_own: pages with a row of dither of their own */
+    int64_t n_spans;                 /* rows before the sequence that spans count */
+} draft;
+
+static const dq_kv_list *list_of(const dq_attend_args *args, int i, int g)
+{
+    return dq_kv_list_of(args->kv, args->batch->seq[i], args->layer, g);
+}
+
+/* Rows of a sequence from `first` on whose positions share a tile. */
+static int64_t tile_end(const dq_batch *batch, int64_t first, int64_t end)
+{
+    int64_t n = first + 1;
+    while (n < end && batch->pos[n] / DQ_PAGE_TOKENS == batch->pos[first] / DQ_PAGE_TOKENS) n++;
+    return n;
+}
+
+static void count(draft *d)
+{
+    const dq_batch *batch = d->args->batch;
+    const int n_groups = d->args->attn->map->n_groups;
+    for (int i = 0; i < batch->n_seq; i++) {
+        const int64_t end = batch->cu_rows[i + 1];
+        for (int64_t r = batch->cu_rows[i]; r < end; r = tile_end(batch, r, end))
+            d->n_units += n_groups;
+        for (int g = 0; end > batch->cu_rows[i] && g < n_groups; g++) {
+            const dq_kv_list *list = list_of(d->args, i, g);
+            const int64_t pages = (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
+            d->n_pages += pages;
+            for (int64_t p = 0; dq_kv_dithers(&d->args->kv->spec) && p < pages; p++)
+                d->n_own += dq_cuda_dithers_own(d->args->kv, list->page[p]);
+            d->n_edges += list->count; /* at most */
+        }
+    }
+}
+
+static bool draft_new(dq_backend *b, draft *d, const dq_attend_args *args,
+                      dq_cuda_units_request request)
+{
+    memset(d, 0, sizeof *d);
+    d->args = args;
+    d->request = request;
+    count(d);
+    const size_t cells = (size_t)args->batch->n_rows * (size_t)args->attn->map->n_groups;
+    d->unit = dq_block_new((size_t)d->n_units + 1, sizeof *d->unit, &b->err);
+    d->page = dq_block_new((size_t)d->n_pages + 1, sizeof *d->page, &b->err);
+    d->visible = dq_block_new(cells + 1, sizeof *d->visible, &b->err);
+    if (request.edges || request.places)
+        d->edge = dq_block_new((size_t)d->n_edges + 1, sizeof *d->edge, &b->err);
+    const bool ok = b->err.code == DQ_OK && dq_cuda_dither_new(b, &d->dither, args->kv, d->n_own);
+    d->n_units = 0;
+    d->n_pages = d->n_edges = 0;
+    return ok;
+}
+
+static void draft_free(draft *d)
+{
+    dq_block_free(d->dither.row);
+    dq_block_free(d->page);
+    dq_block_free(d->visible);
+    dq_block_free(d->edge);
+}
+
+/* ---------------------------------------------------------------------------------------- content */
+
+/* Keys of one tile of positions are neighbours in the list, wherever kept tokens ended up. */
+static void add_edges(draft *d, const dq_kv_list *list)
+{
+    for (int64_t i = 0; d->request.places && i < list->count; i++)
+        d->edge[d->n_edges++] = dq_kv_pos(list, i);
+    for (int64_t i = 0; d->request.edges && i < list->count; i++) {
+        if (i + 1 == list->count ||
+            dq_kv_pos(list, i + 1) / DQ_PAGE_TOKENS != dq_kv_pos(list, i) / DQ_PAGE_TOKENS)
+            d->edge[d->n_edges++] = (int32_t)(i + 1);
+    }
+}
+
+/* What each row of a sequence sees. Positions of rows and tokens ascend, so this walks both once. */
+static void add_visible(draft *d, const dq_kv_list *list, int i, int g)
+{
+    const dq_batch *batch = d->args->batch;
+    const int n_groups = d->args->attn->map->n_groups;
+    int64_t n = dq_kv_visible(list, batch->pos[batch->cu_rows[i]]);
+    for (int64_t r = batch->cu_rows[i]; r < batch->cu_rows[i + 1]; r++) {
+        while (n < list->count && dq_kv_pos(list, n) <= batch->pos[r]) n++;
+        d->visible[r * n_groups + g] = (int32_t)n;
+    }
+}
+
+static void add_unit(draft *d, const dq_kv_list *list, const dq_kv_rows *rows, int g,
+                     dq_attention_unit shared)
+{
+    dq_attention_unit *w = &d->unit[d->n_units++];
+    dq_kv_span span[2];
+    const int n_spans = dq_kv_spans(span, d->args->kv, list, rows);
+    const int64_t last = (rows->first + rows->n - 1) * d->args->attn->map->n_groups + g;
+    *w = shared;
+    w->row = (int32_t)rows->first;
+    w->n = (int32_t)rows->n;
+    w->split = (int32_t)span[0].n;
+    w->coded[0] = (int32_t)span[0].coded_end;
+    w->coded[1] = (int32_t)span[n_spans - 1].coded_end;
+    w->keys = d->visible[last];
+    w->ld = (w->keys + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS * DQ_PAGE_TOKENS;
+    if (!d->args->kv->form[DQ_V].set_scales) w->n_parts = w->ld / DQ_PAGE_TOKENS;
+}
+
+/* From which row of a unit on columns count, n: none. */
+static int32_t first_counted(const draft *d, const dq_attention_unit *w)
+{
+    const dq_columns *c = d->args->columns;
+    if (!c) return w->n;
+    const int64_t end = d->args->batch->cu_rows[w->seq + 1];
+    const int64_t first = c->last_rows ? end - c->last_rows - w->row : 0;
+    return (int32_t)(first < 0 ? 0 : first > w->n ? w->n : first);
+}
+
+/* The same for spans, with the record of that row. */
+static void place_spans(const draft *d, dq_attention_unit *w)
+{
+    const int64_t *cu_rows = d->args->batch->cu_rows;
+    w->counted = w->n;
+    if (!d->args->spans) return;
+    const int64_t first = dq_attention_spans_first(d->args->spans, cu_rows, w->seq),
+                  here = first - w->row;
+    w->counted = (int32_t)(here < 0 ? 0 : here > w->n ? w->n : here);
+    w->span = (int32_t)(d->n_spans + (here < 0 ? -here : 0));
+}
+
+/* A list's pages; returns how many sets they have. */
+static int32_t add_pages(draft *d, const dq_kv_list *list)
+{
+    int32_t n_sets = 0;
+    for (int64_t p = 0; p < (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS; p++) {
+        dq_page *page = &d->page[d->n_pages++];
+        *page = dq_cuda_page_dithered(&d->dither, d->args->kv, list->page[p]);
+        page->first_set = n_sets;
+        n_sets += dq_kv_sets(list->page[p], DQ_PAGE_TOKENS);
+    }
+    return n_sets;
+}
+
+static void add_list(draft *d, int i, int g)
+{
+    const dq_batch *batch = d->args->batch;
+    const dq_kv_list *list = list_of(d->args, i, g);
+    const int64_t end = batch->cu_rows[i + 1], edges = d->n_edges, pages = d->n_pages;
+    add_edges(d, list);
+    add_visible(d, list, i, g);
+    const int32_t n_sets = add_pages(d, list);
+    const dq_attention_unit shared = {.page = pages,
+                                      .edge = edges,
+                                      .n_edges = (int32_t)(d->n_edges - edges),
+                                      .n_parts = n_sets,
+                                      .seq = i,
+                                      .group = g,
+                                      .sinks = (int32_t)dq_kv_visible(list, DQ_SINKS - 1)};
+    for (int64_t r = batch->cu_rows[i]; r < end;) {
+        const dq_kv_rows rows = {i, r, tile_end(batch, r, end) - r, batch->pos + r};
+        add_unit(d, list, &rows, g, shared);
+        d->unit[d->n_units - 1].first = first_counted(d, &d->unit[d->n_units - 1]);
+        place_spans(d, &d->unit[d->n_units - 1]);
+        r += rows.n;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ heads */
+
+static int group_of_out(const dq_head_order *map, int out)
+{
+    return map->group[map->head[out].v[0]];
+}
+
+typedef struct head_table {
+    dq_q_head *q;
+    dq_o_head *o;
+    int32_t *q_first, *o_first, *place; /* place[n_q]: index of a query head in its group */
+} head_table;
+
+static void fill_heads(head_table *t, const dq_kv *kv)
+{
+    const dq_head_order *map = kv->map;
+    int32_t n_q = 0, n_out = 0;
+    for (int g = 0; g < map->n_groups; g++) {
+        t->q_first[g] = n_q;
+        t->o_first[g] = n_out;
+        for (int h = 0; h < map->n_q; h++) {
+            if (map->group[map->key[h]] != g) continue;
+            t->place[h] = n_q - t->q_first[g];
+            t->q[n_q++] = (dq_q_head){h, kv->slot[map->key[h]]};
+        }
+        for (int o = 0; o < map->n_out; o++) {
+            const dq_head *head = &map->head[o];
+            if (group_of_out(map, o) != g) continue;
+            dq_o_head *to = &t->o[n_out++];
+            *to = (dq_o_head){o, {-1, -1}, {-1, -1}};
+            for (int m = 0; m < map->n_maps; m++) to->q[m] = t->place[head->q[m]];
+            for (int e = 0; e < map->n_slabs; e++) to->v[e] = kv->slot[head->v[e]];
+        }
+    }
+    t->q_first[map->n_groups] = n_q;
+    t->o_first[map->n_groups] = n_out;
+}
+
+static void max_heads(dq_attention_units *u, const head_table *t, int n_groups)
+{
+    for (int g = 0; g < n_groups; g++) {
+        const int32_t q = t->q_first[g + 1] - t->q_first[g], o = t->o_first[g + 1] - t->o_first[g];
+        if (q > u->max_q) u->max_q = q;
+        if (o > u->max_out) u->max_out = o;
+    }
+}
+
+/* Heads by group. *t stays good until it is freed as one block: t->q. */
+static bool upload_heads(dq_backend *b, dq_attention_units *u, head_table *t, const dq_kv *kv)
+{
+    const dq_head_order *map = kv->map;
+    const size_t q = (size_t)map->n_q, o = (size_t)map->n_out, g = (size_t)map->n_groups + 1;
+    const size_t bytes = q * sizeof *t->q + o * sizeof *t->o + (2 * g + q) * sizeof(int32_t);
+    t->q = dq_block_new(1, bytes, &b->err);
+    if (!t->q) return false;
+    t->o = (dq_o_head *)(void *)(t->q + q);
+    t->q_first = (int32_t *)(void *)(t->o + o);
+    t->o_first = t->q_first + g;
+    t->place = t->o_first + g;
+    fill_heads(t, kv);
+    max_heads(u, t, map->n_groups);
+    u->q_head = dq_cuda_upload(b, t->q, bytes);
+    if (!u->q_head) return false;
+    u->o_head = (const dq_o_head *)(const void *)(u->q_head + q);
+    u->q_first = (const int32_t *)(const void *)(u->o_head + o);
+    u->o_first = u->q_first + g;
+    return true;
+}
+
+/* ---------------------------------------------------------------------------------------- launches */
+
+/* Where each unit's strips, sums and factors lie; a launch ends where they would not fit. */
+static void place_units(dq_cuda_units *u, const head_table *t, dq_cuda_units_request request,
+                        size_t strip_bytes)
+{
+    const int64_t capacity = (int64_t)(strip_bytes / sizeof(float));
+    int64_t strips = 0, records = 0, factors = 0;
+    for (int i = 0, in_launch = 0; i < u->n; i++, in_launch++) {
+        dq_attention_unit *w = &u->unit[i];
+        const int q = t->q_first[w->group + 1] - t->q_first[w->group];
+        const int o = t->o_first[w->group + 1] - t->o_first[w->group];
+        const int64_t parts =
+            request.parts ? dq_fused_decode_floats(&u->dev, o, w->n, w->n_parts) : 0;
+        const bool needs_strips = request.strips || (request.counted && w->counted < w->n);
+        const int64_t floats = needs_strips ? (int64_t)q * w->n * w->ld + parts : 0;
+        if (in_launch && (strips + floats > capacity || in_launch == UNITS))
+            strips = records = factors = in_launch = 0;
+        w->strip = strips;
+        w->record = (int32_t)records;
+        w->factor = (int32_t)factors;
+        strips += floats;
+        records += (int64_t)q * w->n;
+        factors += (int64_t)o * w->n;
+        if (strips > u->max_strips) u->max_strips = strips;
+        if (records > u->max_records) u->max_records = records;
+        if (factors > u->max_factors) u->max_factors = factors;
+    }
+}
+
+bool dq_cuda_units_next(dq_cuda_units *u, dq_attention_units *launch, int *first)
+{
+    if (u->next >= u->n) return false;
+    *first = u->next;
+    *launch = u->dev;
+    launch->unit += u->next;
+    do {
+        const dq_attention_unit *w = &u->unit[u->next++];
+        if (w->n > launch->max_rows) launch->max_rows = w->n;
+        if (w->keys > launch->max_keys) launch->max_keys = w->keys;
+        if (w->n_edges > launch->max_edges) launch->max_edges = w->n_edges;
+    } while (u->next < u->n && u->unit[u->next].record > 0);
+    launch->n = u->next - *first;
+    return true;
+}
+
+static void describe(dq_attention_units *u, const dq_attend_args *args)
+{
+    const dq_head_order *map = args->attn->map;
+    dq_cuda_forms(u->form, args->kv);
+    u->n_groups = map->n_groups;
+    u->n_q = map->n_q;
+    u->n_out = map->n_out;
+    u->n_slabs = map->n_slabs;
+    u->n_maps = map->n_maps;
+    u->q = args->q.p;
+    u->scale = map->scale;
+    u->lambda = args->attn->lambda_kind == DQ_LAMBDA_TOKEN ? args->lambda.p : NULL;
+    u->lambda_layer = args->attn->lambda;
+}
+
+static bool upload_draft(dq_backend *b, dq_cuda_units *u, const draft *d)
+{
+    const dq_batch *batch = d->args->batch;
+    const size_t cells = (size_t)batch->n_rows * (size_t)u->dev.n_groups;
+    u->dev.unit = dq_cuda_upload(b, d->unit, (size_t)u->n * sizeof *d->unit);
+    u->dev.pages = dq_cuda_upload(b, d->page, (size_t)d->n_pages * sizeof *d->page);
+    dq_cuda_dither_upload(b, u->dev.form, &d->dither);
+    u->dev.visible = dq_cuda_upload(b, d->visible, cells * sizeof *d->visible);
+    if (d->edge) u->dev.edge = dq_cuda_upload(b, d->edge, (size_t)d->n_edges * sizeof *d->edge);
+    if (d->request.places)
+        u->pos = dq_cuda_upload(b, batch->pos, (size_t)batch->n_rows * sizeof *batch->pos);
+    return b->err.code == DQ_OK;
+}
+
+bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *args,
+                         dq_cuda_units_request request)
+{
+    draft d;
+    head_table t = {0};
+    memset(u, 0, sizeof *u);
+    if (b->err.code != DQ_OK) return false;
+    for (int i = 0; i < args->batch->n_seq; i++) {
+        if (!dq_kv_pages_known(b, args->kv, args->batch->seq[i])) return false;
+    }
+    describe(&u->dev, args);
+    if (draft_new(b, &d, args, request)) {
+        for (int i = 0; i < args->batch->n_seq; i++) {
+            const bool rows = args->batch->cu_rows[i + 1] > args->batch->cu_rows[i];
+            for (int g = 0; rows && g < u->dev.n_groups; g++) add_list(&d, i, g);
+            if (args->spans)
+                d.n_spans += args->batch->cu_rows[i + 1] -
+                             dq_attention_spans_first(args->spans, args->batch->cu_rows, i);
+        }
+        u->unit = d.unit;
+        u->n = d.n_units;
+        if (upload_heads(b, &u->dev, &t, args->kv)) {
+            place_units(u, &t, request, dq_cuda_of(b)->strip_bytes);
+            upload_draft(b, u, &d);
+        }
+        dq_block_free(t.q);
+    } else {
+        dq_block_free(d.unit);
+    }
+    draft_free(&d);
+    if (b->err.code != DQ_OK) dq_cuda_units_end(b, u);
+    return b->err.code == DQ_OK;
+}
+
+void dq_cuda_units_end(dq_backend *b, dq_cuda_units *u)
+{
+    dq_block_free(u->unit);
+    u->unit = NULL;
+    dq_cuda_upload_end(b);
+}
+
+bool dq_cuda_units_scratch(dq_backend *b, dq_cuda_units *u, size_t after, void **more)
+{
+    const size_t strips = ((size_t)u->max_strips * sizeof(float) + 255) / 256 * 256;
+    const size_t sums = (size_t)u->max_records * sizeof(double);
+    uint8_t *a = dq_cuda_scratch(b, DQ_CUDA_SCRATCH_A, strips + after);
+    double *sum =
+        dq_cuda_scratch(b, DQ_CUDA_SCRATCH_B, sums + 3 * (size_t)u->max_factors * sizeof(float));
+    if (!a || !sum) return false;
+    u->dev.strip = (float *)(void *)a;
+    u->dev.sum = sum;
+    u->dev.factor = (float *)(void *)((uint8_t *)sum + sums);
+    if (more) *more = a + strips;
+    return true;
+}
+
+/* ---- CUDA memory ----
+ * Device memory of the CUDA backend: a pool of blocks and the named scratch buffers.
+ *
+ * All work of a backend is in one stream, so a block may be given out again as soon as it is
+ * freed: whatever uses it next is launched after what used it before. Taking memory from the
+ * driver costs a hundred times more than that and may stop the device, so blocks go back only at
+ * the end, or when an allocation would fail otherwise. Free blocks stand in a list for each class
+ * of sizes, and a table of addresses finds the block that is freed: both take the same time for
+ * two blocks and for the hundred thousand of a long cache.
+ *
+ * DQ_CUDA_POOL=exact of the environment is for compute-sanitizer and the like, which cannot see an
+ * access to what a pool holds: every request is a block of exactly its size from the driver, and
+ * goes back as soon as it is freed; both look at all blocks. Red zones are the tool's own
+ * (compute-sanitizer --padding 256; guard pages of the simulation). */
+
+enum { ALIGN = 256, CLASSES = 8 * 64 };
+
+typedef struct block {
+    void *p;
+    size_t bytes;
+    bool used;
+    uint32_t next; /* of the free blocks of its class: an index plus one, 0: none */
+} block;
+
+struct dq_cuda_pool {
+    block *block; /* [n] */
+    size_t n, capacity;
+    uint32_t *slot; /* [2 * capacity] block at an address, hashed: an index plus one, 0: empty */
+    uint32_t free[CLASSES]; /* first free block of each class */
+    size_t free_bytes;
+    bool exact;
+};
+
+/* ---- "CUDA memory" */
+static dq_cuda_pool *cuda_pool_new(dq_err *err)
+{
+    const char *kind = getenv("DQ_CUDA_POOL");
+    const bool exact = kind && strcmp(kind, "exact") == 0;
+    if (kind && *kind && !exact) {
+        dq_fail(err, DQ_USAGE,
+                "environment variable DQ_CUDA_POOL: unknown value %.40s (expected exact)", kind);
+        return NULL;
+    }
+    dq_cuda_pool *pool = dq_block_new(1, sizeof *pool, err);
+    if (pool) pool->exact = exact;
+    return pool;
+}
+
+static void cuda_pool_free(dq_cuda_pool *pool)
+{
+    if (!pool) return;
+    for (size_t i = 0; i < pool->n; i++) cudaFree(pool->block[i].p);
+    dq_block_free(pool->block);
+    dq_block_free(pool->slot);
+    dq_block_free(pool);
+}
+
+/* Sizes in steps of an eighth, so that a request a little larger than an earlier one finds its block. */
+static size_t round_up(size_t bytes)
+{
+    size_t step = ALIGN;
+    while (step * 16 <= bytes) step *= 2;
+    return bytes > SIZE_MAX - step ? SIZE_MAX / ALIGN * ALIGN : (bytes + step - 1) / step * step;
+}
+
+/* Of sizes that round_up makes, in their order: eight classes from one power of two to the next. */
+static size_t class_of(size_t bytes)
+{
+    size_t step = ALIGN, power = 0;
+    while (step * 16 <= bytes) {
+        step *= 2;
+        power++;
+    }
+    return 8 * power + bytes / step;
+}
+
+/* Where the block at p stands in the table of addresses, or would stand. */
+static uint32_t *slot_of(const dq_cuda_pool *pool, const void *p)
+{
+    const size_t mask = 2 * pool->capacity - 1;
+    size_t i = (size_t)((uint64_t)(uintptr_t)p / ALIGN * 0x9e3779b97f4a7c15u >> 20) & mask;
+    while (pool->slot[i] && pool->block[pool->slot[i] - 1].p != p) i = (i + 1) & mask;
+    return &pool->slot[i];
+}
+
+/* Tables of addresses and of free blocks, made anew. */
+static void index_blocks(dq_cuda_pool *pool)
+{
+    memset(pool->slot, 0, 2 * pool->capacity * sizeof *pool->slot);
+    memset(pool->free, 0, sizeof pool->free);
+    pool->free_bytes = 0;
+    for (size_t i = 0; i < pool->n; i++) {
+        block *k = &pool->block[i];
+        *slot_of(pool, k->p) = (uint32_t)i + 1;
+        if (k->used) continue;
+        uint32_t *first = &pool->free[class_of(k->bytes)];
+        k->next = *first;
+        *first = (uint32_t)i + 1;
+        pool->free_bytes += k->bytes;
+    }
+}
+
+/* A free block of at most twice the size, out of its list; NULL: none. */
+static block *take_free(dq_cuda_pool *pool, size_t bytes)
+{
+    const size_t class = class_of(bytes);
+    for (size_t i = class; i <= class + 8 && i < CLASSES; i++) {
+        if (!pool->free[i]) continue;
+        block *k = &pool->block[pool->free[i] - 1];
+        pool->free[i] = k->next;
+        pool->free_bytes -= k->bytes;
+        k->used = true;
+        return k;
+    }
+    return NULL;
+}
+
+static void give_back_free(dq_cuda *c)
+{
+    dq_cuda_pool *pool = c->pool;
+    size_t kept = 0;
+    cudaStreamSynchronize(c->stream);
+    for (size_t i = 0; i < pool->n; i++) {
+        if (pool->block[i].used)
+            pool->block[kept++] = pool->block[i];
+        else
+            cudaFree(pool->block[i].p);
+    }
+    pool->n = kept;
+    if (pool->slot) index_blocks(pool);
+}
+
+static bool reserve(dq_backend *b, dq_cuda_pool *pool)
+{
+    if (pool->n < pool->capacity) return true;
+    if (pool->n > UINT32_MAX / 4) {
+        dq_fail(&b->err, DQ_RESOURCE, "out of memory (%zu blocks of device memory)", pool->n);
+        return false;
+    }
+    size_t capacity = pool->capacity;
+    block *list = dq_grow(NULL, pool->block, pool->n + 1, &capacity, sizeof *list, &b->err);
+    if (!list) return false;
+    pool->block = list;
+    uint32_t *slot = dq_block_new(2 * capacity, sizeof *slot, &b->err);
+    if (!slot) return false; /* pool->capacity still is that of the table */
+    dq_block_free(pool->slot);
+    pool->slot = slot;
+    pool->capacity = capacity;
+    index_blocks(pool);
+    return true;
+}
+
+void dq_cuda_no_memory(dq_backend *b, size_t bytes, const char *what)
+{
+    const double mib = 1024.0 * 1024.0;
+    size_t free_bytes = 0, total = dq_cuda_of(b)->total_bytes;
+    char needed[64];
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) free_bytes = 0;
+    if (bytes)
+        snprintf(needed, sizeof needed, "%.2f MiB needed", (double)bytes / mib);
+    else
+        snprintf(needed, sizeof needed, "in %.50s", what);
+    dq_fail_with(&b->err, DQ_RESOURCE, (dq_remedy){.code = DQ_REMEDY_CPU},
+                 "cuda:%d: out of memory (%s, %.2f MiB of %.2f MiB free)", dq_cuda_of(b)->device,
+                 needed, (double)free_bytes / mib, (double)total / mib);
+}
+
+static size_t cuda_memory(const dq_backend *b)
+{
+    const dq_cuda *c = dq_cuda_of(b);
+    size_t bytes = 0, total = 0;
+    if (cudaMemGetInfo(&bytes, &total) != cudaSuccess) bytes = 0;
+    bytes += c->pool->free_bytes;
+    /* strips are the largest scratch; what it has already is not free */
+    const size_t had = c->scratch_bytes[DQ_CUDA_SCRATCH_A];
+    const size_t own = had < c->strip_bytes ? c->strip_bytes - had : 0;
+    return bytes > own ? bytes - own : 0;
+}
+
+void *dq_cuda_alloc(dq_backend *b, size_t bytes)
+{
+    dq_cuda *c = dq_cuda_of(b);
+    dq_cuda_pool *pool = c->pool;
+    void *p = NULL;
+    if (b->err.code != DQ_OK || !reserve(b, pool)) return NULL;
+    bytes = bytes ? bytes : 1;
+    if (!pool->exact) bytes = round_up(bytes);
+    block *found = take_free(pool, bytes);
+    if (found) return found->p;
+    cudaError_t e = cudaMalloc(&p, bytes);
+    if (e == cudaErrorMemoryAllocation) {
+        cudaGetLastError(); /* or the next launch would seem to have failed */
+        give_back_free(c);
+        e = cudaMalloc(&p, bytes);
+        if (e == cudaErrorMemoryAllocation) {
+            cudaGetLastError();
+            dq_cuda_no_memory(b, bytes, NULL);
+            return NULL;
+        }
+    }
+    if (!dq_cuda_ok(b, e, "cudaMalloc")) return NULL;
+    pool->block[pool->n] = (block){.p = p, .bytes = bytes, .used = true};
+    *slot_of(pool, p) = (uint32_t)++pool->n;
+    return p;
+}
+
+void dq_cuda_free(dq_backend *b, void *p)
+{
+    dq_cuda_pool *pool = dq_cuda_of(b)->pool;
+    if (!p) return;
+    const uint32_t at = pool->slot ? *slot_of(pool, p) : 0;
+    block *k = at ? &pool->block[at - 1] : NULL;
+    if (!k || !k->used) {
+        dq_fail(&b->err, DQ_BUG, "memory is freed that the CUDA backend did not give out");
+        return;
+    }
+    uint32_t *first = &pool->free[class_of(k->bytes)];
+    k->used = false;
+    k->next = *first;
+    *first = at;
+    pool->free_bytes += k->bytes;
+    if (pool->exact) give_back_free(dq_cuda_of(b));
+}
+
+void *dq_cuda_scratch(dq_backend *b, int slot, size_t bytes)
+{
+    dq_cuda *c = dq_cuda_of(b);
+    if (b->err.code != DQ_OK) return NULL;
+    const size_t has = c->scratch_bytes[slot];
+    if (c->scratch[slot] && (c->pool->exact ? bytes == has : bytes <= has)) return c->scratch[slot];
+    dq_cuda_free(b, c->scratch[slot]);
+    c->scratch[slot] = dq_cuda_alloc(b, bytes);
+    c->scratch_bytes[slot] = c->scratch[slot] ? bytes : 0;
+    return c->scratch[slot];
+}
+
+/* ---- CUDA transfer ----
+ * Copies between host and device. What goes up passes a ring of pinned blocks, so that the
+ * caller's memory is free when a call returns and the device need not wait; what comes down waits
+ * in pinned memory until the backend is synchronized. */
+
+enum { RING_BYTES = 4 << 20, RING = 4, AREA_BYTES = 1 << 20 };
+
+typedef struct ring_block {
+    uint8_t *p;        /* pinned, NULL until first used */
+    cudaEvent_t empty; /* after the last copy out of it */
+    bool busy;
+} ring_block;
+
+typedef struct area {
+    uint8_t *p; /* pinned */
+    size_t bytes, used;
+} area;
+
+typedef struct result {
+    dq_cuda_take *take;
+    void *arg;
+    const void *data;
+    size_t bytes;
+} result;
+
+/* A list of n things of one size. */
+typedef struct list {
+    void *item;
+    size_t n, capacity;
+} list;
+
+struct dq_cuda_transfer {
+    ring_block ring[RING];
+    int current;
+    size_t ring_used; /* of the current block */
+    list upload;      /* void *: device memory to free at dq_cuda_upload_end */
+    list area, result;
+    list note; /* void *: host memory */
+};
+
+/* Capacity for one more; NULL with the sticky error set. */
+static void *push(dq_backend *b, list *l, size_t size)
+{
+    void *item = dq_grow(NULL, l->item, l->n + 1, &l->capacity, size, &b->err);
+    if (!item) return NULL;
+    l->item = item;
+    return (uint8_t *)l->item + size * l->n++;
+}
+
+/* ---- "CUDA transfer" */
+static dq_cuda_transfer *cuda_transfer_new(dq_err *err)
+{
+    return dq_block_new(1, sizeof(dq_cuda_transfer), err);
+}
+
+static void forget_results(dq_cuda_transfer *t)
+{
+    area *a = t->area.item;
+    void **note = t->note.item;
+    for (size_t i = 0; i < t->area.n; i++) a[i].used = 0;
+    for (size_t i = 0; i < t->note.n; i++) dq_block_free(note[i]);
+    t->result.n = t->note.n = 0;
+}
+
+static void cuda_transfer_free(dq_cuda_transfer *t)
+{
+    if (!t) return;
+    for (int i = 0; i < RING; i++) {
+        if (t->ring[i].p) cudaFreeHost(t->ring[i].p);
+        if (t->ring[i].empty) cudaEventDestroy(t->ring[i].empty);
+    }
+    forget_results(t);
+    area *a = t->area.item;
+    for (size_t i = 0; i < t->area.n; i++) cudaFreeHost(a[i].p);
+    dq_block_free(t->upload.item);
+    dq_block_free(t->area.item);
+    dq_block_free(t->result.item);
+    dq_block_free(t->note.item);
+    dq_block_free(t);
+}
+
+static void *pinned(dq_backend *b, size_t bytes)
+{
+    void *p = NULL;
+    const cudaError_t e = cudaMallocHost(&p, bytes);
+    if (e == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        dq_fail(&b->err, DQ_RESOURCE, "out of memory (%zu bytes of pinned host memory)", bytes);
+        return NULL;
+    }
+    return dq_cuda_ok(b, e, "cudaMallocHost") ? p : NULL;
+}
+
+/* ----------------------------------------------------------------------------------------------- up */
+/* The current block, with space left in it. */
+static ring_block *ring_reserve(dq_backend *b)
+{
+    dq_cuda *c = dq_cuda_of(b);
+    dq_cuda_transfer *t = c->transfer;
+    ring_block *k = &t->ring[t->current];
+    if (t->ring_used == RING_BYTES) {
+        if (!dq_cuda_ok(b, cudaEventRecord(k->empty, c->stream), "cudaEventRecord")) return NULL;
+        k->busy = true;
+        t->current = (t->current + 1) % RING;
+        t->ring_used = 0;
+        k = &t->ring[t->current];
+    }
+    if (!k->p) {
+        if (!k->empty && !dq_cuda_ok(b, cudaEventCreateWithFlags(&k->empty, cudaEventDisableTiming),
+                                     "cudaEventCreate"))
+            return NULL;
+        k->p = pinned(b, RING_BYTES);
+        if (!k->p) return NULL;
+    }
+    if (k->busy) {
+        if (!dq_cuda_ok(b, cudaEventSynchronize(k->empty), "cudaEventSynchronize")) return NULL;
+        k->busy = false;
+    }
+    return k;
+}
+
+void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes)
+{
+    dq_cuda *c = dq_cuda_of(b);
+    dq_cuda_transfer *t = c->transfer;
+    uint8_t *to = dst;
+    const uint8_t *from = host;
+    if (b->err.code != DQ_OK) return;
+    while (bytes > 0) {
+        const ring_block *k = ring_reserve(b);
+        if (!k) return;
+        const size_t left = RING_BYTES - t->ring_used, n = bytes < left ? bytes : left;
+        memcpy(k->p + t->ring_used, from, n);
+        if (!dq_cuda_ok(
+                b, cudaMemcpyAsync(to, k->p + t->ring_used, n, cudaMemcpyHostToDevice, c->stream),
+                "copy to the device"))
+            return;
+        /* in steps of 64 bytes: what is read by the device and what is written next share no line */
+        t->ring_used = n == left ? RING_BYTES : (t->ring_used + n + 63) / 64 * 64;
+        to += n;
+        from += n;
+        bytes -= n;
+    }
+}
+
+const void *dq_cuda_upload(dq_backend *b, const void *host, size_t bytes)
+{
+    void *p = dq_cuda_alloc(b, bytes);
+    if (!p) return NULL;
+    void **slot = push(b, &dq_cuda_of(b)->transfer->upload, sizeof *slot);
+    if (!slot) {
+        dq_cuda_free(b, p);
+        return NULL;
+    }
+    *slot = p;
+    dq_cuda_put(b, p, host, bytes);
+    return b->err.code == DQ_OK ? p : NULL;
+}
+
+void dq_cuda_upload_end(dq_backend *b)
+{
+    list *l = &dq_cuda_of(b)->transfer->upload;
+    void **p = l->item;
+    for (size_t i = 0; i < l->n; i++) dq_cuda_free(b, p[i]);
+    l->n = 0;
+}
+
+/* --------------------------------------------------------------------------------------------- down */
+static void *area_take(dq_backend *b, size_t bytes)
+{
+    dq_cuda_transfer *t = dq_cuda_of(b)->transfer;
+    area *a = t->area.item;
+    const size_t whole = (bytes + 63) / 64 * 64;
+    for (size_t i = 0; i < t->area.n; i++) {
+        if (a[i].bytes - a[i].used < whole) continue;
+        a[i].used += whole;
+        return a[i].p + a[i].used - whole;
+    }
+    const area fresh = {.bytes = whole > AREA_BYTES ? whole : AREA_BYTES, .used = whole};
+    area *more = push(b, &t->area, sizeof *more);
+    if (!more) return NULL;
+    *more = fresh;
+    more->p = pinned(b, fresh.bytes);
+    if (!more->p) t->area.n--;
+    return more->p;
+}
+
+/* Waits; then what was downloaded is given to the caller, or forgotten after an error. */
+static void cuda_finish_uploads(dq_backend *b)
+{
+    dq_cuda *c = dq_cuda_of(b);
+    dq_cuda_transfer *t = c->transfer;
+    dq_cuda_ok(b, cudaStreamSynchronize(c->stream), "a kernel");
+    const result *r = t->result.item;
+    for (size_t i = 0; i < t->result.n && b->err.code == DQ_OK; i++) {
+        if (r[i].take)
+            r[i].take(r[i].arg, r[i].data, r[i].bytes);
+        else
+            memcpy(r[i].arg, r[i].data, r[i].bytes);
+    }
+    forget_results(t);
+}
+
+void dq_cuda_download(dq_backend *b, const void *src, size_t bytes, dq_cuda_take *take, void *arg)
+{
+    dq_cuda *c = dq_cuda_of(b);
+    dq_cuda_transfer *t = c->transfer;
+    if (b->err.code != DQ_OK) return;
+    void *data = area_take(b, bytes);
+    result *r = data ? push(b, &t->result, sizeof *r) : NULL;
+    if (!r) return;
+    *r = (result){.take = take, .arg = arg, .data = data, .bytes = bytes};
+    if (bytes)
+        dq_cuda_ok(b, cudaMemcpyAsync(data, src, bytes, cudaMemcpyDeviceToHost, c->stream),
+                   "copy from the device");
+}
+
+void *dq_cuda_note(dq_backend *b, size_t bytes)
+{
+    if (b->err.code != DQ_OK) return NULL;
+    void **slot = push(b, &dq_cuda_of(b)->transfer->note, sizeof *slot);
+    if (!slot) return NULL;
+    *slot = dq_block_new(1, bytes ? bytes : 1, &b->err);
+    return *slot;
+}
+
+void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes)
+{
+    dq_cuda *c = dq_cuda_of(b);
+    if (b->err.code != DQ_OK) return;
+    if (bytes)
+        dq_cuda_ok(b, cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, c->stream),
+                   "copy from the device");
+    cuda_finish_uploads(b);
+}
+
+/* ---- CUDA ----
+ * The CUDA backend's table, opening and closing, and its error texts. */
 
 enum { OLDEST = 80 }; /* compute capability of the oldest device that the kernels are built for */
 
@@ -28,7 +888,7 @@ bool dq_cuda_ok(dq_backend *b, cudaError_t e, const char *what)
 
 static void cuda_sync(dq_backend *b)
 {
-    dq_cuda_finish_uploads(b);
+    cuda_finish_uploads(b);
     dq_cuda_upload_end(b); /* what an operation that failed half-way left */
 }
 
@@ -39,8 +899,8 @@ static void cuda_close(dq_backend *b)
     if (c->stream) cudaStreamSynchronize(c->stream);
     dq_cuda_blas_free(c->blas);
     dq_cuda_weights_free(c->weights);
-    dq_cuda_transfer_free(c->transfer);
-    dq_cuda_pool_free(c->pool);
+    cuda_transfer_free(c->transfer);
+    cuda_pool_free(c->pool);
     dq_block_free(c->fresh);
     if (c->stream) cudaStreamDestroy(c->stream);
     dq_block_free(c);
@@ -89,7 +949,7 @@ static const dq_ops ops_cuda = {
     .sync = cuda_sync,
     .close = cuda_close,
     .can = cuda_can,
-    .memory = dq_cuda_memory,
+    .memory = cuda_memory,
     .weight_acquire = dq_cuda_weight_acquire,
     .weight_release = dq_cuda_weight_release,
     .kv_new = dq_cuda_kv_new,
@@ -174,7 +1034,7 @@ static dq_status check_device(int device, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status describe(dq_backend *b, int device, dq_err *err)
+static dq_status cuda_describe(dq_backend *b, int device, dq_err *err)
 {
     dq_cuda *c = dq_cuda_of(b);
     struct cudaDeviceProp p;
@@ -208,10 +1068,11 @@ dq_status dq_cuda_open(dq_backend *b, int device, dq_err *err)
     if (!c) return err->code;
     b->state = c;
     b->ops = &ops_cuda;
-    c->pool = dq_cuda_pool_new(err);
-    c->transfer = dq_cuda_transfer_new(err);
+    c->pool = cuda_pool_new(err);
+    c->transfer = cuda_transfer_new(err);
     c->weights = dq_cuda_weights_new(err);
-    if (!c->pool || !c->transfer || !c->weights || describe(b, device, err) != DQ_OK) cuda_close(b);
+    if (!c->pool || !c->transfer || !c->weights || cuda_describe(b, device, err) != DQ_OK)
+        cuda_close(b);
     return err->code;
 }
 

@@ -1,17 +1,33 @@
-/* cuda: the state of the CUDA backend and what its files share. Private to kernels/cuda.
- *
- * Two kinds of files: `device/NAME.cu` holds kernels and the C functions that launch them (NAME.h: device pointers
- * and numbers in, a cudaError_t out; nothing of dq but base types), so that it also compiles for the host
- * and is tested alone; `host/cuda_NAME.c` makes operations of backend.h out of them. Those of fused*.cu are chosen
- * in cuda_attention.c, those of linear_packed.cu in cuda_linear.c; the other files of host have no kernels.
+/* cuda_open: the functions by which the rest of dq reaches the CUDA backend; needs no CUDA header.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CUDA_H
 #define DQ_CUDA_H
 
+#include "base/base.h"
 #include "engine/backend.h"
+#include "kernels/cuda/device/attention.h"
 #include "kernels/cuda/device/cuda_weight.h"
-#include "kernels/cuda/host/cuda_open.h"
+#include "kernels/cuda/device/page.h"
 #include "kernels/cuda/host/runtime.h"
+#include "kernels/paged/kv_pages.h"
+
+/* Fills b->state, b->ops and b->device, or says why there is none: DQ_RESOURCE naming a missing driver,
+ * one that is too old, or a device number that does not exist. One device per process: backends of
+ * several numbers may not be open at a time. */
+dq_status dq_cuda_open(dq_backend *b, int device, dq_err *err);
+/* The same of a device for the nth process of a machine: as many as there are devices have one each, and others begin anew. */
+dq_status dq_cuda_open_nth(dq_backend *b, int nth, dq_err *err);
+/* cuda_linear.c: see dq_backend_blas. */
+dq_status dq_cuda_blas_about(const char **path, const char **number, dq_arena *a, dq_err *err);
+
+/* ---- CUDA ----
+ * The state of the CUDA backend and what its files share. Private to kernels/cuda.
+ *
+ * Two kinds of files: `device/NAME.cu` holds kernels and the C functions that launch them (NAME.h:
+ * device pointers and numbers in, a cudaError_t out; nothing of dq but base types), so that it
+ * also compiles for the host and is tested alone; `host/cuda_NAME.c` makes operations of backend.h
+ * out of them. Those of fused*.cu are chosen in cuda_attention.c, those of linear_packed.cu in
+ * cuda_linear.c; the other files of host have no kernels. */
 
 /* Named device scratch: two operations that use one slot are ordered by the stream. */
 enum {
@@ -23,10 +39,10 @@ enum {
     DQ_CUDA_N_SCRATCH
 };
 
-typedef struct dq_cuda_blas dq_cuda_blas;         /* cuda_blas.c */
-typedef struct dq_cuda_pool dq_cuda_pool;         /* cuda_memory.c */
-typedef struct dq_cuda_transfer dq_cuda_transfer; /* cuda_transfer.c */
-typedef struct dq_cuda_weights dq_cuda_weights;   /* cuda_weights.c */
+typedef struct dq_cuda_blas dq_cuda_blas;         /* cuda_linear.c */
+typedef struct dq_cuda_pool dq_cuda_pool;         /* cuda.c */
+typedef struct dq_cuda_transfer dq_cuda_transfer; /* cuda.c */
+typedef struct dq_cuda_weights dq_cuda_weights;   /* cuda_linear.c */
 
 typedef struct dq_cuda {
     int device;
@@ -62,27 +78,18 @@ bool dq_cuda_ok(dq_backend *b, cudaError_t e, const char *what);
 /* The text for a device that cudaGetDeviceCount does not give: versions as CUDA numbers them. */
 dq_status dq_cuda_refuse(cudaError_t e, int driver, int runtime, dq_err *err);
 
-/* ---- cuda_memory.c */
-dq_cuda_pool *dq_cuda_pool_new(dq_err *err);
-void dq_cuda_pool_free(dq_cuda_pool *pool); /* NULL allowed */
 /* Device memory from a pool that returns blocks to the driver only at close or when memory is short; freed
  * blocks are reused in stream order. 256-byte aligned, contents undefined. NULL with the sticky error set. */
 void *dq_cuda_alloc(dq_backend *b, size_t bytes);
 /* Sets the sticky error: `bytes` of device memory are not there; 0: as many as `what` wanted, which CUDA does
  * not say. */
 void dq_cuda_no_memory(dq_backend *b, size_t bytes, const char *what);
-size_t dq_cuda_memory(const dq_backend *b); /* as backend.h says */
-void dq_cuda_free(dq_backend *b, void *p);  /* NULL allowed; after an error too */
+void dq_cuda_free(dq_backend *b, void *p); /* NULL allowed; after an error too */
 /* At least `bytes` of scratch, growing; what it held is lost. NULL with the sticky error set. */
 void *dq_cuda_scratch(dq_backend *b, int slot, size_t bytes);
 
-/* ---- cuda_transfer.c */
-dq_cuda_transfer *dq_cuda_transfer_new(dq_err *err);
-void dq_cuda_transfer_free(dq_cuda_transfer *t);                            /* NULL allowed */
 void dq_cuda_put(dq_backend *b, void *dst, const void *host, size_t bytes); /* as backend.h says */
 void dq_cuda_get(dq_backend *b, void *host, const void *src, size_t bytes);
-/* Waits; then what was downloaded is given to the caller, or forgotten after an error. */
-void dq_cuda_finish_uploads(dq_backend *b);
 /* host[bytes] on the device, for operations that are launched before the next dq_cuda_upload_end; copied
  * through pinned memory, so host may change at once. NULL with the sticky error set (bytes 0: a valid
  * pointer). */
@@ -97,13 +104,163 @@ void dq_cuda_download(dq_backend *b, const void *src, size_t bytes, dq_cuda_take
  * the sticky error set. */
 void *dq_cuda_note(dq_backend *b, size_t bytes);
 
-/* ---- cuda_weights.c: weights on the device, shared by all that acquired them. */
+/* ---- cuda_linear.c: weights on the device, shared by all that acquired them. */
 dq_cuda_weights *dq_cuda_weights_new(dq_err *err);
-void dq_cuda_weights_free(dq_cuda_weights *all); /* NULL allowed */
-int dq_cuda_stored_kind(const dq_weight *w);     /* DQ_STORED_ that it has or will have there */
+void dq_cuda_weights_free(dq_cuda_weights *all);                /* NULL allowed */
 bool dq_cuda_weight_acquire(dq_backend *b, const dq_weight *w); /* as backend.h says */
 void dq_cuda_weight_release(dq_backend *b, const dq_weight *w);
 /* Of a weight that is acquired, valid until another is. NULL with the sticky error set. */
 const dq_cuda_weight *dq_cuda_weight_of(dq_backend *b, const dq_weight *w);
+
+/* ---- CUDA KV ----
+ * The KV cache of the CUDA backend and the operations that read it. Private to kernels/cuda. */
+
+/* ---- Operations of backend.h; those not named here are dq_kv_pages_*. */
+dq_kv *dq_cuda_kv_new(dq_backend *b, const dq_head_order *map, int n_layers,
+                      const dq_kv_spec *spec);
+/* cuda_kv.c */
+void dq_cuda_kv_key_norms(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                          int32_t t, double *sum);
+void dq_cuda_kv_key_cosines(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                            int32_t t, double *cosine);
+void dq_cuda_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group,
+                              int32_t t, const dq_rope *rope, double *leverage);
+void dq_cuda_kv_rows(dq_backend *b, const dq_kv *kv, int32_t seq, int layer, int group, int32_t t,
+                     const dq_rope *rope, float *row);
+void dq_cuda_attn_absmax(dq_backend *b, float *absmax, const dq_attend_args *args);
+void dq_cuda_absmax_join(dq_backend *b, float *absmax, int n_seq, int n_q);
+void dq_cuda_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args);
+const char *dq_cuda_attend_kernel(const dq_backend *b, const dq_kv_spec *kv, dq_math math,
+                                  int64_t rows);
+void dq_cuda_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
+                          int32_t seq_base);
+void dq_cuda_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
+                     int32_t seq_base);
+
+/* ---- What kernels want to know of a cache. */
+/* Without dither, which its values must not be read with. */
+dq_page dq_cuda_page(const dq_kv *kv, const dq_kv_page *p);
+void dq_cuda_forms(dq_page_form form[2], const dq_kv *kv);
+/* Rows of dither that the pages of one launch name: the first is that of pages whose slots lie in the order of positions, of
+ * the others each has its own. Of a cache without dither there is none. */
+typedef struct dq_cuda_dither {
+    float *row; /* [n][DQ_PAGE_TOKENS]; NULL: none */
+    int32_t n;
+} dq_cuda_dither;
+/* For at most n_pages pages. False with the sticky error set; dq_block_free(d->row) ends it. */
+bool dq_cuda_dither_new(dq_backend *b, dq_cuda_dither *d, const dq_kv *kv, int64_t n_pages);
+/* Whether a page takes a row of its own. */
+bool dq_cuda_dithers_own(const dq_kv *kv, const dq_kv_page *p);
+/* dq_cuda_page with its dither. */
+dq_page dq_cuda_page_dithered(dq_cuda_dither *d, const dq_kv *kv, const dq_kv_page *p);
+/* Into the forms of this operation's launches. False with the sticky error set. */
+bool dq_cuda_dither_upload(dq_backend *b, dq_page_form form[2], const dq_cuda_dither *d);
+
+/* ---- CUDA units ----
+ * A call of attention as units of rows (attention.h), with everything about them that kernels
+ * read, cut into launches whose strips fit in memory. Private to kernels/cuda. */
+
+/* Units stand by sequence, KV head group and position: those of one list follow each other. */
+typedef struct dq_cuda_units {
+    dq_attention_units dev;  /* for kernels, but for what a launch fills in */
+    dq_attention_unit *unit; /* [n] on the host */
+    int n, next;             /* units; the first one that has not been launched */
+    int64_t max_strips, max_records, max_factors; /* of any launch */
+    const int32_t *pos;                           /* [n_rows] on the device */
+} dq_cuda_units;
+
+/* What a call needs beside the strips of query heads. */
+typedef struct dq_cuda_units_request {
+    bool strips;  /* of all units. Without any: one launch for as many units as a grid takes */
+    bool counted; /* strips of units with rows that spans count */
+    bool parts;   /* after the strips, what dq_fused_decode wants; observers are done then */
+    bool edges;
+    bool places; /* positions of rows in `pos`; of keys as edges */
+} dq_cuda_units_request;
+
+/* Everything is uploaded: end it with dq_cuda_units_end, which also ends uploads of the operation. False
+ * with the sticky error set, nothing to end. */
+bool dq_cuda_units_begin(dq_backend *b, dq_cuda_units *u, const dq_attend_args *args,
+                         dq_cuda_units_request request);
+void dq_cuda_units_end(dq_backend *b, dq_cuda_units *u);
+/* Scratch for strips (A, `after` bytes more after them at *more), sums and factors (B). */
+bool dq_cuda_units_scratch(dq_backend *b, dq_cuda_units *u, size_t after, void **more);
+/* The next launch; false after the last one. first: index of its first unit. */
+bool dq_cuda_units_next(dq_cuda_units *u, dq_attention_units *launch, int *first);
+
+/* ---- CUDA ops ----
+ * The operations of the CUDA backend, for its table; backend.h says what they do. */
+
+/* cuda_attention.c */
+void dq_cuda_embed(dq_backend *b, dq_mat dst, const dq_weight *table, const int32_t *ids);
+void dq_cuda_first_bad_row(dq_backend *b, int64_t *row, dq_mat x);
+void dq_cuda_rms_norm(dq_backend *b, dq_mat dst, dq_mat src, const float *gain, float eps);
+void dq_cuda_rope_table(dq_backend *b, dq_mat table, const int32_t *pos, const dq_rope *rope);
+void dq_cuda_rope(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order);
+void dq_cuda_ffn_act(dq_backend *b, dq_mat gate, dq_mat up, dq_act act, const float *param);
+void dq_cuda_sigmoid(dq_backend *b, dq_mat x);
+void dq_cuda_hadamard(dq_backend *b, dq_mat x, int dim);
+void dq_cuda_add(dq_backend *b, dq_mat dst, dq_mat src);
+void dq_cuda_gather(dq_backend *b, dq_mat dst, dq_mat src, const int64_t *index);
+
+/* cuda_linear.c */
+void dq_cuda_matmul(dq_backend *b, dq_mat dst, dq_mat src, const dq_weight *w, const float *bias,
+                    dq_num num);
+const char *dq_cuda_matmul_kernel(const dq_backend *b, const dq_weight *w, dq_num num);
+
+/* cuda_attention.c */
+void dq_cuda_logprob(dq_backend *b, double *logp, int32_t *top1, dq_mat hidden,
+                     const dq_weight *head, const int32_t *target, dq_num num);
+void dq_cuda_kld(dq_backend *b, double *kld, dq_mat ref, const dq_weight *ref_head, dq_num ref_num,
+                 dq_mat hidden, const dq_weight *head, dq_num num);
+
+/* ---- CUDA BLAS find ----
+ * Which file cuBLAS is opened from. Private to kernels/cuda. */
+
+typedef struct dq_cuda_blas_file {
+    void *library;    /* stays open */
+    const char *path; /* in the arena */
+} dq_cuda_blas_file;
+
+/* Opens cuBLAS 13 or else 12 from the first place that has one:
+ *   DQ_CUBLAS, a file or a folder; when it is set, nothing else is tried
+ *   the loader's own search
+ *   CUDA_HOME, CUDA_PATH, /usr/local/cuda, /usr/local/cuda-*
+ *   the nvidia packages of VIRTUAL_ENV, of each python3 in PATH and what it links to, of the system, of ~/.local
+ * `root` stands before the places that no variable names: "" in earnest; tests plant a folder, and then the loader is
+ * not asked. DQ_RESOURCE when nothing opens; a file that is there and does not open is named. */
+dq_status dq_cuda_blas_find(dq_cuda_blas_file *out, const char *root, dq_arena *a, dq_err *err);
+
+/* ---- CUDA BLAS ----
+ * Dense products by cuBLAS. Private to kernels/cuda. */
+
+/* Every product has this many rows. cuBLAS picks its kernel, and with it the order of sums, by the shape
+ * and the alignment of a product; so a row's result can only be independent of the rows beside it
+ * if these never change. */
+#ifdef DQ_SIMT
+enum { DQ_CUDA_TILE_ROWS = 32 };
+#else
+enum { DQ_CUDA_TILE_ROWS = 256 };
+#endif
+
+/* dst[DQ_CUDA_TILE_ROWS][ldd] = src[DQ_CUDA_TILE_ROWS][k] w[n][k]^T, the first n columns of dst. src and w
+ * hold f32, or (bf16) bf16 with sums in f32. dst and src stand on 256 bytes. Opens cuBLAS at the first call:
+ * DQ_RESOURCE when it is missing. */
+void dq_cuda_gemm(dq_backend *b, bool bf16, float *dst, int64_t ldd, const void *src, const void *w,
+                  int64_t n, int64_t k);
+/* c[n][n] = x[n][n] y[n][n]^T as fast as cuBLAS can: bf16 with f32 in c, or int8 with int32. What other products
+ * are measured against. False where cuBLAS refuses; the sticky error is not touched then. */
+bool dq_cuda_gemm_square(dq_backend *b, bool int8, void *c, const void *x, const void *y, int n);
+void dq_cuda_blas_free(dq_cuda_blas *k); /* NULL allowed */
+
+/* ---- CUDA linear ----
+ * Pieces of products with weights, for matmul and for logits. Private to kernels/cuda. */
+
+/* Rows n0 .. n0 + n of w in the type of a product, where they lie or in scratch A. NULL: sticky error. */
+const void *dq_cuda_wide_rows(dq_backend *b, const dq_cuda_weight *w, int64_t n0, int64_t n,
+                              bool bf16);
+/* Rows m0 .. m0 + DQ_CUDA_TILE_ROWS of src in that type; rows after the last hold anything. Where they lie
+ * or in scratch B. NULL: sticky error. */
+const void *dq_cuda_tile_rows(dq_backend *b, dq_mat src, int64_t m0, bool bf16);
 
 #endif

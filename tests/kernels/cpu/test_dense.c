@@ -5,7 +5,7 @@
 #include "tests/rigs/prepacked_rig.h"
 #include "tests/rigs/suite.h"
 
-#include "kernels/cpu/linear/cpu_dense.h"
+#include "kernels/cpu/linear/cpu_linear.h"
 
 #include <string.h>
 

@@ -109,7 +109,7 @@ static int zero_at(const dq_weight *w, int64_t row, int64_t group)
     return z;
 }
 
-/* One element by the definition in cpu_prepacked.h. */
+/* One element by the definition in cpu_linear.h. */
 static float product(const float *x, const dq_weight *w, int64_t row)
 {
     const int64_t groups = dq_quant_groups(w->cols, w->group_size);

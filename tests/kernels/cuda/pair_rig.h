@@ -4,7 +4,7 @@
 #define DQ_PAIR_RIG_H
 
 #include "kernels/cpu/kv/cpu_kv.h"
-#include "kernels/cuda/host/cuda_kv.h"
+#include "kernels/cuda/host/cuda.h"
 #include "tests/kernels/cuda/cuda_rig.h"
 #include "tests/rigs/pairings.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/file.h"
 #include "base/os.h"
-#include "kernels/cuda/host/cuda_blas_find.h"
+#include "kernels/cuda/host/cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>

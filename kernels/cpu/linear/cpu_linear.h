@@ -1,10 +1,27 @@
-/* cpu_prepacked: weights prepacked for products (dq_simd_prepacked_weight), kept while they are acquired. Private to
- * kernels/cpu.
+/* cpu_dense: copies of weights in large pages, as values, for products with few rows. Such a product is a read of its weight;
+ * where a mapped file lies in pages of 4 KiB, neither translation nor the fetching ahead of the processor goes beyond one,
+ * and what lies in blocks of ggml would be dequantized anew each time. Private to kernels/cpu.
  * SPDX-License-Identifier: MIT */
-#ifndef DQ_CPU_PREPACKED_H
-#define DQ_CPU_PREPACKED_H
+#ifndef DQ_CPU_LINEAR_H
+#define DQ_CPU_LINEAR_H
 
 #include "kernels/cpu/cpu.h"
+
+/* Whether it is for weights like w: dense ones, and those in blocks of ggml. */
+bool dq_cpu_dense_takes(const dq_weight *w);
+/* As dq_ops says, of such a weight. */
+bool dq_cpu_dense_acquire(dq_backend *b, const dq_weight *w);
+void dq_cpu_dense_release(dq_backend *b, const dq_weight *w);
+void dq_cpu_dense_end(dq_backend *b); /* frees all */
+
+/* What a product reads in place of w: a dense weight of the same values, or w. After 16 products with few rows the weights
+ * that are acquired are copied, dense ones if they lie in mapped files, where they take at most three quarters of the memory
+ * that is left; what was read is given back to the file. Outside parallel regions. */
+dq_weight dq_cpu_dense_weight(dq_backend *b, const dq_weight *w, bool few_rows);
+
+/* ---- CPU prepacked ----
+ * Weights prepacked for products (dq_simd_prepacked_weight), kept while they are acquired. Private
+ * to kernels/cpu. */
 
 /* As dq_ops says. A weight is kept prepacked when its groups are whole chunks (or rows), when its codes lie in the
  * mapping of a file, so that what is read of them can be given back, and while all packings take no more than three
@@ -26,13 +43,10 @@ const dq_simd_prepacked_weight *dq_cpu_prepacked_of(dq_backend *b, const dq_weig
 bool dq_cpu_prepacked_fits(const dq_weight *w);
 /* What a packing of w is; data is NULL. */
 dq_simd_prepacked_weight dq_cpu_prepacked_shape(const dq_weight *w);
-/* Block i of it, to[d->bytes] on 64 bytes; after it there is room up to dq_cpu_prepacked_scratch bytes. Every instruction set makes the
- * same. */
-int64_t dq_cpu_prepacked_scratch(const dq_weight *w, const dq_simd_prepacked_weight *d);
 void dq_cpu_prepacked_block(const dq_simd *simd, dq_levels_chunks *levels, uint8_t *to,
                             const dq_weight *w, const dq_simd_prepacked_weight *d, int64_t i);
 
-/* cpu_prepacked_matmul.c. dst = src W^T + bias; a weight that is not kept prepacked is packed block by block while the product runs.
+/* cpu_prepacked.c. dst = src W^T + bias; a weight that is not kept prepacked is packed block by block while the product runs.
  *
  * In int8 a row of activations is rounded group by group, groups being those of the weight's columns: scale absmax/127, code
  * rint(x/scale). Codes are multiplied and summed exactly in 32 bits; groups are added in order in f32, each as (float)sum *
