@@ -20,7 +20,8 @@ import tempfile
 
 DQ, REPO, OUT = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve(), pathlib.Path(sys.argv[3]).resolve()
 CLOCK = re.compile(r"seconds|per_second|^commit$|^peak_bytes$|available_bytes|free_bytes")
-UNITS = re.compile(r"~?\b[\d.:]+(?:e[+-]\d+)? ?(?:s|ms|us|µs|min|h|GFLOP/s|GB/s|MB/s|tok/s|tokens/s|a second|tokens a second)\b(?:\s+left)?")
+UNITS = re.compile(r"~?\b[\d.:]+(?:e[+-]\d+)? ?"
+                   r"(?:s|ms|us|µs|min|h|GFLOP/s|GB/s|MB/s|tok/s|tokens/s|a second|tokens a second)\b(?:\s+left)?")
 MADE_HERE = {"old.json"}
 TIMED = {"dq-bench/1", "dq-doctor/1"}
 TABLES = ("eval", "stats", "plan", "quantize", "info", "verify", "export", "judged", "logits", "generate")

@@ -1,5 +1,5 @@
 /* Dq plan gates: what the policy kvzap goes by. Inputs are cmd_plan.h's, the fit is the library's
- * (plan/cache/plan_gates.h); the file is a document of its own, as FORMAT.md says it.
+ * (plan/plan_cache.h); the file is a document of its own, as FORMAT.md says it.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/ranks.h"

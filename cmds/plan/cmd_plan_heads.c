@@ -307,7 +307,7 @@ static dq_status heads_output_print(const dq_heads_output_view *v, dq_err *err)
 
 /* ---- Heads ----
  * Dq plan heads: which groups of KV heads share what a cache keeps, and which are cut. Inputs are
- * cmd_plan.h's, the search is the library's (plan/cache/plan_heads.h). */
+ * cmd_plan.h's, the search is the library's (plan/plan_cache.h). */
 
 typedef struct options {
     dq_cache_options all;

@@ -633,7 +633,7 @@ static dq_status kv_output_print(const dq_kv_output_view *v, dq_err *err)
 
 /* ---- KV ----
  * Dq plan kv: the widths of a KV cache's codes by layer and map. Inputs are cmd_plan.h's, the
- * search is the library's (plan/cache/plan_kv.h). */
+ * search is the library's (plan/plan_cache.h). */
 
 typedef struct options {
     dq_cache_options all;

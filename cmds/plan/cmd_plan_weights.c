@@ -622,7 +622,7 @@ static dq_status weights_output_verdict(const dq_plan_weights *p, const char *bu
 
 /* ---- Cmd plan weights ----
  * Dq plan weights: which tensor needs how many bits. The search is the library's
- * (plan/weights/plan_weights.h). */
+ * (plan/plan_weights.h). */
 
 #ifdef _OPENMP
 #include <omp.h>

@@ -156,7 +156,7 @@ fi
 if command -v git >/dev/null && command -v cmake >/dev/null; then
     commit() { # commit EXPECTED FOLDER [-DCOMMIT=TEXT]: what the build would take for that of a folder
         cmake -DSOURCE="$work/$2" -DOUT="$work/commit_text.h" -DGIT="$(command -v git)" ${3:+"$3"} \
-            -P "$repo/src/settings/commit.cmake" 2>"$top/err" || complain "install: commit.cmake: $(cat "$top/err")"
+            -P "$repo/src/record/commit.cmake" 2>"$top/err" || complain "install: commit.cmake: $(cat "$top/err")"
         [ "$(cat commit_text.h)" = "#define DQ_COMMIT_TEXT \"$1\"" ] || complain "install: $2: $(cat commit_text.h), expected $1"
     }
     mkdir -p tree/part

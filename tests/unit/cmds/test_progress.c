@@ -57,17 +57,20 @@ TEST(a_terminal_is_redrawn)
 /* What a run that began `passed` seconds ago, and has so many seconds left, says on stderr; twice. */
 static void said(char *text, size_t cap, double passed, double left, bool wait)
 {
-    dq_logger logger = {.command = "eval"};
+    dq_logger logger = {.command = NULL};
     dq_progress p;
+    dq_err err = {0};
     FILE *f = tmpfile();
     const int kept = dup(STDERR_FILENO);
     assert_true(f && kept >= 0 && dup2(fileno(f), STDERR_FILENO) >= 0);
+    assert_int_equal(dq_progress_listen(&logger, "eval", &err), DQ_OK);
     dq_progress_begin(&p, &logger, "work", 1);
     p.start -= passed;
     p.wait = wait;
     for (int i = 0; i < 2; i++) dq_progress_left(&p, left, NULL);
     dup2(kept, STDERR_FILENO);
     close(kept);
+    dq_logger_end(&logger);
     rewind(f);
     text[fread(text, 1, cap - 1, f)] = 0;
     fclose(f);
