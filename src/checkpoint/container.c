@@ -15,7 +15,7 @@
 #define DQ_PATH_TENSORS "/tensors/"
 #define DQ_PATH_FILES   "/tokenizer/"
 
-static inline bool dq_container_payload_in(const dq_payload *p, const char *folder)
+static inline bool container_payload_in(const dq_payload *p, const char *folder)
 {
     return strncmp(p->path, folder, strlen(folder)) == 0;
 }
@@ -121,8 +121,7 @@ dq_status dq_container_check_header(dq_container *c, dq_err *err)
     DQ_TRY(dq_container_check_index(c, err));
     for (int64_t i = 0; i < c->n_payloads; i++) {
         const dq_payload *p = &c->payload[i];
-        if (!dq_container_payload_in(p, DQ_PATH_TENSORS) &&
-            !dq_container_payload_in(p, DQ_PATH_FILES))
+        if (!container_payload_in(p, DQ_PATH_TENSORS) && !container_payload_in(p, DQ_PATH_FILES))
             DQ_TRY(container_payload_check_once(c, i, err));
     }
     if (c->objects_sound) return DQ_OK;
@@ -153,7 +152,7 @@ dq_status dq_container_check_weights(dq_container *c, dq_err *err)
     to_check *list = dq_block_new((size_t)c->n_payloads, sizeof *list, err);
     if (!list) return err->code;
     for (int64_t i = 0; i < c->n_payloads; i++) {
-        if (!dq_container_payload_in(&c->payload[i], DQ_PATH_TENSORS)) continue;
+        if (!container_payload_in(&c->payload[i], DQ_PATH_TENSORS)) continue;
         list[n++].payload = &c->payload[i];
         bytes += c->payload[i].bytes;
     }
@@ -472,7 +471,7 @@ static dq_status add_up(dq_container *c, dq_err *err)
     const char *mode = "";
     for (i = 0; i < c->n_payloads; i++) {
         const dq_payload *p = &c->payload[i];
-        if (dq_container_payload_in(p, DQ_PATH_TENSORS)) bytes += p->bytes;
+        if (container_payload_in(p, DQ_PATH_TENSORS)) bytes += p->bytes;
         if (!p->row) continue;
         const char *own = dq_quant_modes[p->mode].name;
         mode = *mode == 0 || mode == own ? own : "mixed";
@@ -915,7 +914,7 @@ static dq_status check_payload(dq_container *c, dq_container_h5 *r, dq_payload *
     p->data = b.data;
     p->n_dims = b.n_dims;
     memcpy(p->shape, b.shape, sizeof p->shape);
-    if (dq_container_payload_in(p, tensors))
+    if (container_payload_in(p, tensors))
         check_tensor(c, r, p, &b);
     else
         check_other(c, r, p, &b);
@@ -1032,7 +1031,7 @@ dq_status dq_container_file(dq_container *c, const char *name, const char **text
     }
     for (int64_t i = 0; i < c->n_payloads; i++) {
         const dq_payload *p = &c->payload[i];
-        if (!dq_container_payload_in(p, files) || strcmp(p->path + sizeof files - 1, name) != 0)
+        if (!container_payload_in(p, files) || strcmp(p->path + sizeof files - 1, name) != 0)
             continue;
         DQ_TRY(container_payload_check_once(c, i, err));
         *text = (const char *)p->data;

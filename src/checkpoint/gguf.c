@@ -20,7 +20,7 @@
 
 /* Of heads of `size` rows: transformers has the first of all rotary pairs, then the second; a GGUF file has them side by side.
  * The row of the file that is row r of transformers, and the other way. */
-static inline int64_t dq_gguf_name_stored_row(int64_t r, int64_t size)
+static inline int64_t gguf_name_stored_row(int64_t r, int64_t size)
 {
     const int64_t half = size / 2, head = r / size, i = r % size;
     return head * size + i % half * 2 + i / half;
@@ -1072,7 +1072,7 @@ static void take_place(entry *e, uint8_t *p)
 /* The row of the file that is row r of transformers. */
 static int64_t stored_row(const entry *e, int64_t r)
 {
-    return e->heads ? dq_gguf_name_stored_row(r, e->w.rows / e->heads) : r;
+    return e->heads ? gguf_name_stored_row(r, e->w.rows / e->heads) : r;
 }
 
 /* Codes u - 2^(bits-1) of a block, and its scale. */

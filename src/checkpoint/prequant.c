@@ -14,12 +14,12 @@
 #include <strings.h>
 
 /* Words that hold n fields, one after the other or `per` in each. */
-static inline int64_t dq_prequant_words_for(int64_t n, int bits, int per)
+static inline int64_t prequant_words_for(int64_t n, int bits, int per)
 {
     return per ? (n + per - 1) / per : (n * bits + 31) / 32;
 }
 
-static inline bool dq_prequant_is(const dq_tensor *t, int64_t rows, int64_t cols)
+static inline bool prequant_is(const dq_tensor *t, int64_t rows, int64_t cols)
 {
     return t->n_dims == 2 && t->shape[0] == rows && t->shape[1] == cols;
 }
@@ -693,7 +693,7 @@ static const char *fit(dq_prequant_linear *l, const dq_prequant_scheme *s)
     w->scale_rows = w->rows;
     if (w->cols % w->group_size) return "columns are no multiple of group_size";
     const int64_t groups = w->cols / w->group_size;
-    if (!dq_prequant_is(scales, groups, w->rows) || !dq_prequant_is(zeros, groups, words))
+    if (!prequant_is(scales, groups, w->rows) || !prequant_is(zeros, groups, words))
         return "scales or qzeros do not have the shape of qweight and group_size";
     l->by_column = true;
     l->codes = (dq_prequant_words){codes->data, 1, words, BITS, PER_WORD, place};
@@ -808,10 +808,10 @@ static const char *gptq_fit(dq_prequant_linear *l, const dq_prequant_scheme *s)
     w->group_size = s->group < 1 || s->group > w->cols ? w->cols : s->group;
     w->scale_rows = w->rows;
     const int64_t groups = dq_quant_groups(w->cols, w->group_size),
-                  words = dq_prequant_words_for(w->rows, s->bits, 0);
-    if (!dq_prequant_is(scales, groups, w->rows))
+                  words = prequant_words_for(w->rows, s->bits, 0);
+    if (!prequant_is(scales, groups, w->rows))
         return "scales do not have the shape of bits and group_size";
-    if (!dq_prequant_is(zeros, groups, words))
+    if (!prequant_is(zeros, groups, words))
         return "qzeros do not have the shape of bits and scales";
     l->codes = (dq_prequant_words){codes->data, w->rows, 1, s->bits, 0, NULL};
     l->zeros = (dq_prequant_words){zeros->data, 1, words, s->bits, 0, NULL};
@@ -985,8 +985,8 @@ static const char *fit_codes(dq_prequant_linear *l, int bits, int64_t rows, int6
 {
     const dq_tensor *t = l->part[DQ_PREQUANT_CODES];
     const int per = 32 % bits ? 32 / bits : 0;
-    const int64_t words = t->shape[1], dense = dq_prequant_words_for(cols, bits, 0),
-                  gaps = dq_prequant_words_for(cols, bits, per);
+    const int64_t words = t->shape[1], dense = prequant_words_for(cols, bits, 0),
+                  gaps = prequant_words_for(cols, bits, per);
     if (t->shape[0] != rows || (words != dense && words != gaps))
         return "not as many words as weight_shape and num_bits say";
     if (dense == gaps && words > 1 && per)
@@ -1006,7 +1006,7 @@ static const char *fit_scales(dq_prequant_linear *l, int64_t group)
     w->scale_rows = one ? 1 : w->rows;
     const int64_t groups = w->cols / w->group_size;
     const bool flat = groups == 1 && t->n_dims <= 1 && dq_tensor_numel(t) == w->scale_rows;
-    if (!flat && !dq_prequant_is(t, w->scale_rows, groups))
+    if (!flat && !prequant_is(t, w->scale_rows, groups))
         return "weight_scale does not have the shape of strategy and group_size";
     l->scale_row = groups;
     l->scale_group = 1;
@@ -1027,10 +1027,10 @@ static const char *fit_zeros(dq_prequant_linear *l, const dq_prequant_scheme *s)
         l->signed_zeros = t->data;
         return NULL;
     }
-    const int64_t dense = dq_prequant_words_for(l->w.rows, s->bits, 0),
-                  gaps = dq_prequant_words_for(l->w.rows, s->bits, per),
+    const int64_t dense = prequant_words_for(l->w.rows, s->bits, 0),
+                  gaps = prequant_words_for(l->w.rows, s->bits, per),
                   want = l->codes.per_word ? gaps : dense;
-    if (t->dtype != DQ_I32 || l->w.scale_rows == 1 || !dq_prequant_is(t, want, groups))
+    if (t->dtype != DQ_I32 || l->w.scale_rows == 1 || !prequant_is(t, want, groups))
         return "weight_zero_point does not have the type and shape of weight_scale and num_bits";
     l->zeros = (dq_prequant_words){t->data, groups, 1, s->bits, l->codes.per_word, NULL};
     return NULL;

@@ -33,21 +33,21 @@ typedef struct dq_quantize_tiles {
 } dq_quantize_tiles;
 
 /* Whether a block is a strip, whose codes depend on one another. */
-static inline bool dq_quantize_tiles_in_strips(const dq_quantize_tensor *q)
+static inline bool quantize_tiles_in_strips(const dq_quantize_tensor *q)
 {
     return q->format && q->format->encode_strip;
 }
 
 /* Whether a dense tensor stores other values than the source. */
-static inline bool dq_quantize_values_are_rounded(const dq_quantize_tensor *q)
+static inline bool quantize_values_are_rounded(const dq_quantize_tensor *q)
 {
     return !q->format && q->dense_dtype != q->t->dtype;
 }
 
 /* A value as a dense tensor stores it. */
-static inline float dq_quantize_values_stored(const dq_quantize_tensor *q, float x)
+static inline float quantize_values_stored(const dq_quantize_tensor *q, float x)
 {
-    if (!dq_quantize_values_are_rounded(q)) return x;
+    if (!quantize_values_are_rounded(q)) return x;
     return q->dense_dtype == DQ_F16 ? dq_f32_from_f16(dq_f16_from_f32(x))
                                     : dq_f32_from_bf16(dq_bf16_from_f32(x));
 }
@@ -138,11 +138,11 @@ static piece_bytes bytes_of(const dq_quantize_tiles *g, bool both)
     const dq_quantize_tensor *q = g->q;
     const size_t cols = (size_t)q->cols, rows = (size_t)g->block_rows;
     piece_bytes b = {.w = whole_lines(rows * cols * sizeof(float))};
-    if (!both && dq_quantize_tiles_in_strips(q)) b.squares = whole_lines(cols * sizeof(double));
+    if (!both && quantize_tiles_in_strips(q)) b.squares = whole_lines(cols * sizeof(double));
     if (!both) return b;
     b.got = whole_lines(cols * sizeof(float));
     b.codes = whole_lines(cols);
-    if (!dq_quantize_tiles_in_strips(q)) return b;
+    if (!quantize_tiles_in_strips(q)) return b;
     b.codes = whole_lines((size_t)dq_weight_strip_padded(g->block_rows) * cols);
     b.grid = whole_lines(rows * (size_t)dq_quant_groups(q->cols, q->group_size) * sizeof(dq_grid));
     return b;
@@ -157,14 +157,14 @@ static dq_status tiles_begin(dq_quantize_tiles *g, const dq_quantize_tensor *q, 
     g->q = q;
     g->block_rows = DQ_QUANTIZE_BLOCK_VALUES / q->cols;
     if (g->block_rows < 1) g->block_rows = 1;
-    if (dq_quantize_tiles_in_strips(q)) g->block_rows = DQ_STRIP_ROWS;
+    if (quantize_tiles_in_strips(q)) g->block_rows = DQ_STRIP_ROWS;
     if (g->block_rows > q->rows) g->block_rows = q->rows;
     int64_t blocks = (q->rows + g->block_rows - 1) / g->block_rows;
     /* wide rows: fewer blocks, so that a tile stays within its 8 MiB of floats */
     int64_t max = (int64_t)TILE_BLOCKS * DQ_QUANTIZE_BLOCK_VALUES / (g->block_rows * q->cols);
     if (max > TILE_BLOCKS) max = TILE_BLOCKS;
     if (max < 1) max = 1;
-    if (dq_quantize_tiles_in_strips(q) && max < STRIPS)
+    if (quantize_tiles_in_strips(q) && max < STRIPS)
         max = STRIPS; /* to code one takes far longer than to read it */
     g->n_pieces = (int)(blocks < max ? blocks : max);
     g->tile_rows = g->block_rows * g->n_pieces;
@@ -192,7 +192,7 @@ static dq_status tiles_begin(dq_quantize_tiles *g, const dq_quantize_tensor *q, 
 static int64_t first_not_finite(const dq_quantize_tensor *q, const float *w, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(dq_quantize_values_stored(q, w[i]))) return i;
+        if (!isfinite(quantize_values_stored(q, w[i]))) return i;
     }
     return -1;
 }
@@ -250,7 +250,7 @@ static void scan_block(const dq_quantize_tensor *q, dq_quantize_piece *p, int64_
     if (q->format && !q->one_scale)
         finite = scan_groups(q, p, src, type, end - begin);
     else
-        finite = isfinite(dq_quantize_values_stored(q, top_of(src, type, n)));
+        finite = isfinite(quantize_values_stored(q, top_of(src, type, n)));
     if (finite && !q->one_scale) return;
     const float *w = values_floats(p->w, src, type, n);
     if (!finite) {
@@ -377,7 +377,7 @@ dq_status dq_quantize_tensor_scan(dq_quantize_tensor *q, dq_quantize_tensor_buff
     dq_quantize_tiles g;
     scan all = {.least = INFINITY};
     tiles_begin(&g, q, false, buffers, err);
-    if (err->code == DQ_OK && dq_quantize_tiles_in_strips(q))
+    if (err->code == DQ_OK && quantize_tiles_in_strips(q))
         all.squares = dq_block_new((size_t)q->cols, sizeof *all.squares, err);
     for (int64_t begin = 0, end; err->code == DQ_OK && begin < q->rows; begin = end) {
         tiles_range(q, &end, begin, g.tile_rows);
@@ -436,7 +436,7 @@ static void row_bytes(size_t bytes[DQ_MAX_PARTS], const dq_quantize_tensor *q, i
         const dq_part p = dq_weight_part(&w, i);
         if (row->fixed || (q->one_scale && !row->is_codes))
             bytes[i] = 0;
-        else if (row->is_codes && dq_quantize_tiles_in_strips(q))
+        else if (row->is_codes && quantize_tiles_in_strips(q))
             bytes[i] =
                 (size_t)dq_weight_strip_padded(rows) / 8 * (size_t)q->cols * (size_t)q->spec.bits;
         else
@@ -453,7 +453,7 @@ static dq_grid grid_of(const dq_quantize_tensor *q, const float *w, int64_t n)
 void dq_quantize_tensor_read_back(const dq_quantize_tensor *q, const float *w, float *got,
                                   int8_t *codes)
 {
-    for (int64_t i = 0; !q->format && i < q->cols; i++) got[i] = dq_quantize_values_stored(q, w[i]);
+    for (int64_t i = 0; !q->format && i < q->cols; i++) got[i] = quantize_values_stored(q, w[i]);
     for (int64_t c = 0; q->format && c < q->cols; c += q->group_size) {
         const int64_t n = q->cols - c < q->group_size ? q->cols - c : q->group_size;
         q->format->encode(codes + c, got + c, w + c, n, grid_of(q, w + c, n), &q->spec);
@@ -512,7 +512,7 @@ static void encode_block(const dq_quantize_tensor *q, dq_quantize_piece *p, int6
                          int64_t end, uint8_t *part[DQ_MAX_PARTS])
 {
     size_t step[DQ_MAX_PARTS];
-    if (dq_quantize_tiles_in_strips(q)) {
+    if (quantize_tiles_in_strips(q)) {
         encode_strip(q, p, begin, end, part);
         return;
     }
@@ -626,8 +626,8 @@ static dq_status write_rows(const dq_quantize_tensor *q, dq_quantize_tensor_buff
         const int64_t n = tiles_range(q, &end, begin, each);
         const float *x = values_rows(q, space, begin, n);
         DQ_TRY(dq_os_check_stop(err));
-        if (dq_quantize_values_are_rounded(q)) round_values(q, half, x, n * q->cols);
-        if (dq_quantize_values_are_rounded(q))
+        if (quantize_values_are_rounded(q)) round_values(q, half, x, n * q->cols);
+        if (quantize_values_are_rounded(q))
             DQ_TRY(sink->put(sink->arg, 0, half, (size_t)(n * q->cols) * sizeof *half, err));
         else
             DQ_TRY(sink->put(sink->arg, 0, x, (size_t)(n * q->cols) * sizeof *x, err));
@@ -641,7 +641,7 @@ static dq_status write_dense(const dq_quantize_tensor *q, dq_quantize_tensor_buf
                              dq_err *err)
 {
     const size_t total = dq_tensor_bytes(q->t);
-    if (dq_quantize_values_are_rounded(q) || dq_weight_is_coded(&q->w))
+    if (quantize_values_are_rounded(q) || dq_weight_is_coded(&q->w))
         return write_rows(q, buffers, sink, tick, err);
     for (size_t at = 0; at < total && err->code == DQ_OK;) {
         const size_t n = total - at < COPY_BYTES ? total - at : COPY_BYTES;

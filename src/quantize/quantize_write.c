@@ -17,16 +17,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static inline int dq_quantize_out_parts(const dq_slot *s)
+static inline int quantize_out_parts(const dq_slot *s)
 {
     return s->encoding == DQ_ENC_PART ? s->weight.format->n_parts : 1;
 }
 
 /* Slot i is the first part. */
-static inline bool dq_quantize_out_done(const dq_quantize_feed *w, int64_t i)
+static inline bool quantize_out_done(const dq_quantize_feed *w, int64_t i)
 {
     bool done = true;
-    for (int k = 0; k < dq_quantize_out_parts(&w->q->skeleton.slot[i]); k++)
+    for (int k = 0; k < quantize_out_parts(&w->q->skeleton.slot[i]); k++)
         done = done && w->done[i + k];
     return done;
 }
@@ -584,7 +584,7 @@ static int64_t slot_of(const dq_quantize_feed *f, const dq_quantize_tensor *t)
 
 bool dq_quantize_feed_done(const dq_quantize_feed *f, const dq_quantize_tensor *t)
 {
-    return dq_quantize_out_done(f, slot_of(f, t));
+    return quantize_out_done(f, slot_of(f, t));
 }
 
 dq_status dq_quantize_feed_take(dq_quantize_feed *f, const dq_quantize_tensor *t, dq_coded *out,
@@ -612,14 +612,14 @@ dq_status dq_quantize_feed_take(dq_quantize_feed *f, const dq_quantize_tensor *t
 /* On ranks other than 0. */
 static void mark_done(dq_quantize_feed *f, int64_t i)
 {
-    for (int k = 0; k < dq_quantize_out_parts(&f->q->skeleton.slot[i]); k++) f->done[i + k] = true;
+    for (int k = 0; k < quantize_out_parts(&f->q->skeleton.slot[i]); k++) f->done[i + k] = true;
 }
 
 dq_status dq_quantize_feed_put(dq_quantize_feed *f, const dq_quantize_tensor *t, const dq_weight *w,
                                double loss, dq_err *err)
 {
     dq_slot *s = &f->q->skeleton.slot[slot_of(f, t)];
-    const int n = dq_quantize_out_parts(s);
+    const int n = quantize_out_parts(s);
     dq_quant_error e;
     if (dq_ranks_number() > 0) {
         mark_done(f, s - f->q->skeleton.slot);
@@ -883,7 +883,7 @@ static dq_status run_tensor(dq_quantize_feed *w, int64_t i, dq_err *err)
     dq_quantize_sink sink = {write_part, w};
     dq_quantize_tick tick = {plan_advance_job, w->q};
     dq_quant_error e;
-    const int n = dq_quantize_out_parts(s);
+    const int n = quantize_out_parts(s);
     for (int k = 0; k < n; k++) DQ_TRY(begin_part(w, k, &s[k], err));
     DQ_TRY(dq_quantize_tensor_write(x, &w->q->buffers, &sink, &e, &tick, err));
     for (int k = n - 1; k >= 0; k--) {
@@ -900,7 +900,7 @@ static dq_status run_slot(dq_quantize_feed *w, int64_t i, dq_err *err)
     dq_slot *s = &q->skeleton.slot[i];
     q->what = s->path;
     if (s->origin >= 0) {
-        if (dq_quantize_out_done(w, i)) {
+        if (quantize_out_done(w, i)) {
             plan_skip(q, s->origin);
             return DQ_OK;
         }
@@ -1021,7 +1021,7 @@ static int64_t list_pieces(pieces *p)
     for (int64_t i = 0; i < s->n_slots; i++) {
         const bool later = s->slot[i].encoding == DQ_ENC_PART && s->slot[i].part > 0;
         if (s->slot[i].origin < 0 || later) continue;
-        if (dq_ranks_count() > 1 && dq_quantize_out_done(w, i))
+        if (dq_ranks_count() > 1 && quantize_out_done(w, i))
             plan_skip(w->q, s->slot[i].origin);
         else
             p->slot[n++] = i;

@@ -15,8 +15,8 @@
 #include <omp.h>
 #include <string.h>
 
-static inline void dq_cpu_scale_page(const dq_simd *simd, float *s, int64_t ld, int64_t rows,
-                                     int64_t page, float scale, const int64_t *visible, float *top)
+static inline void cpu_scale_page(const dq_simd *simd, float *s, int64_t ld, int64_t rows,
+                                  int64_t page, float scale, const int64_t *visible, float *top)
 {
     for (int64_t r = 0; r < rows; r++) {
         const float max = simd->scale_max(s + r * ld, dq_kv_slots(visible[r], page), scale);
@@ -119,8 +119,8 @@ static void cpu_token_scores(const dq_cpu *cpu, float *const *s, const dq_attend
             dq_cpu_rows_times_keys(cpu, to, ld, args, x + i * d, d, end - i, &q, i, &page, scratch);
             for (int k = i; k < end; k++, to += ld) {
                 if (slots < keys - p * DQ_PAGE_TOKENS) fetch_row(s[order[k]], p + 1);
-                dq_cpu_scale_page(cpu->simd, to, 0, 1, p, scaled->scale, scaled->visible,
-                                  scaled->top[order[k]]);
+                cpu_scale_page(cpu->simd, to, 0, 1, p, scaled->scale, scaled->visible,
+                               scaled->top[order[k]]);
                 if (!apart)
                     memcpy(s[order[k]] + p * DQ_PAGE_TOKENS, to, (size_t)slots * sizeof *product);
             }
@@ -665,8 +665,8 @@ void dq_cpu_scores(const dq_cpu *cpu, float *const *s, int64_t ld, const dq_atte
                 float *to = s[h] + a->first * ld + p * DQ_PAGE_TOKENS;
                 dq_cpu_times_keys(cpu, to, ld, args, rows, a, head[h], &q[h], &page, scratch);
                 if (scaled)
-                    dq_cpu_scale_page(cpu->simd, to, ld, a->n, p, scaled->scale,
-                                      scaled->visible + a->first, scaled->top[h] + a->first);
+                    cpu_scale_page(cpu->simd, to, ld, a->n, p, scaled->scale,
+                                   scaled->visible + a->first, scaled->top[h] + a->first);
             }
         }
     }
