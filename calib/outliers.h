@@ -1,4 +1,4 @@
-/* head_kinds: what an output head does on a text, by where its attention goes.
+/* Collectors of outliers: of what models compute on a text, and of their weights.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_OUTLIERS_H
 #define DQ_OUTLIERS_H
@@ -6,6 +6,9 @@
 #include "engine/observe.h"
 #include "engine/runner.h"
 #include "stat/stat.h"
+
+/* ---- Head kinds ----
+ * What an output head does on a text, by where its attention goes. */
 
 /* The first one that fits, by shares of sum |D|. Source of retrieval: induction heads, arXiv 2209.11895. */
 typedef enum dq_head_kind {

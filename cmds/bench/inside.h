@@ -1,4 +1,4 @@
-/* bench_bytes: the stored bytes of the weights that one step of decoding reads, and their storage in words.
+/* What the files of cmds/bench share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CMDS_BENCH_INSIDE_H
 #define DQ_CMDS_BENCH_INSIDE_H
@@ -11,6 +11,9 @@
 #include "settings/options.h"
 
 #include <jansson.h>
+
+/* ---- Bench bytes ----
+ * The stored bytes of the weights that one step of decoding reads, and their storage in words. */
 
 /* Bytes as stored; a layout that a device makes for itself may take a little more. Every weight that a product reads once,
  * gains and biases; of the embedding the rows that are looked up. A head that shares the embedding's memory is read whole. */

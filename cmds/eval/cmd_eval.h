@@ -1,9 +1,12 @@
-/* eval_gate_expr: what a gate compares a number with: numbers, the word `baseline`, + - * / and parentheses.
+/* What other rooms and tests see of dq eval.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CMD_EVAL_H
 #define DQ_CMD_EVAL_H
 
 #include "base/base.h"
+
+/* ---- Eval gate expr ----
+ * What a gate compares a number with: numbers, the word `baseline`, + - * / and parentheses. */
 
 enum { DQ_GATE_STEPS = 64, DQ_GATE_DEPTH = 16 };
 

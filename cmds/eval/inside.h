@@ -1,4 +1,4 @@
-/* eval_field: numbers of a result by name, once for the JSON, the table, the CSV and --fail-if.
+/* What the files of cmds/eval share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CMDS_EVAL_INSIDE_H
 #define DQ_CMDS_EVAL_INSIDE_H
@@ -16,6 +16,9 @@
 #include "stat/stat.h"
 
 #include <jansson.h>
+
+/* ---- Eval field ----
+ * Numbers of a result by name, once for the JSON, the table, the CSV and --fail-if. */
 
 typedef enum cmd_eval_field_type { DQ_FIELD_MEAN, DQ_FIELD_REAL } cmd_eval_field_type;
 

@@ -1,10 +1,13 @@
-/* cache_numbers: what both plans of a KV cache say of what a cache loses: members of their documents, and lines.
+/* What tests see of dq plan.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CMD_PLAN_H
 #define DQ_CMD_PLAN_H
 
 #include "base/json.h"
 #include "plan/plan_cache.h"
+
+/* ---- Cache numbers ----
+ * What both plans of a KV cache say of what a cache loses: members of their documents, and lines. */
 
 /* "less", "more" or "open", by where the interval lies. */
 const char *dq_cache_numbers_verdict(dq_interval i, const char *less, const char *more,

@@ -1,4 +1,4 @@
-/* cache_numbers: what both plans of a KV cache say of what a cache loses: members of their documents, and lines.
+/* What the files of cmds/plan share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CMDS_PLAN_INSIDE_H
 #define DQ_CMDS_PLAN_INSIDE_H

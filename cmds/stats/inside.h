@@ -1,4 +1,4 @@
-/* stats_out: what dq stats hands over: tables, the JSON results, the HDF5 file.
+/* What the files of cmds/stats share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CMDS_STATS_INSIDE_H
 #define DQ_CMDS_STATS_INSIDE_H
@@ -9,6 +9,9 @@
 #include "plan/sensitivity.h"
 #include "settings/inputs.h"
 #include "settings/options.h"
+
+/* ---- Stats out ----
+ * What dq stats hands over: tables, the JSON results, the HDF5 file. */
 
 /* One model with what was fed to it and what came out. */
 typedef struct cmd_stats_entry {

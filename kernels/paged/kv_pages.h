@@ -1,5 +1,4 @@
-/* key_factor: the factor of the keys' Gram matrix that leverages (backend.h) are made with, in f64 on the host.
- * Private to kernels.
+/* The KV cache in pages, as every backend keeps it.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KV_PAGES_H
 #define DQ_KV_PAGES_H
@@ -9,6 +8,10 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* ---- Key factor ----
+ * The factor of the keys' Gram matrix that leverages (backend.h) are made with, in f64 on the
+ * host. Private to kernels. */
 
 /* right[cols][ld] = U^-1, an upper triangle with zeros below, of gram + e I = U'U with e as backend.h says. gram[cols][ld]:
  * only its upper triangle is read. work[2][cols][ld]. False: there is no such e, as values are not finite. */

@@ -1,5 +1,4 @@
-/* remedy: what would help after a failure, as a code that a program words for its users: dq names options and commands
- * (settings/advice.c), another program would name its own. The library's text makes sense without it.
+/* What every file stands on: status and errors with remedies, memory, maps.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_BASE_H
 #define DQ_BASE_H
@@ -7,6 +6,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* ---- Remedy ----
+ * What would help after a failure, as a code that a program words for its users: dq names options
+ * and commands (settings/advice.c), another program would name its own. The library's text makes
+ * sense without it. */
 
 /* n, m and w are the remedy's numbers and its word. */
 typedef enum dq_remedy_code {

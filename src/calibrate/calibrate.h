@@ -576,7 +576,7 @@ const dq_calibrate_info *dq_calibrate_result(const dq_calibrate *c);
 const dq_quantize_method *dq_calibrate_method(const dq_calibrate *c);
 
 /* ---- Job ----
- * One calibrated run, as calibrate.c sets it up and calibrate.c takes it through the layers. */
+ * One calibrated run on its way through the layers. */
 
 struct dq_calibrate {
     dq_calibrate_settings set;

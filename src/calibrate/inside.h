@@ -1,5 +1,4 @@
-/* f64_tile: the product of two tiles in f64, on which the factorization and the rounding stand. Every element is its own
- * chain of products and sums in ascending k, so that the bits are the same on every machine.
+/* What the files of src/calibrate share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CALIBRATE_INSIDE_H
 #define DQ_CALIBRATE_INSIDE_H
@@ -11,6 +10,11 @@
 #include "tensor/tensor.h"
 
 #include <stdint.h>
+
+/* ---- F64 tile ----
+ * The product of two tiles in f64, on which the factorization and the rounding stand. Every
+ * element is its own chain of products and sums in ascending k, so that the bits are the same on
+ * every machine. */
 
 enum { DQ_F64_TILE = 64 }; /* columns of c, and the step of its rows */
 

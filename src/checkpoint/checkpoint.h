@@ -1,4 +1,4 @@
-/* source: where a model's tensors come from, a checkpoint or a container.
+/* Where tensors come from: safetensors, other sources, weights quantized elsewhere.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CHECKPOINT_H
 #define DQ_CHECKPOINT_H
@@ -7,6 +7,9 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "tensor/tensor.h"
+
+/* ---- Source ----
+ * Where a model's tensors come from, a checkpoint or a container. */
 
 /* `find` gives a weight or vector by its name in the checkpoint. */
 typedef struct dq_source {

@@ -35,8 +35,7 @@ enum {
 /* Fills the columns without gaps for texts of `len` bytes in the first; returns the row's bytes. */
 size_t dq_h5_index_columns(dq_h5_column col[DQ_INDEX_COLUMNS], size_t len);
 
-/* ---- Container impl ----
- * What container.c, which opens a container, container.c and container.c share. */
+/* ---- An open container ---- */
 
 struct dq_container {
     dq_arena *arena; /* owns this struct too */

@@ -1,5 +1,4 @@
-/* h5: what reading and writing containers share of HDF5: identifiers that close together, element
- * types, the layout of the tables. Private to checkpoint (tests/layers.sh).
+/* What the files of src/checkpoint share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CHECKPOINT_INSIDE_H
 #define DQ_CHECKPOINT_INSIDE_H
@@ -16,6 +15,10 @@
 #include "tensor/tensor.h"
 
 #include <hdf5.h>
+
+/* ---- H5 ----
+ * What reading and writing containers share of HDF5: identifiers that close together, element
+ * types, the layout of the tables. Private to checkpoint (tests/layers.sh). */
 
 #define DQ_H5_FORMAT "dq-model"
 enum {

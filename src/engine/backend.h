@@ -1,4 +1,4 @@
-/* batch: the rows that one pass appends to many sequences, and the views that operations take.
+/* Batches, and the operations of a device.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_BACKEND_H
 #define DQ_BACKEND_H
@@ -9,6 +9,9 @@
 #include "model/head_order.h"
 #include "stat/stat.h"
 #include "tensor/tensor.h"
+
+/* ---- Batch ----
+ * The rows that one pass appends to many sequences, and the views that operations take. */
 
 /* f32 activations, row-major, in backend memory; only the backend follows p. */
 typedef struct dq_mat {

@@ -1,12 +1,16 @@
-/* layer_steps: one layer of a model in steps on the rows of a batch: norm, q k v, attend, o; norm, gate and up, down.
- * A step's input and output are matrices of the caller, so that somebody who wants to look at the input of a product, or to
- * exchange a weight between two steps, sees what the forward pass sees.
+/* The forward pass, layer by layer, and what is evicted from its cache.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_RUNNER_H
 #define DQ_RUNNER_H
 
 #include "engine/backend.h"
 #include "model/model.h"
+
+/* ---- Layer steps ----
+ * One layer of a model in steps on the rows of a batch: norm, q k v, attend, o; norm, gate and up,
+ * down. A step's input and output are matrices of the caller, so that somebody who wants to look
+ * at the input of a product, or to exchange a weight between two steps, sees what the forward pass
+ * sees. */
 
 /* All matrices are backend memory, a row a row of the batch, and do not overlap. Errors stick in the backend. */
 typedef struct dq_layer_steps {

@@ -435,7 +435,7 @@ dq_status dq_eval_journal(dq_eval *e, const char *key, const char *path, bool re
 }
 
 /* ---- Windows ----
- * Dq_eval_sweep_windows of eval.h. All rows with one reference take turns: the reference's
+ * dq_eval_sweep_windows of eval.h. All rows with one reference take turns: the reference's
  * final states are kept for the windows of a turn, and each row runs over these, some windows at a
  * time, each time written down by itself. Of the reference, a resumed run computes the states of
  * what is finished already once more where another row lacks them. */

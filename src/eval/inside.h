@@ -1,6 +1,4 @@
-/* score: turns items and windows into passes of a runner and collects log-likelihoods. Many sequences
- * share a pass; how they are grouped never changes a bit of a result. score.c has the items,
- * score.c the windows.
+/* What the files of src/eval share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_EVAL_INSIDE_H
 #define DQ_EVAL_INSIDE_H

@@ -1,5 +1,4 @@
-/* generate: greedy continuations of many prompts. How prompts are grouped into passes, and what the
- * sequences of a pass share, never changes a bit of a result.
+/* Generation, and the kinds of evaluation.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KINDS_H
 #define DQ_KINDS_H
@@ -10,6 +9,10 @@
 #include "stat/stat.h"
 #include "tasks/questions.h"
 #include "tasks/tasks.h"
+
+/* ---- Generate ----
+ * Greedy continuations of many prompts. How prompts are grouped into passes, and what the
+ * sequences of a pass share, never changes a bit of a result. */
 
 typedef struct dq_generate_prompt {
     const int32_t *ids; /* [n], BOS and all */

@@ -568,7 +568,7 @@ dq_status dq_score_check_logp(const dq_model *m, const double *logp, int64_t n, 
 }
 
 /* ---- Score windows ----
- * Dq_score_windows of score.h. With a plain cache all windows run in one pass. With a compressed
+ * dq_score_windows of score.h. With a plain cache all windows run in one pass. With a compressed
  * one they run side by side: their contexts in a pass of their own, which is then compressed, and
  * the ids after them in pieces of kv->evict.every with an eviction after each. The final states of
  * every piece are put where one pass would have put them, and the output head is read once at the

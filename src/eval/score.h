@@ -1,10 +1,13 @@
-/* kv_cached: what contexts take in a cache, and what scored rows read of it.
+/* Scoring: what contexts take, how items become passes, log-likelihoods.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SCORE_H
 #define DQ_SCORE_H
 
 #include "engine/runner.h"
 #include "tasks/documents.h"
+
+/* ---- KV cached ----
+ * What contexts take in a cache, and what scored rows read of it. */
 
 /* What contexts took in the cache, right after they were compressed and before they were copied, summed
  * over them. The table of sequences is left out, so that sums do not depend on how sequences were
@@ -40,8 +43,7 @@ void dq_kv_cached_report(dq_kv_cached *cached, const dq_evict_report *report, in
 
 /* ---- Score ----
  * Turns items and windows into passes of a runner and collects log-likelihoods. Many sequences
- * share a pass; how they are grouped never changes a bit of a result. score.c has the items,
- * score.c the windows. */
+ * share a pass; how they are grouped never changes a bit of a result. */
 
 /* What scoring cost. */
 typedef struct dq_score_work {

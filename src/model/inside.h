@@ -1,4 +1,4 @@
-/* architecture: all that differs between the architectures of checkpoints, one row each.
+/* What the files of src/model share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_MODEL_INSIDE_H
 #define DQ_MODEL_INSIDE_H
@@ -6,6 +6,9 @@
 #include "base/json.h"
 #include "model/head_order.h"
 #include "model/model.h"
+
+/* ---- Architecture ----
+ * All that differs between the architectures of checkpoints, one row each. */
 
 /* The row for a config.json: that of its model_type, where there is none that of its class. Unknown and
  * unsupported architectures, classes that are no language model, and two keys that disagree are DQ_MISMATCH by

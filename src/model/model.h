@@ -1,4 +1,4 @@
-/* architecture: all that differs between the architectures of checkpoints, one row each.
+/* A model: its architecture, config, weights and size.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_MODEL_H
 #define DQ_MODEL_H
@@ -8,6 +8,9 @@
 #include "checkpoint/checkpoint.h"
 #include "kv/kv.h"
 #include "model/head_order.h"
+
+/* ---- Architecture ----
+ * All that differs between the architectures of checkpoints, one row each. */
 
 typedef enum dq_role {
     DQ_ROLE_EMBED,

@@ -1,10 +1,4 @@
-/* plan_decide: which model is looked at next on the unseen text, how sure a look must be, when a budget is met, and when a
- * uniform width is taken. Numbers go in, decisions come out.
- *
- * The search text proposes: the uniform width that keeps the budget there, if one is no dearer than the cheapest point of the
- * curve that does; then that point; then points further up, each of which is predicted to lose a tenth less; the last look is
- * the dearest point. The unseen text only says yes or no. Look j leaves 0.05 / 2^(j - 1) outside of its interval, half of it
- * above, so that the chances to accept a model that misses add up to 5 % over any number of looks.
+/* What the files of src/plan share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_INSIDE_H
 #define DQ_PLAN_INSIDE_H

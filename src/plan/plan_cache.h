@@ -1,10 +1,4 @@
-/* plan_caches: what KV caches lose on windows of a text, beside the same weights and an unquantized cache, as dq_eval measures it.
- * What is measured is written down in a journal and not measured again. Plans of a cache (plan_cache.h, plan_cache.h) say which
- * caches there are: each has a name, which its plan can make a configuration of. A plan searches with some of the windows,
- * side by side; no choice sees the others, which decide.
- *
- * Ranks (base/ranks.h) search in step: they share what is measured, and each has all numbers before the next choice. Rank 0
- * keeps the journal.
+/* Plans of a KV cache: widths, heads and gates, and what measures caches.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_CACHE_H
 #define DQ_PLAN_CACHE_H
@@ -16,6 +10,16 @@
 #include "plan/plan_weights.h"
 #include "stat/stat.h"
 #include "tasks/documents.h"
+
+/* ---- Plan caches ----
+ * What KV caches lose on windows of a text, beside the same weights and an unquantized cache, as
+ * dq_eval measures it. What is measured is written down in a journal and not measured again. Plans
+ * of a cache say which caches there are: each has a name, which its
+ * plan can make a configuration of. A plan searches with some of the windows, side by side; no
+ * choice sees the others, which decide.
+ *
+ * Ranks (base/ranks.h) search in step: they share what is measured, and each has all numbers
+ * before the next choice. Rank 0 keeps the journal. */
 
 enum { DQ_PLAN_CACHES_SWEEP = 16 }; /* caches that the unquantized one runs once for */
 
@@ -163,7 +167,7 @@ dq_status dq_plan_gates_solve(double *weight, const dq_plan_gates_sums *s, dq_er
 
 /* ---- Heads order ----
  * Groups of KV heads in order of need, and how many of them may share what is kept. Numbers and
- * texts alone; plan_cache.h measures. */
+ * texts alone. */
 
 /* As dq_kv_heads_parse reads it: the first `sharing` of order[n] stand before the /. DQ_MISMATCH for more than a text of heads
  * holds. */
@@ -273,7 +277,7 @@ void dq_plan_heads_done(dq_plan_heads *p);
 /* ---- KV space ----
  * Which widths the codes of a KV cache can have: units, which are keys of a run of layers and a
  * map, or values of a run of layers, each with one of some widths. A mix is a width for each unit.
- * Numbers alone; plan_cache.h measures. */
+ * Numbers alone. */
 
 enum { DQ_PLAN_KV_UNITS = 3 * DQ_KV_RUNS };
 
@@ -320,7 +324,7 @@ int dq_plan_kv_space_uniform(int pair[2][2], double mean);
  * text.
  *
  * Windows of the text, one after the other, of which the second half is scored: the second and
- * third fifth of them search, the others decide. Every unit (plan_cache.h) is coded alone at
+ * third fifth of them search, the others decide. Every unit is coded alone at
  * each width, all others at 8 bits; widths go where they save most for their bits (plan_weights.h);
  * that mix and uniform widths of as many bits are measured whole; from the best of them, mixes a
  * step away are measured, those first whose units lose least, and the best one is taken as long as

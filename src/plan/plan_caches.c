@@ -1,7 +1,5 @@
-/* Caches by name, the journal, the text and what it says; plan_caches.c measures. Lines of the
- * journal: {KEY: name, "from", "kld": [...], "loss": [...]}, a number for each window; those of
- * questions are plan_cache.h's. The same lines go from rank to rank, and what is found in a
- * journal to all of them.
+/* Lines of the journal: {KEY: name, "from", "kld": [...], "loss": [...]}, a number for each
+ * window. The same lines go from rank to rank, and what is found in a journal to all of them.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/os.h"
@@ -15,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* For plan_caches.c and plan_caches.c: a run of dq_eval of so many tokens, and its progress, whose argument that is. */
+/* A run of dq_eval of so many tokens, and its progress, whose argument that is. */
 typedef struct dq_plan_caches_work {
     dq_plan_caches *c;
     double ids;
@@ -564,7 +562,7 @@ dq_status dq_plan_caches_ask_run(dq_plan_caches *c, const int *cache, int n, con
 }
 
 /* ---- Caches run ----
- * Dq_plan_caches_run of plan_cache.h. A piece is a sweep of dq_eval for some caches and as many
+ * dq_plan_caches_run of plan_cache.h. A piece is a sweep of dq_eval for some caches and as many
  * windows as a pass holds, so that the unquantized cache runs once for all of them and an end in
  * between costs little; its rows are summed by window and dropped. Where ranks share the pieces,
  * each has fewer windows and about as many caches, so that they end together. */

@@ -1,6 +1,5 @@
 /* Normal equations are summed list by list, each row of the matrix by one thread in the order of
- * tokens. Features are centred before the ridge, so that the constant is not drawn to zero. The
- * runs are plan_gates.c's.
+ * tokens. Features are centred before the ridge, so that the constant is not drawn to zero.
  * SPDX-License-Identifier: MIT */
 #include "base/ranks.h"
 #include "calibrate/calibrate.h"
@@ -156,7 +155,7 @@ void dq_plan_gates_close(dq_plan_gates *p)
 }
 
 /* ---- Gates run ----
- * Dq_plan_gates_run of plan_cache.h. A window is a piece of work for one rank, which tells of each
+ * dq_plan_gates_run of plan_cache.h. A window is a piece of work for one rank, which tells of each
  * list what tokens are seen to be and what is said of them. Rank 0 adds this up in the order of
  * windows, whoever is done first, so that sums are the same as of one process. */
 

@@ -161,7 +161,7 @@ int dq_plan_kv_space_uniform(int pair[2][2], double mean)
 }
 
 /* ---- KV ----
- * Opening: windows, units, and the caches of units alone. plan_kv.c has the search. */
+ * Opening: windows, units, and the caches of units alone. */
 
 /* Whether each KV head's keys are for the logits of one map, so that keys of a layer can have two widths. */
 static int key_maps(const dq_head_order *map)
@@ -375,7 +375,7 @@ void dq_plan_kv_done(dq_plan_kv *p)
 }
 
 /* ---- KV run ----
- * Dq_plan_kv_run of plan_cache.h: units alone, whole mixes as long as a step helps, then the windows
+ * dq_plan_kv_run of plan_cache.h: units alone, whole mixes as long as a step helps, then the windows
  * that none of that has seen. */
 
 enum {

@@ -567,7 +567,7 @@ static dq_status trial_of(int64_t *out, dq_plan_weights *p, dq_plan_trials *part
 
 /* ---- Weights ----
  * Opening: budget, texts, and what each tensor costs at each width, which plans of quantization
- * say without reading weights. plan_search.c has the rest. */
+ * say without reading weights. */
 
 static const char *const dq_plan_goal_name[DQ_PLAN_GOALS] = {"kld", "ppl", "bpw", "size"};
 const char *const dq_plan_text_name[DQ_PLAN_TEXTS] = {"calibration", "search", "unseen"};
@@ -991,8 +991,7 @@ dq_quantize_settings dq_plan_weights_settings_of(const dq_plan_weights *p, int64
 }
 
 /* ---- Run ----
- * Dq_plan_weights_run of plan_weights.h: sensitivities, then whole models in the order that
- * plan_weights.h gives, then looks at the unseen text, then uniform widths beside what was chosen. */
+ * Sensitivities, then whole models in the order that choosing gives, then looks at the unseen text, then uniform widths beside what was chosen. */
 
 /* One run. */
 typedef struct job {

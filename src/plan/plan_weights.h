@@ -1,9 +1,4 @@
-/* plan_alloc: which width each tensor gets: the least sum of losses for a sum of costs, where both add up over tensors.
- * Numbers alone, of any unit.
- *
- * Only options on the lower convex hull of a tensor's (cost, loss) can be part of a best choice for some price of cost. The
- * curve begins with the cheapest option of each tensor and goes on by the step that saves most loss for its cost, so that
- * each of its points is the best choice for its cost (Everett 1963, the Lagrangian; for convex hulls the steps are greedy).
+/* Plans of weights: choosing, measuring, the search for whole models.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_PLAN_WEIGHTS_H
 #define DQ_PLAN_WEIGHTS_H
@@ -14,6 +9,15 @@
 #include "calibrate/calibrate.h"
 #include "quantize/quantize.h"
 #include "stat/stat.h"
+
+/* ---- Plan alloc ----
+ * Which width each tensor gets: the least sum of losses for a sum of costs, where both add up over
+ * tensors. Numbers alone, of any unit.
+ *
+ * Only options on the lower convex hull of a tensor's (cost, loss) can be part of a best choice
+ * for some price of cost. The curve begins with the cheapest option of each tensor and goes on by
+ * the step that saves most loss for its cost, so that each of its points is the best choice for
+ * its cost (Everett 1963, the Lagrangian; for convex hulls the steps are greedy). */
 
 enum { DQ_PLAN_WIDTHS = 8 };
 
@@ -245,8 +249,8 @@ dq_mean dq_plan_probe_kld(const dq_plan_tensor *t, int option);
  * Which bits each tensor of a model gets under a budget, measured.
  *
  * A text is cut into three parts (calibrate.h). On the first, weights are calibrated; on the
- * second, each tensor is measured alone (plan_weights.h), widths are allocated ("Alloc"), whole
- * models are quantized and measured (plan_weights.h). The third, which none of that has seen,
+ * second, each tensor is measured alone, widths are allocated ("Alloc"), whole
+ * models are quantized and measured. The third, which none of that has seen,
  * decides: a budget of quality is met when the upper end of the interval there is within it
  * ("Decide"). Looks are counted over a run and those that resume it, whatever their budgets. */
 
@@ -285,7 +289,7 @@ typedef struct dq_plan_weights_settings {
     int trials;            /* whole models in the search at most */
     dq_backend *backend;
     bool resume, force; /* go on from a journal, or replace it */
-    /* Of the whole run; the total is an expectation, which changes: plan_weights.h. */
+    /* Of the whole run; the total is an expectation, which changes. */
     void (*step)(void *arg, double done, double total, const char *what);
     void (*stage)(void *arg, const char *name); /* before a stage */
     /* What the recipe tells of the plan as it stands, with p->chosen; a new reference. It is part of the file's size. */
@@ -368,7 +372,7 @@ typedef struct dq_plan_weights {
 dq_status dq_plan_weights_open(dq_plan_weights **out, const dq_plan_weights_settings *s,
                                dq_err *err);
 void dq_plan_weights_close(dq_plan_weights *p); /* NULL allowed */
-/* What sensitivities take, with the model before rounding on all texts, and a whole model, in the measure of plan_weights.h; whole
+/* What sensitivities take, with the model before rounding on all texts, and a whole model, in that measure; whole
  * models on an average. */
 double dq_plan_weights_flop(const dq_plan_weights *p);
 int dq_plan_weights_models(const dq_plan_weights *p);
@@ -401,7 +405,7 @@ dq_status dq_plan_memory(int64_t *out, const dq_plan_weights *p, dq_err *err);
 /* ---- Pace ----
  * How long a plan takes on this machine, by a piece of it that is run. */
 
-/* By all ranks (base/ranks.h). Seconds that a multiplication or addition (plan_weights.h) takes: of the last layer's tensors, measured at one width on the first
+/* By all ranks (base/ranks.h). Seconds that a multiplication or addition takes: of the last layer's tensors, measured at one width on the first
  * sequence of the calibration text, of several ranks on as many as give each a chunk of it. beside: where the scratch file is. */
 dq_status dq_plan_pace(double *seconds, const dq_plan_weights *p, const char *beside, dq_err *err);
 
@@ -430,7 +434,7 @@ int64_t dq_plan_search_next(const dq_plan_curve *c, int64_t point);
 /* ---- Size ----
  * Widths for a number of bits per weight, by role, without measuring the model: by what each
  * role's codes cost on a model on which it was measured (results/real, roles.csv). A plan
- * (plan_weights.h) measures the model itself. */
+ * measures the model itself. */
 
 typedef struct dq_plan_size {
     const char *name; /* "balanced" */

@@ -392,7 +392,7 @@ static dq_status forecast_add(dq_forecast *f, int layer, const dq_layer_steps *s
 }
 
 /* ---- Sensitivity rank ----
- * Dq_sensitivity_rank_of and dq_sensitivity_first_of of sensitivity.h. Clusters are dealt to two
+ * dq_sensitivity_rank_of and dq_sensitivity_first_of of sensitivity.h. Clusters are dealt to two
  * halves in turn, so that what one half chooses is judged on the other. */
 
 /* KLD per token on every second cluster, from `half` on. */

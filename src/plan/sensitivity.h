@@ -1,8 +1,4 @@
-/* forecast: what rounding attention logits will do to them and to the maps, for every width and granularity, from q and k of one
- * pass: nothing after the maps is run.
- *
- * Predicted, from absolute maxima alone: logits spread evenly over a step A / Qmax are off by A / (Qmax sqrt 12), root mean
- * square, with A of their group (kv/kv.h); and by no more than what they are. Measured, beside it: every logit is rounded.
+/* What rounding one thing does: foretold, and measured.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SENSITIVITY_H
 #define DQ_SENSITIVITY_H
@@ -10,6 +6,14 @@
 #include "engine/runner.h"
 #include "plan/plan_weights.h"
 #include "stat/stat.h"
+
+/* ---- Forecast ----
+ * What rounding attention logits will do to them and to the maps, for every width and granularity,
+ * from q and k of one pass: nothing after the maps is run.
+ *
+ * Predicted, from absolute maxima alone: logits spread evenly over a step A / Qmax are off by A /
+ * (Qmax sqrt 12), root mean square, with A of their group (kv/kv.h); and by no more than what they
+ * are. Measured, beside it: every logit is rounded. */
 
 enum { DQ_FORECAST_WIDTHS = 4 };
 extern const int dq_forecast_bits[DQ_FORECAST_WIDTHS]; /* 8, 6, 4, 3 */

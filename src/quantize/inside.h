@@ -1,5 +1,4 @@
-/* quantize: a checkpoint becomes a container. Plan, scan (finds values that are not finite, decides on
- * the type of scales, hashes the source), then write, which a later process may finish.
+/* What the files of src/quantize share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_QUANTIZE_INSIDE_H
 #define DQ_QUANTIZE_INSIDE_H
@@ -12,6 +11,10 @@
 #include "tensor/tensor.h"
 
 #include <stdatomic.h>
+
+/* ---- Quantize ----
+ * A checkpoint becomes a container. Plan, scan (finds values that are not finite, decides on the
+ * type of scales, hashes the source), then write, which a later process may finish. */
 
 extern const char
     *const dq_quantize_methods[]; /* names that a container may have, NULL after the last */

@@ -613,8 +613,7 @@ static dq_status plan_make(dq_quantizer *q, const char *model, dq_err *err)
 }
 
 /* ---- Quantize ----
- * Opening, and the comparison with a finished container; the scan is in quantize_write.c, writing
- * in quantize_write.c. */
+ * Opening, and the comparison with a finished container; quantize_write.c scans and writes. */
 
 dq_status dq_quantize_open(dq_quantizer **out, const char *model, const dq_quantize_settings *s,
                            dq_err *err)

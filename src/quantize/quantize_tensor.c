@@ -185,7 +185,7 @@ static dq_status tiles_begin(dq_quantize_tiles *g, const dq_quantize_tensor *q, 
 }
 
 /* ---- Tensor scan ----
- * Dq_quantize_tensor_scan, the pass before anything is written. Blocks are scanned as their bits
+ * dq_quantize_tensor_scan, the pass before anything is written. Blocks are scanned as their bits
  * lie where that tells enough, and what they tell is merged in block order. A searched scale of
  * the whole tensor takes two more sweeps. */
 

@@ -1,4 +1,4 @@
-/* stop_ids: the ids that end what a model writes.
+/* One sequence that grows: ids, text, and where it ends.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_SESSION_H
 #define DQ_SESSION_H
@@ -8,6 +8,9 @@
 #include "engine/runner.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
+
+/* ---- Stop ids ----
+ * The ids that end what a model writes. */
 
 enum { DQ_STOP_IDS = 64 };
 typedef struct dq_stop_ids {

@@ -1,4 +1,4 @@
-/* kv_help: what --help says of an option of KV caches.
+/* Options of a KV cache and of a pass, and what they become.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CACHE_OPTIONS_H
 #define DQ_CACHE_OPTIONS_H
@@ -9,6 +9,9 @@
 #include "model/model.h"
 #include "record/record.h"
 #include "settings/options.h"
+
+/* ---- KV help ----
+ * What --help says of an option of KV caches. */
 
 enum { DQ_KV_HELP = 512 };
 

@@ -1,4 +1,4 @@
-/* advice: failures of the library in the words of this program: which option or command would help.
+/* Inputs and what is said of them: models, texts, devices, remedies in words.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_INPUTS_H
 #define DQ_INPUTS_H
@@ -13,6 +13,9 @@
 #include "tokenizer/tokenizer.h"
 
 #include <jansson.h>
+
+/* ---- Advice ----
+ * Failures of the library in the words of this program: which option or command would help. */
 
 /* Rewords the text by its remedies, which are then used up. */
 void dq_advice_apply(dq_err *err);

@@ -1,4 +1,4 @@
-/* recipe_options: --recipe, --bits-map and the other options of weights, as settings.
+/* Options of quantization, and what they become.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_QUANTIZE_OPTIONS_H
 #define DQ_QUANTIZE_OPTIONS_H
@@ -9,6 +9,9 @@
 #include "record/record.h"
 #include "settings/cache_options.h"
 #include "settings/options.h"
+
+/* ---- Recipe options ----
+ * --recipe, --bits-map and the other options of weights, as settings. */
 
 /* As given; {0} at first. A number of 0 or a NULL was not given. */
 typedef struct dq_recipe_options {

@@ -1,6 +1,4 @@
-/* jinja_value: what the expressions of a template give, as Python has it: values that do not change once they are made, in
- * the arena of one rendering. A failure stands in the rendering's err, the first one only; from then on functions give
- * absent values, false and 0, so that what calls them asks dq_jinja_ok where it matters: in loops and at the end.
+/* What the files of src/template share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_TEMPLATE_INSIDE_H
 #define DQ_TEMPLATE_INSIDE_H

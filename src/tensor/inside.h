@@ -1,7 +1,4 @@
-/* quant_search: the pieces of DQ_SEARCH, for groups that do not fit in memory at once (one scale for
- * a whole tensor). A first sweep ranks a grid of scales by their error in f32, a second one measures the
- * best of them beside the scales of the other modes, as dq_quant_error does, so that no other mode can win. The
- * caller adds up what each sweep says of the pieces.
+/* What the files of src/tensor share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_TENSOR_INSIDE_H
 #define DQ_TENSOR_INSIDE_H

@@ -1,4 +1,4 @@
-/* added_tokens: tokens that are found in the text itself, before any merging.
+/* What the files of src/tokenizer share.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_TOKENIZER_INSIDE_H
 #define DQ_TOKENIZER_INSIDE_H

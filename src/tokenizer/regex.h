@@ -1,4 +1,4 @@
-/* regex_syntax: regular expressions of tokenizer files (Oniguruma, Ruby syntax) in PCRE2's spelling.
+/* Regular expressions of tokenizer files.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_REGEX_H
 #define DQ_REGEX_H
@@ -7,6 +7,9 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+
+/* ---- Regex syntax ----
+ * Regular expressions of tokenizer files (Oniguruma, Ruby syntax) in PCRE2's spelling. */
 
 /* Rewrites what the two engines read differently (\s, \w, \d, scripts, ^, $, X{n,m}+); what cannot be
  * rewritten faithfully is DQ_MISMATCH with the construct and the pattern. The result belongs to the

@@ -1,11 +1,15 @@
-/* cpu_dense: copies of weights in large pages, as values, for products with few rows. Such a product is a read of its weight;
- * where a mapped file lies in pages of 4 KiB, neither translation nor the fetching ahead of the processor goes beyond one,
- * and what lies in blocks of ggml would be dequantized anew each time. Private to kernels/cpu.
+/* Weights of products as the CPU keeps them: dense copies, and packed codes.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CPU_LINEAR_H
 #define DQ_CPU_LINEAR_H
 
 #include "kernels/cpu/cpu.h"
+
+/* ---- CPU dense ----
+ * Copies of weights in large pages, as values, for products with few rows. Such a product is a
+ * read of its weight; where a mapped file lies in pages of 4 KiB, neither translation nor the
+ * fetching ahead of the processor goes beyond one, and what lies in blocks of ggml would be
+ * dequantized anew each time. Private to kernels/cpu. */
 
 /* Whether it is for weights like w: dense ones, and those in blocks of ggml. */
 bool dq_cpu_dense_takes(const dq_weight *w);

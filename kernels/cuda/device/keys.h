@@ -1,5 +1,4 @@
-/* keys: kernels that read and measure the keys of a list for policies, and read its values, in the order of the CPU's sums (cpu_keys.c,
- * cpu_keys.c). Structs are passed by value, their pointers and all others are device memory.
+/* keys: kernels that read and measure the keys of a list for policies, and read its values, in the order of the CPU's sums (cpu_keys.c). Structs are passed by value, their pointers and all others are device memory.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_KEYS_H
 #define DQ_KEYS_H

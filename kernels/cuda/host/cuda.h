@@ -1,4 +1,4 @@
-/* cuda_open: the functions by which the rest of dq reaches the CUDA backend; needs no CUDA header.
+/* The CUDA backend: opening, memory, products, attention, the cache.
  * SPDX-License-Identifier: MIT */
 #ifndef DQ_CUDA_H
 #define DQ_CUDA_H
@@ -10,6 +10,9 @@
 #include "kernels/cuda/device/page.h"
 #include "kernels/cuda/host/runtime.h"
 #include "kernels/paged/kv_pages.h"
+
+/* ---- CUDA open ----
+ * The functions by which the rest of dq reaches the CUDA backend; needs no CUDA header. */
 
 /* Fills b->state, b->ops and b->device, or says why there is none: DQ_RESOURCE naming a missing driver,
  * one that is too old, or a device number that does not exist. One device per process: backends of
