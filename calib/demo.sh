@@ -1,8 +1,8 @@
 #!/bin/sh
-# demo: the main job on the embedded models, from outliers to low-bit scores and pictures.
+# demo: the main job on the embedded models, from outliers to low-bit scores and a page.
 #   sh calib/demo.sh DQ_PROGRAM OUT_FOLDER
-# Prints every command before it runs it; leaves tables (CSV), documents (JSON), containers and
-# pictures (SVG) in OUT_FOLDER.
+# Prints every command before it runs it; leaves tables (CSV), documents (JSON), containers and a page
+# (HTML) in OUT_FOLDER.
 set -eu
 dq=$1
 out=$2
@@ -80,18 +80,10 @@ Try next:
   $dq eval $diff $out/diffllama-w4.h5 --text YOUR.txt --ctx 192 --logit-bits 16,8,6,4
 EOF
 
-say "8. Pictures, and all of it as one page"
-if command -v gnuplot >/dev/null; then
-    for picture in accuracy kld outliers verdicts; do
-        gnuplot -e "folder='$out'; picture='$picture'" calib/demo.gp
-        echo "$out/$picture.svg"
-    done
-    # shellcheck disable=SC2086
-    run "$dq" report "$out/stats.json" $documents "$out/logits.json" "$out/weights-accuracy.json" \
-        "$out/weights-text.json" "$out/cache-text.json" -o "$out/report.html" --force
-    echo "$out/report.html: the answer first, then outliers, containers and scores, steps 1 to 6; open it in a browser"
-else
-    echo "gnuplot is missing (Debian: gnuplot-nox); the data are in $out/*.csv"
-fi
+say "8. All of it as one page"
+# shellcheck disable=SC2086
+run "$dq" report "$out/stats.json" $documents "$out/logits.json" "$out/weights-accuracy.json" \
+    "$out/weights-text.json" "$out/cache-text.json" -o "$out/report.html" --force
+echo "$out/report.html: the answer first, then outliers, containers and scores, steps 1 to 6; open it in a browser"
 echo
 echo "demo: done in $(($(date +%s) - began)) s; results in $out"

@@ -1,5 +1,5 @@
-# demo.gp: the pictures of the demo, from its CSV files.
-#   gnuplot -e "folder='results/demo'; picture='accuracy'" calib/demo.gp
+# pair.gp: the pictures of results/pair, from the CSV files of ./setup demo.
+#   gnuplot -e "folder='results/pair'; picture='accuracy'" studies/pair.gp
 set datafile separator ","
 set datafile missing NaN
 set terminal svg size 960,460 dynamic font "sans-serif,13" background rgb "white"
