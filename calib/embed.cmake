@@ -10,7 +10,7 @@ string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," array "${hex}")
 string(REGEX REPLACE "(................................................................................)"
     "\\1\n" array "${array}")
 # A char may be signed, and then values above 127 do not fit.
-if(hex MATCHES "^([0-7].)*[89a-f].")
+if(array MATCHES "0x[89a-f]")
     message(FATAL_ERROR "${IN}: only ASCII is embedded")
 endif()
 get_filename_component(from "${IN}" NAME)

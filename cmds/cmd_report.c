@@ -4,7 +4,7 @@
 #include "base/os.h"
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
-#include "cmds/report/report.h"
+#include "cmds/report_page.h"
 #include "model/model.h"
 #include "settings/options.h"
 
@@ -15,16 +15,19 @@
 static const dq_usage usage = {
     .name = "report",
     .synopsis = "FILE.json... [-o PAGE.html] [--force]",
-    .about = "Makes one page with tables and pictures of JSON documents: those of dq stats, dq "
-             "quantize, dq plan, dq bench and dq eval (--json; dq eval -o FILE writes the same). "
-             "It shows outliers of several models side by side, containers, plans, speeds, and "
-             "scores as dq eval --html shows them, byte for byte. Documents of several kinds, and "
-             "several of dq eval, become parts of the page under their names. FILE - is standard "
-             "input. The page is one file that needs no other; pictures need gnuplot.\n"
-             "The page begins with the answer: the lowest settings of each model that dq eval "
-             "found within its --margin, and what breaks first. Settings come last.\n"
-             "Without -o, or with -o -, the page goes to standard output; to a terminal only with "
-             "-o -.\n",
+    .about =
+        "Makes one page with tables and pictures of JSON documents: those of dq stats, dq "
+        "quantize, dq plan, dq bench and dq eval (--json; dq eval -o FILE writes the same). "
+        "It shows outliers of several models side by side, containers, plans, speeds, and "
+        "scores as dq eval --html shows them, byte for byte. Documents of several kinds, and "
+        "several of dq eval, become parts of the page under their names. FILE - is standard "
+        "input. The page is one file that loads nothing: the documents, and the script that draws "
+        "them in a browser. Hovering over a point shows its setting, its interval and the "
+        "command that measures it.\n"
+        "The page begins with the answer: the lowest settings of each model that dq eval "
+        "found within its --margin, and what breaks first. Settings come last.\n"
+        "Without -o, or with -o -, the page goes to standard output; to a terminal only with "
+        "-o -.\n",
     .examples = "  dq report results.json -o page.html\n"
                 "  dq report stats.json weights.json logits.json -o page.html\n"
                 "  dq stats llama/ diffllama/ --json | dq report - >page.html\n",
@@ -36,7 +39,7 @@ static const dq_usage usage = {
 typedef struct request {
     const char *out; /* NULL: standard output */
     bool force;
-    dq_report_input in[DQ_LIST_MAX];
+    dq_page_input in[DQ_LIST_MAX];
     json_t *document[DQ_LIST_MAX];
     int n;
 } request;
@@ -84,9 +87,9 @@ static dq_status run(request *r, const dq_args *args, dq_err *err)
         DQ_TRY(dq_os_check_stop(err));
         DQ_TRY(read_document(&r->document[i], path, err));
         r->n++;
-        r->in[i] = (dq_report_input){is_standard(path) ? "standard input" : path, r->document[i]};
+        r->in[i] = (dq_page_input){is_standard(path) ? "standard input" : path, r->document[i]};
     }
-    return dq_report_write(r->in, r->n, r->out, err);
+    return dq_page_write(r->in, r->n, r->out, err);
 }
 
 dq_status dq_cmd_report(int argc, char **argv, dq_err *err)

@@ -14,7 +14,6 @@ set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/triggers)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION TRUE)
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS gnuplot-nox)
 set(CPACK_DEBIAN_PACKAGE_CONFLICTS dq)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "low-bit quantization of Differential Transformers")
@@ -22,7 +21,7 @@ set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "dq quantizes the weights, attention logits
 Transformers and of plain ones, and measures what is lost by it.
 
 It reads folders of safetensors and GGUF files, writes HDF5 containers,
-and needs no Python. Pictures need gnuplot.")
+and needs no Python.")
 set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_LIST_DIR}/deb_tree.cmake)
 set(CPACK_DQ_SOURCE ${PROJECT_SOURCE_DIR})
 include(CPack)

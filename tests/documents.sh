@@ -160,7 +160,7 @@ check() ( # REPOSITORY
     done | while read -r place word; do
         word=${word#./}
         case $word in
-        src/* | kernels/* | cmds/* | calib/* | studies/* | packaging/* | python/* | tests/* | results/* | docs/* | setup | .ci/run | *.md | CMakeLists.txt)
+        src/* | kernels/* | cmds/* | calib/* | studies/* | page/* | packaging/* | python/* | tests/* | results/* | docs/* | setup | .ci/run | *.md | CMakeLists.txt)
             # shellcheck disable=SC2086 # a pattern stands for what it matches
             ls -d $word >/dev/null 2>&1 || echo "$place: $word does not exist"
             ;;

@@ -11,7 +11,7 @@
 #include "cmds/cli/kv_report.h"
 #include "cmds/command.h"
 #include "cmds/eval/inside.h"
-#include "cmds/report/report.h"
+#include "cmds/report_page.h"
 #include "eval/eval.h"
 #include "eval/score.h"
 #include "record/record.h"
@@ -899,12 +899,12 @@ static dq_status write_files(eval_run *x, const cmd_eval_view *v, const char **w
     return err->code;
 }
 
-/* The page of --html. Where no page can be made of the document (gnuplot fails, too many rows), only
- * `drawing` says so: the data are written all the same. */
+/* The page of --html. Where no page can be made of the document (too many rows), only `drawing` says so: the data are written all
+ * the same. */
 static dq_status write_page(eval_run *x, const char **written, int *n, dq_err *drawing, dq_err *err)
 {
-    const dq_report_input in = {"", x->doc};
-    if (dq_report_write(&in, 1, x->o.html, drawing) == DQ_OK)
+    const dq_page_input in = {"", x->doc};
+    if (dq_page_write(&in, 1, x->o.html, drawing) == DQ_OK)
         written[(*n)++] = x->o.html;
     else if (drawing->code != DQ_RESOURCE && drawing->code != DQ_MISMATCH)
         *err = *drawing;

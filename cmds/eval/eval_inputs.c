@@ -6,7 +6,6 @@
 #include "cmds/cli/cli.h"
 #include "cmds/command.h"
 #include "cmds/eval/inside.h"
-#include "cmds/report/report.h"
 #include "eval/eval.h"
 #include "model/model.h"
 #include "plan/plan_weights.h"
@@ -383,7 +382,7 @@ static void add_outputs(rows *to, cmd_eval_options *o)
         dq_opt_output(dq_opt_text(
             "html", "FILE", &o->html,
             "write a page with pictures, tables and settings too; one file that needs no "
-            "other (dq report makes it of a JSON document later). Needs gnuplot")),
+            "other (dq report makes it of a JSON document later)")),
         dq_opt_output(dq_opt_text(
             "dump-items", "FILE", &o->dump,
             "write the log-likelihood of every choice with what is right and what was "
@@ -621,7 +620,6 @@ dq_status cmd_eval_understand(cmd_eval_options *o, const dq_args *args, dq_arena
     DQ_TRY(cmd_eval_gates_check(&o->gates, o->source, o->n_sources, err));
     DQ_TRY(cmd_eval_check_outputs(o, args, NULL, a, err));
     if (o->baseline) DQ_TRY(cmd_eval_baseline_read(&o->gates.baseline, o->baseline, a, err));
-    if (o->html && dq_report_check(err) != DQ_OK) return dq_in(err, "--html: ");
     return DQ_OK;
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # plan.sh OUTDIR: which bits where, for the embedded pair and a budget of 0.01 nats: the commands of docs/plan.md. Writes
-# OUTDIR/llama.json and diffllama.json (dq-plan/1) and, with gnuplot, OUTDIR/plan.html; checks that quantizing by the recipes gives
+# OUTDIR/llama.json and diffllama.json (dq-plan/1) and OUTDIR/plan.html; checks that quantizing by the recipes gives
 # the weights that were measured; prints the tables of results/plan/README.md.
 #   DQ      the program (default build/dq)
 #   PYTHON  default python3
@@ -25,7 +25,7 @@ for model in llama diffllama; do
     "$dq" plan weights "$@" --calib-ctx 192 --budget kld=0.01 -o $model.json --threads "${THREADS:-1}" --json -q >"$out/$model.json" || [ $? -eq 7 ]
     "$dq" quantize "$@" -o $model.h5 --recipe $model.json -q | grep '^as planned  *yes'
 done
-! command -v gnuplot >/dev/null || "$dq" report "$out/llama.json" "$out/diffllama.json" -o "$out/plan.html" --force
+"$dq" report "$out/llama.json" "$out/diffllama.json" -o "$out/plan.html" --force
 
 "$python" - "$out/llama.json" "$out/diffllama.json" <<'EOF'
 import json

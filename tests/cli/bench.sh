@@ -213,21 +213,6 @@ try 3 'bad.json: results\[5\]: "logit_bits" is missing or no number' bench compa
 # ---- the page of dq report: of what was just measured, and of published documents
 "$dq" bench generate "plain model" --new-tokens 1 --runs 1 --batch 1,2 --context 40,100 --threads 1 --json >generate.json 2>"$top/err" ||
     complain "bench generate: $(cat "$top/err")"
-if command -v gnuplot >/dev/null; then
-    set -- generate.json logits-prefill.json logits-attention.json avx2.json "$repo/results/bench/decode.json" "$repo/results/bench/items.json"
-    "$dq" report "$@" -o all.html 2>"$top/err" || complain "report of dq bench: $(cat "$top/err")"
-    for words in '<section id="growth">' '<section id="speed">' 'W4 in groups of 32' 'plain model: generate, BF16, batch 2, f32' \
-        'heads16: decode, 4:4, int8' 'Decoding with the whole model' 'Scoring of short items' 'share of peak' \
-        'two softmaxes' '>diff model: prefill, BF16, 4-bit logits, per-tile, f32' \
-        '<title>dq bench: plain model, diff model, four.h5, heads16, diffllama</title>'; do
-        grep -q "$words" all.html || complain "report of dq bench: \"$words\" is not in the page"
-    done
-    grep -q '>diff model: prefill, BF16, f32' all.html || complain "report of dq bench: no curve of unrounded logits"
-    rate=$(sed -n 's/^ *"tokens_per_second": \([0-9.e+]*\),$/\1/p' generate.json | head -n 1)
-    grep -q "<td>$(printf %.1f "$rate")</td>" all.html || complain "report of dq bench: $rate tokens/s are not in the page"
-    "$dq" report "$6" -o items.html 2>"$top/err" || complain "report of items.json: $(cat "$top/err")"
-    grep -q '<section id="growth">' items.html && complain "report of items.json: a curve of nothing"
-fi
 
 # ---- side by side
 try 0 "four.h5: prefill 40, W4 in groups of 32, int8, 1 thread  *-" bench compare avx2.json

@@ -74,11 +74,6 @@ for row in doc["results"]:
 assert n_rows == 8 and doc["settings"]["icl"]["plateau_from"] == "half of the most"
 END
 fi
-if command -v gnuplot >/dev/null; then
-    "$dq" report plateau.json -o plateau.html 2>/dev/null || complain "icl: no page"
-    grep -q "Mean accuracy over the larger numbers of demonstrations" plateau.html || complain "icl: the page has no plateau"
-    rm plateau.html
-fi
 rm plateau.json plateau.jsonl
 try 0 '"plateau_from": 2' "$@" --plateau 2 --json
 try 0 '"plateau": null' "$@" --plateau 4 --json

@@ -366,13 +366,6 @@ grep -q "^turned-off.h5 .* 4:4 per-channel bf16 unrotated " "$top/out" && grep -
 [ "$(tr -d ' \n' <turned.json | grep -o '"rotate":{"k":[a-z]*,"v":[a-z]*}' | sort -u | wc -l)" -ge 3 ] || complain "kv: rotations are alike in the JSON"
 try 0 " 16:16 bf16 rotated  *text .* result$" eval "diff model" --text "$book" --ctx 512 --limit 1 --kv-bits 16,4 --kv-rotate on --dry-run
 grep -q " 32:32  *text .* reference$" "$top/out" || complain "kv: a rotated cache looks like its reference: $(cat "$top/out")"
-if command -v gnuplot >/dev/null; then
-    "$dq" report turned.json -o turned.html || complain "kv: no page of rotated caches"
-    for label in "4:4 per-channel bf16 rotated" "4:4 per-channel bf16 unrotated" "4:4 per-channel bf16"; do
-        [ "$(grep -c "<td class=\"l\">$label</td>" turned.html)" = 1 ] || complain "kv: not one row of $label on the page"
-    done
-    rm turned.html
-fi
 rm turned.json turned-*.h5
 
 # ---- a list of codes: each at every width that it has, 16 bits once; the numbers are those of each alone

@@ -138,7 +138,7 @@ cp "$top/out" table
 try 0 "." "$@" -o t.json --force
 cmp -s table "$top/out" || complain "heads plan: threads change the table"
 
-# the page of it says what the table says
+# edited documents
 sed 's/"shares"/"share"/' doc.json >bad.json
 try 3 'bad.json: results.0..units.0.: "shares" is missing' report bad.json -o gone.html
 sed 's,dq-plan/1,dq-plan/2,' doc.json >bad.json
@@ -146,28 +146,6 @@ try 4 "bad.json: a document of another version (expected dq-plan/1" report bad.j
 sed '/"units": /,$d' doc.json >bad.json
 try 3 "bad.json: not valid JSON" report bad.json -o gone.html
 absent gone.html
-page_says() { # page_says DOCUMENT TABLE: one page of it, with the words and places of the table
-    "$dq" report "$1" -o page.html --force 2>"$top/err" || complain "heads plan: no page of $1: $(cat "$top/err")"
-    sed -n 's/^plan  *//p' "$2" >said
-    grep -q "^<pre>$(cat said)</pre>$" page.html || complain "heads plan: other settings on the page of $1 than $(cat said)"
-    sed -n 's/^  *\(KLD of the plan less its own\|perplexity\) .*): //p' "$2" >said
-    while read -r words; do
-        grep -q "<td class=\"l\">$words</td>" page.html || complain "heads plan: the page of $1 does not say: $words"
-    done <said
-    [ "$(grep -o '\(closer\|loses less\)</td>' page.html | wc -l)" = "$(wc -l <said)" ] || complain "heads plan: the page of $1 says more than the table"
-    sed -n 's/^ *\([0-9]*[.][0-9]*\)  *\(yes\|no\) .*/\1 \2/p' "$2" | sed 's/yes/shares/; s/no/cut/' >said
-    [ -s said ] || complain "heads plan: no groups in $(cat "$2")"
-    while read -r place role; do
-        grep -q "<td>$place</td><td class=\"l\">$role</td>" page.html || complain "heads plan: the page of $1 does not say that $place is $role"
-    done <said
-    for section in chosen uniform groups sharing run; do
-        grep -q "<section id=\"$section\">" page.html || complain "heads plan: no section $section on the page of $1"
-    done
-}
-if command -v gnuplot >/dev/null; then
-    page_says doc.json table
-    grep -q "closer</td>" page.html || complain "heads plan: the page decides nothing"
-fi
 
 # its figures are those of dq eval on the same windows: 1 and 2 find, 3 to 6 decide
 order=$(printf %s "$heads" | tr / , | sed 's/,$//')
@@ -228,10 +206,6 @@ try 0 '"lack_nats": [0-9]' "$@" -o asked.json --force --json
 cp "$top/out" asked.doc
 json dq-plan/1
 grep -q "choices.jsonl" "$top/out" || complain "heads plan: no questions among the inputs"
-if command -v gnuplot >/dev/null; then
-    page_says asked.doc table
-    grep -q "asked.json: what the answers lack</figcaption>" page.html || complain "heads plan: no map of answers on the page"
-fi
 cp asked.doc doc.json
 # as dq eval has the answers: mean of ln of all choices' probability less the right one's, of the last 5 of 6 questions
 lack_of() { # lack_of OPTION...: of one cache
@@ -276,10 +250,6 @@ grep -q '"heads": "[0-9.,]*/"' all.json || complain "heads plan: not all share: 
 cp "$top/out" table
 try 0 '"baselines": [[]]' "$@" --kv-keep 0.9 --kv-recent 0 --kv-sink 0 -o all.json --force --json
 cp "$top/out" all.doc
-if command -v gnuplot >/dev/null; then
-    page_says all.doc table
-    grep -q ": the plan is this one: all groups share, so each keeps as much[.]" page.html || complain "heads plan: the page does not say that all share"
-fi
 # some numbers of many groups, another policy, a plain model
 try 0 "^KLD by number  *1: [-.0-9e]*, 3: [-.0-9e]*, 8: [-.0-9e]*$" plan heads "plain model" --kv-keep 0.25 --text text.txt --ctx 128 --limit 4 --search-windows 1 \
     --kv-recent 4 --kv-policy h2o --trials 3 -o p.json

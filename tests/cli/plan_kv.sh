@@ -126,23 +126,6 @@ try 3 'bad.json: results.0..baselines.0.: "plan_less_it" is missing' report bad.
 sed '/"alone": /,$d' doc.json >bad.json
 try 3 "bad.json: not valid JSON" report bad.json -o gone.html
 absent gone.html
-if command -v gnuplot >/dev/null; then
-    "$dq" report doc.json -o page.html 2>"$top/err" || complain "kv plan: no page: $(cat "$top/err")"
-    tr -d '\n' <page.html | grep -q "<td class=\"l\">dither</td><td class=\"l\">$widths</td>" || complain "kv plan: other widths on the page"
-    sed -n 's/^  *\(KLD of the plan less its own\|perplexity\) .*): //p' table >said
-    [ -s said ] || complain "kv plan: the table decides nothing: $(cat table)"
-    while read -r words; do
-        grep -q "<td class=\"l\">$words</td>" page.html || complain "kv plan: the page does not say: $words"
-    done <said
-    [ "$(grep -o '\(closer\|loses less\)</td>' page.html | wc -l)" = "$(wc -l <said)" ] || complain "kv plan: the page says more than the table"
-    grep "^keys of\|^values of" table | sed 's/   *.*//' >said
-    while read -r words; do
-        grep -q "<th scope=\"row\">$words</th>" page.html || complain "kv plan: no $words on the page"
-    done <said
-    for section in chosen uniform units search run; do
-        grep -q "<section id=\"$section\">" page.html || complain "kv plan: no section $section on the page"
-    done
-fi
 # windows of one document have no error between documents
 {
     head -c 700 text.txt

@@ -153,11 +153,6 @@ holds "bits for a budget of quality" "$bits > 2.14 && $bits < 4.12"
 try 0 '"uniform_was_better": false' "$@" --budget kld=0.001 -o threads.json --threads 3 --json
 json dq-plan/1
 told=$(sed -n 's/.*"container_bytes": \([0-9]*\).*/\1/p' "$top/out")
-if command -v gnuplot >/dev/null; then
-    cp "$top/out" doc.json
-    "$dq" report doc.json -o plan.html || complain "report: no page of a plan"
-    grep -q "Bits against KL divergence" plan.html || complain "report: no curve of a plan"
-fi
 cmp -s whole.json threads.json || complain "plan: threads change the recipe"
 try 0 "as planned  *yes" quantize "diff model" -o threads.h5 --recipe threads.json --calib text.txt
 bytes=$(wc -c <threads.h5)

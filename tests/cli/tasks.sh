@@ -152,11 +152,6 @@ n = sum((r["paired"] is not None) + ("cross_paired" in r) for r in doc["results"
 assert doc["comparisons"]["n"] == n, (doc["comparisons"], n)
 END
 fi
-if command -v gnuplot >/dev/null; then
-    try 0 "^Mean over" "$@" --html tasks.html
-    grep -q "arc_easy, hellaswag (acc_norm)" tasks.html || complain "tasks: the page has no means over tasks"
-    rm tasks.html
-fi
 try 0 "published results" eval "plain model" --task piqa --data piqa.jsonl
 ! grep -q "^Mean over" "$top/out" || complain "tasks: a mean over one task"
 

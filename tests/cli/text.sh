@@ -117,11 +117,6 @@ for row in json.load(open(sys.argv[1]))["results"]:
         assert abs(a * t ** b + c - y["value"]) < 4 * f["residual_nats"], (t, y, f)
 END
 fi
-if command -v gnuplot >/dev/null; then
-    "$dq" report fit.json -o fit.html 2>/dev/null || complain "text: no page"
-    grep -q "alpha t^beta + gamma through the cumulative NLL" fit.html || complain "text: the page has no fit"
-    rm fit.html
-fi
 rm fit.json
 text 0 "less that of the reference" --text "$lines" --positions --ctx 100 --logit-bits 16,4 --csv positions.csv
 holds "the mean of all positions" "($(field positions.csv "diff model" 4 per-tensor cumulative_nll_nats_100) - \

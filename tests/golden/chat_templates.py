@@ -17,7 +17,7 @@ import json
 import pathlib
 import sys
 
-sys.path.pop(0)  # html.py beside this file is no module of the standard library
+sys.path.pop(0)  # files beside this one have names of packages
 
 import jinja2
 from transformers.utils.chat_template_utils import render_jinja_template

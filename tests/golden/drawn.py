@@ -12,7 +12,7 @@ import pathlib
 import sys
 from unittest import mock
 
-sys.path.pop(0)  # html.py of this folder is not Python's
+sys.path.pop(0)  # files beside this one have names of packages
 os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 import datasets  # noqa: E402

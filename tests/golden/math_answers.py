@@ -13,7 +13,7 @@ import pathlib
 import random
 import sys
 
-sys.path.pop(0)  # html.py of this folder is not Python's
+sys.path.pop(0)  # files beside this one have names of packages
 os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 from lm_eval.tasks.hendrycks_math.utils import last_boxed_only_string, remove_boxed, strip_string  # noqa: E402

@@ -320,7 +320,7 @@ def unpacked(helpers, t, k, bits, shape):
 
 
 def check():
-    sys.path.pop(0)  # html.py of this folder is not Python's
+    sys.path.pop(0)  # files beside this one have names of packages
     from compressed_tensors.compressors.pack_quantized import helpers
     dense = "dense" in (helpers.pack_to_int32.__doc__ or "")
     lines = [x.split() for x in (OUT / "values.txt").read_text().splitlines()]
