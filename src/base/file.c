@@ -621,14 +621,6 @@ int64_t dq_file_disk_free(const char *path)
 /* ---- File out ----
  * What lies at PATH.partial is looked at first, and again by the system when it is opened. */
 
-static dq_status file_out_check_partial(const dq_file_out *f, dq_err *err)
-{
-    DQ_TRY(dq_file_check(f->partial, err));
-    if (f->force || !dq_file_exists(f->partial)) return DQ_OK;
-    return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE},
-                        "%s: exists from an interrupted run.", f->partial);
-}
-
 dq_status dq_file_out_name(dq_file_out *f, const char *path, bool force, dq_arena *a, dq_err *err)
 {
     *f = (dq_file_out){.fd = -1, .force = force};
@@ -636,7 +628,10 @@ dq_status dq_file_out_name(dq_file_out *f, const char *path, bool force, dq_aren
     f->path = dq_file_resolved(path, a, err);
     if (f->path) f->partial = dq_textf(a, err, "%s.partial", f->path);
     if (!f->partial) return err->code;
-    return file_out_check_partial(f, err);
+    DQ_TRY(dq_file_check(f->partial, err));
+    if (f->force || !dq_file_exists(f->partial)) return DQ_OK;
+    return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE},
+                        "%s: exists from an interrupted run.", f->partial);
 }
 
 dq_status dq_file_out_begin(dq_file_out *f, dq_err *err)

@@ -364,18 +364,24 @@ static size_t skip_value(const char *s, size_t i, size_t len)
     return len;
 }
 
-static places find(const char *s, size_t len, const char *key)
+static dq_status add(dq_strbuf *out, const char *s, dq_err *err)
+{
+    return dq_strbuf_add(out, s, strlen(s), err);
+}
+
+dq_status dq_json_edit_member(dq_strbuf *out, const char *text, size_t len, const char *key,
+                              const char *value, dq_err *err)
 {
     places p = {npos, npos, npos, npos, npos, npos, len};
     const size_t n = strlen(key);
     size_t comma = npos, i = 0;
-    while (i < len && s[i] != '{') i++;
-    for (i = skip_blank(s, i + 1, len); i < len && s[i] == '"';) {
-        const size_t begin = i, after = skip_string(s, i, len);
-        const bool found = after - begin == n + 2 && memcmp(s + begin + 1, key, n) == 0;
-        const size_t colon = skip_blank(s, after, len), at = skip_blank(s, colon + 1, len);
-        const size_t end = skip_value(s, at, len), next = skip_blank(s, end, len);
-        const bool more = next < len && s[next] == ',';
+    while (i < len && text[i] != '{') i++;
+    for (i = skip_blank(text, i + 1, len); i < len && text[i] == '"';) {
+        const size_t begin = i, after = skip_string(text, i, len);
+        const bool found = after - begin == n + 2 && memcmp(text + begin + 1, key, n) == 0;
+        const size_t colon = skip_blank(text, after, len), at = skip_blank(text, colon + 1, len);
+        const size_t end = skip_value(text, at, len), next = skip_blank(text, end, len);
+        const bool more = next < len && text[next] == ',';
         if (found) {
             p.comma = comma;
             p.begin = begin;
@@ -385,46 +391,20 @@ static places find(const char *s, size_t len, const char *key)
         }
         p.last = end;
         comma = next;
-        i = more ? skip_blank(s, next + 1, len) : next;
+        i = more ? skip_blank(text, next + 1, len) : next;
     }
     p.closing = i < len ? i : len;
-    return p;
-}
-
-static dq_status add(dq_strbuf *out, const char *s, dq_err *err)
-{
-    return dq_strbuf_add(out, s, strlen(s), err);
-}
-
-/* The lines after the first stand as members of the object do. */
-static dq_status add_value(dq_strbuf *out, const char *s, dq_err *err)
-{
-    for (const char *end; (end = strchr(s, '\n')); s = end + 1) {
-        DQ_TRY(dq_strbuf_add(out, s, (size_t)(end - s) + 1, err));
-        DQ_TRY(add(out, "  ", err));
-    }
-    return add(out, s, err);
-}
-
-/* Without the member, and without one of the commas beside it. */
-static dq_status leave_out(dq_strbuf *out, const char *s, size_t len, const places *p, dq_err *err)
-{
-    size_t from = p->begin, to = p->end;
-    if (p->comma != npos)
-        from = p->comma;
-    else if (p->next != npos)
-        to = skip_blank(s, p->next + 1, len);
-    DQ_TRY(dq_strbuf_add(out, s, from, err));
-    return dq_strbuf_add(out, s + to, len - to, err);
-}
-
-dq_status dq_json_edit_member(dq_strbuf *out, const char *text, size_t len, const char *key,
-                              const char *value, dq_err *err)
-{
-    const places p = find(text, len, key);
     const bool found = p.begin != npos;
     if (!value && !found) return dq_strbuf_add(out, text, len, err);
-    if (!value) return leave_out(out, text, len, &p, err);
+    if (!value) {
+        size_t from = p.begin, to = p.end;
+        if (p.comma != npos)
+            from = p.comma;
+        else if (p.next != npos)
+            to = skip_blank(text, p.next + 1, len);
+        DQ_TRY(dq_strbuf_add(out, text, from, err));
+        return dq_strbuf_add(out, text + to, len - to, err);
+    }
     const size_t from = found ? p.at : p.last != npos ? p.last : p.closing;
     const size_t to = found ? p.end : from;
     DQ_TRY(dq_strbuf_add(out, text, from, err));
@@ -433,6 +413,11 @@ dq_status dq_json_edit_member(dq_strbuf *out, const char *text, size_t len, cons
         DQ_TRY(add(out, key, err));
         DQ_TRY(add(out, "\": ", err));
     }
-    DQ_TRY(add_value(out, value, err));
+    const char *s = value;
+    for (const char *end; (end = strchr(s, '\n')); s = end + 1) {
+        DQ_TRY(dq_strbuf_add(out, s, (size_t)(end - s) + 1, err));
+        DQ_TRY(add(out, "  ", err));
+    }
+    DQ_TRY(add(out, s, err));
     return dq_strbuf_add(out, text + to, len - to, err);
 }

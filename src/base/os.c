@@ -314,15 +314,6 @@ static dq_status remember(dq_os_map *m, const char *path, const struct stat *st,
     return dq_fail(err, DQ_RESOURCE, "%s: out of memory", path);
 }
 
-static void forget(struct dq_mapping *e)
-{
-    pthread_mutex_lock(&lock);
-    e->begin = 0;
-    free(e->path);
-    e->path = NULL;
-    pthread_mutex_unlock(&lock);
-}
-
 dq_status dq_os_map_open(dq_os_map *m, const char *path, dq_err *err)
 {
     struct stat st;
@@ -357,7 +348,14 @@ void dq_os_map_close(dq_os_map *m)
         const uint8_t *in;
         void *out;
     } p = {.in = m->data};
-    if (m->entry) forget(m->entry);
+    if (m->entry) {
+        struct dq_mapping *e = m->entry;
+        pthread_mutex_lock(&lock);
+        e->begin = 0;
+        free(e->path);
+        e->path = NULL;
+        pthread_mutex_unlock(&lock);
+    }
     if (m->data) munmap(p.out, m->bytes);
     memset(m, 0, sizeof *m);
 }

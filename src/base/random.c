@@ -59,23 +59,18 @@ void dq_random_permute(dq_random *r, int32_t *out, int64_t n)
 
 enum { WORDS = 624, MIDDLE = 397 };
 
-static void seed_word(dq_random_mt *r, uint32_t s)
-{
-    r->state[0] = s;
-    for (int i = 1; i < WORDS; i++) {
-        uint32_t last = r->state[i - 1];
-        r->state[i] = 1812433253u * (last ^ (last >> 30)) + (uint32_t)i;
-    }
-    r->at = WORDS;
-}
-
 /* The key of a seed is its 32-bit words, lowest first; that of 0 is one word. */
 void dq_random_mt_seed(dq_random_mt *r, uint64_t seed)
 {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     const int n_key = key[1] ? 2 : 1;
     uint32_t *s = r->state;
-    seed_word(r, 19650218u);
+    r->state[0] = 19650218u;
+    for (int i = 1; i < WORDS; i++) {
+        uint32_t last = r->state[i - 1];
+        r->state[i] = 1812433253u * (last ^ (last >> 30)) + (uint32_t)i;
+    }
+    r->at = WORDS;
     int i = 1;
     for (int step = 0, k = 0; step < WORDS; step++) {
         s[i] = (s[i] ^ ((s[i - 1] ^ (s[i - 1] >> 30)) * 1664525u)) + key[k] + (uint32_t)k;
@@ -95,19 +90,16 @@ void dq_random_mt_seed(dq_random_mt *r, uint64_t seed)
     s[0] = 0x80000000u;
 }
 
-static void refill(dq_random_mt *r)
-{
-    uint32_t *s = r->state;
-    for (int i = 0; i < WORDS; i++) {
-        uint32_t y = (s[i] & 0x80000000u) | (s[(i + 1) % WORDS] & 0x7fffffffu);
-        s[i] = s[(i + MIDDLE) % WORDS] ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
-    }
-    r->at = 0;
-}
-
 uint32_t dq_random_mt_next(dq_random_mt *r)
 {
-    if (r->at == WORDS) refill(r);
+    if (r->at == WORDS) {
+        uint32_t *s = r->state;
+        for (int i = 0; i < WORDS; i++) {
+            uint32_t y = (s[i] & 0x80000000u) | (s[(i + 1) % WORDS] & 0x7fffffffu);
+            s[i] = s[(i + MIDDLE) % WORDS] ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
+        }
+        r->at = 0;
+    }
     uint32_t y = r->state[r->at++];
     y ^= y >> 11;
     y ^= (y << 7) & 0x9d2c5680u;
@@ -129,26 +121,21 @@ uint32_t dq_random_mt_below(dq_random_mt *r, uint32_t n)
     return x;
 }
 
-/* Few of many: draws again what is taken already. */
-static void sample_few(dq_random_mt *r, int64_t *out, int64_t n, int64_t k)
-{
-    for (int64_t i = 0; i < k; i++) {
-        bool taken = true;
-        while (taken) {
-            out[i] = dq_random_mt_below(r, (uint32_t)n);
-            taken = false;
-            for (int64_t j = 0; j < i; j++) taken = taken || out[j] == out[i];
-        }
-    }
-}
-
 dq_status dq_random_mt_sample(dq_random_mt *r, int64_t *out, int64_t n, int64_t k, dq_err *err)
 {
     int64_t few = 21, power = 1;
     while (k > 5 && power < 3 * k) power *= 4;
     if (k > 5) few += power;
     if (n > few) {
-        sample_few(r, out, n, k);
+        /* Few of many: draws again what is taken already. */
+        for (int64_t i = 0; i < k; i++) {
+            bool taken = true;
+            while (taken) {
+                out[i] = dq_random_mt_below(r, (uint32_t)n);
+                taken = false;
+                for (int64_t j = 0; j < i; j++) taken = taken || out[j] == out[i];
+            }
+        }
         return DQ_OK;
     }
     int64_t *pool = dq_block_new((size_t)n, sizeof *pool, err);

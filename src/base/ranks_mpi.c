@@ -154,17 +154,6 @@ static void take_failure(dq_err *err, int rank, const report *r)
         dq_fail(err, (dq_status)r->code, "rank %d: %s", rank, r->text);
 }
 
-static void compare(const report *all, const char *what, dq_err *err)
-{
-    for (int i = 1; i < job.count && err->code == DQ_OK; i++) {
-        if (strcmp(all[i].same, all[0].same) != 0)
-            dq_fail(err, DQ_MISMATCH,
-                    "rank %d has another %s than rank 0 (%.40s there, %.40s here). Run the same "
-                    "program on the same inputs everywhere",
-                    i, what, all[i].same, all[0].same);
-    }
-}
-
 static void gather(const void *own, void *all, size_t size)
 {
     MPI_Request request;
@@ -196,7 +185,16 @@ static dq_status meet(reason why, int64_t number, const char *what, const char *
     for (int i = 0; failed && i < job.count; i++) {
         if (all[i].code != DQ_OK) take_failure(err, i, &all[i]);
     }
-    if (!failed) compare(all, what, err);
+    if (!failed) {
+        for (int i = 1; i < job.count && err->code == DQ_OK; i++) {
+            if (strcmp(all[i].same, all[0].same) != 0)
+                dq_fail(
+                    err, DQ_MISMATCH,
+                    "rank %d has another %s than rank 0 (%.40s there, %.40s here). Run the same "
+                    "program on the same inputs everywhere",
+                    i, what, all[i].same, all[0].same);
+        }
+    }
     job.failed = err->code != DQ_OK;
     return err->code;
 }
@@ -337,13 +335,6 @@ static bool is_over(void)
     return job.err.code != DQ_OK || job.next >= job.work->n;
 }
 
-static void answer(int rank)
-{
-    int64_t piece = is_over() ? -1 : job.next++;
-    MPI_Recv(NULL, 0, MPI_BYTE, rank, REQUEST, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    MPI_Send(&piece, 1, MPI_INT64_T, rank, PIECE, MPI_COMM_WORLD);
-}
-
 static void take(int rank, int len)
 {
     dq_err full = {0};
@@ -360,14 +351,6 @@ static void take(int rank, int len)
     dq_block_free(text);
 }
 
-static void part(int rank)
-{
-    report r;
-    MPI_Recv(&r, sizeof r, MPI_BYTE, rank, LEFT, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    job.n_left++;
-    if (r.code != DQ_OK) take_failure(&job.err, rank, &r);
-}
-
 static void hear_all(void)
 {
     MPI_Status s;
@@ -376,12 +359,18 @@ static void hear_all(void)
            MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &here, &s) == MPI_SUCCESS &&
            here) {
         MPI_Get_count(&s, MPI_BYTE, &len);
-        if (s.MPI_TAG == REQUEST)
-            answer(s.MPI_SOURCE);
-        else if (s.MPI_TAG == TOLD)
+        if (s.MPI_TAG == REQUEST) {
+            int64_t piece = is_over() ? -1 : job.next++;
+            MPI_Recv(NULL, 0, MPI_BYTE, s.MPI_SOURCE, REQUEST, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            MPI_Send(&piece, 1, MPI_INT64_T, s.MPI_SOURCE, PIECE, MPI_COMM_WORLD);
+        } else if (s.MPI_TAG == TOLD)
             take(s.MPI_SOURCE, len);
-        else
-            part(s.MPI_SOURCE);
+        else {
+            report r;
+            MPI_Recv(&r, sizeof r, MPI_BYTE, s.MPI_SOURCE, LEFT, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            job.n_left++;
+            if (r.code != DQ_OK) take_failure(&job.err, s.MPI_SOURCE, &r);
+        }
     }
 }
 

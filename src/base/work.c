@@ -99,16 +99,6 @@ static bool is_end(const json_t *step)
     return json_is_true(json_object_get(step, "end"));
 }
 
-/* A file of one part is not gone on from as another, or as the whole. */
-static dq_status check_shard(const json_t *head, const dq_part_head *want, dq_err *err)
-{
-    const json_int_t shard = json_integer_value(json_object_get(head, "shard"));
-    const json_int_t n = json_integer_value(json_object_get(head, "shards"));
-    if (shard == want->shard && n == want->n_shards) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH, "is part %lld of %lld, and not %d of %d", (long long)shard,
-                   (long long)n, want->shard, want->n_shards);
-}
-
 dq_status dq_part_check(const json_t *head, const dq_part_head *want, bool any_shard, dq_err *err)
 {
     const char *text;
@@ -119,7 +109,12 @@ dq_status dq_part_check(const json_t *head, const dq_part_head *want, bool any_s
     DQ_TRY(dq_json_text(&text, head, "key", NULL, err));
     if (strcmp(text, want->key) != 0)
         return dq_fail(err, DQ_MISMATCH, "belongs to a run with other inputs or settings");
-    return any_shard ? DQ_OK : check_shard(head, want, err);
+    if (any_shard) return DQ_OK;
+    const json_int_t shard = json_integer_value(json_object_get(head, "shard"));
+    const json_int_t n = json_integer_value(json_object_get(head, "shards"));
+    if (shard == want->shard && n == want->n_shards) return DQ_OK;
+    return dq_fail(err, DQ_MISMATCH, "is part %lld of %lld, and not %d of %d", (long long)shard,
+                   (long long)n, want->shard, want->n_shards);
 }
 
 static dq_status take_lines(bool *ended, const dq_journal_lines *found, dq_part_take *take,
@@ -197,17 +192,6 @@ void dq_part_put_reals(FILE *f, const char *key, const double *x, int64_t n)
     fputc('"', f);
 }
 
-static dq_status check_number(const char *from, const char *to, const char *key, dq_err *err)
-{
-    if (to == from || (*to != ' ' && *to)) return dq_fail(err, DQ_DAMAGED, "\"%s\"", key);
-    return DQ_OK;
-}
-
-static dq_status check_last(const char *at, const char *key, dq_err *err)
-{
-    return *at ? dq_fail(err, DQ_DAMAGED, "\"%s\" has too many values", key) : DQ_OK;
-}
-
 dq_status dq_part_get_reals(double *x, int64_t n, const json_t *step, const char *key, dq_err *err)
 {
     const char *s;
@@ -215,9 +199,9 @@ dq_status dq_part_get_reals(double *x, int64_t n, const json_t *step, const char
     DQ_TRY(dq_json_text(&s, step, key, NULL, err));
     for (int64_t i = 0; i < n; i++, s = end) {
         x[i] = strtod(s, &end);
-        DQ_TRY(check_number(s, end, key, err));
+        if (end == s || (*end != ' ' && *end)) return dq_fail(err, DQ_DAMAGED, "\"%s\"", key);
     }
-    return check_last(s, key, err);
+    return *s ? dq_fail(err, DQ_DAMAGED, "\"%s\" has too many values", key) : DQ_OK;
 }
 
 /* ---- Journal ----

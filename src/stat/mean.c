@@ -191,18 +191,12 @@ static int64_t piece_end(const int32_t *cluster, int64_t i, int64_t n)
     return end;
 }
 
-static int64_t count_pieces(const int32_t *cluster, int64_t n)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; i < n; i = piece_end(cluster, i, n)) count++;
-    return count;
-}
-
 /* Of x[n], or of after - before, by the ratio estimate over pieces. */
 static dq_mean difference_of(const double *before, const double *after, const int32_t *cluster,
                              int64_t n)
 {
-    const int64_t pieces = count_pieces(cluster, n);
+    int64_t pieces = 0;
+    for (int64_t i = 0; i < n; i = piece_end(cluster, i, n)) pieces++;
     double sum = 0, squares = 0;
     if (n < 1) return dq_mean_none;
     for (int64_t i = 0; i < n; i++) sum += after[i] - (before ? before[i] : 0);

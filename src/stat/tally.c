@@ -244,22 +244,6 @@ static uint32_t magnitudes(uint32_t *bits, const float *x, int n)
     return (uint32_t)max;
 }
 
-/* Few values lie in one bin, so a step of them is looked at as a whole first. */
-static void add_fine(dq_tally *t, const uint32_t *bits, int n)
-{
-    enum { STEP = 32 };
-    const uint32_t bin = (uint32_t)t->refine_bin;
-    for (int i = 0; i < n; i += STEP) {
-        const int end = i + STEP < n ? i + STEP : n;
-        int32_t hits = 0;
-#pragma omp simd reduction(+ : hits)
-        for (int k = i; k < end; k++) hits += bits[k] >> 16 == bin;
-        for (int k = i; hits && k < end; k++) {
-            if (bits[k] >> 16 == bin && bits[k] < infinity_bits) t->fine[bits[k] & 0xffffu]++;
-        }
-    }
-}
-
 /* Adds to sum[3] what it sums up. Returns the bits of the largest finite magnitude, where all are finite. */
 static uint32_t add_block(dq_tally *t, double sum[3], const float *x, int n, const dq_place *at)
 {
@@ -268,7 +252,17 @@ static uint32_t add_block(dq_tally *t, double sum[3], const float *x, int n, con
     dq_tally_powers *const powers = t->powers ? t->powers : add_sums;
     uint32_t max = magnitudes(bits, x, n);
     if (t->fine) {
-        add_fine(t, bits, n);
+        enum { STEP = 32 };
+        const uint32_t bin = (uint32_t)t->refine_bin;
+        for (int i = 0; i < n; i += STEP) {
+            const int end = i + STEP < n ? i + STEP : n;
+            int32_t hits = 0;
+#pragma omp simd reduction(+ : hits)
+            for (int k = i; k < end; k++) hits += bits[k] >> 16 == bin;
+            for (int k = i; hits && k < end; k++) {
+                if (bits[k] >> 16 == bin && bits[k] < infinity_bits) t->fine[bits[k] & 0xffffu]++;
+            }
+        }
         return 0;
     }
     int good = n;

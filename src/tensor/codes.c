@@ -135,19 +135,6 @@ bool dq_codes_row_fits(const float *row, const dq_code_shape *s, const dq_quant_
 
 /* ---- Strips ---- */
 
-static void round_column(dq_codes *c, const float *w, int64_t rows, int64_t col)
-{
-    const int64_t n = dq_weight_strip_padded(rows), cols = c->shape.cols;
-    float want[DQ_STRIP_ROWS], scale[DQ_STRIP_ROWS], got[DQ_STRIP_ROWS];
-    int8_t q[DQ_STRIP_ROWS];
-    for (int64_t r = 0; r < rows; r++) {
-        want[r] = w[r * cols + col];
-        scale[r] = dq_codes_grid(c, r, col).scale * dq_codes_factor(c, col);
-    }
-    dq_weight_format_of_mode(c->spec.mode)->encode_strip(q, got, want, scale, rows, &c->spec);
-    for (int64_t r = 0; r < n; r++) c->code[r * cols + col] = q[r];
-}
-
 /* The scale that fits a group's levels best, where it may stand. */
 static void refit_group(dq_codes *c, const float *w, int64_t row, int64_t group)
 {
@@ -173,7 +160,19 @@ void dq_codes_round_strip(dq_codes *c, const float *w)
     const dq_code_shape s = c->shape;
     dq_codes_fit(c, w);
     for (int i = 0; i <= REFITS; i++) {
-        for (int64_t k = 0; k < s.cols; k++) round_column(c, w, s.rows, k);
+        for (int64_t k = 0; k < s.cols; k++) {
+            const int64_t rows = s.rows;
+            const int64_t n = dq_weight_strip_padded(rows), cols = c->shape.cols;
+            float want[DQ_STRIP_ROWS], scale[DQ_STRIP_ROWS], got[DQ_STRIP_ROWS];
+            int8_t q[DQ_STRIP_ROWS];
+            for (int64_t r = 0; r < rows; r++) {
+                want[r] = w[r * cols + k];
+                scale[r] = dq_codes_grid(c, r, k).scale * dq_codes_factor(c, k);
+            }
+            dq_weight_format_of_mode(c->spec.mode)
+                ->encode_strip(q, got, want, scale, rows, &c->spec);
+            for (int64_t r = 0; r < n; r++) c->code[r * cols + k] = q[r];
+        }
         for (int64_t g = 0; i < REFITS && g < s.rows * s.groups; g++)
             refit_group(c, w, g / s.groups, g % s.groups);
     }
@@ -236,43 +235,36 @@ void dq_coded_free(dq_coded *c)
     *c = (dq_coded){.bytes = NULL};
 }
 
-/* Row r of the codes as row `to` of every part; where one row serves the whole matrix, only with row 0. */
-static void pack_row(dq_coded *out, uint8_t *const base[DQ_MAX_PARTS], const dq_codes *c, int64_t r,
-                     int64_t to)
-{
-    const dq_weight_format *f = out->weight.format;
-    uint8_t *part[DQ_MAX_PARTS] = {NULL};
-    for (int i = 0; i < f->n_parts; i++) {
-        const dq_part p = dq_weight_part(&out->weight, i);
-        part[i] = base[i] + (size_t)to * (dq_weight_part_bytes(&p) / (size_t)p.rows);
-        if (f->part[i].is_codes && !f->pack_strip)
-            dq_quant_pack_row(part[i], c->code + r * c->shape.cols, c->shape.cols, c->spec.bits);
-    }
-    for (int64_t g = 0; r < c->shape.grid_rows && g < c->shape.groups; g++)
-        f->put(part, g, c->grid[r * c->shape.groups + g], &c->spec);
-}
-
-/* Strips of codes as those from row `first` on. */
-static void pack_strips(dq_coded *out, uint8_t *base, const dq_codes *c, int64_t first)
-{
-    const int64_t n = dq_codes_rows(c->shape.rows, &c->spec), cols = c->shape.cols;
-#pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < n; at += DQ_STRIP_ROWS) {
-        const int64_t rows = n - at < DQ_STRIP_ROWS ? n - at : DQ_STRIP_ROWS;
-        out->weight.format->pack_strip(base + (first + at) * cols * c->spec.bits / 8,
-                                       c->code + at * cols, rows, cols, c->spec.bits);
-    }
-}
-
 void dq_coded_put(dq_coded *out, const dq_codes *c, int64_t first)
 {
     uint8_t *base[DQ_MAX_PARTS];
     for (int i = 0; i < out->weight.format->n_parts; i++) base[i] = dq_coded_part(out, i);
     for (int i = 0; out->weight.format->pack_strip && i < out->weight.format->n_parts; i++) {
-        if (out->weight.format->part[i].is_codes) pack_strips(out, base[i], c, first);
+        if (out->weight.format->part[i].is_codes) {
+            const int64_t n = dq_codes_rows(c->shape.rows, &c->spec), cols = c->shape.cols;
+#pragma omp parallel for schedule(static)
+            for (int64_t at = 0; at < n; at += DQ_STRIP_ROWS) {
+                const int64_t rows = n - at < DQ_STRIP_ROWS ? n - at : DQ_STRIP_ROWS;
+                out->weight.format->pack_strip(base[i] + (first + at) * cols * c->spec.bits / 8,
+                                               c->code + at * cols, rows, cols, c->spec.bits);
+            }
+        }
     }
 #pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < c->shape.rows; r++) pack_row(out, base, c, r, first + r);
+    for (int64_t r = 0; r < c->shape.rows; r++) {
+        /* Row r of the codes as row `to` of every part; where one row serves the whole matrix, only with row 0. */
+        const dq_weight_format *f = out->weight.format;
+        uint8_t *part[DQ_MAX_PARTS] = {NULL};
+        for (int i = 0; i < f->n_parts; i++) {
+            const dq_part p = dq_weight_part(&out->weight, i);
+            part[i] = base[i] + (size_t)(first + r) * (dq_weight_part_bytes(&p) / (size_t)p.rows);
+            if (f->part[i].is_codes && !f->pack_strip)
+                dq_quant_pack_row(part[i], c->code + r * c->shape.cols, c->shape.cols,
+                                  c->spec.bits);
+        }
+        for (int64_t g = 0; r < c->shape.grid_rows && g < c->shape.groups; g++)
+            f->put(part, g, c->grid[r * c->shape.groups + g], &c->spec);
+    }
 }
 
 dq_status dq_coded_pack(dq_coded *out, const dq_codes *c, dq_err *err)

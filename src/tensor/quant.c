@@ -265,22 +265,6 @@ static float normal_scale(float scale, dq_dtype dtype)
     return scale >= FLT_MIN ? scale : 0;
 }
 
-/* Pairs of either sign: close together near absmax, where many codes want to be, far apart below. */
-static void list_candidates(dq_quant_search *s, float absmax, dq_dtype dtype)
-{
-    const int pairs = DQ_N_CANDIDATES / 2;
-    const float last = (float)((pairs - 1) * (pairs - 1));
-    for (int k = 0; k < pairs; k++) {
-        float share = 1.0f - 0.8f * (float)(k * k) / last;
-        float scale = normal_scale(absmax * share / (float)dq_quant_max_code(s->bits), dtype);
-        float inverse = scale != 0 ? 1.0f / scale : 0;
-        s->candidate[2 * k] = scale;
-        s->candidate[2 * k + 1] = -scale;
-        s->inverse[2 * k] = inverse;
-        s->inverse[2 * k + 1] = -inverse;
-    }
-}
-
 void dq_quant_search_begin(dq_quant_search *s, float peak, int bits, dq_dtype dtype)
 {
     const float plain[] = {dq_quant_absmax_scale(peak, bits), dq_quant_signed_scale(peak, bits)};
@@ -292,7 +276,17 @@ void dq_quant_search_begin(dq_quant_search *s, float peak, int bits, dq_dtype dt
         if (dq_quant_scale_fits_f16(plain[i]))
             s->finalist[s->n_finalists++] = dq_quant_stored_scale(plain[i], DQ_F16);
     }
-    list_candidates(s, fabsf(peak), dtype);
+    const int pairs = DQ_N_CANDIDATES / 2;
+    const float last = (float)((pairs - 1) * (pairs - 1));
+    for (int k = 0; k < pairs; k++) {
+        float share = 1.0f - 0.8f * (float)(k * k) / last;
+        float scale = normal_scale(fabsf(peak) * share / (float)dq_quant_max_code(s->bits), dtype);
+        float inverse = scale != 0 ? 1.0f / scale : 0;
+        s->candidate[2 * k] = scale;
+        s->candidate[2 * k + 1] = -scale;
+        s->inverse[2 * k] = inverse;
+        s->inverse[2 * k + 1] = -inverse;
+    }
 }
 
 void dq_quant_search_rank(const dq_quant_search *s, double error[DQ_N_CANDIDATES], const float *w,
@@ -340,19 +334,6 @@ float dq_quant_search_end(const dq_quant_search *s, const double error[DQ_N_FINA
         if (error[f] < error[best]) best = f;
     }
     return s->finalist[best];
-}
-
-/* All of it, for a group in memory; a peak of 0 gives 0. */
-static float quant_search_group(const float *w, int64_t n, int bits, float peak, dq_dtype dtype)
-{
-    dq_quant_search s;
-    double rank[DQ_N_CANDIDATES] = {0}, error[DQ_N_FINALISTS] = {0};
-    if (peak == 0) return 0;
-    dq_quant_search_begin(&s, peak, bits, dtype);
-    dq_quant_search_rank(&s, rank, w, n);
-    dq_quant_search_narrow(&s, rank);
-    dq_quant_search_measure(&s, error, w, n);
-    return dq_quant_search_end(&s, error);
 }
 
 float dq_quant_search_weighted(const float *w, const double *weight, int64_t n, int bits,
@@ -518,7 +499,17 @@ float dq_quant_signed_scale(float peak, int bits)
 
 float dq_quant_group_scale(const float *w, int64_t n, int bits, dq_scale_mode mode, dq_dtype dtype)
 {
-    if (mode == DQ_SEARCH) return quant_search_group(w, n, bits, dq_quant_peak(w, n), dtype);
+    if (mode == DQ_SEARCH) {
+        const float peak = dq_quant_peak(w, n);
+        dq_quant_search s;
+        double rank[DQ_N_CANDIDATES] = {0}, error[DQ_N_FINALISTS] = {0};
+        if (peak == 0) return 0;
+        dq_quant_search_begin(&s, peak, bits, dtype);
+        dq_quant_search_rank(&s, rank, w, n);
+        dq_quant_search_narrow(&s, rank);
+        dq_quant_search_measure(&s, error, w, n);
+        return dq_quant_search_end(&s, error);
+    }
     return dq_quant_stored_scale(dq_quant_absmax_scale(absmax_of(w, n), bits), dtype);
 }
 
