@@ -566,35 +566,6 @@ static const json_t *given(const json_t *o, const char *key)
     return json_is_null(v) ? NULL : v;
 }
 
-static dq_status check_keys(const json_t *o, dq_err *err)
-{
-    const char *key;
-    json_t *v;
-    if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "not an object");
-    json_object_foreach((json_t *)(uintptr_t)o, key, v)
-    {
-        const dq_kv_field *f = dq_kv_fields, *end = f + DQ_KV_FIELDS;
-        while (f < end && strcmp(f->name, key) != 0) f++;
-        if (f == end) return dq_fail(err, DQ_DAMAGED, "unknown key \"%s\"", key);
-        const bool may_lack = f->or_other || f->type == DQ_KV_POLICY ||
-                              (f->type == DQ_KV_WIDTH && given(o, "widths"));
-        if (json_is_null(v) && !may_lack)
-            return dq_json_wrong(key, "a value, or no such key", v, err);
-    }
-    return DQ_OK;
-}
-
-static dq_status wrong_word(const dq_kv_field *f, const json_t *o, dq_err *err)
-{
-    char words[128] = "";
-    for (int i = 0; i < f->n_words; i++) {
-        const size_t n = strlen(words);
-        const char *between = i == 0 ? "" : i < f->n_words - 1 ? ", " : " or ";
-        snprintf(words + n, sizeof words - n, "%s\"%s\"", between, f->words[i]);
-    }
-    return dq_json_wrong(f->name, words, json_object_get(o, f->name), err);
-}
-
 /* 32 bits are f32, whatever else is said. */
 static dq_status agree_with_dense(dq_kv_dense said, const json_t *o, dq_err *err)
 {
@@ -622,27 +593,6 @@ static dq_status file_f32(dq_kv_config *c, const json_t *o, dq_err *err)
     return dq_fail(err, DQ_DAMAGED, "keys \"k_bits\" and \"v_bits\": %s", wrong.text);
 }
 
-static dq_status file_text(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_err *err)
-{
-    dq_err wrong = {0};
-    const char *text;
-    DQ_TRY(dq_json_text(&text, o, f->name, NULL, err));
-    if (f->type == DQ_KV_POLICY)
-        c->evict.policy = dq_kv_policy_find(text, &wrong);
-    else if (f->type == DQ_KV_BY_GROUP)
-        dq_kv_config_set_heads(c, text, &wrong);
-    else if (f->type != DQ_KV_BY_LAYER)
-        return dq_kv_field_set_text(f, c, text, NULL, &wrong) == DQ_OK ? DQ_OK
-                                                                       : wrong_word(f, o, err);
-    else if (given(o, "k_bits") || given(o, "v_bits"))
-        return dq_fail(err, DQ_DAMAGED, "keys \"%s\" and \"%s\" are two ways to say one thing",
-                       f->name, given(o, "k_bits") ? "k_bits" : "v_bits");
-    else
-        file_widths(c, text, o, &wrong);
-    if (wrong.code == DQ_OK) return DQ_OK;
-    return dq_fail(err, DQ_DAMAGED, "key \"%s\" is \"%.80s\": %s", f->name, text, wrong.text);
-}
-
 static dq_status file_field(dq_kv_config *c, const dq_kv_field *f, const json_t *o, dq_err *err)
 {
     if (dq_kv_field_evicts(f) && !c->evict.policy)
@@ -652,13 +602,47 @@ static dq_status file_field(dq_kv_config *c, const dq_kv_field *f, const json_t 
     case DQ_KV_AS_REAL: return read_real(c, f, o, err);
     case DQ_KV_AS_TEXT: break;
     }
-    return file_text(c, f, o, err);
+    dq_err wrong = {0};
+    const char *text;
+    DQ_TRY(dq_json_text(&text, o, f->name, NULL, err));
+    if (f->type == DQ_KV_POLICY)
+        c->evict.policy = dq_kv_policy_find(text, &wrong);
+    else if (f->type == DQ_KV_BY_GROUP)
+        dq_kv_config_set_heads(c, text, &wrong);
+    else if (f->type != DQ_KV_BY_LAYER) {
+        if (dq_kv_field_set_text(f, c, text, NULL, &wrong) == DQ_OK) return DQ_OK;
+        char words[128] = "";
+        for (int i = 0; i < f->n_words; i++) {
+            const size_t n = strlen(words);
+            const char *between = i == 0 ? "" : i < f->n_words - 1 ? ", " : " or ";
+            snprintf(words + n, sizeof words - n, "%s\"%s\"", between, f->words[i]);
+        }
+        return dq_json_wrong(f->name, words, json_object_get(o, f->name), err);
+    } else if (given(o, "k_bits") || given(o, "v_bits"))
+        return dq_fail(err, DQ_DAMAGED, "keys \"%s\" and \"%s\" are two ways to say one thing",
+                       f->name, given(o, "k_bits") ? "k_bits" : "v_bits");
+    else
+        file_widths(c, text, o, &wrong);
+    if (wrong.code == DQ_OK) return DQ_OK;
+    return dq_fail(err, DQ_DAMAGED, "key \"%s\" is \"%.80s\": %s", f->name, text, wrong.text);
 }
 
 dq_status dq_kv_config_file(dq_kv_config *out, const json_t *o, dq_err *err)
 {
     *out = dq_kv_config_plain;
-    DQ_TRY(check_keys(o, err));
+    const char *key;
+    json_t *v;
+    if (!json_is_object(o)) return dq_fail(err, DQ_DAMAGED, "not an object");
+    json_object_foreach((json_t *)(uintptr_t)o, key, v)
+    {
+        const dq_kv_field *f = dq_kv_fields, *end = f + DQ_KV_FIELDS;
+        while (f < end && strcmp(f->name, key) != 0) f++;
+        if (f == end) return dq_fail(err, DQ_DAMAGED, "unknown key \"%s\"", key);
+        const bool may_lack = f->or_other || f->type == DQ_KV_POLICY ||
+                              (f->type == DQ_KV_WIDTH && given(o, "widths"));
+        if (json_is_null(v) && !may_lack)
+            return dq_json_wrong(key, "a value, or no such key", v, err);
+    }
     for (int i = 0; i < DQ_KV_FIELDS; i++) { /* policy stands before what it decides about */
         const dq_kv_field *f = &dq_kv_fields[i];
         if (given(o, f->name)) DQ_TRY(file_field(out, f, o, err));
@@ -897,15 +881,12 @@ int dq_kv_field_of_option(int place)
     return i;
 }
 
-static bool has_column(const dq_kv_field *f, int place)
-{
-    return f->column_place == place || (f->column[1] && f->column_place + 1 == place);
-}
-
 static const dq_kv_field *field_of_column(int place)
 {
     const dq_kv_field *f = dq_kv_fields;
-    while (f < dq_kv_fields + DQ_KV_FIELDS - 1 && !has_column(f, place)) f++;
+    while (f < dq_kv_fields + DQ_KV_FIELDS - 1 &&
+           !(f->column_place == place || (f->column[1] && f->column_place + 1 == place)))
+        f++;
     return f;
 }
 

@@ -90,21 +90,6 @@ void dq_kv_gates_put(json_t *o, const dq_kv_gates *g)
     json_object_set_new(o, "weights", lists);
 }
 
-static dq_status read_heads(int *heads, int n, const json_t *o, dq_err *err)
-{
-    const json_t *list = json_object_get(o, "heads");
-    if (!json_is_array(list) || json_array_size(list) != (size_t)n)
-        return dq_json_wrong("heads", "a number of KV heads for each group", list, err);
-    for (int i = 0; i < n; i++) {
-        int64_t v;
-        if (!dq_json_whole(&v, json_array_get(list, (size_t)i)) || v < 1 || v > MAX_HEADS)
-            return dq_json_wrong("heads", "numbers from 1 to 16384",
-                                 json_array_get(list, (size_t)i), err);
-        heads[i] = (int)v;
-    }
-    return DQ_OK;
-}
-
 static dq_status read_weights(dq_kv_gates *g, const json_t *o, dq_err *err)
 {
     const json_t *lists = json_object_get(o, "weights");
@@ -153,7 +138,17 @@ static dq_status read_document(dq_kv_gates **out, const json_t *o, size_t len, d
     DQ_TRY(dq_json_int(&dim, o, "head_dim", 1, MAX_DIM, NULL, err));
     int *heads = dq_alloc(a, (size_t)groups, sizeof *heads, err);
     if (!heads) return err->code;
-    DQ_TRY(read_heads(heads, (int)groups, o, err));
+    const int n = (int)groups;
+    const json_t *list = json_object_get(o, "heads");
+    if (!json_is_array(list) || json_array_size(list) != (size_t)n)
+        return dq_json_wrong("heads", "a number of KV heads for each group", list, err);
+    for (int i = 0; i < n; i++) {
+        int64_t v;
+        if (!dq_json_whole(&v, json_array_get(list, (size_t)i)) || v < 1 || v > MAX_HEADS)
+            return dq_json_wrong("heads", "numbers from 1 to 16384",
+                                 json_array_get(list, (size_t)i), err);
+        heads[i] = (int)v;
+    }
     DQ_TRY(check_size(heads, layers, groups, dim, len, err));
     DQ_TRY(dq_json_text(&model, o, "model_fingerprint", &none, err));
     DQ_TRY(dq_kv_gates_new(out, (int)layers, (int)groups, (int)dim, heads, a, err));

@@ -332,22 +332,6 @@ static void join(sharing *s, const dq_pool *pool, int group, const candidate *of
     s->free += s->room[group] - share;
 }
 
-/* Opens as many pages as hold what is dealt out, the best first; a group's last may be shorter. Returns the gap. */
-static double open_pages(sharing *s, const dq_pool *pool)
-{
-    int64_t i = 0;
-    qsort(s->offer, (size_t)s->n_offers, sizeof *s->offer, better_first);
-    for (; i < s->n_offers && s->free < s->left; i++) {
-        const int g = s->offer[i].group;
-        const int64_t more = pool->group[g].n - s->room[g];
-        const int64_t got = more < pool->page ? more : pool->page;
-        s->room[g] += got;
-        s->free += got;
-    }
-    return i > 0 && i < s->n_offers ? relative_gap(s->offer[i - 1].score, s->offer[i].score)
-                                    : (double)INFINITY;
-}
-
 /* The best of those that have room. Returns the gap. */
 static double deal(int64_t *share, sharing *s)
 {
@@ -363,13 +347,6 @@ static double deal(int64_t *share, sharing *s)
         last = s->open[i].score;
     }
     return (double)INFINITY;
-}
-
-/* Of tokens that a group has in any case: no page is begun for a part of them. */
-static int64_t in_pages(int64_t tokens, int64_t safe_tokens, int page)
-{
-    const int64_t begun = page ? (safe_tokens + page - 1) / page * page : tokens;
-    return tokens <= begun ? tokens : begun + (tokens - begun) / page * page;
 }
 
 dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *pool, dq_err *err)
@@ -392,7 +369,10 @@ dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *poo
         const int64_t floor = pool->floor ? (spare + pool->floor - 1) / pool->floor : 0;
         const double unit = pool->common ? 1 : magnitude(&group[g], safe);
         const int64_t n = list_candidates(of, &group[g], unit, g, safe);
-        share[g] = in_pages(safe_tokens + (floor < n ? floor : n), safe_tokens, pool->page);
+        const int64_t tokens = safe_tokens + (floor < n ? floor : n);
+        const int page = pool->page;
+        const int64_t begun = page ? (safe_tokens + page - 1) / page * page : tokens;
+        share[g] = tokens <= begun ? tokens : begun + (tokens - begun) / page * page;
         const int64_t least = share[g] - safe_tokens;
         memmove(of, of + least, (size_t)(n - least) * sizeof *of);
         join(&s, pool, g, of, n - least, share[g]);
@@ -401,7 +381,18 @@ dq_status dq_kv_budget_of_groups(int64_t *share, double *gap, const dq_pool *poo
     }
     if (err->code == DQ_OK) {
         if (s.left > s.n_open) s.left = s.n_open;
-        *gap = open_pages(&s, pool);
+        /* Opens as many pages as hold what is dealt out, the best first; a group's last may be shorter. Returns the gap. */
+        int64_t i = 0;
+        qsort(s.offer, (size_t)s.n_offers, sizeof *s.offer, better_first);
+        for (; i < s.n_offers && s.free < s.left; i++) {
+            const int g = s.offer[i].group;
+            const int64_t more = pool->group[g].n - s.room[g];
+            const int64_t got = more < pool->page ? more : pool->page;
+            s.room[g] += got;
+            s.free += got;
+        }
+        *gap = i > 0 && i < s.n_offers ? relative_gap(s.offer[i - 1].score, s.offer[i].score)
+                                       : (double)INFINITY;
         *gap = fmin(*gap, deal(share, &s));
     }
     dq_arena_free(a);

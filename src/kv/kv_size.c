@@ -103,19 +103,6 @@ typedef struct tally {
     int64_t sets, sinks;         /* of per-channel codes; tokens that stand beside codes */
 } tally;
 
-/* Of one list of k tokens, the last `open` of which are not coded. */
-static tally of_list(const cut *c, int64_t k, int64_t open)
-{
-    const int64_t sinks = least_of(c->sinks, k), end = k - open;
-    tally t = {.pages = pages_of(k), .coded = pages_between(sinks, end)};
-    const bool both = t.coded && open && end % DQ_PAGE_TOKENS;
-    t.plain = t.pages - t.coded + both;
-    t.sinks = t.coded ? sinks % DQ_PAGE_TOKENS : 0;
-    t.sets = k == c->n ? c->sources : least_of(end - sinks, c->sources + t.coded - 1);
-    if (!t.coded) t.sets = 0;
-    return t;
-}
-
 /* Bytes of the heads of one list. */
 static int64_t bytes_of(const dq_kv_spec *s, const dq_kv_shape *m, const tally *t)
 {
@@ -154,7 +141,13 @@ static int64_t of_equal_lists(const dq_kv_spec *s, const dq_kv_shape *m, const c
     int64_t open[2], most = 0;
     open_of(open, s, c, k);
     for (int64_t i = open[0]; i <= open[1]; i++) {
-        const tally t = of_list(c, k, i);
+        const int64_t sinks = least_of(c->sinks, k), end = k - i;
+        tally t = {.pages = pages_of(k), .coded = pages_between(sinks, end)};
+        const bool both = t.coded && i && end % DQ_PAGE_TOKENS;
+        t.plain = t.pages - t.coded + both;
+        t.sinks = t.coded ? sinks % DQ_PAGE_TOKENS : 0;
+        t.sets = k == c->n ? c->sources : least_of(end - sinks, c->sources + t.coded - 1);
+        if (!t.coded) t.sets = 0;
         const int64_t bytes = bytes_of(s, m, &t);
         if (bytes > most) most = bytes;
     }

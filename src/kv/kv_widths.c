@@ -35,32 +35,6 @@ static dq_status wrong(const char *at, dq_err *err)
         at);
 }
 
-/* One entry. */
-static dq_status take_run(dq_kv_run *r, const char **text, int side, dq_err *err)
-{
-    const char *begin = *text;
-    *r = (dq_kv_run){.layers = -1};
-    r->bits[0] = r->bits[1] = take_number(text);
-    if (**text == '+') {
-        if (side != 0)
-            return dq_fail(err, DQ_USAGE, "values have no maps, found \"%.40s\".", begin);
-        ++*text;
-        r->bits[1] = take_number(text);
-    }
-    if (r->bits[0] < 0 || r->bits[1] < 0) return wrong(begin, err);
-    for (int map = 0; map < 2; map++) {
-        if (!is_width(r->bits[map]))
-            return dq_fail(err, DQ_USAGE, "%d bits for %s are not offered (8, 6, 5, 4, 3, 2).",
-                           r->bits[map], side_name[side]);
-    }
-    if (**text != '*') return DQ_OK;
-    ++*text;
-    r->layers = take_number(text);
-    if (r->layers == 0) return wrong(begin, err);
-    if (r->layers < 0) r->layers = 0;
-    return DQ_OK;
-}
-
 static dq_status take_side(dq_kv_widths *w, const char **text, int side, dq_err *err)
 {
     dq_kv_run *run = w->run[side];
@@ -71,7 +45,28 @@ static dq_status take_side(dq_kv_widths *w, const char **text, int side, dq_err 
             return dq_fail(err, DQ_USAGE, "more than %d entries for %s.", DQ_KV_RUNS,
                            side_name[side]);
         if (n) ++*text;
-        DQ_TRY(take_run(&run[n], text, side, err));
+        dq_kv_run *r = &run[n];
+        const char *begin = *text;
+        *r = (dq_kv_run){.layers = -1};
+        r->bits[0] = r->bits[1] = take_number(text);
+        if (**text == '+') {
+            if (side != 0)
+                return dq_fail(err, DQ_USAGE, "values have no maps, found \"%.40s\".", begin);
+            ++*text;
+            r->bits[1] = take_number(text);
+        }
+        if (r->bits[0] < 0 || r->bits[1] < 0) return wrong(begin, err);
+        for (int map = 0; map < 2; map++) {
+            if (!is_width(r->bits[map]))
+                return dq_fail(err, DQ_USAGE, "%d bits for %s are not offered (8, 6, 5, 4, 3, 2).",
+                               r->bits[map], side_name[side]);
+        }
+        if (**text == '*') {
+            ++*text;
+            r->layers = take_number(text);
+            if (r->layers == 0) return wrong(begin, err);
+            if (r->layers < 0) r->layers = 0;
+        }
         rests += run[n].layers == 0;
         wide = wide || run[n].bits[0] == 16 || run[n].bits[1] == 16;
         coded = coded || run[n].bits[0] != 16 || run[n].bits[1] != 16;
@@ -234,24 +229,6 @@ static dq_status heads_wrong(const char *at, dq_err *err)
                    at);
 }
 
-static dq_status take_role(dq_kv_heads *r, const char **text, dq_err *err)
-{
-    const char *begin = *text;
-    const int layer = heads_take_number(text);
-    if (layer < 0 || **text != '.') return heads_wrong(begin, err);
-    ++*text;
-    const int group = heads_take_number(text);
-    if (group < 0 || !strchr(",/", **text)) return heads_wrong(begin, err);
-    for (int i = 0; i < r->n; i++) {
-        if (r->at[i].layer == layer && r->at[i].group == group)
-            return dq_fail(err, DQ_USAGE, "group %d.%d stands twice.", layer, group);
-    }
-    if (r->n == DQ_KV_HEADS_MAX)
-        return dq_fail(err, DQ_USAGE, "more than %d groups of KV heads.", DQ_KV_HEADS_MAX);
-    r->at[r->n++] = (dq_kv_heads_group){(int16_t)layer, (int16_t)group};
-    return DQ_OK;
-}
-
 dq_status dq_kv_heads_parse(dq_kv_heads *out, const char *text, dq_err *err)
 {
     out->n = out->sharing = 0;
@@ -259,7 +236,19 @@ dq_status dq_kv_heads_parse(dq_kv_heads *out, const char *text, dq_err *err)
         return dq_fail(err, DQ_USAGE, "the heads take %zu characters (at most %d).", strlen(text),
                        DQ_KV_HEADS_TEXT - 1);
     for (const char *p = text;; p++) {
-        DQ_TRY(take_role(out, &p, err));
+        const char *begin = p;
+        const int layer = heads_take_number(&p);
+        if (layer < 0 || *p != '.') return heads_wrong(begin, err);
+        ++p;
+        const int group = heads_take_number(&p);
+        if (group < 0 || !strchr(",/", *p)) return heads_wrong(begin, err);
+        for (int i = 0; i < out->n; i++) {
+            if (out->at[i].layer == layer && out->at[i].group == group)
+                return dq_fail(err, DQ_USAGE, "group %d.%d stands twice.", layer, group);
+        }
+        if (out->n == DQ_KV_HEADS_MAX)
+            return dq_fail(err, DQ_USAGE, "more than %d groups of KV heads.", DQ_KV_HEADS_MAX);
+        out->at[out->n++] = (dq_kv_heads_group){(int16_t)layer, (int16_t)group};
         if (!*p) return DQ_OK;
         if (*p == '/' && out->sharing) return heads_wrong(p, err);
         if (*p == '/') out->sharing = out->n;
