@@ -235,17 +235,6 @@ static bool is_named(const char *model_type, const char *class_name, const char 
     return class_name && row_class && strcasecmp(class_name, row_class) == 0;
 }
 
-/* Weights that MLX has packed in its own way; quantization_config is for whoever reads the weights. */
-static dq_status refuse_packed(const json_t *config, dq_err *err)
-{
-    const json_t *v = json_object_get(config, "quantization");
-    if (!v || json_is_null(v)) return DQ_OK;
-    return dq_fail(
-        err, DQ_MISMATCH,
-        "key \"quantization\": the weights are quantized already by another tool. Use the "
-        "original checkpoint.");
-}
-
 /* Motif's three generations share one architecture name; the third is another kind of model. */
 static bool is_motif3(const json_t *config)
 {
@@ -282,45 +271,6 @@ static bool chosen(const dq_architecture *row, const char *model_type, const cha
     return row->pairing != DQ_PAIR_GROUPED || noise_heads;
 }
 
-/* A model type of one architecture with the class of another. */
-static dq_status check_agreement(const dq_architecture *row, const char *model_type,
-                                 const char *class_name, dq_err *err)
-{
-    bool same = !class_name || !row->class_name || strcasecmp(class_name, row->class_name) == 0;
-    for (size_t i = 0; class_name && i < sizeof architectures / sizeof *architectures; i++) {
-        const char *other = architectures[i].class_name;
-        if (!row->class_name && other && strcasecmp(class_name, other) == 0) same = false;
-    }
-    if (same) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "model_type \"%s\" and architectures \"%s\" name different architectures",
-                   model_type, class_name);
-}
-
-static dq_status refuse_class(const char *class_name, dq_err *err)
-{
-    const char *about = about_class(class_name);
-    if (!about) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "architectures \"%s\" is %s, not a language model that gives the next token. "
-                   "Use a checkpoint whose class ends in ForCausalLM.",
-                   class_name, about);
-}
-
-static dq_status unknown(const char *model_type, const char *variant, const char *class_name,
-                         dq_err *err)
-{
-    if (model_type && strcasecmp(model_type, "diff_transformer") == 0)
-        return dq_fail(err, DQ_MISMATCH,
-                       "model type \"diff_transformer\" needs the key \"diff_variant\" (expected "
-                       "\"v1\", \"v1_naive\", \"v2\" or \"plain\", found %s%s%s)",
-                       variant ? "\"" : "", variant ? variant : "none", variant ? "\"" : "");
-    return dq_fail(err, DQ_MISMATCH,
-                   "model type \"%s\" is not supported (supported: llama, diffllama, motif, "
-                   "diff_transformer)",
-                   model_type ? model_type : class_name);
-}
-
 dq_status dq_architecture_find(const dq_architecture **out, const json_t *config, dq_err *err)
 {
     static const int64_t zero = 0;
@@ -335,16 +285,44 @@ dq_status dq_architecture_find(const dq_architecture **out, const json_t *config
                        "neither \"model_type\" nor \"architectures\" names the "
                        "kind of model");
     DQ_TRY(refuse_known(config, model_type, class_name, err));
-    DQ_TRY(refuse_class(class_name, err));
+    const char *about = about_class(class_name);
+    if (about)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "architectures \"%s\" is %s, not a language model that gives the next token. "
+            "Use a checkpoint whose class ends in ForCausalLM.",
+            class_name, about);
     DQ_TRY(dq_json_int(&noise, config, "num_noise_heads", 0, INT32_MAX, &zero, err));
     for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
         const dq_architecture *row = &architectures[i];
         if (!chosen(row, model_type, class_name, variant, noise > 0)) continue;
         *out = row;
-        DQ_TRY(check_agreement(row, model_type, class_name, err));
-        return refuse_packed(config, err);
+        bool same = !class_name || !row->class_name || strcasecmp(class_name, row->class_name) == 0;
+        for (size_t k = 0; class_name && k < sizeof architectures / sizeof *architectures; k++) {
+            const char *other = architectures[k].class_name;
+            if (!row->class_name && other && strcasecmp(class_name, other) == 0) same = false;
+        }
+        if (!same)
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "model_type \"%s\" and architectures \"%s\" name different architectures",
+                model_type, class_name);
+        const json_t *v = json_object_get(config, "quantization");
+        if (!v || json_is_null(v)) return DQ_OK;
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "key \"quantization\": the weights are quantized already by another tool. Use the "
+            "original checkpoint.");
     }
-    return unknown(model_type, variant, class_name, err);
+    if (model_type && strcasecmp(model_type, "diff_transformer") == 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "model type \"diff_transformer\" needs the key \"diff_variant\" (expected "
+                       "\"v1\", \"v1_naive\", \"v2\" or \"plain\", found %s%s%s)",
+                       variant ? "\"" : "", variant ? variant : "none", variant ? "\"" : "");
+    return dq_fail(err, DQ_MISMATCH,
+                   "model type \"%s\" is not supported (supported: llama, diffllama, motif, "
+                   "diff_transformer)",
+                   model_type ? model_type : class_name);
 }
 
 /* ---- Published ----
@@ -394,17 +372,6 @@ static dq_status read_int(int *out, const json_t *config, const char *key, int m
     return DQ_OK;
 }
 
-/* Limits are far above any published model; they keep products of sizes inside 64 bits. */
-static dq_status read_sizes(dq_model *m, const json_t *config, dq_err *err)
-{
-    static const int positions = 2048;
-    DQ_TRY(read_int(&m->dim, config, "hidden_size", 1 << 20, NULL, err));
-    DQ_TRY(read_int(&m->ffn, config, "intermediate_size", 1 << 24, NULL, err));
-    DQ_TRY(read_int(&m->n_layers, config, "num_hidden_layers", 10000, NULL, err));
-    DQ_TRY(read_int(&m->vocab, config, "vocab_size", 1 << 24, NULL, err));
-    return read_int(&m->max_positions, config, "max_position_embeddings", 1 << 30, &positions, err);
-}
-
 /* The pairing of the architecture, or the one the caller wants to try on the same shapes. */
 static dq_status choose_pairing(dq_pairing *pairing, const dq_architecture *arch, dq_err *err)
 {
@@ -413,30 +380,6 @@ static dq_status choose_pairing(dq_pairing *pairing, const dq_architecture *arch
     return dq_fail(err, DQ_MISMATCH, "head order \"%s\" does not fit a %s model, which has \"%s\"",
                    dq_head_order_pairing_name(*pairing), arch->name,
                    dq_head_order_pairing_name(arch->pairing));
-}
-
-static dq_status read_heads(dq_model *m, const json_t *config, dq_pairing pairing, dq_arena *a,
-                            dq_err *err)
-{
-    enum { MAX_HEADS = 16384 };
-    static const int none = 0;
-    int n_q, n_kv, head_dim, n_noise = 0;
-    DQ_TRY(read_int(&n_q, config, "num_attention_heads", MAX_HEADS, NULL, err));
-    DQ_TRY(read_int(&n_kv, config, "num_key_value_heads", MAX_HEADS, &n_q, err));
-    if (m->architecture->pairing == DQ_PAIR_GROUPED)
-        DQ_TRY(read_int(&n_noise, config, "num_noise_heads", MAX_HEADS, &none, err));
-    head_dim = m->dim / n_q;
-    const json_t *stated = json_object_get(config, "head_dim");
-    if (stated && !json_is_null(stated))
-        DQ_TRY(read_int(&head_dim, config, "head_dim", 1 << 16, NULL, err));
-    else if (m->dim % n_q)
-        return dq_fail(
-            err, DQ_DAMAGED,
-            "hidden_size %d is not a multiple of num_attention_heads %d, and there is no "
-            "head_dim",
-            m->dim, n_q);
-    DQ_TRY(choose_pairing(&pairing, m->architecture, err));
-    return dq_head_order_build(&m->map, pairing, n_q, n_kv, head_dim, n_noise, a, err);
 }
 
 static bool present(const json_t *config, const char *key)
@@ -457,43 +400,6 @@ static dq_status read_eps(float *out, dq_model *m, const json_t *config, const c
     if (!m->architecture->warn_eps || present(config, key)) return DQ_OK;
     const char *text = dq_textf(a, err, "config.json has no \"%s\": %g is assumed", key, fallback);
     return text ? dq_model_config_warn(m, a, text, err) : err->code;
-}
-
-/* The names of the one activation that an architecture has. */
-static dq_status check_act(const dq_model *m, const json_t *config, dq_err *err)
-{
-    static const char *const names[][2] = {
-        [DQ_ACT_SILU] = {"silu", "swish"}, [DQ_ACT_POLYNORM] = {"poly_norm", "polynorm"}};
-    static const char *const keys[] = {"hidden_act", "hidden_activation", "activation_function"};
-    const char *const *want = names[m->architecture->act];
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const char *act = NULL;
-        DQ_TRY(dq_json_text(&act, config, keys[i], &want[0], err));
-        if (strcmp(act, want[0]) != 0 && strcmp(act, want[1]) != 0)
-            return dq_fail(err, DQ_MISMATCH,
-                           "key \"%s\": \"%s\" is not supported for %s (expected \"%s\")", keys[i],
-                           act, m->architecture->name, want[0]);
-    }
-    return DQ_OK;
-}
-
-/* theta may also stand among the rotary parameters; where several objects hold such, only the one
- * that counts does. */
-static dq_status check_required(const dq_architecture *arch, const json_t *config, dq_err *err)
-{
-    const json_t *rotary;
-    const char *where;
-    for (const char *const *key = arch->required; key && *key; key++) {
-        bool found = present(config, *key);
-        if (!found && strcmp(*key, "rope_theta") == 0) {
-            DQ_TRY(dq_model_config_rope(&rotary, &where, config, err));
-            found = present(rotary, *key);
-        }
-        if (!found)
-            return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing (a %s model needs it)", *key,
-                           arch->name);
-    }
-    return DQ_OK;
 }
 
 /* Keys of which only one value is run. */
@@ -714,9 +620,87 @@ static dq_status read_ablation(dq_model_config *plan, const dq_architecture *arc
     return DQ_OK;
 }
 
-static void want_roles(dq_model_config *plan, const dq_architecture *arch, bool attention_bias,
-                       bool mlp_bias)
+static void set_shape(dq_model_config *plan, dq_role role, int64_t rows, int64_t cols)
 {
+    plan->rows[role] = rows;
+    plan->cols[role] = cols;
+}
+
+dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t *config,
+                               dq_pairing pairing, dq_arena *a, dq_err *err)
+{
+    static const bool no = false;
+    bool attention_bias = false, mlp_bias = false;
+    DQ_TRY(dq_architecture_find(&m->architecture, config, err));
+    const dq_architecture *arch = m->architecture;
+    /* theta may also stand among the rotary parameters; where several objects hold such, only the one
+     * that counts does. */
+    const json_t *rotary;
+    const char *where;
+    for (const char *const *key = arch->required; key && *key; key++) {
+        bool found = present(config, *key);
+        if (!found && strcmp(*key, "rope_theta") == 0) {
+            DQ_TRY(dq_model_config_rope(&rotary, &where, config, err));
+            found = present(rotary, *key);
+        }
+        if (!found)
+            return dq_fail(err, DQ_DAMAGED, "key \"%s\" is missing (a %s model needs it)", *key,
+                           arch->name);
+    }
+    DQ_TRY(check_only(arch, config, err));
+    static const int positions = 2048;
+    DQ_TRY(read_int(&m->dim, config, "hidden_size", 1 << 20, NULL, err));
+    DQ_TRY(read_int(&m->ffn, config, "intermediate_size", 1 << 24, NULL, err));
+    DQ_TRY(read_int(&m->n_layers, config, "num_hidden_layers", 10000, NULL, err));
+    DQ_TRY(read_int(&m->vocab, config, "vocab_size", 1 << 24, NULL, err));
+    DQ_TRY(
+        read_int(&m->max_positions, config, "max_position_embeddings", 1 << 30, &positions, err));
+    enum { MAX_HEADS = 16384 };
+    static const int none = 0;
+    int n_q, n_kv, head_dim, n_noise = 0;
+    DQ_TRY(read_int(&n_q, config, "num_attention_heads", MAX_HEADS, NULL, err));
+    DQ_TRY(read_int(&n_kv, config, "num_key_value_heads", MAX_HEADS, &n_q, err));
+    if (m->architecture->pairing == DQ_PAIR_GROUPED)
+        DQ_TRY(read_int(&n_noise, config, "num_noise_heads", MAX_HEADS, &none, err));
+    head_dim = m->dim / n_q;
+    const json_t *stated = json_object_get(config, "head_dim");
+    if (stated && !json_is_null(stated))
+        DQ_TRY(read_int(&head_dim, config, "head_dim", 1 << 16, NULL, err));
+    else if (m->dim % n_q)
+        return dq_fail(
+            err, DQ_DAMAGED,
+            "hidden_size %d is not a multiple of num_attention_heads %d, and there is no "
+            "head_dim",
+            m->dim, n_q);
+    DQ_TRY(choose_pairing(&pairing, m->architecture, err));
+    DQ_TRY(dq_head_order_build(&m->map, pairing, n_q, n_kv, head_dim, n_noise, a, err));
+    m->rope.order = arch->rope;
+    DQ_TRY(check_neutral(m, config, err));
+    DQ_TRY(check_code(m, config, a, err));
+    DQ_TRY(read_ablation(plan, arch, config, err));
+    DQ_TRY(read_eps(&m->norm_eps, m, config, "rms_norm_eps", arch->default_norm_eps, a, err));
+    plan->head_eps = (float)arch->default_head_eps;
+    if (arch->head_eps_key)
+        DQ_TRY(read_eps(&plan->head_eps, m, config, arch->head_eps_key, arch->default_head_eps, a,
+                        err));
+    /* The names of the one activation that an architecture has. */
+    static const char *const names[][2] = {
+        [DQ_ACT_SILU] = {"silu", "swish"}, [DQ_ACT_POLYNORM] = {"poly_norm", "polynorm"}};
+    static const char *const keys[] = {"hidden_act", "hidden_activation", "activation_function"};
+    const char *const *want = names[m->architecture->act];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *act = NULL;
+        DQ_TRY(dq_json_text(&act, config, keys[i], &want[0], err));
+        if (strcmp(act, want[0]) != 0 && strcmp(act, want[1]) != 0)
+            return dq_fail(err, DQ_MISMATCH,
+                           "key \"%s\": \"%s\" is not supported for %s (expected \"%s\")", keys[i],
+                           act, m->architecture->name, want[0]);
+    }
+    DQ_TRY(dq_json_bool(&m->tied, config, "tie_word_embeddings", &no, err));
+    DQ_TRY(dq_json_bool(&attention_bias, config, "attention_bias", &no, err));
+    if (arch->mlp_bias) DQ_TRY(dq_json_bool(&mlp_bias, config, "mlp_bias", &no, err));
+    DQ_TRY(dq_model_rope_read(&m->rope, arch->rope, m->map.head_dim, config, m->max_positions, a,
+                              err));
     static const dq_role attention[] = {DQ_ROLE_Q_BIAS, DQ_ROLE_K_BIAS, DQ_ROLE_V_BIAS,
                                         DQ_ROLE_O_BIAS};
     static const dq_role mlp[] = {DQ_ROLE_GATE_BIAS, DQ_ROLE_UP_BIAS, DQ_ROLE_DOWN_BIAS};
@@ -726,16 +710,6 @@ static void want_roles(dq_model_config *plan, const dq_architecture *arch, bool 
     for (size_t i = 0; i < sizeof mlp / sizeof *mlp; i++)
         plan->wanted[mlp[i]] &= mlp_bias && arch->mlp_bias;
     plan->wanted[DQ_ROLE_HEAD_GAIN] &= plan->head_norm;
-}
-
-static void set_shape(dq_model_config *plan, dq_role role, int64_t rows, int64_t cols)
-{
-    plan->rows[role] = rows;
-    plan->cols[role] = cols;
-}
-
-static void set_shapes(dq_model_config *plan, const dq_model *m)
-{
     int64_t dim = m->dim, ffn = m->ffn, d = m->map.head_dim;
     int64_t q = m->map.n_q * d, kv = m->map.n_kv * d, out = (int64_t)m->map.n_out * m->map.n_slabs;
     for (int r = 0; r < DQ_ROLE_COUNT; r++) set_shape(plan, (dq_role)r, dim, 1);
@@ -758,35 +732,5 @@ static void set_shapes(dq_model_config *plan, const dq_model *m)
     set_shape(plan, DQ_ROLE_UP_BIAS, ffn, 1);
     set_shape(plan, DQ_ROLE_ACT_WEIGHT, 3, 1);
     set_shape(plan, DQ_ROLE_ACT_BIAS, 1, 1);
-}
-
-dq_status dq_model_config_read(dq_model_config *plan, dq_model *m, const json_t *config,
-                               dq_pairing pairing, dq_arena *a, dq_err *err)
-{
-    static const bool no = false;
-    bool attention_bias = false, mlp_bias = false;
-    DQ_TRY(dq_architecture_find(&m->architecture, config, err));
-    const dq_architecture *arch = m->architecture;
-    DQ_TRY(check_required(arch, config, err));
-    DQ_TRY(check_only(arch, config, err));
-    DQ_TRY(read_sizes(m, config, err));
-    DQ_TRY(read_heads(m, config, pairing, a, err));
-    m->rope.order = arch->rope;
-    DQ_TRY(check_neutral(m, config, err));
-    DQ_TRY(check_code(m, config, a, err));
-    DQ_TRY(read_ablation(plan, arch, config, err));
-    DQ_TRY(read_eps(&m->norm_eps, m, config, "rms_norm_eps", arch->default_norm_eps, a, err));
-    plan->head_eps = (float)arch->default_head_eps;
-    if (arch->head_eps_key)
-        DQ_TRY(read_eps(&plan->head_eps, m, config, arch->head_eps_key, arch->default_head_eps, a,
-                        err));
-    DQ_TRY(check_act(m, config, err));
-    DQ_TRY(dq_json_bool(&m->tied, config, "tie_word_embeddings", &no, err));
-    DQ_TRY(dq_json_bool(&attention_bias, config, "attention_bias", &no, err));
-    if (arch->mlp_bias) DQ_TRY(dq_json_bool(&mlp_bias, config, "mlp_bias", &no, err));
-    DQ_TRY(dq_model_rope_read(&m->rope, arch->rope, m->map.head_dim, config, m->max_positions, a,
-                              err));
-    want_roles(plan, arch, attention_bias, mlp_bias);
-    set_shapes(plan, m);
     return DQ_OK;
 }

@@ -162,22 +162,6 @@ static void join(int16_t *group, int16_t a, int16_t b)
         group[a] = b;
 }
 
-/* Returns the number of groups. */
-static int build_groups(int16_t *group, const dq_head_order *map)
-{
-    int n = 0;
-    for (int i = 0; i < map->n_kv; i++) group[i] = (int16_t)i;
-    for (int o = 0; o < map->n_out; o++) {
-        const dq_head *h = &map->head[o];
-        int16_t first = map->key[h->q[0]];
-        if (map->n_maps == 2) join(group, first, map->key[h->q[1]]);
-        for (int r = 0; r < map->n_slabs; r++) join(group, first, h->v[r]);
-    }
-    /* Roots come before their members: number them on the way. */
-    for (int i = 0; i < map->n_kv; i++) group[i] = group[i] == i ? (int16_t)n++ : group[group[i]];
-    return n;
-}
-
 static int count_outputs(dq_pairing pairing, int n_q, int n_noise)
 {
     if (pairing == DQ_PAIR_GROUPED) return n_q - n_noise;
@@ -211,7 +195,17 @@ dq_status dq_head_order_build(dq_head_order *out, dq_pairing pairing, int n_q, i
         .group = group,
         .scale = (float)(1.0 / sqrt((double)head_dim)),
     };
-    out->n_groups = build_groups(group, out);
+    int n = 0;
+    for (int i = 0; i < out->n_kv; i++) group[i] = (int16_t)i;
+    for (int o = 0; o < out->n_out; o++) {
+        const dq_head *h = &out->head[o];
+        int16_t first = out->key[h->q[0]];
+        if (out->n_maps == 2) join(group, first, out->key[h->q[1]]);
+        for (int r = 0; r < out->n_slabs; r++) join(group, first, h->v[r]);
+    }
+    /* Roots come before their members: number them on the way. */
+    for (int i = 0; i < out->n_kv; i++) group[i] = group[i] == i ? (int16_t)n++ : group[group[i]];
+    out->n_groups = n;
     return DQ_OK;
 }
 
@@ -237,18 +231,6 @@ int dq_head_order_key_map(const dq_head_order *map, int kv)
 
 static const double default_theta = 10000.0;
 
-/* The member object, NULL when absent, null or empty: transformers reads an empty one as none. */
-static dq_status member_object(const json_t **out, const json_t *config, const char *key,
-                               dq_err *err)
-{
-    const json_t *v = json_object_get(config, key);
-    *out = NULL;
-    if (!v || json_is_null(v)) return DQ_OK;
-    if (!json_is_object(v)) return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected an object", key);
-    *out = json_object_size(v) ? v : NULL;
-    return DQ_OK;
-}
-
 /* Where the parameters stand. `rope_scaling` wins over `rope_parameters`, as in transformers. */
 dq_status dq_model_config_rope(const json_t **out, const char **where, const json_t *config,
                                dq_err *err)
@@ -257,26 +239,15 @@ dq_status dq_model_config_rope(const json_t **out, const char **where, const jso
     *out = NULL;
     *where = "config";
     for (size_t i = 0; i < sizeof keys / sizeof *keys && !*out; i++) {
-        DQ_TRY(member_object(out, config, keys[i], err));
+        const char *key = keys[i];
+        const json_t *v = json_object_get(config, key);
+        *out = NULL;
+        if (v && !json_is_null(v)) {
+            if (!json_is_object(v))
+                return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected an object", key);
+            *out = json_object_size(v) ? v : NULL;
+        }
         if (*out) *where = keys[i];
-    }
-    return DQ_OK;
-}
-
-/* Some models have one set of parameters for each kind of layer; dq has one for all. */
-static dq_status refuse_nested(const json_t *parameters, dq_err *err)
-{
-    union { /* the iteration macro takes a pointer to non-const, but changes nothing */
-        const json_t *in;
-        json_t *out;
-    } object = {.in = parameters};
-    const char *key;
-    json_t *value;
-    json_object_foreach(object.out, key, value)
-    {
-        if (json_is_object(value))
-            return dq_fail(err, DQ_MISMATCH,
-                           "rotary parameters of their own for \"%s\" are not supported", key);
     }
     return DQ_OK;
 }
@@ -289,14 +260,6 @@ static dq_status positive(double *out, const json_t *object, const char *key,
         return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected a positive number, found %g", key,
                        *out);
     return DQ_OK;
-}
-
-static dq_status read_type(const char **out, const json_t *parameters, dq_err *err)
-{
-    static const char *const none = "default";
-    const char *older;
-    DQ_TRY(dq_json_text(&older, parameters, "type", &none, err));
-    return dq_json_text(out, parameters, "rope_type", &older, err);
 }
 
 static dq_status refuse_partial(const json_t *object, dq_err *err)
@@ -463,7 +426,10 @@ static dq_status scale(double *freq, dq_rope *rope, double theta, const json_t *
 {
     const char *type = NULL;
     double factor = 1;
-    DQ_TRY(read_type(&type, parameters, err));
+    static const char *const none = "default";
+    const char *older;
+    DQ_TRY(dq_json_text(&older, parameters, "type", &none, err));
+    DQ_TRY(dq_json_text(&type, parameters, "rope_type", &older, err));
     if (strcmp(type, "default") == 0) return DQ_OK;
     if (strcmp(type, "llama3") == 0)
         return scale_llama3(freq, rope->dim / 2, parameters, config, max_positions, err);
@@ -498,7 +464,18 @@ static dq_status fill(dq_rope *rope, float *inv_freq, double *freq, const json_t
     DQ_TRY(refuse_partial(config, err));
     DQ_TRY(positive(&theta, config, "rope_theta", &theta, err));
     if (parameters) {
-        DQ_TRY(refuse_nested(parameters, err));
+        union { /* the iteration macro takes a pointer to non-const, but changes nothing */
+            const json_t *in;
+            json_t *out;
+        } object = {.in = parameters};
+        const char *key;
+        json_t *value;
+        json_object_foreach(object.out, key, value)
+        {
+            if (json_is_object(value))
+                return dq_fail(err, DQ_MISMATCH,
+                               "rotary parameters of their own for \"%s\" are not supported", key);
+        }
         DQ_TRY(refuse_partial(parameters, err));
         if (positive(&theta, parameters, "rope_theta", &theta, err) != DQ_OK)
             return dq_in(err, "%s: ", where);

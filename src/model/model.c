@@ -28,16 +28,6 @@ typedef struct builder {
 
 /* ---- Tensors ---- */
 
-/* The name of a role's tensor; layer is ignored where the name has no place for it. */
-static void role_name(char name[MAX_NAME], const builder *b, dq_role role, int layer)
-{
-    const char *pattern = b->m->architecture->tensor[role], *hole = strstr(pattern, "%d");
-    if (hole)
-        snprintf(name, MAX_NAME, "%.*s%d%s", (int)(hole - pattern), pattern, layer, hole + 2);
-    else
-        snprintf(name, MAX_NAME, "%s", pattern);
-}
-
 static void shape_text(char *out, size_t cap, int64_t rows, int64_t cols)
 {
     if (cols < 0)
@@ -80,7 +70,11 @@ static dq_status check_tensor(const builder *b, dq_role role, const char *name, 
 
 static bool find(const builder *b, dq_role role, int layer, char name[MAX_NAME], dq_weight *w)
 {
-    role_name(name, b, role, layer);
+    const char *pattern = b->m->architecture->tensor[role], *hole = strstr(pattern, "%d");
+    if (hole)
+        snprintf(name, MAX_NAME, "%.*s%d%s", (int)(hole - pattern), pattern, layer, hole + 2);
+    else
+        snprintf(name, MAX_NAME, "%s", pattern);
     *w = (dq_weight){.bits = 16};
     return b->source->find(b->source->arg, name, w);
 }
@@ -94,54 +88,45 @@ static bool is_renamed(const char *name, const char *there)
     return k > n && there[k - n - 1] == '.' && strcmp(there + k - n, name) == 0;
 }
 
-/* A part of a model that ends in something else, told by a name that the source has. */
-static dq_status refuse_missing(const builder *b, const char *name, dq_err *err)
-{
-    static const struct {
-        const char *part, *about;
-    } others[] = {{"lora_A", "an adapter, to be merged into its model"},
-                  {"score.", "a classifier or reward model"},
-                  {"classifier.", "a classifier"},
-                  {"v_head.", "a model with a head of values"},
-                  {"reward_head", "a reward model"}};
-    const char *like = NULL, *head = b->m->tied ? name : NULL, *about = NULL, *sign = NULL;
-    for (int64_t i = 0; i < b->source->count && !about; i++) {
-        const char *there = b->source->name_at(b->source->arg, i);
-        if (is_renamed(name, there)) like = there;
-        if (strstr(there, b->m->architecture->tensor[DQ_ROLE_HEAD])) head = there;
-        for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
-            if (strstr(there, others[k].part)) about = others[k].about, sign = there;
-        }
-    }
-    if (like && head && !about)
-        return dq_fail(err, DQ_MISMATCH,
-                       "tensor \"%s\" is missing, but \"%s\" is there, as another program names "
-                       "it. Give all tensors the names of transformers, as this one the first.",
-                       name, like);
-    if (like && !about) {
-        about = "a model without an output head, as encoders and embeddings have it";
-        sign = like;
-    }
-    if (!about) return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is missing", name);
-    return dq_fail(err, DQ_MISMATCH,
-                   "tensor \"%s\" is missing, but \"%s\" is there: this is %s, not a language "
-                   "model. Use one that has an output head.",
-                   name, sign, about);
-}
-
 static dq_status load_weight(builder *b, dq_role role, int layer, dq_weight *w, dq_err *err)
 {
     char name[MAX_NAME];
-    if (!find(b, role, layer, name, w)) return refuse_missing(b, name, err);
+    if (!find(b, role, layer, name, w)) {
+        static const struct {
+            const char *part, *about;
+        } others[] = {{"lora_A", "an adapter, to be merged into its model"},
+                      {"score.", "a classifier or reward model"},
+                      {"classifier.", "a classifier"},
+                      {"v_head.", "a model with a head of values"},
+                      {"reward_head", "a reward model"}};
+        const char *like = NULL, *head = b->m->tied ? name : NULL, *about = NULL, *sign = NULL;
+        for (int64_t i = 0; i < b->source->count && !about; i++) {
+            const char *there = b->source->name_at(b->source->arg, i);
+            if (is_renamed(name, there)) like = there;
+            if (strstr(there, b->m->architecture->tensor[DQ_ROLE_HEAD])) head = there;
+            for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
+                if (strstr(there, others[k].part)) about = others[k].about, sign = there;
+            }
+        }
+        if (like && head && !about)
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "tensor \"%s\" is missing, but \"%s\" is there, as another program names "
+                "it. Give all tensors the names of transformers, as this one the first.",
+                name, like);
+        if (like && !about) {
+            about = "a model without an output head, as encoders and embeddings have it";
+            sign = like;
+        }
+        if (!about) return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" is missing", name);
+        return dq_fail(err, DQ_MISMATCH,
+                       "tensor \"%s\" is missing, but \"%s\" is there: this is %s, not a language "
+                       "model. Use one that has an output head.",
+                       name, sign, about);
+    }
     DQ_TRY(check_tensor(b, role, name, w, err));
     count_in(b, name, w);
     return DQ_OK;
-}
-
-static bool is_bias(dq_role role)
-{
-    return (role >= DQ_ROLE_Q_BIAS && role <= DQ_ROLE_O_BIAS) ||
-           (role >= DQ_ROLE_GATE_BIAS && role <= DQ_ROLE_DOWN_BIAS);
 }
 
 /* Whether another bias of attention, or of the MLP, is there. */
@@ -167,7 +152,9 @@ static dq_status load_vector(builder *b, dq_role role, int layer, const float **
     dq_weight w;
     *out = NULL;
     if (!b->plan->wanted[role]) return DQ_OK;
-    if (is_bias(role) && !find(b, role, layer, name, &w) && has_other_bias(b, role)) {
+    if (((role >= DQ_ROLE_Q_BIAS && role <= DQ_ROLE_O_BIAS) ||
+         (role >= DQ_ROLE_GATE_BIAS && role <= DQ_ROLE_DOWN_BIAS)) &&
+        !find(b, role, layer, name, &w) && has_other_bias(b, role)) {
         if (b->n_no_bias++ == 0) b->no_bias = dq_text(b->arena, name, strlen(name), err);
         return err->code;
     }
@@ -186,25 +173,21 @@ static dq_status load_vector(builder *b, dq_role role, int layer, const float **
     return DQ_OK;
 }
 
-/* Of two coded weights of one shape whose values can be read: the same codes, and scales that say the same. */
-static bool same_parts(const dq_weight *a, const dq_weight *b)
-{
-    if (a->format != b->format || a->bits != b->bits || a->group_size != b->group_size ||
-        a->scale_rows != b->scale_rows || a->scale_dtype != b->scale_dtype)
-        return false;
-    for (int i = 0; i < a->format->n_parts; i++) {
-        const dq_part p = dq_weight_part(a, i), q = dq_weight_part(b, i);
-        if (memcmp(p.data, q.data, dq_weight_part_bytes(&p)) != 0) return false;
-    }
-    return true;
-}
-
 static bool same_values(const dq_weight *a, const dq_weight *b)
 {
     enum { BLOCK = 512 };
     float x[BLOCK], y[BLOCK];
     int64_t n = a->rows * a->cols;
-    if (dq_weight_is_coded(a) && dq_weight_is_coded(b)) return same_parts(a, b);
+    if (dq_weight_is_coded(a) && dq_weight_is_coded(b)) {
+        if (a->format != b->format || a->bits != b->bits || a->group_size != b->group_size ||
+            a->scale_rows != b->scale_rows || a->scale_dtype != b->scale_dtype)
+            return false;
+        for (int i = 0; i < a->format->n_parts; i++) {
+            const dq_part p = dq_weight_part(a, i), q = dq_weight_part(b, i);
+            if (memcmp(p.data, q.data, dq_weight_part_bytes(&p)) != 0) return false;
+        }
+        return true;
+    }
     if (dq_weight_is_coded(a) || dq_weight_is_coded(b)) return false;
     if (a->dtype == b->dtype && memcmp(a->data, b->data, dq_weight_bytes(a)) == 0) return true;
     for (int64_t i = 0; i < n; i += BLOCK) {
@@ -263,49 +246,6 @@ static double dot(const float *x, const float *y, int n)
     return sum;
 }
 
-/* lambda = exp(lq1 . lk1) - exp(lq2 . lk2) + lambda_init. Source: arXiv 2410.05258 eq. 2. */
-static dq_status load_layer_lambda(builder *b, int l, dq_layer *layer, dq_err *err)
-{
-    int d = b->m->map.head_dim;
-    const float *v[4];
-    for (int i = 0; i < 4; i++)
-        DQ_TRY(load_vector(b, (dq_role)(DQ_ROLE_LAMBDA_Q1 + i), l, &v[i], err));
-    double init = b->plan->constant_lambda_init
-                      ? b->plan->lambda_init
-                      : 0.8 - 0.6 * exp(-0.3 * ((double)l - b->m->architecture->depth_shift));
-    double lambda = exp(dot(v[0], v[1], d)) - exp(dot(v[2], v[3], d)) + init;
-    layer->lambda_init = (float)init;
-    layer->attn.lambda = (float)lambda;
-    layer->attn.out_scale = (float)(1.0 - init);
-    if (!isfinite(layer->attn.lambda))
-        return dq_fail(err, DQ_DAMAGED,
-                       "layer %d: the lambda vectors give a lambda that is not "
-                       "finite",
-                       l);
-    return DQ_OK;
-}
-
-static dq_status load_lambda(builder *b, int l, dq_layer *layer, dq_err *err)
-{
-    const dq_lambda_kind kind = b->m->architecture->lambda;
-    layer->attn.lambda_kind = kind;
-    layer->attn.out_scale = 1.0f;
-    if (kind == DQ_LAMBDA_LAYER) return load_layer_lambda(b, l, layer, err);
-    if (kind == DQ_LAMBDA_TOKEN)
-        return load_weight(b, DQ_ROLE_LAMBDA_PROJ, l, &layer->lambda_proj, err);
-    return DQ_OK;
-}
-
-static dq_status load_act(builder *b, int l, dq_layer *layer, dq_err *err)
-{
-    const float *w, *bias;
-    DQ_TRY(load_vector(b, DQ_ROLE_ACT_WEIGHT, l, &w, err));
-    DQ_TRY(load_vector(b, DQ_ROLE_ACT_BIAS, l, &bias, err));
-    for (int i = 0; w && i < 3; i++) layer->act[i] = w[i];
-    if (bias) layer->act[3] = bias[0];
-    return DQ_OK;
-}
-
 static dq_status load_layer(builder *b, int l, dq_err *err)
 {
     dq_model *m = b->m;
@@ -331,8 +271,37 @@ static dq_status load_layer(builder *b, int l, dq_err *err)
     x->attn.map = &m->map;
     x->attn.head_norm = b->plan->head_norm;
     x->attn.norm_eps = b->plan->head_eps;
-    DQ_TRY(load_act(b, l, x, err));
-    return load_lambda(b, l, x, err);
+    const float *w, *bias;
+    DQ_TRY(load_vector(b, DQ_ROLE_ACT_WEIGHT, l, &w, err));
+    DQ_TRY(load_vector(b, DQ_ROLE_ACT_BIAS, l, &bias, err));
+    for (int i = 0; w && i < 3; i++) x->act[i] = w[i];
+    if (bias) x->act[3] = bias[0];
+    const dq_lambda_kind kind = b->m->architecture->lambda;
+    x->attn.lambda_kind = kind;
+    x->attn.out_scale = 1.0f;
+    if (kind == DQ_LAMBDA_LAYER) {
+        /* lambda = exp(lq1 . lk1) - exp(lq2 . lk2) + lambda_init. Source: arXiv 2410.05258 eq. 2. */
+        int d = b->m->map.head_dim;
+        const float *v[4];
+        for (int i = 0; i < 4; i++)
+            DQ_TRY(load_vector(b, (dq_role)(DQ_ROLE_LAMBDA_Q1 + i), l, &v[i], err));
+        double init = b->plan->constant_lambda_init
+                          ? b->plan->lambda_init
+                          : 0.8 - 0.6 * exp(-0.3 * ((double)l - b->m->architecture->depth_shift));
+        double lambda = exp(dot(v[0], v[1], d)) - exp(dot(v[2], v[3], d)) + init;
+        x->lambda_init = (float)init;
+        x->attn.lambda = (float)lambda;
+        x->attn.out_scale = (float)(1.0 - init);
+        if (!isfinite(x->attn.lambda))
+            return dq_fail(err, DQ_DAMAGED,
+                           "layer %d: the lambda vectors give a lambda that is not "
+                           "finite",
+                           l);
+        return DQ_OK;
+    }
+    if (kind == DQ_LAMBDA_TOKEN)
+        return load_weight(b, DQ_ROLE_LAMBDA_PROJ, l, &x->lambda_proj, err);
+    return DQ_OK;
 }
 
 /* ---- Names that nothing asked for ---- */
@@ -441,31 +410,6 @@ static dq_status add_packed(dq_model *m, packed_sum *s, const dq_weight *w, dq_a
     return DQ_OK;
 }
 
-static dq_status sum_up(dq_model *m, dq_arena *a, dq_err *err)
-{
-    packed_sum s = {0, 0};
-    m->weight_bits = 16;
-    m->weight_group = "";
-    m->scale_mode = "";
-    for (int l = 0; l < m->n_layers; l++) {
-        const dq_layer *x = &m->layer[l];
-        const dq_weight *all[] = {&x->q, &x->k, &x->v, &x->o, &x->gate, &x->up, &x->down};
-        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-            const int bits = dq_weight_is_coded(all[i]) ? all[i]->bits : 16;
-            DQ_TRY(add_packed(m, &s, all[i], a, err));
-            if (bits != 16)
-                m->weight_bits = m->weight_bits == 16 || m->weight_bits == bits ? bits : 0;
-        }
-    }
-    if (!dq_weight_is_coded(&m->embed)) m->is_bf16 = m->embed.dtype == DQ_BF16;
-    m->embed_bits = dq_weight_is_coded(&m->embed) ? m->embed.bits : 16;
-    m->head_bits = dq_weight_is_coded(&m->head) ? m->head.bits : 16;
-    DQ_TRY(add_packed(m, &s, &m->embed, a, err));
-    if (m->head.data != m->embed.data) DQ_TRY(add_packed(m, &s, &m->head, a, err));
-    m->packed_bits = s.params > 0 ? 8 * s.bytes / s.params : 0;
-    return DQ_OK;
-}
-
 dq_status dq_model_config_warn(dq_model *m, dq_arena *a, const char *text, dq_err *err)
 {
     if (m->n_warnings == MAX_WARNINGS) return DQ_OK;
@@ -497,7 +441,27 @@ dq_status dq_model_build(dq_model *m, const json_t *config, const dq_source *sou
     DQ_TRY(check_all_used(&b, err));
     m->logit = dq_logit_plain;
     m->kv = dq_kv_config_plain;
-    return sum_up(m, a, err);
+    packed_sum s = {0, 0};
+    m->weight_bits = 16;
+    m->weight_group = "";
+    m->scale_mode = "";
+    for (int l = 0; l < m->n_layers; l++) {
+        const dq_layer *x = &m->layer[l];
+        const dq_weight *all[] = {&x->q, &x->k, &x->v, &x->o, &x->gate, &x->up, &x->down};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+            const int bits = dq_weight_is_coded(all[i]) ? all[i]->bits : 16;
+            DQ_TRY(add_packed(m, &s, all[i], a, err));
+            if (bits != 16)
+                m->weight_bits = m->weight_bits == 16 || m->weight_bits == bits ? bits : 0;
+        }
+    }
+    if (!dq_weight_is_coded(&m->embed)) m->is_bf16 = m->embed.dtype == DQ_BF16;
+    m->embed_bits = dq_weight_is_coded(&m->embed) ? m->embed.bits : 16;
+    m->head_bits = dq_weight_is_coded(&m->head) ? m->head.bits : 16;
+    DQ_TRY(add_packed(m, &s, &m->embed, a, err));
+    if (m->head.data != m->embed.data) DQ_TRY(add_packed(m, &s, &m->head, a, err));
+    m->packed_bits = s.params > 0 ? 8 * s.bytes / s.params : 0;
+    return DQ_OK;
 }
 
 /* ---- Size ----
@@ -552,23 +516,6 @@ static void add_number(dq_sha256 *h, uint64_t x)
     dq_sha256_add(h, &x, sizeof x);
 }
 
-/* One weight file: the length and bytes of its name, its size, its whole header, and
- * the first and the last 64 KiB of its data. */
-static void add_file(dq_sha256 *h, const dq_checkpoint *c, int i)
-{
-    enum { EDGE = 64 * 1024 };
-    size_t bytes;
-    const uint8_t *data;
-    const char *name = dq_checkpoint_file(c, i, &bytes, &data);
-    size_t start = dq_checkpoint_header_bytes(c, i), rest = bytes - start;
-    size_t edge = rest < EDGE ? rest : EDGE;
-    add_number(h, strlen(name));
-    dq_sha256_add(h, name, strlen(name));
-    add_number(h, bytes);
-    dq_sha256_add(h, data, start + edge);
-    dq_sha256_add(h, data + bytes - edge, edge);
-}
-
 /* SHA-256 over the length and bytes of config.json, every weight file in name order (add_file),
  * and the middle 256 bytes of every tensor in name order. Numbers are 64-bit little-endian. Any
  * change of a name, shape or offset shows, and so does training, of single tensors too; reading all
@@ -582,7 +529,19 @@ static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
     DQ_TRY(dq_sha256_begin(&h, err));
     add_number(&h, len);
     dq_sha256_add(&h, config, len);
-    for (int i = 0; i < dq_checkpoint_n_files(c); i++) add_file(&h, c, i);
+    for (int i = 0; i < dq_checkpoint_n_files(c); i++) {
+        enum { EDGE = 64 * 1024 };
+        size_t bytes;
+        const uint8_t *data;
+        const char *name = dq_checkpoint_file(c, i, &bytes, &data);
+        size_t start = dq_checkpoint_header_bytes(c, i), rest = bytes - start;
+        size_t edge = rest < EDGE ? rest : EDGE;
+        add_number(&h, strlen(name));
+        dq_sha256_add(&h, name, strlen(name));
+        add_number(&h, bytes);
+        dq_sha256_add(&h, data, start + edge);
+        dq_sha256_add(&h, data + bytes - edge, edge);
+    }
     for (int64_t i = 0; i < dq_checkpoint_count(c); i++) {
         const dq_tensor *t = dq_checkpoint_at(c, i);
         size_t n = dq_checkpoint_stored_bytes(c, i), part = n < SAMPLE ? n : SAMPLE;
@@ -592,17 +551,6 @@ static dq_status fingerprint(char hex[65], const dq_checkpoint *c, dq_err *err)
     }
     dq_checkpoint_release(c);
     return dq_sha256_end(&h, hex, err);
-}
-
-static dq_status describe_prequant(opened *o, dq_err *err)
-{
-    dq_model *m = &o->model;
-    const dq_prequant_info *info = dq_prequant_header(o->prequant);
-    m->prequant = info;
-    if (m->weight_bits != 16) m->scale_mode = info->method;
-    for (int i = 0; i < info->n_warnings; i++)
-        DQ_TRY(dq_model_config_warn(m, o->arena, info->warnings[i], err));
-    return DQ_OK;
 }
 
 static dq_status build_from_checkpoint(opened *o, dq_pairing pairing, dq_err *err)
@@ -615,7 +563,14 @@ static dq_status build_from_checkpoint(opened *o, dq_pairing pairing, dq_err *er
     dq_source source =
         o->prequant ? dq_prequant_source(o->prequant) : dq_checkpoint_source(o->checkpoint);
     DQ_TRY(dq_model_build(&o->model, config, &source, pairing, o->arena, err));
-    return o->prequant ? describe_prequant(o, err) : DQ_OK;
+    if (!o->prequant) return DQ_OK;
+    dq_model *m = &o->model;
+    const dq_prequant_info *info = dq_prequant_header(o->prequant);
+    m->prequant = info;
+    if (m->weight_bits != 16) m->scale_mode = info->method;
+    for (int i = 0; i < info->n_warnings; i++)
+        DQ_TRY(dq_model_config_warn(m, o->arena, info->warnings[i], err));
+    return DQ_OK;
 }
 
 static dq_status open_checkpoint(opened *o, const char *path, dq_pairing pairing, dq_err *err)
@@ -673,26 +628,6 @@ static dq_status take_stored_gates(opened *o, dq_err *err)
     return err->code;
 }
 
-/* Widths by layer and heads are of one model: no option mends a file that has another's, as none stands for the stored ones
- * before the file is open. Other head orders than the architecture's may not part the maps that the widths tell apart. */
-static dq_status check_stored_lists(const dq_model *m, dq_err *err)
-{
-    dq_kv_spec spec;
-    dq_err why = {0};
-    if ((!m->kv.widths[0] && !m->kv.evict.heads[0]) ||
-        dq_model_kv_spec(&spec, &m->kv, m, DQ_NUM_F32, &why) == DQ_OK)
-        return DQ_OK;
-    if (m->map.pairing != m->architecture->pairing)
-        return dq_fail(err, DQ_MISMATCH,
-                       "the settings of /kv_cache do not go with the head order %s: %s",
-                       dq_head_order_pairing_name(m->map.pairing), why.text);
-    return dq_fail(
-        err, DQ_DAMAGED,
-        "the settings of /kv_cache are not of this model: %s. The container is damaged, or "
-        "written wrongly; quantize the model again.",
-        why.text);
-}
-
 static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err)
 {
     size_t len;
@@ -717,15 +652,20 @@ static dq_status build_from_container(opened *o, dq_pairing pairing, dq_err *err
     m->kv = info->kv;
     memcpy(m->fingerprint, info->fingerprint, sizeof m->fingerprint);
     DQ_TRY(take_stored_gates(o, err));
-    return check_stored_lists(m, err);
-}
-
-static dq_status open_container(opened *o, const char *path, dq_pairing pairing, dq_err *err)
-{
-    DQ_TRY(dq_container_open(&o->container, path, err));
-    DQ_TRY(dq_container_check_header(o->container, err));
-    if (build_from_container(o, pairing, err) != DQ_OK) return dq_in(err, "%s: ", path);
-    return DQ_OK;
+    dq_kv_spec spec;
+    dq_err why = {0};
+    if ((!m->kv.widths[0] && !m->kv.evict.heads[0]) ||
+        dq_model_kv_spec(&spec, &m->kv, m, DQ_NUM_F32, &why) == DQ_OK)
+        return DQ_OK;
+    if (m->map.pairing != m->architecture->pairing)
+        return dq_fail(err, DQ_MISMATCH,
+                       "the settings of /kv_cache do not go with the head order %s: %s",
+                       dq_head_order_pairing_name(m->map.pairing), why.text);
+    return dq_fail(
+        err, DQ_DAMAGED,
+        "the settings of /kv_cache are not of this model: %s. The container is damaged, or "
+        "written wrongly; quantize the model again.",
+        why.text);
 }
 
 dq_status dq_model_check_weights(const dq_model *m, dq_err *err)
@@ -793,8 +733,12 @@ static dq_status open_file(opened *o, const char *path, dq_pairing pairing, dq_e
     if (bytes) memcpy(head, map.data, bytes < sizeof head ? bytes : sizeof head);
     memcpy(&first, head, sizeof first);
     dq_os_map_close(&map);
-    if (memcmp(head, hdf5, sizeof hdf5) == 0 || ends_in(path, ".h5"))
-        return open_container(o, path, pairing, err);
+    if (memcmp(head, hdf5, sizeof hdf5) == 0 || ends_in(path, ".h5")) {
+        DQ_TRY(dq_container_open(&o->container, path, err));
+        DQ_TRY(dq_container_check_header(o->container, err));
+        if (build_from_container(o, pairing, err) != DQ_OK) return dq_in(err, "%s: ", path);
+        return DQ_OK;
+    }
     if (dq_checkpoint_is_gguf(path)) return open_checkpoint(o, path, pairing, err);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (memcmp(head + known[i].at, known[i].magic, known[i].len) == 0)
@@ -966,19 +910,6 @@ static dq_status check_maps(const dq_kv_spec *s, const dq_head_order *map, dq_er
     return DQ_OK;
 }
 
-/* A policy that goes by the second map alone would keep the first tokens of a model that has none. */
-static dq_status check_policy(const dq_kv_spec *s, const dq_model *m, dq_err *err)
-{
-    const dq_kv_policy *p = s->evict.policy;
-    const dq_head_order *map = &m->map;
-    if (p && p->needs & DQ_NEEDS_GATES && !m->gates)
-        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_GATES},
-                            "the policy \"%s\" needs gates, and the model has none", p->name);
-    if (!p || p->needs != DQ_NEEDS_MASS2 || map->n_maps > 1) return DQ_OK;
-    return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_ONE_MAP},
-                        "the policy \"%s\" goes by the second map, and the model has one", p->name);
-}
-
 dq_kv_dense dq_model_kv_dense(const dq_model *m, dq_kv_dense dense)
 {
     if (dense != DQ_KV_DENSE_AUTO) return dense;
@@ -992,7 +923,16 @@ dq_status dq_model_kv_spec(dq_kv_spec *out, const dq_kv_config *c, const dq_mode
     out->dense = dq_model_kv_dense(m, c->dense);
     out->evict.budget = dq_kv_budget_for(out->evict.budget, out->evict.policy, m->map.n_maps);
     DQ_TRY(check_maps(out, &m->map, err));
-    DQ_TRY(check_policy(out, m, err));
+    /* A policy that goes by the second map alone would keep the first tokens of a model that has none. */
+    const dq_kv_policy *p = out->evict.policy;
+    const dq_head_order *map = &m->map;
+    if (p && p->needs & DQ_NEEDS_GATES && !m->gates)
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_GATES},
+                            "the policy \"%s\" needs gates, and the model has none", p->name);
+    if (p && p->needs == DQ_NEEDS_MASS2 && !(map->n_maps > 1))
+        return dq_fail_with(err, DQ_MISMATCH, (dq_remedy){.code = DQ_REMEDY_KV_ONE_MAP},
+                            "the policy \"%s\" goes by the second map, and the model has one",
+                            p->name);
     if (!out->evict.heads[0]) return DQ_OK;
     dq_kv_heads heads;
     DQ_TRY(dq_kv_heads_parse(&heads, out->evict.heads, err));
@@ -1103,24 +1043,6 @@ static dq_status refuse(const char *out, const char *model, dq_err *err)
                    out, model);
 }
 
-/* An existing output: its folder says nothing, links may lead from there into the model. */
-static dq_status check_existing(const char *out, const char *model, dq_arena *a, dq_err *err)
-{
-    const char **name;
-    size_t n;
-    DQ_TRY(dq_file_dir_names(&name, &n, model, a, err));
-    for (size_t i = 0; i < n; i++) {
-        const char *file = dq_textf(a, err, "%s/%s", model, name[i]);
-        if (!file) return err->code;
-        if (of_checkpoint(name[i]) && dq_file_same(file, out)) return refuse(out, model, err);
-    }
-    DQ_TRY(dq_checkpoint_index_files(&name, &n, model, a, err)); /* in folders below, too */
-    for (size_t i = 0; i < n; i++) {
-        if (dq_file_same(name[i], out)) return refuse(out, model, err);
-    }
-    return DQ_OK;
-}
-
 static const char *folder_of(const char *path, dq_arena *a, dq_err *err)
 {
     const char *slash = strrchr(path, '/');
@@ -1159,41 +1081,6 @@ static void add(written_list *l, const dq_output *of, const char *path, const ch
     l->item[l->n++] = (written){name, of};
 }
 
-static dq_status list_written(written_list *l, const dq_output *out, int n, dq_err *err)
-{
-    for (int i = 0; i < n && err->code == DQ_OK; i++) {
-        const dq_output *o = &out[i];
-        if (!o->path) continue;
-        const char *real = dq_file_resolved(o->path, l->arena, err);
-        add(l, o, o->path, "", err);
-        add(l, o, o->path, ".partial", err);
-        if (real && strcmp(real, o->path) != 0) add(l, o, real, ".partial", err);
-        for (int k = 0; o->beside && o->beside[k]; k++) add(l, o, o->path, o->beside[k], err);
-    }
-    return err->code;
-}
-
-static dq_status check_pairs(const written_list *l, dq_err *err)
-{
-    static const char printed[] = "/dev/fd/1";
-    const bool to_file = dq_file_is_regular(printed);
-    for (size_t i = 0; i < l->n; i++) {
-        const written *w = &l->item[i];
-        for (size_t k = 0; k < i; k++) {
-            const written *v = &l->item[k];
-            if (v->of == w->of || !dq_file_same(v->path, w->path)) continue;
-            return dq_fail(err, DQ_USAGE,
-                           "%s: %s and %s write this file (%s). Give each a name of its own.",
-                           w->path, v->of->label, w->of->label, v->path);
-        }
-        if (to_file && dq_file_same(w->path, printed))
-            return dq_fail(err, DQ_USAGE,
-                           "%s: %s and standard output write this file. Choose another name.",
-                           w->path, w->of->label);
-    }
-    return DQ_OK;
-}
-
 /* What holds an input's own name is never replaced, as a folder is. */
 static dq_status protect(const written *w, const char *input, dq_arena *a, dq_err *err)
 {
@@ -1217,15 +1104,52 @@ static dq_status protect(const written *w, const char *input, dq_arena *a, dq_er
         return DQ_OK;
     }
     if (!dq_file_is_dir(input)) return DQ_OK;
-    return dq_file_exists(w->path) ? check_existing(w->path, input, a, err)
-                                   : check_new(w->path, input, a, err);
+    const char *out = w->path;
+    if (!dq_file_exists(w->path)) return check_new(w->path, input, a, err);
+    const char **name;
+    size_t n;
+    DQ_TRY(dq_file_dir_names(&name, &n, input, a, err));
+    for (size_t i = 0; i < n; i++) {
+        const char *file = dq_textf(a, err, "%s/%s", input, name[i]);
+        if (!file) return err->code;
+        if (of_checkpoint(name[i]) && dq_file_same(file, out)) return refuse(out, input, err);
+    }
+    DQ_TRY(dq_checkpoint_index_files(&name, &n, input, a, err)); /* in folders below, too */
+    for (size_t i = 0; i < n; i++) {
+        if (dq_file_same(name[i], out)) return refuse(out, input, err);
+    }
+    return DQ_OK;
 }
 
 static dq_status check_names(written_list *l, const dq_output *out, int n, const char *const *input,
                              int n_inputs, dq_err *err)
 {
-    DQ_TRY(list_written(l, out, n, err));
-    DQ_TRY(check_pairs(l, err));
+    for (int i = 0; i < n && err->code == DQ_OK; i++) {
+        const dq_output *o = &out[i];
+        if (!o->path) continue;
+        const char *real = dq_file_resolved(o->path, l->arena, err);
+        add(l, o, o->path, "", err);
+        add(l, o, o->path, ".partial", err);
+        if (real && strcmp(real, o->path) != 0) add(l, o, real, ".partial", err);
+        for (int k = 0; o->beside && o->beside[k]; k++) add(l, o, o->path, o->beside[k], err);
+    }
+    DQ_TRY(err->code);
+    static const char printed[] = "/dev/fd/1";
+    const bool to_file = dq_file_is_regular(printed);
+    for (size_t i = 0; i < l->n; i++) {
+        const written *w = &l->item[i];
+        for (size_t k = 0; k < i; k++) {
+            const written *v = &l->item[k];
+            if (v->of == w->of || !dq_file_same(v->path, w->path)) continue;
+            return dq_fail(err, DQ_USAGE,
+                           "%s: %s and %s write this file (%s). Give each a name of its own.",
+                           w->path, v->of->label, w->of->label, v->path);
+        }
+        if (to_file && dq_file_same(w->path, printed))
+            return dq_fail(err, DQ_USAGE,
+                           "%s: %s and standard output write this file. Choose another name.",
+                           w->path, w->of->label);
+    }
     for (size_t i = 0; i < l->n; i++) {
         for (int k = 0; k < n_inputs; k++) {
             if (input[k]) DQ_TRY(protect(&l->item[i], input[k], l->arena, err));
@@ -1244,61 +1168,11 @@ dq_status dq_output_guard_names(const dq_output *out, int n, const char *const *
     return err->code;
 }
 
-/* A name that ends as files of another form do is taken for a mistake, other names for what they are. */
-static dq_status check_form(const dq_output *o, dq_err *err)
-{
-    static const struct {
-        const char *end;
-        int form; /* -1: nothing that dq writes */
-    } known[] = {
-        {".h5", DQ_OUTPUT_HDF5},
-        {".hdf5", DQ_OUTPUT_HDF5},
-        {".json", DQ_OUTPUT_JSON},
-        {".jsonl", DQ_OUTPUT_LINES},
-        {".csv", DQ_OUTPUT_CSV},
-        {".html", DQ_OUTPUT_HTML},
-        {".htm", DQ_OUTPUT_HTML},
-        {".gguf", DQ_OUTPUT_GGUF},
-        {".safetensors", -1},
-        {".bin", -1},
-        {".pt", -1},
-        {".pth", -1},
-        {".onnx", -1},
-        {".npz", -1},
-        {".npy", -1},
-    };
-    static const char *const what[] = {
-        [DQ_OUTPUT_HDF5] = "HDF5, name.h5",           [DQ_OUTPUT_JSON] = "JSON, name.json",
-        [DQ_OUTPUT_LINES] = "JSON lines, name.jsonl", [DQ_OUTPUT_CSV] = "CSV, name.csv",
-        [DQ_OUTPUT_HTML] = "HTML, name.html",         [DQ_OUTPUT_GGUF] = "GGUF, name.gguf",
-    };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        bool lines = o->form == DQ_OUTPUT_LINES && known[i].form == DQ_OUTPUT_JSON; /* also usual */
-        if (!ends(o->path, known[i].end) || known[i].form == (int)o->form || lines) continue;
-        return dq_fail(err, DQ_USAGE,
-                       "%s: %s writes no such file (expected %s, found a name in %s). Choose "
-                       "another name.",
-                       o->path, o->label, what[o->form], known[i].end);
-    }
-    return DQ_OK;
-}
-
 static dq_status check_name(const dq_output *o, dq_err *err)
 {
     if (!o->path[0] || strcmp(o->path, "-") == 0)
         return dq_fail(err, DQ_USAGE, "%s: expected the name of a %s, found \"%s\".", o->label,
                        o->form == DQ_OUTPUT_FOLDER ? "folder" : "file", o->path);
-    return DQ_OK;
-}
-
-static dq_status check_one(const dq_output *o, bool force, dq_err *err)
-{
-    if (o->form >= DQ_OUTPUT_FOLDER) return DQ_OK;
-    DQ_TRY(check_form(o, err));
-    DQ_TRY(dq_file_check(o->path, err));
-    if (!force && dq_file_exists(o->path))
-        return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists.",
-                            o->path);
     return DQ_OK;
 }
 
@@ -1310,7 +1184,47 @@ dq_status dq_output_guard_check(const dq_output *out, int n, const char *const *
     }
     DQ_TRY(dq_output_guard_names(out, n, input, n_inputs, err));
     for (int i = 0; i < n; i++) {
-        if (out[i].path) DQ_TRY(check_one(&out[i], force, err));
+        const dq_output *o = &out[i];
+        if (!o->path || o->form >= DQ_OUTPUT_FOLDER) continue;
+        /* A name that ends as files of another form do is taken for a mistake, other names for what they are. */
+        static const struct {
+            const char *end;
+            int form; /* -1: nothing that dq writes */
+        } known[] = {
+            {".h5", DQ_OUTPUT_HDF5},
+            {".hdf5", DQ_OUTPUT_HDF5},
+            {".json", DQ_OUTPUT_JSON},
+            {".jsonl", DQ_OUTPUT_LINES},
+            {".csv", DQ_OUTPUT_CSV},
+            {".html", DQ_OUTPUT_HTML},
+            {".htm", DQ_OUTPUT_HTML},
+            {".gguf", DQ_OUTPUT_GGUF},
+            {".safetensors", -1},
+            {".bin", -1},
+            {".pt", -1},
+            {".pth", -1},
+            {".onnx", -1},
+            {".npz", -1},
+            {".npy", -1},
+        };
+        static const char *const what[] = {
+            [DQ_OUTPUT_HDF5] = "HDF5, name.h5",           [DQ_OUTPUT_JSON] = "JSON, name.json",
+            [DQ_OUTPUT_LINES] = "JSON lines, name.jsonl", [DQ_OUTPUT_CSV] = "CSV, name.csv",
+            [DQ_OUTPUT_HTML] = "HTML, name.html",         [DQ_OUTPUT_GGUF] = "GGUF, name.gguf",
+        };
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+            bool lines =
+                o->form == DQ_OUTPUT_LINES && known[k].form == DQ_OUTPUT_JSON; /* also usual */
+            if (!ends(o->path, known[k].end) || known[k].form == (int)o->form || lines) continue;
+            return dq_fail(err, DQ_USAGE,
+                           "%s: %s writes no such file (expected %s, found a name in %s). Choose "
+                           "another name.",
+                           o->path, o->label, what[o->form], known[k].end);
+        }
+        DQ_TRY(dq_file_check(o->path, err));
+        if (!force && dq_file_exists(o->path))
+            return dq_fail_with(err, DQ_FILE, (dq_remedy){.code = DQ_REMEDY_FORCE}, "%s: exists.",
+                                o->path);
     }
     return DQ_OK;
 }
