@@ -45,15 +45,6 @@ static dq_status damaged(const dq_container *c, const char *path, const char *wh
     return dq_fail(err, DQ_DAMAGED, "%s: %s: %s", c->path, path, what);
 }
 
-/* Gives back what reading a payload has made resident. Its neighbours' pages may be wanted by other threads: no more. */
-static void release(const dq_container *c, const dq_payload *p)
-{
-    const size_t at = (size_t)(p->data - c->map.data), end = at + (size_t)p->bytes;
-    const size_t from = at < DQ_OS_MAP_AROUND ? 0 : at - DQ_OS_MAP_AROUND;
-    const size_t to = c->map.bytes - end < DQ_OS_MAP_AROUND ? c->map.bytes : end + DQ_OS_MAP_AROUND;
-    dq_os_map_release(c->map.data + from, to - from);
-}
-
 dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *err)
 {
     const dq_payload *p = &c->payload[i];
@@ -66,7 +57,11 @@ dq_status dq_container_payload_check(const dq_container *c, int64_t i, dq_err *e
                        c->path, p->path, p->sha256, hex);
     const char *wrong = p->row ? p->row->wrong(&p->part, p->mode) : NULL;
     if (wrong) damaged(c, p->path, wrong, err);
-    release(c, p);
+    /* Gives back what reading a payload has made resident. Its neighbours' pages may be wanted by other threads: no more. */
+    const size_t at = (size_t)(p->data - c->map.data), end = at + (size_t)p->bytes;
+    const size_t from = at < DQ_OS_MAP_AROUND ? 0 : at - DQ_OS_MAP_AROUND;
+    const size_t to = c->map.bytes - end < DQ_OS_MAP_AROUND ? c->map.bytes : end + DQ_OS_MAP_AROUND;
+    dq_os_map_release(c->map.data + from, to - from);
     return err->code;
 }
 
@@ -531,8 +526,10 @@ static dq_status name_group(dq_container *c, const char *wanted, dq_err *err)
     return err->code;
 }
 
-static dq_status read_recipe(dq_container *c, dq_err *err)
+/* When all payloads are read: completes c->info. DQ_DAMAGED where the header or the recipe says otherwise. */
+static dq_status container_sum_up(dq_container *c, dq_err *err)
 {
+    DQ_TRY(add_up(c, err));
     static const char *const keep = "keep";
     json_t *recipe = NULL;
     const char *group = NULL, *dense;
@@ -549,13 +546,6 @@ static dq_status read_recipe(dq_container *c, dq_err *err)
     }
     json_decref(recipe);
     return err->code;
-}
-
-/* When all payloads are read: completes c->info. DQ_DAMAGED where the header or the recipe says otherwise. */
-static dq_status container_sum_up(dq_container *c, dq_err *err)
-{
-    DQ_TRY(add_up(c, err));
-    return read_recipe(c, err);
 }
 
 /* ---- Container ----
@@ -607,16 +597,11 @@ static dq_status read_word(dq_container *c, dq_container_h5 *r, const char *path
     return r->err->code;
 }
 
-static dq_status read_int(dq_container_h5 *r, const char *path, const char *name, int *out)
+static dq_status read_header(dq_container *c, dq_container_h5 *r)
 {
-    int64_t v;
-    DQ_TRY(container_h5_ints(r, path, name, &v, 1));
-    *out = v < 0 || v > 1 << 20 ? -1 : (int)v;
-    return DQ_OK;
-}
-
-static dq_status read_version(dq_container *c, dq_container_h5 *r)
-{
+    dq_container_info *i = &c->info;
+    const char *print, *granularity;
+    int bits;
     char type[64];
     if (container_h5_words(r, "/", "encoding-type", type, sizeof type) != DQ_OK ||
         strcmp(type, DQ_H5_FORMAT) != 0) {
@@ -628,15 +613,6 @@ static dq_status read_version(dq_container *c, dq_container_h5 *r)
         return dq_fail(r->err, DQ_MISMATCH,
                        "%s: container version %s (expected 1.x). Update dq, or quantize again.",
                        c->path, c->info.version);
-    return DQ_OK;
-}
-
-static dq_status read_header(dq_container *c, dq_container_h5 *r)
-{
-    dq_container_info *i = &c->info;
-    const char *print, *granularity;
-    int bits;
-    DQ_TRY(read_version(c, r));
     if (read_json_text(c, r, DQ_PATH_OBJECTS, &c->objects, &c->objects_len) != DQ_OK)
         return dq_fail_more(r->err, dq_remedy_none,
                             ". An earlier dq wrote containers without it: quantize again");
@@ -644,7 +620,9 @@ static dq_status read_header(dq_container *c, dq_container_h5 *r)
     DQ_TRY(read_word(c, r, "/", "architecture", &i->architecture));
     DQ_TRY(container_h5_ints(r, "/", "params", &i->params, 1));
     DQ_TRY(container_h5_ints(r, "/", "bytes_total", &i->weight_bytes, 1));
-    DQ_TRY(read_int(r, "/attention", "logit_bits", &bits));
+    int64_t v;
+    DQ_TRY(container_h5_ints(r, "/attention", "logit_bits", &v, 1));
+    bits = v < 0 || v > 1 << 20 ? -1 : (int)v;
     DQ_TRY(read_word(c, r, "/attention", "logit_granularity", &granularity));
     DQ_TRY(container_h5_kv_config(r, &i->kv, c->arena));
     DQ_TRY(read_word(c, r, "/provenance", "source", &i->source));
@@ -685,26 +663,6 @@ static int64_t int_field(const uint8_t *row, const dq_h5_column *col)
     return small;
 }
 
-static dq_status read_row(dq_container *c, dq_payload *p, const uint8_t *row,
-                          const dq_h5_column *col, dq_err *err)
-{
-    char *sha = text_field(c, row, &col[DQ_COL_SHA], err);
-    p->path = text_field(c, row, &col[DQ_COL_PATH], err);
-    p->encoding = text_field(c, row, &col[DQ_COL_ENCODING], err);
-    if (!sha || !p->path || !p->encoding) return err->code;
-    p->bits = (int)int_field(row, &col[DQ_COL_BITS]);
-    p->group_size = int_field(row, &col[DQ_COL_GROUP]);
-    p->rows = int_field(row, &col[DQ_COL_ROWS]);
-    p->cols = int_field(row, &col[DQ_COL_COLS]);
-    p->bytes = int_field(row, &col[DQ_COL_BYTES]);
-    memcpy(&p->bits_per_weight, row + col[DQ_COL_BPW].at, sizeof p->bits_per_weight);
-    memcpy(&p->sqnr_db, row + col[DQ_COL_SQNR].at, sizeof p->sqnr_db);
-    if (strlen(sha) != 64 || p->path[0] != '/' || p->rows < 1 || p->cols < 1 || p->bytes < 1)
-        return damaged(c, "/index", "a row is malformed", err);
-    memcpy(p->sha256, sha, 65);
-    return DQ_OK;
-}
-
 static dq_status read_index(dq_container *c, dq_container_h5 *r)
 {
     dq_h5_column col[DQ_INDEX_COLUMNS];
@@ -719,7 +677,23 @@ static dq_status read_index(dq_container *c, dq_container_h5 *r)
     c->payload = dq_alloc(c->arena, (size_t)c->n_payloads, sizeof *c->payload, r->err);
     if (!c->payload) return r->err->code;
     for (int64_t i = 0; i < c->n_payloads; i++) {
-        DQ_TRY(read_row(c, &c->payload[i], b.data + (size_t)i * b.item, col, r->err));
+        dq_payload *p = &c->payload[i];
+        const uint8_t *row = b.data + (size_t)i * b.item;
+        dq_err *err = r->err;
+        char *sha = text_field(c, row, &col[DQ_COL_SHA], err);
+        p->path = text_field(c, row, &col[DQ_COL_PATH], err);
+        p->encoding = text_field(c, row, &col[DQ_COL_ENCODING], err);
+        if (!sha || !p->path || !p->encoding) return err->code;
+        p->bits = (int)int_field(row, &col[DQ_COL_BITS]);
+        p->group_size = int_field(row, &col[DQ_COL_GROUP]);
+        p->rows = int_field(row, &col[DQ_COL_ROWS]);
+        p->cols = int_field(row, &col[DQ_COL_COLS]);
+        p->bytes = int_field(row, &col[DQ_COL_BYTES]);
+        memcpy(&p->bits_per_weight, row + col[DQ_COL_BPW].at, sizeof p->bits_per_weight);
+        memcpy(&p->sqnr_db, row + col[DQ_COL_SQNR].at, sizeof p->sqnr_db);
+        if (strlen(sha) != 64 || p->path[0] != '/' || p->rows < 1 || p->cols < 1 || p->bytes < 1)
+            return damaged(c, "/index", "a row is malformed", err);
+        memcpy(p->sha256, sha, 65);
         if (i > 0 && strcmp(c->payload[i - 1].path, c->payload[i].path) >= 0)
             return damaged(c, "/index", "rows are not in path order", r->err);
     }
@@ -821,48 +795,6 @@ static dq_status begin_coded(dq_container *c, dq_container_h5 *r, dq_weight *w, 
     return DQ_OK;
 }
 
-/* Parts come one after the other, in the order of the format; the last one completes the weight. */
-static dq_status check_part(dq_container *c, dq_container_h5 *r, dq_payload *p,
-                            const dq_container_h5_block *b, const char *part)
-{
-    dq_weight *w = &c->tensor[c->n_tensors];
-    const dq_weight_part_row *row = &w->format->part[c->n_parts];
-    const dq_tensor found = tensor_of(r, b);
-    if (strcmp(part, row->name) != 0 || strcmp(p->encoding, row->encoding) != 0)
-        return dq_fail(r->err, DQ_DAMAGED, "%s: %s: is not what belongs here (%s%s/%s, \"%s\")",
-                       c->path, p->path, tensors, w->name, row->name, row->encoding);
-    const char *wrong = row->take(w, &found);
-    if (wrong) return damaged(c, p->path, wrong, r->err);
-    const dq_part is = row->of(w);
-    if (p->rows != is.rows || p->cols != is.cols || p->bits != is.bits ||
-        p->group_size != w->group_size)
-        return damaged(c, p->path, "the tensor and /index disagree", r->err);
-    p->part = is;
-    p->row = row;
-    p->mode = c->mode;
-    if (++c->n_parts < w->format->n_parts) return DQ_OK;
-    c->n_parts = 0;
-    c->n_tensors++;
-    return DQ_OK;
-}
-
-static dq_status check_dense(dq_container *c, dq_container_h5 *r, const dq_payload *p,
-                             const dq_container_h5_block *b, dq_weight *w)
-{
-    const dq_dtype type = tensor_of(r, b).dtype;
-    int64_t rows = b->n_dims > 0 ? b->shape[0] : 1, cols = b->bytes / (int64_t)b->item / rows;
-    if (type == DQ_DTYPE_COUNT) return damaged(c, p->path, "unknown element type", r->err);
-    if (rows != p->rows || cols != p->cols || p->bits != 8 * (int)b->item || p->group_size)
-        return damaged(c, p->path, "shape and /index disagree", r->err);
-    w->rows = rows;
-    /* the checkpoint reader marks tensors of three dimensions and more in the same way */
-    w->cols = b->n_dims > 2 ? -b->n_dims : cols;
-    w->bits = 16;
-    w->dtype = type;
-    w->data = b->data;
-    return DQ_OK;
-}
-
 static dq_status check_tensor(dq_container *c, dq_container_h5 *r, dq_payload *p,
                               const dq_container_h5_block *b)
 {
@@ -874,12 +806,39 @@ static dq_status check_tensor(dq_container *c, dq_container_h5 *r, dq_payload *p
     if (*part) {
         w->name = name;
         if (c->n_parts == 0) DQ_TRY(begin_coded(c, r, w, p));
-        return check_part(c, r, p, b, part);
+        const dq_weight_part_row *row = &w->format->part[c->n_parts];
+        const dq_tensor found = tensor_of(r, b);
+        if (strcmp(part, row->name) != 0 || strcmp(p->encoding, row->encoding) != 0)
+            return dq_fail(r->err, DQ_DAMAGED, "%s: %s: is not what belongs here (%s%s/%s, \"%s\")",
+                           c->path, p->path, tensors, w->name, row->name, row->encoding);
+        const char *wrong = row->take(w, &found);
+        if (wrong) return damaged(c, p->path, wrong, r->err);
+        const dq_part is = row->of(w);
+        if (p->rows != is.rows || p->cols != is.cols || p->bits != is.bits ||
+            p->group_size != w->group_size)
+            return damaged(c, p->path, "the tensor and /index disagree", r->err);
+        p->part = is;
+        p->row = row;
+        p->mode = c->mode;
+        if (++c->n_parts < w->format->n_parts) return DQ_OK;
+        c->n_parts = 0;
+        c->n_tensors++;
+        return DQ_OK;
     }
     if (w->name || strcmp(p->encoding, dq_format_dense.name) != 0)
         return damaged(c, p->path, "unknown encoding", r->err);
     w->name = name;
-    DQ_TRY(check_dense(c, r, p, b, w));
+    const dq_dtype type = tensor_of(r, b).dtype;
+    int64_t rows = b->n_dims > 0 ? b->shape[0] : 1, cols = b->bytes / (int64_t)b->item / rows;
+    if (type == DQ_DTYPE_COUNT) return damaged(c, p->path, "unknown element type", r->err);
+    if (rows != p->rows || cols != p->cols || p->bits != 8 * (int)b->item || p->group_size)
+        return damaged(c, p->path, "shape and /index disagree", r->err);
+    w->rows = rows;
+    /* the checkpoint reader marks tensors of three dimensions and more in the same way */
+    w->cols = b->n_dims > 2 ? -b->n_dims : cols;
+    w->bits = 16;
+    w->dtype = type;
+    w->data = b->data;
     c->n_tensors++;
     return DQ_OK;
 }

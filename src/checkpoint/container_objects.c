@@ -287,13 +287,6 @@ static bool is_text(hid_t type)
     return same;
 }
 
-/* A label as dq writes it, of varying length. H5Tequal looks at neither of the last two. */
-static bool is_label(hid_t type)
-{
-    return H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) > 0 &&
-           H5Tget_cset(type) == H5T_CSET_ASCII && H5Tget_strpad(type) == H5T_STR_NULLTERM;
-}
-
 /* A table's columns as dq has them; false for others. */
 static bool table_column(dq_h5_column *col, hid_t table, unsigned i, dq_object_list *l)
 {
@@ -402,7 +395,8 @@ static void add_attribute(dq_container_h5 *r, hid_t object, const char *name, dq
     const bool read = bytes > 0 && dims >= 0 && dims <= 1 && n > 0 && n <= MAX_ATTRIBUTE &&
                       bytes <= MAX_ATTRIBUTE && (size_t)n * bytes <= MAX_ATTRIBUTE;
     const H5T_class_t class = read ? H5Tget_class(type) : H5T_NO_CLASS;
-    if (read && dims == 1 && is_label(type))
+    if (read && dims == 1 && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) > 0 &&
+        H5Tget_cset(type) == H5T_CSET_ASCII && H5Tget_strpad(type) == H5T_STR_NULLTERM)
         add_labels(l, name, a, type, space, (int)n);
     else if (read && dims == 0 && is_text(type))
         add_text(l, name, a, type);
@@ -444,55 +438,6 @@ static herr_t note_link(hid_t at, const char *name, const H5L_info_t *info, void
     (void)at;
     (void)info;
     return note(arg, name);
-}
-
-/* dq writes none. */
-static bool has_comment(hid_t object)
-{
-    return object >= 0 && H5Oget_comment(object, NULL, 0) > 0;
-}
-
-/* The object at `path` as one of the list, with all its attributes; where there is none, as "missing". */
-static void container_h5_describe(dq_container_h5 *r, const char *path, dq_object_list *l)
-{
-    const int mark = r->h.n;
-    name_list attributes = {.arena = l->arena, .err = l->err};
-    H5L_info_t link = {.type = H5L_TYPE_HARD};
-    const bool there =
-        strcmp(path, "/") == 0 || H5Lget_info(r->file, path, &link, H5P_DEFAULT) >= 0;
-    hid_t o = !there || link.type != H5L_TYPE_HARD
-                  ? H5I_INVALID_HID
-                  : dq_h5_keep(&r->h, H5Oopen(r->file, path, H5P_DEFAULT));
-    const H5I_type_t type = o < 0 ? H5I_BADID : H5Iget_type(o);
-    dq_object_list_add(l, path,
-                       !there                ? "missing"
-                       : has_comment(o)      ? "an object with a comment"
-                       : type == H5I_GROUP   ? "group"
-                       : type == H5I_DATASET ? dataset_kind(r, o, l)
-                                             : "no group or dataset");
-    if (type == H5I_GROUP || type == H5I_DATASET) {
-        if (H5Aiterate2(o, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, note_attribute, &attributes) < 0)
-            object_list_other(l, "(attributes that cannot be listed)");
-        for (size_t i = 0; i < attributes.n && l->err->code == DQ_OK; i++)
-            add_attribute(r, o, attributes.name[i], l);
-    }
-    dq_h5_drop(&r->h, mark);
-}
-
-/* Names of the links of a group, in the arena; none where it cannot be read. */
-static dq_status container_h5_links(dq_container_h5 *r, const char *group, const char ***name,
-                                    size_t *n, dq_arena *a)
-{
-    const int mark = r->h.n;
-    name_list links = {.arena = a, .err = r->err};
-    hid_t g = dq_h5_keep(&r->h, H5Gopen2(r->file, group, H5P_DEFAULT));
-    if (g >= 0 && H5Literate(g, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, note_link, &links) < 0 &&
-        r->err->code == DQ_OK)
-        dq_fail(r->err, DQ_DAMAGED, "%s: %s: its links cannot be listed", r->path, group);
-    dq_h5_drop(&r->h, mark);
-    *name = links.name;
-    *n = links.n;
-    return r->err->code;
 }
 
 /* ---- All of them ---- */
@@ -553,7 +498,28 @@ static dq_status check_line(const dq_container *c, dq_container_h5 *r, const cha
     const char *path = path_of(line, a, err), *found;
     size_t len;
     if (!path) return err->code;
-    container_h5_describe(r, path, &list);
+    const int mark = r->h.n;
+    name_list attributes = {.arena = list.arena, .err = list.err};
+    H5L_info_t link = {.type = H5L_TYPE_HARD};
+    const bool there =
+        strcmp(path, "/") == 0 || H5Lget_info(r->file, path, &link, H5P_DEFAULT) >= 0;
+    hid_t o = !there || link.type != H5L_TYPE_HARD
+                  ? H5I_INVALID_HID
+                  : dq_h5_keep(&r->h, H5Oopen(r->file, path, H5P_DEFAULT));
+    const H5I_type_t type = o < 0 ? H5I_BADID : H5Iget_type(o);
+    dq_object_list_add(&list, path,
+                       !there                                       ? "missing"
+                       : (o >= 0 && H5Oget_comment(o, NULL, 0) > 0) ? "an object with a comment"
+                       : type == H5I_GROUP                          ? "group"
+                       : type == H5I_DATASET                        ? dataset_kind(r, o, &list)
+                                                                    : "no group or dataset");
+    if (type == H5I_GROUP || type == H5I_DATASET) {
+        if (H5Aiterate2(o, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, note_attribute, &attributes) < 0)
+            object_list_other(&list, "(attributes that cannot be listed)");
+        for (size_t i = 0; i < attributes.n && list.err->code == DQ_OK; i++)
+            add_attribute(r, o, attributes.name[i], &list);
+    }
+    dq_h5_drop(&r->h, mark);
     DQ_TRY(dq_object_list_end(&list, &found, &len));
     found = dq_text(a, found, len - 1, err); /* without the newline */
     const char *wrong = found ? dq_object_list_differs(line, found, a, err) : NULL;
@@ -577,7 +543,16 @@ static dq_status check_links(const dq_container *c, dq_container_h5 *r, const li
     const size_t n_path = strcspn(line, "\t");
     size_t n;
     if (!group || strncmp(line + n_path, "\tgroup", 6) != 0) return err->code;
-    DQ_TRY(container_h5_links(r, group, &name, &n, a));
+    const int mark = r->h.n;
+    name_list links = {.arena = a, .err = r->err};
+    hid_t g = dq_h5_keep(&r->h, H5Gopen2(r->file, group, H5P_DEFAULT));
+    if (g >= 0 && H5Literate(g, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, note_link, &links) < 0 &&
+        r->err->code == DQ_OK)
+        dq_fail(r->err, DQ_DAMAGED, "%s: %s: its links cannot be listed", r->path, group);
+    dq_h5_drop(&r->h, mark);
+    name = links.name;
+    n = links.n;
+    DQ_TRY(r->err->code);
     for (size_t i = 0; i < n; i++) {
         const char *path = dq_textf(a, err, "%s/%s", n_path == 1 ? "" : group, name[i]);
         const char *listed = path ? object_list_plain(path, a, err) : NULL;
@@ -588,9 +563,9 @@ static dq_status check_links(const dq_container *c, dq_container_h5 *r, const li
     return DQ_OK;
 }
 
-/* Objects are all there is: HDF5 begins with the file and ends with it. */
-static dq_status check_ends(const dq_container *c, const dq_container_h5 *r, dq_err *err)
+static dq_status check_all(const dq_container *c, dq_container_h5 *r, lines *l, dq_err *err)
 {
+    /* Objects are all there is: HDF5 begins with the file and ends with it. */
     static const uint8_t signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
     haddr_t end = 0;
     if (c->map.bytes < sizeof signature || memcmp(c->map.data, signature, sizeof signature) != 0)
@@ -599,12 +574,6 @@ static dq_status check_ends(const dq_container *c, const dq_container_h5 *r, dq_
     if (H5Fget_eoa(r->file, &end) < 0 || end != c->map.bytes)
         return dq_fail(err, DQ_DAMAGED, "%s: has %lld bytes (expected %lld, where HDF5 ends)",
                        c->path, (long long)c->map.bytes, (long long)end);
-    return DQ_OK;
-}
-
-static dq_status check_all(const dq_container *c, dq_container_h5 *r, lines *l, dq_err *err)
-{
-    DQ_TRY(check_ends(c, r, err));
     DQ_TRY(split(l, c->path, c->objects, c->objects_len, err));
     for (size_t i = 0; i < l->n && err->code == DQ_OK; i++) {
         dq_arena *a = dq_arena_new(); /* of one object: there may be many */

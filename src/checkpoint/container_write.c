@@ -297,21 +297,18 @@ static size_t path_width(const dq_container_skeleton *s)
     return len;
 }
 
-static bool list_tables(dq_object_list *l, const dq_container_skeleton *s,
-                        const dq_h5_column col[DQ_INDEX_COLUMNS])
-{
-    dq_object_list_add(l, "/index", dq_object_list_table(l, s->n_slots, col, DQ_INDEX_COLUMNS));
-    dq_object_list_add(l, "/index_sha256", "text");
-    dq_object_list_add(l, "/content_sha256", "text");
-    return true;
-}
-
 static bool put_tables(target *t, const dq_container_skeleton *s)
 {
     dq_h5_column col[DQ_INDEX_COLUMNS];
     hsize_t rows = (hsize_t)s->n_slots;
     size_t width = dq_h5_index_columns(col, path_width(s));
-    if (t->list) return list_tables(t->list, s, col);
+    if (t->list) {
+        dq_object_list *l = t->list;
+        dq_object_list_add(l, "/index", dq_object_list_table(l, s->n_slots, col, DQ_INDEX_COLUMNS));
+        dq_object_list_add(l, "/index_sha256", "text");
+        dq_object_list_add(l, "/content_sha256", "text");
+        return true;
+    }
     hid_t text = dq_h5_keep(t->h, dq_h5_text_type(DQ_H5_SHA));
     hid_t scalar = dq_h5_keep(t->h, H5Screate(H5S_SCALAR));
     hid_t type = dq_h5_table_type(t->h, col, DQ_INDEX_COLUMNS, width);

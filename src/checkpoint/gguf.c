@@ -223,9 +223,28 @@ static dq_status take_field(cursor *c, dq_gguf *g)
 
 /* ---- Tensors ---- */
 
-/* Bytes of a tensor's values. */
-static dq_status size_of(dq_gguf_tensor *t, dq_err *err)
+/* Its offset is kept in `data`'s place until the data's begin is known. */
+static dq_status take_tensor(cursor *c, dq_gguf_tensor *t, uint64_t *offset)
 {
+    uint64_t n, x;
+    DQ_TRY(take_name(c, &t->name, "the name of a tensor"));
+    DQ_TRY(take_number(c, &n, 4));
+    if (n < 1 || n > DQ_GGUF_DIMS)
+        return dq_fail(c->err, DQ_DAMAGED, "tensor \"%s\": %llu dimensions (expected 1 to %d)",
+                       t->name, (unsigned long long)n, DQ_GGUF_DIMS);
+    t->n_dims = (int)n;
+    for (int i = t->n_dims - 1; i >= 0; i--) {
+        DQ_TRY(take_number(c, &x, 8));
+        if (x < 1 || x > INT64_MAX)
+            return dq_fail(c->err, DQ_DAMAGED, "tensor \"%s\": a dimension of %llu values", t->name,
+                           (unsigned long long)x);
+        t->shape[i] = (int64_t)x;
+    }
+    DQ_TRY(take_number(c, &x, 4));
+    t->type = (uint32_t)x;
+    DQ_TRY(take_number(c, offset, 8));
+    /* Bytes of a tensor's values. */
+    dq_err *err = c->err;
     const dq_weight_format *f = dq_format_ggml(t->type);
     const int64_t cols = t->shape[t->n_dims - 1];
     const char *name = dq_gguf_type_name(t->type);
@@ -248,29 +267,6 @@ static dq_status size_of(dq_gguf_tensor *t, dq_err *err)
     if (!dq_mul_ok(&t->bytes, values / per, bytes))
         return dq_fail(err, DQ_DAMAGED, "tensor \"%s\": shape too large for any file", t->name);
     return DQ_OK;
-}
-
-/* Its offset is kept in `data`'s place until the data's begin is known. */
-static dq_status take_tensor(cursor *c, dq_gguf_tensor *t, uint64_t *offset)
-{
-    uint64_t n, x;
-    DQ_TRY(take_name(c, &t->name, "the name of a tensor"));
-    DQ_TRY(take_number(c, &n, 4));
-    if (n < 1 || n > DQ_GGUF_DIMS)
-        return dq_fail(c->err, DQ_DAMAGED, "tensor \"%s\": %llu dimensions (expected 1 to %d)",
-                       t->name, (unsigned long long)n, DQ_GGUF_DIMS);
-    t->n_dims = (int)n;
-    for (int i = t->n_dims - 1; i >= 0; i--) {
-        DQ_TRY(take_number(c, &x, 8));
-        if (x < 1 || x > INT64_MAX)
-            return dq_fail(c->err, DQ_DAMAGED, "tensor \"%s\": a dimension of %llu values", t->name,
-                           (unsigned long long)x);
-        t->shape[i] = (int64_t)x;
-    }
-    DQ_TRY(take_number(c, &x, 4));
-    t->type = (uint32_t)x;
-    DQ_TRY(take_number(c, offset, 8));
-    return size_of(t, c->err);
 }
 
 static int by_name(const void *x, const void *y)
@@ -320,24 +316,6 @@ static dq_status place(cursor *c, dq_gguf *g, const uint64_t *offset, uint64_t a
     return sort_by_name(g->tensor, g->n_tensors, c->err);
 }
 
-static dq_status take_tensors(cursor *c, dq_gguf *g)
-{
-    static const int64_t usual = 32;
-    int64_t align;
-    uint64_t *offset = dq_alloc(c->arena, (size_t)g->n_tensors, sizeof *offset, c->err);
-    g->tensor = dq_alloc(c->arena, (size_t)g->n_tensors, sizeof *g->tensor, c->err);
-    if (!offset || !g->tensor) return c->err->code;
-    for (int64_t i = 0; i < g->n_tensors; i++) DQ_TRY(take_tensor(c, &g->tensor[i], &offset[i]));
-    DQ_TRY(dq_json_int(&align, g->fields, "general.alignment", 1, 1 << 20, &usual, c->err));
-    if (align & (align - 1))
-        return dq_fail(c->err, DQ_DAMAGED, "key \"general.alignment\": %lld is no power of two",
-                       (long long)align);
-    const size_t over = c->at % (size_t)align;
-    if (over && g->n_tensors && !take(c, (uint64_t)align - over)) return c->err->code;
-    g->header_bytes = c->at;
-    return place(c, g, offset, (uint64_t)align);
-}
-
 /* ---- The file ---- */
 
 static dq_status take_head(cursor *c, uint64_t *n_fields, dq_gguf *g)
@@ -369,7 +347,23 @@ static dq_status take_all(cursor *c, dq_gguf *g, bool tensors)
     uint64_t n = 0;
     DQ_TRY(take_head(c, &n, g));
     for (uint64_t i = 0; i < n; i++) DQ_TRY(take_field(c, g));
-    if (tensors) return take_tensors(c, g);
+    if (tensors) {
+        static const int64_t usual = 32;
+        int64_t align;
+        uint64_t *offset = dq_alloc(c->arena, (size_t)g->n_tensors, sizeof *offset, c->err);
+        g->tensor = dq_alloc(c->arena, (size_t)g->n_tensors, sizeof *g->tensor, c->err);
+        if (!offset || !g->tensor) return c->err->code;
+        for (int64_t i = 0; i < g->n_tensors; i++)
+            DQ_TRY(take_tensor(c, &g->tensor[i], &offset[i]));
+        DQ_TRY(dq_json_int(&align, g->fields, "general.alignment", 1, 1 << 20, &usual, c->err));
+        if (align & (align - 1))
+            return dq_fail(c->err, DQ_DAMAGED, "key \"general.alignment\": %lld is no power of two",
+                           (long long)align);
+        const size_t over = c->at % (size_t)align;
+        if (over && g->n_tensors && !take(c, (uint64_t)align - over)) return c->err->code;
+        g->header_bytes = c->at;
+        return place(c, g, offset, (uint64_t)align);
+    }
     g->n_tensors = 0;
     return DQ_OK;
 }
@@ -578,22 +572,6 @@ static bool is_llama3(const dq_gguf_tensor *t, int64_t n, double theta, double f
     return true;
 }
 
-static dq_status check_divisors(const dq_gguf_tensor *t, int64_t n, dq_err *err)
-{
-    if (t->n_dims != 1 || t->type != DQ_GGML_F32 || t->shape[0] != n)
-        return dq_fail(err, DQ_DAMAGED,
-                       "tensor \"%s\": expected %lld divisors in F32, found %lld in %s", t->name,
-                       (long long)n, (long long)t->shape[0], dq_gguf_type_name(t->type));
-    for (int64_t i = 0; i < n; i++) {
-        const float x = divisor_at(t, i);
-        if (!isfinite(x) || !(x > 0))
-            return dq_fail(err, DQ_DAMAGED,
-                           "tensor \"%s\": divisor %lld is not a finite number above 0", t->name,
-                           (long long)i);
-    }
-    return DQ_OK;
-}
-
 /* What the keys say of scaling. */
 typedef struct scaling {
     bool yarn;
@@ -615,61 +593,25 @@ static dq_status positive(double *out, const json_t *f, const char *key, double 
     return dq_fail(err, DQ_DAMAGED, "key \"%s\": expected more than 0, found %g", key, *out);
 }
 
-/* A type that is missing is linear, a factor of 0 is none, and without scaling there is no factor. */
-static dq_status read_scaling(scaling *s, const json_t *f, int64_t positions, dq_err *err)
-{
-    static const char *const usual = "linear";
-    static const double none = 0;
-    const char *type;
-    DQ_TRY(dq_gguf_text(&type, f, "llama.rope.scaling.type", &usual, err));
-    s->yarn = strcmp(type, "yarn") == 0;
-    if (!s->yarn && strcmp(type, "linear") != 0 && strcmp(type, "none") != 0)
-        return dq_fail(err, DQ_MISMATCH,
-                       "key \"llama.rope.scaling.type\": \"%s\" is not supported (expected none, "
-                       "linear or yarn)",
-                       type);
-    DQ_TRY(dq_json_float(&s->factor, f, "llama.rope.scale_linear", &none, err));
-    DQ_TRY(dq_json_float(&s->factor, f, "llama.rope.scaling.factor", &s->factor, err));
-    if (s->factor < 0)
-        return dq_fail(err, DQ_DAMAGED,
-                       "key \"llama.rope.scaling.factor\": expected at least 0, found %g",
-                       s->factor);
-    if (!(s->factor > 0) || strcmp(type, "none") == 0) s->factor = 1;
-    DQ_TRY(positive(&s->gain, f, "llama.rope.scaling.attn_factor", 1, err));
-    DQ_TRY(dq_json_int(&s->original, f, "llama.rope.scaling.original_context_length", 0, 1 << 30,
-                       &positions, err));
-    if (s->original == 0) s->original = positions;
-    return DQ_OK;
-}
-
-/* The gain of yarn is its own, by its factor, times the file's; alone it stands as a yarn of factor 1. */
-static json_t *yarn_json(const scaling *s)
-{
-    const double own = s->factor > 1 ? 1 + 0.1 * log(s->factor) : 1;
-    json_t *rope = json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", s->factor,
-                             "original_max_position_embeddings", (json_int_t)s->original);
-    if (!is_one(s->gain)) json_object_set_new(rope, "attention_factor", json_real(own * s->gain));
-    return rope;
-}
-
-/* A divisor for each frequency, which holds for texts of any length: the file's, if there are any, times the factor. */
-static json_t *divisors_json(const scaling *s, const dq_gguf_tensor *t, int64_t n)
-{
-    json_t *list = json_array();
-    for (int64_t i = 0; i < n; i++)
-        json_array_append_new(list, json_real(s->factor * (t ? (double)divisor_at(t, i) : 1)));
-    return json_pack("{s:s, s:O, s:o, s:f, s:f, s:I}", "rope_type", "longrope", "short_factor",
-                     list, "long_factor", list, "factor", 1.0, "attention_factor", s->gain,
-                     "original_max_position_embeddings", (json_int_t)s->original);
-}
-
 /* NULL: frequencies as they are. Each form is the narrowest that transformers has for it. */
 static dq_status rope_json(json_t **out, const scaling *s, const dq_gguf_tensor *t, int64_t n,
                            double theta, dq_err *err)
 {
     const bool yarn = s->yarn && !is_one(s->factor), plain = is_one(s->factor) && is_one(s->gain);
     float most = 0;
-    if (t) DQ_TRY(check_divisors(t, n, err));
+    if (t) {
+        if (t->n_dims != 1 || t->type != DQ_GGML_F32 || t->shape[0] != n)
+            return dq_fail(
+                err, DQ_DAMAGED, "tensor \"%s\": expected %lld divisors in F32, found %lld in %s",
+                t->name, (long long)n, (long long)t->shape[0], dq_gguf_type_name(t->type));
+        for (int64_t i = 0; i < n; i++) {
+            const float x = divisor_at(t, i);
+            if (!isfinite(x) || !(x > 0))
+                return dq_fail(err, DQ_DAMAGED,
+                               "tensor \"%s\": divisor %lld is not a finite number above 0",
+                               t->name, (long long)i);
+        }
+    }
     for (int64_t i = 0; t && i < n; i++) most = fmaxf(most, divisor_at(t, i));
     if (t && yarn)
         return dq_fail(
@@ -681,11 +623,23 @@ static dq_status rope_json(json_t **out, const scaling *s, const dq_gguf_tensor 
         *out = json_pack("{s:s, s:f, s:f, s:f, s:i}", "rope_type", "llama3", "factor", (double)most,
                          "low_freq_factor", 1.0, "high_freq_factor", 4.0,
                          "original_max_position_embeddings", 8192);
-    else if (t || (!yarn && !is_one(s->factor) && !is_one(s->gain)))
-        *out = divisors_json(s, t, n);
-    else if (yarn || !is_one(s->gain))
-        *out = yarn_json(s);
-    else if (!plain)
+    else if (t || (!yarn && !is_one(s->factor) && !is_one(s->gain))) {
+        /* A divisor for each frequency, which holds for texts of any length: the file's, if there are any, times the factor. */
+        json_t *list = json_array();
+        for (int64_t i = 0; i < n; i++)
+            json_array_append_new(list, json_real(s->factor * (t ? (double)divisor_at(t, i) : 1)));
+        *out = json_pack("{s:s, s:O, s:o, s:f, s:f, s:I}", "rope_type", "longrope", "short_factor",
+                         list, "long_factor", list, "factor", 1.0, "attention_factor", s->gain,
+                         "original_max_position_embeddings", (json_int_t)s->original);
+    } else if (yarn || !is_one(s->gain)) {
+        /* The gain of yarn is its own, by its factor, times the file's; alone it stands as a yarn of factor 1. */
+        const double own = s->factor > 1 ? 1 + 0.1 * log(s->factor) : 1;
+        json_t *rope = json_pack("{s:s, s:f, s:I}", "rope_type", "yarn", "factor", s->factor,
+                                 "original_max_position_embeddings", (json_int_t)s->original);
+        if (!is_one(s->gain))
+            json_object_set_new(rope, "attention_factor", json_real(own * s->gain));
+        *out = rope;
+    } else if (!plain)
         *out = json_pack("{s:s, s:f}", "rope_type", "linear", "factor", s->factor);
     return DQ_OK;
 }
@@ -708,7 +662,29 @@ static dq_status set_rope(json_t *config, const dq_gguf *g, int64_t head_dim, in
                        "supported",
                        (long long)turned, (long long)head_dim);
     json_object_set_new(config, "rope_theta", json_real(theta));
-    DQ_TRY(read_scaling(&s, g->fields, positions, err));
+    /* A type that is missing is linear, a factor of 0 is none, and without scaling there is no factor. */
+    const json_t *f = g->fields;
+    static const char *const usual = "linear";
+    static const double none = 0;
+    const char *type;
+    DQ_TRY(dq_gguf_text(&type, f, "llama.rope.scaling.type", &usual, err));
+    s.yarn = strcmp(type, "yarn") == 0;
+    if (!s.yarn && strcmp(type, "linear") != 0 && strcmp(type, "none") != 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"llama.rope.scaling.type\": \"%s\" is not supported (expected none, "
+                       "linear or yarn)",
+                       type);
+    DQ_TRY(dq_json_float(&s.factor, f, "llama.rope.scale_linear", &none, err));
+    DQ_TRY(dq_json_float(&s.factor, f, "llama.rope.scaling.factor", &s.factor, err));
+    if (s.factor < 0)
+        return dq_fail(err, DQ_DAMAGED,
+                       "key \"llama.rope.scaling.factor\": expected at least 0, found %g",
+                       s.factor);
+    if (!(s.factor > 0) || strcmp(type, "none") == 0) s.factor = 1;
+    DQ_TRY(positive(&s.gain, f, "llama.rope.scaling.attn_factor", 1, err));
+    DQ_TRY(dq_json_int(&s.original, f, "llama.rope.scaling.original_context_length", 0, 1 << 30,
+                       &positions, err));
+    if (s.original == 0) s.original = positions;
     DQ_TRY(rope_json(&rope, &s, divisors, head_dim / 2, theta, err));
     if (rope) json_object_set_new(config, "rope_scaling", rope);
     return DQ_OK;
@@ -905,29 +881,6 @@ static void set_flag(json_t *config, const char *name, bool value)
     json_object_set_new(config, name, json_boolean(value));
 }
 
-/* Rows of the embedding: what the vocabulary has, which may be more than the tokens that are named. */
-static dq_status set_vocab(json_t *config, const dq_gguf *g, dq_err *err)
-{
-    const dq_gguf_tensor *embed = dq_gguf_find(g, "token_embd.weight");
-    if (!embed || embed->n_dims != 2)
-        return dq_fail(err, DQ_DAMAGED, "tensor \"token_embd.weight\" is missing");
-    json_object_set_new(config, "vocab_size", json_integer(embed->shape[0]));
-    return DQ_OK;
-}
-
-static dq_status set_ids(json_t *config, const json_t *f, dq_err *err)
-{
-    static const char *const names[][2] = {{"bos_token_id", "tokenizer.ggml.bos_token_id"},
-                                           {"eos_token_id", "tokenizer.ggml.eos_token_id"}};
-    static const int64_t none = -1;
-    for (int i = 0; i < 2; i++) {
-        int64_t id;
-        DQ_TRY(dq_json_int(&id, f, names[i][1], 0, INT32_MAX, &none, err));
-        if (id >= 0) json_object_set_new(config, names[i][0], json_integer(id));
-    }
-    return DQ_OK;
-}
-
 static dq_status fill(json_t *config, int64_t *heads, int64_t *kv_heads, const dq_gguf *g,
                       dq_err *err)
 {
@@ -960,8 +913,18 @@ static dq_status fill(json_t *config, int64_t *heads, int64_t *kv_heads, const d
     set_flag(config, "tie_word_embeddings", !dq_gguf_find(g, "output.weight"));
     set_flag(config, "attention_bias", has_bias(g, ".attn_"));
     set_flag(config, "mlp_bias", has_bias(g, ".ffn_"));
-    DQ_TRY(set_vocab(config, g, err));
-    DQ_TRY(set_ids(config, g->fields, err));
+    const dq_gguf_tensor *embed = dq_gguf_find(g, "token_embd.weight");
+    if (!embed || embed->n_dims != 2)
+        return dq_fail(err, DQ_DAMAGED, "tensor \"token_embd.weight\" is missing");
+    json_object_set_new(config, "vocab_size", json_integer(embed->shape[0]));
+    static const char *const names[][2] = {{"bos_token_id", "tokenizer.ggml.bos_token_id"},
+                                           {"eos_token_id", "tokenizer.ggml.eos_token_id"}};
+    static const int64_t none = -1;
+    for (int i = 0; i < 2; i++) {
+        int64_t id;
+        DQ_TRY(dq_json_int(&id, g->fields, names[i][1], 0, INT32_MAX, &none, err));
+        if (id >= 0) json_object_set_new(config, names[i][0], json_integer(id));
+    }
     DQ_TRY(check_keys(g, dim, head_dim, positions, err));
     return set_rope(config, g, head_dim, positions, err);
 }
@@ -1062,13 +1025,6 @@ static dq_weight weight_of(const dq_gguf_tensor *t, const char *name)
     return w;
 }
 
-static void take_place(entry *e, uint8_t *p)
-{
-    e->own = p;
-    e->w.data = p;
-    if (becomes_codes(e->t)) e->w.scale = p ? p + code_bytes(&e->w) : NULL;
-}
-
 /* The row of the file that is row r of transformers. */
 static int64_t stored_row(const entry *e, int64_t r)
 {
@@ -1124,18 +1080,6 @@ static void fill_rows(entry *e)
         memcpy(e->own + (size_t)r * row, e->t->data + (size_t)stored_row(e, r) * row, row);
 }
 
-/* Vectors are read when a model is built. */
-static dq_status fill_vector(entry *e, dq_arena *a, dq_err *err)
-{
-    uint8_t *own = dq_alloc(a, e->t->bytes, 1, err);
-    if (!own) return err->code;
-    e->own = own;
-    e->w.data = own;
-    fill_rows(e);
-    e->own = NULL;
-    return DQ_OK;
-}
-
 dq_status dq_gguf_model_load(dq_gguf_model *m, dq_err *err)
 {
     if (m->loaded) return DQ_OK;
@@ -1183,7 +1127,15 @@ static dq_status add_entry(dq_gguf_model *m, const dq_gguf_tensor *t, int64_t he
     e->w = weight_of(t, e->name);
     m->own_bytes += own_bytes(e);
     m->n_entries++;
-    return e->heads && t->n_dims == 1 ? fill_vector(e, m->arena, err) : DQ_OK;
+    /* Vectors are read when a model is built. */
+    if (!(e->heads && t->n_dims == 1)) return DQ_OK;
+    uint8_t *own = dq_alloc(m->arena, e->t->bytes, 1, err);
+    if (!own) return err->code;
+    e->own = own;
+    e->w.data = own;
+    fill_rows(e);
+    e->own = NULL;
+    return DQ_OK;
 }
 
 /* The bias of a matrix that has none where others of its kind have: zero. */
@@ -1212,48 +1164,6 @@ static dq_status add_zero_bias(dq_gguf_model *m, const dq_gguf_tensor *t, dq_err
     *e = (entry){.name = gguf_name_hf(&pairs, name, m->arena, err), .t = zero};
     e->w = weight_of(zero, e->name);
     return err->code;
-}
-
-/* "GGUF, 210 Q4_1, 61 F32": types by number. */
-static dq_status describe(dq_gguf_model *m, dq_err *err)
-{
-    enum { TYPES = 64 };
-    int64_t count[TYPES] = {0};
-    m->about = "GGUF";
-    for (int64_t i = 0; i < m->n_entries; i++) count[m->entry[i].t->type % TYPES]++;
-    for (int64_t most = 1; most;) {
-        uint32_t type = 0;
-        most = 0;
-        for (uint32_t k = 0; k < TYPES; k++) {
-            if (count[k] > most) most = count[type = k];
-        }
-        if (!most) break;
-        count[type] = 0;
-        m->about = dq_textf(m->arena, err, "%s, %lld %s", m->about, (long long)most,
-                            dq_gguf_type_name(type));
-        if (!m->about) return err->code;
-    }
-    return DQ_OK;
-}
-
-static dq_status list_entries(dq_gguf_model *m, int64_t heads, int64_t kv_heads, dq_err *err)
-{
-    size_t at = 0;
-    /* each may bring a bias */
-    m->entry = dq_alloc(m->arena, 2 * (size_t)m->all.n_tensors, sizeof *m->entry, err);
-    if (!m->entry) return err->code;
-    for (int64_t i = 0; i < m->all.n_tensors; i++)
-        DQ_TRY(add_entry(m, &m->all.tensor[i], heads, kv_heads, err));
-    DQ_TRY(describe(m, err));
-    for (int64_t i = 0; i < m->all.n_tensors; i++) DQ_TRY(add_zero_bias(m, &m->all.tensor[i], err));
-    qsort(m->entry, (size_t)m->n_entries, sizeof *m->entry, model_by_name);
-    if (m->own_bytes) dq_os_block_reserve(&m->own, m->own_bytes);
-    for (int64_t i = 0; i < m->n_entries; i++) {
-        const size_t bytes = own_bytes(&m->entry[i]);
-        if (bytes) take_place(&m->entry[i], m->own.data ? m->own.data + at : NULL);
-        at += bytes;
-    }
-    return DQ_OK;
 }
 
 /* ---- Files ---- */
@@ -1385,7 +1295,44 @@ static dq_status read_head(dq_gguf_model *m, dq_err *err)
     dq_strbuf_add(&m->text[CONFIG], text, strlen(text), err);
     free(text);
     DQ_TRY(err->code);
-    return list_entries(m, heads, kv_heads, err);
+    size_t at = 0;
+    /* each may bring a bias */
+    m->entry = dq_alloc(m->arena, 2 * (size_t)m->all.n_tensors, sizeof *m->entry, err);
+    if (!m->entry) return err->code;
+    for (int64_t i = 0; i < m->all.n_tensors; i++)
+        DQ_TRY(add_entry(m, &m->all.tensor[i], heads, kv_heads, err));
+    /* "GGUF, 210 Q4_1, 61 F32": types by number. */
+    enum { TYPES = 64 };
+    int64_t count[TYPES] = {0};
+    m->about = "GGUF";
+    for (int64_t i = 0; i < m->n_entries; i++) count[m->entry[i].t->type % TYPES]++;
+    for (int64_t most = 1; most;) {
+        uint32_t type = 0;
+        most = 0;
+        for (uint32_t k = 0; k < TYPES; k++) {
+            if (count[k] > most) most = count[type = k];
+        }
+        if (!most) break;
+        count[type] = 0;
+        m->about = dq_textf(m->arena, err, "%s, %lld %s", m->about, (long long)most,
+                            dq_gguf_type_name(type));
+        if (!m->about) return err->code;
+    }
+    for (int64_t i = 0; i < m->all.n_tensors; i++) DQ_TRY(add_zero_bias(m, &m->all.tensor[i], err));
+    qsort(m->entry, (size_t)m->n_entries, sizeof *m->entry, model_by_name);
+    if (m->own_bytes) dq_os_block_reserve(&m->own, m->own_bytes);
+    for (int64_t i = 0; i < m->n_entries; i++) {
+        const size_t bytes = own_bytes(&m->entry[i]);
+        if (bytes) {
+            entry *e = &m->entry[i];
+            uint8_t *p = m->own.data ? m->own.data + at : NULL;
+            e->own = p;
+            e->w.data = p;
+            if (becomes_codes(e->t)) e->w.scale = p ? p + code_bytes(&e->w) : NULL;
+        }
+        at += bytes;
+    }
+    return DQ_OK;
 }
 
 /* The texts of the tokenizer, once. */

@@ -182,34 +182,6 @@ static dq_status damaged(dq_err *err, const char *what)
 
 /* ---- Reading ---- */
 
-static dq_status read_vocab(dq_gguf_merges *m, const json_t *vocab, dq_arena *a, dq_err *err)
-{
-    union { /* the iteration macro takes a pointer to non-const, but changes nothing */
-        const json_t *in;
-        json_t *out;
-    } object = {.in = vocab};
-    const char *key;
-    size_t len;
-    json_t *v;
-    if (!json_is_object(vocab)) return damaged(err, "there is no vocabulary");
-    DQ_TRY(dq_strmap_new(&m->ids, json_object_size(vocab), a, err));
-    m->text = dq_alloc(a, (size_t)m->n, sizeof *m->text, err);
-    m->len = dq_alloc(a, (size_t)m->n, sizeof *m->len, err);
-    if (!m->text || !m->len) return err->code;
-    json_object_keylen_foreach(object.out, key, len, v)
-    {
-        const json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
-        if (id < 0 || id >= m->n)
-            return dq_fail(err, DQ_MISMATCH,
-                           "tokenizer.json: token %lld has no row in the embedding, which has %lld",
-                           (long long)id, (long long)m->n);
-        m->text[id] = key;
-        m->len[id] = len;
-        dq_strmap_put(&m->ids, key, len, (int32_t)id);
-    }
-    return DQ_OK;
-}
-
 /* "left right" or ["left", "right"]. */
 static bool split(dq_gguf_merge *out, const json_t *v)
 {
@@ -247,8 +219,37 @@ static bool find_ids(dq_gguf_merge *x, const dq_gguf_merges *m, dq_strbuf *joine
     return x->id[0] >= 0 && x->id[1] >= 0 && x->id[2] >= 0;
 }
 
-static dq_status read_merges(dq_gguf_merges *m, const json_t *list, dq_arena *a, dq_err *err)
+dq_status dq_gguf_merges_new(dq_gguf_merges **out, const json_t *model, int64_t n, dq_arena *a,
+                             dq_err *err)
 {
+    dq_gguf_merges *m = *out = dq_alloc(a, 1, sizeof *m, err);
+    if (!m) return err->code;
+    m->n = n;
+    const json_t *vocab = json_object_get(model, "vocab");
+    union { /* the iteration macro takes a pointer to non-const, but changes nothing */
+        const json_t *in;
+        json_t *out;
+    } object = {.in = vocab};
+    const char *key;
+    size_t len;
+    json_t *v;
+    if (!json_is_object(vocab)) return damaged(err, "there is no vocabulary");
+    DQ_TRY(dq_strmap_new(&m->ids, json_object_size(vocab), a, err));
+    m->text = dq_alloc(a, (size_t)m->n, sizeof *m->text, err);
+    m->len = dq_alloc(a, (size_t)m->n, sizeof *m->len, err);
+    if (!m->text || !m->len) return err->code;
+    json_object_keylen_foreach(object.out, key, len, v)
+    {
+        const json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+        if (id < 0 || id >= m->n)
+            return dq_fail(err, DQ_MISMATCH,
+                           "tokenizer.json: token %lld has no row in the embedding, which has %lld",
+                           (long long)id, (long long)m->n);
+        m->text[id] = key;
+        m->len[id] = len;
+        dq_strmap_put(&m->ids, key, len, (int32_t)id);
+    }
+    const json_t *list = json_object_get(model, "merges");
     dq_strbuf joined = {0};
     if (!json_is_array(list)) return damaged(err, "there are no merges");
     m->n_merges = (int64_t)json_array_size(list);
@@ -270,16 +271,6 @@ static dq_status read_merges(dq_gguf_merges *m, const json_t *list, dq_arena *a,
     }
     dq_block_free(joined.s);
     return err->code;
-}
-
-dq_status dq_gguf_merges_new(dq_gguf_merges **out, const json_t *model, int64_t n, dq_arena *a,
-                             dq_err *err)
-{
-    dq_gguf_merges *m = *out = dq_alloc(a, 1, sizeof *m, err);
-    if (!m) return err->code;
-    m->n = n;
-    DQ_TRY(read_vocab(m, json_object_get(model, "vocab"), a, err));
-    return read_merges(m, json_object_get(model, "merges"), a, err);
 }
 
 int64_t dq_gguf_merges_count(const dq_gguf_merges *m)
@@ -443,16 +434,6 @@ typedef struct ranks {
 static const char *about(const ranks *r, int32_t id, const char *what, dq_err *err)
 {
     return dq_textf(r->arena, err, "\"%.*s\" %s", (int)r->m->len[id], r->m->text[id], what);
-}
-
-static void find_runs(ranks *r)
-{
-    for (int64_t i = 0; i < r->m->n; i++) r->first[i] = r->last[i] = -1;
-    for (int64_t i = 0; i < r->m->n_merges; i++) {
-        const int32_t id = r->m->merge[i].id[2];
-        if (r->first[id] < 0) r->first[id] = (int32_t)i;
-        r->last[id] = (int32_t)i;
-    }
 }
 
 /* The length of the character that a piece repeats; 0: it is no such run. */
@@ -657,7 +638,12 @@ dq_status dq_gguf_merges_scores(float *score, const char **why, const dq_gguf_me
         if (is_piece[i] && m->len[i] > DQ_GGUF_PIECE_BYTES)
             *why = "it has a piece of more than 1024 bytes";
     }
-    find_runs(&r);
+    for (int64_t i = 0; i < r.m->n; i++) r.first[i] = r.last[i] = -1;
+    for (int64_t i = 0; i < r.m->n_merges; i++) {
+        const int32_t id = r.m->merge[i].id[2];
+        if (r.first[id] < 0) r.first[id] = (int32_t)i;
+        r.last[id] = (int32_t)i;
+    }
     if (!*why) *why = check_classes(&r, err);
     for (int64_t i = 0; i < m->n && !*why && err->code == DQ_OK; i++) {
         if (is_piece[i] && m->text[i]) *why = check_ways(&r, (int32_t)i, err);
@@ -684,20 +670,6 @@ static dq_status list_of(const dq_gguf_list **out, const dq_gguf *g, const char 
     if ((*out)->texts == texts) return DQ_OK;
     return dq_fail(err, DQ_DAMAGED, "key \"%s\": the list holds no %s", key,
                    texts ? "texts" : "numbers");
-}
-
-/* Numbers of any type are whole ones of the enumeration, or 0, which says nothing. */
-static dq_status check_types(const dq_gguf_vocab *v, dq_err *err)
-{
-    for (size_t i = 0; v->type && i < v->n; i++) {
-        const double type = dq_gguf_list_number(v->type, i);
-        if (!(type >= 0 && type <= DQ_GGUF_BYTE) || (double)(int)type < type)
-            return dq_fail(err, DQ_DAMAGED,
-                           "key \"tokenizer.ggml.token_type\": token %zu has %g (expected a whole "
-                           "number from 0 to %d)",
-                           i, type, DQ_GGUF_BYTE);
-    }
-    return DQ_OK;
 }
 
 static int gguf_vocab_type(const dq_gguf_vocab *v, size_t i)
@@ -771,13 +743,6 @@ typedef struct room {
     size_t merges, bytes;
 } room;
 
-static room room_of(const dq_gguf_vocab *v)
-{
-    room r = {4096 + 16 * v->n, 1 << 16};
-    for (size_t i = 0; i < v->n; i++) r.bytes += 16 * v->token[i].len;
-    return r;
-}
-
 /* All ways in which piece i is made of two others. */
 static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, room *left_over, const dq_strmap *ids,
                             size_t i, dq_arena *a, dq_err *err)
@@ -820,7 +785,8 @@ static dq_status add_merges(dq_gguf_vocab *v, size_t *cap, room *left_over, cons
 static dq_status find_merges(dq_gguf_vocab *v, dq_arena *a, dq_err *err)
 {
     size_t cap = 0;
-    room left_over = room_of(v);
+    room left_over = {4096 + 16 * v->n, 1 << 16};
+    for (size_t i = 0; i < v->n; i++) left_over.bytes += 16 * v->token[i].len;
     dq_strmap ids;
     DQ_TRY(dq_strmap_new(&ids, v->n, a, err));
     for (size_t i = 0; i < v->n; i++)
@@ -850,7 +816,15 @@ static dq_status gguf_vocab_read(dq_gguf_vocab *v, const dq_gguf *g, bool spm, d
     if ((v->type && v->type->n != v->n) || (v->score && v->score->n != v->n))
         return dq_fail(err, DQ_DAMAGED,
                        "the lists of tokens, their types and scores differ in length");
-    DQ_TRY(check_types(v, err));
+    /* Numbers of any type are whole ones of the enumeration, or 0, which says nothing. */
+    for (size_t i = 0; v->type && i < v->n; i++) {
+        const double type = dq_gguf_list_number(v->type, i);
+        if (!(type >= 0 && type <= DQ_GGUF_BYTE) || (double)(int)type < type)
+            return dq_fail(err, DQ_DAMAGED,
+                           "key \"tokenizer.ggml.token_type\": token %zu has %g (expected a whole "
+                           "number from 0 to %d)",
+                           i, type, DQ_GGUF_BYTE);
+    }
     DQ_TRY(dq_gguf_list_texts(&v->token, tokens, a, err));
     if (spm) return find_merges(v, a, err);
     DQ_TRY(list_of(&merges, g, "tokenizer.ggml.merges", true, true, err));
@@ -922,21 +896,6 @@ static dq_status close_with(dq_strbuf *out, size_t n, const char *bracket, int i
     if (p) end_at(out, p);
     DQ_TRY(err->code);
     return dq_strbuf_add(out, bracket, 1, err);
-}
-
-/* Appends {token: id, ...} and the list of merges, two spaces deeper than `indent`, as json_dumps indents. */
-static dq_status gguf_vocab_write(dq_strbuf *out, const dq_gguf_vocab *v, int indent, dq_err *err)
-{
-    DQ_TRY(dq_strbuf_add(out, "{", 1, err));
-    for (size_t i = 0; i < v->n; i++) {
-        char *p = line(out, i > 0, indent + 2, 6 * v->token[i].len + 32, err);
-        if (!p) return err->code;
-        p = quote(p, v->token[i].s, v->token[i].len);
-        *p++ = ':';
-        *p++ = ' ';
-        end_at(out, put_number(p, i));
-    }
-    return close_with(out, v->n, "}", indent, err);
 }
 
 /* [left, right] */
@@ -1048,21 +1007,6 @@ static json_t *bpe_json(const dq_gguf_span *unknown, bool byte_fallback, bool ig
                      (int)byte_fallback, "ignore_merges", (int)ignore_merges, "vocab", "merges");
 }
 
-static dq_status fill_gpt2(vocab_files *x, dq_arena *a, dq_err *err)
-{
-    const dq_gguf_pre *pre = NULL;
-    DQ_TRY(gguf_pre_find(&pre, x->g->fields, err));
-    DQ_TRY(gguf_vocab_read(&x->v, x->g, false, a, err));
-    x->add_bos = pre->add_bos;
-    json_object_set_new(x->root, "added_tokens", added_json(&x->v, x->g->fields));
-    json_object_set_new(x->root, "normalizer",
-                        pre->nfc ? json_pack("{s:s}", "type", "NFC") : json_null());
-    json_object_set_new(x->root, "pre_tokenizer", gguf_pre_json(pre));
-    json_object_set_new(x->root, "decoder", gguf_pre_byte_level(true));
-    json_object_set_new(x->root, "model", bpe_json(NULL, false, pre->ignore_merges));
-    return DQ_OK;
-}
-
 /* A space becomes U+2581, and one stands before a text, unless the file says that it does not. */
 static json_t *spaces_json(bool prefix)
 {
@@ -1084,23 +1028,6 @@ static json_t *spaces_back_json(bool prefix)
         json_array_append_new(list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content",
                                               " ", "start", 1, "stop", 0));
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
-}
-
-static dq_status fill_llama(vocab_files *x, dq_arena *a, dq_err *err)
-{
-    static const bool yes = true;
-    bool prefix;
-    DQ_TRY(dq_json_bool(&prefix, x->g->fields, "tokenizer.ggml.add_space_prefix", &yes, err));
-    DQ_TRY(gguf_vocab_read(&x->v, x->g, true, a, err));
-    x->add_bos = x->spm = true;
-    json_object_set_new(x->root, "added_tokens", added_json(&x->v, x->g->fields));
-    json_object_set_new(x->root, "normalizer", spaces_json(prefix));
-    json_object_set_new(x->root, "pre_tokenizer", json_null());
-    json_object_set_new(x->root, "decoder", spaces_back_json(prefix));
-    json_object_set_new(x->root, "model",
-                        bpe_json(gguf_vocab_first(&x->v, DQ_GGUF_UNKNOWN),
-                                 gguf_vocab_first(&x->v, DQ_GGUF_BYTE) != NULL, false));
-    return DQ_OK;
 }
 
 /* The token that a key names, else `usual`, -1 for none; NULL: no such token. */
@@ -1172,29 +1099,44 @@ static void add_end(const vocab_files *x, int64_t id)
     json_array_append_new(x->ends, json_integer(id));
 }
 
-/* Source: llama.cpp src/llama-vocab.cpp (special_eog_ids). */
-static dq_status find_ends(vocab_files *x, int64_t eos, dq_err *err)
-{
-    add_end(x, eos);
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
-        const dq_gguf_span *t;
-        int64_t id;
-        DQ_TRY(named_token(&t, &id, x, endings[i].key, -1, err));
-        for (int k = 0; id < 0 && k < FIM_NAMES && endings[i].names[k]; k++)
-            id = id_of_name(x, endings[i].names[k]);
-        add_end(x, id);
-    }
-    for (size_t i = 0; i < x->v.n; i++) {
-        if (dq_gguf_vocab_ends(x->v.token[i].s, x->v.token[i].len)) add_end(x, (int64_t)i);
-    }
-    return DQ_OK;
-}
-
 /* ---- Around a text ---- */
 
-/* BOS and EOS around a text, as far as they are added; config names them. */
-static dq_status set_template(vocab_files *x, dq_err *err)
+static dq_status fill(vocab_files *x, const char *model, dq_arena *a, dq_err *err)
 {
+    static const char *const none = NULL;
+    const char *chat;
+    json_object_set_new(x->root, "version", json_string("1.0"));
+    if (strcmp(model, "gpt2") == 0) {
+        const dq_gguf_pre *pre = NULL;
+        DQ_TRY(gguf_pre_find(&pre, x->g->fields, err));
+        DQ_TRY(gguf_vocab_read(&x->v, x->g, false, a, err));
+        x->add_bos = pre->add_bos;
+        json_object_set_new(x->root, "added_tokens", added_json(&x->v, x->g->fields));
+        json_object_set_new(x->root, "normalizer",
+                            pre->nfc ? json_pack("{s:s}", "type", "NFC") : json_null());
+        json_object_set_new(x->root, "pre_tokenizer", gguf_pre_json(pre));
+        json_object_set_new(x->root, "decoder", gguf_pre_byte_level(true));
+        json_object_set_new(x->root, "model", bpe_json(NULL, false, pre->ignore_merges));
+    } else if (strcmp(model, "llama") == 0) {
+        static const bool yes = true;
+        bool prefix;
+        DQ_TRY(dq_json_bool(&prefix, x->g->fields, "tokenizer.ggml.add_space_prefix", &yes, err));
+        DQ_TRY(gguf_vocab_read(&x->v, x->g, true, a, err));
+        x->add_bos = x->spm = true;
+        json_object_set_new(x->root, "added_tokens", added_json(&x->v, x->g->fields));
+        json_object_set_new(x->root, "normalizer", spaces_json(prefix));
+        json_object_set_new(x->root, "pre_tokenizer", json_null());
+        json_object_set_new(x->root, "decoder", spaces_back_json(prefix));
+        json_object_set_new(x->root, "model",
+                            bpe_json(gguf_vocab_first(&x->v, DQ_GGUF_UNKNOWN),
+                                     gguf_vocab_first(&x->v, DQ_GGUF_BYTE) != NULL, false));
+    } else
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"tokenizer.ggml.model\": \"%s\" is not supported (expected \"gpt2\" "
+                       "or \"llama\"). Texts cannot be read with this file; ids can.",
+                       model);
+    DQ_TRY(dq_gguf_text(&chat, x->g->fields, "tokenizer.chat_template", &none, err));
+    if (chat) json_object_set_new(x->config, "chat_template", json_string(chat));
     static const bool no = false;
     const json_t *f = x->g->fields;
     const dq_gguf_span *bos, *eos, *unk, *pad;
@@ -1217,26 +1159,19 @@ static dq_status set_template(vocab_files *x, dq_err *err)
     if (bos && add_bos) add_special(single, special, bos, bos_id);
     json_array_append_new(single, json_pack("{s:{s:s, s:i}}", "Sequence", "id", "A", "type_id", 0));
     if (eos && add_eos) add_special(single, special, eos, eos_id);
-    return find_ends(x, eos_id, err);
-}
-
-static dq_status fill(vocab_files *x, const char *model, dq_arena *a, dq_err *err)
-{
-    static const char *const none = NULL;
-    const char *chat;
-    json_object_set_new(x->root, "version", json_string("1.0"));
-    if (strcmp(model, "gpt2") == 0)
-        DQ_TRY(fill_gpt2(x, a, err));
-    else if (strcmp(model, "llama") == 0)
-        DQ_TRY(fill_llama(x, a, err));
-    else
-        return dq_fail(err, DQ_MISMATCH,
-                       "key \"tokenizer.ggml.model\": \"%s\" is not supported (expected \"gpt2\" "
-                       "or \"llama\"). Texts cannot be read with this file; ids can.",
-                       model);
-    DQ_TRY(dq_gguf_text(&chat, x->g->fields, "tokenizer.chat_template", &none, err));
-    if (chat) json_object_set_new(x->config, "chat_template", json_string(chat));
-    return set_template(x, err);
+    add_end(x, eos_id);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        const dq_gguf_span *t;
+        int64_t id;
+        DQ_TRY(named_token(&t, &id, x, endings[i].key, -1, err));
+        for (int k = 0; id < 0 && k < FIM_NAMES && endings[i].names[k]; k++)
+            id = id_of_name(x, endings[i].names[k]);
+        add_end(x, id);
+    }
+    for (size_t i = 0; i < x->v.n; i++) {
+        if (dq_gguf_vocab_ends(x->v.token[i].s, x->v.token[i].len)) add_end(x, (int64_t)i);
+    }
+    return DQ_OK;
 }
 
 /* Quotes within texts of JSON have a backslash in front, so that these stand nowhere else. */
@@ -1249,29 +1184,22 @@ static dq_status write_tokenizer(dq_strbuf *out, const vocab_files *x, const cha
     const char *vocab = strstr(text, no_vocab) + sizeof no_vocab - 1 - VALUE;
     const char *merges = strstr(vocab, no_merges) + sizeof no_merges - 1 - VALUE;
     DQ_TRY(dq_strbuf_add(out, text, (size_t)(vocab - text), err));
-    DQ_TRY(gguf_vocab_write(out, &x->v, INDENT, err));
+    /* Appends {token: id, ...} and the list of merges, two spaces deeper than `indent`, as json_dumps indents. */
+    const dq_gguf_vocab *v = &x->v;
+    DQ_TRY(dq_strbuf_add(out, "{", 1, err));
+    for (size_t i = 0; i < v->n; i++) {
+        char *p = line(out, i > 0, INDENT + 2, 6 * v->token[i].len + 32, err);
+        if (!p) return err->code;
+        p = quote(p, v->token[i].s, v->token[i].len);
+        *p++ = ':';
+        *p++ = ' ';
+        end_at(out, put_number(p, i));
+    }
+    DQ_TRY(close_with(out, v->n, "}", INDENT, err));
     vocab += VALUE;
     DQ_TRY(dq_strbuf_add(out, vocab, (size_t)(merges - vocab), err));
     DQ_TRY(gguf_vocab_write_merges(out, &x->v, INDENT, err));
     return dq_strbuf_add(out, merges + VALUE, strlen(merges + VALUE), err);
-}
-
-static dq_status write_files(dq_strbuf *tokenizer, dq_strbuf *config, dq_strbuf *generation,
-                             const vocab_files *x, dq_err *err)
-{
-    char *text = NULL, *more = NULL, *ends = NULL;
-    json_t *o = json_pack("{s:O}", "eos_token_id", x->ends);
-    if (dq_json_dump(&text, x->root, JSON_INDENT(2), err) == DQ_OK &&
-        dq_json_dump(&more, x->config, JSON_INDENT(2), err) == DQ_OK &&
-        write_tokenizer(tokenizer, x, text, err) == DQ_OK &&
-        dq_strbuf_add(config, more, strlen(more), err) == DQ_OK && json_array_size(x->ends) &&
-        dq_json_dump(&ends, o, JSON_INDENT(2), err) == DQ_OK)
-        dq_strbuf_add(generation, ends, strlen(ends), err);
-    json_decref(o);
-    free(text);
-    free(more);
-    free(ends);
-    return err->code;
 }
 
 dq_status dq_gguf_config_tokenizer(dq_strbuf *tokenizer, dq_strbuf *config, dq_strbuf *generation,
@@ -1287,7 +1215,20 @@ dq_status dq_gguf_config_tokenizer(dq_strbuf *tokenizer, dq_strbuf *config, dq_s
     x.root = json_object();
     x.config = json_object();
     x.ends = json_array();
-    if (fill(&x, model, a, err) == DQ_OK) write_files(tokenizer, config, generation, &x, err);
+    if (fill(&x, model, a, err) == DQ_OK) {
+        char *text = NULL, *more = NULL, *ends = NULL;
+        json_t *o = json_pack("{s:O}", "eos_token_id", x.ends);
+        if (dq_json_dump(&text, x.root, JSON_INDENT(2), err) == DQ_OK &&
+            dq_json_dump(&more, x.config, JSON_INDENT(2), err) == DQ_OK &&
+            write_tokenizer(tokenizer, &x, text, err) == DQ_OK &&
+            dq_strbuf_add(config, more, strlen(more), err) == DQ_OK && json_array_size(x.ends) &&
+            dq_json_dump(&ends, o, JSON_INDENT(2), err) == DQ_OK)
+            dq_strbuf_add(generation, ends, strlen(ends), err);
+        json_decref(o);
+        free(text);
+        free(more);
+        free(ends);
+    }
     json_decref(x.root);
     json_decref(x.config);
     json_decref(x.ends);

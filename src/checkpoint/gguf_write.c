@@ -85,16 +85,6 @@ static void gguf_write_item_text(dq_gguf_fields *f, const char *s, size_t len)
     add_text(&f->bytes, s, len, &f->err);
 }
 
-static void gguf_write_item_i32(dq_gguf_fields *f, int32_t x)
-{
-    add_number(&f->bytes, (uint32_t)x, 4, &f->err);
-}
-
-static void gguf_write_item_f32(dq_gguf_fields *f, float x)
-{
-    add_number(&f->bytes, bits_of(x), 4, &f->err);
-}
-
 static void add_tensor(dq_strbuf *b, const dq_gguf_tensor *t, uint64_t offset, dq_err *err)
 {
     add_text(b, t->name, strlen(t->name), err);
@@ -254,50 +244,6 @@ static bool same_choice(const token *a, const token *b)
     return !may_begin_in(a, b, 1) && !may_begin_in(b, a, 0);
 }
 
-static dq_status check_overlaps(const vocabulary *v, dq_err *err)
-{
-    int64_t n = 0;
-    const token **added = dq_alloc(v->arena, (size_t)v->n, sizeof *added, err);
-    if (!added) return err->code;
-    for (int64_t i = 0; i < v->n; i++) {
-        if (v->token[i].text && v->token[i].len && !v->is_piece[i]) added[n++] = &v->token[i];
-    }
-    for (int64_t i = 0; i < n; i++) {
-        for (int64_t k = 0; k < n; k++) {
-            if (i != k && !same_choice(added[i], added[k]))
-                return dq_fail(err, DQ_MISMATCH,
-                               "tokenizer.json: added tokens \"%s\" and \"%s\" overlap in a text, "
-                               "where llama.cpp would take the longer one first",
-                               added[i]->text, added[k]->text);
-        }
-    }
-    return DQ_OK;
-}
-
-static dq_status read_tokens(vocabulary *v, dq_err *err)
-{
-    union { /* the iteration macro takes a pointer to non-const, but changes nothing */
-        const json_t *in;
-        json_t *out;
-    } vocab = {.in = json_object_get(v->model, "vocab")};
-    const char *key;
-    json_t *id;
-    v->token = dq_alloc(v->arena, (size_t)v->n, sizeof *v->token, err);
-    v->is_piece = dq_alloc(v->arena, (size_t)v->n, sizeof *v->is_piece, err);
-    if (!v->token || !v->is_piece) return err->code;
-    json_object_foreach(vocab.out, key, id)
-    {
-        token *t = &v->token[json_integer_value(id)]; /* dq_gguf_merges_new has looked at it */
-        if (t->text)
-            return dq_fail(err, DQ_DAMAGED, "tokenizer.json: two tokens have the id %lld",
-                           (long long)json_integer_value(id));
-        *t = (token){.text = key, .len = strlen(key), .type = DQ_GGUF_NORMAL};
-        v->is_piece[json_integer_value(id)] = true;
-    }
-    DQ_TRY(add_specials(v, err));
-    return check_overlaps(v, err);
-}
-
 static int64_t id_of(const vocabulary *v, const char *text)
 {
     for (int64_t i = 0; i < v->n; i++) {
@@ -323,8 +269,10 @@ static void write_tokens(dq_gguf_fields *f, const vocabulary *v)
         gguf_write_item_text(f, t->text ? t->text : unused, t->text ? t->len : (size_t)n);
     }
     gguf_write_list(f, "tokenizer.ggml.token_type", DQ_GGUF_I32S, (size_t)v->n);
-    for (int64_t i = 0; i < v->n; i++)
-        gguf_write_item_i32(f, v->token[i].text ? v->token[i].type : DQ_GGUF_UNUSED);
+    for (int64_t i = 0; i < v->n; i++) {
+        add_number(&f->bytes, (uint32_t)(v->token[i].text ? v->token[i].type : DQ_GGUF_UNUSED), 4,
+                   &f->err);
+    }
 }
 
 /* ---- What is added around a text ---- */
@@ -340,30 +288,27 @@ static int64_t template_id(const json_t *template, const json_t *item)
     return json_array_size(ids) == 1 ? json_integer_value(json_array_get(ids, 0)) : -1;
 }
 
-static dq_status read_template(vocabulary *v, const json_t *template, dq_err *err)
-{
-    const json_t *single = json_object_get(template, "single");
-    const size_t n = json_array_size(single);
-    size_t at = 0;
-    while (at < n && !json_object_get(json_array_get(single, at), "Sequence")) at++;
-    if (at > 1 || at == n || n - at > 2)
-        return refuse("its template puts more than one token before or after a text", err);
-    v->add_bos = at == 1;
-    v->add_eos = n - at == 2;
-    if (v->add_bos) v->bos = template_id(template, json_array_get(single, 0));
-    if (v->add_eos) v->eos = template_id(template, json_array_get(single, at + 1));
-    if ((v->add_bos && (v->bos < 0 || v->bos >= v->n)) ||
-        (v->add_eos && (v->eos < 0 || v->eos >= v->n)))
-        return dq_fail(err, DQ_DAMAGED,
-                       "tokenizer.json: its template names a token that is not one");
-    return DQ_OK;
-}
-
 static dq_status read_post(vocabulary *v, const json_t *post, int depth, dq_err *err)
 {
     const json_t *type = json_object_get(post, "type"), *list = json_object_get(post, "processors");
     if (!is_set(post) || is_text(type, "ByteLevel")) return DQ_OK;
-    if (is_text(type, "TemplateProcessing")) return read_template(v, post, err);
+    if (is_text(type, "TemplateProcessing")) {
+        const json_t *single = json_object_get(post, "single");
+        const size_t n = json_array_size(single);
+        size_t at = 0;
+        while (at < n && !json_object_get(json_array_get(single, at), "Sequence")) at++;
+        if (at > 1 || at == n || n - at > 2)
+            return refuse("its template puts more than one token before or after a text", err);
+        v->add_bos = at == 1;
+        v->add_eos = n - at == 2;
+        if (v->add_bos) v->bos = template_id(post, json_array_get(single, 0));
+        if (v->add_eos) v->eos = template_id(post, json_array_get(single, at + 1));
+        if ((v->add_bos && (v->bos < 0 || v->bos >= v->n)) ||
+            (v->add_eos && (v->eos < 0 || v->eos >= v->n)))
+            return dq_fail(err, DQ_DAMAGED,
+                           "tokenizer.json: its template names a token that is not one");
+        return DQ_OK;
+    }
     if (!is_text(type, "Sequence") || depth > 4)
         return dq_fail(err, DQ_MISMATCH,
                        "tokenizer.json: post_processor \"%s\" has no form in GGUF",
@@ -409,33 +354,6 @@ static void add_ends(int32_t *id, int64_t *n, int64_t max, const vocabulary *v, 
     id[(*n)++] = (int32_t)x;
 }
 
-/* What ends a text besides eos, and by no name that llama.cpp knows, has two keys. */
-static dq_status write_ends(dq_gguf_fields *f, const vocabulary *v, int64_t eos, dq_err *err)
-{
-    enum { ENDS = 64 };
-    static const char key[] = "eos_token_id", *const roles[] = {"eot", "eom"};
-    const json_t *t = json_object_get(v->files->special_tokens_map, "eos_token");
-    int32_t id[ENDS];
-    int64_t n = 0;
-    int used = 0;
-    add_ends(id, &n, ENDS, v, json_object_get(v->files->config, key));
-    add_ends(id, &n, ENDS, v, json_object_get(v->files->generation_config, key));
-    if (json_is_object(t)) t = json_object_get(t, "content");
-    json_t *named = json_integer(json_is_string(t) ? id_of(v, json_string_value(t)) : -1);
-    add_ends(id, &n, ENDS, v, named);
-    json_decref(named);
-    for (int64_t i = 0; i < n; i++) {
-        const token *x = &v->token[id[i]];
-        if (id[i] == eos || (x->text && dq_gguf_vocab_ends(x->text, x->len))) continue;
-        if (used == 2)
-            return dq_fail(err, DQ_MISMATCH,
-                           "a text ends at more than three tokens that llama.cpp does not know by "
-                           "their names, and GGUF has keys for eos, eot and eom alone");
-        write_id(f, roles[used++], id[i]);
-    }
-    return DQ_OK;
-}
-
 /* Without ids of its own for the end of a text and its beginning llama.cpp would take fixed ones, which are some other tokens.
  * What has no token to begin with begins with the one that ends a text. */
 static dq_status write_roles(dq_gguf_fields *f, vocabulary *v, dq_err *err)
@@ -457,7 +375,28 @@ static dq_status write_roles(dq_gguf_fields *f, vocabulary *v, dq_err *err)
         unk = id_of(v, json_string_value(json_object_get(v->model, "unk_token")));
     write_id(f, "bos", bos);
     write_id(f, "eos", eos);
-    DQ_TRY(write_ends(f, v, eos, err));
+    /* What ends a text besides eos, and by no name that llama.cpp knows, has two keys. */
+    enum { ENDS = 64 };
+    static const char key[] = "eos_token_id", *const roles[] = {"eot", "eom"};
+    const json_t *t = json_object_get(v->files->special_tokens_map, "eos_token");
+    int32_t id[ENDS];
+    int64_t n = 0;
+    int used = 0;
+    add_ends(id, &n, ENDS, v, json_object_get(v->files->config, key));
+    add_ends(id, &n, ENDS, v, json_object_get(v->files->generation_config, key));
+    if (json_is_object(t)) t = json_object_get(t, "content");
+    json_t *named = json_integer(json_is_string(t) ? id_of(v, json_string_value(t)) : -1);
+    add_ends(id, &n, ENDS, v, named);
+    json_decref(named);
+    for (int64_t i = 0; i < n; i++) {
+        const token *x = &v->token[id[i]];
+        if (id[i] == eos || (x->text && dq_gguf_vocab_ends(x->text, x->len))) continue;
+        if (used == 2)
+            return dq_fail(err, DQ_MISMATCH,
+                           "a text ends at more than three tokens that llama.cpp does not know by "
+                           "their names, and GGUF has keys for eos, eot and eom alone");
+        write_id(f, roles[used++], id[i]);
+    }
     write_id(f, "unknown", unk);
     write_id(f, "padding", pad);
     gguf_write_bool(f, "tokenizer.ggml.add_bos_token", v->add_bos);
@@ -490,25 +429,6 @@ static const char *type_name(const json_t *v)
 {
     const char *type = json_string_value(json_object_get(v, "type"));
     return type ? type : "none";
-}
-
-/* Of bytes without a token the tokenizers library joins what stands around them, and llama.cpp does not. Those of control
- * characters and of planes without characters may lack one, as vocabularies of real models do. */
-static dq_status check_byte_characters(const vocabulary *v, dq_err *err)
-{
-    for (unsigned b = 0; b < 256; b++) {
-        char text[3] = {0};
-        const bool control = (b < 0x20 && b != '\t' && b != '\n' && b != '\r') || b == 0x7f;
-        if (control || b == 0xc0 || b == 0xc1 || b == 0xf1 || b == 0xf2 || b > 0xf3) continue;
-        dq_utf8_of_byte(text, (uint8_t)b);
-        if (model_id(v, text) < 0)
-            return dq_fail(
-                err, DQ_MISMATCH,
-                "tokenizer.json: byte 0x%02X (\"%s\") has no token, and llama.cpp would not "
-                "join what stands around it",
-                b, text);
-    }
-    return DQ_OK;
 }
 
 /* Whether a word that is a token is one without merges is a matter of the pre-tokenizer's name in llama.cpp; it makes no
@@ -544,7 +464,20 @@ static dq_status write_gpt2(dq_gguf_fields *f, vocabulary *v, dq_err *err)
             "words otherwise",
             type_name(steps));
     DQ_TRY(check_ignored(v, pre->ignore_merges, pre->name, err));
-    DQ_TRY(check_byte_characters(v, err));
+    /* Of bytes without a token the tokenizers library joins what stands around them, and llama.cpp does not. Those of control
+     * characters and of planes without characters may lack one, as vocabularies of real models do. */
+    for (unsigned b = 0; b < 256; b++) {
+        char text[3] = {0};
+        const bool control = (b < 0x20 && b != '\t' && b != '\n' && b != '\r') || b == 0x7f;
+        if (control || b == 0xc0 || b == 0xc1 || b == 0xf1 || b == 0xf2 || b > 0xf3) continue;
+        dq_utf8_of_byte(text, (uint8_t)b);
+        if (model_id(v, text) < 0)
+            return dq_fail(
+                err, DQ_MISMATCH,
+                "tokenizer.json: byte 0x%02X (\"%s\") has no token, and llama.cpp would not "
+                "join what stands around it",
+                b, text);
+    }
     dq_gguf_write_text(f, "tokenizer.ggml.model", "gpt2", 4);
     dq_gguf_write_text(f, "tokenizer.ggml.pre", pre->name, strlen(pre->name));
     write_tokens(f, v);
@@ -613,21 +546,6 @@ static dq_status mark_bytes(vocabulary *v, dq_err *err)
         n);
 }
 
-/* A normalized added token is looked for in text with marks, whereas llama.cpp looks for all in text with spaces. */
-static dq_status check_forms(const vocabulary *v, bool prefix, dq_err *err)
-{
-    for (int64_t i = 0; i < v->n; i++) {
-        const token *t = &v->token[i];
-        if (!t->text || !t->normalized) continue;
-        if (prefix || strchr(t->text, ' ') || strstr(t->text, space_mark))
-            return dq_fail(err, DQ_MISMATCH,
-                           "tokenizer.json: added token \"%s\" has \"normalized\", so that the "
-                           "normalizer changes it, which llama.cpp does not do",
-                           t->text);
-    }
-    return DQ_OK;
-}
-
 /* The first token of the vocabulary proper. */
 static int32_t first_piece(const vocabulary *v)
 {
@@ -645,7 +563,16 @@ static dq_status write_llama(dq_gguf_fields *f, vocabulary *v, dq_err *err)
         return refuse("it makes more of spaces than U+2581, or of other characters", err);
     float *score = dq_alloc(v->arena, (size_t)v->n, sizeof *score, err);
     if (!score) return err->code;
-    DQ_TRY(check_forms(v, prefix, err));
+    /* A normalized added token is looked for in text with marks, whereas llama.cpp looks for all in text with spaces. */
+    for (int64_t i = 0; i < v->n; i++) {
+        const token *t = &v->token[i];
+        if (!t->text || !t->normalized) continue;
+        if (prefix || strchr(t->text, ' ') || strstr(t->text, space_mark))
+            return dq_fail(err, DQ_MISMATCH,
+                           "tokenizer.json: added token \"%s\" has \"normalized\", so that the "
+                           "normalizer changes it, which llama.cpp does not do",
+                           t->text);
+    }
     DQ_TRY(check_ignored(v, false, "default", err));
     DQ_TRY(mark_bytes(v, err));
     DQ_TRY(
@@ -660,8 +587,10 @@ static dq_status write_llama(dq_gguf_fields *f, vocabulary *v, dq_err *err)
     dq_gguf_write_text(f, "tokenizer.ggml.pre", "default", 7);
     write_tokens(f, v);
     gguf_write_list(f, "tokenizer.ggml.scores", DQ_GGUF_F32S, (size_t)v->n);
-    for (int64_t i = 0; i < v->n; i++)
-        gguf_write_item_f32(f, v->token[i].type == DQ_GGUF_NORMAL ? score[i] : 0);
+    for (int64_t i = 0; i < v->n; i++) {
+        add_number(&f->bytes, bits_of(v->token[i].type == DQ_GGUF_NORMAL ? score[i] : 0), 4,
+                   &f->err);
+    }
     gguf_write_bool(f, "tokenizer.ggml.add_space_prefix", prefix);
     return DQ_OK;
 }
@@ -673,9 +602,10 @@ static bool is_empty(const json_t *v)
     return !is_set(v) || is_text(v, "");
 }
 
-/* What no form has, whatever the vocabulary. */
-static dq_status check_model(const vocabulary *v, dq_err *err)
+static dq_status write_all(dq_gguf_fields *f, vocabulary *v, dq_err *err)
 {
+    v->model = json_object_get(v->files->tokenizer, "model");
+    /* What no form has, whatever the vocabulary. */
     const json_t *type = json_object_get(v->model, "type");
     if (json_is_string(type) && !is_text(type, "BPE"))
         return dq_fail(
@@ -687,15 +617,41 @@ static dq_status check_model(const vocabulary *v, dq_err *err)
         return refuse("pieces inside a word have a prefix or a suffix", err);
     if (json_number_value(json_object_get(v->model, "dropout")) > 0)
         return refuse("merges are dropped by chance", err);
-    return DQ_OK;
-}
-
-static dq_status write_all(dq_gguf_fields *f, vocabulary *v, dq_err *err)
-{
-    v->model = json_object_get(v->files->tokenizer, "model");
-    DQ_TRY(check_model(v, err));
     DQ_TRY(dq_gguf_merges_new(&v->merges, v->model, v->n, v->arena, err));
-    DQ_TRY(read_tokens(v, err));
+    union { /* the iteration macro takes a pointer to non-const, but changes nothing */
+        const json_t *in;
+        json_t *out;
+    } vocab = {.in = json_object_get(v->model, "vocab")};
+    const char *key;
+    json_t *id;
+    v->token = dq_alloc(v->arena, (size_t)v->n, sizeof *v->token, err);
+    v->is_piece = dq_alloc(v->arena, (size_t)v->n, sizeof *v->is_piece, err);
+    if (!v->token || !v->is_piece) return err->code;
+    json_object_foreach(vocab.out, key, id)
+    {
+        token *t = &v->token[json_integer_value(id)]; /* dq_gguf_merges_new has looked at it */
+        if (t->text)
+            return dq_fail(err, DQ_DAMAGED, "tokenizer.json: two tokens have the id %lld",
+                           (long long)json_integer_value(id));
+        *t = (token){.text = key, .len = strlen(key), .type = DQ_GGUF_NORMAL};
+        v->is_piece[json_integer_value(id)] = true;
+    }
+    DQ_TRY(add_specials(v, err));
+    int64_t n = 0;
+    const token **added = dq_alloc(v->arena, (size_t)v->n, sizeof *added, err);
+    if (!added) return err->code;
+    for (int64_t i = 0; i < v->n; i++) {
+        if (v->token[i].text && v->token[i].len && !v->is_piece[i]) added[n++] = &v->token[i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t k = 0; k < n; k++) {
+            if (i != k && !same_choice(added[i], added[k]))
+                return dq_fail(err, DQ_MISMATCH,
+                               "tokenizer.json: added tokens \"%s\" and \"%s\" overlap in a text, "
+                               "where llama.cpp would take the longer one first",
+                               added[i]->text, added[k]->text);
+        }
+    }
     DQ_TRY(read_post(v, json_object_get(v->files->tokenizer, "post_processor"), 0, err));
     const bool bytes = json_is_true(json_object_get(v->model, "byte_fallback"));
     DQ_TRY(bytes ? write_llama(f, v, err) : write_gpt2(f, v, err));

@@ -43,16 +43,6 @@ static dq_status prequant_config_refuse(const char *key, const char *word, dq_er
         word, formats[0]->reads, formats[1]->reads, formats[2]->reads);
 }
 
-static dq_status prequant_config_warn(dq_prequant_config *c, const char *text, dq_err *err)
-{
-    if (!text) return err->code;
-    for (int i = 0; i < c->n_warnings; i++) {
-        if (strcmp(c->warnings[i], text) == 0) return DQ_OK;
-    }
-    if (c->n_warnings < DQ_PREQUANT_WARNINGS) c->warnings[c->n_warnings++] = text;
-    return DQ_OK;
-}
-
 /* A scheme more, where there is none of its bits, group and zero points; DQ_MISMATCH for a width or group that is not read. */
 static dq_status prequant_config_add(dq_prequant_config *c, int64_t bits, dq_prequant_scheme s,
                                      dq_err *err)
@@ -206,19 +196,16 @@ static int match(const pattern *p, const dq_prequant_word *w, const char *name, 
 
 /* ---- All words on all weights ---- */
 
-static dq_status refuse_stored(const dq_prequant_linear *l, const dq_prequant_word *w, dq_err *err)
-{
-    return dq_fail(err, DQ_MISMATCH,
-                   "tensor \"%s\" is quantized, but quantization_config leaves it out: \"%s\" has "
-                   "\"%s\"",
-                   l->part[DQ_PREQUANT_CODES]->name, w->key, w->text);
-}
-
 static dq_status take(dq_prequant_linear *l, const dq_prequant_word *w, int how, dq_err *err)
 {
     const bool first = w->kind == DQ_PREQUANT_DYNAMIC; /* decides */
     if (first && l->named) return DQ_OK;
-    if (w->scheme < 0) return refuse_stored(l, w, err);
+    if (w->scheme < 0)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "tensor \"%s\" is quantized, but quantization_config leaves it out: \"%s\" has "
+            "\"%s\"",
+            l->part[DQ_PREQUANT_CODES]->name, w->key, w->text);
     if (l->named && how == l->named && l->by->scheme != w->scheme)
         return dq_fail(err, DQ_MISMATCH,
                        "tensor \"%s\": two groups of quantization_config store it in two ways: "
@@ -314,22 +301,6 @@ static dq_status check_parts(const dq_prequant_linear *l, const dq_prequant_form
     return DQ_OK;
 }
 
-static dq_status fits_none(const dq_prequant_linear *l, const dq_prequant_config *c,
-                           const char *why, dq_err *err)
-{
-    int first = 0;
-    while (first + 1 < c->n_schemes && !(l->schemes >> first & 1)) first++;
-    const dq_prequant_scheme *s = &c->scheme[first];
-    char group[32] = "for each row";
-    if (s->group == DQ_GROUP_TENSOR) strcpy(group, "for the tensor");
-    if (s->group > 0) snprintf(group, sizeof group, "for %lld columns", (long long)s->group);
-    return dq_fail(err, DQ_MISMATCH,
-                   "tensor \"%s\" and those beside it are not what quantization_config says (%d "
-                   "bits, a scale %s%s): %s",
-                   l->part[DQ_PREQUANT_CODES]->name, s->bits, group,
-                   l->schemes >> first > 1 ? ", or others" : "", why);
-}
-
 /* Finds the scheme of a linear whose parts are known; dtypes are checked. */
 static dq_status prequant_linear_fit(dq_prequant_linear *l, const dq_prequant_config *c,
                                      dq_err *err)
@@ -356,7 +327,20 @@ static dq_status prequant_linear_fit(dq_prequant_linear *l, const dq_prequant_co
         trial.any_index = trial.any_index || found.any_index;
         found = trial;
     }
-    if (found.w.rows == 0) return fits_none(l, c, reason, err);
+    if (found.w.rows == 0) {
+        int first = 0;
+        while (first + 1 < c->n_schemes && !(l->schemes >> first & 1)) first++;
+        const dq_prequant_scheme *s = &c->scheme[first];
+        char group[32] = "for each row";
+        if (s->group == DQ_GROUP_TENSOR) strcpy(group, "for the tensor");
+        if (s->group > 0) snprintf(group, sizeof group, "for %lld columns", (long long)s->group);
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "tensor \"%s\" and those beside it are not what quantization_config says (%d "
+            "bits, a scale %s%s): %s",
+            l->part[DQ_PREQUANT_CODES]->name, s->bits, group,
+            l->schemes >> first > 1 ? ", or others" : "", reason);
+    }
     *l = found;
     const dq_tensor *index = l->part[DQ_PREQUANT_INDEX];
     if (!index && l->needs_index && groups_of(&l->w) > 1)
@@ -372,11 +356,6 @@ static dq_status prequant_linear_fit(dq_prequant_linear *l, const dq_prequant_co
 
 /* ---- Room ---- */
 
-static bool codes_lie_in_rows(const dq_prequant_linear *l)
-{
-    return !l->by_column && l->codes.per_word == 0 && l->codes.step == 1;
-}
-
 /* Widened to f32, or turned. */
 static bool scales_lie_in_rows(const dq_prequant_linear *l)
 {
@@ -390,25 +369,6 @@ static dq_status size_of(dq_prequant_linear *l, dq_prequant_part part, int64_t r
 {
     if (dq_mul_ok(&l->own_bytes[part], (size_t)rows, row_bytes)) return DQ_OK;
     return dq_fail(err, DQ_RESOURCE, "tensor \"%s\": does not fit in memory", l->part[part]->name);
-}
-
-/* Says what is to be laid out anew: own_bytes. */
-static dq_status prequant_linear_size(dq_prequant_linear *l, dq_err *err)
-{
-    dq_weight *w = &l->w;
-    const int64_t groups = groups_of(w);
-    w->scale_dtype = l->part[DQ_PREQUANT_SCALES]->dtype == DQ_F16 ? DQ_F16 : DQ_F32;
-    if (!codes_lie_in_rows(l))
-        DQ_TRY(size_of(l, DQ_PREQUANT_CODES, w->rows, dq_quant_row_bytes(w->cols, w->bits), err));
-    if (!scales_lie_in_rows(l))
-        DQ_TRY(size_of(l, DQ_PREQUANT_SCALES, w->scale_rows,
-                       (size_t)groups * dq_dtypes[w->scale_dtype].bytes, err));
-    if (l->zeros.data || l->signed_zeros)
-        DQ_TRY(size_of(l, DQ_PREQUANT_ZEROS, w->scale_rows, dq_weight_zero_bytes(groups, w->bits),
-                       err));
-    if (l->part[DQ_PREQUANT_INDEX])
-        DQ_TRY(size_of(l, DQ_PREQUANT_INDEX, w->cols, sizeof(int32_t), err));
-    return DQ_OK;
 }
 
 /* ---- Codes ---- */
@@ -464,17 +424,6 @@ static void turn_eight(dq_prequant_linear *l, int64_t k, int64_t word)
     }
 }
 
-static void turn_columns(dq_prequant_linear *l)
-{
-    const int64_t words = l->codes.next;
-    for (int64_t first = 0; first < words; first += LINE_WORDS) {
-        const int64_t end = first + LINE_WORDS < words ? first + LINE_WORDS : words;
-        for (int64_t k = 0; k < l->w.cols; k += 8) {
-            for (int64_t word = first; word < end; word++) turn_eight(l, k, word);
-        }
-    }
-}
-
 static void code_by_code(dq_prequant_linear *l)
 {
     const dq_weight *w = &l->w;
@@ -488,49 +437,7 @@ static void code_by_code(dq_prequant_linear *l)
     dq_block_free(q);
 }
 
-static void fill_codes(dq_prequant_linear *l)
-{
-    const dq_weight_part_row *row = &dq_format_int.part[0];
-    const bool anew = l->own_bytes[DQ_PREQUANT_CODES] > 0;
-    if (l->by_column)
-        turn_columns(l);
-    else if (anew && l->codes.per_word == 0)
-        turn_words(l);
-    else if (anew)
-        code_by_code(l);
-    const dq_part part = row->of(&l->w);
-    const char *wrong = row->wrong(&part, DQ_ABSMAX);
-    if (wrong)
-        dq_fail(&l->err, DQ_DAMAGED, "tensor \"%s\": %s", l->part[DQ_PREQUANT_CODES]->name, wrong);
-}
-
 /* ---- Scales, zero points, index ---- */
-
-static void fill_scales(dq_prequant_linear *l)
-{
-    dq_weight *w = &l->w;
-    const dq_tensor *t = l->part[DQ_PREQUANT_SCALES];
-    const uint8_t *from = t->data;
-    const size_t size = dq_dtypes[t->dtype].bytes, stored = dq_dtypes[w->scale_dtype].bytes;
-    const int64_t groups = groups_of(w);
-    uint8_t *to = l->own[DQ_PREQUANT_SCALES];
-    for (int64_t r = 0; r < w->scale_rows; r++) {
-        for (int64_t g = 0; g < groups; g++) {
-            const uint8_t *at = from + (size_t)(r * l->scale_row + g * l->scale_group) * size;
-            float s = 0;
-            dq_tensor_to_f32(&s, at, t->dtype, 1);
-            if (!isfinite(s)) {
-                dq_fail(&l->err, DQ_DAMAGED,
-                        "tensor \"%s\": the scale of row %lld, group %lld is not finite", t->name,
-                        (long long)r, (long long)g);
-                return;
-            }
-            if (!to) continue;
-            memcpy(to, size == stored ? (const void *)at : &s, stored);
-            to += stored;
-        }
-    }
-}
 
 /* One too small where the words are v1's, whose fields were lowered word by word (GPTQModel adds the same): what borrows
  * from its neighbour gets it back. Fields of 3 bits lie across words and are raised each by itself. */
@@ -626,8 +533,46 @@ static void prequant_linear_read(dq_prequant_linear *l, const dq_prequant_config
 static void prequant_linear_fill(dq_prequant_linear *l, const dq_prequant_config *c)
 {
     (void)c;
-    fill_codes(l);
-    fill_scales(l);
+    const dq_weight_part_row *row = &dq_format_int.part[0];
+    const bool anew = l->own_bytes[DQ_PREQUANT_CODES] > 0;
+    if (l->by_column) {
+        const int64_t words = l->codes.next;
+        for (int64_t first = 0; first < words; first += LINE_WORDS) {
+            const int64_t end = first + LINE_WORDS < words ? first + LINE_WORDS : words;
+            for (int64_t k = 0; k < l->w.cols; k += 8) {
+                for (int64_t word = first; word < end; word++) turn_eight(l, k, word);
+            }
+        }
+    } else if (anew && l->codes.per_word == 0)
+        turn_words(l);
+    else if (anew)
+        code_by_code(l);
+    const dq_part part = row->of(&l->w);
+    const char *wrong = row->wrong(&part, DQ_ABSMAX);
+    if (wrong)
+        dq_fail(&l->err, DQ_DAMAGED, "tensor \"%s\": %s", l->part[DQ_PREQUANT_CODES]->name, wrong);
+    dq_weight *w = &l->w;
+    const dq_tensor *t = l->part[DQ_PREQUANT_SCALES];
+    const uint8_t *from = t->data;
+    const size_t size = dq_dtypes[t->dtype].bytes, stored = dq_dtypes[w->scale_dtype].bytes;
+    const int64_t groups = groups_of(w);
+    uint8_t *to = l->own[DQ_PREQUANT_SCALES];
+    for (int64_t r = 0; r < w->scale_rows; r++) {
+        for (int64_t g = 0; g < groups; g++) {
+            const uint8_t *at = from + (size_t)(r * l->scale_row + g * l->scale_group) * size;
+            float s = 0;
+            dq_tensor_to_f32(&s, at, t->dtype, 1);
+            if (!isfinite(s)) {
+                dq_fail(&l->err, DQ_DAMAGED,
+                        "tensor \"%s\": the scale of row %lld, group %lld is not finite", t->name,
+                        (long long)r, (long long)g);
+                return;
+            }
+            if (!to) continue;
+            memcpy(to, size == stored ? (const void *)at : &s, stored);
+            to += stored;
+        }
+    }
 }
 
 /* ---- Prequant AWQ ----
@@ -919,20 +864,12 @@ static dq_status warn(dq_prequant_config *c, const json_t *scheme, const char *w
         strcmp(what, "kv_cache_scheme") == 0
             ? "the KV cache is stored as the options of this run say"
             : "weights are as stored, activations stay in f32");
-    return prequant_config_warn(c, text, err);
-}
-
-/* The modules of a group; without "targets" those that no group names. */
-static dq_status read_targets(dq_prequant_config *c, const json_t *scheme, const char *group,
-                              dq_arena *a, dq_err *err)
-{
-    const json_t *targets = json_object_get(scheme, "targets");
-    const dq_prequant_word word = {DQ_PREQUANT_TARGET, group, NULL, c->added};
-    if (!targets || json_is_null(targets)) c->unnamed |= UINT32_C(1) << c->added;
-    if (json_is_array(targets) && json_array_size(targets) == 0)
-        return dq_fail(err, DQ_MISMATCH,
-                       "key \"targets\" is empty, so that no module has these weights");
-    return prequant_config_names(c, word, targets, a, err);
+    if (!text) return err->code;
+    for (int i = 0; i < c->n_warnings; i++) {
+        if (strcmp(c->warnings[i], text) == 0) return DQ_OK;
+    }
+    if (c->n_warnings < DQ_PREQUANT_WARNINGS) c->warnings[c->n_warnings++] = text;
+    return DQ_OK;
 }
 
 static dq_status read_scheme(dq_prequant_config *c, const json_t *scheme, const char *group,
@@ -942,7 +879,14 @@ static dq_status read_scheme(dq_prequant_config *c, const json_t *scheme, const 
     if (!is_set(scheme, "weights")) return warn(c, scheme, "input_activations", a, err);
     DQ_TRY(check_format(scheme, format, err));
     DQ_TRY(read_weights(c, json_object_get(scheme, "weights"), err));
-    DQ_TRY(read_targets(c, scheme, group, a, err));
+    /* The modules of a group; without "targets" those that no group names. */
+    const json_t *targets = json_object_get(scheme, "targets");
+    const dq_prequant_word word = {DQ_PREQUANT_TARGET, group, NULL, c->added};
+    if (!targets || json_is_null(targets)) c->unnamed |= UINT32_C(1) << c->added;
+    if (json_is_array(targets) && json_array_size(targets) == 0)
+        return dq_fail(err, DQ_MISMATCH,
+                       "key \"targets\" is empty, so that no module has these weights");
+    DQ_TRY(prequant_config_names(c, word, targets, a, err));
     DQ_TRY(warn(c, scheme, "input_activations", a, err));
     return warn(c, scheme, "output_activations", a, err);
 }
@@ -1198,13 +1142,6 @@ static dq_status find_linears(dq_prequant *p, dq_err *err)
 
 /* ---- Weights ---- */
 
-static void release(const dq_prequant_linear *l)
-{
-    for (int i = 0; i < DQ_PREQUANT_PARTS; i++) {
-        if (l->part[i]) dq_os_map_release(l->part[i]->data, dq_tensor_bytes(l->part[i]));
-    }
-}
-
 typedef void step(dq_prequant_linear *l, const dq_prequant_config *c);
 
 static dq_status for_all(dq_prequant *p, step *f, dq_err *err)
@@ -1216,7 +1153,9 @@ static dq_status for_all(dq_prequant *p, step *f, dq_err *err)
         dq_prequant_linear *l = &p->linear[i];
         if (dq_os_check_stop(&l->err) != DQ_OK) continue;
         f(l, &p->config);
-        release(l);
+        for (int k = 0; k < DQ_PREQUANT_PARTS; k++) {
+            if (l->part[k]) dq_os_map_release(l->part[k]->data, dq_tensor_bytes(l->part[k]));
+        }
     }
     for (int64_t i = 0; i < n; i++) DQ_TRY(dq_fail_as(err, &p->linear[i].err));
     return DQ_OK;
@@ -1247,12 +1186,33 @@ static size_t place_late(dq_prequant_linear *l, uint8_t *p)
     return before_scales + (scales + LINE - 1) / LINE * LINE;
 }
 
-static dq_status stored_place(dq_prequant *p, dq_err *err)
+static dq_status read_all(dq_prequant *p, const json_t *config, dq_err *err)
 {
+    if (dq_prequant_config_read(&p->config, config, p->arena, err) != DQ_OK)
+        return dq_in(err, "config.json: \"%s\": ", key);
+    p->info.method = p->config.format->method;
+    p->info.about = p->config.about;
+    DQ_TRY(find_linears(p, err));
+    DQ_TRY(prequant_match(p->linear, p->info.n_weights, &p->config, err));
+    for (int64_t i = 0; i < p->info.n_weights; i++)
+        DQ_TRY(prequant_linear_fit(&p->linear[i], &p->config, err));
     size_t at = 0;
     for (int64_t i = 0; i < p->info.n_weights; i++) {
         dq_prequant_linear *l = &p->linear[i];
-        DQ_TRY(prequant_linear_size(l, err));
+        dq_weight *w = &l->w;
+        const int64_t groups = groups_of(w);
+        w->scale_dtype = l->part[DQ_PREQUANT_SCALES]->dtype == DQ_F16 ? DQ_F16 : DQ_F32;
+        if (!(!l->by_column && l->codes.per_word == 0 && l->codes.step == 1))
+            DQ_TRY(
+                size_of(l, DQ_PREQUANT_CODES, w->rows, dq_quant_row_bytes(w->cols, w->bits), err));
+        if (!scales_lie_in_rows(l))
+            DQ_TRY(size_of(l, DQ_PREQUANT_SCALES, w->scale_rows,
+                           (size_t)groups * dq_dtypes[w->scale_dtype].bytes, err));
+        if (l->zeros.data || l->signed_zeros)
+            DQ_TRY(size_of(l, DQ_PREQUANT_ZEROS, w->scale_rows,
+                           dq_weight_zero_bytes(groups, w->bits), err));
+        if (l->part[DQ_PREQUANT_INDEX])
+            DQ_TRY(size_of(l, DQ_PREQUANT_INDEX, w->cols, sizeof(int32_t), err));
         DQ_TRY(place_early(l, p->arena, err));
         for (int k = 0; k < DQ_PREQUANT_PARTS; k++) p->info.own_bytes += (int64_t)l->own_bytes[k];
         p->late_bytes += place_late(l, NULL);
@@ -1260,11 +1220,11 @@ static dq_status stored_place(dq_prequant *p, dq_err *err)
     if (p->late_bytes) dq_os_block_reserve(&p->late, p->late_bytes);
     for (int64_t i = 0; i < p->info.n_weights && p->late.data; i++)
         at += place_late(&p->linear[i], p->late.data + at);
-    return DQ_OK;
-}
-
-static dq_status say(dq_prequant *p, dq_err *err)
-{
+    DQ_TRY(for_all(p, prequant_linear_read, err));
+    for (int64_t i = 0; i < p->info.n_weights; i++) {
+        p->info.n_zeros += p->linear[i].w.zero != NULL;
+        p->info.n_indexed += p->linear[i].w.index != NULL;
+    }
     int64_t wrapped = 0;
     for (int i = 0; i < p->config.n_warnings; i++)
         p->warnings[p->info.n_warnings++] = p->config.warnings[i];
@@ -1281,48 +1241,26 @@ static dq_status say(dq_prequant *p, dq_err *err)
     return DQ_OK;
 }
 
-static dq_status read_all(dq_prequant *p, const json_t *config, dq_err *err)
-{
-    if (dq_prequant_config_read(&p->config, config, p->arena, err) != DQ_OK)
-        return dq_in(err, "config.json: \"%s\": ", key);
-    p->info.method = p->config.format->method;
-    p->info.about = p->config.about;
-    DQ_TRY(find_linears(p, err));
-    DQ_TRY(prequant_match(p->linear, p->info.n_weights, &p->config, err));
-    for (int64_t i = 0; i < p->info.n_weights; i++)
-        DQ_TRY(prequant_linear_fit(&p->linear[i], &p->config, err));
-    DQ_TRY(stored_place(p, err));
-    DQ_TRY(for_all(p, prequant_linear_read, err));
-    for (int64_t i = 0; i < p->info.n_weights; i++) {
-        p->info.n_zeros += p->linear[i].w.zero != NULL;
-        p->info.n_indexed += p->linear[i].w.index != NULL;
-    }
-    return say(p, err);
-}
-
-/* A folder whose configuration is not with it (early AutoGPTQ and AutoAWQ: a file of its own). */
-static dq_status check_plain(const dq_checkpoint *c, dq_err *err)
-{
-    static const char *const codes[] = {".qweight", ".weight_packed"};
-    for (int64_t i = 0; i < dq_checkpoint_count(c); i++) {
-        for (int k = 0; k < 2; k++) {
-            const char *name = dq_checkpoint_at(c, i)->name;
-            if (before(name, codes[k]))
-                return dq_fail(err, DQ_MISMATCH,
-                               "tensor \"%s\" is quantized, but config.json has no %s. Early tools "
-                               "wrote it as a file of its own: put that object there, with its "
-                               "\"quant_method\".",
-                               name, key);
-        }
-    }
-    return DQ_OK;
-}
-
 dq_status dq_prequant_open(dq_prequant **out, const dq_checkpoint *c, dq_err *err)
 {
     const json_t *config = json_object_get(dq_checkpoint_config(c), key);
     *out = NULL;
-    if (!config || json_is_null(config)) return check_plain(c, err);
+    if (!config || json_is_null(config)) {
+        static const char *const codes[] = {".qweight", ".weight_packed"};
+        for (int64_t i = 0; i < dq_checkpoint_count(c); i++) {
+            for (int k = 0; k < 2; k++) {
+                const char *name = dq_checkpoint_at(c, i)->name;
+                if (before(name, codes[k]))
+                    return dq_fail(
+                        err, DQ_MISMATCH,
+                        "tensor \"%s\" is quantized, but config.json has no %s. Early tools "
+                        "wrote it as a file of its own: put that object there, with its "
+                        "\"quant_method\".",
+                        name, key);
+            }
+        }
+        return DQ_OK;
+    }
     dq_arena *arena = dq_arena_new();
     dq_prequant *p = arena ? dq_alloc(arena, 1, sizeof *p, err) : NULL;
     if (!p) {

@@ -50,8 +50,15 @@ static bool count_at(uint64_t *out, const json_t *array, size_t i)
     return true;
 }
 
-static dq_status read_shape(dq_tensor *t, size_t *bytes, const json_t *entry, dq_err *err)
+static dq_status read_entry(span *s, const char *name, const json_t *entry, uint64_t data_bytes,
+                            dq_err *err)
 {
+    size_t bytes = 0;
+    s->tensor.name = name;
+    if (!json_is_object(entry))
+        return dq_fail(err, DQ_DAMAGED, "header entry \"%s\" is not an object", name);
+    DQ_TRY(read_dtype(&s->tensor.dtype, name, entry, err));
+    dq_tensor *t = &s->tensor;
     const json_t *shape = json_object_get(entry, "shape");
     size_t n = json_array_size(shape), total = dq_dtypes[t->dtype].bytes;
     if (!json_is_array(shape))
@@ -71,19 +78,7 @@ static dq_status read_shape(dq_tensor *t, size_t *bytes, const json_t *entry, dq
         t->shape[i] = (int64_t)x;
     }
     t->n_dims = (int)n;
-    *bytes = total;
-    return DQ_OK;
-}
-
-static dq_status read_entry(span *s, const char *name, const json_t *entry, uint64_t data_bytes,
-                            dq_err *err)
-{
-    size_t bytes = 0;
-    s->tensor.name = name;
-    if (!json_is_object(entry))
-        return dq_fail(err, DQ_DAMAGED, "header entry \"%s\" is not an object", name);
-    DQ_TRY(read_dtype(&s->tensor.dtype, name, entry, err));
-    DQ_TRY(read_shape(&s->tensor, &bytes, entry, err));
+    bytes = total;
     const json_t *range = json_object_get(entry, "data_offsets");
     if (!json_is_array(range) || json_array_size(range) != 2 || !count_at(&s->begin, range, 0) ||
         !count_at(&s->end, range, 1) || s->begin > s->end)
@@ -114,25 +109,6 @@ static int safetensors_by_name(const void *x, const void *y)
 {
     const dq_tensor *a = x, *b = y;
     return strcmp(a->name, b->name);
-}
-
-/* Spans sorted by range must tile the data from first to last byte. */
-static dq_status check_tiling(const span *s, size_t n, uint64_t data_bytes, dq_err *err)
-{
-    uint64_t at = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (s[i].begin < at)
-            return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" overlaps tensor \"%s\"",
-                           s[i].tensor.name, s[i - 1].tensor.name);
-        if (s[i].begin > at)
-            return dq_fail(err, DQ_DAMAGED, "%llu bytes before tensor \"%s\" belong to no tensor",
-                           (unsigned long long)(s[i].begin - at), s[i].tensor.name);
-        at = s[i].end;
-    }
-    if (at != data_bytes)
-        return dq_fail(err, DQ_DAMAGED, "%llu bytes at the end belong to no tensor",
-                       (unsigned long long)(data_bytes - at));
-    return DQ_OK;
 }
 
 static dq_status check_metadata(json_t *meta, dq_err *err)
@@ -169,7 +145,20 @@ static dq_status read_entries(dq_tensor **out, int64_t *count, json_t *header, c
         DQ_TRY(read_entry(&s[n++], name, value, data_bytes, err));
     }
     qsort(s, n, sizeof *s, by_range);
-    DQ_TRY(check_tiling(s, n, data_bytes, err));
+    /* Spans sorted by range must tile the data from first to last byte. */
+    uint64_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i].begin < at)
+            return dq_fail(err, DQ_DAMAGED, "tensor \"%s\" overlaps tensor \"%s\"",
+                           s[i].tensor.name, s[i - 1].tensor.name);
+        if (s[i].begin > at)
+            return dq_fail(err, DQ_DAMAGED, "%llu bytes before tensor \"%s\" belong to no tensor",
+                           (unsigned long long)(s[i].begin - at), s[i].tensor.name);
+        at = s[i].end;
+    }
+    if (at != data_bytes)
+        return dq_fail(err, DQ_DAMAGED, "%llu bytes at the end belong to no tensor",
+                       (unsigned long long)(data_bytes - at));
     for (size_t i = 0; i < n; i++) {
         t[i] = s[i].tensor;
         t[i].data = data + s[i].begin;
@@ -464,19 +453,6 @@ static dq_status list_shards(dq_checkpoint *c, json_t *weights, const char *path
     return DQ_OK;
 }
 
-/* Maps file i and appends its tensors to `part`. */
-static dq_status open_file(dq_checkpoint *c, int i, const char *dir, dq_tensor **part,
-                           int64_t *count, dq_err *err)
-{
-    weight_file *f = &c->file[i];
-    char *path = join_path(c->arena, dir, f->name, err);
-    if (!path) return err->code;
-    DQ_TRY(dq_os_map_open(&f->map, path, err));
-    if (dq_safetensors_parse(part, count, f->map.data, f->map.bytes, c->arena, err) != DQ_OK)
-        return dq_in(err, "%s: ", path);
-    return DQ_OK;
-}
-
 static dq_status open_files(dq_checkpoint *c, const char *dir, dq_err *err)
 {
     size_t total = 0;
@@ -484,7 +460,13 @@ static dq_status open_files(dq_checkpoint *c, const char *dir, dq_err *err)
     int64_t *count = dq_alloc(c->arena, (size_t)c->n_files, sizeof *count, err);
     if (!part || !count) return err->code;
     for (int i = 0; i < c->n_files; i++) {
-        DQ_TRY(open_file(c, i, dir, &part[i], &count[i], err));
+        weight_file *f = &c->file[i];
+        char *path = join_path(c->arena, dir, f->name, err);
+        if (!path) return err->code;
+        DQ_TRY(dq_os_map_open(&f->map, path, err));
+        if (dq_safetensors_parse(&part[i], &count[i], f->map.data, f->map.bytes, c->arena, err) !=
+            DQ_OK)
+            return dq_in(err, "%s: ", path);
         total += (size_t)count[i];
     }
     if (c->n_files == 1) {
@@ -555,16 +537,6 @@ static dq_status read_index(json_t **index, json_t **weights, const char *path, 
     return DQ_OK;
 }
 
-static dq_status open_sharded(dq_checkpoint *c, const char *dir, const char *path, dq_err *err)
-{
-    json_t *index = NULL, *weights;
-    if (read_index(&index, &weights, path, c->arena, err) == DQ_OK &&
-        list_shards(c, weights, path, err) == DQ_OK && open_files(c, dir, err) == DQ_OK)
-        keep_indexed(c, weights, path, err);
-    json_decref(index);
-    return err->code;
-}
-
 dq_status dq_checkpoint_index_files(const char ***file, size_t *n, const char *dir, dq_arena *a,
                                     dq_err *err)
 {
@@ -599,37 +571,37 @@ static dq_status no_weights(const char *dir, dq_arena *a, dq_err *err)
                    "%s: neither model.safetensors nor model.safetensors.index.json is here", dir);
 }
 
-/* The file that "transformers_weights" of config.json names counts; else one file, else an index. */
-static dq_status find_weights(const char **name, const dq_checkpoint *c, const char *dir,
-                              dq_err *err)
-{
-    static const char *const usual[] = {"model.safetensors", "model.safetensors.index.json"};
-    static const char key[] = "transformers_weights";
-    *name = NULL;
-    DQ_TRY(dq_json_text(name, c->config, key, name, err));
-    if (*name && !stays_inside(*name))
-        return dq_fail(err, DQ_DAMAGED, "%s: key \"%s\": \"%s\" is not in this folder", dir, key,
-                       *name);
-    if (*name && !ends_in(*name, ".safetensors") && !ends_in(*name, ".safetensors.index.json"))
-        return dq_fail(err, DQ_MISMATCH,
-                       "%s: key \"%s\": \"%s\" is not read (expected a file of safetensors, or an "
-                       "index of such)",
-                       dir, key, *name);
-    for (size_t i = 0; i < sizeof usual / sizeof *usual && !*name; i++) {
-        char *path = join_path(c->arena, dir, usual[i], err);
-        if (!path) return err->code;
-        if (dq_file_exists(path)) *name = usual[i];
-    }
-    return *name ? DQ_OK : no_weights(dir, c->arena, err);
-}
-
 static dq_status open_weights(dq_checkpoint *c, const char *dir, dq_err *err)
 {
     const char *name;
-    DQ_TRY(find_weights(&name, c, dir, err));
+    /* The file that "transformers_weights" of config.json names counts; else one file, else an index. */
+    static const char *const usual[] = {"model.safetensors", "model.safetensors.index.json"};
+    static const char key[] = "transformers_weights";
+    name = NULL;
+    DQ_TRY(dq_json_text(&name, c->config, key, &name, err));
+    if (name && !stays_inside(name))
+        return dq_fail(err, DQ_DAMAGED, "%s: key \"%s\": \"%s\" is not in this folder", dir, key,
+                       name);
+    if (name && !ends_in(name, ".safetensors") && !ends_in(name, ".safetensors.index.json"))
+        return dq_fail(err, DQ_MISMATCH,
+                       "%s: key \"%s\": \"%s\" is not read (expected a file of safetensors, or an "
+                       "index of such)",
+                       dir, key, name);
+    for (size_t i = 0; i < sizeof usual / sizeof *usual && !name; i++) {
+        char *path = join_path(c->arena, dir, usual[i], err);
+        if (!path) return err->code;
+        if (dq_file_exists(path)) name = usual[i];
+    }
+    DQ_TRY(name ? DQ_OK : no_weights(dir, c->arena, err));
     if (ends_in(name, ".safetensors.index.json")) {
         char *path = join_path(c->arena, dir, name, err);
-        return path ? open_sharded(c, dir, path, err) : err->code;
+        if (!path) return err->code;
+        json_t *index = NULL, *weights;
+        if (read_index(&index, &weights, path, c->arena, err) == DQ_OK &&
+            list_shards(c, weights, path, err) == DQ_OK && open_files(c, dir, err) == DQ_OK)
+            keep_indexed(c, weights, path, err);
+        json_decref(index);
+        return err->code;
     }
     c->file = dq_alloc(c->arena, 1, sizeof *c->file, err);
     if (!c->file) return err->code;
