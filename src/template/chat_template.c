@@ -162,23 +162,6 @@ static dq_jinja_value message_of(dq_jinja_run *r, const dq_chat_message *m)
     return v;
 }
 
-static void chat_define_all(dq_jinja_run *r, const dq_chat_template *t, const dq_chat_message *m,
-                            int n, bool add_generation_prompt)
-{
-    static const char *const absent[] = {"tools", "documents"};
-    const dq_jinja_value none = {.kind = DQ_JINJA_NONE};
-    dq_jinja_dict *names = &r->scope->names;
-    dq_jinja_value messages = dq_jinja_list_new(r, DQ_JINJA_LIST, (size_t)n);
-    for (int i = 0; i < n && dq_jinja_ok(r); i++)
-        dq_jinja_list_add(r, messages.list, message_of(r, &m[i]));
-    dq_jinja_dict_put(r, names, dq_jinja_text_of("messages"), messages);
-    dq_jinja_dict_put(r, names, dq_jinja_text_of("add_generation_prompt"),
-                      dq_jinja_bool(add_generation_prompt));
-    for (int i = 0; i < 2; i++) dq_jinja_dict_put(r, names, dq_jinja_text_of(absent[i]), none);
-    for (size_t i = 0; i < t->names.n; i++)
-        dq_jinja_dict_put(r, names, t->names.entry[i].key, t->names.entry[i].value);
-}
-
 dq_status dq_chat_template_render(const dq_chat_template *t, const dq_chat_message *m, int n,
                                   bool add_generation_prompt, char **out, size_t *len, dq_err *err)
 {
@@ -187,7 +170,18 @@ dq_status dq_chat_template_render(const dq_chat_template *t, const dq_chat_messa
     *out = NULL;
     if (!r.arena) return dq_fail(err, DQ_RESOURCE, "out of memory");
     if (dq_jinja_eval_scope(&r, NULL)) {
-        chat_define_all(&r, t, m, n, add_generation_prompt);
+        static const char *const absent[] = {"tools", "documents"};
+        const dq_jinja_value none = {.kind = DQ_JINJA_NONE};
+        dq_jinja_dict *names = &r.scope->names;
+        dq_jinja_value messages = dq_jinja_list_new(&r, DQ_JINJA_LIST, (size_t)n);
+        for (int i = 0; i < n && dq_jinja_ok(&r); i++)
+            dq_jinja_list_add(&r, messages.list, message_of(&r, &m[i]));
+        dq_jinja_dict_put(&r, names, dq_jinja_text_of("messages"), messages);
+        dq_jinja_dict_put(&r, names, dq_jinja_text_of("add_generation_prompt"),
+                          dq_jinja_bool(add_generation_prompt));
+        for (int i = 0; i < 2; i++) dq_jinja_dict_put(&r, names, dq_jinja_text_of(absent[i]), none);
+        for (size_t i = 0; i < t->names.n; i++)
+            dq_jinja_dict_put(&r, names, t->names.entry[i].key, t->names.entry[i].value);
         if (dq_jinja_ok(&r) && dq_jinja_eval_scope(&r, r.scope)) dq_jinja_eval_body(&r, &t->body);
     }
     if (dq_jinja_ok(&r)) dq_strbuf_add(&text, "", 1, err);

@@ -27,13 +27,6 @@ static bool power(int64_t a, int64_t b, int64_t *out)
     return true;
 }
 
-/* Division that rounds down. */
-static int64_t floor_divide(int64_t a, int64_t b)
-{
-    const int64_t q = a / b;
-    return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;
-}
-
 static dq_jinja_value integers(dq_jinja_run *r, dq_jinja_operation operation, int64_t a, int64_t b)
 {
     int64_t c = 0;
@@ -47,7 +40,10 @@ static dq_jinja_value integers(dq_jinja_run *r, dq_jinja_operation operation, in
     case DQ_JINJA_POWER: over = !power(a, b, &c); break;
     default:
         over = a == INT64_MIN && b == -1;
-        if (!over) c = floor_divide(a, b);
+        if (!over) {
+            const int64_t q = a / b;
+            c = a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;
+        }
         if (operation == DQ_JINJA_MODULO) c = over ? 0 : a - b * c;
         break;
     }
@@ -117,21 +113,6 @@ static dq_jinja_value repeat(dq_jinja_run *r, const dq_jinja_value *v, int64_t t
     return out;
 }
 
-/* a + b of two strings, lists or tuples. */
-static dq_jinja_value concatenate(dq_jinja_run *r, const dq_jinja_value *a, const dq_jinja_value *b)
-{
-    if (a->kind == DQ_JINJA_STRING) {
-        char *s = dq_jinja_alloc_text(r, a->text.n + b->text.n);
-        if (!s) return (dq_jinja_value){0};
-        if (a->text.n) memcpy(s, a->text.s, a->text.n);
-        if (b->text.n) memcpy(s + a->text.n, b->text.s, b->text.n);
-        return dq_jinja_string(s, a->text.n + b->text.n);
-    }
-    dq_jinja_value out = repeat(r, a, 1);
-    for (size_t i = 0; i < b->list->n; i++) dq_jinja_list_add(r, out.list, b->list->item[i]);
-    return out;
-}
-
 static bool is_repeatable(const dq_jinja_value *v)
 {
     return v->kind == DQ_JINJA_STRING || v->kind == DQ_JINJA_LIST || v->kind == DQ_JINJA_TUPLE;
@@ -154,8 +135,18 @@ dq_jinja_value dq_jinja_operators_arithmetic(dq_jinja_run *r, dq_jinja_operation
         (operation != DQ_JINJA_POWER || dq_jinja_integer(b) >= 0))
         return integers(r, operation, dq_jinja_integer(a), dq_jinja_integer(b));
     if (numbers) return reals(r, operation, real(a), real(b));
-    if (operation == DQ_JINJA_ADD && a->kind == b->kind && is_repeatable(a))
-        return concatenate(r, a, b);
+    if (operation == DQ_JINJA_ADD && a->kind == b->kind && is_repeatable(a)) {
+        if (a->kind == DQ_JINJA_STRING) {
+            char *s = dq_jinja_alloc_text(r, a->text.n + b->text.n);
+            if (!s) return (dq_jinja_value){0};
+            if (a->text.n) memcpy(s, a->text.s, a->text.n);
+            if (b->text.n) memcpy(s + a->text.n, b->text.s, b->text.n);
+            return dq_jinja_string(s, a->text.n + b->text.n);
+        }
+        dq_jinja_value out = repeat(r, a, 1);
+        for (size_t i = 0; i < b->list->n; i++) dq_jinja_list_add(r, out.list, b->list->item[i]);
+        return out;
+    }
     if (multiplies && is_repeatable(a) && dq_jinja_is_integer(b))
         return repeat(r, a, dq_jinja_integer(b));
     if (multiplies && is_repeatable(b) && dq_jinja_is_integer(a))
@@ -854,22 +845,17 @@ bool dq_jinja_eval_scope(run *r, dq_jinja_scope *parent)
     return true;
 }
 
-static void set_attribute(run *r, const node *target, value v)
-{
-    const value space = jinja_eval(r, target->a);
-    if (space.kind == DQ_JINJA_NAMESPACE)
-        dq_jinja_dict_put(r, space.dict, target->name, v);
-    else
-        dq_jinja_fail(r, DQ_DAMAGED, "cannot assign attribute on non-namespace object");
-}
-
 /* Gives the value to the names of a target. */
 static void jinja_eval_assign(run *r, const node *target, value v)
 {
     if (target->kind == DQ_JINJA_VARIABLE) {
         dq_jinja_dict_put(r, &r->scope->names, target->name, v);
     } else if (target->kind == DQ_JINJA_ATTRIBUTE) {
-        set_attribute(r, target, v);
+        const value space = jinja_eval(r, target->a);
+        if (space.kind == DQ_JINJA_NAMESPACE)
+            dq_jinja_dict_put(r, space.dict, target->name, v);
+        else
+            dq_jinja_fail(r, DQ_DAMAGED, "cannot assign attribute on non-namespace object");
     } else {
         const dq_jinja_list items = dq_jinja_items(r, &v);
         if (items.n != target->item.n)
@@ -889,25 +875,6 @@ static value capture_body(run *r, const dq_jinja_nodes *body)
 
 /* ---- Macros ---- */
 
-static void bind_parameter(run *r, const node *parameter, size_t i, const dq_jinja_call *c,
-                           size_t *named)
-{
-    const dq_jinja_text name = parameter->name;
-    const value *by_name = dq_jinja_dict_get(r, &c->named, name);
-    value v = {0};
-    if (i < c->arg.n) {
-        v = c->arg.item[i]; /* an argument of this name as well is one too many */
-    } else if (by_name) {
-        v = *by_name;
-        ++*named;
-    } else if (parameter->a) {
-        v = jinja_eval(r, parameter->a);
-    } else {
-        v = dq_jinja_undefined(r, "parameter '%.*s' was not provided", (int)name.n, name.s);
-    }
-    dq_jinja_dict_put(r, &r->scope->names, name, v);
-}
-
 /* What calls a macro has made of it. */
 static value jinja_eval_macro(run *r, const dq_jinja_macro *m, const dq_jinja_call *c)
 {
@@ -919,8 +886,23 @@ static value jinja_eval_macro(run *r, const dq_jinja_macro *m, const dq_jinja_ca
         return dq_jinja_fail(r, DQ_DAMAGED, "macro '%.*s' takes not more than %zu argument(s)",
                              (int)m->node->name.n, m->node->name.s, parameters->n);
     if (!dq_jinja_enter(r) || !dq_jinja_eval_scope(r, m->scope)) return out;
-    for (size_t i = 0; i < parameters->n && dq_jinja_ok(r); i++)
-        bind_parameter(r, parameters->at[i], i, c, &named);
+    for (size_t i = 0; i < parameters->n && dq_jinja_ok(r); i++) {
+        const node *parameter = parameters->at[i];
+        const dq_jinja_text name = parameter->name;
+        const value *by_name = dq_jinja_dict_get(r, &c->named, name);
+        value v = {0};
+        if (i < c->arg.n) {
+            v = c->arg.item[i]; /* an argument of this name as well is one too many */
+        } else if (by_name) {
+            v = *by_name;
+            ++named;
+        } else if (parameter->a) {
+            v = jinja_eval(r, parameter->a);
+        } else {
+            v = dq_jinja_undefined(r, "parameter '%.*s' was not provided", (int)name.n, name.s);
+        }
+        dq_jinja_dict_put(r, &r->scope->names, name, v);
+    }
     if (named < c->named.n)
         dq_jinja_fail(r, DQ_DAMAGED, "macro '%.*s' has a keyword argument too many",
                       (int)m->node->name.n, m->node->name.s);

@@ -116,17 +116,11 @@ const dq_jinja_function *dq_jinja_functions_find(dq_jinja_text name)
 /* ---- Jinja tests ----
  * Tests (x is NAME), a row of `tests` each. */
 
-/* Whether the kind of v is one of a set of bits. */
-static value is_of(const call *c, unsigned kinds)
-{
-    return dq_jinja_bool(kinds >> c->self.kind & 1U);
-}
-
 #define IS_OF(name, kinds)                                                                         \
     static value is_##name(run *r, call *c)                                                        \
     {                                                                                              \
         (void)r;                                                                                   \
-        return is_of(c, (kinds));                                                                  \
+        return dq_jinja_bool(((kinds)) >> c->self.kind & 1U);                                      \
     }
 
 enum {
@@ -746,17 +740,11 @@ static value run_length(run *r, call *c)
 
 /* ---- Lists ---- */
 
-/* A list of the kind with these items. */
-static value list_of(run *r, dq_jinja_kind kind, dq_jinja_list items)
-{
-    value v = dq_jinja_list_new(r, kind, 0);
-    if (dq_jinja_ok(r)) *v.list = items;
-    return v;
-}
-
 static value run_list(run *r, call *c)
 {
-    return list_of(r, DQ_JINJA_LIST, dq_jinja_items(r, &c->self));
+    value v = dq_jinja_list_new(r, DQ_JINJA_LIST, 0);
+    if (dq_jinja_ok(r)) *v.list = dq_jinja_items(r, &c->self);
+    return v;
 }
 
 static value run_first(run *r, call *c)

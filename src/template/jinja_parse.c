@@ -277,21 +277,6 @@ static void lex_data(lexer *x, size_t to)
     go(x, to);
 }
 
-static void lex_raw(lexer *x, size_t close)
-{
-    size_t end = 0, to;
-    go(x, x->s[close] == '-' ? after_spaces(x, close + 3) : close + 2);
-    for (to = x->at; to < x->n; to++) {
-        const size_t at = before_close(x, to, "endraw");
-        end = at ? after_close(x, at, "%}") : 0;
-        if (end > at) break;
-    }
-    if (to >= x->n) fail(x, DQ_DAMAGED, "raw has no end");
-    if (!dq_jinja_ok(x->r)) return;
-    lex_data(x, to);
-    go(x, end);
-}
-
 static void lex_comment(lexer *x)
 {
     for (size_t at = x->at; at < x->n; at++) {
@@ -309,7 +294,18 @@ static void lex_open(lexer *x)
     const char kind = x->s[x->at + 1], sign = x->s[x->at + 2];
     const size_t raw = before_close(x, x->at, "raw");
     if (raw && (looks_at(x, raw, "%}") || looks_at(x, raw, "-%}"))) {
-        lex_raw(x, raw);
+        size_t end = 0, to;
+        go(x, x->s[raw] == '-' ? after_spaces(x, raw + 3) : raw + 2);
+        for (to = x->at; to < x->n; to++) {
+            const size_t at = before_close(x, to, "endraw");
+            end = at ? after_close(x, at, "%}") : 0;
+            if (end > at) break;
+        }
+        if (to >= x->n) fail(x, DQ_DAMAGED, "raw has no end");
+        if (dq_jinja_ok(x->r)) {
+            lex_data(x, to);
+            go(x, end);
+        }
         return;
     }
     if (kind != '#')
@@ -504,15 +500,6 @@ static node *parse_pair(parser *p, node *dict)
     return dq_jinja_parse_expression(p);
 }
 
-static node *parse_parentheses(parser *p)
-{
-    node *n = dq_jinja_parse_node(p, DQ_JINJA_TUPLE_OF);
-    dq_jinja_parse_next(p);
-    if (!dq_jinja_parse_is(p, ")")) n = dq_jinja_parse_tuple(p, false);
-    dq_jinja_parse_expect(p, ")");
-    return n;
-}
-
 /* Strings side by side, which are one. */
 static dq_jinja_value join_literals(parser *p)
 {
@@ -539,38 +526,41 @@ static node *parse_literal(parser *p)
     return n;
 }
 
-static node *parse_name(parser *p)
-{
-    static const struct {
-        const char *name;
-        dq_jinja_value value;
-    } constant[] = {
-        {"true", {.kind = DQ_JINJA_BOOL, .truth = true}},
-        {"True", {.kind = DQ_JINJA_BOOL, .truth = true}},
-        {"false", {.kind = DQ_JINJA_BOOL}},
-        {"False", {.kind = DQ_JINJA_BOOL}},
-        {"none", {.kind = DQ_JINJA_NONE}},
-        {"None", {.kind = DQ_JINJA_NONE}},
-    };
-    node *n = dq_jinja_parse_node(p, DQ_JINJA_VARIABLE);
-    for (size_t i = 0; i < sizeof constant / sizeof *constant; i++) {
-        if (!dq_jinja_parse_is(p, constant[i].name)) continue;
-        n->kind = DQ_JINJA_CONSTANT;
-        n->value = constant[i].value;
-    }
-    if (p->macros && (dq_jinja_parse_is(p, "caller") || dq_jinja_parse_is(p, "varargs") ||
-                      dq_jinja_parse_is(p, "kwargs")))
-        return dq_jinja_parse_fail(p, DQ_MISMATCH,
-                                   "caller, varargs and kwargs of a macro are not supported");
-    n->name = dq_jinja_parse_name(p);
-    return n;
-}
-
 static node *parse_primary(parser *p)
 {
-    if (p->t->kind == DQ_JINJA_NAME) return parse_name(p);
+    if (p->t->kind == DQ_JINJA_NAME) {
+        static const struct {
+            const char *name;
+            dq_jinja_value value;
+        } constant[] = {
+            {"true", {.kind = DQ_JINJA_BOOL, .truth = true}},
+            {"True", {.kind = DQ_JINJA_BOOL, .truth = true}},
+            {"false", {.kind = DQ_JINJA_BOOL}},
+            {"False", {.kind = DQ_JINJA_BOOL}},
+            {"none", {.kind = DQ_JINJA_NONE}},
+            {"None", {.kind = DQ_JINJA_NONE}},
+        };
+        node *n = dq_jinja_parse_node(p, DQ_JINJA_VARIABLE);
+        for (size_t i = 0; i < sizeof constant / sizeof *constant; i++) {
+            if (!dq_jinja_parse_is(p, constant[i].name)) continue;
+            n->kind = DQ_JINJA_CONSTANT;
+            n->value = constant[i].value;
+        }
+        if (p->macros && (dq_jinja_parse_is(p, "caller") || dq_jinja_parse_is(p, "varargs") ||
+                          dq_jinja_parse_is(p, "kwargs")))
+            return dq_jinja_parse_fail(p, DQ_MISMATCH,
+                                       "caller, varargs and kwargs of a macro are not supported");
+        n->name = dq_jinja_parse_name(p);
+        return n;
+    }
     if (p->t->kind == DQ_JINJA_LITERAL) return parse_literal(p);
-    if (dq_jinja_parse_is(p, "(")) return parse_parentheses(p);
+    if (dq_jinja_parse_is(p, "(")) {
+        node *n = dq_jinja_parse_node(p, DQ_JINJA_TUPLE_OF);
+        dq_jinja_parse_next(p);
+        if (!dq_jinja_parse_is(p, ")")) n = dq_jinja_parse_tuple(p, false);
+        dq_jinja_parse_expect(p, ")");
+        return n;
+    }
     if (dq_jinja_parse_is(p, "["))
         return parse_items(p, dq_jinja_parse_node(p, DQ_JINJA_LIST_OF), "]", parse_item);
     if (dq_jinja_parse_is(p, "{"))
@@ -627,19 +617,6 @@ static node *parse_subscript(parser *p, node *a)
     return dq_jinja_parse_end(p, n);
 }
 
-static node *parse_attribute(parser *p, node *a)
-{
-    node *n = with(p, DQ_JINJA_ATTRIBUTE, a, NULL);
-    dq_jinja_parse_next(p);
-    if (is_literal(p->t, DQ_JINJA_INT)) { /* a.0 is a[0] */
-        n->kind = DQ_JINJA_SUBSCRIPT;
-        n->b = parse_literal(p);
-    } else {
-        n->name = dq_jinja_parse_name(p);
-    }
-    return n;
-}
-
 static node *parse_call(parser *p, node *a)
 {
     return parse_items(p, with(p, DQ_JINJA_CALL, a, NULL), ")", parse_argument);
@@ -648,9 +625,17 @@ static node *parse_call(parser *p, node *a)
 static node *parse_postfix(parser *p, node *a)
 {
     for (;;) {
-        if (dq_jinja_parse_is(p, "."))
-            a = parse_attribute(p, a);
-        else if (dq_jinja_parse_is(p, "["))
+        if (dq_jinja_parse_is(p, ".")) {
+            node *n = with(p, DQ_JINJA_ATTRIBUTE, a, NULL);
+            dq_jinja_parse_next(p);
+            if (is_literal(p->t, DQ_JINJA_INT)) { /* a.0 is a[0] */
+                n->kind = DQ_JINJA_SUBSCRIPT;
+                n->b = parse_literal(p);
+            } else {
+                n->name = dq_jinja_parse_name(p);
+            }
+            a = n;
+        } else if (dq_jinja_parse_is(p, "["))
             a = parse_subscript(p, a);
         else if (dq_jinja_parse_is(p, "("))
             a = parse_call(p, a);

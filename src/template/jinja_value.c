@@ -55,16 +55,12 @@ static bool is_irregular(uint32_t c, bool upper)
     return dq_utf8_in_ranges(ranges, sizeof ranges / sizeof *ranges, c);
 }
 
-static bool is_letter(uint32_t c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 /* Whether the character after `before` (0: none) is in upper case. */
 static bool begins(uint32_t before, dq_jinja_case form)
 {
     if (form == DQ_JINJA_UPPER || (before == 0 && form != DQ_JINJA_LOWER)) return true;
-    if (form == DQ_JINJA_TITLE) return !is_letter(before);
+    if (form == DQ_JINJA_TITLE)
+        return !((before >= 'a' && before <= 'z') || (before >= 'A' && before <= 'Z'));
     return form == DQ_JINJA_WORDS &&
            (dq_jinja_lex_is_space(before) || (before < 0x80 && strchr("-({[<", (int)before)));
 }
@@ -753,22 +749,20 @@ static void put_list(dq_jinja_run *r, const dq_jinja_value *v, const dq_jinja_js
     put(r, tuple ? ")" : "]");
 }
 
-static void sort_by_key(dq_jinja_run *r, dq_jinja_entry *e, size_t n)
-{
-    for (size_t i = 1; i < n && dq_jinja_ok(r); i++) {
-        const dq_jinja_entry one = e[i];
-        size_t at = i;
-        for (; at > 0 && jinja_text_order(r, one.key, e[at - 1].key) < 0; at--) e[at] = e[at - 1];
-        e[at] = one;
-    }
-}
-
 static void put_dict(dq_jinja_run *r, const dq_jinja_dict *d, const dq_jinja_json *json, int level)
 {
     dq_jinja_entry *e = dq_jinja_alloc(r, d->n, sizeof *e);
     if (!e) return;
     if (d->n) memcpy(e, d->entry, d->n * sizeof *e);
-    if (json && json->sorted) sort_by_key(r, e, d->n);
+    if (json && json->sorted) {
+        for (size_t i = 1; i < d->n && dq_jinja_ok(r); i++) {
+            const dq_jinja_entry one = e[i];
+            size_t at = i;
+            for (; at > 0 && jinja_text_order(r, one.key, e[at - 1].key) < 0; at--)
+                e[at] = e[at - 1];
+            e[at] = one;
+        }
+    }
     put(r, "{");
     for (size_t i = 0; i < d->n && dq_jinja_ok(r); i++) {
         put_before(r, json, level + 1, i);

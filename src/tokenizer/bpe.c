@@ -174,14 +174,6 @@ static size_t merge_short(const dq_bpe *bpe, int32_t *sym, size_t n)
     return n;
 }
 
-static void heap_push(heap *h, candidate c)
-{
-    size_t i = h->n++;
-    for (size_t up; i > 0 && h->item[up = (i - 1) / 2].order > c.order; i = up)
-        h->item[i] = h->item[up];
-    h->item[i] = c;
-}
-
 static candidate heap_pop(heap *h)
 {
     candidate top = h->item[0], last = h->item[--h->n];
@@ -198,29 +190,12 @@ static candidate heap_pop(heap *h)
 static void offer(const dq_bpe *bpe, heap *h, const symbol *s, int32_t at)
 {
     const uint64_t merge = get_merge(bpe, s[at].id, s[s[at].next].id);
-    if (merge)
-        heap_push(h, (candidate){(uint64_t)rank_in(merge) << 32 | (uint32_t)at, id_in(merge)});
-}
-
-/* Merges s[n]; the heap has capacity for 2 * n candidates: each merge takes one and offers at most two.
- * A candidate is stale when its left symbol is gone or the pair there gives something else now. */
-static void merge_long(const dq_bpe *bpe, symbol *s, size_t n, heap *h)
-{
-    for (size_t i = 0; i + 1 < n; i++) offer(bpe, h, s, (int32_t)i);
-    while (h->n) {
-        candidate c = heap_pop(h);
-        int32_t at = (int32_t)(c.order & UINT32_MAX), right = s[at].next;
-        if (s[at].id < 0 || right < 0) continue;
-        const uint64_t merge = get_merge(bpe, s[at].id, s[right].id);
-        if (!merge || id_in(merge) != c.id) continue;
-        s[at].id = c.id;
-        s[at].next = s[right].next;
-        s[right].id = -1;
-        if (s[at].next >= 0) {
-            s[s[at].next].prev = at;
-            offer(bpe, h, s, at);
-        }
-        if (s[at].prev >= 0) offer(bpe, h, s, s[at].prev);
+    if (merge) {
+        const candidate c = {(uint64_t)rank_in(merge) << 32 | (uint32_t)at, id_in(merge)};
+        size_t i = h->n++;
+        for (size_t up; i > 0 && h->item[up = (i - 1) / 2].order > c.order; i = up)
+            h->item[i] = h->item[up];
+        h->item[i] = c;
     }
 }
 
@@ -251,7 +226,23 @@ static dq_status long_word(dq_bpe_run *run, dq_id_list *ids, const char *word, s
     size_t n = first_symbols(run->bpe, word, len, first);
     for (size_t i = 0; i < n; i++)
         s[i] = (symbol){first[i], (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1};
-    merge_long(run->bpe, s, n, &h);
+    const dq_bpe *bpe = run->bpe;
+    for (size_t k = 0; k + 1 < n; k++) offer(bpe, &h, s, (int32_t)k);
+    while (h.n) {
+        candidate c = heap_pop(&h);
+        int32_t at = (int32_t)(c.order & UINT32_MAX), right = s[at].next;
+        if (s[at].id < 0 || right < 0) continue;
+        const uint64_t merge = get_merge(bpe, s[at].id, s[right].id);
+        if (!merge || id_in(merge) != c.id) continue;
+        s[at].id = c.id;
+        s[at].next = s[right].next;
+        s[right].id = -1;
+        if (s[at].next >= 0) {
+            s[s[at].next].prev = at;
+            offer(bpe, &h, s, at);
+        }
+        if (s[at].prev >= 0) offer(bpe, &h, s, s[at].prev);
+    }
     DQ_TRY(dq_id_list_reserve(ids, n, err));
     for (int32_t i = n ? 0 : -1; i >= 0; i = s[i].next) ids->id[ids->n++] = s[i].id;
     return DQ_OK;
@@ -271,19 +262,14 @@ static dq_status any_word(dq_bpe_run *run, dq_id_list *ids, const char *word, si
     return DQ_OK;
 }
 
-static size_t cache_slot(const uint64_t *key, size_t size)
+/* Where the word is, or where it would go (a free slot, else the first of its row). */
+static cached *cache_find(const dq_bpe_run *run, const uint64_t *key, size_t len)
 {
     uint64_t h = key[0] * UINT64_C(0x9E3779B97F4A7C15);
     h = (h ^ h >> 29 ^ key[1]) * UINT64_C(0xBF58476D1CE4E5B9);
     h = (h ^ h >> 32 ^ key[2]) * UINT64_C(0x94D049BB133111EB);
     h = (h ^ h >> 30 ^ key[3]) * UINT64_C(0xD6E8FEB86659FD93);
-    return (size_t)(h ^ h >> 32) & (size - 1);
-}
-
-/* Where the word is, or where it would go (a free slot, else the first of its row). */
-static cached *cache_find(const dq_bpe_run *run, const uint64_t *key, size_t len)
-{
-    size_t home = cache_slot(key, run->cache_size);
+    size_t home = (size_t)(h ^ h >> 32) & (run->cache_size - 1);
     for (size_t i = 0; i < CACHE_PROBES; i++) {
         cached *c = &run->cache[(home + i) & (run->cache_size - 1)];
         if (c->len == 0 || (c->len == len && memcmp(c->key, key, CACHE_KEY) == 0)) return c;
@@ -291,28 +277,10 @@ static cached *cache_find(const dq_bpe_run *run, const uint64_t *key, size_t len
     return &run->cache[home];
 }
 
-static dq_status cache_grow(dq_bpe_run *run, dq_err *err)
+static dq_status one_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
+                          dq_err *err)
 {
-    dq_bpe_run grown = *run;
-    grown.cache_size *= 4;
-    grown.cache_used = 0;
-    grown.cache = dq_block_new(grown.cache_size, sizeof *grown.cache, err);
-    if (!grown.cache) return err->code;
-    for (size_t i = 0; i < run->cache_size; i++) {
-        const cached *from = &run->cache[i];
-        if (!from->len) continue;
-        cached *to = cache_find(&grown, from->key, from->len);
-        grown.cache_used += !to->len;
-        *to = *from;
-    }
-    dq_block_free(run->cache);
-    *run = grown;
-    return DQ_OK;
-}
-
-static dq_status short_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
-                            dq_err *err)
-{
+    if (len > CACHE_KEY) return any_word(run, ids, word, len, err);
     uint64_t key[CACHE_KEY / 8] = {0};
     int32_t id = dq_strmap_get(&run->bpe->known, word, len);
     if (id >= 0) return dq_id_list_push(ids, id, err);
@@ -337,16 +305,24 @@ static dq_status short_word(dq_bpe_run *run, dq_id_list *ids, const char *word, 
     c->n = (uint8_t)(ids->n - before);
     memcpy(c->key, key, CACHE_KEY);
     memcpy(c->id, ids->id + before, c->n * sizeof *c->id);
-    if (run->cache_used > run->cache_size / 2 && run->cache_size < CACHE_LAST)
-        return cache_grow(run, err);
+    if (run->cache_used > run->cache_size / 2 && run->cache_size < CACHE_LAST) {
+        dq_bpe_run grown = *run;
+        grown.cache_size *= 4;
+        grown.cache_used = 0;
+        grown.cache = dq_block_new(grown.cache_size, sizeof *grown.cache, err);
+        if (!grown.cache) return err->code;
+        for (size_t i = 0; i < run->cache_size; i++) {
+            const cached *from = &run->cache[i];
+            if (!from->len) continue;
+            cached *to = cache_find(&grown, from->key, from->len);
+            grown.cache_used += !to->len;
+            *to = *from;
+        }
+        dq_block_free(run->cache);
+        *run = grown;
+        return DQ_OK;
+    }
     return DQ_OK;
-}
-
-static dq_status one_word(dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,
-                          dq_err *err)
-{
-    return len <= CACHE_KEY ? short_word(run, ids, word, len, err)
-                            : any_word(run, ids, word, len, err);
 }
 
 dq_status dq_bpe_makes(bool *yes, dq_bpe_run *run, dq_id_list *ids, const char *word, size_t len,

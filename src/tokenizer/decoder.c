@@ -29,63 +29,6 @@ static dq_status load_character(dq_decoder_step *s, const json_t *v, const char 
     return dq_fail(err, DQ_DAMAGED, "decoder %s: \"%s\" is not one character", type, key);
 }
 
-static dq_status load_replace(dq_decoder_step *s, const json_t *v, dq_arena *a, dq_err *err)
-{
-    const json_t *pattern = json_object_get(v, "pattern");
-    const json_t *text = json_object_get(pattern, "String");
-    s->kind = DQ_DECODER_REPLACE;
-    if (json_is_string(json_object_get(pattern, "Regex")))
-        return dq_fail(err, DQ_MISMATCH, "decoder Replace with a Regex pattern is not supported");
-    DQ_TRY(load_text(&s->part, &s->part_len, text, "Replace", "pattern", a, err));
-    DQ_TRY(load_text(&s->text, &s->text_len, json_object_get(v, "content"), "Replace", "content", a,
-                     err));
-    if (s->part_len) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH, "decoder Replace with an empty pattern is not supported");
-}
-
-static dq_status load_strip(dq_decoder_step *s, const json_t *v, dq_arena *a, dq_err *err)
-{
-    s->kind = DQ_DECODER_STRIP;
-    DQ_TRY(load_character(s, v, "Strip", "content", a, err));
-    DQ_TRY(dq_json_int(&s->start, v, "start", 0, INT64_MAX, NULL, err));
-    return dq_json_int(&s->stop, v, "stop", 0, INT64_MAX, NULL, err);
-}
-
-static dq_status load_metaspace(dq_decoder_step *s, const json_t *v, dq_arena *a, dq_err *err)
-{
-    static const bool yes = true;
-    const char *scheme, *old_scheme = "always";
-    bool old;
-    s->kind = DQ_DECODER_METASPACE;
-    DQ_TRY(load_character(s, v, "Metaspace", "replacement", a, err));
-    DQ_TRY(dq_json_bool(&old, v, "add_prefix_space", &yes, err));
-    if (!old) old_scheme = "never";
-    DQ_TRY(dq_json_text(&scheme, v, "prepend_scheme", &old_scheme, err));
-    s->drop_first = strcmp(scheme, "never") != 0;
-    if (!s->drop_first || strcmp(scheme, "always") == 0 || strcmp(scheme, "first") == 0)
-        return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH,
-                   "decoder Metaspace with prepend_scheme \"%s\" is not supported", scheme);
-}
-
-static dq_status load_one(dq_decoder_step *s, const json_t *v, const char *type, dq_arena *a,
-                          dq_err *err)
-{
-    if (strcmp(type, "Replace") == 0) return load_replace(s, v, a, err);
-    if (strcmp(type, "Strip") == 0) return load_strip(s, v, a, err);
-    if (strcmp(type, "Metaspace") == 0) return load_metaspace(s, v, a, err);
-    if (strcmp(type, "ByteLevel") == 0) {
-        s->kind = DQ_DECODER_BYTE_LEVEL;
-    } else if (strcmp(type, "ByteFallback") == 0) {
-        s->kind = DQ_DECODER_BYTE_FALLBACK;
-    } else if (strcmp(type, "Fuse") == 0) {
-        s->kind = DQ_DECODER_FUSE;
-    } else {
-        return dq_fail(err, DQ_MISMATCH, "decoder type \"%s\" is not supported", type);
-    }
-    return DQ_OK;
-}
-
 static dq_status load(dq_decoder *d, const json_t *v, int depth, dq_arena *a, dq_err *err)
 {
     const char *type;
@@ -95,7 +38,52 @@ static dq_status load(dq_decoder *d, const json_t *v, int depth, dq_arena *a, dq
         if (d->n_steps == DQ_DECODER_MAX_STEPS)
             return dq_fail(err, DQ_MISMATCH, "more than %d decoder steps are not supported",
                            DQ_DECODER_MAX_STEPS);
-        return load_one(&d->step[d->n_steps++], v, type, a, err);
+        dq_decoder_step *s = &d->step[d->n_steps++];
+        if (strcmp(type, "Replace") == 0) {
+            const json_t *pattern = json_object_get(v, "pattern");
+            const json_t *text = json_object_get(pattern, "String");
+            s->kind = DQ_DECODER_REPLACE;
+            if (json_is_string(json_object_get(pattern, "Regex")))
+                return dq_fail(err, DQ_MISMATCH,
+                               "decoder Replace with a Regex pattern is not supported");
+            DQ_TRY(load_text(&s->part, &s->part_len, text, "Replace", "pattern", a, err));
+            DQ_TRY(load_text(&s->text, &s->text_len, json_object_get(v, "content"), "Replace",
+                             "content", a, err));
+            if (s->part_len) return DQ_OK;
+            return dq_fail(err, DQ_MISMATCH,
+                           "decoder Replace with an empty pattern is not supported");
+        }
+        if (strcmp(type, "Strip") == 0) {
+            s->kind = DQ_DECODER_STRIP;
+            DQ_TRY(load_character(s, v, "Strip", "content", a, err));
+            DQ_TRY(dq_json_int(&s->start, v, "start", 0, INT64_MAX, NULL, err));
+            return dq_json_int(&s->stop, v, "stop", 0, INT64_MAX, NULL, err);
+        }
+        if (strcmp(type, "Metaspace") == 0) {
+            static const bool yes = true;
+            const char *scheme, *old_scheme = "always";
+            bool old;
+            s->kind = DQ_DECODER_METASPACE;
+            DQ_TRY(load_character(s, v, "Metaspace", "replacement", a, err));
+            DQ_TRY(dq_json_bool(&old, v, "add_prefix_space", &yes, err));
+            if (!old) old_scheme = "never";
+            DQ_TRY(dq_json_text(&scheme, v, "prepend_scheme", &old_scheme, err));
+            s->drop_first = strcmp(scheme, "never") != 0;
+            if (!s->drop_first || strcmp(scheme, "always") == 0 || strcmp(scheme, "first") == 0)
+                return DQ_OK;
+            return dq_fail(err, DQ_MISMATCH,
+                           "decoder Metaspace with prepend_scheme \"%s\" is not supported", scheme);
+        }
+        if (strcmp(type, "ByteLevel") == 0) {
+            s->kind = DQ_DECODER_BYTE_LEVEL;
+        } else if (strcmp(type, "ByteFallback") == 0) {
+            s->kind = DQ_DECODER_BYTE_FALLBACK;
+        } else if (strcmp(type, "Fuse") == 0) {
+            s->kind = DQ_DECODER_FUSE;
+        } else {
+            return dq_fail(err, DQ_MISMATCH, "decoder type \"%s\" is not supported", type);
+        }
+        return DQ_OK;
     }
     const json_t *list = json_object_get(v, "decoders");
     if (!json_is_array(list))

@@ -114,68 +114,6 @@ static dq_status load_text(const char **text, size_t *len, const json_t *v, cons
     return *text ? DQ_OK : err->code;
 }
 
-static dq_status load_replace(dq_normalizer_step *s, const json_t *v, dq_arena *a, dq_err *err)
-{
-    const json_t *pattern = json_object_get(v, "pattern");
-    const json_t *regex = json_object_get(pattern, "Regex");
-    const json_t *text = json_object_get(pattern, "String");
-    s->kind = DQ_NORMALIZER_REPLACE;
-    DQ_TRY(load_text(&s->text, &s->text_len, v, "Replace", "content", a, err));
-    if (json_is_string(regex) && !text)
-        return dq_regex_syntax_compile(&s->regex.code, &s->regex.jit, json_string_value(regex),
-                                       json_string_length(regex), a, err);
-    if (!json_is_string(text) || regex)
-        return dq_fail(
-            err, DQ_DAMAGED,
-            "normalizer Replace: \"pattern\" is not {\"Regex\": ...} or {\"String\": ...}");
-    DQ_TRY(load_text(&s->part, &s->part_len, pattern, "Replace", "String", a, err));
-    if (s->part_len) return DQ_OK;
-    return dq_fail(err, DQ_MISMATCH, "normalizer Replace with an empty pattern is not supported");
-}
-
-static dq_status load_strip(dq_normalizer_step *s, const json_t *v, dq_err *err)
-{
-    s->kind = DQ_NORMALIZER_STRIP;
-    DQ_TRY(dq_json_bool(&s->left, v, "strip_left", &no, err));
-    return dq_json_bool(&s->right, v, "strip_right", &no, err);
-}
-
-static dq_status load_precompiled(dq_normalizer_step *s, const json_t *v, dq_arena *a, dq_err *err)
-{
-    const json_t *map = json_object_get(v, "precompiled_charsmap");
-    s->kind = DQ_NORMALIZER_CHARSMAP;
-    if (!map || json_is_null(map)) return DQ_OK;
-    if (!json_is_string(map))
-        return dq_fail(err, DQ_DAMAGED,
-                       "normalizer Precompiled: \"precompiled_charsmap\" is not a string");
-    return charsmap_load(&s->map, json_string_value(map), json_string_length(map), a, err);
-}
-
-static dq_status load_one(dq_normalizer_step *s, const json_t *v, const char *type, dq_arena *a,
-                          dq_err *err)
-{
-    static const char *const forms[] = {"NFD", "NFC", "NFKD", "NFKC"};
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(type, forms[i]) != 0) continue;
-        s->kind = DQ_NORMALIZER_FORM;
-        s->composed = i % 2;
-        s->compatible = i >= 2;
-        return DQ_OK;
-    }
-    if (strcmp(type, "Lowercase") == 0) {
-        s->kind = DQ_NORMALIZER_LOWER;
-        return DQ_OK;
-    }
-    if (strcmp(type, "Strip") == 0) return load_strip(s, v, err);
-    if (strcmp(type, "Prepend") == 0) {
-        s->kind = DQ_NORMALIZER_PREPEND;
-        return load_text(&s->text, &s->text_len, v, type, "prepend", a, err);
-    }
-    if (strcmp(type, "Replace") == 0) return load_replace(s, v, a, err);
-    if (strcmp(type, "Precompiled") == 0) return load_precompiled(s, v, a, err);
-    return dq_fail(err, DQ_MISMATCH, "normalizer type \"%s\" is not supported", type);
-}
-
 static dq_status load(dq_normalizer *n, const json_t *v, int depth, dq_arena *a, dq_err *err)
 {
     const char *type;
@@ -185,7 +123,57 @@ static dq_status load(dq_normalizer *n, const json_t *v, int depth, dq_arena *a,
         if (n->n_steps == DQ_NORMALIZER_MAX_STEPS)
             return dq_fail(err, DQ_MISMATCH, "more than %d normalizers are not supported",
                            DQ_NORMALIZER_MAX_STEPS);
-        return load_one(&n->step[n->n_steps++], v, type, a, err);
+        dq_normalizer_step *s = &n->step[n->n_steps++];
+        static const char *const forms[] = {"NFD", "NFC", "NFKD", "NFKC"};
+        for (int i = 0; i < 4; i++) {
+            if (strcmp(type, forms[i]) != 0) continue;
+            s->kind = DQ_NORMALIZER_FORM;
+            s->composed = i % 2;
+            s->compatible = i >= 2;
+            return DQ_OK;
+        }
+        if (strcmp(type, "Lowercase") == 0) {
+            s->kind = DQ_NORMALIZER_LOWER;
+            return DQ_OK;
+        }
+        if (strcmp(type, "Strip") == 0) {
+            s->kind = DQ_NORMALIZER_STRIP;
+            DQ_TRY(dq_json_bool(&s->left, v, "strip_left", &no, err));
+            return dq_json_bool(&s->right, v, "strip_right", &no, err);
+        }
+        if (strcmp(type, "Prepend") == 0) {
+            s->kind = DQ_NORMALIZER_PREPEND;
+            return load_text(&s->text, &s->text_len, v, type, "prepend", a, err);
+        }
+        if (strcmp(type, "Replace") == 0) {
+            const json_t *pattern = json_object_get(v, "pattern");
+            const json_t *regex = json_object_get(pattern, "Regex");
+            const json_t *text = json_object_get(pattern, "String");
+            s->kind = DQ_NORMALIZER_REPLACE;
+            DQ_TRY(load_text(&s->text, &s->text_len, v, "Replace", "content", a, err));
+            if (json_is_string(regex) && !text)
+                return dq_regex_syntax_compile(&s->regex.code, &s->regex.jit,
+                                               json_string_value(regex), json_string_length(regex),
+                                               a, err);
+            if (!json_is_string(text) || regex)
+                return dq_fail(
+                    err, DQ_DAMAGED,
+                    "normalizer Replace: \"pattern\" is not {\"Regex\": ...} or {\"String\": ...}");
+            DQ_TRY(load_text(&s->part, &s->part_len, pattern, "Replace", "String", a, err));
+            if (s->part_len) return DQ_OK;
+            return dq_fail(err, DQ_MISMATCH,
+                           "normalizer Replace with an empty pattern is not supported");
+        }
+        if (strcmp(type, "Precompiled") == 0) {
+            const json_t *map = json_object_get(v, "precompiled_charsmap");
+            s->kind = DQ_NORMALIZER_CHARSMAP;
+            if (!map || json_is_null(map)) return DQ_OK;
+            if (!json_is_string(map))
+                return dq_fail(err, DQ_DAMAGED,
+                               "normalizer Precompiled: \"precompiled_charsmap\" is not a string");
+            return charsmap_load(&s->map, json_string_value(map), json_string_length(map), a, err);
+        }
+        return dq_fail(err, DQ_MISMATCH, "normalizer type \"%s\" is not supported", type);
     }
     const json_t *list = json_object_get(v, "normalizers");
     if (!json_is_array(list))

@@ -102,10 +102,59 @@ static bool next_character(const dq_pretokenizer_step *s, const char *text, size
     return false;
 }
 
-static dq_status cut(dq_pretokenizer_run *run, int k, const char *text, size_t len, bool first,
-                     dq_err *err)
+/* run->changed[k] gets room for len bytes. */
+static dq_status reserve(dq_pretokenizer_run *run, int k, size_t len, dq_err *err)
 {
+    if (run->changed_capacity[k] >= len) return DQ_OK;
+    dq_block_free(run->changed[k]);
+    run->changed_capacity[k] = 0;
+    run->changed[k] = dq_block_new(len + len / 4, 1, err);
+    if (!run->changed[k]) return err->code;
+    run->changed_capacity[k] = len + len / 4;
+    return DQ_OK;
+}
+
+static dq_status from_step(dq_pretokenizer_run *run, int k, const char *text, size_t len,
+                           bool first, dq_err *err)
+{
+    DQ_TRY(dq_os_check_stop(err));
+    if (k == run->p->n_steps) {
+        run->told += len;
+        DQ_TRY(dq_strbuf_check_growth(run->told, run->original, "the pre_tokenizer", err));
+        return run->word(run->arg, text, len, err);
+    }
     const dq_pretokenizer_step *s = &run->p->step[k];
+    if (s->prefix != DQ_NEVER || s->spaces) {
+        /* Spaces become the step's sign, and the sign comes in front. */
+        const char *in = text;
+        size_t n = len, spaces = 0, at = 0;
+        bool has = n >= s->c8_len && memcmp(in, s->c8, s->c8_len) == 0;
+        if (s->spaces && in[0] == ' ') has = true;
+        bool prefix = !has && (s->prefix == DQ_ALWAYS || (s->prefix == DQ_FIRST && first));
+        for (size_t i = 0; s->spaces && i < n; i++) spaces += in[i] == ' ';
+        if (prefix || spaces) {
+            DQ_TRY(reserve(run, k, n + spaces * (s->c8_len - 1) + s->c8_len, err));
+            char *out = run->changed[k];
+            if (prefix) {
+                memcpy(out, s->c8, s->c8_len);
+                at = s->c8_len;
+            }
+            for (size_t i = 0; i < n;) {
+                const char *space = s->spaces ? memchr(in + i, ' ', n - i) : NULL;
+                size_t plain = space ? (size_t)(space - in) - i : n - i;
+                memcpy(out + at, in + i, plain);
+                at += plain;
+                i += plain;
+                if (!space) break;
+                memcpy(out + at, s->c8, s->c8_len);
+                at += s->c8_len;
+                i++;
+            }
+            text = out;
+            len = at;
+        }
+    }
+    if (s->by == DQ_NO_CUT) return from_step(run, k + 1, text, len, first, err);
     cutter c = {.run = run, .k = k, .text = text, .first = first};
     size_t done = 0, begin, end; /* done: end of the last match */
     if (s->by == DQ_BY_PATTERN) DQ_TRY(dq_regex_begin(&run->match[k], len, err));
@@ -123,67 +172,6 @@ static dq_status cut(dq_pretokenizer_run *run, int k, const char *text, size_t l
     }
     if (len > done) DQ_TRY(part(&c, done, len, false, err));
     return close_span(&c, err);
-}
-
-/* run->changed[k] gets room for len bytes. */
-static dq_status reserve(dq_pretokenizer_run *run, int k, size_t len, dq_err *err)
-{
-    if (run->changed_capacity[k] >= len) return DQ_OK;
-    dq_block_free(run->changed[k]);
-    run->changed_capacity[k] = 0;
-    run->changed[k] = dq_block_new(len + len / 4, 1, err);
-    if (!run->changed[k]) return err->code;
-    run->changed_capacity[k] = len + len / 4;
-    return DQ_OK;
-}
-
-/* Spaces become the step's sign, and the sign comes in front. */
-static dq_status rewrite(dq_pretokenizer_run *run, int k, const char **text, size_t *len,
-                         bool first, dq_err *err)
-{
-    const dq_pretokenizer_step *s = &run->p->step[k];
-    const char *in = *text;
-    size_t n = *len, spaces = 0, at = 0;
-    bool has = n >= s->c8_len && memcmp(in, s->c8, s->c8_len) == 0;
-    if (s->spaces && in[0] == ' ') has = true;
-    bool prefix = !has && (s->prefix == DQ_ALWAYS || (s->prefix == DQ_FIRST && first));
-    for (size_t i = 0; s->spaces && i < n; i++) spaces += in[i] == ' ';
-    if (!prefix && !spaces) return DQ_OK;
-    DQ_TRY(reserve(run, k, n + spaces * (s->c8_len - 1) + s->c8_len, err));
-    char *out = run->changed[k];
-    if (prefix) {
-        memcpy(out, s->c8, s->c8_len);
-        at = s->c8_len;
-    }
-    for (size_t i = 0; i < n;) {
-        const char *space = s->spaces ? memchr(in + i, ' ', n - i) : NULL;
-        size_t plain = space ? (size_t)(space - in) - i : n - i;
-        memcpy(out + at, in + i, plain);
-        at += plain;
-        i += plain;
-        if (!space) break;
-        memcpy(out + at, s->c8, s->c8_len);
-        at += s->c8_len;
-        i++;
-    }
-    *text = out;
-    *len = at;
-    return DQ_OK;
-}
-
-static dq_status from_step(dq_pretokenizer_run *run, int k, const char *text, size_t len,
-                           bool first, dq_err *err)
-{
-    DQ_TRY(dq_os_check_stop(err));
-    if (k == run->p->n_steps) {
-        run->told += len;
-        DQ_TRY(dq_strbuf_check_growth(run->told, run->original, "the pre_tokenizer", err));
-        return run->word(run->arg, text, len, err);
-    }
-    const dq_pretokenizer_step *s = &run->p->step[k];
-    if (s->prefix != DQ_NEVER || s->spaces) DQ_TRY(rewrite(run, k, &text, &len, first, err));
-    if (s->by == DQ_NO_CUT) return from_step(run, k + 1, text, len, first, err);
-    return cut(run, k, text, len, first, err);
 }
 
 dq_status dq_pretokenizer_cut(dq_pretokenizer_run *run, const char *text, size_t len, dq_err *err)
@@ -366,29 +354,26 @@ static const struct {
     {"CharDelimiterSplit", load_delimiter}, {"WhitespaceSplit", load_whitespace_split},
 };
 
-static dq_status load_one(loading *l, const json_t *v, const char *type)
-{
-    dq_pretokenizer *p = l->p;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        if (strcmp(type, kinds[i].type) != 0) continue;
-        if (p->byte_level) /* what follows would see mapped bytes */
-            return dq_fail(l->err, DQ_MISMATCH,
-                           "a pre_tokenizer step after ByteLevel is not supported");
-        if (p->n_steps == DQ_PRETOKENIZER_MAX_STEPS)
-            return dq_fail(l->err, DQ_MISMATCH,
-                           "more than %d pre_tokenizer steps are not supported",
-                           DQ_PRETOKENIZER_MAX_STEPS);
-        return kinds[i].load(l, &p->step[p->n_steps++], v);
-    }
-    return dq_fail(l->err, DQ_MISMATCH, "pre_tokenizer type \"%s\" is not supported", type);
-}
-
 static dq_status load(loading *l, const json_t *v, int depth)
 {
     const char *type;
     if (!json_is_object(v)) return dq_fail(l->err, DQ_DAMAGED, "a pre_tokenizer is not an object");
     DQ_TRY(dq_json_text(&type, v, "type", NULL, l->err));
-    if (strcmp(type, "Sequence") != 0) return load_one(l, v, type);
+    if (strcmp(type, "Sequence") != 0) {
+        dq_pretokenizer *p = l->p;
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+            if (strcmp(type, kinds[i].type) != 0) continue;
+            if (p->byte_level) /* what follows would see mapped bytes */
+                return dq_fail(l->err, DQ_MISMATCH,
+                               "a pre_tokenizer step after ByteLevel is not supported");
+            if (p->n_steps == DQ_PRETOKENIZER_MAX_STEPS)
+                return dq_fail(l->err, DQ_MISMATCH,
+                               "more than %d pre_tokenizer steps are not supported",
+                               DQ_PRETOKENIZER_MAX_STEPS);
+            return kinds[i].load(l, &p->step[p->n_steps++], v);
+        }
+        return dq_fail(l->err, DQ_MISMATCH, "pre_tokenizer type \"%s\" is not supported", type);
+    }
     const json_t *list = json_object_get(v, "pretokenizers");
     if (!json_is_array(list))
         return dq_fail(l->err, DQ_DAMAGED, "pre_tokenizer Sequence has no list \"pretokenizers\"");

@@ -301,28 +301,6 @@ static size_t interval(const translator *t, bool *fixed)
     return digits && peek(t, n) == '}' ? n + 1 : 0;
 }
 
-/* {n,m} with what follows. To the reference X{n,m}+ repeats a group, to PCRE2 it is possessive. */
-static dq_status repeat_interval(translator *t, size_t n, bool fixed)
-{
-    if (peek(t, 1) == ',') return refuse(t, "a repetition without lower bound");
-    memcpy(t->out + t->used, t->in + t->at, n);
-    t->used += n;
-    t->at += n;
-    if (peek(t, 0) == '?') {
-        if (fixed) return refuse(t, "{n}?");
-        emit(t, "?");
-        t->at++;
-    } else if (peek(t, 0) == '+') {
-        memmove(t->out + t->atom + 3, t->out + t->atom, t->used - t->atom);
-        memcpy(t->out + t->atom, "(?:", 3);
-        t->used += 3;
-        emit(t, ")+");
-        t->at++;
-    }
-    t->last = FIXED;
-    return DQ_OK;
-}
-
 static dq_status repeat(translator *t)
 {
     if (t->last != ATOM) return refuse(t, "a repetition of nothing or of a repetition");
@@ -330,18 +308,28 @@ static dq_status repeat(translator *t)
     if (peek(t, 0) == '{') {
         bool fixed;
         size_t n = interval(t, &fixed);
-        return repeat_interval(t, n, fixed);
+        if (peek(t, 1) == ',') return refuse(t, "a repetition without lower bound");
+        memcpy(t->out + t->used, t->in + t->at, n);
+        t->used += n;
+        t->at += n;
+        if (peek(t, 0) == '?') {
+            if (fixed) return refuse(t, "{n}?");
+            emit(t, "?");
+            t->at++;
+        } else if (peek(t, 0) == '+') {
+            memmove(t->out + t->atom + 3, t->out + t->atom, t->used - t->atom);
+            memcpy(t->out + t->atom, "(?:", 3);
+            t->used += 3;
+            emit(t, ")+");
+            t->at++;
+        }
+        t->last = FIXED;
+        return DQ_OK;
     }
     t->out[t->used++] = t->in[t->at++];
     if (peek(t, 0) == '+' || peek(t, 0) == '?') t->out[t->used++] = t->in[t->at++];
     t->last = FIXED;
     return DQ_OK;
-}
-
-/* Full case folding lets one character match two letters (U+FB06 and st); PCRE2 folds one to one. */
-static bool folds_into_one(char a, char b)
-{
-    return (a == 's' && (b == 's' || b == 't')) || (a == 'f' && (b == 'f' || b == 'i' || b == 'l'));
 }
 
 static dq_status literal(translator *t)
@@ -358,7 +346,8 @@ static dq_status literal(translator *t)
     begin_atom(t);
     if (folding(t)) {
         if (n > 1) return refuse(t, "a character above U+007F inside (?i:");
-        if (folds_into_one(before, lower))
+        if ((before == 's' && (lower == 's' || lower == 't')) ||
+            (before == 'f' && (lower == 'f' || lower == 'i' || lower == 'l')))
             return refuse(t, "letters that fold into one inside (?i:");
         t->letter = lower;
     }

@@ -30,25 +30,6 @@ const char *const dq_tokenizer_file[DQ_TOKENIZER_FILES] = {
 
 enum { MAX_ADDED = 1 << 16 };
 
-/* The id that the reference gives: the model's when it knows the text, else one after all others.
- * A file that says otherwise is used by nobody with the ids it says. */
-static dq_status check_added_id(dq_tokenizer_loader *l, dq_added_token *a, bool *is_new,
-                                dq_err *err)
-{
-    int32_t known = dq_strmap_get(&l->vocab, a->text, a->len);
-    int32_t other = dq_strmap_get(&l->by_text, a->text, a->len);
-    if (known < 0 && other >= 0) known = l->t->added[other].id;
-    *is_new = known < 0;
-    int64_t want = *is_new ? l->next_id : known;
-    if (a->id < 0) a->id = (int32_t)want;
-    if (want == a->id) return DQ_OK;
-    return dq_fail(
-        err, DQ_MISMATCH,
-        "added token \"%.100s\" has id %d where the vocabulary puts it at %lld. Make the "
-        "ids of added tokens follow those of the vocabulary.",
-        a->text, (int)a->id, (long long)want);
-}
-
 static dq_status make_form(dq_tokenizer_loader *l, dq_added_token *a, dq_err *err)
 {
     char *form = NULL;
@@ -88,7 +69,20 @@ static dq_status add_token(dq_tokenizer_loader *l, const json_t *v, int64_t id, 
                        a.len, MAX_ADDED);
     a.text = dq_text(t->arena, json_string_value(content), a.len, err);
     if (!a.text) return err->code;
-    DQ_TRY(check_added_id(l, &a, &is_new, err));
+    /* The id that the reference gives: the model's when it knows the text, else one after all others.
+     * A file that says otherwise is used by nobody with the ids it says. */
+    int32_t known = dq_strmap_get(&l->vocab, a.text, a.len);
+    int32_t other = dq_strmap_get(&l->by_text, a.text, a.len);
+    if (known < 0 && other >= 0) known = l->t->added[other].id;
+    is_new = known < 0;
+    int64_t want = is_new ? l->next_id : known;
+    if (a.id < 0) a.id = (int32_t)want;
+    if (want != a.id)
+        return dq_fail(
+            err, DQ_MISMATCH,
+            "added token \"%.100s\" has id %d where the vocabulary puts it at %lld. Make the "
+            "ids of added tokens follow those of the vocabulary.",
+            a.text, (int)a.id, (long long)want);
     DQ_TRY(make_form(l, &a, err));
     int32_t at = dq_strmap_get(&l->by_text, a.text, a.len);
     if (at < 0) {
@@ -110,22 +104,6 @@ static int how_named(const dq_tokenizer_loader *l, const json_t *text)
     const int32_t how =
         dq_strmap_get(&l->how_named, json_string_value(text), json_string_length(text));
     return json_is_string(text) && how > 0 ? how : 0;
-}
-
-/* The tokens of tokenizer.json; without an added_tokens_decoder they are what is added once more, where a name makes a token
- * special. */
-static dq_status load_added(dq_tokenizer_loader *l, const json_t *list, bool again, dq_err *err)
-{
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *v = json_array_get(list, i);
-        int64_t id;
-        if (!json_is_object(v))
-            return dq_fail(err, DQ_DAMAGED, "added_tokens[%zu] is not an object", i);
-        DQ_TRY(dq_json_int(&id, v, "id", 0, INT32_MAX - 1, NULL, err));
-        const bool special = again && how_named(l, json_object_get(v, "content")) & BY_KEY;
-        DQ_TRY(add_token(l, v, id, special, err));
-    }
-    return DQ_OK;
 }
 
 typedef struct numbered {
@@ -240,12 +218,22 @@ static bool is_own_key(const char *key)
 
 static const char new_key[] = "extra_special_tokens", old_key[] = "additional_special_tokens";
 
-/* Tokens under keys of one model, each key once: of several values a text of tokenizer_config.json goes first, and what a list
- * that is an object has before all. */
-static dq_status gather_own(dq_tokenizer_loader *l, dq_err *err)
+/* Of tokenizer_config.json the texts alone make tokens of added_tokens.json special, and under the old key of the other
+ * file none. */
+static void name_list(dq_tokenizer_loader *l, const json_t *list, bool texts, bool objects)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        name_token(l, v, (json_is_string(v) ? texts : objects) ? BY_ROLE_OR_LIST : 0);
+    }
+}
+
+static dq_status name_tokens(dq_tokenizer_loader *l, dq_err *err)
 {
     const char *key;
     json_t *v;
+    /* Tokens under keys of one model, each key once: of several values a text of tokenizer_config.json goes first, and what a list
+     * that is an object has before all. */
     l->own = json_object();
     json_object_foreach(l->root[CONFIG], key, v)
     {
@@ -263,38 +251,7 @@ static dq_status gather_own(dq_tokenizer_loader *l, dq_err *err)
         json_t *extra = json_object_get(l->root[i], new_key);
         if (json_is_object(extra)) json_object_update(l->own, extra);
     }
-    return dq_json_complete(err);
-}
-
-/* Of tokenizer_config.json the texts alone make tokens of added_tokens.json special, and under the old key of the other
- * file none. */
-static void name_list(dq_tokenizer_loader *l, const json_t *list, bool texts, bool objects)
-{
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *v = json_array_get(list, i);
-        name_token(l, v, (json_is_string(v) ? texts : objects) ? BY_ROLE_OR_LIST : 0);
-    }
-}
-
-/* The lists of further tokens: the new key, else the old one. */
-static void name_extra(dq_tokenizer_loader *l)
-{
-    const json_t *config = l->root[CONFIG], *map = l->root[SPECIAL_MAP];
-    const json_t *first = json_object_get(config, new_key), *old = json_object_get(config, old_key);
-    const json_t *map_new = json_object_get(map, new_key), *map_old = json_object_get(map, old_key);
-    const bool named = json_is_object(first), none = !first && !old && !json_is_array(map_new);
-    if (map_old && (named || none)) old = map_old;
-    if (named && json_is_array(map_new)) old = NULL;
-    name_list(l, !named && json_array_size(first) > 0 ? first : old,
-              !named && (!map_old || old != map_old), false);
-    name_list(l, map_new, true, true);
-}
-
-static dq_status name_tokens(dq_tokenizer_loader *l, dq_err *err)
-{
-    const char *key;
-    json_t *v;
-    DQ_TRY(gather_own(l, err));
+    DQ_TRY(dq_json_complete(err));
     size_t room = N_ROLES + json_object_size(l->own);
     for (int i = CONFIG; i <= SPECIAL_MAP; i++)
         room += json_array_size(json_object_get(l->root[i], new_key)) +
@@ -308,13 +265,28 @@ static dq_status name_tokens(dq_tokenizer_loader *l, dq_err *err)
         name_token(l, role, BY_KEY | (counts ? BY_ROLE_OR_LIST : 0));
     }
     json_object_foreach(l->own, key, v) name_token(l, v, BY_KEY);
-    name_extra(l);
+    const json_t *config = l->root[CONFIG], *map = l->root[SPECIAL_MAP];
+    const json_t *first = json_object_get(config, new_key), *old = json_object_get(config, old_key);
+    const json_t *map_new = json_object_get(map, new_key), *map_old = json_object_get(map, old_key);
+    const bool named = json_is_object(first), none = !first && !old && !json_is_array(map_new);
+    if (map_old && (named || none)) old = map_old;
+    if (named && json_is_array(map_new)) old = NULL;
+    name_list(l, !named && json_array_size(first) > 0 ? first : old,
+              !named && (!map_old || old != map_old), false);
+    name_list(l, map_new, true, true);
     return DQ_OK;
 }
 
-/* Those that were no added token before; of several of one text the last has its way, but a text without flags comes once. */
-static dq_status add_named(dq_tokenizer_loader *l, dq_err *err)
+/* What the files beside tokenizer.json add. */
+static dq_status load_beside(dq_tokenizer_loader *l, json_t *decoder, dq_err *err)
 {
+    json_t *made = NULL;
+    l->file = dq_tokenizer_file[decoder ? CONFIG : ADDED];
+    if (!decoder && decoder_of_added(&made, l, l->root[ADDED], err) == DQ_OK) decoder = made;
+    if (err->code == DQ_OK) load_added_decoder(l, decoder, err);
+    json_decref(made);
+    if (err->code != DQ_OK) return err->code;
+    l->file = dq_tokenizer_file[CONFIG];
     const int32_t before = (int32_t)l->t->n_added;
     for (size_t i = 0; i < l->n_named; i++) {
         const json_t *v = l->named[i], *text = text_of(v);
@@ -329,20 +301,6 @@ static dq_status add_named(dq_tokenizer_loader *l, dq_err *err)
                           how | ADDED_AS_TEXT);
     }
     for (size_t i = (size_t)before; i < l->t->n_added; i++) l->t->added[i].is_named_only = true;
-    return DQ_OK;
-}
-
-/* What the files beside tokenizer.json add. */
-static dq_status load_beside(dq_tokenizer_loader *l, json_t *decoder, dq_err *err)
-{
-    json_t *made = NULL;
-    l->file = dq_tokenizer_file[decoder ? CONFIG : ADDED];
-    if (!decoder && decoder_of_added(&made, l, l->root[ADDED], err) == DQ_OK) decoder = made;
-    if (err->code == DQ_OK) load_added_decoder(l, decoder, err);
-    json_decref(made);
-    if (err->code != DQ_OK) return err->code;
-    l->file = dq_tokenizer_file[CONFIG];
-    DQ_TRY(add_named(l, err));
     l->file = dq_tokenizer_file[TOKENIZER];
     return DQ_OK;
 }
@@ -362,40 +320,6 @@ static dq_status refuse_versions(const dq_tokenizer_loader *l, dq_err *err)
                 key, name, own);
     }
     return DQ_OK;
-}
-
-static dq_status load_all_added(dq_tokenizer_loader *l, dq_err *err)
-{
-    bool split;
-    dq_tokenizer *t = l->t;
-    json_t *list = json_object_get(l->root[TOKENIZER], "added_tokens");
-    json_t *decoder = json_object_get(l->root[CONFIG], "added_tokens_decoder");
-    if (list && !json_is_null(list) && !json_is_array(list))
-        return dq_fail(err, DQ_DAMAGED, "\"added_tokens\" is not a list");
-    if (decoder && !json_is_null(decoder) && !json_is_object(decoder)) {
-        l->file = "tokenizer_config.json";
-        return dq_fail(err, DQ_DAMAGED, "\"added_tokens_decoder\" is not an object");
-    }
-    if (json_is_null(decoder)) decoder = NULL;
-    if (decoder) l->root[SPECIAL_MAP] = l->root[ADDED] = NULL; /* the older files are not read */
-    DQ_TRY(refuse_versions(l, err));
-    DQ_TRY(dq_json_bool(&split, l->root[CONFIG], "split_special_tokens", &no, err));
-    DQ_TRY(name_tokens(l, err));
-    size_t capacity = json_array_size(list) + json_object_size(decoder) +
-                      json_object_size(l->root[ADDED]) + l->n_named;
-    l->next_id = (int64_t)l->vocab_count;
-    t->added = dq_alloc(t->arena, capacity, sizeof *t->added, err);
-    if (!t->added) return err->code;
-    DQ_TRY(dq_strmap_new(&l->by_text, capacity, l->scratch, err));
-    DQ_TRY(load_added(l, list, !decoder, err));
-    DQ_TRY(load_beside(l, decoder, err));
-    for (size_t i = 0; i < t->n_added; i++) {
-        int32_t same = dq_strmap_get(&l->by_text, t->added[i].form, t->added[i].form_len);
-        t->added[i].told_special = same >= 0 && t->added[same].special;
-        if (split && t->added[i].special) t->added[i].form_len = 0; /* found in no text */
-    }
-    DQ_TRY(dq_added_tokens_new(&t->in_raw, t->added, t->n_added, false, t->arena, err));
-    return dq_added_tokens_new(&t->in_normalized, t->added, t->n_added, true, t->arena, err);
 }
 
 /* All pieces by id; added tokens that the model knows take their text. */
@@ -462,56 +386,6 @@ static dq_status begin_template(dq_tokenizer *t, dq_err *err)
     return t->before && t->after ? DQ_OK : err->code;
 }
 
-/* BertProcessing and RobertaProcessing: "cls" before the text and "sep" after it, each as [token,
- * id]. */
-static dq_status load_cls_sep(dq_tokenizer *t, const json_t *v, const char *type, dq_err *err)
-{
-    DQ_TRY(begin_template(t, err));
-    for (int i = 0; i < 2; i++) {
-        const char *key = i ? "sep" : "cls";
-        const json_t *id = json_array_get(json_object_get(v, key), 1);
-        int64_t n;
-        if (!dq_json_whole(&n, id) || n < 0 || n > INT32_MAX || !tokenizer_find(t, (int32_t)n))
-            return dq_fail(err, DQ_DAMAGED,
-                           "post_processor %s: \"%s\" is not [token, id] of a known token", type,
-                           key);
-        *(i ? t->after : t->before) = (int32_t)n;
-        *(i ? &t->n_after : &t->n_before) = 1;
-    }
-    return DQ_OK;
-}
-
-/* "single" of a template: special tokens around one $A. */
-static dq_status load_template(dq_tokenizer *t, const json_t *v, dq_err *err)
-{
-    const json_t *single = json_object_get(v, "single");
-    const json_t *special = json_object_get(v, "special_tokens");
-    bool seen = false;
-    DQ_TRY(begin_template(t, err));
-    if (!json_is_array(single))
-        return dq_fail(err, DQ_DAMAGED, "post_processor TemplateProcessing has no list \"single\"");
-    for (size_t i = 0; i < json_array_size(single); i++) {
-        const json_t *piece = json_array_get(single, i);
-        const json_t *text = json_object_get(piece, "Sequence");
-        const json_t *token = json_object_get(piece, "SpecialToken");
-        const char *id;
-        DQ_TRY(dq_json_text(&id, text ? text : token, "id", NULL, err));
-        if (text && (seen || strcmp(id, "A") != 0))
-            return dq_fail(err, DQ_MISMATCH,
-                           "post_processor: a template for one text uses another one, or it twice");
-        if (text) {
-            seen = true;
-        } else if (seen) {
-            DQ_TRY(template_ids(t, special, id, t->after, &t->n_after, MAX_TEMPLATE, err));
-        } else {
-            DQ_TRY(template_ids(t, special, id, t->before, &t->n_before, MAX_TEMPLATE, err));
-        }
-    }
-    if (!seen)
-        return dq_fail(err, DQ_DAMAGED, "post_processor: the template has no place for the text");
-    return DQ_OK;
-}
-
 static dq_status load_post(dq_tokenizer *t, const json_t *v, int depth, dq_err *err)
 {
     const char *type;
@@ -519,9 +393,55 @@ static dq_status load_post(dq_tokenizer *t, const json_t *v, int depth, dq_err *
     if (!json_is_object(v)) return dq_fail(err, DQ_DAMAGED, "a post_processor is not an object");
     DQ_TRY(dq_json_text(&type, v, "type", NULL, err));
     if (strcmp(type, "ByteLevel") == 0) return DQ_OK; /* moves offsets only */
-    if (strcmp(type, "TemplateProcessing") == 0) return load_template(t, v, err);
-    if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0)
-        return load_cls_sep(t, v, type, err);
+    if (strcmp(type, "TemplateProcessing") == 0) {
+        /* "single" of a template: special tokens around one $A. */
+        const json_t *single = json_object_get(v, "single");
+        const json_t *special = json_object_get(v, "special_tokens");
+        bool seen = false;
+        DQ_TRY(begin_template(t, err));
+        if (!json_is_array(single))
+            return dq_fail(err, DQ_DAMAGED,
+                           "post_processor TemplateProcessing has no list \"single\"");
+        for (size_t i = 0; i < json_array_size(single); i++) {
+            const json_t *piece = json_array_get(single, i);
+            const json_t *text = json_object_get(piece, "Sequence");
+            const json_t *token = json_object_get(piece, "SpecialToken");
+            const char *id;
+            DQ_TRY(dq_json_text(&id, text ? text : token, "id", NULL, err));
+            if (text && (seen || strcmp(id, "A") != 0))
+                return dq_fail(
+                    err, DQ_MISMATCH,
+                    "post_processor: a template for one text uses another one, or it twice");
+            if (text) {
+                seen = true;
+            } else if (seen) {
+                DQ_TRY(template_ids(t, special, id, t->after, &t->n_after, MAX_TEMPLATE, err));
+            } else {
+                DQ_TRY(template_ids(t, special, id, t->before, &t->n_before, MAX_TEMPLATE, err));
+            }
+        }
+        if (!seen)
+            return dq_fail(err, DQ_DAMAGED,
+                           "post_processor: the template has no place for the text");
+        return DQ_OK;
+    }
+    if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) {
+        /* BertProcessing and RobertaProcessing: "cls" before the text and "sep" after it, each as [token,
+         * id]. */
+        DQ_TRY(begin_template(t, err));
+        for (int i = 0; i < 2; i++) {
+            const char *key = i ? "sep" : "cls";
+            const json_t *id = json_array_get(json_object_get(v, key), 1);
+            int64_t n;
+            if (!dq_json_whole(&n, id) || n < 0 || n > INT32_MAX || !tokenizer_find(t, (int32_t)n))
+                return dq_fail(err, DQ_DAMAGED,
+                               "post_processor %s: \"%s\" is not [token, id] of a known token",
+                               type, key);
+            *(i ? t->after : t->before) = (int32_t)n;
+            *(i ? &t->n_after : &t->n_before) = 1;
+        }
+        return DQ_OK;
+    }
     const json_t *list = json_object_get(v, "processors");
     if (strcmp(type, "Sequence") != 0 || depth == MAX_DEPTH)
         return dq_fail(err, DQ_MISMATCH, "post_processor type \"%s\" is not supported", type);
@@ -563,7 +483,43 @@ static dq_status load_parts(dq_tokenizer_loader *l, dq_err *err)
     DQ_TRY(dq_decoder_load(&t->decoder, json_object_get(root, "decoder"), t->arena, err));
     DQ_TRY(dq_tokenizer_load_model(l, model, err));
     DQ_TRY(dq_pretokenizer_load(&t->pre, json_object_get(root, "pre_tokenizer"), l->scratch, err));
-    DQ_TRY(load_all_added(l, err));
+    bool split;
+    json_t *list = json_object_get(l->root[TOKENIZER], "added_tokens");
+    json_t *decoder = json_object_get(l->root[CONFIG], "added_tokens_decoder");
+    if (list && !json_is_null(list) && !json_is_array(list))
+        return dq_fail(err, DQ_DAMAGED, "\"added_tokens\" is not a list");
+    if (decoder && !json_is_null(decoder) && !json_is_object(decoder)) {
+        l->file = "tokenizer_config.json";
+        return dq_fail(err, DQ_DAMAGED, "\"added_tokens_decoder\" is not an object");
+    }
+    if (json_is_null(decoder)) decoder = NULL;
+    if (decoder) l->root[SPECIAL_MAP] = l->root[ADDED] = NULL; /* the older files are not read */
+    DQ_TRY(refuse_versions(l, err));
+    DQ_TRY(dq_json_bool(&split, l->root[CONFIG], "split_special_tokens", &no, err));
+    DQ_TRY(name_tokens(l, err));
+    size_t capacity = json_array_size(list) + json_object_size(decoder) +
+                      json_object_size(l->root[ADDED]) + l->n_named;
+    l->next_id = (int64_t)l->vocab_count;
+    t->added = dq_alloc(t->arena, capacity, sizeof *t->added, err);
+    if (!t->added) return err->code;
+    DQ_TRY(dq_strmap_new(&l->by_text, capacity, l->scratch, err));
+    for (size_t k = 0; k < json_array_size(list); k++) {
+        const json_t *v = json_array_get(list, k);
+        int64_t id;
+        if (!json_is_object(v))
+            return dq_fail(err, DQ_DAMAGED, "added_tokens[%zu] is not an object", k);
+        DQ_TRY(dq_json_int(&id, v, "id", 0, INT32_MAX - 1, NULL, err));
+        const bool special = (!decoder) && how_named(l, json_object_get(v, "content")) & BY_KEY;
+        DQ_TRY(add_token(l, v, id, special, err));
+    }
+    DQ_TRY(load_beside(l, decoder, err));
+    for (size_t k = 0; k < t->n_added; k++) {
+        int32_t same = dq_strmap_get(&l->by_text, t->added[k].form, t->added[k].form_len);
+        t->added[k].told_special = same >= 0 && t->added[same].special;
+        if (split && t->added[k].special) t->added[k].form_len = 0; /* found in no text */
+    }
+    DQ_TRY(dq_added_tokens_new(&t->in_raw, t->added, t->n_added, false, t->arena, err));
+    DQ_TRY(dq_added_tokens_new(&t->in_normalized, t->added, t->n_added, true, t->arena, err));
     DQ_TRY(load_pieces(l, json_object_get(model, "vocab"), err));
     DQ_TRY(load_post(t, json_object_get(root, "post_processor"), 0, err));
     t->bos = named_token(l, "bos_token");

@@ -348,44 +348,7 @@ static dq_status lists_of_merges(dq_tokenizer_lists *out, const json_t *merges, 
 
 static const bool no = false;
 static const char *const none = "";
-static const char mark[] = "\xE2\x96\x81"; /* U+2581, in place of a space */
-
-static dq_status load_type(bool *is_unigram, const json_t *model, dq_err *err)
-{
-    const char *type = none;
-    if (!json_is_object(model)) return dq_fail(err, DQ_DAMAGED, "\"model\" is not an object");
-    DQ_TRY(dq_json_text(&type, model, "type", &none, err));
-    if (!*type) { /* files of old versions; merges exist in no other model */
-        bool merges = json_object_get(model, "merges") != NULL;
-        type = merges                                           ? "BPE"
-               : json_is_array(json_object_get(model, "vocab")) ? "Unigram"
-                                                                : "unknown";
-    }
-    *is_unigram = strcmp(type, "Unigram") == 0;
-    if (!*is_unigram && strcmp(type, "BPE") != 0)
-        return dq_fail(err, DQ_MISMATCH, "model type \"%s\" is not supported yet", type);
-    return DQ_OK;
-}
-
-static dq_status check_bpe_options(const json_t *model, dq_err *err)
-{
-    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    const double zero = 0;
-    double dropout;
-    DQ_TRY(dq_json_float(&dropout, model, "dropout", &zero, err));
-    if (dropout < 0 || dropout > 0)
-        return dq_fail(err, DQ_MISMATCH, "model dropout %g is not supported: ids would be random",
-                       dropout);
-    for (size_t i = 0; i < 2; i++) {
-        const char *text;
-        DQ_TRY(dq_json_text(&text, model, affixes[i], &none, err));
-        if (*text)
-            return dq_fail(err, DQ_MISMATCH, "model %s \"%s\" is not supported yet", affixes[i],
-                           text);
-    }
-    return DQ_OK;
-}
-
+static const char mark[] = "\xE2\x96\x81";
 /* Of texts that are there twice the parser knows, if it was asked. */
 static dq_status load_vocab(dq_tokenizer_loader *l, json_t *vocab, dq_err *err)
 {
@@ -453,17 +416,6 @@ static dq_status load_merge(dq_tokenizer_loader *l, const dq_tokenizer_merge *m,
     return DQ_OK;
 }
 
-static dq_status load_merges(dq_tokenizer_loader *l, const json_t *merges, dq_err *err)
-{
-    dq_tokenizer_lists *x = &l->lists;
-    if (!l->listed) DQ_TRY(lists_of_merges(x, merges, l->scratch, err));
-    if (x->n_merges > (size_t)DQ_TOKENIZER_MAX_ID)
-        return dq_fail(err, DQ_DAMAGED, "model merges: too many");
-    DQ_TRY(dq_map64_new(&l->t->bpe.merges, x->n_merges, l->t->arena, err));
-    for (size_t i = 0; i < x->n_merges; i++) DQ_TRY(load_merge(l, &x->merge[i], (int32_t)i, err));
-    return DQ_OK;
-}
-
 /* ----- what is the same for both models ----- */
 
 /* Ids of the tokens <0x00> to <0xFF>, -1 for those that are missing; without fallback, for all. */
@@ -518,14 +470,6 @@ static const json_t *listed(const json_t *vocab, size_t i)
     return json_array_get(json_array_get(vocab, i), 0);
 }
 
-static size_t vocab_bytes(const dq_tokenizer_loader *l, const json_t *vocab)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < l->vocab_count; i++)
-        n += l->t->is_unigram ? json_string_length(listed(vocab, i)) : l->lists.token[i].len;
-    return n;
-}
-
 /* All tokens as the file writes them; pool has capacity for vocab_bytes. */
 static void list_tokens(const dq_tokenizer_loader *l, raw *token, const json_t *vocab, char *pool)
 {
@@ -542,24 +486,6 @@ static void list_tokens(const dq_tokenizer_loader *l, raw *token, const json_t *
     }
 }
 
-/* Appends one token to t->piece and, if its text is not what the file writes, to t->written. *pool is
- * moved past the text. */
-static void add_piece(dq_tokenizer *t, char **pool, raw *r)
-{
-    dq_tokenizer_entry *p = &t->piece[t->n_pieces++];
-    *p = (dq_tokenizer_entry){*pool, r->len, r->id};
-    if (!t->pre.byte_level) {
-        p->len = plain_text(t, *pool, r->s, r->len, r->id);
-    } else if (!dq_utf8_to_bytes(*pool, &p->len, r->s, r->len)) {
-        memcpy(*pool, r->s, r->len); /* the text stays */
-        p->len = r->len;
-        r->is_word = false;
-    }
-    *pool += p->len;
-    if (p->len != r->len || memcmp(p->text, r->s, r->len) != 0)
-        t->written[t->n_written++] = (dq_tokenizer_entry){r->s, r->len, r->id};
-}
-
 int dq_tokenizer_by_id(const void *x, const void *y)
 {
     const dq_tokenizer_entry *a = x, *b = y;
@@ -574,25 +500,6 @@ void dq_tokenizer_sort(dq_tokenizer_entry *entry, size_t n)
 }
 
 /* ----- BPE ----- */
-
-static dq_status load_bpe(dq_tokenizer_loader *l, const json_t *model, dq_err *err)
-{
-    dq_bpe *bpe = &l->t->bpe;
-    bool fallback;
-    const char *unknown;
-    DQ_TRY(check_bpe_options(model, err));
-    DQ_TRY(dq_json_bool(&bpe->whole_words, model, "ignore_merges", &no, err));
-    DQ_TRY(dq_json_bool(&bpe->fuse_unknown, model, "fuse_unk", &no, err));
-    DQ_TRY(dq_json_bool(&fallback, model, "byte_fallback", &no, err));
-    DQ_TRY(dq_json_text(&unknown, model, "unk_token", &none, err));
-    DQ_TRY(load_vocab(l, json_object_get(model, "vocab"), err));
-    bpe->cuts = dq_strmap_get(&l->vocab, mark, 3) >= 0;
-    DQ_TRY(load_merges(l, json_object_get(model, "merges"), err));
-    load_byte_ids(bpe->byte_id, &l->vocab, fallback);
-    bpe->unknown = *unknown ? dq_strmap_get(&l->vocab, unknown, strlen(unknown)) : -1;
-    l->lost_unknown = *unknown && bpe->unknown < 0 ? unknown : NULL;
-    return DQ_OK;
-}
 
 /* What a word begins as. */
 static dq_status load_start(dq_tokenizer_loader *l, const raw *token, dq_err *err)
@@ -651,39 +558,15 @@ static dq_status find_known(bool *known, const dq_tokenizer_loader *l, const raw
     return err->code;
 }
 
-/* The words that are one token: always (ignore_merges), and after merging. t->piece has the tokens in
- * the same order. */
-static dq_status load_words(dq_tokenizer_loader *l, const raw *token, dq_err *err)
-{
-    dq_bpe *bpe = &l->t->bpe;
-    bool *known = dq_alloc(l->scratch, l->vocab_count, sizeof *known, err);
-    if (!known) return err->code;
-    if (bpe->whole_words) DQ_TRY(dq_strmap_new(&bpe->words, l->vocab_count, l->t->arena, err));
-    DQ_TRY(dq_strmap_new(&bpe->known, l->vocab_count, l->t->arena, err));
-    if (!bpe->whole_words || bpe->cuts) DQ_TRY(find_known(known, l, token, err));
-    for (size_t i = 0; i < l->vocab_count; i++) {
-        const dq_tokenizer_entry w = word_of(l->t, token, i);
-        if (bpe->whole_words && token[i].is_word && w.len > 0)
-            dq_strmap_put(&bpe->words, w.text, w.len, w.id);
-        if (known[i]) dq_strmap_put(&bpe->known, w.text, w.len, w.id);
-    }
-    return DQ_OK;
-}
-
-static dq_status finish_bpe(dq_tokenizer_loader *l, const raw *token, dq_err *err)
-{
-    dq_bpe *bpe = &l->t->bpe;
-    bpe->byte_level = l->t->pre.byte_level;
-    bpe->cuts &= !bpe->byte_level;
-    DQ_TRY(load_start(l, token, err));
-    return load_words(l, token, err);
-}
-
 /* ----- Unigram ----- */
 
-/* Checks the list and fills the scores and l->vocab. Of two equal pieces the later one counts. */
-static dq_status load_scores(dq_tokenizer_loader *l, const json_t *vocab, dq_err *err)
+static dq_status load_unigram(dq_tokenizer_loader *l, const json_t *model, dq_err *err)
 {
+    dq_unigram *u = &l->t->unigram;
+    const int64_t absent = -1;
+    int64_t unknown;
+    DQ_TRY(dq_json_bool(&u->fallback, model, "byte_fallback", &no, err));
+    const json_t *vocab = json_object_get(model, "vocab");
     size_t n = l->vocab_count = json_array_size(vocab);
     double lowest = 0, *score;
     if (!json_is_array(vocab)) return dq_fail(err, DQ_DAMAGED, "model vocab is not a list");
@@ -706,16 +589,6 @@ static dq_status load_scores(dq_tokenizer_loader *l, const json_t *vocab, dq_err
     l->t->unigram.score = score;
     l->t->unigram.n = n;
     l->t->unigram.unknown_score = lowest - 10;
-    return DQ_OK;
-}
-
-static dq_status load_unigram(dq_tokenizer_loader *l, const json_t *model, dq_err *err)
-{
-    dq_unigram *u = &l->t->unigram;
-    const int64_t absent = -1;
-    int64_t unknown;
-    DQ_TRY(dq_json_bool(&u->fallback, model, "byte_fallback", &no, err));
-    DQ_TRY(load_scores(l, json_object_get(model, "vocab"), err));
     DQ_TRY(dq_json_int(&unknown, model, "unk_id", 0, DQ_TOKENIZER_MAX_ID, &absent, err));
     if (unknown < 0) /* the reference fails at the first unknown character, fallback or not */
         return dq_fail(err, DQ_MISMATCH,
@@ -729,38 +602,65 @@ static dq_status load_unigram(dq_tokenizer_loader *l, const json_t *model, dq_er
     return DQ_OK;
 }
 
-static dq_status finish_unigram(dq_tokenizer_loader *l, const raw *token, dq_err *err)
-{
-    dq_unigram *u = &l->t->unigram;
-    size_t used = 0;
-    dq_unigram_piece *piece = dq_alloc(l->scratch, u->n, sizeof *piece, err);
-    if (!piece) return err->code;
-    if (l->t->pre.byte_level)
-        return dq_fail(err, DQ_MISMATCH,
-                       "a Unigram model after a ByteLevel pre_tokenizer is not supported yet");
-    DQ_TRY(dq_strmap_new(&u->pieces, u->n, l->t->arena, err));
-    for (size_t i = 0; i < u->n; i++) {
-        const raw *r = &token[i];
-        if (dq_strmap_get(&l->vocab, r->s, r->len) != r->id) continue; /* a later one is equal */
-        dq_strmap_put(&u->pieces, r->s, r->len, r->id);
-        piece[used++] = (dq_unigram_piece){r->s, r->len, r->id};
-    }
-    return dq_unigram_trie(u, piece, used, l->t->arena, err);
-}
-
 /* ----- both ----- */
 
 dq_status dq_tokenizer_load_model(dq_tokenizer_loader *l, json_t *model, dq_err *err)
 {
-    DQ_TRY(load_type(&l->t->is_unigram, model, err));
-    return l->t->is_unigram ? load_unigram(l, model, err) : load_bpe(l, model, err);
+    const char *type = none;
+    if (!json_is_object(model)) return dq_fail(err, DQ_DAMAGED, "\"model\" is not an object");
+    DQ_TRY(dq_json_text(&type, model, "type", &none, err));
+    if (!*type) { /* files of old versions; merges exist in no other model */
+        bool merges = json_object_get(model, "merges") != NULL;
+        type = merges                                           ? "BPE"
+               : json_is_array(json_object_get(model, "vocab")) ? "Unigram"
+                                                                : "unknown";
+    }
+    l->t->is_unigram = strcmp(type, "Unigram") == 0;
+    if (!l->t->is_unigram && strcmp(type, "BPE") != 0)
+        return dq_fail(err, DQ_MISMATCH, "model type \"%s\" is not supported yet", type);
+    if (l->t->is_unigram) return load_unigram(l, model, err);
+    dq_bpe *bpe = &l->t->bpe;
+    bool fallback;
+    const char *unknown;
+    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    const double zero = 0;
+    double dropout;
+    DQ_TRY(dq_json_float(&dropout, model, "dropout", &zero, err));
+    if (dropout < 0 || dropout > 0)
+        return dq_fail(err, DQ_MISMATCH, "model dropout %g is not supported: ids would be random",
+                       dropout);
+    for (size_t i = 0; i < 2; i++) {
+        const char *text;
+        DQ_TRY(dq_json_text(&text, model, affixes[i], &none, err));
+        if (*text)
+            return dq_fail(err, DQ_MISMATCH, "model %s \"%s\" is not supported yet", affixes[i],
+                           text);
+    }
+    DQ_TRY(dq_json_bool(&bpe->whole_words, model, "ignore_merges", &no, err));
+    DQ_TRY(dq_json_bool(&bpe->fuse_unknown, model, "fuse_unk", &no, err));
+    DQ_TRY(dq_json_bool(&fallback, model, "byte_fallback", &no, err));
+    DQ_TRY(dq_json_text(&unknown, model, "unk_token", &none, err));
+    DQ_TRY(load_vocab(l, json_object_get(model, "vocab"), err));
+    bpe->cuts = dq_strmap_get(&l->vocab, mark, 3) >= 0;
+    dq_tokenizer_lists *x = &l->lists;
+    if (!l->listed) DQ_TRY(lists_of_merges(x, json_object_get(model, "merges"), l->scratch, err));
+    if (x->n_merges > (size_t)DQ_TOKENIZER_MAX_ID)
+        return dq_fail(err, DQ_DAMAGED, "model merges: too many");
+    DQ_TRY(dq_map64_new(&l->t->bpe.merges, x->n_merges, l->t->arena, err));
+    for (size_t i = 0; i < x->n_merges; i++) DQ_TRY(load_merge(l, &x->merge[i], (int32_t)i, err));
+    load_byte_ids(bpe->byte_id, &l->vocab, fallback);
+    bpe->unknown = *unknown ? dq_strmap_get(&l->vocab, unknown, strlen(unknown)) : -1;
+    l->lost_unknown = *unknown && bpe->unknown < 0 ? unknown : NULL;
+    return DQ_OK;
 }
 
 dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, const json_t *vocab, size_t extra,
                                    dq_err *err)
 {
     dq_tokenizer *t = l->t;
-    size_t bytes = vocab_bytes(l, vocab);
+    size_t bytes = 0;
+    for (size_t i = 0; i < l->vocab_count; i++)
+        bytes += l->t->is_unigram ? json_string_length(listed(vocab, i)) : l->lists.token[i].len;
     raw *token = dq_alloc(l->scratch, l->vocab_count, sizeof *token, err);
     char *pool = dq_alloc(t->arena, bytes, 2, err);
     t->piece = dq_alloc(t->arena, l->vocab_count + extra, sizeof *t->piece, err);
@@ -768,9 +668,58 @@ dq_status dq_tokenizer_load_pieces(dq_tokenizer_loader *l, const json_t *vocab, 
     if (!token || !pool || !t->piece || !t->written) return err->code;
     list_tokens(l, token, vocab, pool);
     pool += bytes;
-    for (size_t i = 0; i < l->vocab_count; i++) add_piece(t, &pool, &token[i]);
+    for (size_t i = 0; i < l->vocab_count; i++) {
+        raw *r = &token[i];
+        dq_tokenizer_entry *p = &t->piece[t->n_pieces++];
+        *p = (dq_tokenizer_entry){pool, r->len, r->id};
+        if (!t->pre.byte_level) {
+            p->len = plain_text(t, pool, r->s, r->len, r->id);
+        } else if (!dq_utf8_to_bytes(pool, &p->len, r->s, r->len)) {
+            memcpy(pool, r->s, r->len); /* the text stays */
+            p->len = r->len;
+            r->is_word = false;
+        }
+        pool += p->len;
+        if (p->len != r->len || memcmp(p->text, r->s, r->len) != 0)
+            t->written[t->n_written++] = (dq_tokenizer_entry){r->s, r->len, r->id};
+    }
     dq_tokenizer_sort(t->written, t->n_written);
-    return t->is_unigram ? finish_unigram(l, token, err) : finish_bpe(l, token, err);
+    if (t->is_unigram) {
+        dq_unigram *u = &l->t->unigram;
+        size_t used = 0;
+        dq_unigram_piece *piece = dq_alloc(l->scratch, u->n, sizeof *piece, err);
+        if (!piece) return err->code;
+        if (l->t->pre.byte_level)
+            return dq_fail(err, DQ_MISMATCH,
+                           "a Unigram model after a ByteLevel pre_tokenizer is not supported yet");
+        DQ_TRY(dq_strmap_new(&u->pieces, u->n, l->t->arena, err));
+        for (size_t j = 0; j < u->n; j++) {
+            const raw *r = &token[j];
+            if (dq_strmap_get(&l->vocab, r->s, r->len) != r->id)
+                continue; /* a later one is equal */
+            dq_strmap_put(&u->pieces, r->s, r->len, r->id);
+            piece[used++] = (dq_unigram_piece){r->s, r->len, r->id};
+        }
+        return dq_unigram_trie(u, piece, used, l->t->arena, err);
+    }
+    dq_bpe *bpe = &l->t->bpe;
+    bpe->byte_level = l->t->pre.byte_level;
+    bpe->cuts &= !bpe->byte_level;
+    DQ_TRY(load_start(l, token, err));
+    /* The words that are one token: always (ignore_merges), and after merging. t->piece has the tokens in
+     * the same order. */
+    bool *known = dq_alloc(l->scratch, l->vocab_count, sizeof *known, err);
+    if (!known) return err->code;
+    if (bpe->whole_words) DQ_TRY(dq_strmap_new(&bpe->words, l->vocab_count, l->t->arena, err));
+    DQ_TRY(dq_strmap_new(&bpe->known, l->vocab_count, l->t->arena, err));
+    if (!bpe->whole_words || bpe->cuts) DQ_TRY(find_known(known, l, token, err));
+    for (size_t k = 0; k < l->vocab_count; k++) {
+        const dq_tokenizer_entry w = word_of(l->t, token, k);
+        if (bpe->whole_words && token[k].is_word && w.len > 0)
+            dq_strmap_put(&bpe->words, w.text, w.len, w.id);
+        if (known[k]) dq_strmap_put(&bpe->known, w.text, w.len, w.id);
+    }
+    return DQ_OK;
 }
 
 /* ---- Added tokens ----
