@@ -111,15 +111,6 @@ void dq_cpu_rope_table(dq_backend *b, dq_mat table, const int32_t *pos, const dq
     }
 }
 
-static void rotate_adjacent(float *x, const float *cos, const float *sin, int64_t half)
-{
-    for (int64_t i = 0; i < half; i++) {
-        const float lo = x[2 * i], hi = x[2 * i + 1];
-        x[2 * i] = lo * cos[i] - hi * sin[i];
-        x[2 * i + 1] = hi * cos[i] + lo * sin[i];
-    }
-}
-
 void dq_cpu_rope(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order)
 {
     if (b->err.code != DQ_OK) return;
@@ -132,8 +123,13 @@ void dq_cpu_rope(dq_backend *b, dq_mat x, dq_mat table, dq_rope_order order)
             float *at = x.p + i * x.cols + h;
             if (order == DQ_ROPE_HALVES)
                 simd->rotate(at, at + half, c, s, half);
-            else
-                rotate_adjacent(at, c, s, half);
+            else {
+                for (int64_t k = 0; k < half; k++) {
+                    const float lo = at[2 * k], hi = at[2 * k + 1];
+                    at[2 * k] = lo * c[k] - hi * s[k];
+                    at[2 * k + 1] = hi * c[k] + lo * s[k];
+                }
+            }
         }
     }
 }

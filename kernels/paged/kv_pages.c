@@ -45,23 +45,6 @@ static bool factor(double *u, const double *gram, double add, int64_t cols, int6
     return true;
 }
 
-/* `inverse` is of zeros. */
-static void invert(float *right, double *inverse, const double *u, int64_t cols, int64_t ld)
-{
-    for (int64_t i = cols - 1; i >= 0; i--) {
-        double *row = inverse + i * ld;
-        row[i] = 1.0;
-        for (int64_t j = i + 1; j < cols; j++) {
-            const double f = u[i * ld + j], *from = inverse + j * ld;
-            for (int64_t c = j; c < cols; c++) row[c] -= f * from[c];
-        }
-        for (int64_t c = i; c < cols; c++) {
-            row[c] /= u[i * ld + i];
-            right[i * ld + c] = (float)row[c];
-        }
-    }
-}
-
 bool dq_key_factor(float *right, double *work, const double *gram, int64_t cols, int64_t ld)
 {
     const size_t n = (size_t)(cols * ld);
@@ -72,7 +55,18 @@ bool dq_key_factor(float *right, double *work, const double *gram, int64_t cols,
     if (!isfinite(add)) return false;
     memset(inverse, 0, n * sizeof *inverse);
     memset(right, 0, n * sizeof *right);
-    invert(right, inverse, u, cols, ld);
+    for (int64_t k = cols - 1; k >= 0; k--) {
+        double *row = inverse + k * ld;
+        row[k] = 1.0;
+        for (int64_t j = k + 1; j < cols; j++) {
+            const double f = u[k * ld + j], *from = inverse + j * ld;
+            for (int64_t c = j; c < cols; c++) row[c] -= f * from[c];
+        }
+        for (int64_t c = k; c < cols; c++) {
+            row[c] /= u[k * ld + k];
+            right[k * ld + c] = (float)row[c];
+        }
+    }
     return true;
 }
 
@@ -87,18 +81,6 @@ void dq_span_rows_place(int64_t *at, const dq_attention_spans *spans, const dq_b
     for (int i = 0; i < batch->n_seq; i++)
         at[i + 1] =
             at[i] + batch->cu_rows[i + 1] - dq_attention_spans_first(spans, batch->cu_rows, i);
-}
-
-static void place_keys(dq_span_rows *s, const dq_attend_args *args)
-{
-    const int n_groups = args->attn->map->n_groups;
-    for (int l = 0; l < args->batch->n_seq * n_groups; l++) {
-        const int i = l / n_groups;
-        s->key[l + 1] = s->key[l];
-        if (s->at[i + 1] > s->at[i])
-            s->key[l + 1] +=
-                dq_kv_list_of(args->kv, args->batch->seq[i], args->layer, l % n_groups)->count;
-    }
 }
 
 /* Classes of the tokens of list l. */
@@ -136,7 +118,14 @@ bool dq_span_rows_new(dq_backend *b, dq_span_rows *s, const dq_attend_args *args
     if (s->at && s->key) {
         dq_span_rows_place(s->at, args->spans, args->batch);
         s->n = s->at[n_seq];
-        place_keys(s, args);
+        const int n_groups = args->attn->map->n_groups;
+        for (int l = 0; l < args->batch->n_seq * n_groups; l++) {
+            const int i = l / n_groups;
+            s->key[l + 1] = s->key[l];
+            if (s->at[i + 1] > s->at[i])
+                s->key[l + 1] +=
+                    dq_kv_list_of(args->kv, args->batch->seq[i], args->layer, l % n_groups)->count;
+        }
         s->label = dq_block_new((size_t)s->key[n_lists] + 1, sizeof *s->label, &b->err);
     }
     bool ok = s->label != NULL;
@@ -348,19 +337,6 @@ static dq_kv_page *kv_page_copy(dq_kv *kv, const dq_kv_page *p, int group)
     if (ok) return own;
     kv_page_drop(kv, own, group);
     return NULL;
-}
-
-/* Forgets codes of slots from `at` on, which are written next. The page has its plain parts. */
-static void kv_page_cut(dq_kv *kv, dq_kv_page *p, int group, int64_t at)
-{
-    if (p->coded > at) {
-        const int32_t cut = p->pos[at] / DQ_PAGE_TOKENS; /* sets of it are made again, whole */
-        while (kv->by_page && at > 0 && p->pos[at - 1] / DQ_PAGE_TOKENS == cut) at--;
-        p->coded = p->due = (int16_t)at;
-        if (kv->by_page && at < DQ_PAGE_TOKENS) p->begins &= (1ull << at) - 1;
-    }
-    /* without a coded token the sinks are like any other */
-    if (p->coded <= p->n_sinks) free_codes(kv, p, group);
 }
 
 static void free_plain(dq_kv *kv, dq_kv_page *p, int group, int side)
@@ -805,7 +781,15 @@ static bool open_tail(dq_kv *kv, dq_kv_list *list, int group, int64_t tail, int6
     list->page[tail] = own;
     if (own != p) kv_page_drop(kv, p, group);
     if (!kv_page_add_plain(kv, own, group, at)) return false;
-    kv_page_cut(kv, own, group, at);
+    /* Forgets codes of slots from `at` on, which are written next. The page has its plain parts. */
+    if (own->coded > at) {
+        const int32_t cut = own->pos[at] / DQ_PAGE_TOKENS; /* sets of it are made again, whole */
+        while (kv->by_page && at > 0 && own->pos[at - 1] / DQ_PAGE_TOKENS == cut) at--;
+        own->coded = own->due = (int16_t)at;
+        if (kv->by_page && at < DQ_PAGE_TOKENS) own->begins &= (1ull << at) - 1;
+    }
+    /* without a coded token the sinks are like any other */
+    if (own->coded <= own->n_sinks) free_codes(kv, own, group);
     return true;
 }
 
@@ -864,13 +848,6 @@ static bool grow_lists(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batc
     return true;
 }
 
-/* n tokens that the device has written after the list's count. */
-static void count_tokens(dq_kv_list *list, const int32_t *pos, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++, list->count++)
-        list->page[list->count / DQ_PAGE_TOKENS]->pos[list->count % DQ_PAGE_TOKENS] = pos[i];
-}
-
 void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *batch, dq_mat k,
                         dq_mat v)
 {
@@ -880,8 +857,10 @@ void dq_kv_pages_append(dq_backend *b, dq_kv *kv, int layer, const dq_batch *bat
     for (int task = 0; task < batch->n_seq * groups; task++) {
         const int i = task / groups;
         const int64_t first = batch->cu_rows[i], n = batch->cu_rows[i + 1] - first;
-        count_tokens(&kv->seq[batch->seq[i]][layer * groups + task % groups], batch->pos + first,
-                     n);
+        dq_kv_list *list = &kv->seq[batch->seq[i]][layer * groups + task % groups];
+        for (int64_t j = 0; j < n; j++, list->count++)
+            list->page[list->count / DQ_PAGE_TOKENS]->pos[list->count % DQ_PAGE_TOKENS] =
+                batch->pos[first + j];
     }
     if (!kv->has_codes || kv_make_codes(b, kv, layer, batch, 0)) return;
     for (int task = 0; task < batch->n_seq * groups; task++) {
@@ -964,20 +943,13 @@ static bool same_set(const dq_kv_list *list, int64_t a, int64_t b)
            dq_kv_sets(p, a % DQ_PAGE_TOKENS + 1) == dq_kv_sets(p, b % DQ_PAGE_TOKENS + 1);
 }
 
-/* Positions below it are due as codes. Codes from there on were made for a copy that went farther, or for rows taken back
- * since: a set of them may be of tokens that are not kept. */
-static int32_t due_end(const dq_kv *kv, const dq_kv_list *list)
-{
-    const int32_t end =
-        dq_kv_coded_end(&kv->spec, dq_kv_pos(list, list->count - 1) + dq_kv_ahead(&kv->spec));
-    return end > list->compacted ? end : list->compacted;
-}
-
 /* A page with tokens kept[0..n-1] of the list and the parts that they still need. */
 static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, const int32_t *kept,
                               int64_t n)
 {
-    const int32_t due = due_end(kv, list);
+    const int32_t end =
+        dq_kv_coded_end(&kv->spec, dq_kv_pos(list, list->count - 1) + dq_kv_ahead(&kv->spec));
+    const int32_t due = end > list->compacted ? end : list->compacted;
     int32_t sinks = 0, coded = 0;
     uint64_t begins = 0;
     bool plain = false, wide[2] = {false, false};
@@ -1013,22 +985,6 @@ static dq_kv_page *dense_page(dq_kv *kv, const dq_kv_list *list, int group, cons
     return NULL;
 }
 
-/* Pages of `dense` take the place of the list's from `whole` on. */
-static void replace_pages(dq_kv *kv, dq_kv_list *list, int group, int64_t whole, dq_kv_list *dense)
-{
-    list_cut(kv, list, group, whole);
-    for (int64_t p = 0; p < dense->n_pages; p++) {
-        dq_kv_page *page = dense->page[p];
-        list->page[list->n_pages++] = page;
-        if (page->agreed && list->agreed == whole + p) {
-            list->agreed++;
-        } else {
-            page->agreed = 0;
-        }
-    }
-    dense->n_pages = 0;
-}
-
 void dq_kv_pages_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int group,
                       const int32_t *kept, int64_t n)
 {
@@ -1061,7 +1017,18 @@ void dq_kv_pages_keep(dq_backend *b, dq_kv *kv, int32_t seq, int layer, int grou
         ok = kv->device->move(b, kv, page, group, list, from, some);
     }
     if (ok) {
-        replace_pages(kv, list, group, whole, &dense);
+        /* Pages of `dense` take the place of the list's from `whole` on. */
+        list_cut(kv, list, group, whole);
+        for (int64_t k = 0; k < dense.n_pages; k++) {
+            dq_kv_page *page = dense.page[k];
+            list->page[list->n_pages++] = page;
+            if (page->agreed && list->agreed == whole + k) {
+                list->agreed++;
+            } else {
+                page->agreed = 0;
+            }
+        }
+        dense.n_pages = 0;
         list->count = n;
     }
     list_free(kv, &dense, group);

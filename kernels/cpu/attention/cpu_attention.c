@@ -704,23 +704,6 @@ typedef struct work {
     dq_span_mass *mass; /* [spans.n][n_out][n_classes], NULL: none */
 } work;
 
-static bool observes(const work *w)
-{
-    return w->args->columns || w->measure || w->look || w->mass;
-}
-
-/* Keys of one tile of positions are neighbours in the list, wherever kept tokens ended up. */
-static void find_edges(scratch *s, const dq_kv_list *list, int64_t keys)
-{
-    s->n_edges = 0;
-    for (int64_t i = 0; i < keys; i++) {
-        if (i + 1 == keys ||
-            dq_kv_pos(list, i + 1) / DQ_PAGE_TOKENS != dq_kv_pos(list, i) / DQ_PAGE_TOKENS) {
-            s->edge[s->n_edges++] = (int32_t)(i + 1);
-        }
-    }
-}
-
 static void round_run(const dq_simd *simd, float *x, int64_t n, float absmax, float qmax)
 {
     if (absmax == 0.0f) {
@@ -748,19 +731,6 @@ static void round_tiles(const work *w, scratch *s, float *x, int64_t ld, int64_t
     }
 }
 
-/* Rounding keeps order: the largest rounded logit is the largest one rounded. */
-static float round_row(const work *w, float *x, int64_t n, float top, const dq_kv_rows *rows,
-                       int head, float qmax)
-{
-    const dq_attend_args *args = w->args;
-    const float absmax = args->logit.granularity == DQ_GRANULARITY_ROW
-                             ? w->simd->absmax(x, n)
-                             : args->absmax[rows->seq * args->attn->map->n_q + head];
-    round_run(w->simd, x, n, absmax, qmax);
-    round_run(w->simd, &top, 1, absmax, qmax);
-    return top;
-}
-
 /* S in a slot, the rows' largest known, becomes exp(S - max), zero where the row sees nothing, with sums in s->sum. A row is done with
  * while it is in a near cache; a tile needs all its rows. */
 static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const dq_kv_rows *rows,
@@ -776,57 +746,16 @@ static void softmax_rows(const work *w, scratch *s, int slot, int64_t ld, const 
         float *row = x + r * ld;
         const int64_t n = s->visible[r];
         float top = tiles ? w->simd->max(row, n) : largest[r];
-        if (rounds && !tiles) top = round_row(w, row, n, top, rows, head, qmax);
+        if (rounds && !tiles) {
+            const dq_attend_args *args = w->args;
+            const float absmax = args->logit.granularity == DQ_GRANULARITY_ROW
+                                     ? w->simd->absmax(row, n)
+                                     : args->absmax[rows->seq * args->attn->map->n_q + head];
+            round_run(w->simd, row, n, absmax, qmax);
+            round_run(w->simd, &top, 1, absmax, qmax);
+        }
         s->sum[slot][r] = w->simd->exp_sum(row, row, n, top);
         memset(row + n, 0, (size_t)(keys - n) * sizeof *row);
-    }
-}
-
-/* What others want to know of the maps before they are subtracted. */
-static void observe_maps(const work *w, const scratch *s, int64_t ld, const dq_kv_rows *rows,
-                         const dq_kv_list *list, const bundle *u, int i)
-{
-    dq_cpu_column_job job = {.args = w->args,
-                             .list = list,
-                             .rows = *rows,
-                             .out = u->out[i],
-                             .p = {s->slot[u->first[i]], NULL},
-                             .sum = {s->sum[u->first[i]], NULL},
-                             .ld = ld,
-                             .visible = s->visible};
-    if (w->args->attn->map->n_maps == 2) {
-        job.p[1] = s->slot[u->second[i]];
-        job.sum[1] = s->sum[u->second[i]];
-    }
-    if (w->args->columns) dq_cpu_count_columns(&job);
-    const int64_t head = (int64_t)rows->seq * w->args->attn->map->n_out + job.out;
-    if (w->measure) dq_cpu_measure(w->simd, &job, &w->measure[head]);
-    if (w->look) dq_cpu_look(&job, &w->look[head]);
-    if (w->mass) dq_cpu_count_spans(&job, w->mass, &w->spans);
-}
-
-/* What the two maps of an output head are multiplied with before they are subtracted. */
-static void find_factors(const work *w, scratch *s, const dq_kv_rows *rows, const bundle *u, int i)
-{
-    const int first = u->first[i], second = u->second[i];
-    if (w->args->attn->map->n_maps == 1) return;
-    for (int64_t r = 0; r < rows->n; r++) {
-        s->by[i][r][0] = (float)(1.0 / s->sum[first][r]);
-        s->by[i][r][1] =
-            (float)((double)dq_cpu_lambda(w->args, rows->first + r, u->out[i]) / s->sum[second][r]);
-    }
-}
-
-/* One page of the first map's slot becomes P1 - lambda P2, just before it is needed; a single map stays
- * exp(S - max): y is divided instead. */
-static void subtract_page(const work *w, const scratch *s, int64_t ld, const dq_kv_rows *rows,
-                          const bundle *u, int i, int64_t p)
-{
-    if (w->args->attn->map->n_maps == 1) return;
-    for (int64_t r = 0; r < rows->n; r++) {
-        float *p1 = s->slot[u->first[i]] + r * ld + p * DQ_PAGE_TOKENS;
-        const float *p2 = s->slot[u->second[i]] + r * ld + p * DQ_PAGE_TOKENS;
-        w->simd->diff(p1, p1, p2, dq_kv_slots(s->visible[r], p), s->by[i][r][0], s->by[i][r][1]);
     }
 }
 
@@ -857,7 +786,17 @@ static void times_values(const work *w, const scratch *s, int64_t ld, const dq_k
     chain_heads(next, again, head, n_slabs);
     for (int64_t p = 0; p * DQ_PAGE_TOKENS < keys; p++) {
         const int n_at = dq_kv_page_spans(at, span, n_spans, p);
-        for (int i = 0; i < u->n_outs; i++) subtract_page(w, s, ld, rows, u, i, p);
+        for (int i = 0; i < u->n_outs; i++) {
+            /* One page of the first map's slot becomes P1 - lambda P2, just before it is needed; a single map stays
+             * exp(S - max): y is divided instead. */
+            if (w->args->attn->map->n_maps == 1) continue;
+            for (int64_t r = 0; r < rows->n; r++) {
+                float *p1 = s->slot[u->first[i]] + r * ld + p * DQ_PAGE_TOKENS;
+                const float *p2 = s->slot[u->second[i]] + r * ld + p * DQ_PAGE_TOKENS;
+                w->simd->diff(p1, p1, p2, dq_kv_slots(s->visible[r], p), s->by[i][r][0],
+                              s->by[i][r][1]);
+            }
+        }
         for (int i = 0; i < n_slabs * n_at; i++) {
             const dq_kv_span *a = &at[i % n_at];
             const int first = i / n_at;
@@ -964,9 +903,37 @@ static void attend_bundle(const work *w, scratch *s, int64_t ld, const dq_kv_row
         softmax_rows(w, s, u->slot[i], ld, rows, u->head[i], keys, top[i]);
     }
     /* all of them first: subtracting overwrites maps */
-    for (int i = 0; observes(w) && i < u->n_outs; i++) observe_maps(w, s, ld, rows, list, u, i);
+    for (int i = 0; (w->args->columns || w->measure || w->look || w->mass) && i < u->n_outs; i++) {
+        dq_cpu_column_job job = {.args = w->args,
+                                 .list = list,
+                                 .rows = *rows,
+                                 .out = u->out[i],
+                                 .p = {s->slot[u->first[i]], NULL},
+                                 .sum = {s->sum[u->first[i]], NULL},
+                                 .ld = ld,
+                                 .visible = s->visible};
+        if (w->args->attn->map->n_maps == 2) {
+            job.p[1] = s->slot[u->second[i]];
+            job.sum[1] = s->sum[u->second[i]];
+        }
+        if (w->args->columns) dq_cpu_count_columns(&job);
+        const int64_t head = (int64_t)rows->seq * w->args->attn->map->n_out + job.out;
+        if (w->measure) dq_cpu_measure(w->simd, &job, &w->measure[head]);
+        if (w->look) dq_cpu_look(&job, &w->look[head]);
+        if (w->mass) dq_cpu_count_spans(&job, w->mass, &w->spans);
+    }
     if (w->dst.p) {
-        for (int i = 0; i < u->n_outs; i++) find_factors(w, s, rows, u, i);
+        for (int i = 0; i < u->n_outs; i++) {
+            /* What the two maps of an output head are multiplied with before they are subtracted. */
+            const int first = u->first[i], second = u->second[i];
+            if (w->args->attn->map->n_maps == 1) continue;
+            for (int64_t r = 0; r < rows->n; r++) {
+                s->by[i][r][0] = (float)(1.0 / s->sum[first][r]);
+                s->by[i][r][1] =
+                    (float)((double)dq_cpu_lambda(w->args, rows->first + r, u->out[i]) /
+                            s->sum[second][r]);
+            }
+        }
         if (token)
             token_values(w, s, rows, list, u, keys);
         else
@@ -985,7 +952,16 @@ static void attend_block(const work *w, scratch *s, int64_t ld, const dq_kv_rows
     const dq_head_order *map = w->args->attn->map;
     for (int64_t r = 0; r < rows->n; r++) s->visible[r] = dq_kv_visible(list, rows->pos[r]);
     const int64_t keys = s->visible[rows->n - 1];
-    if (dq_logit_by_tile(w->args->logit)) find_edges(s, list, keys);
+    if (dq_logit_by_tile(w->args->logit)) {
+        /* Keys of one tile of positions are neighbours in the list, wherever kept tokens ended up. */
+        s->n_edges = 0;
+        for (int64_t i = 0; i < keys; i++) {
+            if (i + 1 == keys ||
+                dq_kv_pos(list, i + 1) / DQ_PAGE_TOKENS != dq_kv_pos(list, i) / DQ_PAGE_TOKENS) {
+                s->edge[s->n_edges++] = (int32_t)(i + 1);
+            }
+        }
+    }
     s->held = s->kept = -1;
     for (int out = t->out_first; out < t->out_end && !dq_os_stop_signal();) {
         bundle u;
@@ -1011,32 +987,6 @@ static int64_t max_keys(const dq_attend_args *args)
         }
     }
     return max;
-}
-
-/* Maxima are the same in any order. */
-static bool sums_columns(const dq_columns *c)
-{
-    return c && (c->mass[0] || c->mass[1] || c->lambda_mass || c->diff);
-}
-
-static plan plan_blocks(const dq_attend_args *args)
-{
-    const dq_head_order *map = args->attn->map;
-    plan p = {.keys = max_keys(args), .block_rows = DQ_PAGE_TOKENS, .slots = map->n_maps};
-    const bool tiles = dq_logit_by_tile(args->logit);
-    const int useful = map->n_q < MAX_SLOTS ? map->n_q : MAX_SLOTS;
-    if (!tiles) p.block_rows = dq_cpu_block_rows(p.keys, map->n_maps);
-    /* a block decides in which order sums are added; so it may not depend on the other sequences */
-    if (!tiles && sums_columns(args->columns)) p.block_rows = LEAST_ROWS;
-    if (args->batch->n_rows < p.block_rows) p.block_rows = args->batch->n_rows;
-    const int64_t floats = p.block_rows * dq_cpu_row_floats(p.keys);
-    const int64_t max = p.block_rows < LEAST_ROWS ? BLOCK_FLOATS : NEAR_FLOATS;
-    while (p.slots < useful && (p.slots + 1) * floats <= max) p.slots++;
-    p.bytes = (size_t)(p.slots * floats + dq_cpu_score_floats(args, p.block_rows, p.slots)) *
-              sizeof(float);
-    p.bytes += (size_t)cpu_token_floats(args, p.slots) * sizeof(float);
-    p.bytes += (size_t)(p.keys + 16) * sizeof(int32_t);
-    return p;
 }
 
 static void run_task(const work *w, const dq_cpu_task *t, const plan *p, void *block)
@@ -1102,7 +1052,24 @@ void dq_cpu_attend(dq_backend *b, dq_mat dst, const dq_attend_args *args)
 {
     if (b->err.code != DQ_OK) return;
     work w = {.cpu = dq_cpu_of(b), .simd = dq_cpu_of(b)->simd, .args = args, .dst = dst};
-    const plan p = plan_blocks(args);
+    const dq_head_order *map = args->attn->map;
+    plan p = {.keys = max_keys(args), .block_rows = DQ_PAGE_TOKENS, .slots = map->n_maps};
+    const bool tiles = dq_logit_by_tile(args->logit);
+    const int useful = map->n_q < MAX_SLOTS ? map->n_q : MAX_SLOTS;
+    if (!tiles) p.block_rows = dq_cpu_block_rows(p.keys, map->n_maps);
+    /* a block decides in which order sums are added; so it may not depend on the other sequences */
+    if (!tiles && args->columns &&
+        (args->columns->mass[0] || args->columns->mass[1] || args->columns->lambda_mass ||
+         args->columns->diff))
+        p.block_rows = LEAST_ROWS;
+    if (args->batch->n_rows < p.block_rows) p.block_rows = args->batch->n_rows;
+    const int64_t floats = p.block_rows * dq_cpu_row_floats(p.keys);
+    const int64_t max = p.block_rows < LEAST_ROWS ? BLOCK_FLOATS : NEAR_FLOATS;
+    while (p.slots < useful && (p.slots + 1) * floats <= max) p.slots++;
+    p.bytes = (size_t)(p.slots * floats + dq_cpu_score_floats(args, p.block_rows, p.slots)) *
+              sizeof(float);
+    p.bytes += (size_t)cpu_token_floats(args, p.slots) * sizeof(float);
+    p.bytes += (size_t)(p.keys + 16) * sizeof(int32_t);
     const int parts = cpu_task_parts(args, b->threads);
     const int64_t n = cpu_tasks(NULL, args, parts);
     dq_cpu_task *tasks = dq_cpu_shared(b, (size_t)(n + 1) * sizeof *tasks);

@@ -148,16 +148,6 @@ static void add_map(double *sums, const float *p, int64_t n, float a)
     for (int64_t i = 0; i < n; i++) sums[i] += (double)(p[i] * a);
 }
 
-/* |P1 - lambda P2| with the roundings of the subtraction itself. */
-static void add_difference(double *sums, const float *p1, const float *p2, int64_t n, float a,
-                           float b)
-{
-    for (int64_t i = 0; i < n; i++) {
-        const float x = p1[i] * a, y = p2 ? p2[i] * b : 0.0f;
-        sums[i] += (double)fabsf(x - y);
-    }
-}
-
 /* The sum of p in 8 interleaved lanes. */
 static double sum_of(const float *p, int64_t n)
 {
@@ -190,42 +180,11 @@ static void raise_peaks(double *peak, const float *p, int64_t n, double a)
     }
 }
 
-/* Row r's part in the column `peak`. */
-static void add_peaks(const dq_cpu_column_job *j, int64_t r, double *peak, const dq_column_part *t)
-{
-    for (int m = 0; m < 2 && j->p[m]; m++) {
-        const float *p = j->p[m] + r * j->ld;
-        const double weight =
-            m ? fabs((double)dq_cpu_lambda(j->args, j->rows.first + r, j->out)) : 1.0;
-        raise_peaks(peak + t->from, p + t->from, t->to - t->from,
-                    weight * part_scale(p, j->sum[m][r], t, j->visible[r]));
-    }
-}
-
 /* Index of the job's sequence and group. */
 static int64_t list_of(const dq_cpu_column_job *j)
 {
     const dq_head_order *map = j->args->attn->map;
     return (int64_t)j->rows.seq * map->n_groups + map->group[map->head[j->out].v[0]];
-}
-
-static void count_row(const dq_cpu_column_job *j, int64_t r, int64_t at)
-{
-    const dq_columns *c = j->args->columns;
-    const float *p1 = j->p[0] + r * j->ld, *p2 = j->p[1] ? j->p[1] + r * j->ld : NULL;
-    const int64_t n = j->visible[r];
-    const float a = (float)(1.0 / j->sum[0][r]);
-    float b = 0.0f, lambda_b = 0.0f;
-    if (p2) {
-        b = (float)(1.0 / j->sum[1][r]);
-        lambda_b =
-            (float)((double)dq_cpu_lambda(j->args, j->rows.first + r, j->out) / j->sum[1][r]);
-    }
-    if (c->mass[0]) add_map(c->mass[0] + at, p1, n, a);
-    if (c->mass[1] && p2) add_map(c->mass[1] + at, p2, n, b);
-    if (c->lambda_mass && p2) add_map(c->lambda_mass + at, p2, n, lambda_b);
-    if (c->diff) add_difference(c->diff + at, p1, p2, n, a, lambda_b);
-    if (c->peak) add_peaks(j, r, c->peak + at, &c->part[list_of(j)]);
 }
 
 void dq_cpu_count_columns(const dq_cpu_column_job *j)
@@ -237,7 +196,36 @@ void dq_cpu_count_columns(const dq_cpu_column_job *j)
     if (first < 0) first = 0;
     while (first < j->rows.n && j->visible[first] == 0) first++;
     if (first >= j->rows.n) return;
-    for (int64_t r = first; r < j->rows.n; r++) count_row(j, r, at);
+    for (int64_t r = first; r < j->rows.n; r++) {
+        const float *p1 = j->p[0] + r * j->ld, *p2 = j->p[1] ? j->p[1] + r * j->ld : NULL;
+        const int64_t n = j->visible[r];
+        const float a = (float)(1.0 / j->sum[0][r]);
+        float b = 0.0f, lambda_b = 0.0f;
+        if (p2) {
+            b = (float)(1.0 / j->sum[1][r]);
+            lambda_b =
+                (float)((double)dq_cpu_lambda(j->args, j->rows.first + r, j->out) / j->sum[1][r]);
+        }
+        if (c->mass[0]) add_map(c->mass[0] + at, p1, n, a);
+        if (c->mass[1] && p2) add_map(c->mass[1] + at, p2, n, b);
+        if (c->lambda_mass && p2) add_map(c->lambda_mass + at, p2, n, lambda_b);
+        if (c->diff) {
+            for (int64_t i = 0; i < n; i++) {
+                const float x = p1[i] * a, y = p2 ? p2[i] * lambda_b : 0.0f;
+                c->diff[at + i] += (double)fabsf(x - y);
+            }
+        }
+        if (c->peak) {
+            const dq_column_part *t = &c->part[list_of(j)];
+            for (int m = 0; m < 2 && j->p[m]; m++) {
+                const float *p = j->p[m] + r * j->ld;
+                const double weight =
+                    m ? fabs((double)dq_cpu_lambda(j->args, j->rows.first + r, j->out)) : 1.0;
+                raise_peaks(c->peak + at + t->from, p + t->from, t->to - t->from,
+                            weight * part_scale(p, j->sum[m][r], t, j->visible[r]));
+            }
+        }
+    }
 }
 
 /* ---- CPU measure ----
@@ -246,13 +234,6 @@ void dq_cpu_count_columns(const dq_cpu_column_job *j)
 enum { RUN_PAGES = 64, RUN_KEYS = RUN_PAGES * DQ_PAGE_TOKENS };
 static_assert((int)DQ_N_THRESHOLDS == (int)DQ_SIMD_LIMITS, "loops compare with each threshold");
 static_assert((int)DQ_PAGE_TOKENS == (int)DQ_TILE_N, "loops add up pages");
-
-static double mass_of(const float *p, int64_t n, float a)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += (double)(p[i] * a);
-    return sum;
-}
 
 /* A limit that sizes in float are below where they are below the threshold: the least float that is not. */
 static float limit_of(double threshold)
@@ -277,31 +258,31 @@ static void measure_run(const dq_simd *simd, dq_head_measure *m, const float *p1
     }
 }
 
-static void measure_row(const dq_simd *simd, const dq_cpu_column_job *j, dq_head_measure *m,
-                        int64_t r)
-{
-    const float *p[2] = {j->p[0] + r * j->ld, j->p[1] ? j->p[1] + r * j->ld : NULL};
-    const int64_t n = j->visible[r];
-    int64_t sinks = dq_kv_visible(j->list, DQ_SINKS - 1);
-    float b = 0.0f;
-    if (sinks > n) sinks = n;
-    for (int k = 0; k < 2 && p[k]; k++) {
-        const float a = (float)(1.0 / j->sum[k][r]);
-        m->entropy[k] += simd->entropy(p[k], n, a);
-        m->sink_mass[k] += mass_of(p[k], sinks, a);
-    }
-    if (p[1]) b = (float)((double)dq_cpu_lambda(j->args, j->rows.first + r, j->out) / j->sum[1][r]);
-    for (int64_t i = 0; i < n; i += RUN_KEYS)
-        measure_run(simd, m, p[0] + i, p[1] ? p[1] + i : NULL, n - i < RUN_KEYS ? n - i : RUN_KEYS,
-                    (float)(1.0 / j->sum[0][r]), b);
-    m->rows++;
-    m->keys += n;
-}
-
 void dq_cpu_measure(const dq_simd *simd, const dq_cpu_column_job *j, dq_head_measure *m)
 {
     for (int64_t r = 0; r < j->rows.n; r++) {
-        if (j->visible[r] > 0) measure_row(simd, j, m, r);
+        if (j->visible[r] > 0) {
+            const float *p[2] = {j->p[0] + r * j->ld, j->p[1] ? j->p[1] + r * j->ld : NULL};
+            const int64_t n = j->visible[r];
+            int64_t sinks = dq_kv_visible(j->list, DQ_SINKS - 1);
+            float b = 0.0f;
+            if (sinks > n) sinks = n;
+            for (int k = 0; k < 2 && p[k]; k++) {
+                const float a = (float)(1.0 / j->sum[k][r]);
+                m->entropy[k] += simd->entropy(p[k], n, a);
+                double sum = 0;
+                for (int64_t i = 0; i < sinks; i++) sum += (double)(p[k][i] * a);
+                m->sink_mass[k] += sum;
+            }
+            if (p[1])
+                b = (float)((double)dq_cpu_lambda(j->args, j->rows.first + r, j->out) /
+                            j->sum[1][r]);
+            for (int64_t i = 0; i < n; i += RUN_KEYS)
+                measure_run(simd, m, p[0] + i, p[1] ? p[1] + i : NULL,
+                            n - i < RUN_KEYS ? n - i : RUN_KEYS, (float)(1.0 / j->sum[0][r]), b);
+            m->rows++;
+            m->keys += n;
+        }
     }
 }
 
@@ -432,11 +413,6 @@ static void add_columns(const parts *p, dq_mat x, int64_t first, int64_t col, in
     }
 }
 
-static void count_rows(const parts *p, int64_t first, int64_t n)
-{
-    for (int64_t row = first; row < first + n; row++) p->to->channels->rows[p->to->class[row]]++;
-}
-
 void dq_cpu_profile_rows(dq_backend *b, const dq_profile *to, dq_mat x, int64_t first,
                          const dq_batch *batch, int layer)
 {
@@ -459,7 +435,8 @@ void dq_cpu_profile_rows(dq_backend *b, const dq_profile *to, dq_mat x, int64_t 
             for (int64_t col = 0; col < x.cols; col += COLS)
                 add_columns(&p, x, first, col, col + COLS < x.cols ? col + COLS : x.cols);
         }
-        count_rows(&p, first, x.rows);
+        for (int64_t row = first; row < first + x.rows; row++)
+            p.to->channels->rows[p.to->class[row]]++;
         parts_join(&p);
     }
     parts_end(&p);
@@ -531,20 +508,6 @@ static void cpu_tallies_free(dq_tally *local, int n)
 static void cpu_tallies_join(dq_tally *tally, const dq_tally *local, int n)
 {
     for (int i = 0; local && i < n; i++) dq_tally_merge(tally, &local[i]);
-}
-
-/* Positions rise: the last one tells whether any is missing. */
-static void add_runs(dq_tally *local, const float *x, const dq_kv_list *list, int64_t n,
-                     dq_place at)
-{
-    for (int64_t i = 0; i < n;) {
-        int64_t end = i + 1;
-        at.col = dq_kv_pos(list, i);
-        if (dq_kv_pos(list, n - 1) - at.col == n - 1 - i) end = n;
-        while (end < n && dq_kv_pos(list, end) - at.col == end - i) end++;
-        dq_tally_add(local, x + i, end - i, at);
-        i = end;
-    }
 }
 
 typedef struct piece {
@@ -620,7 +583,14 @@ static void tally_row(void *arg, int thread, const float *s, int64_t n, const dq
                       dq_place at)
 {
     dq_tally *local = arg;
-    add_runs(&local[thread], s, list, n, at);
+    for (int64_t i = 0; i < n;) {
+        int64_t end = i + 1;
+        at.col = dq_kv_pos(list, i);
+        if (dq_kv_pos(list, n - 1) - at.col == n - 1 - i) end = n;
+        while (end < n && dq_kv_pos(list, end) - at.col == end - i) end++;
+        dq_tally_add(&local[thread], s + i, end - i, at);
+        i = end;
+    }
 }
 
 void dq_cpu_attn_observe(dq_backend *b, dq_tally *tally, const dq_attend_args *args,
@@ -641,11 +611,6 @@ static int cpu_seq_of_row(const dq_batch *batch, int64_t row)
     return i;
 }
 
-static dq_place place_of(const dq_batch *batch, int64_t row, int layer, int32_t seq_base)
-{
-    return (dq_place){seq_base + cpu_seq_of_row(batch, row), layer, -1, batch->pos[row], 0};
-}
-
 void dq_cpu_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *batch, int layer,
                     int32_t seq_base)
 {
@@ -654,8 +619,9 @@ void dq_cpu_observe(dq_backend *b, dq_tally *tally, dq_mat x, const dq_batch *ba
     if (b->err.code == DQ_OK) {
 #pragma omp parallel for schedule(dynamic, ACTIVATION_ROWS) num_threads(b->threads)
         for (int64_t row = 0; row < x.rows; row++)
-            dq_tally_add(&local[omp_get_thread_num()], x.p + row * x.cols, x.cols,
-                         place_of(batch, row, layer, seq_base));
+            dq_tally_add(
+                &local[omp_get_thread_num()], x.p + row * x.cols, x.cols,
+                (dq_place){seq_base + cpu_seq_of_row(batch, row), layer, -1, batch->pos[row], 0});
         cpu_tallies_join(tally, local, b->threads);
     }
     cpu_tallies_free(local, b->threads);

@@ -115,21 +115,6 @@ static int64_t pages_of(const leverages *l)
     return (l->n + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
 }
 
-/* `sum[cols]` is for the mean. */
-static void centre(const leverages *l, double *sum)
-{
-    const double a = (double)l->rope->amplitude, unit = 1.0 / (a * a);
-    memset(sum, 0, (size_t)l->cols * sizeof *sum);
-    for (int64_t i = 0; i < l->n; i++) {
-        for (int64_t c = 0; c < l->cols; c++) sum[c] += (double)l->x.p[i * l->ld + c];
-    }
-    for (int64_t c = 0; c < l->cols; c++) sum[c] /= (double)l->n;
-    for (int64_t i = 0; i < l->n; i++) {
-        float *x = l->x.p + i * l->ld;
-        for (int64_t c = 0; c < l->cols; c++) x[c] = (float)(((double)x[c] - sum[c]) * unit);
-    }
-}
-
 static int64_t tile_of(const leverages *l, int64_t first)
 {
     return l->cols - first < DQ_TILE_N ? l->cols - first : DQ_TILE_N;
@@ -153,21 +138,6 @@ static void gram_tile(const leverages *l, int64_t first)
     }
 }
 
-static void leverage_measure_page(const leverages *l, int64_t page, double *leverage)
-{
-    const dq_simd *simd = dq_cpu_of(l->b)->simd;
-    const int64_t first = page * DQ_PAGE_TOKENS, rows = dq_kv_slots(l->n, page);
-    float *y = thread_scratch(l);
-    for (int64_t i = 0; i < rows; i++) leverage[first + i] = 0;
-    for (int64_t c = 0; c < l->cols; c += DQ_TILE_N) {
-        const int64_t n = tile_of(l, c);
-        simd->gemm(y, DQ_TILE_N, l->x.p + first * l->ld, l->ld, l->right + c, l->ld, rows, n, c + n,
-                   false);
-        for (int64_t i = 0; i < rows; i++)
-            leverage[first + i] += simd->sum_squares(y + i * DQ_TILE_N, n);
-    }
-}
-
 static void measure(const leverages *l, double *work, double *leverage)
 {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(l->b->threads) if (l->cols > DQ_TILE_N)
@@ -177,7 +147,19 @@ static void measure(const leverages *l, double *work, double *leverage)
         return;
     }
 #pragma omp parallel for schedule(static) num_threads(l->b->threads) if (l->n > DQ_PAGE_TOKENS)
-    for (int64_t p = 0; p < pages_of(l); p++) leverage_measure_page(l, p, leverage);
+    for (int64_t p = 0; p < pages_of(l); p++) {
+        const dq_simd *simd = dq_cpu_of(l->b)->simd;
+        const int64_t first = p * DQ_PAGE_TOKENS, rows = dq_kv_slots(l->n, p);
+        float *y = thread_scratch(l);
+        for (int64_t i = 0; i < rows; i++) leverage[first + i] = 0;
+        for (int64_t k = 0; k < l->cols; k += DQ_TILE_N) {
+            const int64_t n = tile_of(l, k);
+            simd->gemm(y, DQ_TILE_N, l->x.p + first * l->ld, l->ld, l->right + k, l->ld, rows, n,
+                       k + n, false);
+            for (int64_t i = 0; i < rows; i++)
+                leverage[first + i] += simd->sum_squares(y + i * DQ_TILE_N, n);
+        }
+    }
 }
 
 static bool reserve(const leverages *l)
@@ -209,7 +191,17 @@ void dq_cpu_kv_key_leverages(dq_backend *b, const dq_kv *kv, int32_t seq, int la
     if (b->err.code == DQ_OK) {
         dq_cpu_kv_read_bare_keys(b, l.x, kv, list, group, coded_end, rope);
         if (b->err.code == DQ_OK) {
-            centre(&l, work);
+            const double a = (double)l.rope->amplitude, unit = 1.0 / (a * a);
+            memset(work, 0, (size_t)l.cols * sizeof *work);
+            for (int64_t i = 0; i < l.n; i++) {
+                for (int64_t c = 0; c < l.cols; c++) work[c] += (double)l.x.p[i * l.ld + c];
+            }
+            for (int64_t c = 0; c < l.cols; c++) work[c] /= (double)l.n;
+            for (int64_t i = 0; i < l.n; i++) {
+                float *x = l.x.p + i * l.ld;
+                for (int64_t c = 0; c < l.cols; c++)
+                    x[c] = (float)(((double)x[c] - work[c]) * unit);
+            }
             measure(&l, work, leverage);
         }
     }

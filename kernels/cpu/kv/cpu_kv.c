@@ -419,31 +419,6 @@ static bool encode_sets(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *j
 }
 
 /* ---- "CPU KV codes" */
-/* dq_kv_device.encode of one page. */
-static void cpu_kv_page_encode(const dq_simd *simd, const dq_kv *kv, const dq_kv_job *job,
-                               float *scratch)
-{
-    dq_kv_page *p = job->page;
-    const int64_t page = DQ_PAGE_TOKENS * kv->v_cols;
-    int8_t *q = (int8_t *)(scratch + 2 * page), *lines = q + page;
-    for (int s = DQ_K; s <= DQ_V; s++) {
-        if (job->side >= 0 && job->side != s) continue;
-        bool *overflow = &p->part[s].overflow;
-        *overflow = false;
-        if (!p->part[s].codes) continue;
-        const bool sets = kv->form[s].set_scales != 0;
-        for (int h = 0; sets && h < kv->heads[job->group] && !*overflow; h++)
-            *overflow = !encode_sets(simd, kv, job, s, h, q, scratch);
-        for (int h = 0; !sets && h < kv->heads[job->group]; h++) {
-            if (!encode_head(simd, kv, p, s, h, q, scratch + page, scratch)) {
-                *overflow = true;
-                break;
-            }
-            store_head(kv, p, s, h, q, scratch + page, lines);
-        }
-    }
-}
-
 /* ---------------------------------------------------------------------------------------- reading */
 
 /* Slots first..end of a page, from where they are held unquantized. */
@@ -594,18 +569,6 @@ static const float *turned_scales(float *out, const dq_simd *simd, const dq_kv *
     return out;
 }
 
-/* Middles of the slots first .. end-1, in the place of lows, which follow the scales of all runs. */
-static const float *middles_of(float *scale, int64_t runs, int bits, int64_t first, int64_t end)
-{
-    const float half = (float)(1 << (bits - 1));
-    float *low = scale + runs * DQ_PAGE_TOKENS;
-    for (int64_t g = 0; g < runs; g++, scale += DQ_PAGE_TOKENS, low += DQ_PAGE_TOKENS) {
-#pragma omp simd
-        for (int64_t t = first; t < end; t++) low[t] = half * scale[t] + low[t];
-    }
-    return scale;
-}
-
 /* Codes of one head on page `page`, which is looked at soon; NULL: none. What leads to the page after it
  * and what goes with the codes is fetched ahead. */
 static const uint8_t *next_codes(const dq_kv *kv, const dq_kv_list *list, int64_t page, int side,
@@ -670,8 +633,17 @@ dq_cpu_kv_view dq_cpu_kv_view_page(const dq_simd *simd, const dq_kv *kv, const d
             turned_scales(scratch + 2 * size, simd, kv, part, h, v.first, v.end, scratch + size);
     else
         v.scale = read_scales(simd, kv, part, side, h, scratch + size);
-    if (v.form->has_lows)
-        v.middle = middles_of(scratch + 2 * size, dq_kv_runs(v.form), v.bits, v.first, v.end);
+    if (v.form->has_lows) {
+        float *scale = scratch + 2 * size;
+        const int64_t runs = dq_kv_runs(v.form);
+        const float half = (float)(1 << (v.bits - 1));
+        float *low = scale + runs * DQ_PAGE_TOKENS;
+        for (int64_t g = 0; g < runs; g++, scale += DQ_PAGE_TOKENS, low += DQ_PAGE_TOKENS) {
+#pragma omp simd
+            for (int64_t t = v.first; t < v.end; t++) low[t] = half * scale[t] + low[t];
+        }
+        v.middle = scale;
+    }
     /* after what is read here: there is room for few misses */
     v.next = next_codes(kv, list, page + 1, side, h);
     const bool tail = part->plain && slots < DQ_PAGE_TOKENS;
@@ -753,21 +725,6 @@ static void move_plain(const dq_kv *kv, dq_kv_page *to, int64_t slot, const dq_k
         cpu_kv_copy(kv, (uint8_t *)dq_kv_sinks_of(kv, to, side, h) + slot * sink, 1, x, step, d);
 }
 
-/* Codes of slot i of one head, both as they lie unpacked, with their scales. */
-static void move_codes(const dq_kv *kv, dq_kv_page *to, int64_t slot, int8_t *y,
-                       const dq_kv_page *from, int64_t i, const int8_t *x, int side, int h)
-{
-    const int64_t channel = side == DQ_K ? DQ_PAGE_TOKENS : 1,
-                  token = side == DQ_K ? 1 : kv->v_cols;
-    const int64_t head = (int64_t)h * kv->form[side].n_scales * DQ_PAGE_TOKENS;
-    for (int64_t c = 0; c < kv->v_cols; c++)
-        y[slot * token + c * channel] = x[i * token + c * channel];
-    for (int64_t g = 0; g < kv->form[side].n_scales; g++) {
-        put_scale(&to->part[side], head + scale_at(kv, side, slot, g),
-                  get_scale(&from->part[side], head + scale_at(kv, side, i, g)));
-    }
-}
-
 static void move_head(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *list,
                       const int32_t *kept, int64_t n, int side, int h, float *scratch)
 {
@@ -784,23 +741,21 @@ static void move_head(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_li
         if (from != unpacked)
             unpack_head(kv, x, dq_kv_codes_of(kv, from, side, h), bits, side, 0, DQ_PAGE_TOKENS);
         unpacked = from;
-        move_codes(kv, to, i, y, from, at, x, side, h);
+        const int64_t channel = side == DQ_K ? DQ_PAGE_TOKENS : 1,
+                      token = side == DQ_K ? 1 : kv->v_cols;
+        const int64_t head = (int64_t)h * kv->form[side].n_scales * DQ_PAGE_TOKENS;
+        for (int64_t c = 0; c < kv->v_cols; c++)
+            y[i * token + c * channel] = x[at * token + c * channel];
+        for (int64_t g = 0; g < kv->form[side].n_scales; g++) {
+            put_scale(&to->part[side], head + scale_at(kv, side, i, g),
+                      get_scale(&from->part[side], head + scale_at(kv, side, at, g)));
+        }
         if (to->begins >> i & 1)
             cpu_kv_sets_move(kv, to, dq_kv_sets(to, i), from, dq_kv_sets(from, at + 1) - 1, group,
                              side, h);
     }
     if (to->part[side].codes)
         pack_head(kv, dq_kv_codes_of(kv, to, side, h), y, bits, side, 0, DQ_PAGE_TOKENS);
-}
-
-/* dq_kv_device.move */
-static void cpu_kv_page_move(const dq_kv *kv, dq_kv_page *to, int group, const dq_kv_list *from,
-                             const int32_t *kept, int64_t n, float *scratch)
-{
-    for (int side = DQ_K; side <= DQ_V; side++) {
-        for (int h = 0; h < kv->heads[group]; h++)
-            move_head(kv, to, group, from, kept, n, side, h, scratch);
-    }
 }
 
 /* ---- CPU KV sets ----
@@ -1017,23 +972,6 @@ static void read_keys_of(const reading *r, dq_mat x, int64_t page)
     }
 }
 
-/* RoPE by the negative position is its inverse, but for the square of the amplitude. */
-static void undo_rope(const reading *r, dq_mat x, const dq_rope *rope)
-{
-    const int64_t dim = r->kv->map->head_dim;
-    dq_mat table = {.rows = x.rows, .cols = dim};
-    int32_t *pos = dq_block_new((size_t)x.rows, sizeof *pos, &r->b->err);
-    table.p = dq_block_new((size_t)(x.rows * dim), sizeof *table.p, &r->b->err);
-    if (pos && table.p) {
-        for (int64_t i = 0; i < x.rows; i++) pos[i] = -dq_kv_pos(r->list, i);
-        if (r->kv->spec.rotate_k) dq_cpu_hadamard(r->b, x, (int)dim);
-        dq_cpu_rope_table(r->b, table, pos, rope);
-        dq_cpu_rope(r->b, x, table, rope->order);
-    }
-    dq_block_free(pos);
-    dq_block_free(table.p);
-}
-
 static int64_t pages_of(const dq_kv_list *list)
 {
     return (list->count + DQ_PAGE_TOKENS - 1) / DQ_PAGE_TOKENS;
@@ -1045,7 +983,19 @@ void dq_cpu_kv_read_bare_keys(dq_backend *b, dq_mat x, const dq_kv *kv, const dq
     const reading r = {b, kv, list, group, coded_end};
 #pragma omp parallel for schedule(static) num_threads(b->threads) if (x.rows > DQ_PAGE_TOKENS)
     for (int64_t p = 0; p < pages_of(list); p++) read_keys_of(&r, x, p);
-    undo_rope(&r, x, rope);
+    /* RoPE by the negative position is its inverse, but for the square of the amplitude. */
+    const int64_t dim = r.kv->map->head_dim;
+    dq_mat table = {.rows = x.rows, .cols = dim};
+    int32_t *pos = dq_block_new((size_t)x.rows, sizeof *pos, &r.b->err);
+    table.p = dq_block_new((size_t)(x.rows * dim), sizeof *table.p, &r.b->err);
+    if (pos && table.p) {
+        for (int64_t i = 0; i < x.rows; i++) pos[i] = -dq_kv_pos(r.list, i);
+        if (r.kv->spec.rotate_k) dq_cpu_hadamard(r.b, x, (int)dim);
+        dq_cpu_rope_table(r.b, table, pos, rope);
+        dq_cpu_rope(r.b, x, table, rope->order);
+    }
+    dq_block_free(pos);
+    dq_block_free(table.p);
 }
 
 /* Values of a page to the second half of rows, and keys to the first. */
@@ -1225,8 +1175,28 @@ static bool encode(dq_backend *b, const dq_kv *kv, const dq_kv_job *jobs, int64_
     if (!reserve(b, kv)) return false;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(b->threads) if (n > 1)
     for (int64_t i = 0; i < n; i++) {
-        cpu_kv_page_encode(dq_cpu_of(b)->simd, kv, &jobs[i],
-                           dq_cpu_of(b)->block[omp_get_thread_num()]);
+        const dq_simd *simd = dq_cpu_of(b)->simd;
+        const dq_kv_job *job = &jobs[i];
+        float *scratch = dq_cpu_of(b)->block[omp_get_thread_num()];
+        dq_kv_page *p = job->page;
+        const int64_t page = DQ_PAGE_TOKENS * kv->v_cols;
+        int8_t *q = (int8_t *)(scratch + 2 * page), *lines = q + page;
+        for (int s = DQ_K; s <= DQ_V; s++) {
+            if (job->side >= 0 && job->side != s) continue;
+            bool *overflow = &p->part[s].overflow;
+            *overflow = false;
+            if (!p->part[s].codes) continue;
+            const bool sets = kv->form[s].set_scales != 0;
+            for (int h = 0; sets && h < kv->heads[job->group] && !*overflow; h++)
+                *overflow = !encode_sets(simd, kv, job, s, h, q, scratch);
+            for (int h = 0; !sets && h < kv->heads[job->group]; h++) {
+                if (!encode_head(simd, kv, p, s, h, q, scratch + page, scratch)) {
+                    *overflow = true;
+                    break;
+                }
+                store_head(kv, p, s, h, q, scratch + page, lines);
+            }
+        }
     }
     return true;
 }
@@ -1241,7 +1211,10 @@ static bool move(dq_backend *b, const dq_kv *kv, dq_kv_page *to, int group, cons
                  const int32_t *kept, int64_t n)
 {
     if (!reserve(b, kv)) return false;
-    cpu_kv_page_move(kv, to, group, from, kept, n, dq_cpu_of(b)->block[0]);
+    for (int side = DQ_K; side <= DQ_V; side++) {
+        for (int h = 0; h < kv->heads[group]; h++)
+            move_head(kv, to, group, from, kept, n, side, h, dq_cpu_of(b)->block[0]);
+    }
     return true;
 }
 

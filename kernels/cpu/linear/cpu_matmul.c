@@ -49,19 +49,16 @@ static size_t copy_bytes(const dq_weight *w)
     return (size_t)w->rows * (size_t)w->cols * sizeof(float);
 }
 
-static dq_cpu_dense *new_list(dq_err *err)
-{
-    dq_cpu_dense *all = dq_block_new(1, sizeof *all, err);
-    if (all) all->entries.size = sizeof(entry);
-    return all;
-}
-
 bool dq_cpu_dense_acquire(dq_backend *b, const dq_weight *w)
 {
     dq_cpu *cpu = dq_cpu_of(b);
     const entry e = {.key = w->data, .w = *w, .users = 1, .bytes = copy_bytes(w)};
     if (b->err.code != DQ_OK) return false;
-    if (!cpu->dense) cpu->dense = new_list(&b->err);
+    if (!cpu->dense) {
+        dq_cpu_dense *all = dq_block_new(1, sizeof *all, &b->err);
+        if (all) all->entries.size = sizeof(entry);
+        cpu->dense = all;
+    }
     if (!cpu->dense) return false;
     entry *known = find(cpu->dense, w);
     if (known) {
@@ -320,24 +317,6 @@ static void run_skinny(const product *p, scratch *s, int64_t n0, int64_t nb)
     for (; i < nb; i += STRIP) run_strip(p, s, n0 + i, nb - i < STRIP ? nb - i : STRIP);
 }
 
-static void run_piece(const product *p, scratch *s, int64_t n0, int64_t m0, int64_t m1)
-{
-    const int64_t cols = p->w->rows, depth = p->w->cols;
-    const int64_t nb = cols - n0 < DQ_TILE_N ? cols - n0 : DQ_TILE_N;
-    float *c = p->dst.p + m0 * cols + n0;
-    const float *a = p->src.p + m0 * depth;
-    const bool skinny = p->src.rows <= FEW_ROWS;
-    if (skinny) run_skinny(p, s, n0, nb);
-    for (int64_t k0 = 0; !skinny && k0 < depth; k0 += K_BLOCK) {
-        const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
-        expect_block(p->w, n0, nb, k0 + K_BLOCK);
-        fetch_block(p->simd, s, p->w, n0, nb, k0, kb);
-        p->simd->gemm(c, cols, a + k0, depth, s->b, DQ_TILE_N, m1 - m0, nb, kb, k0 > 0);
-    }
-    if (!p->bias) return;
-    for (int64_t i = m0; i < m1; i++) p->simd->add(p->dst.p + i * cols + n0, p->bias + n0, nb);
-}
-
 /* Rows per piece. Every piece fetches its weights anew, so more than PANEL rows are cut only because
  * a panel of src that fits the last-instruction set cache pays for that, and fewer only when the columns alone
  * do not make enough pieces for many threads. */
@@ -359,7 +338,22 @@ static void run_pieces(dq_backend *b, const product *p)
     for (int64_t i = 0; i < n_blocks * n_cuts; i++) {
         if (dq_os_stop_signal()) continue;
         const int64_t m0 = i / n_blocks * each, m1 = rows - m0 < each ? rows : m0 + each;
-        run_piece(p, cpu->block[omp_get_thread_num()], i % n_blocks * DQ_TILE_N, m0, m1);
+        scratch *s = cpu->block[omp_get_thread_num()];
+        const int64_t n0 = i % n_blocks * DQ_TILE_N;
+        const int64_t cols = p->w->rows, depth = p->w->cols;
+        const int64_t nb = cols - n0 < DQ_TILE_N ? cols - n0 : DQ_TILE_N;
+        float *c = p->dst.p + m0 * cols + n0;
+        const float *a = p->src.p + m0 * depth;
+        const bool skinny = p->src.rows <= FEW_ROWS;
+        if (skinny) run_skinny(p, s, n0, nb);
+        for (int64_t k0 = 0; !skinny && k0 < depth; k0 += K_BLOCK) {
+            const int64_t kb = depth - k0 < K_BLOCK ? depth - k0 : K_BLOCK;
+            expect_block(p->w, n0, nb, k0 + K_BLOCK);
+            fetch_block(p->simd, s, p->w, n0, nb, k0, kb);
+            p->simd->gemm(c, cols, a + k0, depth, s->b, DQ_TILE_N, m1 - m0, nb, kb, k0 > 0);
+        }
+        if (!p->bias) continue;
+        for (int64_t k = m0; k < m1; k++) p->simd->add(p->dst.p + k * cols + n0, p->bias + n0, nb);
     }
 }
 

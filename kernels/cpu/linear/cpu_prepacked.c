@@ -215,47 +215,6 @@ static int64_t readable_cols(const dq_weight *w, const dq_levels_rings *r)
     return rest < 0 ? 0 : rest / r->apart + 1;
 }
 
-/* A chunk of fewer columns than a chunk has, or at the end of what may be read. */
-static void cut_chunk(dq_levels_chunks *levels, uint8_t *to, const dq_levels_rings *r, int64_t cols,
-                      const uint8_t table[256])
-{
-    enum { APART = 32 }; /* bytes of a column's codes, and the one after */
-    uint8_t codes[COLS * APART + DQ_LEVELS_SPARE] = {0};
-    const int64_t own = ROWS * r->bits / 8;
-    for (int64_t k = 0; k < cols; k++) {
-        memcpy(codes + k * APART, r->codes + k * r->apart, (size_t)own);
-        codes[k * APART + own] = r->after[k * r->apart];
-    }
-    levels(to, &(dq_levels_rings){codes, codes + own, APART, r->bits}, 1, table);
-}
-
-static void level_codes(dq_levels_chunks *levels, uint8_t *block, const dq_weight *w,
-                        const dq_simd_prepacked_weight *d, int64_t first)
-{
-    const dq_levels_rings all = rings_of(w, first);
-    const int64_t readable = readable_cols(w, &all);
-    uint8_t table[256];
-#pragma omp simd
-    for (int i = 0; i < 256; i++) table[i] = (uint8_t)(w->level[i] + 128);
-    for (int64_t g = 0; g < d->groups; g++) {
-        const int64_t col = g * w->group_size, left = w->cols - col;
-        const int64_t n = left < w->group_size ? left : w->group_size;
-        const int64_t safe = readable > col ? readable - col : 0;
-        const int64_t whole = (safe < n ? safe : n) / COLS;
-        dq_levels_rings r = all;
-        r.codes += col * r.apart;
-        r.after += col * r.apart;
-        levels(chunk_at(block, d, g * d->group), &r, whole, table);
-        for (int64_t c = whole; c * COLS < n; c++) {
-            dq_levels_rings last = r;
-            last.codes += c * COLS * r.apart;
-            last.after += c * COLS * r.apart;
-            const int64_t cols = n - c * COLS < COLS ? n - c * COLS : COLS;
-            cut_chunk(levels, chunk_at(block, d, g * d->group + c), &last, cols, table);
-        }
-    }
-}
-
 #define INLINE static inline __attribute__((always_inline))
 
 /* Scales of `size` bytes each, of n rows of a matrix, `ld` bytes apart (0: all have the same), after the codes of their groups. */
@@ -269,29 +228,6 @@ INLINE void pack_scales(uint8_t *block, int64_t n, const uint8_t *scale, int64_t
     }
 }
 
-static void pack_zeros(uint8_t *block, int64_t n, const dq_weight *w,
-                       const dq_simd_prepacked_weight *d, int64_t first)
-{
-    for (int64_t g = 0; g < d->groups + d->groups % 2; g++) {
-        uint8_t *zeros = block + dq_simd_prepacked_group(d, g - g % 2) - DQ_PREPACKED_ZEROS;
-        for (int64_t j = 0; j < n; j++)
-            zeros[g % 2 * ROWS + j] = g < d->groups ? (uint8_t)dq_weight_zero(w, first + j, g) : 0;
-    }
-}
-
-/* Of rows first .. first + n. */
-static void pack_groups(uint8_t *block, int64_t n, const dq_weight *w,
-                        const dq_simd_prepacked_weight *d, int64_t first)
-{
-    const int64_t row = d->groups * (d->scale_f16 ? 2 : 4), ld = w->scale_rows == 1 ? 0 : row;
-    const uint8_t *scale = (const uint8_t *)w->scale + first * ld;
-    if (d->scale_f16) /* a constant, for speed */
-        pack_scales(block, n, scale, ld, d, 2);
-    else
-        pack_scales(block, n, scale, ld, d, 4);
-    if (d->own_zeros) pack_zeros(block, n, w, d, first);
-}
-
 /* Every byte of the block is written: first by the thread that lays it out. */
 void dq_cpu_prepacked_block(const dq_simd *simd, dq_levels_chunks *levels, uint8_t *block,
                             const dq_weight *w, const dq_simd_prepacked_weight *d, int64_t i)
@@ -300,26 +236,54 @@ void dq_cpu_prepacked_block(const dq_simd *simd, dq_levels_chunks *levels, uint8
     const int64_t rows = w->rows - first < ROWS ? w->rows - first : ROWS;
     const int64_t used = rows < ROWS ? 0 : used_bytes(d);
     memset(block + used, 0, (size_t)(d->bytes - used));
-    if (w->level)
-        level_codes(levels, block, w, d, first);
-    else
+    if (w->level) {
+        const dq_levels_rings all = rings_of(w, first);
+        const int64_t readable = readable_cols(w, &all);
+        uint8_t table[256];
+#pragma omp simd
+        for (int j = 0; j < 256; j++) table[j] = (uint8_t)(w->level[j] + 128);
+        for (int64_t g = 0; g < d->groups; g++) {
+            const int64_t col = g * w->group_size, left = w->cols - col;
+            const int64_t n = left < w->group_size ? left : w->group_size;
+            const int64_t safe = readable > col ? readable - col : 0;
+            const int64_t whole = (safe < n ? safe : n) / COLS;
+            dq_levels_rings r = all;
+            r.codes += col * r.apart;
+            r.after += col * r.apart;
+            levels(chunk_at(block, d, g * d->group), &r, whole, table);
+            for (int64_t c = whole; c * COLS < n; c++) {
+                dq_levels_rings last = r;
+                last.codes += c * COLS * r.apart;
+                last.after += c * COLS * r.apart;
+                const int64_t cols = n - c * COLS < COLS ? n - c * COLS : COLS;
+                enum { APART = 32 }; /* bytes of a column's codes, and the one after */
+                uint8_t codes[COLS * APART + DQ_LEVELS_SPARE] = {0};
+                const int64_t own = ROWS * last.bits / 8;
+                for (int64_t k = 0; k < cols; k++) {
+                    memcpy(codes + k * APART, last.codes + k * last.apart, (size_t)own);
+                    codes[k * APART + own] = last.after[k * last.apart];
+                }
+                levels(chunk_at(block, d, g * d->group + c),
+                       &(dq_levels_rings){codes, codes + own, APART, last.bits}, 1, table);
+            }
+        }
+    } else
         pack_codes(simd, block, w, d, first, rows);
-    pack_groups(block, rows, w, d, first);
-}
-
-static void pack_all(dq_backend *b, entry *e, const dq_weight *w)
-{
-    const dq_cpu *cpu = dq_cpu_of(b);
-    const dq_simd_prepacked_weight *d = &e->w;
-    const int64_t n_blocks = blocks_of(d);
-    uint8_t *to = e->data;
-    dq_os_memory_large(to, (size_t)(n_blocks * d->bytes));
-#pragma omp parallel for num_threads(b->threads) schedule(static)
-    for (int64_t i = 0; i < n_blocks; i++) {
-        dq_os_memory_touch(to + i * d->bytes, (size_t)d->bytes);
-        dq_cpu_prepacked_block(cpu->simd, cpu->levels, to + i * d->bytes, w, d, i);
+    /* Of rows first .. first + n. */
+    const int64_t row = d->groups * (d->scale_f16 ? 2 : 4), ld = w->scale_rows == 1 ? 0 : row;
+    const uint8_t *scale = (const uint8_t *)w->scale + first * ld;
+    if (d->scale_f16) /* a constant, for speed */
+        pack_scales(block, rows, scale, ld, d, 2);
+    else
+        pack_scales(block, rows, scale, ld, d, 4);
+    if (d->own_zeros) {
+        for (int64_t g = 0; g < d->groups + d->groups % 2; g++) {
+            uint8_t *zeros = block + dq_simd_prepacked_group(d, g - g % 2) - DQ_PREPACKED_ZEROS;
+            for (int64_t j = 0; j < rows; j++)
+                zeros[g % 2 * ROWS + j] =
+                    g < d->groups ? (uint8_t)dq_weight_zero(w, first + j, g) : 0;
+        }
     }
-    dq_os_map_release(w->data, (size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
 }
 
 /* -------------------------------------------------------------------------------------- operations */
@@ -349,18 +313,15 @@ static entry entry_of(const dq_cpu_prepacked *all, const dq_weight *w)
     return e;
 }
 
-static dq_cpu_prepacked *new_list(dq_err *err)
-{
-    dq_cpu_prepacked *all = dq_block_new(1, sizeof *all, err);
-    if (all) all->entries.size = sizeof(entry);
-    return all;
-}
-
 bool dq_cpu_prepacked_acquire(dq_backend *b, const dq_weight *w)
 {
     dq_cpu *cpu = dq_cpu_of(b);
     if (b->err.code != DQ_OK) return false;
-    if (!cpu->prepacked) cpu->prepacked = new_list(&b->err);
+    if (!cpu->prepacked) {
+        dq_cpu_prepacked *all = dq_block_new(1, sizeof *all, &b->err);
+        if (all) all->entries.size = sizeof(entry);
+        cpu->prepacked = all;
+    }
     dq_cpu_prepacked *all = cpu->prepacked;
     if (!all) return false;
     entry *known = find(all, w);
@@ -424,7 +385,17 @@ const dq_simd_prepacked_weight *dq_cpu_prepacked_of(dq_backend *b, const dq_weig
         e->refused = true;
         return NULL;
     }
-    pack_all(b, e, w);
+    const dq_cpu *cpu = dq_cpu_of(b);
+    const dq_simd_prepacked_weight *d = &e->w;
+    const int64_t n_blocks = blocks_of(d);
+    uint8_t *to = e->data;
+    dq_os_memory_large(to, (size_t)(n_blocks * d->bytes));
+#pragma omp parallel for num_threads(b->threads) schedule(static)
+    for (int64_t i = 0; i < n_blocks; i++) {
+        dq_os_memory_touch(to + i * d->bytes, (size_t)d->bytes);
+        dq_cpu_prepacked_block(cpu->simd, cpu->levels, to + i * d->bytes, w, d, i);
+    }
+    dq_os_map_release(w->data, (size_t)w->rows * dq_quant_row_bytes(w->cols, w->bits));
     e->w.data = e->data;
     return &e->w;
 }
@@ -624,37 +595,6 @@ int32_t dq_cpu_round8(const dq_simd *simd, int8_t *code, float *scale, const flo
     return 0;
 }
 
-/* Rounds row i of the m of a tile into line[padded], where groups begin as they do in the packed form; sums are taken `times`. */
-static void round_row(const dq_simd *simd, const activations *a, int8_t *line, const float *x,
-                      const operand *o, int32_t times, int64_t first, int i, int m)
-{
-    const int64_t size = o->w->group_size, width = o->d.group * MATMUL_COLS;
-    for (int64_t g = 0; g < a->groups; g++) {
-        const int64_t left = o->w->cols - g * size, n = left < size ? left : size;
-        const int64_t rest = a->padded - g * width, at = first * a->groups + g * m + i;
-        int8_t *code = line + g * width;
-        const int32_t sum = dq_cpu_round8(simd, code, &a->scale[at], x + g * size, n);
-        memset(code + n, 0, (size_t)((rest < width ? rest : width) - n));
-        a->sum[at] = (int32_t)((uint32_t)times * (uint32_t)sum); /* as vectors do */
-    }
-}
-
-/* Rounds rows first .. first + m into their tile. */
-static void round_tile(const dq_simd *simd, const activations *a, int8_t *line, dq_mat src,
-                       const operand *o, int32_t times, int64_t first, int m)
-{
-    for (int i = 0; i < m; i++) {
-        const float *x =
-            row_for(a->factor, src.p + (first + i) * src.cols, src.cols, line, a->padded);
-        round_row(simd, a, line, x, o, times, first, i, m);
-        for (int64_t k0 = 0; k0 < a->padded; k0 += a->panel) {
-            int8_t *code = codes_at(a, first, k0);
-            for (int64_t k = 0; k < panel_cols(a, k0); k += 4)
-                put_four(code + ((k * m + 4 * i) << a->words), line + k0 + k, a->words);
-        }
-    }
-}
-
 /* Rows of a tile. */
 static int int8_most(const dq_simd_prepacked *blocks, int64_t rows)
 {
@@ -683,12 +623,6 @@ static void run_int8(dq_backend *b, dq_mat dst, const activations *a, const oper
             put(dst, first, &own, y, m, bias, cpu->simd);
         }
     }
-}
-
-/* Whether codes that are kept prepacked are unpacked once for many rows. */
-static bool is_unpacked(const dq_simd_prepacked *blocks, const operand *o, int64_t rows)
-{
-    return o->d.data && blocks->unpack && rows > blocks->int8_rows;
 }
 
 /* A part of a product: one panel of activations, and rows of it whose codes stay in the second-level cache while all
@@ -756,17 +690,6 @@ static void run_panel(dq_backend *b, dq_mat dst, const activations *a,
     }
 }
 
-static void run_int8_unpacked(dq_backend *b, dq_mat dst, const activations *a,
-                              const dq_simd_prepacked_weight *w, const float *bias)
-{
-    if (!dq_cpu_reserve(b, (size_t)dq_simd_unpacked_bytes(w, a->panel / MATMUL_COLS))) return;
-    part p = {0};
-    for (; p.k < a->padded; p.k += a->panel, p.group += a->panel / MATMUL_COLS / w->group) {
-        p.chunks = panel_cols(a, p.k) / MATMUL_COLS;
-        run_panel(b, dst, a, w, p, bias);
-    }
-}
-
 /* Columns of a panel of activations: whole groups. */
 static int64_t panel_of(const dq_simd_prepacked_weight *w)
 {
@@ -783,7 +706,7 @@ void dq_cpu_prepacked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_weigh
     const dq_simd_prepacked_weight *d = &o.d;
     const dq_cpu *cpu = dq_cpu_of(b);
     const int most = int8_most(cpu->blocks, src.rows);
-    const bool unpacked = is_unpacked(cpu->blocks, &o, src.rows);
+    const bool unpacked = o.d.data && cpu->blocks->unpack && src.rows > cpu->blocks->int8_rows;
     activations a = {.rows = src.rows,
                      .padded = d->chunks * MATMUL_COLS,
                      .groups = d->groups,
@@ -802,12 +725,37 @@ void dq_cpu_prepacked_int8(dq_backend *b, dq_mat dst, dq_mat src, const dq_weigh
 #pragma omp parallel for num_threads(b->threads) schedule(static) if (src.rows > most)
     for (int64_t t = 0; t < n_tiles(src.rows, most); t++) {
         const int64_t first = tile_at(src.rows, most, t), end = tile_at(src.rows, most, t + 1);
-        round_tile(cpu->simd, &a, cpu->block[omp_get_thread_num()], src, &o,
-                   d->own_zeros ? 1 : -zero, first, (int)(end - first));
+        int8_t *line = cpu->block[omp_get_thread_num()];
+        const int m = (int)(end - first);
+        for (int i = 0; i < m; i++) {
+            const float *x =
+                row_for(a.factor, src.p + (first + i) * src.cols, src.cols, line, a.padded);
+            const int64_t size = o.w->group_size, width = o.d.group * MATMUL_COLS;
+            for (int64_t g = 0; g < a.groups; g++) {
+                const int64_t left = o.w->cols - g * size, n = left < size ? left : size;
+                const int64_t rest = a.padded - g * width, at = first * a.groups + g * m + i;
+                int8_t *code = line + g * width;
+                const int32_t sum = dq_cpu_round8(cpu->simd, code, &a.scale[at], x + g * size, n);
+                memset(code + n, 0, (size_t)((rest < width ? rest : width) - n));
+                a.sum[at] = (int32_t)((uint32_t)(d->own_zeros ? 1 : -zero) *
+                                      (uint32_t)sum); /* as vectors do */
+            }
+            for (int64_t k0 = 0; k0 < a.padded; k0 += a.panel) {
+                int8_t *code = codes_at(&a, first, k0);
+                for (int64_t k = 0; k < panel_cols(&a, k0); k += 4)
+                    put_four(code + ((k * m + 4 * i) << a.words), line + k0 + k, a.words);
+            }
+        }
     }
-    if (unpacked)
-        run_int8_unpacked(b, dst, &a, d, bias);
-    else
+    if (unpacked) {
+        if (dq_cpu_reserve(b, (size_t)dq_simd_unpacked_bytes(d, a.panel / MATMUL_COLS))) {
+            part p = {0};
+            for (; p.k < a.padded; p.k += a.panel, p.group += a.panel / MATMUL_COLS / d->group) {
+                p.chunks = panel_cols(&a, p.k) / MATMUL_COLS;
+                run_panel(b, dst, &a, d, p, bias);
+            }
+        }
+    } else
         run_int8(b, dst, &a, &o, bias);
 }
 
@@ -823,12 +771,6 @@ typedef struct split_rows {
     int64_t padded, pieces; /* of a row */
     bool words;             /* parts are words of 16 bits */
 } split_rows;
-
-static dq_simd_split_rows split_at(const split_rows *a, int64_t first)
-{
-    return (dq_simd_split_rows){a->code + ((3 * first * a->padded) << a->words),
-                                a->unit + first * a->pieces, a->start + 3 * first * a->pieces};
-}
 
 static int64_t pieces_of(int64_t chunks)
 {
@@ -850,24 +792,6 @@ static bool next_piece(piece *p, const dq_simd_prepacked_weight *w)
     return p->n > 0;
 }
 
-/* Row i of the m of a tile; line[3][padded]. */
-static void split_row(const dq_cpu *cpu, const split_rows *a, int8_t *line,
-                      const dq_simd_prepacked_weight *w, const float *x, int64_t first, int i,
-                      int m)
-{
-    const int32_t by = w->own_zeros ? -1 : -w->zero;
-    bool uneven = false;
-    int64_t at = first * a->pieces + i;
-    for (piece p = {0}; next_piece(&p, w); at += m) {
-        int32_t sum[3];
-        const float max = cpu->simd->absmax(x + p.k, p.n);
-        uneven |=
-            cpu->blocks->split(line + p.k, a->padded, a->unit + at, sum, NULL, x + p.k, p.n, max);
-        for (int d = 0; d < 3; d++) a->start[3 * at + d] = by * sum[d];
-    }
-    a->uneven[first + i] = uneven;
-}
-
 static void split_tile(const dq_cpu *cpu, const split_rows *a, int8_t *line, dq_mat src,
                        const dq_simd_prepacked_weight *w, int64_t first, int m)
 {
@@ -877,7 +801,17 @@ static void split_tile(const dq_cpu *cpu, const split_rows *a, int8_t *line, dq_
     for (int i = 0; i < m; i++) {
         const float *x =
             row_for(a->factor, src.p + (first + i) * src.cols, src.cols, line, 3 * a->padded);
-        split_row(cpu, a, line, w, x, first, i, m);
+        const int32_t by = w->own_zeros ? -1 : -w->zero;
+        bool uneven = false;
+        int64_t at = first * a->pieces + i;
+        for (piece p = {0}; next_piece(&p, w); at += m) {
+            int32_t sum[3];
+            const float max = cpu->simd->absmax(x + p.k, p.n);
+            uneven |= cpu->blocks->split(line + p.k, a->padded, a->unit + at, sum, NULL, x + p.k,
+                                         p.n, max);
+            for (int j = 0; j < 3; j++) a->start[3 * at + j] = by * sum[j];
+        }
+        a->uneven[first + i] = uneven;
         for (int64_t k = 0; k < a->padded; k += 4)
             for (int d = 0; d < 3; d++)
                 put_four(code + ((3 * (k * m + 4 * i) + 4 * d) << a->words),
@@ -922,7 +856,9 @@ static void run_f32(const dq_cpu *cpu, dq_mat dst, const split_rows *a,
     for (; tile < end; tile++) {
         const int64_t first = tile_at(dst.rows, most, tile);
         const int m = (int)(tile_at(dst.rows, most, tile + 1) - first);
-        const dq_simd_split_rows rows = split_at(a, first);
+        const dq_simd_split_rows rows =
+            (dq_simd_split_rows){a->code + ((3 * first * a->padded) << a->words),
+                                 a->unit + first * a->pieces, a->start + 3 * first * a->pieces};
         float y[DQ_PREPACKED_F32_MAX * DQ_PREPACKED_WIDE * MATMUL_ROWS];
         cpu->blocks->f32(y, own->n * MATMUL_ROWS, w, blocks, &rows, m);
         put(dst, first, own, y, m, bias, cpu->simd);
